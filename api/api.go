@@ -1,0 +1,341 @@
+// Package api is what Weir's programs say to each other: the nouns (one struct each, spec and status apart), their
+// validation, problems (RFC 9457), and the typed client. Everything is a client of the one REST API.
+//
+// Writers: whoever applies writes Spec; only the agent writes Status of functions, endpoints, policies and hosts; only the manager
+// writes Meta and operations.
+package api
+
+import (
+	"time"
+)
+
+// Kind names a noun in its singular, as in paths' plural form + "s" ("policy" -> "policies").
+type Kind string
+
+const (
+	KindEndpoint  Kind = "endpoint"
+	KindFunction  Kind = "function"
+	KindChain     Kind = "chain"
+	KindPolicy    Kind = "policy"
+	KindHost      Kind = "host"
+	KindEvent     Kind = "event"
+	KindOperation Kind = "operation"
+)
+
+// Meta is common to all nouns.
+type Meta struct {
+	Name       string     `json:"name"`
+	UID        string     `json:"uid,omitempty"`        // differs when an object is deleted and made anew
+	Generation int64      `json:"generation,omitempty"` // grows by one with each change of the spec
+	Revision   int64      `json:"revision,omitempty"`   // store revision of the last change, spec or status; the ETag
+	Created    time.Time  `json:"created,omitzero"`
+	Updated    time.Time  `json:"updated,omitzero"`
+	Deleting   *time.Time `json:"deleting,omitempty"` // set: the agent is taking it down, then it disappears
+}
+
+// Endpoint is a switch port where users' traffic enters.
+type Endpoint struct {
+	Meta
+	Spec   EndpointSpec   `json:"spec"`
+	Status EndpointStatus `json:"status"`
+}
+
+// EndpointSpec: with Netns, Weir makes a link into that network namespace (a name under /run/netns or a path) and calls it
+// Interface there; without, Interface is an existing interface of the host that becomes a port.
+type EndpointSpec struct {
+	Netns     string   `json:"netns,omitempty"`
+	Interface string   `json:"interface"`
+	Address   string   `json:"address,omitempty"`   // CIDR set on the interface inside Netns, e.g. 10.9.0.1/24
+	Addresses []string `json:"addresses,omitempty"` // further CIDRs set inside Netns
+	MAC       string   `json:"mac,omitempty"`       // default: derived from the names, stable
+	MTU       int      `json:"mtu,omitempty"`       // default 1500
+	Host      string   `json:"host,omitempty"`
+}
+
+// EndpointStatus is what the agent found.
+type EndpointStatus struct {
+	ObservedGeneration int64  `json:"observed_generation,omitempty"`
+	State              string `json:"state,omitempty"` // pending, up, error, deleted
+	Message            string `json:"message,omitempty"`
+	Port               uint32 `json:"port,omitempty"`
+	Link               string `json:"link,omitempty"` // the switch-side interface
+	MAC                string `json:"mac,omitempty"`
+	Host               string `json:"host,omitempty"`
+}
+
+// FunctionState as GLANF has it: create prepares, start runs, stop ends, delete removes.
+type FunctionState string
+
+const (
+	FunctionCreated FunctionState = "created"
+	FunctionStarted FunctionState = "started"
+	FunctionStopped FunctionState = "stopped"
+)
+
+// OnFail is what happens to traffic while a function is down.
+type OnFail string
+
+const (
+	OnFailDrop   OnFail = "drop"
+	OnFailBypass OnFail = "bypass"
+)
+
+// Function is a running instance of a network function's image, with an ingress and an egress port, or one tap port.
+type Function struct {
+	Meta
+	Spec   FunctionSpec   `json:"spec"`
+	Status FunctionStatus `json:"status"`
+}
+
+type FunctionSpec struct {
+	Image   string            `json:"image"`
+	Config  map[string]any    `json:"config,omitempty"`  // checked against the image's weir.config-schema
+	OnFail  OnFail            `json:"on_fail,omitempty"` // default drop
+	CPUs    string            `json:"cpus,omitempty"`    // cores, e.g. "0.5"
+	Memory  string            `json:"memory,omitempty"`  // bytes with an optional K, M or G (powers of 1024)
+	Command []string          `json:"command,omitempty"` // replaces the image's entrypoint and arguments
+	Env     map[string]string `json:"env,omitempty"`
+	Host    string            `json:"host,omitempty"`
+	State   FunctionState     `json:"state,omitempty"`   // desired; default started
+	Restart int64             `json:"restart,omitempty"` // the agent restarts the function when this grows
+}
+
+type FunctionStatus struct {
+	ObservedGeneration int64         `json:"observed_generation,omitempty"`
+	ObservedRestart    int64         `json:"observed_restart,omitempty"`
+	State              FunctionState `json:"state,omitempty"` // created, started, stopped; also pending, failed, deleted
+	Healthy            bool          `json:"healthy"`
+	Message            string        `json:"message,omitempty"`
+	Host               string        `json:"host,omitempty"`
+	PID                int           `json:"pid,omitempty"`
+	Image              string        `json:"image,omitempty"` // digest in use
+	Restarts           int           `json:"restarts,omitempty"`
+	Started            time.Time     `json:"started,omitzero"`
+	LastExit           string        `json:"last_exit,omitempty"`
+	RTTns              int64         `json:"rtt_ns,omitempty"` // of the last probe through the ports
+	Ports              FunctionPorts `json:"ports,omitzero"`
+}
+
+// Further states that only a status has.
+const (
+	FunctionPending FunctionState = "pending"
+	FunctionFailed  FunctionState = "failed"
+	FunctionDeleted FunctionState = "deleted"
+)
+
+// FunctionPorts are switch port numbers.
+type FunctionPorts struct {
+	In  uint32 `json:"in,omitempty"`
+	Out uint32 `json:"out,omitempty"`
+	Tap uint32 `json:"tap,omitempty"`
+}
+
+// Chain is an ordered list of functions.
+type Chain struct {
+	Meta
+	Spec   ChainSpec   `json:"spec"`
+	Status ChainStatus `json:"status"`
+}
+
+// ChainSpec holds the path in one line: "fw | w1 | tap:mon". In a file the bare string will do. See ParsePath.
+type ChainSpec struct {
+	Path string `json:"path"`
+}
+
+type ChainStatus struct {
+	ObservedGeneration int64  `json:"observed_generation,omitempty"`
+	State              string `json:"state,omitempty"` // pending, ready, degraded (a function is down)
+	Message            string `json:"message,omitempty"`
+}
+
+// Mode says how a policy takes traffic.
+type Mode string
+
+const (
+	ModeExhaustive Mode = "exhaustive" // all traffic from and to the endpoint, layer 2 included
+	ModeSelective  Mode = "selective"  // the matched services
+	ModeReplica    Mode = "replica"    // a copy; the original is untouched
+)
+
+// Policy says which traffic goes through which chain.
+type Policy struct {
+	Meta
+	Spec   PolicySpec   `json:"spec"`
+	Status PolicyStatus `json:"status"`
+}
+
+// PolicySpec: From and To each take an endpoint's name, a CIDR or address, a MAC, or "any". Match is a list of
+// proto/port, proto/first-last, tcp, udp, sctp, icmp (both families), arp, ip (both families), all.
+type PolicySpec struct {
+	From      string   `json:"from,omitempty"` // default any
+	To        string   `json:"to,omitempty"`   // default any
+	Match     []string `json:"match,omitempty"`
+	Mode      Mode     `json:"mode,omitempty"` // default selective
+	Chain     string   `json:"chain"`
+	Symmetric *bool    `json:"symmetric,omitempty"` // default true: replies pass the chain in reverse order
+	Priority  int      `json:"priority,omitempty"`  // 1 to 1000, default 100; higher wins
+}
+
+type PolicyStatus struct {
+	ObservedGeneration int64    `json:"observed_generation,omitempty"`
+	State              string   `json:"state,omitempty"` // pending, active, error
+	Message            string   `json:"message,omitempty"`
+	RenderedPath       []string `json:"rendered_path,omitempty"` // ports a packet really meets, forward
+	RenderedReverse    []string `json:"rendered_reverse,omitempty"`
+	Rules              int      `json:"rules,omitempty"`
+}
+
+// Host is a machine with an agent.
+type Host struct {
+	Meta
+	Spec   HostSpec   `json:"spec"`
+	Status HostStatus `json:"status"`
+}
+
+type HostSpec struct {
+	Unschedulable bool `json:"unschedulable,omitempty"`
+}
+
+type HostStatus struct {
+	State     string    `json:"state,omitempty"` // ready, lost
+	Heartbeat time.Time `json:"heartbeat,omitzero"`
+	Version   string    `json:"version,omitempty"`
+	Kernel    string    `json:"kernel,omitempty"`
+	Cores     int       `json:"cores,omitempty"`
+	Memory    int64     `json:"memory_bytes,omitempty"`
+	Switch    string    `json:"switch,omitempty"`
+	Runtime   string    `json:"runtime,omitempty"`
+	Bridge    string    `json:"bridge,omitempty"`
+	Features  []Feature `json:"features,omitempty"`
+	Images    []string  `json:"images,omitempty"`
+}
+
+// Feature is something that the host's kernel has or has not.
+type Feature struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// Severity of an event.
+type Severity string
+
+const (
+	Info    Severity = "info"
+	Warning Severity = "warning"
+	Error   Severity = "error"
+)
+
+// Event is something worth telling. Events are kept up to a bound, the oldest go first.
+type Event struct {
+	Meta
+	Time     time.Time `json:"time"`
+	Severity Severity  `json:"severity"`
+	Reason   string    `json:"reason"` // one word in CamelCase, stable: FunctionDied, Restarted, BypassActive ...
+	Kind     Kind      `json:"kind,omitempty"`
+	Object   string    `json:"object,omitempty"` // the object's name
+	Message  string    `json:"message"`
+	Host     string    `json:"host,omitempty"`
+	OutageNs int64     `json:"outage_ns,omitempty"` // where the event is about one
+}
+
+// OperationState as in ETSI SOL003.
+type OperationState string
+
+const (
+	OpStarting   OperationState = "STARTING"
+	OpProcessing OperationState = "PROCESSING"
+	OpCompleted  OperationState = "COMPLETED"
+	OpFailedTemp OperationState = "FAILED_TEMP"
+	OpFailed     OperationState = "FAILED"
+	OpRolledBack OperationState = "ROLLED_BACK"
+)
+
+// Operation is a long action on one object.
+type Operation struct {
+	Meta
+	Verb     string         `json:"verb"` // create, start, stop, restart, delete, apply
+	Kind     Kind           `json:"kind"`
+	Object   string         `json:"object"`
+	State    OperationState `json:"state"`
+	Message  string         `json:"message,omitempty"`
+	Started  time.Time      `json:"started"`
+	Finished time.Time      `json:"finished,omitzero"`
+	Target   int64          `json:"target_generation,omitempty"` // done when the object's observed_generation reaches it
+}
+
+// Document is the declarative file: maps of name to spec.
+type Document struct {
+	Endpoints map[string]EndpointSpec `json:"endpoints,omitempty"`
+	Functions map[string]FunctionSpec `json:"functions,omitempty"`
+	Chains    map[string]ChainSpec    `json:"chains,omitempty"`
+	Policies  map[string]PolicySpec   `json:"policies,omitempty"`
+}
+
+// ApplyRequest is the body of POST /v1/apply. The whole document is checked, then committed in one step or not at all.
+type ApplyRequest struct {
+	Document Document `json:"document"`
+	Plan     bool     `json:"plan,omitempty"`  // only say what would change
+	Prune    bool     `json:"prune,omitempty"` // delete objects that the document does not name
+}
+
+// Change is one line of a plan.
+type Change struct {
+	Action  string   `json:"action"` // create, update, delete, unchanged
+	Kind    Kind     `json:"kind"`
+	Name    string   `json:"name"`
+	Fields  []string `json:"fields,omitempty"`  // "memory: 64M -> 128M"
+	Affects []string `json:"affects,omitempty"` // peers that notice: "policy/guests", "function/w1"
+}
+
+// ApplyResult lists every object of the document, and what was or would be deleted.
+type ApplyResult struct {
+	Changes  []Change `json:"changes"`
+	Revision int64    `json:"revision"`
+}
+
+// StatusReport is the body of POST /v1/status: an agent's news of many objects in one transaction. Unknown names are ignored (the object is gone).
+// A function or endpoint that is Deleting and whose state is "deleted" is removed.
+type StatusReport struct {
+	Host      string                    `json:"host"`
+	Endpoints map[string]EndpointStatus `json:"endpoints,omitempty"`
+	Functions map[string]FunctionStatus `json:"functions,omitempty"`
+	Chains    map[string]ChainStatus    `json:"chains,omitempty"`
+	Policies  map[string]PolicyStatus   `json:"policies,omitempty"`
+	HostState *HostStatus               `json:"host_status,omitempty"`
+	Events    []Event                   `json:"events,omitempty"`
+}
+
+// Counter of packets and bytes.
+type Counter struct {
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// PortCounters of one switch port.
+type PortCounters struct {
+	Port    uint32  `json:"port"`
+	Name    string  `json:"name"` // endpoint/alice, function/fw/in
+	Link    string  `json:"link"`
+	Rx      Counter `json:"rx"`
+	Tx      Counter `json:"tx"`
+	Dropped Counter `json:"dropped"`
+	State   string  `json:"state,omitempty"` // of a function's port: up, down
+}
+
+// RuleCounters of one installed rule.
+type RuleCounters struct {
+	Cookie string  `json:"cookie"` // hexadecimal
+	Policy string  `json:"policy,omitempty"`
+	Chain  string  `json:"chain,omitempty"`
+	Note   string  `json:"note"`
+	Hits   Counter `json:"hits"`
+}
+
+// Counters is the answer of GET /v1/hosts/NAME/counters: read live from the switch, not stored.
+type Counters struct {
+	Host    string         `json:"host"`
+	Version uint32         `json:"version"`
+	Ports   []PortCounters `json:"ports"`
+	Rules   []RuleCounters `json:"rules"`
+}

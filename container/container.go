@@ -1,0 +1,99 @@
+// Package container is the contract of a container runtime and the conformance suite that every driver passes.
+//
+// Drivers: container/oci. A container outlives the process that made it.
+package container
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+)
+
+// Errors that callers tell apart.
+var (
+	ErrNotFound = errors.New("container not found")
+	ErrState    = errors.New("container is in the wrong state")
+)
+
+// State of a container.
+type State string
+
+const (
+	Created State = "created" // everything prepared, the process waits before its first instruction
+	Running State = "running"
+	Stopped State = "stopped"
+)
+
+// Spec says what to run. Netns exists and its links are up before Create is called.
+type Spec struct {
+	ID           string
+	Rootfs       string   // an image's mounted root; never written when ReadOnly
+	ReadOnly     bool     // false gives the container a writable layer of its own on overlayfs
+	Args         []string // process and arguments, as the image says unless overridden
+	Env          []string
+	Dir          string
+	Netns        string   // path of the network namespace
+	CPUs         float64  // cores, 0 no limit
+	Memory       int64    // bytes, 0 no limit
+	PIDs         int64    // 0: 512
+	Capabilities []string // beyond none, for example CAP_NET_ADMIN; from the image's contract
+	Mounts       []Mount
+	UID, GID     uint32
+	Annotations  map[string]string
+}
+
+// Mount is a bind mount into the container.
+type Mount struct {
+	Source, Target string
+	ReadOnly       bool
+}
+
+// Status is a container as the runtime has it.
+type Status struct {
+	ID       string
+	State    State
+	PID      int       // of the first process, 0 unless created or running
+	Started  time.Time // zero if never
+	ExitCode int       // -1 unknown (the exit was not seen)
+}
+
+// ExecSpec runs one more process in a running container.
+type ExecSpec struct {
+	Args           []string
+	Env            []string
+	TTY            bool
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Resize         <-chan [2]uint16 // columns, rows; with TTY
+}
+
+// LogOptions select from a container's output.
+type LogOptions struct {
+	Tail   int  // last N lines; 0 all
+	Follow bool // until ctx ends
+}
+
+// Runtime drives containers. Every method is safe to call twice.
+type Runtime interface {
+	// Create prepares a container: the process exists and waits. An equal one that exists already is left as it is.
+	Create(ctx context.Context, s Spec) error
+	// Start lets a created container run; a running one is left alone. A stopped one is made anew from its Spec.
+	Start(ctx context.Context, id string) error
+	// Run is Create and Start in one, faster where the runtime can.
+	Run(ctx context.Context, s Spec) error
+	// Stop sends SIGTERM, then SIGKILL after grace. Stopped or unknown: nil.
+	Stop(ctx context.Context, id string, grace time.Duration) error
+	// Delete removes the container, its cgroups, its mounts and its writable layer; it kills first. Unknown: nil.
+	Delete(ctx context.Context, id string) error
+	// List reports every container of this instance.
+	List(ctx context.Context) ([]Status, error)
+	// Wait blocks until the container's first process has ended (at once if it has).
+	Wait(ctx context.Context, id string) (Status, error)
+	// Exec runs one more process and returns its exit code.
+	Exec(ctx context.Context, id string, e ExecSpec) (int, error)
+	// Logs streams the container's output, both streams in order.
+	Logs(ctx context.Context, id string, o LogOptions) (io.ReadCloser, error)
+	// Destroy removes every container of this instance and whatever a crash left of them.
+	Destroy(ctx context.Context) error
+}

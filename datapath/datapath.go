@@ -1,0 +1,129 @@
+// Package datapath is the contract of a host's switch and the conformance suite that every driver passes.
+//
+// A switch forwards ordinary traffic between endpoints as a learning Ethernet bridge does, and steers what rules select.
+// Drivers: datapath/ebpf. The drivers install rules; they never compute them.
+package datapath
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"weir.dev/weir/flow"
+)
+
+// Errors that callers tell apart.
+var (
+	ErrNotFound    = errors.New("not found")
+	ErrUnsupported = errors.New("not supported by this kernel") // the text names feature, version and remedy
+	ErrFull        = errors.New("switch table full")            // the text names the table, its size and the flag that raises it
+)
+
+// Endpoint is a port where users' traffic enters: the switch-side link exists already and is made a bridge port.
+type Endpoint struct {
+	Name string
+	Link string   // interface in the switch's namespace
+	Peer flow.MAC // MAC of the only station behind a veth that Weir made; zero if unknown (a NIC): then no short cut is taken to it
+}
+
+// State tells the data plane what to do with frames for a function.
+type State uint8
+
+const (
+	Down State = iota // follow OnFail
+	Up
+)
+
+// OnFail is what happens to a frame whose next function is Down.
+type OnFail uint8
+
+const (
+	FailDrop OnFail = iota
+	FailBypass
+)
+
+// Function is a network function's place in the switch: its namespace, its ports and how it forwards.
+// The links exist already: host side In, Out (inline) or Tap; inside the namespace their peers have the interface
+// indexes InIndex and OutIndex (or TapIndex).
+type Function struct {
+	Name      string
+	Netns     string // path of the bind-mounted namespace
+	In, Out   string // host-side links of an inline function
+	Tap       string // host-side link of a tap function; then In and Out are empty
+	InPeer    string // link names inside the namespace
+	OutPeer   string
+	Forwarder string // "" the function forwards by itself; "wire": the switch's program does, inside the namespace
+	Speaks    bool   // contract: frames that the function's own interfaces originate may leave
+	OnFail    OnFail
+}
+
+// Ports are the numbers that the switch gave to a function's links.
+type Ports struct{ In, Out, Tap flow.Port }
+
+// Counter counts since the port or rule was first installed; it never goes back, whatever restarts.
+// Packets counts wire packets (a GSO packet counts as its segments), Bytes the bytes of the buffers.
+type Counter struct {
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// PortStatus is a port as the switch has it.
+type PortStatus struct {
+	Port     flow.Port
+	Name     string // "endpoint/alice", "function/fw/in"
+	Link     string
+	Rx, Tx   Counter // Rx: entered the switch here; Tx: steered out here (ordinary frames of the bridge are in the link's own counters)
+	Dropped  Counter // by rule, by a function that is down, by a missing exit
+	Function string
+	State    State
+}
+
+// RuleStatus is a rule as read back from the switch, with its counter.
+type RuleStatus struct {
+	Cookie uint64
+	Note   string
+	Hits   Counter
+}
+
+// Commit tells what a commit did.
+type Commit struct {
+	Added, Changed, Removed, Unchanged int
+	Version                            uint32 // the version of the rule set now in force
+}
+
+// Probe is the outcome of a frame sent through a function.
+type Probe struct{ RTT time.Duration }
+
+// Feature is something that the kernel has or has not, for `weir check` and host status.
+type Feature struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail,omitempty"` // what it is for, since which kernel, what is done without it
+}
+
+// Switch is a host's switch. Every method is safe to call twice and from several goroutines. What it made stays in
+// force when the process dies; a new process that opens the same instance finds it and goes on.
+type Switch interface {
+	// AddEndpoint makes a link a port. Known and unchanged: returns its number and touches nothing.
+	AddEndpoint(ctx context.Context, e Endpoint) (flow.Port, error)
+	// AddFunction makes a function's links ports, in state Down until SetState. Adding it again after its links were
+	// made anew moves the ports.
+	AddFunction(ctx context.Context, f Function) (Ports, error)
+	// Remove takes "endpoint/NAME" or "function/NAME" out of the switch and leaves its links as they were before. Unknown: nil.
+	Remove(ctx context.Context, object string) error
+	// Commit puts exactly these rules in force, in one atomic step: a frame meets the old set or the new one.
+	// An equal set writes nothing. On error the old set stays in force.
+	Commit(ctx context.Context, rules []flow.Rule) (Commit, error)
+	// SetState changes a function's liveness. With pid > 0 the data plane itself sets Down when that process dies,
+	// where the kernel can.
+	SetState(ctx context.Context, function string, s State, pid int) error
+	// Probe sends a frame in at one port of an inline function and waits for it at the other.
+	Probe(ctx context.Context, function string) (Probe, error)
+	// Status reads ports and rules back with their counters.
+	Status(ctx context.Context) ([]PortStatus, []RuleStatus, error)
+	// Close lets go and leaves everything forwarding.
+	Close() error
+	// Destroy removes all that the switch made, and nothing else. Works after any crash.
+	Destroy(ctx context.Context) error
+}
+

@@ -1,0 +1,122 @@
+// Package flow is the one rule language of Weir and its meaning.
+//
+// It owns Match, Action and Rule, the decoding of a frame into the fields that a Match can name, a reference
+// switch in plain Go that executes rules in memory, and the analysis of rules (overlap with a witness frame).
+// It does no I/O. Switch drivers (datapath/) install the same rules into kernels; the router compiles
+// policies into them.
+package flow
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Port is a switch port number. 0 is "any" in a match and "learned" in an action.
+// In the ebpf switch it is the interface index in the switch's network namespace.
+type Port uint32
+
+// Stage is the point at which a rule applies. A frame passes Ingress once at the port where it enters and Egress
+// once per port through which ordinary switching (the bridge) is about to send it. At each stage the matching rule
+// of the highest priority wins; without one the frame goes on as if Weir were not there.
+// Ports of functions have an Ingress stage only.
+type Stage uint8
+
+const (
+	Ingress Stage = iota
+	Egress
+)
+
+// MAC is an Ethernet address.
+type MAC [6]byte
+
+func (m MAC) String() string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+}
+
+// Multicast reports the group bit (broadcast included).
+func (m MAC) Multicast() bool { return m[0]&1 == 1 }
+
+// PortRange is an inclusive range of L4 ports; the zero value matches any packet, with or without ports.
+type PortRange struct{ First, Last uint16 }
+
+// Any reports whether the range is the zero value.
+func (r PortRange) Any() bool { return r == PortRange{} }
+
+// VLAN matching: 0 any, VLANNone untagged only, otherwise the outermost tag's VLAN id.
+const VLANNone uint16 = 0xffff
+
+// Match selects frames. Zero fields match anything. EtherType is the one behind at most two VLAN tags.
+// Src and Dst match IPv4 or IPv6 addresses (a v4 prefix implies EtherType IPv4, a v6 prefix IPv6) and, for ARP,
+// nothing: ARP has no IP header. Proto is the IPv4 protocol or the IPv6 upper-layer protocol behind at
+// most 6 extension headers. SrcPorts and DstPorts need Proto 6 (TCP), 17 (UDP) or 132 (SCTP); a fragment other than the first has
+// no ports and matches no rule that names ports.
+type Match struct {
+	InPort  Port // Ingress: where it entered; Egress: where it had entered (0 any)
+	OutPort Port // Egress only: where it is about to leave
+
+	SrcMAC, SrcMACMask MAC // matches when frame&Mask == MAC; Mask zero is any
+	DstMAC, DstMACMask MAC
+	VLAN               uint16
+	EtherType          uint16
+	Src, Dst           netip.Prefix
+	Proto              uint8
+	SrcPorts, DstPorts PortRange
+}
+
+// Op is what finally happens to a frame.
+type Op uint8
+
+const (
+	// Normal leaves the frame to ordinary switching.
+	Normal Op = iota
+	// Drop discards the frame and counts it.
+	Drop
+	// Output sends the frame out of Action.Port: into a function, or to an endpoint, whose Egress stage it then
+	// skips. Port 0 is the endpoint port through which the chain's entry rule had met frames of this destination MAC.
+	Output
+	// Resume hands the frame to ordinary switching as if it had just arrived at Action.Port, whose Ingress stage it
+	// skips. Port 0 is the endpoint port at which the chain's entry rule had met frames of this source MAC.
+	Resume
+)
+
+// MaxClones bounds the taps at one place in a chain.
+const MaxClones = 4
+
+// Action is what a rule does: first a copy to each of Clones (ports of tap functions), then Op.
+type Action struct {
+	Clones []Port
+	Op     Op
+	Port   Port
+}
+
+// Rule is one entry of a switch. Cookie identifies it across commits and restarts: counters follow the cookie. Two rules of one
+// commit never share a cookie. Of two rules with equal priority that match the same frame, the lower cookie wins
+// (the router refuses such policies; the tie-break only keeps every switch alike).
+type Rule struct {
+	Cookie   uint64
+	Priority uint16
+	Stage    Stage
+	Match    Match
+	Action   Action
+	// Learn makes the switch remember the port for the chain's exit: Ingress rules learn (source MAC, VLAN) -> InPort for Resume 0,
+	// Egress rules learn (destination MAC, VLAN) -> OutPort for Output 0.
+	Learn bool
+	Note  string // for people: "policy guests: fw.out -> w1.in"
+}
+
+func (o Op) String() string { return [...]string{"normal", "drop", "output", "resume"}[o] }
+
+func (s Stage) String() string { return [...]string{"ingress", "egress"}[s] }
+
+func (a Action) String() string {
+	var b strings.Builder
+	for _, c := range a.Clones {
+		fmt.Fprintf(&b, "clone:%d ", c)
+	}
+	b.WriteString(a.Op.String())
+	if a.Op == Output || a.Op == Resume {
+		fmt.Fprintf(&b, ":%d", a.Port)
+	}
+	return b.String()
+}

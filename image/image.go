@@ -1,0 +1,49 @@
+// Package image keeps OCI images in a layout on disk and mounts their layers for containers.
+package image
+
+import (
+	"encoding/json"
+	"errors"
+)
+
+var (
+	ErrNotFound = errors.New("image not found")
+	ErrCorrupt  = errors.New("image corrupt")
+)
+
+// Labels of the NF contract, in the OCI image config.
+const (
+	LabelPorts        = "weir.ports"         // "in,out" or "tap"
+	LabelForwarder    = "weir.forwarder"     // "wire": the switch's BPF program forwards inside the namespace; empty: the function does
+	LabelProbe        = "weir.probe"         // "true": frames of the probe ethertype pass through unchanged
+	LabelRewrites     = "weir.rewrites"      // comma-separated header fields it changes; empty none
+	LabelSpeaks       = "weir.speaks"        // "true": frames that its own interfaces originate may leave
+	LabelCapabilities = "weir.capabilities"  // comma-separated, e.g. CAP_NET_ADMIN
+	LabelConfigSchema = "weir.config-schema" // JSON Schema of the function's config
+	LabelDescription  = "org.opencontainers.image.description"
+)
+
+// Contract is what an NF image declares of itself in its labels.
+type Contract struct {
+	Tap          bool
+	Forwarder    string
+	Probe        bool
+	Rewrites     []string
+	Speaks       bool
+	Capabilities []string
+	ConfigSchema json.RawMessage
+	Description  string
+}
+
+// Image is one resolved image.
+type Image struct {
+	Ref      string // as the user wrote it, e.g. "firewall" or "firewall:1"
+	Digest   string // sha256:... of the manifest
+	Args     []string
+	Env      []string
+	Dir      string
+	User     string
+	Layers   []string // diff IDs, lowest first
+	Size     int64    // bytes of the layers, compressed
+	Contract Contract
+}
