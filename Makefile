@@ -1,0 +1,38 @@
+# Weir: `make demo` runs the main job, `make test` passes the tests; both install what they need.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+GOFLAGS_BUILD := -trimpath -ldflags "-s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)"
+export CGO_ENABLED := 0
+
+.PHONY: help setup build demo test race bench lint generate clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install the Debian packages that Weir needs, check Go
+	@./setup.sh
+
+build: setup ## build bin/weir and the images of the catalogue (bin/images)
+	go build $(GOFLAGS_BUILD) -o bin/weir .
+	go run ./catalogue/build -o bin/images
+
+demo: build ## two namespaces, a chain of containers, real traffic (KEEP=1 leaves it running)
+	@go run ./e2e/demo $(DEMO)
+
+test: build ## all tests; those that need root run in fresh network namespaces
+	@./test.sh
+
+bench: build ## performance beside the peers, a table and JSON (bin/bench.json)
+	go run ./e2e/bench -o bin/bench.json $(BENCH)
+
+lint: setup ## gofmt, vet, staticcheck, layering
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
+	go vet ./...
+	go tool staticcheck ./...
+	go test -count=1 -run TestLayering .
+
+generate: setup ## regenerate what is generated and committed (BPF objects, OpenAPI, docs)
+	go generate ./...
+
+clean: ## remove build results
+	rm -rf bin build

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Install what Weir needs to build, run and test on Debian or Ubuntu. Safe to run again: does nothing when all is there.
+# Go is a prerequisite and only checked. CHECK=1 only says what is missing.
+set -euo pipefail
+
+need_go=1.26
+packages=(
+	runc nftables iproute2 busybox-static       # to run: OCI runtime, catalogue images
+	clang llvm libbpf-dev                       # to regenerate the BPF objects (make generate)
+	iperf3 iputils-ping tcpdump ethtool curl jq # to demonstrate, test and measure
+	procps ca-certificates
+)
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+version_ok() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
+
+if ! command -v go >/dev/null; then
+	say "Go is missing: install Go $need_go or newer and put it on PATH"
+	exit 1
+fi
+have=$(go env GOVERSION | sed 's/^go//')
+version_ok "$need_go" "$have" || { say "Go $have is too old: install Go $need_go or newer"; exit 1; }
+
+command -v dpkg-query >/dev/null || { say "not a Debian or Ubuntu machine: install the equivalents of: ${packages[*]}"; exit 1; }
+installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null | awk '$1 == "installed" {print $2}' || true)
+missing=()
+for p in "${packages[@]}"; do grep -qx "$p" <<<"$installed" || missing+=("$p"); done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if [ "${CHECK:-}" = 1 ]; then
+	say "missing Debian packages: ${missing[*]} (apt-get install ${missing[*]})"
+	exit 1
+fi
+if [ "$(id -u)" != 0 ]; then
+	say "missing Debian packages: ${missing[*]}; run as root: apt-get install ${missing[*]}"
+	exit 1
+fi
+say "installing ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+export DEBIAN_FRONTEND=noninteractive
+if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+	tail -n 20 "$log" >&2
+	say "apt-get could not install: ${missing[*]} (its last lines are above)"
+	exit 1
+fi
+say "done"
