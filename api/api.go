@@ -33,6 +33,22 @@ type Meta struct {
 	Deleting   *time.Time `json:"deleting,omitempty"` // set: the agent is taking it down, then it disappears
 }
 
+// Metadata gives what all nouns have in common.
+func (m *Meta) Metadata() *Meta { return m }
+
+// Kinds are all nouns in the order in which they depend on each other.
+func Kinds() []Kind {
+	return []Kind{KindEndpoint, KindFunction, KindChain, KindPolicy, KindHost, KindEvent, KindOperation}
+}
+
+// Plural is the noun as it stands in paths: "policies".
+func (k Kind) Plural() string {
+	if k == KindPolicy {
+		return "policies"
+	}
+	return string(k) + "s"
+}
+
 // Endpoint is a switch port where users' traffic enters.
 type Endpoint struct {
 	Meta
@@ -183,6 +199,26 @@ type PolicyStatus struct {
 	RenderedPath       []string `json:"rendered_path,omitempty"` // ports a packet really meets, forward
 	RenderedReverse    []string `json:"rendered_reverse,omitempty"`
 	Rules              int      `json:"rules,omitempty"`
+}
+
+// PolicyPath is the answer of GET /v1/policies/NAME/path: the ports that a packet really meets, with live counters.
+type PolicyPath struct {
+	Policy  string `json:"policy"`
+	State   string `json:"state,omitempty"` // as in PolicyStatus
+	Message string `json:"message,omitempty"`
+	Forward []Hop  `json:"forward"`
+	Reverse []Hop  `json:"reverse,omitempty"`
+}
+
+// Hop is one port on the way. Live is false where the switch does not know the port now; then the counters are zero.
+type Hop struct {
+	Port    string  `json:"port"` // endpoint/alice, function/fw/in
+	Link    string  `json:"link,omitempty"`
+	State   string  `json:"state,omitempty"`
+	Live    bool    `json:"live"`
+	Rx      Counter `json:"rx"`
+	Tx      Counter `json:"tx"`
+	Dropped Counter `json:"dropped"`
 }
 
 // Host is a machine with an agent.
