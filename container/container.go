@@ -86,6 +86,8 @@ type Runtime interface {
 	Stop(ctx context.Context, id string, grace time.Duration) error
 	// Delete removes the container, its cgroups, its mounts and its writable layer; it kills first. Unknown: nil.
 	Delete(ctx context.Context, id string) error
+	// Status reports one container; unknown: ErrNotFound.
+	Status(ctx context.Context, id string) (Status, error)
 	// List reports every container of this instance.
 	List(ctx context.Context) ([]Status, error)
 	// Wait blocks until the container's first process has ended (at once if it has).
