@@ -1,0 +1,230 @@
+// Package netns owns network namespaces and the links in them: entering a namespace safely, namespaces that persist
+// under a path, veth pairs as Weir needs them, link lists by ownership mark, offload profiles. It does not know
+// what the links are for.
+//
+// A thread whose namespace cannot be restored is never given back to the Go runtime: it dies.
+// Link dumps are repeated, a bounded number of times, when the kernel says that they were interrupted.
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Dir is where `ip netns` keeps its namespaces.
+const Dir = "/run/netns"
+
+// ErrNotFound says that there is no such namespace.
+var ErrNotFound = errors.New("network namespace not found")
+
+// Path turns a namespace as the user writes it, a bare name as in `ip netns` or a path, into a path.
+func Path(nameOrPath string) string {
+	if strings.Contains(nameOrPath, "/") {
+		return nameOrPath
+	}
+	return filepath.Join(Dir, nameOrPath)
+}
+
+// Open opens a namespace: a bare name is one of `ip netns`, anything with a slash a path. A missing one is ErrNotFound, with the remedy.
+func Open(nameOrPath string) (*os.File, error) {
+	if nameOrPath == "" || nameOrPath == "." || nameOrPath == ".." {
+		return nil, fmt.Errorf("network namespace %q: want a name under %s or a path: %w", nameOrPath, Dir, ErrNotFound)
+	}
+	path := Path(nameOrPath)
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if filepath.Dir(path) == Dir {
+			return nil, fmt.Errorf("%w: %s; make it with `ip netns add %s`", ErrNotFound, path, filepath.Base(path))
+		}
+		return nil, fmt.Errorf("%w: %s", ErrNotFound, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace: %w", err)
+	}
+	if !isNamespace(f) {
+		f.Close()
+		return nil, fmt.Errorf("%s is no network namespace but an ordinary file (left over from before a reboot?)", path)
+	}
+	return f, nil
+}
+
+// Exists reports whether path is a live namespace, not just a file.
+func Exists(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return isNamespace(f)
+}
+
+// Do runs f in the namespace, on a thread of its own. f must not start goroutines that are to run there, nor outlive the call.
+func Do(nameOrPath string, f func() error) error {
+	ns, err := Open(nameOrPath)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return do(ns, f)
+}
+
+// Options of a namespace that Weir makes.
+type Options struct {
+	// Quiet namespaces say nothing for themselves: no IPv6 autoconfiguration on any interface made there later.
+	Quiet bool
+}
+
+// Create makes a namespace that persists at path until Delete or a reboot; its loopback is up. A live one that is there already is
+// left as it is.
+func Create(path string, o Options) error {
+	if Exists(path) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("create network namespace: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o444)
+	if err != nil {
+		return fmt.Errorf("create network namespace: %w", err)
+	}
+	f.Close()
+	err = onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("unshare: %w", err)
+		}
+		if err := setLoopbackUp(); err != nil {
+			return err
+		}
+		if o.Quiet {
+			for _, conf := range []string{"default", "all"} {
+				if err := disableIPv6(conf); err != nil {
+					return err
+				}
+			}
+		}
+		if err := unix.Mount("/proc/thread-self/ns/net", path, "none", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("bind mount: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		os.Remove(path)
+		return fmt.Errorf("create network namespace %s: %w", path, err)
+	}
+	return nil
+}
+
+// maxStacked bounds how many mounts Delete takes off one path.
+const maxStacked = 16
+
+// Delete takes the namespace's name away: it ends when nothing runs in it any more. Unknown: nil.
+func Delete(path string) error {
+	for range maxStacked {
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			break // not or no longer a mount point
+		}
+		if err != nil {
+			return fmt.Errorf("delete network namespace %s: unmount: %w", path, err)
+		}
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("delete network namespace: %w", err)
+	}
+	return nil
+}
+
+func isNamespace(f *os.File) bool {
+	var s unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &s); err != nil {
+		return false
+	}
+	return s.Type == unix.NSFS_MAGIC
+}
+
+// do runs f on a locked thread inside ns.
+func do(ns *os.File, f func() error) error {
+	return onThread(func() error {
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace %s: %w", ns.Name(), err)
+		}
+		return f()
+	})
+}
+
+// onThread runs f on a thread that may change its network namespace. Afterwards the thread goes back to where it was; one that
+// cannot go back is left locked when its goroutine ends, which makes the runtime end the thread.
+func onThread(f func() error) error {
+	type result struct {
+		err   error
+		panic any
+	}
+	done := make(chan result, 1)
+	go func() {
+		var r result
+		runtime.LockOSThread()
+		home, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			runtime.UnlockOSThread()
+			done <- result{err: fmt.Errorf("open own network namespace: %w", err)}
+			return
+		}
+		defer func() {
+			r.panic = recover()
+			if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); err == nil {
+				runtime.UnlockOSThread()
+			}
+			home.Close()
+			done <- r
+		}()
+		r.err = f()
+	}()
+	r := <-done
+	if r.panic != nil {
+		panic(r.panic)
+	}
+	return r.err
+}
+
+// disableIPv6 stops IPv6 on one interface ("default", "all": those to come, and all) of the thread's namespace. A kernel
+// without IPv6 has nothing to stop.
+func disableIPv6(conf string) error {
+	path := filepath.Join("/proc/sys/net/ipv6/conf", conf, "disable_ipv6")
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("silence %s: %w", conf, err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("1"); err != nil {
+		return fmt.Errorf("silence %s: %w", conf, err)
+	}
+	return nil
+}
+
+// setLoopbackUp by ioctl: cheaper than a netlink socket of its own.
+func setLoopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("bring lo up: %w", err)
+	}
+	defer unix.Close(fd)
+	req, err := unix.NewIfreq("lo")
+	if err != nil {
+		return fmt.Errorf("bring lo up: %w", err)
+	}
+	req.SetUint16(unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req); err != nil {
+		return fmt.Errorf("bring lo up: %w", err)
+	}
+	return nil
+}

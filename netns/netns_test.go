@@ -1,0 +1,446 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getuid() != 0 {
+		fmt.Fprintln(os.Stderr, "netns: these tests make network namespaces: run them as root")
+		os.Exit(1)
+	}
+	before := footprint()
+	code := m.Run()
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, "leaked:", err)
+		code = 1
+	}
+	if diff := cmp.Diff(before, footprint()); diff != "" {
+		fmt.Fprintln(os.Stderr, "leaked (-before +after):\n"+diff)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// footprint is what a test must leave as it was: this namespace, its links, open sockets and namespaces, mounts.
+func footprint() []string {
+	var all []string
+	self, _ := os.Readlink("/proc/self/ns/net")
+	all = append(all, self)
+	fds, _ := os.ReadDir("/proc/self/fd")
+	for _, fd := range fds {
+		to, _ := os.Readlink("/proc/self/fd/" + fd.Name())
+		if strings.HasPrefix(to, "socket:") || strings.HasPrefix(to, "net:") {
+			all = append(all, fd.Name()+" "+to)
+		}
+	}
+	mounts, _ := os.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, " nsfs ") && strings.Contains(line, os.TempDir()) {
+			all = append(all, line)
+		}
+	}
+	links, _ := Links("")
+	for _, l := range links {
+		all = append(all, l.Name)
+	}
+	return all
+}
+
+// space makes a fresh namespace that goes with the test.
+func space(t testing.TB, o Options) *Space {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ns", "n")
+	if err := Create(path, o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := Delete(path); err != nil {
+			t.Error(err)
+		}
+	})
+	s, err := At(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func TestCreateIsIdempotentAndDeleteRemovesAll(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a", "b", "n")
+	var inodes []string
+	for range 2 {
+		if err := Create(path, Options{Quiet: true}); err != nil {
+			t.Fatal(err)
+		}
+		var s unix.Stat_t
+		if err := unix.Stat(path, &s); err != nil {
+			t.Fatal(err)
+		}
+		inodes = append(inodes, strconv.FormatUint(s.Ino, 10))
+	}
+	if inodes[0] != inodes[1] {
+		t.Errorf("the second Create made another namespace: %v", inodes)
+	}
+	if !Exists(path) {
+		t.Error("not there after Create")
+	}
+	for range 2 {
+		if err := Delete(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("still there after Delete: %v", err)
+	}
+}
+
+func TestCreateReplacesTheFileThatARebootLeft(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "n")
+	if err := os.WriteFile(path, nil, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), "ordinary file") {
+		t.Errorf("Open of a plain file: %v", err)
+	}
+	if err := Create(path, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	defer Delete(path)
+	if !Exists(path) {
+		t.Error("no namespace")
+	}
+}
+
+func TestDeleteTakesOffStackedMounts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "n")
+	if err := Create(path, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("/proc/self/ns/net", path, "none", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := Delete(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOpenNamesTheRemedy(t *testing.T) {
+	_, err := Open("weir-test-missing")
+	if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "`ip netns add weir-test-missing`") {
+		t.Errorf("got %v", err)
+	}
+	for _, name := range []string{"", ".", ".."} {
+		if _, err := Open(name); !errors.Is(err, ErrNotFound) {
+			t.Errorf("Open(%q): %v", name, err)
+		}
+	}
+}
+
+func TestDoEntersAndComesBack(t *testing.T) {
+	s := space(t, Options{})
+	home, _ := os.Readlink("/proc/self/ns/net")
+	var wg sync.WaitGroup
+	for range 32 {
+		wg.Go(func() {
+			var there string
+			err := s.Do(func() error {
+				there, _ = os.Readlink("/proc/thread-self/ns/net")
+				return nil
+			})
+			if err != nil || there == home || there == "" {
+				t.Errorf("in %q, home %q: %v", there, home, err)
+			}
+			if now, _ := os.Readlink("/proc/thread-self/ns/net"); now != home {
+				t.Errorf("afterwards in %q, not in %q", now, home)
+			}
+		})
+	}
+	wg.Wait()
+	wanted := errors.New("wanted")
+	if err := s.Do(func() error { return wanted }); err != wanted {
+		t.Errorf("error of the function: %v", err)
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("a panic inside was swallowed")
+			}
+		}()
+		s.Do(func() error { panic("inside") })
+	}()
+	if now, _ := os.Readlink("/proc/thread-self/ns/net"); now != home {
+		t.Errorf("after a panic in %q, not in %q", now, home)
+	}
+}
+
+func options() VethOptions {
+	return VethOptions{
+		HostName: "wr0123456789", Alias: "weir:t:function/fw/in", HostMAC: [6]byte{6, 0x57, 1, 2, 3, 4},
+		PeerName: "in", PeerIndex: 1024, PeerMAC: [6]byte{6, 0x57, 1, 2, 3, 5}, MTU: 1400, Quiet: true,
+	}
+}
+
+func TestVethPutsBothEndsWhereTheyBelong(t *testing.T) {
+	host, peer := space(t, Options{}), space(t, Options{Quiet: true})
+	o := options()
+	p, err := host.Veth(peer, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Pair{Made: true,
+		Host: Link{Index: p.Host.Index, Name: o.HostName, Alias: o.Alias, Kind: "veth", MAC: o.HostMAC, MTU: 1400, Up: true, PeerIndex: 1024},
+		Peer: Link{Index: 1024, Name: "in", Alias: o.Alias, Kind: "veth", MAC: o.PeerMAC, MTU: 1400, Up: true, PeerIndex: p.Host.Index}}
+	if diff := cmp.Diff(want, p); diff != "" {
+		t.Error(diff)
+	}
+	o2 := o
+	o2.HostName, o2.PeerName, o2.PeerIndex, o2.HostMAC, o2.PeerMAC = "wr1", "out", 1025, [6]byte{}, [6]byte{}
+	if _, err := host.Veth(peer, o2); err != nil {
+		t.Fatal(err)
+	}
+	links, err := host.Links("weir:t:")
+	if err != nil || len(links) != 2 {
+		t.Errorf("links by alias: %v, %v", links, err)
+	}
+	gone, err := host.DeleteByAlias("weir:t:")
+	if err != nil || len(gone) != 2 {
+		t.Errorf("deleted %v, %v", gone, err)
+	}
+	if links, _ = peer.Links("weir:"); len(links) != 0 {
+		t.Errorf("peers left: %v", links)
+	}
+	if _, err := host.DeleteByAlias(""); err == nil {
+		t.Error("an empty alias prefix was taken")
+	}
+}
+
+func TestVethAgainChangesNothing(t *testing.T) {
+	host, peer := space(t, Options{}), space(t, Options{})
+	o := options()
+	o.Quiet = false
+	o.Addresses = []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("fd00::1/64")}
+	first, err := host.Veth(peer, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := host.Veth(peer, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Made = false
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestVethPutsOurOwnRight(t *testing.T) {
+	host, peer := space(t, Options{}), space(t, Options{})
+	o := options()
+	o.Addresses = []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("10.9.0.7/24")}
+	if _, err := host.Veth(peer, o); err != nil {
+		t.Fatal(err)
+	}
+	// An address that the user set is the user's.
+	link, _ := peer.Link("in")
+	user := netip.MustParsePrefix("192.0.2.1/24")
+	if err := peer.request(unix.RTM_NEWADDR, unix.NLM_F_CREATE, addressParts(link.Index, user, false)...); err != nil {
+		t.Fatal(err)
+	}
+	o.MTU, o.PeerMAC = 9000, [6]byte{6, 0x57, 9, 9, 9, 9}
+	o.Addresses = []netip.Prefix{netip.MustParsePrefix("10.9.0.2/24"), netip.MustParsePrefix("10.9.0.7/24")}
+	p, err := host.Veth(peer, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Made || p.Host.MTU != 9000 || p.Peer.MTU != 9000 || p.Peer.MAC != o.PeerMAC {
+		t.Errorf("got %+v", p)
+	}
+	got, err := peer.addresses(link.Index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[netip.Prefix]bool{o.Addresses[0]: true, o.Addresses[1]: true, user: false}
+	for a := range got {
+		if a.Addr().IsLinkLocalUnicast() {
+			delete(got, a)
+		}
+	}
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+		t.Error(diff)
+	}
+
+	t.Run("peer in another namespace now", func(t *testing.T) {
+		other := space(t, Options{})
+		p, err := host.Veth(other, o)
+		if err != nil || !p.Made {
+			t.Fatalf("%+v, %v", p, err)
+		}
+		if _, err := peer.Link("in"); !errors.Is(err, ErrNoLink) {
+			t.Errorf("the old peer is still there: %v", err)
+		}
+	})
+}
+
+func TestVethRefusesForeignLinks(t *testing.T) {
+	foreign := func(o VethOptions) VethOptions { o.Alias = "someone else's"; return o }
+	tests := []struct {
+		name  string
+		taken func(o VethOptions) VethOptions
+		says  string
+	}{
+		{"host name", func(o VethOptions) VethOptions { o.PeerName, o.PeerIndex = "x", 7; return o }, "interface wr0123456789 in "},
+		{"peer name", func(o VethOptions) VethOptions { o.HostName, o.PeerIndex = "x", 7; return o }, "interface in in "},
+		{"peer index", func(o VethOptions) VethOptions { o.HostName, o.PeerName = "x", "y"; return o }, "interface index 1024 in "},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			host, peer := space(t, Options{}), space(t, Options{})
+			if _, err := host.Veth(peer, tt.taken(foreign(options()))); err != nil {
+				t.Fatal(err)
+			}
+			_, err := host.Veth(peer, options())
+			if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("got %v", err)
+			}
+			if links, _ := host.Links("someone"); len(links) != 1 {
+				t.Errorf("the foreign link was touched: %v", links)
+			}
+		})
+	}
+}
+
+func TestVethRefusesBadOptions(t *testing.T) {
+	for name, change := range map[string]func(*VethOptions){
+		"long name": func(o *VethOptions) { o.HostName = "0123456789abcdef" },
+		"no name":   func(o *VethOptions) { o.PeerName = "" },
+		"no mark":   func(o *VethOptions) { o.Alias = "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options()
+			change(&o)
+			if _, err := Veth("", "", o); err == nil {
+				t.Error("accepted")
+			}
+		})
+	}
+}
+
+// A pair that may speak is the clock: when it has spoken, the quiet one made before it would have, too.
+func TestQuietPairsSayNothing(t *testing.T) {
+	host, quiet, loud := space(t, Options{}), space(t, Options{Quiet: true}), space(t, Options{})
+	q := options()
+	if _, err := host.Veth(quiet, q); err != nil {
+		t.Fatal(err)
+	}
+	o := options()
+	o.HostName, o.Quiet, o.HostMAC, o.PeerMAC = "loud", false, [6]byte{}, [6]byte{}
+	o.Addresses = []netip.Prefix{netip.MustParsePrefix("fd00::1/64")}
+	if _, err := host.Veth(loud, o); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	const spoken = 3 // beyond the first words: router solicitations take a second
+	for sent(t, loud, "in") < spoken {
+		if time.Now().After(deadline) {
+			t.Fatal("the pair with IPv6 never spoke: this test cannot tell silence")
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	for _, end := range []struct {
+		s    *Space
+		name string
+	}{{quiet, "in"}, {host, q.HostName}, {host, o.HostName}} {
+		if n := sent(t, end.s, end.name); n != 0 {
+			t.Errorf("%s in %s sent %d frames of its own", end.name, end.s, n)
+		}
+	}
+}
+
+func sent(t *testing.T, s *Space, link string) int {
+	t.Helper()
+	n := 0
+	err := s.Do(func() error {
+		b, err := os.ReadFile("/proc/thread-self/net/dev")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(b)) {
+			name, rest, ok := strings.Cut(strings.TrimSpace(line), ":")
+			if f := strings.Fields(rest); ok && name == link && len(f) > 9 {
+				n, err = strconv.Atoi(f[9])
+				return err
+			}
+		}
+		return fmt.Errorf("no %s", link)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestOffloadsGoOffAndOn(t *testing.T) {
+	host, peer := space(t, Options{}), space(t, Options{})
+	if _, err := host.Veth(peer, options()); err != nil {
+		t.Fatal(err)
+	}
+	for _, on := range []bool{false, false, true} {
+		if err := peer.Offloads("in", on); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := peer.Offloads("none", false); err == nil || !strings.Contains(err.Error(), "none") {
+		t.Errorf("a missing link: %v", err)
+	}
+}
+
+func BenchmarkCreate(b *testing.B) {
+	dir := b.TempDir()
+	for i := range b.N {
+		if err := Create(filepath.Join(dir, strconv.Itoa(i)), Options{Quiet: true}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.StopTimer()
+	for i := range b.N {
+		if err := Delete(filepath.Join(dir, strconv.Itoa(i))); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// One function's share of links: two pairs into one namespace.
+func BenchmarkTwoPairs(b *testing.B) {
+	host := space(b, Options{})
+	var peers []*Space
+	for range b.N {
+		peers = append(peers, space(b, Options{Quiet: true}))
+	}
+	b.ResetTimer()
+	for i, peer := range peers {
+		o := options()
+		o.HostName = fmt.Sprintf("a%d", i)
+		if _, err := host.Veth(peer, o); err != nil {
+			b.Fatal(err)
+		}
+		o.HostName, o.PeerName, o.PeerIndex = fmt.Sprintf("b%d", i), "out", 1025
+		if _, err := host.Veth(peer, o); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

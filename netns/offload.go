@@ -1,0 +1,67 @@
+package netns
+
+import (
+	"fmt"
+	"maps"
+
+	"github.com/safchain/ethtool"
+)
+
+// offloads are the features that let a sender leave checksums and segmentation to the "hardware". A program that reads frames from a
+// raw socket or in user space behind a veth sees them unfinished, unless they are off at the sending end.
+var offloads = [...]string{
+	"tx-checksum-ip-generic", "tx-checksum-sctp",
+	"tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation",
+	"tx-udp-segmentation", "tx-sctp-segmentation", "tx-generic-segmentation",
+}
+
+// Offloads switches checksum and segmentation offload of an interface on or off, those features that it can change.
+func (s *Space) Offloads(link string, on bool) error {
+	err := s.Do(func() error {
+		e, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		have, err := e.FeaturesWithState(link)
+		if err != nil {
+			return err
+		}
+		change := map[string]bool{}
+		for _, name := range offloads {
+			if f, ok := have[name]; ok && f.Available && !f.NeverChanged && f.Active != on {
+				change[name] = on
+			}
+		}
+		if len(change) == 0 {
+			return nil
+		}
+		if err := e.Change(link, change); err != nil {
+			return err
+		}
+		after, err := e.Features(link)
+		if err != nil {
+			return err
+		}
+		for name := range maps.Keys(change) {
+			if after[name] != on {
+				return fmt.Errorf("feature %s stays %t", name, !on)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("offloads of %s in %s: %w", link, s, err)
+	}
+	return nil
+}
+
+// Offloads of an interface of the calling thread's namespace.
+func Offloads(link string, on bool) error {
+	s, err := At("")
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return s.Offloads(link, on)
+}

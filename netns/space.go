@@ -1,0 +1,264 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Space is an open network namespace: its file descriptor and one rtnetlink socket in it. It is safe for
+// several goroutines. Open one per namespace and keep it for several links.
+type Space struct {
+	ns      *os.File
+	sockets map[int]*nl.SocketHandle
+	current bool
+}
+
+// At opens a namespace, "" the calling thread's own.
+func At(nameOrPath string) (*Space, error) {
+	var ns *os.File
+	var err error
+	if nameOrPath == "" {
+		ns, err = os.Open("/proc/thread-self/ns/net")
+	} else {
+		ns, err = Open(nameOrPath)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &Space{ns: ns, current: nameOrPath == ""}
+	if err := do(ns, s.openSocket); err != nil {
+		ns.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Space) openSocket() error {
+	// ns.None: the thread is there already; the library's own way back would keep a lost thread alive.
+	sock, err := nl.GetNetlinkSocketAt(-1, -1, unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open rtnetlink socket in %s: %w", s, err)
+	}
+	// Best effort: texts with the errors, and an end to a wait that the kernel never makes us do.
+	_ = sock.SetExtAck(true)
+	_ = sock.SetReceiveTimeout(&unix.Timeval{Sec: 10})
+	s.sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: sock}}
+	return nil
+}
+
+// String names the namespace for people.
+func (s *Space) String() string {
+	if s.current {
+		return "this network namespace"
+	}
+	return "network namespace " + s.ns.Name()
+}
+
+// Close lets go of the namespace.
+func (s *Space) Close() error {
+	for _, h := range s.sockets {
+		h.Close()
+	}
+	return s.ns.Close()
+}
+
+// Do runs f on a thread inside the namespace; see the package's Do.
+func (s *Space) Do(f func() error) error { return do(s.ns, f) }
+
+// Fd is the namespace's file descriptor, valid until Close.
+func (s *Space) Fd() int { return int(s.ns.Fd()) }
+
+// request sends one rtnetlink request and waits for its acknowledgement.
+func (s *Space) request(proto, flags int, parts ...nl.NetlinkRequestData) error {
+	req := nl.NewNetlinkRequest(proto, flags|unix.NLM_F_ACK)
+	req.Sockets = s.sockets
+	for _, p := range parts {
+		req.AddData(p)
+	}
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// maxDumps bounds how often an interrupted dump is repeated.
+const maxDumps = 10
+
+// dump asks for many messages. The kernel marks a dump during which its tables changed; such a dump may miss entries,
+// so it is repeated.
+func (s *Space) dump(proto int, reply uint16, part nl.NetlinkRequestData) ([][]byte, error) {
+	var err error
+	for range maxDumps {
+		req := nl.NewNetlinkRequest(proto, unix.NLM_F_DUMP)
+		req.Sockets = s.sockets
+		req.AddData(part)
+		var msgs [][]byte
+		msgs, err = req.Execute(unix.NETLINK_ROUTE, reply)
+		if err == nil {
+			return msgs, nil
+		}
+		if !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("still interrupted after %d attempts: %w", maxDumps, err)
+}
+
+// Link is a network interface as the kernel has it.
+type Link struct {
+	Index     int
+	Name      string
+	Alias     string
+	Kind      string // veth, bridge, ...; empty for a device
+	MAC       [6]byte
+	MTU       int
+	Up        bool
+	Master    int // interface index of the bridge, 0 none
+	PeerIndex int // of a veth: the other end's index in its own namespace
+}
+
+// ErrNoLink says that there is no such interface.
+var ErrNoLink = errors.New("no such interface")
+
+// Link looks an interface up by its name.
+func (s *Space) Link(name string) (Link, error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
+	req.Sockets = s.sockets
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(filterSkipStats)))
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if errors.Is(err, unix.ENODEV) || err == nil && len(msgs) == 0 {
+		return Link{}, fmt.Errorf("%w: %s in %s", ErrNoLink, name, s)
+	}
+	if err != nil {
+		return Link{}, fmt.Errorf("get link %s in %s: %w", name, s, err)
+	}
+	return parseLink(msgs[0])
+}
+
+// Links lists the interfaces whose alias starts with prefix ("" all of them).
+func (s *Space) Links(prefix string) ([]Link, error) {
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msgs, err := s.dump(unix.RTM_GETLINK, unix.RTM_NEWLINK, msg)
+	if err != nil {
+		return nil, fmt.Errorf("list links in %s: %w", s, err)
+	}
+	var links []Link
+	for _, m := range msgs {
+		l, err := parseLink(m)
+		if err != nil {
+			return nil, fmt.Errorf("list links in %s: %w", s, err)
+		}
+		if strings.HasPrefix(l.Alias, prefix) {
+			links = append(links, l)
+		}
+	}
+	return links, nil
+}
+
+// Delete removes one interface. Unknown: nil.
+func (s *Space) Delete(name string) error {
+	err := s.request(unix.RTM_DELLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC),
+		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete link %s in %s: %w", name, s, err)
+	}
+	return nil
+}
+
+// DeleteByAlias removes the interfaces whose alias starts with prefix, which must not be empty, and tells their names.
+// An interface that went with its peer meanwhile is no error.
+func (s *Space) DeleteByAlias(prefix string) ([]string, error) {
+	if prefix == "" {
+		return nil, errors.New("delete links by alias: an empty prefix would delete every link")
+	}
+	links, err := s.Links(prefix)
+	if err != nil {
+		return nil, err
+	}
+	var gone []string
+	var errs []error
+	for _, l := range links {
+		if err := s.Delete(l.Name); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		gone = append(gone, l.Name)
+	}
+	return gone, errors.Join(errs...)
+}
+
+// Links lists the interfaces of the calling thread's namespace whose alias starts with prefix.
+func Links(prefix string) ([]Link, error) {
+	s, err := At("")
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return s.Links(prefix)
+}
+
+// DeleteByAlias removes links of the calling thread's namespace; see Space.DeleteByAlias.
+func DeleteByAlias(prefix string) ([]string, error) {
+	s, err := At("")
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return s.DeleteByAlias(prefix)
+}
+
+func parseLink(m []byte) (Link, error) {
+	if len(m) < unix.SizeofIfInfomsg {
+		return Link{}, fmt.Errorf("rtnetlink link message of %d bytes", len(m))
+	}
+	msg := nl.DeserializeIfInfomsg(m)
+	attrs, err := nl.ParseRouteAttr(m[unix.SizeofIfInfomsg:])
+	if err != nil {
+		return Link{}, fmt.Errorf("parse link: %w", err)
+	}
+	l := Link{Index: int(msg.Index), Up: msg.Flags&unix.IFF_UP != 0}
+	for _, a := range attrs {
+		switch a.Attr.Type {
+		case unix.IFLA_IFNAME:
+			l.Name = text(a.Value)
+		case unix.IFLA_IFALIAS:
+			l.Alias = text(a.Value)
+		case unix.IFLA_ADDRESS:
+			if len(a.Value) == 6 {
+				l.MAC = [6]byte(a.Value)
+			}
+		case unix.IFLA_MTU:
+			l.MTU = int(word(a.Value))
+		case unix.IFLA_MASTER:
+			l.Master = int(word(a.Value))
+		case unix.IFLA_LINK:
+			l.PeerIndex = int(word(a.Value))
+		case unix.IFLA_LINKINFO:
+			infos, err := nl.ParseRouteAttr(a.Value)
+			if err != nil {
+				return Link{}, fmt.Errorf("parse link: %w", err)
+			}
+			for _, i := range infos {
+				if i.Attr.Type == nl.IFLA_INFO_KIND {
+					l.Kind = text(i.Value)
+				}
+			}
+		}
+	}
+	return l, nil
+}
+
+func text(b []byte) string { return strings.TrimRight(string(b), "\x00") }
+
+func word(b []byte) uint32 {
+	if len(b) < 4 {
+		return 0
+	}
+	return nl.NativeEndian().Uint32(b)
+}
