@@ -1,0 +1,306 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/match"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// epoch is the time of everything in a built image: the same sources give the same digests.
+var epoch = time.Unix(0, 0).UTC()
+
+// Build makes the recipe's image and puts it into the layout, in place of an image of the same name and tag. It returns the
+// image's digest. The compilers that the recipe needs run with a fixed environment; nothing is fetched.
+func (r Recipe) Build(ctx context.Context, layoutDir string) (string, error) {
+	work, err := os.MkdirTemp("", "weir-build-")
+	if err != nil {
+		return "", fmt.Errorf("build image %s: %w", r.Name, err)
+	}
+	defer os.RemoveAll(work)
+	base, err := baseLayer(ctx)
+	if err != nil {
+		return "", fmt.Errorf("build image %s: base layer: %w", r.Name, err)
+	}
+	own, err := r.ownLayer(ctx, work)
+	if err != nil {
+		return "", fmt.Errorf("build image %s: %w", r.Name, err)
+	}
+	img, err := r.assemble(base, own)
+	if err != nil {
+		return "", fmt.Errorf("build image %s: %w", r.Name, err)
+	}
+	digest, err := img.Digest()
+	if err != nil {
+		return "", fmt.Errorf("build image %s: %w", r.Name, err)
+	}
+	if err := put(layoutDir, r.Name+":"+r.Tag, img); err != nil {
+		return "", fmt.Errorf("build image %s: write layout %s: %w", r.Name, layoutDir, err)
+	}
+	return digest.String(), nil
+}
+
+func (r Recipe) assemble(layers ...*memLayer) (v1.Image, error) {
+	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	img, err := mutate.ConfigFile(img, &v1.ConfigFile{
+		Architecture: runtime.GOARCH, OS: "linux", Created: v1.Time{Time: epoch},
+		RootFS: v1.RootFS{Type: "layers"},
+		Config: v1.Config{
+			Entrypoint: r.Entrypoint, Labels: r.labels(), WorkingDir: "/",
+			Env: append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, r.Env...),
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range layers {
+		if img, err = mutate.Append(img, mutate.Addendum{Layer: l, MediaType: types.OCILayer, History: v1.History{Created: v1.Time{Time: epoch}, CreatedBy: l.by}}); err != nil {
+			return nil, err
+		}
+	}
+	return img, nil
+}
+
+func put(dir, name string, img v1.Image) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	p, err := layout.FromPath(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		p, err = layout.Write(dir, empty.Index)
+	}
+	if err != nil {
+		return err
+	}
+	if err := p.ReplaceImage(img, match.Name(name), layout.WithAnnotations(map[string]string{refAnnotation: name})); err != nil {
+		return err
+	}
+	// What the replaced image alone used goes.
+	unused, err := p.GarbageCollect()
+	if err != nil {
+		return err
+	}
+	for _, h := range unused {
+		if err := p.RemoveBlob(h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ownLayer compiles and collects the recipe's files.
+func (r Recipe) ownLayer(ctx context.Context, work string) (*memLayer, error) {
+	b := newLayer("weir image build " + r.Name)
+	for i, f := range r.Files {
+		var src string
+		var err error
+		mode := int64(0o755)
+		out := filepath.Join(work, fmt.Sprint(i))
+		switch {
+		case f.Go != "":
+			src, err = out, buildGo(ctx, filepath.Join(r.dir, f.Go), out)
+		case f.C != "":
+			src, err = out, buildC(ctx, filepath.Join(r.dir, f.C), out)
+		default:
+			src, mode = filepath.Join(r.dir, f.From), 0o644
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.To, err)
+		}
+		if f.Mode != 0 {
+			mode = int64(f.Mode)
+		}
+		content, err := os.ReadFile(src)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.To, err)
+		}
+		b.file(f.To, mode, content)
+	}
+	return b.layer()
+}
+
+func buildGo(ctx context.Context, dir, out string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", out, ".")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+runtime.GOARCH)
+	return runCompiler(cmd, "install Go from https://go.dev/dl")
+}
+
+func buildC(ctx context.Context, src, out string) error {
+	var cc string
+	for _, name := range []string{"clang", "gcc", "cc"} {
+		if found, err := exec.LookPath(name); err == nil {
+			cc = found
+			break
+		}
+	}
+	if cc == "" {
+		return errors.New("no C compiler found: apt-get install clang")
+	}
+	cmd := exec.CommandContext(ctx, cc, "-Os", "-Wall", "-Wextra", "-Werror", "-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector",
+		"-fno-asynchronous-unwind-tables", "-fno-pie", "-Wl,--build-id=none", "-Wl,-z,noseparate-code", "-s", "-o", out, filepath.Base(src))
+	cmd.Dir = filepath.Dir(src)
+	return runCompiler(cmd, "apt-get install clang")
+}
+
+func runCompiler(cmd *exec.Cmd, remedy string) error {
+	text, err := cmd.CombinedOutput()
+	if errors.Is(err, exec.ErrNotFound) {
+		return fmt.Errorf("%s is missing: %s", cmd.Args[0], remedy)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(text))
+	}
+	return nil
+}
+
+// baseLayer holds Debian's static busybox with its applets, the users, and the mount points.
+func baseLayer(ctx context.Context) (*memLayer, error) {
+	const program = "/bin/busybox"
+	content, err := os.ReadFile(program)
+	if err != nil {
+		return nil, fmt.Errorf("%w: apt-get install busybox-static", err)
+	}
+	f, err := elf.NewFile(bytes.NewReader(content))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", program, err)
+	}
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return nil, fmt.Errorf("%s is not static: apt-get install busybox-static", program)
+		}
+	}
+	list, err := exec.CommandContext(ctx, program, "--list").Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s --list: %w", program, err)
+	}
+	b := newLayer("weir image build base")
+	for _, d := range []string{"/proc", "/dev", "/sys", "/run", "/tmp", "/etc/weir", "/root"} {
+		b.dir(d)
+	}
+	b.file(program, 0o755, content)
+	applets := strings.Fields(string(list))
+	slices.Sort(applets)
+	for _, a := range applets {
+		if a != "busybox" && !strings.Contains(a, "/") {
+			b.symlink("/bin/"+a, "busybox")
+		}
+	}
+	b.file("/etc/passwd", 0o644, []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"))
+	b.file("/etc/group", 0o644, []byte("root:x:0:\nnogroup:x:65534:\n"))
+	b.file("/etc/weir/config.json", 0o644, nil)
+	return b.layer()
+}
+
+// layerBuilder writes a tar archive whose bytes depend on nothing but names, modes and contents.
+type layerBuilder struct {
+	by   string
+	buf  bytes.Buffer
+	tw   *tar.Writer
+	dirs map[string]bool
+	err  error
+}
+
+func newLayer(by string) *layerBuilder {
+	b := &layerBuilder{by: by, dirs: map[string]bool{"/": true}}
+	b.tw = tar.NewWriter(&b.buf)
+	return b
+}
+
+func (b *layerBuilder) add(h tar.Header, content []byte) {
+	if b.err != nil {
+		return
+	}
+	h.Name = strings.TrimPrefix(h.Name, "/")
+	h.ModTime, h.Size, h.Format = epoch, int64(len(content)), tar.FormatPAX
+	if b.err = b.tw.WriteHeader(&h); b.err == nil {
+		_, b.err = b.tw.Write(content)
+	}
+}
+
+func (b *layerBuilder) dir(name string) {
+	if b.dirs[name] {
+		return
+	}
+	b.dir(path.Dir(name))
+	b.dirs[name] = true
+	mode := int64(0o755)
+	if name == "/tmp" {
+		mode = 0o1777
+	}
+	b.add(tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: mode}, nil)
+}
+
+func (b *layerBuilder) file(name string, mode int64, content []byte) {
+	b.dir(path.Dir(name))
+	b.add(tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode}, content)
+}
+
+func (b *layerBuilder) symlink(name, target string) {
+	b.dir(path.Dir(name))
+	b.add(tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777}, nil)
+}
+
+func (b *layerBuilder) layer() (*memLayer, error) {
+	if b.err == nil {
+		b.err = b.tw.Close()
+	}
+	if b.err != nil {
+		return nil, fmt.Errorf("write layer: %w", b.err)
+	}
+	var packed bytes.Buffer
+	zw, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := zw.Write(b.buf.Bytes()); err != nil {
+		return nil, err
+	}
+	if err := zw.Close(); err != nil {
+		return nil, err
+	}
+	return &memLayer{by: b.by, plain: b.buf.Bytes(), packed: packed.Bytes()}, nil
+}
+
+// memLayer is a layer in memory, as go-containerregistry wants it.
+type memLayer struct {
+	by            string
+	plain, packed []byte
+}
+
+func hashOf(b []byte) v1.Hash {
+	sum := sha256.Sum256(b)
+	return v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}
+}
+
+func (l *memLayer) Digest() (v1.Hash, error) { return hashOf(l.packed), nil }
+func (l *memLayer) DiffID() (v1.Hash, error) { return hashOf(l.plain), nil }
+func (l *memLayer) Compressed() (io.ReadCloser, error) {
+	return io.NopCloser(bytes.NewReader(l.packed)), nil
+}
+func (l *memLayer) Uncompressed() (io.ReadCloser, error) {
+	return io.NopCloser(bytes.NewReader(l.plain)), nil
+}
+func (l *memLayer) Size() (int64, error)                { return int64(len(l.packed)), nil }
+func (l *memLayer) MediaType() (types.MediaType, error) { return types.OCILayer, nil }

@@ -1,0 +1,176 @@
+package image
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+const labelPrefix = "weir."
+
+var knownLabels = []string{
+	LabelCapabilities, LabelConfigSchema, LabelForwarder, LabelPorts, LabelProbe, LabelRewrites, LabelSpeaks,
+}
+
+// fields that weir.rewrites may name.
+var rewriteFields = []string{"dst-ip", "dst-mac", "dst-port", "payload", "src-ip", "src-mac", "src-port", "ttl", "vlan"}
+
+// ParseContract reads an image's labels. An image without any weir.* label is an ordinary function between two ports that
+// needs no capability. A weir.* label that this version does not know is refused: the image asks for something it would not get.
+func ParseContract(labels map[string]string) (Contract, error) {
+	c := Contract{Description: labels[LabelDescription]}
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		if strings.HasPrefix(key, labelPrefix) && !slices.Contains(knownLabels, key) {
+			return Contract{}, fmt.Errorf("label %s is not known to this version of Weir (known: %s)", key, strings.Join(knownLabels, ", "))
+		}
+	}
+	switch ports := strings.ReplaceAll(labels[LabelPorts], " ", ""); ports {
+	case "", "in,out":
+	case "tap":
+		c.Tap = true
+	default:
+		return Contract{}, fmt.Errorf("label %s=%q: want \"in,out\" or \"tap\"", LabelPorts, ports)
+	}
+	switch c.Forwarder = labels[LabelForwarder]; c.Forwarder {
+	case "", "wire":
+	default:
+		return Contract{}, fmt.Errorf("label %s=%q: want \"wire\" or nothing", LabelForwarder, c.Forwarder)
+	}
+	if c.Tap && c.Forwarder != "" {
+		return Contract{}, fmt.Errorf("label %s=%q: a tap forwards nothing", LabelForwarder, c.Forwarder)
+	}
+	var err error
+	if c.Probe, err = boolLabel(labels, LabelProbe); err != nil {
+		return Contract{}, err
+	}
+	if c.Speaks, err = boolLabel(labels, LabelSpeaks); err != nil {
+		return Contract{}, err
+	}
+	c.Rewrites = listLabel(labels, LabelRewrites)
+	for _, f := range c.Rewrites {
+		if !slices.Contains(rewriteFields, f) {
+			return Contract{}, fmt.Errorf("label %s: unknown field %q, want some of %s", LabelRewrites, f, strings.Join(rewriteFields, ", "))
+		}
+	}
+	c.Capabilities = listLabel(labels, LabelCapabilities)
+	for _, name := range c.Capabilities {
+		if !slices.Contains(grantable, name) {
+			return Contract{}, fmt.Errorf("label %s: %q cannot be granted, want some of %s", LabelCapabilities, name, strings.Join(grantable, ", "))
+		}
+	}
+	if s := labels[LabelConfigSchema]; s != "" {
+		c.ConfigSchema = json.RawMessage(s)
+		if _, err := c.schema(); err != nil {
+			return Contract{}, fmt.Errorf("label %s: %w", LabelConfigSchema, err)
+		}
+	}
+	return c, nil
+}
+
+// grantable are the capabilities that an image may ask for. What would let a function out of its container is not among them.
+var grantable = []string{
+	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_IPC_LOCK", "CAP_KILL", "CAP_NET_ADMIN",
+	"CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID",
+	"CAP_SYS_CHROOT", "CAP_SYS_NICE", "CAP_SYS_RESOURCE",
+}
+
+func boolLabel(labels map[string]string, key string) (bool, error) {
+	switch v := labels[key]; v {
+	case "", "false":
+		return false, nil
+	case "true":
+		return true, nil
+	default:
+		return false, fmt.Errorf("label %s=%q: want \"true\" or \"false\"", key, v)
+	}
+}
+
+func listLabel(labels map[string]string, key string) []string {
+	var out []string
+	for item := range strings.SplitSeq(labels[key], ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			out = append(out, item)
+		}
+	}
+	return out
+}
+
+func (c Contract) schema() (*jsonschema.Schema, error) {
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(c.ConfigSchema))
+	if err != nil {
+		return nil, fmt.Errorf("no JSON: %w", err)
+	}
+	compiler := jsonschema.NewCompiler()
+	compiler.UseLoader(noLoader{})
+	const url = "weir:config"
+	if err := compiler.AddResource(url, doc); err != nil {
+		return nil, err
+	}
+	return compiler.Compile(url)
+}
+
+// noLoader keeps an image's schema from reaching files or the network by $ref.
+type noLoader struct{}
+
+func (noLoader) Load(url string) (any, error) {
+	return nil, fmt.Errorf("reference to %s: a config schema stands alone", url)
+}
+
+// CheckConfig checks a function's config against the image's schema. Without a schema only an empty config passes, so that a
+// misplaced key is never ignored in silence.
+func (c Contract) CheckConfig(config map[string]any) error {
+	if len(c.ConfigSchema) == 0 {
+		if len(config) > 0 {
+			return fmt.Errorf("config: this image takes none (found %s)", strings.Join(slices.Sorted(maps.Keys(config)), ", "))
+		}
+		return nil
+	}
+	schema, err := c.schema()
+	if err != nil {
+		return fmt.Errorf("config schema: %w", err)
+	}
+	raw, err := json.Marshal(config)
+	if err != nil {
+		return fmt.Errorf("config: %w", err)
+	}
+	if config == nil {
+		raw = []byte("{}")
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
+	if err != nil {
+		return fmt.Errorf("config: %w", err)
+	}
+	if err := schema.Validate(doc); err != nil {
+		return fmt.Errorf("config: %s", leaf(err))
+	}
+	return nil
+}
+
+// leaf reduces a validation error to its deepest causes, one clause each.
+func leaf(err error) string {
+	ve, ok := err.(*jsonschema.ValidationError)
+	if !ok {
+		return err.Error()
+	}
+	var out []string
+	var walk func(e *jsonschema.ValidationError)
+	walk = func(e *jsonschema.ValidationError) {
+		if len(e.Causes) == 0 {
+			text := e.Error()
+			if i := strings.Index(text, "at '"); i >= 0 {
+				text = strings.TrimSpace(text[i:])
+			}
+			out = append(out, text)
+		}
+		for _, c := range e.Causes {
+			walk(c)
+		}
+	}
+	walk(ve)
+	return strings.Join(out, "; ")
+}

@@ -1,0 +1,132 @@
+package image
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+
+	"github.com/goccy/go-yaml"
+)
+
+// RecipeFile is the name of a recipe in a function's folder.
+const RecipeFile = "image.yaml"
+
+// Recipe says how an image of the catalogue is made: a base layer common to all (busybox, /etc/passwd, mount points) and a layer
+// of its own with the files named here.
+type Recipe struct {
+	Name         string            `yaml:"name"`
+	Tag          string            `yaml:"tag"`
+	Description  string            `yaml:"description"`
+	Entrypoint   []string          `yaml:"entrypoint"`
+	Env          []string          `yaml:"env"`
+	Labels       map[string]string `yaml:"labels"`        // the contract, weir.*
+	ConfigSchema string            `yaml:"config_schema"` // file whose text becomes the label weir.config-schema
+	Files        []RecipeFileSpec  `yaml:"files"`
+
+	dir string // where the recipe stands; relative paths start here
+}
+
+// RecipeFileSpec is one file of the image. Exactly one of Go, C and From says what it is.
+type RecipeFileSpec struct {
+	To   string `yaml:"to"`   // absolute path in the image
+	Go   string `yaml:"go"`   // package directory, built static
+	C    string `yaml:"c"`    // freestanding source, built static without a C library
+	From string `yaml:"from"` // file, copied
+	Mode uint32 `yaml:"mode"` // default 0755 for programs, 0644 for files
+}
+
+var (
+	recipeName = regexp.MustCompile(`^[a-z0-9]+([._-][a-z0-9]+)*$`)
+	recipeTag  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+)
+
+// LoadRecipe reads and checks DIR/image.yaml. Errors carry line and column.
+func LoadRecipe(dir string) (Recipe, error) {
+	file := filepath.Join(dir, RecipeFile)
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return Recipe{}, fmt.Errorf("read recipe: %w", err)
+	}
+	r := Recipe{dir: dir}
+	if err := yaml.NewDecoder(bytes.NewReader(raw), yaml.Strict()).Decode(&r); err != nil {
+		return Recipe{}, fmt.Errorf("recipe %s: %w", file, err)
+	}
+	if r.ConfigSchema != "" {
+		schema, err := os.ReadFile(filepath.Join(dir, r.ConfigSchema))
+		if err != nil {
+			return Recipe{}, fmt.Errorf("recipe %s: config_schema: %w", file, err)
+		}
+		if r.Labels == nil {
+			r.Labels = map[string]string{}
+		}
+		r.Labels[LabelConfigSchema] = string(schema)
+	}
+	if err := r.check(); err != nil {
+		return Recipe{}, fmt.Errorf("recipe %s: %w", file, err)
+	}
+	return r, nil
+}
+
+func (r Recipe) check() error {
+	switch {
+	case !recipeName.MatchString(r.Name):
+		return fmt.Errorf("name %q: want lower-case letters and digits, joined by . _ or -", r.Name)
+	case !recipeTag.MatchString(r.Tag):
+		return fmt.Errorf("tag %q: want letters, digits, . _ and - (for example \"1\", quoted)", r.Tag)
+	case len(r.Entrypoint) == 0:
+		return fmt.Errorf("entrypoint: want at least the program")
+	case len(r.Files) == 0:
+		return fmt.Errorf("files: want at least one")
+	}
+	for i, f := range r.Files {
+		sources := 0
+		for _, s := range []string{f.Go, f.C, f.From} {
+			if s != "" {
+				sources++
+			}
+		}
+		if sources != 1 {
+			return fmt.Errorf("files[%d]: want exactly one of go, c, from", i)
+		}
+		if !path.IsAbs(f.To) || path.Clean(f.To) != f.To || f.To == "/" {
+			return fmt.Errorf("files[%d]: to %q: want an absolute path in the image", i, f.To)
+		}
+		if f.Mode > 0o777 {
+			return fmt.Errorf("files[%d]: mode %#o: want at most 0777", i, f.Mode)
+		}
+	}
+	if _, err := ParseContract(r.labels()); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (r Recipe) labels() map[string]string {
+	labels := maps.Clone(r.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	if r.Description != "" {
+		labels[LabelDescription] = r.Description
+	}
+	return labels
+}
+
+// FindRecipes lists the folders directly below dir that hold a recipe, in order of their names.
+func FindRecipes(dir string) ([]string, error) {
+	found, err := filepath.Glob(filepath.Join(dir, "*", RecipeFile))
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, 0, len(found))
+	for _, f := range found {
+		out = append(out, filepath.Dir(f))
+	}
+	slices.Sort(out)
+	return out, nil
+}

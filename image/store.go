@@ -1,0 +1,356 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"weir.dev/weir/instance"
+)
+
+const (
+	refAnnotation   = "org.opencontainers.image.ref.name"
+	maxDocument     = 4 << 20 // bytes of an index, manifest or config
+	maxIndexEntries = 10_000
+	remedy          = "`make build` builds the catalogue's images anew"
+)
+
+// Store resolves images in OCI layouts and mounts them for one instance. Its methods may be called from several goroutines.
+type Store struct {
+	inst instance.Instance
+	dirs []string // layouts, in search order
+	own  string   // the instance's own layout, the last of dirs
+
+	mu     sync.Mutex // one unpack or mount at a time
+	parsed sync.Map   // manifest digest -> *entry; content-addressed, so never stale
+}
+
+// entry is an image with what is needed to unpack it.
+type entry struct {
+	image  Image
+	layout string
+	layers []v1.Descriptor // beside image.Layers
+}
+
+// Open makes a store that searches the given layouts in order, then the instance's own. A layout that does not exist (yet) is empty.
+func Open(inst instance.Instance, dirs ...string) *Store {
+	own := filepath.Join(inst.Root, "images", "layout")
+	return &Store{inst: inst, dirs: append(slices.Clone(dirs), own), own: own}
+}
+
+// Resolve finds an image by "name", "name:tag" or "sha256:..." (also "name@sha256:..."). A bare name means its tag "latest" or,
+// without one, its highest tag.
+func (s *Store) Resolve(ref string) (Image, error) {
+	e, err := s.resolve(ref)
+	if err != nil {
+		return Image{}, fmt.Errorf("image %s: %w", ref, err)
+	}
+	img := e.image
+	img.Ref = ref
+	return img, nil
+}
+
+// List reports every image of every layout, named ones by their annotation, in search order.
+func (s *Store) List() ([]Image, error) {
+	var out []Image
+	seen := map[string]bool{}
+	var errs []error
+	for _, dir := range s.dirs {
+		refs, err := readIndex(dir)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, r := range refs {
+			if seen[r.name] {
+				continue // hidden by an earlier layout
+			}
+			seen[r.name] = true
+			e, err := s.load(dir, r.desc)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("image %s: %w", r.name, err))
+				continue
+			}
+			img := e.image
+			img.Ref = r.name
+			out = append(out, img)
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+func (s *Store) resolve(ref string) (*entry, error) {
+	name, tag, digest, err := splitRef(ref)
+	if err != nil {
+		return nil, err
+	}
+	var have []string
+	for _, dir := range s.dirs {
+		refs, err := readIndex(dir)
+		if err != nil {
+			return nil, err
+		}
+		if d, ok := pick(refs, name, tag, digest); ok {
+			return s.load(dir, d)
+		}
+		if digest != "" {
+			// the digest of one platform's manifest, inside an index
+			if e, ok := s.parsed.Load(digest); ok {
+				return e.(*entry), nil
+			}
+		}
+		for _, r := range refs {
+			have = append(have, r.name)
+		}
+	}
+	if len(have) == 0 {
+		return nil, fmt.Errorf("%w: no image in %s; %s", ErrNotFound, strings.Join(s.dirs, ", "), remedy)
+	}
+	slices.Sort(have)
+	return nil, fmt.Errorf("%w: there are %s (in %s)", ErrNotFound, strings.Join(slices.Compact(have), ", "), strings.Join(s.dirs, ", "))
+}
+
+func splitRef(ref string) (name, tag, digest string, err error) {
+	name = ref
+	if before, d, ok := strings.Cut(ref, "@"); ok {
+		name, digest = before, d
+	} else if strings.HasPrefix(ref, "sha256:") {
+		name, digest = "", ref
+	}
+	if digest != "" {
+		if _, err := v1.NewHash(digest); err != nil {
+			return "", "", "", fmt.Errorf("%w: bad digest, want sha256: and 64 hexadecimal digits", ErrNotFound)
+		}
+		return name, "", digest, nil
+	}
+	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
+		name, tag = name[:i], name[i+1:]
+		if tag == "" {
+			return "", "", "", fmt.Errorf("%w: nothing after ':', want NAME, NAME:TAG or sha256:DIGEST", ErrNotFound)
+		}
+	}
+	if name == "" {
+		return "", "", "", fmt.Errorf("%w: no name, want NAME, NAME:TAG or sha256:DIGEST", ErrNotFound)
+	}
+	return name, tag, "", nil
+}
+
+type namedDescriptor struct {
+	name string // annotation, or the digest
+	desc v1.Descriptor
+}
+
+func pick(refs []namedDescriptor, name, tag, digest string) (v1.Descriptor, bool) {
+	best, bestTag := -1, ""
+	for i, r := range refs {
+		if digest != "" {
+			if r.desc.Digest.String() == digest {
+				return r.desc, true
+			}
+			continue
+		}
+		n, t := r.name, "latest"
+		if j := strings.LastIndex(n, ":"); j > strings.LastIndex(n, "/") {
+			n, t = n[:j], n[j+1:]
+		}
+		switch {
+		case n != name:
+		case t == tag || tag == "" && t == "latest":
+			return r.desc, true
+		case tag == "" && (best < 0 || compareTags(t, bestTag) > 0):
+			best, bestTag = i, t
+		}
+	}
+	if best < 0 {
+		return v1.Descriptor{}, false
+	}
+	return refs[best].desc, true
+}
+
+// compareTags orders tags so that 1.10 is above 1.9: runs of digits compare as numbers.
+func compareTags(a, b string) int {
+	for a != "" && b != "" {
+		da, db := digits(a), digits(b)
+		if da > 0 && db > 0 {
+			na, nb := strings.TrimLeft(a[:da], "0"), strings.TrimLeft(b[:db], "0")
+			if len(na) != len(nb) {
+				return len(na) - len(nb)
+			}
+			if c := strings.Compare(na, nb); c != 0 {
+				return c
+			}
+			a, b = a[da:], b[db:]
+			continue
+		}
+		if a[0] != b[0] {
+			return int(a[0]) - int(b[0])
+		}
+		a, b = a[1:], b[1:]
+	}
+	return len(a) - len(b)
+}
+
+func digits(s string) int {
+	n := 0
+	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
+		n++
+	}
+	return n
+}
+
+func readIndex(dir string) ([]namedDescriptor, error) {
+	path := filepath.Join(dir, "index.json")
+	raw, err := readBounded(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read image index: %w", err)
+	}
+	index, err := v1.ParseIndexManifest(bytes.NewReader(raw))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %v; %s", ErrCorrupt, path, err, remedy)
+	}
+	if len(index.Manifests) > maxIndexEntries {
+		return nil, fmt.Errorf("%w: %s names %d images, at most %d", ErrCorrupt, path, len(index.Manifests), maxIndexEntries)
+	}
+	out := make([]namedDescriptor, 0, len(index.Manifests))
+	for _, d := range index.Manifests {
+		name := d.Annotations[refAnnotation]
+		if name == "" {
+			name = d.Digest.String()
+		}
+		out = append(out, namedDescriptor{name, d})
+	}
+	return out, nil
+}
+
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, maxDocument+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) > maxDocument {
+		return nil, fmt.Errorf("%w: %s has more than %d bytes; %s", ErrCorrupt, path, maxDocument, remedy)
+	}
+	return raw, nil
+}
+
+func blobPath(layout string, h v1.Hash) string {
+	return filepath.Join(layout, "blobs", h.Algorithm, h.Hex)
+}
+
+// readBlob reads a small blob and checks its digest.
+func readBlob(layout string, h v1.Hash) ([]byte, error) {
+	path := blobPath(layout, h)
+	raw, err := readBounded(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s is missing; %s", ErrCorrupt, path, remedy)
+	}
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(raw)
+	if got := hex.EncodeToString(sum[:]); got != h.Hex {
+		return nil, corrupt(path, h.Hex, got)
+	}
+	return raw, nil
+}
+
+func corrupt(path, want, got string) error {
+	return fmt.Errorf("%w: %s: expected sha256:%s, got sha256:%s; %s", ErrCorrupt, path, want, got, remedy)
+}
+
+// load reads and checks the manifest and config of a descriptor; of an index it takes this machine's platform.
+func (s *Store) load(layout string, d v1.Descriptor) (*entry, error) {
+	if e, ok := s.parsed.Load(d.Digest.String()); ok {
+		return e.(*entry), nil
+	}
+	raw, err := readBlob(layout, d.Digest)
+	if err != nil {
+		return nil, err
+	}
+	digest := d.Digest
+	if d.MediaType.IsIndex() {
+		if digest, raw, err = choosePlatform(layout, raw); err != nil {
+			return nil, err
+		}
+	}
+	manifest, err := v1.ParseManifest(bytes.NewReader(raw))
+	if err != nil {
+		return nil, fmt.Errorf("%w: manifest %s: %v; %s", ErrCorrupt, blobPath(layout, digest), err, remedy)
+	}
+	rawConfig, err := readBlob(layout, manifest.Config.Digest)
+	if err != nil {
+		return nil, err
+	}
+	var config v1.ConfigFile
+	if err := json.Unmarshal(rawConfig, &config); err != nil {
+		return nil, fmt.Errorf("%w: config %s: %v; %s", ErrCorrupt, blobPath(layout, manifest.Config.Digest), err, remedy)
+	}
+	if len(config.RootFS.DiffIDs) != len(manifest.Layers) || len(manifest.Layers) == 0 {
+		return nil, fmt.Errorf("%w: manifest %s has %d layers, its config %d", ErrCorrupt, digest, len(manifest.Layers), len(config.RootFS.DiffIDs))
+	}
+	if config.Architecture != "" && config.Architecture != runtime.GOARCH {
+		return nil, fmt.Errorf("built for %s, this machine is %s", config.Architecture, runtime.GOARCH)
+	}
+	contract, err := ParseContract(config.Config.Labels)
+	if err != nil {
+		return nil, err
+	}
+	e := &entry{layout: layout, layers: manifest.Layers, image: Image{
+		Digest: digest.String(), Args: append(slices.Clone(config.Config.Entrypoint), config.Config.Cmd...), Env: config.Config.Env,
+		Dir: config.Config.WorkingDir, User: config.Config.User, Contract: contract,
+	}}
+	for i, l := range manifest.Layers {
+		e.image.Layers = append(e.image.Layers, config.RootFS.DiffIDs[i].String())
+		e.image.Size += l.Size
+	}
+	s.parsed.Store(d.Digest.String(), e)
+	s.parsed.Store(digest.String(), e)
+	return e, nil
+}
+
+func choosePlatform(layout string, raw []byte) (v1.Hash, []byte, error) {
+	index, err := v1.ParseIndexManifest(bytes.NewReader(raw))
+	if err != nil {
+		return v1.Hash{}, nil, fmt.Errorf("%w: image index: %v", ErrCorrupt, err)
+	}
+	var have []string
+	for _, d := range index.Manifests {
+		if p := d.Platform; p != nil {
+			if p.OS == "linux" && p.Architecture == runtime.GOARCH {
+				raw, err := readBlob(layout, d.Digest)
+				return d.Digest, raw, err
+			}
+			have = append(have, p.OS+"/"+p.Architecture)
+		}
+	}
+	return v1.Hash{}, nil, fmt.Errorf("%w for linux/%s: there are %s", ErrNotFound, runtime.GOARCH, strings.Join(have, ", "))
+}
+
+// Destroy unmounts everything that Mount mounted. The unpacked layers stay: they are a cache in the instance's root.
+func (s *Store) Destroy(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unmountAll(ctx)
+}
