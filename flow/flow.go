@@ -52,8 +52,8 @@ const VLANNone uint16 = 0xffff
 // most 6 extension headers. SrcPorts and DstPorts need Proto 6 (TCP), 17 (UDP) or 132 (SCTP); a fragment other than the first has
 // no ports and matches no rule that names ports.
 type Match struct {
-	InPort  Port // Ingress: where it entered; Egress: where it had entered (0 any)
-	OutPort Port // Egress only: where it is about to leave
+	InPort  Port // Ingress: where it entered, 0 any endpoint's port (never a function's); Egress: where it had entered, 0 any
+	OutPort Port // Egress only: where it is about to leave, 0 any
 
 	SrcMAC, SrcMACMask MAC // matches when frame&Mask == MAC; Mask zero is any
 	DstMAC, DstMACMask MAC

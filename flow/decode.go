@@ -1,0 +1,200 @@
+package flow
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// EtherTypes and protocols that have a meaning here.
+const (
+	EtherTypeIPv4 uint16 = 0x0800
+	EtherTypeARP  uint16 = 0x0806
+	EtherTypeVLAN uint16 = 0x8100
+	EtherTypeIPv6 uint16 = 0x86dd
+	EtherTypeQinQ uint16 = 0x88a8
+
+	ProtoICMP   uint8 = 1
+	ProtoTCP    uint8 = 6
+	ProtoUDP    uint8 = 17
+	ProtoICMPv6 uint8 = 58
+	ProtoSCTP   uint8 = 132
+)
+
+// Extension headers of IPv6 (RFC 8200 section 4; AH is RFC 4302). Any other next header is the upper layer's.
+const (
+	extHopByHop uint8 = 0
+	extRouting  uint8 = 43
+	extFragment uint8 = 44
+	extAuth     uint8 = 51
+	extDest     uint8 = 60
+)
+
+const (
+	ethernetHeader = 14
+	maxTags        = 2
+	maxExtensions  = 6
+)
+
+// Key is what rules can see of a frame. Every switch decodes a frame into the same Key:
+//
+//   - VLAN is the outermost tag's id (12 bits), VLANNone without a tag. Tags are EtherTypes 0x8100 and 0x88a8; at most two are passed, so
+//     behind two tags EtherType may be that of a third.
+//   - Src, Dst and Proto are set when the IPv4 header (version 4, at least 20 bytes and its options) or the fixed IPv6 header (version 6) is
+//     wholly in the frame. Its length fields, checksums and TTL are not looked at.
+//   - IPv6: up to six of the extension headers hop-by-hop, routing, fragment, AH and destination options are passed. Where that
+//     ends early (a seventh, a header cut short, a fragment other than the first) Proto is the next header number reached.
+//   - Ports are set (HasPorts) for TCP, UDP and SCTP when the four bytes behind the headers are in the frame and the packet is no
+//     fragment other than the first.
+type Key struct {
+	SrcMAC, DstMAC   MAC
+	VLAN             uint16
+	EtherType        uint16
+	Src, Dst         netip.Addr // zero unless HasIP
+	Proto            uint8
+	SrcPort, DstPort uint16
+	HasIP, HasPorts  bool
+}
+
+// Decode reads a frame. ok is false for a frame too short for an Ethernet header; such frames are dropped before any stage.
+func Decode(frame []byte) (k Key, ok bool) {
+	if len(frame) < ethernetHeader {
+		return Key{}, false
+	}
+	copy(k.DstMAC[:], frame)
+	copy(k.SrcMAC[:], frame[6:])
+	k.VLAN = VLANNone
+	k.EtherType = binary.BigEndian.Uint16(frame[12:])
+	rest := frame[ethernetHeader:]
+	for tags := 0; tags < maxTags && isTag(k.EtherType) && len(rest) >= 4; tags++ {
+		if tags == 0 {
+			k.VLAN = binary.BigEndian.Uint16(rest) & 0xfff
+		}
+		k.EtherType = binary.BigEndian.Uint16(rest[2:])
+		rest = rest[4:]
+	}
+	switch k.EtherType {
+	case EtherTypeIPv4:
+		k.decodeIPv4(rest)
+	case EtherTypeIPv6:
+		k.decodeIPv6(rest)
+	}
+	return k, true
+}
+
+func isTag(etherType uint16) bool { return etherType == EtherTypeVLAN || etherType == EtherTypeQinQ }
+
+func (k *Key) decodeIPv4(p []byte) {
+	if len(p) < 20 || p[0]>>4 != 4 {
+		return
+	}
+	length := int(p[0]&0xf) * 4
+	if length < 20 || len(p) < length {
+		return
+	}
+	k.HasIP = true
+	k.Src = netip.AddrFrom4([4]byte(p[12:16]))
+	k.Dst = netip.AddrFrom4([4]byte(p[16:20]))
+	k.Proto = p[9]
+	if offset := binary.BigEndian.Uint16(p[6:]) & 0x1fff; offset == 0 {
+		k.decodePorts(p[length:])
+	}
+}
+
+func (k *Key) decodeIPv6(p []byte) {
+	if len(p) < 40 || p[0]>>4 != 6 {
+		return
+	}
+	k.HasIP = true
+	k.Src = netip.AddrFrom16([16]byte(p[8:24]))
+	k.Dst = netip.AddrFrom16([16]byte(p[24:40]))
+	k.Proto = p[6]
+	p = p[40:]
+	for range maxExtensions {
+		var length int
+		switch k.Proto {
+		case extHopByHop, extRouting, extDest:
+			if len(p) < 2 {
+				return
+			}
+			length = int(p[1])*8 + 8
+		case extAuth:
+			if len(p) < 2 {
+				return
+			}
+			length = int(p[1])*4 + 8
+		case extFragment:
+			length = 8
+		default:
+			k.decodePorts(p)
+			return
+		}
+		if len(p) < length {
+			return
+		}
+		fragment := k.Proto == extFragment
+		k.Proto = p[0]
+		if fragment && binary.BigEndian.Uint16(p[2:])&0xfff8 != 0 {
+			return
+		}
+		p = p[length:]
+	}
+	k.decodePorts(p) // a seventh extension header is no protocol with ports
+}
+
+func (k *Key) decodePorts(p []byte) {
+	if !hasPorts(k.Proto) || len(p) < 4 {
+		return
+	}
+	k.HasPorts = true
+	k.SrcPort = binary.BigEndian.Uint16(p)
+	k.DstPort = binary.BigEndian.Uint16(p[2:])
+}
+
+func hasPorts(proto uint8) bool { return proto == ProtoTCP || proto == ProtoUDP || proto == ProtoSCTP }
+
+// String shows a frame in one line for people: "tcp 10.9.0.1:1024 -> 10.9.0.2:80".
+func (k Key) String() string {
+	var b strings.Builder
+	if k.VLAN != VLANNone {
+		fmt.Fprintf(&b, "vlan %d ", k.VLAN)
+	}
+	switch {
+	case k.HasPorts:
+		fmt.Fprintf(&b, "%s %s -> %s", protoName(k.Proto), netip.AddrPortFrom(k.Src, k.SrcPort), netip.AddrPortFrom(k.Dst, k.DstPort))
+	case k.HasIP:
+		fmt.Fprintf(&b, "%s %s -> %s", protoName(k.Proto), k.Src, k.Dst)
+	default:
+		fmt.Fprintf(&b, "%s %s -> %s", etherTypeName(k.EtherType), k.SrcMAC, k.DstMAC)
+	}
+	return b.String()
+}
+
+func protoName(p uint8) string {
+	switch p {
+	case ProtoICMP:
+		return "icmp"
+	case ProtoTCP:
+		return "tcp"
+	case ProtoUDP:
+		return "udp"
+	case ProtoICMPv6:
+		return "icmpv6"
+	case ProtoSCTP:
+		return "sctp"
+	}
+	return fmt.Sprintf("ip protocol %d", p)
+}
+
+func etherTypeName(t uint16) string {
+	switch t {
+	case EtherTypeIPv4:
+		return "ipv4"
+	case EtherTypeARP:
+		return "arp"
+	case EtherTypeIPv6:
+		return "ipv6"
+	}
+	return fmt.Sprintf("ethertype 0x%04x", t)
+}
