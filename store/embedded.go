@@ -1,0 +1,235 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+)
+
+const (
+	maxTxnOps       = 200_000
+	maxRequestBytes = 64 << 20
+	walSegment      = 4 << 20 // etcd's own 64 MiB are preallocated twice
+	defaultReserve  = 64 << 20
+	defaultQuota    = 1 << 30
+	startTimeout    = 60 * time.Second // replaying a long log on a slow disk
+	tick            = 200 * time.Millisecond
+	electionTicks   = 10
+)
+
+// embedded is an etcd server of one member inside this process.
+type embedded struct {
+	dir      string
+	endpoint string
+	reserve  int64
+	lock     *os.File
+	server   *embed.Etcd
+	fault    *fault
+}
+
+// fault remembers why the embedded server had to stop.
+type fault struct {
+	ctx context.Context // ends at the first
+	set context.CancelCauseFunc
+}
+
+func newFault() *fault {
+	ctx, set := context.WithCancelCause(context.Background())
+	return &fault{ctx, set}
+}
+
+func (f *fault) get() error { return context.Cause(f.ctx) }
+
+// walSize sets etcd's package variable, which it reads when it opens a log: once, before the first is opened.
+var walSize = sync.OnceFunc(func() { wal.SegmentSizeBytes = walSegment })
+
+func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
+	walSize()
+	e := &embedded{dir: o.Dir, reserve: o.Reserve, fault: newFault()}
+	if e.reserve == 0 {
+		e.reserve = defaultReserve
+	}
+	for _, dir := range []string{o.Dir, o.SocketDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("open store: %w", diskError(dir, err))
+		}
+		if err := os.Chmod(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("open store: %w", err)
+		}
+	}
+	lock, err := lockDir(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	e.lock = lock
+	client, peer := filepath.Join(o.SocketDir, "client"), filepath.Join(o.SocketDir, "peer")
+	if len(client) > 107 {
+		e.unlock()
+		return nil, fmt.Errorf("open store: socket path %s has %d bytes: want at most 107, use a shorter run directory", client, len(client))
+	}
+	e.endpoint = "unix://" + client
+	e.server, err = e.launch(ctx, e.config(o, client, peer))
+	if err != nil {
+		e.unlock()
+		return nil, fmt.Errorf("open store in %s: %w", o.Dir, err)
+	}
+	return e, nil
+}
+
+func (e *embedded) config(o Options, client, peer string) *embed.Config {
+	c := embed.NewConfig()
+	c.Name = "weir"
+	c.Dir = o.Dir
+	c.ListenClientUrls = []url.URL{{Scheme: "unix", Path: client}}
+	c.AdvertiseClientUrls = c.ListenClientUrls
+	c.ListenPeerUrls = []url.URL{{Scheme: "unix", Path: peer}}
+	c.AdvertisePeerUrls = c.ListenPeerUrls
+	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	c.TickMs = uint(tick / time.Millisecond)
+	c.ElectionMs = c.TickMs * electionTicks
+	c.MaxTxnOps = maxTxnOps
+	c.MaxRequestBytes = maxRequestBytes
+	c.QuotaBackendBytes = o.Quota
+	if o.Quota == 0 {
+		c.QuotaBackendBytes = defaultQuota
+	}
+	c.AutoCompactionMode = embed.CompactorModePeriodic
+	c.AutoCompactionRetention = "10m"
+	c.SnapshotCount = 2000
+	c.SnapshotCatchUpEntries = 500
+	c.MaxSnapFiles, c.MaxWalFiles = 2, 2
+	c.BackendBatchInterval = time.Second // the log is synced at once; this is only how often it is moved into the tree
+	c.WatchProgressNotifyInterval = time.Minute
+	c.CompactHashCheckTime = time.Hour
+	c.EnableGRPCGateway = false
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(etcdLogger(o.Log, e.fault))
+	return c
+}
+
+// launch starts the server. Etcd ends the process, or panics, over a directory that it cannot read: here both become errors.
+func (e *embedded) launch(ctx context.Context, c *embed.Config) (*embed.Etcd, error) {
+	type result struct {
+		server *embed.Etcd
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() {
+		r := result{err: errAborted}
+		defer func() {
+			if p := recover(); p != nil {
+				r.err = fmt.Errorf("%w: %v", errAborted, p)
+			}
+			done <- r
+		}()
+		r.server, r.err = embed.StartEtcd(c)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	var r result
+	select {
+	case r = <-done:
+	case <-e.fault.ctx.Done():
+		r.err = errAborted
+	case <-ctx.Done():
+		return nil, fmt.Errorf("etcd did not start within %v: %w", startTimeout, ctx.Err())
+	}
+	if r.err != nil {
+		return nil, e.explain(r.err)
+	}
+	select {
+	case <-r.server.Server.ReadyNotify():
+		return r.server, nil
+	case err := <-r.server.Err():
+		r.server.Close()
+		return nil, e.explain(err)
+	case <-e.fault.ctx.Done():
+		return nil, e.explain(errAborted)
+	case <-ctx.Done():
+		r.server.Close()
+		return nil, fmt.Errorf("etcd was not ready within %v: %w", startTimeout, ctx.Err())
+	}
+}
+
+var errAborted = errors.New("etcd gave up")
+
+// explain says what a start that went wrong means and what to do.
+func (e *embedded) explain(err error) error {
+	if f := e.fault.get(); f != nil {
+		err = f
+	}
+	if errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), syscall.ENOSPC.Error()) {
+		return diskError(e.dir, syscall.ENOSPC)
+	}
+	if errors.Is(err, os.ErrPermission) || errors.Is(err, syscall.EADDRINUSE) {
+		return err
+	}
+	return fmt.Errorf("%w: %w: restore it from a backup, or move it away (mv %s %s.bad), start again and apply your file again: traffic goes on meanwhile",
+		ErrDamaged, err, e.dir, e.dir)
+}
+
+// diskError names the directory whose disk is full.
+func diskError(dir string, err error) error {
+	if errors.Is(err, syscall.ENOSPC) {
+		return fmt.Errorf("%w: the disk of %s is full: free some space and try again", ErrFull, dir)
+	}
+	return err
+}
+
+// room refuses when the disk has less free than the reserve, so that etcd itself never meets a full disk: it would have to stop.
+func (e *embedded) room() error {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(e.dir, &fs); err != nil {
+		return fmt.Errorf("state directory %s: %w", e.dir, err)
+	}
+	free := int64(fs.Bavail) * fs.Bsize
+	if free < e.reserve {
+		return fmt.Errorf("%w: the disk of %s has %d MiB free, %d MiB are needed: nothing was changed; free some space and try again",
+			ErrFull, e.dir, free>>20, e.reserve>>20)
+	}
+	return nil
+}
+
+// stop ends the server. One that failed cannot be stopped in good order: its goroutines may hold locks.
+func (e *embedded) stop() error {
+	if e.fault.get() == nil {
+		e.server.Close()
+	}
+	return e.unlock()
+}
+
+// lockDir takes the directory for this process. The kernel lets go of the lock when the process ends, however it ends.
+func lockDir(dir string) (*os.File, error) {
+	path := filepath.Join(dir, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", diskError(dir, err))
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		pid, _ := io.ReadAll(io.LimitReader(f, 32))
+		f.Close()
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		return nil, fmt.Errorf("%w: %s is held by process %s: is weir up already? stop it with `weir down`, or use another --root",
+			ErrLocked, dir, strings.TrimSpace(string(pid)))
+	}
+	if err := f.Truncate(0); err == nil {
+		_, _ = fmt.Fprintf(f, "%d\n", os.Getpid()) // only for the message above
+	}
+	runtime.KeepAlive(f)
+	return f, nil
+}
+
+func (e *embedded) unlock() error { return e.lock.Close() }

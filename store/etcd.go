@@ -1,0 +1,327 @@
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	callTimeout = 15 * time.Second // of a call whose context has no deadline
+	dialTimeout = 10 * time.Second // until an external cluster has to answer
+)
+
+// Options say where etcd is. Either Dir and SocketDir are set (etcd runs inside this process) or Endpoints are.
+type Options struct {
+	Dir       string // durable state of the embedded etcd, made with mode 0700
+	SocketDir string // for its Unix sockets; on a path short enough for them (107 bytes)
+	Reserve   int64  // writes are refused when the disk has fewer bytes free; default 64 MiB
+	Quota     int64  // bytes that the database may grow to; default 1 GiB
+
+	Endpoints         []string // of an external cluster: https://host:2379
+	CA, Cert, KeyFile string   // PEM files for https
+
+	Prefix string       // of all keys; default /weir/v1/
+	Log    *slog.Logger // for etcd's warnings and errors; default none
+}
+
+// Etcd is a Store over etcd. Make it with Open.
+type Etcd struct {
+	client   *clientv3.Client
+	prefix   string
+	embedded *embedded // nil: an external cluster
+	close    func() error
+}
+
+var _ Store = (*Etcd)(nil)
+
+// Open starts the embedded etcd or connects to an external one, and waits until it answers.
+func Open(ctx context.Context, o Options) (*Etcd, error) {
+	if o.Prefix == "" {
+		o.Prefix = "/weir/v1/"
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if len(o.Endpoints) > 0 {
+		return external(ctx, o)
+	}
+	if o.Dir == "" || o.SocketDir == "" {
+		return nil, errors.New("open store: neither a state directory nor etcd endpoints given")
+	}
+	e, err := startEmbedded(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	s, err := connect(o, []string{e.endpoint}, nil)
+	if err != nil {
+		e.stop()
+		return nil, err
+	}
+	s.embedded = e
+	if _, err := s.Count(ctx, "none"); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("open store in %s: %w", o.Dir, err)
+	}
+	return s, nil
+}
+
+func external(ctx context.Context, o Options) (*Etcd, error) {
+	conf, err := tlsConfig(o)
+	if err != nil {
+		return nil, err
+	}
+	s, err := connect(o, o.Endpoints, conf)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	if _, err := s.Count(ctx, "none"); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("connect to etcd at %s: %w: check the address, the TLS files, and that the cluster has a leader", strings.Join(o.Endpoints, ","), err)
+	}
+	return s, nil
+}
+
+func connect(o Options, endpoints []string, conf *tls.Config) (*Etcd, error) {
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints:          endpoints,
+		TLS:                conf,
+		Logger:             zap.NewNop(),
+		MaxCallSendMsgSize: maxRequestBytes + 1<<20,
+		DialTimeout:        dialTimeout,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(endpoints, ","), err)
+	}
+	s := &Etcd{client: c, prefix: o.Prefix}
+	s.close = sync.OnceValue(s.shut)
+	return s, nil
+}
+
+func tlsConfig(o Options) (*tls.Config, error) {
+	if o.CA == "" && o.Cert == "" && o.KeyFile == "" {
+		return nil, nil
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.CA != "" {
+		pem, err := os.ReadFile(o.CA)
+		if err != nil {
+			return nil, fmt.Errorf("etcd's CA: %w", err)
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("etcd's CA: %s holds no PEM certificate", o.CA)
+		}
+	}
+	if o.Cert != "" || o.KeyFile != "" {
+		pair, err := tls.LoadX509KeyPair(o.Cert, o.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("etcd's client certificate: %w", err)
+		}
+		conf.Certificates = []tls.Certificate{pair}
+	}
+	return conf, nil
+}
+
+// Failed is closed when the embedded etcd had to stop by itself; Err on any call says why. The process should end then.
+func (s *Etcd) Failed() <-chan struct{} {
+	if s.embedded == nil {
+		return nil
+	}
+	return s.embedded.fault.ctx.Done()
+}
+
+// Close implements Store. Closing again does nothing.
+func (s *Etcd) Close() error { return s.close() }
+
+func (s *Etcd) shut() error {
+	err := s.client.Close()
+	if errors.Is(err, context.Canceled) { // the client reports its own end
+		err = nil
+	}
+	if s.embedded != nil {
+		err = errors.Join(err, s.embedded.stop())
+	}
+	return err
+}
+
+// begin bounds a call and ends it when the embedded server fails.
+func (s *Etcd) begin(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	if s.client.Ctx().Err() != nil {
+		return nil, nil, ErrStopped
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	if s.embedded == nil {
+		return ctx, cancel, nil
+	}
+	if err := s.embedded.fault.get(); err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	stop := context.AfterFunc(s.embedded.fault.ctx, cancel)
+	return ctx, func() { stop(); cancel() }, nil
+}
+
+// fault turns etcd's errors into the package's.
+func (s *Etcd) fault(ctx context.Context, err error) error {
+	if s.embedded != nil {
+		if f := s.embedded.fault.get(); f != nil {
+			return f
+		}
+	}
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return fmt.Errorf("%w: etcd's database has reached its quota: delete objects that are no longer needed", ErrFull)
+	case errors.Is(err, rpctypes.ErrTooManyOps), errors.Is(err, rpctypes.ErrRequestTooLarge), status.Code(err) == codes.ResourceExhausted:
+		return fmt.Errorf("%w: %w: nothing was changed; apply in smaller parts, or raise --max-txn-ops and --max-request-bytes of etcd", ErrTooLarge, err)
+	case errors.Is(err, rpctypes.ErrCompacted), errors.Is(err, rpctypes.ErrFutureRev):
+		return fmt.Errorf("%w (%w)", ErrCompacted, err)
+	case errors.Is(err, clientv3.ErrNoAvailableEndpoints), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("etcd does not answer: %w", err)
+	case s.client.Ctx().Err() != nil && ctx.Err() == nil:
+		return ErrStopped
+	}
+	return err
+}
+
+// Get implements Store.
+func (s *Etcd) Get(ctx context.Context, key string) (Item, error) {
+	ctx, cancel, err := s.begin(ctx)
+	if err != nil {
+		return Item{}, err
+	}
+	defer cancel()
+	r, err := s.client.Get(ctx, s.prefix+key)
+	if err != nil {
+		return Item{}, fmt.Errorf("read %s: %w", key, s.fault(ctx, err))
+	}
+	if len(r.Kvs) == 0 {
+		return Item{}, fmt.Errorf("%s: %w", key, ErrNotFound)
+	}
+	return Item{Key: key, Value: r.Kvs[0].Value, Revision: r.Kvs[0].ModRevision}, nil
+}
+
+// List implements Store.
+func (s *Etcd) List(ctx context.Context, prefix string, o ListOptions) ([]Item, int64, error) {
+	ctx, cancel, err := s.begin(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer cancel()
+	opts := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithLimit(int64(o.Limit))}
+	if o.KeysOnly {
+		opts = append(opts, clientv3.WithKeysOnly())
+	}
+	r, err := s.client.Get(ctx, s.prefix+prefix, opts...)
+	if err != nil {
+		return nil, 0, fmt.Errorf("list %s: %w", prefix, s.fault(ctx, err))
+	}
+	out := make([]Item, len(r.Kvs))
+	for n, kv := range r.Kvs {
+		out[n] = Item{Key: strings.TrimPrefix(string(kv.Key), s.prefix), Value: kv.Value, Revision: kv.ModRevision}
+	}
+	return out, r.Header.Revision, nil
+}
+
+// Count implements Store.
+func (s *Etcd) Count(ctx context.Context, prefix string) (int, error) {
+	ctx, cancel, err := s.begin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer cancel()
+	r, err := s.client.Get(ctx, s.prefix+prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return 0, fmt.Errorf("count %s: %w", prefix, s.fault(ctx, err))
+	}
+	return int(r.Count), nil
+}
+
+// Txn implements Store.
+func (s *Etcd) Txn(ctx context.Context, conds []Cond, ops []Op) (int64, error) {
+	ctx, cancel, err := s.begin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer cancel()
+	if err := s.admit(ops); err != nil {
+		return 0, err
+	}
+	var cmps []clientv3.Cmp
+	var do, look []clientv3.Op
+	for _, c := range conds {
+		key := s.prefix + c.Key
+		if c.Revision == 0 {
+			cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(key), "=", 0))
+		} else {
+			cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(key), "=", c.Revision))
+		}
+		look = append(look, clientv3.OpGet(key, clientv3.WithKeysOnly()))
+	}
+	for _, op := range ops {
+		if op.Value == nil {
+			do = append(do, clientv3.OpDelete(s.prefix+op.Key))
+		} else {
+			do = append(do, clientv3.OpPut(s.prefix+op.Key, string(op.Value)))
+		}
+	}
+	r, err := s.client.Txn(ctx).If(cmps...).Then(do...).Else(look...).Commit()
+	if err != nil {
+		return 0, fmt.Errorf("transaction of %d operations: %w", len(ops), s.fault(ctx, err))
+	}
+	if r.Succeeded {
+		return r.Header.Revision, nil
+	}
+	for n, c := range conds {
+		var have int64
+		if kvs := r.Responses[n].GetResponseRange().Kvs; len(kvs) > 0 {
+			have = kvs[0].ModRevision
+		}
+		if have != c.Revision {
+			return 0, &ConflictError{Key: c.Key, Want: c.Revision, Have: have}
+		}
+	}
+	return 0, fmt.Errorf("transaction of %d operations: %w", len(ops), ErrConflict)
+}
+
+// admit refuses a transaction that the disk has no room for. Removals are let through: they are how room is made.
+func (s *Etcd) admit(ops []Op) error {
+	if s.embedded == nil {
+		return nil
+	}
+	for _, op := range ops {
+		if op.Value != nil {
+			return s.embedded.room()
+		}
+	}
+	return nil
+}
+
+// Compact implements Store.
+func (s *Etcd) Compact(ctx context.Context, revision int64) error {
+	ctx, cancel, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	_, err = s.client.Compact(ctx, revision, clientv3.WithCompactPhysical())
+	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+		return fmt.Errorf("compact at revision %d: %w", revision, s.fault(ctx, err))
+	}
+	return nil
+}

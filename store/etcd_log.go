@@ -1,0 +1,73 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// etcdLogger passes etcd's errors to log, and turns what would end the process into a fault of the store.
+func etcdLogger(log *slog.Logger, f *fault) *zap.Logger {
+	stop := stopHook{f}
+	return zap.New(zapCore{log: log}, zap.WithFatalHook(stop), zap.WithPanicHook(stop))
+}
+
+// stopHook ends only the goroutine that logged. The server is unusable from then on.
+type stopHook struct{ f *fault }
+
+func (h stopHook) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
+	h.f.set(fmt.Errorf("%w: etcd: %s%s", ErrStopped, e.Message, fieldText(fields)))
+	runtime.Goexit()
+}
+
+func fieldText(fields []zapcore.Field) string {
+	text := ""
+	for _, f := range fields {
+		if err, ok := f.Interface.(error); ok && f.Type == zapcore.ErrorType {
+			text += ": " + err.Error()
+		}
+	}
+	return text
+}
+
+// zapCore is a zap core over slog, from errors up: etcd warns much.
+type zapCore struct {
+	log    *slog.Logger
+	fields []zapcore.Field
+}
+
+func (c zapCore) Enabled(l zapcore.Level) bool { return l >= zapcore.ErrorLevel }
+
+func (c zapCore) With(fields []zapcore.Field) zapcore.Core {
+	return zapCore{c.log, append(c.fields[:len(c.fields):len(c.fields)], fields...)}
+}
+
+func (c zapCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(e.Level) {
+		return ce.AddCore(e, c)
+	}
+	return ce
+}
+
+func (c zapCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	enc := zapcore.NewMapObjectEncoder()
+	for _, f := range c.fields {
+		f.AddTo(enc)
+	}
+	for _, f := range fields {
+		f.AddTo(enc)
+	}
+	attrs := make([]slog.Attr, 0, len(enc.Fields)+1)
+	attrs = append(attrs, slog.String("component", "etcd"))
+	for k, v := range enc.Fields {
+		attrs = append(attrs, slog.Any(k, v))
+	}
+	c.log.LogAttrs(context.Background(), slog.LevelError, e.Message, attrs...)
+	return nil
+}
+
+func (c zapCore) Sync() error { return nil }
