@@ -1,0 +1,284 @@
+// Package agent makes one host match the intent: endpoints become ports, functions become containers with links, policies become rules.
+//
+// It is a client of the API: it watches specs and reports status, and it is the only writer of functions', endpoints', chains' and policies'
+// status. What it made goes on working while it is dead; started again it finds everything by its marks and changes only what differs.
+//
+// One goroutine (Run) owns endpoints and rules; each function has a goroutine of its own, so that a slow container holds up
+// nobody else. It does not forward packets, store intent, or choose hosts.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/container"
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/image"
+	"weir.dev/weir/instance"
+	"weir.dev/weir/netns"
+)
+
+// Images is what the agent needs of an image store.
+type Images interface {
+	// Resolve finds an image by the reference that a user wrote.
+	Resolve(ref string) (image.Image, error)
+	// Mount makes the image's root available read-only and returns its path; safe to call twice.
+	Mount(ctx context.Context, ref string) (string, error)
+	List() ([]image.Image, error)
+}
+
+// Options wire an agent to its host. All but Log, Parallel and Features are needed.
+type Options struct {
+	Instance instance.Instance
+	Host     string
+	Version  string
+	API      *api.Client
+	Switch   datapath.Switch
+	Runtime  container.Runtime
+	Images   Images
+	Features []datapath.Feature
+	Log      *slog.Logger
+	Parallel int // container operations at once; 0: two per core
+}
+
+// Timings of the reconciliation. They bound work, they are not performance targets.
+const (
+	debounce      = 3 * time.Millisecond   // changes that arrive together are one pass
+	resync        = 10 * time.Second       // a full pass even if nothing seemed to change
+	retryAfter    = time.Second            // after a failed endpoint or commit
+	drainFor      = 250 * time.Millisecond // old hops of a changed chain keep forwarding what is in flight
+	heartbeat     = 10 * time.Second
+	probeEvery    = time.Second
+	probeAgain    = 100 * time.Millisecond // after a lost probe
+	probeLimit    = 3                      // lost probes in a row until a function counts as down
+	unhealthyFor  = 5 * time.Second        // then it is restarted
+	stopGrace     = 3 * time.Second
+	backoffFirst  = 250 * time.Millisecond
+	backoffMax    = 30 * time.Second
+	backoffForget = time.Minute // a function that lived so long starts anew without delay
+)
+
+// Agent reconciles one host. Make it with New, then Run it once.
+type Agent struct {
+	Options
+	wake   chan struct{}
+	slots  chan struct{} // bounds concurrent container operations
+	intent *intent
+	report *reporter
+
+	mu        sync.Mutex
+	functions map[string]*function
+
+	// Owned by Run's goroutine.
+	endpoints map[string]*endpoint
+	chains    map[string]api.ChainSpec  // in force
+	policies  map[string]api.PolicySpec // in force
+	installed []flow.Rule               // the last set committed
+	draining  []draining
+}
+
+// New prepares an agent; nothing happens before Run.
+func New(o Options) *Agent {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Parallel <= 0 {
+		o.Parallel = 2 * runtime.NumCPU()
+	}
+	a := &Agent{
+		Options: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.Parallel),
+		functions: map[string]*function{}, endpoints: map[string]*endpoint{},
+		chains: map[string]api.ChainSpec{}, policies: map[string]api.PolicySpec{},
+	}
+	a.intent = newIntent(a.poke)
+	a.report = newReporter(o.Host, o.API, o.Log)
+	return a
+}
+
+// poke asks for a pass; many pokes before it are one.
+func (a *Agent) poke() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run reconciles until ctx ends, and leaves everything as it is then. It returns an error only if it could not begin.
+func (a *Agent) Run(ctx context.Context) error {
+	found, err := a.Runtime.List(ctx)
+	if err != nil {
+		return fmt.Errorf("list containers: %w", err)
+	}
+	existing := map[string]container.Status{}
+	for _, c := range found {
+		existing[c.ID] = c
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wg.Go(func() { a.report.run(ctx) })
+	wg.Go(func() { a.intent.follow(ctx, a.API, a.report, a.Log) })
+	select {
+	case <-a.intent.complete:
+	case <-ctx.Done():
+		return nil
+	}
+	a.sweep(ctx, existing)
+
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	beat := time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-a.wake:
+			select {
+			case <-time.After(debounce):
+			case <-ctx.Done():
+				return nil
+			}
+			select {
+			case <-a.wake:
+			default:
+			}
+		}
+		if now := time.Now(); now.Sub(beat) >= heartbeat {
+			beat = now
+			a.report.host(a.hostStatus(now))
+		}
+		again := a.pass(ctx, &wg, existing)
+		existing = nil // only the first pass adopts
+		timer.Reset(again)
+	}
+}
+
+// pass brings the host one step closer to the intent and says when to look again at the latest.
+func (a *Agent) pass(ctx context.Context, wg *sync.WaitGroup, existing map[string]container.Status) time.Duration {
+	want := a.intent.snapshot()
+	again := resync
+	if !a.syncEndpoints(ctx, want) {
+		again = retryAfter
+	}
+	a.syncFunctions(ctx, wg, want, existing)
+	if wait := a.syncRules(ctx, want); wait < again {
+		again = wait
+	}
+	a.release(ctx, want)
+	return again
+}
+
+// syncFunctions gives every wanted function a goroutine and tells it what is wanted now.
+func (a *Agent) syncFunctions(ctx context.Context, wg *sync.WaitGroup, want state, existing map[string]container.Status) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, w := range want.functions {
+		f := a.functions[name]
+		if f == nil {
+			f = newFunction(a, name, existing)
+			a.functions[name] = f
+			f.set(w)
+			wg.Go(func() { f.run(ctx) })
+			continue
+		}
+		f.set(w)
+	}
+	for name, f := range a.functions {
+		if _, ok := want.functions[name]; ok {
+			continue
+		}
+		f.forget() // its record is gone: nothing of it may stay
+		if f.view().gone {
+			delete(a.functions, name)
+		}
+	}
+}
+
+// release lets deleted functions and endpoints go once no installed rule names their ports.
+func (a *Agent) release(ctx context.Context, want state) {
+	used := map[flow.Port]bool{}
+	for _, r := range a.installed {
+		for _, p := range append([]flow.Port{r.Match.InPort, r.Match.OutPort, r.Action.Port}, r.Action.Clones...) {
+			used[p] = p != 0
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, f := range a.functions {
+		w, ok := want.functions[name]
+		if ok && w.Deleting == nil {
+			continue
+		}
+		p := f.view().ports
+		if !used[p.In] && !used[p.Out] && !used[p.Tap] {
+			f.release()
+		}
+	}
+	for name, e := range a.endpoints {
+		w, ok := want.endpoints[name]
+		if (ok && w.Deleting == nil) || used[e.port] {
+			continue
+		}
+		if err := a.removeEndpoint(ctx, name, e); err != nil {
+			a.Log.Warn("remove endpoint", "endpoint", name, "error", err)
+			a.report.endpoint(name, api.EndpointStatus{State: "error", Message: err.Error(), Host: a.Host})
+			continue
+		}
+		delete(a.endpoints, name)
+		a.report.endpoint(name, api.EndpointStatus{State: "deleted", Host: a.Host})
+	}
+	for name, w := range want.endpoints { // deleted before it was ever made
+		if w.Deleting != nil && a.endpoints[name] == nil {
+			a.report.endpoint(name, api.EndpointStatus{State: "deleted", Host: a.Host})
+		}
+	}
+}
+
+// sweep removes what an earlier run of this instance made and the intent no longer names.
+func (a *Agent) sweep(ctx context.Context, existing map[string]container.Status) {
+	want := a.intent.snapshot()
+	for id := range existing {
+		if _, ok := want.functions[id]; ok {
+			continue
+		}
+		a.Log.Info("remove orphan container", "container", id)
+		if err := a.Runtime.Delete(ctx, id); err != nil {
+			a.Log.Warn("remove orphan container", "container", id, "error", err)
+		}
+		delete(existing, id)
+	}
+	links, err := netns.Links(a.Instance.Alias(""))
+	if err != nil {
+		a.Log.Warn("list links", "error", err)
+	}
+	orphans := map[string]bool{}
+	for _, l := range links {
+		object, name := objectOf(l.Alias, a.Instance)
+		switch object {
+		case "function":
+			if _, ok := want.functions[name]; !ok {
+				orphans["function/"+name] = true
+			}
+		case "endpoint":
+			if _, ok := want.endpoints[name]; !ok {
+				orphans["endpoint/"+name] = true
+			}
+		}
+	}
+	for object := range orphans {
+		a.Log.Info("remove orphan", "object", object)
+		if err := errors.Join(a.Switch.Remove(ctx, object), a.deleteLinks(object)); err != nil {
+			a.Log.Warn("remove orphan", "object", object, "error", err)
+		}
+	}
+	a.sweepDirs(want)
+}

@@ -1,0 +1,235 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/container"
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/image"
+	"weir.dev/weir/netns"
+)
+
+// Interface indexes inside a function's namespace; the wire program relies on in and out differing in the last bit only.
+const (
+	indexIn  = 1024
+	indexOut = 1025
+	indexTap = 1026
+)
+
+// Where a function finds its configuration and raises its events, inside the container.
+const (
+	configDir = "/etc/weir"
+	socketDir = "/run/weir"
+)
+
+// attachment is what a function's ports were made from; equal means nothing to do.
+type attachment struct {
+	tap, speaks bool
+	forwarder   string
+	onFail      api.OnFail
+	done        bool
+}
+
+// prepare makes everything that the container needs before its first instruction: image, configuration, namespace, ports.
+func (f *function) prepare(ctx context.Context, want api.Function) (image.Image, container.Spec, error) {
+	img, err := f.a.Images.Resolve(want.Spec.Image)
+	if err != nil {
+		return img, container.Spec{}, fmt.Errorf("image %s: %w", want.Spec.Image, err)
+	}
+	f.image = img
+	rootfs, err := f.a.Images.Mount(ctx, want.Spec.Image)
+	if err != nil {
+		return img, container.Spec{}, fmt.Errorf("image %s: %w", want.Spec.Image, err)
+	}
+	spec, err := f.spec(want, img, rootfs)
+	if err != nil {
+		return img, spec, err
+	}
+	if err := f.writeConfig(want); err != nil {
+		return img, spec, err
+	}
+	return img, spec, f.attach(ctx, want, img)
+}
+
+func (f *function) spec(want api.Function, img image.Image, rootfs string) (container.Spec, error) {
+	s := container.Spec{
+		ID: f.name, Rootfs: rootfs, ReadOnly: true, Args: img.Args, Dir: img.Dir, Netns: f.netns(),
+		Env: slices.Clone(img.Env), Capabilities: img.Contract.Capabilities,
+		Mounts: []container.Mount{
+			{Source: f.path("etc"), Target: configDir, ReadOnly: true},
+			{Source: f.path("run"), Target: socketDir},
+		},
+		Annotations: map[string]string{"weir.instance": f.a.Instance.Name, "weir.function": f.name, "weir.image": img.Digest},
+	}
+	if len(want.Spec.Command) > 0 {
+		s.Args = want.Spec.Command
+	}
+	for _, k := range slices.Sorted(maps.Keys(want.Spec.Env)) {
+		s.Env = append(s.Env, k+"="+want.Spec.Env[k])
+	}
+	var err error
+	if s.CPUs, err = api.ParseCPUs(want.Spec.CPUs); err != nil {
+		return s, err
+	}
+	if s.Memory, err = api.ParseMemory(want.Spec.Memory); err != nil {
+		return s, err
+	}
+	// The configuration is part of what a container is made from.
+	b, err := json.Marshal(want.Spec.Config)
+	if err != nil {
+		return s, fmt.Errorf("config of function %s: %w", f.name, err)
+	}
+	if len(want.Spec.Config) > 0 {
+		s.Annotations["weir.config"] = string(b)
+	}
+	return s, nil
+}
+
+func (f *function) writeConfig(want api.Function) error {
+	for _, d := range []string{f.path("etc"), f.path("run")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return fmt.Errorf("directory of function %s: %w", f.name, err)
+		}
+	}
+	config := want.Spec.Config
+	if config == nil {
+		config = map[string]any{}
+	}
+	b, err := json.Marshal(config)
+	if err != nil {
+		return fmt.Errorf("config of function %s: %w", f.name, err)
+	}
+	path := f.path("etc", "config.json")
+	if old, err := os.ReadFile(path); err == nil && string(old) == string(b) {
+		return nil
+	}
+	if err := os.WriteFile(path+".new", b, 0o644); err != nil {
+		return fmt.Errorf("config of function %s: %w", f.name, err)
+	}
+	return os.Rename(path+".new", path)
+}
+
+// attach makes the namespace and the links and gives them to the switch. The links survive restarts of the container.
+func (f *function) attach(ctx context.Context, want api.Function, img image.Image) error {
+	next := attachment{tap: img.Contract.Tap, speaks: img.Contract.Speaks, forwarder: img.Contract.Forwarder, onFail: want.Spec.OnFail, done: true}
+	if f.attached == next && netns.Exists(f.netns()) {
+		return nil
+	}
+	if f.attached.done && f.attached.tap != next.tap { // another kind of function under the same name: other ports
+		if err := f.halt(ctx, "its image changed from tap to inline or back"); err != nil {
+			return err
+		}
+		if err := f.detach(ctx); err != nil {
+			return err
+		}
+	}
+	if err := netns.Create(f.netns(), netns.Options{Quiet: true}); err != nil {
+		return err
+	}
+	host, err := netns.At("")
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	inside, err := netns.At(f.netns())
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	sw := datapath.Function{Name: f.name, Netns: f.netns(), Forwarder: next.forwarder, Speaks: next.speaks}
+	if next.onFail == api.OnFailBypass {
+		sw.OnFail = datapath.FailBypass
+	}
+	if next.tap {
+		sw.Tap, err = f.link(host, inside, "tap", indexTap)
+	} else {
+		sw.In, err = f.link(host, inside, "in", indexIn)
+		if err == nil {
+			sw.Out, err = f.link(host, inside, "out", indexOut)
+		}
+		sw.InPeer, sw.OutPeer = "in", "out"
+	}
+	if err != nil {
+		return err
+	}
+	ports, err := f.a.Switch.AddFunction(ctx, sw)
+	if err != nil {
+		return err
+	}
+	f.attached = next
+	f.update(func(v *view) {
+		v.ports, v.placed, v.tap, v.onFail = ports, true, next.tap, next.onFail
+		v.status.Ports = api.FunctionPorts{In: uint32(ports.In), Out: uint32(ports.Out), Tap: uint32(ports.Tap)}
+		if v.status.State == "" {
+			v.status.State = api.FunctionPending
+		}
+	})
+	return nil
+}
+
+func (f *function) link(host, inside *netns.Space, name string, index int) (string, error) {
+	object := "function/" + f.name + "/" + name
+	o := netns.VethOptions{
+		HostName: f.a.Instance.Link(object), Alias: f.a.Instance.Alias(object),
+		HostMAC: f.a.Instance.MAC(object + "/switch"), PeerMAC: f.a.Instance.MAC(object),
+		PeerName: name, PeerIndex: index, Quiet: true,
+	}
+	_, err := host.Veth(inside, o)
+	return o.HostName, err
+}
+
+// detach removes ports, links, namespace and directories.
+func (f *function) detach(ctx context.Context) error {
+	err := errors.Join(
+		f.a.Switch.Remove(ctx, "function/"+f.name),
+		f.a.deleteLinks("function/"+f.name),
+		netns.Delete(f.netns()),
+		os.RemoveAll(f.path()),
+	)
+	if err == nil {
+		f.attached = attachment{}
+		f.update(func(v *view) { v.placed, v.wasUp, v.ports = false, false, datapath.Ports{} })
+	}
+	return err
+}
+
+// sweepDirs removes namespaces and directories of functions that the intent does not name.
+func (a *Agent) sweepDirs(want state) {
+	for _, dir := range []string{a.Instance.NetnsDir(), filepath.Join(a.Instance.Run, "functions")} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue // nothing there yet
+		}
+		for _, e := range entries {
+			if _, ok := want.functions[e.Name()]; ok {
+				continue
+			}
+			path := filepath.Join(dir, e.Name())
+			if dir == a.Instance.NetnsDir() {
+				err = netns.Delete(path)
+			} else {
+				err = os.RemoveAll(path)
+			}
+			if err != nil {
+				a.Log.Warn("remove orphan", "path", path, "error", err)
+			}
+		}
+	}
+}
+
+// portName is the stable name of a switch port: "function/fw/in", "endpoint/alice".
+func portName(kind, name, end string) string {
+	return strings.TrimSuffix(kind+"/"+name+"/"+end, "/")
+}
+
+func hex64(v uint64) string { return strconv.FormatUint(v, 16) }

@@ -1,0 +1,575 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/container"
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/image"
+)
+
+// function is one network function on this host and the goroutine that looks after it.
+type function struct {
+	a    *Agent
+	name string
+	wake chan struct{}
+
+	mu       sync.Mutex
+	want     api.Function
+	forgot   bool // the record is gone
+	released bool // no rule names the ports any more
+	seen     view
+
+	// Owned by the goroutine.
+	have      container.State // "" no container
+	applied   applied
+	waiting   bool // a goroutine waits for the container's exit
+	exits     chan container.Status
+	image     image.Image
+	attached  attachment
+	alive     bool // the data plane was told Up
+	crashes   int
+	notBefore time.Time // of the next start
+	started   time.Time
+	died      time.Time // start of the present outage; zero if none
+	lost      int       // probes in a row
+	probe     time.Time // of the next probe
+}
+
+// view is what the rest of the agent may know of a function.
+type view struct {
+	status api.FunctionStatus
+	ports  datapath.Ports
+	placed bool // the ports exist in the switch
+	tap    bool
+	onFail api.OnFail
+	wasUp  bool // it was up since its ports exist
+	gone   bool
+}
+
+// applied is what the running container was made from; it outlives the agent in the function's run directory.
+type applied struct {
+	Hash     string `json:"hash"`
+	Restart  int64  `json:"restart"`
+	Restarts int    `json:"restarts"`
+	Digest   string `json:"digest"`
+}
+
+func newFunction(a *Agent, name string, existing map[string]container.Status) *function {
+	f := &function{a: a, name: name, wake: make(chan struct{}, 1), exits: make(chan container.Status, 1)}
+	if c, ok := existing[name]; ok {
+		f.have = c.State
+		f.seen.status.PID = c.PID
+		f.started = c.Started
+		if b, err := os.ReadFile(f.path("applied.json")); err == nil {
+			_ = json.Unmarshal(b, &f.applied) // unreadable: the hash differs and the container is made anew
+		}
+	}
+	return f
+}
+
+func (f *function) path(elem ...string) string {
+	return filepath.Join(append([]string{f.a.Instance.Run, "functions", f.name}, elem...)...)
+}
+
+func (f *function) netns() string { return filepath.Join(f.a.Instance.NetnsDir(), f.name) }
+
+func (f *function) poke() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// set says what is wanted now.
+func (f *function) set(w api.Function) {
+	f.mu.Lock()
+	changed := f.want.Generation != w.Generation || f.want.UID != w.UID || (f.want.Deleting == nil) != (w.Deleting == nil) || f.forgot
+	f.want, f.forgot = w, false
+	if w.Deleting == nil {
+		f.released = false
+	}
+	f.mu.Unlock()
+	if changed {
+		f.poke()
+	}
+}
+
+func (f *function) forget() {
+	f.mu.Lock()
+	changed := !f.forgot
+	f.forgot = true
+	f.mu.Unlock()
+	if changed {
+		f.poke()
+	}
+}
+
+func (f *function) release() {
+	f.mu.Lock()
+	changed := !f.released
+	f.released = true
+	f.mu.Unlock()
+	if changed {
+		f.poke()
+	}
+}
+
+func (f *function) view() view {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.seen
+}
+
+// update changes what others see, reports it, and asks for new rules if they may differ.
+func (f *function) update(change func(v *view)) {
+	f.mu.Lock()
+	before := f.seen
+	change(&f.seen)
+	f.seen.status.Host = f.a.Host
+	after := f.seen
+	f.mu.Unlock()
+	if after.status != before.status || after.gone != before.gone {
+		f.a.report.function(f.name, after.status)
+	}
+	if after.placed != before.placed || after.ports != before.ports || after.wasUp != before.wasUp || after.gone != before.gone || after.onFail != before.onFail {
+		f.a.poke()
+	}
+}
+
+// run looks after the function until it is gone or ctx ends; then everything stays as it is.
+func (f *function) run(ctx context.Context) {
+	events := f.serveEvents(ctx)
+	defer events()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.wake:
+		case c := <-f.exits:
+			f.ended(ctx, c)
+		case <-timer.C:
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		f.mu.Lock()
+		want, forgot, released := f.want, f.forgot, f.released
+		f.mu.Unlock()
+		if forgot || want.Deleting != nil {
+			if !released {
+				timer.Reset(resync)
+				continue
+			}
+			if err := f.remove(ctx); err != nil {
+				f.fail(want, err)
+				timer.Reset(retryAfter)
+				continue
+			}
+			f.update(func(v *view) {
+				v.gone, v.placed, v.ports = true, false, datapath.Ports{}
+				v.status = api.FunctionStatus{State: api.FunctionDeleted, ObservedGeneration: want.Generation}
+			})
+			if forgot {
+				return
+			}
+			timer.Reset(resync) // until the record goes, or the function is wanted again
+			continue
+		}
+		wait, err := f.step(ctx, want)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			f.fail(want, err)
+		}
+		timer.Reset(wait)
+	}
+}
+
+func (f *function) fail(want api.Function, err error) {
+	f.a.Log.Warn("function", "function", f.name, "error", err)
+	f.update(func(v *view) {
+		if v.status.State == "" || v.status.State == api.FunctionPending || f.have == "" {
+			v.status.State = api.FunctionFailed
+		}
+		v.status.Message, v.status.ObservedGeneration = err.Error(), want.Generation
+	})
+}
+
+// step brings the function to the wanted state, or says why not and when to try again.
+func (f *function) step(ctx context.Context, want api.Function) (time.Duration, error) {
+	if f.seen.gone { // deleted, then wanted again under the same name
+		f.update(func(v *view) { *v = view{} })
+	}
+	img, spec, err := f.prepare(ctx, want)
+	if err != nil {
+		return retryAfter, err
+	}
+	hash := fingerprint(spec)
+	desired := want.Spec.State
+	if desired == "" {
+		desired = api.FunctionStarted
+	}
+	stale := f.have != "" && (f.applied.Hash != hash || f.applied.Restart != want.Spec.Restart)
+	switch {
+	case desired == api.FunctionStopped && f.have != "" && f.have != container.Stopped,
+		desired == api.FunctionCreated && f.have == container.Running,
+		stale:
+		if err := f.halt(ctx, "stopped on request"); err != nil {
+			return retryAfter, err
+		}
+		f.crashes, f.notBefore = 0, time.Time{}
+	}
+	switch desired {
+	case api.FunctionStopped:
+		f.settle(want, img, api.FunctionStopped)
+		return resync, nil
+	case api.FunctionCreated:
+		if f.have != container.Created {
+			if err := f.make(ctx, want, spec, hash, f.a.Runtime.Create, container.Created); err != nil {
+				return f.backoff(), err
+			}
+		}
+		f.settle(want, img, api.FunctionCreated)
+		return resync, nil
+	}
+	if wait := time.Until(f.notBefore); wait > 0 && f.have != container.Running {
+		return wait, nil
+	}
+	switch f.have {
+	case container.Running:
+		f.await(ctx)
+	case container.Created:
+		if err := f.start(ctx); err != nil {
+			return f.backoff(), err
+		}
+	default:
+		if err := f.make(ctx, want, spec, hash, f.a.Runtime.Run, container.Running); err != nil {
+			return f.backoff(), err
+		}
+	}
+	return f.watchHealth(ctx, want, img)
+}
+
+// settle reports a state that needs no watching.
+func (f *function) settle(want api.Function, img image.Image, s api.FunctionState) {
+	f.update(func(v *view) {
+		v.wasUp = true // what follows is decided by on_fail
+		v.status.State, v.status.Healthy, v.status.Message = s, false, ""
+		v.status.ObservedGeneration, v.status.ObservedRestart = want.Generation, want.Spec.Restart
+		v.status.Image = img.Digest
+		if s == api.FunctionStopped {
+			v.status.PID = 0
+		}
+	})
+}
+
+// make creates (and with runtime.Run starts) the container.
+func (f *function) make(ctx context.Context, want api.Function, spec container.Spec, hash string, how func(context.Context, container.Spec) error, then container.State) error {
+	if err := f.slot(ctx); err != nil {
+		return err
+	}
+	defer f.free()
+	if f.have != "" {
+		if err := f.a.Runtime.Delete(ctx, f.name); err != nil {
+			return err
+		}
+		f.have = ""
+	}
+	f.applied.Hash, f.applied.Restart, f.applied.Digest = hash, want.Spec.Restart, f.image.Digest
+	if err := f.saveApplied(); err != nil {
+		return err
+	}
+	if err := how(ctx, spec); err != nil {
+		return err
+	}
+	f.have = then
+	f.await(ctx)
+	if then == container.Running {
+		f.started = time.Now()
+	}
+	return f.readPID(ctx)
+}
+
+func (f *function) start(ctx context.Context) error {
+	if err := f.slot(ctx); err != nil {
+		return err
+	}
+	defer f.free()
+	if err := f.a.Runtime.Start(ctx, f.name); err != nil {
+		return err
+	}
+	f.have, f.started = container.Running, time.Now()
+	return f.readPID(ctx)
+}
+
+func (f *function) readPID(ctx context.Context) error {
+	c, err := f.a.Runtime.Status(ctx, f.name)
+	if err != nil {
+		return err
+	}
+	f.update(func(v *view) { v.status.PID, v.status.Started = c.PID, f.started })
+	return nil
+}
+
+func (f *function) slot(ctx context.Context) error {
+	select {
+	case f.a.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (f *function) free() { <-f.a.slots }
+
+// await watches for the container's end, once.
+func (f *function) await(ctx context.Context) {
+	if f.waiting {
+		return
+	}
+	f.waiting = true
+	go func() {
+		c, err := f.a.Runtime.Wait(ctx, f.name)
+		if err != nil && ctx.Err() == nil {
+			c = container.Status{ID: f.name, State: container.Stopped, ExitCode: -1}
+		}
+		if ctx.Err() == nil {
+			f.exits <- c
+		}
+	}()
+}
+
+// ended handles the container's end, wanted or not.
+func (f *function) ended(ctx context.Context, c container.Status) {
+	f.waiting = false
+	if f.have == "" || f.have == container.Stopped { // we stopped it
+		return
+	}
+	now := time.Now()
+	f.down(ctx)
+	if now.Sub(f.started) > backoffForget {
+		f.crashes = 0
+	}
+	if f.crashes > 0 {
+		f.notBefore = now.Add(backoffFor(f.crashes))
+	}
+	f.crashes++
+	f.have = container.Stopped
+	f.applied.Restarts++
+	if f.died.IsZero() {
+		f.died = now
+	}
+	text := "process ended"
+	if c.ExitCode >= 0 {
+		text = fmt.Sprintf("process ended with exit code %d", c.ExitCode)
+	}
+	f.update(func(v *view) {
+		v.status.State, v.status.Healthy, v.status.PID = api.FunctionFailed, false, 0
+		v.status.LastExit, v.status.Restarts = text, f.applied.Restarts
+		v.status.Message = text + ", restarting"
+	})
+	f.event(api.Warning, "FunctionDied", text+"; "+f.consequence(), 0)
+}
+
+func (f *function) consequence() string {
+	if f.view().tap {
+		return "copies to it are not sent"
+	}
+	if f.view().onFail == api.OnFailBypass {
+		return "traffic bypasses it (on_fail: bypass)"
+	}
+	return "traffic through it is dropped (on_fail: drop)"
+}
+
+func (f *function) backoff() time.Duration {
+	f.crashes++
+	wait := backoffFor(f.crashes)
+	f.notBefore = time.Now().Add(wait)
+	return wait
+}
+
+// backoffFor doubles the wait with each failure in a row, up to a bound.
+func backoffFor(crashes int) time.Duration {
+	return min(backoffFirst<<min(max(crashes-1, 0), 10), backoffMax)
+}
+
+// halt stops and removes the container; the ports stay.
+func (f *function) halt(ctx context.Context, why string) error {
+	f.down(ctx)
+	was := f.have
+	f.have = container.Stopped
+	if err := f.slot(ctx); err != nil {
+		return err
+	}
+	defer f.free()
+	if was == container.Running {
+		if err := f.a.Runtime.Stop(ctx, f.name, stopGrace); err != nil {
+			f.have = was
+			return err
+		}
+	}
+	if err := f.a.Runtime.Delete(ctx, f.name); err != nil {
+		return err
+	}
+	f.have = ""
+	f.update(func(v *view) { v.status.PID, v.status.Healthy, v.status.Message = 0, false, why })
+	return nil
+}
+
+func (f *function) down(ctx context.Context) {
+	f.alive = false
+	if err := f.a.Switch.SetState(ctx, f.name, datapath.Down, 0); err != nil && !errors.Is(err, datapath.ErrNotFound) {
+		f.a.Log.Error("set function down", "function", f.name, "error", err)
+	}
+}
+
+// up tells the data plane that the function carries traffic again.
+func (f *function) up(ctx context.Context, want api.Function, img image.Image) error {
+	pid := f.view().status.PID
+	if err := f.a.Switch.SetState(ctx, f.name, datapath.Up, pid); err != nil {
+		return err
+	}
+	first := !f.alive
+	f.alive, f.lost = true, 0
+	f.update(func(v *view) {
+		v.wasUp = true
+		v.status.State, v.status.Healthy, v.status.Message = api.FunctionStarted, true, ""
+		v.status.ObservedGeneration, v.status.ObservedRestart = want.Generation, want.Spec.Restart
+		v.status.Image, v.status.Restarts, v.status.Started = img.Digest, f.applied.Restarts, f.started
+	})
+	if first && !f.died.IsZero() {
+		outage := time.Since(f.died)
+		f.died = time.Time{}
+		_ = f.saveApplied() // only the count of restarts would be lost
+		f.event(api.Info, "FunctionRecovered", fmt.Sprintf("running again after %s", outage.Round(time.Millisecond)), outage)
+	}
+	return nil
+}
+
+// watchHealth decides by process and probe whether the function is up, and when to look again.
+func (f *function) watchHealth(ctx context.Context, want api.Function, img image.Image) (time.Duration, error) {
+	if !probes(img) {
+		if !f.alive {
+			if err := f.up(ctx, want, img); err != nil {
+				return retryAfter, err
+			}
+		}
+		f.observe(want, img)
+		return resync, nil
+	}
+	if wait := time.Until(f.probe); f.alive && wait > 0 {
+		f.observe(want, img)
+		return wait, nil
+	}
+	p, err := f.a.Switch.Probe(ctx, f.name)
+	if err == nil {
+		f.probe = time.Now().Add(probeEvery)
+		f.lost = 0
+		if !f.alive {
+			if err := f.up(ctx, want, img); err != nil {
+				return retryAfter, err
+			}
+		}
+		f.update(func(v *view) {
+			if rtt := p.RTT.Nanoseconds(); v.status.RTTns == 0 || rtt > 4*v.status.RTTns {
+				v.status.RTTns = rtt // news only when much slower: a status is not a time series
+			}
+		})
+		f.observe(want, img)
+		return probeEvery, nil
+	}
+	f.lost++
+	f.probe = time.Now().Add(probeAgain)
+	if !f.alive {
+		if time.Since(f.started) > unhealthyFor && f.have == container.Running {
+			return 0, f.restartUnhealthy(ctx)
+		}
+		return 10 * time.Millisecond, nil // starting: not up before its first probe
+	}
+	if f.lost >= probeLimit {
+		f.died = time.Now()
+		f.down(ctx)
+		f.started = time.Now() // the clock of unhealthyFor
+		f.update(func(v *view) {
+			v.status.Healthy, v.status.Message = false, fmt.Sprintf("no probe frame came through: %v", err)
+		})
+		f.event(api.Warning, "FunctionUnhealthy", "probe frames do not come through; "+f.consequence(), 0)
+	}
+	return probeAgain, nil
+}
+
+func (f *function) restartUnhealthy(ctx context.Context) error {
+	f.event(api.Warning, "FunctionRestarting", fmt.Sprintf("no probe frame came through for %s", unhealthyFor), 0)
+	if f.died.IsZero() {
+		f.died = time.Now()
+	}
+	err := f.halt(ctx, "restarting: no probe frame came through")
+	f.applied.Restarts++
+	f.backoff()
+	return err
+}
+
+// observe acknowledges a generation that changed nothing for the container (on_fail for example).
+func (f *function) observe(want api.Function, img image.Image) {
+	f.update(func(v *view) {
+		v.status.ObservedGeneration, v.status.ObservedRestart = want.Generation, want.Spec.Restart
+		v.status.Image = img.Digest
+	})
+}
+
+func probes(img image.Image) bool {
+	return !img.Contract.Tap && (img.Contract.Probe || img.Contract.Forwarder != "")
+}
+
+func (f *function) saveApplied() error {
+	b, err := json.Marshal(f.applied)
+	if err != nil {
+		return err
+	}
+	tmp := f.path("applied.json.new")
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, f.path("applied.json"))
+}
+
+// fingerprint identifies what a container is made from.
+func fingerprint(s container.Spec) string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // plain data
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:16])
+}
+
+// remove takes the function apart, from the container to its directories.
+func (f *function) remove(ctx context.Context) error {
+	f.down(ctx)
+	if f.have == container.Running {
+		f.have = container.Stopped
+		if err := f.a.Runtime.Stop(ctx, f.name, stopGrace); err != nil {
+			return err
+		}
+	}
+	f.have = ""
+	if err := f.a.Runtime.Delete(ctx, f.name); err != nil {
+		return err
+	}
+	f.applied = applied{}
+	return f.detach(ctx)
+}

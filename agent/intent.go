@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"sync"
+
+	"weir.dev/weir/api"
+)
+
+// state is the intent as last heard; the maps of a snapshot are never written.
+type state struct {
+	endpoints map[string]api.Endpoint
+	functions map[string]api.Function
+	chains    map[string]api.Chain
+	policies  map[string]api.Policy
+}
+
+// intent follows the specs at the manager and keeps the last known ones while it is away.
+type intent struct {
+	mu       sync.Mutex
+	now      state
+	poke     func()
+	complete chan struct{} // closed once all kinds have been listed
+}
+
+func newIntent(poke func()) *intent {
+	return &intent{poke: poke, complete: make(chan struct{}), now: state{
+		endpoints: map[string]api.Endpoint{}, functions: map[string]api.Function{},
+		chains: map[string]api.Chain{}, policies: map[string]api.Policy{},
+	}}
+}
+
+func (i *intent) snapshot() state {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return state{
+		endpoints: maps.Clone(i.now.endpoints), functions: maps.Clone(i.now.functions),
+		chains: maps.Clone(i.now.chains), policies: maps.Clone(i.now.policies),
+	}
+}
+
+// follow keeps the intent current until ctx ends.
+func (i *intent) follow(ctx context.Context, c *api.Client, report *reporter, log *slog.Logger) {
+	var wg, listed sync.WaitGroup
+	listed.Add(4)
+	wg.Go(func() {
+		follow(ctx, i, c.Endpoints().Reader, api.KindEndpoint, func(s *state) map[string]api.Endpoint { return s.endpoints }, listed.Done, report, log)
+	})
+	wg.Go(func() {
+		follow(ctx, i, c.Functions().Reader, api.KindFunction, func(s *state) map[string]api.Function { return s.functions }, listed.Done, report, log)
+	})
+	wg.Go(func() {
+		follow(ctx, i, c.Chains().Reader, api.KindChain, func(s *state) map[string]api.Chain { return s.chains }, listed.Done, report, log)
+	})
+	wg.Go(func() {
+		follow(ctx, i, c.Policies().Reader, api.KindPolicy, func(s *state) map[string]api.Policy { return s.policies }, listed.Done, report, log)
+	})
+	wg.Go(func() {
+		listed.Wait()
+		if ctx.Err() == nil {
+			close(i.complete)
+		}
+	})
+	wg.Wait()
+}
+
+// named is what every noun has.
+type named interface {
+	ID() (name, uid string, generation int64, deleting bool)
+}
+
+func follow[T named](ctx context.Context, i *intent, r api.Reader[T], kind api.Kind, in func(*state) map[string]T, listed func(), report *reporter, log *slog.Logger) {
+	first := sync.OnceFunc(listed)
+	defer first()
+	for d := range r.Watch(ctx, 0, api.ListOptions{}) {
+		i.mu.Lock()
+		m, changed := in(&i.now), false
+		put := func(o T) {
+			name, uid, gen, del := o.ID()
+			if old, ok := m[name]; ok {
+				_, u, g, dl := old.ID()
+				if u != uid {
+					report.forget(kind, name)
+				}
+				changed = changed || u != uid || g != gen || dl != del
+			} else {
+				changed = true
+			}
+			m[name] = o
+		}
+		gone := func(name string) {
+			delete(m, name)
+			report.forget(kind, name)
+			changed = true
+		}
+		switch d.Type {
+		case api.DeltaReset:
+			there := map[string]bool{}
+			for _, o := range d.Items {
+				name, _, _, _ := o.ID()
+				there[name] = true
+				put(o)
+			}
+			for name := range m {
+				if !there[name] {
+					gone(name)
+				}
+			}
+		case api.DeltaPut:
+			put(d.Object)
+		case api.DeltaDelete:
+			name, _, _, _ := d.Object.ID()
+			gone(name)
+		case api.DeltaError:
+			log.Warn("watch", "kind", kind, "error", d.Err)
+		}
+		i.mu.Unlock()
+		if d.Type == api.DeltaReset {
+			first()
+		}
+		if changed { // our own status coming back changes nothing
+			i.poke()
+		}
+	}
+}

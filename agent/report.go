@@ -1,0 +1,173 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"sync"
+	"time"
+
+	"weir.dev/weir/api"
+)
+
+// maxEvents bounds what waits while the manager is away; the oldest go first.
+const maxEvents = 1000
+
+// reporter sends status to the manager: the latest per object, many in one request, again until it arrives.
+type reporter struct {
+	hostName string
+	client   *api.Client
+	log      *slog.Logger
+	dirty    chan struct{}
+
+	mu      sync.Mutex
+	pending api.StatusReport
+	last    map[string]any // what was last handed over, per object: equal news are none
+	lost    int
+}
+
+func newReporter(host string, c *api.Client, log *slog.Logger) *reporter {
+	return &reporter{hostName: host, client: c, log: log, dirty: make(chan struct{}, 1), last: map[string]any{}, pending: empty(host)}
+}
+
+func empty(host string) api.StatusReport {
+	return api.StatusReport{
+		Host: host, Endpoints: map[string]api.EndpointStatus{}, Functions: map[string]api.FunctionStatus{},
+		Chains: map[string]api.ChainStatus{}, Policies: map[string]api.PolicyStatus{},
+	}
+}
+
+// news records a status if it differs from the last one of that object.
+func news[S any](r *reporter, kind api.Kind, name string, s S, into func(*api.StatusReport) map[string]S) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := string(kind) + "/" + name
+	if old, ok := r.last[key]; ok && reflect.DeepEqual(old, s) {
+		return
+	}
+	r.last[key] = s
+	into(&r.pending)[name] = s
+	r.kick()
+}
+
+func (r *reporter) kick() {
+	select {
+	case r.dirty <- struct{}{}:
+	default:
+	}
+}
+
+func (r *reporter) endpoint(name string, s api.EndpointStatus) {
+	news(r, api.KindEndpoint, name, s, func(p *api.StatusReport) map[string]api.EndpointStatus { return p.Endpoints })
+}
+
+func (r *reporter) function(name string, s api.FunctionStatus) {
+	news(r, api.KindFunction, name, s, func(p *api.StatusReport) map[string]api.FunctionStatus { return p.Functions })
+}
+
+func (r *reporter) chain(name string, s api.ChainStatus) {
+	news(r, api.KindChain, name, s, func(p *api.StatusReport) map[string]api.ChainStatus { return p.Chains })
+}
+
+func (r *reporter) policy(name string, s api.PolicyStatus) {
+	news(r, api.KindPolicy, name, s, func(p *api.StatusReport) map[string]api.PolicyStatus { return p.Policies })
+}
+
+// forget makes the next status of an object news again (its record was deleted or made anew).
+func (r *reporter) forget(kind api.Kind, name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.last, string(kind)+"/"+name)
+}
+
+func (r *reporter) host(s api.HostStatus) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending.HostState = &s
+	r.kick()
+}
+
+func (r *reporter) event(e api.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e.Host = r.hostName
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	if len(r.pending.Events) >= maxEvents {
+		r.pending.Events = r.pending.Events[1:]
+		r.lost++
+	}
+	r.pending.Events = append(r.pending.Events, e)
+	r.kick()
+}
+
+// run sends until ctx ends.
+func (r *reporter) run(ctx context.Context) {
+	wait := time.Duration(0)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.dirty:
+		}
+		select { // gather what comes together
+		case <-time.After(max(wait, 10*time.Millisecond)):
+		case <-ctx.Done():
+			return
+		}
+		r.mu.Lock()
+		batch := r.pending
+		r.pending = empty(r.hostName)
+		if r.lost > 0 {
+			batch.Events = append(batch.Events, api.Event{
+				Time: time.Now(), Severity: api.Warning, Reason: "EventsLost", Host: r.hostName,
+				Message: fmt.Sprintf("%d events were dropped while the manager could not be reached", r.lost),
+			})
+		}
+		lost := r.lost
+		r.lost = 0
+		r.mu.Unlock()
+		if err := r.client.Report(ctx, batch); err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			if wait == 0 {
+				r.log.Warn("report status", "error", err)
+			}
+			wait = min(max(2*wait, 100*time.Millisecond), 5*time.Second)
+			r.giveBack(batch, lost)
+			continue
+		}
+		wait = 0
+	}
+}
+
+// giveBack returns an unsent batch; what is newer stays.
+func (r *reporter) giveBack(b api.StatusReport, lost int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	restore(r.pending.Endpoints, b.Endpoints)
+	restore(r.pending.Functions, b.Functions)
+	restore(r.pending.Chains, b.Chains)
+	restore(r.pending.Policies, b.Policies)
+	if r.pending.HostState == nil {
+		r.pending.HostState = b.HostState
+	}
+	events := append(b.Events, r.pending.Events...)
+	if over := len(events) - maxEvents; over > 0 {
+		events, lost = events[over:], lost+over
+	}
+	r.pending.Events = events
+	r.lost += lost
+	r.kick()
+}
+
+func restore[S any](into, from map[string]S) {
+	for k, v := range from {
+		if _, newer := into[k]; !newer {
+			into[k] = v
+		}
+	}
+}

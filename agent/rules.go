@@ -1,0 +1,241 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/router"
+)
+
+// draining is a hop that no wanted rule needs any more and that forwards what is in flight until its time is over.
+type draining struct {
+	rule  flow.Rule
+	until time.Time
+}
+
+// syncRules decides which chains and policies can be in force, compiles them and commits the result.
+// It returns when to look again.
+func (a *Agent) syncRules(ctx context.Context, want state) time.Duration {
+	views := a.views()
+	waitingChain := a.chooseChains(want, views)
+	waitingPolicy := a.choosePolicies(want, waitingChain)
+	out := router.Compile(a.routerInput(views))
+	rules, drain := a.withDraining(out.Rules, views)
+	c, err := a.Switch.Commit(ctx, rules)
+	if err != nil {
+		a.Log.Error("commit rules", "error", err)
+		for name, w := range want.policies {
+			a.report.policy(name, api.PolicyStatus{ObservedGeneration: w.Generation, State: "error", Message: err.Error()})
+		}
+		return retryAfter
+	}
+	if c.Added+c.Changed+c.Removed > 0 {
+		a.Log.Info("rules committed", "version", c.Version, "added", c.Added, "changed", c.Changed, "removed", c.Removed, "unchanged", c.Unchanged)
+	}
+	a.installed = rules
+	a.reportChains(want, views, waitingChain)
+	a.reportPolicies(want, waitingPolicy, out)
+	return drain
+}
+
+func (a *Agent) views() map[string]view {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := make(map[string]view, len(a.functions))
+	for name, f := range a.functions {
+		out[name] = f.view()
+	}
+	return out
+}
+
+// chooseChains puts every chain in force whose functions are ready (make before break): until then its former self stays.
+// It returns why a chain's wanted form is not in force.
+func (a *Agent) chooseChains(want state, views map[string]view) map[string]string {
+	waiting := map[string]string{}
+	enforced := map[string]bool{} // chains of policies that were in force before this agent started: on_fail decides, not readiness
+	for _, p := range want.policies {
+		if p.Status.State == "active" && p.Deleting == nil {
+			enforced[p.Spec.Chain] = true
+		}
+	}
+	for name, w := range want.chains {
+		if a.chains[name] == w.Spec {
+			continue
+		}
+		hops, err := api.ParsePath(w.Spec.Path)
+		if err != nil {
+			waiting[name] = err.Error()
+			continue
+		}
+		_, replaces := a.chains[name]
+		for _, h := range hops {
+			v, ok := views[h.Function]
+			switch {
+			case !ok || !v.placed:
+				waiting[name] = fmt.Sprintf("waiting for function %s to be created", h.Function)
+			case !v.wasUp && (replaces || !enforced[name]):
+				waiting[name] = fmt.Sprintf("waiting for function %s to be up", h.Function)
+			}
+		}
+		if waiting[name] == "" {
+			a.chains[name] = w.Spec
+		}
+	}
+	for name, spec := range a.chains {
+		if _, ok := want.chains[name]; ok && a.chainStands(spec, views) {
+			continue
+		}
+		delete(a.chains, name)
+	}
+	return waiting
+}
+
+// chainStands reports whether all functions of a chain still have ports.
+func (a *Agent) chainStands(spec api.ChainSpec, views map[string]view) bool {
+	hops, err := api.ParsePath(spec.Path)
+	return err == nil && !slices.ContainsFunc(hops, func(h api.Hop) bool { return !views[h.Function].placed })
+}
+
+// choosePolicies puts every policy in force whose chain and endpoints are there.
+func (a *Agent) choosePolicies(want state, waitingChain map[string]string) map[string]string {
+	waiting := map[string]string{}
+	for name, w := range want.policies {
+		if w.Deleting != nil {
+			delete(a.policies, name)
+			continue
+		}
+		if why := waitingChain[w.Spec.Chain]; why != "" {
+			waiting[name] = fmt.Sprintf("chain %s: %s", w.Spec.Chain, why)
+		}
+		if _, ok := a.chains[w.Spec.Chain]; !ok {
+			if waiting[name] == "" {
+				waiting[name] = fmt.Sprintf("chain %s is not there yet", w.Spec.Chain)
+			}
+			continue // its former self, if any, stays
+		}
+		if end := a.missingEndpoint(want, w.Spec); end != "" {
+			waiting[name] = fmt.Sprintf("waiting for endpoint %s", end)
+			continue
+		}
+		a.policies[name] = w.Spec
+	}
+	for name, spec := range a.policies {
+		_, wanted := want.policies[name]
+		if _, ok := a.chains[spec.Chain]; !wanted || !ok || a.missingEndpoint(want, spec) != "" {
+			delete(a.policies, name)
+		}
+	}
+	return waiting
+}
+
+func (a *Agent) missingEndpoint(want state, p api.PolicySpec) string {
+	for _, end := range []string{p.From, p.To} {
+		if _, ok := want.endpoints[end]; ok && a.endpoints[end] == nil {
+			return end
+		}
+	}
+	return ""
+}
+
+func (a *Agent) routerInput(views map[string]view) router.Input {
+	in := router.Input{
+		Endpoints: map[string]router.Endpoint{}, Functions: map[string]router.Function{},
+		Chains: a.chains, Policies: a.policies,
+	}
+	for name, e := range a.endpoints {
+		in.Endpoints[name] = router.Endpoint{Port: e.port, MAC: e.mac}
+	}
+	for name, v := range views {
+		if v.placed {
+			in.Functions[name] = router.Function{In: v.ports.In, Out: v.ports.Out, Tap: v.ports.Tap}
+		}
+	}
+	return in
+}
+
+// withDraining adds the hops of the last set that the new one lacks, for a while: what is inside a function when its chain changes
+// comes out and goes on.
+func (a *Agent) withDraining(rules []flow.Rule, views map[string]view) ([]flow.Rule, time.Duration) {
+	now := time.Now()
+	has := make(map[uint64]bool, len(rules))
+	serves := map[flow.Port]bool{}
+	for _, r := range rules {
+		has[r.Cookie] = true
+		if r.Stage == flow.Ingress {
+			serves[r.Match.InPort] = true
+		}
+	}
+	inside := map[flow.Port]bool{}
+	for _, v := range views {
+		if v.placed {
+			inside[v.ports.In], inside[v.ports.Out] = true, true
+		}
+	}
+	delete(inside, 0)
+	old := map[uint64]bool{}
+	for _, d := range a.draining {
+		old[d.rule.Cookie] = true
+	}
+	for _, r := range a.installed {
+		if !has[r.Cookie] && !old[r.Cookie] && r.Stage == flow.Ingress && inside[r.Match.InPort] {
+			a.draining = append(a.draining, draining{rule: r, until: now.Add(drainFor)})
+		}
+	}
+	next := resync
+	kept := a.draining[:0]
+	for _, d := range a.draining {
+		left := d.until.Sub(now)
+		if left <= 0 || serves[d.rule.Match.InPort] || !inside[d.rule.Match.InPort] {
+			continue
+		}
+		kept = append(kept, d)
+		next = min(next, left)
+	}
+	a.draining = kept
+	out := slices.Clone(rules)
+	for _, d := range kept {
+		out = append(out, d.rule)
+	}
+	return out, next
+}
+
+func (a *Agent) reportChains(want state, views map[string]view, waiting map[string]string) {
+	for name, w := range want.chains {
+		s := api.ChainStatus{ObservedGeneration: w.Generation, State: "ready"}
+		if why := waiting[name]; why != "" {
+			s.State, s.Message = "pending", why
+		} else if hops, err := api.ParsePath(w.Spec.Path); err == nil {
+			var down []string
+			for _, h := range hops {
+				if v := views[h.Function]; !v.status.Healthy {
+					down = append(down, h.Function)
+				}
+			}
+			if len(down) > 0 {
+				s.State, s.Message = "degraded", "down: "+strings.Join(down, ", ")
+			}
+		}
+		a.report.chain(name, s)
+	}
+}
+
+func (a *Agent) reportPolicies(want state, waiting map[string]string, out router.Output) {
+	for name, w := range want.policies {
+		s := api.PolicyStatus{ObservedGeneration: w.Generation, State: "active"}
+		if p, ok := out.Paths[name]; ok {
+			s.RenderedPath, s.RenderedReverse, s.Rules = p.Forward, p.Reverse, p.Rules
+		}
+		switch {
+		case out.Errors[name] != nil:
+			s.State, s.Message = "error", out.Errors[name].Error()
+		case waiting[name] != "":
+			s.State, s.Message = "pending", waiting[name]
+		}
+		a.report.policy(name, s)
+	}
+}

@@ -1,0 +1,188 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/instance"
+)
+
+// Errors that the command line tells apart.
+var (
+	ErrRunning = errors.New("already running")
+	ErrNotRoot = errors.New("root is needed")
+)
+
+// homeFile is a bind mount of the network namespace in which the instance lives.
+const homeFile = "home-netns"
+
+// claim is the exclusive right to an instance's directories. The kernel releases it when the process dies.
+type claim struct{ files []*os.File }
+
+// take locks the run and the state directory and records our process id.
+func take(i instance.Instance) (*claim, error) {
+	c := &claim{}
+	for _, dir := range []struct {
+		path string
+		mode os.FileMode
+	}{{i.Run, 0o755}, {i.Root, 0o700}} {
+		if err := os.MkdirAll(dir.path, dir.mode); err != nil {
+			c.release()
+			return nil, fmt.Errorf("directory of instance %s: %w", i.Name, err)
+		}
+		f, err := os.OpenFile(filepath.Join(dir.path, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			c.release()
+			return nil, fmt.Errorf("lock instance %s: %w", i.Name, err)
+		}
+		c.files = append(c.files, f)
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			pid, _ := os.ReadFile(f.Name())
+			c.release()
+			return nil, fmt.Errorf("instance %s is %w (process %s holds %s): see `weir status`, or choose another --name and --root",
+				i.Name, ErrRunning, strings.TrimSpace(string(pid)), f.Name())
+		}
+		if err := errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid())+"\n")); err != nil {
+			c.release()
+			return nil, fmt.Errorf("lock instance %s: %w", i.Name, err)
+		}
+	}
+	return c, nil
+}
+
+func writeAt(f *os.File, s string) error {
+	_, err := f.WriteAt([]byte(s), 0)
+	return err
+}
+
+func (c *claim) release() {
+	for _, f := range c.files {
+		_ = f.Close()
+	}
+	c.files = nil
+}
+
+// stop ends the process that holds the instance: SIGTERM, then SIGKILL after grace. Nobody there: nil.
+func stop(ctx context.Context, i instance.Instance, grace time.Duration) error {
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		pid, err := holder(i)
+		if err != nil || pid == 0 {
+			return err
+		}
+		if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("stop process %d of instance %s: %w", pid, i.Name, err)
+		}
+		for deadline := time.Now().Add(grace); time.Now().Before(deadline); {
+			if pid, err := holder(i); err != nil || pid == 0 {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}
+	return fmt.Errorf("the process of instance %s does not end", i.Name)
+}
+
+// holder is the process that holds the instance's lock now, 0 if none does.
+func holder(i instance.Instance) (int, error) {
+	f, err := os.Open(filepath.Join(i.Run, "lock"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
+		return 0, nil
+	}
+	b, err := os.ReadFile(f.Name())
+	if err != nil {
+		return 0, err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || pid <= 1 {
+		return 0, fmt.Errorf("%s is locked, but holds no process id: %q", f.Name(), b)
+	}
+	return pid, nil
+}
+
+// settle records the network namespace that this process is in as the instance's home, or checks that it still is.
+func settle(i instance.Instance) error {
+	path := filepath.Join(i.Run, homeFile)
+	if same, known, err := atHome(i); err != nil {
+		return err
+	} else if known && !same {
+		return fmt.Errorf("instance %s lives in another network namespace (%s): enter it (`nsenter --net=%s weir up`), or take the instance down there first (`weir down`)", i.Name, path, path)
+	} else if known {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("record network namespace: %w", err)
+	}
+	_ = f.Close()
+	if err := unix.Mount("/proc/self/ns/net", path, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("record network namespace at %s: %w", path, err)
+	}
+	return nil
+}
+
+// atHome compares this process's network namespace with the recorded one; known is false if none is recorded.
+func atHome(i instance.Instance) (same, known bool, err error) {
+	var home, own unix.Stat_t
+	path := filepath.Join(i.Run, homeFile)
+	if err := unix.Stat(path, &home); err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			return false, false, nil
+		}
+		return false, false, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := unix.Stat("/proc/self/ns/net", &own); err != nil {
+		return false, false, fmt.Errorf("own network namespace: %w", err)
+	}
+	var fsType unix.Statfs_t
+	if err := unix.Statfs(path, &fsType); err != nil {
+		return false, false, fmt.Errorf("%s: %w", path, err)
+	}
+	if fsType.Type != unix.NSFS_MAGIC { // a file without its mount: left over from before a reboot
+		return false, false, nil
+	}
+	return home.Ino == own.Ino && home.Dev == own.Dev, true, nil
+}
+
+// GoHome re-executes the program inside the instance's network namespace if it lives in another one, so that every thread is there.
+func GoHome(i instance.Instance) error {
+	same, known, err := atHome(i)
+	if err != nil || !known || same {
+		return err
+	}
+	path := filepath.Join(i.Run, homeFile)
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return onLockedThread(func() error { // exec keeps the namespace of the thread that calls it
+		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace %s: %w", path, err)
+		}
+		return fmt.Errorf("re-execute %s: %w", self, syscall.Exec(self, os.Args, os.Environ()))
+	})
+}

@@ -1,0 +1,28 @@
+// Package daemon is one instance's process: store, manager and agent wired together (`weir up`), and its complete
+// removal (`weir down`). It owns the instance's lock and directories. Which drivers there are, main says.
+package daemon
+
+import (
+	"context"
+
+	"weir.dev/weir/agent"
+	"weir.dev/weir/container"
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/instance"
+)
+
+// Images is an image store as the daemon needs it.
+type Images interface {
+	agent.Images
+	// Destroy unmounts whatever the instance mounted.
+	Destroy(ctx context.Context) error
+}
+
+// Drivers make the parts that differ between machines.
+type Drivers struct {
+	Switch        func(ctx context.Context, i instance.Instance) (datapath.Switch, error)
+	DestroySwitch func(ctx context.Context, i instance.Instance) error // works without a usable kernel or state
+	Runtime       func(i instance.Instance) (container.Runtime, error)
+	Images        func(i instance.Instance) Images
+	Features      func() []datapath.Feature
+}

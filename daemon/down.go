@@ -1,0 +1,113 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/instance"
+	"weir.dev/weir/netns"
+)
+
+// DownOptions say what stays.
+type DownOptions struct {
+	Instance  instance.Instance
+	KeepState bool // keep the state directory: `weir up` brings everything back
+	Drivers   Drivers
+}
+
+// stopGrace is how long the daemon may take to end.
+const stopGrace = 10 * time.Second
+
+// Down ends the daemon and removes everything that the instance made, and nothing else. Safe to call twice, and after a crash at any point.
+func Down(ctx context.Context, o DownOptions) error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("weir down: %w: use sudo", ErrNotRoot)
+	}
+	i := o.Instance
+	if err := GoHome(i); err != nil {
+		return err
+	}
+	if err := stop(ctx, i, stopGrace); err != nil {
+		return err
+	}
+	c, err := take(i)
+	if err != nil {
+		return err
+	}
+	defer c.release()
+	var errs []error
+	rt, err := o.Drivers.Runtime(i)
+	if err == nil {
+		err = rt.Destroy(ctx)
+	}
+	errs = append(errs, err)
+	errs = append(errs, o.Drivers.DestroySwitch(ctx, i))
+	errs = append(errs, deleteLinks(i))
+	errs = append(errs, deleteNamespaces(i))
+	errs = append(errs, o.Drivers.Images(i).Destroy(ctx))
+	if err := unix.Unmount(filepath.Join(i.Run, homeFile), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		errs = append(errs, fmt.Errorf("unmount %s: %w", filepath.Join(i.Run, homeFile), err))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err // the directories stay, so that another `weir down` finds what is left
+	}
+	if err := os.RemoveAll(i.Run); err != nil {
+		return err
+	}
+	_ = os.Remove(filepath.Dir(i.Run)) // /run/weir, if this was the last instance
+	if o.KeepState {
+		return nil
+	}
+	if err := removeState(i); err != nil {
+		return err
+	}
+	_ = os.Remove("/var/lib/weir") // if empty
+	return nil
+}
+
+// stateEntries are all names that Weir makes in a state directory; a directory given by --root may hold other people's files.
+var stateEntries = []string{"etcd", "images", "token", "lock", "weir.log", "weir.log.1", "containers"}
+
+func removeState(i instance.Instance) error {
+	for _, name := range stateEntries {
+		if err := os.RemoveAll(filepath.Join(i.Root, name)); err != nil {
+			return err
+		}
+	}
+	_ = os.Remove(i.Root) // if nothing else is in it
+	return nil
+}
+
+// deleteLinks removes every link of this namespace with the instance's mark.
+func deleteLinks(i instance.Instance) error {
+	_, err := netns.DeleteByAlias(i.Alias(""))
+	return err
+}
+
+func deleteNamespaces(i instance.Instance) error {
+	entries, err := os.ReadDir(i.NetnsDir())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		err = errors.Join(err, netns.Delete(filepath.Join(i.NetnsDir(), e.Name())))
+	}
+	return err
+}
+
+// onLockedThread runs f on a thread of its own that dies if f returns, since its namespace may have changed.
+func onLockedThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		done <- f()
+	}()
+	return <-done
+}

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"weir.dev/weir/e2e/rig"
+	"weir.dev/weir/netns"
+)
+
+const bootFunctions = 100
+
+// boot: 100 functions created, started and chained from nothing, beside `docker run`; what the daemon then needs.
+func (b *bench) boot() error {
+	var took, one []float64
+	var rss, cpu []float64
+	for round := range b.Rounds {
+		err := b.withWeir(func(w *weir) error {
+			d, err := w.wires(bootFunctions)
+			if err != nil {
+				return err
+			}
+			took = append(took, d.Seconds())
+			one = append(one, d.Seconds()/bootFunctions)
+			if _, err := w.Ping(b.ctx, w.alice(), "10.9.0.2", 3, "0.05"); err != nil { // the chain really carries
+				return err
+			}
+			if round > 0 {
+				return nil
+			}
+			pid, err := daemonPID(w.Rig)
+			if err != nil {
+				return err
+			}
+			time.Sleep(3 * time.Second) // let the start settle
+			m, err := residentMB(pid)
+			if err != nil {
+				return err
+			}
+			rss = append(rss, m)
+			c, err := cpuShare(pid, 20*time.Second)
+			cpu = append(cpu, c)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	b.limit(fmt.Sprintf("apply of %d functions in a chain", bootFunctions), "s", took, 4)
+	b.limit("daemon RSS with 100 functions", "MB", rss, 150)
+	b.limit("daemon idle CPU, 100 functions", "% core", cpu, 1)
+	docker, err := dockerRun(b.ctx, 10)
+	if err != nil {
+		b.Notes = append(b.Notes, "docker run not measured: "+err.Error())
+		b.add("one function", "s", one, nil, "", false, 0)
+		return nil
+	}
+	b.add("one function", "s", one, docker, "docker run -d --network none", false, 8)
+	return nil
+}
+
+// daemonPID is the process that holds the instance's lock; nsenter, which started it, has become it.
+func daemonPID(r *rig.Rig) (int, error) {
+	text, err := os.ReadFile(filepath.Join("/run/weir", r.Name, "lock"))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(text)))
+}
+
+func residentMB(pid int) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for _, l := range strings.Split(string(text), "\n") {
+		var kb float64
+		if n, _ := fmt.Sscanf(l, "VmRSS: %f kB", &kb); n == 1 {
+			return kb / 1024, nil
+		}
+	}
+	return 0, errors.New("no VmRSS")
+}
+
+// cpuShare is the percentage of one core that a process used over d.
+func cpuShare(pid int, d time.Duration) (float64, error) {
+	ticks := func() (float64, error) {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return 0, err
+		}
+		f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+		u, err := strconv.ParseFloat(f[11], 64)
+		if err != nil {
+			return 0, err
+		}
+		s, err := strconv.ParseFloat(f[12], 64)
+		return u + s, err
+	}
+	before, err := ticks()
+	if err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	time.Sleep(d)
+	after, err := ticks()
+	return (after - before) / 100 / time.Since(begin).Seconds() * 100, err // USER_HZ is 100
+}
+
+// dockerRun times `docker run -d --network none` of a tiny image, n times, with an engine of our own in a namespace of its own.
+func dockerRun(ctx context.Context, n int) (took []float64, err error) {
+	for _, tool := range []string{"dockerd", "docker", "busybox"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return nil, fmt.Errorf("no %s here (apt-get install docker.io busybox-static)", tool)
+		}
+	}
+	dir, err := os.MkdirTemp("", "weir-docker-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	space := filepath.Base(dir)
+	if err := netns.Create(netns.Path(space), netns.Options{}); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, netns.Delete(netns.Path(space))) }()
+	sock := "unix://" + dir + "/docker.sock"
+	engine := exec.Command("nsenter", "--net="+netns.Path(space), "dockerd", "--host", sock, "--data-root", dir+"/data", "--exec-root", dir+"/exec",
+		"--pidfile", dir+"/pid", "--bridge", "none", "--iptables=false", "--ip6tables=false")
+	log, err := os.Create(dir + "/log")
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	engine.Stdout, engine.Stderr = log, log
+	engine.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := engine.Start(); err != nil {
+		return nil, err
+	}
+	docker := func(args ...string) error {
+		out, err := exec.CommandContext(ctx, "docker", append([]string{"--host", sock}, args...)...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("docker %s: %w: %s", args[0], err, out)
+		}
+		return nil
+	}
+	defer func() {
+		_ = engine.Process.Signal(syscall.SIGTERM)
+		_ = engine.Wait()
+	}()
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		if err = docker("info"); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			text, _ := os.ReadFile(dir + "/log")
+			return nil, fmt.Errorf("dockerd does not answer: %s", text[max(0, len(text)-500):])
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	box, err := exec.LookPath("busybox")
+	if err != nil {
+		return nil, err
+	}
+	if out, err := exec.CommandContext(ctx, "sh", "-c", fmt.Sprintf("tar -C %s -c %s | docker --host %s import - box", filepath.Dir(box), filepath.Base(box), sock)).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("docker import: %w: %s", err, out)
+	}
+	for i := range n + 1 {
+		begin := time.Now()
+		if err := docker("run", "-d", "--network", "none", "--name", fmt.Sprintf("b%d", i), "box", "/busybox", "sleep", "1000"); err != nil {
+			return nil, err
+		}
+		if i > 0 { // the first one warms up
+			took = append(took, time.Since(begin).Seconds())
+		}
+	}
+	for i := range n + 1 {
+		if err := docker("rm", "-f", fmt.Sprintf("b%d", i)); err != nil {
+			return nil, err
+		}
+	}
+	return took, nil
+}
+
+// api: 1,000 policies in one file.
+func (b *bench) api() error {
+	var took, again []float64
+	for range b.Rounds {
+		err := b.withWeir(func(w *weir) error {
+			if _, err := w.Apply(b.ctx, "functions:\n  w1: {image: wire}\nchains:\n  one: w1\n"); err != nil {
+				return err
+			}
+			doc := manyPolicies(1000)
+			for _, v := range []*[]float64{&took, &again} {
+				begin := time.Now()
+				if _, err := w.Apply(b.ctx, doc); err != nil {
+					return err
+				}
+				*v = append(*v, time.Since(begin).Seconds())
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	b.limit("apply of 1,000 policies, in force", "s", took, 2)
+	b.limit("the same again (nothing changes)", "s", again, 2)
+	return nil
+}

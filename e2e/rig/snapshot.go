@@ -1,0 +1,89 @@
+package rig
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"weir.dev/weir/netns"
+)
+
+// Snapshot is everything outside files that a Weir could leave behind, one fact a line: links, addresses, routes, qdiscs,
+// nftables and sysctls of the given namespaces, the list of namespaces, mounts, cgroups, BPF links and programs that are pinned.
+func Snapshot(ctx context.Context, spaces ...string) ([]string, error) {
+	var facts []string
+	add := func(topic, text string) {
+		for _, l := range strings.Split(strings.TrimSpace(text), "\n") {
+			if l = strings.TrimSpace(l); l != "" {
+				facts = append(facts, topic+": "+l)
+			}
+		}
+	}
+	for _, s := range spaces {
+		for _, argv := range [][]string{
+			{"ip", "-d", "-o", "link"}, {"ip", "-o", "addr"}, {"ip", "route", "show", "table", "all"}, {"tc", "qdisc"},
+			{"bridge", "fdb"}, {"nft", "list", "ruleset"}, {"sysctl", "-a", "--pattern", `^net\.(ipv[46]|bridge)\.(conf\.|ip_forward|bridge-nf|neigh)`},
+		} {
+			c := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + netns.Path(s)}, argv...)...)
+			out, err := c.Output()
+			if err != nil {
+				return nil, fmt.Errorf("%s in %s: %w", strings.Join(argv, " "), s, err)
+			}
+			add(s+" "+argv[0]+" "+argv[len(argv)-1], volatile.ReplaceAllString(string(out), ""))
+		}
+	}
+	for _, dir := range []string{netns.Dir, "/run/weir"} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !os.IsNotExist(err) {
+			return nil, err
+		}
+		for _, e := range entries {
+			facts = append(facts, dir+": "+e.Name())
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range strings.Split(string(mounts), "\n") {
+		if f := strings.Fields(l); len(f) > 4 {
+			facts = append(facts, "mount: "+f[4])
+		}
+	}
+	err = filepath.WalkDir("/sys/fs/cgroup", func(p string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			facts = append(facts, "cgroup: "+p)
+		}
+		return nil // a cgroup may vanish while we walk
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(facts)
+	return facts, nil
+}
+
+// volatile is what changes by itself: lifetimes, ages, statistics.
+var volatile = regexp.MustCompile(`(valid_lft|preferred_lft|expires|used|hoplimit) \S+`)
+
+// Diff tells what b has more (+) and less (-) than a.
+func Diff(a, b []string) []string {
+	var out []string
+	for _, l := range b {
+		if !slices.Contains(a, l) {
+			out = append(out, "+ "+l)
+		}
+	}
+	for _, l := range a {
+		if !slices.Contains(b, l) {
+			out = append(out, "- "+l)
+		}
+	}
+	return out
+}
