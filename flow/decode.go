@@ -22,13 +22,14 @@ const (
 	ProtoSCTP   uint8 = 132
 )
 
-// Extension headers of IPv6 (RFC 8200 section 4; AH is RFC 4302). Any other next header is the upper layer's.
+// Extension headers of IPv6 (RFC 8200 section 4; AH RFC 4302, mobility RFC 6275). Any other next header is the upper layer's.
 const (
 	extHopByHop uint8 = 0
 	extRouting  uint8 = 43
 	extFragment uint8 = 44
 	extAuth     uint8 = 51
 	extDest     uint8 = 60
+	extMobility uint8 = 135
 )
 
 const (
@@ -41,10 +42,11 @@ const (
 //
 //   - VLAN is the outermost tag's id (12 bits), VLANNone without a tag. Tags are EtherTypes 0x8100 and 0x88a8; at most two are passed, so
 //     behind two tags EtherType may be that of a third.
-//   - Src, Dst and Proto are set when the IPv4 header (version 4, at least 20 bytes and its options) or the fixed IPv6 header (version 6) is
-//     wholly in the frame. Its length fields, checksums and TTL are not looked at.
-//   - IPv6: up to six of the extension headers hop-by-hop, routing, fragment, AH and destination options are passed. Where that
-//     ends early (a seventh, a header cut short, a fragment other than the first) Proto is the next header number reached.
+//   - Src, Dst and Proto are set when the first 20 bytes of an IPv4 header (version 4, header length at least 5) or the 40 of an IPv6
+//     header (version 6) are in the frame. Packet lengths, checksums and TTL are not looked at.
+//   - IPv6: up to six of the extension headers hop-by-hop, routing, fragment, AH, destination options and mobility are passed. Behind
+//     six, and behind a fragment header that is not the first, Proto is the next header whatever it is. When fewer than four bytes of
+//     an extension header are in the frame the upper layer is unknown: Proto is 0.
 //   - Ports are set (HasPorts) for TCP, UDP and SCTP when the four bytes behind the headers are in the frame and the packet is no
 //     fragment other than the first.
 type Key struct {
@@ -86,18 +88,15 @@ func Decode(frame []byte) (k Key, ok bool) {
 func isTag(etherType uint16) bool { return etherType == EtherTypeVLAN || etherType == EtherTypeQinQ }
 
 func (k *Key) decodeIPv4(p []byte) {
-	if len(p) < 20 || p[0]>>4 != 4 {
-		return
-	}
-	length := int(p[0]&0xf) * 4
-	if length < 20 || len(p) < length {
+	if len(p) < 20 || p[0]>>4 != 4 || p[0]&0xf < 5 {
 		return
 	}
 	k.HasIP = true
 	k.Src = netip.AddrFrom4([4]byte(p[12:16]))
 	k.Dst = netip.AddrFrom4([4]byte(p[16:20]))
 	k.Proto = p[9]
-	if offset := binary.BigEndian.Uint16(p[6:]) & 0x1fff; offset == 0 {
+	length := int(p[0]&0xf) * 4
+	if offset := binary.BigEndian.Uint16(p[6:]) & 0x1fff; offset == 0 && len(p) > length {
 		k.decodePorts(p[length:])
 	}
 }
@@ -109,38 +108,39 @@ func (k *Key) decodeIPv6(p []byte) {
 	k.HasIP = true
 	k.Src = netip.AddrFrom16([16]byte(p[8:24]))
 	k.Dst = netip.AddrFrom16([16]byte(p[24:40]))
-	k.Proto = p[6]
+	next := p[6]
 	p = p[40:]
 	for range maxExtensions {
-		var length int
-		switch k.Proto {
-		case extHopByHop, extRouting, extDest:
-			if len(p) < 2 {
-				return
-			}
-			length = int(p[1])*8 + 8
+		if !isExtension(next) {
+			break
+		}
+		if len(p) < 4 {
+			return // the upper layer is unknown
+		}
+		length := int(p[1])*8 + 8
+		switch next {
 		case extAuth:
-			if len(p) < 2 {
-				return
-			}
 			length = int(p[1])*4 + 8
 		case extFragment:
 			length = 8
-		default:
-			k.decodePorts(p)
-			return
+			if binary.BigEndian.Uint16(p[2:])&0xfff8 != 0 {
+				k.Proto = p[0]
+				return
+			}
 		}
-		if len(p) < length {
-			return
-		}
-		fragment := k.Proto == extFragment
-		k.Proto = p[0]
-		if fragment && binary.BigEndian.Uint16(p[2:])&0xfff8 != 0 {
-			return
-		}
-		p = p[length:]
+		next = p[0]
+		p = p[min(length, len(p)):]
 	}
-	k.decodePorts(p) // a seventh extension header is no protocol with ports
+	k.Proto = next
+	k.decodePorts(p)
+}
+
+func isExtension(next uint8) bool {
+	switch next {
+	case extHopByHop, extRouting, extFragment, extAuth, extDest, extMobility:
+		return true
+	}
+	return false
 }
 
 func (k *Key) decodePorts(p []byte) {
