@@ -267,10 +267,17 @@ func (r *Rig) Close() error {
 			errs = append(errs, errors.New("the daemon outlived `weir down`"), r.Kill(syscall.SIGKILL))
 		}
 	}
+	return errors.Join(append(errs, r.Discard())...)
+}
+
+// Discard is Close for a rig whose Weir never ran.
+func (r *Rig) Discard() error {
+	var errs []error
 	for _, c := range r.procs {
 		_ = c.Process.Kill()
 		_ = c.Wait()
 	}
+	r.procs = nil
 	for _, s := range r.spaces {
 		errs = append(errs, netns.Delete(netns.Path(s)))
 	}

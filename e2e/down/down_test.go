@@ -1,0 +1,162 @@
+// Package down: what Weir made goes, what was there stays, whenever it was killed.
+package down
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir.dev/weir/e2e/rig"
+)
+
+const functions = `
+functions:
+  fw: {image: firewall, config: {allow: [udp, tcp, icmp]}, cpus: "0.5", memory: 64M}
+  w1: {image: wire}
+  mon: {image: monitor}
+chains:
+  web: fw | w1 | tap:mon
+policies:
+  guests: {from: alice, to: bob, match: [udp, tcp, icmp], chain: web}
+`
+
+// foreign is somebody else's work in the same namespace: none of it may change.
+func foreign(ctx context.Context, t *testing.T, r *rig.Rig) {
+	t.Helper()
+	for _, line := range []string{
+		"ip link add br-foreign type bridge", "ip link add f0 type veth peer name f1", "ip link set f0 master br-foreign",
+		"ip link set f0 up", "ip addr add 192.0.2.1/24 dev f1", "ip link set f1 up",
+		"tc qdisc add dev f0 clsact", "nft add table inet foreign",
+		"nft add chain inet foreign c { type filter hook forward priority 0 ; }", "nft add rule inet foreign c counter accept",
+		"ip link add uplink type veth peer name uplink-far", "ip link set uplink up", "ip link set uplink-far up",
+	} {
+		if _, err := r.Run(ctx, "", strings.Fields(line)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestDownLeavesTheMachineAsItWas(t *testing.T) {
+	r, ctx := rig.Bare(t, rig.Options{})
+	foreign(ctx, t, r)
+	spaces := []string{r.Netns, r.Alice(), r.Bob()}
+	before, err := rig.Snapshot(ctx, spaces...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Up(ctx); err != nil {
+		t.Fatal(err)
+	}
+	uplink := "  up: {interface: uplink}\n"
+	r.MustApply(ctx, t, r.Endpoints()+uplink+functions)
+	if _, err := r.Ping(ctx, r.Alice(), rig.BobAddr, 3, "0.02"); err != nil {
+		t.Fatal(err)
+	}
+	during, err := rig.Snapshot(ctx, spaces...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rig.Diff(before, during)) < 10 {
+		t.Fatal("a running Weir should show in the snapshot; the comparison proves nothing")
+	}
+	for _, l := range rig.Diff(before, during) {
+		if strings.Contains(l, "foreign") {
+			t.Errorf("a running Weir touches what is not its own: %s", l)
+		}
+	}
+	if _, err := r.Weir(ctx, "down"); err != nil {
+		t.Fatal(err)
+	}
+	expect(ctx, t, before, spaces)
+}
+
+// expect compares with the snapshot from before; what the kernel frees in the background gets a moment.
+func expect(ctx context.Context, t *testing.T, before []string, spaces []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for {
+		after, err := rig.Snapshot(context.WithoutCancel(ctx), spaces...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		diff := rig.Diff(before, after)
+		if len(diff) == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not as before:\n%s", strings.Join(diff, "\n"))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// kills is how often the daemon dies in the churn.
+const kills = 50
+
+func TestChurnWithRandomKillsLeaksNothing(t *testing.T) {
+	r, ctx := rig.Bare(t, rig.Options{})
+	foreign(ctx, t, r)
+	spaces := []string{r.Netns, r.Alice(), r.Bob()}
+	before, err := rig.Snapshot(ctx, spaces...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	documents := []string{
+		r.Endpoints() + functions,
+		r.Endpoints() + "functions:\n  w1: {image: wire}\n  w2: {image: wire}\nchains:\n  web: w1 | w2\npolicies:\n  guests: {from: alice, to: bob, match: [udp, tcp, icmp], chain: web}\n",
+		r.Endpoints() + "functions:\n  w2: {image: wire}\n  w3: {image: wire, on_fail: bypass}\nchains:\n  web: w3 | w2\npolicies:\n  guests: {from: alice, mode: exhaustive, chain: web}\n",
+		r.Endpoints(),
+	}
+	for i := range kills {
+		if err := r.Up(ctx); err != nil {
+			t.Fatalf("start %d: %v", i, err)
+		}
+		applied := make(chan error, 1)
+		go func() { // dies with the daemon, mostly
+			_, err := r.Apply(ctx, documents[random.IntN(len(documents))], "--prune", "--timeout", "20s")
+			applied <- err
+		}()
+		select {
+		case <-time.After(time.Duration(random.IntN(400)) * time.Millisecond):
+		case <-ctx.Done():
+			t.Fatal(ctx.Err())
+		}
+		if err := r.Kill(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		<-applied
+	}
+	// After all that the last word counts.
+	if err := r.Up(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r.MustApply(ctx, t, documents[0], "--prune")
+	if _, err := r.Ping(ctx, r.Alice(), rig.BobAddr, 3, "0.05"); err != nil {
+		t.Fatal(err)
+	}
+	links, err := r.Run(ctx, "", "ip", "-o", "link")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 1 bridge, 2 endpoints, fw in+out, w1 in+out, mon's tap
+	if n := strings.Count(links, "weir:"+r.Name+":"); n != 8 {
+		t.Errorf("%d links carry our mark, want 8:\n%s", n, links)
+	}
+	if err := r.Kill(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Weir(ctx, "down"); err != nil {
+		t.Fatal(err)
+	}
+	expect(ctx, t, before, spaces)
+	fmt.Printf("%d kills, nothing leaked\n", kills)
+}

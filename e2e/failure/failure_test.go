@@ -1,0 +1,157 @@
+// Package failure: a function dies under load and its on_fail decides.
+package failure
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/e2e/rig"
+)
+
+func function(ctx context.Context, t *testing.T, r *rig.Rig, name string) api.Function {
+	t.Helper()
+	var f api.Function
+	if err := r.Get(ctx, &f, "function", name); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// kill ends a function's process and waits until the agent has started another.
+func kill(ctx context.Context, t *testing.T, r *rig.Rig, name string) {
+	t.Helper()
+	before := function(ctx, t, r, name)
+	if before.Status.PID <= 1 {
+		t.Fatalf("%s has no process: %+v", name, before.Status)
+	}
+	if err := syscall.Kill(before.Status.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(ctx, t, name+" restarted", func() (bool, string) {
+		f := function(ctx, t, r, name)
+		return f.Status.Healthy && f.Status.PID != before.Status.PID && f.Status.PID > 1, fmt.Sprintf("%+v", f.Status)
+	})
+}
+
+func events(ctx context.Context, t *testing.T, r *rig.Rig, reason, object string) []api.Event {
+	t.Helper()
+	var list struct {
+		Items []api.Event `json:"items"`
+	}
+	if err := r.Get(ctx, &list, "events"); err != nil {
+		t.Fatal(err)
+	}
+	var out []api.Event
+	for _, e := range list.Items {
+		if e.Reason == reason && e.Object == object {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func run(t *testing.T, image, onFail string) rig.Outcome {
+	r, ctx := rig.ForTest(t, rig.Options{})
+	r.MustApply(ctx, t, r.Endpoints()+`
+functions:
+  f: {image: `+image+`, on_fail: `+onFail+`}
+  w: {image: wire}
+chains:
+  c: w | f
+policies:
+  p: {from: alice, to: bob, match: [udp, icmp], chain: c}
+`)
+	s, err := rig.NewStream(r.Alice(), r.Bob(), rig.BobAddr, 9000, 2000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Await(ctx, 1000); err != nil {
+		t.Fatal(err)
+	}
+	kill(ctx, t, r, "f")
+	if err := s.Await(ctx, 1000); err != nil {
+		t.Fatal(err)
+	}
+	o, err := s.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(ctx, t, "events of death and recovery", func() (bool, string) {
+		died, back := events(ctx, t, r, "FunctionDied", "f"), events(ctx, t, r, "FunctionRecovered", "f")
+		return len(died) == 1 && len(back) == 1 && back[0].OutageNs > 0, fmt.Sprintf("%+v %+v", died, back)
+	})
+	back := events(ctx, t, r, "FunctionRecovered", "f")
+	fmt.Printf("%s killed, on_fail %s: longest gap in traffic %s, %d of %d datagrams lost, function back after %s\n",
+		image, onFail, o.LongestGap.Round(10*time.Microsecond), o.Lost, o.Sent, time.Duration(back[0].OutageNs).Round(time.Millisecond))
+	return o
+}
+
+func TestBypassGoesOn(t *testing.T) {
+	for _, image := range []string{"wire", "firewall, config: {allow: [udp]}"} {
+		t.Run(image[:4], func(t *testing.T) {
+			if o := run(t, image, "bypass"); o.LongestGap > 100*time.Millisecond || o.Duplicated > 0 {
+				t.Errorf("%+v: want traffic to go on within 100 ms, nothing twice", o)
+			}
+		})
+	}
+}
+
+// The function that dropped the forbidden port dies: nothing forbidden may pass meanwhile.
+func TestDropLeaksNothing(t *testing.T) {
+	r, ctx := rig.ForTest(t, rig.Options{})
+	r.MustApply(ctx, t, r.Endpoints()+`
+functions:
+  fw: {image: firewall, on_fail: drop, config: {allow: [udp/9000]}}
+chains:
+  c: fw
+policies:
+  p: {from: alice, to: bob, match: [udp, icmp], chain: c}
+`)
+	allowed, err := rig.NewStream(r.Alice(), r.Bob(), rig.BobAddr, 9000, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forbidden, err := rig.NewStream(r.Alice(), r.Bob(), rig.BobAddr, 9001, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := allowed.Await(ctx, 500); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		kill(ctx, t, r, "fw")
+	}
+	if err := allowed.Await(ctx, 500); err != nil {
+		t.Fatal(err)
+	}
+	a, err := allowed.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := forbidden.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("firewall killed 5 times, on_fail drop: forbidden %d of %d passed; allowed: longest gap %s, %d of %d lost\n",
+		f.Received, f.Sent, a.LongestGap.Round(time.Millisecond), a.Lost, a.Sent)
+	if f.Received != 0 || f.Sent < 1000 {
+		t.Errorf("%d of %d forbidden datagrams leaked", f.Received, f.Sent)
+	}
+	if a.Received == 0 {
+		t.Error("no allowed datagram arrived at all")
+	}
+}
+
+func TestDropDropsWhileDown(t *testing.T) {
+	o := run(t, "wire", "drop")
+	if o.Lost == 0 {
+		t.Errorf("%+v: a dead function with on_fail drop should have cost something", o)
+	}
+	if o.Received == 0 {
+		t.Errorf("%+v: nothing arrived", o)
+	}
+}

@@ -1,0 +1,85 @@
+package rig
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// Stations of the scenarios: alice is 10.9.0.1, bob is 10.9.0.2.
+const (
+	AliceAddr = "10.9.0.1"
+	BobAddr   = "10.9.0.2"
+)
+
+// Alice and Bob are the stations' namespaces.
+func (r *Rig) Alice() string { return r.Name + "-alice" }
+func (r *Rig) Bob() string   { return r.Name + "-bob" }
+
+// Endpoints is the part of a document that joins both stations.
+func (r *Rig) Endpoints() string {
+	return "endpoints:\n" +
+		"  alice: {netns: " + r.Alice() + ", interface: eth0, address: " + AliceAddr + "/24}\n" +
+		"  bob: {netns: " + r.Bob() + ", interface: eth0, address: " + BobAddr + "/24}\n"
+}
+
+// ForTest is a running Weir with both stations' namespaces, taken down at the end of the test. The context bounds the test.
+func ForTest(t *testing.T, o Options) (*Rig, context.Context) {
+	t.Helper()
+	r, ctx := Bare(t, o)
+	if err := r.Up(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return r, ctx
+}
+
+// Bare is ForTest without starting the daemon.
+func Bare(t *testing.T, o Options) (*Rig, context.Context) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	t.Cleanup(cancel)
+	r, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("daemon log:\n%s", r.Log(60))
+		}
+		if err := r.Close(); err != nil {
+			t.Errorf("take down: %v", err)
+		}
+	})
+	for _, s := range []string{r.Alice(), r.Bob()} {
+		if err := r.Namespace(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r, ctx
+}
+
+// MustApply applies a document or ends the test.
+func (r *Rig) MustApply(ctx context.Context, t *testing.T, document string, args ...string) string {
+	t.Helper()
+	out, err := r.Apply(ctx, document, args...)
+	if err != nil {
+		t.Fatalf("apply: %v\n%s", err, document)
+	}
+	return out
+}
+
+// Eventually polls until ok or the context ends.
+func Eventually(ctx context.Context, t *testing.T, what string, ok func() (bool, string)) {
+	t.Helper()
+	for {
+		good, detail := ok()
+		if good {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: %s", what, detail)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

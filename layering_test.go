@@ -1,0 +1,104 @@
+package main
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "weir.dev/weir/"
+
+// layers says what each folder may import of ours; a folder may always import what is below itself. The root's main.go wires
+// everything. Imports point one way only; see docs/ARCHITECTURE.md.
+var layers = map[string][]string{
+	"":          {"*"},
+	"api":       {},
+	"instance":  {},
+	"flow":      {},
+	"netns":     {},
+	"bpf":       {},
+	"image":     {"instance"},
+	"container": {"instance", "netns"},
+	"datapath":  {"flow", "instance", "netns", "bpf"},
+	"router":    {"api", "flow"},
+	"store":     {"api"},
+	"manager":   {"api", "store"},
+	"agent":     {"api", "container", "datapath", "flow", "image", "instance", "netns", "router"},
+	"daemon":    {"agent", "api", "container", "datapath", "image", "instance", "manager", "netns", "router", "store"},
+	"cli":       {"api", "instance", "router"},
+	"catalogue": {"image", "netns"},
+	"e2e":       {"*"},
+}
+
+// testsOnly is what tests may import besides.
+var testsOnly = map[string][]string{
+	"datapath":  {"router"}, // the same cases run on the reference switch and in the kernel
+	"manager":   {"router", "instance"},
+	"store":     {"instance"},
+	"catalogue": {"container", "instance"},
+	"container": {"image"},
+	"image":     {"netns"},
+	"router":    {},
+}
+
+// TestLayering keeps the arrows of the architecture pointing one way.
+func TestLayering(t *testing.T) {
+	seen := 0
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") && path != "." || d.Name() == "node_modules" || d.Name() == "bin") {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(path, ".go") {
+			return nil
+		}
+		seen++
+		folder, _, below := strings.Cut(filepath.ToSlash(path), "/")
+		if !below {
+			folder = ""
+		}
+		allowed, ok := layers[folder]
+		if !ok {
+			t.Errorf("%s: folder %s has no place in the architecture: give it one in layers", path, folder)
+			return filepath.SkipDir
+		}
+		if strings.HasSuffix(path, "_test.go") || strings.Contains(path, "/suite/") || strings.Contains(path, "/cases/") {
+			allowed = append(slices.Clone(allowed), testsOnly[folder]...)
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, i := range f.Imports {
+			p, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			rest, ours := strings.CutPrefix(p, module)
+			if !ours {
+				if strings.HasPrefix(p, "go.etcd.io/") && folder != "store" {
+					t.Errorf("%s imports %s: only store knows etcd", path, p)
+				}
+				continue
+			}
+			top, _, _ := strings.Cut(rest, "/")
+			if top != folder && !slices.Contains(allowed, top) && !slices.Contains(allowed, "*") {
+				t.Errorf("%s imports %s: %s may import only %v", path, p, folder, allowed)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen < 20 {
+		t.Fatalf("only %d Go files seen: the test looks in the wrong place", seen)
+	}
+}
