@@ -1,0 +1,507 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"weir.dev/weir/api"
+)
+
+// decoder fills Go values from a syntax tree, with a place for every path and every problem collected.
+type decoder struct {
+	name     string
+	lines    []string
+	places   map[string]place
+	anchors  map[string]ast.Node
+	nodes    int
+	problems []Problem
+	stopped  bool // too many nodes: no more is said or read
+}
+
+func (d *decoder) position(t *token.Token) Position {
+	if t == nil || t.Position == nil {
+		return Position{File: d.name}
+	}
+	return Position{File: d.name, Line: t.Position.Line, Column: t.Position.Column}
+}
+
+func (d *decoder) fail(at Position, path, hint, format string, args ...any) {
+	p := Problem{Problem: api.Problem{Path: path, Message: fmt.Sprintf(format, args...), Hint: hint,
+		File: at.File, Line: at.Line, Column: at.Column}}
+	if at.Line >= 1 && at.Line <= len(d.lines) {
+		p.Source = d.lines[at.Line-1]
+	}
+	d.problems = append(d.problems, p)
+}
+
+const wantSections = "want a mapping with endpoints, functions, chains or policies"
+
+func (d *decoder) document(data []byte) (doc api.Document) {
+	body, ok := d.parse(string(data))
+	if !ok {
+		return doc
+	}
+	if body == nil {
+		d.fail(Position{File: d.name}, "", wantSections, "is empty")
+		return doc
+	}
+	if _, isMap := body.(*ast.MappingNode); !isMap {
+		d.fail(d.start(body), "", "", "%s, found %s", wantSections, describe(body))
+		return doc
+	}
+	d.anchors = map[string]ast.Node{}
+	d.structure(body, "", reflect.ValueOf(&doc).Elem())
+	return doc
+}
+
+// parse returns the one document of the text, nil if it has none.
+func (d *decoder) parse(text string) (ast.Node, bool) {
+	tokens := lexer.Tokenize(text)
+	if t := tooDeep(tokens); t != nil {
+		d.fail(d.position(t), "", "", "nested deeper than %d levels", maxNesting)
+		return nil, false
+	}
+	// Duplicate keys are found below, with both places.
+	parsed, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		var syntax yaml.Error
+		if !errors.As(err, &syntax) {
+			d.fail(Position{File: d.name}, "", "", "%v", err)
+			return nil, false
+		}
+		at := d.position(syntax.GetToken())
+		hint := ""
+		if at.Line >= 1 && at.Line <= len(d.lines) && strings.HasPrefix(strings.TrimLeft(d.lines[at.Line-1], " "), "\t") {
+			hint = "YAML indents with spaces, never with tabs"
+		}
+		d.fail(at, "", hint, "%s", strings.TrimSpace(strings.ReplaceAll(syntax.GetMessage(), "\t", "<tab>")))
+		return nil, false
+	}
+	var body ast.Node
+	for _, doc := range parsed.Docs {
+		if _, directive := doc.Body.(*ast.DirectiveNode); doc.Body == nil || directive {
+			continue
+		}
+		if body != nil {
+			d.fail(d.start(doc.Body), "", "put the objects under one set of keys, or in files of their own",
+				"a second document begins here; want one a file")
+			return nil, false
+		}
+		body = doc.Body
+	}
+	return body, true
+}
+
+// tooDeep returns the token at which nesting goes past the bound: the parser recurses, and is quadratic in depth.
+func tooDeep(tokens token.Tokens) *token.Token {
+	flow, run, line := 0, 0, 0
+	for _, t := range tokens {
+		switch t.Type {
+		case token.MappingStartType, token.SequenceStartType:
+			flow++
+		case token.MappingEndType, token.SequenceEndType:
+			flow--
+		case token.SequenceEntryType, token.MappingKeyType, token.AnchorType, token.TagType, token.MappingValueType:
+			if flow <= 0 { // in a block these nest along a line
+				if t.Position.Line != line {
+					run, line = 0, t.Position.Line
+				}
+				run++
+			}
+		}
+		if flow > maxNesting || run > maxNesting {
+			return t
+		}
+	}
+	return nil
+}
+
+// resolve follows anchors, aliases and tags to the node that holds the value.
+func (d *decoder) resolve(n ast.Node, path string) (ast.Node, bool) {
+	if d.nodes++; d.nodes > maxNodes {
+		if !d.stopped {
+			d.fail(d.start(n), path, "", "the file has more than %d values once its aliases are expanded", maxNodes)
+		}
+		d.stopped = true
+		return nil, false
+	}
+	switch n := n.(type) {
+	case *ast.AnchorNode:
+		v, ok := d.resolve(n.Value, path)
+		if ok {
+			d.anchors[n.Name.GetToken().Value] = v
+		}
+		return v, ok
+	case *ast.AliasNode:
+		name := n.Value.GetToken().Value
+		v, ok := d.anchors[name]
+		if !ok {
+			d.fail(d.start(n), path, "", "alias *%s has no anchor &%s above it", name, name)
+		}
+		return v, ok
+	case *ast.TagNode:
+		d.fail(d.start(n), path, "leave the tag out", "tag %s is not supported", n.Start.Value)
+		return nil, false
+	case nil:
+		return nil, false
+	}
+	return n, true
+}
+
+// start is where a node begins. A block mapping's own token is its first colon; its first key is meant.
+func (d *decoder) start(n ast.Node) Position {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		if !n.IsFlowStyle && len(n.Values) > 0 {
+			return d.position(n.Values[0].Key.GetToken())
+		}
+	case *ast.MappingValueNode:
+		return d.position(n.Key.GetToken())
+	}
+	return d.position(n.GetToken())
+}
+
+// entry is a key with its value; a merge key's ("<<") are taken in after the mapping's own.
+type entry struct {
+	name       string
+	key, value ast.Node
+}
+
+// entries lists a mapping in order, without duplicates.
+func (d *decoder) entries(n *ast.MappingNode, path string) []entry {
+	var own []entry
+	var merges []ast.Node
+	at := map[string]Position{}
+	for _, v := range n.Values {
+		if v.Key.IsMergeKey() {
+			merges = append(merges, v.Value)
+			continue
+		}
+		key := ast.Node(v.Key)
+		if k, ok := key.(*ast.MappingKeyNode); ok {
+			key = k.Value
+		}
+		if _, scalar := key.(ast.ScalarNode); !scalar || key.Type() == ast.NullType {
+			d.fail(d.start(key), path, "", "a key must be a word, found %s", describe(key))
+			continue
+		}
+		e := entry{name: key.GetToken().Value, key: key, value: v.Value}
+		if first, twice := at[e.name]; twice {
+			d.fail(d.start(key), join(path, e.name), "keep one of them", "is given twice, first in line %d", first.Line)
+			continue
+		}
+		at[e.name] = d.start(key)
+		own = append(own, e)
+	}
+	for _, m := range merges {
+		for _, e := range d.merged(m, path) {
+			if _, have := at[e.name]; !have {
+				at[e.name] = d.start(e.key)
+				own = append(own, e)
+			}
+		}
+	}
+	return own
+}
+
+// merged lists what a merge key brings: a mapping or a list of mappings, the first to name a key wins.
+func (d *decoder) merged(n ast.Node, path string) []entry {
+	v, ok := d.resolve(n, path)
+	if !ok {
+		return nil
+	}
+	switch v := v.(type) {
+	case *ast.MappingNode:
+		return d.entries(v, path)
+	case *ast.SequenceNode:
+		var all []entry
+		for _, item := range v.Values {
+			all = append(all, d.merged(item, path)...)
+		}
+		return all
+	}
+	d.fail(d.start(n), join(path, "<<"), "", "want an alias of a mapping, found %s", describe(v))
+	return nil
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+// child records where an entry stands and decodes it.
+func (d *decoder) child(e entry, path string, into reflect.Value) {
+	at := place{key: d.start(e.key)}
+	if e.value != nil {
+		switch e.value.(type) {
+		case *ast.MappingNode, *ast.NullNode, *ast.AnchorNode:
+		default:
+			at.value = d.start(e.value)
+		}
+	}
+	d.places[path] = at
+	d.value(e.value, at.key, path, into)
+}
+
+// structure decodes a mapping into a struct by its json names.
+func (d *decoder) structure(n ast.Node, path string, into reflect.Value) {
+	m := n.(*ast.MappingNode)
+	fields := map[string]reflect.Value{}
+	var known []string
+	for i := range into.NumField() {
+		name, _, _ := strings.Cut(into.Type().Field(i).Tag.Get("json"), ",")
+		fields[name] = into.Field(i)
+		known = append(known, name)
+	}
+	for _, e := range d.entries(m, path) {
+		if f, ok := fields[e.name]; ok {
+			d.child(e, join(path, e.name), f)
+			continue
+		}
+		if path == "" && strings.HasPrefix(e.name, "x-") { // a place for anchors, as in compose files
+			var ignored any
+			d.value(e.value, d.start(e.key), e.name, reflect.ValueOf(&ignored).Elem())
+			continue
+		}
+		hint := Suggest(e.name, known)
+		if hint == "" {
+			slices.Sort(known)
+			hint = "known are " + strings.Join(known, ", ")
+		}
+		d.fail(d.start(e.key), join(path, e.name), hint, "unknown key")
+	}
+}
+
+// value decodes any node; key is where to point when the value itself has no place.
+func (d *decoder) value(n ast.Node, key Position, path string, into reflect.Value) {
+	n, ok := d.resolve(n, path)
+	if !ok {
+		return
+	}
+	at := d.start(n)
+	if _, null := n.(*ast.NullNode); null {
+		at = key
+		if optional := strings.Count(path, ".") <= 1 && (into.Kind() == reflect.Map || into.Kind() == reflect.Struct); optional || into.Kind() == reflect.Interface {
+			return // an empty section, an object with no fields (validation says which it lacks), a config's null
+		}
+		d.fail(at, path, "give one or leave the key out", "has no value; want %s", want(into))
+		return
+	}
+	if into.Kind() == reflect.Pointer {
+		into.Set(reflect.New(into.Type().Elem()))
+		into = into.Elem()
+	}
+	switch into.Kind() {
+	case reflect.Struct:
+		d.structValue(n, at, path, into)
+	case reflect.Map:
+		d.mapValue(n, at, path, into)
+	case reflect.Slice:
+		d.listValue(n, at, path, into)
+	case reflect.Interface:
+		if v := d.anyValue(n, path); v != nil {
+			into.Set(reflect.ValueOf(v))
+		}
+	default:
+		d.scalar(n, at, path, into)
+	}
+}
+
+func (d *decoder) structValue(n ast.Node, at Position, path string, into reflect.Value) {
+	if chain, ok := into.Addr().Interface().(*api.ChainSpec); ok {
+		if s, isText := n.(*ast.StringNode); isText { // the bare path will do
+			chain.Path = s.Value
+			d.places[path+".path"] = place{key: at, value: at}
+			return
+		}
+	}
+	if n.Type() != ast.MappingType {
+		d.mismatch(n, at, path, into)
+		return
+	}
+	d.structure(n, path, into)
+}
+
+func (d *decoder) mapValue(n ast.Node, at Position, path string, into reflect.Value) {
+	m, ok := n.(*ast.MappingNode)
+	if !ok {
+		d.mismatch(n, at, path, into)
+		return
+	}
+	into.Set(reflect.MakeMap(into.Type()))
+	for _, e := range d.entries(m, path) {
+		v := reflect.New(into.Type().Elem()).Elem()
+		d.child(e, join(path, e.name), v)
+		into.SetMapIndex(reflect.ValueOf(e.name).Convert(into.Type().Key()), v)
+	}
+}
+
+func (d *decoder) listValue(n ast.Node, at Position, path string, into reflect.Value) {
+	s, ok := n.(*ast.SequenceNode)
+	if !ok {
+		d.mismatch(n, at, path, into)
+		return
+	}
+	list := reflect.MakeSlice(into.Type(), len(s.Values), len(s.Values))
+	for i, item := range s.Values {
+		itemPath := fmt.Sprintf("%s[%d]", path, i)
+		d.places[itemPath] = place{key: d.start(item), value: d.start(item)}
+		d.value(item, d.start(item), itemPath, list.Index(i))
+	}
+	into.Set(list)
+}
+
+// anyValue decodes what JSON can say; numbers keep their kind.
+func (d *decoder) anyValue(n ast.Node, path string) any {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		m := map[string]any{}
+		d.mapValue(n, d.start(n), path, reflect.ValueOf(&m).Elem())
+		return m
+	case *ast.SequenceNode:
+		var l []any
+		d.listValue(n, d.start(n), path, reflect.ValueOf(&l).Elem())
+		return l
+	case *ast.FloatNode:
+		if !math.IsInf(n.Value, 0) {
+			return n.Value
+		}
+	case *ast.StringNode:
+		return n.Value
+	case *ast.LiteralNode:
+		return n.Value.Value
+	case *ast.BoolNode:
+		return n.Value
+	case *ast.IntegerNode:
+		return n.Value
+	}
+	d.fail(d.start(n), path, "", "%s is not a value that a config can hold", describe(n))
+	return nil
+}
+
+func (d *decoder) scalar(n ast.Node, at Position, path string, into reflect.Value) {
+	switch into.Kind() {
+	case reflect.String:
+		switch n := n.(type) {
+		case *ast.StringNode:
+			into.SetString(n.Value)
+			return
+		case *ast.LiteralNode:
+			into.SetString(n.Value.Value)
+			return
+		case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+			if asWritten(path) {
+				into.SetString(n.GetToken().Value)
+				return
+			}
+		}
+	case reflect.Bool:
+		if b, ok := n.(*ast.BoolNode); ok {
+			into.SetBool(b.Value)
+			return
+		}
+	case reflect.Int, reflect.Int64:
+		if i, ok := n.(*ast.IntegerNode); ok {
+			if v, ok := signed(i.Value); ok && !into.OverflowInt(v) {
+				into.SetInt(v)
+				return
+			}
+		}
+	}
+	d.mismatch(n, at, path, into)
+}
+
+// asWritten tells text fields in which a bare number has one meaning: a function's cpus, memory and env values.
+func asWritten(path string) bool {
+	parts := strings.SplitN(path, ".", 4)
+	return len(parts) >= 3 && parts[0] == "functions" && (parts[2] == "cpus" || parts[2] == "memory" || parts[2] == "env" && len(parts) == 4)
+}
+
+func signed(v any) (int64, bool) {
+	switch v := v.(type) {
+	case int64:
+		return v, true
+	case uint64:
+		return int64(v), v <= math.MaxInt64
+	}
+	return 0, false
+}
+
+func (d *decoder) mismatch(n ast.Node, at Position, path string, into reflect.Value) {
+	hint := ""
+	text := ""
+	if _, scalar := n.(ast.ScalarNode); scalar {
+		text = n.GetToken().Value
+	}
+	switch {
+	case into.Kind() == reflect.String && text != "":
+		hint = fmt.Sprintf("put it in quotes: %q", text)
+	case into.Kind() == reflect.Slice && text != "":
+		hint = "put it in brackets: [" + text + "]"
+	case into.Kind() == reflect.Bool && slices.Contains([]string{"yes", "on", "1", "True", "TRUE"}, text):
+		hint = "write true"
+	case into.Kind() == reflect.Bool && slices.Contains([]string{"no", "off", "0", "False", "FALSE"}, text):
+		hint = "write false"
+	case into.Type() == reflect.TypeFor[api.ChainSpec]():
+		hint = "functions are separated by |, a tap has tap: before its name"
+	}
+	d.fail(at, path, hint, "want %s, found %s", want(into), describe(n))
+}
+
+func want(v reflect.Value) string {
+	if v.Type() == reflect.TypeFor[api.ChainSpec]() {
+		return "text such as fw | w1 | tap:mon"
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		return want(reflect.Zero(v.Type().Elem()))
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int64:
+		return "a whole number"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Map, reflect.Struct:
+		return "a mapping"
+	}
+	return "text"
+}
+
+func describe(n ast.Node) string {
+	switch n := n.(type) {
+	case *ast.MappingNode, *ast.MappingValueNode:
+		return "a mapping"
+	case *ast.SequenceNode:
+		return "a list"
+	case *ast.NullNode:
+		return "nothing"
+	case *ast.StringNode:
+		return "the text " + quote(n.Value)
+	case *ast.LiteralNode:
+		return "text of several lines"
+	case *ast.BoolNode:
+		return "the truth value " + n.Token.Value
+	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+		return "the number " + n.GetToken().Value
+	}
+	return "a " + strings.ToLower(n.Type().String())
+}
+
+func quote(s string) string {
+	if r := []rune(s); len(r) > 40 {
+		s = string(r[:40]) + "..."
+	}
+	return fmt.Sprintf("%q", s)
+}

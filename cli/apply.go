@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/api/file"
+)
+
+const waitDefault = time.Minute
+
+func (a *app) applyCommand() *cobra.Command {
+	var files []string
+	var plan, prune, wait, coded bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE...",
+		Short: "Make things as the files have them",
+		Long: `Make things as the files have them: objects are created or changed, in one step or, if anything is wrong, not at all.
+What is equal already is left alone. With --prune, objects that the files do not name are deleted. FILE may be a
+directory, or - for standard input; several files are merged. The format: docs/file.md, or "weir schema".`,
+		Example: `  weir apply -f examples/first-chain.yaml
+  weir apply -f net.yaml --plan
+  weir apply -f endpoints.yaml -f policies/ --prune
+  generate | weir apply -f - --wait=false`,
+		Args: noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if coded && !plan {
+				return usage("--exit-code needs --plan")
+			}
+			f, err := a.load(files)
+			if err != nil {
+				return err
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			ctx, cancel := ending(cmd.Context(), timeout, "apply")
+			defer cancel()
+			result, err := c.Apply(ctx, api.ApplyRequest{Document: f.Document, Plan: plan, Prune: prune})
+			if err != nil {
+				return inFile(f, err)
+			}
+			if err := a.printChanges(result, plan); err != nil {
+				return err
+			}
+			if plan {
+				if coded && slices.ContainsFunc(result.Changes, changes) {
+					return silent(ExitChanges)
+				}
+				return nil
+			}
+			if !wait {
+				return nil
+			}
+			return a.waitReady(ctx, c, f.Document, result.Changes)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVarP(&files, "file", "f", nil, "file or directory to apply, - for standard input; may be repeated")
+	flags.BoolVar(&plan, "plan", false, "only say what would change, affected peers included")
+	flags.BoolVar(&coded, "exit-code", false, "with --plan: exit code 9 if something would change")
+	flags.BoolVar(&prune, "prune", false, "delete objects that the files do not name")
+	flags.BoolVar(&wait, "wait", true, "wait until functions are healthy and policies active")
+	flags.DurationVar(&timeout, "timeout", waitDefault, "how long to wait; 0 is for ever")
+	return cmd
+}
+
+// inFile puts the server's problems in their places in the file.
+func inFile(f *file.File, err error) error {
+	var refused *api.ProblemError
+	if errors.As(err, &refused) && errors.Is(err, api.ErrInvalid) && len(refused.Problems) > 0 {
+		return f.Explain(refused.Problems)
+	}
+	return err
+}
+
+func changes(c api.Change) bool { return c.Action != "unchanged" }
+
+// marks of a plan's lines.
+func mark(action string) string {
+	switch action {
+	case "create":
+		return "+"
+	case "update":
+		return "~"
+	case "delete":
+		return "-"
+	}
+	return " "
+}
+
+// printChanges writes a line a change: what, which fields, and whom it affects.
+func (a *app) printChanges(r api.ApplyResult, plan bool) error {
+	if a.structured() {
+		return a.encode(r)
+	}
+	count := map[string]int{}
+	t := table{coloured: []bool{true}}
+	for _, c := range r.Changes {
+		count[c.Action]++
+		if !changes(c) && a.output != asWide {
+			continue
+		}
+		detail := strings.Join(c.Fields, "; ")
+		if len(c.Affects) > 0 {
+			detail = strings.TrimPrefix(detail+"; ", "; ") + "affects " + strings.Join(c.Affects, ", ")
+		}
+		t.rows = append(t.rows, []string{mark(c.Action), string(c.Kind) + "/" + c.Name, detail})
+	}
+	if err := a.printPlan(t); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(a.Stdout, summary(count, plan))
+	return err
+}
+
+// printPlan is printTable without the dashes for empty cells: a dash means deletion here.
+func (a *app) printPlan(t table) error {
+	width := 0
+	for _, r := range t.rows {
+		width = max(width, len(r[1]))
+	}
+	for _, r := range t.rows {
+		sign := r[0]
+		if a.colours(a.Stdout) {
+			sign = stateColour(sign).paint(sign)
+		}
+		line := fmt.Sprintf("%s %-*s  %s", sign, width, printable(r[1]), printable(r[2]))
+		if _, err := fmt.Fprintln(a.Stdout, strings.TrimRight(line, " ")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func summary(count map[string]int, plan bool) string {
+	form := [...]struct{ action, done, would string }{
+		{"create", "created", "to create"}, {"update", "changed", "to change"}, {"delete", "deleted", "to delete"},
+		{"unchanged", "unchanged", "unchanged"},
+	}
+	var parts []string
+	for _, f := range form {
+		word := f.done
+		if plan {
+			word = f.would
+		}
+		if n := count[f.action]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, word))
+		}
+	}
+	head := "applied: "
+	if plan {
+		head = "plan: "
+	}
+	if len(parts) == 0 {
+		return head + "nothing to do"
+	}
+	return head + strings.Join(parts, ", ")
+}
+
+// waitReady waits and says how long it took, on stderr: stdout has the result.
+func (a *app) waitReady(ctx context.Context, c *api.Client, d api.Document, changed []api.Change) error {
+	begun := time.Now()
+	if err := a.waitFor(ctx, c, d, changed); err != nil {
+		return err
+	}
+	if !a.structured() {
+		fmt.Fprintf(a.Stderr, "ready after %v\n", time.Since(begun).Round(10*time.Millisecond))
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package cli_test
+
+import (
+	"bytes"
+	"flag"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"weir.dev/weir/cli"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func tree() *cobra.Command {
+	return cli.New(cli.Options{Version: "test", Stdout: io.Discard, Stderr: io.Discard})
+}
+
+func each(c *cobra.Command, do func(*cobra.Command)) {
+	do(c)
+	for _, sub := range c.Commands() {
+		each(sub, do)
+	}
+}
+
+func TestEveryCommandHasHelpAndExamples(t *testing.T) {
+	each(tree(), func(c *cobra.Command) {
+		if c.Short == "" {
+			t.Errorf("%s has no short help", c.CommandPath())
+		}
+		if strings.TrimSpace(c.Example) == "" {
+			t.Errorf("%s has no examples", c.CommandPath())
+		}
+		for _, line := range strings.Split(c.Example, "\n") {
+			if !strings.HasPrefix(line, "  ") {
+				t.Errorf("%s: example line %q is not indented by two", c.CommandPath(), line)
+			}
+		}
+	})
+}
+
+// Each example must name a command that exists, with flags that it has.
+func TestExamplesParse(t *testing.T) {
+	each(tree(), func(c *cobra.Command) {
+		for _, line := range strings.Split(c.Example, "\n") {
+			_, line, ok := strings.Cut(line, "weir ")
+			if !ok || strings.HasPrefix(strings.TrimSpace(line), "|") {
+				continue
+			}
+			line, _, _ = strings.Cut(line, " >")
+			line, _, _ = strings.Cut(line, ";")
+			line = strings.TrimSuffix(line, ")")
+			line = strings.ReplaceAll(line, "[tcp/80, icmp]", "[tcp/80,icmp]")
+			root := tree()
+			cmd, args, err := root.Find(strings.Fields(line))
+			if err != nil || cmd == root && len(args) > 0 {
+				t.Errorf("%s: example %q names no command: %v", c.CommandPath(), line, err)
+				continue
+			}
+			if err := cmd.ParseFlags(args); err != nil {
+				t.Errorf("%s: example %q: %v", c.CommandPath(), line, err)
+				continue
+			}
+			if err := cmd.ValidateArgs(cmd.Flags().Args()); err != nil {
+				t.Errorf("%s: example %q: %v", c.CommandPath(), line, err)
+			}
+		}
+	})
+}
+
+func variable(flag string) string {
+	return "WEIR_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+func TestEveryFlagNamesItsEnvironmentVariable(t *testing.T) {
+	each(tree(), func(c *cobra.Command) {
+		check := func(f *pflag.Flag) {
+			if f.Name == "help" {
+				return
+			}
+			if want := " [$" + variable(f.Name) + "]"; strings.Count(f.Usage, want) != 1 {
+				t.Errorf("%s --%s: usage %q does not say %q once", c.CommandPath(), f.Name, f.Usage, want)
+			}
+		}
+		c.PersistentFlags().VisitAll(check)
+		c.LocalNonPersistentFlags().VisitAll(check)
+	})
+}
+
+// Every flag of every command really is set by its variable, and the command line wins.
+func TestEveryFlagIsSetByItsEnvironmentVariable(t *testing.T) {
+	samples := map[string]string{"bool": "true", "string": "x", "int": "7", "duration": "7s", "stringArray": "a,b"}
+	special := map[string]string{"output": "json", "name": "abc", "url": ""}
+	var paths [][]string
+	each(tree(), func(c *cobra.Command) { paths = append(paths, strings.Fields(c.CommandPath())[1:]) })
+	for _, path := range paths {
+		root := tree()
+		cmd, _, err := root.Find(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		_ = cmd.ParseFlags(nil) // takes the global flags in
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Name != "help" {
+				names = append(names, f.Name)
+			}
+		})
+		for _, name := range names {
+			t.Run(strings.Join(append(path, name), "/"), func(t *testing.T) {
+				f := cmd.Flags().Lookup(name)
+				value, ok := special[name]
+				if !ok {
+					value, ok = samples[f.Value.Type()]
+				}
+				if !ok {
+					t.Fatalf("type %s has no sample", f.Value.Type())
+				}
+				if value == "" {
+					return
+				}
+				if f.DefValue == "true" {
+					value = "false"
+				}
+				t.Setenv(variable(name), value)
+				if err := root.PersistentPreRunE(cmd, nil); err != nil {
+					t.Fatal(err)
+				}
+				want := value
+				if f.Value.Type() == "stringArray" {
+					want = "[" + value + "]"
+				}
+				if got := f.Value.String(); got != want {
+					t.Errorf("got %q, want %q", got, want)
+				}
+			})
+		}
+	}
+}
+
+func TestDocsAreCurrent(t *testing.T) {
+	const path = "../docs/cli.md"
+	var got bytes.Buffer
+	if err := cli.WriteDocs(&got, tree()); err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.MkdirAll("../docs", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got.String()); d != "" {
+		t.Errorf("%s is not what the commands say; run: go test ./cli -run Docs -update\n%s", path, d)
+	}
+}

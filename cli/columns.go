@@ -1,0 +1,253 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"weir.dev/weir/api"
+)
+
+// nouns lists every kind, in the order of `weir get all`.
+func nouns() []noun {
+	return []noun{endpoints(), functions(), chains(), policies(), hosts(), operations(), events()}
+}
+
+// state is a status word, or what the object's going says.
+func state(m api.Meta, s string) string {
+	switch {
+	case m.Deleting != nil:
+		return "deleting"
+	case s == "":
+		return "pending"
+	}
+	return s
+}
+
+func since(t time.Time) string { return age(t, time.Now()) }
+
+func number[N int | int64 | uint32 | uint64](n N) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(n)
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func endpoints() noun {
+	return nounOf[api.Endpoint]{
+		k: api.KindEndpoint, other: []string{"ep", "eps"},
+		reader: func(c *api.Client) api.Reader[api.Endpoint] { return c.Endpoints().Reader },
+		delete: func(ctx context.Context, c *api.Client, name string) (*api.Operation, error) {
+			return c.Endpoints().Delete(ctx, name)
+		},
+		named: func(e api.Endpoint) string { return e.Name },
+		columns: []column[api.Endpoint]{
+			{head: "NAME", cell: func(e api.Endpoint) string { return e.Name }},
+			{head: "STATE", state: true, cell: func(e api.Endpoint) string { return state(e.Meta, e.Status.State) }},
+			{head: "PORT", cell: func(e api.Endpoint) string { return number(e.Status.Port) }},
+			{head: "NETNS", cell: func(e api.Endpoint) string { return e.Spec.Netns }},
+			{head: "INTERFACE", cell: func(e api.Endpoint) string { return e.Spec.Interface }},
+			{head: "ADDRESS", cell: func(e api.Endpoint) string {
+				if n := len(e.Spec.Addresses); n > 0 && e.Spec.Address != "" {
+					return fmt.Sprintf("%s +%d", e.Spec.Address, n)
+				} else if n > 0 {
+					return strings.Join(e.Spec.Addresses, ",")
+				}
+				return e.Spec.Address
+			}},
+			{head: "MAC", wide: true, cell: func(e api.Endpoint) string { return or(e.Status.MAC, e.Spec.MAC) }},
+			{head: "LINK", wide: true, cell: func(e api.Endpoint) string { return e.Status.Link }},
+			{head: "HOST", wide: true, cell: func(e api.Endpoint) string { return or(e.Status.Host, e.Spec.Host) }},
+			{head: "AGE", cell: func(e api.Endpoint) string { return since(e.Created) }},
+			{head: "MESSAGE", cell: func(e api.Endpoint) string { return e.Status.Message }},
+		},
+	}
+}
+
+func functions() noun {
+	return nounOf[api.Function]{
+		k: api.KindFunction, other: []string{"fn", "fns", "nf", "nfs"},
+		reader: func(c *api.Client) api.Reader[api.Function] { return c.Functions().Reader },
+		delete: func(ctx context.Context, c *api.Client, name string) (*api.Operation, error) {
+			return c.Functions().Delete(ctx, name)
+		},
+		named: func(f api.Function) string { return f.Name },
+		columns: []column[api.Function]{
+			{head: "NAME", cell: func(f api.Function) string { return f.Name }},
+			{head: "STATE", state: true, cell: func(f api.Function) string { return state(f.Meta, string(f.Status.State)) }},
+			{head: "HEALTHY", state: true, cell: func(f api.Function) string { return health(f) }},
+			{head: "IMAGE", cell: func(f api.Function) string { return f.Spec.Image }},
+			{head: "PORTS", cell: func(f api.Function) string { return ports(f.Status.Ports) }},
+			{head: "RESTARTS", cell: func(f api.Function) string { return fmt.Sprint(f.Status.Restarts) }},
+			{head: "PID", wide: true, cell: func(f api.Function) string { return number(f.Status.PID) }},
+			{head: "CPUS", wide: true, cell: func(f api.Function) string { return f.Spec.CPUs }},
+			{head: "MEMORY", wide: true, cell: func(f api.Function) string { return f.Spec.Memory }},
+			{head: "ON_FAIL", wide: true, cell: func(f api.Function) string { return or(string(f.Spec.OnFail), string(api.OnFailDrop)) }},
+			{head: "PROBE", wide: true, cell: func(f api.Function) string {
+				if f.Status.RTTns == 0 {
+					return ""
+				}
+				return time.Duration(f.Status.RTTns).Round(100 * time.Nanosecond).String()
+			}},
+			{head: "DIGEST", wide: true, cell: func(f api.Function) string { return shortDigest(f.Status.Image) }},
+			{head: "HOST", wide: true, cell: func(f api.Function) string { return or(f.Status.Host, f.Spec.Host) }},
+			{head: "AGE", cell: func(f api.Function) string { return since(f.Created) }},
+			{head: "MESSAGE", cell: func(f api.Function) string { return f.Status.Message }},
+		},
+	}
+}
+
+// health of a function that should run; of the others there is nothing to say.
+func health(f api.Function) string {
+	if f.Status.State != api.FunctionStarted && f.Status.State != api.FunctionFailed {
+		return ""
+	}
+	return yesNo(f.Status.Healthy)
+}
+
+func ports(p api.FunctionPorts) string {
+	switch {
+	case p.Tap != 0:
+		return fmt.Sprintf("tap %d", p.Tap)
+	case p.In != 0:
+		return fmt.Sprintf("%d > %d", p.In, p.Out)
+	}
+	return ""
+}
+
+func shortDigest(d string) string {
+	d = strings.TrimPrefix(d, "sha256:")
+	return d[:min(len(d), 12)]
+}
+
+func chains() noun {
+	return nounOf[api.Chain]{
+		k:      api.KindChain,
+		reader: func(c *api.Client) api.Reader[api.Chain] { return c.Chains().Reader },
+		delete: func(ctx context.Context, c *api.Client, name string) (*api.Operation, error) {
+			return c.Chains().Delete(ctx, name)
+		},
+		named: func(x api.Chain) string { return x.Name },
+		columns: []column[api.Chain]{
+			{head: "NAME", cell: func(x api.Chain) string { return x.Name }},
+			{head: "STATE", state: true, cell: func(x api.Chain) string { return state(x.Meta, x.Status.State) }},
+			{head: "PATH", cell: func(x api.Chain) string { return x.Spec.Path }},
+			{head: "AGE", cell: func(x api.Chain) string { return since(x.Created) }},
+			{head: "MESSAGE", cell: func(x api.Chain) string { return x.Status.Message }},
+		},
+	}
+}
+
+func policies() noun {
+	return nounOf[api.Policy]{
+		k: api.KindPolicy, other: []string{"pol"},
+		reader: func(c *api.Client) api.Reader[api.Policy] { return c.Policies().Reader },
+		delete: func(ctx context.Context, c *api.Client, name string) (*api.Operation, error) {
+			return c.Policies().Delete(ctx, name)
+		},
+		named: func(p api.Policy) string { return p.Name },
+		columns: []column[api.Policy]{
+			{head: "NAME", cell: func(p api.Policy) string { return p.Name }},
+			{head: "STATE", state: true, cell: func(p api.Policy) string { return state(p.Meta, p.Status.State) }},
+			{head: "MODE", cell: func(p api.Policy) string { return or(string(p.Spec.Mode), string(api.ModeSelective)) }},
+			{head: "FROM", cell: func(p api.Policy) string { return or(p.Spec.From, "any") }},
+			{head: "TO", cell: func(p api.Policy) string { return or(p.Spec.To, "any") }},
+			{head: "MATCH", cell: func(p api.Policy) string { return or(strings.Join(p.Spec.Match, ","), "all") }},
+			{head: "CHAIN", cell: func(p api.Policy) string { return p.Spec.Chain }},
+			{head: "PRIORITY", cell: func(p api.Policy) string { return number(p.Spec.Priority) }},
+			{head: "SYMMETRIC", wide: true, cell: func(p api.Policy) string { return yesNo(p.Spec.Symmetric == nil || *p.Spec.Symmetric) }},
+			{head: "RULES", wide: true, cell: func(p api.Policy) string { return number(p.Status.Rules) }},
+			{head: "RENDERED", wide: true, cell: func(p api.Policy) string { return strings.Join(p.Status.RenderedPath, " > ") }},
+			{head: "AGE", cell: func(p api.Policy) string { return since(p.Created) }},
+			{head: "MESSAGE", cell: func(p api.Policy) string { return p.Status.Message }},
+		},
+	}
+}
+
+func hosts() noun {
+	return nounOf[api.Host]{
+		k:      api.KindHost,
+		reader: func(c *api.Client) api.Reader[api.Host] { return c.Hosts().Reader },
+		named:  func(h api.Host) string { return h.Name },
+		columns: []column[api.Host]{
+			{head: "NAME", cell: func(h api.Host) string { return h.Name }},
+			{head: "STATE", state: true, cell: func(h api.Host) string { return state(h.Meta, h.Status.State) }},
+			{head: "HEARTBEAT", cell: func(h api.Host) string { return since(h.Status.Heartbeat) }},
+			{head: "VERSION", cell: func(h api.Host) string { return h.Status.Version }},
+			{head: "KERNEL", cell: func(h api.Host) string { return h.Status.Kernel }},
+			{head: "SWITCH", cell: func(h api.Host) string { return h.Status.Switch }},
+			{head: "RUNTIME", cell: func(h api.Host) string { return h.Status.Runtime }},
+			{head: "CORES", wide: true, cell: func(h api.Host) string { return number(h.Status.Cores) }},
+			{head: "MEMORY", wide: true, cell: func(h api.Host) string { return size(h.Status.Memory) }},
+			{head: "BRIDGE", wide: true, cell: func(h api.Host) string { return h.Status.Bridge }},
+			{head: "IMAGES", wide: true, cell: func(h api.Host) string { return strings.Join(h.Status.Images, ",") }},
+		},
+	}
+}
+
+func operations() noun {
+	return nounOf[api.Operation]{
+		k: api.KindOperation, other: []string{"op", "ops"},
+		reader: func(c *api.Client) api.Reader[api.Operation] { return c.Operations() },
+		named:  func(o api.Operation) string { return o.Name },
+		columns: []column[api.Operation]{
+			{head: "NAME", cell: func(o api.Operation) string { return o.Name }},
+			{head: "STATE", state: true, cell: func(o api.Operation) string { return string(o.State) }},
+			{head: "VERB", cell: func(o api.Operation) string { return o.Verb }},
+			{head: "OBJECT", cell: func(o api.Operation) string { return string(o.Kind) + "/" + o.Object }},
+			{head: "TOOK", cell: func(o api.Operation) string {
+				if o.Finished.IsZero() {
+					return ""
+				}
+				return o.Finished.Sub(o.Started).Round(time.Millisecond).String()
+			}},
+			{head: "AGE", cell: func(o api.Operation) string { return since(o.Started) }},
+			{head: "MESSAGE", cell: func(o api.Operation) string { return o.Message }},
+		},
+	}
+}
+
+func events() noun {
+	return nounOf[api.Event]{
+		k: api.KindEvent, other: []string{"ev"},
+		reader: func(c *api.Client) api.Reader[api.Event] { return c.Events() },
+		named:  func(e api.Event) string { return e.Name },
+		columns: []column[api.Event]{
+			{head: "TIME", cell: func(e api.Event) string { return e.Time.Local().Format("2006-01-02 15:04:05.000") }},
+			{head: "SEVERITY", state: true, cell: func(e api.Event) string { return string(e.Severity) }},
+			{head: "REASON", cell: func(e api.Event) string { return e.Reason }},
+			{head: "OBJECT", cell: func(e api.Event) string { return eventObject(e) }},
+			{head: "HOST", wide: true, cell: func(e api.Event) string { return e.Host }},
+			{head: "MESSAGE", cell: func(e api.Event) string { return eventMessage(e) }},
+		},
+	}
+}
+
+func eventObject(e api.Event) string {
+	if e.Kind == "" {
+		return e.Object
+	}
+	return string(e.Kind) + "/" + e.Object
+}
+
+func eventMessage(e api.Event) string {
+	if e.OutageNs == 0 {
+		return e.Message
+	}
+	return fmt.Sprintf("%s (outage %v)", e.Message, time.Duration(e.OutageNs).Round(10*time.Microsecond))
+}

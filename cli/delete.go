@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weir.dev/weir/api"
+)
+
+func (a *app) deleteCommand() *cobra.Command {
+	var files []string
+	var wait, ignore bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "delete (KIND NAME... | -f FILE...)",
+		Short: "Delete objects by name, or all that files name",
+		Long: `Delete endpoints, functions, chains or policies. What another object uses is not deleted: delete the user first, or
+both with -f, which goes from policies over chains and functions to endpoints.`,
+		Example: `  weir delete policy guests
+  weir delete function fw w1 --timeout 10s
+  weir delete -f examples/first-chain.yaml`,
+		Args:              wantArgs(0, -1, ""),
+		ValidArgsFunction: a.completeObjects([]string{"endpoints", "functions", "chains", "policies"}),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			batches, err := a.toDelete(args, files)
+			if err != nil {
+				return err
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			ctx, cancel := ending(cmd.Context(), timeout, "delete")
+			defer cancel()
+			for _, b := range batches {
+				if err := a.deleteBatch(ctx, c, b, wait, ignore || len(files) > 0); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVarP(&files, "file", "f", nil, "delete what this file or directory names, - for standard input; may be repeated")
+	flags.BoolVar(&ignore, "ignore-not-found", false, "an object that is not there is no failure; always so with -f")
+	flags.BoolVar(&wait, "wait", true, "wait until they are gone")
+	flags.DurationVar(&timeout, "timeout", waitDefault, "how long to wait; 0 is for ever")
+	return cmd
+}
+
+// batch is objects of one kind.
+type batch struct {
+	n     noun
+	names []string
+}
+
+func (a *app) toDelete(args, files []string) ([]batch, error) {
+	if len(files) == 0 {
+		if len(args) < 2 {
+			return nil, usage("want a kind and at least one name, or -f FILE")
+		}
+		n, err := nounNamed(args[0])
+		if err == nil && n.remove() == nil {
+			err = usage("%s cannot be deleted; want endpoints, functions, chains or policies", n.kind().Plural())
+		}
+		return []batch{{n, args[1:]}}, err
+	}
+	if len(args) > 0 {
+		return nil, usage("want either a kind with names or -f FILE, not both")
+	}
+	f, err := a.load(files)
+	if err != nil {
+		return nil, err
+	}
+	d := f.Document
+	return []batch{{policies(), keys(d.Policies)}, {chains(), keys(d.Chains)}, {functions(), keys(d.Functions)},
+		{endpoints(), keys(d.Endpoints)}}, nil
+}
+
+func keys[T any](m map[string]T) []string {
+	var names []string
+	for name := range m {
+		names = append(names, name)
+	}
+	return sorted(names)
+}
+
+func sorted(s []string) []string {
+	slices.Sort(s)
+	return s
+}
+
+func (a *app) deleteBatch(ctx context.Context, c *api.Client, b batch, wait, ignore bool) error {
+	var ops []api.Operation
+	var failed []error
+	for _, name := range b.names {
+		op, err := b.n.remove()(ctx, c, name)
+		if ignore && errors.Is(err, api.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		if op != nil {
+			ops = append(ops, *op)
+		}
+		if !a.structured() {
+			fmt.Fprintf(a.Stdout, "- %s/%s\n", b.n.kind(), name)
+		}
+	}
+	if a.structured() {
+		for _, op := range ops {
+			if err := a.encodeItem(op); err != nil {
+				return err
+			}
+		}
+	}
+	if wait {
+		failed = append(failed, a.follow(ctx, c, ops))
+	}
+	return errors.Join(failed...)
+}

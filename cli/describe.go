@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/cobra"
+
+	"weir.dev/weir/api"
+)
+
+func (a *app) describeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "describe KIND NAME...",
+		Short: "Show all about objects: spec, status, what they belong to, their latest events",
+		Example: `  weir describe policy guests
+  weir describe function fw`,
+		Args:              wantArgs(2, -1, "a kind and at least one name"),
+		ValidArgsFunction: a.completeObjects(plurals()),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := nounNamed(args[0])
+			if err != nil {
+				return err
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if a.structured() {
+				return a.getNamed(cmd.Context(), c, n, args[1:])
+			}
+			for i, name := range args[1:] {
+				item, err := n.get(cmd.Context(), c, name)
+				if err != nil {
+					return err
+				}
+				if i > 0 {
+					fmt.Fprintln(a.Stdout)
+				}
+				if err := a.describe(cmd.Context(), c, n, item); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) describe(ctx context.Context, c *api.Client, n noun, item any) error {
+	body, err := sections(item)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(a.Stdout, "%s\n%s", a.heading(fmt.Sprintf("%s/%s", n.kind(), printable(n.name(item)))), body)
+	related, err := relations(ctx, c, item)
+	if err != nil {
+		return err
+	}
+	for _, r := range related {
+		fmt.Fprintf(a.Stdout, "%s: %s\n", r.label, printable(r.text))
+	}
+	if n.kind() == api.KindEvent || n.kind() == api.KindOperation || n.kind() == api.KindHost {
+		return nil
+	}
+	l, err := c.Events().List(ctx, api.ListOptions{Kind: n.kind(), Object: n.name(item), Limit: 10})
+	if err != nil || len(l.Items) == 0 {
+		return err
+	}
+	slices.SortStableFunc(l.Items, func(x, y api.Event) int { return x.Time.Compare(y.Time) })
+	fmt.Fprintf(a.Stdout, "%s\n", a.heading("events"))
+	return a.printEvents(l.Items)
+}
+
+// sections writes an object as YAML with its keys in the order of the API, safe for a terminal.
+func sections(item any) (string, error) {
+	b, err := json.Marshal(item)
+	if err != nil {
+		return "", fmt.Errorf("describe: %w", err)
+	}
+	if b, err = yaml.JSONToYAML(b); err != nil {
+		return "", fmt.Errorf("describe: %w", err)
+	}
+	lines := strings.SplitAfter(string(b), "\n")
+	for i, l := range lines {
+		text, end, _ := strings.Cut(l, "\n")
+		lines[i] = printable(text) + strings.Repeat("\n", min(1, len(l)-len(text)-len(end)))
+	}
+	return strings.Join(lines, ""), nil
+}
+
+type relation struct{ label, text string }
+
+// relations tell what an object works with.
+func relations(ctx context.Context, c *api.Client, item any) ([]relation, error) {
+	switch o := item.(type) {
+	case api.Function:
+		return functionRelations(ctx, c, o)
+	case api.Chain:
+		return chainRelations(ctx, c, o)
+	case api.Endpoint:
+		users, err := policiesWith(ctx, c, func(s api.PolicySpec) bool { return s.From == o.Name || s.To == o.Name })
+		return named("policies", users), err
+	case api.Policy:
+		return policyRelations(ctx, c, o)
+	}
+	return nil, nil
+}
+
+func named(label string, names []string) []relation {
+	if len(names) == 0 {
+		return nil
+	}
+	return []relation{{label, strings.Join(names, ", ")}}
+}
+
+func policiesWith(ctx context.Context, c *api.Client, uses func(api.PolicySpec) bool) ([]string, error) {
+	l, err := c.Policies().List(ctx, api.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, p := range l.Items {
+		if uses(p.Spec) {
+			names = append(names, p.Name)
+		}
+	}
+	return names, nil
+}
+
+// members are the functions of a chain's path.
+func members(path string) []string {
+	var names []string
+	for _, hop := range strings.Split(path, "|") {
+		names = append(names, strings.TrimPrefix(strings.TrimSpace(hop), "tap:"))
+	}
+	return names
+}
+
+func functionRelations(ctx context.Context, c *api.Client, f api.Function) ([]relation, error) {
+	l, err := c.Chains().List(ctx, api.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for _, chain := range l.Items {
+		if !slices.Contains(members(chain.Spec.Path), f.Name) {
+			continue
+		}
+		users, err := policiesWith(ctx, c, func(s api.PolicySpec) bool { return s.Chain == chain.Name })
+		return append([]relation{{"chain", chain.Name + ": " + chain.Spec.Path}}, named("policies", users)...), err
+	}
+	return nil, nil
+}
+
+func chainRelations(ctx context.Context, c *api.Client, chain api.Chain) ([]relation, error) {
+	l, err := c.Functions().List(ctx, api.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	why := map[string]string{}
+	for _, f := range l.Items {
+		why[f.Name] = or(ready(f), "healthy")
+	}
+	var parts []string
+	for _, name := range members(chain.Spec.Path) {
+		parts = append(parts, fmt.Sprintf("%s (%s)", name, or(why[name], "missing")))
+	}
+	users, err := policiesWith(ctx, c, func(s api.PolicySpec) bool { return s.Chain == chain.Name })
+	return append(named("functions", parts), named("policies", users)...), err
+}
+
+func policyRelations(ctx context.Context, c *api.Client, p api.Policy) ([]relation, error) {
+	chain, err := c.Chains().Get(ctx, p.Spec.Chain)
+	if err != nil {
+		return nil, err
+	}
+	return []relation{{"chain", chain.Name + ": " + chain.Spec.Path}}, nil
+}

@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// variable is the environment variable of a flag.
+func variable(flag string) string {
+	return "WEIR_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// describeEnvironment names each flag's variable in its help.
+func describeEnvironment(cmd *cobra.Command) {
+	note := func(f *pflag.Flag) { f.Usage += " [$" + variable(f.Name) + "]" }
+	cmd.PersistentFlags().VisitAll(note)
+	cmd.LocalNonPersistentFlags().VisitAll(note)
+	for _, c := range cmd.Commands() {
+		describeEnvironment(c)
+	}
+}
+
+// fromEnvironment sets the flags that the command line leaves out.
+func fromEnvironment(cmd *cobra.Command) error {
+	var failed error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		value := os.Getenv(variable(f.Name))
+		if f.Changed || value == "" || f.Name == "help" || failed != nil {
+			return
+		}
+		values := []string{value}
+		if f.Value.Type() == "stringArray" {
+			values = strings.Split(value, ",")
+		}
+		for _, v := range values {
+			if err := cmd.Flags().Set(f.Name, v); err != nil {
+				failed = usage("environment variable %s=%q: %w", variable(f.Name), value, err)
+			}
+		}
+	})
+	return failed
+}
+
+func environmentTopic() *cobra.Command {
+	return &cobra.Command{Use: "environment", Short: "Flags as environment variables",
+		Long: fmt.Sprintf(`Every flag can be given as an environment variable: %s, then the flag's name in capitals with _ for -.
+--token-file is %s, -f or --file is %s. The command line wins. An empty variable is as good as none.
+Flags that may be repeated take a list with commas. NO_COLOR=1 and TERM=dumb switch colours off.`,
+			"WEIR_", variable("token-file"), variable("file")),
+		Example: "  WEIR_NAME=lab WEIR_OUTPUT=json weir get functions"}
+}

@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/api/file"
+)
+
+// Exit codes. They are part of the interface: scripts tell failures apart by them.
+const (
+	ExitOK          = 0
+	ExitFailure     = 1
+	ExitUsage       = 2
+	ExitInvalid     = 3
+	ExitNotFound    = 4
+	ExitConflict    = 5
+	ExitUnreachable = 6
+	ExitForbidden   = 7
+	ExitTimeout     = 8
+	ExitChanges     = 9
+	ExitFull        = 10
+	ExitInterrupted = 130
+	ExitTerminated  = 143
+)
+
+// exitCodes is what `weir help exit-codes` and docs/cli.md say.
+var exitCodes = [...]struct {
+	code    int
+	meaning string
+}{
+	{ExitOK, "done, or nothing was to be done"},
+	{ExitFailure, "failed for a reason that has no code of its own; the message says it"},
+	{ExitUsage, "wrong command line or environment variable"},
+	{ExitInvalid, "a file cannot be read, or what it asks for is refused; nothing was changed"},
+	{ExitNotFound, "no such object"},
+	{ExitConflict, "conflict: it is in use, exists already, was changed by someone else, or another daemon runs"},
+	{ExitUnreachable, "the daemon is not reachable"},
+	{ExitForbidden, "not permitted (root, token), or the kernel lacks a feature"},
+	{ExitTimeout, "not done in time; it may still come to be"},
+	{ExitChanges, "weir apply --plan --exit-code: applying would change something"},
+	{ExitFull, "no space left for the state; nothing was changed"},
+	{ExitInterrupted, "ended by Ctrl-C (SIGINT)"},
+	{ExitTerminated, "ended by SIGTERM"},
+}
+
+// codeError is an error with its exit code.
+type codeError struct {
+	code int
+	err  error
+}
+
+func (e *codeError) Error() string { return e.err.Error() }
+func (e *codeError) Unwrap() error { return e.err }
+
+// ExitCode of the program when it ends with this error.
+func (e *codeError) ExitCode() int { return e.code }
+
+// WithCode gives an error an exit code; for the hooks of Options.
+func WithCode(code int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return withCode(code, err)
+}
+
+func withCode(code int, err error) *codeError { return &codeError{code, err} }
+
+// usage is an error in the command line.
+func usage(format string, args ...any) error {
+	return withCode(ExitUsage, fmt.Errorf(format, args...))
+}
+
+// silent ends with a code and no message: everything was said.
+type silent int
+
+func (s silent) Error() string { return fmt.Sprintf("exit code %d", int(s)) }
+func (s silent) ExitCode() int { return int(s) }
+
+// signalError is the cause of a context that a signal ended.
+type signalError struct{ signal syscall.Signal }
+
+func (e signalError) Error() string { return "ended by " + e.signal.String() }
+
+func exitCode(ctx context.Context, err error) int {
+	var coded interface{ ExitCode() int }
+	var ended signalError
+	switch {
+	case errors.As(context.Cause(ctx), &ended):
+		return 128 + int(ended.signal)
+	case errors.As(err, &coded):
+		return coded.ExitCode()
+	case errors.Is(err, api.ErrInvalid), errors.Is(err, api.ErrBadRequest), errors.Is(err, api.ErrTooLarge):
+		return ExitInvalid
+	case errors.Is(err, api.ErrNotFound):
+		return ExitNotFound
+	case errors.Is(err, api.ErrConflict), errors.Is(err, api.ErrPrecondition):
+		return ExitConflict
+	case errors.Is(err, api.ErrUnreachable):
+		return ExitUnreachable
+	case errors.Is(err, api.ErrUnauthorized), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):
+		return ExitForbidden
+	case errors.Is(err, context.DeadlineExceeded):
+		return ExitTimeout
+	case errors.Is(err, api.ErrFull), errors.Is(err, syscall.ENOSPC):
+		return ExitFull
+	}
+	return ExitFailure
+}
+
+// errorText is what stands on stderr. A file's problems begin with their place, as compilers write them.
+func errorText(ctx context.Context, err error, command string) string {
+	var quiet silent
+	var bad *file.Error
+	var ended signalError
+	switch {
+	case errors.As(err, &quiet), errors.As(context.Cause(ctx), &ended):
+		return ""
+	case errors.As(err, &bad):
+		return bad.Error()
+	case exitCode(ctx, err) == ExitUsage:
+		return fmt.Sprintf("weir: %v\nSee '%s --help'.", err, command)
+	}
+	return "weir: " + err.Error()
+}
+
+func exitCodesTopic() *cobra.Command {
+	var b strings.Builder
+	b.WriteString("Every command ends with one of these codes:\n\n")
+	for _, e := range exitCodes {
+		fmt.Fprintf(&b, "  %3d  %s\n", e.code, e.meaning)
+	}
+	b.WriteString("\n\"weir function exec\" ends with the code of the process that it ran.")
+	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: b.String(),
+		Example: "  weir apply --plan --exit-code -f weir.yaml; test $? -eq 9 && echo something would change"}
+}

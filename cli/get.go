@@ -1,0 +1,373 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weir.dev/weir/api"
+)
+
+// live kinds are read from a host's switch and not stored.
+var liveKinds = [...]string{"counters", "rules", "ports"}
+
+func (a *app) getCommand() *cobra.Command {
+	var watch bool
+	cmd := &cobra.Command{
+		Use:   "get KIND [NAME...]",
+		Short: "List objects, or get some by name",
+		Long: fmt.Sprintf(`List objects of a kind, or get some by name. Kinds: %s; "all" is everything but events and
+operations. Singular and plural will do. Ports and rules with their counters are read live from the switch of each host:
+"get ports", "get rules", "get counters" (both).`, strings.Join(plurals(), ", ")),
+		Example: `  weir get functions
+  weir get policy guests -o yaml
+  weir get all
+  weir get rules
+  weir get functions --watch -o json`,
+		Args:              wantArgs(1, -1, "a kind and perhaps names"),
+		ValidArgsFunction: a.completeObjects(append(plurals(), append(liveKinds[:], "all")...)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			word := strings.ToLower(args[0])
+			switch {
+			case word == "all" || slices.Contains(liveKinds[:], plural(word)):
+				if watch {
+					return usage("--watch needs one stored kind, not %q", word)
+				}
+				if word == "all" && len(args) > 1 {
+					return usage("get all takes no names")
+				}
+				if word == "all" {
+					return a.getAll(cmd.Context(), c)
+				}
+				return a.getLive(cmd.Context(), c, plural(word), args[1:])
+			}
+			n, err := nounNamed(word)
+			switch {
+			case err != nil:
+				return err
+			case watch:
+				return a.watch(cmd.Context(), c, n, args[1:])
+			case len(args) > 1:
+				return a.getNamed(cmd.Context(), c, n, args[1:])
+			}
+			return a.getList(cmd.Context(), c, n)
+		},
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on and show changes, until Ctrl-C")
+	return cmd
+}
+
+func plural(word string) string { return strings.TrimSuffix(word, "s") + "s" }
+
+func (a *app) getList(ctx context.Context, c *api.Client, n noun) error {
+	list, items, err := n.list(ctx, c, api.ListOptions{})
+	if err != nil {
+		return err
+	}
+	if a.structured() {
+		return a.encode(list)
+	}
+	if len(items) == 0 {
+		fmt.Fprintf(a.Stderr, "no %s\n", n.kind().Plural())
+		return nil
+	}
+	return a.printItems(n, items)
+}
+
+// getNamed shows one object bare, several as a list.
+func (a *app) getNamed(ctx context.Context, c *api.Client, n noun, names []string) error {
+	var items []any
+	for _, name := range names {
+		item, err := n.get(ctx, c, name)
+		if err != nil {
+			return err
+		}
+		items = append(items, item)
+	}
+	switch {
+	case a.structured() && len(items) == 1:
+		return a.encode(items[0])
+	case a.structured():
+		return a.encode(map[string]any{"items": items})
+	}
+	return a.printItems(n, items)
+}
+
+func (a *app) printItems(n noun, items []any) error {
+	t, row := n.table(a.output == asWide)
+	for _, item := range items {
+		t.add(row(item)...)
+	}
+	dropEmpty(&t, "MESSAGE")
+	return a.printTable(t)
+}
+
+// dropEmpty takes a column away that says nothing.
+func dropEmpty(t *table, head string) {
+	i := slices.Index(t.head, head)
+	if i < 0 || slices.ContainsFunc(t.rows, func(r []string) bool { return r[i] != "" }) {
+		return
+	}
+	t.head = slices.Delete(t.head, i, i+1)
+	t.coloured = slices.Delete(t.coloured, i, i+1)
+	for j, r := range t.rows {
+		t.rows[j] = slices.Delete(r, i, i+1)
+	}
+}
+
+func (a *app) getAll(ctx context.Context, c *api.Client) error {
+	all := map[string]any{}
+	first := true
+	for _, n := range nouns() {
+		if n.kind() == api.KindEvent || n.kind() == api.KindOperation {
+			continue
+		}
+		list, items, err := n.list(ctx, c, api.ListOptions{})
+		if err != nil {
+			return err
+		}
+		all[n.kind().Plural()] = list
+		if a.structured() || len(items) == 0 {
+			continue
+		}
+		if !first {
+			fmt.Fprintln(a.Stdout)
+		}
+		first = false
+		fmt.Fprintln(a.Stdout, a.heading(strings.ToUpper(n.kind().Plural())))
+		if err := a.printItems(n, items); err != nil {
+			return err
+		}
+	}
+	if a.structured() {
+		return a.encode(all)
+	}
+	if first {
+		fmt.Fprintln(a.Stderr, "nothing yet; see `weir apply --help`")
+	}
+	return nil
+}
+
+func (a *app) heading(s string) string {
+	if a.colours(a.Stdout) {
+		return cyan.paint(s)
+	}
+	return s
+}
+
+// watch follows a kind. Tables grow by a line for each change, with its time.
+func (a *app) watch(ctx context.Context, c *api.Client, n noun, names []string) error {
+	o := api.ListOptions{}
+	if len(names) == 1 {
+		o.Name = names[0]
+	} else if len(names) > 1 {
+		return usage("--watch takes one name at most")
+	}
+	head := true
+	for step := range n.watch(ctx, c, o) {
+		if step.kind == api.DeltaError {
+			if permanent(step.err) {
+				return step.err
+			}
+			fmt.Fprintf(a.Stderr, "weir: %v; trying again\n", step.err)
+			continue
+		}
+		if err := a.printChange(n, step, &head); err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// permanent tells whether a watch ended with this error.
+func permanent(err error) bool {
+	return errors.Is(err, api.ErrBadRequest) || errors.Is(err, api.ErrUnauthorized) || errors.Is(err, api.ErrNotFound)
+}
+
+func (a *app) printChange(n noun, step change, head *bool) error {
+	if a.structured() {
+		for _, item := range step.items {
+			kind := step.kind
+			if kind == api.DeltaReset {
+				kind = api.DeltaPut
+			}
+			if err := a.encodeItem(map[string]any{"type": kind, "object": item}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	t, row := n.table(a.output == asWide)
+	if !*head {
+		t.head = nil
+	}
+	for _, item := range step.items {
+		cells := row(item)
+		if step.kind == api.DeltaDelete {
+			cells[1] = "deleted"
+		}
+		t.add(cells...)
+	}
+	if len(t.rows) == 0 {
+		return nil
+	}
+	*head = false
+	return a.printTable(padded(t))
+}
+
+// padded widens the cells a little, since later lines cannot widen those that are printed.
+func padded(t table) table {
+	widen := func(cells []string) {
+		for i := range cells[:max(len(cells)-1, 0)] {
+			cells[i] = fmt.Sprintf("%-14s", or(cells[i], "-"))
+		}
+	}
+	if t.head != nil {
+		widen(t.head)
+	}
+	for _, r := range t.rows {
+		widen(r)
+	}
+	t.coloured = nil
+	return t
+}
+
+func (a *app) getLive(ctx context.Context, c *api.Client, kind string, hosts []string) error {
+	if len(hosts) == 0 {
+		l, err := c.Hosts().List(ctx, api.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, h := range l.Items {
+			hosts = append(hosts, h.Name)
+		}
+	}
+	all := []api.Counters{}
+	for _, h := range hosts {
+		counters, err := c.Counters(ctx, h)
+		if err != nil {
+			return err
+		}
+		all = append(all, counters)
+	}
+	if a.structured() {
+		return a.encode(liveOf(kind, all))
+	}
+	for i, counters := range all {
+		if len(all) > 1 {
+			fmt.Fprintln(a.Stdout, a.heading("HOST "+counters.Host))
+		}
+		if kind != "rules" {
+			if err := a.printTable(portTable(counters.Ports, a.output == asWide)); err != nil {
+				return err
+			}
+		}
+		if kind == "counters" {
+			fmt.Fprintln(a.Stdout)
+		}
+		if kind != "ports" {
+			if err := a.printTable(ruleTable(counters.Rules)); err != nil {
+				return err
+			}
+		}
+		if i < len(all)-1 {
+			fmt.Fprintln(a.Stdout)
+		}
+	}
+	return nil
+}
+
+// liveOf keeps of the counters what was asked for.
+func liveOf(kind string, all []api.Counters) any {
+	switch kind {
+	case "ports":
+		for i := range all {
+			all[i].Rules = nil
+		}
+	case "rules":
+		for i := range all {
+			all[i].Ports = nil
+		}
+	}
+	return map[string]any{"items": all}
+}
+
+func portTable(ports []api.PortCounters, wide bool) table {
+	t := table{head: []string{"PORT", "NAME", "STATE", "RX PACKETS", "RX BYTES", "TX PACKETS", "TX BYTES", "DROPPED"}, coloured: make([]bool, 9)}
+	t.coloured[2] = true
+	if wide {
+		t.head = append(t.head, "LINK")
+	}
+	for _, p := range ports {
+		row := []string{fmt.Sprint(p.Port), p.Name, p.State, fmt.Sprint(p.Rx.Packets), size(int64(p.Rx.Bytes)),
+			fmt.Sprint(p.Tx.Packets), size(int64(p.Tx.Bytes)), fmt.Sprint(p.Dropped.Packets)}
+		if wide {
+			row = append(row, p.Link)
+		}
+		t.add(row...)
+	}
+	return t
+}
+
+func ruleTable(rules []api.RuleCounters) table {
+	t := table{head: []string{"COOKIE", "POLICY", "PACKETS", "BYTES", "RULE"}}
+	for _, r := range rules {
+		t.add(r.Cookie, r.Policy, fmt.Sprint(r.Hits.Packets), size(int64(r.Hits.Bytes)), r.Note)
+	}
+	return t
+}
+
+// completeObjects completes a kind, then the names that the daemon knows of it.
+func (a *app) completeObjects(kinds []string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return kinds, cobra.ShellCompDirectiveNoFileComp
+		}
+		n, err := nounNamed(args[0])
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return a.completeNames(cmd, n), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+const completionTimeout = 500 * time.Millisecond
+
+func (a *app) completeNames(cmd *cobra.Command, n noun) []string {
+	if fromEnvironment(cmd) != nil {
+		return nil
+	}
+	c, err := a.client()
+	if err != nil {
+		return nil
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(contextOf(cmd)), completionTimeout)
+	defer cancel()
+	_, items, err := n.list(ctx, c, api.ListOptions{})
+	if err != nil {
+		return nil
+	}
+	names := make([]string, len(items))
+	for i, item := range items {
+		names[i] = n.name(item)
+	}
+	return names
+}
+
+func contextOf(cmd *cobra.Command) context.Context {
+	if ctx := cmd.Context(); ctx != nil {
+		return ctx
+	}
+	return context.Background()
+}

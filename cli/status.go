@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weir.dev/weir/api"
+)
+
+// overview is what `weir status -o json` gives.
+type overview struct {
+	Healthy   bool           `json:"healthy"`
+	Hosts     []api.Host     `json:"hosts"`
+	Endpoints []api.Endpoint `json:"endpoints"`
+	Functions []api.Function `json:"functions"`
+	Chains    []api.Chain    `json:"chains"`
+	Policies  []api.Policy   `json:"policies"`
+	Events    []api.Event    `json:"events"` // the latest warnings and errors
+}
+
+const (
+	statusRows   = 12 // of each kind on the screen
+	statusEvents = 5
+)
+
+func (a *app) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show on one screen how things are",
+		Long:  "Show on one screen how things are: daemon, hosts, functions, chains, policies, what was wrong lately. What is not well comes first.",
+		Example: `  weir status
+  weir status -o json`,
+		Args: noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if err := c.Health(cmd.Context()); err != nil {
+				return err
+			}
+			s, err := survey(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			if a.structured() {
+				return a.encode(s)
+			}
+			return a.printStatus(s)
+		},
+	}
+}
+
+func survey(ctx context.Context, c *api.Client) (overview, error) {
+	s := overview{Healthy: true}
+	var errs [6]error
+	fetch(ctx, c.Hosts().Reader, api.ListOptions{}, &s.Hosts, &errs[0])
+	fetch(ctx, c.Endpoints().Reader, api.ListOptions{}, &s.Endpoints, &errs[1])
+	fetch(ctx, c.Functions().Reader, api.ListOptions{}, &s.Functions, &errs[2])
+	fetch(ctx, c.Chains().Reader, api.ListOptions{}, &s.Chains, &errs[3])
+	fetch(ctx, c.Policies().Reader, api.ListOptions{}, &s.Policies, &errs[4])
+	fetch(ctx, c.Events(), api.ListOptions{Limit: statusEvents, Severity: api.Warning}, &s.Events, &errs[5])
+	for _, err := range errs {
+		if err != nil {
+			return s, err
+		}
+	}
+	slices.SortStableFunc(s.Events, func(x, y api.Event) int { return x.Time.Compare(y.Time) })
+	s.Healthy = well(s.Endpoints) && well(s.Functions) && well(s.Chains) && well(s.Policies) &&
+		!slices.ContainsFunc(s.Hosts, func(h api.Host) bool { return h.Status.State != "ready" })
+	return s, nil
+}
+
+func fetch[T any](ctx context.Context, r api.Reader[T], o api.ListOptions, into *[]T, failed *error) {
+	l, err := r.List(ctx, o)
+	*into, *failed = l.Items, err
+	if l.Items == nil {
+		*into = []T{}
+	}
+}
+
+func well[T any](items []T) bool {
+	return !slices.ContainsFunc(items, func(item T) bool { return ready(item) != "" })
+}
+
+func (a *app) printStatus(s overview) error {
+	word := green.paint("all well")
+	if !s.Healthy {
+		word = yellow.paint("not all well")
+	}
+	if !a.colours(a.Stdout) {
+		word = strings.NewReplacer("\x1b[32m", "", "\x1b[33m", "", "\x1b[39m", "").Replace(word)
+	}
+	fmt.Fprintf(a.Stdout, "weir is up: %s\n", word)
+	for _, h := range s.Hosts {
+		a.printHost(h)
+	}
+	if err := printSection(a, "ENDPOINTS", endpoints(), s.Endpoints); err != nil {
+		return err
+	}
+	if err := printSection(a, "FUNCTIONS", functions(), s.Functions); err != nil {
+		return err
+	}
+	if err := printSection(a, "CHAINS", chains(), s.Chains); err != nil {
+		return err
+	}
+	if err := printSection(a, "POLICIES", policies(), s.Policies); err != nil {
+		return err
+	}
+	if len(s.Events) == 0 {
+		return nil
+	}
+	fmt.Fprintf(a.Stdout, "\n%s\n", a.heading("LATEST WARNINGS"))
+	return a.printEvents(s.Events)
+}
+
+func (a *app) printHost(h api.Host) {
+	st := h.Status
+	parts := []string{state(h.Meta, st.State)}
+	for _, p := range []struct{ label, value string }{{"weir", st.Version}, {"kernel", st.Kernel}, {"switch", st.Switch}, {"runtime", st.Runtime},
+		{"bridge", st.Bridge}} {
+		if p.value != "" {
+			parts = append(parts, p.label+" "+p.value)
+		}
+	}
+	if st.Cores > 0 {
+		parts = append(parts, fmt.Sprintf("%d cores", st.Cores), size(st.Memory)+" memory")
+	}
+	if st.State == "lost" {
+		parts = append(parts, "silent for "+age(st.Heartbeat, time.Now()))
+	}
+	fmt.Fprintf(a.Stdout, "host %s: %s\n", printable(h.Name), printable(strings.Join(parts, ", ")))
+	for _, f := range st.Features {
+		if !f.OK {
+			fmt.Fprintf(a.Stdout, "  without %s: %s\n", printable(f.Name), printable(f.Detail))
+		}
+	}
+}
+
+// printSection shows a kind's objects, those that are not well first, as many as a screen can take.
+func printSection[T any](a *app, head string, n noun, items []T) error {
+	if len(items) == 0 {
+		return nil
+	}
+	show := slices.Clone(items)
+	slices.SortStableFunc(show, func(x, y T) int { return cmp.Compare(wellFirst(y), wellFirst(x)) })
+	more := max(0, len(show)-statusRows)
+	fmt.Fprintf(a.Stdout, "\n%s\n", a.heading(head))
+	if err := a.printItems(n, anys(show[:len(show)-more])); err != nil {
+		return err
+	}
+	if more > 0 {
+		fmt.Fprintf(a.Stdout, "and %d more; see `weir get %s`\n", more, n.kind().Plural())
+	}
+	return nil
+}
+
+func wellFirst(item any) int {
+	if ready(item) == "" {
+		return 0
+	}
+	return 1
+}

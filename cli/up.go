@@ -1,0 +1,313 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/instance"
+)
+
+// UpOptions say how the daemon runs.
+type UpOptions struct {
+	Instance  instance.Instance
+	Listen    string   // loopback TCP address of the API; empty: none, the Unix socket only
+	Etcd      []string // external etcd; none: embedded
+	Runtime   string   // OCI runtime CLI, a name or a path
+	ImagesDir string   // further OCI layouts to import at start
+	LogLevel  string   // debug, info, warn, error
+	LogFormat string   // text or json
+	Stderr    io.Writer
+	// Ready is called once the API answers; `up --detach` returns then. Safe to call twice.
+	Ready func()
+}
+
+// DownOptions say what is removed.
+type DownOptions struct {
+	Instance  instance.Instance
+	KeepState bool // leave the intent, the images and the logs: the next up brings all back
+	Timeout   time.Duration
+	Out       io.Writer // a line for each thing that was removed
+}
+
+const (
+	listenDefault = "127.0.0.1:7411"
+	// readyVariable passes the descriptor that `up` in the background closes when it is ready.
+	readyVariable = "WEIR_INTERNAL_READY_FD"
+	logName       = "weir.log"
+	maxLogBytes   = 16 << 20 // then it becomes weir.log.1
+	maxTailBytes  = 16 << 10
+	maxTailLines  = 20
+)
+
+func (a *app) upCommand() *cobra.Command {
+	o := UpOptions{}
+	var detach bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run Weir on this machine: API, state, agent and switch in one process",
+		Long: `Run Weir on this machine until Ctrl-C or SIGTERM. What it made goes on forwarding then; the next "up" takes it over as it
+is, and "weir down" removes it. The API listens on a Unix socket for root and on a loopback address with the token in
+ROOT/token.`,
+		Example: `  weir up
+  weir up --detach
+  weir up --name lab --root /tmp/lab --listen none
+  weir up --etcd http://10.0.0.1:2379 --etcd http://10.0.0.2:2379`,
+		Args: noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if o.Instance, err = a.instance(); err != nil {
+				return err
+			}
+			if o.Listen == "none" {
+				o.Listen = ""
+			}
+			if !slices.Contains([]string{"debug", "info", "warn", "error"}, o.LogLevel) {
+				return usage("--log-level %q: want debug, info, warn or error", o.LogLevel)
+			}
+			if !slices.Contains([]string{"text", "json"}, o.LogFormat) {
+				return usage("--log-format %q: want text or json", o.LogFormat)
+			}
+			if detach {
+				return a.detach(cmd, o.Instance, timeout)
+			}
+			if a.Up == nil {
+				return missingHook("a daemon")
+			}
+			o.Stderr = a.Stderr
+			o.Ready = readiness()
+			err = a.Up(cmd.Context(), o)
+			var ended signalError
+			if errors.As(err, &ended) || errors.Is(err, context.Canceled) { // it was asked to end
+				return nil
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&detach, "detach", "d", false, "run in the background; return when it is ready")
+	f.DurationVar(&timeout, "timeout", waitDefault, "with --detach: how long to wait until it is ready; 0 is for ever")
+	f.StringVar(&o.Listen, "listen", listenDefault, "loopback address of the API, or none")
+	f.StringArrayVar(&o.Etcd, "etcd", nil, "address of an external etcd instead of the embedded one; may be repeated")
+	f.StringVar(&o.Runtime, "runtime", "runc", "OCI runtime: a program's name or path (runc, crun, runsc, kata-runtime)")
+	f.StringVar(&o.ImagesDir, "images", "", "directory with OCI layouts to take in at start")
+	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
+	return cmd
+}
+
+// readiness tells a waiting `up --detach`, if there is one.
+func readiness() func() {
+	fd, err := strconv.Atoi(os.Getenv(readyVariable))
+	if err != nil {
+		return func() {}
+	}
+	_ = os.Unsetenv(readyVariable) // not for the daemon's children
+	syscall.CloseOnExec(fd)
+	f := os.NewFile(uintptr(fd), "ready")
+	return func() {
+		_, _ = f.Write([]byte("ready\n")) // nobody reads: fine
+		_ = f.Close()
+	}
+}
+
+// detach runs this program again in the background and waits until it is ready or dead.
+func (a *app) detach(cmd *cobra.Command, i instance.Instance, timeout time.Duration) error {
+	if c, err := api.Dial(api.Options{Socket: i.Socket()}); err == nil {
+		running := c.Health(cmd.Context()) == nil
+		c.Close()
+		if running {
+			return withCode(ExitConflict, fmt.Errorf("instance %s is up already, at %s", i.Name, i.Socket()))
+		}
+	}
+	log, begin, err := openLog(i)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	ready, signal, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("start in the background: %w", err)
+	}
+	defer ready.Close()
+	child, err := background(cmd, i, log, signal)
+	_ = signal.Close()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := ending(cmd.Context(), timeout, "up")
+	defer cancel()
+	up, died := make(chan struct{}), make(chan struct{})
+	go func() { // one read: "ready", or the end of a child that is not
+		b := make([]byte, 16)
+		if n, _ := ready.Read(b); n > 0 {
+			close(up)
+		}
+	}()
+	go func() {
+		_ = child.Wait() // how it ended is in its ProcessState
+		close(died)
+	}()
+	p := a.progress()
+	defer p.clear()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		p.show("starting (pid %d)", child.Process.Pid)
+		select {
+		case <-tick.C:
+		case <-up:
+			p.clear()
+			return a.saySelf(i, child.Process.Pid, log.Name())
+		case <-died:
+			return withCode(max(child.ProcessState.ExitCode(), ExitFailure),
+				fmt.Errorf("the daemon ended at once (%v); %s has:\n%s", child.ProcessState, log.Name(), tail(log.Name(), begin)))
+		case <-ctx.Done(): // half up is no state to leave behind
+			_ = child.Process.Signal(syscall.SIGTERM)
+			return fmt.Errorf("%w; %s has:\n%s", context.Cause(ctx), log.Name(), tail(log.Name(), begin))
+		}
+	}
+}
+
+// background starts `weir up` in a session of its own, with the same flags but --detach.
+func background(cmd *cobra.Command, i instance.Instance, log, signal *os.File) (*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("start in the background: %w", err)
+	}
+	child := exec.Command(self, backgroundArgs(cmd, i)...)
+	child.Dir = "/"
+	child.Stdout, child.Stderr = log, log
+	child.ExtraFiles = []*os.File{signal}
+	child.Env = append(os.Environ(), readyVariable+"=3")
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := child.Start(); err != nil {
+		return nil, fmt.Errorf("start in the background: %w", err)
+	}
+	return child, nil
+}
+
+// backgroundArgs repeats the flags that were set, on the command line or by the environment. Paths become absolute: the daemon
+// does not stay in this directory.
+func backgroundArgs(cmd *cobra.Command, i instance.Instance) []string {
+	args := []string{"up", "--detach=false"}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		value := f.Value.String()
+		switch {
+		case !f.Changed || f.Name == "detach":
+			return
+		case f.Name == "root":
+			value = i.Root
+		case f.Name == "images", f.Name == "runtime" && strings.Contains(value, "/"):
+			if abs, err := filepath.Abs(value); err == nil {
+				value = abs
+			}
+		}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			for _, v := range list.GetSlice() {
+				args = append(args, "--"+f.Name+"="+v)
+			}
+			return
+		}
+		args = append(args, "--"+f.Name+"="+value)
+	})
+	return args
+}
+
+func (a *app) saySelf(i instance.Instance, pid int, log string) error {
+	if a.structured() {
+		return a.encode(map[string]any{"name": i.Name, "pid": pid, "socket": i.Socket(), "log": log})
+	}
+	_, err := fmt.Fprintf(a.Stdout, "weir is up (pid %d), API at %s, log in %s\n", pid, i.Socket(), log)
+	return err
+}
+
+// openLog opens the daemon's log to append to, and says where the new part begins.
+func openLog(i instance.Instance) (*os.File, int64, error) {
+	if err := os.MkdirAll(i.Root, 0o700); err != nil {
+		return nil, 0, fmt.Errorf("root directory: %w", err)
+	}
+	path := filepath.Join(i.Root, logName)
+	if info, err := os.Stat(path); err == nil && info.Size() > maxLogBytes {
+		if err := os.Rename(path, path+".1"); err != nil {
+			return nil, 0, fmt.Errorf("turn log over: %w", err)
+		}
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, 0, fmt.Errorf("log: %w", err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, 0, fmt.Errorf("log: %w", err)
+	}
+	return f, info.Size(), nil
+}
+
+// tail returns the last lines of a log, of what was written after begin.
+func tail(path string, begin int64) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return "  " + err.Error()
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil {
+		begin = max(begin, info.Size()-maxTailBytes)
+	}
+	b := make([]byte, maxTailBytes)
+	n, _ := f.ReadAt(b, begin)
+	lines := strings.Split(strings.TrimRight(string(b[:n]), "\n"), "\n")
+	lines = lines[max(0, len(lines)-maxTailLines):]
+	for i, l := range lines {
+		lines[i] = "  " + printable(l)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (a *app) downCommand() *cobra.Command {
+	o := DownOptions{}
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Stop Weir on this machine and remove all that it made, nothing else",
+		Long: `Stop the daemon if it runs and remove all that the instance made: links, namespaces, rules, containers, mounts, and its
+state. With --keep-state the intent stays, and the next "up" brings everything back.`,
+		Example: `  weir down
+  weir down --keep-state
+  weir down --name lab --root /tmp/lab`,
+		Args: noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.Down == nil {
+				return missingHook("a daemon")
+			}
+			var err error
+			if o.Instance, err = a.instance(); err != nil {
+				return err
+			}
+			o.Out = a.Stdout
+			if a.structured() {
+				o.Out = io.Discard
+			}
+			ctx, cancel := ending(cmd.Context(), o.Timeout, "down")
+			defer cancel()
+			return a.Down(ctx, o)
+		},
+	}
+	cmd.Flags().BoolVar(&o.KeepState, "keep-state", false, "keep the intent, the images and the logs")
+	cmd.Flags().DurationVar(&o.Timeout, "timeout", waitDefault, "how long to wait; 0 is for ever")
+	return cmd
+}

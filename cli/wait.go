@@ -1,0 +1,246 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"weir.dev/weir/api"
+)
+
+// progress is one line on a terminal's stderr that rewrites itself; elsewhere it says nothing.
+type progress struct {
+	w       io.Writer
+	columns int
+	on      bool
+	begun   time.Time
+}
+
+func (a *app) progress() *progress {
+	columns, tty := terminal(a.Stderr)
+	return &progress{w: a.Stderr, columns: columns, on: tty, begun: time.Now()}
+}
+
+func (p *progress) show(format string, args ...any) {
+	if !p.on {
+		return
+	}
+	text := []rune(printable(fmt.Sprintf("%3ds  ", int(time.Since(p.begun).Seconds())) + fmt.Sprintf(format, args...)))
+	if len(text) >= p.columns {
+		text = text[:p.columns-1]
+	}
+	fmt.Fprintf(p.w, "\r\x1b[K%s", string(text))
+}
+
+func (p *progress) clear() {
+	if p.on {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}
+
+// awaited is what `weir apply` waits for: every object as the document has it, and those that it deletes gone.
+type awaited struct {
+	open map[string]string // "function/fw": what it still is
+	all  int
+}
+
+// verdict says why an object is not there yet; empty when it is.
+type verdict func(item any) string
+
+func await(d api.Document, changes []api.Change) *awaited {
+	w := &awaited{open: map[string]string{}}
+	for name := range d.Endpoints {
+		w.open["endpoint/"+name] = "not seen"
+	}
+	for name := range d.Functions {
+		w.open["function/"+name] = "not seen"
+	}
+	for name := range d.Chains {
+		w.open["chain/"+name] = "not seen"
+	}
+	for name := range d.Policies {
+		w.open["policy/"+name] = "not seen"
+	}
+	for _, c := range changes {
+		if c.Action == "delete" {
+			w.open[string(c.Kind)+"/"+c.Name] = "being deleted"
+		}
+	}
+	w.all = len(w.open)
+	return w
+}
+
+// note takes in a step of a kind's watch.
+func (w *awaited) note(n noun, step change, deleted map[string]bool, judge verdict) {
+	prefix := string(n.kind()) + "/"
+	seen := map[string]bool{}
+	for _, item := range step.items {
+		key := prefix + n.name(item)
+		seen[key] = true
+		if step.kind == api.DeltaDelete {
+			w.gone(key, deleted)
+			continue
+		}
+		if deleted[key] {
+			w.open[key] = "being deleted"
+			continue
+		}
+		if _, known := w.open[key]; !known {
+			continue
+		}
+		w.open[key] = judge(item)
+	}
+	if step.kind != api.DeltaReset {
+		return
+	}
+	for key := range w.open {
+		if strings.HasPrefix(key, prefix) && !seen[key] {
+			w.gone(key, deleted)
+		}
+	}
+}
+
+func (w *awaited) gone(key string, deleted map[string]bool) {
+	if _, known := w.open[key]; known {
+		w.open[key] = "is gone: someone else deleted it"
+		if deleted[key] {
+			w.open[key] = ""
+		}
+	}
+}
+
+func (w *awaited) missing() []string {
+	var missing []string
+	for key, why := range w.open {
+		if why != "" {
+			missing = append(missing, key+": "+why)
+		}
+	}
+	return sorted(missing)
+}
+
+// ready is the verdict on each kind.
+func ready(item any) string {
+	switch o := item.(type) {
+	case api.Endpoint:
+		return notYet(o.Generation, o.Status.ObservedGeneration, o.Status.State, "up", o.Status.Message)
+	case api.Function:
+		want := string(o.Spec.State)
+		if want == "" {
+			want = string(api.FunctionStarted)
+		}
+		why := notYet(o.Generation, o.Status.ObservedGeneration, string(o.Status.State), want, o.Status.Message)
+		if why == "" && want == string(api.FunctionStarted) && !o.Status.Healthy {
+			return withMessage("not healthy", o.Status.Message)
+		}
+		return why
+	case api.Chain:
+		return notYet(o.Generation, o.Status.ObservedGeneration, o.Status.State, "ready", o.Status.Message)
+	case api.Policy:
+		return notYet(o.Generation, o.Status.ObservedGeneration, o.Status.State, "active", o.Status.Message)
+	}
+	return ""
+}
+
+func notYet(generation, observed int64, state, want, message string) string {
+	if observed < generation && state == want {
+		state = "changing"
+	}
+	if state == want {
+		return ""
+	}
+	return withMessage(or(state, "pending"), message)
+}
+
+func withMessage(s, message string) string {
+	if message == "" {
+		return s
+	}
+	return s + ", " + message
+}
+
+// waitFor watches until everything is as the document has it.
+func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, changes []api.Change) error {
+	w := await(d, changes)
+	deleted := map[string]bool{}
+	for _, ch := range changes {
+		if ch.Action == "delete" {
+			deleted[string(ch.Kind)+"/"+ch.Name] = true
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type news struct {
+		n    noun
+		step change
+	}
+	steps := make(chan news)
+	for _, n := range []noun{endpoints(), functions(), chains(), policies()} {
+		go func() {
+			for step := range n.watch(ctx, c, api.ListOptions{}) {
+				select {
+				case steps <- news{n, step}:
+				case <-ctx.Done():
+				}
+			}
+		}()
+	}
+	p := a.progress()
+	defer p.clear()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for missing := w.missing(); len(missing) > 0; missing = w.missing() {
+		p.show("%d of %d ready; waiting for %s", w.all-len(missing), w.all, missing[0])
+		select {
+		case <-ctx.Done():
+			return notReady(context.Cause(ctx), missing)
+		case <-tick.C:
+		case s := <-steps:
+			if s.step.kind == api.DeltaError {
+				if permanent(s.step.err) {
+					return s.step.err
+				}
+				continue
+			}
+			w.note(s.n, s.step, deleted, ready)
+		}
+	}
+	return nil
+}
+
+const maxMissing = 10
+
+// notReady says what was still being waited for.
+func notReady(cause error, missing []string) error {
+	more := ""
+	if n := len(missing) - maxMissing; n > 0 {
+		missing, more = missing[:maxMissing], fmt.Sprintf("\n  and %d more", n)
+	}
+	return fmt.Errorf("%w; not ready:\n  %s%s\nlook at `weir events` and `weir describe`", cause, strings.Join(missing, "\n  "), more)
+}
+
+// follow waits for operations; each that fails is said, the first decides the exit code.
+func (a *app) follow(ctx context.Context, c *api.Client, ops []api.Operation) error {
+	p := a.progress()
+	defer p.clear()
+	var failed []error
+	for i, op := range ops {
+		p.show("%d of %d done; waiting for %s of %s/%s", i, len(ops), op.Verb, op.Kind, op.Object)
+		done, err := c.Wait(ctx, op.Name)
+		switch {
+		case err != nil:
+			failed = append(failed, fmt.Errorf("%s %s/%s: %w", op.Verb, op.Kind, op.Object, err))
+		case done.State == api.OpFailedTemp:
+			failed = append(failed, fmt.Errorf("%s %s/%s: %s; the agent goes on trying", op.Verb, op.Kind, op.Object, done.Message))
+		case done.State != api.OpCompleted:
+			failed = append(failed, fmt.Errorf("%s %s/%s: %s: %s", op.Verb, op.Kind, op.Object, done.State, done.Message))
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(failed...)
+}
