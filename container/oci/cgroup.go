@@ -1,0 +1,295 @@
+package oci
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container"
+)
+
+// hierarchy is one mounted cgroup tree. A v1 host has several, a v2 host one, a hybrid host both kinds.
+type hierarchy struct {
+	mount       string
+	controllers []string
+	v2          bool
+}
+
+func (h hierarchy) dir(path string) string { return filepath.Join(h.mount, path) }
+
+func findHierarchies() ([]hierarchy, error) {
+	raw, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("find cgroups: %w", err)
+	}
+	out := parseHierarchies(string(raw))
+	for i := range out {
+		if out[i].v2 {
+			names, err := os.ReadFile(filepath.Join(out[i].mount, "cgroup.controllers"))
+			if err != nil {
+				return nil, fmt.Errorf("find cgroups: %w", err)
+			}
+			out[i].controllers = strings.Fields(string(names))
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("no cgroup file system is mounted: mount -t cgroup2 none /sys/fs/cgroup")
+	}
+	return out, nil
+}
+
+// parseHierarchies reads proc_pid_mountinfo(5). Of several mounts of one tree the first counts.
+func parseHierarchies(mountinfo string) []hierarchy {
+	var out []hierarchy
+	for line := range strings.Lines(mountinfo) {
+		left, right, ok := strings.Cut(strings.TrimSpace(line), " - ")
+		l, f := strings.Fields(left), strings.Fields(right)
+		if !ok || len(l) < 6 || len(f) < 3 {
+			continue
+		}
+		h := hierarchy{mount: unescape(l[4])}
+		switch f[0] {
+		case "cgroup2":
+			h.v2 = true
+		case "cgroup":
+			for _, o := range strings.Split(f[2], ",") {
+				switch o {
+				case "rw", "ro", "xattr", "noprefix", "clone_children":
+				default:
+					if !strings.HasPrefix(o, "release_agent=") {
+						h.controllers = append(h.controllers, strings.TrimPrefix(o, "name="))
+					}
+				}
+			}
+		default:
+			continue
+		}
+		if !slices.ContainsFunc(out, func(o hierarchy) bool { return o.v2 == h.v2 && slices.Equal(o.controllers, h.controllers) }) {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// unescape undoes mountinfo's octal escapes.
+func unescape(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}
+
+func (r *Runtime) hierarchyOf(controller string) (hierarchy, bool) {
+	for _, h := range r.cgroups {
+		if slices.Contains(h.controllers, controller) {
+			return h, true
+		}
+	}
+	return hierarchy{}, false
+}
+
+// checkLimits refuses a limit that this host cannot keep.
+func (r *Runtime) checkLimits(s container.Spec) error {
+	need := []struct {
+		controller, field string
+		wanted            bool
+	}{{"cpu", "cpus", s.CPUs > 0}, {"memory", "memory", s.Memory > 0}, {"pids", "pids", true}}
+	for _, n := range need {
+		if _, ok := r.hierarchyOf(n.controller); n.wanted && !ok {
+			return fmt.Errorf("%s: the kernel has no cgroup controller %q (boot with cgroup_enable=%s, or leave the limit out)", n.field, n.controller, n.controller)
+		}
+	}
+	return nil
+}
+
+// verifyLimits reads the cgroup back: a limit that silently is not there would be no limit.
+func (r *Runtime) verifyLimits(s container.Spec) error {
+	type limit struct {
+		controller, v1, v2, want string
+	}
+	limits := []limit{{"pids", "pids.max", "pids.max", strconv.FormatInt(pidsOf(s), 10)}}
+	if s.Memory > 0 {
+		page := int64(os.Getpagesize())
+		want := strconv.FormatInt(s.Memory/page*page, 10) // the kernel rounds down
+		limits = append(limits, limit{"memory", "memory.limit_in_bytes", "memory.max", want})
+	}
+	if s.CPUs > 0 {
+		quota := strconv.FormatInt(quotaOf(s), 10)
+		limits = append(limits, limit{"cpu", "cpu.cfs_quota_us", "cpu.max", quota})
+	}
+	for _, l := range limits {
+		h, _ := r.hierarchyOf(l.controller)
+		file := filepath.Join(h.dir(r.cgroupPath(s.ID)), l.v1)
+		if h.v2 {
+			file = filepath.Join(h.dir(r.cgroupPath(s.ID)), l.v2)
+		}
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("read limit back: %w", err)
+		}
+		got, _, _ := strings.Cut(strings.TrimSpace(string(raw)), " ") // cpu.max has the period behind
+		if got != l.want {
+			return fmt.Errorf("limit %s is %s, want %s: the runtime did not set it", file, got, l.want)
+		}
+	}
+	return nil
+}
+
+const cpuPeriod = 100_000 // microseconds
+
+func quotaOf(s container.Spec) int64 {
+	return max(1000, int64(math.Round(s.CPUs*cpuPeriod))) // the kernel's least is 1 ms
+}
+
+func pidsOf(s container.Spec) int64 {
+	if s.PIDs > 0 {
+		return s.PIDs
+	}
+	return 512
+}
+
+// members lists every process in the container's cgroups, those of its sub-groups included.
+func (r *Runtime) members(id string) ([]int, error) {
+	var pids []int
+	for _, h := range r.cgroups {
+		err := filepath.WalkDir(h.dir(r.cgroupPath(id)), func(path string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if !d.IsDir() {
+				return nil
+			}
+			found, err := readProcs(filepath.Join(path, "cgroup.procs"))
+			pids = append(pids, found...)
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list processes of cgroup: %w", err)
+		}
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids), nil
+}
+
+func readProcs(file string) ([]int, error) {
+	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var pids []int
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if pid, err := strconv.Atoi(s.Text()); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// member tells whether a process is in the container's cgroups.
+func (r *Runtime) member(pid int, id string) bool {
+	pids, err := r.members(id)
+	return err == nil && slices.Contains(pids, pid)
+}
+
+// killCgroup kills until nobody is left: a half-made container's init, or what an exec started.
+func (r *Runtime) killCgroup(ctx context.Context, id string) error {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		pids, err := r.members(id)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		for _, pid := range pids {
+			p, _, err := openProcess(pid, 0)
+			if err != nil {
+				continue // ended meanwhile
+			}
+			if r.member(pid, id) { // still it, now that the pidfd holds it
+				_ = p.signal(unix.SIGKILL)
+				if raw, err := p.file.SyscallConn(); err == nil {
+					_ = raw.Control(func(fd uintptr) { reap(int(fd)) })
+				}
+			}
+			p.close()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("processes %v of cgroup %s do not end after SIGKILL: %w", pids, r.cgroupPath(id), ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// removeCgroup removes the container's groups in every hierarchy; they may stay busy for a moment after the last exit.
+func (r *Runtime) removeCgroup(ctx context.Context, id string) error {
+	for _, h := range r.cgroups {
+		if err := removeGroup(ctx, h.dir(r.cgroupPath(id))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func removeGroup(ctx context.Context, dir string) error {
+	err := unix.Rmdir(dir)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var groups []string
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				groups = append(groups, path)
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("remove cgroup: %w", err)
+		}
+		for _, g := range slices.Backward(groups) {
+			if err = unix.Rmdir(g); err != nil && !errors.Is(err, unix.ENOENT) {
+				break
+			}
+		}
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("remove cgroup %s: %w", dir, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// removeCgroupRoots removes the instance's groups, and the group of all instances when it was the last.
+func (r *Runtime) removeCgroupRoots() error {
+	for _, h := range r.cgroups {
+		if err := unix.Rmdir(h.dir(r.cgroupPath(""))); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("remove cgroup %s: %w", h.dir(r.cgroupPath("")), err)
+		}
+		err := unix.Rmdir(h.dir("/weir"))
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOTEMPTY) {
+			return fmt.Errorf("remove cgroup %s: %w", h.dir("/weir"), err)
+		}
+	}
+	return nil
+}

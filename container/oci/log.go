@@ -1,0 +1,190 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"weir.dev/weir/container"
+)
+
+// bound keeps a log within its size. The container holds the file open, so it is copied and cut, not renamed; lines written in
+// between may be lost.
+func (r *Runtime) bound(id string) error {
+	path := r.logFile(id)
+	fi, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && fi.Size() <= r.logBytes {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("log of %s: %w", id, err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("log of %s: %w", id, err)
+	}
+	defer f.Close()
+	if over := fi.Size() - r.logBytes; over > 0 { // the newest part is kept
+		if _, err := f.Seek(over, io.SeekStart); err != nil {
+			return fmt.Errorf("log of %s: %w", id, err)
+		}
+	}
+	old, err := os.OpenFile(path+".1.new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("log of %s: %w", id, err)
+	}
+	_, err = io.Copy(old, io.LimitReader(f, 2*r.logBytes))
+	if cerr := old.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil { // a full disk: the log is given up for the sake of the rest
+		os.Remove(path + ".1.new")
+	} else {
+		err = os.Rename(path+".1.new", path+".1")
+	}
+	if terr := f.Truncate(0); terr != nil {
+		return fmt.Errorf("log of %s: %w", id, terr)
+	}
+	if err != nil {
+		return fmt.Errorf("log of %s: %w", id, err)
+	}
+	return nil
+}
+
+const followEvery = 200 * time.Millisecond
+
+// Logs streams the container's output, the older file first.
+func (r *Runtime) Logs(ctx context.Context, id string, o container.LogOptions) (io.ReadCloser, error) {
+	r.mu.Lock()
+	known := r.containers[id].known()
+	r.mu.Unlock()
+	if !known {
+		return nil, fmt.Errorf("logs of container %s: %w", id, container.ErrNotFound)
+	}
+	l := &logReader{ctx: ctx, follow: o.Follow}
+	for _, path := range []string{r.logFile(id) + ".1", r.logFile(id)} {
+		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			l.Close()
+			return nil, fmt.Errorf("logs of container %s: %w", id, err)
+		}
+		l.files = append(l.files, f)
+	}
+	if o.Tail > 0 {
+		if err := l.seekTail(o.Tail); err != nil {
+			l.Close()
+			return nil, fmt.Errorf("logs of container %s: %w", id, err)
+		}
+	}
+	return l, nil
+}
+
+// logReader reads files one after another and may follow the last.
+type logReader struct {
+	ctx    context.Context
+	files  []*os.File
+	offset int64 // in files[0]
+	follow bool
+}
+
+func (l *logReader) Close() error {
+	var errs []error
+	for _, f := range l.files {
+		errs = append(errs, f.Close())
+	}
+	l.files = nil
+	return errors.Join(errs...)
+}
+
+func (l *logReader) Read(p []byte) (int, error) {
+	for len(l.files) > 0 {
+		n, err := l.files[0].ReadAt(p, l.offset)
+		l.offset += int64(n)
+		if n > 0 {
+			return n, nil
+		}
+		if err != nil && err != io.EOF {
+			return 0, err
+		}
+		if len(l.files) > 1 {
+			l.files[0].Close()
+			l.files, l.offset = l.files[1:], 0
+			continue
+		}
+		if !l.follow {
+			return 0, io.EOF
+		}
+		if fi, err := l.files[0].Stat(); err == nil && fi.Size() < l.offset {
+			l.offset = 0 // it was cut
+			continue
+		}
+		select {
+		case <-l.ctx.Done():
+			return 0, io.EOF
+		case <-time.After(followEvery):
+		}
+	}
+	return 0, io.EOF
+}
+
+// seekTail finds where the last n lines begin, reading backwards.
+func (l *logReader) seekTail(n int) error {
+	for i := len(l.files) - 1; i >= 0; i-- {
+		fi, err := l.files[i].Stat()
+		if err != nil {
+			return err
+		}
+		at, found, err := tailOffset(l.files[i], fi.Size(), &n)
+		if err != nil {
+			return err
+		}
+		if found {
+			for _, f := range l.files[:i] {
+				f.Close()
+			}
+			l.files, l.offset = l.files[i:], at
+			return nil
+		}
+	}
+	return nil
+}
+
+// tailOffset looks for the n-th line end from behind; a line end at the very end of the file ends the last line. What it counts is
+// taken off n.
+func tailOffset(f io.ReaderAt, size int64, n *int) (int64, bool, error) {
+	buf := make([]byte, 32<<10)
+	for end := size; end > 0; {
+		start := max(0, end-int64(len(buf)))
+		chunk := buf[:end-start]
+		if _, err := f.ReadAt(chunk, start); err != nil && err != io.EOF {
+			return 0, false, err
+		}
+		for {
+			i := bytes.LastIndexByte(chunk, '\n')
+			if i < 0 {
+				break
+			}
+			if at := start + int64(i) + 1; at < size {
+				if *n--; *n == 0 {
+					return at, true, nil
+				}
+			}
+			chunk = chunk[:i]
+		}
+		end = start
+	}
+	if size > 0 {
+		if *n--; *n == 0 { // the file's first line
+			return 0, true, nil
+		}
+	}
+	return 0, false, nil
+}

@@ -1,0 +1,215 @@
+package oci
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is a container's first process, held by a pidfd: its number cannot be reused under us.
+type process struct {
+	pid    int
+	ticks  uint64
+	file   *os.File
+	done   chan struct{} // closed when it has ended and code is set
+	closed chan struct{}
+	once   sync.Once
+	code   int
+}
+
+// openProcess opens a process and tells its start time. If ticks is given and differs, the number was reused: ESRCH.
+func openProcess(pid int, ticks uint64) (*process, uint64, error) {
+	if pid <= 0 {
+		return nil, 0, unix.ESRCH
+	}
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil, 0, fmt.Errorf("open process %d: %w", pid, err)
+	}
+	st, err := readStat(pid)
+	if err != nil || ticks != 0 && st.ticks != ticks {
+		unix.Close(fd)
+		return nil, 0, fmt.Errorf("process %d is another one now: %w", pid, unix.ESRCH)
+	}
+	p := &process{pid: pid, ticks: st.ticks, file: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{}), closed: make(chan struct{}), code: -1}
+	return p, st.ticks, nil
+}
+
+func (p *process) close() {
+	p.once.Do(func() {
+		close(p.closed)
+		p.file.Close()
+	})
+}
+
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait parks in the runtime's poller (no thread) until the process ends. False: closed before. The caller closes done.
+func (p *process) wait() (int, bool) {
+	raw, err := p.file.SyscallConn()
+	if err != nil {
+		return -1, false
+	}
+	err = raw.Read(func(fd uintptr) bool {
+		if !readable(int(fd)) {
+			return false
+		}
+		p.code = p.exitCode(int(fd))
+		return true
+	})
+	return p.code, err == nil
+}
+
+func readable(fd int) bool {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil && n == 1
+		}
+	}
+}
+
+// signal is nil for a process that has ended.
+func (p *process) signal(sig unix.Signal) error {
+	raw, err := p.file.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	var serr error
+	err = raw.Control(func(fd uintptr) { serr = unix.PidfdSendSignal(int(fd), sig, nil, 0) })
+	if err != nil || errors.Is(serr, unix.ESRCH) {
+		return nil
+	}
+	return serr
+}
+
+// exitCode of an ended process: as its parent where we are that, else from the zombie, else what the pidfd keeps of it after its
+// parent reaped it (Linux 6.15). 128+n: killed by signal n. -1: unknown.
+func (p *process) exitCode(fd int) int {
+	for range 40 {
+		if code, ok := reap(fd); ok {
+			return code
+		}
+		if st, err := readStat(p.pid); err == nil && st.ticks == p.ticks && st.state == 'Z' {
+			return fromStatus(unix.WaitStatus(st.exit))
+		}
+		status, ok, err := pidfdExit(fd)
+		if ok {
+			return fromStatus(status)
+		}
+		if err != nil {
+			return -1
+		}
+		time.Sleep(5 * time.Millisecond) // between zombie and reaped there is a moment when neither tells
+	}
+	return -1
+}
+
+// reap collects an ended child of ours; false for another's child.
+func reap(fd int) (int, bool) {
+	var info siginfoChild
+	for {
+		_, _, errno := unix.Syscall6(unix.SYS_WAITID, unix.P_PIDFD, uintptr(fd), uintptr(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG, 0, 0)
+		if errno == unix.EINTR {
+			continue
+		}
+		if errno != 0 || info.pid == 0 {
+			return -1, false
+		}
+		break
+	}
+	if info.code == cldExited {
+		return int(info.status), true
+	}
+	return 128 + int(info.status), true
+}
+
+// siginfoChild is siginfo_t as waitid fills it (128 bytes; 64-bit layout).
+type siginfoChild struct {
+	signo, errno, code int32
+	_                  int32
+	pid                int32
+	uid                uint32
+	status             int32
+	_                  [100]byte
+}
+
+const cldExited = 1
+
+func fromStatus(s unix.WaitStatus) int {
+	if s.Signaled() {
+		return 128 + int(s.Signal())
+	}
+	return s.ExitStatus()
+}
+
+// pidfdInfo is struct pidfd_info of <linux/pidfd.h>, first version (64 bytes).
+type pidfdInfo struct {
+	mask, cgroup uint64
+	ids          [11]uint32
+	exit         int32
+}
+
+const (
+	pidfdInfoExit = 1 << 3
+	pidfdGetInfo  = 0xc040ff0b // _IOWR(0xff, 11, 64 bytes)
+)
+
+// pidfdExit asks for the exit status of a process that its parent has reaped. An error: this kernel cannot tell.
+func pidfdExit(fd int) (unix.WaitStatus, bool, error) {
+	info := pidfdInfo{mask: pidfdInfoExit}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
+	if errno == unix.ESRCH {
+		return 0, false, nil
+	}
+	if errno != 0 {
+		return 0, false, errno
+	}
+	return unix.WaitStatus(info.exit), info.mask&pidfdInfoExit != 0, nil
+}
+
+type stat struct {
+	state byte
+	ticks uint64
+	exit  uint32
+}
+
+// readStat reads the fields 3, 22 and 52 of /proc/PID/stat, see proc_pid_stat(5).
+func readStat(pid int) (stat, error) {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return stat{}, err
+	}
+	i := bytes.LastIndexByte(raw, ')')
+	if i < 0 {
+		return stat{}, fmt.Errorf("/proc/%d/stat: %q", pid, raw)
+	}
+	f := bytes.Fields(raw[i+1:]) // f[0] is field 3
+	if len(f) < 50 {
+		return stat{}, fmt.Errorf("/proc/%d/stat: %d fields", pid, len(f))
+	}
+	ticks, err := strconv.ParseUint(string(f[19]), 10, 64)
+	if err != nil {
+		return stat{}, fmt.Errorf("/proc/%d/stat: start time: %w", pid, err)
+	}
+	exit, err := strconv.ParseUint(string(f[49]), 10, 32)
+	if err != nil {
+		exit = 0 // hidden from us
+	}
+	return stat{state: f[0][0], ticks: ticks, exit: uint32(exit)}, nil
+}

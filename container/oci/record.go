@@ -1,0 +1,285 @@
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container"
+)
+
+// phase is how far a container has come. A phase that ends in -ing was interrupted if no process of ours is at it.
+type phase string
+
+const (
+	phaseCreating phase = "creating"
+	phaseCreated  phase = "created"
+	phaseStarting phase = "starting"
+	phaseRunning  phase = "running" // or ended since: the process tells
+)
+
+// record is what is kept of a container beside its bundle, written before and after each step.
+type record struct {
+	Spec     container.Spec `json:"spec"`
+	Phase    phase          `json:"phase"`
+	PID      int            `json:"pid,omitempty"`
+	Ticks    uint64         `json:"ticks,omitempty"` // start time of PID in clock ticks since boot: tells a reused PID
+	Started  time.Time      `json:"started,omitzero"`
+	ExitCode int            `json:"exit_code"`
+}
+
+const recordFile = "record.json"
+
+func (rec record) write(bundle string) error {
+	raw, err := json.Marshal(rec)
+	if err != nil {
+		return fmt.Errorf("write record: %w", err)
+	}
+	return writeFile(filepath.Join(bundle, recordFile), raw)
+}
+
+// writeFile replaces a file in one step. The directory is volatile, so nothing is synced.
+func writeFile(path string, raw []byte) error {
+	if err := os.WriteFile(path+".new", raw, 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return os.Rename(path+".new", path)
+}
+
+func readRecord(bundle string) (record, error) {
+	raw, err := os.ReadFile(filepath.Join(bundle, recordFile))
+	if err != nil {
+		return record{}, err
+	}
+	var rec record
+	if err := json.Unmarshal(raw, &rec); err != nil {
+		return record{}, fmt.Errorf("record of %s: %w", bundle, err)
+	}
+	return rec, nil
+}
+
+func readPID(path string) (int, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return 0, fmt.Errorf("the runtime left no pid: %w", err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil || pid <= 0 {
+		return 0, fmt.Errorf("the runtime left no pid: %s holds %q", path, raw)
+	}
+	return pid, nil
+}
+
+// recover loads the records of an earlier process of this instance. Runtime calls that it left in flight are waited for; then
+// every container is either known or removed.
+func (r *Runtime) recover(ctx context.Context) error {
+	if err := r.endStrayCalls(ctx); err != nil {
+		return err
+	}
+	if err := r.sweepRoot(); err != nil {
+		return err
+	}
+	ids, err := r.everyID()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		e, release, err := r.take(ctx, id, true)
+		if err != nil {
+			return err
+		}
+		err = r.adopt(ctx, e, id)
+		release()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adopt makes an entry from what is on disk, or removes that.
+func (r *Runtime) adopt(ctx context.Context, e *entry, id string) error {
+	rec, err := readRecord(r.bundle(id))
+	if err != nil || rec.Spec.ID != id {
+		return r.purge(ctx, e, id, keepLog) // interrupted before the record, or while it was being removed
+	}
+	if rec.Phase == phaseCreating || rec.Phase == phaseStarting {
+		known, err := r.ask(ctx, &rec)
+		if err != nil {
+			return err
+		}
+		if !known {
+			return r.purge(ctx, e, id, keepLog)
+		}
+	}
+	proc, ticks, err := openProcess(rec.PID, rec.Ticks)
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("container %s: %w", id, err)
+	}
+	if rec.Ticks == 0 {
+		rec.Ticks = ticks
+	}
+	r.mu.Lock()
+	e.rec, e.proc = rec, proc
+	err = rec.write(r.bundle(id))
+	r.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("container %s: %w", id, err)
+	}
+	if proc != nil {
+		go r.watch(e, proc)
+	}
+	return nil
+}
+
+// ask lets the runtime say what became of an interrupted step. False: there is no such container.
+func (r *Runtime) ask(ctx context.Context, rec *record) (bool, error) {
+	out, err := r.output(ctx, rec.Spec.ID, "state", rec.Spec.ID)
+	if err != nil {
+		if ctx.Err() != nil {
+			return false, err
+		}
+		return false, nil
+	}
+	var state struct {
+		PID     int       `json:"pid"`
+		Status  string    `json:"status"`
+		Created time.Time `json:"created"`
+	}
+	if err := json.Unmarshal(out, &state); err != nil {
+		return false, fmt.Errorf("container %s: answer of %s state: %w", rec.Spec.ID, r.cli, err)
+	}
+	switch state.Status {
+	case "created":
+		rec.Phase = phaseCreated
+	case "running":
+		rec.Phase = phaseRunning
+		if rec.Started.IsZero() {
+			rec.Started = state.Created
+		}
+	case "stopped": // it ended before we could look; without a process there is nothing to wait for
+		rec.Phase = phaseRunning
+		return rec.PID != 0, nil
+	default: // "creating": the call died half-way
+		return false, nil
+	}
+	if !r.member(state.PID, rec.Spec.ID) {
+		return false, nil
+	}
+	if rec.PID != state.PID {
+		rec.PID, rec.Ticks = state.PID, 0
+	}
+	return true, nil
+}
+
+const staleLog = 7 * 24 * time.Hour
+
+// sweepRoot removes durable leftovers of containers that no longer exist: writable layers at once (a reboot ends every
+// container), logs after a week.
+func (r *Runtime) sweepRoot() error {
+	logs, err := os.ReadDir(r.logsDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, d := range logs {
+		id, _, _ := strings.Cut(d.Name(), ".log")
+		if _, err := os.Stat(r.bundle(id)); err == nil {
+			continue
+		}
+		info, err := d.Info()
+		if err == nil && time.Since(info.ModTime()) > staleLog {
+			if err := os.Remove(filepath.Join(r.logsDir(), d.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// leftover tells whether anything stands under the id.
+func (r *Runtime) leftover(id string) bool {
+	for _, p := range []string{r.bundle(id), filepath.Join(r.stateDir(), id), r.writable(id)} {
+		if _, err := os.Lstat(p); err == nil {
+			return true
+		}
+	}
+	for _, h := range r.cgroups {
+		if _, err := os.Lstat(h.dir(r.cgroupPath(id))); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+type logFate bool
+
+const (
+	keepLog logFate = false
+	dropLog logFate = true
+)
+
+// purge removes whatever there is of a container, in whatever state it is. The caller holds its turn.
+func (r *Runtime) purge(ctx context.Context, e *entry, id string, fate logFate) error {
+	r.mu.Lock()
+	proc := e.proc
+	r.mu.Unlock()
+	if err := r.kill(ctx, id, proc); err != nil {
+		return err
+	}
+	state := filepath.Join(r.stateDir(), id)
+	if _, err := os.Lstat(state); err == nil {
+		if err := r.call(ctx, id, nil, "delete", id); err != nil {
+			if err := r.call(ctx, id, nil, "delete", "--force", id); err != nil && ctx.Err() != nil {
+				return fmt.Errorf("container %s: %w", id, err)
+			}
+		}
+		// Its processes are gone; what the runtime could not make sense of are files.
+		if err := os.RemoveAll(state); err != nil {
+			return fmt.Errorf("container %s: remove state: %w", id, err)
+		}
+	}
+	if err := r.removeCgroup(ctx, id); err != nil {
+		return fmt.Errorf("container %s: %w", id, err)
+	}
+	if err := r.removeWritable(id); err != nil {
+		return fmt.Errorf("container %s: %w", id, err)
+	}
+	if err := os.RemoveAll(r.bundle(id)); err != nil {
+		return fmt.Errorf("container %s: remove bundle: %w", id, err)
+	}
+	if fate == dropLog {
+		for _, f := range []string{r.logFile(id), r.logFile(id) + ".1"} {
+			if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("container %s: remove log: %w", id, err)
+			}
+		}
+	}
+	r.mu.Lock()
+	e.rec, e.proc = record{}, nil
+	r.mu.Unlock()
+	return nil
+}
+
+func (r *Runtime) removeWritable(id string) error {
+	dir := r.writable(id)
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	err := unix.Unmount(filepath.Join(dir, "root"), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmount %s/root: %w", dir, err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove writable layer: %w", err)
+	}
+	return nil
+}

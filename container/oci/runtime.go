@@ -1,0 +1,557 @@
+// Package oci drives containers through the command line of any OCI runtime (runc, crun, runsc, kata).
+//
+// It owns INSTANCE.Run/oci (records, bundles, the runtime's own state), INSTANCE.Root/logs, INSTANCE.Root/containers (writable
+// layers) and the cgroups weir/INSTANCE/ID. It does not own images, network namespaces or links.
+//
+// Containers belong to nobody but the kernel: their output goes to files, no process of ours stands between. The one
+// process that opened the instance keeps a pidfd per container, so that a tick over 100 containers forks nothing.
+// Every step is recorded before it is taken; what a crash leaves half-made is found by that record and removed.
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container"
+	"weir.dev/weir/instance"
+)
+
+const (
+	defaultCLI      = "runc"
+	defaultLogBytes = 8 << 20
+	cliTimeout      = time.Minute      // of one runtime call
+	killTimeout     = 10 * time.Second // for processes to be gone after SIGKILL
+)
+
+var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+
+// Options of a Runtime; the zero value is useful.
+type Options struct {
+	CLI      string // name or path of the runtime, default runc
+	LogBytes int64  // a container's log is cut at this size, one older file is kept; default 8 MiB
+	// Adopt makes this process the reaper of the containers that it starts (PR_SET_CHILD_SUBREAPER), so that exit codes are known on
+	// every kernel, of the shortest run too. Without it they are known from Linux 6.15 on.
+	Adopt bool
+}
+
+// Runtime is container.Runtime over an OCI runtime's command line. See New.
+type Runtime struct {
+	inst     instance.Instance
+	cli      string
+	logBytes int64
+	cgroups  []hierarchy
+	seccomp  profiles
+
+	mu         sync.Mutex
+	containers map[string]*entry
+	closed     bool
+}
+
+var _ container.Runtime = (*Runtime)(nil)
+
+// entry is one container. turn is held through each lifecycle call; the other fields are guarded by Runtime.mu.
+type entry struct {
+	turn chan struct{} // a lock that ctx can leave
+	rec  record
+	proc *process // nil: no process known
+	gone bool     // deleted: whoever waited for turn looks again
+}
+
+// New opens the instance's containers: it takes over those that run and removes what a crash left half-made.
+func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("container runtime: not root: run weir as root")
+	}
+	if o.CLI == "" {
+		o.CLI = defaultCLI
+	}
+	if o.LogBytes <= 0 {
+		o.LogBytes = defaultLogBytes
+	}
+	cli, err := exec.LookPath(o.CLI)
+	if err != nil {
+		return nil, fmt.Errorf("container runtime %s: %w: install it (apt-get install runc) or name another with --runtime-cli", o.CLI, err)
+	}
+	cgroups, err := findHierarchies()
+	if err != nil {
+		return nil, fmt.Errorf("container runtime: %w", err)
+	}
+	r := &Runtime{inst: inst, cli: cli, logBytes: o.LogBytes, cgroups: cgroups, containers: map[string]*entry{}}
+	if err := r.makeDirs(); err != nil {
+		return nil, fmt.Errorf("container runtime: %w", err)
+	}
+	if o.Adopt {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return nil, fmt.Errorf("container runtime: become reaper: %w", err)
+		}
+	}
+	if err := r.recover(ctx); err != nil {
+		r.Close()
+		return nil, fmt.Errorf("container runtime: recover: %w", err)
+	}
+	return r, nil
+}
+
+// Close lets go of every container and leaves it as it is. A pending Wait returns an error.
+func (r *Runtime) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	for _, e := range r.containers {
+		if e.proc != nil {
+			e.proc.close()
+		}
+	}
+	return nil
+}
+
+func (r *Runtime) dir() string                 { return filepath.Join(r.inst.Run, "oci") }
+func (r *Runtime) stateDir() string            { return filepath.Join(r.dir(), "state") }
+func (r *Runtime) bundlesDir() string          { return filepath.Join(r.dir(), "bundles") }
+func (r *Runtime) bundle(id string) string     { return filepath.Join(r.bundlesDir(), id) }
+func (r *Runtime) logsDir() string             { return filepath.Join(r.inst.Root, "logs") }
+func (r *Runtime) logFile(id string) string    { return filepath.Join(r.logsDir(), id+".log") }
+func (r *Runtime) writableDir() string         { return filepath.Join(r.inst.Root, "containers") }
+func (r *Runtime) writable(id string) string   { return filepath.Join(r.writableDir(), id) }
+func (r *Runtime) cgroupPath(id string) string { return filepath.Join("/weir", r.inst.Name, id) }
+
+func (r *Runtime) makeDirs() error {
+	for _, dir := range []string{r.stateDir(), r.bundlesDir(), r.logsDir()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take gets a container's turn; release it by the returned function. With anew, an unknown container gets an entry.
+func (r *Runtime) take(ctx context.Context, id string, anew bool) (*entry, func(), error) {
+	if !idPattern.MatchString(id) {
+		return nil, nil, fmt.Errorf("container id %q: want 1 to 64 letters, digits, . _ or -, a letter or digit first", id)
+	}
+	for {
+		r.mu.Lock()
+		if r.closed {
+			r.mu.Unlock()
+			return nil, nil, fmt.Errorf("container %s: %w", id, os.ErrClosed)
+		}
+		e := r.containers[id]
+		if e == nil {
+			if !anew {
+				r.mu.Unlock()
+				return nil, nil, fmt.Errorf("container %s: %w", id, container.ErrNotFound)
+			}
+			e = &entry{turn: make(chan struct{}, 1)}
+			r.containers[id] = e
+		}
+		r.mu.Unlock()
+		select {
+		case e.turn <- struct{}{}:
+		case <-ctx.Done():
+			return nil, nil, fmt.Errorf("container %s: %w", id, ctx.Err())
+		}
+		r.mu.Lock()
+		gone := e.gone
+		r.mu.Unlock()
+		if !gone {
+			return e, func() { r.release(id, e) }, nil
+		}
+		<-e.turn
+	}
+}
+
+// release ends a turn; an entry that holds no container goes.
+func (r *Runtime) release(id string, e *entry) {
+	r.mu.Lock()
+	if e.rec.Phase == "" && !e.gone {
+		e.gone = true
+		delete(r.containers, id)
+	}
+	r.mu.Unlock()
+	<-e.turn
+}
+
+// status is called with r.mu held.
+func (e *entry) status() container.Status {
+	s := container.Status{ID: e.rec.Spec.ID, State: container.Stopped, Started: e.rec.Started, ExitCode: e.rec.ExitCode}
+	if e.proc == nil || e.proc.ended() {
+		return s
+	}
+	s.PID, s.ExitCode = e.proc.pid, -1
+	s.State = container.Running
+	if e.rec.Phase == phaseCreated {
+		s.State = container.Created
+	}
+	return s
+}
+
+func (r *Runtime) stateOf(e *entry) container.State {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e.rec.Phase == "" {
+		return ""
+	}
+	return e.status().State
+}
+
+// Create prepares a container: its process waits before the first instruction.
+func (r *Runtime) Create(ctx context.Context, s container.Spec) error {
+	return r.provide(ctx, s, false)
+}
+
+// Run is Create and Start in one call of the runtime.
+func (r *Runtime) Run(ctx context.Context, s container.Spec) error { return r.provide(ctx, s, true) }
+
+func (r *Runtime) provide(ctx context.Context, s container.Spec, run bool) error {
+	e, release, err := r.take(ctx, s.ID, true)
+	if err != nil {
+		return err
+	}
+	defer release()
+	switch state := r.stateOf(e); state {
+	case container.Created, container.Running:
+		if !equal(e.rec.Spec, s) {
+			return fmt.Errorf("container %s: %w: it is %s with another spec; delete it first", s.ID, container.ErrState, state)
+		}
+		if run && state == container.Created {
+			return r.start(ctx, e)
+		}
+		return nil
+	}
+	return r.make(ctx, e, s, run)
+}
+
+// make builds a container from nothing. What an earlier attempt left under the id goes first.
+func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool) (err error) {
+	if err := check(s); err != nil {
+		return fmt.Errorf("container %s: %w", s.ID, err)
+	}
+	if err := r.checkLimits(s); err != nil {
+		return fmt.Errorf("container %s: %w", s.ID, err)
+	}
+	if r.leftover(s.ID) {
+		if err := r.purge(ctx, e, s.ID, keepLog); err != nil {
+			return fmt.Errorf("container %s: %w", s.ID, err)
+		}
+	}
+	if err := r.makeDirs(); err != nil { // Destroy removes them
+		return fmt.Errorf("container %s: %w", s.ID, err)
+	}
+	r.mu.Lock()
+	e.rec, e.proc = record{Spec: s, Phase: phaseCreating, ExitCode: -1}, nil
+	r.mu.Unlock()
+	defer func() {
+		if err == nil {
+			return
+		}
+		// Half-made is worse than absent. The caller's ctx may have ended: the cleaning has its own.
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
+		defer cancel()
+		if perr := r.purge(clean, e, s.ID, keepLog); perr != nil {
+			err = errors.Join(err, perr)
+		}
+	}()
+	if err := r.writeBundle(e.rec); err != nil {
+		return fmt.Errorf("container %s: %w", s.ID, err)
+	}
+	verb := []string{"create"}
+	phase := phaseCreated
+	if run {
+		verb, phase = []string{"run", "--detach"}, phaseRunning
+	}
+	log, err := os.OpenFile(r.logFile(s.ID), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("container %s: open log: %w", s.ID, err)
+	}
+	defer log.Close()
+	bundle := r.bundle(s.ID)
+	args := append(verb, "--bundle", bundle, "--pid-file", filepath.Join(bundle, "pid"), s.ID)
+	if err := r.call(ctx, s.ID, log, args...); err != nil {
+		return fmt.Errorf("container %s: %w", s.ID, explain(err, s))
+	}
+	return r.settle(e, phase)
+}
+
+// settle takes over the process that the runtime made, and records it.
+func (r *Runtime) settle(e *entry, phase phase) error {
+	id := e.rec.Spec.ID
+	pid, err := readPID(filepath.Join(r.bundle(id), "pid"))
+	if err != nil {
+		return fmt.Errorf("container %s: %w", id, err)
+	}
+	proc, ticks, err := openProcess(pid, 0)
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("container %s: %w", id, err)
+	}
+	rec := e.rec
+	rec.Phase, rec.PID, rec.Ticks = phase, pid, ticks
+	if phase == phaseRunning {
+		rec.Started = time.Now()
+	}
+	if err := r.verifyLimits(rec.Spec); err != nil && proc != nil && !proc.ended() {
+		proc.close()
+		return fmt.Errorf("container %s: %w", id, err)
+	}
+	r.mu.Lock()
+	e.rec, e.proc = rec, proc
+	err = rec.write(r.bundle(id))
+	r.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("container %s: %w", id, err)
+	}
+	if proc != nil {
+		go r.watch(e, proc)
+	}
+	return nil
+}
+
+// watch waits for the end of a container's process and records it.
+func (r *Runtime) watch(e *entry, p *process) {
+	code, ok := p.wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !ok { // closed
+		return
+	}
+	if e.proc == p && !e.gone {
+		e.rec.ExitCode = code
+		if e.rec.Phase != "" {
+			// Losing this costs an exit code after a restart of the daemon, no more.
+			_ = e.rec.write(r.bundle(e.rec.Spec.ID))
+		}
+	}
+	close(p.done)
+	p.close()
+}
+
+// Start lets a created container run; a stopped one is made anew from its Spec.
+func (r *Runtime) Start(ctx context.Context, id string) error {
+	e, release, err := r.take(ctx, id, false)
+	if err != nil {
+		return err
+	}
+	defer release()
+	switch r.stateOf(e) {
+	case container.Running:
+		return nil
+	case container.Created:
+		return r.start(ctx, e)
+	case container.Stopped:
+		return r.make(ctx, e, e.rec.Spec, true)
+	}
+	return fmt.Errorf("container %s: %w", id, container.ErrNotFound)
+}
+
+func (r *Runtime) start(ctx context.Context, e *entry) error {
+	id := e.rec.Spec.ID
+	if err := r.setPhase(e, phaseStarting); err != nil {
+		return fmt.Errorf("container %s: %w", id, err)
+	}
+	if err := r.call(ctx, id, nil, "start", id); err != nil {
+		err = fmt.Errorf("container %s: %w", id, explain(err, e.rec.Spec))
+		return errors.Join(err, r.setPhase(e, phaseCreated))
+	}
+	r.mu.Lock()
+	e.rec.Started = time.Now()
+	r.mu.Unlock()
+	if err := r.setPhase(e, phaseRunning); err != nil {
+		return fmt.Errorf("container %s: %w", id, err)
+	}
+	return nil
+}
+
+func (r *Runtime) setPhase(e *entry, p phase) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e.rec.Phase = p
+	return e.rec.write(r.bundle(e.rec.Spec.ID))
+}
+
+// Stop sends SIGTERM, then SIGKILL after grace.
+func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) error {
+	e, release, err := r.take(ctx, id, false)
+	if errors.Is(err, container.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer release()
+	state := r.stateOf(e)
+	if state != container.Created && state != container.Running {
+		return nil
+	}
+	r.mu.Lock()
+	proc := e.proc
+	r.mu.Unlock()
+	if state == container.Running && grace > 0 {
+		if err := proc.signal(unix.SIGTERM); err != nil {
+			return fmt.Errorf("container %s: SIGTERM: %w", id, err)
+		}
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+		select {
+		case <-proc.done:
+			return nil
+		case <-ctx.Done(): // the caller is in a hurry: kill, then report
+		case <-timer.C:
+		}
+	}
+	return r.kill(context.WithoutCancel(ctx), id, proc)
+}
+
+// kill ends a container's first process and everything else in its cgroups.
+func (r *Runtime) kill(ctx context.Context, id string, proc *process) error {
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	if proc != nil {
+		if err := proc.signal(unix.SIGKILL); err != nil {
+			return fmt.Errorf("container %s: SIGKILL: %w", id, err)
+		}
+		select {
+		case <-proc.done:
+		case <-ctx.Done():
+			return fmt.Errorf("container %s: process %d does not end after SIGKILL: %w", id, proc.pid, ctx.Err())
+		}
+	}
+	if err := r.killCgroup(ctx, id); err != nil {
+		return fmt.Errorf("container %s: %w", id, err)
+	}
+	return nil
+}
+
+// Delete removes the container and all that belongs to it, its log too.
+func (r *Runtime) Delete(ctx context.Context, id string) error {
+	e, release, err := r.take(ctx, id, true)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return r.purge(ctx, e, id, dropLog)
+}
+
+// Status reports one container.
+func (r *Runtime) Status(_ context.Context, id string) (container.Status, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.containers[id]; e.known() {
+		return e.status(), nil
+	}
+	return container.Status{}, fmt.Errorf("container %s: %w", id, container.ErrNotFound)
+}
+
+// known is called with r.mu held.
+func (e *entry) known() bool { return e != nil && e.rec.Phase != "" && e.rec.Phase != phaseCreating }
+
+// List reports every container of this instance, in order of their ids. It also keeps their logs within bounds.
+func (r *Runtime) List(context.Context) ([]container.Status, error) {
+	r.mu.Lock()
+	out := make([]container.Status, 0, len(r.containers))
+	for _, e := range r.containers {
+		if e.known() {
+			out = append(out, e.status())
+		}
+	}
+	r.mu.Unlock()
+	slices.SortFunc(out, func(a, b container.Status) int { return strings.Compare(a.ID, b.ID) })
+	var errs []error
+	for _, s := range out {
+		if err := r.bound(s.ID); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// Wait blocks until the container's first process has ended.
+func (r *Runtime) Wait(ctx context.Context, id string) (container.Status, error) {
+	r.mu.Lock()
+	e := r.containers[id]
+	if !e.known() {
+		r.mu.Unlock()
+		return container.Status{}, fmt.Errorf("container %s: %w", id, container.ErrNotFound)
+	}
+	proc, status := e.proc, e.status()
+	r.mu.Unlock()
+	if status.State == container.Stopped {
+		return status, nil
+	}
+	select {
+	case <-proc.done:
+	case <-proc.closed:
+		return status, fmt.Errorf("wait for container %s: %w", id, os.ErrClosed)
+	case <-ctx.Done():
+		return status, fmt.Errorf("wait for container %s: %w", id, ctx.Err())
+	}
+	status.State, status.PID, status.ExitCode = container.Stopped, 0, proc.code
+	return status, nil
+}
+
+// Destroy removes every container of this instance, also those that only a crash left.
+func (r *Runtime) Destroy(ctx context.Context) error {
+	ids, err := r.everyID()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, r.Delete(ctx, id))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := r.removeCgroupRoots(); err != nil {
+		return err
+	}
+	for _, dir := range []string{r.dir(), r.logsDir(), r.writableDir()} {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("destroy containers: %w", err)
+		}
+	}
+	return nil
+}
+
+// everyID finds ids in every place where a container leaves something.
+func (r *Runtime) everyID() ([]string, error) {
+	set := map[string]bool{}
+	dirs := []string{r.bundlesDir(), r.stateDir(), r.writableDir()}
+	for _, h := range r.cgroups {
+		dirs = append(dirs, h.dir(r.cgroupPath("")))
+	}
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("find containers: %w", err)
+		}
+		for _, d := range entries {
+			if d.IsDir() && idPattern.MatchString(d.Name()) {
+				set[d.Name()] = true
+			}
+		}
+	}
+	ids := make([]string, 0, len(set))
+	for id := range set {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids, nil
+}
+
+func equal(a, b container.Spec) bool {
+	ja, errA := json.Marshal(a)
+	jb, errB := json.Marshal(b)
+	return errA == nil && errB == nil && string(ja) == string(jb)
+}
