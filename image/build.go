@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,8 +24,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/match"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
@@ -82,8 +83,9 @@ func (r Recipe) assemble(layers ...*memLayer) (v1.Image, error) {
 	return img, nil
 }
 
+// put writes the blobs, then the index in one step: who reads meanwhile sees the old image or the new one.
 func put(dir, name string, img v1.Image) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := removeCorrupt(dir); err != nil {
 		return err
 	}
 	p, err := layout.FromPath(dir)
@@ -93,17 +95,73 @@ func put(dir, name string, img v1.Image) error {
 	if err != nil {
 		return err
 	}
-	if err := p.ReplaceImage(img, match.Name(name), layout.WithAnnotations(map[string]string{refAnnotation: name})); err != nil {
+	if err := p.WriteImage(img); err != nil {
 		return err
 	}
-	// What the replaced image alone used goes.
-	unused, err := p.GarbageCollect()
+	desc, err := partial.Descriptor(img)
+	if err != nil {
+		return err
+	}
+	desc.Annotations = map[string]string{refAnnotation: name}
+	desc.ArtifactType = ""
+	refs, err := readIndex(dir)
+	if err != nil {
+		return err
+	}
+	index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}
+	for _, r := range refs {
+		if r.name != name {
+			index.Manifests = append(index.Manifests, r.desc)
+		}
+	}
+	index.Manifests = append(index.Manifests, *desc)
+	slices.SortFunc(index.Manifests, func(a, b v1.Descriptor) int {
+		return strings.Compare(a.Annotations[refAnnotation], b.Annotations[refAnnotation])
+	})
+	raw, err := json.MarshalIndent(index, "", "  ")
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(dir, "index.json")
+	if err := os.WriteFile(file+".new", append(raw, '\n'), 0o644); err != nil {
+		return err
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		return err
+	}
+	unused, err := p.GarbageCollect() // what a replaced image alone used
 	if err != nil {
 		return err
 	}
 	for _, h := range unused {
 		if err := p.RemoveBlob(h); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// removeCorrupt takes blobs out of the layout that are not what their name says, as the writer takes a blob that exists for good.
+func removeCorrupt(dir string) error {
+	blobs, err := filepath.Glob(filepath.Join(dir, "blobs", "sha256", "*"))
+	if err != nil {
+		return err
+	}
+	for _, file := range blobs {
+		f, err := os.Open(file)
+		if err != nil {
+			return err
+		}
+		h := sha256.New()
+		_, err = io.Copy(h, f)
+		f.Close()
+		if err != nil {
+			return err
+		}
+		if hex.EncodeToString(h.Sum(nil)) != filepath.Base(file) {
+			if err := os.Remove(file); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
