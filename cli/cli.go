@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -220,7 +219,11 @@ func wantArgs(least, most int, what string) cobra.PositionalArgs {
 		if most == 0 {
 			return usage("%s takes no arguments, got %q", cmd.CommandPath(), strings.Join(args, " "))
 		}
-		return usage("%s: want %s, got %d arguments", cmd.CommandPath(), what, len(args))
+		got := "nothing"
+		if len(args) > 0 {
+			got = fmt.Sprintf("%q", strings.Join(args, " "))
+		}
+		return usage("%s wants %s, got %s", cmd.CommandPath(), what, got)
 	}
 }
 
@@ -239,7 +242,7 @@ func (a *app) load(paths []string) (*file.File, error) {
 	f, err := file.Load(paths, a.Stdin)
 	var pathErr *os.PathError
 	if errors.As(err, &pathErr) {
-		return nil, withCode(ExitInvalid, fmt.Errorf("%s %s: %w", pathErr.Op, filepath.Clean(pathErr.Path), pathErr.Err))
+		return nil, withCode(ExitInvalid, fmt.Errorf("%s: %w", pathErr.Path, pathErr.Err))
 	}
 	return f, err
 }

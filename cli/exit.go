@@ -125,9 +125,17 @@ func errorText(ctx context.Context, err error, command string) string {
 	case errors.As(err, &bad):
 		return bad.Error()
 	case exitCode(ctx, err) == ExitUsage:
-		return fmt.Sprintf("weir: %v\nSee '%s --help'.", err, command)
+		return fmt.Sprintf("%s\nSee '%s --help'.", own(err.Error()), command)
 	}
-	return "weir: " + err.Error()
+	return own(err.Error())
+}
+
+// own says who speaks, unless the text does.
+func own(text string) string {
+	if strings.HasPrefix(text, "weir ") {
+		return text
+	}
+	return "weir: " + text
 }
 
 func exitCodesTopic() *cobra.Command {

@@ -23,7 +23,7 @@ func (a *app) getCommand() *cobra.Command {
 		Short: "List objects, or get some by name",
 		Long: fmt.Sprintf(`List objects of a kind, or get some by name. Kinds: %s; "all" is everything but events and
 operations. Singular and plural will do. Ports and rules with their counters are read live from the switch of each host:
-"get ports", "get rules", "get counters" (both).`, strings.Join(plurals(), ", ")),
+"get ports", "get rules", "get counters" (both), perhaps of one host by name.`, strings.Join(plurals(), ", ")),
 		Example: `  weir get functions
   weir get policy guests -o yaml
   weir get all
@@ -261,7 +261,11 @@ func (a *app) getLive(ctx context.Context, c *api.Client, kind string, hosts []s
 		all = append(all, counters)
 	}
 	if a.structured() {
-		return a.encode(liveOf(kind, all))
+		keep(kind, all)
+		if len(all) == 1 {
+			return a.encode(all[0])
+		}
+		return a.encode(map[string]any{"items": all})
 	}
 	for i, counters := range all {
 		if len(all) > 1 {
@@ -287,19 +291,16 @@ func (a *app) getLive(ctx context.Context, c *api.Client, kind string, hosts []s
 	return nil
 }
 
-// liveOf keeps of the counters what was asked for.
-func liveOf(kind string, all []api.Counters) any {
-	switch kind {
-	case "ports":
-		for i := range all {
-			all[i].Rules = nil
-		}
-	case "rules":
-		for i := range all {
-			all[i].Ports = nil
+// keep takes away what was not asked for.
+func keep(kind string, all []api.Counters) {
+	for i := range all {
+		switch kind {
+		case "ports":
+			all[i].Rules = []api.RuleCounters{}
+		case "rules":
+			all[i].Ports = []api.PortCounters{}
 		}
 	}
-	return map[string]any{"items": all}
 }
 
 func portTable(ports []api.PortCounters, wide bool) table {

@@ -51,6 +51,7 @@ const (
 	maxLogBytes   = 16 << 20 // then it becomes weir.log.1
 	maxTailBytes  = 16 << 10
 	maxTailLines  = 20
+	endGrace      = 10 * time.Second
 )
 
 func (a *app) upCommand() *cobra.Command {
@@ -177,9 +178,20 @@ func (a *app) detach(cmd *cobra.Command, i instance.Instance, timeout time.Durat
 			return withCode(max(child.ProcessState.ExitCode(), ExitFailure),
 				fmt.Errorf("the daemon ended at once (%v); %s has:\n%s", child.ProcessState, log.Name(), tail(log.Name(), begin)))
 		case <-ctx.Done(): // half up is no state to leave behind
-			_ = child.Process.Signal(syscall.SIGTERM)
+			putDown(child.Process, died)
 			return fmt.Errorf("%w; %s has:\n%s", context.Cause(ctx), log.Name(), tail(log.Name(), begin))
 		}
+	}
+}
+
+// putDown ends a daemon that does not come up, the hard way if it must.
+func putDown(p *os.Process, died <-chan struct{}) {
+	_ = p.Signal(syscall.SIGTERM)
+	select {
+	case <-died:
+	case <-time.After(endGrace):
+		_ = p.Kill()
+		<-died
 	}
 }
 

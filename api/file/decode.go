@@ -36,6 +36,9 @@ func (d *decoder) position(t *token.Token) Position {
 }
 
 func (d *decoder) fail(at Position, path, hint, format string, args ...any) {
+	if len(path) > maxPath {
+		path = path[:maxPath] + "..."
+	}
 	p := Problem{Problem: api.Problem{Path: path, Message: fmt.Sprintf(format, args...), Hint: hint,
 		File: at.File, Line: at.Line, Column: at.Column}}
 	if at.Line >= 1 && at.Line <= len(d.lines) {
@@ -80,11 +83,15 @@ func (d *decoder) parse(text string) (ast.Node, bool) {
 			return nil, false
 		}
 		at := d.position(syntax.GetToken())
+		message := strings.TrimSpace(strings.ReplaceAll(syntax.GetMessage(), "\t", "<tab>"))
 		hint := ""
-		if at.Line >= 1 && at.Line <= len(d.lines) && strings.HasPrefix(strings.TrimLeft(d.lines[at.Line-1], " "), "\t") {
+		switch {
+		case at.Line >= 1 && at.Line <= len(d.lines) && strings.HasPrefix(strings.TrimLeft(d.lines[at.Line-1], " "), "\t"):
 			hint = "YAML indents with spaces, never with tabs"
+		case strings.Contains(message, "not allowed in this context"):
+			hint = "look at the indentation, and whether each [ and { is closed"
 		}
-		d.fail(at, "", hint, "%s", strings.TrimSpace(strings.ReplaceAll(syntax.GetMessage(), "\t", "<tab>")))
+		d.fail(at, "", hint, "%s", message)
 		return nil, false
 	}
 	var body ast.Node
@@ -196,6 +203,10 @@ func (d *decoder) entries(n *ast.MappingNode, path string) []entry {
 			continue
 		}
 		e := entry{name: key.GetToken().Value, key: key, value: v.Value}
+		if d.glued(v, key) {
+			d.fail(d.start(v.Value), join(path, e.name), "", "want a space after the colon")
+			continue
+		}
 		if first, twice := at[e.name]; twice {
 			d.fail(d.start(key), join(path, e.name), "keep one of them", "is given twice, first in line %d", first.Line)
 			continue
@@ -212,6 +223,16 @@ func (d *decoder) entries(n *ast.MappingNode, path string) []entry {
 		}
 	}
 	return own
+}
+
+// glued tells that a plain key, its colon and its value have no space between them: other YAML readers take that for one word.
+func (d *decoder) glued(v *ast.MappingValueNode, key ast.Node) bool {
+	quoted := key.GetToken().Type == token.DoubleQuoteType || key.GetToken().Type == token.SingleQuoteType
+	if quoted || v.Value == nil || v.Start == nil || v.Value.Type() == ast.NullType {
+		return false
+	}
+	colon, value := d.position(v.Start), d.start(v.Value)
+	return colon.Line == value.Line && value.Column == colon.Column+1
 }
 
 // merged lists what a merge key brings: a mapping or a list of mappings, the first to name a key wins.
@@ -450,6 +471,9 @@ func (d *decoder) mismatch(n ast.Node, at Position, path string, into reflect.Va
 		hint = fmt.Sprintf("put it in quotes: %q", text)
 	case into.Kind() == reflect.Slice && text != "":
 		hint = "put it in brackets: [" + text + "]"
+	case into.Kind() == reflect.Int64 && text != "" && strings.Trim(text, "0123456789") == "":
+		d.fail(at, path, "", "the number %s is too large", text)
+		return
 	case into.Kind() == reflect.Bool && slices.Contains([]string{"yes", "on", "1", "True", "TRUE"}, text):
 		hint = "write true"
 	case into.Kind() == reflect.Bool && slices.Contains([]string{"no", "off", "0", "False", "FALSE"}, text):

@@ -27,6 +27,7 @@ const (
 	maxNodes    = 1 << 20 // after aliases are expanded
 	maxNesting  = 32
 	maxProblems = 20 // reported; the rest is counted
+	maxPath     = 200
 )
 
 // Stdin is the path that means standard input.
