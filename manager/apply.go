@@ -1,0 +1,116 @@
+package manager
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/http"
+	"slices"
+
+	"weir.dev/weir/api"
+)
+
+// apply merges a document into what exists, in one transaction or not at all.
+func (m *Manager) apply(w http.ResponseWriter, r *http.Request) error {
+	var req api.ApplyRequest
+	if err := readBody(w, r, &req); err != nil {
+		return err
+	}
+	var result api.ApplyResult
+	if req.Plan {
+		st, err := m.load(r.Context())
+		if err != nil {
+			return err
+		}
+		if result.Changes, err = st.apply(req); err != nil {
+			return err
+		}
+		result.Revision = st.revision
+		return answer(w, http.StatusOK, result)
+	}
+	var last *state
+	err := m.edit(r.Context(), func(st *state) (err error) {
+		last = st
+		result.Changes, err = st.apply(req)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	result.Revision = last.revision
+	return answer(w, http.StatusOK, result)
+}
+
+// apply changes the state as the request says and tells what that changes.
+func (st *state) apply(req api.ApplyRequest) ([]api.Change, error) {
+	changes := []api.Change{}
+	for _, n := range nouns() {
+		if !n.declared {
+			continue
+		}
+		specs := documentSpecs(req.Document, n.kind)
+		for _, name := range sortedKeys(specs) {
+			old := st.get(n.kind, name)
+			now, err := st.set(n, name, specs[name])
+			if err != nil {
+				return nil, err
+			}
+			c := api.Change{Action: "unchanged", Kind: n.kind, Name: name}
+			switch {
+			case old == nil:
+				c.Action = "create"
+			case old != now:
+				c.Action, c.Fields = "update", differences(old.Spec, now.Spec)
+			}
+			changes = append(changes, c)
+		}
+		if req.Prune {
+			changes = append(changes, st.prune(n, specs)...)
+		}
+	}
+	if err := st.check(); err != nil {
+		return nil, err
+	}
+	relations := relate(st.objects, st.before)
+	for i, c := range changes {
+		if c.Action != "unchanged" {
+			changes[i].Affects = relations.affects(ref{c.Kind, c.Name}, st.objects[api.KindEndpoint])
+		}
+	}
+	return changes, nil
+}
+
+// prune deletes what a document does not name.
+func (st *state) prune(n noun, named map[string]json.RawMessage) []api.Change {
+	var changes []api.Change
+	for _, name := range sortedKeys(st.objects[n.kind]) {
+		if _, ok := named[name]; ok || st.get(n.kind, name).Deleting != nil {
+			continue
+		}
+		st.remove(n, name)
+		changes = append(changes, api.Change{Action: "delete", Kind: n.kind, Name: name})
+	}
+	slices.SortFunc(changes, func(a, b api.Change) int { return cmp.Compare(a.Name, b.Name) })
+	return changes
+}
+
+func documentSpecs(d api.Document, kind api.Kind) map[string]json.RawMessage {
+	switch kind {
+	case api.KindEndpoint:
+		return rawSpecs(d.Endpoints)
+	case api.KindFunction:
+		return rawSpecs(d.Functions)
+	case api.KindChain:
+		return rawSpecs(d.Chains)
+	case api.KindPolicy:
+		return rawSpecs(d.Policies)
+	}
+	return nil
+}
+
+func rawSpecs[S any](m map[string]S) map[string]json.RawMessage {
+	out := make(map[string]json.RawMessage, len(m))
+	for name, s := range m {
+		out[name] = marshal(&s)
+	}
+	return out
+}

@@ -1,0 +1,257 @@
+package manager
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/store"
+)
+
+// handler is a handler whose error becomes a problem, unless it has begun to answer.
+type handler func(w http.ResponseWriter, r *http.Request) error
+
+// routes registers every path, for the server and for its OpenAPI document alike.
+func (m *Manager) routes() {
+	for _, rt := range m.table() {
+		m.mux.Handle(rt.method+" "+rt.path, m.serve(rt.path, rt.handler))
+	}
+	m.mux.Handle("/", m.serve("other", m.unknown))
+}
+
+// route is a path of the API and what the OpenAPI document says of it.
+type route struct {
+	method, path string
+	handler      handler
+	id, summary  string
+	query        []string // parameters, of those that are documented in parameters
+	body         any      // zero value
+	answers      map[int]any
+	problems     []int
+}
+
+// table lists the paths.
+func (m *Manager) table() []route {
+	var out []route
+	for _, n := range nouns() {
+		out = append(out, m.nounRoutes(n)...)
+	}
+	for _, verb := range []string{"start", "stop", "restart"} {
+		out = append(out, route{method: "POST", path: "/v1/functions/{name}/" + verb, id: verb + "-function",
+			summary: verb + " a function; the operation tells when it is done", answers: map[int]any{202: api.Operation{}}, problems: []int{404, 409},
+			handler: func(w http.ResponseWriter, r *http.Request) error { return m.verb(w, r, verb) }})
+	}
+	return append(out,
+		route{method: "GET", path: "/v1/functions/{name}/logs", id: "logs", summary: "what a function writes to its standard output and error, as text",
+			query: []string{"tail", "follow"}, answers: map[int]any{200: text("text/plain")}, problems: []int{404, 409}, handler: m.logs},
+		route{method: "POST", path: "/v1/functions/{name}/exec", id: "exec", summary: "run a process in a function, over a connection upgraded to " + api.ExecProtocol,
+			query: []string{"arg", "env", "tty"}, answers: map[int]any{101: nil}, problems: []int{400, 404, 409, 426}, handler: m.exec},
+		route{method: "GET", path: "/v1/hosts/{name}/counters", id: "counters", summary: "a host's ports and rules with their counters, read live from its switch",
+			answers: map[int]any{200: api.Counters{}}, problems: []int{404, 503}, handler: m.counters},
+		route{method: "GET", path: "/v1/policies/{name}/path", id: "path", summary: "the ports that a policy's packets really meet, with live counters",
+			answers: map[int]any{200: api.PolicyPath{}}, problems: []int{404, 503}, handler: m.path},
+		route{method: "POST", path: "/v1/apply", id: "apply", summary: "check a whole document, then commit it in one step or not at all",
+			body: api.ApplyRequest{}, answers: map[int]any{200: api.ApplyResult{}}, problems: []int{400, 409, 422, 507}, handler: m.apply},
+		route{method: "POST", path: "/v1/status", id: "report", summary: "an agent's news of many objects, in one transaction",
+			body: api.StatusReport{}, answers: map[int]any{204: nil}, problems: []int{400, 422, 507}, handler: m.report},
+		route{method: "GET", path: "/v1/openapi.json", id: "openapi", summary: "this document", answers: map[int]any{200: text("application/json")}, handler: m.openapi},
+		route{method: "GET", path: "/healthz", id: "health", summary: "200 when the manager answers and its store works",
+			answers: map[int]any{200: health{}}, problems: []int{503}, handler: m.health},
+		route{method: "GET", path: "/metrics", id: "metrics", summary: "metrics in the Prometheus format", answers: map[int]any{200: text("text/plain")}, handler: m.metricsPage},
+	)
+}
+
+type health struct {
+	Status string `json:"status"`
+}
+
+// text is an answer that is no JSON, by its content type.
+type text string
+
+// nounRoutes are the paths of one kind.
+func (m *Manager) nounRoutes(n noun) []route {
+	bind := func(f func(noun, http.ResponseWriter, *http.Request) error) handler {
+		return func(w http.ResponseWriter, r *http.Request) error { return f(n, w, r) }
+	}
+	all, one := "/v1/"+n.kind.Plural(), "/v1/"+n.kind.Plural()+"/{name}"
+	query := []string{"name", "watch", "revision"}
+	switch n.kind {
+	case api.KindEvent:
+		query = append(query, "kind", "object", "severity", "limit")
+	case api.KindOperation:
+		query = append(query, "kind", "object", "limit")
+	}
+	out := []route{
+		{method: "GET", path: all, id: "list-" + n.kind.Plural(), summary: "all " + n.kind.Plural() + ", or with watch their changes as server-sent events",
+			query: query, answers: map[int]any{200: listOf{n.object}}, problems: []int{400, 410, 503}, handler: bind(m.list)},
+		{method: "GET", path: one, id: "get-" + string(n.kind), summary: "one " + string(n.kind),
+			answers: map[int]any{200: n.object, 304: nil}, problems: []int{404}, handler: bind(m.get)},
+	}
+	if n.spec == nil {
+		return out
+	}
+	gone := map[int]any{204: nil}
+	if n.twoPhase {
+		gone = map[int]any{202: api.Operation{}}
+	}
+	return append(out,
+		route{method: "PUT", path: one, id: "put-" + string(n.kind), summary: "make one or replace its spec; only spec is read",
+			body: specOf{n.spec}, answers: map[int]any{200: n.object, 201: n.object}, problems: []int{400, 409, 412, 413, 415, 422, 507}, handler: bind(m.put)},
+		route{method: "PATCH", path: one, id: "patch-" + string(n.kind), summary: "merge into its spec (RFC 7386)",
+			body: mergeOf{n.spec}, answers: map[int]any{200: n.object}, problems: []int{400, 404, 409, 412, 413, 415, 422, 507}, handler: bind(m.patch)},
+		route{method: "DELETE", path: one, id: "delete-" + string(n.kind), summary: "delete one that nobody uses",
+			answers: gone, problems: []int{404, 409, 412}, handler: bind(m.remove)},
+	)
+}
+
+// serve counts, logs, bounds and turns errors into problems.
+func (m *Manager) serve(path string, h handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		t := &tracked{ResponseWriter: w}
+		defer func() {
+			if p := recover(); p != nil {
+				m.Log.Error("panic in a request", "method", r.Method, "path", r.URL.Path, "panic", p)
+				m.fail(t, r, fmt.Errorf("panic: %v", p))
+			}
+			m.metrics.request(r.Method, path, t.status, time.Since(began))
+		}()
+		if err := h(t, r); err != nil {
+			m.fail(t, r, err)
+		}
+	})
+}
+
+// tracked remembers whether an answer has begun.
+type tracked struct {
+	http.ResponseWriter
+	status int
+}
+
+func (t *tracked) WriteHeader(status int) {
+	if t.status == 0 {
+		t.status = status
+	}
+	t.ResponseWriter.WriteHeader(status)
+}
+
+func (t *tracked) Write(p []byte) (int, error) {
+	if t.status == 0 {
+		t.status = http.StatusOK
+	}
+	return t.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController find the connection.
+func (t *tracked) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+func (m *Manager) fail(t *tracked, r *http.Request, err error) {
+	if r.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		return // the client is gone
+	}
+	p := problemOf(err)
+	p.Instance = r.URL.Path
+	if p.Status >= 500 {
+		m.Log.Error("request", "method", r.Method, "path", r.URL.Path, "status", p.Status, "error", err)
+	}
+	if t.status != 0 {
+		return
+	}
+	if p.Status == http.StatusServiceUnavailable {
+		t.Header().Set("Retry-After", "1")
+	}
+	t.Header().Del("ETag")
+	t.Header().Set("Content-Type", "application/problem+json")
+	t.WriteHeader(p.Status)
+	_, _ = t.Write(append(marshal(p), '\n'))
+}
+
+// problemOf makes a problem of any error.
+func problemOf(err error) *api.ProblemError {
+	var p *api.ProblemError
+	status := http.StatusInternalServerError
+	switch {
+	case errors.As(err, &p):
+		c := *p
+		return &c
+	case errors.Is(err, store.ErrNotFound):
+		status = http.StatusNotFound
+	case errors.Is(err, store.ErrConflict):
+		status = http.StatusConflict
+	case errors.Is(err, store.ErrCompacted):
+		status = http.StatusGone
+	case errors.Is(err, store.ErrFull):
+		status = http.StatusInsufficientStorage
+	case errors.Is(err, store.ErrTooLarge):
+		status = http.StatusRequestEntityTooLarge
+	case errors.Is(err, store.ErrStopped), errors.Is(err, store.ErrLagging):
+		status = http.StatusServiceUnavailable
+	case errors.Is(err, context.DeadlineExceeded):
+		status = http.StatusGatewayTimeout
+	}
+	return api.Refuse(status, err.Error())
+}
+
+// unknown answers for what is in no route: 405 where another method is, else 404.
+func (m *Manager) unknown(w http.ResponseWriter, r *http.Request) error {
+	var allowed []string
+	for _, method := range []string{"GET", "PUT", "PATCH", "POST", "DELETE"} {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, pattern := m.mux.Handler(other); pattern != "/" && pattern != "" {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) == 0 || slices.Contains(allowed, r.Method) {
+		return api.Refuse(http.StatusNotFound, fmt.Sprintf("no such path: %s: see /v1/openapi.json", r.URL.Path))
+	}
+	for _, method := range allowed {
+		w.Header().Add("Allow", method)
+	}
+	return api.Refuse(http.StatusMethodNotAllowed, fmt.Sprintf("%s %s is not possible: want %v", r.Method, r.URL.Path, allowed))
+}
+
+// readBody decodes a bounded JSON body strictly.
+func readBody(w http.ResponseWriter, r *http.Request, v any) error {
+	if kind := r.Header.Get("Content-Type"); kind != "" {
+		t, _, err := mime.ParseMediaType(kind)
+		if err != nil || t != "application/json" && t != "application/merge-patch+json" {
+			return api.Refuse(http.StatusUnsupportedMediaType, fmt.Sprintf("content type %q: want application/json", kind))
+		}
+	}
+	c := http.NewResponseController(w)
+	_ = c.SetReadDeadline(time.Now().Add(bodyTimeout)) // not possible on every kind of connection
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	_ = c.SetReadDeadline(time.Time{})
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return api.Refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d MiB: apply in smaller parts", maxBody>>20))
+	}
+	if err != nil {
+		return api.Refuse(http.StatusBadRequest, "the body could not be read: "+err.Error())
+	}
+	return decodeStrict(raw, v, "")
+}
+
+// answer writes JSON.
+func answer(w http.ResponseWriter, status int, v any) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // the client is gone, if that fails
+	return nil
+}

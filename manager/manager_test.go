@@ -1,0 +1,121 @@
+package manager_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/manager"
+	"weir.dev/weir/store"
+	"weir.dev/weir/store/mem"
+)
+
+const patience = 10 * time.Second
+
+// bench is a manager that serves on a Unix socket and on loopback TCP.
+type bench struct {
+	*api.Client
+	m      *manager.Manager
+	store  store.Store
+	socket string
+	url    string
+	token  string
+	stop   func() // ends Serve and waits
+}
+
+// shortDir is a directory whose path leaves room for Unix sockets.
+func shortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "weir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func start(t testing.TB, o manager.Options) *bench {
+	t.Helper()
+	return startIn(t, shortDir(t), o)
+}
+
+func startIn(t testing.TB, dir string, o manager.Options) *bench {
+	t.Helper()
+	if o.Store == nil {
+		o.Store = mem.New()
+	}
+	m, err := manager.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{m: m, store: o.Store, socket: filepath.Join(dir, "api.sock")}
+	tokenFile := filepath.Join(dir, "token")
+	s, err := m.Listen(manager.ServeOptions{Socket: b.socket, TCP: "127.0.0.1:0", TokenFile: tokenFile})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.url = "http://" + s.TCPAddr().String()
+	secret, err := os.ReadFile(tokenFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.token = string(secret[:len(secret)-1])
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx) }()
+	stopped := false
+	b.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	}
+	t.Cleanup(b.stop)
+	if b.Client, err = api.Dial(api.Options{Socket: b.socket}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Client.Close)
+	return b
+}
+
+func ctx(t testing.TB) context.Context {
+	t.Helper()
+	c, cancel := context.WithTimeout(context.Background(), 6*patience)
+	t.Cleanup(cancel)
+	return c
+}
+
+// must fails the test unless the call worked.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// demo is the document of the README.
+func demo() api.Document {
+	return api.Document{
+		Endpoints: map[string]api.EndpointSpec{
+			"alice": {Netns: "alice", Interface: "eth0", Address: "10.9.0.1/24"},
+			"bob":   {Netns: "bob", Interface: "eth0", Address: "10.9.0.2/24"},
+		},
+		Functions: map[string]api.FunctionSpec{
+			"fw":  {Image: "firewall", Config: map[string]any{"allow": []any{"tcp/80", "icmp"}}, Memory: "64M"},
+			"w1":  {Image: "wire"},
+			"mon": {Image: "monitor"},
+		},
+		Chains:   map[string]api.ChainSpec{"web": {Path: "fw | w1 | tap:mon"}},
+		Policies: map[string]api.PolicySpec{"guests": {From: "alice", To: "bob", Match: []string{"tcp/80"}, Chain: "web", Priority: 100}},
+	}
+}

@@ -1,0 +1,43 @@
+package manager
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// metrics of one manager, in a registry of its own.
+type metrics struct {
+	handler  http.Handler
+	requests *prometheus.HistogramVec
+	watches  prometheus.Gauge
+}
+
+func newMetrics() *metrics {
+	m := &metrics{
+		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "weir_api_request_seconds", Help: "Time of API requests by path and status; streams count as long as they last.",
+			Buckets: []float64{.001, .01, .1, 1, 10},
+		}, []string{"method", "path", "status"}),
+		watches: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_api_watches", Help: "Watches that are open."}),
+	}
+	r := prometheus.NewRegistry()
+	r.MustRegister(m.requests, m.watches)
+	m.handler = promhttp.HandlerFor(r, promhttp.HandlerOpts{})
+	return m
+}
+
+func (m *metrics) request(method, path string, status int, d time.Duration) {
+	if path == "other" {
+		method = "other" // clients choose it: bounded here
+	}
+	m.requests.WithLabelValues(method, path, strconv.Itoa(status)).Observe(d.Seconds())
+}
+
+func (m *Manager) metricsPage(w http.ResponseWriter, r *http.Request) error {
+	m.metrics.handler.ServeHTTP(w, r)
+	return nil
+}

@@ -1,0 +1,206 @@
+package manager
+
+import (
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"weir.dev/weir/api"
+)
+
+// Bodies that are no type of their own.
+type (
+	listOf  struct{ item any }
+	specOf  struct{ spec any }
+	mergeOf struct{ spec any }
+)
+
+// OpenAPI is the document (OpenAPI 3.1) of what this manager serves.
+func (m *Manager) OpenAPI() ([]byte, error) {
+	d := &document{registry: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)}
+	doc := &huma.OpenAPI{
+		OpenAPI: "3.1.0",
+		Info: &huma.Info{Title: "Weir", Version: "v1",
+			Description: "Every change of an object has a revision. A list carries the revision to watch from; a watch resumes from it."},
+		Components: &huma.Components{
+			Schemas:         d.registry,
+			SecuritySchemes: map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer", Description: "on TCP; the Unix socket needs none"}},
+		},
+		Security: []map[string][]string{{"token": {}}, {}},
+	}
+	for _, rt := range m.table() {
+		doc.AddOperation(d.operation(rt))
+	}
+	b, err := json.Marshal(doc)
+	if err != nil {
+		return nil, err
+	}
+	var tree any
+	if err := json.Unmarshal(b, &tree); err != nil { // sorts the members: the same document every time
+		return nil, err
+	}
+	b, err = json.MarshalIndent(tree, "", "  ")
+	return append(b, '\n'), err
+}
+
+func (m *Manager) openapi(w http.ResponseWriter, _ *http.Request) error {
+	b, err := m.OpenAPI()
+	if err != nil {
+		return err
+	}
+	return answer(w, http.StatusOK, json.RawMessage(b))
+}
+
+// document makes schemas of types.
+type document struct{ registry huma.Registry }
+
+func (d *document) operation(rt route) *huma.Operation {
+	op := &huma.Operation{
+		OperationID: rt.id, Method: rt.method, Path: rt.path, Summary: rt.summary,
+		Responses: map[string]*huma.Response{},
+	}
+	if strings.Contains(rt.path, "{name}") {
+		op.Parameters = append(op.Parameters, &huma.Param{Name: "name", In: "path", Required: true, Schema: &huma.Schema{Type: "string"}})
+	}
+	for _, q := range rt.query {
+		op.Parameters = append(op.Parameters, queryParameter(q))
+	}
+	if rt.method == "PUT" || rt.method == "PATCH" || rt.method == "DELETE" {
+		op.Parameters = append(op.Parameters,
+			&huma.Param{Name: "If-Match", In: "header", Description: "only if the object is at this revision, as its ETag says", Schema: &huma.Schema{Type: "string"}})
+	}
+	if rt.method == "PUT" {
+		op.Parameters = append(op.Parameters,
+			&huma.Param{Name: "If-None-Match", In: "header", Description: "*: only if there is no such object", Schema: &huma.Schema{Type: "string"}})
+	}
+	if rt.body != nil {
+		kind := "application/json"
+		if rt.method == "PATCH" {
+			kind = "application/merge-patch+json"
+		}
+		op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{kind: {Schema: d.schema(rt.body)}}}
+	}
+	for status, body := range rt.answers {
+		op.Responses[strconv.Itoa(status)] = d.answer(rt, status, body)
+	}
+	problem := map[string]*huma.MediaType{"application/problem+json": {Schema: d.schema(api.ProblemError{})}}
+	for _, status := range append(rt.problems, http.StatusUnauthorized, http.StatusInternalServerError) {
+		op.Responses[strconv.Itoa(status)] = &huma.Response{Description: http.StatusText(status), Content: problem}
+	}
+	return op
+}
+
+func (d *document) answer(rt route, status int, body any) *huma.Response {
+	r := &huma.Response{Description: http.StatusText(status)}
+	header := func(name, what string) {
+		if r.Headers == nil {
+			r.Headers = map[string]*huma.Param{}
+		}
+		r.Headers[name] = &huma.Param{Description: what, Schema: &huma.Schema{Type: "string"}}
+	}
+	switch body := body.(type) {
+	case nil:
+		return r
+	case text:
+		r.Content = map[string]*huma.MediaType{string(body): {Schema: &huma.Schema{}}}
+		return r
+	case listOf:
+		header("Weir-Revision", "the revision to watch from")
+		r.Content = map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: "string",
+			Description: "with watch: events put and delete with the object as data; an id is the revision to resume from"}}}
+	default:
+		if strings.HasSuffix(rt.path, "/{name}") && status != http.StatusAccepted {
+			header("ETag", "the object's revision")
+		}
+	}
+	if status == http.StatusAccepted || status == http.StatusCreated {
+		header("Location", "the path of what was made")
+	}
+	if r.Content == nil {
+		r.Content = map[string]*huma.MediaType{}
+	}
+	r.Content["application/json"] = &huma.MediaType{Schema: d.schema(body)}
+	return r
+}
+
+func (d *document) schema(v any) *huma.Schema {
+	no := false
+	switch v := v.(type) {
+	case listOf:
+		return &huma.Schema{Type: "object", Required: []string{"items", "revision"}, AdditionalProperties: no, Properties: map[string]*huma.Schema{
+			"items":    {Type: "array", Items: d.schema(v.item)},
+			"revision": {Type: "integer", Format: "int64"},
+		}}
+	case specOf:
+		return &huma.Schema{Type: "object", Required: []string{"spec"}, Properties: map[string]*huma.Schema{"spec": d.schema(v.spec)},
+			Description: "the object as GET shows it will do: its other members are not read"}
+	case mergeOf:
+		return &huma.Schema{Type: "object", Required: []string{"spec"}, Properties: map[string]*huma.Schema{
+			"spec": {Type: "object", AdditionalProperties: true, Description: "members to change; null removes one"}}}
+	}
+	t := reflect.TypeOf(v)
+	s := d.registry.Schema(t, true, t.Name())
+	d.optional()
+	return s
+}
+
+// optional takes from the required fields those that Go leaves out when they are zero: huma knows omitempty only.
+func (d *document) optional() {
+	for name, s := range d.registry.Map() {
+		t := d.registry.TypeFromRef("#/components/schemas/" + name)
+		if t == nil || t.Kind() != reflect.Struct {
+			continue
+		}
+		for _, f := range reflect.VisibleFields(t) {
+			tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if strings.Contains(options, "omitzero") {
+				s.Required = without(s.Required, tag)
+			}
+		}
+	}
+}
+
+func without(list []string, drop string) []string {
+	out := list[:0]
+	for _, s := range list {
+		if s != drop {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func queryParameter(name string) *huma.Param {
+	p := &huma.Param{Name: name, In: "query", Schema: &huma.Schema{Type: "string"}}
+	switch name {
+	case "name":
+		p.Description = "only the object of this name"
+	case "watch":
+		p.Description, p.Schema, p.AllowEmptyValue = "stream changes as server-sent events", &huma.Schema{Type: "boolean"}, true
+	case "revision":
+		p.Description, p.Schema = "watch changes after this revision; without it the watch begins with what is there", &huma.Schema{Type: "integer", Format: "int64"}
+	case "kind":
+		p.Description = "only what is about objects of this kind"
+	case "object":
+		p.Description = "only what is about the object of this name"
+	case "severity":
+		p.Description, p.Schema = "at least this severe", &huma.Schema{Type: "string", Enum: []any{"info", "warning", "error"}}
+	case "limit":
+		p.Description, p.Schema = "at most this many, the newest", &huma.Schema{Type: "integer"}
+	case "tail":
+		p.Description, p.Schema = "only the last lines; 0 all", &huma.Schema{Type: "integer"}
+	case "follow":
+		p.Description, p.Schema, p.AllowEmptyValue = "go on as more is written", &huma.Schema{Type: "boolean"}, true
+	case "arg":
+		p.Description, p.Required, p.Schema = "the program and its arguments, one each", true, &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}
+	case "env":
+		p.Description, p.Schema = "NAME=value, one each", &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}
+	case "tty":
+		p.Description, p.Schema = "give the process a terminal", &huma.Schema{Type: "boolean"}
+	}
+	return p
+}

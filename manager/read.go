@@ -1,0 +1,134 @@
+package manager
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/store"
+)
+
+// get answers with one object.
+func (m *Manager) get(n noun, w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	i, err := m.Store.Get(r.Context(), store.Key(n.kind, name))
+	if errors.Is(err, store.ErrNotFound) {
+		return notFound(n.kind, name)
+	}
+	if err != nil {
+		return err
+	}
+	w.Header().Set("ETag", api.ETag(i.Revision))
+	if none := r.Header.Get("If-None-Match"); none != "" && etagIn(none, i.Revision) {
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	return answer(w, http.StatusOK, wire(i))
+}
+
+// list answers with all objects of a kind, or with a watch.
+func (m *Manager) list(n noun, w http.ResponseWriter, r *http.Request) error {
+	f, err := filterOf(r, n.kind)
+	if err != nil {
+		return err
+	}
+	if wantsWatch(r) {
+		return m.watch(n, f, w, r)
+	}
+	items, rev, err := m.Store.List(r.Context(), store.Prefix(n.kind), store.ListOptions{})
+	if err != nil {
+		return err
+	}
+	out := api.List[json.RawMessage]{Items: []json.RawMessage{}, Revision: rev}
+	for _, i := range items {
+		if f.match(store.NameOf(i.Key), i.Value) {
+			out.Items = append(out.Items, wire(i))
+		}
+	}
+	if f.limit > 0 && len(out.Items) > f.limit {
+		out.Items = out.Items[len(out.Items)-f.limit:] // their names sort by time: the newest
+	}
+	w.Header().Set("Weir-Revision", strconv.FormatInt(rev, 10))
+	return answer(w, http.StatusOK, out)
+}
+
+// filter selects from a list or a watch.
+type filter struct {
+	name, object string
+	kind         api.Kind
+	severity     int
+	limit        int
+}
+
+// filterOf reads the query.
+func filterOf(r *http.Request, kind api.Kind) (filter, error) {
+	q := r.URL.Query()
+	f := filter{name: q.Get("name")}
+	history := kind == api.KindEvent || kind == api.KindOperation
+	var problems []api.Problem
+	for _, key := range sortedKeys(q) {
+		ok := true
+		switch key {
+		case "name", "watch", "revision":
+		case "object", "kind", "limit":
+			ok = history
+		case "severity":
+			ok = kind == api.KindEvent
+		default:
+			ok = false
+		}
+		if !ok {
+			problems = append(problems, api.Problem{Path: "query." + key, Message: "unknown parameter", Hint: "see /v1/openapi.json"})
+		}
+	}
+	f.object, f.kind = q.Get("object"), api.Kind(q.Get("kind"))
+	if s := q.Get("severity"); s != "" {
+		if f.severity = rank(api.Severity(s)); f.severity == 0 {
+			problems = append(problems, api.Problem{Path: "query.severity", Message: "is " + strconv.Quote(s), Hint: "want info, warning or error"})
+		}
+	}
+	if s := q.Get("limit"); s != "" {
+		var err error
+		if f.limit, err = strconv.Atoi(s); err != nil || f.limit < 1 {
+			problems = append(problems, api.Problem{Path: "query.limit", Message: "is " + strconv.Quote(s), Hint: "want a number from 1"})
+		}
+	}
+	if len(problems) > 0 {
+		return f, api.Refuse(http.StatusBadRequest, "the query is refused", problems...)
+	}
+	return f, nil
+}
+
+// rank orders severities; 0 is none.
+func rank(s api.Severity) int {
+	switch s {
+	case api.Info:
+		return 1
+	case api.Warning:
+		return 2
+	case api.Error:
+		return 3
+	}
+	return 0
+}
+
+// match tells whether an object in stored form is selected.
+func (f filter) match(name string, value []byte) bool {
+	if f.name != "" && f.name != name {
+		return false
+	}
+	if f.object == "" && f.kind == "" && f.severity == 0 {
+		return true
+	}
+	var v struct {
+		Kind     api.Kind
+		Object   string
+		Severity api.Severity
+	}
+	if json.Unmarshal(value, &v) != nil {
+		return false
+	}
+	return (f.object == "" || f.object == v.Object) && (f.kind == "" || f.kind == v.Kind) && rank(v.Severity) >= f.severity
+}

@@ -1,0 +1,166 @@
+package manager
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"weir.dev/weir/api"
+)
+
+// chainFunctions are the functions of a path "fw | w1 | tap:mon", in order. Of a path that is wrong: what can be told.
+func chainFunctions(path string) []string {
+	var out []string
+	for hop := range strings.SplitSeq(path, "|") {
+		hop = strings.TrimPrefix(strings.TrimSpace(hop), "tap:")
+		if hop = strings.TrimSpace(hop); hop != "" && !slices.Contains(out, hop) {
+			out = append(out, hop)
+		}
+	}
+	return out
+}
+
+// relations tells who notices a change of an object.
+type relations struct {
+	functions map[string][]string // of a chain
+	chainsOf  map[string][]string // with a function
+	policies  map[string][]string // over a chain
+	at        map[string][]string // policies from or to an endpoint
+	policy    map[string]api.PolicySpec
+}
+
+// relate reads the relations of both what was and what will be.
+func relate(sets ...map[api.Kind]map[string]*object) relations {
+	r := relations{map[string][]string{}, map[string][]string{}, map[string][]string{}, map[string][]string{}, map[string]api.PolicySpec{}}
+	add := func(m map[string][]string, k, v string) {
+		if !slices.Contains(m[k], v) {
+			m[k] = append(m[k], v)
+		}
+	}
+	for _, set := range sets {
+		for name, o := range set[api.KindChain] {
+			var spec api.ChainSpec
+			if o == nil || json.Unmarshal(o.Spec, &spec) != nil {
+				continue
+			}
+			for _, f := range chainFunctions(spec.Path) {
+				add(r.functions, name, f)
+				add(r.chainsOf, f, name)
+			}
+		}
+		for name, o := range set[api.KindPolicy] {
+			var spec api.PolicySpec
+			if o == nil || json.Unmarshal(o.Spec, &spec) != nil {
+				continue
+			}
+			r.policy[name] = spec
+			add(r.policies, spec.Chain, name)
+			add(r.at, spec.From, name)
+			add(r.at, spec.To, name)
+		}
+	}
+	return r
+}
+
+// affects are the objects that notice a change of this one, as kind/name, sorted.
+func (r relations) affects(c ref, endpoints map[string]*object) []string {
+	var out []string
+	add := func(kind api.Kind, names ...string) {
+		for _, n := range names {
+			out = append(out, ref{kind, n}.String())
+		}
+	}
+	switch c.kind {
+	case api.KindEndpoint:
+		add(api.KindPolicy, r.at[c.name]...)
+	case api.KindFunction:
+		for _, chain := range r.chainsOf[c.name] {
+			add(api.KindChain, chain)
+			add(api.KindPolicy, r.policies[chain]...)
+		}
+	case api.KindChain:
+		add(api.KindFunction, r.functions[c.name]...)
+		add(api.KindPolicy, r.policies[c.name]...)
+	case api.KindPolicy:
+		spec := r.policy[c.name]
+		add(api.KindFunction, r.functions[spec.Chain]...)
+		for _, end := range []string{spec.From, spec.To} {
+			if endpoints[end] != nil {
+				add(api.KindEndpoint, end)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// inUse refuses to delete what others name.
+func (st *state) inUse(c ref) error {
+	r := relate(st.objects)
+	var users []string
+	switch c.kind {
+	case api.KindEndpoint:
+		users = prefixed(api.KindPolicy, r.at[c.name])
+	case api.KindFunction:
+		users = prefixed(api.KindChain, r.chainsOf[c.name])
+	case api.KindChain:
+		users = prefixed(api.KindPolicy, r.policies[c.name])
+	}
+	if len(users) == 0 {
+		return nil
+	}
+	slices.Sort(users)
+	var problems []api.Problem
+	for _, u := range users {
+		problems = append(problems, api.Problem{Path: u, Message: "uses " + c.String(), Hint: "delete or change it first"})
+	}
+	return api.Refuse(http.StatusConflict, fmt.Sprintf("%s %s is in use by %s: nothing was changed", c.kind, c.name, strings.Join(users, ", ")), problems...)
+}
+
+func prefixed(kind api.Kind, names []string) []string {
+	out := make([]string, len(names))
+	for i, n := range names {
+		out[i] = ref{kind, n}.String()
+	}
+	return out
+}
+
+// differences lists the fields in which two specs differ: "memory: 64M -> 128M".
+func differences(old, spec json.RawMessage) []string {
+	a, b := map[string]string{}, map[string]string{}
+	flatten("", old, a)
+	flatten("", spec, b)
+	var out []string
+	for _, k := range sortedKeys(a) {
+		if v, ok := b[k]; !ok {
+			out = append(out, k+": "+a[k]+" -> (unset)")
+		} else if v != a[k] {
+			out = append(out, k+": "+a[k]+" -> "+v)
+		}
+	}
+	for _, k := range sortedKeys(b) {
+		if _, ok := a[k]; !ok {
+			out = append(out, k+": (unset) -> "+b[k])
+		}
+	}
+	return out
+}
+
+// flatten puts every scalar and list of a JSON object under its dotted path.
+func flatten(path string, raw json.RawMessage, out map[string]string) {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(raw, &members) == nil && members != nil {
+		for k, v := range members {
+			flatten(join(path, k), v, out)
+		}
+		return
+	}
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		out[path] = text
+		return
+	}
+	out[path] = string(raw)
+}

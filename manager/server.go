@@ -1,0 +1,284 @@
+package manager
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"weir.dev/weir/api"
+)
+
+const (
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	drainTimeout  = 5 * time.Second
+	maxHeader     = 256 << 10
+	maxConns      = 2_000 // of the TCP listener
+)
+
+// ServeOptions say where the API is offered.
+type ServeOptions struct {
+	Socket      string // Unix socket, mode 0600: whoever can open it is root
+	TCP         string // host:port, "" none; needs the token
+	TokenFile   string // made with mode 0600 if it does not exist
+	AllowRemote bool   // let TCP be more than loopback
+}
+
+// Server is a manager that listens.
+type Server struct {
+	m         *Manager
+	socket    string
+	listeners []net.Listener
+	tcp       net.Addr
+	token     []byte
+}
+
+// Listen takes the socket and the port; Serve answers on them.
+func (m *Manager) Listen(o ServeOptions) (*Server, error) {
+	s := &Server{m: m}
+	if o.TCP != "" {
+		if err := s.listenTCP(o); err != nil {
+			return nil, err
+		}
+	}
+	if o.Socket != "" {
+		l, err := listenUnix(o.Socket)
+		if err != nil {
+			s.close()
+			return nil, err
+		}
+		s.socket = o.Socket
+		s.listeners = append(s.listeners, l)
+	}
+	return s, nil
+}
+
+// TCPAddr is where TCP is served, nil if nowhere.
+func (s *Server) TCPAddr() net.Addr { return s.tcp }
+
+func (s *Server) listenTCP(o ServeOptions) error {
+	host, _, err := net.SplitHostPort(o.TCP)
+	if err != nil {
+		return fmt.Errorf("listen on %q: %w: want host:port, for example 127.0.0.1:7411", o.TCP, err)
+	}
+	ip := net.ParseIP(host)
+	if !o.AllowRemote && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return fmt.Errorf("listen on %q: that is not loopback, and the token would travel in clear: use 127.0.0.1, or allow it explicitly", o.TCP)
+	}
+	if s.token, err = token(o.TokenFile); err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", o.TCP)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", o.TCP, err)
+	}
+	s.tcp = l.Addr()
+	s.listeners = append(s.listeners, limited{l, make(chan struct{}, maxConns)})
+	return nil
+}
+
+// token reads the bearer token, or makes one. A file that others can read is refused.
+func token(path string) ([]byte, error) {
+	if path == "" {
+		return nil, errors.New("listen on TCP: no token file given")
+	}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return newToken(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("token: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("token: %s has mode %04o: others may have read it: delete it (a new one is made at the next start)", path, info.Mode().Perm())
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("token: %w", err)
+	}
+	t := strings.TrimSpace(string(b))
+	if len(t) < 32 {
+		return nil, fmt.Errorf("token: %s holds %d characters: want at least 32; delete it (a new one is made at the next start)", path, len(t))
+	}
+	return []byte(t), nil
+}
+
+// newToken writes a token of 256 random bits, whole or not at all.
+func newToken(path string) ([]byte, error) {
+	var raw [32]byte
+	_, _ = rand.Read(raw[:]) // never fails
+	t := base64.RawURLEncoding.EncodeToString(raw[:])
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("token: %w", err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".token-*") // mode 0600
+	if err != nil {
+		return nil, fmt.Errorf("token: %w", err)
+	}
+	defer os.Remove(f.Name())
+	_, err = f.WriteString(t + "\n")
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return nil, fmt.Errorf("token: %w", err)
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return nil, fmt.Errorf("token: %w", err)
+	}
+	return []byte(t), nil
+}
+
+// listenUnix listens on a socket of mode 0600. It is made in a directory that only its owner can enter, then moved: at no moment
+// can others open it. A socket that nobody answers on is left over from a crash and replaced.
+func listenUnix(path string) (net.Listener, error) {
+	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		conn.Close()
+		return nil, fmt.Errorf("listen on %s: another weir answers there: stop it with `weir down`, or use another --name", path)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	defer os.RemoveAll(dir)
+	fresh := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := errors.Join(os.Chmod(fresh, 0o600), os.Rename(fresh, path)); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	return l, nil
+}
+
+func (s *Server) close() {
+	for _, l := range s.listeners {
+		l.Close()
+	}
+	if s.socket != "" {
+		os.Remove(s.socket)
+	}
+}
+
+// Serve answers until ctx ends; then it lets requests finish for a few seconds, and ends streams at once.
+func (s *Server) Serve(ctx context.Context) error {
+	defer s.close()
+	if len(s.listeners) == 0 {
+		return errors.New("serve: neither a socket nor a TCP address given")
+	}
+	streams, endStreams := context.WithCancel(context.Background())
+	defer endStreams()
+	srv := &http.Server{
+		Handler:           s.handler(),
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.m.Log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			_, remote := c.LocalAddr().(*net.TCPAddr)
+			return context.WithValue(context.WithValue(ctx, streamsKey{}, streams), remoteKey{}, remote)
+		},
+	}
+	ended := make(chan error, len(s.listeners))
+	for _, l := range s.listeners {
+		go func() { ended <- srv.Serve(l) }()
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-ended:
+	}
+	endStreams()
+	drain, cancel := context.WithTimeout(context.Background(), drainTimeout)
+	defer cancel()
+	if srv.Shutdown(drain) != nil {
+		srv.Close()
+	}
+	if err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the API: %w", err)
+	}
+	return nil
+}
+
+type (
+	streamsKey struct{} // context of the connection: ends when streams have to
+	remoteKey  struct{} // bool: came over TCP
+)
+
+// streamContext ends with the request or when the server wants to stop, whichever is first.
+func (m *Manager) streamContext(r *http.Request) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(r.Context())
+	if streams, ok := r.Context().Value(streamsKey{}).(context.Context); ok {
+		stop := context.AfterFunc(streams, cancel)
+		return ctx, func() { stop(); cancel() }
+	}
+	return ctx, cancel
+}
+
+// Handler serves the API without asking who calls.
+func (m *Manager) Handler() http.Handler { return m.mux }
+
+// handler asks those who come over TCP for the token, for all but the health check.
+func (s *Server) handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		remote, _ := r.Context().Value(remoteKey{}).(bool)
+		if remote && r.URL.Path != "/healthz" && !s.authorized(r) {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="weir"`)
+			s.m.fail(&tracked{ResponseWriter: w}, r, api.Refuse(http.StatusUnauthorized,
+				"the bearer token is missing or wrong: it is in the token file of weir's root directory"))
+			return
+		}
+		s.m.mux.ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) authorized(r *http.Request) bool {
+	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare([]byte(strings.TrimSpace(given)), s.token) == 1
+}
+
+// limited bounds the connections of a listener.
+type limited struct {
+	net.Listener
+	slots chan struct{}
+}
+
+func (l limited) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case l.slots <- struct{}{}:
+			return &limitedConn{Conn: c, release: sync.OnceFunc(func() { <-l.slots })}, nil
+		default:
+			c.Close() // too many: the client sees a reset and tries again
+		}
+	}
+}
+
+type limitedConn struct {
+	net.Conn
+	release func()
+}
+
+func (c *limitedConn) Close() error {
+	defer c.release()
+	return c.Conn.Close()
+}

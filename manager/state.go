@@ -1,0 +1,250 @@
+package manager
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/store"
+)
+
+// epochKey changes with every change of a spec: a transaction that was checked against the whole document holds only if
+// the document is still the same.
+const epochKey = "meta/spec"
+
+// state is everything declared, as it is at one epoch, and what an edit makes of it.
+type state struct {
+	m        *Manager
+	epoch    int64
+	revision int64
+	objects  map[api.Kind]map[string]*object // after the edit
+	before   map[api.Kind]map[string]*object // what it replaced; nil: was not there
+	order    []ref
+	made     []*api.Operation // new operations
+}
+
+type ref struct {
+	kind api.Kind
+	name string
+}
+
+func (r ref) String() string { return string(r.kind) + "/" + r.name }
+
+// load reads all declared objects and hosts. The epoch is read first: what changes later makes the commit fail.
+func (m *Manager) load(ctx context.Context) (*state, error) {
+	st := &state{m: m, objects: map[api.Kind]map[string]*object{}, before: map[api.Kind]map[string]*object{}}
+	i, err := m.Store.Get(ctx, epochKey)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, err
+	}
+	st.epoch = i.Revision
+	for _, n := range nouns() {
+		if n.spec == nil {
+			continue
+		}
+		list, rev, err := store.List[object](ctx, m.Store, n.kind)
+		if err != nil {
+			return nil, err
+		}
+		st.revision = rev
+		st.objects[n.kind], st.before[n.kind] = make(map[string]*object, len(list)), map[string]*object{}
+		for k := range list {
+			st.objects[n.kind][list[k].Name] = &list[k]
+		}
+	}
+	return st, nil
+}
+
+func (st *state) get(kind api.Kind, name string) *object { return st.objects[kind][name] }
+
+// touch remembers what an object was before its first change.
+func (st *state) touch(kind api.Kind, name string) {
+	if _, ok := st.before[kind][name]; ok {
+		return
+	}
+	st.before[kind][name] = st.objects[kind][name]
+	st.order = append(st.order, ref{kind, name})
+}
+
+// set gives an object a spec in stored form. A spec that is equal changes nothing.
+func (st *state) set(n noun, name string, spec json.RawMessage) (*object, error) {
+	cur := st.get(n.kind, name)
+	if cur != nil && cur.Deleting != nil {
+		return nil, api.Refuse(http.StatusConflict, fmt.Sprintf("%s %s is being deleted: wait until it is gone, then make it anew", n.kind, name))
+	}
+	if cur == nil {
+		st.touch(n.kind, name)
+		cur = st.m.newObject(n, name, spec)
+		st.objects[n.kind][name] = cur
+		return cur, nil
+	}
+	if n.kind == api.KindFunction {
+		spec = keepVerbs(cur.Spec, spec)
+	}
+	if string(cur.Spec) == string(spec) {
+		return cur, nil
+	}
+	st.touch(n.kind, name)
+	next := *cur
+	next.Spec = spec
+	next.Generation++
+	next.Updated = st.m.Now().UTC()
+	st.objects[n.kind][name] = &next
+	return &next, nil
+}
+
+// keepVerbs leaves a function's state and restart count as the verbs left them, where a new spec does not say.
+func keepVerbs(old, spec json.RawMessage) json.RawMessage {
+	var a, b api.FunctionSpec
+	if json.Unmarshal(old, &a) != nil || json.Unmarshal(spec, &b) != nil {
+		return spec
+	}
+	b.State = cmp.Or(b.State, a.State)
+	b.Restart = max(b.Restart, a.Restart)
+	return marshal(b)
+}
+
+// remove deletes an object, in two phases where an agent has to take it down first: then the operation is returned.
+func (st *state) remove(n noun, name string) *api.Operation {
+	cur := st.get(n.kind, name)
+	if !n.twoPhase {
+		st.touch(n.kind, name)
+		delete(st.objects[n.kind], name)
+		return nil
+	}
+	if cur.Deleting == nil {
+		st.touch(n.kind, name)
+		next := *cur
+		now := st.m.Now().UTC()
+		next.Deleting, next.Updated = &now, now
+		st.objects[n.kind][name] = &next
+		cur = &next
+	}
+	return st.operation("delete", ref{n.kind, name}, cur.Generation)
+}
+
+// document is the desired state: what is being deleted is no part of it any more.
+func (st *state) document() (api.Document, error) {
+	d := api.Document{}
+	var err error
+	read := func(kind api.Kind, f func(name string, spec []byte) error) {
+		for name, o := range st.objects[kind] {
+			if e := f(name, o.Spec); e != nil && o.Deleting == nil {
+				err = fmt.Errorf("stored %s/%s: %w", kind, name, e)
+			}
+		}
+	}
+	d.Endpoints = specs[api.EndpointSpec](read, st, api.KindEndpoint)
+	d.Functions = specs[api.FunctionSpec](read, st, api.KindFunction)
+	d.Chains = specs[api.ChainSpec](read, st, api.KindChain)
+	d.Policies = specs[api.PolicySpec](read, st, api.KindPolicy)
+	return d, err
+}
+
+func specs[S any](read func(api.Kind, func(string, []byte) error), st *state, kind api.Kind) map[string]S {
+	out := make(map[string]S, len(st.objects[kind]))
+	read(kind, func(name string, spec []byte) error {
+		if st.objects[kind][name].Deleting != nil {
+			return nil
+		}
+		var s S
+		if err := json.Unmarshal(spec, &s); err != nil {
+			return err
+		}
+		out[name] = s
+		return nil
+	})
+	return out
+}
+
+// check validates the whole document.
+func (st *state) check() error {
+	d, err := st.document()
+	if err != nil {
+		return err
+	}
+	problems := st.m.Validate(d)
+	if len(problems) == 0 {
+		return nil
+	}
+	detail := "the specification has a problem: nothing was changed"
+	if len(problems) > 1 {
+		detail = fmt.Sprintf("the specification has %d problems: nothing was changed", len(problems))
+	}
+	return api.Refuse(http.StatusUnprocessableEntity, detail, problems...)
+}
+
+// commit writes all changes in one transaction, if nothing that they were checked against has changed.
+func (st *state) commit(ctx context.Context) error {
+	if len(st.order) == 0 && len(st.made) == 0 {
+		return nil
+	}
+	conds := []store.Cond{{Key: epochKey, Revision: st.epoch}}
+	ops := []store.Op{{Key: epochKey, Value: []byte("{}")}}
+	for _, made := range st.made {
+		o, err := operationOps(made)
+		if err != nil {
+			return err
+		}
+		ops = append(ops, o...)
+	}
+	for _, r := range st.order {
+		var at int64
+		if old := st.before[r.kind][r.name]; old != nil {
+			at = old.Revision
+		}
+		conds = append(conds, store.Cond{Key: store.Key(r.kind, r.name), Revision: at})
+		now := st.objects[r.kind][r.name]
+		if now == nil {
+			ops = append(ops, store.Delete(r.kind, r.name))
+			continue
+		}
+		op, err := store.Put(r.kind, now)
+		if err != nil {
+			return err
+		}
+		ops = append(ops, op)
+	}
+	rev, err := st.m.Store.Txn(ctx, conds, ops)
+	if err != nil {
+		return err
+	}
+	st.revision = rev
+	for _, r := range st.order {
+		if o := st.objects[r.kind][r.name]; o != nil {
+			o.Revision = rev
+		}
+	}
+	for _, op := range st.made {
+		op.Revision = rev
+	}
+	return nil
+}
+
+// edit loads the state, lets f change it, and commits; when someone else was faster, all over again.
+func (m *Manager) edit(ctx context.Context, f func(*state) error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for range editAttempts {
+		st, err := m.load(ctx)
+		if err != nil {
+			return err
+		}
+		if err := f(st); err != nil {
+			return err
+		}
+		err = st.commit(ctx)
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err == nil && len(st.made) > 0 {
+			m.trim(ctx, api.KindOperation, maxOperations)
+		}
+		return err
+	}
+	return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("others changed the specification %d times meanwhile: try again", editAttempts))
+}

@@ -1,0 +1,206 @@
+package manager
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/store"
+)
+
+// maxReportEvents bounds the events of one report.
+const maxReportEvents = 1000
+
+// report takes an agent's news. Only what differs is written, in one transaction.
+func (m *Manager) report(w http.ResponseWriter, r *http.Request) error {
+	var req api.StatusReport
+	if err := readBody(w, r, &req); err != nil {
+		return err
+	}
+	if req.Host == "" && req.HostState != nil {
+		return api.Refuse(http.StatusUnprocessableEntity, "a host's status without its name", api.Problem{Path: "host", Message: "is empty"})
+	}
+	if len(req.Events) > maxReportEvents {
+		return api.Refuse(http.StatusUnprocessableEntity, fmt.Sprintf("%d events in one report: want at most %d", len(req.Events), maxReportEvents))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for range editAttempts {
+		err := m.reportOnce(r.Context(), req)
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if len(req.Events) > 0 {
+			m.trim(r.Context(), api.KindEvent, maxEvents)
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("others changed the objects %d times meanwhile: try again", editAttempts))
+}
+
+// news is a report on its way into a transaction.
+type news struct {
+	m       *Manager
+	conds   []store.Cond
+	ops     []store.Op
+	changed map[ref]*object // nil: removed
+}
+
+func (m *Manager) reportOnce(ctx context.Context, req api.StatusReport) error {
+	n := &news{m: m, changed: map[ref]*object{}}
+	err := errors.Join(
+		statuses(ctx, n, api.KindEndpoint, req.Endpoints, func(s api.EndpointStatus) bool { return s.State == "deleted" }),
+		statuses(ctx, n, api.KindFunction, req.Functions, func(s api.FunctionStatus) bool { return s.State == api.FunctionDeleted }),
+		statuses(ctx, n, api.KindChain, req.Chains, nil),
+		statuses(ctx, n, api.KindPolicy, req.Policies, nil),
+		n.host(ctx, req.Host, req.HostState),
+		n.events(req.Host, req.Events),
+	)
+	if err != nil {
+		return err
+	}
+	if len(n.changed) > 0 {
+		if err := n.operations(ctx); err != nil {
+			return err
+		}
+	}
+	if len(n.ops) == 0 {
+		return nil
+	}
+	_, err = m.Store.Txn(ctx, n.conds, n.ops)
+	return err
+}
+
+// manyStatuses is from how many objects on a kind is read at once instead of one by one.
+const manyStatuses = 8
+
+// statuses adds the statuses that differ. gone tells whether an object that is being deleted is down.
+func statuses[S any](ctx context.Context, n *news, kind api.Kind, in map[string]S, gone func(S) bool) error {
+	cur, err := n.read(ctx, kind, sortedKeys(in))
+	if err != nil {
+		return err
+	}
+	for _, name := range sortedKeys(in) {
+		o, s := cur[name], in[name]
+		if o == nil {
+			continue
+		}
+		if o.Deleting != nil && gone != nil && gone(s) {
+			n.conds = append(n.conds, store.Cond{Key: store.Key(kind, name), Revision: o.Revision})
+			n.ops = append(n.ops, store.Delete(kind, name))
+			n.changed[ref{kind, name}] = nil
+			continue
+		}
+		if err := n.put(kind, o, marshal(s)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *news) read(ctx context.Context, kind api.Kind, names []string) (map[string]*object, error) {
+	out := make(map[string]*object, len(names))
+	if len(names) >= manyStatuses {
+		list, _, err := store.List[object](ctx, n.m.Store, kind)
+		for i := range list {
+			out[list[i].Name] = &list[i]
+		}
+		return out, err
+	}
+	for _, name := range names {
+		o, err := store.Get[object](ctx, n.m.Store, kind, name)
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out[name] = &o
+	}
+	return out, nil
+}
+
+// put adds an object's new status, if it differs.
+func (n *news) put(kind api.Kind, o *object, status json.RawMessage) error {
+	if string(o.Status) == string(status) {
+		return nil
+	}
+	o.Status = status
+	o.Updated = n.m.Now().UTC()
+	op, err := store.Put(kind, o)
+	if err != nil {
+		return err
+	}
+	n.conds = append(n.conds, store.Cond{Key: op.Key, Revision: o.Revision})
+	n.ops = append(n.ops, op)
+	n.changed[ref{kind, o.Name}] = o
+	return nil
+}
+
+// host adds a host's status; the host appears with its first.
+func (n *news) host(ctx context.Context, name string, s *api.HostStatus) error {
+	if s == nil {
+		return nil
+	}
+	if err := checkName(api.KindHost, name); err != nil {
+		return err
+	}
+	o, err := store.Get[object](ctx, n.m.Store, api.KindHost, name)
+	if errors.Is(err, store.ErrNotFound) {
+		o = *n.m.newObject(nounOf(api.KindHost), name, marshal(api.HostSpec{}))
+	} else if err != nil {
+		return err
+	}
+	return n.put(api.KindHost, &o, marshal(s))
+}
+
+func (n *news) events(host string, events []api.Event) error {
+	for i := range events {
+		e := events[i]
+		now := n.m.Now().UTC()
+		if e.Time.IsZero() {
+			e.Time = now
+		}
+		if e.Severity == "" {
+			e.Severity = api.Info
+		}
+		if e.Host == "" {
+			e.Host = host
+		}
+		e.Meta = api.Meta{Name: timeName(now), UID: newUID(), Created: now}
+		op, err := store.Put(api.KindEvent, &e)
+		if err != nil {
+			return err
+		}
+		n.ops = append(n.ops, op)
+	}
+	return nil
+}
+
+// operations adds the operations that the changes move on.
+func (n *news) operations(ctx context.Context) error {
+	open, err := n.m.openOperations(ctx, n.changed)
+	if err != nil {
+		return err
+	}
+	for _, op := range open {
+		at := op.Revision
+		if !advance(op, n.changed[ref{op.Kind, op.Object}], n.m.Now().UTC()) {
+			continue
+		}
+		ops, err := operationOps(op)
+		if err != nil {
+			return err
+		}
+		n.conds = append(n.conds, store.Cond{Key: store.Key(api.KindOperation, op.Name), Revision: at})
+		n.ops = append(n.ops, ops...)
+	}
+	return nil
+}

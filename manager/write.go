@@ -1,0 +1,178 @@
+package manager
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"weir.dev/weir/api"
+)
+
+func notFound(kind api.Kind, name string) error {
+	return api.Refuse(http.StatusNotFound, fmt.Sprintf("%s %q not found", kind, name))
+}
+
+// written is the body of PUT and PATCH: the object as GET shows it, of which only the spec counts.
+type written struct {
+	api.Meta
+	Spec   json.RawMessage `json:"spec"`
+	Status json.RawMessage `json:"status,omitempty"`
+}
+
+// preconditions evaluates If-Match and If-None-Match (RFC 9110, 13.1) of a write.
+func preconditions(r *http.Request, kind api.Kind, name string, cur *object) error {
+	if match := r.Header.Get("If-Match"); match != "" {
+		switch {
+		case cur == nil:
+			return api.Refuse(http.StatusPreconditionFailed, fmt.Sprintf("%s %s does not exist (any more)", kind, name))
+		case !etagIn(match, cur.Revision):
+			return api.Refuse(http.StatusPreconditionFailed,
+				fmt.Sprintf("%s %s changed meanwhile: it is at revision %d: read it again and repeat your change", kind, name, cur.Revision))
+		}
+	}
+	if none := r.Header.Get("If-None-Match"); none != "" && cur != nil && etagIn(none, cur.Revision) {
+		return api.Refuse(http.StatusPreconditionFailed, fmt.Sprintf("%s %s exists already, at revision %d", kind, name, cur.Revision))
+	}
+	return nil
+}
+
+func etagIn(header string, revision int64) bool {
+	for tag := range strings.SplitSeq(header, ",") {
+		tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")
+		if tag == "*" || tag == api.ETag(revision) {
+			return true
+		}
+	}
+	return false
+}
+
+// put makes an object or replaces its spec.
+func (m *Manager) put(n noun, w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	var body written
+	if err := readBody(w, r, &body); err != nil {
+		return err
+	}
+	if body.Name != "" && body.Name != name {
+		return api.Refuse(http.StatusUnprocessableEntity, fmt.Sprintf("the body is about %s %q, the path about %q", n.kind, body.Name, name),
+			api.Problem{Path: "name", Message: fmt.Sprintf("is %q", body.Name), Hint: "leave it out, or write " + name})
+	}
+	spec, err := n.decodeSpec(body.Spec, "spec")
+	if err != nil {
+		return err
+	}
+	return m.replace(n, w, r, name, func(*object) (json.RawMessage, error) { return spec, nil })
+}
+
+// patch merges into a spec (RFC 7386).
+func (m *Manager) patch(n noun, w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	var body written
+	if err := readBody(w, r, &body); err != nil {
+		return err
+	}
+	if len(body.Status) > 0 {
+		return api.Refuse(http.StatusUnprocessableEntity, "status is written by agents only",
+			api.Problem{Path: "status", Message: "cannot be patched", Hint: "patch spec"})
+	}
+	return m.replace(n, w, r, name, func(cur *object) (json.RawMessage, error) {
+		if cur == nil {
+			return nil, notFound(n.kind, name)
+		}
+		var target, patch any
+		if err := json.Unmarshal(cur.Spec, &target); err != nil {
+			return nil, fmt.Errorf("stored %s %s: %w", n.kind, name, err)
+		}
+		if len(body.Spec) == 0 {
+			return cur.Spec, nil
+		}
+		if err := json.Unmarshal(body.Spec, &patch); err != nil {
+			return nil, badJSON(body.Spec, err)
+		}
+		return n.decodeSpec(marshal(mergePatch(target, patch)), "spec")
+	})
+}
+
+// replace writes one object's spec under the request's preconditions.
+func (m *Manager) replace(n noun, w http.ResponseWriter, r *http.Request, name string, spec func(*object) (json.RawMessage, error)) error {
+	if err := checkName(n.kind, name); err != nil {
+		return err
+	}
+	var now *object
+	status := http.StatusOK
+	err := m.edit(r.Context(), func(st *state) error {
+		cur := st.get(n.kind, name)
+		if err := preconditions(r, n.kind, name, cur); err != nil {
+			return err
+		}
+		raw, err := spec(cur)
+		if err != nil {
+			return err
+		}
+		if now, err = st.set(n, name, raw); err != nil {
+			return err
+		}
+		status = http.StatusOK
+		if cur == nil {
+			status = http.StatusCreated
+		}
+		if now == cur {
+			return nil
+		}
+		return st.check()
+	})
+	if err != nil {
+		return err
+	}
+	w.Header().Set("ETag", api.ETag(now.Revision))
+	if status == http.StatusCreated {
+		w.Header().Set("Location", "/v1/"+n.kind.Plural()+"/"+name)
+	}
+	return answer(w, status, now)
+}
+
+// remove deletes an object that nobody uses.
+func (m *Manager) remove(n noun, w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	var op *api.Operation
+	err := m.edit(r.Context(), func(st *state) error {
+		cur := st.get(n.kind, name)
+		if cur == nil {
+			return notFound(n.kind, name)
+		}
+		if err := preconditions(r, n.kind, name, cur); err != nil {
+			return err
+		}
+		if err := st.inUse(ref{n.kind, name}); err != nil {
+			return err
+		}
+		op = st.remove(n, name)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if op != nil {
+		return accepted(w, op)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// maxName bounds names: they stand in link aliases and paths.
+const maxName = 63
+
+// checkName refuses what cannot stand in a path, a key or a host's names.
+func checkName(kind api.Kind, name string) error {
+	ok := name != "" && len(name) <= maxName
+	for i, c := range []byte(name) {
+		inner := i > 0 && i < len(name)-1
+		ok = ok && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || inner && (c == '-' || c == '_' || c == '.'))
+	}
+	if ok || kind == api.KindHost && name != "" && len(name) <= 253 && !strings.ContainsAny(name, "/ ") {
+		return nil
+	}
+	return api.Refuse(http.StatusUnprocessableEntity, fmt.Sprintf("%s name %q is refused", kind, name),
+		api.Problem{Path: "name", Message: fmt.Sprintf("is %q", name), Hint: "want 1 to 63 characters of a-z, 0-9 and inner '-', '_', '.'"})
+}
