@@ -43,7 +43,8 @@ type Node interface {
 // Options are what a manager needs. Only Store is required.
 type Options struct {
 	Store store.Store
-	// Validate tells everything that is wrong with a whole document; router.Validate.
+	// Validate tells everything that is wrong between the objects of a whole document: router.Validate. Each spec by
+	// itself is checked in any case.
 	Validate func(api.Document) []api.Problem
 	// Node finds a host's Node; "" is the only host. nil: not reachable from here.
 	Node func(host string) Node

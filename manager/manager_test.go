@@ -53,7 +53,7 @@ func startIn(t testing.TB, dir string, o manager.Options) *bench {
 	}
 	b := &bench{m: m, store: o.Store, socket: filepath.Join(dir, "api.sock")}
 	tokenFile := filepath.Join(dir, "token")
-	s, err := m.Listen(manager.ServeOptions{Socket: b.socket, TCP: "127.0.0.1:0", TokenFile: tokenFile})
+	s, err := m.Listen(manager.ServeOptions{Socket: b.socket, Listen: "127.0.0.1:0", TokenFile: tokenFile})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,14 +10,15 @@ import (
 	"weir.dev/weir/api"
 )
 
-// chainFunctions are the functions of a path "fw | w1 | tap:mon", in order. Of a path that is wrong: what can be told.
+// chainFunctions are the functions of a path, in order.
 func chainFunctions(path string) []string {
-	var out []string
-	for hop := range strings.SplitSeq(path, "|") {
-		hop = strings.TrimPrefix(strings.TrimSpace(hop), "tap:")
-		if hop = strings.TrimSpace(hop); hop != "" && !slices.Contains(out, hop) {
-			out = append(out, hop)
-		}
+	hops, err := api.ParsePath(path)
+	if err != nil {
+		return nil // refused when it was written
+	}
+	out := make([]string, len(hops))
+	for i, h := range hops {
+		out[i] = h.Function
 	}
 	return out
 }

@@ -31,9 +31,10 @@ const (
 // ServeOptions say where the API is offered.
 type ServeOptions struct {
 	Socket      string // Unix socket, mode 0600: whoever can open it is root
-	TCP         string // host:port, "" none; needs the token
+	Listen      string // host:port of TCP, "" none; needs the token
 	TokenFile   string // made with mode 0600 if it does not exist
-	AllowRemote bool   // let TCP be more than loopback
+	AllowRemote bool   // let Listen be more than loopback
+	Ready       func() // called, if set, once the API can be reached
 }
 
 // Server is a manager that listens.
@@ -45,10 +46,22 @@ type Server struct {
 	token     []byte
 }
 
+// Serve is Listen, then Server.Serve.
+func (m *Manager) Serve(ctx context.Context, o ServeOptions) error {
+	s, err := m.Listen(o)
+	if err != nil {
+		return err
+	}
+	if o.Ready != nil {
+		o.Ready() // connections wait in the listeners' queues from here on
+	}
+	return s.Serve(ctx)
+}
+
 // Listen takes the socket and the port; Serve answers on them.
 func (m *Manager) Listen(o ServeOptions) (*Server, error) {
 	s := &Server{m: m}
-	if o.TCP != "" {
+	if o.Listen != "" {
 		if err := s.listenTCP(o); err != nil {
 			return nil, err
 		}
@@ -69,20 +82,20 @@ func (m *Manager) Listen(o ServeOptions) (*Server, error) {
 func (s *Server) TCPAddr() net.Addr { return s.tcp }
 
 func (s *Server) listenTCP(o ServeOptions) error {
-	host, _, err := net.SplitHostPort(o.TCP)
+	host, _, err := net.SplitHostPort(o.Listen)
 	if err != nil {
-		return fmt.Errorf("listen on %q: %w: want host:port, for example 127.0.0.1:7411", o.TCP, err)
+		return fmt.Errorf("listen on %q: %w: want host:port, for example 127.0.0.1:7411", o.Listen, err)
 	}
 	ip := net.ParseIP(host)
 	if !o.AllowRemote && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("listen on %q: that is not loopback, and the token would travel in clear: use 127.0.0.1, or allow it explicitly", o.TCP)
+		return fmt.Errorf("listen on %q: that is not loopback, and the token would travel in clear: use 127.0.0.1, or allow it explicitly", o.Listen)
 	}
 	if s.token, err = token(o.TokenFile); err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", o.TCP)
+	l, err := net.Listen("tcp", o.Listen)
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w", o.TCP, err)
+		return fmt.Errorf("listen on %s: %w", o.Listen, err)
 	}
 	s.tcp = l.Addr()
 	s.listeners = append(s.listeners, limited{l, make(chan struct{}, maxConns)})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/store"
@@ -161,13 +162,18 @@ func specs[S any](read func(api.Kind, func(string, []byte) error), st *state, ki
 	return out
 }
 
-// check validates the whole document.
+// check validates each spec and the whole document.
 func (st *state) check() error {
 	d, err := st.document()
 	if err != nil {
 		return err
 	}
-	problems := st.m.Validate(d)
+	problems := d.Validate()
+	for _, p := range st.m.Validate(d) {
+		if !slices.Contains(problems, p) {
+			problems = append(problems, p)
+		}
+	}
 	if len(problems) == 0 {
 		return nil
 	}

@@ -160,19 +160,13 @@ func (m *Manager) remove(n noun, w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// maxName bounds names: they stand in link aliases and paths.
-const maxName = 63
-
 // checkName refuses what cannot stand in a path, a key or a host's names.
 func checkName(kind api.Kind, name string) error {
-	ok := name != "" && len(name) <= maxName
-	for i, c := range []byte(name) {
-		inner := i > 0 && i < len(name)-1
-		ok = ok && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || inner && (c == '-' || c == '_' || c == '.'))
+	if kind == api.KindHost && name != "" && len(name) <= 253 && !strings.ContainsAny(name, "/ ") {
+		return nil // as the machine calls itself
 	}
-	if ok || kind == api.KindHost && name != "" && len(name) <= 253 && !strings.ContainsAny(name, "/ ") {
-		return nil
+	if err := api.CheckName(name); err != nil {
+		return api.Refuse(http.StatusUnprocessableEntity, fmt.Sprintf("%s %s", kind, err), api.Problem{Path: "name", Message: err.Error()})
 	}
-	return api.Refuse(http.StatusUnprocessableEntity, fmt.Sprintf("%s name %q is refused", kind, name),
-		api.Problem{Path: "name", Message: fmt.Sprintf("is %q", name), Hint: "want 1 to 63 characters of a-z, 0-9 and inner '-', '_', '.'"})
+	return nil
 }

@@ -61,7 +61,8 @@ func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 	if e.reserve == 0 {
 		e.reserve = defaultReserve
 	}
-	for _, dir := range []string{o.Dir, o.SocketDir} {
+	sockets := filepath.Join(o.SocketDir, "etcd")
+	for _, dir := range []string{o.Dir, sockets} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("open store: %w", diskError(dir, err))
 		}
@@ -74,7 +75,7 @@ func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 		return nil, err
 	}
 	e.lock = lock
-	client, peer := filepath.Join(o.SocketDir, "client"), filepath.Join(o.SocketDir, "peer")
+	client, peer := filepath.Join(sockets, "client"), filepath.Join(sockets, "peer")
 	if len(client) > 107 {
 		e.unlock()
 		return nil, fmt.Errorf("open store: socket path %s has %d bytes: want at most 107, use a shorter run directory", client, len(client))

@@ -27,7 +27,7 @@ const (
 // Options say where etcd is. Either Dir and SocketDir are set (etcd runs inside this process) or Endpoints are.
 type Options struct {
 	Dir       string // durable state of the embedded etcd, made with mode 0700
-	SocketDir string // for its Unix sockets; on a path short enough for them (107 bytes)
+	SocketDir string // its Unix sockets come into a folder etcd here; on a path short enough for them (107 bytes)
 	Reserve   int64  // writes are refused when the disk has fewer bytes free; default 64 MiB
 	Quota     int64  // bytes that the database may grow to; default 1 GiB
 
