@@ -35,9 +35,6 @@ name all that they refer to; "weir apply --plan" checks against what is there. W
 func (a *app) checkFiles(files []string) error {
 	f, err := a.load(files)
 	if err == nil {
-		if a.Validate == nil {
-			return missingHook("validation")
-		}
 		err = f.Explain(a.Validate(f.Document))
 	}
 	if a.structured() {

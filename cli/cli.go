@@ -21,6 +21,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/api/file"
 	"weir.dev/weir/instance"
+	"weir.dev/weir/router"
 )
 
 // Options wire the commands to the program. Hooks that are nil make their command fail with a message that says so.
@@ -33,7 +34,7 @@ type Options struct {
 	Down func(ctx context.Context, o DownOptions) error
 	// Features tells what the host has; the error is about something that Weir cannot do without.
 	Features func(ctx context.Context, i instance.Instance) ([]api.Feature, error)
-	// Validate is the server's validation of a whole document, offline.
+	// Validate is the server's validation of a whole document, offline; default router.Validate.
 	Validate func(d api.Document) []api.Problem
 	// Images lists what the instance's image store has.
 	Images func(ctx context.Context, i instance.Instance) ([]Image, error)
@@ -96,6 +97,9 @@ func New(o Options) *cobra.Command {
 	}
 	if o.Stderr == nil {
 		o.Stderr = os.Stderr
+	}
+	if o.Validate == nil {
+		o.Validate = router.Validate
 	}
 	a := &app{Options: o}
 	root := &cobra.Command{

@@ -132,11 +132,12 @@ func policiesWith(ctx context.Context, c *api.Client, uses func(api.PolicySpec) 
 	return names, nil
 }
 
-// members are the functions of a chain's path.
+// members are the functions of a chain's path; none if it cannot be read.
 func members(path string) []string {
 	var names []string
-	for _, hop := range strings.Split(path, "|") {
-		names = append(names, strings.TrimPrefix(strings.TrimSpace(hop), "tap:"))
+	hops, _ := api.ParsePath(path)
+	for _, h := range hops {
+		names = append(names, h.Function)
 	}
 	return names
 }

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"weir.dev/weir/api"
 )
 
 // end asks a process that a test started to end, and waits until it has.
@@ -27,5 +25,3 @@ func end(pid int) error {
 	}
 	return fmt.Errorf("process %d did not end", pid)
 }
-
-func validate(d api.Document) []api.Problem { return nil }

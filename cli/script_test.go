@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"weir": func() {
 			os.Exit(cli.Main(cli.Options{
-				Version: "test", Up: up, Down: down, Features: features, Validate: validate, Images: images,
+				Version: "test", Up: up, Down: down, Features: features, Images: images,
 			}, os.Args[1:]))
 		},
 	})

@@ -210,12 +210,9 @@ func binary(data []byte) int {
 	return -1
 }
 
+// splitLines ends lines as YAML does: at LF, CR LF or CR.
 func splitLines(data []byte) []string {
-	lines := strings.Split(string(data), "\n")
-	for i, l := range lines {
-		lines[i] = strings.TrimSuffix(l, "\r")
-	}
-	return lines
+	return strings.Split(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(string(data)), "\n")
 }
 
 // merge adds another file's objects; an object that is there already is a problem that names both places.

@@ -1,0 +1,187 @@
+package file
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/google/go-cmp/cmp"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"weir.dev/weir/api"
+)
+
+func compiled(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("weir.schema.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("weir.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Every field of the API's specs is in the schema with its type and a description, and the reverse.
+func TestSchemaHasTheFieldsOfTheSpecs(t *testing.T) {
+	var s struct {
+		Properties map[string]any `json:"properties"`
+		Defs       map[string]struct {
+			Properties           map[string]map[string]any `json:"properties"`
+			AdditionalProperties any                       `json:"additionalProperties"`
+		} `json:"$defs"`
+	}
+	if err := json.Unmarshal(Schema(), &s); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(fields(reflect.TypeFor[api.Document]()), slices.Sorted(maps.Keys(s.Properties))); d != "" {
+		t.Errorf("sections (-api +schema)\n%s", d)
+	}
+	for def, spec := range map[string]reflect.Type{"endpoint": reflect.TypeFor[api.EndpointSpec](), "function": reflect.TypeFor[api.FunctionSpec](),
+		"chain": reflect.TypeFor[api.ChainSpec](), "policy": reflect.TypeFor[api.PolicySpec]()} {
+		got := s.Defs[def]
+		if d := cmp.Diff(fields(spec), slices.Sorted(maps.Keys(got.Properties))); d != "" {
+			t.Errorf("%s (-api +schema)\n%s", def, d)
+		}
+		if got.AdditionalProperties != false {
+			t.Errorf("%s takes additional properties", def)
+		}
+		for name, p := range got.Properties {
+			if p["description"] == nil && p["$ref"] == nil {
+				t.Errorf("%s.%s has no description", def, name)
+			}
+			want := jsonType(spec, name)
+			types, _ := json.Marshal(p["type"])
+			if p["type"] != nil && !strings.Contains(string(types), `"`+want+`"`) {
+				t.Errorf("%s.%s: type %s in the schema, %s in the API", def, name, types, want)
+			}
+		}
+	}
+}
+
+func fields(t reflect.Type) []string {
+	var names []string
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func jsonType(spec reflect.Type, name string) string {
+	for i := range spec.NumField() {
+		f := spec.Field(i)
+		if tag, _, _ := strings.Cut(f.Tag.Get("json"), ","); tag != name {
+			continue
+		}
+		t := f.Type
+		if t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		switch t.Kind() {
+		case reflect.Bool:
+			return "boolean"
+		case reflect.Int, reflect.Int64:
+			return "integer"
+		case reflect.Slice:
+			return "array"
+		case reflect.Map, reflect.Struct:
+			return "object"
+		}
+		return "string"
+	}
+	return ""
+}
+
+func instance(t *testing.T, text []byte) any {
+	t.Helper()
+	b, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestExamplesAreValid(t *testing.T) {
+	s := compiled(t)
+	paths, err := filepath.Glob("../../examples/*.yaml")
+	if err != nil || len(paths) < 3 {
+		t.Fatalf("examples: %v, %v", paths, err)
+	}
+	for _, path := range paths {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Validate(instance(t, text)); err != nil {
+				t.Errorf("schema: %v", err)
+			}
+			f, err := Parse(path, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Explain(f.Document.Validate()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Schema and decoder refuse and take the same forms.
+func TestSchemaAgreesWithTheDecoder(t *testing.T) {
+	s := compiled(t)
+	for text, ok := range map[string]bool{
+		"chains: {web: fw | w1}":    true,
+		"chains: {web: {path: fw}}": true,
+		"chains: {web: [fw]}":       false,
+		"chains: {web: {}}":         false,
+		"chains: {Web: fw}":         false,
+		"x-anything: [1, 2]":        true,
+		"endpoints:":                true,
+		"polices: {}":               false,
+		"functions: {f: {image: w, cpus: 0.5, memory: 1048576}}":     true,
+		"functions: {f: {image: w, env: {A: 1}}}":                    true,
+		"functions: {f: {image: w, on_fail: pass}}":                  false,
+		"functions: {f: {}}":                                         false,
+		"functions: {f: {image: w, memry: 64M}}":                     false,
+		"endpoints: {e: {interface: eth0}}":                          true,
+		"endpoints: {e: {netns: e}}":                                 false,
+		"endpoints: {e: {interface: eth0, netns: e, mac: hello}}":    false,
+		"endpoints: {e: {interface: eth0, netns: e, address: 10.9}}": false,
+		"policies: {p: {chain: c, match: [tcp/80-90, icmp, ip]}}":    true,
+		"policies: {p: {chain: c, match: [icmp/80]}}":                false,
+		"policies: {p: {chain: c, match: tcp/80}}":                   false,
+		"policies: {p: {chain: c, symmetric: 'yes'}}":                false,
+		"policies: {p: {chain: c, priority: 1001}}":                  false,
+		"policies: {p: {chain: c, mode: some}}":                      false,
+		"policies: {p: {}}":                                          false,
+	} {
+		bySchema := s.Validate(instance(t, []byte(text)))
+		f, err := Parse("in.yaml", []byte(text))
+		if err == nil {
+			err = f.Explain(f.Document.Validate())
+		}
+		if (bySchema == nil) != ok || (err == nil) != ok {
+			t.Errorf("%s: want valid %v\nschema: %v\ndecoder: %v", text, ok, bySchema, err)
+		}
+	}
+}
