@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -189,4 +190,27 @@ func BenchmarkLifecycle(b *testing.B) {
 	step("stop", func(id string) error { return r.Stop(ctx, id, 10*time.Second) })
 	step("startagain", func(id string) error { return r.Start(ctx, id) })
 	step("deletelast", func(id string) error { return r.Delete(ctx, id) })
+}
+
+func BenchmarkParallel(b *testing.B) {
+	for _, workers := range []int{1, 2, 4} {
+		b.Run(fmt.Sprint("workers=", workers), func(b *testing.B) {
+			r, spec := fresh(b)
+			spec.Args = []string{"/bin/sleep", "1000"}
+			var next atomic.Int64
+			var wg sync.WaitGroup
+			for range workers {
+				wg.Go(func() {
+					for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
+						s := spec
+						s.ID = fmt.Sprint("c", i)
+						if err := r.Run(context.Background(), s); err != nil {
+							b.Error(err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
 }

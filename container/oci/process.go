@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 	"unsafe"
@@ -96,6 +97,26 @@ func (p *process) signal(sig unix.Signal) error {
 		return nil
 	}
 	return serr
+}
+
+// hears tells whether the process catches a signal, or blocks it to wait for it.
+func (p *process) hears(sig unix.Signal) bool {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/status")
+	if err != nil {
+		return true // ended, or hidden: the signal may tell
+	}
+	var mask uint64
+	for line := range strings.Lines(string(raw)) {
+		name, value, _ := strings.Cut(line, ":")
+		if name == "SigBlk" || name == "SigCgt" {
+			bits, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+			if err != nil {
+				return true
+			}
+			mask |= bits
+		}
+	}
+	return mask&(1<<(uint(sig)-1)) != 0
 }
 
 // exitCode of an ended process: as its parent where we are that, else from the zombie, else what the pidfd keeps of it after its

@@ -398,19 +398,57 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 	proc := e.proc
 	r.mu.Unlock()
 	if state == container.Running && grace > 0 {
-		if err := proc.signal(unix.SIGTERM); err != nil {
+		ended, err := r.terminate(ctx, e, proc, grace)
+		if err != nil {
 			return fmt.Errorf("container %s: SIGTERM: %w", id, err)
 		}
-		timer := time.NewTimer(grace)
-		defer timer.Stop()
-		select {
-		case <-proc.done:
+		if ended {
 			return nil
-		case <-ctx.Done(): // the caller is in a hurry: kill, then report
-		case <-timer.C:
 		}
 	}
 	return r.kill(context.WithoutCancel(ctx), id, proc)
+}
+
+const (
+	youth    = 50 * time.Millisecond // after its start a program is not asked to end: it may not even have been executed
+	deafness = time.Second           // after that, a program that does not listen to SIGTERM never will
+)
+
+// terminate asks the process to end and waits; false: it must be killed. The kernel does not give a namespace's process 1 a signal
+// for which it has no handler: to one that has just started SIGTERM would be lost, and for one that never listens there is
+// nothing to wait for.
+func (r *Runtime) terminate(ctx context.Context, e *entry, proc *process, grace time.Duration) (bool, error) {
+	r.mu.Lock()
+	started := e.rec.Started
+	r.mu.Unlock()
+	deadline := time.NewTimer(grace)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for age := time.Since(started); age < youth || !proc.hears(unix.SIGTERM); age = time.Since(started) {
+		if age > deafness {
+			return false, nil
+		}
+		select {
+		case <-proc.done:
+			return true, nil
+		case <-ctx.Done():
+			return false, nil
+		case <-deadline.C:
+			return false, nil
+		case <-tick.C:
+		}
+	}
+	if err := proc.signal(unix.SIGTERM); err != nil {
+		return false, err
+	}
+	select {
+	case <-proc.done:
+		return true, nil
+	case <-ctx.Done(): // the caller is in a hurry
+	case <-deadline.C:
+	}
+	return false, nil
 }
 
 // kill ends a container's first process and everything else in its cgroups.
