@@ -2,6 +2,7 @@ package flow
 
 import (
 	"encoding/binary"
+	"hash/crc32"
 	"net/netip"
 )
 
@@ -110,7 +111,7 @@ func oneRange(a, b PortRange) (PortRange, bool) {
 	return m, m.First <= m.Last
 }
 
-// Overlap finds a frame that both matches select at one stage: well-formed, checksums apart. ok is false when there is none.
+// Overlap finds a frame that both matches select at one stage: well-formed, checksums included. ok is false when there is none.
 // The key's String shows it to people.
 func Overlap(a, b Match) (frame []byte, k Key, ok bool) {
 	m, ok := Intersect(a, b)
@@ -183,19 +184,22 @@ func (m Match) appendTags(frame []byte, etherType uint16) []byte {
 func (m Match) appendIPv4(frame []byte) []byte {
 	proto, upper := m.upper(ProtoICMP)
 	h := make([]byte, 20)
-	h[0], h[8], h[9] = 0x45, 64, proto
+	h[0], h[8], h[9] = 0x45, 1, proto // TTL 1: no one on the way may take from it
 	binary.BigEndian.PutUint16(h[2:], uint16(20+len(upper)))
 	copy(h[12:], host(m.Src, netip.AddrFrom4([4]byte{10, 0, 0, 1})).AsSlice())
 	copy(h[16:], host(m.Dst, netip.AddrFrom4([4]byte{10, 0, 0, 2})).AsSlice())
+	binary.BigEndian.PutUint16(h[10:], checksum(0, h))
+	checksumUpper(upper, proto, h[12:20])
 	return append(append(frame, h...), upper...)
 }
 
 func (m Match) appendIPv6(frame []byte) []byte {
 	proto, upper := m.upper(ProtoICMPv6)
 	h := make([]byte, 40)
-	h[0], h[6], h[7] = 0x60, proto, 64
+	h[0], h[6], h[7] = 0x60, proto, 1
 	copy(h[8:], host(m.Src, netip.AddrFrom16([16]byte{0xfd, 15: 1})).AsSlice())
 	copy(h[24:], host(m.Dst, netip.AddrFrom16([16]byte{0xfd, 15: 2})).AsSlice())
+	checksumUpper(upper, proto, h[8:40])
 	if isExtension(proto) { // as the upper layer's protocol: only behind six others
 		chain := make([]byte, 0, 8*maxExtensions)
 		for i := range maxExtensions {
@@ -260,4 +264,39 @@ func port16(r PortRange, otherwise uint16) uint16 {
 		return otherwise
 	}
 	return r.First
+}
+
+// checksumUpper sets the checksum of an upper layer that has one; addresses are those of its IP header.
+func checksumUpper(p []byte, proto uint8, addresses []byte) {
+	pseudo := uint32(proto) + uint32(len(p))
+	for i := 0; i < len(addresses); i += 2 {
+		pseudo += uint32(binary.BigEndian.Uint16(addresses[i:]))
+	}
+	switch proto {
+	case ProtoTCP:
+		binary.BigEndian.PutUint16(p[16:], checksum(pseudo, p))
+	case ProtoUDP:
+		binary.BigEndian.PutUint16(p[6:], checksum(pseudo, p))
+	case ProtoICMPv6:
+		if len(p) >= 4 {
+			binary.BigEndian.PutUint16(p[2:], checksum(pseudo, p))
+		}
+	case ProtoICMP:
+		if len(p) >= 4 {
+			binary.BigEndian.PutUint16(p[2:], checksum(0, p))
+		}
+	case ProtoSCTP:
+		binary.LittleEndian.PutUint32(p[8:], crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)))
+	}
+}
+
+// checksum is that of the Internet (RFC 1071). No packet here sums to zero, for which UDP has another form.
+func checksum(sum uint32, p []byte) uint16 {
+	for i := 0; i+1 < len(p); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(p[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
 }

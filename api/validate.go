@@ -1,0 +1,247 @@
+package api
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Defaults of specs. The specs themselves keep what was written.
+const (
+	DefaultPriority = 100
+	MaxPriority     = 1000
+	DefaultMTU      = 1500
+)
+
+// PriorityOrDefault is the priority in force.
+func (s PolicySpec) PriorityOrDefault() int {
+	if s.Priority == 0 {
+		return DefaultPriority
+	}
+	return s.Priority
+}
+
+// ModeOrDefault is the mode in force.
+func (s PolicySpec) ModeOrDefault() Mode {
+	if s.Mode == "" {
+		return ModeSelective
+	}
+	return s.Mode
+}
+
+// IsSymmetric says whether replies pass the chain in reverse order.
+func (s PolicySpec) IsSymmetric() bool { return s.Symmetric == nil || *s.Symmetric }
+
+// Validate checks each spec by itself, in a fixed order. What concerns several objects package router checks.
+func (d Document) Validate() []Problem {
+	var all []Problem
+	for _, name := range slices.Sorted(maps.Keys(d.Endpoints)) {
+		all = append(all, under("endpoints", name, d.Endpoints[name].Validate())...)
+		if name == "any" {
+			all = append(all, Problem{Path: "endpoints.any", Message: `an endpoint cannot be called "any": in a policy that means every endpoint`, Hint: "choose another name"})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Functions)) {
+		all = append(all, under("functions", name, d.Functions[name].Validate())...)
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Chains)) {
+		all = append(all, under("chains", name, d.Chains[name].Validate())...)
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Policies)) {
+		all = append(all, under("policies", name, d.Policies[name].Validate())...)
+	}
+	return all
+}
+
+// under puts an object's problems at its place in the document, and adds one when its name will not do.
+func under(kinds, name string, problems []Problem) []Problem {
+	where := kinds + "." + name
+	if err := CheckName(name); err != nil {
+		problems = append([]Problem{{Message: err.Error()}}, problems...)
+	}
+	for i := range problems {
+		if problems[i].Path == "" {
+			problems[i].Path = where
+		} else {
+			problems[i].Path = where + "." + problems[i].Path
+		}
+	}
+	return problems
+}
+
+// check collects problems of one spec.
+type check []Problem
+
+func (c *check) add(path, hint, format string, args ...any) {
+	*c = append(*c, Problem{Path: path, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+func (c *check) err(path string, err error) {
+	if err != nil {
+		c.add(path, "", "%s", err)
+	}
+}
+
+// Validate checks an endpoint by itself; paths are relative to it.
+func (s EndpointSpec) Validate() []Problem {
+	var c check
+	checkInterface(&c, s.Interface)
+	if s.Netns == "" {
+		for field, set := range map[string]bool{"address": s.Address != "", "addresses": len(s.Addresses) > 0, "mac": s.MAC != "", "mtu": s.MTU != 0} {
+			if set {
+				c.add(field, "give netns as well, or leave "+field+" out and set it on the interface yourself",
+					"%s is only for a link that Weir makes into a netns; without netns the interface is the host's", field)
+			}
+		}
+		slices.SortFunc(c, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
+	} else {
+		checkNetns(&c, s.Netns)
+	}
+	if s.Address != "" {
+		c.err("address", checkAddress(s.Address))
+	}
+	for i, a := range s.Addresses {
+		c.err(fmt.Sprintf("addresses[%d]", i), checkAddress(a))
+	}
+	if s.MAC != "" {
+		mac, err := ParseMAC(s.MAC)
+		c.err("mac", err)
+		if err == nil && (mac[0]&1 == 1 || mac == [6]byte{}) {
+			c.add("mac", "use one that begins with 02", "MAC %s is no station's address", s.MAC)
+		}
+	}
+	if s.MTU != 0 && (s.MTU < 68 || s.MTU > 65535) {
+		c.add("mtu", "", "MTU %d: want 68 to 65535", s.MTU)
+	}
+	checkHost(&c, s.Host)
+	return c
+}
+
+func checkInterface(c *check, name string) {
+	switch {
+	case name == "":
+		c.add("interface", "with netns: its name inside, for example eth0; without: an existing interface of the host", "an interface is needed")
+	case len(name) > 15 || name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n"):
+		c.add("interface", "", "interface %q: want 1 to 15 bytes without '/', ':' and blanks", name)
+	}
+}
+
+func checkNetns(c *check, netns string) {
+	plain := !strings.Contains(netns, "/")
+	if plain && (netns == "." || netns == ".." || len(netns) > 255 || strings.ContainsAny(netns, " \t\n\x00")) || !plain && !filepath.IsAbs(netns) {
+		c.add("netns", "", "netns %q: want a name as in `ip netns` or an absolute path", netns)
+	}
+}
+
+func checkHost(c *check, host string) {
+	if host != "" && CheckName(strings.ReplaceAll(strings.ToLower(host), ".", "-")) != nil {
+		c.add("host", "", "host %q: want a host's name", host)
+	}
+}
+
+func checkAddress(text string) error {
+	p, err := netip.ParsePrefix(text)
+	if err != nil || p.Addr().Is4In6() {
+		return fmt.Errorf("address %q: want an address with its prefix length, as in 10.9.0.1/24", text)
+	}
+	if a := p.Addr(); a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() {
+		return fmt.Errorf("address %q: want a host's address", text)
+	}
+	if p.Addr().Is4() && p.Bits() < 31 && p.Masked().Addr() == p.Addr() {
+		return fmt.Errorf("address %q is that of the network: want a host's, as in %s/%d", text, p.Addr().Next(), p.Bits())
+	}
+	return nil
+}
+
+// Validate checks a function by itself; paths are relative to it.
+func (s FunctionSpec) Validate() []Problem {
+	var c check
+	if s.Image == "" {
+		c.add("image", "for example wire, firewall, monitor", "an image is needed")
+	}
+	if s.OnFail != "" && s.OnFail != OnFailDrop && s.OnFail != OnFailBypass {
+		c.add("on_fail", "", "on_fail %q: want drop or bypass", s.OnFail)
+	}
+	_, err := ParseCPUs(s.CPUs)
+	c.err("cpus", err)
+	_, err = ParseMemory(s.Memory)
+	c.err("memory", err)
+	switch s.State {
+	case "", FunctionCreated, FunctionStarted, FunctionStopped:
+	default:
+		c.add("state", "", "state %q: want created, started or stopped", s.State)
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Env)) {
+		if key == "" || strings.ContainsAny(key, "=\x00") || strings.Contains(s.Env[key], "\x00") {
+			c.add("env", "", "environment variable %q: want a name without '='", key)
+		}
+	}
+	if len(s.Command) > 0 && s.Command[0] == "" {
+		c.add("command[0]", "", "the command is empty")
+	}
+	if s.Restart < 0 {
+		c.add("restart", "", "restart %d: want a number that grows", s.Restart)
+	}
+	checkHost(&c, s.Host)
+	return c
+}
+
+// Validate checks a chain by itself; paths are relative to it.
+func (s ChainSpec) Validate() []Problem {
+	var c check
+	_, err := ParsePath(s.Path)
+	c.err("path", err)
+	return c
+}
+
+// Validate checks a policy by itself; paths are relative to it.
+func (s PolicySpec) Validate() []Problem {
+	var c check
+	from, err := ParseSelector(s.From)
+	c.err("from", err)
+	to, err := ParseSelector(s.To)
+	c.err("to", err)
+	for i, text := range s.Match {
+		_, err := ParseMatch(text)
+		c.err(fmt.Sprintf("match[%d]", i), err)
+	}
+	if s.Chain == "" {
+		c.add("chain", "", "a chain is needed")
+	}
+	if s.Priority < 0 || s.Priority > MaxPriority {
+		c.add("priority", "", "priority %d: want 1 to %d; the higher wins", s.Priority, MaxPriority)
+	}
+	switch s.Mode {
+	case "", ModeSelective, ModeReplica:
+	case ModeExhaustive:
+		checkExhaustive(&c, s, from, to)
+	default:
+		c.add("mode", "", "mode %q: want exhaustive, selective or replica", s.Mode)
+	}
+	if from.Kind == SelectEndpoint && from == to {
+		c.add("to", "traffic of one endpoint with everyone: leave out from or to", "from and to are both endpoint %q", to.Endpoint)
+	}
+	if from.Kind == SelectPrefix && to.Kind == SelectPrefix && from.Prefix.Addr().Is4() != to.Prefix.Addr().Is4() {
+		c.add("to", "make two policies, one for each family", "from %s and to %s are of different families", from.Prefix, to.Prefix)
+	}
+	return c
+}
+
+func checkExhaustive(c *check, s PolicySpec, from, to Selector) {
+	const hint = "name one endpoint in from (or to) and leave the other out; or use mode: selective"
+	switch {
+	case from.Kind == SelectEndpoint && to.Kind == SelectAny || from.Kind == SelectAny && to.Kind == SelectEndpoint:
+	case from.Kind != SelectEndpoint && to.Kind != SelectEndpoint:
+		c.add("mode", hint, "exhaustive takes all traffic of one endpoint, and neither from nor to is an endpoint")
+	default:
+		c.add("mode", hint, "exhaustive takes all traffic of one endpoint, and here both from and to select")
+	}
+	for i, text := range s.Match {
+		if text != string(ProtocolAll) {
+			c.add(fmt.Sprintf("match[%d]", i), "leave match out, or use mode: selective", "exhaustive takes all traffic, match %q would not", text)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package router
+
+import (
+	"fmt"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/flow"
+)
+
+// direct finds where one way of a policy begins and ends, and what it matches.
+func (c *compiler) direct(p *policy, w way) (*direction, error) {
+	src, dst := p.from, p.to
+	if w == reverse {
+		src, dst = dst, src
+	}
+	d := &direction{policy: p, way: w}
+	var base flow.Match
+	srcPort, err := c.endpoint(src)
+	if err != nil {
+		return nil, err
+	}
+	dstPort, err := c.endpoint(dst)
+	if err != nil {
+		return nil, err
+	}
+	base.InPort, base.OutPort = srcPort, dstPort
+	switch {
+	case dst.Kind == api.SelectEndpoint:
+		d.stage = flow.Egress
+		d.exit = exit{used: true, op: flow.Output, port: dstPort, to: "endpoint/" + dst.Endpoint}
+	case src.Kind == api.SelectEndpoint:
+		d.exit = exit{used: true, op: flow.Resume, port: srcPort, to: "endpoint/" + src.Endpoint}
+	default:
+		d.exit = exit{used: true, op: flow.Resume, learned: true, to: "where it was met"}
+	}
+	constrain(&base, src, dst)
+	for _, t := range p.terms {
+		found := 0
+		for _, m := range expand(t, w) {
+			if m, ok := flow.Intersect(base, m); ok {
+				d.add(m, t)
+				found++
+			}
+		}
+		if found == 0 {
+			return nil, fmt.Errorf("match %q can never meet from %s to %s: %s", t, name(src), name(dst), why(t))
+		}
+	}
+	return d, nil
+}
+
+func why(t api.Term) string {
+	if t.Protocol == api.ProtocolARP {
+		return "ARP has no IP header; select by endpoint or MAC"
+	}
+	return "their address families differ"
+}
+
+// add leaves out a match that the direction has already ("tcp" and "all" do overlap; that is harmless, the action is one).
+func (d *direction) add(m flow.Match, t api.Term) {
+	for _, e := range d.entries {
+		if e.match == m {
+			return
+		}
+	}
+	d.entries = append(d.entries, entry{m, t.String()})
+}
+
+// endpoint gives the port of a selector that names one.
+func (c *compiler) endpoint(s api.Selector) (flow.Port, error) {
+	if s.Kind != api.SelectEndpoint {
+		return 0, nil
+	}
+	if port := c.in.Endpoints[s.Endpoint]; port != 0 {
+		return port, nil
+	}
+	return 0, fmt.Errorf("endpoint %s: %w", s.Endpoint, ErrNotReady)
+}
+
+func constrain(m *flow.Match, src, dst api.Selector) {
+	whole := flow.MAC{255, 255, 255, 255, 255, 255}
+	switch src.Kind {
+	case api.SelectPrefix:
+		m.Src = src.Prefix
+	case api.SelectMAC:
+		m.SrcMAC, m.SrcMACMask = src.MAC, whole
+	}
+	switch dst.Kind {
+	case api.SelectPrefix:
+		m.Dst = dst.Prefix
+	case api.SelectMAC:
+		m.DstMAC, m.DstMACMask = dst.MAC, whole
+	}
+}
+
+// expand gives the matches of one service; on the way back its ports are the source's.
+func expand(t api.Term, w way) []flow.Match {
+	var m flow.Match
+	switch t.Protocol {
+	case api.ProtocolAll:
+		return []flow.Match{m}
+	case api.ProtocolIP:
+		return []flow.Match{{EtherType: flow.EtherTypeIPv4}, {EtherType: flow.EtherTypeIPv6}}
+	case api.ProtocolARP:
+		return []flow.Match{{EtherType: flow.EtherTypeARP}}
+	case api.ProtocolICMP:
+		return []flow.Match{{EtherType: flow.EtherTypeIPv4, Proto: flow.ProtoICMP}, {EtherType: flow.EtherTypeIPv6, Proto: flow.ProtoICMPv6}}
+	case api.ProtocolTCP:
+		m.Proto = flow.ProtoTCP
+	case api.ProtocolUDP:
+		m.Proto = flow.ProtoUDP
+	case api.ProtocolSCTP:
+		m.Proto = flow.ProtoSCTP
+	}
+	ports := flow.PortRange{First: t.First, Last: t.Last}
+	if w == reverse {
+		m.SrcPorts = ports
+	} else {
+		m.DstPorts = ports
+	}
+	return []flow.Match{m}
+}
+
+// name of a selector for people, and as the end of a path.
+func name(s api.Selector) string {
+	switch s.Kind {
+	case api.SelectEndpoint:
+		return "endpoint/" + s.Endpoint
+	case api.SelectPrefix:
+		return s.Prefix.String()
+	case api.SelectMAC:
+		return flow.MAC(s.MAC).String()
+	}
+	return "any"
+}

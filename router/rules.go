@@ -1,0 +1,296 @@
+package router
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/flow"
+)
+
+// cookie is the identity of a rule: of names, not of port numbers, so that counters survive restarts and changes elsewhere.
+func cookie(parts ...string) uint64 {
+	h := fnv.New64a()
+	for _, p := range parts {
+		var n [4]byte
+		binary.BigEndian.PutUint32(n[:], uint32(len(p)))
+		h.Write(n[:])
+		h.Write([]byte(p))
+	}
+	// FNV's last step mixes badly; finish as splitmix64 does.
+	x := h.Sum64()
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// Priorities of rules. A steering rule has rank 2p+1 on the way forward and 2p on the way back (a frame of both ways goes forward); with
+// n different priorities of replica policies, a rule is at rank*(n+1) plus the replica policy's own rank from 1, or 0 without one.
+const (
+	maxRank            = 2*api.MaxPriority + 1
+	maxReplicaPriority = 65535/maxRank - 1
+	hopPriority        = 1
+)
+
+// planned is an entry rule before priorities are known.
+type planned struct {
+	owned
+	policy *policy
+	way    way
+}
+
+// entries makes the entry rules of all policies; priorities are left to compose.
+func (c *compiler) entries() (steering, copying []planned) {
+	for _, p := range c.policies {
+		for _, d := range p.ways {
+			for _, e := range d.entries {
+				r, ok := c.enter(d, e)
+				if !ok {
+					continue
+				}
+				if p.replica() {
+					copying = append(copying, r)
+				} else {
+					steering = append(steering, r)
+				}
+			}
+		}
+	}
+	return steering, copying
+}
+
+// enter makes one entry rule; ok is false where there is nothing to do.
+func (c *compiler) enter(d *direction, e entry) (planned, bool) {
+	p, ch := d.policy, d.policy.chain
+	r := planned{policy: p, way: d.way, owned: owned{owner: Owner{Policies: []string{p.name}}}}
+	r.Stage, r.Match = d.stage, e.match
+	family := ""
+	if e.match.EtherType != 0 {
+		family = fmt.Sprintf("%04x", e.match.EtherType)
+	}
+	r.Cookie = cookie("policy", p.name, d.way.String(), d.stage.String(), name(p.from), name(p.to), e.term, family)
+	verb := map[way]string{forward: "enter", reverse: "return through"}[d.way]
+	if ch.blocked != nil || d.refused != nil {
+		r.Action.Op = flow.Drop
+		r.Note = fmt.Sprintf("policy %s: drop, chain %s cannot work", p.name, ch.name)
+		return r, !p.replica()
+	}
+	into, first := ch.entrance(d.way)
+	for _, t := range first {
+		r.Action.Clones = append(r.Action.Clones, t.port)
+	}
+	switch {
+	case len(ch.inline) == 0:
+		if len(first) == 0 {
+			return r, false // every part of the chain is left out
+		}
+		r.Note = fmt.Sprintf("policy %s: copy to %s", p.name, first[0].name)
+	case p.replica():
+		r.Action.Clones = append(r.Action.Clones, into.port)
+		r.Note = fmt.Sprintf("policy %s: copy, %s %s at %s", p.name, verb, ch.name, into.name)
+	default:
+		r.Action.Op, r.Action.Port = flow.Output, into.port
+		r.Learn = ch.exits[d.way].learned
+		r.Note = fmt.Sprintf("policy %s: %s %s at %s", p.name, verb, ch.name, into.name)
+	}
+	return r, true
+}
+
+// entrance is the chain's first port in a direction, and the taps before it.
+func (ch *chain) entrance(w way) (tap, []tap) {
+	n := len(ch.inline)
+	if n == 0 {
+		return tap{}, ch.taps[0]
+	}
+	if w == forward {
+		return tap{ch.inline[0].name + ".in", ch.inline[0].in}, ch.taps[0]
+	}
+	return tap{ch.inline[n-1].name + ".out", ch.inline[n-1].out}, ch.taps[n]
+}
+
+// compose gives priorities, and adds the rules for frames that both a steering and a replica policy select.
+func (c *compiler) compose(steering, copying []planned) []owned {
+	ranks := map[int]int{}
+	for _, r := range copying {
+		ranks[r.policy.spec.PriorityOrDefault()] = 0
+	}
+	order := slices.Sorted(maps.Keys(ranks))
+	if extra := len(order) - maxReplicaPriority; extra > 0 {
+		order = order[extra:]
+	}
+	ranks = map[int]int{}
+	for i, priority := range order {
+		ranks[priority] = i + 1
+	}
+	scale := uint16(len(order) + 1)
+	var rules []owned
+	for i := range steering {
+		s := &steering[i]
+		rank := 2 * uint16(s.policy.spec.PriorityOrDefault())
+		if s.way == forward {
+			rank++
+		}
+		s.Priority = rank * scale
+		rules = append(rules, s.owned)
+	}
+	for _, r := range copying {
+		rank := ranks[r.policy.spec.PriorityOrDefault()]
+		if rank == 0 {
+			r.policy.failOnce(fmt.Errorf("more than %d different priorities of replica policies: this one's is the lowest", maxReplicaPriority))
+			continue
+		}
+		if len(r.Action.Clones) > flow.MaxClones {
+			r.policy.failOnce(fmt.Errorf("chain %s begins with %d taps: a replica policy's may begin with %d", r.policy.chain.name, len(r.Action.Clones)-1, flow.MaxClones-1))
+			continue
+		}
+		r.Priority = uint16(rank)
+		rules = append(rules, r.owned)
+		for _, s := range steering {
+			if both, ok := r.together(s); ok {
+				rules = append(rules, both)
+			}
+		}
+	}
+	return rules
+}
+
+// together makes the rule for the frames of a replica policy and a steering policy.
+func (r planned) together(s planned) (owned, bool) {
+	if r.Stage != s.Stage {
+		return owned{}, false
+	}
+	m, ok := flow.Intersect(r.Match, s.Match)
+	if !ok {
+		return owned{}, false
+	}
+	both := s.owned
+	both.Cookie = cookie("both", fmt.Sprint(r.Cookie), fmt.Sprint(s.Cookie))
+	both.Priority += r.Priority
+	both.Match = m
+	both.Action.Clones = slices.Concat(s.Action.Clones, r.Action.Clones)
+	if len(both.Action.Clones) > flow.MaxClones {
+		r.policy.failOnce(fmt.Errorf("with the taps of policy %s a frame would be copied more than %d times at one place: only the first copies are made", s.policy.name, flow.MaxClones))
+		both.Action.Clones = both.Action.Clones[:flow.MaxClones]
+	}
+	both.Note = s.Note + "; " + strings.TrimPrefix(r.Note, "policy ")
+	both.owner = Owner{Policies: []string{s.policy.name, r.policy.name}}
+	return both, true
+}
+
+func (p *policy) failOnce(err error) {
+	for _, e := range p.errs {
+		if e.Error() == err.Error() {
+			return
+		}
+	}
+	p.fail(err)
+}
+
+// hops makes the rules of the functions' ports, of chains that some policy uses.
+func (c *compiler) hops() []owned {
+	var rules []owned
+	for _, name := range slices.Sorted(maps.Keys(c.chains)) {
+		ch := c.chains[name]
+		if ch.blocked != nil {
+			continue
+		}
+		for w := range ch.exits {
+			if ch.exits[w].used {
+				rules = append(rules, ch.hops(way(w))...)
+			}
+		}
+	}
+	return rules
+}
+
+func (ch *chain) hops(w way) []owned {
+	var rules []owned
+	n := len(ch.inline)
+	for i, f := range ch.inline {
+		r := owned{owner: Owner{Chain: ch.name}}
+		at, next, to, end, taps := f.name+".out", "", flow.Port(0), i == n-1, ch.taps[i+1]
+		r.Match.InPort = f.out
+		if w == reverse {
+			at, end, taps = f.name+".in", i == 0, ch.taps[i]
+			r.Match.InPort = f.in
+		}
+		for _, t := range taps {
+			r.Action.Clones = append(r.Action.Clones, t.port)
+		}
+		switch {
+		case !end && w == forward:
+			next, to = ch.inline[i+1].name+".in", ch.inline[i+1].in
+			r.Action.Op, r.Action.Port = flow.Output, to
+		case !end:
+			next, to = ch.inline[i-1].name+".out", ch.inline[i-1].out
+			r.Action.Op, r.Action.Port = flow.Output, to
+		case ch.replica:
+			next = "end of the copy"
+			r.Action.Op = flow.Drop
+		default:
+			x := ch.exits[w]
+			next = x.to
+			r.Action.Op, r.Action.Port = x.op, x.port
+		}
+		r.Cookie = cookie("chain", ch.name, at)
+		r.Priority = hopPriority
+		r.Note = fmt.Sprintf("chain %s: %s -> %s", ch.name, at, next)
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+// path renders what a frame of the policy meets.
+func (c *compiler) path(p *policy) Path {
+	var path Path
+	for _, d := range p.ways {
+		if p.chain.blocked != nil || d.refused != nil {
+			continue
+		}
+		ends := []string{name(p.from), name(p.to)}
+		if d.way == reverse {
+			slices.Reverse(ends)
+		}
+		ports := append([]string{ends[0]}, p.chain.ports(d.way)...)
+		if !p.replica() {
+			ports = append(ports, ends[1])
+		}
+		if d.way == forward {
+			path.Forward = ports
+		} else {
+			path.Reverse = ports
+		}
+	}
+	return path
+}
+
+// ports of the chain in the order in which a frame meets them.
+func (ch *chain) ports(w way) []string {
+	var names []string
+	tapped := func(i int) {
+		for _, t := range ch.taps[i] {
+			names = append(names, "function/"+t.name+"/tap")
+		}
+	}
+	n := len(ch.inline)
+	for step := range n {
+		i, a, b := step, "in", "out"
+		if w == reverse {
+			i, a, b = n-1-step, "out", "in"
+			tapped(i + 1)
+		} else {
+			tapped(i)
+		}
+		names = append(names, "function/"+ch.inline[i].name+"/"+a, "function/"+ch.inline[i].name+"/"+b)
+	}
+	if w == forward {
+		tapped(n)
+	} else {
+		tapped(0)
+	}
+	return names
+}

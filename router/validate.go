@@ -1,0 +1,271 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/flow"
+)
+
+// maxConflicts bounds how many conflicting pairs of policies are reported at once.
+const maxConflicts = 20
+
+// Validate checks a whole set of objects, each by itself and all together: names that are not there, things that exist
+// twice, functions in two places, chains that cannot be shared, policies that contradict each other. No problems: Compile will serve it.
+func Validate(d api.Document) []api.Problem {
+	v := &validator{doc: d, bad: map[string]bool{}}
+	for _, p := range d.Validate() {
+		v.report(p)
+	}
+	v.endpoints()
+	v.chains()
+	v.policies()
+	v.rules()
+	return v.problems
+}
+
+type validator struct {
+	doc      api.Document
+	problems []api.Problem
+	bad      map[string]bool // "policies.guests": has a problem already
+}
+
+func (v *validator) report(p api.Problem) {
+	v.problems = append(v.problems, p)
+	parts := strings.SplitN(p.Path, ".", 3)
+	v.bad[strings.Join(parts[:min(2, len(parts))], ".")] = true
+}
+
+func (v *validator) add(path, hint, format string, args ...any) {
+	v.report(api.Problem{Path: path, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+// endpoints: nothing may be claimed twice.
+func (v *validator) endpoints() {
+	taken := map[string]string{} // what -> by which endpoint
+	claim := func(name, field, what, hint string) {
+		if other, twice := taken[what]; twice {
+			v.add("endpoints."+name+"."+field, hint, "%s is that of endpoint %q already", what, other)
+			return
+		}
+		taken[what] = name
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.doc.Endpoints)) {
+		e := v.doc.Endpoints[name]
+		if e.Netns == "" {
+			claim(name, "interface", "interface "+e.Interface, "an interface is one port of the switch")
+		} else {
+			claim(name, "interface", "interface "+e.Interface+" in netns "+strings.TrimPrefix(e.Netns, "/run/netns/"), "choose another interface name or netns")
+		}
+		if mac, err := api.ParseMAC(e.MAC); err == nil {
+			claim(name, "mac", "MAC "+flow.MAC(mac).String(), "two stations of one network cannot share a MAC")
+		}
+		mine := map[netip.Addr]bool{}
+		for i, text := range append([]string{e.Address}, e.Addresses...) {
+			p, err := netip.ParsePrefix(text)
+			if err != nil {
+				continue
+			}
+			field := "address"
+			if i > 0 {
+				field = fmt.Sprintf("addresses[%d]", i-1)
+			}
+			if mine[p.Addr()] {
+				v.add("endpoints."+name+"."+field, "", "address %s is given twice", p.Addr())
+				continue
+			}
+			mine[p.Addr()] = true
+			claim(name, field, "address "+p.Addr().String(), "two stations of one network cannot share an address")
+		}
+	}
+}
+
+// chains: functions exist, each in one place only.
+func (v *validator) chains() {
+	place := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(v.doc.Chains)) {
+		hops, err := api.ParsePath(v.doc.Chains[name].Path)
+		if err != nil {
+			continue
+		}
+		path := "chains." + name + ".path"
+		for _, h := range hops {
+			if _, ok := v.doc.Functions[h.Function]; !ok {
+				v.add(path, unknown(h.Function, v.doc.Functions, "function"), "function %q is not there", h.Function)
+				continue
+			}
+			if other, twice := place[h.Function]; twice {
+				v.add(path, "a function's port tells which chain a frame is in: make a second function of the same image",
+					"function %q is in chain %q already", h.Function, other)
+				continue
+			}
+			place[h.Function] = name
+		}
+	}
+}
+
+// policies: chain and endpoints exist.
+func (v *validator) policies() {
+	for _, name := range slices.Sorted(maps.Keys(v.doc.Policies)) {
+		p := v.doc.Policies[name]
+		path := "policies." + name
+		if _, ok := v.doc.Chains[p.Chain]; !ok && p.Chain != "" {
+			v.add(path+".chain", unknown(p.Chain, v.doc.Chains, "chain"), "chain %q is not there", p.Chain)
+		}
+		for _, end := range [][2]string{{"from", p.From}, {"to", p.To}} {
+			s, err := api.ParseSelector(end[1])
+			if err != nil || s.Kind != api.SelectEndpoint {
+				continue
+			}
+			if _, ok := v.doc.Endpoints[s.Endpoint]; !ok {
+				v.add(path+"."+end[0], unknown(s.Endpoint, v.doc.Endpoints, "endpoint"), "endpoint %q is not there", s.Endpoint)
+			}
+		}
+	}
+}
+
+// unknown says what the writer may have meant.
+func unknown[T any](name string, known map[string]T, kind string) string {
+	best, distance := "", 3
+	for _, k := range slices.Sorted(maps.Keys(known)) {
+		if d := editDistance(name, k); d < distance {
+			best, distance = k, d
+		}
+	}
+	if best != "" && distance < len(name) {
+		return fmt.Sprintf("did you mean %q?", best)
+	}
+	if len(known) == 0 {
+		return fmt.Sprintf("there is no %s at all yet", kind)
+	}
+	return fmt.Sprintf("define the %s %q first, or name one that is there", kind, name)
+}
+
+// editDistance counts the letters to add, remove or change.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// rules compiles what is sound so far, with invented ports, and looks for contradictions.
+func (v *validator) rules() {
+	in, names := v.invent()
+	c := newCompiler(in)
+	steering, copying := c.entries()
+	v.bothWays(c)
+	c.compose(steering, copying)
+	for _, p := range c.policies {
+		for _, err := range p.errs {
+			if !errors.Is(err, ErrNotReady) { // a part with a problem of its own
+				v.add("policies."+p.name, "", "%s", err)
+			}
+		}
+	}
+	found := 0
+	for _, entries := range [][]planned{steering, copying} {
+		byPriority := map[int][]planned{}
+		for _, e := range entries {
+			p := e.policy.spec.PriorityOrDefault()
+			byPriority[p] = append(byPriority[p], e)
+		}
+		for _, priority := range slices.Sorted(maps.Keys(byPriority)) {
+			conflicts(byPriority[priority], func(a, b planned) bool {
+				if found++; found > maxConflicts {
+					return false
+				}
+				v.conflict(a, b, names)
+				return true
+			})
+		}
+	}
+}
+
+// invent gives every sound object ports as it would get them.
+func (v *validator) invent() (Input, map[flow.Port]string) {
+	in := Input{Endpoints: map[string]flow.Port{}, Functions: map[string]Function{}, Chains: map[string]api.ChainSpec{}, Policies: map[string]api.PolicySpec{}}
+	names := map[flow.Port]string{}
+	next := flow.Port(0)
+	port := func() flow.Port { next++; return next }
+	for _, name := range slices.Sorted(maps.Keys(v.doc.Endpoints)) {
+		p := port()
+		in.Endpoints[name], names[p] = p, "endpoint/"+name
+	}
+	for name, spec := range v.doc.Chains {
+		hops, err := api.ParsePath(spec.Path)
+		if err != nil || v.bad["chains."+name] {
+			continue
+		}
+		in.Chains[name] = spec
+		for _, h := range hops {
+			if h.Tap {
+				in.Functions[h.Function] = Function{Tap: port()}
+			} else {
+				in.Functions[h.Function] = Function{In: port(), Out: port()}
+			}
+		}
+	}
+	for name, spec := range v.doc.Policies {
+		if !v.bad["policies."+name] && !v.bad["chains."+spec.Chain] {
+			in.Policies[name] = spec
+		}
+	}
+	return in, names
+}
+
+// bothWays refuses a policy whose replies look like its requests.
+func (v *validator) bothWays(c *compiler) {
+	for _, p := range c.policies {
+		if len(p.ways) < 2 || p.ways[0].stage != p.ways[1].stage {
+			continue
+		}
+		for _, e := range p.ways[0].entries {
+			if slices.ContainsFunc(p.ways[1].entries, func(o entry) bool { return o.match == e.match }) {
+				v.add("policies."+p.name, "set symmetric: false, or name an endpoint, CIDR or MAC in from or to",
+					"from %s to %s, frames and their replies (%s) look the same, so the chain's direction cannot be told", name(p.from), name(p.to), e.term)
+				break
+			}
+		}
+	}
+}
+
+func (v *validator) conflict(a, b planned, names map[flow.Port]string) {
+	frame, k, ok := flow.Overlap(a.Match, b.Match)
+	if !ok || frame == nil {
+		return
+	}
+	m, _ := flow.Intersect(a.Match, b.Match)
+	where := "entering anywhere"
+	if in := names[m.InPort]; in != "" {
+		where = "entering at " + in
+	}
+	if out := names[m.OutPort]; out != "" {
+		where += ", leaving at " + out
+	}
+	text := k.String()
+	if k.HasIP && (m.SrcMACMask != flow.MAC{} || m.DstMACMask != flow.MAC{}) {
+		text += fmt.Sprintf(" (%s -> %s)", k.SrcMAC, k.DstMAC)
+	}
+	v.add("policies."+b.policy.name, "give one of them another priority, or narrow from, to or match",
+		"policies %q and %q have the same priority %d, and both select this packet: %s, %s",
+		a.policy.name, b.policy.name, b.policy.spec.PriorityOrDefault(), text, where)
+}
