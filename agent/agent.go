@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir.dev/weir/api"
@@ -73,11 +74,14 @@ type Agent struct {
 	intent *intent
 	report *reporter
 
+	notes atomic.Pointer[notes]
+
 	mu        sync.Mutex
 	functions map[string]*function
 
 	// Owned by Run's goroutine.
 	endpoints map[string]*endpoint
+	enforced  map[string]bool           // chains of policies that were in force before this agent
 	chains    map[string]api.ChainSpec  // in force
 	policies  map[string]api.PolicySpec // in force
 	installed []flow.Rule               // the last set committed
@@ -131,6 +135,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
+	a.enforced = inForce(a.intent.snapshot())
 	a.sweep(ctx, existing)
 
 	timer := time.NewTimer(0)

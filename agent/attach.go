@@ -168,7 +168,7 @@ func (f *function) attach(ctx context.Context, want api.Function, img image.Imag
 	}
 	f.attached = next
 	f.update(func(v *view) {
-		v.ports, v.placed, v.tap, v.onFail = ports, true, next.tap, next.onFail
+		v.ports, v.placed, v.tap = ports, true, next.tap
 		v.status.Ports = api.FunctionPorts{In: uint32(ports.In), Out: uint32(ports.Out), Tap: uint32(ports.Tap)}
 		if v.status.State == "" {
 			v.status.State = api.FunctionPending

@@ -96,6 +96,7 @@ func (f *function) set(w api.Function) {
 	f.mu.Lock()
 	changed := f.want.Generation != w.Generation || f.want.UID != w.UID || (f.want.Deleting == nil) != (w.Deleting == nil) || f.forgot
 	f.want, f.forgot = w, false
+	f.seen.onFail = w.Spec.OnFail
 	if w.Deleting == nil {
 		f.released = false
 	}
@@ -142,7 +143,7 @@ func (f *function) update(change func(v *view)) {
 	if after.status != before.status || after.gone != before.gone {
 		f.a.report.function(f.name, after.status)
 	}
-	if after.placed != before.placed || after.ports != before.ports || after.wasUp != before.wasUp || after.gone != before.gone || after.onFail != before.onFail {
+	if after.placed != before.placed || after.ports != before.ports || after.wasUp != before.wasUp || after.gone != before.gone || after.status.Healthy != before.status.Healthy {
 		f.a.poke()
 	}
 }

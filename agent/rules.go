@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,9 +39,25 @@ func (a *Agent) syncRules(ctx context.Context, want state) time.Duration {
 		a.Log.Info("rules committed", "version", c.Version, "added", c.Added, "changed", c.Changed, "removed", c.Removed, "unchanged", c.Unchanged)
 	}
 	a.installed = rules
+	n := &notes{version: c.Version, text: make(map[uint64]string, len(rules)), owners: out.Owners}
+	for _, r := range rules {
+		n.text[r.Cookie] = r.Note
+	}
+	a.notes.Store(n)
 	a.reportChains(want, views, waitingChain)
 	a.reportPolicies(want, waitingPolicy, out)
 	return drain
+}
+
+// inForce finds the chains of policies that were in force when the last agent ended.
+func inForce(want state) map[string]bool {
+	chains := map[string]bool{}
+	for _, p := range want.policies {
+		if p.Status.State == "active" && p.Status.ObservedGeneration == p.Generation && p.Deleting == nil {
+			chains[p.Spec.Chain] = true
+		}
+	}
+	return chains
 }
 
 func (a *Agent) views() map[string]view {
@@ -54,15 +71,10 @@ func (a *Agent) views() map[string]view {
 }
 
 // chooseChains puts every chain in force whose functions are ready (make before break): until then its former self stays.
+// A chain of policies that were in force before this agent started is in force at once: what it lacks fails closed or is bypassed.
 // It returns why a chain's wanted form is not in force.
 func (a *Agent) chooseChains(want state, views map[string]view) map[string]string {
 	waiting := map[string]string{}
-	enforced := map[string]bool{} // chains of policies that were in force before this agent started: on_fail decides, not readiness
-	for _, p := range want.policies {
-		if p.Status.State == "active" && p.Deleting == nil {
-			enforced[p.Spec.Chain] = true
-		}
-	}
 	for name, w := range want.chains {
 		if a.chains[name] == w.Spec {
 			continue
@@ -74,31 +86,26 @@ func (a *Agent) chooseChains(want state, views map[string]view) map[string]strin
 		}
 		_, replaces := a.chains[name]
 		for _, h := range hops {
-			v, ok := views[h.Function]
-			switch {
-			case !ok || !v.placed:
-				waiting[name] = fmt.Sprintf("waiting for function %s to be created", h.Function)
-			case !v.wasUp && (replaces || !enforced[name]):
-				waiting[name] = fmt.Sprintf("waiting for function %s to be up", h.Function)
+			v := views[h.Function]
+			if (v.placed && v.wasUp) || (a.enforced[name] && !replaces) {
+				continue
 			}
+			waiting[name] = fmt.Sprintf("waiting for function %s", h.Function)
+			if v.status.Message != "" {
+				waiting[name] += ": " + v.status.Message
+			}
+			break
 		}
 		if waiting[name] == "" {
 			a.chains[name] = w.Spec
 		}
 	}
-	for name, spec := range a.chains {
-		if _, ok := want.chains[name]; ok && a.chainStands(spec, views) {
-			continue
+	for name := range a.chains {
+		if _, ok := want.chains[name]; !ok {
+			delete(a.chains, name)
 		}
-		delete(a.chains, name)
 	}
 	return waiting
-}
-
-// chainStands reports whether all functions of a chain still have ports.
-func (a *Agent) chainStands(spec api.ChainSpec, views map[string]view) bool {
-	hops, err := api.ParsePath(spec.Path)
-	return err == nil && !slices.ContainsFunc(hops, func(h api.Hop) bool { return !views[h.Function].placed })
 }
 
 // choosePolicies puts every policy in force whose chain and endpoints are there.
@@ -144,16 +151,14 @@ func (a *Agent) missingEndpoint(want state, p api.PolicySpec) string {
 
 func (a *Agent) routerInput(views map[string]view) router.Input {
 	in := router.Input{
-		Endpoints: map[string]router.Endpoint{}, Functions: map[string]router.Function{},
+		Endpoints: map[string]flow.Port{}, Functions: map[string]router.Function{},
 		Chains: a.chains, Policies: a.policies,
 	}
 	for name, e := range a.endpoints {
-		in.Endpoints[name] = router.Endpoint{Port: e.port, MAC: e.mac}
+		in.Endpoints[name] = e.port
 	}
 	for name, v := range views {
-		if v.placed {
-			in.Functions[name] = router.Function{In: v.ports.In, Out: v.ports.Out, Tap: v.ports.Tap}
-		}
+		in.Functions[name] = router.Function{In: v.ports.In, Out: v.ports.Out, Tap: v.ports.Tap, OnFail: v.onFail}
 	}
 	return in
 }
@@ -231,10 +236,12 @@ func (a *Agent) reportPolicies(want state, waiting map[string]string, out router
 			s.RenderedPath, s.RenderedReverse, s.Rules = p.Forward, p.Reverse, p.Rules
 		}
 		switch {
-		case out.Errors[name] != nil:
-			s.State, s.Message = "error", out.Errors[name].Error()
 		case waiting[name] != "":
 			s.State, s.Message = "pending", waiting[name]
+		case errors.Is(out.Errors[name], router.ErrNotReady):
+			s.State, s.Message = "pending", out.Errors[name].Error()
+		case out.Errors[name] != nil:
+			s.State, s.Message = "error", out.Errors[name].Error()
 		}
 		a.report.policy(name, s)
 	}

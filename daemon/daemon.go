@@ -22,7 +22,7 @@ type Images interface {
 type Drivers struct {
 	Switch        func(ctx context.Context, i instance.Instance) (datapath.Switch, error)
 	DestroySwitch func(ctx context.Context, i instance.Instance) error // works without a usable kernel or state
-	Runtime       func(i instance.Instance) (container.Runtime, error)
+	Runtime       func(ctx context.Context, i instance.Instance) (container.Runtime, error)
 	Images        func(i instance.Instance) Images
 	Features      func() []datapath.Feature
 }

@@ -43,7 +43,7 @@ func Down(ctx context.Context, o DownOptions) error {
 	}
 	defer c.release()
 	var errs []error
-	rt, err := o.Drivers.Runtime(i)
+	rt, err := o.Drivers.Runtime(ctx, i)
 	if err == nil {
 		err = rt.Destroy(ctx)
 	}

@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/container"
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/router"
+)
+
+// Counters reads ports and rules live from the switch.
+func (a *Agent) Counters(ctx context.Context) (api.Counters, error) {
+	ports, rules, err := a.Switch.Status(ctx)
+	if err != nil {
+		return api.Counters{}, err
+	}
+	c := api.Counters{Host: a.Host, Ports: []api.PortCounters{}, Rules: []api.RuleCounters{}}
+	for _, p := range ports {
+		x := api.PortCounters{
+			Port: uint32(p.Port), Name: p.Name, Link: p.Link,
+			Rx: api.Counter(p.Rx), Tx: api.Counter(p.Tx), Dropped: api.Counter(p.Dropped),
+		}
+		if p.Function != "" {
+			x.State = map[datapath.State]string{datapath.Down: "down", datapath.Up: "up"}[p.State]
+		}
+		c.Ports = append(c.Ports, x)
+	}
+	notes := a.notes.Load()
+	for _, r := range rules {
+		x := api.RuleCounters{Cookie: hex64(r.Cookie), Note: r.Note, Hits: api.Counter(r.Hits)}
+		if notes != nil {
+			x.Note = notes.text[r.Cookie]
+			owner := notes.owners[r.Cookie]
+			x.Policy, x.Chain = strings.Join(owner.Policies, ","), owner.Chain
+		}
+		c.Rules = append(c.Rules, x)
+	}
+	if notes != nil {
+		c.Version = notes.version
+	}
+	slices.SortFunc(c.Ports, func(x, y api.PortCounters) int { return strings.Compare(x.Name, y.Name) })
+	slices.SortFunc(c.Rules, func(x, y api.RuleCounters) int { return strings.Compare(x.Note, y.Note) })
+	return c, nil
+}
+
+// notes are the texts of the rules in force; the kernel keeps only their cookies.
+type notes struct {
+	version uint32
+	text    map[uint64]string
+	owners  map[uint64]router.Owner
+}
+
+// Logs streams a function's output.
+func (a *Agent) Logs(ctx context.Context, function string, o container.LogOptions) (io.ReadCloser, error) {
+	return a.Runtime.Logs(ctx, function, o)
+}
+
+// Exec runs one more process in a function.
+func (a *Agent) Exec(ctx context.Context, function string, e container.ExecSpec) (int, error) {
+	return a.Runtime.Exec(ctx, function, e)
+}
+
+func (a *Agent) hostStatus(now time.Time) api.HostStatus {
+	s := api.HostStatus{
+		State: "ready", Heartbeat: now, Version: a.Version, Cores: runtime.NumCPU(),
+		Switch: "ebpf", Runtime: "oci", Bridge: a.Instance.Bridge(),
+	}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		s.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
+		var kb int64
+		if n, _ := fmt.Sscanf(string(b), "MemTotal: %d kB", &kb); n == 1 {
+			s.Memory = kb << 10
+		}
+	}
+	for _, f := range a.Features {
+		s.Features = append(s.Features, api.Feature(f))
+	}
+	if images, err := a.Images.List(); err == nil {
+		for _, i := range images {
+			s.Images = append(s.Images, i.Ref)
+		}
+	}
+	return s
+}

@@ -1,0 +1,122 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"weir.dev/weir/agent"
+	"weir.dev/weir/api"
+	"weir.dev/weir/instance"
+	"weir.dev/weir/manager"
+	"weir.dev/weir/router"
+	"weir.dev/weir/store"
+)
+
+// UpOptions say how the daemon runs.
+type UpOptions struct {
+	Instance instance.Instance
+	Listen   string   // loopback address of the API, empty: its Unix socket only
+	Etcd     []string // external etcd; none: embedded
+	Version  string
+	Log      *slog.Logger
+	Ready    func() // called once the API answers
+	Drivers  Drivers
+}
+
+// hostName is the only host until agents join from elsewhere.
+const hostName = "local"
+
+// Up runs store, manager and agent until ctx ends. What they made goes on forwarding then.
+func Up(ctx context.Context, o UpOptions) (err error) {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("weir up: %w (namespaces, BPF, containers): use sudo", ErrNotRoot)
+	}
+	c, err := take(o.Instance)
+	if err != nil {
+		return err
+	}
+	defer c.release()
+	if err := settle(o.Instance); err != nil {
+		return err
+	}
+	sw, err := o.Drivers.Switch(ctx, o.Instance)
+	if err != nil {
+		return fmt.Errorf("switch: %w", err)
+	}
+	defer func() { err = errors.Join(err, sw.Close()) }()
+	rt, err := o.Drivers.Runtime(ctx, o.Instance)
+	if err != nil {
+		return err
+	}
+	images := o.Drivers.Images(o.Instance)
+	st, err := store.Open(ctx, store.Options{
+		Dir: filepath.Join(o.Instance.Root, "etcd"), SocketDir: o.Instance.Run, Endpoints: o.Etcd, Log: o.Log,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	client, err := api.Dial(api.Options{Socket: o.Instance.Socket()})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ag := agent.New(agent.Options{
+		Instance: o.Instance, Host: hostName, Version: o.Version, API: client, Switch: sw, Runtime: rt,
+		Images: images, Features: o.Drivers.Features(), Log: o.Log,
+	})
+	m, err := manager.New(manager.Options{
+		Store: st, Version: o.Version, Log: o.Log,
+		Validate: func(d api.Document) []api.Problem { return append(router.Validate(d), checkImages(d, images)...) },
+		Node: func(host string) manager.Node {
+			if host != "" && host != hostName {
+				return nil
+			}
+			return ag
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return serve(ctx, o, m, ag)
+}
+
+// serve runs manager and agent side by side; the agent ends first, so that its last reports arrive.
+func serve(ctx context.Context, o UpOptions, m *manager.Manager, ag *agent.Agent) error {
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	var served, ran error
+	wg.Go(func() {
+		defer cancel()
+		served = m.Serve(serving, manager.ServeOptions{Socket: o.Instance.Socket(), Listen: o.Listen, TokenFile: o.Instance.TokenFile(), Ready: o.Ready})
+	})
+	ran = ag.Run(ctx)
+	stop()
+	wg.Wait()
+	return errors.Join(served, ran)
+}
+
+// checkImages refuses functions whose image is missing or whose config the image does not take.
+func checkImages(d api.Document, images Images) []api.Problem {
+	var out []api.Problem
+	for name, f := range d.Functions {
+		at := "functions." + name
+		img, err := images.Resolve(f.Image)
+		if err != nil {
+			out = append(out, api.Problem{Path: at + ".image", Message: err.Error()})
+			continue
+		}
+		if err := img.Contract.CheckConfig(f.Config); err != nil {
+			out = append(out, api.Problem{Path: at + ".config", Message: err.Error()})
+		}
+	}
+	return out
+}

@@ -1,0 +1,114 @@
+// Weir runs network functions in containers and steers chosen traffic through chains of them. This file lists the drivers
+// and wires the commands; everything else is in the folders.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/cli"
+	"weir.dev/weir/container"
+	"weir.dev/weir/container/oci"
+	"weir.dev/weir/daemon"
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/ebpf"
+	"weir.dev/weir/image"
+	"weir.dev/weir/instance"
+	"weir.dev/weir/router"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() {
+	os.Exit(cli.Main(cli.Options{
+		Version: version, Up: up, Down: down, Features: features, Validate: router.Validate, Images: images,
+	}, os.Args[1:]))
+}
+
+// drivers lists what this binary can drive.
+func drivers(runtimeCLI, imagesDir string, log *slog.Logger) daemon.Drivers {
+	return daemon.Drivers{
+		Switch: func(ctx context.Context, i instance.Instance) (datapath.Switch, error) {
+			return ebpf.Open(ctx, ebpf.Options{Instance: i, Logger: log})
+		},
+		DestroySwitch: func(ctx context.Context, i instance.Instance) error { return ebpf.Destroy(ctx, i) },
+		Runtime: func(ctx context.Context, i instance.Instance) (container.Runtime, error) {
+			return oci.New(ctx, i, oci.Options{CLI: runtimeCLI, Adopt: true})
+		},
+		Images:   func(i instance.Instance) daemon.Images { return image.Open(i, layouts(imagesDir)...) },
+		Features: ebpf.Features,
+	}
+}
+
+// layouts are the image layouts searched: the user's, what was built beside the binary, what a package installs.
+func layouts(extra string) []string {
+	var dirs []string
+	if extra != "" {
+		dirs = append(dirs, extra)
+	}
+	if self, err := os.Executable(); err == nil {
+		dirs = append(dirs, filepath.Join(filepath.Dir(self), "images"))
+	}
+	return append(dirs, "/usr/share/weir/images")
+}
+
+func up(ctx context.Context, o cli.UpOptions) error {
+	log := logger(o.Stderr, o.LogLevel, o.LogFormat)
+	return daemon.Up(ctx, daemon.UpOptions{
+		Instance: o.Instance, Listen: o.Listen, Etcd: o.Etcd, Version: version, Log: log, Ready: o.Ready,
+		Drivers: drivers(o.Runtime, o.ImagesDir, log),
+	})
+}
+
+func down(ctx context.Context, o cli.DownOptions) error {
+	return daemon.Down(ctx, daemon.DownOptions{Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", slog.New(slog.DiscardHandler))})
+}
+
+func logger(w io.Writer, level, format string) *slog.Logger {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		l = slog.LevelInfo
+	}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l}))
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l}))
+}
+
+func features(ctx context.Context, i instance.Instance) ([]api.Feature, error) {
+	var out []api.Feature
+	var missing []string
+	for _, f := range ebpf.Features() {
+		out = append(out, api.Feature(f))
+		if !f.OK && f.Required {
+			missing = append(missing, f.Name+": "+f.Detail)
+		}
+	}
+	if len(missing) > 0 {
+		return out, fmt.Errorf("this kernel lacks what Weir needs: %s: %w", strings.Join(missing, "; "), datapath.ErrUnsupported)
+	}
+	return out, nil
+}
+
+func images(ctx context.Context, i instance.Instance) ([]cli.Image, error) {
+	list, err := image.Open(i, layouts(os.Getenv("WEIR_IMAGES"))...).List()
+	if err != nil {
+		return nil, err
+	}
+	var out []cli.Image
+	for _, x := range list {
+		ports := []string{"in", "out"}
+		if x.Contract.Tap {
+			ports = []string{"tap"}
+		}
+		out = append(out, cli.Image{Ref: x.Ref, Digest: x.Digest, Ports: ports, Bytes: x.Size, Description: x.Contract.Description})
+	}
+	return out, nil
+}
