@@ -175,7 +175,7 @@ func (a *app) waitReady(ctx context.Context, c *api.Client, d api.Document, chan
 		return err
 	}
 	if !a.structured() {
-		fmt.Fprintf(a.Stderr, "ready after %v\n", time.Since(begun).Round(10*time.Millisecond))
+		fmt.Fprintf(a.Stderr, "ready after %v\n", time.Since(begun).Round(time.Millisecond))
 	}
 	return nil
 }

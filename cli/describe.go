@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -78,7 +77,7 @@ func (a *app) describe(ctx context.Context, c *api.Client, n noun, item any) err
 
 // sections writes an object as YAML with its keys in the order of the API, safe for a terminal.
 func sections(item any) (string, error) {
-	b, err := json.Marshal(item)
+	b, err := marshal(item, "")
 	if err != nil {
 		return "", fmt.Errorf("describe: %w", err)
 	}

@@ -20,7 +20,7 @@ func (a *app) functionExec() *cobra.Command {
 		Use:   "exec NAME -- COMMAND...",
 		Short: "Run a process in a running function",
 		Long: `Run a process in a running function, with its limits and in its network namespace. The exit code is the process's;
-if it could not run at all, as "weir help exit-codes" says.`,
+if it could not run at all, as "weir help exit-codes" says. Put -- before the command, so that its flags are its own.`,
 		Example: `  weir function exec fw -- nft list ruleset
   weir function exec -it fw -- sh`,
 		Args:              wantArgs(2, -1, "a function and a command"),
@@ -51,7 +51,6 @@ if it could not run at all, as "weir help exit-codes" says.`,
 		},
 	}
 	f := cmd.Flags()
-	f.SetInterspersed(false) // what follows the function's name is the command's
 	f.BoolVarP(&interactive, "interactive", "i", false, "pass standard input on")
 	f.BoolVarP(&o.TTY, "tty", "t", false, "give the process a terminal; needs one here when -i is set too")
 	f.StringArrayVarP(&o.Env, "env", "e", nil, "NAME=VALUE in the process's environment; may be repeated")

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -28,19 +29,25 @@ func (a *app) structured() bool { return a.output == asJSON || a.output == asYAM
 
 // encode writes an API object as -o wants it: JSON, or YAML with the same keys in the same order.
 func (a *app) encode(v any) error {
-	b, err := json.MarshalIndent(v, "", "  ")
+	b, err := marshal(v, "  ")
+	if err == nil && a.output == asYAML {
+		b, err = yaml.JSONToYAML(b)
+	}
 	if err != nil {
 		return fmt.Errorf("encode output: %w", err)
 	}
-	if a.output == asYAML {
-		if b, err = yaml.JSONToYAML(b); err != nil {
-			return fmt.Errorf("encode output: %w", err)
-		}
-		_, err = a.Stdout.Write(b)
-		return err
-	}
-	_, err = fmt.Fprintf(a.Stdout, "%s\n", b)
+	_, err = a.Stdout.Write(b)
 	return err
+}
+
+// marshal is JSON as people read it, with a line's end: no \u003e for >.
+func marshal(v any, indent string) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", indent)
+	err := e.Encode(v)
+	return b.Bytes(), err
 }
 
 // encodeItem writes one object of a stream: a JSON line, or a YAML document.
@@ -51,11 +58,11 @@ func (a *app) encodeItem(v any) error {
 		}
 		return a.encode(v)
 	}
-	b, err := json.Marshal(v)
+	b, err := marshal(v, "")
 	if err != nil {
 		return fmt.Errorf("encode output: %w", err)
 	}
-	_, err = fmt.Fprintf(a.Stdout, "%s\n", b)
+	_, err = a.Stdout.Write(b)
 	return err
 }
 
@@ -113,7 +120,8 @@ type table struct {
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
 func (a *app) printTable(t table) error {
-	w := tabwriter.NewWriter(a.Stdout, 0, 8, 2, ' ', 0)
+	var out bytes.Buffer // one write: what follows an object must not tear its line
+	w := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
 	colours := a.colours(a.Stdout)
 	line := func(cells []string) {
 		for i, c := range cells {
@@ -137,7 +145,11 @@ func (a *app) printTable(t table) error {
 	for _, r := range t.rows {
 		line(r)
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := a.Stdout.Write(out.Bytes())
+	return err
 }
 
 // printable keeps what a function or a file says from steering the terminal.

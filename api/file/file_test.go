@@ -81,7 +81,7 @@ func TestLocate(t *testing.T) {
 		"endpoints.alice":           "in.yaml:2:3",
 		"endpoints.alice.interface": "in.yaml:2:36",
 		"endpoints.alice.address":   "in.yaml:2:3", // not given: the object that lacks it
-		"endpoints.carol":           "in.yaml:1:1",
+		"endpoints":                 "in.yaml:1:1",
 		"chains.web.path":           "in.yaml:4:8",
 		"chains.dns.path":           "in.yaml:5:15",
 		"policies.guests":           "in.yaml:7:3",
@@ -94,8 +94,10 @@ func TestLocate(t *testing.T) {
 			t.Errorf("%s: got %v (%v), want %s", path, got, ok, want)
 		}
 	}
-	if at, ok := f.Locate("functions.fw"); ok {
-		t.Errorf("functions.fw is nowhere, got %v", at)
+	for _, path := range []string{"functions", "functions.fw", "endpoints.carol", "endpoints.carol.mac", "chains.w", ""} {
+		if at, ok := f.Locate(path); ok {
+			t.Errorf("%s is nowhere, got %v", path, at)
+		}
 	}
 }
 

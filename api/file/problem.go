@@ -89,9 +89,11 @@ func (f *File) line(p Position) string {
 }
 
 // Locate finds the place of a path such as "policies.guests.match[0]" or, when the file does not have it (a default, a
-// field that is missing), of the nearest thing around it.
+// field that is missing), of the nearest thing around it, up to the object. Other objects are not in the file.
 func (f *File) Locate(path string) (Position, bool) {
-	for exact := true; ; exact = false {
+	object := strings.SplitAfterN(path, ".", 3)
+	least := len(strings.TrimSuffix(strings.Join(object[:min(2, len(object))], ""), "."))
+	for exact := true; len(path) >= least; exact = false {
 		if p, ok := f.places[path]; ok {
 			if exact && p.value.Line > 0 {
 				return p.value, true
@@ -104,6 +106,7 @@ func (f *File) Locate(path string) (Position, bool) {
 		}
 		path = path[:i]
 	}
+	return Position{}, false
 }
 
 // Explain puts what a validation found in its places in the files, in their order; nil if it found nothing.

@@ -1,0 +1,288 @@
+package cli_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/container"
+	"weir.dev/weir/manager"
+	"weir.dev/weir/router"
+	"weir.dev/weir/store/mem"
+)
+
+// TestLive runs commands against the real manager on a Unix socket and loopback TCP, over the in-memory store. Its agent is hollow: it
+// has no kernel under it and reports at once what a real one reaches.
+func TestLive(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/live", UpdateScripts: *update, RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			url, stop, err := serve(env.WorkDir)
+			if err != nil {
+				return err
+			}
+			env.Defer(stop)
+			env.Setenv("WEIR_SOCKET", filepath.Join(env.WorkDir, "api.sock"))
+			env.Setenv("TEST_URL", url)
+			env.Setenv("NO_COLOR", "")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "interrupt": interrupt, "terminal": terminal},
+	})
+}
+
+func serve(dir string) (url string, stop func(), err error) {
+	a := &hollow{}
+	m, err := manager.New(manager.Options{Store: mem.New(), Validate: router.Validate, Node: func(string) manager.Node { return a }, Version: "test"})
+	if err != nil {
+		return "", nil, err
+	}
+	socket := filepath.Join(dir, "api.sock")
+	s, err := m.Listen(manager.ServeOptions{Socket: socket, Listen: "127.0.0.1:0", TokenFile: filepath.Join(dir, "token")})
+	if err != nil {
+		return "", nil, err
+	}
+	c, err := api.Dial(api.Options{Socket: socket})
+	if err != nil {
+		return "", nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = s.Serve(ctx) })
+	wg.Go(func() { a.run(ctx, c) })
+	return "http://" + s.TCPAddr().String(), func() { cancel(); wg.Wait(); c.Close() }, nil
+}
+
+// hollow is an agent without a machine. Functions of the image "broken" never come up.
+type hollow struct{}
+
+func (h *hollow) run(ctx context.Context, c *api.Client) {
+	changed := make(chan struct{}, 1)
+	var wg sync.WaitGroup
+	tell := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	wg.Go(func() { follow(ctx, c.Endpoints().Reader, tell) })
+	wg.Go(func() { follow(ctx, c.Functions().Reader, tell) })
+	wg.Go(func() { follow(ctx, c.Chains().Reader, tell) })
+	wg.Go(func() { follow(ctx, c.Policies().Reader, tell) })
+	defer wg.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+			if r, err := h.look(ctx, c); err == nil {
+				_ = c.Report(ctx, r)
+			}
+		}
+	}
+}
+
+func follow[T any](ctx context.Context, r api.Reader[T], tell func()) {
+	for range r.Watch(ctx, 0, api.ListOptions{}) {
+		tell()
+	}
+}
+
+// look reports every object as it should be.
+func (h *hollow) look(ctx context.Context, c *api.Client) (api.StatusReport, error) {
+	r := api.StatusReport{Host: "local", Endpoints: map[string]api.EndpointStatus{}, Functions: map[string]api.FunctionStatus{},
+		Chains: map[string]api.ChainStatus{}, Policies: map[string]api.PolicyStatus{},
+		HostState: &api.HostStatus{State: "ready", Version: "test", Kernel: "6.6", Cores: 2, Memory: 4 << 30, Switch: "ebpf", Runtime: "runc",
+			Features: []api.Feature{{Name: "tcx", OK: true}, {Name: "netkit", Detail: "kernel 6.7; veth is used"}}}}
+	endpoints, err1 := c.Endpoints().List(ctx, api.ListOptions{})
+	functions, err2 := c.Functions().List(ctx, api.ListOptions{})
+	chains, err3 := c.Chains().List(ctx, api.ListOptions{})
+	policies, err4 := c.Policies().List(ctx, api.ListOptions{})
+	for i, e := range endpoints.Items {
+		s := api.EndpointStatus{ObservedGeneration: e.Generation, State: "up", Port: uint32(10 + i), Link: "wr" + e.Name, Host: "local"}
+		if e.Deleting != nil {
+			s.State = "deleted"
+		}
+		r.Endpoints[e.Name] = s
+	}
+	for i, f := range functions.Items {
+		r.Functions[f.Name] = h.function(f, uint32(20+2*i))
+		if f.Spec.Image == "broken" && f.Status.State != api.FunctionFailed {
+			r.Events = append(r.Events, api.Event{Time: time.Now(), Severity: api.Warning, Reason: "FunctionDied", Kind: api.KindFunction, Object: f.Name,
+				Message: "exit code 1\x1b[31m", OutageNs: 1_234_567})
+		}
+	}
+	for _, x := range chains.Items {
+		r.Chains[x.Name] = api.ChainStatus{ObservedGeneration: x.Generation, State: "ready"}
+	}
+	for _, p := range policies.Items {
+		r.Policies[p.Name] = api.PolicyStatus{ObservedGeneration: p.Generation, State: "active", Rules: 4, RenderedPath: []string{"alice", "fw", "bob"}}
+	}
+	return r, errors.Join(err1, err2, err3, err4)
+}
+
+func (h *hollow) function(f api.Function, port uint32) api.FunctionStatus {
+	s := api.FunctionStatus{ObservedGeneration: f.Generation, ObservedRestart: f.Spec.Restart, State: f.Spec.State, Host: "local",
+		Ports: api.FunctionPorts{In: port, Out: port + 1}}
+	if s.State == "" {
+		s.State = api.FunctionStarted
+	}
+	switch {
+	case f.Deleting != nil:
+		s.State = api.FunctionDeleted
+	case f.Spec.Image == "broken":
+		s.State, s.Message = api.FunctionFailed, "exit code 1"
+	case s.State == api.FunctionStarted:
+		s.Healthy, s.PID = true, 4242
+	}
+	return s
+}
+
+func (h *hollow) Counters(context.Context) (api.Counters, error) {
+	return api.Counters{Host: "local", Version: 7, Ports: []api.PortCounters{
+		{Port: 10, Name: "endpoint/alice", Link: "wralice", Rx: api.Counter{Packets: 12, Bytes: 1200}, Tx: api.Counter{Packets: 11, Bytes: 1 << 30}},
+		{Port: 20, Name: "function/fw/in", Link: "wrfwin", Dropped: api.Counter{Packets: 3, Bytes: 180}, State: "up"},
+	}, Rules: []api.RuleCounters{{Cookie: "1f", Policy: "guests", Chain: "web", Note: "policy guests: alice -> fw.in", Hits: api.Counter{Packets: 12, Bytes: 1200}}}}, nil
+}
+
+func (h *hollow) Logs(_ context.Context, function string, o container.LogOptions) (io.ReadCloser, error) {
+	lines := []string{function + " 1\n", function + " 2\n", function + " 3\n"}
+	if o.Tail > 0 {
+		lines = lines[max(0, len(lines)-o.Tail):]
+	}
+	return io.NopCloser(strings.NewReader(strings.Join(lines, ""))), nil
+}
+
+func (h *hollow) Exec(ctx context.Context, function string, e container.ExecSpec) (int, error) {
+	if e.Args[0] == "nowhere" {
+		return 0, errors.New("nowhere: no such program in the image")
+	}
+	in, err := bufio.NewReader(e.Stdin).ReadBytes('\x04') // Ctrl-D, or the end
+	if err != nil && !errors.Is(err, io.EOF) {
+		return 0, err
+	}
+	size := [2]uint16{}
+	if e.TTY && len(in) > 0 {
+		select {
+		case size = <-e.Resize:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	fmt.Fprintf(e.Stdout, "%s %q env %q tty %v size %v stdin %q\n", function, e.Args, e.Env, e.TTY, size, in)
+	if e.Stderr != nil {
+		fmt.Fprintln(e.Stderr, "to stderr")
+	}
+	return len(e.Args), nil
+}
+
+// interrupt CODE PROGRAM ARGS... runs a program, presses Ctrl-C after its first line of output, and wants the exit code.
+func interrupt(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: interrupt CODE PROGRAM ARGS...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	cmd := exec.Command(lookPath(ts, args[1]), args[2:]...)
+	cmd.Dir = ts.Getenv("WORK")
+	cmd.Env = append(os.Environ(), "WEIR_SOCKET="+ts.Getenv("WEIR_SOCKET"))
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	ts.Check(err)
+	ts.Check(cmd.Start())
+	late := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
+	defer late.Stop()
+	first := make([]byte, 4096)
+	n, err := out.Read(first)
+	if err == nil {
+		err = cmd.Process.Signal(syscall.SIGINT)
+	}
+	rest, _ := io.ReadAll(out)
+	_ = cmd.Wait() // its exit code is looked at
+	ts.Check(err)
+	fmt.Fprintf(ts.Stdout(), "%s%s", first[:n], rest)
+	if got := cmd.ProcessState.ExitCode(); got != want || errs.Len() > 0 {
+		ts.Fatalf("exit code %d, want %d; stderr %q", got, want, errs.String())
+	}
+}
+
+func lookPath(ts *testscript.TestScript, program string) string {
+	for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
+		if path := filepath.Join(dir, program); fileExists(path) {
+			return path
+		}
+	}
+	ts.Fatalf("no %s in PATH", program)
+	return ""
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// terminal CODE KEYS PROGRAM ARGS... runs a program on a terminal of 100 columns on which the keys of a file (or - for none) are pressed, and
+// wants the exit code. What the terminal shows is stdout.
+func terminal(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: terminal CODE KEYS PROGRAM ARGS...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	master, tty, err := pty()
+	ts.Check(err)
+	defer master.Close()
+	cmd := exec.Command(lookPath(ts, args[2]), args[3:]...)
+	cmd.Dir = ts.Getenv("WORK")
+	cmd.Env = append(os.Environ(), "WEIR_SOCKET="+ts.Getenv("WEIR_SOCKET"), "NO_COLOR="+ts.Getenv("NO_COLOR"), "TERM=xterm")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	err = cmd.Start()
+	tty.Close()
+	ts.Check(err)
+	late := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
+	defer late.Stop()
+	if args[1] != "-" {
+		ts.Check(raw(master))
+		_, err := master.WriteString(ts.ReadFile(args[1]))
+		ts.Check(err)
+	}
+	shown, _ := io.ReadAll(master) // ends with EIO when the program closes the terminal
+	_ = cmd.Wait()                 // its exit code is looked at
+	_, _ = ts.Stdout().Write(shown)
+	if got := cmd.ProcessState.ExitCode(); got != want {
+		ts.Fatalf("exit code %d, want %d; the terminal shows:\n%q", got, want, shown)
+	}
+}
+
+// Every kind has its table; none of its columns panics on an empty object.
+func TestKindsAreThoseOfTheAPI(t *testing.T) {
+	help := &bytes.Buffer{}
+	root := tree()
+	root.SetOut(help)
+	root.SetArgs([]string{"get", "--help"})
+	if err := root.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []api.Kind{api.KindEndpoint, api.KindFunction, api.KindChain, api.KindPolicy, api.KindHost, api.KindEvent, api.KindOperation} {
+		if !strings.Contains(help.String(), k.Plural()) {
+			t.Errorf("weir get does not know %s", k.Plural())
+		}
+	}
+}
