@@ -96,9 +96,10 @@ type Probe struct{ RTT time.Duration }
 
 // Feature is something that the kernel has or has not, for `weir check` and host status.
 type Feature struct {
-	Name   string `json:"name"`
-	OK     bool   `json:"ok"`
-	Detail string `json:"detail,omitempty"` // what it is for, since which kernel, what is done without it
+	Name     string `json:"name"`
+	OK       bool   `json:"ok"`
+	Required bool   `json:"required,omitempty"` // nothing goes without it
+	Detail   string `json:"detail,omitempty"`   // what it is for, since which kernel, what is done without it
 }
 
 // Switch is a host's switch. Every method is safe to call twice and from several goroutines. What it made stays in
@@ -126,4 +127,3 @@ type Switch interface {
 	// Destroy removes all that the switch made, and nothing else. Works after any crash.
 	Destroy(ctx context.Context) error
 }
-

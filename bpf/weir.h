@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+//go:build ignore
+// What the programs and user space share: the layout of every map. See ../datapath/DESIGN.md.
+#pragma once
+
+#include <linux/types.h>
+
+// Bounds. Sizes of tables are set by user space when it makes the maps.
+#define MAX_CLONES 4   // flow.MaxClones
+#define MAX_MASKS  256 // tuples tried per look-up
+#define MAX_HOPS   128 // dead functions bypassed in a row
+#define NEAR       4096
+
+enum stage_id { STAGE_INGRESS = 0, STAGE_EGRESS = 1, STAGES = 2 };
+
+enum port_kind { PORT_NONE = 0, PORT_ENDPOINT = 1, PORT_FUNCTION = 2, PORT_TAP = 3 };
+
+enum port_flags {
+	PORT_PEER = 1,   // a veth whose peer is in another namespace: redirect_peer can be used
+	PORT_SPEAKS = 2, // what the function's interfaces say for themselves may leave
+};
+
+enum stage_kind {
+	KIND_PASS = 0,     // no rules
+	KIND_DIRECT = 1,   // one rule for every frame
+	KIND_CLASSIFY = 2, // a list of masks
+	KIND_DRAIN = 3,    // no rules any more: frames on their way leave by the last one until it expires
+};
+
+enum stage_flags {
+	STAGE_CACHED = 1, // more than one mask, or something to learn: ask the flow cache first
+};
+
+// Fields that some rule of a stage looks at: the others are not even read.
+enum fields {
+	FIELD_IN_PORT = 1,
+	FIELD_MACS = 2,
+	FIELD_VLAN = 4,
+	FIELD_TYPE = 8,
+	FIELD_ADDRESSES = 16,
+	FIELD_PROTO = 32,
+	FIELD_PORTS = 64,
+};
+
+enum op {
+	OP_NORMAL = 0,
+	OP_DROP = 1,
+	OP_OUTPUT = 2,
+	OP_RESUME = 3,
+	OP_NONE = 255, // in the flow cache: no rule matches
+};
+
+enum action_flags { ACTION_LEARN = 1 };
+
+#define VLAN_NONE 0xffff
+#define HAS_IP	  1 // the IP header is wholly there
+#define HAS_PORTS 2 // TCP, UDP, SCTP, no fragment other than the first
+
+// key is a frame as rules see it; after & mask, the key of a tuple. Numbers in host order, addresses as on the wire.
+struct key {
+	__u16 mask;    // of a tuple: which mask; of a flow: 0
+	__u16 port;    // slot of the port where the rule applies
+	__u16 in_port; // STAGE_EGRESS: slot of the port where the frame had entered
+	__u8 stage;
+	__u8 proto;
+	__u16 vlan; // id of the outermost tag, VLAN_NONE without one
+	__u16 ethertype;
+	__u8 has; // HAS_IP, HAS_PORTS
+	__u8 pad[3];
+	__u8 src_mac[6];
+	__u8 dst_mac[6];
+	__u16 src_port;
+	__u16 dst_port;
+	__u8 src[16]; // IPv4 in the first four bytes
+	__u8 dst[16];
+} __attribute__((aligned(8)));
+
+#define KEY_WORDS (sizeof(struct key) / 8)
+
+struct action {
+	__u8 op;
+	__u8 clones;
+	__u8 flags;
+	__u8 pad;
+	__u16 target; // slot of a port; 0: the learned one
+	__u16 pad2;
+	__u32 rule; // slot in rule_counts
+	__u16 clone[MAX_CLONES];
+};
+
+struct tuple_copy {
+	__u64 cookie;
+	__u32 priority; // + 1; 0: not in this copy
+	struct action action;
+};
+
+struct tuple {
+	struct tuple_copy copy[2];
+};
+
+struct list_copy {
+	__u16 mask; // slot in masks
+	__u16 pad;
+	__u32 priority; // + 1; the highest of its tuples
+};
+
+struct list {
+	struct list_copy copy[2];
+};
+
+struct stage {
+	__u8 kind;
+	__u8 flags;
+	__u16 together; // slot in masks: the union of the list's masks
+	__u16 first;    // of the list
+	__u16 count;
+	__u32 fields;
+	struct action action; // KIND_DIRECT, KIND_DRAIN
+	__u64 until;	      // KIND_DRAIN: CLOCK_MONOTONIC
+};
+
+struct stages {
+	struct stage stage[STAGES];
+};
+
+// port: slot 0 is no port.
+struct port {
+	__u32 ifindex;
+	__u8 kind;
+	__u8 flags;
+	__u16 function; // slot in functions
+	__u16 opposite; // slot of an inline function's other port
+	__u8 peer[6];	// MAC behind an endpoint's veth
+	__u8 own[2][6]; // MACs of the function's interfaces
+	__u8 pad[4];
+	struct stages copy[2];
+};
+
+enum function_state { FUNCTION_DOWN = 0, FUNCTION_UP = 1 };
+enum on_fail { ON_FAIL_DROP = 0, ON_FAIL_BYPASS = 1 };
+
+struct function {
+	__u32 state;
+	__u32 on_fail;
+	__u32 pid;
+	__u32 used;
+};
+
+struct control {
+	__u32 version; // copy[version & 1] is in force
+	__u32 secret;  // mark of a frame that is done with its chain: secret ^ ifindex, never 0
+};
+
+struct near {
+	__u32 ifindex;
+	__u32 slot;
+};
+
+struct flow {
+	__u32 version;
+	__u32 moves;
+	struct action action;
+};
+
+struct exit_key {
+	__u8 mac[6];
+	__u16 vlan;
+	__u32 stage;
+};
+
+struct port_stats {
+	__u64 rx_packets, rx_bytes;
+	__u64 tx_packets, tx_bytes;
+	__u64 drop_packets, drop_bytes;
+};
+
+struct rule_stats {
+	__u64 packets, bytes;
+};
+
+// probe_frame is sent into a function by user space: Ethernet header, then this, in network order.
+#define PROBE_TYPE  0x88b5 // IEEE 802 local experimental
+#define PROBE_MAGIC 0x57656972
+struct probe_frame {
+	__u32 magic;
+	__u32 function;
+	__u32 nonce;
+	__u32 sequence;
+};
+
+// probe is the last probe frame seen, per port slot.
+struct probe {
+	__u64 time; // CLOCK_MONOTONIC
+	__u32 nonce;
+	__u32 sequence;
+};

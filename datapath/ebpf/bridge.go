@@ -1,0 +1,82 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// openBridge makes the bridge of ordinary traffic, or finds it. It says nothing for itself: no IPv6, no ARP, no
+// spanning tree, no multicast queries.
+func (s *Switch) openBridge() error {
+	name, alias := s.opts.Instance.Bridge(), s.opts.Instance.Alias("bridge")
+	l, err := s.nl.LinkByName(name)
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) {
+		if l, err = s.makeBridge(name, alias); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("bridge %s: %w", name, err)
+	}
+	if l.Type() != "bridge" || l.Attrs().Alias != alias && l.Attrs().Alias != "" {
+		return fmt.Errorf("interface %s (%s, alias %q) is in the way: it is not this Weir's bridge; rename it, or use another instance name", name, l.Type(), l.Attrs().Alias)
+	}
+	if l.Attrs().Alias == "" { // a crash came between making and marking
+		if err := s.nl.LinkSetAlias(l, alias); err != nil {
+			return fmt.Errorf("mark bridge %s: %w", name, err)
+		}
+	}
+	s.bridge = l.Attrs().Index
+	if err := s.home.Do(func() error { return quiet(name) }); err != nil {
+		return err
+	}
+	if err := s.nl.LinkSetARPOff(l); err != nil {
+		return fmt.Errorf("silence bridge %s: %w", name, err)
+	}
+	if err := s.nl.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set bridge %s up: %w", name, err)
+	}
+	return nil
+}
+
+func (s *Switch) makeBridge(name, alias string) (netlink.Link, error) {
+	off := false
+	mac := s.opts.Instance.MAC("bridge")
+	b := &netlink.Bridge{
+		LinkAttrs:         netlink.LinkAttrs{Name: name, HardwareAddr: mac[:], TxQLen: -1, NetNsID: -1},
+		MulticastSnooping: &off,
+	}
+	if err := s.nl.LinkAdd(b); err != nil {
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			return nil, fmt.Errorf("make bridge %s: %w", name, unsupported("Linux bridge", "ordinary switching", "CONFIG_BRIDGE (modprobe bridge)"))
+		}
+		return nil, fmt.Errorf("make bridge %s: %w", name, err)
+	}
+	if err := s.nl.LinkSetAlias(b, alias); err != nil {
+		return nil, fmt.Errorf("mark bridge %s: %w", name, err)
+	}
+	return s.nl.LinkByName(name)
+}
+
+// quiet stops IPv6 on an interface of the thread's namespace.
+func quiet(name string) error {
+	f, err := os.OpenFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "disable_ipv6"), os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // a kernel without IPv6
+	}
+	if err != nil {
+		return fmt.Errorf("silence %s: %w", name, err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("1"); err != nil {
+		return fmt.Errorf("silence %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,441 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/bpf"
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
+)
+
+// drain is how long frames that are still inside a function go on by the rule that its port had, after a commit took it away.
+const drain = 2 * time.Second
+
+// changes are the keys in which two images differ.
+type changes struct {
+	stages map[uint16]bool
+	lists  map[uint16]bool
+	tuples map[key]bool
+	masks  map[uint16]bool // new ones
+}
+
+func (c *changes) none() bool { return len(c.stages)+len(c.lists)+len(c.tuples) == 0 }
+
+// Commit puts exactly these rules in force, in one atomic step: everything that rules are made of is in the maps in two
+// copies; what changes is written to the copy that is not in force, then one write exchanges them.
+func (s *Switch) Commit(ctx context.Context, rules []flow.Rule) (datapath.Commit, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return datapath.Commit{}, err
+	}
+	defer leave()
+	c, err := s.commit(rules)
+	if err != nil {
+		return c, fmt.Errorf("commit %d rules: %w", len(rules), err)
+	}
+	return c, nil
+}
+
+func (s *Switch) commit(rules []flow.Rule) (datapath.Commit, error) {
+	next, err := s.nextRules(rules)
+	if err != nil {
+		return datapath.Commit{}, err
+	}
+	result := s.rules.compare(&next)
+	img, err := s.opts.compile(next.Rules, next.Slots, s.places(), s.image)
+	if err != nil {
+		return datapath.Commit{}, err
+	}
+	diff := s.image.diff(img)
+	result.Version = s.version
+	if diff.none() {
+		if result.Added+result.Changed+result.Removed > 0 || !s.rules.sameNotes(&next) { // only in what no frame notices
+			next.Version = s.version
+			if err := s.store.write(rulesFile(s.version), &next); err != nil {
+				return datapath.Commit{}, err
+			}
+			s.rules = next
+		}
+		return result, nil
+	}
+	if err := s.settle(); err != nil {
+		return datapath.Commit{}, err
+	}
+	next.Version = s.version + 1
+	if err := s.store.write(rulesFile(next.Version), &next); err != nil {
+		return datapath.Commit{}, err
+	}
+	if err := s.zeroCounters(&next); err != nil {
+		return datapath.Commit{}, err
+	}
+	s.pending = diff // whatever happens now, these are to be put right before the next commit
+	if err := s.stage(img, diff); err != nil {
+		return datapath.Commit{}, err
+	}
+	if err := s.at("staged"); err != nil {
+		return datapath.Commit{}, err
+	}
+	if err := s.flip(next.Version); err != nil {
+		return datapath.Commit{}, err
+	}
+	s.image, s.rules = img, next
+	result.Version = s.version
+	return result, s.at("flipped")
+}
+
+// nextRules gives every cookie its counters: the same as before, or a free slot. Slot 0 is nobody's.
+func (s *Switch) nextRules(rules []flow.Rule) (ruleSet, error) {
+	next := newRuleSet()
+	next.Rules = slices.Clone(rules)
+	if len(rules) >= s.opts.Rules {
+		return next, fmt.Errorf("%w: the switch holds %d rules: raise its Rules", datapath.ErrFull, s.opts.Rules-1)
+	}
+	taken := make(map[uint32]bool, len(s.rules.Slots)+len(rules))
+	for _, slot := range s.rules.Slots {
+		taken[slot] = true
+	}
+	free := uint32(1)
+	for i := range rules {
+		cookie := rules[i].Cookie
+		if at, twice := next.index[cookie]; twice {
+			return next, fmt.Errorf("cookie %016x is shared by the rules %q and %q", cookie, rules[at].Note, rules[i].Note)
+		}
+		next.index[cookie] = i
+		slot, known := s.rules.Slots[cookie]
+		if !known {
+			for taken[free] {
+				free++
+			}
+			if free >= uint32(s.opts.Rules) {
+				return next, fmt.Errorf("%w: %d rules go while %d come, the switch holds %d together: raise its Rules",
+					datapath.ErrFull, len(s.rules.Slots), len(rules), s.opts.Rules-1)
+			}
+			slot = free
+			taken[free] = true
+		}
+		next.Slots[cookie] = slot
+	}
+	return next, nil
+}
+
+func (r *ruleSet) compare(next *ruleSet) (c datapath.Commit) {
+	for i := range next.Rules {
+		at, known := r.index[next.Rules[i].Cookie]
+		switch {
+		case !known:
+			c.Added++
+		case sameRule(&r.Rules[at], &next.Rules[i]):
+			c.Unchanged++
+		default:
+			c.Changed++
+		}
+	}
+	c.Removed = len(r.Rules) - c.Unchanged - c.Changed
+	return c
+}
+
+func sameRule(a, b *flow.Rule) bool {
+	return a.Priority == b.Priority && a.Stage == b.Stage && a.Match == b.Match && a.Learn == b.Learn &&
+		a.Action.Op == b.Action.Op && a.Action.Port == b.Action.Port && slices.Equal(a.Action.Clones, b.Action.Clones)
+}
+
+func (r *ruleSet) sameNotes(next *ruleSet) bool {
+	return slices.EqualFunc(r.Rules, next.Rules, func(a, b flow.Rule) bool { return a.Note == b.Note && a.Cookie == b.Cookie })
+}
+
+// places are the ports that rules may name.
+func (s *Switch) places() map[flow.Port]place {
+	all := make(map[flow.Port]place, len(s.ports))
+	for slot, p := range s.ports {
+		all[flow.Port(p.Index)] = place{slot, p.kind()}
+	}
+	return all
+}
+
+// diff tells what leads from i to next. A port that drains is as one without rules.
+func (i *image) diff(next *image) changes {
+	c := changes{stages: map[uint16]bool{}, lists: map[uint16]bool{}, tuples: map[key]bool{}, masks: map[uint16]bool{}}
+	for slot, st := range next.stages {
+		was := i.stages[slot]
+		for k := range st.Stage {
+			if was.Stage[k].Kind == kindDrain && st.Stage[k].Kind == kindPass {
+				st.Stage[k] = was.Stage[k]
+			}
+		}
+		next.stages[slot] = st
+		if was != st {
+			c.stages[slot] = true
+		}
+	}
+	for slot := range i.stages { // a port that went away keeps its stages until its slot is used again
+		if _, kept := next.stages[slot]; !kept {
+			next.stages[slot] = stages{}
+			c.stages[slot] = true
+		}
+	}
+	differ(i.lists, next.lists, c.lists)
+	differ(i.tuples, next.tuples, c.tuples)
+	for id, m := range next.masks {
+		if was, ok := i.masks[id]; !ok || was != m {
+			c.masks[id] = true
+		}
+	}
+	return c
+}
+
+func differ[K, V comparable](a, b map[K]V, into map[K]bool) {
+	for k, v := range b {
+		if was, ok := a[k]; !ok || was != v {
+			into[k] = true
+		}
+	}
+	for k := range a {
+		if _, ok := b[k]; !ok {
+			into[k] = true
+		}
+	}
+}
+
+// stage writes the next image to the copy that is not in force.
+func (s *Switch) stage(next *image, c changes) error {
+	until, err := now()
+	if err != nil {
+		return err
+	}
+	until += uint64(drain)
+	for slot := range c.stages {
+		st, was := next.stages[slot], s.image.stages[slot]
+		if p := s.ports[slot]; p != nil && p.kind() != portEndpoint && st.Stage[flow.Ingress].Kind == kindPass && was.Stage[flow.Ingress].Kind == kindDirect {
+			st.Stage[flow.Ingress] = stage{Kind: kindDrain, Action: was.Stage[flow.Ingress].Action, Until: until}
+			st.Stage[flow.Ingress].Action.Rule = 0 // the rule is gone, its counter may become another's
+			next.stages[slot] = st
+		}
+	}
+	return s.write(s.image, next, c)
+}
+
+// write puts the changed keys into the maps: inForce into the copy in force, other into the other one.
+func (s *Switch) write(inForce, other *image, c changes) error {
+	v := s.version & 1
+	for id := range c.masks {
+		if err := s.maps.Masks.Put(uint32(id), other.masks[id]); err != nil {
+			return fmt.Errorf("write mask: %w", err)
+		}
+	}
+	var lists batch[uint32, bpf.SteerList]
+	for at := range c.lists {
+		var l bpf.SteerList
+		l.Copy[v], l.Copy[v^1] = inForce.lists[at], other.lists[at]
+		lists.add(uint32(at), l)
+	}
+	if err := lists.put(s.maps.Lists); err != nil {
+		return fmt.Errorf("write lists: %w", err)
+	}
+	var tuples batch[key, bpf.SteerTuple]
+	var gone batch[key, bpf.SteerTuple]
+	for k := range c.tuples {
+		var t bpf.SteerTuple
+		t.Copy[v], t.Copy[v^1] = inForce.tuples[k], other.tuples[k]
+		if t.Copy[0].Priority|t.Copy[1].Priority == 0 {
+			gone.add(k, t)
+			continue
+		}
+		tuples.add(k, t)
+	}
+	if err := gone.remove(s.maps.Tuples); err != nil {
+		return fmt.Errorf("remove keys: %w", err)
+	}
+	if err := tuples.put(s.maps.Tuples); err != nil {
+		if errors.Is(err, unix.E2BIG) {
+			return fmt.Errorf("%w: the former rules and the new ones together need more than %d keys: raise the switch's Keys", datapath.ErrFull, s.opts.Keys)
+		}
+		return fmt.Errorf("write keys: %w", err)
+	}
+	for slot := range c.stages {
+		if err := s.writeSlot(slot, inForce.stages[slot], other.stages[slot]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeSlot writes a port. Both copies are given, that in force first.
+func (s *Switch) writeSlot(slot uint16, inForce, other stages) error {
+	var v bpf.SteerPort
+	if p := s.ports[slot]; p != nil {
+		v = s.portValue(p)
+	}
+	v.Copy[s.version&1], v.Copy[s.version&1^1] = inForce, other
+	if err := s.maps.Slots.Put(uint32(slot), v); err != nil {
+		return fmt.Errorf("write port %d: %w", slot, err)
+	}
+	return nil
+}
+
+// flip puts the other copy in force.
+func (s *Switch) flip(version uint32) error {
+	if err := s.maps.Controls.Put(uint32(0), bpf.SteerControl{Version: version, Secret: s.state.Secret}); err != nil {
+		return fmt.Errorf("exchange the copies: %w", err)
+	}
+	s.version = version
+	return nil
+}
+
+// settle makes the copy that is not in force equal to the one that is, once no program looks at it any more.
+func (s *Switch) settle() error {
+	if s.pending.none() {
+		return nil
+	}
+	if err := barrier(); err != nil {
+		return err
+	}
+	s.pending.masks = nil
+	if err := s.write(s.image, s.image, s.pending); err != nil {
+		return err
+	}
+	s.pending = changes{}
+	return nil
+}
+
+// zeroCounters of slots that new rules take over.
+func (s *Switch) zeroCounters(next *ruleSet) error {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return err
+	}
+	zero := make([]bpf.SteerRuleStats, cpus)
+	for cookie, slot := range next.Slots {
+		if _, known := s.rules.Slots[cookie]; known {
+			continue
+		}
+		if err := s.maps.RuleCounts.Put(slot, zero); err != nil {
+			return fmt.Errorf("clear counter: %w", err)
+		}
+	}
+	forgotten := false
+	for cookie := range s.state.Rules {
+		if _, kept := next.Slots[cookie]; !kept {
+			if _, now := s.rules.Slots[cookie]; !now {
+				delete(s.state.Rules, cookie)
+				forgotten = true
+			}
+		}
+	}
+	if forgotten {
+		return s.store.write("switch.json", &s.state)
+	}
+	return nil
+}
+
+// batch of map entries: one system call where the kernel can (5.6).
+type batch[K, V any] struct {
+	keys   []K
+	values []V
+}
+
+func (b *batch[K, V]) add(k K, v V) {
+	b.keys = append(b.keys, k)
+	b.values = append(b.values, v)
+}
+
+func (b *batch[K, V]) put(m *ebpf.Map) error {
+	if len(b.keys) == 0 {
+		return nil
+	}
+	n, err := m.BatchUpdate(b.keys, b.values, nil)
+	if err == nil || errors.Is(err, unix.E2BIG) {
+		return err
+	}
+	if !errors.Is(err, ebpf.ErrNotSupported) {
+		n = 0 // which ones are in is unknown: say it again, one by one, for an error that names one
+	}
+	for i := n; i < len(b.keys); i++ {
+		if err := m.Put(b.keys[i], b.values[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *batch[K, V]) remove(m *ebpf.Map) error {
+	for _, k := range b.keys {
+		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// readImage reads the copy in force back, and which keys differ in the other one.
+func (s *Switch) readImage() (*image, changes, error) {
+	img, stale := newImage(), changes{stages: map[uint16]bool{}, lists: map[uint16]bool{}, tuples: map[key]bool{}}
+	v := s.version & 1
+	slots := slices.Collect(maps.Keys(s.ports))
+	slots = append(slots, 0)
+	for _, slot := range slots {
+		var p bpf.SteerPort
+		if err := s.maps.Slots.Lookup(uint32(slot), &p); err != nil {
+			return nil, stale, fmt.Errorf("read port %d: %w", slot, err)
+		}
+		img.stages[slot] = p.Copy[v]
+		if p.Copy[0] != p.Copy[1] {
+			stale.stages[slot] = true
+		}
+		for _, st := range p.Copy[v].Stage {
+			if st.Kind == kindClassify {
+				if err := s.readList(img, &stale, st); err != nil {
+					return nil, stale, err
+				}
+			}
+		}
+	}
+	var k key
+	var t bpf.SteerTuple
+	it := s.maps.Tuples.Iterate()
+	for it.Next(&k, &t) {
+		if t.Copy[v].Priority != 0 {
+			img.tuples[k] = t.Copy[v]
+		}
+		if t.Copy[0] != t.Copy[1] {
+			stale.tuples[k] = true
+		}
+	}
+	if err := it.Err(); err != nil {
+		return nil, stale, fmt.Errorf("read keys: %w", err)
+	}
+	return img, stale, nil
+}
+
+func (s *Switch) readList(img *image, stale *changes, st stage) error {
+	ids := []uint16{st.Together}
+	for at := st.First; at < st.First+st.Count; at++ {
+		var l bpf.SteerList
+		if err := s.maps.Lists.Lookup(uint32(at), &l); err != nil {
+			return fmt.Errorf("read list: %w", err)
+		}
+		img.lists[at] = l.Copy[s.version&1]
+		if l.Copy[0] != l.Copy[1] {
+			stale.lists[at] = true
+		}
+		ids = append(ids, l.Copy[s.version&1].Mask)
+	}
+	for _, id := range ids {
+		if _, known := img.masks[id]; known {
+			continue
+		}
+		var m key
+		if err := s.maps.Masks.Lookup(uint32(id), &m); err != nil {
+			return fmt.Errorf("read mask: %w", err)
+		}
+		img.masks[id] = m
+	}
+	return nil
+}

@@ -1,0 +1,443 @@
+package ebpf
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"slices"
+
+	"weir.dev/weir/bpf"
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
+)
+
+// The C's constants (bpf/weir.h).
+const (
+	portNone, portEndpoint, portFunction, portTap = 0, 1, 2, 3
+
+	portPeer, portSpeaks = 1, 2
+
+	kindPass, kindDirect, kindClassify, kindDrain = 0, 1, 2, 3
+
+	stageCached = 1
+
+	fieldInPort, fieldMACs, fieldVLAN, fieldType, fieldAddresses, fieldProto, fieldPorts = 1, 2, 4, 8, 16, 32, 64
+
+	actionLearn = 1
+
+	hasIP, hasPorts = 1, 2
+
+	maxMasks = 256 // per stage of a port
+	near     = 4096
+)
+
+type (
+	key       = bpf.SteerKey
+	action    = bpf.SteerAction
+	stage     = bpf.SteerStage
+	stages    = bpf.SteerStages
+	tupleCopy = bpf.SteerTupleCopy
+	listCopy  = bpf.SteerListCopy
+)
+
+// image is what the maps say of one set of rules: one copy of everything that comes in two.
+type image struct {
+	stages map[uint16]stages // by port slot; 0: of an endpoint that no rule names
+	tuples map[key]tupleCopy
+	lists  map[uint16]listCopy
+	masks  map[uint16]key // never change while in use
+}
+
+func newImage() *image {
+	return &image{stages: map[uint16]stages{}, tuples: map[key]tupleCopy{}, lists: map[uint16]listCopy{}, masks: map[uint16]key{}}
+}
+
+// place is a port as the compiler sees it.
+type place struct {
+	slot uint16
+	kind uint8
+}
+
+// compiler turns rules into an image. It does no I/O.
+type compiler struct {
+	ports map[flow.Port]place
+	slots map[uint64]uint32 // cookie -> counters
+	old   *image
+	opts  *Options
+
+	next    *image
+	maskIDs map[key]uint16
+	shapes  [2]shapes // by stage: rules for any port
+	named   map[uint16]*[2]shapes
+	free    uint32 // next mask id to try
+	layout  layout
+}
+
+// shapes are the rules of one stage at one port, or at any.
+type shapes struct {
+	masks map[uint16]uint32 // mask -> highest priority + 1
+	top   *flow.Rule
+	learn bool
+}
+
+func (s *shapes) add(r *flow.Rule, mask uint16) {
+	if s.masks == nil {
+		s.masks = map[uint16]uint32{}
+	}
+	s.masks[mask] = max(s.masks[mask], uint32(r.Priority)+1)
+	s.learn = s.learn || r.Learn
+	if s.top == nil || before(r, s.top) {
+		s.top = r
+	}
+}
+
+// before: a wins over b where both match.
+func before(a, b *flow.Rule) bool {
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Cookie, b.Cookie)) < 0
+}
+
+func (o *Options) compile(rules []flow.Rule, slots map[uint64]uint32, ports map[flow.Port]place, old *image) (*image, error) {
+	c := &compiler{ports: ports, slots: slots, old: old, opts: o, next: newImage(), maskIDs: map[key]uint16{}, named: map[uint16]*[2]shapes{}, free: 1}
+	for id, m := range old.masks {
+		c.maskIDs[m] = id
+	}
+	for i := range rules {
+		if err := c.add(&rules[i]); err != nil {
+			return nil, fmt.Errorf("rule %016x (%s): %w", rules[i].Cookie, rules[i].Note, err)
+		}
+	}
+	if len(c.next.tuples) > o.Keys {
+		return nil, fmt.Errorf("%w: %d rules expand into %d keys, the table holds %d: raise the switch's Keys", datapath.ErrFull, len(rules), len(c.next.tuples), o.Keys)
+	}
+	if err := c.finish(); err != nil {
+		return nil, err
+	}
+	return c.next, nil
+}
+
+// check what the rule language leaves to the switch: that ports exist and are of the right kind.
+func (c *compiler) check(r *flow.Rule) error {
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	var errs []error
+	port := func(what string, p flow.Port, kinds ...uint8) {
+		if at, ok := c.ports[p]; p != 0 && (!ok || !slices.Contains(kinds, at.kind)) {
+			if !ok {
+				errs = append(errs, fmt.Errorf("%s %d is no port of this switch: %w", what, p, datapath.ErrNotFound))
+				return
+			}
+			errs = append(errs, fmt.Errorf("%s %d: a function's port, want an endpoint's", what, p))
+		}
+	}
+	in := []uint8{portEndpoint, portFunction, portTap}
+	if r.Stage == flow.Egress {
+		in = in[:1]
+	}
+	port("in port", r.Match.InPort, in...)
+	port("out port", r.Match.OutPort, portEndpoint)
+	for _, p := range r.Action.Clones {
+		port("clone to", p, portEndpoint, portFunction, portTap)
+	}
+	if r.Action.Op == flow.Resume {
+		port("resume at", r.Action.Port, portEndpoint)
+	} else {
+		port("output to", r.Action.Port, portEndpoint, portFunction, portTap)
+	}
+	return errors.Join(errs...)
+}
+
+func (c *compiler) action(r *flow.Rule) action {
+	a := action{Op: uint8(r.Action.Op), Clones: uint8(len(r.Action.Clones)), Rule: c.slots[r.Cookie]}
+	if r.Learn {
+		a.Flags = actionLearn
+	}
+	a.Target = c.ports[r.Action.Port].slot
+	for i, p := range r.Action.Clones {
+		a.Clone[i] = c.ports[p].slot
+	}
+	return a
+}
+
+// add files a rule under its shapes.
+func (c *compiler) add(r *flow.Rule) error {
+	if err := c.check(r); err != nil {
+		return err
+	}
+	at := r.Match.InPort
+	if r.Stage == flow.Egress {
+		at = r.Match.OutPort
+	}
+	where := &c.shapes[r.Stage]
+	if at != 0 {
+		slot := c.ports[at].slot
+		if c.named[slot] == nil {
+			c.named[slot] = &[2]shapes{}
+		}
+		where = &c.named[slot][r.Stage]
+	}
+	copied := tupleCopy{Cookie: r.Cookie, Priority: uint32(r.Priority) + 1, Action: c.action(r)}
+	value, mask := c.keys(r, at)
+	for _, src := range expand(r.Match.SrcPorts) {
+		for _, dst := range expand(r.Match.DstPorts) {
+			k, m := value, mask
+			k.SrcPort, m.SrcPort = src.value, src.mask
+			k.DstPort, m.DstPort = dst.value, dst.mask
+			id, err := c.maskID(m)
+			if err != nil {
+				return err
+			}
+			k.Mask = id
+			where.add(r, id)
+			if had, taken := c.next.tuples[k]; !taken || had.Priority < copied.Priority || had.Priority == copied.Priority && had.Cookie > copied.Cookie {
+				c.next.tuples[k] = copied
+			}
+		}
+	}
+	return nil
+}
+
+// keys of a rule, L4 ports apart.
+func (c *compiler) keys(r *flow.Rule, at flow.Port) (value, mask key) {
+	m := &r.Match
+	value.Stage, mask.Stage = uint8(r.Stage), 0xff
+	if at != 0 {
+		value.Port, mask.Port = c.ports[at].slot, 0xffff
+	}
+	if r.Stage == flow.Egress && m.InPort != 0 {
+		value.InPort, mask.InPort = c.ports[m.InPort].slot, 0xffff
+	}
+	value.SrcMac, mask.SrcMac = m.SrcMAC, m.SrcMACMask
+	value.DstMac, mask.DstMac = m.DstMAC, m.DstMACMask
+	if m.VLAN != 0 {
+		value.Vlan, mask.Vlan = m.VLAN, 0xffff
+	}
+	if m.EtherType != 0 {
+		value.Ethertype, mask.Ethertype = m.EtherType, 0xffff
+	}
+	for _, a := range []struct {
+		prefix      netip.Prefix
+		value, mask *[16]byte
+	}{{m.Src, &value.Src, &mask.Src}, {m.Dst, &value.Dst, &mask.Dst}} {
+		if !a.prefix.IsValid() {
+			continue
+		}
+		value.Ethertype, mask.Ethertype = flow.EtherTypeIPv6, 0xffff
+		if a.prefix.Addr().Is4() {
+			value.Ethertype = flow.EtherTypeIPv4
+		}
+		value.Has, mask.Has = value.Has|hasIP, mask.Has|hasIP
+		copy(a.value[:], a.prefix.Addr().AsSlice())
+		for i := range a.prefix.Bits() {
+			a.mask[i/8] |= 0x80 >> (i % 8)
+		}
+	}
+	if m.Proto != 0 {
+		value.Proto, mask.Proto = m.Proto, 0xff
+		value.Has, mask.Has = value.Has|hasIP, mask.Has|hasIP
+	}
+	if !m.SrcPorts.Any() || !m.DstPorts.Any() {
+		value.Has, mask.Has = value.Has|hasPorts, mask.Has|hasPorts
+	}
+	return value, mask
+}
+
+type masked struct{ value, mask uint16 }
+
+// expand a range of ports into prefixes, at most 30 of them.
+func expand(r flow.PortRange) []masked {
+	if r.Any() {
+		return []masked{{}}
+	}
+	var all []masked
+	for at, end := uint32(r.First), uint32(r.Last)+1; at < end; {
+		size := uint32(1) << min(bits.TrailingZeros32(at|1<<16), bits.Len32(end-at)-1)
+		all = append(all, masked{uint16(at), uint16(-size)})
+		at += size
+	}
+	return all
+}
+
+func (c *compiler) maskID(m key) (uint16, error) {
+	id, known := c.maskIDs[m]
+	if !known {
+		for ; c.free < uint32(c.opts.Masks); c.free++ {
+			if _, taken := c.old.masks[uint16(c.free)]; !taken {
+				break
+			}
+		}
+		if c.free >= uint32(c.opts.Masks) {
+			return 0, fmt.Errorf("%w: more than %d shapes of rules: raise the switch's Masks", datapath.ErrFull, c.opts.Masks)
+		}
+		id = uint16(c.free)
+		c.free++
+		c.maskIDs[m] = id
+	}
+	c.next.masks[id] = m
+	return id, nil
+}
+
+// finish makes the stages of every port.
+func (c *compiler) finish() error {
+	c.layout = newLayout(c.old)
+	slots := []place{{}} // 0: an endpoint that no rule names
+	for _, p := range c.ports {
+		slots = append(slots, p)
+	}
+	slices.SortFunc(slots, func(a, b place) int { return cmp.Compare(a.slot, b.slot) })
+	var jobs []*job
+	for _, p := range slots {
+		var st stages
+		for i := range st.Stage {
+			j, err := c.stage(p, i)
+			if err != nil {
+				return err
+			}
+			if j != nil {
+				jobs = append(jobs, j)
+				st.Stage[i] = j.stage
+			}
+		}
+		c.next.stages[p.slot] = st
+	}
+	if err := c.layout.place(jobs, 4*c.opts.Masks); err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		if len(j.list) == 0 {
+			continue
+		}
+		st := c.next.stages[j.slot]
+		st.Stage[j.index].First = j.first
+		c.next.stages[j.slot] = st
+		for i, l := range j.list {
+			c.next.lists[j.first+uint16(i)] = l
+		}
+	}
+	return nil
+}
+
+// job is a stage whose list is to be placed.
+type job struct {
+	slot  uint16
+	index int
+	stage stage
+	list  []listCopy
+	first uint16
+}
+
+// stage of a port: its own rules, and at endpoints those for any port. nil: none.
+func (c *compiler) stage(p place, index int) (*job, error) {
+	var own, all *shapes
+	if named := c.named[p.slot]; named != nil {
+		own = &named[index]
+	}
+	if p.slot == 0 || p.kind == portEndpoint {
+		all = &c.shapes[index]
+	}
+	merged := map[uint16]uint32{}
+	var top *flow.Rule
+	learn := false
+	for _, s := range []*shapes{own, all} {
+		if s == nil || s.top == nil {
+			continue
+		}
+		for id, priority := range s.masks {
+			merged[id] = max(merged[id], priority)
+		}
+		learn = learn || s.learn
+		if top == nil || before(s.top, top) {
+			top = s.top
+		}
+	}
+	if top == nil {
+		return nil, nil
+	}
+	j := &job{slot: p.slot, index: index}
+	if total(top) {
+		j.stage = stage{Kind: kindDirect, Action: c.action(top)}
+		return j, nil
+	}
+	if len(merged) > maxMasks {
+		return nil, fmt.Errorf("%w: the rules at one port have %d shapes, %d are possible: use fewer kinds of prefix lengths and port ranges there",
+			datapath.ErrFull, len(merged), maxMasks)
+	}
+	var together key
+	for id, priority := range merged {
+		j.list = append(j.list, listCopy{Mask: id, Priority: priority})
+		together = or(together, c.next.masks[id])
+	}
+	slices.SortFunc(j.list, func(a, b listCopy) int {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Mask, b.Mask))
+	})
+	if learn {
+		all := [6]byte{255, 255, 255, 255, 255, 255}
+		together.Vlan = 0xffff
+		if index == int(flow.Ingress) {
+			together.SrcMac = all
+		} else {
+			together.DstMac = all
+		}
+	}
+	id, err := c.maskID(together)
+	if err != nil {
+		return nil, err
+	}
+	j.stage = stage{Kind: kindClassify, Together: id, Count: uint16(len(j.list)), Fields: fields(&together)}
+	if learn || len(j.list) > 1 {
+		j.stage.Flags = stageCached
+	}
+	return j, nil
+}
+
+// total: every frame at the rule's port matches, and nothing has to be learned.
+func total(r *flow.Rule) bool {
+	m := r.Match
+	if r.Stage == flow.Ingress {
+		m.InPort = 0
+	}
+	m.OutPort = 0
+	return m == flow.Match{} && !r.Learn
+}
+
+func or(a, b key) key {
+	a.Mask |= b.Mask
+	a.Port |= b.Port
+	a.InPort |= b.InPort
+	a.Stage |= b.Stage
+	a.Proto |= b.Proto
+	a.Vlan |= b.Vlan
+	a.Ethertype |= b.Ethertype
+	a.Has |= b.Has
+	a.SrcPort |= b.SrcPort
+	a.DstPort |= b.DstPort
+	for i := range a.SrcMac {
+		a.SrcMac[i] |= b.SrcMac[i]
+		a.DstMac[i] |= b.DstMac[i]
+	}
+	for i := range a.Src {
+		a.Src[i] |= b.Src[i]
+		a.Dst[i] |= b.Dst[i]
+	}
+	return a
+}
+
+func fields(m *key) uint32 {
+	var f uint32
+	for bit, set := range map[uint32]bool{
+		fieldInPort:    m.InPort != 0,
+		fieldMACs:      m.SrcMac != [6]byte{} || m.DstMac != [6]byte{},
+		fieldVLAN:      m.Vlan != 0,
+		fieldType:      m.Ethertype != 0,
+		fieldAddresses: m.Src != [16]byte{} || m.Dst != [16]byte{},
+		fieldProto:     m.Proto != 0 || m.Has != 0,
+		fieldPorts:     m.SrcPort != 0 || m.DstPort != 0,
+	} {
+		if set {
+			f |= bit
+		}
+	}
+	return f
+}

@@ -1,0 +1,268 @@
+// Package ebpf is the switch that needs nothing but the kernel: eBPF programs at the host side of every port steer
+// what rules select, a Linux bridge forwards the rest. It owns the bridge, the programs' attachment and the maps, all pinned in
+// the instance's own bpffs, so that traffic flows on while the daemon is away. DESIGN.md tells how.
+//
+// It does not make links or namespaces and computes no rules.
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/bpf"
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/instance"
+	"weir.dev/weir/netns"
+)
+
+// Hook says where programs are attached.
+const (
+	HookAuto   = "auto"   // as tc filters at once; replaced by tcx links soon after, where the kernel has tcx
+	HookTCX    = "tcx"    // as tcx links (kernel 6.6) at once, which takes the kernel some 10 ms each
+	HookClsact = "clsact" // as tc filters
+)
+
+// Options of a switch. Zero sizes take the defaults. Changing a size takes effect at the next Open, without loss.
+type Options struct {
+	Instance instance.Instance
+	Hook     string // HookAuto when empty
+	Ports    int    // at most; default 4096
+	Rules    int    // at most, counters included; default 16384
+	Keys     int    // entries into which rules expand (a port range takes several); default 65536
+	Masks    int    // different shapes of rules; default 4096
+	Flows    int    // known flows cached; default 65536
+	Logger   *slog.Logger
+
+	build string // tests: pretends to be another build of the programs
+	fault func(step string) error
+}
+
+// MaxSlots bounds the options' sizes: slots are 16 bits wide.
+const maxSlots = 1 << 16
+
+func (o *Options) defaults() error {
+	if o.Instance.Name == "" {
+		return errors.New("open ebpf switch: an instance is needed")
+	}
+	switch o.Hook {
+	case "":
+		o.Hook = HookAuto
+	case HookAuto, HookTCX, HookClsact:
+	default:
+		return fmt.Errorf("open ebpf switch: hook %q: want %s, %s or %s", o.Hook, HookAuto, HookTCX, HookClsact)
+	}
+	for _, s := range []struct {
+		name          string
+		size          *int
+		standard, max int
+	}{
+		{"ports", &o.Ports, 4096, maxSlots}, {"rules", &o.Rules, 16384, 1 << 22}, {"keys", &o.Keys, 65536, 1 << 24},
+		{"masks", &o.Masks, 4096, maxSlots}, {"flows", &o.Flows, 65536, 1 << 24},
+	} {
+		if *s.size == 0 {
+			*s.size = s.standard
+		}
+		if *s.size < 16 || *s.size > s.max {
+			return fmt.Errorf("open ebpf switch: %d %s: want 16 to %d", *s.size, s.name, s.max)
+		}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.build == "" {
+		o.build = bpf.Build()
+	}
+	return nil
+}
+
+// Switch implements datapath.Switch. It belongs to the network namespace of the thread that opened it.
+type Switch struct {
+	opts Options
+	log  *slog.Logger
+	home *netns.Space
+	nl   *netlink.Handle // in home
+	lock *os.File
+	tcx  bool // the kernel has it
+	exit bool // processes' ends are told by the kernel
+
+	mu       sync.Mutex
+	closed   bool
+	touched  time.Time // last change of ports: promotion waits until it is quiet
+	bridge   int       // interface index
+	maps     tables
+	programs programs
+	store    store
+	state    state             // switch.json
+	ports    map[uint16]*port  // by slot
+	byIndex  map[uint32]uint16 // interface index -> slot
+	byName   map[string]uint16 // "endpoint/alice", "function/fw/in" -> slot
+	fns      map[string]*function
+	near     map[uint32]uint32 // place in the table nearby -> interface index
+	lastSlot uint16
+	todo     map[uint16]bool // ports whose filters tcx links may replace
+	image    *image          // in force
+	pending  changes         // keys whose copy that is not in force is still the former one
+	rules    ruleSet
+	version  uint32
+	promote  *promoter
+}
+
+var _ datapath.Switch = (*Switch)(nil)
+
+// Open takes the instance's switch into its hands, as it finds it: what an earlier process made goes on and is not
+// touched, what a crash left half done is repaired. The first Open makes bridge and maps.
+func Open(ctx context.Context, o Options) (*Switch, error) {
+	if err := o.defaults(); err != nil {
+		return nil, err
+	}
+	s := &Switch{
+		opts: o, log: o.Logger, store: newStore(o.Instance),
+		ports: map[uint16]*port{}, byIndex: map[uint32]uint16{}, byName: map[string]uint16{}, fns: map[string]*function{},
+		near: map[uint32]uint32{}, todo: map[uint16]bool{},
+		image: newImage(), rules: newRuleSet(),
+	}
+	if err := s.open(ctx); err != nil {
+		s.letGo()
+		return nil, fmt.Errorf("open ebpf switch %s: %w", o.Instance.Name, err)
+	}
+	return s, nil
+}
+
+func (s *Switch) open(ctx context.Context) error {
+	if os.Geteuid() != 0 {
+		return errors.New("want root (CAP_NET_ADMIN, CAP_BPF, CAP_SYS_ADMIN)")
+	}
+	if err := s.takeLock(); err != nil {
+		return err
+	}
+	if err := s.probe(); err != nil {
+		return err
+	}
+	var err error
+	if s.home, err = netns.At(""); err != nil {
+		return err
+	}
+	if s.nl, err = handle(s.home); err != nil {
+		return err
+	}
+	if err := mountBPFFS(s.opts.Instance.BPFFS()); err != nil {
+		return err
+	}
+	if err := s.openTables(); err != nil {
+		return err
+	}
+	if err := s.openBridge(); err != nil {
+		return err
+	}
+	if err := s.restore(ctx); err != nil {
+		return err
+	}
+	s.promote = startPromoter(s)
+	return nil
+}
+
+// handle opens an rtnetlink socket of the library's own in a namespace.
+func handle(space *netns.Space) (*netlink.Handle, error) {
+	var h *netlink.Handle
+	err := space.Do(func() (err error) {
+		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink socket in %s: %w", space, err)
+	}
+	return h, nil
+}
+
+// takeLock keeps two processes from driving one switch.
+func (s *Switch) takeLock() error {
+	if err := os.MkdirAll(s.store.dir, 0o700); err != nil {
+		return err
+	}
+	path := filepath.Join(s.store.dir, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return fmt.Errorf("lock %s: another process drives this switch: %w", path, err)
+	}
+	s.lock = f
+	return nil
+}
+
+// Close lets go and leaves everything forwarding.
+func (s *Switch) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.mu.Unlock()
+	if s.promote != nil {
+		s.promote.stop()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.letGo()
+	return nil
+}
+
+func (s *Switch) letGo() {
+	if s.promote != nil {
+		s.promote.stop()
+	}
+	s.programs.close()
+	s.maps.close()
+	if s.nl != nil {
+		s.nl.Close()
+	}
+	if s.home != nil {
+		s.home.Close()
+	}
+	if s.lock != nil {
+		s.lock.Close()
+	}
+}
+
+// ErrClosed says that the switch has been closed or destroyed.
+var ErrClosed = errors.New("switch is closed")
+
+// enter takes the lock for one operation.
+func (s *Switch) enter(ctx context.Context) (func(), error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, ErrClosed
+	}
+	return s.mu.Unlock, nil
+}
+
+// at is a place where a test can make the process "die".
+func (s *Switch) at(step string) error {
+	if s.opts.fault == nil {
+		return nil
+	}
+	return s.opts.fault(step)
+}
+
+// slotOf a port number.
+func (s *Switch) slotOf(p flow.Port) (uint16, bool) {
+	slot, ok := s.byIndex[uint32(p)]
+	return slot, ok
+}

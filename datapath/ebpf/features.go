@@ -1,0 +1,128 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+
+	"weir.dev/weir/datapath"
+)
+
+// initialPIDs is the inode of the initial process namespace (linux/proc_ns.h: PROC_PID_INIT_INO).
+const initialPIDs = "pid:[4026531836]"
+
+func unsupported(name, purpose, remedy string) error {
+	return fmt.Errorf("%s, needed for %s: %w; want %s", name, purpose, datapath.ErrUnsupported, remedy)
+}
+
+// need is a kernel feature and what it is for.
+type need struct {
+	name, purpose, since, without string // without: what is done then; empty: nothing goes
+	probe                         func() error
+}
+
+func needs() []need {
+	helper := func(fn asm.BuiltinFunc) func() error {
+		return func() error { return features.HaveProgramHelper(ebpf.SchedCLS, fn) }
+	}
+	mapType := func(t ebpf.MapType) func() error { return func() error { return features.HaveMapType(t) } }
+	return []need{
+		{"tc programs", "steering", "kernel 4.5 with CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_BPF, CONFIG_NET_SCH_INGRESS", "",
+			func() error { return features.HaveProgramType(ebpf.SchedCLS) }},
+		{"redirect_peer", "the way into functions", "kernel 5.10", "", helper(asm.FnRedirectPeer)},
+		{"clone_redirect", "copies to taps", "kernel 4.2", "", helper(asm.FnCloneRedirect)},
+		{"global functions", "the programs", "kernel 5.12 with CONFIG_DEBUG_INFO_BTF not needed", "", features.HaveBoundedLoops},
+		{"LRU hash", "the cache of known flows", "kernel 4.10", "", mapType(ebpf.LRUHash)},
+		{"per-CPU array", "counters", "kernel 4.6", "", mapType(ebpf.PerCPUArray)},
+		{"tcx", "quicker hooks", "kernel 6.6", "tc filters (clsact) are used", haveTCX},
+		{"raw tracepoints", "setting a function down the instant its process ends", "kernel 4.17 with CONFIG_BPF_EVENTS, in the initial process namespace",
+			"the agent notices some time later", haveExit},
+		{"batch updates", "quick commits", "kernel 5.6", "entries are written one by one", haveBatch},
+		{"bridge traffic past iptables", "ordinary switching", "net.bridge.bridge-nf-call-iptables=0",
+			"iptables rules see bridged packets, and a FORWARD policy of DROP (Docker sets it) stops them: sysctl -w net.bridge.bridge-nf-call-iptables=0", haveOpenBridge},
+	}
+}
+
+// Features tells what the kernel has of what the switch uses. It changes nothing.
+func Features() []datapath.Feature {
+	var all []datapath.Feature
+	for _, n := range needs() {
+		err := n.probe()
+		f := datapath.Feature{Name: n.name, OK: err == nil, Required: n.without == "", Detail: n.purpose}
+		switch {
+		case err == nil:
+		case n.without == "":
+			f.Detail = fmt.Sprintf("needed for %s: want %s (%v)", n.purpose, n.since, err)
+		default:
+			f.Detail = fmt.Sprintf("%s: want %s; without it %s", n.purpose, n.since, n.without)
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// Features of the switch's kernel.
+func (s *Switch) Features() []datapath.Feature { return Features() }
+
+// probe finds out what the switch can use, and names what it cannot go without.
+func (s *Switch) probe() error {
+	for _, n := range needs() {
+		if n.without != "" {
+			continue
+		}
+		if err := n.probe(); errors.Is(err, ebpf.ErrNotSupported) {
+			return unsupported(n.name, n.purpose, n.since)
+		}
+	}
+	s.tcx, s.exit = haveTCX() == nil, haveExit() == nil
+	if s.opts.Hook == HookTCX && !s.tcx {
+		return unsupported("tcx", "the hook asked for", "kernel 6.6, or the hook auto")
+	}
+	return nil
+}
+
+// haveTCX asks for the programs at the loopback's tcx: a kernel without tcx does not know the question.
+func haveTCX() error {
+	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress})
+	return err
+}
+
+func haveExit() error {
+	if err := features.HaveProgramType(ebpf.RawTracepoint); err != nil {
+		return err
+	}
+	ns, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return err
+	}
+	if ns != initialPIDs {
+		return errors.New("not in the initial process namespace: process ids differ")
+	}
+	return nil
+}
+
+func haveBatch() error {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	_, err = m.BatchUpdate([]uint32{1}, []uint32{1}, nil)
+	return err
+}
+
+func haveOpenBridge() error {
+	for _, name := range []string{"iptables", "ip6tables"} {
+		b, err := os.ReadFile("/proc/sys/net/bridge/bridge-nf-call-" + name)
+		if err == nil && strings.TrimSpace(string(b)) != "0" {
+			return fmt.Errorf("bridge-nf-call-%s is %s", name, strings.TrimSpace(string(b)))
+		}
+	}
+	return nil
+}

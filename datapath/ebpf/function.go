@@ -1,0 +1,341 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"weir.dev/weir/bpf"
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/netns"
+)
+
+// AddFunction makes a function's links ports.
+func (s *Switch) AddFunction(ctx context.Context, f datapath.Function) (datapath.Ports, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return datapath.Ports{}, err
+	}
+	defer leave()
+	fn, err := s.addFunction(f)
+	if err != nil {
+		return datapath.Ports{}, fmt.Errorf("add function %s: %w", f.Name, err)
+	}
+	return fn.numbers(), nil
+}
+
+func (f *function) numbers() datapath.Ports {
+	if f.F.Tap != "" {
+		return datapath.Ports{Tap: flow.Port(f.Ports[0].Index)}
+	}
+	return datapath.Ports{In: flow.Port(f.Ports[0].Index), Out: flow.Port(f.Ports[1].Index)}
+}
+
+func checkFunction(f *datapath.Function) error {
+	switch {
+	case f.Name == "":
+		return errors.New("a name is needed")
+	case f.Tap == "" && (f.In == "" || f.Out == "") || f.Tap != "" && f.In+f.Out != "":
+		return errors.New("want the links in and out, or tap alone")
+	case f.Forwarder != "" && f.Forwarder != "wire":
+		return fmt.Errorf("forwarder %q: want wire or none", f.Forwarder)
+	case f.Forwarder != "" && f.Tap != "":
+		return errors.New("a tap forwards nothing: want no forwarder")
+	case f.Netns == "":
+		return errors.New("a namespace is needed")
+	}
+	return nil
+}
+
+func (s *Switch) addFunction(f datapath.Function) (*function, error) {
+	if err := checkFunction(&f); err != nil {
+		return nil, err
+	}
+	space, err := netns.At(f.Netns)
+	if err != nil {
+		return nil, err
+	}
+	defer space.Close()
+	fn := &function{F: f}
+	if fn.Ports, err = s.findPorts(&f, space); err != nil {
+		return nil, err
+	}
+	old := s.fns[f.Name]
+	moved, err := s.giveSlots(fn, old)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.store.write(file("function", f.Name), fn); err != nil {
+		return nil, err
+	}
+	if moved { // Down until SetState
+		v := bpf.SteerFunction{OnFail: uint32(f.OnFail), Used: 1}
+		if err := s.maps.Functions.Put(uint32(fn.Slot), v); err != nil {
+			return nil, fmt.Errorf("write function: %w", err)
+		}
+	} else if old.F.OnFail != f.OnFail {
+		if err := s.changeFunction(fn, func(v *bpf.SteerFunction) { v.OnFail = uint32(f.OnFail) }); err != nil {
+			return nil, err
+		}
+	}
+	s.fns[f.Name] = fn
+	if moved || old.F != f {
+		for _, p := range fn.Ports {
+			if err := s.enlist(p); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := s.at("enlisted"); err != nil {
+		return nil, err
+	}
+	return fn, s.attachFunction(fn, space)
+}
+
+// findPorts looks the function's links up, and their other ends in its namespace.
+func (s *Switch) findPorts(f *datapath.Function, space *netns.Space) ([]*port, error) {
+	inside, err := space.Links("")
+	if err != nil {
+		return nil, err
+	}
+	var ports []*port
+	for _, side := range []struct{ name, link string }{{"in", f.In}, {"out", f.Out}, {"tap", f.Tap}} {
+		if side.link == "" {
+			continue
+		}
+		l, err := s.linkByName(side.link)
+		if err != nil {
+			return nil, err
+		}
+		attrs := l.Attrs()
+		if !peerElsewhere(l) {
+			return nil, fmt.Errorf("interface %s is a %s: want a veth whose other end is in %s", side.link, l.Type(), space)
+		}
+		if attrs.MasterIndex != 0 {
+			return nil, fmt.Errorf("interface %s belongs to a bridge: a function's port belongs to none", side.link)
+		}
+		p := &port{Name: "function/" + f.Name + "/" + side.name, Link: side.link, Index: uint32(attrs.Index), Veth: true, WasUp: attrs.Flags&net.FlagUp != 0}
+		for _, in := range inside {
+			if in.Index == attrs.ParentIndex && in.PeerIndex == attrs.Index {
+				p.Inner, p.Own = uint32(in.Index), in.MAC
+			}
+		}
+		if p.Inner == 0 {
+			return nil, fmt.Errorf("the other end of %s is not in %s", side.link, space)
+		}
+		if slot, taken := s.byIndex[p.Index]; taken && s.ports[slot].Name != p.Name {
+			return nil, fmt.Errorf("interface %s is already the port %s", side.link, s.ports[slot].Name)
+		}
+		ports = append(ports, p)
+		if !p.WasUp {
+			if err := s.nl.LinkSetUp(l); err != nil {
+				return nil, fmt.Errorf("set %s up: %w", side.link, err)
+			}
+		}
+	}
+	if f.Forwarder == "wire" && ports[0].Inner^1 != ports[1].Inner {
+		return nil, fmt.Errorf("the interfaces inside have the indexes %d and %d: a wire wants them to differ in the last bit only, as 1024 and 1025 do",
+			ports[0].Inner, ports[1].Inner)
+	}
+	return ports, nil
+}
+
+// giveSlots: the old ones to a function that is known. moved: its links are not those of before.
+func (s *Switch) giveSlots(fn, old *function) (moved bool, err error) {
+	if old != nil && len(old.Ports) != len(fn.Ports) { // inline before, a tap now
+		if err := s.removeFunction(fn.F.Name); err != nil {
+			return false, err
+		}
+		old = nil
+	}
+	if old == nil {
+		if fn.Slot, err = s.newFunctionSlot(); err != nil {
+			return false, err
+		}
+		for i, p := range fn.Ports {
+			if p.Slot, err = s.newSlot(); err != nil {
+				return false, err
+			}
+			if i > 0 && p.Slot == fn.Ports[0].Slot {
+				return false, errors.New("no two ports are left")
+			}
+		}
+		return true, nil
+	}
+	fn.Slot = old.Slot
+	for i, p := range fn.Ports {
+		was := old.Ports[i]
+		p.Slot = was.Slot
+		if was.Index != p.Index || was.Inner != p.Inner || was.Own != p.Own {
+			moved = true
+			continue
+		}
+		p.Clsact, p.InnerCl, p.WasUp = was.Clsact, was.InnerCl, was.WasUp
+	}
+	return moved || old.F.Netns != fn.F.Netns, nil
+}
+
+func (s *Switch) newFunctionSlot() (uint16, error) {
+	used := map[uint16]bool{0: true}
+	for _, f := range s.fns {
+		used[f.Slot] = true
+	}
+	for slot := uint16(1); int(slot) < s.opts.Ports; slot++ {
+		if !used[slot] {
+			return slot, nil
+		}
+	}
+	return 0, fmt.Errorf("%w: the switch has %d functions: raise its Ports", datapath.ErrFull, s.opts.Ports-1)
+}
+
+// attachFunction puts the programs at a function's ports: outside, and inside for a forwarder of ours.
+func (s *Switch) attachFunction(fn *function, space *netns.Space) error {
+	before := fn.qdiscs()
+	for _, p := range fn.Ports {
+		if err := s.attachOuter(p); err != nil {
+			return err
+		}
+	}
+	if err := s.attachInner(fn, space); err != nil {
+		return err
+	}
+	if before != fn.qdiscs() {
+		return s.store.write(file("function", fn.F.Name), fn)
+	}
+	return nil
+}
+
+func (f *function) qdiscs() (made [4]bool) {
+	for i, p := range f.Ports {
+		made[2*i], made[2*i+1] = p.Clsact, p.InnerCl
+	}
+	return made
+}
+
+func (s *Switch) attachInner(fn *function, space *netns.Space) error {
+	var nl *netlink.Handle
+	for _, p := range fn.Ports {
+		at := s.inner(p)
+		if fn.F.Forwarder == "" {
+			if err := at.unlink(false); err != nil { // it had one before
+				return err
+			}
+			if !p.InnerCl {
+				continue
+			}
+		}
+		if nl == nil {
+			var err error
+			if nl, err = handle(space); err != nil {
+				return err
+			}
+			defer nl.Close()
+		}
+		if fn.F.Forwarder == "" {
+			if err := at.detachCls(nl); err != nil {
+				return err
+			}
+			continue
+		}
+		later, err := s.attach(space, nl, at)
+		if err != nil {
+			return fmt.Errorf("in %s: %w", space, err)
+		}
+		if later {
+			s.later(p.Slot)
+		}
+	}
+	return nil
+}
+
+func (s *Switch) removeFunction(name string) error {
+	fn := s.fns[name]
+	if fn == nil {
+		return s.store.remove(file("function", name))
+	}
+	s.touched = time.Now()
+	if err := s.forgetProcess(fn); err != nil {
+		return err
+	}
+	if err := s.maps.Functions.Put(uint32(fn.Slot), bpf.SteerFunction{}); err != nil {
+		return fmt.Errorf("clear function: %w", err)
+	}
+	for _, p := range fn.Ports {
+		if err := s.releasePort(p); err != nil {
+			return err
+		}
+	}
+	if err := s.releaseInner(fn); err != nil {
+		return err
+	}
+	for _, p := range fn.Ports {
+		if err := s.delist(p); err != nil {
+			return err
+		}
+	}
+	delete(s.fns, name)
+	return s.store.remove(file("function", name))
+}
+
+// releasePort takes the program off the switch's side of a function's port.
+func (s *Switch) releasePort(p *port) error {
+	for _, at := range s.outer(p) {
+		if err := at.unlink(false); err != nil {
+			return err
+		}
+	}
+	l, err := s.nl.LinkByIndex(int(p.Index))
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("interface %s: %w", p.Link, err)
+	}
+	for _, at := range s.outer(p) {
+		if err := at.detachCls(s.nl); err != nil {
+			return err
+		}
+	}
+	if !p.WasUp {
+		return s.nl.LinkSetDown(l)
+	}
+	return nil
+}
+
+// releaseInner takes the forwarder away. A namespace that is gone took it along.
+func (s *Switch) releaseInner(fn *function) error {
+	left := false
+	for _, p := range fn.Ports {
+		at := s.inner(p)
+		if err := at.unlink(false); err != nil {
+			return err
+		}
+		left = left || p.InnerCl
+	}
+	if !left || !netns.Exists(fn.F.Netns) {
+		return nil
+	}
+	space, err := netns.At(fn.F.Netns)
+	if err != nil {
+		return err
+	}
+	defer space.Close()
+	nl, err := handle(space)
+	if err != nil {
+		return err
+	}
+	defer nl.Close()
+	for _, p := range fn.Ports {
+		at := s.inner(p)
+		if err := at.detachCls(nl); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,102 @@
+package ebpf
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/bpf"
+	"weir.dev/weir/datapath"
+)
+
+const (
+	probeType  = 0x88b5 // IEEE 802 local experimental EtherType 1
+	probeMagic = 0x57656972
+	probeWait  = time.Second // without a deadline in ctx
+)
+
+// Probe sends a frame in at an inline function's port in and waits for it at out, where the program consumes it.
+func (s *Switch) Probe(ctx context.Context, name string) (datapath.Probe, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return datapath.Probe{}, err
+	}
+	fn := s.fns[name]
+	if fn == nil || len(fn.Ports) != 2 {
+		leave()
+		return datapath.Probe{}, fmt.Errorf("probe function %s: no such inline function: %w", name, datapath.ErrNotFound)
+	}
+	in, out, slot := fn.Ports[0].Index, fn.Ports[1].Slot, fn.Slot
+	seen, err := s.maps.Probes.Clone() // Close may come meanwhile
+	var fd int
+	if err == nil {
+		defer seen.Close()
+		err = s.home.Do(func() (err error) {
+			fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+			return err
+		})
+	}
+	leave()
+	if err != nil {
+		return datapath.Probe{}, fmt.Errorf("probe function %s: %w", name, err)
+	}
+	defer unix.Close(fd)
+	if _, has := ctx.Deadline(); !has {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, probeWait)
+		defer cancel()
+	}
+	frame, nonce, err := s.probeFrame(slot)
+	if err != nil {
+		return datapath.Probe{}, err
+	}
+	sent, err := now()
+	if err != nil {
+		return datapath.Probe{}, err
+	}
+	if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: int(in)}); err != nil {
+		return datapath.Probe{}, fmt.Errorf("probe function %s: send: %w", name, err)
+	}
+	for wait := 20 * time.Microsecond; ; wait = min(2*wait, time.Millisecond) {
+		var p bpf.SteerProbe
+		if err := seen.Lookup(uint32(out), &p); err != nil {
+			return datapath.Probe{}, fmt.Errorf("probe function %s: %w", name, err)
+		}
+		if p.Nonce == nonce && p.Time >= sent {
+			return datapath.Probe{RTT: time.Duration(p.Time - sent)}, nil
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return datapath.Probe{}, ctx.Err()
+			}
+			return datapath.Probe{}, fmt.Errorf("probe function %s: the frame sent into port in did not come out of port out: %w", name, ctx.Err())
+		case <-t.C:
+		}
+	}
+}
+
+// probeFrame is an Ethernet frame of the least size. Its addresses are nobody's.
+func (s *Switch) probeFrame(function uint16) ([]byte, uint32, error) {
+	b := make([]byte, 60)
+	dst, src := s.opts.Instance.MAC("probe/to"), s.opts.Instance.MAC("probe/from")
+	copy(b, dst[:])
+	copy(b[6:], src[:])
+	var nonce [4]byte
+	if _, err := rand.Read(nonce[:]); err != nil {
+		return nil, 0, err
+	}
+	n := binary.BigEndian.Uint32(nonce[:]) | 1
+	binary.BigEndian.PutUint16(b[12:], probeType)
+	binary.BigEndian.PutUint32(b[14:], probeMagic)
+	binary.BigEndian.PutUint32(b[18:], uint32(function))
+	binary.BigEndian.PutUint32(b[22:], n)
+	return b, n, nil
+}

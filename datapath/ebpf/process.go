@@ -1,0 +1,137 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/bpf"
+	"weir.dev/weir/datapath"
+)
+
+// SetState changes a function's liveness. With a process, the kernel itself sets Down when that ends.
+func (s *Switch) SetState(ctx context.Context, name string, st datapath.State, pid int) error {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	fn := s.fns[name]
+	if fn == nil {
+		return fmt.Errorf("set state of function %s: %w", name, datapath.ErrNotFound)
+	}
+	if err := s.setState(fn, st, pid); err != nil {
+		return fmt.Errorf("set state of function %s: %w", name, err)
+	}
+	return nil
+}
+
+func (s *Switch) setState(fn *function, st datapath.State, pid int) error {
+	if pid < 0 || st == datapath.Down || !s.exit {
+		pid = 0
+	}
+	if err := s.forgetProcess(fn); err != nil {
+		return err
+	}
+	if pid > 0 {
+		if err := s.maps.Processes.Put(uint32(pid), uint32(fn.Slot)); err != nil {
+			return fmt.Errorf("watch process %d: %w", pid, err)
+		}
+	}
+	return s.changeFunction(fn, func(v *bpf.SteerFunction) { v.State, v.Pid = uint32(st), uint32(pid) })
+}
+
+// changeFunction changes what the programs know of a function. They may set Down meanwhile, so a process that ended is looked for
+// afterwards.
+func (s *Switch) changeFunction(fn *function, change func(*bpf.SteerFunction)) error {
+	var was bpf.SteerFunction
+	if err := s.maps.Functions.Lookup(uint32(fn.Slot), &was); err != nil {
+		return fmt.Errorf("read function: %w", err)
+	}
+	v := was
+	v.Used = 1
+	change(&v)
+	if v != was {
+		if err := s.maps.Functions.Put(uint32(fn.Slot), v); err != nil {
+			return fmt.Errorf("write function: %w", err)
+		}
+	}
+	if v.Pid == 0 || v.State == uint32(datapath.Down) || alive(int(v.Pid)) {
+		return nil
+	}
+	v.State, v.Pid = uint32(datapath.Down), 0
+	if err := s.maps.Functions.Put(uint32(fn.Slot), v); err != nil {
+		return fmt.Errorf("write function: %w", err)
+	}
+	return nil
+}
+
+// alive: the process runs; one that ended and was not waited for does not.
+func alive(pid int) bool {
+	fd, err := unix.PidfdOpen(pid, 0) // kernel 5.3
+	if err != nil {
+		return !errors.Is(err, unix.ESRCH)
+	}
+	defer unix.Close(fd)
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return err != nil || n == 0
+}
+
+func (s *Switch) forgetProcess(fn *function) error {
+	var v bpf.SteerFunction
+	if err := s.maps.Functions.Lookup(uint32(fn.Slot), &v); err != nil {
+		return fmt.Errorf("read function: %w", err)
+	}
+	if v.Pid == 0 {
+		return nil
+	}
+	var slot uint32
+	if err := s.maps.Processes.Lookup(v.Pid, &slot); err != nil || slot != uint32(fn.Slot) {
+		return nil // the process ended
+	}
+	if err := s.maps.Processes.Delete(v.Pid); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("forget process %d: %w", v.Pid, err)
+	}
+	return nil
+}
+
+// watchProcesses attaches the program that is told when a process ends, and takes an older build's away.
+func (s *Switch) watchProcesses() error {
+	if !s.exit {
+		return nil
+	}
+	name := "exit-" + s.state.ABI + "-" + s.state.Build
+	entries, err := os.ReadDir(s.linksDir())
+	if err != nil {
+		return err
+	}
+	have := false
+	for _, e := range entries {
+		have = have || e.Name() == name
+	}
+	if !have {
+		l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_exit", Program: s.programs.exit})
+		if err != nil {
+			return fmt.Errorf("attach to tracepoint sched_process_exit: %w", err)
+		}
+		defer l.Close()
+		if err := l.Pin(filepath.Join(s.linksDir(), name)); err != nil {
+			return fmt.Errorf("pin link to tracepoint: %w", err)
+		}
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "exit-") && e.Name() != name {
+			if err := os.Remove(filepath.Join(s.linksDir(), e.Name())); err != nil {
+				return fmt.Errorf("unpin link to tracepoint: %w", err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/netns"
+)
+
+// quietTime is how long ports must be left alone before tcx links replace their filters.
+const quietTime = 300 * time.Millisecond
+
+// promoter replaces tc filters by tcx links, which are quicker per packet but take the kernel some 10 ms each to attach, with its
+// lock on all links held. So it waits until nobody makes or removes ports, and takes one port at a time.
+type promoter struct {
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+}
+
+func startPromoter(s *Switch) *promoter {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &promoter{cancel: cancel}
+	if s.state.Hook == HookAuto {
+		p.done.Go(func() { s.promoteAll(ctx) })
+	}
+	return p
+}
+
+func (p *promoter) stop() {
+	p.cancel()
+	p.done.Wait()
+}
+
+func (s *Switch) promoteAll(ctx context.Context) {
+	t := time.NewTicker(quietTime / 2)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		for ctx.Err() == nil && s.promoteNext(false) {
+		}
+	}
+}
+
+// Settle replaces all tc filters by tcx links now, for those who are about to measure.
+func (s *Switch) Settle(ctx context.Context) error {
+	for s.promoteNext(true) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state.Hook == HookAuto && len(s.todo) > 0 {
+		return fmt.Errorf("%d ports still have tc filters", len(s.todo))
+	}
+	return nil
+}
+
+// promoteNext takes one port. False: nothing to do now.
+func (s *Switch) promoteNext(hurry bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.state.Hook != HookAuto || !hurry && time.Since(s.touched) < quietTime {
+		return false
+	}
+	for slot := range s.todo {
+		delete(s.todo, slot)
+		p := s.ports[slot]
+		if p == nil {
+			continue
+		}
+		if err := s.promotePort(p); err != nil && !errors.Is(err, unix.ENODEV) {
+			s.log.Warn("port keeps its tc filters", "port", p.Name, "error", err)
+		}
+		return true
+	}
+	return false
+}
+
+// promotePort: the tcx link comes first, so that at no time a frame finds none. What both see, the filter's program leaves alone.
+func (s *Switch) promotePort(p *port) error {
+	before := [2]bool{p.Clsact, p.InnerCl}
+	for _, at := range s.outer(p) {
+		linked, err := at.linked()
+		if err == nil && !linked {
+			err = s.home.Do(at.attachTCX)
+		}
+		if err == nil {
+			err = at.detachCls(s.nl)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	fn := s.fns[p.functionName()]
+	if fn != nil && fn.F.Forwarder != "" && netns.Exists(fn.F.Netns) {
+		space, err := netns.At(fn.F.Netns)
+		if err != nil {
+			return err
+		}
+		defer space.Close()
+		nl, err := handle(space)
+		if err != nil {
+			return err
+		}
+		defer nl.Close()
+		at := s.inner(p)
+		linked, err := at.linked()
+		if err == nil && !linked {
+			err = space.Do(at.attachTCX)
+		}
+		if err == nil {
+			err = at.detachCls(nl)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case before == [2]bool{p.Clsact, p.InnerCl}:
+		return nil
+	case fn != nil:
+		return s.store.write(file("function", fn.F.Name), fn)
+	}
+	return s.store.write(file("endpoint", p.E.Name), p)
+}

@@ -1,0 +1,304 @@
+// Package suite is the conformance suite of switch drivers: real frames, in fresh network namespaces, compared with what the reference
+// switch of package flow does with the same rules and frames. A driver's test calls Run with a way to open its switch.
+package suite
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/instance"
+	"weir.dev/weir/netns"
+)
+
+// Factory opens a switch of the instance. It is called on a thread inside the namespace that is to be the switch's.
+type Factory func(i instance.Instance) (datapath.Switch, error)
+
+// Rig is a host in a namespace of its own, with a switch, stations behind endpoints, and functions. All of it is removed when the
+// test ends.
+type Rig struct {
+	t        testing.TB
+	open     Factory
+	dir      string
+	Instance instance.Instance
+	Host     *netns.Space
+	Switch   datapath.Switch
+	Stations map[string]*Station
+	Funcs    map[string]*Function
+}
+
+// Station is what stands behind an endpoint.
+type Station struct {
+	Name string
+	MAC  flow.MAC
+	Port flow.Port
+	NS   *netns.Space
+	E    datapath.Endpoint
+	*Socket
+}
+
+// Function is a network function with a socket at each of its interfaces.
+type Function struct {
+	Name    string
+	Ports   datapath.Ports
+	F       datapath.Function
+	NS      *netns.Space
+	Sockets map[string]*Socket // in, out, tap
+	pump    *pump
+}
+
+// NewRig makes a host and opens its switch.
+func NewRig(t testing.TB, open Factory) *Rig {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("this test makes network namespaces: run it as root")
+	}
+	var id [3]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "weir-suite-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "t" + hex.EncodeToString(id[:])
+	r := &Rig{t: t, open: open, dir: dir, Stations: map[string]*Station{}, Funcs: map[string]*Function{},
+		Instance: instance.Instance{Name: name, Root: filepath.Join(dir, "root"), Run: filepath.Join(dir, "run")}}
+	t.Cleanup(func() {
+		_ = unix.Unmount(r.Instance.BPFFS(), unix.MNT_DETACH) // of a switch that did not open
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("leftovers: %v", err)
+		}
+	})
+	r.Host = r.namespace("host")
+	r.Reopen()
+	t.Cleanup(func() {
+		if r.Switch == nil {
+			return
+		}
+		if err := r.Switch.Destroy(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// Reopen opens the switch, after a Close.
+func (r *Rig) Reopen() {
+	r.t.Helper()
+	err := r.Host.Do(func() (err error) {
+		r.Switch, err = r.open(r.Instance)
+		return err
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// Close closes the switch.
+func (r *Rig) Close() {
+	r.t.Helper()
+	if err := r.Switch.Close(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *Rig) namespace(name string) *netns.Space {
+	r.t.Helper()
+	path := filepath.Join(r.dir, "ns", name)
+	if err := netns.Create(path, netns.Options{Quiet: true}); err != nil {
+		r.t.Fatal(err)
+	}
+	space, err := netns.At(path)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		space.Close()
+		if err := netns.Delete(path); err != nil {
+			r.t.Error(err)
+		}
+	})
+	return space
+}
+
+// Path of a namespace made here.
+func (r *Rig) Path(name string) string { return filepath.Join(r.dir, "ns", name) }
+
+// Station makes a station with an endpoint.
+func (r *Rig) Station(name string) *Station {
+	r.t.Helper()
+	st := r.Unplugged(name)
+	port, err := r.Switch.AddEndpoint(Context(r.t), st.E)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	st.Port = port
+	r.Stations[name] = st
+	return st
+}
+
+// Unplugged makes a station whose link is no port of the switch yet.
+func (r *Rig) Unplugged(name string) *Station {
+	r.t.Helper()
+	ns := r.namespace(name)
+	object := "endpoint/" + name
+	mac := flow.MAC{2, 0x57}
+	copy(mac[2:], name)
+	pair, err := r.Host.Veth(ns, netns.VethOptions{HostName: r.Instance.Link(object), Alias: r.Instance.Alias(object), HostMAC: r.Instance.MAC(object),
+		PeerName: "eth0", PeerMAC: mac})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return &Station{Name: name, MAC: mac, NS: ns, E: datapath.Endpoint{Name: name, Link: pair.Host.Name, Peer: mac},
+		Socket: newSocket(r.t, ns, pair.Peer.Index)}
+}
+
+// Wire makes a function whose frames the switch's own forwarder passes on.
+func (r *Rig) Wire(name string) *Function {
+	r.t.Helper()
+	return r.function(datapath.Function{Name: name, Forwarder: "wire"}, false)
+}
+
+// Inline makes a function that forwards by itself, by raw sockets.
+func (r *Rig) Inline(f datapath.Function) *Function {
+	r.t.Helper()
+	fn := r.function(f, false)
+	fn.pump = startPump(fn)
+	r.t.Cleanup(fn.pump.stop)
+	return fn
+}
+
+// Tap makes a tap function.
+func (r *Rig) Tap(name string) *Function {
+	r.t.Helper()
+	return r.function(datapath.Function{Name: name}, true)
+}
+
+func (r *Rig) function(f datapath.Function, tap bool) *Function {
+	r.t.Helper()
+	fn := r.Links(f, tap)
+	r.Plug(fn)
+	if err := r.Switch.SetState(Context(r.t), f.Name, datapath.Up, 0); err != nil {
+		r.t.Fatal(err)
+	}
+	return fn
+}
+
+// Plug makes the function's links ports of the switch.
+func (r *Rig) Plug(fn *Function) {
+	r.t.Helper()
+	ports, err := r.Switch.AddFunction(Context(r.t), fn.F)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	fn.Ports = ports
+	r.Funcs[fn.Name] = fn
+}
+
+// Links makes a function's namespace and links only.
+func (r *Rig) Links(f datapath.Function, tap bool) *Function {
+	r.t.Helper()
+	fn := &Function{Name: f.Name, NS: r.namespace(f.Name), Sockets: map[string]*Socket{}}
+	f.Netns = r.Path(f.Name)
+	sides := []string{"in", "out"}
+	if tap {
+		sides = []string{"tap"}
+	}
+	for i, side := range sides {
+		object := "function/" + f.Name + "/" + side
+		index := 1024 + i
+		if tap {
+			index = 1026
+		}
+		pair, err := r.Host.Veth(fn.NS, netns.VethOptions{HostName: r.Instance.Link(object), Alias: r.Instance.Alias(object),
+			PeerName: side, PeerIndex: index, PeerMAC: r.Instance.MAC(object + "/peer"), Quiet: true})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		switch side {
+		case "in":
+			f.In, f.InPeer = pair.Host.Name, side
+		case "out":
+			f.Out, f.OutPeer = pair.Host.Name, side
+		case "tap":
+			f.Tap = pair.Host.Name
+		}
+		fn.Sockets[side] = newSocket(r.t, fn.NS, index)
+	}
+	fn.F = f
+	return fn
+}
+
+// Commit puts rules in force.
+func (r *Rig) Commit(rules ...flow.Rule) datapath.Commit {
+	r.t.Helper()
+	c, err := r.Switch.Commit(Context(r.t), rules)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return c
+}
+
+// Reference is the reference switch with the same ports, states and rules.
+func (r *Rig) Reference(rules []flow.Rule) *flow.Switch {
+	r.t.Helper()
+	s := flow.New()
+	check := func(err error) {
+		if err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	for _, st := range r.Stations {
+		check(s.AddEndpoint(st.Port, st.Name))
+	}
+	ports, _, err := r.Switch.Status(Context(r.t))
+	check(err)
+	down := map[string]bool{}
+	for _, p := range ports {
+		if p.Function != "" {
+			down[p.Function] = p.State == datapath.Down
+		}
+	}
+	for _, fn := range r.Funcs {
+		f := flow.Function{Name: fn.Name, In: fn.Ports.In, Out: fn.Ports.Out, Tap: fn.Ports.Tap,
+			Down: down[fn.Name], Bypass: fn.F.OnFail == datapath.FailBypass, Speaks: fn.F.Speaks}
+		object := "function/" + fn.Name + "/"
+		f.InMAC, f.OutMAC = r.Instance.MAC(object+"in/peer"), r.Instance.MAC(object+"out/peer")
+		f.TapMAC = r.Instance.MAC(object + "tap/peer")
+		check(s.AddFunction(f))
+	}
+	check(s.Commit(rules))
+	return s
+}
+
+// Context of a test's call: nothing here may take longer.
+func Context(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Until polls to a deadline.
+func Until(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	tick := time.NewTicker(200 * time.Microsecond)
+	defer tick.Stop()
+	deadline := time.After(10 * time.Second)
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal(fmt.Sprintf("not within 10 s: %s", what))
+		}
+	}
+}
