@@ -39,7 +39,6 @@ func TestLive(t *testing.T) {
 			env.Defer(stop)
 			env.Setenv("WEIR_SOCKET", filepath.Join(env.WorkDir, "api.sock"))
 			env.Setenv("TEST_URL", url)
-			env.Setenv("NO_COLOR", "")
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "interrupt": interrupt, "terminal": terminal},
@@ -200,7 +199,7 @@ func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	cmd := exec.Command(lookPath(ts, args[1]), args[2:]...)
 	cmd.Dir = ts.Getenv("WORK")
-	cmd.Env = append(os.Environ(), "WEIR_SOCKET="+ts.Getenv("WEIR_SOCKET"))
+	cmd.Env = environment(ts)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.StdoutPipe()
@@ -220,6 +219,15 @@ func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 	if got := cmd.ProcessState.ExitCode(); got != want || errs.Len() > 0 {
 		ts.Fatalf("exit code %d, want %d; stderr %q", got, want, errs.String())
 	}
+}
+
+// environment of a program that a script's own commands start.
+func environment(ts *testscript.TestScript) []string {
+	env := []string{"TERM=xterm"}
+	for _, name := range []string{"PATH", "HOME", "WEIR_SOCKET", "NO_COLOR"} {
+		env = append(env, name+"="+ts.Getenv(name))
+	}
+	return env
 }
 
 func lookPath(ts *testscript.TestScript, program string) string {
@@ -250,7 +258,7 @@ func terminal(ts *testscript.TestScript, neg bool, args []string) {
 	defer master.Close()
 	cmd := exec.Command(lookPath(ts, args[2]), args[3:]...)
 	cmd.Dir = ts.Getenv("WORK")
-	cmd.Env = append(os.Environ(), "WEIR_SOCKET="+ts.Getenv("WEIR_SOCKET"), "NO_COLOR="+ts.Getenv("NO_COLOR"), "TERM=xterm")
+	cmd.Env = environment(ts)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	err = cmd.Start()

@@ -87,6 +87,8 @@ func scripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir: dir, UpdateScripts: *update, RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
+			examples, err := filepath.Abs("../examples")
+			env.Setenv("EXAMPLES", examples)
 			env.Defer(func() { // a script that failed leaves its daemon
 				if b, err := os.ReadFile(filepath.Join(env.WorkDir, "pid")); err == nil {
 					if pid, err := strconv.Atoi(string(b)); err == nil {
@@ -94,7 +96,7 @@ func scripts(t *testing.T, dir string) {
 					}
 				}
 			})
-			return nil
+			return err
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "unhex": unhex, "fill": fill, "terminate": terminate,

@@ -146,6 +146,45 @@ func TestExamplesAreValid(t *testing.T) {
 	}
 }
 
+// docs/file.md names every key, and its samples are valid.
+func TestDocsNameEveryKey(t *testing.T) {
+	text, err := os.ReadFile("../../docs/file.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for section, spec := range map[string]reflect.Type{"endpoints": reflect.TypeFor[api.EndpointSpec](), "functions": reflect.TypeFor[api.FunctionSpec](),
+		"chains": reflect.TypeFor[api.ChainSpec](), "policies": reflect.TypeFor[api.PolicySpec]()} {
+		_, part, found := strings.Cut(string(text), "\n## "+section+"\n")
+		if !found {
+			t.Errorf("no section %s", section)
+		}
+		part, _, _ = strings.Cut(part, "\n## ")
+		for _, key := range fields(spec) {
+			if !strings.Contains(part, "| `"+key+"` |") {
+				t.Errorf("section %s has no row for %s", section, key)
+			}
+		}
+	}
+	samples := strings.Split(string(text), "```yaml\n")[1:]
+	if len(samples) == 0 {
+		t.Error("no samples")
+	}
+	s := compiled(t)
+	for _, sample := range samples {
+		sample, _, _ = strings.Cut(sample, "```")
+		if err := s.Validate(instance(t, []byte(sample))); err != nil {
+			t.Errorf("schema: %v\n%s", err, sample)
+		}
+		f, err := Parse("docs/file.md", []byte(sample))
+		if err == nil {
+			err = f.Explain(f.Document.Validate())
+		}
+		if err != nil {
+			t.Errorf("%v\n%s", err, sample)
+		}
+	}
+}
+
 // Schema and decoder refuse and take the same forms.
 func TestSchemaAgreesWithTheDecoder(t *testing.T) {
 	s := compiled(t)
