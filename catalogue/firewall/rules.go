@@ -1,0 +1,204 @@
+package main
+
+import (
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// Ethertypes and protocol numbers.
+const (
+	etherIPv4  = unix.ETH_P_IP
+	etherIPv6  = unix.ETH_P_IPV6
+	etherARP   = unix.ETH_P_ARP
+	etherProbe = 0x88b5 // IEEE local experimental 1: the switch's probe of a function's liveness
+)
+
+// rule is one line of the filter with what it is called in logs and comments.
+type rule struct {
+	name   string
+	denies bool
+	match  []expr.Any
+}
+
+// plan computes the filter, in order: the first rule that matches decides. stateful uses connection tracking for replies; without,
+// a reply is told by its source port, and for TCP by not being a lone SYN.
+func plan(cfg config, in, out string, stateful bool) []rule {
+	rules := []rule{{name: "probe", match: ethertype(etherProbe)}}
+	for _, s := range cfg.Deny {
+		if s.proto == "arp" {
+			rules = append(rules, rule{name: "deny " + s.String(), denies: true, match: ethertype(etherARP)})
+		}
+	}
+	// Without these nothing finds its neighbour or its path's MTU, whatever else is allowed.
+	rules = append(rules,
+		rule{name: "arp", match: ethertype(etherARP)},
+		rule{name: "neighbour discovery", match: join(l4(unix.IPPROTO_ICMPV6), between(transport(0, 1), []byte{133}, []byte{137}))},
+		// destination unreachable; time exceeded, parameter problem
+		rule{name: "icmp errors", match: join(l4(unix.IPPROTO_ICMP), between(transport(0, 1), []byte{3}, []byte{3}))},
+		rule{name: "icmp errors", match: join(l4(unix.IPPROTO_ICMP), between(transport(0, 1), []byte{11}, []byte{12}))},
+		rule{name: "icmpv6 errors", match: join(l4(unix.IPPROTO_ICMPV6), between(transport(0, 1), []byte{1}, []byte{4}))},
+	)
+	for _, s := range cfg.Deny {
+		if s.proto == "arp" {
+			continue
+		}
+		for _, m := range matches(s, portDst) {
+			rules = append(rules, rule{name: "deny " + s.String(), denies: true, match: join(iif(in), m)})
+		}
+		if s.first == 0 { // a whole protocol: in both directions
+			for _, m := range matches(s, portDst) {
+				rules = append(rules, rule{name: "deny " + s.String(), denies: true, match: join(iif(out), m)})
+			}
+		}
+	}
+	if stateful && cfg.Default == "drop" {
+		rules = append(rules, rule{name: "replies", match: join(iif(out), established())})
+	}
+	for _, s := range cfg.Allow {
+		name := "allow " + s.String()
+		for _, m := range matches(s, portDst) {
+			rules = append(rules, rule{name: name, match: join(iif(in), m)})
+		}
+		for _, m := range fragments(s) {
+			rules = append(rules, rule{name: name + " fragments", match: m})
+		}
+		if !stateful {
+			for _, m := range replies(s) {
+				rules = append(rules, rule{name: name + " replies", match: join(iif(out), m)})
+			}
+		}
+	}
+	return append(rules, rule{name: "default " + cfg.Default, denies: cfg.Default == "drop"})
+}
+
+// Offsets of the ports in the headers of TCP, UDP and SCTP.
+const (
+	portSrc = 0
+	portDst = 2
+)
+
+// matches are the alternatives by which a service is told, its port standing at an offset.
+func matches(s service, port uint32) [][]expr.Any {
+	switch s.proto {
+	case "all":
+		return [][]expr.Any{nil}
+	case "arp":
+		return [][]expr.Any{ethertype(etherARP)}
+	case "ip":
+		return [][]expr.Any{ethertype(etherIPv4), ethertype(etherIPv6)}
+	case "icmp":
+		return [][]expr.Any{l4(unix.IPPROTO_ICMP), l4(unix.IPPROTO_ICMPV6)}
+	}
+	m := l4(number(s.proto))
+	if s.first != 0 {
+		m = append(m, between(transport(port, 2), binaryutil.BigEndian.PutUint16(s.first), binaryutil.BigEndian.PutUint16(s.last))...)
+	}
+	return [][]expr.Any{m}
+}
+
+// replies are what servers send back for a service: the same with source ports, but no new connection and no new ping.
+func replies(s service) [][]expr.Any {
+	switch s.proto {
+	case "icmp":
+		return [][]expr.Any{
+			join(l4(unix.IPPROTO_ICMP), not(transport(0, 1), 8)),
+			join(l4(unix.IPPROTO_ICMPV6), not(transport(0, 1), 128)),
+		}
+	case "tcp":
+		const syn, ack = 0x02, 0x10
+		flags := []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{syn | ack}, Xor: []byte{0}},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{syn}},
+		}
+		return [][]expr.Any{join(matches(s, portSrc)[0], flags)}
+	}
+	return matches(s, portSrc) // all and ip: whatever comes
+}
+
+// fragments pass when their protocol has an allowed service: only the first fragment carries ports, and without it the others are of
+// no use. One that could overwrite the ports or flags of the first (within 16 bytes, RFC 1858) does not pass.
+func fragments(s service) [][]expr.Any {
+	if s.first == 0 {
+		return nil // told by its protocol alone
+	}
+	least := binaryutil.BigEndian.PutUint16(2) // in units of 8 bytes
+	v4 := join(l4(number(s.proto)), ethertype(etherIPv4), []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 6, Len: 2},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 2, Mask: []byte{0x1f, 0xff}, Xor: []byte{0, 0}},
+		&expr.Cmp{Op: expr.CmpOpGte, Register: 1, Data: least},
+	})
+	v6 := join(l4(number(s.proto)), ethertype(etherIPv6), []expr.Any{
+		&expr.Exthdr{DestRegister: 1, Type: unix.IPPROTO_FRAGMENT, Offset: 2, Len: 2, Op: expr.ExthdrOpIpv6},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 2, Mask: []byte{0xff, 0xf8}, Xor: []byte{0, 0}},
+		&expr.Cmp{Op: expr.CmpOpGte, Register: 1, Data: binaryutil.BigEndian.PutUint16(2 << 3)},
+	})
+	return [][]expr.Any{v4, v6}
+}
+
+func number(proto string) byte {
+	switch proto {
+	case "tcp":
+		return unix.IPPROTO_TCP
+	case "udp":
+		return unix.IPPROTO_UDP
+	}
+	return unix.IPPROTO_SCTP
+}
+
+func join(parts ...[]expr.Any) []expr.Any {
+	var out []expr.Any
+	for _, p := range parts {
+		out = append(out, p...)
+	}
+	return out
+}
+
+func iif(name string) []expr.Any {
+	data := make([]byte, unix.IFNAMSIZ)
+	copy(data, name)
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data},
+	}
+}
+
+// ethertype is the one behind any VLAN tag: the kernel keeps the outer tag beside the frame.
+func ethertype(t uint16) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(t)},
+	}
+}
+
+func l4(proto byte) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
+	}
+}
+
+func transport(offset, length uint32) expr.Any {
+	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: length}
+}
+
+func between(load expr.Any, first, last []byte) []expr.Any {
+	if string(first) == string(last) {
+		return []expr.Any{load, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: first}}
+	}
+	return []expr.Any{load, &expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: first, ToData: last}}
+}
+
+func not(load expr.Any, value byte) []expr.Any {
+	return []expr.Any{load, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{value}}}
+}
+
+func established() []expr.Any {
+	mask := binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+	}
+}

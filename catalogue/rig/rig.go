@@ -1,0 +1,346 @@
+// Package rig puts a network function's program between two stations, each in a network namespace of its own, for the tests of
+// the catalogue. A station sends and receives raw frames and real connections. Everything is removed when the test ends.
+package rig
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/netns"
+)
+
+// Patience is how long anything may take to come.
+const Patience = 10 * time.Second
+
+// Addresses of the stations.
+var (
+	ClientIP = netip.MustParseAddr("10.77.0.1")
+	ServerIP = netip.MustParseAddr("10.77.0.2")
+)
+
+// Rig is a function's namespace with its ports, and the stations behind them.
+type Rig struct {
+	T      testing.TB
+	Netns  string // of the function
+	Client *Station
+	Server *Station // nil for a tap
+}
+
+// Station is one end of the wire.
+type Station struct {
+	t     testing.TB
+	Netns string
+	Link  netns.Link
+	fd    int
+}
+
+// New makes a rig. An inline function has ports in and out, a tap has one, tap, behind the client.
+func New(t testing.TB, tap bool) *Rig {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("not root: this test makes network namespaces (sudo make test)")
+	}
+	r := &Rig{T: t, Netns: makeNetns(t, "function")}
+	if tap {
+		r.Client = r.station("client", "tap", ClientIP)
+		return r
+	}
+	r.Client = r.station("client", "in", ClientIP)
+	r.Server = r.station("server", "out", ServerIP)
+	return r
+}
+
+func makeNetns(t testing.TB, name string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	t.Cleanup(func() {
+		if err := netns.Delete(path); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := netns.Create(path, netns.Options{Quiet: true}); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func (r *Rig) station(name, port string, addr netip.Addr) *Station {
+	r.T.Helper()
+	s := &Station{t: r.T, Netns: makeNetns(r.T, name)}
+	pair, err := netns.Veth(r.Netns, s.Netns, netns.VethOptions{
+		HostName: port, PeerName: name, Alias: "weir:rig:" + name, Addresses: []netip.Prefix{netip.PrefixFrom(addr, 24)},
+	})
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	s.Link = pair.Peer
+	r.Do(s.Netns, func() error {
+		s.fd, err = openPacket(s.Link.Index)
+		return err
+	})
+	r.T.Cleanup(func() { unix.Close(s.fd) })
+	return s
+}
+
+// Do runs f in a namespace; an error ends the test.
+func (r *Rig) Do(ns string, f func() error) {
+	r.T.Helper()
+	if err := netns.Do(ns, f); err != nil {
+		r.T.Fatal(err)
+	}
+}
+
+func openPacket(index int) (int, error) {
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open packet socket: %w", err)
+	}
+	for _, o := range []int{unix.PACKET_AUXDATA, unix.PACKET_IGNORE_OUTGOING} {
+		if err = unix.SetsockoptInt(fd, unix.SOL_PACKET, o, 1); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: index})
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("open packet socket: %w", err)
+	}
+	return fd, nil
+}
+
+func htons(v uint16) uint16 { return v<<8 | v>>8 }
+
+// Send puts a frame on the wire.
+func (s *Station) Send(frame []byte) {
+	s.t.Helper()
+	if err := unix.Sendto(s.fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: s.Link.Index}); err != nil {
+		s.t.Fatalf("send frame: %v", err)
+	}
+}
+
+// Receive waits for the next frame from the wire, up to a time; nil: none came. A VLAN tag that the kernel took out is put back.
+func (s *Station) Receive(within time.Duration) []byte {
+	s.t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		left := time.Until(deadline)
+		if left <= 0 {
+			return nil
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}, int(left.Milliseconds())+1)
+		if errors.Is(err, unix.EINTR) || err == nil && n == 0 {
+			continue
+		}
+		if err != nil {
+			s.t.Fatalf("receive frame: %v", err)
+		}
+		buf, oob := make([]byte, 65536), make([]byte, 128)
+		n, oobn, _, _, err := unix.Recvmsg(s.fd, buf, oob, unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENETDOWN) {
+			continue
+		}
+		if err != nil {
+			s.t.Fatalf("receive frame: %v", err)
+		}
+		return untagged(buf[:n], oob[:oobn])
+	}
+}
+
+// untagged undoes the kernel's taking the VLAN tag out (struct tpacket_auxdata).
+func untagged(frame, oob []byte) []byte {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return frame
+	}
+	for _, m := range msgs {
+		if m.Header.Level != unix.SOL_PACKET || m.Header.Type != unix.PACKET_AUXDATA || len(m.Data) < 20 {
+			continue
+		}
+		status := binary.NativeEndian.Uint32(m.Data)
+		if status&unix.TP_STATUS_VLAN_VALID == 0 || len(frame) < 14 {
+			continue
+		}
+		tag := make([]byte, 4)
+		binary.BigEndian.PutUint16(tag, binary.NativeEndian.Uint16(m.Data[18:]))
+		binary.BigEndian.PutUint16(tag[2:], binary.NativeEndian.Uint16(m.Data[16:]))
+		return bytes.Join([][]byte{frame[:12], tag, frame[12:]}, nil)
+	}
+	return frame
+}
+
+// Probe is a frame of the ethertype that every function with weir.probe lets pass.
+func Probe(n byte) []byte {
+	f := make([]byte, 60)
+	copy(f, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5, n})
+	return f
+}
+
+// Passes sends a frame and a probe after it from one station and tells whether the frame came, unchanged, to the other.
+func Passes(from, to *Station, frame []byte) bool {
+	from.t.Helper()
+	mark := Probe(1)
+	from.Send(frame)
+	from.Send(mark)
+	passed := false
+	for deadline := time.Now().Add(Patience); time.Now().Before(deadline); {
+		got := to.Receive(time.Until(deadline))
+		if bytes.Equal(got, frame) {
+			passed = true
+		}
+		if bytes.Equal(got, mark) {
+			return passed
+		}
+	}
+	from.t.Fatal("the probe behind the frame did not come")
+	return false
+}
+
+// Dial connects from a station by TCP or UDP.
+func (s *Station) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var conn net.Conn
+	err := netns.Do(s.Netns, func() (err error) {
+		conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
+		return err
+	})
+	return conn, err
+}
+
+// Echo serves a TCP port that sends back what it gets, until the test ends.
+func (s *Station) Echo(addr string) {
+	s.t.Helper()
+	var l net.Listener
+	if err := netns.Do(s.Netns, func() (err error) { l, err = net.Listen("tcp4", addr); return err }); err != nil {
+		s.t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				_ = c.SetDeadline(time.Now().Add(Patience))
+				_, _ = io.Copy(c, c)
+			})
+		}
+	})
+	s.t.Cleanup(func() { l.Close(); wg.Wait() })
+}
+
+// Build compiles the Go command in a folder as its image has it, and returns the program.
+func Build(t testing.TB, dir string) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "program")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, ".")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", dir, err, text)
+	}
+	return out
+}
+
+// Process is a running function.
+type Process struct {
+	t    testing.TB
+	cmd  *exec.Cmd
+	done chan error
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// Start runs a program in the function's namespace. It is ended with the test.
+func (r *Rig) Start(program string, args ...string) *Process {
+	r.T.Helper()
+	p := &Process{t: r.T, cmd: exec.Command(program, args...), done: make(chan error, 1)}
+	p.cmd.Stdout, p.cmd.Stderr = p, p
+	r.Do(r.Netns, p.cmd.Start)
+	go func() { p.done <- p.cmd.Wait() }()
+	r.T.Cleanup(func() {
+		p.Signal(syscall.SIGKILL)
+		p.done <- <-p.done
+		if r.T.Failed() {
+			r.T.Logf("output of the function:\n%s", p.Output())
+		}
+	})
+	return p
+}
+
+func (p *Process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.Write(b)
+}
+
+// Output is what the function has printed so far.
+func (p *Process) Output() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String()
+}
+
+// PID of the process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Signal sends a signal; one that has ended gets none.
+func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
+
+// End waits for the process to end.
+func (p *Process) End() error {
+	p.t.Helper()
+	select {
+	case err := <-p.done:
+		p.done <- err
+		return err
+	case <-time.After(Patience):
+		p.t.Fatalf("the function does not end; it printed:\n%s", p.Output())
+		return nil
+	}
+}
+
+// Await waits until the output contains a text.
+func (p *Process) Await(text string) {
+	p.t.Helper()
+	Eventually(p.t, fmt.Sprintf("output %q, so far:\n%s", text, p.Output()), func() bool {
+		if len(p.done) > 0 && !strings.Contains(p.Output(), text) {
+			p.t.Fatalf("the function has ended; it printed:\n%s", p.Output())
+		}
+		return strings.Contains(p.Output(), text)
+	})
+}
+
+// Eventually polls to a deadline.
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(Patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("not within %v: %s", Patience, what)
+		}
+	}
+}
