@@ -25,8 +25,9 @@ const (
 	defaultReserve  = 64 << 20
 	defaultQuota    = 1 << 30
 	startTimeout    = 60 * time.Second // replaying a long log on a slow disk
-	tick            = 200 * time.Millisecond
-	electionTicks   = 10
+	abandonTimeout  = 5 * time.Second
+	tick            = 150 * time.Millisecond // a lone member waits 1 to 6 ticks before it elects itself
+	electionTicks   = 5
 )
 
 // embedded is an etcd server of one member inside this process.
@@ -81,12 +82,58 @@ func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 		return nil, fmt.Errorf("open store: socket path %s has %d bytes: want at most 107, use a shorter run directory", client, len(client))
 	}
 	e.endpoint = "unix://" + client
-	e.server, err = e.launch(ctx, e.config(o, client, peer))
+	if err = e.inspect(); err == nil {
+		e.server, err = e.launch(ctx, e.config(o, client, peer))
+	}
+	if err == nil {
+		err = e.mark()
+	}
 	if err != nil {
 		e.unlock()
 		return nil, fmt.Errorf("open store in %s: %w", o.Dir, err)
 	}
 	return e, nil
+}
+
+// marker is a file that says that the first start came to its end.
+const marker = "weir-store-1"
+
+// inspect tells a first start that was interrupted, of which nothing is worth keeping, from a directory that has lost its log,
+// over which etcd would wait for ever.
+func (e *embedded) inspect() error {
+	logs, err := filepath.Glob(filepath.Join(e.dir, "member", "wal", "*.wal"))
+	if err != nil || len(logs) > 0 {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(e.dir, marker)); err == nil {
+		return e.explain(fmt.Errorf("no log in %s", filepath.Join(e.dir, "member", "wal")))
+	}
+	return os.RemoveAll(filepath.Join(e.dir, "member"))
+}
+
+func (e *embedded) mark() error {
+	path := filepath.Join(e.dir, marker)
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	err := os.WriteFile(path, []byte("etcd's files, kept by weir\n"), 0o600)
+	if err != nil {
+		e.abandon(e.server)
+	}
+	return diskError(e.dir, err)
+}
+
+// abandon ends a server that may be unable to end.
+func (e *embedded) abandon(server *embed.Etcd) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		server.Close()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(abandonTimeout):
+	}
 }
 
 func (e *embedded) config(o Options, client, peer string) *embed.Config {
@@ -153,12 +200,12 @@ func (e *embedded) launch(ctx context.Context, c *embed.Config) (*embed.Etcd, er
 	case <-r.server.Server.ReadyNotify():
 		return r.server, nil
 	case err := <-r.server.Err():
-		r.server.Close()
+		e.abandon(r.server)
 		return nil, e.explain(err)
 	case <-e.fault.ctx.Done():
 		return nil, e.explain(errAborted)
 	case <-ctx.Done():
-		r.server.Close()
+		e.abandon(r.server)
 		return nil, fmt.Errorf("etcd was not ready within %v: %w", startTimeout, ctx.Err())
 	}
 }

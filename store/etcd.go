@@ -44,6 +44,9 @@ type Etcd struct {
 	prefix   string
 	embedded *embedded // nil: an external cluster
 	close    func() error
+
+	reclaiming  sync.Mutex
+	reclaimNext time.Time // not before
 }
 
 var _ Store = (*Etcd)(nil)
@@ -280,7 +283,13 @@ func (s *Etcd) Txn(ctx context.Context, conds []Cond, ops []Op) (int64, error) {
 			do = append(do, clientv3.OpPut(s.prefix+op.Key, string(op.Value)))
 		}
 	}
-	r, err := s.client.Txn(ctx).If(cmps...).Then(do...).Else(look...).Commit()
+	commit := func() (*clientv3.TxnResponse, error) {
+		return s.client.Txn(ctx).If(cmps...).Then(do...).Else(look...).Commit()
+	}
+	r, err := commit()
+	if errors.Is(err, rpctypes.ErrNoSpace) && s.reclaim(ctx) {
+		r, err = commit()
+	}
 	if err != nil {
 		return 0, fmt.Errorf("transaction of %d operations: %w", len(ops), s.fault(ctx, err))
 	}
@@ -310,6 +319,30 @@ func (s *Etcd) admit(ops []Op) error {
 		}
 	}
 	return nil
+}
+
+// reclaim makes room in an embedded etcd that has reached its quota: history is forgotten, free pages are given back, the alarm is
+// cleared. It tells whether it is worth trying again. At most a tenth of the time goes into it.
+func (s *Etcd) reclaim(ctx context.Context) bool {
+	if s.embedded == nil {
+		return false
+	}
+	s.reclaiming.Lock()
+	defer s.reclaiming.Unlock()
+	began := time.Now()
+	if began.Before(s.reclaimNext) {
+		return false
+	}
+	defer func() { s.reclaimNext = time.Now().Add(10 * time.Since(began)) }()
+	r, err := s.client.Get(ctx, s.prefix, clientv3.WithCountOnly())
+	if err != nil || s.Compact(ctx, r.Header.Revision) != nil {
+		return false
+	}
+	if _, err := s.client.Defragment(ctx, s.client.Endpoints()[0]); err != nil {
+		return false
+	}
+	_, err = s.client.AlarmDisarm(ctx, &clientv3.AlarmMember{}) // all; one that still holds is raised again by the next write
+	return err == nil
 }
 
 // Compact implements Store.
