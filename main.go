@@ -38,7 +38,9 @@ func drivers(runtimeCLI, imagesDir string, log *slog.Logger) daemon.Drivers {
 		Switch: func(ctx context.Context, i instance.Instance) (datapath.Switch, error) {
 			return ebpf.Open(ctx, ebpf.Options{Instance: i, Logger: log})
 		},
-		DestroySwitch: func(ctx context.Context, i instance.Instance) error { return ebpf.Destroy(ctx, i) },
+		DestroySwitch: func(ctx context.Context, i instance.Instance) error {
+			return ebpf.Destroy(ctx, ebpf.Options{Instance: i})
+		},
 		Runtime: func(ctx context.Context, i instance.Instance) (container.Runtime, error) {
 			return oci.New(ctx, i, oci.Options{CLI: runtimeCLI, Adopt: true})
 		},

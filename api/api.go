@@ -248,9 +248,10 @@ type HostStatus struct {
 
 // Feature is something that the host's kernel has or has not.
 type Feature struct {
-	Name   string `json:"name"`
-	OK     bool   `json:"ok"`
-	Detail string `json:"detail,omitempty"`
+	Name     string `json:"name"`
+	OK       bool   `json:"ok"`
+	Required bool   `json:"required,omitempty"` // nothing goes without it
+	Detail   string `json:"detail,omitempty"`
 }
 
 // Severity of an event.
@@ -374,4 +375,9 @@ type Counters struct {
 	Version uint32         `json:"version"`
 	Ports   []PortCounters `json:"ports"`
 	Rules   []RuleCounters `json:"rules"`
+}
+
+// ID tells one life of an object from another: a name may be used again, a UID is not.
+func (m Meta) ID() (name, uid string, generation int64, deleting bool) {
+	return m.Name, m.UID, m.Generation, m.Deleting != nil
 }

@@ -88,17 +88,24 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 
 // serve runs manager and agent side by side; the agent ends first, so that its last reports arrive.
 func serve(ctx context.Context, o UpOptions, m *manager.Manager, ag *agent.Agent) error {
+	api, err := m.Listen(manager.ServeOptions{Socket: o.Instance.Socket(), Listen: o.Listen, TokenFile: o.Instance.TokenFile()})
+	if err != nil {
+		return err
+	}
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
-	var served, ran error
+	var served error
 	wg.Go(func() {
 		defer cancel()
-		served = m.Serve(serving, manager.ServeOptions{Socket: o.Instance.Socket(), Listen: o.Listen, TokenFile: o.Instance.TokenFile(), Ready: o.Ready})
+		served = api.Serve(serving)
 	})
-	ran = ag.Run(ctx)
+	if o.Ready != nil {
+		o.Ready() // connections wait in the listeners' queues from here on
+	}
+	ran := ag.Run(ctx)
 	stop()
 	wg.Wait()
 	return errors.Join(served, ran)
