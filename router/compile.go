@@ -286,9 +286,10 @@ func (c *compiler) settleExits() {
 		}
 	}
 	for ch, u := range users {
+		diverted := !ch.replica && len(ch.inline) > 0 && ch.blocked == nil
 		for w, directions := range u {
 			ch.exits[w] = common(directions)
-			if ch.exits[w].learned && ch.exits[w].op == flow.Output {
+			if diverted && ch.exits[w].learned && ch.exits[w].op == flow.Output {
 				for _, d := range directions {
 					d.onlyUnicast()
 				}

@@ -28,13 +28,25 @@ func cookie(parts ...string) uint64 {
 	return x ^ x>>31
 }
 
-// Priorities of rules. A steering rule has rank 2p+1 on the way forward and 2p on the way back (a frame of both ways goes forward); with
-// n different priorities of replica policies, a rule is at rank*(n+1) plus the replica policy's own rank from 1, or 0 without one.
+// Priorities of rules: that of the policy; with n different priorities of replica policies, p*(n+1) plus the replica policy's rank
+// from 1, or 0 without one.
 const (
-	maxRank            = 2*api.MaxPriority + 1
-	maxReplicaPriority = 65535/maxRank - 1
-	hopPriority        = 1
+	maxReplicaPriorities = 65535/api.MaxPriority - 1
+	hopPriority          = 1
 )
+
+// A frame that one policy selects in both directions goes forward: of two rules of one priority the lower cookie wins.
+const (
+	steersBack = 1 << 63
+	copiesBack = 1 << 62
+)
+
+func backwards(cookie uint64, bit uint64, back bool) uint64 {
+	if back {
+		return cookie | bit
+	}
+	return cookie &^ bit
+}
 
 // planned is an entry rule before priorities are known.
 type planned struct {
@@ -73,6 +85,7 @@ func (c *compiler) enter(d *direction, e entry) (planned, bool) {
 		family = fmt.Sprintf("%04x", e.match.EtherType)
 	}
 	r.Cookie = cookie("policy", p.name, d.way.String(), d.stage.String(), name(p.from), name(p.to), e.term, family)
+	r.Cookie = backwards(r.Cookie, steersBack, d.way == reverse)
 	verb := map[way]string{forward: "enter", reverse: "return through"}[d.way]
 	if ch.blocked != nil || d.refused != nil {
 		r.Action.Op = flow.Drop
@@ -119,7 +132,7 @@ func (c *compiler) compose(steering, copying []planned) []owned {
 		ranks[r.policy.spec.PriorityOrDefault()] = 0
 	}
 	order := slices.Sorted(maps.Keys(ranks))
-	if extra := len(order) - maxReplicaPriority; extra > 0 {
+	if extra := len(order) - maxReplicaPriorities; extra > 0 {
 		order = order[extra:]
 	}
 	ranks = map[int]int{}
@@ -130,17 +143,13 @@ func (c *compiler) compose(steering, copying []planned) []owned {
 	var rules []owned
 	for i := range steering {
 		s := &steering[i]
-		rank := 2 * uint16(s.policy.spec.PriorityOrDefault())
-		if s.way == forward {
-			rank++
-		}
-		s.Priority = rank * scale
+		s.Priority = uint16(s.policy.spec.PriorityOrDefault()) * scale
 		rules = append(rules, s.owned)
 	}
 	for _, r := range copying {
 		rank := ranks[r.policy.spec.PriorityOrDefault()]
 		if rank == 0 {
-			r.policy.failOnce(fmt.Errorf("more than %d different priorities of replica policies: this one's is the lowest", maxReplicaPriority))
+			r.policy.failOnce(fmt.Errorf("more than %d different priorities of replica policies: this one's is the lowest", maxReplicaPriorities))
 			continue
 		}
 		if len(r.Action.Clones) > flow.MaxClones {
@@ -169,6 +178,8 @@ func (r planned) together(s planned) (owned, bool) {
 	}
 	both := s.owned
 	both.Cookie = cookie("both", fmt.Sprint(r.Cookie), fmt.Sprint(s.Cookie))
+	both.Cookie = backwards(both.Cookie, steersBack, s.way == reverse)
+	both.Cookie = backwards(both.Cookie, copiesBack, r.way == reverse)
 	both.Priority += r.Priority
 	both.Match = m
 	both.Action.Clones = slices.Concat(s.Action.Clones, r.Action.Clones)

@@ -208,7 +208,7 @@ func (v *validator) invent() (Input, map[flow.Port]string) {
 	port := func() flow.Port { next++; return next }
 	for _, name := range slices.Sorted(maps.Keys(v.doc.Endpoints)) {
 		p := port()
-		in.Endpoints[name], names[p] = p, "endpoint/"+name
+		in.Endpoints[name], names[p] = p, name
 	}
 	for name, spec := range v.doc.Chains {
 		hops, err := api.ParsePath(spec.Path)
@@ -249,17 +249,18 @@ func (v *validator) bothWays(c *compiler) {
 }
 
 func (v *validator) conflict(a, b planned, names map[flow.Port]string) {
-	frame, k, ok := flow.Overlap(a.Match, b.Match)
-	if !ok || frame == nil {
+	m, _ := flow.Intersect(a.Match, b.Match)
+	m = v.lifelike(m, names)
+	_, k, ok := flow.Witness(m)
+	if !ok {
 		return
 	}
-	m, _ := flow.Intersect(a.Match, b.Match)
 	where := "entering anywhere"
 	if in := names[m.InPort]; in != "" {
-		where = "entering at " + in
+		where = "entering at endpoint/" + in
 	}
 	if out := names[m.OutPort]; out != "" {
-		where += ", leaving at " + out
+		where += ", leaving at endpoint/" + out
 	}
 	text := k.String()
 	if k.HasIP && (m.SrcMACMask != flow.MAC{} || m.DstMACMask != flow.MAC{}) {
@@ -268,4 +269,29 @@ func (v *validator) conflict(a, b planned, names map[flow.Port]string) {
 	v.add("policies."+b.policy.name, "give one of them another priority, or narrow from, to or match",
 		"policies %q and %q have the same priority %d, and both select this packet: %s, %s",
 		a.policy.name, b.policy.name, b.policy.spec.PriorityOrDefault(), text, where)
+}
+
+// lifelike gives the packet to be shown the addresses that its endpoints really have, where the match leaves that open.
+func (v *validator) lifelike(m flow.Match, names map[flow.Port]string) flow.Match {
+	for _, end := range []struct {
+		at  flow.Port
+		set func(netip.Prefix) flow.Match
+	}{
+		{m.InPort, func(p netip.Prefix) flow.Match { return flow.Match{Src: p} }},
+		{m.OutPort, func(p netip.Prefix) flow.Match { return flow.Match{Dst: p} }},
+	} {
+		e := v.doc.Endpoints[names[end.at]]
+		for _, text := range append([]string{e.Address}, e.Addresses...) {
+			p, err := netip.ParsePrefix(text)
+			if err != nil {
+				continue
+			}
+			closer, ok := flow.Intersect(m, end.set(netip.PrefixFrom(p.Addr(), p.Addr().BitLen())))
+			if _, _, real := flow.Witness(closer); ok && real {
+				m = closer
+				break
+			}
+		}
+	}
+	return m
 }

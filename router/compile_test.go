@@ -1,0 +1,214 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/flow"
+)
+
+func portOf(i int) flow.Port { return flow.Port(i) }
+
+func input() Input {
+	return Input{
+		Endpoints: map[string]flow.Port{"alice": 1, "bob": 2, "carol": 3},
+		Functions: map[string]Function{"fw": {In: 11, Out: 12}, "w1": {In: 13, Out: 14}, "mon": {Tap: 15}, "w2": {In: 16, Out: 17}},
+		Chains:    map[string]api.ChainSpec{"web": {Path: "fw | w1 | tap:mon"}, "alt": {Path: "w2"}},
+		Policies:  map[string]api.PolicySpec{"guests": {From: "alice", To: "bob", Match: []string{"tcp/80"}, Chain: "web"}},
+	}
+}
+
+func topologyOf(in Input) flow.Topology {
+	var t flow.Topology
+	for _, p := range in.Endpoints {
+		t.Endpoints = append(t.Endpoints, p)
+	}
+	for name, f := range in.Functions {
+		if f.In != 0 || f.Tap != 0 {
+			t.Functions = append(t.Functions, flow.FunctionPorts{Name: name, In: f.In, Out: f.Out, Tap: f.Tap})
+		}
+	}
+	return t
+}
+
+func rendered(rules []flow.Rule) []string {
+	var lines []string
+	for _, r := range rules {
+		lines = append(lines, fmt.Sprintf("%d %s in=%d out=%d %v learn=%t | %s", r.Priority, r.Stage, r.Match.InPort, r.Match.OutPort, r.Action, r.Learn, r.Note))
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func TestCompileOnePolicy(t *testing.T) {
+	out := Compile(input())
+	want := []string{
+		"1 ingress in=11 out=0 output:1 learn=false | chain web: fw.in -> endpoint/alice",
+		"1 ingress in=12 out=0 output:13 learn=false | chain web: fw.out -> w1.in",
+		"1 ingress in=13 out=0 output:12 learn=false | chain web: w1.in -> fw.out",
+		"1 ingress in=14 out=0 clone:15 output:2 learn=false | chain web: w1.out -> endpoint/bob",
+		"100 egress in=2 out=1 clone:15 output:14 learn=false | policy guests: return through web at w1.out",
+		"100 egress in=1 out=2 output:11 learn=false | policy guests: enter web at fw.in",
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, rendered(out.Rules)); diff != "" {
+		t.Error(diff)
+	}
+	path := Path{Rules: 6,
+		Forward: strings.Fields("endpoint/alice function/fw/in function/fw/out function/w1/in function/w1/out function/mon/tap endpoint/bob"),
+		Reverse: strings.Fields("endpoint/bob function/mon/tap function/w1/out function/w1/in function/fw/out function/fw/in endpoint/alice")}
+	if diff := cmp.Diff(map[string]Path{"guests": path}, out.Paths); diff != "" {
+		t.Error(diff)
+	}
+	if err := flow.Verify(out.Rules, topologyOf(input())); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(out, Compile(input()), cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
+		t.Errorf("not the same again: %s", diff)
+	}
+}
+
+func TestCookiesSurvive(t *testing.T) {
+	cookies := func(in Input, note string) []uint64 {
+		var all []uint64
+		for _, r := range Compile(in).Rules {
+			if strings.Contains(r.Note, note) {
+				all = append(all, r.Cookie)
+			}
+		}
+		slices.Sort(all)
+		return all
+	}
+	before := cookies(input(), "")
+	changes := map[string]func(*Input){
+		"other port numbers": func(in *Input) {
+			in.Endpoints["alice"], in.Functions["fw"] = 71, Function{In: 81, Out: 82}
+		},
+		"another policy":   func(in *Input) { in.Policies["x"] = api.PolicySpec{From: "carol", Chain: "alt"} },
+		"another priority": func(in *Input) { p := in.Policies["guests"]; p.Priority = 7; in.Policies["guests"] = p },
+		"a function more": func(in *Input) {
+			in.Chains["web"] = api.ChainSpec{Path: "fw | w2 | w1 | tap:mon"}
+			delete(in.Chains, "alt")
+		},
+		"a service more": func(in *Input) {
+			p := in.Policies["guests"]
+			p.Match = []string{"tcp/443", "tcp/80"}
+			in.Policies["guests"] = p
+		},
+	}
+	for name, change := range changes {
+		t.Run(name, func(t *testing.T) {
+			in := input()
+			change(&in)
+			after := cookies(in, "")
+			for _, c := range before {
+				if !slices.Contains(after, c) {
+					t.Errorf("cookie %016x is gone", c)
+				}
+			}
+		})
+	}
+	owners := Compile(input()).Owners
+	for _, c := range before {
+		if o := owners[c]; (len(o.Policies) == 1) == (o.Chain != "") {
+			t.Errorf("owner of %016x: %+v", c, o)
+		}
+	}
+}
+
+func TestWhatIsNotReadyFailsClosed(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*Input)
+		err    string // of policy guests
+		rules  []string
+	}{
+		{"function with drop", func(in *Input) { in.Functions["fw"] = Function{} }, "function fw: not ready", []string{
+			"100 egress in=2 out=1 drop learn=false | policy guests: drop, chain web cannot work",
+			"100 egress in=1 out=2 drop learn=false | policy guests: drop, chain web cannot work"}},
+		{"function with bypass is left out", func(in *Input) { in.Functions["fw"] = Function{OnFail: api.OnFailBypass} }, "function fw: not ready", []string{
+			"1 ingress in=13 out=0 output:1 learn=false | chain web: w1.in -> endpoint/alice",
+			"1 ingress in=14 out=0 clone:15 output:2 learn=false | chain web: w1.out -> endpoint/bob",
+			"100 egress in=2 out=1 clone:15 output:14 learn=false | policy guests: return through web at w1.out",
+			"100 egress in=1 out=2 output:13 learn=false | policy guests: enter web at w1.in"}},
+		{"tap is left out", func(in *Input) {
+			in.Functions["mon"] = Function{}
+			in.Chains["web"] = api.ChainSpec{Path: "tap:mon"}
+		}, "function mon: not ready", nil},
+		{"endpoint", func(in *Input) { delete(in.Endpoints, "bob") }, "endpoint bob: not ready", nil},
+		{"replica leaves the original alone", func(in *Input) {
+			in.Functions["fw"] = Function{}
+			p := in.Policies["guests"]
+			p.Mode = api.ModeReplica
+			in.Policies["guests"] = p
+		}, "function fw: not ready", nil},
+		{"unknown chain", func(in *Input) { delete(in.Chains, "web") }, `chain "web": unknown`, []string{
+			"100 egress in=2 out=1 drop learn=false | policy guests: drop, chain web cannot work",
+			"100 egress in=1 out=2 drop learn=false | policy guests: drop, chain web cannot work"}},
+		{"a tap where an inline function stands", func(in *Input) { in.Functions["w1"] = Function{Tap: 99} }, `write "tap:w1"`, []string{
+			"100 egress in=2 out=1 drop learn=false | policy guests: drop, chain web cannot work",
+			"100 egress in=1 out=2 drop learn=false | policy guests: drop, chain web cannot work"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			in := input()
+			tt.change(&in)
+			out := Compile(in)
+			slices.Sort(tt.rules)
+			if diff := cmp.Diff(tt.rules, rendered(out.Rules)); diff != "" {
+				t.Error(diff)
+			}
+			if err := out.Errors["guests"]; err == nil || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("got %v, want %q", err, tt.err)
+			} else if ready := strings.Contains(tt.err, "not ready"); ready != errors.Is(err, ErrNotReady) {
+				t.Errorf("ErrNotReady: %t, want %t", !ready, ready)
+			}
+			if err := flow.Verify(out.Rules, topologyOf(in)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestPolicyThatCannotShareItsChainFailsClosed(t *testing.T) {
+	in := input()
+	in.Policies["later"] = api.PolicySpec{From: "carol", To: "bob", Match: []string{"udp"}, Chain: "web", Mode: api.ModeReplica}
+	in.Policies["third"] = api.PolicySpec{From: "carol", To: "10.0.0.0/8", Match: []string{"udp"}, Chain: "web"}
+	out := Compile(in)
+	if out.Errors["guests"] != nil || out.Errors["later"] == nil || out.Errors["third"] == nil {
+		t.Errorf("errors: %v", out.Errors)
+	}
+	w := newWorld(t, []string{"alice", "bob", "carol"}, []string{"fw", "w1", "tap:mon"}, nil)
+	w.in.Chains, w.in.Policies = in.Chains, in.Policies
+	must(t, w.Commit(Compile(w.in).Rules))
+	frame, _, _ := flow.Witness(flow.Match{Dst: prefix("10.1.0.0/16"), Proto: flow.ProtoUDP})
+	r, err := w.Inject(w.in.Endpoints["carol"], frame)
+	must(t, err)
+	if len(r.Deliveries) != 0 {
+		t.Errorf("let past: %v", r.Trail)
+	}
+}
+
+func TestManyReplicaPriorities(t *testing.T) {
+	in := input()
+	for i := range maxReplicaPriorities + 2 {
+		in.Policies[fmt.Sprint("r", i)] = api.PolicySpec{From: "alice", To: "bob", Mode: api.ModeReplica, Chain: "alt", Priority: i + 1}
+	}
+	out := Compile(in)
+	if len(out.Errors) != 2 || out.Errors["r0"] == nil || out.Errors["r1"] == nil {
+		t.Errorf("errors: %v", out.Errors)
+	}
+	for _, r := range out.Rules {
+		if err := r.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+}
