@@ -21,7 +21,7 @@ import (
 
 const (
 	callTimeout = 15 * time.Second // of a call whose context has no deadline
-	dialTimeout = 10 * time.Second // until an external cluster has to answer
+	dialTimeout = 5 * time.Second  // until an external cluster has to answer
 )
 
 // Options say where etcd is. Either Dir and SocketDir are set (etcd runs inside this process) or Endpoints are.

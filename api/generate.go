@@ -1,0 +1,3 @@
+package api
+
+//go:generate go test ../manager -run ^TestOpenAPIDocument$ -update
