@@ -115,6 +115,7 @@ type Switch struct {
 	rules    ruleSet
 	version  uint32
 	promote  *promoter
+	probes   *probeSocket // nil until the first probe
 }
 
 var _ datapath.Switch = (*Switch)(nil)
@@ -226,6 +227,9 @@ func (s *Switch) letGo() {
 	}
 	s.programs.close()
 	s.maps.close()
+	if s.probes != nil {
+		s.probes.f.Close() // errors of one that is sending are its own
+	}
 	if s.nl != nil {
 		s.nl.Close()
 	}

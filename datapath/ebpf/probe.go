@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,19 +34,15 @@ func (s *Switch) Probe(ctx context.Context, name string) (datapath.Probe, error)
 	}
 	in, out, slot := fn.Ports[0].Index, fn.Ports[1].Slot, fn.Slot
 	seen, err := s.maps.Probes.Clone() // Close may come meanwhile
-	var fd int
 	if err == nil {
 		defer seen.Close()
-		err = s.home.Do(func() (err error) {
-			fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-			return err
-		})
+		err = s.openProbes()
 	}
+	fd := s.probes
 	leave()
 	if err != nil {
 		return datapath.Probe{}, fmt.Errorf("probe function %s: %w", name, err)
 	}
-	defer unix.Close(fd)
 	if _, has := ctx.Deadline(); !has {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, probeWait)
@@ -59,7 +56,7 @@ func (s *Switch) Probe(ctx context.Context, name string) (datapath.Probe, error)
 	if err != nil {
 		return datapath.Probe{}, err
 	}
-	if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: int(in)}); err != nil {
+	if err := fd.send(frame, int(in)); err != nil {
 		return datapath.Probe{}, fmt.Errorf("probe function %s: send: %w", name, err)
 	}
 	for wait := 20 * time.Microsecond; ; wait = min(2*wait, time.Millisecond) {
@@ -81,6 +78,38 @@ func (s *Switch) Probe(ctx context.Context, name string) (datapath.Probe, error)
 		case <-t.C:
 		}
 	}
+}
+
+// probeSocket sends frames out of any link of the switch's namespace. It is kept: making a thread and a socket for each probe and
+// closing it again (the kernel waits for a grace period) costs many times the probe itself.
+type probeSocket struct{ f *os.File }
+
+func (s *Switch) openProbes() error {
+	if s.probes != nil {
+		return nil
+	}
+	return s.home.Do(func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // protocol 0: receives nothing
+		if err != nil {
+			return fmt.Errorf("packet socket: %w", err)
+		}
+		s.probes = &probeSocket{os.NewFile(uintptr(fd), "probes")}
+		return nil
+	})
+}
+
+func (p *probeSocket) send(frame []byte, index int) error {
+	c, err := p.f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	if err := c.Control(func(fd uintptr) {
+		sent = unix.Sendto(int(fd), frame, 0, &unix.SockaddrLinklayer{Ifindex: index})
+	}); err != nil {
+		return err
+	}
+	return sent
 }
 
 // probeFrame is an Ethernet frame of the least size. Its addresses are nobody's.
