@@ -46,7 +46,6 @@ func (f *function) prepare(ctx context.Context, want api.Function) (image.Image,
 	if err != nil {
 		return img, container.Spec{}, fmt.Errorf("image %s: %w", want.Spec.Image, err)
 	}
-	f.image = img
 	rootfs, err := f.a.Images.Mount(ctx, want.Spec.Image)
 	if err != nil {
 		return img, container.Spec{}, fmt.Errorf("image %s: %w", want.Spec.Image, err)
@@ -130,6 +129,9 @@ func (f *function) attach(ctx context.Context, want api.Function, img image.Imag
 			return err
 		}
 		if err := f.detach(ctx); err != nil {
+			return err
+		}
+		if err := f.writeConfig(want); err != nil {
 			return err
 		}
 	}

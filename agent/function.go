@@ -35,7 +35,7 @@ type function struct {
 	applied   applied
 	waiting   bool // a goroutine waits for the container's exit
 	exits     chan container.Status
-	image     image.Image
+	ready     prepared
 	attached  attachment
 	alive     bool // the data plane was told Up
 	crashes   int
@@ -44,6 +44,15 @@ type function struct {
 	died      time.Time // start of the present outage; zero if none
 	lost      int       // probes in a row
 	probe     time.Time // of the next probe
+}
+
+// prepared is what a generation of the spec came to; while its container runs nothing of it is looked at again.
+type prepared struct {
+	uid        string
+	generation int64
+	image      image.Image
+	spec       container.Spec
+	hash       string
 }
 
 // view is what the rest of the agent may know of a function.
@@ -215,11 +224,15 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 	if f.seen.gone { // deleted, then wanted again under the same name
 		f.update(func(v *view) { *v = view{} })
 	}
-	img, spec, err := f.prepare(ctx, want)
-	if err != nil {
-		return retryAfter, err
+	if p := f.ready; f.have != container.Running || p.uid != want.UID || p.generation != want.Generation {
+		img, spec, err := f.prepare(ctx, want)
+		if err != nil {
+			f.ready = prepared{}
+			return retryAfter, err
+		}
+		f.ready = prepared{uid: want.UID, generation: want.Generation, image: img, spec: spec, hash: fingerprint(spec)}
 	}
-	hash := fingerprint(spec)
+	img, spec, hash := f.ready.image, f.ready.spec, f.ready.hash
 	desired := want.Spec.State
 	if desired == "" {
 		desired = api.FunctionStarted
@@ -290,7 +303,7 @@ func (f *function) make(ctx context.Context, want api.Function, spec container.S
 		}
 		f.have = ""
 	}
-	f.applied.Hash, f.applied.Restart, f.applied.Digest = hash, want.Spec.Restart, f.image.Digest
+	f.applied.Hash, f.applied.Restart, f.applied.Digest = hash, want.Spec.Restart, f.ready.image.Digest
 	if err := f.saveApplied(); err != nil {
 		return err
 	}
@@ -518,6 +531,7 @@ func (f *function) restartUnhealthy(ctx context.Context) error {
 	if f.died.IsZero() {
 		f.died = time.Now()
 	}
+	f.attached = attachment{} // look at the links again, too
 	err := f.halt(ctx, "restarting: no probe frame came through")
 	f.applied.Restarts++
 	f.backoff()
