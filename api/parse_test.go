@@ -219,3 +219,32 @@ func TestValidateNamesThePlace(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"fw | tap:mon", "10.0.0.0/8", "02:00:00:00:00:01", "tcp/80-90", "64M", "0.5", "fe80::1%x"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if hops, err := ParsePath(text); err == nil {
+			var parts []string
+			for _, h := range hops {
+				parts = append(parts, h.String())
+			}
+			if again, err := ParsePath(strings.Join(parts, "|")); err != nil || !cmp.Equal(hops, again) {
+				t.Errorf("%q: %v, again %v, %v", text, hops, again, err)
+			}
+		}
+		if term, err := ParseMatch(text); err == nil {
+			if again, err := ParseMatch(term.String()); err != nil || term != again {
+				t.Errorf("%q: %v, again %v, %v", text, term, again, err)
+			}
+		}
+		if s, err := ParseSelector(text); err == nil && s.Kind == SelectPrefix && s.Prefix.Masked() != s.Prefix {
+			t.Errorf("%q: not canonical", text)
+		}
+		_, _ = ParseMemory(text)
+		_, _ = ParseCPUs(text)
+		_ = PolicySpec{From: text, To: text, Match: []string{text}, Chain: text}.Validate()
+		_ = EndpointSpec{Netns: text, Interface: text, Address: text, MAC: text}.Validate()
+	})
+}

@@ -259,38 +259,45 @@ func (c *compiler) readPolicy(name string, spec api.PolicySpec) *policy {
 	return p
 }
 
+// sharing is what one direction of a chain is used for.
+type sharing struct {
+	directions []*direction
+	exit       exit
+	multicast  *direction // the first one that may be multicast
+}
+
 // settleExits decides where each chain ends in each direction, and refuses policies that cannot share one.
 func (c *compiler) settleExits() {
-	users := map[*chain]*[2][]*direction{}
+	users := map[*chain]*[2]sharing{}
 	for _, p := range c.policies {
 		if len(p.ways) == 0 {
 			continue
 		}
 		u := users[p.chain]
 		if u == nil {
-			u = &[2][]*direction{}
+			u = &[2]sharing{}
 			users[p.chain] = u
 			p.chain.replica = p.replica()
 		}
 		var refused error
 		for _, d := range p.ways {
-			refused = cmp.Or(refused, share(u[d.way], d))
+			refused = cmp.Or(refused, u[d.way].refuse(d))
 		}
 		if refused != nil {
 			p.fail(refused)
 		}
 		for _, d := range p.ways {
 			if d.refused = refused; refused == nil {
-				u[d.way] = append(u[d.way], d)
+				u[d.way].add(d)
 			}
 		}
 	}
 	for ch, u := range users {
 		diverted := !ch.replica && len(ch.inline) > 0 && ch.blocked == nil
-		for w, directions := range u {
-			ch.exits[w] = common(directions)
-			if diverted && ch.exits[w].learned && ch.exits[w].op == flow.Output {
-				for _, d := range directions {
+		for w := range u {
+			ch.exits[w] = u[w].exit
+			if diverted && u[w].exit.learned && u[w].exit.op == flow.Output {
+				for _, d := range u[w].directions {
 					d.onlyUnicast()
 				}
 			}
@@ -298,45 +305,62 @@ func (c *compiler) settleExits() {
 	}
 }
 
+func (s *sharing) add(d *direction) {
+	s.exit = common(s.exit, d.exit)
+	s.directions = append(s.directions, d)
+	if s.multicast == nil && d.multicast() != nil {
+		s.multicast = d
+	}
+}
+
 // common is the exit of directions that share a chain.
-func common(directions []*direction) exit {
-	var x exit
-	for _, d := range directions {
-		switch {
-		case !x.used:
-			x = d.exit
-		case x.port != d.exit.port:
-			x.port, x.learned, x.to = 0, true, "where it was met"
-		}
+func common(x, y exit) exit {
+	switch {
+	case !x.used:
+		return y
+	case x.port != y.port:
+		x.port, x.learned, x.to = 0, true, "where it was met"
 	}
 	return x
 }
 
-// share says why d cannot join those that use its chain already.
-func share(with []*direction, d *direction) error {
-	for _, o := range with {
-		if o.policy.replica() != d.policy.replica() {
-			return fmt.Errorf("chain %s is used by the %s policy %s and by the %s policy %s: where it ends, one copies and the other does not; give each a chain of its own",
-				d.policy.chain.name, o.policy.spec.ModeOrDefault(), o.policy.name, d.policy.spec.ModeOrDefault(), d.policy.name)
-		}
-	}
-	if d.policy.replica() || len(d.policy.chain.inline) == 0 || len(with) == 0 {
-		return nil // nothing leaves, or nothing goes out of its way, or nobody else
-	}
-	if o := with[0]; o.exit.op != d.exit.op {
-		return fmt.Errorf("chain %s cannot be shared by the policies %s and %s: %s, frames leave it %s for one and %s for the other; give each a chain of its own",
-			d.policy.chain.name, o.policy.name, d.policy.name, d.way, o.exit.describe(), d.exit.describe())
-	}
-	all := append(slices.Clone(with), d)
-	if x := common(all); !x.learned || x.op != flow.Output {
+// refuse says why d cannot join those that use its chain already.
+func (s *sharing) refuse(d *direction) error {
+	if len(s.directions) == 0 {
 		return nil
 	}
-	for _, o := range all {
-		for _, e := range o.entries {
-			if mayBeMulticast(e.match) {
-				return fmt.Errorf("chain %s cannot be shared by the policies %s and %s: %s, it ends at several endpoints, so each frame's is found by its destination MAC, and %q of policy %s may be multicast; give each a chain of its own, or match tcp or sctp only",
-					d.policy.chain.name, with[0].policy.name, d.policy.name, d.way, e.term, o.policy.name)
-			}
+	ch, p, o := d.policy.chain, d.policy, s.directions[0]
+	if o.policy.replica() != p.replica() {
+		return fmt.Errorf("chain %s is used by the %s policy %s and by the %s policy %s: where it ends, one copies and the other does not; give each a chain of its own",
+			ch.name, o.policy.spec.ModeOrDefault(), o.policy.name, p.spec.ModeOrDefault(), p.name)
+	}
+	if p.replica() || len(ch.inline) == 0 {
+		return nil // nothing leaves, or nothing goes out of its way
+	}
+	if o.exit.op != d.exit.op {
+		return fmt.Errorf("chain %s cannot be shared by the policies %s and %s: %s, frames leave it %s for one and %s for the other; give each a chain of its own",
+			ch.name, o.policy.name, p.name, d.way, o.exit.describe(), d.exit.describe())
+	}
+	x := common(s.exit, d.exit)
+	if !x.learned || x.op != flow.Output {
+		return nil
+	}
+	many := s.multicast
+	if many == nil && d.multicast() != nil {
+		many = d
+	}
+	if many == nil {
+		return nil
+	}
+	return fmt.Errorf("chain %s cannot be shared by the policies %s and %s: %s, it ends at several endpoints, so each frame's is found by its destination MAC, and %q of policy %s may be multicast; give each a chain of its own, or match tcp or sctp only",
+		ch.name, o.policy.name, p.name, d.way, many.multicast().term, many.policy.name)
+}
+
+// multicast is the first entry that multicast frames may meet.
+func (d *direction) multicast() *entry {
+	for i, e := range d.entries {
+		if mayBeMulticast(e.match) {
+			return &d.entries[i]
 		}
 	}
 	return nil

@@ -113,11 +113,19 @@ func prefixInterval(p netip.Prefix) interval {
 	return i
 }
 
-// sweep visits the pairs that meet in the field in which the fewest do. It ends early, with false, when visit returns false.
+// item is an entry and its interval in the field that is swept.
+type item struct {
+	interval
+	planned
+}
+
+// sweep visits the pairs that may meet. It ends early, with false, when visit returns false.
+//
+// It takes the field in which the fewest pairs meet, and there splits the entries into heaps that do not touch; each heap is then
+// swept along the field that is best for it. Entries that do not name the field are compared with all that do.
 func sweep(entries []planned, visit func(a, b planned) bool) bool {
-	type item struct {
-		interval
-		planned
+	if len(entries) < 2 {
+		return true
 	}
 	best, least := 0, -1
 	for f, field := range fields {
@@ -125,24 +133,85 @@ func sweep(entries []planned, visit func(a, b planned) bool) bool {
 			best, least = f, pairs
 		}
 	}
-	items := make([]item, len(entries))
-	for i, e := range entries {
-		items[i] = item{fields[best](e.Match), e}
+	if least == 0 {
+		return true
 	}
-	slices.SortStableFunc(items, func(a, b item) int { return bytes.Compare(a.lo[:], b.lo[:]) })
+	var wide []planned
+	var narrow []item
+	for _, e := range entries {
+		if iv := fields[best](e.Match); iv == everything() {
+			wide = append(wide, e)
+		} else {
+			narrow = append(narrow, item{iv, e})
+		}
+	}
+	slices.SortStableFunc(narrow, func(a, b item) int { return bytes.Compare(a.lo[:], b.lo[:]) })
+	for _, w := range wide {
+		for _, n := range narrow {
+			if !visit(w, n.planned) {
+				return false
+			}
+		}
+	}
+	all := heaps(narrow)
+	if len(narrow) == 0 {
+		return pairs(wide, visit)
+	}
+	if len(all) == 1 && len(wide) == 0 {
+		return along(narrow, visit)
+	}
+	for _, heap := range append(all, wide) {
+		if !sweep(heap, visit) {
+			return false
+		}
+	}
+	return true
+}
+
+// heaps splits entries, sorted by their beginnings, where none of them is open.
+func heaps(sorted []item) [][]planned {
+	var all [][]planned
+	var end [17]byte
+	for i, it := range sorted {
+		if i == 0 || bytes.Compare(end[:], it.lo[:]) < 0 {
+			all = append(all, nil)
+			end = it.hi
+		}
+		all[len(all)-1] = append(all[len(all)-1], it.planned)
+		if bytes.Compare(it.hi[:], end[:]) > 0 {
+			end = it.hi
+		}
+	}
+	return all
+}
+
+// along visits the pairs that meet in the field, of entries sorted by their beginnings.
+func along(sorted []item, visit func(a, b planned) bool) bool {
 	var open []item // those that have begun and not yet ended
-	for _, next := range items {
+	for _, next := range sorted {
 		still := open[:0]
 		for _, o := range open {
-			if bytes.Compare(o.hi[:], next.lo[:]) < 0 {
-				continue
+			if bytes.Compare(o.hi[:], next.lo[:]) >= 0 {
+				still = append(still, o)
 			}
-			still = append(still, o)
+		}
+		for _, o := range still {
 			if !visit(o.planned, next.planned) {
 				return false
 			}
 		}
 		open = append(still, next)
+	}
+	return true
+}
+
+func pairs(entries []planned, visit func(a, b planned) bool) bool {
+	for i, a := range entries {
+		for _, b := range entries[i+1:] {
+			if !visit(a, b) {
+				return false
+			}
+		}
 	}
 	return true
 }

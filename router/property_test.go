@@ -183,8 +183,9 @@ func best(d api.Document, replica bool, stage flow.Stage, in, out string, k flow
 	return name, w
 }
 
-// told is what a frame meets at one stage.
-func told(d api.Document, stage flow.Stage, in, out string, k flow.Key, f *cases.Frame) {
+// told is what a frame meets at one stage; false when it does not survive that.
+func told(d api.Document, down map[string]api.OnFail, stage flow.Stage, in, out string, k flow.Key, f *cases.Frame) bool {
+	survives := true
 	for _, replica := range []bool{false, true} {
 		name, w := best(d, replica, stage, in, out, k)
 		if name == "" {
@@ -195,20 +196,28 @@ func told(d api.Document, stage flow.Stage, in, out string, k flow.Key, f *cases
 			slices.Reverse(hops)
 		}
 		for _, h := range hops {
+			onFail, isDown := down[h.Function]
+			if isDown && !h.Tap && onFail == api.OnFailDrop {
+				survives = survives && replica
+				break
+			}
+			port := "function/" + h.Function + "/" + map[way]string{forward: "in", reverse: "out"}[w]
 			switch {
+			case isDown:
 			case h.Tap:
 				f.Copies = append(f.Copies, "function/"+h.Function+"/tap")
 			case replica:
-				f.Copies = append(f.Copies, "function/"+h.Function+"/"+map[way]string{forward: "in", reverse: "out"}[w])
+				f.Copies = append(f.Copies, port)
 			default:
-				f.Meets = append(f.Meets, "function/"+h.Function+"/"+map[way]string{forward: "in", reverse: "out"}[w])
+				f.Meets = append(f.Meets, port)
 			}
 		}
 	}
+	return survives
 }
 
-// Random topologies, policies and packets: each frame meets the functions of its policies in order and once, copies leave
-// the original alone, all arrives unchanged, nothing loops.
+// Random topologies, policies, failures and packets: each frame meets the functions of its policies in order and once, unless one is
+// down; copies leave the original alone, all arrives unchanged, nothing loops.
 func TestSteeringIsWhatPoliciesSay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawDocument(t)
@@ -219,8 +228,14 @@ func TestSteeringIsWhatPoliciesSay(t *testing.T) {
 			}
 		}
 		slices.Sort(functions)
+		down := map[string]api.OnFail{}
+		for _, f := range functions {
+			if rapid.IntRange(0, 5).Draw(t, "down") == 0 {
+				down[strings.TrimPrefix(f, "tap:")] = rapid.SampledFrom([]api.OnFail{api.OnFailDrop, api.OnFailBypass}).Draw(t, "on_fail")
+			}
+		}
 		endpoints := stations[:len(d.Endpoints)]
-		w := newWorld(t, endpoints, functions, nil)
+		w := newWorld(t, endpoints, functions, down)
 		w.in.Chains, w.in.Policies = d.Chains, d.Policies
 		out := Compile(w.in)
 		if len(out.Errors) > 0 {
@@ -236,10 +251,12 @@ func TestSteeringIsWhatPoliciesSay(t *testing.T) {
 			r, err := w.Inject(w.in.Endpoints[from], frame)
 			must(t, err)
 			var want cases.Frame
-			told(d, flow.Ingress, from, "", k, &want)
+			survives := told(d, down, flow.Ingress, from, "", k, &want)
 			for _, to := range endpoints {
-				if to != from && (k.DstMAC == cases.MAC(to) || k.DstMAC.Multicast()) {
-					told(d, flow.Egress, from, to, k, &want)
+				if !survives || to == from || k.DstMAC != cases.MAC(to) && !k.DstMAC.Multicast() {
+					continue
+				}
+				if told(d, down, flow.Egress, from, to, k, &want) {
 					want.Arrives = append(want.Arrives, to)
 				}
 			}

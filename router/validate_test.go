@@ -63,7 +63,7 @@ func TestValidate(t *testing.T) {
 		{"other priority", policy(api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/80-90"}, Chain: "web"}, api.PolicySpec{To: "bob", Match: []string{"tcp/85"}, Chain: "alt", Priority: 99}), nil},
 		{"other service", policy(api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/80-90"}, Chain: "web"}, api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/91"}, Chain: "alt"}), nil},
 		{"conflict of CIDRs", policy(api.PolicySpec{From: "10.0.0.0/8", To: "any", Chain: "web"}, api.PolicySpec{From: "10.9.0.0/16", Match: []string{"udp"}, Chain: "alt"}),
-			[]string{`policies.p2: policies "p1" and "p2" have the same priority 100, and both select this packet: udp 10.0.0.1:1024 -> 10.9.0.1:80, entering anywhere`}},
+			[]string{`policies.p2: policies "p1" and "p2" have the same priority 100, and both select this packet: udp 10.9.0.1:1024 -> 10.0.0.2:80, entering anywhere`}},
 		{"conflict of exhaustive and selective", policy(api.PolicySpec{From: "alice", Mode: api.ModeExhaustive, Chain: "web"}, api.PolicySpec{From: "bob", To: "alice", Match: []string{"arp"}, Chain: "alt"}),
 			[]string{`policies.p2: policies "p1" and "p2" have the same priority 100, and both select this packet: arp 02:00:00:00:00:01 -> 02:00:00:00:00:02, entering at endpoint/bob, leaving at endpoint/alice`}},
 		{"conflict of a reply and a request", policy(api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/80"}, Chain: "web"}, api.PolicySpec{From: "bob", To: "alice", Match: []string{"tcp/8080"}, Chain: "alt"}),
