@@ -344,3 +344,16 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 		}
 	}
 }
+
+// Cut removes the station's link, and with it the function's port.
+func (s *Station) Cut() {
+	s.t.Helper()
+	space, err := netns.At(s.Netns)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer space.Close()
+	if err := space.Delete(s.Link.Name); err != nil {
+		s.t.Fatal(err)
+	}
+}

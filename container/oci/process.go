@@ -2,6 +2,7 @@ package oci
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -57,6 +58,19 @@ func (p *process) ended() bool {
 	default:
 		return false
 	}
+}
+
+// endsWithin waits for the end, up to a time or ctx.
+func (p *process) endsWithin(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+		return true
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	return p.ended()
 }
 
 // wait parks in the runtime's poller (no thread) until the process ends. False: closed before. The caller closes done.

@@ -411,44 +411,36 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 
 const (
 	youth    = 50 * time.Millisecond // after its start a program is not asked to end: it may not even have been executed
-	deafness = time.Second           // after that, a program that does not listen to SIGTERM never will
+	deafness = time.Second           // a program that does not listen to SIGTERM for so long never will
 )
 
 // terminate asks the process to end and waits; false: it must be killed. The kernel does not give a namespace's process 1 a signal
-// for which it has no handler: to one that has just started SIGTERM would be lost, and for one that never listens there is
-// nothing to wait for.
+// that it does not listen to: to one that has just started SIGTERM would be lost, and for one that never listens there is nothing
+// to wait for. (One that sleeps in sigwait does not seem to listen, but takes the signal.)
 func (r *Runtime) terminate(ctx context.Context, e *entry, proc *process, grace time.Duration) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, grace) // a caller that leaves is in a hurry: kill
+	defer cancel()
 	r.mu.Lock()
 	started := e.rec.Started
 	r.mu.Unlock()
-	deadline := time.NewTimer(grace)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for age := time.Since(started); age < youth || !proc.hears(unix.SIGTERM); age = time.Since(started) {
-		if age > deafness {
-			return false, nil
+	for age := time.Since(started); age < deafness; age = time.Since(started) {
+		if age >= youth && proc.hears(unix.SIGTERM) {
+			break
 		}
-		select {
-		case <-proc.done:
+		if proc.endsWithin(ctx, 5*time.Millisecond) {
 			return true, nil
-		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
 			return false, nil
-		case <-deadline.C:
-			return false, nil
-		case <-tick.C:
 		}
 	}
 	if err := proc.signal(unix.SIGTERM); err != nil {
 		return false, err
 	}
-	select {
-	case <-proc.done:
+	if proc.endsWithin(ctx, deafness) {
 		return true, nil
-	case <-ctx.Done(): // the caller is in a hurry
-	case <-deadline.C:
 	}
-	return false, nil
+	return proc.hears(unix.SIGTERM) && proc.endsWithin(ctx, grace), nil
 }
 
 // kill ends a container's first process and everything else in its cgroups.

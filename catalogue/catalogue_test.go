@@ -1,0 +1,209 @@
+package catalogue_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.dev/weir/catalogue/rig"
+	"weir.dev/weir/container"
+	"weir.dev/weir/container/oci"
+	"weir.dev/weir/image"
+	"weir.dev/weir/instance"
+)
+
+// world is an instance with the catalogue's images and a runtime.
+type world struct {
+	images  *image.Store
+	runtime *oci.Runtime
+}
+
+func newWorld(t *testing.T) world {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("not root: this test makes containers (sudo make test)")
+	}
+	inst, err := instance.New(fmt.Sprintf("cat%x", os.Getpid()&0xffff), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "layout")
+	recipes, err := image.FindRecipes(".")
+	if err != nil || len(recipes) < 3 {
+		t.Fatalf("recipes %v: %v", recipes, err)
+	}
+	for _, folder := range recipes {
+		r, err := image.LoadRecipe(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Build(t.Context(), dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := world{images: image.Open(inst, dir)}
+	if w.runtime, err = oci.New(t.Context(), inst, oci.Options{Adopt: true}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx := context.Background()
+		if err := w.runtime.Destroy(ctx); err != nil {
+			t.Error(err)
+		}
+		w.runtime.Close()
+		if err := w.images.Destroy(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := os.Remove(inst.Run); err != nil {
+			t.Errorf("left in the run directory: %v", err)
+		}
+	})
+	return w
+}
+
+// run starts a function of an image in a namespace, as the agent does.
+func (w world) run(t *testing.T, ref, netns, config string) string {
+	t.Helper()
+	img, err := w.images.Resolve(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rootfs, err := w.images.Mount(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	err = w.runtime.Run(t.Context(), container.Spec{
+		ID: ref, Rootfs: rootfs, ReadOnly: true, Args: img.Args, Env: img.Env, Netns: netns, Memory: 64 << 20,
+		Capabilities: img.Contract.Capabilities, Mounts: []container.Mount{{Source: dir, Target: "/etc/weir", ReadOnly: true}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}
+
+func (w world) log(t *testing.T, id string) string {
+	t.Helper()
+	l, err := w.runtime.Logs(t.Context(), id, container.LogOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	text, err := io.ReadAll(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// stop must end the function by SIGTERM, at once.
+func (w world) stop(t *testing.T, id string) {
+	t.Helper()
+	if rss := residentKB(t, w, id); rss > 0 {
+		t.Logf("%s: %d KB resident", id, rss)
+	}
+	if err := w.runtime.Stop(t.Context(), id, 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	s, err := w.runtime.Status(t.Context(), id)
+	if err != nil || s.State != container.Stopped || s.ExitCode != 0 {
+		t.Errorf("after stop: %+v, %v; log:\n%s", s, err, w.log(t, id))
+	}
+}
+
+func residentKB(t *testing.T, w world, id string) (kb int) {
+	t.Helper()
+	s, err := w.runtime.Status(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID))
+	if err != nil {
+		t.Fatalf("%s: %v; log:\n%s", id, err, w.log(t, id))
+	}
+	for line := range strings.Lines(string(raw)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			if _, err := fmt.Sscan(rest, &kb); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return kb
+}
+
+// Each function of the catalogue does its work in a real container, as made from its image.
+func TestFunctionsInContainers(t *testing.T) {
+	w := newWorld(t)
+	t.Run("wire", func(t *testing.T) {
+		r := rig.New(t, false)
+		id := w.run(t, "wire", r.Netns, "")
+		w.stop(t, id)
+	})
+	t.Run("firewall", func(t *testing.T) {
+		r := rig.New(t, false)
+		id := w.run(t, "firewall", r.Netns, `{"allow": ["tcp/80"]}`)
+		rig.Eventually(t, "the bridge forwards", func() bool {
+			r.Client.Send(rig.Probe(0))
+			return r.Server.Receive(20*time.Millisecond) != nil
+		})
+		r.Server.Echo("10.77.0.2:80")
+		r.Server.Echo("10.77.0.2:81")
+		ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+		defer cancel()
+		c, err := r.Client.Dial(ctx, "tcp4", "10.77.0.2:80")
+		if err != nil {
+			t.Fatalf("allowed port: %v\n%s", err, w.log(t, id))
+		}
+		c.Close()
+		ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		if c, err := r.Client.Dial(ctx, "tcp4", "10.77.0.2:81"); err == nil {
+			c.Close()
+			t.Error("a port that is not allowed answers")
+		}
+		for r.Server.Receive(100*time.Millisecond) != nil { // what was on its way
+		}
+		if f := r.Server.Receive(2 * time.Second); f != nil {
+			t.Errorf("it says something for itself: % x", f)
+		}
+		w.stop(t, id)
+	})
+	t.Run("monitor", func(t *testing.T) {
+		r := rig.New(t, true)
+		id := w.run(t, "monitor", r.Netns, "")
+		rig.Eventually(t, "the probe is logged", func() bool {
+			r.Client.Send(rig.Probe(0))
+			return strings.Contains(w.log(t, id), `"proto":"0x88b5"`)
+		})
+		w.stop(t, id)
+		if log := w.log(t, id); !strings.Contains(log, `"event":"summary"`) {
+			t.Errorf("no summary at its end:\n%s", log)
+		}
+	})
+}
+
+// The same sources make the same images, whenever and wherever they are built.
+func TestBuildIsReproducible(t *testing.T) {
+	var digests [2]string
+	for i := range digests {
+		r, err := image.LoadRecipe("wire")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if digests[i], err = r.Build(t.Context(), filepath.Join(t.TempDir(), "layout")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if digests[0] != digests[1] {
+		t.Errorf("digests differ: %v", digests)
+	}
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+)
+
+// address is an IP address, or a MAC for what is not IP.
+type address [16]byte
+
+// packet is what tells a packet's flow.
+type packet struct {
+	ethertype    uint16
+	proto        uint8 // IP protocol
+	vlan         uint16
+	src, dst     address
+	sport, dport uint16 // of TCP, UDP, SCTP; zero in fragments
+}
+
+const (
+	etherIPv4 = 0x0800
+	etherIPv6 = 0x86dd
+	etherARP  = 0x0806
+)
+
+// parse reads a frame's headers as far as they are there; what is cut short stands as far as it was read. vlan is the tag that the
+// kernel took out, 0 none.
+func parse(b []byte, vlan uint16) packet {
+	p := packet{vlan: vlan & 0xfff}
+	if len(b) < 14 {
+		return p
+	}
+	copy(p.dst[:], b[0:6])
+	copy(p.src[:], b[6:12])
+	p.ethertype = binary.BigEndian.Uint16(b[12:])
+	b = b[14:]
+	for range 2 { // tags that the kernel left in
+		if p.ethertype != 0x8100 && p.ethertype != 0x88a8 || len(b) < 4 {
+			break
+		}
+		if p.vlan == 0 {
+			p.vlan = binary.BigEndian.Uint16(b) & 0xfff
+		}
+		p.ethertype = binary.BigEndian.Uint16(b[2:])
+		b = b[4:]
+	}
+	switch p.ethertype {
+	case etherIPv4:
+		p.ipv4(b)
+	case etherIPv6:
+		p.ipv6(b)
+	}
+	return p
+}
+
+func (p *packet) ipv4(b []byte) {
+	if len(b) < 20 || b[0]>>4 != 4 {
+		return
+	}
+	header := int(b[0]&0xf) * 4
+	p.proto = b[9]
+	p.src, p.dst = address{}, address{}
+	copy(p.src[:], b[12:16])
+	copy(p.dst[:], b[16:20])
+	if header < 20 || len(b) < header || binary.BigEndian.Uint16(b[6:])&0x1fff != 0 {
+		return
+	}
+	p.ports(b[header:])
+}
+
+// ipv6 walks the extension headers (RFC 8200, section 4).
+func (p *packet) ipv6(b []byte) {
+	if len(b) < 40 || b[0]>>4 != 6 {
+		return
+	}
+	p.proto = b[6]
+	copy(p.src[:], b[8:24])
+	copy(p.dst[:], b[24:40])
+	b = b[40:]
+	for range 8 {
+		var length int
+		switch p.proto {
+		case 0, 43, 60: // hop-by-hop, routing, destination options
+			if len(b) < 8 {
+				return
+			}
+			length = (int(b[1]) + 1) * 8
+		case 51: // authentication
+			if len(b) < 8 {
+				return
+			}
+			length = (int(b[1]) + 2) * 4
+		case 44: // fragment
+			if len(b) < 8 {
+				return
+			}
+			if binary.BigEndian.Uint16(b[2:])&0xfff8 != 0 {
+				p.proto = b[0]
+				return
+			}
+			length = 8
+		default:
+			p.ports(b)
+			return
+		}
+		p.proto = b[0]
+		if len(b) < length {
+			return
+		}
+		b = b[length:]
+	}
+}
+
+func (p *packet) ports(b []byte) {
+	switch p.proto {
+	case 6, 17, 132:
+		if len(b) >= 4 {
+			p.sport, p.dport = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+		}
+	}
+}
+
+// reversed is the same flow's other direction.
+func (p packet) reversed() packet {
+	p.src, p.dst, p.sport, p.dport = p.dst, p.src, p.dport, p.sport
+	return p
+}
+
+func (p packet) protoName() string {
+	switch p.ethertype {
+	case etherIPv4, etherIPv6:
+	case etherARP:
+		return "arp"
+	default:
+		return fmt.Sprintf("%#04x", p.ethertype)
+	}
+	switch p.proto {
+	case 1:
+		return "icmp"
+	case 6:
+		return "tcp"
+	case 17:
+		return "udp"
+	case 58:
+		return "icmpv6"
+	case 132:
+		return "sctp"
+	}
+	return strconv.Itoa(int(p.proto))
+}
+
+func (p packet) text(a address) string {
+	switch p.ethertype {
+	case etherIPv4:
+		return netip.AddrFrom4([4]byte(a[:4])).String()
+	case etherIPv6:
+		return netip.AddrFrom16(a).String()
+	}
+	return net.HardwareAddr(a[:6]).String()
+}
