@@ -63,6 +63,11 @@ func (a *app) describe(ctx context.Context, c *api.Client, n noun, item any) err
 	for _, r := range related {
 		fmt.Fprintf(a.Stdout, "%s: %s\n", r.label, printable(r.text))
 	}
+	if p, ok := item.(api.Policy); ok {
+		if err := a.printPath(ctx, c, p.Name); err != nil {
+			return err
+		}
+	}
 	if n.kind() == api.KindEvent || n.kind() == api.KindOperation || n.kind() == api.KindHost {
 		return nil
 	}
@@ -179,4 +184,33 @@ func policyRelations(ctx context.Context, c *api.Client, p api.Policy) ([]relati
 		return nil, err
 	}
 	return []relation{{"chain", chain.Name + ": " + chain.Spec.Path}}, nil
+}
+
+// printPath shows the ports that the policy's packets meet, with what went through them.
+func (a *app) printPath(ctx context.Context, c *api.Client, policy string) error {
+	path, err := c.Path(ctx, policy)
+	if err != nil {
+		return err
+	}
+	for _, way := range []struct {
+		head string
+		hops []api.Hop
+	}{{"forward path", path.Forward}, {"reverse path", path.Reverse}} {
+		if len(way.hops) == 0 {
+			continue
+		}
+		t := table{head: []string{"PORT", "STATE", "RX PACKETS", "TX PACKETS", "DROPPED"}, coloured: []bool{false, true}}
+		for _, h := range way.hops {
+			if !h.Live { // an address or any, or a port that is not there now
+				t.add(h.Port, "", "", "", "")
+				continue
+			}
+			t.add(h.Port, h.State, fmt.Sprint(h.Rx.Packets), fmt.Sprint(h.Tx.Packets), fmt.Sprint(h.Dropped.Packets))
+		}
+		fmt.Fprintln(a.Stdout, a.heading(way.head))
+		if err := a.printTable(t); err != nil {
+			return err
+		}
+	}
+	return nil
 }
