@@ -221,10 +221,19 @@ func (m *Manager) unknown(w http.ResponseWriter, r *http.Request) error {
 
 // readBody decodes a bounded JSON body strictly.
 func readBody(w http.ResponseWriter, r *http.Request, v any) error {
+	raw, err := readRaw(w, r)
+	if err != nil {
+		return err
+	}
+	return decodeStrict(raw, v, "")
+}
+
+// readRaw reads a bounded body that says it is JSON.
+func readRaw(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if kind := r.Header.Get("Content-Type"); kind != "" {
 		t, _, err := mime.ParseMediaType(kind)
 		if err != nil || t != "application/json" && t != "application/merge-patch+json" {
-			return api.Refuse(http.StatusUnsupportedMediaType, fmt.Sprintf("content type %q: want application/json", kind))
+			return nil, api.Refuse(http.StatusUnsupportedMediaType, fmt.Sprintf("content type %q: want application/json", kind))
 		}
 	}
 	c := http.NewResponseController(w)
@@ -233,12 +242,12 @@ func readBody(w http.ResponseWriter, r *http.Request, v any) error {
 	_ = c.SetReadDeadline(time.Time{})
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
-		return api.Refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d MiB: apply in smaller parts", maxBody>>20))
+		return nil, api.Refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d MiB: apply in smaller parts", maxBody>>20))
 	}
 	if err != nil {
-		return api.Refuse(http.StatusBadRequest, "the body could not be read: "+err.Error())
+		return nil, api.Refuse(http.StatusBadRequest, "the body could not be read: "+err.Error())
 	}
-	return decodeStrict(raw, v, "")
+	return raw, nil
 }
 
 // answer writes JSON.

@@ -2,6 +2,7 @@ package manager_test
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -118,4 +119,19 @@ func demo() api.Document {
 		Chains:   map[string]api.ChainSpec{"web": {Path: "fw | w1 | tap:mon"}},
 		Policies: map[string]api.PolicySpec{"guests": {From: "alice", To: "bob", Match: []string{"tcp/80"}, Chain: "web", Priority: 100}},
 	}
+}
+
+var listAll = store.ListOptions{}
+
+func putRaw(key string) []store.Op {
+	return []store.Op{{Key: key, Value: []byte(`{"name":"` + store.NameOf(key) + `","spec":{},"status":{}}`)}}
+}
+
+func problem(t testing.TB, body []byte) *api.ProblemError {
+	t.Helper()
+	p := &api.ProblemError{}
+	if err := json.Unmarshal(body, p); err != nil {
+		t.Fatalf("no problem document: %s", body)
+	}
+	return p
 }

@@ -23,23 +23,33 @@ type object struct {
 // noun says what the manager has to know of a kind.
 type noun struct {
 	kind     api.Kind
-	object   any  // zero values of the noun, its spec and its status; spec nil: written by the manager only
-	spec     any  //
-	status   any  //
-	declared bool // part of a Document
-	twoPhase bool // the agent takes it down before it disappears
+	object   any        // zero values of the noun, its spec and its status; spec nil: written by the manager only
+	spec     any        //
+	status   any        //
+	body     func() any // what PUT and PATCH are decoded into, to find what is wrong
+	declared bool       // part of a Document
+	twoPhase bool       // the agent takes it down before it disappears
 }
 
 func nouns() []noun {
 	return []noun{
-		{kind: api.KindEndpoint, object: api.Endpoint{}, spec: api.EndpointSpec{}, status: api.EndpointStatus{}, declared: true, twoPhase: true},
-		{kind: api.KindFunction, object: api.Function{}, spec: api.FunctionSpec{}, status: api.FunctionStatus{}, declared: true, twoPhase: true},
-		{kind: api.KindChain, object: api.Chain{}, spec: api.ChainSpec{}, status: api.ChainStatus{}, declared: true},
-		{kind: api.KindPolicy, object: api.Policy{}, spec: api.PolicySpec{}, status: api.PolicyStatus{}, declared: true},
-		{kind: api.KindHost, object: api.Host{}, spec: api.HostSpec{}, status: api.HostStatus{}},
+		{kind: api.KindEndpoint, object: api.Endpoint{}, spec: api.EndpointSpec{}, status: api.EndpointStatus{}, body: bodyOf[api.EndpointSpec], declared: true, twoPhase: true},
+		{kind: api.KindFunction, object: api.Function{}, spec: api.FunctionSpec{}, status: api.FunctionStatus{}, body: bodyOf[api.FunctionSpec], declared: true, twoPhase: true},
+		{kind: api.KindChain, object: api.Chain{}, spec: api.ChainSpec{}, status: api.ChainStatus{}, body: bodyOf[api.ChainSpec], declared: true},
+		{kind: api.KindPolicy, object: api.Policy{}, spec: api.PolicySpec{}, status: api.PolicyStatus{}, body: bodyOf[api.PolicySpec], declared: true},
+		{kind: api.KindHost, object: api.Host{}, spec: api.HostSpec{}, status: api.HostStatus{}, body: bodyOf[api.HostSpec]},
 		{kind: api.KindEvent, object: api.Event{}},
 		{kind: api.KindOperation, object: api.Operation{}},
 	}
+}
+
+// bodyOf is an object as GET shows it, which PUT takes as well.
+func bodyOf[S any]() any {
+	return &struct {
+		api.Meta
+		Spec   S               `json:"spec"`
+		Status json.RawMessage `json:"status,omitempty"`
+	}{}
 }
 
 func nounOf(k api.Kind) noun {

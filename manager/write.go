@@ -20,6 +20,18 @@ type written struct {
 	Status json.RawMessage `json:"status,omitempty"`
 }
 
+func readObject(n noun, w http.ResponseWriter, r *http.Request) (written, error) {
+	var body written
+	raw, err := readRaw(w, r)
+	if err != nil {
+		return body, err
+	}
+	if err := decodeStrict(raw, n.body(), ""); err != nil {
+		return body, err
+	}
+	return body, json.Unmarshal(raw, &body)
+}
+
 // preconditions evaluates If-Match and If-None-Match (RFC 9110, 13.1) of a write.
 func preconditions(r *http.Request, kind api.Kind, name string, cur *object) error {
 	if match := r.Header.Get("If-Match"); match != "" {
@@ -50,8 +62,8 @@ func etagIn(header string, revision int64) bool {
 // put makes an object or replaces its spec.
 func (m *Manager) put(n noun, w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
-	var body written
-	if err := readBody(w, r, &body); err != nil {
+	body, err := readObject(n, w, r)
+	if err != nil {
 		return err
 	}
 	if body.Name != "" && body.Name != name {
@@ -68,8 +80,8 @@ func (m *Manager) put(n noun, w http.ResponseWriter, r *http.Request) error {
 // patch merges into a spec (RFC 7386).
 func (m *Manager) patch(n noun, w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
-	var body written
-	if err := readBody(w, r, &body); err != nil {
+	body, err := readObject(n, w, r)
+	if err != nil {
 		return err
 	}
 	if len(body.Status) > 0 {

@@ -1,0 +1,210 @@
+package manager_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/manager"
+	"weir.dev/weir/store/mem"
+)
+
+// next reads the next delta of one of the types, errors of broken connections left out.
+func next[T any](t *testing.T, w <-chan api.Delta[T]) api.Delta[T] {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		select {
+		case d, ok := <-w:
+			if !ok {
+				t.Fatal("watch ended")
+			}
+			if d.Type != api.DeltaError {
+				return d
+			}
+		case <-late:
+			t.Fatal("nothing came")
+		}
+	}
+}
+
+func TestAWatchTellsEachChange(t *testing.T) {
+	b := start(t, manager.Options{})
+	must(b.Functions().Put(ctx(t), "a", api.FunctionSpec{Image: "wire"}))(t)
+	w := b.Functions().Watch(ctx(t), 0, api.ListOptions{})
+	if d := next(t, w); d.Type != api.DeltaReset || len(d.Items) != 1 || d.Items[0].Name != "a" {
+		t.Fatalf("first: %+v", d)
+	}
+	made := must(b.Functions().Put(ctx(t), "b", api.FunctionSpec{Image: "wire"}))(t)
+	if d := next(t, w); d.Type != api.DeltaPut || cmp.Diff(made, d.Object) != "" {
+		t.Errorf("%s: %s", d.Type, cmp.Diff(made, d.Object))
+	}
+	must(b.Chains().Put(ctx(t), "c", api.ChainSpec{Path: "a"}))(t) // another kind: not seen here
+	must(b.Functions().Delete(ctx(t), "b"))(t)
+	if d := next(t, w); d.Type != api.DeltaPut || d.Object.Deleting == nil {
+		t.Errorf("%+v", d)
+	}
+	if err := b.Report(ctx(t), api.StatusReport{Functions: map[string]api.FunctionStatus{"b": {State: api.FunctionDeleted}}}); err != nil {
+		t.Fatal(err)
+	}
+	if d := next(t, w); d.Type != api.DeltaDelete || d.Object.Name != "b" || d.Object.Spec.Image != "wire" {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestAWatchGoesOnAfterTheManagerWasAway(t *testing.T) {
+	s, dir := mem.New(), shortDir(t)
+	b := startIn(t, dir, manager.Options{Store: s})
+	w := b.Chains().Watch(ctx(t), 0, api.ListOptions{})
+	next(t, w)
+	must(b.Chains().Put(ctx(t), "c0", api.ChainSpec{Path: "f"}))(t)
+	next(t, w)
+	for round := 1; round < 4; round++ {
+		b.stop()
+		b = startIn(t, dir, manager.Options{Store: s})
+		must(b.Chains().Put(ctx(t), fmt.Sprintf("c%d", round), api.ChainSpec{Path: "f"}))(t)
+		if d := next(t, w); d.Type != api.DeltaPut || d.Object.Name != fmt.Sprintf("c%d", round) {
+			t.Fatalf("round %d: %s %s: not what was missed", round, d.Type, d.Object.Name)
+		}
+	}
+}
+
+func TestAWatchListsAgainWhenHistoryIsGone(t *testing.T) {
+	s, dir := mem.New(), shortDir(t)
+	b := startIn(t, dir, manager.Options{Store: s})
+	must(b.Chains().Put(ctx(t), "old", api.ChainSpec{Path: "f"}))(t)
+	w := b.Chains().Watch(ctx(t), 0, api.ListOptions{})
+	next(t, w)
+	b.stop()
+	for i := range 5 {
+		if _, err := s.Txn(ctx(t), nil, putRaw(fmt.Sprintf("chain/x%d", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, rev, err := s.List(ctx(t), "", listAll)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Compact(ctx(t), rev); err != nil {
+		t.Fatal(err)
+	}
+	startIn(t, dir, manager.Options{Store: s})
+	if d := next(t, w); d.Type != api.DeltaReset || len(d.Items) != 6 {
+		t.Errorf("%s with %d items, want a reset with 6", d.Type, len(d.Items))
+	}
+}
+
+func TestAWatchOfAnotherStoresRevisionListsAgain(t *testing.T) {
+	b := start(t, manager.Options{})
+	w := b.Chains().Watch(ctx(t), 1_000_000, api.ListOptions{})
+	if d := next(t, w); d.Type != api.DeltaReset {
+		t.Errorf("%s, want a reset", d.Type)
+	}
+}
+
+func TestAWatchThatCanNeverSucceedEnds(t *testing.T) {
+	b := start(t, manager.Options{})
+	c := must(api.Dial(api.Options{URL: b.url, Token: "wrong"}))(t)
+	defer c.Close()
+	w := c.Chains().Watch(ctx(t), 0, api.ListOptions{})
+	d := <-w
+	if d.Type != api.DeltaError || !errors.Is(d.Err, api.ErrUnauthorized) {
+		t.Errorf("%+v", d)
+	}
+	if d, ok := <-w; ok {
+		t.Errorf("goes on: %+v", d)
+	}
+}
+
+func TestAWatchIsFiltered(t *testing.T) {
+	b := start(t, manager.Options{})
+	report := func(sev api.Severity, object string) {
+		t.Helper()
+		if err := b.Report(ctx(t), api.StatusReport{Events: []api.Event{{Severity: sev, Kind: api.KindFunction, Object: object, Reason: "X", Message: object}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report(api.Error, "fw")
+	w := b.Events().Watch(ctx(t), 0, api.ListOptions{Severity: api.Warning, Object: "fw"})
+	if d := next(t, w); len(d.Items) != 1 {
+		t.Fatalf("%d items", len(d.Items))
+	}
+	report(api.Info, "fw")
+	report(api.Error, "w1")
+	report(api.Warning, "fw")
+	if d := next(t, w); d.Object.Severity != api.Warning || d.Object.Object != "fw" {
+		t.Errorf("%+v", d.Object)
+	}
+}
+
+// TestServerSentEvents reads the stream as a browser does.
+func TestServerSentEvents(t *testing.T) {
+	b := start(t, manager.Options{})
+	must(b.Chains().Put(ctx(t), "a", api.ChainSpec{Path: "f"}))(t)
+	lines := func(header map[string]string) *bufio.Scanner {
+		req := must(http.NewRequestWithContext(ctx(t), "GET", b.url+"/v1/chains", nil))(t)
+		req.Header.Set("Authorization", "Bearer "+b.token)
+		req.Header.Set("Accept", "text/event-stream")
+		for k, v := range header {
+			req.Header.Set(k, v)
+		}
+		resp := must(http.DefaultTransport.RoundTrip(req))(t)
+		t.Cleanup(func() { resp.Body.Close() })
+		if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+			t.Fatalf("%d %s", resp.StatusCode, resp.Header.Get("Content-Type"))
+		}
+		return bufio.NewScanner(resp.Body)
+	}
+	read := func(s *bufio.Scanner, n int) []string {
+		var out []string
+		for len(out) < n && s.Scan() {
+			if s.Text() != "" {
+				field, _, _ := strings.Cut(s.Text(), "{")
+				out = append(out, field)
+			}
+		}
+		return out
+	}
+	s := lines(nil)
+	first := read(s, 3)
+	rev := strings.TrimPrefix(first[2], "id: ")
+	if d := cmp.Diff([]string{"event: put", "data: ", "id: " + rev}, first); d != "" {
+		t.Error(d)
+	}
+	d := api.Document{Chains: map[string]api.ChainSpec{"b": {Path: "g"}, "c": {Path: "h"}}}
+	at := must(b.Apply(ctx(t), api.ApplyRequest{Document: d}))(t).Revision
+	want := []string{"event: put", "data: ", "event: put", "data: ", fmt.Sprintf("id: %d", at)}
+	if d := cmp.Diff(want, read(s, 5)); d != "" {
+		t.Errorf("two changes of one revision: %s", d)
+	}
+	if d := cmp.Diff(append([]string{"id: " + rev}, want...), read(lines(map[string]string{"Last-Event-ID": rev}), 6)); d != "" {
+		t.Errorf("resumed: %s", d)
+	}
+}
+
+func TestShutdownEndsStreamsAtOnce(t *testing.T) {
+	b := start(t, manager.Options{Node: func(string) manager.Node { return &node{} }})
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: demo()}))(t)
+	c, cancel := context.WithCancel(ctx(t))
+	defer cancel()
+	w := b.Chains().Watch(c, 0, api.ListOptions{})
+	next(t, w)
+	logs := must(b.Logs(c, "fw", api.LogOptions{Follow: true}))(t)
+	defer logs.Close()
+	if !bufio.NewScanner(logs).Scan() {
+		t.Fatal("no log")
+	}
+	began := time.Now()
+	b.stop()
+	if d := time.Since(began); d > 3*time.Second {
+		t.Errorf("took %v", d)
+	}
+}
