@@ -20,9 +20,10 @@ func (a *app) functionExec() *cobra.Command {
 		Use:   "exec NAME -- COMMAND...",
 		Short: "Run a process in a running function",
 		Long: `Run a process in a running function, with its limits and in its network namespace. The exit code is the process's;
-if it could not run at all, as "weir help exit-codes" says. Put -- before the command, so that its flags are its own.`,
-		Example: `  weir function exec fw -- nft list ruleset
-  weir function exec -it fw -- sh`,
+if it could not run at all, as "weir help exit-codes" says. Put -- before the command, so that its flags are its own.
+The program has to be in the function's image.`,
+		Example: `  weir function exec ids -- suricatasc -c uptime
+  weir function exec -it ids -- sh`,
 		Args:              wantArgs(2, -1, "a function and a command"),
 		ValidArgsFunction: a.completeFunctions(false),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -21,7 +21,7 @@ func (a *app) functionCommand() *cobra.Command {
 		Short:   "Create, start, stop, restart, delete functions; their logs; run a process in one",
 		Example: `  weir function restart fw
   weir function logs -f mon
-  weir function exec -it fw -- sh`,
+  weir function exec -it ids -- sh`,
 		Args: cobra.ArbitraryArgs,
 		RunE: group,
 	}
@@ -111,7 +111,7 @@ func (a *app) functionCreate() *cobra.Command {
 		Short: "Create a function: everything is prepared, a start is then fast",
 		Example: `  weir function create fw --image firewall --config 'allow=[tcp/80, icmp]'
   weir function create w1 --image wire --on-fail bypass --start
-  weir function create probe --image wire --cpus 0.5 --memory 64M -- /bin/probe -v`,
+  weir function create probe --image wire --cpus 0.5 --memory 64M -- /usr/bin/probe -v`,
 		Args: wantArgs(1, -1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if spec.Image == "" {

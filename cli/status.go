@@ -139,7 +139,7 @@ func (a *app) printHost(h api.Host) {
 	fmt.Fprintf(a.Stdout, "host %s: %s\n", printable(h.Name), printable(strings.Join(parts, ", ")))
 	for _, f := range st.Features {
 		if !f.OK {
-			fmt.Fprintf(a.Stdout, "  without %s: %s\n", printable(f.Name), printable(f.Detail))
+			fmt.Fprintf(a.Stdout, "  without %s: %s\n", printable(f.Name), shortened(printable(f.Detail)))
 		}
 	}
 }
@@ -167,4 +167,15 @@ func wellFirst(item any) int {
 		return 0
 	}
 	return 1
+}
+
+// maxDetail is how much of a feature's explanation the screen has room for.
+const maxDetail = 120
+
+func shortened(s string) string {
+	r := []rune(s)
+	if len(r) <= maxDetail {
+		return s
+	}
+	return string(r[:maxDetail]) + "... (all of it: weir check)"
 }
