@@ -120,8 +120,10 @@ func errorText(ctx context.Context, err error, command string) string {
 	var bad *file.Error
 	var ended signalError
 	switch {
-	case errors.As(err, &quiet), errors.As(context.Cause(ctx), &ended):
+	case errors.As(err, &quiet), errors.As(err, &ended):
 		return ""
+	case errors.As(context.Cause(ctx), &ended) && errors.Is(err, context.Canceled):
+		return "" // what the signal cut short; what failed besides is said
 	case errors.As(err, &bad):
 		return bad.Error()
 	case exitCode(ctx, err) == ExitUsage:
