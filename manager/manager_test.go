@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
 	"weir.dev/weir/store"
@@ -135,3 +137,11 @@ func problem(t testing.TB, body []byte) *api.ProblemError {
 	}
 	return p
 }
+
+func contextWithCancel(t testing.TB) (context.Context, context.CancelFunc) {
+	c, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	return c, cancel
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

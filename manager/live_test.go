@@ -1,0 +1,137 @@
+package manager_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/manager"
+)
+
+// withNode is a manager whose only host is a node, with the demo applied. Both transports are asked.
+func withNode(t *testing.T) (*bench, map[string]*api.Client) {
+	t.Helper()
+	b := start(t, manager.Options{Node: func(string) manager.Node { return &node{} }})
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: demo()}))(t)
+	tcp := must(api.Dial(api.Options{URL: b.url, Token: b.token}))(t)
+	t.Cleanup(tcp.Close)
+	return b, map[string]*api.Client{"unix": b.Client, "tcp": tcp}
+}
+
+func TestLogs(t *testing.T) {
+	_, clients := withNode(t)
+	for name, c := range clients {
+		t.Run(name, func(t *testing.T) {
+			for tail, want := range map[int]string{0: "one\ntwo\nthree\n", 2: "two\nthree\n"} {
+				logs := must(c.Logs(ctx(t), "fw", api.LogOptions{Tail: tail}))(t)
+				if got := string(must(io.ReadAll(logs))(t)); got != want {
+					t.Errorf("tail %d: %q, want %q", tail, got, want)
+				}
+				logs.Close()
+			}
+			if _, err := c.Logs(ctx(t), "w1", api.LogOptions{}); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "created yet") {
+				t.Errorf("a function without a container: %v", err)
+			}
+			if _, err := c.Logs(ctx(t), "none", api.LogOptions{}); !errors.Is(err, api.ErrNotFound) {
+				t.Errorf("no such function: %v", err)
+			}
+		})
+	}
+}
+
+func TestExec(t *testing.T) {
+	_, clients := withNode(t)
+	for name, c := range clients {
+		t.Run(name+": streams and exit code", func(t *testing.T) {
+			in := bytes.Repeat([]byte("0123456789abcdef"), 20_000)
+			var out, errs bytes.Buffer
+			code, err := c.Exec(ctx(t), "fw", api.ExecOptions{Args: []string{"cat", "a b", "ü&="}, Env: []string{"A=1"}, Stdin: bytes.NewReader(in), Stdout: &out, Stderr: &errs})
+			if err != nil || code != 7 {
+				t.Errorf("code %d, %v", code, err)
+			}
+			if !bytes.Equal(in, out.Bytes()) {
+				t.Errorf("%d bytes came back of %d", out.Len(), len(in))
+			}
+			if d := cmp.Diff("a b+ü&= env A=1 tty false", errs.String()); d != "" {
+				t.Error(d)
+			}
+		})
+		t.Run(name+": the terminal's size", func(t *testing.T) {
+			r, w := io.Pipe()
+			shown, stdout := io.Pipe()
+			resize := make(chan [2]uint16)
+			done := make(chan error, 1)
+			go func() {
+				_, err := c.Exec(ctx(t), "fw", api.ExecOptions{Args: []string{"size"}, TTY: true, Stdin: r, Stdout: stdout, Resize: resize})
+				stdout.Close()
+				done <- err
+			}()
+			for size, want := range map[[2]uint16]string{{80, 24}: "80x24 ", {132, 50}: "132x50 "} {
+				resize <- size
+				if _, err := io.WriteString(w, "\n"); err != nil {
+					t.Fatal(err)
+				}
+				got := make([]byte, len(want))
+				if _, err := io.ReadFull(shown, got); err != nil || string(got) != want {
+					t.Errorf("%q, %v, want %q", got, err, want)
+				}
+			}
+			w.Close()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+		t.Run(name+": a program that is not there", func(t *testing.T) {
+			if _, err := c.Exec(ctx(t), "fw", api.ExecOptions{Args: []string{"nope"}}); err == nil || !strings.Contains(err.Error(), "no such program: nope") {
+				t.Errorf("%v", err)
+			}
+		})
+		t.Run(name+": no such function", func(t *testing.T) {
+			if _, err := c.Exec(ctx(t), "none", api.ExecOptions{Args: []string{"cat"}}); !errors.Is(err, api.ErrNotFound) {
+				t.Errorf("%v", err)
+			}
+		})
+		t.Run(name+": the client goes", func(t *testing.T) {
+			short, cancel := context.WithTimeout(ctx(t), 100*time.Millisecond)
+			defer cancel()
+			if _, err := c.Exec(short, "fw", api.ExecOptions{Args: []string{"wait"}}); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func TestCountersAndPath(t *testing.T) {
+	b, _ := withNode(t)
+	if _, err := b.Counters(ctx(t), "h1"); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("a host that never reported: %v", err)
+	}
+	report(t, b, api.StatusReport{Host: "h1", HostState: &api.HostStatus{State: "ready"},
+		Policies: map[string]api.PolicyStatus{"guests": {State: "active", RenderedPath: []string{"endpoint/alice", "function/fw/in", "function/fw/out"}}}})
+	if c := must(b.Counters(ctx(t), "h1"))(t); c.Version != 3 || len(c.Ports) != 2 {
+		t.Errorf("%+v", c)
+	}
+	want := api.PolicyPath{Policy: "guests", State: "active", Forward: []api.Hop{
+		{Port: "endpoint/alice", Link: "wr1", Live: true, Rx: api.Counter{Packets: 7, Bytes: 700}},
+		{Port: "function/fw/in", Link: "wr2", State: "up", Live: true, Tx: api.Counter{Packets: 6, Bytes: 600}},
+		{Port: "function/fw/out"},
+	}}
+	if d := cmp.Diff(want, must(b.Path(ctx(t), "guests"))(t)); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestAHostThatCannotBeAsked(t *testing.T) {
+	b := start(t, manager.Options{})
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: demo()}))(t)
+	if _, err := b.Logs(ctx(t), "fw", api.LogOptions{}); !errors.Is(err, api.ErrBusy) || !strings.Contains(err.Error(), "agent") {
+		t.Errorf("%v", err)
+	}
+}
