@@ -491,7 +491,7 @@ func (f *function) watchHealth(ctx context.Context, want api.Function, img image
 	}
 	p, err := f.a.Switch.Probe(ctx, f.name)
 	if err == nil {
-		f.probe = time.Now().Add(probeEvery)
+		f.probe = time.Now().Truncate(probeEvery).Add(probeEvery) // all at once: one wake-up of the machine a second, not one per function
 		f.lost = 0
 		if !f.alive {
 			if err := f.up(ctx, want, img); err != nil {
