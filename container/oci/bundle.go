@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -43,6 +44,11 @@ func check(s container.Spec) error {
 			return fmt.Errorf("network namespace %s: this is no namespace (not mounted any more?)", s.Netns)
 		}
 	}
+	for _, c := range s.Capabilities {
+		if !slices.Contains(capabilities, c) {
+			return fmt.Errorf("unknown capability %q: want names like CAP_NET_ADMIN", c) // runtimes leave it out in silence
+		}
+	}
 	for _, m := range s.Mounts {
 		if !path.IsAbs(m.Target) || !path.IsAbs(m.Source) {
 			return fmt.Errorf("mount %s -> %s: want absolute paths", m.Source, m.Target)
@@ -51,7 +57,38 @@ func check(s container.Spec) error {
 			return fmt.Errorf("mount: %w", err)
 		}
 	}
+	return checkTargets(s)
+}
+
+// checkTargets finds a mount point that is missing in a read-only root. The runtime would make it, in the image where it can.
+func checkTargets(s container.Spec) error {
+	if !s.ReadOnly {
+		return nil
+	}
+	root, err := os.OpenRoot(s.Rootfs)
+	if err != nil {
+		return fmt.Errorf("root file system: %w", err)
+	}
+	defer root.Close()
+	for _, m := range mounts(s) {
+		rel := strings.TrimPrefix(path.Clean(m.Destination), "/")
+		if top, _, inside := strings.Cut(rel, "/"); inside && slices.Contains([]string{"run", "tmp", "dev"}, top) {
+			continue // these are empty at each start
+		}
+		if _, err := root.Stat(rel); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("mount %s: the image has no %s and its root is read-only", m.Source, m.Destination)
+		}
+	}
 	return nil
+}
+
+var capabilities = []string{
+	"CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_AUDIT_WRITE", "CAP_BLOCK_SUSPEND", "CAP_BPF", "CAP_CHECKPOINT_RESTORE", "CAP_CHOWN",
+	"CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_KILL", "CAP_LEASE",
+	"CAP_LINUX_IMMUTABLE", "CAP_MAC_ADMIN", "CAP_MAC_OVERRIDE", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE",
+	"CAP_NET_BROADCAST", "CAP_NET_RAW", "CAP_PERFMON", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYSLOG",
+	"CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_CHROOT", "CAP_SYS_MODULE", "CAP_SYS_NICE", "CAP_SYS_PACCT", "CAP_SYS_PTRACE",
+	"CAP_SYS_RAWIO", "CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_WAKE_ALARM",
 }
 
 // writeBundle makes the bundle with config.json and the record, and mounts the writable layer if there is one.

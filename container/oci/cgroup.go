@@ -222,9 +222,8 @@ func (r *Runtime) killCgroup(ctx context.Context, id string) error {
 			}
 			if r.member(pid, id) { // still it, now that the pidfd holds it
 				_ = p.signal(unix.SIGKILL)
-				if raw, err := p.file.SyscallConn(); err == nil {
-					_ = raw.Control(func(fd uintptr) { reap(int(fd)) })
-				}
+				p.waitOrKill(ctx)
+				p.reap() // where its parent has left it to us
 			}
 			p.close()
 		}

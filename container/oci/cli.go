@@ -185,7 +185,7 @@ func (r *Runtime) endStrayCalls(ctx context.Context) error {
 
 // waitOrKill polls, as it is rare and short.
 func (p *process) waitOrKill(ctx context.Context) {
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	over := func() (yes bool) {
 		raw, err := p.file.SyscallConn()

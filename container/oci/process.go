@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -172,6 +173,46 @@ func reap(fd int) (int, bool) {
 		return int(info.status), true
 	}
 	return 128 + int(info.status), true
+}
+
+// reap collects the process if it is our child and has ended.
+func (p *process) reap() {
+	if raw, err := p.file.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { reap(int(fd)) })
+	}
+}
+
+// reapOrphans collects ended children of ours that belonged to a container under a cgroup path and that nothing else waits for:
+// what a killed call left was handed to us. Children that os/exec waits for are in no such group.
+func reapOrphans(cgroup string, held func(pid int) bool) {
+	lists, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		return
+	}
+	for _, list := range lists {
+		raw, err := os.ReadFile(list)
+		if err != nil {
+			continue
+		}
+		for f := range bytes.FieldsSeq(raw) {
+			pid, err := strconv.Atoi(string(f))
+			if err != nil || held(pid) {
+				continue
+			}
+			st, err := readStat(pid)
+			if err != nil || st.state != 'Z' {
+				continue
+			}
+			groups, err := os.ReadFile("/proc/" + string(f) + "/cgroup")
+			if err != nil || !bytes.Contains(groups, []byte(":"+cgroup+"/")) {
+				continue
+			}
+			if p, _, err := openProcess(pid, st.ticks); err == nil {
+				p.reap()
+				p.close()
+			}
+		}
+	}
 }
 
 // siginfoChild is siginfo_t as waitid fills it (128 bytes; 64-bit layout).

@@ -54,6 +54,7 @@ type Runtime struct {
 	logBytes int64
 	cgroups  []hierarchy
 	seccomp  profiles
+	adopts   bool
 
 	mu         sync.Mutex
 	containers map[string]*entry
@@ -89,7 +90,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 	if err != nil {
 		return nil, fmt.Errorf("container runtime: %w", err)
 	}
-	r := &Runtime{inst: inst, cli: cli, logBytes: o.LogBytes, cgroups: cgroups, containers: map[string]*entry{}}
+	r := &Runtime{inst: inst, cli: cli, logBytes: o.LogBytes, cgroups: cgroups, adopts: o.Adopt, containers: map[string]*entry{}}
 	if err := r.makeDirs(); err != nil {
 		return nil, fmt.Errorf("container runtime: %w", err)
 	}
@@ -102,6 +103,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 		r.Close()
 		return nil, fmt.Errorf("container runtime: recover: %w", err)
 	}
+	r.reapOrphans()
 	return r, nil
 }
 
@@ -263,6 +265,7 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 		if perr := r.purge(clean, e, s.ID, keepLog); perr != nil {
 			err = errors.Join(err, perr)
 		}
+		r.reapOrphans()
 	}()
 	if err := r.writeBundle(e.rec); err != nil {
 		return fmt.Errorf("container %s: %w", s.ID, err)
@@ -543,6 +546,7 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	r.reapOrphans()
 	if err := r.removeCgroupRoots(); err != nil {
 		return err
 	}
@@ -552,6 +556,22 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// reapOrphans is of use to a process that adopts; see Options.
+func (r *Runtime) reapOrphans() {
+	if !r.adopts {
+		return
+	}
+	r.mu.Lock()
+	held := map[int]bool{}
+	for _, e := range r.containers {
+		if e.proc != nil {
+			held[e.proc.pid] = true
+		}
+	}
+	r.mu.Unlock()
+	reapOrphans(r.cgroupPath(""), func(pid int) bool { return held[pid] })
 }
 
 // everyID finds ids in every place where a container leaves something.

@@ -1,0 +1,393 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"weir.dev/weir/container"
+	"weir.dev/weir/instance"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// output runs a script in a container and returns what it printed, with its exit code.
+func output(t *testing.T, r *Runtime, s container.Spec, script string) (string, int) {
+	t.Helper()
+	s.ID, s.Args = "script", sh(script)
+	must(t, r.Run(t.Context(), s))
+	st, err := r.Wait(t.Context(), s.ID)
+	must(t, err)
+	l, err := r.Logs(t.Context(), s.ID, container.LogOptions{})
+	must(t, err)
+	defer l.Close()
+	text, err := io.ReadAll(l)
+	must(t, err)
+	must(t, r.Delete(t.Context(), s.ID))
+	return string(text), st.ExitCode
+}
+
+func TestContainment(t *testing.T) {
+	r, spec := fresh(t)
+	shared := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(shared, "config.json"), []byte("shared"), 0o644))
+	spec.Mounts = []container.Mount{{Source: shared, Target: "/etc/weir", ReadOnly: true}, {Source: shared, Target: "/run/weir"}}
+	for name, tt := range map[string]struct {
+		script, want string
+		change       func(*container.Spec)
+	}{
+		"the root is read-only":              {script: "echo x 2>/dev/null >/new || echo refused", want: "refused\n"},
+		"run and tmp are writable":           {script: "echo x >/run/new && echo y >/tmp/new && cat /run/new /tmp/new", want: "x\ny\n"},
+		"mounts are there":                   {script: "cat /etc/weir/config.json /run/weir/config.json", want: "sharedshared"},
+		"a read-only mount is":               {script: "echo x 2>/dev/null >/etc/weir/new || echo refused", want: "refused\n"},
+		"it is process 1":                    {script: "echo $$", want: "1\n"},
+		"it has no capabilities":             {script: "grep CapEff /proc/self/status", want: "CapEff:\t0000000000000000\n"},
+		"it has those that it asks for":      {script: "grep CapEff /proc/self/status", want: "CapEff:\t0000000000001000\n", change: func(s *container.Spec) { s.Capabilities = []string{"CAP_NET_ADMIN"} }},
+		"a user keeps those it asks for":     {script: "grep CapEff /proc/self/status; id -u", want: "CapEff:\t0000000000001000\n65534\n", change: func(s *container.Spec) { s.Capabilities, s.UID = []string{"CAP_NET_ADMIN"}, 65534 }},
+		"system calls are filtered":          {script: "grep Seccomp: /proc/self/status; grep NoNewPrivs /proc/self/status", want: "Seccomp:\t2\nNoNewPrivs:\t1\n"},
+		"its hostname is its id":             {script: "cat /proc/sys/kernel/hostname", want: "script\n"},
+		"proc/sys is read-only":              {script: "echo x 2>/dev/null >/proc/sys/kernel/hostname || echo refused", want: "refused\n"},
+		"without a namespace it has its own": {script: "ls /sys/class/net", want: "lo\n"},
+		"the environment is the spec's":      {script: "echo $A", want: "b\n", change: func(s *container.Spec) { s.Env = []string{"A=b"} }},
+		"a writable root is its own":         {script: "echo x >/new && cat /new", want: "x\n", change: func(s *container.Spec) { s.ReadOnly = false }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := spec
+			if tt.change != nil {
+				tt.change(&s)
+			}
+			got, code := output(t, r, s, tt.script)
+			if diff := cmp.Diff(tt.want, got); diff != "" || code != 0 {
+				t.Errorf("exit code %d: %s", code, diff)
+			}
+			if _, err := os.Lstat(filepath.Join(spec.Rootfs, "new")); err == nil {
+				t.Error("it wrote into the image")
+			}
+		})
+	}
+}
+
+func TestLimits(t *testing.T) {
+	r, spec := fresh(t)
+	spec.ID, spec.Args, spec.CPUs, spec.Memory, spec.PIDs = "a", waiting, 0.5, 32<<20, 20
+	must(t, r.Run(t.Context(), spec)) // reads them back itself
+	memory, _ := r.hierarchyOf("memory")
+	file := "memory.limit_in_bytes"
+	if memory.v2 {
+		file = "memory.max"
+	}
+	raw, err := os.ReadFile(filepath.Join(memory.dir(r.cgroupPath("a")), file))
+	must(t, err)
+	if got := strings.TrimSpace(string(raw)); got != "33554432" {
+		t.Errorf("%s is %s", file, got)
+	}
+	code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: sh("i=0; while [ $i -lt 30 ]; do sleep 5 & i=$((i+1)); done")})
+	if err != nil || code == 0 {
+		t.Errorf("30 processes with a limit of 20: exit code %d, %v", code, err)
+	}
+	must(t, r.Delete(t.Context(), "a"))
+	spec.Args = sh("x=a; while :; do x=$x$x; done")
+	must(t, r.Run(t.Context(), spec))
+	st, err := r.Wait(t.Context(), "a")
+	must(t, err)
+	if st.ExitCode != 137 {
+		t.Errorf("out of memory: exit code %d, want 137", st.ExitCode)
+	}
+}
+
+func TestBadSpecs(t *testing.T) {
+	r, spec := fresh(t)
+	for name, tt := range map[string]struct {
+		change func(*container.Spec)
+		want   string
+	}{
+		"no root":            {func(s *container.Spec) { s.Rootfs = "/no/such/root" }, `root file system "/no/such/root" is not there`},
+		"no command":         {func(s *container.Spec) { s.Args = nil }, "no command"},
+		"no such namespace":  {func(s *container.Spec) { s.Netns = "/run/netns/no-such" }, "network namespace /run/netns/no-such: no such file"},
+		"not a namespace":    {func(s *container.Spec) { s.Netns = "/etc/passwd" }, "this is no namespace"},
+		"bad id":             {func(s *container.Spec) { s.ID = "../a" }, `container id "../a": want`},
+		"no mount source":    {func(s *container.Spec) { s.Mounts = []container.Mount{{Source: "/no/such", Target: "/etc/weir"}} }, "/no/such"},
+		"no mount target":    {func(s *container.Spec) { s.Mounts = []container.Mount{{Source: "/etc", Target: "/nowhere"}} }, "has no /nowhere and its root is read-only"},
+		"too little memory":  {func(s *container.Spec) { s.Memory = 1000 }, "want at least 512K"},
+		"unknown capability": {func(s *container.Spec) { s.Capabilities = []string{"CAP_MAGIC"} }, "CAP_MAGIC"},
+		"not executable":     {func(s *container.Spec) { s.Args = []string{"/etc/weir"} }, `"/etc/weir" is not executable`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := spec
+			s.ID, s.Args = "a", waiting
+			tt.change(&s)
+			for _, f := range []func(context.Context, container.Spec) error{r.Create, r.Run} {
+				err := f(t.Context(), s)
+				if err == nil && s.ID == "a" {
+					err = r.Start(t.Context(), "a")
+					must(t, r.Delete(t.Context(), "a"))
+				}
+				if err == nil || !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("got %v, want %q in it", err, tt.want)
+				}
+			}
+			all, err := r.List(t.Context())
+			must(t, err)
+			if len(all) != 0 {
+				t.Errorf("left %v", all)
+			}
+		})
+	}
+}
+
+func TestNoRuntime(t *testing.T) {
+	inst := newInstance(t)
+	_, err := New(t.Context(), inst, Options{CLI: "no-such-runtime"})
+	if err == nil || !strings.Contains(err.Error(), "apt-get install runc") {
+		t.Errorf("got %v, want a remedy", err)
+	}
+}
+
+func TestExecWithTerminal(t *testing.T) {
+	r, spec := fresh(t)
+	spec.ID, spec.Args = "a", waiting
+	must(t, r.Run(t.Context(), spec))
+	resize := make(chan [2]uint16, 1)
+	resize <- [2]uint16{123, 45}
+	in, keys := io.Pipe()
+	defer keys.Close()
+	var out bytes.Buffer
+	go func() {
+		for _, k := range []string{"stty size; tty\n", "exit 9\n"} {
+			if _, err := io.WriteString(keys, k); err != nil {
+				return
+			}
+		}
+	}()
+	code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"sh", "-i"}, TTY: true, Stdin: in, Stdout: &out, Resize: resize})
+	if err != nil || code != 9 {
+		t.Errorf("exit code %d, %v", code, err)
+	}
+	if !strings.Contains(out.String(), "45 123") {
+		t.Errorf("the terminal's size is not seen: %q", out.String())
+	}
+}
+
+// A new process of the instance takes over: the same processes, their exits with codes, their logs.
+func TestTakeOver(t *testing.T) {
+	inst := newInstance(t)
+	spec := container.Spec{Rootfs: rootfs(t), ReadOnly: true, Args: sh("echo hello; trap 'exit 6' TERM; while :; do sleep 1000 & wait; done")}
+	first := open(t, inst, Options{})
+	with := func(id string) container.Spec { s := spec; s.ID = id; return s }
+	must(t, first.Run(t.Context(), with("runs")))
+	must(t, first.Create(t.Context(), with("waits")))
+	must(t, first.Run(t.Context(), with("ended")))
+	must(t, first.Stop(t.Context(), "ended", 10*time.Second))
+	before, err := first.List(t.Context())
+	must(t, err)
+	must(t, first.Close())
+
+	second := open(t, inst, Options{})
+	defer second.Close()
+	after, err := second.List(t.Context())
+	must(t, err)
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("changed by the take-over:\n%s", diff)
+	}
+	must(t, second.Create(t.Context(), with("waits")))
+	must(t, second.Start(t.Context(), "waits"))
+	must(t, second.Run(t.Context(), with("runs")))
+	must(t, second.Stop(t.Context(), "runs", 10*time.Second))
+	if st, err := second.Status(t.Context(), "runs"); err != nil || st.ExitCode != 6 {
+		t.Errorf("exit after the take-over: %+v, %v", st, err)
+	}
+	must(t, second.Destroy(t.Context()))
+}
+
+func TestLogIsBounded(t *testing.T) {
+	inst := newInstance(t)
+	r := open(t, inst, Options{LogBytes: 4096})
+	defer r.Close()
+	defer func() { must(t, r.Destroy(context.Background())) }()
+	spec := container.Spec{ID: "a", Rootfs: rootfs(t), ReadOnly: true, Args: sh("i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; sleep 1000")}
+	must(t, r.Run(t.Context(), spec))
+	tail := func() string {
+		l, err := r.Logs(t.Context(), "a", container.LogOptions{Tail: 2})
+		must(t, err)
+		defer l.Close()
+		text, err := io.ReadAll(l)
+		must(t, err)
+		return string(text)
+	}
+	eventually(t, "the last line", func() bool { return tail() == "line 1998\nline 1999\n" })
+	_, err := r.List(t.Context())
+	must(t, err)
+	if got := tail(); got != "line 1998\nline 1999\n" {
+		t.Errorf("last lines after the cut: %q", got)
+	}
+	var size int64
+	for _, f := range []string{r.logFile("a"), r.logFile("a") + ".1"} {
+		if fi, err := os.Stat(f); err == nil {
+			size += fi.Size()
+		}
+	}
+	if size > 2*4096 {
+		t.Errorf("%d bytes of log, want at most %d", size, 2*4096)
+	}
+}
+
+// TestChild is no test: it is the process that TestKilledAtAnyMoment kills.
+func TestChild(t *testing.T) {
+	name, root, image := os.Getenv("WEIR_CHILD"), os.Getenv("WEIR_CHILD_ROOT"), os.Getenv("WEIR_CHILD_IMAGE")
+	if name == "" {
+		return
+	}
+	inst, err := instance.New(name, root)
+	must(t, err)
+	r := open(t, inst, Options{})
+	ctx := context.Background()
+	var wg sync.WaitGroup
+	for w := range 2 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				s := container.Spec{ID: fmt.Sprintf("c%d-%d", w, i%3), Rootfs: image, ReadOnly: i%4 != 0, Args: []string{"/bin/sleep", "1000"}, Memory: 16 << 20}
+				steps := []func() error{
+					func() error { return r.Run(ctx, s) },
+					func() error { return r.Delete(ctx, s.ID) },
+					func() error { return r.Create(ctx, s) },
+					func() error { return r.Start(ctx, s.ID) },
+					func() error { return r.Stop(ctx, s.ID, 0) },
+					func() error { return r.Delete(ctx, s.ID) },
+				}
+				for n, step := range steps {
+					if err := step(); err != nil {
+						fmt.Printf("step %d of %s: %v\n", n, s.ID, err)
+						os.Exit(3)
+					}
+				}
+			}
+		})
+	}
+	fmt.Println("ready")
+	wg.Wait()
+}
+
+// Killed at random moments, a process leaves nothing that the next one does not find: what is there works, and all of it can be
+// removed. The container that runs through it all is never touched.
+func TestKilledAtAnyMoment(t *testing.T) {
+	inst := newInstance(t)
+	image := rootfs(t)
+	r := open(t, inst, Options{})
+	steady := container.Spec{ID: "steady", Rootfs: image, ReadOnly: true, Args: waiting}
+	must(t, r.Run(t.Context(), steady))
+	st, err := r.Status(t.Context(), "steady")
+	must(t, err)
+	must(t, r.Close())
+	for round := range 15 {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestChild$")
+		cmd.Env = append(os.Environ(), "WEIR_CHILD="+inst.Name, "WEIR_CHILD_ROOT="+inst.Root, "WEIR_CHILD_IMAGE="+image)
+		out, err := cmd.StdoutPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		first := make([]byte, 6)
+		if _, err := io.ReadFull(out, first); err != nil || string(first) != "ready\n" {
+			rest, _ := io.ReadAll(out)
+			_ = cmd.Wait()
+			t.Fatalf("round %d: the next process does not start: %s%s", round, first, rest)
+		}
+		after := time.NewTimer(time.Duration(rand.IntN(150_000)) * time.Microsecond)
+		<-after.C
+		must(t, cmd.Process.Signal(syscall.SIGKILL))
+		rest, _ := io.ReadAll(out)
+		_ = cmd.Wait()
+		if len(rest) > 0 {
+			t.Errorf("round %d: %s", round, rest)
+		}
+		// Every other time the next child takes over at once, else we look.
+		if round%2 == 0 {
+			continue
+		}
+		r := open(t, inst, Options{})
+		all, err := r.List(t.Context())
+		must(t, err)
+		for _, s := range all {
+			if s.ID == "steady" {
+				if s.State != container.Running || s.PID != st.PID {
+					t.Errorf("round %d: the steady container is %+v", round, s)
+				}
+				continue
+			}
+			must(t, r.Start(t.Context(), s.ID)) // whatever state it was in
+			must(t, r.Delete(t.Context(), s.ID))
+		}
+		must(t, r.Close())
+	}
+	r = open(t, inst, Options{})
+	must(t, r.Destroy(t.Context()))
+	must(t, r.Close())
+}
+
+// A call that hangs ends with its context, and what it had begun is removed.
+func TestHangingRuntime(t *testing.T) {
+	inst := newInstance(t)
+	cli := filepath.Join(t.TempDir(), "slow")
+	must(t, os.WriteFile(cli, []byte("#!/bin/sh\ncase \"$*\" in *delete*) exec runc \"$@\";; esac\nrunc \"$@\"; exec sleep 1000\n"), 0o755))
+	r := open(t, inst, Options{CLI: cli})
+	defer r.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	err := r.Run(ctx, container.Spec{ID: "a", Rootfs: rootfs(t), ReadOnly: true, Args: waiting})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want the context's error", err)
+	}
+	all, err := r.List(t.Context())
+	must(t, err)
+	if len(all) != 0 {
+		t.Errorf("left %v", all)
+	}
+	must(t, r.Destroy(t.Context()))
+}
+
+func TestParseHierarchies(t *testing.T) {
+	for name, tt := range map[string]struct {
+		mountinfo string
+		want      []hierarchy
+	}{
+		"v2": {
+			"25 1 0:22 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n",
+			[]hierarchy{{mount: "/sys/fs/cgroup", v2: true}},
+		},
+		"hybrid": {
+			"26 25 0:23 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n" +
+				"27 25 0:24 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n" +
+				"28 25 0:25 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,release_agent=/lib/x,name=systemd\n" +
+				"29 25 0:24 / /elsewhere rw - cgroup cgroup rw,cpu,cpuacct\n30 25 0:9 / /proc rw - proc proc rw\n",
+			[]hierarchy{
+				{mount: "/sys/fs/cgroup/unified", v2: true},
+				{mount: "/sys/fs/cgroup/cpu,cpuacct", controllers: []string{"cpu", "cpuacct"}},
+				{mount: "/sys/fs/cgroup/systemd", controllers: []string{"systemd"}},
+			},
+		},
+		"odd mount point": {`31 25 0:25 / /a\040b rw - cgroup cgroup rw,pids` + "\n", []hierarchy{{mount: "/a b", controllers: []string{"pids"}}}},
+		"nothing":         {"garbage\n", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, parseHierarchies(tt.mountinfo), cmp.AllowUnexported(hierarchy{})); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
