@@ -1,0 +1,134 @@
+package image
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"pgregory.net/rapid"
+)
+
+func withConfig(img v1.Image, cf *v1.ConfigFile) (v1.Image, error) { return mutate.ConfigFile(img, cf) }
+
+func TestParseContract(t *testing.T) {
+	for name, tt := range map[string]struct {
+		labels map[string]string
+		want   Contract
+		err    string
+	}{
+		"an ordinary image": {labels: map[string]string{"maintainer": "x"}},
+		"everything": {
+			labels: map[string]string{
+				LabelPorts: "in,out", LabelForwarder: "wire", LabelProbe: "true", LabelRewrites: "src-ip, src-port", LabelSpeaks: "true",
+				LabelCapabilities: "CAP_NET_ADMIN,CAP_NET_RAW", LabelDescription: "does it all",
+			},
+			want: Contract{
+				Forwarder: "wire", Probe: true, Rewrites: []string{"src-ip", "src-port"}, Speaks: true,
+				Capabilities: []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}, Description: "does it all",
+			},
+		},
+		"a tap":              {labels: map[string]string{LabelPorts: "tap"}, want: Contract{Tap: true}},
+		"bad ports":          {labels: map[string]string{LabelPorts: "left,right"}, err: `want "in,out" or "tap"`},
+		"bad forwarder":      {labels: map[string]string{LabelForwarder: "magic"}, err: `want "wire"`},
+		"a tap forwards":     {labels: map[string]string{LabelPorts: "tap", LabelForwarder: "wire"}, err: "a tap forwards nothing"},
+		"bad truth":          {labels: map[string]string{LabelProbe: "yes"}, err: `want "true" or "false"`},
+		"bad rewrite":        {labels: map[string]string{LabelRewrites: "colour"}, err: "unknown field"},
+		"unknown label":      {labels: map[string]string{"weir.magic": "1"}, err: "label weir.magic is not known"},
+		"bad capability":     {labels: map[string]string{LabelCapabilities: "CAP_SYS_ADMIN"}, err: "cannot be granted"},
+		"schema is no JSON":  {labels: map[string]string{LabelConfigSchema: "{"}, err: "no JSON"},
+		"schema is bad":      {labels: map[string]string{LabelConfigSchema: `{"type": "thing"}`}, err: LabelConfigSchema},
+		"schema reads files": {labels: map[string]string{LabelConfigSchema: `{"$ref": "file:///etc/passwd"}`}, err: "stands alone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := ParseContract(tt.labels)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("got error %v, want %q in it", err, tt.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestCheckConfig(t *testing.T) {
+	schema := `{"type":"object","additionalProperties":false,"properties":{"allow":{"type":"array","items":{"type":"string","pattern":"^tcp/"}}}}`
+	with, err := ParseContract(map[string]string{LabelConfigSchema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		contract Contract
+		config   map[string]any
+		err      string
+	}{
+		"none, none wanted":   {Contract{}, nil, ""},
+		"one, none wanted":    {Contract{}, map[string]any{"a": 1}, "takes none (found a)"},
+		"none where it may":   {with, nil, ""},
+		"a good one":          {with, map[string]any{"allow": []any{"tcp/80"}}, ""},
+		"an unknown key":      {with, map[string]any{"alow": 1}, "alow"},
+		"a bad item, located": {with, map[string]any{"allow": []any{"tcp/80", "http"}}, "/allow/1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := tt.contract.CheckConfig(tt.config)
+			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("got %v, want %q", err, tt.err)
+			}
+		})
+	}
+}
+
+func TestLoadRecipe(t *testing.T) {
+	good := "name: a\ntag: \"1\"\nentrypoint: [/a]\n"
+	for name, tt := range map[string]struct{ text, err string }{
+		"unknown key":       {good + "filez: []\n", "[4:1]"},
+		"no files":          {good, "files: want at least one"},
+		"two sources":       {good + "files: [{to: /a, go: ., from: b}]\n", "exactly one of go, c, from"},
+		"relative target":   {good + "files: [{to: a, go: .}]\n", "want an absolute path"},
+		"escaping target":   {good + "files: [{to: /../a, go: .}]\n", "want an absolute path"},
+		"bad name":          {"name: A\ntag: \"1\"\n", `name "A"`},
+		"no entrypoint":     {"name: a\ntag: \"1\"\n", "entrypoint: want"},
+		"bad contract":      {good + "files: [{to: /a, go: .}]\nlabels: {weir.ports: x}\n", LabelPorts},
+		"no schema file":    {good + "config_schema: nope.json\n", "nope.json"},
+		"mode out of range": {good + "files: [{to: /a, go: ., mode: 4095}]\n", "at most 0777"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, RecipeFile), []byte(tt.text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := LoadRecipe(dir); err == nil || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("got %v, want %q in it", err, tt.err)
+			}
+		})
+	}
+}
+
+func TestCompareTagsIsAnOrder(t *testing.T) {
+	tag := rapid.StringMatching(`[0-9a-c.]{0,6}`)
+	sign := func(n int) int { return min(1, max(-1, n)) }
+	rapid.Check(t, func(t *rapid.T) {
+		a, b, c := tag.Draw(t, "a"), tag.Draw(t, "b"), tag.Draw(t, "c")
+		if sign(compareTags(a, b)) != -sign(compareTags(b, a)) {
+			t.Fatalf("%q and %q", a, b)
+		}
+		if compareTags(a, b) <= 0 && compareTags(b, c) <= 0 && compareTags(a, c) > 0 {
+			t.Fatalf("%q <= %q <= %q, yet not %q <= %q", a, b, c, a, c)
+		}
+	})
+	for _, pair := range [][2]string{{"1.9", "1.10"}, {"1", "2"}, {"1", "1.1"}, {"9", "10"}} {
+		if compareTags(pair[0], pair[1]) >= 0 {
+			t.Errorf("%s is not below %s", pair[0], pair[1])
+		}
+	}
+}
