@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -293,12 +292,12 @@ func Until(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(200 * time.Microsecond)
 	defer tick.Stop()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(3 * time.Second)
 	for !done() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatal(fmt.Sprintf("not within 10 s: %s", what))
+			t.Fatalf("not within 3 s: %s", what)
 		}
 	}
 }

@@ -1,0 +1,182 @@
+package suite
+
+import (
+	"bytes"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
+)
+
+// twins run the same rules and frames in the driver's switch and in the reference.
+type twins struct {
+	t     testing.TB
+	r     *Rig
+	ref   *flow.Switch
+	sent  []sent
+	marks int
+
+	mu    sync.Mutex
+	order map[string][]string // mark -> places of inline functions, as the frame came by
+}
+
+type sent struct {
+	what  string
+	mark  []byte
+	frame []byte
+	want  map[string]int // place -> times
+	path  []string       // inline functions in order
+}
+
+// newTwins is to be called when all ports are there: from now on both switches learn the same.
+func newTwins(t testing.TB, r *Rig) *twins {
+	t.Helper()
+	w := &twins{t: t, r: r, ref: r.Reference(nil), order: map[string][]string{}}
+	for _, fn := range r.Funcs {
+		if fn.pump == nil {
+			continue
+		}
+		in, out := fn.Sockets["in"], fn.Sockets["out"]
+		in.handle(func(b []byte) { w.log("function/"+fn.Name+"/in", b); _ = out.send(b) })
+		out.handle(func(b []byte) { w.log("function/"+fn.Name+"/out", b); _ = in.send(b) })
+	}
+	return w
+}
+
+func (w *twins) commit(rules ...flow.Rule) {
+	w.t.Helper()
+	if err := w.ref.Commit(rules); err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := w.r.Switch.Commit(Context(w.t), rules); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// state of a function, in both switches.
+func (w *twins) state(function string, s datapath.State) {
+	w.t.Helper()
+	if err := w.ref.SetDown(function, s == datapath.Down); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := w.r.Switch.SetState(Context(w.t), function, s, 0); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *twins) log(place string, frame []byte) {
+	at := bytes.Index(frame, []byte("weir-frame-"))
+	if at < 0 || len(frame) < at+len(mark(0)) {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m := string(frame[at : at+len(mark(0))])
+	w.order[m] = append(w.order[m], place)
+}
+
+// next mark.
+func (w *twins) next() []byte {
+	w.marks++
+	return mark(w.marks)
+}
+
+// send a frame that carries the mark from a station, and note what the reference makes of it.
+func (w *twins) send(what string, from *Station, mark, frame []byte) {
+	w.t.Helper()
+	res, err := w.ref.Inject(from.Port, frame)
+	if err != nil {
+		w.t.Fatalf("%s: reference: %v", what, err)
+	}
+	s := sent{what: what, mark: mark, frame: frame, want: map[string]int{}}
+	for _, step := range res.Trail {
+		if step.Event != flow.Steered && step.Event != flow.Delivered {
+			continue
+		}
+		s.want[step.Name]++
+		if !bytes.Equal(step.Frame, frame) {
+			w.t.Fatalf("%s: the reference changed the frame", what)
+		}
+		if fn := w.r.Funcs[functionOf(step.Name)]; fn != nil && fn.pump != nil {
+			s.path = append(s.path, step.Name)
+		}
+	}
+	w.sent = append(w.sent, s)
+	from.Send(w.t, frame)
+}
+
+func functionOf(place string) string {
+	parts := bytes.Split([]byte(place), []byte("/"))
+	if len(parts) != 3 {
+		return ""
+	}
+	return string(parts[1])
+}
+
+// places and their sockets.
+func (w *twins) places() map[string]*Socket {
+	all := map[string]*Socket{}
+	for _, st := range w.r.Stations {
+		all["endpoint/"+st.Name] = st.Socket
+	}
+	for _, fn := range w.r.Funcs {
+		for side, s := range fn.Sockets {
+			all["function/"+fn.Name+"/"+side] = s
+		}
+	}
+	return all
+}
+
+// check waits until every frame came where the reference says, then sends a last frame behind them and looks that none came anywhere
+// else, twice, or changed.
+func (w *twins) check() {
+	w.t.Helper()
+	w.await()
+	for _, st := range w.r.Stations {
+		m := w.next()
+		w.send("last frame of "+st.Name, st, m, l2(flow.MAC{255, 255, 255, 255, 255, 255}, st.MAC, nil, 0x9000, m))
+	}
+	w.await()
+	places := w.places()
+	for _, s := range w.sent {
+		got := map[string]int{}
+		for name, socket := range places {
+			frames := socket.Frames(s.mark)
+			if len(frames) > 0 {
+				got[name] = len(frames)
+			}
+			for _, f := range frames {
+				if !bytes.Equal(f, s.frame) {
+					w.t.Errorf("%s: at %s it is no longer the same:\nsent %x\ncame %x", s.what, name, s.frame, f)
+				}
+			}
+		}
+		if d := cmp.Diff(s.want, got); d != "" {
+			w.t.Errorf("%s: where it came (-reference +switch):\n%s%x", s.what, d, s.frame)
+		}
+		w.mu.Lock()
+		order := w.order[string(s.mark)]
+		w.mu.Unlock()
+		if !slices.Equal(order, s.path) {
+			w.t.Errorf("%s: met %v, want %v", s.what, order, s.path)
+		}
+	}
+	w.sent = nil
+	for _, socket := range places {
+		socket.Forget()
+	}
+}
+
+func (w *twins) await() {
+	w.t.Helper()
+	places := w.places()
+	for _, s := range w.sent {
+		for name, n := range s.want {
+			Until(w.t, s.what+" at "+name, func() bool { return len(places[name].Frames(s.mark)) >= n })
+		}
+	}
+}
