@@ -14,6 +14,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/store"
 	"weir.dev/weir/store/mem"
 )
 
@@ -206,5 +207,30 @@ func TestShutdownEndsStreamsAtOnce(t *testing.T) {
 	b.stop()
 	if d := time.Since(began); d > 3*time.Second {
 		t.Errorf("took %v", d)
+	}
+}
+
+// TestAClientThatWasSlowMissesNothing lets changes pile up beyond every buffer before it reads them.
+func TestAClientThatWasSlowMissesNothing(t *testing.T) {
+	b := start(t, manager.Options{})
+	w := b.Chains().Watch(ctx(t), 0, api.ListOptions{})
+	next(t, w)
+	const n = 2000
+	padding := strings.Repeat("x", 4096)
+	for i := range n {
+		value := fmt.Sprintf(`{"name":"c%04d","spec":{"path":"%s"},"status":{}}`, i, padding)
+		if _, err := b.store.Txn(ctx(t), nil, []store.Op{{Key: fmt.Sprintf("chain/c%04d", i), Value: []byte(value)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := map[string]bool{}
+	for len(seen) < n {
+		d := next(t, w)
+		for _, c := range d.Items {
+			seen[c.Name] = true
+		}
+		if d.Type == api.DeltaPut {
+			seen[d.Object.Name] = true
+		}
 	}
 }
