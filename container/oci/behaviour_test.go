@@ -171,7 +171,7 @@ func TestExecWithTerminal(t *testing.T) {
 	defer keys.Close()
 	var out bytes.Buffer
 	go func() {
-		for _, k := range []string{"stty size; tty\n", "exit 9\n"} {
+		for _, k := range []string{"i=0; until stty size | grep '45 123' || [ $i = 100 ]; do i=$((i+1)); sleep 0.05; done\n", "exit 9\n"} {
 			if _, err := io.WriteString(keys, k); err != nil {
 				return
 			}
@@ -181,7 +181,7 @@ func TestExecWithTerminal(t *testing.T) {
 	if err != nil || code != 9 {
 		t.Errorf("exit code %d, %v", code, err)
 	}
-	if !strings.Contains(out.String(), "45 123") {
+	if !strings.Contains(out.String(), "\r\n45 123\r\n") { // the size follows the start by a moment
 		t.Errorf("the terminal's size is not seen: %q", out.String())
 	}
 }
@@ -390,4 +390,89 @@ func TestParseHierarchies(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Limits are read back in the files of either cgroup version.
+func TestVerifyLimits(t *testing.T) {
+	spec := container.Spec{ID: "a", CPUs: 0.5, Memory: 1<<20 + 1, PIDs: 7}
+	v1 := map[string]string{"memory.limit_in_bytes": "1048576", "cpu.cfs_quota_us": "50000", "pids.max": "7"}
+	v2 := map[string]string{"memory.max": "1048576", "cpu.max": "50000 100000", "pids.max": "7"}
+	for name, tt := range map[string]struct {
+		files  map[string]string
+		v2     bool
+		change map[string]string
+		err    string
+	}{
+		"v1":                {files: v1},
+		"v2":                {files: v2, v2: true},
+		"v2 without memory": {files: v2, v2: true, change: map[string]string{"memory.max": "max"}, err: "memory.max is max, want 1048576"},
+		"v1 other quota":    {files: v1, change: map[string]string{"cpu.cfs_quota_us": "-1"}, err: "cpu.cfs_quota_us is -1, want 50000"},
+		"file missing":      {files: v1, v2: true, err: "memory.max: no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mount := t.TempDir()
+			dir := filepath.Join(mount, "weir/x/a")
+			must(t, os.MkdirAll(dir, 0o755))
+			for _, set := range []map[string]string{tt.files, tt.change} {
+				for f, v := range set {
+					must(t, os.WriteFile(filepath.Join(dir, f), []byte(v+"\n"), 0o644))
+				}
+			}
+			r := &Runtime{inst: instance.Instance{Name: "x"}, cgroups: []hierarchy{{mount: mount, v2: tt.v2, controllers: []string{"cpu", "memory", "pids"}}}}
+			err := r.verifyLimits(spec)
+			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("got %v, want %q", err, tt.err)
+			}
+		})
+	}
+	r := &Runtime{cgroups: []hierarchy{{controllers: []string{"cpu", "pids"}}}}
+	if err := r.checkLimits(spec); err == nil || !strings.Contains(err.Error(), `no cgroup controller "memory"`) {
+		t.Errorf("missing controller: %v", err)
+	}
+}
+
+// TestExecChild is no test: it is the process that TestExecOfAKilledProcess kills.
+func TestExecChild(t *testing.T) {
+	name := os.Getenv("WEIR_EXEC_CHILD")
+	if name == "" {
+		return
+	}
+	inst, err := instance.New(name, os.Getenv("WEIR_CHILD_ROOT"))
+	must(t, err)
+	r := open(t, inst, Options{})
+	_, err = r.Exec(context.Background(), "a", container.ExecSpec{Args: sh("echo ready; sleep 7777"), Stdout: os.Stdout})
+	must(t, err)
+}
+
+// What a killed process ran in a container for a client ends when the next one opens the instance; the container goes on.
+func TestExecOfAKilledProcess(t *testing.T) {
+	inst := newInstance(t)
+	r := open(t, inst, Options{})
+	must(t, r.Run(t.Context(), container.Spec{ID: "a", Rootfs: rootfs(t), ReadOnly: true, Args: waiting}))
+	must(t, r.Close())
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestExecChild$")
+	cmd.Env = append(os.Environ(), "WEIR_EXEC_CHILD="+inst.Name, "WEIR_CHILD_ROOT="+inst.Root)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	first := make([]byte, 6)
+	if _, err := io.ReadFull(out, first); err != nil || string(first) != "ready\n" {
+		t.Fatalf("%q, %v", first, err)
+	}
+	must(t, cmd.Process.Signal(syscall.SIGKILL))
+	_ = cmd.Wait()
+	r = open(t, inst, Options{})
+	defer r.Close()
+	st, err := r.Status(t.Context(), "a")
+	must(t, err)
+	if st.State != container.Running {
+		t.Errorf("the container is %s", st.State)
+	}
+	var text bytes.Buffer
+	code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: sh("cat /proc/[0-9]*/cmdline"), Stdout: &text})
+	must(t, err)
+	if code != 0 || strings.Contains(text.String(), "7777") {
+		t.Errorf("the client's program still runs (exit code %d): %q", code, text.String())
+	}
+	must(t, r.Destroy(t.Context()))
 }

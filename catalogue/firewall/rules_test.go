@@ -1,0 +1,83 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+func names(rules []rule) []string {
+	var out []string
+	for _, r := range rules {
+		if len(out) == 0 || out[len(out)-1] != r.name {
+			out = append(out, r.name)
+		}
+	}
+	return out
+}
+
+func services(t *testing.T, texts ...string) []service {
+	t.Helper()
+	var out []service
+	for _, x := range texts {
+		s, err := parseService(x)
+		must(t, err)
+		out = append(out, s)
+	}
+	return out
+}
+
+func TestPlanOrder(t *testing.T) {
+	always := []string{"probe", "arp", "neighbour discovery", "icmp errors", "icmpv6 errors"}
+	for name, tt := range map[string]struct {
+		cfg      config
+		stateful bool
+		want     []string
+	}{
+		"replies by ports":       {config{Default: "drop", Allow: services(t, "tcp/80")}, false, append(always, "allow tcp/80", "allow tcp/80 fragments", "allow tcp/80 replies", "default drop")},
+		"replies by connections": {config{Default: "drop", Allow: services(t, "tcp/80")}, true, append(always, "replies", "allow tcp/80", "allow tcp/80 fragments", "default drop")},
+		"deny comes first":       {config{Default: "accept", Deny: services(t, "icmp"), Allow: services(t, "all")}, true, append(always, "deny icmp", "allow all", "default accept")},
+		"arp denied by name":     {config{Default: "drop", Deny: services(t, "arp")}, true, append([]string{"probe", "deny arp"}, append(always[1:], "replies", "default drop")...)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, names(plan(tt.cfg, "in", "out", tt.stateful))); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// Whatever the configuration: the probe passes first, the default comes last and alone decides everything, nothing denies after an
+// allow but the default.
+func TestPlanShape(t *testing.T) {
+	item := rapid.Custom(func(t *rapid.T) service {
+		s := service{proto: rapid.SampledFrom(protocols).Draw(t, "proto")}
+		if s.hasPorts() && rapid.Bool().Draw(t, "ports") {
+			s.first = rapid.Uint16Range(1, 65535).Draw(t, "first")
+			s.last = rapid.Uint16Range(s.first, 65535).Draw(t, "last")
+		}
+		return s
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		cfg := config{
+			Default: rapid.SampledFrom([]string{"drop", "accept"}).Draw(t, "default"),
+			Allow:   rapid.SliceOfN(item, 0, 5).Draw(t, "allow"), Deny: rapid.SliceOfN(item, 0, 5).Draw(t, "deny"),
+		}
+		rules := plan(cfg, "in", "out", rapid.Bool().Draw(t, "stateful"))
+		last := rules[len(rules)-1]
+		if rules[0].name != "probe" || rules[0].denies {
+			t.Fatalf("first rule %q", rules[0].name)
+		}
+		if len(last.match) != 0 || last.denies != (cfg.Default == "drop") || last.name != "default "+cfg.Default {
+			t.Fatalf("last rule %+v", last)
+		}
+		allowed := false
+		for _, r := range rules[:len(rules)-1] {
+			allowed = allowed || len(r.name) > 5 && r.name[:5] == "allow"
+			if allowed && r.denies {
+				t.Fatalf("%q denies after an allow", r.name)
+			}
+		}
+	})
+}
