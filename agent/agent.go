@@ -81,7 +81,8 @@ type Agent struct {
 
 	// Owned by Run's goroutine.
 	endpoints map[string]*endpoint
-	enforced  map[string]bool           // chains of policies that were in force before this agent
+	begun     time.Time
+	held      bool                      // holds is over
 	chains    map[string]api.ChainSpec  // in force
 	policies  map[string]api.PolicySpec // in force
 	installed []flow.Rule               // the last set committed
@@ -135,7 +136,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	a.enforced = inForce(a.intent.snapshot())
+	a.begun = time.Now()
+	if err := a.loadInForce(); err != nil {
+		a.Log.Error("read what was in force", "error", err)
+	}
 	a.sweep(ctx, existing)
 
 	timer := time.NewTimer(0)
@@ -171,10 +175,13 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) pass(ctx context.Context, wg *sync.WaitGroup, existing map[string]container.Status) time.Duration {
 	want := a.intent.snapshot()
 	again := resync
+	a.syncFunctions(ctx, wg, want, existing)
+	if a.holds(time.Now()) {
+		return holdFor
+	}
 	if !a.syncEndpoints(ctx, want) {
 		again = retryAfter
 	}
-	a.syncFunctions(ctx, wg, want, existing)
 	if wait := a.syncRules(ctx, want); wait < again {
 		again = wait
 	}

@@ -44,20 +44,14 @@ func (a *Agent) syncRules(ctx context.Context, want state) time.Duration {
 		n.text[r.Cookie] = r.Note
 	}
 	a.notes.Store(n)
+	if c.Added+c.Changed+c.Removed > 0 {
+		if err := a.saveInForce(); err != nil {
+			a.Log.Error("record what is in force", "error", err)
+		}
+	}
 	a.reportChains(want, views, waitingChain)
 	a.reportPolicies(want, waitingPolicy, out)
 	return drain
-}
-
-// inForce finds the chains of policies that were in force when the last agent ended.
-func inForce(want state) map[string]bool {
-	chains := map[string]bool{}
-	for _, p := range want.policies {
-		if p.Status.State == "active" && p.Status.ObservedGeneration == p.Generation && p.Deleting == nil {
-			chains[p.Spec.Chain] = true
-		}
-	}
-	return chains
 }
 
 func (a *Agent) views() map[string]view {
@@ -71,7 +65,6 @@ func (a *Agent) views() map[string]view {
 }
 
 // chooseChains puts every chain in force whose functions are ready (make before break): until then its former self stays.
-// A chain of policies that were in force before this agent started is in force at once: what it lacks fails closed or is bypassed.
 // It returns why a chain's wanted form is not in force.
 func (a *Agent) chooseChains(want state, views map[string]view) map[string]string {
 	waiting := map[string]string{}
@@ -84,10 +77,9 @@ func (a *Agent) chooseChains(want state, views map[string]view) map[string]strin
 			waiting[name] = err.Error()
 			continue
 		}
-		_, replaces := a.chains[name]
 		for _, h := range hops {
 			v := views[h.Function]
-			if (v.placed && v.wasUp) || (a.enforced[name] && !replaces) {
+			if v.placed && v.wasUp {
 				continue
 			}
 			waiting[name] = fmt.Sprintf("waiting for function %s", h.Function)

@@ -121,8 +121,9 @@ func TestChurnWithRandomKillsLeaksNothing(t *testing.T) {
 			t.Fatalf("start %d: %v", i, err)
 		}
 		applied := make(chan error, 1)
-		go func() { // dies with the daemon, mostly
-			_, err := r.Apply(ctx, documents[random.IntN(len(documents))], "--prune", "--timeout", "20s")
+		applying, cancel := context.WithCancel(ctx)
+		go func() { // ends with the daemon
+			_, err := r.Apply(applying, documents[random.IntN(len(documents))], "--prune", "--timeout", "20s")
 			applied <- err
 		}()
 		select {
@@ -133,6 +134,7 @@ func TestChurnWithRandomKillsLeaksNothing(t *testing.T) {
 		if err := r.Kill(syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
+		cancel()
 		<-applied
 	}
 	// After all that the last word counts.

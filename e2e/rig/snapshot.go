@@ -28,7 +28,7 @@ func Snapshot(ctx context.Context, spaces ...string) ([]string, error) {
 	for _, s := range spaces {
 		for _, argv := range [][]string{
 			{"ip", "-d", "-o", "link"}, {"ip", "-o", "addr"}, {"ip", "route", "show", "table", "all"}, {"tc", "qdisc"},
-			{"bridge", "fdb"}, {"nft", "list", "ruleset"}, {"sysctl", "-a", "--pattern", `^net\.(ipv[46]|bridge)\.(conf\.|ip_forward|bridge-nf|neigh)`},
+			{"bridge", "fdb"}, {"nft", "-s", "list", "ruleset"}, {"sysctl", "-a", "--pattern", `^net\.(ipv[46]|bridge)\.(conf\.|ip_forward|bridge-nf|neigh)`},
 		} {
 			c := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + netns.Path(s)}, argv...)...)
 			out, err := c.Output()
@@ -65,12 +65,20 @@ func Snapshot(ctx context.Context, spaces ...string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	facts = slices.DeleteFunc(facts, func(f string) bool { return others(f, spaces[0]) })
 	slices.Sort(facts)
 	return facts, nil
 }
 
+// others reports whether a fact is about another rig on this machine.
+func others(fact, ours string) bool {
+	return slices.ContainsFunc(rigName.FindAllString(fact, -1), func(n string) bool { return !strings.Contains(ours, n) })
+}
+
+var rigName = regexp.MustCompile(`\bt[0-9a-f]{6}\b`)
+
 // volatile is what changes by itself: lifetimes, ages, statistics.
-var volatile = regexp.MustCompile(`(valid_lft|preferred_lft|expires|used|hoplimit) \S+`)
+var volatile = regexp.MustCompile(`(valid_lft|preferred_lft|expires|used|hoplimit) \S+|\btentative\b`)
 
 // Diff tells what b has more (+) and less (-) than a.
 func Diff(a, b []string) []string {

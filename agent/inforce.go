@@ -1,0 +1,87 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"weir.dev/weir/api"
+)
+
+// inForce is which form of chains and policies was compiled last. It survives the agent and a reboot, so that the next agent goes on from
+// there: until a newer form is ready the former one stays, and after a reboot what was in force is enforced from the first frame on.
+type inForce struct {
+	Chains   map[string]api.ChainSpec  `json:"chains"`
+	Policies map[string]api.PolicySpec `json:"policies"`
+}
+
+// holdFor bounds how long a new agent waits for the functions of what was in force before it touches endpoints and rules.
+const holdFor = 5 * time.Second
+
+func (a *Agent) inForceFile() string { return filepath.Join(a.Instance.Root, "inforce.json") }
+
+func (a *Agent) loadInForce() error {
+	b, err := os.ReadFile(a.inForceFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var f inForce
+	if err == nil {
+		err = json.Unmarshal(b, &f)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w (policies come into force when their functions are ready)", a.inForceFile(), err)
+	}
+	for name, c := range f.Chains {
+		a.chains[name] = c
+	}
+	for name, p := range f.Policies {
+		a.policies[name] = p
+	}
+	return nil
+}
+
+func (a *Agent) saveInForce() error {
+	b, err := json.Marshal(inForce{Chains: a.chains, Policies: a.policies})
+	if err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(a.Instance.Root, "inforce.json.")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // gone already if all went well
+	if _, err := tmp.Write(b); err != nil {
+		return errors.Join(err, tmp.Close())
+	}
+	if err := errors.Join(tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), a.inForceFile())
+}
+
+// holds reports whether endpoints and rules have to wait: a function of what was in force has no ports yet. Until then the
+// kernel goes on with the rules it has; after a reboot, no endpoint is up without its rules.
+func (a *Agent) holds(now time.Time) bool {
+	if a.held {
+		return false
+	}
+	views := a.views()
+	for _, c := range a.chains {
+		hops, err := api.ParsePath(c.Path)
+		if err != nil {
+			continue
+		}
+		for _, h := range hops {
+			if !views[h.Function].placed && now.Sub(a.begun) < holdFor {
+				return true
+			}
+		}
+	}
+	a.held = true
+	return false
+}
