@@ -137,7 +137,7 @@ func outcome(op *api.Operation, o *object) (api.OperationState, string) {
 		return api.OpFailed, fmt.Sprintf("superseded: the function is now wanted %s (generation %d)", wantedText(o, wanted), o.Generation)
 	case status.ObservedGeneration < op.Target:
 		return op.State, op.Message
-	case status.State == want:
+	case status.State == want && (op.Verb != "restart" || status.ObservedRestart >= spec.Restart):
 		return api.OpCompleted, ""
 	case status.State == api.FunctionFailed:
 		return api.OpFailedTemp, status.Message
@@ -157,13 +157,10 @@ func deleteOutcome(op *api.Operation, o *object) (api.OperationState, string) {
 		return api.OpCompleted, ""
 	}
 	var status struct{ State, Message string }
-	if json.Unmarshal(o.Status, &status) != nil {
+	if json.Unmarshal(o.Status, &status) != nil || status.Message == "" {
 		return op.State, op.Message
 	}
-	if status.State == "failed" || status.State == "error" {
-		return api.OpFailedTemp, status.Message
-	}
-	return op.State, op.Message
+	return api.OpProcessing, status.Message // whether that is about the deletion cannot be told: it may be why it is deleted
 }
 
 // openOperations reads the operations that can still change, for the objects in changed.

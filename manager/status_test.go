@@ -118,8 +118,16 @@ func TestOperationsFollowTheAgent(t *testing.T) {
 			func(b *bench) (api.Operation, error) { return b.Restart(ctx(t), "fw") },
 			[]step{
 				{api.FunctionStatus{ObservedGeneration: 2, State: api.FunctionStarted}, api.OpStarting, ""},
-				{api.FunctionStatus{ObservedGeneration: 3, State: api.FunctionStarted}, api.OpCompleted, ""},
+				{api.FunctionStatus{ObservedGeneration: 3, State: api.FunctionStarted}, api.OpProcessing, ""},
+				{api.FunctionStatus{ObservedGeneration: 3, ObservedRestart: 1, State: api.FunctionStarted}, api.OpCompleted, ""},
 			}},
+		"a failing function's deletion goes on": {
+			func(b *bench) (api.Operation, error) {
+				op, err := b.Functions().Delete(ctx(t), "fw")
+				return *op, err
+			},
+			[]step{{api.FunctionStatus{ObservedGeneration: 2, State: api.FunctionFailed, Message: "exit code 1"}, api.OpProcessing, "exit code 1"}},
+		},
 		"a stop of what is stopped is done at once": {
 			func(b *bench) (api.Operation, error) { return b.Stop(ctx(t), "fw") },
 			[]step{{api.FunctionStatus{ObservedGeneration: 2, State: api.FunctionStopped}, api.OpCompleted, ""}},
@@ -194,7 +202,7 @@ func TestOperationsAreBounded(t *testing.T) {
 	if n := must(b.store.Count(ctx(t), "open/"))(t); n != 1000 {
 		t.Errorf("%d open operations in the index, want 1000", n)
 	}
-	report(t, b, api.StatusReport{Functions: map[string]api.FunctionStatus{"fw": {ObservedGeneration: 1101, State: api.FunctionStarted}}})
+	report(t, b, api.StatusReport{Functions: map[string]api.FunctionStatus{"fw": {ObservedGeneration: 1101, ObservedRestart: 1100, State: api.FunctionStarted}}})
 	if n := must(b.store.Count(ctx(t), "open/"))(t); n != 0 {
 		t.Errorf("%d open operations after all are done", n)
 	}
