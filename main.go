@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -27,6 +28,12 @@ import (
 var version = "dev"
 
 func main() {
+	if os.Geteuid() == 0 { // before anything that a new process would not inherit
+		if err := daemon.LeaveIPNetnsExec(); err != nil {
+			fmt.Fprintln(os.Stderr, "weir:", err)
+			os.Exit(cli.ExitFailure)
+		}
+	}
 	os.Exit(cli.Main(cli.Options{
 		Version: version, Up: up, Down: down, Features: features, Validate: router.Validate, Images: images,
 	}, os.Args[1:]))
@@ -63,14 +70,27 @@ func layouts(extra string) []string {
 
 func up(ctx context.Context, o cli.UpOptions) error {
 	log := logger(o.Stderr, o.LogLevel, o.LogFormat)
-	return daemon.Up(ctx, daemon.UpOptions{
+	return coded(daemon.Up(ctx, daemon.UpOptions{
 		Instance: o.Instance, Listen: o.Listen, Etcd: o.Etcd, Version: version, Log: log, Ready: o.Ready,
 		Drivers: drivers(o.Runtime, o.ImagesDir, log),
-	})
+	}))
 }
 
 func down(ctx context.Context, o cli.DownOptions) error {
-	return daemon.Down(ctx, daemon.DownOptions{Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", slog.New(slog.DiscardHandler))})
+	return coded(daemon.Down(ctx, daemon.DownOptions{
+		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", slog.New(slog.DiscardHandler)),
+	}))
+}
+
+// coded gives errors their documented exit codes.
+func coded(err error) error {
+	switch {
+	case errors.Is(err, daemon.ErrNotRoot), errors.Is(err, datapath.ErrUnsupported):
+		return cli.WithCode(cli.ExitForbidden, err)
+	case errors.Is(err, daemon.ErrRunning):
+		return cli.WithCode(cli.ExitConflict, err)
+	}
+	return err
 }
 
 func logger(w io.Writer, level, format string) *slog.Logger {

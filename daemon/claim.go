@@ -164,6 +164,67 @@ func atHome(i instance.Instance) (same, known bool, err error) {
 	return home.Ino == own.Ino && home.Dev == own.Dev, true, nil
 }
 
+// LeaveIPNetnsExec re-executes the program in the mount namespace that it was called from if it was started by `ip netns exec`: that
+// makes a mount namespace of its own whose /sys has no cgroups, and what is mounted in it vanishes with the last process in it.
+func LeaveIPNetnsExec() error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs("/sys/fs/cgroup", &fs); err != nil || fs.Type != unix.SYSFS_MAGIC {
+		return nil
+	}
+	f, err := callersMounts()
+	if err != nil || f == nil {
+		return err // nil: nowhere else to go; what is missing is said where it is needed
+	}
+	defer f.Close()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	return onLockedThread(func() error { // exec keeps the namespaces of the thread that calls it
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return fmt.Errorf("leave the mount namespace of `ip netns exec`: %w", err)
+		}
+		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("leave the mount namespace of `ip netns exec`: %w", err)
+		}
+		_ = unix.Chdir(dir) // the working directory is the first one's root now
+		return fmt.Errorf("re-execute %s: %w", self, syscall.Exec(self, os.Args, os.Environ()))
+	})
+}
+
+// callersMounts opens the mount namespace of the nearest ancestor that is in another one, nil if there is none.
+func callersMounts() (*os.File, error) {
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return nil, err
+	}
+	const generations = 32
+	pid := os.Getppid()
+	for range generations {
+		dir := fmt.Sprintf("/proc/%d/", pid)
+		there, err := os.Readlink(dir + "ns/mnt")
+		if err != nil {
+			return nil, nil
+		}
+		if there != own {
+			return os.Open(dir + "ns/mnt")
+		}
+		stat, err := os.ReadFile(dir + "stat")
+		if err != nil {
+			return nil, nil
+		}
+		var state string
+		if _, err := fmt.Sscanf(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), "%s %d", &state, &pid); err != nil {
+			return nil, nil
+		}
+	}
+	return nil, nil
+}
+
 // GoHome re-executes the program inside the instance's network namespace if it lives in another one, so that every thread is there.
 func GoHome(i instance.Instance) error {
 	same, known, err := atHome(i)
