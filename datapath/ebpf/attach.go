@@ -176,17 +176,24 @@ func (p *spot) attachCls(nl *netlink.Handle) error {
 	return nil
 }
 
-// detachCls takes our filter away, and the qdisc if it is ours and nobody else uses it.
-func (p *spot) detachCls(nl *netlink.Handle) error {
+// dropFilter takes our filter away.
+func (p *spot) dropFilter(nl *netlink.Handle) error {
 	have, err := p.filter(nl)
-	if err != nil {
+	if err != nil || have == nil {
 		return err
 	}
-	if have != nil {
-		have.LinkIndex, have.Parent = int(p.index), p.parent()
-		if err := nl.FilterDel(have); err != nil && !gone(err) {
-			return fmt.Errorf("remove filter from interface %d: %w", p.index, err)
-		}
+	have.LinkIndex, have.Parent = int(p.index), p.parent()
+	if err := nl.FilterDel(have); err != nil && !gone(err) {
+		return fmt.Errorf("remove filter from interface %d: %w", p.index, err)
+	}
+	return nil
+}
+
+// detachCls takes our filter away, and the qdisc if it is ours and nobody else uses it. Making or removing a clsact qdisc drops
+// what the interface is transmitting just then (the kernel takes all its queues out of service for a moment).
+func (p *spot) detachCls(nl *netlink.Handle) error {
+	if err := p.dropFilter(nl); err != nil {
+		return err
 	}
 	if !*p.made {
 		return nil
@@ -198,7 +205,7 @@ func (p *spot) detachCls(nl *netlink.Handle) error {
 			return err
 		}
 	}
-	err = nl.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+	err := nl.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: int(p.index), Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}})
 	if err != nil && !gone(err) {
 		return fmt.Errorf("remove clsact from interface %d: %w", p.index, err)
@@ -212,8 +219,9 @@ func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENXIO)
 }
 
-// attach makes sure of a spot by the hook in use. True: a tcx link may take over from the filter later.
-func (s *Switch) attach(space *netns.Space, nl *netlink.Handle, p spot) (later bool, err error) {
+// attach makes sure of a spot by the hook in use; at once when the link may be busy already. True: a tcx link may take over from the
+// filter later.
+func (s *Switch) attach(space *netns.Space, nl *netlink.Handle, p spot, busy bool) (later bool, err error) {
 	if s.state.Hook != HookClsact {
 		linked, err := p.linked()
 		if err != nil {
@@ -222,7 +230,7 @@ func (s *Switch) attach(space *netns.Space, nl *netlink.Handle, p spot) (later b
 		if linked {
 			return false, nil
 		}
-		if s.state.Hook == HookTCX {
+		if s.state.Hook == HookTCX || busy {
 			return false, space.Do(p.attachTCX)
 		}
 	}

@@ -48,7 +48,7 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 		if old.Index == p.Index {
 			p.WasUp, p.Clsact = old.WasUp, old.Clsact
 			if old.E == e && old.Veth == p.Veth && attrs.MasterIndex == s.bridge && attrs.Flags&net.FlagUp != 0 {
-				return flow.Port(p.Index), s.attachOuter(old)
+				return flow.Port(p.Index), s.attachOuter(old, !s.own(l))
 			}
 		} else if err := s.releaseLink(old); err != nil { // the name has another link now
 			return 0, err
@@ -65,7 +65,7 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 	if err := s.enlist(p); err != nil {
 		return 0, err
 	}
-	if err := s.attachOuter(p); err != nil {
+	if err := s.attachOuter(p, !s.own(l)); err != nil {
 		return 0, err
 	}
 	if err := s.at("attached"); err != nil {
@@ -145,10 +145,10 @@ func (s *Switch) checkEndpoint(l netlink.Link) error {
 }
 
 // attachOuter puts the programs at the switch's side of a port.
-func (s *Switch) attachOuter(p *port) error {
+func (s *Switch) attachOuter(p *port, busy bool) error {
 	made := p.Clsact
 	for _, at := range s.outer(p) {
-		later, err := s.attach(s.home, s.nl, at)
+		later, err := s.attach(s.home, s.nl, at, busy)
 		if err != nil {
 			return err
 		}

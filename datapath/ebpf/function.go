@@ -197,7 +197,7 @@ func (s *Switch) newFunctionSlot() (uint16, error) {
 func (s *Switch) attachFunction(fn *function, space *netns.Space) error {
 	before := fn.qdiscs()
 	for _, p := range fn.Ports {
-		if err := s.attachOuter(p); err != nil {
+		if err := s.attachOuter(p, false); err != nil {
 			return err
 		}
 	}
@@ -242,7 +242,7 @@ func (s *Switch) attachInner(fn *function, space *netns.Space) error {
 			}
 			continue
 		}
-		later, err := s.attach(space, nl, at)
+		later, err := s.attach(space, nl, at, false)
 		if err != nil {
 			return fmt.Errorf("in %s: %w", space, err)
 		}

@@ -88,14 +88,13 @@ func (s *Switch) promoteNext(hurry bool) bool {
 
 // promotePort: the tcx link comes first, so that at no time a frame finds none. What both see, the filter's program leaves alone.
 func (s *Switch) promotePort(p *port) error {
-	before := [2]bool{p.Clsact, p.InnerCl}
 	for _, at := range s.outer(p) {
 		linked, err := at.linked()
 		if err == nil && !linked {
 			err = s.home.Do(at.attachTCX)
 		}
 		if err == nil {
-			err = at.detachCls(s.nl)
+			err = at.dropFilter(s.nl) // the qdisc stays: removing it would drop frames
 		}
 		if err != nil {
 			return err
@@ -119,17 +118,11 @@ func (s *Switch) promotePort(p *port) error {
 			err = space.Do(at.attachTCX)
 		}
 		if err == nil {
-			err = at.detachCls(nl)
+			err = at.dropFilter(nl)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	switch {
-	case before == [2]bool{p.Clsact, p.InnerCl}:
-		return nil
-	case fn != nil:
-		return s.store.write(file("function", fn.F.Name), fn)
-	}
-	return s.store.write(file("endpoint", p.E.Name), p)
+	return nil
 }

@@ -322,7 +322,7 @@ func (s *Switch) attachAll() error {
 			continue // the link is gone
 		}
 		if p.kind() == portEndpoint {
-			if err := s.attachOuter(p); err != nil {
+			if err := s.attachOuter(p, false); err != nil {
 				return fmt.Errorf("%s: %w", p.Name, err)
 			}
 		}
@@ -354,7 +354,7 @@ func (s *Switch) attachAgain(fn *function) error {
 	if !inside {
 		before := fn.qdiscs()
 		for _, p := range fn.Ports {
-			if err := s.attachOuter(p); err != nil {
+			if err := s.attachOuter(p, false); err != nil {
 				return err
 			}
 		}
