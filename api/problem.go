@@ -12,6 +12,7 @@ var (
 	ErrBadRequest   = errors.New("bad request")                 // 400: not JSON, unknown field, bad parameter
 	ErrUnauthorized = errors.New("unauthorized")                // 401, 403
 	ErrNotFound     = errors.New("not found")                   // 404
+	ErrDeleting     = errors.New("being deleted")               // 409 that ends by itself: try again when the object is gone
 	ErrConflict     = errors.New("conflict")                    // 409: in use, being deleted, wrong state
 	ErrGone         = errors.New("revision is compacted")       // 410: list again, then watch from the list's revision
 	ErrPrecondition = errors.New("changed by someone else")     // 412: If-Match or If-None-Match did not hold
@@ -64,6 +65,9 @@ type ProblemError struct {
 	Problems []Problem `json:"errors,omitempty"`   // extension member: everything that is wrong, at once
 }
 
+// TypeDeleting is the Type of a problem that is ErrDeleting.
+const TypeDeleting = "urn:weir:problem:being-deleted"
+
 // Refuse makes the problem of an HTTP status.
 func Refuse(status int, detail string, problems ...Problem) *ProblemError {
 	return &ProblemError{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail, Problems: problems}
@@ -89,6 +93,9 @@ func (e *ProblemError) Error() string {
 
 // Is tells the sentinel of the problem's status.
 func (e *ProblemError) Is(target error) bool {
+	if target == ErrDeleting {
+		return e.Type == TypeDeleting
+	}
 	switch e.Status {
 	case http.StatusBadRequest, http.StatusUnsupportedMediaType, http.StatusMethodNotAllowed:
 		return target == ErrBadRequest

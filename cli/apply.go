@@ -46,7 +46,11 @@ directory, or - for standard input; several files are merged. The format: docs/f
 			defer c.Close()
 			ctx, cancel := ending(cmd.Context(), timeout, "apply")
 			defer cancel()
-			result, err := c.Apply(ctx, api.ApplyRequest{Document: f.Document, Plan: plan, Prune: prune})
+			request := api.ApplyRequest{Document: f.Document, Plan: plan, Prune: prune}
+			result, err := c.Apply(ctx, request)
+			for wait && errors.Is(err, api.ErrDeleting) && pause(ctx, deletingPoll) {
+				result, err = c.Apply(ctx, request)
+			}
 			if err != nil {
 				return inFile(f, err)
 			}
@@ -73,6 +77,21 @@ directory, or - for standard input; several files are merged. The format: docs/f
 	flags.BoolVar(&wait, "wait", true, "wait until functions are healthy and policies active")
 	flags.DurationVar(&timeout, "timeout", waitDefault, "how long to wait; 0 is for ever")
 	return cmd
+}
+
+// deletingPoll is how often apply tries again while an object of the same name is being deleted.
+const deletingPoll = 50 * time.Millisecond
+
+// pause waits, or reports false if ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // inFile puts the server's problems in their places in the file.

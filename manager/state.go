@@ -75,7 +75,9 @@ func (st *state) touch(kind api.Kind, name string) {
 func (st *state) set(n noun, name string, spec json.RawMessage) (*object, error) {
 	cur := st.get(n.kind, name)
 	if cur != nil && cur.Deleting != nil {
-		return nil, api.Refuse(http.StatusConflict, fmt.Sprintf("%s %s is being deleted: wait until it is gone, then make it anew", n.kind, name))
+		p := api.Refuse(http.StatusConflict, fmt.Sprintf("%s %s is being deleted: wait until it is gone, then make it anew", n.kind, name))
+		p.Type = api.TypeDeleting
+		return nil, p
 	}
 	if cur == nil {
 		st.touch(n.kind, name)

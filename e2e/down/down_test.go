@@ -28,6 +28,7 @@ policies:
 func foreign(ctx context.Context, t *testing.T, r *rig.Rig) {
 	t.Helper()
 	for _, line := range []string{
+		"sysctl -qw net.ipv6.conf.default.disable_ipv6=1", // addresses that come by themselves would differ
 		"ip link add br-foreign type bridge", "ip link add f0 type veth peer name f1", "ip link set f0 master br-foreign",
 		"ip link set f0 up", "ip addr add 192.0.2.1/24 dev f1", "ip link set f1 up",
 		"tc qdisc add dev f0 clsact", "nft add table inet foreign",

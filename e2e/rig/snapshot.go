@@ -70,12 +70,23 @@ func Snapshot(ctx context.Context, spaces ...string) ([]string, error) {
 	return facts, nil
 }
 
-// others reports whether a fact is about another rig on this machine.
+// others reports whether a fact is about another instance or rig on this machine.
 func others(fact, ours string) bool {
+	if strings.HasPrefix(fact, "mount: /tmp/weir-") && !strings.Contains(fact, ours) {
+		return true
+	}
+	if strings.HasPrefix(fact, "cgroup: ") || strings.HasPrefix(fact, "mount: ") || strings.HasPrefix(fact, "/run/") {
+		if m := instanceDir.FindStringSubmatch(fact); m != nil && !strings.Contains(ours, m[1]) {
+			return true
+		}
+	}
 	return slices.ContainsFunc(rigName.FindAllString(fact, -1), func(n string) bool { return !strings.Contains(ours, n) })
 }
 
-var rigName = regexp.MustCompile(`\bt[0-9a-f]{6}\b`)
+var (
+	instanceDir = regexp.MustCompile(`/weir(?:/|: )([a-z0-9-]+)`)
+	rigName     = regexp.MustCompile(`\bt[0-9a-f]{6}\b`)
+)
 
 // volatile is what changes by itself: lifetimes, ages, statistics.
 var volatile = regexp.MustCompile(`(valid_lft|preferred_lft|expires|used|hoplimit) \S+|\btentative\b`)
