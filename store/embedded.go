@@ -38,6 +38,10 @@ type embedded struct {
 	lock     *os.File
 	server   *embed.Etcd
 	fault    *fault
+
+	dirty     chan struct{} // something was written
+	stopping  chan struct{}
+	committed chan struct{} // closed when commits has ended
 }
 
 // fault remembers why the embedded server had to stop.
@@ -58,7 +62,8 @@ var walSize = sync.OnceFunc(func() { wal.SegmentSizeBytes = walSegment })
 
 func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 	walSize()
-	e := &embedded{dir: o.Dir, reserve: o.Reserve, fault: newFault()}
+	e := &embedded{dir: o.Dir, reserve: o.Reserve, fault: newFault(),
+		dirty: make(chan struct{}, 1), stopping: make(chan struct{}), committed: make(chan struct{})}
 	if e.reserve == 0 {
 		e.reserve = defaultReserve
 	}
@@ -92,7 +97,32 @@ func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 		e.unlock()
 		return nil, fmt.Errorf("open store in %s: %w", o.Dir, err)
 	}
+	go e.commits()
 	return e, nil
+}
+
+// commits moves what was written from the log into the tree at once, while the room that was found for it is there: etcd
+// would do it some time later, and has to stop if the disk has become full meanwhile.
+func (e *embedded) commits() {
+	defer close(e.committed) // also when etcd ends this goroutine, see stopHook
+	for {
+		select {
+		case <-e.stopping:
+			return
+		case <-e.fault.ctx.Done():
+			return
+		case <-e.dirty:
+			e.server.Server.Backend().ForceCommit()
+		}
+	}
+}
+
+// wrote tells that something was written.
+func (e *embedded) wrote() {
+	select {
+	case e.dirty <- struct{}{}:
+	default: // it will be seen
+	}
 }
 
 // marker is a file that says that the first start came to its end.
@@ -158,7 +188,7 @@ func (e *embedded) config(o Options, client, peer string) *embed.Config {
 	c.SnapshotCount = 2000
 	c.SnapshotCatchUpEntries = 500
 	c.MaxSnapFiles, c.MaxWalFiles = 2, 2
-	c.BackendBatchInterval = time.Second // the log is synced at once; this is only how often it is moved into the tree
+	c.BackendBatchInterval = 5 * time.Second // see commits
 	c.WatchProgressNotifyInterval = time.Minute
 	c.CompactHashCheckTime = time.Hour
 	c.EnableGRPCGateway = false
@@ -251,6 +281,11 @@ func (e *embedded) room() error {
 
 // stop ends the server. One that failed cannot be stopped in good order: its goroutines may hold locks.
 func (e *embedded) stop() error {
+	close(e.stopping)
+	select {
+	case <-e.committed:
+	case <-e.fault.ctx.Done():
+	}
 	if e.fault.get() == nil {
 		e.server.Close()
 	}

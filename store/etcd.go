@@ -28,7 +28,7 @@ const (
 type Options struct {
 	Dir       string // durable state of the embedded etcd, made with mode 0700
 	SocketDir string // its Unix sockets come into a folder etcd here; on a path short enough for them (107 bytes)
-	Reserve   int64  // writes are refused when the disk has fewer bytes free; default 64 MiB
+	Reserve   int64  // writes are refused when the disk has fewer bytes free; default 64 MiB, negative none
 	Quota     int64  // bytes that the database may grow to; default 1 GiB
 
 	Endpoints         []string // of an external cluster: https://host:2379
@@ -294,6 +294,9 @@ func (s *Etcd) Txn(ctx context.Context, conds []Cond, ops []Op) (int64, error) {
 		return 0, fmt.Errorf("transaction of %d operations: %w", len(ops), s.fault(ctx, err))
 	}
 	if r.Succeeded {
+		if s.embedded != nil {
+			s.embedded.wrote()
+		}
 		return r.Header.Revision, nil
 	}
 	for n, c := range conds {

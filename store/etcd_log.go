@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"strings"
+	"syscall"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -20,7 +22,12 @@ func etcdLogger(log *slog.Logger, f *fault) *zap.Logger {
 type stopHook struct{ f *fault }
 
 func (h stopHook) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
-	h.f.set(fmt.Errorf("%w: etcd: %s%s", ErrStopped, e.Message, fieldText(fields)))
+	text := e.Message + fieldText(fields)
+	advice := "start weir again: traffic goes on meanwhile, and nothing that was acknowledged is lost"
+	if strings.Contains(text, syscall.ENOSPC.Error()) {
+		h.f.set(fmt.Errorf("%w: %w: etcd: %s: free some space, then %s", ErrStopped, ErrFull, text, advice))
+	}
+	h.f.set(fmt.Errorf("%w: etcd: %s: %s", ErrStopped, text, advice))
 	runtime.Goexit()
 }
 
