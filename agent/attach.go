@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
@@ -227,11 +226,6 @@ func (a *Agent) sweepDirs(want state) {
 			}
 		}
 	}
-}
-
-// portName is the stable name of a switch port: "function/fw/in", "endpoint/alice".
-func portName(kind, name, end string) string {
-	return strings.TrimSuffix(kind+"/"+name+"/"+end, "/")
 }
 
 func hex64(v uint64) string { return strconv.FormatUint(v, 16) }
