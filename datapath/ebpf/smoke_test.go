@@ -13,7 +13,9 @@ import (
 
 func TestSmoke(t *testing.T) {
 	t0 := time.Now()
-	r := suite.NewRig(t, func(i instance.Instance) (datapath.Switch, error) { return Open(context.Background(), Options{Instance: i}) })
+	r := suite.NewRig(t, func(i instance.Instance) (datapath.Switch, error) {
+		return Open(context.Background(), Options{Instance: i})
+	})
 	t.Log("open", time.Since(t0))
 	alice, bob := r.Station("alice"), r.Station("bob")
 	fw := r.Wire("fw")

@@ -2,7 +2,6 @@ package suite
 
 import (
 	"bytes"
-	"slices"
 	"sync"
 	"testing"
 
@@ -19,6 +18,7 @@ type twins struct {
 	ref   *flow.Switch
 	sent  []sent
 	marks int
+	rules []flow.Rule
 
 	mu    sync.Mutex
 	order map[string][]string // mark -> places of inline functions, as the frame came by
@@ -28,8 +28,8 @@ type sent struct {
 	what  string
 	mark  []byte
 	frame []byte
-	want  map[string]int // place -> times
-	path  []string       // inline functions in order
+	want  map[string]int   // place -> times
+	paths map[int][]string // by branch of copies: inline functions in order
 }
 
 // newTwins is to be called when all ports are there: from now on both switches learn the same.
@@ -49,6 +49,7 @@ func newTwins(t testing.TB, r *Rig) *twins {
 
 func (w *twins) commit(rules ...flow.Rule) {
 	w.t.Helper()
+	w.rules = rules
 	if err := w.ref.Commit(rules); err != nil {
 		w.t.Fatal(err)
 	}
@@ -92,7 +93,7 @@ func (w *twins) send(what string, from *Station, mark, frame []byte) {
 	if err != nil {
 		w.t.Fatalf("%s: reference: %v", what, err)
 	}
-	s := sent{what: what, mark: mark, frame: frame, want: map[string]int{}}
+	s := sent{what: what, mark: mark, frame: frame, want: map[string]int{}, paths: map[int][]string{}}
 	for _, step := range res.Trail {
 		if step.Event != flow.Steered && step.Event != flow.Delivered {
 			continue
@@ -102,7 +103,7 @@ func (w *twins) send(what string, from *Station, mark, frame []byte) {
 			w.t.Fatalf("%s: the reference changed the frame", what)
 		}
 		if fn := w.r.Funcs[functionOf(step.Name)]; fn != nil && fn.pump != nil {
-			s.path = append(s.path, step.Name)
+			s.paths[step.Branch] = append(s.paths[step.Branch], step.Name)
 		}
 	}
 	w.sent = append(w.sent, s)
@@ -160,8 +161,10 @@ func (w *twins) check() {
 		w.mu.Lock()
 		order := w.order[string(s.mark)]
 		w.mu.Unlock()
-		if !slices.Equal(order, s.path) {
-			w.t.Errorf("%s: met %v, want %v", s.what, order, s.path)
+		for _, path := range s.paths { // copies go their ways at the same time
+			if !within(path, order) {
+				w.t.Errorf("%s: met %v, want %v", s.what, order, path)
+			}
 		}
 	}
 	w.sent = nil
@@ -170,10 +173,26 @@ func (w *twins) check() {
 	}
 }
 
+// within: the places of path are in order, in this order.
+func within(path, order []string) bool {
+	for _, place := range order {
+		if len(path) > 0 && path[0] == place {
+			path = path[1:]
+		}
+	}
+	return len(path) == 0
+}
+
 // await the arrivals of one frame that the reference tells of.
 func (w *twins) await(s sent) {
 	w.t.Helper()
 	places := w.places()
+	failed := w.t.Failed()
+	defer func() {
+		if w.t.Failed() && !failed {
+			w.t.Logf("%s: %x\nwanted at %v\nrules %+v", s.what, s.frame, s.want, w.rules)
+		}
+	}()
 	for name, n := range s.want {
 		Until(w.t, s.what+" at "+name, func() bool { return len(places[name].Frames(s.mark)) >= n })
 	}

@@ -6,6 +6,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -79,6 +81,7 @@ func NewRig(t testing.TB, open Factory) *Rig {
 		}
 	})
 	r.Host = r.namespace("host")
+	r.keepFromFilters()
 	r.Reopen()
 	t.Cleanup(func() {
 		if r.Switch == nil {
@@ -89,6 +92,23 @@ func NewRig(t testing.TB, open Factory) *Rig {
 		}
 	})
 	return r
+}
+
+// keepFromFilters: iptables must not see bridged frames here. It would drop those that are no sound IP packets.
+func (r *Rig) keepFromFilters() {
+	r.t.Helper()
+	err := r.Host.Do(func() error {
+		for _, name := range []string{"iptables", "ip6tables", "arptables"} {
+			err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-"+name, []byte("0"), 0o644)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 // Reopen opens the switch, after a Close.

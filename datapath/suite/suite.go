@@ -9,6 +9,17 @@ func Run(t *testing.T, open Factory) {
 		run  func(*testing.T, Factory)
 	}{
 		{"steering as the reference switch does", testSteering},
+		{"learned exits", testLearned},
+		{"functions that are down", testDown},
+		{"a hundred dead functions", testDead},
+		{"a process ends", testProcess},
+		{"probes", testProbe},
+		{"own words stay inside", testOwnWords},
+		{"commits under traffic", testCommitTraffic},
+		{"restart", testRestart},
+		{"destroy", testDestroy},
+		{"refusals", testRefusals},
+		{"random rules and frames", testRandom},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, open) })
 	}

@@ -1,0 +1,169 @@
+package suite
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
+)
+
+// testRandom: random rules, states and frames, the same in both switches.
+func testRandom(t *testing.T, open Factory) {
+	r := NewRig(t, open)
+	var stations []*Station
+	for _, name := range []string{"alice", "bob", "carol"} {
+		stations = append(stations, r.Station(name))
+	}
+	var functions []*Function
+	for i := range 4 {
+		on := datapath.OnFail(i % 2)
+		functions = append(functions, r.Inline(datapath.Function{Name: fmt.Sprintf("f%d", i), OnFail: on}))
+	}
+	tap := r.Tap("mon")
+	w := newTwins(t, r)
+	rapid.Check(t, func(rt *rapid.T) {
+		w.t = t
+		var rules []flow.Rule
+		free := rapid.Permutation(functions).Draw(rt, "functions")
+		for i := range rapid.IntRange(1, 3).Draw(rt, "policies") {
+			ends := rapid.Permutation(stations).Draw(rt, "ends")
+			n := rapid.IntRange(0, min(2, len(free))).Draw(rt, "length")
+			p := policy{mode: rapid.SampledFrom(modes[:]).Draw(rt, "mode"), from: ends[0], to: ends[1], cookie: uint64(i+1) * 100,
+				priority: uint16(rapid.IntRange(1, 3).Draw(rt, "priority")), match: drawMatch(rt)}
+			for _, f := range free[:n] {
+				p.chain = append(p.chain, hop{fn: f})
+			}
+			free = free[n:]
+			if rapid.Bool().Draw(rt, "tapped") {
+				p.chain = append(p.chain, hop{fn: tap, tap: true})
+			}
+			rules = append(rules, p.rules()...)
+		}
+		for i := range rapid.IntRange(0, 6).Draw(rt, "more rules") {
+			st := rapid.SampledFrom(stations).Draw(rt, "at")
+			rule := flow.Rule{Cookie: uint64(1000 + i), Priority: uint16(rapid.IntRange(0, 4).Draw(rt, "priority")), Match: drawMatch(rt),
+				Action: flow.Action{Op: rapid.SampledFrom([]flow.Op{flow.Normal, flow.Drop}).Draw(rt, "op")}}
+			if rapid.Bool().Draw(rt, "clone") {
+				rule.Action.Clones = []flow.Port{tap.Ports.Tap}
+			}
+			if rapid.Bool().Draw(rt, "egress") {
+				rule.Stage = flow.Egress
+			} else if rapid.Bool().Draw(rt, "one port") {
+				rule.Match.InPort = st.Port
+			}
+			rules = append(rules, rule)
+		}
+		for _, f := range functions {
+			w.state(f.Name, datapath.State(rapid.IntRange(0, 3).Draw(rt, "state")&1|rapid.IntRange(0, 1).Draw(rt, "up")))
+		}
+		w.commit(rules...)
+		for range rapid.IntRange(1, 8).Draw(rt, "frames") {
+			from := rapid.SampledFrom(stations).Draw(rt, "from")
+			to := rapid.SampledFrom(stations).Draw(rt, "to")
+			m := w.next()
+			w.send("a frame", from, m, drawFrame(rt, from, to, m))
+		}
+		w.check()
+		if t.Failed() {
+			rt.Fatalf("rules %+v", rules)
+		}
+	})
+}
+
+func drawMatch(t *rapid.T) flow.Match {
+	var m flow.Match
+	switch rapid.IntRange(0, 5).Draw(t, "match") {
+	case 0:
+		m.EtherType = rapid.SampledFrom([]uint16{0x800, 0x806, 0x86dd, 0x1234}).Draw(t, "type")
+	case 1, 2:
+		m.Proto = rapid.SampledFrom([]uint8{6, 17}).Draw(t, "proto")
+		first := uint16(rapid.IntRange(1, 6).Draw(t, "first"))
+		m.DstPorts = flow.PortRange{First: first, Last: first + uint16(rapid.IntRange(0, 9).Draw(t, "more"))}
+	case 3:
+		m.Dst = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, 0, byte(rapid.IntRange(1, 3).Draw(t, "host"))}), rapid.SampledFrom([]int{24, 31, 32}).Draw(t, "bits")).Masked()
+	case 4:
+		m.VLAN = rapid.SampledFrom([]uint16{1, 2, flow.VLANNone}).Draw(t, "vlan")
+	}
+	return m
+}
+
+func drawFrame(t *rapid.T, from, to *Station, mark []byte) []byte {
+	host := map[string]byte{"alice": 1, "bob": 2, "carol": 3}
+	dst := to.MAC
+	if rapid.IntRange(0, 4).Draw(t, "broadcast") == 0 {
+		dst = flow.MAC{255, 255, 255, 255, 255, 255}
+	}
+	tags := rapid.SliceOfN(rapid.Uint16Range(1, 2), 0, 2).Draw(t, "tags")
+	sport, dport := uint16(rapid.IntRange(1, 12).Draw(t, "sport")), uint16(rapid.IntRange(1, 12).Draw(t, "dport"))
+	switch rapid.IntRange(0, 3).Draw(t, "kind") {
+	case 0:
+		return l2(dst, from.MAC, tags, flow.EtherTypeIPv4, ipv4(host[from.Name], host[to.Name], 6, 9, 0, tcp(sport, dport, mark)))
+	case 1:
+		fragment := rapid.SampledFrom([]uint16{0, 0x2000, 1}).Draw(t, "fragment")
+		return l2(dst, from.MAC, tags, flow.EtherTypeIPv4, ipv4(host[from.Name], host[to.Name], 17, 9, fragment, udp(sport, dport, mark)))
+	case 2:
+		extensions := rapid.SliceOfN(rapid.SampledFrom([]byte{0, 43, 60, 44}), 0, 7).Draw(t, "extensions")
+		return l2(dst, from.MAC, tags, flow.EtherTypeIPv6, ipv6(host[from.Name], host[to.Name], 17, 9, extensions, udp(sport, dport, mark)))
+	}
+	return l2(dst, from.MAC, tags, rapid.SampledFrom([]uint16{0x806, 0x1234, 0x8100, 0x86dd, 0x800}).Draw(t, "type"), mark)
+}
+
+// testLearned: one chain, several exits: the port is the one where the address was met.
+func testLearned(t *testing.T, open Factory) {
+	r := NewRig(t, open)
+	alice, bob, carol, dave := r.Station("alice"), r.Station("bob"), r.Station("carol"), r.Station("dave")
+	fn := r.Inline(datapath.Function{Name: "f"})
+	w := newTwins(t, r)
+	for _, st := range r.Stations { // what is flooded would be learned everywhere
+		m := w.next()
+		w.send("hello", st, m, l2(flow.MAC{255, 255, 255, 255, 255, 255}, st.MAC, nil, 0x9000, m))
+	}
+	unicast := flow.Match{DstMACMask: flow.MAC{1}}
+	entry := func(cookie uint64, stage flow.Stage, m flow.Match, to flow.Port) flow.Rule {
+		return flow.Rule{Cookie: cookie, Priority: 10, Stage: stage, Match: m, Action: flow.Action{Op: flow.Output, Port: to}, Learn: true}
+	}
+	t.Run("Output", func(t *testing.T) {
+		w.t = t
+		toBob, toCarol, back := unicast, unicast, unicast
+		toBob.OutPort, toCarol.OutPort, back.OutPort = bob.Port, carol.Port, alice.Port
+		w.commit(entry(1, flow.Egress, toBob, fn.Ports.In), entry(2, flow.Egress, toCarol, fn.Ports.In),
+			entry(3, flow.Egress, back, fn.Ports.Out),
+			flow.Rule{Cookie: 4, Match: flow.Match{InPort: fn.Ports.Out}, Action: flow.Action{Op: flow.Output}},
+			flow.Rule{Cookie: 5, Match: flow.Match{InPort: fn.Ports.In}, Action: flow.Action{Op: flow.Output}})
+		for range 3 {
+			for _, d := range [][2]*Station{{alice, bob}, {alice, carol}, {bob, alice}, {carol, alice}, {bob, carol}} {
+				m := w.next()
+				w.send("to "+d[1].Name, d[0], m, l2(d[1].MAC, d[0].MAC, nil, 0x1234, m))
+				m = w.next()
+				w.send("tagged to "+d[1].Name, d[0], m, l2(d[1].MAC, d[0].MAC, []uint16{4}, 0x1234, m))
+			}
+		}
+		w.check()
+	})
+	t.Run("Resume, and an address that moves", func(t *testing.T) {
+		w.t = t
+		w.commit(entry(1, flow.Ingress, flow.Match{EtherType: 0x1234}, fn.Ports.In),
+			flow.Rule{Cookie: 4, Match: flow.Match{InPort: fn.Ports.Out}, Action: flow.Action{Op: flow.Resume}})
+		for range 3 {
+			for _, from := range []*Station{alice, bob, carol} { // all with alice's address
+				for range 2 {
+					m := w.next()
+					w.send("from "+from.Name, from, m, l2(dave.MAC, alice.MAC, nil, 0x1234, m))
+				}
+			}
+		}
+		w.check()
+	})
+	t.Run("unknown exit", func(t *testing.T) {
+		w.t = t
+		w.commit(flow.Rule{Cookie: 8, Match: flow.Match{InPort: alice.Port, EtherType: 0x1234}, Action: flow.Action{Op: flow.Output, Port: fn.Ports.In}},
+			flow.Rule{Cookie: 9, Match: flow.Match{InPort: fn.Ports.Out}, Action: flow.Action{Op: flow.Output}})
+		m := w.next()
+		w.send("to nobody", alice, m, l2(flow.MAC{2, 9, 9, 9, 9, 9}, alice.MAC, nil, 0x1234, m))
+		w.check()
+	})
+}
