@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/cli"
@@ -22,6 +23,7 @@ import (
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/router"
+	"weir.dev/weir/store"
 )
 
 // version is set by the linker.
@@ -50,6 +52,13 @@ func drivers(runtimeCLI, imagesDir string, log *slog.Logger) daemon.Drivers {
 		},
 		Runtime: func(ctx context.Context, i instance.Instance) (container.Runtime, error) {
 			return oci.New(ctx, i, oci.Options{CLI: runtimeCLI, Adopt: true})
+		},
+		DestroyRuntime: func(ctx context.Context, i instance.Instance) error {
+			rt, err := oci.New(ctx, i, oci.Options{CLI: runtimeCLI, Adopt: true, Remove: true})
+			if err != nil {
+				return err
+			}
+			return rt.Destroy(ctx)
 		},
 		Images:   func(i instance.Instance) daemon.Images { return image.Open(i, layouts(imagesDir)...) },
 		Features: ebpf.Features,
@@ -87,8 +96,10 @@ func coded(err error) error {
 	switch {
 	case errors.Is(err, daemon.ErrNotRoot), errors.Is(err, datapath.ErrUnsupported):
 		return cli.WithCode(cli.ExitForbidden, err)
-	case errors.Is(err, daemon.ErrRunning):
+	case errors.Is(err, daemon.ErrRunning), errors.Is(err, daemon.ErrAbroad), errors.Is(err, store.ErrLocked), errors.Is(err, syscall.EADDRINUSE):
 		return cli.WithCode(cli.ExitConflict, err)
+	case errors.Is(err, store.ErrFull):
+		return cli.WithCode(cli.ExitFull, err)
 	}
 	return err
 }
@@ -105,6 +116,9 @@ func logger(w io.Writer, level, format string) *slog.Logger {
 }
 
 func features(ctx context.Context, i instance.Instance) ([]api.Feature, error) {
+	if os.Geteuid() != 0 {
+		return nil, cli.WithCode(cli.ExitForbidden, fmt.Errorf("weir check: %w to ask the kernel what it has: use sudo (a file is checked without: weir check -f FILE)", daemon.ErrNotRoot))
+	}
 	var out []api.Feature
 	var missing []string
 	for _, f := range ebpf.Features() {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,43 +22,68 @@ import (
 var (
 	ErrRunning = errors.New("already running")
 	ErrNotRoot = errors.New("root is needed")
+	ErrAbroad  = errors.New("lives in another network namespace")
 )
 
 // homeFile is a bind mount of the network namespace in which the instance lives.
 const homeFile = "home-netns"
 
 // claim is the exclusive right to an instance's directories. The kernel releases it when the process dies.
-type claim struct{ files []*os.File }
+type claim struct {
+	files  []*os.File
+	made   []string // files and directories that were not there before, in order
+	before []string // what the state directory held
+}
 
-// take locks the run and the state directory and records our process id.
+// take locks the run and the state directory and records our process id. When it cannot, what it made is gone again.
 func take(i instance.Instance) (*claim, error) {
 	c := &claim{}
+	entries, _ := os.ReadDir(i.Root) // not there: empty
+	for _, e := range entries {
+		c.before = append(c.before, e.Name())
+	}
 	for _, dir := range []struct {
 		path string
 		mode os.FileMode
 	}{{i.Run, 0o755}, {i.Root, 0o700}} {
-		if err := os.MkdirAll(dir.path, dir.mode); err != nil {
-			c.release()
-			return nil, fmt.Errorf("directory of instance %s: %w", i.Name, err)
-		}
-		f, err := os.OpenFile(filepath.Join(dir.path, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
-		if err != nil {
-			c.release()
-			return nil, fmt.Errorf("lock instance %s: %w", i.Name, err)
-		}
-		c.files = append(c.files, f)
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			pid, _ := os.ReadFile(f.Name())
-			c.release()
-			return nil, fmt.Errorf("instance %s is %w (process %s holds %s): see `weir status`, or choose another --name and --root",
-				i.Name, ErrRunning, strings.TrimSpace(string(pid)), f.Name())
-		}
-		if err := errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid())+"\n")); err != nil {
-			c.release()
-			return nil, fmt.Errorf("lock instance %s: %w", i.Name, err)
+		if err := c.lock(i, dir.path, dir.mode); err != nil {
+			c.undo()
+			return nil, err
 		}
 	}
 	return c, nil
+}
+
+// lock takes one directory.
+func (c *claim) lock(i instance.Instance, dir string, mode os.FileMode) error {
+	path := filepath.Join(dir, "lock")
+	var made []string
+	for _, p := range []string{filepath.Dir(i.Run), dir, path} {
+		if _, err := os.Lstat(p); errors.Is(err, fs.ErrNotExist) {
+			made = append(made, p)
+		}
+	}
+	if err := os.MkdirAll(dir, mode); err != nil {
+		return fmt.Errorf("directory of instance %s: %w: give a directory that can be made and written with --root", i.Name, err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("lock instance %s: %w: give a directory that can be written with --root", i.Name, err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		pid, _ := locker(f)
+		f.Close()
+		if dir == i.Root && len(c.files) > 0 {
+			return fmt.Errorf("another instance that uses %s is %w (process %d): choose another --root for instance %s", i.Root, ErrRunning, pid, i.Name)
+		}
+		return fmt.Errorf("instance %s is %w (process %d holds %s): see `weir status`, or choose another --name and --root", i.Name, ErrRunning, pid, path)
+	}
+	c.files = append(c.files, f)
+	c.made = append(c.made, made...)
+	if err := errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid())+"\n")); err != nil {
+		return fmt.Errorf("lock instance %s: %w", i.Name, err)
+	}
+	return nil
 }
 
 func writeAt(f *os.File, s string) error {
@@ -72,6 +98,14 @@ func (c *claim) release() {
 	c.files = nil
 }
 
+// undo releases, and removes the files and directories that were made for it, where nothing else is in them.
+func (c *claim) undo() {
+	for _, path := range slices.Backward(c.made) {
+		_ = os.Remove(path)
+	}
+	c.release()
+}
+
 // stop ends the process that holds the instance: SIGTERM, then SIGKILL after grace. Nobody there: nil.
 func stop(ctx context.Context, i instance.Instance, grace time.Duration) error {
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
@@ -82,6 +116,7 @@ func stop(ctx context.Context, i instance.Instance, grace time.Duration) error {
 		if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("stop process %d of instance %s: %w", pid, i.Name, err)
 		}
+		_ = syscall.Kill(pid, syscall.SIGCONT) // a process that was stopped (Ctrl-Z) hears nothing else
 		for deadline := time.Now().Add(grace); time.Now().Before(deadline); {
 			if pid, err := holder(i); err != nil || pid == 0 {
 				return err
@@ -109,13 +144,36 @@ func holder(i instance.Instance) (int, error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
 		return 0, nil
 	}
-	b, err := os.ReadFile(f.Name())
+	return locker(f)
+}
+
+// locker is the process that holds a file's lock, as the kernel has it: what stands in the file may be damaged, or of another time.
+func locker(f *os.File) (int, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return 0, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return 0, fmt.Errorf("who holds %s: %w", f.Name(), err)
+	}
+	inode := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	for line := range strings.Lines(string(locks)) {
+		w := strings.Fields(line) // "1: FLOCK ADVISORY WRITE 4711 fe:00:1234 0 EOF"; one that waits has "->" second
+		if len(w) < 6 || w[1] != "FLOCK" || w[3] != "WRITE" || w[5] != inode {
+			continue
+		}
+		if pid, err := strconv.Atoi(w[4]); err == nil && pid > 1 {
+			return pid, nil
+		}
+	}
+	b, err := os.ReadFile(f.Name()) // some file systems (btrfs) are called otherwise there
 	if err != nil {
 		return 0, err
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err != nil || pid <= 1 {
-		return 0, fmt.Errorf("%s is locked, but holds no process id: %q", f.Name(), b)
+		return 0, fmt.Errorf("%s is locked by a process that cannot be seen from here, and holds no process id: %q", f.Name(), b)
 	}
 	return pid, nil
 }
@@ -126,7 +184,7 @@ func settle(i instance.Instance) error {
 	if same, known, err := atHome(i); err != nil {
 		return err
 	} else if known && !same {
-		return fmt.Errorf("instance %s lives in another network namespace (%s): enter it (`nsenter --net=%s weir up`), or take the instance down there first (`weir down`)", i.Name, path, path)
+		return fmt.Errorf("instance %s %w (%s): enter it (`nsenter --net=%s weir up`), or take the instance down there first (`weir down`)", i.Name, ErrAbroad, path, path)
 	} else if known {
 		return nil
 	}

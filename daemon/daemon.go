@@ -23,6 +23,8 @@ type Drivers struct {
 	Switch        func(ctx context.Context, i instance.Instance) (datapath.Switch, error)
 	DestroySwitch func(ctx context.Context, i instance.Instance) error // works without a usable kernel or state
 	Runtime       func(ctx context.Context, i instance.Instance) (container.Runtime, error)
-	Images        func(i instance.Instance) Images
-	Features      func() []datapath.Feature
+	// DestroyRuntime removes all containers, also where the runtime's program is missing.
+	DestroyRuntime func(ctx context.Context, i instance.Instance) error
+	Images         func(i instance.Instance) Images
+	Features       func() []datapath.Feature
 }

@@ -42,20 +42,7 @@ func Down(ctx context.Context, o DownOptions) error {
 		return err
 	}
 	defer c.release()
-	var errs []error
-	rt, err := o.Drivers.Runtime(ctx, i)
-	if err == nil {
-		err = rt.Destroy(ctx)
-	}
-	errs = append(errs, err)
-	errs = append(errs, o.Drivers.DestroySwitch(ctx, i))
-	errs = append(errs, deleteLinks(i))
-	errs = append(errs, deleteNamespaces(i))
-	errs = append(errs, o.Drivers.Images(i).Destroy(ctx))
-	if err := unix.Unmount(filepath.Join(i.Run, homeFile), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		errs = append(errs, fmt.Errorf("unmount %s: %w", filepath.Join(i.Run, homeFile), err))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(o.Drivers.DestroyRuntime(ctx, i), clear(ctx, i, o.Drivers)); err != nil {
 		return err // the directories stay, so that another `weir down` finds what is left
 	}
 	if err := os.RemoveAll(i.Run); err != nil {
@@ -70,6 +57,15 @@ func Down(ctx context.Context, o DownOptions) error {
 	}
 	_ = os.Remove("/var/lib/weir") // if empty
 	return nil
+}
+
+// clear removes what the instance made outside its directories, but containers.
+func clear(ctx context.Context, i instance.Instance, d Drivers) error {
+	errs := []error{d.DestroySwitch(ctx, i), deleteLinks(i), deleteNamespaces(i), d.Images(i).Destroy(ctx)}
+	if err := unix.Unmount(filepath.Join(i.Run, homeFile), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		errs = append(errs, fmt.Errorf("unmount %s: %w", filepath.Join(i.Run, homeFile), err))
+	}
+	return errors.Join(errs...)
 }
 
 // stateEntries are all names that Weir makes in a state directory; a directory given by --root may hold other people's files.

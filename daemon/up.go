@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -33,14 +32,27 @@ const hostName = "local"
 
 // Up runs store, manager and agent until ctx ends. What they made goes on forwarding then.
 func Up(ctx context.Context, o UpOptions) (err error) {
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("weir up: %w (namespaces, BPF, containers): use sudo", ErrNotRoot)
+	if err := checkRights(); err != nil {
+		return fmt.Errorf("weir up: %w", err)
 	}
 	c, err := take(o.Instance)
 	if err != nil {
 		return err
 	}
 	defer c.release()
+	ready := o.Ready
+	isUp := false
+	o.Ready = func() {
+		isUp = true
+		if ready != nil {
+			ready()
+		}
+	}
+	defer func() {
+		if err != nil && !isUp && c.fresh(o.Instance) {
+			err = errors.Join(err, c.neverWas(ctx, o))
+		}
+	}()
 	if err := settle(o.Instance); err != nil {
 		return err
 	}
@@ -102,9 +114,7 @@ func serve(ctx context.Context, o UpOptions, m *manager.Manager, ag *agent.Agent
 		defer cancel()
 		served = api.Serve(serving)
 	})
-	if o.Ready != nil {
-		o.Ready() // connections wait in the listeners' queues from here on
-	}
+	o.Ready() // connections wait in the listeners' queues from here on
 	ran := ag.Run(ctx)
 	stop()
 	wg.Wait()

@@ -41,6 +41,7 @@ var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 // Options of a Runtime; the zero value is useful.
 type Options struct {
 	CLI      string // name or path of the runtime, default runc
+	Remove   bool   // only Destroy will be called: it can do without the runtime's program
 	LogBytes int64  // a container's log is cut at this size, one older file is kept; default 8 MiB
 	// Adopt makes this process the reaper of the containers that it starts (PR_SET_CHILD_SUBREAPER), so that exit codes are known on
 	// every kernel, of the shortest run too. Without it they are known from Linux 6.15 on.
@@ -83,8 +84,11 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 		o.LogBytes = defaultLogBytes
 	}
 	cli, err := exec.LookPath(o.CLI)
+	if o.Remove && err != nil {
+		cli, err = o.CLI, nil
+	}
 	if err != nil {
-		return nil, fmt.Errorf("container runtime %s: %w: install it (apt-get install runc) or name another with --runtime-cli", o.CLI, err)
+		return nil, fmt.Errorf("container runtime %s: %w: install it (apt-get install runc) or name another with --runtime", o.CLI, err)
 	}
 	cgroups, err := findHierarchies()
 	if err != nil {
