@@ -95,7 +95,7 @@ func (s *Server) listenTCP(o ServeOptions) error {
 	}
 	l, err := net.Listen("tcp", o.Listen)
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w", o.Listen, err)
+		return fmt.Errorf("listen on %s: %w: choose another address with --listen, or --listen none", o.Listen, err)
 	}
 	s.tcp = l.Addr()
 	s.listeners = append(s.listeners, limited{l, make(chan struct{}, maxConns)})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -41,6 +42,10 @@ func fieldText(fields []zapcore.Field) string {
 	return text
 }
 
+// harmless are errors of etcd's that mean nothing: a stop, and a store too young to have a snapshot. Real failures come out of the
+// server's Err too.
+var harmless = [...]string{"setting up serving from embedded etcd failed.", "failed to update storage version"}
+
 // zapCore is a zap core over slog, from errors up: etcd warns much.
 type zapCore struct {
 	log    *slog.Logger
@@ -73,7 +78,11 @@ func (c zapCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	for k, v := range enc.Fields {
 		attrs = append(attrs, slog.Any(k, v))
 	}
-	c.log.LogAttrs(context.Background(), slog.LevelError, e.Message, attrs...)
+	level := slog.LevelError
+	if slices.Contains(harmless[:], e.Message) {
+		level = slog.LevelDebug
+	}
+	c.log.LogAttrs(context.Background(), level, e.Message, attrs...)
 	return nil
 }
 
