@@ -23,7 +23,7 @@ type world struct {
 	runtime *oci.Runtime
 }
 
-func newWorld(t *testing.T) world {
+func newWorld(t testing.TB) world {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("not root: this test makes containers (sudo make test)")
@@ -91,7 +91,7 @@ func (w world) run(t *testing.T, ref, netns, config string) string {
 	return ref
 }
 
-func (w world) log(t *testing.T, id string) string {
+func (w world) log(t testing.TB, id string) string {
 	t.Helper()
 	l, err := w.runtime.Logs(t.Context(), id, container.LogOptions{})
 	if err != nil {
@@ -120,7 +120,7 @@ func (w world) stop(t *testing.T, id string) {
 	}
 }
 
-func residentKB(t *testing.T, w world, id string) (kb int) {
+func residentKB(t testing.TB, w world, id string) int {
 	t.Helper()
 	s, err := w.runtime.Status(t.Context(), id)
 	if err != nil {
@@ -130,14 +130,20 @@ func residentKB(t *testing.T, w world, id string) (kb int) {
 	if err != nil {
 		t.Fatalf("%s: %v; log:\n%s", id, err, w.log(t, id))
 	}
-	for line := range strings.Lines(string(raw)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			if _, err := fmt.Sscan(rest, &kb); err != nil {
+	return field(t, string(raw), "VmRSS:")
+}
+
+// field reads a number from a file of /proc.
+func field(t testing.TB, text, name string) (n int) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name); ok {
+			if _, err := fmt.Sscan(rest, &n); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	return kb
+	return n
 }
 
 // Each function of the catalogue does its work in a real container, as made from its image.
@@ -146,6 +152,13 @@ func TestFunctionsInContainers(t *testing.T) {
 	t.Run("wire", func(t *testing.T) {
 		r := rig.New(t, false)
 		id := w.run(t, "wire", r.Netns, "")
+		// A shell's orphan becomes the wire's child, and must not stay a zombie.
+		var out strings.Builder
+		script := "(sleep 0.05 &); i=0; while grep -q sleep /proc/[0-9]*/stat && [ $i -lt 200 ]; do i=$((i+1)); done; grep -l '^State:.Z' /proc/[0-9]*/status"
+		_, err := w.runtime.Exec(t.Context(), id, container.ExecSpec{Args: []string{"sh", "-c", script}, Stdout: &out})
+		if err != nil || out.String() != "" {
+			t.Errorf("zombies: %q, %v", out.String(), err)
+		}
 		w.stop(t, id)
 	})
 	t.Run("firewall", func(t *testing.T) {
