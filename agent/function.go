@@ -441,7 +441,23 @@ func (f *function) halt(ctx context.Context, why string) error {
 	}
 	f.have = ""
 	f.update(func(v *view) { v.status.PID, v.status.Healthy, v.status.Message = 0, false, why })
-	return nil
+	return f.awaited(ctx)
+}
+
+// awaited takes in the exit of a container that we ended, so that it is not taken for the next one's.
+func (f *function) awaited(ctx context.Context) error {
+	if !f.waiting {
+		return nil
+	}
+	select {
+	case <-f.exits:
+		f.waiting = false
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(stopGrace):
+		return fmt.Errorf("the end of the deleted container %s is not told", f.name)
+	}
 }
 
 func (f *function) down(ctx context.Context) {
@@ -583,6 +599,9 @@ func (f *function) remove(ctx context.Context) error {
 	}
 	f.have = ""
 	if err := f.a.Runtime.Delete(ctx, f.name); err != nil {
+		return err
+	}
+	if err := f.awaited(ctx); err != nil {
 		return err
 	}
 	f.applied = applied{}
