@@ -43,34 +43,43 @@ func (p *progress) clear() {
 
 // awaited is what `weir apply` waits for: every object as the document has it, and those that it deletes gone.
 type awaited struct {
-	open map[string]string // "function/fw": what it still is
-	all  int
+	all  map[string]bool   // "function/fw"
+	open map[string]string // those that are not there yet: what they still are
 }
 
 // verdict says why an object is not there yet; empty when it is.
 type verdict func(item any) string
 
 func await(d api.Document, changes []api.Change) *awaited {
-	w := &awaited{open: map[string]string{}}
+	w := &awaited{all: map[string]bool{}, open: map[string]string{}}
 	for name := range d.Endpoints {
-		w.open["endpoint/"+name] = "not seen"
+		w.set("endpoint/"+name, "not seen")
 	}
 	for name := range d.Functions {
-		w.open["function/"+name] = "not seen"
+		w.set("function/"+name, "not seen")
 	}
 	for name := range d.Chains {
-		w.open["chain/"+name] = "not seen"
+		w.set("chain/"+name, "not seen")
 	}
 	for name := range d.Policies {
-		w.open["policy/"+name] = "not seen"
+		w.set("policy/"+name, "not seen")
 	}
 	for _, c := range changes {
 		if c.Action == "delete" {
-			w.open[string(c.Kind)+"/"+c.Name] = "being deleted"
+			w.set(string(c.Kind)+"/"+c.Name, "being deleted")
 		}
 	}
-	w.all = len(w.open)
 	return w
+}
+
+// set says what an object still is; "" that it is as wanted.
+func (w *awaited) set(key, why string) {
+	w.all[key] = true
+	if why == "" {
+		delete(w.open, key)
+		return
+	}
+	w.open[key] = why
 }
 
 // note takes in a step of a kind's watch.
@@ -85,18 +94,17 @@ func (w *awaited) note(n noun, step change, deleted map[string]bool, judge verdi
 			continue
 		}
 		if deleted[key] {
-			w.open[key] = "being deleted"
+			w.set(key, "being deleted")
 			continue
 		}
-		if _, known := w.open[key]; !known {
-			continue
+		if w.all[key] {
+			w.set(key, judge(item))
 		}
-		w.open[key] = judge(item)
 	}
 	if step.kind != api.DeltaReset {
 		return
 	}
-	for key := range w.open {
+	for key := range w.all {
 		if strings.HasPrefix(key, prefix) && !seen[key] {
 			w.gone(key, deleted)
 		}
@@ -104,22 +112,28 @@ func (w *awaited) note(n noun, step change, deleted map[string]bool, judge verdi
 }
 
 func (w *awaited) gone(key string, deleted map[string]bool) {
-	if _, known := w.open[key]; known {
-		w.open[key] = "is gone: someone else deleted it"
-		if deleted[key] {
-			w.open[key] = ""
-		}
+	switch {
+	case deleted[key]:
+		w.set(key, "")
+	case w.all[key]:
+		w.set(key, "is gone: someone else deleted it")
 	}
 }
 
 func (w *awaited) missing() []string {
 	var missing []string
 	for key, why := range w.open {
-		if why != "" {
-			missing = append(missing, key+": "+why)
-		}
+		missing = append(missing, key+": "+why)
 	}
 	return sorted(missing)
+}
+
+// one of those that are missing.
+func (w *awaited) one() string {
+	for key, why := range w.open {
+		return key + ": " + why
+	}
+	return ""
 }
 
 // ready is the verdict on each kind.
@@ -190,14 +204,19 @@ func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, change
 	}
 	p := a.progress()
 	defer p.clear()
-	tick := time.NewTicker(time.Second)
+	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	for missing := w.missing(); len(missing) > 0; missing = w.missing() {
-		p.show("%d of %d ready; waiting for %s", w.all-len(missing), w.all, missing[0])
+	show := true
+	for len(w.open) > 0 {
+		if show { // not at each of thousands of steps
+			p.show("%d of %d ready; waiting for %s", len(w.all)-len(w.open), len(w.all), w.one())
+			show = false
+		}
 		select {
 		case <-ctx.Done():
-			return notReady(context.Cause(ctx), missing)
+			return notReady(context.Cause(ctx), w.missing())
 		case <-tick.C:
+			show = true
 		case s := <-steps:
 			if s.step.kind == api.DeltaError {
 				if permanent(s.step.err) {
