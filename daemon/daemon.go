@@ -8,12 +8,15 @@ import (
 	"weir.dev/weir/agent"
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
 )
 
 // Images is an image store as the daemon needs it.
 type Images interface {
 	agent.Images
+	// Verify is Resolve that reads also what is not unpacked yet.
+	Verify(ctx context.Context, ref string) (image.Image, error)
 	// Destroy unmounts whatever the instance mounted.
 	Destroy(ctx context.Context) error
 }

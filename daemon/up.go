@@ -84,7 +84,8 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 	})
 	m, err := manager.New(manager.Options{
 		Store: st, Version: o.Version, Log: o.Log,
-		Validate: func(d api.Document) []api.Problem { return append(router.Validate(d), checkImages(d, images)...) },
+		Validate: router.Validate,
+		Admit:    func(d, changed api.Document) []api.Problem { return admit(ctx, ag, images, d, changed) },
 		Node: func(host string) manager.Node {
 			if host != "" && host != hostName {
 				return nil
@@ -119,21 +120,4 @@ func serve(ctx context.Context, o UpOptions, m *manager.Manager, ag *agent.Agent
 	stop()
 	wg.Wait()
 	return errors.Join(served, ran)
-}
-
-// checkImages refuses functions whose image is missing or whose config the image does not take.
-func checkImages(d api.Document, images Images) []api.Problem {
-	var out []api.Problem
-	for name, f := range d.Functions {
-		at := "functions." + name
-		img, err := images.Resolve(f.Image)
-		if err != nil {
-			out = append(out, api.Problem{Path: at + ".image", Message: err.Error()})
-			continue
-		}
-		if err := img.Contract.CheckConfig(f.Config); err != nil {
-			out = append(out, api.Problem{Path: at + ".config", Message: err.Error()})
-		}
-	}
-	return out
 }

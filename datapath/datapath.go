@@ -107,6 +107,8 @@ type Feature struct {
 type Switch interface {
 	// AddEndpoint makes a link a port. Known and unchanged: returns its number and touches nothing.
 	AddEndpoint(ctx context.Context, e Endpoint) (flow.Port, error)
+	// CheckEndpoint tells why AddEndpoint would refuse a link. It changes nothing.
+	CheckEndpoint(ctx context.Context, e Endpoint) error
 	// AddFunction makes a function's links ports, in state Down until SetState. Adding it again after its links were
 	// made anew moves the ports.
 	AddFunction(ctx context.Context, f Function) (Ports, error)

@@ -3,12 +3,15 @@ package image
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 )
 
 const labelPrefix = "weir."
@@ -121,56 +124,88 @@ func (noLoader) Load(url string) (any, error) {
 	return nil, fmt.Errorf("reference to %s: a config schema stands alone", url)
 }
 
+// ConfigProblem is one thing that is wrong in a config.
+type ConfigProblem struct {
+	Path    string // allow[0]; empty for the whole
+	Message string
+	Hint    string
+}
+
+func (p ConfigProblem) String() string {
+	text := strings.TrimPrefix(p.Path+": "+p.Message, ": ")
+	if p.Hint != "" {
+		text += " (" + p.Hint + ")"
+	}
+	return text
+}
+
 // CheckConfig checks a function's config against the image's schema. Without a schema only an empty config passes, so that a
 // misplaced key is never ignored in silence.
-func (c Contract) CheckConfig(config map[string]any) error {
+func (c Contract) CheckConfig(config map[string]any) []ConfigProblem {
 	if len(c.ConfigSchema) == 0 {
 		if len(config) > 0 {
-			return fmt.Errorf("config: this image takes none (found %s)", strings.Join(slices.Sorted(maps.Keys(config)), ", "))
+			return []ConfigProblem{{Message: fmt.Sprintf("this image takes none (found %s)", strings.Join(slices.Sorted(maps.Keys(config)), ", "))}}
 		}
 		return nil
 	}
 	schema, err := c.schema()
 	if err != nil {
-		return fmt.Errorf("config schema: %w", err)
+		return []ConfigProblem{{Message: fmt.Sprintf("the image's schema: %s", err)}}
+	}
+	if config == nil {
+		config = map[string]any{}
 	}
 	raw, err := json.Marshal(config)
 	if err != nil {
-		return fmt.Errorf("config: %w", err)
-	}
-	if config == nil {
-		raw = []byte("{}")
+		return []ConfigProblem{{Message: err.Error()}}
 	}
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
 	if err != nil {
-		return fmt.Errorf("config: %w", err)
+		return []ConfigProblem{{Message: err.Error()}}
 	}
-	if err := schema.Validate(doc); err != nil {
-		return fmt.Errorf("config: %s", leaf(err))
+	err = schema.Validate(doc)
+	var invalid *jsonschema.ValidationError
+	if errors.As(err, &invalid) {
+		return causes(schema, invalid, nil)
+	}
+	if err != nil {
+		return []ConfigProblem{{Message: err.Error()}}
 	}
 	return nil
 }
 
-// leaf reduces a validation error to its deepest causes, one clause each.
-func leaf(err error) string {
-	ve, ok := err.(*jsonschema.ValidationError)
-	if !ok {
-		return err.Error()
+// causes reduces a validation error to what is wrong in the end.
+func causes(schema *jsonschema.Schema, e *jsonschema.ValidationError, out []ConfigProblem) []ConfigProblem {
+	for _, c := range e.Causes {
+		out = causes(schema, c, out)
 	}
-	var out []string
-	var walk func(e *jsonschema.ValidationError)
-	walk = func(e *jsonschema.ValidationError) {
-		if len(e.Causes) == 0 {
-			text := e.Error()
-			if i := strings.Index(text, "at '"); i >= 0 {
-				text = strings.TrimSpace(text[i:])
-			}
-			out = append(out, text)
-		}
-		for _, c := range e.Causes {
-			walk(c)
+	if len(e.Causes) > 0 {
+		return out
+	}
+	at := ""
+	for _, step := range e.InstanceLocation {
+		if _, err := strconv.Atoi(step); err == nil {
+			at += "[" + step + "]"
+		} else {
+			at += "." + step
 		}
 	}
-	walk(ve)
-	return strings.Join(out, "; ")
+	at = strings.TrimPrefix(at, ".")
+	if extra, ok := e.ErrorKind.(*kind.AdditionalProperties); ok {
+		hint := ""
+		if at == "" && len(schema.Properties) > 0 {
+			hint = "known are " + strings.Join(slices.Sorted(maps.Keys(schema.Properties)), ", ")
+		}
+		for _, name := range slices.Sorted(slices.Values(extra.Properties)) {
+			out = append(out, ConfigProblem{Path: strings.TrimPrefix(at+"."+name, "."), Message: "unknown key", Hint: hint})
+		}
+		return out
+	}
+	text := e.Error() // "... at '/allow/0': 'x' does not match pattern 'y'"
+	if _, after, ok := strings.Cut(text, "at '/"+strings.Join(e.InstanceLocation, "/")+"': "); ok {
+		text = after
+	} else if _, after, ok := strings.Cut(text, "at '': "); ok {
+		text = after
+	}
+	return append(out, ConfigProblem{Path: at, Message: strings.TrimSpace(text)})
 }

@@ -37,6 +37,8 @@ type Store struct {
 
 	mu     sync.Mutex // one unpack or mount at a time
 	parsed sync.Map   // manifest digest -> *entry; content-addressed, so never stale
+
+	verified sync.Map // path of a layer's file -> seen
 }
 
 // entry is an image with what is needed to unpack it.

@@ -46,6 +46,9 @@ type Options struct {
 	// Validate tells everything that is wrong between the objects of a whole document: router.Validate. Each spec by
 	// itself is checked in any case.
 	Validate func(api.Document) []api.Problem
+	// Admit tells what hosts have against what is new or changed in a document: an image or an interface that is missing. What
+	// is there already stays admitted, whatever becomes of the host.
+	Admit func(d, changed api.Document) []api.Problem
 	// Node finds a host's Node; "" is the only host. nil: not reachable from here.
 	Node func(host string) Node
 	// Health, if set, must be nil for /healthz to be well.
@@ -72,6 +75,9 @@ func New(o Options) (*Manager, error) {
 	}
 	if o.Validate == nil {
 		o.Validate = func(api.Document) []api.Problem { return nil }
+	}
+	if o.Admit == nil {
+		o.Admit = func(_, _ api.Document) []api.Problem { return nil }
 	}
 	if o.Node == nil {
 		o.Node = func(string) Node { return nil }

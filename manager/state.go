@@ -171,7 +171,7 @@ func (st *state) check() error {
 		return err
 	}
 	problems := d.Validate()
-	for _, p := range st.m.Validate(d) {
+	for _, p := range append(st.m.Validate(d), st.m.Admit(d, st.changed(d))...) {
 		if !slices.Contains(problems, p) {
 			problems = append(problems, p)
 		}
