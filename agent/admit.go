@@ -10,15 +10,20 @@ import (
 	"weir.dev/weir/netns"
 )
 
-// CheckEndpoint tells why this host could not make an endpoint of a document a port. It changes nothing.
-func (a *Agent) CheckEndpoint(ctx context.Context, name string, d api.Document) error {
+// CheckEndpoint tells why this host could not make an endpoint of a document a port, nil if it could; the problem's path is the
+// field. It changes nothing.
+func (a *Agent) CheckEndpoint(ctx context.Context, name string, d api.Document) *api.Problem {
 	s := d.Endpoints[name]
 	if s.Netns == "" {
-		return a.Switch.CheckEndpoint(ctx, datapath.Endpoint{Name: name, Link: s.Interface})
+		err := a.Switch.CheckEndpoint(ctx, datapath.Endpoint{Name: name, Link: s.Interface})
+		if errors.Is(err, datapath.ErrNotFound) {
+			return &api.Problem{Path: "interface", Message: err.Error(), Hint: "`ip link` lists those that are there; with netns, Weir makes one"}
+		}
+		return problem("interface", err)
 	}
 	inside, err := netns.At(s.Netns)
 	if err != nil {
-		return err
+		return problem("netns", err)
 	}
 	defer inside.Close()
 	l, err := inside.Link(s.Interface)
@@ -26,15 +31,23 @@ func (a *Agent) CheckEndpoint(ctx context.Context, name string, d api.Document) 
 		return nil
 	}
 	if err != nil {
-		return err
+		return problem("interface", err)
 	}
-	kind, owner := objectOf(l.Alias, a.Instance)
-	if kind == "endpoint" {
-		other, stays := d.Endpoints[owner]
-		if owner == name || !stays || other.Interface != s.Interface { // ours, or about to go
+	owner := "not by Weir"
+	if kind, other := objectOf(l.Alias, a.Instance); kind == "endpoint" {
+		spec, stays := d.Endpoints[other]
+		if other == name || !stays || spec.Interface != s.Interface { // ours, or about to go
 			return nil
 		}
-		return fmt.Errorf("interface %s in netns %s is that of endpoint %q already", s.Interface, s.Netns, owner)
+		owner = fmt.Sprintf("by endpoint %q", other)
 	}
-	return fmt.Errorf("interface %s exists in netns %s already and was not made by Weir", s.Interface, s.Netns)
+	return &api.Problem{Path: "interface", Message: fmt.Sprintf("interface %s exists in netns %s already, made %s", s.Interface, s.Netns, owner),
+		Hint: "choose another name for it, or remove the one that is there"}
+}
+
+func problem(field string, err error) *api.Problem {
+	if err == nil {
+		return nil
+	}
+	return &api.Problem{Path: field, Message: err.Error()}
 }

@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -394,9 +396,26 @@ func (f *function) ended(ctx context.Context, c container.Status) {
 	f.update(func(v *view) {
 		v.status.State, v.status.Healthy, v.status.PID = api.FunctionFailed, false, 0
 		v.status.LastExit, v.status.Restarts = text, f.applied.Restarts
-		v.status.Message = text + ", restarting"
+		v.status.Message = text + f.lastWords(ctx) + ", restarting"
 	})
 	f.event(api.Warning, "FunctionDied", text+"; "+f.consequence(), 0)
+}
+
+// maxWords bounds what a status quotes of a function's log.
+const maxWords = 200
+
+// lastWords is the last line that the function wrote, as it says most often why it ended.
+func (f *function) lastWords(ctx context.Context) string {
+	log, err := f.a.Runtime.Logs(ctx, f.name, container.LogOptions{Tail: 1})
+	if err != nil {
+		return ""
+	}
+	defer log.Close()
+	b, _ := io.ReadAll(io.LimitReader(log, maxWords))
+	if words := strings.TrimSpace(strings.ToValidUTF8(string(b), "?")); words != "" {
+		return ": " + words
+	}
+	return ""
 }
 
 func (f *function) consequence() string {

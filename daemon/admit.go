@@ -24,12 +24,8 @@ func admit(ctx context.Context, ag *agent.Agent, images Images, d, changed api.D
 		out = append(out, api.Problem{Path: path, Message: message, Hint: hint})
 	}
 	for _, name := range slices.Sorted(maps.Keys(changed.Endpoints)) {
-		if err := ag.CheckEndpoint(ctx, name, d); err != nil {
-			field, hint := "interface", "`ip link` lists those of this host"
-			if d.Endpoints[name].Netns != "" {
-				field, hint = "netns", "`ip netns` lists those of this host"
-			}
-			add("endpoints."+name+"."+field, err.Error(), hint)
+		if p := ag.CheckEndpoint(ctx, name, d); p != nil {
+			add("endpoints."+name+"."+p.Path, p.Message, p.Hint)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(changed.Functions)) {
