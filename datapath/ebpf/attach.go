@@ -147,26 +147,30 @@ func (p *spot) filter(nl *netlink.Handle) (*netlink.BpfFilter, error) {
 
 // attachCls makes or replaces the filter.
 func (p *spot) attachCls(nl *netlink.Handle) error {
-	have, err := p.filter(nl)
-	if err != nil {
-		return err
-	}
-	id, err := programID(p.cls)
-	if err != nil {
-		return err
-	}
-	if have != nil && ebpf.ProgramID(have.Id) == id {
-		return nil
-	}
-	if have == nil {
+	fresh := false
+	if !*p.made {
 		err := nl.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 			LinkIndex: int(p.index), Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}})
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("add clsact to interface %d: %w", p.index, err)
 		}
-		*p.made = *p.made || err == nil
+		fresh = err == nil
+		*p.made = fresh
 	}
-	err = nl.FilterReplace(&netlink.BpfFilter{
+	if !fresh { // there may be a filter
+		have, err := p.filter(nl)
+		if err != nil {
+			return err
+		}
+		id, err := programID(p.cls)
+		if err != nil {
+			return err
+		}
+		if have != nil && ebpf.ProgramID(have.Id) == id {
+			return nil
+		}
+	}
+	err := nl.FilterReplace(&netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{LinkIndex: int(p.index), Parent: p.parent(), Handle: filterHandle, Protocol: unix.ETH_P_ALL, Priority: filterPriority},
 		Fd:          p.cls.FD(), Name: filterName, DirectAction: true,
 	})

@@ -19,6 +19,8 @@ type Socket struct {
 	fd    int
 	index int
 	done  sync.WaitGroup
+	stop  chan struct{}
+	once  sync.Once
 
 	mu      sync.Mutex
 	frames  [][]byte
@@ -29,7 +31,7 @@ const maxFrame = 1 << 17
 
 func newSocket(t testing.TB, ns *netns.Space, index int) *Socket {
 	t.Helper()
-	s := &Socket{index: index}
+	s := &Socket{index: index, stop: make(chan struct{})}
 	all := int(htons(unix.ETH_P_ALL))
 	err := ns.Do(func() (err error) {
 		if s.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
@@ -50,23 +52,18 @@ func newSocket(t testing.TB, ns *netns.Space, index int) *Socket {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := make(chan struct{})
-	s.done.Go(func() { s.receive(stop) })
-	t.Cleanup(func() {
-		close(stop)
-		s.done.Wait()
-		unix.Close(s.fd)
-	})
+	s.done.Go(s.receive)
+	t.Cleanup(s.Close)
 	return s
 }
 
 func htons(v uint16) uint16 { return v<<8 | v>>8 }
 
-func (s *Socket) receive(stop <-chan struct{}) {
+func (s *Socket) receive() {
 	buf, oob := make([]byte, maxFrame), make([]byte, 256)
 	for {
 		select {
-		case <-stop:
+		case <-s.stop:
 			return
 		default:
 		}
@@ -173,4 +170,13 @@ func startPump(f *Function) *pump {
 func (p *pump) stop() {
 	p.in.handle(nil)
 	p.out.handle(nil)
+}
+
+// Close the socket, which would cost every frame a copy. What came in stays.
+func (s *Socket) Close() {
+	s.once.Do(func() {
+		close(s.stop)
+		s.done.Wait()
+		unix.Close(s.fd)
+	})
 }

@@ -1,0 +1,248 @@
+package ebpf
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/suite"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/instance"
+	"weir.dev/weir/netns"
+)
+
+func benchRig(b *testing.B) *suite.Rig {
+	return suite.NewRig(b, func(i instance.Instance) (datapath.Switch, error) {
+		return Open(context.Background(), Options{Instance: i})
+	})
+}
+
+// manyRules for the egress of a port: n services of different shapes, with the one that the benchmark's frame meets among them.
+func manyRules(n int, out, to flow.Port) []flow.Rule {
+	rules := make([]flow.Rule, 0, n)
+	for i := range n {
+		m := flow.Match{OutPort: out, Proto: 6}
+		switch i % 4 {
+		case 0:
+			m.DstPorts = flow.PortRange{First: uint16(1000 + i), Last: uint16(1000 + i)}
+		case 1:
+			m.Src = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(100 + i>>16), byte(i >> 8), byte(i)}), 32)
+		case 2:
+			m.Src = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
+			m.DstPorts = flow.PortRange{First: 443, Last: 443}
+		case 3:
+			m.Dst = netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(i >> 8), byte(i), 0}), 24)
+		}
+		rules = append(rules, flow.Rule{Cookie: uint64(i + 1), Priority: uint16(i % 1000), Stage: flow.Egress, Match: m, Action: flow.Action{Op: flow.Output, Port: to}})
+	}
+	rules[0].Match = flow.Match{OutPort: out, Proto: 6, DstPorts: flow.PortRange{First: 80, Last: 80}}
+	return rules
+}
+
+// BenchmarkRules is the cost of one known packet in the egress program, by the number of rules.
+func BenchmarkRules(b *testing.B) {
+	for _, n := range []int{10, 10000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			r := benchRig(b)
+			alice, bob, fn := r.Station("alice"), r.Station("bob"), r.Wire("w")
+			r.Commit(manyRules(n, bob.Port, fn.Ports.In)...)
+			s := r.Switch.(*Switch)
+			bench(b, r, s.programs.egressTCX, bob.Port, known(alice, bob))
+		})
+	}
+}
+
+// BenchmarkHop is the cost of the program between two functions of a chain.
+func BenchmarkHop(b *testing.B) {
+	r := benchRig(b)
+	alice, bob := r.Station("alice"), r.Station("bob")
+	all := []*suite.Function{r.Wire("f0"), r.Wire("f1")}
+	r.Commit(chainRules(alice, bob, all)...)
+	bench(b, r, r.Switch.(*Switch).programs.ingressTCX, all[0].Ports.Out, known(alice, bob))
+}
+
+// known is a frame of a flow that the rules select.
+func known(alice, bob *suite.Station) []byte {
+	frame := make([]byte, 64)
+	copy(frame, bob.MAC[:])
+	copy(frame[6:], alice.MAC[:])
+	copy(frame[12:], []byte{8, 0, 0x45, 0, 0, 50, 0, 0, 0, 0, 64, 6, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2, 0x9c, 0x40, 0, 80})
+	return frame
+}
+
+// bench runs a program that redirects the frame, at a port.
+func bench(b *testing.B, r *suite.Rig, p *ebpf.Program, at flow.Port, frame []byte) {
+	skb := make([]byte, 192) // struct __sk_buff
+	binary.NativeEndian.PutUint32(skb[40:], uint32(at))
+	var spent time.Duration
+	var runs int
+	err := r.Host.Do(func() error {
+		for b.Loop() {
+			o := ebpf.RunOptions{Data: frame, Context: skb, Repeat: 100000}
+			t0 := time.Now()
+			ret, err := p.Run(&o)
+			if err != nil {
+				return err
+			}
+			if ret != 7 { // TC_ACT_REDIRECT
+				return fmt.Errorf("verdict %d", int32(ret))
+			}
+			spent += time.Since(t0)
+			runs += int(o.Repeat)
+		}
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(spent.Nanoseconds())/float64(runs), "ns/packet")
+}
+
+// BenchmarkCommit of many rules: all new, one changed, none changed.
+func BenchmarkCommit(b *testing.B) {
+	r := benchRig(b)
+	r.Station("alice")
+	bob, fn := r.Station("bob"), r.Wire("w")
+	rules := manyRules(10000, bob.Port, fn.Ports.In)
+	for _, c := range []struct {
+		name string
+		do   func(i int)
+	}{
+		{"all", func(i int) {
+			if i%2 == 0 {
+				r.Commit(rules...)
+			} else {
+				r.Commit()
+			}
+		}},
+		{"one", func(i int) {
+			rules[0].Priority = uint16(i)
+			r.Commit(rules...)
+		}},
+		{"none", func(int) { r.Commit(rules...) }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			i := 0
+			for b.Loop() {
+				c.do(i)
+				i++
+			}
+		})
+	}
+}
+
+// BenchmarkFunctions adds 100 functions, sets them up and commits one chain of them.
+func BenchmarkFunctions(b *testing.B) {
+	for b.Loop() {
+		b.StopTimer()
+		r := benchRig(b)
+		alice, bob := r.Station("alice"), r.Station("bob")
+		var all []*suite.Function
+		for i := range 100 {
+			all = append(all, r.Links(datapath.Function{Name: fmt.Sprintf("f%d", i), Forwarder: "wire"}, false))
+		}
+		b.StartTimer()
+		for _, fn := range all {
+			r.Plug(fn)
+			if err := r.Switch.SetState(suite.Context(b), fn.Name, datapath.Up, 0); err != nil {
+				b.Fatal(err)
+			}
+		}
+		r.Commit(chainRules(alice, bob, all)...)
+	}
+}
+
+func chainRules(alice, bob *suite.Station, all []*suite.Function) []flow.Rule {
+	var rules []flow.Rule
+	way := func(stage flow.Stage, m flow.Match, ports []flow.Port, to flow.Port) {
+		for _, p := range append(ports, to) {
+			rules = append(rules, flow.Rule{Cookie: uint64(len(rules) + 1), Stage: stage, Match: m, Action: flow.Action{Op: flow.Output, Port: p}})
+			for _, fn := range all {
+				if fn.Ports.In == p {
+					m = flow.Match{InPort: fn.Ports.Out}
+				} else if fn.Ports.Out == p {
+					m = flow.Match{InPort: fn.Ports.In}
+				}
+			}
+			stage = flow.Ingress
+		}
+	}
+	var in, out []flow.Port
+	for i := range all {
+		in = append(in, all[i].Ports.In)
+		out = append(out, all[len(all)-1-i].Ports.Out)
+	}
+	way(flow.Egress, flow.Match{InPort: alice.Port, OutPort: bob.Port}, in, bob.Port)
+	way(flow.Egress, flow.Match{InPort: bob.Port, OutPort: alice.Port}, out, alice.Port)
+	return rules
+}
+
+// BenchmarkChain is ping and one TCP stream through n wires: one iteration is enough.
+func BenchmarkChain(b *testing.B) {
+	for _, n := range []int{0, 1, 9, 100} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			r := benchRig(b)
+			alice, bob := r.Station("alice"), r.Station("bob")
+			var all []*suite.Function
+			for i := range n {
+				all = append(all, r.Wire(fmt.Sprintf("f%d", i)))
+			}
+			if n > 0 {
+				r.Commit(chainRules(alice, bob, all)...)
+			}
+			if err := r.Switch.(*Switch).Settle(context.Background()); err != nil {
+				b.Fatal(err)
+			}
+			for i, st := range []*suite.Station{alice, bob} {
+				run(b, st.NS, fmt.Sprintf("ip addr add 10.9.0.%d/24 dev eth0", i+1))
+			}
+			alice.Close()
+			bob.Close()
+			for _, fn := range all {
+				for _, socket := range fn.Sockets {
+					socket.Close()
+				}
+			}
+			run(b, alice.NS, "ping -c 3 -q -i 0.2 10.9.0.2")
+			for b.Loop() {
+				rtt := run(b, alice.NS, "ping -c 300 -i 0.002 -q 10.9.0.2")
+				run(b, bob.NS, "iperf3 -s -1 -D")
+				gbps := run(b, alice.NS, "for i in 1 2 3 4 5 6 7 8 9; do iperf3 -c 10.9.0.2 -t 2 -f m && exit; done")
+				var min, avg float64
+				if _, err := fmt.Sscanf(rtt[strings.Index(rtt, "= ")+2:], "%f/%f", &min, &avg); err != nil {
+					b.Fatal(err, rtt)
+				}
+				for _, l := range strings.Split(gbps, "\n") {
+					f := strings.Fields(l)
+					if strings.HasSuffix(l, "receiver") && len(f) > 6 {
+						var v float64
+						fmt.Sscan(f[6], &v)
+						b.ReportMetric(v, "Mbit/s")
+					}
+				}
+				b.ReportMetric(avg*1000, "us-ping")
+			}
+		})
+	}
+}
+
+func run(b *testing.B, ns *netns.Space, command string) string {
+	b.Helper()
+	var out []byte
+	err := ns.Do(func() (err error) {
+		out, err = exec.Command("sh", "-c", command).CombinedOutput()
+		return err
+	})
+	if err != nil {
+		b.Fatalf("%s: %v: %s", command, err, out)
+	}
+	return string(out)
+}
