@@ -163,6 +163,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		if now := time.Now(); now.Sub(beat) >= heartbeat {
 			beat = now
+			if _, err := a.Runtime.List(ctx); err != nil { // which also keeps the logs within their bounds
+				a.Log.Warn("list containers", "error", err)
+			}
 			a.report.host(a.hostStatus(now))
 		}
 		again := a.pass(ctx, &wg, existing)
@@ -242,15 +245,15 @@ func (a *Agent) release(ctx context.Context, want state) {
 		}
 		if err := a.removeEndpoint(ctx, name, e); err != nil {
 			a.Log.Warn("remove endpoint", "endpoint", name, "error", err)
-			a.report.endpoint(name, api.EndpointStatus{State: "error", Message: err.Error(), Host: a.Host})
+			a.report.endpoint(name, w.UID, api.EndpointStatus{State: "error", Message: err.Error(), Host: a.Host})
 			continue
 		}
 		delete(a.endpoints, name)
-		a.report.endpoint(name, api.EndpointStatus{State: "deleted", Host: a.Host})
+		a.report.endpoint(name, w.UID, api.EndpointStatus{State: "deleted", Host: a.Host})
 	}
 	for name, w := range want.endpoints { // deleted before it was ever made
 		if w.Deleting != nil && a.endpoints[name] == nil {
-			a.report.endpoint(name, api.EndpointStatus{State: "deleted", Host: a.Host})
+			a.report.endpoint(name, w.UID, api.EndpointStatus{State: "deleted", Host: a.Host})
 		}
 	}
 }

@@ -43,11 +43,11 @@ type attachment struct {
 func (f *function) prepare(ctx context.Context, want api.Function) (image.Image, container.Spec, error) {
 	img, err := f.a.Images.Resolve(want.Spec.Image)
 	if err != nil {
-		return img, container.Spec{}, fmt.Errorf("image %s: %w", want.Spec.Image, err)
+		return img, container.Spec{}, err
 	}
 	rootfs, err := f.a.Images.Mount(ctx, want.Spec.Image)
 	if err != nil {
-		return img, container.Spec{}, fmt.Errorf("image %s: %w", want.Spec.Image, err)
+		return img, container.Spec{}, err
 	}
 	spec, err := f.spec(want, img, rootfs)
 	if err != nil {

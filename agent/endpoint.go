@@ -45,7 +45,7 @@ func (a *Agent) syncEndpoints(ctx context.Context, want state) bool {
 			}
 			a.endpoints[name] = e
 		}
-		a.report.endpoint(name, status)
+		a.report.endpoint(name, w.UID, status)
 	}
 	return ok
 }

@@ -149,11 +149,9 @@ func (f *function) update(change func(v *view)) {
 	before := f.seen
 	change(&f.seen)
 	f.seen.status.Host = f.a.Host
-	after := f.seen
+	after, uid := f.seen, f.want.UID
 	f.mu.Unlock()
-	if after.status != before.status || after.gone != before.gone {
-		f.a.report.function(f.name, after.status)
-	}
+	f.a.report.function(f.name, uid, after.status) // which tells news from old
 	if after.placed != before.placed || after.ports != before.ports || after.wasUp != before.wasUp || after.gone != before.gone || after.status.Healthy != before.status.Healthy {
 		f.a.poke()
 	}

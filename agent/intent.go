@@ -81,9 +81,6 @@ func follow[T named](ctx context.Context, i *intent, r api.Reader[T], kind api.K
 			name, uid, gen, del := o.ID()
 			if old, ok := m[name]; ok {
 				_, u, g, dl := old.ID()
-				if u != uid {
-					report.forget(kind, name)
-				}
 				changed = changed || u != uid || g != gen || dl != del
 			} else {
 				changed = true

@@ -23,12 +23,18 @@ type reporter struct {
 
 	mu      sync.Mutex
 	pending api.StatusReport
-	last    map[string]any // what was last handed over, per object: equal news are none
+	last    map[string]told // what was last handed over, per object: equal news are none
 	lost    int
 }
 
+// told is the last status of one life of an object.
+type told struct {
+	uid    string
+	status any
+}
+
 func newReporter(host string, c *api.Client, log *slog.Logger) *reporter {
-	return &reporter{hostName: host, client: c, log: log, dirty: make(chan struct{}, 1), last: map[string]any{}, pending: empty(host)}
+	return &reporter{hostName: host, client: c, log: log, dirty: make(chan struct{}, 1), last: map[string]told{}, pending: empty(host)}
 }
 
 func empty(host string) api.StatusReport {
@@ -38,15 +44,16 @@ func empty(host string) api.StatusReport {
 	}
 }
 
-// news records a status if it differs from the last one of that object.
-func news[S any](r *reporter, kind api.Kind, name string, s S, into func(*api.StatusReport) map[string]S) {
+// news records a status if it differs from the last one of that object in the life that uid names.
+func news[S any](r *reporter, kind api.Kind, name, uid string, s S, into func(*api.StatusReport) map[string]S) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := string(kind) + "/" + name
-	if old, ok := r.last[key]; ok && reflect.DeepEqual(old, s) {
+	now := told{uid, s}
+	if old, ok := r.last[key]; ok && reflect.DeepEqual(old, now) {
 		return
 	}
-	r.last[key] = s
+	r.last[key] = now
 	into(&r.pending)[name] = s
 	r.kick()
 }
@@ -58,23 +65,23 @@ func (r *reporter) kick() {
 	}
 }
 
-func (r *reporter) endpoint(name string, s api.EndpointStatus) {
-	news(r, api.KindEndpoint, name, s, func(p *api.StatusReport) map[string]api.EndpointStatus { return p.Endpoints })
+func (r *reporter) endpoint(name, uid string, s api.EndpointStatus) {
+	news(r, api.KindEndpoint, name, uid, s, func(p *api.StatusReport) map[string]api.EndpointStatus { return p.Endpoints })
 }
 
-func (r *reporter) function(name string, s api.FunctionStatus) {
-	news(r, api.KindFunction, name, s, func(p *api.StatusReport) map[string]api.FunctionStatus { return p.Functions })
+func (r *reporter) function(name, uid string, s api.FunctionStatus) {
+	news(r, api.KindFunction, name, uid, s, func(p *api.StatusReport) map[string]api.FunctionStatus { return p.Functions })
 }
 
-func (r *reporter) chain(name string, s api.ChainStatus) {
-	news(r, api.KindChain, name, s, func(p *api.StatusReport) map[string]api.ChainStatus { return p.Chains })
+func (r *reporter) chain(name, uid string, s api.ChainStatus) {
+	news(r, api.KindChain, name, uid, s, func(p *api.StatusReport) map[string]api.ChainStatus { return p.Chains })
 }
 
-func (r *reporter) policy(name string, s api.PolicyStatus) {
-	news(r, api.KindPolicy, name, s, func(p *api.StatusReport) map[string]api.PolicyStatus { return p.Policies })
+func (r *reporter) policy(name, uid string, s api.PolicyStatus) {
+	news(r, api.KindPolicy, name, uid, s, func(p *api.StatusReport) map[string]api.PolicyStatus { return p.Policies })
 }
 
-// forget makes the next status of an object news again (its record was deleted or made anew).
+// forget drops what is known of an object whose record is gone.
 func (r *reporter) forget(kind api.Kind, name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -31,7 +31,7 @@ func (a *Agent) syncRules(ctx context.Context, want state) time.Duration {
 	if err != nil {
 		a.Log.Error("commit rules", "error", err)
 		for name, w := range want.policies {
-			a.report.policy(name, api.PolicyStatus{ObservedGeneration: w.Generation, State: "error", Message: err.Error()})
+			a.report.policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: "error", Message: err.Error()})
 		}
 		return retryAfter
 	}
@@ -217,7 +217,7 @@ func (a *Agent) reportChains(want state, views map[string]view, waiting map[stri
 				s.State, s.Message = "degraded", "down: "+strings.Join(down, ", ")
 			}
 		}
-		a.report.chain(name, s)
+		a.report.chain(name, w.UID, s)
 	}
 }
 
@@ -235,6 +235,6 @@ func (a *Agent) reportPolicies(want state, waiting map[string]string, out router
 		case out.Errors[name] != nil:
 			s.State, s.Message = "error", out.Errors[name].Error()
 		}
-		a.report.policy(name, s)
+		a.report.policy(name, w.UID, s)
 	}
 }

@@ -96,8 +96,24 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	return serve(ctx, o, m, ag)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-st.Failed():
+			cancel(errStoreFailed)
+		case <-ctx.Done():
+		}
+	}()
+	err = serve(ctx, o, m, ag)
+	if cause := context.Cause(ctx); errors.Is(cause, errStoreFailed) {
+		err = errors.Join(cause, err)
+	}
+	return err
 }
+
+// errStoreFailed ends the daemon: etcd cannot be opened again in the same process. Traffic goes on; starting again is safe.
+var errStoreFailed = errors.New("the store has stopped (disk full?): free some space and start weir again; traffic goes on meanwhile")
 
 // serve runs manager and agent side by side; the agent ends first, so that its last reports arrive.
 func serve(ctx context.Context, o UpOptions, m *manager.Manager, ag *agent.Agent) error {

@@ -108,6 +108,9 @@ func Create(path string, o Options) error {
 					return err
 				}
 			}
+			if err := bridgePastIPTables(); err != nil {
+				return err
+			}
 		}
 		if err := unix.Mount("/proc/thread-self/ns/net", path, "none", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("bind mount: %w", err)
@@ -196,17 +199,30 @@ func onThread(f func() error) error {
 // disableIPv6 stops IPv6 on one interface ("default", "all": those to come, and all) of the thread's namespace. A kernel
 // without IPv6 has nothing to stop.
 func disableIPv6(conf string) error {
-	path := filepath.Join("/proc/sys/net/ipv6/conf", conf, "disable_ipv6")
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	return setSysctl(filepath.Join("ipv6/conf", conf, "disable_ipv6"), "1")
+}
+
+// bridgePastIPTables lets a bridge in the thread's namespace forward without asking iptables, whatever the host's default is.
+func bridgePastIPTables() error {
+	var errs []error
+	for _, table := range []string{"iptables", "ip6tables", "arptables"} {
+		errs = append(errs, setSysctl("bridge/bridge-nf-call-"+table, "0"))
+	}
+	return errors.Join(errs...)
+}
+
+// setSysctl writes a value under /proc/sys/net in the thread's namespace. What the kernel lacks needs no setting.
+func setSysctl(name, value string) error {
+	f, err := os.OpenFile(filepath.Join("/proc/sys/net", name), os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("silence %s: %w", conf, err)
+		return fmt.Errorf("set sysctl net/%s: %w", name, err)
 	}
 	defer f.Close()
-	if _, err := f.WriteString("1"); err != nil {
-		return fmt.Errorf("silence %s: %w", conf, err)
+	if _, err := f.WriteString(value); err != nil {
+		return fmt.Errorf("set sysctl net/%s: %w", name, err)
 	}
 	return nil
 }
