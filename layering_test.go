@@ -33,6 +33,7 @@ var layers = map[string][]string{
 	"cli":       {"api", "instance", "router"},
 	"catalogue": {"image", "netns"},
 	"e2e":       {"*"},
+	"examples":  {"api"},
 }
 
 // testsOnly is what tests may import besides.
