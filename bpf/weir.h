@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 //go:build ignore
-// What the programs and user space share: the layout of every map. See ../datapath/DESIGN.md.
+// What the programs and user space share: the layout of every map. See ../datapath/ebpf/DESIGN.md.
 #pragma once
 
 #include <linux/types.h>

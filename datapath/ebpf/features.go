@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/datapath"
 )
@@ -76,7 +77,7 @@ func (s *Switch) probe() error {
 		if n.without != "" {
 			continue
 		}
-		if err := n.probe(); errors.Is(err, ebpf.ErrNotSupported) {
+		if err := n.probe(); errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.ENOSYS) {
 			return unsupported(n.name, n.purpose, n.since)
 		}
 	}

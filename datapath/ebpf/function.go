@@ -70,7 +70,7 @@ func (s *Switch) addFunction(f datapath.Function) (*function, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.store.write(file("function", f.Name), fn); err != nil {
+	if err := s.writeIntent(fn, moved); err != nil {
 		return nil, err
 	}
 	if moved { // Down until SetState
@@ -195,7 +195,7 @@ func (s *Switch) newFunctionSlot() (uint16, error) {
 
 // attachFunction puts the programs at a function's ports: outside, and inside for a forwarder of ours.
 func (s *Switch) attachFunction(fn *function, space *netns.Space) error {
-	before := fn.qdiscs()
+	before := fn.written
 	for _, p := range fn.Ports {
 		if err := s.attachOuter(p, false); err != nil {
 			return err
@@ -205,11 +205,29 @@ func (s *Switch) attachFunction(fn *function, space *netns.Space) error {
 		return err
 	}
 	if before != fn.qdiscs() {
+		fn.written = fn.qdiscs()
 		return s.store.write(file("function", fn.F.Name), fn)
 	}
 	return nil
 }
 
+// writeIntent writes a function's file before anything is made. It names the qdiscs that are about to be made, too, so that one write
+// is enough.
+func (s *Switch) writeIntent(fn *function, fresh bool) error {
+	intent := *fn
+	if fresh && s.state.Hook != HookTCX {
+		intent.Ports = nil
+		for _, p := range fn.Ports {
+			q := *p
+			q.Clsact, q.InnerCl = true, fn.F.Forwarder != ""
+			intent.Ports = append(intent.Ports, &q)
+		}
+	}
+	fn.written = intent.qdiscs()
+	return s.store.write(file("function", fn.F.Name), &intent)
+}
+
+// qdiscs that are ours, as the file is to tell.
 func (f *function) qdiscs() (made [4]bool) {
 	for i, p := range f.Ports {
 		made[2*i], made[2*i+1] = p.Clsact, p.InnerCl

@@ -99,6 +99,7 @@ func (s *Switch) loadRecords() error {
 		if _, err := s.store.read(f, fn); err != nil {
 			return err
 		}
+		fn.written = fn.qdiscs()
 		s.fns[fn.F.Name] = fn
 		for _, p := range fn.Ports {
 			if err := know(p); err != nil {

@@ -55,6 +55,8 @@ type function struct {
 	Slot  uint16
 	F     datapath.Function
 	Ports []*port // in, out or tap
+
+	written [4]bool // qdiscs, as the file tells
 }
 
 // ruleSet is a file: rules.0.json or rules.1.json, by the copy in which they are.
