@@ -1,0 +1,97 @@
+package badinput
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/e2e/rig"
+	"weir.dev/weir/netns"
+)
+
+func TestSecondDaemon(t *testing.T) {
+	r, ctx := rig.ForTest(t, rig.Options{})
+	r.MustApply(ctx, t, r.Endpoints()+chain)
+	before := look(ctx, t, r)
+	elsewhere := func(c *exec.Cmd) { c.Args[1] = "--net=" + netns.Path(r.Alice()) }
+	other := "o" + r.Name
+	for _, c := range []struct {
+		name   string
+		change func(*exec.Cmd)
+		args   []string
+		say    []string
+	}{
+		{"same name", nil, nil, []string{"already running (process", "weir status", "another --name and --root"}},
+		{"same name in the background", nil, []string{"--detach"}, []string{"is up already, at /run/weir/" + r.Name}},
+		{"same name, another root", nil, []string{"--root", t.TempDir()}, []string{"already running (process"}},
+		{"same root, another name", nil, []string{"--name", other, "--listen", "none"}, []string{"another instance that uses " + r.Root, "another --root"}},
+		{"same name, another network namespace", elsewhere, nil, []string{"already running (process"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			refused(t, try(ctx, r, c.change, append([]string{"up"}, c.args...)...), conflict, c.say...)
+			if exists("/run/weir/" + other) {
+				t.Error("the refused daemon left its run directory")
+			}
+			same(ctx, t, r, before)
+			flowing(ctx, t, r)
+		})
+	}
+	t.Run("after the first died, from another network namespace", func(t *testing.T) {
+		if err := r.Kill(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, try(ctx, r, elsewhere, "up"), conflict, "lives in another network namespace", "nsenter --net=/run/weir/"+r.Name+"/home-netns weir up")
+		flowing(ctx, t, r)
+		if err := r.Up(ctx); err != nil {
+			t.Fatal(err)
+		}
+		settled(ctx, t, r)
+		same(ctx, t, r, before)
+	})
+	t.Run("down of another name, same root", func(t *testing.T) {
+		refused(t, try(ctx, r, nil, "down", "--name", other), conflict, "another instance that uses "+r.Root)
+		same(ctx, t, r, before)
+	})
+}
+
+// A daemon that hangs or whose files are damaged has to go all the same, and soon.
+func TestDownOfAHangingDaemon(t *testing.T) {
+	r, ctx := rig.ForTest(t, rig.Options{})
+	r.MustApply(ctx, t, r.Endpoints()+chain)
+	run := filepath.Join("/run/weir", r.Name)
+	if err := syscall.Kill(r.PID(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for _, damaged := range []string{"lock", "switch/switch.json", "switch/rules.0.json", "oci/bundles/fw/record.json", "functions/fw/applied.json"} {
+		if !exists(filepath.Join(run, damaged)) {
+			t.Errorf("%s is not there: damage what is", damaged)
+		}
+		write(t, filepath.Join(run, damaged), []byte("{"))
+	}
+	if err := unix.Unmount(filepath.Join(run, "netns", "w1"), unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if err := try(ctx, r, func(c *exec.Cmd) { c.Env = append(c.Env, "PATH=/nonexistent") }, "down"); err != nil { // runc is gone too
+		t.Fatal(err)
+	}
+	t.Logf("down after %s", time.Since(begin).Round(time.Millisecond))
+	if exists(run) {
+		t.Error("the run directory is still there")
+	}
+	if err := os.RemoveAll(run); err != nil {
+		t.Fatal(err)
+	}
+	text, err := r.Run(ctx, "", "ip", "-o", "link")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if links := len(splitLines(text)); links != 1 {
+		t.Errorf("only the loopback should be there:\n%s", text)
+	}
+}
