@@ -184,7 +184,7 @@ func (s *Switch) releaseLink(p *port) error {
 		return fmt.Errorf("interface %s: %w", p.Link, err)
 	}
 	if l.Attrs().MasterIndex == s.bridge {
-		if err := s.nl.LinkSetNoMaster(l); err != nil {
+		if err := s.nl.LinkSetNoMaster(l); err != nil && !gone(err) {
 			return fmt.Errorf("take %s out of %s: %w", p.Link, s.opts.Instance.Bridge(), err)
 		}
 	}
@@ -194,7 +194,7 @@ func (s *Switch) releaseLink(p *port) error {
 		}
 	}
 	if !p.WasUp {
-		if err := s.nl.LinkSetDown(l); err != nil {
+		if err := s.nl.LinkSetDown(l); err != nil && !gone(err) {
 			return fmt.Errorf("set %s down: %w", p.Link, err)
 		}
 	}

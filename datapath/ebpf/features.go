@@ -38,7 +38,7 @@ func needs() []need {
 			func() error { return features.HaveProgramType(ebpf.SchedCLS) }},
 		{"redirect_peer", "the way into functions", "kernel 5.10", "", helper(asm.FnRedirectPeer)},
 		{"clone_redirect", "copies to taps", "kernel 4.2", "", helper(asm.FnCloneRedirect)},
-		{"global functions", "the programs", "kernel 5.12 with CONFIG_DEBUG_INFO_BTF not needed", "", features.HaveBoundedLoops},
+		{"global functions", "the programs", "kernel 5.12", "", features.HaveBoundedLoops},
 		{"LRU hash", "the cache of known flows", "kernel 4.10", "", mapType(ebpf.LRUHash)},
 		{"per-CPU array", "counters", "kernel 4.6", "", mapType(ebpf.PerCPUArray)},
 		{"tcx", "quicker hooks", "kernel 6.6", "tc filters (clsact) are used", haveTCX},

@@ -321,7 +321,9 @@ func (s *Switch) releasePort(p *port) error {
 		}
 	}
 	if !p.WasUp {
-		return s.nl.LinkSetDown(l)
+		if err := s.nl.LinkSetDown(l); err != nil && !gone(err) {
+			return fmt.Errorf("set %s down: %w", p.Link, err)
+		}
 	}
 	return nil
 }
