@@ -109,10 +109,14 @@ func run(t *testing.T, script string) string {
 
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	var out bytes.Buffer
+	out, err := os.Create(filepath.Join(t.TempDir(), "output")) // no pipe: the shell takes everything down even if we are killed
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
 	c := exec.CommandContext(ctx, "unshare", "--mount", "--net", "--propagation", "slave", "bash", "-c", session+script)
 	c.Dir = top
-	c.Stdout, c.Stderr = &out, &out
+	c.Stdout, c.Stderr = out, out
 	c.Env = environment(map[string]string{
 		"PATH": filepath.Dir(bin) + ":" + os.Getenv("PATH") + ":/usr/sbin:/sbin", "TMPDIR": t.TempDir(),
 		"WEIR_NAME": name, "WEIR_IMAGES": images, "NO_COLOR": "1",
@@ -127,10 +131,14 @@ func run(t *testing.T, script string) string {
 		err = errors.Join(ctx.Err(), err)
 	}
 	leftovers(t, name)
-	if err != nil {
-		t.Errorf("%v; the end of what it printed:\n%s", err, tail(out.String(), 40))
+	text, rerr := os.ReadFile(out.Name())
+	if rerr != nil {
+		t.Error(rerr)
 	}
-	return out.String()
+	if err != nil {
+		t.Errorf("%v; the end of what it printed:\n%s", err, tail(string(text), 40))
+	}
+	return string(text)
 }
 
 // environment is ours without any WEIR_ variable, and with these.
