@@ -4,6 +4,6 @@
 set -uo pipefail
 cd "$(dirname "$0")"
 [ "$(id -u)" = 0 ] || { echo "test: the tests need root (network namespaces, BPF, containers): sudo make test" >&2; exit 1; }
-export PATH="$PATH:/usr/sbin:/sbin" WEIR_BIN="$PWD/bin/weir" WEIR_IMAGES="$PWD/bin/images"
+export PATH="$PATH:/usr/sbin:/sbin"
 go build -o bin/summary ./e2e/summary || exit 1
 go test -p 1 -count 1 -timeout 30m -json "$@" ./... 2>&1 | bin/summary
