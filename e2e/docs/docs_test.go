@@ -62,14 +62,11 @@ func TestCommandsOfThePagesDoWhatThePagesSay(t *testing.T) {
 }
 
 // session prepares what a reader has: a machine without Weir's things on it, and weir on the PATH. It is a network namespace and a
-// mount namespace of its own, so that names of network namespaces and of the default instance are free whatever else runs here.
-// The instance has a name of its own behind the default one's paths, since cgroups are the machine's.
+// mount namespace of its own, so that names of network namespaces are free whatever else runs here. The instance has a name of
+// its own, since state directory and cgroups are the machine's; the default one's paths in the page become its paths.
 const session = `
 mount -t tmpfs none /run
-mount -t tmpfs none /var/lib
-mkdir /run/netns /run/weir /var/lib/weir
-ln -s "$WEIR_NAME" /run/weir/0
-ln -s "$WEIR_NAME" /var/lib/weir/0
+mkdir /run/netns
 ip link set lo up
 end() {
 	code=$?
@@ -85,8 +82,8 @@ trap end EXIT
 trap 'exit 143' TERM
 `
 
-// run executes a script from the top of the repository and returns what it printed. Nothing of it is left at the end.
-func run(t *testing.T, script string) string {
+// binary is the program under test.
+func binary(t *testing.T) string {
 	t.Helper()
 	bin := os.Getenv("WEIR_BIN")
 	if bin == "" {
@@ -99,6 +96,13 @@ func run(t *testing.T, script string) string {
 	if _, err := os.Stat(bin); err != nil {
 		t.Fatalf("%v: build it with `make build`", err)
 	}
+	return bin
+}
+
+// run executes a script from the top of the repository and returns what it printed. Nothing of it is left at the end.
+func run(t *testing.T, script string) string {
+	t.Helper()
+	bin := binary(t)
 	images := os.Getenv("WEIR_IMAGES")
 	if images == "" {
 		images = filepath.Join(filepath.Dir(bin), "images")
@@ -107,6 +111,8 @@ func run(t *testing.T, script string) string {
 	_, _ = rand.Read(id[:]) // never fails
 	name := "docs" + hex.EncodeToString(id[:])
 
+	own := strings.NewReplacer("/run/weir/0/", "/run/weir/"+name+"/", "/var/lib/weir/0/", "/var/lib/weir/"+name+"/")
+
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	out, err := os.Create(filepath.Join(t.TempDir(), "output")) // no pipe: the shell takes everything down even if we are killed
@@ -114,7 +120,7 @@ func run(t *testing.T, script string) string {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	c := exec.CommandContext(ctx, "unshare", "--mount", "--net", "--propagation", "slave", "bash", "-c", session+script)
+	c := exec.CommandContext(ctx, "unshare", "--mount", "--net", "--propagation", "slave", "bash", "-c", session+own.Replace(script))
 	c.Dir = top
 	c.Stdout, c.Stderr = out, out
 	c.Env = environment(map[string]string{
@@ -225,6 +231,23 @@ func replace(path string, b Block, text string) error {
 	}
 	head := "<!-- file: " + b.File + " -->\n```" + b.Language + "\n"
 	return os.WriteFile(path, []byte(strings.Replace(string(raw), head+b.Text, head+text, 1)), 0o644)
+}
+
+// What README.md shows as a file to apply is one.
+func TestFilesToApplyAreAccepted(t *testing.T) {
+	bin := binary(t)
+	for _, p := range pages(t) {
+		for _, b := range p.Blocks {
+			if b.Language != "yaml" || !strings.HasPrefix(b.Text, "endpoints:") {
+				continue
+			}
+			c := exec.Command(bin, "check", "-f", "-")
+			c.Stdin = strings.NewReader(b.Text)
+			if out, err := c.CombinedOutput(); err != nil {
+				t.Errorf("%s:%d: %v\n%s", p.Path, b.Line, err, out)
+			}
+		}
+	}
 }
 
 func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
