@@ -132,8 +132,14 @@ const marker = "weir-store-1"
 // over which etcd would wait for ever.
 func (e *embedded) inspect() error {
 	logs, err := filepath.Glob(filepath.Join(e.dir, "member", "wal", "*.wal"))
-	if err != nil || len(logs) > 0 {
+	if err != nil {
 		return err
+	}
+	if len(logs) > 0 {
+		if err := checkTree(filepath.Join(e.dir, "member", "snap", "db")); err != nil {
+			return e.explain(err)
+		}
+		return nil
 	}
 	if _, err := os.Stat(filepath.Join(e.dir, marker)); err == nil {
 		return e.explain(fmt.Errorf("no log in %s", filepath.Join(e.dir, "member", "wal")))
