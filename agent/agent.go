@@ -139,6 +139,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.begun = time.Now()
 	if err := a.loadInForce(); err != nil {
 		a.Log.Error("read what was in force", "error", err)
+		if err := a.assumeInForce(); err != nil {
+			a.Log.Warn("write what is in force", "error", err)
+		}
 	}
 	a.sweep(ctx, existing)
 

@@ -34,7 +34,7 @@ func (a *Agent) loadInForce() error {
 		err = json.Unmarshal(b, &f)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w (policies come into force when their functions are ready)", a.inForceFile(), err)
+		return fmt.Errorf("%s: %w (what is wanted now is taken for it)", a.inForceFile(), err)
 	}
 	for name, c := range f.Chains {
 		a.chains[name] = c
@@ -43,6 +43,22 @@ func (a *Agent) loadInForce() error {
 		a.policies[name] = p
 	}
 	return nil
+}
+
+// assumeInForce takes the intent for what was in force: better to hold traffic up than to let it past a function.
+func (a *Agent) assumeInForce() error {
+	want := a.intent.snapshot()
+	for name, c := range want.chains {
+		if c.Deleting == nil {
+			a.chains[name] = c.Spec
+		}
+	}
+	for name, p := range want.policies {
+		if _, ok := a.chains[p.Spec.Chain]; ok && p.Deleting == nil {
+			a.policies[name] = p.Spec
+		}
+	}
+	return a.saveInForce()
 }
 
 func (a *Agent) saveInForce() error {
