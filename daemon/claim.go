@@ -81,6 +81,9 @@ func (c *claim) lock(i instance.Instance, dir string, mode os.FileMode) error {
 	c.files = append(c.files, f)
 	c.made = append(c.made, made...)
 	if err := errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid())+"\n")); err != nil {
+		if errors.Is(err, unix.ENOSPC) {
+			return fmt.Errorf("lock instance %s: %w: free some space and try again, or choose another --root", i.Name, err)
+		}
 		return fmt.Errorf("lock instance %s: %w", i.Name, err)
 	}
 	return nil
