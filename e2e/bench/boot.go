@@ -40,7 +40,10 @@ func (b *bench) boot() error {
 			if err != nil {
 				return err
 			}
-			time.Sleep(3 * time.Second) // let the start settle
+			if err := w.settle(b); err != nil {
+				return err
+			}
+			time.Sleep(12 * time.Second) // a heartbeat and the last reports
 			m, err := residentMB(pid)
 			if err != nil {
 				return err

@@ -59,6 +59,9 @@ func (b *bench) packets() error {
 			if _, err := w.wires(n); err != nil {
 				return err
 			}
+			if err := w.settle(b); err != nil {
+				return err
+			}
 			p, err := newBridges(b.ctx, w.Rig, n)
 			if err != nil {
 				return err
