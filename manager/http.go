@@ -239,8 +239,11 @@ func readRaw(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	c := http.NewResponseController(w)
 	_ = c.SetReadDeadline(time.Now().Add(bodyTimeout)) // not possible on every kind of connection
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	_ = c.SetReadDeadline(time.Time{})
 	var large *http.MaxBytesError
+	if errors.As(err, &large) { // who still writes when the connection closes does not get to read the answer
+		_, _ = io.CopyN(io.Discard, r.Body, maxBody)
+	}
+	_ = c.SetReadDeadline(time.Time{})
 	if errors.As(err, &large) {
 		return nil, api.Refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d MiB: apply in smaller parts", maxBody>>20))
 	}
