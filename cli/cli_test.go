@@ -94,6 +94,12 @@ func TestEveryFlagNamesItsEnvironmentVariable(t *testing.T) {
 
 // Every flag of every command really is set by its variable, and the command line wins.
 func TestEveryFlagIsSetByItsEnvironmentVariable(t *testing.T) {
+	for _, e := range os.Environ() { // those of who runs the tests
+		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "WEIR_") {
+			t.Setenv(name, "") // put back at the end
+			os.Unsetenv(name)
+		}
+	}
 	samples := map[string]string{"bool": "true", "string": "x", "int": "7", "duration": "7s", "stringArray": "a,b"}
 	special := map[string]string{"output": "json", "name": "abc", "url": ""}
 	var paths [][]string
