@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/datapath"
@@ -34,7 +35,7 @@ func (a *Agent) CheckEndpoint(ctx context.Context, name string, d api.Document) 
 		return problem("interface", err)
 	}
 	owner := "not by Weir"
-	if kind, other := objectOf(l.Alias, a.Instance); kind == "endpoint" {
+	if kind, other := objectOf(strings.TrimPrefix(l.Alias, a.Instance.Alias(""))); kind == "endpoint" {
 		spec, stays := d.Endpoints[other]
 		if other == name || !stays || spec.Interface != s.Interface { // ours, or about to go
 			return nil

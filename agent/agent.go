@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,6 +61,7 @@ const (
 	probeAgain    = 100 * time.Millisecond // after a lost probe
 	probeLimit    = 3                      // lost probes in a row until a function counts as down
 	unhealthyFor  = 5 * time.Second        // then it is restarted
+	settleFor     = 100 * time.Millisecond // a process that no probe can check must live so long to count as up
 	stopGrace     = 3 * time.Second
 	backoffFirst  = 250 * time.Millisecond
 	backoffMax    = 30 * time.Second
@@ -130,9 +132,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wg.Go(func() { a.report.run(ctx) })
-	wg.Go(func() { a.intent.follow(ctx, a.API, a.report, a.Log) })
+	failed := make(chan error, 1)
+	wg.Go(func() {
+		if err := a.intent.follow(ctx, a.API, a.report, a.Log); err != nil {
+			failed <- err
+		}
+	})
 	select {
 	case <-a.intent.complete:
+	case err := <-failed:
+		return err
 	case <-ctx.Done():
 		return nil
 	}
@@ -152,6 +161,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case err := <-failed:
+			return err
 		case <-timer.C:
 		case <-a.wake:
 			select {
@@ -182,7 +193,7 @@ func (a *Agent) pass(ctx context.Context, wg *sync.WaitGroup, existing map[strin
 	want := a.intent.snapshot()
 	again := resync
 	a.syncFunctions(ctx, wg, want, existing)
-	if a.holds(time.Now()) {
+	if a.holds(want, time.Now()) {
 		return holdFor
 	}
 	if !a.syncEndpoints(ctx, want) {
@@ -199,24 +210,26 @@ func (a *Agent) pass(ctx context.Context, wg *sync.WaitGroup, existing map[strin
 func (a *Agent) syncFunctions(ctx context.Context, wg *sync.WaitGroup, want state, existing map[string]container.Status) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	for name, f := range a.functions {
+		if w, ok := want.functions[name]; ok && w.UID == f.uid {
+			continue
+		}
+		f.forget() // its record is gone: nothing of it may stay
+		if f.ended.Load() {
+			delete(a.functions, name)
+		}
+	}
 	for name, w := range want.functions {
 		f := a.functions[name]
 		if f == nil {
-			f = newFunction(a, name, existing)
+			f = newFunction(a, name, w.UID, existing)
 			a.functions[name] = f
 			f.set(w)
 			wg.Go(func() { f.run(ctx) })
 			continue
 		}
-		f.set(w)
-	}
-	for name, f := range a.functions {
-		if _, ok := want.functions[name]; ok {
-			continue
-		}
-		f.forget() // its record is gone: nothing of it may stay
-		if f.view().gone {
-			delete(a.functions, name)
+		if f.uid == w.UID { // else its former life has to end first
+			f.set(w)
 		}
 	}
 }
@@ -233,7 +246,7 @@ func (a *Agent) release(ctx context.Context, want state) {
 	defer a.mu.Unlock()
 	for name, f := range a.functions {
 		w, ok := want.functions[name]
-		if ok && w.Deleting == nil {
+		if ok && w.UID == f.uid && w.Deleting == nil {
 			continue
 		}
 		p := f.view().ports
@@ -254,10 +267,15 @@ func (a *Agent) release(ctx context.Context, want state) {
 		delete(a.endpoints, name)
 		a.report.endpoint(name, w.UID, api.EndpointStatus{State: "deleted", Host: a.Host})
 	}
-	for name, w := range want.endpoints { // deleted before it was ever made
-		if w.Deleting != nil && a.endpoints[name] == nil {
-			a.report.endpoint(name, w.UID, api.EndpointStatus{State: "deleted", Host: a.Host})
+	for name, w := range want.endpoints { // being deleted when an earlier agent ended, or never made
+		if w.Deleting == nil || a.endpoints[name] != nil || a.report.knows(api.KindEndpoint, name, w.UID) {
+			continue
 		}
+		s := api.EndpointStatus{State: "deleted", Host: a.Host}
+		if err := a.removeEndpoint(ctx, name, &endpoint{made: w.Spec.Netns != ""}); err != nil {
+			s.State, s.Message = "error", err.Error()
+		}
+		a.report.endpoint(name, w.UID, s)
 	}
 }
 
@@ -279,18 +297,23 @@ func (a *Agent) sweep(ctx context.Context, existing map[string]container.Status)
 		a.Log.Warn("list links", "error", err)
 	}
 	orphans := map[string]bool{}
-	for _, l := range links {
-		object, name := objectOf(l.Alias, a.Instance)
-		switch object {
-		case "function":
-			if _, ok := want.functions[name]; !ok {
-				orphans["function/"+name] = true
-			}
-		case "endpoint":
-			if _, ok := want.endpoints[name]; !ok {
-				orphans["endpoint/"+name] = true
-			}
+	judge := func(object string) { // "function/fw/in"
+		kind, name := objectOf(object)
+		_, function := want.functions[name]
+		_, endpoint := want.endpoints[name]
+		if kind == "function" && !function || kind == "endpoint" && !endpoint {
+			orphans[kind+"/"+name] = true
 		}
+	}
+	for _, l := range links {
+		judge(strings.TrimPrefix(l.Alias, a.Instance.Alias("")))
+	}
+	ports, _, err := a.Switch.Status(ctx)
+	if err != nil {
+		a.Log.Warn("list ports", "error", err)
+	}
+	for _, p := range ports { // interfaces that Weir only took carry no mark
+		judge(p.Name)
 	}
 	for object := range orphans {
 		a.Log.Info("remove orphan", "object", object)

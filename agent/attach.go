@@ -107,6 +107,7 @@ func (f *function) writeConfig(want api.Function) error {
 	if err != nil {
 		return fmt.Errorf("config of function %s: %w", f.name, err)
 	}
+	f.serveEvents()
 	path := f.path("etc", "config.json")
 	if old, err := os.ReadFile(path); err == nil && string(old) == string(b) {
 		return nil
@@ -120,7 +121,7 @@ func (f *function) writeConfig(want api.Function) error {
 // attach makes the namespace and the links and gives them to the switch. The links survive restarts of the container.
 func (f *function) attach(ctx context.Context, want api.Function, img image.Image) error {
 	next := attachment{tap: img.Contract.Tap, speaks: img.Contract.Speaks, forwarder: img.Contract.Forwarder, onFail: want.Spec.OnFail, done: true}
-	if f.attached == next && netns.Exists(f.netns()) {
+	if f.attached == next && f.crashes < 2 && netns.Exists(f.netns()) { // a function that keeps crashing may have lost its links
 		return nil
 	}
 	if f.attached.done && f.attached.tap != next.tap { // another kind of function under the same name: other ports
@@ -191,6 +192,7 @@ func (f *function) link(host, inside *netns.Space, name string, index int) (stri
 
 // detach removes ports, links, namespace and directories.
 func (f *function) detach(ctx context.Context) error {
+	f.stopEvents()
 	err := errors.Join(
 		f.a.Switch.Remove(ctx, "function/"+f.name),
 		f.a.deleteLinks("function/"+f.name),

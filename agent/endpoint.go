@@ -11,7 +11,6 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/flow"
-	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
 )
 
@@ -135,15 +134,9 @@ func (a *Agent) deleteLink(name string) error {
 	return host.Delete(name)
 }
 
-// objectOf splits a mark such as weir:0:function/fw/in into its kind and name.
-func objectOf(alias string, i instance.Instance) (kind, name string) {
-	rest, ok := strings.CutPrefix(alias, i.Alias(""))
-	if !ok {
-		return "", ""
-	}
-	parts := strings.Split(rest, "/")
-	if len(parts) < 2 {
-		return "", ""
-	}
-	return parts[0], parts[1]
+// objectOf splits an object such as "function/fw/in" into its kind and name.
+func objectOf(object string) (kind, name string) {
+	kind, rest, _ := strings.Cut(object, "/")
+	name, _, _ = strings.Cut(rest, "/")
+	return kind, name
 }

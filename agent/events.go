@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -26,26 +25,31 @@ func (f *function) event(s api.Severity, reason, message string, outage time.Dur
 }
 
 // serveEvents listens where the container finds /run/weir/events.sock: HTTP POST of one JSON object {severity, reason, message}.
-// It returns what ends the service; a socket that cannot be made is logged, since a function works without.
-func (f *function) serveEvents(ctx context.Context) (stop func()) {
-	path := f.path("run", "events.sock")
-	if err := os.MkdirAll(f.path("run"), 0o755); err != nil {
-		f.a.Log.Warn("event socket", "function", f.name, "error", err)
-		return func() {}
+// Listening already: nothing to do. A socket that cannot be made is logged, since a function works without.
+func (f *function) serveEvents() {
+	if f.events != nil {
+		return
 	}
+	path := f.path("run", "events.sock")
 	_ = os.Remove(path) // of an earlier agent
-	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	l, err := net.Listen("unix", path)
 	if err != nil {
 		f.a.Log.Warn("event socket", "function", f.name, "error", err)
-		return func() {}
+		return
 	}
 	_ = os.Chmod(path, 0o666) // the function may run as any user of its container
-	srv := &http.Server{
+	f.events = &http.Server{
 		Handler: f.eventHandler(), ReadHeaderTimeout: time.Second, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second,
 		IdleTimeout: time.Second, MaxHeaderBytes: 4 << 10,
 	}
-	go func() { _ = srv.Serve(l) }() // ends with Close
-	return func() { _ = srv.Close() }
+	go func(s *http.Server) { _ = s.Serve(l) }(f.events) // ends with Close
+}
+
+func (f *function) stopEvents() {
+	if f.events != nil {
+		_ = f.events.Close()
+		f.events = nil
+	}
 }
 
 func (f *function) eventHandler() http.Handler {

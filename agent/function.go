@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir.dev/weir/api"
@@ -21,10 +23,13 @@ import (
 )
 
 // function is one network function on this host and the goroutine that looks after it.
+// It lives as long as one life (UID) of the record; another function of the same name waits for its end.
 type function struct {
-	a    *Agent
-	name string
-	wake chan struct{}
+	a     *Agent
+	name  string
+	uid   string
+	wake  chan struct{}
+	ended atomic.Bool // the goroutine has taken everything down and is gone
 
 	mu       sync.Mutex
 	want     api.Function
@@ -39,7 +44,8 @@ type function struct {
 	exits     chan container.Status
 	ready     prepared
 	attached  attachment
-	alive     bool // the data plane was told Up
+	events    *http.Server // nil: not listening
+	alive     bool         // the data plane was told Up
 	crashes   int
 	notBefore time.Time // of the next start
 	started   time.Time
@@ -65,7 +71,6 @@ type view struct {
 	tap    bool
 	onFail api.OnFail
 	wasUp  bool // it was up since its ports exist
-	gone   bool
 }
 
 // applied is what the running container was made from; it outlives the agent in the function's run directory.
@@ -76,8 +81,8 @@ type applied struct {
 	Digest   string `json:"digest"`
 }
 
-func newFunction(a *Agent, name string, existing map[string]container.Status) *function {
-	f := &function{a: a, name: name, wake: make(chan struct{}, 1), exits: make(chan container.Status, 1)}
+func newFunction(a *Agent, name, uid string, existing map[string]container.Status) *function {
+	f := &function{a: a, name: name, uid: uid, wake: make(chan struct{}, 1), exits: make(chan container.Status, 1)}
 	if c, ok := existing[name]; ok {
 		f.have = c.State
 		f.seen.status.PID = c.PID
@@ -105,12 +110,9 @@ func (f *function) poke() {
 // set says what is wanted now.
 func (f *function) set(w api.Function) {
 	f.mu.Lock()
-	changed := f.want.Generation != w.Generation || f.want.UID != w.UID || (f.want.Deleting == nil) != (w.Deleting == nil) || f.forgot
-	f.want, f.forgot = w, false
+	changed := f.want.Generation != w.Generation || (f.want.Deleting == nil) != (w.Deleting == nil)
+	f.want = w
 	f.seen.onFail = w.Spec.OnFail
-	if w.Deleting == nil {
-		f.released = false
-	}
 	f.mu.Unlock()
 	if changed {
 		f.poke()
@@ -152,15 +154,14 @@ func (f *function) update(change func(v *view)) {
 	after, uid := f.seen, f.want.UID
 	f.mu.Unlock()
 	f.a.report.function(f.name, uid, after.status) // which tells news from old
-	if after.placed != before.placed || after.ports != before.ports || after.wasUp != before.wasUp || after.gone != before.gone || after.status.Healthy != before.status.Healthy {
+	if after.placed != before.placed || after.ports != before.ports || after.wasUp != before.wasUp || after.status.Healthy != before.status.Healthy {
 		f.a.poke()
 	}
 }
 
 // run looks after the function until it is gone or ctx ends; then everything stays as it is.
 func (f *function) run(ctx context.Context) {
-	events := f.serveEvents(ctx)
-	defer events()
+	defer f.stopEvents()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -169,7 +170,7 @@ func (f *function) run(ctx context.Context) {
 			return
 		case <-f.wake:
 		case c := <-f.exits:
-			f.ended(ctx, c)
+			f.exited(ctx, c)
 		case <-timer.C:
 		}
 		if ctx.Err() != nil {
@@ -178,34 +179,34 @@ func (f *function) run(ctx context.Context) {
 		f.mu.Lock()
 		want, forgot, released := f.want, f.forgot, f.released
 		f.mu.Unlock()
-		if forgot || want.Deleting != nil {
-			if !released {
-				timer.Reset(resync)
-				continue
-			}
-			if err := f.remove(ctx); err != nil {
-				f.fail(want, err)
-				timer.Reset(retryAfter)
-				continue
-			}
-			f.update(func(v *view) {
-				v.gone, v.placed, v.ports = true, false, datapath.Ports{}
-				v.status = api.FunctionStatus{State: api.FunctionDeleted, ObservedGeneration: want.Generation}
-			})
-			if forgot {
+		if !forgot && want.Deleting == nil {
+			wait, err := f.step(ctx, want)
+			if ctx.Err() != nil {
 				return
 			}
-			timer.Reset(resync) // until the record goes, or the function is wanted again
+			if err != nil {
+				f.fail(want, err)
+			}
+			timer.Reset(wait)
 			continue
 		}
-		wait, err := f.step(ctx, want)
-		if ctx.Err() != nil {
-			return
+		if !released { // rules still lead to it
+			timer.Reset(resync)
+			continue
 		}
-		if err != nil {
+		if err := f.remove(ctx); err != nil {
 			f.fail(want, err)
+			timer.Reset(retryAfter)
+			continue
 		}
-		timer.Reset(wait)
+		f.update(func(v *view) {
+			v.placed, v.ports = false, datapath.Ports{}
+			v.status = api.FunctionStatus{State: api.FunctionDeleted, ObservedGeneration: want.Generation}
+		})
+		f.stopEvents()
+		f.ended.Store(true)
+		f.a.poke() // a successor may be waiting
+		return
 	}
 }
 
@@ -215,15 +216,15 @@ func (f *function) fail(want api.Function, err error) {
 		if v.status.State == "" || v.status.State == api.FunctionPending || f.have == "" {
 			v.status.State = api.FunctionFailed
 		}
-		v.status.Message, v.status.ObservedGeneration = err.Error(), want.Generation
+		v.status.Message = err.Error()
+		if f.have == "" { // else the former generation runs on
+			v.status.ObservedGeneration = want.Generation
+		}
 	})
 }
 
 // step brings the function to the wanted state, or says why not and when to try again.
 func (f *function) step(ctx context.Context, want api.Function) (time.Duration, error) {
-	if f.seen.gone { // deleted, then wanted again under the same name
-		f.update(func(v *view) { *v = view{} })
-	}
 	if p := f.ready; f.have != container.Running || p.uid != want.UID || p.generation != want.Generation {
 		img, spec, err := f.prepare(ctx, want)
 		if err != nil {
@@ -237,7 +238,7 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 	if desired == "" {
 		desired = api.FunctionStarted
 	}
-	stale := f.have != "" && (f.applied.Hash != hash || f.applied.Restart != want.Spec.Restart)
+	stale := (f.have == container.Running || f.have == container.Created) && (f.applied.Hash != hash || f.applied.Restart != want.Spec.Restart)
 	switch {
 	case desired == api.FunctionStopped && f.have != "" && f.have != container.Stopped,
 		desired == api.FunctionCreated && f.have == container.Running,
@@ -297,7 +298,7 @@ func (f *function) make(ctx context.Context, want api.Function, spec container.S
 		return err
 	}
 	defer f.free()
-	if f.have != "" {
+	if f.have == container.Running || f.have == container.Created { // one that has ended gives way and leaves its log
 		if err := f.a.Runtime.Delete(ctx, f.name); err != nil {
 			return err
 		}
@@ -327,6 +328,7 @@ func (f *function) start(ctx context.Context) error {
 		return err
 	}
 	f.have, f.started = container.Running, time.Now()
+	f.await(ctx)
 	return f.readPID(ctx)
 }
 
@@ -367,8 +369,8 @@ func (f *function) await(ctx context.Context) {
 	}()
 }
 
-// ended handles the container's end, wanted or not.
-func (f *function) ended(ctx context.Context, c container.Status) {
+// exited handles the container's end, wanted or not.
+func (f *function) exited(ctx context.Context, c container.Status) {
 	f.waiting = false
 	if f.have == "" || f.have == container.Stopped { // we stopped it
 		return
@@ -391,10 +393,11 @@ func (f *function) ended(ctx context.Context, c container.Status) {
 	if c.ExitCode >= 0 {
 		text = fmt.Sprintf("process ended with exit code %d", c.ExitCode)
 	}
+	words := f.lastWords(ctx)
 	f.update(func(v *view) {
 		v.status.State, v.status.Healthy, v.status.PID = api.FunctionFailed, false, 0
 		v.status.LastExit, v.status.Restarts = text, f.applied.Restarts
-		v.status.Message = text + f.lastWords(ctx) + ", restarting"
+		v.status.Message = text + words + ", restarting"
 	})
 	f.event(api.Warning, "FunctionDied", text+"; "+f.consequence(), 0)
 }
@@ -438,25 +441,21 @@ func backoffFor(crashes int) time.Duration {
 	return min(backoffFirst<<min(max(crashes-1, 0), 10), backoffMax)
 }
 
-// halt stops and removes the container; the ports stay.
+// halt ends the container; the ports stay, and so does its log.
 func (f *function) halt(ctx context.Context, why string) error {
 	f.down(ctx)
 	was := f.have
-	f.have = container.Stopped
+	f.have = container.Stopped // its end is no crash
 	if err := f.slot(ctx); err != nil {
 		return err
 	}
 	defer f.free()
-	if was == container.Running {
+	if was == container.Running || was == container.Created {
 		if err := f.a.Runtime.Stop(ctx, f.name, stopGrace); err != nil {
 			f.have = was
 			return err
 		}
 	}
-	if err := f.a.Runtime.Delete(ctx, f.name); err != nil {
-		return err
-	}
-	f.have = ""
 	f.update(func(v *view) { v.status.PID, v.status.Healthy, v.status.Message = 0, false, why })
 	return f.awaited(ctx)
 }
@@ -510,6 +509,9 @@ func (f *function) up(ctx context.Context, want api.Function, img image.Image) e
 // watchHealth decides by process and probe whether the function is up, and when to look again.
 func (f *function) watchHealth(ctx context.Context, want api.Function, img image.Image) (time.Duration, error) {
 	if !probes(img) {
+		if young := settleFor - time.Since(f.started); !f.alive && young > 0 { // it may end at once
+			return young, nil
+		}
 		if !f.alive {
 			if err := f.up(ctx, want, img); err != nil {
 				return retryAfter, err

@@ -66,34 +66,29 @@ func (a *Agent) saveInForce() error {
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(a.Instance.Root, "inforce.json.")
+	f, err := os.OpenFile(a.inForceFile()+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) // gone already if all went well
-	if _, err := tmp.Write(b); err != nil {
-		return errors.Join(err, tmp.Close())
+	if _, err := f.Write(b); err != nil {
+		return errors.Join(err, f.Close())
 	}
-	if err := errors.Join(tmp.Sync(), tmp.Close()); err != nil {
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(tmp.Name(), a.inForceFile())
+	return os.Rename(f.Name(), a.inForceFile())
 }
 
 // holds reports whether endpoints and rules have to wait: a function of what was in force has no ports yet. Until then the
-// kernel goes on with the rules it has; after a reboot, no endpoint is up without its rules.
-func (a *Agent) holds(now time.Time) bool {
+// kernel goes on with the rules it has; after a reboot, endpoints come up just before their rules, not long before.
+func (a *Agent) holds(want state, now time.Time) bool {
 	if a.held {
 		return false
 	}
 	views := a.views()
 	for _, c := range a.chains {
-		hops, err := api.ParsePath(c.Path)
-		if err != nil {
-			continue
-		}
-		for _, h := range hops {
-			if !views[h.Function].placed && now.Sub(a.begun) < holdFor {
+		for _, f := range functionsOf(c) {
+			if _, wanted := want.functions[f]; wanted && !views[f].placed && now.Sub(a.begun) < holdFor {
 				return true
 			}
 		}

@@ -2,9 +2,12 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 
 	"weir.dev/weir/api"
 )
@@ -41,29 +44,41 @@ func (i *intent) snapshot() state {
 	}
 }
 
-// follow keeps the intent current until ctx ends.
-func (i *intent) follow(ctx context.Context, c *api.Client, report *reporter, log *slog.Logger) {
-	var wg, listed sync.WaitGroup
-	listed.Add(4)
-	wg.Go(func() {
-		follow(ctx, i, c.Endpoints().Reader, api.KindEndpoint, func(s *state) map[string]api.Endpoint { return s.endpoints }, listed.Done, report, log)
-	})
-	wg.Go(func() {
-		follow(ctx, i, c.Functions().Reader, api.KindFunction, func(s *state) map[string]api.Function { return s.functions }, listed.Done, report, log)
-	})
-	wg.Go(func() {
-		follow(ctx, i, c.Chains().Reader, api.KindChain, func(s *state) map[string]api.Chain { return s.chains }, listed.Done, report, log)
-	})
-	wg.Go(func() {
-		follow(ctx, i, c.Policies().Reader, api.KindPolicy, func(s *state) map[string]api.Policy { return s.policies }, listed.Done, report, log)
-	})
-	wg.Go(func() {
-		listed.Wait()
-		if ctx.Err() == nil {
+// follow keeps the intent current until ctx ends. A watch that the manager refuses for good is an error: an agent that
+// hears nothing must not act as if nothing were wanted.
+func (i *intent) follow(ctx context.Context, c *api.Client, report *reporter, log *slog.Logger) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	errs := make([]error, 4)
+	var left atomic.Int32
+	left.Store(int32(len(errs)))
+	listed := func() {
+		if left.Add(-1) == 0 {
 			close(i.complete)
 		}
+	}
+	run := func(n int, f func() error) {
+		wg.Go(func() {
+			if errs[n] = f(); errs[n] != nil {
+				cancel()
+			}
+		})
+	}
+	run(0, func() error {
+		return follow(ctx, i, c.Endpoints().Reader, api.KindEndpoint, func(s *state) map[string]api.Endpoint { return s.endpoints }, listed, report, log)
+	})
+	run(1, func() error {
+		return follow(ctx, i, c.Functions().Reader, api.KindFunction, func(s *state) map[string]api.Function { return s.functions }, listed, report, log)
+	})
+	run(2, func() error {
+		return follow(ctx, i, c.Chains().Reader, api.KindChain, func(s *state) map[string]api.Chain { return s.chains }, listed, report, log)
+	})
+	run(3, func() error {
+		return follow(ctx, i, c.Policies().Reader, api.KindPolicy, func(s *state) map[string]api.Policy { return s.policies }, listed, report, log)
 	})
 	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // named is what every noun has.
@@ -71,9 +86,9 @@ type named interface {
 	ID() (name, uid string, generation int64, deleting bool)
 }
 
-func follow[T named](ctx context.Context, i *intent, r api.Reader[T], kind api.Kind, in func(*state) map[string]T, listed func(), report *reporter, log *slog.Logger) {
+func follow[T named](ctx context.Context, i *intent, r api.Reader[T], kind api.Kind, in func(*state) map[string]T, listed func(), report *reporter, log *slog.Logger) error {
 	first := sync.OnceFunc(listed)
-	defer first()
+	var last error
 	for d := range r.Watch(ctx, 0, api.ListOptions{}) {
 		i.mu.Lock()
 		m, changed := in(&i.now), false
@@ -111,6 +126,7 @@ func follow[T named](ctx context.Context, i *intent, r api.Reader[T], kind api.K
 			name, _, _, _ := d.Object.ID()
 			gone(name)
 		case api.DeltaError:
+			last = d.Err
 			log.Warn("watch", "kind", kind, "error", d.Err)
 		}
 		i.mu.Unlock()
@@ -121,4 +137,8 @@ func follow[T named](ctx context.Context, i *intent, r api.Reader[T], kind api.K
 			i.poke()
 		}
 	}
+	if ctx.Err() == nil {
+		return fmt.Errorf("watch %s: ended: %w", kind.Plural(), last)
+	}
+	return nil
 }

@@ -2,9 +2,11 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,7 +14,7 @@ import (
 )
 
 // maxEvents bounds what waits while the manager is away; the oldest go first.
-const maxEvents = 1000
+const maxEvents = 999 // and one that says how many went: the manager takes 1000
 
 // reporter sends status to the manager: the latest per object, many in one request, again until it arrives.
 type reporter struct {
@@ -56,6 +58,14 @@ func news[S any](r *reporter, kind api.Kind, name, uid string, s S, into func(*a
 	r.last[key] = now
 	into(&r.pending)[name] = s
 	r.kick()
+}
+
+// knows reports whether this life of an object has a status already.
+func (r *reporter) knows(kind api.Kind, name, uid string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t, ok := r.last[string(kind)+"/"+name]
+	return ok && t.uid == uid
 }
 
 func (r *reporter) kick() {
@@ -110,45 +120,63 @@ func (r *reporter) event(e api.Event) {
 	r.kick()
 }
 
-// run sends until ctx ends.
+// run sends until ctx ends, then once more what is left.
 func (r *reporter) run(ctx context.Context) {
 	wait := time.Duration(0)
 	for {
 		select {
 		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			if err := r.send(last); err != nil {
+				r.log.Warn("report status at the end", "error", err)
+			}
 			return
 		case <-r.dirty:
 		}
 		select { // gather what comes together
 		case <-time.After(max(wait, 10*time.Millisecond)):
 		case <-ctx.Done():
-			return
 		}
-		r.mu.Lock()
-		batch := r.pending
-		r.pending = empty(r.hostName)
-		if r.lost > 0 {
-			batch.Events = append(batch.Events, api.Event{
-				Time: time.Now(), Severity: api.Warning, Reason: "EventsLost", Host: r.hostName,
-				Message: fmt.Sprintf("%d events were dropped while the manager could not be reached", r.lost),
-			})
-		}
-		lost := r.lost
-		r.lost = 0
-		r.mu.Unlock()
-		if err := r.client.Report(ctx, batch); err != nil {
-			if ctx.Err() != nil {
-				return
-			}
+		err := r.send(ctx)
+		switch {
+		case err == nil:
+			wait = 0
+		case ctx.Err() == nil:
 			if wait == 0 {
 				r.log.Warn("report status", "error", err)
 			}
 			wait = min(max(2*wait, 100*time.Millisecond), 5*time.Second)
-			r.giveBack(batch, lost)
-			continue
 		}
-		wait = 0
 	}
+}
+
+// send hands over everything that is pending; what does not arrive is pending again, unless the manager can never take it.
+func (r *reporter) send(ctx context.Context) error {
+	r.mu.Lock()
+	batch, lost := r.pending, r.lost
+	r.pending, r.lost = empty(r.hostName), 0
+	r.mu.Unlock()
+	if batch.HostState == nil && len(batch.Endpoints)+len(batch.Functions)+len(batch.Chains)+len(batch.Policies)+len(batch.Events)+lost == 0 {
+		return nil
+	}
+	sent := batch
+	if lost > 0 {
+		sent.Events = append(slices.Clone(batch.Events), api.Event{
+			Time: time.Now(), Severity: api.Warning, Reason: "EventsLost", Host: r.hostName,
+			Message: fmt.Sprintf("%d events were dropped while the manager could not be reached", lost),
+		})
+	}
+	err := r.client.Report(ctx, sent)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, api.ErrBadRequest) || errors.Is(err, api.ErrInvalid) || errors.Is(err, api.ErrTooLarge) {
+		lost += len(batch.Events) // an event may be what it refuses; statuses are ours and come again
+		batch.Events = nil
+	}
+	r.giveBack(batch, lost)
+	return err
 }
 
 // giveBack returns an unsent batch; what is newer stays.

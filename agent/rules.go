@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -65,11 +66,13 @@ func (a *Agent) views() map[string]view {
 }
 
 // chooseChains puts every chain in force whose functions are ready (make before break): until then its former self stays.
+// A function serves one chain: one that moves leaves the old chain in the same step in which it joins the new one, or waits.
 // It returns why a chain's wanted form is not in force.
 func (a *Agent) chooseChains(want state, views map[string]view) map[string]string {
 	waiting := map[string]string{}
+	ready := map[string]api.ChainSpec{}
 	for name, w := range want.chains {
-		if a.chains[name] == w.Spec {
+		if w.Deleting != nil || a.chains[name] == w.Spec {
 			continue
 		}
 		hops, err := api.ParsePath(w.Spec.Path)
@@ -89,15 +92,49 @@ func (a *Agent) chooseChains(want state, views map[string]view) map[string]strin
 			break
 		}
 		if waiting[name] == "" {
-			a.chains[name] = w.Spec
+			ready[name] = w.Spec
 		}
 	}
-	for name := range a.chains {
-		if _, ok := want.chains[name]; !ok {
-			delete(a.chains, name)
-		}
+	for a.holdBack(ready, waiting) { // each round takes at least one out
 	}
+	maps.Copy(a.chains, ready)
 	return waiting
+}
+
+// holdBack takes chains out of ready that want a function which a chain that does not move now still has.
+func (a *Agent) holdBack(ready map[string]api.ChainSpec, waiting map[string]string) (again bool) {
+	owner := map[string]string{}
+	for name, spec := range a.chains {
+		if _, moves := ready[name]; moves {
+			continue
+		}
+		for _, f := range functionsOf(spec) {
+			owner[f] = name
+		}
+	}
+	for name, spec := range ready {
+		for _, f := range functionsOf(spec) {
+			if other, taken := owner[f]; taken && other != name {
+				waiting[name] = fmt.Sprintf("waiting for function %s, which still serves chain %s", f, other)
+				delete(ready, name)
+				again = true
+				break
+			}
+		}
+	}
+	return again
+}
+
+func functionsOf(spec api.ChainSpec) []string {
+	hops, err := api.ParsePath(spec.Path)
+	if err != nil {
+		return nil // never in force
+	}
+	var names []string
+	for _, h := range hops {
+		names = append(names, h.Function)
+	}
+	return names
 }
 
 // choosePolicies puts every policy in force whose chain and endpoints are there.
@@ -129,7 +166,21 @@ func (a *Agent) choosePolicies(want state, waitingChain map[string]string) map[s
 			delete(a.policies, name)
 		}
 	}
+	a.dropChains(want)
 	return waiting
+}
+
+// dropChains forgets chains that are wanted no more and that no policy in force needs.
+func (a *Agent) dropChains(want state) {
+	used := map[string]bool{}
+	for _, spec := range a.policies {
+		used[spec.Chain] = true
+	}
+	for name := range a.chains {
+		if w, ok := want.chains[name]; (!ok || w.Deleting != nil) && !used[name] {
+			delete(a.chains, name)
+		}
+	}
 }
 
 func (a *Agent) missingEndpoint(want state, p api.PolicySpec) string {

@@ -44,7 +44,9 @@ func Snapshot(ctx context.Context, spaces ...string) ([]string, error) {
 			return nil, err
 		}
 		for _, e := range entries {
-			facts = append(facts, dir+": "+e.Name())
+			if dir != netns.Dir || slices.ContainsFunc(spaces, func(s string) bool { return s == e.Name() }) || strings.Contains(e.Name(), "weir") {
+				facts = append(facts, dir+": "+e.Name())
+			}
 		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -72,6 +74,9 @@ func Snapshot(ctx context.Context, spaces ...string) ([]string, error) {
 
 // others reports whether a fact is about another instance or rig on this machine.
 func others(fact, ours string) bool {
+	if strings.HasPrefix(fact, "mount: "+netns.Dir+"/") && !strings.Contains(fact, rigName.FindString(ours)) { // people make namespaces all the time
+		return true
+	}
 	if strings.HasPrefix(fact, "mount: /tmp/weir-") && !strings.Contains(fact, ours) {
 		return true
 	}
