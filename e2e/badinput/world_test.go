@@ -17,6 +17,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/cli"
 	"weir.dev/weir/e2e/rig"
+	"weir.dev/weir/netns"
 )
 
 const chain = `
@@ -35,12 +36,12 @@ type world struct {
 	Rules   []string
 	Ports   []string
 	Version uint32
-	Links   map[string]string
+	Links   []string
 }
 
 func look(ctx context.Context, t *testing.T, r *rig.Rig) world {
 	t.Helper()
-	w := world{Objects: map[string]string{}, Links: links(ctx, t, r)}
+	w := world{Objects: map[string]string{}, Links: links(t, r)}
 	var all map[string]struct {
 		Items []struct {
 			api.Meta
@@ -86,19 +87,24 @@ func compact(t *testing.T, raw json.RawMessage) string {
 	return string(b)
 }
 
-// links are those of the three namespaces, with their addresses and the bridge's ports.
-func links(ctx context.Context, t *testing.T, r *rig.Rig) map[string]string {
+// links are those of the three namespaces.
+func links(t *testing.T, r *rig.Rig) []string {
 	t.Helper()
-	out := map[string]string{}
+	var out []string
 	for _, space := range []string{r.Netns, r.Alice(), r.Bob()} {
-		for _, argv := range [][]string{{"ip", "-o", "link"}, {"ip", "-o", "-4", "addr"}} {
-			text, err := r.Run(ctx, space, argv...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			out[space+" "+argv[len(argv)-1]] = text
+		s, err := netns.At(space)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := s.Links("")
+		if err := first(err, s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range all {
+			out = append(out, fmt.Sprintf("%s: %+v", space, l))
 		}
 	}
+	slices.Sort(out)
 	return out
 }
 
