@@ -95,17 +95,17 @@ func (a *Agent) chooseChains(want state, views map[string]view) map[string]strin
 			ready[name] = w.Spec
 		}
 	}
-	for a.holdBack(ready, waiting) { // each round takes at least one out
+	for a.holdBack(want, ready, waiting) { // each round takes at least one out
 	}
 	maps.Copy(a.chains, ready)
 	return waiting
 }
 
 // holdBack takes chains out of ready that want a function which a chain that does not move now still has.
-func (a *Agent) holdBack(ready map[string]api.ChainSpec, waiting map[string]string) (again bool) {
+func (a *Agent) holdBack(want state, ready map[string]api.ChainSpec, waiting map[string]string) (again bool) {
 	owner := map[string]string{}
 	for name, spec := range a.chains {
-		if _, moves := ready[name]; moves {
+		if _, moves := ready[name]; moves || a.falls(name, want, ready) {
 			continue
 		}
 		for _, f := range functionsOf(spec) {
@@ -123,6 +123,25 @@ func (a *Agent) holdBack(ready map[string]api.ChainSpec, waiting map[string]stri
 		}
 	}
 	return again
+}
+
+// falls reports whether a chain in force goes in this step: it is wanted no more, and all its policies go or find their new chain.
+func (a *Agent) falls(chain string, want state, ready map[string]api.ChainSpec) bool {
+	if w, ok := want.chains[chain]; ok && w.Deleting == nil {
+		return false
+	}
+	for name, spec := range a.policies {
+		w, ok := want.policies[name]
+		if spec.Chain != chain || !ok || w.Deleting != nil {
+			continue
+		}
+		_, comes := ready[w.Spec.Chain]
+		_, there := a.chains[w.Spec.Chain]
+		if w.Spec.Chain == chain || !comes && !there || a.missingEndpoint(want, w.Spec) != "" {
+			return false
+		}
+	}
+	return true
 }
 
 func functionsOf(spec api.ChainSpec) []string {
