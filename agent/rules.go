@@ -293,6 +293,10 @@ func (a *Agent) reportChains(want state, views map[string]view, waiting map[stri
 
 func (a *Agent) reportPolicies(want state, waiting map[string]string, out router.Output) {
 	for name, w := range want.policies {
+		if w.Deleting != nil { // the commit just done has none of its rules
+			a.report.policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: "deleted"})
+			continue
+		}
 		s := api.PolicyStatus{ObservedGeneration: w.Generation, State: "active"}
 		if p, ok := out.Paths[name]; ok {
 			s.RenderedPath, s.RenderedReverse, s.Rules = p.Forward, p.Reverse, p.Rules

@@ -194,7 +194,7 @@ type PolicySpec struct {
 
 type PolicyStatus struct {
 	ObservedGeneration int64    `json:"observed_generation,omitempty"`
-	State              string   `json:"state,omitempty"` // pending, active, error
+	State              string   `json:"state,omitempty"` // pending, active, error, deleted
 	Message            string   `json:"message,omitempty"`
 	RenderedPath       []string `json:"rendered_path,omitempty"` // ports a packet really meets, forward
 	RenderedReverse    []string `json:"rendered_reverse,omitempty"`
@@ -332,7 +332,7 @@ type ApplyResult struct {
 }
 
 // StatusReport is the body of POST /v1/status: an agent's news of many objects in one transaction. Unknown names are ignored (the object is gone).
-// A function or endpoint that is Deleting and whose state is "deleted" is removed.
+// A function, endpoint or policy that is Deleting and whose state is "deleted" is removed.
 type StatusReport struct {
 	Host      string                    `json:"host"`
 	Endpoints map[string]EndpointStatus `json:"endpoints,omitempty"`

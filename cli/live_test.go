@@ -130,7 +130,11 @@ func (h *hollow) look(ctx context.Context, c *api.Client) (api.StatusReport, err
 		r.Chains[x.Name] = api.ChainStatus{ObservedGeneration: x.Generation, State: "ready"}
 	}
 	for _, p := range policies.Items {
-		r.Policies[p.Name] = api.PolicyStatus{ObservedGeneration: p.Generation, State: "active", Rules: 4, RenderedPath: []string{"endpoint/alice", "function/fw/in", "10.0.0.0/8"}}
+		s := api.PolicyStatus{ObservedGeneration: p.Generation, State: "active", Rules: 4, RenderedPath: []string{"endpoint/alice", "function/fw/in", "10.0.0.0/8"}}
+		if p.Deleting != nil {
+			s.State = "deleted"
+		}
+		r.Policies[p.Name] = s
 	}
 	return r, errors.Join(err1, err2, err3, err4)
 }

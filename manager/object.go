@@ -36,7 +36,7 @@ func nouns() []noun {
 		{kind: api.KindEndpoint, object: api.Endpoint{}, spec: api.EndpointSpec{}, status: api.EndpointStatus{}, body: bodyOf[api.EndpointSpec], declared: true, twoPhase: true},
 		{kind: api.KindFunction, object: api.Function{}, spec: api.FunctionSpec{}, status: api.FunctionStatus{}, body: bodyOf[api.FunctionSpec], declared: true, twoPhase: true},
 		{kind: api.KindChain, object: api.Chain{}, spec: api.ChainSpec{}, status: api.ChainStatus{}, body: bodyOf[api.ChainSpec], declared: true},
-		{kind: api.KindPolicy, object: api.Policy{}, spec: api.PolicySpec{}, status: api.PolicyStatus{}, body: bodyOf[api.PolicySpec], declared: true},
+		{kind: api.KindPolicy, object: api.Policy{}, spec: api.PolicySpec{}, status: api.PolicyStatus{}, body: bodyOf[api.PolicySpec], declared: true, twoPhase: true},
 		{kind: api.KindHost, object: api.Host{}, spec: api.HostSpec{}, status: api.HostStatus{}, body: bodyOf[api.HostSpec]},
 		{kind: api.KindEvent, object: api.Event{}},
 		{kind: api.KindOperation, object: api.Operation{}},

@@ -53,7 +53,7 @@ func relate(sets ...map[api.Kind]map[string]*object) relations {
 		}
 		for name, o := range set[api.KindPolicy] {
 			var spec api.PolicySpec
-			if o == nil || json.Unmarshal(o.Spec, &spec) != nil {
+			if o == nil || o.Deleting != nil || json.Unmarshal(o.Spec, &spec) != nil {
 				continue
 			}
 			r.policy[name] = spec

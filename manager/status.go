@@ -59,7 +59,7 @@ func (m *Manager) reportOnce(ctx context.Context, req api.StatusReport) error {
 		statuses(ctx, n, api.KindEndpoint, req.Endpoints, func(s api.EndpointStatus) bool { return s.State == "deleted" }),
 		statuses(ctx, n, api.KindFunction, req.Functions, func(s api.FunctionStatus) bool { return s.State == api.FunctionDeleted }),
 		statuses(ctx, n, api.KindChain, req.Chains, nil),
-		statuses(ctx, n, api.KindPolicy, req.Policies, nil),
+		statuses(ctx, n, api.KindPolicy, req.Policies, func(s api.PolicyStatus) bool { return s.State == "deleted" }),
 		n.host(ctx, req.Host, req.HostState),
 		n.events(req.Host, req.Events),
 	)
