@@ -75,6 +75,40 @@ func TestDownLeavesTheMachineAsItWas(t *testing.T) {
 	expect(ctx, t, before, spaces)
 }
 
+func TestDeleteLeavesARunningWeirAsItWas(t *testing.T) {
+	r, ctx := rig.Bare(t, rig.Options{})
+	foreign(ctx, t, r)
+	if err := r.Up(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// What belongs to the first container stays for the next: its image is mounted, the parents of the cgroups are there.
+	r.MustApply(ctx, t, r.Endpoints()+functions)
+	remove := func() {
+		for _, argv := range [][]string{
+			{"policy", "guests"}, {"chain", "web"}, {"function", "fw"}, {"function", "w1"}, {"function", "mon"}, {"endpoint", "alice"}, {"endpoint", "bob"},
+		} {
+			if _, err := r.Weir(ctx, append([]string{"delete"}, argv...)...); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	remove()
+	spaces := []string{r.Netns, r.Alice(), r.Bob()}
+	before, err := rig.Snapshot(ctx, spaces...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.MustApply(ctx, t, r.Endpoints()+"  up: {interface: uplink}\n"+functions)
+	if _, err := r.Ping(ctx, r.Alice(), rig.BobAddr, 3, "0.02"); err != nil {
+		t.Fatal(err)
+	}
+	remove()
+	if _, err := r.Weir(ctx, "delete", "endpoint", "up"); err != nil {
+		t.Fatal(err)
+	}
+	expect(ctx, t, before, spaces)
+}
+
 // expect compares with the snapshot from before; what the kernel frees in the background gets a moment.
 func expect(ctx context.Context, t *testing.T, before []string, spaces []string) {
 	t.Helper()
