@@ -93,8 +93,8 @@ var (
 	rigName     = regexp.MustCompile(`\bt[0-9a-f]{6}\b`)
 )
 
-// volatile is what changes by itself: lifetimes, ages, statistics, carrier.
-var volatile = regexp.MustCompile(`(valid_lft|preferred_lft|expires|used|hoplimit) \S+|\btentative\b|NO-CARRIER,| state \S+`)
+// volatile is what changes by itself: lifetimes, ages, statistics, timers, carrier.
+var volatile = regexp.MustCompile(`(valid_lft|preferred_lft|expires|used|hoplimit) \S+|\btentative\b|NO-CARRIER,| state \S+|\w+_timer +[0-9.]+`)
 
 // Diff tells what b has more (+) and less (-) than a.
 func Diff(a, b []string) []string {
