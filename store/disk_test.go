@@ -14,6 +14,7 @@ import (
 )
 
 func TestAFullDiskRefusesWritesAndChangesNothing(t *testing.T) {
+	t.Parallel()
 	cmd, stderr := child(t, shortDir(t), "disk-work")
 	cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
 	err := cmd.Run()

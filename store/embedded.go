@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,9 @@ const (
 	walSegment      = 4 << 20 // etcd's own 64 MiB are preallocated twice
 	defaultReserve  = 64 << 20
 	defaultQuota    = 1 << 30
-	startTimeout    = 60 * time.Second // replaying a long log on a slow disk
+	quotaMargin     = 4 * maxRequestBytes // etcd's own quota is this much higher, see take
+	opOverhead      = 512                 // bytes that etcd needs beside a key and its value
+	startTimeout    = 60 * time.Second    // replaying a long log on a slow disk
 	abandonTimeout  = 5 * time.Second
 	tick            = 150 * time.Millisecond // a lone member waits 1 to 6 ticks before it elects itself
 	electionTicks   = 5
@@ -38,10 +41,19 @@ type embedded struct {
 	lock     *os.File
 	server   *embed.Etcd
 	fault    *fault
+	budget   budget
 
 	dirty     chan struct{} // something was written
 	stopping  chan struct{}
 	committed chan struct{} // closed when commits has ended
+}
+
+// budget keeps the database below its quota.
+type budget struct {
+	mu    sync.Mutex
+	quota int64
+	taken int64 // bytes that were let in and that the database's size may not show yet
+	done  int64 // those of them whose transaction has been answered
 }
 
 // fault remembers why the embedded server had to stop.
@@ -63,7 +75,8 @@ var walSize = sync.OnceFunc(func() { wal.SegmentSizeBytes = walSegment })
 func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 	walSize()
 	e := &embedded{dir: o.Dir, reserve: o.Reserve, fault: newFault(),
-		dirty: make(chan struct{}, 1), stopping: make(chan struct{}), committed: make(chan struct{})}
+		budget: budget{quota: cmp.Or(o.Quota, defaultQuota)},
+		dirty:  make(chan struct{}, 1), stopping: make(chan struct{}), committed: make(chan struct{})}
 	if e.reserve == 0 {
 		e.reserve = defaultReserve
 	}
@@ -112,13 +125,38 @@ func (e *embedded) commits() {
 		case <-e.fault.ctx.Done():
 			return
 		case <-e.dirty:
+			e.budget.mu.Lock()
+			done := e.budget.done
+			e.budget.done = 0
+			e.budget.mu.Unlock()
 			e.server.Server.Backend().ForceCommit()
+			e.budget.mu.Lock()
+			e.budget.taken -= done
+			e.budget.mu.Unlock()
 		}
 	}
 }
 
-// wrote tells that something was written.
-func (e *embedded) wrote() {
+// take sets bytes aside for a transaction, or refuses it before etcd sees it: etcd looks at its quota once more after a
+// transaction, and then answers that there is no space though it has done it. So it never gets near its own.
+func (e *embedded) take(bytes int64) error {
+	b := &e.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	size := e.server.Server.Backend().Size() + b.taken
+	if size+bytes > b.quota {
+		return fmt.Errorf("%w: the database has %d KiB, with this it would exceed its quota of %d KiB: nothing was changed; delete objects that are no longer needed and try again",
+			ErrFull, size>>10, b.quota>>10)
+	}
+	b.taken += bytes
+	return nil
+}
+
+// answered tells that a transaction for which bytes were set aside has ended.
+func (e *embedded) answered(bytes int64) {
+	e.budget.mu.Lock()
+	e.budget.done += bytes
+	e.budget.mu.Unlock()
 	select {
 	case e.dirty <- struct{}{}:
 	default: // it will be seen
@@ -185,10 +223,7 @@ func (e *embedded) config(o Options, client, peer string) *embed.Config {
 	c.ElectionMs = c.TickMs * electionTicks
 	c.MaxTxnOps = maxTxnOps
 	c.MaxRequestBytes = maxRequestBytes
-	c.QuotaBackendBytes = o.Quota
-	if o.Quota == 0 {
-		c.QuotaBackendBytes = defaultQuota
-	}
+	c.QuotaBackendBytes = e.budget.quota + quotaMargin
 	c.AutoCompactionMode = embed.CompactorModePeriodic
 	c.AutoCompactionRetention = "10m"
 	c.SnapshotCount = 2000

@@ -29,7 +29,7 @@ type Options struct {
 	Dir       string // durable state of the embedded etcd, made with mode 0700
 	SocketDir string // its Unix sockets come into a folder etcd here; on a path short enough for them (107 bytes)
 	Reserve   int64  // writes are refused when the disk has fewer bytes free; default 64 MiB, negative none
-	Quota     int64  // bytes that the database may grow to; default 1 GiB
+	Quota     int64  // writes are refused that the database would grow beyond it by, in bytes; default 1 GiB
 
 	Endpoints         []string // of an external cluster: https://host:2379
 	CA, Cert, KeyFile string   // PEM files for https
@@ -262,9 +262,11 @@ func (s *Etcd) Txn(ctx context.Context, conds []Cond, ops []Op) (int64, error) {
 		return 0, err
 	}
 	defer cancel()
-	if err := s.admit(ops); err != nil {
+	done, err := s.admit(ctx, ops)
+	if err != nil {
 		return 0, err
 	}
+	defer done()
 	var cmps []clientv3.Cmp
 	var do, look []clientv3.Op
 	for _, c := range conds {
@@ -283,20 +285,14 @@ func (s *Etcd) Txn(ctx context.Context, conds []Cond, ops []Op) (int64, error) {
 			do = append(do, clientv3.OpPut(s.prefix+op.Key, string(op.Value)))
 		}
 	}
-	commit := func() (*clientv3.TxnResponse, error) {
-		return s.client.Txn(ctx).If(cmps...).Then(do...).Else(look...).Commit()
-	}
-	r, err := commit()
-	if errors.Is(err, rpctypes.ErrNoSpace) && s.reclaim(ctx) {
-		r, err = commit()
-	}
+	r, err := s.client.Txn(ctx).If(cmps...).Then(do...).Else(look...).Commit()
 	if err != nil {
+		if errors.Is(err, rpctypes.ErrNoSpace) {
+			s.reclaim(ctx) // for the next one: etcd may have done this one
+		}
 		return 0, fmt.Errorf("transaction of %d operations: %w", len(ops), s.fault(ctx, err))
 	}
 	if r.Succeeded {
-		if s.embedded != nil {
-			s.embedded.wrote()
-		}
 		return r.Header.Revision, nil
 	}
 	for n, c := range conds {
@@ -311,20 +307,33 @@ func (s *Etcd) Txn(ctx context.Context, conds []Cond, ops []Op) (int64, error) {
 	return 0, fmt.Errorf("transaction of %d operations: %w", len(ops), ErrConflict)
 }
 
-// admit refuses a transaction that the disk has no room for. Removals are let through: they are how room is made.
-func (s *Etcd) admit(ops []Op) error {
+// admit refuses a transaction that the disk or the quota has no room for. Removals are let through: they are how room is made.
+// done is called when the transaction has been answered.
+func (s *Etcd) admit(ctx context.Context, ops []Op) (done func(), err error) {
 	if s.embedded == nil {
-		return nil
+		return func() {}, nil
 	}
+	var bytes int64
 	for _, op := range ops {
 		if op.Value != nil {
-			return s.embedded.room()
+			bytes += int64(len(s.prefix)+len(op.Key)+len(op.Value)) + opOverhead
 		}
 	}
-	return nil
+	done = func() { s.embedded.answered(bytes) }
+	if bytes == 0 {
+		return done, nil
+	}
+	if err := s.embedded.room(); err != nil {
+		return nil, err
+	}
+	err = s.embedded.take(bytes)
+	if err != nil && s.reclaim(ctx) {
+		err = s.embedded.take(bytes)
+	}
+	return done, err
 }
 
-// reclaim makes room in an embedded etcd that has reached its quota: history is forgotten, free pages are given back, the alarm is
+// reclaim makes room in an embedded etcd that is near its quota: history is forgotten, free pages are given back, an alarm is
 // cleared. It tells whether it is worth trying again. At most a tenth of the time goes into it.
 func (s *Etcd) reclaim(ctx context.Context) bool {
 	if s.embedded == nil {

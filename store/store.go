@@ -21,7 +21,7 @@ var (
 	ErrConflict  = errors.New("changed meanwhile")
 	ErrCompacted = errors.New("revision is not known any more") // list, and watch from the list's revision
 	ErrLagging   = errors.New("watcher too slow")               // watch again from the last revision that was read
-	ErrFull      = api.ErrFull                                  // nothing was changed; free disk space
+	ErrFull      = api.ErrFull                                  // nothing was changed (an external cluster may have done it); free space
 	ErrTooLarge  = errors.New("transaction too large")          // nothing was changed
 	ErrStopped   = errors.New("the store has stopped")          // until the process starts again
 	ErrLocked    = errors.New("state directory is in use")
