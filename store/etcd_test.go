@@ -47,7 +47,11 @@ func open(t testing.TB, o store.Options) *store.Etcd {
 }
 
 func TestEmbeddedSuite(t *testing.T) {
-	suite.Run(t, func(t *testing.T) store.Store { return open(t, options(shortDir(t))) })
+	t.Parallel()
+	suite.Run(t, func(t *testing.T) store.Store {
+		t.Parallel()
+		return open(t, options(shortDir(t)))
+	})
 }
 
 // TestExternalSuite connects to an etcd as to a cluster elsewhere. Each test has keys of its own.

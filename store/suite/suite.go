@@ -18,7 +18,7 @@ import (
 
 const patience = 10 * time.Second
 
-// Run tests one implementation; open makes a fresh, empty store that the suite closes.
+// Run tests one implementation; open makes a fresh, empty store that the suite closes. It may call t.Parallel if stores share nothing.
 func Run(t *testing.T, open func(t *testing.T) store.Store) {
 	for name, test := range map[string]func(*testing.T, store.Store){
 		"a missing key is not found":                       missing,
@@ -38,7 +38,6 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		"a closed store refuses":                           closed,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			s := open(t)
 			t.Cleanup(func() {
 				if err := s.Close(); err != nil {
