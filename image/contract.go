@@ -166,7 +166,7 @@ func (c Contract) CheckConfig(config map[string]any) []ConfigProblem {
 	err = schema.Validate(doc)
 	var invalid *jsonschema.ValidationError
 	if errors.As(err, &invalid) {
-		return causes(schema, invalid, nil)
+		return c.causes(schema, invalid, nil)
 	}
 	if err != nil {
 		return []ConfigProblem{{Message: err.Error()}}
@@ -175,9 +175,9 @@ func (c Contract) CheckConfig(config map[string]any) []ConfigProblem {
 }
 
 // causes reduces a validation error to what is wrong in the end.
-func causes(schema *jsonschema.Schema, e *jsonschema.ValidationError, out []ConfigProblem) []ConfigProblem {
-	for _, c := range e.Causes {
-		out = causes(schema, c, out)
+func (c Contract) causes(schema *jsonschema.Schema, e *jsonschema.ValidationError, out []ConfigProblem) []ConfigProblem {
+	for _, cause := range e.Causes {
+		out = c.causes(schema, cause, out)
 	}
 	if len(e.Causes) > 0 {
 		return out
@@ -201,6 +201,11 @@ func causes(schema *jsonschema.Schema, e *jsonschema.ValidationError, out []Conf
 		}
 		return out
 	}
+	if p, ok := e.ErrorKind.(*kind.Pattern); ok { // few can read those
+		if text := c.description(e.SchemaURL); text != "" {
+			return append(out, ConfigProblem{Path: at, Message: fmt.Sprintf("is %q", p.Got), Hint: "want " + text})
+		}
+	}
 	text := e.Error() // "... at '/allow/0': 'x' does not match pattern 'y'"
 	if _, after, ok := strings.Cut(text, "at '/"+strings.Join(e.InstanceLocation, "/")+"': "); ok {
 		text = after
@@ -208,4 +213,21 @@ func causes(schema *jsonschema.Schema, e *jsonschema.ValidationError, out []Conf
 		text = after
 	}
 	return append(out, ConfigProblem{Path: at, Message: strings.TrimSpace(text)})
+}
+
+// description is what the schema says for people at a place, such as "weir:config#/$defs/services/items".
+func (c Contract) description(url string) string {
+	var at any
+	if json.Unmarshal(c.ConfigSchema, &at) != nil {
+		return ""
+	}
+	_, pointer, _ := strings.Cut(url, "#/")
+	unescape := strings.NewReplacer("~1", "/", "~0", "~")
+	for step := range strings.SplitSeq(pointer, "/") {
+		object, _ := at.(map[string]any) // what is in a list (anyOf) has no way here, and needs none
+		at = object[unescape.Replace(step)]
+	}
+	object, _ := at.(map[string]any)
+	text, _ := object["description"].(string)
+	return text
 }

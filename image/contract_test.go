@@ -62,7 +62,8 @@ func TestParseContract(t *testing.T) {
 }
 
 func TestCheckConfig(t *testing.T) {
-	schema := `{"type":"object","additionalProperties":false,"properties":{"allow":{"type":"array","items":{"type":"string","pattern":"^tcp/"}}}}`
+	schema := `{"type":"object","additionalProperties":false,"properties":{"allow":{"type":"array","items":{"type":"string","pattern":"^tcp/"}},
+		"deny":{"type":"array","items":{"$ref":"#/$defs/a~1b"}}},"$defs":{"a/b":{"type":"string","pattern":"^tcp/","description":"tcp/PORT"}}}`
 	with, err := ParseContract(map[string]string{LabelConfigSchema: schema})
 	if err != nil {
 		t.Fatal(err)
@@ -72,12 +73,13 @@ func TestCheckConfig(t *testing.T) {
 		config   map[string]any
 		err      string
 	}{
-		"none, none wanted":   {Contract{}, nil, ""},
-		"one, none wanted":    {Contract{}, map[string]any{"a": 1}, "takes none (found a)"},
-		"none where it may":   {with, nil, ""},
-		"a good one":          {with, map[string]any{"allow": []any{"tcp/80"}}, ""},
-		"an unknown key":      {with, map[string]any{"alow": 1}, "alow: unknown key (known are allow)"},
-		"a bad item, located": {with, map[string]any{"allow": []any{"tcp/80", "http"}}, "allow[1]: 'http' does not match pattern"},
+		"none, none wanted":     {Contract{}, nil, ""},
+		"one, none wanted":      {Contract{}, map[string]any{"a": 1}, "takes none (found a)"},
+		"none where it may":     {with, nil, ""},
+		"a good one":            {with, map[string]any{"allow": []any{"tcp/80"}}, ""},
+		"an unknown key":        {with, map[string]any{"alow": 1}, "alow: unknown key (known are allow, deny)"},
+		"a bad item, located":   {with, map[string]any{"allow": []any{"tcp/80", "http"}}, "allow[1]: 'http' does not match pattern"},
+		"a bad item, described": {with, map[string]any{"deny": []any{"http"}}, `deny[0]: is "http" (want tcp/PORT)`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := tt.contract.CheckConfig(tt.config)

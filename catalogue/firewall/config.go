@@ -85,7 +85,10 @@ func parseService(text string) (service, error) {
 	if s.first, err = parsePort(first); err == nil {
 		s.last, err = parsePort(last)
 	}
-	if err != nil || s.first > s.last {
+	if err == nil && s.first > s.last {
+		return service{}, fmt.Errorf("service %q goes backwards: want %s/%d-%d", text, proto, s.last, s.first)
+	}
+	if err != nil {
 		return service{}, fmt.Errorf("service %q: want ports from 1 to 65535 as %s/80 or %s/8000-8100", text, proto, proto)
 	}
 	return s, nil
