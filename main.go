@@ -53,8 +53,8 @@ func drivers(runtimeCLI, imagesDir string, log *slog.Logger) daemon.Drivers {
 		Runtime: func(ctx context.Context, i instance.Instance) (container.Runtime, error) {
 			return oci.New(ctx, i, oci.Options{CLI: runtimeCLI, Adopt: true})
 		},
-		DestroyRuntime: func(ctx context.Context, i instance.Instance) error {
-			rt, err := oci.New(ctx, i, oci.Options{CLI: runtimeCLI, Adopt: true, Remove: true})
+		DestroyRuntime: func(ctx context.Context, i instance.Instance, keepLogs bool) error {
+			rt, err := oci.New(ctx, i, oci.Options{CLI: runtimeCLI, Adopt: true, Remove: true, KeepLogs: keepLogs})
 			if err != nil {
 				return err
 			}

@@ -26,8 +26,8 @@ type Drivers struct {
 	Switch        func(ctx context.Context, i instance.Instance) (datapath.Switch, error)
 	DestroySwitch func(ctx context.Context, i instance.Instance) error // works without a usable kernel or state
 	Runtime       func(ctx context.Context, i instance.Instance) (container.Runtime, error)
-	// DestroyRuntime removes all containers, also where the runtime's program is missing.
-	DestroyRuntime func(ctx context.Context, i instance.Instance) error
+	// DestroyRuntime removes all containers, also where the runtime's program is missing. With keepLogs, what they printed stays.
+	DestroyRuntime func(ctx context.Context, i instance.Instance, keepLogs bool) error
 	Images         func(i instance.Instance) Images
 	Features       func() []datapath.Feature
 }

@@ -42,7 +42,7 @@ func Down(ctx context.Context, o DownOptions) error {
 		return err
 	}
 	defer c.release()
-	if err := errors.Join(o.Drivers.DestroyRuntime(ctx, i), clear(ctx, i, o.Drivers)); err != nil {
+	if err := errors.Join(o.Drivers.DestroyRuntime(ctx, i, o.KeepState), clear(ctx, i, o.Drivers)); err != nil {
 		return err // the directories stay, so that another `weir down` finds what is left
 	}
 	if err := os.RemoveAll(i.Run); err != nil {

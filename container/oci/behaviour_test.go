@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -475,4 +476,26 @@ func TestExecOfAKilledProcess(t *testing.T) {
 		t.Errorf("the client's program still runs (exit code %d): %q", code, text.String())
 	}
 	must(t, r.Destroy(t.Context()))
+}
+
+func TestDestroyLeavesTheLogsWhereItIsTold(t *testing.T) {
+	for name, keep := range map[string]bool{"keep": true, "drop": false} {
+		t.Run(name, func(t *testing.T) {
+			inst := newInstance(t)
+			r := open(t, inst, Options{KeepLogs: keep})
+			must(t, r.Run(t.Context(), container.Spec{ID: "a", Rootfs: rootfs(t), ReadOnly: true, Args: sh("echo last words")}))
+			_, err := r.Wait(t.Context(), "a")
+			must(t, err)
+			must(t, r.Destroy(t.Context()))
+			must(t, r.Close())
+			text, err := os.ReadFile(r.logFile("a"))
+			switch {
+			case keep && (err != nil || string(text) != "last words\n"):
+				t.Errorf("the log has %q, %v", text, err)
+			case !keep && !errors.Is(err, fs.ErrNotExist):
+				t.Errorf("the log is still there: %q, %v", text, err)
+			}
+			must(t, os.RemoveAll(r.logsDir()))
+		})
+	}
 }

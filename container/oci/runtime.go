@@ -42,6 +42,7 @@ var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 type Options struct {
 	CLI      string // name or path of the runtime, default runc
 	Remove   bool   // only Destroy will be called: it can do without the runtime's program
+	KeepLogs bool   // Destroy leaves what containers have printed
 	LogBytes int64  // a container's log is cut at this size, one older file is kept; default 8 MiB
 	// Adopt makes this process the reaper of the containers that it starts (PR_SET_CHILD_SUBREAPER), so that exit codes are known on
 	// every kernel, of the shortest run too. Without it they are known from Linux 6.15 on.
@@ -53,6 +54,7 @@ type Runtime struct {
 	inst     instance.Instance
 	cli      string
 	logBytes int64
+	keepLogs bool
 	cgroups  []hierarchy
 	seccomp  profiles
 	adopts   bool
@@ -94,7 +96,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 	if err != nil {
 		return nil, fmt.Errorf("container runtime: %w", err)
 	}
-	r := &Runtime{inst: inst, cli: cli, logBytes: o.LogBytes, cgroups: cgroups, adopts: o.Adopt, containers: map[string]*entry{}}
+	r := &Runtime{inst: inst, cli: cli, logBytes: o.LogBytes, keepLogs: o.KeepLogs, cgroups: cgroups, adopts: o.Adopt, containers: map[string]*entry{}}
 	if err := r.makeDirs(); err != nil {
 		return nil, fmt.Errorf("container runtime: %w", err)
 	}
@@ -471,13 +473,15 @@ func (r *Runtime) kill(ctx context.Context, id string, proc *process) error {
 }
 
 // Delete removes the container and all that belongs to it, its log too.
-func (r *Runtime) Delete(ctx context.Context, id string) error {
+func (r *Runtime) Delete(ctx context.Context, id string) error { return r.remove(ctx, id, dropLog) }
+
+func (r *Runtime) remove(ctx context.Context, id string, fate logFate) error {
 	e, release, err := r.take(ctx, id, true)
 	if err != nil {
 		return err
 	}
 	defer release()
-	return r.purge(ctx, e, id, dropLog)
+	return r.purge(ctx, e, id, fate)
 }
 
 // Status reports one container.
@@ -543,9 +547,13 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	dirs, fate := []string{r.dir(), r.writableDir(), r.logsDir()}, dropLog
+	if r.keepLogs {
+		dirs, fate = dirs[:2], keepLog
+	}
 	var errs []error
 	for _, id := range ids {
-		errs = append(errs, r.Delete(ctx, id))
+		errs = append(errs, r.remove(ctx, id, fate))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -554,7 +562,7 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	if err := r.removeCgroupRoots(); err != nil {
 		return err
 	}
-	for _, dir := range []string{r.dir(), r.logsDir(), r.writableDir()} {
+	for _, dir := range dirs {
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("destroy containers: %w", err)
 		}

@@ -165,6 +165,11 @@ func TestRebootBringsEverythingBack(t *testing.T) {
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, r.Endpoints()+chain)
 	before := look(ctx, t, r)
+	logs := filepath.Join(r.Root, "logs", "fw.log")
+	said, err := os.ReadFile(logs)
+	if err != nil || len(said) == 0 {
+		t.Fatalf("the firewall has printed %q, %v", said, err)
+	}
 
 	// What a reboot leaves: the state directory. The rest goes by `weir down`, as the kernel would forget it.
 	if _, err := r.Weir(ctx, "down", "--keep-state"); err != nil {
@@ -172,6 +177,9 @@ func TestRebootBringsEverythingBack(t *testing.T) {
 	}
 	if err := r.Kill(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
+	}
+	if kept, err := os.ReadFile(logs); err != nil || !strings.HasPrefix(string(kept), string(said)) {
+		t.Errorf("before down --keep-state the log had\n%safter it, %v\n%s", said, err, kept)
 	}
 	if links, err := r.Run(ctx, "", "ip", "-o", "link"); err != nil || strings.Count(links, "\n") != 1 {
 		t.Fatalf("after down only the loopback should be there: %v\n%s", err, links)
