@@ -133,8 +133,8 @@ func features(ctx context.Context, i instance.Instance) ([]api.Feature, error) {
 	return out, nil
 }
 
-func images(ctx context.Context, i instance.Instance) ([]cli.Image, error) {
-	list, err := image.Open(i, layouts(os.Getenv("WEIR_IMAGES"))...).List()
+func images(_ context.Context, i instance.Instance, dir string) ([]cli.Image, error) {
+	list, err := image.Open(i, layouts(dir)...).List()
 	if err != nil {
 		return nil, err
 	}

@@ -36,8 +36,8 @@ type Options struct {
 	Features func(ctx context.Context, i instance.Instance) ([]api.Feature, error)
 	// Validate is the server's validation of a whole document, offline; default router.Validate.
 	Validate func(d api.Document) []api.Problem
-	// Images lists what the instance's image store has.
-	Images func(ctx context.Context, i instance.Instance) ([]Image, error)
+	// Images lists what the instance's image store has; dir is a further layout, as UpOptions.ImagesDir.
+	Images func(ctx context.Context, i instance.Instance, dir string) ([]Image, error)
 
 	Stdin          io.Reader // default os.Stdin ...
 	Stdout, Stderr io.Writer

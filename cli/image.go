@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func (a *app) imageCommand() *cobra.Command {
@@ -14,10 +15,12 @@ func (a *app) imageCommand() *cobra.Command {
 		Args:    cobra.ArbitraryArgs,
 		RunE:    group,
 	}
-	cmd.AddCommand(&cobra.Command{
+	var dir string
+	list := &cobra.Command{
 		Use:     "list",
-		Short:   "List the images of this instance",
-		Example: "  weir image list\n  weir image list -o json",
+		Short:   "List the images that functions can be made of",
+		Long:    "List the images that functions can be made of. A daemon that was started with --images needs the same here; the variable serves both.",
+		Example: "  weir image list\n  weir image list -o json\n  weir image list --images bin/images",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.Images == nil {
@@ -27,7 +30,7 @@ func (a *app) imageCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			images, err := a.Images(cmd.Context(), i)
+			images, err := a.Images(cmd.Context(), i, dir)
 			if err != nil {
 				return err
 			}
@@ -36,8 +39,14 @@ func (a *app) imageCommand() *cobra.Command {
 			}
 			return a.printTable(imageTable(images))
 		},
-	})
+	}
+	imagesFlag(list.Flags(), &dir)
+	cmd.AddCommand(list)
 	return cmd
+}
+
+func imagesFlag(f *pflag.FlagSet, dir *string) {
+	f.StringVar(dir, "images", "", "OCI image layout to look into first, before those beside the program and in /usr/share/weir/images")
 }
 
 func imageTable(images []Image) table {

@@ -27,7 +27,7 @@ type UpOptions struct {
 	Listen    string   // loopback TCP address of the API; empty: none, the Unix socket only
 	Etcd      []string // external etcd; none: embedded
 	Runtime   string   // OCI runtime CLI, a name or a path
-	ImagesDir string   // further OCI layouts to import at start
+	ImagesDir string   // a further OCI layout to find images in
 	LogLevel  string   // debug, info, warn, error
 	LogFormat string   // text or json
 	Stderr    io.Writer
@@ -105,7 +105,7 @@ ROOT/token.`,
 	f.StringVar(&o.Listen, "listen", listenDefault, "loopback address of the API, or none")
 	f.StringArrayVar(&o.Etcd, "etcd", nil, "address of an external etcd instead of the embedded one; may be repeated")
 	f.StringVar(&o.Runtime, "runtime", "runc", "OCI runtime: a program's name or path (runc, crun, runsc, kata-runtime)")
-	f.StringVar(&o.ImagesDir, "images", "", "directory with OCI layouts to take in at start")
+	imagesFlag(f, &o.ImagesDir)
 	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	return cmd
@@ -297,7 +297,7 @@ func (a *app) downCommand() *cobra.Command {
 		Use:   "down",
 		Short: "Stop Weir on this machine and remove all that it made, nothing else",
 		Long: `Stop the daemon if it runs and remove all that the instance made: links, namespaces, rules, containers, mounts, and its
-state. With --keep-state the intent stays, and the next "up" brings everything back.`,
+state. With --keep-state the intent, the images and all logs stay, and the next "up" brings everything back.`,
 		Example: `  weir down
   weir down --keep-state
   weir down --name lab --root /tmp/lab`,
@@ -319,7 +319,7 @@ state. With --keep-state the intent stays, and the next "up" brings everything b
 			return a.Down(ctx, o)
 		},
 	}
-	cmd.Flags().BoolVar(&o.KeepState, "keep-state", false, "keep the intent, the images and the logs")
+	cmd.Flags().BoolVar(&o.KeepState, "keep-state", false, "keep the intent, the images and the logs, those of functions too")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", waitDefault, "how long to wait; 0 is for ever")
 	return cmd
 }
