@@ -145,16 +145,24 @@ func (p *spot) filter(nl *netlink.Handle) (*netlink.BpfFilter, error) {
 	return nil, nil
 }
 
+// addClsact makes the qdisc; false: there is one already.
+func (p *spot) addClsact(nl *netlink.Handle) (made bool, err error) {
+	err = nl.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: int(p.index), Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}})
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return false, fmt.Errorf("add clsact to interface %d: %w", p.index, err)
+	}
+	return err == nil, nil
+}
+
 // attachCls makes or replaces the filter.
 func (p *spot) attachCls(nl *netlink.Handle) error {
 	fresh := false
 	if !*p.made {
-		err := nl.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
-			LinkIndex: int(p.index), Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}})
-		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("add clsact to interface %d: %w", p.index, err)
+		var err error
+		if fresh, err = p.addClsact(nl); err != nil {
+			return err
 		}
-		fresh = err == nil
 		*p.made = fresh
 	}
 	if !fresh { // there may be a filter
@@ -170,10 +178,18 @@ func (p *spot) attachCls(nl *netlink.Handle) error {
 			return nil
 		}
 	}
-	err := nl.FilterReplace(&netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{LinkIndex: int(p.index), Parent: p.parent(), Handle: filterHandle, Protocol: unix.ETH_P_ALL, Priority: filterPriority},
-		Fd:          p.cls.FD(), Name: filterName, DirectAction: true,
-	})
+	replace := func() error {
+		return nl.FilterReplace(&netlink.BpfFilter{
+			FilterAttrs: netlink.FilterAttrs{LinkIndex: int(p.index), Parent: p.parent(), Handle: filterHandle, Protocol: unix.ETH_P_ALL, Priority: filterPriority},
+			Fd:          p.cls.FD(), Name: filterName, DirectAction: true,
+		})
+	}
+	err := replace()
+	if errors.Is(err, unix.EINVAL) && !fresh { // recorded before it was made, and then the process died
+		if _, err = p.addClsact(nl); err == nil {
+			err = replace()
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("attach filter to interface %d: %w", p.index, err)
 	}
