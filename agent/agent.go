@@ -56,7 +56,7 @@ const (
 	resync        = 10 * time.Second       // a full pass even if nothing seemed to change
 	retryAfter    = time.Second            // after a failed endpoint or commit
 	drainFor      = 250 * time.Millisecond // old hops of a changed chain keep forwarding what is in flight
-	heartbeat     = 10 * time.Second
+	surveyAgain   = 50 * time.Millisecond  // until every object has a status of this run
 	probeEvery    = time.Second
 	probeAgain    = 100 * time.Millisecond // after a lost probe
 	probeLimit    = 3                      // lost probes in a row until a function counts as down
@@ -85,6 +85,7 @@ type Agent struct {
 	endpoints map[string]*endpoint
 	begun     time.Time
 	held      bool                      // holds is over
+	surveyed  bool                      // every object has had a status of this run
 	chains    map[string]api.ChainSpec  // in force
 	policies  map[string]api.PolicySpec // in force
 	installed []flow.Rule               // the last set committed
@@ -175,17 +176,44 @@ func (a *Agent) Run(ctx context.Context) error {
 			default:
 			}
 		}
-		if now := time.Now(); now.Sub(beat) >= heartbeat {
+		again := a.pass(ctx, &wg, existing)
+		existing = nil // only the first pass adopts
+		news := a.survey()
+		if now := time.Now(); news || now.Sub(beat) >= api.HostBeat {
 			beat = now
 			if _, err := a.Runtime.List(ctx); err != nil { // which also keeps the logs within their bounds
 				a.Log.Warn("list containers", "error", err)
 			}
 			a.report.host(a.hostStatus(now))
 		}
-		again := a.pass(ctx, &wg, existing)
-		existing = nil // only the first pass adopts
+		if !a.surveyed {
+			again = min(again, surveyAgain)
+		}
 		timer.Reset(again)
 	}
+}
+
+// survey reports whether just now the last object got a status of this run: until then the manager has what an earlier run said.
+func (a *Agent) survey() bool {
+	if a.surveyed {
+		return false
+	}
+	want := a.intent.snapshot()
+	a.surveyed = known(a.report, api.KindEndpoint, want.endpoints) && known(a.report, api.KindFunction, want.functions) &&
+		known(a.report, api.KindChain, want.chains) && known(a.report, api.KindPolicy, want.policies)
+	return a.surveyed
+}
+
+func known[T any, P interface {
+	*T
+	Metadata() *api.Meta
+}](r *reporter, kind api.Kind, objects map[string]T) bool {
+	for name, o := range objects {
+		if !r.knows(kind, name, P(&o).Metadata().UID) {
+			return false
+		}
+	}
+	return true
 }
 
 // pass brings the host one step closer to the intent and says when to look again at the latest.

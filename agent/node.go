@@ -75,6 +75,9 @@ func (a *Agent) hostStatus(now time.Time) api.HostStatus {
 		State: "ready", Heartbeat: now, Version: a.Version, Cores: runtime.NumCPU(),
 		Switch: "ebpf", Runtime: "oci", Bridge: a.Instance.Bridge(),
 	}
+	if !a.surveyed {
+		s.State = "starting"
+	}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		s.Kernel = unix.ByteSliceToString(u.Release[:])

@@ -228,12 +228,16 @@ type Host struct {
 	Status HostStatus `json:"status"`
 }
 
+// HostBeat is how often an agent reports its host. The state is "starting" until the agent has looked at everything since it or
+// the manager started: statuses are from before then. It is "lost" when three reports are missing.
+const HostBeat = 10 * time.Second
+
 type HostSpec struct {
 	Unschedulable bool `json:"unschedulable,omitempty"`
 }
 
 type HostStatus struct {
-	State     string    `json:"state,omitempty"` // ready, lost
+	State     string    `json:"state,omitempty"` // starting, ready, lost; see HostBeat
 	Heartbeat time.Time `json:"heartbeat,omitzero"`
 	Version   string    `json:"version,omitempty"`
 	Kernel    string    `json:"kernel,omitempty"`

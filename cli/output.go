@@ -102,7 +102,7 @@ func stateColour(s string) colour {
 	switch s {
 	case "up", "started", "ready", "active", "COMPLETED", "info", "ok", "yes", "create", "+":
 		return green
-	case "pending", "created", "STARTING", "PROCESSING", "degraded", "deleting", "warning", "update", "~":
+	case "pending", "starting", "created", "STARTING", "PROCESSING", "degraded", "deleting", "warning", "update", "~":
 		return yellow
 	case "error", "failed", "lost", "down", "FAILED", "FAILED_TEMP", "ROLLED_BACK", "no", "missing", "delete", "-":
 		return red

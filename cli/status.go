@@ -27,6 +27,9 @@ type overview struct {
 const (
 	statusRows   = 12 // of each kind on the screen
 	statusEvents = 5
+
+	startingFor   = 2 * time.Second // how long status waits for a host that is starting
+	startingAgain = 50 * time.Millisecond
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -46,7 +49,7 @@ func (a *app) statusCommand() *cobra.Command {
 			if err := c.Health(cmd.Context()); err != nil {
 				return err
 			}
-			s, err := survey(cmd.Context(), c)
+			s, err := settle(cmd.Context(), c)
 			if err != nil {
 				return err
 			}
@@ -73,9 +76,53 @@ func survey(ctx context.Context, c *api.Client) (overview, error) {
 		}
 	}
 	slices.SortStableFunc(s.Events, func(x, y api.Event) int { return x.Time.Compare(y.Time) })
-	s.Healthy = well(s.Endpoints) && well(s.Functions) && well(s.Chains) && well(s.Policies) &&
+	degrade(s)
+	s.Healthy = len(s.Hosts) > 0 && well(s.Endpoints) && well(s.Functions) && well(s.Chains) && well(s.Policies) &&
 		!slices.ContainsFunc(s.Hosts, func(h api.Host) bool { return h.Status.State != "ready" })
 	return s, nil
+}
+
+// degrade takes no chain for well whose functions are not: its own status comes a moment after theirs.
+func degrade(s overview) {
+	down := map[string]bool{}
+	for _, f := range s.Functions {
+		down[f.Name] = !f.Status.Healthy
+	}
+	for i, c := range s.Chains {
+		hops, err := api.ParsePath(c.Spec.Path)
+		if err != nil || c.Status.State != "ready" {
+			continue
+		}
+		var names []string
+		for _, h := range hops {
+			if down[h.Function] {
+				names = append(names, h.Function)
+			}
+		}
+		if len(names) > 0 {
+			s.Chains[i].Status.State, s.Chains[i].Status.Message = "degraded", "down: "+strings.Join(names, ", ")
+		}
+	}
+}
+
+// settle takes the survey again for a moment while a host is starting: most are through with it at once.
+func settle(ctx context.Context, c *api.Client) (overview, error) {
+	for deadline := time.Now().Add(startingFor); ; {
+		s, err := survey(ctx, c)
+		if err != nil || !s.starting() || time.Now().After(deadline) {
+			return s, err
+		}
+		select {
+		case <-ctx.Done():
+			return s, ctx.Err()
+		case <-time.After(startingAgain):
+		}
+	}
+}
+
+// starting tells that what is known may be from before the daemon's start.
+func (s overview) starting() bool {
+	return len(s.Hosts) == 0 || slices.ContainsFunc(s.Hosts, func(h api.Host) bool { return h.Status.State == "starting" || h.Status.State == "" })
 }
 
 func fetch[T any](ctx context.Context, r api.Reader[T], o api.ListOptions, into *[]T, failed *error) {
@@ -92,7 +139,10 @@ func well[T any](items []T) bool {
 
 func (a *app) printStatus(s overview) error {
 	word := green.paint("all well")
-	if !s.Healthy {
+	switch {
+	case s.starting():
+		word = yellow.paint("starting: what follows may be from before the start")
+	case !s.Healthy:
 		word = yellow.paint("not all well")
 	}
 	if !a.colours(a.Stdout) {

@@ -61,6 +61,7 @@ type Options struct {
 // Manager serves the API. Make it with New.
 type Manager struct {
 	Options
+	began   time.Time
 	mu      sync.Mutex // one writer at a time in this process; others are kept apart by preconditions
 	watches chan struct{}
 	streams chan struct{}
@@ -93,6 +94,7 @@ func New(o Options) (*Manager, error) {
 	}
 	m := &Manager{
 		Options: o,
+		began:   o.Now().UTC(),
 		watches: make(chan struct{}, maxWatches),
 		streams: make(chan struct{}, maxStreams),
 		metrics: newMetrics(),

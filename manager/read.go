@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -20,8 +21,10 @@ func (m *Manager) get(n noun, w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	stored := i.Value
+	i.Value = m.judge(n, i.Value)
 	w.Header().Set("ETag", api.ETag(i.Revision))
-	if none := r.Header.Get("If-None-Match"); none != "" && etagIn(none, i.Revision) {
+	if none := r.Header.Get("If-None-Match"); none != "" && etagIn(none, i.Revision) && bytes.Equal(stored, i.Value) {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
@@ -43,6 +46,7 @@ func (m *Manager) list(n noun, w http.ResponseWriter, r *http.Request) error {
 	}
 	out := api.List[json.RawMessage]{Items: []json.RawMessage{}, Revision: rev}
 	for _, i := range items {
+		i.Value = m.judge(n, i.Value)
 		if f.match(store.NameOf(i.Key), i.Value) {
 			out.Items = append(out.Items, wire(i))
 		}

@@ -55,6 +55,7 @@ func (m *Manager) watch(n noun, f filter, w http.ResponseWriter, r *http.Request
 	w.Header().Set("Cache-Control", "no-store")
 	for _, i := range first {
 		if f.match(store.NameOf(i.Key), i.Value) {
+			i.Value = m.judge(n, i.Value)
 			s.event("put", wire(i))
 		}
 	}

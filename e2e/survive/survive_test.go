@@ -72,6 +72,17 @@ func settled(ctx context.Context, t *testing.T, r *rig.Rig) {
 		var p struct {
 			Items []api.Policy `json:"items"`
 		}
+		var h struct {
+			Items []api.Host `json:"items"`
+		}
+		if err := r.Get(ctx, &h, "hosts"); err != nil {
+			return false, err.Error()
+		}
+		for _, x := range h.Items { // first: what a host that is starting has is from before
+			if x.Status.State != "ready" {
+				return false, fmt.Sprintf("host %s: %s", x.Name, x.Status.State)
+			}
+		}
 		if err := r.Get(ctx, &f, "functions"); err != nil {
 			return false, err.Error()
 		}

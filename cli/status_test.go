@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"weir.dev/weir/api"
+)
+
+func TestAChainIsNoBetterThanItsFunctions(t *testing.T) {
+	function := func(name string, healthy bool) api.Function {
+		return api.Function{Meta: api.Meta{Name: name}, Status: api.FunctionStatus{Healthy: healthy}}
+	}
+	chain := func(path, state, message string) api.Chain {
+		return api.Chain{Spec: api.ChainSpec{Path: path}, Status: api.ChainStatus{State: state, Message: message}}
+	}
+	s := overview{
+		Functions: []api.Function{function("fw", true), function("w1", false), function("mon", false)},
+		Chains:    []api.Chain{chain("fw", "ready", ""), chain("fw | w1 | tap:mon", "ready", ""), chain("w1", "pending", "waits")},
+	}
+	degrade(s)
+	want := []api.Chain{chain("fw", "ready", ""), chain("fw | w1 | tap:mon", "degraded", "down: w1, mon"), chain("w1", "pending", "waits")}
+	if diff := cmp.Diff(want, s.Chains); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestWhatIsFromBeforeTheStartIsNotTakenForWell(t *testing.T) {
+	for name, tt := range map[string]struct {
+		hosts []string
+		want  bool
+	}{
+		"no host yet":             {nil, true},
+		"a host that is starting": {[]string{"ready", "starting"}, true},
+		"all reported":            {[]string{"ready", "lost"}, false},
+		"a host with no status":   {[]string{""}, true},
+	} {
+		var s overview
+		for _, state := range tt.hosts {
+			s.Hosts = append(s.Hosts, api.Host{Status: api.HostStatus{State: state}})
+		}
+		if got := s.starting(); got != tt.want {
+			t.Errorf("%s: starting is %v, want %v", name, got, tt.want)
+		}
+	}
+}
