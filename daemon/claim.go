@@ -181,25 +181,26 @@ func locker(f *os.File) (int, error) {
 	return pid, nil
 }
 
-// settle records the network namespace that this process is in as the instance's home, or checks that it still is.
-func settle(i instance.Instance) error {
+// settle records the network namespace that this process is in as the instance's home, or checks that it still is. It reports
+// whether there was none: then nothing of the instance can be alive here (a first start, a reboot).
+func settle(i instance.Instance) (fresh bool, err error) {
 	path := filepath.Join(i.Run, homeFile)
 	if same, known, err := atHome(i); err != nil {
-		return err
+		return false, err
 	} else if known && !same {
-		return fmt.Errorf("instance %s %w (%s): enter it (`nsenter --net=%s weir up`), or take the instance down there first (`weir down`)", i.Name, ErrAbroad, path, path)
+		return false, fmt.Errorf("instance %s %w (%s): enter it (`nsenter --net=%s weir up`), or take the instance down there first (`weir down`)", i.Name, ErrAbroad, path, path)
 	} else if known {
-		return nil
+		return false, nil
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("record network namespace: %w", err)
+		return false, fmt.Errorf("record network namespace: %w", err)
 	}
 	_ = f.Close()
 	if err := unix.Mount("/proc/self/ns/net", path, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("record network namespace at %s: %w", path, err)
+		return false, fmt.Errorf("record network namespace at %s: %w", path, err)
 	}
-	return nil
+	return true, nil
 }
 
 // atHome compares this process's network namespace with the recorded one; known is false if none is recorded.

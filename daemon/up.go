@@ -53,7 +53,8 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 			err = errors.Join(err, c.neverWas(ctx, o))
 		}
 	}()
-	if err := settle(o.Instance); err != nil {
+	fresh, err := settle(o.Instance)
+	if err != nil {
 		return err
 	}
 	sw, err := o.Drivers.Switch(ctx, o.Instance)
@@ -95,6 +96,11 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 	})
 	if err != nil {
 		return err
+	}
+	if fresh { // what a status tells was true before the reboot
+		if err := m.ForgetStatus(ctx); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -1,0 +1,60 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/store"
+)
+
+// forgetAtOnce is how many statuses one transaction clears: small enough for any etcd.
+const forgetAtOnce = 100
+
+// ForgetStatus clears what agents had reported of endpoints, functions, chains and policies, for a start after which none of it
+// can be true: until an agent reports anew they count as pending. Safe to repeat.
+func (m *Manager) ForgetStatus(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, kind := range []api.Kind{api.KindEndpoint, api.KindFunction, api.KindChain, api.KindPolicy} {
+		objects, _, err := store.List[object](ctx, m.Store, kind)
+		if err != nil {
+			return fmt.Errorf("forget old status: %w", err)
+		}
+		var ops []store.Op
+		var conds []store.Cond
+		flush := func() error {
+			if len(ops) == 0 {
+				return nil
+			}
+			_, err := m.Store.Txn(ctx, conds, ops)
+			ops, conds = nil, nil
+			if errors.Is(err, store.ErrConflict) {
+				return nil // someone has news already
+			}
+			return err
+		}
+		for i := range objects {
+			o := &objects[i]
+			if len(o.Status) == 0 || string(o.Status) == "{}" {
+				continue
+			}
+			o.Status = []byte("{}")
+			op, err := store.Put(kind, o)
+			if err != nil {
+				return fmt.Errorf("forget old status: %w", err)
+			}
+			ops, conds = append(ops, op), append(conds, store.Cond{Key: store.Key(kind, o.Name), Revision: o.Revision})
+			if len(ops) == forgetAtOnce {
+				if err := flush(); err != nil {
+					return fmt.Errorf("forget old status: %w", err)
+				}
+			}
+		}
+		if err := flush(); err != nil {
+			return fmt.Errorf("forget old status: %w", err)
+		}
+	}
+	return nil
+}
