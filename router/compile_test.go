@@ -55,8 +55,8 @@ func TestCompileOnePolicy(t *testing.T) {
 		"1 ingress in=12 out=0 output:13 learn=false | chain web: fw.out -> w1.in",
 		"1 ingress in=13 out=0 output:12 learn=false | chain web: w1.in -> fw.out",
 		"1 ingress in=14 out=0 clone:15 output:2 learn=false | chain web: w1.out -> endpoint/bob",
-		"100 egress in=2 out=1 clone:15 output:14 learn=false | policy guests: return through web at w1.out",
-		"100 egress in=1 out=2 output:11 learn=false | policy guests: enter web at fw.in",
+		"100 egress in=2 out=1 clone:15 output:14 learn=false | policy guests: tcp/80 returns through web at w1.out",
+		"100 egress in=1 out=2 output:11 learn=false | policy guests: tcp/80 enters web at fw.in",
 	}
 	slices.Sort(want)
 	if diff := cmp.Diff(want, rendered(out.Rules)); diff != "" {
@@ -132,13 +132,13 @@ func TestWhatIsNotReadyFailsClosed(t *testing.T) {
 		rules  []string
 	}{
 		{"function with drop", func(in *Input) { in.Functions["fw"] = Function{} }, "function fw: not ready", []string{
-			"100 egress in=2 out=1 drop learn=false | policy guests: drop, chain web cannot work",
-			"100 egress in=1 out=2 drop learn=false | policy guests: drop, chain web cannot work"}},
+			"100 egress in=2 out=1 drop learn=false | policy guests: tcp/80 on the way back is dropped, chain web cannot work",
+			"100 egress in=1 out=2 drop learn=false | policy guests: tcp/80 is dropped, chain web cannot work"}},
 		{"function with bypass is left out", func(in *Input) { in.Functions["fw"] = Function{OnFail: api.OnFailBypass} }, "function fw: not ready", []string{
 			"1 ingress in=13 out=0 output:1 learn=false | chain web: w1.in -> endpoint/alice",
 			"1 ingress in=14 out=0 clone:15 output:2 learn=false | chain web: w1.out -> endpoint/bob",
-			"100 egress in=2 out=1 clone:15 output:14 learn=false | policy guests: return through web at w1.out",
-			"100 egress in=1 out=2 output:13 learn=false | policy guests: enter web at w1.in"}},
+			"100 egress in=2 out=1 clone:15 output:14 learn=false | policy guests: tcp/80 returns through web at w1.out",
+			"100 egress in=1 out=2 output:13 learn=false | policy guests: tcp/80 enters web at w1.in"}},
 		{"tap is left out", func(in *Input) {
 			in.Functions["mon"] = Function{}
 			in.Chains["web"] = api.ChainSpec{Path: "tap:mon"}
@@ -151,11 +151,11 @@ func TestWhatIsNotReadyFailsClosed(t *testing.T) {
 			in.Policies["guests"] = p
 		}, "function fw: not ready", nil},
 		{"unknown chain", func(in *Input) { delete(in.Chains, "web") }, `chain "web": unknown`, []string{
-			"100 egress in=2 out=1 drop learn=false | policy guests: drop, chain web cannot work",
-			"100 egress in=1 out=2 drop learn=false | policy guests: drop, chain web cannot work"}},
+			"100 egress in=2 out=1 drop learn=false | policy guests: tcp/80 on the way back is dropped, chain web cannot work",
+			"100 egress in=1 out=2 drop learn=false | policy guests: tcp/80 is dropped, chain web cannot work"}},
 		{"a tap where an inline function stands", func(in *Input) { in.Functions["w1"] = Function{Tap: 99} }, `write "tap:w1"`, []string{
-			"100 egress in=2 out=1 drop learn=false | policy guests: drop, chain web cannot work",
-			"100 egress in=1 out=2 drop learn=false | policy guests: drop, chain web cannot work"}},
+			"100 egress in=2 out=1 drop learn=false | policy guests: tcp/80 on the way back is dropped, chain web cannot work",
+			"100 egress in=1 out=2 drop learn=false | policy guests: tcp/80 is dropped, chain web cannot work"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -210,5 +210,47 @@ func TestManyReplicaPriorities(t *testing.T) {
 		if err := r.Validate(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A rule's text tells it from the policy's others; its cookie, by which counters survive an upgrade, does not depend on the text.
+func TestEachRuleOfAPolicyHasATextOfItsOwn(t *testing.T) {
+	in := input()
+	in.Policies = map[string]api.PolicySpec{
+		"guests": {From: "alice", To: "bob", Match: []string{"tcp/80", "udp/5000-5100", "icmp"}, Chain: "web"},
+		"copies": {From: "carol", Match: []string{"ip", "arp"}, Mode: api.ModeReplica, Chain: "alt"},
+		"seen":   {From: "bob", To: "10.0.0.0/8", Match: []string{"ip"}, Mode: api.ModeReplica, Chain: "tap"},
+		"lost":   {From: "bob", To: "carol", Chain: "none", Priority: 50},
+	}
+	in.Chains["tap"] = api.ChainSpec{Path: "tap:mon"}
+	in.Chains["web"] = api.ChainSpec{Path: "fw | w1"}
+	got := map[string]string{}
+	for _, r := range Compile(in).Rules {
+		if strings.HasPrefix(r.Note, "policy ") && !strings.Contains(r.Note, ";") {
+			got[fmt.Sprintf("%016x", r.Cookie)] = strings.TrimPrefix(r.Note, "policy ")
+		}
+	}
+	want := map[string]string{
+		"0048ca940cd95082": "copies: a copy of arp enters alt at w2.in",
+		"0bef9dbcdf9bec94": "guests: icmp (IPv6) enters web at fw.in",
+		"1bb20925718523fe": "lost: everything is dropped, chain none cannot work",
+		"1c4ceccd73b33c8b": "guests: icmp (IPv4) enters web at fw.in",
+		"21b181ba22ad03d3": "guests: tcp/80 enters web at fw.in",
+		"2e62122ff27be299": "guests: udp/5000-5100 enters web at fw.in",
+		"52e328610448934e": "copies: a copy of ip (IPv6) enters alt at w2.in",
+		"63c6826b4af29dca": "seen: a copy of ip goes to mon",
+		"6f1f88cec9d19095": "copies: a copy of ip (IPv4) enters alt at w2.in",
+		"92820fa9b2deea52": "copies: a copy of ip (IPv6) returns through alt at w2.out",
+		"92eb62529db52fd8": "guests: tcp/80 returns through web at w1.out",
+		"9fb67b0a927a622c": "lost: everything on the way back is dropped, chain none cannot work",
+		"ae703c719719e67c": "guests: udp/5000-5100 returns through web at w1.out",
+		"b7639467007471fc": "copies: a copy of ip (IPv4) returns through alt at w2.out",
+		"c0a649f203e0cbc7": "guests: icmp (IPv4) returns through web at w1.out",
+		"e18a2d37bef185d2": "seen: a copy of ip on the way back goes to mon",
+		"effc18946cff761b": "guests: icmp (IPv6) returns through web at w1.out",
+		"f49076ed81c32f45": "copies: a copy of arp returns through alt at w2.out",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }

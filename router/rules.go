@@ -86,10 +86,12 @@ func (c *compiler) enter(d *direction, e entry) (planned, bool) {
 	}
 	r.Cookie = cookie("policy", p.name, d.way.String(), d.stage.String(), name(p.from), name(p.to), e.term, family)
 	r.Cookie = backwards(r.Cookie, steersBack, d.way == reverse)
-	verb := map[way]string{forward: "enter", reverse: "return through"}[d.way]
+	what := d.describe(e)
+	verb := map[way]string{forward: "enters", reverse: "returns through"}[d.way]
+	back := map[way]string{reverse: " on the way back"}[d.way]
 	if ch.blocked != nil || d.refused != nil {
 		r.Action.Op = flow.Drop
-		r.Note = fmt.Sprintf("policy %s: drop, chain %s cannot work", p.name, ch.name)
+		r.Note = fmt.Sprintf("policy %s: %s%s is dropped, chain %s cannot work", p.name, what, back, ch.name)
 		return r, !p.replica()
 	}
 	into, first := ch.entrance(d.way)
@@ -101,16 +103,36 @@ func (c *compiler) enter(d *direction, e entry) (planned, bool) {
 		if len(first) == 0 {
 			return r, false // every part of the chain is left out
 		}
-		r.Note = fmt.Sprintf("policy %s: copy to %s", p.name, first[0].name)
+		r.Note = fmt.Sprintf("policy %s: a copy of %s%s goes to %s", p.name, what, back, first[0].name)
 	case p.replica():
 		r.Action.Clones = append(r.Action.Clones, into.port)
-		r.Note = fmt.Sprintf("policy %s: copy, %s %s at %s", p.name, verb, ch.name, into.name)
+		r.Note = fmt.Sprintf("policy %s: a copy of %s %s %s at %s", p.name, what, verb, ch.name, into.name)
 	default:
 		r.Action.Op, r.Action.Port = flow.Output, into.port
 		r.Learn = ch.exits[d.way].learned
-		r.Note = fmt.Sprintf("policy %s: %s %s at %s", p.name, verb, ch.name, into.name)
+		r.Note = fmt.Sprintf("policy %s: %s %s %s at %s", p.name, what, verb, ch.name, into.name)
 	}
 	return r, true
+}
+
+// describe tells in short what an entry matches; the family only where one service needs an entry for each.
+func (d *direction) describe(e entry) string {
+	what, families := e.term, 0
+	if what == string(api.ProtocolAll) {
+		what = "everything"
+	}
+	for _, o := range d.entries {
+		if o.term == e.term {
+			families++
+		}
+	}
+	switch {
+	case families > 1 && e.match.EtherType == flow.EtherTypeIPv4:
+		what += " (IPv4)"
+	case families > 1 && e.match.EtherType == flow.EtherTypeIPv6:
+		what += " (IPv6)"
+	}
+	return what
 }
 
 // entrance is the chain's first port in a direction, and the taps before it.
