@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+//go:build ignore
+// From a frame to its key.
+#pragma once
+
+static __always_inline bool is_tag(__u16 type)
+{
+	return type == ETH_P_8021Q || type == ETH_P_8021AD;
+}
+
+static __always_inline void parse_ports(struct __sk_buff *skb, __u32 off, struct key *k)
+{
+	__be16 ports[2];
+
+	if (k->proto != IPPROTO_TCP && k->proto != IPPROTO_UDP && k->proto != IPPROTO_SCTP)
+		return;
+	if (bpf_skb_load_bytes(skb, off, ports, sizeof(ports)))
+		return; // cut short
+	k->src_port = bpf_ntohs(ports[0]);
+	k->dst_port = bpf_ntohs(ports[1]);
+	k->has |= HAS_PORTS;
+}
+
+static __always_inline void parse_ipv4(struct __sk_buff *skb, __u32 off, struct key *k)
+{
+	__u8 h[20];
+
+	if (bpf_skb_load_bytes(skb, off, h, sizeof(h)))
+		return; // runt
+	if (h[0] >> 4 != 4 || (h[0] & 0xf) < 5 || skb->len < off + (h[0] & 0xf) * 4)
+		return; // not an IPv4 header, or its options are cut short
+	k->has = HAS_IP;
+	k->proto = h[9];
+	__builtin_memcpy(k->src, h + 12, 4);
+	__builtin_memcpy(k->dst, h + 16, 4);
+	if ((h[6] & 0x1f) | h[7])
+		return; // a fragment, not the first
+	parse_ports(skb, off + (h[0] & 0xf) * 4, k);
+}
+
+#define MAX_EXTENSIONS 6
+
+static __always_inline void parse_ipv6(struct __sk_buff *skb, __u32 off, struct key *k)
+{
+	__u8 h[8], x[4];
+	__u32 length;
+	int i;
+
+	if (bpf_skb_load_bytes(skb, off, h, sizeof(h)) || h[0] >> 4 != 6)
+		return; // not an IPv6 header
+	if (bpf_skb_load_bytes(skb, off + 8, k->src, 32)) // and dst, which follows it
+		return; // runt
+	k->has = HAS_IP;
+	k->proto = h[6];
+	off += 40;
+	for (i = 0; i < MAX_EXTENSIONS; i++) {
+		__u8 header = k->proto;
+
+		if (header != IPPROTO_HOPOPTS && header != IPPROTO_ROUTING && header != IPPROTO_DSTOPTS &&
+		    header != IPPROTO_FRAGMENT && header != IPPROTO_AH)
+			break;
+		if (bpf_skb_load_bytes(skb, off, x, sizeof(x)))
+			return; // cut short
+		length = header == IPPROTO_FRAGMENT ? 8 : header == IPPROTO_AH ? x[1] * 4 + 8 : x[1] * 8 + 8;
+		if (skb->len < off + length)
+			return; // cut short
+		k->proto = x[0];
+		off += length;
+		if (header == IPPROTO_FRAGMENT && (x[2] | (x[3] & 0xf8)))
+			return; // a fragment, not the first
+	}
+	parse_ports(skb, off, k);
+}
+
+// parse reads what the stage's rules look at.
+static __always_inline void parse(struct __sk_buff *skb, __u32 fields, struct key *k)
+{
+	__u8 h[ETH_HLEN];
+	__be16 tag[2];
+	__u32 off = ETH_HLEN;
+	__u16 type, tags = 0;
+	int i;
+
+	k->vlan = VLAN_NONE;
+	if (!(fields & ~FIELD_IN_PORT) || bpf_skb_load_bytes(skb, 0, h, sizeof(h)))
+		return; // nothing to look at, or a runt
+	__builtin_memcpy(k->dst_mac, h, 6);
+	__builtin_memcpy(k->src_mac, h + 6, 6);
+	type = h[12] << 8 | h[13];
+	if (skb->vlan_present) { // the outermost tag was taken off by the device or the stack
+		k->vlan = skb->vlan_tci & 0xfff;
+		tags = 1;
+	}
+	for (i = 0; i < 2; i++) {
+		if (!is_tag(type) || tags == 2)
+			break;
+		if (bpf_skb_load_bytes(skb, off, tag, sizeof(tag)))
+			break; // cut short
+		if (!tags)
+			k->vlan = bpf_ntohs(tag[0]) & 0xfff;
+		type = bpf_ntohs(tag[1]);
+		off += sizeof(tag);
+		tags++;
+	}
+	k->ethertype = type;
+	if (!(fields & (FIELD_ADDRESSES | FIELD_PROTO | FIELD_PORTS)))
+		return;
+	if (type == ETH_P_IP)
+		parse_ipv4(skb, off, k);
+	else if (type == ETH_P_IPV6)
+		parse_ipv6(skb, off, k);
+}
