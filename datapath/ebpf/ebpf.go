@@ -20,7 +20,6 @@ import (
 
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
-	"weir.dev/weir/flow"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
 )
@@ -263,10 +262,4 @@ func (s *Switch) at(step string) error {
 		return nil
 	}
 	return s.opts.fault(step)
-}
-
-// slotOf a port number.
-func (s *Switch) slotOf(p flow.Port) (uint16, bool) {
-	slot, ok := s.byIndex[uint32(p)]
-	return slot, ok
 }

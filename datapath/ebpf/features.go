@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
@@ -38,7 +39,8 @@ func needs() []need {
 			func() error { return features.HaveProgramType(ebpf.SchedCLS) }},
 		{"redirect_peer", "the way into functions", "kernel 5.10", "", helper(asm.FnRedirectPeer)},
 		{"clone_redirect", "copies to taps", "kernel 4.2", "", helper(asm.FnCloneRedirect)},
-		{"global functions", "the programs", "kernel 5.12", "", features.HaveBoundedLoops},
+		{"bounded loops", "the search among rules", "kernel 5.3", "", features.HaveBoundedLoops},
+		{"global functions that take pointers", "programs that the kernel can verify", "kernel 5.12", "", haveGlobalFunctions},
 		{"LRU hash", "the cache of known flows", "kernel 4.10", "", mapType(ebpf.LRUHash)},
 		{"per-CPU array", "counters", "kernel 4.6", "", mapType(ebpf.PerCPUArray)},
 		{"tcx", "quicker hooks", "kernel 6.6", "tc filters (clsact) are used", haveTCX},
@@ -86,6 +88,35 @@ func (s *Switch) probe() error {
 		return unsupported("tcx", "the hook asked for", "kernel 6.6, or the hook auto")
 	}
 	return nil
+}
+
+// haveGlobalFunctions loads a program with a function that is verified by itself, not anew for each call, and reads what its argument
+// points to. The kernel needs no BTF of its own for that: the programs bring theirs.
+func haveGlobalFunctions() error {
+	number := &btf.Int{Name: "number", Size: 8}
+	main := &btf.Func{Name: "main", Type: &btf.FuncProto{Return: number}, Linkage: btf.GlobalFunc}
+	read := &btf.Func{Name: "read", Linkage: btf.GlobalFunc,
+		Type: &btf.FuncProto{Return: number, Params: []btf.FuncParam{{Name: "at", Type: &btf.Pointer{Target: number}}}}}
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "probe", Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: asm.Instructions{
+		btf.WithFuncMetadata(asm.Mov.Imm(asm.R0, 0).WithSymbol("main"), main),
+		asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord),
+		asm.Mov.Reg(asm.R1, asm.RFP),
+		asm.Add.Imm(asm.R1, -8),
+		asm.Call.Label("read"),
+		asm.Return(),
+		btf.WithFuncMetadata(asm.Mov.Imm(asm.R0, 0).WithSymbol("read"), read),
+		asm.JEq.Imm(asm.R1, 0, "null"),
+		asm.LoadMem(asm.R0, asm.R1, 0, asm.DWord),
+		asm.Return().WithSymbol("null"),
+	}})
+	if err == nil {
+		return p.Close()
+	}
+	var refused *ebpf.VerifierError
+	if errors.As(err, &refused) && !errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("%w: %w", ebpf.ErrNotSupported, err)
+	}
+	return err
 }
 
 // haveTCX asks for the programs at the loopback's tcx: a kernel without tcx does not know the question.

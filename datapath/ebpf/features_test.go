@@ -25,7 +25,7 @@ func TestFeatures(t *testing.T) {
 			t.Errorf("%s is missing, with no remedy: %s", f.Name, f.Detail)
 		}
 	}
-	for _, name := range []string{"tc programs", "redirect_peer", "tcx", "raw tracepoints", "LRU hash", "batch updates"} {
+	for _, name := range []string{"tc programs", "redirect_peer", "global functions that take pointers", "tcx", "raw tracepoints", "LRU hash", "batch updates"} {
 		if !seen[name] {
 			t.Errorf("no word of %s", name)
 		}
