@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -203,6 +204,33 @@ func (w *weir) wires(n int) (time.Duration, error) {
 	return time.Since(begin), err
 }
 
+// awake keeps the processors out of deep sleep while f runs, where the machine lets one ask for that: else ping measures how long
+// they take to wake up, the same for everybody.
+func awake(f func() error) error {
+	q, err := os.OpenFile("/dev/cpu_dma_latency", os.O_WRONLY, 0)
+	if err != nil {
+		return f()
+	}
+	defer q.Close()
+	if _, err := q.Write(make([]byte, 4)); err != nil { // 0 us, until the file is closed
+		return err
+	}
+	return f()
+}
+
+// pings are the ways to ask for a round trip. Without -U ping takes the kernel's time stamp, from where the reply was queued
+// last: of a chain without queues it leaves the way back out.
+var pings = []struct {
+	name, interval string
+	count          int
+	more           []string
+}{
+	{"ping", "0.002", 400, nil},
+	{"ping -U", "0.002", 400, []string{"-U"}},
+	{"ping back to back", "0", 2000, nil},
+	{"ping back to back -U", "0", 2000, []string{"-U"}},
+}
+
 // chains: one TCP stream and ping through 0..100 wires, beside Linux bridges all the way.
 func (b *bench) chains() error {
 	return b.withWeir(func(w *weir) error {
@@ -220,38 +248,62 @@ func (b *bench) chains() error {
 			if err != nil {
 				return err
 			}
-			var ours, theirs, ping, pingTheirs []float64
+			ours := &path{from: w.alice(), to: w.bob(), addr: "10.9.0.2", rtt: map[string][]float64{}}
+			theirs := &path{from: p.src(), to: p.dst(), addr: "10.8.0.2", rtt: map[string][]float64{}}
 			for range b.Rounds {
-				for _, side := range []struct {
-					from, to, addr string
-					gbps, rtt      *[]float64
-				}{{w.alice(), w.bob(), "10.9.0.2", &ours, &ping}, {p.src(), p.dst(), "10.8.0.2", &theirs, &pingTheirs}} {
-					if _, err := w.Ping(b.ctx, side.from, side.addr, 20, "0.01"); err != nil {
-						return fmt.Errorf("%d wires, %s: %w", n, side.from, err)
+				for _, side := range []*path{ours, theirs} {
+					if err := side.measure(b, w.Rig); err != nil {
+						return errors.Join(fmt.Errorf("%d wires, from %s: %w", n, side.from, err), p.close())
 					}
-					rtt, err := w.Ping(b.ctx, side.from, side.addr, 400, "0.002")
-					if err != nil {
-						return err
-					}
-					bits, err := w.Iperf(b.ctx, side.from, side.to, side.addr, 5201, b.Seconds)
-					if err != nil {
-						return err
-					}
-					*side.gbps, *side.rtt = append(*side.gbps, bits/1e9), append(*side.rtt, float64(rtt.Nanoseconds())/1e3)
 				}
 			}
 			if err := p.close(); err != nil {
 				return err
 			}
 			if n == 0 {
-				plain = ours
+				plain = ours.gbps
 			}
-			b.add(fmt.Sprintf("tcp, %d wires", n), "Gb/s", ours, theirs, "Linux bridges", true, map[int]float64{9: 1.7, 100: 5}[n])
-			b.add(fmt.Sprintf("ping, %d wires", n), "us", ping, pingTheirs, "Linux bridges", false, map[int]float64{100: 12}[n])
+			b.add(fmt.Sprintf("tcp, %d wires", n), "Gb/s", ours.gbps, theirs.gbps, "Linux bridges", true, map[int]float64{9: 1.7, 100: 5}[n])
+			for _, kind := range pings {
+				target := 0.0
+				if n == 100 && kind.name == "ping" {
+					target = 12
+				}
+				b.add(fmt.Sprintf("%s, %d wires", kind.name, n), "us", ours.rtt[kind.name], theirs.rtt[kind.name], "Linux bridges", false, target)
+			}
 			if n == 9 {
-				b.add("tcp, 9 wires against none", "Gb/s", ours, plain, "Weir without a chain", true, 0.9)
+				b.add("tcp, 9 wires against none", "Gb/s", ours.gbps, plain, "Weir without a chain", true, 0.9)
 			}
 		}
 		return nil
 	})
+}
+
+// path is one way between two stations and what was measured on it.
+type path struct {
+	from, to, addr string
+	gbps           []float64
+	rtt            map[string][]float64 // us
+}
+
+func (p *path) measure(b *bench, r *rig.Rig) error {
+	if _, err := r.Ping(b.ctx, p.from, p.addr, 20, "0.01"); err != nil { // learn
+		return err
+	}
+	err := awake(func() error {
+		for _, kind := range pings {
+			rtt, err := r.Ping(b.ctx, p.from, p.addr, kind.count, kind.interval, kind.more...)
+			if err != nil {
+				return err
+			}
+			p.rtt[kind.name] = append(p.rtt[kind.name], float64(rtt.Nanoseconds())/1e3)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	bits, err := r.Iperf(b.ctx, p.from, p.to, p.addr, 5201, b.Seconds)
+	p.gbps = append(p.gbps, bits/1e9)
+	return err
 }

@@ -332,9 +332,10 @@ func (r *Rig) Listening(ctx context.Context, space string, port int) error {
 	}
 }
 
-// Ping is the average round trip of count echo requests.
-func (r *Rig) Ping(ctx context.Context, from, addr string, count int, interval string) (time.Duration, error) {
-	out, err := r.Run(ctx, from, "ping", "-q", "-n", "-c", strconv.Itoa(count), "-i", interval, "-W", "1", addr)
+// Ping is the average round trip of count echo requests; more are further arguments of ping.
+func (r *Rig) Ping(ctx context.Context, from, addr string, count int, interval string, more ...string) (time.Duration, error) {
+	argv := append([]string{"ping", "-q", "-n", "-c", strconv.Itoa(count), "-i", interval, "-W", "1"}, more...)
+	out, err := r.Run(ctx, from, append(argv, addr)...)
 	if err != nil {
 		return 0, err
 	}
