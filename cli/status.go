@@ -49,7 +49,11 @@ func (a *app) statusCommand() *cobra.Command {
 			if err := c.Health(cmd.Context()); err != nil {
 				return err
 			}
-			s, err := settle(cmd.Context(), c)
+			look := settle
+			if a.structured() { // a program decides by itself how long it waits
+				look = survey
+			}
+			s, err := look(cmd.Context(), c)
 			if err != nil {
 				return err
 			}
