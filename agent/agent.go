@@ -58,6 +58,7 @@ const (
 	drainFor      = 250 * time.Millisecond // old hops of a changed chain keep forwarding what is in flight
 	surveyAgain   = 50 * time.Millisecond  // until every object has a status of this run
 	probeEvery    = time.Second
+	probeQuick    = 20 * time.Millisecond  // for a function that is believed to be up
 	probeAgain    = 100 * time.Millisecond // after a lost probe
 	probeLimit    = 3                      // lost probes in a row until a function counts as down
 	unhealthyFor  = 5 * time.Second        // then it is restarted
@@ -133,6 +134,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wg.Go(func() { a.report.run(ctx) })
+	wg.Go(func() { a.probeAll(ctx) })
 	failed := make(chan error, 1)
 	wg.Go(func() {
 		if err := a.intent.follow(ctx, a.API, a.report, a.Log); err != nil {

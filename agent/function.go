@@ -31,6 +31,10 @@ type function struct {
 	wake  chan struct{}
 	ended atomic.Bool // the goroutine has taken everything down and is gone
 
+	probing atomic.Bool  // up, and a probe can tell
+	suspect atomic.Bool  // the last probe did not come through
+	rtt     atomic.Int64 // as reported, ns
+
 	mu       sync.Mutex
 	want     api.Function
 	forgot   bool // the record is gone
@@ -478,6 +482,7 @@ func (f *function) awaited(ctx context.Context) error {
 
 func (f *function) down(ctx context.Context) {
 	f.alive = false
+	f.probing.Store(false)
 	if err := f.a.Switch.SetState(ctx, f.name, datapath.Down, 0); err != nil && !errors.Is(err, datapath.ErrNotFound) {
 		f.a.Log.Error("set function down", "function", f.name, "error", err)
 	}
@@ -491,6 +496,8 @@ func (f *function) up(ctx context.Context, want api.Function, img image.Image) e
 	}
 	first := !f.alive
 	f.alive, f.lost = true, 0
+	f.suspect.Store(false)
+	f.probing.Store(probes(img))
 	f.update(func(v *view) {
 		v.wasUp = true
 		v.status.State, v.status.Healthy, v.status.Message = api.FunctionStarted, true, ""
@@ -520,26 +527,25 @@ func (f *function) watchHealth(ctx context.Context, want api.Function, img image
 		f.observe(want, img)
 		return resync, nil
 	}
-	if wait := time.Until(f.probe); f.alive && wait > 0 {
+	if f.alive && !f.suspect.Load() { // the prober looks after it
 		f.observe(want, img)
+		return resync, nil
+	}
+	if wait := time.Until(f.probe); wait > 0 && f.alive {
 		return wait, nil
 	}
 	p, err := f.a.Switch.Probe(ctx, f.name)
 	if err == nil {
-		f.probe = time.Now().Truncate(probeEvery).Add(probeEvery) // all at once: one wake-up of the machine a second, not one per function
 		f.lost = 0
+		f.suspect.Store(false)
 		if !f.alive {
 			if err := f.up(ctx, want, img); err != nil {
 				return retryAfter, err
 			}
 		}
-		f.update(func(v *view) {
-			if rtt := p.RTT.Nanoseconds(); v.status.RTTns == 0 || rtt > 4*v.status.RTTns {
-				v.status.RTTns = rtt // news only when much slower: a status is not a time series
-			}
-		})
+		f.slower(p.RTT)
 		f.observe(want, img)
-		return probeEvery, nil
+		return resync, nil
 	}
 	f.lost++
 	f.probe = time.Now().Add(probeAgain)
@@ -559,6 +565,50 @@ func (f *function) watchHealth(ctx context.Context, want api.Function, img image
 		f.event(api.Warning, "FunctionUnhealthy", "probe frames do not come through; "+f.consequence(), 0)
 	}
 	return probeAgain, nil
+}
+
+// slower takes in a round trip. It is news only when it is the first or much longer: a status is not a time series.
+func (f *function) slower(rtt time.Duration) {
+	if known := f.rtt.Load(); known == 0 || rtt.Nanoseconds() > 4*known {
+		f.rtt.Store(rtt.Nanoseconds())
+		f.update(func(v *view) { v.status.RTTns = rtt.Nanoseconds() })
+	}
+}
+
+// probeAll sends a frame through every function that carries traffic, once a second, all from one goroutine: a hundred timers would
+// wake the machine a hundred times. What does not come through is looked at by the function's own goroutine.
+func (a *Agent) probeAll(ctx context.Context) {
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		a.mu.Lock()
+		var all []*function
+		for _, f := range a.functions {
+			if f.probing.Load() && !f.suspect.Load() {
+				all = append(all, f)
+			}
+		}
+		a.mu.Unlock()
+		for _, f := range all {
+			quick, cancel := context.WithTimeout(ctx, probeQuick)
+			p, err := a.Switch.Probe(quick, f.name)
+			cancel()
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				f.suspect.Store(true)
+				f.poke()
+				continue
+			}
+			f.slower(p.RTT)
+		}
+	}
 }
 
 func (f *function) restartUnhealthy(ctx context.Context) error {

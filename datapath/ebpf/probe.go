@@ -2,10 +2,10 @@ package ebpf
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"time"
 
@@ -48,10 +48,7 @@ func (s *Switch) Probe(ctx context.Context, name string) (datapath.Probe, error)
 		ctx, cancel = context.WithTimeout(ctx, probeWait)
 		defer cancel()
 	}
-	frame, nonce, err := s.probeFrame(slot)
-	if err != nil {
-		return datapath.Probe{}, err
-	}
+	frame, nonce := probeFrame(slot)
 	sent, err := now()
 	if err != nil {
 		return datapath.Probe{}, err
@@ -113,19 +110,15 @@ func (p *probeSocket) send(frame []byte, index int) error {
 }
 
 // probeFrame is an Ethernet frame of the least size. Its addresses are nobody's.
-func (s *Switch) probeFrame(function uint16) ([]byte, uint32, error) {
+func probeFrame(function uint16) ([]byte, uint32) {
 	b := make([]byte, 60)
-	dst, src := s.opts.Instance.MAC("probe/to"), s.opts.Instance.MAC("probe/from")
+	dst, src := [6]byte{0x06, 0x57, 0xff, 'p', 'r', 'o'}, [6]byte{0x06, 0x57, 0xff, 'p', 'r', 'f'} // locally administered
 	copy(b, dst[:])
 	copy(b[6:], src[:])
-	var nonce [4]byte
-	if _, err := rand.Read(nonce[:]); err != nil {
-		return nil, 0, err
-	}
-	n := binary.BigEndian.Uint32(nonce[:]) | 1
+	n := rand.Uint32() | 1 // tells probes apart, is no secret
 	binary.BigEndian.PutUint16(b[12:], probeType)
 	binary.BigEndian.PutUint32(b[14:], probeMagic)
 	binary.BigEndian.PutUint32(b[18:], uint32(function))
 	binary.BigEndian.PutUint32(b[22:], n)
-	return b, n, nil
+	return b, n
 }
