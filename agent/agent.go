@@ -52,21 +52,24 @@ type Options struct {
 
 // Timings of the reconciliation. They bound work, they are not performance targets.
 const (
-	debounce      = 3 * time.Millisecond   // changes that arrive together are one pass
-	resync        = 10 * time.Second       // a full pass even if nothing seemed to change
-	retryAfter    = time.Second            // after a failed endpoint or commit
-	drainFor      = 250 * time.Millisecond // old hops of a changed chain keep forwarding what is in flight
-	surveyAgain   = 50 * time.Millisecond  // until every object has a status of this run
-	probeEvery    = time.Second
-	probeQuick    = 20 * time.Millisecond  // for a function that is believed to be up
-	probeAgain    = 100 * time.Millisecond // after a lost probe
-	probeLimit    = 3                      // lost probes in a row until a function counts as down
-	unhealthyFor  = 5 * time.Second        // then it is restarted
-	settleFor     = 100 * time.Millisecond // a process that no probe can check must live so long to count as up
-	stopGrace     = 3 * time.Second
-	backoffFirst  = 250 * time.Millisecond
-	backoffMax    = 30 * time.Second
-	backoffForget = time.Minute // a function that lived so long starts anew without delay
+	debounce    = 3 * time.Millisecond   // changes that arrive together are one pass
+	resync      = 10 * time.Second       // a full pass even if nothing seemed to change
+	retryAfter  = time.Second            // after a failed endpoint or commit
+	drainFor    = 250 * time.Millisecond // old hops of a changed chain keep forwarding what is in flight
+	surveyAgain = 50 * time.Millisecond  // until every object has a status of this run
+	probeEvery  = time.Second
+	// A function whose forwarding is the switch's own program cannot hang: the kernel tells when its process ends, and what is left to
+	// find is a link that somebody took away.
+	probeKernelTurns = 3
+	probeQuick       = 20 * time.Millisecond  // for a function that is believed to be up
+	probeAgain       = 100 * time.Millisecond // after a lost probe
+	probeLimit       = 3                      // lost probes in a row until a function counts as down
+	unhealthyFor     = 5 * time.Second        // then it is restarted
+	settleFor        = 100 * time.Millisecond // a process that no probe can check must live so long to count as up
+	stopGrace        = 3 * time.Second
+	backoffFirst     = 250 * time.Millisecond
+	backoffMax       = 30 * time.Second
+	backoffForget    = time.Minute // a function that lived so long starts anew without delay
 )
 
 // Agent reconciles one host. Make it with New, then Run it once.
@@ -78,6 +81,7 @@ type Agent struct {
 	report *reporter
 
 	notes atomic.Pointer[notes]
+	turns atomic.Uint32 // of probing
 
 	mu        sync.Mutex
 	functions map[string]*function

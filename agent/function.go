@@ -31,9 +31,11 @@ type function struct {
 	wake  chan struct{}
 	ended atomic.Bool // the goroutine has taken everything down and is gone
 
-	probing atomic.Bool  // up, and a probe can tell
-	suspect atomic.Bool  // the last probe did not come through
-	rtt     atomic.Int64 // as reported, ns
+	turn    uint32        // spreads probes over the rounds
+	every   atomic.Uint32 // rounds from probe to probe
+	probing atomic.Bool   // up, and a probe can tell
+	suspect atomic.Bool   // the last probe did not come through
+	rtt     atomic.Int64  // as reported, ns
 
 	mu       sync.Mutex
 	want     api.Function
@@ -86,7 +88,7 @@ type applied struct {
 }
 
 func newFunction(a *Agent, name, uid string, existing map[string]container.Status) *function {
-	f := &function{a: a, name: name, uid: uid, wake: make(chan struct{}, 1), exits: make(chan container.Status, 1)}
+	f := &function{a: a, name: name, uid: uid, turn: a.turns.Add(1), wake: make(chan struct{}, 1), exits: make(chan container.Status, 1)}
 	if c, ok := existing[name]; ok {
 		f.have = c.State
 		f.seen.status.PID = c.PID
@@ -497,6 +499,10 @@ func (f *function) up(ctx context.Context, want api.Function, img image.Image) e
 	first := !f.alive
 	f.alive, f.lost = true, 0
 	f.suspect.Store(false)
+	f.every.Store(1)
+	if img.Contract.Forwarder != "" {
+		f.every.Store(probeKernelTurns)
+	}
 	f.probing.Store(probes(img))
 	f.update(func(v *view) {
 		v.wasUp = true
@@ -575,12 +581,12 @@ func (f *function) slower(rtt time.Duration) {
 	}
 }
 
-// probeAll sends a frame through every function that carries traffic, once a second, all from one goroutine: a hundred timers would
+// probeAll sends a frame through every function that carries traffic, all from one goroutine: a hundred timers would
 // wake the machine a hundred times. What does not come through is looked at by the function's own goroutine.
 func (a *Agent) probeAll(ctx context.Context) {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
-	for {
+	for round := uint32(0); ; round++ {
 		select {
 		case <-ctx.Done():
 			return
@@ -589,7 +595,7 @@ func (a *Agent) probeAll(ctx context.Context) {
 		a.mu.Lock()
 		var all []*function
 		for _, f := range a.functions {
-			if f.probing.Load() && !f.suspect.Load() {
+			if f.probing.Load() && !f.suspect.Load() && (round+f.turn)%f.every.Load() == 0 {
 				all = append(all, f)
 			}
 		}

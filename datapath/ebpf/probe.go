@@ -19,6 +19,7 @@ const (
 	probeType  = 0x88b5 // IEEE 802 local experimental EtherType 1
 	probeMagic = 0x57656972
 	probeWait  = time.Second // without a deadline in ctx
+	probeLooks = 30          // before the first sleep
 )
 
 // Probe sends a frame in at an inline function's port in and waits for it at out, where the program consumes it.
@@ -56,7 +57,7 @@ func (s *Switch) Probe(ctx context.Context, name string) (datapath.Probe, error)
 	if err := fd.send(frame, int(in)); err != nil {
 		return datapath.Probe{}, fmt.Errorf("probe function %s: send: %w", name, err)
 	}
-	for wait := 20 * time.Microsecond; ; wait = min(2*wait, time.Millisecond) {
+	for wait, looks := 20*time.Microsecond, 0; ; looks++ {
 		var p bpf.SteerProbe
 		if err := seen.Lookup(uint32(out), &p); err != nil {
 			return datapath.Probe{}, fmt.Errorf("probe function %s: %w", name, err)
@@ -64,7 +65,11 @@ func (s *Switch) Probe(ctx context.Context, name string) (datapath.Probe, error)
 		if p.Nonce == nonce && p.Time >= sent {
 			return datapath.Probe{RTT: time.Duration(p.Time - sent)}, nil
 		}
+		if looks < probeLooks { // most often it is there at once: sleeping and waking up costs more than looking
+			continue
+		}
 		t := time.NewTimer(wait)
+		wait = min(2*wait, time.Millisecond)
 		select {
 		case <-ctx.Done():
 			t.Stop()
