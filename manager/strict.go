@@ -124,7 +124,7 @@ func unknownField(path, name string, fields map[string]reflect.Type) api.Problem
 	known := sortedKeys(fields)
 	best, distance := "", 3
 	for _, k := range known {
-		if d := editDistance(name, k); d < distance {
+		if d := api.EditDistance(name, k); d < distance {
 			best, distance = k, d
 		}
 	}
@@ -158,25 +158,4 @@ func sortedKeys[V any](m map[string]V) []string {
 	}
 	slices.Sort(keys)
 	return keys
-}
-
-// editDistance is Levenshtein's.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -133,7 +133,7 @@ func (v *validator) policies() {
 func unknown[T any](name string, known map[string]T, kind string) string {
 	best, distance := "", 3
 	for _, k := range slices.Sorted(maps.Keys(known)) {
-		if d := editDistance(name, k); d < distance {
+		if d := api.EditDistance(name, k); d < distance {
 			best, distance = k, d
 		}
 	}
@@ -144,27 +144,6 @@ func unknown[T any](name string, known map[string]T, kind string) string {
 		return fmt.Sprintf("there is no %s at all yet", kind)
 	}
 	return fmt.Sprintf("define the %s %q first, or name one that is there", kind, name)
-}
-
-// editDistance counts the letters to add, remove or change.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // rules compiles what is sound so far, with invented ports, and looks for contradictions.

@@ -19,7 +19,7 @@ func TestAFullDiskRefusesWritesAndChangesNothing(t *testing.T) {
 	cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
 	err := cmd.Run()
 	if errors.Is(err, syscall.EPERM) && os.Getenv("CI") == "" {
-		t.Skip("needs root, for a mount namespace of its own")
+		t.Fatal("needs root, for a mount namespace of its own: run the tests as root")
 	}
 	if err != nil {
 		t.Error(err)

@@ -228,7 +228,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("functions: {fw: {image:x, <<: *b}}\n---\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 1<<16 {
-			t.Skip("long inputs only slow the search down")
+			return // long inputs only slow the search down
 		}
 		parsed, err := Parse("in.yaml", data)
 		if err == nil {
