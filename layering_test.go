@@ -24,28 +24,37 @@ var layers = map[string][]string{
 	"bpf":       {},
 	"image":     {"instance"},
 	"container": {"instance", "netns"},
-	"datapath":  {"flow", "instance", "netns", "bpf"},
-	"router":    {"api", "flow"},
+	"datapath":  {"flow", "instance", "netns", "bpf", "openflow", "ovsdb"},
+	"router":    {"api", "flow", "openflow"},
+	"openflow":  {},
+	"ovsdb":     {"netns"},
+	"pki":       {},
+	"placement": {"api"},
+	"testbed":   {"api", "instance", "netns", "ovsdb"},
 	"store":     {"api"},
-	"manager":   {"api", "container", "store"},
-	"agent":     {"api", "container", "datapath", "flow", "image", "instance", "netns", "router"},
-	"daemon":    {"agent", "api", "container", "datapath", "image", "instance", "manager", "netns", "router", "store"},
-	"cli":       {"api", "instance", "router"},
+	"manager":   {"api", "container", "pki", "placement", "store"},
+	"agent":     {"api", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "pki", "router"},
+	"daemon":    {"agent", "pki", "placement", "api", "container", "datapath", "image", "instance", "manager", "netns", "router", "store"},
+	"cli":       {"api", "instance", "lab", "router", "testbed"},
 	"catalogue": {"image", "netns"},
 	"e2e":       {"*"},
+	"lab":       {"agent", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "router"},
 	"examples":  {"api"},
 }
 
 // testsOnly is what tests may import besides.
 var testsOnly = map[string][]string{
-	"datapath":  {"router"}, // the same cases run on the reference switch and in the kernel
+	"agent":     {"manager", "store"}, // agents speak to the real API
+	"openflow":  {"netns", "ovsdb"},   // Open vSwitch is the oracle
+	"datapath":  {"router"},           // the same cases run on the reference switch and in the kernel
 	"manager":   {"router", "instance"},
 	"store":     {"instance"},
 	"catalogue": {"container", "instance"},
 	"container": {"image"},
 	"image":     {"netns"},
-	"router":    {},
-	"cli":       {"container", "manager", "store"}, // commands speak to the real API
+	"router":    {"manager", "store", "netns", "ovsdb", "instance"}, // the controller against the real API and Open vSwitch
+	"lab":       {"manager", "store"},                               // its platform hosts speaks to the real API
+	"cli":       {"container", "manager", "store"},                  // commands speak to the real API
 }
 
 // TestLayering keeps the arrows of the architecture pointing one way.

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -20,8 +22,12 @@ import (
 	"weir.dev/weir/daemon"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/datapath/ebpf"
+	"weir.dev/weir/datapath/ovs"
+	"weir.dev/weir/flow"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
+	"weir.dev/weir/pki"
+	"weir.dev/weir/placement"
 	"weir.dev/weir/router"
 	"weir.dev/weir/store"
 )
@@ -37,18 +43,58 @@ func main() {
 		}
 	}
 	os.Exit(cli.Main(cli.Options{
-		Version: version, Up: up, Down: down, Features: features, Validate: router.Validate, Images: images,
+		Version: version, Up: up, Agent: agent, Down: down, Features: features, Validate: router.Validate, Images: images,
+		Placements: placement.Names(), Layouts: layouts,
 	}, os.Args[1:]))
 }
 
+// switchDriver is one way to forward on a host.
+type switchDriver struct {
+	open     func(ctx context.Context, i instance.Instance, log *slog.Logger) (datapath.Switch, error)
+	destroy  func(ctx context.Context, i instance.Instance) error // also where it was never opened
+	features func() []datapath.Feature
+}
+
+// switches lists the drivers by the name that --switch takes.
+func switches() map[string]switchDriver {
+	return map[string]switchDriver{
+		"ebpf": {
+			open: func(ctx context.Context, i instance.Instance, log *slog.Logger) (datapath.Switch, error) {
+				return ebpf.Open(ctx, ebpf.Options{Instance: i, Logger: log})
+			},
+			destroy: func(ctx context.Context, i instance.Instance) error {
+				return ebpf.Destroy(ctx, ebpf.Options{Instance: i})
+			},
+			features: ebpf.Features,
+		},
+		"ovs": {
+			open: func(ctx context.Context, i instance.Instance, log *slog.Logger) (datapath.Switch, error) {
+				return ovs.Open(ctx, ovs.Options{Instance: i, Logger: log})
+			},
+			destroy: func(ctx context.Context, i instance.Instance) error {
+				return ovs.Destroy(ctx, ovs.Options{Instance: i})
+			},
+			features: ovs.Features,
+		},
+	}
+}
+
 // drivers lists what this binary can drive.
-func drivers(runtimeCLI, imagesDir string, log *slog.Logger) daemon.Drivers {
+func drivers(switchName, runtimeCLI, imagesDir string, log *slog.Logger) daemon.Drivers {
 	return daemon.Drivers{
 		Switch: func(ctx context.Context, i instance.Instance) (datapath.Switch, error) {
-			return ebpf.Open(ctx, ebpf.Options{Instance: i, Logger: log})
+			s, ok := switches()[switchName]
+			if !ok {
+				return nil, fmt.Errorf("--switch %s: %w: this program has %v", switchName, datapath.ErrUnsupported, slices.Sorted(maps.Keys(switches())))
+			}
+			return s.open(ctx, i, log)
 		},
-		DestroySwitch: func(ctx context.Context, i instance.Instance) error {
-			return ebpf.Destroy(ctx, ebpf.Options{Instance: i})
+		DestroySwitch: func(ctx context.Context, i instance.Instance) error { // whichever it was
+			var errs []error
+			for _, name := range slices.Sorted(maps.Keys(switches())) {
+				errs = append(errs, switches()[name].destroy(ctx, i))
+			}
+			return errors.Join(errs...)
 		},
 		Runtime: func(ctx context.Context, i instance.Instance) (container.Runtime, error) {
 			return oci.New(ctx, i, oci.Options{CLI: runtimeCLI, Adopt: true})
@@ -60,8 +106,13 @@ func drivers(runtimeCLI, imagesDir string, log *slog.Logger) daemon.Drivers {
 			}
 			return rt.Destroy(ctx)
 		},
-		Images:   func(i instance.Instance) daemon.Images { return image.Open(i, layouts(imagesDir)...) },
-		Features: ebpf.Features,
+		Images: func(i instance.Instance) daemon.Images { return image.Open(i, layouts(imagesDir)...) },
+		Features: func() []datapath.Feature {
+			if s, ok := switches()[switchName]; ok {
+				return s.features()
+			}
+			return nil
+		},
 	}
 }
 
@@ -80,14 +131,29 @@ func layouts(extra string) []string {
 func up(ctx context.Context, o cli.UpOptions) error {
 	log := logger(o.Stderr, o.LogLevel, o.LogFormat)
 	return coded(daemon.Up(ctx, daemon.UpOptions{
-		Instance: o.Instance, Listen: o.Listen, Etcd: o.Etcd, Version: version, Log: log, Ready: o.Ready,
-		Drivers: drivers(o.Runtime, o.ImagesDir, log),
+		Instance: o.Instance, Listen: o.Listen, Etcd: o.Etcd, EtcdCA: o.EtcdCA, EtcdCert: o.EtcdCert, EtcdKey: o.EtcdKey, SecretKey: o.SecretKey, Version: version, Log: log, Ready: o.Ready,
+		NoAgent: o.NoAgent, Agents: o.Agents, CertificateLife: o.CertificateLife, Placement: o.Placement,
+		OpenFlow: o.OpenFlow, NoDefaultForwarding: !o.DefaultForwarding,
+		Common: api.AgentConfig{Underlay: o.Underlay, TagFirst: flow.TagFirst, TagLast: flow.TagLast},
+		Host:   daemon.HostOptions(o.Host), Drivers: drivers(o.Host.Switch, o.Runtime, o.ImagesDir, log),
+	}))
+}
+
+func agent(ctx context.Context, o cli.AgentOptions) error {
+	log := logger(o.Stderr, o.LogLevel, o.LogFormat)
+	managers, err := daemon.CheckManagers(o.Managers)
+	if err != nil {
+		return cli.WithCode(cli.ExitUsage, err)
+	}
+	return coded(daemon.Agent(ctx, daemon.AgentOptions{
+		Instance: o.Instance, Managers: managers, TokenFile: o.TokenFile, Host: daemon.HostOptions(o.Host), Version: version, Log: log, Ready: o.Ready,
+		Drivers: drivers(o.Host.Switch, o.Runtime, o.ImagesDir, log),
 	}))
 }
 
 func down(ctx context.Context, o cli.DownOptions) error {
 	return coded(daemon.Down(ctx, daemon.DownOptions{
-		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", slog.New(slog.DiscardHandler)),
+		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", "", slog.New(slog.DiscardHandler)),
 	}))
 }
 
@@ -98,6 +164,8 @@ func coded(err error) error {
 		return cli.WithCode(cli.ExitForbidden, err)
 	case errors.Is(err, daemon.ErrRunning), errors.Is(err, daemon.ErrAbroad), errors.Is(err, store.ErrLocked), errors.Is(err, syscall.EADDRINUSE):
 		return cli.WithCode(cli.ExitConflict, err)
+	case errors.Is(err, pki.ErrToken), errors.Is(err, daemon.ErrNotJoined), errors.Is(err, pki.ErrNotManager):
+		return cli.WithCode(cli.ExitForbidden, err)
 	case errors.Is(err, store.ErrFull):
 		return cli.WithCode(cli.ExitFull, err)
 	}

@@ -16,6 +16,10 @@ import (
 func (a *Agent) CheckEndpoint(ctx context.Context, name string, d api.Document) *api.Problem {
 	s := d.Endpoints[name]
 	if s.Netns == "" {
+		if s.Interface == a.Uplink && s.Interface != "" {
+			return &api.Problem{Path: "interface", Message: fmt.Sprintf("interface %s is host %s's uplink into the fabric", s.Interface, a.Host),
+				Hint: "a station of the fabric needs no interface: leave it out, and give switch and switch_port, address or mac"}
+		}
 		err := a.Switch.CheckEndpoint(ctx, datapath.Endpoint{Name: name, Link: s.Interface})
 		if errors.Is(err, datapath.ErrNotFound) {
 			return &api.Problem{Path: "interface", Message: err.Error(), Hint: "`ip link` lists those that are there; with netns, Weir makes one"}

@@ -1,7 +1,10 @@
 // Package agent makes one host match the intent: endpoints become ports, functions become containers with links, policies become rules.
+// It acts on what the manager placed on this host. Of a policy whose parts are all here it computes the rules itself; those of policies
+// that cross hosts come from the router as the host's assignment, with the tunnels to other hosts. Both are committed together.
+// At the uplink into the fabric it shows itself to the router by signed link discovery frames.
 //
-// It is a client of the API: it watches specs and reports status, and it is the only writer of functions', endpoints', chains' and policies'
-// status. What it made goes on working while it is dead; started again it finds everything by its marks and changes only what differs.
+// It is a client of the API: it watches specs and reports status, and it is the only writer of the status of its functions, endpoints and
+// chains, and of policies that are local to the host. What it made goes on working while it is dead; started again it finds everything by its marks and changes only what differs.
 //
 // One goroutine (Run) owns endpoints and rules; each function has a goroutine of its own, so that a slow container holds up
 // nobody else. It does not forward packets, store intent, or choose hosts.
@@ -12,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"runtime"
 	"strings"
 	"sync"
@@ -36,7 +40,7 @@ type Images interface {
 	List() ([]image.Image, error)
 }
 
-// Options wire an agent to its host. All but Log, Parallel and Features are needed.
+// Options wire an agent to its host. Instance to Images are needed.
 type Options struct {
 	Instance instance.Instance
 	Host     string
@@ -48,6 +52,14 @@ type Options struct {
 	Features []datapath.Feature
 	Log      *slog.Logger
 	Parallel int // container operations at once; 0: two per core
+
+	SwitchName      string                                             // ebpf, ovs; default ebpf
+	Uplink          string                                             // the host's interface into the OpenFlow fabric; "" none
+	UnderlayAddress netip.Addr                                         // where tunnels from other hosts end; invalid: none
+	Config          func(ctx context.Context) (api.AgentConfig, error) // what all hosts have in common; nil: a host for itself
+	// Joined: the manager is elsewhere. Then what it said last is kept for a start without it.
+	Joined bool
+	Now    func() time.Time // this host's clock, as others are told; default time.Now
 }
 
 // Timings of the reconciliation. They bound work, they are not performance targets.
@@ -58,9 +70,10 @@ const (
 	drainFor    = 250 * time.Millisecond // old hops of a changed chain keep forwarding what is in flight
 	surveyAgain = 50 * time.Millisecond  // until every object has a status of this run
 	probeEvery  = time.Second
-	// A function whose forwarding is the switch's own program cannot hang: the kernel tells when its process ends, and what is left to
-	// find is a link that somebody took away.
-	probeKernelTurns = 3
+	// A function whose forwarding is the switch's own program cannot hang: the kernel tells when its process ends and when a link goes.
+	// What is left to find is a program that somebody took away.
+	probeKernelTurns = 10
+	managerWait      = 2 * time.Second        // then an agent goes on with what the manager said last
 	probeQuick       = 20 * time.Millisecond  // for a function that is believed to be up
 	probeAgain       = 100 * time.Millisecond // after a lost probe
 	probeLimit       = 3                      // lost probes in a row until a function counts as down
@@ -87,14 +100,28 @@ type Agent struct {
 	functions map[string]*function
 
 	// Owned by Run's goroutine.
-	endpoints map[string]*endpoint
-	begun     time.Time
-	held      bool                      // holds is over
-	surveyed  bool                      // every object has had a status of this run
-	chains    map[string]api.ChainSpec  // in force
-	policies  map[string]api.PolicySpec // in force
-	installed []flow.Rule               // the last set committed
-	draining  []draining
+	endpoints  map[string]*endpoint
+	uplink     uplink
+	tunnels    map[string]*tunnel
+	remembered int                  // changes of the intent that are written down
+	observed   int64                // generation of the assignment in force
+	open       map[string]time.Time // policies that may turn out to be the router's, and since when they are known
+	begun      time.Time
+	held       bool                      // holds is over
+	surveyed   bool                      // every object has had a status of this run
+	chains     map[string]api.ChainSpec  // in force
+	policies   map[string]api.PolicySpec // in force
+	installed  []flow.Rule               // the last set committed
+	committed  bool                      // installed is what the switch has; before, that is what an earlier run committed
+	draining   []draining
+
+	underlay    *api.Feature // nil: no tunnels
+	underlayMTU int
+	underlayAt  time.Time
+
+	common common
+	news   atomic.Bool   // the host's status has changed
+	hurry  chan struct{} // link discovery frames are wanted now
 }
 
 // New prepares an agent; nothing happens before Run.
@@ -105,13 +132,17 @@ func New(o Options) *Agent {
 	if o.Parallel <= 0 {
 		o.Parallel = 2 * runtime.NumCPU()
 	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	a := &Agent{
 		Options: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.Parallel),
 		functions: map[string]*function{}, endpoints: map[string]*endpoint{},
+		tunnels: map[string]*tunnel{}, open: map[string]time.Time{}, hurry: make(chan struct{}, 1),
 		chains: map[string]api.ChainSpec{}, policies: map[string]api.PolicySpec{},
 	}
-	a.intent = newIntent(a.poke)
-	a.report = newReporter(o.Host, o.API, o.Log)
+	a.intent = newIntent(o.Host, a.poke)
+	a.report = newReporter(o)
 	return a
 }
 
@@ -137,20 +168,24 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	a.syncUplink(ctx) // first, so that it has the same port after every start
 	wg.Go(func() { a.report.run(ctx) })
 	wg.Go(func() { a.probeAll(ctx) })
+	wg.Go(func() { a.watchLinks(ctx) })
+	if a.Config != nil && (a.Joined || a.Uplink != "") {
+		wg.Go(func() { a.followConfig(ctx) })
+	}
+	if a.Uplink != "" {
+		wg.Go(func() { a.discover(ctx) })
+	}
 	failed := make(chan error, 1)
 	wg.Go(func() {
 		if err := a.intent.follow(ctx, a.API, a.report, a.Log); err != nil {
 			failed <- err
 		}
 	})
-	select {
-	case <-a.intent.complete:
-	case err := <-failed:
+	if heard, err := a.hear(ctx, failed); !heard {
 		return err
-	case <-ctx.Done():
-		return nil
 	}
 	a.begun = time.Now()
 	if err := a.loadInForce(); err != nil {
@@ -159,7 +194,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.Log.Warn("write what is in force", "error", err)
 		}
 	}
-	a.sweep(ctx, existing)
+	a.sweep(ctx, &wg, existing)
 
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -185,7 +220,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		again := a.pass(ctx, &wg, existing)
 		existing = nil // only the first pass adopts
 		news := a.survey()
-		if now := time.Now(); news || now.Sub(beat) >= api.HostBeat {
+		if now := a.Now(); a.news.Swap(false) || news || now.Sub(beat) >= api.HostBeat {
 			beat = now
 			if _, err := a.Runtime.List(ctx); err != nil { // which also keeps the logs within their bounds
 				a.Log.Warn("list containers", "error", err)
@@ -204,7 +239,12 @@ func (a *Agent) survey() bool {
 	if a.surveyed {
 		return false
 	}
-	want := a.intent.snapshot()
+	want := a.mine(a.intent.snapshot())
+	for name, c := range want.chains {
+		if !want.tells(c.Spec) {
+			delete(want.chains, name)
+		}
+	}
 	a.surveyed = known(a.report, api.KindEndpoint, want.endpoints) && known(a.report, api.KindFunction, want.functions) &&
 		known(a.report, api.KindChain, want.chains) && known(a.report, api.KindPolicy, want.policies)
 	return a.surveyed
@@ -224,31 +264,45 @@ func known[T any, P interface {
 
 // pass brings the host one step closer to the intent and says when to look again at the latest.
 func (a *Agent) pass(ctx context.Context, wg *sync.WaitGroup, existing map[string]container.Status) time.Duration {
-	want := a.intent.snapshot()
+	a.remember()
+	want := a.mine(a.intent.snapshot())
+	a.disown(want)
 	again := resync
 	a.syncFunctions(ctx, wg, want, existing)
 	if a.holds(want, time.Now()) {
 		return holdFor
 	}
-	if !a.syncEndpoints(ctx, want) {
-		again = retryAfter
+	for _, sync := range []func(context.Context, share) bool{
+		func(ctx context.Context, _ share) bool { return a.syncUplink(ctx) }, a.syncTunnels, a.syncEndpoints,
+	} {
+		if !sync(ctx, want) {
+			again = retryAfter
+		}
 	}
-	if wait := a.syncRules(ctx, want); wait < again {
-		again = wait
+	wait, err := a.syncRules(ctx, want)
+	again = min(again, wait)
+	if !a.letEndpointsGo(ctx, want, err) {
+		again = min(again, retryAfter)
 	}
 	a.release(ctx, want)
 	return again
 }
 
 // syncFunctions gives every wanted function a goroutine and tells it what is wanted now.
-func (a *Agent) syncFunctions(ctx context.Context, wg *sync.WaitGroup, want state, existing map[string]container.Status) {
+func (a *Agent) syncFunctions(ctx context.Context, wg *sync.WaitGroup, want share, existing map[string]container.Status) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for name, f := range a.functions {
 		if w, ok := want.functions[name]; ok && w.UID == f.uid {
+			if w.Deleting == nil {
+				f.remember()
+				if f.ended.Load() && f.away() { // it was elsewhere meanwhile
+					delete(a.functions, name)
+				}
+			}
 			continue
 		}
-		f.forget() // its record is gone: nothing of it may stay
+		f.forget() // its record is gone, or it is another host's now: nothing of it may stay
 		if f.ended.Load() {
 			delete(a.functions, name)
 		}
@@ -269,25 +323,21 @@ func (a *Agent) syncFunctions(ctx context.Context, wg *sync.WaitGroup, want stat
 }
 
 // release lets deleted functions and endpoints go once no installed rule names their ports.
-func (a *Agent) release(ctx context.Context, want state) {
+func (a *Agent) release(ctx context.Context, want share) {
+	if !a.committed {
+		return
+	}
 	used := map[flow.Port]bool{}
 	for _, r := range a.installed {
-		for _, p := range append([]flow.Port{r.Match.InPort, r.Match.OutPort, r.Action.Port}, r.Action.Clones...) {
+		for _, p := range []flow.Port{r.Match.InPort, r.Match.OutPort, r.Action.Port} {
 			used[p] = p != 0
 		}
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for name, f := range a.functions {
-		w, ok := want.functions[name]
-		if ok && w.UID == f.uid && w.Deleting == nil {
-			continue
-		}
-		p := f.view().ports
-		if !used[p.In] && !used[p.Out] && !used[p.Tap] {
-			f.release()
+		for _, c := range r.Action.Clones {
+			used[c.Port] = true
 		}
 	}
+	a.releaseTunnels(ctx, want, used)
+	a.letLeave(want, used, time.Now())
 	for name, e := range a.endpoints {
 		w, ok := want.endpoints[name]
 		if (ok && w.Deleting == nil) || used[e.port] {
@@ -295,11 +345,15 @@ func (a *Agent) release(ctx context.Context, want state) {
 		}
 		if err := a.removeEndpoint(ctx, name, e); err != nil {
 			a.Log.Warn("remove endpoint", "endpoint", name, "error", err)
-			a.report.endpoint(name, w.UID, api.EndpointStatus{State: "error", Message: err.Error(), Host: a.Host})
+			if ok {
+				a.report.endpoint(name, w.UID, api.EndpointStatus{State: "error", Message: err.Error(), Host: a.Host})
+			}
 			continue
 		}
 		delete(a.endpoints, name)
-		a.report.endpoint(name, w.UID, api.EndpointStatus{State: "deleted", Host: a.Host})
+		if ok { // else it is gone, or another host's
+			a.report.endpoint(name, w.UID, api.EndpointStatus{State: "deleted", Host: a.Host})
+		}
 	}
 	for name, w := range want.endpoints { // being deleted when an earlier agent ended, or never made
 		if w.Deleting == nil || a.endpoints[name] != nil || a.report.knows(api.KindEndpoint, name, w.UID) {
@@ -313,9 +367,15 @@ func (a *Agent) release(ctx context.Context, want state) {
 	}
 }
 
-// sweep removes what an earlier run of this instance made and the intent no longer names.
-func (a *Agent) sweep(ctx context.Context, existing map[string]container.Status) {
-	want := a.intent.snapshot()
+// sweep removes what an earlier run of this instance made and the intent no longer names, but for functions that rules may lead to: they
+// leave as others do.
+func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[string]container.Status) {
+	want := a.mine(a.intent.snapshot())
+	ports, _, err := a.Switch.Status(ctx)
+	if err != nil {
+		a.Log.Warn("list ports", "error", err)
+	}
+	a.adoptLeaving(ctx, wg, want, existing, ports)
 	for id := range existing {
 		if _, ok := want.functions[id]; ok {
 			continue
@@ -332,26 +392,37 @@ func (a *Agent) sweep(ctx context.Context, existing map[string]container.Status)
 	}
 	orphans := map[string]bool{}
 	judge := func(object string) { // "function/fw/in"
+		if kind, name, ok := fabricPort(object); ok {
+			if kind == "uplink" && name != a.Uplink || kind == "tunnel" && !want.tunnel(name) {
+				orphans["endpoint/"+kind+"/"+name] = true
+			} else if kind == "tunnel" {
+				a.tunnels[name] = &tunnel{} // to be looked at, or released
+			}
+			return
+		}
 		kind, name := objectOf(object)
+		if kind == "tunnel" && !want.tunnel(name) {
+			orphans["endpoint/tunnel/"+name] = true
+		}
 		_, function := want.functions[name]
 		_, endpoint := want.endpoints[name]
-		if kind == "function" && !function || kind == "endpoint" && !endpoint {
+		if kind == "function" && !function && !a.has(name) || kind == "endpoint" && !endpoint {
 			orphans[kind+"/"+name] = true
 		}
 	}
 	for _, l := range links {
 		judge(strings.TrimPrefix(l.Alias, a.Instance.Alias("")))
 	}
-	ports, _, err := a.Switch.Status(ctx)
-	if err != nil {
-		a.Log.Warn("list ports", "error", err)
-	}
 	for _, p := range ports { // interfaces that Weir only took carry no mark
 		judge(p.Name)
 	}
 	for object := range orphans {
 		a.Log.Info("remove orphan", "object", object)
-		if err := errors.Join(a.Switch.Remove(ctx, object), a.deleteLinks(object)); err != nil {
+		links := object
+		if kind, name, ok := fabricPort(object); ok {
+			links = kind + "/" + name
+		}
+		if err := errors.Join(a.Switch.Remove(ctx, object), a.deleteLinks(links)); err != nil {
 			a.Log.Warn("remove orphan", "object", object, "error", err)
 		}
 	}

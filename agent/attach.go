@@ -121,7 +121,8 @@ func (f *function) writeConfig(want api.Function) error {
 // attach makes the namespace and the links and gives them to the switch. The links survive restarts of the container.
 func (f *function) attach(ctx context.Context, want api.Function, img image.Image) error {
 	next := attachment{tap: img.Contract.Tap, speaks: img.Contract.Speaks, forwarder: img.Contract.Forwarder, onFail: want.Spec.OnFail, done: true}
-	if f.attached == next && f.crashes < 2 && netns.Exists(f.netns()) { // a function that keeps crashing may have lost its links
+	f.update(func(v *view) { v.status.Rewrites = img.Contract.Rewrites })
+	if f.attached == next && f.crashes < 2 && !f.unsure.Swap(false) && netns.Exists(f.netns()) { // a function that keeps crashing may have lost its links
 		return nil
 	}
 	if f.attached.done && f.attached.tap != next.tap { // another kind of function under the same name: other ports
@@ -207,14 +208,14 @@ func (f *function) detach(ctx context.Context) error {
 }
 
 // sweepDirs removes namespaces and directories of functions that the intent does not name.
-func (a *Agent) sweepDirs(want state) {
+func (a *Agent) sweepDirs(want share) {
 	for _, dir := range []string{a.Instance.NetnsDir(), filepath.Join(a.Instance.Run, "functions")} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			continue // nothing there yet
 		}
 		for _, e := range entries {
-			if _, ok := want.functions[e.Name()]; ok {
+			if _, ok := want.functions[e.Name()]; ok || a.has(e.Name()) {
 				continue
 			}
 			path := filepath.Join(dir, e.Name())

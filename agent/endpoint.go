@@ -20,33 +20,74 @@ type endpoint struct {
 	mac  flow.MAC // of the station behind it; zero if unknown
 	spec api.EndpointSpec
 	made bool // the link is ours
+	held bool // until the rules that name it are in force
 }
 
-// syncEndpoints makes every wanted endpoint a port. It reports false if one of them needs another try.
-func (a *Agent) syncEndpoints(ctx context.Context, want state) bool {
+// syncEndpoints makes every wanted endpoint a port, a new one held: its first frame has to meet the rules. It reports false if one of them
+// needs another try.
+func (a *Agent) syncEndpoints(ctx context.Context, want share) bool {
 	ok := true
 	for name, w := range want.endpoints {
 		if w.Deleting != nil {
 			continue
 		}
 		e, err := a.ensureEndpoint(ctx, name, w.Spec)
-		status := api.EndpointStatus{ObservedGeneration: w.Generation, Host: a.Host, State: "up"}
 		if err != nil {
 			ok = false
-			status.State, status.Message = "error", err.Error()
-			if w.Status.Message != status.Message {
-				a.Log.Warn("endpoint", "endpoint", name, "error", err)
-			}
-		} else {
-			status.Port, status.Link = uint32(e.port), a.endpointLink(name, w.Spec)
-			if e.mac != (flow.MAC{}) {
-				status.MAC = e.mac.String()
-			}
-			a.endpoints[name] = e
+			a.endpointFailed(name, w, err)
+			continue
 		}
-		a.report.endpoint(name, w.UID, status)
+		a.endpoints[name] = e
+		if !e.held {
+			a.endpointUp(name, w, e)
+		}
 	}
 	return ok
+}
+
+// letEndpointsGo joins those that were held with the others. It reports false if one of them needs another try.
+func (a *Agent) letEndpointsGo(ctx context.Context, want share, inForce error) bool {
+	ok := true
+	for name, e := range a.endpoints {
+		w, wanted := want.endpoints[name]
+		if !e.held || !wanted || w.Deleting != nil {
+			continue
+		}
+		err := inForce
+		if err == nil {
+			_, err = a.Switch.AddEndpoint(ctx, a.switchEndpoint(name, e))
+		} else {
+			err = fmt.Errorf("its rules are not in force: %w", err)
+		}
+		if err != nil {
+			ok = false
+			a.endpointFailed(name, w, err)
+			continue
+		}
+		e.held = false
+		a.endpointUp(name, w, e)
+	}
+	return ok
+}
+
+func (a *Agent) endpointUp(name string, w api.Endpoint, e *endpoint) {
+	s := api.EndpointStatus{ObservedGeneration: w.Generation, Host: a.Host, State: "up", Port: uint32(e.port), Link: a.endpointLink(name, w.Spec)}
+	if e.mac != (flow.MAC{}) {
+		s.MAC = e.mac.String()
+	}
+	a.report.endpoint(name, w.UID, s)
+}
+
+func (a *Agent) endpointFailed(name string, w api.Endpoint, err error) {
+	if w.Status.Message != err.Error() {
+		a.Log.Warn("endpoint", "endpoint", name, "error", err)
+	}
+	a.report.endpoint(name, w.UID, api.EndpointStatus{ObservedGeneration: w.Generation, Host: a.Host, State: "error", Message: err.Error()})
+}
+
+// switchEndpoint is the endpoint as the switch takes it.
+func (a *Agent) switchEndpoint(name string, e *endpoint) datapath.Endpoint {
+	return datapath.Endpoint{Name: name, Link: a.endpointLink(name, e.spec), Peer: e.mac, Netns: e.spec.Netns}
 }
 
 func (a *Agent) endpointLink(name string, s api.EndpointSpec) string {
@@ -64,7 +105,8 @@ func (a *Agent) ensureEndpoint(ctx context.Context, name string, s api.EndpointS
 		}
 		delete(a.endpoints, name)
 	}
-	e := &endpoint{spec: s, made: s.Netns != ""}
+	old := a.endpoints[name]
+	e := &endpoint{spec: s, made: s.Netns != "", held: old == nil || old.held}
 	if e.made {
 		o := netns.VethOptions{
 			HostName: a.endpointLink(name, s), Alias: a.Instance.Alias(object), HostMAC: a.Instance.MAC(object + "/switch"),
@@ -93,7 +135,9 @@ func (a *Agent) ensureEndpoint(ctx context.Context, name string, s api.EndpointS
 			return nil, err
 		}
 	}
-	port, err := a.Switch.AddEndpoint(ctx, datapath.Endpoint{Name: name, Link: a.endpointLink(name, s), Peer: e.mac})
+	asked := a.switchEndpoint(name, e)
+	asked.Held = e.held
+	port, err := a.Switch.AddEndpoint(ctx, asked)
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,7 @@ type function struct {
 	a     *Agent
 	name  string
 	uid   string
+	links [3]string // the switch-side links it may have
 	wake  chan struct{}
 	ended atomic.Bool // the goroutine has taken everything down and is gone
 
@@ -35,13 +36,17 @@ type function struct {
 	every   atomic.Uint32 // rounds from probe to probe
 	probing atomic.Bool   // up, and a probe can tell
 	suspect atomic.Bool   // the last probe did not come through
+	unsure  atomic.Bool   // a link of it went: what is attached has to be looked at
 	rtt     atomic.Int64  // as reported, ns
 
 	mu       sync.Mutex
 	want     api.Function
-	forgot   bool // the record is gone
-	released bool // no rule names the ports any more
+	forgot   bool      // the record is gone, or another host's
+	released bool      // no rule names the ports any more
+	left     time.Time // since when it is forgotten
+	keptTold bool      // that it is forgotten and still here
 	seen     view
+	adopted  int // PID that ran when this agent started, 0 none
 
 	// Owned by the goroutine.
 	have      container.State // "" no container
@@ -89,9 +94,15 @@ type applied struct {
 
 func newFunction(a *Agent, name, uid string, existing map[string]container.Status) *function {
 	f := &function{a: a, name: name, uid: uid, turn: a.turns.Add(1), wake: make(chan struct{}, 1), exits: make(chan container.Status, 1)}
+	for i, side := range []string{"in", "out", "tap"} {
+		f.links[i] = a.Instance.Link("function/" + name + "/" + side)
+	}
 	if c, ok := existing[name]; ok {
 		f.have = c.State
 		f.seen.status.PID = c.PID
+		if c.State == container.Running {
+			f.adopted = c.PID
+		}
 		f.started = c.Started
 		if b, err := os.ReadFile(f.path("applied.json")); err == nil {
 			_ = json.Unmarshal(b, &f.applied) // unreadable: the hash differs and the container is made anew
@@ -128,9 +139,39 @@ func (f *function) set(w api.Function) {
 func (f *function) forget() {
 	f.mu.Lock()
 	changed := !f.forgot
-	f.forgot = true
+	if changed {
+		f.forgot, f.left, f.keptTold = true, time.Now(), false
+	}
 	f.mu.Unlock()
 	if changed {
+		f.poke()
+	}
+}
+
+// remember takes forget back, unless it is too late.
+func (f *function) remember() {
+	f.mu.Lock()
+	changed := f.forgot && !f.released
+	if changed {
+		f.forgot = false
+	}
+	f.mu.Unlock()
+	if changed {
+		f.poke()
+	}
+}
+
+// away: forgotten for good.
+func (f *function) away() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.forgot
+}
+
+// suspected has the function probed now, if a probe can tell.
+func (f *function) suspected() {
+	if f.probing.Load() {
+		f.suspect.Store(true)
 		f.poke()
 	}
 }
@@ -157,9 +198,12 @@ func (f *function) update(change func(v *view)) {
 	before := f.seen
 	change(&f.seen)
 	f.seen.status.Host = f.a.Host
-	after, uid := f.seen, f.want.UID
+	after, uid, forgot := f.seen, f.want.UID, f.forgot
+	found := f.adopted != 0 && after.status.PID == f.adopted && (after.status.State == "" || after.status.State == api.FunctionPending) && after.status.Message == ""
 	f.mu.Unlock()
-	f.a.report.function(f.name, uid, after.status) // which tells news from old
+	if !forgot && !found { // else it is another host's to tell, or what was said of it before this agent's start still holds
+		f.a.report.function(f.name, uid, after.status) // which tells news from old
+	}
 	if after.placed != before.placed || after.ports != before.ports || after.wasUp != before.wasUp || after.status.Healthy != before.status.Healthy {
 		f.a.poke()
 	}
@@ -197,6 +241,9 @@ func (f *function) run(ctx context.Context) {
 			continue
 		}
 		if !released { // rules still lead to it
+			if f.have == container.Running {
+				f.await(ctx)
+			}
 			timer.Reset(resync)
 			continue
 		}
@@ -540,7 +587,9 @@ func (f *function) watchHealth(ctx context.Context, want api.Function, img image
 	if wait := time.Until(f.probe); wait > 0 && f.alive {
 		return wait, nil
 	}
-	p, err := f.a.Switch.Probe(ctx, f.name)
+	limited, cancel := context.WithTimeout(ctx, probeWaits(img))
+	defer cancel()
+	p, err := f.a.Switch.Probe(limited, f.name)
 	if err == nil {
 		f.lost = 0
 		f.suspect.Store(false)
@@ -569,6 +618,10 @@ func (f *function) watchHealth(ctx context.Context, want api.Function, img image
 			v.status.Healthy, v.status.Message = false, fmt.Sprintf("no probe frame came through: %v", err)
 		})
 		f.event(api.Warning, "FunctionUnhealthy", "probe frames do not come through; "+f.consequence(), 0)
+		if img.Contract.Forwarder != "" { // its links may be gone: they can be made anew while the container runs on
+			f.attached, f.ready = attachment{}, prepared{}
+			return 0, nil
+		}
 	}
 	return probeAgain, nil
 }
@@ -635,6 +688,14 @@ func (f *function) observe(want api.Function, img image.Image) {
 		v.status.ObservedGeneration, v.status.ObservedRestart = want.Generation, want.Spec.Restart
 		v.status.Image = img.Digest
 	})
+}
+
+// probeWaits bounds one probe. Where the kernel forwards nobody has to be woken up.
+func probeWaits(img image.Image) time.Duration {
+	if img.Contract.Forwarder != "" {
+		return probeAgain
+	}
+	return time.Second
 }
 
 func probes(img image.Image) bool {

@@ -47,9 +47,9 @@ func (a *Agent) loadInForce() error {
 
 // assumeInForce takes the intent for what was in force: better to hold traffic up than to let it past a function.
 func (a *Agent) assumeInForce() error {
-	want := a.intent.snapshot()
+	want := a.mine(a.intent.snapshot())
 	for name, c := range want.chains {
-		if c.Deleting == nil {
+		if c.Deleting == nil && want.hosts(c.Spec) {
 			a.chains[name] = c.Spec
 		}
 	}
@@ -62,11 +62,16 @@ func (a *Agent) assumeInForce() error {
 }
 
 func (a *Agent) saveInForce() error {
-	b, err := json.Marshal(inForce{Chains: a.chains, Policies: a.policies})
+	return replaceFile(a.inForceFile(), inForce{Chains: a.chains, Policies: a.policies})
+}
+
+// replaceFile writes a value as JSON, so that a crash leaves the former file or the new one.
+func replaceFile(path string, v any) error {
+	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(a.inForceFile()+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -76,21 +81,23 @@ func (a *Agent) saveInForce() error {
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), a.inForceFile())
+	return os.Rename(f.Name(), path)
 }
 
 // holds reports whether endpoints and rules have to wait: a function of what was in force has no ports yet. Until then the
 // kernel goes on with the rules it has; after a reboot, endpoints come up just before their rules, not long before.
-func (a *Agent) holds(want state, now time.Time) bool {
+func (a *Agent) holds(want share, now time.Time) bool {
 	if a.held {
 		return false
 	}
 	views := a.views()
+	needed := want.assignedFunctions()
 	for _, c := range a.chains {
-		for _, f := range functionsOf(c) {
-			if _, wanted := want.functions[f]; wanted && !views[f].placed && now.Sub(a.begun) < holdFor {
-				return true
-			}
+		needed = append(needed, c.Functions()...)
+	}
+	for _, f := range needed {
+		if _, wanted := want.functions[f]; wanted && !views[f].placed && now.Sub(a.begun) < holdFor {
+			return true
 		}
 	}
 	a.held = true

@@ -18,30 +18,39 @@ type state struct {
 	functions map[string]api.Function
 	chains    map[string]api.Chain
 	policies  map[string]api.Policy
+
+	assignments map[string]api.Assignment // this host's alone
+	assignment  *api.Assignment           // in snapshots
 }
 
 // intent follows the specs at the manager and keeps the last known ones while it is away.
 type intent struct {
+	host     string
 	mu       sync.Mutex
+	changes  int // counts them
 	now      state
 	poke     func()
 	complete chan struct{} // closed once all kinds have been listed
 }
 
-func newIntent(poke func()) *intent {
-	return &intent{poke: poke, complete: make(chan struct{}), now: state{
+func newIntent(host string, poke func()) *intent {
+	return &intent{host: host, poke: poke, complete: make(chan struct{}), now: state{
 		endpoints: map[string]api.Endpoint{}, functions: map[string]api.Function{},
-		chains: map[string]api.Chain{}, policies: map[string]api.Policy{},
+		chains: map[string]api.Chain{}, policies: map[string]api.Policy{}, assignments: map[string]api.Assignment{},
 	}}
 }
 
 func (i *intent) snapshot() state {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return state{
+	s := state{
 		endpoints: maps.Clone(i.now.endpoints), functions: maps.Clone(i.now.functions),
 		chains: maps.Clone(i.now.chains), policies: maps.Clone(i.now.policies),
 	}
+	if a, ok := i.now.assignments[i.host]; ok {
+		s.assignment = &a
+	}
+	return s
 }
 
 // follow keeps the intent current until ctx ends. A watch that the manager refuses for good is an error: an agent that
@@ -50,7 +59,7 @@ func (i *intent) follow(ctx context.Context, c *api.Client, report *reporter, lo
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
-	errs := make([]error, 4)
+	errs := make([]error, 5)
 	var left atomic.Int32
 	left.Store(int32(len(errs)))
 	listed := func() {
@@ -66,19 +75,36 @@ func (i *intent) follow(ctx context.Context, c *api.Client, report *reporter, lo
 		})
 	}
 	run(0, func() error {
-		return follow(ctx, i, c.Endpoints().Reader, api.KindEndpoint, func(s *state) map[string]api.Endpoint { return s.endpoints }, listed, report, log)
+		return follow(ctx, i, c.Endpoints().Reader, api.ListOptions{}, api.KindEndpoint, func(s *state) map[string]api.Endpoint { return s.endpoints }, listed, report, log)
 	})
 	run(1, func() error {
-		return follow(ctx, i, c.Functions().Reader, api.KindFunction, func(s *state) map[string]api.Function { return s.functions }, listed, report, log)
+		return follow(ctx, i, c.Functions().Reader, api.ListOptions{}, api.KindFunction, func(s *state) map[string]api.Function { return s.functions }, listed, report, log)
 	})
 	run(2, func() error {
-		return follow(ctx, i, c.Chains().Reader, api.KindChain, func(s *state) map[string]api.Chain { return s.chains }, listed, report, log)
+		return follow(ctx, i, c.Chains().Reader, api.ListOptions{}, api.KindChain, func(s *state) map[string]api.Chain { return s.chains }, listed, report, log)
 	})
 	run(3, func() error {
-		return follow(ctx, i, c.Policies().Reader, api.KindPolicy, func(s *state) map[string]api.Policy { return s.policies }, listed, report, log)
+		return follow(ctx, i, c.Policies().Reader, api.ListOptions{}, api.KindPolicy, func(s *state) map[string]api.Policy { return s.policies }, listed, report, log)
+	})
+	run(4, func() error {
+		return follow(ctx, i, c.Assignments(), api.ListOptions{Name: i.host}, api.KindAssignment, func(s *state) map[string]api.Assignment { return s.assignments }, listed, report, log)
 	})
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// elsewhere is what agents need to know of each other's functions: where they are, and whether they are well.
+func elsewhere(o any) (s struct {
+	host    string
+	healthy bool
+}) {
+	if f, ok := o.(api.Function); ok {
+		if f.Placement != nil {
+			s.host = f.Placement.Host
+		}
+		s.healthy = f.Status.Healthy
+	}
+	return s
 }
 
 // named is what every noun has.
@@ -86,17 +112,17 @@ type named interface {
 	ID() (name, uid string, generation int64, deleting bool)
 }
 
-func follow[T named](ctx context.Context, i *intent, r api.Reader[T], kind api.Kind, in func(*state) map[string]T, listed func(), report *reporter, log *slog.Logger) error {
+func follow[T named](ctx context.Context, i *intent, r api.Reader[T], o api.ListOptions, kind api.Kind, in func(*state) map[string]T, listed func(), report *reporter, log *slog.Logger) error {
 	first := sync.OnceFunc(listed)
 	var last error
-	for d := range r.Watch(ctx, 0, api.ListOptions{}) {
+	for d := range r.Watch(ctx, 0, o) {
 		i.mu.Lock()
 		m, changed := in(&i.now), false
 		put := func(o T) {
 			name, uid, gen, del := o.ID()
 			if old, ok := m[name]; ok {
 				_, u, g, dl := old.ID()
-				changed = changed || u != uid || g != gen || dl != del
+				changed = changed || u != uid || g != gen || dl != del || elsewhere(old) != elsewhere(o)
 			} else {
 				changed = true
 			}
@@ -128,6 +154,9 @@ func follow[T named](ctx context.Context, i *intent, r api.Reader[T], kind api.K
 		case api.DeltaError:
 			last = d.Err
 			log.Warn("watch", "kind", kind, "error", d.Err)
+		}
+		if changed {
+			i.changes++
 		}
 		i.mu.Unlock()
 		if d.Type == api.DeltaReset {

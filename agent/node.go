@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -27,7 +28,7 @@ func (a *Agent) Counters(ctx context.Context) (api.Counters, error) {
 	c := api.Counters{Host: a.Host, Ports: []api.PortCounters{}, Rules: []api.RuleCounters{}}
 	for _, p := range ports {
 		x := api.PortCounters{
-			Port: uint32(p.Port), Name: p.Name, Link: p.Link,
+			Port: uint32(p.Port), Name: portName(p.Name), Link: p.Link,
 			Rx: api.Counter(p.Rx), Tx: api.Counter(p.Tx), Dropped: api.Counter(p.Dropped),
 		}
 		if p.Function != "" {
@@ -53,6 +54,14 @@ func (a *Agent) Counters(ctx context.Context) (api.Counters, error) {
 	return c, nil
 }
 
+// portName is a switch's name of a port as the rest of Weir has it: "uplink/eth1".
+func portName(s string) string {
+	if kind, name, ok := fabricPort(s); ok {
+		return kind + "/" + name
+	}
+	return s
+}
+
 // notes are the texts of the rules in force; the kernel keeps only their cookies.
 type notes struct {
 	version uint32
@@ -73,7 +82,7 @@ func (a *Agent) Exec(ctx context.Context, function string, e container.ExecSpec)
 func (a *Agent) hostStatus(now time.Time) api.HostStatus {
 	s := api.HostStatus{
 		State: "ready", Heartbeat: now, Version: a.Version, Cores: runtime.NumCPU(),
-		Switch: "ebpf", Runtime: "oci", Bridge: a.Instance.Bridge(),
+		Switch: cmp.Or(a.SwitchName, "ebpf"), Runtime: "oci", Bridge: a.Instance.Bridge(),
 	}
 	if !a.surveyed {
 		s.State = "starting"
@@ -82,18 +91,42 @@ func (a *Agent) hostStatus(now time.Time) api.HostStatus {
 	if unix.Uname(&u) == nil {
 		s.Kernel = unix.ByteSliceToString(u.Release[:])
 	}
+	if b, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
+		s.BootID = strings.TrimSpace(string(b))
+	}
 	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
 		var kb int64
 		if n, _ := fmt.Sscanf(string(b), "MemTotal: %d kB", &kb); n == 1 {
 			s.Memory = kb << 10
 		}
+		if _, rest, ok := strings.Cut(string(b), "MemAvailable:"); ok {
+			if n, _ := fmt.Sscanf(rest, "%d kB", &kb); n == 1 {
+				s.Free = kb << 10
+			}
+		}
 	}
+	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
+		_, _ = fmt.Sscanf(string(b), "%g", &s.Load)
+	}
+	if a.UnderlayAddress.IsValid() {
+		s.Address = a.UnderlayAddress.String()
+	}
+	s.Uplinks = a.uplinkState()
+	_, skew := a.common.get()
+	s.Skew = skew.Nanoseconds()
 	for _, f := range a.Features {
 		s.Features = append(s.Features, api.Feature(f))
+	}
+	if a.underlay != nil {
+		s.Features = append(s.Features, *a.underlay)
 	}
 	if images, err := a.Images.List(); err == nil {
 		for _, i := range images {
 			s.Images = append(s.Images, i.Ref)
+			name, _, tagged := strings.Cut(i.Ref, ":")
+			if _, err := a.Images.Resolve(name); tagged && err == nil && !slices.Contains(s.Images, name) {
+				s.Images = append(s.Images, name) // users may leave the tag out
+			}
 		}
 	}
 	return s

@@ -21,12 +21,15 @@ type reporter struct {
 	hostName string
 	client   *api.Client
 	log      *slog.Logger
+	now      func() time.Time
 	dirty    chan struct{}
+	hostTold chan struct{} // closed once the host's status has arrived
 
-	mu      sync.Mutex
-	pending api.StatusReport
-	last    map[string]told // what was last handed over, per object: equal news are none
-	lost    int
+	mu       sync.Mutex
+	pending  api.StatusReport
+	assigned told            // the last answer to the assignment
+	last     map[string]told // what was last handed over, per object: equal news are none
+	lost     int
 }
 
 // told is the last status of one life of an object.
@@ -35,8 +38,9 @@ type told struct {
 	status any
 }
 
-func newReporter(host string, c *api.Client, log *slog.Logger) *reporter {
-	return &reporter{hostName: host, client: c, log: log, dirty: make(chan struct{}, 1), last: map[string]told{}, pending: empty(host)}
+func newReporter(o Options) *reporter {
+	host := o.Host
+	return &reporter{hostName: host, client: o.API, log: o.Log, now: o.Now, dirty: make(chan struct{}, 1), hostTold: make(chan struct{}), last: map[string]told{}, pending: empty(host)}
 }
 
 func empty(host string) api.StatusReport {
@@ -91,6 +95,35 @@ func (r *reporter) policy(name, uid string, s api.PolicyStatus) {
 	news(r, api.KindPolicy, name, uid, s, func(p *api.StatusReport) map[string]api.PolicyStatus { return p.Policies })
 }
 
+// disown forgets an object that is another host's to tell about.
+func (r *reporter) disown(kind api.Kind, name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.last, string(kind)+"/"+name)
+	switch kind {
+	case api.KindEndpoint:
+		delete(r.pending.Endpoints, name)
+	case api.KindFunction:
+		delete(r.pending.Functions, name)
+	case api.KindChain:
+		delete(r.pending.Chains, name)
+	case api.KindPolicy:
+		delete(r.pending.Policies, name)
+	}
+}
+
+// assignment answers the router, at once.
+func (r *reporter) assignment(uid string, s api.AssignmentStatus) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := told{uid, s}
+	if reflect.DeepEqual(r.assigned, now) {
+		return
+	}
+	r.assigned, r.pending.Assigned = now, &s
+	r.kick()
+}
+
 // forget drops what is known of an object whose record is gone.
 func (r *reporter) forget(kind api.Kind, name string) {
 	r.mu.Lock()
@@ -110,7 +143,7 @@ func (r *reporter) event(e api.Event) {
 	defer r.mu.Unlock()
 	e.Host = r.hostName
 	if e.Time.IsZero() {
-		e.Time = time.Now()
+		e.Time = r.now()
 	}
 	if len(r.pending.Events) >= maxEvents {
 		r.pending.Events = r.pending.Events[1:]
@@ -157,18 +190,21 @@ func (r *reporter) send(ctx context.Context) error {
 	batch, lost := r.pending, r.lost
 	r.pending, r.lost = empty(r.hostName), 0
 	r.mu.Unlock()
-	if batch.HostState == nil && len(batch.Endpoints)+len(batch.Functions)+len(batch.Chains)+len(batch.Policies)+len(batch.Events)+lost == 0 {
+	if batch.HostState == nil && batch.Assigned == nil && len(batch.Endpoints)+len(batch.Functions)+len(batch.Chains)+len(batch.Policies)+len(batch.Events)+lost == 0 {
 		return nil
 	}
 	sent := batch
 	if lost > 0 {
 		sent.Events = append(slices.Clone(batch.Events), api.Event{
-			Time: time.Now(), Severity: api.Warning, Reason: "EventsLost", Host: r.hostName,
+			Time: r.now(), Severity: api.Warning, Reason: "EventsLost", Host: r.hostName,
 			Message: fmt.Sprintf("%d events were dropped while the manager could not be reached", lost),
 		})
 	}
 	err := r.client.Report(ctx, sent)
 	if err == nil {
+		if batch.HostState != nil {
+			r.told()
+		}
 		return nil
 	}
 	if errors.Is(err, api.ErrBadRequest) || errors.Is(err, api.ErrInvalid) || errors.Is(err, api.ErrTooLarge) {
@@ -177,6 +213,15 @@ func (r *reporter) send(ctx context.Context) error {
 	}
 	r.giveBack(batch, lost)
 	return err
+}
+
+// told notes that the manager knows this host. Only run's goroutine sends.
+func (r *reporter) told() {
+	select {
+	case <-r.hostTold:
+	default:
+		close(r.hostTold)
+	}
 }
 
 // giveBack returns an unsent batch; what is newer stays.
@@ -189,6 +234,9 @@ func (r *reporter) giveBack(b api.StatusReport, lost int) {
 	restore(r.pending.Policies, b.Policies)
 	if r.pending.HostState == nil {
 		r.pending.HostState = b.HostState
+	}
+	if r.pending.Assigned == nil {
+		r.pending.Assigned = b.Assigned
 	}
 	events := append(b.Events, r.pending.Events...)
 	if over := len(events) - maxEvents; over > 0 {

@@ -21,26 +21,37 @@ type draining struct {
 }
 
 // syncRules decides which chains and policies can be in force, compiles them and commits the result.
-// It returns when to look again.
-func (a *Agent) syncRules(ctx context.Context, want state) time.Duration {
+// It returns when to look again, and why the rules could not be put in force.
+func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error) {
 	views := a.views()
 	waitingChain := a.chooseChains(want, views)
-	waitingPolicy := a.choosePolicies(want, waitingChain)
+	waitingPolicy, later := a.choosePolicies(want, waitingChain)
 	out := router.Compile(a.routerInput(views))
-	rules, drain := a.withDraining(out.Rules, views)
+	var fromRouter assigned
+	if want.assignment != nil {
+		fromRouter = resolve(want.assignment.Spec, a.portNames(views))
+	}
+	rules, drain := a.withDraining(slices.Concat(out.Rules, fromRouter.rules), views)
+	drain = min(drain, later)
 	c, err := a.Switch.Commit(ctx, rules)
+	a.reportAssignment(want, fromRouter, err)
 	if err != nil {
 		a.Log.Error("commit rules", "error", err)
 		for name, w := range want.policies {
 			a.report.policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: "error", Message: err.Error()})
 		}
-		return retryAfter
+		return retryAfter, err
 	}
 	if c.Added+c.Changed+c.Removed > 0 {
 		a.Log.Info("rules committed", "version", c.Version, "added", c.Added, "changed", c.Changed, "removed", c.Removed, "unchanged", c.Unchanged)
 	}
-	a.installed = rules
+	a.installed, a.committed = rules, true
 	n := &notes{version: c.Version, text: make(map[uint64]string, len(rules)), owners: out.Owners}
+	for cookie, policy := range fromRouter.policies {
+		if policy != "-" {
+			n.owners[cookie] = router.Owner{Policies: []string{policy}}
+		}
+	}
 	for _, r := range rules {
 		n.text[r.Cookie] = r.Note
 	}
@@ -52,7 +63,7 @@ func (a *Agent) syncRules(ctx context.Context, want state) time.Duration {
 	}
 	a.reportChains(want, views, waitingChain)
 	a.reportPolicies(want, waitingPolicy, out)
-	return drain
+	return drain, nil
 }
 
 func (a *Agent) views() map[string]view {
@@ -68,11 +79,11 @@ func (a *Agent) views() map[string]view {
 // chooseChains puts every chain in force whose functions are ready (make before break): until then its former self stays.
 // A function serves one chain: one that moves leaves the old chain in the same step in which it joins the new one, or waits.
 // It returns why a chain's wanted form is not in force.
-func (a *Agent) chooseChains(want state, views map[string]view) map[string]string {
+func (a *Agent) chooseChains(want share, views map[string]view) map[string]string {
 	waiting := map[string]string{}
 	ready := map[string]api.ChainSpec{}
 	for name, w := range want.chains {
-		if w.Deleting != nil || a.chains[name] == w.Spec {
+		if w.Deleting != nil || a.chains[name] == w.Spec || !want.hosts(w.Spec) {
 			continue
 		}
 		hops, err := api.ParsePath(w.Spec.Path)
@@ -102,18 +113,18 @@ func (a *Agent) chooseChains(want state, views map[string]view) map[string]strin
 }
 
 // holdBack takes chains out of ready that want a function which a chain that does not move now still has.
-func (a *Agent) holdBack(want state, ready map[string]api.ChainSpec, waiting map[string]string) (again bool) {
+func (a *Agent) holdBack(want share, ready map[string]api.ChainSpec, waiting map[string]string) (again bool) {
 	owner := map[string]string{}
 	for name, spec := range a.chains {
 		if _, moves := ready[name]; moves || a.falls(name, want, ready) {
 			continue
 		}
-		for _, f := range functionsOf(spec) {
+		for _, f := range spec.Functions() {
 			owner[f] = name
 		}
 	}
 	for name, spec := range ready {
-		for _, f := range functionsOf(spec) {
+		for _, f := range spec.Functions() {
 			if other, taken := owner[f]; taken && other != name {
 				waiting[name] = fmt.Sprintf("waiting for function %s, which still serves chain %s", f, other)
 				delete(ready, name)
@@ -126,7 +137,7 @@ func (a *Agent) holdBack(want state, ready map[string]api.ChainSpec, waiting map
 }
 
 // falls reports whether a chain in force goes in this step: it is wanted no more, and all its policies go or find their new chain.
-func (a *Agent) falls(chain string, want state, ready map[string]api.ChainSpec) bool {
+func (a *Agent) falls(chain string, want share, ready map[string]api.ChainSpec) bool {
 	if w, ok := want.chains[chain]; ok && w.Deleting == nil {
 		return false
 	}
@@ -144,21 +155,15 @@ func (a *Agent) falls(chain string, want state, ready map[string]api.ChainSpec) 
 	return true
 }
 
-func functionsOf(spec api.ChainSpec) []string {
-	hops, err := api.ParsePath(spec.Path)
-	if err != nil {
-		return nil // never in force
-	}
-	var names []string
-	for _, h := range hops {
-		names = append(names, h.Function)
-	}
-	return names
-}
-
 // choosePolicies puts every policy in force whose chain and endpoints are there.
-func (a *Agent) choosePolicies(want state, waitingChain map[string]string) map[string]string {
-	waiting := map[string]string{}
+func (a *Agent) choosePolicies(want share, waitingChain map[string]string) (waiting map[string]string, later time.Duration) {
+	waiting, later = map[string]string{}, resync
+	now := time.Now()
+	for name := range a.open {
+		if _, ok := want.policies[name]; !ok {
+			delete(a.open, name)
+		}
+	}
 	for name, w := range want.policies {
 		if w.Deleting != nil {
 			delete(a.policies, name)
@@ -173,6 +178,10 @@ func (a *Agent) choosePolicies(want state, waitingChain map[string]string) map[s
 			}
 			continue // its former self, if any, stays
 		}
+		if wait := a.undecided(want, name, w.Spec, now); wait > 0 {
+			waiting[name], later = "waiting for the router's word", min(later, wait)
+			continue
+		}
 		if end := a.missingEndpoint(want, w.Spec); end != "" {
 			waiting[name] = fmt.Sprintf("waiting for endpoint %s", end)
 			continue
@@ -180,29 +189,47 @@ func (a *Agent) choosePolicies(want state, waitingChain map[string]string) map[s
 		a.policies[name] = w.Spec
 	}
 	for name, spec := range a.policies {
-		_, wanted := want.policies[name]
-		if _, ok := a.chains[spec.Chain]; !wanted || !ok || a.missingEndpoint(want, spec) != "" {
+		if _, ok := a.chains[spec.Chain]; !want.keeps(name) || !ok || a.missingEndpoint(want, spec) != "" {
 			delete(a.policies, name)
 		}
 	}
 	a.dropChains(want)
-	return waiting
+	return waiting, later
+}
+
+// decideFor is how long the router has to say that a policy which names no endpoint is not for this host alone.
+const decideFor = 300 * time.Millisecond
+
+// undecided tells how long a new policy waits for the router's word.
+func (a *Agent) undecided(want share, name string, p api.PolicySpec, now time.Time) time.Duration {
+	_, inForce := a.policies[name]
+	_, from := want.endpoints[p.From]
+	_, to := want.endpoints[p.To]
+	if want.assignment == nil || inForce || from || to {
+		return 0
+	}
+	since, known := a.open[name]
+	if !known {
+		since = now
+		a.open[name] = now
+	}
+	return since.Add(decideFor).Sub(now)
 }
 
 // dropChains forgets chains that are wanted no more and that no policy in force needs.
-func (a *Agent) dropChains(want state) {
+func (a *Agent) dropChains(want share) {
 	used := map[string]bool{}
 	for _, spec := range a.policies {
 		used[spec.Chain] = true
 	}
 	for name := range a.chains {
-		if w, ok := want.chains[name]; (!ok || w.Deleting != nil) && !used[name] {
+		if w, ok := want.chains[name]; (!ok || w.Deleting != nil || !want.hosts(w.Spec)) && !used[name] {
 			delete(a.chains, name)
 		}
 	}
 }
 
-func (a *Agent) missingEndpoint(want state, p api.PolicySpec) string {
+func (a *Agent) missingEndpoint(want share, p api.PolicySpec) string {
 	for _, end := range []string{p.From, p.To} {
 		if _, ok := want.endpoints[end]; ok && a.endpoints[end] == nil {
 			return end
@@ -230,11 +257,11 @@ func (a *Agent) routerInput(views map[string]view) router.Input {
 func (a *Agent) withDraining(rules []flow.Rule, views map[string]view) ([]flow.Rule, time.Duration) {
 	now := time.Now()
 	has := make(map[uint64]bool, len(rules))
-	serves := map[flow.Port]bool{}
+	serves := map[flow.Match]bool{}
 	for _, r := range rules {
 		has[r.Cookie] = true
 		if r.Stage == flow.Ingress {
-			serves[r.Match.InPort] = true
+			serves[r.Match] = true
 		}
 	}
 	inside := map[flow.Port]bool{}
@@ -250,6 +277,7 @@ func (a *Agent) withDraining(rules []flow.Rule, views map[string]view) ([]flow.R
 	}
 	for _, r := range a.installed {
 		if !has[r.Cookie] && !old[r.Cookie] && r.Stage == flow.Ingress && inside[r.Match.InPort] {
+			r.Priority = 0 // whatever is wanted goes first
 			a.draining = append(a.draining, draining{rule: r, until: now.Add(drainFor)})
 		}
 	}
@@ -257,7 +285,7 @@ func (a *Agent) withDraining(rules []flow.Rule, views map[string]view) ([]flow.R
 	kept := a.draining[:0]
 	for _, d := range a.draining {
 		left := d.until.Sub(now)
-		if left <= 0 || serves[d.rule.Match.InPort] || !inside[d.rule.Match.InPort] {
+		if left <= 0 || has[d.rule.Cookie] || serves[d.rule.Match] || serves[flow.Match{InPort: d.rule.Match.InPort}] || !inside[d.rule.Match.InPort] {
 			continue
 		}
 		kept = append(kept, d)
@@ -271,15 +299,22 @@ func (a *Agent) withDraining(rules []flow.Rule, views map[string]view) ([]flow.R
 	return out, next
 }
 
-func (a *Agent) reportChains(want state, views map[string]view, waiting map[string]string) {
+func (a *Agent) reportChains(want share, views map[string]view, waiting map[string]string) {
 	for name, w := range want.chains {
+		if !want.tells(w.Spec) {
+			continue
+		}
 		s := api.ChainStatus{ObservedGeneration: w.Generation, State: "ready"}
 		if why := waiting[name]; why != "" {
 			s.State, s.Message = "pending", why
 		} else if hops, err := api.ParsePath(w.Spec.Path); err == nil {
 			var down []string
 			for _, h := range hops {
-				if v := views[h.Function]; !v.status.Healthy {
+				healthy := want.all.functions[h.Function].Status.Healthy
+				if _, here := want.functions[h.Function]; here {
+					healthy = views[h.Function].status.Healthy
+				}
+				if !healthy {
 					down = append(down, h.Function)
 				}
 			}
@@ -291,7 +326,7 @@ func (a *Agent) reportChains(want state, views map[string]view, waiting map[stri
 	}
 }
 
-func (a *Agent) reportPolicies(want state, waiting map[string]string, out router.Output) {
+func (a *Agent) reportPolicies(want share, waiting map[string]string, out router.Output) {
 	for name, w := range want.policies {
 		if w.Deleting != nil { // the commit just done has none of its rules
 			a.report.policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: "deleted"})

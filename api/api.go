@@ -38,13 +38,16 @@ func (m *Meta) Metadata() *Meta { return m }
 
 // Kinds are all nouns in the order in which they depend on each other.
 func Kinds() []Kind {
-	return []Kind{KindEndpoint, KindFunction, KindChain, KindPolicy, KindHost, KindEvent, KindOperation}
+	return []Kind{KindEndpoint, KindFunction, KindChain, KindPolicy, KindHost, KindSwitch, KindAssignment, KindEvent, KindOperation}
 }
 
 // Plural is the noun as it stands in paths: "policies".
 func (k Kind) Plural() string {
-	if k == KindPolicy {
+	switch k {
+	case KindPolicy:
 		return "policies"
+	case KindSwitch:
+		return "switches"
 	}
 	return string(k) + "s"
 }
@@ -52,20 +55,25 @@ func (k Kind) Plural() string {
 // Endpoint is a switch port where users' traffic enters.
 type Endpoint struct {
 	Meta
-	Spec   EndpointSpec   `json:"spec"`
-	Status EndpointStatus `json:"status"`
+	Spec      EndpointSpec   `json:"spec"`
+	Placement *Placement     `json:"placement,omitempty"` // written by the manager; nil: a station of the fabric, or no host yet
+	Status    EndpointStatus `json:"status"`
 }
 
 // EndpointSpec: with Netns, Weir makes a link into that network namespace (a name under /run/netns or a path) and calls it
-// Interface there; without, Interface is an existing interface of the host that becomes a port.
+// Interface there; without, Interface is an existing interface of the host that becomes a port. An endpoint without Interface is a
+// station of the fabric: behind SwitchPort of Switch, or, without these, wherever the router sees its Address or MAC.
 type EndpointSpec struct {
-	Netns     string   `json:"netns,omitempty"`
-	Interface string   `json:"interface"`
+	Netns      string `json:"netns,omitempty"`
+	Interface  string `json:"interface,omitempty"`
+	Switch     string `json:"switch,omitempty"`      // a fabric switch's name
+	SwitchPort string `json:"switch_port,omitempty"` // number or name of its port
+
 	Address   string   `json:"address,omitempty"`   // CIDR set on the interface inside Netns, e.g. 10.9.0.1/24
 	Addresses []string `json:"addresses,omitempty"` // further CIDRs set inside Netns
 	MAC       string   `json:"mac,omitempty"`       // default: derived from the names, stable
 	MTU       int      `json:"mtu,omitempty"`       // default 1500
-	Host      string   `json:"host,omitempty"`
+	Host      string   `json:"host,omitempty"`      // where Interface or Netns is; may be left out while there is one host
 }
 
 // EndpointStatus is what the agent found.
@@ -99,8 +107,9 @@ const (
 // Function is a running instance of a network function's image, with an ingress and an egress port, or one tap port.
 type Function struct {
 	Meta
-	Spec   FunctionSpec   `json:"spec"`
-	Status FunctionStatus `json:"status"`
+	Spec      FunctionSpec   `json:"spec"`
+	Placement *Placement     `json:"placement,omitempty"` // written by the manager; nil: no host yet
+	Status    FunctionStatus `json:"status"`
 }
 
 type FunctionSpec struct {
@@ -111,7 +120,7 @@ type FunctionSpec struct {
 	Memory  string            `json:"memory,omitempty"`  // bytes with an optional K, M or G (powers of 1024)
 	Command []string          `json:"command,omitempty"` // replaces the image's entrypoint and arguments
 	Env     map[string]string `json:"env,omitempty"`
-	Host    string            `json:"host,omitempty"`
+	Host    string            `json:"host,omitempty"`    // pins the function to a host; else the manager chooses
 	State   FunctionState     `json:"state,omitempty"`   // desired; default started
 	Restart int64             `json:"restart,omitempty"` // the agent restarts the function when this grows
 }
@@ -130,6 +139,7 @@ type FunctionStatus struct {
 	LastExit           string        `json:"last_exit,omitempty"`
 	RTTns              int64         `json:"rtt_ns,omitempty"` // of the last probe through the ports
 	Ports              FunctionPorts `json:"ports,omitzero"`
+	Rewrites           []string      `json:"rewrites,omitempty"` // its image's contract: header fields that it may change
 }
 
 // Further states that only a status has.
@@ -190,7 +200,17 @@ type PolicySpec struct {
 	Chain     string   `json:"chain"`
 	Symmetric *bool    `json:"symmetric,omitempty"` // default true: replies pass the chain in reverse order
 	Priority  int      `json:"priority,omitempty"`  // 1 to 1000, default 100; higher wins
+	MatchBy   MatchBy  `json:"match_by,omitempty"`  // in the fabric: ip or mac; default ip where addresses are known, mac for exhaustive
 }
+
+// MatchBy says by which address fabric switches recognise an endpoint's frames: their MAC tables are large, their tables for wildcards
+// small.
+type MatchBy string
+
+const (
+	MatchByIP  MatchBy = "ip"
+	MatchByMAC MatchBy = "mac"
+)
 
 type PolicyStatus struct {
 	ObservedGeneration int64    `json:"observed_generation,omitempty"`
@@ -213,6 +233,7 @@ type PolicyPath struct {
 // Hop is one port on the way. Live is false where the switch does not know the port now; then the counters are zero.
 type Hop struct {
 	Port    string  `json:"port"` // endpoint/alice, function/fw/in
+	Host    string  `json:"host,omitempty"`
 	Link    string  `json:"link,omitempty"`
 	State   string  `json:"state,omitempty"`
 	Live    bool    `json:"live"`
@@ -241,11 +262,17 @@ type HostStatus struct {
 	Heartbeat time.Time `json:"heartbeat,omitzero"`
 	Version   string    `json:"version,omitempty"`
 	Kernel    string    `json:"kernel,omitempty"`
+	BootID    string    `json:"boot_id,omitempty"` // of the running kernel: hosts with the same one are one machine
 	Cores     int       `json:"cores,omitempty"`
 	Memory    int64     `json:"memory_bytes,omitempty"`
 	Switch    string    `json:"switch,omitempty"`
 	Runtime   string    `json:"runtime,omitempty"`
 	Bridge    string    `json:"bridge,omitempty"`
+	Address   string    `json:"address,omitempty"` // in the underlay, where tunnels end
+	Uplinks   []Uplink  `json:"uplinks,omitempty"`
+	Load      float64   `json:"load,omitempty"`          // average of the last minute
+	Free      int64     `json:"free_bytes,omitempty"`    // memory available
+	Skew      int64     `json:"clock_skew_ns,omitempty"` // the host's clock against the manager's
 	Features  []Feature `json:"features,omitempty"`
 	Images    []string  `json:"images,omitempty"`
 }
@@ -344,6 +371,7 @@ type StatusReport struct {
 	Chains    map[string]ChainStatus    `json:"chains,omitempty"`
 	Policies  map[string]PolicyStatus   `json:"policies,omitempty"`
 	HostState *HostStatus               `json:"host_status,omitempty"`
+	Assigned  *AssignmentStatus         `json:"assignment_status,omitempty"` // of the assignment that bears Host's name
 	Events    []Event                   `json:"events,omitempty"`
 }
 

@@ -21,13 +21,17 @@ const (
 	callTimeout    = 2 * time.Minute // of a call whose context has no deadline
 	maxAnswerBytes = 256 << 20
 	maxProblem     = 4 << 20
+	pingAfter      = 2 * time.Second // of silence
+	pingTimeout    = 3 * time.Second
 )
 
 // Options say where the API is. The zero value is not usable.
 type Options struct {
 	Socket string // path of the Unix socket; wins over URL
 	URL    string // http://127.0.0.1:PORT
-	Token  string // bearer token, needed with URL
+	Token  string // bearer token, needed with http
+	// DialTLS, if set, makes the connections of an https URL, TLS included: agents know managers by certificates of their own.
+	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Client speaks to the manager. Safe for use by several goroutines.
@@ -45,6 +49,10 @@ func Dial(o Options) (*Client, error) {
 		MaxIdleConnsPerHost: 16,
 		IdleConnTimeout:     time.Minute,
 		DisableCompression:  true,
+	}
+	if o.DialTLS != nil {
+		t.DialTLSContext, t.ForceAttemptHTTP2 = o.DialTLS, true
+		t.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout} // finds a connection whose other end is gone
 	}
 	c := &Client{http: &http.Client{Transport: t}, token: o.Token}
 	switch {
@@ -89,6 +97,12 @@ func (c *Client) Policies() Resource[Policy, PolicySpec] {
 // Hosts are the machines with an agent.
 func (c *Client) Hosts() Resource[Host, HostSpec] { return resource[Host, HostSpec](c, KindHost) }
 
+// Switches are the OpenFlow switches of the fabric; the router writes them.
+func (c *Client) Switches() Reader[Switch] { return Reader[Switch]{c, KindSwitch} }
+
+// Assignments are what the router wants of hosts' switches; each bears its host's name.
+func (c *Client) Assignments() Reader[Assignment] { return Reader[Assignment]{c, KindAssignment} }
+
 // Events are what was worth telling.
 func (c *Client) Events() Reader[Event] { return Reader[Event]{c, KindEvent} }
 
@@ -106,6 +120,19 @@ func (c *Client) Apply(ctx context.Context, r ApplyRequest) (ApplyResult, error)
 func (c *Client) Report(ctx context.Context, r StatusReport) error {
 	_, err := c.call(ctx, http.MethodPost, "/v1/status", r, nil)
 	return err
+}
+
+// Fabric is the router's news.
+func (c *Client) Fabric(ctx context.Context, r FabricReport) error {
+	_, err := c.call(ctx, http.MethodPost, "/v1/fabric", r, nil)
+	return err
+}
+
+// SwitchRules reads a fabric switch's entries live.
+func (c *Client) SwitchRules(ctx context.Context, name string) (SwitchRules, error) {
+	var out SwitchRules
+	_, err := c.call(ctx, http.MethodGet, "/v1/switches/"+url.PathEscape(name)+"/rules", nil, &out)
+	return out, err
 }
 
 // Counters reads a host's ports and rules live from its switch.

@@ -111,6 +111,21 @@ func (c *Client) Exec(ctx context.Context, function string, o ExecOptions) (int,
 	defer resp.Close()
 	defer context.AfterFunc(ctx, func() { resp.Close() })() // a blocked read ends with ctx
 	s := NewExecStream(resp, resp)
+	code, err := s.Run(ctx, o)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("exec in function %s: %w", function, err)
+	}
+	return code, nil
+}
+
+// Run is the caller's side of a process behind a stream: it sends what o has and distributes what comes back until the exit code comes.
+// The connection has to be closed when ctx ends. A Stdin that blocks may keep one goroutine until it returns.
+func (s *ExecStream) Run(ctx context.Context, o ExecOptions) (int, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	go func() {
 		if o.Stdin != nil {
 			_, _ = io.Copy(s.Writer(ExecStdin), o.Stdin) // a broken connection shows in Receive
@@ -131,14 +146,7 @@ func (c *Client) Exec(ctx context.Context, function string, o ExecOptions) (int,
 			}
 		}
 	}()
-	code, err := execOutput(s, o)
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		return -1, fmt.Errorf("exec in function %s: %w", function, err)
-	}
-	return code, nil
+	return execOutput(s, o)
 }
 
 // upgrade makes a request that leaves HTTP, and returns the connection.

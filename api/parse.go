@@ -73,6 +73,19 @@ func ParsePath(path string) ([]PathHop, error) {
 	return hops, nil
 }
 
+// Functions are the names in the chain's path, in order; none if the path cannot be read.
+func (s ChainSpec) Functions() []string {
+	hops, err := ParsePath(s.Path)
+	if err != nil {
+		return nil
+	}
+	names := make([]string, len(hops))
+	for i, h := range hops {
+		names[i] = h.Function
+	}
+	return names
+}
+
 // SelectorKind tells what a policy's from or to names.
 type SelectorKind uint8
 

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -85,20 +86,15 @@ func (c *check) err(path string, err error) {
 	}
 }
 
-// Validate checks an endpoint by itself; paths are relative to it.
+// Validate checks an endpoint by itself; paths are relative to it. It is one of three: a port of a host (interface), a station at a
+// known port of the fabric (switch and switch_port), or one that is wherever its address or MAC is seen.
 func (s EndpointSpec) Validate() []Problem {
 	var c check
-	checkInterface(&c, s.Interface)
-	if s.Netns == "" {
-		for field, set := range map[string]bool{"address": s.Address != "", "addresses": len(s.Addresses) > 0, "mac": s.MAC != "", "mtu": s.MTU != 0} {
-			if set {
-				c.add(field, "give netns as well, or leave "+field+" out and set it on the interface yourself",
-					"%s is only for a link that Weir makes into a netns; without netns the interface is the host's", field)
-			}
-		}
-		slices.SortFunc(c, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
-	} else {
-		checkNetns(&c, s.Netns)
+	switch {
+	case s.OfHost():
+		checkHostPort(&c, s)
+	default:
+		checkStation(&c, s)
 	}
 	if s.Address != "" {
 		c.err("address", checkAddress(s.Address))
@@ -120,10 +116,89 @@ func (s EndpointSpec) Validate() []Problem {
 	return c
 }
 
+// OfHost says whether the endpoint is a port of a host's switch; else it is a station of the fabric.
+func (s EndpointSpec) OfHost() bool { return s.Interface != "" || s.Netns != "" }
+
+// Prefixes are the endpoint's addresses, as far as they can be read, each with the length of its network.
+func (s EndpointSpec) Prefixes() []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range append([]string{s.Address}, s.Addresses...) {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// At is the host where the endpoint is; empty: none (a station of the fabric), or not known yet.
+func (e Endpoint) At() string {
+	switch {
+	case !e.Spec.OfHost():
+		return ""
+	case e.Placement != nil:
+		return e.Placement.Host
+	}
+	return cmp.Or(e.Spec.Host, e.Status.Host)
+}
+
+// At is the host where the function is to run; empty: none yet.
+func (f Function) At() string {
+	if f.Placement == nil {
+		return ""
+	}
+	return f.Placement.Host
+}
+
+func checkHostPort(c *check, s EndpointSpec) {
+	checkInterface(c, s.Interface)
+	for _, x := range []struct{ field, value string }{{"switch", s.Switch}, {"switch_port", s.SwitchPort}} {
+		if x.value != "" {
+			c.add(x.field, "give either interface (with host), or switch and switch_port", "%s is where a station of the fabric is, and interface makes this a port of a host", x.field)
+		}
+	}
+	if s.Netns != "" {
+		checkNetns(c, s.Netns)
+		return
+	}
+	for _, x := range []struct {
+		field string
+		set   bool
+	}{{"address", s.Address != ""}, {"addresses", len(s.Addresses) > 0}, {"mac", s.MAC != ""}, {"mtu", s.MTU != 0}} {
+		if x.set {
+			c.add(x.field, "give netns as well, or leave "+x.field+" out and set it on the interface yourself",
+				"%s is only for a link that Weir makes into a netns; without netns the interface is the host's", x.field)
+		}
+	}
+}
+
+func checkStation(c *check, s EndpointSpec) {
+	switch {
+	case s.Switch == "" && s.SwitchPort == "" && s.Address == "" && len(s.Addresses) == 0 && s.MAC == "":
+		c.add("interface", "at a host: interface, with netns its name inside (eth0), without an existing one; in the fabric: switch and switch_port, or address or mac alone",
+			"an interface is needed, or where in the fabric the station is")
+	case s.Switch == "" && s.SwitchPort != "":
+		c.add("switch", "`weir get switches` shows their names", "switch_port %q without switch", s.SwitchPort)
+	case s.Switch != "" && s.SwitchPort == "":
+		c.add("switch_port", "its number or name; or leave switch out: the station is then wherever its address or MAC is seen", "switch %q without switch_port", s.Switch)
+	}
+	if s.Switch != "" {
+		c.err("switch", CheckName(s.Switch))
+	}
+	if p := s.SwitchPort; len(p) > 64 || strings.ContainsAny(p, " \t\n/:") {
+		c.add("switch_port", "", "switch port %q: want its number or its name", p)
+	}
+	if s.MTU != 0 {
+		c.add("mtu", "leave mtu out", "mtu is only for a link that Weir makes into a netns")
+	}
+	if s.Host != "" {
+		c.add("host", "leave host out, or give interface as well", "host is where an interface is, and this is a station of the fabric")
+	}
+}
+
 func checkInterface(c *check, name string) {
 	switch {
 	case name == "":
-		c.add("interface", "with netns: its name inside, for example eth0; without: an existing interface of the host", "an interface is needed")
+		c.add("interface", "its name inside netns, for example eth0", "an interface is needed")
 	case len(name) > 15 || name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n"):
 		c.add("interface", "", "interface %q: want 1 to 15 bytes without '/', ':' and blanks", name)
 	}
@@ -221,8 +296,17 @@ func (s PolicySpec) Validate() []Problem {
 	default:
 		c.add("mode", "", "mode %q: want exhaustive, selective or replica", s.Mode)
 	}
-	if from.Kind == SelectEndpoint && from == to {
+	switch s.MatchBy {
+	case "", MatchByIP, MatchByMAC:
+	default:
+		c.add("match_by", "leave it out to have it chosen", "match_by %q: want ip or mac", s.MatchBy)
+	}
+	switch {
+	case from != to:
+	case from.Kind == SelectEndpoint:
 		c.add("to", "traffic of one endpoint with everyone: leave out from or to", "from and to are both endpoint %q", to.Endpoint)
+	case from.Kind == SelectMAC, from.Kind == SelectPrefix && from.Prefix.IsSingleIP():
+		c.add("to", "traffic of one station with everyone: leave out from or to", "from and to are both %s, and no station sends frames to itself", s.To)
 	}
 	if from.Kind == SelectPrefix && to.Kind == SelectPrefix && from.Prefix.Addr().Is4() != to.Prefix.Addr().Is4() {
 		c.add("to", "make two policies, one for each family", "from %s and to %s are of different families", from.Prefix, to.Prefix)

@@ -15,6 +15,7 @@ struct walk {
 	__u16 count;
 	__u8 stage;
 	__u8 flags;
+	__u16 tag; // the fabric's, on the frame now
 	struct action action; // the rule's
 	__u32 priority;	      // of the best rule so far
 	__u64 cookie;
@@ -148,6 +149,7 @@ __noinline int classify(struct __sk_buff *skb, struct walk *q)
 
 	if (!q)
 		return 0;
+	k.tag = q->tag;
 	parse(skb, q->fields, &k);
 	k.port = q->slot;
 	k.in_port = q->in_port;

@@ -8,6 +8,17 @@ static __always_inline bool is_tag(__u16 type)
 	return type == ETH_P_8021Q || type == ETH_P_8021AD;
 }
 
+// tag_of gives a frame's outermost tag if it is one of the fabric's. Where frames are received the kernel has taken the outermost tag
+// off into the skb before our programs run, and the bridge keeps it there.
+static __always_inline __u16 tag_of(struct __sk_buff *skb)
+{
+	__u16 id = skb->vlan_tci & 0xfff;
+
+	if (!skb->vlan_present || skb->vlan_proto != bpf_htons(ETH_P_8021AD))
+		return 0;
+	return id >= TAG_FIRST && id <= TAG_LAST ? id : 0;
+}
+
 static __always_inline void parse_ports(struct __sk_buff *skb, __u32 off, struct key *k)
 {
 	__be16 ports[2];
@@ -72,7 +83,7 @@ static __always_inline void parse_ipv6(struct __sk_buff *skb, __u32 off, struct 
 	parse_ports(skb, off, k);
 }
 
-// parse reads what the stage's rules look at.
+// parse reads what the stage's rules look at. A fabric tag (k->tag) is as if it were not there.
 static __always_inline void parse(struct __sk_buff *skb, __u32 fields, struct key *k)
 {
 	__u8 h[ETH_HLEN];
@@ -87,7 +98,7 @@ static __always_inline void parse(struct __sk_buff *skb, __u32 fields, struct ke
 	__builtin_memcpy(k->dst_mac, h, 6);
 	__builtin_memcpy(k->src_mac, h + 6, 6);
 	type = h[12] << 8 | h[13];
-	if (skb->vlan_present) { // the outermost tag was taken off by the device or the stack
+	if (skb->vlan_present && !k->tag) { // the outermost tag was taken off by the device or the stack
 		k->vlan = skb->vlan_tci & 0xfff;
 		tags = 1;
 	}

@@ -52,6 +52,15 @@ static __always_inline bool to_station(struct __sk_buff *skb, const struct port 
 	       m[4] == p->peer[4] && m[5] == p->peer[5];
 }
 
+// into_fabric makes a frame ready for a port into the fabric; false: it must not go there.
+static __always_inline bool into_fabric(struct __sk_buff *skb, __u16 push, struct walk *w)
+{
+	if (!push)
+		return w->tag || !tag_of(skb); // the user's own tag would be taken for the fabric's
+	w->tag = push;
+	return !bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021AD), push);
+}
+
 // leave ends a frame's chain at an endpoint.
 static __always_inline int leave(struct __sk_buff *skb, struct control *c, __u32 op, struct port *to, __u32 at, __u32 hook,
 				 struct size s)
@@ -82,7 +91,7 @@ static __always_inline const struct action *rule(struct __sk_buff *skb, struct s
 {
 	switch (st->kind) {
 	case KIND_DIRECT:
-		return &st->action;
+		return w->tag ? NULL : &st->action; // it is for frames without a fabric tag
 	case KIND_DRAIN:
 		return bpf_ktime_get_ns() < st->until ? &st->action : NULL;
 	case KIND_CLASSIFY:
@@ -112,16 +121,23 @@ static __always_inline int hop(struct __sk_buff *skb, struct control *c, struct 
 
 	a = rule(skb, &p->copy[w->version & 1].stage[w->stage & 1], w);
 	if (!a) {
-		if (p->kind == PORT_ENDPOINT)
+		if (p->kind == PORT_ENDPOINT && !w->tag)
 			return TC_ACT_UNSPEC; // not steered
 		count_drop(w->slot, s);
-		return TC_ACT_SHOT; // out of a function, and nowhere to go
+		return TC_ACT_SHOT; // out of a function, and nowhere to go; or with a fabric tag that is not known here
 	}
 	count_rule(a->rule, s);
+	if (a->flags & ACTION_POP) {
+		w->tag = 0;
+		if (bpf_skb_vlan_pop(skb)) {
+			count_drop(w->slot, s);
+			return TC_ACT_SHOT; // no memory
+		}
+	}
 	for (i = 0; i < MAX_CLONES; i++) {
 		if (i >= a->clones)
 			break;
-		clone_to(skb, a->clone[i], w->version);
+		clone_to(skb, a->clone[i].port, a->clone[i].push, w->version);
 	}
 	if (a->op == OP_NORMAL && p->kind == PORT_ENDPOINT)
 		return TC_ACT_UNSPEC; // ordinary switching goes on
@@ -134,6 +150,10 @@ static __always_inline int hop(struct __sk_buff *skb, struct control *c, struct 
 	if (!target || !to || to->kind == PORT_NONE) {
 		count_drop(w->slot, s);
 		return TC_ACT_SHOT; // the exit is unknown, or the port gone
+	}
+	if (to->flags & PORT_FABRIC && a->op == OP_OUTPUT && !into_fabric(skb, a->push, w)) {
+		count_drop(target, s);
+		return TC_ACT_SHOT;
 	}
 	if (to->kind == PORT_ENDPOINT)
 		return leave(skb, c, a->op, to, target, w->hook, s);
@@ -253,6 +273,8 @@ static __always_inline int at_ingress(struct __sk_buff *skb)
 	w.slot = slot;
 	w.packets = s.packets;
 	w.bytes = s.bytes;
+	if (p->flags & PORT_FABRIC)
+		w.tag = tag_of(skb);
 	return steer(skb, c, p, &w);
 }
 
@@ -260,6 +282,7 @@ static __always_inline int at_egress(struct __sk_buff *skb)
 {
 	struct walk w = {.hook = STAGE_EGRESS, .stage = STAGE_EGRESS};
 	__u32 zero = 0, slot;
+	int verdict = TC_ACT_UNSPEC;
 	struct control *c;
 	struct port *p;
 	struct size s;
@@ -275,14 +298,19 @@ static __always_inline int at_egress(struct __sk_buff *skb)
 	p = bpf_map_lookup_elem(&slots, &slot);
 	if (!slot || !p || p->kind != PORT_ENDPOINT)
 		return TC_ACT_UNSPEC; // not a port any more
-	if (p->copy[c->version & 1].stage[STAGE_EGRESS].kind == KIND_PASS)
-		return TC_ACT_UNSPEC; // not steered
-	s = size_of(skb);
-	w.version = c->version;
-	w.slot = slot;
-	w.packets = s.packets;
-	w.bytes = s.bytes;
-	return steer(skb, c, p, &w);
+	if (p->copy[c->version & 1].stage[STAGE_EGRESS].kind != KIND_PASS) {
+		s = size_of(skb);
+		w.version = c->version;
+		w.slot = slot;
+		w.packets = s.packets;
+		w.bytes = s.bytes;
+		verdict = steer(skb, c, p, &w);
+	}
+	if (verdict == TC_ACT_UNSPEC && p->flags & PORT_FABRIC && !w.tag && tag_of(skb)) {
+		count_drop(slot, size_of(skb));
+		return TC_ACT_SHOT; // the user's own tag would be taken for the fabric's
+	}
+	return verdict;
 }
 
 // A port has its programs as tc filters (quick to attach) or as tcx links (quicker per packet), for a moment both while the one

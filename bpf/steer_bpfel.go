@@ -20,9 +20,15 @@ type SteerAction struct {
 	Flags  uint8
 	Pad    uint8
 	Target uint16
-	Pad2   uint16
+	Push   uint16
 	Rule   uint32
-	Clone  [4]uint16
+	Clone  [4]SteerClone
+}
+
+type SteerClone struct {
+	_    structs.HostLayout
+	Port uint16
+	Push uint16
 }
 
 type SteerControl struct {
@@ -63,7 +69,8 @@ type SteerKey struct {
 	Vlan      uint16
 	Ethertype uint16
 	Has       uint8
-	Pad       [3]uint8
+	Pad       uint8
+	Tag       uint16
 	SrcMac    [6]uint8
 	DstMac    [6]uint8
 	SrcPort   uint16

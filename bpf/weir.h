@@ -18,6 +18,7 @@ enum port_kind { PORT_NONE = 0, PORT_ENDPOINT = 1, PORT_FUNCTION = 2, PORT_TAP =
 enum port_flags {
 	PORT_PEER = 1,   // a veth whose peer is in another namespace: redirect_peer can be used
 	PORT_SPEAKS = 2, // what the function's interfaces say for themselves may leave
+	PORT_FABRIC = 4, // leads to other switches: frames there may carry a fabric tag
 };
 
 enum stage_kind {
@@ -50,7 +51,11 @@ enum op {
 	OP_NONE = 255, // in the flow cache: no rule matches
 };
 
-enum action_flags { ACTION_LEARN = 1 };
+enum action_flags { ACTION_LEARN = 1, ACTION_POP = 2 };
+
+// A fabric tag is an outermost 802.1ad tag with one of these ids at a port into the fabric (flow.TagFirst, flow.TagLast).
+#define TAG_FIRST 3585
+#define TAG_LAST  4094
 
 #define VLAN_NONE 0xffff
 #define HAS_IP	  1 // the IP header is wholly there
@@ -66,7 +71,8 @@ struct key {
 	__u16 vlan; // id of the outermost tag, VLAN_NONE without one
 	__u16 ethertype;
 	__u8 has; // HAS_IP, HAS_PORTS
-	__u8 pad[3];
+	__u8 pad;
+	__u16 tag; // of the fabric, 0 without one
 	__u8 src_mac[6];
 	__u8 dst_mac[6];
 	__u16 src_port;
@@ -77,15 +83,21 @@ struct key {
 
 #define KEY_WORDS (sizeof(struct key) / 8)
 
+// clone is a copy's way.
+struct clone {
+	__u16 port; // its slot
+	__u16 push; // fabric tag to put on, 0 none
+};
+
 struct action {
 	__u8 op;
 	__u8 clones;
 	__u8 flags;
 	__u8 pad;
 	__u16 target; // slot of a port; 0: the learned one
-	__u16 pad2;
+	__u16 push;   // fabric tag to put on, 0 none
 	__u32 rule; // slot in rule_counts
-	__u16 clone[MAX_CLONES];
+	struct clone clone[MAX_CLONES];
 };
 
 struct tuple_copy {

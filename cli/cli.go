@@ -30,6 +30,10 @@ type Options struct {
 
 	// Up runs the daemon until ctx ends, then returns nil: everything that it made goes on forwarding.
 	Up func(ctx context.Context, o UpOptions) error
+	// Agent runs this machine as a host of a manager elsewhere until ctx ends, then returns nil.
+	Agent func(ctx context.Context, o AgentOptions) error
+	// Placements are the names that --placement takes; none: all.
+	Placements []string
 	// Down stops a daemon that runs and removes all that the instance made. Nothing there: nil.
 	Down func(ctx context.Context, o DownOptions) error
 	// Features tells what the host has; the error is about something that Weir cannot do without.
@@ -38,6 +42,8 @@ type Options struct {
 	Validate func(d api.Document) []api.Problem
 	// Images lists what the instance's image store has; dir is a further layout, as UpOptions.ImagesDir.
 	Images func(ctx context.Context, i instance.Instance, dir string) ([]Image, error)
+	// Layouts are the image layouts that the lab searches; dir as above.
+	Layouts func(dir string) []string
 
 	Stdin          io.Reader // default os.Stdin ...
 	Stdout, Stderr io.Writer
@@ -131,8 +137,8 @@ a packet. "weir up" starts it on this machine, "weir apply" tells it what you wa
 	f.StringVarP(&a.output, "output", "o", "table", "output format: table, wide, json or yaml")
 	f.BoolVar(&a.noColor, "no-color", false, "no colours; also off in a pipe, with NO_COLOR set and with TERM=dumb")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
-	root.AddCommand(a.upCommand(), a.downCommand(), a.applyCommand(), a.getCommand(), a.describeCommand(), a.deleteCommand(),
-		a.functionCommand(), a.eventsCommand(), a.statusCommand(), a.checkCommand(), a.imageCommand(), a.schemaCommand(),
+	root.AddCommand(a.upCommand(), a.downCommand(), a.managerCommand(), a.agentCommand(), a.tokenCommand(), a.applyCommand(), a.getCommand(), a.describeCommand(), a.deleteCommand(),
+		a.functionCommand(), a.hostCommand(), a.eventsCommand(), a.statusCommand(), a.checkCommand(), a.imageCommand(), a.testbedCommand(), a.labCommand(), a.schemaCommand(),
 		a.versionCommand(), a.completionCommand(), exitCodesTopic(), environmentTopic())
 	describeEnvironment(root)
 	return root
@@ -150,10 +156,25 @@ func group(cmd *cobra.Command, args []string) error {
 		}
 	}
 	hint := file.Suggest(args[0], names)
+	if in := deeper(cmd, args[0]); hint == "" && in != "" {
+		hint = fmt.Sprintf("did you mean %q?", in)
+	}
 	if hint == "" {
 		hint = "want one of " + strings.Join(names, ", ")
 	}
 	return usage("unknown command %q for %q (%s)", args[0], cmd.CommandPath(), hint)
+}
+
+// deeper finds a command of that name one level down: "weir logs" is "weir function logs".
+func deeper(cmd *cobra.Command, name string) string {
+	for _, c := range cmd.Commands() {
+		for _, sub := range c.Commands() {
+			if sub.Name() == name && sub.IsAvailableCommand() {
+				return sub.CommandPath()
+			}
+		}
+	}
+	return ""
 }
 
 // prepare takes flags from the environment and checks the global ones.
@@ -221,7 +242,11 @@ func wantArgs(least, most int, what string) cobra.PositionalArgs {
 			return nil
 		}
 		if most == 0 {
-			return usage("%s takes no arguments, got %q", cmd.CommandPath(), strings.Join(args, " "))
+			hint := ""
+			if cmd.Flags().Lookup("file") != nil {
+				hint = " (give files with -f)"
+			}
+			return usage("%s takes no arguments, got %q%s", cmd.CommandPath(), strings.Join(args, " "), hint)
 		}
 		got := "nothing"
 		if len(args) > 0 {

@@ -100,7 +100,7 @@ func TestEveryFlagIsSetByItsEnvironmentVariable(t *testing.T) {
 			os.Unsetenv(name)
 		}
 	}
-	samples := map[string]string{"bool": "true", "string": "x", "int": "7", "duration": "7s", "stringArray": "a,b"}
+	samples := map[string]string{"bool": "true", "string": "x", "int": "7", "uint64": "7", "duration": "7s", "stringArray": "a,b"}
 	special := map[string]string{"output": "json", "name": "abc", "url": ""}
 	var paths [][]string
 	each(tree(), func(c *cobra.Command) { paths = append(paths, strings.Fields(c.CommandPath())[1:]) })

@@ -11,7 +11,7 @@ import (
 
 // nouns lists every kind, in the order of `weir get all`.
 func nouns() []noun {
-	return []noun{endpoints(), functions(), chains(), policies(), hosts(), operations(), events()}
+	return []noun{endpoints(), functions(), chains(), policies(), hosts(nil), switches(), assignments(), operations(), events()}
 }
 
 // state is a status word, or what the object's going says.
@@ -72,7 +72,7 @@ func endpoints() noun {
 			}},
 			{head: "MAC", wide: true, cell: func(e api.Endpoint) string { return or(e.Status.MAC, e.Spec.MAC) }},
 			{head: "LINK", wide: true, cell: func(e api.Endpoint) string { return e.Status.Link }},
-			{head: "HOST", wide: true, cell: func(e api.Endpoint) string { return or(e.Status.Host, e.Spec.Host) }},
+			{head: "AT", cell: where},
 			{head: "AGE", cell: func(e api.Endpoint) string { return since(e.Created) }},
 			{head: "MESSAGE", cell: func(e api.Endpoint) string { return e.Status.Message }},
 		},
@@ -92,6 +92,7 @@ func functions() noun {
 			{head: "STATE", state: true, cell: func(f api.Function) string { return state(f.Meta, string(f.Status.State)) }},
 			{head: "HEALTHY", state: true, cell: func(f api.Function) string { return health(f) }},
 			{head: "IMAGE", cell: func(f api.Function) string { return f.Spec.Image }},
+			{head: "HOST", cell: func(f api.Function) string { return f.At() }},
 			{head: "PORTS", cell: func(f api.Function) string { return ports(f.Status.Ports) }},
 			{head: "RESTARTS", cell: func(f api.Function) string { return fmt.Sprint(f.Status.Restarts) }},
 			{head: "PID", wide: true, cell: func(f api.Function) string { return number(f.Status.PID) }},
@@ -105,7 +106,6 @@ func functions() noun {
 				return time.Duration(f.Status.RTTns).Round(100 * time.Nanosecond).String()
 			}},
 			{head: "DIGEST", wide: true, cell: func(f api.Function) string { return shortDigest(f.Status.Image) }},
-			{head: "HOST", wide: true, cell: func(f api.Function) string { return or(f.Status.Host, f.Spec.Host) }},
 			{head: "AGE", cell: func(f api.Function) string { return since(f.Created) }},
 			{head: "MESSAGE", cell: func(f api.Function) string { return f.Status.Message }},
 		},
@@ -170,32 +170,12 @@ func policies() noun {
 			{head: "MATCH", cell: func(p api.Policy) string { return or(strings.Join(p.Spec.Match, ","), "all") }},
 			{head: "CHAIN", cell: func(p api.Policy) string { return p.Spec.Chain }},
 			{head: "PRIORITY", cell: func(p api.Policy) string { return number(p.Spec.PriorityOrDefault()) }},
+			{head: "MATCH_BY", wide: true, cell: func(p api.Policy) string { return string(p.Spec.MatchBy) }},
 			{head: "SYMMETRIC", wide: true, cell: func(p api.Policy) string { return yesNo(p.Spec.IsSymmetric()) }},
 			{head: "RULES", wide: true, cell: func(p api.Policy) string { return number(p.Status.Rules) }},
 			{head: "RENDERED", wide: true, cell: func(p api.Policy) string { return strings.Join(p.Status.RenderedPath, " > ") }},
 			{head: "AGE", cell: func(p api.Policy) string { return since(p.Created) }},
 			{head: "MESSAGE", cell: func(p api.Policy) string { return p.Status.Message }},
-		},
-	}
-}
-
-func hosts() noun {
-	return nounOf[api.Host]{
-		k:      api.KindHost,
-		reader: func(c *api.Client) api.Reader[api.Host] { return c.Hosts().Reader },
-		named:  func(h api.Host) string { return h.Name },
-		columns: []column[api.Host]{
-			{head: "NAME", cell: func(h api.Host) string { return h.Name }},
-			{head: "STATE", state: true, cell: func(h api.Host) string { return state(h.Meta, h.Status.State) }},
-			{head: "HEARTBEAT", cell: func(h api.Host) string { return since(h.Status.Heartbeat) }},
-			{head: "VERSION", cell: func(h api.Host) string { return h.Status.Version }},
-			{head: "KERNEL", cell: func(h api.Host) string { return h.Status.Kernel }},
-			{head: "SWITCH", cell: func(h api.Host) string { return h.Status.Switch }},
-			{head: "RUNTIME", cell: func(h api.Host) string { return h.Status.Runtime }},
-			{head: "CORES", wide: true, cell: func(h api.Host) string { return number(h.Status.Cores) }},
-			{head: "MEMORY", wide: true, cell: func(h api.Host) string { return size(h.Status.Memory) }},
-			{head: "BRIDGE", wide: true, cell: func(h api.Host) string { return h.Status.Bridge }},
-			{head: "IMAGES", wide: true, cell: func(h api.Host) string { return strings.Join(h.Status.Images, ",") }},
 		},
 	}
 }

@@ -19,13 +19,14 @@ func (a *app) deleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete (KIND NAME... | -f FILE...)",
 		Short: "Delete objects by name, or all that files name",
-		Long: `Delete endpoints, functions, chains or policies. What another object uses is not deleted: delete the user first, or
-both with -f, which goes from policies over chains and functions to endpoints.`,
+		Long: `Delete endpoints, functions, chains or policies, or a host that is lost and will not come back. What another object
+uses is not deleted: delete the user first, or both with -f, which goes from policies over chains and functions to endpoints.`,
 		Example: `  weir delete policy guests
   weir delete function fw w1 --timeout 10s
+  weir delete host h3
   weir delete -f examples/first-chain.yaml`,
 		Args:              wantArgs(0, -1, ""),
-		ValidArgsFunction: a.completeObjects([]string{"endpoints", "functions", "chains", "policies"}),
+		ValidArgsFunction: a.completeObjects([]string{"endpoints", "functions", "chains", "policies", "hosts"}),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			batches, err := a.toDelete(args, files)
 			if err != nil {
@@ -62,12 +63,16 @@ type batch struct {
 
 func (a *app) toDelete(args, files []string) ([]batch, error) {
 	if len(files) == 0 {
+		args, err := split(args)
+		if err != nil {
+			return nil, err
+		}
 		if len(args) < 2 {
 			return nil, usage("want a kind and at least one name, or -f FILE")
 		}
 		n, err := nounNamed(args[0])
 		if err == nil && n.remove() == nil {
-			err = usage("%s cannot be deleted; want endpoints, functions, chains or policies", n.kind().Plural())
+			err = usage("%s cannot be deleted; want endpoints, functions, chains, policies or hosts", n.kind().Plural())
 		}
 		return []batch{{n, args[1:]}}, err
 	}

@@ -17,13 +17,21 @@ func (a *app) describeCommand() *cobra.Command {
 		Use:   "describe KIND NAME...",
 		Short: "Show all about objects: spec, status, what they belong to, their latest events",
 		Example: `  weir describe policy guests
-  weir describe function fw`,
-		Args:              wantArgs(2, -1, "a kind and at least one name"),
+  weir describe function fw
+  weir describe switch s1`,
+		Args:              wantArgs(1, -1, "a kind and at least one name"),
 		ValidArgsFunction: a.completeObjects(plurals()),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			args, err := split(args)
+			if err != nil {
+				return err
+			}
 			n, err := nounNamed(args[0])
 			if err != nil {
 				return err
+			}
+			if len(args) < 2 {
+				return usage("%s wants a kind and at least one name, got %q", cmd.CommandPath(), args[0])
 			}
 			c, err := a.client()
 			if err != nil {
@@ -68,7 +76,7 @@ func (a *app) describe(ctx context.Context, c *api.Client, n noun, item any) err
 			return err
 		}
 	}
-	if n.kind() == api.KindEvent || n.kind() == api.KindOperation || n.kind() == api.KindHost {
+	if n.kind() == api.KindEvent || n.kind() == api.KindOperation {
 		return nil
 	}
 	l, err := c.Events().List(ctx, api.ListOptions{Kind: n.kind(), Object: n.name(item), Limit: 10})
@@ -111,6 +119,10 @@ func relations(ctx context.Context, c *api.Client, item any) ([]relation, error)
 		return named("policies", users), err
 	case api.Policy:
 		return policyRelations(ctx, c, o)
+	case api.Host:
+		return hostRelations(ctx, c, o)
+	case api.Switch:
+		return switchRelations(o), nil
 	}
 	return nil, nil
 }
@@ -147,6 +159,10 @@ func members(path string) []string {
 }
 
 func functionRelations(ctx context.Context, c *api.Client, f api.Function) ([]relation, error) {
+	out := []relation{{"placed", "nowhere yet"}}
+	if p := f.Placement; p != nil {
+		out[0].text = fmt.Sprintf("on %s for %s: %s", p.Host, or(since(p.Since), "0s"), or(p.Reason, "no reason is known"))
+	}
 	l, err := c.Chains().List(ctx, api.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -156,9 +172,50 @@ func functionRelations(ctx context.Context, c *api.Client, f api.Function) ([]re
 			continue
 		}
 		users, err := policiesWith(ctx, c, func(s api.PolicySpec) bool { return s.Chain == chain.Name })
-		return append([]relation{{"chain", chain.Name + ": " + chain.Spec.Path}}, named("policies", users)...), err
+		return append(append(out, relation{"chain", chain.Name + ": " + chain.Spec.Path}), named("policies", users)...), err
 	}
-	return nil, nil
+	return out, nil
+}
+
+// hostRelations are what is on a host.
+func hostRelations(ctx context.Context, c *api.Client, h api.Host) ([]relation, error) {
+	f, err := c.Functions().List(ctx, api.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	e, err := c.Endpoints().List(ctx, api.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var functions, endpoints []string
+	for _, x := range f.Items {
+		if x.At() == h.Name {
+			functions = append(functions, x.Name)
+		}
+	}
+	for _, x := range e.Items {
+		if x.At() == h.Name {
+			endpoints = append(endpoints, x.Name)
+		}
+	}
+	return append(named("functions", functions), named("endpoints", endpoints)...), nil
+}
+
+// switchRelations tell what a switch is joined to, and the use of its tables.
+func switchRelations(s api.Switch) []relation {
+	var peers []string
+	for _, p := range s.Status.Ports {
+		if p.Peer != "" {
+			peers = append(peers, fmt.Sprintf("%d to %s", p.Number, p.Peer))
+		}
+	}
+	var tables []string
+	for _, t := range s.Status.Tables {
+		if t.Rules > 0 {
+			tables = append(tables, fmt.Sprintf("table %d %s", t.ID, use(t)))
+		}
+	}
+	return append(named("links", peers), named("rules", tables)...)
 }
 
 func chainRelations(ctx context.Context, c *api.Client, chain api.Chain) ([]relation, error) {
@@ -199,13 +256,19 @@ func (a *app) printPath(ctx context.Context, c *api.Client, policy string) error
 		if len(way.hops) == 0 {
 			continue
 		}
-		t := table{head: []string{"PORT", "STATE", "RX PACKETS", "TX PACKETS", "DROPPED"}, coloured: []bool{false, true}}
+		t := table{head: []string{"PORT", "HOST", "STATE", "RX PACKETS", "TX PACKETS", "DROPPED"}, coloured: []bool{false, false, true}}
 		for _, h := range way.hops {
-			if !h.Live { // an address or any, or a port that is not there now
-				t.add(h.Port, "", "", "", "")
+			if !h.Live { // an address or any, a switch of the fabric, or a port that is not there now
+				t.add(h.Port, h.Host, "", "", "", "")
 				continue
 			}
-			t.add(h.Port, h.State, fmt.Sprint(h.Rx.Packets), fmt.Sprint(h.Tx.Packets), fmt.Sprint(h.Dropped.Packets))
+			t.add(h.Port, h.Host, h.State, fmt.Sprint(h.Rx.Packets), fmt.Sprint(h.Tx.Packets), fmt.Sprint(h.Dropped.Packets))
+		}
+		if !severalHosts(path) {
+			for i := range t.rows {
+				t.rows[i][1] = ""
+			}
+			dropEmpty(&t, "HOST")
 		}
 		fmt.Fprintln(a.Stdout, a.heading(way.head))
 		if err := a.printTable(t); err != nil {
@@ -213,4 +276,13 @@ func (a *app) printPath(ctx context.Context, c *api.Client, policy string) error
 		}
 	}
 	return nil
+}
+
+func severalHosts(p api.PolicyPath) bool {
+	seen := map[string]bool{}
+	for _, h := range slices.Concat(p.Forward, p.Reverse) {
+		seen[h.Host] = seen[h.Host] || h.Host != ""
+	}
+	delete(seen, "")
+	return len(seen) > 1
 }

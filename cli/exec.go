@@ -51,6 +51,9 @@ The program has to be in the function's image.`,
 			return nil
 		},
 	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return usage("%w (put -- before the command, so that its flags are its own)", err)
+	})
 	f := cmd.Flags()
 	f.BoolVarP(&interactive, "interactive", "i", false, "pass standard input on")
 	f.BoolVarP(&o.TTY, "tty", "t", false, "give the process a terminal; needs one here when -i is set too")

@@ -17,21 +17,29 @@ import (
 var liveKinds = [...]string{"counters", "rules", "ports"}
 
 func (a *app) getCommand() *cobra.Command {
-	var watch bool
+	var watch, everything bool
 	cmd := &cobra.Command{
 		Use:   "get KIND [NAME...]",
 		Short: "List objects, or get some by name",
 		Long: fmt.Sprintf(`List objects of a kind, or get some by name. Kinds: %s; "all" is everything but events and
-operations. Singular and plural will do. Ports and rules with their counters are read live from the switch of each host:
-"get ports", "get rules", "get counters" (both), perhaps of one host by name.`, strings.Join(plurals(), ", ")),
+operations. Singular and plural will do, and KIND/NAME. Ports and rules with their counters are read live from the switch of each host:
+"get ports", "get rules", "get counters" (both), perhaps of some hosts by name. "get rules" shows the switches of the fabric, too, with
+the use of each of their tables ("12 of 2000"); their entries for default forwarding only with --all.`, strings.Join(plurals(), ", ")),
 		Example: `  weir get functions
   weir get policy guests -o yaml
   weir get all
+  weir get hosts -o wide
+  weir get switches
   weir get rules
+  weir get rules s1 --all
   weir get functions --watch -o json`,
 		Args:              wantArgs(1, -1, "a kind and perhaps names"),
 		ValidArgsFunction: a.completeObjects(append(plurals(), append(liveKinds[:], "all")...)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			args, err := split(args)
+			if err != nil {
+				return err
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
@@ -49,6 +57,9 @@ operations. Singular and plural will do. Ports and rules with their counters are
 				if word == "all" {
 					return a.getAll(cmd.Context(), c)
 				}
+				if plural(word) == "rules" {
+					return a.getRules(cmd.Context(), c, args[1:], everything)
+				}
 				return a.getLive(cmd.Context(), c, plural(word), args[1:])
 			}
 			n, err := nounNamed(word)
@@ -64,6 +75,7 @@ operations. Singular and plural will do. Ports and rules with their counters are
 		},
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on and show changes, until Ctrl-C")
+	cmd.Flags().BoolVar(&everything, "all", false, "rules: those of the fabric's default forwarding, too")
 	return cmd
 }
 
@@ -80,6 +92,9 @@ func (a *app) getList(ctx context.Context, c *api.Client, n noun) error {
 	if len(items) == 0 {
 		fmt.Fprintf(a.Stderr, "no %s\n", n.kind().Plural())
 		return nil
+	}
+	if n, err = counted(ctx, c, n); err != nil {
+		return err
 	}
 	return a.printItems(n, items)
 }
@@ -100,6 +115,10 @@ func (a *app) getNamed(ctx context.Context, c *api.Client, n noun, names []strin
 	case a.structured():
 		return a.encode(map[string]any{"items": items})
 	}
+	n, err := counted(ctx, c, n)
+	if err != nil {
+		return err
+	}
 	return a.printItems(n, items)
 }
 
@@ -108,7 +127,9 @@ func (a *app) printItems(n noun, items []any) error {
 	for _, item := range items {
 		t.add(row(item)...)
 	}
-	dropEmpty(&t, "MESSAGE")
+	for _, head := range []string{"MESSAGE", "ADDRESS", "UPLINK", "FUNCTIONS", "MISSING", "TUNNELS", "SKEW", "MATCH_BY"} {
+		dropEmpty(&t, head)
+	}
 	return a.printTable(t)
 }
 
@@ -145,6 +166,9 @@ func (a *app) getAll(ctx context.Context, c *api.Client) error {
 		}
 		first = false
 		fmt.Fprintln(a.Stdout, a.heading(strings.ToUpper(n.kind().Plural())))
+		if n, err = counted(ctx, c, n); err != nil {
+			return err
+		}
 		if err := a.printItems(n, items); err != nil {
 			return err
 		}
@@ -333,6 +357,12 @@ func (a *app) completeObjects(kinds []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
 			return kinds, cobra.ShellCompDirectiveNoFileComp
+		}
+		switch word := plural(strings.ToLower(args[0])); {
+		case word == "rules":
+			return append(a.completeNames(cmd, hosts(nil)), a.completeNames(cmd, switches())...), cobra.ShellCompDirectiveNoFileComp
+		case slices.Contains(liveKinds[:], word):
+			return a.completeNames(cmd, hosts(nil)), cobra.ShellCompDirectiveNoFileComp
 		}
 		n, err := nounNamed(args[0])
 		if err != nil {

@@ -134,6 +134,28 @@ func nounNamed(word string) (noun, error) {
 	return nil, usage("unknown kind %q (%s)", word, hint)
 }
 
+// split takes "function/fw", as Weir itself writes it, for "function fw"; all of it has to be of one kind.
+func split(args []string) ([]string, error) {
+	if len(args) == 0 || !strings.Contains(args[0], "/") {
+		return args, nil
+	}
+	var out []string
+	for _, arg := range args {
+		kind, name, ok := strings.Cut(arg, "/")
+		if !ok || name == "" {
+			return nil, usage("%q: want KIND/NAME, as before it", arg)
+		}
+		if out == nil {
+			out = []string{kind}
+		}
+		if kind != out[0] {
+			return nil, usage("%q: want one kind at a time, here %s", arg, out[0])
+		}
+		out = append(out, name)
+	}
+	return out, nil
+}
+
 func plurals() []string {
 	var words []string
 	for _, n := range nouns() {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -41,13 +42,57 @@ func TestLive(t *testing.T) {
 			env.Setenv("TEST_URL", url)
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "interrupt": interrupt, "terminal": terminal},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "interrupt": interrupt, "terminal": terminal, "post": post},
 	})
+}
+
+// post KIND FILE hands in what an agent (status) or the router (fabric) reports.
+func post(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: post status|fabric FILE")
+	}
+	c, err := api.Dial(api.Options{Socket: ts.Getenv("WEIR_SOCKET")})
+	ts.Check(err)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	switch text := []byte(ts.ReadFile(args[1])); args[0] {
+	case "status":
+		var r api.StatusReport
+		ts.Check(json.Unmarshal(text, &r))
+		ts.Check(c.Report(ctx, r))
+	case "fabric":
+		var r api.FabricReport
+		ts.Check(json.Unmarshal(text, &r))
+		ts.Check(c.Fabric(ctx, r))
+	default:
+		ts.Fatalf("post %s: want status or fabric", args[0])
+	}
+}
+
+// fabric has one switch that answers.
+type fabric struct{}
+
+func (fabric) SwitchRules(_ context.Context, name string) (api.SwitchRules, error) {
+	if name != "s1" {
+		return api.SwitchRules{}, errors.New("it is not connected")
+	}
+	return api.SwitchRules{Switch: name, Message: "table 1 holds 40 entries", Tables: []api.SwitchTable{{ID: 0, Name: "steering", Rules: 1, Size: 2000}, {ID: 1, Rules: 2, Size: 40, Needs: 50, LeftOut: 20}, {ID: 2}}, Rules: []api.SwitchRule{
+		{Table: 0, Priority: 26600, Cookie: "7", Match: "ip,in_port=2,nw_src=10.0.0.1", Actions: "output:1", Hits: api.Counter{Packets: 9, Bytes: 882}, Policy: "p", Note: "vm1 to nf"},
+		{Table: 1, Priority: 100, Match: "dl_dst=02:00:00:00:00:01", Actions: "output:2"},
+		{Table: 1, Priority: 100, Match: "dl_dst=02:00:00:00:00:02", Actions: "output:1"},
+	}}, nil
 }
 
 func serve(dir string) (url string, stop func(), err error) {
 	a := &hollow{}
-	m, err := manager.New(manager.Options{Store: mem.New(), Validate: router.Validate, Node: func(string) manager.Node { return a }, Version: "test"})
+	m, err := manager.New(manager.Options{Store: mem.New(), Validate: router.Validate, Fabric: fabric{},
+		Node: func(host string) manager.Node {
+			if host == "h2" {
+				return nil
+			}
+			return a
+		}, Version: "test"})
 	if err != nil {
 		return "", nil, err
 	}
@@ -67,7 +112,7 @@ func serve(dir string) (url string, stop func(), err error) {
 	return "http://" + s.TCPAddr().String(), func() { cancel(); wg.Wait(); c.Close() }, nil
 }
 
-// hollow is an agent without a machine. Functions of the image "broken" never come up.
+// hollow is an agent without a machine. Functions of the image "broken" never come up, those of "slow" not in a test's time.
 type hollow struct{}
 
 func (h *hollow) run(ctx context.Context, c *api.Client) {
@@ -150,6 +195,8 @@ func (h *hollow) function(f api.Function, port uint32) api.FunctionStatus {
 		s.State = api.FunctionDeleted
 	case f.Spec.Image == "broken":
 		s.State, s.Message = api.FunctionFailed, "exit code 1"
+	case f.Spec.Image == "slow" && s.State == api.FunctionStarted:
+		s.State, s.Message = api.FunctionPending, "no probe frame came through"
 	case s.State == api.FunctionStarted:
 		s.Healthy, s.PID = true, 4242
 	}
@@ -292,7 +339,7 @@ func TestKindsAreThoseOfTheAPI(t *testing.T) {
 	if err := root.Execute(); err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range []api.Kind{api.KindEndpoint, api.KindFunction, api.KindChain, api.KindPolicy, api.KindHost, api.KindEvent, api.KindOperation} {
+	for _, k := range []api.Kind{api.KindEndpoint, api.KindFunction, api.KindChain, api.KindPolicy, api.KindHost, api.KindSwitch, api.KindAssignment, api.KindEvent, api.KindOperation} {
 		if !strings.Contains(help.String(), k.Plural()) {
 			t.Errorf("weir get does not know %s", k.Plural())
 		}

@@ -100,11 +100,11 @@ func (c colour) paint(s string) string { return "\x1b[" + string(c) + "m" + s + 
 // stateColour is the colour of a state's word.
 func stateColour(s string) colour {
 	switch s {
-	case "up", "started", "ready", "active", "COMPLETED", "info", "ok", "yes", "create", "+":
+	case "up", "started", "ready", "active", "connected", "installed", "COMPLETED", "info", "ok", "yes", "create", "+":
 		return green
-	case "pending", "starting", "created", "STARTING", "PROCESSING", "degraded", "deleting", "warning", "update", "~":
+	case "pending", "starting", "created", "STARTING", "PROCESSING", "degraded", "partial", "deleting", "warning", "update", "~":
 		return yellow
-	case "error", "failed", "lost", "down", "FAILED", "FAILED_TEMP", "ROLLED_BACK", "no", "missing", "delete", "-":
+	case "error", "failed", "lost", "refused", "down", "FAILED", "FAILED_TEMP", "ROLLED_BACK", "no", "missing", "delete", "-":
 		return red
 	}
 	return plain

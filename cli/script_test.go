@@ -24,6 +24,7 @@ func TestMain(m *testing.M) {
 		"weir": func() {
 			os.Exit(cli.Main(cli.Options{
 				Version: "test", Up: up, Down: down, Features: features, Images: images,
+				Placements: []string{"most-available", "pack", "spread", "nearest"},
 			}, os.Args[1:]))
 		},
 	})

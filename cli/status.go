@@ -17,6 +17,7 @@ import (
 type overview struct {
 	Healthy   bool           `json:"healthy"`
 	Hosts     []api.Host     `json:"hosts"`
+	Switches  []api.Switch   `json:"switches"`
 	Endpoints []api.Endpoint `json:"endpoints"`
 	Functions []api.Function `json:"functions"`
 	Chains    []api.Chain    `json:"chains"`
@@ -27,6 +28,7 @@ type overview struct {
 const (
 	statusRows   = 12 // of each kind on the screen
 	statusEvents = 5
+	oneByOne     = 1 // so many hosts are described in full, more are a table
 
 	startingFor   = 2 * time.Second // how long status waits for a host that is starting
 	startingAgain = 50 * time.Millisecond
@@ -36,7 +38,7 @@ func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show on one screen how things are",
-		Long:  "Show on one screen how things are: daemon, hosts, functions, chains, policies, what was wrong lately. What is not well comes first.",
+		Long:  "Show on one screen how things are: daemon, hosts, the fabric's switches, functions, chains, policies, what was wrong lately. What is not well comes first.",
 		Example: `  weir status
   weir status -o json`,
 		Args: noArgs(),
@@ -67,13 +69,14 @@ func (a *app) statusCommand() *cobra.Command {
 
 func survey(ctx context.Context, c *api.Client) (overview, error) {
 	s := overview{Healthy: true}
-	var errs [6]error
+	var errs [7]error
 	fetch(ctx, c.Hosts().Reader, api.ListOptions{}, &s.Hosts, &errs[0])
 	fetch(ctx, c.Endpoints().Reader, api.ListOptions{}, &s.Endpoints, &errs[1])
 	fetch(ctx, c.Functions().Reader, api.ListOptions{}, &s.Functions, &errs[2])
 	fetch(ctx, c.Chains().Reader, api.ListOptions{}, &s.Chains, &errs[3])
 	fetch(ctx, c.Policies().Reader, api.ListOptions{}, &s.Policies, &errs[4])
 	fetch(ctx, c.Events(), api.ListOptions{Limit: statusEvents, Severity: api.Warning}, &s.Events, &errs[5])
+	fetch(ctx, c.Switches(), api.ListOptions{}, &s.Switches, &errs[6])
 	for _, err := range errs {
 		if err != nil {
 			return s, err
@@ -81,7 +84,7 @@ func survey(ctx context.Context, c *api.Client) (overview, error) {
 	}
 	slices.SortStableFunc(s.Events, func(x, y api.Event) int { return x.Time.Compare(y.Time) })
 	degrade(s)
-	s.Healthy = len(s.Hosts) > 0 && well(s.Endpoints) && well(s.Functions) && well(s.Chains) && well(s.Policies) &&
+	s.Healthy = len(s.Hosts) > 0 && well(s.Endpoints) && well(s.Functions) && well(s.Chains) && well(s.Policies) && well(s.Switches) &&
 		!slices.ContainsFunc(s.Hosts, func(h api.Host) bool { return h.Status.State != "ready" })
 	return s, nil
 }
@@ -153,8 +156,18 @@ func (a *app) printStatus(s overview) error {
 		word = strings.NewReplacer("\x1b[32m", "", "\x1b[33m", "", "\x1b[39m", "").Replace(word)
 	}
 	fmt.Fprintf(a.Stdout, "weir is up: %s\n", word)
-	for _, h := range s.Hosts {
-		a.printHost(h)
+	if len(s.Hosts) <= oneByOne {
+		for _, h := range s.Hosts {
+			a.printHost(h)
+		}
+	}
+	if len(s.Hosts) > 1 {
+		if err := printSection(a, "HOSTS", hosts(placed(s.Functions)), s.Hosts); err != nil {
+			return err
+		}
+	}
+	if err := printSection(a, "SWITCHES", switches(), s.Switches); err != nil {
+		return err
 	}
 	if err := printSection(a, "ENDPOINTS", endpoints(), s.Endpoints); err != nil {
 		return err
@@ -226,10 +239,15 @@ func wellFirst(item any) int {
 // maxDetail is how much of a feature's explanation the screen has room for.
 const maxDetail = 120
 
+// shortened leaves out clauses at the end, or else cuts.
 func shortened(s string) string {
 	r := []rune(s)
 	if len(r) <= maxDetail {
 		return s
 	}
-	return string(r[:maxDetail]) + "... (all of it: weir check)"
+	cut := string(r[:maxDetail])
+	if i := strings.LastIndex(cut, "; "); i > 0 {
+		return cut[:i] + " (more: weir check)"
+	}
+	return cut + "... (all of it: weir check)"
 }

@@ -2,13 +2,12 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,16 +22,40 @@ import (
 
 // UpOptions say how the daemon runs.
 type UpOptions struct {
+	DaemonOptions
+	Listen            string   // loopback TCP address of the API; empty: none, the Unix socket only
+	Etcd              []string // external etcd; none: embedded
+	EtcdCA            string   // PEM files for https, see store.Options
+	EtcdCert, EtcdKey string
+	SecretKey         string        // file; empty: secrets are in the state as they are
+	NoAgent           bool          // a manager only: this machine is no host
+	Agents            string        // address for agents elsewhere; empty: none can join
+	CertificateLife   time.Duration // of agents
+	Underlay          string        // none, vxlan
+	OpenFlow          string        // address for the fabric's switches; empty: none
+	Placement         string        // how hosts are chosen
+	DefaultForwarding bool          // in the fabric; off: something else forwards there what no policy selects
+}
+
+// DaemonOptions are common to `weir up`, `weir manager` and `weir agent`.
+type DaemonOptions struct {
 	Instance  instance.Instance
-	Listen    string   // loopback TCP address of the API; empty: none, the Unix socket only
-	Etcd      []string // external etcd; none: embedded
-	Runtime   string   // OCI runtime CLI, a name or a path
-	ImagesDir string   // a further OCI layout to find images in
-	LogLevel  string   // debug, info, warn, error
-	LogFormat string   // text or json
+	Host      HostOptions
+	Runtime   string // OCI runtime CLI, a name or a path
+	ImagesDir string // a further OCI layout to find images in
+	LogLevel  string // debug, info, warn, error
+	LogFormat string // text or json
 	Stderr    io.Writer
-	// Ready is called once the API answers; `up --detach` returns then. Safe to call twice.
+	// Ready is called once the daemon works; with --detach the command returns then. Safe to call twice.
 	Ready func()
+}
+
+// HostOptions describe this machine as a host.
+type HostOptions struct {
+	Name            string
+	Switch          string     // ebpf, ovs
+	Uplink          string     // interface into the OpenFlow fabric; empty: none
+	UnderlayAddress netip.Addr // where tunnels from other hosts end; invalid: none
 }
 
 // DownOptions say what is removed.
@@ -56,58 +79,29 @@ const (
 
 func (a *app) upCommand() *cobra.Command {
 	o := UpOptions{}
-	var detach bool
-	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Run Weir on this machine: API, state, agent and switch in one process",
 		Long: `Run Weir on this machine until Ctrl-C or SIGTERM. What it made goes on forwarding then; the next "up" takes it over as it
 is, and "weir down" removes it. The API listens on a Unix socket for root and on a loopback address with the token in
-ROOT/token.`,
+ROOT/token. With --agents further hosts can join (weir token create, weir agent); with --openflow Weir drives the switches
+of an OpenFlow fabric.`,
 		Example: `  weir up
   weir up --detach
   weir up --name lab --root /tmp/lab --listen none
-  weir up --etcd http://10.0.0.1:2379 --etcd http://10.0.0.2:2379`,
+  weir up --etcd http://10.0.0.1:2379 --etcd http://10.0.0.2:2379
+  weir up --host h1 --agents 10.0.0.1:7412 --underlay vxlan --underlay-address 10.0.0.1
+  weir up --host h1 --agents 10.0.0.1:7412 --openflow 10.0.0.1:6653 --uplink eth1`,
 		Args: noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var err error
-			if o.Instance, err = a.instance(); err != nil {
-				return err
-			}
-			if o.Listen == "none" {
-				o.Listen = ""
-			}
-			if !slices.Contains([]string{"debug", "info", "warn", "error"}, o.LogLevel) {
-				return usage("--log-level %q: want debug, info, warn or error", o.LogLevel)
-			}
-			if !slices.Contains([]string{"text", "json"}, o.LogFormat) {
-				return usage("--log-format %q: want text or json", o.LogFormat)
-			}
-			if detach {
-				return a.detach(cmd, o.Instance, timeout)
-			}
-			if a.Up == nil {
-				return missingHook("a daemon")
-			}
-			o.Stderr = a.Stderr
-			o.Ready = readiness()
-			err = a.Up(cmd.Context(), o)
-			var ended signalError
-			if errors.As(err, &ended) || errors.Is(err, context.Canceled) { // it was asked to end
-				return nil
-			}
-			return err
-		},
 	}
-	f := cmd.Flags()
-	f.BoolVarP(&detach, "detach", "d", false, "run in the background; return when it is ready")
-	f.DurationVar(&timeout, "timeout", waitDefault, "with --detach: how long to wait until it is ready; 0 is for ever")
-	f.StringVar(&o.Listen, "listen", listenDefault, "loopback address of the API, or none")
-	f.StringArrayVar(&o.Etcd, "etcd", nil, "address of an external etcd instead of the embedded one; may be repeated")
-	f.StringVar(&o.Runtime, "runtime", "runc", "OCI runtime: a program's name or path (runc, crun, runsc, kata-runtime)")
-	imagesFlag(f, &o.ImagesDir)
-	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
-	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
+	a.daemonFlags(cmd, &o.DaemonOptions, func(cmd *cobra.Command) error {
+		if err := o.check(a.Placements); err != nil {
+			return err
+		}
+		return a.Up(cmd.Context(), o)
+	}, func() bool { return a.Up != nil })
+	managerFlags(cmd.Flags(), &o)
+	hostFlags(cmd.Flags(), &o.DaemonOptions, "local")
 	return cmd
 }
 
@@ -150,7 +144,7 @@ func (a *app) detach(cmd *cobra.Command, i instance.Instance, timeout time.Durat
 	if err != nil {
 		return err
 	}
-	ctx, cancel := ending(cmd.Context(), timeout, "up")
+	ctx, cancel := ending(cmd.Context(), timeout, cmd.Name())
 	defer cancel()
 	up, died := make(chan struct{}), make(chan struct{})
 	go func() { // one read: "ready", or the end of a child that is not
@@ -173,7 +167,7 @@ func (a *app) detach(cmd *cobra.Command, i instance.Instance, timeout time.Durat
 		case <-tick.C:
 		case <-up:
 			p.clear()
-			return a.saySelf(i, child.Process.Pid, log.Name())
+			return a.saySelf(cmd.Name(), i, child.Process.Pid, log.Name())
 		case <-died:
 			return withCode(max(child.ProcessState.ExitCode(), ExitFailure),
 				fmt.Errorf("the daemon ended at once (%v); %s has:\n%s", child.ProcessState, log.Name(), tail(log.Name(), begin)))
@@ -195,7 +189,7 @@ func putDown(p *os.Process, died <-chan struct{}) {
 	}
 }
 
-// background starts `weir up` in a session of its own, with the same flags but --detach.
+// background starts the daemon's command in a session of its own, with the same flags but --detach.
 func background(cmd *cobra.Command, i instance.Instance, log, signal *os.File) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -216,7 +210,7 @@ func background(cmd *cobra.Command, i instance.Instance, log, signal *os.File) (
 // backgroundArgs repeats the flags that were set, on the command line or by the environment. Paths become absolute: the daemon
 // does not stay in this directory.
 func backgroundArgs(cmd *cobra.Command, i instance.Instance) []string {
-	args := []string{"up", "--detach=false"}
+	args := []string{cmd.Name(), "--detach=false"}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		value := f.Value.String()
 		switch {
@@ -224,7 +218,7 @@ func backgroundArgs(cmd *cobra.Command, i instance.Instance) []string {
 			return
 		case f.Name == "root":
 			value = i.Root
-		case f.Name == "images", f.Name == "runtime" && strings.Contains(value, "/"):
+		case f.Name == "images", f.Name == "token-file", strings.HasPrefix(f.Name, "etcd-"), f.Name == "secret-key", f.Name == "runtime" && strings.Contains(value, "/"):
 			if abs, err := filepath.Abs(value); err == nil {
 				value = abs
 			}
@@ -240,11 +234,22 @@ func backgroundArgs(cmd *cobra.Command, i instance.Instance) []string {
 	return args
 }
 
-func (a *app) saySelf(i instance.Instance, pid int, log string) error {
-	if a.structured() {
-		return a.encode(map[string]any{"name": i.Name, "pid": pid, "socket": i.Socket(), "log": log})
+func (a *app) saySelf(command string, i instance.Instance, pid int, log string) error {
+	what, where := "weir", "API at "+i.Socket()+", "
+	switch command {
+	case "manager":
+		what = "weir's manager"
+	case "agent":
+		what, where = "weir's agent", ""
 	}
-	_, err := fmt.Fprintf(a.Stdout, "weir is up (pid %d), API at %s, log in %s\n", pid, i.Socket(), log)
+	if a.structured() {
+		out := map[string]any{"name": i.Name, "pid": pid, "socket": i.Socket(), "log": log}
+		if where == "" {
+			delete(out, "socket")
+		}
+		return a.encode(out)
+	}
+	_, err := fmt.Fprintf(a.Stdout, "%s is up (pid %d), %slog in %s\n", what, pid, where, log)
 	return err
 }
 
@@ -291,6 +296,11 @@ func tail(path string, begin int64) string {
 	return strings.Join(lines, "\n")
 }
 
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
 func (a *app) downCommand() *cobra.Command {
 	o := DownOptions{}
 	cmd := &cobra.Command{
@@ -316,7 +326,19 @@ state. With --keep-state the intent, the images and all logs stay, and the next 
 			}
 			ctx, cancel := ending(cmd.Context(), o.Timeout, "down")
 			defer cancel()
-			return a.Down(ctx, o)
+			there := exists(o.Instance.Run) || exists(o.Instance.Root)
+			if err := a.Down(ctx, o); err != nil {
+				return err
+			}
+			switch {
+			case !there:
+				fmt.Fprintf(o.Out, "nothing of the instance %s was there\n", o.Instance.Name)
+			case o.KeepState:
+				fmt.Fprintf(o.Out, "weir is down; its intent is kept in %s\n", o.Instance.Root)
+			default:
+				fmt.Fprintln(o.Out, "weir is down")
+			}
+			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&o.KeepState, "keep-state", false, "keep the intent, the images and the logs, those of functions too")

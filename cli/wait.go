@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/router"
 )
 
 // progress is one line on a terminal's stderr that rewrites itself; elsewhere it says nothing.
@@ -155,8 +156,28 @@ func ready(item any) string {
 		return notYet(o.Generation, o.Status.ObservedGeneration, o.Status.State, "ready", o.Status.Message)
 	case api.Policy:
 		return notYet(o.Generation, o.Status.ObservedGeneration, o.Status.State, "active", o.Status.Message)
+	case api.Switch:
+		return notYet(0, 0, o.Status.State, "connected", o.Status.Message)
+	case api.Host:
+		return notYet(0, 0, o.Status.State, "ready", "")
 	}
 	return ""
+}
+
+// readyIn is the verdict on the objects of a document: there a policy is not in force as it is wanted while a tap, or a function that may be
+// gone round, is left out because it is about to start.
+func readyIn(d api.Document) verdict {
+	starts := true
+	for _, f := range d.Functions {
+		starts = starts && (f.State == "" || f.State == api.FunctionStarted)
+	}
+	return func(item any) string {
+		why := ready(item)
+		if p, ok := item.(api.Policy); ok && why == "" && starts && strings.HasSuffix(p.Status.Message, router.ErrNotReady.Error()) {
+			return "in force without " + p.Status.Message
+		}
+		return why
+	}
 }
 
 func notYet(generation, observed int64, state, want, message string) string {
@@ -206,7 +227,7 @@ func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, change
 	defer p.clear()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	show := true
+	show, told := true, false
 	for len(w.open) > 0 {
 		if show { // not at each of thousands of steps
 			p.show("%d of %d ready; waiting for %s", len(w.all)-len(w.open), len(w.all), w.one())
@@ -222,9 +243,14 @@ func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, change
 				if permanent(s.step.err) {
 					return s.step.err
 				}
+				if !told && errors.Is(s.step.err, api.ErrUnreachable) {
+					told = true
+					p.clear()
+					fmt.Fprintf(a.Stderr, "%s; waiting for it\n", own(s.step.err.Error()))
+				}
 				continue
 			}
-			w.note(s.n, s.step, deleted, ready)
+			w.note(s.n, s.step, deleted, readyIn(d))
 		}
 	}
 	return nil
@@ -241,6 +267,20 @@ func notReady(cause error, missing []string) error {
 	return fmt.Errorf("%w; not ready:\n  %s%s\nlook at `weir events` and `weir describe`", cause, strings.Join(missing, "\n  "), more)
 }
 
+// stuck says what a function still is that was waited for in vain.
+func stuck(ctx context.Context, c *api.Client, op api.Operation) string {
+	if op.Kind != api.KindFunction || ctx.Err() == nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	f, err := c.Functions().Get(ctx, op.Object)
+	if err != nil || f.Status.Message == "" {
+		return ""
+	}
+	return fmt.Sprintf("\n  function/%s: %s\nlook at `weir function logs %s`", op.Object, withMessage(string(f.Status.State), f.Status.Message), op.Object)
+}
+
 // follow waits for operations; each that fails is said, the first decides the exit code.
 func (a *app) follow(ctx context.Context, c *api.Client, ops []api.Operation) error {
 	p := a.progress()
@@ -251,7 +291,7 @@ func (a *app) follow(ctx context.Context, c *api.Client, ops []api.Operation) er
 		done, err := c.Wait(ctx, op.Name)
 		switch {
 		case err != nil:
-			failed = append(failed, fmt.Errorf("%s %s/%s: %w", op.Verb, op.Kind, op.Object, err))
+			failed = append(failed, fmt.Errorf("%s %s/%s: %w%s", op.Verb, op.Kind, op.Object, err, stuck(ctx, c, op)))
 		case done.State == api.OpFailedTemp:
 			failed = append(failed, fmt.Errorf("%s %s/%s: %s; the agent goes on trying", op.Verb, op.Kind, op.Object, done.Message))
 		case done.State != api.OpCompleted:

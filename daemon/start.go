@@ -56,11 +56,10 @@ const neverWasTimeout = 20 * time.Second
 
 // neverWas removes what a start that failed has made of an instance that was not there before, and which has no containers yet.
 // What was in the state directory stays, and so does the log.
-func (c *claim) neverWas(ctx context.Context, o UpOptions) error {
+func (c *claim) neverWas(ctx context.Context, i instance.Instance, d Drivers) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), neverWasTimeout)
 	defer cancel()
-	i := o.Instance
-	err := clear(ctx, i, o.Drivers)
+	err := clear(ctx, i, d)
 	if err == nil {
 		err = os.RemoveAll(i.Run)
 	}

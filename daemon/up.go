@@ -1,14 +1,18 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
-	"weir.dev/weir/agent"
 	"weir.dev/weir/api"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/manager"
@@ -18,21 +22,30 @@ import (
 
 // UpOptions say how the daemon runs.
 type UpOptions struct {
-	Instance instance.Instance
-	Listen   string   // loopback address of the API, empty: its Unix socket only
-	Etcd     []string // external etcd; none: embedded
-	Version  string
-	Log      *slog.Logger
-	Ready    func() // called once the API answers
-	Drivers  Drivers
+	Instance        instance.Instance
+	Listen          string        // loopback address of the API, empty: its Unix socket only
+	Agents          string        // address for agents elsewhere, empty: none can join
+	CertificateLife time.Duration // of agents; 0: pki.AgentLife
+	Common          api.AgentConfig
+	Placement       string // strategy by name
+	OpenFlow        string // address for the fabric's switches, empty: none
+	// NoDefaultForwarding leaves ordinary forwarding in the OpenFlow fabric to something else.
+	NoDefaultForwarding bool
+	Etcd                []string // external etcd; none: embedded
+	EtcdCA              string   // PEM files for https
+	EtcdCert, EtcdKey   string
+	SecretKey           string // file, see secretKey; "" none
+	NoAgent             bool   // a manager only: this machine is no host
+	Host                HostOptions
+	Version             string
+	Log                 *slog.Logger
+	Ready               func() // called once the API answers
+	Drivers             Drivers
 }
 
-// hostName is the only host until agents join from elsewhere.
-const hostName = "local"
-
-// Up runs store, manager and agent until ctx ends. What they made goes on forwarding then.
+// Up runs store, manager and, if this machine is a host, its agent until ctx ends. What they made goes on forwarding then.
 func Up(ctx context.Context, o UpOptions) (err error) {
-	if err := checkRights(); err != nil {
+	if err := o.checkRights(); err != nil {
 		return fmt.Errorf("weir up: %w", err)
 	}
 	c, err := take(o.Instance)
@@ -40,60 +53,44 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 		return err
 	}
 	defer c.release()
-	ready := o.Ready
 	isUp := false
-	o.Ready = func() {
-		isUp = true
-		if ready != nil {
-			ready()
-		}
-	}
+	o.Ready = both(func() { isUp = true }, o.Ready)
 	defer func() {
 		if err != nil && !isUp && c.fresh(o.Instance) {
-			err = errors.Join(err, c.neverWas(ctx, o))
+			err = errors.Join(err, c.neverWas(ctx, o.Instance, o.Drivers))
 		}
 	}()
-	fresh, err := settle(o.Instance)
-	if err != nil {
-		return err
-	}
-	sw, err := o.Drivers.Switch(ctx, o.Instance)
-	if err != nil {
-		return fmt.Errorf("switch: %w", err)
-	}
-	defer func() { err = errors.Join(err, sw.Close()) }()
-	rt, err := o.Drivers.Runtime(ctx, o.Instance)
-	if err != nil {
-		return err
-	}
-	images := o.Drivers.Images(o.Instance)
-	st, err := store.Open(ctx, store.Options{
-		Dir: filepath.Join(o.Instance.Root, "etcd"), SocketDir: o.Instance.Run, Endpoints: o.Etcd, Log: o.Log,
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, st.Close()) }()
 	client, err := api.Dial(api.Options{Socket: o.Instance.Socket()})
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	ag := agent.New(agent.Options{
-		Instance: o.Instance, Host: hostName, Version: o.Version, API: client, Switch: sw, Runtime: rt,
-		Images: images, Features: o.Drivers.Features(), Log: o.Log,
+	var h *host
+	fresh := false
+	if !o.NoAgent {
+		if fresh, err = settle(o.Instance); err != nil {
+			return err
+		}
+		host := o.Host.options()
+		host.Instance, host.Version, host.API, host.Log = o.Instance, o.Version, client, o.Log
+		if h, err = openHost(ctx, host, o.Drivers); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, h.close()) }()
+	}
+	key, err := secretKey(o.SecretKey)
+	if err != nil {
+		return err
+	}
+	st, err := store.Open(ctx, store.Options{
+		Dir: filepath.Join(o.Instance.Root, "etcd"), SocketDir: o.Instance.Run, Endpoints: o.Etcd, CA: o.EtcdCA, Cert: o.EtcdCert, KeyFile: o.EtcdKey, Log: o.Log,
 	})
-	m, err := manager.New(manager.Options{
-		Store: st, Version: o.Version, Log: o.Log,
-		Validate: router.Validate,
-		Admit:    func(d, changed api.Document) []api.Problem { return admit(ctx, ag, images, d, changed) },
-		Node: func(host string) manager.Node {
-			if host != "" && host != hostName {
-				return nil
-			}
-			return ag
-		},
-	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	r := &fabric{o: o, client: client}
+	m, err := newManager(ctx, o, key, st, h, r)
 	if err != nil {
 		return err
 	}
@@ -111,19 +108,112 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 		case <-ctx.Done():
 		}
 	}()
-	err = serve(ctx, o, m, ag)
+	err = serve(ctx, o, m, h, r, client)
 	if cause := context.Cause(ctx); errors.Is(cause, errStoreFailed) {
 		err = errors.Join(cause, err)
 	}
 	return err
 }
 
+func (o UpOptions) checkRights() error {
+	if o.NoAgent {
+		return nil // it makes directories and a socket only
+	}
+	return checkRights()
+}
+
+func both(first, then func()) func() {
+	return func() {
+		first()
+		if then != nil {
+			then()
+		}
+	}
+}
+
+func newManager(ctx context.Context, o UpOptions, key []byte, st store.Store, h *host, r *fabric) (*manager.Manager, error) {
+	a := &admission{ctx: ctx, own: h}
+	own := ""
+	if h != nil {
+		own = h.name
+	}
+	m, err := manager.New(manager.Options{
+		Store: st, ID: managerID(o.Instance), Where: o.where(), SecretKey: key, Version: o.Version, Log: o.Log, Host: own, AgentConfig: o.Common, CertificateLife: o.CertificateLife,
+		Placement: o.Placement, Fabric: r,
+		Validate: router.Validate,
+		Admit:    a.admit,
+		Node: func(name string) manager.Node {
+			if h == nil || name != "" && name != own {
+				return nil
+			}
+			return h.agent
+		},
+	})
+	a.manager = m
+	return m, err
+}
+
+// minSecret is how many characters a file for --secret-key has at least.
+const minSecret = 32
+
+// secretKey makes a key out of a file of random characters.
+func secretKey(path string) ([]byte, error) {
+	if path == "" {
+		return nil, nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("--secret-key: %w: make it on one machine (openssl rand -hex 32), and copy it to all managers of this state", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("--secret-key: %s has mode %04o: others may have read it: make a new one with mode 0600", path, info.Mode().Perm())
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("--secret-key: %w", err)
+	}
+	if b = bytes.TrimSpace(b); len(b) < minSecret {
+		return nil, fmt.Errorf("--secret-key: %s holds %d characters: want at least %d random ones (openssl rand -hex 32)", path, len(b), minSecret)
+	}
+	sum := sha256.Sum256(append([]byte("weir secrets 1\x00"), b...))
+	return sum[:], nil
+}
+
+// where is this manager, in words for people elsewhere.
+func (o UpOptions) where() string {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "unknown"
+	}
+	text := fmt.Sprintf("machine %s, instance %s, process %d", name, o.Instance.Name, os.Getpid())
+	if o.Agents != "" {
+		text += ", agents at " + o.Agents
+	}
+	return text
+}
+
+// managerID tells the managers of a store apart: by machine and state directory.
+func managerID(i instance.Instance) string {
+	machine, err := os.ReadFile("/etc/machine-id")
+	if err != nil || len(machine) == 0 {
+		name, _ := os.Hostname() // not known: the directory alone
+		machine = []byte(name)
+	}
+	sum := sha256.Sum256(append(machine, i.Root...))
+	return hex.EncodeToString(sum[:6])
+}
+
 // errStoreFailed ends the daemon: etcd cannot be opened again in the same process. Traffic goes on; starting again is safe.
 var errStoreFailed = errors.New("the store has stopped (disk full?): free some space and start weir again; traffic goes on meanwhile")
 
 // serve runs manager and agent side by side; the agent ends first, so that its last reports arrive.
-func serve(ctx context.Context, o UpOptions, m *manager.Manager, ag *agent.Agent) error {
-	api, err := m.Listen(manager.ServeOptions{Socket: o.Instance.Socket(), Listen: o.Listen, TokenFile: o.Instance.TokenFile()})
+func serve(ctx context.Context, o UpOptions, m *manager.Manager, h *host, r *fabric, client *api.Client) error {
+	if err := r.check(); err != nil {
+		return err
+	}
+	server, err := m.Listen(manager.ServeOptions{
+		Socket: o.Instance.Socket(), Listen: o.Listen, TokenFile: o.Instance.TokenFile(), Agents: o.Agents,
+	})
 	if err != nil {
 		return err
 	}
@@ -135,11 +225,23 @@ func serve(ctx context.Context, o UpOptions, m *manager.Manager, ag *agent.Agent
 	var served error
 	wg.Go(func() {
 		defer cancel()
-		served = api.Serve(serving)
+		served = server.Serve(serving)
 	})
 	o.Ready() // connections wait in the listeners' queues from here on
-	ran := ag.Run(ctx)
+	var ran, led error
+	var own sync.WaitGroup // what ends before the API does
+	own.Go(func() { led = m.Lead(ctx, func(ctx context.Context) { r.run(ctx, m) }) })
+	if h == nil {
+		<-ctx.Done()
+	} else {
+		own.Go(func() {
+			pulse{client: client, host: h.name, now: time.Now, changed: func(_, now error) { o.Log.Debug("beat", "error", now) }, clock: func(time.Time) {}}.run(ctx)
+		})
+		ran = h.agent.Run(ctx)
+	}
+	cancel()
+	own.Wait()
 	stop()
 	wg.Wait()
-	return errors.Join(served, ran)
+	return errors.Join(served, ran, led)
 }

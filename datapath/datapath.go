@@ -1,12 +1,13 @@
 // Package datapath is the contract of a host's switch and the conformance suite that every driver passes.
 //
 // A switch forwards ordinary traffic between endpoints as a learning Ethernet bridge does, and steers what rules select.
-// Drivers: datapath/ebpf. The drivers install rules; they never compute them.
+// Drivers: datapath/ebpf, datapath/ovs. The drivers install rules; they never compute them.
 package datapath
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"weir.dev/weir/flow"
@@ -22,8 +23,16 @@ var (
 // Endpoint is a port where users' traffic enters: the switch-side link exists already and is made a bridge port.
 type Endpoint struct {
 	Name string
-	Link string   // interface in the switch's namespace
-	Peer flow.MAC // MAC of the only station behind a veth that Weir made; zero if unknown (a NIC): then no short cut is taken to it
+	Link string // interface in the switch's namespace
+	// Fabric: the port leads to other switches (an uplink, a tunnel), frames there may carry a fabric tag.
+	Fabric bool
+	// Isolated: ordinary switching never forwards between two such ports (tunnels of a full mesh: a flooded frame has reached all).
+	Isolated bool
+	// Held: the port gets its number, so that rules can name it, but nothing passes there until it is added again without Held. A port
+	// that passes frames already is not held up.
+	Held  bool
+	Peer  flow.MAC // MAC of the only station behind a veth that Weir made; zero if unknown (a NIC): then no short cut is taken to it
+	Netns string   // of that station, as netns.At takes it; empty if unknown
 }
 
 // State tells the data plane what to do with frames for a function.
@@ -55,6 +64,23 @@ type Function struct {
 	Forwarder string // "" the function forwards by itself; "wire": the switch's program does, inside the namespace
 	Speaks    bool   // contract: frames that the function's own interfaces originate may leave
 	OnFail    OnFail
+}
+
+// Check says what no switch can take.
+func (f Function) Check() error {
+	switch {
+	case f.Name == "":
+		return errors.New("a name is needed")
+	case f.Tap == "" && (f.In == "" || f.Out == "") || f.Tap != "" && f.In+f.Out != "":
+		return errors.New("want the links in and out, or tap alone")
+	case f.Forwarder != "" && f.Forwarder != "wire":
+		return fmt.Errorf("forwarder %q: want wire or none", f.Forwarder)
+	case f.Forwarder != "" && f.Tap != "":
+		return errors.New("a tap forwards nothing: want no forwarder")
+	case f.Netns == "":
+		return errors.New("a namespace is needed")
+	}
+	return nil
 }
 
 // Ports are the numbers that the switch gave to a function's links.

@@ -51,6 +51,7 @@ const (
 //     fragment other than the first.
 type Key struct {
 	SrcMAC, DstMAC   MAC
+	Tag              uint16 // the fabric tag; see DecodeFabric
 	VLAN             uint16
 	EtherType        uint16
 	Src, Dst         netip.Addr // zero unless HasIP
@@ -83,6 +84,46 @@ func Decode(frame []byte) (k Key, ok bool) {
 		k.decodeIPv6(rest)
 	}
 	return k, true
+}
+
+// DecodeFabric reads a frame that entered at a port into the fabric: an outermost fabric tag is Key.Tag, and everything else is read as if
+// it were not there.
+func DecodeFabric(frame []byte) (k Key, ok bool) {
+	tag := FabricTag(frame)
+	if tag == 0 {
+		return Decode(frame)
+	}
+	k, ok = Decode(PopTag(frame))
+	k.Tag = tag
+	return k, ok
+}
+
+const tagHeader = 4
+
+// FabricTag is the fabric tag of a frame whose outermost tag is one, else 0.
+func FabricTag(frame []byte) uint16 {
+	if len(frame) < ethernetHeader+tagHeader || binary.BigEndian.Uint16(frame[12:]) != EtherTypeQinQ {
+		return 0
+	}
+	if id := binary.BigEndian.Uint16(frame[ethernetHeader:]) & 0xfff; isFabricTag(id) {
+		return id
+	}
+	return 0
+}
+
+func isFabricTag(id uint16) bool { return TagFirst <= id && id <= TagLast }
+
+// PopTag returns a copy of a frame without its outermost tag.
+func PopTag(frame []byte) []byte {
+	return append(frame[:12:12], frame[12+tagHeader:]...)
+}
+
+// PushTag returns a copy of a frame with a fabric tag (priority 0) put on.
+func PushTag(frame []byte, tag uint16) []byte {
+	out := append(make([]byte, 0, len(frame)+tagHeader), frame[:12]...)
+	out = binary.BigEndian.AppendUint16(out, EtherTypeQinQ)
+	out = binary.BigEndian.AppendUint16(out, tag)
+	return append(out, frame[12:]...)
 }
 
 func isTag(etherType uint16) bool { return etherType == EtherTypeVLAN || etherType == EtherTypeQinQ }
@@ -157,6 +198,9 @@ func hasPorts(proto uint8) bool { return proto == ProtoTCP || proto == ProtoUDP 
 // String shows a frame in one line for people: "tcp 10.9.0.1:1024 -> 10.9.0.2:80".
 func (k Key) String() string {
 	var b strings.Builder
+	if k.Tag != 0 {
+		fmt.Fprintf(&b, "fabric tag %d ", k.Tag)
+	}
 	if k.VLAN != VLANNone {
 		fmt.Fprintf(&b, "vlan %d ", k.VLAN)
 	}

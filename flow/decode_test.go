@@ -298,8 +298,8 @@ func TestValidateNamesWhatIsWrong(t *testing.T) {
 		r    Rule
 	}{
 		{"OutPort at ingress", Rule{Match: Match{OutPort: 1}}},
-		{"too many clones", Rule{Action: Action{Clones: make([]Port, MaxClones+1)}}},
-		{"clone without port", Rule{Action: Action{Clones: []Port{0}}}},
+		{"too many clones", Rule{Action: Action{Clones: make([]Clone, MaxClones+1)}}},
+		{"clone without port", Rule{Action: Action{Clones: []Clone{{}}}}},
 		{"drop to a port", Rule{Action: Action{Op: Drop, Port: 1}}},
 		{"unknown operation", Rule{Action: Action{Op: Resume + 1}}},
 	}

@@ -49,6 +49,9 @@ func drawMatch(t *rapid.T) Match {
 		m.DstMAC = drawSmallMAC(t).and(m.DstMACMask)
 	}
 	if maybe(t) {
+		m.Tag = drawTag(t)
+	}
+	if maybe(t) {
 		m.VLAN = rapid.SampledFrom([]uint16{VLANNone, 1, 2}).Draw(t, "vlan")
 	}
 	if maybe(t) {
@@ -77,6 +80,8 @@ func drawMatch(t *rapid.T) Match {
 	return m
 }
 
+func drawTag(t *rapid.T) uint16 { return TagFirst + rapid.Uint16Range(0, 1).Draw(t, "tag") }
+
 func drawRange(t *rapid.T) PortRange {
 	first := rapid.Uint16Range(0, 4).Draw(t, "first")
 	return PortRange{first, first + rapid.Uint16Range(0, 2).Draw(t, "more")}
@@ -85,6 +90,9 @@ func drawRange(t *rapid.T) PortRange {
 func drawKey(t *rapid.T) Key {
 	k := Key{SrcMAC: drawSmallMAC(t), DstMAC: drawSmallMAC(t)}
 	k.VLAN = rapid.SampledFrom([]uint16{VLANNone, VLANNone, 0, 1, 2}).Draw(t, "vlan")
+	if maybe(t) {
+		k.Tag = drawTag(t)
+	}
 	k.EtherType = rapid.SampledFrom([]uint16{EtherTypeIPv4, EtherTypeIPv4, EtherTypeIPv6, EtherTypeIPv6, EtherTypeARP, 0x88b5}).Draw(t, "ethertype")
 	if six := k.EtherType == EtherTypeIPv6; six || k.EtherType == EtherTypeIPv4 {
 		k.HasIP = true

@@ -7,6 +7,7 @@
 package flow
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -46,6 +47,14 @@ func (r PortRange) Any() bool { return r == PortRange{} }
 // VLAN matching: 0 any, VLANNone untagged only, otherwise the outermost tag's VLAN id.
 const VLANNone uint16 = 0xffff
 
+// A fabric tag is an outermost IEEE 802.1ad tag (TPID 0x88a8) with a VLAN id from TagFirst to TagLast on a frame that crosses a port into
+// the fabric. It tells apart two visits of one frame to one link, and is taken off before any function or endpoint. At other ports
+// such a tag is the user's own: an unknown EtherType.
+const (
+	TagFirst uint16 = 3585
+	TagLast  uint16 = 4094
+)
+
 // Match selects frames. Zero fields match anything. EtherType is the one behind at most two VLAN tags.
 // Src and Dst match IPv4 or IPv6 addresses (a v4 prefix implies EtherType IPv4, a v6 prefix IPv6) and, for ARP,
 // nothing: ARP has no IP header. Proto is the IPv4 protocol or the IPv6 upper-layer protocol behind at
@@ -57,6 +66,7 @@ type Match struct {
 
 	SrcMAC, SrcMACMask MAC // matches when frame&Mask == MAC; Mask zero is any
 	DstMAC, DstMACMask MAC
+	Tag                uint16 // 0: frames without a fabric tag (see TagFirst)
 	VLAN               uint16
 	EtherType          uint16
 	Src, Dst           netip.Prefix
@@ -83,11 +93,41 @@ const (
 // MaxClones bounds the taps at one place in a chain.
 const MaxClones = 4
 
-// Action is what a rule does: first a copy to each of Clones (ports of tap functions), then Op.
+// Action is what a rule does: first a copy to each of Clones, then Op.
 type Action struct {
-	Clones []Port
+	Clones []Clone
 	Op     Op
 	Port   Port
+	Pop    bool   // takes the fabric tag off first, for clones too
+	Push   uint16 // then puts this one on, not for clones; with Output to a port into the fabric only
+}
+
+// Clone is a copy's way: into a tap function, or a chain of copies.
+type Clone struct {
+	Port Port
+	Push uint16 // puts this fabric tag on the copy alone; to a port into the fabric only
+}
+
+// Clones are copies without a fabric tag.
+func Clones(ports ...Port) []Clone {
+	all := make([]Clone, len(ports))
+	for i, p := range ports {
+		all[i].Port = p
+	}
+	return all
+}
+
+// UnmarshalJSON reads the port alone, too: rules kept by versions that could not push a tag on copies.
+func (c *Clone) UnmarshalJSON(b []byte) error {
+	*c = Clone{}
+	if err := json.Unmarshal(b, &c.Port); err == nil {
+		return nil
+	}
+	type plain Clone
+	if err := json.Unmarshal(b, (*plain)(c)); err != nil {
+		return fmt.Errorf("clone: want a port, or a port and the tag to push: %w", err)
+	}
+	return nil
 }
 
 // Rule is one entry of a switch. Cookie identifies it across commits and restarts: counters follow the cookie. Two rules of one
@@ -111,8 +151,17 @@ func (s Stage) String() string { return [...]string{"ingress", "egress"}[s] }
 
 func (a Action) String() string {
 	var b strings.Builder
+	if a.Pop {
+		b.WriteString("pop ")
+	}
 	for _, c := range a.Clones {
-		fmt.Fprintf(&b, "clone:%d ", c)
+		fmt.Fprintf(&b, "clone:%d ", c.Port)
+		if c.Push != 0 {
+			fmt.Fprintf(&b, "with:%d ", c.Push)
+		}
+	}
+	if a.Push != 0 {
+		fmt.Fprintf(&b, "push:%d ", a.Push)
 	}
 	b.WriteString(a.Op.String())
 	if a.Op == Output || a.Op == Resume {

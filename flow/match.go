@@ -12,6 +12,9 @@ func (m Match) Matches(k Key, in, out Port) bool {
 	if m.InPort != 0 && m.InPort != in || m.OutPort != 0 && m.OutPort != out {
 		return false
 	}
+	if m.Tag != k.Tag {
+		return false
+	}
 	if k.SrcMAC.and(m.SrcMACMask) != m.SrcMAC || k.DstMAC.and(m.DstMACMask) != m.DstMAC {
 		return false
 	}
@@ -43,6 +46,15 @@ func (m MAC) and(mask MAC) MAC {
 	return m
 }
 
+// ToItself tells that only frames from a station to the same station match. No network carries such frames.
+func (m Match) ToItself() bool {
+	whole := MAC{255, 255, 255, 255, 255, 255}
+	if m.SrcMACMask == whole && m.DstMACMask == whole && m.SrcMAC == m.DstMAC {
+		return true
+	}
+	return m.Src.IsValid() && m.Src == m.Dst && m.Src.IsSingleIP()
+}
+
 // Validate reports what makes a match meaningless or not canonical: every switch may rely on it.
 func (m Match) Validate() error {
 	var errs []error
@@ -52,6 +64,9 @@ func (m Match) Validate() error {
 	}
 	if m.DstMAC.and(m.DstMACMask) != m.DstMAC {
 		refuse("destination MAC %s has bits outside its mask %s", m.DstMAC, m.DstMACMask)
+	}
+	if m.Tag != 0 && !isFabricTag(m.Tag) {
+		refuse("fabric tag %d: want %d to %d", m.Tag, TagFirst, TagLast)
 	}
 	if m.VLAN > 4094 && m.VLAN != VLANNone {
 		refuse("VLAN %d: want 1 to 4094", m.VLAN)
@@ -118,12 +133,39 @@ func (r Rule) validate() error {
 		return fmt.Errorf("%d clones: want at most %d", len(r.Action.Clones), MaxClones)
 	}
 	for _, c := range r.Action.Clones {
-		if c == 0 {
+		if c.Port == 0 {
 			return errors.New("a clone needs a port")
+		}
+		if c.Push != 0 && !isFabricTag(c.Push) {
+			return fmt.Errorf("push of fabric tag %d on a clone: want %d to %d", c.Push, TagFirst, TagLast)
 		}
 	}
 	if r.Action.Port != 0 && (r.Action.Op == Normal || r.Action.Op == Drop) {
 		return fmt.Errorf("%s takes no port", r.Action.Op)
+	}
+	return r.validateTag()
+}
+
+// validateTag: a fabric tag is matched where a frame enters, and neither functions nor ordinary switching ever meet it.
+func (r Rule) validateTag() error {
+	a := r.Action
+	if r.Match.Tag != 0 && r.Stage == Egress {
+		return errors.New("a fabric tag is seen where a frame enters only, not where it leaves")
+	}
+	if a.Pop && r.Match.Tag == 0 {
+		return errors.New("there is a fabric tag to pop only where the rule matches one")
+	}
+	if a.Push != 0 && !isFabricTag(a.Push) {
+		return fmt.Errorf("push of fabric tag %d: want %d to %d", a.Push, TagFirst, TagLast)
+	}
+	if a.Push != 0 && (a.Op != Output || a.Port == 0) {
+		return errors.New("a fabric tag is pushed only with the output to a certain port")
+	}
+	if r.Match.Tag == 0 || a.Pop {
+		return nil
+	}
+	if a.Push != 0 || len(a.Clones) > 0 || a.Op == Normal || a.Op == Resume || a.Op == Output && a.Port == 0 {
+		return fmt.Errorf("a frame with a fabric tag can only be dropped or output to a certain port: %s needs the tag popped first", a)
 	}
 	return nil
 }

@@ -14,6 +14,9 @@ func Intersect(a, b Match) (m Match, ok bool) {
 	if m.OutPort, ok = one(a.OutPort, b.OutPort); !ok {
 		return Match{}, false
 	}
+	if m.Tag = a.Tag; a.Tag != b.Tag { // 0 is no wildcard here
+		return Match{}, false
+	}
 	if m.SrcMAC, m.SrcMACMask, ok = oneMAC(a.SrcMAC, a.SrcMACMask, b.SrcMAC, b.SrcMACMask); !ok {
 		return Match{}, false
 	}
@@ -133,6 +136,10 @@ func Witness(m Match) (frame []byte, k Key, ok bool) {
 			etherType = EtherTypeIPv6
 		}
 	}
+	if m.Tag != 0 {
+		frame = binary.BigEndian.AppendUint16(frame, EtherTypeQinQ)
+		frame = binary.BigEndian.AppendUint16(frame, m.Tag)
+	}
 	frame = m.appendTags(frame, etherType)
 	frame = binary.BigEndian.AppendUint16(frame, etherType)
 	switch etherType {
@@ -147,7 +154,11 @@ func Witness(m Match) (frame []byte, k Key, ok bool) {
 	default:
 		frame = append(frame, make([]byte, 46)...)
 	}
-	k, ok = Decode(frame)
+	decode := Decode
+	if m.Tag != 0 {
+		decode = DecodeFabric
+	}
+	k, ok = decode(frame)
 	return frame, k, ok && m.Matches(k, m.InPort, m.OutPort)
 }
 

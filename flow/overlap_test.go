@@ -30,6 +30,9 @@ func TestOverlapShowsAFrame(t *testing.T) {
 		{"MAC masks meet", Match{DstMACMask: MAC{1}}, Match{DstMAC: macB, DstMACMask: MAC{255, 255, 255, 255, 255, 255}, EtherType: 0x88cc},
 			"ethertype 0x88cc 02:00:00:00:00:01 -> 02:00:00:00:00:0b"},
 		{"multicast and unicast", Match{DstMACMask: MAC{1}}, Match{DstMAC: MAC{1}, DstMACMask: MAC{1}}, ""},
+		{"fabric tag", Match{Tag: 3600, VLAN: 7}, Match{Tag: 3600, Proto: ProtoTCP}, "fabric tag 3600 vlan 7 tcp 10.0.0.1:1024 -> 10.0.0.2:80"},
+		{"fabric tag and none", Match{Tag: 3600}, Match{}, ""},
+		{"other fabric tag", Match{Tag: 3600}, Match{Tag: 3601}, ""},
 		{"other port", Match{InPort: 1}, Match{InPort: 2}, ""},
 	}
 	for _, tt := range tests {
@@ -50,7 +53,11 @@ func TestOverlapIsRight(t *testing.T) {
 		frame, k, ok := Overlap(a, b)
 		if ok {
 			m, _ := Intersect(a, b)
-			again, whole := Decode(frame)
+			decode := Decode
+			if m.Tag != 0 {
+				decode = DecodeFabric
+			}
+			again, whole := decode(frame)
 			if !whole || again != k || !a.Matches(k, m.InPort, m.OutPort) || !b.Matches(k, m.InPort, m.OutPort) {
 				t.Fatalf("%s is not matched by both %+v and %+v", k, a, b)
 			}

@@ -37,7 +37,8 @@ type Function struct {
 
 // Switch is the reference switch: rules carried out in memory exactly as every driver must do it. Frames of fewer
 // than 14 bytes are dropped. Ordinary switching is a learning bridge without VLANs, ageing and hairpin, which keeps
-// 01:80:c2:00:00:01 to 0f to itself. The zero value is not usable; see New. Not safe for several goroutines.
+// 01:80:c2:00:00:01 to 0f to itself. A frame with a fabric tag meets rules only: at a port into the fabric one that no rule selects is
+// dropped, and a frame whose outermost tag only looks like one, being the user's, does not leave by such a port without another. The zero value is not usable; see New. Not safe for several goroutines.
 type Switch struct {
 	ports     map[Port]*port
 	functions map[string]*Function
@@ -57,6 +58,8 @@ type port struct {
 	name     string
 	function *Function // nil: an endpoint
 	side     Side
+	fabric   bool
+	isolated bool
 	PortCounters
 }
 
@@ -75,7 +78,17 @@ func New() *Switch {
 
 // AddEndpoint adds a port of ordinary switching.
 func (s *Switch) AddEndpoint(p Port, name string) error {
-	if err := s.addPort(p, &port{name: "endpoint/" + name}); err != nil {
+	return s.addEndpoint(p, &port{name: "endpoint/" + name})
+}
+
+// AddFabric adds a port of ordinary switching that leads to other switches: frames there may carry a fabric tag. Between two isolated
+// ones there is no ordinary switching.
+func (s *Switch) AddFabric(p Port, name string, isolated bool) error {
+	return s.addEndpoint(p, &port{name: "endpoint/" + name, fabric: true, isolated: isolated})
+}
+
+func (s *Switch) addEndpoint(p Port, q *port) error {
+	if err := s.addPort(p, q); err != nil {
 		return err
 	}
 	s.order = append(s.order, p)
@@ -219,14 +232,20 @@ func (s *Switch) Inject(at Port, frame []byte) (Result, error) {
 	}
 	p.Rx.add(frame)
 	w.note(trail{}, Entered, at, frame, nil, "")
-	k, ok := Decode(frame)
+	decode := Decode
+	if p.fabric {
+		decode = DecodeFabric
+	}
+	k, ok := decode(frame)
 	if !ok {
 		w.drop(trail{}, at, frame, nil, "too short for Ethernet")
 		return w.Result, w.err
 	}
-	f := flight{trail: trail{}, frame: slices.Clone(frame), at: at, in: at}
+	f := flight{trail: trail{}, frame: slices.Clone(frame), at: at, in: at, tag: k.Tag}
 	if r := s.tables[Ingress].find(k, at, 0, false); r != nil {
 		w.apply(f, k, r)
+	} else if k.Tag != 0 {
+		w.drop(f.trail, at, frame, nil, fmt.Sprintf("no rule knows fabric tag %d", k.Tag))
 	} else {
 		w.bridge(f, k, nil)
 	}

@@ -20,6 +20,7 @@ type tuple struct {
 // mask is the shape of a Match.
 type mask struct {
 	in, out          bool
+	tag              bool
 	srcMAC, dstMAC   MAC
 	vlan, etherType  bool
 	src, dst         int // prefix length, -1 none
@@ -34,7 +35,7 @@ type ruleState struct {
 
 func shape(m Match) mask {
 	k := mask{
-		in: m.InPort != 0, out: m.OutPort != 0, srcMAC: m.SrcMACMask, dstMAC: m.DstMACMask,
+		in: m.InPort != 0, out: m.OutPort != 0, tag: m.Tag != 0, srcMAC: m.SrcMACMask, dstMAC: m.DstMACMask,
 		vlan: m.VLAN != 0, etherType: m.EtherType != 0, src: -1, dst: -1, proto: m.Proto != 0,
 		wantsPort: !m.SrcPorts.Any() || !m.DstPorts.Any(),
 	}
@@ -49,7 +50,7 @@ func shape(m Match) mask {
 
 // apply masks a frame's key to the form in which the tuple's rules are filed; ok is false when no rule of this shape can match it.
 func (s mask) apply(k Key, in, out Port) (m Match, ok bool) {
-	if s.wantsPort && !k.HasPorts || s.proto && !k.HasIP {
+	if s.wantsPort && !k.HasPorts || s.proto && !k.HasIP || s.tag != (k.Tag != 0) {
 		return Match{}, false
 	}
 	if s.in {
@@ -58,6 +59,7 @@ func (s mask) apply(k Key, in, out Port) (m Match, ok bool) {
 	if s.out {
 		m.OutPort = out
 	}
+	m.Tag = k.Tag
 	m.SrcMAC, m.SrcMACMask = k.SrcMAC.and(s.srcMAC), s.srcMAC
 	m.DstMAC, m.DstMACMask = k.DstMAC.and(s.dstMAC), s.dstMAC
 	if s.vlan {

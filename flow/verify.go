@@ -10,6 +10,7 @@ import (
 // Topology is what a rule set is verified against.
 type Topology struct {
 	Endpoints []Port
+	Fabric    []Port // those of Endpoints that lead into the fabric
 	Functions []FunctionPorts
 }
 
@@ -47,6 +48,7 @@ const (
 type verifier struct {
 	rules    []Rule
 	kind     map[Port]portKind
+	fabric   map[Port]bool
 	opposite map[Port]Port
 	name     map[Port]string
 	from     map[Port][]*Rule // rules of functions' ports
@@ -54,9 +56,12 @@ type verifier struct {
 }
 
 func newVerifier(rules []Rule, t Topology) *verifier {
-	v := &verifier{rules: rules, kind: map[Port]portKind{}, opposite: map[Port]Port{}, name: map[Port]string{}, from: map[Port][]*Rule{}}
+	v := &verifier{rules: rules, kind: map[Port]portKind{}, fabric: map[Port]bool{}, opposite: map[Port]Port{}, name: map[Port]string{}, from: map[Port][]*Rule{}}
 	for _, p := range t.Endpoints {
 		v.kind[p], v.name[p] = endpointPort, fmt.Sprintf("endpoint port %d", p)
+	}
+	for _, p := range t.Fabric {
+		v.fabric[p] = true
 	}
 	for _, f := range t.Functions {
 		if f.Tap != 0 {
@@ -99,8 +104,8 @@ func (v *verifier) ports(r *Rule) {
 		v.find(r, fmt.Errorf("%s has no egress stage", v.name[r.Match.OutPort]))
 	}
 	for _, c := range r.Action.Clones {
-		if v.kind[c] == absent {
-			v.find(r, fmt.Errorf("%w: copies to port %d, which is not there", ErrBlackHole, c))
+		if v.kind[c.Port] == absent {
+			v.find(r, fmt.Errorf("%w: copies to port %d, which is not there", ErrBlackHole, c.Port))
 		}
 	}
 	switch kind := v.kind[r.Action.Port]; {
@@ -112,6 +117,23 @@ func (v *verifier) ports(r *Rule) {
 	case r.Action.Op == Resume && kind != endpointPort:
 		v.find(r, fmt.Errorf("%w: cannot resume at %s", ErrBlackHole, v.name[r.Action.Port]))
 	}
+	v.tags(r)
+}
+
+// tags checks that a fabric tag stays in the fabric.
+func (v *verifier) tags(r *Rule) {
+	tagged := r.Match.Tag != 0 && !r.Action.Pop || r.Action.Push != 0
+	if in := r.Match.InPort; r.Match.Tag != 0 && in != 0 && !v.fabric[in] {
+		v.find(r, fmt.Errorf("matches a fabric tag at %s, which is no port into the fabric", v.name[in]))
+	}
+	for _, c := range r.Action.Clones {
+		if c.Push != 0 && !v.fabric[c.Port] {
+			v.find(r, fmt.Errorf("copies with fabric tag %d to %s, which is no port into the fabric", c.Push, v.name[c.Port]))
+		}
+	}
+	if r.Action.Op == Output && tagged && !v.fabric[r.Action.Port] {
+		v.find(r, fmt.Errorf("sends fabric tag %d to %s, which is no port into the fabric", max(r.Action.Push, r.Match.Tag), v.name[r.Action.Port]))
+	}
 }
 
 // into lists the inline functions' ports into which a rule sends frames or copies.
@@ -121,8 +143,8 @@ func (v *verifier) into(r *Rule) []Port {
 		to = append(to, r.Action.Port)
 	}
 	for _, c := range r.Action.Clones {
-		if v.kind[c] == inlinePort {
-			to = append(to, c)
+		if v.kind[c.Port] == inlinePort {
+			to = append(to, c.Port)
 		}
 	}
 	return to

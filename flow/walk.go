@@ -32,6 +32,7 @@ type flight struct {
 	frame   []byte
 	at      Port // where it is
 	in, out Port
+	tag     uint16 // the fabric tag on it
 }
 
 func (w *walk) note(t trail, e Event, p Port, frame []byte, r *ruleState, why string) {
@@ -91,10 +92,16 @@ func (w *walk) apply(f flight, k Key, r *ruleState) {
 	if r.Learn {
 		w.s.learn(r.Stage, f, k)
 	}
+	if r.Action.Pop && f.tag != 0 {
+		f.frame, f.tag, k.Tag = PopTag(f.frame), 0, 0
+	}
 	for _, c := range r.Action.Clones {
 		copied := flight{trail: w.fork(f.trail), frame: slices.Clone(f.frame), at: f.at, in: f.in}
-		w.note(copied.trail, Copied, c, copied.frame, r, "")
-		w.output(copied, c, r)
+		if c.Push != 0 {
+			copied.frame, copied.tag = PushTag(copied.frame, c.Push), c.Push
+		}
+		w.note(copied.trail, Copied, c.Port, copied.frame, r, "")
+		w.output(copied, c.Port, r)
 	}
 	st := station{k.DstMAC, k.VLAN}
 	to := r.Action.Port
@@ -110,6 +117,9 @@ func (w *walk) apply(f flight, k Key, r *ruleState) {
 	case Drop:
 		w.drop(f.trail, f.at, f.frame, r, "by rule")
 	case Output:
+		if r.Action.Push != 0 {
+			f.frame, f.tag = PushTag(f.frame, r.Action.Push), r.Action.Push
+		}
 		if to == 0 {
 			if to = w.s.exits[Egress][st]; to == 0 {
 				w.drop(f.trail, f.at, f.frame, r, "no exit known for "+k.DstMAC.String())
@@ -150,7 +160,16 @@ func (w *walk) output(f flight, to Port, r *ruleState) {
 }
 
 func (w *walk) deliver(f flight, to Port, r *ruleState) {
-	w.s.ports[to].Tx.add(f.frame)
+	p := w.s.ports[to]
+	if f.tag != 0 && !p.fabric {
+		w.drop(f.trail, to, f.frame, r, "a fabric tag stays in the fabric")
+		return
+	}
+	if f.tag == 0 && p.fabric && FabricTag(f.frame) != 0 {
+		w.drop(f.trail, to, f.frame, r, "the user's own tag is one of the fabric's")
+		return
+	}
+	p.Tx.add(f.frame)
 	w.note(f.trail, Delivered, to, f.frame, r, "")
 	w.Deliveries = append(w.Deliveries, Delivery{to, f.frame})
 }
@@ -158,6 +177,10 @@ func (w *walk) deliver(f flight, to Port, r *ruleState) {
 // into hands a frame to a function.
 func (w *walk) into(f flight, to Port, p *port, r *ruleState) {
 	fn := p.function
+	if f.tag != 0 {
+		w.drop(f.trail, to, f.frame, r, "a fabric tag stays in the fabric")
+		return
+	}
 	if fn.Down {
 		if !fn.Bypass || p.side == Tap {
 			w.drop(f.trail, to, f.frame, r, "function "+fn.Name+" is down")
@@ -280,6 +303,10 @@ func (w *walk) bridge(f flight, k Key, r *ruleState) {
 		return
 	}
 	if to, known := w.s.fdb[k.DstMAC]; known {
+		if w.s.ports[to].isolated && w.s.ports[f.in].isolated {
+			w.drop(f.trail, f.at, f.frame, r, "no ordinary switching between isolated ports")
+			return
+		}
 		if to == f.in {
 			w.drop(f.trail, f.at, f.frame, r, "the destination is behind the port where it came from")
 			return
@@ -289,7 +316,7 @@ func (w *walk) bridge(f flight, k Key, r *ruleState) {
 	}
 	first := true
 	for _, to := range w.s.order {
-		if to == f.in {
+		if to == f.in || w.s.ports[to].isolated && w.s.ports[f.in].isolated {
 			continue
 		}
 		g := f

@@ -104,3 +104,29 @@ func rss(b *testing.B) float64 {
 	fields := strings.Fields(string(must(os.ReadFile("/proc/self/statm"))(b)))
 	return float64(must(strconv.Atoi(fields[1]))(b)*os.Getpagesize()) / (1 << 20)
 }
+
+// BenchmarkApplyFunctions applies 100 new functions where one host is, as `weir up` has it, and where there are 100.
+func BenchmarkApplyFunctions(b *testing.B) {
+	for _, hosts := range []int{1, 100} {
+		b.Run(fmt.Sprintf("hosts=%d", hosts), func(b *testing.B) {
+			m := startEtcd(b)
+			for i := range hosts {
+				hostUp(b, m, fmt.Sprintf("h%d", i))
+			}
+			d := api.Document{Functions: map[string]api.FunctionSpec{}}
+			for i := range 100 {
+				d.Functions[fmt.Sprintf("f%d", i)] = api.FunctionSpec{Image: "wire", CPUs: "0.1"}
+			}
+			var ops []store.Op
+			for name := range d.Functions {
+				ops = append(ops, store.Delete(api.KindFunction, name))
+			}
+			for b.Loop() {
+				must(m.Apply(ctx(b), api.ApplyRequest{Document: d}))(b)
+				b.StopTimer()
+				must(m.store.Txn(ctx(b), nil, ops))(b)
+				b.StartTimer()
+			}
+		})
+	}
+}

@@ -12,11 +12,13 @@ import (
 // forgetAtOnce is how many statuses one transaction clears: small enough for any etcd.
 const forgetAtOnce = 100
 
-// ForgetStatus clears what agents had reported of endpoints, functions, chains and policies, for a start after which none of it
-// can be true: until an agent reports anew they count as pending. Safe to repeat.
+// ForgetStatus clears what the agent of this process and the router had reported of endpoints, functions, chains and policies, for a
+// start after which none of it can be true: until they report anew these count as pending. What other hosts have told stays: they do
+// not say it again. Safe to repeat.
 func (m *Manager) ForgetStatus(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	where := (&news{m: m}).lookup(ctx, manyStatuses)
 	for _, kind := range []api.Kind{api.KindEndpoint, api.KindFunction, api.KindChain, api.KindPolicy} {
 		objects, _, err := store.List[object](ctx, m.Store, kind)
 		if err != nil {
@@ -40,6 +42,13 @@ func (m *Manager) ForgetStatus(ctx context.Context) error {
 			if len(o.Status) == 0 || string(o.Status) == "{}" {
 				continue
 			}
+			elsewhere, err := m.elsewhere(kind, o, where)
+			if err != nil {
+				return fmt.Errorf("forget old status: %w", err)
+			}
+			if elsewhere {
+				continue
+			}
 			o.Status = []byte("{}")
 			op, err := store.Put(kind, o)
 			if err != nil {
@@ -57,4 +66,22 @@ func (m *Manager) ForgetStatus(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// elsewhere tells whether another host's agent has told how an object is.
+func (m *Manager) elsewhere(kind api.Kind, o *object, where *whereabouts) (bool, error) {
+	if m.Host == "" {
+		return false, nil
+	}
+	switch kind {
+	case api.KindEndpoint, api.KindFunction:
+		return o.at() != "" && o.at() != m.Host, nil
+	case api.KindChain:
+		host, local, _, err := where.ofChain(o.Name)
+		return local && host != m.Host, err
+	case api.KindPolicy:
+		host, local, err := where.holder(o)
+		return local && host != m.Host, err
+	}
+	return false, nil
 }

@@ -17,7 +17,7 @@ func (m *Manager) judge(n noun, value []byte) []byte {
 	if json.Unmarshal(value, &h) != nil {
 		return value
 	}
-	state := hostState(h, m.began, m.Now())
+	state := m.hostState(h)
 	if state == h.Status.State {
 		return value
 	}
@@ -25,13 +25,55 @@ func (m *Manager) judge(n noun, value []byte) []byte {
 	return marshal(h)
 }
 
-func hostState(h api.Host, began, now time.Time) string {
-	const silence = 3 * api.HostBeat
+// hostLost is the state of a host whose agent is silent. The leader writes it, so that watches tell.
+const hostLost = "lost"
+
+// hostState is how a host is now: as its agent said, or starting or lost as its signs of life say.
+func (m *Manager) hostState(h api.Host) string {
+	now := m.Now()
+	last, beats := m.lastBeat(h.Name)
 	switch {
+	case beats && h.Name != m.Host:
+		return beatState(h, last, m.began, now)
+	case beats && h.Status.State != hostLost && now.Sub(last) <= silence && h.Updated.After(m.began):
+		return h.Status.State // whatever has become of the clock since it reported
+	}
+	if !h.Updated.After(m.began) && m.beats.missing(h.Name, m.began, now) {
+		return hostLost
+	}
+	return hostState(h, m.began, now)
+}
+
+// silence is for how long a host that is judged by its reports may not report.
+const silence = 3 * api.HostBeat
+
+// beatState judges a host whose agent beats at this manager. When it has come back, the leader says so. One that beats no more and goes on
+// reporting does so by another manager.
+func beatState(h api.Host, last, began, now time.Time) string {
+	switch elsewhere := h.Updated.Sub(last) > api.BeatLost && now.Sub(h.Updated) <= silence; {
+	case now.Sub(last) > api.BeatLost && (h.Status.State == hostLost || !elsewhere):
+		return hostLost
+	case h.Status.State != hostLost && h.Updated.Before(began):
+		return "starting"
+	}
+	return h.Status.State
+}
+
+// hostState judges a host by its reports alone, which come less often: the one of this process, and those of which this manager has
+// heard no beat yet.
+func hostState(h api.Host, began, now time.Time) string {
+	switch {
+	case h.Status.State == hostLost:
+		return hostLost
 	case h.Updated.Before(began) && now.Sub(began) <= silence:
 		return "starting"
 	case now.Sub(h.Updated) > silence:
-		return "lost"
+		return hostLost
 	}
 	return h.Status.State
+}
+
+func hostBack(name string, away time.Duration) api.Event {
+	return api.Event{Severity: api.Info, Reason: "HostBack", Kind: api.KindHost, Object: name, Host: name,
+		Message: "host " + name + " is back after " + away.Round(100*time.Millisecond).String()}
 }

@@ -1,20 +1,22 @@
 package manager
 
 import (
-	"bufio"
+	"cmp"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
+	"weir.dev/weir/manager/remote"
 	"weir.dev/weir/store"
 )
 
@@ -23,7 +25,10 @@ func (m *Manager) node(host string) (Node, error) {
 	if n := m.Node(host); n != nil {
 		return n, nil
 	}
-	return nil, api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("the agent of host %q cannot be asked from here: is it running?", host))
+	if n := m.nodes.get(host); n != nil {
+		return n, nil
+	}
+	return nil, api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("the agent of host %q cannot be asked from here: is it running, and does it know this manager (--manager)?", host))
 }
 
 // nodeOf finds who answers for a function.
@@ -35,7 +40,7 @@ func (m *Manager) nodeOf(ctx context.Context, name string) (Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.node(f.Status.Host)
+	return m.node(cmp.Or(f.At(), f.Status.Host))
 }
 
 // live turns an error of a Node into a problem.
@@ -83,18 +88,10 @@ func (m *Manager) path(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ports := map[string]api.PortCounters{}
+	ports := map[string]port{}
 	if len(p.Status.RenderedPath) > 0 {
-		n, err := m.node("")
-		if err != nil {
+		if ports, err = m.portsOf(r.Context(), p); err != nil {
 			return err
-		}
-		c, err := n.Counters(r.Context())
-		if err != nil {
-			return live(err)
-		}
-		for _, port := range c.Ports {
-			ports[port.Name] = port
 		}
 	}
 	return answer(w, http.StatusOK, api.PolicyPath{
@@ -103,11 +100,92 @@ func (m *Manager) path(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-func hops(names []string, ports map[string]api.PortCounters) []api.Hop {
+// port is a switch port and the host that it is on.
+type port struct {
+	api.PortCounters
+	host string
+}
+
+// portsOf asks every host on a policy's way for its ports. One of several that does not answer takes only its own ports away.
+func (m *Manager) portsOf(ctx context.Context, p api.Policy) (map[string]port, error) {
+	hosts, err := m.hostsOf(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, portsTimeout)
+	defer cancel()
+	counters, errs := make([]api.Counters, len(hosts)), make([]error, len(hosts))
+	var wg sync.WaitGroup
+	for i, host := range hosts {
+		wg.Go(func() {
+			n, err := m.node(host)
+			if err == nil {
+				counters[i], err = n.Counters(ctx)
+			}
+			errs[i] = live(err)
+		})
+	}
+	wg.Wait()
+	ports, failed := map[string]port{}, 0
+	for i, c := range counters {
+		if errs[i] != nil {
+			failed++
+			continue
+		}
+		for _, x := range c.Ports {
+			here := port{x, cmp.Or(hosts[i], c.Host)}
+			if _, taken := ports[x.Name]; !taken { // an uplink may be called so on several hosts
+				ports[x.Name] = here
+			}
+			ports[here.host+":"+x.Name] = here
+		}
+	}
+	if failed == len(hosts) {
+		return nil, errors.Join(errs...)
+	}
+	return ports, nil
+}
+
+// portsTimeout bounds how long a host on a policy's way may take to answer.
+const portsTimeout = 5 * time.Second
+
+// hostsOf are the hosts on a policy's rendered way, from the functions and endpoints on it; one that is not known is the only one, "".
+func (m *Manager) hostsOf(ctx context.Context, p api.Policy) ([]string, error) {
+	var hosts []string
+	for _, name := range slices.Concat(p.Status.RenderedPath, p.Status.RenderedReverse) {
+		host, rest, prefixed := strings.Cut(name, ":")
+		if prefixed && strings.Contains(rest, "/") {
+			hosts = append(hosts, host)
+			continue
+		}
+		kind, of, _ := strings.Cut(name, "/")
+		of, _, _ = strings.Cut(of, "/")
+		if kind != string(api.KindFunction) && kind != string(api.KindEndpoint) {
+			continue
+		}
+		o, err := store.Get[object](ctx, m.Store, api.Kind(kind), of)
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if at := o.at(); at != "" {
+			hosts = append(hosts, at)
+		}
+	}
+	slices.Sort(hosts)
+	if hosts = slices.Compact(hosts); len(hosts) == 0 {
+		hosts = []string{""}
+	}
+	return hosts, nil
+}
+
+func hops(names []string, ports map[string]port) []api.Hop {
 	out := []api.Hop{}
 	for _, name := range names {
 		p, ok := ports[name]
-		out = append(out, api.Hop{Port: name, Link: p.Link, State: p.State, Live: ok, Rx: p.Rx, Tx: p.Tx, Dropped: p.Dropped})
+		out = append(out, api.Hop{Port: name, Host: p.host, Link: p.Link, State: p.State, Live: ok, Rx: p.Rx, Tx: p.Tx, Dropped: p.Dropped})
 	}
 	return out
 }
@@ -195,45 +273,9 @@ func (m *Manager) exec(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := m.streamContext(r)
 	defer cancel()
-	execOver(ctx, cancel, n, name, spec, rw.Reader, conn)
+	run := func(ctx context.Context, e container.ExecSpec) (int, error) { return n.Exec(ctx, name, e) }
+	remote.Exec(ctx, cancel, run, spec, api.NewExecStream(rw.Reader, conn))
 	return nil
-}
-
-// execOver joins a process with a framed connection. When the client goes, the process is ended by its context.
-func execOver(ctx context.Context, cancel context.CancelFunc, n Node, name string, spec container.ExecSpec, r *bufio.Reader, conn io.Writer) {
-	s := api.NewExecStream(r, conn)
-	in, stdin := io.Pipe()
-	defer in.Close()
-	resize := make(chan [2]uint16, 1)
-	spec.Stdin, spec.Resize = in, resize
-	spec.Stdout, spec.Stderr = s.Writer(api.ExecStdout), s.Writer(api.ExecStderr)
-	go func() {
-		defer stdin.Close()
-		for {
-			t, p, err := s.Receive()
-			switch {
-			case err != nil:
-				cancel()
-				return
-			case t == api.ExecStdin:
-				_, _ = stdin.Write(p) // fails once the process has ended
-			case t == api.ExecStdinClose:
-				stdin.Close()
-			case t == api.ExecResize && len(p) == 4:
-				select {
-				case <-resize: // only the last size counts
-				default:
-				}
-				resize <- [2]uint16{binary.BigEndian.Uint16(p), binary.BigEndian.Uint16(p[2:])}
-			}
-		}
-	}()
-	code, err := n.Exec(ctx, name, spec)
-	if err != nil {
-		_ = s.Send(api.ExecError, []byte(err.Error()))
-		return
-	}
-	_ = s.Send(api.ExecExit, binary.BigEndian.AppendUint32(nil, uint32(int32(code))))
 }
 
 // health answers whether the store works.

@@ -119,8 +119,8 @@ func TestCountersAndPath(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	want := api.PolicyPath{Policy: "guests", State: "active", Forward: []api.Hop{
-		{Port: "endpoint/alice", Link: "wr1", Live: true, Rx: api.Counter{Packets: 7, Bytes: 700}},
-		{Port: "function/fw/in", Link: "wr2", State: "up", Live: true, Tx: api.Counter{Packets: 6, Bytes: 600}},
+		{Port: "endpoint/alice", Host: "h1", Link: "wr1", Live: true, Rx: api.Counter{Packets: 7, Bytes: 700}},
+		{Port: "function/fw/in", Host: "h1", Link: "wr2", State: "up", Live: true, Tx: api.Counter{Packets: 6, Bytes: 600}},
 		{Port: "function/fw/out"},
 	}}
 	if d := cmp.Diff(want, must(b.Path(ctx(t), "guests"))(t)); d != "" {

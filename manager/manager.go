@@ -7,14 +7,19 @@ package manager
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
+	"weir.dev/weir/pki"
+	"weir.dev/weir/placement"
 	"weir.dev/weir/store"
 )
 
@@ -40,6 +45,15 @@ type Node interface {
 	Exec(ctx context.Context, function string, e container.ExecSpec) (int, error)
 }
 
+// Fabric answers what only the router knows.
+type Fabric interface {
+	// SwitchRules reads a switch's tables and Weir's entries live.
+	SwitchRules(ctx context.Context, name string) (api.SwitchRules, error)
+}
+
+// ErrElsewhere is of a Fabric whose router does not run here: it does where the leader is.
+var ErrElsewhere = errors.New("the router runs at another manager")
+
 // Options are what a manager needs. Only Store is required.
 type Options struct {
 	Store store.Store
@@ -51,8 +65,24 @@ type Options struct {
 	Admit func(d, changed api.Document) []api.Problem
 	// Node finds a host's Node; "" is the only host. nil: not reachable from here.
 	Node func(host string) Node
+	// Fabric answers for the OpenFlow switches; nil: there are none here.
+	Fabric Fabric
 	// Health, if set, must be nil for /healthz to be well.
-	Health  func() error
+	Health func() error
+	// Host is the host whose agent runs in this process, "" if none does: nobody else can join by its name, and it is alive.
+	Host string
+	// AgentConfig is what all hosts have in common; the manager adds its clock and the key of link discovery.
+	AgentConfig api.AgentConfig
+	// Placement is the name of the strategy by which functions get their hosts; default placement.Default.
+	Placement string
+	// CertificateLife is how long agents' certificates are valid; default pki.AgentLife.
+	CertificateLife time.Duration
+	// Where tells people of other managers where this one is when it leads; default its host and process.
+	Where string
+	// SecretKey (32 bytes) encrypts secrets in the store, which whoever reads it could use else; nil: they are there as they are.
+	SecretKey []byte
+	// ID tells this manager from others of the store; it stays the same over restarts. "" is one of its own.
+	ID      string
 	Version string
 	Log     *slog.Logger     // default none
 	Now     func() time.Time // default time.Now
@@ -67,6 +97,12 @@ type Manager struct {
 	streams chan struct{}
 	metrics *metrics
 	mux     *http.ServeMux
+	join    joins
+	beats   beats
+	nodes   nodes
+
+	strategy placement.Strategy
+	leading  atomic.Bool
 }
 
 // New makes a manager.
@@ -92,13 +128,24 @@ func New(o Options) (*Manager, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.CertificateLife == 0 {
+		o.CertificateLife = pki.AgentLife
+	}
+	strategy, err := placement.Named(o.Placement)
+	if err != nil {
+		return nil, err
+	}
 	m := &Manager{
-		Options: o,
-		began:   o.Now().UTC(),
-		watches: make(chan struct{}, maxWatches),
-		streams: make(chan struct{}, maxStreams),
-		metrics: newMetrics(),
-		mux:     http.NewServeMux(),
+		strategy: strategy,
+		Options:  o,
+		began:    o.Now().UTC(),
+		watches:  make(chan struct{}, maxWatches),
+		streams:  make(chan struct{}, maxStreams),
+		metrics:  newMetrics(),
+		mux:      http.NewServeMux(),
+	}
+	if m.Where == "" {
+		m.Where = fmt.Sprintf("%s/%d", m.Host, os.Getpid())
 	}
 	m.routes()
 	return m, nil

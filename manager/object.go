@@ -16,8 +16,9 @@ import (
 // object is a noun with spec and status, whatever its kind. Its JSON is that of the noun's own struct.
 type object struct {
 	api.Meta
-	Spec   json.RawMessage `json:"spec"`
-	Status json.RawMessage `json:"status"`
+	Spec      json.RawMessage `json:"spec"`
+	Placement *api.Placement  `json:"placement,omitempty"` // of endpoints and functions
+	Status    json.RawMessage `json:"status"`
 }
 
 // noun says what the manager has to know of a kind.
@@ -38,6 +39,8 @@ func nouns() []noun {
 		{kind: api.KindChain, object: api.Chain{}, spec: api.ChainSpec{}, status: api.ChainStatus{}, body: bodyOf[api.ChainSpec], declared: true},
 		{kind: api.KindPolicy, object: api.Policy{}, spec: api.PolicySpec{}, status: api.PolicyStatus{}, body: bodyOf[api.PolicySpec], declared: true, twoPhase: true},
 		{kind: api.KindHost, object: api.Host{}, spec: api.HostSpec{}, status: api.HostStatus{}, body: bodyOf[api.HostSpec]},
+		{kind: api.KindSwitch, object: api.Switch{}},
+		{kind: api.KindAssignment, object: api.Assignment{}},
 		{kind: api.KindEvent, object: api.Event{}},
 		{kind: api.KindOperation, object: api.Operation{}},
 	}
@@ -47,8 +50,9 @@ func nouns() []noun {
 func bodyOf[S any]() any {
 	return &struct {
 		api.Meta
-		Spec   S               `json:"spec"`
-		Status json.RawMessage `json:"status,omitempty"`
+		Spec      S               `json:"spec"`
+		Placement *api.Placement  `json:"placement,omitempty"`
+		Status    json.RawMessage `json:"status,omitempty"`
 	}{}
 }
 

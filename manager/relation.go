@@ -10,19 +10,6 @@ import (
 	"weir.dev/weir/api"
 )
 
-// chainFunctions are the functions of a path, in order.
-func chainFunctions(path string) []string {
-	hops, err := api.ParsePath(path)
-	if err != nil {
-		return nil // refused when it was written
-	}
-	out := make([]string, len(hops))
-	for i, h := range hops {
-		out[i] = h.Function
-	}
-	return out
-}
-
 // relations tells who notices a change of an object.
 type relations struct {
 	functions map[string][]string // of a chain
@@ -46,7 +33,7 @@ func relate(sets ...map[api.Kind]map[string]*object) relations {
 			if o == nil || json.Unmarshal(o.Spec, &spec) != nil {
 				continue
 			}
-			for _, f := range chainFunctions(spec.Path) {
+			for _, f := range spec.Functions() {
 				add(r.functions, name, f)
 				add(r.chainsOf, f, name)
 			}

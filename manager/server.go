@@ -34,6 +34,7 @@ type ServeOptions struct {
 	Listen      string // host:port of TCP, "" none; needs the token
 	TokenFile   string // made with mode 0600 if it does not exist
 	AllowRemote bool   // let Listen be more than loopback
+	Agents      string // host:port of TLS for agents elsewhere, "" none
 	Ready       func() // called, if set, once the API can be reached
 }
 
@@ -44,6 +45,7 @@ type Server struct {
 	listeners []net.Listener
 	tcp       net.Addr
 	token     []byte
+	agents    *agentServer
 }
 
 // Serve is Listen, then Server.Serve.
@@ -75,7 +77,22 @@ func (m *Manager) Listen(o ServeOptions) (*Server, error) {
 		s.socket = o.Socket
 		s.listeners = append(s.listeners, l)
 	}
+	if o.Agents != "" {
+		var err error
+		if s.agents, err = m.listenAgents(o.Agents); err != nil {
+			s.close()
+			return nil, err
+		}
+	}
 	return s, nil
+}
+
+// AgentsAddr is where agents join, nil if nowhere.
+func (s *Server) AgentsAddr() net.Addr {
+	if s.agents == nil {
+		return nil
+	}
+	return s.agents.listener.Addr()
 }
 
 // TCPAddr is where TCP is served, nil if nowhere.
@@ -183,6 +200,9 @@ func (s *Server) close() {
 	for _, l := range s.listeners {
 		l.Close()
 	}
+	if s.agents != nil {
+		s.agents.listener.Close()
+	}
 	if s.socket != "" {
 		os.Remove(s.socket)
 	}
@@ -191,25 +211,28 @@ func (s *Server) close() {
 // Serve answers until ctx ends; then it lets requests finish for a few seconds, and ends streams at once.
 func (s *Server) Serve(ctx context.Context) error {
 	defer s.close()
-	if len(s.listeners) == 0 {
+	if len(s.listeners) == 0 && s.agents == nil {
 		return errors.New("serve: neither a socket nor a TCP address given")
 	}
 	streams, endStreams := context.WithCancel(context.Background())
 	defer endStreams()
-	srv := &http.Server{
-		Handler:           s.handler(),
-		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(s.m.Log.Handler(), slog.LevelDebug),
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			_, remote := c.LocalAddr().(*net.TCPAddr)
-			return context.WithValue(context.WithValue(ctx, streamsKey{}, streams), remoteKey{}, remote)
-		},
-	}
-	ended := make(chan error, len(s.listeners))
+	srv := s.server(s.handler(), func(ctx context.Context, c net.Conn) context.Context {
+		_, remote := c.LocalAddr().(*net.TCPAddr)
+		return context.WithValue(context.WithValue(ctx, streamsKey{}, streams), remoteKey{}, remote)
+	})
+	ended := make(chan error, len(s.listeners)+1)
 	for _, l := range s.listeners {
 		go func() { ended <- srv.Serve(l) }()
+	}
+	servers := []*http.Server{srv}
+	if s.agents != nil {
+		forAgents := s.server(s.agents.handler(), func(ctx context.Context, c net.Conn) context.Context {
+			return s.agents.connContext(context.WithValue(ctx, streamsKey{}, streams), c)
+		})
+		forAgents.HTTP2 = &http.HTTP2Config{SendPingTimeout: idleTimeout / 4, PingTimeout: headerTimeout}
+		servers = append(servers, forAgents)
+		go func() { ended <- s.agents.serve(forAgents) }()
+		go s.m.keepDismissing(streams)
 	}
 	var err error
 	select {
@@ -219,13 +242,30 @@ func (s *Server) Serve(ctx context.Context) error {
 	endStreams()
 	drain, cancel := context.WithTimeout(context.Background(), drainTimeout)
 	defer cancel()
-	if srv.Shutdown(drain) != nil {
-		srv.Close()
+	var wg sync.WaitGroup
+	for _, srv := range servers {
+		wg.Go(func() {
+			if srv.Shutdown(drain) != nil {
+				srv.Close()
+			}
+		})
 	}
+	wg.Wait()
 	if err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the API: %w", err)
 	}
 	return nil
+}
+
+func (s *Server) server(h http.Handler, connContext func(context.Context, net.Conn) context.Context) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.m.Log.Handler(), slog.LevelDebug),
+		ConnContext:       connContext,
+	}
 }
 
 type (

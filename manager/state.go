@@ -26,6 +26,11 @@ type state struct {
 	before   map[api.Kind]map[string]*object // what it replaced; nil: was not there
 	order    []ref
 	made     []*api.Operation // new operations
+	events   []api.Event      // new ones
+	conds    []store.Cond     // further ones for the commit
+	ops      []store.Op
+	unsettle bool            // look at all placements, whatever was changed
+	lost     map[string]bool // hosts whose loss this edit is about
 }
 
 type ref struct {
@@ -171,7 +176,12 @@ func (st *state) check() error {
 		return err
 	}
 	problems := d.Validate()
-	for _, p := range append(st.m.Validate(d), st.m.Admit(d, st.changed(d))...) {
+	changed := st.changed(d)
+	hosts, err := st.checkHosts(changed)
+	if err != nil {
+		return err
+	}
+	for _, p := range slices.Concat(st.m.Validate(d), hosts, st.m.Admit(d, changed)) {
 		if !slices.Contains(problems, p) {
 			problems = append(problems, p)
 		}
@@ -188,11 +198,19 @@ func (st *state) check() error {
 
 // commit writes all changes in one transaction, if nothing that they were checked against has changed.
 func (st *state) commit(ctx context.Context) error {
-	if len(st.order) == 0 && len(st.made) == 0 {
+	if len(st.order) == 0 && len(st.made) == 0 && len(st.ops) == 0 {
 		return nil
 	}
-	conds := []store.Cond{{Key: epochKey, Revision: st.epoch}}
-	ops := []store.Op{{Key: epochKey, Value: []byte("{}")}}
+	conds := append([]store.Cond{{Key: epochKey, Revision: st.epoch}}, st.conds...)
+	ops := append([]store.Op{{Key: epochKey, Value: []byte("{}")}}, st.ops...)
+	told, err := eventOps(st.m.Now().UTC(), "", st.events)
+	if err != nil {
+		return err
+	}
+	ops = append(ops, told...)
+	if err := st.follow(ctx, &conds, &ops); err != nil {
+		return err
+	}
 	for _, made := range st.made {
 		o, err := operationOps(made)
 		if err != nil {
@@ -245,12 +263,21 @@ func (m *Manager) edit(ctx context.Context, f func(*state) error) error {
 		if err := f(st); err != nil {
 			return err
 		}
+		if err := st.settle(ctx); err != nil {
+			return err
+		}
+		if err := st.crossing(); err != nil {
+			return err
+		}
 		err = st.commit(ctx)
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}
 		if err == nil && len(st.made) > 0 {
 			m.trim(ctx, api.KindOperation, maxOperations)
+		}
+		if err == nil && len(st.events) > 0 {
+			m.trim(ctx, api.KindEvent, maxEvents)
 		}
 		return err
 	}

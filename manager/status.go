@@ -20,26 +20,59 @@ func (m *Manager) report(w http.ResponseWriter, r *http.Request) error {
 	if err := readBody(w, r, &req); err != nil {
 		return err
 	}
-	if req.Host == "" && req.HostState != nil {
+	if req.Host == "" && (req.HostState != nil || req.Assigned != nil) {
 		return api.Refuse(http.StatusUnprocessableEntity, "a host's status without its name", api.Problem{Path: "host", Message: "is empty"})
 	}
-	if len(req.Events) > maxReportEvents {
-		return api.Refuse(http.StatusUnprocessableEntity, fmt.Sprintf("%d events in one report: want at most %d", len(req.Events), maxReportEvents))
+	if err := mayReport(r, req); err != nil {
+		return err
+	}
+	joined := false
+	err := m.tell(r.Context(), len(req.Events), func(n *news) error {
+		n.reporter = req.Host
+		err := m.agentNews(r.Context(), n, req)
+		joined = n.joined
+		return err
+	})
+	if err == nil && joined {
+		err = m.resettle(r.Context())
+	}
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// resettle looks at all placements anew.
+func (m *Manager) resettle(ctx context.Context) error {
+	return m.edit(ctx, func(st *state) error {
+		st.unsettle = true
+		return nil
+	})
+}
+
+// tell gathers news and commits them; when someone else was faster, all over again.
+func (m *Manager) tell(ctx context.Context, events int, gather func(*news) error) error {
+	if events > maxReportEvents {
+		return api.Refuse(http.StatusUnprocessableEntity, fmt.Sprintf("%d events in one report: want at most %d", events, maxReportEvents))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for range editAttempts {
-		err := m.reportOnce(r.Context(), req)
+		n := &news{m: m, changed: map[ref]*object{}}
+		err := gather(n)
+		if err == nil {
+			err = n.commit(ctx)
+		}
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		if len(req.Events) > 0 {
-			m.trim(r.Context(), api.KindEvent, maxEvents)
+		if events > 0 {
+			m.trim(ctx, api.KindEvent, maxEvents)
 		}
-		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
 	return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("others changed the objects %d times meanwhile: try again", editAttempts))
@@ -51,21 +84,39 @@ type news struct {
 	conds   []store.Cond
 	ops     []store.Op
 	changed map[ref]*object // nil: removed
+	// reporter is the host whose news these are; what is not its own is left out. "": nobody checks.
+	reporter string
+	router   bool // these are the router's
+	where    *whereabouts
+	several  bool     // there are several hosts: what concerns more than one of them is not one agent's to tell
+	turned   []string // functions whose health or state is another now
+	joined   bool     // a host is new, or back
 }
 
-func (m *Manager) reportOnce(ctx context.Context, req api.StatusReport) error {
-	n := &news{m: m, changed: map[ref]*object{}}
-	err := errors.Join(
-		statuses(ctx, n, api.KindEndpoint, req.Endpoints, func(s api.EndpointStatus) bool { return s.State == "deleted" }),
-		statuses(ctx, n, api.KindFunction, req.Functions, func(s api.FunctionStatus) bool { return s.State == api.FunctionDeleted }),
-		statuses(ctx, n, api.KindChain, req.Chains, nil),
-		statuses(ctx, n, api.KindPolicy, req.Policies, func(s api.PolicyStatus) bool { return s.State == "deleted" }),
-		n.host(ctx, req.Host, req.HostState),
-		n.events(req.Host, req.Events),
-	)
+func endpointGone(s api.EndpointStatus) bool { return s.State == "deleted" }
+func functionGone(s api.FunctionStatus) bool { return s.State == api.FunctionDeleted }
+func policyGone(s api.PolicyStatus) bool     { return s.State == "deleted" }
+
+func (m *Manager) agentNews(ctx context.Context, n *news, req api.StatusReport) error {
+	hosts, err := m.Store.Count(ctx, store.Prefix(api.KindHost))
 	if err != nil {
 		return err
 	}
+	n.several = hosts > 1
+	n.where = n.lookup(ctx, len(req.Policies)+len(req.Chains))
+	return errors.Join(
+		statuses(ctx, n, api.KindEndpoint, req.Endpoints, endpointGone),
+		statuses(ctx, n, api.KindFunction, req.Functions, functionGone),
+		statuses(ctx, n, api.KindChain, req.Chains, nil),
+		statuses(ctx, n, api.KindPolicy, req.Policies, policyGone),
+		n.crossing(ctx),
+		n.host(ctx, req.Host, req.HostState),
+		n.assigned(ctx, req.Host, req.Assigned),
+		n.events(req.Host, req.Events),
+	)
+}
+
+func (n *news) commit(ctx context.Context) error {
 	if len(n.changed) > 0 {
 		if err := n.operations(ctx); err != nil {
 			return err
@@ -74,7 +125,7 @@ func (m *Manager) reportOnce(ctx context.Context, req api.StatusReport) error {
 	if len(n.ops) == 0 {
 		return nil
 	}
-	_, err = m.Store.Txn(ctx, n.conds, n.ops)
+	_, err := n.m.Store.Txn(ctx, n.conds, n.ops)
 	return err
 }
 
@@ -91,6 +142,16 @@ func statuses[S any](ctx context.Context, n *news, kind api.Kind, in map[string]
 		o, s := cur[name], in[name]
 		if o == nil {
 			continue
+		}
+		mine, err := n.owns(kind, o)
+		if err != nil {
+			return err
+		}
+		if !mine {
+			continue
+		}
+		if f, ok := any(s).(api.FunctionStatus); ok {
+			n.note(o, f)
 		}
 		if o.Deleting != nil && gone != nil && gone(s) {
 			n.conds = append(n.conds, store.Cond{Key: store.Key(kind, name), Revision: o.Revision})
@@ -158,30 +219,21 @@ func (n *news) host(ctx context.Context, name string, s *api.HostStatus) error {
 	} else if err != nil {
 		return err
 	}
+	var old api.HostStatus
+	if json.Unmarshal(o.Status, &old) == nil && old.State == hostLost && s.State != hostLost {
+		n.joined = true
+		if err := n.events(name, []api.Event{hostBack(name, n.m.Now().Sub(o.Updated))}); err != nil {
+			return err
+		}
+	}
+	n.joined = n.joined || o.Revision == 0
 	return n.put(api.KindHost, &o, marshal(s))
 }
 
 func (n *news) events(host string, events []api.Event) error {
-	for i := range events {
-		e := events[i]
-		now := n.m.Now().UTC()
-		if e.Time.IsZero() {
-			e.Time = now
-		}
-		if e.Severity == "" {
-			e.Severity = api.Info
-		}
-		if e.Host == "" {
-			e.Host = host
-		}
-		e.Meta = api.Meta{Name: timeName(now), UID: newUID(), Created: now}
-		op, err := store.Put(api.KindEvent, &e)
-		if err != nil {
-			return err
-		}
-		n.ops = append(n.ops, op)
-	}
-	return nil
+	ops, err := eventOps(n.m.Now().UTC(), host, events)
+	n.ops = append(n.ops, ops...)
+	return err
 }
 
 // operations adds the operations that the changes move on.

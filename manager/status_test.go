@@ -20,6 +20,7 @@ func report(t testing.TB, b *bench, r api.StatusReport) {
 
 func TestOnlyWhatDiffersIsWritten(t *testing.T) {
 	b := start(t, manager.Options{})
+	report(t, b, api.StatusReport{Host: "h1", HostState: &api.HostStatus{State: "ready"}})
 	must(b.Apply(ctx(t), api.ApplyRequest{Document: demo()}))(t)
 	r := api.StatusReport{
 		Host:      "h1",
@@ -205,5 +206,30 @@ func TestOperationsAreBounded(t *testing.T) {
 	report(t, b, api.StatusReport{Functions: map[string]api.FunctionStatus{"fw": {ObservedGeneration: 1101, ObservedRestart: 1100, State: api.FunctionStarted}}})
 	if n := must(b.store.Count(ctx(t), "open/"))(t); n != 0 {
 		t.Errorf("%d open operations after all are done", n)
+	}
+}
+
+// TestChangedChainAcrossHostsIsReadyAtOnce: its functions are up and nothing about them changes, so no agent has news.
+func TestChangedChainAcrossHostsIsReadyAtOnce(t *testing.T) {
+	b := start(t, manager.Options{})
+	hostUp(t, b, "h1", "h2")
+	d := api.Document{
+		Functions: map[string]api.FunctionSpec{"f1": {Image: "wire", Host: "h1"}, "f2": {Image: "wire", Host: "h2"}, "f3": {Image: "wire", Host: "h2"}},
+		Chains:    map[string]api.ChainSpec{"c": {Path: "f1 | f2"}},
+	}
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: d}))(t)
+	up := api.FunctionStatus{State: api.FunctionStarted, Healthy: true, ObservedGeneration: 1}
+	report(t, b, api.StatusReport{Host: "h1", Functions: map[string]api.FunctionStatus{"f1": up}})
+	report(t, b, api.StatusReport{Host: "h2", Functions: map[string]api.FunctionStatus{"f2": up, "f3": up}})
+	for generation, path := range []string{1: "f1 | f2", 2: "f3 | f1 | f2", 3: "f1 | f3"} {
+		if path == "" {
+			continue
+		}
+		d.Chains["c"] = api.ChainSpec{Path: path}
+		must(b.Apply(ctx(t), api.ApplyRequest{Document: d}))(t)
+		c := must(b.Chains().Get(ctx(t), "c"))(t)
+		if c.Generation != int64(generation) || c.Status.ObservedGeneration != c.Generation || c.Status.State != "ready" {
+			t.Errorf("%s: %+v, %+v", path, c.Meta, c.Status)
+		}
 	}
 }

@@ -16,8 +16,9 @@ func notFound(kind api.Kind, name string) error {
 // written is the body of PUT and PATCH: the object as GET shows it, of which only the spec counts.
 type written struct {
 	api.Meta
-	Spec   json.RawMessage `json:"spec"`
-	Status json.RawMessage `json:"status,omitempty"`
+	Spec      json.RawMessage `json:"spec"`
+	Placement json.RawMessage `json:"placement,omitempty"`
+	Status    json.RawMessage `json:"status,omitempty"`
 }
 
 func readObject(n noun, w http.ResponseWriter, r *http.Request) (written, error) {
@@ -84,6 +85,10 @@ func (m *Manager) patch(n noun, w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if len(body.Placement) > 0 {
+		return api.Refuse(http.StatusUnprocessableEntity, "placement is written by the manager only",
+			api.Problem{Path: "placement", Message: "cannot be patched", Hint: "pin it with spec.host"})
+	}
 	if len(body.Status) > 0 {
 		return api.Refuse(http.StatusUnprocessableEntity, "status is written by agents only",
 			api.Problem{Path: "status", Message: "cannot be patched", Hint: "patch spec"})
@@ -111,9 +116,10 @@ func (m *Manager) replace(n noun, w http.ResponseWriter, r *http.Request, name s
 	if err := checkName(n.kind, name); err != nil {
 		return err
 	}
-	var now *object
+	var last *state
 	status := http.StatusOK
 	err := m.edit(r.Context(), func(st *state) error {
+		last = st
 		cur := st.get(n.kind, name)
 		if err := preconditions(r, n.kind, name, cur); err != nil {
 			return err
@@ -122,7 +128,8 @@ func (m *Manager) replace(n noun, w http.ResponseWriter, r *http.Request, name s
 		if err != nil {
 			return err
 		}
-		if now, err = st.set(n, name, raw); err != nil {
+		now, err := st.set(n, name, raw)
+		if err != nil {
 			return err
 		}
 		status = http.StatusOK
@@ -137,6 +144,7 @@ func (m *Manager) replace(n noun, w http.ResponseWriter, r *http.Request, name s
 	if err != nil {
 		return err
 	}
+	now := last.get(n.kind, name)
 	w.Header().Set("ETag", api.ETag(now.Revision))
 	if status == http.StatusCreated {
 		w.Header().Set("Location", "/v1/"+n.kind.Plural()+"/"+name)
@@ -159,11 +167,20 @@ func (m *Manager) remove(n noun, w http.ResponseWriter, r *http.Request) error {
 		if err := st.inUse(ref{n.kind, name}); err != nil {
 			return err
 		}
+		if n.kind == api.KindHost {
+			if err := st.removeHost(cur); err != nil {
+				return err
+			}
+		}
 		op = st.remove(n, name)
 		return nil
 	})
 	if err != nil {
 		return err
+	}
+	if n.kind == api.KindHost { // its agent has to join again
+		m.join.forget(name)
+		m.dismiss(r.Context(), name)
 	}
 	if op != nil {
 		return accepted(w, op)

@@ -122,14 +122,19 @@ func TestNoPatchIsLost(t *testing.T) {
 
 func TestSpecWritersCannotTouchStatus(t *testing.T) {
 	b := start(t, manager.Options{})
+	hostUp(t, b, "h1")
 	status, _, body := request(t, b, "PUT", "/v1/functions/f", nil,
-		`{"name":"f","generation":99,"revision":7,"spec":{"image":"wire"},"status":{"state":"started","healthy":true}}`)
+		`{"name":"f","generation":99,"revision":7,"spec":{"image":"wire"},"placement":{"host":"h9"},"status":{"state":"started","healthy":true}}`)
 	if status != http.StatusCreated {
 		t.Fatalf("%d %s", status, body)
 	}
 	f := must(b.Functions().Get(ctx(t), "f"))(t)
-	if d := cmp.Diff(api.FunctionStatus{}, f.Status); d != "" || f.Generation != 1 {
-		t.Errorf("generation %d, status %s", f.Generation, d)
+	if d := cmp.Diff(api.FunctionStatus{}, f.Status); d != "" || f.Generation != 1 || f.At() != "h1" {
+		t.Errorf("generation %d, at %s, status %s", f.Generation, f.At(), d)
+	}
+	status, _, body = request(t, b, "PATCH", "/v1/functions/f", nil, `{"placement":{"host":"h9"}}`)
+	if p := problem(t, body); status != 422 || !strings.Contains(p.Error(), "pin it with spec.host") {
+		t.Errorf("%d %s", status, body)
 	}
 }
 

@@ -22,6 +22,12 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "netns: these tests make network namespaces: run them as root")
 		os.Exit(1)
 	}
+	tmp, err := os.MkdirTemp("", "netns-") // what other processes mount is none of ours
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Setenv("TMPDIR", tmp)
 	before := footprint()
 	code := m.Run()
 	if err := goleak.Find(); err != nil {
@@ -30,6 +36,10 @@ func TestMain(m *testing.M) {
 	}
 	if diff := cmp.Diff(before, footprint()); diff != "" {
 		fmt.Fprintln(os.Stderr, "leaked (-before +after):\n"+diff)
+		code = 1
+	}
+	if err := os.RemoveAll(tmp); err != nil {
+		fmt.Fprintln(os.Stderr, "leaked:", err)
 		code = 1
 	}
 	os.Exit(code)
@@ -203,8 +213,8 @@ func TestVethPutsBothEndsWhereTheyBelong(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Pair{Made: true,
-		Host: Link{Index: p.Host.Index, Name: o.HostName, Alias: o.Alias, Kind: "veth", MAC: o.HostMAC, MTU: 1400, Up: true, PeerIndex: 1024},
-		Peer: Link{Index: 1024, Name: "in", Alias: o.Alias, Kind: "veth", MAC: o.PeerMAC, MTU: 1400, Up: true, PeerIndex: p.Host.Index}}
+		Host: Link{Index: p.Host.Index, Name: o.HostName, Alias: o.Alias, Kind: "veth", MAC: o.HostMAC, MTU: 1400, Up: true, Carrier: true, PeerIndex: 1024},
+		Peer: Link{Index: 1024, Name: "in", Alias: o.Alias, Kind: "veth", MAC: o.PeerMAC, MTU: 1400, Up: true, Carrier: true, PeerIndex: p.Host.Index}}
 	if diff := cmp.Diff(want, p); diff != "" {
 		t.Error(diff)
 	}
@@ -294,6 +304,26 @@ func TestVethPutsOurOwnRight(t *testing.T) {
 			t.Errorf("the old peer is still there: %v", err)
 		}
 	})
+}
+
+// A namespace that ends takes its links along some time later: who makes a pair anew at once finds the old end there, or going, or gone.
+func TestVethWhileTheOldOneGoesWithItsNamespace(t *testing.T) {
+	host := space(t, Options{})
+	path := filepath.Join(t.TempDir(), "n")
+	for range 100 {
+		if err := Create(path, Options{Quiet: true}); err != nil {
+			t.Fatal(err)
+		}
+		peer, err := At(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = host.Veth(peer, options())
+		peer.Close()
+		if err = errors.Join(err, Delete(path)); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func TestVethRefusesForeignLinks(t *testing.T) {

@@ -15,8 +15,38 @@ var offloads = [...]string{
 	"tx-udp-segmentation", "tx-sctp-segmentation", "tx-generic-segmentation",
 }
 
+// coalescing are the features that join received frames into larger ones, which a program that reads frames in user space cannot pass on.
+var coalescing = [...]string{"rx-gro", "rx-gro-hw", "rx-lro"}
+
+// Coalescing tells whether the interface joins received frames.
+func (s *Space) Coalescing(link string) (on bool, err error) {
+	err = s.Do(func() error {
+		e, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		have, err := e.Features(link)
+		for _, name := range coalescing {
+			on = on || have[name]
+		}
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("features of %s in %s: %w", link, s, err)
+	}
+	return on, nil
+}
+
+// SetCoalescing switches it on or off, those features that the interface can change.
+func (s *Space) SetCoalescing(link string, on bool) error {
+	return s.setFeatures(link, coalescing[:], on)
+}
+
 // Offloads switches checksum and segmentation offload of an interface on or off, those features that it can change.
-func (s *Space) Offloads(link string, on bool) error {
+func (s *Space) Offloads(link string, on bool) error { return s.setFeatures(link, offloads[:], on) }
+
+func (s *Space) setFeatures(link string, names []string, on bool) error {
 	err := s.Do(func() error {
 		e, err := ethtool.NewEthtool()
 		if err != nil {
@@ -28,7 +58,7 @@ func (s *Space) Offloads(link string, on bool) error {
 			return err
 		}
 		change := map[string]bool{}
-		for _, name := range offloads {
+		for _, name := range names {
 			if f, ok := have[name]; ok && f.Available && !f.NeverChanged && f.Active != on {
 				change[name] = on
 			}
@@ -51,7 +81,7 @@ func (s *Space) Offloads(link string, on bool) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("offloads of %s in %s: %w", link, s, err)
+		return fmt.Errorf("features of %s in %s: %w", link, s, err)
 	}
 	return nil
 }

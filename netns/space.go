@@ -117,8 +117,9 @@ type Link struct {
 	MAC       [6]byte
 	MTU       int
 	Up        bool
-	Master    int // interface index of the bridge, 0 none
-	PeerIndex int // of a veth: the other end's index in its own namespace
+	Carrier   bool // and connected
+	Master    int  // interface index of the bridge, 0 none
+	PeerIndex int  // of a veth: the other end's index in its own namespace
 }
 
 // ErrNoLink says that there is no such interface.
@@ -222,7 +223,7 @@ func parseLink(m []byte) (Link, error) {
 	if err != nil {
 		return Link{}, fmt.Errorf("parse link: %w", err)
 	}
-	l := Link{Index: int(msg.Index), Up: msg.Flags&unix.IFF_UP != 0}
+	l := Link{Index: int(msg.Index), Up: msg.Flags&unix.IFF_UP != 0, Carrier: msg.Flags&unix.IFF_LOWER_UP != 0}
 	for _, a := range attrs {
 		switch a.Attr.Type {
 		case unix.IFLA_IFNAME:

@@ -142,7 +142,7 @@ func (s *Space) newVeth(peer *Space, o VethOptions) error {
 }
 
 // reuse looks at what is there under the pair's names: true when it is our pair with the wanted ends, false when what was in the way
-// was ours and has been removed.
+// was ours and has been removed, or has gone by itself.
 func (s *Space) reuse(peer *Space, o VethOptions) (bool, error) {
 	host, hostErr := s.Link(o.HostName)
 	if hostErr != nil && !errors.Is(hostErr, ErrNoLink) {
@@ -175,10 +175,17 @@ func (s *Space) reuse(peer *Space, o VethOptions) (bool, error) {
 			return false, err
 		}
 	}
-	if hostErr != nil && innerErr != nil {
+	if hostErr == nil || innerErr == nil {
+		return false, nil
+	}
+	links, err := peer.Links("")
+	if err != nil {
+		return false, err
+	}
+	if slices.ContainsFunc(links, func(l Link) bool { return l.Index == o.PeerIndex }) {
 		return false, fmt.Errorf("interface index %d in %s is taken: %w", o.PeerIndex, peer, ErrForeign)
 	}
-	return false, nil
+	return false, nil // the kernel was removing a link, with a namespace that had ended
 }
 
 // ours: the mark, or none yet (a crash between making and marking) on an otherwise fresh veth of the wanted MAC.

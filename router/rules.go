@@ -96,7 +96,7 @@ func (c *compiler) enter(d *direction, e entry) (planned, bool) {
 	}
 	into, first := ch.entrance(d.way)
 	for _, t := range first {
-		r.Action.Clones = append(r.Action.Clones, t.port)
+		r.Action.Clones = append(r.Action.Clones, flow.Clone{Port: t.port})
 	}
 	switch {
 	case len(ch.inline) == 0:
@@ -105,7 +105,7 @@ func (c *compiler) enter(d *direction, e entry) (planned, bool) {
 		}
 		r.Note = fmt.Sprintf("policy %s: a copy of %s%s goes to %s", p.name, what, back, first[0].name)
 	case p.replica():
-		r.Action.Clones = append(r.Action.Clones, into.port)
+		r.Action.Clones = append(r.Action.Clones, flow.Clone{Port: into.port})
 		r.Note = fmt.Sprintf("policy %s: a copy of %s %s %s at %s", p.name, what, verb, ch.name, into.name)
 	default:
 		r.Action.Op, r.Action.Port = flow.Output, into.port
@@ -252,7 +252,7 @@ func (ch *chain) hops(w way) []owned {
 			r.Match.InPort = f.in
 		}
 		for _, t := range taps {
-			r.Action.Clones = append(r.Action.Clones, t.port)
+			r.Action.Clones = append(r.Action.Clones, flow.Clone{Port: t.port})
 		}
 		switch {
 		case !end && w == forward:

@@ -57,10 +57,16 @@ func (v *validator) endpoints() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(v.doc.Endpoints)) {
 		e := v.doc.Endpoints[name]
-		if e.Netns == "" {
-			claim(name, "interface", "interface "+e.Interface, "an interface is one port of the switch")
-		} else {
-			claim(name, "interface", "interface "+e.Interface+" in netns "+strings.TrimPrefix(e.Netns, "/run/netns/"), "choose another interface name or netns")
+		where := ""
+		if e.Host != "" {
+			where = " of host " + e.Host
+		}
+		switch {
+		case !e.OfHost(): // a station of the fabric
+		case e.Netns == "":
+			claim(name, "interface", "interface "+e.Interface+where, "an interface is one port of the switch")
+		default:
+			claim(name, "interface", "interface "+e.Interface+" in netns "+strings.TrimPrefix(e.Netns, "/run/netns/")+where, "choose another interface name or netns")
 		}
 		if mac, err := api.ParseMAC(e.MAC); err == nil {
 			claim(name, "mac", "MAC "+flow.MAC(mac).String(), "two stations of one network cannot share a MAC")
@@ -161,7 +167,7 @@ func (v *validator) rules() {
 		}
 	}
 	found := 0
-	for _, entries := range [][]planned{steering, copying} {
+	look := func(entries []planned, counts func(a, b *policy) bool) {
 		byPriority := map[int][]planned{}
 		for _, e := range entries {
 			p := e.policy.spec.PriorityOrDefault()
@@ -169,6 +175,9 @@ func (v *validator) rules() {
 		}
 		for _, priority := range slices.Sorted(maps.Keys(byPriority)) {
 			conflicts(byPriority[priority], func(a, b planned) bool {
+				if !counts(a.policy, b.policy) {
+					return true
+				}
 				if found++; found > maxConflicts {
 					return false
 				}
@@ -177,6 +186,118 @@ func (v *validator) rules() {
 			})
 		}
 	}
+	kinds := [][]planned{steering, copying}
+	for _, entries := range kinds {
+		look(entries, func(a, b *policy) bool { return true })
+	}
+	crosses := v.crossing(c)
+	if len(crosses) == 0 {
+		return
+	}
+	for _, entries := range kinds {
+		look(v.whereTheyEnter(entries), func(a, b *policy) bool {
+			return between(a) != between(b) && (crosses[a.chain.name] || crosses[b.chain.name])
+		})
+	}
+}
+
+// between tells that both ends are endpoints.
+func between(p *policy) bool {
+	return p.from.Kind == api.SelectEndpoint && p.to.Kind == api.SelectEndpoint
+}
+
+// crossing are the chains of policies that concern more than one host, as far as the document tells.
+func (v *validator) crossing(c *compiler) map[string]bool {
+	crosses := map[string]bool{}
+	hosts := map[string]bool{} // of the whole document
+	for _, p := range c.policies {
+		mine, station, inside := map[string]bool{}, false, false
+		for _, s := range []api.Selector{p.from, p.to} {
+			if e, ok := v.doc.Endpoints[s.Endpoint]; ok && s.Kind == api.SelectEndpoint {
+				mine[e.Host], inside, station = true, true, station || !e.OfHost()
+			}
+		}
+		hops, _ := api.ParsePath(v.doc.Chains[p.chain.name].Path) // else there is a problem already
+		for _, h := range hops {
+			mine[v.doc.Functions[h.Function].Host] = true
+		}
+		if station || !inside || len(mine) > 1 {
+			crosses[p.chain.name] = true
+		}
+	}
+	several := false
+	for _, e := range v.doc.Endpoints {
+		hosts[e.Host], several = true, several || !e.OfHost()
+	}
+	for _, f := range v.doc.Functions {
+		hosts[f.Host] = true
+	}
+	if !several && len(hosts) < 2 {
+		return nil // all is on one host
+	}
+	return crosses
+}
+
+// whereTheyEnter are the entries at the place where frames enter, as a fabric has them: a policy between two endpoints takes them there
+// already, if one of the two or its functions are elsewhere, and knows the other end by its address.
+func (v *validator) whereTheyEnter(entries []planned) []planned {
+	var all []planned
+	for _, e := range entries {
+		if !between(e.policy) {
+			if e.Stage == flow.Ingress {
+				all = append(all, e)
+			}
+			continue
+		}
+		from, to := e.policy.from.Endpoint, e.policy.to.Endpoint
+		if e.way == reverse {
+			from, to = to, from
+		}
+		e.Stage, e.Match.OutPort = flow.Ingress, 0
+		for _, src := range v.knownBy(e, from, true) {
+			for _, dst := range v.knownBy(e, to, false) {
+				if m, ok := flow.Intersect(src, dst); ok {
+					if m, ok = flow.Intersect(m, e.Match); ok {
+						this := e
+						this.Match = m
+						all = append(all, this)
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// knownBy are the matches of an endpoint's frames in a fabric, but for its port.
+func (v *validator) knownBy(e planned, endpoint string, source bool) []flow.Match {
+	spec := v.doc.Endpoints[endpoint]
+	var all []flow.Match
+	if e.policy.spec.MatchBy != api.MatchByMAC && e.Match.EtherType != flow.EtherTypeARP {
+		for _, text := range append([]string{spec.Address}, spec.Addresses...) {
+			p, err := netip.ParsePrefix(text)
+			if err != nil {
+				continue
+			}
+			if p = netip.PrefixFrom(p.Addr(), p.Addr().BitLen()); source {
+				all = append(all, flow.Match{Src: p})
+			} else {
+				all = append(all, flow.Match{Dst: p})
+			}
+		}
+	}
+	if mac, err := api.ParseMAC(spec.MAC); err == nil && len(all) == 0 {
+		whole := flow.MAC{255, 255, 255, 255, 255, 255}
+		if source {
+			all = append(all, flow.Match{SrcMAC: flow.MAC(mac), SrcMACMask: whole})
+		} else {
+			all = append(all, flow.Match{DstMAC: flow.MAC(mac), DstMACMask: whole})
+		}
+	}
+	if len(all) == 0 {
+		all = append(all, flow.Match{})
+	}
+	return all
 }
 
 // invent gives every sound object ports as it would get them.
@@ -211,20 +332,42 @@ func (v *validator) invent() (Input, map[flow.Port]string) {
 	return in, names
 }
 
-// bothWays refuses a policy whose replies look like its requests.
+// bothWays refuses a policy whose replies may look like its requests. Where it names ports, those tell.
 func (v *validator) bothWays(c *compiler) {
 	for _, p := range c.policies {
 		if len(p.ways) < 2 || p.ways[0].stage != p.ways[1].stage {
 			continue
 		}
-		for _, e := range p.ways[0].entries {
-			if slices.ContainsFunc(p.ways[1].entries, func(o entry) bool { return o.match == e.match }) {
-				v.add("policies."+p.name, "set symmetric: false, or name an endpoint, CIDR or MAC in from or to",
-					"from %s to %s, frames and their replies (%s) look the same, so the chain's direction cannot be told", name(p.from), name(p.to), e.term)
-				break
+		v.ambiguous(p)
+	}
+}
+
+func (v *validator) ambiguous(p *policy) {
+	for _, there := range p.ways[0].entries {
+		for _, back := range p.ways[1].entries {
+			m, ok := flow.Intersect(there.match, back.match)
+			if !ok || !m.SrcPorts.Any() || !m.DstPorts.Any() || m.ToItself() {
+				continue
 			}
+			if m.Src.IsValid() || m.Dst.IsValid() {
+				v.add("policies."+p.name, "set symmetric: false, or let from and to have no address in common",
+					"from %s to %s, frames and their replies (%s) look the same between two addresses of %s, so the chain's direction cannot be told",
+					name(p.from), name(p.to), there.term, shared(m))
+				return
+			}
+			v.add("policies."+p.name, "set symmetric: false, or name an endpoint, CIDR or MAC in from or to",
+				"from %s to %s, frames and their replies (%s) look the same, so the chain's direction cannot be told", name(p.from), name(p.to), there.term)
+			return
 		}
 	}
+}
+
+// shared is the network of the addresses that may be on either end.
+func shared(m flow.Match) netip.Prefix {
+	if m.Src.IsValid() {
+		return m.Src
+	}
+	return m.Dst
 }
 
 func (v *validator) conflict(a, b planned, names map[flow.Port]string) {

@@ -50,6 +50,10 @@ func TestValidate(t *testing.T) {
 		{"one host interface twice", func(d *api.Document) {
 			d.Endpoints["x"], d.Endpoints["y"] = api.EndpointSpec{Interface: "eth1"}, api.EndpointSpec{Interface: "eth1"}
 		}, []string{`endpoints.y.interface: interface eth1 is that of endpoint "x" already`}},
+		{"one interface name at two hosts, and stations of the fabric", func(d *api.Document) {
+			d.Endpoints["x"], d.Endpoints["y"] = api.EndpointSpec{Interface: "eth1", Host: "h1"}, api.EndpointSpec{Interface: "eth1", Host: "h2"}
+			d.Endpoints["s1"], d.Endpoints["s2"] = api.EndpointSpec{Address: "10.9.0.77/24"}, api.EndpointSpec{Address: "10.9.0.78/24"}
+		}, nil},
 		{"one address twice", func(d *api.Document) {
 			d.Endpoints["dave"] = api.EndpointSpec{Netns: "dave", Interface: "eth0", Addresses: []string{"10.9.0.2/16"}}
 		}, []string{`endpoints.dave.addresses[0]: address 10.9.0.2 is that of endpoint "bob" already`}},
@@ -60,9 +64,30 @@ func TestValidate(t *testing.T) {
 		}, []string{`endpoints.y.mac: MAC 02:00:00:00:00:0a is that of endpoint "x" already`}},
 		{"conflict", policy(api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/80-90"}, Chain: "web"}, api.PolicySpec{To: "bob", Match: []string{"tcp/85"}, Chain: "alt"}),
 			[]string{`policies.p2: policies "p1" and "p2" have the same priority 100, and both select this packet: tcp 10.9.0.1:1024 -> 10.9.0.2:85, entering at endpoint/alice, leaving at endpoint/bob|another priority`}},
+		{"conflict where frames enter a fabric", func(d *api.Document) {
+			fabric(d)
+			policy(api.PolicySpec{From: "s1", To: "s2", Match: []string{"tcp/80"}, Chain: "web"}, api.PolicySpec{To: "10.9.0.0/25", Match: []string{"ip"}, Chain: "alt", Symmetric: &no})(d)
+		}, []string{`policies.p2: policies "p1" and "p2" have the same priority 100, and both select this packet: tcp 10.9.0.77:1024 -> 10.9.0.78:80, entering at endpoint/s1|another priority`}},
+		{"conflict of a reply, where it enters a fabric", func(d *api.Document) {
+			fabric(d)
+			policy(api.PolicySpec{From: "alice", To: "s2", Match: []string{"tcp/80"}, Chain: "web"}, api.PolicySpec{From: "s2", To: "any", Match: []string{"tcp"}, Chain: "alt", Symmetric: &no})(d)
+		}, []string{`policies.p2: policies "p1" and "p2" have the same priority 100, and both select this packet: tcp 10.9.0.78:80 -> 10.9.0.1:80, entering at endpoint/s2`}},
+		{"other addresses in a fabric", func(d *api.Document) {
+			fabric(d)
+			policy(api.PolicySpec{From: "s1", To: "s2", Match: []string{"tcp/80"}, Chain: "web"}, api.PolicySpec{To: "10.8.0.0/16", Match: []string{"ip"}, Chain: "alt", Symmetric: &no})(d)
+		}, nil},
+		{"other priority in a fabric", func(d *api.Document) {
+			fabric(d)
+			policy(api.PolicySpec{From: "s1", To: "s2", Match: []string{"tcp/80"}, Chain: "web"}, api.PolicySpec{To: "10.9.0.0/25", Match: []string{"ip"}, Chain: "alt", Symmetric: &no, Priority: 7})(d)
+		}, nil},
+		{"where it enters and where it leaves, of one host", func(d *api.Document) {
+			fabric(d)
+			policy(api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/80"}, Chain: "web"}, api.PolicySpec{From: "alice", To: "any", Match: []string{"tcp"}, Chain: "alt", Symmetric: &no})(d)
+		}, nil},
+		{"where it enters and where it leaves", policy(api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/80"}, Chain: "web"}, api.PolicySpec{From: "alice", To: "any", Match: []string{"tcp"}, Chain: "alt", Symmetric: &no}), nil},
 		{"other priority", policy(api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/80-90"}, Chain: "web"}, api.PolicySpec{To: "bob", Match: []string{"tcp/85"}, Chain: "alt", Priority: 99}), nil},
 		{"other service", policy(api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/80-90"}, Chain: "web"}, api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/91"}, Chain: "alt"}), nil},
-		{"conflict of CIDRs", policy(api.PolicySpec{From: "10.0.0.0/8", To: "any", Chain: "web"}, api.PolicySpec{From: "10.9.0.0/16", Match: []string{"udp"}, Chain: "alt"}),
+		{"conflict of CIDRs", policy(api.PolicySpec{From: "10.0.0.0/8", To: "any", Chain: "web", Symmetric: &no}, api.PolicySpec{From: "10.9.0.0/16", Match: []string{"udp"}, Chain: "alt", Symmetric: &no}),
 			[]string{`policies.p2: policies "p1" and "p2" have the same priority 100, and both select this packet: udp 10.9.0.1:1024 -> 10.0.0.2:80, entering anywhere`}},
 		{"conflict of exhaustive and selective", policy(api.PolicySpec{From: "alice", Mode: api.ModeExhaustive, Chain: "web"}, api.PolicySpec{From: "bob", To: "alice", Match: []string{"arp"}, Chain: "alt"}),
 			[]string{`policies.p2: policies "p1" and "p2" have the same priority 100, and both select this packet: arp 02:00:00:00:00:01 -> 02:00:00:00:00:02, entering at endpoint/bob, leaving at endpoint/alice`}},
@@ -81,6 +106,16 @@ func TestValidate(t *testing.T) {
 		{"shared, tcp to several", policy(api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp"}, Chain: "web"}, api.PolicySpec{From: "alice", To: "carol", Match: []string{"tcp"}, Chain: "web"}), nil},
 		{"request and reply alike", policy(api.PolicySpec{Match: []string{"tcp"}, Chain: "web"}),
 			[]string{`policies.p1: from any to any, frames and their replies (tcp) look the same|symmetric: false`}},
+		{"overlapping CIDRs", policy(api.PolicySpec{From: "10.0.0.0/8", To: "10.9.0.0/16", Match: []string{"tcp/80", "icmp"}, Chain: "web"}),
+			[]string{`policies.p1: from 10.0.0.0/8 to 10.9.0.0/16, frames and their replies (icmp) look the same between two addresses of 10.9.0.0/16, so the chain's direction cannot be told|no address in common`}},
+		{"a CIDR to any", policy(api.PolicySpec{From: "10.0.0.0/8", Match: []string{"udp"}, Chain: "web"}),
+			[]string{`policies.p1: from 10.0.0.0/8 to any, frames and their replies (udp) look the same between two addresses of 10.0.0.0/8`}},
+		{"overlapping CIDRs one way", policy(api.PolicySpec{From: "10.0.0.0/8", To: "10.9.0.0/16", Chain: "web", Symmetric: &no}), nil},
+		{"overlapping CIDRs by service", policy(api.PolicySpec{From: "10.0.0.0/8", To: "10.9.0.0/16", Match: []string{"tcp/80"}, Chain: "web"}), nil},
+		{"other CIDRs", policy(api.PolicySpec{From: "10.8.0.0/16", To: "10.9.0.0/16", Chain: "web"}), nil},
+		{"one address to any", policy(api.PolicySpec{From: "10.9.0.3", Chain: "web"}), nil},
+		{"one MAC to any", policy(api.PolicySpec{From: "02:00:00:00:00:99", Chain: "web"}), nil},
+		{"an endpoint to a CIDR", policy(api.PolicySpec{From: "alice", To: "10.9.0.0/16", Chain: "web"}), nil},
 		{"any to any one way", policy(api.PolicySpec{Match: []string{"tcp"}, Chain: "web", Symmetric: &no}), nil},
 		{"any to any by service", policy(api.PolicySpec{Match: []string{"tcp/80"}, Chain: "web"}), nil},
 		{"ARP by address", policy(api.PolicySpec{From: "10.0.0.0/8", Match: []string{"arp"}, Chain: "web"}), []string{`policies.p1: match "arp" can never meet from 10.0.0.0/8 to any: ARP has no IP header`}},
@@ -107,6 +142,19 @@ func TestValidate(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fabric puts all that a document has at one host and adds two stations of switches.
+func fabric(d *api.Document) {
+	for name, e := range d.Endpoints {
+		e.Host = "h1"
+		d.Endpoints[name] = e
+	}
+	for name, f := range d.Functions {
+		f.Host = "h1"
+		d.Functions[name] = f
+	}
+	d.Endpoints["s1"], d.Endpoints["s2"] = api.EndpointSpec{Address: "10.9.0.77/24"}, api.EndpointSpec{Address: "10.9.0.78/24"}
 }
 
 func TestManyConflictsAreBounded(t *testing.T) {

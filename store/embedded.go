@@ -17,6 +17,7 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 )
 
 const (
@@ -169,20 +170,33 @@ const marker = "weir-store-1"
 // inspect tells a first start that was interrupted, of which nothing is worth keeping, from a directory that has lost its log,
 // over which etcd would wait for ever.
 func (e *embedded) inspect() error {
-	logs, err := filepath.Glob(filepath.Join(e.dir, "member", "wal", "*.wal"))
+	log := filepath.Join(e.dir, "member", "wal")
+	files, err := filepath.Glob(filepath.Join(log, "*.wal"))
 	if err != nil {
 		return err
 	}
-	if len(logs) > 0 {
-		if err := checkTree(filepath.Join(e.dir, "member", "snap", "db")); err != nil {
-			return e.explain(err)
-		}
-		return nil
+	_, err = os.Stat(filepath.Join(e.dir, marker))
+	began := err == nil
+	switch {
+	case len(files) == 0 && began:
+		return e.explain(fmt.Errorf("no log in %s", log))
+	case len(files) == 0 || !began && committedNothing(log):
+		return os.RemoveAll(filepath.Join(e.dir, "member"))
 	}
-	if _, err := os.Stat(filepath.Join(e.dir, marker)); err == nil {
-		return e.explain(fmt.Errorf("no log in %s", filepath.Join(e.dir, "member", "wal")))
+	if err := checkTree(filepath.Join(e.dir, "member", "snap", "db")); err != nil {
+		return e.explain(err)
 	}
-	return os.RemoveAll(filepath.Join(e.dir, "member"))
+	return nil
+}
+
+// committedNothing tells a log that a start had made and not yet written to: etcd finds no member in it that could lead, and waits for ever.
+func committedNothing(dir string) bool {
+	w, err := wal.OpenForRead(nil, dir, &walpb.Snapshot{})
+	if err != nil {
+		return false
+	}
+	_, state, _, err := w.ReadAll() // closes the files
+	return err == nil && state.GetCommit() == 0
 }
 
 func (e *embedded) mark() error {

@@ -75,7 +75,11 @@ func Open(ctx context.Context, o Options) (*Etcd, error) {
 		return nil, err
 	}
 	s.embedded = e
-	if _, err := s.Count(ctx, "none"); err != nil {
+	_, err = s.Count(ctx, "none")
+	if err == nil {
+		err = s.endOldLeases(ctx)
+	}
+	if err != nil {
 		s.Close()
 		return nil, fmt.Errorf("open store in %s: %w", o.Dir, err)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,10 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/server/v3/embed"
-	"go.uber.org/zap"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 
 	"weir.dev/weir/store"
+	"weir.dev/weir/store/standalone"
 	"weir.dev/weir/store/suite"
 )
 
@@ -70,21 +70,12 @@ func TestExternalSuite(t *testing.T) {
 // plainEtcd is an etcd with its own default limits; it returns its endpoint.
 func plainEtcd(t *testing.T) string {
 	t.Helper()
-	dir := shortDir(t)
-	c := embed.NewConfig()
-	c.Dir = filepath.Join(dir, "data")
-	c.ListenClientUrls = []url.URL{{Scheme: "unix", Path: filepath.Join(dir, "client")}}
-	c.ListenPeerUrls = []url.URL{{Scheme: "unix", Path: filepath.Join(dir, "peer")}}
-	c.AdvertiseClientUrls, c.AdvertisePeerUrls = c.ListenClientUrls, c.ListenPeerUrls
-	c.InitialCluster = c.InitialClusterFromName(c.Name)
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	e, err := embed.StartEtcd(c)
+	endpoint, stop, err := standalone.Start(standalone.Options{Dir: shortDir(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(e.Close)
-	<-e.Server.ReadyNotify()
-	return "unix://" + filepath.Join(dir, "client")
+	t.Cleanup(stop)
+	return endpoint
 }
 
 func TestATransactionBeyondAnExternalClustersLimitIsRefusedWhole(t *testing.T) {
@@ -297,6 +288,42 @@ func TestAStartThatWasKilledCanBeRepeated(t *testing.T) {
 			}
 			_ = cmd.Wait() // killed
 			if _, err := open(t, options(dir)).Txn(t.Context(), nil, manyOps(1, 1)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A start can be killed when it has made its log and nothing is in it yet, or all but what says that it counts.
+func TestAStartThatWasKilledBeforeItsFirstEntryCanBeRepeated(t *testing.T) {
+	t.Parallel()
+	for name, entries := range map[string]int{"an empty log": 0, "entries that do not count yet": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := options(shortDir(t))
+			if err := open(t, o).Close(); err != nil {
+				t.Fatal(err)
+			}
+			log := filepath.Join(o.Dir, "member", "wal")
+			whole, err := wal.OpenForRead(nil, log, &walpb.Snapshot{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			metadata, state, all, err := whole.ReadAll()
+			err = errors.Join(err, os.RemoveAll(filepath.Dir(log)), os.MkdirAll(filepath.Join(filepath.Dir(log), "snap"), 0o700),
+				os.Remove(filepath.Join(o.Dir, "weir-store-1")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun, err := wal.Create(nil, log, metadata)
+			if err != nil {
+				t.Fatal(err)
+			}
+			state.Reset()
+			if err := errors.Join(begun.Save(state, all[:entries]), begun.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := open(t, o).Txn(t.Context(), nil, manyOps(1, 1)); err != nil {
 				t.Error(err)
 			}
 		})

@@ -86,7 +86,9 @@ type Store interface {
 	Watch(ctx context.Context, prefix string, after int64) (Watch, error)
 	// Compact forgets history before a revision; watches from before it fail.
 	Compact(ctx context.Context, revision int64) error
-	// Close ends all watches.
+	// Lead waits until nobody leads under this name, then leads. Holder tells people who it is.
+	Lead(ctx context.Context, name, holder string) (Lease, error)
+	// Close ends all watches and leases.
 	Close() error
 }
 

@@ -49,22 +49,22 @@ func (d *decoder) fail(at Position, path, hint, format string, args ...any) {
 
 const wantSections = "want a mapping with endpoints, functions, chains or policies"
 
-func (d *decoder) document(data []byte) (doc api.Document) {
+// fill decodes the text into a struct; want says what should stand at its top.
+func (d *decoder) fill(data []byte, want string, into any) {
 	body, ok := d.parse(string(data))
 	if !ok {
-		return doc
+		return
 	}
 	if body == nil {
-		d.fail(Position{File: d.name}, "", wantSections, "is empty")
-		return doc
+		d.fail(Position{File: d.name}, "", want, "is empty")
+		return
 	}
 	if _, isMap := body.(*ast.MappingNode); !isMap {
-		d.fail(d.start(body), "", "", "%s, found %s", wantSections, describe(body))
-		return doc
+		d.fail(d.start(body), "", "", "%s, found %s", want, describe(body))
+		return
 	}
 	d.anchors = map[string]ast.Node{}
-	d.structure(body, "", reflect.ValueOf(&doc).Elem())
-	return doc
+	d.structure(body, "", reflect.ValueOf(into).Elem())
 }
 
 // parse returns the one document of the text, nil if it has none.
@@ -440,13 +440,27 @@ func (d *decoder) scalar(n ast.Node, at Position, path string, into reflect.Valu
 				return
 			}
 		}
+	case reflect.Float64:
+		switch n := n.(type) {
+		case *ast.FloatNode:
+			into.SetFloat(n.Value)
+			return
+		case *ast.IntegerNode:
+			if v, ok := signed(n.Value); ok {
+				into.SetFloat(float64(v))
+				return
+			}
+		}
 	}
 	d.mismatch(n, at, path, into)
 }
 
-// asWritten tells text fields in which a bare number has one meaning: a function's cpus, memory and env values.
+// asWritten tells text fields in which a bare number has one meaning: a function's cpus, memory and env values, a switch's port.
 func asWritten(path string) bool {
 	parts := strings.SplitN(path, ".", 4)
+	if len(parts) == 3 && parts[0] == "endpoints" {
+		return parts[2] == "switch_port"
+	}
 	return len(parts) >= 3 && parts[0] == "functions" && (parts[2] == "cpus" || parts[2] == "memory" || parts[2] == "env" && len(parts) == 4)
 }
 
@@ -495,6 +509,8 @@ func want(v reflect.Value) string {
 		return "true or false"
 	case reflect.Int, reflect.Int64:
 		return "a whole number"
+	case reflect.Float64:
+		return "a number"
 	case reflect.Slice:
 		return "a list"
 	case reflect.Map, reflect.Struct:

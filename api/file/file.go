@@ -183,6 +183,18 @@ func read(name string, stdin io.Reader) ([]byte, error) {
 
 // Parse decodes one source strictly: unknown and duplicate keys, wrong types and YAML that Weir does not take are problems.
 func Parse(name string, data []byte) (*File, error) {
+	var doc api.Document
+	f, err := ParseInto(name, data, wantSections, &doc)
+	if err != nil {
+		return nil, err
+	}
+	f.Document = doc
+	return f, nil
+}
+
+// ParseInto is Parse for files of another shape: into is a pointer to a struct whose fields have json names, want says what stands at the
+// top of such a file. The File that it returns knows the places (Explain), and has no Document.
+func ParseInto(name string, data []byte, want string, into any) (*File, error) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	if len(data) > MaxBytes {
 		return nil, invalid(name, "is larger than %d MiB; split it and give each part with -f", MaxBytes>>20)
@@ -191,11 +203,20 @@ func Parse(name string, data []byte) (*File, error) {
 		return nil, invalid(name, "is not text (byte 0x%02x at offset %d); want YAML in UTF-8", data[i], i)
 	}
 	d := &decoder{name: name, lines: splitLines(data), places: map[string]place{}}
-	doc := d.document(data)
+	d.fill(data, want, into)
 	if len(d.problems) > 0 {
 		return nil, &Error{Problems: d.problems}
 	}
-	return &File{Document: doc, places: d.places, sources: map[string][]string{name: d.lines}}, nil
+	return &File{places: d.places, sources: map[string][]string{name: d.lines}}, nil
+}
+
+// LoadInto is ParseInto for one file, or standard input.
+func LoadInto(path string, stdin io.Reader, want string, into any) (*File, error) {
+	data, err := read(path, stdin)
+	if err != nil {
+		return nil, err
+	}
+	return ParseInto(display(path), data, want, into)
 }
 
 // binary returns the offset of the first byte that is no text, or -1.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/hostlink"
 )
 
 // CheckEndpoint tells whether AddEndpoint would take the link. A link that another endpoint took is no obstacle: that one may be
@@ -15,7 +16,7 @@ func (s *Switch) CheckEndpoint(ctx context.Context, e datapath.Endpoint) error {
 		return err
 	}
 	defer leave()
-	l, err := s.linkByName(e.Link)
+	l, err := hostlink.ByName(s.nl, s.home, e.Link)
 	if err != nil {
 		return err
 	}
@@ -25,5 +26,5 @@ func (s *Switch) CheckEndpoint(ctx context.Context, e datapath.Endpoint) error {
 		}
 		return nil
 	}
-	return s.checkEndpoint(l)
+	return hostlink.Check(s.nl, s.bridge, l)
 }

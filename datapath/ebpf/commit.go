@@ -13,6 +13,7 @@ import (
 
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/flow"
 )
 
@@ -59,7 +60,7 @@ func (s *Switch) commit(rules []flow.Rule) (datapath.Commit, error) {
 	if diff.none() {
 		if result.Added+result.Changed+result.Removed > 0 || !s.rules.sameNotes(&next) { // only in what no frame notices
 			next.Version = s.version
-			if err := s.store.write(rulesFile(s.version), &next); err != nil {
+			if err := s.store.Write(record.Rules(s.version), &next); err != nil {
 				return datapath.Commit{}, err
 			}
 			s.rules = next
@@ -70,7 +71,7 @@ func (s *Switch) commit(rules []flow.Rule) (datapath.Commit, error) {
 		return datapath.Commit{}, err
 	}
 	next.Version = s.version + 1
-	if err := s.store.write(rulesFile(next.Version), &next); err != nil {
+	if err := s.store.Write(record.Rules(next.Version), &next); err != nil {
 		return datapath.Commit{}, err
 	}
 	if err := s.zeroCounters(&next); err != nil {
@@ -144,7 +145,7 @@ func (r *ruleSet) compare(next *ruleSet) (c datapath.Commit) {
 
 func sameRule(a, b *flow.Rule) bool {
 	return a.Priority == b.Priority && a.Stage == b.Stage && a.Match == b.Match && a.Learn == b.Learn &&
-		a.Action.Op == b.Action.Op && a.Action.Port == b.Action.Port && slices.Equal(a.Action.Clones, b.Action.Clones)
+		a.Action.Pop == b.Action.Pop && a.Action.Push == b.Action.Push && a.Action.Op == b.Action.Op && a.Action.Port == b.Action.Port && slices.Equal(a.Action.Clones, b.Action.Clones)
 }
 
 func (r *ruleSet) sameNotes(next *ruleSet) bool {
@@ -155,7 +156,7 @@ func (r *ruleSet) sameNotes(next *ruleSet) bool {
 func (s *Switch) places() map[flow.Port]place {
 	all := make(map[flow.Port]place, len(s.ports))
 	for slot, p := range s.ports {
-		all[flow.Port(p.Index)] = place{slot, p.kind()}
+		all[flow.Port(p.Index)] = place{slot, p.kind(), p.E.Fabric}
 	}
 	return all
 }
@@ -330,7 +331,7 @@ func (s *Switch) zeroCounters(next *ruleSet) error {
 		}
 	}
 	if forgotten {
-		return s.store.write("switch.json", &s.state)
+		return s.store.Write("switch.json", &s.state)
 	}
 	return nil
 }

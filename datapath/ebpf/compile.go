@@ -17,7 +17,7 @@ import (
 const (
 	portNone, portEndpoint, portFunction, portTap = 0, 1, 2, 3
 
-	portPeer, portSpeaks = 1, 2
+	portPeer, portSpeaks, portFabric = 1, 2, 4
 
 	kindPass, kindDirect, kindClassify, kindDrain = 0, 1, 2, 3
 
@@ -25,7 +25,7 @@ const (
 
 	fieldInPort, fieldMACs, fieldVLAN, fieldType, fieldAddresses, fieldProto, fieldPorts = 1, 2, 4, 8, 16, 32, 64
 
-	actionLearn = 1
+	actionLearn, actionPop = 1, 2
 
 	hasIP, hasPorts = 1, 2
 
@@ -36,6 +36,7 @@ const (
 type (
 	key       = bpf.SteerKey
 	action    = bpf.SteerAction
+	clone     = bpf.SteerClone
 	stage     = bpf.SteerStage
 	stages    = bpf.SteerStages
 	tupleCopy = bpf.SteerTupleCopy
@@ -56,8 +57,9 @@ func newImage() *image {
 
 // place is a port as the compiler sees it.
 type place struct {
-	slot uint16
-	kind uint8
+	slot   uint16
+	kind   uint8
+	fabric bool
 }
 
 // compiler turns rules into an image. It does no I/O.
@@ -80,6 +82,7 @@ type shapes struct {
 	masks map[uint16]uint32 // mask -> highest priority + 1
 	top   *flow.Rule
 	learn bool
+	tags  bool // some rule is for frames with a fabric tag
 }
 
 func (s *shapes) add(r *flow.Rule, mask uint16) {
@@ -88,6 +91,7 @@ func (s *shapes) add(r *flow.Rule, mask uint16) {
 	}
 	s.masks[mask] = max(s.masks[mask], uint32(r.Priority)+1)
 	s.learn = s.learn || r.Learn
+	s.tags = s.tags || r.Match.Tag != 0
 	if s.top == nil || before(r, s.top) {
 		s.top = r
 	}
@@ -132,14 +136,28 @@ func (c *compiler) check(r *flow.Rule) error {
 			errs = append(errs, fmt.Errorf("%s %d: a function's port, want an endpoint's", what, p))
 		}
 	}
+	fabric := func(what string, p flow.Port) {
+		if p != 0 && !c.ports[p].fabric {
+			errs = append(errs, fmt.Errorf("%s %d, which is none into the fabric", what, p))
+		}
+	}
 	in := []uint8{portEndpoint, portFunction, portTap}
 	if r.Stage == flow.Egress {
 		in = in[:1]
 	}
+	if r.Match.Tag != 0 {
+		fabric("a fabric tag is matched at port", r.Match.InPort)
+	}
+	if r.Action.Op == flow.Output && (r.Action.Push != 0 || r.Match.Tag != 0 && !r.Action.Pop) {
+		fabric("a fabric tag is sent to port", r.Action.Port)
+	}
 	port("in port", r.Match.InPort, in...)
 	port("out port", r.Match.OutPort, portEndpoint)
-	for _, p := range r.Action.Clones {
-		port("clone to", p, portEndpoint, portFunction, portTap)
+	for _, cl := range r.Action.Clones {
+		port("clone to", cl.Port, portEndpoint, portFunction, portTap)
+		if cl.Push != 0 {
+			fabric("a copy with a fabric tag goes to port", cl.Port)
+		}
 	}
 	if r.Action.Op == flow.Resume {
 		port("resume at", r.Action.Port, portEndpoint)
@@ -154,9 +172,13 @@ func (c *compiler) action(r *flow.Rule) action {
 	if r.Learn {
 		a.Flags = actionLearn
 	}
+	if r.Action.Pop {
+		a.Flags |= actionPop
+	}
+	a.Push = r.Action.Push
 	a.Target = c.ports[r.Action.Port].slot
-	for i, p := range r.Action.Clones {
-		a.Clone[i] = c.ports[p].slot
+	for i, cl := range r.Action.Clones {
+		a.Clone[i] = clone{Port: c.ports[cl.Port].slot, Push: cl.Push}
 	}
 	return a
 }
@@ -203,6 +225,7 @@ func (c *compiler) add(r *flow.Rule) error {
 func (c *compiler) keys(r *flow.Rule, at flow.Port) (value, mask key) {
 	m := &r.Match
 	value.Stage, mask.Stage = uint8(r.Stage), 0xff
+	value.Tag, mask.Tag = m.Tag, 0xffff // frames without one are told from those with
 	if at != 0 {
 		value.Port, mask.Port = c.ports[at].slot, 0xffff
 	}
@@ -339,7 +362,7 @@ func (c *compiler) stage(p place, index int) (*job, error) {
 	}
 	merged := map[uint16]uint32{}
 	var top *flow.Rule
-	learn := false
+	learn, tags := false, false
 	for _, s := range []*shapes{own, all} {
 		if s == nil || s.top == nil {
 			continue
@@ -348,6 +371,7 @@ func (c *compiler) stage(p place, index int) (*job, error) {
 			merged[id] = max(merged[id], priority)
 		}
 		learn = learn || s.learn
+		tags = tags || s.tags
 		if top == nil || before(s.top, top) {
 			top = s.top
 		}
@@ -356,7 +380,7 @@ func (c *compiler) stage(p place, index int) (*job, error) {
 		return nil, nil
 	}
 	j := &job{slot: p.slot, index: index}
-	if total(top) {
+	if total(top) && !(tags && p.fabric) {
 		j.stage = stage{Kind: kindDirect, Action: c.action(top)}
 		return j, nil
 	}
@@ -392,7 +416,7 @@ func (c *compiler) stage(p place, index int) (*job, error) {
 	return j, nil
 }
 
-// total: every frame at the rule's port matches, and nothing has to be learned.
+// total: every frame at the rule's port matches, those with a fabric tag apart, and nothing has to be learned.
 func total(r *flow.Rule) bool {
 	m := r.Match
 	if r.Stage == flow.Ingress {
@@ -411,6 +435,7 @@ func or(a, b key) key {
 	a.Vlan |= b.Vlan
 	a.Ethertype |= b.Ethertype
 	a.Has |= b.Has
+	a.Tag |= b.Tag
 	a.SrcPort |= b.SrcPort
 	a.DstPort |= b.DstPort
 	for i := range a.SrcMac {

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/datapath/internal/hostlink"
 	"weir.dev/weir/netns"
 )
 
@@ -53,12 +54,12 @@ func Destroy(ctx context.Context, o Options) error {
 	s := &Switch{opts: o, log: o.Logger, store: newStore(o.Instance), ports: map[uint16]*port{}, byName: map[string]uint16{},
 		byIndex: map[uint32]uint16{}, fns: map[string]*function{}}
 	defer s.letGo()
-	err := s.takeLock()
-	if err == nil {
+	var err error
+	if s.lock, err = s.store.Lock(); err == nil {
 		s.home, err = netns.At("")
 	}
 	if err == nil {
-		s.nl, err = handle(s.home)
+		s.nl, err = hostlink.Handle(s.home)
 	}
 	if err == nil {
 		err = s.demolish()
@@ -102,14 +103,14 @@ func (s *Switch) demolish() error {
 	}
 	try(s.removePins())
 	if ours {
-		if err := s.nl.LinkDel(bridge); err != nil && !gone(err) {
+		if err := s.nl.LinkDel(bridge); err != nil && !hostlink.Gone(err) {
 			try(fmt.Errorf("remove bridge: %w", err))
 		}
 	}
 	if len(errs) > 0 {
 		return errors.Join(errs...) // the records stay, for another attempt
 	}
-	if err := os.RemoveAll(s.store.dir); err != nil {
+	if err := os.RemoveAll(s.store.Dir); err != nil {
 		return err
 	}
 	os.Remove(s.opts.Instance.Run) // if nothing else is there
@@ -125,7 +126,7 @@ func (s *Switch) loadLeft() error {
 		s.log.Warn("records of the switch are damaged", "error", err)
 	}
 	for name, fn := range s.fns {
-		if checkFunction(&fn.F) != nil || len(fn.Ports) == 0 {
+		if fn.F.Check() != nil || len(fn.Ports) == 0 {
 			delete(s.fns, name)
 		}
 	}

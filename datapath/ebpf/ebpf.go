@@ -11,15 +11,15 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/hostlink"
+	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
 )
@@ -100,7 +100,7 @@ type Switch struct {
 	bridge   int       // interface index
 	maps     tables
 	programs programs
-	store    store
+	store    record.Store
 	state    state             // switch.json
 	ports    map[uint16]*port  // by slot
 	byIndex  map[uint32]uint16 // interface index -> slot
@@ -109,6 +109,7 @@ type Switch struct {
 	near     map[uint32]uint32 // place in the table nearby -> interface index
 	lastSlot uint16
 	todo     map[uint16]bool // ports whose filters tcx links may replace
+	wake     chan struct{}   // the promoter's
 	image    *image          // in force
 	pending  changes         // keys whose copy that is not in force is still the former one
 	rules    ruleSet
@@ -128,7 +129,7 @@ func Open(ctx context.Context, o Options) (*Switch, error) {
 	s := &Switch{
 		opts: o, log: o.Logger, store: newStore(o.Instance),
 		ports: map[uint16]*port{}, byIndex: map[uint32]uint16{}, byName: map[string]uint16{}, fns: map[string]*function{},
-		near: map[uint32]uint32{}, todo: map[uint16]bool{},
+		near: map[uint32]uint32{}, todo: map[uint16]bool{}, wake: make(chan struct{}, 1),
 		image: newImage(), rules: newRuleSet(),
 	}
 	if err := s.open(ctx); err != nil {
@@ -142,17 +143,17 @@ func (s *Switch) open(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("want root (CAP_NET_ADMIN, CAP_BPF, CAP_SYS_ADMIN)")
 	}
-	if err := s.takeLock(); err != nil {
+	var err error
+	if s.lock, err = s.store.Lock(); err != nil {
 		return err
 	}
 	if err := s.probe(); err != nil {
 		return err
 	}
-	var err error
 	if s.home, err = netns.At(""); err != nil {
 		return err
 	}
-	if s.nl, err = handle(s.home); err != nil {
+	if s.nl, err = hostlink.Handle(s.home); err != nil {
 		return err
 	}
 	if err := mountBPFFS(s.opts.Instance.BPFFS()); err != nil {
@@ -168,37 +169,6 @@ func (s *Switch) open(ctx context.Context) error {
 		return err
 	}
 	s.promote = startPromoter(s)
-	return nil
-}
-
-// handle opens an rtnetlink socket of the library's own in a namespace.
-func handle(space *netns.Space) (*netlink.Handle, error) {
-	var h *netlink.Handle
-	err := space.Do(func() (err error) {
-		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("open rtnetlink socket in %s: %w", space, err)
-	}
-	return h, nil
-}
-
-// takeLock keeps two processes from driving one switch.
-func (s *Switch) takeLock() error {
-	if err := os.MkdirAll(s.store.dir, 0o700); err != nil {
-		return err
-	}
-	path := filepath.Join(s.store.dir, "lock")
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return fmt.Errorf("lock %s: another process drives this switch: %w", path, err)
-	}
-	s.lock = f
 	return nil
 }
 

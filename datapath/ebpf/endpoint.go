@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/hostlink"
+	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/flow"
 )
 
@@ -33,20 +35,24 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 	if e.Name == "" {
 		return 0, errors.New("a name is needed")
 	}
-	l, err := s.linkByName(e.Link)
+	l, err := hostlink.ByName(s.nl, s.home, e.Link)
 	if err != nil {
 		return 0, err
 	}
 	attrs := l.Attrs()
-	p := &port{Name: "endpoint/" + e.Name, Link: e.Link, Index: uint32(attrs.Index), Veth: peerElsewhere(l), WasUp: attrs.Flags&net.FlagUp != 0, E: e}
+	p := &port{Name: "endpoint/" + e.Name, Link: e.Link, Index: uint32(attrs.Index), Veth: hostlink.PeerElsewhere(l), WasUp: attrs.Flags&net.FlagUp != 0, E: e}
 	if slot, taken := s.byIndex[p.Index]; taken && s.ports[slot].Name != p.Name {
 		return 0, fmt.Errorf("interface %s is already the port %s", e.Link, s.ports[slot].Name)
 	}
+	changed := false // into a port of another kind
 	if slot, known := s.byName[p.Name]; known {
 		old := s.ports[slot]
+		changed = old.E.Isolated != e.Isolated
 		p.Slot = slot
 		if old.Index == p.Index {
 			p.WasUp, p.Clsact = old.WasUp, old.Clsact
+			e.Held = e.Held && attrs.MasterIndex != s.bridge
+			p.E = e
 			if old.E == e && old.Veth == p.Veth && attrs.MasterIndex == s.bridge && attrs.Flags&net.FlagUp != 0 {
 				return flow.Port(p.Index), s.attachOuter(old, !s.own(l))
 			}
@@ -56,10 +62,10 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 	} else if p.Slot, err = s.newSlot(); err != nil {
 		return 0, err
 	}
-	if err := s.checkEndpoint(l); err != nil {
+	if err := hostlink.Check(s.nl, s.bridge, l); err != nil {
 		return 0, err
 	}
-	if err := s.store.write(file("endpoint", e.Name), p); err != nil {
+	if err := s.store.Write(record.File("endpoint", e.Name), p); err != nil {
 		return 0, err
 	}
 	if err := s.enlist(p); err != nil {
@@ -71,8 +77,14 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 	if err := s.at("attached"); err != nil {
 		return 0, err
 	}
-	if err := s.nl.LinkSetMasterByIndex(l, s.bridge); err != nil {
+	if e.Held {
+		return flow.Port(p.Index), nil
+	}
+	if err := s.plug(l); err != nil {
 		return 0, fmt.Errorf("make %s a port of %s: %w", e.Link, s.opts.Instance.Bridge(), err)
+	}
+	if err := s.isolate(l, e.Isolated, changed); err != nil {
+		return 0, err
 	}
 	if err := s.nl.LinkSetUp(l); err != nil {
 		return 0, fmt.Errorf("set %s up: %w", e.Link, err)
@@ -80,66 +92,32 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 	return flow.Port(p.Index), nil
 }
 
-func (s *Switch) linkByName(name string) (netlink.Link, error) {
-	if name == "" || len(name) > unix.IFNAMSIZ-1 {
-		return nil, fmt.Errorf("interface name %q: want 1 to %d bytes", name, unix.IFNAMSIZ-1)
+// plug makes a link a port of the bridge, and the bridge anew if someone has deleted it.
+func (s *Switch) plug(l netlink.Link) error {
+	err := s.nl.LinkSetMasterByIndex(l, s.bridge)
+	if !errors.Is(err, unix.EINVAL) {
+		return err
 	}
-	l, err := s.nl.LinkByName(name)
 	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) {
-		return nil, fmt.Errorf("interface %s in %s: %w", name, s.home, datapath.ErrNotFound)
+	if _, gone := s.nl.LinkByIndex(s.bridge); !errors.As(gone, &missing) {
+		return err
 	}
-	if err != nil {
-		return nil, fmt.Errorf("interface %s: %w", name, err)
+	if err := s.openBridge(); err != nil {
+		return err
 	}
-	return l, nil
+	return s.nl.LinkSetMasterByIndex(l, s.bridge)
 }
 
-// peerElsewhere: a veth whose other end is in another namespace, where redirect_peer can put frames.
-func peerElsewhere(l netlink.Link) bool { return l.Type() == "veth" && l.Attrs().NetNsID >= 0 }
-
-// checkEndpoint refuses links whose becoming a port of a bridge would break what they are used for.
-func (s *Switch) checkEndpoint(l netlink.Link) error {
-	attrs := l.Attrs()
-	if attrs.Index == s.bridge {
-		return fmt.Errorf("interface %s is this switch's bridge", attrs.Name)
+// isolate sets or clears the flag of a bridge port (Linux 4.18).
+func (s *Switch) isolate(l netlink.Link, on, changed bool) error {
+	if !on && !changed { // a port begins without
+		return nil
 	}
-	if attrs.Flags&net.FlagLoopback != 0 || l.Type() == "bridge" {
-		return fmt.Errorf("interface %s is a %s: want a NIC, a veth or a tap", attrs.Name, l.Type())
-	}
-	if attrs.MasterIndex != 0 && attrs.MasterIndex != s.bridge {
-		master := fmt.Sprint(attrs.MasterIndex)
-		if m, err := s.nl.LinkByIndex(attrs.MasterIndex); err == nil {
-			master = m.Attrs().Name
+	if err := s.nl.LinkSetIsolated(l, on); err != nil {
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
+			err = unsupported("isolated bridge ports", "tunnels to several hosts", "Linux 4.18")
 		}
-		return fmt.Errorf("interface %s belongs to %s: take it out there first (ip link set %s nomaster)", attrs.Name, master, attrs.Name)
-	}
-	var addresses []netlink.Addr
-	err := retry(func() (err error) {
-		addresses, err = s.nl.AddrList(l, netlink.FAMILY_ALL)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("list addresses of %s: %w", attrs.Name, err)
-	}
-	for _, a := range addresses {
-		if !a.IP.IsLinkLocalUnicast() {
-			return fmt.Errorf("interface %s has the address %s, which would stop working: remove it first (ip addr del %s dev %s)", attrs.Name, a.IPNet, a.IPNet, attrs.Name)
-		}
-	}
-	var routes []netlink.Route
-	err = retry(func() (err error) {
-		routes, err = s.nl.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{LinkIndex: attrs.Index, Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("list routes over %s: %w", attrs.Name, err)
-	}
-	for _, r := range routes {
-		if r.Dst != nil && r.Dst.IP.IsLinkLocalUnicast() || r.Dst != nil && r.Dst.IP.IsMulticast() {
-			continue
-		}
-		return fmt.Errorf("a route leads over interface %s (%s): remove it first", attrs.Name, strings.TrimSpace(r.String()))
+		return fmt.Errorf("isolate %s from other isolated ports: %w", l.Attrs().Name, err)
 	}
 	return nil
 }
@@ -157,7 +135,7 @@ func (s *Switch) attachOuter(p *port, busy bool) error {
 		}
 	}
 	if made != p.Clsact && p.kind() == portEndpoint {
-		return s.store.write(file("endpoint", p.E.Name), p)
+		return s.store.Write(record.File("endpoint", p.E.Name), p)
 	}
 	return nil
 }
@@ -166,6 +144,10 @@ func (s *Switch) attachOuter(p *port, busy bool) error {
 func (s *Switch) later(slot uint16) {
 	s.todo[slot] = true
 	s.touched = time.Now()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
 }
 
 // releaseLink gives an endpoint's link back as it was. A link that is gone needs nothing.
@@ -184,7 +166,7 @@ func (s *Switch) releaseLink(p *port) error {
 		return fmt.Errorf("interface %s: %w", p.Link, err)
 	}
 	if l.Attrs().MasterIndex == s.bridge {
-		if err := s.nl.LinkSetNoMaster(l); err != nil && !gone(err) {
+		if err := s.nl.LinkSetNoMaster(l); err != nil && !hostlink.Gone(err) {
 			return fmt.Errorf("take %s out of %s: %w", p.Link, s.opts.Instance.Bridge(), err)
 		}
 	}
@@ -194,7 +176,7 @@ func (s *Switch) releaseLink(p *port) error {
 		}
 	}
 	if !p.WasUp {
-		if err := s.nl.LinkSetDown(l); err != nil && !gone(err) {
+		if err := s.nl.LinkSetDown(l); err != nil && !hostlink.Gone(err) {
 			return fmt.Errorf("set %s down: %w", p.Link, err)
 		}
 	}
@@ -227,7 +209,7 @@ func (s *Switch) Remove(ctx context.Context, object string) error {
 func (s *Switch) removeEndpoint(name string) error {
 	slot, known := s.byName["endpoint/"+name]
 	if !known {
-		return s.store.remove(file("endpoint", name))
+		return s.store.Remove(record.File("endpoint", name))
 	}
 	p := s.ports[slot]
 	if err := s.releaseLink(p); err != nil {
@@ -236,5 +218,5 @@ func (s *Switch) removeEndpoint(name string) error {
 	if err := s.delist(p); err != nil {
 		return err
 	}
-	return s.store.remove(file("endpoint", name))
+	return s.store.Remove(record.File("endpoint", name))
 }

@@ -11,6 +11,8 @@ import (
 
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/hostlink"
+	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/netns"
 )
@@ -36,24 +38,8 @@ func (f *function) numbers() datapath.Ports {
 	return datapath.Ports{In: flow.Port(f.Ports[0].Index), Out: flow.Port(f.Ports[1].Index)}
 }
 
-func checkFunction(f *datapath.Function) error {
-	switch {
-	case f.Name == "":
-		return errors.New("a name is needed")
-	case f.Tap == "" && (f.In == "" || f.Out == "") || f.Tap != "" && f.In+f.Out != "":
-		return errors.New("want the links in and out, or tap alone")
-	case f.Forwarder != "" && f.Forwarder != "wire":
-		return fmt.Errorf("forwarder %q: want wire or none", f.Forwarder)
-	case f.Forwarder != "" && f.Tap != "":
-		return errors.New("a tap forwards nothing: want no forwarder")
-	case f.Netns == "":
-		return errors.New("a namespace is needed")
-	}
-	return nil
-}
-
 func (s *Switch) addFunction(f datapath.Function) (*function, error) {
-	if err := checkFunction(&f); err != nil {
+	if err := f.Check(); err != nil {
 		return nil, err
 	}
 	space, err := netns.At(f.Netns)
@@ -108,12 +94,12 @@ func (s *Switch) findPorts(f *datapath.Function, space *netns.Space) ([]*port, e
 		if side.link == "" {
 			continue
 		}
-		l, err := s.linkByName(side.link)
+		l, err := hostlink.ByName(s.nl, s.home, side.link)
 		if err != nil {
 			return nil, err
 		}
 		attrs := l.Attrs()
-		if !peerElsewhere(l) {
+		if !hostlink.PeerElsewhere(l) {
 			return nil, fmt.Errorf("interface %s is a %s: want a veth whose other end is in %s", side.link, l.Type(), space)
 		}
 		if attrs.MasterIndex != 0 {
@@ -206,7 +192,7 @@ func (s *Switch) attachFunction(fn *function, space *netns.Space) error {
 	}
 	if before != fn.qdiscs() {
 		fn.written = fn.qdiscs()
-		return s.store.write(file("function", fn.F.Name), fn)
+		return s.store.Write(record.File("function", fn.F.Name), fn)
 	}
 	return nil
 }
@@ -224,7 +210,7 @@ func (s *Switch) writeIntent(fn *function, fresh bool) error {
 		}
 	}
 	fn.written = intent.qdiscs()
-	return s.store.write(file("function", fn.F.Name), &intent)
+	return s.store.Write(record.File("function", fn.F.Name), &intent)
 }
 
 // qdiscs that are ours, as the file is to tell.
@@ -249,13 +235,13 @@ func (s *Switch) attachInner(fn *function, space *netns.Space) error {
 		}
 		if nl == nil {
 			var err error
-			if nl, err = handle(space); err != nil {
+			if nl, err = hostlink.Handle(space); err != nil {
 				return err
 			}
 			defer nl.Close()
 		}
 		if fn.F.Forwarder == "" {
-			if err := at.detachCls(nl); err != nil {
+			if err := at.side().Detach(nl); err != nil {
 				return err
 			}
 			continue
@@ -274,7 +260,7 @@ func (s *Switch) attachInner(fn *function, space *netns.Space) error {
 func (s *Switch) removeFunction(name string) error {
 	fn := s.fns[name]
 	if fn == nil {
-		return s.store.remove(file("function", name))
+		return s.store.Remove(record.File("function", name))
 	}
 	s.touched = time.Now()
 	if err := s.forgetProcess(fn); err != nil {
@@ -297,7 +283,7 @@ func (s *Switch) removeFunction(name string) error {
 		}
 	}
 	delete(s.fns, name)
-	return s.store.remove(file("function", name))
+	return s.store.Remove(record.File("function", name))
 }
 
 // releasePort takes the program off the switch's side of a function's port.
@@ -316,12 +302,12 @@ func (s *Switch) releasePort(p *port) error {
 		return fmt.Errorf("interface %s: %w", p.Link, err)
 	}
 	for _, at := range s.outer(p) {
-		if err := at.detachCls(s.nl); err != nil {
+		if err := at.side().Detach(s.nl); err != nil {
 			return err
 		}
 	}
 	if !p.WasUp {
-		if err := s.nl.LinkSetDown(l); err != nil && !gone(err) {
+		if err := s.nl.LinkSetDown(l); err != nil && !hostlink.Gone(err) {
 			return fmt.Errorf("set %s down: %w", p.Link, err)
 		}
 	}
@@ -346,14 +332,14 @@ func (s *Switch) releaseInner(fn *function) error {
 		return err
 	}
 	defer space.Close()
-	nl, err := handle(space)
+	nl, err := hostlink.Handle(space)
 	if err != nil {
 		return err
 	}
 	defer nl.Close()
 	for _, p := range fn.Ports {
 		at := s.inner(p)
-		if err := at.detachCls(nl); err != nil {
+		if err := at.side().Detach(nl); err != nil {
 			return err
 		}
 	}

@@ -39,6 +39,10 @@ func (s *Switch) portValue(p *port) bpf.SteerPort {
 	v := bpf.SteerPort{Ifindex: p.Index, Kind: p.kind()}
 	if p.kind() == portEndpoint {
 		v.Peer = p.E.Peer
+		if p.E.Fabric {
+			v.Flags |= portFabric
+			return v
+		}
 		if p.Veth && p.E.Peer != [6]byte{} {
 			v.Flags |= portPeer
 		}
@@ -89,7 +93,7 @@ func (s *Switch) targets() map[uint16]bool {
 	add := func(a *action) {
 		used[a.Target] = true
 		for _, c := range a.Clone[:a.Clones] {
-			used[c] = true
+			used[c.Port] = true
 		}
 	}
 	for _, t := range s.image.tuples {
@@ -151,7 +155,7 @@ func (s *Switch) delist(p *port) error {
 	}
 	if _, had := s.state.Ports[p.Name]; had {
 		delete(s.state.Ports, p.Name)
-		if err := s.store.write("switch.json", &s.state); err != nil {
+		if err := s.store.Write("switch.json", &s.state); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/datapath/internal/hostlink"
 	"weir.dev/weir/netns"
 )
 
@@ -37,17 +38,28 @@ func (p *promoter) stop() {
 }
 
 func (s *Switch) promoteAll(ctx context.Context) {
-	t := time.NewTicker(quietTime / 2)
+	t := time.NewTimer(0)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-s.wake: // a port was made
 		case <-t.C:
 		}
 		for ctx.Err() == nil && s.promoteNext(false) {
 		}
+		if s.promotes() { // it is not quiet yet
+			t.Reset(quietTime / 2)
+		}
 	}
+}
+
+// promotes reports whether ports are waiting for their tcx links.
+func (s *Switch) promotes() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.closed && len(s.todo) > 0
 }
 
 // Settle replaces all tc filters by tcx links now, for those who are about to measure.
@@ -94,7 +106,7 @@ func (s *Switch) promotePort(p *port) error {
 			err = s.home.Do(at.attachTCX)
 		}
 		if err == nil {
-			err = at.dropFilter(s.nl) // the qdisc stays: removing it would drop frames
+			err = at.side().Drop(s.nl) // the qdisc stays: removing it would drop frames
 		}
 		if err != nil {
 			return err
@@ -107,7 +119,7 @@ func (s *Switch) promotePort(p *port) error {
 			return err
 		}
 		defer space.Close()
-		nl, err := handle(space)
+		nl, err := hostlink.Handle(space)
 		if err != nil {
 			return err
 		}
@@ -118,7 +130,7 @@ func (s *Switch) promotePort(p *port) error {
 			err = space.Do(at.attachTCX)
 		}
 		if err == nil {
-			err = at.dropFilter(nl)
+			err = at.side().Drop(nl)
 		}
 		if err != nil {
 			return err

@@ -13,9 +13,11 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/netns"
 )
@@ -78,25 +80,25 @@ func (s *Switch) loadRecords() error {
 		s.lastSlot = max(s.lastSlot, p.Slot)
 		return nil
 	}
-	files, err := s.store.list("endpoint")
+	files, err := s.store.List("endpoint")
 	if err != nil {
 		return err
 	}
 	for _, f := range files {
 		p := &port{}
-		if _, err := s.store.read(f, p); err != nil {
+		if _, err := s.store.Read(f, p); err != nil {
 			return err
 		}
 		if err := know(p); err != nil {
 			return err
 		}
 	}
-	if files, err = s.store.list("function"); err != nil {
+	if files, err = s.store.List("function"); err != nil {
 		return err
 	}
 	for _, f := range files {
 		fn := &function{}
-		if _, err := s.store.read(f, fn); err != nil {
+		if _, err := s.store.Read(f, fn); err != nil {
 			return err
 		}
 		fn.written = fn.qdiscs()
@@ -183,7 +185,7 @@ func (s *Switch) checkIndex() error {
 
 func (s *Switch) loadRules(version uint32) error {
 	r := newRuleSet()
-	found, err := s.store.read(rulesFile(version), &r)
+	found, err := s.store.Read(record.Rules(version), &r)
 	if err != nil {
 		return err
 	}
@@ -207,7 +209,7 @@ func (s *Switch) fill() error {
 	s.version = 1
 	for _, v := range []uint32{0, 1} {
 		var r ruleSet
-		if found, err := s.store.read(rulesFile(v), &r); err != nil {
+		if found, err := s.store.Read(record.Rules(v), &r); err != nil {
 			return err
 		} else if found {
 			s.version = max(s.version, r.Version)
@@ -323,7 +325,7 @@ func (s *Switch) attachAll() error {
 			continue // the link is gone
 		}
 		if p.kind() == portEndpoint {
-			if err := s.attachOuter(p, false); err != nil {
+			if err := s.attachOuter(p, false); err != nil && !errors.Is(err, unix.ENODEV) { // the link went just now
 				return fmt.Errorf("%s: %w", p.Name, err)
 			}
 		}
@@ -360,7 +362,7 @@ func (s *Switch) attachAgain(fn *function) error {
 			}
 		}
 		if before != fn.qdiscs() {
-			return s.store.write(file("function", fn.F.Name), fn)
+			return s.store.Write(record.File("function", fn.F.Name), fn)
 		}
 		return nil
 	}
@@ -410,7 +412,7 @@ func (s *Switch) finishUpgrade() error {
 	}
 	was := s.state.Previous
 	s.state.Previous = ""
-	if err := s.store.write("switch.json", &s.state); err != nil {
+	if err := s.store.Write("switch.json", &s.state); err != nil {
 		return err
 	}
 	s.log.Info("switch tables replaced", "from", was, "to", s.state.ABI)

@@ -136,7 +136,7 @@ func (s *Switch) openTables() error {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return fmt.Errorf("raise RLIMIT_MEMLOCK: %w", err)
 	}
-	if _, err := s.store.read("switch.json", &s.state); err != nil {
+	if _, err := s.store.Read("switch.json", &s.state); err != nil {
 		return err
 	}
 	steer, exit, abi, err := s.opts.specs()
@@ -186,7 +186,7 @@ func (s *Switch) adopt(abi string) error {
 	if s.state.Rules == nil {
 		s.state.Rules, s.state.Ports = map[uint64]counter{}, map[string]portCounters{}
 	}
-	return s.store.write("switch.json", &s.state)
+	return s.store.Write("switch.json", &s.state)
 }
 
 // openMaps opens the pinned maps, or makes them all: half a set, left by a crash, lies under another name and is removed.

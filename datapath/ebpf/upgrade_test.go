@@ -193,6 +193,31 @@ func TestBPFFSLost(t *testing.T) {
 	}
 }
 
+// Someone deletes the bridge: the next look at the endpoints makes it anew.
+func TestBridgeLost(t *testing.T) {
+	h := newHost(t, Options{})
+	if err := h.Host.Do(func() error {
+		l, err := netlink.LinkByName(h.Instance.Bridge())
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(l)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range []*suite.Station{h.alice, h.bob} {
+		if p, err := h.Switch.AddEndpoint(suite.Context(t), st.E); err != nil || p != st.Port {
+			t.Fatal(p, err)
+		}
+	}
+	s := suite.StartStream(h.alice, h.bob)
+	suite.Until(t, "traffic", func() bool { return h.bob.Count() > 1200 })
+	s.Stop(t)
+	if h.hits(t)[3] == 0 {
+		t.Error("the chain was not met")
+	}
+}
+
 // Links made anew move the ports: rules that are compiled again write nothing.
 func TestFunctionMoves(t *testing.T) {
 	h := newHost(t, Options{})

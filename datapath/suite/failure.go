@@ -153,17 +153,25 @@ func testProcess(t *testing.T, open Factory) {
 	if state() != datapath.Up {
 		t.Error("down by the end of its former process")
 	}
+	unattended := r.can(Unattended)
 	r.Close() // nobody is there
 	end(third)
 	if err := w.ref.SetDown("f", true); err != nil {
 		t.Fatal(err)
 	}
-	w.exchange(alice, bob)
+	if unattended {
+		w.exchange(alice, bob)
+	}
 	r.Reopen()
 	if state() != datapath.Down {
 		t.Error("up although its process ended")
 	}
+	w.exchange(alice, bob)
 	w.check()
+	fourth := start()
+	up(fourth.Process.Pid)
+	end(fourth)
+	Until(t, "down at the end of its process", func() bool { return state() == datapath.Down })
 	up(third.Process.Pid) // no longer there
 	if state() != datapath.Down {
 		t.Error("up with a process that had ended before")

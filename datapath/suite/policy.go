@@ -62,10 +62,10 @@ func (p policy) way(add func(flow.Stage, flow.Match, flow.Action), stage flow.St
 	match, first := entry, true
 	var taps []flow.Port
 	emit := func(a flow.Action) {
-		a.Clones = append(a.Clones, taps...)
+		a.Clones = append(a.Clones, flow.Clones(taps...)...)
 		if first && p.mode == "replica" { // the original goes on
 			if a.Op == flow.Output {
-				a.Clones = append(a.Clones, a.Port)
+				a.Clones = append(a.Clones, flow.Clone{Port: a.Port})
 			}
 			a.Op, a.Port = flow.Normal, 0
 		}

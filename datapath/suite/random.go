@@ -25,6 +25,14 @@ func testRandom(t *testing.T, open Factory) {
 	}
 	tap := r.Tap("mon")
 	w := newTwins(t, r)
+	extensions := 7
+	if !r.can(SixHeaders) {
+		extensions = 6
+	}
+	plain := !r.can(DropEligible)
+	if !r.can(Instant) { // a frame to its own sender would be flooded the first time
+		w.hello()
+	}
 	rapid.Check(t, func(rt *rapid.T) {
 		w.t = t
 		var rules []flow.Rule
@@ -48,7 +56,7 @@ func testRandom(t *testing.T, open Factory) {
 			rule := flow.Rule{Cookie: uint64(1000 + i), Priority: uint16(rapid.IntRange(0, 4).Draw(rt, "priority")), Match: drawMatch(rt),
 				Action: flow.Action{Op: rapid.SampledFrom([]flow.Op{flow.Normal, flow.Drop}).Draw(rt, "op")}}
 			if rapid.Bool().Draw(rt, "clone") {
-				rule.Action.Clones = []flow.Port{tap.Ports.Tap}
+				rule.Action.Clones = flow.Clones(tap.Ports.Tap)
 			}
 			if rapid.Bool().Draw(rt, "egress") {
 				rule.Stage = flow.Egress
@@ -65,7 +73,7 @@ func testRandom(t *testing.T, open Factory) {
 			from := rapid.SampledFrom(stations).Draw(rt, "from")
 			to := rapid.SampledFrom(stations).Draw(rt, "to")
 			m := w.next()
-			w.send("a frame", from, m, drawFrame(rt, from, to, m))
+			w.send("a frame", from, m, drawFrame(rt, from, to, m, extensions, plain))
 		}
 		w.check()
 		if t.Failed() {
@@ -91,7 +99,7 @@ func drawMatch(t *rapid.T) flow.Match {
 	return m
 }
 
-func drawFrame(t *rapid.T, from, to *Station, mark []byte) []byte {
+func drawFrame(t *rapid.T, from, to *Station, mark []byte, headers int, plain bool) []byte {
 	host := map[string]byte{"alice": 1, "bob": 2, "carol": 3}
 	dst := to.MAC
 	if rapid.IntRange(0, 4).Draw(t, "broadcast") == 0 {
@@ -106,10 +114,23 @@ func drawFrame(t *rapid.T, from, to *Station, mark []byte) []byte {
 		fragment := rapid.SampledFrom([]uint16{0, 0x2000, 1}).Draw(t, "fragment")
 		return l2(dst, from.MAC, tags, flow.EtherTypeIPv4, ipv4(host[from.Name], host[to.Name], 17, 9, fragment, udp(sport, dport, mark)))
 	case 2:
-		extensions := rapid.SliceOfN(rapid.SampledFrom([]byte{0, 43, 60, 44}), 0, 7).Draw(t, "extensions")
+		extensions := rapid.SliceOfN(rapid.SampledFrom([]byte{0, 43, 60, 44}), 0, headers).Draw(t, "extensions")
 		return l2(dst, from.MAC, tags, flow.EtherTypeIPv6, ipv6(host[from.Name], host[to.Name], 17, 9, extensions, udp(sport, dport, mark)))
 	}
-	return l2(dst, from.MAC, tags, rapid.SampledFrom([]uint16{0x806, 0x1234, 0x8100, 0x86dd, 0x800}).Draw(t, "type"), mark)
+	kind := rapid.SampledFrom([]uint16{0x806, 0x1234, 0x8100, 0x86dd, 0x800}).Draw(t, "type")
+	if kind == 0x8100 && plain { // the mark is not to be a tag
+		mark = append([]byte{0, 9, 0x12, 0x35}, mark...)
+	}
+	return l2(dst, from.MAC, tags, kind, mark)
+}
+
+// hello from every station.
+func (w *twins) hello() {
+	w.t.Helper()
+	for _, st := range w.r.Stations {
+		m := w.next()
+		w.send("hello", st, m, l2(flow.MAC{255, 255, 255, 255, 255, 255}, st.MAC, nil, 0x9000, m))
+	}
 }
 
 // testLearned: one chain, several exits: the port is the one where the address was met.
@@ -118,10 +139,7 @@ func testLearned(t *testing.T, open Factory) {
 	alice, bob, carol, dave := r.Station("alice"), r.Station("bob"), r.Station("carol"), r.Station("dave")
 	fn := r.Inline(datapath.Function{Name: "f"})
 	w := newTwins(t, r)
-	for _, st := range r.Stations { // what is flooded would be learned everywhere
-		m := w.next()
-		w.send("hello", st, m, l2(flow.MAC{255, 255, 255, 255, 255, 255}, st.MAC, nil, 0x9000, m))
-	}
+	w.hello() // what is flooded would be learned everywhere
 	unicast := flow.Match{DstMACMask: flow.MAC{1}}
 	entry := func(cookie uint64, stage flow.Stage, m flow.Match, to flow.Port) flow.Rule {
 		return flow.Rule{Cookie: cookie, Priority: 10, Stage: stage, Match: m, Action: flow.Action{Op: flow.Output, Port: to}, Learn: true}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -23,6 +24,51 @@ import (
 
 // Factory opens a switch of the instance. It is called on a thread inside the namespace that is to be the switch's.
 type Factory func(i instance.Instance) (datapath.Switch, error)
+
+// Capability is something that a switch may lack: by its nature, not for want of work. A driver whose switch lacks some says which by a
+// method Lacks() []Capability on what its Factory returns, and the cases look for the next best thing. They are listed in the log.
+type Capability string
+
+const (
+	// Unattended: a process's end sets its function down while nobody drives the switch.
+	Unattended Capability = "a process's end is noticed while nobody drives the switch"
+	// Ordered: a frame that is sent after a commit does not overtake one that was sent before it.
+	Ordered Capability = "frames keep their order over commits"
+	// SixHeaders: the upper layer behind more than six extension headers of IPv6 is not known.
+	SixHeaders Capability = "at most six extension headers of IPv6 are passed"
+	// ThreeTags: a frame with two VLAN tags of the user's can carry a fabric tag, and what stands behind all three is known.
+	ThreeTags Capability = "a fabric tag over two VLAN tags"
+	// TagAndVLAN: a rule can tell apart the user's VLANs behind a fabric tag.
+	TagAndVLAN Capability = "the user's VLAN is known behind a fabric tag"
+	// DropEligible: the DEI bit of VLAN tags is kept.
+	DropEligible Capability = "the bit \"drop eligible\" of VLAN tags is kept"
+	// Instant: what is learned from a frame holds for the next one. Without it the switch has a method Converge, called where that matters.
+	Instant Capability = "what is learned holds for the very next frame"
+)
+
+type converger interface {
+	Converge(ctx context.Context) error
+}
+
+// can reports whether the switch has a capability.
+func (r *Rig) can(c Capability) bool {
+	l, ok := r.Switch.(interface{ Lacks() []Capability })
+	if !ok || !slices.Contains(l.Lacks(), c) {
+		return true
+	}
+	r.t.Logf("this switch lacks: %s", c)
+	return false
+}
+
+// converge lets what was just learned take hold.
+func (r *Rig) converge() {
+	r.t.Helper()
+	if c, ok := r.Switch.(converger); ok {
+		if err := c.Converge(Context(r.t)); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
 
 // Rig is a host in a namespace of its own, with a switch, stations behind endpoints, and functions. All of it is removed when the
 // test ends.
@@ -114,8 +160,11 @@ func (r *Rig) keepFromFilters() {
 // Reopen opens the switch, after a Close.
 func (r *Rig) Reopen() {
 	r.t.Helper()
-	err := r.Host.Do(func() (err error) {
-		r.Switch, err = r.open(r.Instance)
+	err := r.Host.Do(func() error {
+		s, err := r.open(r.Instance)
+		if err == nil { // else the former one is still good for Destroy
+			r.Switch = s
+		}
 		return err
 	})
 	if err != nil {
@@ -156,13 +205,25 @@ func (r *Rig) Path(name string) string { return filepath.Join(r.dir, "ns", name)
 // Station makes a station with an endpoint.
 func (r *Rig) Station(name string) *Station {
 	r.t.Helper()
+	return r.plugStation(r.Unplugged(name))
+}
+
+// Fabric makes a port into the fabric; the station behind it stands for all that is there.
+func (r *Rig) Fabric(name string, isolated bool) *Station {
+	r.t.Helper()
 	st := r.Unplugged(name)
+	st.E.Fabric, st.E.Isolated, st.E.Peer = true, isolated, flow.MAC{}
+	return r.plugStation(st)
+}
+
+func (r *Rig) plugStation(st *Station) *Station {
+	r.t.Helper()
 	port, err := r.Switch.AddEndpoint(Context(r.t), st.E)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	st.Port = port
-	r.Stations[name] = st
+	r.Stations[st.Name] = st
 	return st
 }
 
@@ -178,7 +239,7 @@ func (r *Rig) Unplugged(name string) *Station {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return &Station{Name: name, MAC: mac, NS: ns, E: datapath.Endpoint{Name: name, Link: pair.Host.Name, Peer: mac},
+	return &Station{Name: name, MAC: mac, NS: ns, E: datapath.Endpoint{Name: name, Link: pair.Host.Name, Peer: mac, Netns: r.Path(name)},
 		Socket: newSocket(r.t, ns, pair.Peer.Index)}
 }
 
@@ -278,6 +339,10 @@ func (r *Rig) Reference(rules []flow.Rule) *flow.Switch {
 		}
 	}
 	for _, st := range r.Stations {
+		if st.E.Fabric {
+			check(s.AddFabric(st.Port, st.Name, st.E.Isolated))
+			continue
+		}
 		check(s.AddEndpoint(st.Port, st.Name))
 	}
 	ports, _, err := r.Switch.Status(Context(r.t))
@@ -300,9 +365,12 @@ func (r *Rig) Reference(rules []flow.Rule) *flow.Switch {
 	return s
 }
 
+// patience is how long anything may take, also on a machine that is busy with other things.
+const patience = 20 * time.Second
+
 // Context of a test's call: nothing here may take longer.
 func Context(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -312,12 +380,12 @@ func Until(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(200 * time.Microsecond)
 	defer tick.Stop()
-	deadline := time.After(3 * time.Second)
+	deadline := time.After(patience)
 	for !done() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("not within 3 s: %s", what)
+			t.Fatalf("not within %s: %s", patience, what)
 		}
 	}
 }

@@ -17,8 +17,11 @@ func Run(t *testing.T, open Factory) {
 		{"own words stay inside", testOwnWords},
 		{"commits under traffic", testCommitTraffic},
 		{"restart", testRestart},
+		{"held endpoints", testHeld},
 		{"destroy", testDestroy},
 		{"refusals", testRefusals},
+		{"the fabric's tag and isolated ports", testFabric},
+		{"a stream with the fabric's tag", testFabricStream},
 		{"random rules and frames", testRandom},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, open) })

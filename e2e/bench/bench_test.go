@@ -34,6 +34,9 @@ func TestPeerAndGeneratorCarryTraffic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if bits, err := r.Iperf(ctx, p.src(), p.dst(), "10.8.0.2", 5201, 1, "-C", "reno"); err != nil || bits <= 0 { // reno: always there, nobody's default
+		t.Errorf("one TCP stream: %v bits/s, %v", bits, err)
+	}
 	b := &bench{ctx: ctx}
 	g, stop, err := inject(b, r, p.hub, "bsrc", p.src(), p.dst(), "10.8.0.1", "10.8.0.2", 9)
 	if err != nil {

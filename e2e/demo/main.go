@@ -110,7 +110,7 @@ func (d *demo) finish(format string, begin time.Time) {
 		fmt.Println(string(b))
 		return
 	}
-	fmt.Printf("\n%.0f seconds in all\ndemo: ok\n", d.report.Total)
+	fmt.Printf("\n%.0f seconds in all. `KEEP=1 make demo` leaves it running; docs/deploy-a-chain.md goes on from here.\ndemo: ok\n", d.report.Total)
 }
 
 func (d *demo) title(format string, args ...any) {

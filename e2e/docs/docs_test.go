@@ -40,7 +40,7 @@ func pages(t *testing.T) []Page {
 }
 
 // The blocks of these pages are executed. docs/cli.md is a reference whose examples stand for themselves.
-var executed = []string{"deploy-a-chain.md", "write-an-nf.md", "operate.md", "api.md"}
+var executed = []string{"deploy-a-chain.md", "write-an-nf.md", "operate.md", "several-hosts.md", "api.md", "fabric.md", "run-a-study.md"}
 
 func TestCommandsOfThePagesDoWhatThePagesSay(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -72,6 +72,7 @@ end() {
 	code=$?
 	trap - EXIT
 	[ $code = 0 ] || { echo "exit code $code"; weir status; tail -n 20 "/var/lib/weir/$WEIR_NAME/weir.log"; } || true
+	for t in /run/weir-testbed/*/; do [ ! -d "$t" ] || weir testbed down "$(basename "$t")" || code=72; done
 	for n in $(ip netns list | cut -d' ' -f1); do ip netns pids "$n" | xargs -r kill -9; done
 	weir down || code=70
 	[ ! -e "/var/lib/weir/$WEIR_NAME" ] || { echo "left: $(ls -A "/var/lib/weir/$WEIR_NAME")"; code=71; }
@@ -113,7 +114,7 @@ func run(t *testing.T, script string) string {
 
 	own := strings.NewReplacer("/run/weir/0/", "/run/weir/"+name+"/", "/var/lib/weir/0/", "/var/lib/weir/"+name+"/")
 
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
 	defer cancel()
 	out, err := os.Create(filepath.Join(t.TempDir(), "output")) // no pipe: the shell takes everything down even if we are killed
 	if err != nil {

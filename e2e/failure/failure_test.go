@@ -54,6 +54,8 @@ func events(ctx context.Context, t *testing.T, r *rig.Rig, reason, object string
 	return out
 }
 
+const rate = 2000 // datagrams a second
+
 func run(t *testing.T, image, onFail string) rig.Outcome {
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, r.Endpoints()+`
@@ -65,7 +67,7 @@ chains:
 policies:
   p: {from: alice, to: bob, match: [udp, icmp], chain: c}
 `)
-	s, err := rig.NewStream(r.Alice(), r.Bob(), rig.BobAddr, 9000, 2000)
+	s, err := rig.NewStream(r.Alice(), r.Bob(), rig.BobAddr, 9000, rate)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +95,8 @@ policies:
 func TestBypassGoesOn(t *testing.T) {
 	for _, image := range []string{"wire", "firewall, config: {allow: [udp]}"} {
 		t.Run(image[:4], func(t *testing.T) {
-			if o := run(t, image, "bypass"); o.LongestGap > 100*time.Millisecond || o.Duplicated > 0 {
+			// By what is lost, not by the longest gap: that has in it how long this test waited for a processor.
+			if o := run(t, image, "bypass"); o.Lost > rate/10 || o.Duplicated > 0 {
 				t.Errorf("%+v: want traffic to go on within 100 ms, nothing twice", o)
 			}
 		})

@@ -4,6 +4,7 @@ package rig
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,7 +30,10 @@ type Rig struct {
 	Root   string // its state directory
 	Bin    string
 	Images string
-	Args   []string // further arguments of `weir up`
+	Verb   string   // instead of "up": "manager"
+	Args   []string // further arguments of it
+	// Realtime gives iperf3 real-time priority: what else the machine does counts less.
+	Realtime bool
 
 	daemon *exec.Cmd
 	done   chan struct{} // closed when the daemon has ended
@@ -151,7 +156,7 @@ func (r *Rig) Up(ctx context.Context) error {
 		}
 		r.log = f
 	}
-	c := r.Command(context.Background(), "", append([]string{r.Bin, "up"}, r.Args...)...)
+	c := r.Command(context.Background(), "", append([]string{r.Bin, cmp.Or(r.Verb, "up")}, r.Args...)...)
 	c.Env = r.Env()
 	c.Stdout, c.Stderr = r.log, r.log
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -287,9 +292,19 @@ func (r *Rig) Discard() error {
 	return errors.Join(append(errs, os.RemoveAll(r.Root))...)
 }
 
-// Iperf is one TCP stream from one station to another for some seconds, in bits per second at the receiver.
-func (r *Rig) Iperf(ctx context.Context, from, to, addr string, port, seconds int) (float64, error) {
-	server, err := r.Start(to, "iperf3", "-s", "-1", "-p", strconv.Itoa(port))
+// streamGrace is how much longer than its time a stream may take, on a busy machine.
+const streamGrace = time.Minute
+
+// Iperf is one TCP stream from one station to another for some seconds, in bits per second at the receiver; more are further arguments
+// of the sender. Without "-C NAME" among them the congestion control is the machine's own.
+func (r *Rig) Iperf(ctx context.Context, from, to, addr string, port, seconds int, more ...string) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+streamGrace)
+	defer cancel()
+	var first []string
+	if r.Realtime {
+		first = []string{"chrt", "-r", "1"} // not -f: both ends may share a CPU
+	}
+	server, err := r.Start(to, append(slices.Clone(first), "iperf3", "-s", "-1", "-p", strconv.Itoa(port))...)
 	if err != nil {
 		return 0, err
 	}
@@ -297,7 +312,8 @@ func (r *Rig) Iperf(ctx context.Context, from, to, addr string, port, seconds in
 	if err := r.Listening(ctx, to, port); err != nil {
 		return 0, err
 	}
-	out, err := r.Run(ctx, from, "iperf3", "-c", addr, "-p", strconv.Itoa(port), "-t", strconv.Itoa(seconds), "-J")
+	argv := append(first, "iperf3", "-c", addr, "-p", strconv.Itoa(port), "-t", strconv.Itoa(seconds), "-J")
+	out, err := r.Run(ctx, from, append(argv, more...)...)
 	if err != nil {
 		return 0, err
 	}
@@ -306,10 +322,14 @@ func (r *Rig) Iperf(ctx context.Context, from, to, addr string, port, seconds in
 			Sum struct {
 				Bits float64 `json:"bits_per_second"`
 			} `json:"sum_received"`
+			Congestion string `json:"sender_tcp_congestion"`
 		} `json:"end"`
 	}
 	if err := json.Unmarshal([]byte(out), &j); err != nil {
 		return 0, fmt.Errorf("iperf3's output: %w", err)
+	}
+	if at := slices.Index(more, "-C"); at >= 0 && at+1 < len(more) && j.End.Congestion != more[at+1] {
+		return 0, fmt.Errorf("iperf3 used congestion control %q: want %s", j.End.Congestion, more[at+1])
 	}
 	return j.End.Sum.Bits, nil
 }

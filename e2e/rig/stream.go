@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/netns"
 )
@@ -56,13 +59,31 @@ func NewStream(from, to, addr string, port, pps int) (*Stream, error) {
 	if s.tx, err = listen(from, "0.0.0.0:0"); err != nil {
 		return nil, errors.Join(err, s.rx.Close())
 	}
-	if err := s.rx.(*net.UDPConn).SetReadBuffer(8 << 20); err != nil {
+	if err := widen(s.rx.(*net.UDPConn)); err != nil {
 		return nil, errors.Join(err, s.rx.Close(), s.tx.Close())
 	}
 	s.to = s.rx.LocalAddr()
 	s.wg.Go(s.send)
 	s.wg.Go(s.receive)
 	return s, nil
+}
+
+// receiveBuffer holds what comes while this process waits for a processor: some 20,000 datagrams.
+const receiveBuffer = 8 << 20
+
+// widen goes beyond net.core.rmem_max, which SetReadBuffer cannot: some 200 datagrams.
+func widen(c *net.UDPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var refused error
+	if err := raw.Control(func(fd uintptr) {
+		refused = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer))
+	}); err != nil {
+		return err
+	}
+	return refused
 }
 
 func (s *Stream) send() {
@@ -148,6 +169,17 @@ func (s *Stream) Sent() int {
 	return s.sent
 }
 
+// LostOf is how many of datagrams [first, last), by the order of sending, did not arrive. To be called after Stop.
+func (s *Stream) LostOf(first, last int) int {
+	n := 0
+	for i := first; i < min(last, s.sent); i++ {
+		if i >= len(s.seen) || s.seen[i] == 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // Await waits until at least n more datagrams were sent than at the call.
 func (s *Stream) Await(ctx context.Context, n int) error {
 	goal := s.Sent() + n
@@ -161,14 +193,22 @@ func (s *Stream) Await(ctx context.Context, n int) error {
 	return nil
 }
 
+// patience with what is on its way: more while the last datagram has not arrived, for a switch in user space may wait for a processor.
+func (s *Stream) patience() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.highest >= 0 && s.highest < s.sent-1 {
+		return 2 * time.Second
+	}
+	return 200 * time.Millisecond
+}
+
 // Stop ends the stream, lets what is on its way arrive, and counts.
 func (s *Stream) Stop() (Outcome, error) {
 	close(s.stop)
-	for quiet := time.Now(); time.Since(quiet) < 200*time.Millisecond; {
-		before := s.Received()
-		time.Sleep(20 * time.Millisecond)
-		if s.Received() != before {
-			quiet = time.Now()
+	for last, news := s.Received(), time.Now(); time.Since(news) < s.patience(); time.Sleep(20 * time.Millisecond) {
+		if now := s.Received(); now != last {
+			last, news = now, time.Now()
 		}
 	}
 	err := errors.Join(s.tx.Close(), s.rx.Close())

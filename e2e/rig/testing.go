@@ -36,7 +36,7 @@ func ForTest(t *testing.T, o Options) (*Rig, context.Context) {
 // Bare is ForTest without starting the daemon.
 func Bare(t *testing.T, o Options) (*Rig, context.Context) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	t.Cleanup(cancel)
 	r, err := New(o)
 	if err != nil {

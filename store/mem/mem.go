@@ -23,7 +23,14 @@ type Store struct {
 	items     map[string]store.Item
 	log       []store.Batch // revisions compacted+1 ... revision
 	watchers  map[*watcher]struct{}
+	leaders   map[string]*leader
 	closed    bool
+}
+
+// leader is who leads under a name.
+type leader struct {
+	revision int64
+	lost     chan struct{}
 }
 
 type watcher struct {
@@ -34,7 +41,7 @@ type watcher struct {
 
 // New makes an empty store. As etcd's, its revision begins at 1.
 func New() *Store {
-	return &Store{revision: 1, compacted: 1, items: map[string]store.Item{}, watchers: map[*watcher]struct{}{}}
+	return &Store{revision: 1, compacted: 1, items: map[string]store.Item{}, watchers: map[*watcher]struct{}{}, leaders: map[string]*leader{}}
 }
 
 // Get implements store.Store.
@@ -193,6 +200,65 @@ func (s *Store) Watch(ctx context.Context, prefix string, after int64) (store.Wa
 	}}, nil
 }
 
+// Lead implements store.Store.
+func (s *Store) Lead(ctx context.Context, name, holder string) (store.Lease, error) {
+	for {
+		s.mu.Lock()
+		if err := s.ready(ctx); err != nil {
+			s.mu.Unlock()
+			return store.Lease{}, err
+		}
+		old := s.leaders[name]
+		if old == nil {
+			defer s.mu.Unlock()
+			return s.lead(name, holder), nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-old.lost:
+		case <-ctx.Done():
+			return store.Lease{}, fmt.Errorf("lead %s: %w", name, ctx.Err())
+		}
+	}
+}
+
+func (s *Store) lead(name, holder string) store.Lease {
+	key := "lease/" + name
+	s.commit(store.Batch{Revision: s.revision + 1, Events: []store.Event{{Key: key, Value: []byte(holder)}}})
+	l := &leader{revision: s.revision, lost: make(chan struct{})}
+	s.leaders[name] = l
+	return store.Lease{
+		Lost: l.lost, Fence: store.Cond{Key: key, Revision: l.revision},
+		Resign: func(context.Context) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.depose(name, l)
+			return nil
+		},
+	}
+}
+
+// depose ends a leadership that has not ended yet.
+func (s *Store) depose(name string, l *leader) {
+	if s.leaders[name] != l {
+		return
+	}
+	delete(s.leaders, name)
+	if i, ok := s.items["lease/"+name]; ok {
+		s.commit(store.Batch{Revision: s.revision + 1, Events: []store.Event{{Key: i.Key, Last: i.Value}}})
+	}
+	close(l.lost)
+}
+
+// Depose ends whoever leads under a name, as a lease does that could not be renewed.
+func (s *Store) Depose(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.leaders[name]; l != nil {
+		s.depose(name, l)
+	}
+}
+
 // Compact implements store.Store.
 func (s *Store) Compact(ctx context.Context, revision int64) error {
 	s.mu.Lock()
@@ -216,6 +282,9 @@ func (s *Store) forget(revision int64) {
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for name, l := range s.leaders {
+		s.depose(name, l)
+	}
 	s.closed = true
 	for w := range s.watchers {
 		s.end(w, store.ErrStopped)

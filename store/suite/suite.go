@@ -36,6 +36,9 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		"a watch ends with its context":                    watchEnds,
 		"a watcher that never reads ends":                  lagging,
 		"a closed store refuses":                           closed,
+		"one leads and the next waits for its end":         leads,
+		"who led cannot write through its fence":           fences,
+		"a campaign ends with its context":                 campaignEnds,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t)

@@ -1,0 +1,210 @@
+package api
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// KindSwitch and KindAssignment are written by the router only.
+const (
+	KindSwitch     Kind = "switch"
+	KindAssignment Kind = "assignment"
+)
+
+// Switch is an OpenFlow switch of the fabric that has spoken to the router, by its name ("s1") or "of-" and its datapath id.
+type Switch struct {
+	Meta
+	Status SwitchStatus `json:"status"`
+}
+
+// SwitchStatus is what the router found.
+type SwitchStatus struct {
+	State      string        `json:"state,omitempty"` // connected, lost, refused (see Message)
+	Message    string        `json:"message,omitempty"`
+	DatapathID string        `json:"datapath_id,omitempty"` // 16 hexadecimal digits
+	Address    string        `json:"address,omitempty"`     // of its connection
+	Version    string        `json:"version,omitempty"`     // "OpenFlow 1.3"
+	Product    string        `json:"product,omitempty"`     // as it describes itself
+	Bundles    bool          `json:"bundles,omitempty"`     // several changes in one atomic step
+	Since      time.Time     `json:"since,omitzero"`
+	Rules      int           `json:"rules"` // of Weir, installed and confirmed
+	Ports      []SwitchPort  `json:"ports,omitempty"`
+	Tables     []SwitchTable `json:"tables,omitempty"`
+}
+
+// SwitchPort is a port of a fabric switch and what stands behind it.
+type SwitchPort struct {
+	Number   uint32   `json:"number"`
+	Name     string   `json:"name"`
+	State    string   `json:"state"`              // up, down
+	Kind     string   `json:"kind"`               // edge (users' stations), link (another switch), host (a machine with an agent)
+	Peer     string   `json:"peer,omitempty"`     // "s2:3", "h1:eth0"
+	Stations []string `json:"stations,omitempty"` // "06:57:..:01 10.0.0.1", seen at an edge port
+}
+
+// SwitchTable is one flow table: Rules are Weir's, Size is what the switch says it holds (0 unknown). Where that is less than default
+// forwarding needs, Needs is how many entries that is, and LeftOut of how many stations it lacks: frames to them are flooded.
+type SwitchTable struct {
+	ID      uint8  `json:"id"`
+	Name    string `json:"name,omitempty"`
+	Rules   int    `json:"rules"`
+	Size    uint32 `json:"size,omitempty"`
+	Needs   int    `json:"needs,omitempty"`
+	LeftOut int    `json:"left_out,omitempty"`
+}
+
+// SwitchRule is one entry as read back from a switch, in the notation of ovs-ofctl.
+type SwitchRule struct {
+	Table    uint8   `json:"table"`
+	Priority uint16  `json:"priority"`
+	Cookie   string  `json:"cookie"` // hexadecimal
+	Match    string  `json:"match"`
+	Actions  string  `json:"actions"`
+	Hits     Counter `json:"hits"`
+	Policy   string  `json:"policy,omitempty"` // "" is default forwarding
+	Note     string  `json:"note,omitempty"`
+}
+
+// SwitchRules is the answer of GET /v1/switches/NAME/rules: read live from the switch, not stored.
+type SwitchRules struct {
+	Switch  string        `json:"switch"`
+	Message string        `json:"message,omitempty"` // which table is too small for default forwarding
+	Tables  []SwitchTable `json:"tables"`
+	Rules   []SwitchRule  `json:"rules"`
+}
+
+// Assignment is what the router wants of one host's switch beyond the policies that are local to the host; it bears the host's name. Its
+// generation grows with each change; the agent installs a whole generation in one commit.
+type Assignment struct {
+	Meta
+	Spec   AssignmentSpec   `json:"spec"`
+	Status AssignmentStatus `json:"status"`
+}
+
+// AssignmentSpec: rules name ports, since only the host knows its numbers: "endpoint/alice", "function/fw/in", "uplink/eth1" (the link
+// into the fabric), "tunnel/h2" (to another host).
+type AssignmentSpec struct {
+	Rules    []HostRule `json:"rules,omitempty"`
+	Tunnels  []Tunnel   `json:"tunnels,omitempty"`
+	Policies []string   `json:"policies,omitempty"` // that the host must not steer by itself, since they cross hosts
+}
+
+// AssignmentStatus is the agent's answer. A rule whose port is not there yet is missing, all others are installed.
+type AssignmentStatus struct {
+	ObservedGeneration int64    `json:"observed_generation,omitempty"`
+	State              string   `json:"state,omitempty"`   // installed, partial, error
+	Missing            []string `json:"missing,omitempty"` // cookies of rules whose ports are not there
+	Message            string   `json:"message,omitempty"`
+}
+
+// Tunnel is a VXLAN tunnel to another host (RFC 7348).
+type Tunnel struct {
+	Host   string `json:"host"`
+	Remote string `json:"remote"` // the other host's underlay address
+	VNI    uint32 `json:"vni"`
+	Port   uint16 `json:"port"` // UDP
+}
+
+// HostRule is a flow.Rule with named ports.
+type HostRule struct {
+	Cookie   string     `json:"cookie"` // 16 hexadecimal digits
+	Priority uint16     `json:"priority"`
+	Stage    string     `json:"stage"` // ingress, egress
+	Match    HostMatch  `json:"match"`
+	Action   HostAction `json:"action"`
+	Policy   string     `json:"policy,omitempty"`
+	Note     string     `json:"note,omitempty"`
+}
+
+// HostMatch is a flow.Match with named ports; an empty field matches anything.
+type HostMatch struct {
+	InPort    string `json:"in_port,omitempty"`
+	OutPort   string `json:"out_port,omitempty"`
+	Tag       uint16 `json:"tag,omitempty"`     // the fabric tag; 0: frames without one
+	SrcMAC    string `json:"src_mac,omitempty"` // "MAC" or "MAC/MASK"
+	DstMAC    string `json:"dst_mac,omitempty"`
+	VLAN      uint16 `json:"vlan,omitempty"`
+	EtherType uint16 `json:"ethertype,omitempty"`
+	Src       string `json:"src,omitempty"` // CIDR
+	Dst       string `json:"dst,omitempty"`
+	Proto     uint8  `json:"proto,omitempty"`
+	SrcPorts  string `json:"src_ports,omitempty"` // "80" or "80-90"
+	DstPorts  string `json:"dst_ports,omitempty"`
+}
+
+// HostAction is a flow.Action with named ports.
+type HostAction struct {
+	Clones []HostClone `json:"clones,omitempty"`
+	Op     string      `json:"op"` // normal, drop, output, resume
+	Port   string      `json:"port,omitempty"`
+	Pop    bool        `json:"pop,omitempty"`  // takes the fabric tag off first
+	Push   uint16      `json:"push,omitempty"` // then puts this one on; for output only
+}
+
+// HostClone is a flow.Clone with a named port. Its text is the port, "function/mon/tap", and the fabric tag that the copy gets, if any:
+// "uplink/eth1 push:3600".
+type HostClone struct {
+	Port string
+	Push uint16
+}
+
+const pushes = " push:"
+
+func (c HostClone) String() string {
+	if c.Push == 0 {
+		return c.Port
+	}
+	return c.Port + pushes + strconv.Itoa(int(c.Push))
+}
+
+func (c HostClone) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+func (c *HostClone) UnmarshalText(b []byte) error {
+	port, tag, tagged := strings.Cut(string(b), pushes)
+	*c = HostClone{Port: port}
+	if !tagged {
+		return nil
+	}
+	n, err := strconv.ParseUint(tag, 10, 16)
+	if err != nil || n == 0 {
+		return fmt.Errorf("clone %q: want a port, or such as %q", b, "uplink/eth1"+pushes+"3600")
+	}
+	c.Push = uint16(n)
+	return nil
+}
+
+// Placement is the manager's decision about where a function runs; it changes when the host is lost.
+type Placement struct {
+	Host   string    `json:"host"`
+	Reason string    `json:"reason,omitempty"` // "most-available: 3.6 of 4 cores free", "pinned by spec.host", "h1 is lost"
+	Since  time.Time `json:"since,omitzero"`
+}
+
+// Uplink is a host's interface into the fabric.
+type Uplink struct {
+	Interface string `json:"interface"`
+	MAC       string `json:"mac"`
+	State     string `json:"state"` // up, down
+}
+
+// AgentConfig is the answer of GET /v1/agent/config, for agents only: what all hosts of one Weir have in common.
+type AgentConfig struct {
+	Time     time.Time `json:"time"`     // the manager's clock
+	Underlay string    `json:"underlay"` // none, vxlan
+	LLDPKey  []byte    `json:"lldp_key"` // signs link discovery frames, so that no station can forge a link
+	TagFirst uint16    `json:"tag_first"`
+	TagLast  uint16    `json:"tag_last"`
+}
+
+// FabricReport is the body of POST /v1/fabric: the router's news, in one transaction. A switch or assignment that is absent stays as it
+// is; Gone are switches that nobody needs to know any more.
+type FabricReport struct {
+	Switches    map[string]SwitchStatus   `json:"switches,omitempty"`
+	Gone        []string                  `json:"gone,omitempty"`
+	Assignments map[string]AssignmentSpec `json:"assignments,omitempty"`
+	Policies    map[string]PolicyStatus   `json:"policies,omitempty"`  // of policies that cross hosts or the fabric
+	Endpoints   map[string]EndpointStatus `json:"endpoints,omitempty"` // of endpoints that are not at a host
+	Events      []Event                   `json:"events,omitempty"`
+}

@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"weir.dev/weir/api"
+)
+
+// daemonFlags makes a command one that runs a daemon, in the foreground or not. run checks its own flags and runs it; there tells
+// whether the program has such a daemon.
+func (a *app) daemonFlags(cmd *cobra.Command, o *DaemonOptions, run func(*cobra.Command) error, there func() bool) {
+	var detach bool
+	var timeout time.Duration
+	f := cmd.Flags()
+	f.BoolVarP(&detach, "detach", "d", false, "run in the background; return when it is ready")
+	f.DurationVar(&timeout, "timeout", waitDefault, "with --detach: how long to wait until it is ready; 0 is for ever")
+	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var err error
+		if o.Instance, err = a.instance(); err != nil {
+			return err
+		}
+		if !slices.Contains([]string{"debug", "info", "warn", "error"}, o.LogLevel) {
+			return usage("--log-level %q: want debug, info, warn or error", o.LogLevel)
+		}
+		if !slices.Contains([]string{"text", "json"}, o.LogFormat) {
+			return usage("--log-format %q: want text or json", o.LogFormat)
+		}
+		if err := o.Host.check(cmd.Flags()); err != nil {
+			return err
+		}
+		if t := cmd.Flags().Lookup("token-file"); detach && t.Value.String() == "-" {
+			return usage("--token-file -: a daemon in the background has no standard input: give a file")
+		}
+		if detach {
+			return a.detach(cmd, o.Instance, timeout)
+		}
+		if !there() {
+			return missingHook("a daemon")
+		}
+		o.Stderr = a.Stderr
+		o.Ready = readiness()
+		err = run(cmd)
+		var ended signalError
+		if errors.As(err, &ended) || errors.Is(err, context.Canceled) { // it was asked to end
+			return nil
+		}
+		return err
+	}
+}
+
+// managerFlags are those of `weir up` and `weir manager`.
+func managerFlags(f *pflag.FlagSet, o *UpOptions) {
+	f.StringVar(&o.Listen, "listen", listenDefault, "loopback address of the API, or none")
+	f.StringArrayVar(&o.Etcd, "etcd", nil, "address of an external etcd instead of the embedded one; may be repeated")
+	f.StringVar(&o.EtcdCA, "etcd-ca", "", "PEM file of the authority of an external etcd's https certificate; default the machine's")
+	f.StringVar(&o.EtcdCert, "etcd-cert", "", "PEM file of this manager's certificate for an external etcd")
+	f.StringVar(&o.EtcdKey, "etcd-key", "", "PEM file of that certificate's key")
+	f.StringVar(&o.SecretKey, "secret-key", "", "file, mode 0600, with at least 32 random characters by which secrets in the state are encrypted; the same for all managers of a state")
+	f.StringVar(&o.Agents, "agents", "", "address (ADDRESS:PORT) where agents of other hosts join and connect, with TLS; default: none can")
+	f.DurationVar(&o.CertificateLife, "certificate-life", certificateLife, "how long agents' certificates are valid; they are renewed at two thirds of it")
+	f.StringVar(&o.Underlay, "underlay", "none", "how packets get from host to host where there is no OpenFlow fabric: none or vxlan")
+	f.StringVar(&o.OpenFlow, "openflow", "", "address (ADDRESS:PORT) where switches of an OpenFlow fabric connect; default: none can")
+	f.BoolVar(&o.DefaultForwarding, "default-forwarding", true, "forward in the OpenFlow fabric also what no policy selects; off where something else does")
+	f.StringVar(&o.Placement, "placement", "most-available", "how a host is chosen for a function: most-available, pack, spread or nearest")
+}
+
+// hostFlags are those of `weir up` and `weir agent`.
+func hostFlags(f *pflag.FlagSet, o *DaemonOptions, name string) {
+	usage := "name of this machine among the hosts"
+	if name == "" {
+		usage += " (default the machine's own)"
+	}
+	f.StringVar(&o.Host.Name, "host", name, usage)
+	f.StringVar(&o.Host.Switch, "switch", "ebpf", "what forwards on this host: ebpf or ovs (Open vSwitch)")
+	f.StringVar(&o.Host.Uplink, "uplink", "", "interface into the OpenFlow fabric, for example eth1")
+	f.String("underlay-address", "", "address of this host to which other hosts tunnel, with --underlay vxlan at the manager")
+	f.StringVar(&o.Runtime, "runtime", "runc", "OCI runtime: a program's name or path (runc, crun, runsc, kata-runtime)")
+	imagesFlag(f, &o.ImagesDir)
+}
+
+// Bounds of flags.
+const (
+	certificateLife    = 30 * 24 * time.Hour
+	minCertificateLife = 3 * time.Second
+	maxCertificateLife = 365 * 24 * time.Hour
+	maxInterfaceName   = 15
+)
+
+// check refuses what cannot be a host's.
+func (h *HostOptions) check(f *pflag.FlagSet) error {
+	if f.Lookup("host") == nil {
+		return nil
+	}
+	if h.Name != "" && api.CheckName(h.Name) != nil {
+		return usage("--host: %w", api.CheckName(h.Name))
+	}
+	if !slices.Contains([]string{"ebpf", "ovs"}, h.Switch) {
+		return usage("--switch %q: want ebpf or ovs", h.Switch)
+	}
+	if len(h.Uplink) > maxInterfaceName || strings.ContainsAny(h.Uplink, "/ :") {
+		return usage("--uplink %q: want the name of an interface, for example eth1", h.Uplink)
+	}
+	text := f.Lookup("underlay-address").Value.String()
+	if text == "" {
+		return nil
+	}
+	ip, err := netip.ParseAddr(text)
+	if err != nil || ip.IsUnspecified() || ip.IsMulticast() || ip.Zone() != "" {
+		return usage("--underlay-address %q: want an address of this host, for example 10.0.0.1", text)
+	}
+	h.UnderlayAddress = ip.Unmap()
+	return nil
+}
+
+// check refuses what cannot be a manager's.
+func (o *UpOptions) check(placements []string) error {
+	if o.Listen == "none" {
+		o.Listen = ""
+	}
+	if err := o.checkEtcd(); err != nil {
+		return err
+	}
+	for flag, address := range map[string]string{"agents": o.Agents, "openflow": o.OpenFlow} {
+		if err := checkAddress(flag, address); err != nil {
+			return err
+		}
+	}
+	if o.CertificateLife < minCertificateLife || o.CertificateLife > maxCertificateLife {
+		return usage("--certificate-life %v: want from %v to %v", o.CertificateLife, minCertificateLife, maxCertificateLife)
+	}
+	if !slices.Contains([]string{"none", "vxlan"}, o.Underlay) {
+		return usage("--underlay %q: want none or vxlan", o.Underlay)
+	}
+	if o.Underlay == "vxlan" && !o.NoAgent && !o.Host.UnderlayAddress.IsValid() {
+		return usage("--underlay vxlan: give the address of this host to which others tunnel with --underlay-address")
+	}
+	if o.Underlay == "vxlan" && o.Host.Uplink != "" {
+		return usage("--underlay vxlan and --uplink: a host is joined to others by tunnels or by its uplink, not by both")
+	}
+	if len(placements) > 0 && !slices.Contains(placements, o.Placement) {
+		return usage("--placement %q: want %s", o.Placement, strings.Join(placements, ", "))
+	}
+	return nil
+}
+
+// checkEtcd refuses TLS files that no connection would use.
+func (o *UpOptions) checkEtcd() error {
+	files := o.EtcdCA != "" || o.EtcdCert != "" || o.EtcdKey != ""
+	https := func(address string) bool {
+		return strings.HasPrefix(address, "https://") || strings.HasPrefix(address, "unixs://")
+	}
+	switch {
+	case files && len(o.Etcd) == 0:
+		return usage("--etcd-ca, --etcd-cert, --etcd-key: they are for an external etcd: give its address with --etcd https://HOST:2379")
+	case files && !slices.ContainsFunc(o.Etcd, https):
+		return usage("--etcd %s: want https://, since there are files for TLS", o.Etcd[0])
+	case (o.EtcdCert == "") != (o.EtcdKey == ""):
+		return usage("--etcd-cert and --etcd-key: want both or none")
+	}
+	return nil
+}
+
+func checkAddress(flag, address string) error {
+	if address == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(address)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	if err != nil || perr != nil || host == "" {
+		return usage("--%s %q: want ADDRESS:PORT, for example %s", flag, address, fmt.Sprintf("0.0.0.0:%d", map[string]int{"agents": 7412, "openflow": 6653}[flag]))
+	}
+	_ = n // 0 lets the kernel choose
+	return nil
+}
+
+func (a *app) managerCommand() *cobra.Command {
+	o := UpOptions{NoAgent: true}
+	cmd := &cobra.Command{
+		Use:   "manager",
+		Short: "Run a manager only: API and state, for agents elsewhere",
+		Long: `Run a manager on this machine until Ctrl-C or SIGTERM: what "weir up" runs, but without an agent, so that nothing of this
+machine's network is touched. Hosts join it with "weir agent"; --agents says where. Root is not needed if /run/weir and the
+directory given with --root can be written.`,
+		Example: `  weir manager --agents 10.0.0.1:7412
+  weir manager --agents 10.0.0.1:7412 --openflow 10.0.0.1:6653 --detach
+  weir manager --agents 10.0.0.2:7412 --etcd https://10.0.0.9:2379 --etcd-ca ca.pem --etcd-cert m2.pem --etcd-key m2.key`,
+		Args: noArgs(),
+	}
+	a.daemonFlags(cmd, &o.DaemonOptions, func(cmd *cobra.Command) error {
+		if err := o.check(a.Placements); err != nil {
+			return err
+		}
+		return a.Up(cmd.Context(), o)
+	}, func() bool { return a.Up != nil })
+	managerFlags(cmd.Flags(), &o)
+	return cmd
+}

@@ -1,0 +1,502 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/report"
+	"weir.dev/weir/lab/study"
+)
+
+func (a *app) labCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "lab",
+		Short: "Measure chains beside others' on this machine",
+		Long: `Measure chains of network functions beside what others have, on this machine and however noisy it is: a study says what to compare,
+its trials are interleaved in random blocks, the baseline is measured twice, and what cannot be told apart is said to be so. Every trial
+is on the disk before the next one begins: a run that was killed goes on with "weir lab resume".`,
+		Example: `  weir lab doctor
+  weir lab run wires --quick
+  weir lab report weir-lab-wires-20260102-150405`,
+		Args: cobra.ArbitraryArgs,
+		RunE: group,
+	}
+	cmd.AddCommand(a.labList(), a.labDescribe(), a.labRun(), a.labResume(), a.labReport(), a.labCompare(), a.labDoctor(), a.labExperiments(), a.labSchema())
+	return cmd
+}
+
+func (a *app) labList() *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "List the studies", Example: "  weir lab list\n  weir lab list -o json", Args: noArgs(),
+		RunE: func(*cobra.Command, []string) error {
+			t := table{head: []string{"STUDY", "PARTS", "QUICK", "FULL", "TITLE"}}
+			type item struct {
+				Name  string `json:"name"`
+				Title string `json:"title"`
+				Parts int    `json:"parts"`
+				Quick int    `json:"quick_trials"`
+				Full  int    `json:"full_trials"`
+			}
+			items := []item{}
+			for _, name := range lab.Studies() {
+				s, err := lab.Load(name, nil)
+				if err != nil {
+					return err
+				}
+				i := item{s.Name, s.Title, len(s.Parts), len(s.Schedule(study.Quick, 0)), len(s.Schedule(study.Full, 0))}
+				items = append(items, i)
+				t.add(i.Name, fmt.Sprint(i.Parts), fmt.Sprintf("%d trials", i.Quick), fmt.Sprintf("%d trials", i.Full), i.Title)
+			}
+			if a.structured() {
+				return a.encode(map[string]any{"items": items})
+			}
+			return a.printTable(t)
+		},
+	}
+}
+
+// study by its name or file.
+func (a *app) study(name string) (study.Study, error) {
+	s, err := lab.Load(name, a.Stdin)
+	var path *fs.PathError
+	switch {
+	case errors.Is(err, lab.ErrNotFound):
+		return s, withCode(ExitNotFound, err)
+	case errors.As(err, &path):
+		return s, withCode(ExitInvalid, fmt.Errorf("%s: %w", path.Path, path.Err))
+	case err != nil:
+		return s, withCode(ExitInvalid, err)
+	}
+	return s, nil
+}
+
+func (a *app) labDescribe() *cobra.Command {
+	return &cobra.Command{
+		Use: "describe STUDY", Short: "Tell what a study measures",
+		Long:    "Tell what a study measures: its questions, factors, levels, metrics and published figures. STUDY is a name of \"weir lab list\", a file, or - for standard input.",
+		Example: "  weir lab describe wires\n  weir lab describe my-study.yaml\n  weir lab describe wires -o yaml",
+		Args:    wantArgs(1, 1, "a study"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			s, err := a.study(args[0])
+			if err != nil {
+				return err
+			}
+			if a.structured() {
+				return a.encode(s)
+			}
+			var b strings.Builder
+			fmt.Fprintf(&b, "%s: %s\n", s.Name, s.Title)
+			for _, line := range []string{s.About, s.Source} {
+				if line != "" {
+					fmt.Fprintln(&b, strings.TrimSpace(line))
+				}
+			}
+			experiments := lab.Experiments()
+			for _, p := range s.Parts {
+				fmt.Fprintf(&b, "\n%s: %s\n  experiment  %s: %s\n", p.Name, p.Question, p.Experiment, experiments[p.Experiment].About())
+				for _, m := range p.Metrics {
+					fmt.Fprintf(&b, "  metric      %s in %s, %s is better\n", m.Name, m.Unit, m.Better)
+				}
+				for _, f := range p.Factors {
+					note := ""
+					if f.Name == p.Compare {
+						note = " (compared with " + p.Baseline + ")"
+					}
+					fmt.Fprintf(&b, "  factor      %s: %s%s\n", f.Name, strings.Join(f.Levels, ", "), note)
+				}
+				for _, name := range slices.Sorted(maps.Keys(p.Settings)) {
+					fmt.Fprintf(&b, "  setting     %s: %s\n", name, p.Settings[name])
+				}
+				if known, ok := lab.Factors(experiments[p.Experiment]); ok {
+					for _, f := range known {
+						_, varied := p.Factor(f.Name)
+						if _, set := p.Settings[f.Name]; !varied && !set && f.Default != "" && f.Name != "label" {
+							fmt.Fprintf(&b, "  by default  %s: %s\n", f.Name, f.Default)
+						}
+					}
+				}
+				for _, mode := range []study.Mode{study.Quick, study.Full} {
+					plan := p.Plan(mode)
+					fmt.Fprintf(&b, "  --%-9s %d blocks %s", mode, plan.Blocks, plan.Duration)
+					if len(plan.Leave) > 0 {
+						fmt.Fprintf(&b, ", leaves out %d combinations of levels", len(plan.Leave))
+					}
+					fmt.Fprintln(&b)
+				}
+				for _, c := range p.Claims {
+					fmt.Fprintf(&b, "  published   %s (%s)\n", c.Text, c.Source)
+				}
+			}
+			_, err = a.Stdout.Write([]byte(b.String()))
+			return err
+		},
+	}
+}
+
+func (a *app) layouts(dir string) []string {
+	if a.Layouts == nil {
+		return nil
+	}
+	return a.Layouts(dir)
+}
+
+// labProgress is progress as stderr can show it.
+func (a *app) labProgress() lab.Progress {
+	columns, tty := terminal(a.Stderr)
+	if !tty || os.Getenv("TERM") == "dumb" {
+		return &lab.Lines{W: a.Stderr}
+	}
+	rows := 24
+	if f, ok := a.Stderr.(*os.File); ok {
+		if _, n, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
+			rows = n
+		}
+	}
+	return &lab.Live{W: a.Stderr, Columns: columns, Rows: rows}
+}
+
+func (a *app) labRun() *cobra.Command {
+	var quick, full bool
+	var only, dir, images string
+	var seed uint64
+	var repeat int
+	cmd := &cobra.Command{
+		Use:   "run STUDY [--quick|--full] [--only FACTOR=LEVEL,...] [--seed N] [--repeat N] [--dir DIR]",
+		Short: "Run a study",
+		Long: `Run a study and print what came of it. STUDY is a name of "weir lab list" or a file. --quick (the default) measures less often and more
+shortly than --full. --only keeps some levels; the factor "part" chooses parts; a baseline always stays. The same seed gives the same
+order of trials. Ctrl-C ends the run in order; what was measured is a valid partial result, and "weir lab resume" goes on with it.
+Needs root. Everything is made in network namespaces of its own and removed at the end; what a killed run left the next one removes.
+Platform hosts is the hosts of the Weir that runs (--socket, --url): stations are made on this machine, which has to be one of them, functions,
+chains and policies through the API, under names that begin with the run's.`,
+		Example: `  weir lab run wires --quick
+  weir lab run wires --full --dir results/wires
+  weir lab run wires --only part=throughput,platform=ebpf,wires=1,wires=9
+  weir lab run my-study.yaml --seed 7
+  weir lab run examples/study/hosts.yaml --url http://127.0.0.1:7411 --token-file token
+  weir lab run aa --repeat 20`,
+		Args: wantArgs(1, 1, "a study"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if quick && full {
+				return usage("--quick and --full exclude each other")
+			}
+			mode := study.Quick
+			if full {
+				mode = study.Full
+			}
+			s, err := a.study(args[0])
+			if err != nil {
+				return err
+			}
+			sel, err := study.ParseSelection(only)
+			if err == nil {
+				_, err = s.Select(sel)
+			}
+			if err != nil {
+				return usage("--only: %w", err)
+			}
+			if !cmd.Flags().Changed("seed") {
+				seed = rand.Uint64N(1 << 32)
+			}
+			if dir == "" {
+				dir = fmt.Sprintf("weir-lab-%s-%s", s.Name, time.Now().Format("20060102-150405"))
+			}
+			if repeat < 1 || repeat > lab.MaxRepeats {
+				return usage("--repeat %d: want 1 to %d", repeat, lab.MaxRepeats)
+			}
+			where, err := a.labAPI()
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(a.Stderr, "study %s, %s, seed %d, results in %s\n", s.Name, mode, seed, dir)
+			o := lab.Options{
+				Study: s, Selection: sel, Mode: mode, Seed: seed, Dir: dir, Version: a.Version, Images: a.layouts(images), API: where,
+				Progress: a.labProgress(),
+			}
+			if repeat > 1 {
+				r, err := lab.RunRepeated(cmd.Context(), o, repeat, a.labRepetition(repeat))
+				return a.labRepeated(cmd.Context(), dir, r, err)
+			}
+			r, err := lab.Run(cmd.Context(), o)
+			return a.labOutcome(cmd.Context(), dir, r, err)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&quick, "quick", false, "few and short trials (default)")
+	f.BoolVar(&full, "full", false, "as many and as long trials as the study wants")
+	f.StringVar(&only, "only", "", "levels to keep: factor=level, several with commas")
+	f.Uint64Var(&seed, "seed", 0, "seed of the order of trials (default random)")
+	f.IntVar(&repeat, "repeat", 1, "run the study so many times, each set up anew and with the next seed, and count what was said of things that are the same")
+	f.StringVar(&dir, "dir", "", "directory of the results (default weir-lab-STUDY-TIME)")
+	imagesFlag(f, &images)
+	return cmd
+}
+
+// labAPI is where platform hosts finds the Weir that runs; nothing is asked yet.
+func (a *app) labAPI() (peers.API, error) {
+	i, err := a.instance()
+	if err != nil {
+		return peers.API{}, err
+	}
+	if a.url != "" {
+		path, err := filepath.Abs(or(a.tokenFile, i.TokenFile()))
+		return peers.API{URL: a.url, TokenFile: path}, err
+	}
+	path, err := filepath.Abs(or(a.socket, i.Socket()))
+	return peers.API{Socket: path}, err
+}
+
+// labRepetition says which of the runs begins.
+func (a *app) labRepetition(of int) func(int, string) {
+	return func(i int, dir string) { fmt.Fprintf(a.Stderr, "run %d of %d, in %s\n", i+1, of, dir) }
+}
+
+// labRepeated prints what several runs said, and how to go on if some are left.
+func (a *app) labRepeated(ctx context.Context, dir string, r lab.Repeats, err error) error {
+	if r.Planned == 0 {
+		return labCode(err)
+	}
+	if left := r.Planned - len(r.Runs); left > 0 {
+		fmt.Fprintf(a.Stderr, "%d of %d runs are left: weir lab resume %s\n", left, r.Planned, dir)
+	}
+	if err != nil && ctx.Err() == nil {
+		return labCode(err)
+	}
+	if a.structured() {
+		return errors.Join(labCode(err), a.encode(r))
+	}
+	return errors.Join(labCode(err), r.Text(a.Stdout))
+}
+
+// labOutcome prints results, partial ones too, and says how to go on.
+func (a *app) labOutcome(ctx context.Context, dir string, r lab.Results, err error) error {
+	if r.Planned == 0 { // nothing was begun
+		return labCode(err)
+	}
+	if r.Left > 0 {
+		fmt.Fprintf(a.Stderr, "%d of %d trials are left: weir lab resume %s\n", r.Left, r.Planned, dir)
+	}
+	if err != nil && ctx.Err() == nil {
+		return labCode(err)
+	}
+	return errors.Join(labCode(err), a.writeReport(dir, dir, nil), a.printResults(r), nothingMeasured(r))
+}
+
+// nothingMeasured is an error: a run that skipped all its trials answers no question.
+func nothingMeasured(r lab.Results) error {
+	if r.Left > 0 || r.Measured+r.Void > 0 {
+		return nil
+	}
+	var why []string
+	for _, p := range r.Parts {
+		for _, s := range p.Skips {
+			if !slices.Contains(why, s.Reason) {
+				why = append(why, s.Reason)
+			}
+		}
+	}
+	return withCode(ExitFailure, fmt.Errorf("nothing could be measured: all %d trials were skipped: %s", r.Planned, strings.Join(why, "; ")))
+}
+
+// writeReport writes forms of the report (nil: all) of the results in a directory and says where the page is.
+func (a *app) writeReport(results, out string, forms []report.Output) error {
+	r, err := report.Build(results)
+	if err != nil {
+		return labCode(err)
+	}
+	paths, err := r.Write(out, forms...)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(a.Stderr, "report: %s\n", paths[max(0, slices.IndexFunc(paths, func(p string) bool { return strings.HasSuffix(p, ".html") }))])
+	return nil
+}
+
+func (a *app) printResults(r lab.Results) error {
+	if a.structured() {
+		return a.encode(r)
+	}
+	return lab.Text(a.Stdout, r)
+}
+
+// labCode gives errors their exit codes.
+func labCode(err error) error {
+	var program *exec.ExitError // its code is not ours
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &program):
+		return withCode(ExitFailure, err)
+	case errors.Is(err, syscall.ENOSPC):
+		return withCode(ExitFull, err)
+	case errors.Is(err, os.ErrPermission):
+		return withCode(ExitForbidden, err)
+	case errors.Is(err, fs.ErrNotExist):
+		return withCode(ExitNotFound, err)
+	case errors.Is(err, study.ErrJournal):
+		return withCode(ExitConflict, err)
+	}
+	return err
+}
+
+func (a *app) labResume() *cobra.Command {
+	var images string
+	cmd := &cobra.Command{
+		Use: "resume DIR", Short: "Go on with a run that ended early",
+		Long:    "Go on with a run that ended early, by Ctrl-C, a crash or a full disk: the trials that are left are made in the order in which they were to be made.",
+		Example: "  weir lab resume weir-lab-wires-20260102-150405",
+		Args:    wantArgs(1, 1, "a directory of results"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			where, err := a.labAPI()
+			if err != nil {
+				return err
+			}
+			o := lab.Options{Dir: args[0], Version: a.Version, Images: a.layouts(images), API: where, Progress: a.labProgress()}
+			if lab.Repeated(args[0]) {
+				r, err := lab.ResumeRepeated(cmd.Context(), o, func(_ int, dir string) { fmt.Fprintf(a.Stderr, "run in %s\n", dir) })
+				return a.labRepeated(cmd.Context(), args[0], r, err)
+			}
+			r, err := lab.Resume(cmd.Context(), o)
+			return a.labOutcome(cmd.Context(), args[0], r, err)
+		},
+	}
+	imagesFlag(cmd.Flags(), &images)
+	return cmd
+}
+
+func (a *app) labReport() *cobra.Command {
+	var format, out string
+	cmd := &cobra.Command{
+		Use: "report DIR [--format html,md,...] [--out DIR]", Short: "Tell what came of a run",
+		Long: `Tell what came of a run, also of one that is not over: ratios to the baseline with their intervals, absolute values, published figures
+beside ours, what was skipped and void. Prints tables and writes the report's forms beside the results: html (one page that needs nothing
+else), md, json, csv, benchstat, svg and png.`,
+		Example: "  weir lab report weir-lab-wires-20260102-150405\n  weir lab report results/wires --format html,md --out /tmp/report\n  weir lab report results/wires -o json",
+		Args:    wantArgs(1, 1, "a directory of results"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			forms, err := report.ParseOutputs(format)
+			if err != nil {
+				return usage("--format: %w", err)
+			}
+			if lab.Repeated(args[0]) {
+				r, err := lab.ReportRepeated(args[0])
+				return a.labRepeated(cmd.Context(), args[0], r, err)
+			}
+			r, err := lab.Report(args[0])
+			if err != nil {
+				return labCode(err)
+			}
+			if out == "" {
+				out = args[0]
+			}
+			return errors.Join(a.writeReport(args[0], out, forms), a.printResults(r))
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "all", "forms to write: html, md, json, csv, benchstat, svg, png, several with commas, or all")
+	cmd.Flags().StringVar(&out, "out", "", "directory of the report (default DIR)")
+	return cmd
+}
+
+func (a *app) labCompare() *cobra.Command {
+	return &cobra.Command{
+		Use: "compare A B", Short: "Set two runs side by side",
+		Long: `Set two runs of a study side by side: medians, their ratio, and whether their 95 % intervals are apart. Two runs are not interleaved:
+what changed on the machine between them is in the ratio. To claim a difference put both into one study.`,
+		Example: "  weir lab compare results/before results/after",
+		Args:    wantArgs(2, 2, "two directories of results"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			x, err := lab.Report(args[0])
+			if err != nil {
+				return labCode(err)
+			}
+			y, err := lab.Report(args[1])
+			if err != nil {
+				return labCode(err)
+			}
+			rows := lab.Beside(x, y)
+			if a.structured() {
+				return a.encode(map[string]any{"items": rows})
+			}
+			if len(rows) == 0 {
+				return withCode(ExitNotFound, fmt.Errorf("%s and %s have no measured variant in common", args[0], args[1]))
+			}
+			t := table{head: []string{"PART", "GROUP", "LEVEL", "METRIC", filepath.Base(args[0]), filepath.Base(args[1]), "RATIO", "INTERVALS"}}
+			for _, r := range rows {
+				apart := "overlap"
+				if r.Apart {
+					apart = "apart"
+				}
+				t.add(r.Part, r.Group, r.Level, r.Metric+" "+r.Unit, lab.Figure(r.A), lab.Figure(r.B), fmt.Sprintf("%.3f", r.Ratio), apart)
+			}
+			return a.printTable(t)
+		},
+	}
+}
+
+func (a *app) labDoctor() *cobra.Command {
+	var images string
+	cmd := &cobra.Command{
+		Use: "doctor", Short: "Tell what this machine is good for",
+		Long:    "Tell what this machine is good for: what makes figures noisy here, which tools and kernel features are missing, and what each study can and cannot measure. Changes nothing.",
+		Example: "  weir lab doctor\n  weir lab doctor -o json",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			where, err := a.labAPI()
+			if err != nil {
+				return err
+			}
+			x, err := lab.Examine(cmd.Context(), a.layouts(images), where)
+			if err != nil {
+				return err
+			}
+			if a.structured() {
+				return a.encode(x)
+			}
+			t := table{head: []string{"TOPIC", "STATE", "DETAIL"}, coloured: []bool{false, true}}
+			for _, f := range x.Findings {
+				word := "ok"
+				if !f.OK {
+					word = "note"
+				}
+				t.add(f.Topic, word, f.Detail)
+			}
+			if err := a.printTable(t); err != nil {
+				return err
+			}
+			for _, name := range slices.Sorted(maps.Keys(x.Studies)) {
+				s := table{head: []string{"STUDY", "PART", "LEVEL", "HERE", "WHY"}}
+				for _, p := range x.Studies[name] {
+					for _, l := range p.OK {
+						s.add(name, p.Part, l, "yes", "")
+					}
+					for _, l := range slices.Sorted(maps.Keys(p.Skipped)) {
+						s.add(name, p.Part, l, "no", p.Skipped[l])
+					}
+				}
+				fmt.Fprintln(a.Stdout)
+				if err := a.printTable(s); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	imagesFlag(cmd.Flags(), &images)
+	return cmd
+}

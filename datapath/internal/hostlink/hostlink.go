@@ -1,0 +1,121 @@
+// Package hostlink is what every switch driver asks of a host's network interfaces: which one is meant, whether it can become a port
+// without breaking what it is used for, and where the other end of a veth is. It changes nothing.
+package hostlink
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/netns"
+)
+
+// Handle opens an rtnetlink socket of the library's own in a namespace.
+func Handle(space *netns.Space) (*netlink.Handle, error) {
+	var h *netlink.Handle
+	err := space.Do(func() (err error) {
+		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink socket in %s: %w", space, err)
+	}
+	return h, nil
+}
+
+// ByName looks an interface up.
+func ByName(nl *netlink.Handle, space *netns.Space, name string) (netlink.Link, error) {
+	if name == "" || len(name) > unix.IFNAMSIZ-1 {
+		return nil, fmt.Errorf("interface name %q: want 1 to %d bytes", name, unix.IFNAMSIZ-1)
+	}
+	l, err := nl.LinkByName(name)
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) {
+		return nil, fmt.Errorf("interface %s in %s: %w", name, space, datapath.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("interface %s: %w", name, err)
+	}
+	return l, nil
+}
+
+// PeerElsewhere: a veth whose other end is in another namespace, where redirect_peer can put frames.
+func PeerElsewhere(l netlink.Link) bool { return l.Type() == "veth" && l.Attrs().NetNsID >= 0 }
+
+// Inside finds the other end of a veth among the links of a namespace.
+func Inside(l netlink.Link, inside []netns.Link) (netns.Link, bool) {
+	a := l.Attrs()
+	for _, in := range inside {
+		if in.Index == a.ParentIndex && in.PeerIndex == a.Index {
+			return in, true
+		}
+	}
+	return netns.Link{}, false
+}
+
+// Check refuses links whose becoming a port of the bridge with this interface index would break what they are used for.
+func Check(nl *netlink.Handle, bridge int, l netlink.Link) error {
+	attrs := l.Attrs()
+	if attrs.Index == bridge {
+		return fmt.Errorf("interface %s is this switch's bridge", attrs.Name)
+	}
+	if attrs.Flags&net.FlagLoopback != 0 || l.Type() == "bridge" {
+		return fmt.Errorf("interface %s is a %s: want a NIC, a veth or a tap", attrs.Name, l.Type())
+	}
+	if attrs.MasterIndex != 0 && attrs.MasterIndex != bridge {
+		master := fmt.Sprint(attrs.MasterIndex)
+		if m, err := nl.LinkByIndex(attrs.MasterIndex); err == nil {
+			master = m.Attrs().Name
+		}
+		return fmt.Errorf("interface %s belongs to %s: take it out there first (ip link set %s nomaster)", attrs.Name, master, attrs.Name)
+	}
+	var addresses []netlink.Addr
+	err := Retry(func() (err error) {
+		addresses, err = nl.AddrList(l, netlink.FAMILY_ALL)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("list addresses of %s: %w", attrs.Name, err)
+	}
+	for _, a := range addresses {
+		if !a.IP.IsLinkLocalUnicast() {
+			return fmt.Errorf("interface %s has the address %s, which would stop working: remove it first (ip addr del %s dev %s)", attrs.Name, a.IPNet, a.IPNet, attrs.Name)
+		}
+	}
+	var routes []netlink.Route
+	err = Retry(func() (err error) {
+		routes, err = nl.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{LinkIndex: attrs.Index, Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("list routes over %s: %w", attrs.Name, err)
+	}
+	for _, r := range routes {
+		if r.Dst != nil && r.Dst.IP.IsLinkLocalUnicast() || r.Dst != nil && r.Dst.IP.IsMulticast() {
+			continue
+		}
+		return fmt.Errorf("a route leads over interface %s (%s): remove it first", attrs.Name, strings.TrimSpace(r.String()))
+	}
+	return nil
+}
+
+// Retry repeats an interrupted dump.
+func Retry(f func() error) error {
+	var err error
+	for range 10 {
+		if err = f(); err == nil || !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return err
+}
+
+// Gone: what was to be removed, or its interface, is not there any more.
+func Gone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENXIO)
+}

@@ -1,0 +1,269 @@
+package ovs
+
+import (
+	"errors"
+	"fmt"
+
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/openflow"
+)
+
+// check what the rule language leaves to the switch: that cookies are the rules' own, ports exist and are of the right kind.
+func (s *Switch) check(rules []flow.Rule) error {
+	if len(rules) > maxRules {
+		return fmt.Errorf("%w: %d rules, it holds %d", datapath.ErrFull, len(rules), maxRules)
+	}
+	seen := make(map[uint64]int, len(rules))
+	for i := range rules {
+		r := &rules[i]
+		if at, twice := seen[r.Cookie]; twice {
+			return fmt.Errorf("cookie %016x is shared by the rules %q and %q", r.Cookie, rules[at].Note, r.Note)
+		}
+		seen[r.Cookie] = i
+		if err := r.Validate(); err != nil {
+			return err
+		}
+		if err := s.checkPorts(r); err != nil {
+			return fmt.Errorf("rule %016x (%s): %w", r.Cookie, r.Note, err)
+		}
+	}
+	return nil
+}
+
+func (s *Switch) checkPorts(r *flow.Rule) error {
+	var errs []error
+	exists := func(what string, n flow.Port, endpoint bool) {
+		p := s.ports[n]
+		switch {
+		case n == 0:
+		case p == nil:
+			errs = append(errs, fmt.Errorf("%s %d is no port of this switch: %w", what, n, datapath.ErrNotFound))
+		case endpoint && p.function != nil:
+			errs = append(errs, fmt.Errorf("%s %d: a function's port, want an endpoint's", what, n))
+		}
+	}
+	fabric := func(what string, n flow.Port) {
+		if p := s.ports[n]; n != 0 && p != nil && (p.function != nil || !p.E.Fabric) {
+			errs = append(errs, fmt.Errorf("%s %d, which is none into the fabric", what, n))
+		}
+	}
+	a := r.Action
+	exists("in port", r.Match.InPort, r.Stage == flow.Egress)
+	exists("out port", r.Match.OutPort, true)
+	exists("target port", a.Port, a.Op == flow.Resume)
+	for _, c := range a.Clones {
+		exists("clone to port", c.Port, false)
+		if c.Push != 0 {
+			fabric("a copy with a fabric tag goes to port", c.Port)
+		}
+	}
+	if r.Match.Tag != 0 {
+		fabric("a fabric tag is matched at port", r.Match.InPort)
+	}
+	if a.Op == flow.Output && (a.Push != 0 || r.Match.Tag != 0 && !a.Pop) {
+		fabric("a frame with a fabric tag goes to port", a.Port)
+	}
+	return errors.Join(errs...)
+}
+
+// entries of one rule.
+func (w *world) entries(r *flow.Rule, table uint8) []*entry {
+	var all []*entry
+	actions := w.act(r)
+	for _, m := range matches(r, table) {
+		all = append(all, &entry{table: table, priority: w.prio[r.Cookie], match: m, actions: actions, owners: []owner{{ownRule, r.Cookie}}})
+	}
+	return all
+}
+
+// tableOf a rule.
+func (w *world) tableOf(r *flow.Rule) uint8 {
+	if r.Stage == flow.Egress {
+		return tableEgress
+	}
+	if p := w.ports[r.Match.InPort]; p != nil && p.function != nil {
+		return tableFunction
+	}
+	return tableIngress
+}
+
+// steering is every entry of rules.
+func (w *world) steering(version uint32) []*entry {
+	all := []*entry{{table: tableMark, priority: 1, match: openflow.Match{openflow.Metadata(uint64(version)&1, 1)}, owners: []owner{{0, uint64(version)}}}}
+	for i := range w.rules {
+		r := &w.rules[i]
+		all = append(all, w.entries(r, w.tableOf(r))...)
+	}
+	return all
+}
+
+// counted are entries that count for rules which down functions' entries carry out themselves.
+func (w *world) counted() []*entry {
+	var all []*entry
+	for n, rules := range w.at {
+		if len(rules) != 1 {
+			continue
+		}
+		if p := w.ports[n]; p.function.State == datapath.Down && p.function.F.Tap == "" {
+			all = append(all, &entry{table: tableCount, priority: 1, match: openflow.Match{openflow.Metadata(rules[0].Cookie, ^uint64(0))}, owners: []owner{{ownRule, rules[0].Cookie}}})
+		}
+	}
+	return all
+}
+
+// act is what a rule does with a frame. The fabric tag of one that has it is in a register, not on the frame.
+func (w *world) act(r *flow.Rule) []openflow.Action {
+	a := r.Action
+	var out []openflow.Action
+	switch {
+	case r.Learn && r.Stage == flow.Ingress:
+		out = append(out, learn(tableSources, openflow.FieldEthSrc, openflow.FieldEthSrc, true, regIn, regTo))
+	case r.Learn:
+		out = append(out, learn(tableExits, openflow.FieldEthDst, openflow.FieldEthDst, true, regOut, regTo))
+	}
+	if r.Match.Tag != 0 && a.Pop {
+		out = append(out, load(regTag, 0))
+	}
+	out = append(out, w.copies(r)...)
+	to := load(regTo, uint64(a.Port)) // 0 if it is to be learned
+	switch a.Op {
+	case flow.Normal:
+		switch {
+		case r.Stage == flow.Egress:
+			return append(out, goTo(tableDeliver))
+		case w.tableOf(r) == tableFunction:
+			return append(out, goTo(tableDrop)) // a function's port is no port of ordinary switching
+		}
+		return append(out, goTo(tableLearn))
+	case flow.Drop:
+		return append(out, goTo(tableDrop))
+	case flow.Resume:
+		if a.Port == 0 {
+			return append(out, to, goTo(tableSources), goTo(tableResume))
+		}
+		return append(out, to, goTo(tableResume))
+	}
+	tag := a.Push
+	if tag == 0 && !a.Pop {
+		tag = r.Match.Tag // it stays on
+	}
+	switch {
+	case a.Port == 0:
+		return append(out, to, goTo(tableExits), goTo(tableTo))
+	case tag != 0:
+		return append(out, wearing(tag, to))
+	}
+	return append(out, to, goTo(tableTo))
+}
+
+// wearing sends a copy with a fabric tag on: what comes after it, also of a flooded frame, is to have none.
+func wearing(tag uint16, to openflow.Action) openflow.Action {
+	return openflow.Clone{to, openflow.PushVLAN{EtherType: flow.EtherTypeQinQ}, openflow.SetField{OXM: openflow.VLANID(tag)}, goTo(tableTagged)}
+}
+
+// copies to taps, and into chains of copies.
+func (w *world) copies(r *flow.Rule) []openflow.Action {
+	var out []openflow.Action
+	for _, c := range r.Action.Clones {
+		to := load(regTo, uint64(c.Port))
+		if c.Push != 0 {
+			out = append(out, wearing(c.Push, to))
+			continue
+		}
+		out = append(out, openflow.Clone{to, goTo(tableTo)})
+	}
+	return out
+}
+
+// matches are the rule's match in OpenFlow's terms: one for each family of addresses and each aligned block of L4 ports.
+func matches(r *flow.Rule, table uint8) []openflow.Match {
+	m := r.Match
+	var base openflow.Match
+	switch table {
+	case tableIngress:
+		if m.InPort != 0 {
+			base = append(base, reg(regIn, uint64(m.InPort)))
+		}
+		base = append(base, reg(regTag, uint64(m.Tag)))
+	case tableEgress:
+		if m.InPort != 0 {
+			base = append(base, reg(regIn, uint64(m.InPort)))
+		}
+		if m.OutPort != 0 {
+			base = append(base, reg(regOut, uint64(m.OutPort)))
+		}
+	default:
+		base = append(base, reg(regAt, uint64(m.InPort)))
+	}
+	if m.SrcMACMask != (flow.MAC{}) {
+		base = append(base, openflow.EthSrcMask(openflow.MAC(m.SrcMAC), openflow.MAC(m.SrcMACMask)))
+	}
+	if m.DstMACMask != (flow.MAC{}) {
+		base = append(base, openflow.EthDstMask(openflow.MAC(m.DstMAC), openflow.MAC(m.DstMACMask)))
+	}
+	switch m.VLAN {
+	case 0:
+	case flow.VLANNone:
+		base = append(base, openflow.Untagged())
+	default:
+		base = append(base, openflow.VLANID(m.VLAN))
+	}
+	var all []openflow.Match
+	for _, family := range families(m) {
+		f := base[:len(base):len(base)]
+		if family != 0 {
+			f = append(f, openflow.EthType(family))
+		}
+		if m.Src.IsValid() {
+			f = append(f, openflow.IPSrc(m.Src))
+		}
+		if m.Dst.IsValid() {
+			f = append(f, openflow.IPDst(m.Dst))
+		}
+		if m.Proto != 0 {
+			f = append(f, openflow.IPProto(m.Proto))
+		}
+		all = append(all, withPorts(f, m)...)
+	}
+	return all
+}
+
+func families(m flow.Match) []uint16 {
+	switch {
+	case m.Src.IsValid() && m.Src.Addr().Is4(), m.Dst.IsValid() && m.Dst.Addr().Is4():
+		return []uint16{flow.EtherTypeIPv4}
+	case m.Src.IsValid() || m.Dst.IsValid():
+		return []uint16{flow.EtherTypeIPv6}
+	case m.EtherType == 0 && m.Proto != 0:
+		return []uint16{flow.EtherTypeIPv4, flow.EtherTypeIPv6}
+	}
+	return []uint16{m.EtherType}
+}
+
+// withPorts: only packets that have ports can match, so no fragments other than the first.
+func withPorts(m openflow.Match, of flow.Match) []openflow.Match {
+	if of.SrcPorts.Any() && of.DstPorts.Any() {
+		return []openflow.Match{m}
+	}
+	blocks := func(r flow.PortRange) []masked {
+		if r.Any() {
+			return []masked{{}}
+		}
+		return expand(r)
+	}
+	var all []openflow.Match
+	for _, src := range blocks(of.SrcPorts) {
+		for _, dst := range blocks(of.DstPorts) {
+			n := append(m[:len(m):len(m)], openflow.UintMask(openflow.FieldIPFrag, 0, 2))
+			if src.mask != 0 {
+				n = append(n, openflow.SrcPortMask(of.Proto, src.value, src.mask))
+			}
+			if dst.mask != 0 {
+				n = append(n, openflow.DstPortMask(of.Proto, dst.value, dst.mask))
+			}
+			all = append(all, n)
+		}
+	}
+	return all
+}

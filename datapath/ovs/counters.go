@@ -1,0 +1,163 @@
+package ovs
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/openflow"
+)
+
+type counter = datapath.Counter
+
+// counters of rules and ports never go back, while entries, and Open vSwitch itself, come and go: an owner's counter is what was counted by
+// entries that are gone, and what those that are there count.
+type counters struct {
+	Gone map[owner]counter
+	Last map[uint64]counter // by the entry's cookie, as last read
+
+	saved time.Time
+}
+
+// MarshalText makes an owner a key of JSON objects.
+func (o owner) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%d/%x", o.Kind, o.ID), nil }
+
+// UnmarshalText reads it.
+func (o *owner) UnmarshalText(b []byte) error {
+	kind, id, _ := strings.Cut(string(b), "/")
+	k, err := strconv.ParseUint(kind, 10, 8)
+	if err != nil {
+		return err
+	}
+	o.Kind = ownerKind(k)
+	o.ID, err = strconv.ParseUint(id, 16, 64)
+	return err
+}
+
+func (s *Switch) loadCounters() error {
+	_, err := s.store.Read("counters.json", &s.counts)
+	if s.counts.Gone == nil {
+		s.counts.Gone = map[owner]counter{}
+	}
+	if s.counts.Last == nil {
+		s.counts.Last = map[uint64]counter{}
+	}
+	return err
+}
+
+func (s *Switch) saveCounters() error {
+	s.counts.saved = time.Now()
+	return s.store.Write("counters.json", &s.counts)
+}
+
+func plus(a, b counter) counter {
+	return counter{Packets: a.Packets + b.Packets, Bytes: a.Bytes + b.Bytes}
+}
+
+// saw an entry's counter. One that went back began anew: the switch had been restarted.
+func (c *counters) saw(e *entry, now counter) {
+	last := c.Last[e.cookie]
+	if now.Packets < last.Packets || now.Bytes < last.Bytes {
+		c.fold(e)
+	}
+	c.Last[e.cookie] = now
+}
+
+// fold keeps what an entry that is gone has counted.
+func (c *counters) fold(e *entry) {
+	last, ok := c.Last[e.cookie]
+	if !ok {
+		return
+	}
+	for _, o := range e.owners {
+		c.Gone[o] = plus(c.Gone[o], last)
+	}
+	delete(c.Last, e.cookie)
+}
+
+// sums of all owners.
+func (s *Switch) sums() map[owner]counter {
+	all := make(map[owner]counter, len(s.installed))
+	for o, c := range s.counts.Gone {
+		all[o] = c
+	}
+	for _, e := range s.installed {
+		last := s.counts.Last[e.cookie]
+		for _, o := range e.owners {
+			all[o] = plus(all[o], last)
+		}
+	}
+	return all
+}
+
+// learned tables and the one that empties itself are not ours to compare.
+func kept(table uint8) bool {
+	switch table {
+	case tableSources, tableExits, tableMACs, tableDrain:
+		return false
+	}
+	return table < tables
+}
+
+func (s *Switch) byCookie() map[uint64]*entry {
+	all := make(map[uint64]*entry, len(s.installed))
+	for _, e := range s.installed {
+		all[e.cookie] = e
+	}
+	return all
+}
+
+// readCounters of all entries.
+func (s *Switch) readCounters(ctx context.Context) error {
+	stats, err := s.of.Flows(ctx, openflow.FlowStatsRequest{Table: openflow.TableAll})
+	if err != nil {
+		return fmt.Errorf("read entries: %w", err)
+	}
+	entries := s.byCookie()
+	for i := range stats {
+		if e := entries[stats[i].Cookie]; e != nil && kept(stats[i].Table) {
+			s.counts.saw(e, counter{Packets: stats[i].Packets, Bytes: stats[i].Bytes})
+		}
+	}
+	return nil
+}
+
+// maxSingle bounds how many entries are asked for one by one.
+const maxSingle = 16
+
+// readBefore reads the counters of entries that are about to go, if anybody still wants to know.
+func (s *Switch) readBefore(ctx context.Context, going []*entry) error {
+	if len(going) == 0 {
+		return nil
+	}
+	if len(going) > maxSingle {
+		return s.readCounters(ctx)
+	}
+	for _, e := range going {
+		stats, err := s.of.Flows(ctx, openflow.FlowStatsRequest{Table: e.table, Cookie: e.cookie, CookieMask: ^uint64(0)})
+		if err != nil {
+			return fmt.Errorf("read an entry: %w", err)
+		}
+		for i := range stats {
+			s.counts.saw(e, counter{Packets: stats[i].Packets, Bytes: stats[i].Bytes})
+		}
+	}
+	return nil
+}
+
+// forgetCounters of owners that are no more.
+func (s *Switch) forgetCounters() {
+	rules := make(map[uint64]bool, len(s.rules.Rules))
+	for i := range s.rules.Rules {
+		rules[s.rules.Rules[i].Cookie] = true
+	}
+	for o := range s.counts.Gone {
+		if o.Kind == ownRule && !rules[o.ID] || o.Kind != ownRule && s.ports[flow.Port(o.ID)] == nil {
+			delete(s.counts.Gone, o)
+		}
+	}
+}

@@ -1,0 +1,371 @@
+package ovs
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/openflow"
+)
+
+// Tables, in the order in which frames pass them; a way back (a dead function's bypass, Resume at the Egress stage) costs depth, of which
+// Open vSwitch allows 64.
+const (
+	tableEntry    uint8 = iota // by port: which kind; probes and own words end here; a fabric tag goes into its register
+	tableIngress               // rules of the Ingress stage at endpoints
+	tableFunction              // rules of functions' ports
+	tableDrain                 // those that the last commit took away, for a moment
+	tableResume                // back into ordinary switching at the port in regTo
+	tableLearn                 // ordinary switching: learns the source
+	tableBridge                // looks the destination up
+	tableForward               // to one port, or to all
+	tableCheck                 // never back, never between isolated ports
+	tableEgress                // rules of the Egress stage
+	tableTo                    // out of the port in regTo, if its function is up
+	tableTagged                // the same with a fabric tag on
+	tableDeliver               // ordinary switching's way out of regOut
+	tableSources               // learned exits: (source MAC, VLAN) -> port
+	tableExits                 // learned exits: (destination MAC, VLAN) -> port
+	tableMACs                  // learned by ordinary switching
+	tableDrop                  // counts what is dropped at regAt
+	tableCount                 // counts rules that were folded into another's entry
+	tableMark                  // no frame comes here: says which version of the rules is in force
+	tables
+)
+
+// Registers.
+const (
+	regIn   = 0 // port where the frame entered ordinary switching
+	regOut  = 1 // port by which it is about to leave
+	regTo   = 2 // port to which a rule sends it
+	regAt   = 3 // port where it is: drops count there
+	regTag  = 4 // its fabric tag, which is not on it any more
+	regFlag = 5 // flagIsolated
+)
+
+const flagIsolated = 1
+
+// Priorities of the pipeline's own entries; those of rules lie between floor and ceiling.
+const (
+	floor   = 1 // of the entry that leads frames without rules on
+	ceiling = 0xffff
+)
+
+// owner is what an entry counts for.
+type owner struct {
+	Kind ownerKind
+	ID   uint64 // a rule's cookie, a port's number
+}
+
+type ownerKind uint8
+
+const (
+	ownRule ownerKind = iota + 1
+	ownRx
+	ownTx
+	ownDropped
+)
+
+// entry of an OpenFlow table. Its cookie is a digest of all that it says, so that reading back cookies tells whether entries are as they
+// should be.
+type entry struct {
+	table    uint8
+	priority uint16
+	match    openflow.Match
+	actions  []openflow.Action
+	hardS    uint16
+	owners   []owner
+
+	cookie uint64
+}
+
+// entryKey is what tells entries apart in the switch.
+type entryKey struct {
+	table    uint8
+	priority uint16
+	match    string
+}
+
+func (e *entry) key() entryKey {
+	b := make([]byte, 0, 40*len(e.match))
+	for _, o := range e.match {
+		b = binary.BigEndian.AppendUint32(b, uint32(o.Field))
+		b = append(b, o.Value[:]...)
+		if o.Masked {
+			b = append(b, o.Mask[:]...)
+		}
+	}
+	return entryKey{e.table, e.priority, string(b)}
+}
+
+func (e *entry) mod(command openflow.FlowCommand) *openflow.FlowMod {
+	f := &openflow.FlowMod{Command: command, Table: e.table, Priority: e.priority, Match: e.match}
+	if command == openflow.FlowAdd {
+		f.Cookie, f.HardS = e.cookie, e.hardS
+		if len(e.actions) > 0 {
+			f.Instructions = []openflow.Instruction{openflow.ApplyActions(e.actions)}
+		}
+	}
+	return f
+}
+
+// seal computes the cookie. Zero is nobody's.
+func (e *entry) seal() error {
+	e.cookie = 0
+	b, err := openflow.Append(nil, 0, e.mod(openflow.FlowAdd))
+	if err != nil {
+		return fmt.Errorf("encode entry of table %d: %w", e.table, err)
+	}
+	for _, o := range e.owners {
+		b = binary.BigEndian.AppendUint64(append(b, byte(o.Kind)), o.ID)
+	}
+	sum := sha256.Sum256(b)
+	e.cookie = binary.BigEndian.Uint64(sum[:]) | 1
+	return nil
+}
+
+// Shorthands of actions.
+
+func reg(n int, v uint64) openflow.OXM { return openflow.Uint(openflow.Reg(n), v) }
+
+func load(n int, v uint64) openflow.Action {
+	return openflow.RegLoad{Dst: openflow.Reg(n).All(), Value: v}
+}
+
+func move(from, to int) openflow.Action {
+	return openflow.RegMove{Src: openflow.Reg(from).All(), Dst: openflow.Reg(to).All()}
+}
+
+func goTo(table uint8) openflow.Action { return openflow.Resubmit{Table: table} }
+
+func list(a ...openflow.Action) []openflow.Action { return a }
+
+// forgetInPort lets a frame leave by the port where it came in, which OpenFlow forbids: the registers know better.
+func forgetInPort() openflow.Action {
+	return openflow.RegLoad{Dst: openflow.FieldNXMInPort.All(), Value: 0}
+}
+
+// tagMatches are VLAN ids of the fabric's tags, as values under masks. OpenFlow cannot tell a tag's TPID.
+func tagMatches() []openflow.OXM {
+	var all []openflow.OXM
+	for _, m := range expand(flow.PortRange{First: flow.TagFirst, Last: flow.TagLast}) {
+		all = append(all, openflow.UintMask(openflow.FieldVLANVID, uint64(openflow.VLANPresent|m.value), uint64(openflow.VLANPresent|m.mask&0xfff)))
+	}
+	return all
+}
+
+type masked struct{ value, mask uint16 }
+
+// expand a range into values under masks, as few as possible.
+func expand(r flow.PortRange) []masked {
+	var all []masked
+	for first, last := uint32(r.First), uint32(r.Last); first <= last; {
+		size := uint32(1)
+		for first&size == 0 && size < 1<<16 && first+2*size-1 <= last {
+			size *= 2
+		}
+		all = append(all, masked{uint16(first), uint16(^(size - 1))})
+		first += size
+	}
+	return all
+}
+
+// world is what entries are made from.
+type world struct {
+	ports map[flow.Port]*port
+	rules []flow.Rule
+	prio  map[uint64]uint16
+	at    map[flow.Port][]*flow.Rule // rules of functions' ports
+}
+
+func (s *Switch) world(rules *ruleSet) *world {
+	w := &world{ports: s.ports, rules: rules.Rules, prio: rules.Priority, at: map[flow.Port][]*flow.Rule{}}
+	for i := range w.rules {
+		r := &w.rules[i]
+		if p := w.ports[r.Match.InPort]; r.Stage == flow.Ingress && p != nil && p.function != nil {
+			w.at[r.Match.InPort] = append(w.at[r.Match.InPort], r)
+		}
+	}
+	return w
+}
+
+// sorted ports, by number.
+func (w *world) sorted() []*port {
+	return slices.SortedFunc(maps.Values(w.ports), func(a, b *port) int { return cmp.Compare(a.Number, b.Number) })
+}
+
+// pipeline is every entry that is no rule's.
+func (w *world) pipeline() []*entry {
+	all := w.fixed()
+	for _, p := range w.sorted() {
+		if p.function == nil {
+			all = append(all, w.endpoint(p)...)
+		} else {
+			all = append(all, w.functionPort(p)...)
+		}
+	}
+	return all
+}
+
+// fixed entries: the tables' last resorts, and what does not depend on ports, but for flooding.
+func (w *world) fixed() []*entry {
+	miss := func(table uint8, a ...openflow.Action) *entry { return &entry{table: table, actions: a} }
+	group := openflow.MAC{0x01}
+	local := openflow.MAC{0x01, 0x80, 0xc2}
+	var flood []openflow.Action
+	for _, p := range w.sorted() {
+		if p.function == nil {
+			flood = append(flood, openflow.Clone{load(regOut, uint64(p.Number)), goTo(tableCheck)})
+		}
+	}
+	return []*entry{
+		miss(tableEntry),
+		{table: tableIngress, priority: floor, match: openflow.Match{reg(regTag, 0)}, actions: list(goTo(tableLearn))},
+		miss(tableIngress, goTo(tableDrop)), // a fabric tag that no rule knows
+		miss(tableFunction, goTo(tableDrain)),
+		miss(tableDrain, goTo(tableDrop)),
+		miss(tableResume, goTo(tableDrop)), // no entry known
+		{table: tableLearn, priority: 1, match: openflow.Match{openflow.EthSrcMask(group, group)}, actions: list(goTo(tableBridge))},
+		miss(tableLearn, learn(tableMACs, openflow.FieldEthSrc, openflow.FieldEthDst, false, regIn, regOut), goTo(tableBridge)),
+		{table: tableBridge, priority: 2, match: openflow.Match{openflow.EthDst(local)}, actions: lookUp()},
+		{table: tableBridge, priority: 1, match: openflow.Match{openflow.EthDstMask(local, openflow.MAC{255, 255, 255, 255, 255, 0xf0})}, actions: list(goTo(tableDrop))},
+		miss(tableBridge, lookUp()...),
+		{table: tableForward, priority: 1, match: openflow.Match{reg(regOut, 0)}, actions: flood},
+		miss(tableForward, goTo(tableCheck)),
+		miss(tableCheck, move(regOut, regAt), goTo(tableEgress)),
+		miss(tableEgress, goTo(tableDeliver)),
+		miss(tableTo, goTo(tableDrop)), // no exit known
+		miss(tableTagged, goTo(tableDrop)),
+		miss(tableDeliver, openflow.OutputReg{Src: openflow.Reg(regOut).All()}),
+	}
+}
+
+func lookUp() []openflow.Action {
+	return list(load(regOut, 0), goTo(tableMACs), goTo(tableForward))
+}
+
+// learnedS is how long a learned address is kept without traffic.
+const learnedS = 300
+
+// learn makes an entry in table: frames whose field is what src is now load the port in register from into register to.
+func learn(table uint8, src, field openflow.Field, vlan bool, from, to int) openflow.Action {
+	l := openflow.Learn{IdleS: learnedS, Priority: 1, Table: table, Cookie: learnedCookie, Specs: []openflow.LearnSpec{
+		{Kind: openflow.LearnMatch, Src: src.All(), Dst: field.All()}}}
+	if vlan { // id and whether there is a tag at all
+		bits := openflow.FieldNXMVLANTCI.Slice(0, 13)
+		l.Specs = append(l.Specs, openflow.LearnSpec{Kind: openflow.LearnMatch, Src: bits, Dst: bits})
+	}
+	l.Specs = append(l.Specs, openflow.LearnSpec{Kind: openflow.LearnLoad, Src: openflow.Reg(from).All(), Dst: openflow.Reg(to).All()})
+	return l
+}
+
+const learnedCookie = 0x57454152
+
+// endpoint's entries.
+func (w *world) endpoint(p *port) []*entry {
+	n, at := uint64(p.Number), openflow.InPort(openflow.Port(p.Number))
+	flags := uint64(0)
+	if p.E.Isolated {
+		flags = flagIsolated
+	}
+	start := list(load(regIn, n), load(regAt, n), load(regFlag, flags), forgetInPort())
+	with := func(a ...openflow.Action) []openflow.Action { return slices.Concat(start, a) }
+	all := []*entry{
+		{table: tableEntry, match: openflow.Match{at}, priority: 1, actions: with(goTo(tableIngress)), owners: []owner{{ownRx, n}}},
+		{table: tableResume, match: openflow.Match{reg(regTo, n)}, priority: 1, actions: list(load(regIn, n), load(regAt, n), load(regFlag, flags), goTo(tableLearn))},
+		{table: tableCheck, match: openflow.Match{reg(regIn, n), reg(regOut, n)}, priority: 2},
+		{table: tableTo, match: openflow.Match{reg(regTo, n)}, priority: 1, actions: list(openflow.Output{Port: openflow.Port(p.Number)}), owners: []owner{{ownTx, n}}},
+		{table: tableDrop, match: openflow.Match{reg(regAt, n)}, priority: 1, owners: []owner{{ownDropped, n}}},
+	}
+	if p.E.Isolated {
+		all = append(all, &entry{table: tableCheck, match: openflow.Match{reg(regFlag, flagIsolated), reg(regOut, n)}, priority: 1})
+	}
+	if !p.E.Fabric {
+		return all
+	}
+	for _, tag := range tagMatches() {
+		all = append(all,
+			&entry{table: tableEntry, match: openflow.Match{at, tag}, priority: 2, owners: []owner{{ownRx, n}}, actions: with(
+				openflow.RegMove{Src: openflow.FieldNXMVLANTCI.Slice(0, 12), Dst: openflow.Reg(regTag).Slice(0, 12)},
+				openflow.PopVLAN{}, goTo(tableIngress))},
+			// The user's own tag is one of the fabric's: such a frame does not leave here.
+			&entry{table: tableTo, match: openflow.Match{reg(regTo, n), tag}, priority: 2, actions: list(load(regAt, n), goTo(tableDrop))},
+			&entry{table: tableDeliver, match: openflow.Match{reg(regOut, n), tag}, priority: 1, actions: list(load(regAt, n), goTo(tableDrop))})
+	}
+	return append(all, &entry{table: tableTagged, match: openflow.Match{reg(regTo, n)}, priority: 1,
+		actions: list(openflow.Output{Port: openflow.Port(p.Number)}), owners: []owner{{ownTx, n}}})
+}
+
+// functionPort's entries.
+func (w *world) functionPort(p *port) []*entry {
+	n, at := uint64(p.Number), openflow.InPort(openflow.Port(p.Number))
+	f := p.function
+	all := []*entry{
+		{table: tableEntry, match: openflow.Match{at, openflow.EthType(probeType), openflow.EthDst(openflow.MAC(probeDst))}, priority: 3},
+		{table: tableEntry, match: openflow.Match{at}, priority: 1, owners: []owner{{ownRx, n}},
+			actions: list(load(regAt, n), forgetInPort(), goTo(tableFunction))},
+		{table: tableTo, match: openflow.Match{reg(regTo, n)}, priority: 1, actions: list(openflow.Output{Port: openflow.Port(p.Number)}), owners: []owner{{ownTx, n}}},
+		{table: tableDrop, match: openflow.Match{reg(regAt, n)}, priority: 1, owners: []owner{{ownDropped, n}}},
+	}
+	if !f.F.Speaks {
+		for _, q := range f.Ports {
+			all = append(all, &entry{table: tableEntry, match: openflow.Match{at, openflow.EthSrc(openflow.MAC(q.Own))}, priority: 2,
+				owners: []owner{{ownRx, n}, {ownDropped, n}}})
+		}
+	}
+	if f.State == datapath.Down {
+		all = append(all, w.down(p))
+	}
+	return all
+}
+
+// down is the entry that overrules a port of a function that is down.
+func (w *world) down(p *port) *entry {
+	n := uint64(p.Number)
+	e := &entry{table: tableTo, match: openflow.Match{reg(regTo, n)}, priority: 2}
+	if p.function.F.OnFail == datapath.FailDrop || p.function.F.Tap != "" {
+		e.owners = []owner{{ownDropped, n}}
+		return e
+	}
+	e.actions = w.bypass(p)
+	return e
+}
+
+// maxHops bounds how many dead functions in a row are bypassed.
+const maxHops = 128
+
+// bypass goes on from the opposite port of a function that is down. Where that port has one rule for all frames, the rule's actions stand
+// here, one after the other along a row of dead functions: calling each other's entries would go deeper than Open vSwitch allows.
+func (w *world) bypass(p *port) []openflow.Action {
+	var all []openflow.Action
+	for range maxHops {
+		q := p.function.opposite(p)
+		all = append(all, load(regAt, uint64(q.Number)))
+		rules := w.at[q.Number]
+		if len(rules) != 1 || rules[0].Match != (flow.Match{InPort: q.Number}) {
+			return append(all, goTo(tableFunction))
+		}
+		r := rules[0]
+		all = append(all, openflow.RegLoad{Dst: openflow.FieldMetadata.All(), Value: r.Cookie}, goTo(tableCount))
+		next := w.ports[r.Action.Port]
+		if r.Action.Op != flow.Output || next == nil || next.function == nil || next.function.State == datapath.Up ||
+			next.function.F.OnFail != datapath.FailBypass || next.function.F.Tap != "" {
+			return append(all, w.act(r)...)
+		}
+		all = append(all, w.copies(r)...)
+		p = next
+	}
+	return append(all, goTo(tableDrop))
+}
+
+func (f *function) opposite(p *port) *port {
+	if f.Ports[0] == p {
+		return f.Ports[1]
+	}
+	return f.Ports[0]
+}

@@ -1,0 +1,52 @@
+package ovs
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"weir.dev/weir/datapath"
+)
+
+// saveEvery bounds how much counting a crash of this process and of Open vSwitch together can lose.
+const saveEvery = time.Second
+
+// Status reads ports, by name, and rules, in the order of the commit, back with their counters. While Open vSwitch is away the counters are
+// the last known ones.
+func (s *Switch) Status(ctx context.Context) ([]datapath.PortStatus, []datapath.RuleStatus, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer leave()
+	if s.of != nil && s.of.Err() == nil {
+		if err := s.readCounters(ctx); err != nil && s.of.Err() == nil {
+			return nil, nil, fmt.Errorf("status: %w", err)
+		}
+		if time.Since(s.counts.saved) > saveEvery {
+			if err := s.saveCounters(); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	sums := s.sums()
+	ports := make([]datapath.PortStatus, 0, len(s.ports))
+	for _, p := range s.ports {
+		n := uint64(p.Number)
+		st := datapath.PortStatus{Port: p.Number, Name: p.Name, Link: p.Link, State: datapath.Up,
+			Rx: sums[owner{ownRx, n}], Tx: sums[owner{ownTx, n}], Dropped: sums[owner{ownDropped, n}]}
+		if p.function != nil {
+			st.Function, st.State = p.function.F.Name, p.function.State
+		}
+		ports = append(ports, st)
+	}
+	slices.SortFunc(ports, func(a, b datapath.PortStatus) int { return cmp.Compare(a.Name, b.Name) })
+	rules := make([]datapath.RuleStatus, 0, len(s.rules.Rules))
+	for i := range s.rules.Rules {
+		r := &s.rules.Rules[i]
+		rules = append(rules, datapath.RuleStatus{Cookie: r.Cookie, Note: r.Note, Hits: sums[owner{ownRule, r.Cookie}]})
+	}
+	return ports, rules, nil
+}

@@ -1,0 +1,119 @@
+package ovs
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/record"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/instance"
+)
+
+// newStore is where the driver keeps what Open vSwitch cannot tell, as JSON files under the run directory. A file is replaced as a whole, and written before
+// the switch is changed.
+func newStore(i instance.Instance) record.Store {
+	return record.Store{Dir: filepath.Join(i.Run, "ovs", "switch")}
+}
+
+// state is switch.json.
+type state struct {
+	OVSDB    string // in use: an address, or Private
+	RunDir   string
+	Datapath string
+	Version  uint32 // of the rules in force, should the switch have lost all
+}
+
+// port is a place of the switch, part of an endpoint's or a function's file.
+type port struct {
+	Number  flow.Port
+	Name    string // "endpoint/alice", "function/fw/in"
+	Link    string
+	Index   int               // of the link
+	Inner   int               // index of the other end of a function's link
+	Own     flow.MAC          // its address
+	WasUp   bool              // before
+	Clsact  bool              // a qdisc that we made, on our side
+	InnerCl bool              // the same inside
+	Offload bool              // we switched offloads of the other end off
+	MTU     int               // of a link into the fabric, before; 0: left alone
+	Joins   bool              // received frames were joined by the link (GRO, LRO), before
+	E       datapath.Endpoint `json:",omitzero"`
+
+	function *function
+}
+
+// function is a file.
+type function struct {
+	F     datapath.Function
+	Ports []*port // in, out or tap
+	State datapath.State
+	Pid   int    // whose end sets Down
+	Born  uint64 // start time of that process: process ids are used again
+
+	joining bool // its links have not become ports yet
+}
+
+// ruleSet is a file, rules.0.json or rules.1.json by its version.
+type ruleSet struct {
+	Version  uint32
+	Rules    []flow.Rule
+	Priority map[uint64]uint16 // cookie -> priority of its entries
+}
+
+// loadState reads all records.
+func (s *Switch) loadState() error {
+	if _, err := s.store.Read("switch.json", &s.state); err != nil {
+		return err
+	}
+	if err := s.loadCounters(); err != nil {
+		return err
+	}
+	endpoints, err := s.store.List("endpoint")
+	if err != nil {
+		return err
+	}
+	for _, name := range endpoints {
+		p := &port{}
+		if _, err := s.store.Read(name, p); err != nil {
+			return err
+		}
+		s.enlist(p)
+	}
+	functions, err := s.store.List("function")
+	if err != nil {
+		return err
+	}
+	for _, name := range functions {
+		f := &function{}
+		if _, err := s.store.Read(name, f); err != nil {
+			return err
+		}
+		s.fns[f.F.Name] = f
+		for _, p := range f.Ports {
+			p.function = f
+			s.enlist(p)
+		}
+	}
+	_, err = s.store.Read(record.Rules(s.state.Version), &s.rules)
+	return err
+}
+
+func (s *Switch) enlist(p *port) {
+	s.ports[p.Number], s.byName[p.Name] = p, p
+}
+
+func (s *Switch) delist(p *port) {
+	delete(s.ports, p.Number)
+	delete(s.byName, p.Name)
+}
+
+// newNumber is the lowest free one from 1.
+func (s *Switch) newNumber() (flow.Port, error) {
+	for n := flow.Port(1); n <= maxPorts; n++ {
+		if s.ports[n] == nil {
+			return n, nil
+		}
+	}
+	return 0, fmt.Errorf("%w: it has %d ports", datapath.ErrFull, maxPorts)
+}

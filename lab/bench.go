@@ -1,0 +1,271 @@
+package lab
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/lab/peers"
+)
+
+// Bench is what the experiments of a run share: its name, by which everything that it makes is found again, and the platforms that are up.
+// Its directories are locked as long as its process lives: what is not locked is a leftover.
+type Bench struct {
+	Name   string
+	Images []string
+	API    peers.API // of the Weir whose hosts are the platform hosts
+
+	locks     []*os.File
+	platforms map[string]peers.Platform
+	starters  map[string]starter
+}
+
+var benchName = regexp.MustCompile(`^lab-[0-9a-f]{4}$`)
+
+// NewBench takes a name that is free, and first removes what crashed runs have left.
+func NewBench(ctx context.Context, images []string) (*Bench, error) {
+	if os.Geteuid() != 0 {
+		return nil, errNoRoot()
+	}
+	unguard, err := guard()
+	if err != nil {
+		return nil, err
+	}
+	defer unguard()
+	if err := sweep(ctx); err != nil {
+		return nil, fmt.Errorf("remove what an earlier run has left: %w", err)
+	}
+	for {
+		id := make([]byte, 2)
+		if _, err := rand.Read(id); err != nil {
+			return nil, err
+		}
+		b := &Bench{Name: "lab-" + hex.EncodeToString(id), Images: images, platforms: map[string]peers.Platform{}, starters: map[string]starter{}}
+		if ok, err := b.take(); err != nil {
+			return nil, errors.Join(err, b.letGo())
+		} else if ok {
+			return b, nil
+		}
+		if err := b.letGo(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// homes are where runs keep what they make. A run has a directory in each, and each tells that it lives: a process in another mount namespace may
+// see one of them only.
+func homes() []string { return []string{peers.Run, "/var/lib/weir"} }
+
+// take the bench's directories, if its name is free.
+func (b *Bench) take() (ok bool, err error) {
+	for _, home := range homes() {
+		dir := filepath.Join(home, b.Name)
+		if err := os.Mkdir(dir, 0o755); errors.Is(err, os.ErrExist) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+		f, free, err := lock(dir)
+		if err != nil || !free {
+			return false, errors.Join(fmt.Errorf("lock %s", dir), err, os.Remove(dir))
+		}
+		b.locks = append(b.locks, f)
+	}
+	return true, nil
+}
+
+// letGo removes the bench's directories.
+func (b *Bench) letGo() error {
+	var errs []error
+	for _, f := range b.locks {
+		errs = append(errs, os.RemoveAll(f.Name()), f.Close())
+	}
+	b.locks = nil
+	return errors.Join(errs...)
+}
+
+func errNoRoot() error {
+	return fmt.Errorf("measuring needs root (network namespaces, BPF, containers): use sudo: %w", os.ErrPermission)
+}
+
+// guard is held while benches are made and swept.
+func guard() (end func(), err error) {
+	var held []*os.File
+	end = func() {
+		for _, f := range held {
+			_ = f.Close() // it was only locked
+		}
+	}
+	for _, home := range homes() {
+		if err := os.MkdirAll(home, 0o755); err != nil {
+			end()
+			return nil, err
+		}
+		f, err := os.Open(home)
+		if err != nil {
+			end()
+			return nil, err
+		}
+		held = append(held, f)
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+			end()
+			return nil, fmt.Errorf("lock %s: %w", home, err)
+		}
+	}
+	return end, nil
+}
+
+// lock a directory, if nobody has.
+func lock(dir string) (f *os.File, free bool, err error) {
+	if f, err = os.Open(dir); err != nil {
+		return nil, false, err
+	}
+	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return nil, false, f.Close()
+	case err != nil:
+		return nil, false, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
+	}
+	return f, true, nil
+}
+
+// Leftovers are the names of runs that ended without removing what they made.
+func Leftovers() (names []string, err error) {
+	for _, top := range homes() {
+		entries, err := os.ReadDir(top)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		for _, e := range entries {
+			if len(e.Name()) >= 8 && benchName.MatchString(e.Name()[:8]) && (len(e.Name()) == 8 || e.Name()[8] == '-') {
+				names = append(names, e.Name()[:8])
+			}
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	return slices.DeleteFunc(names, lives), nil
+}
+
+// lives tells whether a process holds a directory of the run.
+func lives(name string) bool {
+	for _, home := range homes() {
+		f, free, err := lock(filepath.Join(home, name))
+		if err != nil {
+			continue // it has none there
+		}
+		if !free {
+			return true
+		}
+		_ = f.Close()
+	}
+	return false
+}
+
+func sweep(ctx context.Context) error {
+	names, err := Leftovers()
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		errs := []error{peers.Remove(ctx, n), removeBoot(ctx, n)}
+		for _, home := range homes() {
+			errs = append(errs, os.RemoveAll(filepath.Join(home, n)))
+		}
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Bench) options() peers.Options {
+	return peers.Options{Name: b.Name, Images: b.Images, API: b.API}
+}
+
+// Platform opens a platform, once.
+func (b *Bench) Platform(ctx context.Context, name string) (peers.Platform, error) {
+	if p, ok := b.platforms[name]; ok {
+		return p, nil
+	}
+	k, ok := peers.Find(name)
+	if !ok {
+		return nil, fmt.Errorf("there is no platform %q: want one of %s", name, strings.Join(peers.Names(), ", "))
+	}
+	p, err := k.Open(ctx, b.options())
+	if err != nil {
+		return nil, err
+	}
+	b.platforms[name] = p
+	return p, nil
+}
+
+// clearing bounds the removal of what is left of functions.
+const clearing = 2 * time.Minute
+
+// Clear closes all platforms and runtimes. A bench of nil has none.
+func (b *Bench) Clear() error {
+	if b == nil {
+		return nil
+	}
+	var errs []error
+	for name, p := range b.platforms {
+		if err := p.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("platform %s: %w", name, err))
+		}
+		delete(b.platforms, name)
+	}
+	for name, r := range b.starters {
+		errs = append(errs, r.close())
+		delete(b.starters, name)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), clearing)
+	defer cancel()
+	return errors.Join(append(errs, removeBoot(ctx, b.Name))...)
+}
+
+// Close removes everything.
+func (b *Bench) Close() error {
+	err := b.Clear()
+	return errors.Join(err, b.letGo())
+}
+
+// freeMemory is the share of memory that is available; 1 if the kernel does not say.
+func freeMemory() float64 {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 1
+	}
+	var total, available float64
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		v, err := strconv.ParseFloat(f[1], 64)
+		if err != nil {
+			continue
+		}
+		switch f[0] {
+		case "MemTotal:":
+			total = v
+		case "MemAvailable:":
+			available = v
+		}
+	}
+	if total == 0 {
+		return 1
+	}
+	return available / total
+}

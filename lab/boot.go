@@ -1,0 +1,419 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir.dev/weir/container/oci"
+	"weir.dev/weir/image"
+	"weir.dev/weir/instance"
+	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/traffic/tools"
+	"weir.dev/weir/netns"
+)
+
+// bootExperiment times N functions (factor functions) of a runtime (factor runtime): created, started, stopped, and created and started at
+// once. One after another, each with a network namespace of its own; all run the same program.
+type bootExperiment struct{}
+
+func (bootExperiment) Name() string { return "boot" }
+func (bootExperiment) About() string {
+	return "N functions, one after another, each in a network namespace of its own: create all, start all, stop all, create and start all"
+}
+func (bootExperiment) Metrics() map[string]string {
+	return map[string]string{"run": "s", "create": "s", "start": "s", "stop": "s"}
+}
+func (bootExperiment) Needs() string { return "boot" }
+func (bootExperiment) Factors() []Factor {
+	return []Factor{
+		{Name: factorRuntime, About: "what makes containers", Check: oneOf("oci", "docker", "runc", "lxc")},
+		{Name: factorFunctions, About: "how many", Check: between(1, maxFunctions, "functions")},
+	}
+}
+
+const (
+	factorRuntime   = "runtime"
+	factorFunctions = "functions"
+	maxFunctions    = 500
+	suffixBoot      = "-r"
+)
+
+// starter is a runtime: it starts functions. Each method is for one function, by its name.
+type starter interface {
+	create(ctx context.Context, name string) error
+	start(ctx context.Context, name string) error
+	run(ctx context.Context, name string) error
+	stop(ctx context.Context, name string) error
+	remove(ctx context.Context, name string) error
+	close() error
+}
+
+func (bootExperiment) Check(_ context.Context, b *Bench, l Levels) string {
+	if n, err := strconv.Atoi(l[factorFunctions]); err != nil || n < 1 || n > maxFunctions {
+		return fmt.Sprintf("functions %q: want 1 to %d", l[factorFunctions], maxFunctions)
+	}
+	switch l[factorRuntime] {
+	case "oci", "runc":
+		k, _ := peers.Find("ebpf") // it has containers
+		return k.Check(b.options())
+	case "docker":
+		return peers.CheckEngine(b.options())
+	case "lxc":
+		if err := tools.Installed("lxc-start"); err != nil {
+			return "lxc-start: not installed (apt-get install lxc)"
+		}
+		k, _ := peers.Find("ebpf")
+		return k.Check(b.options())
+	}
+	return fmt.Sprintf("there is no runtime %q: this lab has oci, docker, runc and lxc", l[factorRuntime])
+}
+
+func (bootExperiment) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
+	n, err := strconv.Atoi(l[factorFunctions])
+	if err != nil {
+		return nil, err
+	}
+	r, err := b.starter(ctx, l[factorRuntime])
+	return &boot{r, n}, err
+}
+
+// starter opens a runtime, once.
+func (b *Bench) starter(ctx context.Context, name string) (starter, error) {
+	if r, ok := b.starters[name]; ok {
+		return r, nil
+	}
+	var r starter
+	var err error
+	if name == "docker" {
+		var e *peers.Engine
+		if e, err = peers.StartEngine(ctx, b.options()); err == nil {
+			r = dockerRuntime{e}
+		}
+	} else {
+		r, err = openBundles(ctx, b, name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.starters[name] = r
+	return r, nil
+}
+
+type boot struct {
+	r starter
+	n int
+}
+
+// Close leaves the runtime to others.
+func (b *boot) Close() error { return nil }
+
+func (b *boot) Measure(ctx context.Context, _ time.Duration) (Measurement, error) {
+	m := Measurement{Values: map[string]float64{}}
+	all := func(metric string, f func(context.Context, string) error) error {
+		begin := time.Now()
+		for i := range b.n {
+			if err := f(ctx, fmt.Sprintf("f%03d", i)); err != nil {
+				return fmt.Errorf("%s of function %d: %w", metric, i, err)
+			}
+		}
+		if metric != "" {
+			m.Values[metric] = time.Since(begin).Seconds()
+		}
+		return nil
+	}
+	err := all("create", b.r.create)
+	if err == nil {
+		err = all("start", b.r.start)
+	}
+	if err == nil {
+		err = all("stop", b.r.stop)
+	}
+	if err == nil {
+		err = all("", b.r.remove)
+	}
+	if err == nil {
+		err = all("run", b.r.run)
+	}
+	cleaning, cancel := context.WithTimeout(context.Background(), time.Minute) // also when ctx is over
+	defer cancel()
+	for i := range b.n {
+		err = errors.Join(err, b.r.remove(cleaning, fmt.Sprintf("f%03d", i)))
+	}
+	return m, err
+}
+
+// dockerRuntime is `docker` as a user calls it.
+type dockerRuntime struct{ e *peers.Engine }
+
+func (d dockerRuntime) do(ctx context.Context, args ...string) error {
+	_, err := d.e.Docker(ctx, nil, args...)
+	return err
+}
+
+func (d dockerRuntime) create(ctx context.Context, name string) error {
+	return d.do(ctx, "create", "--network", "none", "--name", name, peers.DockerImage, peers.WireProgram)
+}
+func (d dockerRuntime) start(ctx context.Context, name string) error { return d.do(ctx, "start", name) }
+func (d dockerRuntime) run(ctx context.Context, name string) error {
+	return d.do(ctx, "run", "-d", "--network", "none", "--name", name, peers.DockerImage, peers.WireProgram)
+}
+func (d dockerRuntime) stop(ctx context.Context, name string) error {
+	return d.do(ctx, "stop", "-t", "0", name)
+}
+
+// remove: with --force an unknown one is no error.
+func (d dockerRuntime) remove(ctx context.Context, name string) error {
+	return d.do(ctx, "rm", "--force", name)
+}
+func (d dockerRuntime) close() error { return d.e.Close() }
+
+// bundles are what oci, runc and lxc have in common: the image's root and namespaces.
+type bundles struct {
+	inst  instance.Instance
+	store *image.Store
+	img   image.Image
+	root  string
+}
+
+func bootInstance(name string) (instance.Instance, error) { return instance.New(name+suffixBoot, "") }
+
+func openBundles(ctx context.Context, b *Bench, kind string) (starter, error) {
+	inst, err := bootInstance(b.Name)
+	if err != nil {
+		return nil, err
+	}
+	u := &bundles{inst: inst, store: image.Open(inst, b.Images...)}
+	if err := os.MkdirAll(inst.NetnsDir(), 0o755); err != nil {
+		return nil, err
+	}
+	if u.img, err = u.store.Resolve("wire"); err == nil {
+		u.root, err = u.store.Mount(ctx, "wire")
+	}
+	if err != nil {
+		return nil, err
+	}
+	switch kind {
+	case "oci":
+		rt, err := oci.New(ctx, inst, oci.Options{Adopt: true})
+		return &ociRuntime{u, rt}, err
+	case "lxc":
+		return &lxcRuntime{u}, nil
+	}
+	r := &runcRuntime{bundles: u}
+	return r, r.readSpec(ctx)
+}
+
+func (u *bundles) space(name string) string { return filepath.Join(u.inst.NetnsDir(), name) }
+
+// ociRuntime is Weir's driver.
+type ociRuntime struct {
+	*bundles
+	rt *oci.Runtime
+}
+
+func (o *ociRuntime) create(ctx context.Context, name string) error {
+	if err := netns.Create(o.space(name), netns.Options{Quiet: true}); err != nil {
+		return err
+	}
+	return o.rt.Create(ctx, peers.Container(name, o.space(name), o.root, o.img))
+}
+func (o *ociRuntime) start(ctx context.Context, name string) error { return o.rt.Start(ctx, name) }
+func (o *ociRuntime) run(ctx context.Context, name string) error {
+	if err := netns.Create(o.space(name), netns.Options{Quiet: true}); err != nil {
+		return err
+	}
+	return o.rt.Run(ctx, peers.Container(name, o.space(name), o.root, o.img))
+}
+func (o *ociRuntime) stop(ctx context.Context, name string) error { return o.rt.Stop(ctx, name, 0) }
+func (o *ociRuntime) remove(ctx context.Context, name string) error {
+	return errors.Join(o.rt.Delete(ctx, name), netns.Delete(o.space(name)))
+}
+func (o *ociRuntime) close() error { return nil } // with the others' directories: removeBoot
+
+// command runs a program to its end. Its output goes to a file: what it starts may keep it open.
+func (u *bundles) command(ctx context.Context, argv ...string) error {
+	out, err := os.CreateTemp(u.inst.Run, "out-")
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	defer os.Remove(out.Name())
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil {
+		text, _ := os.ReadFile(out.Name())
+		return fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), errors.Join(err, ctx.Err()), strings.TrimSpace(string(text)))
+	}
+	return nil
+}
+
+// runcRuntime is runc by hand: one call a step, with what `runc spec` says once for all.
+type runcRuntime struct {
+	*bundles
+	spec map[string]any // what all configurations have in common
+}
+
+func (r *runcRuntime) bundle(name string) string { return filepath.Join(r.inst.Run, "by-hand", name) }
+
+func (r *runcRuntime) runc(ctx context.Context, args ...string) error {
+	return r.command(ctx, append([]string{"runc", "--root", filepath.Join(r.inst.Run, "runc")}, args...)...)
+}
+
+// readSpec asks runc for a configuration and makes it one for the image.
+func (r *runcRuntime) readSpec(ctx context.Context) error {
+	dir := r.bundle("spec")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := r.runc(ctx, "spec", "--bundle", dir); err != nil {
+		return err
+	}
+	path := filepath.Join(dir, "config.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, &r.spec); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	process, _ := r.spec["process"].(map[string]any)
+	root, _ := r.spec["root"].(map[string]any)
+	linux, _ := r.spec["linux"].(map[string]any)
+	if process == nil || root == nil || linux == nil {
+		return fmt.Errorf("%s: want process, root and linux", path)
+	}
+	process["terminal"], process["args"] = false, r.img.Args
+	root["path"], root["readonly"] = r.root, true
+	return os.RemoveAll(dir)
+}
+
+func (r *runcRuntime) prepare(name string) error {
+	if err := os.MkdirAll(r.bundle(name), 0o755); err != nil {
+		return err
+	}
+	r.spec["linux"].(map[string]any)["cgroupsPath"] = "/" + r.cgroup() + "/" + name // it is one: readSpec
+	text, err := json.Marshal(r.spec)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(r.bundle(name), "config.json"), text, 0o644)
+}
+
+func (u *bundles) cgroup() string { return "weir-" + u.inst.Name }
+
+func (r *runcRuntime) create(ctx context.Context, name string) error {
+	if err := r.prepare(name); err != nil {
+		return err
+	}
+	return r.runc(ctx, "create", "--bundle", r.bundle(name), name)
+}
+func (r *runcRuntime) start(ctx context.Context, name string) error {
+	return r.runc(ctx, "start", name)
+}
+func (r *runcRuntime) run(ctx context.Context, name string) error {
+	if err := r.prepare(name); err != nil {
+		return err
+	}
+	return r.runc(ctx, "run", "--detach", "--bundle", r.bundle(name), name)
+}
+func (r *runcRuntime) stop(ctx context.Context, name string) error {
+	return r.runc(ctx, "kill", name, "KILL")
+}
+
+// remove: with --force an unknown one is no error.
+func (r *runcRuntime) remove(ctx context.Context, name string) error {
+	return errors.Join(r.runc(ctx, "delete", "--force", name), os.RemoveAll(r.bundle(name)))
+}
+func (r *runcRuntime) close() error { return nil }
+
+// lxcRuntime is LXC's programs by hand.
+type lxcRuntime struct{ *bundles }
+
+func (x *lxcRuntime) dir() string { return filepath.Join(x.inst.Run, "lxc") }
+
+func (x *lxcRuntime) create(_ context.Context, name string) error {
+	if err := os.MkdirAll(filepath.Join(x.dir(), name), 0o755); err != nil {
+		return err
+	}
+	own := x.cgroup() + "/" + name
+	text := strings.Join([]string{
+		"lxc.uts.name = " + name, "lxc.rootfs.path = dir:" + x.root, "lxc.rootfs.options = ro", "lxc.init.cmd = " + strings.Join(x.img.Args, " "),
+		"lxc.net.0.type = empty", "lxc.autodev = 1", "lxc.console.path = none", "lxc.tty.max = 0", "lxc.pty.max = 1",
+		"lxc.cgroup.dir.container = " + own, "lxc.cgroup.dir.monitor = " + own + ".monitor", "lxc.cgroup.dir.monitor.pivot = " + own + ".pivot", "",
+	}, "\n")
+	return os.WriteFile(filepath.Join(x.dir(), name, "config"), []byte(text), 0o644)
+}
+func (x *lxcRuntime) start(ctx context.Context, name string) error {
+	return x.command(ctx, "lxc-start", "-P", x.dir(), "-n", name, "-d")
+}
+func (x *lxcRuntime) run(ctx context.Context, name string) error {
+	if err := x.create(ctx, name); err != nil {
+		return err
+	}
+	return x.start(ctx, name)
+}
+func (x *lxcRuntime) stop(ctx context.Context, name string) error {
+	return x.command(ctx, "lxc-stop", "-P", x.dir(), "-n", name, "-k")
+}
+
+// remove: not by lxc-destroy, which would delete the image's root with the container.
+func (x *lxcRuntime) remove(ctx context.Context, name string) error {
+	dir := filepath.Join(x.dir(), name)
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := x.stop(ctx, name); err != nil && !strings.Contains(err.Error(), "is not running") {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+func (x *lxcRuntime) close() error { return nil }
+
+// removeBoot takes away what functions of the experiment boot have left.
+func removeBoot(ctx context.Context, name string) error {
+	inst, err := bootInstance(name)
+	if err != nil {
+		return err
+	}
+	u := &bundles{inst: inst}
+	if _, err := os.Stat(inst.Run); errors.Is(err, os.ErrNotExist) {
+		return os.RemoveAll(inst.Root)
+	}
+	var errs []error
+	for _, r := range []struct {
+		dir    string
+		remove func(context.Context, string) error
+	}{{filepath.Join(inst.Run, "runc"), (&runcRuntime{bundles: u}).remove}, {(&lxcRuntime{u}).dir(), (&lxcRuntime{u}).remove}} {
+		entries, err := os.ReadDir(r.dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		for _, e := range entries {
+			errs = append(errs, r.remove(ctx, e.Name()))
+		}
+	}
+	rt, err := oci.New(ctx, inst, oci.Options{Remove: true})
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	errs = append(errs, rt.Destroy(ctx), rt.Close(), peers.RemoveCgroups(ctx, u.cgroup()), image.Open(inst).Destroy(ctx))
+	spaces, err := os.ReadDir(inst.NetnsDir())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	for _, e := range spaces {
+		errs = append(errs, netns.Delete(u.space(e.Name())))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return errors.Join(os.RemoveAll(inst.Run), os.RemoveAll(inst.Root))
+}

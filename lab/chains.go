@@ -1,0 +1,291 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/stats"
+	"weir.dev/weir/lab/traffic"
+	"weir.dev/weir/lab/traffic/tools"
+)
+
+// Factors of experiments on chains.
+const (
+	factorPlatform = "platform"
+	factorWires    = "wires"
+
+	factorPlacement = "placement"
+	factorStations  = "stations"
+)
+
+const maxWires = 500
+
+// chains is what tcp, ping and pps have in common: a path of N wires (factor wires; without it the fewest that the platform can have) on a platform
+// (factor platform).
+type chains struct {
+	name, about string
+	metrics     map[string]string
+	programs    []string
+	inject      bool     // frames are put in at the platform's side
+	sockets     bool     // the ends are TCP sockets
+	more        []Factor // beside platform, wires, and those of sockets or frames; nil: levels are not checked before the run
+	measure     func(ctx context.Context, c *chain, length time.Duration) (Measurement, error)
+}
+
+func (x *chains) Name() string               { return x.name }
+func (x *chains) About() string              { return x.about }
+func (x *chains) Metrics() map[string]string { return x.metrics }
+func (x *chains) Needs() string              { return "chains" }
+
+// Factors that it can vary, if it says so.
+func (x *chains) Factors() []Factor {
+	if x.more == nil {
+		return nil
+	}
+	out := []Factor{
+		{Name: factorPlatform, About: "what carries the packets", Check: oneOf(peers.Names()...)},
+		{Name: factorWires, About: "functions in the chain", Default: "1", Check: between(0, maxWires, "a number of wires")},
+		{Name: factorPlacement, Default: peers.PlacedOne, Check: peers.CheckPlacement,
+			About: "platform hosts: where the functions are: one (on the first station's host), spread (in turns over all hosts), or hosts' names joined with +, in turns"},
+		{Name: factorStations, Default: peers.StationsHere, Check: peers.CheckStations,
+			About: "platform hosts: whose endpoints the stations are: here (this machine's host), a host's name, or two joined with +"},
+	}
+	if x.inject {
+		out = append(out, loadFactors()[0])
+	}
+	if x.sockets {
+		out = append(out, socketFactors()...)
+	}
+	return append(out, x.more...)
+}
+
+func (x *chains) wires(l Levels, k peers.Kind) (int, string) {
+	text, ok := l[factorWires]
+	if !ok {
+		return min(1, k.Most), ""
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return 0, fmt.Sprintf("wires %q: want a number", text)
+	}
+	if n < k.Least || n > k.Most {
+		return 0, fmt.Sprintf("%s has %d to %d wires", k.Name, k.Least, k.Most)
+	}
+	return n, ""
+}
+
+func (x *chains) Check(_ context.Context, b *Bench, l Levels) string {
+	k, ok := peers.Find(l[factorPlatform])
+	if !ok {
+		return fmt.Sprintf("there is no platform %q: this lab has %s", l[factorPlatform], strings.Join(peers.Names(), ", "))
+	}
+	if err := tools.Installed(x.programs...); err != nil {
+		return err.Error()
+	}
+	o := b.options()
+	var why string
+	if o.Where.Wires, why = x.wires(l, k); why != "" {
+		return why
+	}
+	o.Where.Placement, o.Where.Stations = l[factorPlacement], l[factorStations]
+	if why := k.Check(o); why != "" {
+		return why
+	}
+	if x.sockets {
+		if why := congestionHere(l.or(factorCongestion, defaultCongestion)); why != "" {
+			return why
+		}
+	}
+	if x.inject {
+		if !k.Skbs {
+			return "platform " + k.Name + " does not take socket buffers"
+		}
+		if _, err := size(l); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
+}
+
+// chain is a path that is ready.
+type chain struct {
+	x        *chains
+	platform peers.Platform
+	wires    int
+	size     int
+	levels   Levels
+}
+
+func (x *chains) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
+	k, _ := peers.Find(l[factorPlatform]) // checked
+	p, err := b.Platform(ctx, k.Name)
+	if err != nil {
+		return nil, err
+	}
+	c := &chain{x: x, platform: p, levels: l}
+	if p, ok := p.(peers.Placed); ok {
+		c.platform = p.At(peers.Where{Placement: l[factorPlacement], Stations: l[factorStations]})
+	}
+	c.wires, _ = x.wires(l, k) // checked
+	if c.size, err = size(l); err != nil {
+		return nil, err
+	}
+	path, err := c.platform.Path(ctx, c.wires)
+	if err != nil {
+		return nil, err
+	}
+	return c, path.Try(ctx)
+}
+
+func (c *chain) Measure(ctx context.Context, length time.Duration) (Measurement, error) {
+	return c.x.measure(ctx, c, length)
+}
+
+// Close leaves the platform to others.
+func (c *chain) Close() error { return nil }
+
+// size of frames as the papers count: 64 with the FCS, the smallest there is, larger ones without. 0: no such factor.
+func size(l Levels) (int, error) {
+	text, ok := l[factorSize]
+	if !ok {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 60 || n > traffic.MaxFrame {
+		return 0, fmt.Errorf("size %q: want bytes of a frame, 60 to %d", text, traffic.MaxFrame)
+	}
+	return n, nil
+}
+
+// tcpExperiment is a TCP stream, or several (factor flows).
+func tcpExperiment() Experiment {
+	return &chains{
+		name: "tcp", about: "TCP streams of iperf3 through a path; what the receiver got", programs: []string{"iperf3", "ping"},
+		metrics: map[string]string{"rate": "Gb/s", "retransmits": "segments", "cpu": "CPU s per GB"}, measure: measureTCP,
+		sockets: true, more: []Factor{
+			{Name: factorFlows, About: "streams at once", Default: defaultFlows, Check: between(1, maxStreams, "a number of streams")},
+			{Name: factorMessage, About: "bytes that the program writes at once", Default: defaultMessage, Check: between(64, maxMessage, "bytes")},
+		},
+	}
+}
+
+// maxStreams is iperf3's bound.
+const maxStreams = 128
+
+// Beyond what a trial takes, how long it may take on a busy machine: a path that does not carry any more is then known.
+const (
+	streamGrace = 30 * time.Second
+	echoGrace   = time.Minute
+)
+
+func measureTCP(ctx context.Context, c *chain, length time.Duration) (Measurement, error) {
+	return c.sockets(ctx, func(path peers.Path) (Measurement, error) {
+		o := tools.StreamOptions{
+			From: path.From, To: path.To, Address: path.Address, Duration: length,
+			Streams: c.levels.number(factorFlows, defaultFlows), Message: c.levels.number(factorMessage, defaultMessage),
+			Congestion: c.levels.or(factorCongestion, defaultCongestion),
+		}
+		before, err := takeSample()
+		if err != nil {
+			return Measurement{}, err
+		}
+		bounded, cancel := context.WithTimeout(ctx, length+streamGrace)
+		defer cancel()
+		s, err := tools.RunIPerf3(bounded, o)
+		if err != nil {
+			return Measurement{}, err
+		}
+		after, err := takeSample()
+		if err != nil {
+			return Measurement{}, err
+		}
+		if s.Congestion != o.Congestion {
+			return Measurement{}, fmt.Errorf("iperf3 used congestion control %q: want %s", s.Congestion, o.Congestion)
+		}
+		s.Raw.Output = "" // thousands of lines; what counts is in the values
+		m := Measurement{
+			Values: map[string]float64{"rate": s.BitsPerSec / 1e9, "retransmits": float64(s.Retransmits)}, Raw: s,
+			Conditions: map[string]string{condCongestion: s.Congestion, condFlows: strconv.Itoa(o.Streams), condMessage: strconv.Itoa(o.Message) + " B"},
+		}
+		if gigabytes := float64(s.Bytes) / 1e9; gigabytes > 0 {
+			busy := (after.total - before.total) - (after.idle - before.idle) - (after.steal - before.steal)
+			m.Values["cpu"] = busy / userHZ / gigabytes
+		}
+		return m, nil
+	})
+}
+
+const userHZ = 100 // of /proc/stat, on every architecture that we know
+
+// pingExperiment is the round trip of an idle path.
+func pingExperiment() Experiment {
+	return &chains{
+		name: "ping", about: "round trips of ICMP echoes through an idle path, one at a time; the mean of the middle half", programs: []string{"ping"},
+		metrics: map[string]string{"rtt": "us", "p90": "us", "lost": "echoes"}, measure: measurePing,
+		more: []Factor{},
+	}
+}
+
+// Echoes of a trial, and how many of them only warm the path up.
+const (
+	echoes = 220
+	warm   = 20
+)
+
+func measurePing(ctx context.Context, c *chain, _ time.Duration) (Measurement, error) {
+	path, err := c.platform.Path(ctx, c.wires)
+	if err != nil {
+		return Measurement{}, err
+	}
+	release := awake()
+	bounded, cancel := context.WithTimeout(ctx, echoGrace)
+	defer cancel()
+	p, err := tools.RunPing(bounded, path.From, tools.PingOptions{To: path.Address, Count: echoes, FullTrip: true})
+	release()
+	if err != nil {
+		return Measurement{}, err
+	}
+	if len(p.RTT) <= warm+stats.MinBeyond {
+		return Measurement{}, fmt.Errorf("%d of %d echoes came back", p.Received, p.Sent)
+	}
+	m := Measurement{Idle: true, Sampled: "rtt", Values: map[string]float64{"lost": float64(p.Sent - p.Received)}}
+	for _, rtt := range p.RTT[warm:] {
+		m.Samples = append(m.Samples, float64(rtt)/float64(time.Microsecond))
+	}
+	m.Values["rtt"] = middle(m.Samples)
+	if v, ok := stats.Percentile(m.Samples, 0.9); ok {
+		m.Values["p90"] = v
+	}
+	p.Raw.Output = "" // the samples are it
+	m.Raw = p
+	if m.Conditions, err = c.conditions(path); err != nil {
+		return m, err
+	}
+	return m, nil
+}
+
+// middle is the mean of the middle half: as robust as the median for our purpose, and finer, since ping tells whole microseconds.
+func middle(x []float64) float64 {
+	s := slices.Sorted(slices.Values(x))
+	return stats.Mean(s[len(s)/4 : len(s)-len(s)/4])
+}
+
+// awake keeps the processors out of deep sleep where the machine lets one ask for that: else an idle path's delay is how long they take to
+// wake up, the same for everybody.
+func awake() (release func()) {
+	f, err := os.OpenFile("/dev/cpu_dma_latency", os.O_WRONLY, 0)
+	if err != nil {
+		return func() {}
+	}
+	if _, err := f.Write(make([]byte, 4)); err != nil { // 0 us, until the file is closed
+		_ = f.Close()
+		return func() {}
+	}
+	return func() { _ = f.Close() }
+}

@@ -1,0 +1,45 @@
+package lab
+
+import (
+	"context"
+	"time"
+)
+
+// Levels of a variant, by factor.
+type Levels map[string]string
+
+// Experiment makes the trials of a part. The engine calls it from one goroutine.
+type Experiment interface {
+	// Name as studies write it.
+	Name() string
+	// About says in a line what a trial is.
+	About() string
+	// Metrics that a trial gives, by name, with their units.
+	Metrics() map[string]string
+	// Needs names what variants are set up on; what another experiment needs is taken down before ("" nothing).
+	Needs() string
+	// Check tells why a variant cannot be measured here; empty: it can. It changes nothing.
+	Check(ctx context.Context, b *Bench, l Levels) string
+	// Setup prepares a variant. It is kept through all blocks where memory allows.
+	Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error)
+}
+
+// Arrangement is a variant that is ready to be measured.
+type Arrangement interface {
+	Measure(ctx context.Context, length time.Duration) (Measurement, error)
+	Close() error
+}
+
+// Measurement is what came of a trial.
+type Measurement struct {
+	Values  map[string]float64
+	Samples []float64     // of the metric Sampled, where there are many
+	Sampled string        // kept only if it is the part's first metric; empty: they are that one's
+	Raw     any           // JSON
+	Idle    bool          // the trial leaves the machine idle: softirq that runs out of budget is somebody else's
+	Offered float64       // share of the intended load that was offered; 0: no load was intended
+	Sending time.Duration // CPU time in which this process made traffic
+	Void    string        // the books do not balance: why
+	// Conditions under which it was measured, as they were read back: congestion control, offloads, queues, representation of the packets.
+	Conditions map[string]string
+}

@@ -1,0 +1,120 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/study"
+)
+
+// Options of a run.
+type Options struct {
+	Study     study.Study // checked
+	Selection study.Selection
+	Mode      study.Mode
+	Seed      uint64
+	Dir       string
+	Version   string
+	Images    []string  // layouts with the image "wire"
+	API       peers.API // of a Weir that runs, for platform hosts
+	Progress  Progress
+}
+
+// Run begins a run in a directory without one and makes its trials. What there is is always reported: with an error, a partial result.
+func Run(ctx context.Context, o Options) (Results, error) {
+	s, err := o.Study.Select(o.Selection)
+	if err != nil {
+		return Results{}, err
+	}
+	b, err := NewBench(ctx, o.Images)
+	if err != nil {
+		return Results{}, err
+	}
+	b.API = o.API
+	j, err := study.Create(o.Dir, study.Header{
+		Study: s, Mode: o.Mode, Seed: o.Seed, Started: time.Now().UTC(), Version: o.Version, Environment: Environment(),
+	})
+	if err != nil {
+		return Results{}, errors.Join(err, b.Close())
+	}
+	return finish(ctx, o.Dir, j, b, o.Progress)
+}
+
+// Resume goes on with a run that ended early. The study, its mode and its seed are the run's.
+func Resume(ctx context.Context, o Options) (Results, error) {
+	j, err := study.Open(o.Dir)
+	if err != nil {
+		return Results{}, err
+	}
+	b, err := NewBench(ctx, o.Images)
+	if err != nil {
+		return Results{}, errors.Join(err, j.Close())
+	}
+	b.API = o.API
+	return finish(ctx, o.Dir, j, b, o.Progress)
+}
+
+// finish a run that has begun.
+func finish(ctx context.Context, dir string, j *study.Journal, b *Bench, progress Progress) (Results, error) {
+	r := &Runner{Experiments: Experiments(), Journal: j, Bench: b, Progress: progress, Rules: Rules()}
+	err := r.Run(ctx)
+	err = errors.Join(err, b.Close())
+	results := Summarise(j)
+	return results, errors.Join(err, j.Close(), Save(dir, results))
+}
+
+// Report computes the results of a run that is over, or goes on elsewhere.
+func Report(dir string) (Results, error) {
+	j, err := study.Read(dir)
+	if err != nil {
+		return Results{}, err
+	}
+	return Summarise(j), nil
+}
+
+// Pair is one level in two runs.
+type Pair struct {
+	Part   string  `json:"part"`
+	Group  string  `json:"group,omitempty"`
+	Level  string  `json:"level"`
+	Metric string  `json:"metric"`
+	Unit   string  `json:"unit"`
+	A      float64 `json:"a"`
+	B      float64 `json:"b"`
+	Ratio  float64 `json:"ratio"` // B by A
+	Apart  bool    `json:"apart"` // their intervals do not overlap
+}
+
+// Beside sets the medians of two runs side by side, those that both have.
+func Beside(a, b Results) []Pair {
+	type place struct{ part, group, level, metric string }
+	have := map[place]Value{}
+	walk := func(r Results, f func(place, string, Value)) {
+		for _, p := range r.Parts {
+			for _, g := range p.Groups {
+				for _, m := range g.Metrics {
+					for _, v := range m.Values {
+						if !v.Duplicate && v.Median != nil && v.Interval != nil {
+							f(place{p.Part.Name, g.Name, v.Level, m.Metric.Name}, m.Metric.Unit, v)
+						}
+					}
+				}
+			}
+		}
+	}
+	walk(a, func(at place, _ string, v Value) { have[at] = v })
+	out := []Pair{}
+	walk(b, func(at place, unit string, v Value) {
+		old, ok := have[at]
+		if !ok || *old.Median == 0 {
+			return
+		}
+		out = append(out, Pair{
+			Part: at.part, Group: at.group, Level: at.level, Metric: at.metric, Unit: unit, A: *old.Median, B: *v.Median, Ratio: *v.Median / *old.Median,
+			Apart: old.Interval.High < v.Interval.Low || v.Interval.High < old.Interval.Low,
+		})
+	})
+	return out
+}

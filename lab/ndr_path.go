@@ -1,0 +1,316 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/traffic"
+	"weir.dev/weir/lab/traffic/afpacket"
+	"weir.dev/weir/lab/traffic/xdp"
+)
+
+// What sends.
+const (
+	generatorXDP    = "xdp"
+	generatorPacket = "afpacket"
+)
+
+// ndr searches the highest loads that a path takes. It is the same rig as that of packets, with loads instead of full speed.
+type ndr struct {
+	packets
+	senders map[site]sender
+	users   int // arrangements that are open
+}
+
+func ndrExperiment() Experiment { return &ndr{senders: map[site]sender{}} }
+
+func (*ndr) Name() string { return ExperimentNDR }
+func (*ndr) About() string {
+	return "highest load of UDP frames without loss (NDR) and with at most 0.5 % (PDR) by MLRsearch, the variants in turns; delays at 1 (idle), 10, 50 and 90 % of PDR"
+}
+func (*ndr) Metrics() map[string]string { return ndrMetrics() }
+
+// Factors are those of packets; here the path has a CPU of its own unless a study says otherwise.
+func (x *ndr) Factors() []Factor {
+	out := x.packets.path()
+	for i := range out {
+		if out[i].Name == factorMode {
+			out[i].Default = modeLoss
+		}
+	}
+	return append(out, Factor{Name: factorGenerator, About: "what sends: XDP live frames or a packet socket", Default: generatorXDP, Check: oneOf(generatorXDP, generatorPacket)})
+}
+
+func (*ndr) levels(l Levels) Levels {
+	out := Levels{factorMode: modeLoss}
+	maps.Copy(out, l)
+	return out
+}
+
+func (x *ndr) Check(ctx context.Context, b *Bench, l Levels) string {
+	l = x.levels(l)
+	if why := x.packets.Check(ctx, b, l); why != "" {
+		return why
+	}
+	k, _ := peers.Find(l[factorPlatform]) // checked, as the rig
+	if r, _ := rigOf(l, k); r.representation == asFrame && l[factorGenerator] == generatorPacket {
+		return "a packet socket sends no XDP frames"
+	}
+	return ""
+}
+
+func (x *ndr) Begin(_ Levels, length time.Duration) (Course, error) { return newNDRCourse(length) }
+
+func (x *ndr) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
+	l = x.levels(l)
+	a, err := x.packets.Setup(ctx, b, l)
+	if err != nil {
+		return nil, err
+	}
+	f := a.(*flood)                // that is what packets make
+	f.rig.first = f.rig.chain >= 0 // there is another CPU for other programs
+	bare, err := b.Platform(ctx, "veth")
+	if err != nil {
+		return nil, fmt.Errorf("a bare link for the generator's ceiling: %w", err)
+	}
+	generator := l.or(factorGenerator, generatorXDP)
+	path := func(ctx context.Context) (site, error) {
+		p, err := f.platform.Path(ctx, f.wires)
+		return site{f.rig, p, batchOf(f.wires), generator}, err
+	}
+	ceiling := func(ctx context.Context) (site, error) {
+		p, err := bare.Path(ctx, 0)
+		p.Space, p.Link = p.To, peers.Station // skbs enter where they are counted
+		r := f.rig
+		r.process = false
+		return site{r, p, batchOf(0), generator}, err
+	}
+	return x.arrange(f.load, path, ceiling), nil
+}
+
+func (x *ndr) arrange(l load, path, ceiling func(context.Context) (site, error)) *ndrPath {
+	x.users++
+	return &ndrPath{x: x, load: l, path: path, ceiling: ceiling}
+}
+
+// site is where and how frames enter, and where they are counted.
+type site struct {
+	rig       rig
+	path      peers.Path
+	batch     int
+	generator string
+}
+
+// sender is a generator that stays open for the next step.
+type sender struct {
+	traffic.Generator
+	undo func() error
+}
+
+func (s sender) close() error { return errors.Join(s.Close(), s.undo()) }
+
+// sender of a site. Variants that share a site, a baseline and its duplicate, share it: each of two sinks at one place would take the other's
+// frames. For the same reason others at the place are closed.
+func (x *ndr) sender(s site) (sender, error) {
+	if g, ok := x.senders[s]; ok {
+		return g, nil
+	}
+	for o := range x.senders {
+		if o.path.To == s.path.To {
+			if err := x.drop(o); err != nil {
+				return sender{}, err
+			}
+		}
+	}
+	g, err := s.open()
+	if err == nil {
+		x.senders[s] = g
+	}
+	return g, err
+}
+
+func (x *ndr) drop(s site) error {
+	g, ok := x.senders[s]
+	if !ok {
+		return nil
+	}
+	delete(x.senders, s)
+	return g.close()
+}
+
+func (s site) open() (sender, error) {
+	undo := func() error { return nil }
+	if s.generator == generatorXDP {
+		g, err := s.rig.generator(s.path, s.batch)
+		return sender{g, undo}, err
+	}
+	if s.rig.mode == modeLoss && !s.rig.process {
+		var err error
+		if undo, err = xdp.Steer(xdp.Place{Space: s.path.Space, Link: s.path.Link}, s.rig.chain); err != nil {
+			return sender{}, err
+		}
+	}
+	o := afpacket.Options{Out: xdp.Place{Space: s.path.From, Link: peers.Station}, Sink: xdp.Place{Space: s.path.To, Link: peers.Station}}
+	g, err := afpacket.New(o)
+	if err != nil {
+		return sender{}, errors.Join(err, undo())
+	}
+	return sender{pinned{g, s.rig.sender}, undo}, nil
+}
+
+// pinned sends on one CPU.
+type pinned struct {
+	*afpacket.Generator
+	cpu int
+}
+
+func (p pinned) Start(ctx context.Context, at time.Time) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var old, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &old); err != nil {
+		return fmt.Errorf("affinity: %w", err)
+	}
+	one.Set(p.cpu)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		return fmt.Errorf("run on CPU %d: %w", p.cpu, err)
+	}
+	err := p.Generator.Start(ctx, at)
+	return errors.Join(err, unix.SchedSetaffinity(0, &old))
+}
+
+// ndrPath is a path that is ready.
+type ndrPath struct {
+	x             *ndr
+	load          load
+	path, ceiling func(ctx context.Context) (site, error)
+	conditions    map[string]string // as they were read back at the first step
+}
+
+func (p *ndrPath) Measure(ctx context.Context, length time.Duration) (Measurement, error) {
+	c, err := newNDRCourse(length)
+	if err != nil {
+		return Measurement{}, err
+	}
+	return InARow(ctx, c, p)
+}
+
+// Close takes the senders away with the last arrangement; the platforms stay for others.
+func (p *ndrPath) Close() (err error) {
+	if p.x.users--; p.x.users > 0 {
+		return nil
+	}
+	for s := range p.x.senders {
+		err = errors.Join(err, p.x.drop(s))
+	}
+	return err
+}
+
+// batcher is a generator that can send fewer frames at a time.
+type batcher interface{ SetBatch(n int) error }
+
+// delayBatch is how many frames enter at a time where delays are measured.
+const delayBatch = 8
+
+// batchFor a step. With the path on the sender's CPU small batches would take from what the path has: there delays are those of the search's.
+func (s site) batchFor(n Next) int {
+	if n.delayed() != 0 && s.rig.mode == modeLoss {
+		return min(s.batch, delayBatch)
+	}
+	return s.batch
+}
+
+func (p *ndrPath) Step(ctx context.Context, n Next) (m Measurement, err error) {
+	where := p.path
+	if n.What == StepCeiling {
+		where = p.ceiling
+	}
+	s, err := where(ctx)
+	if err != nil {
+		return m, err
+	}
+	defer func() {
+		if err != nil { // it may be broken
+			err = errors.Join(err, p.x.drop(s))
+		}
+	}()
+	g, err := p.x.sender(s)
+	if err != nil {
+		return m, err
+	}
+	if b, ok := g.Generator.(batcher); ok {
+		if err := b.SetBatch(s.batchFor(n)); err != nil {
+			return m, err
+		}
+	}
+	from, to, err := s.path.MACs()
+	if err != nil {
+		return m, err
+	}
+	spec := p.load.spec(s.path, from, to, n.Length)
+	spec.Rate = n.Load
+	c, err := send(ctx, g, spec)
+	if err != nil {
+		return m, err
+	}
+	m = n.outcome(c)
+	if n.What == StepCeiling { // not under the conditions of the path
+		return m, nil
+	}
+	if p.conditions == nil {
+		if p.conditions, err = stationConditions(s.path); err != nil {
+			return m, err
+		}
+		p.conditions[condRepresentation], p.conditions[condMode], p.conditions[condFlows] = s.rig.kind(), s.rig.label(), strconv.Itoa(p.load.flows)
+		p.conditions[factorGenerator] = s.generator
+	}
+	m.Conditions = p.conditions
+	return m, nil
+}
+
+// outcome of a step.
+func (n Next) outcome(c traffic.Count) Measurement {
+	m := Measurement{Sending: n.Length, Values: map[string]float64{ValueLoss: c.LossRatio(), valueSent: c.Rate(), valueArrived: c.Goodput()}}
+	err := c.Check()
+	switch {
+	case err != nil:
+		m.Void = err.Error()
+	case c.Sent == 0: // it did not come to run
+		m.Void = "the generator sent nothing"
+	}
+	if n.delayed() == 0 { // what was not sent is lost: that is the result
+		return m
+	}
+	m.Offered = float64(c.Sent) / float64(max(c.Intended, 1))
+	for kind, q := range map[string]float64{valueTypical: 0.5, valueWorst: 0.999} {
+		if d, ok := c.Latency.Quantile(q); ok {
+			m.Values[kind] = micros(d)
+		}
+	}
+	m.Raw = Delays{Min: c.Latency.Min, Max: c.Latency.Max, Buckets: sparse(c.Latency.Buckets)}
+	return m
+}
+
+// Delays is the histogram of a step: pairs of bucket (traffic.Bucket) and frames; those without frames are left out.
+type Delays struct {
+	Min     time.Duration `json:"min_ns"`
+	Max     time.Duration `json:"max_ns"`
+	Buckets [][2]uint64   `json:"buckets"`
+}
+
+func sparse(buckets []uint64) (out [][2]uint64) {
+	for i, n := range buckets {
+		if n > 0 {
+			out = append(out, [2]uint64{uint64(i), n})
+		}
+	}
+	return out
+}

@@ -1,0 +1,288 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"math/bits"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/study"
+	"weir.dev/weir/lab/traffic"
+	"weir.dev/weir/lab/traffic/testpmd"
+)
+
+func kind(t *testing.T, name string) peers.Kind {
+	t.Helper()
+	k, ok := peers.Find(name)
+	if !ok {
+		t.Fatalf("no platform %s", name)
+	}
+	return k
+}
+
+// Levels that contradict each other are told with the one that would be right; what goes together has the label that stands in the report.
+func TestRigOfLevels(t *testing.T) {
+	for _, c := range []struct {
+		platform, mode, representation string
+		want, why                      string
+	}{
+		{"bridges", "cost", "own", "skb", ""},
+		{"bridges", "loss", "skb", "skb", ""},
+		{"bridges", "cost", "frame", "", "want skb"},
+		{"ebpf", "loss", "frame", "", "want skb"},
+		{"xdp", "cost", "own", "frame", ""},
+		{"xdp", "loss", "frame", "frame", ""},
+		{"xdp", "cost", "skb", "", "want frame"},
+		{"veth", "cost", "own", "frame", ""},
+		{"ovs", "cost", "own", "", "want loss"},
+		{"ovs", "loss", "own", "skb", ""},
+		{"docker", "cost", "own", "", "but through sockets"},
+		{"clickos", "loss", "own", "", "but through sockets"},
+	} {
+		r, why := rigOf(Levels{factorMode: c.mode, factorRepresentation: c.representation}, kind(t, c.platform))
+		if c.why != "" {
+			if !strings.Contains(why, c.why) || !strings.Contains(why, c.platform) {
+				t.Errorf("%+v: %q", c, why)
+			}
+			continue
+		}
+		if why != "" || r.representation != c.want {
+			t.Errorf("%+v: %+v, %q", c, r, why)
+		}
+		if loss := strings.Contains(r.label(), "loss-limited"); loss != (c.mode == modeLoss) || r.kind() == "" {
+			t.Errorf("%+v: %s, %s", c, r.kind(), r.label())
+		}
+	}
+	if r, why := rigOf(Levels{}, kind(t, "bridges")); why != "" || r.mode != modeCost || r.representation != asSkb {
+		t.Errorf("without levels: %+v, %q", r, why)
+	}
+}
+
+func TestLoadOfLevels(t *testing.T) {
+	for _, c := range []struct {
+		levels Levels
+		sizes  []int
+		flows  int
+		wrong  string
+	}{
+		{Levels{}, []int{64}, 1, ""},
+		{Levels{factorSize: "60"}, []int{64}, 1, ""},
+		{Levels{factorSize: "700"}, []int{704}, 1, ""},
+		{Levels{factorSize: "1514", factorVLAN: "7"}, []int{1518}, 1, ""},
+		{Levels{factorSize: "1518"}, []int{1518}, 1, ""},
+		{Levels{factorSize: "imix", factorFlows: "100"}, traffic.IMIX(), 100, ""},
+		{Levels{factorSize: "64", factorFlows: "4096"}, []int{64}, 4096, ""},
+		{Levels{factorSize: "imix", factorFlows: "4096"}, nil, 0, "at most 4096 of both"},
+		{Levels{factorSize: "64", factorIP: "6"}, nil, 0, "want 80 to 1518"},
+		{Levels{factorSize: "100", factorIP: "6", factorVLAN: "7"}, []int{104}, 1, ""},
+	} {
+		x, err := loadOf(c.levels)
+		if c.wrong != "" {
+			if err == nil || !strings.Contains(err.Error(), c.wrong) {
+				t.Errorf("%v: %v", c.levels, err)
+			}
+			continue
+		}
+		if err != nil || !slices.Equal(x.sizes, c.sizes) || x.flows != c.flows {
+			t.Errorf("%v: %+v, %v", c.levels, x, err)
+		}
+	}
+	x, err := loadOf(Levels{factorSize: imix, factorIP: "6"})
+	if err != nil || slices.Min(x.sizes) != 80 || len(x.sizes) != 12 {
+		t.Errorf("IMIX of IPv6: %+v, %v", x, err)
+	}
+	for _, f := range append(loadFactors(), rigFactors()...) {
+		if err := f.Check(f.Default); err != nil {
+			t.Errorf("factor %s: its own default: %v", f.Name, err)
+		}
+		if err := f.Check("nonsense"); err == nil {
+			t.Errorf("factor %s takes nonsense", f.Name)
+		}
+	}
+}
+
+func TestLoadsOfAGenerator(t *testing.T) {
+	for level, want := range map[string]loadLevel{"1000": {rate: 1000}, "80%": {share: 0.8}, "100%": {share: 1}, "1e5": {rate: 1e5}} {
+		if got, err := parseLoadLevel(level); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", level, got, err)
+		}
+	}
+	for _, level := range []string{"", "0", "-1", "101%", "NaN", "most", "1e12"} {
+		if _, err := parseLoadLevel(level); err == nil {
+			t.Errorf("%q: accepted", level)
+		}
+	}
+	if r, err := offered(mostLoad); err != nil || r != 0 {
+		t.Errorf("%v, %v", r, err)
+	}
+	if _, err := offered("50%"); err == nil {
+		t.Error("a share of nothing known: accepted")
+	}
+}
+
+func TestErrorOfARate(t *testing.T) {
+	n := traffic.Count{Intended: 1000, Sent: 1000, Unique: 1000, Span: 999 * time.Millisecond}
+	if v := paceValues(n, 1000); v["error"] != finest {
+		t.Errorf("exact: %v", v)
+	}
+	n.Span = 990 * time.Millisecond
+	if v := paceValues(n, 1000); v["error"] < 0.9 || v["error"] > 0.92 {
+		t.Errorf("too fast: %v", v)
+	}
+	n.Span, n.Sent, n.Skipped = 999*time.Millisecond, 900, 100
+	if v := paceValues(n, 1000); v["error"] != 10 || v["skipped"] != 10 {
+		t.Errorf("a tenth was skipped: %v", v)
+	}
+}
+
+func testBench(t *testing.T) *Bench {
+	t.Helper()
+	b, err := NewBench(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// measure a variant until something was sent: on a machine that is busy with other things a short trial may pass without.
+func measure(t *testing.T, x Experiment, b *Bench, l Levels) Measurement {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	if why := x.Check(ctx, b, l); why != "" {
+		t.Fatalf("%v: %s", l, why)
+	}
+	a, err := x.Setup(ctx, b, l)
+	if err != nil {
+		t.Fatalf("%v: %v", l, err)
+	}
+	defer func() {
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for {
+		m, err := a.Measure(ctx, 100*time.Millisecond)
+		switch {
+		case err != nil:
+			t.Fatalf("%v: %v", l, err)
+		case m.Void == "" && len(m.Values) > 0:
+			return m
+		case !strings.Contains(m.Void, "sent nothing") && !strings.Contains(m.Void, "too few") && !strings.Contains(m.Void, "no ceiling") && !strings.Contains(m.Void, "another CPU"):
+			t.Fatalf("%v: void: %s", l, m.Void)
+		case ctx.Err() != nil:
+			t.Fatalf("%v: nothing was sent: %s", l, m.Void)
+		}
+	}
+}
+
+// Each frame that enters a chain is counted behind it or lost, in both modes and representations, whatever is sent; and the work of the chain was
+// done where the label says.
+func TestPacketsThroughChains(t *testing.T) {
+	b := testBench(t)
+	for _, l := range []Levels{
+		{factorPlatform: "bridges", factorWires: "1", factorMode: "cost"},
+		{factorPlatform: "bridges", factorWires: "1", factorMode: "loss", factorFlows: "20", factorSize: imix, factorLoad: "5000"},
+		{factorPlatform: "bridges", factorWires: "1", factorMode: "cost", factorIP: "6", factorVLAN: "7", factorSize: "100"},
+		{factorPlatform: "xdp", factorWires: "2", factorMode: "cost"},
+		{factorPlatform: "xdp", factorWires: "2", factorMode: "loss", factorFlows: "20", factorSize: imix, factorLoad: "5000"},
+		{factorPlatform: "xdp", factorWires: "2", factorMode: "cost", factorIP: "6", factorVLAN: "7", factorSize: "1514"},
+		{factorPlatform: "veth", factorMode: "loss"},
+	} {
+		m := measure(t, ppsExperiment(), b, l)
+		n := m.Raw.(sentFrames)
+		if err := n.Check(); err != nil {
+			t.Errorf("%v: %v", l, err)
+		}
+		if m.Values["rate"] <= 0 || m.Values["loss"] < 0 || m.Values["loss"] > 100 {
+			t.Errorf("%v: %v", l, m.Values)
+		}
+		sender, chain, err := twoCPUs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := uint64(1) << sender
+		if l[factorMode] == "loss" {
+			want = 1 << chain
+		}
+		if n.CPUs != want {
+			t.Errorf("%v: counted on %d CPUs, %b: want %b (%s)", l, bits.OnesCount64(n.CPUs), n.CPUs, want, m.Conditions[condMode])
+		}
+	}
+}
+
+// The experiments of the study generator give what it asks for.
+func TestGeneratorsAreTested(t *testing.T) {
+	b := testBench(t)
+	for _, name := range []string{genFrame, genSkb, genPacket, genTestpmd} {
+		l := Levels{factorGenerator: name}
+		if name == genTestpmd && errors.Is(testpmd.Installed(), testpmd.ErrMissing) {
+			if why := ceilingExperiment().Check(t.Context(), b, l); !strings.Contains(why, "apt-get") {
+				t.Errorf("without testpmd: %q", why)
+			}
+			continue
+		}
+		if m := measure(t, ceilingExperiment(), b, l); m.Values["rate"] <= 0 || m.Values["cost"] <= 0 {
+			t.Errorf("%s: %v", name, m.Values)
+		}
+		if name == genTestpmd {
+			continue
+		}
+		for _, load := range []string{"2000", "10%"} {
+			l[factorLoad] = load
+			if m := measure(t, paceExperiment(), b, l); m.Values["error"] <= 0 || m.Values["rate"] <= 0 {
+				t.Errorf("%s: %v", name, m.Values)
+			}
+		}
+	}
+	l := Levels{factorDelay: "200"}
+	const half = 1.024 // us, of the histogram's bucket at 200 us: its middle is what is told
+	if m := measure(t, latencyExperiment(), b, l); m.Values["excess"] < -half || m.Values["median"] < 200-half {
+		t.Errorf("held for 200 us: %v", m.Values)
+	}
+	for wrong, l := range map[string]Levels{
+		"one flow of one size": {factorGenerator: genTestpmd, factorSize: imix},
+		"at most 4096":         {factorGenerator: genSkb, factorSize: imix, factorFlows: "4000"},
+	} {
+		if why := ceilingExperiment().Check(t.Context(), b, l); !strings.Contains(why, wrong) && !strings.Contains(why, "apt-get") {
+			t.Errorf("%v: %q", l, why)
+		}
+	}
+}
+
+// A user's study can choose mode, representation and load; what no experiment knows is told with its place.
+func TestStudyChoosesModeAndRepresentation(t *testing.T) {
+	text := `name: mine
+title: Mine
+parts:
+  - name: one
+    question: Which?
+    experiment: pps
+    metrics: [{name: rate, unit: Mpps, better: higher}]
+    settings: {mode: MODE, representation: frame, flows: "10", size: imix}
+    factors: [{name: platform, levels: [xdp, veth]}]
+    compare: platform
+    baseline: veth
+    quick: {blocks: 6, duration: 100ms}
+    full: {blocks: 6, duration: 100ms}
+`
+	s, err := Load("-", strings.NewReader(strings.Replace(text, "MODE", "loss", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := levelsOf(s.Parts[0], study.Variant{"xdp"}); l[factorMode] != modeLoss || l[factorRepresentation] != asFrame {
+		t.Errorf("%v", l)
+	}
+	if _, err := Load("-", strings.NewReader(strings.Replace(text, "MODE", "lossy", 1))); err == nil || !strings.Contains(err.Error(), "loss") {
+		t.Errorf("a mode that there is not: %v", err)
+	}
+}

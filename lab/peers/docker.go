@@ -1,0 +1,308 @@
+package peers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/image"
+	"weir.dev/weir/instance"
+	"weir.dev/weir/lab/traffic/tools"
+	"weir.dev/weir/netns"
+)
+
+const suffixDocker = "-d"
+
+// Engine is a Docker engine of the lab's own: in network, mount and process namespaces of its own, so that nothing outlives it.
+type Engine struct {
+	run, data string
+	space     string // network
+	inst      instance.Instance
+	store     *image.Store
+	cgroup    string
+	host      string // of its API
+	cmd       *exec.Cmd
+	ended     chan struct{}
+	log       *os.File
+	pid       int // of dockerd as this process sees it
+}
+
+// DockerImage is the name under which an Engine has the image "wire".
+const DockerImage = "wire"
+
+func checkDocker(o Options) string {
+	if os.Geteuid() != 0 {
+		return "needs root"
+	}
+	for program, of := range map[string]string{"dockerd": "docker.io", "docker": "docker.io", "unshare": "util-linux", "tar": "tar"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Sprintf("%s: %s (apt-get install %s)", program, tools.ErrMissing, of)
+		}
+	}
+	return checkContainers(o)
+}
+
+// CheckEngine tells why there can be no engine here; empty: there can.
+func CheckEngine(o Options) string { return checkDocker(o) }
+
+func newEngine(o Options) (*Engine, error) {
+	inst, err := instance.New(o.Name+suffixDocker, "")
+	if err != nil {
+		return nil, err
+	}
+	return &Engine{run: inst.Run, data: inst.Root, space: filepath.Join(inst.Run, "net"), inst: inst, cgroup: "weir-" + inst.Name, host: "unix://" + inst.Run + "/docker.sock"}, nil
+}
+
+// StartEngine starts one and gives it the image "wire". One at a time for a run.
+func StartEngine(ctx context.Context, o Options) (*Engine, error) {
+	e, err := newEngine(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.start(ctx, o); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
+}
+
+func (e *Engine) start(ctx context.Context, o Options) error {
+	for _, d := range []string{e.run, e.data} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := netns.Create(e.space, netns.Options{}); err != nil {
+		return err
+	}
+	var err error
+	if e.log, err = os.Create(filepath.Join(e.data, "log")); err != nil {
+		return err
+	}
+	e.cmd = exec.Command("nsenter", "--net="+e.space, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
+		"dockerd", "--host", e.host, "--data-root", e.data+"/data", "--exec-root", e.run+"/exec", "--pidfile", e.run+"/pid",
+		"--iptables=false", "--ip6tables=false", "--ip-masq=false", "--ip-forward=false", "--userland-proxy=false", "--bip", "10.9.0.254/24", "--cgroup-parent", "/"+e.cgroup)
+	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	if err := e.cmd.Start(); err != nil {
+		e.cmd = nil
+		return fmt.Errorf("dockerd: %w", err)
+	}
+	e.ended = make(chan struct{})
+	go func() { _ = e.cmd.Wait(); close(e.ended) }()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		if _, err = e.Docker(ctx, nil, "version"); err == nil {
+			break
+		}
+		select {
+		case <-e.ended:
+			return fmt.Errorf("dockerd ended: %s", e.tail())
+		case <-ctx.Done():
+			return fmt.Errorf("dockerd does not answer: %w: %s", ctx.Err(), e.tail())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", e.cmd.Process.Pid, e.cmd.Process.Pid))
+	if err == nil {
+		_, err = fmt.Sscan(string(children), &e.pid)
+	}
+	if err != nil {
+		return fmt.Errorf("dockerd's process: %w", err)
+	}
+	return e.load(ctx, o)
+}
+
+// load imports the root of the image "wire".
+func (e *Engine) load(ctx context.Context, o Options) error {
+	e.store = image.Open(e.inst, o.Images...)
+	root, err := e.store.Mount(ctx, "wire")
+	if err != nil {
+		return err
+	}
+	pack := exec.CommandContext(ctx, "tar", "-C", root, "-c", ".")
+	var problems bytes.Buffer
+	pack.Stderr = &problems
+	r, err := pack.StdoutPipe()
+	if err == nil {
+		err = pack.Start()
+	}
+	if err != nil {
+		return fmt.Errorf("tar: %w", err)
+	}
+	_, err = e.Docker(ctx, r.(*os.File), "import", "-", DockerImage)
+	if werr := pack.Wait(); err == nil && werr != nil {
+		err = fmt.Errorf("tar: %w: %s", werr, problems.String())
+	}
+	return err
+}
+
+func (e *Engine) tail() string {
+	text, err := os.ReadFile(e.log.Name())
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(string(text[max(0, len(text)-600):]))
+}
+
+// Docker runs the engine's client.
+func (e *Engine) Docker(ctx context.Context, stdin *os.File, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "docker", append([]string{"--host", e.host}, args...)...)
+	if stdin != nil {
+		cmd.Stdin = stdin
+	}
+	cmd.Env = append(cmd.Environ(), "DOCKER_CONFIG="+e.run, "DOCKER_CONTEXT=")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("docker %s: %w: %s", args[0], errors.Join(err, ctx.Err()), strings.TrimSpace(string(out)))
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// Close ends the engine with all its containers and removes what it kept.
+func (e *Engine) Close() error {
+	if e.cmd != nil && e.cmd.Process != nil {
+		_ = unix.Kill(-e.cmd.Process.Pid, unix.SIGKILL) // its namespaces, with all that is in them, end with it
+		<-e.ended
+	}
+	if e.log != nil {
+		_ = e.log.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return errors.Join(image.Open(e.inst).Destroy(ctx), RemoveCgroups(ctx, e.cgroup), retry(ctx, func() error { return removeDirs(e.space, e.run, e.data) }))
+}
+
+// retry while the kernel still takes processes and mounts down.
+func retry(ctx context.Context, f func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func removeDirs(space string, dirs ...string) error {
+	err := netns.Delete(space)
+	for _, d := range dirs {
+		err = errors.Join(err, os.RemoveAll(d))
+	}
+	return err
+}
+
+// RemoveCgroups takes an empty cgroup and all below it away, in every hierarchy.
+func RemoveCgroups(ctx context.Context, name string) error {
+	tops, err := filepath.Glob("/sys/fs/cgroup/*/" + name)
+	if err != nil {
+		return err
+	}
+	tops = append(tops, "/sys/fs/cgroup/"+name)
+	return retry(ctx, func() error {
+		var errs []error
+		for _, top := range tops {
+			var dirs []string
+			err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+				if err == nil && d.IsDir() {
+					dirs = append(dirs, path)
+				}
+				return err
+			})
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+			for i := len(dirs) - 1; i >= 0; i-- {
+				if err := unix.Rmdir(dirs[i]); err != nil && !errors.Is(err, unix.ENOENT) {
+					errs = append(errs, fmt.Errorf("cgroup %s: %w", dirs[i], err))
+				}
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// removeDocker takes away what a crash left.
+func removeDocker(o Options) error {
+	e, err := newEngine(o)
+	if err != nil {
+		return err
+	}
+	if !exists(e.run) && !exists(e.data) {
+		return nil
+	}
+	return e.Close()
+}
+
+// docker is two containers on Docker's bridge.
+type docker struct {
+	e    *Engine
+	path Path
+}
+
+func openDocker(ctx context.Context, o Options) (Platform, error) {
+	e, err := StartEngine(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	d := &docker{e: e}
+	if err := d.build(ctx); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+func (d *docker) build(ctx context.Context) error {
+	ends := map[string]*netip.Addr{"alice": &d.path.Source, "bob": &d.path.Address}
+	for name, addr := range ends {
+		if _, err := d.e.Docker(ctx, nil, "run", "-d", "--name", name, DockerImage, WireProgram); err != nil {
+			return err
+		}
+		out, err := d.e.Docker(ctx, nil, "inspect", "-f", "{{.NetworkSettings.IPAddress}} {{.NetworkSettings.SandboxKey}}", name)
+		if err != nil {
+			return err
+		}
+		text, sandbox, _ := strings.Cut(out, " ")
+		if *addr, err = netip.ParseAddr(text); err != nil {
+			return fmt.Errorf("docker inspect %s: %w", name, err)
+		}
+		// The engine's mounts are its own: they are seen through its process.
+		space := fmt.Sprintf("/proc/%d/root%s", d.e.pid, sandbox)
+		if name == "alice" {
+			d.path.From = space
+		} else {
+			d.path.To = space
+		}
+	}
+	return d.path.Try(ctx)
+}
+
+// WireProgram is the program of the image "wire".
+const WireProgram = "/usr/bin/wire"
+
+func (d *docker) Path(_ context.Context, n int) (Path, error) {
+	if n != 0 {
+		return Path{}, fmt.Errorf("two containers on Docker's bridge have no wires between them: %d", n)
+	}
+	return d.path, nil
+}
+
+func (d *docker) Close() error { return d.e.Close() }

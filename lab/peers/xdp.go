@@ -1,0 +1,180 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/netns"
+)
+
+//go:generate go tool bpf2go -go-package peers -target bpfel hop hop.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu
+
+const suffixXDP = "-x"
+
+// redirects makes chains of namespaces whose two links an XDP program joins: the least that a chain of frames can cost in this kernel, without any
+// of what a switch does. The links of neighbours are the two ends of one pair. Every length is a chain of its own.
+type redirects struct {
+	o     Options
+	paths map[int]Path
+	made  []*spaces
+}
+
+func openXDP(_ context.Context, o Options) (Platform, error) {
+	return &redirects{o: o, paths: map[int]Path{}}, nil
+}
+
+func (x *redirects) Path(ctx context.Context, n int) (Path, error) {
+	if p, ok := x.paths[n]; ok {
+		return p, nil
+	}
+	s := &spaces{dir: filepath.Join(dir(x.o, suffixXDP), fmt.Sprint(n))}
+	p, err := chainRedirects(s, n)
+	if err == nil {
+		err = p.Try(ctx)
+	}
+	if err != nil {
+		return p, errors.Join(err, s.close())
+	}
+	x.paths[n], x.made = p, append(x.made, s)
+	return p, nil
+}
+
+// place is one end of a pair.
+type place struct {
+	space, link string
+	address     netip.Prefix
+}
+
+func chainRedirects(s *spaces, n int) (Path, error) {
+	p := Path{Source: sourceAddress.Addr(), Address: targetAddress.Addr(), FrameLink: Station}
+	var err error
+	if p.From, err = s.add("alice", false); err != nil {
+		return p, err
+	}
+	if p.To, err = s.add("bob", false); err != nil {
+		return p, err
+	}
+	p.FrameSpace = p.From
+	prev := place{p.From, Station, sourceAddress}
+	for i := range n {
+		space, err := s.add(fmt.Sprintf("w%d", i), true)
+		if err != nil {
+			return p, err
+		}
+		if err := join(prev, place{space: space, link: "in"}); err != nil {
+			return p, err
+		}
+		prev = place{space: space, link: "out"}
+	}
+	if err := join(prev, place{space: p.To, link: Station, address: targetAddress}); err != nil {
+		return p, err
+	}
+	for _, space := range s.made[2:] {
+		if err := netns.Do(space, hop); err != nil {
+			return p, fmt.Errorf("XDP in %s: %w", space, err)
+		}
+	}
+	for _, space := range []string{p.From, p.To} {
+		if err := netns.Do(space, takesFrames); err != nil {
+			return p, fmt.Errorf("station in %s: %w", space, err)
+		}
+	}
+	return p, nil
+}
+
+// join makes a pair of links, both up.
+func join(a, b place) error {
+	to, err := netns.Open(b.space)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	err = netns.Do(a.space, func() error {
+		at := netlink.NewLinkAttrs()
+		at.Name, at.Alias = a.link, mark+a.link
+		pair := &netlink.Veth{LinkAttrs: at, PeerName: b.link, PeerNamespace: netlink.NsFd(to.Fd())}
+		if err := netlink.LinkAdd(pair); err != nil {
+			return fmt.Errorf("veth %s: %w", a.link, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, e := range []place{a, b} {
+		if err := netns.Do(e.space, func() error { return raise(e.link, e.address) }); err != nil {
+			return fmt.Errorf("%s in %s: %w", e.link, e.space, err)
+		}
+	}
+	return nil
+}
+
+// raise a link of the thread's namespace, with an address if there is one.
+func raise(name string, address netip.Prefix) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	if address.IsValid() {
+		a, err := netlink.ParseAddr(address.String())
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrAdd(link, a); err != nil {
+			return fmt.Errorf("address %s: %w", address, err)
+		}
+	}
+	return netlink.LinkSetUp(link)
+}
+
+// hop joins the two links of the thread's namespace by an XDP program, which lives as long as they do.
+func hop() error {
+	var o hopObjects
+	if err := loadHopObjects(&o, nil); err != nil {
+		return fmt.Errorf("load the hop: %w", err)
+	}
+	defer o.Close()
+	in, err := netlink.LinkByName("in")
+	if err != nil {
+		return err
+	}
+	out, err := netlink.LinkByName("out")
+	if err != nil {
+		return err
+	}
+	for from, to := range map[netlink.Link]netlink.Link{in: out, out: in} {
+		if err := o.Other.Put(uint32(from.Attrs().Index), uint32(to.Attrs().Index)); err != nil {
+			return fmt.Errorf("devmap: %w", err)
+		}
+		if err := netlink.LinkSetXdpFdWithFlags(from, o.Hop.FD(), unix.XDP_FLAGS_DRV_MODE); err != nil {
+			return fmt.Errorf("attach to %s: %w", from.Attrs().Name, err)
+		}
+	}
+	return nil
+}
+
+// takesFrames prepares a station of the thread's namespace: a veth takes redirected frames with GRO on, and what it sends has to have its
+// checksums, since nobody behind an XDP program puts them in.
+func takesFrames() error {
+	tool, err := ethtool.NewEthtool()
+	if err != nil {
+		return err
+	}
+	defer tool.Close()
+	return tool.Change(Station, map[string]bool{"rx-gro": true, "tx-checksum-ip-generic": false})
+}
+
+func (x *redirects) Close() error {
+	var errs []error
+	for _, s := range x.made {
+		errs = append(errs, s.close())
+	}
+	return errors.Join(append(errs, removeSpaces(dir(x.o, suffixXDP)))...)
+}

@@ -1,0 +1,564 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+
+	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/stats"
+	"weir.dev/weir/lab/study"
+)
+
+// Trust says what the duplicates of the baseline (A/A) found: nothing, if the run is sound.
+type Trust struct {
+	Comparisons       int     `json:"comparisons"` // A/A, of all parts, groups and metrics
+	Indistinguishable int     `json:"indistinguishable"`
+	Different         int     `json:"different"`
+	TooFew            int     `json:"too_few"`
+	Floor             float64 `json:"floor,omitempty"`       // median noise floor, a ratio above 1
+	WorstFloor        float64 `json:"worst_floor,omitempty"` //
+	LeastBlocks       int     `json:"least_blocks"`          // of a comparison
+	MostBlocks        int     `json:"most_blocks"`
+	Sound             bool    `json:"sound"` // no more differences than chance explains
+	Sentence          string  `json:"sentence"`
+}
+
+// chance of so many false alarms or more under which the run is not trusted.
+const chance = 0.05
+
+func trust(r lab.Results) Trust {
+	t := Trust{LeastBlocks: math.MaxInt}
+	var floors []float64
+	for _, p := range r.Parts {
+		for _, g := range p.Groups {
+			for _, m := range g.Metrics {
+				d := m.Comparison.Duplicate
+				if b := base(m, p.Part.Baseline); b.Skipped != "" && d.Blocks == 0 {
+					continue
+				}
+				t.Comparisons++
+				t.LeastBlocks, t.MostBlocks = min(t.LeastBlocks, d.Blocks), max(t.MostBlocks, d.Blocks)
+				switch d.Verdict {
+				case stats.TooFew:
+					t.TooFew++
+					continue
+				case stats.Indistinguishable:
+					t.Indistinguishable++
+				default:
+					t.Different++
+				}
+				floors = append(floors, m.Comparison.Floor)
+				t.WorstFloor = max(t.WorstFloor, m.Comparison.Floor)
+			}
+		}
+	}
+	if t.Comparisons == 0 {
+		t.LeastBlocks = 0
+	}
+	if len(floors) > 0 {
+		t.Floor = stats.Median(floors)
+	}
+	told := t.Indistinguishable + t.Different
+	t.Sound = told > 0 && atLeast(t.Different, told, stats.Alpha) >= chance
+	switch {
+	case told == 0:
+		t.Sentence = fmt.Sprintf("No comparison has the %d complete blocks that a verdict needs: nothing can be claimed yet.", stats.MinBlocks)
+	case t.Different == 0:
+		t.Sentence = fmt.Sprintf("The baseline against its own duplicate (A/A) was indistinguishable in all %d comparisons, as it must be.", told)
+	case t.Sound:
+		t.Sentence = fmt.Sprintf("The baseline against its own duplicate (A/A) was indistinguishable in %d of %d comparisons; so many false alarms can be chance.", t.Indistinguishable, told)
+	default:
+		t.Sentence = fmt.Sprintf("The baseline differed from its own duplicate (A/A) in %d of %d comparisons, more than chance explains: do not trust this run.", t.Different, told)
+	}
+	return t
+}
+
+func allSkipped(m lab.MetricResult) bool {
+	return !slices.ContainsFunc(m.Values, func(v lab.Value) bool { return v.Skipped == "" || v.N > 0 })
+}
+
+// atLeast is the probability of k or more of n at probability p each.
+func atLeast(k, n int, p float64) float64 {
+	below := 0.0
+	for i := range k {
+		lg := func(x int) float64 { v, _ := math.Lgamma(float64(x) + 1); return v }
+		below += math.Exp(lg(n) - lg(i) - lg(n-i) + float64(i)*math.Log(p) + float64(n-i)*math.Log(1-p))
+	}
+	return 1 - below
+}
+
+// Sense of a level beside the baseline.
+type Sense string
+
+const (
+	Better  Sense = "better"
+	Worse   Sense = "worse"
+	Same    Sense = "indistinguishable"
+	Unknown Sense = "too few blocks"
+	// Undecided is a difference that interval and noise floor would allow to claim, but for which the blocks are too few for the test.
+	Undecided Sense = "undecided"
+	Skipped   Sense = "skipped"
+)
+
+// Finding answers a part's question with its first metric.
+type Finding struct {
+	Part     string         `json:"part"`
+	Question string         `json:"question"`
+	Metric   study.Metric   `json:"metric"`
+	Baseline string         `json:"baseline"`
+	Group    string         `json:"group,omitempty"` // to which the sentence belongs: what was published, or the middle one
+	Floor    float64        `json:"floor,omitempty"` // of that group
+	Trusted  bool           `json:"trusted"`         // its duplicate is indistinguishable from the baseline
+	Levels   []LevelFinding `json:"levels"`
+	Sentence string         `json:"sentence"`
+	More     []string       `json:"more,omitempty"` // the other groups
+
+	lines []string // the sentence in pieces: its lead, then its clauses
+}
+
+// LevelFinding is one level of the compared factor.
+type LevelFinding struct {
+	Level string      `json:"level"`
+	Sense Sense       `json:"sense"`
+	Ratio stats.Ratio `json:"ratio"`
+	Why   string      `json:"why,omitempty"` // of skipped
+}
+
+func findings(r lab.Results) []Finding {
+	out := []Finding{}
+	for _, p := range r.Parts {
+		if len(p.Groups) > 0 && len(p.Groups[0].Metrics) > 0 {
+			out = append(out, finding(p))
+		}
+	}
+	return out
+}
+
+func finding(p lab.PartResult) Finding {
+	at := headline(p)
+	g := p.Groups[at]
+	m := g.Metrics[0]
+	f := Finding{
+		Part: p.Part.Name, Question: p.Part.Question, Metric: m.Metric, Baseline: p.Part.Baseline, Group: g.Name,
+		Floor: m.Comparison.Floor, Trusted: m.Comparison.Duplicate.Verdict == stats.Indistinguishable, Levels: []LevelFinding{},
+	}
+	var clauses []string
+	for _, v := range m.Values {
+		if v.Duplicate || v.Level == p.Part.Baseline {
+			continue
+		}
+		l := LevelFinding{Level: v.Level, Ratio: m.Comparison.Variants[v.Level], Why: v.Skipped}
+		l.Sense = sense(m.Metric, l.Ratio, f.Floor)
+		if v.Skipped != "" && v.N == 0 {
+			l.Sense = Skipped
+		}
+		f.Levels = append(f.Levels, l)
+		clauses = append(clauses, clause(l, v, m.Metric))
+	}
+	f.lines = append([]string{f.lead(base(m, p.Part.Baseline))}, clauses...)
+	f.Sentence = sentence(f.lines[0], clauses)
+	if !f.Trusted && m.Comparison.Duplicate.Verdict != stats.TooFew {
+		f.More = append(f.More, "Its baseline differs from its own duplicate: this comparison is not to be trusted.")
+	}
+	for _, b := range p.Bounds {
+		f.More = append(f.More, b.String()+".")
+	}
+	f.More = append(f.More, ranges(p, f)...)
+	return f
+}
+
+// headline chooses the group of the sentence: that of the first published figure, otherwise the middle of those with most verdicts. It knows
+// nothing of the results' sizes.
+func headline(p lab.PartResult) int {
+	told := func(g lab.Group) (n int) {
+		for _, r := range g.Metrics[0].Comparison.Variants {
+			if r.Verdict != stats.TooFew {
+				n++
+			}
+		}
+		return n
+	}
+	for _, c := range p.Part.Claims {
+		var fit []int
+		named := false
+		for i, g := range p.Groups {
+			fits := told(g) > 0
+			for factor, level := range g.Levels {
+				if want, ok := c.At[factor]; ok {
+					fits, named = fits && want == level, true
+				}
+			}
+			if fits {
+				fit = append(fit, i)
+			}
+		}
+		if named && len(fit) > 0 {
+			return fit[len(fit)/2]
+		}
+	}
+	most := 0
+	var best []int
+	for i, g := range p.Groups {
+		switch n := told(g); {
+		case n > most:
+			most, best = n, []int{i}
+		case n == most:
+			best = append(best, i)
+		}
+	}
+	return best[len(best)/2]
+}
+
+func sense(m study.Metric, r stats.Ratio, floor float64) Sense {
+	switch r.Verdict {
+	case stats.Indistinguishable:
+		if r.P >= stats.Alpha && !r.Interval.Contains(1) && math.Abs(math.Log(r.Ratio)) >= 2*math.Log(floor) {
+			return Undecided
+		}
+		return Same
+	case stats.Higher, stats.Lower:
+		if (r.Verdict == stats.Higher) == (m.Better == "higher") {
+			return Better
+		}
+		return Worse
+	default:
+		return Unknown
+	}
+}
+
+func base(m lab.MetricResult, level string) lab.Value {
+	for _, v := range m.Values {
+		if v.Level == level && !v.Duplicate {
+			return v
+		}
+	}
+	return lab.Value{Level: level}
+}
+
+func clause(l LevelFinding, v lab.Value, m study.Metric) string {
+	switch l.Sense {
+	case Skipped:
+		return l.Level + " was skipped (" + l.Why + ")"
+	case Unknown:
+		return fmt.Sprintf("%s has too few blocks (%d of %d)", l.Level, l.Ratio.Blocks, stats.MinBlocks)
+	case Same:
+		return fmt.Sprintf("%s is indistinguishable, %s, where less than %s could not have been seen", l.Level, ratioText(l.Ratio), times(l.Ratio.Detectable))
+	case Undecided:
+		return fmt.Sprintf("%s is undecided, %s, with too few blocks (%d) for the test (p %s)", l.Level, ratioText(l.Ratio), l.Ratio.Blocks, pText(l.Ratio.P))
+	}
+	text := fmt.Sprintf("%s is %s, %s", l.Level, l.Sense, ratioText(l.Ratio))
+	if v.Median != nil {
+		text += ", at " + quantity(*v.Median, m.Unit)
+	}
+	return text
+}
+
+const intervalWord = "95 % interval "
+
+// ratioText is "3.10× (95 % interval 2.95× to 3.28×)".
+func ratioText(r stats.Ratio) string {
+	return times(r.Ratio) + " (" + intervalWord + span(times, r.Interval) + ")"
+}
+
+// lead of a sentence: what is compared with what.
+func (f Finding) lead(b lab.Value) string {
+	var s strings.Builder
+	if f.Group != "" {
+		fmt.Fprintf(&s, "At %s: ", spaced(f.Group))
+	}
+	fmt.Fprintf(&s, "%s against %s", f.Metric.Name, f.Baseline)
+	switch {
+	case b.Median != nil:
+		fmt.Fprintf(&s, " (%s)", quantity(*b.Median, f.Metric.Unit))
+	case b.Skipped != "":
+		fmt.Fprintf(&s, " (skipped: %s)", b.Skipped)
+	}
+	return s.String()
+}
+
+// sentence says once what the brackets hold.
+func sentence(lead string, clauses []string) string {
+	if len(clauses) == 0 {
+		return lead + ": nothing else was measured."
+	}
+	first, rest, more := strings.Cut(lead+": "+strings.Join(clauses, "; ")+".", intervalWord)
+	if more {
+		first += intervalWord
+	}
+	return first + strings.ReplaceAll(rest, intervalWord, "")
+}
+
+// ranges tell each level over all groups.
+func ranges(p lab.PartResult, f Finding) (out []string) {
+	if len(p.Groups) < 2 {
+		return nil
+	}
+	for _, l := range f.Levels {
+		low, high := math.Inf(1), math.Inf(-1)
+		var lowAt, highAt string
+		counts := map[Sense]int{}
+		told := 0
+		for _, g := range p.Groups {
+			r, ok := g.Metrics[0].Comparison.Variants[l.Level]
+			if !ok || r.Verdict == stats.TooFew {
+				continue
+			}
+			told++
+			counts[sense(f.Metric, r, g.Metrics[0].Comparison.Floor)]++
+			if r.Ratio < low {
+				low, lowAt = r.Ratio, g.Name
+			}
+			if r.Ratio > high {
+				high, highAt = r.Ratio, g.Name
+			}
+		}
+		if told < 2 {
+			continue
+		}
+		var parts []string
+		for _, s := range []Sense{Better, Worse, Undecided, Same} {
+			if counts[s] > 0 {
+				parts = append(parts, fmt.Sprintf("%s in %d", s, counts[s]))
+			}
+		}
+		out = append(out, fmt.Sprintf("Over all: %s is %s of %d comparisons, from %s (%s) to %s (%s).", l.Level, strings.Join(parts, ", "), told,
+			times(low), spaced(lowAt), times(high), spaced(highAt)))
+	}
+	return out
+}
+
+// Law is a time as a line over a factor whose levels are numbers, y = a + b x: b is what each further one costs. Where the metric is a rate of
+// packets, and the part measures no time itself, the time is that of one packet.
+type Law struct {
+	Part     string            `json:"part"`
+	Metric   string            `json:"metric"`
+	Unit     string            `json:"unit"` // of a, y and, per one of the factor, of b
+	Derived  bool              `json:"derived,omitempty"`
+	Level    string            `json:"level"`
+	Along    string            `json:"along"`
+	At       map[string]string `json:"at,omitempty"`
+	A        float64           `json:"a"`
+	B        float64           `json:"b"`
+	Interval *stats.Interval   `json:"interval"` // of b, 95 %
+	R2       float64           `json:"r2"`
+	X        []float64         `json:"x"`
+	Y        []float64         `json:"y"` // medians
+}
+
+func laws(r lab.Results) []Law {
+	out := []Law{}
+	for _, p := range r.Parts {
+		for _, f := range p.Fits {
+			if !isTime(f.Metric.Unit) {
+				continue
+			}
+			out = append(out, Law{
+				Part: p.Part.Name, Metric: f.Metric.Name, Unit: f.Metric.Unit, Level: f.Level, Along: f.Along, At: f.At,
+				A: f.A, B: f.B, Interval: f.Interval, R2: f.R2, X: f.X, Y: f.Y,
+			})
+		}
+		timed := slices.ContainsFunc(p.Part.Metrics, func(m study.Metric) bool { return isTime(m.Unit) }) // the law is there already
+		for i, m := range p.Part.Metrics {
+			if scale := packets(m.Unit); scale > 0 && !timed {
+				out = append(out, costs(p, i, scale, r.Seed)...)
+			}
+		}
+	}
+	return out
+}
+
+// mainFactor is the factor along which a part is drawn: of those whose levels are numbers, and that are not compared, the one with the most levels.
+func mainFactor(p study.Part) string {
+	name, most := "", 1
+	for _, f := range p.Factors {
+		if _, ok := numbers(f.Levels); ok && f.Name != p.Compare && len(f.Levels) > most {
+			name, most = f.Name, len(f.Levels)
+		}
+	}
+	return name
+}
+
+// isTime tells units of time, also of time for each packet.
+func isTime(unit string) bool {
+	unit, _, _ = strings.Cut(unit, "/")
+	return slices.Contains([]string{"s", "ms", "us", "µs", "ns"}, unit)
+}
+
+// packets a second in one of the unit; 0: no rate of packets.
+func packets(unit string) float64 {
+	return map[string]float64{"pps": 1, "kpps": 1e3, "Mpps": 1e6, "packets/s": 1, "frames/s": 1}[unit]
+}
+
+// costs of a packet along every factor whose levels are three numbers or more.
+func costs(p lab.PartResult, metric int, scale float64, seed uint64) (out []Law) {
+	type line struct {
+		law    Law
+		series [][]float64
+	}
+	for _, along := range p.Part.Factors {
+		if _, ok := numbers(along.Levels); !ok || along.Name == p.Part.Compare || len(along.Levels) < 3 {
+			continue
+		}
+		lines := map[string]*line{}
+		var order []string
+		for _, g := range p.Groups {
+			x, _ := strconv.ParseFloat(g.Levels[along.Name], 64)
+			at := map[string]string{}
+			for k, v := range g.Levels {
+				if k != along.Name {
+					at[k] = v
+				}
+			}
+			for _, v := range g.Metrics[metric].Values {
+				if v.Duplicate || v.N == 0 {
+					continue
+				}
+				key := v.Level + "/" + levelsText(at)
+				l := lines[key]
+				if l == nil {
+					l = &line{law: Law{Part: p.Part.Name, Metric: "time of a packet", Unit: "ns", Derived: true, Level: v.Level, Along: along.Name, At: at}}
+					lines[key], order = l, append(order, key)
+				}
+				s := make([]float64, len(v.Blocks))
+				var whole []float64
+				for i, b := range v.Blocks {
+					s[i] = math.NaN()
+					if b != nil && *b > 0 {
+						s[i] = 1e9 / (*b * scale)
+						whole = append(whole, s[i])
+					}
+				}
+				if len(whole) > 0 {
+					l.law.X, l.law.Y, l.series = append(l.law.X, x), append(l.law.Y, stats.Median(whole)), append(l.series, s)
+				}
+			}
+		}
+		for _, key := range order {
+			if l := lines[key]; len(l.law.X) >= 3 {
+				out = append(out, l.law.fit(l.series, seed))
+			}
+		}
+	}
+	return out
+}
+
+// fit by Theil and Sen through the medians; b's interval by bootstrap over blocks.
+func (l Law) fit(series [][]float64, seed uint64) Law {
+	through := func(blocks []float64) stats.Line {
+		var x, y []float64
+		for i, s := range series {
+			var of []float64
+			for _, b := range blocks {
+				if v := s[int(b)]; !math.IsNaN(v) {
+					of = append(of, v)
+				}
+			}
+			if len(of) > 0 {
+				x, y = append(x, l.X[i]), append(y, stats.Median(of))
+			}
+		}
+		return stats.TheilSen(x, y)
+	}
+	every := make([]float64, len(series[0]))
+	for i := range every {
+		every[i] = float64(i)
+	}
+	whole := through(every)
+	l.A, l.B = whole.A, whole.B
+	mean, rest, spread := stats.Mean(l.Y), 0.0, 0.0
+	for i := range l.X {
+		d, e := l.Y[i]-l.A-l.B*l.X[i], l.Y[i]-mean
+		rest, spread = rest+d*d, spread+e*e
+	}
+	if spread > 0 {
+		l.R2 = max(0, 1-rest/spread)
+	}
+	if len(every) >= stats.MinBlocks {
+		rng := rand.New(rand.NewPCG(seed, 0x1a3))
+		i := stats.BCa(every, func(b []float64) float64 { return through(b).B }, 1-stats.Alpha, stats.Resamples, rng)
+		if finite(i.Low) && finite(i.High) {
+			l.Interval = &i
+		}
+	}
+	return l
+}
+
+// Distribution of the samples of a variant, pooled over its valid trials. Percentiles are null where too few samples lie beyond them.
+type Distribution struct {
+	Part   string            `json:"part"`
+	Metric study.Metric      `json:"metric"`
+	Levels map[string]string `json:"levels"`
+	Name   string            `json:"name"`
+	N      int               `json:"n"`
+	Min    float64           `json:"min"`
+	P50    *float64          `json:"p50"`
+	P90    *float64          `json:"p90"`
+	P99    *float64          `json:"p99"`
+	P999   *float64          `json:"p99_9"`
+	Max    float64           `json:"max"`
+	X      []float64         `json:"x"` // quantiles
+	Q      []float64         `json:"q"` // at these shares
+}
+
+// cdfPoints bounds how many quantiles of a distribution are kept.
+const cdfPoints = 120
+
+func distributions(r lab.Results, trials []study.Record) []Distribution {
+	out := []Distribution{}
+	for _, p := range r.Study.Parts {
+		pooled := map[string][]float64{}
+		for _, t := range trials {
+			if t.Trial.Part == p.Name && t.Void == "" && !t.Trial.Duplicate {
+				k := strings.Join(t.Trial.Variant, ",")
+				pooled[k] = append(pooled[k], slices.DeleteFunc(slices.Clone(t.Samples), func(v float64) bool { return !finite(v) })...)
+			}
+		}
+		for _, v := range p.Variants() {
+			s := pooled[strings.Join(v, ",")]
+			if len(s) < 2*stats.MinBeyond {
+				continue
+			}
+			slices.Sort(s)
+			d := Distribution{Part: p.Name, Metric: p.Metrics[0], Levels: map[string]string{}, N: len(s), Min: s[0], Max: s[len(s)-1]}
+			var name []string
+			for i, f := range p.Factors {
+				d.Levels[f.Name] = v[i]
+				if f.Name == p.Compare {
+					name = slices.Insert(name, 0, v[i])
+				} else {
+					name = append(name, f.Name+"="+v[i])
+				}
+			}
+			d.Name = strings.Join(name, " ")
+			for q, to := range map[float64]**float64{0.5: &d.P50, 0.9: &d.P90, 0.99: &d.P99, 0.999: &d.P999} {
+				if x, ok := stats.Percentile(s, q); ok {
+					*to = &x
+				}
+			}
+			n := min(cdfPoints, len(s))
+			for i := range n {
+				q := float64(i) / float64(n-1)
+				d.Q, d.X = append(d.Q, q), append(d.X, stats.Quantile(s, q))
+			}
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+
+func numbers(levels []string) (x []float64, ok bool) {
+	for _, l := range levels {
+		v, err := strconv.ParseFloat(l, 64)
+		if err != nil || !finite(v) {
+			return nil, false
+		}
+		x = append(x, v)
+	}
+	return x, len(x) > 0
+}

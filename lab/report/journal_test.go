@@ -1,0 +1,56 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"weir.dev/weir/lab/study"
+)
+
+// Every line that a journal writes is as its schema says, and what is not a line of one is refused.
+func TestJournalIsAsItsSchemaSays(t *testing.T) {
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(JournalSchemaJSON()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("journal.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := c.Compile("journal.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	valid := func(line []byte) error {
+		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return schema.Validate(v)
+	}
+	j := synthetic(t, 60)
+	lines := []any{j.Header, map[string]any{"step": study.Step{Of: j.Records[0].Trial, What: "search", Load: 1e6, Values: map[string]float64{"loss": 0}, Raw: json.RawMessage(`{"a":[1]}`)}}}
+	for _, r := range j.Records {
+		lines = append(lines, r)
+	}
+	full := j.Records[0]
+	full.Conditions, full.Skipped, full.Void, full.Raw, full.Begun = map[string]string{"GRO": "on"}, "why", "why", json.RawMessage(`"text"`), time.Now()
+	for _, line := range append(lines, full) {
+		b, err := json.Marshal(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := valid(b); err != nil {
+			t.Errorf("%.200s: %v", b, err)
+		}
+	}
+	for _, bad := range []string{`{}`, `[]`, `{"trial":{}}`, `{"step":{}}`, `{"format":"1"}`, `{"trial":{"part":"p","block":0,"variant":["a"]},"begun":"now","took_ns":"1s"}`} {
+		if valid([]byte(bad)) == nil {
+			t.Errorf("%s is taken as a line", bad)
+		}
+	}
+}

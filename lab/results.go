@@ -1,0 +1,417 @@
+package lab
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir.dev/weir/lab/stats"
+	"weir.dev/weir/lab/study"
+)
+
+// Results is everything that a report is made from. It is computed from the journal alone, so that the same journal always gives the same
+// results. Figures that are not known are null, never NaN.
+type Results struct {
+	Study       study.Study       `json:"study"` // after the selection
+	Mode        study.Mode        `json:"mode"`
+	Seed        uint64            `json:"seed"`
+	Started     time.Time         `json:"started"`
+	Ended       time.Time         `json:"ended,omitzero"` // of the last trial
+	Version     string            `json:"version"`
+	Environment map[string]string `json:"environment,omitempty"`
+	Limits      []string          `json:"limits"` // what a run on this machine cannot claim
+
+	Planned  int      `json:"planned"` // trials, by what became of them
+	Measured int      `json:"measured"`
+	Void     int      `json:"void"`
+	Skipped  int      `json:"skipped"`
+	Left     int      `json:"left"` // not made yet: the run was interrupted
+	Rules    []string `json:"rules"`
+
+	Overhead Overhead     `json:"overhead"`
+	Parts    []PartResult `json:"parts"`
+	Timeline []Point      `json:"timeline"` // every trial in the order in which it was made
+}
+
+// Overhead is what the lab itself used while trials ran; what its own generator spent on making traffic is not counted.
+type Overhead struct {
+	CPU    float64 `json:"cpu"`     // cores, mean over the trials
+	MaxCPU float64 `json:"max_cpu"` // cores, of the worst trial
+	RSS    float64 `json:"rss_mb"`  // largest resident set, MiB
+}
+
+// PartResult answers one question.
+type PartResult struct {
+	Part   study.Part    `json:"part"`
+	Groups []Group       `json:"groups"` // in the order of the levels
+	Fits   []Fit         `json:"fits,omitempty"`
+	Claims []ClaimResult `json:"claims,omitempty"`
+	Skips  []Skip        `json:"skips,omitempty"`
+	Voids  []Void        `json:"voids,omitempty"`
+	Bounds []Bound       `json:"bounds,omitempty"` // results that the generator may have limited
+	// Conditions under which its trials were made, as they were read back.
+	Conditions []Condition `json:"conditions,omitempty"`
+}
+
+// Group is what is compared with each other: one level of every factor but the compared one.
+type Group struct {
+	Name    string            `json:"name"` // "wires=9"; empty if there is only the compared factor
+	Levels  map[string]string `json:"levels,omitempty"`
+	Metrics []MetricResult    `json:"metrics"` // as the part's
+}
+
+// MetricResult is one metric of a group.
+type MetricResult struct {
+	Metric     study.Metric     `json:"metric"`
+	Comparison stats.Comparison `json:"comparison"` // variants by level of the compared factor, against the baseline
+	Values     []Value          `json:"values"`     // in the order of the levels, the duplicate behind the baseline
+}
+
+// Value is the absolute value of one level. Blocks[i] is block i, null where the trial was void, skipped, or is yet to be made.
+type Value struct {
+	Level     string          `json:"level"`
+	Duplicate bool            `json:"duplicate,omitempty"`
+	N         int             `json:"n"` // valid blocks
+	Median    *float64        `json:"median"`
+	Interval  *stats.Interval `json:"interval"` // BCa, 95 %, of the median; from two blocks on
+	CV        *float64        `json:"cv"`
+	Blocks    []*float64      `json:"blocks"`
+	Skipped   string          `json:"skipped,omitempty"` // why
+}
+
+// Fit is a metric as a line over a factor whose levels are numbers: Y = A + B x by Theil and Sen through the medians, B's interval by bootstrap
+// over blocks. With the metric "cost" of a chain's packets, B is the cost of a hop and A that of no hop at all.
+type Fit struct {
+	Metric   study.Metric      `json:"metric"`
+	Level    string            `json:"level"` // of the compared factor
+	Along    string            `json:"along"`
+	At       map[string]string `json:"at,omitempty"` // the other factors
+	A        float64           `json:"a"`
+	B        float64           `json:"b"`
+	Interval *stats.Interval   `json:"interval"` // of B
+	R2       float64           `json:"r2"`       // of the medians
+	X        []float64         `json:"x"`
+	Y        []float64         `json:"y"` // medians
+}
+
+// Skip is a variant that could not be measured.
+type Skip struct {
+	Variant study.Variant `json:"variant"`
+	Reason  string        `json:"reason"`
+}
+
+// Void counts trials that do not count, by reason without its figures.
+type Void struct {
+	Variant study.Variant `json:"variant"`
+	Reason  string        `json:"reason"`
+	Block   int           `json:"block"`
+}
+
+// Point is one trial on the time line.
+type Point struct {
+	Key        string             `json:"key"`
+	Part       string             `json:"part"`
+	Begun      time.Time          `json:"begun"`
+	Took       time.Duration      `json:"took_ns"`
+	Covariates map[string]float64 `json:"covariates,omitempty"`
+	Void       string             `json:"void,omitempty"`
+}
+
+// Summarise computes the results of a run, complete or not.
+func Summarise(j *study.Journal) Results {
+	h := j.Header
+	r := Results{
+		Study: h.Study, Mode: h.Mode, Seed: h.Seed, Started: h.Started, Version: h.Version, Environment: h.Environment,
+		Limits: limits(h.Environment, h.Study), Rules: Rules().Text(), Left: len(j.Left()), Timeline: []Point{}, Parts: []PartResult{},
+	}
+	r.Planned = len(j.Records) + r.Left
+	byPart := map[string][]study.Record{}
+	for _, x := range j.Records {
+		byPart[x.Trial.Part] = append(byPart[x.Trial.Part], x)
+		switch {
+		case x.Skipped != "":
+			r.Skipped++
+			continue
+		case x.Void != "":
+			r.Void++
+		default:
+			r.Measured++
+		}
+		if end := x.Begun.Add(x.Took); end.After(r.Ended) {
+			r.Ended = end
+		}
+		r.Timeline = append(r.Timeline, Point{x.Trial.Key(), x.Trial.Part, x.Begun, x.Took, x.Covariates, x.Void})
+	}
+	r.Overhead = overhead(r.Timeline)
+	for _, p := range h.Study.Parts {
+		r.Parts = append(r.Parts, summarisePart(p, p.Plan(h.Mode).Blocks, byPart[p.Name], h.Seed))
+	}
+	return r
+}
+
+func overhead(points []Point) (o Overhead) {
+	var cpu []float64
+	for _, p := range points {
+		if v, ok := p.Covariates[covOwnCPU]; ok {
+			cpu = append(cpu, v)
+			o.MaxCPU = max(o.MaxCPU, v)
+		}
+		o.RSS = max(o.RSS, p.Covariates[covOwnRSS])
+	}
+	if len(cpu) > 0 {
+		o.CPU = stats.Mean(cpu)
+	}
+	return o
+}
+
+// cells are the records of a part by variant.
+type cells map[string]*cell
+
+type cell struct {
+	records []*study.Record // by block, nil where there is none
+	skipped string
+}
+
+func key(v study.Variant, duplicate bool) string {
+	k := strings.Join(v, ",")
+	if duplicate {
+		k += "'"
+	}
+	return k
+}
+
+// series is a metric by block, NaN where there is no valid trial.
+func (c *cell) series(metric string, blocks int) []float64 {
+	out := make([]float64, blocks)
+	for i := range out {
+		out[i] = math.NaN()
+		if c == nil || c.records[i] == nil || c.records[i].Void != "" || c.records[i].Skipped != "" {
+			continue
+		}
+		if v, ok := c.records[i].Values[metric]; ok && !math.IsInf(v, 0) {
+			out[i] = v
+		}
+	}
+	return out
+}
+
+func summarisePart(p study.Part, blocks int, records []study.Record, seed uint64) PartResult {
+	out := PartResult{Part: p, Conditions: conditionsOf(p, records), Bounds: bounds(p, records)}
+	all := cells{}
+	seen := map[string]bool{}
+	for i := range records {
+		x := &records[i]
+		k := key(x.Trial.Variant, x.Trial.Duplicate)
+		c := all[k]
+		if c == nil {
+			c = &cell{records: make([]*study.Record, blocks)}
+			all[k] = c
+		}
+		if x.Trial.Block < blocks {
+			c.records[x.Trial.Block] = x
+		}
+		if x.Skipped != "" {
+			c.skipped = x.Skipped
+			if !seen[k] && !x.Trial.Duplicate {
+				seen[k] = true
+				out.Skips = append(out.Skips, Skip{x.Trial.Variant, x.Skipped})
+			}
+		} else if x.Void != "" {
+			out.Voids = append(out.Voids, Void{x.Trial.Variant, x.Void, x.Trial.Block})
+		}
+	}
+	compared, _ := p.Factor(p.Compare)
+	var names []string
+	groups := map[string]study.Variant{} // one of its variants
+	for _, v := range p.Variants() {
+		name := p.Group(v)
+		if _, ok := groups[name]; !ok {
+			names, groups[name] = append(names, name), v
+		}
+	}
+	for _, name := range names {
+		out.Groups = append(out.Groups, summariseGroup(p, compared, name, groups[name], all, blocks, seed))
+	}
+	out.Fits = fits(p, compared, all, blocks, seed)
+	out.Claims = judgeClaims(p, all, blocks, seed)
+	return out
+}
+
+func summariseGroup(p study.Part, compared study.Factor, name string, any study.Variant, all cells, blocks int, seed uint64) Group {
+	g := Group{Name: name, Levels: map[string]string{}}
+	place := 0
+	for i, f := range p.Factors {
+		if f.Name == p.Compare {
+			place = i
+		} else {
+			g.Levels[f.Name] = any[i]
+		}
+	}
+	at := func(level string) study.Variant {
+		v := slices.Clone(any)
+		v[place] = level
+		return v
+	}
+	for _, m := range p.Metrics {
+		mr := MetricResult{Metric: m}
+		variants := map[string][]float64{}
+		for _, l := range compared.Levels {
+			c := all[key(at(l), false)]
+			s := c.series(m.Name, blocks)
+			mr.Values = append(mr.Values, value(l, false, c, s, seed))
+			if l == p.Baseline {
+				d := all[key(at(l), true)]
+				mr.Values = append(mr.Values, value(l, true, d, d.series(m.Name, blocks), seed))
+			} else {
+				variants[l] = s
+			}
+		}
+		base := all[key(at(p.Baseline), false)].series(m.Name, blocks)
+		twin := all[key(at(p.Baseline), true)].series(m.Name, blocks)
+		mr.Comparison = stats.Compare(base, twin, variants, seed)
+		g.Metrics = append(g.Metrics, mr)
+	}
+	return g
+}
+
+func value(level string, duplicate bool, c *cell, s []float64, seed uint64) Value {
+	v := Value{Level: level, Duplicate: duplicate, Blocks: make([]*float64, len(s))}
+	if c != nil {
+		v.Skipped = c.skipped
+	}
+	for i := range s {
+		if !math.IsNaN(s[i]) {
+			v.Blocks[i] = &s[i]
+		}
+	}
+	x := valid(s)
+	v.N = len(x)
+	if len(x) == 0 {
+		return v
+	}
+	m := stats.Median(x)
+	v.Median = &m
+	if len(x) > 1 {
+		i, cv := interval(x, seed), stats.CV(x)
+		v.Interval = &i
+		if !math.IsNaN(cv) && !math.IsInf(cv, 0) {
+			v.CV = &cv
+		}
+	}
+	return v
+}
+
+func interval(x []float64, seed uint64) stats.Interval {
+	return stats.BCa(x, stats.Median, 1-stats.Alpha, stats.Resamples, rand.New(rand.NewPCG(seed, 0xab5)))
+}
+
+func valid(s []float64) []float64 {
+	return slices.DeleteFunc(slices.Clone(s), math.IsNaN)
+}
+
+// fits every metric along every factor whose levels are three numbers or more.
+func fits(p study.Part, compared study.Factor, all cells, blocks int, seed uint64) (out []Fit) {
+	for _, along := range p.Factors {
+		x, ok := numbers(along.Levels)
+		if !ok || along.Name == p.Compare || len(x) < 3 {
+			continue
+		}
+		for _, m := range p.Metrics {
+			for _, start := range p.Variants() {
+				if p.Level(start, along.Name) != along.Levels[0] {
+					continue
+				}
+				if f, ok := fit(p, m, along, x, start, all, blocks, seed); ok {
+					f.Level = p.Level(start, compared.Name)
+					out = append(out, f)
+				}
+			}
+		}
+	}
+	return out
+}
+
+func numbers(levels []string) (x []float64, ok bool) {
+	for _, l := range levels {
+		v, err := strconv.ParseFloat(l, 64)
+		if err != nil {
+			return nil, false
+		}
+		x = append(x, v)
+	}
+	return x, true
+}
+
+// fit of one level of the compared factor; false with fewer than three places.
+func fit(p study.Part, m study.Metric, along study.Factor, x []float64, start study.Variant, all cells, blocks int, seed uint64) (Fit, bool) {
+	f := Fit{Metric: m, Along: along.Name, At: map[string]string{}}
+	place := 0
+	for i, g := range p.Factors {
+		switch g.Name {
+		case along.Name:
+			place = i
+		case p.Compare:
+		default:
+			f.At[g.Name] = start[i]
+		}
+	}
+	var series [][]float64
+	for i, l := range along.Levels {
+		v := slices.Clone(start)
+		v[place] = l
+		s := all[key(v, false)].series(m.Name, blocks)
+		if w := valid(s); len(w) > 0 {
+			f.X, f.Y, series = append(f.X, x[i]), append(f.Y, stats.Median(w)), append(series, s)
+		}
+	}
+	if len(f.X) < 3 {
+		return f, false
+	}
+	line := func(chosen []float64) stats.Line {
+		var xs, ys []float64
+		for i := range f.X {
+			var of []float64
+			for _, b := range chosen {
+				of = append(of, series[i][int(b)])
+			}
+			if of = valid(of); len(of) > 0 {
+				xs, ys = append(xs, f.X[i]), append(ys, stats.Median(of))
+			}
+		}
+		return stats.TheilSen(xs, ys)
+	}
+	every := make([]float64, blocks)
+	for i := range every {
+		every[i] = float64(i)
+	}
+	whole := line(every)
+	f.A, f.B, f.R2 = whole.A, whole.B, r2(whole, f.X, f.Y)
+	if math.IsNaN(f.A) || math.IsNaN(f.B) {
+		return f, false
+	}
+	if blocks >= stats.MinBlocks {
+		i := stats.BCa(every, func(b []float64) float64 { return line(b).B }, 1-stats.Alpha, stats.Resamples, rand.New(rand.NewPCG(seed, 0xf17)))
+		if !math.IsNaN(i.Low) && !math.IsNaN(i.High) && !math.IsInf(i.Low, 0) && !math.IsInf(i.High, 0) {
+			f.Interval = &i
+		}
+	}
+	return f, true
+}
+
+// r2 is how much of the medians' spread the line explains, at least 0.
+func r2(l stats.Line, x, y []float64) float64 {
+	m := stats.Mean(y)
+	var rest, spread float64
+	for i := range x {
+		d := y[i] - l.A - l.B*x[i]
+		rest += d * d
+		spread += (y[i] - m) * (y[i] - m)
+	}
+	if spread == 0 {
+		return 0
+	}
+	return max(0, 1-rest/spread)
+}

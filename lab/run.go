@@ -1,0 +1,347 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"weir.dev/weir/lab/study"
+)
+
+// Runner makes the trials of a journal that are left, in the order of its schedule.
+type Runner struct {
+	Experiments map[string]Experiment
+	Journal     *study.Journal
+	Bench       *Bench // what variants are set up on
+	Progress    Progress
+	Rules       VoidRules
+	Memory      func() (free float64) // share of the machine's memory that is free; nil: as the kernel says
+}
+
+// Progress is told how a run goes. Methods are called from one goroutine.
+type Progress interface {
+	Begin(planned, done int)
+	Part(p study.Part, trials int)                  // trials that are left of it
+	Setup(part study.Part, v study.Variant)         // takes a while
+	Trial(t study.Trial)                            // begins
+	Done(part study.Part, r study.Record, left int) // it is on the disk
+	End()
+}
+
+// lowMemory is the share of free memory under which arrangements that wait are taken down.
+const lowMemory = 0.15
+
+// maxTrial bounds a trial beside its length.
+const maxTrial = 5 * time.Minute
+
+// state of a run.
+type state struct {
+	*Runner
+	sampler *sampler
+	ready   map[string]Arrangement
+	checked map[string]string // reason to skip, by variant
+	failed  map[string]int    // trials in a row, by variant
+	needs   string
+	waited  time.Duration // for quiet moments
+}
+
+// Run makes all trials that are left. When ctx ends it stops behind the trial that it is in, which is not counted: what is there is a valid
+// partial result. Everything that was set up is taken down.
+func (r *Runner) Run(ctx context.Context) (err error) {
+	s := &state{Runner: r, sampler: newSampler(), ready: map[string]Arrangement{}, checked: map[string]string{}, failed: map[string]int{}}
+	left := r.Journal.Left()
+	r.Progress.Begin(len(left)+len(r.Journal.Records), len(r.Journal.Records))
+	defer r.Progress.End()
+	defer func() { err = errors.Join(err, s.clear("")) }()
+	perPart := map[string]int{}
+	for _, t := range left {
+		perPart[t.Part]++
+	}
+	part, n := "", len(left)
+	made := map[string]bool{}
+	done := func(p study.Part) func(study.Record) error {
+		return func(record study.Record) error {
+			if err := r.Journal.Add(record); err != nil {
+				return err
+			}
+			n--
+			made[record.Trial.Key()] = true
+			r.Progress.Done(p, record, n)
+			return nil
+		}
+	}
+	for i, t := range left {
+		if made[t.Key()] { // with others, in turns
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		p, err := r.part(t.Part)
+		if err != nil {
+			return err
+		}
+		x, ok := r.Experiments[p.Experiment]
+		if !ok {
+			return fmt.Errorf("part %s: this program has no experiment %q", p.Name, p.Experiment)
+		}
+		if t.Part != part {
+			part = t.Part
+			r.Progress.Part(p, perPart[part])
+			if err := s.begin(x); err != nil {
+				return err
+			}
+		}
+		if err := s.advance(ctx, p, x, t, left[i:], done(p)); err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// advance makes a trial, with those that take turns with it.
+func (s *state) advance(ctx context.Context, p study.Part, x Experiment, t study.Trial, left []study.Trial, done func(study.Record) error) error {
+	if y, ok := x.(Stepped); ok {
+		return s.turns(ctx, p, y, together(p, t, left), done)
+	}
+	record, err := s.trial(ctx, p, x, t)
+	if err != nil {
+		return fmt.Errorf("%s: %w", t.Key(), err)
+	}
+	return done(record)
+}
+
+func (r *Runner) part(name string) (study.Part, error) {
+	for _, p := range r.Journal.Header.Study.Parts {
+		if p.Name == name {
+			return p, nil
+		}
+	}
+	return study.Part{}, fmt.Errorf("the study has no part %q", name)
+}
+
+// begin a part: what the last one was set up on goes, unless this one needs the same.
+func (s *state) begin(x Experiment) error {
+	needs := x.Needs()
+	same := needs != "" && needs == s.needs
+	s.needs = needs
+	if same {
+		return s.clear("keep")
+	}
+	return s.clear("")
+}
+
+// clear takes all arrangements down and, unless they are to be kept, what they stand on.
+func (s *state) clear(keep string) error {
+	var errs []error
+	for k, a := range s.ready {
+		errs = append(errs, a.Close())
+		delete(s.ready, k)
+	}
+	if keep == "" && s.Bench != nil {
+		errs = append(errs, s.Bench.Clear())
+	}
+	return errors.Join(errs...)
+}
+
+// trial makes one. An error ends the run.
+func (s *state) trial(ctx context.Context, p study.Part, x Experiment, t study.Trial) (study.Record, error) {
+	r := study.Record{Trial: t, Begun: time.Now().UTC()}
+	levels := levelsOf(p, t.Variant)
+	if r.Skipped = s.skip(ctx, p, x, t, levels); r.Skipped != "" {
+		return r, ctx.Err()
+	}
+	a, err := s.arrange(ctx, p, x, t, levels)
+	if err != nil {
+		return s.fail(ctx, r, "set up", err)
+	}
+	s.Progress.Trial(t)
+	taken, err := s.measure(ctx, t.Duration, func(ctx context.Context) (Measurement, error) { return a.Measure(ctx, t.Duration) })
+	if err != nil {
+		return r, err
+	}
+	r.Begun, r.Took = taken.begun, taken.took
+	if taken.failed != nil {
+		return s.fail(ctx, r, "measure", taken.failed)
+	}
+	delete(s.failed, p.Name+"/"+key(t.Variant, false))
+	r.Covariates = taken.covariates
+	if err := complete(&r, p, taken.m); err != nil {
+		return r, err
+	}
+	r.Void = taken.void
+	return r, ctx.Err()
+}
+
+// complete a record with what was measured.
+func complete(r *study.Record, p study.Part, m Measurement) (err error) {
+	r.Values, r.Conditions, r.Void = m.Values, m.Conditions, m.Void
+	if m.Sampled == "" || m.Sampled == p.Metrics[0].Name {
+		r.Samples = m.Samples
+	}
+	if m.Raw == nil {
+		return nil
+	}
+	if r.Raw, err = json.Marshal(m.Raw); err != nil {
+		return fmt.Errorf("raw output: %w", err)
+	}
+	return nil
+}
+
+// taken is a measurement with what the machine did meanwhile.
+type taken struct {
+	begun      time.Time
+	took       time.Duration
+	m          Measurement
+	failed     error // nothing was measured
+	covariates map[string]float64
+	void       string
+}
+
+// measure once, in a quiet moment, and judge by the rules whether it counts. An error ends the run.
+func (s *state) measure(ctx context.Context, length time.Duration, f func(context.Context) (Measurement, error)) (t taken, err error) {
+	before, err := s.quiet(ctx)
+	if err != nil {
+		return t, err
+	}
+	first, err := takeSample()
+	if err != nil {
+		return t, err
+	}
+	t.begun = time.Now().UTC()
+	bounded, cancel := context.WithTimeout(ctx, length+maxTrial)
+	t.m, t.failed = f(bounded)
+	cancel()
+	t.took = time.Since(t.begun)
+	if t.failed != nil {
+		return t, nil
+	}
+	last, err := takeSample()
+	if err != nil {
+		return t, err
+	}
+	t.covariates = covariates(first, last, max(before, s.sampler.check()), t.m)
+	if t.void = t.m.Void; t.void == "" {
+		t.void = s.Rules.void(t.covariates, t.m.Idle)
+	}
+	return t, nil
+}
+
+// Waiting for a quiet moment before a trial: how long at most, and how often to look.
+const (
+	quietWait = 5 * time.Second
+	quietLook = 200 * time.Millisecond
+	quietSum  = time.Minute // of all trials of a run
+)
+
+// quiet waits until the canary runs undisturbed, and gives its last factor. What the trial before left running ends meanwhile.
+func (s *state) quiet(ctx context.Context) (float64, error) {
+	begin := time.Now()
+	end := begin.Add(min(quietWait, quietSum-s.waited))
+	defer func() { s.waited += time.Since(begin) }()
+	for {
+		factor := s.sampler.check()
+		if factor <= s.Rules.Canary || time.Now().After(end) {
+			return factor, nil
+		}
+		select {
+		case <-ctx.Done():
+			return factor, ctx.Err()
+		case <-time.After(quietLook):
+		}
+	}
+}
+
+// mostFailures of a variant in a row; then its other trials are skipped.
+const mostFailures = 3
+
+// fail makes a trial that could not be made a void one, which says why: the other trials go on. Not when the run is to end.
+func (s *state) fail(ctx context.Context, r study.Record, what string, err error) (study.Record, error) {
+	if ctx.Err() != nil {
+		return r, ctx.Err()
+	}
+	k := key(r.Trial.Variant, r.Trial.Duplicate)
+	if a, ok := s.ready[k]; ok { // it may be broken: the next trial makes it anew
+		delete(s.ready, k)
+		err = errors.Join(err, a.Close())
+	}
+	r.Void = "failed: " + what + ": " + err.Error()
+	v := r.Trial.Part + "/" + key(r.Trial.Variant, false)
+	if s.failed[v]++; s.failed[v] == mostFailures {
+		s.checked[v] = fmt.Sprintf("failed %d times in a row, last: %s: %s", mostFailures, what, err)
+	}
+	return r, nil
+}
+
+// skip tells why a variant is not measured, the same for all its trials.
+func (s *state) skip(ctx context.Context, p study.Part, x Experiment, t study.Trial, levels Levels) string {
+	k := p.Name + "/" + key(t.Variant, false)
+	reason, ok := s.checked[k]
+	if !ok {
+		mode := s.Journal.Header.Mode
+		if p.Leaves(p.Plan(mode), t.Variant) {
+			reason = fmt.Sprintf("left to another mode: takes too long for --%s", mode)
+		} else {
+			reason = x.Check(ctx, s.Bench, levels)
+		}
+		s.checked[k] = reason
+	}
+	return reason
+}
+
+// arrange gives the variant as it was set up, or sets it up.
+func (s *state) arrange(ctx context.Context, p study.Part, x Experiment, t study.Trial, levels Levels) (Arrangement, error) {
+	k := key(t.Variant, t.Duplicate)
+	if a, ok := s.ready[k]; ok {
+		return a, nil
+	}
+	if err := s.makeRoom(); err != nil {
+		return nil, err
+	}
+	s.Progress.Setup(p, t.Variant)
+	a, err := x.Setup(ctx, s.Bench, levels)
+	if err != nil {
+		return nil, err
+	}
+	s.ready[k] = a
+	return a, nil
+}
+
+// makeRoom takes everything that waits down when memory is short: what is needed next is set up again.
+func (s *state) makeRoom() error {
+	free := s.Memory
+	if free == nil {
+		free = freeMemory
+	}
+	if len(s.ready) == 0 || free() >= lowMemory {
+		return nil
+	}
+	return s.clear("")
+}
+
+// Save writes the results of a run beside its journal, all or nothing.
+func Save(dir string, r Results) error {
+	b, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return fmt.Errorf("results: %w", err)
+	}
+	return replaceFile(filepath.Join(dir, "results.json"), append(b, '\n'))
+}
+
+// replaceFile writes a file, all or nothing.
+func replaceFile(path string, b []byte) error {
+	if err := os.WriteFile(path+".new", b, 0o644); err != nil {
+		return errors.Join(fmt.Errorf("results: %w", err), os.Remove(path+".new"))
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("results: %w", err)
+	}
+	return nil
+}

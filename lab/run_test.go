@@ -1,0 +1,485 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/lab/stats"
+	"weir.dev/weir/lab/study"
+)
+
+// fake is an experiment whose values are known.
+type fake struct {
+	value   func(l Levels, trial int) (Measurement, error)
+	skip    func(l Levels) string
+	setups  []string
+	open    int // arrangements
+	trials  int
+	measure func() // called in every trial
+}
+
+func (f *fake) Name() string               { return "fake" }
+func (f *fake) About() string              { return "figures that are known" }
+func (f *fake) Metrics() map[string]string { return map[string]string{"rate": "Gb/s"} }
+func (f *fake) Needs() string              { return "" }
+func (f *fake) Check(_ context.Context, _ *Bench, l Levels) string {
+	if f.skip == nil {
+		return ""
+	}
+	return f.skip(l)
+}
+func (f *fake) Setup(_ context.Context, _ *Bench, l Levels) (Arrangement, error) {
+	f.setups = append(f.setups, l["platform"]+" "+l["wires"])
+	f.open++
+	return &fakeArrangement{f, l}, nil
+}
+
+type fakeArrangement struct {
+	f *fake
+	l Levels
+}
+
+func (a *fakeArrangement) Measure(context.Context, time.Duration) (Measurement, error) {
+	a.f.trials++
+	if a.f.measure != nil {
+		a.f.measure()
+	}
+	return a.f.value(a.l, a.f.trials)
+}
+func (a *fakeArrangement) Close() error { a.f.open--; return nil }
+
+func known(l Levels, trial int) (Measurement, error) {
+	v := map[string]float64{"ours": 4, "theirs": 2, "third": 2}[l["platform"]]
+	noise := rand.New(rand.NewPCG(uint64(trial), 1)).Float64() * 0.01
+	return Measurement{Values: map[string]float64{"rate": v * (1 + noise)}}, nil
+}
+
+const fakeStudy = `name: fake
+title: Figures that are known
+parts:
+  - name: one
+    question: Which is faster?
+    experiment: fake
+    metrics: [{name: rate, unit: Gb/s, better: higher}]
+    factors:
+      - {name: platform, levels: [ours, theirs, third]}
+      - {name: wires, levels: ["1", "2", "4"]}
+    compare: platform
+    baseline: theirs
+    quick: {blocks: 8, leave: [{platform: third, wires: "4"}]}
+    full: {blocks: 8}
+    claims:
+      - {id: twice, text: twice as fast, source: made up, metric: rate, at: {platform: ours}, against: {platform: theirs}, value: 2}
+      - {id: slow, text: slower, source: made up, metric: rate, at: {platform: ours}, against: {platform: theirs}, value: 0.5}
+      - {id: most, text: at most 3, source: made up, metric: rate, at: {platform: ours}, at_most: 3}
+      - {id: far, text: other hardware, source: made up, metric: rate, at: {platform: theirs}, value: 100}
+      - {id: grows, text: grows, source: made up, metric: rate, at: {platform: ours}, shape: linear, along: wires}
+      - {id: left, text: left out, source: made up, metric: rate, at: {platform: third, wires: "4"}, value: 2}
+`
+
+func fakeRun(t testing.TB, f *fake, dir string) *Runner {
+	t.Helper()
+	s, err := study.Parse("fake.yaml", []byte(fakeStudy), []string{"fake"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := study.Create(dir, study.Header{Study: s.Study, Mode: study.Quick, Seed: 5, Started: time.Unix(0, 0).UTC()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runner(f, j)
+}
+
+// runner with rules that a busy test machine does not break.
+func runner(f *fake, j *study.Journal) *Runner {
+	return &Runner{Experiments: map[string]Experiment{"fake": f}, Journal: j, Progress: Silent{}, Rules: VoidRules{Steal: 2, Canary: 1e9, Squeeze: 1e9, Offered: 0.995}}
+}
+
+func TestRunFindsTheTruth(t *testing.T) {
+	f := &fake{value: known}
+	r := fakeRun(t, f, filepath.Join(t.TempDir(), "run"))
+	if err := r.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if f.open != 0 {
+		t.Errorf("%d arrangements are still open", f.open)
+	}
+	// 9 variants and 3 duplicates, without the one that is left out: each set up once.
+	if len(f.setups) != 11 || f.trials != 8*11 {
+		t.Errorf("%d set up, %d trials", len(f.setups), f.trials)
+	}
+	got := Summarise(r.Journal)
+	if got.Planned != 8*12 || got.Measured != 8*11 || got.Skipped != 8 || got.Left != 0 || got.Void != 0 {
+		t.Errorf("%d planned, %d measured, %d skipped, %d left, %d void", got.Planned, got.Measured, got.Skipped, got.Left, got.Void)
+	}
+	p := got.Parts[0]
+	for _, g := range p.Groups {
+		c := g.Metrics[0].Comparison
+		ours := c.Variants["ours"]
+		if ours.Verdict != stats.Higher || !ours.Interval.Contains(2) || c.Duplicate.Verdict != stats.Indistinguishable {
+			t.Errorf("%s: %+v", g.Name, c)
+		}
+		if third := c.Variants["third"]; third.Verdict != stats.Indistinguishable && g.Name != "wires=4" || g.Name == "wires=4" && third.Verdict != stats.TooFew {
+			t.Errorf("%s: third: %+v", g.Name, third)
+		}
+		if v := g.Metrics[0].Values; len(v) != 4 || v[1].Level != "theirs" || v[1].Duplicate || !v[2].Duplicate || v[0].N != 8 {
+			t.Errorf("%s: %+v", g.Name, v)
+		}
+	}
+	want := map[string]Agreement{"twice": Reproduced, "slow": Contradicted, "most": Contradicted, "far": NotTestable, "grows": Contradicted, "left": NotTestable}
+	for _, c := range p.Claims {
+		if c.Agreement != want[c.Claim.ID] || c.Why == "" {
+			t.Errorf("claim %s: %s (%s), want %s", c.Claim.ID, c.Agreement, c.Why, want[c.Claim.ID])
+		}
+	}
+	if len(p.Skips) != 1 || !strings.Contains(p.Skips[0].Reason, "takes too long for --quick") {
+		t.Errorf("skips: %+v", p.Skips)
+	}
+	var text strings.Builder
+	if err := Text(&text, got); err != nil || !strings.Contains(text.String(), "higher") {
+		t.Errorf("%v\n%s", err, text.String())
+	}
+}
+
+func TestLineIsFound(t *testing.T) {
+	f := &fake{value: func(l Levels, trial int) (Measurement, error) {
+		m, err := known(l, trial)
+		m.Values["rate"] *= map[string]float64{"1": 1, "2": 2, "4": 4}[l["wires"]]
+		return m, err
+	}}
+	r := fakeRun(t, f, filepath.Join(t.TempDir(), "run"))
+	if err := r.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p := Summarise(r.Journal).Parts[0]
+	i := slices.IndexFunc(p.Fits, func(f Fit) bool { return f.Level == "ours" })
+	if i < 0 || p.Fits[i].B < 3.9 || p.Fits[i].B > 4.1 || p.Fits[i].A > 0.1 || p.Fits[i].R2 < 0.99 || p.Fits[i].Interval == nil || !p.Fits[i].Interval.Contains(p.Fits[i].B) {
+		t.Errorf("%+v", p.Fits)
+	}
+	for _, c := range p.Claims {
+		if c.Claim.ID == "grows" && c.Agreement != Reproduced {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+// A run that is cut short anywhere and resumed makes exactly the trials of the schedule, in its order.
+func TestResumeGoesOnWithTheSchedule(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := errors.New("enough")
+	f := &fake{value: known}
+	f.measure = func() {
+		if f.trials == 17 {
+			cancel(stop)
+		}
+	}
+	r := fakeRun(t, f, dir)
+	schedule := r.Journal.Left()
+	if err := r.Run(ctx); !errors.Is(err, stop) {
+		t.Fatalf("interrupted: %v", err)
+	}
+	if f.open != 0 {
+		t.Errorf("%d arrangements are still open after the end", f.open)
+	}
+	partial := Summarise(r.Journal)
+	if partial.Left == 0 || partial.Measured != 16 { // the one that was interrupted does not count
+		t.Errorf("partial: %d measured, %d left", partial.Measured, partial.Left)
+	}
+	if err := r.Journal.Close(); err != nil {
+		t.Fatal(err)
+	}
+	j, err := study.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	if err := runner(&fake{value: known}, j).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var made []study.Trial
+	for _, x := range j.Records {
+		made = append(made, x.Trial)
+	}
+	if diff := cmp.Diff(schedule, made); diff != "" {
+		t.Errorf("not the schedule:\n%s", diff)
+	}
+}
+
+func TestVoidSkipAndFailure(t *testing.T) {
+	f := &fake{
+		skip: func(l Levels) string {
+			if l["platform"] == "third" {
+				return "there is none"
+			}
+			return ""
+		},
+		value: func(l Levels, trial int) (Measurement, error) {
+			m, err := known(l, trial)
+			switch {
+			case l["wires"] == "1" && l["platform"] == "ours":
+				m.Offered = 0.5
+			case l["wires"] == "2" && l["platform"] == "ours":
+				m.Void = "the books do not balance"
+			case l["wires"] == "4" && l["platform"] == "ours":
+				return m, errors.New("it broke")
+			}
+			return m, err
+		},
+	}
+	r := fakeRun(t, f, filepath.Join(t.TempDir(), "run"))
+	if err := r.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := Summarise(r.Journal)
+	reasons := map[string]int{}
+	for _, x := range r.Journal.Records {
+		if x.Trial.Variant[0] != "ours" {
+			continue
+		}
+		reasons[x.Void+x.Skipped]++
+	}
+	want := map[string]int{
+		"offered 50.0 % of the load": 8, "the books do not balance": 8,
+		"failed: measure: it broke": 3, "failed 3 times in a row, last: measure: it broke": 5, // then it is left alone
+	}
+	if diff := cmp.Diff(want, reasons); diff != "" {
+		t.Error(diff)
+	}
+	for _, g := range got.Parts[0].Groups {
+		m := g.Metrics[0]
+		if m.Comparison.Variants["ours"].Verdict != stats.TooFew || m.Values[0].N != 0 || m.Values[0].Median != nil {
+			t.Errorf("%s: void trials count: %+v", g.Name, m)
+		}
+		if third := m.Values[3]; third.Skipped != "there is none" && g.Name != "wires=4" {
+			t.Errorf("%s: %+v", g.Name, third)
+		}
+	}
+	if f.open != 0 {
+		t.Errorf("%d arrangements are still open", f.open)
+	}
+}
+
+func TestLowMemoryTakesDownWhatWaits(t *testing.T) {
+	f := &fake{value: known}
+	most := 0
+	f.measure = func() { most = max(most, f.open) }
+	r := fakeRun(t, f, filepath.Join(t.TempDir(), "run"))
+	r.Memory = func() float64 { return 0.01 }
+	if err := r.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if most != 1 || f.open != 0 || Summarise(r.Journal).Measured != 8*11 {
+		t.Errorf("%d at a time, %d open", most, f.open)
+	}
+}
+
+// The rules look at covariates alone.
+func TestRules(t *testing.T) {
+	r := Rules()
+	for _, c := range []struct {
+		name string
+		c    map[string]float64
+		idle bool
+		void bool
+	}{
+		{"quiet", map[string]float64{covSteal: 0.01, covCanary: 1.1, covSqueeze: 10}, true, false},
+		{"steal", map[string]float64{covSteal: 0.2, covCanary: 1}, false, true},
+		{"canary", map[string]float64{covCanary: 2.5}, false, true},
+		{"squeeze while idle", map[string]float64{covSqueeze: 100}, true, true},
+		{"squeeze by the load itself", map[string]float64{covSqueeze: 100}, false, false},
+		{"too little offered", map[string]float64{covOffered: 0.99}, false, true},
+	} {
+		if got := r.void(c.c, c.idle); (got != "") != c.void {
+			t.Errorf("%s: %q", c.name, got)
+		}
+	}
+	before, err := takeSample()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for canary() == 0 {
+	}
+	after, err := takeSample()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := covariates(before, after, 1, Measurement{Offered: 1})
+	for _, name := range []string{covCanary, covOwnCPU, covOwnRSS, covSqueeze, covLoad, covOffered} {
+		if v, ok := c[name]; !ok || v < 0 {
+			t.Errorf("covariate %s: %v", name, c)
+		}
+	}
+	if c[covOwnRSS] < 1 {
+		t.Errorf("the lab uses %v MiB", c[covOwnRSS])
+	}
+}
+
+// On a full disk a run ends with an error; what was written before is whole, and the run goes on when there is room.
+func TestFullDisk(t *testing.T) {
+	if os.Getenv("LAB_FULL_DISK") != "" {
+		fullDisk(t, os.Getenv("LAB_FULL_DISK"))
+		return
+	}
+	if os.Getuid() != 0 {
+		t.Fatal("this test mounts a file system: run it as root")
+	}
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFullDisk$", "-test.v")
+	cmd.Env = append(os.Environ(), "LAB_FULL_DISK="+dir)
+	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS} // its mount is seen by nobody else
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestFullDisk") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func fullDisk(t *testing.T, dir string) {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	run := filepath.Join(dir, "run")
+	r := fakeRun(t, &fake{value: func(l Levels, n int) (Measurement, error) {
+		m, err := known(l, n)
+		m.Raw = strings.Repeat("x", 2000)
+		return m, err
+	}}, run)
+	schedule := len(r.Journal.Left())
+	if err := r.Run(t.Context()); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("want no space left: %v", err)
+	}
+	results := Summarise(r.Journal)
+	if err := Save(run, results); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("results on a full disk: %v", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(run, "results.json*")); len(left) != 1 { // the journal
+		t.Errorf("left on the disk: %v", left)
+	}
+	written := len(r.Journal.Records)
+	if written == 0 {
+		t.Fatal("nothing was written")
+	}
+	if err := r.Journal.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=16m"); err != nil {
+		t.Fatal(err)
+	}
+	j, err := study.Open(run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	if len(j.Records) != written {
+		t.Errorf("%d records were written, %d are there", written, len(j.Records))
+	}
+	if err := runner(&fake{value: known}, j).Run(t.Context()); err != nil || len(j.Records) != schedule {
+		t.Errorf("%d of %d: %v", len(j.Records), schedule, err)
+	}
+}
+
+func TestStudiesOfTheProgram(t *testing.T) {
+	if !slices.Contains(Studies(), "wires") {
+		t.Fatalf("%v", Studies())
+	}
+	for _, name := range Studies() {
+		s, err := Load(name, nil)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if s.Name != name {
+			t.Errorf("study %s is in file %s", s.Name, name)
+		}
+		for _, p := range s.Parts {
+			if p.Quick.Blocks < stats.MinBlocks || p.Full.Blocks < stats.MinBlocks {
+				t.Errorf("%s: part %s: too few blocks to say anything", name, p.Name)
+			}
+		}
+	}
+	for name, want := range map[string]string{
+		"wire": "did you mean", "nothing": "want one of", "/nowhere/x.yaml": "no such file",
+	} {
+		if _, err := Load(name, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: want %q: %v", name, want, err)
+		}
+	}
+	bad := strings.Replace(strings.Replace(fakeStudy, "experiment: fake", "experiment: tcp", 1), "unit: Gb/s", "unit: Mb/s", 1)
+	if _, err := Load("-", strings.NewReader(bad)); err == nil || !strings.Contains(err.Error(), "rate (Gb/s)") {
+		t.Errorf("a unit that the experiment does not give: %v", err)
+	}
+}
+
+func TestProgressIsShown(t *testing.T) {
+	var lines, live strings.Builder
+	for _, p := range []Progress{&Lines{W: &lines}, &Live{W: &live, Columns: 60, Rows: 10}} {
+		r := fakeRun(t, &fake{value: known}, filepath.Join(t.TempDir(), "run"))
+		r.Progress = p
+		if err := r.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := strings.Count(lines.String(), "\n"); got != 2+11+88+1 { // head, part, set-ups, trials, one reason to skip
+		t.Errorf("%d lines:\n%s", got, lines.String())
+	}
+	for _, want := range []string{"96/96", "n=8", "and 5 more", "\x1b["} {
+		if !strings.Contains(live.String(), want) {
+			t.Errorf("no %q on the terminal", want)
+		}
+	}
+	for _, l := range strings.Split(live.String(), "\n") {
+		l = strings.NewReplacer("\r", "", "\x1b[J", "").Replace(l)
+		if i := strings.IndexByte(l, 'A'); strings.HasPrefix(l, "\x1b[") && i > 0 {
+			l = l[i+1:]
+		}
+		if strings.HasPrefix(l, "  ") && len([]rune(l)) > 60 {
+			t.Errorf("wider than the terminal: %q", l)
+		}
+	}
+	if strings.Contains(lines.String(), "\x1b") {
+		t.Error("escape sequences in plain lines")
+	}
+}
+
+func TestBeside(t *testing.T) {
+	run := func(scale float64) Results {
+		r := fakeRun(t, &fake{value: func(l Levels, n int) (Measurement, error) {
+			m, err := known(l, n)
+			m.Values["rate"] *= scale
+			return m, err
+		}}, filepath.Join(t.TempDir(), fmt.Sprint(scale)))
+		if err := r.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return Summarise(r.Journal)
+	}
+	a := run(1)
+	for _, p := range Beside(a, run(3)) {
+		if p.Ratio < 2.9 || p.Ratio > 3.1 || !p.Apart {
+			t.Errorf("%+v", p)
+		}
+	}
+	same := Beside(a, a)
+	if len(same) != 8 {
+		t.Errorf("%d pairs", len(same))
+	}
+	for _, p := range same {
+		if p.Ratio != 1 || p.Apart {
+			t.Errorf("%+v", p)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package study
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Header is the first line of a journal: everything from which the schedule follows, and where it ran.
+type Header struct {
+	Format      int               `json:"format"`
+	Study       Study             `json:"study"` // after the selection
+	Mode        Mode              `json:"mode"`
+	Seed        uint64            `json:"seed"`
+	Schedule    string            `json:"schedule,omitempty"` // digest of the trials in their order
+	Started     time.Time         `json:"started"`
+	Version     string            `json:"version"`
+	Environment map[string]string `json:"environment,omitempty"`
+}
+
+// Record is a finished trial. Values are by metric. A trial that could not be made has Skipped, one that does not count has Void: both say why.
+type Record struct {
+	Trial      Trial              `json:"trial"`
+	Begun      time.Time          `json:"begun"`
+	Took       time.Duration      `json:"took_ns"`
+	Values     map[string]float64 `json:"values,omitempty"`
+	Samples    []float64          `json:"samples,omitempty"` // of the first metric, where a trial has many
+	Covariates map[string]float64 `json:"covariates,omitempty"`
+	Conditions map[string]string  `json:"conditions,omitempty"` // under which it was made: congestion control, offloads, queues
+	Void       string             `json:"void,omitempty"`
+	Skipped    string             `json:"skipped,omitempty"`
+	Raw        json.RawMessage    `json:"raw,omitempty"`
+}
+
+const (
+	format      = 1
+	journalName = "results.jsonl"
+	maxLine     = 16 << 20
+)
+
+// ErrJournal says that a journal cannot be used.
+var ErrJournal = errors.New("journal")
+
+// Journal is a run on disk: a header, then one line a trial (before it one a step, if it is made of many), appended and synced one by one. A line
+// that a crash cut off is taken away when it is opened again; nothing else is ever rewritten.
+type Journal struct {
+	Header  Header
+	Records []Record
+	f       *os.File
+	done    map[string]bool
+	steps   map[string][]Step // by the key of their trial
+	planned map[string]bool   // keys of the schedule
+}
+
+// Create begins a journal in a directory that has none.
+func Create(dir string, h Header) (*Journal, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("results: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, journalName), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644)
+	if errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("%w: %s has results already: resume them, or choose another directory", ErrJournal, dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("results: %w", err)
+	}
+	h.Format, h.Schedule = format, digest(h.Study.Schedule(h.Mode, h.Seed))
+	j := &Journal{Header: h, f: f, done: map[string]bool{}, steps: map[string][]Step{}}
+	if err := j.append(h); err != nil {
+		return nil, errors.Join(err, f.Close(), os.Remove(f.Name()))
+	}
+	return j, nil
+}
+
+// Open reads a journal and goes on with it.
+func Open(dir string) (*Journal, error) {
+	f, err := os.OpenFile(filepath.Join(dir, journalName), os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("results: %w", err)
+	}
+	j := &Journal{f: f, done: map[string]bool{}, steps: map[string][]Step{}}
+	good, err := j.read()
+	if err == nil {
+		err = f.Truncate(good)
+	}
+	if err == nil {
+		_, err = f.Seek(good, io.SeekStart)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", f.Name(), err), f.Close())
+	}
+	return j, nil
+}
+
+// Read reads a journal for a report.
+func Read(dir string) (*Journal, error) {
+	f, err := os.Open(filepath.Join(dir, journalName))
+	if err != nil {
+		return nil, fmt.Errorf("results: %w", err)
+	}
+	defer f.Close()
+	j := &Journal{f: f, done: map[string]bool{}, steps: map[string][]Step{}}
+	if _, err := j.read(); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	j.f = nil
+	return j, nil
+}
+
+// read gives the length of what is whole.
+func (j *Journal) read() (good int64, err error) {
+	r := bufio.NewReaderSize(j.f, 1<<20)
+	for n := 0; ; n++ {
+		line, err := readLine(r)
+		if errors.Is(err, io.EOF) {
+			if n == 0 {
+				return 0, fmt.Errorf("%w: it has no header", ErrJournal)
+			}
+			return good, nil // what comes behind the last newline was cut off
+		}
+		if err != nil {
+			return 0, err
+		}
+		if n == 0 {
+			err = json.Unmarshal(line, &j.Header)
+			if err == nil && j.Header.Format != format {
+				err = fmt.Errorf("format %d: this version reads %d", j.Header.Format, format)
+			}
+			if err == nil {
+				err = j.checkHeader()
+			}
+		} else {
+			err = j.take(line)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("%w: line %d: %w", ErrJournal, n+1, err)
+		}
+		good += int64(len(line)) + 1
+	}
+}
+
+func (j *Journal) take(line []byte) error {
+	var r struct {
+		Record
+		stepLine
+	}
+	if err := json.Unmarshal(line, &r); err != nil {
+		return err
+	}
+	if s := r.Step; s != nil {
+		if err := errors.Join(j.checkTrial(s.Of), j.checkStep(*s)); err != nil {
+			return err
+		}
+		j.steps[s.Of.Key()] = append(j.steps[s.Of.Key()], *s)
+		return nil
+	}
+	if err := j.checkTrial(r.Trial); err != nil {
+		return err
+	}
+	key := r.Trial.Key()
+	if j.done[key] {
+		return fmt.Errorf("trial %s is there twice", key)
+	}
+	j.done[key] = true
+	j.Records = append(j.Records, r.Record)
+	return nil
+}
+
+// readLine without its newline; io.EOF also for a last line without one.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case err == nil:
+			return bytes.TrimSuffix(line, []byte("\n")), nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		case len(line) > maxLine:
+			return nil, fmt.Errorf("%w: a line of more than %d bytes", ErrJournal, maxLine)
+		}
+	}
+}
+
+// Left are the trials of the schedule that are not there yet, in its order.
+func (j *Journal) Left() []Trial {
+	var left []Trial
+	for _, t := range j.Header.Study.Schedule(j.Header.Mode, j.Header.Seed) {
+		if !j.done[t.Key()] {
+			left = append(left, t)
+		}
+	}
+	return left
+}
+
+// Add writes a finished trial and returns when it is on the disk.
+func (j *Journal) Add(r Record) error {
+	key := r.Trial.Key()
+	if j.done[key] {
+		return fmt.Errorf("%w: trial %s is there already", ErrJournal, key)
+	}
+	if err := j.append(r); err != nil {
+		return err
+	}
+	j.done[key] = true
+	j.Records = append(j.Records, r)
+	return nil
+}
+
+// append writes one line as a whole, or takes back what a full disk left of it.
+func (j *Journal) append(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("results: %w", err)
+	}
+	at, err := j.f.Seek(0, io.SeekEnd)
+	if err == nil {
+		_, err = j.f.Write(append(b, '\n'))
+	}
+	if err == nil {
+		err = j.f.Sync()
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("results: %w", err), j.f.Truncate(at))
+	}
+	return nil
+}
+
+// Close lets the file go.
+func (j *Journal) Close() error {
+	if j.f == nil {
+		return nil
+	}
+	return j.f.Close()
+}

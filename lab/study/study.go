@@ -1,0 +1,329 @@
+package study
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/api/file"
+)
+
+// Study is the file.
+type Study struct {
+	Name   string `json:"name"`
+	Title  string `json:"title"`
+	Source string `json:"source,omitempty"` // of the published figures
+	About  string `json:"about,omitempty"`
+	Parts  []Part `json:"parts"`
+}
+
+// Part answers one question.
+type Part struct {
+	Name       string   `json:"name"`
+	Question   string   `json:"question"`
+	Experiment string   `json:"experiment"` // that runs a trial
+	Metrics    []Metric `json:"metrics"`    // the first one is what the question is about
+	Factors    []Factor `json:"factors"`
+	// Settings are factors of the experiment that are the same for all variants of the part. What is neither a factor nor a setting is as the
+	// experiment has it by default.
+	Settings map[string]string `json:"settings,omitempty"`
+	Compare  string            `json:"compare"`  // the factor whose levels are compared
+	Baseline string            `json:"baseline"` // its level to which the others are related
+	Quick    Plan              `json:"quick"`
+	Full     Plan              `json:"full"`
+	Claims   []Claim           `json:"claims,omitempty"`
+}
+
+// Metric is one figure of a trial.
+type Metric struct {
+	Name   string `json:"name"`
+	Unit   string `json:"unit"`
+	Better string `json:"better"` // higher, lower
+}
+
+// Factor has the levels in the order in which they are shown.
+type Factor struct {
+	Name   string   `json:"name"`
+	Levels []string `json:"levels"`
+}
+
+// Plan is how much is measured.
+type Plan struct {
+	Blocks   int    `json:"blocks"`
+	Duration string `json:"duration,omitempty"` // of a trial, for experiments that take one: 2s
+	// Leave are combinations of levels that take too long for this plan. They stay in the schedule and are reported as skipped.
+	Leave []map[string]string `json:"leave,omitempty"`
+}
+
+// Leaves tells whether a plan leaves a variant of the part out.
+func (p Part) Leaves(plan Plan, v Variant) bool {
+	return slices.ContainsFunc(plan.Leave, func(levels map[string]string) bool {
+		for name, level := range levels {
+			if p.Level(v, name) != level {
+				return false
+			}
+		}
+		return len(levels) > 0
+	})
+}
+
+// Plan of a mode.
+func (p Part) Plan(m Mode) Plan {
+	if m == Full {
+		return p.Full
+	}
+	return p.Quick
+}
+
+// Claim is a published figure or finding. At says for which levels; Against, if set, makes it a ratio to those levels. Exactly one of Value,
+// AtLeast, AtMost and Shape is set.
+type Claim struct {
+	ID      string            `json:"id"`
+	Text    string            `json:"text"`
+	Source  string            `json:"source"` // section, figure or table
+	Metric  string            `json:"metric"`
+	At      map[string]string `json:"at,omitempty"`
+	Against map[string]string `json:"against,omitempty"`
+	Value   float64           `json:"value,omitempty"`    // on their hardware
+	AtLeast float64           `json:"at_least,omitempty"` //
+	AtMost  float64           `json:"at_most,omitempty"`
+	Shape   string            `json:"shape,omitempty"` // linear: the metric grows linearly with the factor Along
+	Along   string            `json:"along,omitempty"`
+}
+
+// Bounds of what a study may ask for.
+const (
+	maxParts    = 50
+	maxBlocks   = 1000
+	maxVariants = 2000 // of a part
+	maxDuration = time.Hour
+)
+
+const wantTop = "want a mapping with name, title and parts"
+
+// File is a checked study with the places of its keys.
+type File struct {
+	Path   string
+	Study  Study
+	Places *file.File
+}
+
+// Load reads a study ("-" is stdin). experiments are the names that a part may use. What is wrong comes back as *file.Error, every problem
+// with its line and column.
+func Load(path string, stdin io.Reader, experiments []string) (File, error) {
+	f := File{Path: path}
+	var err error
+	if f.Places, err = file.LoadInto(path, stdin, wantTop, &f.Study); err != nil {
+		return f, err
+	}
+	return f, f.Places.Explain(f.Study.Validate(experiments))
+}
+
+// Parse is Load for a text that is at hand.
+func Parse(name string, text []byte, experiments []string) (File, error) {
+	f := File{Path: name}
+	var err error
+	if f.Places, err = file.ParseInto(name, text, wantTop, &f.Study); err != nil {
+		return f, err
+	}
+	return f, f.Places.Explain(f.Study.Validate(experiments))
+}
+
+// check collects problems.
+type check []api.Problem
+
+func (c *check) add(path, hint, format string, args ...any) {
+	*c = append(*c, api.Problem{Path: path, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+// Validate says everything that is wrong with a study.
+func (s Study) Validate(experiments []string) []api.Problem {
+	var c check
+	if err := api.CheckName(s.Name); err != nil {
+		c.add("name", "", "%s", err)
+	}
+	if s.Title == "" {
+		c.add("title", "say in a line what is studied", "is empty")
+	}
+	if len(s.Parts) == 0 || len(s.Parts) > maxParts {
+		c.add("parts", "", "%d parts: want 1 to %d", len(s.Parts), maxParts)
+	}
+	seen := map[string]bool{}
+	for i, p := range s.Parts {
+		at := fmt.Sprintf("parts[%d]", i)
+		if err := api.CheckName(p.Name); err != nil {
+			c.add(at+".name", "", "%s", err)
+		}
+		if seen[p.Name] {
+			c.add(at+".name", "", "part %q is there twice", p.Name)
+		}
+		seen[p.Name] = true
+		p.validate(&c, at, experiments)
+	}
+	return c
+}
+
+func (p Part) validate(c *check, at string, experiments []string) {
+	if !slices.Contains(experiments, p.Experiment) {
+		c.add(at+".experiment", hint(p.Experiment, experiments), "there is no experiment %q", p.Experiment)
+	}
+	if p.Question == "" {
+		c.add(at+".question", "ask what a reader wants to know", "is empty")
+	}
+	if len(p.Metrics) == 0 {
+		c.add(at+".metrics", "", "want at least one")
+	}
+	for i, m := range p.Metrics {
+		if m.Name == "" || m.Unit == "" || m.Better != "higher" && m.Better != "lower" {
+			c.add(fmt.Sprintf("%s.metrics[%d]", at, i), "", "want a name, a unit, and better: higher or lower")
+		}
+	}
+	p.validateFactors(c, at)
+	for name, plan := range map[string]Plan{"quick": p.Quick, "full": p.Full} {
+		if plan.Blocks < 1 || plan.Blocks > maxBlocks {
+			c.add(at+"."+name+".blocks", "", "%d blocks: want 1 to %d", plan.Blocks, maxBlocks)
+		}
+		if _, err := plan.Length(); err != nil {
+			c.add(at+"."+name+".duration", "for example 2s", "%s", err)
+		}
+		for i, levels := range plan.Leave {
+			p.validateLevels(c, fmt.Sprintf("%s.%s.leave[%d]", at, name, i), levels)
+		}
+	}
+	for i, claim := range p.Claims {
+		p.validateClaim(c, fmt.Sprintf("%s.claims[%d]", at, i), claim)
+	}
+}
+
+// Length of a trial; 0 if the experiment takes none.
+func (p Plan) Length() (time.Duration, error) {
+	if p.Duration == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(p.Duration)
+	if err == nil && (d <= 0 || d > maxDuration) {
+		err = fmt.Errorf("%s: want more than 0 and at most %s", d, maxDuration)
+	}
+	return d, err
+}
+
+func (p Part) validateFactors(c *check, at string) {
+	variants := 1
+	names := map[string]bool{}
+	for i, f := range p.Factors {
+		where := fmt.Sprintf("%s.factors[%d]", at, i)
+		if err := api.CheckName(f.Name); err != nil {
+			c.add(where+".name", "", "%s", err)
+		}
+		if names[f.Name] {
+			c.add(where+".name", "", "factor %q is there twice", f.Name)
+		}
+		names[f.Name] = true
+		if len(f.Levels) == 0 {
+			c.add(where+".levels", "", "want at least one")
+		}
+		levels := map[string]bool{}
+		for j, l := range f.Levels {
+			if badLevel(l) || levels[l] {
+				c.add(fmt.Sprintf("%s.levels[%d]", where, j), "", "level %q: want each once, not empty, without = , or /", l)
+			}
+			levels[l] = true
+		}
+		variants *= max(len(f.Levels), 1)
+	}
+	for name, level := range p.Settings {
+		where := at + ".settings." + name
+		if err := api.CheckName(name); err != nil {
+			c.add(where, "", "%s", err)
+		}
+		if names[name] {
+			c.add(where, "leave one of them out", "%q is both a setting, the same for all, and a factor, which varies", name)
+		}
+		if badLevel(level) {
+			c.add(where, "", "level %q: want one that is not empty, without = , or /", level)
+		}
+	}
+	if variants > maxVariants {
+		c.add(at+".factors", "split the part", "%d combinations of levels: want at most %d", variants, maxVariants)
+	}
+	f, ok := p.Factor(p.Compare)
+	if !ok {
+		c.add(at+".compare", hint(p.Compare, p.factorNames()), "there is no factor %q", p.Compare)
+		return
+	}
+	if !slices.Contains(f.Levels, p.Baseline) {
+		c.add(at+".baseline", hint(p.Baseline, f.Levels), "factor %s has no level %q", f.Name, p.Baseline)
+	}
+}
+
+// badLevel: levels are written in keys of trials and in selections.
+func badLevel(l string) bool { return l == "" || strings.ContainsAny(l, "=,/") }
+
+func (p Part) validateClaim(c *check, at string, claim Claim) {
+	if claim.ID == "" || claim.Text == "" || claim.Source == "" {
+		c.add(at, "", "want an id, a text and a source (section, figure or table)")
+	}
+	if !slices.ContainsFunc(p.Metrics, func(m Metric) bool { return m.Name == claim.Metric }) {
+		c.add(at+".metric", "", "the part has no metric %q", claim.Metric)
+	}
+	for where, levels := range map[string]map[string]string{"at": claim.At, "against": claim.Against} {
+		p.validateLevels(c, at+"."+where, levels)
+	}
+	set := 0
+	for _, v := range []float64{claim.Value, claim.AtLeast, claim.AtMost} {
+		if v != 0 {
+			set++
+		}
+		if v < 0 || math.IsInf(v, 0) || math.IsNaN(v) {
+			c.add(at, "", "figure %v: want more than 0", v)
+		}
+	}
+	if claim.Shape != "" {
+		set++
+		f, ok := p.Factor(claim.Along)
+		if claim.Shape != "linear" || !ok || len(f.Levels) < 3 {
+			c.add(at+".shape", "", "want shape: linear, along a factor of at least 3 levels")
+		}
+	}
+	if set != 1 {
+		c.add(at, "", "want exactly one of value, at_least, at_most and shape")
+	}
+}
+
+func (p Part) validateLevels(c *check, at string, levels map[string]string) {
+	for name, level := range levels {
+		if f, ok := p.Factor(name); !ok {
+			c.add(at+"."+name, hint(name, p.factorNames()), "there is no factor %q", name)
+		} else if !slices.Contains(f.Levels, level) {
+			c.add(at+"."+name, hint(level, f.Levels), "factor %s has no level %q", name, level)
+		}
+	}
+}
+
+// Factor by its name.
+func (p Part) Factor(name string) (Factor, bool) {
+	for _, f := range p.Factors {
+		if f.Name == name {
+			return f, true
+		}
+	}
+	return Factor{}, false
+}
+
+func (p Part) factorNames() (names []string) {
+	for _, f := range p.Factors {
+		names = append(names, f.Name)
+	}
+	return names
+}
+
+func hint(word string, known []string) string {
+	if h := file.Suggest(word, known); h != "" {
+		return h
+	}
+	return "want one of " + strings.Join(known, ", ")
+}

@@ -1,0 +1,132 @@
+package lab
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"weir.dev/weir/lab/stats"
+)
+
+// Text writes results as tables for a terminal.
+func Text(w io.Writer, r Results) error {
+	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
+	fmt.Fprintf(t, "%s (%s, seed %d, %s)\n", r.Study.Title, r.Mode, r.Seed, r.Started.Format(time.RFC3339))
+	fmt.Fprintf(t, "%d trials: %d measured, %d void, %d skipped, %d left\n", r.Planned, r.Measured, r.Void, r.Skipped, r.Left)
+	if r.Left > 0 {
+		fmt.Fprintln(t, "This is a partial result: weir lab resume goes on with it.")
+	}
+	for _, p := range r.Parts {
+		fmt.Fprintf(t, "\n%s: %s\n", p.Part.Name, p.Part.Question)
+		for _, g := range p.Groups {
+			for _, m := range g.Metrics {
+				metricTable(t, g.Name, m, p.Part.Baseline)
+			}
+		}
+		partNotes(t, p)
+	}
+	fmt.Fprintf(t, "\nThe lab itself used %.2f cores while it measured (worst trial %.2f; the making of traffic is not counted) and %.0f MiB.\n", r.Overhead.CPU, r.Overhead.MaxCPU, r.Overhead.RSS)
+	for _, l := range r.Limits {
+		fmt.Fprintln(t, l)
+	}
+	return t.Flush()
+}
+
+func partNotes(w io.Writer, p PartResult) {
+	if len(p.Conditions) > 0 {
+		fmt.Fprintf(w, "measured with: %s\n", ConditionsText(p.Conditions))
+	}
+	for _, f := range p.Fits {
+		slope := ""
+		if f.Interval != nil {
+			slope = " (" + span(f.Interval) + ")"
+		}
+		fmt.Fprintf(w, "line: %s of %s%s = %s + %s%s %s per %s, R2 %.3f\n", f.Metric.Name, f.Level, where(f.At), Figure(f.A), Figure(f.B), slope, f.Metric.Unit, f.Along, f.R2)
+	}
+	for _, b := range p.Bounds {
+		fmt.Fprintln(w, b)
+	}
+	for _, c := range p.Claims {
+		ours := ""
+		if c.Ours != nil {
+			ours = strings.TrimRight(", we see "+Figure(*c.Ours)+" "+c.Unit, " ")
+		}
+		fmt.Fprintf(w, "claim %s: %s [%s]%s: %s (%s)\n", c.Claim.ID, c.Claim.Text, c.Claim.Source, ours, c.Agreement, c.Why)
+	}
+	reasons := map[string][]string{}
+	for _, s := range p.Skips {
+		reasons[s.Reason] = append(reasons[s.Reason], strings.Join(s.Variant, " "))
+	}
+	for _, why := range slices.Sorted(maps.Keys(reasons)) {
+		fmt.Fprintf(w, "skipped: %s: %s\n", why, strings.Join(reasons[why], "; "))
+	}
+	voids := map[string]int{}
+	for _, v := range p.Voids {
+		word, _, _ := strings.Cut(v.Reason, " ")
+		voids[strings.TrimSuffix(word, ":")]++
+	}
+	for _, why := range slices.Sorted(maps.Keys(voids)) {
+		fmt.Fprintf(w, "void: %d by %s\n", voids[why], why)
+	}
+}
+
+func where(at map[string]string) string {
+	var out strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(at)) {
+		fmt.Fprintf(&out, " %s=%s", name, at[name])
+	}
+	return out.String()
+}
+
+// metricTable leaves out what was skipped: the part's notes say why.
+func metricTable(w io.Writer, group string, m MetricResult, baseline string) {
+	if !slices.ContainsFunc(m.Values, func(v Value) bool { return v.Skipped == "" || v.N > 0 }) {
+		return
+	}
+	fmt.Fprintf(w, "%s\t%s\t95 %%\tCV\tn\tby %s\t95 %%\tverdict\n", strings.TrimSpace(group+" "+m.Metric.Name), m.Metric.Unit, baseline)
+	for _, v := range m.Values {
+		name := v.Level
+		ratio, known := m.Comparison.Variants[v.Level]
+		switch {
+		case v.Duplicate:
+			name, ratio, known = name+" again", m.Comparison.Duplicate, true
+		case v.Level == baseline:
+			known = false
+		}
+		if v.Skipped != "" && v.N == 0 {
+			continue
+		}
+		cv := "-"
+		if v.CV != nil {
+			cv = fmt.Sprintf("%.1f %%", *v.CV*100)
+		}
+		median := "-"
+		if v.Median != nil {
+			median = Figure(*v.Median)
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%d", name, median, span(v.Interval), cv, v.N)
+		switch {
+		case !known:
+			fmt.Fprint(w, "\t\t\tbaseline")
+		case ratio.Verdict == stats.TooFew:
+			fmt.Fprintf(w, "\t-\t\t%s", ratio.Verdict)
+		default:
+			fmt.Fprintf(w, "\t%.3f\t%.3f to %.3f\t%s", ratio.Ratio, ratio.Interval.Low, ratio.Interval.High, ratio.Verdict)
+			if ratio.Verdict == stats.Indistinguishable {
+				fmt.Fprintf(w, " (%.1f %% would have shown)", (ratio.Detectable-1)*100)
+			}
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+func span(i *stats.Interval) string {
+	if i == nil {
+		return ""
+	}
+	return Figure(i.Low) + " to " + Figure(i.High)
+}

@@ -1,0 +1,47 @@
+package traffic
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestBucketsErrByLessThanTwoPercent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v := rapid.Uint64Range(0, 1<<40).Draw(t, "ns")
+		low, high := bounds(Bucket(v))
+		if v < low || v > high {
+			t.Fatalf("%d is in bucket %d, which is %d to %d", v, Bucket(v), low, high)
+		}
+		if float64(high-low) > float64(v)/SubBuckets {
+			t.Fatalf("bucket of %d is %d wide", v, high-low)
+		}
+		if next, _ := bounds(Bucket(v) + 1); next != high+1 {
+			t.Fatalf("a gap between %d and %d", high, next)
+		}
+	})
+}
+
+func TestQuantileNeedsFramesBeyond(t *testing.T) {
+	l := Latency{Buckets: make([]uint64, 2560)}
+	for i := range uint64(1000) {
+		l.Buckets[Bucket(1000+i)]++
+		l.Count++
+	}
+	if d, ok := l.Quantile(0.5); !ok || d < 1475 || d > 1525 {
+		t.Errorf("median %d, %v: want about 1500", d, ok)
+	}
+	if _, ok := l.Quantile(0.999); ok {
+		t.Error("p99.9 of 1,000 frames was told")
+	}
+}
+
+func TestIMIX(t *testing.T) {
+	n := map[int]int{}
+	for _, size := range IMIX() {
+		n[size]++
+	}
+	if n[64] != 7 || n[594] != 4 || n[1518] != 1 {
+		t.Errorf("%v: want 7:4:1", n)
+	}
+}

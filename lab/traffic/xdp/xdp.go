@@ -1,0 +1,339 @@
+package xdp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"runtime"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/safchain/ethtool"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/lab/traffic"
+	"weir.dev/weir/netns"
+)
+
+// DefaultBatch is how many frames enter between two runs of the network's softirq. Batch x crossings of veths must stay under about 3000.
+const DefaultBatch = 64
+
+// MaxBatch is the kernel's.
+const MaxBatch = 256
+
+// Options say where frames enter and where they are counted.
+type Options struct {
+	// In: frames enter as if this interface had received them (representation: skb). With Frames they leave through it instead, as XDP frames
+	// (representation: frame); a veth takes them only if an XDP program or GRO is on at its other end.
+	In     Place
+	Frames bool
+	// Sink: where frames of the run are counted and taken out. With SinkFrames by an XDP program, else at tc ingress.
+	Sink       Place
+	SinkFrames bool
+	Batch      int // 0: DefaultBatch
+	CPU        int // that generates, and does the softirq work of what it sends; -1: any
+	// Apart: the work of what is sent is done on another CPU, Chain: frames go there by a cpumap, skbs by receive packet steering of In's link.
+	// The sender does not wait then; what the chain does not take is lost in a queue on the way.
+	Apart bool
+	Chain int
+	// First: the sender comes before the other programs on its CPU, where the kernel lets it. It needs a CPU of its own, and another for the rest.
+	First bool
+}
+
+// queue of frames on their way to another CPU.
+const queue = 2048
+
+// Generator implements traffic.Generator.
+type Generator struct {
+	*Sink
+	o      Options
+	undo   []func() error
+	meta   [24]byte // struct xdp_md
+	room   []byte
+	began  time.Duration
+	ended  time.Duration
+	over   atomic.Bool // the run
+	closed bool
+}
+
+// New loads and attaches. Errors of kernels without live frames (before 5.18) or tcx (before 6.6) name the feature.
+func New(o Options) (*Generator, error) {
+	if o.Batch == 0 {
+		o.Batch = DefaultBatch
+	}
+	if o.Batch < 1 || o.Batch > MaxBatch {
+		return nil, fmt.Errorf("batch of %d frames: want 1 to %d", o.Batch, MaxBatch)
+	}
+	if o.Apart && (o.CPU < 0 || o.Chain < 0 || o.CPU == o.Chain) {
+		return nil, fmt.Errorf("sender on CPU %d, chain on CPU %d: want two different ones", o.CPU, o.Chain)
+	}
+	s, err := NewSink(o.Sink, o.SinkFrames)
+	if err != nil {
+		return nil, err
+	}
+	g := &Generator{Sink: s, o: o}
+	g.plan.Burst = uint32(o.Batch)
+	if err := netns.Do(o.In.Space, g.openIn); err != nil {
+		return nil, errors.Join(fmt.Errorf("generator at %s: %w", o.In.Link, err), g.Close())
+	}
+	return g, nil
+}
+
+func (g *Generator) openIn() error {
+	ifi, err := net.InterfaceByName(g.o.In.Link)
+	if err != nil {
+		return err
+	}
+	if g.o.Frames {
+		g.plan.Redirect = uint32(ifi.Index)
+		if !g.o.Apart {
+			return nil
+		}
+		g.plan.Apart, g.plan.Cpu = 1, uint32(g.o.Chain)
+		if err := g.maps.Elsewhere.Put(uint32(g.o.Chain), struct{ Size, Program uint32 }{queue, uint32(g.maps.Onward.FD())}); err != nil {
+			return fmt.Errorf("a queue to CPU %d (cpumap with a program, Linux 5.9): %w", g.o.Chain, err)
+		}
+		return nil
+	}
+	binary.NativeEndian.PutUint32(g.meta[12:], uint32(ifi.Index)) // ingress_ifindex
+	if g.o.Apart {
+		undo, err := steer(g.o.In.Link, g.o.Chain)
+		if err != nil {
+			return err
+		}
+		g.undo = append(g.undo, undo)
+	}
+	return g.withGRO()
+}
+
+// withGRO turns NAPI on at a veth: only then has it a receive queue for frames to enter at.
+func (g *Generator) withGRO() error {
+	tool, err := ethtool.NewEthtool()
+	if err != nil {
+		return fmt.Errorf("ethtool: %w", err)
+	}
+	defer tool.Close()
+	const feature = "rx-gro"
+	have, err := tool.Features(g.o.In.Link)
+	if err != nil {
+		return fmt.Errorf("features: %w", err)
+	}
+	if have[feature] {
+		return nil
+	}
+	if err := tool.Change(g.o.In.Link, map[string]bool{feature: true}); err != nil {
+		return fmt.Errorf("turn GRO on: %w", err)
+	}
+	g.undo = append(g.undo, func() error {
+		return netns.Do(g.o.In.Space, func() error {
+			tool, err := ethtool.NewEthtool()
+			if err != nil {
+				return err
+			}
+			defer tool.Close()
+			return tool.Change(g.o.In.Link, map[string]bool{feature: false})
+		})
+	})
+	return nil
+}
+
+// SetBatch changes how many frames enter at a time, from the next run on: few for delays, since the first of a batch waits for the last. How many
+// may follow at once when the sender was late stays as it is.
+func (g *Generator) SetBatch(n int) error {
+	if n < 1 || n > MaxBatch {
+		return fmt.Errorf("batch of %d frames: want 1 to %d", n, MaxBatch)
+	}
+	g.o.Batch = n
+	return nil
+}
+
+// Arm prepares a run.
+func (g *Generator) Arm(_ context.Context, spec traffic.Spec) error {
+	g.over.Store(false)
+	if err := g.Sink.Arm(spec); err != nil {
+		return err
+	}
+	g.room = make([]byte, g.plan.Room)
+	binary.NativeEndian.PutUint32(g.meta[4:], g.plan.Room) // data_end
+	return g.maps.Generated.Put(uint32(0), &trafficDeparted{})
+}
+
+// Start sends and returns when the run is over. The program runs already before the first slot is due, since its frames take a while to
+// make; if that lasts beyond at, the run begins as soon as they are there. What the scheduler holds up later counts as skipped.
+func (g *Generator) Start(ctx context.Context, at time.Time) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	began := make(chan error, 1)
+	go func() {
+		err := g.schedule(ctx, at)
+		if err != nil {
+			cancel()
+		}
+		began <- err
+	}()
+	err := netns.Do(g.o.In.Space, func() error { return g.send(ctx) })
+	cancelled := ctx.Err()
+	cancel()
+	switch planned := <-began; {
+	case err != nil:
+		return fmt.Errorf("send from %s: %w", g.o.In.Link, err)
+	case planned != nil:
+		return planned
+	}
+	return cancelled
+}
+
+// schedule waits until the program runs and lets it begin.
+func (g *Generator) schedule(ctx context.Context, at time.Time) error {
+	for {
+		var out trafficDeparted
+		if err := g.maps.Generated.Lookup(uint32(0), &out); err != nil {
+			return fmt.Errorf("read the generator: %w", err)
+		}
+		if out.Spins > 0 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(wakeAgain):
+		}
+	}
+	now, err := Monotonic()
+	if err != nil {
+		return err
+	}
+	g.began = max(now+wakeAgain, now+time.Until(at))
+	g.ended = g.began + g.spec.Duration
+	g.plan.Start, g.plan.Stop = uint64(g.began), uint64(g.ended)
+	if err := g.putPlan(); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(g.ended - now):
+		g.over.Store(true)
+		return nil
+	}
+}
+
+// runAttr is the part of union bpf_attr for BPF_PROG_RUN.
+type runAttr struct {
+	prog, retval, sizeIn, sizeOut uint32
+	dataIn, dataOut               uint64
+	repeat, duration              uint32
+	contextIn, contextOut         uint32
+	context, contextOutAddress    uint64
+	flags, cpu, batch, _          uint32
+}
+
+const (
+	progRun       = 10     // BPF_PROG_RUN
+	runLiveFrames = 1 << 1 // BPF_F_TEST_XDP_LIVE_FRAMES
+	wakeAgain     = time.Millisecond
+)
+
+// send runs the program on this thread, again and again until the plan's time is over. The library's Run would begin anew after a signal and
+// could not be stopped: here a signal ends a run.
+func (g *Generator) send(ctx context.Context) error {
+	if restore, err := g.pin(); err != nil {
+		return err
+	} else if restore != nil {
+		defer restore()
+	}
+	tid := unix.Gettid()
+	finished, stopped := make(chan struct{}), make(chan struct{})
+	go func() { // interrupts the system call at the end
+		defer close(stopped)
+		wake := time.NewTicker(wakeAgain) // again, since the signal may come between two calls
+		defer wake.Stop()
+		for {
+			if ctx.Err() != nil {
+				g.over.Store(true)
+			}
+			if g.over.Load() {
+				_ = unix.Tgkill(unix.Getpid(), tid, unix.SIGURG) // which Go's runtime takes as its own and ignores
+			}
+			select {
+			case <-finished:
+				return
+			case <-wake.C:
+			}
+		}
+	}()
+	var failed error
+	for !g.over.Load() {
+		if err := g.runOnce(); err != nil && !errors.Is(err, unix.EINTR) {
+			failed = err
+			break
+		}
+	}
+	close(finished)
+	<-stopped
+	return failed
+}
+
+func (g *Generator) runOnce() error {
+	a := runAttr{
+		prog: uint32(g.maps.Generate.FD()), sizeIn: uint32(len(g.room)), dataIn: address(&g.room[0]),
+		repeat: math.MaxInt32, flags: runLiveFrames, batch: uint32(g.o.Batch),
+	}
+	if !g.o.Frames {
+		a.contextIn, a.context = uint32(len(g.meta)), address(&g.meta[0])
+	}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, progRun, uintptr(unsafe.Pointer(&a)), unsafe.Sizeof(a))
+	runtime.KeepAlive(g)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func address(b *byte) uint64 { return uint64(uintptr(unsafe.Pointer(b))) }
+
+// pin keeps this thread, and with it the softirq work of what it sends, on one CPU.
+func (g *Generator) pin() (restore func(), err error) {
+	if g.o.CPU < 0 {
+		return nil, nil
+	}
+	var old, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &old); err != nil {
+		return nil, fmt.Errorf("affinity: %w", err)
+	}
+	one.Set(g.o.CPU)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		return nil, fmt.Errorf("run on CPU %d: %w", g.o.CPU, err)
+	}
+	behind := func() {}
+	if g.o.First {
+		behind = first()
+	}
+	return func() { behind(); _ = unix.SchedSetaffinity(0, &old) }, nil
+}
+
+// Read gives the counts of the run.
+func (g *Generator) Read() (traffic.Count, error) {
+	var out trafficDeparted
+	if err := g.maps.Generated.Lookup(uint32(0), &out); err != nil {
+		return traffic.Count{}, fmt.Errorf("read the generator: %w", err)
+	}
+	return g.Sink.Read(out.Sent, g.ended-g.began)
+}
+
+// Close detaches everything and leaves the links as they were.
+func (g *Generator) Close() error {
+	if g.closed {
+		return nil
+	}
+	g.closed = true
+	var errs []error
+	for _, undo := range g.undo {
+		errs = append(errs, undo())
+	}
+	return errors.Join(append(errs, g.Sink.Close())...)
+}

@@ -1,0 +1,173 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/store"
+)
+
+// maxBeats bounds the hosts of which signs of life are kept.
+const maxBeats = 20_000
+
+// beats are the hosts' signs of life as this manager hears them: each agent beats at every manager that it knows, so every manager can
+// judge by itself. What is stored of them is at which managers a host beats, see member.Beats: after a start a manager knows by that whom it
+// has to hear from.
+type beats struct {
+	mu       sync.Mutex
+	last     map[string]beat
+	expected map[string]bool // hosts that beat here in an earlier life of this manager
+	returned time.Time       // when the last of them came back
+	ran      time.Time       // when this process last ran, see excuse
+}
+
+// heldUp is how long this process may not have run until that counts: with the time between two beats it stays below api.BeatLost.
+const heldUp = 3 * api.Beat / 2
+
+// excuse takes the time in which this process did not run from the hosts' silence: a machine that was suspended or overloaded has heard nobody,
+// whoever lives. It is called with every beat and every look of the leader. real is the true time, now that of the beats.
+func (b *beats) excuse(real, now time.Time) {
+	late := real.Sub(b.ran)
+	if !b.ran.IsZero() && late > heldUp {
+		for host, x := range b.last {
+			if x.at = x.at.Add(late); x.at.After(now) {
+				x.at = now
+			}
+			b.last[host] = x
+		}
+	}
+	b.ran = real
+}
+
+// look is excuse for who holds no lock.
+func (b *beats) look(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.excuse(time.Now(), now)
+}
+
+// comeBack is how long after its start a manager waits for hosts that beat here before. As long as others are coming back, thousands at
+// once maybe, it waits on.
+const comeBack = 5 * time.Second
+
+type beat struct {
+	at   time.Time
+	skew time.Duration // the host's clock minus the manager's, the way there included
+}
+
+// note keeps a sign of life and returns the one before, zero if there was none.
+func (b *beats) note(host string, now time.Time, skew time.Duration) (before beat) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.last == nil {
+		b.last = map[string]beat{}
+	}
+	b.excuse(time.Now(), now)
+	if _, known := b.last[host]; !known && len(b.last) >= maxBeats {
+		for name, x := range b.last {
+			if now.Sub(x.at) > time.Hour {
+				delete(b.last, name)
+			}
+		}
+		if len(b.last) >= maxBeats {
+			return before
+		}
+	}
+	before, known := b.last[host]
+	if !known && b.expected[host] {
+		b.returned = now
+	}
+	b.last[host] = beat{now, skew}
+	return before
+}
+
+// missing tells that a host which beat here before has not come back in time since this manager began.
+func (b *beats) missing(host string, began, now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, back := b.last[host]; back || !b.expected[host] {
+		return false
+	}
+	until := began.Add(comeBack)
+	if more := b.returned.Add(api.BeatLost); more.After(until) {
+		until = more
+	}
+	return now.After(until)
+}
+
+// expectBeats reads which hosts beat here before this manager was started.
+func (m *Manager) expectBeats(ctx context.Context) error {
+	members, _, err := store.List[member](ctx, m.Store, kindMember)
+	if err != nil {
+		return err
+	}
+	expected := map[string]bool{}
+	for _, x := range members {
+		if slices.Contains(x.Beats, m.ID) {
+			expected[x.Name] = true
+		}
+	}
+	m.beats.mu.Lock()
+	defer m.beats.mu.Unlock()
+	m.beats.expected = expected
+	for name := range expected { // some may have been quicker than this
+		if x := m.beats.last[name]; x.at.After(m.beats.returned) {
+			m.beats.returned = x.at
+		}
+	}
+	return nil
+}
+
+// maxBeatsAt bounds the managers at which a host is known to beat; the newest are last.
+const maxBeatsAt = 8
+
+// noteBeatsHere writes down that a host beats at this manager. It is called with a host's first beat, and once there is nothing to write.
+func (m *Manager) noteBeatsHere(ctx context.Context, host string) error {
+	for range editAttempts {
+		rec, err := store.Get[member](ctx, m.Store, kindMember, host)
+		if errors.Is(err, store.ErrNotFound) { // the agent of a manager's own process: nobody else hears it
+			return nil
+		}
+		if err != nil || slices.Contains(rec.Beats, m.ID) {
+			return err
+		}
+		at := rec.Revision
+		rec.Beats = append(rec.Beats, m.ID)
+		rec.Beats = rec.Beats[max(0, len(rec.Beats)-maxBeatsAt):]
+		put, err := store.Put(kindMember, &rec)
+		if err != nil {
+			return err
+		}
+		if _, err = m.Store.Txn(ctx, []store.Cond{{Key: put.Key, Revision: at}}, []store.Op{put}); !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+	}
+	return nil // with its first beat after the next start
+}
+
+func (b *beats) of(host string) (beat, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	x, ok := b.last[host]
+	return x, ok
+}
+
+// alive tells whether a host's agent gave a sign of life within api.BeatLost. The agent of this very process always does. After a start
+// nothing has been heard yet: see lastBeat and Manager.began.
+func (m *Manager) alive(host string) bool {
+	if host == m.Host && host != "" {
+		return true
+	}
+	at, ok := m.lastBeat(host)
+	return ok && m.Now().Sub(at) <= api.BeatLost
+}
+
+// lastBeat is when a host's agent last gave a sign of life to this manager.
+func (m *Manager) lastBeat(host string) (time.Time, bool) {
+	x, ok := m.beats.of(host)
+	return x.at, ok
+}

@@ -1,0 +1,178 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/store"
+)
+
+// fabric takes the router's news. Only what differs is written, in one transaction.
+func (m *Manager) fabric(w http.ResponseWriter, r *http.Request) error {
+	var req api.FabricReport
+	if err := readBody(w, r, &req); err != nil {
+		return err
+	}
+	for _, name := range append(sortedKeys(req.Switches), req.Gone...) {
+		if err := checkName(api.KindSwitch, name); err != nil {
+			return err
+		}
+	}
+	for _, name := range sortedKeys(req.Assignments) {
+		if err := checkName(api.KindHost, name); err != nil { // it bears the host's name
+			return err
+		}
+	}
+	ctx := r.Context()
+	err := m.tell(ctx, len(req.Events), func(n *news) error {
+		n.router, n.where = true, n.lookup(ctx, 0)
+		return errors.Join(
+			n.switches(ctx, req.Switches),
+			n.gone(ctx, req.Gone, req.Switches),
+			n.assignments(ctx, req.Assignments),
+			statuses(ctx, n, api.KindPolicy, req.Policies, policyGone),
+			statuses(ctx, n, api.KindEndpoint, req.Endpoints, endpointGone),
+			n.events("", req.Events),
+		)
+	})
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// newMeta is of something that the manager makes at someone's report.
+func (m *Manager) newMeta(name string) api.Meta {
+	now := m.Now().UTC()
+	return api.Meta{Name: name, UID: newUID(), Generation: 1, Created: now, Updated: now}
+}
+
+// switches adds the switches' statuses; a switch appears with its first.
+func (n *news) switches(ctx context.Context, in map[string]api.SwitchStatus) error {
+	for _, name := range sortedKeys(in) {
+		s, err := store.Get[api.Switch](ctx, n.m.Store, api.KindSwitch, name)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			s = api.Switch{Meta: n.m.newMeta(name)}
+		case err != nil:
+			return err
+		case same(s.Status, in[name]):
+			continue
+		}
+		at := s.Revision
+		s.Status, s.Updated = in[name], n.m.Now().UTC()
+		if err := write(n, api.KindSwitch, &s, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func same(a, b any) bool { return string(marshal(a)) == string(marshal(b)) }
+
+// write adds an object that was read at a revision; 0: it was not there.
+func write[T any, P store.Object[T]](n *news, kind api.Kind, v P, at int64) error {
+	op, err := store.Put(kind, v)
+	if err != nil {
+		return err
+	}
+	n.conds, n.ops = append(n.conds, store.Cond{Key: op.Key, Revision: at}), append(n.ops, op)
+	return nil
+}
+
+// gone removes switches that nobody needs to know any more.
+func (n *news) gone(ctx context.Context, names []string, there map[string]api.SwitchStatus) error {
+	seen := map[string]bool{}
+	for _, name := range names {
+		if _, ok := there[name]; ok {
+			return api.Refuse(http.StatusUnprocessableEntity, fmt.Sprintf("switch %s is both in switches and in gone", name))
+		}
+		i, err := n.m.Store.Get(ctx, store.Key(api.KindSwitch, name))
+		if errors.Is(err, store.ErrNotFound) || seen[name] {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		seen[name] = true
+		n.conds, n.ops = append(n.conds, store.Cond{Key: i.Key, Revision: i.Revision}), append(n.ops, store.Op{Key: i.Key})
+	}
+	return nil
+}
+
+// assignments adds what hosts' switches shall do; the generation grows with each change.
+func (n *news) assignments(ctx context.Context, in map[string]api.AssignmentSpec) error {
+	for _, name := range sortedKeys(in) {
+		a, err := store.Get[api.Assignment](ctx, n.m.Store, api.KindAssignment, name)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			a = api.Assignment{Meta: n.m.newMeta(name)}
+		case err != nil:
+			return err
+		case same(a.Spec, in[name]):
+			continue
+		default:
+			a.Generation++
+		}
+		at := a.Revision
+		a.Spec, a.Updated = in[name], n.m.Now().UTC()
+		if err := write(n, api.KindAssignment, &a, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// assigned adds a host's answer to its assignment, if there is one.
+func (n *news) assigned(ctx context.Context, host string, s *api.AssignmentStatus) error {
+	if s == nil {
+		return nil
+	}
+	a, err := store.Get[api.Assignment](ctx, n.m.Store, api.KindAssignment, host)
+	if errors.Is(err, store.ErrNotFound) || err == nil && same(a.Status, *s) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	at := a.Revision
+	a.Status, a.Updated = *s, n.m.Now().UTC()
+	return write(n, api.KindAssignment, &a, at)
+}
+
+// switchRules answers with a switch's entries, read live.
+func (m *Manager) switchRules(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	s, err := store.Get[api.Switch](r.Context(), m.Store, api.KindSwitch, name)
+	if errors.Is(err, store.ErrNotFound) {
+		return notFound(api.KindSwitch, name)
+	}
+	if err != nil {
+		return err
+	}
+	if m.Fabric == nil {
+		return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s cannot be asked from here: this manager controls no switches (start it with --openflow)", name))
+	}
+	rules, err := m.Fabric.SwitchRules(r.Context(), name)
+	if errors.Is(err, ErrElsewhere) {
+		where := m.leader(r.Context())
+		if where == "" || m.Leads() {
+			return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s cannot be asked now: the router is about to start, try again", name))
+		}
+		return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s cannot be asked from here: the router runs at the manager that leads, %s: ask there", name, where))
+	}
+	if err != nil {
+		return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s (%s): %s", name, s.Status.State, err))
+	}
+	if rules.Tables == nil {
+		rules.Tables = []api.SwitchTable{}
+	}
+	if rules.Rules == nil {
+		rules.Rules = []api.SwitchRule{}
+	}
+	return answer(w, http.StatusOK, rules)
+}

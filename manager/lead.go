@@ -1,0 +1,242 @@
+package manager
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/store"
+)
+
+const (
+	leaderName  = "manager"
+	leadAgain   = time.Second            // after a campaign that failed
+	hostsTick   = 250 * time.Millisecond // how often the leader looks for silent hosts
+	resignAfter = 2 * time.Second        // what letting go may take
+)
+
+// Lead waits until this manager is the leader of all that share its store, then does what only one may do, until ctx ends or the lease
+// is lost; then all over again. The leader tells which hosts are lost, and places their functions anew. While it leads it runs f too,
+// if that is not nil, with a context that ends with the leadership; f must return then.
+func (m *Manager) Lead(ctx context.Context, f func(ctx context.Context)) error {
+	for ctx.Err() == nil {
+		err := m.expectBeats(ctx)
+		var lease store.Lease
+		if err == nil {
+			lease, err = m.Store.Lead(ctx, leaderName, m.Where)
+		}
+		if err == nil {
+			m.term(ctx, lease, f)
+			continue
+		}
+		if ctx.Err() != nil || errors.Is(err, store.ErrStopped) {
+			break
+		}
+		m.Log.Warn("become the leader", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(leadAgain):
+		}
+	}
+	return nil
+}
+
+// Leads tells whether this manager is the leader.
+func (m *Manager) Leads() bool { return m.leading.Load() }
+
+// leader tells where the leader is, in words; "" if there is none, or nobody can tell.
+func (m *Manager) leader(ctx context.Context) string {
+	candidates, _, err := m.Store.List(ctx, store.LeasePrefix+leaderName, store.ListOptions{})
+	if err != nil || len(candidates) == 0 {
+		return ""
+	}
+	first := slices.MinFunc(candidates, func(a, b store.Item) int { return cmp.Compare(a.Revision, b.Revision) })
+	return string(first.Value)
+}
+
+// term is one leadership from its beginning to its end.
+func (m *Manager) term(ctx context.Context, lease store.Lease, f func(context.Context)) {
+	term, end := context.WithCancel(ctx)
+	defer end()
+	m.leading.Store(true)
+	m.Log.Info("this manager leads")
+	var wg sync.WaitGroup
+	wg.Go(func() { m.keepHosts(term, lease) })
+	if f != nil {
+		wg.Go(func() { f(term) })
+	}
+	select {
+	case <-ctx.Done():
+	case <-lease.Lost:
+		m.Log.Warn("this manager leads no more: its lease is lost")
+	}
+	m.leading.Store(false)
+	end()
+	wg.Wait()
+	letGo, cancel := context.WithTimeout(context.WithoutCancel(ctx), resignAfter)
+	defer cancel()
+	if err := lease.Resign(letGo); err != nil {
+		m.Log.Warn("resign", "error", err)
+	}
+}
+
+// hostsView is what the leader knows of hosts and functions between two looks.
+type hostsView struct {
+	hosts map[string]api.Host
+	dirty bool // something may have become placeable
+}
+
+// keepHosts follows hosts and functions until ctx ends.
+func (m *Manager) keepHosts(ctx context.Context, lease store.Lease) {
+	for ctx.Err() == nil {
+		if err := m.followHosts(ctx, lease); err != nil && ctx.Err() == nil {
+			m.Log.Warn("follow the hosts", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(hostsTick):
+		}
+	}
+}
+
+// followHosts keeps a view by watches, and looks at it again and again.
+func (m *Manager) followHosts(ctx context.Context, lease store.Lease) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	list, rev, err := store.List[api.Host](ctx, m.Store, api.KindHost)
+	if err != nil {
+		return err
+	}
+	v := &hostsView{hosts: map[string]api.Host{}, dirty: true}
+	for _, h := range list {
+		v.hosts[h.Name] = h
+	}
+	hosts, err := m.Store.Watch(ctx, store.Prefix(api.KindHost), rev)
+	if err != nil {
+		return err
+	}
+	functions, err := m.Store.Watch(ctx, store.Prefix(api.KindFunction), rev)
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(hostsTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case b, ok := <-hosts.C:
+			if !ok {
+				return hosts.Err()
+			}
+			v.note(b)
+		case b, ok := <-functions.C:
+			if !ok {
+				return functions.Err()
+			}
+			for _, e := range b.Events {
+				v.dirty = v.dirty || e.Value == nil // room has become free
+			}
+		case <-tick.C:
+			m.beats.look(m.Now())
+			if err := m.lookAtHosts(ctx, v, lease); err != nil && !errors.Is(err, context.Canceled) {
+				m.Log.Warn("look at the hosts", "error", err)
+			}
+		}
+	}
+}
+
+func (v *hostsView) note(b store.Batch) {
+	for _, e := range b.Events {
+		h, err := store.Decode[api.Host](store.Item{Key: e.Key, Value: e.Value, Revision: b.Revision})
+		if e.Value == nil || err != nil {
+			delete(v.hosts, store.NameOf(e.Key))
+			v.dirty = true
+			continue
+		}
+		old, known := v.hosts[h.Name]
+		v.hosts[h.Name] = h
+		v.dirty = v.dirty || !known || offers(old) != offers(h)
+	}
+}
+
+// offers is what of a host decides whether a function that fits nowhere now fits.
+func offers(h api.Host) string {
+	return fmt.Sprint(h.Spec.Unschedulable, h.Status.State, h.Status.Cores, h.Status.Memory, h.Status.Images)
+}
+
+// lookAtHosts writes down which hosts are lost and which are back, and places anew what has to be, all in one step.
+func (m *Manager) lookAtHosts(ctx context.Context, v *hostsView, lease store.Lease) error {
+	lost, back := map[string]bool{}, map[string]bool{}
+	for name, h := range v.hosts {
+		switch now := m.hostState(h); {
+		case now == hostLost && h.Status.State != hostLost:
+			lost[name] = true
+		case h.Status.State == hostLost && m.beatsAgain(name):
+			back[name] = true
+		}
+	}
+	if len(lost)+len(back) == 0 && !v.dirty {
+		return nil
+	}
+	err := m.edit(ctx, func(st *state) error {
+		st.conds = append(st.conds, lease.Fence)
+		st.unsettle, st.lost = true, lost
+		for _, name := range sortedKeys(lost) {
+			st.turnHost(name, hostLost)
+		}
+		for _, name := range sortedKeys(back) {
+			st.turnHost(name, "ready") // if its agent is starting, it says so by itself
+		}
+		return nil
+	})
+	if err != nil {
+		return err // the next look tries again
+	}
+	v.dirty = false
+	return nil
+}
+
+// beatsAgain tells that a host that was lost gives signs of life.
+func (m *Manager) beatsAgain(host string) bool {
+	last, ok := m.lastBeat(host)
+	return ok && host != m.Host && m.Now().Sub(last) <= api.BeatLost
+}
+
+// turnHost writes a host's state down, for all who watch, with an event.
+func (st *state) turnHost(name, state string) {
+	o := st.get(api.KindHost, name)
+	if o == nil {
+		return // removed meanwhile
+	}
+	var spec api.HostSpec
+	var s api.HostStatus
+	if o.into(&spec, &s) != nil || s.State == state {
+		return
+	}
+	st.touch(api.KindHost, name)
+	next := *o // Updated stays: when it reported last
+	silent := st.m.silence(name, o.Updated)
+	s.State = state
+	next.Status = marshal(s)
+	st.objects[api.KindHost][name] = &next
+	if state == hostLost {
+		st.tell(api.Event{Severity: api.Error, Reason: "HostLost", Kind: api.KindHost, Object: name, Host: name,
+			Message: fmt.Sprintf("host %s is lost: its agent has been silent for %v; what it forwards goes on", name, silent.Round(100*time.Millisecond))})
+		return
+	}
+	st.tell(hostBack(name, st.m.Now().Sub(o.Updated)))
+}
+
+// silence is for how long nothing has been heard of a host.
+func (m *Manager) silence(host string, reported time.Time) time.Duration {
+	if last, ok := m.lastBeat(host); ok && last.After(reported) {
+		reported = last
+	}
+	return m.Now().Sub(reported)
+}

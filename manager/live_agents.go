@@ -1,0 +1,90 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"weir.dev/weir/api"
+)
+
+// lookAgain is how often certificates of requests that go on are checked against the members: another manager may have replaced one.
+const lookAgain = 10 * time.Second
+
+// liveAgents are the agents' requests that are being answered: watches and connections go on for long, and have to end with the right to
+// make them.
+type liveAgents struct {
+	mu   sync.Mutex
+	next uint64
+	by   map[agent]map[uint64]context.CancelFunc
+}
+
+// enter notes a request; leave ends it.
+func (l *liveAgents) enter(ctx context.Context, who agent, life time.Duration) (_ context.Context, leave func()) {
+	ctx, cancel := context.WithTimeout(ctx, life)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.by == nil {
+		l.by = map[agent]map[uint64]context.CancelFunc{}
+	}
+	if l.by[who] == nil {
+		l.by[who] = map[uint64]context.CancelFunc{}
+	}
+	l.next++
+	id := l.next
+	l.by[who][id] = cancel
+	return ctx, func() {
+		cancel()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if delete(l.by[who], id); len(l.by[who]) == 0 {
+			delete(l.by, who)
+		}
+	}
+}
+
+// end ends all requests of one agent.
+func (l *liveAgents) end(who agent) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, cancel := range l.by[who] {
+		cancel()
+	}
+}
+
+func (l *liveAgents) all() []agent {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make([]agent, 0, len(l.by))
+	for who := range l.by {
+		out = append(out, who)
+	}
+	return out
+}
+
+// dismiss ends the requests of a host's agents that are members no more; "" looks at all hosts.
+func (m *Manager) dismiss(ctx context.Context, host string) {
+	for _, who := range m.join.live.all() {
+		if host != "" && who.host != host {
+			continue
+		}
+		if err := m.checkMember(ctx, who.host, who.key); errors.Is(err, api.ErrUnauthorized) {
+			m.join.live.end(who)
+		}
+	}
+}
+
+// keepDismissing looks at all hosts now and then, until ctx ends.
+func (m *Manager) keepDismissing(ctx context.Context) {
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			m.dismiss(ctx, "")
+		}
+	}
+}

@@ -1,0 +1,273 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/store"
+)
+
+// whereabouts tells which host holds what.
+type whereabouts struct {
+	find func(kind api.Kind, name string) (*object, error) // nil object: there is none
+}
+
+// ofChain is the one host where all functions of a chain are; false if they are on several, or one is nowhere. known is false if there
+// is no such chain.
+func (w *whereabouts) ofChain(name string) (host string, ok, known bool, err error) {
+	o, err := w.find(api.KindChain, name)
+	if err != nil || o == nil {
+		return "", false, false, err
+	}
+	var spec api.ChainSpec
+	if err := o.into(&spec, nil); err != nil {
+		return "", false, true, err
+	}
+	for i, f := range spec.Functions() {
+		o, err := w.find(api.KindFunction, f)
+		if err != nil || o == nil || o.at() == "" || i > 0 && o.at() != host {
+			return "", false, true, err
+		}
+		host = o.at()
+	}
+	return host, host != "", true, nil
+}
+
+// holder is the host that has a policy to itself and tells how it is: it holds the chain's functions and the endpoints that the policy
+// names. All other policies are the router's.
+func (w *whereabouts) holder(policy *object) (host string, ok bool, err error) {
+	var spec api.PolicySpec
+	if err := policy.into(&spec, nil); err != nil {
+		return "", false, err
+	}
+	if host, ok, _, err = w.ofChain(spec.Chain); err != nil || !ok {
+		return "", false, err
+	}
+	for _, end := range []string{spec.From, spec.To} {
+		if sel, err := api.ParseSelector(end); err != nil || sel.Kind != api.SelectEndpoint {
+			continue
+		}
+		e, err := w.find(api.KindEndpoint, end)
+		if err != nil || e != nil && e.at() != host {
+			return "", false, err
+		}
+	}
+	return host, true, nil
+}
+
+// lookup finds objects as they are in the store, each once; many are read a kind at a time.
+func (n *news) lookup(ctx context.Context, many int) *whereabouts {
+	cache := map[api.Kind]map[string]*object{}
+	return &whereabouts{find: func(kind api.Kind, name string) (*object, error) {
+		if cache[kind] == nil {
+			cache[kind] = map[string]*object{}
+			if many >= manyStatuses {
+				all, err := n.read(ctx, kind, make([]string, manyStatuses))
+				if err != nil {
+					return nil, err
+				}
+				cache[kind] = all
+			}
+		}
+		if o, seen := cache[kind][name]; seen || many >= manyStatuses {
+			return o, nil
+		}
+		o, err := store.Get[object](ctx, n.m.Store, kind, name)
+		if errors.Is(err, store.ErrNotFound) {
+			cache[kind][name] = nil
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		cache[kind][name] = &o
+		return &o, nil
+	}}
+}
+
+// owns tells whether an object is the reporter's to tell about: an endpoint or function that is placed on it, a chain all of whose
+// functions are, a policy that it holds (see holder) and that the router has not taken. What was moved meanwhile is not: late news are
+// left out.
+func (n *news) owns(kind api.Kind, o *object) (bool, error) {
+	if n.router && kind == api.KindPolicy {
+		return n.routersPolicy(o)
+	}
+	if n.reporter == "" {
+		return true, nil
+	}
+	switch kind {
+	case api.KindEndpoint:
+		var spec api.EndpointSpec
+		if err := o.into(&spec, nil); err != nil {
+			return false, err
+		}
+		return spec.OfHost() && (o.at() == "" || o.at() == n.reporter), nil
+	case api.KindFunction:
+		return o.at() == "" || o.at() == n.reporter, nil
+	}
+	if kind == api.KindChain {
+		if !n.several {
+			return true, nil
+		}
+		host, ok, _, err := n.where.ofChain(o.Name)
+		return ok && host == n.reporter, err
+	}
+	return n.ownsPolicy(o)
+}
+
+// routersPolicy tells whether the router may tell of a policy. Of what a host has to itself it does not know when it is over.
+func (n *news) routersPolicy(o *object) (bool, error) {
+	if o.Deleting == nil {
+		return true, nil
+	}
+	host, ok, err := n.where.holder(o)
+	if err != nil || !ok {
+		return err == nil, err
+	}
+	return n.taken(host, o.Name)
+}
+
+// taken tells whether the router has taken a policy from the host that could have it to itself.
+func (n *news) taken(host, policy string) (bool, error) {
+	a, err := n.where.find(api.KindAssignment, host)
+	if err != nil || a == nil {
+		return false, err
+	}
+	var spec api.AssignmentSpec
+	err = a.into(&spec, nil)
+	return slices.Contains(spec.Policies, policy), err
+}
+
+func (n *news) ownsPolicy(o *object) (bool, error) {
+	a, err := n.where.find(api.KindAssignment, n.reporter)
+	if err != nil || a == nil && !n.several {
+		return err == nil, err // one host, and no router has spoken
+	}
+	var spec api.PolicySpec
+	if err := o.into(&spec, nil); err != nil {
+		return false, err
+	}
+	if _, _, known, err := n.where.ofChain(spec.Chain); err != nil || !known {
+		return err == nil && o.Deleting != nil, err // its chain went with it: whoever had it
+	}
+	host, ok, err := n.where.holder(o)
+	if err != nil || !ok || host != n.reporter {
+		return false, err
+	}
+	taken, err := n.taken(host, o.Name)
+	return err == nil && !taken, err
+}
+
+// note remembers functions of which more than figures has changed.
+func (n *news) note(o *object, now api.FunctionStatus) {
+	var spec api.FunctionSpec
+	var old api.FunctionStatus
+	if o.into(&spec, &old) == nil && (old.State != now.State || old.Healthy != now.Healthy || now.State == api.FunctionDeleted) {
+		n.turned = append(n.turned, o.Name)
+	}
+}
+
+// crossing tells how chains are whose functions are on several hosts, of which no agent knows all: the reported change of one of them
+// is the occasion.
+func (n *news) crossing(ctx context.Context) error {
+	if !n.several || len(n.turned) == 0 {
+		return nil
+	}
+	chains, _, err := store.List[object](ctx, n.m.Store, api.KindChain)
+	if err != nil {
+		return err
+	}
+	for i := range chains {
+		var spec api.ChainSpec
+		if err := chains[i].into(&spec, nil); err != nil {
+			return err
+		}
+		members := spec.Functions()
+		if !slices.ContainsFunc(members, func(f string) bool { return slices.Contains(n.turned, f) }) {
+			continue
+		}
+		if _, local, _, err := n.where.ofChain(chains[i].Name); err != nil || local {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		status, err := n.chainStatus(&chains[i], members)
+		if err != nil {
+			return err
+		}
+		if err := n.put(api.KindChain, &chains[i], marshal(status)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *news) chainStatus(chain *object, members []string) (api.ChainStatus, error) {
+	return chainStatus(chain, members, func(name string) (*object, error) {
+		if news, changed := n.changed[ref{api.KindFunction, name}]; changed {
+			return news, nil
+		}
+		return n.where.find(api.KindFunction, name)
+	})
+}
+
+// chainStatus is how a chain is, as its functions are.
+func chainStatus(chain *object, members []string, find func(function string) (*object, error)) (api.ChainStatus, error) {
+	s := api.ChainStatus{ObservedGeneration: chain.Generation, State: "ready"}
+	var down []string
+	for _, name := range members {
+		o, err := find(name)
+		if err != nil {
+			return s, err
+		}
+		var f api.FunctionStatus
+		if o != nil {
+			if err := o.into(&api.FunctionSpec{}, &f); err != nil {
+				return s, err
+			}
+		}
+		if !f.Healthy {
+			down = append(down, name)
+		}
+	}
+	if len(down) > 0 {
+		s.State, s.Message = "degraded", "down: "+strings.Join(down, ", ")
+	}
+	return s, nil
+}
+
+// crossing tells of changed chains whose functions are on several hosts and up already: no agent will, and nothing else may change.
+func (st *state) crossing() error {
+	find := func(kind api.Kind, name string) (*object, error) { return st.get(kind, name), nil }
+	where := &whereabouts{find: find}
+	for _, r := range slices.Clone(st.order) {
+		o := st.get(r.kind, r.name)
+		if r.kind != api.KindChain || o == nil || o.Deleting != nil {
+			continue
+		}
+		if _, local, _, err := where.ofChain(r.name); err != nil || local {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		var spec api.ChainSpec
+		if err := o.into(&spec, nil); err != nil {
+			return err
+		}
+		s, err := chainStatus(o, spec.Functions(), func(name string) (*object, error) { return find(api.KindFunction, name) })
+		if err != nil {
+			return err
+		}
+		if s.State == "ready" {
+			next := *o
+			next.Status = marshal(s)
+			st.objects[r.kind][r.name] = &next
+		}
+	}
+	return nil
+}

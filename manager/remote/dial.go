@@ -1,0 +1,169 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/container"
+)
+
+// Client is the manager's end of a connection: a Node. Make it with Dial.
+type Client struct {
+	host  string
+	http  *http.Client
+	conn  net.Conn
+	ended chan struct{}
+}
+
+// Dial takes over a connection that the agent of a host has opened. It speaks with the first request. Done tells when the connection
+// has ended, which the pings find out when nothing else does.
+func Dial(host string, conn net.Conn) *Client {
+	c := &Client{host: host, ended: make(chan struct{})}
+	c.conn = &watchedConn{Conn: conn, closed: sync.OnceFunc(func() { close(c.ended) })}
+	once := make(chan net.Conn, 1)
+	once <- c.conn
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true) // the connection beneath is TLS already
+	c.http = &http.Client{Transport: &http.Transport{
+		Protocols:          &protocols,
+		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		DisableCompression: true,
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			select {
+			case c := <-once:
+				return c, nil
+			default:
+				return nil, errConnEnded
+			}
+		},
+	}}
+	return c
+}
+
+// Open makes the first exchange, so that the pings begin.
+func (c *Client) Open(ctx context.Context) error {
+	resp, err := c.do(ctx, http.MethodGet, "/alive", nil)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// Done is closed when the connection has ended.
+func (c *Client) Done() <-chan struct{} { return c.ended }
+
+// Close ends the connection and all that goes on over it.
+func (c *Client) Close() { _ = c.conn.Close() }
+
+// Counters reads ports and rules live from the host's switch.
+func (c *Client) Counters(ctx context.Context) (api.Counters, error) {
+	var out api.Counters
+	err := c.read(ctx, http.MethodGet, "/counters", nil, &out)
+	return out, err
+}
+
+// Admit tells what the host has against what is new or changed in a document. A host that cannot be asked has nothing against it: it
+// will tell in the objects' status.
+func (c *Client) Admit(ctx context.Context, d, changed api.Document) []api.Problem {
+	b, err := json.Marshal(admission{d, changed})
+	if err != nil {
+		return nil
+	}
+	var out []api.Problem
+	if c.read(ctx, http.MethodPost, "/admit", bytes.NewReader(b), &out) != nil {
+		return nil
+	}
+	return out
+}
+
+// Logs streams a function's output.
+func (c *Client) Logs(ctx context.Context, function string, o container.LogOptions) (io.ReadCloser, error) {
+	q := url.Values{}
+	if o.Tail > 0 {
+		q.Set("tail", strconv.Itoa(o.Tail))
+	}
+	if o.Follow {
+		q.Set("follow", "true")
+	}
+	resp, err := c.do(ctx, http.MethodGet, "/functions/"+url.PathEscape(function)+"/logs?"+q.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// Exec runs one more process in a function and returns its exit code.
+func (c *Client) Exec(ctx context.Context, function string, e container.ExecSpec) (int, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	q := url.Values{"arg": e.Args, "env": e.Env}
+	if e.TTY {
+		q.Set("tty", "true")
+	}
+	body, frames := io.Pipe()
+	defer frames.Close()
+	resp, err := c.do(ctx, http.MethodPost, "/functions/"+url.PathEscape(function)+"/exec?"+q.Encode(), body)
+	if err != nil {
+		return -1, err
+	}
+	defer resp.Body.Close()
+	return api.NewExecStream(resp.Body, frames).Run(ctx, api.ExecOptions{
+		Args: e.Args, Env: e.Env, TTY: e.TTY, Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, Resize: e.Resize,
+	})
+}
+
+func (c *Client) read(ctx context.Context, method, path string, body io.Reader, out any) error {
+	resp, err := c.do(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(out); err != nil {
+		return fmt.Errorf("answer of host %s: %w", c.host, err)
+	}
+	return nil
+}
+
+func (c *Client) do(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+hostLabel+path, body)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err
+		}
+		return nil, api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("the agent of host %q cannot be asked: %v", c.host, err))
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	p := &api.ProblemError{}
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if kind != "application/problem+json" || json.Unmarshal(b, p) != nil {
+		p = api.Refuse(resp.StatusCode, string(bytes.TrimSpace(b[:min(len(b), 200)])))
+	}
+	p.Status = resp.StatusCode
+	return nil, p
+}
+
+// hostLabel stands in requests' URLs; the connection is there already.
+const hostLabel = "agent"

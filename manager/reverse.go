@@ -1,0 +1,111 @@
+package manager
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/manager/remote"
+)
+
+// openTimeout bounds the first exchange over a host's connection.
+const openTimeout = 5 * time.Second
+
+// nodes are the hosts that keep a connection open to this manager.
+type nodes struct {
+	mu sync.Mutex
+	by map[string]*remote.Client
+}
+
+// put replaces a host's connection: the newest is the one that works.
+func (n *nodes) put(host string, c *remote.Client) {
+	n.mu.Lock()
+	old := n.by[host]
+	if n.by == nil {
+		n.by = map[string]*remote.Client{}
+	}
+	n.by[host] = c
+	n.mu.Unlock()
+	if old != nil {
+		old.Close()
+	}
+}
+
+func (n *nodes) drop(host string, c *remote.Client) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.by[host] == c {
+		delete(n.by, host)
+	}
+}
+
+func (n *nodes) get(host string) *remote.Client {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.by[host]
+}
+
+// Remote is the Node of a host elsewhere whose agent is connected to this manager, else nil.
+func (m *Manager) Remote(host string) *remote.Client { return m.nodes.get(host) }
+
+// Remotes are the hosts elsewhere whose agents are connected to this manager.
+func (m *Manager) Remotes() []string {
+	m.nodes.mu.Lock()
+	defer m.nodes.mu.Unlock()
+	return sortedKeys(m.nodes.by)
+}
+
+// connect takes over the connection that a host's agent opens, and asks it over that until it ends.
+func (m *Manager) connect(w http.ResponseWriter, r *http.Request) error {
+	host := r.PathValue("name")
+	if !strings.EqualFold(r.Header.Get("Upgrade"), api.NodeProtocol) {
+		w.Header().Set("Upgrade", api.NodeProtocol)
+		return api.Refuse(http.StatusUpgradeRequired, "connect needs the headers `Connection: Upgrade` and `Upgrade: "+api.NodeProtocol+"`")
+	}
+	if err := checkName(api.KindHost, host); err != nil {
+		return err
+	}
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Time{})
+	if _, err := fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", api.NodeProtocol); err != nil {
+		return nil // the agent is gone
+	}
+	ctx, cancel := m.streamContext(r)
+	defer cancel()
+	c := remote.Dial(host, buffered{conn, rw.Reader})
+	defer c.Close()
+	open, opened := context.WithTimeout(ctx, openTimeout)
+	err = c.Open(open)
+	opened()
+	if err != nil {
+		m.Log.Warn("connection of a host", "host", host, "error", err)
+		return nil
+	}
+	m.nodes.put(host, c)
+	defer m.nodes.drop(host, c)
+	m.Log.Info("host connected", "host", host, "peer", r.RemoteAddr)
+	select {
+	case <-c.Done():
+	case <-ctx.Done():
+	}
+	m.Log.Info("host disconnected", "host", host)
+	return nil
+}
+
+// buffered is a connection of which a part has been read already.
+type buffered struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func (b buffered) Read(p []byte) (int, error) { return b.r.Read(p) }

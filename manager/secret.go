@@ -1,0 +1,188 @@
+package manager
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/pki"
+	"weir.dev/weir/store"
+)
+
+// secret is a value that all managers of a store share and that no answer of the API contains, but for the key of link discovery, which
+// agents get.
+type secret struct {
+	api.Meta
+	Value  []byte `json:"value"`
+	Sealed bool   `json:"sealed,omitempty"` // Value is encrypted, see seal
+}
+
+const (
+	authoritySecret = "authority"
+	lldpSecret      = "lldp"
+	lldpKeyBytes    = 32
+)
+
+// shared reads a secret, or makes it: the first manager does. One that was stored before there was a key is encrypted with it.
+func (m *Manager) shared(ctx context.Context, name string, generate func() ([]byte, error)) ([]byte, error) {
+	for range editAttempts {
+		s, err := store.Get[secret](ctx, m.Store, kindSecret, name)
+		switch {
+		case err == nil && s.Sealed:
+			return m.unseal(name, s.Value)
+		case err == nil && m.SecretKey == nil:
+			return s.Value, nil
+		case errors.Is(err, store.ErrNotFound):
+			now := m.Now().UTC()
+			s = secret{Meta: api.Meta{Name: name, UID: newUID(), Created: now, Updated: now}}
+			s.Value, err = generate()
+		}
+		if err != nil {
+			return nil, err
+		}
+		at, value := s.Revision, s.Value
+		if m.SecretKey != nil {
+			if s.Value, err = m.seal(name, value); err != nil {
+				return nil, err
+			}
+			s.Sealed = true
+		}
+		op, err := store.Put(kindSecret, &s)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := m.Store.Txn(ctx, []store.Cond{{Key: op.Key, Revision: at}}, []store.Op{op}); err == nil {
+			return value, nil
+		} else if !errors.Is(err, store.ErrConflict) {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("secret %s: others changed it %d times meanwhile", name, editAttempts)
+}
+
+// seal encrypts with AES-256 in GCM (NIST SP 800-38D), bound to the secret's name; a random nonce goes first.
+func (m *Manager) seal(name string, value []byte) ([]byte, error) {
+	gcm, err := m.cipher()
+	if err != nil {
+		return nil, err
+	}
+	nonce := make([]byte, gcm.NonceSize())
+	_, _ = rand.Read(nonce) // never fails
+	return gcm.Seal(nonce, nonce, value, []byte(name)), nil
+}
+
+func (m *Manager) unseal(name string, sealed []byte) ([]byte, error) {
+	if m.SecretKey == nil {
+		return nil, fmt.Errorf("secret %s in the state is encrypted: give the file that the other managers have with --secret-key", name)
+	}
+	gcm, err := m.cipher()
+	if err != nil {
+		return nil, err
+	}
+	if len(sealed) < gcm.NonceSize() {
+		return nil, fmt.Errorf("secret %s in the state is damaged: %d bytes", name, len(sealed))
+	}
+	value, err := gcm.Open(nil, sealed[:gcm.NonceSize()], sealed[gcm.NonceSize():], []byte(name))
+	if err != nil {
+		return nil, fmt.Errorf("secret %s in the state was encrypted with another key: the file of --secret-key has to be the same for all managers", name)
+	}
+	return value, nil
+}
+
+func (m *Manager) cipher() (cipher.AEAD, error) {
+	block, err := aes.NewCipher(m.SecretKey)
+	if err != nil {
+		return nil, fmt.Errorf("secret key: %w: want 32 bytes", err)
+	}
+	return cipher.NewGCM(block)
+}
+
+// authority is the certificate authority of all managers of this store; it is made when it is first needed.
+func (m *Manager) authority(ctx context.Context) (*pki.Authority, error) {
+	m.join.mu.Lock()
+	defer m.join.mu.Unlock()
+	if m.join.authority != nil {
+		return m.join.authority, nil
+	}
+	text, err := m.shared(ctx, authoritySecret, func() ([]byte, error) {
+		a, err := pki.NewAuthority(m.Now())
+		if err != nil {
+			return nil, err
+		}
+		return a.Marshal(), nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	a, err := pki.ParseAuthority(text)
+	if err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	m.join.authority = a
+	return a, nil
+}
+
+// LLDPKey signs link discovery frames; all hosts and the router share it.
+func (m *Manager) LLDPKey(ctx context.Context) ([]byte, error) {
+	return m.shared(ctx, lldpSecret, func() ([]byte, error) {
+		b := make([]byte, lldpKeyBytes)
+		_, _ = rand.Read(b) // never fails
+		return b, nil
+	})
+}
+
+// agentConfig answers with what all hosts have in common.
+func (m *Manager) agentConfig(w http.ResponseWriter, r *http.Request) error {
+	key, err := m.LLDPKey(r.Context())
+	if err != nil {
+		return err
+	}
+	c := m.AgentConfig
+	c.LLDPKey, c.Time = key, m.Now().UTC()
+	if c.Underlay == "" {
+		c.Underlay = "none"
+	}
+	return answer(w, http.StatusOK, c)
+}
+
+// beat takes a host's sign of life. Of all that a host gives, only the first is written to the store.
+func (m *Manager) beat(w http.ResponseWriter, r *http.Request) error {
+	var req api.BeatRequest
+	if err := readBody(w, r, &req); err != nil {
+		return err
+	}
+	now := m.Now()
+	host := r.PathValue("name")
+	if err := checkName(api.KindHost, host); err != nil {
+		return err
+	}
+	skew := time.Duration(0)
+	if !req.Time.IsZero() {
+		skew = req.Time.Sub(now)
+	}
+	before := m.beats.note(host, now, skew)
+	if before.at.IsZero() {
+		if err := m.noteBeatsHere(r.Context(), host); err != nil {
+			m.Log.Warn("note that a host beats here", "host", host, "error", err)
+		}
+	}
+	begins := before.skew.Abs() <= pki.MaxSkew || (skew-before.skew).Abs() > pki.MaxSkew // or is another
+	if err := pki.CheckSkew(host, req.Time, now); err != nil && skew != 0 && begins {
+		m.Log.Warn("clocks", "error", err)
+		n := &news{m: m, changed: map[ref]*object{}}
+		e := api.Event{Severity: api.Warning, Reason: "ClockSkew", Kind: api.KindHost, Object: host, Message: err.Error()}
+		if err := n.events(host, []api.Event{e}); err != nil {
+			return err
+		}
+		if _, err := m.Store.Txn(r.Context(), nil, n.ops); err != nil {
+			return err
+		}
+	}
+	return answer(w, http.StatusOK, api.BeatAnswer{Time: now.UTC()})
+}

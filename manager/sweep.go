@@ -1,0 +1,103 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/store"
+)
+
+// sweep drops what is being deleted and nobody is left to take down: it has no host, or its host is lost. A host that comes back takes
+// down by itself what is no longer its.
+func (st *state) sweep(hosts []api.Host) error {
+	if len(hosts) == 0 {
+		return nil // nobody can tell yet
+	}
+	there := map[string]bool{}
+	for _, h := range hosts {
+		there[h.Name] = h.Status.State != "lost"
+	}
+	for _, kind := range []api.Kind{api.KindEndpoint, api.KindFunction} {
+		for _, name := range sortedKeys(st.objects[kind]) {
+			if o := st.objects[kind][name]; o.Deleting != nil && !there[o.at()] {
+				st.drop(kind, name)
+			}
+		}
+	}
+	w := &whereabouts{find: func(kind api.Kind, name string) (*object, error) { return st.objects[kind][name], nil }}
+	for _, name := range sortedKeys(st.objects[api.KindPolicy]) {
+		o := st.objects[api.KindPolicy][name]
+		if o.Deleting == nil {
+			continue
+		}
+		holder, ok, err := w.holder(o)
+		if err != nil {
+			return err
+		}
+		if ok && !there[holder] {
+			st.drop(api.KindPolicy, name)
+		}
+	}
+	return nil
+}
+
+func (st *state) drop(kind api.Kind, name string) {
+	st.touch(kind, name)
+	delete(st.objects[kind], name)
+}
+
+// follow moves operations on whose objects are gone with this edit.
+func (st *state) follow(ctx context.Context, conds *[]store.Cond, ops *[]store.Op) error {
+	gone := map[ref]*object{}
+	for _, r := range st.order {
+		if st.objects[r.kind][r.name] == nil && nounOf(r.kind).twoPhase {
+			gone[r] = nil
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	for _, op := range st.made {
+		if _, ok := gone[ref{op.Kind, op.Object}]; ok {
+			st.advance(op, nil)
+		}
+	}
+	open, err := st.m.openOperations(ctx, gone)
+	if err != nil {
+		return err
+	}
+	for _, op := range open {
+		at := op.Revision
+		if !advance(op, nil, st.m.Now().UTC()) {
+			continue
+		}
+		o, err := operationOps(op)
+		if err != nil {
+			return err
+		}
+		*conds = append(*conds, store.Cond{Key: store.Key(api.KindOperation, op.Name), Revision: at})
+		*ops = append(*ops, o...)
+	}
+	return nil
+}
+
+// removeHost lets a lost host go for good: what is known of it goes too, and its functions are placed elsewhere.
+func (st *state) removeHost(o *object) error {
+	h := api.Host{Meta: o.Meta}
+	if err := o.into(&h.Spec, &h.Status); err != nil {
+		return err
+	}
+	if state := st.m.hostState(h); state != "lost" {
+		return api.Refuse(http.StatusConflict, fmt.Sprintf("host %s is %s: stop its agent first (`weir down` there), then it is lost after a moment and can be deleted; to place nothing new on it: `weir host close`", h.Name, state))
+	}
+	st.ops = append(st.ops, store.Delete(api.KindAssignment, h.Name), store.Delete(kindMember, h.Name))
+	for _, name := range sortedKeys(st.objects[api.KindEndpoint]) {
+		if e := st.objects[api.KindEndpoint][name]; e.at() == h.Name {
+			st.place(api.KindEndpoint, name, e.Placement, api.EndpointStatus{State: "pending", Message: "host " + h.Name + " was removed"})
+		}
+	}
+	st.tell(api.Event{Severity: api.Info, Reason: "HostRemoved", Kind: api.KindHost, Object: h.Name, Message: "host " + h.Name + " was removed"})
+	return nil
+}

@@ -1,0 +1,156 @@
+package manager
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/pki"
+	"weir.dev/weir/store"
+)
+
+// Kinds that no path of the API lists.
+const (
+	kindSecret api.Kind = "secret"     // the authority, the key of link discovery
+	kindToken  api.Kind = "join-token" // by ID
+	kindMember api.Kind = "member"     // hosts that have joined
+)
+
+// Bounds of join tokens.
+const (
+	tokenTTL      = time.Hour
+	maxTokenTTL   = 7 * 24 * time.Hour
+	maxTokens     = 1000
+	keepDeadToken = 24 * time.Hour // expired tokens are remembered so long, for a clear message to who brings one
+)
+
+// tokenRecord is a token as it is kept.
+type tokenRecord struct {
+	api.Meta
+	Hash    string    `json:"hash"`
+	Host    string    `json:"host,omitempty"`
+	Replace bool      `json:"replace,omitempty"`
+	Expires time.Time `json:"expires"`
+	Used    time.Time `json:"used,omitzero"`
+	UsedBy  string    `json:"used_by,omitempty"`
+	UsedKey string    `json:"used_key,omitempty"`
+}
+
+func (t *tokenRecord) public() api.Token {
+	return api.Token{ID: t.Name, Host: t.Host, Replace: t.Replace, Created: t.Created, Expires: t.Expires, Used: t.Used, UsedBy: t.UsedBy}
+}
+
+// newToken makes a join token.
+func (m *Manager) newToken(w http.ResponseWriter, r *http.Request) error {
+	var req api.TokenRequest
+	if err := readBody(w, r, &req); err != nil {
+		return err
+	}
+	ttl, err := checkToken(req)
+	if err != nil {
+		return err
+	}
+	a, err := m.authority(r.Context())
+	if err != nil {
+		return err
+	}
+	if err := m.trimTokens(r.Context()); err != nil {
+		return err
+	}
+	now := m.Now().UTC()
+	t := pki.NewToken(a.Hash())
+	rec := &tokenRecord{
+		Meta: api.Meta{Name: t.ID, UID: newUID(), Created: now, Updated: now},
+		Hash: pki.SecretHash(t.ID, t.Secret), Host: req.Host, Replace: req.Replace, Expires: now.Add(ttl),
+	}
+	op, err := store.Put(kindToken, rec)
+	if err != nil {
+		return err
+	}
+	if _, err := m.Store.Txn(r.Context(), []store.Cond{{Key: op.Key}}, []store.Op{op}); err != nil {
+		return err
+	}
+	out := rec.public()
+	out.Token = t.String()
+	return answer(w, http.StatusCreated, out)
+}
+
+func checkToken(req api.TokenRequest) (ttl time.Duration, err error) {
+	var problems []api.Problem
+	ttl = tokenTTL
+	if req.TTL != "" {
+		ttl, err = time.ParseDuration(req.TTL)
+		if err != nil || ttl < time.Second || ttl > maxTokenTTL {
+			problems = append(problems, api.Problem{Path: "ttl", Message: fmt.Sprintf("is %q", req.TTL), Hint: fmt.Sprintf("want a duration from 1s to %v, for example 1h30m", maxTokenTTL)})
+		}
+	}
+	if req.Host != "" && api.CheckName(req.Host) != nil {
+		problems = append(problems, api.Problem{Path: "host", Message: api.CheckName(req.Host).Error()})
+	}
+	if req.Replace && req.Host == "" {
+		problems = append(problems, api.Problem{Path: "replace", Message: "without a host", Hint: "name the host whose agent is to be replaced"})
+	}
+	if len(problems) > 0 {
+		return 0, api.Refuse(http.StatusUnprocessableEntity, "the token is refused", problems...)
+	}
+	return ttl, nil
+}
+
+// trimTokens forgets tokens that have been dead for long, and refuses when too many are left.
+func (m *Manager) trimTokens(ctx context.Context) error {
+	list, _, err := store.List[tokenRecord](ctx, m.Store, kindToken)
+	if err != nil {
+		return err
+	}
+	var ops []store.Op
+	for _, t := range list {
+		if m.Now().Sub(t.Expires) > keepDeadToken && len(ops) < forgetAtOnce {
+			ops = append(ops, store.Delete(kindToken, t.Name))
+		}
+	}
+	if len(ops) > 0 {
+		if _, err := m.Store.Txn(ctx, nil, ops); err != nil {
+			return err
+		}
+	}
+	if len(list)-len(ops) >= maxTokens {
+		return api.Refuse(http.StatusConflict, fmt.Sprintf("there are %d join tokens: delete some (weir token list, weir token delete ID); expired ones disappear after a day", len(list)))
+	}
+	return nil
+}
+
+// tokens lists join tokens, the oldest first.
+func (m *Manager) tokens(w http.ResponseWriter, r *http.Request) error {
+	list, rev, err := store.List[tokenRecord](r.Context(), m.Store, kindToken)
+	if err != nil {
+		return err
+	}
+	out := api.List[api.Token]{Items: []api.Token{}, Revision: rev}
+	for i := range list {
+		out.Items = append(out.Items, list[i].public())
+	}
+	slices.SortFunc(out.Items, func(x, y api.Token) int { return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.ID, y.ID)) })
+	return answer(w, http.StatusOK, out)
+}
+
+// deleteToken makes a token worthless; what joined with it stays.
+func (m *Manager) deleteToken(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("name")
+	rec, err := store.Get[tokenRecord](r.Context(), m.Store, kindToken, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return notFound(kindToken, id)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := m.Store.Txn(r.Context(), []store.Cond{{Key: store.Key(kindToken, id), Revision: rec.Revision}}, []store.Op{store.Delete(kindToken, id)}); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

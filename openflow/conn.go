@@ -1,0 +1,174 @@
+package openflow
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+// Options of a connection; the zero value is usable.
+type Options struct {
+	EchoInterval time.Duration // an echo request goes out after so long without anything from the peer; 0: 5 s, negative: never
+	EchoTimeout  time.Duration // then the connection is lost after so long without anything; 0: 5 s
+	Handshake    time.Duration // bound of the handshake; 0: 10 s
+	Queue        int           // bytes that may wait to be sent; 0: 4 MiB
+	Events       int           // packet-ins that may wait in Events; 0: 1024
+	Parts        int           // bytes of one multipart answer; 0: 256 MiB
+}
+
+// Event is a message that answers no request: packet-in, port-status, flow-removed, an error about a message that was only sent; at a switch
+// all requests.
+type Event struct {
+	XID     uint32
+	Message Message
+}
+
+// Conn is one connection after its handshake. All methods may be called from several goroutines.
+type Conn struct{ conn }
+
+// Controller does the handshake on a new connection to a switch and asks for its features. It closes nc if that fails.
+// A peer that does not speak 1.3 gets the error message that the protocol wants; the error is a *VersionError.
+func Controller(ctx context.Context, nc net.Conn, o Options) (*Conn, error) {
+	return controller(ctx, nc, o)
+}
+
+// Switch does the handshake as a switch on a new connection to a controller; it answers echo and features requests itself. It closes nc if
+// that fails.
+func Switch(ctx context.Context, nc net.Conn, f FeaturesReply, o Options) (*Conn, error) {
+	return switchSide(ctx, nc, f, o)
+}
+
+// Dial connects to a switch that listens at "tcp:HOST:PORT" or "unix:PATH" and does the handshake as its controller.
+// Open vSwitch sends nothing unasked on such a connection (packet-in, port-status, flow-removed) until a SetAsync says what it shall.
+func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
+	return dial(ctx, address, o)
+}
+
+// Features is what the switch said in the handshake.
+func (c *Conn) Features() FeaturesReply { return c.features }
+
+// Events delivers what the peer sends unasked, in order; it is closed when the connection ends. When Options.Events of them wait,
+// further packet-ins are dropped (see Dropped); when twice as many wait, a controller's connection ends with ErrOverflow rather than
+// lose a port-status, and a switch's stops reading.
+func (c *Conn) Events() <-chan Event { return c.events }
+
+// Dropped counts packet-ins that were dropped because Events was full.
+func (c *Conn) Dropped() uint64 { return c.dropped.Load() }
+
+// Done is closed when the connection has ended; Err then says why.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err is why the connection ended, nil while it lives; it wraps ErrClosed after Close and when the peer closed.
+func (c *Conn) Err() error { return c.reason() }
+
+// Close ends the connection. Requests that wait fail. Safe to call twice.
+func (c *Conn) Close() error { return c.shut(ErrClosed) }
+
+// RemoteAddr is the peer's address.
+func (c *Conn) RemoteAddr() net.Addr { return c.nc.RemoteAddr() }
+
+// Send queues messages, encoded at once, in order. It waits while the queue is full. An answer to them is an Event, and so are errors
+// about them: use Transact to be told. If one cannot be encoded, those before it may have been sent.
+func (c *Conn) Send(ctx context.Context, ms ...Message) error { return c.send(ctx, ms) }
+
+// SendFlows is Send for many flow-mods, without allocating.
+func (c *Conn) SendFlows(ctx context.Context, fs []FlowMod) error { return c.sendFlows(ctx, fs) }
+
+// Reply sends an answer with the request's transaction id.
+func (c *Conn) Reply(ctx context.Context, xid uint32, m Message) error { return c.reply(ctx, xid, m) }
+
+// Request sends a message and waits for its answer. An error message is returned as a *Error.
+// Of a multipart request, use the typed methods: Flows, Ports, ...
+func (c *Conn) Request(ctx context.Context, m Message) (Message, error) { return c.request(ctx, m) }
+
+// Barrier waits until the switch has processed all that was sent before.
+func (c *Conn) Barrier(ctx context.Context) error { return c.Transact(ctx) }
+
+// Transact sends messages and a barrier, and waits for it. The errors that the switch reported meanwhile about these messages are
+// returned joined, each a *FlowError. Messages that were not refused are in force, also when others were.
+func (c *Conn) Transact(ctx context.Context, ms ...Message) error {
+	return c.transact(ctx, listed(ms))
+}
+
+// TransactAll is Transact of n messages that need not be in memory at once: at gives them, in order, each until it is called again. It may
+// be asked again for some.
+func (c *Conn) TransactAll(ctx context.Context, n int, at func(i int) Message) error {
+	return c.transact(ctx, messages{n, at, true})
+}
+
+// Bundle has messages (flow-mods, group-mods, port-mods) executed as one bundle, atomic and ordered if flags say so: all or none.
+// A refusal is a *FlowError with the message's index if the switch told which, else a *Error.
+// A switch without bundles: errors.Is(err, ErrNoBundles).
+func (c *Conn) Bundle(ctx context.Context, flags BundleFlags, ms ...Message) error {
+	return c.bundle(ctx, flags, listed(ms))
+}
+
+// BundleAll is to Bundle what TransactAll is to Transact.
+func (c *Conn) BundleAll(ctx context.Context, flags BundleFlags, n int, at func(i int) Message) error {
+	return c.bundle(ctx, flags, messages{n, at, true})
+}
+
+// Role asks for a role and returns the one in force.
+func (c *Conn) Role(ctx context.Context, r Role, generation uint64) (RoleReply, error) {
+	return c.askRole(ctx, r, generation)
+}
+
+// Desc describes the switch.
+func (c *Conn) Desc(ctx context.Context) (DescReply, error) {
+	return one[DescReply](c.multipart(ctx, DescRequest{}))
+}
+
+// Flows lists entries that match r. Use FlowStatsRequest{Table: TableAll} for all.
+func (c *Conn) Flows(ctx context.Context, r FlowStatsRequest) ([]FlowStats, error) {
+	return list[FlowStatsReply](c.multipart(ctx, r))
+}
+
+// Aggregate sums entries that match r.
+func (c *Conn) Aggregate(ctx context.Context, r AggregateRequest) (AggregateReply, error) {
+	return one[AggregateReply](c.multipart(ctx, r))
+}
+
+// Tables counts entries by table.
+func (c *Conn) Tables(ctx context.Context) ([]TableStats, error) {
+	return list[TableStatsReply](c.multipart(ctx, TableStatsRequest{}))
+}
+
+// TableFeatures describes the tables, their sizes among others.
+func (c *Conn) TableFeatures(ctx context.Context) ([]TableFeatures, error) {
+	return list[TableFeaturesMsg](c.multipart(ctx, TableFeaturesMsg(nil)))
+}
+
+// Ports describes the ports.
+func (c *Conn) Ports(ctx context.Context) ([]PortDesc, error) {
+	return list[PortDescReply](c.multipart(ctx, PortDescRequest{}))
+}
+
+// PortStats counts one port or, with PortAny, all.
+func (c *Conn) PortStats(ctx context.Context, p Port) ([]PortStats, error) {
+	return list[PortStatsReply](c.multipart(ctx, PortStatsRequest{p}))
+}
+
+// Groups describes the groups.
+func (c *Conn) Groups(ctx context.Context) ([]GroupDesc, error) {
+	return list[GroupDescReply](c.multipart(ctx, GroupDescRequest{}))
+}
+
+// GroupStats counts one group or, with GroupAll, all.
+func (c *Conn) GroupStats(ctx context.Context, id uint32) ([]GroupStats, error) {
+	return list[GroupStatsReply](c.multipart(ctx, GroupStatsRequest{id}))
+}
+
+// GroupFeatures says what groups can do.
+func (c *Conn) GroupFeatures(ctx context.Context) (GroupFeatures, error) {
+	return one[GroupFeatures](c.multipart(ctx, GroupFeaturesRequest{}))
+}
+
+// Meters lists one meter or, with MeterAll, all.
+func (c *Conn) Meters(ctx context.Context, id uint32) ([]MeterConfig, error) {
+	return list[MeterConfigReply](c.multipart(ctx, MeterConfigRequest{id}))
+}
+
+// MeterStats counts one meter or, with MeterAll, all.
+func (c *Conn) MeterStats(ctx context.Context, id uint32) ([]MeterStat, error) {
+	return list[MeterStatsReply](c.multipart(ctx, MeterStatsRequest{id}))
+}

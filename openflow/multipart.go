@@ -1,0 +1,206 @@
+package openflow
+
+// MultipartKind names a statistic or description (7.3.5).
+type MultipartKind uint16
+
+const (
+	MultipartDesc          MultipartKind = 0
+	MultipartFlow          MultipartKind = 1
+	MultipartAggregate     MultipartKind = 2
+	MultipartTable         MultipartKind = 3
+	MultipartPortStats     MultipartKind = 4
+	MultipartQueue         MultipartKind = 5
+	MultipartGroup         MultipartKind = 6
+	MultipartGroupDesc     MultipartKind = 7
+	MultipartGroupFeatures MultipartKind = 8
+	MultipartMeter         MultipartKind = 9
+	MultipartMeterConfig   MultipartKind = 10
+	MultipartMeterFeatures MultipartKind = 11
+	MultipartTableFeatures MultipartKind = 12
+	MultipartPortDesc      MultipartKind = 13
+	MultipartExperimenter  MultipartKind = 0xffff
+)
+
+// MultipartRequest asks for Body's kind.
+type MultipartRequest struct {
+	More bool
+	Body MultipartBody
+}
+
+// MultipartReply is one part of an answer; More: another follows with the same xid.
+type MultipartReply struct {
+	More bool
+	Body MultipartBody
+}
+
+// MultipartBody is a request's or a reply's body: *DescRequest, *FlowStatsRequest, ..., DescReply, FlowStatsReply, ...
+type MultipartBody interface {
+	Kind() MultipartKind
+	appendBody(b []byte) ([]byte, error)
+}
+
+// DescRequest asks for DescReply, TableStatsRequest for TableStatsReply, and so on.
+type (
+	DescRequest          struct{}
+	TableStatsRequest    struct{}
+	PortDescRequest      struct{}
+	GroupDescRequest     struct{}
+	GroupFeaturesRequest struct{}
+	MeterFeaturesRequest struct{}
+)
+
+// FlowStatsRequest asks for the entries that match (non-strictly).
+type FlowStatsRequest struct {
+	Table      uint8  // TableAll: all
+	OutPort    Port   // 0 any
+	OutGroup   uint32 // 0 any
+	Cookie     uint64
+	CookieMask uint64
+	Match      Match
+}
+
+// AggregateRequest asks for the sum over the entries that match.
+type AggregateRequest FlowStatsRequest
+
+// PortStatsRequest asks for one port or, with PortAny or 0, all.
+type PortStatsRequest struct{ Port Port }
+
+// GroupStatsRequest asks for one group or, with GroupAll, all.
+type GroupStatsRequest struct{ ID uint32 }
+
+// MeterStatsRequest asks for one meter or, with MeterAll, all.
+type MeterStatsRequest struct{ ID uint32 }
+
+// MeterConfigRequest asks for one meter or, with MeterAll, all.
+type MeterConfigRequest struct{ ID uint32 }
+
+// TableFeaturesMsg asks for (empty), sets, or tells the features of tables.
+type TableFeaturesMsg []TableFeatures
+
+// DescReply describes the switch for people.
+type DescReply struct{ Manufacturer, Hardware, Software, Serial, Datapath string }
+
+// FlowStats is an entry with its counters.
+type FlowStats struct {
+	Table        uint8
+	DurationS    uint32
+	DurationNS   uint32
+	Priority     uint16
+	IdleS, HardS uint16
+	Flags        FlowFlags
+	Cookie       uint64
+	Packets      uint64
+	Bytes        uint64
+	Match        Match
+	Instructions []Instruction
+}
+
+// AggregateReply sums entries up.
+type AggregateReply struct {
+	Packets, Bytes uint64
+	Flows          uint32
+}
+
+// TableStats counts a table.
+type TableStats struct {
+	Table           uint8
+	Active          uint32
+	Lookups, Passed uint64
+}
+
+// PortStats counts a port.
+type PortStats struct {
+	Port                                 Port
+	RxPackets, TxPackets                 uint64
+	RxBytes, TxBytes                     uint64
+	RxDropped, TxDropped                 uint64
+	RxErrors, TxErrors                   uint64
+	RxFrameErr, RxOverErr, RxCRCErr, Col uint64
+	DurationS, DurationNS                uint32
+}
+
+// Counter of packets and bytes.
+type Counter struct{ Packets, Bytes uint64 }
+
+// GroupStats counts a group.
+type GroupStats struct {
+	ID                    uint32
+	RefCount              uint32
+	Packets, Bytes        uint64
+	DurationS, DurationNS uint32
+	Buckets               []Counter
+}
+
+// GroupDesc is a group as it is.
+type GroupDesc struct {
+	Kind    GroupType
+	ID      uint32
+	Buckets []Bucket
+}
+
+// GroupFeatures says what groups can do; arrays by GroupType.
+type GroupFeatures struct {
+	Types        uint32
+	Capabilities uint32
+	MaxGroups    [4]uint32
+	Actions      [4]uint32
+}
+
+// MeterStat counts a meter.
+type MeterStat struct {
+	ID                    uint32
+	Flows                 uint32
+	Packets, Bytes        uint64
+	DurationS, DurationNS uint32
+	Bands                 []Counter
+}
+
+// MeterConfig is a meter as it is.
+type MeterConfig struct {
+	Flags MeterFlags
+	ID    uint32
+	Bands []Band
+}
+
+// MeterFeatures says what meters can do.
+type MeterFeatures struct {
+	MaxMeters    uint32
+	BandTypes    uint32
+	Capabilities uint32
+	MaxBands     uint8
+	MaxColor     uint8
+}
+
+// TableFeatures describes a table (7.3.5.5). Properties are raw: type and payload.
+type TableFeatures struct {
+	Table                        uint8
+	Name                         string // at most 31 bytes
+	MetadataMatch, MetadataWrite uint64
+	Config                       uint32
+	MaxEntries                   uint32
+	Properties                   []TableProperty
+}
+
+// TableProperty is one property of a table: instructions, actions or fields that it can do, in wire form.
+type TableProperty struct {
+	Type uint16
+	Body []byte
+}
+
+// Replies with lists.
+type (
+	FlowStatsReply   []FlowStats
+	TableStatsReply  []TableStats
+	PortStatsReply   []PortStats
+	PortDescReply    []PortDesc
+	GroupStatsReply  []GroupStats
+	GroupDescReply   []GroupDesc
+	MeterStatsReply  []MeterStat
+	MeterConfigReply []MeterConfig
+)
+
+// RawMultipart is a body that this package does not know.
+type RawMultipart struct {
+	Type MultipartKind
+	Body []byte
+}

@@ -1,0 +1,369 @@
+package control
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"weir.dev/weir/flow"
+	"weir.dev/weir/openflow"
+	"weir.dev/weir/router/fabric"
+)
+
+// The cookie space; see the package's comment.
+const (
+	CookieMark   uint64 = 0x57 << 56
+	CookieMask   uint64 = 0xff << 56
+	roundShift          = 48
+	identityMask uint64 = 1<<roundShift - 1
+	maxExpansion        = fabric.MaxPorts // entries that one with port ranges becomes
+	tagTPID      uint16 = 0x88a8
+	anyTag       uint16 = 0x1e00 // with the bit "has a tag": flow.TagFirst to flow.TagLast, and two ids that nobody uses
+)
+
+func cookie(round uint8, identity uint64) uint64 {
+	return CookieMark | uint64(round)<<roundShift | identity&identityMask
+}
+
+func roundOf(cookie uint64) uint8 { return uint8(cookie >> roundShift) }
+
+// key is what makes two entries of a switch one: adding the second replaces the first (OpenFlow 1.3.5, 6.4).
+type key struct {
+	table    uint8
+	priority uint16
+	match    string
+}
+
+// rule is one entry as it is sent. It is never changed once it is made.
+type rule struct {
+	key
+	identity uint64
+	content  string // instructions, canonical
+	match    openflow.Match
+	do       []openflow.Instruction
+	policy   string
+	note     string
+	hop      uint8
+	flood    []openflow.Port // of default forwarding: sorted ports of an entry that sends copies of frames for many
+}
+
+func (r *rule) mod(round uint8) openflow.FlowMod {
+	return openflow.FlowMod{
+		Command: openflow.FlowAdd, Table: r.table, Priority: r.priority, Cookie: cookie(round, r.identity), Match: r.match, Instructions: r.do,
+	}
+}
+
+// remove deletes the entry with this key, if it is Weir's.
+func (r *rule) remove() openflow.FlowMod {
+	return openflow.FlowMod{
+		Command: openflow.FlowDeleteStrict, Table: r.table, Priority: r.priority, Cookie: CookieMark, CookieMask: CookieMask, Match: r.match,
+	}
+}
+
+// encoder remembers what it has encoded: most entries send frames to one port and no more. The zero value is ready.
+type encoder struct {
+	known  map[plain]deed
+	fields []openflow.OXM // where matches are made, many at once
+	rules  []rule
+}
+
+// Entries and fields that are made at once.
+const (
+	rulesAtOnce  = 64
+	fieldsAtOnce = 256
+)
+
+// plain is what an entry does that has one copy at most and puts no tag back.
+type plain struct {
+	out   fabric.Out
+	count int
+	next  uint8
+}
+
+type deed struct {
+	do      []openflow.Instruction
+	content string
+}
+
+func (c *encoder) deed(e *fabric.Entry) deed {
+	k := plain{count: len(e.Outs), next: e.Goto}
+	easy := k.count <= 1 && e.Resume == 0
+	if k.count == 1 {
+		k.out = e.Outs[0]
+		easy = easy && (!k.out.Pop || k.next == 0)
+	}
+	if d, ok := c.known[k]; ok && easy {
+		return d
+	}
+	d := deed{do: instructions(*e)}
+	d.content = openflow.InstructionString(d.do)
+	if easy {
+		if c.known == nil {
+			c.known = map[plain]deed{}
+		}
+		c.known[k] = d
+	}
+	return d
+}
+
+// encode appends what a switch takes for an entry: several rules, if it names ranges of ports.
+func (c *encoder) encode(to []*rule, e *fabric.Entry) ([]*rule, error) {
+	var few [1]openflow.Match
+	matches, err := c.encodeMatch(few[:0], &e.Match, e.Tagged)
+	if err != nil {
+		return to, fmt.Errorf("entry %012x (%s): %w", e.Cookie, e.Note, err)
+	}
+	d := c.deed(e)
+	for _, m := range matches {
+		if len(c.rules) == cap(c.rules) {
+			c.rules = make([]rule, 0, rulesAtOnce)
+		}
+		c.rules = append(c.rules, rule{
+			key:      key{e.Table, e.Priority, m.Key()},
+			identity: e.Cookie, content: d.content, match: m, do: d.do, policy: e.Policy, note: e.Note, hop: e.Hop,
+		})
+		r := &c.rules[len(c.rules)-1]
+		if e.Policy == "" && e.Match.DstMACMask != (flow.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}) {
+			r.flood = floodPorts(d.do)
+		}
+		to = append(to, r)
+	}
+	return to, nil
+}
+
+// floodPorts are the ports that get copies, nil if there are none.
+func floodPorts(do []openflow.Instruction) []openflow.Port {
+	var out []openflow.Port
+	for _, i := range do {
+		as, ok := i.(openflow.ApplyActions)
+		if !ok {
+			continue
+		}
+		for _, a := range as {
+			if o, ok := a.(openflow.Output); ok && o.Port < openflow.PortMax {
+				out = append(out, o.Port)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// withPorts is a flood rule that sends to fewer ports.
+func (r *rule) withPorts(ports []openflow.Port) *rule {
+	n := *r
+	n.do = nil
+	for _, i := range r.do {
+		as, ok := i.(openflow.ApplyActions)
+		if !ok {
+			n.do = append(n.do, i)
+			continue
+		}
+		var kept openflow.ApplyActions
+		for _, a := range as {
+			if o, ok := a.(openflow.Output); ok && o.Port < openflow.PortMax && !slices.Contains(ports, o.Port) {
+				continue
+			}
+			kept = append(kept, a)
+		}
+		if len(kept) > 0 {
+			n.do = append(n.do, kept)
+		}
+	}
+	n.content, n.flood = openflow.InstructionString(n.do), ports
+	return &n
+}
+
+// instructions sends copies: first those of the frame as it is, then those with other tags, each from the frame as it was.
+func instructions(e fabric.Entry) []openflow.Instruction {
+	if e.Resume != 0 {
+		return resume(e)
+	}
+	outs := slices.Clone(e.Outs)
+	slices.SortStableFunc(outs, func(a, b fabric.Out) int { return changes(a) - changes(b) })
+	var as openflow.ApplyActions
+	now := fabric.Out{} // what has been done to the frame so far
+	for _, o := range outs {
+		if o.Pop != now.Pop || o.Push != now.Push {
+			if now.Push != 0 {
+				as = append(as, openflow.PopVLAN{})
+			}
+			if now.Pop && !o.Pop { // put the tag of the match back
+				as = append(as, push(e.Match.Tag)...)
+			}
+			if o.Pop && !now.Pop {
+				as = append(as, openflow.PopVLAN{})
+			}
+			if o.Push != 0 {
+				as = append(as, push(o.Push)...)
+			}
+			now = o
+		}
+		as = append(as, output(o.Port))
+	}
+	if e.Goto != 0 { // on goes the frame as it was
+		if now.Push != 0 {
+			as = append(as, openflow.PopVLAN{})
+		}
+		if now.Pop {
+			as = append(as, push(e.Match.Tag)...)
+		}
+	}
+	var do []openflow.Instruction
+	if len(as) > 0 {
+		do = append(do, as)
+	}
+	if e.Goto != 0 {
+		do = append(do, openflow.GotoTable{Table: e.Goto})
+	}
+	return do
+}
+
+// resume lets a frame go on as if it had just come in by another port. (Open vSwitch's resubmit would not do: what its NORMAL learns is the
+// port before.) Other switches refuse the entry.
+func resume(e fabric.Entry) []openflow.Instruction {
+	return []openflow.Instruction{
+		openflow.ApplyActions{openflow.PopVLAN{}, openflow.RegLoad{Dst: openflow.Bits{Field: openflow.FieldNXMInPort, Count: 16}, Value: uint64(e.Resume)}},
+		openflow.GotoTable{Table: e.Goto},
+	}
+}
+
+// changes orders copies so that few tags are put back.
+func changes(o fabric.Out) int {
+	n := 0
+	if o.Push != 0 {
+		n = 1
+	}
+	if o.Pop {
+		n += 2
+	}
+	return n
+}
+
+func push(tag uint16) []openflow.Action {
+	return []openflow.Action{
+		openflow.PushVLAN{EtherType: tagTPID},
+		openflow.SetField{OXM: openflow.VLANID(tag)},
+	}
+}
+
+func output(p flow.Port) openflow.Action {
+	o := openflow.Output{Port: openflow.Port(p)}
+	if o.Port == openflow.PortController {
+		o.MaxLen = openflow.MaxLenNoBuffer
+	}
+	return o
+}
+
+// encodeMatch appends a match as OXM fields with their prerequisites. Ranges of ports become several matches (see fabric.PortMasks).
+func (c *encoder) encodeMatch(to []openflow.Match, m *flow.Match, tagged bool) ([]openflow.Match, error) {
+	var few [10]openflow.OXM
+	out := openflow.Match(few[:0])
+	if m.InPort != 0 {
+		out = append(out, openflow.InPort(openflow.Port(m.InPort)))
+	}
+	if m.DstMACMask != (flow.MAC{}) {
+		out = append(out, openflow.EthDstMask(openflow.MAC(m.DstMAC), openflow.MAC(m.DstMACMask)))
+	}
+	if m.SrcMACMask != (flow.MAC{}) {
+		out = append(out, openflow.EthSrcMask(openflow.MAC(m.SrcMAC), openflow.MAC(m.SrcMACMask)))
+	}
+	switch {
+	case m.Tag != 0:
+		out = append(out, openflow.VLANID(m.Tag))
+	case tagged:
+		out = append(out, openflow.UintMask(openflow.FieldVLANVID, uint64(anyTag), uint64(anyTag)))
+	case m.VLAN == flow.VLANNone:
+		out = append(out, openflow.Untagged())
+	case m.VLAN != 0:
+		out = append(out, openflow.VLANID(m.VLAN))
+	}
+	kind, err := etherType(m)
+	if err != nil {
+		return to, err
+	}
+	if kind != 0 {
+		out = append(out, openflow.EthType(kind))
+	}
+	if m.Proto != 0 {
+		if kind != 0x0800 && kind != 0x86dd {
+			return to, fmt.Errorf("IP protocol %d without an IP version: OpenFlow wants one", m.Proto)
+		}
+		out = append(out, openflow.IPProto(m.Proto))
+	}
+	if m.Src.IsValid() {
+		out = append(out, openflow.IPSrc(m.Src))
+	}
+	if m.Dst.IsValid() {
+		out = append(out, openflow.IPDst(m.Dst))
+	}
+	return c.expand(to, out, m)
+}
+
+// keep copies fields.
+func (c *encoder) keep(m openflow.Match) openflow.Match {
+	if len(c.fields)+len(m) > cap(c.fields) {
+		c.fields = make([]openflow.OXM, 0, fieldsAtOnce)
+	}
+	n := len(c.fields)
+	c.fields = append(c.fields, m...)
+	return openflow.Match(c.fields[n:len(c.fields):len(c.fields)])
+}
+
+func etherType(m *flow.Match) (uint16, error) {
+	kind := m.EtherType
+	for _, p := range [...]netip.Prefix{m.Src, m.Dst} {
+		if !p.IsValid() {
+			continue
+		}
+		want := uint16(0x86dd)
+		if p.Addr().Is4() {
+			want = 0x0800
+		}
+		if kind != 0 && kind != want {
+			return 0, fmt.Errorf("address %v with EtherType %#04x", p, kind)
+		}
+		kind = want
+	}
+	return kind, nil
+}
+
+// expand appends a match for each pair of masks of its ports.
+func (c *encoder) expand(to []openflow.Match, m openflow.Match, f *flow.Match) ([]openflow.Match, error) {
+	if f.SrcPorts.Any() && f.DstPorts.Any() {
+		return append(to, c.keep(m)), nil
+	}
+	if f.Proto != flow.ProtoTCP && f.Proto != flow.ProtoUDP && f.Proto != flow.ProtoSCTP {
+		return to, fmt.Errorf("ports of IP protocol %d: only TCP, UDP and SCTP have some", f.Proto)
+	}
+	var one, other [1]fabric.PortMask
+	src, dst := portMasks(one[:0], f.SrcPorts), portMasks(other[:0], f.DstPorts)
+	if n := len(src) * len(dst); n > maxExpansion {
+		return to, fmt.Errorf("ports %d-%d to %d-%d are %d entries, OpenFlow 1.3 knows no ranges: at most %d", f.SrcPorts.First, f.SrcPorts.Last,
+			f.DstPorts.First, f.DstPorts.Last, n, maxExpansion)
+	}
+	for _, x := range src {
+		for _, y := range dst {
+			each := m
+			if x.Mask != 0 {
+				each = append(each, openflow.SrcPortMask(f.Proto, x.Port, x.Mask))
+			}
+			if y.Mask != 0 {
+				each = append(each, openflow.DstPortMask(f.Proto, y.Port, y.Mask))
+			}
+			to = append(to, c.keep(each))
+		}
+	}
+	return to, nil
+}
+
+// portMasks appends one mask that says nothing where any port will do.
+func portMasks(to []fabric.PortMask, r flow.PortRange) []fabric.PortMask {
+	switch {
+	case r.Any():
+		return append(to, fabric.PortMask{})
+	case r.First == r.Last:
+		return append(to, fabric.PortMask{Port: r.First, Mask: 0xffff})
+	}
+	return fabric.PortMasks(r)
+}

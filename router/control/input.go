@@ -1,0 +1,501 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/openflow/lldp"
+	"weir.dev/weir/router/fabric"
+)
+
+// cable is a link by its ends, the smaller one first.
+type cable struct{ a, b fabric.At }
+
+func cableOf(a, b fabric.At) cable {
+	if compareAt(a, b) > 0 {
+		a, b = b, a
+	}
+	return cable{a, b}
+}
+
+func compareAt(a, b fabric.At) int {
+	return cmp.Or(cmp.Compare(a.Switch, b.Switch), cmp.Compare(a.Port.Number, b.Port.Number), cmp.Compare(a.Port.Name, b.Port.Name))
+}
+
+// outage of a link: when it was last known to work.
+type outage struct{ at time.Time }
+
+// input is the network and the intent as they are now. What it returns is not changed later.
+func (l *loop) input(now time.Time) fabric.Input {
+	in := fabric.Input{
+		Topology:  fabric.Topology{Switches: map[fabric.SwitchID]fabric.Switch{}},
+		Endpoints: make(map[string]fabric.Endpoint, len(l.intent.endpoints)),
+		Functions: make(map[string]fabric.Function, len(l.intent.functions)),
+		Chains:    make(map[string]api.ChainSpec, len(l.intent.chains)),
+		InForce:   maps.Clone(l.inForce),
+		Lingering: l.fleet.lingering(),
+		Reserve:   l.o.Reserve,
+		Beside:    l.o.NoDefaultForwarding,
+	}
+	l.cables(&in, now)
+	l.tunnels(&in)
+	l.places(&in)
+	taps := map[string]bool{}
+	for name, c := range l.intent.chains {
+		in.Chains[name] = c.Spec
+		hops, _ := api.ParsePath(c.Spec.Path)
+		for _, h := range hops {
+			taps[h.Function] = taps[h.Function] || h.Tap
+		}
+	}
+	for name, f := range l.intent.functions {
+		if f.Deleting == nil {
+			in.Functions[name] = l.function(name, f, taps, &in)
+		}
+	}
+	l.policyInput(&in)
+	return in
+}
+
+// policyInput adds policies: those of the input before, but for what has changed since.
+func (l *loop) policyInput(in *fabric.Input) {
+	names := slices.Collect(maps.Keys(l.edited))
+	clear(l.edited)
+	if l.wanted.Policies == nil {
+		in.Policies, l.generations = make(map[string]api.PolicySpec, len(l.intent.policies)), make(map[string]int64, len(l.intent.policies))
+		names = slices.Collect(maps.Keys(l.intent.policies))
+	} else {
+		in.Before, in.Edited = l.wanted.Policies, names
+		if in.Policies = in.Before; len(names) > 0 {
+			in.Policies, l.generations = maps.Clone(in.Before), maps.Clone(l.generations)
+		}
+	}
+	for _, name := range names {
+		if p, there := l.intent.policies[name]; there && p.Deleting == nil {
+			in.Policies[name], l.generations[name] = p.Spec, p.Generation
+		} else {
+			delete(in.Policies, name)
+			delete(l.generations, name)
+		}
+	}
+}
+
+// cables adds switches, hosts, and the links between them that were found.
+func (l *loop) cables(in *fabric.Input, now time.Time) {
+	links := map[cable]uint32{}
+	uplinks := map[string][]cable{}
+	for _, d := range l.devices() {
+		s := fabric.Switch{Name: d.name}
+		for _, t := range d.tables {
+			size := t.size
+			if shown := d.full[t.id]; shown > 0 {
+				size = shown
+			}
+			s.Tables = append(s.Tables, size)
+		}
+		for _, p := range d.sortedPorts() {
+			at := fabric.At{Switch: d.id, Port: fabric.Port{Number: flow.Port(p.number)}}
+			switch {
+			case !p.up || p.looped:
+				continue
+			case p.heard.IsZero():
+				if p.edge {
+					s.Ports = append(s.Ports, at.Port)
+				}
+				continue
+			}
+			s.Ports = append(s.Ports, at.Port)
+			id, host, err := lldp.ParseChassis(string(p.from.Switch))
+			switch {
+			case err != nil:
+			case host != "":
+				uplinks[host] = append(uplinks[host], cable{at, p.from})
+			default:
+				peer := l.switches[id]
+				if peer == nil {
+					break
+				}
+				if q := peer.ports[uint32(p.from.Port.Number)]; q != nil && q.up && !q.looped && !q.heard.IsZero() && q.from == at {
+					cost := uint32(1)
+					switch {
+					case p.silent || q.silent:
+						cost = silentCost
+					case l.isLost(d, now) || l.isLost(peer, now):
+						cost = lostCost
+					}
+					links[cableOf(at, p.from)] = cost
+				}
+			}
+		}
+		in.Switches[d.id] = s
+	}
+	for name, h := range l.intent.hosts {
+		if h.Deleting == nil {
+			in.Switches[hostID(name)] = fabric.Switch{Name: name, Host: true}
+		}
+	}
+	for name, at := range uplinks {
+		s, known := in.Switches[hostID(name)]
+		if !known {
+			continue
+		}
+		slices.SortFunc(at, func(x, y cable) int {
+			return cmp.Or(strings.Compare(x.b.Port.Name, y.b.Port.Name), compareAt(x.a, y.a))
+		})
+		used := at[0] // one uplink of a host is in use
+		s.Ports = append(s.Ports, used.b.Port)
+		in.Switches[hostID(name)] = s
+		links[cableOf(used.a, used.b)] = 1
+	}
+	for _, c := range slices.SortedFunc(maps.Keys(links), func(x, y cable) int { return cmp.Or(compareAt(x.a, y.a), compareAt(x.b, y.b)) }) {
+		in.Links = append(in.Links, fabric.Link{A: c.a, B: c.b, Cost: links[c]})
+	}
+	l.compareLinks(links, now)
+}
+
+// isLost: not connected, and after the start not merely not yet.
+func (l *loop) isLost(d *device, now time.Time) bool {
+	return d.session == nil && !(d.remembered && now.Sub(l.started) < settleTime)
+}
+
+// compareLinks tells which links are new or gone.
+func (l *loop) compareLinks(links map[cable]uint32, now time.Time) {
+	for c, cost := range links {
+		if l.links[c] || cost == silentCost {
+			continue
+		}
+		l.links[c] = true
+		was, gone := l.lost[c]
+		delete(l.lost, c)
+		if gone {
+			d := now.Sub(was.at)
+			l.event(api.Info, "LinkRestored", api.KindSwitch, l.nameOf(c.a.Switch), fmt.Sprintf("the link %s is back after %v", l.cableName(c), d.Round(time.Millisecond)), d)
+		} else {
+			l.log.Info("link", "ends", l.cableName(c))
+		}
+	}
+	for c := range l.links {
+		if cost, there := links[c]; there && cost != silentCost {
+			continue
+		}
+		delete(l.links, c)
+		if len(l.lost) > 4096 {
+			clear(l.lost)
+		}
+		l.lost[c] = outage{now}
+		l.event(api.Warning, "LinkLost", api.KindSwitch, l.nameOf(c.a.Switch), fmt.Sprintf("the link %s is lost", l.cableName(c)), 0)
+	}
+}
+
+func (l *loop) cableName(c cable) string { return l.atName(c.a) + " - " + l.atName(c.b) }
+
+// atName is a port as people know it: "s1:2", "h1:eth1".
+func (l *loop) atName(at fabric.At) string {
+	if at.Port.Name != "" {
+		return l.nameOf(at.Switch) + ":" + strings.TrimPrefix(at.Port.Name, "uplink/")
+	}
+	return fmt.Sprintf("%s:%d", l.nameOf(at.Switch), at.Port.Number)
+}
+
+func (l *loop) nameOf(id fabric.SwitchID) string {
+	if name, ok := strings.CutPrefix(string(id), hostPrefix); ok {
+		return name
+	}
+	if d := l.deviceOf(id); d != nil {
+		return d.name
+	}
+	return string(id)
+}
+
+// tunnels joins all hosts with each other, where that is the underlay.
+func (l *loop) tunnels(in *fabric.Input) {
+	names := l.meshed("")
+	for i, a := range names {
+		for _, b := range names[i+1:] {
+			ap, bp := fabric.Port{Name: "tunnel/" + b}, fabric.Port{Name: "tunnel/" + a}
+			in.Links = append(in.Links, fabric.Link{A: fabric.At{Switch: hostID(a), Port: ap}, B: fabric.At{Switch: hostID(b), Port: bp}, Cost: 1})
+			for name, p := range map[string]fabric.Port{a: ap, b: bp} {
+				s := in.Switches[hostID(name)]
+				s.Ports = append(s.Ports, p)
+				in.Switches[hostID(name)] = s
+			}
+		}
+	}
+}
+
+// meshed are the hosts that tunnels join, sorted, those that are being deleted apart, but also. One with an uplink has none: what is flooded would go round by both for ever.
+func (l *loop) meshed(also string) []string {
+	if l.o.Underlay != UnderlayVXLAN {
+		return nil
+	}
+	var names []string
+	for name, h := range l.intent.hosts {
+		if _, err := netip.ParseAddr(h.Status.Address); err != nil || h.Deleting != nil && name != also {
+			continue
+		}
+		if len(h.Status.Uplinks) == 0 {
+			names = append(names, name)
+		} else if l.damp("two ways/" + name) {
+			l.event(api.Warning, "NoTunnels", api.KindHost, name, fmt.Sprintf("host %s has the uplink %s, so it gets no tunnels to other hosts: frames would go round by both; start its agent without --uplink",
+				name, h.Status.Uplinks[0].Interface), 0)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// mesh is one host's end of all tunnels.
+func (l *loop) mesh(name string) []api.Tunnel {
+	hosts := l.meshed(name) // also while it is being deleted
+	if !slices.Contains(hosts, name) {
+		return nil
+	}
+	var out []api.Tunnel
+	for _, other := range hosts {
+		if other != name {
+			out = append(out, api.Tunnel{Host: other, Remote: l.intent.hosts[other].Status.Address, VNI: l.vni(hosts, name, other), Port: l.o.VXLANUDP})
+		}
+	}
+	return out
+}
+
+// places finds endpoints and stations, and who has declared which address.
+func (l *loop) places(in *fabric.Input) {
+	l.declared = map[flow.MAC]claim{}
+	edge := map[seat]bool{}
+	for _, d := range l.switches {
+		for _, p := range d.ports {
+			if p.up && p.edge && !p.looped && p.heard.IsZero() {
+				edge[seat{d.id, p.number}] = true
+			}
+		}
+	}
+	for name, h := range l.intent.hosts {
+		for _, u := range h.Status.Uplinks {
+			if mac, ok := parseMAC(u.MAC); ok {
+				l.declared[mac] = claim{who: "host " + name}
+			}
+		}
+	}
+	taken := map[flow.MAC]string{} // stations that an endpoint is
+	all := l.stations.sorted()
+	for _, name := range slices.Sorted(maps.Keys(l.intent.endpoints)) {
+		e := l.intent.endpoints[name]
+		if e.Deleting != nil {
+			continue
+		}
+		var f fabric.Endpoint
+		if host := hostOfEndpoint(e); onHost(e) {
+			f = l.hostEndpoint(name, host, e, in)
+		} else {
+			f = l.stationEndpoint(name, e, all, edge, taken)
+		}
+		in.Endpoints[name] = f
+	}
+	for _, s := range l.stations.sorted() { // endpoints may have added some
+		if !edge[s.at] {
+			continue
+		}
+		if c, ok := l.declared[s.mac]; ok && c.at != s.at {
+			continue
+		}
+		in.Stations = append(in.Stations, fabric.Station{
+			MAC: s.mac, IPs: s.addresses(), At: fabric.At{Switch: s.at.id, Port: fabric.Port{Number: flow.Port(s.at.port)}}, Endpoint: taken[s.mac],
+		})
+	}
+}
+
+// onHost tells endpoints of hosts from stations of the fabric.
+func onHost(e api.Endpoint) bool { return e.Spec.Interface != "" || e.Spec.Netns != "" }
+
+func hostOfEndpoint(e api.Endpoint) string {
+	return cmp.Or(placedAt(e.Placement), e.Spec.Host, e.Status.Host)
+}
+
+// hostEndpoint is at its host's switch. Its station is there, too.
+func (l *loop) hostEndpoint(name, host string, e api.Endpoint, in *fabric.Input) fabric.Endpoint {
+	f := fabric.Endpoint{Prefixes: prefixes(e.Spec)}
+	mac, ok := parseMAC(cmp.Or(e.Spec.MAC, e.Status.MAC))
+	s, known := in.Switches[hostID(host)]
+	if ok {
+		f.MACs = []flow.MAC{mac}
+		l.declared[mac] = claim{who: "endpoint " + name}
+	}
+	if !known || e.Status.State != "up" {
+		return f
+	}
+	f.At = fabric.At{Switch: hostID(host), Port: fabric.Port{Name: "endpoint/" + name}}
+	s.Ports = append(s.Ports, f.At.Port)
+	in.Switches[hostID(host)] = s
+	if ok {
+		var ips []netip.Addr
+		for _, p := range f.Prefixes {
+			if p.IsSingleIP() {
+				ips = append(ips, p.Addr())
+			}
+		}
+		in.Stations = append(in.Stations, fabric.Station{MAC: mac, IPs: ips, At: f.At, Endpoint: name})
+	}
+	return f
+}
+
+// stationEndpoint is where its switch and port say, else where its address or MAC was seen.
+func (l *loop) stationEndpoint(name string, e api.Endpoint, all []*spotted, edge map[seat]bool, taken map[flow.MAC]string) fabric.Endpoint {
+	f := fabric.Endpoint{Prefixes: prefixes(e.Spec)}
+	mac, hasMAC := parseMAC(e.Spec.MAC)
+	at, fixed := l.seatOf(e.Spec)
+	if hasMAC {
+		f.MACs = []flow.MAC{mac}
+		if fixed {
+			l.declared[mac] = claim{who: "endpoint " + name, at: at}
+		}
+	}
+	for _, s := range l.candidates(e.Spec, f.Prefixes, all) {
+		if !edge[s.at] || (fixed || at != seat{}) && s.at != at {
+			continue
+		}
+		at = s.at
+		if !slices.Contains(f.MACs, s.mac) {
+			f.MACs = append(f.MACs, s.mac)
+		}
+		if taken[s.mac] == "" {
+			taken[s.mac] = name
+		}
+	}
+	if !edge[at] {
+		return f
+	}
+	f.At = fabric.At{Switch: at.id, Port: fabric.Port{Number: flow.Port(at.port)}}
+	if hasMAC && fixed && taken[mac] == "" {
+		l.stations.see(mac, netip.Addr{}, at, l.o.Now()) // where it was declared, before it has said anything
+		taken[mac] = name
+	}
+	return f
+}
+
+// candidates are the stations that an endpoint may be, by MAC: that of its MAC, else those of its addresses, else all (at its port).
+func (l *loop) candidates(e api.EndpointSpec, prefixes []netip.Prefix, all []*spotted) []*spotted {
+	if mac, ok := parseMAC(e.MAC); ok {
+		if s := l.stations.by[mac]; s != nil {
+			return []*spotted{s}
+		}
+		return nil
+	}
+	if len(prefixes) == 0 {
+		if e.Switch == "" {
+			return nil
+		}
+		return all
+	}
+	var out []*spotted
+	for _, p := range prefixes {
+		if p.IsSingleIP() {
+			if s := l.stations.by[l.stations.ips[p.Addr()]]; s != nil {
+				out = append(out, s)
+			}
+			continue
+		}
+		for _, s := range all {
+			if slices.ContainsFunc(s.ips, func(a address) bool { return p.Contains(a.ip) }) {
+				out = append(out, s)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *spotted) int { return slices.Compare(a.mac[:], b.mac[:]) })
+	return slices.Compact(out)
+}
+
+// seatOf is the port that an endpoint's spec names.
+func (l *loop) seatOf(e api.EndpointSpec) (seat, bool) {
+	d := l.byName[e.Switch]
+	if d == nil || e.SwitchPort == "" {
+		return seat{}, false
+	}
+	if n, err := strconv.ParseUint(e.SwitchPort, 10, 32); err == nil {
+		return seat{d.id, uint32(n)}, true
+	}
+	for _, p := range d.ports {
+		if p.name == e.SwitchPort {
+			return seat{d.id, p.number}, true
+		}
+	}
+	return seat{}, false
+}
+
+// prefixes are an endpoint's addresses. One with host bits is that host's, with the mask of its network: 10.9.0.1/24 is 10.9.0.1.
+func prefixes(e api.EndpointSpec) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range append([]string{e.Address}, e.Addresses...) {
+		if a, err := netip.ParseAddr(s); err == nil {
+			out = append(out, netip.PrefixFrom(a, a.BitLen()))
+		} else if p, err := netip.ParsePrefix(s); err == nil {
+			if p.Masked().Addr() != p.Addr() {
+				p = netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
+			}
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func parseMAC(s string) (flow.MAC, bool) {
+	hw, err := net.ParseMAC(s)
+	if err != nil || len(hw) != 6 {
+		return flow.MAC{}, false
+	}
+	return flow.MAC(hw), true
+}
+
+// function is where a function really can be met: at its new place when it runs there, before that at the old one, as long as that can be
+// reached. Where nobody has told of it since it was placed, it is taken to run on where it ran last: that host keeps it as long as rules
+// lead to it.
+func (l *loop) function(name string, f api.Function, taps map[string]bool, in *fabric.Input) fabric.Function {
+	tap := f.Status.Ports.Tap != 0
+	if f.Status.Ports == (api.FunctionPorts{}) { // it has not run yet
+		tap = taps[name]
+	}
+	out := fabric.Function{
+		Tap: tap, OnFail: cmp.Or(f.Spec.OnFail, api.OnFailDrop), Rewrites: len(f.Status.Rewrites) > 0,
+	}
+	runs := f.Status.State == api.FunctionStarted && f.Status.Healthy
+	host := placedAt(f.Placement)
+	if runs && f.Status.Host == host && host != "" {
+		l.placed[name] = host
+		out.Host, out.Ready = hostID(host), true
+		return out
+	}
+	old := l.placed[name]
+	if old == "" && runs { // the router was started after that
+		old = f.Status.Host
+	}
+	if old != "" && (old != host || f.Status.Host == "") && l.reachable(old, in) {
+		out.Host, out.Ready = hostID(old), runs || f.Status.Host != old
+		return out
+	}
+	if host != "" {
+		out.Host = hostID(host)
+	}
+	return out
+}
+
+// reachable: the host is at the fabric, or joined to others by tunnels and not lost.
+func (l *loop) reachable(host string, in *fabric.Input) bool {
+	h, known := l.intent.hosts[host]
+	if !known {
+		return false
+	}
+	if l.o.Underlay == UnderlayVXLAN && len(h.Status.Uplinks) == 0 {
+		return h.Status.State != "lost"
+	}
+	id := hostID(host)
+	return slices.ContainsFunc(in.Links, func(k fabric.Link) bool { return k.A.Switch == id || k.B.Switch == id })
+}

@@ -1,0 +1,594 @@
+package control
+
+import (
+	cmps "cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/openflow"
+	"weir.dev/weir/router/fabric"
+)
+
+const testDrain = 500 * time.Millisecond
+
+// hopEntry is an entry of a policy: hop h at in_port p, leading out of port out.
+func hopEntry(policy string, hop uint8, in, out flow.Port) fabric.Entry {
+	return fabric.Entry{
+		Cookie: uint64(hop) + 16*uint64(in), Priority: 30000, Match: flow.Match{InPort: in}, Outs: []fabric.Out{{Port: out}}, Policy: policy, Hop: hop,
+	}
+}
+
+func floodEntry(in flow.Port, outs ...flow.Port) fabric.Entry {
+	e := fabric.Entry{Cookie: 1<<40 | uint64(in), Table: 1, Priority: 1, Match: flow.Match{InPort: in}}
+	for _, o := range outs {
+		e.Outs = append(e.Outs, fabric.Out{Port: o})
+	}
+	return e
+}
+
+// tb is what helpers need of a test, rapid's included.
+type tb interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// world is a fleet under test, with switches that do what they are told.
+type world struct {
+	t   tb
+	f   fleet
+	now time.Time
+}
+
+func newWorld(t tb, switches ...fabric.SwitchID) *world {
+	w := &world{t: t, now: time.Unix(1000, 0), f: fleet{
+		nodes: map[fabric.SwitchID]*node{}, peers: map[string]*peer{}, local: map[string]bool{}, drain: testDrain,
+	}}
+	for _, id := range switches {
+		w.f.nodes[id] = newNode()
+		w.f.nodes[id].reachable = true
+	}
+	return w
+}
+
+func (w *world) host(name string) *peer {
+	p := &peer{name: name, present: true, target: map[string]api.HostRule{}, acked: map[string]api.HostRule{}, unwanted: map[string]time.Time{}}
+	w.f.peers[name] = p
+	return p
+}
+
+// want sets the whole target.
+func (w *world) want(entries map[fabric.SwitchID][]fabric.Entry, hosts map[string][]api.HostRule) {
+	w.t.Helper()
+	have, now := map[fabric.SwitchID][]*fabric.Entry{}, map[fabric.SwitchID][]*fabric.Entry{}
+	for id, n := range w.f.nodes {
+		have[id] = n.source
+		slices.SortFunc(entries[id], func(a, b fabric.Entry) int {
+			return cmps.Or(cmps.Compare(a.Table, b.Table), cmps.Compare(b.Priority, a.Priority), cmps.Compare(a.Cookie, b.Cookie))
+		})
+	}
+	for id, list := range entries {
+		for i := range list {
+			now[id] = append(now[id], &list[i])
+		}
+	}
+	t := translate(fabric.Output{Entries: now}, have, nil, false)
+	for _, err := range t.errors {
+		w.t.Fatal(err)
+	}
+	paths := map[string]*fabric.Path{}
+	for id, d := range t.deltas {
+		w.f.nodes[id].want(d)
+	}
+	for _, n := range w.f.nodes {
+		for _, r := range n.target {
+			if r.policy != "" {
+				paths[r.policy] = &fabric.Path{}
+			}
+		}
+	}
+	for name, p := range w.f.peers {
+		p.target, p.settled = map[string]api.HostRule{}, false
+		for _, r := range hosts[name] {
+			p.target[r.Cookie] = r
+			if r.Policy != "" {
+				if paths[r.Policy] == nil {
+					paths[r.Policy] = &fabric.Path{}
+				}
+				paths[r.Policy].Switches = append(paths[r.Policy].Switches, hostID(name))
+			}
+		}
+	}
+	w.f.paths = fabric.NewPaths(paths)
+}
+
+// do has a switch carry out a batch.
+func (w *world) do(id fabric.SwitchID, b batch) {
+	n := w.f.nodes[id]
+	for _, h := range b.remove {
+		n.removed(h.key)
+	}
+	for _, r := range b.add {
+		n.confirm(r, cookie(0, r.identity))
+	}
+}
+
+// install has a host carry out its assignment.
+func (w *world) install(name string, spec api.AssignmentSpec) {
+	p := w.f.peers[name]
+	p.written, p.wrote, p.settled = spec, true, false
+	p.acked = map[string]api.HostRule{}
+	for _, r := range spec.Rules {
+		p.acked[r.Cookie] = r
+	}
+}
+
+func (w *world) plan() steps { return plan(&w.f, w.now) }
+
+// all carries out everything until nothing is left, and tells in which order, one line a step.
+func (w *world) all() []string {
+	w.t.Helper()
+	var log []string
+	for range 100 {
+		s := w.plan()
+		if len(s.batches)+len(s.specs) == 0 {
+			if s.again.IsZero() {
+				return log
+			}
+			log = append(log, fmt.Sprintf("wait %v", s.again.Sub(w.now)))
+			w.now = s.again
+			continue
+		}
+		for _, id := range slices.Sorted(maps.Keys(s.batches)) {
+			b := s.batches[id]
+			for _, r := range b.add {
+				log = append(log, fmt.Sprintf("%s add %s hop %d: %s -> %s", id, r.policy, r.hop, r.match, r.content))
+			}
+			for _, h := range b.remove {
+				log = append(log, fmt.Sprintf("%s remove %s hop %d: %s", id, h.policy, h.hop, h.match))
+			}
+			w.do(id, b)
+		}
+		for _, name := range slices.Sorted(maps.Keys(s.specs)) {
+			log = append(log, fmt.Sprintf("%s: %d rules", name, len(s.specs[name].Rules)))
+			w.install(name, s.specs[name])
+		}
+	}
+	w.t.Fatalf("no end:\n%v", log)
+	return nil
+}
+
+func TestANewPolicyBeginsAtTheFarEnd(t *testing.T) {
+	w := newWorld(t, "s1", "s2")
+	w.host("h")
+	w.want(map[fabric.SwitchID][]fabric.Entry{
+		"s1": {hopEntry("p", 0, 2, 1)},
+		"s2": {hopEntry("p", 40, 1, 3)},
+	}, map[string][]api.HostRule{"h": {{Cookie: "1", Stage: "ingress", Match: api.HostMatch{InPort: "uplink/eth0"}, Policy: "p"}}})
+	if d := cmp.Diff([]string{
+		"h: 1 rules",
+		"s2 add p hop 40: in_port=1 -> output:3",
+		"s1 add p hop 0: in_port=2 -> output:1",
+	}, w.all()); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestAnotherWayIsMadeBeforeTheOldOneIsRemoved(t *testing.T) {
+	w := newWorld(t, "s1", "s2", "s3")
+	w.want(map[fabric.SwitchID][]fabric.Entry{"s1": {hopEntry("p", 0, 2, 1)}, "s2": {hopEntry("p", 1, 1, 3)}}, nil)
+	w.all()
+	w.want(map[fabric.SwitchID][]fabric.Entry{"s1": {hopEntry("p", 0, 2, 5)}, "s3": {hopEntry("p", 1, 1, 3)}}, nil)
+	if d := cmp.Diff([]string{
+		"s3 add p hop 1: in_port=1 -> output:3",
+		"s1 add p hop 0: in_port=2 -> output:5",
+		"wait 500ms",
+		"s2 remove p hop 1: in_port=1",
+	}, w.all()); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestADeletedPolicyStopsCatchingFirst(t *testing.T) {
+	w := newWorld(t, "s1", "s2")
+	h := w.host("h")
+	rule := api.HostRule{Cookie: "1", Stage: "ingress", Match: api.HostMatch{InPort: "uplink/eth0"}, Policy: "p"}
+	w.want(map[fabric.SwitchID][]fabric.Entry{"s1": {hopEntry("p", 0, 2, 1)}, "s2": {hopEntry("p", 40, 1, 3)}}, map[string][]api.HostRule{"h": {rule}})
+	w.all()
+	w.want(nil, nil)
+	if d := cmp.Diff([]string{
+		"s1 remove p hop 0: in_port=2",
+		"wait 500ms",
+		"s2 remove p hop 40: in_port=1",
+		"h: 0 rules",
+	}, w.all()); d != "" {
+		t.Error(d)
+	}
+	if len(h.written.Rules) != 0 {
+		t.Errorf("the host still has %v", h.written.Rules)
+	}
+}
+
+func TestWhatWaitsForADeadSwitchWaitsAlone(t *testing.T) {
+	w := newWorld(t, "s1", "s2", "dead")
+	w.f.nodes["dead"].reachable = false
+	w.want(map[fabric.SwitchID][]fabric.Entry{
+		"s1":   {hopEntry("p", 0, 2, 1), hopEntry("q", 0, 3, 1)},
+		"s2":   {hopEntry("q", 1, 1, 3)},
+		"dead": {hopEntry("p", 1, 1, 3)},
+	}, nil)
+	if d := cmp.Diff([]string{
+		"s2 add q hop 1: in_port=1 -> output:3",
+		"s1 add q hop 0: in_port=3 -> output:1",
+	}, w.all()); d != "" {
+		t.Error(d)
+	}
+	if p := w.plan().progress["p"]; p == nil || p.waitsFor != "dead" {
+		t.Errorf("p: %+v", p)
+	}
+	w.f.nodes["dead"].reachable = true
+	if d := cmp.Diff([]string{
+		"dead add p hop 1: in_port=1 -> output:3",
+		"s1 add p hop 0: in_port=2 -> output:1",
+	}, w.all()); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestARefusedEntryHoldsUpItsPolicyOnly(t *testing.T) {
+	w := newWorld(t, "s1", "s2")
+	w.want(map[fabric.SwitchID][]fabric.Entry{
+		"s1": {hopEntry("p", 0, 2, 1), hopEntry("q", 0, 3, 1)},
+		"s2": {hopEntry("p", 1, 1, 3)},
+	}, nil)
+	for k, r := range w.f.nodes["s2"].target {
+		w.f.nodes["s2"].refused[k] = refusal{content: r.content, until: w.now.Add(time.Second), err: fmt.Errorf("bad port")}
+	}
+	s := w.plan()
+	if got := len(s.batches["s1"].add); got != 1 || s.batches["s1"].add[0].policy != "q" || len(s.batches["s2"].add) != 0 {
+		t.Errorf("steps: %+v", s.batches)
+	}
+	if s.progress["p"].refused == nil || !s.again.Equal(w.now.Add(time.Second)) {
+		t.Errorf("p: %+v, again %v", s.progress["p"], s.again)
+	}
+}
+
+func TestFoundEntriesThatAreRightAreLeftAlone(t *testing.T) {
+	w := newWorld(t, "s1")
+	w.want(map[fabric.SwitchID][]fabric.Entry{"s1": {hopEntry("p", 0, 2, 1), floodEntry(1, 2, 3)}}, nil)
+	n := w.f.nodes["s1"]
+	for k, r := range n.target {
+		n.held[k] = &held{rule: &rule{key: k, identity: r.identity, content: r.content, match: r.match, do: r.do}, cookie: cookie(7, r.identity)}
+	}
+	stale := &rule{key: key{0, 5, "stale"}, identity: 9}
+	n.held[stale.key] = &held{rule: stale, cookie: cookie(7, 9)}
+	n.compare()
+	if d := cmp.Diff([]string{"wait 500ms", "s1 remove  hop 0: "}, w.all()); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestALocalPolicyStaysWithItsHostUntilTheRouterIsReady(t *testing.T) {
+	w := newWorld(t, "s1", "s2")
+	h := w.host("h")
+	w.f.local["p"] = true
+	w.want(map[fabric.SwitchID][]fabric.Entry{"s2": {hopEntry("p", 1, 1, 3)}, "s1": {hopEntry("p", 0, 2, 1)}}, nil)
+	h.policies = []string{"new", "p"}
+	s := w.plan()
+	if d := cmp.Diff([]string{"new"}, s.specs["h"].Policies); d != "" {
+		t.Errorf("at first: %s", d)
+	}
+	w.all()
+	if d := cmp.Diff([]string{"new", "p"}, h.written.Policies); d != "" {
+		t.Errorf("at last: %s", d)
+	}
+}
+
+// TestEmptySwitchesSteerBeforeTheyForward: switches lose all their entries, any of them. None forwards as long as it lacks one that steers, in
+// whatever order they and a host act.
+func TestEmptySwitchesSteerBeforeTheyForward(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ids := []fabric.SwitchID{"s1", "s2", "s3"}
+		w := newWorld(t, ids...)
+		h := w.host("h1")
+		entries := map[fabric.SwitchID][]fabric.Entry{
+			"s1": {hopEntry("p", 0, 2, 1), hopEntry("q", 5, 7, 3), floodEntry(0, 1, 2)},
+			"s2": {hopEntry("p", 1, 1, 3), hopEntry("q", 0, 9, 1), floodEntry(0, 1, 3)},
+			"s3": {hopEntry("p", 2, 1, 4), floodEntry(0, 1, 4)},
+		}
+		w.want(entries, map[string][]api.HostRule{"h1": {{Cookie: "a", Policy: "p", Match: api.HostMatch{InPort: "uplink/eth1"}}}})
+		w.all()
+		empty := map[fabric.SwitchID]bool{}
+		for _, id := range rapid.SliceOfNDistinct(rapid.SampledFrom(ids), 1, 3, rapid.ID[fabric.SwitchID]).Draw(t, "empty") {
+			empty[id] = true
+			w.f.nodes[id].found(map[key]*held{})
+			w.f.nodes[id].emptied = w.now
+		}
+		if rapid.Bool().Draw(t, "the host as well") {
+			h.acked, h.settled = map[string]api.HostRule{}, false
+		}
+		for range 40 {
+			s := w.plan()
+			var names []string
+			for id := range s.batches {
+				names = append(names, string(id))
+			}
+			for name := range s.specs {
+				names = append(names, name)
+			}
+			if len(names) == 0 {
+				if !h.settled { // the host takes its rules at last
+					w.install("h1", h.written)
+					continue
+				}
+				break
+			}
+			slices.Sort(names)
+			if next := rapid.SampledFrom(names).Draw(t, "next"); next == "h1" {
+				w.install(next, s.specs[next])
+			} else {
+				w.do(fabric.SwitchID(next), s.batches[fabric.SwitchID(next)])
+			}
+			for id := range empty {
+				n := w.f.nodes[id]
+				forwards, lacks := false, 0
+				for k, r := range n.target {
+					switch {
+					case r.policy == "":
+						forwards = forwards || n.held[k] != nil
+					case n.held[k] == nil:
+						lacks++
+					}
+				}
+				if forwards && lacks > 0 {
+					t.Fatalf("%s forwards, and lacks %d entries that steer", id, lacks)
+				}
+			}
+		}
+		for id, n := range w.f.nodes {
+			if len(n.held) != len(n.target) {
+				t.Fatalf("%s has %d entries, want %d", id, len(n.held), len(n.target))
+			}
+		}
+	})
+}
+
+// A policy that does not come into force does not keep an empty switch from forwarding for ever.
+func TestEmptySwitchWaitsForPoliciesOnlySoLong(t *testing.T) {
+	w := newWorld(t, "s1", "s2")
+	w.want(map[fabric.SwitchID][]fabric.Entry{"s1": {hopEntry("p", 0, 2, 1), floodEntry(0, 1, 2)}, "s2": {hopEntry("p", 1, 1, 3)}}, nil)
+	w.f.nodes["s1"].emptied, w.f.nodes["s2"].reachable = w.now, false
+	if s := w.plan(); len(s.batches) > 0 || !s.again.Equal(w.now.Add(shutMost)) {
+		t.Errorf("at first: %v, again %v", s.batches, s.again)
+	}
+	w.now = w.now.Add(shutMost)
+	if b := w.plan().batches["s1"]; len(b.add) != 1 || b.add[0].policy != "" {
+		t.Errorf("then: %v", b.add)
+	}
+}
+
+// TestFloodingNeverLoops: from one spanning tree to another, whatever the order in which switches act, and although one is unreachable
+// for a while, no state in between has a cycle.
+func TestFloodingNeverLoops(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(3, 6).Draw(t, "switches")
+		var ids []fabric.SwitchID
+		for i := range n {
+			ids = append(ids, fabric.SwitchID(fmt.Sprint("s", i)))
+		}
+		w := newWorld(t, ids...)
+		// port j+1 of switch i leads to switch j; port 100 is an edge port
+		trees := func(label string) map[fabric.SwitchID][]fabric.Entry {
+			near := make([][]flow.Port, n)
+			order := rapid.Permutation(ids).Draw(t, label)
+			at := map[fabric.SwitchID]int{}
+			for i, id := range ids {
+				at[id] = i
+			}
+			for k := 1; k < n; k++ {
+				a, b := at[order[k]], at[order[rapid.IntRange(0, k-1).Draw(t, label+" parent")]]
+				near[a], near[b] = append(near[a], flow.Port(b+1)), append(near[b], flow.Port(a+1))
+			}
+			out := map[fabric.SwitchID][]fabric.Entry{}
+			for i, id := range ids {
+				ports := append([]flow.Port{100}, near[i]...)
+				for _, in := range ports {
+					out[id] = append(out[id], floodEntry(in, slices.DeleteFunc(slices.Clone(ports), func(p flow.Port) bool { return p == in })...))
+				}
+			}
+			return out
+		}
+		check := func() {
+			for start := range ids {
+				type visit struct{ sw, in int }
+				seen := map[visit]bool{}
+				queue := []visit{{start, 100}}
+				for steps := 0; len(queue) > 0; steps++ {
+					v := queue[0]
+					queue = queue[1:]
+					if seen[v] {
+						t.Fatalf("a frame from s%d comes to s%d by port %d again", start, v.sw, v.in)
+					}
+					seen[v] = true
+					for _, h := range w.f.nodes[ids[v.sw]].held {
+						if p, _ := h.match.InPort(); int(p) != v.in {
+							continue
+						}
+						for _, o := range h.flood {
+							if o != 100 {
+								queue = append(queue, visit{int(o) - 1, v.sw + 1})
+							}
+						}
+					}
+				}
+			}
+		}
+		w.want(trees("first"), nil)
+		w.all()
+		check()
+		for round := range rapid.IntRange(1, 3).Draw(t, "changes") {
+			w.want(trees(fmt.Sprint("tree ", round)), nil)
+			for range rapid.IntRange(0, 12).Draw(t, "steps") {
+				s := w.plan()
+				if len(s.batches) == 0 {
+					break
+				}
+				id := rapid.SampledFrom(slices.Sorted(maps.Keys(s.batches))).Draw(t, "next")
+				w.do(id, s.batches[id])
+				check()
+			}
+		}
+		w.all()
+		check()
+		for id, x := range w.f.nodes {
+			if len(x.held) != len(x.target) {
+				t.Fatalf("%s has %d entries, want %d", id, len(x.held), len(x.target))
+			}
+			for k, r := range x.target {
+				if x.held[k] == nil || x.held[k].content != r.content {
+					t.Fatalf("%s lacks %v", id, r.match)
+				}
+			}
+		}
+	})
+}
+
+// TestATreeIsLeftBeforeAnotherIsEntered: a-b, c-d, b-d becomes a-b, c-d, a-c. If a and c acted first, a frame would go round a-b-d-c.
+func TestATreeIsLeftBeforeAnotherIsEntered(t *testing.T) {
+	w := newWorld(t, "a", "b", "c", "d")
+	const a, b, c, d, edge = 1, 2, 3, 4, 100
+	both := func(p, q flow.Port) []fabric.Entry {
+		return []fabric.Entry{floodEntry(p, q, edge), floodEntry(q, p, edge), floodEntry(edge, p, q)}
+	}
+	one := func(p flow.Port) []fabric.Entry { return []fabric.Entry{floodEntry(p, edge), floodEntry(edge, p)} }
+	w.want(map[fabric.SwitchID][]fabric.Entry{"a": one(b), "b": both(a, d), "c": one(d), "d": both(c, b)}, nil)
+	w.all()
+	w.want(map[fabric.SwitchID][]fabric.Entry{"a": both(b, c), "b": one(a), "c": both(d, a), "d": one(c)}, nil)
+	s := w.plan()
+	for _, id := range []fabric.SwitchID{"a", "c"} {
+		for _, r := range s.batches[id].add {
+			if slices.Contains(r.flood, c) && id == "a" || slices.Contains(r.flood, a) && id == "c" {
+				t.Errorf("%s may flood to the new link at once: %s -> %s", id, r.match, r.content)
+			}
+		}
+	}
+	for _, id := range []fabric.SwitchID{"b", "d"} {
+		w.do(id, s.batches[id])
+	}
+	w.all()
+	if got := len(w.f.nodes["a"].held); got != 3 {
+		t.Errorf("a has %d entries at last, want 3", got)
+	}
+}
+
+// TestNoFrameLeavesTheWay: a policy is moved from one way to another, in random order of answers, which come later than what they tell of,
+// and of changes; a frame that is caught at any moment always reaches the end of a way.
+func TestNoFrameLeavesTheWay(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ids := []fabric.SwitchID{"a", "b", "c", "d", "e"}
+		index := map[fabric.SwitchID]flow.Port{}
+		for i, id := range ids {
+			index[id] = flow.Port(i + 1)
+		}
+		w := newWorld(t, append(slices.Clone(ids), "end")...)
+		index["end"] = 99
+		draw := func(label string) map[fabric.SwitchID][]fabric.Entry {
+			way := rapid.Permutation(ids[1:]).Draw(t, label)[:rapid.IntRange(0, 4).Draw(t, label+" length")]
+			walk := append([]fabric.SwitchID{"a"}, way...)
+			walk = append(walk, "end")
+			out := map[fabric.SwitchID][]fabric.Entry{}
+			in := flow.Port(50)
+			for i, id := range walk[:len(walk)-1] {
+				out[id] = append(out[id], hopEntry("p", uint8(i), in, index[walk[i+1]]))
+				in = index[id]
+			}
+			return out
+		}
+		way := map[fabric.SwitchID]batch{} // told, not yet answered
+		force := map[fabric.SwitchID]map[key]*rule{}
+		act := func(id fabric.SwitchID) { // before it answers
+			if force[id] == nil {
+				force[id] = map[key]*rule{}
+			}
+			for _, h := range way[id].remove {
+				delete(force[id], h.key)
+			}
+			for _, r := range way[id].add {
+				force[id][r.key] = r
+			}
+		}
+		answer := func(id fabric.SwitchID) {
+			n := w.f.nodes[id]
+			n.busy = false
+			n.heard()
+			w.do(id, way[id])
+			delete(way, id)
+		}
+		check := func() {
+			at, in := fabric.SwitchID("a"), openflow.Port(50)
+			for hops := 0; at != "end"; hops++ {
+				var next openflow.Port
+				rules := force[at]
+				if rules == nil { // all has been answered
+					rules = map[key]*rule{}
+					for k, h := range w.f.nodes[at].held {
+						rules[k] = h.rule
+					}
+				}
+				for _, r := range rules {
+					if p, _ := r.match.InPort(); p == in {
+						next = r.do[0].(openflow.ApplyActions)[0].(openflow.Output).Port
+					}
+				}
+				if hops == 0 && next == 0 {
+					return // not in force yet
+				}
+				if next == 0 || hops > 2*len(ids) { // first an old way's hops, then a new one's
+					t.Fatalf("a frame is lost at %s, port %d, after %d hops", at, in, hops)
+				}
+				in = openflow.Port(index[at])
+				for id, n := range index {
+					if openflow.Port(n) == next {
+						at = id
+					}
+				}
+			}
+		}
+		for round := range rapid.IntRange(1, 5).Draw(t, "changes") {
+			w.want(draw(fmt.Sprint("way ", round)), nil)
+			for range rapid.IntRange(0, 15).Draw(t, "steps") {
+				for id, b := range w.plan().batches {
+					way[id] = b
+					w.f.nodes[id].busy = true
+					w.f.nodes[id].tell(b)
+				}
+				if len(way) == 0 {
+					w.now = w.now.Add(100 * time.Millisecond)
+					continue
+				}
+				id := rapid.SampledFrom(slices.Sorted(maps.Keys(way))).Draw(t, "next")
+				if act(id); rapid.Bool().Draw(t, "answers") {
+					answer(id)
+				}
+				check()
+			}
+		}
+		for _, id := range slices.Sorted(maps.Keys(way)) {
+			act(id)
+			answer(id)
+		}
+		for id := range w.f.nodes {
+			force[id] = nil
+		}
+		w.all()
+		check()
+	})
+}

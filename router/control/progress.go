@@ -1,0 +1,129 @@
+package control
+
+import (
+	"strings"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/router/fabric"
+)
+
+// progress is how far a policy's change has come.
+type progress struct {
+	hosts    int // rules of hosts, besides those that catch frames, that are not in force
+	deepest  int // highest hop of an entry that is not in force; 0 none above 0
+	turning  int // hosts that lead frames elsewhere yet
+	catching int // rules of hop 0, on switches and hosts, that are not in force
+	leaving  int // rules that catch frames, on switches that answer and hosts, that are in force yet and shall not be
+	early    int // likewise, the lowest hop of those that go before the rest; 0 none
+	waitsFor string
+	refused  error
+}
+
+func (p *progress) led() bool   { return p.hosts == 0 && p.deepest == 0 }
+func (p *progress) ready() bool { return p.led() && p.turning == 0 }
+func (p *progress) done() bool  { return p.ready() && p.catching == 0 }
+
+// measure counts what each policy still lacks.
+func (f *fleet) measure(now time.Time) map[string]*progress {
+	out := map[string]*progress{}
+	at := func(policy string) *progress {
+		p := out[policy]
+		if p == nil {
+			p = &progress{}
+			out[policy] = p
+		}
+		return p
+	}
+	for id, n := range f.nodes {
+		n.pending = 0
+		for k := range n.differs {
+			r := n.target[k]
+			if r == nil {
+				switch h := n.held[k]; {
+				case h == nil || !h.known || h.policy == "" || !n.reachable:
+				case h.hop == 0:
+					at(h.policy).leaving++
+				case f.early(h):
+					if p := at(h.policy); p.early == 0 || int(h.hop) < p.early {
+						p.early = int(h.hop)
+					}
+				}
+				continue
+			}
+			n.pending++
+			if r.policy == "" {
+				continue
+			}
+			p := at(r.policy)
+			if x, ok := n.refused[k]; ok && x.content == r.content && now.Before(x.until) {
+				p.refused = x.err
+			}
+			if !n.reachable {
+				p.waitsFor = string(id)
+			}
+			if r.hop == 0 {
+				p.catching++
+			} else {
+				p.deepest = max(p.deepest, int(r.hop))
+			}
+		}
+	}
+	shared := map[fabric.SwitchID]int{} // rules that a host lacks and that belong to a chain, not to one policy
+	for name, h := range f.peers {
+		if h.settled {
+			continue
+		}
+		for c, r := range h.acked {
+			if _, wanted := h.target[c]; !wanted && r.Policy != "" && h.present && catches(r) {
+				at(r.Policy).leaving++
+			}
+		}
+		for _, s := range h.sent {
+			for _, r := range s.spec.Rules {
+				if _, wanted := h.target[r.Cookie]; !wanted && r.Policy != "" && h.present && catches(r) {
+					at(r.Policy).leaving++
+				}
+			}
+		}
+		t := h.turns()
+		f.concerns(name, t, func(policy string) {
+			p := at(policy)
+			p.turning++
+			p.waitsFor = "host " + name
+		})
+		for c, r := range h.target {
+			if a, ok := h.has(c); ok && sameHostRule(a, r) || t.in[c] {
+				continue
+			}
+			if r.Policy == "" {
+				shared[hostID(name)]++
+				continue
+			}
+			p := at(r.Policy)
+			p.waitsFor = "host " + name
+			if catches(r) {
+				p.catching++
+			} else {
+				p.hosts++
+			}
+		}
+	}
+	if len(shared) > 0 {
+		for policy, path := range f.paths.All() {
+			for _, id := range path.Switches {
+				if shared[id] > 0 {
+					p := at(policy)
+					p.hosts += shared[id]
+					p.waitsFor = "host " + strings.TrimPrefix(string(id), hostPrefix)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// catches tells hosts' rules that select frames from those that lead them on.
+func catches(r api.HostRule) bool {
+	return r.Stage == "egress" || r.Match.InPort == "" || strings.HasPrefix(r.Match.InPort, "endpoint/")
+}

@@ -1,0 +1,85 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/openflow"
+)
+
+// SwitchRules reads a switch's entries of Weir live, by its name.
+func (c *Controller) SwitchRules(ctx context.Context, name string) (api.SwitchRules, error) {
+	c.mu.Lock()
+	s, events := c.running[name], c.events
+	c.mu.Unlock()
+	if s == nil {
+		return api.SwitchRules{}, fmt.Errorf("switch %s is not connected", name)
+	}
+	entries, err := s.readAgain(ctx)
+	if err != nil {
+		return api.SwitchRules{}, fmt.Errorf("switch %s: %w", name, err)
+	}
+	slices.SortStableFunc(entries, func(a, b openflow.FlowStats) int {
+		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Cookie&identityMask, b.Cookie&identityMask))
+	})
+	known := explain(ctx, s, events, entries)
+	out := api.SwitchRules{Switch: name, Message: known.message}
+	count := map[uint8]int{}
+	for i, e := range entries {
+		r := api.SwitchRule{
+			Table: e.Table, Priority: e.Priority, Cookie: fmt.Sprintf("%#x", e.Cookie), Match: e.Match.String(),
+			Actions: openflow.InstructionString(e.Instructions), Hits: api.Counter{Packets: e.Packets, Bytes: e.Bytes},
+		}
+		if n := known.rules[i]; n != nil {
+			r.Policy, r.Note = n.policy, n.note
+		}
+		count[e.Table]++
+		out.Rules = append(out.Rules, r)
+	}
+	for _, t := range s.sizes {
+		if t.id > 1 && count[t.id] == 0 {
+			continue
+		}
+		out.Tables = append(out.Tables, known.use(t, count[t.id]))
+	}
+	return out, nil
+}
+
+// known is what the loop knows of a switch and its entries.
+type known struct {
+	capacity
+	rules   []*rule // what entries are for; nil where nobody knows
+	message string
+}
+
+// explain asks the loop.
+func explain(ctx context.Context, s *session, events chan<- event, entries []openflow.FlowStats) known {
+	keys := make([]key, len(entries))
+	for i, e := range entries {
+		keys[i] = key{e.Table, e.Priority, e.Match.Key()}
+	}
+	answer := make(chan known, 1)
+	post(ctx, events, func(l *loop) {
+		out := known{rules: make([]*rule, len(keys))}
+		if d := l.switches[s.dpid]; d != nil {
+			out.capacity, out.message = capacity{maps.Clone(d.full), d.short}, d.shortage()
+			for i, k := range keys {
+				if h := d.node.held[k]; h != nil && h.known {
+					out.rules[i] = h.rule
+				}
+			}
+		}
+		answer <- out
+	})
+	select {
+	case out := <-answer:
+		return out
+	case <-ctx.Done():
+	case <-s.conn.Done():
+	}
+	return known{rules: make([]*rule, len(entries))}
+}

@@ -1,0 +1,299 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"time"
+
+	"weir.dev/weir/openflow"
+	"weir.dev/weir/openflow/lldp"
+	"weir.dev/weir/router/fabric"
+)
+
+const (
+	handshakeTimeout = 10 * time.Second
+	answerTimeout    = 10 * time.Second // of one batch
+	readTimeout      = 30 * time.Second // of all entries
+	aliveTimeout     = time.Second      // of a switch that another one claims to be
+	echoInterval     = 1500 * time.Millisecond
+	echoTimeout      = 3 * time.Second
+	probeQueue       = 256     // packet-outs that may wait for a slow switch
+	sendQueue        = 8 << 20 // bytes
+	packetInRate     = 500     // a second and switch, besides link discovery
+	packetInBurst    = 1000
+	lldpRate         = 4096 // link discovery frames a second and switch
+)
+
+// session is one connection to a switch, from its handshake to its end.
+type session struct {
+	conn    *openflow.Conn
+	log     *slog.Logger
+	dpid    uint64
+	address string
+	desc    openflow.DescReply
+	ports   []openflow.PortDesc
+	sizes   []table
+	bundles bool
+	entries []openflow.FlowStats // of Weir, found at connection
+	probes  chan []openflow.Message
+}
+
+type table struct {
+	id   uint8
+	name string
+	size uint32
+}
+
+// open asks a new connection for all that the loop wants to know.
+func open(ctx context.Context, nc net.Conn, generation uint64, log *slog.Logger) (*session, error) {
+	address := nc.RemoteAddr().String()
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	conn, err := openflow.Controller(ctx, nc, openflow.Options{
+		EchoInterval: echoInterval, EchoTimeout: echoTimeout, Handshake: handshakeTimeout, Queue: sendQueue, Events: 4 * packetInBurst,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &session{
+		conn: conn, dpid: conn.Features().DatapathID, address: address, probes: make(chan []openflow.Message, probeQueue),
+		log: log.With("datapath", fmt.Sprintf("%016x", conn.Features().DatapathID), "address", address),
+	}
+	if err := s.ask(ctx, generation); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("switch %016x at %s: %w", s.dpid, address, err)
+	}
+	return s, nil
+}
+
+func (s *session) ask(ctx context.Context, generation uint64) error {
+	if err := s.master(ctx, generation); err != nil {
+		return err
+	}
+	if err := s.conn.Send(ctx, &openflow.SetConfig{Flags: openflow.FragNormal, MissSendLen: openflow.MaxLenNoBuffer}); err != nil {
+		return fmt.Errorf("set configuration: %w", err)
+	}
+	var err error
+	if s.desc, err = s.conn.Desc(ctx); err != nil {
+		s.log.Debug("no description", "error", err) // it is for people only
+	}
+	if s.ports, err = s.conn.Ports(ctx); err != nil {
+		return fmt.Errorf("port description: %w", err)
+	}
+	if err := s.tables(ctx); err != nil {
+		return err
+	}
+	// An empty bundle shows whether there are any.
+	s.bundles = s.conn.Bundle(ctx, openflow.BundleAtomic|openflow.BundleOrdered) == nil
+	return s.read(ctx)
+}
+
+// master asks for the role. A switch that has seen a later generation tells which one by refusing; it is then outbid.
+func (s *session) master(ctx context.Context, generation uint64) error {
+	_, err := s.conn.Role(ctx, openflow.RoleMaster, generation)
+	var refused *openflow.Error
+	if !errors.As(err, &refused) {
+		return err
+	}
+	now, err := s.conn.Role(ctx, openflow.RoleNoChange, 0)
+	if err != nil {
+		s.log.Debug("no roles", "error", refused) // optional before there are two controllers
+		return nil
+	}
+	if _, err := s.conn.Role(ctx, openflow.RoleMaster, now.GenerationID+1); err != nil {
+		return fmt.Errorf("role master: %w", err)
+	}
+	return nil
+}
+
+// tables learns the tables' sizes, as far as the switch tells.
+func (s *session) tables(ctx context.Context) error {
+	features, err := s.conn.TableFeatures(ctx)
+	if err == nil && len(features) > 0 {
+		for _, f := range features[:min(len(features), 8)] {
+			s.sizes = append(s.sizes, table{f.Table, f.Name, f.MaxEntries})
+		}
+		return nil
+	}
+	var refused *openflow.Error
+	if err != nil && !errors.As(err, &refused) {
+		return fmt.Errorf("table features: %w", err)
+	}
+	for i := range min(s.conn.Features().Tables, 8) {
+		s.sizes = append(s.sizes, table{id: i})
+	}
+	return nil
+}
+
+// read lists Weir's entries.
+func (s *session) read(ctx context.Context) error {
+	var err error
+	s.entries, err = s.readAgain(ctx)
+	return err
+}
+
+func (s *session) readAgain(ctx context.Context) ([]openflow.FlowStats, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	all, err := s.conn.Flows(ctx, openflow.FlowStatsRequest{Table: openflow.TableAll, Cookie: CookieMark, CookieMask: CookieMask})
+	if err != nil {
+		return nil, fmt.Errorf("read entries: %w", err)
+	}
+	return slices.DeleteFunc(all, func(e openflow.FlowStats) bool { return e.Cookie&CookieMask != CookieMark }), nil // some switches do not filter
+}
+
+// count is how many entries of Weir there are.
+func (s *session) count(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	r, err := s.conn.Aggregate(ctx, openflow.AggregateRequest{Table: openflow.TableAll, Cookie: CookieMark, CookieMask: CookieMask})
+	return int(r.Flows), err
+}
+
+// serve passes what the switch says on, until the connection ends.
+func (s *session) serve(ctx context.Context, to chan<- event, now func() time.Time) {
+	sending, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go s.send(sending)
+	packets, frames := bucket{rate: packetInRate, burst: packetInBurst}, bucket{rate: lldpRate, burst: lldpRate}
+	post := func(e event) {
+		select {
+		case to <- e:
+		case <-ctx.Done():
+		}
+	}
+	for e := range s.conn.Events() {
+		switch m := e.Message.(type) {
+		case *openflow.PacketIn:
+			limit := &packets
+			if lldp.Is(m.Data) {
+				limit = &frames
+			}
+			if limit.take(now()) {
+				post(func(l *loop) { l.packetIn(s, m) })
+			}
+		case *openflow.PortStatus:
+			post(func(l *loop) { l.portStatus(s, m) })
+		case *openflow.Error:
+			s.log.Warn("the switch refuses something", "error", m)
+		}
+	}
+	post(func(l *loop) { l.disconnected(s) })
+}
+
+// send sends packet-outs. While the switch does not read, others wait in the queue and are dropped when it is full.
+func (s *session) send(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case ms := <-s.probes:
+			if err := s.conn.Send(ctx, ms...); err != nil && ctx.Err() == nil {
+				s.log.Debug("packet-out", "error", err)
+			}
+		}
+	}
+}
+
+// out queues packet-outs; they are lost if the switch is slow.
+func (s *session) out(ms []openflow.Message) {
+	select {
+	case s.probes <- ms:
+	default:
+	}
+}
+
+// refused is an entry that the switch did not take.
+type refused struct {
+	rule *rule
+	err  error
+}
+
+// apply brings a batch into force: all of it in one atomic step where the switch can, else in order. It returns what was refused; an
+// error means that it is not known what is in force.
+func (s *session) apply(ctx context.Context, b batch, round uint8) ([]refused, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	var before, after []*held
+	for _, h := range b.remove {
+		if h.gives() {
+			before = append(before, h)
+		} else {
+			after = append(after, h)
+		}
+	}
+	first, last := len(before), len(before)+len(b.add) // of those that are added
+	var mod openflow.FlowMod
+	n, at := last+len(after), func(i int) openflow.Message {
+		switch {
+		case i < first:
+			mod = before[i].remove()
+		case i < last:
+			mod = b.add[i-first].mod(round)
+		default:
+			mod = after[i-last].remove()
+		}
+		return &mod
+	}
+	if s.bundles && n > 1 {
+		err := s.conn.BundleAll(ctx, openflow.BundleAtomic|openflow.BundleOrdered, n, at)
+		var answer *openflow.Error
+		if err == nil {
+			return nil, nil
+		}
+		if !errors.As(err, &answer) {
+			return nil, err
+		}
+		s.log.Info("bundle refused, its entries follow one by one", "entries", n, "error", err)
+	}
+	err := s.conn.TransactAll(ctx, n, at)
+	if err == nil {
+		return nil, nil
+	}
+	var out []refused
+	for _, e := range flatten(err) {
+		var f *openflow.FlowError
+		switch {
+		case !errors.As(e, &f):
+			return nil, e
+		case f.Index >= first && f.Index < last:
+			out = append(out, refused{b.add[f.Index-first], f})
+		}
+	}
+	return out, nil
+}
+
+// gives tells whether an entry goes before others come, which may need its room in a table: what it does the flood entry does, too.
+func (h *held) gives() bool { return h.known && h.policy == "" && h.priority == fabric.StationPriority }
+
+func flatten(err error) []error {
+	if j, ok := err.(interface{ Unwrap() []error }); ok {
+		return j.Unwrap()
+	}
+	return []error{err}
+}
+
+// bucket limits a rate.
+type bucket struct {
+	rate, burst float64
+	level       float64
+	last        time.Time
+}
+
+func (b *bucket) take(now time.Time) bool {
+	if b.last.IsZero() {
+		b.level = b.burst
+	} else {
+		b.level = min(b.burst, b.level+b.rate*now.Sub(b.last).Seconds())
+	}
+	b.last = now
+	if b.level < 1 {
+		return false
+	}
+	b.level--
+	return true
+}

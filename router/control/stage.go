@@ -1,0 +1,134 @@
+package control
+
+import (
+	"slices"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/router/fabric"
+)
+
+// stage is how far the rules have come from one input to the next (see fabric.Variant for the steps): first the old input with what is
+// coming, until that is in force; then the new one with what had been, until that has drained; then the new one alone. Where the first
+// step changes no rule it takes no time, and likewise the last one.
+type stage struct {
+	known  bool
+	now    fabric.Input     // what the target is of
+	wanted map[string]int64 // the generations of its policies
+	past   []fabric.Input   // others, of which rules may be in force yet
+	waits  time.Time        // since when another one is to come; zero: none is
+	marked bool             // the target has changing policies
+}
+
+const (
+	maxPast      = 8               // inputs that may be in force in part at once; then the next one waits
+	preparedMost = 3 * time.Second // a change waits no longer for rules that could be taken for its own: someone does not answer
+)
+
+// target is an input with its rules.
+type target struct {
+	in          fabric.Input
+	generations map[string]int64
+	out         fabric.Output
+}
+
+// next computes what is to come into force now that in is wanted. have is what was computed last; settled: that, and nothing else, is in
+// force, and what was in flight has drained.
+func (s *stage) next(in fabric.Input, generations map[string]int64, have fabric.Output, settled bool, now time.Time, compile func(fabric.Input) fabric.Output) target {
+	if settled {
+		s.past = nil
+	}
+	var coming map[string][]fabric.Variant
+	if s.known {
+		coming = fabric.Between(s.now, in, true)
+	}
+	if len(coming) > 0 {
+		if s.waits.IsZero() {
+			s.waits = now
+		}
+		if now.Before(s.waits.Add(preparedMost)) && !broken(s.now, in, coming) {
+			t := s.prepare(in, coming, compile)
+			if t.out.Clash || len(s.past) >= maxPast || !sameOutput(t.out, have) {
+				return t
+			}
+		}
+		s.past = append(s.past, s.now)
+		s.past = s.past[max(0, len(s.past)-maxPast):]
+	}
+	s.known, s.now, s.wanted, s.waits = true, in, generations, time.Time{}
+	s.now.Changing = nil
+	in.Changing = s.changing(in, nil)
+	s.marked = len(in.Changing) > 0
+	return target{in, generations, compile(in)}
+}
+
+// prepare computes what is in force, in the network as it is now, so that it can be told from what is coming.
+func (s *stage) prepare(in fabric.Input, coming map[string][]fabric.Variant, compile func(fabric.Input) fabric.Output) target {
+	old := in
+	old.Policies, old.Before, old.Edited, old.Chains, old.Functions = s.now.Policies, s.now.Before, s.now.Edited, s.now.Chains, s.now.Functions
+	old.Changing = s.changing(old, coming)
+	s.marked = true
+	return target{old, s.wanted, compile(old)}
+}
+
+// changing adds the forms that policies of an input had.
+func (s *stage) changing(in fabric.Input, all map[string][]fabric.Variant) map[string][]fabric.Variant {
+	for _, p := range s.past {
+		for name, v := range fabric.Between(in, p, false) {
+			if all == nil {
+				all = map[string][]fabric.Variant{}
+			}
+			all[name] = append(all[name], v...)
+		}
+	}
+	return all
+}
+
+// more tells whether there is something to compute when all is in force.
+func (s *stage) more() bool { return s.marked || !s.waits.IsZero() }
+
+// broken tells whether a policy that changes does not work any more as it is: then nothing is gained by waiting.
+func broken(old, now fabric.Input, changes map[string][]fabric.Variant) bool {
+	for name := range changes {
+		p, there := old.Policies[name]
+		if !there {
+			continue
+		}
+		for _, end := range []string{p.From, p.To} {
+			_, was := old.Endpoints[end]
+			if _, is := now.Endpoints[end]; was && !is {
+				return true
+			}
+		}
+		hops, _ := api.ParsePath(old.Chains[p.Chain].Path)
+		if slices.ContainsFunc(hops, func(h api.PathHop) bool {
+			f, g := old.Functions[h.Function], now.Functions[h.Function]
+			return f.Ready && (g.Host != f.Host || !g.Ready)
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// sameOutput tells whether two outputs put the same rules in force.
+func sameOutput(a, b fabric.Output) bool {
+	if len(a.Entries) != len(b.Entries) || len(a.Hosts) != len(b.Hosts) || !a.Paths.Same(b.Paths) {
+		return false
+	}
+	for id, x := range a.Entries {
+		y, there := b.Entries[id]
+		if !there || !sameList(x, y) && !slices.EqualFunc(x, y, func(m, n *fabric.Entry) bool {
+			return m == n || m.Table == n.Table && m.Priority == n.Priority && m.Cookie == n.Cookie && sameEntry(m, n)
+		}) {
+			return false
+		}
+	}
+	for id, x := range a.Hosts {
+		y, there := b.Hosts[id]
+		if !there || !sameList(x, y) && !slices.EqualFunc(x, y, func(m, n *api.HostRule) bool { return m == n || sameHostRule(*m, *n) }) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,337 @@
+package control
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/openflow"
+	"weir.dev/weir/openflow/lldp"
+	"weir.dev/weir/router/fabric"
+)
+
+const (
+	maxStations    = 65536
+	maxPerPort     = 2048 // so that one port cannot crowd out the others
+	maxAddresses   = 16   // of one station; the least recently seen goes
+	stationExpiry  = 10 * time.Minute
+	stationAsk     = 5 * time.Minute // of silence: it is asked whether it is there
+	stationAskGap  = time.Minute
+	flapMoves      = 5 // more moves than these in flapWindow are not followed
+	flapWindow     = 10 * time.Second
+	stationSweep   = time.Second
+	etherTypeARP   = 0x0806
+	etherTypeIPv6  = 0x86dd
+	etherTypeVLAN  = 0x8100
+	etherTypeSVLAN = 0x88a8
+)
+
+// seat is the place of a station: an edge port.
+type seat struct {
+	id   fabric.SwitchID
+	port uint32
+}
+
+// spotted is a station at an edge port.
+type spotted struct {
+	mac    flow.MAC
+	at     seat
+	seen   time.Time
+	ips    []address // most recently seen first
+	asked  time.Time
+	moves  int // since window
+	window time.Time
+}
+
+type address struct {
+	ip   netip.Addr
+	seen time.Time
+}
+
+// stations is a bounded table of who is where.
+type stations struct {
+	by     map[flow.MAC]*spotted
+	atSeat map[seat]int
+	ips    map[netip.Addr]flow.MAC
+	swept  time.Time
+}
+
+func newStations() stations {
+	return stations{by: map[flow.MAC]*spotted{}, atSeat: map[seat]int{}, ips: map[netip.Addr]flow.MAC{}}
+}
+
+// outcome of seeing a station.
+type outcome uint8
+
+const (
+	nothingNew outcome = iota
+	learned
+	moved
+	flapping
+	tableFull
+)
+
+// see takes note of a frame's sender.
+func (t *stations) see(mac flow.MAC, ip netip.Addr, at seat, now time.Time) (o outcome, before seat) {
+	s := t.by[mac]
+	if s == nil {
+		if len(t.by) >= maxStations || t.atSeat[at] >= maxPerPort {
+			return tableFull, at
+		}
+		s = &spotted{mac: mac, at: at}
+		t.by[mac] = s
+		t.atSeat[at]++
+		o = learned
+	}
+	before = s.at
+	if s.at != at {
+		if now.Sub(s.window) > flapWindow {
+			s.window, s.moves = now, 0
+		}
+		if s.moves++; s.moves > flapMoves {
+			return flapping, before
+		}
+		if t.atSeat[at] >= maxPerPort {
+			return tableFull, before
+		}
+		t.leaveSeat(s.at)
+		t.atSeat[at]++
+		s.at, o = at, moved
+	}
+	s.seen = now
+	if ip.IsValid() && t.address(s, ip, now) && o == nothingNew {
+		o = learned
+	}
+	return o, before
+}
+
+// address notes that the station has the address; an address belongs to the station that has used it last.
+func (t *stations) address(s *spotted, ip netip.Addr, now time.Time) bool {
+	if i := slices.IndexFunc(s.ips, func(a address) bool { return a.ip == ip }); i >= 0 && t.ips[ip] == s.mac {
+		s.ips[i].seen = now
+		return false
+	}
+	if other := t.by[t.ips[ip]]; other != nil && other != s {
+		other.ips = slices.DeleteFunc(other.ips, func(a address) bool { return a.ip == ip })
+	}
+	s.ips = slices.DeleteFunc(s.ips, func(a address) bool { return a.ip == ip })
+	s.ips = append(s.ips, address{ip, now})
+	t.ips[ip] = s.mac
+	if len(s.ips) > maxAddresses {
+		slices.SortFunc(s.ips, func(a, b address) int { return b.seen.Compare(a.seen) })
+		delete(t.ips, s.ips[maxAddresses].ip)
+		s.ips = s.ips[:maxAddresses]
+	}
+	return true
+}
+
+func (t *stations) leaveSeat(at seat) {
+	if t.atSeat[at]--; t.atSeat[at] <= 0 {
+		delete(t.atSeat, at)
+	}
+}
+
+func (t *stations) remove(s *spotted) {
+	t.leaveSeat(s.at)
+	for _, a := range s.ips {
+		if t.ips[a.ip] == s.mac {
+			delete(t.ips, a.ip)
+		}
+	}
+	delete(t.by, s.mac)
+}
+
+// leave forgets all stations of a switch.
+func (t *stations) leave(id fabric.SwitchID) {
+	for _, s := range t.by {
+		if s.at.id == id {
+			t.remove(s)
+		}
+	}
+}
+
+// sorted by MAC address.
+func (t *stations) sorted() []*spotted {
+	return slices.SortedFunc(maps.Values(t.by), func(a, b *spotted) int { return slices.Compare(a.mac[:], b.mac[:]) })
+}
+
+// addresses sorted.
+func (s *spotted) addresses() []netip.Addr {
+	out := make([]netip.Addr, len(s.ips))
+	for i, a := range s.ips {
+		out[i] = a.ip
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
+}
+
+// station learns from a frame that came in at an edge port.
+func (l *loop) station(d *device, p *port, frame []byte) {
+	if !p.edge || p.looped || !p.heard.IsZero() {
+		return
+	}
+	mac, ip, ok := senderOf(frame)
+	if !ok {
+		return
+	}
+	at := seat{d.id, uint32(p.number)}
+	if c, ok := l.declared[mac]; ok && c.at != at {
+		if l.damp("claim " + mac.String()) {
+			l.event(api.Warning, "StationRefused", api.KindSwitch, d.name, fmt.Sprintf("a frame from %s came in at port %d of %s, but that address is declared by %s: ignored", mac, p.number, d.name, c.who), 0)
+		}
+		return
+	}
+	o, before := l.stations.see(mac, ip, at, l.o.Now())
+	switch o {
+	case nothingNew:
+		return
+	case moved:
+		l.event(api.Info, "StationMoved", api.KindSwitch, d.name, fmt.Sprintf("station %s moved from %s to %s:%d", mac, l.seatName(before), d.name, p.number), 0)
+		l.dirtyNow(l.o.Now())
+	case learned:
+		l.dirty()
+	case flapping:
+		if l.damp("flap " + mac.String()) {
+			l.event(api.Warning, "StationFlapping", api.KindSwitch, d.name, fmt.Sprintf("station %s is seen at %s and %s:%d in turn: it stays at the first", mac, l.seatName(before), d.name, p.number), 0)
+		}
+	case tableFull:
+		if l.damp("stations full") {
+			l.event(api.Warning, "TooManyStations", api.KindSwitch, d.name, fmt.Sprintf("there are too many stations at port %d of %s (at most %d a port, %d in all)", p.number, d.name, maxPerPort, maxStations), 0)
+		}
+	}
+}
+
+func (l *loop) seatName(s seat) string {
+	if d := l.deviceOf(s.id); d != nil {
+		return fmt.Sprintf("%s:%d", d.name, s.port)
+	}
+	return fmt.Sprintf("%s:%d", s.id, s.port)
+}
+
+// claim is an address that someone has declared, and where, if that is an edge port.
+type claim struct {
+	who string
+	at  seat
+}
+
+// senderOf reads who sent a frame: ARP (RFC 826) and neighbour discovery (RFC 4861) tell the address, too.
+func senderOf(b []byte) (mac flow.MAC, ip netip.Addr, ok bool) {
+	if len(b) < ethernetSize {
+		return mac, ip, false
+	}
+	copy(mac[:], b[6:12])
+	if mac.Multicast() || mac == (flow.MAC{}) {
+		return mac, ip, false
+	}
+	kind, rest := binary.BigEndian.Uint16(b[12:]), b[14:]
+	for range 2 {
+		if kind != etherTypeVLAN && kind != etherTypeSVLAN || len(rest) < 4 {
+			break
+		}
+		kind, rest = binary.BigEndian.Uint16(rest[2:]), rest[4:]
+	}
+	switch kind {
+	case etherTypeARP:
+		if len(rest) >= 28 && binary.BigEndian.Uint32(rest) == 0x00010800 && rest[4] == 6 && rest[5] == 4 && flow.MAC(rest[8:14]) == mac {
+			ip = netip.AddrFrom4([4]byte(rest[14:18]))
+		}
+	case etherTypeIPv6:
+		// only what is not forwarded by a router is the sender's own: neighbour discovery has hop limit 255
+		if len(rest) >= 48 && rest[6] == 58 && rest[7] == 255 && rest[40] >= 133 && rest[40] <= 137 {
+			ip = netip.AddrFrom16([16]byte(rest[8:24]))
+			if rest[40] == 136 && len(rest) >= 64 { // an advertisement: its target is the sender's address
+				ip = netip.AddrFrom16([16]byte(rest[48:64]))
+			}
+		}
+	}
+	if ip.IsUnspecified() || ip.IsMulticast() || ip.IsLoopback() {
+		ip = netip.Addr{}
+	}
+	return mac, ip, true
+}
+
+// tickStations asks silent stations whether they are there, and forgets those that do not answer.
+func (l *loop) tickStations(now time.Time) {
+	if now.Sub(l.stations.swept) < stationSweep {
+		return
+	}
+	l.stations.swept = now
+	l.seek(now)
+	named := l.named()
+	asked := 0
+	for _, s := range l.stations.by {
+		silent := now.Sub(s.seen)
+		if silent < stationAsk {
+			continue
+		}
+		d := l.deviceOf(s.at.id)
+		if d == nil || d.session == nil {
+			continue // it cannot be heard
+		}
+		if silent >= stationExpiry && !named[s.mac] {
+			l.stations.remove(s)
+			l.dirty()
+			continue
+		}
+		if now.Sub(s.asked) >= stationAskGap && asked < 256 {
+			s.asked = now
+			asked++
+			l.ask(d, s)
+		}
+	}
+}
+
+func (l *loop) deviceOf(id fabric.SwitchID) *device {
+	dpid, host, err := lldp.ParseChassis(string(id))
+	if err != nil || host != "" {
+		return nil
+	}
+	return l.switches[dpid]
+}
+
+// ask sends ARP probes (RFC 5227: the sender's address is 0.0.0.0, so that nobody's table changes) to a station.
+func (l *loop) ask(d *device, s *spotted) {
+	p := d.ports[s.at.port]
+	if p == nil {
+		return
+	}
+	var out []openflow.Message
+	for _, a := range s.ips {
+		if a.ip.Is4() && len(out) < 4 {
+			out = append(out, arpProbe(s.mac, p.mac, a.ip, openflow.Port(s.at.port)))
+		}
+	}
+	if len(out) > 0 {
+		d.session.out(out)
+	}
+}
+
+// text is a station as it is reported: "06:57:00:00:00:01 10.0.0.1 10.0.0.2".
+func (s *spotted) text() string {
+	parts := []string{s.mac.String()}
+	for _, ip := range s.addresses() {
+		parts = append(parts, ip.String())
+	}
+	return strings.Join(parts, " ")
+}
+
+// parseStation reads what text writes.
+func parseStation(text string) (mac flow.MAC, ips []netip.Addr, ok bool) {
+	fields := strings.Fields(text)
+	if len(fields) == 0 {
+		return mac, nil, false
+	}
+	mac, ok = parseMAC(fields[0])
+	for _, f := range fields[1:] {
+		if ip, err := netip.ParseAddr(f); err == nil {
+			ips = append(ips, ip)
+		}
+	}
+	return mac, ips, ok
+}

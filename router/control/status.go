@@ -1,0 +1,302 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/openflow/lldp"
+	"weir.dev/weir/router/fabric"
+)
+
+// tell reports how things are, if that has changed.
+func (l *loop) tell(now time.Time) {
+	if !l.status || now.Sub(l.told) < tellEvery {
+		return
+	}
+	l.status, l.told = false, now
+	at := map[seat][]string{}
+	for _, s := range l.stations.sorted() {
+		at[s.at] = append(at[s.at], s.text())
+	}
+	for _, d := range l.switches {
+		if !d.remembered {
+			l.reports.device(d.name, l.deviceStatus(d, at))
+		}
+	}
+	if l.rounds == 0 {
+		return
+	}
+	for name := range l.out.Paths.All() {
+		_, there := l.intent.policies[name] // else it is on its way out
+		if gen, ok := l.policies[name]; ok && there {
+			l.reports.policy(name, l.policyStatus(name, gen))
+		}
+	}
+	l.reports.keepPolicies(l.out.Paths)
+	for name, p := range l.intent.policies {
+		if p.Deleting != nil && l.out.Paths.Of(name) == nil { // nothing of it is wanted any more; one that a host has to itself the manager leaves to that host
+			l.reports.policy(name, api.PolicyStatus{ObservedGeneration: p.Generation, State: "deleted"})
+		}
+	}
+	for name, e := range l.intent.endpoints {
+		if !onHost(e) {
+			l.reports.endpoint(name, l.endpointStatus(e))
+		}
+	}
+}
+
+func (l *loop) deviceStatus(d *device, stations map[seat][]string) api.SwitchStatus {
+	s := api.SwitchStatus{
+		State: "connected", Message: cmp.Or(d.message, d.shortage()), DatapathID: fmt.Sprintf("%016x", d.dpid), Address: d.address, Version: "OpenFlow 1.3", Product: d.product,
+		Since: d.since.UTC(), Rules: len(d.node.held),
+	}
+	if d.session == nil {
+		s.State = "lost"
+	} else {
+		s.Bundles = d.session.bundles
+	}
+	for _, p := range d.sortedPorts() {
+		x := api.SwitchPort{Number: p.number, Name: p.name, State: "down", Kind: "edge"}
+		if p.up {
+			x.State = "up"
+		}
+		switch {
+		case p.looped:
+			x.Kind, x.Peer = "link", l.atName(p.from)
+		case !p.heard.IsZero():
+			x.Kind, x.Peer = "link", l.atName(p.from)
+			if _, host := hostName(p.from.Switch); host {
+				x.Kind = "host"
+			}
+		case p.edge:
+			x.Stations = stations[seat{d.id, p.number}]
+		}
+		s.Ports = append(s.Ports, x)
+	}
+	count := map[uint8]int{}
+	for k := range d.node.held {
+		count[k.table]++
+	}
+	for _, t := range d.tables {
+		if t.id > 1 && count[t.id] == 0 {
+			continue
+		}
+		s.Tables = append(s.Tables, d.use(t, count[t.id]))
+	}
+	return s
+}
+
+// use of a table.
+func (c *capacity) use(t table, rules int) api.SwitchTable {
+	out := api.SwitchTable{ID: t.id, Name: t.name, Rules: rules, Size: t.size}
+	if shown := c.full[t.id]; shown > 0 {
+		out.Size = shown
+	}
+	for _, s := range c.short {
+		if s.Table == t.id {
+			out.Needs, out.LeftOut = s.Needs, s.LeftOut
+		}
+	}
+	return out
+}
+
+// shortage tells which tables are too small for default forwarding, "" none.
+func (c *capacity) shortage() string {
+	var all []string
+	for _, s := range c.short {
+		all = append(all, s.String())
+	}
+	return strings.Join(all, "; ")
+}
+
+// tellShort notes which tables are too small for default forwarding, before the switch shows it by refusing entries.
+func (l *loop) tellShort(short map[fabric.SwitchID][]fabric.Short) {
+	for _, d := range l.devices() {
+		now := short[d.id]
+		if slices.Equal(now, d.short) {
+			continue
+		}
+		was := len(d.short)
+		d.short = now
+		switch {
+		case len(now) == 0:
+			l.event(api.Info, "TableLargeEnough", api.KindSwitch, d.name, fmt.Sprintf("the tables of %s hold the entries of all stations again", d.name), 0)
+		case was == 0 || l.damp("short "+d.name):
+			l.event(api.Warning, "TableTooSmall", api.KindSwitch, d.name, fmt.Sprintf("switch %s: %s", d.name, d.shortage()), 0)
+		}
+	}
+}
+
+func (l *loop) policyStatus(name string, generation int64) api.PolicyStatus {
+	var path fabric.Path
+	if p := l.out.Paths.Of(name); p != nil {
+		path = *p
+	}
+	s := api.PolicyStatus{ObservedGeneration: generation, State: "active", RenderedPath: path.Forward, RenderedReverse: path.Reverse, Rules: path.Rules}
+	p := l.last.progress[name]
+	switch err := l.errors[name]; {
+	case err != nil && len(path.Forward) > 0 && (p == nil || p.done()): // in force without some of its functions
+		s.Message = err.Error()
+	case err != nil && isNotReady(err):
+		s.State, s.Message = "pending", err.Error()
+	case err != nil:
+		s.State, s.Message = "error", err.Error()
+	case p == nil || p.done():
+	case p.refused != nil:
+		s.State, s.Message = "error", p.refused.Error()
+	default:
+		s.State, s.Message = "pending", "being installed"
+		if p.waitsFor != "" {
+			s.Message = "waits for " + l.waiting(p.waitsFor)
+		}
+	}
+	return s
+}
+
+// waiting names what a policy waits for.
+func (l *loop) waiting(what string) string {
+	if id, _, err := lldp.ParseChassis(what); err == nil {
+		if d := l.switches[id]; d != nil {
+			return "switch " + d.name + ", which is lost"
+		}
+	}
+	if name, ok := strings.CutPrefix(what, "host "); ok {
+		if p := l.fleet.peers[name]; p != nil && p.message != "" {
+			return fmt.Sprintf("%s: %s", what, p.message)
+		}
+	}
+	return what
+}
+
+func (l *loop) endpointStatus(e api.Endpoint) api.EndpointStatus {
+	s := api.EndpointStatus{ObservedGeneration: e.Generation, State: "pending"}
+	if e.Deleting != nil {
+		s.State = "deleted"
+		return s
+	}
+	at := l.at[e.Name]
+	d := l.deviceOf(at.At.Switch)
+	if d == nil {
+		switch {
+		case e.Spec.Switch != "" && l.byName[e.Spec.Switch] == nil:
+			s.Message = fmt.Sprintf("switch %s has not connected", e.Spec.Switch)
+		case e.Spec.Switch != "":
+			s.Message = fmt.Sprintf("port %s of switch %s is not there, not up, or no edge port", e.Spec.SwitchPort, e.Spec.Switch)
+		default:
+			s.Message = fmt.Sprintf("no station with %s has been seen", cmp.Or(e.Spec.MAC, e.Spec.Address))
+		}
+		return s
+	}
+	s.State, s.Port, s.Link = "up", uint32(at.At.Port.Number), fmt.Sprintf("%s:%d", d.name, at.At.Port.Number)
+	if len(at.MACs) > 0 {
+		s.MAC = at.MACs[0].String()
+	}
+	return s
+}
+
+func (c *Controller) progress(l *loop, now time.Time, pending int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.watch) == 0 {
+		return
+	}
+	p := Progress{At: now, Links: len(l.links), Pending: pending, Round: l.rounds}
+	for _, d := range l.switches {
+		if d.session != nil {
+			p.Switches++
+		}
+		p.Entries += len(d.node.held)
+	}
+	for name := range l.fleet.paths.All() {
+		if x := l.last.progress[name]; x == nil || x.done() {
+			p.Policies++
+		}
+	}
+	for _, w := range c.watch {
+		select {
+		case w <- p:
+		default:
+		}
+	}
+}
+
+// remember reads what the router had reported in an earlier life, so that it starts from the network as it was, not from none.
+func (l *loop) remember(ctx context.Context) error {
+	list, err := l.o.API.Switches().List(ctx, api.ListOptions{})
+	for wait := retryMin; err != nil; wait = min(2*wait, retryMax/6) {
+		l.log.Warn("read switches", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		list, err = l.o.API.Switches().List(ctx, api.ListOptions{})
+	}
+	now := l.o.Now()
+	for _, s := range list.Items {
+		id, err := strconv.ParseUint(s.Status.DatapathID, 16, 64)
+		if err != nil || l.switches[id] != nil || now.Sub(s.Status.Since) > forgetAfter && s.Status.State != "connected" {
+			l.reports.gone(s.Name)
+			continue
+		}
+		d := l.newDevice(id, "")
+		delete(l.byName, d.name)
+		d.name = s.Name
+		l.byName[d.name] = d
+		d.remembered = s.Status.State == "connected"
+		d.since, d.product, d.address = now, s.Status.Product, s.Status.Address
+		if !d.remembered {
+			d.since = s.Status.Since
+		}
+		for _, t := range s.Status.Tables {
+			d.tables = append(d.tables, table{t.ID, t.Name, t.Size})
+		}
+	}
+	for _, s := range list.Items {
+		if d := l.byName[s.Name]; d != nil {
+			l.rememberPorts(d, s.Status.Ports, now)
+		}
+	}
+	return nil
+}
+
+func (l *loop) rememberPorts(d *device, ports []api.SwitchPort, now time.Time) {
+	for _, x := range ports {
+		p := &port{number: x.Number, name: x.Name, up: x.State == "up"}
+		d.ports[x.Number] = p
+		peer, end, _ := strings.Cut(x.Peer, ":")
+		n, err := strconv.ParseUint(end, 10, 32)
+		other := l.byName[peer]
+		switch {
+		case !p.up:
+		case x.Kind == "host":
+			p.heard, p.from = now, fabric.At{Switch: hostID(peer), Port: fabric.Port{Name: "uplink/" + end}}
+		case x.Kind == "link" && other != nil && err == nil:
+			p.heard, p.from, p.looped = now, fabric.At{Switch: other.id, Port: fabric.Port{Number: flow.Port(n)}}, other == d
+		case x.Kind == "edge":
+			p.edge, p.first = true, now
+			for _, text := range x.Stations {
+				mac, ips, ok := parseStation(text)
+				if !ok {
+					continue
+				}
+				l.stations.see(mac, firstOf(ips), seat{d.id, x.Number}, now)
+				for _, ip := range ips {
+					l.stations.see(mac, ip, seat{d.id, x.Number}, now)
+				}
+			}
+		}
+	}
+}
+
+func firstOf[T any](s []T) T {
+	var zero T
+	return append(slices.Clip(s), zero)[0]
+}

@@ -1,0 +1,164 @@
+package control
+
+import (
+	"cmp"
+	"slices"
+
+	"weir.dev/weir/flow"
+	"weir.dev/weir/router/fabric"
+)
+
+// delta is how a switch's target changes.
+type delta struct {
+	source []*fabric.Entry // what the target is made from then
+	whole  bool            // add is all there is
+	del    []key           // before add
+	add    []*rule
+}
+
+// translation of an output into what switches take.
+type translation struct {
+	deltas map[fabric.SwitchID]delta // of switches whose entries have changed
+	errors map[string]error          // of policies that OpenFlow cannot say; they are left out as a whole
+}
+
+// translate encodes what differs between the entries that each switch's target was made from and the new ones. bad are the
+// policies that were left out then.
+func translate(out fabric.Output, have map[fabric.SwitchID][]*fabric.Entry, bad map[string]error, noForwarding bool) translation {
+	t := translation{deltas: map[fabric.SwitchID]delta{}, errors: map[string]error{}}
+	for policy, err := range bad { // as before, unless it is gone or has changed
+		if out.Paths.Of(policy) != nil {
+			t.errors[policy] = err
+		}
+	}
+	fresh := len(t.errors) != len(bad)
+	c := encoder{}
+	for id, old := range have {
+		d := delta{source: out.Entries[id]}
+		if sameList(old, d.source) {
+			continue // the compiler says by this that nothing has changed
+		}
+		del, add := differences(old, d.source)
+		for _, e := range del {
+			rs, _ := c.encodeBeside(nil, e, noForwarding)
+			for _, r := range rs {
+				d.del = append(d.del, r.key)
+			}
+		}
+		if len(add) > 0 {
+			d.add = make([]*rule, 0, len(add))
+		}
+		for _, e := range add {
+			if e.Policy != "" && t.errors[e.Policy] != nil {
+				continue
+			}
+			var err error
+			if d.add, err = c.encodeBeside(d.add, e, noForwarding); err != nil && t.errors[e.Policy] == nil {
+				t.errors[e.Policy] = err
+				fresh = true
+			}
+		}
+		t.deltas[id] = d
+	}
+	if !fresh {
+		return t
+	}
+	t.errors = map[string]error{} // rare: all anew, first to find the errors
+	rules := map[fabric.SwitchID][]*rule{}
+	for id := range have {
+		for _, e := range out.Entries[id] {
+			rs, err := c.encodeBeside(rules[id], e, noForwarding)
+			if err != nil {
+				t.errors[e.Policy] = err
+			}
+			rules[id] = rs
+		}
+	}
+	for id := range have {
+		t.deltas[id] = delta{source: out.Entries[id], whole: true, add: slices.DeleteFunc(rules[id], func(r *rule) bool {
+			return r.policy != "" && t.errors[r.policy] != nil
+		})}
+	}
+	return t
+}
+
+// sameList tells whether two lists are the same in memory.
+func sameList[T any](a, b []T) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+
+// differences compares two lists in the order of fabric.Output.
+func differences(old, now []*fabric.Entry) (del, add []*fabric.Entry) {
+	if len(old) == 0 {
+		add = make([]*fabric.Entry, 0, len(now))
+	}
+	for len(old) > 0 || len(now) > 0 {
+		order := 0
+		switch {
+		case len(old) == 0:
+			order = 1
+		case len(now) == 0:
+			order = -1
+		default:
+			a, b := old[0], now[0]
+			if a == b {
+				old, now = old[1:], now[1:]
+				continue
+			}
+			order = cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Cookie, b.Cookie))
+			if order == 0 && !sameEntry(a, b) {
+				del, add = append(del, a), append(add, b)
+			}
+		}
+		if order < 0 {
+			del = append(del, old[0])
+		}
+		if order > 0 {
+			add = append(add, now[0])
+		}
+		if order <= 0 {
+			old = old[1:]
+		}
+		if order >= 0 {
+			now = now[1:]
+		}
+	}
+	return del, add
+}
+
+func sameEntry(a, b *fabric.Entry) bool {
+	return a.Match == b.Match && a.Tagged == b.Tagged && a.Goto == b.Goto && a.Hop == b.Hop && a.Policy == b.Policy && a.Note == b.Note &&
+		slices.Equal(a.Outs, b.Outs) && a.Resume == b.Resume
+}
+
+func (c *encoder) encodeBeside(to []*rule, e *fabric.Entry, noForwarding bool) ([]*rule, error) {
+	if !noForwarding {
+		return c.encode(to, e)
+	}
+	all := to
+	for _, other := range aside(*e) {
+		var err error
+		if all, err = c.encode(all, &other); err != nil {
+			return to, err
+		}
+	}
+	return all, nil
+}
+
+// aside is what becomes of an entry beside someone else's ordinary routing: what would go on to Weir's default forwarding goes on to the
+// switch's own (NORMAL), and what only default forwarding needs is left out. What is caught on its way to its destination is caught in the
+// first table, for what is not Weir's does not come by the second, and there, for what resumes.
+func aside(e fabric.Entry) []fabric.Entry {
+	switch {
+	case e.Policy == "" && (e.Goto != 0 || e.Table != 0):
+		return nil
+	case e.Resume != 0, e.Table != 0 && e.Match == (flow.Match{}):
+		return []fabric.Entry{e}
+	case e.Goto != 0:
+		e.Outs = append(slices.Clip(e.Outs), fabric.Out{Port: fabric.Normally})
+		e.Goto = 0
+	}
+	first := e
+	if first.Table = 0; e.Table == 0 {
+		return []fabric.Entry{first}
+	}
+	return []fabric.Entry{first, e}
+}

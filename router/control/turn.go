@@ -1,0 +1,135 @@
+package control
+
+import (
+	"reflect"
+	"strings"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/router/fabric"
+)
+
+// turn is what a host is to do otherwise than before with frames that it leads on: rules that change, and those at functions' ports
+// that take each other's place although their names differ. All of a host's happens in one commit.
+type turn struct {
+	in, out  map[string]bool // cookies: rules that come with it, or change, and those that go
+	policies map[string]bool // that it is for; "" what is common to the policies of a chain
+}
+
+func (t turn) none() bool { return len(t.in)+len(t.out) == 0 }
+
+// turns finds it for a host.
+func (h *peer) turns() turn {
+	t := turn{in: map[string]bool{}, out: map[string]bool{}, policies: map[string]bool{}}
+	var now, then map[string][]api.HostRule // at functions' ports
+	index := func(rules map[string]api.HostRule) map[string][]api.HostRule {
+		at := map[string][]api.HostRule{}
+		for _, r := range rules {
+			if atFunction(r) {
+				at[r.Match.InPort] = append(at[r.Match.InPort], r)
+			}
+		}
+		return at
+	}
+	note := func(set map[string]bool, c string, r api.HostRule) {
+		set[c], t.policies[r.Policy] = true, true
+	}
+	for c, r := range h.target {
+		have, there := h.has(c)
+		switch {
+		case catches(r), there && sameHostRule(have, r):
+		case there:
+			note(t.in, c, r)
+		case atFunction(r):
+			if now == nil {
+				now = index(h.acked)
+			}
+			if elsewhere(r, now[r.Match.InPort]) {
+				note(t.in, c, r)
+			}
+		}
+	}
+	for c, r := range h.acked {
+		if _, wanted := h.target[c]; wanted || !atFunction(r) {
+			continue
+		}
+		if then == nil {
+			then = index(h.target)
+		}
+		if elsewhere(r, then[r.Match.InPort]) {
+			note(t.out, c, r)
+		}
+	}
+	return t
+}
+
+func atFunction(r api.HostRule) bool {
+	return r.Stage != "egress" && strings.HasPrefix(r.Match.InPort, "function/")
+}
+
+// elsewhere tells whether a rule does otherwise than all others for the same frames at a function's port, and there are some.
+func elsewhere(r api.HostRule, others []api.HostRule) bool {
+	there := false
+	for _, o := range others {
+		if o.Policy == r.Policy || o.Policy == "" || r.Policy == "" {
+			if there = true; reflect.DeepEqual(o.Action, r.Action) {
+				return false
+			}
+		}
+	}
+	return there
+}
+
+// concerns calls each policy that a host's turn is for.
+func (f *fleet) concerns(name string, t turn, call func(policy string)) {
+	for p := range t.policies {
+		if p != "" {
+			call(p)
+		}
+	}
+	if !t.policies[""] {
+		return
+	}
+	for p, path := range f.paths.All() {
+		for _, id := range path.Switches {
+			if id == hostID(name) && !t.policies[p] {
+				call(p)
+			}
+		}
+	}
+}
+
+// mayTurn tells whether a host may do so now: when all that it leads to is in force, or has not been for long.
+func (f *fleet) mayTurn(name string, h *peer, t turn, s *steps, now time.Time) bool {
+	waits := false
+	f.concerns(name, t, func(policy string) {
+		if p := s.progress[policy]; p != nil && !p.led() {
+			waits = true
+		}
+	})
+	switch {
+	case t.none() || !waits:
+		h.held = time.Time{}
+		return true
+	case h.held.IsZero():
+		h.held = now
+	}
+	if at := h.held.Add(gateMost); now.Before(at) {
+		s.by(at)
+		return false
+	}
+	return true
+}
+
+// early tells entries that catch frames in the middle of a policy's way, and so go before what they lead to, the lowest hop first.
+func (f *fleet) early(h *held) bool {
+	if h.hop == 0 || h.hop > fabric.FirstLeg || h.policy == "" {
+		return false
+	}
+	if h.hop <= fabric.Catching {
+		return true
+	}
+	inForce := f.paths.Of(h.policy) != nil
+	_, _, tagged := actsOn(h.match)
+	return !inForce && !tagged
+}

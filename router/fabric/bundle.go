@@ -1,0 +1,259 @@
+package fabric
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/flow"
+)
+
+type kind uint8
+
+const (
+	fromEdge  kind = iota // a station at an edge port
+	fromEdges             // every edge port of every OpenFlow switch
+	fromHost              // an endpoint of a host
+	toEdge                // caught at the switch of the destination
+	toHost                // caught where a host's endpoint is about to get it
+)
+
+// stream is one place where a direction catches frames.
+type stream struct {
+	kind
+	place
+	endpoint string
+}
+
+// visit is a stay at one host: functions there that follow each other.
+type visit struct {
+	host     int
+	elements []element
+	inline   bool   // not only taps
+	end      string // names what becomes of frames that reach it, but see planner.endOf
+}
+
+// bundle is a direction of a policy: what it selects, where that is caught and which hosts it visits.
+type bundle struct {
+	policy  *policy
+	way     way
+	matches []selected
+	streams []stream
+	visits  []visit
+	blind   int    // legs from this one on cannot match addresses: a function before them rewrites
+	pinned  *place // the one destination
+	loose   []loose
+	toDest  bool // caught at the destination
+
+	untagged bool // planned so, see swapped
+	alone    bool // planned so, see catchOnTheWay
+
+	made made
+	legs []plannedLeg
+
+	oneStream [1]stream // room for what most have
+	twoLoose  [2]loose
+}
+
+// loose frames have left their chain and go on by default forwarding.
+type loose struct {
+	from         int
+	groups, ones bool
+}
+
+func (b *bundle) steers() bool { return !b.policy.replica() }
+
+// direct finds where one way of a policy begins and ends.
+func (w *world) direct(p *policy, v way) (*bundle, error) {
+	src, dst := &p.from, &p.to
+	if v == reverse {
+		src, dst = dst, src
+	}
+	b := &p.pair[v]
+	*b = bundle{policy: p, way: v, visits: p.chain.walks[v].visits, blind: p.chain.walks[v].blind}
+	for _, s := range [2]*end{src, dst} {
+		if s.Kind != api.SelectEndpoint {
+			continue
+		}
+		at, ok := w.places[s.Endpoint]
+		if _, known := w.in.Endpoints[s.Endpoint]; !known {
+			return nil, fmt.Errorf("endpoint %s: unknown: %w", s.Endpoint, ErrNotReady)
+		}
+		if !ok {
+			return nil, fmt.Errorf("endpoint %s: not seen in the network yet: %w", s.Endpoint, ErrNotReady)
+		}
+		if s == dst {
+			b.pinned = at
+		}
+	}
+	open := false
+	switch {
+	case src.Kind == api.SelectEndpoint:
+		at := *w.places[src.Endpoint]
+		b.oneStream[0] = stream{w.kindOf(at, fromEdge, fromHost), at, src.Endpoint}
+		b.streams = b.oneStream[:]
+	case dst.Kind == api.SelectEndpoint:
+		at := *w.places[dst.Endpoint]
+		b.toDest = true
+		b.oneStream[0] = stream{w.kindOf(at, toEdge, toHost), at, dst.Endpoint}
+		b.streams = b.oneStream[:]
+		open = p.exhaustive() && w.g.sw[at.node].Host
+	default:
+		b.streams = w.everywhere(src.Selector)
+	}
+	var err error
+	if b.matches, err = w.matches(p, v, src, dst, open); err != nil {
+		return nil, err
+	}
+	if src.Kind != api.SelectEndpoint && !b.toDest && b.steers() {
+		b.onlyUnicast()
+	}
+	for i := range b.matches {
+		w.settleMatch(&b.matches[i])
+	}
+	return b, nil
+}
+
+func (w *world) kindOf(at place, edge, host kind) kind {
+	if w.g.sw[at.node].Host {
+		return host
+	}
+	return edge
+}
+
+// everywhere: no end has a place, so frames are caught wherever they enter.
+func (w *world) everywhere(src api.Selector) []stream {
+	var all []stream
+	if slices.ContainsFunc(w.g.edges, func(e []flow.Port) bool { return len(e) > 0 }) {
+		all = append(all, stream{kind: fromEdges, place: place{node: nowhere}})
+	}
+	for node, guests := range w.guests {
+		for _, n := range slices.Sorted(maps.Keys(guests)) {
+			if mayBe(src, guests[n]) {
+				all = append(all, stream{fromHost, place{node, endpointPort(n, guests[n])}, n})
+			}
+		}
+	}
+	return all
+}
+
+// mayBe tells whether an endpoint may send what a selector selects.
+func mayBe(s api.Selector, e Endpoint) bool {
+	switch {
+	case s.Kind == api.SelectMAC && len(e.MACs) > 0:
+		return slices.Contains(e.MACs, flow.MAC(s.MAC))
+	case s.Kind != api.SelectPrefix || len(e.Prefixes) == 0:
+		return true
+	}
+	for _, p := range e.Prefixes {
+		if p.Overlaps(s.Prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func endpointPort(name string, e Endpoint) Port {
+	if e.At.Port.Name != "" {
+		return Port{Name: e.At.Port.Name}
+	}
+	return Port{Name: "endpoint/" + name}
+}
+
+// onlyUnicast: where a frame came from is not known when its chain ends, so a flooded one could not be kept from its sender.
+func (b *bundle) onlyUnicast() {
+	kept := b.matches[:0]
+	for _, m := range b.matches {
+		if one, ok := single(m.Match); ok {
+			kept = append(kept, selected{Match: one, term: m.term})
+		}
+	}
+	b.matches = kept
+}
+
+// loosen notes where this bundle's frames are let go into default forwarding.
+func (w *world) loosen(b *bundle) {
+	b.loose = b.twoLoose[:0]
+	if !b.steers() || len(b.visits) == 0 || b.toDest || b.policy.chain.blocked != nil {
+		return
+	}
+	may := b.mayBeMulticast()
+	end := b.visits[len(b.visits)-1].host
+	for i := range b.streams {
+		s := &b.streams[i]
+		switch {
+		case s.kind == fromHost && (s.node == end || w.homeward(s, end)):
+			b.loose = append(b.loose, loose{s.node, may, true})
+		case s.kind == fromHost:
+			b.loose = append(b.loose, loose{end, false, true}, loose{s.node, may, false})
+		case w.returns(b, s):
+			b.loose = append(b.loose, loose{end, false, true}, loose{s.node, may, false})
+		default:
+			b.loose = append(b.loose, loose{end, may, true})
+		}
+	}
+}
+
+// homeward tells whether frames of a host's endpoint go back to it when they have left their chain. Without an OpenFlow switch between, only
+// that host knows how they go on without confusing what others learn; where frames for known stations are flooded, they would come by there.
+func (w *world) homeward(s *stream, end int) bool {
+	return !w.attached[end] || !w.attached[s.node] || w.scarce()
+}
+
+func (b *bundle) mayBeMulticast() bool {
+	for i := range b.matches {
+		if mayBeMulticast(&b.matches[i].Match) {
+			return true
+		}
+	}
+	return false
+}
+
+// returns tells whether flooded frames go back to the switch of their sender before they are flooded, since the sender's address does
+// not tell any more where they must not go.
+func (w *world) returns(b *bundle, s *stream) bool {
+	return s.kind == fromEdge && (b.blind <= len(b.visits) || len(w.in.Endpoints[s.endpoint].MACs) == 0)
+}
+
+// crosses tells whether loose frames may cross an arc.
+func (w *world) crosses(b *bundle, a int) bool {
+	x := &w.g.arcs[a]
+	for _, l := range b.loose {
+		if (l.groups || b.pinned == nil || w.scarce()) && w.g.floods(l.from, a) {
+			return true // also what is for a station that nobody knows yet, or that has no entry everywhere
+		}
+		if x.from == l.from && w.g.sw[x.from].Host && !w.attached[x.from] {
+			return true // a host's own switch floods, too
+		}
+		if !l.ones || w.g.sw[x.to].Host && !w.settled(x.to) {
+			continue
+		}
+		d := w.g.to(l.from)
+		if d[x.from] == unreachable || d[x.from]+x.cost != d[x.to] {
+			continue
+		}
+		if b.pinned != nil && !rewritten(b) {
+			to := w.g.to(b.pinned.node)
+			if to[x.to] == unreachable || d[x.from]+x.cost+to[x.to] != d[b.pinned.node] {
+				continue
+			}
+		}
+		return true
+	}
+	return false
+}
+
+func rewritten(b *bundle) bool { return b.blind <= len(b.visits) }
+
+// overlap tells whether two bundles may select one frame.
+func overlap(a, b *bundle) bool {
+	for i := range a.matches {
+		for j := range b.matches {
+			if _, ok := flow.Intersect(a.matches[i].Match, b.matches[j].Match); ok {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,313 @@
+package fabric
+
+import (
+	"maps"
+	"slices"
+
+	"weir.dev/weir/api"
+)
+
+// While a network goes from one input to another, rules of both are in force, and each frame has to meet wholly the one or wholly the
+// other (Reitblatt et al., "Abstractions for network update", SIGCOMM 2012). A frame without a tag does not tell which of the two it
+// follows. So an update from a to b has three steps, each with all rules in force and what it had replaced drained before the next:
+//
+//	a with what changes to b  the changing policies' legs get tags, and others' that could be taken for one of these
+//	b with what changed of a  new entries catch: only now do ways change
+//	b                         tags that nobody needs any more go
+//
+// In the first and last step no frame's way changes, only its tag. In the second one all that both inputs have is the same in both, and
+// what they do not have in common wears tags of its own; but for legs to the first host of a chain: a frame that is taken over by one of
+// these in the middle of its way meets the whole chain. Where nothing could be confused, as is usual, the first and the third step
+// change no rule.
+
+// Variant is another form of a policy, of which rules are in force beside those of the input, or will be.
+type Variant struct {
+	Absent    bool // the form is that there is no such policy
+	Coming    bool // its rules are not in force yet
+	Policy    api.PolicySpec
+	Chain     api.ChainSpec
+	Functions map[string]Function // of the chain
+}
+
+// Between gives the policies that have another form in b than in a, with that form.
+func Between(a, b Input, coming bool) map[string][]Variant {
+	moved := map[string]bool{}
+	if !atOnePlace(a.Functions, b.Functions) {
+		for name, f := range a.Functions {
+			if g, there := b.Functions[name]; !there || f != g {
+				moved[name] = true
+			}
+		}
+		for name := range b.Functions {
+			if _, there := a.Functions[name]; !there {
+				moved[name] = true
+			}
+		}
+	}
+	changed := map[string]bool{}
+	alike := len(moved) == 0 && atOnePlace(a.Chains, b.Chains)
+	for name, c := range a.Chains {
+		if alike {
+			break
+		}
+		d, there := b.Chains[name]
+		if !there || c.Path != d.Path {
+			changed[name] = true
+		}
+		if len(moved) > 0 && slices.ContainsFunc(c.Functions(), func(f string) bool { return moved[f] }) {
+			changed[name] = true
+		}
+	}
+	out := map[string][]Variant{}
+	compare := func(name string) {
+		p, was := a.Policies[name]
+		switch q, is := b.Policies[name]; {
+		case !is && was:
+			out[name] = []Variant{{Absent: true, Coming: coming}}
+		case is && (!was || !samePolicy(p, q) || changed[p.Chain]):
+			out[name] = []Variant{variant(b, q, coming)}
+		}
+	}
+	if names, few := edited(&a, &b); few && len(changed) == 0 {
+		for _, name := range names {
+			compare(name)
+		}
+		return out
+	}
+	for name := range a.Policies {
+		compare(name)
+	}
+	for name := range b.Policies {
+		if _, there := a.Policies[name]; !there {
+			compare(name)
+		}
+	}
+	return out
+}
+
+func variant(in Input, p api.PolicySpec, coming bool) Variant {
+	v := Variant{Coming: coming, Policy: p, Chain: in.Chains[p.Chain], Functions: map[string]Function{}}
+	for _, name := range v.Chain.Functions() {
+		if f, there := in.Functions[name]; there {
+			v.Functions[name] = f
+		}
+	}
+	return v
+}
+
+func sameVariants(a, b []Variant) bool {
+	return slices.EqualFunc(a, b, func(x, y Variant) bool {
+		return x.Absent == y.Absent && x.Coming == y.Coming && samePolicy(x.Policy, y.Policy) && x.Policy.ModeOrDefault() == y.Policy.ModeOrDefault() &&
+			x.Chain.Path == y.Chain.Path && maps.Equal(x.Functions, y.Functions)
+	})
+}
+
+// haunt notes a policy's other forms, whose frames and rules are about. Nobody takes copies for anything else: their legs wear tags anyway.
+func (c *Compiler) haunt(name string, variants []Variant) []*policy {
+	var all []*policy
+	for _, v := range variants {
+		if v.Absent {
+			continue
+		}
+		p := &policy{}
+		c.w.readPolicyOn(p, name, v.Policy, c.w.readChain(v.Policy.Chain, v.Chain, v.Functions))
+		p.changing, p.ghost, p.coming = true, true, v.Coming
+		if !p.replica() {
+			c.begin(p)
+		}
+		all = append(all, p)
+	}
+	if len(all) > 0 {
+		c.ghosts[name] = all
+	}
+	return all
+}
+
+// exorcise is its opposite.
+func (c *Compiler) exorcise(name string) []*policy {
+	all := c.ghosts[name]
+	for _, p := range all {
+		c.end(p)
+	}
+	delete(c.ghosts, name)
+	return all
+}
+
+// rechanged finds whose other forms are not those of before.
+func (c *Compiler) rechanged(now map[string][]Variant) (names []string) {
+	for name, v := range now {
+		if was, there := c.w.in.Changing[name]; !there || !sameVariants(was, v) {
+			names = append(names, name)
+		}
+	}
+	for name := range c.w.in.Changing {
+		if _, still := now[name]; !still {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// matters tells whether b's entries may take o's frames for their own, as far as priorities go: of two policies the more important one
+// takes the frames of both where they enter, unless one of them is not in force everywhere.
+func (c *Compiler) matters(b, o *bundle) bool {
+	changing := o.policy.changing || b.policy.changing
+	if c.careless {
+		if o.policy.ghost {
+			return false
+		}
+		changing = false
+	}
+	return o.policy != b.policy && (o.policy.priority >= b.policy.priority || changing) && overlap(o, b)
+}
+
+// soonPlain tells whether a leg wears its tag only until all changes are over. Those before it must reckon with that.
+func (p *planner) soonPlain(i int, l plannedLeg) bool {
+	if len(p.c.w.in.Changing) == 0 || p.c.careless {
+		return false
+	}
+	p.c.careless = true
+	need := p.needsTag(i, l)
+	p.c.careless = false
+	return !need
+}
+
+// changes tells whether a leg needs a tag because its policy is about to change or has just changed.
+func (p *planner) changes(i int, l plannedLeg) bool {
+	b, c := p.b, p.c
+	if !b.policy.changing || c.careless {
+		return false
+	}
+	if i > 0 {
+		return true
+	}
+	for _, g := range c.ghosts[b.policy.name] {
+		for _, o := range g.bundles { // entries of one priority that are not the same lead either way
+			if o.way == b.way && (len(b.streams) > 1 || b.streams[0].kind == fromEdges || !sameMatches(o, b)) {
+				return true
+			}
+		}
+	}
+	for _, a := range l.arcs { // frames of others that this policy will catch, or has caught, behind their first host
+		if slices.ContainsFunc(c.crossings.by[a], func(o *bundle) bool { return o.policy.name != b.policy.name && len(o.visits) > 1 && overlap(o, b) }) {
+			return true
+		}
+	}
+	return false
+}
+
+func sameMatches(a, b *bundle) bool {
+	return slices.EqualFunc(a.matches, b.matches, func(x, y selected) bool { return x.Match == y.Match })
+}
+
+// swaps tells whether frames could meet functions of both forms of a policy's chain, whatever tags legs wear: frames that come out of a
+// function which both have, but with others before and others behind it, do not show which ones they have met; nor do they show whether
+// they are copies.
+func swaps(a, b *policy) bool {
+	if a.chain.blocked != nil || b.chain.blocked != nil {
+		return false
+	}
+	inline := func(p *policy) (all []element) {
+		for _, e := range p.chain.elements {
+			if !e.tap {
+				all = append(all, e)
+			}
+		}
+		return all
+	}
+	// what the one matches and the other does not would find no rule behind such a function
+	both := !slices.Equal(a.chain.elements, b.chain.elements) && !(a.spec.From == b.spec.From && a.spec.To == b.spec.To && a.spec.MatchBy == b.spec.MatchBy && slices.Equal(a.spec.Match, b.spec.Match))
+	x, y := inline(a), inline(b)
+	same := func(a, b []element) bool {
+		return slices.EqualFunc(a, b, func(m, n element) bool { return m.name == n.name })
+	}
+	for i, e := range x {
+		for j, f := range y {
+			if e == f && (a.replica() != b.replica() || both || !same(x[:i], y[:j]) && !same(x[i+1:], y[j+1:])) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// fenced tells whether nothing may be in a policy's chain when its next form comes into force.
+func (c *Compiler) fenced(p *policy) bool {
+	return p.changing && (c.taken(p) || slices.ContainsFunc(c.ghosts[p.name], func(g *policy) bool { return g.coming && swaps(p, g) }))
+}
+
+// taken tells whether frames of another policy are to come into a chain that copies are in: they look the same.
+func (c *Compiler) taken(p *policy) bool {
+	if !p.replica() {
+		return false
+	}
+	for _, all := range c.ghosts {
+		for _, g := range all {
+			if g.coming && !g.replica() && g.chain.name == p.chain.name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// clash tells whether what is left of a former form could be confused with what is coming.
+func (c *Compiler) clash() bool {
+	for _, all := range c.ghosts {
+		for _, p := range all {
+			if p.coming {
+				continue
+			}
+			if c.taken(p) || slices.ContainsFunc(all, func(o *policy) bool { return o.coming && swaps(p, o) }) {
+				return true
+			}
+			for _, b := range p.bundles {
+				if c.inTheWay(b) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// inTheWay tells whether what is left of a bundle's first leg would take frames of something that is coming.
+func (c *Compiler) inTheWay(b *bundle) bool {
+	if b.toDest || !b.steers() || len(b.visits) == 0 {
+		return false
+	}
+	arcs := map[int]bool{}
+	walk := func(from int) {
+		way, _ := c.w.g.path(from, b.visits[0].host)
+		for _, a := range way {
+			arcs[a] = true
+		}
+	}
+	for _, s := range b.streams {
+		if s.kind != fromEdges {
+			walk(s.node)
+			continue
+		}
+		for node, edges := range c.w.g.edges {
+			if len(edges) > 0 {
+				walk(node)
+			}
+		}
+	}
+	for _, all := range c.ghosts {
+		for _, o := range all {
+			for _, x := range o.bundles {
+				if !o.coming || !x.steers() || !rewritten(x) && !overlap(x, b) {
+					continue
+				}
+				for a := range arcs {
+					if c.w.crosses(x, a) {
+						return true
+					}
+				}
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,372 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"weir.dev/weir/api"
+)
+
+// Compile computes all rules anew. The same input gives the same output.
+func Compile(in Input) Output { return New(in).Output() }
+
+// Compiler keeps what it has computed, so that a changed policy costs what it changes. Not safe for several goroutines.
+type Compiler struct {
+	w        *world
+	policies map[string]*policy
+	nodes    []*node
+	tags     *tags
+	near     map[place][]*bundle // that catch at one station's port, on its way out
+	wild     []*bundle           // that catch everywhere
+	blind    []*bundle           // whose frames leave the chain with any address
+	crossings
+	tmp    scratch
+	ranks  map[int]int // of replica policies' priorities, from 1
+	scale  uint16
+	locals int // policies that would be local if they were alone
+	paths  pathsNow
+	errs   map[string]error
+	shared bool // errs is an output's, too
+	short  map[SwitchID][]Short
+	// of policies that change: their other forms
+	ghosts   map[string][]*policy
+	careless bool // what changes is not looked at: no tags are left
+}
+
+// New compiles an input.
+func New(in Input) *Compiler {
+	c := &Compiler{}
+	c.reset(in)
+	return c
+}
+
+func (c *Compiler) reset(in Input) {
+	n, before := len(in.Policies), c.tags
+	*c = Compiler{w: newWorld(in), policies: make(map[string]*policy, n), near: map[place][]*bundle{}, ghosts: map[string][]*policy{}, paths: newPathsNow(n), errs: map[string]error{}}
+	c.crossings, c.tmp = newCrossings(c.w.g), newScratch(c.w.g)
+	all := make([]policy, n)
+	order := make([]*policy, 0, n)
+	for name, spec := range in.Policies {
+		p := &all[0]
+		all = all[1:]
+		c.w.readPolicy(p, name, spec)
+		c.policies[name] = p
+		if p.local {
+			c.locals++
+		}
+		order = append(order, p)
+	}
+	if c.locals == 0 {
+		for _, p := range order {
+			p.crosses = true
+		}
+	} else {
+		for p := range c.w.crossing(order) {
+			p.crosses = true
+		}
+	}
+	c.rank()
+	c.tags = newTags(c.w.g)
+	c.tags.linger(in.Lingering)
+	if before != nil {
+		c.tags.inherit(before)
+	}
+	for i, id := range c.w.g.ids {
+		c.nodes = append(c.nodes, newNode(c.w.g.sw[i], id))
+		c.nodes[i].beside = in.Beside
+	}
+	c.forwarding()
+	c.flooding() // tables hold its entries, too, when policies are fitted in
+	order = slices.DeleteFunc(order, func(p *policy) bool { return !p.crosses })
+	slices.SortFunc(order, important) // so that it is always the same policy that another one is said to be in conflict with
+	for _, p := range order {
+		c.begin(p)
+	}
+	for name, v := range in.Changing {
+		c.haunt(name, v)
+	}
+	c.planAll(order)
+	c.flooding()
+}
+
+// planAll plans policies, the most important first: tables may fill up.
+func (c *Compiler) planAll(order []*policy) {
+	slices.SortFunc(order, important)
+	for _, replicas := range []bool{true, false} { // what copies and what steers meet when the latter is planned
+		for _, p := range order {
+			if p.replica() != replicas {
+				continue
+			}
+			c.plan(p)
+			c.paths.set(p.name, p.path)
+			if delete(c.errs, p.name); p.err != nil {
+				c.errs[p.name] = p.err
+			}
+		}
+	}
+}
+
+// maxRanks bounds the different priorities of replica policies, so that they fit between those of steering ones.
+const maxRanks = 13
+
+func (c *Compiler) rank() {
+	set := map[int]bool{}
+	for _, p := range c.policies {
+		if p.crosses && p.replica() {
+			set[p.priority] = true
+		}
+	}
+	order := slices.Sorted(maps.Keys(set))
+	order = order[max(0, len(order)-maxRanks):]
+	c.ranks = map[int]int{}
+	for i, p := range order {
+		c.ranks[p] = i + 1
+	}
+	c.scale = 2 * (maxRanks + 1) // whatever there is: priorities of others must not change with a policy
+}
+
+// StationPriority is that of the entries for known stations, which may be left out: without them frames are flooded.
+const StationPriority = 900
+
+// Priorities of entries and of host rules.
+const (
+	prioLLDP    = 65000
+	prioGuard   = 64000 // user frames that wear a tag
+	prioTag     = 63000
+	prioStray   = 62000 // tags that nothing else takes
+	prioSource  = 30000 // + policy priority * scale: frames of a known source, and everywhere
+	prioInside  = 10000 // + policy priority * insideScale: at ports of functions and into the fabric
+	prioReturn  = 5000  // at hosts: frames of their own endpoints come back
+	prioDest    = 1000  // + policy priority * scale: frames for a known destination
+	prioStation = StationPriority
+	prioNeigh   = 800
+	prioFlood   = 700 // special floods above the common one
+	prioHop     = 1
+
+	insideScale = 8 // a step's rank is less
+)
+
+// begin finds what a policy selects and where it leads, without deciding anything about tags.
+func (c *Compiler) begin(p *policy) {
+	if p.err != nil {
+		return
+	}
+	p.bundles = nil
+	last := forward
+	if p.spec.IsSymmetric() {
+		last = reverse
+	}
+	for v := forward; v <= last; v++ {
+		b, err := c.w.direct(p, v)
+		if err != nil {
+			p.err = err
+			return
+		}
+		p.both[v] = b
+	}
+	p.bundles = p.both[:last+1]
+	for _, b := range p.bundles {
+		c.w.loosen(b)
+		if len(b.streams) > 0 {
+			c.note(b, true)
+		}
+		if !b.steers() {
+			continue
+		}
+		if !p.ghost {
+			users := b.users(b.toDest)
+			*users = append(*users, b)
+		}
+		if b.toDest {
+			continue
+		}
+		if key, one := b.near(); one {
+			c.near[key] = append(c.near[key], b)
+		} else {
+			c.wild = append(c.wild, b)
+		}
+		if rewritten(b) {
+			c.blind = append(c.blind, b)
+		}
+	}
+}
+
+// users are the bundles that take frames the same way through the chain, caught at their source, or at their destination.
+func (b *bundle) users(toDest bool) *[]*bundle {
+	u := &b.policy.chain.users[b.way]
+	if toDest {
+		return &u[1]
+	}
+	return &u[0]
+}
+
+// mixed refuses a policy whose frames another one has sent through the same chain already: when they come out of it the second time
+// nobody could tell that from the first.
+func (c *Compiler) mixed(p *policy) error {
+	for _, b := range p.bundles {
+		if !b.steers() {
+			continue
+		}
+		for _, o := range *b.users(!b.toDest) {
+			if before(o.policy, p) && overlap(o, b) {
+				return fmt.Errorf("chain %s cannot be shared by the policies %s and %s: frames that one takes at their source the other takes again at their destination; give each a chain of its own",
+					p.chain.name, o.policy.name, p.name)
+			}
+		}
+	}
+	return nil
+}
+
+// before orders policies: the more important one is planned first.
+func before(a, b *policy) bool { return important(a, b) < 0 }
+
+func important(a, b *policy) int {
+	if a.priority != b.priority {
+		return b.priority - a.priority
+	}
+	return strings.Compare(a.name, b.name)
+}
+
+func (b *bundle) near() (place, bool) {
+	if len(b.streams) == 1 && b.streams[0].kind != fromEdges {
+		return b.streams[0].place, true
+	}
+	return place{}, false
+}
+
+// end forgets what begin noted.
+func (c *Compiler) end(p *policy) {
+	for _, b := range p.bundles {
+		if len(b.streams) > 0 {
+			c.note(b, false)
+		}
+		users := b.users(b.toDest)
+		*users = without(*users, b)
+		if key, one := b.near(); !one {
+			c.wild = without(c.wild, b)
+		} else if left := without(c.near[key], b); len(left) > 0 {
+			c.near[key] = left
+		} else {
+			delete(c.near, key)
+		}
+		c.blind = without(c.blind, b)
+	}
+}
+
+// plan puts a policy in force, or notes why it cannot be.
+func (c *Compiler) plan(p *policy) {
+	p.path, p.held = &Path{}, c.w.in.InForce[p.name]
+	if p.bundles == nil {
+		return
+	}
+	p.err = nil
+	if c.fenced(p) {
+		p.err = fmt.Errorf("chain %s: frames are dropped until those under way have left it, since functions change places: %w", p.chain.name, ErrNotReady)
+		c.failClosed(p)
+		return
+	}
+	if p.replica() && c.ranks[p.priority] == 0 {
+		p.err = fmt.Errorf("more than %d different priorities of replica policies: this one's is the lowest", maxRanks)
+		return
+	}
+	if p.chain.blocked != nil {
+		p.err = p.chain.blocked
+		c.failClosed(p)
+		return
+	}
+	err := c.mixed(p)
+	if err == nil {
+		err = c.try(p)
+	}
+	if errors.Is(err, ErrTags) && len(c.w.in.Changing) > 0 {
+		c.undo(p)
+		c.careless = true
+		err = c.try(p)
+		c.careless = false
+	}
+	if err == nil {
+		err = c.fits(p)
+	}
+	if err != nil {
+		c.undo(p)
+		p.path, p.err = &Path{}, err
+		c.failClosed(p)
+		return
+	}
+	c.render(p)
+	p.err = nil
+	if len(p.chain.notes) > 0 {
+		p.err = errors.Join(p.chain.notes...)
+	}
+}
+
+func (c *Compiler) try(p *policy) error {
+	for _, b := range p.bundles {
+		pl := planner{c: c, b: b}
+		if err := pl.run(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// failClosed drops, at the places where they are caught, the frames of a policy that was in force before.
+func (c *Compiler) failClosed(p *policy) {
+	if !c.w.in.InForce[p.name] || p.replica() {
+		return
+	}
+	for _, b := range p.bundles {
+		pl := planner{c: c, b: b}
+		pl.drop()
+	}
+	if err := c.fits(p); err != nil {
+		c.undo(p)
+		p.err = errors.Join(p.err, err)
+	}
+}
+
+func (c *Compiler) undo(p *policy) {
+	for _, b := range p.bundles {
+		for _, e := range b.made.entries {
+			c.nodes[e.node].remove(e.entry, p.name)
+		}
+		for _, r := range b.made.rules {
+			c.nodes[r.node].removeRule(r.rule, p.name)
+		}
+		for _, l := range b.legs {
+			if l.tag != 0 {
+				c.tags.release(l.arcs, l.tag, l.end)
+			}
+		}
+		for _, h := range b.made.hooks {
+			c.nodes[h.node].unhook(h.port, b)
+		}
+		for _, n := range b.made.catches {
+			n.catches = slices.DeleteFunc(n.catches, func(x caught) bool { return x.b == b })
+		}
+		for _, n := range b.made.pruned {
+			n.prune = slices.DeleteFunc(n.prune, func(x pruned) bool { return x.b == b })
+			n.returns = slices.DeleteFunc(n.returns, func(x returned) bool { return x.b == b })
+			n.floodDirty = true
+		}
+		b.made, b.legs = made{}, nil
+	}
+}
+
+// Output gives the whole rule set. What it returns is never changed later, and slices of switches without change are the same as before.
+func (c *Compiler) Output() Output {
+	out := Output{Entries: make(map[SwitchID][]*Entry, len(c.nodes)), Hosts: map[SwitchID][]*api.HostRule{}, Paths: c.paths.share(), Errors: c.errs, Short: c.short}
+	c.shared = true
+	for i, n := range c.nodes {
+		if c.w.g.sw[i].Host {
+			out.Hosts[c.w.g.ids[i]] = n.hostRules()
+		} else {
+			out.Entries[c.w.g.ids[i]] = n.all()
+		}
+	}
+	out.Clash = len(c.ghosts) > 0 && c.clash()
+	return out
+}

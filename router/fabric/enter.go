@@ -1,0 +1,292 @@
+package fabric
+
+import (
+	"fmt"
+	"slices"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/flow"
+)
+
+// enter makes what catches frames and takes them to the first visit.
+func (p *planner) enter(s *stream, steps []step) error {
+	b, w := p.b, p.c.w
+	host := b.visits[0].host
+	switch s.kind {
+	case fromHost, toHost:
+		if s.node == host {
+			for _, st := range steps {
+				p.catchAtHost(s, st)
+			}
+			return nil
+		}
+		l, err := p.leg(0, []int{s.node}, host, p.endOf(0))
+		if err != nil {
+			return err
+		}
+		p.arrive(l, host, steps, 0)
+		p.catchAtHost(s, p.onto(l, w.g.toward[host]))
+		return nil
+	}
+	from := []int{s.node}
+	if s.kind == fromEdges {
+		if from = p.edged(); len(from) == 0 {
+			return nil
+		}
+	}
+	l, err := p.leg(0, from, host, p.endOf(0))
+	if err != nil {
+		return err
+	}
+	p.arrive(l, host, steps, 0)
+	if b.alone = s.kind == toEdge && p.c.alone(b); b.alone {
+		p.catchOnTheWay(s, l)
+	}
+	for _, node := range from {
+		p.catchAtSwitch(s, node, host, l)
+	}
+	return p.err
+}
+
+// catchOnTheWay saves frames for a destination the way to its switch and back, where they meet the way to the chain before.
+func (p *planner) catchOnTheWay(s *stream, l plannedLeg) {
+	g := p.c.w.g
+	for i, a := range l.arcs {
+		if i > 0 {
+			p.catch(s, g.arcs[a].from, g.arcs[a].out.Number, l.tag, i == len(l.arcs)-1, min(i, Catching))
+		}
+	}
+}
+
+// edged are the OpenFlow switches with ports for stations.
+func (p *planner) edged() []int {
+	var all []int
+	for i, e := range p.c.w.g.edges {
+		if len(e) > 0 {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// nowhere is the host of frames that are dropped.
+const nowhere = -1
+
+func (p *planner) catchAtSwitch(s *stream, node, host int, l plannedLeg) {
+	g, n := p.c.w.g, p.c.nodes[node]
+	var out flow.Port // 0: no way from here, so that frames are dropped rather than let past
+	if host != nowhere {
+		if arcs, ok := g.path(node, host); ok {
+			out = g.arcs[arcs[0]].out.Number
+		}
+	}
+	p.catch(s, node, out, l.tag, true, 0)
+	if p.b.toDest && p.b.policy.exhaustive() {
+		n.hooks[s.port.Number] = append(n.hooks[s.port.Number], hook{p.b, out, l.tag})
+		n.floodDirty = true
+		p.b.made.hooks = append(p.b.made.hooks, hookRef{node, s.port.Number})
+	}
+}
+
+// catch makes the entries that catch frames at one OpenFlow switch; out 0 drops. turn: frames for a destination may come in where they go out.
+// hop: how many others that catch them they have met before.
+func (p *planner) catch(s *stream, node int, out flow.Port, tag uint16, turn bool, hop int) {
+	b, n, g := p.b, p.c.nodes[node], p.c.w.g
+	p.c.tmp.ports = append(p.c.tmp.ports[:0], s.port.Number)
+	e := Entry{Priority: prioSource + uint16(b.policy.priority)*p.c.scale, Policy: b.policy.name, Hop: uint8(hop)}
+	switch {
+	case b.toDest:
+		e.Table, e.Priority = n.second(), prioDest+uint16(b.policy.priority)*p.c.scale
+		if p.c.tmp.ports = append(p.c.tmp.ports[:0], 0); out != 0 && turn {
+			p.c.tmp.ports = append(p.c.tmp.ports, out)
+		}
+	case s.kind == fromEdges:
+		p.c.tmp.ports = append(p.c.tmp.ports[:0], g.edges[node]...)
+	}
+	ports := p.c.tmp.ports
+	if !b.steers() {
+		if e.Priority = prioSource + 2*uint16(p.c.ranks[b.policy.priority]); b.toDest {
+			e.Priority = prioDest + 2*uint16(p.c.ranks[b.policy.priority])
+		}
+		if !b.toDest && n.second() == 0 {
+			p.err = fmt.Errorf("switch %s has one table only: copies of what its stations send need two", g.name(node))
+			return
+		}
+	}
+	if out != 0 && b.steers() {
+		e.Outs = g.outs(out)
+		if tag != 0 {
+			e.Outs = []Out{{Port: out, Push: tag}}
+		}
+	}
+	notes := len(p.c.tmp.notes) // behind those of the caller
+	for k := range b.matches {
+		p.c.tmp.notes = append(p.c.tmp.notes, "policy "+b.policy.name+": "+b.matches[k].term+" "+verb(b, out))
+	}
+	for _, port := range ports {
+		is := n.catch.port(port).with(b.policy.name).with(b.way.String())
+		this := e
+		if b.toDest && port != 0 {
+			this.Priority++
+		}
+		if out != 0 && out == port || !b.steers() {
+			this.Outs = nil
+			if out != 0 {
+				this.Outs = []Out{{Port: back(out, port), Push: tag}}
+			}
+		}
+		if !b.steers() {
+			if b.toDest {
+				this.Outs = append(this.Outs, Out{Port: s.port.Number})
+			} else {
+				this.Goto = n.second()
+			}
+		}
+		for k := range b.matches {
+			m := &b.matches[k]
+			this.Match, this.Note, this.Cookie = m.Match, p.c.tmp.notes[notes+k], is.with(m.key).identity()
+			this.Match.InPort = port
+			p.keep(node, &this, ports)
+		}
+	}
+	p.c.tmp.notes = p.c.tmp.notes[:notes]
+}
+
+func verb(b *bundle, out flow.Port) string {
+	switch {
+	case out == 0:
+		return "is dropped"
+	case !b.steers():
+		return "is copied to chain " + b.policy.chain.name
+	case b.way == reverse:
+		return "returns through chain " + b.policy.chain.name
+	}
+	return "enters chain " + b.policy.chain.name
+}
+
+// catchesAt tells whether a copying policy has the same entry for a port of its own, too.
+func (n *node) catchesAt(r caught, port flow.Port) bool {
+	own := r.entry.Match
+	own.InPort = port
+	return slices.ContainsFunc(n.catches, func(o caught) bool { return o.b == r.b && o.entry.Match == own })
+}
+
+// keep adds a catching entry, one of several for different ports, and those for frames of a copying policy as well.
+func (p *planner) keep(node int, e *Entry, ports []flow.Port) {
+	n := p.c.nodes[node]
+	p.entry(node, e)
+	if !p.b.steers() {
+		n.catches = append(n.catches, caught{b: p.b, entry: *e})
+		p.b.made.catches = append(p.b.made.catches, n)
+		return
+	}
+	for _, r := range n.catches {
+		if r.entry.Table != e.Table || r.b.toDest != p.b.toDest {
+			continue
+		}
+		m, ok := flow.Intersect(r.entry.Match, e.Match)
+		if !ok || e.Match.InPort != m.InPort && slices.Contains(ports, m.InPort) || r.entry.Match.InPort != m.InPort && n.catchesAt(r, m.InPort) {
+			continue // that of the port itself does
+		}
+		both := *e
+		both.Match = m
+		base := uint16(prioSource)
+		if p.b.toDest {
+			base = prioDest
+		}
+		both.Priority += r.entry.Priority - base
+		both.Cookie = identity("both", fmt.Sprint(e.Cookie), fmt.Sprint(r.entry.Cookie))
+		both.Outs = slices.Clone(e.Outs)
+		both.Outs = append(both.Outs, r.entry.Outs[0])
+		if m.InPort != 0 && r.entry.Outs[0].Port == m.InPort {
+			both.Outs[len(both.Outs)-1].Port = BackOut
+		}
+		both.Note = e.Note + "; " + r.entry.Note
+		p.entry(node, &both)
+	}
+}
+
+// catchAtHost makes the rules that catch frames at a host's endpoint.
+func (p *planner) catchAtHost(s *stream, st step) {
+	b := p.b
+	n := p.c.nodes[s.node]
+	at := p.endpointPort(s)
+	r := api.HostRule{Stage: flow.Ingress.String(), Priority: prioSource + uint16(b.policy.priority)*p.c.scale + min(st.rank, 1), Action: st.action, Policy: b.policy.name}
+	if b.toDest {
+		r.Stage = flow.Egress.String()
+	}
+	if !b.steers() {
+		r.Priority = prioSource + 2*uint16(p.c.ranks[b.policy.priority])
+		if r.Action.Op == flow.Output.String() {
+			r.Action.Clones = append(slices.Clone(r.Action.Clones), api.HostClone{Port: r.Action.Port, Push: r.Action.Push})
+		}
+		r.Action.Op, r.Action.Port, r.Action.Push = flow.Normal.String(), "", 0
+	}
+	for k := range b.matches {
+		m := &b.matches[k]
+		match, key, ok := m.Match, m.key, true
+		if r.Match = m.host; st.when != nil {
+			if match, ok = st.when(match); ok {
+				key, r.Match = matchKey(&match), p.c.w.hostMatch(&match)
+			}
+		}
+		if !ok {
+			continue
+		}
+		if b.toDest {
+			r.Match.OutPort = at
+		} else {
+			r.Match.InPort = at
+		}
+		id := digest("catch", b.policy.name, b.way.String(), r.Stage, at, key, st.key)
+		r.Cookie, r.Note = cookieText(id), "policy "+b.policy.name+": "+m.term+" -> "+st.what
+		p.keepRule(s.node, n, id, r, match)
+	}
+}
+
+func (p *planner) keepRule(host int, n *node, id uint64, r api.HostRule, m flow.Match) {
+	p.rule(host, id, &r)
+	if !p.b.steers() {
+		n.catches = append(n.catches, caught{b: p.b, rule: r, match: m})
+		p.b.made.catches = append(p.b.made.catches, n)
+		return
+	}
+	for _, o := range n.catches {
+		if o.rule.Stage != r.Stage || o.rule.Match.InPort != r.Match.InPort || o.rule.Match.OutPort != r.Match.OutPort {
+			continue
+		}
+		x, ok := flow.Intersect(m, o.match)
+		if !ok {
+			continue
+		}
+		both := r
+		both.Match = p.c.w.hostMatch(&x)
+		both.Match.InPort, both.Match.OutPort = r.Match.InPort, r.Match.OutPort
+		both.Priority += o.rule.Priority - prioSource
+		id := digest("both", r.Cookie, o.rule.Cookie)
+		both.Action.Clones = append(slices.Clone(r.Action.Clones), o.rule.Action.Clones...)
+		if len(both.Action.Clones) > flow.MaxClones {
+			p.err = fmt.Errorf("with the copies for policy %s a frame would be copied more than %d times at %s", o.b.policy.name, flow.MaxClones, r.Match.InPort+r.Match.OutPort)
+			return
+		}
+		both.Note = r.Note + "; " + o.rule.Note
+		p.rule(host, id, &both)
+	}
+}
+
+// drop catches frames that must not go past a chain that cannot take them.
+func (p *planner) drop() {
+	for i := range p.b.streams {
+		s := &p.b.streams[i]
+		switch s.kind {
+		case fromHost, toHost:
+			p.catchAtHost(s, step{action: api.HostAction{Op: flow.Drop.String()}, what: "dropped"})
+		case fromEdges:
+			for _, node := range p.edged() {
+				p.catch(s, node, 0, 0, false, 0)
+			}
+		default:
+			p.catchAtSwitch(s, s.node, nowhere, plannedLeg{})
+		}
+	}
+}

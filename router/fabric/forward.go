@@ -1,0 +1,235 @@
+package fabric
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"weir.dev/weir/flow"
+)
+
+const etherTypeLLDP uint16 = 0x88cc
+
+var group = flow.MAC{1}
+
+// forwarding computes what every OpenFlow switch does by itself: LLDP to the controller, fabric tags of users dropped, what is for a
+// known station on its shortest path. Tables of the nodes are filled with it for good, until the topology changes.
+func (c *Compiler) forwarding() {
+	for i, n := range c.nodes {
+		if !n.sw.Host {
+			c.plumbing(i, n)
+		}
+	}
+	c.allot()
+	g := c.w.g
+	names := make([]string, len(g.ids))
+	for i := range names {
+		names[i] = "a station at " + g.name(i)
+	}
+	known := map[uint64][]int{}
+	nexts := func(i, target int) []int {
+		k := uint64(i)<<32 | uint64(target)
+		arcs, ok := known[k]
+		if !ok {
+			arcs = g.nexts(i, target)
+			known[k] = arcs
+		}
+		return arcs
+	}
+	for i, n := range c.nodes {
+		if n.sw.Host {
+			continue
+		}
+		base := make([]Entry, 0, len(c.w.stations)) // it does not grow: pointers are taken
+		second, station := n.second(), labelOf("base", string(g.ids[i]), "station")
+		for k := range c.w.stations {
+			s := &c.w.stations[k]
+			if c.w.leftOut(i, k) {
+				continue
+			}
+			out, what := s.port.Number, "a station here"
+			if s.node != i {
+				a := choose(g, nexts(i, s.node), s.key)
+				if a < 0 {
+					continue
+				}
+				if c.w.treed(k) {
+					a = g.along(i, s.node, a)
+				}
+				out, what = g.arcs[a].out.Number, names[s.node]
+			}
+			e := Entry{Table: second, Priority: prioStation, Match: flow.Match{DstMAC: s.mac, DstMACMask: whole}, Outs: g.outs(out), Note: what}
+			e.Cookie = station.with(s.name).identity()
+			base = append(base, e)
+			n.base = append(n.base, &base[len(base)-1])
+		}
+		n.used[second] += len(base)
+		slices.SortFunc(n.base, order)
+	}
+}
+
+// plumbing are a switch's entries that no station and no policy has a part in, but for floods.
+func (c *Compiler) plumbing(i int, n *node) {
+	g := c.w.g
+	size := 2*len(g.edges[i]) + 3
+	base := make([]Entry, 0, size) // it does not grow: pointers are taken
+	n.base = make([]*Entry, 0, size+len(c.w.stations))
+	second := n.second()
+	mine := labelOf("base", string(g.ids[i]))
+	add := func(e Entry, is label) {
+		e.Cookie = is.identity()
+		base = append(base, e)
+		n.base = append(n.base, &base[len(base)-1])
+		n.used[e.Table]++
+	}
+	add(Entry{Priority: prioLLDP, Match: flow.Match{EtherType: etherTypeLLDP}, Outs: g.outs(ToController), Note: "LLDP to the router"}, mine.with("lldp"))
+	guard, arp := mine.with("guard"), mine.with("arp")
+	for _, p := range g.edges[i] {
+		add(Entry{Priority: prioGuard, Match: flow.Match{InPort: p}, Tagged: true, Note: "fabric tags are not for stations"}, guard.port(p))
+	}
+	// Its leg is gone. Without the tag nobody could tell any more which functions the frame has met.
+	add(Entry{Priority: prioStray, Tagged: true, Note: "a fabric tag that leads nowhere"}, mine.with("stray"))
+	if second == 0 {
+		return
+	}
+	for _, p := range g.edges[i] { // answers too, which are for one station only: many stations never ask
+		add(Entry{
+			Priority: prioNeigh, Match: flow.Match{InPort: p, EtherType: flow.EtherTypeARP}, Outs: g.outs(ToController), Goto: second,
+			Note: "ARP to the router, and on",
+		}, arp.port(p))
+	}
+	add(Entry{Goto: second, Note: "on to default forwarding"}, mine.with("miss"))
+}
+
+func stationKey(m flow.MAC) uint64 {
+	var x uint64
+	for _, b := range m {
+		x = x<<8 | uint64(b)
+	}
+	return mix(x)
+}
+
+// flooding computes, where that has changed, what a switch does with frames for many and for stations that nobody knows: out of every
+// edge port and along the tree. Ports whose station has an exhaustive policy send their copy into its chain.
+func (c *Compiler) flooding() {
+	for i, n := range c.nodes {
+		if n.sw.Host || !n.floodDirty {
+			continue
+		}
+		n.floodDirty, n.dirty = false, true
+		for _, f := range n.flood {
+			n.drop(f)
+		}
+		n.flood = nil
+		for _, e := range c.floodOf(i, n) {
+			f := n.count(&e)
+			n.flood = append(n.flood, f)
+			n.put(f)
+		}
+	}
+}
+
+func (c *Compiler) floodOf(i int, n *node) []Entry {
+	g := c.w.g
+	var flood []Entry
+	id := string(g.ids[i])
+	mine := labelOf("flood", id)
+	add := func(e Entry, parts ...string) {
+		e.Table = n.second()
+		is := mine
+		for _, p := range parts {
+			is = is.with(p)
+		}
+		e.Cookie = is.identity()
+		flood = append(flood, e)
+	}
+	add(Entry{Outs: c.floodOuts(i, 0, 0), Note: "flood"}, "all")
+	special := map[flow.Port]bool{} // ports where a copy would go back out, or must not be made
+	for p, hooks := range n.hooks {
+		special[p] = true
+		for _, h := range hooks {
+			if h.out != 0 {
+				special[h.out] = true
+			}
+		}
+	}
+	for _, p := range slices.Sorted(maps.Keys(special)) {
+		add(Entry{Priority: prioFlood, Match: flow.Match{InPort: p}, Outs: c.floodOuts(i, p, 0), Note: "flood from " + decimal(p)}, "in", decimal(p))
+	}
+	seen := map[flow.MAC]bool{}
+	for _, x := range n.prune {
+		if seen[x.mac] {
+			continue
+		}
+		seen[x.mac] = true
+		m := flow.Match{SrcMAC: x.mac, SrcMACMask: whole}
+		note := fmt.Sprintf("flood, not back to %s", x.mac)
+		add(Entry{Priority: prioFlood + 1, Match: m, Outs: c.floodOuts(i, 0, x.port), Note: note}, "not", x.mac.String())
+		for _, p := range slices.Sorted(maps.Keys(special)) {
+			m.InPort = p
+			add(Entry{Priority: prioFlood + 2, Match: m, Outs: c.floodOuts(i, p, x.port), Note: note}, "not", x.mac.String(), decimal(p))
+		}
+	}
+	for j, r := range n.returns {
+		if slices.ContainsFunc(n.returns[:j], func(o returned) bool { return o.in == r.in && o.tag == r.tag }) {
+			continue // policies may share the leg that it came by
+		}
+		outs := c.floodOuts(i, r.port, 0)
+		for j := range outs {
+			outs[j] = Out{Port: back(outs[j].Port, r.in), Pop: true, Push: outs[j].Push}
+		}
+		flood = append(flood, Entry{
+			Cookie: identity("returned", id, decimal(r.in), fmt.Sprint(r.tag)), Priority: prioTag, Match: flow.Match{InPort: r.in, Tag: r.tag}, Outs: outs,
+			Policy: r.b.policy.name, Hop: 255, Note: "flood as from " + decimal(r.port),
+		})
+	}
+	for _, p := range g.edges[i] {
+		outs := append([]Out{{Port: ToController}}, c.floodOuts(i, p, 0)...)
+		for _, m := range []flow.Match{{EtherType: flow.EtherTypeARP}, {EtherType: flow.EtherTypeIPv6, Proto: flow.ProtoICMPv6}} {
+			if m.EtherType == flow.EtherTypeARP && n.second() != 0 {
+				continue // the router has its copy from the first table
+			}
+			m.InPort, m.DstMAC, m.DstMACMask = p, group, group
+			add(Entry{Priority: prioNeigh, Match: m, Outs: outs, Note: "who has, flooded and to the router"}, "neigh", decimal(p), fmt.Sprint(m.EtherType))
+		}
+	}
+	return flood
+}
+
+// floodOuts are the copies of a flooded frame that came in by a port, 0 any: a switch never sends it back by itself.
+func (c *Compiler) floodOuts(i int, in, not flow.Port) []Out {
+	g, n := c.w.g, c.nodes[i]
+	var outs []Out
+	for _, p := range g.tree[i] {
+		if p != in {
+			outs = append(outs, Out{Port: p})
+		}
+	}
+	for _, p := range g.edges[i] {
+		if p == in || p == not {
+			continue
+		}
+		if hooks := n.hooks[p]; len(hooks) > 0 {
+			h := hooks[0]
+			for _, o := range hooks[1:] {
+				if o.b.policy.priority > h.b.policy.priority || o.b.policy.priority == h.b.policy.priority && o.b.policy.name < h.b.policy.name {
+					h = o
+				}
+			}
+			if h.out != 0 {
+				outs = append(outs, Out{Port: back(h.out, in), Push: h.tag})
+			}
+			continue
+		}
+		outs = append(outs, Out{Port: p})
+	}
+	return outs
+}
+
+// back is the port as it must be named when the frame came in there.
+func back(out, in flow.Port) flow.Port {
+	if out == in {
+		return BackOut
+	}
+	return out
+}

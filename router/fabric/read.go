@@ -1,0 +1,454 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/flow"
+)
+
+// ErrNotReady says that a part of the policy is not there yet: it will come into force with it.
+var ErrNotReady = errors.New("not ready")
+
+// ErrNoPath says that the network has no way between two places.
+var ErrNoPath = errors.New("no path")
+
+// ErrFull says that a switch's table cannot take the policy's entries.
+var ErrFull = errors.New("table full")
+
+// ErrTags says that every fabric tag is taken on some link of the policy's way.
+var ErrTags = errors.New("no fabric tag left")
+
+type way uint8
+
+const (
+	forward way = iota
+	reverse
+)
+
+func (w way) String() string { return [...]string{"forward", "reverse"}[w] }
+
+// element is one function of a chain.
+type element struct {
+	name    string
+	tap     bool
+	host    int
+	in, out string // ports; of a tap both are the same
+}
+
+func newElement(name string, tap bool, host int) element {
+	e := element{name: name, tap: tap, host: host}
+	if tap {
+		e.in = "function/" + name + "/tap"
+		e.out = e.in
+	} else {
+		e.in, e.out = "function/"+name+"/in", "function/"+name+"/out"
+	}
+	return e
+}
+
+// port is where frames of a way enter, or leave.
+func (e *element) port(enter bool, w way) string {
+	if enter == (w == forward) {
+		return e.in
+	}
+	return e.out
+}
+
+// chain as it can be used now.
+type chain struct {
+	name     string
+	elements []element
+	blocked  error   // why nothing can pass
+	notes    []error // what is left out
+	rewrites map[string]bool
+	hosts    map[int]bool // where all its functions are, those left out included
+	unplaced bool
+
+	walks [2]walk         // by way
+	users [2][2][]*bundle // by way, at their source or at their destination: those that steer
+}
+
+// walk is what all policies of a chain have in common, one way.
+type walk struct {
+	visits []visit
+	blind  int // see bundle
+}
+
+// place is where a station is: at an edge port, or at a host's endpoint.
+type place struct {
+	node int
+	port Port
+}
+
+// policy as parsed.
+type policy struct {
+	name     string
+	spec     api.PolicySpec
+	from, to end
+	terms    []api.Term
+	chain    *chain
+	priority int
+	local    bool // as far as it alone is concerned
+	held     bool // had been in force when it was planned
+	bundles  []*bundle
+	err      error
+	path     *Path // never changed, only replaced
+	crosses  bool
+	changing bool // it has other forms now
+	ghost    bool // it is one of these: it has no rules here
+	coming   bool // a ghost whose rules are not in force yet
+
+	pair [2]bundle // room for bundles, by way
+	both [2]*bundle
+}
+
+func (p *policy) replica() bool    { return p.spec.ModeOrDefault() == api.ModeReplica }
+func (p *policy) exhaustive() bool { return p.spec.ModeOrDefault() == api.ModeExhaustive }
+
+// world is what policies are compiled against.
+type world struct {
+	in       Input
+	g        *graph
+	chains   map[string]*chain
+	places   map[string]*place // endpoints that are found
+	stations []station         // by MAC
+	local    [][]flow.MAC      // of hosts: the MACs of their own endpoints, sorted
+	guests   []map[string]Endpoint
+	attached []bool // of hosts: they have a link to an OpenFlow switch, so default forwarding takes frames on from there
+	short    shortage
+
+	ends            map[string]end            // that are endpoints
+	texts           map[netip.Prefix]string   // as hosts' rules have them
+	ranges          map[flow.PortRange]string // likewise
+	services        map[api.Term]string       // as people write them
+	from, to, terms []flow.Match              // in use within matches only
+}
+
+type station struct {
+	mac flow.MAC
+	place
+	name string // the address, as part of an identity
+	key  uint64 // spreads stations over ways of one length
+}
+
+func newWorld(in Input) *world {
+	w := &world{in: in, g: newGraph(in.Topology), chains: make(map[string]*chain, len(in.Chains)), places: make(map[string]*place, len(in.Endpoints)),
+		ends: make(map[string]end, len(in.Endpoints)), texts: map[netip.Prefix]string{}, ranges: map[flow.PortRange]string{}, services: map[api.Term]string{}}
+	n := len(w.g.ids)
+	w.attached = make([]bool, n)
+	for i := range w.g.arcs {
+		if x := &w.g.arcs[i]; !w.g.sw[x.to].Host {
+			w.attached[x.from] = true
+		}
+	}
+	w.local, w.guests = make([][]flow.MAC, n), make([]map[string]Endpoint, n)
+	for name, e := range in.Endpoints {
+		if p, ok := w.place(e.At); ok {
+			w.places[name] = &p
+			if w.g.sw[p.node].Host {
+				if w.guests[p.node] == nil {
+					w.guests[p.node] = map[string]Endpoint{}
+				}
+				w.guests[p.node][name] = e
+			}
+		}
+	}
+	for name, spec := range in.Chains {
+		w.chains[name] = w.readChain(name, spec, in.Functions)
+	}
+	w.settle()
+	return w
+}
+
+// place finds a port; one with a host behind is that host, one with a switch behind is nobody's place.
+func (w *world) place(at At) (place, bool) {
+	node, ok := w.g.index[at.Switch]
+	if !ok {
+		return place{}, false
+	}
+	p := portAt(w.g.sw[node].Host, at.Port)
+	a, linked := w.g.link[node][p]
+	if !linked {
+		if !w.g.sw[node].Host && !slices.Contains(w.g.edges[node], p.Number) {
+			return place{}, false
+		}
+		return place{node, p}, true
+	}
+	if other := w.g.arcs[a].to; !w.g.sw[node].Host && w.g.sw[other].Host {
+		return place{node: other}, true
+	}
+	return place{}, false
+}
+
+// settle finds where each address is: endpoints know best.
+func (w *world) settle() {
+	found := map[flow.MAC]place{}
+	for _, s := range w.in.Stations {
+		if p, ok := w.place(s.At); ok && !s.MAC.Multicast() && s.MAC != (flow.MAC{}) {
+			found[s.MAC] = p
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.places)) {
+		for _, m := range w.in.Endpoints[name].MACs {
+			found[m] = *w.places[name]
+		}
+	}
+	for m, p := range found {
+		w.stations = append(w.stations, station{m, p, string(m[:]), stationKey(m)})
+		if w.g.sw[p.node].Host {
+			w.local[p.node] = append(w.local[p.node], m)
+		}
+	}
+	slices.SortFunc(w.stations, func(a, b station) int { return slices.Compare(a.mac[:], b.mac[:]) })
+	for _, l := range w.local {
+		slices.SortFunc(l, func(a, b flow.MAC) int { return slices.Compare(a[:], b[:]) })
+	}
+}
+
+// settled tells whether a host has stations of its own.
+func (w *world) settled(node int) bool { return len(w.local[node]) > 0 || len(w.guests[node]) > 0 }
+
+func newChain(name string) *chain {
+	return &chain{name: name, rewrites: map[string]bool{}, hosts: map[int]bool{}, walks: [2]walk{{blind: 1}, {blind: 1}}}
+}
+
+func (w *world) readChain(name string, spec api.ChainSpec, functions map[string]Function) *chain {
+	c := newChain(name)
+	hops, err := api.ParsePath(spec.Path)
+	if err != nil {
+		c.blocked = fmt.Errorf("chain %s: %w", name, err)
+		return c
+	}
+	block := func(err error) {
+		if c.blocked == nil {
+			c.blocked = err
+		}
+	}
+	for _, h := range hops {
+		f, known := functions[h.Function]
+		host, placed := w.g.index[f.Host]
+		if placed {
+			c.hosts[host] = true
+		} else {
+			c.unplaced = true
+		}
+		missing := func() error { return fmt.Errorf("function %s: %w", h.Function, ErrNotReady) }
+		switch {
+		case known && f.Tap != h.Tap && f.Tap:
+			block(fmt.Errorf("function %s has only a tap port: write \"tap:%s\"", h.Function, h.Function))
+		case known && f.Tap != h.Tap:
+			c.notes = append(c.notes, fmt.Errorf("function %s has the ports in and out and is no tap: write %q, not %q", h.Function, h.Function, h))
+		case known && placed && f.Ready:
+			c.elements = append(c.elements, newElement(h.Function, h.Tap, host))
+			c.rewrites[h.Function] = f.Rewrites
+		case h.Tap || known && f.OnFail == api.OnFailBypass:
+			c.notes = append(c.notes, missing())
+		default:
+			block(missing())
+		}
+	}
+	for _, v := range []way{forward, reverse} {
+		c.walks[v] = c.walk(v)
+	}
+	return c
+}
+
+// walk groups the chain's functions by host.
+func (c *chain) walk(v way) walk {
+	elements := slices.Clone(c.elements)
+	if v == reverse {
+		slices.Reverse(elements)
+	}
+	w := walk{blind: len(elements) + 1}
+	for i, e := range elements {
+		last := len(w.visits) - 1
+		if last < 0 || w.visits[last].host != e.host {
+			w.visits = append(w.visits, visit{host: e.host})
+			last++
+		}
+		x := &w.visits[last]
+		x.elements = elements[i-len(x.elements) : i+1 : i+1]
+		x.inline = x.inline || !e.tap
+		if c.rewrites[e.name] && !e.tap {
+			w.blind = min(w.blind, last+1)
+		}
+	}
+	end := ""
+	for i := len(w.visits) - 1; i >= 0; i-- {
+		x := &w.visits[i]
+		for k := len(x.elements) - 1; k >= 0; k-- {
+			end = x.elements[k].name + "/" + end
+		}
+		x.end = "visit/" + c.name + "/" + v.String() + "/" + end
+	}
+	return w
+}
+
+func (w *world) readPolicy(p *policy, name string, spec api.PolicySpec) {
+	w.readPolicyOn(p, name, spec, w.chains[spec.Chain])
+	_, p.changing = w.in.Changing[name]
+}
+
+func (w *world) readPolicyOn(p *policy, name string, spec api.PolicySpec, ch *chain) {
+	*p = policy{name: name, spec: spec, priority: spec.PriorityOrDefault(), chain: ch}
+	if p.chain == nil {
+		p.chain = newChain(spec.Chain)
+		p.chain.blocked = fmt.Errorf("chain %q: unknown", spec.Chain)
+	}
+	var errs [2]error
+	p.from, errs[0] = w.end(spec.From)
+	p.to, errs[1] = w.end(spec.To)
+	if errs[0] != nil || errs[1] != nil {
+		p.err = errors.Join(errs[:]...)
+		return
+	}
+	match := spec.Match
+	if len(match) == 0 || p.exhaustive() {
+		match = []string{string(api.ProtocolAll)}
+	}
+	p.terms = make([]api.Term, 0, len(match))
+	for _, text := range match {
+		t, err := api.ParseMatch(text)
+		if err != nil {
+			p.err = err
+			return
+		}
+		p.terms = append(p.terms, t)
+	}
+	p.terms = merged(p.terms)
+	p.local = w.isLocal(p)
+}
+
+// end is one end of a policy.
+type end struct {
+	api.Selector
+	name string // for people, and as the end of a path
+}
+
+// end parses one, and remembers those that are endpoints.
+func (w *world) end(text string) (end, error) {
+	if e, known := w.ends[text]; known {
+		return e, nil
+	}
+	s, err := api.ParseSelector(text)
+	e := end{s, name(s)}
+	if _, there := w.in.Endpoints[text]; there && err == nil {
+		w.ends[text] = e
+	}
+	return e, err
+}
+
+// local tells whether a policy can be left to the one host where everything of it is.
+func (w *world) isLocal(p *policy) bool {
+	if len(w.g.ids) == 1 && w.g.sw[0].Host {
+		return true
+	}
+	if p.chain.unplaced || len(p.chain.hosts) != 1 {
+		return false
+	}
+	ends := 0
+	for _, s := range [2]*api.Selector{&p.from.Selector, &p.to.Selector} {
+		if s.Kind != api.SelectEndpoint {
+			continue
+		}
+		at, found := w.places[s.Endpoint]
+		if !found || !p.chain.hosts[at.node] {
+			return false
+		}
+		ends++
+	}
+	return ends > 0
+}
+
+// crossing lists the policies that are not local to one host. What shares a chain with one of them, or catches frames at the same place,
+// is compiled with it: only one compiler can put such rules in order.
+func (w *world) crossing(policies []*policy) map[*policy]bool {
+	crosses := make(map[*policy]bool, len(policies))
+	var local []*policy
+	for _, p := range policies {
+		if p.local {
+			local = append(local, p)
+		} else {
+			crosses[p] = true
+		}
+	}
+	if len(local) == 0 || len(crosses) == 0 {
+		return crosses
+	}
+	chains, catches := map[string]bool{}, map[catchPlace]bool{}
+	everywhere := false
+	cross := func(p *policy) {
+		crosses[p] = true
+		chains[p.spec.Chain] = true
+		for _, c := range w.catchPlaces(p, false) {
+			catches[c] = true
+		}
+		everywhere = everywhere || p.from.Kind != api.SelectEndpoint && p.to.Kind != api.SelectEndpoint
+	}
+	for _, p := range policies {
+		if !p.local {
+			cross(p)
+		}
+	}
+	for more := true; more; {
+		more = false
+		kept := local[:0]
+		for _, p := range local {
+			shares := chains[p.spec.Chain]
+			for _, c := range w.catchPlaces(p, true) {
+				shares = shares || catches[c] || everywhere && !c.egress
+			}
+			if shares {
+				cross(p)
+				more = true
+			} else {
+				kept = append(kept, p)
+			}
+		}
+		local = kept
+	}
+	return crosses
+}
+
+// catchPlace is where a policy's frames are caught at a host.
+type catchPlace struct {
+	endpoint string
+	egress   bool
+}
+
+// catchPlaces: package router looks at the destination first, this package at the source.
+func (w *world) catchPlaces(p *policy, local bool) []catchPlace {
+	ends := [][2]*end{{&p.from, &p.to}}
+	if p.spec.IsSymmetric() {
+		ends = append(ends, [2]*end{&p.to, &p.from})
+	}
+	var all []catchPlace
+	for _, e := range ends {
+		src, dst := e[0].Kind == api.SelectEndpoint, e[1].Kind == api.SelectEndpoint
+		switch {
+		case dst && (local || !src):
+			all = append(all, catchPlace{e[1].Endpoint, true})
+		case src:
+			all = append(all, catchPlace{e[0].Endpoint, false})
+		}
+	}
+	return all
+}
+
+// name of a selector for people, and as the end of a path.
+func name(s api.Selector) string {
+	switch s.Kind {
+	case api.SelectEndpoint:
+		return "endpoint/" + s.Endpoint
+	case api.SelectPrefix:
+		return s.Prefix.String()
+	case api.SelectMAC:
+		return flow.MAC(s.MAC).String()
+	}
+	return "any"
+}

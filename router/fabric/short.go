@@ -1,0 +1,146 @@
+package fabric
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// A table may be too small for the entries of all stations. Then some are left out, the same ones whatever the policies, and a part of the
+// table is kept for policies. Frames to these stations are flooded where their entry is missing. Elsewhere they then go along the
+// broadcast tree as well: by a shortest path they could meet a flooded copy of themselves. As they come by places where nobody
+// expects them, chains end otherwise, too: see scarce.
+
+// keptShare is the part of such a table that is kept for policies: one of so many.
+const keptShare = 4
+
+// Short tells of a table that does not hold the entries of default forwarding.
+type Short struct {
+	Table    uint8
+	Size     int // entries that it holds
+	Others   int // of these, left to others than Weir
+	Needs    int // entries of default forwarding, those of all stations included
+	Stations int // of these, of stations
+	LeftOut  int // of these, left out
+}
+
+// String says it to people, with what can be done.
+func (s Short) String() string {
+	text := fmt.Sprintf("table %d holds %d entries", s.Table, s.Size)
+	if s.Others > 0 {
+		text += fmt.Sprintf(", %d of them are left to others", s.Others)
+	}
+	text += fmt.Sprintf("; default forwarding needs %d", s.Needs)
+	if s.LeftOut == 0 {
+		return text + ": it is not whole; use a switch with a larger table, or fewer of its ports"
+	}
+	return text + fmt.Sprintf(", %d of them for stations: frames to %d stations are flooded, and a quarter of the table is kept for policies; use a switch with a larger table, or fewer stations",
+		s.Stations, s.LeftOut)
+}
+
+// shortage is who is left out.
+type shortage struct {
+	rank  []int  // of stations: those of endpoints first, then in an order that others do not change
+	most  []int  // by node: those of a lower rank have their entry there
+	treed []bool // stations that lack one somewhere
+}
+
+// scarce tells that frames for some known stations are flooded.
+func (w *world) scarce() bool { return w.short.rank != nil }
+
+// leftOut tells whether a station has no entry at a switch.
+func (w *world) leftOut(node, station int) bool {
+	return w.short.rank != nil && w.short.rank[station] >= w.short.most[node]
+}
+
+// treed tells whether frames for a station go along the broadcast tree.
+func (w *world) treed(station int) bool { return w.short.rank != nil && w.short.treed[station] }
+
+// allot finds which stations have entries in which tables, when all entries of default forwarding besides theirs are known.
+func (c *Compiler) allot() {
+	w, g := c.w, c.w.g
+	c.short = map[SwitchID][]Short{}
+	if w.in.Beside {
+		return
+	}
+	most := make([]int, len(c.nodes))
+	for i, n := range c.nodes {
+		most[i] = len(w.stations)
+		if n.sw.Host {
+			continue
+		}
+		for table, size := range n.sw.Tables {
+			if size == 0 || table != 0 && table != int(n.second()) || int(size) >= int(w.in.Reserve)+n.used[table]+2*len(g.edges[i])+1+len(w.stations) {
+				continue
+			}
+			s := Short{Table: uint8(table), Size: int(size), Others: min(int(w.in.Reserve), int(size)), Needs: n.used[table]}
+			if table == int(n.second()) {
+				s.Needs += len(c.floodOf(i, n))
+				s.Stations = w.reach(i, nil)
+			}
+			room := s.Size - s.Others - s.Needs
+			if s.Needs += s.Stations; s.Stations <= room {
+				continue
+			}
+			if s.Stations > 0 {
+				most[i] = max(0, room-(s.Size-s.Others)/keptShare)
+			}
+			c.short[g.ids[i]] = append(c.short[g.ids[i]], s)
+		}
+	}
+	if len(most) == 0 || slices.Min(most) == len(w.stations) {
+		return
+	}
+	w.short = shortage{rank: w.ranks(), most: most, treed: make([]bool, len(w.stations))}
+	for i, n := range c.nodes {
+		if n.sw.Host || most[i] == len(w.stations) {
+			continue
+		}
+		left := w.reach(i, func(k int) bool {
+			w.short.treed[k] = w.short.treed[k] || w.leftOut(i, k)
+			return w.leftOut(i, k)
+		})
+		for j := range c.short[g.ids[i]] {
+			if s := &c.short[g.ids[i]][j]; s.Stations > 0 {
+				s.LeftOut = left
+			}
+		}
+	}
+}
+
+// reach counts the stations that a switch has a way to, of those that are meant.
+func (w *world) reach(node int, meant func(station int) bool) int {
+	n := 0
+	for k := range w.stations {
+		if w.g.to(w.stations[k].node)[node] != unreachable && (meant == nil || meant(k)) {
+			n++
+		}
+	}
+	return n
+}
+
+// ranks puts stations in order.
+func (w *world) ranks() []int {
+	named := map[string]bool{}
+	for _, s := range w.in.Stations {
+		named[string(s.MAC[:])] = s.Endpoint != ""
+	}
+	first := func(k int) int {
+		if named[w.stations[k].name] {
+			return 0
+		}
+		return 1
+	}
+	all := make([]int, len(w.stations))
+	for k := range all {
+		all[k] = k
+	}
+	slices.SortFunc(all, func(a, b int) int {
+		return cmp.Or(cmp.Compare(first(a), first(b)), cmp.Compare(w.stations[a].key, w.stations[b].key), cmp.Compare(a, b))
+	})
+	rank := make([]int, len(all))
+	for r, k := range all {
+		rank[k] = r
+	}
+	return rank
+}

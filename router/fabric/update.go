@@ -1,0 +1,222 @@
+package fabric
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"weir.dev/weir/api"
+)
+
+// Update compiles another input and gives its output. Changed policies that steer cost what they change; anything else is compiled anew.
+// The result is that of Compile, except that tags keep their numbers, and that a table which is too small for all serves those that
+// were there first.
+func (c *Compiler) Update(in Input) Output {
+	if !sameWorld(&c.w.in, &in) {
+		c.reset(in)
+		return c.Output()
+	}
+	fresh, gone, ok := c.changes(in)
+	if !ok {
+		c.reset(in)
+		return c.Output()
+	}
+	other := c.rechanged(in.Changing)
+	c.w.in = in
+	c.tags.linger(in.Lingering)
+	if len(fresh)+len(gone)+len(other) > 0 {
+		c.swap(fresh, gone, other)
+	}
+	return c.Output()
+}
+
+// changes finds the policies to be planned, and those to be undone before; ok is false where more than they depends on them: copying
+// policies, or others that become crossing or local with them.
+func (c *Compiler) changes(in Input) (fresh, gone map[string]*policy, ok bool) {
+	fresh, gone = map[string]*policy{}, map[string]*policy{}
+	same := 0
+	look := func(name string, spec api.PolicySpec) {
+		p := c.policies[name]
+		if p != nil {
+			same++
+			if samePolicy(p.spec, spec) && (p.err == nil || p.held == in.InForce[name] && !errors.Is(p.err, ErrTags)) {
+				p.held = in.InForce[name]
+				return
+			}
+			gone[name] = p
+		}
+		p = &policy{}
+		c.w.readPolicy(p, name, spec)
+		_, p.changing = in.Changing[name]
+		fresh[name] = p
+	}
+	if names, few := edited(&c.w.in, &in); few {
+		for _, name := range names {
+			if spec, still := in.Policies[name]; still {
+				look(name, spec)
+			} else if p := c.policies[name]; p != nil {
+				gone[name] = p
+			}
+		}
+		for name := range c.errs {
+			if spec, still := in.Policies[name]; still && fresh[name] == nil {
+				look(name, spec)
+			}
+		}
+	} else {
+		for name, spec := range in.Policies {
+			look(name, spec)
+		}
+		if same < len(c.policies) {
+			for name, p := range c.policies {
+				if _, still := in.Policies[name]; !still {
+					gone[name] = p
+				}
+			}
+		}
+	}
+	locals := c.locals
+	for _, p := range gone {
+		if p.local {
+			locals--
+		}
+		ok = ok || p.replica()
+	}
+	for _, p := range fresh {
+		if p.local {
+			locals++
+		}
+		ok = ok || p.replica()
+	}
+	if ok {
+		return nil, nil, false
+	}
+	return fresh, gone, c.locals == 0 && locals == 0 || c.sameCrossing(fresh, gone)
+}
+
+// sameCrossing tells whether all policies that stay as they are stay crossing or local.
+func (c *Compiler) sameCrossing(fresh, gone map[string]*policy) bool {
+	after := maps.Clone(c.policies)
+	for name := range gone {
+		delete(after, name)
+	}
+	maps.Copy(after, fresh)
+	crosses := c.w.crossing(slices.Collect(maps.Values(after)))
+	for name, p := range after {
+		if fresh[name] == nil && crosses[p] != p.crosses || fresh[name] != nil && crosses[p] == p.local {
+			return false
+		}
+	}
+	return true
+}
+
+// swap takes changed policies out and puts the fresh ones in. Others whose frames meet theirs are planned again, for they may need a tag
+// now, or none any more. other: policies that have not the same other forms any more.
+func (c *Compiler) swap(fresh, gone map[string]*policy, other []string) {
+	if c.shared {
+		c.errs, c.shared = maps.Clone(c.errs), false
+	}
+	again, concerned := map[string]*policy{}, map[*bundle]bool{}
+	affects := func(p *policy) {
+		c.touched(p, again)
+		for _, b := range p.bundles {
+			c.concerned(b, concerned)
+		}
+	}
+	for name, p := range gone {
+		if p.crosses {
+			affects(p)
+		}
+		if p.local {
+			c.locals--
+		}
+		delete(c.policies, name)
+		c.paths.drop(name)
+		delete(c.errs, name)
+	}
+	for name, p := range fresh {
+		c.policies[name] = p
+		if p.local {
+			c.locals++
+			continue
+		}
+		p.crosses = true
+		c.begin(p)
+		affects(p)
+	}
+	for _, name := range other {
+		for _, p := range c.exorcise(name) {
+			affects(p)
+		}
+		for _, p := range c.haunt(name, c.w.in.Changing[name]) {
+			affects(p)
+		}
+		if p := c.policies[name]; p != nil && fresh[name] == nil && p.crosses {
+			affects(p)
+			_, p.changing = c.w.in.Changing[name]
+			affects(p)
+			again[name] = p
+		}
+	}
+	for name, p := range gone {
+		c.undo(p)
+		c.end(p)
+		if again[name] == p {
+			delete(again, name)
+		}
+	}
+	for b := range concerned {
+		if p := b.policy; c.policies[p.name] == p && fresh[p.name] != p && (b.untagged != c.plainly(b) || b.toDest && !b.untagged && b.streams[0].kind == toEdge && b.alone != c.alone(b)) {
+			again[p.name] = p
+		}
+	}
+	for name, p := range fresh {
+		if p.crosses {
+			again[name] = p
+		}
+	}
+	for name, p := range again {
+		if fresh[name] == nil {
+			c.undo(p)
+		}
+	}
+	for name := range c.errs { // there may be room now, in a table or among the tags
+		p := c.policies[name]
+		if len(gone) > 0 && again[name] == nil && p.bundles != nil {
+			c.undo(p)
+			again[name] = p
+		}
+	}
+	c.planAll(slices.Collect(maps.Values(again)))
+	c.flooding()
+}
+
+// touched collects the policies whose need for tags may depend on p.
+func (c *Compiler) touched(p *policy, all map[string]*policy) {
+	for _, b := range p.bundles {
+		for _, o := range *b.users(!b.toDest) {
+			if b.steers() && o.policy != p && before(p, o.policy) && overlap(o, b) {
+				all[o.policy.name] = o.policy
+			}
+		}
+		if b.toDest || len(b.loose) == 0 {
+			continue
+		}
+		check := func(list []*bundle) {
+			for _, o := range list {
+				if o.policy != p && !o.policy.ghost && (rewritten(b) || c.matters(o, b)) {
+					all[o.policy.name] = o.policy
+				}
+			}
+		}
+		key, one := b.near()
+		if one && !rewritten(b) {
+			check(c.near[key])
+		} else {
+			for _, list := range c.near {
+				check(list)
+			}
+		}
+		check(c.wild)
+	}
+}
