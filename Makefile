@@ -4,13 +4,16 @@ SHELL := /bin/bash
 GOFLAGS_BUILD := -trimpath -ldflags "-s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)"
 export CGO_ENABLED := 0
 
-.PHONY: help setup build demo test race bench lint generate clean
+.PHONY: help setup peers build demo test race bench lint generate clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install the Debian packages that Weir needs, check Go
 	@./setup.sh
+
+peers: setup ## what Weir is tested and measured beside: Docker's engine (unpacked, not installed), testpmd
+	@./peers.sh
 
 build: setup ## build bin/weir and the images of the catalogue (bin/images)
 	go build $(GOFLAGS_BUILD) -o bin/weir .
@@ -19,11 +22,11 @@ build: setup ## build bin/weir and the images of the catalogue (bin/images)
 demo: build ## two namespaces, a chain of containers, real traffic (KEEP=1 leaves it running)
 	@go run ./e2e/demo $(DEMO)
 
-test: build ## all tests; those that need root run in fresh network namespaces
+test: build peers ## all tests; those that need root run in fresh network namespaces
 	@./test.sh
 
-bench: build ## performance beside the peers, a table and JSON (bin/bench.json)
-	go run ./e2e/bench -o bin/bench.json $(BENCH)
+bench: build peers ## performance beside the peers, a table and JSON (bin/bench.json)
+	PATH="$$PATH:$(CURDIR)/build/peers/usr/sbin:$(CURDIR)/build/peers/usr/bin" go run ./e2e/bench -o bin/bench.json $(BENCH)
 
 lint: setup ## gofmt, vet, staticcheck, layering
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }

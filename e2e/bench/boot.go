@@ -122,7 +122,7 @@ func cpuShare(pid int, d time.Duration) (float64, error) {
 func dockerRun(ctx context.Context, n int) (took []float64, err error) {
 	for _, tool := range []string{"dockerd", "docker", "busybox"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			return nil, fmt.Errorf("no %s here (apt-get install docker.io busybox-static)", tool)
+			return nil, fmt.Errorf("no %s here (make peers brings docker.io, make setup busybox-static)", tool)
 		}
 	}
 	dir, err := os.MkdirTemp("", "weir-docker-")

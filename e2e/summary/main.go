@@ -1,13 +1,21 @@
 // Command summary reads `go test -json` and prints what a person wants to know: a line per package, the output of what failed,
 // every skip with its reason, and the totals. In CI (CI=true) a skip fails the run unless its reason begins with
 // "kernel lacks": only what the machine truly cannot do may be left out.
+//
+// Tests here use real clocks, kernels and packets on machines that others use, too. So a test that failed, if few did, is run again: it has
+// to pass 3 times in a row then. It is not forgotten: the output of its failure stays, and it is listed as unsteady, which is a defect.
 package main
 
 import (
 	"bufio"
 	"encoding/json"
+	"flag"
 	"fmt"
+	"io"
+	"maps"
 	"os"
+	"os/exec"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -20,21 +28,40 @@ type event struct {
 // maxOutput bounds what is kept of one test's output.
 const maxOutput = 256 << 10
 
+// Of maxUnsteady tests that failed each is run again, times times; of more none: then something is broken.
+const (
+	maxUnsteady = 4
+	times       = 3
+)
+
 func main() {
-	os.Exit(run())
+	drawn := flag.String("drawn", "", "packages whose tests draw examples, separated by white space")
+	seed := flag.String("seed", "1", "where they begin")
+	flag.Parse()
+	packages := strings.Fields(*drawn)
+	os.Exit(run(os.Stdin, func(pkg, tests string) error {
+		args := []string{"test", "-count", fmt.Sprint(times), "-failfast", "-timeout", "20m", "-run", tests, pkg}
+		if slices.Contains(packages, pkg) {
+			args = append(args, "-rapid.seed="+*seed)
+		}
+		cmd := exec.Command("go", args...)
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stdout
+		return cmd.Run()
+	}))
 }
 
-func run() int {
+// run reads events; again runs tests of a package, given as a regular expression, some times more.
+func run(in io.Reader, again func(pkg, tests string) error) int {
 	output := map[string]*strings.Builder{}
 	var failed, skipped []string
 	parents := map[string]bool{}
-	passed, bad := 0, 0
-	in := bufio.NewScanner(os.Stdin)
-	in.Buffer(make([]byte, 1<<20), 16<<20)
-	for in.Scan() {
+	passed, bad, broken := 0, 0, 0
+	lines := bufio.NewScanner(in)
+	lines.Buffer(make([]byte, 1<<20), 16<<20)
+	for lines.Scan() {
 		var e event
-		if json.Unmarshal(in.Bytes(), &e) != nil || e.Action == "" {
-			fmt.Println(in.Text()) // a compiler's message
+		if json.Unmarshal(lines.Bytes(), &e) != nil || e.Action == "" {
+			fmt.Println(lines.Text()) // a compiler's message
 			continue
 		}
 		key := e.Package + " " + e.Test
@@ -58,7 +85,11 @@ func run() int {
 			if e.Test == "" {
 				if e.Action == "fail" {
 					bad++
-					fmt.Print(text(output[key]))
+					out := text(output[key])
+					if strings.Contains(out, "panic:") || strings.Contains(out, "exit status") || strings.Contains(out, "signal:") {
+						broken++ // it did not come to its end
+					}
+					fmt.Print(out)
 				}
 				if e.Action != "skip" {
 					fmt.Printf("%-4s %-40s %6.1fs\n", map[string]string{"pass": "ok", "fail": "FAIL"}[e.Action], e.Package, e.Elapsed)
@@ -89,21 +120,65 @@ func run() int {
 	if unexcused > 0 {
 		fmt.Printf("%d tests skipped for a reason other than the kernel's: in CI that fails\n", unexcused)
 	}
-	if err := in.Err(); err != nil {
+	if err := lines.Err(); err != nil {
 		fmt.Println("summary:", err)
 		bad++
 	}
-	if bad > 0 && len(failed) == 0 {
+	var unsteady []string
+	if tests := top(failed); len(tests) == bad && broken == 0 && unexcused == 0 {
+		failed, unsteady = retry(tests, again)
+	}
+	for _, u := range unsteady {
+		fmt.Printf("unsteady: %s failed, see above, and then passed %d times\n", u, times)
+	}
+	if bad > 0 && len(failed)+len(unsteady) == 0 {
 		failed = append(failed, "a package that did not build or ended early")
 	}
 	for _, f := range failed {
 		fmt.Println("failed:", f)
 	}
-	fmt.Printf("%d passed, %d failed, %d skipped\n", passed, len(failed)+unexcused, len(skipped)-unexcused)
+	fmt.Printf("%d passed, %d failed, %d skipped, %d unsteady\n", passed, len(failed)+unexcused, len(skipped)-unexcused, len(unsteady))
 	if len(failed)+unexcused > 0 || passed == 0 {
 		return 1
 	}
 	return 0
+}
+
+// top are the tests that a failed one belongs to, by package.
+func top(failed []string) map[string][]string {
+	tests := map[string][]string{}
+	for _, f := range failed {
+		pkg, test, _ := strings.Cut(f, " ")
+		test, _, _ = strings.Cut(test, "/")
+		if !slices.Contains(tests[pkg], test) {
+			tests[pkg] = append(tests[pkg], test)
+		}
+	}
+	return tests
+}
+
+// retry runs tests again, and tells which failed and which passed then.
+func retry(tests map[string][]string, again func(pkg, tests string) error) (failed, passed []string) {
+	n := 0
+	for _, names := range tests {
+		n += len(names)
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(tests)) {
+		for _, name := range tests[pkg] {
+			key := pkg + " " + name
+			if n > maxUnsteady {
+				failed = append(failed, key)
+				continue
+			}
+			fmt.Printf("again: %s\n", key)
+			if err := again(pkg, "^"+name+"$"); err != nil {
+				failed = append(failed, key)
+			} else {
+				passed = append(passed, key)
+			}
+		}
+	}
+	return failed, passed
 }
 
 func text(b *strings.Builder) string {

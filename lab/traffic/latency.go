@@ -36,7 +36,7 @@ func bounds(i int) (low, high uint64) {
 	return low, low + 1<<shift - 1
 }
 
-// Quantile is the latency that the share q of the frames did not exceed; the middle of its bucket. ok is false if fewer than 10 frames are
+// Quantile is the latency that the share q of the frames did not exceed; the middle of its bucket, but within Min and Max. ok is false if fewer than 10 frames are
 // beyond it: then nothing can be said.
 func (l Latency) Quantile(q float64) (d time.Duration, ok bool) {
 	if l.Count == 0 || float64(l.Count)*min(q, 1-q) < 10 {
@@ -46,7 +46,7 @@ func (l Latency) Quantile(q float64) (d time.Duration, ok bool) {
 	for i, n := range l.Buckets {
 		if seen += n; seen > rank {
 			low, high := bounds(i)
-			return time.Duration((low + high) / 2), true
+			return min(max(time.Duration((low+high)/2), l.Min), l.Max), true
 		}
 	}
 	return l.Max, true

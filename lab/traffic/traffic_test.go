@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -23,7 +24,7 @@ func TestBucketsErrByLessThanTwoPercent(t *testing.T) {
 }
 
 func TestQuantileNeedsFramesBeyond(t *testing.T) {
-	l := Latency{Buckets: make([]uint64, 2560)}
+	l := Latency{Buckets: make([]uint64, 2560), Min: 1000, Max: 1999}
 	for i := range uint64(1000) {
 		l.Buckets[Bucket(1000+i)]++
 		l.Count++
@@ -33,6 +34,17 @@ func TestQuantileNeedsFramesBeyond(t *testing.T) {
 	}
 	if _, ok := l.Quantile(0.999); ok {
 		t.Error("p99.9 of 1,000 frames was told")
+	}
+}
+
+// A quantile is the middle of a bucket, which frames fill in part only: no frame took 99.8 us if the least took 100.
+func TestQuantileIsWithinMinAndMax(t *testing.T) {
+	for _, ns := range []uint64{100_010, 100_340} {
+		l := Latency{Buckets: make([]uint64, MaxBuckets), Count: 100, Min: time.Duration(ns), Max: time.Duration(ns)}
+		l.Buckets[Bucket(ns)] = 100
+		if d, ok := l.Quantile(0.5); !ok || d != time.Duration(ns) {
+			t.Errorf("the median of frames that all took %d ns is %d, %v", ns, d, ok)
+		}
 	}
 }
 

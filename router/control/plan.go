@@ -16,7 +16,8 @@ import (
 //
 //   - A policy's change begins at the far end of its way: hosts' rules first, then entries of the highest hop, and so on; hop 0, which catches
 //     frames, when all behind it is in force. So every frame follows the old way, or the old way and then the new one to its end.
-//   - Between the two, hosts lead frames elsewhere than before: each in one commit, when all that they then lead to is in force.
+//   - Between the two, hosts lead frames elsewhere than before: each in one commit, when all that they then lead to is in force. So do rules
+//     that take over frames which another policy leads out of the same chain.
 //   - What the old way alone had needed is removed when the new way is in force and what was in flight has drained: first what had caught
 //     frames, at last what these were led to.
 //   - That no frame takes a turn from one way into the other is the compiler's business (see fabric.Variant and stage).
@@ -393,7 +394,7 @@ func (f *fleet) expired(h *held, s *steps, calm bool, now time.Time) bool {
 		return true
 	}
 	if h.unwanted.IsZero() {
-		due, wait := f.due(h.known, h.policy, int(h.hop), f.early(h), s, calm)
+		due, wait := f.due(removal{known: h.known, policy: h.policy, hop: int(h.hop), early: f.early(h)}, s, calm)
 		if !due && h.known {
 			return false
 		}
@@ -413,21 +414,30 @@ func (f *fleet) expired(h *held, s *steps, calm bool, now time.Time) bool {
 	return true
 }
 
-// due: a rule that nothing wants may go, at once or when what is in flight has drained.
-func (f *fleet) due(known bool, policy string, hop int, early bool, s *steps, calm bool) (due, wait bool) {
-	if !known {
+// removal is an entry or a host's rule that nothing wants.
+type removal struct {
+	known  bool
+	policy string
+	hop    int
+	early  bool // see fleet.early
+	over   bool // see turn.over
+}
+
+// due: it may go, at once or when what is in flight has drained.
+func (f *fleet) due(r removal, s *steps, calm bool) (due, wait bool) {
+	if !r.known {
 		return calm, true
 	}
-	p := s.progress[policy]
-	inForce := f.paths.Of(policy) != nil
+	p := s.progress[r.policy]
+	inForce := f.paths.Of(r.policy) != nil
 	switch {
-	case policy == "":
+	case r.policy == "":
 		return calm, true
 	case p == nil:
-	case inForce && !p.done(), hop > 0 && p.leaving > 0, hop > 0 && p.early > 0 && !(early && hop == p.early):
+	case inForce && !p.done(), r.hop > 0 && p.leaving > 0, r.hop > 0 && p.early > 0 && !(r.early && r.hop == p.early), r.hop > 0 && p.over > 0 && !r.early && !r.over:
 		return false, false // frames set out for it yet
 	}
-	return true, hop > 0 && !(early && !inForce)
+	return true, r.hop > 0 && !(r.early && !inForce)
 }
 
 // assign is what a host's assignment may say now.
@@ -450,7 +460,7 @@ func (f *fleet) assign(h *peer, s *steps, calm bool, now time.Time) api.Assignme
 			if there {
 				spec.Rules = append(spec.Rules, old)
 			}
-		case !catches(r), p == nil, p.ready():
+		case !catches(r) && !t.over[c], p == nil, p.ready(), t.over[c] && p.led():
 			spec.Rules = append(spec.Rules, r)
 		case there:
 			spec.Rules = append(spec.Rules, old)
@@ -472,7 +482,7 @@ func (f *fleet) assign(h *peer, s *steps, calm bool, now time.Time) api.Assignme
 			if catches(r) {
 				hop = 0
 			}
-			due, wait := f.due(true, r.Policy, hop, false, s, calm)
+			due, wait := f.due(removal{known: true, policy: r.Policy, hop: hop, over: t.over[c]}, s, calm)
 			switch {
 			case due && !wait:
 				continue

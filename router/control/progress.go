@@ -12,10 +12,11 @@ import (
 type progress struct {
 	hosts    int // rules of hosts, besides those that catch frames, that are not in force
 	deepest  int // highest hop of an entry that is not in force; 0 none above 0
-	turning  int // hosts that lead frames elsewhere yet
+	turning  int // hosts that lead frames elsewhere yet, rules that take other policies' frames over and are not in force
 	catching int // rules of hop 0, on switches and hosts, that are not in force
 	leaving  int // rules that catch frames, on switches that answer and hosts, that are in force yet and shall not be
-	early    int // likewise, the lowest hop of those that go before the rest; 0 none
+	over     int // rules of hosts that take over other policies' frames, likewise
+	early    int // as leaving, of entries the lowest hop of those that go before the rest; 0 none
 	waitsFor string
 	refused  error
 }
@@ -74,9 +75,14 @@ func (f *fleet) measure(now time.Time) map[string]*progress {
 		if h.settled {
 			continue
 		}
+		t := h.turns()
 		for c, r := range h.acked {
-			if _, wanted := h.target[c]; !wanted && r.Policy != "" && h.present && catches(r) {
+			switch _, wanted := h.target[c]; {
+			case wanted || r.Policy == "" || !h.present:
+			case catches(r):
 				at(r.Policy).leaving++
+			case t.over[c]:
+				at(r.Policy).over++
 			}
 		}
 		for _, s := range h.sent {
@@ -86,7 +92,6 @@ func (f *fleet) measure(now time.Time) map[string]*progress {
 				}
 			}
 		}
-		t := h.turns()
 		f.concerns(name, t, func(policy string) {
 			p := at(policy)
 			p.turning++
@@ -102,9 +107,12 @@ func (f *fleet) measure(now time.Time) map[string]*progress {
 			}
 			p := at(r.Policy)
 			p.waitsFor = "host " + name
-			if catches(r) {
+			switch {
+			case catches(r):
 				p.catching++
-			} else {
+			case t.over[c]:
+				p.turning++
+			default:
 				p.hosts++
 			}
 		}

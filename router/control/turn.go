@@ -2,6 +2,7 @@ package control
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,13 +15,16 @@ import (
 type turn struct {
 	in, out  map[string]bool // cookies: rules that come with it, or change, and those that go
 	policies map[string]bool // that it is for; "" what is common to the policies of a chain
+	// over are rules that come or go, each in its own time, and take over frames that another policy leads on to its own way: policies that
+	// share a chain share its last function's port. Such a rule comes when what it leads to is in force, and goes before that.
+	over map[string]bool
 }
 
 func (t turn) none() bool { return len(t.in)+len(t.out) == 0 }
 
 // turns finds it for a host.
 func (h *peer) turns() turn {
-	t := turn{in: map[string]bool{}, out: map[string]bool{}, policies: map[string]bool{}}
+	t := turn{in: map[string]bool{}, out: map[string]bool{}, policies: map[string]bool{}, over: map[string]bool{}}
 	var now, then map[string][]api.HostRule // at functions' ports
 	index := func(rules map[string]api.HostRule) map[string][]api.HostRule {
 		at := map[string][]api.HostRule{}
@@ -44,8 +48,10 @@ func (h *peer) turns() turn {
 			if now == nil {
 				now = index(h.acked)
 			}
-			if elsewhere(r, now[r.Match.InPort]) {
+			if others := now[r.Match.InPort]; elsewhere(r, others) {
 				note(t.in, c, r)
+			} else if takesOver(r, others) {
+				t.over[c] = true
 			}
 		}
 	}
@@ -56,8 +62,10 @@ func (h *peer) turns() turn {
 		if then == nil {
 			then = index(h.target)
 		}
-		if elsewhere(r, then[r.Match.InPort]) {
+		if others := then[r.Match.InPort]; elsewhere(r, others) {
 			note(t.out, c, r)
+		} else if takesOver(r, others) {
+			t.over[c] = true
 		}
 	}
 	return t
@@ -78,6 +86,13 @@ func elsewhere(r api.HostRule, others []api.HostRule) bool {
 		}
 	}
 	return there
+}
+
+// takesOver tells whether a rule at a function's port comes before one of another policy and does otherwise.
+func takesOver(r api.HostRule, others []api.HostRule) bool {
+	return r.Policy != "" && slices.ContainsFunc(others, func(o api.HostRule) bool {
+		return o.Policy != "" && o.Policy != r.Policy && o.Priority < r.Priority && !reflect.DeepEqual(o.Action, r.Action)
+	})
 }
 
 // concerns calls each policy that a host's turn is for.

@@ -58,3 +58,31 @@ func TestRulesAtAFunctionTakeEachOthersPlace(t *testing.T) {
 		t.Errorf("the host has %v", h.acked)
 	}
 }
+
+// A rule that takes over frames which another policy leads out of the same chain comes when what it leads to is in force, and goes before that.
+func TestFramesAreTakenOverWhenTheNewWayIsThere(t *testing.T) {
+	w := newWorld(t, "s1", "s2")
+	w.host("h")
+	way := func(policy, cookie string, priority uint16, tag uint16) api.HostRule {
+		r := leads(cookie, "a", "uplink/eth1")
+		r.Policy, r.Priority, r.Action.Push = policy, priority, tag
+		return r
+	}
+	p := hopEntry("p", 40, 1, 3)
+	first := map[fabric.SwitchID][]fabric.Entry{"s2": {p}}
+	w.want(first, map[string][]api.HostRule{"h": {way("p", "1", 10, 5)}})
+	w.all()
+	both := map[fabric.SwitchID][]fabric.Entry{"s1": {hopEntry("q", 0, 2, 1)}, "s2": {p, hopEntry("q", 40, 2, 3)}}
+	w.want(both, map[string][]api.HostRule{"h": {way("p", "1", 10, 5), way("q", "2", 20, 6), way("r", "3", 5, 7)}})
+	if d := cmp.Diff([]string{
+		"s2 add q hop 40: in_port=2 -> output:3", "h: 2 rules", "h: 3 rules", "s1 add q hop 0: in_port=2 -> output:1",
+	}, w.all()); d != "" {
+		t.Error(d)
+	}
+	w.want(first, map[string][]api.HostRule{"h": {way("p", "1", 10, 5)}})
+	if d := cmp.Diff([]string{
+		"s1 remove q hop 0: in_port=2", "wait 500ms", "h: 1 rules", "wait 500ms", "s2 remove q hop 40: in_port=2",
+	}, w.all()); d != "" {
+		t.Error(d)
+	}
+}

@@ -90,6 +90,10 @@ func half(old, now fabric.Output, done func(part) bool) fabric.Output {
 				p.hop = 0
 			case had && has, !had && replaces(n, old.Hosts[id]), !has && replaces(w, now.Hosts[id]):
 				p.hop, p.gone, p.unit = turning, false, string(id)
+			case had && takesOver(w, now.Hosts[id]):
+				p.hop, p.unit = over, string(id)+k
+			case has && takesOver(n, old.Hosts[id]):
+				p.hop, p.unit = turning, string(id)+k
 			}
 			ok := done(p)
 			if ok && has {
@@ -116,6 +120,16 @@ func replaces(r *api.HostRule, others []*api.HostRule) bool {
 	}
 	return there && strings.HasPrefix(r.Match.InPort, "function/")
 }
+
+// takesOver tells whether a rule at a function's port comes before one of another policy and leads elsewhere.
+func takesOver(r *api.HostRule, others []*api.HostRule) bool {
+	return strings.HasPrefix(r.Match.InPort, "function/") && r.Policy != "" && slices.ContainsFunc(others, func(o *api.HostRule) bool {
+		return o.Match.InPort == r.Match.InPort && o.Policy != "" && o.Policy != r.Policy && o.Priority < r.Priority && !reflect.DeepEqual(o.Action, r.Action)
+	})
+}
+
+// over is the hop of a rule that goes and had taken other policies' frames over: after all that had caught frames, before all else.
+const over = fabric.FirstLeg + 1
 
 // behind is the hop of what is met behind all that may take frames over.
 const behind = 1000

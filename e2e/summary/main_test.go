@@ -1,0 +1,55 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	failA   = `{"Action":"fail","Package":"p","Test":"TestA/one"}` + "\n" + `{"Action":"fail","Package":"p","Test":"TestA"}` + "\n"
+	passB   = `{"Action":"pass","Package":"p","Test":"TestB"}` + "\n"
+	ended   = `{"Action":"output","Package":"p","Output":"FAIL\n"}` + "\n" + `{"Action":"fail","Package":"p"}` + "\n"
+	crashed = `{"Action":"output","Package":"p","Output":"exit status 2\n"}` + "\n" + `{"Action":"fail","Package":"p"}` + "\n"
+	skips   = `{"Action":"output","Package":"p","Test":"TestC","Output":"c_test.go:1: no time\n"}` + "\n" + `{"Action":"skip","Package":"p","Test":"TestC"}` + "\n"
+	lacks   = `{"Action":"output","Package":"p","Test":"TestC","Output":"c_test.go:1: kernel lacks it\n"}` + "\n" + `{"Action":"skip","Package":"p","Test":"TestC"}` + "\n"
+)
+
+func TestWhatFailsTheRun(t *testing.T) {
+	t.Setenv("CI", "true")
+	var many strings.Builder
+	for i := range maxUnsteady + 1 {
+		fmt.Fprintf(&many, `{"Action":"fail","Package":"p","Test":"Test%d"}`+"\n", i)
+	}
+	for name, c := range map[string]struct {
+		events string
+		again  error // what a second run gives
+		want   int
+		ran    []string
+	}{
+		"all pass":                   {events: passB},
+		"nothing ran":                {want: 1},
+		"failed once":                {events: failA + passB + ended, ran: []string{"p ^TestA$"}},
+		"failed again":               {events: failA + passB + ended, again: errors.New("exit status 1"), want: 1, ran: []string{"p ^TestA$"}},
+		"many failed":                {events: many.String() + passB + ended, want: 1},
+		"a package ended early":      {events: failA + passB + crashed, want: 1},
+		"a package without a test":   {events: passB + ended, want: 1},
+		"beside one that ended so":   {events: failA + passB + ended + strings.ReplaceAll(ended, `"p"`, `"q"`), want: 1},
+		"skipped":                    {events: passB + skips, want: 1},
+		"skipped for the kernel":     {events: passB + lacks},
+		"one failed and one skipped": {events: failA + passB + ended + skips, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var ran []string
+			got := run(strings.NewReader(c.events), func(pkg, tests string) error {
+				ran = append(ran, pkg+" "+tests)
+				return c.again
+			})
+			if got != c.want || !slices.Equal(ran, c.ran) {
+				t.Errorf("exit %d after %q: want %d after %q", got, ran, c.want, c.ran)
+			}
+		})
+	}
+}
