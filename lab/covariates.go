@@ -18,7 +18,7 @@ const (
 	covCanary  = "canary"       // how much longer a fixed piece of work took than it does undisturbed, the worse of before and behind
 	covSqueeze = "time_squeeze" // softirq rounds that ran out of budget, a second
 	covLoad    = "load"         // of one minute
-	covOffered = "offered"      // share of the intended load that was offered
+	covOffered = "offered"      // share of the intended load that was offered on time
 	covOwnCPU  = "lab_cpu"      // cores that the lab itself used, without the making of traffic
 	covOwnRSS  = "lab_rss_mb"
 )
@@ -40,7 +40,7 @@ func (r VoidRules) Text() []string {
 		fmt.Sprintf("steal above %.0f %% of all CPU time during the trial", r.Steal*100),
 		fmt.Sprintf("a fixed piece of work just before or behind the trial took more than %g times as long as undisturbed", r.Canary),
 		fmt.Sprintf("more than %g softirq rounds a second out of budget (time_squeeze) in a trial that leaves the machine idle", r.Squeeze),
-		fmt.Sprintf("less than %.1f %% of the intended load was offered", r.Offered*100),
+		fmt.Sprintf("less than %.1f %% of the intended load was offered on time", r.Offered*100),
 		"frames that do not balance (sent is not received and lost), or none sent",
 		"the trial failed: the reason is told",
 	}

@@ -37,7 +37,7 @@ type Measurement struct {
 	Sampled string        // kept only if it is the part's first metric; empty: they are that one's
 	Raw     any           // JSON
 	Idle    bool          // the trial leaves the machine idle: softirq that runs out of budget is somebody else's
-	Offered float64       // share of the intended load that was offered; 0: no load was intended
+	Offered float64       // share of the intended load that was offered on time; 0: no load was intended
 	Sending time.Duration // CPU time in which this process made traffic
 	Void    string        // the books do not balance: why
 	// Conditions under which it was measured, as they were read back: congestion control, offloads, queues, representation of the packets.

@@ -289,7 +289,7 @@ func (n Next) outcome(c traffic.Count) Measurement {
 	if n.delayed() == 0 { // what was not sent is lost: that is the result
 		return m
 	}
-	m.Offered = float64(c.Sent) / float64(max(c.Intended, 1))
+	m.Offered = c.OnTime()
 	for kind, q := range map[string]float64{valueTypical: 0.5, valueWorst: 0.999} {
 		if d, ok := c.Latency.Quantile(q); ok {
 			m.Values[kind] = micros(d)

@@ -147,7 +147,7 @@ func (f *flood) Measure(ctx context.Context, length time.Duration) (m Measuremen
 	}
 	m.Sending = length
 	if f.rate > 0 {
-		m.Offered = float64(n.Sent) / float64(max(n.Intended, 1))
+		m.Offered = n.OnTime()
 	}
 	if err := n.Check(); err != nil {
 		m.Void = err.Error()

@@ -87,6 +87,7 @@ type Count struct {
 	Intended   uint64        `json:"intended"`   // by rate and time; equal to Sent at full speed
 	Sent       uint64        `json:"sent"`       //
 	Skipped    uint64        `json:"skipped"`    // the generator was too late for these
+	Late       uint64        `json:"late"`       // the generator was held up: they left later or, skipped, not at all
 	Received   uint64        `json:"received"`   // frames of this run at the sink, bad ones too
 	Unique     uint64        `json:"unique"`     // different frames that arrived whole
 	Lost       uint64        `json:"lost"`       //
@@ -104,6 +105,11 @@ type Count struct {
 
 // Rate in frames a second that were really sent.
 func (c Count) Rate() float64 { return float64(c.Sent) / c.Took.Seconds() }
+
+// OnTime is the share of the intended frames that left when they were due, or next to it.
+func (c Count) OnTime() float64 {
+	return float64(min(c.Sent, c.Intended-min(c.Late, c.Intended))) / float64(max(c.Intended, 1))
+}
 
 // Goodput in unique frames a second.
 func (c Count) Goodput() float64 { return float64(c.Unique) / c.Took.Seconds() }

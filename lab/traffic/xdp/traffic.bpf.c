@@ -21,7 +21,8 @@ struct plan {
 	__u64 start, stop;    /* CLOCK_MONOTONIC, ns */
 	__u64 rate;           /* frames a second; 0: as fast as it goes */
 	__u64 limit;          /* frames at most */
-	__u32 slots, burst;
+	__u32 slots, burst;   /* burst: frames that may leave at once when the program was late */
+	__u32 slack, faster;  /* frames that it may send later than that; of so many frames it then sends one more than are due */
 	__u32 room;           /* bytes that BPF_PROG_RUN was given: the longest frame */
 	__u32 redirect;       /* interface to send to; 0: pass up as received */
 	__u16 run, port;      /* of the frames to be counted; port in network order */
@@ -42,7 +43,7 @@ struct fields {
 	__be16 balance; /* makes the sum of all fields but run 0xffff, so that the frame's checksum stays that of the slot */
 } __attribute__((packed));
 
-struct departed { __u64 sent, skipped, spins, now; };
+struct departed { __u64 sent, skipped, spins, now, lag, late; }; /* lag: frames that the schedule is put off by; late: all that were, or skipped */
 struct arrived { __u64 frames, bytes, unique, duplicated, reordered, corrupted, foreign, early, sum, least, most, first, last; };
 
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct plan); } config SEC(".maps");
@@ -79,7 +80,7 @@ SEC("xdp") int generate(struct xdp_md *ctx)
 	struct departed *g = bpf_map_lookup_elem(&generated, &zero);
 	struct slot *s;
 	struct fields f;
-	__u64 now, done, due;
+	__u64 now, done, due, behind;
 
 	if (!c || !g)
 		return XDP_ABORTED;
@@ -96,14 +97,22 @@ SEC("xdp") int generate(struct xdp_md *ctx)
 		due = (now - c->start) * c->rate / 1000000000 + 1;
 		if (due > c->limit)
 			due = c->limit;
-		if (done >= due) {
+		if (done + g->lag >= due) {
 			g->spins++;
 			return XDP_DROP;
 		}
-		if (due - done > c->burst) { /* too late for these: they count as not sent */
-			g->skipped += due - done - c->burst;
-			done = due - c->burst;
+		behind = due - done - g->lag;
+		if (behind > c->burst) { /* too late for these: they leave later, or not at all */
+			g->late += behind - c->burst;
+			g->lag += behind - c->burst;
+			if (g->lag > c->slack) {
+				g->skipped += g->lag - c->slack;
+				done += g->lag - c->slack;
+				g->lag = c->slack;
+			}
 		}
+		if (g->lag && c->faster && !(g->sent % c->faster))
+			g->lag--;
 	}
 	at = done % c->slots;
 	s = bpf_map_lookup_elem(&slots, &at);

@@ -36,6 +36,8 @@ type trafficDeparted struct {
 	Skipped uint64
 	Spins   uint64
 	Now     uint64
+	Lag     uint64
+	Late    uint64
 }
 
 type trafficPlan struct {
@@ -46,6 +48,8 @@ type trafficPlan struct {
 	Limit    uint64
 	Slots    uint32
 	Burst    uint32
+	Slack    uint32
+	Faster   uint32
 	Room     uint32
 	Redirect uint32
 	Run      uint16

@@ -44,6 +44,12 @@ type Options struct {
 	First bool
 }
 
+// A sender that was held up makes good for at most catchUp: of each faster frames one more leaves than are due. What is later yet is skipped.
+const (
+	catchUp = 20 * time.Millisecond
+	faster  = 8
+)
+
 // queue of frames on their way to another CPU.
 const queue = 2048
 
@@ -157,13 +163,15 @@ func (g *Generator) Arm(_ context.Context, spec traffic.Spec) error {
 	if err := g.Sink.Arm(spec); err != nil {
 		return err
 	}
+	g.plan.Slack, g.plan.Faster = uint32(min(spec.Rate*catchUp.Seconds(), math.MaxUint32)), faster
 	g.room = make([]byte, g.plan.Room)
 	binary.NativeEndian.PutUint32(g.meta[4:], g.plan.Room) // data_end
 	return g.maps.Generated.Put(uint32(0), &trafficDeparted{})
 }
 
 // Start sends and returns when the run is over. The program runs already before the first slot is due, since its frames take a while to
-// make; if that lasts beyond at, the run begins as soon as they are there. What the scheduler holds up later counts as skipped.
+// make; if that lasts beyond at, the run begins as soon as they are there. What the scheduler or a hypervisor holds up later counts as late, and
+// as skipped if it lasts long.
 func (g *Generator) Start(ctx context.Context, at time.Time) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -322,7 +330,9 @@ func (g *Generator) Read() (traffic.Count, error) {
 	if err := g.maps.Generated.Lookup(uint32(0), &out); err != nil {
 		return traffic.Count{}, fmt.Errorf("read the generator: %w", err)
 	}
-	return g.Sink.Read(out.Sent, g.ended-g.began)
+	c, err := g.Sink.Read(out.Sent, g.ended-g.began)
+	c.Late = out.Late
+	return c, err
 }
 
 // Close detaches everything and leaves the links as they were.

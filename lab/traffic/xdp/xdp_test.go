@@ -261,12 +261,62 @@ func TestRateIsKept(t *testing.T) {
 	for _, rate := range []float64{1e3, 1e4, 1e5, 0.5 * ceiling, 0.8 * ceiling} {
 		// The rate is the program's affair as long as it has the CPU; what another process takes away shows as skipped, not as a wrong rate.
 		c := run(t, g, traffic.Spec{Flows: []traffic.Flow{flow(0)}, Sizes: []int{64}, Rate: rate, Duration: 500 * time.Millisecond})
-		t.Logf("%9.0f frames/s: %d intended, %d sent, %d skipped", rate, c.Intended, c.Sent, c.Skipped)
+		t.Logf("%9.0f frames/s: %d intended, %d sent, %d late, %d skipped", rate, c.Intended, c.Sent, c.Late, c.Skipped)
 		if want := uint64(rate / 2); c.Intended+1 < want || c.Intended > want+1 {
 			t.Errorf("%d intended, want %d", c.Intended, want)
 		}
 		if c.Lost != 0 {
 			t.Errorf("%.0f frames/s: %d lost on no way at all", rate, c.Lost)
+		}
+	}
+}
+
+// hog takes a CPU away from all ordinary threads for a while.
+func hog(t *testing.T, cpu int, d time.Duration) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends here
+		var one unix.CPUSet
+		one.Set(cpu)
+		err := unix.SchedSetaffinity(0, &one)
+		first()
+		for end := time.Now().Add(d); err == nil && time.Now().Before(end); {
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// What a sender could not send when it was held up leaves a little later, a little faster; all of it, if that was not for long.
+func TestLateFramesAreMadeGood(t *testing.T) {
+	b := newBench(t)
+	g := newGenerator(t, Options{In: b.at("in0"), Sink: b.at("in0"), CPU: 0})
+	for _, c := range []struct {
+		held time.Duration
+		good func(c traffic.Count) bool
+	}{
+		{5 * time.Millisecond, func(c traffic.Count) bool { return c.Late >= 300 && c.Skipped == 0 && c.OnTime() < 1 }},
+		{3 * catchUp, func(c traffic.Count) bool { return c.Late >= 5000 && c.Skipped >= 3000 && c.Skipped < c.Late }},
+	} {
+		var got traffic.Count
+		for range 20 { // others may hold it up, too
+			over := make(chan struct{})
+			time.AfterFunc(100*time.Millisecond, func() { defer close(over); hog(t, 0, c.held) })
+			got = run(t, g, traffic.Spec{Flows: []traffic.Flow{flow(0)}, Sizes: []int{64}, Rate: 100_000, Duration: 600 * time.Millisecond})
+			<-over
+			if got.Lost != 0 || got.Duplicated != 0 || got.Sent+got.Skipped != got.Intended {
+				t.Fatalf("held up for %s: %+v", c.held, got)
+			}
+			if c.good(got) {
+				break
+			}
+		}
+		t.Logf("held up for %s: %d of %d late, %d skipped", c.held, got.Late, got.Intended, got.Skipped)
+		if !c.good(got) {
+			t.Errorf("held up for %s: %+v", c.held, got)
 		}
 	}
 }
