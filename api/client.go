@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,8 @@ const (
 	maxProblem     = 4 << 20
 	pingAfter      = 2 * time.Second // of silence
 	pingTimeout    = 3 * time.Second
+	awayFor        = 5 * time.Second // a daemon that is started again is back within
+	awayPoll       = 100 * time.Millisecond
 )
 
 // Options say where the API is. The zero value is not usable.
@@ -32,6 +35,7 @@ type Options struct {
 	Token  string // bearer token, needed with http
 	// DialTLS, if set, makes the connections of an https URL, TLS included: agents know managers by certificates of their own.
 	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
+	Away    time.Duration // how long a manager may be out of reach while something is waited for; default 5 s
 }
 
 // Client speaks to the manager. Safe for use by several goroutines.
@@ -40,6 +44,7 @@ type Client struct {
 	base  string // http://host
 	where string // as messages name it
 	token string
+	away  time.Duration
 }
 
 // Dial makes a client. It connects with the first call; an address that is none is refused here.
@@ -54,7 +59,7 @@ func Dial(o Options) (*Client, error) {
 		t.DialTLSContext, t.ForceAttemptHTTP2 = o.DialTLS, true
 		t.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout} // finds a connection whose other end is gone
 	}
-	c := &Client{http: &http.Client{Transport: t}, token: o.Token}
+	c := &Client{http: &http.Client{Transport: t}, token: o.Token, away: cmp.Or(o.Away, awayFor)}
 	switch {
 	case o.Socket != "":
 		c.base, c.where = "http://weir", o.Socket
@@ -153,6 +158,27 @@ func (c *Client) Path(ctx context.Context, policy string) (PolicyPath, error) {
 func (c *Client) Health(ctx context.Context) error {
 	_, err := c.call(ctx, http.MethodGet, "/healthz", nil, nil)
 	return err
+}
+
+// Returns waits until the manager answers again: one that is started anew, after a crash or for an upgrade, is soon back. One that stays out of
+// reach for Options.Away, because it was taken down, is ErrUnreachable.
+func (c *Client) Returns(ctx context.Context) error {
+	tick := time.NewTicker(awayPoll)
+	defer tick.Stop()
+	for gone := time.Now(); ; {
+		err := c.Health(ctx)
+		if !errors.Is(err, ErrUnreachable) { // also where ctx has ended, and where it answers that it is not well
+			return nil
+		}
+		if time.Since(gone) > c.away {
+			return fmt.Errorf("%w (waited %v for it)", err, c.away)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
 }
 
 // call does one request with a JSON body and decodes a JSON answer into out, if it is not nil.

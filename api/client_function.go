@@ -33,7 +33,7 @@ func (c *Client) verb(ctx context.Context, function, verb string) (Operation, er
 }
 
 // Wait follows an operation until it is completed or has failed, for good or for now. The error is about the following,
-// not about the operation: see its State and Message.
+// not about the operation: see its State and Message. A manager that stays away is ErrUnreachable; see Returns.
 func (c *Client) Wait(ctx context.Context, name string) (Operation, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -49,6 +49,9 @@ func (c *Client) Wait(ctx context.Context, name string) (Operation, error) {
 		case DeltaError:
 			if errors.Is(d.Err, ErrBadRequest) || errors.Is(d.Err, ErrUnauthorized) || errors.Is(d.Err, ErrNotFound) {
 				return Operation{}, d.Err
+			}
+			if err := c.Returns(ctx); err != nil {
+				return Operation{}, err
 			}
 			continue
 		}

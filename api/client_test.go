@@ -6,11 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -101,6 +105,81 @@ func TestAWatchSurvivesOddServers(t *testing.T) {
 	}
 	if d := cmp.Diff([]string{"reset ", "put a", "delete a", "reset ", "put b"}, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// briefly is a manager that knows one operation in a state; asked is told when somebody follows it.
+func briefly(t *testing.T, socket string, state OperationState, asked chan<- struct{}) (end func()) {
+	t.Helper()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		op := fmt.Sprintf(`{"name":"o","state":%q}`, state)
+		if r.URL.Query().Get("watch") == "" {
+			fmt.Fprintf(w, `{"items":[%s],"revision":10}`, op)
+			return
+		}
+		fmt.Fprintf(w, "event: put\ndata: %s\n\n", op)
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			t.Error(err)
+		}
+		asked <- struct{}{}
+		<-r.Context().Done()
+	}))
+	s.Listener.Close()
+	s.Listener = l
+	s.Start()
+	return func() {
+		s.CloseClientConnections()
+		s.Close()
+	}
+}
+
+func TestAWaitOutlastsARestartAndNoMore(t *testing.T) {
+	for name, x := range map[string]struct {
+		away  time.Duration
+		again bool
+	}{
+		"the manager is taken down":    {away: 50 * time.Millisecond},
+		"the manager is started again": {away: time.Hour, again: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, err := os.MkdirTemp("", "weir-api-") // a socket's path is short
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(dir)
+			socket, asked := filepath.Join(dir, "s"), make(chan struct{}, 10)
+			c, err := Dial(Options{Socket: socket, Away: x.away})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			end := briefly(t, socket, OpProcessing, asked)
+			turned := make(chan struct{})
+			go func() {
+				defer close(turned)
+				<-asked
+				end()
+				if x.again {
+					end = briefly(t, socket, OpCompleted, asked)
+				}
+			}()
+			done, err := c.Wait(ctx, "o")
+			<-turned
+			if x.again {
+				defer end()
+				if err != nil || done.State != OpCompleted {
+					t.Errorf("%s, %v", done.State, err)
+				}
+			} else if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "waited 50ms") {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 }
 

@@ -59,13 +59,14 @@ type watch[T any] struct {
 	r        Reader[T]
 	o        ListOptions
 	revision int64
+	away     bool // nobody was there at the last try, and that is told
 	out      chan Delta[T]
 }
 
 func (w *watch[T]) run(ctx context.Context) {
 	defer close(w.out)
 	retry := watchRetryMin
-	told := false // one DeltaError an outage
+	told := false // one DeltaError an outage, and one more when nobody is there at all
 	for ctx.Err() == nil {
 		before := w.revision
 		err := w.once(ctx)
@@ -82,8 +83,8 @@ func (w *watch[T]) run(ctx context.Context) {
 		if w.revision != before { // it had worked
 			retry, told = watchRetryMin, false
 		}
-		if err != nil && !told {
-			told = true
+		if away := errors.Is(err, ErrUnreachable); err != nil && (!told || away && !w.away) {
+			told, w.away = true, away
 			w.send(ctx, Delta[T]{Type: DeltaError, Revision: w.revision, Err: err})
 		}
 		select {
@@ -127,6 +128,7 @@ func (w *watch[T]) once(ctx context.Context) error {
 		return err
 	}
 	defer resp.Body.Close()
+	w.away = false
 	err = w.follow(ctx, resp.Body, func() { silence.Reset(watchSilence) })
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause

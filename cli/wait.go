@@ -227,7 +227,8 @@ func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, change
 	defer p.clear()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	show, told := true, false
+	show := true
+	back := a.returns(c, p)
 	for len(w.open) > 0 {
 		if show { // not at each of thousands of steps
 			p.show("%d of %d ready; waiting for %s", len(w.all)-len(w.open), len(w.all), w.one())
@@ -243,10 +244,8 @@ func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, change
 				if permanent(s.step.err) {
 					return s.step.err
 				}
-				if !told && errors.Is(s.step.err, api.ErrUnreachable) {
-					told = true
-					p.clear()
-					fmt.Fprintf(a.Stderr, "%s; waiting for it\n", own(s.step.err.Error()))
+				if err := back(ctx); err != nil {
+					return notReady(err, w.missing())
 				}
 				continue
 			}
@@ -254,6 +253,23 @@ func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, change
 		}
 	}
 	return nil
+}
+
+// returns waits for a daemon that broke a connection, and says so once. The error: it stays away.
+func (a *app) returns(c *api.Client, p *progress) func(context.Context) error {
+	told := false
+	return func(ctx context.Context) error {
+		err := c.Health(ctx)
+		if !errors.Is(err, api.ErrUnreachable) {
+			return nil
+		}
+		if !told {
+			told = true
+			p.clear()
+			fmt.Fprintf(a.Stderr, "%s; waiting for it\n", own(err.Error()))
+		}
+		return c.Returns(ctx)
+	}
 }
 
 const maxMissing = 10
@@ -297,7 +313,7 @@ func (a *app) follow(ctx context.Context, c *api.Client, ops []api.Operation) er
 		case done.State != api.OpCompleted:
 			failed = append(failed, fmt.Errorf("%s %s/%s: %s: %s", op.Verb, op.Kind, op.Object, done.State, done.Message))
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || errors.Is(err, api.ErrUnreachable) {
 			break
 		}
 	}

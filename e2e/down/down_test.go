@@ -2,14 +2,20 @@
 package down
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"weir.dev/weir/cli"
 	"weir.dev/weir/e2e/rig"
 )
 
@@ -69,10 +75,47 @@ func TestDownLeavesTheMachineAsItWas(t *testing.T) {
 			t.Errorf("a running Weir touches what is not its own: %s", l)
 		}
 	}
+	waits := waiting(ctx, t, r)
 	if _, err := r.Weir(ctx, "down"); err != nil {
 		t.Fatal(err)
 	}
 	expect(ctx, t, before, spaces)
+	waits()
+}
+
+// waiting is a command that waits for what will never be; the returned function expects that it ends because the daemon has.
+func waiting(ctx context.Context, t *testing.T, r *rig.Rig) func() {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "never.yaml")
+	if err := os.WriteFile(file, []byte("functions: {never: {image: firewall, command: [/bin/busybox, 'false']}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := r.Command(ctx, "", r.Bin, "apply", "-f", file, "--timeout", "0")
+	c.Env = r.Env()
+	var errs bytes.Buffer
+	c.Stderr = &errs
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := bufio.NewReader(out)
+	for line := ""; !strings.HasPrefix(line, "applied: 1 created"); {
+		if line, err = said.ReadString('\n'); err != nil {
+			t.Fatalf("%v: %s", err, errs.String())
+		}
+	}
+	return func() {
+		t.Helper()
+		_, _ = io.Copy(io.Discard, said)
+		_ = c.Wait() // its exit code is looked at
+		text := errs.String()
+		if code := c.ProcessState.ExitCode(); code != cli.ExitUnreachable || !strings.Contains(text, "weir is not reachable") || !strings.Contains(text, "function/never") {
+			t.Errorf("exit code %d, want %d and what it waited for: %s", code, cli.ExitUnreachable, text)
+		}
+	}
 }
 
 func TestDeleteLeavesARunningWeirAsItWas(t *testing.T) {
