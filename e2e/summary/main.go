@@ -39,19 +39,24 @@ func main() {
 	seed := flag.String("seed", "1", "where they begin")
 	flag.Parse()
 	packages := strings.Fields(*drawn)
-	os.Exit(run(os.Stdin, func(pkg, tests string) error {
-		args := []string{"test", "-count", fmt.Sprint(times), "-failfast", "-timeout", "20m", "-run", tests, pkg}
+	os.Exit(run(os.Stdin, func(pkg, test string) error {
+		args := []string{"test", "-v", "-count", fmt.Sprint(times), "-failfast", "-timeout", "20m", "-run", "^" + test + "$", pkg}
 		if slices.Contains(packages, pkg) {
 			args = append(args, "-rapid.seed="+*seed)
 		}
-		cmd := exec.Command("go", args...)
-		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stdout
-		return cmd.Run()
+		out, err := exec.Command("go", args...).CombinedOutput()
+		if n := strings.Count(string(out), "\n--- PASS: "+test+" ("); err == nil && n != times {
+			err = fmt.Errorf("it passed %d times of %d", n, times)
+		}
+		if err != nil {
+			fmt.Printf("%s%v\n", out[:min(len(out), maxOutput)], err)
+		}
+		return err
 	}))
 }
 
-// run reads events; again runs tests of a package, given as a regular expression, some times more.
-func run(in io.Reader, again func(pkg, tests string) error) int {
+// run reads events; again runs a test of a package some times more.
+func run(in io.Reader, again func(pkg, test string) error) int {
 	output := map[string]*strings.Builder{}
 	var failed, skipped []string
 	parents := map[string]bool{}
@@ -158,7 +163,7 @@ func top(failed []string) map[string][]string {
 }
 
 // retry runs tests again, and tells which failed and which passed then.
-func retry(tests map[string][]string, again func(pkg, tests string) error) (failed, passed []string) {
+func retry(tests map[string][]string, again func(pkg, test string) error) (failed, passed []string) {
 	n := 0
 	for _, names := range tests {
 		n += len(names)
@@ -171,7 +176,7 @@ func retry(tests map[string][]string, again func(pkg, tests string) error) (fail
 				continue
 			}
 			fmt.Printf("again: %s\n", key)
-			if err := again(pkg, "^"+name+"$"); err != nil {
+			if err := again(pkg, name); err != nil {
 				failed = append(failed, key)
 			} else {
 				passed = append(passed, key)
