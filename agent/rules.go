@@ -62,7 +62,7 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 		}
 	}
 	a.reportChains(want, views, waitingChain)
-	a.reportPolicies(want, waitingPolicy, out)
+	a.reportPolicies(want, views, waitingPolicy, out)
 	return drain, nil
 }
 
@@ -310,11 +310,7 @@ func (a *Agent) reportChains(want share, views map[string]view, waiting map[stri
 		} else if hops, err := api.ParsePath(w.Spec.Path); err == nil {
 			var down []string
 			for _, h := range hops {
-				healthy := want.all.functions[h.Function].Status.Healthy
-				if _, here := want.functions[h.Function]; here {
-					healthy = views[h.Function].status.Healthy
-				}
-				if !healthy {
+				if !want.healthy(h.Function, views) {
 					down = append(down, h.Function)
 				}
 			}
@@ -326,7 +322,40 @@ func (a *Agent) reportChains(want share, views map[string]view, waiting map[stri
 	}
 }
 
-func (a *Agent) reportPolicies(want share, waiting map[string]string, out router.Output) {
+// healthy tells whether a function is, here or elsewhere.
+func (s share) healthy(function string, views map[string]view) bool {
+	if _, here := s.functions[function]; here {
+		return views[function].status.Healthy
+	}
+	return s.all.functions[function].Status.Healthy
+}
+
+// suffers tells what becomes of a policy's traffic at functions that are down; copies are nobody's traffic.
+func (s share) suffers(p api.PolicySpec, views map[string]view) string {
+	hops, err := api.ParsePath(s.all.chains[p.Chain].Spec.Path)
+	if err != nil || p.ModeOrDefault() == api.ModeReplica {
+		return ""
+	}
+	var dropped, passed []string
+	for _, h := range hops {
+		switch {
+		case h.Tap || s.healthy(h.Function, views):
+		case s.all.functions[h.Function].Spec.OnFail == api.OnFailBypass:
+			passed = append(passed, h.Function)
+		default:
+			dropped = append(dropped, h.Function)
+		}
+	}
+	switch {
+	case len(dropped) > 0:
+		return "its traffic is dropped (down: " + strings.Join(dropped, ", ") + ")"
+	case len(passed) > 0:
+		return "its traffic bypasses some functions (down: " + strings.Join(passed, ", ") + ")"
+	}
+	return ""
+}
+
+func (a *Agent) reportPolicies(want share, views map[string]view, waiting map[string]string, out router.Output) {
 	for name, w := range want.policies {
 		if w.Deleting != nil { // the commit just done has none of its rules
 			a.report.policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: "deleted"})
@@ -343,6 +372,8 @@ func (a *Agent) reportPolicies(want share, waiting map[string]string, out router
 			s.State, s.Message = "pending", out.Errors[name].Error()
 		case out.Errors[name] != nil:
 			s.State, s.Message = "error", out.Errors[name].Error()
+		default:
+			s.Message = want.suffers(w.Spec, views)
 		}
 		a.report.policy(name, w.UID, s)
 	}
