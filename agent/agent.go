@@ -79,6 +79,7 @@ const (
 	probeLimit       = 3                      // lost probes in a row until a function counts as down
 	unhealthyFor     = 5 * time.Second        // then it is restarted
 	settleFor        = 100 * time.Millisecond // a process that no probe can check must live so long to count as up
+	giveUp           = 2                      // a process that ended so often in a row and was never up has failed, for who waits; it is started on and on
 	stopGrace        = 3 * time.Second
 	backoffFirst     = 250 * time.Millisecond
 	backoffMax       = 30 * time.Second

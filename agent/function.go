@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -58,6 +59,7 @@ type function struct {
 	events    *http.Server // nil: not listening
 	alive     bool         // the data plane was told Up
 	crashes   int
+	early     int       // ends in a row before it was up
 	notBefore time.Time // of the next start
 	started   time.Time
 	died      time.Time // start of the present outage; zero if none
@@ -265,15 +267,21 @@ func (f *function) run(ctx context.Context) {
 
 func (f *function) fail(want api.Function, err error) {
 	f.a.Log.Warn("function", "function", f.name, "error", err)
+	idle := f.have == "" || f.have != container.Running && desired(want) == api.FunctionStarted // else it is as it was, the former generation maybe
 	f.update(func(v *view) {
-		if v.status.State == "" || v.status.State == api.FunctionPending || f.have == "" {
+		if v.status.State == "" || v.status.State == api.FunctionPending || idle {
 			v.status.State = api.FunctionFailed
 		}
 		v.status.Message = err.Error()
-		if f.have == "" { // else the former generation runs on
+		if idle {
 			v.status.ObservedGeneration = want.Generation
 		}
 	})
+}
+
+// desired is the state that is wanted; a spec need not say it.
+func desired(want api.Function) api.FunctionState {
+	return cmp.Or(want.Spec.State, api.FunctionStarted)
 }
 
 // step brings the function to the wanted state, or says why not and when to try again.
@@ -287,10 +295,7 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 		f.ready = prepared{uid: want.UID, generation: want.Generation, image: img, spec: spec, hash: fingerprint(spec)}
 	}
 	img, spec, hash := f.ready.image, f.ready.spec, f.ready.hash
-	desired := want.Spec.State
-	if desired == "" {
-		desired = api.FunctionStarted
-	}
+	desired := desired(want)
 	stale := (f.have == container.Running || f.have == container.Created) && (f.applied.Hash != hash || f.applied.Restart != want.Spec.Restart)
 	switch {
 	case desired == api.FunctionStopped && f.have != "" && f.have != container.Stopped,
@@ -299,7 +304,7 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 		if err := f.halt(ctx, "stopped on request"); err != nil {
 			return retryAfter, err
 		}
-		f.crashes, f.notBefore = 0, time.Time{}
+		f.crashes, f.early, f.notBefore = 0, 0, time.Time{}
 	}
 	switch desired {
 	case api.FunctionStopped:
@@ -429,6 +434,10 @@ func (f *function) exited(ctx context.Context, c container.Status) {
 		return
 	}
 	now := time.Now()
+	f.early++
+	if f.alive {
+		f.early = 0
+	}
 	f.down(ctx)
 	if now.Sub(f.started) > backoffForget {
 		f.crashes = 0
@@ -451,6 +460,9 @@ func (f *function) exited(ctx context.Context, c container.Status) {
 		v.status.State, v.status.Healthy, v.status.PID = api.FunctionFailed, false, 0
 		v.status.LastExit, v.status.Restarts = text, f.applied.Restarts
 		v.status.Message = text + words + ", restarting"
+		if f.early >= giveUp { // this is what has become of what was wanted, for now
+			v.status.ObservedGeneration = max(v.status.ObservedGeneration, f.ready.generation)
+		}
 	})
 	f.event(api.Warning, "FunctionDied", text+"; "+f.consequence(), 0)
 }

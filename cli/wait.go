@@ -294,7 +294,14 @@ func stuck(ctx context.Context, c *api.Client, op api.Operation) string {
 	if err != nil || f.Status.Message == "" {
 		return ""
 	}
-	return fmt.Sprintf("\n  function/%s: %s\nlook at `weir function logs %s`", op.Object, withMessage(string(f.Status.State), f.Status.Message), op.Object)
+	return fmt.Sprintf("\n  function/%s: %s%s", op.Object, withMessage(string(f.Status.State), f.Status.Message), logsHint(op))
+}
+
+func logsHint(op api.Operation) string {
+	if op.Kind != api.KindFunction {
+		return ""
+	}
+	return fmt.Sprintf("\nlook at `weir function logs %s`", op.Object)
 }
 
 // follow waits for operations; each that fails is said, the first decides the exit code.
@@ -309,7 +316,7 @@ func (a *app) follow(ctx context.Context, c *api.Client, ops []api.Operation) er
 		case err != nil:
 			failed = append(failed, fmt.Errorf("%s %s/%s: %w%s", op.Verb, op.Kind, op.Object, err, stuck(ctx, c, op)))
 		case done.State == api.OpFailedTemp:
-			failed = append(failed, fmt.Errorf("%s %s/%s: %s; the agent goes on trying", op.Verb, op.Kind, op.Object, done.Message))
+			failed = append(failed, fmt.Errorf("%s %s/%s: %s; the agent goes on trying%s", op.Verb, op.Kind, op.Object, done.Message, logsHint(op)))
 		case done.State != api.OpCompleted:
 			failed = append(failed, fmt.Errorf("%s %s/%s: %s: %s", op.Verb, op.Kind, op.Object, done.State, done.Message))
 		}

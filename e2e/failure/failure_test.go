@@ -3,12 +3,15 @@ package failure
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli"
 	"weir.dev/weir/e2e/rig"
 )
 
@@ -146,6 +149,41 @@ policies:
 	}
 	if a.Received == 0 {
 		t.Error("no allowed datagram arrived at all")
+	}
+	startedInVain(ctx, t, r)
+}
+
+// startedInVain: who starts a function that cannot run is told so and why, however long he would wait.
+func startedInVain(ctx context.Context, t *testing.T, r *rig.Rig) {
+	for name, c := range map[string]struct {
+		command []string
+		says    []string
+	}{
+		"ends":    {[]string{"/bin/busybox", "sh", "-c", "echo no configuration; exit 3"}, []string{"process ended with exit code 3: no configuration", "weir function logs ends"}},
+		"missing": {[]string{"/no/such/program"}, []string{"/no/such/program", "not found in the image"}},
+	} {
+		create := append([]string{"function", "create", name, "--image", "firewall", "--wait=false", "--"}, c.command...)
+		if _, err := r.Weir(ctx, create...); err != nil {
+			t.Fatal(err)
+		}
+		for _, verb := range []string{"start", "stop", "start", "restart"} {
+			_, err := r.Weir(ctx, "function", verb, name, "--timeout", "0")
+			if verb == "stop" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			var exit *rig.ExitError
+			if !errors.As(err, &exit) || exit.Code != cli.ExitFailure {
+				t.Fatalf("%s of %s: %v", verb, name, err)
+			}
+			for _, text := range append(c.says, verb+" function/"+name, string(api.OpFailedTemp)) {
+				if !strings.Contains(exit.Stderr, text) {
+					t.Errorf("%s of %s does not say %q: %s", verb, name, text, exit.Stderr)
+				}
+			}
+		}
 	}
 }
 
