@@ -18,8 +18,8 @@ func (a *app) agentCommand() *cobra.Command {
 		Short: "Run this machine as a host of a manager elsewhere",
 		Long: `Run this machine as a host of a manager elsewhere until Ctrl-C or SIGTERM. The first time it joins: --token-file holds what
 "weir token create" printed at the manager. From then on it has a certificate, which it renews by itself, and the token is
-not needed any more. What it made goes on forwarding when it ends, and while no manager can be reached; "weir down" removes
-it. With several managers of one state (--etcd) give --manager for each.`,
+not needed any more; but a host that was deleted or replaced joins again with a new one. What it made goes on forwarding when it ends,
+and while no manager can be reached; "weir down" removes it. With several managers of one state (--etcd) give --manager for each.`,
 		Example: `  weir agent --manager https://10.0.0.1:7412 --token-file token
   weir agent --manager https://10.0.0.1:7412 --detach
   weir agent --manager https://10.0.0.1:7412 --manager https://10.0.0.2:7412 --host h2 --uplink eth1 --switch ovs`,

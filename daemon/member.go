@@ -29,6 +29,7 @@ const (
 	retryMax     = 5 * time.Second
 	joinTimeout  = 30 * time.Second // one attempt
 	renewTimeout = 10 * time.Second
+	askTimeout   = 5 * time.Second // whether a certificate is accepted, before an agent begins
 )
 
 // member is this host as a member of a Weir elsewhere: its key and certificate, and the ways to the managers.
@@ -75,11 +76,19 @@ func enter(ctx context.Context, o AgentOptions) (*member, error) {
 	}
 	m.id.Store(id)
 	if id.Joined() {
-		if _, until := id.Valid(); m.now().Before(until) {
+		_, until := id.Valid()
+		switch valid := m.now().Before(until); {
+		case o.TokenFile == "" && valid:
 			return m, nil
-		}
-		if o.TokenFile == "" {
+		case o.TokenFile == "":
 			return m, m.stillMember(ctx)
+		case valid && !errors.Is(m.asks(ctx), api.ErrUnauthorized):
+			return m, nil
+		case valid: // it was deleted, or another took its place: it joins as a new one does
+			m.log.Info("the certificate is no longer accepted: joining with the token", "host", m.host)
+			if id, err = pki.NewIdentity(); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if o.TokenFile == "" {
@@ -96,20 +105,26 @@ func enter(ctx context.Context, o AgentOptions) (*member, error) {
 // the host goes on with what is in force.
 func (m *member) stillMember(ctx context.Context) error {
 	_, until := m.id.Load().Valid()
-	c, err := m.client()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
-	defer cancel()
-	_, err = c.Beat(ctx, m.host, m.now())
+	err := m.asks(ctx)
 	if errors.Is(err, api.ErrUnauthorized) {
 		return fmt.Errorf("%w: %w", ErrNotJoined, err)
 	}
 	m.log.Warn("the certificate has expired by this host's clock: is it right? synchronise it with the manager's (NTP), or join again with a new token (weir token create)",
 		"host", m.now().UTC(), "certificate_until", until, "manager_says", err)
 	return nil
+}
+
+// asks a manager whether it accepts the certificate.
+func (m *member) asks(ctx context.Context) error {
+	c, err := m.client()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	_, err = c.Beat(ctx, m.host, m.now())
+	return err
 }
 
 // managersNow is the time by the managers' clock, which judges certificates.

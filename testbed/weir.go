@@ -117,6 +117,9 @@ func (o *Options) startAgent(ctx context.Context, p plan, node string) error {
 	return err
 }
 
+// endedAgain is how often is looked whether agents that are waited for run at all.
+const endedAgain = 500 * time.Millisecond
+
 // awaitNodes waits until the manager knows all switches and agents.
 func (o *Options) awaitNodes(ctx context.Context, p plan) error {
 	client, err := p.client()
@@ -124,22 +127,27 @@ func (o *Options) awaitNodes(ctx context.Context, p plan) error {
 		return err
 	}
 	defer client.Close()
-	err = await(ctx, o.Timeout, "switches and agents of testbed "+p.Name, func() (bool, error) {
+	look := time.Now().Add(endedAgain)
+	return await(ctx, o.Timeout, "switches and agents of testbed "+p.Name, func() (bool, error) {
 		missing, err := p.missing(ctx, client)
 		if err == nil && len(missing) > 0 {
 			err = errors.New(strings.Join(missing, ", "))
 		}
-		return err == nil, err
-	})
-	if err == nil {
-		return nil
-	}
-	for _, node := range sorted(p.Agents) { // the first that is not running tells why
-		if up, _ := p.running(); !up[node] {
-			return fmt.Errorf("%w; agent %s ended; its log ends with\n%s", err, node, p.tail(node))
+		if err == nil {
+			return true, nil
 		}
-	}
-	return err
+		if time.Now().Before(look) {
+			return false, err
+		}
+		look = time.Now().Add(endedAgain)
+		up, unknown := p.running()
+		for _, node := range sorted(p.Agents) { // the first that is not running tells why
+			if unknown == nil && !up[node] {
+				return true, fmt.Errorf("%w: agent %s ended; its log ends with\n%s", err, node, p.tail(node))
+			}
+		}
+		return false, err
+	})
 }
 
 // missing lists the nodes that are not ready in the manager's eyes.

@@ -225,6 +225,11 @@ func TestWhoMustNotJoinIsToldWhy(t *testing.T) {
 	if n := w.events(ctx, t, "HostReplaced"); n != 1 {
 		t.Errorf("%d events HostReplaced", n)
 	}
+
+	// With a token of its own it comes back, although it has a certificate yet: it is not accepted any more.
+	h.start(t, "--token-file", w.token(ctx, t, "--host", "h1", "--replace"))
+	rig.Eventually(ctx, t, "the first agent is back", func() (bool, string) { return w.events(ctx, t, "HostReplaced") == 2, h.tail() })
+	w.state(ctx, t, "h1", "ready")
 }
 
 // newWorldBeside is another Weir, in a namespace of its own.
