@@ -451,11 +451,12 @@ func (f *function) exited(ctx context.Context, c container.Status) {
 	if f.died.IsZero() {
 		f.died = now
 	}
-	text := "process ended"
-	if c.ExitCode >= 0 {
-		text = fmt.Sprintf("process ended with exit code %d", c.ExitCode)
+	f.mu.Lock()
+	text, words := ending(c, f.want.Spec.Memory), ""
+	f.mu.Unlock()
+	if c.Signal == 0 { // else what it wrote last has nothing to do with its end
+		words = f.lastWords(ctx)
 	}
-	words := f.lastWords(ctx)
 	f.update(func(v *view) {
 		v.status.State, v.status.Healthy, v.status.PID = api.FunctionFailed, false, 0
 		v.status.LastExit, v.status.Restarts = text, f.applied.Restarts
@@ -467,12 +468,27 @@ func (f *function) exited(ctx context.Context, c container.Status) {
 	f.event(api.Warning, "FunctionDied", text+"; "+f.consequence(), 0)
 }
 
+// ending says how a process ended; memory is its limit, "" none.
+func ending(c container.Status, memory string) string {
+	switch {
+	case c.OOM && memory != "":
+		return fmt.Sprintf("process out of memory (limit %s)", memory)
+	case c.OOM:
+		return "process killed: the host is out of memory"
+	case c.Signal > 0:
+		return fmt.Sprintf("process killed (signal %d)", c.Signal)
+	case c.ExitCode >= 0:
+		return fmt.Sprintf("process ended with exit code %d", c.ExitCode)
+	}
+	return "process ended"
+}
+
 // maxWords bounds what a status quotes of a function's log.
 const maxWords = 200
 
-// lastWords is the last line that the function wrote, as it says most often why it ended.
+// lastWords is the last line that the process wrote, as it says most often why it ended.
 func (f *function) lastWords(ctx context.Context) string {
-	log, err := f.a.Runtime.Logs(ctx, f.name, container.LogOptions{Tail: 1})
+	log, err := f.a.Runtime.Logs(ctx, f.name, container.LogOptions{Tail: 1, Latest: true})
 	if err != nil {
 		return ""
 	}

@@ -55,7 +55,9 @@ type Status struct {
 	State    State
 	PID      int       // of the first process, 0 unless created or running
 	Started  time.Time // zero if never
-	ExitCode int       // -1 unknown (the exit was not seen)
+	ExitCode int       // -1 unknown (the exit was not seen); 128+n: Signal n
+	Signal   int       // that killed it, 0 none
+	OOM      bool      // the kernel killed it for want of memory
 }
 
 // ExecSpec runs one more process in a running container.
@@ -72,6 +74,7 @@ type ExecSpec struct {
 type LogOptions struct {
 	Tail   int  // last N lines; 0 all
 	Follow bool // until ctx ends
+	Latest bool // only what the last process printed, not those before it
 }
 
 // Runtime drives containers. Every method is safe to call twice.

@@ -35,6 +35,7 @@ type fake struct {
 	status  container.Status
 	done    chan struct{}
 	log     bytes.Buffer
+	began   int           // where in log its own lines begin
 	changed chan struct{} // closed when log grows
 }
 
@@ -85,6 +86,9 @@ func (c *fake) exit(code int) {
 		return
 	}
 	c.status.State, c.status.PID, c.status.ExitCode = container.Stopped, 0, code
+	if code > 128 { // its programs end so by a signal only
+		c.status.Signal = code - 128
+	}
 	close(c.done)
 }
 
@@ -159,6 +163,7 @@ func (r *Runtime) Start(ctx context.Context, id string) error {
 			return err
 		}
 		c.log.Write(log)
+		c.began = len(log)
 	}
 	r.start(c)
 	return nil
@@ -304,7 +309,11 @@ func (r *Runtime) Logs(ctx context.Context, id string, o container.LogOptions) (
 	if c == nil {
 		return nil, fmt.Errorf("logs of container %s: %w", id, container.ErrNotFound)
 	}
-	lines := strings.SplitAfter(c.log.String(), "\n")
+	whole := c.log.String()
+	if o.Latest {
+		whole = whole[c.began:]
+	}
+	lines := strings.SplitAfter(whole, "\n")
 	lines = lines[:len(lines)-1]
 	if o.Tail > 0 && len(lines) > o.Tail {
 		lines = lines[len(lines)-o.Tail:]

@@ -109,8 +109,23 @@ func TestLimits(t *testing.T) {
 	must(t, r.Run(t.Context(), spec))
 	st, err := r.Wait(t.Context(), "a")
 	must(t, err)
-	if st.ExitCode != 137 {
-		t.Errorf("out of memory: exit code %d, want 137", st.ExitCode)
+	if st.ExitCode != 137 || st.Signal != 9 || !st.OOM {
+		t.Errorf("out of memory: %+v, want exit code 137, signal 9 and that", st)
+	}
+	if again, err := r.Status(t.Context(), "a"); err != nil || again != st {
+		t.Errorf("the status differs from what was waited for: %+v, %v", again, err)
+	}
+}
+
+func TestKillsForWantOfMemoryAreRead(t *testing.T) {
+	for text, want := range map[string]int64{
+		"low 0\nhigh 3\nmax 17\noom 1\noom_kill 2\noom_group_kill 0\n": 2, // version 2
+		"oom_kill_disable 0\nunder_oom 1\noom_kill 1\n":                1, // version 1
+		"oom_kill_disable 1\nunder_oom 0\n":                            0, // before Linux 4.13
+	} {
+		if got := oomKills(text); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
 	}
 }
 

@@ -143,6 +143,27 @@ func (r *Runtime) verifyLimits(s container.Spec) error {
 	return nil
 }
 
+// outOfMemory tells whether the kernel has killed a process of the container for want of memory, by its own limit or the machine's.
+func (r *Runtime) outOfMemory(id string) bool {
+	h, _ := r.hierarchyOf("memory")
+	file := "memory.oom_control" // since Linux 4.13
+	if h.v2 {
+		file = "memory.events"
+	}
+	raw, err := os.ReadFile(filepath.Join(h.dir(r.cgroupPath(id)), file))
+	return err == nil && oomKills(string(raw)) > 0
+}
+
+// oomKills reads a cgroup's flat keyed file.
+func oomKills(text string) (n int64) {
+	for line := range strings.Lines(text) {
+		if key, value, _ := strings.Cut(strings.TrimSpace(line), " "); key == "oom_kill" {
+			n, _ = strconv.ParseInt(value, 10, 64) // not a number: none
+		}
+	}
+	return n
+}
+
 const cpuPeriod = 100_000 // microseconds
 
 func quotaOf(s container.Spec) int64 {

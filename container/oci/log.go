@@ -61,13 +61,20 @@ const followEvery = 200 * time.Millisecond
 // Logs streams the container's output, the older file first.
 func (r *Runtime) Logs(ctx context.Context, id string, o container.LogOptions) (io.ReadCloser, error) {
 	r.mu.Lock()
-	known := r.containers[id].known()
+	known, start := r.containers[id].known(), int64(0)
+	if known && o.Latest {
+		start = r.containers[id].rec.LogStart
+	}
 	r.mu.Unlock()
 	if !known {
 		return nil, fmt.Errorf("logs of container %s: %w", id, container.ErrNotFound)
 	}
 	l := &logReader{ctx: ctx, follow: o.Follow}
-	for _, path := range []string{r.logFile(id) + ".1", r.logFile(id)} {
+	paths := []string{r.logFile(id) + ".1", r.logFile(id)}
+	if o.Latest {
+		paths = paths[1:]
+	}
+	for _, path := range paths {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -82,6 +89,11 @@ func (r *Runtime) Logs(ctx context.Context, id string, o container.LogOptions) (
 		if err := l.seekTail(o.Tail); err != nil {
 			l.Close()
 			return nil, fmt.Errorf("logs of container %s: %w", id, err)
+		}
+	}
+	if o.Latest && len(l.files) > 0 {
+		if fi, err := l.files[0].Stat(); err == nil && fi.Size() >= start { // else it was cut since
+			l.offset = max(l.offset, start)
 		}
 	}
 	return l, nil

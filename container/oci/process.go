@@ -24,8 +24,11 @@ type process struct {
 	done   chan struct{} // closed when it has ended and code is set
 	closed chan struct{}
 	once   sync.Once
-	code   int
+	end    end
 }
+
+// end is how a process ended. 128+n: killed by signal n. -1: unknown.
+type end struct{ code, signal int }
 
 // openProcess opens a process and tells its start time. If ticks is given and differs, the number was reused: ESRCH.
 func openProcess(pid int, ticks uint64) (*process, uint64, error) {
@@ -41,7 +44,7 @@ func openProcess(pid int, ticks uint64) (*process, uint64, error) {
 		unix.Close(fd)
 		return nil, 0, fmt.Errorf("process %d is another one now: %w", pid, unix.ESRCH)
 	}
-	p := &process{pid: pid, ticks: st.ticks, file: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{}), closed: make(chan struct{}), code: -1}
+	p := &process{pid: pid, ticks: st.ticks, file: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{}), closed: make(chan struct{}), end: end{code: -1}}
 	return p, st.ticks, nil
 }
 
@@ -74,20 +77,20 @@ func (p *process) endsWithin(ctx context.Context, d time.Duration) bool {
 	return p.ended()
 }
 
-// wait parks in the runtime's poller (no thread) until the process ends. False: closed before. The caller closes done.
-func (p *process) wait() (int, bool) {
+// wait parks in the runtime's poller (no thread) until the process ends, and sets end. False: closed before. The caller closes done.
+func (p *process) wait() bool {
 	raw, err := p.file.SyscallConn()
 	if err != nil {
-		return -1, false
+		return false
 	}
 	err = raw.Read(func(fd uintptr) bool {
 		if !readable(int(fd)) {
 			return false
 		}
-		p.code = p.exitCode(int(fd))
+		p.end = p.ending(int(fd))
 		return true
 	})
-	return p.code, err == nil
+	return err == nil
 }
 
 func readable(fd int) bool {
@@ -134,12 +137,12 @@ func (p *process) hears(sig unix.Signal) bool {
 	return mask&(1<<(uint(sig)-1)) != 0
 }
 
-// exitCode of an ended process: as its parent where we are that, else from the zombie, else what the pidfd keeps of it after its
-// parent reaped it (Linux 6.15). 128+n: killed by signal n. -1: unknown.
-func (p *process) exitCode(fd int) int {
+// ending of an ended process: as its parent where we are that, else from the zombie, else what the pidfd keeps of it after its
+// parent reaped it (Linux 6.15).
+func (p *process) ending(fd int) end {
 	for range 40 {
-		if code, ok := reap(fd); ok {
-			return code
+		if e, ok := reap(fd); ok {
+			return e
 		}
 		if st, err := readStat(p.pid); err == nil && st.ticks == p.ticks && st.state == 'Z' {
 			return fromStatus(unix.WaitStatus(st.exit))
@@ -149,15 +152,15 @@ func (p *process) exitCode(fd int) int {
 			return fromStatus(status)
 		}
 		if err != nil {
-			return -1
+			break
 		}
 		time.Sleep(5 * time.Millisecond) // between zombie and reaped there is a moment when neither tells
 	}
-	return -1
+	return end{code: -1}
 }
 
 // reap collects an ended child of ours; false for another's child.
-func reap(fd int) (int, bool) {
+func reap(fd int) (end, bool) {
 	var info siginfoChild
 	for {
 		_, _, errno := unix.Syscall6(unix.SYS_WAITID, unix.P_PIDFD, uintptr(fd), uintptr(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG, 0, 0)
@@ -165,15 +168,17 @@ func reap(fd int) (int, bool) {
 			continue
 		}
 		if errno != 0 || info.pid == 0 {
-			return -1, false
+			return end{}, false
 		}
 		break
 	}
 	if info.code == cldExited {
-		return int(info.status), true
+		return end{code: int(info.status)}, true
 	}
-	return 128 + int(info.status), true
+	return killed(int(info.status)), true
 }
+
+func killed(signal int) end { return end{code: 128 + signal, signal: signal} }
 
 // reap collects the process if it is our child and has ended.
 func (p *process) reap() {
@@ -227,11 +232,11 @@ type siginfoChild struct {
 
 const cldExited = 1
 
-func fromStatus(s unix.WaitStatus) int {
+func fromStatus(s unix.WaitStatus) end {
 	if s.Signaled() {
-		return 128 + int(s.Signal())
+		return killed(int(s.Signal()))
 	}
-	return s.ExitStatus()
+	return end{code: s.ExitStatus()}
 }
 
 // pidfdInfo is struct pidfd_info of <linux/pidfd.h>, first version (64 bytes).

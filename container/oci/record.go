@@ -35,6 +35,9 @@ type record struct {
 	Ticks    uint64         `json:"ticks,omitempty"` // start time of PID in clock ticks since boot: tells a reused PID
 	Started  time.Time      `json:"started,omitzero"`
 	ExitCode int            `json:"exit_code"`
+	Signal   int            `json:"signal,omitempty"`
+	OOM      bool           `json:"oom,omitempty"`
+	LogStart int64          `json:"log_start,omitempty"` // where in the log its own lines begin
 }
 
 const recordFile = "record.json"

@@ -194,7 +194,7 @@ func (r *Runtime) release(id string, e *entry) {
 
 // status is called with r.mu held.
 func (e *entry) status() container.Status {
-	s := container.Status{ID: e.rec.Spec.ID, State: container.Stopped, Started: e.rec.Started, ExitCode: e.rec.ExitCode}
+	s := container.Status{ID: e.rec.Spec.ID, State: container.Stopped, Started: e.rec.Started, ExitCode: e.rec.ExitCode, Signal: e.rec.Signal, OOM: e.rec.OOM}
 	if e.proc == nil || e.proc.ended() {
 		return s
 	}
@@ -286,6 +286,9 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 		return fmt.Errorf("container %s: open log: %w", s.ID, err)
 	}
 	defer log.Close()
+	if fi, err := log.Stat(); err == nil {
+		e.rec.LogStart = fi.Size()
+	}
 	bundle := r.bundle(s.ID)
 	args := append(verb, "--bundle", bundle, "--pid-file", filepath.Join(bundle, "pid"), s.ID)
 	if err := r.call(ctx, s.ID, log, args...); err != nil {
@@ -329,14 +332,15 @@ func (r *Runtime) settle(e *entry, phase phase) error {
 
 // watch waits for the end of a container's process and records it.
 func (r *Runtime) watch(e *entry, p *process) {
-	code, ok := p.wait()
+	ok := p.wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !ok { // closed
 		return
 	}
 	if e.proc == p && !e.gone {
-		e.rec.ExitCode = code
+		e.rec.ExitCode, e.rec.Signal = p.end.code, p.end.signal
+		e.rec.OOM = p.end.signal == int(unix.SIGKILL) && r.outOfMemory(e.rec.Spec.ID)
 		if e.rec.Phase != "" {
 			// Losing this costs an exit code after a restart of the daemon, no more.
 			_ = e.rec.write(r.bundle(e.rec.Spec.ID))
@@ -537,7 +541,12 @@ func (r *Runtime) Wait(ctx context.Context, id string) (container.Status, error)
 	case <-ctx.Done():
 		return status, fmt.Errorf("wait for container %s: %w", id, ctx.Err())
 	}
-	status.State, status.PID, status.ExitCode = container.Stopped, 0, proc.code
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	status.State, status.PID, status.ExitCode, status.Signal = container.Stopped, 0, proc.end.code, proc.end.signal
+	if e.proc == proc {
+		status.OOM = e.rec.OOM
+	}
 	return status, nil
 }
 

@@ -208,6 +208,9 @@ func exits(t *test) {
 		if s.ExitCode != code && (t.ExitCodes || s.ExitCode != -1) {
 			t.Errorf("exit code %d, want %d", s.ExitCode, code)
 		}
+		if s.Signal != 0 {
+			t.Errorf("it exited by itself, not by signal %d", s.Signal)
+		}
 		if again := t.ends(id); !cmp.Equal(s, again) {
 			t.Errorf("the second wait differs: %s", cmp.Diff(s, again))
 		}
@@ -222,8 +225,8 @@ func exits(t *test) {
 func stubborn(t *test) {
 	t.must(t.Runtime.Run(t.ctx, t.spec("a", t.Driver.Stubborn...)))
 	t.must(t.Runtime.Stop(t.ctx, "a", 100*time.Millisecond))
-	if s := t.state("a", container.Stopped); s.ExitCode != 137 {
-		t.Errorf("exit code %d, want 137 (SIGKILL)", s.ExitCode)
+	if s := t.state("a", container.Stopped); s.ExitCode != 137 || s.Signal != 9 || s.OOM {
+		t.Errorf("%+v: want exit code 137, killed by signal 9", s)
 	}
 }
 
@@ -307,6 +310,9 @@ func logs(t *test) {
 	t.prints("a", "one\none\none\n")
 	if got := t.log("a", container.LogOptions{Tail: 2}); got != "one\none\n" {
 		t.Errorf("last two lines: %q", got)
+	}
+	if got := t.log("a", container.LogOptions{Tail: 2, Latest: true}); got != "one\n" {
+		t.Errorf("of the last process: %q", got)
 	}
 	t.must(t.Runtime.Stop(t.ctx, "a", patience))
 	if got := t.log("a", container.LogOptions{Tail: 9}); got != "one\none\none\n" {

@@ -89,6 +89,9 @@ policies:
 		died, back := events(ctx, t, r, "FunctionDied", "f"), events(ctx, t, r, "FunctionRecovered", "f")
 		return len(died) == 1 && len(back) == 1 && back[0].OutageNs > 0, fmt.Sprintf("%+v %+v", died, back)
 	})
+	if died := events(ctx, t, r, "FunctionDied", "f"); !strings.HasPrefix(died[0].Message, "process killed (signal 9); ") {
+		t.Errorf("it died otherwise: %q", died[0].Message)
+	}
 	back := events(ctx, t, r, "FunctionRecovered", "f")
 	fmt.Printf("%s killed, on_fail %s: longest gap in traffic %s, %d of %d datagrams lost, function back after %s\n",
 		image, onFail, o.LongestGap.Round(10*time.Microsecond), o.Lost, o.Sent, time.Duration(back[0].OutageNs).Round(time.Millisecond))
@@ -159,10 +162,11 @@ func startedInVain(ctx context.Context, t *testing.T, r *rig.Rig) {
 		command []string
 		says    []string
 	}{
-		"ends":    {[]string{"/bin/busybox", "sh", "-c", "echo no configuration; exit 3"}, []string{"process ended with exit code 3: no configuration", "weir function logs ends"}},
+		"ends":    {[]string{"/bin/busybox", "sh", "-c", "echo no configuration; exit 3"}, []string{"process ended with exit code 3: no configuration, restarting", "weir function logs ends"}},
+		"hungry":  {[]string{"/bin/busybox", "sh", "-c", "echo begins; x=a; while :; do x=$x$x; done"}, []string{"process out of memory (limit 16M), restarting"}},
 		"missing": {[]string{"/no/such/program"}, []string{"/no/such/program", "not found in the image"}},
 	} {
-		create := append([]string{"function", "create", name, "--image", "firewall", "--wait=false", "--"}, c.command...)
+		create := append([]string{"function", "create", name, "--image", "firewall", "--memory", "16M", "--wait=false", "--"}, c.command...)
 		if _, err := r.Weir(ctx, create...); err != nil {
 			t.Fatal(err)
 		}
