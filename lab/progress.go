@@ -59,11 +59,15 @@ func (l *Lines) Done(p study.Part, r study.Record, left int) {
 func (l *Lines) End() {}
 
 func told(p study.Part, r study.Record) string {
+	again := ""
+	for _, t := range r.Tries {
+		again += ", again after " + t.Void
+	}
 	if r.Void != "" {
-		return "void: " + r.Void
+		return "void: " + r.Void + again
 	}
 	m := p.Metrics[0]
-	return fmt.Sprintf("%s %s", Figure(r.Values[m.Name]), m.Unit)
+	return fmt.Sprintf("%s %s%s", Figure(r.Values[m.Name]), m.Unit, again)
 }
 
 // Figure writes a number with the three or four digits that count.

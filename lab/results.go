@@ -28,7 +28,8 @@ type Results struct {
 	Measured int      `json:"measured"`
 	Void     int      `json:"void"`
 	Skipped  int      `json:"skipped"`
-	Left     int      `json:"left"` // not made yet: the run was interrupted
+	Left     int      `json:"left"`  // not made yet: the run was interrupted
+	Again    int      `json:"again"` // times that a trial was made again, since the machine had disturbed it
 	Rules    []string `json:"rules"`
 
 	Overhead Overhead     `json:"overhead"`
@@ -131,6 +132,7 @@ func Summarise(j *study.Journal) Results {
 	byPart := map[string][]study.Record{}
 	for _, x := range j.Records {
 		byPart[x.Trial.Part] = append(byPart[x.Trial.Part], x)
+		r.Again += len(x.Tries)
 		switch {
 		case x.Skipped != "":
 			r.Skipped++

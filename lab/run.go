@@ -47,12 +47,14 @@ type state struct {
 	failed  map[string]int    // trials in a row, by variant
 	needs   string
 	waited  time.Duration // for quiet moments
+	begun   time.Time
+	again   time.Duration // spent on trials that were made again
 }
 
 // Run makes all trials that are left. When ctx ends it stops behind the trial that it is in, which is not counted: what is there is a valid
 // partial result. Everything that was set up is taken down.
 func (r *Runner) Run(ctx context.Context) (err error) {
-	s := &state{Runner: r, sampler: newSampler(), ready: map[string]Arrangement{}, checked: map[string]string{}, failed: map[string]int{}}
+	s := &state{Runner: r, sampler: newSampler(), ready: map[string]Arrangement{}, checked: map[string]string{}, failed: map[string]int{}, begun: time.Now()}
 	left := r.Journal.Left()
 	r.Progress.Begin(len(left)+len(r.Journal.Records), len(r.Journal.Records))
 	defer r.Progress.End()
@@ -163,21 +165,50 @@ func (s *state) trial(ctx context.Context, p study.Part, x Experiment, t study.T
 		return s.fail(ctx, r, "set up", err)
 	}
 	s.Progress.Trial(t)
-	taken, err := s.measure(ctx, t.Duration, func(ctx context.Context) (Measurement, error) { return a.Measure(ctx, t.Duration) })
-	if err != nil {
-		return r, err
+	var last taken
+	for {
+		last, err = s.measure(ctx, t.Duration, func(ctx context.Context) (Measurement, error) { return a.Measure(ctx, t.Duration) })
+		if err != nil {
+			return r, err
+		}
+		if !s.repeats(last, len(r.Tries)) {
+			break
+		}
+		r.Tries = append(r.Tries, study.Try{Begun: last.begun, Took: last.took, Covariates: last.covariates, Void: last.void})
 	}
-	r.Begun, r.Took = taken.begun, taken.took
-	if taken.failed != nil {
-		return s.fail(ctx, r, "measure", taken.failed)
+	r.Begun, r.Took = last.begun, last.took
+	if last.failed != nil {
+		return s.fail(ctx, r, "measure", last.failed)
 	}
 	delete(s.failed, p.Name+"/"+key(t.Variant, false))
-	r.Covariates = taken.covariates
-	if err := complete(&r, p, taken.m); err != nil {
+	r.Covariates = last.covariates
+	if err := complete(&r, p, last.m); err != nil {
 		return r, err
 	}
-	r.Void = taken.void
+	r.Void = last.void
 	return r, ctx.Err()
+}
+
+// A trial that the machine disturbed is made again at once, as long as that has taken no more than a share of the run's time.
+const (
+	mostTries   = 2 // besides the last
+	againAlways = 5 * time.Second
+	againShare  = 0.1
+)
+
+// AgainText says so in a report.
+func AgainText() string {
+	return fmt.Sprintf("What the machine disturbed (not what failed, nor books that do not balance) was made again at once, at most %d times, "+
+		"for no more than %.0f %% of the run's time (%s always). Only the last try counts.", mostTries, againShare*100, againAlways)
+}
+
+// repeats tells whether to make a trial again. What decides is the machine's state, never the result, nor whether the books balance.
+func (s *state) repeats(t taken, tries int) bool {
+	if t.void == "" || t.m.Void != "" || tries >= mostTries || s.again > againAlways+time.Duration(againShare*float64(time.Since(s.begun))) {
+		return false
+	}
+	s.again += t.took
+	return true
 }
 
 // complete a record with what was measured.

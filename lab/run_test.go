@@ -272,6 +272,61 @@ func TestVoidSkipAndFailure(t *testing.T) {
 	}
 }
 
+// What the machine disturbed is made again, whatever it measured; books that do not balance stay void.
+func TestADisturbedTrialIsMadeAgain(t *testing.T) {
+	calls := map[string]int{}
+	f := &fake{}
+	f.value = func(l Levels, trial int) (Measurement, error) {
+		m, err := known(l, trial)
+		k := l["platform"] + l["wires"]
+		calls[k]++
+		switch {
+		case k == "ours1" && calls[k]%2 == 1: // the first try of each
+			m.Offered = 0.9
+		case k == "ours2":
+			m.Offered = 0.9
+		case k == "ours4":
+			m.Void = "the books do not balance"
+		}
+		return m, err
+	}
+	r := fakeRun(t, f, filepath.Join(t.TempDir(), "run"))
+	if err := r.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if calls["ours1"] != 2*8 || calls["ours2"] != (mostTries+1)*8 || calls["ours4"] != 8 || calls["third1"] != 8 {
+		t.Errorf("calls: %v", calls)
+	}
+	got := Summarise(r.Journal)
+	if got.Void != 2*8 || got.Again != 8+mostTries*8 || got.Left != 0 || got.Measured != 9*8 {
+		t.Errorf("%d void, %d again, %d left, %d measured", got.Void, got.Again, got.Left, got.Measured)
+	}
+	for _, x := range r.Journal.Records {
+		for _, try := range x.Tries {
+			if try.Void != "offered 90.0 % of the load" || try.Covariates[covOffered] != 0.9 {
+				t.Errorf("%s: %+v", x.Trial.Key(), try)
+			}
+		}
+	}
+}
+
+// No more than its share of a run is spent on trials that are made again.
+func TestTrialsAreNotMadeAgainForEver(t *testing.T) {
+	s := &state{begun: time.Now()}
+	disturbed := taken{took: 2 * time.Second, void: "steal 50 %"}
+	n := 0
+	for s.repeats(disturbed, 0) {
+		n++
+	}
+	if n != 3 || s.repeats(disturbed, 0) || s.repeats(taken{}, 0) {
+		t.Errorf("made again %d times, for %s", n, s.again)
+	}
+	s.begun = s.begun.Add(-time.Minute)
+	if !s.repeats(disturbed, mostTries-1) || s.repeats(disturbed, mostTries) {
+		t.Error("a longer run has room for more, but a trial has not")
+	}
+}
+
 func TestLowMemoryTakesDownWhatWaits(t *testing.T) {
 	f := &fake{value: known}
 	most := 0

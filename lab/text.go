@@ -16,7 +16,7 @@ import (
 func Text(w io.Writer, r Results) error {
 	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "%s (%s, seed %d, %s)\n", r.Study.Title, r.Mode, r.Seed, r.Started.Format(time.RFC3339))
-	fmt.Fprintf(t, "%d trials: %d measured, %d void, %d skipped, %d left\n", r.Planned, r.Measured, r.Void, r.Skipped, r.Left)
+	fmt.Fprintf(t, "%d trials: %d measured, %d void, %d skipped, %d left; %d times one was made again, since the machine had disturbed it\n", r.Planned, r.Measured, r.Void, r.Skipped, r.Left, r.Again)
 	if r.Left > 0 {
 		fmt.Fprintln(t, "This is a partial result: weir lab resume goes on with it.")
 	}

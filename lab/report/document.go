@@ -134,7 +134,7 @@ func (r Report) facts() []fact {
 	}
 	void := "by rules fixed before the run"
 	if made := x.Measured + x.Void; made > 0 {
-		void = fmt.Sprintf("%s of those made, %s", share(float64(x.Void)/float64(made)), void)
+		void = fmt.Sprintf("%s of those made, %s; %d times one was made again", share(float64(x.Void)/float64(made)), void, x.Again)
 	}
 	return []fact{
 		{floorText(t.Floor), "noise floor", floor},
@@ -275,7 +275,8 @@ func (r Report) notMeasured(figures []figure) section {
 	}
 	s.Blocks = append(s.Blocks, block{Heading: "Void"})
 	if len(r.Results.Rules) > 0 {
-		s.Blocks = append(s.Blocks, say("A trial is void, whatever it measured, by:"), block{List: r.Results.Rules})
+		s.Blocks = append(s.Blocks, say("A trial is void, whatever it measured, by:"), block{List: r.Results.Rules},
+			say("%s", lab.AgainText()))
 	}
 	if t := r.voids(); len(t.Rows) == 0 {
 		s.Blocks = append(s.Blocks, say("No trial was void."))

@@ -34,8 +34,17 @@ type Record struct {
 	Covariates map[string]float64 `json:"covariates,omitempty"`
 	Conditions map[string]string  `json:"conditions,omitempty"` // under which it was made: congestion control, offloads, queues
 	Void       string             `json:"void,omitempty"`
+	Tries      []Try              `json:"tries,omitempty"` // before this one, which the machine disturbed
 	Skipped    string             `json:"skipped,omitempty"`
 	Raw        json.RawMessage    `json:"raw,omitempty"`
+}
+
+// Try is a trial that did not count and was made again.
+type Try struct {
+	Begun      time.Time          `json:"begun"`
+	Took       time.Duration      `json:"took_ns"`
+	Covariates map[string]float64 `json:"covariates,omitempty"`
+	Void       string             `json:"void"`
 }
 
 const (
