@@ -316,7 +316,7 @@ func (a *app) follow(ctx context.Context, c *api.Client, ops []api.Operation) er
 		case err != nil:
 			failed = append(failed, fmt.Errorf("%s %s/%s: %w%s", op.Verb, op.Kind, op.Object, err, stuck(ctx, c, op)))
 		case done.State == api.OpFailedTemp:
-			failed = append(failed, fmt.Errorf("%s %s/%s: %s; the agent goes on trying%s", op.Verb, op.Kind, op.Object, done.Message, logsHint(op)))
+			failed = append(failed, fmt.Errorf("%s %s/%s: %s; it may still come to be%s", op.Verb, op.Kind, op.Object, done.Message, logsHint(op)))
 		case done.State != api.OpCompleted:
 			failed = append(failed, fmt.Errorf("%s %s/%s: %s: %s", op.Verb, op.Kind, op.Object, done.State, done.Message))
 		}

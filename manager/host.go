@@ -1,7 +1,9 @@
 package manager
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"weir.dev/weir/api"
@@ -42,6 +44,18 @@ func (m *Manager) hostState(h api.Host) string {
 		return hostLost
 	}
 	return hostState(h, m.began, now)
+}
+
+// lost says that a host is lost and since when; "" it is not.
+func (m *Manager) lost(h api.Host) string {
+	if m.hostState(h) != hostLost {
+		return ""
+	}
+	last, beats := m.lastBeat(h.Name)
+	if !beats {
+		last = cmp.Or(h.Status.Heartbeat, h.Updated)
+	}
+	return fmt.Sprintf("host %s is lost: its agent has been silent for %v", h.Name, max(0, m.Now().Sub(last)).Round(time.Second))
 }
 
 // silence is for how long a host that is judged by its reports may not report.

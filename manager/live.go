@@ -20,10 +20,17 @@ import (
 	"weir.dev/weir/store"
 )
 
-// node finds who answers for a host.
-func (m *Manager) node(host string) (Node, error) {
+// node finds who answers for a host. Of a lost one nobody is asked: its connection may be there still.
+func (m *Manager) node(ctx context.Context, host string) (Node, error) {
 	if n := m.Node(host); n != nil {
 		return n, nil
+	}
+	h, err := store.Get[api.Host](ctx, m.Store, api.KindHost, host)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, err
+	}
+	if why := m.lost(h); err == nil && why != "" {
+		return nil, api.Refuse(http.StatusServiceUnavailable, why)
 	}
 	if n := m.nodes.get(host); n != nil {
 		return n, nil
@@ -40,7 +47,7 @@ func (m *Manager) nodeOf(ctx context.Context, name string) (Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.node(cmp.Or(f.At(), f.Status.Host))
+	return m.node(ctx, cmp.Or(f.At(), f.Status.Host))
 }
 
 // live turns an error of a Node into a problem.
@@ -61,7 +68,7 @@ func (m *Manager) counters(w http.ResponseWriter, r *http.Request) error {
 	} else if err != nil {
 		return err
 	}
-	n, err := m.node(name)
+	n, err := m.node(r.Context(), name)
 	if err != nil {
 		return err
 	}
@@ -118,7 +125,7 @@ func (m *Manager) portsOf(ctx context.Context, p api.Policy) (map[string]port, e
 	var wg sync.WaitGroup
 	for i, host := range hosts {
 		wg.Go(func() {
-			n, err := m.node(host)
+			n, err := m.node(ctx, host)
 			if err == nil {
 				counters[i], err = n.Counters(ctx)
 			}

@@ -81,12 +81,28 @@ func (m *Manager) verb(w http.ResponseWriter, r *http.Request, verb string) erro
 		}
 		op = st.operation(verb, ref{api.KindFunction, name}, next.Generation)
 		st.advance(op, next)
-		return nil
+		return st.awaitHost(op, next)
 	})
 	if err != nil {
 		return err
 	}
 	return accepted(w, op)
+}
+
+// awaitHost says of an operation that it has to wait for a lost host to come back.
+func (st *state) awaitHost(op *api.Operation, o *object) error {
+	on := st.get(api.KindHost, o.at())
+	if on == nil || op.State != api.OpStarting && op.State != api.OpProcessing {
+		return nil
+	}
+	h := api.Host{Meta: on.Meta}
+	if err := on.into(&h.Spec, &h.Status); err != nil {
+		return err
+	}
+	if why := st.m.lost(h); why != "" {
+		op.State, op.Message = api.OpFailedTemp, why
+	}
+	return nil
 }
 
 func accepted(w http.ResponseWriter, op *api.Operation) error {

@@ -325,6 +325,19 @@ func TestOnlyALostHostIsRemoved(t *testing.T) {
 	}
 	beats.stop["h1"]()
 	until(t, "h1 is lost", func() bool { return must(b.Hosts().Get(ctx(t), "h1"))(t).Status.State == "lost" })
+	const why = "host h1 is lost: its agent has been silent for "
+	_, logs := b.Logs(ctx(t), "f", api.LogOptions{})
+	_, exec := b.Exec(ctx(t), "f", api.ExecOptions{Args: []string{"ls"}})
+	_, counters := b.Counters(ctx(t), "h1")
+	for what, err := range map[string]error{"logs": logs, "exec": exec, "counters": counters} {
+		if !errors.Is(err, api.ErrBusy) || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s at a lost host: %v", what, err)
+		}
+	}
+	restart := must(b.Restart(ctx(t), "f"))(t)
+	if restart.State != api.OpFailedTemp || !strings.HasPrefix(restart.Message, why) {
+		t.Errorf("restart at a lost host: %+v", restart)
+	}
 	if op, err := b.Hosts().Delete(ctx(t), "h1"); op != nil || err != nil {
 		t.Fatalf("%+v, %v", op, err)
 	}

@@ -270,6 +270,13 @@ func TestDownLeavesNothingOfAnAgent(t *testing.T) {
 		t.Errorf("left in %s: %v, %v", h.root, left, err)
 	}
 	w.state(ctx, t, "h1", "lost")
+	for _, args := range [][]string{{"logs", "fw"}, {"exec", "fw", "--", "ls"}, {"restart", "fw", "--timeout", "0"}} {
+		_, err := w.Weir(ctx, append([]string{"function"}, args...)...)
+		var exit *rig.ExitError
+		if !errors.As(err, &exit) || exit.Code != 1 || !strings.Contains(exit.Stderr, "host h1 is lost: its agent has been silent for ") {
+			t.Errorf("%v of a function at a lost host: %v", args, err)
+		}
+	}
 }
 
 // A machine that is suspended for a while, or has no processor for manager and agent, does not take living hosts for lost when it goes on.
