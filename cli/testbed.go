@@ -51,7 +51,7 @@ func (a *app) testbedFile(cmd *cobra.Command, path string) (testbed.File, error)
 // testbedName is the testbed that an argument means: a file, or the name of one that is up. Without one, --name, or the only one that is up.
 func (a *app) testbedName(cmd *cobra.Command, args []string) (string, error) {
 	if len(args) == 1 {
-		if _, err := os.Stat(args[0]); err == nil || strings.ContainsAny(args[0], "./") {
+		if i, err := os.Stat(args[0]); err == nil && !i.IsDir() || strings.ContainsAny(args[0], "./") {
 			f, err := a.testbedFile(cmd, args[0])
 			return f.Spec.Name, err
 		}

@@ -56,7 +56,7 @@ func take(i instance.Instance) (*claim, error) {
 
 // lock takes one directory.
 func (c *claim) lock(i instance.Instance, dir string, mode os.FileMode) error {
-	path := filepath.Join(dir, "lock")
+	path := filepath.Join(dir, instance.LockFile)
 	var made []string
 	for _, p := range []string{filepath.Dir(i.Run), dir, path} {
 		if _, err := os.Lstat(p); errors.Is(err, fs.ErrNotExist) {
@@ -136,7 +136,7 @@ func stop(ctx context.Context, i instance.Instance, grace time.Duration) error {
 
 // holder is the process that holds the instance's lock now, 0 if none does.
 func holder(i instance.Instance) (int, error) {
-	f, err := os.Open(filepath.Join(i.Run, "lock"))
+	f, err := os.Open(filepath.Join(i.Run, instance.LockFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}

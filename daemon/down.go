@@ -69,7 +69,7 @@ func clear(ctx context.Context, i instance.Instance, d Drivers) error {
 }
 
 // stateEntries are all names that Weir makes in a state directory; a directory given by --root may hold other people's files.
-var stateEntries = []string{"etcd", "images", "token", "agent.pem", "inforce.json", "inforce.json.new", "intent.json", "intent.json.new", "weir.log", "weir.log.1", "logs", "lock"}
+var stateEntries = []string{"etcd", "images", "token", "agent.pem", "inforce.json", "inforce.json.new", "intent.json", "intent.json.new", "weir.log", "weir.log.1", "logs", instance.LockFile}
 
 func removeState(i instance.Instance) error {
 	for _, name := range stateEntries {

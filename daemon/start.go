@@ -48,7 +48,7 @@ func checkRights() error {
 
 // fresh tells that there was no such instance before, so that nothing of it forwards.
 func (c *claim) fresh(i instance.Instance) bool {
-	return slices.Contains(c.made, filepath.Join(i.Run, "lock"))
+	return slices.Contains(c.made, filepath.Join(i.Run, instance.LockFile))
 }
 
 // neverWasTimeout bounds the way back of a start that failed.
@@ -64,7 +64,7 @@ func (c *claim) neverWas(ctx context.Context, i instance.Instance, d Drivers) er
 		err = os.RemoveAll(i.Run)
 	}
 	for _, name := range stateEntries {
-		if !slices.Contains(c.before, name) && !strings.HasPrefix(name, "weir.log") && name != "lock" {
+		if !slices.Contains(c.before, name) && !strings.HasPrefix(name, "weir.log") && name != instance.LockFile {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(i.Root, name)))
 		}
 	}

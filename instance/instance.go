@@ -43,6 +43,9 @@ func New(name, root string) (Instance, error) {
 	return Instance{Name: name, Root: root, Run: filepath.Join("/run/weir", name)}, nil
 }
 
+// LockFile is in Run and in Root of an instance that a daemon runs, or ran: its lock. `weir down` removes it.
+const LockFile = "lock"
+
 // Socket is the API's Unix socket.
 func (i Instance) Socket() string { return filepath.Join(i.Run, "api.sock") }
 

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/peers"
 )
 
@@ -38,7 +39,7 @@ func NewBench(ctx context.Context, images []string) (*Bench, error) {
 	if os.Geteuid() != 0 {
 		return nil, errNoRoot()
 	}
-	unguard, err := guard()
+	unguard, err := guard(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -71,6 +72,9 @@ func homes() []string { return []string{peers.Run, "/var/lib/weir"} }
 func (b *Bench) take() (ok bool, err error) {
 	for _, home := range homes() {
 		dir := filepath.Join(home, b.Name)
+		if others, err := filepath.Glob(dir + "-*"); err != nil || len(others) > 0 {
+			return false, err
+		}
 		if err := os.Mkdir(dir, 0o755); errors.Is(err, os.ErrExist) {
 			return false, nil
 		} else if err != nil {
@@ -99,8 +103,11 @@ func errNoRoot() error {
 	return fmt.Errorf("measuring needs root (network namespaces, BPF, containers): use sudo: %w", os.ErrPermission)
 }
 
+// guardLook is how often a guard that another run holds is looked at.
+const guardLook = 20 * time.Millisecond
+
 // guard is held while benches are made and swept.
-func guard() (end func(), err error) {
+func guard(ctx context.Context) (end func(), err error) {
 	var held []*os.File
 	end = func() {
 		for _, f := range held {
@@ -118,7 +125,18 @@ func guard() (end func(), err error) {
 			return nil, err
 		}
 		held = append(held, f)
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		for err = unix.EWOULDBLOCK; errors.Is(err, unix.EWOULDBLOCK); {
+			if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				end()
+				return nil, fmt.Errorf("another run of the lab removes what is left of earlier ones: %w", context.Cause(ctx))
+			case <-time.After(guardLook):
+			}
+		}
+		if err != nil {
 			end()
 			return nil, fmt.Errorf("lock %s: %w", home, err)
 		}
@@ -140,8 +158,9 @@ func lock(dir string) (f *os.File, free bool, err error) {
 	return f, true, nil
 }
 
-// Leftovers are the names of runs that ended without removing what they made.
+// Leftovers are the names of runs that ended without removing what they made. A Weir of the user's may be called like one: a daemon's lock tells.
 func Leftovers() (names []string, err error) {
+	others := map[string]bool{}
 	for _, top := range homes() {
 		entries, err := os.ReadDir(top)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -150,12 +169,15 @@ func Leftovers() (names []string, err error) {
 		for _, e := range entries {
 			if len(e.Name()) >= 8 && benchName.MatchString(e.Name()[:8]) && (len(e.Name()) == 8 || e.Name()[8] == '-') {
 				names = append(names, e.Name()[:8])
+				if _, err := os.Lstat(filepath.Join(top, e.Name(), instance.LockFile)); err == nil {
+					others[e.Name()[:8]] = true
+				}
 			}
 		}
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	return slices.DeleteFunc(names, lives), nil
+	return slices.DeleteFunc(names, func(name string) bool { return others[name] || lives(name) }), nil
 }
 
 // lives tells whether a process holds a directory of the run.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -224,7 +225,10 @@ func measureTestpmd(ctx context.Context, t *test, length time.Duration) (m Measu
 	if err != nil {
 		return m, err
 	}
-	o := testpmd.Options{Space: t.path.From, Link: peers.Station, Port: targetPort, Size: t.load.sizes[0], Main: rest, Send: sender, DstMAC: s.Flows[0].DstMAC}
+	o := testpmd.Options{
+		Space: t.path.From, Link: peers.Station, Port: targetPort, Size: t.load.sizes[0], Main: rest, Send: sender, DstMAC: s.Flows[0].DstMAC,
+		Dir: filepath.Dir(t.path.From), // it goes with the platform, also after a crash
+	}
 	r, err := testpmd.Start(ctx, o)
 	if err != nil {
 		return m, err

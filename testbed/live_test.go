@@ -360,3 +360,28 @@ func TestFindWantsANameOnlyWhereItMust(t *testing.T) {
 		t.Errorf("down of none: %t, %v", found, err)
 	}
 }
+
+// A name that is none, such as an unset variable of a script, must not become the directory of all testbeds.
+func TestDownOfNoName(t *testing.T) {
+	_, other := named(t, square)
+	p := newPlan(Spec{Name: other})
+	for _, dir := range []string{p.Run, p.State} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer goesWithoutTrace(t, other)
+	for _, name := range []string{"", ".", "..", "../" + other, other + "/", "UPPER"} {
+		if found, err := Down(context.Background(), name, Options{}); found || !errors.Is(err, ErrInvalid) {
+			t.Errorf("down of %q: %t, %v", name, found, err)
+		}
+		if _, err := List(name); !errors.Is(err, ErrInvalid) {
+			t.Errorf("list of %q: %v", name, err)
+		}
+	}
+	for _, dir := range []string{p.Run, p.State} {
+		if !fileExists(dir) {
+			t.Errorf("%s of another testbed is gone", dir)
+		}
+	}
+}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/instance"
 )
 
 // Errors that callers tell apart.
@@ -30,8 +32,19 @@ type record struct {
 
 func recordPath(name string) string { return filepath.Join(runBase, name, "testbed.json") }
 
+// checkName refuses what is no testbed's name before it becomes a part of paths: without one they would be those of all testbeds.
+func checkName(name string) error {
+	if _, err := instance.New(name, ""); err != nil || name == "" {
+		return fmt.Errorf("name of a testbed: %q: want 1 to 10 characters of a-z, 0-9 and inner '-': %w", name, ErrInvalid)
+	}
+	return nil
+}
+
 func readRecord(name string) (record, error) {
 	var r record
+	if err := checkName(name); err != nil {
+		return r, err
+	}
 	b, err := os.ReadFile(recordPath(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, fmt.Errorf("testbed %s is not up: %w", name, ErrNotFound)
@@ -75,7 +88,7 @@ func Names() ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() {
+		if e.IsDir() && checkName(e.Name()) == nil {
 			names = append(names, e.Name())
 		}
 	}
@@ -88,6 +101,9 @@ const lingers = 2 * time.Second
 
 // lock makes up and down of one testbed exclude each other. The kernel releases it when the process dies.
 func lock(name string) (release func(remove bool), err error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(runBase, 0o755); err != nil {
 		return nil, fmt.Errorf("lock testbed %s: %w", name, err)
 	}

@@ -45,6 +45,7 @@ type Options struct {
 	Size        int    // wire size
 	Main, Send  int    // CPUs: of testpmd's main thread, which waits, and of the one that sends
 	DstMAC      [6]byte
+	Dir         string // where it keeps what it needs while it runs; empty: the machine's for temporary files
 }
 
 // Run is testpmd at work.
@@ -79,7 +80,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 		return nil, fmt.Errorf("testpmd: %w", err)
 	}
 	r.stdin = in
-	if r.dir, err = os.MkdirTemp("", "weir-lab-testpmd-"); err != nil {
+	if r.dir, err = os.MkdirTemp(o.Dir, "weir-lab-testpmd-"); err != nil {
 		return nil, fmt.Errorf("testpmd: %w", err)
 	}
 	r.cmd.Env = append(r.cmd.Environ(), "RUNTIME_DIRECTORY="+r.dir, "LC_ALL=C")
