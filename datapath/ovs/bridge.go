@@ -41,6 +41,14 @@ func (s *Switch) choose(ctx context.Context) error {
 	if s.state.OVSDB == Private {
 		dir := filepath.Dir(s.store.Dir)
 		s.state.RunDir = dir
+		if p := ovsproc.At(ovsproc.Options{Dir: dir}); p.SwitchPID() == 0 {
+			if err := p.StopSwitch(ctx); err != nil { // one that was killed a moment ago has the tap still
+				return err
+			}
+			if err := s.alone(); err != nil {
+				return err
+			}
+		}
 		var err error
 		if s.procs, err = ovsproc.Start(ctx, ovsproc.Options{Dir: dir, Netns: fmt.Sprintf("/proc/self/fd/%d", s.home.Fd())}); err != nil {
 			return err

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
-	"weir.dev/weir/datapath/internal/hostlink"
 	"weir.dev/weir/ovsdb"
 	"weir.dev/weir/ovsdb/ovsproc"
 )
@@ -126,14 +126,17 @@ func (s *Switch) demolish(ctx context.Context) error {
 	return nil
 }
 
-// removeTaps that an ovs-vswitchd of ours left when it was killed.
+// removeTaps that an ovs-vswitchd of ours left when it was killed. One that a process holds is another Open vSwitch's.
 func (s *Switch) removeTaps() error {
-	for _, name := range []string{s.opts.Instance.Bridge(), "ovs-netdev"} {
-		l, err := s.nl.LinkByName(name)
-		if err != nil || l.Type() != "tuntap" {
+	for _, name := range []string{s.opts.Instance.Bridge(), userDatapath} {
+		f, err := s.holdTap(name)
+		if errors.Is(err, errNoTap) || errors.Is(err, unix.EBUSY) {
 			continue
 		}
-		if err := s.nl.LinkDel(l); err != nil && !hostlink.Gone(err) {
+		if err == nil {
+			err = errors.Join(unix.IoctlSetInt(int(f.Fd()), unix.TUNSETPERSIST, 0), f.Close()) // it goes with its last holder
+		}
+		if err != nil {
 			return fmt.Errorf("remove %s: %w", name, err)
 		}
 	}

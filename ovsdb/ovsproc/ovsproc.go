@@ -6,6 +6,7 @@
 package ovsproc
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -313,7 +314,7 @@ const patience = 3 * time.Second
 func (p *Process) end(ctx context.Context, program string, sig unix.Signal) error {
 	pid := p.pid(program)
 	if pid == 0 {
-		return nil
+		return p.gone(ctx, program)
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -349,6 +350,45 @@ func (p *Process) end(ctx context.Context, program string, sig unix.Signal) erro
 		}
 	}
 }
+
+// dying bounds how long a killed process may take to let go of what it holds.
+const dying = 10 * time.Second
+
+// gone waits for a process that was killed and still ends: it has no arguments any more, but its files and taps.
+func (p *Process) gone(ctx context.Context, program string) error {
+	ctx, cancel := context.WithTimeout(ctx, dying)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		text, err := os.ReadFile(filepath.Join(p.o.Dir, program+".pid"))
+		if err != nil || !exiting(strings.TrimSpace(string(text))) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s was killed and does not end: %w", program, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// exiting: the kernel is taking the process down, and a thread of it may still hold its files (proc(5), stat: flags, num_threads).
+func exiting(pid string) bool {
+	b, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return false
+	}
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(fields) < 18 {
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	over := fields[0] == "Z" && fields[17] == "1" // nobody has waited for it yet
+	return err == nil && flags&pfExiting != 0 && !over
+}
+
+const pfExiting = 0x4 // linux/sched.h
 
 // files that Destroy removes: all that Start makes and the programs leave in the directory.
 var files = []string{"conf.db", "conf.db.new", ".conf.db.~lock~", ".conf.db.new.~lock~", "lock", "db.sock", "ovsdb-tool.out", "ovs-vsctl.out",
