@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/pki"
 )
 
 const (
@@ -150,19 +151,7 @@ func newToken(path string) ([]byte, error) {
 	var raw [32]byte
 	_, _ = rand.Read(raw[:]) // never fails
 	t := base64.RawURLEncoding.EncodeToString(raw[:])
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("token: %w", err)
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".token-*") // mode 0600
-	if err != nil {
-		return nil, fmt.Errorf("token: %w", err)
-	}
-	defer os.Remove(f.Name())
-	_, err = f.WriteString(t + "\n")
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return nil, fmt.Errorf("token: %w", err)
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
+	if err := pki.WriteSecret(path, []byte(t+"\n")); err != nil {
 		return nil, fmt.Errorf("token: %w", err)
 	}
 	return []byte(t), nil

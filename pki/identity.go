@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 )
@@ -123,23 +122,11 @@ func LoadIdentity(path string) (*Identity, error) {
 
 // Save writes the identity with mode 0600, whole or not at all.
 func (i *Identity) Save(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("keep the agent's identity: %w", err)
-	}
 	text := encodeKey(i.key)
 	if i.Joined() {
 		text = append(append(encodeCert(i.cert.Raw), encodeCert(i.authority.Raw)...), text...)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".identity-*") // mode 0600
-	if err != nil {
-		return fmt.Errorf("keep the agent's identity: %w", err)
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("keep the agent's identity: %w", err)
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
+	if err := WriteSecret(path, text); err != nil {
 		return fmt.Errorf("keep the agent's identity: %w", err)
 	}
 	return nil
