@@ -123,7 +123,9 @@ func layouts(extra string) []string {
 		dirs = append(dirs, extra)
 	}
 	if self, err := os.Executable(); err == nil {
-		dirs = append(dirs, filepath.Join(filepath.Dir(self), "images"))
+		if beside := filepath.Join(filepath.Dir(self), "images"); beside != extra {
+			dirs = append(dirs, beside)
+		}
 	}
 	return append(dirs, "/usr/share/weir/images")
 }

@@ -256,7 +256,7 @@ func (a *app) saySelf(command string, i instance.Instance, pid int, log string) 
 // openLog opens the daemon's log to append to, and says where the new part begins.
 func openLog(i instance.Instance) (*os.File, int64, error) {
 	if err := os.MkdirAll(i.Root, 0o700); err != nil {
-		return nil, 0, fmt.Errorf("root directory: %w", err)
+		return nil, 0, fmt.Errorf("root directory: %w: give one that can be made and written with --root", err)
 	}
 	path := filepath.Join(i.Root, logName)
 	if info, err := os.Stat(path); err == nil && info.Size() > maxLogBytes {

@@ -86,7 +86,7 @@ func run(format string, seconds int, example string) (err error) {
 		}
 		if err == nil {
 			d.ok("nothing left")
-			d.finish(format, begin)
+			d.finish(format, begin, "`KEEP=1 make demo` leaves it running; ")
 		}
 	}()
 	for _, s := range []func() error{
@@ -98,19 +98,19 @@ func run(format string, seconds int, example string) (err error) {
 		}
 	}
 	if keep {
-		d.finish(format, begin)
+		d.finish(format, begin, "")
 	}
 	return nil
 }
 
-func (d *demo) finish(format string, begin time.Time) {
+func (d *demo) finish(format string, begin time.Time, hint string) {
 	d.report.Total = time.Since(begin).Seconds()
 	if format == "json" {
 		b, _ := json.MarshalIndent(d.report, "", "  ") // plain data
 		fmt.Println(string(b))
 		return
 	}
-	fmt.Printf("\n%.0f seconds in all. `KEEP=1 make demo` leaves it running; docs/deploy-a-chain.md goes on from here.\ndemo: ok\n", d.report.Total)
+	fmt.Printf("\n%.0f seconds in all. %sdocs/deploy-a-chain.md goes on from here.\ndemo: ok\n", d.report.Total, hint)
 }
 
 func (d *demo) title(format string, args ...any) {
@@ -349,6 +349,9 @@ func (d *demo) crash() error {
 			d.report.Crash.OutageNs = e.OutageNs
 		}
 	}
+	if sent == 0 || d.report.Crash.OutageNs <= 0 {
+		return fmt.Errorf("the kill of fw went unnoticed: %d pings, events:\n%s", sent, out)
+	}
 	d.ok("pid %d died, pid %d took over; outage %s; %d of %d pings lost at 5 ms", before.Status.PID, after.Status.PID,
 		time.Duration(d.report.Crash.OutageNs).Round(time.Millisecond), lost, sent)
 	if _, err := d.get("80"); err != nil {
@@ -368,6 +371,7 @@ Left running (KEEP=1). Try:
    %s function logs mon
    %s events -f
 Take it down:
-   %s down && ip netns del alice && ip netns del bob && ip netns del %s && rm -rf %s`,
+   %s down; ip netns pids bob | xargs kill    # its web servers
+   for n in alice bob %s; do ip netns del $n; done; rm -r %s`,
 		d.Name, d.Root, d.Bin, d.Bin, d.Bin, d.Bin, d.Bin, d.Netns, d.Root)
 }

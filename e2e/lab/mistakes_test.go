@@ -118,7 +118,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		{[]string{"run", good, "--dir", beginnings(t, 1)}, 5, "resume them, or choose another directory"},
 		{[]string{"resume", dir}, 4, "results.jsonl"},
 		{[]string{"report", dir}, 4, "results.jsonl"},
-		{[]string{"report", filepath.Join(dir, "none")}, 4, "no such file"},
+		{[]string{"report", filepath.Join(dir, "none")}, 4, "is no directory of results, which weir lab run writes"},
 		{[]string{"resume", changed(t, beginnings(t, 3), replace(`"seed":3`, `"seed":4`))}, 5, "study, mode or seed were changed since the run began"},
 		{[]string{"report", changed(t, beginnings(t, 3), replace(`"levels":["1","3"]`, `"levels":["1","9"]`))}, 5, "study, mode or seed were changed"},
 		{[]string{"resume", changed(t, beginnings(t, 3), replace(`{"trial"`, `{"tri`))}, 5, "line 2"},

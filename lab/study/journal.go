@@ -91,7 +91,7 @@ func Create(dir string, h Header) (*Journal, error) {
 func Open(dir string) (*Journal, error) {
 	f, err := os.OpenFile(filepath.Join(dir, journalName), os.O_RDWR, 0)
 	if err != nil {
-		return nil, fmt.Errorf("results: %w", err)
+		return nil, noResults(dir, err)
 	}
 	j := &Journal{f: f, done: map[string]bool{}, steps: map[string][]Step{}}
 	good, err := j.read()
@@ -111,7 +111,7 @@ func Open(dir string) (*Journal, error) {
 func Read(dir string) (*Journal, error) {
 	f, err := os.Open(filepath.Join(dir, journalName))
 	if err != nil {
-		return nil, fmt.Errorf("results: %w", err)
+		return nil, noResults(dir, err)
 	}
 	defer f.Close()
 	j := &Journal{f: f, done: map[string]bool{}, steps: map[string][]Step{}}
@@ -120,6 +120,13 @@ func Read(dir string) (*Journal, error) {
 	}
 	j.f = nil
 	return j, nil
+}
+
+func noResults(dir string, err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("results: %w: %s is no directory of results, which weir lab run writes", err, dir)
+	}
+	return fmt.Errorf("results: %w", err)
 }
 
 // read gives the length of what is whole.
