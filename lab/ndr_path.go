@@ -286,7 +286,10 @@ func (n Next) outcome(c traffic.Count) Measurement {
 	case c.Sent == 0: // it did not come to run
 		m.Void = "the generator sent nothing"
 	}
-	if n.delayed() == 0 { // what was not sent is lost: that is the result
+	if n.delayed() == 0 { // what was not sent is lost: that is the result, unless the path had no part in it
+		if due, late := c.Held.Seconds()*n.Load, max(c.Late, c.Skipped); late > 0 && due > float64(late)/2 {
+			m.Held = fmt.Sprintf("others had the generator's CPU for %s, when most of the %d frames were due with which it was late", c.Held.Round(time.Microsecond), late)
+		}
 		return m
 	}
 	m.Offered = c.OnTime()

@@ -66,8 +66,12 @@ func InARow(ctx context.Context, c Course, s Stepper) (Measurement, error) {
 	return m, nil
 }
 
-// mostVoidSteps of a trial; with one more it is void as a whole.
-const mostVoidSteps = 50
+// mostVoidSteps of a trial; with one more it is void as a whole. A step in which something else held up the generator is made again, but so often
+// in a row at most, and not beyond that number: then it counts as it is.
+const (
+	mostVoidSteps = 150
+	mostHeld      = 8
+)
 
 // turn is a trial of those that take turns.
 type turn struct {
@@ -75,7 +79,7 @@ type turn struct {
 	course     Course
 	levels     Levels
 	steps      []study.Step
-	voids      int
+	voids, row int               // all, and those behind the last that counts
 	last       string            // why the last void one is void
 	conditions map[string]string // of its first step
 }
@@ -143,9 +147,10 @@ func (u *turn) begin(x Stepped, steps []study.Step) (err error) {
 func (u *turn) add(st study.Step) {
 	u.steps = append(u.steps, st)
 	if st.Void != "" {
-		u.voids, u.last = u.voids+1, st.Void
+		u.voids, u.row, u.last = u.voids+1, u.row+1, st.Void
 		return
 	}
+	u.row = 0
 	u.course.Tell(st.Values)
 }
 
@@ -199,6 +204,9 @@ func (s *state) step(ctx context.Context, p study.Part, x Stepped, u *turn) (r s
 		return r, true, err
 	}
 	delete(s.failed, p.Name+"/"+key(u.trial.Variant, false))
+	if taken.void == "" && u.row < mostHeld && u.voids < mostVoidSteps {
+		taken.void = taken.m.Held
+	}
 	st := study.Step{ // there are many: no more digits than count
 		Of: u.trial, N: len(u.steps), What: next.What, Load: next.Load, Length: next.Length, Begun: taken.begun, Took: taken.took,
 		Values: rounded(taken.m.Values, 6), Covariates: rounded(taken.covariates, 3), Void: taken.void,

@@ -25,12 +25,13 @@ type bounded struct {
 	seen map[string]bool    // steps that were void once
 	step func() error       // called in every step
 	void func(n Next) bool  // the first time
+	held func(n Next) bool  // others had the generator's CPU
 	open map[string]Stepper // arrangements
 }
 
 func newBounded() *bounded {
 	return &bounded{
-		ndr: ndrExperiment().(*ndr), seen: map[string]bool{}, open: map[string]Stepper{}, step: func() error { return nil }, void: func(Next) bool { return false },
+		ndr: ndrExperiment().(*ndr), seen: map[string]bool{}, open: map[string]Stepper{}, step: func() error { return nil }, void: func(Next) bool { return false }, held: func(Next) bool { return false },
 	}
 }
 
@@ -69,6 +70,9 @@ func (p *boundedPath) Step(_ context.Context, n Next) (Measurement, error) {
 	if k := fmt.Sprint(p.limit, n); p.b.void(n) && !p.b.seen[k] {
 		p.b.seen[k] = true
 		m.Void = "noise"
+	}
+	if p.b.held(n) {
+		m.Held, m.Values[ValueLoss] = "held up", 0.5
 	}
 	return m, nil
 }
@@ -233,6 +237,52 @@ func TestStepsThatDoNotCount(t *testing.T) {
 	}
 	if broken != 1 || len(j.Records) != 3 {
 		t.Errorf("%d of %d trials failed", broken, len(j.Records))
+	}
+}
+
+// TestStepsThatWereHeldUpAreMadeAgain: the generator is held up in most steps, which then lose half of what was to be sent. The result is right, and
+// where every step is held up the search ends all the same.
+func TestStepsThatWereHeldUpAreMadeAgain(t *testing.T) {
+	b := newBounded()
+	b.held = func(Next) bool { return b.made%4 != 0 } // three of four
+	j := limitJournal(t, filepath.Join(t.TempDir(), "run"), 1)
+	defer j.Close()
+	left := j.Left()[:1]
+	s := &state{Runner: limitRunner(b, j), sampler: newSampler(), ready: map[string]Arrangement{}, checked: map[string]string{}, failed: map[string]int{}}
+	if err := s.turns(t.Context(), j.Header.Study.Parts[0], b, left, j.Add); err != nil {
+		t.Fatal(err)
+	}
+	r := j.Records[0]
+	limit, err := strconv.ParseFloat(r.Trial.Variant[0], 64)
+	if err != nil || r.Void != "" || math.Abs(r.Values[metricNDR]*1e6/limit-1) > searchWidth {
+		t.Errorf("%+v", r)
+	}
+	row := 0
+	for _, st := range j.StepsOf(left[0]) {
+		if row++; st.Void == "" {
+			row = 0
+		}
+		if row > mostHeld || st.Void != "" && st.Void != "held up" {
+			t.Fatalf("step %d: %d in a row, %q", st.N, row, st.Void)
+		}
+	}
+	b = newBounded()
+	b.held = func(Next) bool { return true }
+	j = limitJournal(t, filepath.Join(t.TempDir(), "run"), 1)
+	defer j.Close()
+	if err := limitRunner(b, j).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range j.Records {
+		voids := 0
+		for _, st := range j.StepsOf(r.Trial) {
+			if st.Void != "" {
+				voids++
+			}
+		}
+		if voids == 0 || voids > mostVoidSteps || strings.Contains(r.Void, "do not count") {
+			t.Errorf("%s: %d steps are void: %q", r.Trial.Key(), voids, r.Void)
+		}
 	}
 }
 

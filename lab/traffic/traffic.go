@@ -90,6 +90,7 @@ type Count struct {
 	Late       uint64        `json:"late"`       // the generator was held up: they left later or, skipped, not at all
 	Received   uint64        `json:"received"`   // frames of this run at the sink, bad ones too
 	Unique     uint64        `json:"unique"`     // different frames that arrived whole
+	Held       time.Duration `json:"held_ns"`    // paced: how long others had the generator's CPU
 	Lost       uint64        `json:"lost"`       //
 	Duplicated uint64        `json:"duplicated"` //
 	Reordered  uint64        `json:"reordered"`  // after a later one of the flow (RFC 4737)

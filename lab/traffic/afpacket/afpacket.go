@@ -21,6 +21,9 @@ import (
 // batch is how many frames one sendmmsg takes, and how far the generator may be behind before slots count as skipped.
 const batch = 64
 
+// brief is how long a round of the loop in which nothing is sent may take: what is longer was spent elsewhere.
+const brief = 50 * time.Microsecond
+
 const frameRoom = traffic.MaxFrame - traffic.FCS
 
 // Options say where frames leave and where they are counted.
@@ -39,6 +42,7 @@ type Generator struct {
 	messages [batch]message
 	sent     uint64
 	took     time.Duration
+	held     time.Duration
 }
 
 // message is struct mmsghdr.
@@ -82,7 +86,7 @@ func New(o Options) (*Generator, error) {
 
 // Arm prepares a run.
 func (g *Generator) Arm(_ context.Context, s traffic.Spec) error {
-	g.spec, g.sent, g.took = s, 0, 0
+	g.spec, g.sent, g.took, g.held = s, 0, 0, 0
 	return g.Sink.Arm(s)
 }
 
@@ -103,12 +107,16 @@ func (g *Generator) Start(ctx context.Context, at time.Time) error {
 	}
 	g.took = g.spec.Duration
 	next := uint64(0) // sequence number
-	for ctx.Err() == nil {
+	for last, idle := time.Duration(0), true; ctx.Err() == nil; {
 		now, err := xdp.Monotonic()
 		if err != nil {
 			return err
 		}
 		elapsed := now - start
+		if away := min(elapsed, g.spec.Duration) - last; idle && away > brief && g.spec.Rate > 0 {
+			g.held += away
+		}
+		last = elapsed
 		if elapsed >= g.spec.Duration || next >= g.Limit() {
 			return nil
 		}
@@ -120,7 +128,7 @@ func (g *Generator) Start(ctx context.Context, at time.Time) error {
 		if due > next+batch {
 			next = due - batch // too late for those before
 		}
-		if due <= next {
+		if idle = due <= next; idle {
 			continue
 		}
 		if err := g.send(next, int(due-next), now); err != nil {
@@ -153,7 +161,11 @@ func (g *Generator) send(next uint64, n int, now time.Duration) error {
 }
 
 // Read gives the counts of the run.
-func (g *Generator) Read() (traffic.Count, error) { return g.Sink.Read(g.sent, g.took) }
+func (g *Generator) Read() (traffic.Count, error) {
+	c, err := g.Sink.Read(g.sent, g.took)
+	c.Held = g.held
+	return c, err
+}
 
 // Close ends the socket and the sink.
 func (g *Generator) Close() error {

@@ -38,6 +38,11 @@ type trafficDeparted struct {
 	Now     uint64
 	Lag     uint64
 	Late    uint64
+	Runs    uint64
+	Held    uint64
+	Round   uint64
+	Worked  uint64
+	Work    uint64
 }
 
 type trafficPlan struct {
@@ -57,6 +62,8 @@ type trafficPlan struct {
 	Strict   uint32
 	Apart    uint32
 	Cpu      uint32
+	Batch    uint32
+	_        [4]byte
 }
 
 type trafficSlot struct {

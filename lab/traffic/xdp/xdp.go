@@ -160,6 +160,7 @@ func (g *Generator) SetBatch(n int) error {
 // Arm prepares a run.
 func (g *Generator) Arm(_ context.Context, spec traffic.Spec) error {
 	g.over.Store(false)
+	g.plan.Batch = uint32(g.o.Batch)
 	if err := g.Sink.Arm(spec); err != nil {
 		return err
 	}
@@ -331,7 +332,7 @@ func (g *Generator) Read() (traffic.Count, error) {
 		return traffic.Count{}, fmt.Errorf("read the generator: %w", err)
 	}
 	c, err := g.Sink.Read(out.Sent, g.ended-g.began)
-	c.Late = out.Late
+	c.Late, c.Held = out.Late, time.Duration(out.Held)
 	return c, err
 }
 
