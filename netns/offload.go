@@ -85,13 +85,3 @@ func (s *Space) setFeatures(link string, names []string, on bool) error {
 	}
 	return nil
 }
-
-// Offloads of an interface of the calling thread's namespace.
-func Offloads(link string, on bool) error {
-	s, err := At("")
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	return s.Offloads(link, on)
-}

@@ -181,16 +181,7 @@ func TestChainsOnTheHostsOfAWeirThatRuns(t *testing.T) {
 		t.Errorf("%d objects of %s at the manager, leftovers %v, %v: the test does not test\n%s", left, first, found, err, out.String())
 	}
 
-	resume := weir(t, ctx, "resume", dir, "--name", name, "-o", "json")
-	var results, problems bytes.Buffer
-	resume.Stdout, resume.Stderr = &results, &problems
-	if err := resume.Start(); err != nil {
-		t.Fatal(err)
-	}
-	second := until(t, ctx, resume, dir, 4)
-	if err := resume.Wait(); err != nil {
-		t.Fatalf("%v\n%s", err, problems.String())
-	}
+	second, _, problems := resumed(t, ctx, dir, 4, "--name", name)
 	gone(t, first)
 	gone(t, second)
 	if diff := cmp.Diff(before, objects(t, ctx, c)); diff != "" {
@@ -199,7 +190,7 @@ func TestChainsOnTheHostsOfAWeirThatRuns(t *testing.T) {
 	if diff := cmp.Diff(links, hostLinks(t)); diff != "" {
 		t.Errorf("links of the host:\n%s", diff)
 	}
-	checkElsewhere(t, dir, problems.String())
+	checkElsewhere(t, dir, problems)
 
 	lose(t, ctx, c, name)
 	ended(t, weir(t, ctx, "run", file, "--name", name, "--only", "part=across,placement=h3+h1", "--dir", filepath.Join(t.TempDir(), "lost")), 0,

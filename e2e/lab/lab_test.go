@@ -255,6 +255,22 @@ func until(t testing.TB, ctx context.Context, cmd *exec.Cmd, dir string, n int) 
 	}
 }
 
+// resumed goes on with a run to its end; it gives the name that it had taken when n trials were there, its results, and what it said.
+func resumed(t testing.TB, ctx context.Context, dir string, n int, more ...string) (name string, results []byte, problems string) {
+	t.Helper()
+	var out, said bytes.Buffer
+	c := weir(t, ctx, append([]string{"resume", dir, "-o", "json"}, more...)...)
+	c.Stdout, c.Stderr = &out, &said
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	name = until(t, ctx, c, dir, n)
+	if err := c.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, said.String())
+	}
+	return name, out.Bytes(), said.String()
+}
+
 func gone(t testing.TB, name string) {
 	t.Helper()
 	if left := traces(t, name); len(left) > 0 {
@@ -288,26 +304,17 @@ func TestKilledRunGoesOn(t *testing.T) {
 		t.Errorf("leftovers: %v, %v: want %s among them", left, err, first)
 	}
 
-	resume := weir(t, ctx, "resume", dir, "-o", "json")
-	var results, problems bytes.Buffer
-	resume.Stdout, resume.Stderr = &results, &problems
-	if err := resume.Start(); err != nil {
-		t.Fatal(err)
-	}
-	second := until(t, ctx, resume, dir, 12)
-	if err := resume.Wait(); err != nil {
-		t.Fatalf("%v\n%s", err, problems.String())
-	}
+	second, results, problems := resumed(t, ctx, dir, 12)
 	gone(t, first)
 	gone(t, second)
 	if diff := cmp.Diff(links, hostLinks(t)); diff != "" {
 		t.Errorf("links of the host:\n%s", diff)
 	}
 	var r lab.Results
-	if err := json.Unmarshal(results.Bytes(), &r); err != nil {
+	if err := json.Unmarshal(results, &r); err != nil {
 		t.Fatal(err)
 	}
-	check(t, dir, r, problems.String())
+	check(t, dir, r, problems)
 }
 
 // conditions under which the trials of a part are to be made, whatever this machine's own are. They were read back when it was measured.

@@ -27,9 +27,6 @@ type Switch struct{ sw }
 // New makes a switch with its ports up.
 func New(c Config) *Switch { return newSwitch(c) }
 
-// Serve speaks to one controller until the connection or ctx ends, and closes nc. Several controllers may be served at once.
-func (s *Switch) Serve(ctx context.Context, nc net.Conn) error { return s.serve(ctx, nc) }
-
 // Dial connects to a controller's address ("tcp", "127.0.0.1:6653") and serves it, again and again, until ctx ends.
 func (s *Switch) Dial(ctx context.Context, network, address string) error {
 	return s.dial(ctx, network, address)
@@ -44,11 +41,8 @@ func (s *Switch) Disconnect() { s.disconnect() }
 // Restart forgets all entries, groups and meters, and disconnects.
 func (s *Switch) Restart() { s.restart() }
 
-// AddPort adds a port and tells the controllers; RemovePort removes it.
+// AddPort adds a port and tells the controllers.
 func (s *Switch) AddPort(p openflow.Port) { s.addPort(p) }
-
-// RemovePort removes a port and tells the controllers.
-func (s *Switch) RemovePort(p openflow.Port) { s.removePort(p) }
 
 // SetLink takes a port's link up or down and tells the controllers. A cable's other end does not see it: see Cable.
 func (s *Switch) SetLink(p openflow.Port, up bool) { s.setLink(p, up) }
@@ -65,9 +59,6 @@ func (s *Switch) Loops() uint64 { return s.loops.Load() }
 
 // Flows is a copy of all entries: by table, descending priority, then match.
 func (s *Switch) Flows() []openflow.FlowStats { return s.flows() }
-
-// Groups is a copy of all groups.
-func (s *Switch) Groups() []openflow.GroupDesc { return s.groups() }
 
 // Cable joins two ports: what leaves one arrives at the other, both links are up. The returned function cuts the cable: both links go
 // down, as when a cable is pulled; called again it does nothing.

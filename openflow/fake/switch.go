@@ -100,26 +100,6 @@ func (s *sw) addPort(n openflow.Port) {
 	s.tell(&openflow.PortStatus{Reason: openflow.PortAdd, Desc: desc})
 }
 
-func (s *sw) removePort(n openflow.Port) {
-	s.mu.Lock()
-	p := s.ports[n]
-	delete(s.ports, n)
-	s.order = nil
-	s.mu.Unlock()
-	if p == nil {
-		return
-	}
-	if p.peer != nil {
-		p.peer.s.mu.Lock()
-		if q := p.peer.s.ports[p.peer.p]; q != nil {
-			q.peer = nil
-		}
-		p.peer.s.mu.Unlock()
-		p.peer.s.setLink(p.peer.p, false)
-	}
-	s.tell(&openflow.PortStatus{Reason: openflow.PortDelete, Desc: p.desc})
-}
-
 func (s *sw) setLink(n openflow.Port, up bool) {
 	s.mu.Lock()
 	p := s.ports[n]
@@ -244,15 +224,6 @@ func (s *sw) flows() (fs []openflow.FlowStats) {
 		}
 	}
 	return fs
-}
-
-func (s *sw) groups() (gs []openflow.GroupDesc) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, id := range slices.Sorted(maps.Keys(s.groupsByID)) {
-		gs = append(gs, *s.groupsByID[id])
-	}
-	return gs
 }
 
 // state is what a bundle changes, to undo it.
