@@ -94,6 +94,14 @@ func (f *function) spec(want api.Function, img image.Image, rootfs string) (cont
 }
 
 func (f *function) writeConfig(want api.Function) error {
+	// What is in it is for any user of the container, and for nobody else: configurations, the socket for events.
+	all := filepath.Dir(f.path())
+	if err := os.MkdirAll(all, 0o700); err != nil {
+		return fmt.Errorf("directory of function %s: %w", f.name, err)
+	}
+	if err := os.Chmod(all, 0o700); err != nil { // one that an older version made
+		return fmt.Errorf("directory of function %s: %w", f.name, err)
+	}
 	for _, d := range []string{f.path("etc"), f.path("run")} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return fmt.Errorf("directory of function %s: %w", f.name, err)

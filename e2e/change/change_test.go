@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -145,6 +146,22 @@ func TestANameIsUsedAgainAtOnce(t *testing.T) {
 	r.MustApply(ctx, t, "functions:\n  x: {image: wire}\n")
 	if _, err := os.Stat(filepath.Join("/run/weir", r.Name, "functions", "x", "run", "events.sock")); err != nil {
 		t.Error(err)
+	}
+}
+
+// A function's configuration may hold secrets, and any user of its container may raise events: other users of the machine can do neither.
+func TestOtherUsersReachNothingOfAFunction(t *testing.T) {
+	r, ctx := rig.ForTest(t, rig.Options{})
+	r.MustApply(ctx, t, "functions:\n  fw: {image: firewall, config: {allow: [tcp/80]}}\n")
+	for _, path := range []string{"etc/config.json", "run/events.sock"} {
+		path = filepath.Join("/run/weir", r.Name, "functions", "fw", path)
+		for uid, reached := range map[uint32]bool{0: true, 65534: false} {
+			c := exec.CommandContext(ctx, "stat", path)
+			c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+			if out, err := c.CombinedOutput(); (err == nil) != reached {
+				t.Errorf("%s, user %d: %v\n%s", path, uid, err, out)
+			}
+		}
 	}
 }
 
