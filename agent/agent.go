@@ -99,6 +99,7 @@ type Agent struct {
 
 	mu        sync.Mutex
 	functions map[string]*function
+	wires     map[string]*wire // links of endpoints that are up, and the bridge
 
 	// Owned by Run's goroutine.
 	endpoints  map[string]*endpoint
@@ -138,7 +139,7 @@ func New(o Options) *Agent {
 	}
 	a := &Agent{
 		Options: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.Parallel),
-		functions: map[string]*function{}, endpoints: map[string]*endpoint{},
+		functions: map[string]*function{}, wires: map[string]*wire{}, endpoints: map[string]*endpoint{},
 		tunnels: map[string]*tunnel{}, open: map[string]time.Time{}, hurry: make(chan struct{}, 1),
 		chains: map[string]api.ChainSpec{}, policies: map[string]api.PolicySpec{},
 	}

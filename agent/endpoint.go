@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/datapath"
@@ -19,8 +20,49 @@ type endpoint struct {
 	port flow.Port
 	mac  flow.MAC // of the station behind it; zero if unknown
 	spec api.EndpointSpec
-	made bool // the link is ours
-	held bool // until the rules that name it are in force
+	made bool      // the link is ours
+	held bool      // until the rules that name it are in force
+	anew bool      // the link was made just now
+	lost time.Time // since when it cannot be a port; zero: it is one
+}
+
+// wire is a link that only somebody else takes away.
+type wire struct {
+	gone  time.Time // zero: it is there
+	quiet time.Time // until then a pass is due anyway: what makes its link anew each time may not keep the agent busy
+}
+
+// wireGone has endpoints looked at now if the link is one's, or their bridge.
+func (a *Agent) wireGone(link string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if w := a.wires[link]; w != nil && w.gone.IsZero() {
+		w.gone = time.Now()
+		if w.gone.After(w.quiet) {
+			a.poke()
+		}
+	}
+}
+
+// watchWire notes that a link is there, and tells since when it was not, zero if nothing told.
+func (a *Agent) watchWire(link string, anew bool) (gone time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if w := a.wires[link]; w != nil {
+		gone = w.gone
+	}
+	w := &wire{}
+	if anew {
+		w.quiet = time.Now().Add(retryAfter)
+	}
+	a.wires[link] = w
+	return gone
+}
+
+func (a *Agent) forgetWire(link string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.wires, link)
 }
 
 // syncEndpoints makes every wanted endpoint a port, a new one held: its first frame has to meet the rules. It reports false if one of them
@@ -34,15 +76,60 @@ func (a *Agent) syncEndpoints(ctx context.Context, want share) bool {
 		e, err := a.ensureEndpoint(ctx, name, w.Spec)
 		if err != nil {
 			ok = false
+			a.endpointLost(name, err)
 			a.endpointFailed(name, w, err)
 			continue
+		}
+		if a.endpointBack(name, e) {
+			ok = false // look once more soon
 		}
 		a.endpoints[name] = e
 		if !e.held {
 			a.endpointUp(name, w, e)
 		}
 	}
+	a.watchWire(a.Instance.Bridge(), false)
 	return ok
+}
+
+// endpointLost tells that an endpoint which was up is one no more. Until it is back it is tried again and again.
+func (a *Agent) endpointLost(name string, err error) {
+	old := a.endpoints[name]
+	if old == nil || old.held || !old.lost.IsZero() {
+		return
+	}
+	old.lost = time.Now()
+	a.forgetWire(a.endpointLink(name, old.spec))
+	a.endpointEvent(api.Warning, "EndpointLost", name, err.Error(), 0)
+}
+
+// endpointBack tells that an endpoint is up again, and reports whether its link had to be made anew.
+func (a *Agent) endpointBack(name string, e *endpoint) bool {
+	old := a.endpoints[name]
+	lost := old != nil && !old.held && (!old.lost.IsZero() || e.anew)
+	gone := a.watchWire(a.endpointLink(name, e.spec), lost)
+	if !lost {
+		return false
+	}
+	var outage time.Duration // unknown
+	if old.lost.IsZero() {
+		a.endpointEvent(api.Warning, "EndpointLost", name, "its link was deleted", 0)
+		if !gone.IsZero() {
+			outage = time.Since(gone)
+		}
+	} else {
+		outage = time.Since(old.lost)
+	}
+	text := "up again"
+	if outage > 0 {
+		text += " after " + outage.Round(time.Millisecond).String()
+	}
+	a.endpointEvent(api.Info, "EndpointRecovered", name, text, outage)
+	return true
+}
+
+func (a *Agent) endpointEvent(s api.Severity, reason, name, message string, outage time.Duration) {
+	a.report.event(api.Event{Severity: s, Reason: reason, Kind: api.KindEndpoint, Object: name, Message: message, OutageNs: outage.Nanoseconds()})
 }
 
 // letEndpointsGo joins those that were held with the others. It reports false if one of them needs another try.
@@ -131,9 +218,11 @@ func (a *Agent) ensureEndpoint(ctx context.Context, name string, s api.EndpointS
 			}
 			o.Addresses = append(o.Addresses, p)
 		}
-		if _, err := netns.Veth("", s.Netns, o); err != nil {
+		pair, err := netns.Veth("", s.Netns, o)
+		if err != nil {
 			return nil, err
 		}
+		e.anew = pair.Made
 	}
 	asked := a.switchEndpoint(name, e)
 	asked.Held = e.held
@@ -147,6 +236,7 @@ func (a *Agent) ensureEndpoint(ctx context.Context, name string, s api.EndpointS
 
 func (a *Agent) removeEndpoint(ctx context.Context, name string, e *endpoint) error {
 	object := "endpoint/" + name
+	a.forgetWire(a.endpointLink(name, e.spec))
 	err := a.Switch.Remove(ctx, object)
 	if e.made {
 		err = errors.Join(err, a.deleteLinks(object))

@@ -222,8 +222,8 @@ func sendFrame(f *os.File, index int, frame []byte) error {
 	return errors.Join(err, sent)
 }
 
-// watchLinks follows the host's interfaces until ctx ends: an uplink's state is news for the router, and a function whose link went is
-// looked at now.
+// watchLinks follows the host's interfaces until ctx ends: an uplink's state is news for the router, and a function or endpoint whose link
+// went is looked at now.
 func (a *Agent) watchLinks(ctx context.Context) {
 	for {
 		err := a.watchLinksOnce(ctx)
@@ -251,6 +251,9 @@ func (a *Agent) watchLinksOnce(ctx context.Context) error {
 		}
 		if e.Name == a.Uplink {
 			a.linkNews()
+		}
+		if e.Gone {
+			a.wireGone(e.Name)
 		}
 		if e.Gone || !e.Up || !e.Carrier {
 			a.suspectLink(e.Name, e.Gone)

@@ -154,6 +154,50 @@ policies:
 		t.Error("no allowed datagram arrived at all")
 	}
 	startedInVain(ctx, t, r)
+	lostEndpoints(ctx, t, r)
+}
+
+// lostEndpoints: what somebody deletes by hand is noticed, told, and made anew as soon as it can be.
+func lostEndpoints(ctx context.Context, t *testing.T, r *rig.Rig) {
+	endpoint := func(name string) (e api.Endpoint) {
+		t.Helper()
+		if err := r.Get(ctx, &e, "endpoint", name); err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	told := func(name string) {
+		t.Helper()
+		rig.Eventually(ctx, t, name+" is back, and told", func() (bool, string) {
+			e, lost, back := endpoint(name), events(ctx, t, r, "EndpointLost", name), events(ctx, t, r, "EndpointRecovered", name)
+			// The outage is only known if the kernel told of the loss.
+			return e.Status.State == "up" && len(lost) == 1 && len(back) == 1 && back[0].OutageNs > 0, fmt.Sprintf("%+v %+v %+v", e.Status, lost, back)
+		})
+		rig.Eventually(ctx, t, "traffic flows again", func() (bool, string) {
+			s, err := rig.NewStream(r.Alice(), r.Bob(), rig.BobAddr, 9000, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			waited := s.Await(ctx, 100)
+			o, err := s.Stop()
+			return waited == nil && err == nil && o.Received > 0, fmt.Sprintf("%+v %v", o, err)
+		})
+	}
+	if _, err := r.Run(ctx, r.Alice(), "ip", "link", "del", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	told("alice")
+	if _, err := r.Run(ctx, "", "ip", "netns", "del", r.Bob()); err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(ctx, t, "bob's loss is told", func() (bool, string) {
+		e, lost := endpoint("bob"), events(ctx, t, r, "EndpointLost", "bob")
+		return e.Status.State == "error" && len(lost) == 1 && strings.Contains(lost[0].Message, r.Bob()), fmt.Sprintf("%+v %+v", e.Status, lost)
+	})
+	if _, err := r.Run(ctx, "", "ip", "netns", "add", r.Bob()); err != nil {
+		t.Fatal(err)
+	}
+	told("bob")
 }
 
 // startedInVain: who starts a function that cannot run is told so and why, however long he would wait.
