@@ -86,7 +86,7 @@ func (fabric) SwitchRules(_ context.Context, name string) (api.SwitchRules, erro
 
 func serve(dir string) (url string, stop func(), err error) {
 	a := &hollow{}
-	m, err := manager.New(manager.Options{Store: mem.New(), Validate: router.Validate, Fabric: fabric{},
+	m, err := manager.New(manager.Options{Store: mem.New(), Validate: router.ValidateChange, Fabric: fabric{},
 		Node: func(host string) manager.Node {
 			if host == "h2" {
 				return nil

@@ -21,7 +21,7 @@ func startEtcd(b *testing.B) *bench {
 	dir := shortDir(b)
 	s := must(store.Open(ctx(b), store.Options{Dir: filepath.Join(dir, "etcd"), SocketDir: dir}))(b)
 	b.Cleanup(func() { s.Close() })
-	return startIn(b, dir, manager.Options{Store: s, Validate: router.Validate})
+	return startIn(b, dir, manager.Options{Store: s, Validate: router.ValidateChange})
 }
 
 // BenchmarkApply1000 applies a file of 1,000 policies: all new, then again, then each changed.

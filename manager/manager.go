@@ -57,9 +57,9 @@ var ErrElsewhere = errors.New("the router runs at another manager")
 // Options are what a manager needs. Only Store is required.
 type Options struct {
 	Store store.Store
-	// Validate tells everything that is wrong between the objects of a whole document: router.Validate. Each spec by
-	// itself is checked in any case.
-	Validate func(api.Document) []api.Problem
+	// Validate tells everything that is wrong between the objects of a whole document, of which a part is new or changed:
+	// router.ValidateChange. Each spec by itself is checked in any case.
+	Validate func(d, changed api.Document) []api.Problem
 	// Admit tells what hosts have against what is new or changed in a document: an image or an interface that is missing. What
 	// is there already stays admitted, whatever becomes of the host.
 	Admit func(d, changed api.Document) []api.Problem
@@ -111,7 +111,7 @@ func New(o Options) (*Manager, error) {
 		return nil, errors.New("manager without a store")
 	}
 	if o.Validate == nil {
-		o.Validate = func(api.Document) []api.Problem { return nil }
+		o.Validate = func(_, _ api.Document) []api.Problem { return nil }
 	}
 	if o.Admit == nil {
 		o.Admit = func(_, _ api.Document) []api.Problem { return nil }

@@ -181,7 +181,7 @@ func (st *state) check() error {
 	if err != nil {
 		return err
 	}
-	for _, p := range slices.Concat(st.m.Validate(d), hosts, st.m.Admit(d, changed)) {
+	for _, p := range slices.Concat(st.m.Validate(d, changed), hosts, st.m.Admit(d, changed)) {
 		if !slices.Contains(problems, p) {
 			problems = append(problems, p)
 		}

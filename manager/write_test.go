@@ -181,7 +181,7 @@ func TestWhatIsInUseIsNotDeleted(t *testing.T) {
 
 func TestARefusedDocumentChangesNothing(t *testing.T) {
 	refuse := false
-	b := start(t, manager.Options{Validate: func(d api.Document) []api.Problem {
+	b := start(t, manager.Options{Validate: func(_, _ api.Document) []api.Problem {
 		if refuse {
 			return []api.Problem{{Path: "policies.guests", Message: "conflicts with policies.p0001", Hint: "change one priority"}}
 		}
@@ -284,7 +284,7 @@ func TestAnApplyHappensWholeOrNotAtAll(t *testing.T) {
 // TestADocumentIsCheckedAgainstWhatItIsCommittedOver has two managers add halves that are wrong together: never both.
 func TestADocumentIsCheckedAgainstWhatItIsCommittedOver(t *testing.T) {
 	s := mem.New()
-	validate := func(d api.Document) []api.Problem {
+	validate := func(d, _ api.Document) []api.Problem {
 		if len(d.Chains) > 1 {
 			return []api.Problem{{Path: "chains", Message: "two"}}
 		}

@@ -17,8 +17,11 @@ const maxConflicts = 20
 
 // Validate checks a whole set of objects, each by itself and all together: names that are not there, things that exist
 // twice, functions in two places, chains that cannot be shared, policies that contradict each other. No problems: Compile will serve it.
-func Validate(d api.Document) []api.Problem {
-	v := &validator{doc: d, bad: map[string]bool{}}
+func Validate(d api.Document) []api.Problem { return ValidateChange(d, d) }
+
+// ValidateChange is Validate of a document of which only a part is new or changed: a function in two chains is a problem of that part.
+func ValidateChange(d, changed api.Document) []api.Problem {
+	v := &validator{doc: d, changed: changed, bad: map[string]bool{}}
 	for _, p := range d.Validate() {
 		v.report(p)
 	}
@@ -31,6 +34,7 @@ func Validate(d api.Document) []api.Problem {
 
 type validator struct {
 	doc      api.Document
+	changed  api.Document
 	problems []api.Problem
 	bad      map[string]bool // "policies.guests": has a problem already
 }
@@ -91,10 +95,18 @@ func (v *validator) endpoints() {
 	}
 }
 
-// chains: functions exist, each in one place only.
+// chains: functions exist, each in one place only. Chains that were there have their functions first.
 func (v *validator) chains() {
 	place := map[string]string{}
+	var before, after []string
 	for _, name := range slices.Sorted(maps.Keys(v.doc.Chains)) {
+		if _, changed := v.changed.Chains[name]; changed {
+			after = append(after, name)
+		} else {
+			before = append(before, name)
+		}
+	}
+	for _, name := range slices.Concat(before, after) {
 		hops, err := api.ParsePath(v.doc.Chains[name].Path)
 		if err != nil {
 			continue

@@ -27,7 +27,7 @@ type running struct {
 
 func startManager(t *testing.T, hosts map[string]api.HostStatus) running {
 	t.Helper()
-	m, err := manager.New(manager.Options{Store: mem.New(), Validate: router.Validate})
+	m, err := manager.New(manager.Options{Store: mem.New(), Validate: router.ValidateChange})
 	if err != nil {
 		t.Fatal(err)
 	}
