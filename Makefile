@@ -17,10 +17,10 @@ peers: setup ## what Weir is tested and measured beside: Docker's engine (unpack
 
 build: setup ## build bin/weir and the images of the catalogue (bin/images)
 	go build $(GOFLAGS_BUILD) -o bin/weir .
-	go run ./catalogue/build -o bin/images
+	go run -trimpath ./catalogue/build -o bin/images
 
 demo: build ## two namespaces, a chain of containers, real traffic (KEEP=1 leaves it running)
-	@go run ./e2e/demo $(DEMO)
+	@go run -trimpath ./e2e/demo $(DEMO)
 
 test: build peers ## all tests; those that need root run in fresh network namespaces
 	@./test.sh

@@ -193,22 +193,27 @@ func (s *Stream) Await(ctx context.Context, n int) error {
 	return nil
 }
 
-// patience with what is on its way: more while the last datagram has not arrived, for a switch in user space may wait for a processor.
-func (s *Stream) patience() time.Duration {
+// lookAgain is how often to look for what is on its way.
+const lookAgain = 20 * time.Millisecond
+
+// patience is how often in a row to look in vain: more while the last datagram has not arrived, for a switch in user space may wait for a
+// processor. Looks are counted, not time: the whole machine may have stood still.
+func (s *Stream) patience() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.highest >= 0 && s.highest < s.sent-1 {
-		return 2 * time.Second
+		return int(2 * time.Second / lookAgain)
 	}
-	return 200 * time.Millisecond
+	return int(200 * time.Millisecond / lookAgain)
 }
 
 // Stop ends the stream, lets what is on its way arrive, and counts.
 func (s *Stream) Stop() (Outcome, error) {
 	close(s.stop)
-	for last, news := s.Received(), time.Now(); time.Since(news) < s.patience(); time.Sleep(20 * time.Millisecond) {
+	for last, vain := s.Received(), 0; vain < s.patience(); vain++ {
+		time.Sleep(lookAgain)
 		if now := s.Received(); now != last {
-			last, news = now, time.Now()
+			last, vain = now, 0
 		}
 	}
 	err := errors.Join(s.tx.Close(), s.rx.Close())

@@ -14,7 +14,12 @@ const (
 	ended   = `{"Action":"output","Package":"p","Output":"FAIL\n"}` + "\n" + `{"Action":"fail","Package":"p"}` + "\n"
 	crashed = `{"Action":"output","Package":"p","Output":"exit status 2\n"}` + "\n" + `{"Action":"fail","Package":"p"}` + "\n"
 	skips   = `{"Action":"output","Package":"p","Test":"TestC","Output":"c_test.go:1: no time\n"}` + "\n" + `{"Action":"skip","Package":"p","Test":"TestC"}` + "\n"
-	lacks   = `{"Action":"output","Package":"p","Test":"TestC","Output":"c_test.go:1: kernel lacks it\n"}` + "\n" + `{"Action":"skip","Package":"p","Test":"TestC"}` + "\n"
+	// The test that fails is q's; p has one of the same name.
+	interleaved = `{"Action":"run","Package":"p","Test":"TestA"}` + "\n" + `{"Action":"run","Package":"q","Test":"TestA"}` + "\n" +
+		`{"Action":"output","Package":"q","Test":"TestA","Output":"a_test.go:1: wrong\n"}` + "\n" + `{"Action":"output","Package":"p","Test":"TestA","Output":"fine\n"}` + "\n" +
+		`{"Action":"fail","Package":"q","Test":"TestA"}` + "\n" + `{"Action":"pass","Package":"p","Test":"TestA"}` + "\n" +
+		`{"Action":"output","Package":"q","Output":"FAIL\n"}` + "\n" + `{"Action":"pass","Package":"p"}` + "\n" + `{"Action":"fail","Package":"q"}` + "\n"
+	lacks = `{"Action":"output","Package":"p","Test":"TestC","Output":"c_test.go:1: kernel lacks it\n"}` + "\n" + `{"Action":"skip","Package":"p","Test":"TestC"}` + "\n"
 )
 
 func TestWhatFailsTheRun(t *testing.T) {
@@ -33,6 +38,7 @@ func TestWhatFailsTheRun(t *testing.T) {
 		"nothing ran":                {want: 1},
 		"failed once":                {events: failA + passB + ended, ran: []string{"p TestA"}},
 		"failed again":               {events: failA + passB + ended, again: errors.New("exit status 1"), want: 1, ran: []string{"p TestA"}},
+		"two packages at a time":     {events: interleaved, ran: []string{"q TestA"}},
 		"many failed":                {events: many.String() + passB + ended, want: 1},
 		"a package ended early":      {events: failA + passB + crashed, want: 1},
 		"a package without a test":   {events: passB + ended, want: 1},
