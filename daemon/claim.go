@@ -23,6 +23,7 @@ var (
 	ErrRunning = errors.New("already running")
 	ErrNotRoot = errors.New("root is needed")
 	ErrAbroad  = errors.New("lives in another network namespace")
+	ErrForeign = errors.New("no state directory of Weir")
 )
 
 // homeFile is a bind mount of the network namespace in which the instance lives.
@@ -37,10 +38,9 @@ type claim struct {
 
 // take locks the run and the state directory and records our process id. When it cannot, what it made is gone again.
 func take(i instance.Instance) (*claim, error) {
-	c := &claim{}
-	entries, _ := os.ReadDir(i.Root) // not there: empty
-	for _, e := range entries {
-		c.before = append(c.before, e.Name())
+	c := &claim{before: stateNames(i)}
+	if err := checkState(i, c.before); err != nil {
+		return nil, err
 	}
 	for _, dir := range []struct {
 		path string
@@ -52,6 +52,38 @@ func take(i instance.Instance) (*claim, error) {
 		}
 	}
 	return c, nil
+}
+
+// stateNames are what a state directory holds.
+func stateNames(i instance.Instance) (names []string) {
+	entries, _ := os.ReadDir(i.Root) // not there: empty
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// checkState refuses a state directory that never was Weir's (it has no lock) and holds other people's things under names that Weir uses and
+// would remove. Logs of a start that came to nothing are Weir's, and an image layout may be put there before.
+func checkState(i instance.Instance, names []string) error {
+	if slices.Contains(names, instance.LockFile) {
+		return nil
+	}
+	var foreign []string
+	for _, name := range append([]string{"containers"}, stateEntries...) {
+		if !slices.Contains(names, name) || strings.HasPrefix(name, "weir.log") {
+			continue
+		}
+		if in, err := os.ReadDir(filepath.Join(i.Root, name)); name == "images" && err == nil && len(in) == 1 && in[0].Name() == "layout" {
+			continue
+		}
+		foreign = append(foreign, name)
+	}
+	if len(foreign) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s is %w, and holds %s: give another directory with --root (if it is a copy of one, make an empty file %s in it)",
+		i.Root, ErrForeign, strings.Join(foreign, ", "), instance.LockFile)
 }
 
 // lock takes one directory.

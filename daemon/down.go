@@ -32,6 +32,9 @@ func Down(ctx context.Context, o DownOptions) error {
 		return fmt.Errorf("weir down: %w: use sudo", ErrNotRoot)
 	}
 	i := o.Instance
+	if err := checkState(i, stateNames(i)); err != nil {
+		return err
+	}
 	if err := GoHome(i); err != nil {
 		return err
 	}
