@@ -39,7 +39,8 @@ type claim struct {
 // take locks the run and the state directory and records our process id. When it cannot, what it made is gone again.
 func take(i instance.Instance) (*claim, error) {
 	c := &claim{before: stateNames(i)}
-	if err := checkState(i, c.before); err != nil {
+	mayBe := func(name string) bool { return name == "token" } // somebody may choose it before the first start, which looks at it
+	if err := checkState(i, slices.DeleteFunc(slices.Clone(c.before), mayBe)); err != nil {
 		return nil, err
 	}
 	for _, dir := range []struct {

@@ -63,6 +63,7 @@ func TestOtherPeoplesDirectoryIsRefused(t *testing.T) {
 		"an image layout":        {"images/layout/index.json", false},
 		"a state directory":      {"lock", false},
 		"pictures in a layout's": {"images/layouts", true},
+		"a token chosen before":  {"token", false},
 	} {
 		root := t.TempDir()
 		path := filepath.Join(root, c.there)
