@@ -187,6 +187,28 @@ type TableProperty struct {
 	Body []byte
 }
 
+// tableMatch is the property that lists the fields which a table matches: OFPTFPT_MATCH.
+const tableMatch = 8
+
+// Masks tells whether the table matches a field under a mask; known is false if it does not say what it matches.
+func (t TableFeatures) Masks(f Field) (masked, known bool) {
+	const hasMask, field = 0x100, ^uint32(0x1ff)
+	for _, p := range t.Properties {
+		if p.Type != tableMatch {
+			continue
+		}
+		known = true
+		for b := p.Body; len(b) >= 4; {
+			h := be.Uint32(b)
+			masked = masked || h&field == uint32(f)&field && h&hasMask != 0
+			if b = b[4:]; h>>16 == 0xffff { // of an experimenter: its number follows
+				b = b[min(4, len(b)):]
+			}
+		}
+	}
+	return masked, known
+}
+
 // Replies with lists.
 type (
 	FlowStatsReply   []FlowStats

@@ -376,6 +376,11 @@ func TestOpenVSwitchTalksOfItself(t *testing.T) {
 	if err != nil || len(fs) < 100 || fs[0].MaxEntries == 0 || len(fs[0].Properties) == 0 {
 		t.Errorf("features of %d tables, %v", len(fs), err)
 	}
+	for f, want := range map[Field]bool{FieldEthSrc: true, FieldInPort: false} {
+		if masked, known := fs[0].Masks(f); masked != want || !known {
+			t.Errorf("%s: masked %t, known %t", f, masked, known)
+		}
+	}
 	if r, err := c.Role(ctx, RoleMaster, 5); err != nil || r.Role != RoleMaster {
 		t.Errorf("role %+v, %v", r, err)
 	}

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"encoding/binary"
 	"maps"
 	"slices"
 
@@ -192,13 +193,29 @@ func (s *sw) tableFeatures(r openflow.TableFeaturesMsg, a *answer) {
 	}
 	var ts openflow.TableFeaturesMsg
 	for i := range s.tables {
-		ts = append(ts, openflow.TableFeatures{Table: uint8(i), Name: "table", MetadataMatch: ^uint64(0), MetadataWrite: ^uint64(0), MaxEntries: size})
+		ts = append(ts, openflow.TableFeatures{Table: uint8(i), Name: "table", MetadataMatch: ^uint64(0), MetadataWrite: ^uint64(0), MaxEntries: size, Properties: s.properties()})
 	}
 	for len(ts) > 0 {
-		n := min(len(ts), maxPart/64)
+		n := min(len(ts), maxPart/128)
 		a.replies = append(a.replies, &openflow.MultipartReply{More: n < len(ts), Body: ts[:n]})
 		ts = ts[n:]
 	}
+}
+
+// properties of a table: the fields that it matches (OFPTFPT_MATCH), as far as masks are a question.
+func (s *sw) properties() []openflow.TableProperty {
+	if !s.c.TellFields {
+		return nil
+	}
+	var b []byte
+	for _, f := range []openflow.Field{openflow.FieldInPort, openflow.FieldEthDst, openflow.FieldEthSrc} {
+		h := uint32(f)
+		if f != openflow.FieldInPort && !slices.Contains(s.c.NoMask, f) {
+			h = h&^0xff | 0x100 | 2*h&0xff
+		}
+		b = binary.BigEndian.AppendUint32(b, h)
+	}
+	return []openflow.TableProperty{{Type: 8, Body: b}}
 }
 
 func (s *sw) selectFlows(r openflow.FlowStatsRequest) (fs []openflow.FlowStats) {

@@ -14,11 +14,13 @@ import (
 type Config struct {
 	DatapathID uint64
 	Ports      []openflow.Port
-	Tables     int           // 0: 4
-	TableSize  uint32        // entries of each table, more are refused with TABLE_FULL; 0 unbounded
-	NoBundles  bool          // bundle messages are refused as an unknown experimenter
-	Versions   uint32        // bit n: wire version n; 0: 1.3 only. Without 1.3 it says hello and no more.
-	Delay      time.Duration // before each answer
+	Tables     int              // 0: 4
+	TableSize  uint32           // entries of each table, more are refused with TABLE_FULL; 0 unbounded
+	NoBundles  bool             // bundle messages are refused as an unknown experimenter
+	Versions   uint32           // bit n: wire version n; 0: 1.3 only. Without 1.3 it says hello and no more.
+	Delay      time.Duration    // before each answer
+	NoMask     []openflow.Field // matched as a whole only: masks are refused
+	TellFields bool             // table features list the fields that are matched
 }
 
 // Switch is one switch. It keeps its entries when controllers come and go.

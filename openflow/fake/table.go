@@ -58,6 +58,11 @@ func (s *sw) flowMod(m *openflow.FlowMod) ([]openflow.Message, openflow.ErrorCod
 	if m.Match.Check() != nil {
 		return nil, openflow.BadMatchPrereq
 	}
+	for _, o := range m.Match.Normal() {
+		if o.Masked && slices.Contains(s.c.NoMask, o.Field) {
+			return nil, openflow.BadMatchMask
+		}
+	}
 	if code := s.checkInstructions(m); code != ok {
 		return nil, code
 	}

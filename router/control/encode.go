@@ -44,7 +44,32 @@ type rule struct {
 	policy   string
 	note     string
 	hop      uint8
-	flood    []openflow.Port // of default forwarding: sorted ports of an entry that sends copies of frames for many
+	flood    []openflow.Port // of an entry that floods: sorted ports of copies without a tag, not nil
+}
+
+// flooding is where the entry sends copies, also if it was found and not made.
+func (r *rule) flooding() []openflow.Port {
+	if r.flood != nil {
+		return r.flood
+	}
+	return floodPorts(r.do)
+}
+
+// below is the key of the entry that takes the frames of one for floods of odd senders when that is gone; ok is false for all others.
+func (r *rule) below() (k key, ok bool) {
+	if r.policy != "" {
+		return key{}, false
+	}
+	i := oddSenders(r.match)
+	if i < 0 {
+		return key{}, false
+	}
+	return key{r.table, r.priority - 1, slices.Delete(slices.Clone(r.match), i, i+1).Key()}, true
+}
+
+// oddSenders is the place of the field that tells the frames of odd senders, -1 if there is none.
+func oddSenders(m openflow.Match) int {
+	return slices.IndexFunc(m, func(o openflow.OXM) bool { return o.Field == openflow.FieldEthSrc && o.UintMask() == 1 })
 }
 
 func (r *rule) mod(round uint8) openflow.FlowMod {
@@ -123,7 +148,7 @@ func (c *encoder) encode(to []*rule, e *fabric.Entry) ([]*rule, error) {
 			identity: e.Cookie, content: d.content, match: m, do: d.do, policy: e.Policy, note: e.Note, hop: e.Hop,
 		})
 		r := &c.rules[len(c.rules)-1]
-		if e.Policy == "" && e.Match.DstMACMask != (flow.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}) {
+		if e.Policy == "" && mayFlood(&r.key, d.do) {
 			r.flood = floodPorts(d.do)
 		}
 		to = append(to, r)
@@ -131,15 +156,20 @@ func (c *encoder) encode(to []*rule, e *fabric.Entry) ([]*rule, error) {
 	return to, nil
 }
 
-// floodPorts are the ports that get copies, nil if there are none.
+// mayFlood tells entries of default forwarding that flood from others by their priority. They are the last that a frame meets.
+func mayFlood(k *key, do []openflow.Instruction) bool {
+	return k.priority < fabric.StationPriority && !slices.ContainsFunc(do, func(i openflow.Instruction) bool { _, on := i.(openflow.GotoTable); return on })
+}
+
+// floodPorts are the ports that get copies without a tag, which come first: others go into a chain.
 func floodPorts(do []openflow.Instruction) []openflow.Port {
-	var out []openflow.Port
+	out := []openflow.Port{}
 	for _, i := range do {
 		as, ok := i.(openflow.ApplyActions)
 		if !ok {
 			continue
 		}
-		for _, a := range as {
+		for _, a := range as[:plainActions(as)] {
 			if o, ok := a.(openflow.Output); ok && o.Port < openflow.PortMax {
 				out = append(out, o.Port)
 			}
@@ -147,6 +177,15 @@ func floodPorts(do []openflow.Instruction) []openflow.Port {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// plainActions is how many come before the first tag.
+func plainActions(as openflow.ApplyActions) int {
+	i := slices.IndexFunc(as, func(a openflow.Action) bool { _, tag := a.(openflow.PushVLAN); return tag })
+	if i < 0 {
+		return len(as)
+	}
+	return i
 }
 
 // withPorts is a flood rule that sends to fewer ports.
@@ -160,8 +199,9 @@ func (r *rule) withPorts(ports []openflow.Port) *rule {
 			continue
 		}
 		var kept openflow.ApplyActions
-		for _, a := range as {
-			if o, ok := a.(openflow.Output); ok && o.Port < openflow.PortMax && !slices.Contains(ports, o.Port) {
+		tagged := plainActions(as)
+		for i, a := range as {
+			if o, ok := a.(openflow.Output); ok && i < tagged && o.Port < openflow.PortMax && !slices.Contains(ports, o.Port) {
 				continue
 			}
 			kept = append(kept, a)
@@ -170,7 +210,7 @@ func (r *rule) withPorts(ports []openflow.Port) *rule {
 			n.do = append(n.do, kept)
 		}
 	}
-	n.content, n.flood = openflow.InstructionString(n.do), ports
+	n.content, n.flood = openflow.InstructionString(n.do), append([]openflow.Port{}, ports...)
 	return &n
 }
 

@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -365,17 +366,17 @@ func TestATableThatIsTooSmallForStationsIsTold(t *testing.T) {
 	for i := range 30 {
 		s.Receive(1, arp(mac(byte(i+1)), [4]byte{10, 0, 0, byte(i + 1)}))
 	}
-	const text = "table 1 holds 24 entries; default forwarding needs 33, 30 of them for stations: frames to 15 stations are flooded"
+	const text = "table 1 holds 24 entries; default forwarding needs 31, 30 of them for stations: frames to 13 stations are flooded"
 	eventually(t, "the switch's status", func() string {
 		st := r.switches()["s1"].Status
-		if len(st.Tables) < 2 || st.Tables[1].Needs != 33 || st.Tables[1].LeftOut != 15 || st.Tables[1].Rules != 18 || !strings.Contains(st.Message, text) {
+		if len(st.Tables) < 2 || st.Tables[1].Needs != 31 || st.Tables[1].LeftOut != 13 || st.Tables[1].Rules != 18 || !strings.Contains(st.Message, text) {
 			return fmt.Sprintf("%+v, %q", st.Tables, st.Message)
 		}
 		return ""
 	})
 	r.waitEvent("TableTooSmall", "switch s1: table 1 holds 24 entries")
 	rules, err := r.c.SwitchRules(t.Context(), "s1")
-	if err != nil || !strings.Contains(rules.Message, text) || rules.Tables[1].Needs != 33 {
+	if err != nil || !strings.Contains(rules.Message, text) || rules.Tables[1].Needs != 31 {
 		t.Errorf("%v, %+v, %q", err, rules.Tables, rules.Message)
 	}
 	l, err := r.client.Events().List(t.Context(), api.ListOptions{})
@@ -489,6 +490,70 @@ func TestALostSwitchIsTheLastWay(t *testing.T) {
 	}
 }
 
+// TestALostSwitchKeepsItsPlaceInTheTrees: it goes on with the entries that it has, so all others flood as if it were there.
+func TestALostSwitchKeepsItsPlaceInTheTrees(t *testing.T) {
+	const n = 4
+	r := newRig(t, Options{Names: map[uint64]string{1: "s1", 2: "s2", 3: "s3", 4: "s4"}})
+	var sw []*fake.Switch
+	for i := range n {
+		sw = append(sw, fake.New(fake.Config{DatapathID: uint64(i + 1), Ports: ports(3)}))
+	}
+	for i := range n {
+		fake.Cable(sw[i], 1, sw[(i+1)%n], 2)
+	}
+	var hangUps []func()
+	for _, s := range sw {
+		hangUps = append(hangUps, r.dial(s))
+	}
+	r.waitLinks(n)
+	got := make(chan int, 1000)
+	for i, s := range sw {
+		r.waitEdge(fmt.Sprint("s", i+1), 3)
+		s.Attach(3, func([]byte) { got <- i })
+	}
+	r.quiet(n, n)
+	once := func(when string) {
+		t.Helper()
+		for from := range n {
+			for m := range byte(2) {
+				for len(got) > 0 {
+					<-got
+				}
+				frame := arp(mac(byte(2*from)+m), [4]byte{10, 0, byte(from), m})
+				frame[12], frame[13] = testEtherType>>8, testEtherType&0xff
+				sw[from].Receive(3, frame)
+				seen := map[int]int{}
+				for len(got) > 0 {
+					seen[<-got]++
+				}
+				want := map[int]int{}
+				for i := range n {
+					if i != from {
+						want[i] = 1
+					}
+				}
+				if !maps.Equal(want, seen) {
+					t.Errorf("%s: a broadcast of sender %d at s%d came to %v", when, m, from+1, seen)
+				}
+			}
+		}
+	}
+	once("at first")
+	for i := range 2 { // the root of the first tree, and another one
+		hangUps[i]()
+		r.waitEvent("SwitchLost", fmt.Sprint("s", i+1))
+		r.quiet(n-1, n)
+		once(fmt.Sprintf("s%d is lost", i+1))
+		r.dial(sw[i])
+		r.quiet(n, n)
+	}
+	for _, s := range sw {
+		if loops := s.Loops(); loops != 0 {
+			t.Errorf("%d frames looped", loops)
+		}
+	}
+}
+
 func TestAFlappingPortIsLeftOut(t *testing.T) {
 	r := newRig(t, Options{Names: map[uint64]string{1: "s1"}})
 	s := fake.New(fake.Config{DatapathID: 1, Ports: ports(2)})
@@ -525,4 +590,123 @@ func TestManySwitchesAreFound(t *testing.T) {
 	}
 	r.waitLinks(n - 1)
 	t.Logf("%d switches and %d links after %v", n, n-1, time.Since(began))
+}
+
+// TestFloodsSpreadOverSpines: those of even and of odd senders go by a spine each, unless a switch of the network cannot tell them.
+func TestFloodsSpreadOverSpines(t *testing.T) {
+	mask := []openflow.Field{openflow.FieldEthSrc}
+	for name, c := range map[string]struct {
+		odd   fake.Config // of one leaf
+		trees int
+	}{
+		"two trees":             {trees: 2},
+		"a switch tells":        {fake.Config{NoMask: mask, TellFields: true}, 1},
+		"a switch refuses":      {fake.Config{NoMask: mask}, 1},
+		"one of few refuses":    {fake.Config{NoMask: mask, NoBundles: true}, 1},
+		"all fields told of":    {fake.Config{TellFields: true}, 2},
+		"a switch of one table": {fake.Config{Tables: 1}, 2},
+	} {
+		t.Run(name, func(t *testing.T) { spread(t, c.odd, c.trees) })
+	}
+}
+
+func spread(t *testing.T, odd fake.Config, trees int) {
+	const spines, n = 2, 5
+	names := map[uint64]string{}
+	var sw []*fake.Switch
+	for i := range n {
+		c := fake.Config{}
+		if i == n-1 {
+			c = odd
+		}
+		c.DatapathID, c.Ports = uint64(i+1), ports(n)
+		if i < spines {
+			c.Ports = ports(n)[spines:]
+		}
+		names[c.DatapathID] = fmt.Sprint("s", i+1)
+		sw = append(sw, fake.New(c))
+	}
+	r := newRig(t, Options{Names: names})
+	for leaf := spines; leaf < n; leaf++ {
+		for spine := range spines {
+			fake.Cable(sw[spine], openflow.Port(leaf+1), sw[leaf], openflow.Port(spine+1))
+		}
+	}
+	for _, s := range sw {
+		r.dial(s)
+	}
+	r.waitLinks(spines * (n - spines))
+	got := make(chan openflow.Port, 1000)
+	for leaf := spines; leaf < n; leaf++ {
+		for p := openflow.Port(spines + 1); p <= n; p++ {
+			r.waitEdge(names[uint64(leaf+1)], uint32(p))
+			sw[leaf].Attach(p, func([]byte) { got <- openflow.Port(leaf)<<8 + p })
+		}
+	}
+	r.quiet(n, spines*(n-spines)) // a port where nothing was found yet may have been taken for an edge
+	const edges = (n - spines) * (n - spines)
+	through := func() (packets [spines]uint64) {
+		for i := range packets {
+			for _, f := range sw[i].Flows() {
+				if f.Table == 1 && f.Priority < 2 { // all that it floods
+					packets[i] += f.Packets
+				}
+			}
+		}
+		return packets
+	}
+	used := map[int]bool{}
+	eventually(t, "broadcasts of all", func() string {
+		clear(used)
+		for leaf := spines; leaf < n; leaf++ {
+			for m := range byte(2) {
+				for len(got) > 0 {
+					<-got
+				}
+				before := through()
+				sw[leaf].Receive(spines+1, arp(mac(byte(2*leaf)+m), [4]byte{10, 0, byte(leaf), m}))
+				seen := map[openflow.Port]int{}
+				for len(got) > 0 {
+					seen[<-got]++
+				}
+				for p, times := range seen {
+					if times > 1 {
+						t.Errorf("port %d of s%d gets a frame of sender %d at s%d %d times", p&0xff, p>>8+1, m, leaf+1, times)
+					}
+				}
+				if len(seen) != edges-1 {
+					return fmt.Sprintf("a broadcast of sender %d at %s comes to %d ports, want %d", m, names[uint64(leaf+1)], len(seen), edges-1)
+				}
+				for i, now := range through() {
+					if now > before[i] {
+						used[i] = true
+						if trees == 2 && i != int(m) {
+							return fmt.Sprintf("a broadcast of sender %d goes by spine %d", m, i)
+						}
+					}
+				}
+			}
+		}
+		return ""
+	})
+	if len(used) != trees {
+		t.Errorf("floods go by %d spines, want %d", len(used), trees)
+	}
+	odds := 0
+	for _, s := range sw {
+		for _, f := range s.Flows() {
+			if oddSenders(f.Match) >= 0 {
+				odds++
+			}
+		}
+		if loops := s.Loops(); loops != 0 {
+			t.Errorf("%d frames looped", loops)
+		}
+	}
+	if (odds > 0) != (trees == 2) {
+		t.Errorf("%d entries for odd senders, %d trees", odds, trees)
+	}
+	if trees == 1 {
+		r.waitEvent("OneFloodTree", "switch s5")
+	}
 }

@@ -22,7 +22,8 @@ import (
 //     frames, at last what these were led to.
 //   - That no frame takes a turn from one way into the other is the compiler's business (see fabric.Variant and stage).
 //   - Entries that flood are first reduced to what the old and the new tree have in common, everywhere; then they grow. So at no
-//     time do they hold a loop, whatever the order in which switches act.
+//     time do they hold a loop, whatever the order in which switches act. There are two trees, and a switch has entries for odd senders
+//     unless its network cannot tell them: such an entry comes when those of all senders shrink, and goes when they have grown to be for both.
 //   - Other default forwarding is changed at once. A switch that has lost all its entries forwards nothing before it steers again what it has
 //     to: else frames would go past their functions.
 //   - What waits for a switch or host that does not answer waits alone.
@@ -50,7 +51,7 @@ type node struct {
 	source    []*fabric.Entry // of target
 	refused   map[key]refusal
 	differs   map[key]struct{} // where held and target differ, or may do so when the switch has done what it was told
-	told      map[key]struct{} // what the batch on its way is about
+	told      map[key]*rule    // what the batch on its way puts in force, nil: removes
 	pending   int              // of the target, not yet in force
 	emptied   time.Time        // since when it forwards nothing, zero: it does
 }
@@ -249,12 +250,7 @@ func (f *fleet) treesAgree() bool {
 			continue
 		}
 		for k := range n.differs {
-			h, r := n.held[k], n.target[k]
-			switch {
-			case h == nil:
-			case r != nil && r.flood != nil && !subset(h.flooding(), r.flood):
-				return false
-			case r == nil && h.known && h.flood != nil:
+			if !n.agrees(k) {
 				return false
 			}
 		}
@@ -262,12 +258,54 @@ func (f *fleet) treesAgree() bool {
 	return true
 }
 
-// flooding is where the entry sends copies, also if it was found and not made.
-func (h *held) flooding() []openflow.Port {
-	if h.known {
-		return h.flood
+// agrees reports that what may be in force at a key, or takes its frames if nothing is, floods to no port to which it shall not.
+func (n *node) agrees(k key) bool {
+	r := n.target[k]
+	if r != nil && r.flood == nil {
+		return true
 	}
-	return floodPorts(h.do)
+	for _, now := range n.may(k) {
+		switch {
+		case now != nil && r != nil:
+			if !subset(now.flooding(), r.flood) {
+				return false
+			}
+		case now != nil:
+			if t := n.instead(now); t != nil && !subset(now.flooding(), t.flood) || t == nil && now.flood != nil {
+				return false
+			}
+		case r != nil:
+			below, odd := r.below()
+			for _, now := range n.may(below) {
+				if odd && now != nil && !subset(now.flooding(), r.flood) {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// may is what may be in force at a key, nil nothing: what the switch has confirmed, and what it was told if it has not answered yet.
+func (n *node) may(k key) [2]*rule {
+	var now *rule
+	if h := n.held[k]; h != nil {
+		now = h.rule
+	}
+	if next, told := n.told[k]; told {
+		return [2]*rule{now, next}
+	}
+	return [2]*rule{now, now}
+}
+
+// instead is what is to take the frames of an entry for odd senders that nothing wants; nil for all others.
+func (n *node) instead(r *rule) *rule {
+	if below, odd := r.below(); odd {
+		if t := n.target[below]; t != nil && t.flood != nil {
+			return t
+		}
+	}
+	return nil
 }
 
 func subset(a, b []openflow.Port) bool {
@@ -277,6 +315,14 @@ func subset(a, b []openflow.Port) bool {
 		}
 	}
 	return true
+}
+
+// both are the ports of two sorted lists.
+func both(a, b []openflow.Port) []openflow.Port {
+	return slices.DeleteFunc(slices.Clone(a), func(p openflow.Port) bool {
+		_, ok := slices.BinarySearch(b, p)
+		return !ok
+	})
 }
 
 // shut tells whether the switch must not forward yet: it came empty, and has not all entries that steer.
@@ -320,10 +366,18 @@ func (r *rule) forwards() bool {
 func (f *fleet) batch(n *node, s *steps, trees, calm bool, now time.Time) batch {
 	var b batch
 	shut := n.shut(s, now)
+	covered := n.covered()
 	for k := range n.differs {
 		h, r := n.held[k], n.target[k]
 		if r == nil {
-			if h != nil && f.expired(h, s, calm, now) {
+			if h == nil {
+				continue
+			}
+			if t := n.instead(h.rule); t != nil && !trees {
+				if less := h.withPorts(both(h.flooding(), t.flood)); less.content != h.content {
+					b.add = append(b.add, less)
+				}
+			} else if t != nil || f.expired(h, s, calm, now) {
 				b.remove = append(b.remove, h)
 			}
 			continue
@@ -335,7 +389,7 @@ func (f *fleet) batch(n *node, s *steps, trees, calm bool, now time.Time) batch 
 			s.by(x.until)
 			continue
 		}
-		if r = f.allowed(r, h, s.progress, trees); r != nil {
+		if r = f.allowed(n, r, s.progress, trees && !covered[k]); r != nil {
 			b.add = append(b.add, r)
 		}
 	}
@@ -353,25 +407,38 @@ func (f *fleet) batch(n *node, s *steps, trees, calm bool, now time.Time) batch 
 	return b
 }
 
-// allowed is the rule that may be put in force now, nil for none yet.
-func (f *fleet) allowed(r *rule, h *held, progress map[string]*progress, trees bool) *rule {
+// covered are the keys of entries whose frames of odd senders another one is to take that is not there yet.
+func (n *node) covered() map[key]bool {
+	var all map[key]bool
+	for k := range n.differs {
+		if r := n.target[k]; r != nil && n.held[k] == nil {
+			if below, odd := r.below(); odd {
+				if all == nil {
+					all = map[key]bool{}
+				}
+				all[below] = true
+			}
+		}
+	}
+	return all
+}
+
+// allowed is the rule that may be put in force now, nil for none yet. trees: it may grow if it floods.
+func (f *fleet) allowed(n *node, r *rule, progress map[string]*progress, trees bool) *rule {
 	if r.policy == "" {
+		h := n.held[r.key]
 		if r.flood == nil || trees || h == nil && len(r.flood) == 0 {
 			return r
 		}
-		var common []openflow.Port
-		if h != nil {
-			for _, p := range h.flooding() {
-				if _, ok := slices.BinarySearch(r.flood, p); ok {
-					common = append(common, p)
-				}
-			}
+		now := h
+		if below, odd := r.below(); odd && h == nil {
+			now = n.held[below]
 		}
-		less := r.withPorts(common)
-		if h != nil && h.content == less.content {
+		if now == nil {
 			return nil
 		}
-		if h == nil && len(common) == 0 {
+		less := r.withPorts(both(now.flooding(), r.flood))
+		if h != nil && h.content == less.content {
 			return nil
 		}
 		return less
@@ -390,7 +457,7 @@ func (f *fleet) allowed(r *rule, h *held, progress map[string]*progress, trees b
 
 // expired reports that an entry that nothing wants may go now.
 func (f *fleet) expired(h *held, s *steps, calm bool, now time.Time) bool {
-	if h.known && h.policy == "" {
+	if h.known && h.policy == "" || h.flood != nil {
 		return true
 	}
 	if h.unwanted.IsZero() {

@@ -78,12 +78,12 @@ func (h *peer) overdue(now time.Time) {
 
 // tell notes what the switch is told: what is in force there is not known until it has answered.
 func (n *node) tell(b batch) {
-	n.told = make(map[key]struct{}, len(b.add)+len(b.remove))
+	n.told = make(map[key]*rule, len(b.add)+len(b.remove))
 	for _, r := range b.add {
-		n.told[r.key] = struct{}{}
+		n.told[r.key] = r
 	}
 	for _, h := range b.remove {
-		n.told[h.key] = struct{}{}
+		n.told[h.key] = nil
 	}
 	for k := range n.told {
 		n.mark(k)

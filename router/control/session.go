@@ -37,6 +37,7 @@ type session struct {
 	desc    openflow.DescReply
 	ports   []openflow.PortDesc
 	sizes   []table
+	oneTree bool // a table says that it does not match a part of a sender's MAC
 	bundles bool
 	entries []openflow.FlowStats // of Weir, found at connection
 	probes  chan []openflow.Message
@@ -116,6 +117,9 @@ func (s *session) tables(ctx context.Context) error {
 	if err == nil && len(features) > 0 {
 		for _, f := range features[:min(len(features), 8)] {
 			s.sizes = append(s.sizes, table{f.Table, f.Name, f.MaxEntries})
+			if masked, known := f.Masks(openflow.FieldEthSrc); f.Table <= 1 && known && !masked {
+				s.oneTree = true
+			}
 		}
 		return nil
 	}

@@ -369,6 +369,9 @@ func (l *loop) refusedEntry(d *device, r refused, now time.Time) {
 	x.content, x.until, x.err = r.rule.content, now.Add(x.wait), fmt.Errorf("switch %s refuses an entry: %w", d.name, r.err)
 	n.refused[r.rule.key] = x
 	d.message = x.err.Error()
+	if oddSenders(r.rule.match) >= 0 {
+		l.oneTree(d)
+	}
 	full := &openflow.Error{Code: openflow.TableFull}
 	if errors.Is(r.err, full) {
 		size := uint32(0)
@@ -387,6 +390,16 @@ func (l *loop) refusedEntry(d *device, r refused, now time.Time) {
 	if l.damp("refused " + d.name + r.err.Error()) {
 		l.event(api.Error, "EntryRefused", api.KindSwitch, d.name, fmt.Sprintf("%v (policy %q: %s)", x.err, r.rule.policy, r.rule.note), 0)
 	}
+}
+
+// oneTree: the switch cannot tell by which tree frames are flooded.
+func (l *loop) oneTree(d *device) {
+	if d.oneTree {
+		return
+	}
+	d.oneTree = true
+	l.event(api.Info, "OneFloodTree", api.KindSwitch, d.name, fmt.Sprintf("switch %s does not match a bit of a sender's MAC: floods of its network follow one tree, not two", d.name), 0)
+	l.dirty()
 }
 
 // failed: nothing is known about what is in force. It is read again.

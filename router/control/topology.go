@@ -49,6 +49,7 @@ type device struct {
 	seen       bool // entries have been read in this life
 	ports      map[uint32]*port
 	tables     []table
+	oneTree    bool // see fabric.Switch
 	capacity
 	backoff time.Duration
 	retry   time.Time
@@ -137,6 +138,9 @@ func (l *loop) admit(s *session) *session {
 	if n := len(d.node.held); n > 0 {
 		found = fmt.Sprintf(", has %d entries of Weir", n)
 	}
+	if s.oneTree {
+		l.oneTree(d)
+	}
 	l.event(api.Info, "SwitchConnected", api.KindSwitch, d.name, fmt.Sprintf("switch %s (datapath %016x, %s) connected from %s%s", d.name, d.dpid, d.product, s.address, found), outage)
 	l.dirty()
 	return nil
@@ -167,6 +171,9 @@ func (l *loop) adopt(d *device, entries []openflow.FlowStats) {
 		}
 		k := key{e.Table, e.Priority, e.Match.Key()}
 		r := &rule{key: k, identity: e.Cookie & identityMask, content: openflow.InstructionString(e.Instructions), match: e.Match, do: e.Instructions}
+		if ports := floodPorts(r.do); mayFlood(&k, r.do) && len(ports) > 0 {
+			r.flood = ports
+		}
 		h := &held{rule: r, cookie: e.Cookie}
 		if o := known[k]; o != nil && o.content == r.content && o.identity == r.identity {
 			h.rule, h.known = o.rule, o.known

@@ -47,6 +47,8 @@ type Switch struct {
 	Host   bool     // a host's switch: it forwards by itself and takes api.HostRules
 	Ports  []Port   // that are up
 	Tables []uint32 // sizes by table id, 0 unknown; empty: one table of unknown size
+	// OneTree: it cannot match a bit of a sender's MAC, so that floods of its island follow one tree.
+	OneTree bool
 }
 
 // Link joins two ports; it is used in both directions. Only links that are up are in a topology.

@@ -71,7 +71,7 @@ func (c *Compiler) forwarding() {
 // plumbing are a switch's entries that no station and no policy has a part in, but for floods.
 func (c *Compiler) plumbing(i int, n *node) {
 	g := c.w.g
-	size := 2*len(g.edges[i]) + 3
+	size := (1+len(neighbours))*len(g.edges[i]) + 3
 	base := make([]Entry, 0, size) // it does not grow: pointers are taken
 	n.base = make([]*Entry, 0, size+len(c.w.stations))
 	second := n.second()
@@ -83,7 +83,7 @@ func (c *Compiler) plumbing(i int, n *node) {
 		n.used[e.Table]++
 	}
 	add(Entry{Priority: prioLLDP, Match: flow.Match{EtherType: etherTypeLLDP}, Outs: g.outs(ToController), Note: "LLDP to the router"}, mine.with("lldp"))
-	guard, arp := mine.with("guard"), mine.with("arp")
+	guard := mine.with("guard")
 	for _, p := range g.edges[i] {
 		add(Entry{Priority: prioGuard, Match: flow.Match{InPort: p}, Tagged: true, Note: "fabric tags are not for stations"}, guard.port(p))
 	}
@@ -92,11 +92,15 @@ func (c *Compiler) plumbing(i int, n *node) {
 	if second == 0 {
 		return
 	}
-	for _, p := range g.edges[i] { // answers too, which are for one station only: many stations never ask
-		add(Entry{
-			Priority: prioNeigh, Match: flow.Match{InPort: p, EtherType: flow.EtherTypeARP}, Outs: g.outs(ToController), Goto: second,
-			Note: "ARP to the router, and on",
-		}, arp.port(p))
+	for _, m := range neighbours {
+		is := mine.with("neigh").with(fmt.Sprint(m.EtherType))
+		if m.EtherType == flow.EtherTypeARP {
+			m.DstMAC, m.DstMACMask = flow.MAC{}, flow.MAC{} // answers too, which are for one station only: many stations never ask
+		}
+		for _, p := range g.edges[i] {
+			m.InPort = p
+			add(Entry{Priority: prioNeigh, Match: m, Outs: g.outs(ToController), Goto: second, Note: "who has, to the router, and on"}, is.port(p))
+		}
 	}
 	add(Entry{Goto: second, Note: "on to default forwarding"}, mine.with("miss"))
 }
@@ -110,7 +114,7 @@ func stationKey(m flow.MAC) uint64 {
 }
 
 // flooding computes, where that has changed, what a switch does with frames for many and for stations that nobody knows: out of every
-// edge port and along the tree. Ports whose station has an exhaustive policy send their copy into its chain.
+// edge port and along the sender's tree. Ports whose station has an exhaustive policy send their copy into its chain.
 func (c *Compiler) flooding() {
 	for i, n := range c.nodes {
 		if n.sw.Host || !n.floodDirty {
@@ -134,16 +138,19 @@ func (c *Compiler) floodOf(i int, n *node) []Entry {
 	var flood []Entry
 	id := string(g.ids[i])
 	mine := labelOf("flood", id)
-	add := func(e Entry, parts ...string) {
+	add := func(e Entry, outs func(t *tree) []Out, parts ...string) {
 		e.Table = n.second()
 		is := mine
 		for _, p := range parts {
 			is = is.with(p)
 		}
 		e.Cookie = is.identity()
-		flood = append(flood, e)
+		flood = c.byTree(flood, i, e, outs)
 	}
-	add(Entry{Outs: c.floodOuts(i, 0, 0), Note: "flood"}, "all")
+	from := func(in flow.Port) func(t *tree) []Out {
+		return func(t *tree) []Out { return c.floodOuts(i, t, in, 0) }
+	}
+	add(Entry{Note: "flood"}, from(0), "all")
 	special := map[flow.Port]bool{} // ports where a copy would go back out, or must not be made
 	for p, hooks := range n.hooks {
 		special[p] = true
@@ -154,7 +161,7 @@ func (c *Compiler) floodOf(i int, n *node) []Entry {
 		}
 	}
 	for _, p := range slices.Sorted(maps.Keys(special)) {
-		add(Entry{Priority: prioFlood, Match: flow.Match{InPort: p}, Outs: c.floodOuts(i, p, 0), Note: "flood from " + decimal(p)}, "in", decimal(p))
+		add(Entry{Priority: prioFlood, Match: flow.Match{InPort: p}, Note: "flood from " + decimal(p)}, from(p), "in", decimal(p))
 	}
 	seen := map[flow.MAC]bool{}
 	for _, x := range n.prune {
@@ -164,43 +171,74 @@ func (c *Compiler) floodOf(i int, n *node) []Entry {
 		seen[x.mac] = true
 		m := flow.Match{SrcMAC: x.mac, SrcMACMask: whole}
 		note := fmt.Sprintf("flood, not back to %s", x.mac)
-		add(Entry{Priority: prioFlood + 1, Match: m, Outs: c.floodOuts(i, 0, x.port), Note: note}, "not", x.mac.String())
+		not := func(in flow.Port) func(t *tree) []Out {
+			return func(t *tree) []Out { return c.floodOuts(i, t, in, x.port) }
+		}
+		add(Entry{Priority: prioFlood + 2, Match: m, Note: note}, not(0), "not", x.mac.String())
 		for _, p := range slices.Sorted(maps.Keys(special)) {
 			m.InPort = p
-			add(Entry{Priority: prioFlood + 2, Match: m, Outs: c.floodOuts(i, p, x.port), Note: note}, "not", x.mac.String(), decimal(p))
+			add(Entry{Priority: prioFlood + 3, Match: m, Note: note}, not(p), "not", x.mac.String(), decimal(p))
 		}
 	}
 	for j, r := range n.returns {
 		if slices.ContainsFunc(n.returns[:j], func(o returned) bool { return o.in == r.in && o.tag == r.tag }) {
 			continue // policies may share the leg that it came by
 		}
-		outs := c.floodOuts(i, r.port, 0)
-		for j := range outs {
-			outs[j] = Out{Port: back(outs[j].Port, r.in), Pop: true, Push: outs[j].Push}
-		}
-		flood = append(flood, Entry{
-			Cookie: identity("returned", id, decimal(r.in), fmt.Sprint(r.tag)), Priority: prioTag, Match: flow.Match{InPort: r.in, Tag: r.tag}, Outs: outs,
+		flood = c.byTree(flood, i, Entry{
+			Cookie: identity("returned", id, decimal(r.in), fmt.Sprint(r.tag)), Priority: prioTag, Match: flow.Match{InPort: r.in, Tag: r.tag},
 			Policy: r.b.policy.name, Hop: 255, Note: "flood as from " + decimal(r.port),
+		}, func(t *tree) []Out {
+			outs := c.floodOuts(i, t, r.port, 0)
+			for j := range outs {
+				outs[j] = Out{Port: back(outs[j].Port, r.in), Pop: true, Push: outs[j].Push}
+			}
+			return outs
 		})
 	}
+	if n.second() != 0 {
+		return flood // the router has its copies from the first table
+	}
 	for _, p := range g.edges[i] {
-		outs := append([]Out{{Port: ToController}}, c.floodOuts(i, p, 0)...)
-		for _, m := range []flow.Match{{EtherType: flow.EtherTypeARP}, {EtherType: flow.EtherTypeIPv6, Proto: flow.ProtoICMPv6}} {
-			if m.EtherType == flow.EtherTypeARP && n.second() != 0 {
-				continue // the router has its copy from the first table
-			}
-			m.InPort, m.DstMAC, m.DstMACMask = p, group, group
-			add(Entry{Priority: prioNeigh, Match: m, Outs: outs, Note: "who has, flooded and to the router"}, "neigh", decimal(p), fmt.Sprint(m.EtherType))
+		for _, m := range neighbours {
+			m.InPort = p
+			add(Entry{Priority: prioNeigh, Match: m, Note: "who has, flooded and to the router"}, func(t *tree) []Out {
+				return append([]Out{{Port: ToController}}, c.floodOuts(i, t, p, 0)...)
+			}, "neigh", decimal(p), fmt.Sprint(m.EtherType))
 		}
 	}
 	return flood
 }
 
+// neighbours are the frames for many that tell who is where.
+var neighbours = [...]flow.Match{
+	{EtherType: flow.EtherTypeARP, DstMAC: group, DstMACMask: group},
+	{EtherType: flow.EtherTypeIPv6, Proto: flow.ProtoICMPv6, DstMAC: group, DstMACMask: group},
+}
+
+// byTree appends an entry that floods: one for the frames of all senders, and above it another one for those of odd ones.
+func (c *Compiler) byTree(flood []Entry, i int, e Entry, outs func(t *tree) []Out) []Entry {
+	g := c.w.g
+	if e.Match.SrcMACMask == whole {
+		e.Outs = outs(g.trees[treeOf(e.Match.SrcMAC)])
+		return append(flood, e)
+	}
+	e.Outs = outs(g.trees[0])
+	flood = append(flood, e)
+	if g.tells[i] {
+		e.Outs = outs(g.trees[1])
+		e.Priority++
+		e.Match.SrcMAC, e.Match.SrcMACMask = oddSender, oddSender
+		e.Cookie, e.Note = identity("odd", fmt.Sprint(e.Cookie)), e.Note+", odd senders"
+		flood = append(flood, e)
+	}
+	return flood
+}
+
 // floodOuts are the copies of a flooded frame that came in by a port, 0 any: a switch never sends it back by itself.
-func (c *Compiler) floodOuts(i int, in, not flow.Port) []Out {
+func (c *Compiler) floodOuts(i int, t *tree, in, not flow.Port) []Out {
 	g, n := c.w.g, c.nodes[i]
 	var outs []Out
-	for _, p := range g.tree[i] {
+	for _, p := range t.ports[i] {
 		if p != in {
 			outs = append(outs, Out{Port: p})
 		}

@@ -32,10 +32,10 @@ type graph struct {
 	dist   [][]uint32     // by target; filled as needed
 	paths  []path         // filled as needed
 	known  [][]int32      // by target and beginning: 1 and which of paths; 0 none yet
-	tree   [][]flow.Port  // of OpenFlow switches: ports of the broadcast tree, sorted
+	root   []int          // of each node's island, the same in both trees; -1 none
+	trees  [2]*tree       // for floods of senders whose MAC is even, and odd; they may be one
+	tells  []bool         // of OpenFlow switches: entries tell the two from each other
 	single map[flow.Port][]Out
-	// of the tree: the arc to the parent (-1 a root), the root, and the interval of its subtree
-	up, root, first, last []int
 }
 
 // path is arcs from one node to another.
@@ -177,9 +177,14 @@ func (q *queue) pop() far {
 
 // to gives every node's distance to a target, and back: links cost the same both ways.
 func (g *graph) to(target int) []uint32 {
-	if d := g.dist[target]; d != nil {
-		return d
+	if g.dist[target] == nil {
+		g.dist[target] = g.distances(target, func(a int) uint32 { return g.arcs[a].cost })
 	}
+	return g.dist[target]
+}
+
+// distances are those to a target where links cost what cost says, the same both ways.
+func (g *graph) distances(target int, cost func(arc int) uint32) []uint32 {
 	d := make([]uint32, len(g.ids))
 	for i := range d {
 		d[i] = unreachable
@@ -192,13 +197,12 @@ func (g *graph) to(target int) []uint32 {
 		}
 		for _, a := range g.out[x.node] {
 			y := &g.arcs[a]
-			if dist := x.dist + y.cost; dist < d[y.to] {
+			if dist := x.dist + cost(a); dist < d[y.to] {
 				d[y.to] = dist
 				q.push(far{y.to, dist})
 			}
 		}
 	}
-	g.dist[target] = d
 	return d
 }
 
@@ -278,100 +282,6 @@ func (g *graph) find(from, to int) path {
 		at = g.arcs[a].to
 	}
 	return p
-}
-
-// span computes the broadcast tree: shortest paths from the first OpenFlow switch of each island, with each host as a leaf, once.
-func (g *graph) span() {
-	n := len(g.ids)
-	g.tree, g.up, g.root = make([][]flow.Port, n), make([]int, n), make([]int, n)
-	g.first, g.last = make([]int, n), make([]int, n)
-	children := make([][]int, n)
-	for i := range n {
-		g.up[i], g.root[i] = -1, -1
-	}
-	for r := range n {
-		if g.sw[r].Host || g.root[r] >= 0 {
-			continue
-		}
-		d := g.to(r)
-		for v := range n {
-			if d[v] == unreachable || g.root[v] >= 0 {
-				continue
-			}
-			g.root[v] = r
-			if v == r {
-				continue
-			}
-			for _, back := range g.out[v] { // to the parent: the nearest, then the least
-				p := g.arcs[back].to
-				if !g.sw[p].Host && d[p]+g.arcs[back].cost == d[v] {
-					g.up[v] = back
-					children[p] = append(children[p], v)
-					if !g.sw[v].Host {
-						g.tree[v] = append(g.tree[v], g.arcs[back].out.Number)
-					}
-					g.tree[p] = append(g.tree[p], g.arcs[back].in.Number)
-					break
-				}
-			}
-		}
-	}
-	for _, ports := range g.tree {
-		slices.Sort(ports)
-	}
-	count := 0
-	var number func(v int)
-	number = func(v int) {
-		g.first[v] = count
-		count++
-		for _, c := range children[v] {
-			number(c)
-		}
-		g.last[v] = count
-	}
-	for v := range n {
-		if g.up[v] < 0 {
-			number(v)
-		}
-	}
-}
-
-// floods tells whether what is flooded from a node crosses an arc.
-func (g *graph) floods(from, a int) bool {
-	x := &g.arcs[a]
-	switch {
-	case g.up[x.to] >= 0 && g.up[x.to] == opposite(a):
-		return !g.within(from, x.to) && g.island(from) == g.island(x.to)
-	case g.up[x.from] == a:
-		return g.within(from, x.from)
-	}
-	return false
-}
-
-// within tells whether a node is in the subtree of another.
-func (g *graph) within(node, sub int) bool {
-	return g.first[sub] <= g.first[node] && g.first[node] < g.last[sub]
-}
-
-// along is the arc of the broadcast tree by which a node's way to a target begins; other where the tree has none.
-func (g *graph) along(node, target, other int) int {
-	for _, a := range g.out[node] {
-		if to := g.arcs[a].to; g.up[to] == opposite(a) && g.within(target, to) {
-			return a
-		}
-	}
-	if g.up[node] >= 0 && g.island(node) == g.island(target) {
-		return g.up[node]
-	}
-	return other
-}
-
-// island is the root of a node's tree; a host without one is its own.
-func (g *graph) island(v int) int {
-	if g.up[v] < 0 {
-		return v
-	}
-	return g.root[v]
 }
 
 // opposite is the arc of the same link in the other direction.

@@ -8,7 +8,7 @@ import (
 
 // A table may be too small for the entries of all stations. Then some are left out, the same ones whatever the policies, and a part of the
 // table is kept for policies. Frames to these stations are flooded where their entry is missing. Elsewhere they then go along the
-// broadcast tree as well: by a shortest path they could meet a flooded copy of themselves. As they come by places where nobody
+// broadcast tree as well, of which there is only one then: by a shortest path they could meet a flooded copy of themselves. As they come by places where nobody
 // expects them, chains end otherwise, too: see scarce.
 
 // keptShare is the part of such a table that is kept for policies: one of so many.
@@ -70,7 +70,7 @@ func (c *Compiler) allot() {
 			continue
 		}
 		for table, size := range n.sw.Tables {
-			if size == 0 || table != 0 && table != int(n.second()) || int(size) >= int(w.in.Reserve)+n.used[table]+2*len(g.edges[i])+1+len(w.stations) {
+			if size == 0 || table != 0 && table != int(n.second()) || int(size) >= int(w.in.Reserve)+n.used[table]+2+4*len(g.edges[i])+len(w.stations) {
 				continue
 			}
 			s := Short{Table: uint8(table), Size: int(size), Others: min(int(w.in.Reserve), int(size)), Needs: n.used[table]}
@@ -89,6 +89,12 @@ func (c *Compiler) allot() {
 		}
 	}
 	if len(most) == 0 || slices.Min(most) == len(w.stations) {
+		return
+	}
+	if slices.Contains(g.tells, true) { // what is flooded and what is not have to go the same way
+		g.trees[1] = g.trees[0]
+		clear(g.tells)
+		c.allot()
 		return
 	}
 	w.short = shortage{rank: w.ranks(), most: most, treed: make([]bool, len(w.stations))}
