@@ -200,3 +200,33 @@ func fill(path string) error {
 	}
 	return nil
 }
+
+// The tree's file has all of its blocks: on a disk that becomes full what it replaces can be written.
+func TestTheTreeHasItsBlocks(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	s, err := store.Open(t.Context(), store.Options{Dir: filepath.Join(dir, "etcd"), SocketDir: filepath.Join(dir, "run")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := s.Txn(t.Context(), nil, []store.Op{{Key: "chain/a", Value: []byte("1")}}); err != nil {
+		t.Fatal(err)
+	}
+	var tree syscall.Stat_t
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if err := syscall.Stat(filepath.Join(dir, "etcd/member/snap/db"), &tree); err != nil {
+			t.Fatal(err)
+		}
+		if tree.Blocks*512 >= tree.Size {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d bytes, and blocks for %d", tree.Size, tree.Blocks*512)
+		}
+	}
+}

@@ -36,13 +36,14 @@ const (
 
 // embedded is an etcd server of one member inside this process.
 type embedded struct {
-	dir      string
-	endpoint string
-	reserve  int64
-	lock     *os.File
-	server   *embed.Etcd
-	fault    *fault
-	budget   budget
+	dir       string
+	endpoint  string
+	reserve   int64
+	allocated int64 // size of the tree's file when it had all of its blocks
+	lock      *os.File
+	server    *embed.Etcd
+	fault     *fault
+	budget    budget
 
 	dirty     chan struct{} // something was written
 	stopping  chan struct{}
@@ -111,6 +112,7 @@ func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 		e.unlock()
 		return nil, fmt.Errorf("open store in %s: %w", o.Dir, err)
 	}
+	e.allocate()
 	go e.commits()
 	return e, nil
 }
@@ -131,12 +133,33 @@ func (e *embedded) commits() {
 			e.budget.done = 0
 			e.budget.mu.Unlock()
 			e.server.Server.Backend().ForceCommit()
+			e.allocate()
 			e.budget.mu.Lock()
 			e.budget.taken -= done
 			e.budget.mu.Unlock()
 		}
 	}
 }
+
+// allocate gives the tree's file all of its blocks while there is room. It is made longer than what is in it, by 16 MiB at a time: pages without
+// blocks could not be written on a disk that has become full, not even to replace others.
+func (e *embedded) allocate() {
+	f, err := os.OpenFile(e.tree(), os.O_RDWR, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || info.Size() == e.allocated || e.room() != nil {
+		return
+	}
+	if err := syscall.Fallocate(int(f.Fd()), 0, 0, info.Size()); err == nil || errors.Is(err, syscall.EOPNOTSUPP) {
+		e.allocated = info.Size()
+	}
+}
+
+// tree is etcd's database.
+func (e *embedded) tree() string { return filepath.Join(e.dir, "member", "snap", "db") }
 
 // take sets bytes aside for a transaction, or refuses it before etcd sees it: etcd looks at its quota once more after a
 // transaction, and then answers that there is no space though it has done it. So it never gets near its own.
@@ -183,7 +206,7 @@ func (e *embedded) inspect() error {
 	case len(files) == 0 || !began && committedNothing(log):
 		return os.RemoveAll(filepath.Join(e.dir, "member"))
 	}
-	if err := checkTree(filepath.Join(e.dir, "member", "snap", "db")); err != nil {
+	if err := checkTree(e.tree()); err != nil {
 		return e.explain(err)
 	}
 	return nil

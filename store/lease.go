@@ -77,6 +77,11 @@ func (s *Etcd) Lead(ctx context.Context, name, holder string) (Lease, error) {
 
 // endOldLeases ends what the last process with this embedded etcd has held: it is dead, since this one has the directory.
 func (s *Etcd) endOldLeases(ctx context.Context) error {
+	ctx, cancel, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
 	l, err := s.client.Leases(ctx)
 	if err != nil {
 		return fmt.Errorf("old leases: %w", s.fault(ctx, err))
