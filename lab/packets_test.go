@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"math/bits"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"weir.dev/weir/lab/peers"
 	"weir.dev/weir/lab/study"
 	"weir.dev/weir/lab/traffic"
-	"weir.dev/weir/lab/traffic/testpmd"
 )
 
 func kind(t *testing.T, name string) peers.Kind {
@@ -226,9 +224,6 @@ func TestGeneratorsAreTested(t *testing.T) {
 	for _, name := range []string{genFrame, genSkb, genPacket, genTestpmd} {
 		t.Run(name, func(t *testing.T) {
 			l := Levels{factorGenerator: name}
-			if name == genTestpmd && errors.Is(testpmd.Installed(), testpmd.ErrMissing) {
-				t.Skip("testpmd is not there: run peers.sh")
-			}
 			if m := measure(t, ceilingExperiment(), b, l); m.Values["rate"] <= 0 || m.Values["cost"] <= 0 {
 				t.Error(m.Values)
 			}

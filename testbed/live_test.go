@@ -282,7 +282,11 @@ func TestImpairments(t *testing.T) {
 	}
 	t.Run("delay and loss", func(t *testing.T) {
 		err := Impair(p.Name, "s1:1", Impairment{Delay: "20ms", Loss: "1%"})
-		if errors.Is(err, ErrMissing) && strings.Contains(err.Error(), "this kernel has no netem queue (CONFIG_NET_SCH_NETEM)") {
+		said, code := in(ctx, t, p, "s1", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
+		if code != 0 && strings.Contains(said, "Specified qdisc kind is unknown") { // so says the kernel to others, too
+			if !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "this kernel has no netem queue (CONFIG_NET_SCH_NETEM)") {
+				t.Errorf("got %v", err)
+			}
 			t.Skip("kernel lacks the netem queue (CONFIG_NET_SCH_NETEM)")
 		}
 		if err != nil {
