@@ -104,6 +104,19 @@ type Selector struct {
 	MAC      [6]byte
 }
 
+// String names it for people, and as the end of a path.
+func (s Selector) String() string {
+	switch s.Kind {
+	case SelectEndpoint:
+		return "endpoint/" + s.Endpoint
+	case SelectPrefix:
+		return s.Prefix.String()
+	case SelectMAC:
+		return net.HardwareAddr(s.MAC[:]).String()
+	}
+	return "any"
+}
+
 // ParseSelector reads an endpoint's name, a CIDR or address, a MAC, "any" or nothing (any).
 func ParseSelector(text string) (Selector, error) {
 	const form = `want an endpoint's name, an address or CIDR such as 10.9.0.0/24, a MAC such as 02:00:00:00:00:01, or "any"`

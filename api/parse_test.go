@@ -87,6 +87,24 @@ func TestParseSelector(t *testing.T) {
 	}
 }
 
+// Rules' cookies are made of it: another text would be other rules.
+func TestSelectorNamesItself(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                  "any",
+		"any":               "any",
+		"alice":             "endpoint/alice",
+		"10.9.0.0/24":       "10.9.0.0/24",
+		"10.9.0.1":          "10.9.0.1/32",
+		"fd00::1":           "fd00::1/128",
+		"02:00:00:00:00:0A": "02:00:00:00:00:0a",
+	} {
+		s, err := ParseSelector(text)
+		if err != nil || s.String() != want {
+			t.Errorf("%q: %s, %v, want %s", text, s, err, want)
+		}
+	}
+}
+
 func TestParseMatch(t *testing.T) {
 	tests := []struct {
 		text string

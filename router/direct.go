@@ -43,7 +43,7 @@ func (c *compiler) direct(p *policy, w way) (*direction, error) {
 			}
 		}
 		if found == 0 {
-			return nil, fmt.Errorf("match %q can never meet from %s to %s: %s", t, name(src), name(dst), why(t))
+			return nil, fmt.Errorf("match %q can never meet from %s to %s: %s", t, src, dst, why(t))
 		}
 	}
 	return d, nil
@@ -119,17 +119,4 @@ func expand(t api.Term, w way) []flow.Match {
 		m.DstPorts = ports
 	}
 	return []flow.Match{m}
-}
-
-// name of a selector for people, and as the end of a path.
-func name(s api.Selector) string {
-	switch s.Kind {
-	case api.SelectEndpoint:
-		return "endpoint/" + s.Endpoint
-	case api.SelectPrefix:
-		return s.Prefix.String()
-	case api.SelectMAC:
-		return flow.MAC(s.MAC).String()
-	}
-	return "any"
 }

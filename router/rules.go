@@ -84,7 +84,7 @@ func (c *compiler) enter(d *direction, e entry) (planned, bool) {
 	if e.match.EtherType != 0 {
 		family = fmt.Sprintf("%04x", e.match.EtherType)
 	}
-	r.Cookie = cookie("policy", p.name, d.way.String(), d.stage.String(), name(p.from), name(p.to), e.term, family)
+	r.Cookie = cookie("policy", p.name, d.way.String(), d.stage.String(), p.from.String(), p.to.String(), e.term, family)
 	r.Cookie = backwards(r.Cookie, steersBack, d.way == reverse)
 	what := d.describe(e)
 	verb := map[way]string{forward: "enters", reverse: "returns through"}[d.way]
@@ -284,7 +284,7 @@ func (c *compiler) path(p *policy) Path {
 		if p.chain.blocked != nil || d.refused != nil {
 			continue
 		}
-		ends := []string{name(p.from), name(p.to)}
+		ends := []string{p.from.String(), p.to.String()}
 		if d.way == reverse {
 			slices.Reverse(ends)
 		}

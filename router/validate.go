@@ -364,11 +364,11 @@ func (v *validator) ambiguous(p *policy) {
 			if m.Src.IsValid() || m.Dst.IsValid() {
 				v.add("policies."+p.name, "set symmetric: false, or let from and to have no address in common",
 					"from %s to %s, frames and their replies (%s) look the same between two addresses of %s, so the chain's direction cannot be told",
-					name(p.from), name(p.to), there.term, shared(m))
+					p.from, p.to, there.term, shared(m))
 				return
 			}
 			v.add("policies."+p.name, "set symmetric: false, or name an endpoint, CIDR or MAC in from or to",
-				"from %s to %s, frames and their replies (%s) look the same, so the chain's direction cannot be told", name(p.from), name(p.to), there.term)
+				"from %s to %s, frames and their replies (%s) look the same, so the chain's direction cannot be told", p.from, p.to, there.term)
 			return
 		}
 	}

@@ -336,7 +336,7 @@ func (w *world) end(text string) (end, error) {
 		return e, nil
 	}
 	s, err := api.ParseSelector(text)
-	e := end{s, name(s)}
+	e := end{s, s.String()}
 	if _, there := w.in.Endpoints[text]; there && err == nil {
 		w.ends[text] = e
 	}
@@ -438,17 +438,4 @@ func (w *world) catchPlaces(p *policy, local bool) []catchPlace {
 		}
 	}
 	return all
-}
-
-// name of a selector for people, and as the end of a path.
-func name(s api.Selector) string {
-	switch s.Kind {
-	case api.SelectEndpoint:
-		return "endpoint/" + s.Endpoint
-	case api.SelectPrefix:
-		return s.Prefix.String()
-	case api.SelectMAC:
-		return flow.MAC(s.MAC).String()
-	}
-	return "any"
 }
