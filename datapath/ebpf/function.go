@@ -83,50 +83,26 @@ func (s *Switch) addFunction(f datapath.Function) (*function, error) {
 	return fn, s.attachFunction(fn, space)
 }
 
-// findPorts looks the function's links up, and their other ends in its namespace.
+// findPorts makes ports of the function's links, and sets these up.
 func (s *Switch) findPorts(f *datapath.Function, space *netns.Space) ([]*port, error) {
-	inside, err := space.Links("")
+	sides, err := hostlink.Sides(s.nl, s.home, space, f)
 	if err != nil {
 		return nil, err
 	}
 	var ports []*port
-	for _, side := range []struct{ name, link string }{{"in", f.In}, {"out", f.Out}, {"tap", f.Tap}} {
-		if side.link == "" {
-			continue
-		}
-		l, err := hostlink.ByName(s.nl, s.home, side.link)
-		if err != nil {
-			return nil, err
-		}
-		attrs := l.Attrs()
-		if !hostlink.PeerElsewhere(l) {
-			return nil, fmt.Errorf("interface %s is a %s: want a veth whose other end is in %s", side.link, l.Type(), space)
-		}
-		if attrs.MasterIndex != 0 {
-			return nil, fmt.Errorf("interface %s belongs to a bridge: a function's port belongs to none", side.link)
-		}
-		p := &port{Name: "function/" + f.Name + "/" + side.name, Link: side.link, Index: uint32(attrs.Index), Veth: true, WasUp: attrs.Flags&net.FlagUp != 0}
-		for _, in := range inside {
-			if in.Index == attrs.ParentIndex && in.PeerIndex == attrs.Index {
-				p.Inner, p.Own = uint32(in.Index), in.MAC
-			}
-		}
-		if p.Inner == 0 {
-			return nil, fmt.Errorf("the other end of %s is not in %s", side.link, space)
-		}
+	for _, side := range sides {
+		attrs := side.Link.Attrs()
+		p := &port{Name: "function/" + f.Name + "/" + side.Name, Link: attrs.Name, Index: uint32(attrs.Index), Veth: true,
+			Inner: uint32(side.Inside.Index), Own: side.Inside.MAC, WasUp: attrs.Flags&net.FlagUp != 0}
 		if slot, taken := s.byIndex[p.Index]; taken && s.ports[slot].Name != p.Name {
-			return nil, fmt.Errorf("interface %s is already the port %s", side.link, s.ports[slot].Name)
+			return nil, fmt.Errorf("interface %s is already the port %s", p.Link, s.ports[slot].Name)
 		}
 		ports = append(ports, p)
 		if !p.WasUp {
-			if err := s.nl.LinkSetUp(l); err != nil {
-				return nil, fmt.Errorf("set %s up: %w", side.link, err)
+			if err := s.nl.LinkSetUp(side.Link); err != nil {
+				return nil, fmt.Errorf("set %s up: %w", p.Link, err)
 			}
 		}
-	}
-	if f.Forwarder == "wire" && ports[0].Inner^1 != ports[1].Inner {
-		return nil, fmt.Errorf("the interfaces inside have the indexes %d and %d: a wire wants them to differ in the last bit only, as 1024 and 1025 do",
-			ports[0].Inner, ports[1].Inner)
 	}
 	return ports, nil
 }

@@ -119,42 +119,21 @@ func (s *Switch) prepare(fn *function, space *netns.Space, links []netlink.Link)
 	return s.forwarder(fn, space)
 }
 
-// findPorts looks the function's links up, and their other ends in its namespace.
+// findPorts makes ports of the function's links.
 func (s *Switch) findPorts(fn *function, space *netns.Space) ([]netlink.Link, error) {
-	inside, err := space.Links("")
+	sides, err := hostlink.Sides(s.nl, s.home, space, &fn.F)
 	if err != nil {
 		return nil, err
 	}
 	var links []netlink.Link
-	f := &fn.F
-	for _, side := range []struct{ name, link string }{{"in", f.In}, {"out", f.Out}, {"tap", f.Tap}} {
-		if side.link == "" {
-			continue
-		}
-		l, err := hostlink.ByName(s.nl, s.home, side.link)
-		if err != nil {
-			return nil, err
-		}
-		attrs := l.Attrs()
-		if !hostlink.PeerElsewhere(l) {
-			return nil, fmt.Errorf("interface %s is a %s: want a veth whose other end is in %s", side.link, l.Type(), space)
-		}
-		if attrs.MasterIndex != 0 {
-			return nil, fmt.Errorf("interface %s belongs to a bridge: a function's port belongs to none", side.link)
-		}
-		in, ok := hostlink.Inside(l, inside)
-		if !ok {
-			return nil, fmt.Errorf("the other end of %s is not in %s", side.link, space)
-		}
-		p := &port{Name: "function/" + f.Name + "/" + side.name, Link: side.link, Index: attrs.Index, Inner: in.Index, Own: in.MAC, WasUp: attrs.Flags&net.FlagUp != 0}
+	for _, side := range sides {
+		attrs := side.Link.Attrs()
+		p := &port{Name: "function/" + fn.F.Name + "/" + side.Name, Link: attrs.Name, Index: attrs.Index, Inner: side.Inside.Index, Own: side.Inside.MAC,
+			WasUp: attrs.Flags&net.FlagUp != 0}
 		if err := s.free(p); err != nil {
 			return nil, err
 		}
-		fn.Ports, links = append(fn.Ports, p), append(links, l)
-	}
-	if f.Forwarder == "wire" && fn.Ports[0].Inner^1 != fn.Ports[1].Inner {
-		return nil, fmt.Errorf("the interfaces inside have the indexes %d and %d: a wire wants them to differ in the last bit only, as 1024 and 1025 do",
-			fn.Ports[0].Inner, fn.Ports[1].Inner)
+		fn.Ports, links = append(fn.Ports, p), append(links, side.Link)
 	}
 	return links, nil
 }

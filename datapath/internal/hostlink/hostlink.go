@@ -58,6 +58,48 @@ func Inside(l netlink.Link, inside []netns.Link) (netns.Link, bool) {
 	return netns.Link{}, false
 }
 
+// Side is one of a function's links that are to become ports.
+type Side struct {
+	Name   string // in, out or tap
+	Link   netlink.Link
+	Inside netns.Link // the other end, in the function's namespace
+}
+
+// Sides looks a function's links up in the switch's namespace, home, and their other ends in the function's, space. It refuses what cannot be a
+// function's port.
+func Sides(nl *netlink.Handle, home, space *netns.Space, f *datapath.Function) ([]Side, error) {
+	inside, err := space.Links("")
+	if err != nil {
+		return nil, err
+	}
+	var sides []Side
+	for _, side := range []struct{ name, link string }{{"in", f.In}, {"out", f.Out}, {"tap", f.Tap}} {
+		if side.link == "" {
+			continue
+		}
+		l, err := ByName(nl, home, side.link)
+		if err != nil {
+			return nil, err
+		}
+		if !PeerElsewhere(l) {
+			return nil, fmt.Errorf("interface %s is a %s: want a veth whose other end is in %s", side.link, l.Type(), space)
+		}
+		if l.Attrs().MasterIndex != 0 {
+			return nil, fmt.Errorf("interface %s belongs to a bridge: a function's port belongs to none", side.link)
+		}
+		in, ok := Inside(l, inside)
+		if !ok {
+			return nil, fmt.Errorf("the other end of %s is not in %s", side.link, space)
+		}
+		sides = append(sides, Side{side.name, l, in})
+	}
+	if f.Forwarder == "wire" && sides[0].Inside.Index^1 != sides[1].Inside.Index {
+		return nil, fmt.Errorf("the interfaces inside have the indexes %d and %d: a wire wants them to differ in the last bit only, as 1024 and 1025 do",
+			sides[0].Inside.Index, sides[1].Inside.Index)
+	}
+	return sides, nil
+}
+
 // Check refuses links whose becoming a port of the bridge with this interface index would break what they are used for.
 func Check(nl *netlink.Handle, bridge int, l netlink.Link) error {
 	attrs := l.Attrs()
