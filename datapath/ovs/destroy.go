@@ -28,16 +28,7 @@ func (s *Switch) Destroy(ctx context.Context) error {
 	}
 	s.closed = true
 	s.mu.Unlock()
-	s.stop()
-	s.mu.Lock()
-	for _, d := range s.deaths {
-		d.stop()
-	}
-	if s.of != nil {
-		s.of.Close()
-	}
-	s.mu.Unlock()
-	s.done.Wait()
+	s.halt()
 	s.mu.Lock()
 	defer func() {
 		s.mu.Unlock()

@@ -198,8 +198,8 @@ func (s *Switch) Close() error {
 	return err
 }
 
-// letGo ends what this process does; the switch goes on. No other method runs any more.
-func (s *Switch) letGo() {
+// halt ends what goes on in the background; the switch goes on. Safe to call twice.
+func (s *Switch) halt() {
 	s.stop()
 	s.mu.Lock()
 	for _, d := range s.deaths {
@@ -210,6 +210,11 @@ func (s *Switch) letGo() {
 	}
 	s.mu.Unlock()
 	s.done.Wait()
+}
+
+// letGo ends what this process does; the switch goes on. No other method runs any more.
+func (s *Switch) letGo() {
+	s.halt()
 	if s.db != nil {
 		s.db.Close()
 	}
