@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"bytes"
 	"encoding/json"
 	"io/fs"
 	"maps"
@@ -14,9 +13,9 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"weir.dev/weir/api/file"
+	"weir.dev/weir/api/schematest"
 	"weir.dev/weir/lab/study"
 )
 
@@ -57,46 +56,25 @@ func TestSchemaHasTheFieldsOfAStudy(t *testing.T) {
 	}
 }
 
-func compiled(t *testing.T, text []byte) *jsonschema.Schema {
-	t.Helper()
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("study.schema.json", doc); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("study.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 // conforms tells what the schema says of a study's text.
-func conforms(t *testing.T, s *jsonschema.Schema, text string) error {
+func conforms(t *testing.T, valid func([]byte) error, text string) error {
 	t.Helper()
 	b, err := yaml.YAMLToJSON([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.Validate(doc)
+	return valid(b)
 }
 
 // What the schema refuses, loading refuses too; what comes along is right by both.
 func TestSchemaAgreesWithLoading(t *testing.T) {
-	s, form := compiled(t, Schema()), compiled(t, studySchema)
+	s, form := schematest.Of(t, Schema()), schematest.Of(t, studySchema)
 	for _, name := range Studies() {
 		text, err := fs.ReadFile(studies, "studies/"+name+".yaml")
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, s := range []*jsonschema.Schema{s, form} {
+		for _, s := range []func([]byte) error{s, form} {
 			if err := conforms(t, s, string(text)); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}

@@ -1,7 +1,6 @@
 package testbed
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,9 +12,9 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"weir.dev/weir/api/file"
+	"weir.dev/weir/api/schematest"
 )
 
 // good is a file that bad ones differ from in one line.
@@ -143,25 +142,8 @@ func TestPlanNamesEverythingOnce(t *testing.T) {
 	}
 }
 
-func compiled(t *testing.T) *jsonschema.Schema {
-	t.Helper()
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("testbed.schema.json", doc); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("testbed.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 func TestSchemaTakesTheExamplesAndRefusesUnknownKeys(t *testing.T) {
-	s := compiled(t)
+	valid := schematest.Of(t, Schema())
 	check := func(text string) error {
 		var v any
 		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
@@ -171,11 +153,7 @@ func TestSchemaTakesTheExamplesAndRefusesUnknownKeys(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		v, err = jsonschema.UnmarshalJSON(bytes.NewReader(b))
-		if err != nil {
-			return err
-		}
-		return s.Validate(v)
+		return valid(b)
 	}
 	if err := check(good); err != nil {
 		t.Error(err)

@@ -13,27 +13,10 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/api/schematest"
 )
-
-func compiled(t *testing.T) *jsonschema.Schema {
-	t.Helper()
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("weir.schema.json", doc); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("weir.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
 
 // Every field of the API's specs is in the schema with its type and a description, and the reverse.
 func TestSchemaHasTheFieldsOfTheSpecs(t *testing.T) {
@@ -107,21 +90,17 @@ func jsonType(spec reflect.Type, name string) string {
 	return ""
 }
 
-func instance(t *testing.T, text []byte) any {
+func instance(t *testing.T, text []byte) []byte {
 	t.Helper()
 	b, err := yaml.YAMLToJSON(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
+	return b
 }
 
 func TestExamplesAreValid(t *testing.T) {
-	s := compiled(t)
+	valid := schematest.Of(t, Schema())
 	paths, err := filepath.Glob("../../examples/*.yaml")
 	if err != nil || len(paths) < 3 {
 		t.Fatalf("examples: %v, %v", paths, err)
@@ -135,7 +114,7 @@ func TestExamplesAreValid(t *testing.T) {
 			if bytes.Contains(text, []byte("\nagents:")) {
 				return // a testbed's file, which package testbed reads
 			}
-			if err := s.Validate(instance(t, text)); err != nil {
+			if err := valid(instance(t, text)); err != nil {
 				t.Errorf("schema: %v", err)
 			}
 			f, err := Parse(path, text)
@@ -172,10 +151,10 @@ func TestDocsNameEveryKey(t *testing.T) {
 	if len(samples) == 0 {
 		t.Error("no samples")
 	}
-	s := compiled(t)
+	valid := schematest.Of(t, Schema())
 	for _, sample := range samples {
 		sample, _, _ = strings.Cut(sample, "```")
-		if err := s.Validate(instance(t, []byte(sample))); err != nil {
+		if err := valid(instance(t, []byte(sample))); err != nil {
 			t.Errorf("schema: %v\n%s", err, sample)
 		}
 		f, err := Parse("docs/file.md", []byte(sample))
@@ -190,7 +169,7 @@ func TestDocsNameEveryKey(t *testing.T) {
 
 // Schema and decoder refuse and take the same forms.
 func TestSchemaAgreesWithTheDecoder(t *testing.T) {
-	s := compiled(t)
+	valid := schematest.Of(t, Schema())
 	for text, ok := range map[string]bool{
 		"chains: {web: fw | w1}":    true,
 		"chains: {web: {path: fw}}": true,
@@ -231,7 +210,7 @@ func TestSchemaAgreesWithTheDecoder(t *testing.T) {
 		"policies: {p: {chain: c, mode: some}}":                                     false,
 		"policies: {p: {}}":                                                         false,
 	} {
-		bySchema := s.Validate(instance(t, []byte(text)))
+		bySchema := valid(instance(t, []byte(text)))
 		f, err := Parse("in.yaml", []byte(text))
 		if err == nil {
 			err = f.Explain(f.Document.Validate())

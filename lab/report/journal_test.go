@@ -1,37 +1,17 @@
 package report
 
 import (
-	"bytes"
 	"encoding/json"
 	"testing"
 	"time"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
-
+	"weir.dev/weir/api/schematest"
 	"weir.dev/weir/lab/study"
 )
 
 // Every line that a journal writes is as its schema says, and what is not a line of one is refused.
 func TestJournalIsAsItsSchemaSays(t *testing.T) {
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(JournalSchemaJSON()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("journal.json", doc); err != nil {
-		t.Fatal(err)
-	}
-	schema, err := c.Compile("journal.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	valid := func(line []byte) error {
-		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(line))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return schema.Validate(v)
-	}
+	valid := schematest.Of(t, JournalSchemaJSON())
 	j := synthetic(t, 60)
 	lines := []any{j.Header, map[string]any{"step": study.Step{Of: j.Records[0].Trial, What: "search", Load: 1e6, Values: map[string]float64{"loss": 0}, Raw: json.RawMessage(`{"a":[1]}`)}}}
 	for _, r := range j.Records {

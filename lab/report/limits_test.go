@@ -130,7 +130,7 @@ func TestLimitsComeFromTheSteps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	compiled(t)(files["report.json"])
+	asSchema(t)(files["report.json"])
 	for _, want := range []string{"### Loss against load at wires=1", "### Delay at shares of PDR at wires=9", "| ebpf | 5 | 60 | 25 | 1.00 | 1 of 5 | 0 %; 0 to 0 | 20.0 %; 20.0 to 20.0 |", "| bridges | 90 % |"} {
 		if !strings.Contains(string(files["report.md"]), want) {
 			t.Errorf("the report does not say %q", want)

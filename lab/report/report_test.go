@@ -19,8 +19,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"weir.dev/weir/api/schematest"
 	"weir.dev/weir/lab"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
@@ -178,7 +178,7 @@ func TestUndecided(t *testing.T) {
 
 // TestAnyPartOfARunIsAReport: from no trial at all to all, every form can be made.
 func TestAnyPartOfARunIsAReport(t *testing.T) {
-	validate := compiled(t)
+	validate := asSchema(t)
 	for _, n := range []int{0, 1, 7, 45, 160} {
 		j := synthetic(t, n)
 		r := Of(j)
@@ -203,27 +203,13 @@ func TestAnyPartOfARunIsAReport(t *testing.T) {
 	}
 }
 
-func compiled(t *testing.T) func([]byte) {
+// asSchema fails for JSON that is not as the report's schema says.
+func asSchema(t *testing.T) func([]byte) {
 	t.Helper()
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(SchemaJSON()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("report.json", doc); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("report.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	valid := schematest.Of(t, SchemaJSON())
 	return func(b []byte) {
 		t.Helper()
-		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
-		if err == nil {
-			err = s.Validate(v)
-		}
-		if err != nil {
+		if err := valid(b); err != nil {
 			t.Errorf("the JSON is not as its schema says: %v", err)
 		}
 	}
@@ -235,7 +221,7 @@ func TestJSONFollowsItsSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	compiled(t)(b)
+	asSchema(t)(b)
 	var back Report
 	if err := json.Unmarshal(b, &back); err != nil {
 		t.Fatal(err)
