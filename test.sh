@@ -6,8 +6,8 @@ cd "$(dirname "$0")"
 [ "$(id -u)" = 0 ] || { echo "test: the tests need root (network namespaces, BPF, containers): sudo make test" >&2; exit 1; }
 export PATH="$PATH:/usr/sbin:/sbin:$PWD/build/peers/usr/sbin:$PWD/build/peers/usr/bin" # see peers.sh
 go build -o bin/summary ./e2e/summary || exit 1
-# Property tests draw the same examples each time here; `go test` of a package draws others.
-seed=1
+# Property tests, and the policies of the leaf-spine test, draw the same examples each time here; `go test` of a package draws others.
+export SEED="${SEED:-1}"
 drawn=$(go list -test -f '{{range .Deps}}{{if eq . "pgregory.net/rapid"}}{{$.ImportPath}}{{end}}{{end}}' ./... | sed -n 's/\.test$//p')
 [ -n "$drawn" ] || { echo "test: go list found no packages with property tests" >&2; exit 1; }
 # Packages whose tests neither count packets nor measure time nor change the machine run two at a time, the others one by one.
@@ -20,10 +20,10 @@ run() {
 	local n=$1 packages=$2 some
 	shift 2
 	some=$(grep -vxF "$drawn" <<<"$packages") && go test -p "$n" -count 1 -timeout 30m -json "$@" $some
-	some=$(grep -xF "$drawn" <<<"$packages") && go test -p "$n" -count 1 -timeout 30m -json "$@" $some -rapid.seed=$seed
+	some=$(grep -xF "$drawn" <<<"$packages") && go test -p "$n" -count 1 -timeout 30m -json "$@" $some -rapid.seed="$SEED"
 }
 {
 	run 2 "$together" "$@"
 	run 1 "$alone" "$@"
-} 2>&1 | bin/summary -seed "$seed" -drawn "$drawn"
+} 2>&1 | bin/summary -seed "$SEED" -drawn "$drawn"
 exit "${PIPESTATUS[1]}" # its word, not that of the last go test: what failed may have been run again
