@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,8 +51,11 @@ func (a *app) daemonFlags(cmd *cobra.Command, o *DaemonOptions, run func(*cobra.
 		if !there() {
 			return missingHook("a daemon")
 		}
+		var detached bool
 		o.Stderr = a.Stderr
-		o.Ready = readiness()
+		if o.Ready, detached = readiness(); detached {
+			o.Stderr = &ownLog{path: logPath(o.Instance), limit: maxLogBytes, out: os.Stderr, also: []int{int(os.Stdout.Fd())}}
+		}
 		err = run(cmd)
 		var ended signalError
 		if errors.As(err, &ended) || errors.Is(err, context.Canceled) { // it was asked to end

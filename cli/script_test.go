@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -30,13 +31,19 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// up acts as the script says: a daemon that is ready, dies, or never comes up.
+var longLine = strings.Repeat("x", 64<<10)
+
+// up acts as the script says: a daemon that is ready, talks much, dies, or never comes up.
 func up(ctx context.Context, o cli.UpOptions) error {
 	fmt.Fprintf(o.Stderr, "instance=%s root=%s listen=%q etcd=%q runtime=%s images=%s log=%s/%s dir=%s\n", o.Instance.Name, o.Instance.Root,
 		o.Listen, o.Etcd, o.Runtime, o.ImagesDir, o.LogLevel, o.LogFormat, workDir())
 	switch os.Getenv("TEST_UP") {
 	case "dies":
 		return cli.WithCode(cli.ExitForbidden, errors.New("kernel 5.4 lacks tcx (6.6) and clsact (4.5)"))
+	case "talks": // more than a log is to hold
+		for range 17 << 20 / len(longLine) {
+			fmt.Fprintln(o.Stderr, longLine)
+		}
 	case "hangs":
 		<-ctx.Done()
 		fmt.Fprintln(o.Stderr, "asked to end")

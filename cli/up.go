@@ -70,10 +70,6 @@ const (
 	listenDefault = "127.0.0.1:7411"
 	// readyVariable passes the descriptor that `up` in the background closes when it is ready.
 	readyVariable = "WEIR_INTERNAL_READY_FD"
-	logName       = "weir.log"
-	maxLogBytes   = 16 << 20 // then it becomes weir.log.1
-	maxTailBytes  = 16 << 10
-	maxTailLines  = 20
 	endGrace      = 10 * time.Second
 )
 
@@ -105,11 +101,11 @@ of an OpenFlow fabric.`,
 	return cmd
 }
 
-// readiness tells a waiting `up --detach`, if there is one.
-func readiness() func() {
+// readiness tells a waiting `up --detach`, if there is one. detached: there was one, so that this process's output goes into the log.
+func readiness() (ready func(), detached bool) {
 	fd, err := strconv.Atoi(os.Getenv(readyVariable))
 	if err != nil {
-		return func() {}
+		return func() {}, false
 	}
 	_ = os.Unsetenv(readyVariable) // not for the daemon's children
 	syscall.CloseOnExec(fd)
@@ -117,7 +113,7 @@ func readiness() func() {
 	return func() {
 		_, _ = f.Write([]byte("ready\n")) // nobody reads: fine
 		_ = f.Close()
-	}
+	}, true
 }
 
 // detach runs this program again in the background and waits until it is ready or dead.
@@ -251,49 +247,6 @@ func (a *app) saySelf(command string, i instance.Instance, pid int, log string) 
 	}
 	_, err := fmt.Fprintf(a.Stdout, "%s is up (pid %d), %slog in %s\n", what, pid, where, log)
 	return err
-}
-
-// openLog opens the daemon's log to append to, and says where the new part begins.
-func openLog(i instance.Instance) (*os.File, int64, error) {
-	if err := os.MkdirAll(i.Root, 0o700); err != nil {
-		return nil, 0, fmt.Errorf("root directory: %w: give one that can be made and written with --root", err)
-	}
-	path := filepath.Join(i.Root, logName)
-	if info, err := os.Stat(path); err == nil && info.Size() > maxLogBytes {
-		if err := os.Rename(path, path+".1"); err != nil {
-			return nil, 0, fmt.Errorf("turn log over: %w", err)
-		}
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, 0, fmt.Errorf("log: %w", err)
-	}
-	info, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return nil, 0, fmt.Errorf("log: %w", err)
-	}
-	return f, info.Size(), nil
-}
-
-// tail returns the last lines of a log, of what was written after begin.
-func tail(path string, begin int64) string {
-	f, err := os.Open(path)
-	if err != nil {
-		return "  " + err.Error()
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err == nil {
-		begin = max(begin, info.Size()-maxTailBytes)
-	}
-	b := make([]byte, maxTailBytes)
-	n, _ := f.ReadAt(b, begin)
-	lines := strings.Split(strings.TrimRight(string(b[:n]), "\n"), "\n")
-	lines = lines[max(0, len(lines)-maxTailLines):]
-	for i, l := range lines {
-		lines[i] = "  " + printable(l)
-	}
-	return strings.Join(lines, "\n")
 }
 
 func exists(path string) bool {
