@@ -43,7 +43,7 @@ func main() {
 		}
 	}
 	os.Exit(cli.Main(cli.Options{
-		Version: version, Up: up, Agent: agent, Down: down, Features: features, Validate: router.Validate, Images: images,
+		Version: version, Up: up, CheckRoot: func(i instance.Instance) error { return coded(daemon.CheckRoot(i)) }, Agent: agent, Down: down, Features: features, Validate: router.Validate, Images: images,
 		Placements: placement.Names(), Layouts: layouts,
 	}, os.Args[1:]))
 }

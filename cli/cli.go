@@ -30,6 +30,8 @@ type Options struct {
 
 	// Up runs the daemon until ctx ends, then returns nil: everything that it made goes on forwarding.
 	Up func(ctx context.Context, o UpOptions) error
+	// CheckRoot refuses a root directory that is not this instance's to write in, before --detach writes its log there; nil: none.
+	CheckRoot func(i instance.Instance) error
 	// Agent runs this machine as a host of a manager elsewhere until ctx ends, then returns nil.
 	Agent func(ctx context.Context, o AgentOptions) error
 	// Placements are the names that --placement takes; none: all.

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"weir": func() {
 			os.Exit(cli.Main(cli.Options{
-				Version: "test", Up: up, Down: down, Features: features, Images: images,
+				Version: "test", Up: up, CheckRoot: checkRoot, Down: down, Features: features, Images: images,
 				Placements: []string{"most-available", "pack", "spread", "nearest"},
 			}, os.Args[1:]))
 		},
@@ -59,6 +59,14 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	<-ctx.Done()
 	fmt.Fprintln(o.Stderr, "asked to end")
 	return ctx.Err()
+}
+
+// checkRoot takes a directory called foreign for one of others.
+func checkRoot(i instance.Instance) error {
+	if filepath.Base(i.Root) == "foreign" {
+		return cli.WithCode(cli.ExitConflict, errors.New("it holds etcd of others"))
+	}
+	return nil
 }
 
 func workDir() string {

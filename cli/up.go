@@ -125,6 +125,11 @@ func (a *app) detach(cmd *cobra.Command, i instance.Instance, timeout time.Durat
 			return withCode(ExitConflict, fmt.Errorf("instance %s is up already, at %s", i.Name, i.Socket()))
 		}
 	}
+	if a.CheckRoot != nil { // before anything is left in a directory of others
+		if err := a.CheckRoot(i); err != nil {
+			return err
+		}
+	}
 	log, begin, err := openLog(i)
 	if err != nil {
 		return err

@@ -39,8 +39,7 @@ type claim struct {
 // take locks the run and the state directory and records our process id. When it cannot, what it made is gone again.
 func take(i instance.Instance) (*claim, error) {
 	c := &claim{before: stateNames(i)}
-	mayBe := func(name string) bool { return name == "token" } // somebody may choose it before the first start, which looks at it
-	if err := checkState(i, slices.DeleteFunc(slices.Clone(c.before), mayBe)); err != nil {
+	if err := CheckRoot(i); err != nil {
 		return nil, err
 	}
 	for _, dir := range []struct {
@@ -62,6 +61,12 @@ func stateNames(i instance.Instance) (names []string) {
 		names = append(names, e.Name())
 	}
 	return names
+}
+
+// CheckRoot refuses, with ErrForeign, a root directory in which a start would find other people's things. It changes nothing.
+func CheckRoot(i instance.Instance) error {
+	mayBe := func(name string) bool { return name == "token" } // somebody may choose it before the first start, which looks at it
+	return checkState(i, slices.DeleteFunc(stateNames(i), mayBe))
 }
 
 // checkState refuses a state directory that never was Weir's (it has no lock) and holds other people's things under names that Weir uses and

@@ -142,6 +142,19 @@ func TestStartRefused(t *testing.T) {
 		refused(t, try(ctx, r, asNobody(t, r), "down"), forbidden, "root is needed", "use sudo")
 		refused(t, try(ctx, r, asNobody(t, r), "check"), forbidden, "root is needed", "use sudo")
 	})
+	t.Run("in a directory of others", func(t *testing.T) {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "logs"), []byte("of others\n"))
+		for _, more := range [][]string{nil, {"--detach"}} {
+			refused(t, try(ctx, r, nil, append([]string{"up", "--root", dir}, more...)...), conflict, dir+" is no state directory of Weir, and holds logs", "--root")
+			if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+				t.Errorf("%v: left in it: %v, %v", more, left, err)
+			}
+		}
+		if d := rig.Diff(before, traces(ctx, t, r)); len(d) > 0 {
+			t.Errorf("left behind:\n%s", strings.Join(d, "\n"))
+		}
+	})
 	t.Run("in the background", func(t *testing.T) {
 		refused(t, try(ctx, r, nil, "up", "--detach", "--runtime", "/nonexistent"), failure, "weir.log has:", "/nonexistent", "apt-get install runc")
 	})
