@@ -164,7 +164,7 @@ func coded(err error) error {
 	switch {
 	case errors.Is(err, daemon.ErrNotRoot), errors.Is(err, datapath.ErrUnsupported):
 		return cli.WithCode(cli.ExitForbidden, err)
-	case errors.Is(err, daemon.ErrRunning), errors.Is(err, daemon.ErrAbroad), errors.Is(err, daemon.ErrForeign), errors.Is(err, store.ErrLocked), errors.Is(err, syscall.EADDRINUSE):
+	case errors.Is(err, daemon.ErrRunning), errors.Is(err, daemon.ErrAbroad), errors.Is(err, daemon.ErrForeign), errors.Is(err, store.ErrLocked), errors.Is(err, datapath.ErrTaken), errors.Is(err, syscall.EADDRINUSE):
 		return cli.WithCode(cli.ExitConflict, err)
 	case errors.Is(err, pki.ErrToken), errors.Is(err, daemon.ErrNotJoined), errors.Is(err, pki.ErrNotManager):
 		return cli.WithCode(cli.ExitForbidden, err)

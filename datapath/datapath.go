@@ -18,6 +18,7 @@ var (
 	ErrNotFound    = errors.New("not found")
 	ErrUnsupported = errors.New("not supported by this kernel") // the text names feature, version and remedy
 	ErrFull        = errors.New("switch table full")            // the text names the table, its size and the flag that raises it
+	ErrTaken       = errors.New("taken by another")             // the text names what there can be one of only, and where there is room
 )
 
 // Endpoint is a port where users' traffic enters: the switch-side link exists already and is made a bridge port.

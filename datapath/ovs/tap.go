@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/datapath"
 )
 
 // userDatapath is the tap of Open vSwitch's user-space datapath: one in a network namespace, whoever's it is.
@@ -52,7 +54,7 @@ func (s *Switch) alone() error {
 	case errors.Is(err, errNoTap):
 		return nil
 	case errors.Is(err, unix.EBUSY):
-		return fmt.Errorf("another Open vSwitch forwards in user space in this network namespace already (interface %s), and there can be one only: start this Weir in another namespace, or with the switch ebpf", userDatapath)
+		return fmt.Errorf("another Open vSwitch forwards in user space in this network namespace, and there can be one only (interface %s is %w): start this Weir in another namespace, or with --switch ebpf", userDatapath, datapath.ErrTaken)
 	case err != nil:
 		return fmt.Errorf("interface %s: %w", userDatapath, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"weir.dev/weir/datapath"
 	"weir.dev/weir/datapath/suite"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
@@ -22,7 +23,7 @@ func TestASecondOneInTheNamespace(t *testing.T) {
 		if err == nil {
 			return errors.Join(errors.New("it opened"), s.Destroy(context.Background()))
 		}
-		if !strings.Contains(err.Error(), "another Open vSwitch forwards in user space") {
+		if !errors.Is(err, datapath.ErrTaken) || !strings.Contains(err.Error(), "another Open vSwitch forwards in user space") {
 			t.Errorf("got %v", err)
 		}
 		return nil

@@ -59,6 +59,23 @@ func TestSecondDaemon(t *testing.T) {
 	})
 }
 
+// Open vSwitch forwards in user space once in a network namespace: a second Weir with it is refused there, and leaves nothing.
+func TestSecondOpenVSwitch(t *testing.T) {
+	r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", "ovs"}})
+	r.MustApply(ctx, t, r.Endpoints()+chain)
+	before := look(ctx, t, r)
+	other, root := "o"+r.Name, filepath.Join(t.TempDir(), "root")
+	refused(t, try(ctx, r, nil, "up", "--switch", "ovs", "--name", other, "--root", root, "--listen", "none"), conflict,
+		"another Open vSwitch forwards in user space in this network namespace", "start this Weir in another namespace, or with --switch ebpf")
+	for _, dir := range []string{"/run/weir/" + other, root} {
+		if exists(dir) {
+			t.Errorf("the refused daemon left %s", dir)
+		}
+	}
+	same(ctx, t, r, before)
+	flowing(ctx, t, r)
+}
+
 // A daemon that hangs or whose files are damaged has to go all the same, and soon.
 func TestDownOfAHangingDaemon(t *testing.T) {
 	r, ctx := rig.ForTest(t, rig.Options{})
