@@ -208,6 +208,23 @@ func TestProcessesDie(t *testing.T) {
 }
 
 // TestCommitsUnderLoad: 100 changes of the chain under 10,000 frames a second lose and double none.
+func TestLogsOfPrivateProcessesAreBounded(t *testing.T) {
+	s := ours(suite.NewRig(t, factory))
+	for _, program := range []string{"ovs-vswitchd", "ovsdb-server"} {
+		if err := os.Truncate(filepath.Join(s.procs.Dir(), program+".log"), 5<<20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, program := range []string{"ovs-vswitchd", "ovsdb-server"} {
+		suite.Until(t, program+"'s log is turned over", func() bool {
+			path := filepath.Join(s.procs.Dir(), program+".log")
+			old, err := os.Stat(path + ".1")
+			now, nerr := os.Stat(path)
+			return err == nil && nerr == nil && old.Size() >= 5<<20 && now.Size() < 1<<20
+		})
+	}
+}
+
 func TestCommitsUnderLoad(t *testing.T) {
 	r := suite.NewRig(t, factory)
 	alice, bob := r.Station("alice"), r.Station("bob")

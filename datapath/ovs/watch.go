@@ -59,6 +59,9 @@ func (s *Switch) attend() {
 			if err := s.revive(); err != nil {
 				s.log.Warn("private Open vSwitch", "error", err)
 			}
+			if err := s.turnLogs(); err != nil && s.work.Err() == nil {
+				s.log.Warn("private Open vSwitch", "error", err)
+			}
 		case _, ok := <-conn.Events():
 			if ok {
 				continue
@@ -100,6 +103,16 @@ func (s *Switch) revive() error {
 		err = s.procs.StartSwitch(s.work)
 	}
 	return err
+}
+
+// turnLogs bounds the logs of private processes.
+func (s *Switch) turnLogs() error {
+	if s.procs == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(s.work, lookEvery)
+	defer cancel()
+	return s.procs.TurnLogs(ctx)
 }
 
 // fragMatch makes the ports of first fragments visible (Nicira's OFPC_FRAG_NX_MATCH).

@@ -392,21 +392,8 @@ const pfExiting = 0x4 // linux/sched.h
 
 // files that Destroy removes: all that Start makes and the programs leave in the directory.
 var files = []string{"conf.db", "conf.db.new", ".conf.db.~lock~", ".conf.db.new.~lock~", "lock", "db.sock", "ovsdb-tool.out", "ovs-vsctl.out",
-	server + ".pid", server + ".ctl", server + ".log", server + ".out",
-	switchd + ".pid", switchd + ".ctl", switchd + ".log", switchd + ".out"}
-
-// Control has ovs-vswitchd carry out a command, as `ovs-appctl` does.
-func (p *Process) Control(ctx context.Context, command string, args ...string) error {
-	c, err := ovsdb.Dial(ctx, "unix:"+p.SwitchControl(), ovsdb.Options{})
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if args == nil {
-		args = []string{}
-	}
-	return c.Call(ctx, command, args, nil)
-}
+	server + ".pid", server + ".ctl", server + ".log", server + ".log.1", server + ".out",
+	switchd + ".pid", switchd + ".ctl", switchd + ".log", switchd + ".log.1", switchd + ".out"}
 
 // cleanup lets ovs-vswitchd end and take away what would outlive it: the taps of bridges, and kernel datapaths.
 func (p *Process) cleanup(ctx context.Context) {

@@ -141,6 +141,65 @@ func TestStalePidFileOfAnotherProcess(t *testing.T) {
 	start(t, o)
 }
 
+// A log that is large is turned over, also while its process is away; one that somebody removed is begun anew.
+func TestLogsAreTurnedOver(t *testing.T) {
+	o := rig(t)
+	p := start(t, o)
+	path := func(program, end string) string { return filepath.Join(o.Dir, program+".log"+end) }
+	read := func(path string) string {
+		t.Helper()
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	turn := func(limit int64) {
+		t.Helper()
+		if err := p.turnLogs(t.Context(), limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	programs := []string{server, switchd}
+	turn(1 << 20)
+	for _, program := range programs {
+		if _, err := os.Stat(path(program, ".1")); !os.IsNotExist(err) {
+			t.Errorf("%s: a small log was turned over: %v", program, err)
+		}
+	}
+	for range 2 {
+		was := map[string]string{}
+		for _, program := range programs {
+			was[program] = read(path(program, ""))
+		}
+		turn(10)
+		for _, program := range programs {
+			if got := read(path(program, ".1")); !strings.HasPrefix(got, was[program]) {
+				t.Errorf("%s: the old log holds %q, want %q", program, got, was[program])
+			}
+			if got := read(path(program, "")); !strings.Contains(got, "opened log file") || strings.Contains(got, was[program]) {
+				t.Errorf("%s: the new log holds %q", program, got)
+			}
+		}
+	}
+	for _, program := range programs {
+		if err := os.Remove(path(program, "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	turn(1 << 20)
+	for _, program := range programs {
+		read(path(program, ""))
+	}
+	kill(t, p.SwitchPID())
+	turn(10)
+	if _, err := os.Stat(path(switchd, "")); !os.IsNotExist(err) {
+		t.Errorf("the log of a dead process is still there: %v", err)
+	}
+	start(t, o)
+	read(path(switchd, ""))
+}
+
 func TestRefusals(t *testing.T) {
 	for name, o := range map[string]Options{
 		"relative":     {Dir: "some/where"},
