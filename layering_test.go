@@ -28,11 +28,11 @@ var layers = map[string][]string{
 	"router":    {"api", "flow", "openflow"},
 	"openflow":  {},
 	"ovsdb":     {"netns"},
-	"pki":       {},
+	"pki":       {"instance"},
 	"placement": {"api"},
 	"testbed":   {"api", "instance", "netns", "ovsdb"},
 	"store":     {"api"},
-	"manager":   {"api", "container", "pki", "placement", "store"},
+	"manager":   {"api", "container", "instance", "pki", "placement", "store"},
 	"agent":     {"api", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "pki", "router"},
 	"daemon":    {"agent", "pki", "placement", "api", "container", "datapath", "image", "instance", "manager", "netns", "router", "store"},
 	"cli":       {"api", "instance", "lab", "router", "testbed"},
@@ -47,7 +47,7 @@ var testsOnly = map[string][]string{
 	"agent":     {"manager", "store"}, // agents speak to the real API
 	"openflow":  {"netns", "ovsdb"},   // Open vSwitch is the oracle
 	"datapath":  {"router"},           // the same cases run on the reference switch and in the kernel
-	"manager":   {"router", "instance"},
+	"manager":   {"router"},
 	"store":     {"instance"},
 	"catalogue": {"container", "instance"},
 	"container": {"image"},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/instance"
 )
 
 // inForce is which form of chains and policies was compiled last. It survives the agent and a reboot, so that the next agent goes on from
@@ -71,17 +72,7 @@ func replaceFile(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err := f.Write(b); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return instance.WriteFile(path, b)
 }
 
 // holds reports whether endpoints and rules have to wait: a function of what was in force has no ports yet. Until then the

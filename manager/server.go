@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/pki"
+	"weir.dev/weir/instance"
 )
 
 const (
@@ -151,7 +151,7 @@ func newToken(path string) ([]byte, error) {
 	var raw [32]byte
 	_, _ = rand.Read(raw[:]) // never fails
 	t := base64.RawURLEncoding.EncodeToString(raw[:])
-	if err := pki.WriteSecret(path, []byte(t+"\n")); err != nil {
+	if err := instance.WriteFile(path, []byte(t+"\n")); err != nil {
 		return nil, fmt.Errorf("token: %w", err)
 	}
 	return []byte(t), nil

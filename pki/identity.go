@@ -14,6 +14,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"weir.dev/weir/instance"
 )
 
 // Identity is an agent's key and, once it has joined, its certificate and the authority's. It is immutable.
@@ -126,7 +128,7 @@ func (i *Identity) Save(path string) error {
 	if i.Joined() {
 		text = append(append(encodeCert(i.cert.Raw), encodeCert(i.authority.Raw)...), text...)
 	}
-	if err := WriteSecret(path, text); err != nil {
+	if err := instance.WriteFile(path, text); err != nil {
 		return fmt.Errorf("keep the agent's identity: %w", err)
 	}
 	return nil

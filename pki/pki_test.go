@@ -281,25 +281,3 @@ func TestAgentsKnowTheirManager(t *testing.T) {
 		}
 	}
 }
-
-// What a crash left of an earlier write is in nobody's way, whatever its mode.
-func TestSecretsAreWrittenOverWhatACrashLeft(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "dir", "secret")
-	for _, text := range []string{"one", "two"} {
-		if err := pki.WriteSecret(path, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
-		if b := must(os.ReadFile(path))(t); string(b) != text {
-			t.Errorf("got %q, want %q", b, text)
-		}
-		if m := must(os.Stat(path))(t).Mode().Perm(); m != 0o600 {
-			t.Errorf("mode %04o", m)
-		}
-		if left := must(os.ReadDir(filepath.Dir(path)))(t); len(left) != 1 {
-			t.Errorf("left: %v", left)
-		}
-		if err := os.WriteFile(path+pki.SecretNew, []byte("half a sec"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-}

@@ -63,11 +63,7 @@ func (r record) write() error {
 	if err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
-	path := recordPath(r.Spec.Name)
-	if err := os.WriteFile(path+".new", append(b, '\n'), 0o600); err != nil {
-		return fmt.Errorf("write record: %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := instance.WriteFile(recordPath(r.Spec.Name), append(b, '\n')); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
 	return nil

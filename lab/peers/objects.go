@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/instance"
 )
 
 // object at a manager.
@@ -50,13 +51,7 @@ func (r *record) write() error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(r.path), 0o700); err != nil {
-		return err
-	}
-	if err := os.WriteFile(r.path+".new", append(text, '\n'), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(r.path+".new", r.path)
+	return instance.WriteFile(r.path, append(text, '\n'))
 }
 
 func (r *record) add(o object) error {

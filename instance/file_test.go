@@ -1,0 +1,44 @@
+package instance
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// What a crash left of an earlier write is in nobody's way, whatever its mode.
+func TestFilesAreWrittenOverWhatACrashLeft(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dir", "secret")
+	for _, text := range []string{"one", "two"} {
+		if err := WriteFile(path, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := os.ReadFile(path); err != nil || string(b) != text {
+			t.Errorf("got %q, %v, want %q", b, err, text)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%v, %v", info.Mode(), err)
+		}
+		if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
+			t.Errorf("left: %v, %v", left, err)
+		}
+		if err := os.WriteFile(path+FileNew, []byte("half a sec"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What cannot be written leaves the former file, and nothing beside it.
+func TestFileThatCannotBeReplacedStays(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "file")
+	if err := os.Mkdir(path, 0o700); err != nil { // a rename to it fails
+		t.Fatal(err)
+	}
+	if err := WriteFile(path, []byte("text")); err == nil {
+		t.Error("a directory was replaced")
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 || !left[0].IsDir() {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
