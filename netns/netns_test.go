@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
@@ -236,6 +238,74 @@ func TestVethPutsBothEndsWhereTheyBelong(t *testing.T) {
 	}
 	if _, err := host.DeleteByAlias(""); err == nil {
 		t.Error("an empty alias prefix was taken")
+	}
+}
+
+// What a kill left between making a link and marking it goes with the instance's links, and nothing else does.
+func TestLinksThatWereNotMarkedYet(t *testing.T) {
+	host, peer := space(t, Options{}), space(t, Options{})
+	o := options()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	half := func() {
+		t.Helper()
+		must(o.check())
+		must(host.newVeth(peer, o))
+		must(host.Do(func() error {
+			_, err := ensureVXLAN(tunnel())
+			return errors.Join(err, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "weir-t", Group: Unmarked("weir:t:bridge")}}))
+		}))
+	}
+	group := Unmarked(o.Alias)
+	other := o
+	other.Alias, other.HostName, other.PeerName, other.PeerIndex = "weir:u:function/fw/in", "wr-other", "other", 0
+	must(other.check())
+	must(host.newVeth(peer, other))
+	must(host.Do(func() error {
+		for _, l := range []netlink.Link{
+			&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "plain"}, PeerName: "plain-peer"},
+			&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "up", Group: group}, PeerName: "up-peer"},
+			&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "alias", Group: group}, PeerName: "alias-peer"},
+			&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "tap"}, Mode: netlink.TUNTAP_MODE_TAP},
+		} {
+			if err := netlink.LinkAdd(l); err != nil {
+				return err
+			}
+		}
+		return errors.Join(netlink.LinkSetGroup(link(t, "tap"), int(group)), netlink.LinkSetAlias(link(t, "alias"), "somebody's"), netlink.LinkSetUp(link(t, "up")))
+	}))
+	foreign, err := host.Links("")
+	must(err)
+	half()
+	if gone, err := host.DeleteByAlias("weir:t:function/"); err != nil || len(gone) != 0 {
+		t.Errorf("with a part of the instance's links went %v, %v", gone, err)
+	}
+	gone, err := host.DeleteByAlias("weir:t:")
+	if slices.Sort(gone); err != nil || !slices.Equal(gone, []string{"tun0", "weir-t", o.HostName}) {
+		t.Errorf("gone %v, %v", gone, err)
+	}
+	left, err := host.Links("")
+	must(err)
+	if diff := cmp.Diff(foreign, left); diff != "" {
+		t.Errorf("links of others: %s", diff)
+	}
+	if links, err := peer.Links(""); err != nil || len(links) != 2 { // lo and the other instance's
+		t.Errorf("in the peer's namespace: %v, %v", links, err)
+	}
+
+	half() // the next start finishes them: then they have the mark, and everybody's group
+	pair, err := host.Veth(peer, o)
+	must(err)
+	tun, err := host.VXLAN(tunnel())
+	must(err)
+	for _, l := range []Link{pair.Host, pair.Peer, tun} {
+		if l.Group != 0 || !strings.HasPrefix(l.Alias, "weir:t:") {
+			t.Errorf("finished: %+v", l)
+		}
 	}
 }
 

@@ -3,7 +3,9 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -120,6 +122,25 @@ type Link struct {
 	Carrier   bool // and connected
 	Master    int  // interface index of the bridge, 0 none
 	PeerIndex int  // of a veth: the other end's index in its own namespace
+	Group     uint32
+}
+
+// Unmarked is the interface group (IFLA_GROUP) of a link of the instance from the request that makes it until the request that marks it: the
+// kernel takes no alias in the former. alias is the mark, or its part that all links of the instance have, "weir:INSTANCE:"; of another form: 0, which
+// is everybody's group.
+func Unmarked(alias string) uint32 {
+	parts := strings.SplitAfterN(alias, ":", 3)
+	if len(parts) < 3 {
+		return 0
+	}
+	h := fnv.New32a()
+	h.Write([]byte(parts[0] + parts[1]))
+	return 1<<30 | h.Sum32()>>2 // no number that people give groups
+}
+
+// halfMade: a crash came between making the link and marking it.
+func (l Link) halfMade(group uint32) bool {
+	return group != 0 && l.Group == group && l.Alias == "" && !l.Up && slices.Contains([]string{"veth", "vxlan", "bridge"}, l.Kind)
 }
 
 // ErrNoLink says that there is no such interface.
@@ -172,19 +193,26 @@ func (s *Space) Delete(name string) error {
 	return nil
 }
 
-// DeleteByAlias removes the interfaces whose alias starts with prefix, which must not be empty, and tells their names.
-// An interface that went with its peer meanwhile is no error.
+// DeleteByAlias removes the interfaces whose alias starts with prefix, which must not be empty, and tells their names. With all those of an
+// instance ("weir:INSTANCE:") go those that it made and could not mark any more. An interface that went with its peer meanwhile is no error.
 func (s *Space) DeleteByAlias(prefix string) ([]string, error) {
 	if prefix == "" {
 		return nil, errors.New("delete links by alias: an empty prefix would delete every link")
 	}
-	links, err := s.Links(prefix)
+	links, err := s.Links("")
 	if err != nil {
 		return nil, err
+	}
+	var group uint32
+	if strings.Count(prefix, ":") == 2 && strings.HasSuffix(prefix, ":") {
+		group = Unmarked(prefix)
 	}
 	var gone []string
 	var errs []error
 	for _, l := range links {
+		if !strings.HasPrefix(l.Alias, prefix) && !l.halfMade(group) {
+			continue
+		}
 		if err := s.Delete(l.Name); err != nil {
 			errs = append(errs, err)
 			continue
@@ -238,6 +266,8 @@ func parseLink(m []byte) (Link, error) {
 			l.MTU = int(word(a.Value))
 		case unix.IFLA_MASTER:
 			l.Master = int(word(a.Value))
+		case unix.IFLA_GROUP:
+			l.Group = word(a.Value)
 		case unix.IFLA_LINK:
 			l.PeerIndex = int(word(a.Value))
 		case unix.IFLA_LINKINFO:

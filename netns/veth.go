@@ -138,6 +138,8 @@ func (s *Space) newVeth(peer *Space, o VethOptions) error {
 	set(unix.IFLA_MTU, mtu, mtu)
 	set(unix.IFLA_NUM_TX_QUEUES, queues, queues)
 	set(unix.IFLA_NUM_RX_QUEUES, queues, queues)
+	group := nl.Uint32Attr(Unmarked(o.Alias))
+	set(unix.IFLA_GROUP, group, group)
 	return s.request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, append(parts, info)...)
 }
 
@@ -188,14 +190,8 @@ func (s *Space) reuse(peer *Space, o VethOptions) (bool, error) {
 	return false, nil // the kernel was removing a link, with a namespace that had ended
 }
 
-// ours: the mark, or none yet (a crash between making and marking) on an otherwise fresh veth of the wanted MAC.
-func (l Link) ours(o VethOptions) bool {
-	if l.Alias == o.Alias {
-		return true
-	}
-	fresh := l.Alias == "" && l.Kind == "veth" && !l.Up
-	return fresh && l.MAC != [6]byte{} && (l.MAC == o.HostMAC && l.Name == o.HostName || l.MAC == o.PeerMAC && l.Name == o.PeerName)
-}
+// ours: the mark, or none yet.
+func (l Link) ours(o VethOptions) bool { return l.Alias == o.Alias || l.halfMade(Unmarked(o.Alias)) }
 
 func (l Link) describe() string {
 	kind := l.Kind
@@ -237,17 +233,22 @@ func (s *Space) setLink(name, alias string, mac [6]byte, mtu int, flags uint32, 
 	parts := []nl.NetlinkRequestData{msg,
 		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)),
 		nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias))}
+	group := made
 	if !made {
 		is, err := s.Link(name)
 		if err != nil {
 			return err
 		}
+		group = is.halfMade(Unmarked(alias))
 		if is.MTU != mtu {
 			parts = append(parts, nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu))))
 		}
 		if mac != ([6]byte{}) && is.MAC != mac {
 			parts = append(parts, nl.NewRtAttr(unix.IFLA_ADDRESS, mac[:]))
 		}
+	}
+	if group {
+		parts = append(parts, nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(0)))
 	}
 	if err := s.request(unix.RTM_SETLINK, 0, parts...); err != nil {
 		return fmt.Errorf("set %s up: %w", name, err)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,8 +52,16 @@ func (o VXLANOptions) check() error {
 // of ours that differs is made anew. It is left down: who uses it sets it up.
 func (s *Space) VXLAN(o VXLANOptions) (Link, error) {
 	err := o.check()
+	made := false
 	if err == nil {
-		err = s.Do(func() error { return ensureVXLAN(o) })
+		err = s.Do(func() (err error) {
+			made, err = ensureVXLAN(o)
+			return err
+		})
+	}
+	if err == nil && made {
+		err = s.request(unix.RTM_SETLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(o.Name)),
+			nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(o.Alias)), nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(0)))
 	}
 	if err != nil {
 		return Link{}, fmt.Errorf("vxlan tunnel %s from %s to %s in %s: %w", o.Name, o.Local, o.Remote, s, err)
@@ -60,50 +69,48 @@ func (s *Space) VXLAN(o VXLANOptions) (Link, error) {
 	return s.Link(o.Name)
 }
 
-func ensureVXLAN(o VXLANOptions) error {
+// ensureVXLAN makes the tunnel, without its mark, if it is not there.
+func ensureVXLAN(o VXLANOptions) (made bool, err error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
-		return fmt.Errorf("open rtnetlink socket: %w", err)
+		return false, fmt.Errorf("open rtnetlink socket: %w", err)
 	}
 	defer h.Close()
 	l, err := h.LinkByName(o.Name)
 	var missing netlink.LinkNotFoundError
 	if err != nil && !errors.As(err, &missing) {
-		return err
+		return false, err
 	}
 	if err == nil {
 		v, ok := l.(*netlink.Vxlan)
-		fresh := ok && v.Alias == "" && v.Flags&unix.IFF_UP == 0 // a crash came between making and marking
+		fresh := ok && v.Alias == "" && v.Flags&unix.IFF_UP == 0 && v.LinkAttrs.Group == Unmarked(o.Alias) // a crash came between making and marking
 		if l.Attrs().Alias != o.Alias && !fresh {
-			return fmt.Errorf("interface %s exists (%s, alias %q): %w; rename or remove it", o.Name, l.Type(), l.Attrs().Alias, ErrForeign)
+			return false, fmt.Errorf("interface %s exists (%s, alias %q): %w; rename or remove it", o.Name, l.Type(), l.Attrs().Alias, ErrForeign)
 		}
 		if ok && !fresh && o.equal(v) {
 			if v.MTU != o.MTU {
-				return h.LinkSetMTU(l, o.MTU)
+				return false, h.LinkSetMTU(l, o.MTU)
 			}
-			return nil
+			return false, nil
 		}
 		if err := h.LinkDel(l); err != nil {
-			return fmt.Errorf("remove the former one: %w", err)
+			return false, fmt.Errorf("remove the former one: %w", err)
 		}
 	}
 	v := &netlink.Vxlan{
-		LinkAttrs: netlink.LinkAttrs{Name: o.Name, HardwareAddr: o.MAC[:], MTU: o.MTU, TxQLen: -1, NetNsID: -1},
+		LinkAttrs: netlink.LinkAttrs{Name: o.Name, HardwareAddr: o.MAC[:], MTU: o.MTU, TxQLen: -1, NetNsID: -1, Group: Unmarked(o.Alias)},
 		VxlanId:   int(o.VNI), SrcAddr: o.Local.AsSlice(), Group: o.Remote.AsSlice(), Port: int(o.Port), UDPCSum: true,
 	}
 	if err := h.LinkAdd(v); err != nil {
 		switch {
 		case errors.Is(err, unix.EOPNOTSUPP):
-			return fmt.Errorf("%w: this kernel has no VXLAN (CONFIG_VXLAN, modprobe vxlan)", err)
+			return false, fmt.Errorf("%w: this kernel has no VXLAN (CONFIG_VXLAN, modprobe vxlan)", err)
 		case errors.Is(err, unix.EEXIST):
-			return fmt.Errorf("%w: another tunnel uses VNI %d to %s at UDP port %d", err, o.VNI, o.Remote, o.Port)
+			return false, fmt.Errorf("%w: another tunnel uses VNI %d to %s at UDP port %d", err, o.VNI, o.Remote, o.Port)
 		}
-		return err
+		return false, err
 	}
-	if err := disableIPv6(o.Name); err != nil {
-		return err
-	}
-	return h.LinkSetAlias(v, o.Alias)
+	return true, disableIPv6(o.Name)
 }
 
 func (o VXLANOptions) equal(v *netlink.Vxlan) bool {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/netns"
 )
 
 // openBridge makes the bridge of ordinary traffic, or finds it. It says nothing for itself: no IPv6, no ARP, no
@@ -25,11 +27,17 @@ func (s *Switch) openBridge() error {
 	if err != nil {
 		return fmt.Errorf("bridge %s: %w", name, err)
 	}
-	if l.Type() != "bridge" || l.Attrs().Alias != alias && l.Attrs().Alias != "" {
+	unmarked := l.Attrs().Alias == "" && l.Attrs().Group == netns.Unmarked(alias) // a crash came between making and marking
+	if l.Type() != "bridge" || l.Attrs().Alias != alias && !unmarked {
 		return fmt.Errorf("interface %s (%s, alias %q) is in the way: it is not this Weir's bridge; rename it, or use another instance name", name, l.Type(), l.Attrs().Alias)
 	}
-	if l.Attrs().Alias == "" { // a crash came between making and marking
+	if unmarked {
 		if err := s.nl.LinkSetAlias(l, alias); err != nil {
+			return fmt.Errorf("mark bridge %s: %w", name, err)
+		}
+	}
+	if l.Attrs().Group == netns.Unmarked(alias) {
+		if err := s.nl.LinkSetGroup(l, 0); err != nil {
 			return fmt.Errorf("mark bridge %s: %w", name, err)
 		}
 	}
@@ -50,7 +58,7 @@ func (s *Switch) makeBridge(name, alias string) (netlink.Link, error) {
 	off := false
 	mac := s.opts.Instance.MAC("bridge")
 	b := &netlink.Bridge{
-		LinkAttrs:         netlink.LinkAttrs{Name: name, HardwareAddr: mac[:], TxQLen: -1, NetNsID: -1},
+		LinkAttrs:         netlink.LinkAttrs{Name: name, HardwareAddr: mac[:], TxQLen: -1, NetNsID: -1, Group: netns.Unmarked(alias)},
 		MulticastSnooping: &off,
 	}
 	if err := s.nl.LinkAdd(b); err != nil {
@@ -58,9 +66,6 @@ func (s *Switch) makeBridge(name, alias string) (netlink.Link, error) {
 			return nil, fmt.Errorf("make bridge %s: %w", name, unsupported("Linux bridge", "ordinary switching", "CONFIG_BRIDGE (modprobe bridge)"))
 		}
 		return nil, fmt.Errorf("make bridge %s: %w", name, err)
-	}
-	if err := s.nl.LinkSetAlias(b, alias); err != nil {
-		return nil, fmt.Errorf("mark bridge %s: %w", name, err)
 	}
 	return s.nl.LinkByName(name)
 }
