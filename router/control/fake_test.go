@@ -13,6 +13,7 @@ import (
 )
 
 func TestARingIsFoundAndHeals(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, Options{Names: map[uint64]string{1: "s1", 2: "s2", 3: "s3", 4: "s4"}})
 	var sw []*fake.Switch
 	for i := range 4 {
@@ -65,6 +66,7 @@ func TestARingIsFoundAndHeals(t *testing.T) {
 }
 
 func TestForgedAndReplayedLinksAreIgnored(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, Options{Names: map[uint64]string{1: "s1", 2: "s2"}})
 	a, b := fake.New(fake.Config{DatapathID: 1, Ports: ports(2)}), fake.New(fake.Config{DatapathID: 2, Ports: ports(2)})
 	captured := make(chan []byte, 100)
@@ -101,6 +103,7 @@ func TestForgedAndReplayedLinksAreIgnored(t *testing.T) {
 }
 
 func TestAnotherSwitchOfTheSameDatapathIDIsRefused(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, Options{Names: map[uint64]string{1: "s1"}})
 	first := fake.New(fake.Config{DatapathID: 1, Ports: ports(1)})
 	second := fake.New(fake.Config{DatapathID: 1, Ports: ports(7)})
@@ -117,6 +120,7 @@ func TestAnotherSwitchOfTheSameDatapathIDIsRefused(t *testing.T) {
 }
 
 func TestASwitchThatReconnectsKeepsItsEntries(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]fake.Config{"with bundles": {}, "without bundles": {NoBundles: true}} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, Options{Names: map[uint64]string{1: "s1"}})
@@ -178,6 +182,7 @@ func TestASwitchThatReconnectsKeepsItsEntries(t *testing.T) {
 }
 
 func TestAStationMovesAndIsNotStolen(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, Options{Names: map[uint64]string{1: "s1"}})
 	s := fake.New(fake.Config{DatapathID: 1, Ports: ports(3)})
 	r.dial(s)
@@ -261,6 +266,7 @@ func fig2(t *testing.T, r *rig, c fake.Config) (s1, s2 *fake.Switch, h *agent) {
 }
 
 func TestTableIOfThePaper(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]fake.Config{"tables": {}, "one table": {Tables: 1}, "no bundles": {NoBundles: true}} {
 		t.Run(name, func(t *testing.T) { tableI(t, c) })
 	}
@@ -302,6 +308,7 @@ func tableI(t *testing.T, c fake.Config) {
 }
 
 func TestAPolicyWaitsForItsHost(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, Options{Names: map[uint64]string{1: "s1", 2: "s2"}})
 	s1, _, h := fig2(t, r, fake.Config{})
 	eventually(t, "quiet", func() string {
@@ -340,6 +347,7 @@ func TestAPolicyWaitsForItsHost(t *testing.T) {
 }
 
 func TestATableThatIsTooSmallRefusesThePolicy(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, Options{Names: map[uint64]string{1: "s1", 2: "s2"}})
 	fig2(t, r, fake.Config{TableSize: 24})
 	for i := range 12 {
@@ -358,6 +366,7 @@ func TestATableThatIsTooSmallRefusesThePolicy(t *testing.T) {
 
 // Default forwarding that is too large for a table is told of beforehand, and nothing is refused.
 func TestATableThatIsTooSmallForStationsIsTold(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, Options{Names: map[uint64]string{1: "s1"}})
 	s := fake.New(fake.Config{DatapathID: 1, Ports: ports(2), TableSize: 24})
 	r.dial(s)
@@ -391,6 +400,7 @@ func TestATableThatIsTooSmallForStationsIsTold(t *testing.T) {
 }
 
 func TestForeignEntriesAreLeftAlone(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, Options{Names: map[uint64]string{1: "s1"}})
 	s := fake.New(fake.Config{DatapathID: 1, Ports: ports(2)})
 	hangUp := r.dial(s)
@@ -425,6 +435,7 @@ func TestForeignEntriesAreLeftAlone(t *testing.T) {
 // TestALostSwitchIsTheLastWay: a switch without its controller goes on forwarding, so what is behind it stays reachable; all else goes
 // around it.
 func TestALostSwitchIsTheLastWay(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, Options{Names: map[uint64]string{1: "s1", 2: "s2", 3: "s3", 4: "s4"}})
 	var sw []*fake.Switch
 	for i := range 4 {
@@ -492,6 +503,7 @@ func TestALostSwitchIsTheLastWay(t *testing.T) {
 
 // TestALostSwitchKeepsItsPlaceInTheTrees: it goes on with the entries that it has, so all others flood as if it were there.
 func TestALostSwitchKeepsItsPlaceInTheTrees(t *testing.T) {
+	t.Parallel()
 	const n = 4
 	r := newRig(t, Options{Names: map[uint64]string{1: "s1", 2: "s2", 3: "s3", 4: "s4"}})
 	var sw []*fake.Switch
@@ -555,6 +567,7 @@ func TestALostSwitchKeepsItsPlaceInTheTrees(t *testing.T) {
 }
 
 func TestAFlappingPortIsLeftOut(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, Options{Names: map[uint64]string{1: "s1"}})
 	s := fake.New(fake.Config{DatapathID: 1, Ports: ports(2)})
 	r.dial(s)
@@ -575,6 +588,7 @@ func TestAFlappingPortIsLeftOut(t *testing.T) {
 
 // TestManySwitchesAreFound: a row of 60, each with 6 ports; the links are found, and nothing is sent in a burst.
 func TestManySwitchesAreFound(t *testing.T) {
+	t.Parallel()
 	const n = 60
 	r := newRig(t, Options{})
 	var sw []*fake.Switch
@@ -594,6 +608,7 @@ func TestManySwitchesAreFound(t *testing.T) {
 
 // TestFloodsSpreadOverSpines: those of even and of odd senders go by a spine each, unless a switch of the network cannot tell them.
 func TestFloodsSpreadOverSpines(t *testing.T) {
+	t.Parallel()
 	mask := []openflow.Field{openflow.FieldEthSrc}
 	for name, c := range map[string]struct {
 		odd   fake.Config // of one leaf
@@ -606,7 +621,10 @@ func TestFloodsSpreadOverSpines(t *testing.T) {
 		"all fields told of":    {fake.Config{TellFields: true}, 2},
 		"a switch of one table": {fake.Config{Tables: 1}, 2},
 	} {
-		t.Run(name, func(t *testing.T) { spread(t, c.odd, c.trees) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			spread(t, c.odd, c.trees)
+		})
 	}
 }
 

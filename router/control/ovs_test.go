@@ -259,7 +259,7 @@ func (s *station) gaps(sent uint64) (lost, doubled, longest int) {
 }
 
 func (o *ovs) rig(o2 Options) *rig {
-	return newRigAt(o.t, o2, o.listen)
+	return newRigAt(o.t, o2, "127.0.0.1:0", o.listen)
 }
 
 // flows are a bridge's entries as ovs-ofctl shows them, with their age.
@@ -315,6 +315,7 @@ func (r *rig) quiet(switches, links int) {
 }
 
 func TestOVSRingHealsACutUnderTraffic(t *testing.T) {
+	t.Parallel()
 	o := newOVS(t)
 	o.bridges(4)
 	o.join([2]string{"s1:1", "s2:2"}, [2]string{"s2:1", "s3:2"}, [2]string{"s3:1", "s4:2"}, [2]string{"s4:1", "s1:2"},
@@ -441,6 +442,7 @@ func strip(flows string) []string {
 }
 
 func TestOVSLeafSpineIsFoundWithoutLoops(t *testing.T) {
+	t.Parallel()
 	o := newOVS(t)
 	o.bridges(6) // s1, s2 spines; s3 to s6 leaves
 	var pairs [][2]string
@@ -566,6 +568,7 @@ func (o *ovs) flooded(bridge string) (packets int) {
 }
 
 func TestOVSThatSpeaksOnly10IsTold(t *testing.T) {
+	t.Parallel()
 	o := newOVS(t)
 	o.bridges(1)
 	r := o.rig(Options{})
@@ -584,6 +587,7 @@ func TestOVSThatSpeaksOnly10IsTold(t *testing.T) {
 }
 
 func TestGarbageConcernsItsConnectionOnly(t *testing.T) {
+	t.Parallel()
 	o := newOVS(t)
 	o.bridges(1)
 	r := o.rig(Options{})
@@ -630,6 +634,7 @@ func TestGarbageConcernsItsConnectionOnly(t *testing.T) {
 
 // TestOVSWithASmallTable: the bridge says how large its table is. Stations beyond that are left out rather than refused, and reached.
 func TestOVSWithASmallTable(t *testing.T) {
+	t.Parallel()
 	o := newOVS(t)
 	o.bridges(2)
 	o.join([2]string{"s1:1", "s2:1"}, [2]string{"s1:2", "st1"}, [2]string{"s2:2", "st2"})

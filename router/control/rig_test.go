@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,10 +40,15 @@ type rig struct {
 
 func newRig(t testing.TB, o Options) *rig {
 	t.Helper()
-	return newRigAt(t, o, func(address string) (net.Listener, error) { return net.Listen("tcp", address) })
+	n := loopbacks.Add(1) // while a test's router is stopped, that of another takes no port of its
+	return newRigAt(t, o, fmt.Sprintf("127.0.%d.%d:0", 1+n>>8, n&0xff), func(address string) (net.Listener, error) { return net.Listen("tcp", address) })
 }
 
-func newRigAt(t testing.TB, o Options, listen func(string) (net.Listener, error)) *rig {
+// loopbacks is how many of the loopback's addresses are in use.
+var loopbacks atomic.Uint32
+
+// newRigAt is newRig with a router that listens at an address, by listen.
+func newRigAt(t testing.TB, o Options, address string, listen func(string) (net.Listener, error)) *rig {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "weir")
 	if err != nil {
@@ -72,7 +78,7 @@ func newRigAt(t testing.TB, o Options, listen func(string) (net.Listener, error)
 			t.Errorf("manager: %v", err)
 		}
 	})
-	r := &rig{t: t, client: client, o: o, listen: listen, agents: map[string]*agent{}}
+	r := &rig{t: t, client: client, address: address, o: o, listen: listen, agents: map[string]*agent{}}
 	r.start()
 	t.Cleanup(func() { r.stop() })
 	return r
@@ -82,10 +88,14 @@ func newRigAt(t testing.TB, o Options, listen func(string) (net.Listener, error)
 func (r *rig) start() {
 	r.t.Helper()
 	o := r.o
-	listener, err := r.listen(cmpOr(r.address, "127.0.0.1:0"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	var listener net.Listener
+	var err error
+	eventually(r.t, "listen at "+r.address, func() string { // a program that another test starts may hold the former listener for a moment
+		if listener, err = r.listen(r.address); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
 	r.address = listener.Addr().String()
 	o.API, o.Listener, o.LLDPKey = r.client, listener, testKey
 	if os.Getenv("WEIR_TEST_LOG") != "" {
@@ -109,13 +119,6 @@ func (r *rig) start() {
 			r.t.Error("the router does not end")
 		}
 	})
-}
-
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // eventually polls until f returns "", else fails with what f said last.
