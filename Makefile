@@ -1,8 +1,10 @@
 # Weir: `make demo` runs the main job, `make test` passes the tests; both install what they need.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-GOFLAGS_BUILD := -trimpath -ldflags "-s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)"
+LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# The same for all, also for tests and linters: what the compiler has made for one serves the others.
 export CGO_ENABLED := 0
+export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 
 .PHONY: help setup peers build demo test race bench lint generate clean
 
@@ -16,11 +18,11 @@ peers: setup ## what Weir is tested and measured beside: Docker's engine (unpack
 	@./peers.sh
 
 build: setup ## build bin/weir and the images of the catalogue (bin/images)
-	go build $(GOFLAGS_BUILD) -o bin/weir .
-	go run -trimpath ./catalogue/build -o bin/images
+	go build -ldflags "$(LDFLAGS)" -o bin/weir .
+	go run ./catalogue/build -o bin/images
 
 demo: build ## two namespaces, a chain of containers, real traffic (KEEP=1 leaves it running)
-	@go run -trimpath ./e2e/demo $(DEMO)
+	@go run ./e2e/demo $(DEMO)
 
 test: build peers ## all tests; those that need root run in fresh network namespaces
 	@./test.sh
