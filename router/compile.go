@@ -51,7 +51,7 @@ var ErrNotReady = errors.New("not ready")
 
 // Compile computes the rules of all policies. The same input gives the same output, rules in the order of their cookies.
 func Compile(in Input) Output {
-	c := newCompiler(in)
+	c := newCompiler(in, slices.Sorted(maps.Keys(in.Policies)))
 	out := Output{Paths: map[string]Path{}, Errors: map[string]error{}, Owners: map[uint64]Owner{}}
 	steering, copying := c.entries()
 	rules := c.compose(steering, copying)
@@ -90,7 +90,7 @@ type owned struct {
 type compiler struct {
 	in       Input
 	chains   map[string]*chain
-	policies []*policy // by name
+	policies []*policy // in the order in which they were given
 }
 
 // way is a direction through a chain.
@@ -164,12 +164,13 @@ type entry struct {
 	term  string
 }
 
-func newCompiler(in Input) *compiler {
+// newCompiler reads the policies in an order: of those that cannot share a chain, the first ones have it.
+func newCompiler(in Input, policies []string) *compiler {
 	c := &compiler{in: in, chains: map[string]*chain{}}
 	for name, spec := range in.Chains {
 		c.chains[name] = c.readyChain(name, spec)
 	}
-	for _, name := range slices.Sorted(maps.Keys(in.Policies)) {
+	for _, name := range policies {
 		c.policies = append(c.policies, c.readPolicy(name, in.Policies[name]))
 	}
 	c.settleExits()

@@ -19,7 +19,8 @@ const maxConflicts = 20
 // twice, functions in two places, chains that cannot be shared, policies that contradict each other. No problems: Compile will serve it.
 func Validate(d api.Document) []api.Problem { return ValidateChange(d, d) }
 
-// ValidateChange is Validate of a document of which only a part is new or changed: a function in two chains is a problem of that part.
+// ValidateChange is Validate of a document of which only a part is new or changed: what does not go with something that was there, such as
+// an address that is taken or a policy for the same packets, is a problem of that part.
 func ValidateChange(d, changed api.Document) []api.Problem {
 	v := &validator{doc: d, changed: changed, bad: map[string]bool{}}
 	for _, p := range d.Validate() {
@@ -59,7 +60,7 @@ func (v *validator) endpoints() {
 		}
 		taken[what] = name
 	}
-	for _, name := range slices.Sorted(maps.Keys(v.doc.Endpoints)) {
+	for _, name := range inOrder(v.doc.Endpoints, v.changed.Endpoints) {
 		e := v.doc.Endpoints[name]
 		where := ""
 		if e.Host != "" {
@@ -95,18 +96,23 @@ func (v *validator) endpoints() {
 	}
 }
 
-// chains: functions exist, each in one place only. Chains that were there have their functions first.
-func (v *validator) chains() {
-	place := map[string]string{}
+// inOrder are names as they are looked at: what was there has what it claims, before what is new or changed.
+func inOrder[S any](all, changed map[string]S) []string {
 	var before, after []string
-	for _, name := range slices.Sorted(maps.Keys(v.doc.Chains)) {
-		if _, changed := v.changed.Chains[name]; changed {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if _, later := changed[name]; later {
 			after = append(after, name)
 		} else {
 			before = append(before, name)
 		}
 	}
-	for _, name := range slices.Concat(before, after) {
+	return append(before, after...)
+}
+
+// chains: functions exist, each in one place only.
+func (v *validator) chains() {
+	place := map[string]string{}
+	for _, name := range inOrder(v.doc.Chains, v.changed.Chains) {
 		hops, err := api.ParsePath(v.doc.Chains[name].Path)
 		if err != nil {
 			continue
@@ -167,7 +173,7 @@ func unknown[T any](name string, known map[string]T, kind string) string {
 // rules compiles what is sound so far, with invented ports, and looks for contradictions.
 func (v *validator) rules() {
 	in, names := v.invent()
-	c := newCompiler(in)
+	c := newCompiler(in, inOrder(in.Policies, v.changed.Policies))
 	steering, copying := c.entries()
 	v.bothWays(c)
 	c.compose(steering, copying)
@@ -382,7 +388,12 @@ func shared(m flow.Match) netip.Prefix {
 	return m.Dst
 }
 
+// conflict is b's, unless a alone is new or changed.
 func (v *validator) conflict(a, b planned, names map[flow.Port]string) {
+	_, newer := v.changed.Policies[a.policy.name]
+	if _, both := v.changed.Policies[b.policy.name]; newer && !both {
+		a, b = b, a
+	}
 	m, _ := flow.Intersect(a.Match, b.Match)
 	m = v.lifelike(m, names)
 	_, k, ok := flow.Witness(m)
@@ -401,8 +412,8 @@ func (v *validator) conflict(a, b planned, names map[flow.Port]string) {
 		text += fmt.Sprintf(" (%s -> %s)", k.SrcMAC, k.DstMAC)
 	}
 	v.add("policies."+b.policy.name, "give one of them another priority, or narrow from, to or match",
-		"policies %q and %q have the same priority %d, and both select this packet: %s, %s",
-		a.policy.name, b.policy.name, b.policy.spec.PriorityOrDefault(), text, where)
+		"conflicts with policy %q: both have the priority %d and select this packet: %s, %s",
+		a.policy.name, b.policy.spec.PriorityOrDefault(), text, where)
 }
 
 // lifelike gives the packet to be shown the addresses that its endpoints really have, where the match leaves that open.

@@ -2,6 +2,8 @@ package router
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,15 +65,15 @@ func TestValidate(t *testing.T) {
 			}
 		}, []string{`endpoints.y.mac: MAC 02:00:00:00:00:0a is that of endpoint "x" already`}},
 		{"conflict", policy(api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/80-90"}, Chain: "web"}, api.PolicySpec{To: "bob", Match: []string{"tcp/85"}, Chain: "alt"}),
-			[]string{`policies.p2: policies "p1" and "p2" have the same priority 100, and both select this packet: tcp 10.9.0.1:1024 -> 10.9.0.2:85, entering at endpoint/alice, leaving at endpoint/bob|another priority`}},
+			[]string{`policies.p2: conflicts with policy "p1": both have the priority 100 and select this packet: tcp 10.9.0.1:1024 -> 10.9.0.2:85, entering at endpoint/alice, leaving at endpoint/bob|another priority`}},
 		{"conflict where frames enter a fabric", func(d *api.Document) {
 			fabric(d)
 			policy(api.PolicySpec{From: "s1", To: "s2", Match: []string{"tcp/80"}, Chain: "web"}, api.PolicySpec{To: "10.9.0.0/25", Match: []string{"ip"}, Chain: "alt", Symmetric: &no})(d)
-		}, []string{`policies.p2: policies "p1" and "p2" have the same priority 100, and both select this packet: tcp 10.9.0.77:1024 -> 10.9.0.78:80, entering at endpoint/s1|another priority`}},
+		}, []string{`policies.p2: conflicts with policy "p1": both have the priority 100 and select this packet: tcp 10.9.0.77:1024 -> 10.9.0.78:80, entering at endpoint/s1|another priority`}},
 		{"conflict of a reply, where it enters a fabric", func(d *api.Document) {
 			fabric(d)
 			policy(api.PolicySpec{From: "alice", To: "s2", Match: []string{"tcp/80"}, Chain: "web"}, api.PolicySpec{From: "s2", To: "any", Match: []string{"tcp"}, Chain: "alt", Symmetric: &no})(d)
-		}, []string{`policies.p2: policies "p1" and "p2" have the same priority 100, and both select this packet: tcp 10.9.0.78:80 -> 10.9.0.1:80, entering at endpoint/s2`}},
+		}, []string{`policies.p2: conflicts with policy "p1": both have the priority 100 and select this packet: tcp 10.9.0.78:80 -> 10.9.0.1:80, entering at endpoint/s2`}},
 		{"other addresses in a fabric", func(d *api.Document) {
 			fabric(d)
 			policy(api.PolicySpec{From: "s1", To: "s2", Match: []string{"tcp/80"}, Chain: "web"}, api.PolicySpec{To: "10.8.0.0/16", Match: []string{"ip"}, Chain: "alt", Symmetric: &no})(d)
@@ -88,13 +90,13 @@ func TestValidate(t *testing.T) {
 		{"other priority", policy(api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/80-90"}, Chain: "web"}, api.PolicySpec{To: "bob", Match: []string{"tcp/85"}, Chain: "alt", Priority: 99}), nil},
 		{"other service", policy(api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/80-90"}, Chain: "web"}, api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/91"}, Chain: "alt"}), nil},
 		{"conflict of CIDRs", policy(api.PolicySpec{From: "10.0.0.0/8", To: "any", Chain: "web", Symmetric: &no}, api.PolicySpec{From: "10.9.0.0/16", Match: []string{"udp"}, Chain: "alt", Symmetric: &no}),
-			[]string{`policies.p2: policies "p1" and "p2" have the same priority 100, and both select this packet: udp 10.9.0.1:1024 -> 10.0.0.2:80, entering anywhere`}},
+			[]string{`policies.p2: conflicts with policy "p1": both have the priority 100 and select this packet: udp 10.9.0.1:1024 -> 10.0.0.2:80, entering anywhere`}},
 		{"conflict of exhaustive and selective", policy(api.PolicySpec{From: "alice", Mode: api.ModeExhaustive, Chain: "web"}, api.PolicySpec{From: "bob", To: "alice", Match: []string{"arp"}, Chain: "alt"}),
-			[]string{`policies.p2: policies "p1" and "p2" have the same priority 100, and both select this packet: arp 02:00:00:00:00:01 -> 02:00:00:00:00:02, entering at endpoint/bob, leaving at endpoint/alice`}},
+			[]string{`policies.p2: conflicts with policy "p1": both have the priority 100 and select this packet: arp 02:00:00:00:00:01 -> 02:00:00:00:00:02, entering at endpoint/bob, leaving at endpoint/alice`}},
 		{"conflict of a reply and a request", policy(api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/80"}, Chain: "web"}, api.PolicySpec{From: "bob", To: "alice", Match: []string{"tcp/8080"}, Chain: "alt"}),
-			[]string{`policies.p2: policies "p1" and "p2" have the same priority 100, and both select this packet: tcp 10.9.0.1:8080 -> 10.9.0.2:80, entering at endpoint/alice, leaving at endpoint/bob`}}, // and the other way round: one report is enough
+			[]string{`policies.p2: conflicts with policy "p1": both have the priority 100 and select this packet: tcp 10.9.0.1:8080 -> 10.9.0.2:80, entering at endpoint/alice, leaving at endpoint/bob`}}, // and the other way round: one report is enough
 		{"conflict of a MAC", policy(api.PolicySpec{From: "02:00:00:00:00:99", Match: []string{"tcp"}, Chain: "web", Symmetric: &no}, api.PolicySpec{From: "alice", To: "10.1.0.0/16", Match: []string{"tcp"}, Chain: "alt"}),
-			[]string{`policies.p2: policies "p1" and "p2" have the same priority 100, and both select this packet: tcp 10.9.0.1:1024 -> 10.1.0.1:80 (02:00:00:00:00:99 -> 02:00:00:00:00:02), entering at endpoint/alice`}},
+			[]string{`policies.p2: conflicts with policy "p1": both have the priority 100 and select this packet: tcp 10.9.0.1:1024 -> 10.1.0.1:80 (02:00:00:00:00:99 -> 02:00:00:00:00:02), entering at endpoint/alice`}},
 		{"replica beside selective", policy(api.PolicySpec{From: "alice", To: "bob", Chain: "web"}, api.PolicySpec{From: "alice", To: "bob", Mode: api.ModeReplica, Chain: "alt"}), nil},
 		{"replica in a steering chain", policy(api.PolicySpec{From: "alice", To: "bob", Chain: "web"}, api.PolicySpec{From: "carol", To: "bob", Mode: api.ModeReplica, Chain: "web"}),
 			[]string{`policies.p2: chain web is used by the selective policy p1 and by the replica policy p2`}},
@@ -139,6 +141,52 @@ func TestValidate(t *testing.T) {
 			}
 			if diff := cmp.Diff(got, Validate(d)); diff != "" {
 				t.Errorf("not the same again: %s", diff)
+			}
+		})
+	}
+}
+
+// Of two that do not go together the new one is to blame, also if it is the first in the alphabet.
+func TestWhatIsNewIsToBlame(t *testing.T) {
+	d := document()
+	d.Policies["guests"] = api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/80"}, Chain: "web"}
+	if got := Validate(d); len(got) > 0 {
+		t.Fatal(got)
+	}
+	for name, x := range map[string]struct {
+		add  api.Document
+		want []string
+	}{
+		"two policies of one priority": {api.Document{Policies: map[string]api.PolicySpec{"a": {To: "bob", Match: []string{"tcp"}, Chain: "alt"}}},
+			[]string{`policies.a: conflicts with policy "guests"`}},
+		"two new ones": {api.Document{Policies: map[string]api.PolicySpec{"a": {To: "carol", Match: []string{"tcp"}, Chain: "alt"}, "z": {To: "carol", Match: []string{"tcp/80"}, Chain: "alt"}}},
+			[]string{`policies.z: conflicts with policy "a"`}},
+		"a new one twice": {api.Document{Policies: map[string]api.PolicySpec{"a": {To: "bob", Match: []string{"tcp"}, Chain: "alt"}, "z": {From: "alice", To: "bob", Match: []string{"tcp/80"}, Chain: "alt"}}},
+			[]string{`policies.a: conflicts with policy "guests"`, `policies.z: conflicts with policy "a"`, `policies.z: conflicts with policy "guests"`}},
+		"policies that cannot share a chain": {api.Document{Policies: map[string]api.PolicySpec{"a": {From: "carol", To: "bob", Mode: api.ModeReplica, Chain: "web"}}},
+			[]string{`policies.a: chain web is used by the selective policy guests and by the replica policy a`}},
+		"an interface that is a port": {api.Document{Endpoints: map[string]api.EndpointSpec{"aaron": {Netns: "bob", Interface: "eth0"}}},
+			[]string{`endpoints.aaron.interface: interface eth0 in netns bob is that of endpoint "bob" already`}},
+		"an address that is taken": {api.Document{Endpoints: map[string]api.EndpointSpec{"aaron": {Netns: "aaron", Interface: "eth0", Address: "10.9.0.2/24"}}},
+			[]string{`endpoints.aaron.address: address 10.9.0.2 is that of endpoint "bob" already`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := document()
+			d.Policies["guests"] = api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp/80"}, Chain: "web"}
+			maps.Copy(d.Policies, x.add.Policies)
+			maps.Copy(d.Endpoints, x.add.Endpoints)
+			var got []string
+			for _, p := range ValidateChange(d, x.add) {
+				got = append(got, p.Path+": "+p.Message)
+			}
+			slices.Sort(got)
+			if len(got) != len(x.want) {
+				t.Fatalf("%q, want %q", got, x.want)
+			}
+			for i := range got {
+				if !strings.HasPrefix(got[i], x.want[i]) {
+					t.Errorf("%q, want %q", got[i], x.want[i])
+				}
 			}
 		})
 	}

@@ -88,7 +88,7 @@ func TestRefusedWhileTrafficFlows(t *testing.T) {
 		{"tap that stands in line", "functions: {m: {image: wire}}\nchains: {x: 'tap:m'}", []string{"chains.x.path", "has the ports in and out: it is no tap", "write m"}},
 		{"unknown chain", "policies: {x: {from: alice, chain: wbe}}", []string{"policies.x.chain", `did you mean "web"?`}},
 		{"conflict with a policy that is there", "functions: {k: {image: wire}}\nchains: {x: k}\npolicies: {zz: {from: alice, to: bob, match: [tcp/1-1024], chain: x}}",
-			[]string{"<stdin>:3:12: policies.zz", `"guests" and "zz" have the same priority 100`, "this packet: tcp 10.9.0.1:", "-> 10.9.0.2:80", "another priority"}},
+			[]string{"<stdin>:3:12: policies.zz", `conflicts with policy "guests": both have the priority 100`, "this packet: tcp 10.9.0.1:", "-> 10.9.0.2:80", "another priority"}},
 		{"conflict, the other way round", "functions: {k: {image: wire}}\nchains: {x: k}\npolicies: {aa: {from: alice, to: any, match: [udp/53], chain: x}}",
 			[]string{`"aa" and "guests"`, "this packet: udp 10.9.0.", ":53"}},
 		{"conflict of all traffic", "functions: {k: {image: wire}}\nchains: {x: k}\npolicies: {zz: {from: bob, mode: exhaustive, chain: x}}",
