@@ -173,6 +173,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.syncUplink(ctx) // first, so that it has the same port after every start
 	wg.Go(func() { a.report.run(ctx) })
 	wg.Go(func() { a.probeAll(ctx) })
+	wg.Go(func() { a.watchSilent(ctx) })
 	wg.Go(func() { a.watchLinks(ctx) })
 	if a.Config != nil && (a.Joined || a.Uplink != "") {
 		wg.Go(func() { a.followConfig(ctx) })
@@ -373,7 +374,7 @@ func (a *Agent) release(ctx context.Context, want share) {
 // leave as others do.
 func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[string]container.Status) {
 	want := a.mine(a.intent.snapshot())
-	ports, _, err := a.Switch.Status(ctx)
+	ports, err := a.Switch.Ports(ctx)
 	if err != nil {
 		a.Log.Warn("list ports", "error", err)
 	}

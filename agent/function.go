@@ -33,12 +33,13 @@ type function struct {
 	wake  chan struct{}
 	ended atomic.Bool // the goroutine has taken everything down and is gone
 
-	turn    uint32        // spreads probes over the rounds
-	every   atomic.Uint32 // rounds from probe to probe
-	probing atomic.Bool   // up, and a probe can tell
-	suspect atomic.Bool   // the last probe did not come through
-	unsure  atomic.Bool   // a link of it went: what is attached has to be looked at
-	rtt     atomic.Int64  // as reported, ns
+	turn     uint32        // spreads probes over the rounds
+	every    atomic.Uint32 // rounds from probe to probe
+	probing  atomic.Bool   // up, and a probe can tell
+	suspect  atomic.Bool   // the last probe did not come through
+	forwards atomic.Bool   // up, should hand frames on, and no probe can tell whether it does
+	unsure   atomic.Bool   // a link of it went: what is attached has to be looked at
+	rtt      atomic.Int64  // as reported, ns
 
 	mu       sync.Mutex
 	want     api.Function
@@ -560,6 +561,7 @@ func (f *function) awaited(ctx context.Context) error {
 func (f *function) down(ctx context.Context) {
 	f.alive = false
 	f.probing.Store(false)
+	f.forwards.Store(false)
 	if err := f.a.Switch.SetState(ctx, f.name, datapath.Down, 0); err != nil && !errors.Is(err, datapath.ErrNotFound) {
 		f.a.Log.Error("set function down", "function", f.name, "error", err)
 	}
@@ -584,7 +586,9 @@ func (f *function) up(ctx context.Context, want api.Function, img image.Image) e
 		v.status.State, v.status.Healthy, v.status.Message = api.FunctionStarted, true, ""
 		v.status.ObservedGeneration, v.status.ObservedRestart = want.Generation, want.Spec.Restart
 		v.status.Image, v.status.Restarts, v.status.Started = img.Digest, f.applied.Restarts, f.started
+		v.status.CheckedBy = checkedBy(img)
 	})
+	f.forwards.Store(!probes(img) && !img.Contract.Tap)
 	if first && !f.died.IsZero() {
 		outage := time.Since(f.died)
 		f.died = time.Time{}
@@ -636,6 +640,7 @@ func (f *function) watchHealth(ctx context.Context, want api.Function, img image
 		if time.Since(f.started) > unhealthyFor && f.have == container.Running {
 			return 0, f.restartUnhealthy(ctx)
 		}
+		f.hangs(ctx)
 		return 10 * time.Millisecond, nil // starting: not up before its first probe
 	}
 	if f.lost >= probeLimit {
@@ -652,50 +657,6 @@ func (f *function) watchHealth(ctx context.Context, want api.Function, img image
 		}
 	}
 	return probeAgain, nil
-}
-
-// slower takes in a round trip. It is news only when it is the first or much longer: a status is not a time series.
-func (f *function) slower(rtt time.Duration) {
-	if known := f.rtt.Load(); known == 0 || rtt.Nanoseconds() > 4*known {
-		f.rtt.Store(rtt.Nanoseconds())
-		f.update(func(v *view) { v.status.RTTns = rtt.Nanoseconds() })
-	}
-}
-
-// probeAll sends a frame through every function that carries traffic, all from one goroutine: a hundred timers would
-// wake the machine a hundred times. What does not come through is looked at by the function's own goroutine.
-func (a *Agent) probeAll(ctx context.Context) {
-	tick := time.NewTicker(probeEvery)
-	defer tick.Stop()
-	for round := uint32(0); ; round++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		a.mu.Lock()
-		var all []*function
-		for _, f := range a.functions {
-			if f.probing.Load() && !f.suspect.Load() && (round+f.turn)%f.every.Load() == 0 {
-				all = append(all, f)
-			}
-		}
-		a.mu.Unlock()
-		for _, f := range all {
-			quick, cancel := context.WithTimeout(ctx, probeQuick)
-			p, err := a.Switch.Probe(quick, f.name)
-			cancel()
-			if ctx.Err() != nil {
-				return
-			}
-			if err != nil {
-				f.suspect.Store(true)
-				f.poke()
-				continue
-			}
-			f.slower(p.RTT)
-		}
-	}
 }
 
 func (f *function) restartUnhealthy(ctx context.Context) error {
@@ -716,18 +677,6 @@ func (f *function) observe(want api.Function, img image.Image) {
 		v.status.ObservedGeneration, v.status.ObservedRestart = want.Generation, want.Spec.Restart
 		v.status.Image = img.Digest
 	})
-}
-
-// probeWaits bounds one probe. Where the kernel forwards nobody has to be woken up.
-func probeWaits(img image.Image) time.Duration {
-	if img.Contract.Forwarder != "" {
-		return probeAgain
-	}
-	return time.Second
-}
-
-func probes(img image.Image) bool {
-	return !img.Contract.Tap && (img.Contract.Probe || img.Contract.Forwarder != "")
 }
 
 func (f *function) saveApplied() error {

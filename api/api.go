@@ -125,11 +125,20 @@ type FunctionSpec struct {
 	Restart int64             `json:"restart,omitempty"` // the agent restarts the function when this grows
 }
 
+// CheckedBy is how the health of a function is known.
+type CheckedBy string
+
+const (
+	CheckedByProbe   CheckedBy = "probe"   // a frame goes through its ports each second
+	CheckedByProcess CheckedBy = "process" // it runs; its image declares no probe, or it is a tap
+)
+
 type FunctionStatus struct {
 	ObservedGeneration int64         `json:"observed_generation,omitempty"`
 	ObservedRestart    int64         `json:"observed_restart,omitempty"`
 	State              FunctionState `json:"state,omitempty"` // created, started, stopped; also pending, failed, deleted
 	Healthy            bool          `json:"healthy"`
+	CheckedBy          CheckedBy     `json:"checked_by,omitempty"` // how Healthy is known
 	Message            string        `json:"message,omitempty"`
 	Host               string        `json:"host,omitempty"`
 	PID                int           `json:"pid,omitempty"`

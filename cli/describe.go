@@ -163,6 +163,7 @@ func functionRelations(ctx context.Context, c *api.Client, f api.Function) ([]re
 	if p := f.Placement; p != nil {
 		out[0].text = fmt.Sprintf("on %s for %s: %s", p.Host, or(since(p.Since), "0s"), or(p.Reason, "no reason is known"))
 	}
+	out = append(out, healthBy(f.Status)...)
 	l, err := c.Chains().List(ctx, api.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -175,6 +176,19 @@ func functionRelations(ctx context.Context, c *api.Client, f api.Function) ([]re
 		return append(append(out, relation{"chain", chain.Name + ": " + chain.Spec.Path}), named("policies", users)...), err
 	}
 	return out, nil
+}
+
+// healthBy tells how the health of a function is known.
+func healthBy(s api.FunctionStatus) []relation {
+	switch {
+	case s.CheckedBy == api.CheckedByProbe:
+		return []relation{{"health", "by probe: a frame goes through its ports each second"}}
+	case s.CheckedBy == api.CheckedByProcess && s.Ports.Tap != 0:
+		return []relation{{"health", "process only: a tap hands nothing on"}}
+	case s.CheckedBy == api.CheckedByProcess:
+		return []relation{{"health", "process only: its image declares no probe (weir.probe), so nobody looks whether it hands frames on"}}
+	}
+	return nil
 }
 
 // hostRelations are what is on a host.

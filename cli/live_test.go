@@ -24,6 +24,7 @@ import (
 	"weir.dev/weir/container"
 	"weir.dev/weir/manager"
 	"weir.dev/weir/router"
+	"weir.dev/weir/store"
 	"weir.dev/weir/store/mem"
 )
 
@@ -33,7 +34,7 @@ func TestLive(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/live", UpdateScripts: *update, RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
-			url, stop, err := serve(env.WorkDir)
+			url, stop, err := serve(env.WorkDir, mem.New())
 			if err != nil {
 				return err
 			}
@@ -84,9 +85,9 @@ func (fabric) SwitchRules(_ context.Context, name string) (api.SwitchRules, erro
 	}}, nil
 }
 
-func serve(dir string) (url string, stop func(), err error) {
+func serve(dir string, s store.Store) (url string, stop func(), err error) {
 	a := &hollow{}
-	m, err := manager.New(manager.Options{Store: mem.New(), Validate: router.ValidateChange, Fabric: fabric{},
+	m, err := manager.New(manager.Options{Store: s, Validate: router.ValidateChange, Fabric: fabric{},
 		Node: func(host string) manager.Node {
 			if host == "h2" {
 				return nil
@@ -97,7 +98,7 @@ func serve(dir string) (url string, stop func(), err error) {
 		return "", nil, err
 	}
 	socket := filepath.Join(dir, "api.sock")
-	s, err := m.Listen(manager.ServeOptions{Socket: socket, Listen: "127.0.0.1:0", TokenFile: filepath.Join(dir, "token")})
+	l, err := m.Listen(manager.ServeOptions{Socket: socket, Listen: "127.0.0.1:0", TokenFile: filepath.Join(dir, "token")})
 	if err != nil {
 		return "", nil, err
 	}
@@ -107,9 +108,9 @@ func serve(dir string) (url string, stop func(), err error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = s.Serve(ctx) })
+	wg.Go(func() { _ = l.Serve(ctx) })
 	wg.Go(func() { a.run(ctx, c) })
-	return "http://" + s.TCPAddr().String(), func() { cancel(); wg.Wait(); c.Close() }, nil
+	return "http://" + l.TCPAddr().String(), func() { cancel(); wg.Wait(); c.Close() }, nil
 }
 
 // hollow is an agent without a machine. Functions of the image "broken" never come up, those of "slow" not in a test's time.
@@ -189,6 +190,9 @@ func (h *hollow) function(f api.Function, port uint32) api.FunctionStatus {
 		Ports: api.FunctionPorts{In: port, Out: port + 1}}
 	if s.State == "" {
 		s.State = api.FunctionStarted
+	}
+	if s.CheckedBy = api.CheckedByProcess; f.Spec.Image == "firewall" {
+		s.CheckedBy = api.CheckedByProbe
 	}
 	switch {
 	case f.Deleting != nil:

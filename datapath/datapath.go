@@ -149,6 +149,8 @@ type Switch interface {
 	SetState(ctx context.Context, function string, s State, pid int) error
 	// Probe sends a frame in at one port of an inline function and waits for it at the other.
 	Probe(ctx context.Context, function string) (Probe, error)
+	// Ports reads the ports back with their counters.
+	Ports(ctx context.Context) ([]PortStatus, error)
 	// Status reads ports and rules back with their counters.
 	Status(ctx context.Context) ([]PortStatus, []RuleStatus, error)
 	// Close lets go and leaves everything forwarding.

@@ -21,15 +21,10 @@ func (s *Switch) Status(ctx context.Context) ([]datapath.PortStatus, []datapath.
 		return nil, nil, err
 	}
 	defer leave()
-	var ports []datapath.PortStatus
-	for _, p := range s.ports {
-		st, err := s.portStatus(p)
-		if err != nil {
-			return nil, nil, fmt.Errorf("status of %s: %w", p.Name, err)
-		}
-		ports = append(ports, st)
+	ports, err := s.portsStatus()
+	if err != nil {
+		return nil, nil, err
 	}
-	slices.SortFunc(ports, func(a, b datapath.PortStatus) int { return cmp.Compare(a.Name, b.Name) })
 	rules := make([]datapath.RuleStatus, 0, len(s.rules.Rules))
 	for i := range s.rules.Rules {
 		r := &s.rules.Rules[i]
@@ -42,6 +37,29 @@ func (s *Switch) Status(ctx context.Context) ([]datapath.PortStatus, []datapath.
 			Hits: counter{Packets: base.Packets + sum[0], Bytes: base.Bytes + sum[1]}})
 	}
 	return ports, rules, nil
+}
+
+// Ports reads ports, by name, back with their counters.
+func (s *Switch) Ports(ctx context.Context) ([]datapath.PortStatus, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return s.portsStatus()
+}
+
+func (s *Switch) portsStatus() ([]datapath.PortStatus, error) {
+	var ports []datapath.PortStatus
+	for _, p := range s.ports {
+		st, err := s.portStatus(p)
+		if err != nil {
+			return nil, fmt.Errorf("status of %s: %w", p.Name, err)
+		}
+		ports = append(ports, st)
+	}
+	slices.SortFunc(ports, func(a, b datapath.PortStatus) int { return cmp.Compare(a.Name, b.Name) })
+	return ports, nil
 }
 
 func (s *Switch) portStatus(p *port) (datapath.PortStatus, error) {

@@ -21,17 +21,48 @@ func (s *Switch) Status(ctx context.Context) ([]datapath.PortStatus, []datapath.
 		return nil, nil, err
 	}
 	defer leave()
+	sums, err := s.count(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	rules := make([]datapath.RuleStatus, 0, len(s.rules.Rules))
+	for i := range s.rules.Rules {
+		r := &s.rules.Rules[i]
+		rules = append(rules, datapath.RuleStatus{Cookie: r.Cookie, Note: r.Note, Hits: sums[owner{ownRule, r.Cookie}]})
+	}
+	return s.portsStatus(sums), rules, nil
+}
+
+// Ports reads ports, by name, back with their counters, which are those of entries.
+func (s *Switch) Ports(ctx context.Context) ([]datapath.PortStatus, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	sums, err := s.count(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.portsStatus(sums), nil
+}
+
+// count reads all counters, if Open vSwitch is there.
+func (s *Switch) count(ctx context.Context) (map[owner]counter, error) {
 	if s.of != nil && s.of.Err() == nil {
 		if err := s.readCounters(ctx); err != nil && s.of.Err() == nil {
-			return nil, nil, fmt.Errorf("status: %w", err)
+			return nil, fmt.Errorf("status: %w", err)
 		}
 		if time.Since(s.counts.saved) > saveEvery {
 			if err := s.saveCounters(); err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 		}
 	}
-	sums := s.sums()
+	return s.sums(), nil
+}
+
+func (s *Switch) portsStatus(sums map[owner]counter) []datapath.PortStatus {
 	ports := make([]datapath.PortStatus, 0, len(s.ports))
 	for _, p := range s.ports {
 		n := uint64(p.Number)
@@ -43,10 +74,5 @@ func (s *Switch) Status(ctx context.Context) ([]datapath.PortStatus, []datapath.
 		ports = append(ports, st)
 	}
 	slices.SortFunc(ports, func(a, b datapath.PortStatus) int { return cmp.Compare(a.Name, b.Name) })
-	rules := make([]datapath.RuleStatus, 0, len(s.rules.Rules))
-	for i := range s.rules.Rules {
-		r := &s.rules.Rules[i]
-		rules = append(rules, datapath.RuleStatus{Cookie: r.Cookie, Note: r.Note, Hits: sums[owner{ownRule, r.Cookie}]})
-	}
-	return ports, rules, nil
+	return ports
 }

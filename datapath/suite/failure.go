@@ -100,7 +100,7 @@ func testProcess(t *testing.T, open Factory) {
 	w := newTwins(t, r)
 	w.commit(policy{mode: "selective", from: alice, to: bob, chain: []hop{{fn: fn}}, match: flow.Match{EtherType: 0x1234}, cookie: 1}.rules()...)
 	state := func() datapath.State {
-		ports, _, err := r.Switch.Status(Context(t))
+		ports, err := r.Switch.Ports(Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -403,7 +403,7 @@ func testDestroy(t *testing.T, open Factory) {
 						t.Fatal(err)
 					}
 				}
-				if ports, _, err := r.Switch.Status(Context(t)); err != nil || len(ports) > 0 {
+				if ports, err := r.Switch.Ports(Context(t)); err != nil || len(ports) > 0 {
 					t.Errorf("ports left: %v, %v", ports, err)
 				}
 			}

@@ -345,7 +345,7 @@ func (r *Rig) Reference(rules []flow.Rule) *flow.Switch {
 		}
 		check(s.AddEndpoint(st.Port, st.Name))
 	}
-	ports, _, err := r.Switch.Status(Context(r.t))
+	ports, err := r.Switch.Ports(Context(r.t))
 	check(err)
 	down := map[string]bool{}
 	for _, p := range ports {

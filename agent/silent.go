@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"weir.dev/weir/api"
+)
+
+// When a function that no probe can tell about is said to hand nothing on. Some may do so rightly, such as a firewall that lets nothing
+// through: so it is a warning, and such a function goes on being healthy.
+const (
+	silentEvery  = 5 * time.Second
+	silentFor    = 10 * time.Second
+	silentFrames = 100
+	silentAgain  = 10 * time.Minute // at the earliest
+)
+
+// silence is what went into a function since something came out last.
+type silence struct {
+	in, out uint64    // the ports' counters when it began
+	since   time.Time // when a look found nothing new that was not answered
+	enough  bool      // at the last look: answers may be under way yet
+	told    time.Time
+}
+
+// look takes in the counters of frames that went in and that came out, and tells how many went in if nothing comes back.
+func (s *silence) look(in, out uint64, now time.Time) (frames uint64, silent bool) {
+	if s.since.IsZero() || out != s.out || in <= s.in {
+		s.in, s.out, s.since, s.enough = in, out, now, false
+		return 0, false
+	}
+	frames = in - s.in
+	silent = s.enough && now.Sub(s.since) >= silentFor
+	s.enough = frames >= silentFrames
+	return frames, silent
+}
+
+// nothingBack begins the messages that watchSilent writes.
+const nothingBack = "nothing comes back: "
+
+// watchSilent warns of functions without a probe that take frames and hand none on. While there are none it reads no counters.
+func (a *Agent) watchSilent(ctx context.Context) {
+	tick := time.NewTicker(silentEvery)
+	defer tick.Stop()
+	known := map[*function]*silence{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			if err := a.lookSilent(ctx, known, now); err != nil && ctx.Err() == nil {
+				a.Log.Warn("read the ports' counters", "error", err)
+			}
+		}
+	}
+}
+
+func (a *Agent) lookSilent(ctx context.Context, known map[*function]*silence, now time.Time) error {
+	a.mu.Lock()
+	byName := map[string]*function{}
+	for name, f := range a.functions {
+		if f.forwards.Load() {
+			byName[name] = f
+		}
+	}
+	a.mu.Unlock()
+	for f := range known {
+		if byName[f.name] != f {
+			delete(known, f)
+		}
+	}
+	if len(byName) == 0 {
+		return nil
+	}
+	ports, err := a.Switch.Ports(ctx)
+	if err != nil {
+		return err
+	}
+	in, out := map[string]uint64{}, map[string]uint64{}
+	for _, p := range ports { // what leaves the switch goes into the function, by whichever port
+		in[p.Function] += p.Tx.Packets
+		out[p.Function] += p.Rx.Packets
+	}
+	for name, f := range byName {
+		s := known[f]
+		if s == nil {
+			s = &silence{}
+			known[f] = s
+		}
+		if frames, silent := s.look(in[name], out[name], now); silent {
+			f.silent(s, frames, now)
+		} else if frames == 0 {
+			f.answers()
+		}
+	}
+	return nil
+}
+
+// silent says that nothing comes back.
+func (f *function) silent(s *silence, frames uint64, now time.Time) {
+	if strings.HasPrefix(f.view().status.Message, nothingBack) {
+		return
+	}
+	text := fmt.Sprintf("%d frames went in within %s, and none came out", frames, now.Sub(s.since).Round(time.Second))
+	f.update(func(v *view) {
+		if v.status.Healthy && v.status.Message == "" {
+			v.status.Message = nothingBack + text
+		}
+	})
+	if s.told.IsZero() || now.Sub(s.told) >= silentAgain {
+		s.told = now
+		f.event(api.Warning, "NothingComesBack", text+": does it hand frames on? (its image declares no probe, so nothing else tells)", 0)
+	}
+}
+
+// answers takes back that nothing comes back.
+func (f *function) answers() {
+	if strings.HasPrefix(f.view().status.Message, nothingBack) {
+		f.update(func(v *view) {
+			if strings.HasPrefix(v.status.Message, nothingBack) {
+				v.status.Message = ""
+			}
+		})
+	}
+}
