@@ -42,11 +42,11 @@ func (a *app) eventsCommand() *cobra.Command {
 			if err := a.printEvents(l.Items); err != nil || !follow {
 				return err
 			}
-			return a.followEvents(cmd.Context(), c, l.Revision, o)
+			return a.followEvents(cmd.Context(), c, l, o)
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&follow, "follow", "f", false, "go on with what happens, until Ctrl-C")
+	f.BoolVarP(&follow, "follow", "f", false, "go on with what happens, until Ctrl-C or the daemon stays away")
 	f.IntVar(&o.Limit, "limit", 100, "how many of the newest; 0 is all")
 	f.StringVar(&about, "object", "", "only about this object, as KIND/NAME, or about this KIND")
 	f.StringVar(&severity, "severity", "", "only this severe or more: info, warning, error")
@@ -93,41 +93,59 @@ func (a *app) printEvents(list []api.Event) error {
 	return nil
 }
 
-func (a *app) followEvents(ctx context.Context, c *api.Client, revision int64, o api.ListOptions) error {
-	seen := map[string]bool{} // of the present connection's last items: delivery is at least once
-	var order []string
-	for d := range c.Events().Watch(ctx, revision, o) {
+// followEvents goes on after what was listed.
+func (a *app) followEvents(ctx context.Context, c *api.Client, listed api.List[api.Event], o api.ListOptions) error {
+	s, first := seen{names: map[string]bool{}}, "" // names sort by time: of all events, those before were not asked for
+	s.fresh(listed.Items)
+	if o.Limit > 0 && len(listed.Items) == o.Limit {
+		first = slices.MinFunc(listed.Items, func(x, y api.Event) int { return strings.Compare(x.Name, y.Name) }).Name
+	}
+	back := a.returns(c, &progress{})
+	for d := range c.Events().Watch(ctx, listed.Revision, o) {
 		list := d.Items
 		switch d.Type {
 		case api.DeltaError:
-			if permanent(d.Err) {
-				return d.Err
+			if err := a.again(ctx, d.Err, back); err != nil {
+				return err
 			}
-			fmt.Fprintf(a.Stderr, "weir: %v; trying again\n", d.Err)
 			continue
 		case api.DeltaDelete: // the oldest make room
 			continue
 		case api.DeltaPut:
 			list = []api.Event{d.Object}
+		case api.DeltaReset:
+			list = slices.DeleteFunc(list, func(e api.Event) bool { return e.Name < first })
+			slices.SortStableFunc(list, func(x, y api.Event) int { return x.Time.Compare(y.Time) })
 		}
-		var fresh []api.Event
-		for _, e := range list {
-			if seen[e.Name] {
-				continue
-			}
-			seen[e.Name] = true
-			fresh = append(fresh, e)
-			if order = append(order, e.Name); len(order) > maxSeen {
-				delete(seen, order[0])
-				order = order[1:]
-			}
-		}
-		if err := a.printEvents(fresh); err != nil {
+		if err := a.printEvents(s.fresh(list)); err != nil {
 			return err
 		}
 	}
 	return context.Cause(ctx)
 }
 
-// maxSeen bounds what is remembered of events that were shown.
+// maxSeen bounds what is remembered of events that were shown; it is as many as are kept.
 const maxSeen = 10000
+
+// seen are the events that were shown: delivery is at least once, and after a long time without a connection all come again.
+type seen struct {
+	names map[string]bool
+	order []string
+}
+
+// fresh are those that were not shown yet.
+func (s *seen) fresh(list []api.Event) []api.Event {
+	var fresh []api.Event
+	for _, e := range list {
+		if s.names[e.Name] {
+			continue
+		}
+		s.names[e.Name] = true
+		fresh = append(fresh, e)
+		if s.order = append(s.order, e.Name); len(s.order) > maxSeen {
+			delete(s.names, s.order[0])
+			s.order = s.order[1:]
+		}
+	}
+	return fresh
+}

@@ -41,7 +41,7 @@ var exitCodes = [...]struct {
 	{ExitInvalid, "a file cannot be read, or what it asks for is refused; nothing was changed"},
 	{ExitNotFound, "no such object"},
 	{ExitConflict, "conflict: it is in use, exists already, was changed by someone else, or another daemon runs"},
-	{ExitUnreachable, "the daemon is not reachable; one that goes away while something is waited for has 5 s to come back"},
+	{ExitUnreachable, "the daemon is not reachable; one that goes away while something is waited for or watched has 5 s to come back"},
 	{ExitForbidden, "not permitted (root, token), or the kernel lacks a feature"},
 	{ExitTimeout, "not done in time; it may still come to be"},
 	{ExitChanges, "weir apply --plan --exit-code: applying would change something"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -74,7 +75,7 @@ the use of each of their tables ("12 of 2000"); their entries for default forwar
 			return a.getList(cmd.Context(), c, n)
 		},
 	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on and show changes, until Ctrl-C")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on and show changes, until Ctrl-C or the daemon stays away")
 	cmd.Flags().BoolVar(&everything, "all", false, "rules: those of the fabric's default forwarding, too")
 	return cmd
 }
@@ -197,20 +198,56 @@ func (a *app) watch(ctx context.Context, c *api.Client, n noun, names []string) 
 	} else if len(names) > 1 {
 		return usage("--watch takes one name at most")
 	}
-	head := true
+	head, known := true, known{}
+	back := a.returns(c, &progress{})
 	for step := range n.watch(ctx, c, o) {
 		if step.kind == api.DeltaError {
-			if permanent(step.err) {
-				return step.err
+			if err := a.again(ctx, step.err, back); err != nil {
+				return err
 			}
-			fmt.Fprintf(a.Stderr, "weir: %v; trying again\n", step.err)
 			continue
 		}
-		if err := a.printChange(n, step, &head); err != nil {
-			return err
+		for _, step := range known.news(n, step) {
+			if err := a.printChange(n, step, &head); err != nil {
+				return err
+			}
 		}
 	}
 	return context.Cause(ctx)
+}
+
+// known is what a watch has shown, by name: delivery is at least once, and what a watch missed for too long comes as a list of all.
+type known map[string]any
+
+// news are the parts of a step that say what was not known.
+func (k known) news(n noun, step change) []change {
+	fresh := change{kind: step.kind}
+	there := map[string]bool{}
+	for _, item := range step.items {
+		name := n.name(item)
+		there[name] = true
+		old, ok := k[name]
+		switch {
+		case step.kind == api.DeltaDelete && ok:
+			delete(k, name)
+		case step.kind != api.DeltaDelete && (!ok || n.revision(item) != n.revision(old)):
+			k[name] = item
+		default:
+			continue
+		}
+		fresh.items = append(fresh.items, item)
+	}
+	if step.kind != api.DeltaReset {
+		return []change{fresh}
+	}
+	gone := change{kind: api.DeltaDelete}
+	for _, name := range sorted(slices.Collect(maps.Keys(k))) {
+		if !there[name] {
+			gone.items = append(gone.items, k[name])
+			delete(k, name)
+		}
+	}
+	return []change{gone, fresh}
 }
 
 // permanent tells whether a watch ended with this error.

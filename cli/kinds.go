@@ -20,6 +20,7 @@ type noun interface {
 	remove() func(ctx context.Context, c *api.Client, name string) (*api.Operation, error)
 	table(wide bool) (table, func(item any) []string)
 	name(item any) string
+	revision(item any) int64 // of its last change
 }
 
 // change is a step of a watch.
@@ -48,6 +49,14 @@ type nounOf[T any] struct {
 func (n nounOf[T]) kind() api.Kind       { return n.k }
 func (n nounOf[T]) aliases() []string    { return n.other }
 func (n nounOf[T]) name(item any) string { return n.named(item.(T)) }
+
+func (n nounOf[T]) revision(item any) int64 {
+	v := item.(T)
+	if m, ok := any(&v).(interface{ Metadata() *api.Meta }); ok {
+		return m.Metadata().Revision
+	}
+	return 0
+}
 
 func (n nounOf[T]) get(ctx context.Context, c *api.Client, name string) (any, error) {
 	return n.reader(c).Get(ctx, name)

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -12,17 +11,37 @@ import (
 	"weir.dev/weir/router"
 )
 
-// progress is one line on a terminal's stderr that rewrites itself; elsewhere it says nothing.
+// progress is one line on a terminal's stderr that rewrites itself; elsewhere it says only what holds things up.
 type progress struct {
 	w       io.Writer
 	columns int
 	on      bool
 	begun   time.Time
+	told    map[string]bool // see tell
 }
+
+// showEvery is how often what is waited for is looked at, to be shown.
+const showEvery = 200 * time.Millisecond
+
+// What a function waits for is said also where there is no terminal: not of a start that is only slow, and not for ever.
+const (
+	tellAfter = 4 * time.Second
+	maxTold   = 5
+)
 
 func (a *app) progress() *progress {
 	columns, tty := terminal(a.Stderr)
-	return &progress{w: a.Stderr, columns: columns, on: tty, begun: time.Now()}
+	return &progress{w: a.Stderr, columns: columns, on: tty, begun: time.Now(), told: map[string]bool{}}
+}
+
+// tell says, once for each reason and in a line that stays, why something is not ready; on a terminal show does.
+func (p *progress) tell(what, why string) {
+	waited, line := time.Since(p.begun), what+": "+why
+	if p.on || why == "" || waited < tellAfter || p.told[line] || len(p.told) >= maxTold {
+		return
+	}
+	p.told[line] = true
+	fmt.Fprintf(p.w, "weir: %s: not ready after %v: %s\n", printable(what), waited.Truncate(time.Second), printable(why))
 }
 
 func (p *progress) show(format string, args ...any) {
@@ -129,12 +148,16 @@ func (w *awaited) missing() []string {
 	return sorted(missing)
 }
 
-// one of those that are missing.
-func (w *awaited) one() string {
-	for key, why := range w.open {
-		return key + ": " + why
+// one of those that are missing, rather a function than what waits for it; why it is missing ends with its message.
+func (w *awaited) one() (key, why, message string) {
+	for k := range w.open {
+		function, better := strings.HasPrefix(k, "function/"), strings.HasPrefix(key, "function/")
+		if key == "" || function && !better || function == better && k < key {
+			key = k
+		}
 	}
-	return ""
+	_, message, _ = strings.Cut(w.open[key], ", ")
+	return key, w.open[key], message
 }
 
 // ready is the verdict on each kind.
@@ -225,13 +248,17 @@ func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, change
 	}
 	p := a.progress()
 	defer p.clear()
-	tick := time.NewTicker(200 * time.Millisecond)
+	tick := time.NewTicker(showEvery)
 	defer tick.Stop()
 	show := true
 	back := a.returns(c, p)
 	for len(w.open) > 0 {
 		if show { // not at each of thousands of steps
-			p.show("%d of %d ready; waiting for %s", len(w.all)-len(w.open), len(w.all), w.one())
+			key, why, message := w.one()
+			p.show("%d of %d ready; waiting for %s: %s", len(w.all)-len(w.open), len(w.all), key, why)
+			if strings.HasPrefix(key, "function/") {
+				p.tell(key, message)
+			}
 			show = false
 		}
 		select {
@@ -244,7 +271,7 @@ func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, change
 				if permanent(s.step.err) {
 					return s.step.err
 				}
-				if err := back(ctx); err != nil {
+				if _, err := back(ctx); err != nil {
 					return notReady(err, w.missing())
 				}
 				continue
@@ -255,74 +282,20 @@ func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, change
 	return nil
 }
 
-// returns waits for a daemon that broke a connection, and says so once. The error: it stays away.
-func (a *app) returns(c *api.Client, p *progress) func(context.Context) error {
-	told := false
-	return func(ctx context.Context) error {
-		err := c.Health(ctx)
-		if !errors.Is(err, api.ErrUnreachable) {
-			return nil
-		}
-		if !told {
-			told = true
-			p.clear()
-			fmt.Fprintf(a.Stderr, "%s; waiting for it\n", own(err.Error()))
-		}
-		return c.Returns(ctx)
-	}
-}
-
 const maxMissing = 10
 
 // notReady says what was still being waited for.
 func notReady(cause error, missing []string) error {
-	more := ""
-	if n := len(missing) - maxMissing; n > 0 {
-		missing, more = missing[:maxMissing], fmt.Sprintf("\n  and %d more", n)
-	}
-	return fmt.Errorf("%w; not ready:\n  %s%s\nlook at `weir events` and `weir describe`", cause, strings.Join(missing, "\n  "), more)
-}
-
-// stuck says what a function still is that was waited for in vain.
-func stuck(ctx context.Context, c *api.Client, op api.Operation) string {
-	if op.Kind != api.KindFunction || ctx.Err() == nil {
-		return ""
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	f, err := c.Functions().Get(ctx, op.Object)
-	if err != nil || f.Status.Message == "" {
-		return ""
-	}
-	return fmt.Sprintf("\n  function/%s: %s%s", op.Object, withMessage(string(f.Status.State), f.Status.Message), logsHint(op))
-}
-
-func logsHint(op api.Operation) string {
-	if op.Kind != api.KindFunction {
-		return ""
-	}
-	return fmt.Sprintf("\nlook at `weir function logs %s`", op.Object)
-}
-
-// follow waits for operations; each that fails is said, the first decides the exit code.
-func (a *app) follow(ctx context.Context, c *api.Client, ops []api.Operation) error {
-	p := a.progress()
-	defer p.clear()
-	var failed []error
-	for i, op := range ops {
-		p.show("%d of %d done; waiting for %s of %s/%s", i, len(ops), op.Verb, op.Kind, op.Object)
-		done, err := c.Wait(ctx, op.Name)
-		switch {
-		case err != nil:
-			failed = append(failed, fmt.Errorf("%s %s/%s: %w%s", op.Verb, op.Kind, op.Object, err, stuck(ctx, c, op)))
-		case done.State == api.OpFailedTemp:
-			failed = append(failed, fmt.Errorf("%s %s/%s: %s; it may still come to be%s", op.Verb, op.Kind, op.Object, done.Message, logsHint(op)))
-		case done.State != api.OpCompleted:
-			failed = append(failed, fmt.Errorf("%s %s/%s: %s: %s", op.Verb, op.Kind, op.Object, done.State, done.Message))
-		}
-		if ctx.Err() != nil || errors.Is(err, api.ErrUnreachable) {
+	more, hint := "", "`weir events` and `weir describe`"
+	for _, m := range missing {
+		if name, ok := strings.CutPrefix(m, "function/"); ok {
+			name, _, _ = strings.Cut(name, ":")
+			hint = fmt.Sprintf("`weir describe function %s`, %s", name, functionHint(name))
 			break
 		}
 	}
-	return errors.Join(failed...)
+	if n := len(missing) - maxMissing; n > 0 {
+		missing, more = missing[:maxMissing], fmt.Sprintf("\n  and %d more", n)
+	}
+	return fmt.Errorf("%w; not ready:\n  %s%s\nlook at %s", cause, strings.Join(missing, "\n  "), more, hint)
 }

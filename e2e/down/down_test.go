@@ -75,22 +75,37 @@ func TestDownLeavesTheMachineAsItWas(t *testing.T) {
 			t.Errorf("a running Weir touches what is not its own: %s", l)
 		}
 	}
-	waits := waiting(ctx, t, r)
+	waits, watches := waiting(ctx, t, r), []func(string){watching(ctx, t, r, "get", "functions", "-w"), watching(ctx, t, r, "events", "-f")}
 	if _, err := r.Weir(ctx, "down"); err != nil {
 		t.Fatal(err)
 	}
 	expect(ctx, t, before, spaces)
-	waits()
+	waits("function/never")
+	for _, ends := range watches {
+		ends("waited 5s for it")
+	}
 }
 
-// waiting is a command that waits for what will never be; the returned function expects that it ends because the daemon has.
-func waiting(ctx context.Context, t *testing.T, r *rig.Rig) func() {
+// waiting is a command that waits for what will never be; the returned function expects that it ends because the daemon has, and says a text.
+func waiting(ctx context.Context, t *testing.T, r *rig.Rig) func(says string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "never.yaml")
 	if err := os.WriteFile(file, []byte("functions: {never: {image: firewall, command: [/bin/busybox, 'false']}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := r.Command(ctx, "", r.Bin, "apply", "-f", file, "--timeout", "0")
+	return goingOn(ctx, t, r, "applied: 1 created", "apply", "-f", file, "--timeout", "0")
+}
+
+// watching is waiting for a command that goes on for ever.
+func watching(ctx context.Context, t *testing.T, r *rig.Rig, args ...string) func(says string) {
+	t.Helper()
+	return goingOn(ctx, t, r, "", args...)
+}
+
+// goingOn starts a command and waits for a line of its output that begins with a text.
+func goingOn(ctx context.Context, t *testing.T, r *rig.Rig, first string, args ...string) func(says string) {
+	t.Helper()
+	c := r.Command(ctx, "", append([]string{r.Bin}, args...)...)
 	c.Env = r.Env()
 	var errs bytes.Buffer
 	c.Stderr = &errs
@@ -102,18 +117,18 @@ func waiting(ctx context.Context, t *testing.T, r *rig.Rig) func() {
 		t.Fatal(err)
 	}
 	said := bufio.NewReader(out)
-	for line := ""; !strings.HasPrefix(line, "applied: 1 created"); {
+	for line, begun := "", false; !begun; begun = strings.HasPrefix(line, first) {
 		if line, err = said.ReadString('\n'); err != nil {
 			t.Fatalf("%v: %s", err, errs.String())
 		}
 	}
-	return func() {
+	return func(says string) {
 		t.Helper()
 		_, _ = io.Copy(io.Discard, said)
 		_ = c.Wait() // its exit code is looked at
 		text := errs.String()
-		if code := c.ProcessState.ExitCode(); code != cli.ExitUnreachable || !strings.Contains(text, "weir is not reachable") || !strings.Contains(text, "function/never") {
-			t.Errorf("exit code %d, want %d and what it waited for: %s", code, cli.ExitUnreachable, text)
+		if code := c.ProcessState.ExitCode(); code != cli.ExitUnreachable || !strings.Contains(text, "weir is not reachable") || !strings.Contains(text, says) {
+			t.Errorf("%v: exit code %d, want %d and %q: %s", args, code, cli.ExitUnreachable, says, text)
 		}
 	}
 }

@@ -154,6 +154,7 @@ policies:
 		t.Error("no allowed datagram arrived at all")
 	}
 	startedInVain(ctx, t, r)
+	hangs(ctx, t, r)
 	lostEndpoints(ctx, t, r)
 }
 

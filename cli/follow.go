@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"weir.dev/weir/api"
+)
+
+// again tells whether a watch that met an error goes on (nil): the daemon is there, or comes back in time.
+func (a *app) again(ctx context.Context, err error, back func(context.Context) (bool, error)) error {
+	if permanent(err) {
+		return err
+	}
+	waited, gone := back(ctx)
+	if gone != nil {
+		return gone
+	}
+	if !waited && !errors.Is(err, api.ErrUnreachable) && ctx.Err() == nil {
+		fmt.Fprintf(a.Stderr, "weir: %v; trying again\n", err)
+	}
+	return nil
+}
+
+// returns waits for a daemon that broke a connection, and says so, once for each time. The error: it stays away.
+func (a *app) returns(c *api.Client, p *progress) func(context.Context) (waited bool, err error) {
+	return func(ctx context.Context) (bool, error) {
+		err := c.Health(ctx)
+		if !errors.Is(err, api.ErrUnreachable) {
+			return false, nil
+		}
+		p.clear()
+		fmt.Fprintf(a.Stderr, "%s; waiting for it\n", own(err.Error()))
+		if err := c.Returns(ctx); err != nil {
+			return true, err
+		}
+		if ctx.Err() == nil {
+			fmt.Fprintln(a.Stderr, "weir: it is back")
+		}
+		return true, nil
+	}
+}
+
+// follow waits for operations; each that fails is said, the first decides the exit code.
+func (a *app) follow(ctx context.Context, c *api.Client, ops []api.Operation) error {
+	p := a.progress()
+	defer p.clear()
+	var failed []error
+	for i, op := range ops {
+		p.show("%d of %d done; waiting for %s of %s/%s", i, len(ops), op.Verb, op.Kind, op.Object)
+		said := explain(ctx, c, p, op)
+		done, err := c.Wait(ctx, op.Name)
+		said()
+		switch {
+		case err != nil:
+			failed = append(failed, fmt.Errorf("%s %s/%s: %w%s", op.Verb, op.Kind, op.Object, err, stuck(ctx, c, op)))
+		case done.State == api.OpFailedTemp:
+			failed = append(failed, fmt.Errorf("%s %s/%s: %s; it may still come to be%s", op.Verb, op.Kind, op.Object, done.Message, logsHint(op)))
+		case done.State != api.OpCompleted:
+			failed = append(failed, fmt.Errorf("%s %s/%s: %s: %s", op.Verb, op.Kind, op.Object, done.State, done.Message))
+		}
+		if ctx.Err() != nil || errors.Is(err, api.ErrUnreachable) {
+			break
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// explain shows what holds up a function's start, as its status says it, until the returned function is called.
+func explain(ctx context.Context, c *api.Client, p *progress, op api.Operation) (end func()) {
+	if op.Kind != api.KindFunction || op.Verb != "start" && op.Verb != "restart" {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(showEvery)
+		defer tick.Stop()
+		steps := c.Functions().Watch(ctx, 0, api.ListOptions{Name: op.Object})
+		var now api.Function
+		for {
+			select {
+			case <-tick.C:
+				if what := "function/" + op.Object; now.Status.Message != "" && !now.Status.Healthy {
+					p.show("waiting for %s of %s: %s", op.Verb, what, now.Status.Message)
+					p.tell(what, now.Status.Message)
+				}
+			case d, ok := <-steps:
+				if !ok {
+					return
+				}
+				if d.Type == api.DeltaPut {
+					now = d.Object
+				} else if len(d.Items) > 0 {
+					now = d.Items[0]
+				}
+			}
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// stuck says what a function still is that was waited for in vain.
+func stuck(ctx context.Context, c *api.Client, op api.Operation) string {
+	if op.Kind != api.KindFunction || ctx.Err() == nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	f, err := c.Functions().Get(ctx, op.Object)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("\n  function/%s: %s%s", op.Object, withMessage(or(string(f.Status.State), "pending"), f.Status.Message), logsHint(op))
+}
+
+func logsHint(op api.Operation) string {
+	if op.Kind != api.KindFunction {
+		return ""
+	}
+	return "\nlook at " + functionHint(op.Object)
+}
+
+// functionHint is where the reason may be why a function does not come up.
+func functionHint(name string) string {
+	return fmt.Sprintf("`weir function logs %s`, or run a program in it: `weir function exec %s -- PROGRAM`", name, name)
+}
