@@ -113,13 +113,14 @@ func (l *loop) cables(in *fabric.Input, now time.Time) {
 				}
 				continue
 			}
-			s.Ports = append(s.Ports, at.Port)
 			id, host, err := lldp.ParseChassis(string(p.from.Switch))
 			switch {
 			case err != nil:
+				s.Ports = append(s.Ports, at.Port)
 			case host != "":
+				s.Ports = append(s.Ports, at.Port)
 				uplinks[host] = append(uplinks[host], cable{at, p.from})
-			default:
+			default: // a link has to be heard at both ends; what is one at one end is no edge port: floods would go round by it
 				peer := l.switches[id]
 				if peer == nil {
 					break
@@ -133,6 +134,7 @@ func (l *loop) cables(in *fabric.Input, now time.Time) {
 						cost = lostCost
 					}
 					links[cableOf(at, p.from)] = cost
+					s.Ports = append(s.Ports, at.Port)
 				}
 			}
 		}

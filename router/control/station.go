@@ -295,6 +295,14 @@ func (l *loop) deviceOf(id fabric.SwitchID) *device {
 	return l.switches[dpid]
 }
 
+// portAt is a switch's port, nil for a host's.
+func (l *loop) portAt(at fabric.At) *port {
+	if d := l.deviceOf(at.Switch); d != nil {
+		return d.ports[uint32(at.Port.Number)]
+	}
+	return nil
+}
+
 // ask sends ARP probes (RFC 5227: the sender's address is 0.0.0.0, so that nobody's table changes) to a station.
 func (l *loop) ask(d *device, s *spotted) {
 	p := d.ports[s.at.port]

@@ -82,6 +82,7 @@ type port struct {
 	looped  bool      // it hears itself, or another port of its switch
 	from    fabric.At // who is heard here
 	heard   time.Time // zero: nobody
+	told    time.Time // when a switch has heard this port last: then it is no edge, whoever is heard here
 	silent  bool      // nothing more has come for too long, although the port is up
 	latency time.Duration
 }
@@ -228,7 +229,7 @@ func (l *loop) setPort(d *device, desc openflow.PortDesc, known *port, now time.
 	p.up = p.link && !now.Before(p.quiet)
 	switch {
 	case p.up && !was:
-		p.probed, p.next, p.first, p.edge, p.looped = 0, now, time.Time{}, false, false
+		p.probed, p.next, p.first, p.told, p.edge, p.looped = 0, now, time.Time{}, time.Time{}, false, false
 		if d.primed {
 			p.first = now
 		}
@@ -353,7 +354,7 @@ func (l *loop) tickPorts(d *device, missed time.Duration, now time.Time) {
 		if !p.heard.IsZero() && now.Sub(p.heard) > missed && !l.mayBeSilent(p.from, now) {
 			l.silence(d, p, now)
 		}
-		if !p.edge && p.heard.IsZero() && !p.looped && !p.first.IsZero() && now.Sub(p.first) >= edgeAfter {
+		if !p.edge && p.heard.IsZero() && !p.looped && !p.first.IsZero() && now.Sub(p.first) >= edgeAfter && now.Sub(p.told) > silentFor {
 			p.edge = true
 			l.dirty()
 		}
@@ -483,6 +484,12 @@ func (l *loop) heard(d *device, p *port, frame []byte) {
 		p.from, p.heard = from, now
 		return
 	}
+	if q := l.portAt(from); q != nil {
+		if q.told = now; q.edge {
+			q.edge = false
+			l.dirtyNow(now)
+		}
+	}
 	if p.from != from || p.heard.IsZero() {
 		l.unplug(from, p)
 		if !p.heard.IsZero() && l.damp(fmt.Sprintf("two at %s %d", d.name, p.number)) {
@@ -546,16 +553,8 @@ func (l *loop) sender(f lldp.Frame, now time.Time) (fabric.At, error) {
 
 // answer sends a frame the other way at once: a link needs both directions.
 func (l *loop) answer(from, to fabric.At, now time.Time) {
-	id, name, err := lldp.ParseChassis(string(from.Switch))
-	if err != nil || name != "" {
-		return
-	}
-	d := l.switches[id]
-	if d == nil {
-		return
-	}
-	if p := d.ports[uint32(from.Port.Number)]; p != nil && (p.heard.IsZero() || p.from != to) {
-		l.probe(d, p, now)
+	if p := l.portAt(from); p != nil && (p.heard.IsZero() || p.from != to) {
+		l.probe(l.deviceOf(from.Switch), p, now)
 	}
 }
 
