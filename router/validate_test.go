@@ -161,7 +161,7 @@ func TestWhatIsNewIsToBlame(t *testing.T) {
 			[]string{`policies.a: conflicts with policy "guests"`}},
 		"two new ones": {api.Document{Policies: map[string]api.PolicySpec{"a": {To: "carol", Match: []string{"tcp"}, Chain: "alt"}, "z": {To: "carol", Match: []string{"tcp/80"}, Chain: "alt"}}},
 			[]string{`policies.z: conflicts with policy "a"`}},
-		"a new one twice": {api.Document{Policies: map[string]api.PolicySpec{"a": {To: "bob", Match: []string{"tcp"}, Chain: "alt"}, "z": {From: "alice", To: "bob", Match: []string{"tcp/80"}, Chain: "alt"}}},
+		"a new one twice": {api.Document{Policies: map[string]api.PolicySpec{"a": {To: "bob", Match: []string{"tcp"}, Chain: "alt"}, "z": {From: "alice", To: "bob", Match: []string{"tcp/80"}, Chain: "web"}}},
 			[]string{`policies.a: conflicts with policy "guests"`, `policies.z: conflicts with policy "a"`, `policies.z: conflicts with policy "guests"`}},
 		"policies that cannot share a chain": {api.Document{Policies: map[string]api.PolicySpec{"a": {From: "carol", To: "bob", Mode: api.ModeReplica, Chain: "web"}}},
 			[]string{`policies.a: chain web is used by the selective policy guests and by the replica policy a`}},

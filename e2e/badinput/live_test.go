@@ -90,9 +90,9 @@ func TestRefusedWhileTrafficFlows(t *testing.T) {
 		{"conflict with a policy that is there", "functions: {k: {image: wire}}\nchains: {x: k}\npolicies: {zz: {from: alice, to: bob, match: [tcp/1-1024], chain: x}}",
 			[]string{"<stdin>:3:12: policies.zz", `conflicts with policy "guests": both have the priority 100`, "this packet: tcp 10.9.0.1:", "-> 10.9.0.2:80", "another priority"}},
 		{"conflict, the other way round", "functions: {k: {image: wire}}\nchains: {x: k}\npolicies: {aa: {from: alice, to: any, match: [udp/53], chain: x}}",
-			[]string{`"aa" and "guests"`, "this packet: udp 10.9.0.", ":53"}},
+			[]string{"<stdin>:3:12: policies.aa", `conflicts with policy "guests"`, "this packet: udp 10.9.0.", ":53"}},
 		{"conflict of all traffic", "functions: {k: {image: wire}}\nchains: {x: k}\npolicies: {zz: {from: bob, mode: exhaustive, chain: x}}",
-			[]string{`"guests" and "zz"`, "both select this packet"}},
+			[]string{"<stdin>:3:12: policies.zz", `conflicts with policy "guests"`, "select this packet"}},
 		{"one thing wrong among right ones", "functions: {k: {image: wire}, x: {image: nonesuch}}\nchains: {x: k}", []string{"functions.x.image"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
