@@ -62,7 +62,8 @@ func newPath(from, to, addr string) *path {
 	return &path{from: from, to: to, addr: addr, gbps: map[string][]float64{}, rtt: map[string][]float64{}}
 }
 
-// chains: one TCP stream and ping through 0..100 wires, beside Linux bridges all the way, and through 9 beside no chain.
+// chains: one TCP stream and ping through 0..100 wires, beside Linux bridges all the way; through 9 beside no chain, too, and through 9
+// and 100 beside the least that a chain can be.
 func (b *bench) chains() error {
 	return b.withWeir(func(w *weir) error {
 		controls, err := w.controls(b)
@@ -104,11 +105,20 @@ func (b *bench) chain(w *weir, n int, none *path, controls []string) (err error)
 	defer func() { err = errors.Join(err, p.close()) }()
 	ours, theirs := newPath(w.alice(), w.bob(), "10.9.0.2"), newPath(p.src(), p.dst(), "10.8.0.2")
 	both, all := []*path{ours, theirs}, []*path{ours, theirs}
+	var bare *path
+	if n == 9 || n == 100 {
+		l, lerr := newLeast(w.Rig, n)
+		if lerr != nil {
+			return lerr
+		}
+		defer func() { err = errors.Join(err, l.close()) }()
+		bare = newPath(l.src(), l.dst(), "10.7.0.2")
+		both, all = append(both, bare), append(all, bare)
+	} else {
+		controls = controls[:1]
+	}
 	if n == 9 {
 		all = append(all, none)
-	}
-	if n != 9 && n != 100 {
-		controls = controls[:1]
 	}
 	kinds := streams(controls)
 	for turn := range turns * b.Rounds {
@@ -131,6 +141,9 @@ func (b *bench) chain(w *weir, n int, none *path, controls []string) (err error)
 		if n == 9 {
 			b.add(fmt.Sprintf("tcp %s, 9 wires against none", s.name), "Gb/s", ours.gbps[s.name], none.gbps[s.name], "Weir without a chain", true, target(0.9))
 		}
+		if bare != nil {
+			b.add(fmt.Sprintf("tcp %s, %d against the least", s.name, n), "Gb/s", ours.gbps[s.name], bare.gbps[s.name], leastChain, true, 0)
+		}
 	}
 	for _, kind := range pings {
 		target := 0.0
@@ -138,6 +151,9 @@ func (b *bench) chain(w *weir, n int, none *path, controls []string) (err error)
 			target = 12 // of figures without -U, as it was set
 		}
 		b.add(fmt.Sprintf("%s, %d wires", kind.name, n), "us", ours.rtt[kind.name], theirs.rtt[kind.name], "Linux bridges", false, target)
+		if bare != nil {
+			b.add(fmt.Sprintf("%s, %d against the least", kind.name, n), "us", ours.rtt[kind.name], bare.rtt[kind.name], leastChain, false, 0)
+		}
 	}
 	return nil
 }

@@ -156,7 +156,7 @@ func (b *bench) limit(name, unit string, v []float64, most float64) {
 }
 
 func (b *bench) print() {
-	fmt.Printf("\n%-38s %-8s %10s %10s %7s %-13s  %-16s %s\n", "figure", "unit", "weir", "peer", "ratio", "quartiles", "target", "peer is")
+	fmt.Printf("\n%-44s %-8s %10s %10s %7s %-13s  %-16s %s\n", "figure", "unit", "weir", "peer", "ratio", "quartiles", "target", "peer is")
 	for _, r := range b.Results {
 		peer, ratio, spread, met := "-", "-", "", ""
 		if r.Peer > 0 {
@@ -168,7 +168,7 @@ func (b *bench) print() {
 		if r.Met != nil {
 			met = map[bool]string{true: "ok  ", false: "MISS"}[*r.Met]
 		}
-		fmt.Printf("%-38s %-8s %10.4g %10s %7s %-13s  %-4s %-16s %s\n", r.Name, r.Unit, r.Weir, peer, ratio, spread, met, r.Target, r.Of)
+		fmt.Printf("%-44s %-8s %10.4g %10s %7s %-13s  %-4s %-16s %s\n", r.Name, r.Unit, r.Weir, peer, ratio, spread, met, r.Target, r.Of)
 	}
 	for _, n := range b.Notes {
 		fmt.Println("note:", n)

@@ -52,7 +52,7 @@ func (w *weir) link(endpoint string) (string, error) {
 	return e.Status.Link, err
 }
 
-// packets: 64-byte UDP packets per second through 9 and 100 wires, beside Linux bridges.
+// packets: 64-byte UDP packets per second through 9 and 100 wires, beside Linux bridges and the least that a chain can be.
 func (b *bench) packets() error {
 	return b.withWeir(func(w *weir) error {
 		for _, n := range []int{9, 100} {
@@ -62,14 +62,7 @@ func (b *bench) packets() error {
 			if err := w.settle(b); err != nil {
 				return err
 			}
-			p, err := newBridges(b.ctx, w.Rig, n)
-			if err != nil {
-				return err
-			}
-			if err := b.pps(w, p, n); err != nil {
-				return errors.Join(err, p.close())
-			}
-			if err := p.close(); err != nil {
+			if err := b.pps(w, n); err != nil {
 				return err
 			}
 		}
@@ -77,45 +70,61 @@ func (b *bench) packets() error {
 	})
 }
 
-func (b *bench) pps(w *weir, p *bridges, n int) error {
-	if _, err := w.Ping(b.ctx, p.src(), "10.8.0.2", 3, "0.05"); err != nil { // the bridges learn
+// side is one of those that are measured in turn: frames injected at a link arrive at a station.
+type side struct {
+	generator
+	to  string
+	got []float64 // Mpps
+}
+
+func (b *bench) pps(w *weir, n int) (err error) {
+	p, err := newBridges(b.ctx, w.Rig, n)
+	if err != nil {
 		return err
 	}
-	if _, err := w.Ping(b.ctx, w.alice(), "10.9.0.2", 3, "0.05"); err != nil {
+	defer func() { err = errors.Join(err, p.close()) }()
+	l, err := newLeast(w.Rig, n)
+	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, l.close()) }()
 	port, err := w.link("alice")
 	if err != nil {
 		return err
 	}
-	ours, stop, err := inject(b, w.Rig, w.Netns, port, w.alice(), w.bob(), "10.9.0.1", "10.9.0.2", 9)
-	if err != nil {
-		return err
+	var sides []*side
+	for _, at := range []struct{ space, link, from, to, src, dst string }{
+		{w.Netns, port, w.alice(), w.bob(), "10.9.0.1", "10.9.0.2"},
+		{p.hub, "bsrc", p.src(), p.dst(), "10.8.0.1", "10.8.0.2"},
+		{l.hub, "lsrc", l.src(), l.dst(), "10.7.0.1", "10.7.0.2"},
+	} {
+		if _, err := w.Ping(b.ctx, at.from, at.dst, 3, "0.05"); err != nil { // bridges learn
+			return err
+		}
+		g, stop, err := inject(b, w.Rig, at.space, at.link, at.from, at.to, at.src, at.dst, 9)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = stop() }()
+		sides = append(sides, &side{generator: g, to: at.to})
 	}
-	defer func() { _ = stop() }()
-	theirs, stopPeer, err := inject(b, w.Rig, p.hub, "bsrc", p.src(), p.dst(), "10.8.0.1", "10.8.0.2", 9)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = stopPeer() }()
-	var got [2][]float64
-	for range b.Rounds {
-		for i, side := range []struct {
-			g  generator
-			to string
-		}{{ours, w.bob()}, {theirs, p.dst()}} {
-			s, err := newSink(side.to, "eth0")
+	for turn := range turns * b.Rounds {
+		for i := range sides {
+			s := sides[(i+turn)%len(sides)]
+			sink, err := newSink(s.to, "eth0")
 			if err != nil {
 				return err
 			}
-			v, err := rate(side.g, s, time.Duration(b.Seconds)*time.Second)
-			if err := errors.Join(err, s.close()); err != nil {
+			v, err := rate(s.generator, sink, time.Duration(b.Seconds)*time.Second)
+			if err := errors.Join(err, sink.close()); err != nil {
 				return err
 			}
-			got[i] = append(got[i], v/1e6)
+			s.got = append(s.got, v/1e6)
 		}
 	}
-	b.add(fmt.Sprintf("udp 64 B, %d wires", n), "Mpps", got[0], got[1], "Linux bridges", true, map[int]float64{9: 4}[n])
+	name := fmt.Sprintf("udp 64 B, %d wires", n)
+	b.add(name, "Mpps", sides[0].got, sides[1].got, "Linux bridges", true, map[int]float64{9: 4}[n])
+	b.add(name+" against the least", "Mpps", sides[0].got, sides[2].got, leastChain, true, 0)
 	return nil
 }
 

@@ -11,39 +11,53 @@ import (
 	"weir.dev/weir/netns"
 )
 
+// spaces are the namespaces of a peer, under the rig's name.
+type spaces struct {
+	rig  *rig.Rig
+	made []string
+}
+
+func (s *spaces) add(name string) (string, error) {
+	full := s.rig.Name + "-" + name
+	err := netns.Create(netns.Path(full), netns.Options{})
+	if err == nil {
+		s.made = append(s.made, full)
+	}
+	return full, err
+}
+
+func (s *spaces) close() error {
+	var errs []error
+	for _, n := range s.made {
+		errs = append(errs, netns.Delete(netns.Path(n)))
+	}
+	s.made = nil
+	return errors.Join(errs...)
+}
+
 // bridges is the peer: N namespaces, each with a Linux bridge between two veths, joined by Linux bridges, as
 // one chains containers with what the kernel offers to everybody.
 type bridges struct {
-	r     *rig.Rig
-	hub   string
-	names []string
+	spaces
+	hub string
 }
 
 const peerMark = "weir-bench:bridges"
 
 // newBridges builds the chain from station bsrc (10.8.0.1) to station bdst (10.8.0.2).
 func newBridges(ctx context.Context, r *rig.Rig, n int) (*bridges, error) {
-	b := &bridges{r: r, hub: r.Name + "-hub"}
+	b := &bridges{spaces: spaces{rig: r}}
 	if err := b.build(ctx, n); err != nil {
 		return nil, errors.Join(err, b.close())
 	}
 	return b, nil
 }
 
-func (b *bridges) space(name string) (string, error) {
-	full := b.r.Name + "-" + name
-	err := netns.Create(netns.Path(full), netns.Options{})
-	if err == nil {
-		b.names = append(b.names, full)
-	}
-	return full, err
-}
+func (b *bridges) src() string { return b.rig.Name + "-bsrc" }
+func (b *bridges) dst() string { return b.rig.Name + "-bdst" }
 
-func (b *bridges) src() string { return b.r.Name + "-bsrc" }
-func (b *bridges) dst() string { return b.r.Name + "-bdst" }
-
-func (b *bridges) build(ctx context.Context, n int) error {
-	if _, err := b.space("hub"); err != nil {
+func (b *bridges) build(ctx context.Context, n int) (err error) {
+	if b.hub, err = b.add("hub"); err != nil {
 		return err
 	}
 	pair := func(space, host, peer, addr string) error {
@@ -55,7 +69,7 @@ func (b *bridges) build(ctx context.Context, n int) error {
 		return err
 	}
 	for name, addr := range map[string]string{"bsrc": "10.8.0.1/24", "bdst": "10.8.0.2/24"} {
-		full, err := b.space(name)
+		full, err := b.add(name)
 		if err != nil {
 			return err
 		}
@@ -69,7 +83,7 @@ func (b *bridges) build(ctx context.Context, n int) error {
 	}
 	prev := "bsrc"
 	for i := 1; i <= n; i++ {
-		full, err := b.space(fmt.Sprintf("b%d", i))
+		full, err := b.add(fmt.Sprintf("b%d", i))
 		if err != nil {
 			return err
 		}
@@ -77,14 +91,14 @@ func (b *bridges) build(ctx context.Context, n int) error {
 		if err := errors.Join(pair(full, in, "in", ""), pair(full, out, "out", "")); err != nil {
 			return err
 		}
-		if err := batch(ctx, b.r, full, "link add br0 type bridge forward_delay 0 mcast_snooping 0\nlink set in master br0\nlink set out master br0\nlink set br0 up\n"); err != nil {
+		if err := batch(ctx, b.rig, full, "link add br0 type bridge forward_delay 0 mcast_snooping 0\nlink set in master br0\nlink set out master br0\nlink set br0 up\n"); err != nil {
 			return err
 		}
 		join(i, prev, in)
 		prev = out
 	}
 	join(n+1, prev, "bdst")
-	return batch(ctx, b.r, b.hub, hub.String())
+	return batch(ctx, b.rig, b.hub, hub.String())
 }
 
 func batch(ctx context.Context, r *rig.Rig, space, lines string) error {
@@ -103,13 +117,4 @@ func mac(name string) [6]byte {
 		m[2+i%4] = m[2+i%4]*31 + c
 	}
 	return m
-}
-
-func (b *bridges) close() error {
-	var errs []error
-	for _, n := range b.names {
-		errs = append(errs, netns.Delete(netns.Path(n)))
-	}
-	b.names = nil
-	return errors.Join(errs...)
 }
