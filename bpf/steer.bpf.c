@@ -41,15 +41,19 @@ static __always_inline __u32 exit_of(struct __sk_buff *skb, __u32 op)
 	return slot ? *slot : 0;
 }
 
+// same_mac: both are aligned to two bytes.
+static __always_inline bool same_mac(const void *x, const void *y)
+{
+	const __u16 *a = x, *b = y;
+
+	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2];
+}
+
 static __always_inline bool to_station(struct __sk_buff *skb, const struct port *p)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	const __u8 *m = data;
 
-	if (data + ETH_HLEN > end)
-		return false;
-	return m[0] == p->peer[0] && m[1] == p->peer[1] && m[2] == p->peer[2] && m[3] == p->peer[3] &&
-	       m[4] == p->peer[4] && m[5] == p->peer[5];
+	return data + ETH_HLEN <= end && same_mac(data, p->peer);
 }
 
 // into_fabric makes a frame ready for a port into the fabric; false: it must not go there.
@@ -139,8 +143,12 @@ static __always_inline int hop(struct __sk_buff *skb, struct control *c, struct 
 			break;
 		clone_to(skb, a->clone[i].port, a->clone[i].push, w->version);
 	}
-	if (a->op == OP_NORMAL && p->kind == PORT_ENDPOINT)
-		return TC_ACT_UNSPEC; // ordinary switching goes on
+	if (a->op == OP_NORMAL && p->kind == PORT_ENDPOINT) {
+		if (w->hook == w->stage)
+			return TC_ACT_UNSPEC; // ordinary switching goes on
+		skb->mark = c->secret ^ p->ifindex; // ahead of the bridge: this was its rule there
+		return bpf_redirect(p->ifindex, 0);
+	}
 	if (a->op != OP_OUTPUT && a->op != OP_RESUME) {
 		count_drop(w->slot, s);
 		return TC_ACT_SHOT; // by rule; and out of a function there is no ordinary switching
@@ -213,11 +221,10 @@ static __always_inline int steer(struct __sk_buff *skb, struct control *c, struc
 static __always_inline bool own(struct __sk_buff *skb, const struct port *p)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	const __u16 *m = data, *a = (const __u16 *)p->own[0], *b = (const __u16 *)p->own[1];
 
 	if (data + ETH_HLEN > end)
 		return true; // a runt: no Ethernet header
-	return (m[3] == a[0] && m[4] == a[1] && m[5] == a[2]) || (m[3] == b[0] && m[4] == b[1] && m[5] == b[2]);
+	return same_mac(data + 6, p->own[0]) || same_mac(data + 6, p->own[1]);
 }
 
 // probed takes note of a probe frame.
@@ -237,6 +244,72 @@ static __always_inline bool probed(struct __sk_buff *skb, const struct port *p, 
 	return true;
 }
 
+// met: a frame of this station comes in here. Elsewhere than at home, the bridge moves its address, and must be asked from now on; back
+// home, the bridge has to see it once.
+static __noinline void met(const struct station_key *k, __u32 slot)
+{
+	__u32 *owner = bpf_map_lookup_elem(&stations, k), at, *home;
+
+	if (!owner)
+		return; // nobody's, or several stations'
+	at = *owner;
+	home = bpf_map_lookup_elem(&homes, &at);
+	if (home)
+		*home = at == slot;
+}
+
+// destination is the slot of the endpoint where the bridge would send a frame for sure, 0 unknown: sender and receiver are where it has
+// met them, and their addresses never age there (datapath/ebpf/stations.go).
+static __always_inline __u32 destination(struct __sk_buff *skb, struct port *p, __u32 slot)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct station_key dst = {}, src = {};
+	__u32 *home = bpf_map_lookup_elem(&homes, &slot), *to, at;
+
+	if (!home || data + ETH_HLEN > end)
+		return 0; // cannot be; a runt
+	__builtin_memcpy(src.mac, data + 6, 6);
+	if (!*home || !same_mac(src.mac, p->peer)) {
+		met(&src, slot);
+		return 0;
+	}
+	__builtin_memcpy(dst.mac, data, 6);
+	to = bpf_map_lookup_elem(&stations, &dst);
+	if (!to || *to == slot)
+		return 0;
+	at = *to;
+	home = bpf_map_lookup_elem(&homes, &at);
+	return home && *home ? at : 0;
+}
+
+// onward goes on with ordinary switching: by the bridge, unless the rules at the port where that would send the frame lead into a chain. To
+// meet them here saves the bridge and a queue.
+static __always_inline int onward(struct __sk_buff *skb, struct control *c, struct port *p, __u32 slot, struct walk *w)
+{
+	__u32 v = w->version & 1, at;
+	int i, verdict = GO_ON;
+	struct port *to;
+	struct size s;
+
+	if (!c->past || p->kind != PORT_ENDPOINT || !(p->copy[v].stage[STAGE_INGRESS].flags & STAGE_ONWARD))
+		return TC_ACT_UNSPEC;
+	at = destination(skb, p, slot);
+	to = bpf_map_lookup_elem(&slots, &at);
+	if (!at || !to || to->kind != PORT_ENDPOINT || to->copy[v].stage[STAGE_EGRESS].kind == KIND_PASS)
+		return TC_ACT_UNSPEC;
+	s = size_of(skb);
+	w->packets = s.packets;
+	w->bytes = s.bytes;
+	w->stage = STAGE_EGRESS;
+	w->slot = at;
+	for (i = 0; i <= MAX_HOPS && verdict == GO_ON; i++)
+		verdict = hop_on(skb, w);
+	if (verdict != GO_ON)
+		return verdict;
+	count_drop(w->slot, s);
+	return TC_ACT_SHOT; // rules that lead in a circle of dead functions
+}
+
 static __always_inline int at_ingress(struct __sk_buff *skb)
 {
 	struct walk w = {.hook = STAGE_INGRESS, .stage = STAGE_INGRESS};
@@ -245,16 +318,18 @@ static __always_inline int at_ingress(struct __sk_buff *skb)
 	struct control *c;
 	struct port *p;
 	struct size s;
+	int verdict;
 
 	c = bpf_map_lookup_elem(&controls, &zero);
 	if (!c)
 		return TC_ACT_UNSPEC; // cannot be
-	if (skb->mark && skb->mark == (c->secret ^ skb->ifindex)) {
-		skb->mark = 0;
-		return TC_ACT_UNSPEC; // resumed: ordinary switching goes on
-	}
 	slot = slot_of(skb->ifindex);
 	p = bpf_map_lookup_elem(&slots, &slot);
+	w.version = c->version;
+	if (skb->mark && skb->mark == (c->secret ^ skb->ifindex)) {
+		skb->mark = 0;
+		return slot && p ? onward(skb, c, p, slot, &w) : TC_ACT_UNSPEC; // resumed: ordinary switching goes on
+	}
 	if (!slot || !p)
 		return TC_ACT_UNSPEC; // not a port any more
 	if (skb->protocol == bpf_htons(PROBE_TYPE) && p->kind != PORT_ENDPOINT && probed(skb, p, slot))
@@ -269,13 +344,13 @@ static __always_inline int at_ingress(struct __sk_buff *skb)
 		count_drop(slot, s);
 		return TC_ACT_SHOT; // the interface speaks for itself
 	}
-	w.version = c->version;
 	w.slot = slot;
 	w.packets = s.packets;
 	w.bytes = s.bytes;
 	if (p->flags & PORT_FABRIC)
 		w.tag = tag_of(skb);
-	return steer(skb, c, p, &w);
+	verdict = steer(skb, c, p, &w);
+	return verdict == TC_ACT_UNSPEC ? onward(skb, c, p, slot, &w) : verdict;
 }
 
 static __always_inline int at_egress(struct __sk_buff *skb)

@@ -34,6 +34,7 @@ type SteerClone struct {
 type SteerControl struct {
 	_       structs.HostLayout
 	Version uint32
+	Past    uint32
 	Secret  uint32
 }
 
@@ -150,6 +151,12 @@ type SteerStages struct {
 	Stage [2]SteerStage
 }
 
+type SteerStationKey struct {
+	_   structs.HostLayout
+	Mac [6]uint8
+	Pad uint16
+}
+
 type SteerTuple struct {
 	_    structs.HostLayout
 	Copy [2]SteerTupleCopy
@@ -169,6 +176,7 @@ const (
 	SteerMapControls    = "controls"
 	SteerMapFlows       = "flows"
 	SteerMapFunctions   = "functions"
+	SteerMapHomes       = "homes"
 	SteerMapLearned     = "learned"
 	SteerMapLists       = "lists"
 	SteerMapMasks       = "masks"
@@ -179,6 +187,7 @@ const (
 	SteerMapProbes      = "probes"
 	SteerMapRuleCounts  = "rule_counts"
 	SteerMapSlots       = "slots"
+	SteerMapStations    = "stations"
 	SteerMapTuples      = "tuples"
 	SteerProgEgressCls  = "egress_cls"
 	SteerProgEgressTcx  = "egress_tcx"
@@ -241,6 +250,7 @@ type SteerMapSpecs struct {
 	Controls   *ebpf.MapSpec `ebpf:"controls"`
 	Flows      *ebpf.MapSpec `ebpf:"flows"`
 	Functions  *ebpf.MapSpec `ebpf:"functions"`
+	Homes      *ebpf.MapSpec `ebpf:"homes"`
 	Learned    *ebpf.MapSpec `ebpf:"learned"`
 	Lists      *ebpf.MapSpec `ebpf:"lists"`
 	Masks      *ebpf.MapSpec `ebpf:"masks"`
@@ -251,6 +261,7 @@ type SteerMapSpecs struct {
 	Probes     *ebpf.MapSpec `ebpf:"probes"`
 	RuleCounts *ebpf.MapSpec `ebpf:"rule_counts"`
 	Slots      *ebpf.MapSpec `ebpf:"slots"`
+	Stations   *ebpf.MapSpec `ebpf:"stations"`
 	Tuples     *ebpf.MapSpec `ebpf:"tuples"`
 }
 
@@ -283,6 +294,7 @@ type SteerMaps struct {
 	Controls   *ebpf.Map `ebpf:"controls"`
 	Flows      *ebpf.Map `ebpf:"flows"`
 	Functions  *ebpf.Map `ebpf:"functions"`
+	Homes      *ebpf.Map `ebpf:"homes"`
 	Learned    *ebpf.Map `ebpf:"learned"`
 	Lists      *ebpf.Map `ebpf:"lists"`
 	Masks      *ebpf.Map `ebpf:"masks"`
@@ -293,6 +305,7 @@ type SteerMaps struct {
 	Probes     *ebpf.Map `ebpf:"probes"`
 	RuleCounts *ebpf.Map `ebpf:"rule_counts"`
 	Slots      *ebpf.Map `ebpf:"slots"`
+	Stations   *ebpf.Map `ebpf:"stations"`
 	Tuples     *ebpf.Map `ebpf:"tuples"`
 }
 
@@ -301,6 +314,7 @@ func (m *SteerMaps) Close() error {
 		m.Controls,
 		m.Flows,
 		m.Functions,
+		m.Homes,
 		m.Learned,
 		m.Lists,
 		m.Masks,
@@ -311,6 +325,7 @@ func (m *SteerMaps) Close() error {
 		m.Probes,
 		m.RuleCounts,
 		m.Slots,
+		m.Stations,
 		m.Tuples,
 	)
 }

@@ -30,6 +30,7 @@ enum stage_kind {
 
 enum stage_flags {
 	STAGE_CACHED = 1, // more than one mask, or something to learn: ask the flow cache first
+	STAGE_ONWARD = 2, // at STAGE_INGRESS: some endpoint has rules at STAGE_EGRESS, which may be met without crossing the bridge
 };
 
 // Fields that some rule of a stage looks at: the others are not even read.
@@ -160,6 +161,7 @@ struct function {
 
 struct control {
 	__u32 version; // copy[version & 1] is in force
+	__u32 past;    // 1: frames may pass the bridge by, nobody's rules look at what crosses it
 	__u32 secret;  // mark of a frame that is done with its chain: secret ^ ifindex, never 0
 };
 
@@ -178,6 +180,12 @@ struct exit_key {
 	__u8 mac[6];
 	__u16 vlan;
 	__u32 stage;
+};
+
+// station_key is the address of the only station behind an endpoint's veth, unless another has the same one.
+struct station_key {
+	__u8 mac[6];
+	__u16 pad;
 };
 
 struct port_stats {

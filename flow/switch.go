@@ -96,6 +96,9 @@ func (s *Switch) addEndpoint(p Port, q *port) error {
 	return nil
 }
 
+// Know tells ordinary switching where a station is before it has spoken, as a switch can that made the station's link.
+func (s *Switch) Know(m MAC, p Port) { s.fdb[m] = p }
+
 // AddFunction adds a function's ports.
 func (s *Switch) AddFunction(f Function) error {
 	if s.functions[f.Name] != nil {

@@ -77,6 +77,11 @@ func (s *Switch) commit(rules []flow.Rule) (datapath.Commit, error) {
 	if err := s.zeroCounters(&next); err != nil {
 		return datapath.Commit{}, err
 	}
+	if img.onward() && !s.image.onward() {
+		if err := errors.Join(s.lookAround(), s.leaveHomes()); err != nil {
+			return datapath.Commit{}, err
+		}
+	}
 	s.pending = diff // whatever happens now, these are to be put right before the next commit
 	if err := s.stage(img, diff); err != nil {
 		return datapath.Commit{}, err
@@ -283,10 +288,12 @@ func (s *Switch) writeSlot(slot uint16, inForce, other stages) error {
 
 // flip puts the other copy in force.
 func (s *Switch) flip(version uint32) error {
-	if err := s.maps.Controls.Put(uint32(0), bpf.SteerControl{Version: version, Secret: s.state.Secret}); err != nil {
+	was := s.version
+	s.version = version
+	if err := s.control(); err != nil {
+		s.version = was
 		return fmt.Errorf("exchange the copies: %w", err)
 	}
-	s.version = version
 	return nil
 }
 

@@ -21,7 +21,7 @@ const (
 
 	kindPass, kindDirect, kindClassify, kindDrain = 0, 1, 2, 3
 
-	stageCached = 1
+	stageCached, stageOnward = 1, 2
 
 	fieldInPort, fieldMACs, fieldVLAN, fieldType, fieldAddresses, fieldProto, fieldPorts = 1, 2, 4, 8, 16, 32, 64
 
@@ -50,6 +50,9 @@ type image struct {
 	lists  map[uint16]listCopy
 	masks  map[uint16]key // never change while in use
 }
+
+// onward: frames may pass the bridge by.
+func (i *image) onward() bool { return i.stages[0].Stage[flow.Ingress].Flags&stageOnward != 0 }
 
 func newImage() *image {
 	return &image{stages: map[uint16]stages{}, tuples: map[key]tupleCopy{}, lists: map[uint16]listCopy{}, masks: map[uint16]key{}}
@@ -339,7 +342,21 @@ func (c *compiler) finish() error {
 			c.next.lists[j.first+uint16(i)] = l
 		}
 	}
+	c.onward(slots)
 	return nil
+}
+
+// onward tells all endpoints when one has rules where frames leave.
+func (c *compiler) onward(slots []place) {
+	ends := slices.DeleteFunc(slices.Clone(slots), func(p place) bool { return p.slot != 0 && p.kind != portEndpoint })
+	if !slices.ContainsFunc(ends, func(p place) bool { return c.next.stages[p.slot].Stage[flow.Egress].Kind != kindPass }) {
+		return
+	}
+	for _, p := range ends {
+		st := c.next.stages[p.slot]
+		st.Stage[flow.Ingress].Flags |= stageOnward
+		c.next.stages[p.slot] = st
+	}
 }
 
 // job is a stage whose list is to be placed.

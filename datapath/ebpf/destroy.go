@@ -29,9 +29,7 @@ func (s *Switch) Destroy(ctx context.Context) error {
 	}
 	s.closed = true
 	s.mu.Unlock()
-	if s.promote != nil {
-		s.promote.stop()
-	}
+	s.stopAll()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.letGo()

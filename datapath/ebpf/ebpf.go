@@ -20,6 +20,7 @@ import (
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/datapath/internal/hostlink"
 	"weir.dev/weir/datapath/internal/record"
+	"weir.dev/weir/flow"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
 )
@@ -106,7 +107,8 @@ type Switch struct {
 	byIndex  map[uint32]uint16 // interface index -> slot
 	byName   map[string]uint16 // "endpoint/alice", "function/fw/in" -> slot
 	fns      map[string]*function
-	near     map[uint32]uint32 // place in the table nearby -> interface index
+	near     map[uint32]uint32   // place in the table nearby -> interface index
+	stations map[flow.MAC]uint16 // whose address is in the programs' table -> slot
 	lastSlot uint16
 	todo     map[uint16]bool // ports whose filters tcx links may replace
 	wake     chan struct{}   // the promoter's
@@ -115,6 +117,8 @@ type Switch struct {
 	rules    ruleSet
 	version  uint32
 	promote  *promoter
+	watch    *watcher
+	past     bool         // frames may pass the bridge by
 	probes   *probeSocket // nil until the first probe
 }
 
@@ -129,7 +133,7 @@ func Open(ctx context.Context, o Options) (*Switch, error) {
 	s := &Switch{
 		opts: o, log: o.Logger, store: newStore(o.Instance),
 		ports: map[uint16]*port{}, byIndex: map[uint32]uint16{}, byName: map[string]uint16{}, fns: map[string]*function{},
-		near: map[uint32]uint32{}, todo: map[uint16]bool{}, wake: make(chan struct{}, 1),
+		near: map[uint32]uint32{}, stations: map[flow.MAC]uint16{}, todo: map[uint16]bool{}, wake: make(chan struct{}, 1),
 		image: newImage(), rules: newRuleSet(),
 	}
 	if err := s.open(ctx); err != nil {
@@ -168,7 +172,7 @@ func (s *Switch) open(ctx context.Context) error {
 	if err := s.restore(ctx); err != nil {
 		return err
 	}
-	s.promote = startPromoter(s)
+	s.promote, s.watch = startPromoter(s), startWatcher(s)
 	return nil
 }
 
@@ -181,19 +185,25 @@ func (s *Switch) Close() error {
 	}
 	s.closed = true
 	s.mu.Unlock()
-	if s.promote != nil {
-		s.promote.stop()
-	}
+	s.stopAll()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.letGo()
 	return nil
 }
 
-func (s *Switch) letGo() {
+// stopAll ends what works by itself.
+func (s *Switch) stopAll() {
 	if s.promote != nil {
 		s.promote.stop()
 	}
+	if s.watch != nil {
+		s.watch.stop()
+	}
+}
+
+func (s *Switch) letGo() {
+	s.stopAll()
 	s.programs.close()
 	s.maps.close()
 	if s.probes != nil {

@@ -45,8 +45,10 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 		return 0, fmt.Errorf("interface %s is already the port %s", e.Link, s.ports[slot].Name)
 	}
 	changed := false // into a port of another kind
+	var was flow.MAC
 	if slot, known := s.byName[p.Name]; known {
 		old := s.ports[slot]
+		was = old.E.Peer
 		changed = old.E.Isolated != e.Isolated
 		p.Slot = slot
 		if old.Index == p.Index {
@@ -56,8 +58,14 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 			if old.E == e && old.Veth == p.Veth && attrs.MasterIndex == s.bridge && attrs.Flags&net.FlagUp != 0 {
 				return flow.Port(p.Index), s.attachOuter(old, !s.own(l))
 			}
-		} else if err := s.releaseLink(old); err != nil { // the name has another link now
+		}
+		if err := s.dropStation(was); err != nil {
 			return 0, err
+		}
+		if old.Index != p.Index { // the name has another link now
+			if err := s.releaseLink(old); err != nil {
+				return 0, err
+			}
 		}
 	} else if p.Slot, err = s.newSlot(); err != nil {
 		return 0, err
@@ -89,7 +97,7 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 	if err := s.nl.LinkSetUp(l); err != nil {
 		return 0, fmt.Errorf("set %s up: %w", e.Link, err)
 	}
-	return flow.Port(p.Index), nil
+	return flow.Port(p.Index), errors.Join(s.placeStation(was), s.placeStation(e.Peer))
 }
 
 // plug makes a link a port of the bridge, and the bridge anew if someone has deleted it.
@@ -212,10 +220,16 @@ func (s *Switch) removeEndpoint(name string) error {
 		return s.store.Remove(record.File("endpoint", name))
 	}
 	p := s.ports[slot]
+	if err := s.dropStation(p.E.Peer); err != nil {
+		return err
+	}
 	if err := s.releaseLink(p); err != nil {
 		return err
 	}
 	if err := s.delist(p); err != nil {
+		return err
+	}
+	if err := s.placeStation(p.E.Peer); err != nil {
 		return err
 	}
 	return s.store.Remove(record.File("endpoint", name))

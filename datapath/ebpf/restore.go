@@ -31,6 +31,7 @@ func (s *Switch) restore(ctx context.Context) error {
 	if err := s.loadRecords(); err != nil {
 		return err
 	}
+	s.past = c.Past != 0
 	var err error
 	if c.Version == 0 {
 		err = s.fill()
@@ -48,6 +49,12 @@ func (s *Switch) restore(ctx context.Context) error {
 		return err
 	}
 	if err := s.attachAll(); err != nil {
+		return err
+	}
+	if err := s.restoreStations(); err != nil {
+		return err
+	}
+	if err := s.lookAround(); err != nil {
 		return err
 	}
 	if err := s.watchProcesses(); err != nil {

@@ -32,6 +32,8 @@ type tables struct {
 	Tuples     *ebpf.Map `ebpf:"tuples"`
 	Flows      *ebpf.Map `ebpf:"flows"`
 	Learned    *ebpf.Map `ebpf:"learned"`
+	Stations   *ebpf.Map `ebpf:"stations"`
+	Homes      *ebpf.Map `ebpf:"homes"`
 	PortCounts *ebpf.Map `ebpf:"port_counts"`
 	RuleCounts *ebpf.Map `ebpf:"rule_counts"`
 	Probes     *ebpf.Map `ebpf:"probes"`
@@ -42,7 +44,7 @@ func (m *tables) all() map[string]**ebpf.Map {
 	return map[string]**ebpf.Map{
 		"controls": &m.Controls, "moves": &m.Moves, "nearby": &m.Nearby, "ports": &m.Ports, "slots": &m.Slots,
 		"functions": &m.Functions, "lists": &m.Lists, "masks": &m.Masks, "tuples": &m.Tuples, "flows": &m.Flows,
-		"learned": &m.Learned, "port_counts": &m.PortCounts, "rule_counts": &m.RuleCounts, "probes": &m.Probes,
+		"learned": &m.Learned, "stations": &m.Stations, "homes": &m.Homes, "port_counts": &m.PortCounts, "rule_counts": &m.RuleCounts, "probes": &m.Probes,
 		"processes": &m.Processes,
 	}
 }
@@ -81,6 +83,7 @@ func (o *Options) specs() (steer, exit *ebpf.CollectionSpec, abi string, err err
 	}
 	sizes := map[string]int{
 		"ports": o.Ports, "slots": o.Ports, "functions": o.Ports, "probes": o.Ports, "port_counts": o.Ports, "processes": o.Ports,
+		"stations": o.Ports, "homes": o.Ports,
 		"lists": 4 * o.Masks, "masks": o.Masks, "tuples": o.Keys, "flows": o.Flows, "learned": o.Flows / 2, "rule_counts": o.Rules,
 	}
 	sizes["lists"] = min(sizes["lists"], maxSlots)

@@ -42,6 +42,8 @@ const (
 	TagAndVLAN Capability = "the user's VLAN is known behind a fabric tag"
 	// DropEligible: the DEI bit of VLAN tags is kept.
 	DropEligible Capability = "the bit \"drop eligible\" of VLAN tags is kept"
+	// Known: the endpoint's Peer is a static address of the bridge.
+	Known Capability = "a station behind a link that Weir made is known before it speaks"
 	// Instant: what is learned from a frame holds for the next one. Without it the switch has a method Converge, called where that matters.
 	Instant Capability = "what is learned holds for the very next frame"
 )
@@ -344,6 +346,9 @@ func (r *Rig) Reference(rules []flow.Rule) *flow.Switch {
 			continue
 		}
 		check(s.AddEndpoint(st.Port, st.Name))
+		if (st.E.Peer != flow.MAC{}) && r.can(Known) {
+			s.Know(st.E.Peer, st.Port)
+		}
 	}
 	ports, err := r.Switch.Ports(Context(r.t))
 	check(err)

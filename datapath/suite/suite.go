@@ -10,6 +10,7 @@ func Run(t *testing.T, open Factory) {
 	}{
 		{"steering as the reference switch does", testSteering},
 		{"learned exits", testLearned},
+		{"stations that move", testMoves},
 		{"functions that are down", testDown},
 		{"a hundred dead functions", testDead},
 		{"a process ends", testProcess},

@@ -1,0 +1,134 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/bpf"
+	"weir.dev/weir/flow"
+)
+
+// A frame between two stations that Weir gave their links need not cross the bridge to meet the rules of the port where it leaves: the programs
+// know that port by the table stations (MAC -> slot), as long as the bridge agrees (homes, which only the programs set). What takes that way the
+// bridge does not see, so a station's address is a static entry there: it does not age, but moves, as any, when the station turns up elsewhere.
+
+// stationKey of a MAC.
+func stationKey(mac flow.MAC) bpf.SteerStationKey { return bpf.SteerStationKey{Mac: mac} }
+
+// isStation: the MAC behind the port is the only one there, and the port forwards.
+func (s *Switch) isStation(p *port) bool {
+	return p.kind() == portEndpoint && p.Veth && !p.E.Fabric && !p.E.Held && p.E.Peer != flow.MAC{} && s.byIndex[p.Index] == p.Slot
+}
+
+// placeStation makes tables and bridge say where a station is now: nowhere when several ports claim its address, as the links of a bond do.
+func (s *Switch) placeStation(mac flow.MAC) error {
+	var only *port
+	for _, p := range s.ports {
+		if p.E.Peer != mac || !s.isStation(p) {
+			continue
+		}
+		if only != nil {
+			return s.dropStation(mac)
+		}
+		only = p
+	}
+	if only == nil {
+		return s.dropStation(mac)
+	}
+	if s.stations[mac] == only.Slot {
+		return nil
+	}
+	if err := s.nl.NeighSet(fdbEntry(mac, only.Index)); err != nil {
+		return fmt.Errorf("make the address of %s a static one of the bridge: %w", only.Name, err)
+	}
+	if err := s.leaveHome(only.Slot); err != nil {
+		return err
+	}
+	if err := s.maps.Stations.Put(stationKey(mac), uint32(only.Slot)); err != nil {
+		return fmt.Errorf("write the station of %s: %w", only.Name, err)
+	}
+	s.stations[mac] = only.Slot
+	return nil
+}
+
+// dropStation is for one that is gone, or of which it is not known where it is: the bridge learns it.
+func (s *Switch) dropStation(mac flow.MAC) error {
+	slot, known := s.stations[mac]
+	if !known {
+		return nil
+	}
+	if err := s.maps.Stations.Delete(stationKey(mac)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("forget station %s: %w", mac, err)
+	}
+	delete(s.stations, mac)
+	if err := s.leaveHome(slot); err != nil {
+		return err
+	}
+	p := s.ports[slot]
+	if p == nil || s.byIndex[p.Index] != slot {
+		return nil // the bridge forgot it with the port
+	}
+	err := s.nl.NeighDel(fdbEntry(mac, p.Index))
+	if err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil // gone already: the entry, the link, or the link from the bridge
+	}
+	return fmt.Errorf("let the bridge learn %s: %w", mac, err)
+}
+
+// leaveHome: the bridge has to meet a station once before frames pass it by.
+func (s *Switch) leaveHome(slot uint16) error {
+	if err := s.maps.Homes.Put(uint32(slot), uint32(0)); err != nil {
+		return fmt.Errorf("write home %d: %w", slot, err)
+	}
+	return nil
+}
+
+// leaveHomes comes before rules for which frames may pass the bridge by: while there are none, nobody notes who moves.
+func (s *Switch) leaveHomes() error {
+	for slot, p := range s.ports {
+		if p.kind() == portEndpoint {
+			if err := s.leaveHome(slot); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// fdbEntry is a static entry: it does not age.
+func fdbEntry(mac flow.MAC, index uint32) *netlink.Neigh {
+	return &netlink.Neigh{LinkIndex: int(index), Family: unix.AF_BRIDGE, State: netlink.NUD_NOARP, Flags: netlink.NTF_MASTER, HardwareAddr: mac[:]}
+}
+
+// restoreStations makes the table right after a start, writing only what is wrong. Endpoints are ports of the bridge since before.
+func (s *Switch) restoreStations() error {
+	var k bpf.SteerStationKey
+	var slot uint32
+	it := s.maps.Stations.Iterate()
+	for it.Next(&k, &slot) {
+		s.stations[k.Mac] = uint16(slot)
+	}
+	if err := it.Err(); err != nil {
+		return fmt.Errorf("read stations: %w", err)
+	}
+	for mac, slot := range s.stations {
+		if p := s.ports[slot]; p == nil || p.E.Peer != mac {
+			if err := s.dropStation(mac); err != nil {
+				return err
+			}
+		}
+	}
+	for _, p := range s.ports {
+		if !s.isStation(p) {
+			continue
+		}
+		if err := s.placeStation(p.E.Peer); err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
+			return err // a link that is gone or out of the bridge will be added again
+		}
+	}
+	return nil
+}

@@ -1,0 +1,225 @@
+package ebpf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/datapath/suite"
+	"weir.dev/weir/flow"
+)
+
+const (
+	taken     uint16 = 0x1234 // by the rules of newHost
+	untaken   uint16 = 0x9000
+	broadcast        = "\xff\xff\xff\xff\xff\xff"
+)
+
+// say sends a frame and gives what tells it from others.
+func say(t *testing.T, n *int, from *suite.Station, as flow.MAC, to string, etherType uint16) []byte {
+	t.Helper()
+	*n++
+	m := fmt.Appendf(nil, "weir-frame-%08d.", *n)
+	f := binary.BigEndian.AppendUint16(append([]byte(to), as[:]...), etherType)
+	from.Send(t, append(f, m...))
+	return m
+}
+
+func arrives(t *testing.T, at *suite.Station, m []byte) {
+	t.Helper()
+	suite.Until(t, fmt.Sprintf("%s at %s", m, at.Name), func() bool { return len(at.Frames(m)) == 1 })
+}
+
+// What a rule at bob's egress takes from alice does not cross the bridge, once the bridge has met both; all else does.
+func TestPastTheBridge(t *testing.T) {
+	for _, hook := range []string{HookClsact, HookTCX} {
+		t.Run(hook, func(t *testing.T) {
+			h := newHost(t, Options{Hook: hook})
+			n := 0
+			bridge := func(off bool) { // between alice and bob
+				t.Helper()
+				if err := h.Host.Do(func() error {
+					for _, st := range []*suite.Station{h.alice, h.bob} {
+						l, err := netlink.LinkByName(st.E.Link)
+						if err != nil {
+							return err
+						}
+						if err := netlink.LinkSetIsolated(l, off); err != nil {
+							return err
+						}
+					}
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			to := string(h.bob.MAC[:])
+			// passes sends one frame of each kind while the bridge is shut: the taken one arrives if it goes past the bridge, the other never does.
+			passes := func(want bool) {
+				t.Helper()
+				bridge(true)
+				m, other := say(t, &n, h.alice, h.alice.MAC, to, taken), say(t, &n, h.alice, h.alice.MAC, to, untaken)
+				if want {
+					arrives(t, h.bob, m)
+				}
+				bridge(false)
+				arrives(t, h.bob, say(t, &n, h.alice, h.alice.MAC, to, untaken)) // behind the others
+				arrives(t, h.bob, say(t, &n, h.alice, h.alice.MAC, to, taken))
+				if len(h.bob.Frames(other)) > 0 {
+					t.Error("a frame that no rule takes went past the bridge")
+				}
+				if !want && len(h.bob.Frames(m)) > 0 {
+					t.Error("a frame went past the bridge, want none")
+				}
+			}
+			speak := func() {
+				t.Helper()
+				arrives(t, h.alice, say(t, &n, h.bob, h.bob.MAC, broadcast, untaken))
+				arrives(t, h.bob, say(t, &n, h.alice, h.alice.MAC, broadcast, untaken))
+			}
+			add := func(st *suite.Station) {
+				t.Helper()
+				var err error
+				if st.Port, err = h.Switch.AddEndpoint(suite.Context(t), st.E); err != nil {
+					t.Fatal(err)
+				}
+			}
+			wantStatic(t, h, h.alice, h.bob)
+			passes(false) // nobody has spoken: at home is who the bridge has met there
+			speak()
+			passes(true)
+			if hits := h.hits(t); hits[1] != 3 || hits[2] != 3 || hits[3] != 3 { // of four: the shut bridge kept one
+				t.Errorf("rules' hits: %v, want 3 each", hits)
+			}
+
+			carol := h.Station("carol")
+			arrives(t, h.alice, say(t, &n, carol, h.bob.MAC, broadcast, untaken)) // bob is at carol's, says the bridge
+			m := say(t, &n, h.alice, h.alice.MAC, to, taken)
+			arrives(t, carol, m)
+			if len(h.bob.Frames(m)) > 0 {
+				t.Error("a frame came to bob while the bridge had met him at carol's")
+			}
+			speak()
+			passes(true)
+			wantStatic(t, h, h.alice, h.bob, carol)
+
+			h.Close()
+			h.Reopen()
+			passes(true)
+
+			twin := h.Unplugged("twin")
+			twin.E.Peer = h.bob.MAC
+			add(twin)
+			wantStatic(t, h, h.alice, carol)
+			speak()
+			passes(false) // who of the two is bob?
+			if err := h.Switch.Remove(suite.Context(t), "endpoint/twin"); err != nil {
+				t.Fatal(err)
+			}
+			wantStatic(t, h, h.alice, h.bob, carol)
+			speak()
+			passes(true)
+
+			known := h.bob.E
+			h.bob.E.Peer = flow.MAC{2, 7}
+			add(h.bob)
+			speak()
+			passes(false)
+			h.bob.E = known
+			add(h.bob)
+			speak()
+			passes(true)
+			wantStatic(t, h, h.alice, h.bob, carol)
+
+			for _, rules := range [][2]string{
+				{"add table bridge foreign; add chain bridge foreign c { type filter hook forward priority 0 ; }", "delete table bridge foreign"},
+				{"add table ip foreign; add chain ip foreign c { type filter hook forward priority 0 ; }", "delete table ip foreign"},
+			} {
+				h.shown(t, rules[0][10] == 'i')
+				h.nft(t, rules[0])
+				suite.Until(t, "the switch to look around", func() bool { return !h.past() })
+				speak()
+				passes(false) // someone's rules are to see what crosses the bridge
+				h.nft(t, rules[1])
+				suite.Until(t, "the switch to look around", h.past)
+				speak()
+				passes(true)
+			}
+			h.shown(t, false)
+			h.nft(t, "add table ip foreign; add chain ip foreign c { type filter hook forward priority 0 ; }")
+			time.Sleep(2 * watchEvery)
+			passes(true) // they see nothing of what is bridged
+
+			h.Commit() // who moves while there are no rules is not noted
+			arrives(t, h.alice, say(t, &n, carol, h.bob.MAC, broadcast, untaken))
+			h.Commit(h.rules...)
+			arrives(t, carol, say(t, &n, h.alice, h.alice.MAC, to, taken))
+			speak()
+			passes(true)
+		})
+	}
+}
+
+func (h *host) past() bool {
+	s := h.Switch.(*Switch)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.past
+}
+
+// nft carries commands out in the switch's namespace.
+func (h *host) nft(t *testing.T, commands string) {
+	t.Helper()
+	if err := h.Host.Do(func() error {
+		out, err := exec.Command("nft", commands).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("nft %s: %w: %s", commands, err, out)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shown sets whether iptables and the like are shown bridged packets.
+func (h *host) shown(t *testing.T, on bool) {
+	t.Helper()
+	if err := h.Host.Do(func() error {
+		return os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-iptables", []byte(map[bool]string{true: "1", false: "0"}[on]), 0o644)
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantStatic: the bridge's static entries are these stations'.
+func wantStatic(t *testing.T, h *host, stations ...*suite.Station) {
+	t.Helper()
+	var got, want []string
+	err := h.Host.Do(func() error {
+		all, err := netlink.NeighList(0, unix.AF_BRIDGE)
+		for _, e := range all {
+			if l, lerr := netlink.LinkByIndex(e.LinkIndex); lerr == nil && e.State&netlink.NUD_NOARP != 0 && e.MasterIndex != 0 {
+				got = append(got, l.Attrs().Name+" "+e.HardwareAddr.String())
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range stations {
+		want = append(want, st.E.Link+" "+st.MAC.String())
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("static addresses of the bridge: %q, want %q", got, want)
+	}
+}
