@@ -1,0 +1,394 @@
+package docs
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/report"
+)
+
+const results = top + "/docs/results"
+
+// shown is a phrase of a page in which {} stands for a figure, and what the raw data says these figures are.
+type shown struct {
+	phrase string
+	want   []float64
+}
+
+// figure as pages write it: 0.92, 11, 38,000.
+const figure = `([0-9][0-9,]*(?:\.[0-9]+)?)`
+
+// rounded is half of the last place that a figure shows: of 1.45 it is 0.005, of 38,000 it is 500.
+func rounded(text string) float64 {
+	if _, decimals, ok := strings.Cut(text, "."); ok {
+		return 0.5 * math.Pow10(-len(decimals))
+	}
+	if whole := strings.ReplaceAll(text, ",", ""); whole != text {
+		return 0.5 * math.Pow10(len(whole)-len(strings.TrimRight(whole, "0")))
+	}
+	return 0.5
+}
+
+// check that a text has the phrase once, with the figures that are wanted; it returns the phrase as the text has it.
+func (s shown) check(text string) (found string, err error) {
+	pattern := regexp.QuoteMeta(strings.Join(strings.Fields(s.phrase), " "))
+	pattern = strings.ReplaceAll(strings.ReplaceAll(pattern, " ", `\s+`), `\{\}`, figure)
+	all := regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1)
+	if len(all) != 1 {
+		return "", fmt.Errorf("%d times in the page: want once: %s", len(all), s.phrase)
+	}
+	have := all[0][1:]
+	if len(have) != len(s.want) {
+		return "", fmt.Errorf("%d figures in %q: want %d", len(have), s.phrase, len(s.want))
+	}
+	for i, text := range have {
+		v, err := strconv.ParseFloat(strings.ReplaceAll(text, ",", ""), 64)
+		if err != nil {
+			return "", err
+		}
+		if !(math.Abs(v-s.want[i]) <= rounded(text)*1.001) { // NaN is no figure
+			return "", fmt.Errorf("%q says %s: the raw data %.5g", all[0][0], text, s.want[i])
+		}
+	}
+	return all[0][0], nil
+}
+
+// bench is a file that `make bench` wrote.
+type bench struct {
+	t    *testing.T
+	file string
+	rows map[string]benched
+}
+
+type benched struct {
+	Name, Target     string
+	Weir, Peer       float64
+	Ratio            float64
+	Quartiles        []float64 `json:"ratio_quartiles"`
+	lower, upper, at float64   // quartiles, and the target's figure
+}
+
+var number = regexp.MustCompile(`[0-9]+(?:\.[0-9]+)?`)
+
+func readBench(t *testing.T, file string) bench {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(results, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var of struct{ Results []benched }
+	if err := json.Unmarshal(text, &of); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	b := bench{t, file, map[string]benched{}}
+	for _, r := range of.Results {
+		r.lower, r.upper, r.at = math.NaN(), math.NaN(), math.NaN()
+		if len(r.Quartiles) == 2 {
+			r.lower, r.upper = r.Quartiles[0], r.Quartiles[1]
+		}
+		if text := number.FindString(r.Target); text != "" {
+			if r.at, err = strconv.ParseFloat(text, 64); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.rows[r.Name] = r
+	}
+	return b
+}
+
+func (b bench) get(name string) benched {
+	b.t.Helper()
+	r, ok := b.rows[name]
+	if !ok {
+		b.t.Fatalf("%s has no result %q", b.file, name)
+	}
+	return r
+}
+
+// ran is the directory of a study's run: its summary, and its report.
+type ran struct {
+	t    *testing.T
+	dir  string
+	rows map[string]measured
+	r    report.Report
+}
+
+type measured struct {
+	median, ratio, low, high float64
+	verdict                  string
+}
+
+func readRun(t *testing.T, dir string) ran {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(results, dir, "summary.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := csv.NewReader(strings.NewReader(string(text))).ReadAll()
+	if err != nil || len(lines) < 2 {
+		t.Fatalf("%s: %d lines: %v", dir, len(lines), err)
+	}
+	column := func(line []string, name string) string { return line[slices.Index(lines[0], name)] }
+	x := ran{t: t, dir: dir, rows: map[string]measured{}}
+	for _, line := range lines[1:] {
+		if column(line, "duplicate") == "true" {
+			continue
+		}
+		number := func(name string) float64 {
+			if column(line, name) == "" {
+				return math.NaN()
+			}
+			v, err := strconv.ParseFloat(column(line, name), 64)
+			if err != nil {
+				t.Fatalf("%s: %v", dir, err)
+			}
+			return v
+		}
+		key := strings.Join([]string{column(line, "part"), column(line, "group"), column(line, "metric"), column(line, "level")}, " ")
+		x.rows[key] = measured{number("median"), number("ratio"), number("ratio_low"), number("ratio_high"), column(line, "verdict")}
+	}
+	if x.r, err = report.Build(filepath.Join(results, dir)); err != nil {
+		t.Fatal(err)
+	}
+	files, err := x.r.Files(report.CSV)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(files["summary.csv"]) != string(text) {
+		t.Errorf("%s: summary.csv is not what `weir lab report` makes of results.jsonl", dir)
+	}
+	return x
+}
+
+// against says what Weir's level is beside the baseline's: both medians, the ratio and its interval.
+func (x ran) against(group, level, baseline, verdict string) []float64 {
+	x.t.Helper()
+	a, ok1 := x.rows[group+" "+level]
+	b, ok2 := x.rows[group+" "+baseline]
+	if !ok1 || !ok2 {
+		x.t.Fatalf("%s has no %s of %s and %s", x.dir, group, level, baseline)
+	}
+	if a.verdict != verdict {
+		x.t.Errorf("%s: %s of %s is %s: the page has it as %s", x.dir, group, level, a.verdict, verdict)
+	}
+	return []float64{a.median, b.median, a.ratio, a.low, a.high}
+}
+
+// claim by its name.
+func (x ran) claim(id string) lab.ClaimResult {
+	x.t.Helper()
+	for _, p := range x.r.Results.Parts {
+		for _, c := range p.Claims {
+			if c.Claim.ID == id {
+				return c
+			}
+		}
+	}
+	x.t.Fatalf("%s has no claim %s", x.dir, id)
+	return lab.ClaimResult{}
+}
+
+func (x ran) ours(id string) float64 {
+	x.t.Helper()
+	c := x.claim(id)
+	if c.Ours == nil {
+		x.t.Fatalf("%s: claim %s was not tested: %s", x.dir, id, c.Why)
+	}
+	return *c.Ours
+}
+
+// span of what claims say.
+func (x ran) span(ids ...string) (least, most float64) {
+	x.t.Helper()
+	least, most = math.Inf(1), math.Inf(-1)
+	for _, id := range ids {
+		v := x.ours(id)
+		least, most = min(least, v), max(most, v)
+	}
+	return least, most
+}
+
+func (x ran) agreements() (all float64, by map[lab.Agreement]float64) {
+	by = map[lab.Agreement]float64{}
+	for _, p := range x.r.Results.Parts {
+		for _, c := range p.Claims {
+			all++
+			by[c.Agreement]++
+		}
+	}
+	return all, by
+}
+
+// took is how long its trials took, from the first to the end of the last.
+func (x ran) took() time.Duration { return x.r.Results.Ended.Sub(x.r.Results.Started) }
+
+// Every row of figures in README.md and docs/results/README.md, and the sentences that tell them again, says what the raw data beside it says,
+// rounded. Whoever edits a figure, or the data, has to edit the other.
+func TestFiguresAreThoseOfTheRawData(t *testing.T) {
+	rest, chain, realtime := readBench(t, "bench-2026-11-22.json"), readBench(t, "bench-chain-2026-11-22.json"), readBench(t, "bench-chain-realtime-2026-11-22.json")
+	fabric, trees := readBench(t, "bench-fabric-2026-11-22.json"), readBench(t, "bench-fabric-2026-11-22-2.json")
+	wires, one, two := readRun(t, "wires-2026-11-22"), readRun(t, "generator-2026-11-22-1"), readRun(t, "generator-2026-11-22-2")
+
+	beside := func(r benched) []float64 { return []float64{r.Weir, r.Peer, r.Ratio} }
+	scaled := func(r benched, by float64) []float64 { return []float64{r.Weir * by, r.Peer * by, r.Ratio} }
+	claims, by := wires.agreements()
+	if n := wires.r.Trust; n.Different != 0 {
+		t.Errorf("wires: %d comparisons of the baseline with itself differ: README.md says none", n.Different)
+	}
+	readme := []shown{
+		{"| one TCP stream through 9 containers | {} Gb/s | {} | {} | Linux bridges all the way |", beside(chain.get("tcp cubic, 9 wires"))},
+		{"| the same, against no chain at all | {} Gb/s | {} | {} (noise of two CPUs) | Weir without a chain |", beside(chain.get("tcp cubic, 9 wires against none"))},
+		{"| the same with both ends on one CPU, at real-time priority | {} Gb/s | {} | {} | Weir without a chain |", beside(realtime.get("tcp cubic on one CPU, 9 wires against none"))},
+		{"| one TCP stream through 100 containers | {} Gb/s | {} | {} | Linux bridges |", beside(chain.get("tcp cubic, 100 wires"))},
+		{"| ping back to back through 100 | {} us | {} | {} | Linux bridges |", beside(chain.get("ping back to back, 100 wires"))},
+		{"| the whole way of it (`ping -U`) | {} us | {} | {} | Linux bridges |", beside(chain.get("ping back to back -U, 100 wires"))},
+		{"| 64-byte UDP through 9, on one core | {} Mpps | {} | {} | Linux bridges |", beside(rest.get("udp 64 B, 9 wires"))},
+		{"| the same beside 10,000 policies | {} Mpps | {} | {} | Weir with 10 policies |", beside(rest.get("udp 64 B beside 10,000 policies"))},
+		{"| a function created, started and chained (of 100) | {} ms | {} | {} | `docker run -d --network none` |", scaled(rest.get("one function"), 1000)},
+		{"| 1,000 policies applied, in force | {} s |", []float64{rest.get("apply of 1,000 policies, in force").Weir}},
+		{"| memory of the daemon with 100 functions | {} MB |", []float64{rest.get("daemon RSS with 100 functions").Weir}},
+
+		{"| policies compiled and their entries sent to switches that cost nothing | {}/s | {} | {} | os-ken, which is given the entries |", beside(fabric.get("policies compiled, into a sink"))},
+		{"| the same, into Open vSwitch | {}/s | {} | {} | os-ken |", beside(fabric.get("policies compiled, into Open vSwitch"))},
+		{"| 10,000 policies on 100 switches compiled | {} s |", []float64{fabric.get("10,000 policies, 100 switches").Weir}},
+		{"| one more policy among 10,000, p50 and p99 | {}, {} ms |", []float64{fabric.get("one more policy among 10,000, p50").Weir, fabric.get("one more policy among 10,000, p99").Weir}},
+		{"| from `weir apply` to the first steered packet, p50 and p99 | {}, {} ms |", []float64{fabric.get("apply to first steered packet, p50").Weir, fabric.get("apply to first steered packet, p99").Weir}},
+
+		{"| one TCP stream of 1 s through 9 wires | {} Gb/s | {} | {} ({} to {}): indistinguishable |", wires.against("throughput wires=9 rate", "ebpf", "bridges", "indistinguishable")},
+		{"| the same through 100 | {} Gb/s | {} | {} ({} to {}) |", wires.against("throughput wires=100 rate", "ebpf", "bridges", "higher")},
+		{"| ping through 100 | {} us | {} | {} ({} to {}) |", wires.against("delay wires=100 rtt", "ebpf", "bridges", "lower")},
+		{"| 64-byte packets through 20, on one CPU | {} Mpps | {} | {} ({} to {}) |", wires.against("packets wires=20,size=64 rate", "ebpf", "bridges", "higher")},
+		{"| 64-byte packets through 9 on a CPU of their own, without loss | {} Mpps | {} | {} ({} to {}) |", wires.against("limits wires=9 ndr", "ebpf", "bridges", "higher")},
+		{"Of {} published claims {} were reproduced, {} has the same shape, {} cannot be tested there", []float64{claims, by[lab.Reproduced], by[lab.SameShape], by[lab.NotTestable]}},
+		{"was indistinguishable in all {} comparisons", []float64{float64(wires.r.Trust.Indistinguishable)}},
+	}
+
+	quartiles := func(r benched) []float64 { return []float64{r.Ratio, r.lower, r.upper} }
+	both := func(name string) []float64 {
+		return slices.Concat(quartiles(chain.get(name)), quartiles(realtime.get(name)))
+	}
+	target := func(name string) []float64 { return []float64{chain.get(name).at} }
+	ratios := func(name string) []float64 { return []float64{chain.get(name).Ratio, realtime.get(name).Ratio} }
+	without, with, bridges := realtime.get("tcp cubic on one CPU, 9 wires against none"), chain.get("ping back to back -U, 100 wires"), realtime.get("tcp cubic on one CPU, 9 wires")
+	cold := chain.get("ping -U, 100 wires")
+	least, most := two.span("frame-1k", "frame-10k", "frame-100k", "frame-half", "frame-most")
+	reached := []shown{
+		{"| TCP, 9 functions : no chain | {} | {} ({} to {}) | {} ({} to {}) |", slices.Concat(target("tcp cubic, 9 wires against none"), both("tcp cubic, 9 wires against none"))},
+		{"| the same on one CPU | | {} ({} to {}) | {} ({} to {}) |", both("tcp cubic on one CPU, 9 wires against none")},
+		{"| TCP, 9 functions : bridges | {} | {} ({} to {}) | {} ({} to {}) |", slices.Concat(target("tcp cubic, 9 wires"), both("tcp cubic, 9 wires"))},
+		{"| the same on one CPU | | {} ({} to {}): see above | {} ({} to {}) |", both("tcp cubic on one CPU, 9 wires")},
+		{"| TCP, 100 functions : bridges | {} | {} ({} to {}) | {} ({} to {}) |", slices.Concat(target("tcp cubic, 100 wires"), both("tcp cubic, 100 wires"))},
+		{"| ping through 100, every 2 ms, bridges : Weir | {} | {} ({} to {}) | {} |",
+			slices.Concat(target("ping, 100 wires"), quartiles(chain.get("ping, 100 wires")), ratios("ping, 100 wires")[1:])},
+		{"| the same, back to back | {} | {} ({} to {}) | {} |",
+			slices.Concat(target("ping back to back, 100 wires"), quartiles(chain.get("ping back to back, 100 wires")), ratios("ping back to back, 100 wires")[1:])},
+		{"| the same, back to back, the whole way (`-U`) | | {} | {} |", ratios("ping back to back -U, 100 wires")},
+		{"| every 2 ms, the whole way | | {} | {} |", ratios("ping -U, 100 wires")},
+		{"on one CPU no chain at all is {} times as fast as bridges ({} against {} Gb/s), and Weir's nine functions take {} % of that",
+			[]float64{without.Peer / bridges.Peer, without.Peer, bridges.Peer, 100 * (1 - without.Ratio)}},
+		{"64-byte datagrams {} times as many as through bridges (`bench-2026-11-22.json`; the target there is {})", []float64{rest.get("udp 64 B, 9 wires").Ratio, rest.get("udp 64 B, 9 wires").at}},
+		{"there the ratio is {} back to back and {} every 2 ms ({} and {} us through 100 functions)", []float64{with.Ratio, cold.Ratio, with.Weir, cold.Weir}},
+		{"**The router**: {} times os-ken where switches cost nothing, {} times into Open vSwitch",
+			[]float64{fabric.get("policies compiled, into a sink").Ratio, fabric.get("policies compiled, into Open vSwitch").Ratio}},
+		{"one more policy among 10,000 takes {} ms, p99 {} ms", []float64{fabric.get("one more policy among 10,000, p50").Weir, fabric.get("one more policy among 10,000, p99").Weir}},
+		{"(`bench-fabric-2026-11-22-2.json`): {} and {} times, one more policy {} ms, p99 {} ms, and 10,000 policies on 100 switches in {} s",
+			[]float64{trees.get("policies compiled, into a sink").Ratio, trees.get("policies compiled, into Open vSwitch").Ratio,
+				trees.get("one more policy among 10,000, p50").Weir, trees.get("one more policy among 10,000, p99").Weir, trees.get("10,000 policies, 100 switches").Weir}},
+		{"XDP frames leave {} times as fast as testpmd's over a packet socket (target {}) and {} times as fast as our packet socket (target {}), socket buffers {} and {} times",
+			[]float64{one.ours("testpmd-frame"), one.claim("testpmd-frame").Claim.AtLeast, one.ours("packet-frame"), one.claim("packet-frame").Claim.AtLeast, one.ours("testpmd-skb"), one.ours("packet-skb")}},
+		{"The rate of XDP frames is off by {} to {} % from 1,000 a second to 80 % of the ceiling (target {} %", []float64{least, most, two.claim("frame-most").Claim.AtMost}},
+		{"at 80 % its median is {} %", []float64{two.ours("skb-most")}},
+		{"A frame that was held for 100 us is said to have taken {} and {} us more", []float64{one.ours("delay-100"), two.ours("delay-100")}},
+	}
+	checkPage(t, top+"/README.md", "## Figures", readme)
+	checkPage(t, results+"/README.md", "## What is reached", reached)
+	checkDuration(t, top+"/README.md", "({} min {} s from nothing", wires.took())
+	checkDuration(t, results+"/README.md", "That of 2026-11-22 took {} min {} s", wires.took())
+}
+
+// checkPage holds phrases against a page, and wants every row of a section's tables among them that has a figure behind its first column.
+func checkPage(t *testing.T, path, heading string, all []shown) {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(raw)
+	var rows []string
+	for _, s := range all {
+		found, err := s.check(text)
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			found = strings.Split(s.phrase, "{}")[0]
+		}
+		if strings.HasPrefix(found, "|") {
+			rows = append(rows, found)
+		}
+	}
+	_, section, ok := strings.Cut(text, "\n"+heading+"\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	n := 0
+	for line := range strings.Lines(section) {
+		cells := strings.SplitN(line, "|", 3)
+		if len(cells) < 3 || !number.MatchString(cells[2]) {
+			continue
+		}
+		n++
+		if !slices.ContainsFunc(rows, func(row string) bool { return strings.HasPrefix(line, row) }) {
+			t.Errorf("%s: nothing says where this row's figures are from: add it to this test: %s", path, line)
+		}
+	}
+	if !ok || n == 0 {
+		t.Errorf("%s: no figures under %q", path, heading)
+	}
+}
+
+// around is how much longer a command may take than from its first trial to its last: it sets up before, and writes the report behind.
+const around = 20 * time.Second
+
+func checkDuration(t *testing.T, path, phrase string, trials time.Duration) {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pattern := strings.ReplaceAll(regexp.QuoteMeta(phrase), `\{\}`, `(\d+)`)
+	m := regexp.MustCompile(pattern).FindStringSubmatch(string(raw))
+	if m == nil {
+		t.Errorf("%s: %q is not there", path, phrase)
+		return
+	}
+	said, err := time.ParseDuration(m[1] + "m" + m[2] + "s")
+	if err != nil || said < trials || said > trials+around {
+		t.Errorf("%s: %q: its trials took %s: %v", path, m[0], trials.Round(time.Second), err)
+	}
+}
+
+// An edited figure does not pass.
+func TestAnEditedFigureIsFound(t *testing.T) {
+	s := shown{"| one | {} Gb/s | {} |", []float64{32.786, 15984.99}}
+	for text, good := range map[string]bool{
+		"| one | 32.8 Gb/s | 16,000 |":                               true,
+		"| one | 33 Gb/s | 15,985 |":                                 true,
+		"| one | 32.9 Gb/s | 16,000 |":                               false,
+		"| one | 32.8 Gb/s | 17,000 |":                               false,
+		"| one | 32.80 Gb/s | 16,000 |":                              false,
+		"| two | 32.8 Gb/s | 16,000 |":                               false,
+		"| one | 32.8 Gb/s | 16,000 |\n| one | 32.8 Gb/s | 16,000 |": false,
+	} {
+		if _, err := s.check(text); (err == nil) != good {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
