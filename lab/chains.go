@@ -32,9 +32,10 @@ type chains struct {
 	name, about string
 	metrics     map[string]string
 	programs    []string
-	inject      bool     // frames are put in at the platform's side
-	sockets     bool     // the ends are TCP sockets
-	more        []Factor // beside platform, wires, and those of sockets or frames; nil: levels are not checked before the run
+	inject      bool                  // frames are put in at the platform's side
+	sockets     bool                  // the ends are TCP sockets
+	more        []Factor              // beside platform, wires, and those of sockets or frames; nil: levels are not checked before the run
+	check       func(l Levels) string // levels that were checked one by one: why they cannot be here, or not together; nil: they can
 	measure     func(ctx context.Context, c *chain, length time.Duration) (Measurement, error)
 }
 
@@ -102,6 +103,11 @@ func (x *chains) Check(_ context.Context, b *Bench, l Levels) string {
 			return why
 		}
 	}
+	if x.check != nil {
+		if why := x.check(l); why != "" {
+			return why
+		}
+	}
 	if x.inject {
 		if !k.Skbs {
 			return "platform " + k.Name + " does not take socket buffers"
@@ -161,64 +167,6 @@ func size(l Levels) (int, error) {
 		return 0, fmt.Errorf("size %q: want bytes of a frame, 60 to %d", text, traffic.MaxFrame)
 	}
 	return n, nil
-}
-
-// tcpExperiment is a TCP stream, or several (factor flows).
-func tcpExperiment() Experiment {
-	return &chains{
-		name: "tcp", about: "TCP streams of iperf3 through a path; what the receiver got", programs: []string{"iperf3", "ping"},
-		metrics: map[string]string{"rate": "Gb/s", "retransmits": "segments", "cpu": "CPU s per GB"}, measure: measureTCP,
-		sockets: true, more: []Factor{
-			{Name: factorFlows, About: "streams at once", Default: defaultFlows, Check: between(1, maxStreams, "a number of streams")},
-			{Name: factorMessage, About: "bytes that the program writes at once", Default: defaultMessage, Check: between(64, maxMessage, "bytes")},
-		},
-	}
-}
-
-// maxStreams is iperf3's bound.
-const maxStreams = 128
-
-// Beyond what a trial takes, how long it may take on a busy machine: a path that does not carry any more is then known.
-const (
-	streamGrace = 30 * time.Second
-	echoGrace   = time.Minute
-)
-
-func measureTCP(ctx context.Context, c *chain, length time.Duration) (Measurement, error) {
-	return c.sockets(ctx, func(path peers.Path) (Measurement, error) {
-		o := tools.StreamOptions{
-			From: path.From, To: path.To, Address: path.Address, Duration: length,
-			Streams: c.levels.number(factorFlows, defaultFlows), Message: c.levels.number(factorMessage, defaultMessage),
-			Congestion: c.levels.or(factorCongestion, defaultCongestion),
-		}
-		before, err := takeSample()
-		if err != nil {
-			return Measurement{}, err
-		}
-		bounded, cancel := context.WithTimeout(ctx, length+streamGrace)
-		defer cancel()
-		s, err := tools.RunIPerf3(bounded, o)
-		if err != nil {
-			return Measurement{}, err
-		}
-		after, err := takeSample()
-		if err != nil {
-			return Measurement{}, err
-		}
-		if s.Congestion != o.Congestion {
-			return Measurement{}, fmt.Errorf("iperf3 used congestion control %q: want %s", s.Congestion, o.Congestion)
-		}
-		s.Raw.Output = "" // thousands of lines; what counts is in the values
-		m := Measurement{
-			Values: map[string]float64{"rate": s.BitsPerSec / 1e9, "retransmits": float64(s.Retransmits)}, Raw: s,
-			Conditions: map[string]string{condCongestion: s.Congestion, condFlows: strconv.Itoa(o.Streams), condMessage: strconv.Itoa(o.Message) + " B"},
-		}
-		if gigabytes := float64(s.Bytes) / 1e9; gigabytes > 0 {
-			busy := (after.total - before.total) - (after.idle - before.idle) - (after.steal - before.steal)
-			m.Values["cpu"] = busy / userHZ / gigabytes
-		}
-		return m, nil
-	})
 }
 
 const userHZ = 100 // of /proc/stat, on every architecture that we know

@@ -125,6 +125,7 @@ const (
 	condQdisc          = "qdisc"
 	condRepresentation = "representation"
 	condMode           = "mode"
+	condTool           = "tool"
 )
 
 // stationConditions are read from the interfaces of both stations, sender / receiver where they differ.

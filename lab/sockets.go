@@ -11,6 +11,7 @@ import (
 	"weir.dev/weir/lab/peers"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/traffic/rr"
+	"weir.dev/weir/lab/traffic/tools"
 )
 
 // Factors of requests and of flows.
@@ -30,7 +31,9 @@ func rrExperiment() Experiment {
 	return &chains{
 		name: "rr", about: "TCP requests and responses through a path, on each connection one at a time; its latency is the client's", programs: []string{"ping"},
 		metrics: map[string]string{"rate": "transactions/s", "mean": "us", "p50": "us", "p90": "us", "p99": "us", "p99.9": "us", "fairness": "index"},
-		measure: measureRR, sockets: true, more: []Factor{
+		measure: measureRR, check: checkRR, sockets: true, more: []Factor{
+			{Name: factorTool, Default: toolOwn, Check: oneOf(toolOwn, toolSockperf),
+				About: "own, or sockperf: one connection, request and response of one size, 14 bytes at least, the machine's congestion control"},
 			{Name: factorConnections, About: "connections at once", Default: "1", Check: between(1, rr.MaxConnections, "a number of connections")},
 			{Name: factorRequest, About: "bytes of a request", Default: "1", Check: between(1, rr.MaxBytes, "bytes")},
 			{Name: factorResponse, About: "bytes of a response", Default: "1", Check: between(1, rr.MaxBytes, "bytes")},
@@ -40,6 +43,9 @@ func rrExperiment() Experiment {
 
 func measureRR(ctx context.Context, c *chain, length time.Duration) (Measurement, error) {
 	return c.sockets(ctx, func(path peers.Path) (Measurement, error) {
+		if c.levels.or(factorTool, toolOwn) == toolSockperf {
+			return sockperfRR(ctx, c, path, length)
+		}
 		o := rr.Options{
 			From: path.From, To: path.To, Address: path.Address, Duration: length,
 			Connections: c.levels.number(factorConnections, "1"), Request: c.levels.number(factorRequest, "1"), Response: c.levels.number(factorResponse, "1"),
@@ -99,12 +105,14 @@ const (
 func fctExperiment() Experiment {
 	return &chains{
 		name: "fct", about: "rounds of TCP flows that start together, mice and elephants; each is complete when its receiver has the last byte",
-		programs: []string{"ping"}, measure: measureFCT, sockets: true,
+		programs: []string{"ping"}, measure: measureFCT, check: checkFCT, sockets: true,
 		metrics: map[string]string{
 			"fct": "ms", "p90": "ms", "p99": "ms", "slowest": "ms", "mice": "ms", "mice-p99": "ms", "elephants": "ms", "elephants-p99": "ms",
 			"rate": "Gb/s", "retransmits": "segments", "fairness": "index",
 		},
 		more: []Factor{
+			{Name: factorTool, Default: toolOwn, Check: oneOf(toolOwn, toolNetcat),
+				About: "own, or netcat: a process at each end of a flow, the start of the sender's is in its time; the machine's congestion control"},
 			{Name: factorFlows, About: "flows at once", Default: defaultFlows, Check: between(1, rr.MaxConnections, "a number of flows")},
 			{Name: factorRounds, About: "rounds of a trial: in each every sender has one flow", Default: "1", Check: between(1, rr.MaxFlows, "rounds")},
 			{Name: factorMouse, About: "bytes of a mouse", Default: defaultMouse, Check: between(rr.MinFlow, rr.MaxFlow, "bytes")},
@@ -129,15 +137,26 @@ func measureFCT(ctx context.Context, c *chain, _ time.Duration) (Measurement, er
 			From: path.From, To: path.To, Address: path.Address, Mix: mix(c.levels), Message: c.levels.number(factorMessage, defaultMessage),
 			Seed: uint64(c.levels.number(factorSeed, "1")), Congestion: c.levels.or(factorCongestion, defaultCongestion),
 		}
-		r, err := rr.RunFlows(ctx, o)
+		netcat := c.levels.or(factorTool, toolOwn) == toolNetcat
+		var r rr.FlowResult
+		var raw tools.Raw
+		var err error
+		if netcat {
+			r, raw, err = netcatFlows(ctx, c, path, o.Mix, o.Seed)
+		} else {
+			r, err = rr.RunFlows(ctx, o)
+		}
 		if err != nil {
 			return Measurement{}, err
 		}
 		m := Measurement{
-			Sending: r.CPU, Sampled: "fct", Conditions: map[string]string{
-				condCongestion: r.Congestion, condFlows: strconv.Itoa(o.Mix.Clients), condMessage: strconv.Itoa(o.Message) + " B",
-			},
-			Values: map[string]float64{"retransmits": float64(r.Retransmits), "rate": 8 * float64(r.Received) / float64(r.Busy)}, // bits by ns
+			Sending: r.CPU, Sampled: "fct", Conditions: map[string]string{condCongestion: r.Congestion, condFlows: strconv.Itoa(o.Mix.Clients)},
+			Values: map[string]float64{"rate": 8 * float64(r.Received) / float64(r.Busy)}, // bits by ns
+		}
+		if netcat { // it does not say what was sent again
+			m.Conditions[condTool] = raw.Version
+		} else {
+			m.Conditions[condMessage], m.Values["retransmits"] = strconv.Itoa(o.Message)+" B", float64(r.Retransmits)
 		}
 		if err := r.Check(); err != nil {
 			m.Void = err.Error()
@@ -148,12 +167,17 @@ func measureFCT(ctx context.Context, c *chain, _ time.Duration) (Measurement, er
 			skew = max(skew, f.Begun)
 		}
 		r.Flows = nil // they are the samples
+		var by *tools.Raw
+		if netcat {
+			by = &raw
+		}
 		m.Raw = struct {
 			rr.FlowResult
 			Mix  rr.Mix        `json:"mix"`
 			Seed uint64        `json:"seed"`
-			Skew time.Duration `json:"skew_ns"` // from a round's start until its last flow began
-		}{r, o.Mix, o.Seed, skew}
+			Skew time.Duration `json:"skew_ns"`       // from a round's start until its last flow began
+			Raw  *tools.Raw    `json:"raw,omitempty"` // of a program
+		}{r, o.Mix, o.Seed, skew, by}
 		return m, nil
 	})
 }

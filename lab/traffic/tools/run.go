@@ -128,6 +128,8 @@ func version(program string) string {
 	switch program {
 	case "ping", "nuttcp":
 		flag = "-V"
+	case "nc":
+		flag = "-h"
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()

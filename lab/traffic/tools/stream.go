@@ -31,10 +31,10 @@ type StreamOptions struct {
 	Address  netip.Addr // of the receiver
 	Duration time.Duration
 	Rate     float64
-	Streams  int // iperf3 and iperf; 0: 1
-	Message  int // iperf3: bytes of a write; 0: its default
+	Streams  int // 0: 1
+	Message  int // bytes of a write; 0: the program's default
 
-	Congestion string // iperf3: control of the sender; empty: that of its namespace
+	Congestion string // iperf3 and iperf: control of the sender; empty: that of its namespace. nuttcp cannot choose
 }
 
 func (o StreamOptions) seconds() string {
@@ -125,7 +125,14 @@ func RunIPerf2(ctx context.Context, o StreamOptions) (Stream, error) {
 		return Stream{}, err
 	}
 	defer end()
-	raw, err := client(ctx, o.From, "iperf", "-y", "C", "-c", o.Address.String(), "-t", o.seconds(), "-P", strconv.Itoa(max(o.Streams, 1)))
+	argv := []string{"iperf", "-y", "C", "-c", o.Address.String(), "-t", o.seconds(), "-P", strconv.Itoa(max(o.Streams, 1))}
+	if o.Message > 0 {
+		argv = append(argv, "-l", strconv.Itoa(o.Message))
+	}
+	if o.Congestion != "" {
+		argv = append(argv, "-Z", o.Congestion)
+	}
+	raw, err := client(ctx, o.From, argv...)
 	if err != nil {
 		return Stream{Raw: raw}, err
 	}
@@ -160,8 +167,11 @@ func RunNuttcp(ctx context.Context, o StreamOptions) (Stream, error) {
 	}
 	defer end()
 	argv := []string{"nuttcp", "-fparse", "-T" + o.seconds()}
-	if o.Congestion != "" {
-		argv = append(argv, "-C", o.Congestion)
+	if o.Streams > 1 {
+		argv = append(argv, "-N"+strconv.Itoa(o.Streams))
+	}
+	if o.Message > 0 {
+		argv = append(argv, "-l"+strconv.Itoa(o.Message))
 	}
 	if o.Rate > 0 {
 		argv = append(argv, "-u", "-R"+strconv.FormatFloat(o.Rate/1e6, 'f', 3, 64)+"m")

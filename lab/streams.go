@@ -1,0 +1,165 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/traffic/tools"
+)
+
+// tcpExperiment is a TCP stream, or several (factor flows), of one of the programs that make such (factor tool).
+func tcpExperiment() Experiment {
+	return &chains{
+		name: "tcp", about: "TCP streams of iperf3, or of another program, through a path; what the receiver got", programs: []string{"ping"},
+		metrics: map[string]string{"rate": "Gb/s", "retransmits": "segments", "cpu": "CPU s per GB"}, measure: measureTCP, check: checkStream,
+		sockets: true, more: []Factor{
+			{Name: factorTool, Default: toolIPerf3, Check: oneOf(toolIPerf3, toolIPerf2, toolNuttcp, toolSockperf), About: "program that makes the streams: " +
+				"of iperf and sockperf what the sender's sockets took counts; nuttcp and sockperf have the machine's congestion control; sockperf has one stream"},
+			{Name: factorFlows, About: "streams at once", Default: defaultFlows, Check: between(1, maxStreams, "a number of streams")},
+			{Name: factorMessage, About: "bytes that the program writes at once", Default: defaultMessage, Check: between(64, maxMessage, "bytes")},
+		},
+	}
+}
+
+// Levels of the factor tool. What is ours has no process of its own.
+const (
+	factorTool = "tool"
+
+	toolIPerf3   = "iperf3"
+	toolIPerf2   = "iperf"
+	toolNuttcp   = "nuttcp"
+	toolSockperf = "sockperf"
+	toolNetcat   = "netcat"
+	toolOwn      = "own"
+)
+
+const (
+	maxStreams = 128 // iperf3's bound
+
+	maxSockperfTCP = 65507 // bytes of a message: those of a datagram, also with TCP
+)
+
+// Beyond what a trial takes, how long it may take on a busy machine: a path that does not carry any more is then known.
+const (
+	streamGrace = 30 * time.Second
+	echoGrace   = time.Minute
+)
+
+// program of a level of the factor tool.
+func program(tool string) string {
+	if tool == toolNetcat {
+		return "nc"
+	}
+	return tool
+}
+
+// checkTool tells why a program cannot be used with these levels; chooses: it sets the congestion control of its sockets itself.
+func checkTool(tool string, l Levels, chooses bool) string {
+	if err := tools.Installed(program(tool)); err != nil {
+		return err.Error()
+	}
+	if want, named := l[factorCongestion]; named && !chooses {
+		have, err := machineCongestion()
+		if err != nil {
+			return err.Error()
+		}
+		if have != want {
+			return fmt.Sprintf("%s cannot choose a congestion control, and this machine's is %s: want another tool, or congestion: %s", tool, have, have)
+		}
+	}
+	return ""
+}
+
+func checkStream(l Levels) string {
+	tool := l.or(factorTool, toolIPerf3)
+	if why := checkTool(tool, l, tool == toolIPerf3 || tool == toolIPerf2); why != "" || tool != toolSockperf {
+		return why
+	}
+	if n := l.number(factorFlows, defaultFlows); n != 1 {
+		return fmt.Sprintf("sockperf has one stream: %d flows", n)
+	}
+	if n := sockperfMessage(l); n > maxSockperfTCP {
+		return fmt.Sprintf("sockperf: a message of %d bytes: want at most %d", n, maxSockperfTCP)
+	}
+	return ""
+}
+
+// sockperfMessage is the message of a stream of sockperf, which does not take as long ones as the others' default.
+func sockperfMessage(l Levels) int { return l.number(factorMessage, strconv.Itoa(maxSockperfTCP)) }
+
+// stream of a tool.
+func stream(ctx context.Context, tool string, o tools.StreamOptions) (tools.Stream, error) {
+	switch tool {
+	case toolIPerf2:
+		return tools.RunIPerf2(ctx, o)
+	case toolNuttcp:
+		return tools.RunNuttcp(ctx, o)
+	case toolSockperf:
+		r, err := tools.RunSockperfRate(ctx, tools.SockperfOptions{
+			From: o.From, To: o.To, Address: o.Address, Duration: o.Duration, Message: o.Message, TCP: true,
+		})
+		bits := 8 * r.PerSec * float64(o.Message)
+		seconds := max(o.Duration, time.Second).Truncate(time.Second).Seconds()
+		return tools.Stream{Raw: r.Raw, BitsPerSec: bits, Bytes: uint64(bits / 8 * seconds), Seconds: seconds}, err
+	}
+	return tools.RunIPerf3(ctx, o)
+}
+
+func measureTCP(ctx context.Context, c *chain, length time.Duration) (Measurement, error) {
+	return c.sockets(ctx, func(path peers.Path) (Measurement, error) {
+		tool := c.levels.or(factorTool, toolIPerf3)
+		o := tools.StreamOptions{
+			From: path.From, To: path.To, Address: path.Address, Duration: length,
+			Streams: c.levels.number(factorFlows, defaultFlows), Message: c.levels.number(factorMessage, defaultMessage),
+			Congestion: c.levels.or(factorCongestion, defaultCongestion),
+		}
+		if tool == toolSockperf {
+			o.Message = sockperfMessage(c.levels)
+		}
+		before, err := takeSample()
+		if err != nil {
+			return Measurement{}, err
+		}
+		bounded, cancel := context.WithTimeout(ctx, length+streamGrace)
+		defer cancel()
+		s, err := stream(bounded, tool, o)
+		if err != nil {
+			return Measurement{}, err
+		}
+		after, err := takeSample()
+		if err != nil {
+			return Measurement{}, err
+		}
+		m := Measurement{
+			Values: map[string]float64{"rate": s.BitsPerSec / 1e9}, Conditions: map[string]string{
+				condTool: s.Raw.Version, condFlows: strconv.Itoa(o.Streams), condMessage: strconv.Itoa(o.Message) + " B",
+			},
+		}
+		if tool == toolIPerf3 || tool == toolNuttcp { // the others do not say
+			m.Values["retransmits"] = float64(s.Retransmits)
+		}
+		switch tool {
+		case toolIPerf3:
+			if s.Congestion != o.Congestion {
+				return Measurement{}, fmt.Errorf("iperf3 used congestion control %q: want %s", s.Congestion, o.Congestion)
+			}
+			s.Raw.Output = "" // thousands of lines; what counts is in the values
+			m.Conditions[condCongestion] = s.Congestion
+		case toolIPerf2:
+			m.Conditions[condCongestion] = o.Congestion + " (asked for; iperf does not say what it had)"
+		default:
+			if m.Conditions[condCongestion], err = spaceCongestion(path.From); err != nil {
+				return Measurement{}, err
+			}
+		}
+		m.Raw = s
+		if gigabytes := float64(s.Bytes) / 1e9; gigabytes > 0 {
+			busy := (after.total - before.total) - (after.idle - before.idle) - (after.steal - before.steal)
+			m.Values["cpu"] = busy / userHZ / gigabytes
+		}
+		return m, nil
+	})
+}
