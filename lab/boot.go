@@ -34,7 +34,7 @@ func (bootExperiment) Metrics() map[string]string {
 func (bootExperiment) Needs() string { return "boot" }
 func (bootExperiment) Factors() []Factor {
 	return []Factor{
-		{Name: factorRuntime, About: "what makes containers", Check: oneOf("oci", "docker", "runc", "lxc")},
+		{Name: factorRuntime, About: "what makes containers", Check: oneOf("oci", "docker", "runc", "lxc", runtimeVM)},
 		{Name: factorFunctions, About: "how many", Check: between(1, maxFunctions, "functions")},
 	}
 }
@@ -44,6 +44,8 @@ const (
 	factorFunctions = "functions"
 	maxFunctions    = 500
 	suffixBoot      = "-r"
+
+	runtimeVM = "vm" // what functions are compared with in papers
 )
 
 // starter is a runtime: it starts functions. Each method is for one function, by its name.
@@ -66,6 +68,9 @@ func (bootExperiment) Check(_ context.Context, b *Bench, l Levels) string {
 		return k.Check(b.options())
 	case "docker":
 		return peers.CheckEngine(b.options())
+	case runtimeVM:
+		k, _ := peers.Find("vm-virtio")
+		return k.Check(b.options())
 	case "lxc":
 		if err := tools.Installed("lxc-start"); err != nil {
 			return "lxc-start: not installed (apt-get install lxc)"

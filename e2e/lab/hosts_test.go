@@ -60,6 +60,17 @@ parts:
     baseline: veth
     quick: {blocks: 1}
     full: {blocks: 6}
+  - name: streams
+    question: How fast is a stream?
+    experiment: tcp
+    metrics: [{name: rate, unit: Gb/s, better: higher}]
+    factors:
+      - {name: platform, levels: [hosts, bridges]}
+    settings: {wires: "2", placement: spread}
+    compare: platform
+    baseline: bridges
+    quick: {blocks: 1, duration: 1s}
+    full: {blocks: 6, duration: 1s}
   - name: packets
     question: What does a packet cost?
     experiment: pps
@@ -214,6 +225,7 @@ func checkElsewhere(t *testing.T, dir, log string) {
 		"across one": "h1, h1, none", "across spread": "h1, h1+h2+h3, vxlan", "across h3+h1": "h1, h3+h1, vxlan",
 		"across h9":      "there is no host h9 at /run/weir/",
 		"requests hosts": "h1+h2, h1+h2, vxlan", "requests bridges": ", , ", "flows hosts": "h1, , none", "flows veth": ", , ",
+		"streams hosts": "h1, h1+h2, vxlan", "streams bridges": ", , ",
 		"packets hosts": "platform hosts: nothing can be put in there but through sockets", "packets bridges": ", , ",
 	}
 	for _, x := range j.Records {
@@ -225,7 +237,7 @@ func checkElsewhere(t *testing.T, dir, log string) {
 		if !strings.HasPrefix(got, want[key]) || strings.HasPrefix(x.Void, "failed") {
 			t.Errorf("%s: %q, void %q: want %q", x.Trial.Key(), got, x.Void, want[key])
 		}
-		if x.Skipped+x.Void == "" && x.Values[map[string]string{"across": "rtt", "requests": "rate", "flows": "fct", "packets": "rate"}[x.Trial.Part]] <= 0 {
+		if x.Skipped+x.Void == "" && x.Values[map[string]string{"across": "rtt", "requests": "rate", "flows": "fct", "streams": "rate", "packets": "rate"}[x.Trial.Part]] <= 0 {
 			t.Errorf("%s: %v", x.Trial.Key(), x.Values)
 		}
 		if x.Skipped == "" && (x.Conditions["weir"] == "") != (x.Conditions["stations"] == "") {

@@ -61,7 +61,7 @@ parts:
     experiment: ping
     metrics: [{name: rtt, unit: us, better: lower}]
     factors:
-      - {name: platform, levels: [ebpf, ovs, bridges, veth, docker, clickos]}
+      - {name: platform, levels: [ebpf, ovs, bridges, ovs-chain, veth, docker, clickos]}
     compare: platform
     baseline: bridges
     quick: {blocks: 3}

@@ -20,7 +20,12 @@ parts:
   - name: limits
     question: What passes?
     experiment: ndr
-    metrics: [{name: ndr, unit: Mpps, better: higher}, {name: typical-50, unit: us, better: lower}]
+    metrics:
+      - {name: ndr, unit: Mpps, better: higher}
+      - {name: typical-0, unit: us, better: lower}
+      - {name: typical-10, unit: us, better: lower}
+      - {name: typical-50, unit: us, better: lower}
+      - {name: typical-90, unit: us, better: lower}
     factors:
       - {name: platform, levels: [ebpf, bridges]}
       - {name: wires, levels: ["1"]}
@@ -79,6 +84,11 @@ func TestKilledSearchGoesOn(t *testing.T) {
 			t.Errorf("%s: %d steps before, %d after", r.Trial.Key(), len(old), len(now))
 		} else if diff := cmp.Diff(old, now[:len(old)]); diff != "" {
 			t.Errorf("%s: other steps than before:\n%s", r.Trial.Key(), diff)
+		}
+		for _, m := range after.Header.Study.Parts[0].Metrics {
+			if r.Void == "" && r.Values[m.Name] <= 0 {
+				t.Errorf("%s: no %s: %v", r.Trial.Key(), m.Name, r.Values)
+			}
 		}
 		if strings.HasPrefix(r.Void, "failed") || r.Skipped != "" || r.Void == "" && r.Values["ndr"] <= 0 {
 			t.Errorf("%s: %s%s %v", r.Trial.Key(), r.Void, r.Skipped, r.Values)

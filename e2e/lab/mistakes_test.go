@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/api/file"
@@ -82,7 +83,7 @@ func changed(t *testing.T, dir string, change func(string) string) string {
 }
 
 func TestMistakesAreExplained(t *testing.T) {
-	dir := t.TempDir()
+	dir, links := t.TempDir(), hostLinks(t)
 	good := studyFile(t)
 	bad := func(old, new string) string {
 		text := strings.Replace(tiny, old, new, 1)
@@ -133,6 +134,9 @@ func TestMistakesAreExplained(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 		t.Errorf("a refused run made files: %v %v", entries, err)
 	}
+	if diff := cmp.Diff(links, hostLinks(t)); diff != "" {
+		t.Errorf("links of the host:\n%s", diff)
+	}
 	// What a crash cut off is no mistake: the report tells of what is whole.
 	torn := changed(t, beginnings(t, 3), func(text string) string { return text[:len(text)-20] })
 	ended(t, weir(t, t.Context(), "report", torn), 0, "2 measured")
@@ -154,7 +158,7 @@ func program(t *testing.T, dir, name string) {
 func TestMissingToolIsNamed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	path := t.TempDir()
+	path, links := t.TempDir(), hostLinks(t)
 	program(t, path, "ping")
 	const want = "iperf3: not installed (apt-get install iperf3)"
 	some := filepath.Join(t.TempDir(), "some")
@@ -173,6 +177,9 @@ func TestMissingToolIsNamed(t *testing.T) {
 	r, err := lab.Report(some)
 	if err != nil || r.Skipped != 2 || r.Measured+r.Void != 6 {
 		t.Errorf("%d skipped, %d measured, %d void: want 2 and 6; %v", r.Skipped, r.Measured, r.Void, err)
+	}
+	if diff := cmp.Diff(links, hostLinks(t)); diff != "" {
+		t.Errorf("links of the host:\n%s", diff)
 	}
 }
 

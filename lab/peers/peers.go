@@ -69,6 +69,8 @@ func Kinds() []Kind {
 		{Name: "ebpf", About: "Weir: eBPF switch, containers by runc, image wire", Check: checkWeir, Open: openEBPF, Most: maxWires, Skbs: true},
 		{Name: "ovs", About: "Weir: Open vSwitch, containers by runc, image wire", Check: checkOVS, Open: openOVS, Most: maxWires, Skbs: true, Process: true},
 		{Name: "bridges", About: "a Linux bridge in each of N namespaces, joined by Linux bridges", Check: free, Open: openBridges, Most: maxWires, Skbs: true},
+		{Name: "ovs-chain", About: "a Linux bridge in each of N namespaces, joined by an Open vSwitch (netdev) by hand: an entry from port to port", Check: checkSwitched, Open: openSwitched,
+			Most: maxWires, Skbs: true, Process: true},
 		{Name: "veth", About: "a veth pair between the stations and nothing else", Check: free, Open: openVeth, Frames: true},
 		{Name: "xdp", About: "XDP redirect by hand: N namespaces, each with a program that redirects frames from one veth to another", Check: free, Open: openXDP, Most: maxWires, Frames: true},
 		{Name: "docker", About: "two containers on Docker's own bridge", Check: checkDocker, Open: openDocker},
