@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -147,6 +146,7 @@ func finding(p lab.PartResult) Finding {
 		Floor: m.Comparison.Floor, Trusted: m.Comparison.Duplicate.Verdict == stats.Indistinguishable, Levels: []LevelFinding{},
 	}
 	var clauses []string
+	skipped := map[string][]string{} // levels, by reason
 	for _, v := range m.Values {
 		if v.Duplicate || v.Level == p.Part.Baseline {
 			continue
@@ -157,6 +157,16 @@ func finding(p lab.PartResult) Finding {
 			l.Sense = Skipped
 		}
 		f.Levels = append(f.Levels, l)
+		if l.Sense == Skipped {
+			if others := skipped[l.Why]; len(others) > 0 {
+				i := slices.Index(clauses, skipClause(l.Why, others))
+				clauses[i] = skipClause(l.Why, append(others, l.Level))
+			} else {
+				clauses = append(clauses, skipClause(l.Why, []string{l.Level}))
+			}
+			skipped[l.Why] = append(skipped[l.Why], l.Level)
+			continue
+		}
 		clauses = append(clauses, clause(l, v, m.Metric))
 	}
 	f.lines = append([]string{f.lead(base(m, p.Part.Baseline))}, clauses...)
@@ -241,8 +251,6 @@ func base(m lab.MetricResult, level string) lab.Value {
 
 func clause(l LevelFinding, v lab.Value, m study.Metric) string {
 	switch l.Sense {
-	case Skipped:
-		return l.Level + " was skipped (" + l.Why + ")"
 	case Unknown:
 		return fmt.Sprintf("%s has too few blocks (%d of %d)", l.Level, l.Ratio.Blocks, stats.MinBlocks)
 	case Same:
@@ -255,6 +263,15 @@ func clause(l LevelFinding, v lab.Value, m study.Metric) string {
 		text += ", at " + quantity(*v.Median, m.Unit)
 	}
 	return text
+}
+
+// skipClause says a reason once for all levels that have it.
+func skipClause(why string, levels []string) string {
+	if len(levels) == 1 {
+		return levels[0] + " was skipped (" + why + ")"
+	}
+	last := len(levels) - 1
+	return strings.Join(levels[:last], ", ") + " and " + levels[last] + " were skipped (" + why + ")"
 }
 
 const intervalWord = "95 % interval "
@@ -329,162 +346,6 @@ func ranges(p lab.PartResult, f Finding) (out []string) {
 			times(low), spaced(lowAt), times(high), spaced(highAt)))
 	}
 	return out
-}
-
-// Law is a time as a line over a factor whose levels are numbers, y = a + b x: b is what each further one costs. Where the metric is a rate of
-// packets, and the part measures no time itself, the time is that of one packet.
-type Law struct {
-	Part     string            `json:"part"`
-	Metric   string            `json:"metric"`
-	Unit     string            `json:"unit"` // of a, y and, per one of the factor, of b
-	Derived  bool              `json:"derived,omitempty"`
-	Level    string            `json:"level"`
-	Along    string            `json:"along"`
-	At       map[string]string `json:"at,omitempty"`
-	A        float64           `json:"a"`
-	B        float64           `json:"b"`
-	Interval *stats.Interval   `json:"interval"` // of b, 95 %
-	R2       float64           `json:"r2"`
-	X        []float64         `json:"x"`
-	Y        []float64         `json:"y"` // medians
-}
-
-func laws(r lab.Results) []Law {
-	out := []Law{}
-	for _, p := range r.Parts {
-		for _, f := range p.Fits {
-			if !isTime(f.Metric.Unit) {
-				continue
-			}
-			out = append(out, Law{
-				Part: p.Part.Name, Metric: f.Metric.Name, Unit: f.Metric.Unit, Level: f.Level, Along: f.Along, At: f.At,
-				A: f.A, B: f.B, Interval: f.Interval, R2: f.R2, X: f.X, Y: f.Y,
-			})
-		}
-		timed := slices.ContainsFunc(p.Part.Metrics, func(m study.Metric) bool { return isTime(m.Unit) }) // the law is there already
-		for i, m := range p.Part.Metrics {
-			if scale := packets(m.Unit); scale > 0 && !timed {
-				out = append(out, costs(p, i, scale, r.Seed)...)
-			}
-		}
-	}
-	return out
-}
-
-// mainFactor is the factor along which a part is drawn: of those whose levels are numbers, and that are not compared, the one with the most levels.
-func mainFactor(p study.Part) string {
-	name, most := "", 1
-	for _, f := range p.Factors {
-		if _, ok := numbers(f.Levels); ok && f.Name != p.Compare && len(f.Levels) > most {
-			name, most = f.Name, len(f.Levels)
-		}
-	}
-	return name
-}
-
-// isTime tells units of time, also of time for each packet.
-func isTime(unit string) bool {
-	unit, _, _ = strings.Cut(unit, "/")
-	return slices.Contains([]string{"s", "ms", "us", "µs", "ns"}, unit)
-}
-
-// packets a second in one of the unit; 0: no rate of packets.
-func packets(unit string) float64 {
-	return map[string]float64{"pps": 1, "kpps": 1e3, "Mpps": 1e6, "packets/s": 1, "frames/s": 1}[unit]
-}
-
-// costs of a packet along every factor whose levels are three numbers or more.
-func costs(p lab.PartResult, metric int, scale float64, seed uint64) (out []Law) {
-	type line struct {
-		law    Law
-		series [][]float64
-	}
-	for _, along := range p.Part.Factors {
-		if _, ok := numbers(along.Levels); !ok || along.Name == p.Part.Compare || len(along.Levels) < 3 {
-			continue
-		}
-		lines := map[string]*line{}
-		var order []string
-		for _, g := range p.Groups {
-			x, _ := strconv.ParseFloat(g.Levels[along.Name], 64)
-			at := map[string]string{}
-			for k, v := range g.Levels {
-				if k != along.Name {
-					at[k] = v
-				}
-			}
-			for _, v := range g.Metrics[metric].Values {
-				if v.Duplicate || v.N == 0 {
-					continue
-				}
-				key := v.Level + "/" + levelsText(at)
-				l := lines[key]
-				if l == nil {
-					l = &line{law: Law{Part: p.Part.Name, Metric: "time of a packet", Unit: "ns", Derived: true, Level: v.Level, Along: along.Name, At: at}}
-					lines[key], order = l, append(order, key)
-				}
-				s := make([]float64, len(v.Blocks))
-				var whole []float64
-				for i, b := range v.Blocks {
-					s[i] = math.NaN()
-					if b != nil && *b > 0 {
-						s[i] = 1e9 / (*b * scale)
-						whole = append(whole, s[i])
-					}
-				}
-				if len(whole) > 0 {
-					l.law.X, l.law.Y, l.series = append(l.law.X, x), append(l.law.Y, stats.Median(whole)), append(l.series, s)
-				}
-			}
-		}
-		for _, key := range order {
-			if l := lines[key]; len(l.law.X) >= 3 {
-				out = append(out, l.law.fit(l.series, seed))
-			}
-		}
-	}
-	return out
-}
-
-// fit by Theil and Sen through the medians; b's interval by bootstrap over blocks.
-func (l Law) fit(series [][]float64, seed uint64) Law {
-	through := func(blocks []float64) stats.Line {
-		var x, y []float64
-		for i, s := range series {
-			var of []float64
-			for _, b := range blocks {
-				if v := s[int(b)]; !math.IsNaN(v) {
-					of = append(of, v)
-				}
-			}
-			if len(of) > 0 {
-				x, y = append(x, l.X[i]), append(y, stats.Median(of))
-			}
-		}
-		return stats.TheilSen(x, y)
-	}
-	every := make([]float64, len(series[0]))
-	for i := range every {
-		every[i] = float64(i)
-	}
-	whole := through(every)
-	l.A, l.B = whole.A, whole.B
-	mean, rest, spread := stats.Mean(l.Y), 0.0, 0.0
-	for i := range l.X {
-		d, e := l.Y[i]-l.A-l.B*l.X[i], l.Y[i]-mean
-		rest, spread = rest+d*d, spread+e*e
-	}
-	if spread > 0 {
-		l.R2 = max(0, 1-rest/spread)
-	}
-	if len(every) >= stats.MinBlocks {
-		rng := rand.New(rand.NewPCG(seed, 0x1a3))
-		i := stats.BCa(every, func(b []float64) float64 { return through(b).B }, 1-stats.Alpha, stats.Resamples, rng)
-		if finite(i.Low) && finite(i.High) {
-			l.Interval = &i
-		}
-	}
-	return l
 }
 
 // Distribution of the samples of a variant, pooled over its valid trials. Percentiles are null where too few samples lie beyond them.

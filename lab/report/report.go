@@ -43,6 +43,7 @@ func Build(dir string) (Report, error) {
 func Of(j *study.Journal) Report {
 	r := of(lab.Summarise(j), j.Records)
 	r.Limits = limits(j)
+	r.answer()
 	return r
 }
 

@@ -1,0 +1,185 @@
+package report
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+
+	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/stats"
+	"weir.dev/weir/lab/study"
+)
+
+// Law is a time as a line over a factor whose levels are numbers, y = a + b x: b is what each further one costs. Where the metric is a rate of
+// packets, and the part does not measure a packet's cost itself, the time is that of one packet: of NDR and PDR, too, where the chain has a CPU of
+// its own.
+type Law struct {
+	Part     string            `json:"part"`
+	Metric   string            `json:"metric"`
+	Unit     string            `json:"unit"` // of a, y and, per one of the factor, of b
+	Derived  bool              `json:"derived,omitempty"`
+	Level    string            `json:"level"`
+	Along    string            `json:"along"`
+	At       map[string]string `json:"at,omitempty"`
+	A        float64           `json:"a"`
+	B        float64           `json:"b"`
+	Interval *stats.Interval   `json:"interval"` // of b, 95 %
+	R2       float64           `json:"r2"`
+	X        []float64         `json:"x"`
+	Y        []float64         `json:"y"` // medians
+}
+
+func laws(r lab.Results) []Law {
+	out := []Law{}
+	for _, p := range r.Parts {
+		for _, f := range p.Fits {
+			if !isTime(f.Metric.Unit) {
+				continue
+			}
+			out = append(out, Law{
+				Part: p.Part.Name, Metric: f.Metric.Name, Unit: f.Metric.Unit, Level: f.Level, Along: f.Along, At: f.At,
+				A: f.A, B: f.B, Interval: f.Interval, R2: f.R2, X: f.X, Y: f.Y,
+			})
+		}
+		if slices.ContainsFunc(p.Part.Metrics, func(m study.Metric) bool { return m.Name == metricCost }) { // the law is there already
+			continue
+		}
+		rates := 0
+		for _, m := range p.Part.Metrics {
+			if packets(m.Unit) > 0 {
+				rates++
+			}
+		}
+		for i, m := range p.Part.Metrics {
+			name := "time of a packet"
+			if rates > 1 {
+				name += " at " + strings.ToUpper(m.Name)
+			}
+			if scale := packets(m.Unit); scale > 0 {
+				out = append(out, costs(p, i, name, scale, r.Seed)...)
+			}
+		}
+	}
+	return out
+}
+
+// metricCost is the time of a packet where it is measured.
+const metricCost = "cost"
+
+// mainFactor is the factor along which a part is drawn: of those whose levels are numbers, and that are not compared, the one with the most levels.
+func mainFactor(p study.Part) string {
+	name, most := "", 1
+	for _, f := range p.Factors {
+		if _, ok := numbers(f.Levels); ok && f.Name != p.Compare && len(f.Levels) > most {
+			name, most = f.Name, len(f.Levels)
+		}
+	}
+	return name
+}
+
+// isTime tells units of time, also of time for each packet.
+func isTime(unit string) bool {
+	unit, _, _ = strings.Cut(unit, "/")
+	return slices.Contains([]string{"s", "ms", "us", "µs", "ns"}, unit)
+}
+
+// packets a second in one of the unit; 0: no rate of packets.
+func packets(unit string) float64 {
+	return map[string]float64{"pps": 1, "kpps": 1e3, "Mpps": 1e6, "packets/s": 1, "frames/s": 1}[unit]
+}
+
+// costs of a packet along every factor whose levels are three numbers or more.
+func costs(p lab.PartResult, metric int, name string, scale float64, seed uint64) (out []Law) {
+	type line struct {
+		law    Law
+		series [][]float64
+	}
+	for _, along := range p.Part.Factors {
+		if _, ok := numbers(along.Levels); !ok || along.Name == p.Part.Compare || len(along.Levels) < 3 {
+			continue
+		}
+		lines := map[string]*line{}
+		var order []string
+		for _, g := range p.Groups {
+			x, _ := strconv.ParseFloat(g.Levels[along.Name], 64)
+			at := map[string]string{}
+			for k, v := range g.Levels {
+				if k != along.Name {
+					at[k] = v
+				}
+			}
+			for _, v := range g.Metrics[metric].Values {
+				if v.Duplicate || v.N == 0 {
+					continue
+				}
+				key := v.Level + "/" + levelsText(at)
+				l := lines[key]
+				if l == nil {
+					l = &line{law: Law{Part: p.Part.Name, Metric: name, Unit: "ns", Derived: true, Level: v.Level, Along: along.Name, At: at}}
+					lines[key], order = l, append(order, key)
+				}
+				s := make([]float64, len(v.Blocks))
+				var whole []float64
+				for i, b := range v.Blocks {
+					s[i] = math.NaN()
+					if b != nil && *b > 0 {
+						s[i] = 1e9 / (*b * scale)
+						whole = append(whole, s[i])
+					}
+				}
+				if len(whole) > 0 {
+					l.law.X, l.law.Y, l.series = append(l.law.X, x), append(l.law.Y, stats.Median(whole)), append(l.series, s)
+				}
+			}
+		}
+		for _, key := range order {
+			if l := lines[key]; len(l.law.X) >= 3 {
+				out = append(out, l.law.fit(l.series, seed))
+			}
+		}
+	}
+	return out
+}
+
+// fit by Theil and Sen through the medians; b's interval by bootstrap over blocks.
+func (l Law) fit(series [][]float64, seed uint64) Law {
+	through := func(blocks []float64) stats.Line {
+		var x, y []float64
+		for i, s := range series {
+			var of []float64
+			for _, b := range blocks {
+				if v := s[int(b)]; !math.IsNaN(v) {
+					of = append(of, v)
+				}
+			}
+			if len(of) > 0 {
+				x, y = append(x, l.X[i]), append(y, stats.Median(of))
+			}
+		}
+		return stats.TheilSen(x, y)
+	}
+	every := make([]float64, len(series[0]))
+	for i := range every {
+		every[i] = float64(i)
+	}
+	whole := through(every)
+	l.A, l.B = whole.A, whole.B
+	mean, rest, spread := stats.Mean(l.Y), 0.0, 0.0
+	for i := range l.X {
+		d, e := l.Y[i]-l.A-l.B*l.X[i], l.Y[i]-mean
+		rest, spread = rest+d*d, spread+e*e
+	}
+	if spread > 0 {
+		l.R2 = max(0, 1-rest/spread)
+	}
+	if len(every) >= stats.MinBlocks {
+		rng := rand.New(rand.NewPCG(seed, 0x1a3))
+		i := stats.BCa(every, func(b []float64) float64 { return through(b).B }, 1-stats.Alpha, stats.Resamples, rng)
+		if finite(i.Low) && finite(i.High) {
+			l.Interval = &i
+		}
+	}
+	return l
+}
