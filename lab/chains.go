@@ -50,7 +50,7 @@ func (x *chains) Factors() []Factor {
 		return nil
 	}
 	out := []Factor{
-		{Name: factorPlatform, About: "what carries the packets", Check: oneOf(peers.Names()...)},
+		{Name: factorPlatform, About: "what carries the packets: " + strings.Join(peers.Names(), ", "), Check: oneOf(peers.Names()...)},
 		{Name: factorWires, About: "functions in the chain", Default: "1", Check: between(0, maxWires, "a number of wires")},
 		{Name: factorPlacement, Default: peers.PlacedOne, Check: peers.CheckPlacement,
 			About: "platform hosts: where the functions are: one (on the first station's host), spread (in turns over all hosts), or hosts' names joined with +, in turns"},
