@@ -50,11 +50,11 @@ func RunNetcat(ctx context.Context, o NetcatOptions) (flows []NetcatFlow, raw Ra
 	defer cancel(nil)
 	n := &netcats{o: o, cancel: cancel, flows: make([]NetcatFlow, len(o.Sizes)), arrived: make([]time.Time, len(o.Sizes))}
 	err = n.run(ctx)
-	cancel(nil) // what is still there ends
-	n.all.Wait()
-	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
+	if cause := context.Cause(ctx); cause != nil { // a flow's, or the caller's: what it made fail is not what is wrong
 		err = cause
 	}
+	cancel(nil) // what is still there ends
+	n.all.Wait()
 	return n.flows, raw, err
 }
 
@@ -91,9 +91,6 @@ func (n *netcats) run(ctx context.Context) error {
 		return err
 	}
 	n.all.Wait()
-	if err := context.Cause(ctx); err != nil {
-		return err
-	}
 	for i := range n.flows {
 		n.flows[i].Done = n.arrived[i].Sub(start)
 	}
