@@ -9,8 +9,8 @@ import (
 	"weir.dev/weir/lab"
 )
 
-// goodFit is the R2 from which on a law is told on the first page.
-const goodFit = 0.9
+// goodFit is the R2 from which on a law is told on the first page: from there on a metric counts as growing with a factor.
+const goodFit = 0.7
 
 // answer puts beside each finding what its question asks for besides a ratio: what each further one costs, and delays below the highest load.
 func (r *Report) answer() {
