@@ -147,6 +147,8 @@ func well[T any](items []T) bool {
 func (a *app) printStatus(s overview) error {
 	word := green.paint("all well")
 	switch {
+	case len(s.Hosts) == 0:
+		word = yellow.paint("no host has joined yet; a host's agent joins with a token (weir token create)")
 	case s.starting():
 		word = yellow.paint("starting: what follows may be from before the start")
 	case !s.Healthy:
