@@ -29,7 +29,7 @@ type floods struct {
 	force map[fabric.SwitchID]map[key]*rule
 	open  map[fabric.SwitchID][]func() // what a switch has been told and has not done
 	back  map[fabric.SwitchID]func()   // its answer
-	deaf  fabric.SwitchID              // takes no entry for odd senders
+	deaf  fabric.SwitchID              // takes no entry for odd senders, any more
 	hits  map[string]int
 }
 
@@ -203,6 +203,9 @@ func (f *floods) carry(id fabric.SwitchID, b batch) {
 	for _, r := range b.add {
 		f.open[id] = append(f.open[id], func() {
 			if id == f.deaf && oddSenders(r.match) >= 0 {
+				if force[r.key] != nil {
+					f.hits["refusals of changes"]++
+				}
 				no = append(no, r)
 				return
 			}
@@ -402,8 +405,8 @@ func (f *floods) text(src flow.MAC) string {
 }
 
 // TestFloodsOfTwoTreesArriveOnce: links are cut and come back, policies that change how ports are flooded come and go, switches turn out
-// not to tell the two trees, and the router is restarted, while switches carry out what they are told entry by entry and answer late. At no
-// time does a frame come to a switch twice, whoever sends it, and at last it comes to all stations.
+// not to tell the two trees, at once or when they have entries for both, and the router is restarted, while switches carry out what they are
+// told entry by entry and answer late. At no time does a frame come to a switch twice, whoever sends it, and at last it comes to all stations.
 func TestFloodsOfTwoTreesArriveOnce(t *testing.T) {
 	hits := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -422,7 +425,14 @@ func TestFloodsOfTwoTreesArriveOnce(t *testing.T) {
 			t.Fatalf("no end\n%s", f.text(flow.MAC{}))
 		}
 		settle()
+		var late fabric.SwitchID
+		if f.deaf == "" && rapid.IntRange(0, 3).Draw(t, "turns deaf") == 0 {
+			late = floodAt(rapid.IntRange(1, len(f.w.f.nodes)).Draw(t, "switch that turns deaf"))
+		}
 		for round := range rapid.IntRange(1, 4).Draw(t, "changes") {
+			if late != "" && round == 0 {
+				f.deaf = late // what it has it keeps
+			}
 			f.change(fmt.Sprint("change ", round))
 			for range rapid.IntRange(0, 12).Draw(t, "steps") {
 				f.step()
@@ -437,7 +447,7 @@ func TestFloodsOfTwoTreesArriveOnce(t *testing.T) {
 			hits[what] += n
 		}
 	})
-	for _, what := range []string{"entries for odd senders", "refusals", "restarts"} {
+	for _, what := range []string{"entries for odd senders", "refusals", "refusals of changes", "restarts"} {
 		if hits[what] == 0 {
 			t.Errorf("no %s: the test proves nothing", what)
 		}

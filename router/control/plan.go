@@ -366,14 +366,28 @@ func (r *rule) forwards() bool {
 func (f *fleet) batch(n *node, s *steps, trees, calm bool, now time.Time) batch {
 	var b batch
 	shut := n.shut(s, now)
-	covered := n.covered()
+	covered, narrow := n.covered(), n.narrow(trees)
+	for k, less := range narrow {
+		if now := n.held[k]; now != nil && now.content != less.content {
+			b.add = append(b.add, less)
+		}
+	}
 	for k := range n.differs {
 		h, r := n.held[k], n.target[k]
+		if narrow[k] != nil {
+			continue
+		}
 		if r == nil {
 			if h == nil {
 				continue
 			}
 			if t := n.instead(h.rule); t != nil && !trees {
+				if n.refuses(h, t) {
+					if below, _ := h.below(); narrow[below] != nil && n.held[below].content == narrow[below].content {
+						b.remove = append(b.remove, h) // its frames go on as they might have with less ports
+					}
+					continue
+				}
 				if less := h.withPorts(both(h.flooding(), t.flood)); less.content != h.content {
 					b.add = append(b.add, less)
 				}

@@ -1,0 +1,36 @@
+package control
+
+// A switch may refuse to change an entry for odd senders that it has, when it is to go: then it cannot flood to fewer ports and go when all
+// have. Instead the entry below, that is to take its frames, is reduced to what both may flood to; the other goes; then that below grows.
+
+// refuses tells that the switch would not have an entry for odd senders flood to fewer ports, to those that t has as well.
+func (n *node) refuses(h *held, t *rule) bool {
+	x, ok := n.refused[h.key]
+	return ok && x.content == h.withPorts(both(h.flooding(), t.flood)).content
+}
+
+// narrow are, by their keys, the entries that are reduced so that one for odd senders above them can go.
+func (n *node) narrow(trees bool) map[key]*rule {
+	var all map[key]*rule
+	if trees || len(n.refused) == 0 {
+		return nil
+	}
+	for k := range n.differs {
+		h := n.held[k]
+		if n.target[k] != nil || h == nil {
+			continue
+		}
+		t := n.instead(h.rule)
+		if t == nil || !n.refuses(h, t) {
+			continue
+		}
+		if below, _ := h.below(); n.held[below] != nil {
+			if all == nil {
+				all = map[key]*rule{}
+			}
+			now := n.held[below]
+			all[below] = t.withPorts(both(both(now.flooding(), t.flood), h.flooding()))
+		}
+	}
+	return all
+}
