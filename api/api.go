@@ -303,10 +303,13 @@ const (
 	Error   Severity = "error"
 )
 
-// Event is something worth telling. Events are kept up to a bound, the oldest go first.
+// Event is something worth telling. Events are kept up to a bound, the oldest go first. One that happens again within ten minutes takes the place of the
+// former, under a new name, and counts, for an hour at most.
 type Event struct {
 	Meta
-	Time     time.Time `json:"time"`
+	Time     time.Time `json:"time"`            // the last time; message and outage_ns are of then, too
+	Count    int       `json:"count,omitempty"` // how often, where that is more than once
+	First    time.Time `json:"first,omitzero"`  // the first of these times
 	Severity Severity  `json:"severity"`
 	Reason   string    `json:"reason"` // one word in CamelCase, stable: FunctionDied, Restarted, BypassActive ...
 	Kind     Kind      `json:"kind,omitempty"`

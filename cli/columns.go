@@ -226,8 +226,12 @@ func eventObject(e api.Event) string {
 }
 
 func eventMessage(e api.Event) string {
-	if e.OutageNs == 0 {
-		return e.Message
+	text := e.Message
+	if e.OutageNs != 0 {
+		text += fmt.Sprintf(" (outage %v)", time.Duration(e.OutageNs).Round(10*time.Microsecond))
 	}
-	return fmt.Sprintf("%s (outage %v)", e.Message, time.Duration(e.OutageNs).Round(10*time.Microsecond))
+	if e.Count > 1 {
+		text += fmt.Sprintf(" (x%d over %s)", e.Count, age(e.First, e.Time))
+	}
+	return text
 }

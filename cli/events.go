@@ -18,6 +18,8 @@ func (a *app) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show what happened, the newest last",
+		Long: `Show what happened, the newest last. What happens again and again is one line, with how often and for how long by then:
+"x5 over 90s".`,
 		Example: `  weir events
   weir events -f --severity warning
   weir events --object function/fw -o json`,

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -23,6 +24,20 @@ func TestAChainIsNoBetterThanItsFunctions(t *testing.T) {
 	want := []api.Chain{chain("fw", "ready", ""), chain("fw | w1 | tap:mon", "degraded", "down: w1, mon"), chain("w1", "pending", "waits")}
 	if diff := cmp.Diff(want, s.Chains); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestEventsSayHowOften(t *testing.T) {
+	first := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for want, e := range map[string]api.Event{
+		"exit code 1":                                {Message: "exit code 1"},
+		"exit code 1 (x5 over 90s)":                  {Message: "exit code 1", Count: 5, First: first, Time: first.Add(90 * time.Second)},
+		"running again (outage 1.25s)":               {Message: "running again", OutageNs: 1_250_000_000},
+		"running again (outage 1.25s) (x2 over 10m)": {Message: "running again", OutageNs: 1_250_000_000, Count: 2, First: first, Time: first.Add(10 * time.Minute)},
+	} {
+		if got := eventMessage(e); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
 	}
 }
 

@@ -29,13 +29,13 @@ func (m *Manager) fabric(w http.ResponseWriter, r *http.Request) error {
 	ctx := r.Context()
 	err := m.tell(ctx, len(req.Events), func(n *news) error {
 		n.router, n.where = true, n.lookup(ctx, 0)
+		n.events("", req.Events)
 		return errors.Join(
 			n.switches(ctx, req.Switches),
 			n.gone(ctx, req.Gone, req.Switches),
 			n.assignments(ctx, req.Assignments),
 			statuses(ctx, n, api.KindPolicy, req.Policies, policyGone),
 			statuses(ctx, n, api.KindEndpoint, req.Endpoints, endpointGone),
-			n.events("", req.Events),
 		)
 	})
 	if err != nil {

@@ -188,18 +188,20 @@ func (m *Manager) admitHost(ctx context.Context, req api.JoinRequest, key string
 	if err != nil {
 		return api.Certificate{}, err
 	}
-	n := &news{m: m, changed: map[ref]*object{}}
-	e := api.Event{Severity: api.Info, Reason: "HostJoined", Kind: api.KindHost, Object: req.Host, Message: fmt.Sprintf("host %s joined with token %s", req.Host, token.Name)}
+	ops := []store.Op{put, use}
+	e := api.Event{Severity: api.Info, Reason: "HostJoined", Kind: api.KindHost, Object: req.Host, Host: req.Host, Message: fmt.Sprintf("host %s joined with token %s", req.Host, token.Name)}
 	if replaced {
-		e = api.Event{Severity: api.Warning, Reason: "HostReplaced", Kind: api.KindHost, Object: req.Host,
+		e = api.Event{Severity: api.Warning, Reason: "HostReplaced", Kind: api.KindHost, Object: req.Host, Host: req.Host,
 			Message: fmt.Sprintf("host %s joined anew with token %s: its former agent is shut out", req.Host, token.Name)}
 	}
 	if !again {
-		if err := n.events(req.Host, []api.Event{e}); err != nil {
+		told, err := eventOps(m.Now().UTC(), e)
+		if err != nil {
 			return api.Certificate{}, err
 		}
+		ops = append(ops, told...)
 	}
-	_, err = m.Store.Txn(ctx, []store.Cond{{Key: put.Key, Revision: memberAt}, {Key: use.Key, Revision: tokenAt}}, append(n.ops, put, use))
+	_, err = m.Store.Txn(ctx, []store.Cond{{Key: put.Key, Revision: memberAt}, {Key: use.Key, Revision: tokenAt}}, ops)
 	if err != nil {
 		return api.Certificate{}, err
 	}

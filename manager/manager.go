@@ -95,6 +95,7 @@ type Manager struct {
 	mu      sync.Mutex // one writer at a time in this process; others are kept apart by preconditions
 	watches chan struct{}
 	streams chan struct{}
+	repeats repeats // while mu is held
 	metrics *metrics
 	mux     *http.ServeMux
 	join    joins
@@ -141,6 +142,7 @@ func New(o Options) (*Manager, error) {
 		began:    o.Now().UTC(),
 		watches:  make(chan struct{}, maxWatches),
 		streams:  make(chan struct{}, maxStreams),
+		repeats:  repeats{},
 		metrics:  newMetrics(),
 		mux:      http.NewServeMux(),
 	}

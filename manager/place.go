@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/placement"
@@ -358,21 +357,4 @@ func tooMuch(hosts []api.Host, path string, f api.FunctionSpec) []api.Problem {
 		out = append(out, api.Problem{Path: path + ".memory", Message: fmt.Sprintf("no host has %s of memory: the largest has %dM", f.Memory, memory>>20)})
 	}
 	return out
-}
-
-// eventOps are the operations that write events.
-func eventOps(now time.Time, host string, events []api.Event) ([]store.Op, error) {
-	var ops []store.Op
-	for i, e := range events {
-		e.Time = cmp.Or(e.Time, now)
-		e.Severity = cmp.Or(e.Severity, api.Info)
-		e.Host = cmp.Or(e.Host, host)
-		e.Meta = api.Meta{Name: timeName(now.Add(time.Duration(i))), UID: newUID(), Created: now}
-		op, err := store.Put(api.KindEvent, &e)
-		if err != nil {
-			return nil, err
-		}
-		ops = append(ops, op)
-	}
-	return ops, nil
 }

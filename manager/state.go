@@ -203,7 +203,7 @@ func (st *state) commit(ctx context.Context) error {
 	}
 	conds := append([]store.Cond{{Key: epochKey, Revision: st.epoch}}, st.conds...)
 	ops := append([]store.Op{{Key: epochKey, Value: []byte("{}")}}, st.ops...)
-	told, err := eventOps(st.m.Now().UTC(), "", st.events)
+	told, fresh, err := st.m.repeats.add(st.m.Now().UTC(), st.events)
 	if err != nil {
 		return err
 	}
@@ -239,6 +239,7 @@ func (st *state) commit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	st.m.repeats.keep(fresh)
 	st.revision = rev
 	for _, r := range st.order {
 		if o := st.objects[r.kind][r.name]; o != nil {

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -83,6 +84,7 @@ type news struct {
 	m       *Manager
 	conds   []store.Cond
 	ops     []store.Op
+	told    []api.Event
 	changed map[ref]*object // nil: removed
 	// reporter is the host whose news these are; what is not its own is left out. "": nobody checks.
 	reporter string
@@ -104,7 +106,7 @@ func (m *Manager) agentNews(ctx context.Context, n *news, req api.StatusReport) 
 	}
 	n.several = hosts > 1
 	n.where = n.lookup(ctx, len(req.Policies)+len(req.Chains))
-	return errors.Join(
+	err = errors.Join(
 		statuses(ctx, n, api.KindEndpoint, req.Endpoints, endpointGone),
 		statuses(ctx, n, api.KindFunction, req.Functions, functionGone),
 		statuses(ctx, n, api.KindChain, req.Chains, nil),
@@ -112,8 +114,9 @@ func (m *Manager) agentNews(ctx context.Context, n *news, req api.StatusReport) 
 		n.crossing(ctx),
 		n.host(ctx, req.Host, req.HostState),
 		n.assigned(ctx, req.Host, req.Assigned),
-		n.events(req.Host, req.Events),
 	)
+	n.events(req.Host, req.Events)
+	return err
 }
 
 func (n *news) commit(ctx context.Context) error {
@@ -122,11 +125,19 @@ func (n *news) commit(ctx context.Context) error {
 			return err
 		}
 	}
-	if len(n.ops) == 0 {
+	told, fresh, err := n.m.repeats.add(n.m.Now().UTC(), n.told)
+	if err != nil {
+		return err
+	}
+	ops := append(n.ops, told...)
+	if len(ops) == 0 {
 		return nil
 	}
-	_, err := n.m.Store.Txn(ctx, n.conds, n.ops)
-	return err
+	if _, err := n.m.Store.Txn(ctx, n.conds, ops); err != nil {
+		return err
+	}
+	n.m.repeats.keep(fresh)
+	return nil
 }
 
 // manyStatuses is from how many objects on a kind is read at once instead of one by one.
@@ -222,18 +233,18 @@ func (n *news) host(ctx context.Context, name string, s *api.HostStatus) error {
 	var old api.HostStatus
 	if json.Unmarshal(o.Status, &old) == nil && old.State == hostLost && s.State != hostLost {
 		n.joined = true
-		if err := n.events(name, []api.Event{hostBack(name, n.m.Now().Sub(o.Updated))}); err != nil {
-			return err
-		}
+		n.events(name, []api.Event{hostBack(name, n.m.Now().Sub(o.Updated))})
 	}
 	n.joined = n.joined || o.Revision == 0
 	return n.put(api.KindHost, &o, marshal(s))
 }
 
-func (n *news) events(host string, events []api.Event) error {
-	ops, err := eventOps(n.m.Now().UTC(), host, events)
-	n.ops = append(n.ops, ops...)
-	return err
+// events of a host.
+func (n *news) events(host string, events []api.Event) {
+	for _, e := range events {
+		e.Host = cmp.Or(e.Host, host)
+		n.told = append(n.told, e)
+	}
 }
 
 // operations adds the operations that the changes move on.

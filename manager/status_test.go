@@ -92,6 +92,37 @@ func TestEventsAreBoundedAndFiltered(t *testing.T) {
 	}
 }
 
+// An event that happens again takes the place of the former, as the newest, and tells since when; who follows sees it.
+func TestEventsThatHappenAgain(t *testing.T) {
+	b := start(t, manager.Options{})
+	begin := time.Now().UTC().Truncate(time.Second)
+	tell := func(after time.Duration, message string) {
+		t.Helper()
+		report(t, b, api.StatusReport{Host: "h1", Events: []api.Event{{Time: begin.Add(after), Severity: api.Warning, Reason: "FunctionDied", Kind: api.KindFunction,
+			Object: "fw", Message: message}}})
+	}
+	tell(0, "exit code 1")
+	first := must(b.Events().List(ctx(t), api.ListOptions{}))(t).Items[0]
+	w := b.Events().Watch(ctx(t), 0, api.ListOptions{})
+	if d := next(t, w); len(d.Items) != 1 {
+		t.Fatalf("%d items", len(d.Items))
+	}
+	tell(time.Second, "exit code 2")
+	next(t, w)
+	tell(2*time.Second, "exit code 1")
+	gone, came := next(t, w), next(t, w)
+	if gone.Type != api.DeltaDelete || gone.Object.Name != first.Name || came.Type != api.DeltaPut || came.Object.Count != 2 {
+		t.Errorf("followed: %+v, then %+v", gone, came)
+	}
+	l := must(b.Events().List(ctx(t), api.ListOptions{}))(t).Items
+	if len(l) != 2 || l[0].Message != "exit code 2" || l[0].Count != 0 || !l[0].First.IsZero() {
+		t.Fatalf("%+v", l)
+	}
+	if e := l[1]; e.Count != 2 || !e.First.Equal(begin) || !e.Time.Equal(begin.Add(2*time.Second)) || e.UID != first.UID || e.Message != "exit code 1" {
+		t.Errorf("%+v", e)
+	}
+}
+
 func TestOperationsFollowTheAgent(t *testing.T) {
 	type step struct {
 		status  api.FunctionStatus

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -51,7 +52,7 @@ func events(ctx context.Context, t *testing.T, r *rig.Rig, reason, object string
 	var out []api.Event
 	for _, e := range list.Items {
 		if e.Reason == reason && e.Object == object {
-			out = append(out, e)
+			out = append(out, slices.Repeat([]api.Event{e}, max(e.Count, 1))...)
 		}
 	}
 	return out

@@ -228,11 +228,19 @@ func (w *world) state(ctx context.Context, t *testing.T, name, want string) {
 // events counts the events of a reason.
 func (w *world) events(ctx context.Context, t *testing.T, reason string) int {
 	t.Helper()
-	out, err := w.Weir(ctx, "events")
-	if err != nil {
+	var list struct {
+		Items []api.Event `json:"items"`
+	}
+	if err := w.Get(ctx, &list, "events"); err != nil {
 		t.Fatal(err)
 	}
-	return strings.Count(out, " "+reason+" ")
+	n := 0
+	for _, e := range list.Items {
+		if e.Reason == reason {
+			n += max(e.Count, 1)
+		}
+	}
+	return n
 }
 
 // allArrived ends a stream of which nothing may be lost or doubled.

@@ -1,0 +1,104 @@
+package manager
+
+import (
+	"cmp"
+	"maps"
+	"strings"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/store"
+)
+
+// Events that say the same become one, with a count, while they come within sameWithin of each other and sameFor of the first: a function that ends at
+// each start would drive out what else is worth knowing.
+const (
+	sameWithin = 10 * time.Minute
+	sameFor    = time.Hour
+)
+
+// saying is what makes two events the same.
+type saying struct {
+	severity             api.Severity
+	kind                 api.Kind
+	object, host, reason string
+	message              string // without how long an outage was
+}
+
+func sayingOf(e api.Event) saying {
+	message := e.Message
+	if e.OutageNs > 0 { // it is in the message, too
+		message = strings.ReplaceAll(message, time.Duration(e.OutageNs).Round(time.Millisecond).String(), "")
+	}
+	return saying{e.Severity, e.Kind, e.Object, e.Host, e.Reason, message}
+}
+
+// repeats are the latest events that this manager wrote, to tell what happens again. They are only in memory: what another manager wrote, or this one
+// before it was started again, is counted for itself.
+type repeats map[saying]api.Event
+
+// maxRepeats bounds them.
+const maxRepeats = 5_000
+
+// add makes the operations that write events, each in the place of a former one that says the same: it gets a new name, so that lists stay in the order
+// of the last time. fresh is what to keep once it is written.
+func (r repeats) add(now time.Time, events []api.Event) (ops []store.Op, fresh repeats, err error) {
+	var out []api.Event
+	at := map[saying]int{} // the latest, in out
+	for i, e := range events {
+		e.Time = cmp.Or(e.Time, now)
+		e.Severity = cmp.Or(e.Severity, api.Info)
+		e.Count, e.First = 0, time.Time{}
+		e.Meta = api.Meta{Name: timeName(now.Add(time.Duration(i))), UID: newUID(), Created: now}
+		s := sayingOf(e)
+		old, known := r[s]
+		j, here := at[s]
+		if here {
+			old, known = out[j], true
+		}
+		if known && follows(e, old) {
+			e.UID, e.Created, e.Count, e.First = old.UID, old.Created, max(old.Count, 1)+1, cmp.Or(old.First, old.Time)
+			if here {
+				out[j].Name = "" // never written
+			} else {
+				ops = append(ops, store.Delete(api.KindEvent, old.Name))
+			}
+		}
+		at[s] = len(out)
+		out = append(out, e)
+	}
+	fresh = make(repeats, len(at))
+	for s, j := range at {
+		fresh[s] = out[j]
+	}
+	for i := range out {
+		if out[i].Name == "" {
+			continue
+		}
+		op, err := store.Put(api.KindEvent, &out[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		ops = append(ops, op)
+	}
+	return ops, fresh, nil
+}
+
+// keep what has been written.
+func (r repeats) keep(fresh repeats) {
+	if len(r)+len(fresh) > maxRepeats { // each of so many is worth a line
+		clear(r)
+	}
+	maps.Copy(r, fresh)
+}
+
+// follows: soon enough to be counted with the former.
+func follows(e, old api.Event) bool {
+	return e.Time.Sub(old.Time).Abs() <= sameWithin && e.Time.Sub(cmp.Or(old.First, old.Time)) <= sameFor
+}
+
+// eventOps write events that are counted for themselves.
+func eventOps(now time.Time, events ...api.Event) ([]store.Op, error) {
+	ops, _, err := repeats(nil).add(now, events)
+	return ops, err
+}
