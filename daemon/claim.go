@@ -182,10 +182,15 @@ func holder(i instance.Instance) (int, error) {
 		return 0, err
 	}
 	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
+	free := func() bool { return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil }
+	if free() {
 		return 0, nil
 	}
-	return locker(f)
+	pid, err := locker(f)
+	if err != nil && free() { // it has ended since the first look
+		return 0, nil
+	}
+	return pid, err
 }
 
 // locker is the process that holds a file's lock, as the kernel has it: what stands in the file may be damaged, or of another time.
