@@ -15,6 +15,7 @@ import (
 )
 
 func TestSecondDaemon(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, r.Endpoints()+chain)
 	before := look(ctx, t, r)
@@ -78,6 +79,7 @@ func TestSecondOpenVSwitch(t *testing.T) {
 
 // A daemon that hangs or whose files are damaged has to go all the same, and soon.
 func TestDownOfAHangingDaemon(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, r.Endpoints()+chain)
 	run := filepath.Join("/run/weir", r.Name)

@@ -18,6 +18,7 @@ import (
 // A crash or a bad disk leaves files half written. Either the daemon mends them, or it says which and what to do; what
 // forwards goes on meanwhile, and the intent is never lost in silence.
 func TestDamagedFiles(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, r.Endpoints()+chain)
 	objects := look(ctx, t, r).Objects

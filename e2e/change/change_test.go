@@ -100,6 +100,7 @@ func TestAChainThatIsNeverReadyChangesNothing(t *testing.T) {
 }
 
 func TestAnEndpointDeletedUnderADyingDaemonIsTakenDown(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.Bare(t, rig.Options{})
 	for _, line := range []string{"ip link add up0 type veth peer name up1", "ip link set up0 up", "ip link set up1 up"} {
 		if _, err := r.Run(ctx, "", strings.Fields(line)...); err != nil {
@@ -129,6 +130,7 @@ func TestAnEndpointDeletedUnderADyingDaemonIsTakenDown(t *testing.T) {
 }
 
 func TestANameIsUsedAgainAtOnce(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, "functions:\n  x: {image: wire}\n")
 	images := []string{"wire", "monitor"}
@@ -151,6 +153,7 @@ func TestANameIsUsedAgainAtOnce(t *testing.T) {
 
 // A function's configuration may hold secrets, and any user of its container may raise events: other users of the machine can do neither.
 func TestOtherUsersReachNothingOfAFunction(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, "functions:\n  fw: {image: firewall, config: {allow: [tcp/80]}}\n")
 	for _, path := range []string{"etc/config.json", "run/events.sock"} {
@@ -166,6 +169,7 @@ func TestOtherUsersReachNothingOfAFunction(t *testing.T) {
 }
 
 func TestLinksThatSomebodyDeletesComeBack(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, r.Endpoints()+"functions:\n  w: {image: wire}\n  mon: {image: monitor}\nchains:\n  c: w | tap:mon\npolicies:\n  p: {from: alice, to: bob, chain: c}\n")
 	var c api.Counters
@@ -192,6 +196,7 @@ func TestLinksThatSomebodyDeletesComeBack(t *testing.T) {
 }
 
 func TestAConfigThatCannotBeWrittenIsNotCalledReady(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, "functions:\n  fw: {image: firewall, config: {allow: [udp/1]}}\n")
 	block := filepath.Join("/run/weir", r.Name, "functions", "fw", "etc", "config.json.new")

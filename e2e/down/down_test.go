@@ -48,6 +48,7 @@ func foreign(ctx context.Context, t *testing.T, r *rig.Rig) {
 }
 
 func TestDownLeavesTheMachineAsItWas(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.Bare(t, rig.Options{})
 	foreign(ctx, t, r)
 	spaces := []string{r.Netns, r.Alice(), r.Bob()}
@@ -134,6 +135,7 @@ func goingOn(ctx context.Context, t *testing.T, r *rig.Rig, first string, args .
 }
 
 func TestDeleteLeavesARunningWeirAsItWas(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.Bare(t, rig.Options{})
 	foreign(ctx, t, r)
 	if err := r.Up(ctx); err != nil {
@@ -208,6 +210,7 @@ func expect(ctx context.Context, t *testing.T, before []string, spaces []string)
 const kills = 50
 
 func TestChurnWithRandomKillsLeaksNothing(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.Bare(t, rig.Options{})
 	foreign(ctx, t, r)
 	spaces := []string{r.Netns, r.Alice(), r.Bob()}

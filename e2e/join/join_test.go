@@ -49,6 +49,7 @@ func (w *world) steered(ctx context.Context, t *testing.T, host string) uint64 {
 }
 
 func TestFunctionsOfHostsElsewhereAreAsOnesOwn(t *testing.T) {
+	t.Parallel()
 	w, ctx := newWorld(t)
 	w.join(ctx, t, "h1")
 	w.join(ctx, t, "h2")
@@ -124,6 +125,7 @@ func TestTrafficGoesOnWithoutManagerAndAgent(t *testing.T) {
 }
 
 func TestCertificatesAreRenewedUnderWay(t *testing.T) {
+	t.Parallel()
 	w, ctx := newWorld(t, "--certificate-life", "12s")
 	h := w.join(ctx, t, "h1")
 	w.MustApply(ctx, t, w.document("h1"))
@@ -154,6 +156,7 @@ func TestCertificatesAreRenewedUnderWay(t *testing.T) {
 }
 
 func TestWhoMustNotJoinIsToldWhy(t *testing.T) {
+	t.Parallel()
 	w, ctx := newWorld(t)
 	used := w.token(ctx, t)
 	h := w.host(ctx, t, "h1")
@@ -239,6 +242,7 @@ func newWorldBeside(t *testing.T) (*world, context.Context) {
 }
 
 func TestDownLeavesNothingOfAnAgent(t *testing.T) {
+	t.Parallel()
 	w, ctx := newWorld(t)
 	h := w.host(ctx, t, "h1")
 	before, err := rig.Snapshot(ctx, h.netns)
@@ -281,6 +285,7 @@ func TestDownLeavesNothingOfAnAgent(t *testing.T) {
 
 // A machine that is suspended for a while, or has no processor for manager and agent, does not take living hosts for lost when it goes on.
 func TestAManagerThatWasHeldUpLosesNobody(t *testing.T) {
+	t.Parallel()
 	w, ctx := newWorld(t)
 	h := w.join(ctx, t, "h1")
 	w.MustApply(ctx, t, w.wires("h1"))

@@ -173,6 +173,7 @@ func TestKillingTheDaemonLosesNothing(t *testing.T) {
 }
 
 func TestRebootBringsEverythingBack(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, r.Endpoints()+chain)
 	before := look(ctx, t, r)
@@ -217,6 +218,7 @@ func TestRebootBringsEverythingBack(t *testing.T) {
 
 // A power cut leaves files that say "running" and a run directory that is gone or stale.
 func TestStaleRunDirectoryOfADeadMachine(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, r.Endpoints()+chain)
 	if err := r.Kill(syscall.SIGKILL); err != nil {
