@@ -210,9 +210,9 @@ func (b *bed) flooding(names []string, do func()) {
 	for _, to := range names {
 		got := map[string]int{}
 		for _, f := range captures[to].seen() {
-			if !f.outgoing {
-				if got[payloadOf(f.data)]++; got[payloadOf(f.data)] == 2 {
-					changed = append(changed, f.at.Format("15:04:05.000 ")+to+" gets "+payloadOf(f.data)+" again")
+			if p := payloadOf(f.data); !f.outgoing && p != "" {
+				if got[p]++; got[p] == 2 {
+					changed = append(changed, f.at.Format("15:04:05.000 ")+to+" gets "+p+" again")
 				}
 			}
 		}

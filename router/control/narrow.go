@@ -1,5 +1,24 @@
 package control
 
+import "time"
+
+// floodLull is between the last switch's confirming that it floods to fewer ports and the first one's that floods to more: what was flooded
+// along the old tree has arrived by then, and Open vSwitch, whose cache follows its entries a little later, does as they say.
+const floodLull = 50 * time.Millisecond
+
+// lulled reports that entries that flood may grow: the trees agree, and have for a moment.
+func (f *fleet) lulled(s *steps, now time.Time) bool {
+	if !f.treesAgree() {
+		f.odds = now
+		return false
+	}
+	if at := f.odds.Add(floodLull); now.Before(at) {
+		s.by(at)
+		return false
+	}
+	return true
+}
+
 // A switch may refuse to change an entry for odd senders that it has, when it is to go: then it cannot flood to fewer ports and go when all
 // have. Instead the entry below, that is to take its frames, is reduced to what both may flood to; the other goes; then that below grows.
 

@@ -22,7 +22,7 @@ import (
 //     frames, at last what these were led to.
 //   - That no frame takes a turn from one way into the other is the compiler's business (see fabric.Variant and stage).
 //   - Entries that flood are first reduced to what the old and the new tree have in common, everywhere; then they grow. So at no
-//     time do they hold a loop, whatever the order in which switches act. There are two trees, and a switch has entries for odd senders
+//     time do they hold a loop, whatever the order in which switches act; between the two, what is under way has a moment. There are two trees, and a switch has entries for odd senders
 //     unless its network cannot tell them: such an entry comes when those of all senders shrink, and goes when they have grown to be for both.
 //   - Other default forwarding is changed at once. A switch that has lost all its entries forwards nothing before it steers again what it has
 //     to: else frames would go past their functions.
@@ -186,6 +186,7 @@ type fleet struct {
 	// local are policies that were steered by their host alone before, and go on to be until the router is ready to.
 	local map[string]bool
 	drain time.Duration
+	odds  time.Time // when some switch flooded to a port to which it shall not, last
 }
 
 // batch is what one switch is told next.
@@ -212,7 +213,7 @@ func (s *steps) by(t time.Time) {
 func plan(f *fleet, now time.Time) steps {
 	s := steps{batches: map[fabric.SwitchID]batch{}, specs: map[string]api.AssignmentSpec{}}
 	s.progress = f.measure(now)
-	trees := f.treesAgree()
+	trees := f.lulled(&s, now)
 	calm := !slices.ContainsFunc(slices.Collect(maps.Values(s.progress)), func(p *progress) bool { return !p.done() })
 	for _, id := range slices.Sorted(maps.Keys(f.nodes)) {
 		n := f.nodes[id]
