@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 //go:build ignore
 // Steering at the host side of every port: `ingress` at endpoints and functions, `egress` at endpoints.
-// A frame of a known flow costs one flow cache look-up at most (and one of `ports` when its place in `nearby` is taken by another).
+// A frame of a known flow costs one flow cache look-up a stage at most (and one of `ports` when its place in `nearby` is taken by another); one
+// between two stations meets both stages here, and costs one of `stations` besides.
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>

@@ -119,6 +119,7 @@ type Switch struct {
 	promote  *promoter
 	watch    *watcher
 	past     bool         // frames may pass the bridge by
+	kept     time.Time    // when stations' entries were last looked at
 	probes   *probeSocket // nil until the first probe
 }
 

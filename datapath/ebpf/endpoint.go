@@ -56,7 +56,7 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 			e.Held = e.Held && attrs.MasterIndex != s.bridge
 			p.E = e
 			if old.E == e && old.Veth == p.Veth && attrs.MasterIndex == s.bridge && attrs.Flags&net.FlagUp != 0 {
-				return flow.Port(p.Index), s.attachOuter(old, !s.own(l))
+				return flow.Port(p.Index), errors.Join(s.attachOuter(old, !s.own(l)), s.placeStation(e.Peer))
 			}
 		}
 		if err := s.dropStation(was); err != nil {
@@ -86,7 +86,7 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 		return 0, err
 	}
 	if e.Held {
-		return flow.Port(p.Index), nil
+		return flow.Port(p.Index), s.placeStation(was)
 	}
 	if err := s.plug(l); err != nil {
 		return 0, fmt.Errorf("make %s a port of %s: %w", e.Link, s.opts.Instance.Bridge(), err)

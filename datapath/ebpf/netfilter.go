@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/bpf"
@@ -19,23 +20,30 @@ import (
 // watchEvery is how soon the switch notices that someone's rules have begun to look at bridged frames.
 const watchEvery = time.Second
 
+// keepEvery is well below the time after which the bridge forgets an address (300 s).
+const keepEvery = time.Minute
+
 const inetIngress = 5 // uapi netfilter.h: NF_INET_INGRESS
 
 // seenBy names something of netfilter's in the thread's namespace that sees bridged frames, or frames as they enter and leave a link; "" if there is
 // nothing. Of what frames that pass the bridge by would miss nothing is left then.
-func seenBy() (string, error) {
+func seenBy(bridge int) (string, error) {
 	calls := map[nftables.TableFamily]string{}
+	own, err := bridgeCalls(bridge)
+	if err != nil {
+		return "", err
+	}
 	for family, name := range map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "iptables", nftables.TableFamilyIPv6: "ip6tables", nftables.TableFamilyARP: "arptables"} {
 		on, err := inFile("/proc/sys/net/bridge/bridge-nf-call-" + name)
 		if err != nil {
 			return "", err
 		}
-		if on == "" || on == "0" {
+		if (on == "" || on == "0") && !own[name] {
 			continue
 		}
 		calls[family] = name
 		legacy := map[string]string{"iptables": "ip", "ip6tables": "ip6", "arptables": "arp"}[name]
-		tables, err := inFile("/proc/net/" + legacy + "_tables_names")
+		tables, err := inFile("/proc/thread-self/net/" + legacy + "_tables_names")
 		if err != nil {
 			return "", err
 		}
@@ -56,19 +64,67 @@ func seenBy() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("ask nftables: %w", err)
 	}
-	chains, err := c.ListChains()
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) {
-		return "", nil // a kernel without nftables
+	families := []nftables.TableFamily{nftables.TableFamilyBridge, nftables.TableFamilyNetdev, nftables.TableFamilyINet}
+	for family := range calls {
+		families = append(families, family)
 	}
-	if err != nil {
-		return "", fmt.Errorf("list the chains of nftables: %w", err)
-	}
-	for _, ch := range chains {
-		if sees(ch, calls) {
-			return fmt.Sprintf("nftables chain %s in table %s", ch.Name, ch.Table.Name), nil
+	for _, family := range families {
+		chains, err := c.ListChainsOfTableFamily(family)
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) {
+			return "", nil // a kernel without nftables: netlink does not know whom to ask
+		}
+		if err != nil {
+			return "", fmt.Errorf("list the chains of nftables: %w", err)
+		}
+		for _, ch := range chains {
+			if sees(ch, calls) {
+				return fmt.Sprintf("nftables chain %s in table %s", ch.Name, ch.Table.Name), nil
+			}
 		}
 	}
 	return "", nil
+}
+
+// bridgeCalls are what a bridge by itself shows its packets to, whatever the sysctls say. Bridge 0 is none.
+func bridgeCalls(index int) (map[string]bool, error) {
+	calls := map[string]bool{}
+	if index == 0 {
+		return calls, nil
+	}
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	req.AddData(msg)
+	answers, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the bridge's options: %w", err)
+	}
+	for _, answer := range answers {
+		data := answer[unix.SizeofIfInfomsg:]
+		for _, into := range []uint16{unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA} {
+			attrs, err := nl.ParseRouteAttr(data)
+			if err != nil {
+				return nil, fmt.Errorf("read the bridge's options: %w", err)
+			}
+			data = nil
+			for _, a := range attrs {
+				if a.Attr.Type&^unix.NLA_F_NESTED == into {
+					data = a.Value
+				}
+			}
+		}
+		attrs, err := nl.ParseRouteAttr(data)
+		if err != nil {
+			return nil, fmt.Errorf("read the bridge's options: %w", err)
+		}
+		for _, a := range attrs {
+			name := map[uint16]string{nl.IFLA_BR_NF_CALL_IPTABLES: "iptables", nl.IFLA_BR_NF_CALL_IP6TABLES: "ip6tables", nl.IFLA_BR_NF_CALL_ARPTABLES: "arptables"}[a.Attr.Type]
+			if name != "" && len(a.Value) > 0 && a.Value[0] != 0 {
+				calls[name] = true
+			}
+		}
+	}
+	return calls, nil
 }
 
 // sees: a base chain that bridged frames come by. calls are the families to which bridged packets are shown.
@@ -108,7 +164,7 @@ func inFile(path string) (string, error) {
 
 // haveUnseenBridge is the feature's probe.
 func haveUnseenBridge() error {
-	by, err := seenBy()
+	by, err := seenBy(0)
 	if err == nil && by != "" {
 		err = errors.New(by + " sees bridged frames")
 	}
@@ -117,12 +173,17 @@ func haveUnseenBridge() error {
 
 // lookAround finds out whether frames may pass the bridge by, and says so to the programs: not while someone's rules look at what
 // crosses it.
-func (s *Switch) lookAround() error {
-	var by string
-	err := s.home.Do(func() (err error) {
-		by, err = seenBy()
+func (s *Switch) lookAround() error { return s.heed(s.see(s.bridge)) }
+
+func (s *Switch) see(bridge int) (by string, err error) {
+	err = s.home.Do(func() (err error) {
+		by, err = seenBy(bridge)
 		return err
 	})
+	return by, err
+}
+
+func (s *Switch) heed(by string, err error) error {
 	past := err == nil && by == ""
 	if past == s.past {
 		return nil
@@ -138,7 +199,11 @@ func (s *Switch) lookAround() error {
 		}
 	}
 	s.past = past
-	return s.control()
+	if err := s.control(); err != nil {
+		s.past = !past
+		return err
+	}
+	return nil
 }
 
 // control writes what every frame asks first.
@@ -172,7 +237,7 @@ func startWatcher(s *Switch) *watcher {
 			case <-t.C:
 			}
 			if err := s.lookAgain(); err != nil {
-				s.log.Warn("look for rules of netfilter", "error", err)
+				s.log.Warn("look after what passes the bridge by", "error", err)
 			}
 		}
 	})
@@ -186,9 +251,23 @@ func (w *watcher) stop() {
 
 func (s *Switch) lookAgain() error {
 	s.mu.Lock()
+	bridge, idle := s.bridge, s.closed || !s.image.onward()
+	s.mu.Unlock()
+	if idle {
+		return nil
+	}
+	by, err := s.see(bridge) // there may be thousands of chains: nobody waits for it
+	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || !s.image.onward() {
 		return nil
 	}
-	return s.lookAround()
+	if err := s.heed(by, err); err != nil {
+		return err
+	}
+	if time.Since(s.kept) < keepEvery {
+		return nil
+	}
+	s.kept = time.Now()
+	return s.keepStatic()
 }

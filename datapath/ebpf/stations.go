@@ -21,11 +21,14 @@ func stationKey(mac flow.MAC) bpf.SteerStationKey { return bpf.SteerStationKey{M
 
 // isStation: the MAC behind the port is the only one there, and the port forwards.
 func (s *Switch) isStation(p *port) bool {
-	return p.kind() == portEndpoint && p.Veth && !p.E.Fabric && !p.E.Held && p.E.Peer != flow.MAC{} && s.byIndex[p.Index] == p.Slot
+	return p.kind() == portEndpoint && p.Veth && !p.E.Fabric && !p.E.Isolated && !p.E.Held && p.E.Peer != flow.MAC{} && s.byIndex[p.Index] == p.Slot
 }
 
 // placeStation makes tables and bridge say where a station is now: nowhere when several ports claim its address, as the links of a bond do.
 func (s *Switch) placeStation(mac flow.MAC) error {
+	if mac == (flow.MAC{}) {
+		return nil
+	}
 	var only *port
 	for _, p := range s.ports {
 		if p.E.Peer != mac || !s.isStation(p) {
@@ -64,19 +67,56 @@ func (s *Switch) dropStation(mac flow.MAC) error {
 	if err := s.maps.Stations.Delete(stationKey(mac)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("forget station %s: %w", mac, err)
 	}
-	delete(s.stations, mac)
 	if err := s.leaveHome(slot); err != nil {
 		return err
 	}
-	p := s.ports[slot]
-	if p == nil || s.byIndex[p.Index] != slot {
-		return nil // the bridge forgot it with the port
+	if p := s.ports[slot]; p != nil && s.byIndex[p.Index] == slot { // else the bridge forgot it with the port
+		entry := fdbEntry(mac, p.Index)
+		err := s.nl.NeighSet(entry) // back, should the address have moved: an entry goes from where it is only
+		if err == nil {
+			err = s.nl.NeighDel(entry)
+		}
+		if err != nil && !noPort(err) && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("let the bridge learn %s: %w", mac, err)
+		}
 	}
-	err := s.nl.NeighDel(fdbEntry(mac, p.Index))
-	if err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil // gone already: the entry, the link, or the link from the bridge
+	delete(s.stations, mac)
+	return nil
+}
+
+// noPort: the link is gone, or not in the bridge.
+func noPort(err error) bool {
+	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)
+}
+
+// keepStatic gives stations their static entries again, should they have lost them: with the port to which the address had moved, or by
+// somebody's hand. Where the bridge has met a station elsewhere, that stays.
+func (s *Switch) keepStatic() error {
+	all, err := s.nl.NeighList(0, unix.AF_BRIDGE)
+	if err != nil {
+		return fmt.Errorf("read the bridge's addresses: %w", err)
 	}
-	return fmt.Errorf("let the bridge learn %s: %w", mac, err)
+	type entry struct {
+		index  int
+		static bool
+	}
+	have := map[flow.MAC]entry{}
+	for _, e := range all {
+		if e.MasterIndex == s.bridge && e.Vlan == 0 && len(e.HardwareAddr) == 6 {
+			have[flow.MAC(e.HardwareAddr)] = entry{e.LinkIndex, e.State&netlink.NUD_NOARP != 0}
+		}
+	}
+	for mac, slot := range s.stations {
+		p := s.ports[slot]
+		e, known := have[mac]
+		if p == nil || known && (e.static || e.index != int(p.Index)) {
+			continue
+		}
+		if err := s.nl.NeighSet(fdbEntry(mac, p.Index)); err != nil && !noPort(err) {
+			return fmt.Errorf("make the address of %s a static one of the bridge: %w", p.Name, err)
+		}
+	}
+	return nil
 }
 
 // leaveHome: the bridge has to meet a station once before frames pass it by.
@@ -116,7 +156,7 @@ func (s *Switch) restoreStations() error {
 		return fmt.Errorf("read stations: %w", err)
 	}
 	for mac, slot := range s.stations {
-		if p := s.ports[slot]; p == nil || p.E.Peer != mac {
+		if p := s.ports[slot]; p == nil || p.E.Peer != mac || !s.isStation(p) {
 			if err := s.dropStation(mac); err != nil {
 				return err
 			}
@@ -126,9 +166,9 @@ func (s *Switch) restoreStations() error {
 		if !s.isStation(p) {
 			continue
 		}
-		if err := s.placeStation(p.E.Peer); err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
-			return err // a link that is gone or out of the bridge will be added again
+		if err := s.placeStation(p.E.Peer); err != nil && !noPort(err) {
+			return err // else it will be added again
 		}
 	}
-	return nil
+	return s.keepStatic()
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -127,9 +128,29 @@ func TestPastTheBridge(t *testing.T) {
 			speak()
 			passes(true)
 
+			// An entry that has moved goes with the port where it is; and comes again.
+			arrives(t, h.alice, say(t, &n, carol, h.bob.MAC, broadcast, untaken))
+			if err := h.Switch.Remove(suite.Context(t), "endpoint/carol"); err != nil {
+				t.Fatal(err)
+			}
+			wantStatic(t, h, h.alice)
+			speak()
+			s := h.Switch.(*Switch)
+			s.mu.Lock()
+			s.kept = time.Time{}
+			s.mu.Unlock()
+			suite.Until(t, "bob's static entry", func() bool { return len(static(t, h)) == 2 })
+			wantStatic(t, h, h.alice, h.bob)
+			passes(true)
+			add(carol)
+
+			arrives(t, h.alice, say(t, &n, carol, h.bob.MAC, broadcast, untaken))
 			known := h.bob.E
 			h.bob.E.Peer = flow.MAC{2, 7}
 			add(h.bob)
+			if got := static(t, h); slices.ContainsFunc(got, func(e string) bool { return strings.HasSuffix(e, h.bob.MAC.String()) }) {
+				t.Errorf("bob's address is not his any more: %q", got)
+			}
 			speak()
 			passes(false)
 			h.bob.E = known
@@ -153,6 +174,16 @@ func TestPastTheBridge(t *testing.T) {
 				passes(true)
 			}
 			h.shown(t, false)
+			option := func(on string) {
+				h.run(t, "ip", "link", "set", h.Instance.Bridge(), "type", "bridge", "nf_call_iptables", on)
+			}
+			option("1")
+			h.nft(t, "add table ip foreign; add chain ip foreign c { type filter hook forward priority 0 ; }")
+			suite.Until(t, "the switch to look around", func() bool { return !h.past() })
+			h.nft(t, "delete table ip foreign")
+			option("0")
+			suite.Until(t, "the switch to look around", h.past)
+			speak()
 			h.nft(t, "add table ip foreign; add chain ip foreign c { type filter hook forward priority 0 ; }")
 			time.Sleep(2 * watchEvery)
 			passes(true) // they see nothing of what is bridged
@@ -174,13 +205,18 @@ func (h *host) past() bool {
 	return s.past
 }
 
-// nft carries commands out in the switch's namespace.
 func (h *host) nft(t *testing.T, commands string) {
 	t.Helper()
+	h.run(t, "nft", commands)
+}
+
+// run carries a command out in the switch's namespace.
+func (h *host) run(t *testing.T, command ...string) {
+	t.Helper()
 	if err := h.Host.Do(func() error {
-		out, err := exec.Command("nft", commands).CombinedOutput()
+		out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
 		if err != nil {
-			return fmt.Errorf("nft %s: %w: %s", commands, err, out)
+			return fmt.Errorf("%s: %w: %s", strings.Join(command, " "), err, out)
 		}
 		return nil
 	}); err != nil {
@@ -201,11 +237,23 @@ func (h *host) shown(t *testing.T, on bool) {
 // wantStatic: the bridge's static entries are these stations'.
 func wantStatic(t *testing.T, h *host, stations ...*suite.Station) {
 	t.Helper()
-	var got, want []string
+	var want []string
+	for _, st := range stations {
+		want = append(want, st.E.Link+" "+st.MAC.String())
+	}
+	slices.Sort(want)
+	if got := static(t, h); !slices.Equal(got, want) {
+		t.Errorf("static addresses of the bridge: %q, want %q", got, want)
+	}
+}
+
+// static entries of the bridge, in order.
+func static(t *testing.T, h *host) (got []string) {
+	t.Helper()
 	err := h.Host.Do(func() error {
 		all, err := netlink.NeighList(0, unix.AF_BRIDGE)
 		for _, e := range all {
-			if l, lerr := netlink.LinkByIndex(e.LinkIndex); lerr == nil && e.State&netlink.NUD_NOARP != 0 && e.MasterIndex != 0 {
+			if l, lerr := netlink.LinkByIndex(e.LinkIndex); lerr == nil && e.State&netlink.NUD_NOARP != 0 && e.MasterIndex != 0 && e.Vlan == 0 {
 				got = append(got, l.Attrs().Name+" "+e.HardwareAddr.String())
 			}
 		}
@@ -214,12 +262,6 @@ func wantStatic(t *testing.T, h *host, stations ...*suite.Station) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, st := range stations {
-		want = append(want, st.E.Link+" "+st.MAC.String())
-	}
 	slices.Sort(got)
-	slices.Sort(want)
-	if !slices.Equal(got, want) {
-		t.Errorf("static addresses of the bridge: %q, want %q", got, want)
-	}
+	return got
 }
