@@ -18,7 +18,7 @@ import (
 )
 
 // watchEvery is how soon the switch notices that someone's rules have begun to look at bridged frames.
-const watchEvery = time.Second
+const watchEvery = 2 * time.Second
 
 // keepEvery is well below the time after which the bridge forgets an address (300 s).
 const keepEvery = time.Minute
@@ -60,10 +60,11 @@ func seenBy(bridge int) (string, error) {
 			return "ebtables (module " + strings.Fields(line)[0] + ")", nil
 		}
 	}
-	c, err := nftables.New()
+	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return "", fmt.Errorf("ask nftables: %w", err)
 	}
+	defer func() { _ = c.CloseLasting() }()
 	families := []nftables.TableFamily{nftables.TableFamilyBridge, nftables.TableFamilyNetdev, nftables.TableFamilyINet}
 	for family := range calls {
 		families = append(families, family)
