@@ -14,7 +14,7 @@ help: ## list the targets
 setup: ## install the Debian packages that Weir needs, check Go
 	@./setup.sh
 
-peers: setup ## what Weir is tested and measured beside: Docker's engine (unpacked, not installed), testpmd
+peers: setup ## what Weir is tested and measured beside: Docker's engine and LXC (unpacked, not installed), testpmd
 	@./peers.sh
 
 build: setup ## build bin/weir and the images of the catalogue (bin/images)

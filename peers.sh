@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
 # Fetch what Weir is tested and measured beside, on Debian or Ubuntu. Safe to run again: does nothing when all is there.
-# Docker's engine is unpacked into build/peers and not installed: installed it would start now and at every boot, and change the packet filter.
+# Docker's engine and LXC are unpacked into build/peers and not installed: installed they would start now and at every boot, and change the packet filter.
 # DPDK's testpmd is installed: it starts nothing.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 say() { printf 'peers: %s\n' "$*" >&2; }
 dir=build/peers
-testpmd=$(apt-cache pkgnames librte-net-af-packet | sort -V | tail -n 1) # its name carries DPDK's ABI
-unpacked() { [ -x "$dir/usr/sbin/dockerd" ] && [ -x "$dir/usr/bin/containerd" ]; }
-installed() { command -v dpdk-testpmd >/dev/null && dpkg-query -W "$testpmd" >/dev/null 2>&1; }
+need=(patchelf libapparmor1 libcap2 libseccomp2 libselinux1 dpdk-dev) # the libraries: LXC's
+newest() { apt-cache pkgnames "$1" | sort -V | tail -n 1; } # of packages whose names carry an ABI
+testpmd() { newest librte-net-af-packet; }
+unpack=(docker.io containerd lxc)
+unpacked() { [ -x "$dir/usr/sbin/dockerd" ] && [ -x "$dir/usr/bin/containerd" ] && [ -x "$dir/usr/bin/lxc-start" ]; }
+installed() { command -v dpdk-testpmd >/dev/null && dpkg-query -W "${need[@]}" "$(testpmd)" >/dev/null 2>&1; }
 unpacked && installed && exit 0
-[ "$(id -u)" = 0 ] || { say "missing docker.io, containerd (unpacked into $dir) or dpdk-dev, librte-net-af-packet: run as root"; exit 1; }
+[ "$(id -u)" = 0 ] || { say "missing ${unpack[*]} (unpacked into $dir) or ${need[*]} librte-net-af-packet: run as root"; exit 1; }
 
 log=$(mktemp)
 work=$(mktemp -d)
@@ -23,20 +26,25 @@ failed() {
 	exit 1
 }
 apt-get update -qq >"$log" 2>&1 || failed "apt-get could not update its lists"
+if ! installed; then
+	need+=("$(testpmd)")
+	[ -n "${need[-1]}" ] || { say "no package librte-net-af-packet here: add the distribution's DPDK packages to apt's sources"; exit 1; }
+	say "installing ${need[*]}"
+	apt-get install -y -qq --no-install-recommends "${need[@]}" >"$log" 2>&1 || failed "apt-get could not install ${need[*]}"
+fi
 if ! unpacked; then
-	say "unpacking docker.io and containerd into $dir"
-	(cd "$work" && apt-get download docker.io containerd) >"$log" 2>&1 || failed "apt-get could not download docker.io and containerd"
+	unpack+=("$(newest liblxc1)")
+	say "unpacking ${unpack[*]} into $dir"
+	(cd "$work" && apt-get download "${unpack[@]}") >"$log" 2>&1 || failed "apt-get could not download ${unpack[*]}"
 	for p in "$work"/*.deb; do
 		dpkg-deb -x "$p" "$work/root" >"$log" 2>&1 || failed "dpkg-deb could not unpack $(basename "$p")"
+	done
+	lib=$(basename "$(dirname "$(find "$work/root" -name liblxc.so.1)")")
+	for p in lxc-start lxc-stop; do # they find their library beside them
+		patchelf --set-rpath "\$ORIGIN/../lib/$lib" "$work/root/usr/bin/$p" >"$log" 2>&1 || failed "patchelf could not change $p"
 	done
 	rm -rf "$dir"
 	mkdir -p "$(dirname "$dir")"
 	mv "$work/root" "$dir"
-fi
-if ! installed; then
-	testpmd=$(apt-cache pkgnames librte-net-af-packet | sort -V | tail -n 1)
-	[ -n "$testpmd" ] || { say "no package librte-net-af-packet here: add the distribution's DPDK packages to apt's sources"; exit 1; }
-	say "installing dpdk-dev and $testpmd"
-	apt-get install -y -qq --no-install-recommends dpdk-dev "$testpmd" >"$log" 2>&1 || failed "apt-get could not install dpdk-dev and $testpmd"
 fi
 say "done"

@@ -345,19 +345,20 @@ type lxcRuntime struct{ *bundles }
 func (x *lxcRuntime) dir() string { return filepath.Join(x.inst.Run, "lxc") }
 
 func (x *lxcRuntime) create(_ context.Context, name string) error {
-	if err := os.MkdirAll(filepath.Join(x.dir(), name), 0o755); err != nil {
+	mount := filepath.Join(x.dir(), name, "rootfs") // LXC's own is there only where LXC is installed
+	if err := os.MkdirAll(mount, 0o755); err != nil {
 		return err
 	}
 	own := x.cgroup() + "/" + name
 	text := strings.Join([]string{
-		"lxc.uts.name = " + name, "lxc.rootfs.path = dir:" + x.root, "lxc.rootfs.options = ro", "lxc.init.cmd = " + strings.Join(x.img.Args, " "),
+		"lxc.uts.name = " + name, "lxc.rootfs.path = dir:" + x.root, "lxc.rootfs.mount = " + mount, "lxc.rootfs.options = ro", "lxc.init.cmd = " + strings.Join(x.img.Args, " "),
 		"lxc.net.0.type = empty", "lxc.autodev = 1", "lxc.console.path = none", "lxc.tty.max = 0", "lxc.pty.max = 1",
 		"lxc.cgroup.dir.container = " + own, "lxc.cgroup.dir.monitor = " + own + ".monitor", "lxc.cgroup.dir.monitor.pivot = " + own + ".pivot", "",
 	}, "\n")
 	return os.WriteFile(filepath.Join(x.dir(), name, "config"), []byte(text), 0o644)
 }
 func (x *lxcRuntime) start(ctx context.Context, name string) error {
-	return x.command(ctx, "lxc-start", "-P", x.dir(), "-n", name, "-d")
+	return x.command(ctx, "lxc-start", "-P", x.dir(), "-n", name, "-d", "-l", "ERROR", "-o", "/dev/stderr")
 }
 func (x *lxcRuntime) run(ctx context.Context, name string) error {
 	if err := x.create(ctx, name); err != nil {

@@ -116,7 +116,7 @@ parts:
     experiment: boot
     metrics: [{name: run, unit: s, better: lower}]
     factors:
-      - {name: runtime, levels: [oci, runc, docker]}
+      - {name: runtime, levels: [oci, runc, docker, lxc]}
       - {name: functions, levels: ["2"]}
     compare: runtime
     baseline: runc
