@@ -1,0 +1,253 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/container"
+)
+
+// applied is what the running container was made from; it outlives the agent in the function's run directory.
+type applied struct {
+	Hash     string `json:"hash"`
+	Restart  int64  `json:"restart"`
+	Restarts int    `json:"restarts"`
+	Digest   string `json:"digest"`
+}
+
+// make creates (and with runtime.Run starts) the container.
+func (f *function) make(ctx context.Context, want api.Function, spec container.Spec, hash string, how func(context.Context, container.Spec) error, then container.State) error {
+	if err := f.slot(ctx); err != nil {
+		return err
+	}
+	defer f.free()
+	if f.have == container.Running || f.have == container.Created { // one that has ended gives way and leaves its log
+		if err := f.a.Runtime.Delete(ctx, f.name); err != nil {
+			return err
+		}
+		f.have = ""
+	}
+	f.applied.Hash, f.applied.Restart, f.applied.Digest = hash, want.Spec.Restart, f.ready.image.Digest
+	if err := f.saveApplied(); err != nil {
+		return err
+	}
+	if err := how(ctx, spec); err != nil {
+		return err
+	}
+	f.have = then
+	f.await(ctx)
+	if then == container.Running {
+		f.started = time.Now()
+	}
+	return f.readPID(ctx)
+}
+
+func (f *function) start(ctx context.Context) error {
+	if err := f.slot(ctx); err != nil {
+		return err
+	}
+	defer f.free()
+	if err := f.a.Runtime.Start(ctx, f.name); err != nil {
+		return err
+	}
+	f.have, f.started = container.Running, time.Now()
+	f.await(ctx)
+	return f.readPID(ctx)
+}
+
+func (f *function) readPID(ctx context.Context) error {
+	c, err := f.a.Runtime.Status(ctx, f.name)
+	if err != nil {
+		return err
+	}
+	f.update(func(v *view) { v.status.PID, v.status.Started = c.PID, f.started })
+	return nil
+}
+
+func (f *function) slot(ctx context.Context) error {
+	select {
+	case f.a.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (f *function) free() { <-f.a.slots }
+
+// await watches for the container's end, once.
+func (f *function) await(ctx context.Context) {
+	if f.waiting {
+		return
+	}
+	f.waiting = true
+	go func() {
+		c, err := f.a.Runtime.Wait(ctx, f.name)
+		if err != nil && ctx.Err() == nil {
+			c = container.Status{ID: f.name, State: container.Stopped, ExitCode: -1}
+		}
+		if ctx.Err() == nil {
+			f.exits <- c
+		}
+	}()
+}
+
+// exited handles the container's end, wanted or not.
+func (f *function) exited(ctx context.Context, c container.Status) {
+	f.waiting = false
+	if f.have == "" || f.have == container.Stopped { // we stopped it
+		return
+	}
+	now := time.Now()
+	f.early++
+	if f.alive {
+		f.early = 0
+	}
+	f.down(ctx)
+	if now.Sub(f.started) > backoffForget {
+		f.crashes = 0
+	}
+	if f.crashes > 0 {
+		f.notBefore = now.Add(backoffFor(f.crashes))
+	}
+	f.crashes++
+	f.have = container.Stopped
+	f.applied.Restarts++
+	if f.died.IsZero() {
+		f.died = now
+	}
+	f.mu.Lock()
+	text, words := ending(c, f.want.Spec.Memory), ""
+	f.mu.Unlock()
+	if c.Signal == 0 { // else what it wrote last has nothing to do with its end
+		words = f.lastWords(ctx)
+	}
+	f.update(func(v *view) {
+		v.status.State, v.status.Healthy, v.status.PID = api.FunctionFailed, false, 0
+		v.status.LastExit, v.status.Restarts = text, f.applied.Restarts
+		v.status.Message = text + words + ", restarting"
+		if f.early >= giveUp { // this is what has become of what was wanted, for now
+			v.status.ObservedGeneration = max(v.status.ObservedGeneration, f.ready.generation)
+		}
+	})
+	f.event(api.Warning, "FunctionDied", text+"; "+f.consequence(), 0)
+}
+
+// ending says how a process ended; memory is its limit, "" none.
+func ending(c container.Status, memory string) string {
+	switch {
+	case c.OOM && memory != "":
+		return fmt.Sprintf("process out of memory (limit %s)", memory)
+	case c.OOM:
+		return "process killed: the host is out of memory"
+	case c.Signal > 0:
+		return fmt.Sprintf("process killed (signal %d)", c.Signal)
+	case c.ExitCode >= 0:
+		return fmt.Sprintf("process ended with exit code %d", c.ExitCode)
+	}
+	return "process ended"
+}
+
+// maxWords bounds what a status quotes of a function's log.
+const maxWords = 200
+
+// lastWords is the last line that the process wrote, as it says most often why it ended.
+func (f *function) lastWords(ctx context.Context) string {
+	log, err := f.a.Runtime.Logs(ctx, f.name, container.LogOptions{Tail: 1, Latest: true})
+	if err != nil {
+		return ""
+	}
+	defer log.Close()
+	b, _ := io.ReadAll(io.LimitReader(log, maxWords))
+	if words := strings.TrimSpace(strings.ToValidUTF8(string(b), "?")); words != "" {
+		return ": " + words
+	}
+	return ""
+}
+
+func (f *function) consequence() string {
+	if f.view().tap {
+		return "copies to it are not sent"
+	}
+	if f.view().onFail == api.OnFailBypass {
+		return "traffic bypasses it (on_fail: bypass)"
+	}
+	return "traffic through it is dropped (on_fail: drop)"
+}
+
+func (f *function) backoff() time.Duration {
+	f.crashes++
+	wait := backoffFor(f.crashes)
+	f.notBefore = time.Now().Add(wait)
+	return wait
+}
+
+// backoffFor doubles the wait with each failure in a row, up to a bound.
+func backoffFor(crashes int) time.Duration {
+	return min(backoffFirst<<min(max(crashes-1, 0), 10), backoffMax)
+}
+
+// halt ends the container; the ports stay, and so does its log.
+func (f *function) halt(ctx context.Context, why string) error {
+	f.down(ctx)
+	was := f.have
+	f.have = container.Stopped // its end is no crash
+	if err := f.slot(ctx); err != nil {
+		return err
+	}
+	defer f.free()
+	if was == container.Running || was == container.Created {
+		if err := f.a.Runtime.Stop(ctx, f.name, stopGrace); err != nil {
+			f.have = was
+			return err
+		}
+	}
+	f.update(func(v *view) { v.status.PID, v.status.Healthy, v.status.Message = 0, false, why })
+	return f.awaited(ctx)
+}
+
+// awaited takes in the exit of a container that we ended, so that it is not taken for the next one's.
+func (f *function) awaited(ctx context.Context) error {
+	if !f.waiting {
+		return nil
+	}
+	select {
+	case <-f.exits:
+		f.waiting = false
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(stopGrace):
+		return fmt.Errorf("the end of the deleted container %s is not told", f.name)
+	}
+}
+
+func (f *function) saveApplied() error {
+	b, err := json.Marshal(f.applied)
+	if err != nil {
+		return err
+	}
+	tmp := f.path("applied.json.new")
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, f.path("applied.json"))
+}
+
+// fingerprint identifies what a container is made from.
+func fingerprint(s container.Spec) string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // plain data
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:16])
+}
