@@ -138,6 +138,16 @@ func Unmarked(alias string) uint32 {
 	return 1<<30 | h.Sum32()>>2 // no number that people give groups
 }
 
+// Mark puts the mark on a link that was made as Unmarked says, and takes it out of that group.
+func (s *Space) Mark(name, alias string) error {
+	err := s.request(unix.RTM_SETLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)),
+		nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias)), nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(0)))
+	if err != nil {
+		return fmt.Errorf("mark %s in %s: %w", name, s, err)
+	}
+	return nil
+}
+
 // halfMade: a crash came between making the link and marking it.
 func (l Link) halfMade(group uint32) bool {
 	return group != 0 && l.Group == group && l.Alias == "" && !l.Up && slices.Contains([]string{"veth", "vxlan", "bridge"}, l.Kind)

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -60,8 +59,7 @@ func (s *Space) VXLAN(o VXLANOptions) (Link, error) {
 		})
 	}
 	if err == nil && made {
-		err = s.request(unix.RTM_SETLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(o.Name)),
-			nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(o.Alias)), nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(0)))
+		err = s.Mark(o.Name, o.Alias)
 	}
 	if err != nil {
 		return Link{}, fmt.Errorf("vxlan tunnel %s from %s to %s in %s: %w", o.Name, o.Local, o.Remote, s, err)

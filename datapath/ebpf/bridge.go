@@ -27,18 +27,13 @@ func (s *Switch) openBridge() error {
 	if err != nil {
 		return fmt.Errorf("bridge %s: %w", name, err)
 	}
-	unmarked := l.Attrs().Alias == "" && l.Attrs().Group == netns.Unmarked(alias) // a crash came between making and marking
+	unmarked := l.Attrs().Alias == "" && l.Attrs().Group == netns.Unmarked(alias) // just made, now or by a process that a crash ended
 	if l.Type() != "bridge" || l.Attrs().Alias != alias && !unmarked {
 		return fmt.Errorf("interface %s (%s, alias %q) is in the way: it is not this Weir's bridge; rename it, or use another instance name", name, l.Type(), l.Attrs().Alias)
 	}
 	if unmarked {
-		if err := s.nl.LinkSetAlias(l, alias); err != nil {
-			return fmt.Errorf("mark bridge %s: %w", name, err)
-		}
-	}
-	if l.Attrs().Group == netns.Unmarked(alias) {
-		if err := s.nl.LinkSetGroup(l, 0); err != nil {
-			return fmt.Errorf("mark bridge %s: %w", name, err)
+		if err := s.home.Mark(name, alias); err != nil {
+			return fmt.Errorf("bridge %s: %w", name, err)
 		}
 	}
 	s.bridge = l.Attrs().Index
