@@ -29,7 +29,7 @@ func (s *Switch) Destroy(ctx context.Context) error {
 	}
 	s.closed = true
 	s.mu.Unlock()
-	s.stopAll()
+	s.halt()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.letGo()

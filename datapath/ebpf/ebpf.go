@@ -95,6 +95,9 @@ type Switch struct {
 	tcx  bool // the kernel has it
 	exit bool // processes' ends are told by the kernel
 
+	stop context.CancelFunc // what goes on in the background, see done
+	done sync.WaitGroup
+
 	mu       sync.Mutex
 	closed   bool
 	touched  time.Time // last change of ports: promotion waits until it is quiet
@@ -111,13 +114,11 @@ type Switch struct {
 	stations map[flow.MAC]uint16 // whose address is in the programs' table -> slot
 	lastSlot uint16
 	todo     map[uint16]bool // ports whose filters tcx links may replace
-	wake     chan struct{}   // the promoter's
+	wake     chan struct{}   // promoteAll's
 	image    *image          // in force
 	pending  changes         // keys whose copy that is not in force is still the former one
 	rules    ruleSet
 	version  uint32
-	promote  *promoter
-	watch    *watcher
 	past     bool         // frames may pass the bridge by
 	kept     time.Time    // when stations' entries were last looked at
 	probes   *probeSocket // nil until the first probe
@@ -173,7 +174,12 @@ func (s *Switch) open(ctx context.Context) error {
 	if err := s.restore(ctx); err != nil {
 		return err
 	}
-	s.promote, s.watch = startPromoter(s), startWatcher(s)
+	work, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	if s.state.Hook == HookAuto {
+		s.done.Go(func() { s.promoteAll(work) })
+	}
+	s.done.Go(func() { s.watch(work) })
 	return nil
 }
 
@@ -186,25 +192,21 @@ func (s *Switch) Close() error {
 	}
 	s.closed = true
 	s.mu.Unlock()
-	s.stopAll()
+	s.halt()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.letGo()
 	return nil
 }
 
-// stopAll ends what works by itself.
-func (s *Switch) stopAll() {
-	if s.promote != nil {
-		s.promote.stop()
-	}
-	if s.watch != nil {
-		s.watch.stop()
-	}
+// halt ends what goes on in the background; the switch goes on.
+func (s *Switch) halt() {
+	s.stop()
+	s.done.Wait()
 }
 
+// letGo closes what is open, when nothing goes on in the background any more.
 func (s *Switch) letGo() {
-	s.stopAll()
 	s.programs.close()
 	s.maps.close()
 	if s.probes != nil {

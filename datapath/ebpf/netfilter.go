@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/nftables"
@@ -219,35 +218,20 @@ func (s *Switch) control() error {
 	return nil
 }
 
-// watcher looks around from time to time while there are rules for which it matters.
-type watcher struct {
-	cancel context.CancelFunc
-	done   sync.WaitGroup
-}
-
-func startWatcher(s *Switch) *watcher {
-	ctx, cancel := context.WithCancel(context.Background())
-	w := &watcher{cancel: cancel}
-	w.done.Go(func() {
-		t := time.NewTicker(watchEvery)
-		defer t.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-t.C:
-			}
-			if err := s.lookAgain(); err != nil {
-				s.log.Warn("look after what passes the bridge by", "error", err)
-			}
+// watch looks around from time to time while there are rules for which it matters.
+func (s *Switch) watch(ctx context.Context) {
+	t := time.NewTicker(watchEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
 		}
-	})
-	return w
-}
-
-func (w *watcher) stop() {
-	w.cancel()
-	w.done.Wait()
+		if err := s.lookAgain(); err != nil {
+			s.log.Warn("look after what passes the bridge by", "error", err)
+		}
+	}
 }
 
 func (s *Switch) lookAgain() error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,27 +15,8 @@ import (
 // quietTime is how long ports must be left alone before tcx links replace their filters.
 const quietTime = 300 * time.Millisecond
 
-// promoter replaces tc filters by tcx links, which are quicker per packet but take the kernel some 10 ms each to attach, with its
+// promoteAll replaces tc filters by tcx links, which are quicker per packet but take the kernel some 10 ms each to attach, with its
 // lock on all links held. So it waits until nobody makes or removes ports, and takes one port at a time.
-type promoter struct {
-	cancel context.CancelFunc
-	done   sync.WaitGroup
-}
-
-func startPromoter(s *Switch) *promoter {
-	ctx, cancel := context.WithCancel(context.Background())
-	p := &promoter{cancel: cancel}
-	if s.state.Hook == HookAuto {
-		p.done.Go(func() { s.promoteAll(ctx) })
-	}
-	return p
-}
-
-func (p *promoter) stop() {
-	p.cancel()
-	p.done.Wait()
-}
-
 func (s *Switch) promoteAll(ctx context.Context) {
 	t := time.NewTimer(0)
 	defer t.Stop()
