@@ -24,30 +24,42 @@ const keepEvery = time.Minute
 
 const inetIngress = 5 // uapi netfilter.h: NF_INET_INGRESS
 
-// seenBy names something of netfilter's in the thread's namespace that sees bridged frames, or frames as they enter and leave a link; "" if there is
-// nothing. Of what frames that pass the bridge by would miss nothing is left then.
+// shownTo is whose rules see what a bridge forwards if all bridges are told so (net.bridge.bridge-nf-call-NAME), or this one is (option).
+var shownTo = []struct {
+	name   string
+	tables string // /proc/net/...: those that are not nftables'
+	family nftables.TableFamily
+	option uint16
+}{
+	{"iptables", "ip_tables_names", nftables.TableFamilyIPv4, nl.IFLA_BR_NF_CALL_IPTABLES},
+	{"ip6tables", "ip6_tables_names", nftables.TableFamilyIPv6, nl.IFLA_BR_NF_CALL_IP6TABLES},
+	{"arptables", "arp_tables_names", nftables.TableFamilyARP, nl.IFLA_BR_NF_CALL_ARPTABLES},
+}
+
+// seenBy names something of netfilter's in the thread's namespace that sees bridged frames, or frames as they enter and leave a link: what frames
+// would miss that pass the bridge by. "" is nothing.
 func seenBy(bridge int) (string, error) {
-	calls := map[nftables.TableFamily]string{}
-	own, err := bridgeCalls(bridge)
+	own, err := bridgeOptions(bridge)
 	if err != nil {
 		return "", err
 	}
-	for family, name := range map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "iptables", nftables.TableFamilyIPv6: "ip6tables", nftables.TableFamilyARP: "arptables"} {
-		on, err := inFile("/proc/sys/net/bridge/bridge-nf-call-" + name)
+	families := []nftables.TableFamily{nftables.TableFamilyBridge, nftables.TableFamilyNetdev, nftables.TableFamilyINet}
+	calls := map[nftables.TableFamily]bool{}
+	for _, to := range shownTo {
+		all, err := inFile("/proc/sys/net/bridge/bridge-nf-call-" + to.name)
 		if err != nil {
 			return "", err
 		}
-		if (on == "" || on == "0") && !own[name] {
+		if (all == "" || all == "0") && !own[to.option] {
 			continue
 		}
-		calls[family] = name
-		legacy := map[string]string{"iptables": "ip", "ip6tables": "ip6", "arptables": "arp"}[name]
-		tables, err := inFile("/proc/thread-self/net/" + legacy + "_tables_names")
+		calls[to.family], families = true, append(families, to.family)
+		tables, err := inFile("/proc/thread-self/net/" + to.tables)
 		if err != nil {
 			return "", err
 		}
 		if tables != "" {
-			return fmt.Sprintf("%s table %s", name, strings.Fields(tables)[0]), nil
+			return fmt.Sprintf("%s table %s", to.name, strings.Fields(tables)[0]), nil
 		}
 	}
 	modules, err := inFile("/proc/modules")
@@ -64,10 +76,6 @@ func seenBy(bridge int) (string, error) {
 		return "", fmt.Errorf("ask nftables: %w", err)
 	}
 	defer func() { _ = c.CloseLasting() }()
-	families := []nftables.TableFamily{nftables.TableFamilyBridge, nftables.TableFamilyNetdev, nftables.TableFamilyINet}
-	for family := range calls {
-		families = append(families, family)
-	}
 	for _, family := range families {
 		chains, err := c.ListChainsOfTableFamily(family)
 		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) {
@@ -85,11 +93,11 @@ func seenBy(bridge int) (string, error) {
 	return "", nil
 }
 
-// bridgeCalls are what a bridge by itself shows its packets to, whatever the sysctls say. Bridge 0 is none.
-func bridgeCalls(index int) (map[string]bool, error) {
-	calls := map[string]bool{}
+// bridgeOptions are those of a bridge (IFLA_BR_...) that are on. Bridge 0 is none.
+func bridgeOptions(index int) (map[uint16]bool, error) {
+	on := map[uint16]bool{}
 	if index == 0 {
-		return calls, nil
+		return on, nil
 	}
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -118,17 +126,16 @@ func bridgeCalls(index int) (map[string]bool, error) {
 			return nil, fmt.Errorf("read the bridge's options: %w", err)
 		}
 		for _, a := range attrs {
-			name := map[uint16]string{nl.IFLA_BR_NF_CALL_IPTABLES: "iptables", nl.IFLA_BR_NF_CALL_IP6TABLES: "ip6tables", nl.IFLA_BR_NF_CALL_ARPTABLES: "arptables"}[a.Attr.Type]
-			if name != "" && len(a.Value) > 0 && a.Value[0] != 0 {
-				calls[name] = true
+			if len(a.Value) > 0 && a.Value[0] != 0 {
+				on[a.Attr.Type] = true
 			}
 		}
 	}
-	return calls, nil
+	return on, nil
 }
 
 // sees: a base chain that bridged frames come by. calls are the families to which bridged packets are shown.
-func sees(ch *nftables.Chain, calls map[nftables.TableFamily]string) bool {
+func sees(ch *nftables.Chain, calls map[nftables.TableFamily]bool) bool {
 	if ch.Hooknum == nil {
 		return false // others jump there
 	}
@@ -137,14 +144,14 @@ func sees(ch *nftables.Chain, calls map[nftables.TableFamily]string) bool {
 	case nftables.TableFamilyBridge, nftables.TableFamilyNetdev:
 		return true
 	case nftables.TableFamilyARP:
-		return calls[family] != ""
+		return calls[family]
 	case nftables.TableFamilyINet:
 		if hook == inetIngress { // of a link
 			return true
 		}
-		return (calls[nftables.TableFamilyIPv4] != "" || calls[nftables.TableFamilyIPv6] != "") && !local(hook)
+		return (calls[nftables.TableFamilyIPv4] || calls[nftables.TableFamilyIPv6]) && !local(hook)
 	default:
-		return calls[family] != "" && !local(hook)
+		return calls[family] && !local(hook)
 	}
 }
 
