@@ -159,16 +159,21 @@ func TestPastTheBridge(t *testing.T) {
 			passes(true)
 			wantStatic(t, h, h.alice, h.bob, carol)
 
-			for _, rules := range [][2]string{
-				{"add table bridge foreign; add chain bridge foreign c { type filter hook forward priority 0 ; }", "delete table bridge foreign"},
-				{"add table ip foreign; add chain ip foreign c { type filter hook forward priority 0 ; }", "delete table ip foreign"},
-			} {
-				h.shown(t, rules[0][10] == 'i')
-				h.nft(t, rules[0])
+			rules := func(family string) { // of somebody else
+				t.Helper()
+				h.run(t, "nft", fmt.Sprintf("add table %[1]s foreign; add chain %[1]s foreign c { type filter hook forward priority 0 ; }", family))
+			}
+			without := func(family string) {
+				t.Helper()
+				h.run(t, "nft", "delete table "+family+" foreign")
+			}
+			for _, family := range []string{"bridge", "ip"} {
+				h.shown(t, family == "ip")
+				rules(family)
 				suite.Until(t, "the switch to look around", func() bool { return !h.past() })
 				speak()
 				passes(false) // someone's rules are to see what crosses the bridge
-				h.nft(t, rules[1])
+				without(family)
 				suite.Until(t, "the switch to look around", h.past)
 				speak()
 				passes(true)
@@ -178,14 +183,16 @@ func TestPastTheBridge(t *testing.T) {
 				h.run(t, "ip", "link", "set", h.Instance.Bridge(), "type", "bridge", "nf_call_iptables", on)
 			}
 			option("1")
-			h.nft(t, "add table ip foreign; add chain ip foreign c { type filter hook forward priority 0 ; }")
+			rules("ip")
 			suite.Until(t, "the switch to look around", func() bool { return !h.past() })
-			h.nft(t, "delete table ip foreign")
+			without("ip")
 			option("0")
 			suite.Until(t, "the switch to look around", h.past)
 			speak()
-			h.nft(t, "add table ip foreign; add chain ip foreign c { type filter hook forward priority 0 ; }")
-			time.Sleep(2 * watchEvery)
+			rules("ip")
+			if err := h.Switch.(*Switch).lookAgain(); err != nil {
+				t.Fatal(err)
+			}
 			passes(true) // they see nothing of what is bridged
 
 			h.Commit() // who moves while there are no rules is not noted
@@ -203,11 +210,6 @@ func (h *host) past() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.past
-}
-
-func (h *host) nft(t *testing.T, commands string) {
-	t.Helper()
-	h.run(t, "nft", commands)
 }
 
 // run carries a command out in the switch's namespace.
