@@ -129,7 +129,7 @@ type FunctionSpec struct {
 type CheckedBy string
 
 const (
-	CheckedByProbe   CheckedBy = "probe"   // a frame goes through its ports each second
+	CheckedByProbe   CheckedBy = "probe"   // a frame goes through its ports each second, or each 10 s where the switch's own program forwards
 	CheckedByProcess CheckedBy = "process" // it runs; its image declares no probe, or it is a tap
 )
 
@@ -303,8 +303,8 @@ const (
 	Error   Severity = "error"
 )
 
-// Event is something worth telling. Events are kept up to a bound, the oldest go first. One that happens again within ten minutes takes the place of the
-// former, under a new name, and counts, for an hour at most.
+// Event is something worth telling. Events are kept up to a bound, the oldest go first. One that happens again within ten minutes takes the place of
+// the former, under a new name, and counts, for an hour at most.
 type Event struct {
 	Meta
 	Time     time.Time `json:"time"`            // the last time; message and outage_ns are of then, too

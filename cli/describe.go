@@ -182,7 +182,7 @@ func functionRelations(ctx context.Context, c *api.Client, f api.Function) ([]re
 func healthBy(s api.FunctionStatus) []relation {
 	switch {
 	case s.CheckedBy == api.CheckedByProbe:
-		return []relation{{"health", "by probe: a frame goes through its ports each second"}}
+		return []relation{{"health", "by probe: a frame goes through its ports each second, or each 10 s where the switch's own program forwards"}}
 	case s.CheckedBy == api.CheckedByProcess && s.Ports.Tap != 0:
 		return []relation{{"health", "process only: a tap hands nothing on"}}
 	case s.CheckedBy == api.CheckedByProcess:
