@@ -22,10 +22,10 @@ const (
 // near is how close to a published figure counts as the same.
 const near = 0.25
 
-// linearR2 is from which on medians count as lying on a line; growingR2 as growing with it.
+// linearR2 is from which on medians count as lying on a line; GrowingR2 as growing with it.
 const (
 	linearR2  = 0.95
-	growingR2 = 0.7
+	GrowingR2 = 0.7
 	// growth is how much of its median a metric that grows gains over all levels.
 	growth = 0.1
 )
@@ -165,7 +165,7 @@ func (r ClaimResult) shape(p study.Part, m study.Metric, all cells, blocks int, 
 		r.Agreement, r.Why = Contradicted, fmt.Sprintf("from the least to the most it gains %.1f %%", gain*100)
 	case f.Interval.Low > 0 && f.R2 >= linearR2:
 		r.Agreement, r.Why = Reproduced, text
-	case f.Interval.Low > 0 && f.R2 >= growingR2:
+	case f.Interval.Low > 0 && f.R2 >= GrowingR2:
 		r.Agreement, r.Why = SameShape, "it grows, but "+text
 	case f.Interval.Contains(0):
 		return r.untestable("the slope's interval contains 0")

@@ -9,9 +9,6 @@ import (
 	"weir.dev/weir/lab"
 )
 
-// goodFit is the R2 from which on a law is told on the first page: from there on a metric counts as growing with a factor.
-const goodFit = 0.7
-
 // answer puts beside each finding what its question asks for besides a ratio: what each further one costs, and delays below the highest load.
 func (r *Report) answer() {
 	for i := range r.Findings {
@@ -27,7 +24,7 @@ func (r *Report) answer() {
 	}
 }
 
-// growth of a finding's metric, or of the time of a packet, along the part's main factor.
+// growth of a finding's metric, or of the time of a packet, along the part's main factor, where it counts as growing.
 func growth(p lab.PartResult, f Finding, all []Law) (out []string) {
 	at := map[string]string{}
 	for _, g := range p.Groups {
@@ -40,7 +37,7 @@ func growth(p lab.PartResult, f Finding, all []Law) (out []string) {
 	levels := map[string][]string{}
 	var metrics []string
 	for _, l := range all {
-		if l.Part != f.Part || l.Along != along || !maps.Equal(l.At, at) || l.R2 < goodFit || l.Interval == nil {
+		if l.Part != f.Part || l.Along != along || !maps.Equal(l.At, at) || l.R2 < lab.GrowingR2 || l.Interval == nil {
 			continue
 		}
 		if l.Metric != f.Metric.Name && l.Metric != metricCost && !l.Derived {
@@ -82,5 +79,5 @@ func delays(f Finding, all []Limit) string {
 	if len(levels) == 0 {
 		return ""
 	}
-	return "Typical delay (p50) at 1 % (as good as idle), 10, 50 and 90 % of each one's own PDR: " + strings.Join(levels, "; ") + "."
+	return "Typical delay (p50) at " + sharesText() + " of each one's own PDR: " + strings.Join(levels, "; ") + "."
 }

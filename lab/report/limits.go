@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"weir.dev/weir/lab"
 	"weir.dev/weir/lab/stats"
@@ -222,10 +223,21 @@ func lossFigure(p study.Part, of []Limit) figure {
 	return f
 }
 
+// sharesText are the shares of PDR at which delays are measured: "1 % (as good as idle), 10, 50 and 90 %".
+func sharesText() string {
+	var all []string
+	for _, share := range lab.DelayShares() {
+		all = append(all, strconv.Itoa(share))
+	}
+	last := len(all) - 1
+	all[0] += " % (as good as idle)"
+	return strings.Join(all[:last], ", ") + " and " + all[last] + " %"
+}
+
 func delayFigure(p study.Part, of []Limit) (figure, bool) {
 	f := figure{
 		Title: "Delay at shares of PDR",
-		About: "One-way delays of all frames of all trials, at 1 % (idle), 10, 50 and 90 % of each one's own PDR. RFC 8219: the typical delay is p50, the worst p99.9. " +
+		About: "One-way delays of all frames of all trials, at " + sharesText() + " of each one's own PDR. RFC 8219: the typical delay is p50, the worst p99.9. " +
 			"A percentile is told only where 10 frames or more lie beyond it.",
 		Table: table{Head: []string{p.Compare, "share of PDR", "load, Mpps", "frames", "p50, µs", "p90, µs", "p99, µs", "p99.9, µs", "greatest, µs"}},
 	}
