@@ -110,9 +110,9 @@ func checkFCT(l Levels) string {
 }
 
 // netcatFlows are the flows of a mix by netcat. The start of its process is in their times, that of the receiver's is not.
-func netcatFlows(ctx context.Context, c *chain, path peers.Path, m rr.Mix, seed uint64) (r rr.FlowResult, raw tools.Raw, err error) {
+func netcatFlows(ctx context.Context, path peers.Path, m rr.Mix, seed uint64) (r rr.FlowResult, raw *tools.Raw, err error) {
 	if err := m.Check(); err != nil {
-		return r, raw, err
+		return r, nil, err
 	}
 	r.Flows = m.Plan(seed)
 	for round := range slices.Chunk(r.Flows, m.Clients) {
@@ -120,18 +120,18 @@ func netcatFlows(ctx context.Context, c *chain, path peers.Path, m rr.Mix, seed 
 		for _, f := range round {
 			sizes = append(sizes, f.Bytes)
 		}
-		var done []tools.NetcatFlow
-		done, raw, err = tools.RunNetcat(ctx, tools.NetcatOptions{From: path.From, To: path.To, Address: path.Address, Sizes: sizes})
+		done, last, err := tools.RunNetcat(ctx, tools.NetcatOptions{From: path.From, To: path.To, Address: path.Address, Sizes: sizes})
 		if err != nil {
-			return r, raw, fmt.Errorf("flows of round %d: %w", round[0].Round, err)
+			return r, nil, fmt.Errorf("flows of round %d: %w", round[0].Round, err)
 		}
-		last := time.Duration(0)
+		raw = &last
+		busy := time.Duration(0)
 		for i := range round {
 			round[i].Done = done[i].Done
-			last = max(last, done[i].Done)
+			busy = max(busy, done[i].Done)
 			r.Sent, r.Received = r.Sent+round[i].Bytes, r.Received+done[i].Bytes
 		}
-		r.Busy += last
+		r.Busy += busy
 	}
 	r.Congestion, err = spaceCongestion(path.From)
 	return r, raw, err

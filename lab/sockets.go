@@ -137,12 +137,11 @@ func measureFCT(ctx context.Context, c *chain, _ time.Duration) (Measurement, er
 			From: path.From, To: path.To, Address: path.Address, Mix: mix(c.levels), Message: c.levels.number(factorMessage, defaultMessage),
 			Seed: uint64(c.levels.number(factorSeed, "1")), Congestion: c.levels.or(factorCongestion, defaultCongestion),
 		}
-		netcat := c.levels.or(factorTool, toolOwn) == toolNetcat
 		var r rr.FlowResult
-		var raw tools.Raw
+		var netcat *tools.Raw // nil: our own flows
 		var err error
-		if netcat {
-			r, raw, err = netcatFlows(ctx, c, path, o.Mix, o.Seed)
+		if c.levels.or(factorTool, toolOwn) == toolNetcat {
+			r, netcat, err = netcatFlows(ctx, path, o.Mix, o.Seed)
 		} else {
 			r, err = rr.RunFlows(ctx, o)
 		}
@@ -153,8 +152,8 @@ func measureFCT(ctx context.Context, c *chain, _ time.Duration) (Measurement, er
 			Sending: r.CPU, Sampled: "fct", Conditions: map[string]string{condCongestion: r.Congestion, condFlows: strconv.Itoa(o.Mix.Clients)},
 			Values: map[string]float64{"rate": 8 * float64(r.Received) / float64(r.Busy)}, // bits by ns
 		}
-		if netcat { // it does not say what was sent again
-			m.Conditions[condTool] = raw.Version
+		if netcat != nil { // it does not say what was sent again
+			m.Conditions[condTool] = netcat.Version
 		} else {
 			m.Conditions[condMessage], m.Values["retransmits"] = strconv.Itoa(o.Message)+" B", float64(r.Retransmits)
 		}
@@ -167,17 +166,13 @@ func measureFCT(ctx context.Context, c *chain, _ time.Duration) (Measurement, er
 			skew = max(skew, f.Begun)
 		}
 		r.Flows = nil // they are the samples
-		var by *tools.Raw
-		if netcat {
-			by = &raw
-		}
 		m.Raw = struct {
 			rr.FlowResult
 			Mix  rr.Mix        `json:"mix"`
 			Seed uint64        `json:"seed"`
 			Skew time.Duration `json:"skew_ns"`       // from a round's start until its last flow began
 			Raw  *tools.Raw    `json:"raw,omitempty"` // of a program
-		}{r, o.Mix, o.Seed, skew, by}
+		}{r, o.Mix, o.Seed, skew, netcat}
 		return m, nil
 	})
 }
