@@ -146,14 +146,6 @@ func TestLogsAreTurnedOver(t *testing.T) {
 	o := rig(t)
 	p := start(t, o)
 	path := func(program, end string) string { return filepath.Join(o.Dir, program+".log"+end) }
-	read := func(path string) string {
-		t.Helper()
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
-	}
 	// begun awaits a log's first line, which its process writes in its own time.
 	begun := func(path string) string {
 		t.Helper()
@@ -188,8 +180,8 @@ func TestLogsAreTurnedOver(t *testing.T) {
 		}
 		turn(10)
 		for _, program := range programs {
-			if got := read(path(program, ".1")); !strings.HasPrefix(got, was[program]) {
-				t.Errorf("%s: the old log holds %q, want %q", program, got, was[program])
+			if old, err := os.ReadFile(path(program, ".1")); err != nil || !strings.HasPrefix(string(old), was[program]) {
+				t.Errorf("%s: the old log holds %q, want %q: %v", program, old, was[program], err)
 			}
 			if got := begun(path(program, "")); strings.Contains(got, was[program]) {
 				t.Errorf("%s: the new log holds %q", program, got)
