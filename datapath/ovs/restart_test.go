@@ -207,7 +207,6 @@ func TestProcessesDie(t *testing.T) {
 	}
 }
 
-// TestCommitsUnderLoad: 100 changes of the chain under 10,000 frames a second lose and double none.
 func TestLogsOfPrivateProcessesAreBounded(t *testing.T) {
 	s := ours(suite.NewRig(t, factory))
 	for _, program := range []string{"ovs-vswitchd", "ovsdb-server"} {
@@ -225,6 +224,7 @@ func TestLogsOfPrivateProcessesAreBounded(t *testing.T) {
 	}
 }
 
+// TestCommitsUnderLoad: 100 changes of the chain under 10,000 frames a second lose and double none.
 func TestCommitsUnderLoad(t *testing.T) {
 	r := suite.NewRig(t, factory)
 	alice, bob := r.Station("alice"), r.Station("bob")

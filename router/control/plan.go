@@ -22,8 +22,9 @@ import (
 //     frames, at last what these were led to.
 //   - That no frame takes a turn from one way into the other is the compiler's business (see fabric.Variant and stage).
 //   - Entries that flood are first reduced to what the old and the new tree have in common, everywhere; then they grow. So at no
-//     time do they hold a loop, whatever the order in which switches act; between the two, what is under way has a moment. There are two trees, and a switch has entries for odd senders
-//     unless its network cannot tell them: such an entry comes when those of all senders shrink, and goes when they have grown to be for both.
+//     time do they hold a loop, whatever the order in which switches act; between the two, what is under way has a moment. There are two
+//     trees, and a switch has entries for odd senders unless its network cannot tell them: such an entry comes when those of all senders
+//     shrink, and goes when they have grown to be for both.
 //   - Other default forwarding is changed at once. A switch that has lost all its entries forwards nothing before it steers again what it has
 //     to: else frames would go past their functions.
 //   - What waits for a switch or host that does not answer waits alone.
