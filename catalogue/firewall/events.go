@@ -36,7 +36,11 @@ func (s *eventSink) denied(ctx context.Context, log *slog.Logger, rule string, p
 	}
 	n := s.missed[rule]
 	s.last[rule], s.missed[rule] = time.Now(), 0
-	s.raise(ctx, log, "warning", "TrafficDenied", fmt.Sprintf("%d packets denied by rule %q", n, rule))
+	packet := "packets"
+	if n == 1 {
+		packet = "packet"
+	}
+	s.raise(ctx, log, "warning", "TrafficDenied", fmt.Sprintf("%d %s denied by rule %q", n, packet, rule))
 }
 
 func (s *eventSink) raise(ctx context.Context, log *slog.Logger, severity, reason, message string) {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -380,18 +379,7 @@ func TestRulesAsNftSeesThem(t *testing.T) {
 
 func TestDenialsRaiseAnEvent(t *testing.T) {
 	r, _, file := start(t, `{}`)
-	events := make(chan map[string]string, 16)
-	l, err := net.Listen("unix", filepath.Join(filepath.Dir(file), "events.sock"))
-	must(t, err)
-	srv := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
-		var e map[string]string
-		if err := json.NewDecoder(req.Body).Decode(&e); err != nil {
-			t.Error(err)
-		}
-		events <- e
-	})}
-	go srv.Serve(l) //nolint:errcheck // ends with Close
-	t.Cleanup(func() { srv.Close() })
+	events := listen(t, filepath.Join(filepath.Dir(file), "events.sock"))
 	for range 5 {
 		if rig.Passes(r.Client, r.Server, frames(t)["ping"]) {
 			t.Error("ping passes")
