@@ -2,6 +2,7 @@ package manager
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"strings"
 	"time"
@@ -25,10 +26,20 @@ type saying struct {
 	message              string // without how long an outage was
 }
 
+// The reasons of this manager's own events about hosts. Their messages are never twice the same: they name times, and tokens that work once.
+const (
+	hostJoined   = "HostJoined"
+	hostReplaced = "HostReplaced"
+	clockSkew    = "ClockSkew"
+)
+
 func sayingOf(e api.Event) saying {
 	message := e.Message
 	if e.OutageNs > 0 { // it is in the message, too
 		message = strings.ReplaceAll(message, time.Duration(e.OutageNs).Round(time.Millisecond).String(), "")
+	}
+	if e.Reason == hostJoined || e.Reason == hostReplaced || e.Reason == clockSkew {
+		message = ""
 	}
 	return saying{e.Severity, e.Kind, e.Object, e.Host, e.Reason, message}
 }
@@ -97,8 +108,20 @@ func follows(e, old api.Event) bool {
 	return e.Time.Sub(old.Time).Abs() <= sameWithin && e.Time.Sub(cmp.Or(old.First, old.Time)) <= sameFor
 }
 
-// eventOps write events that are counted for themselves.
-func eventOps(now time.Time, events ...api.Event) ([]store.Op, error) {
-	ops, _, err := repeats(nil).add(now, events)
-	return ops, err
+// tellOf carries operations out together with events.
+func (m *Manager) tellOf(ctx context.Context, conds []store.Cond, ops []store.Op, events ...api.Event) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	told, fresh, err := m.repeats.add(m.Now().UTC(), events)
+	if err != nil {
+		return err
+	}
+	if _, err := m.Store.Txn(ctx, conds, append(ops, told...)); err != nil {
+		return err
+	}
+	m.repeats.keep(fresh)
+	if len(events) > 0 {
+		m.trim(ctx, api.KindEvent, maxEvents)
+	}
+	return nil
 }

@@ -102,9 +102,15 @@ func TestEventsThatSayTheSameAreOne(t *testing.T) {
 				other(func(e *api.Event) { e.Kind = api.KindChain }), other(func(e *api.Event) { e.Reason = "X" })}}},
 			[]string{"0s fw exit code 1", "0s fw exit code 2", "0s w1 exit code 1", "0s fw exit code 1", "0s fw exit code 1", "0s fw exit code 1", "0s fw exit code 1"},
 		},
-		"long after":                {loop(sameWithin+time.Second, 2), []string{"0s fw exit code 1", "10m1s fw exit code 1"}},
-		"for long":                  {loop(sameWithin, 8), []string{"1h0m0s fw exit code 1 x7 since 0s", "1h10m0s fw exit code 1"}},
-		"what a reporter counts":    {[]at{{0, []api.Event{other(func(e *api.Event) { e.Count, e.First = 7, begin })}}}, []string{"0s fw exit code 1"}},
+		"long after":             {loop(sameWithin+time.Second, 2), []string{"0s fw exit code 1", "10m1s fw exit code 1"}},
+		"for long":               {loop(sameWithin, 8), []string{"1h0m0s fw exit code 1 x7 since 0s", "1h10m0s fw exit code 1"}},
+		"what a reporter counts": {[]at{{0, []api.Event{other(func(e *api.Event) { e.Count, e.First = 7, begin })}}}, []string{"0s fw exit code 1"}},
+		"tokens and times differ": {
+			[]at{{0, []api.Event{other(func(e *api.Event) { e.Reason, e.Message = hostJoined, "with token a" }), other(func(e *api.Event) { e.Reason, e.Message = clockSkew, "12:00" })}},
+				{time.Second, []api.Event{other(func(e *api.Event) { e.Reason, e.Message = hostJoined, "with token b" }), other(func(e *api.Event) { e.Reason, e.Message = clockSkew, "12:01" }),
+					other(func(e *api.Event) { e.Reason, e.Message = hostReplaced, "with token c" })}}},
+			[]string{"1s fw with token b x2 since 0s", "1s fw 12:01 x2 since 0s", "1s fw with token c"},
+		},
 		"other outages, same words": {[]at{{0, []api.Event{back(time.Second), back(time.Minute)}}}, []string{"0s fw running again after 1m0s x2 since 0s"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -188,20 +188,16 @@ func (m *Manager) admitHost(ctx context.Context, req api.JoinRequest, key string
 	if err != nil {
 		return api.Certificate{}, err
 	}
-	ops := []store.Op{put, use}
-	e := api.Event{Severity: api.Info, Reason: "HostJoined", Kind: api.KindHost, Object: req.Host, Host: req.Host, Message: fmt.Sprintf("host %s joined with token %s", req.Host, token.Name)}
+	e := api.Event{Severity: api.Info, Reason: hostJoined, Kind: api.KindHost, Object: req.Host, Host: req.Host, Message: fmt.Sprintf("host %s joined with token %s", req.Host, token.Name)}
 	if replaced {
-		e = api.Event{Severity: api.Warning, Reason: "HostReplaced", Kind: api.KindHost, Object: req.Host, Host: req.Host,
+		e = api.Event{Severity: api.Warning, Reason: hostReplaced, Kind: api.KindHost, Object: req.Host, Host: req.Host,
 			Message: fmt.Sprintf("host %s joined anew with token %s: its former agent is shut out", req.Host, token.Name)}
 	}
-	if !again {
-		told, err := eventOps(m.Now().UTC(), e)
-		if err != nil {
-			return api.Certificate{}, err
-		}
-		ops = append(ops, told...)
+	events := []api.Event{e}
+	if again {
+		events = nil
 	}
-	_, err = m.Store.Txn(ctx, []store.Cond{{Key: put.Key, Revision: memberAt}, {Key: use.Key, Revision: tokenAt}}, ops)
+	err = m.tellOf(ctx, []store.Cond{{Key: put.Key, Revision: memberAt}, {Key: use.Key, Revision: tokenAt}}, []store.Op{put, use}, events...)
 	if err != nil {
 		return api.Certificate{}, err
 	}

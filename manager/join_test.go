@@ -190,13 +190,32 @@ func TestClocksThatDifferAreRefusedBeforeTheTokenIsUsed(t *testing.T) {
 	}
 	id = must(w.join(t, tok, "h1", id, time.Now().Add(4*time.Minute)))(t)
 
-	c := w.dial(t, id.Client(time.Now)) // later on it is told, once
-	for _, d := range []time.Duration{0, time.Hour, time.Hour} {
-		must(c.Beat(ctx(t), "h1", time.Now().Add(d)))(t)
+	c := w.dial(t, id.Client(time.Now)) // later on it is told, once each time that it begins
+	for times := 1; times <= 2; times++ {
+		for _, d := range []time.Duration{0, time.Hour, time.Hour} {
+			must(c.Beat(ctx(t), "h1", time.Now().Add(d)))(t)
+		}
+		events := must(w.Events().List(ctx(t), api.ListOptions{Object: "h1", Severity: api.Warning}))(t)
+		if len(events.Items) != 1 || events.Items[0].Reason != "ClockSkew" || max(events.Items[0].Count, 1) != times || !strings.Contains(events.Items[0].Message, "host h1 has") {
+			t.Errorf("events: %+v, want one that happened %d times", events.Items, times)
+		}
 	}
-	events := must(w.Events().List(ctx(t), api.ListOptions{Object: "h1", Severity: api.Warning}))(t)
-	if len(events.Items) != 1 || events.Items[0].Reason != "ClockSkew" || !strings.Contains(events.Items[0].Message, "host h1 has") {
-		t.Errorf("events: %+v", events.Items)
+}
+
+// A host that joins again and again does not drive out what else is worth knowing.
+func TestHostsThatJoinAgainAreOneEvent(t *testing.T) {
+	w := joinWorld(t, manager.Options{})
+	var tok pki.Token
+	for range 3 {
+		tok = w.token(t, api.TokenRequest{Host: "h1", Replace: true})
+		id := must(pki.NewIdentity())(t)
+		must(w.join(t, tok, "h1", id, time.Now()))(t)
+		must(w.join(t, tok, "h1", id, time.Now()))(t) // the answer was lost
+	}
+	events := must(w.Events().List(ctx(t), api.ListOptions{Kind: api.KindHost, Object: "h1"}))(t).Items
+	if len(events) != 2 || events[0].Reason != "HostJoined" || events[0].Count != 0 || events[1].Reason != "HostReplaced" || events[1].Count != 2 ||
+		!strings.Contains(events[1].Message, tok.ID) {
+		t.Errorf("events: %+v", events)
 	}
 }
 

@@ -175,11 +175,8 @@ func (m *Manager) beat(w http.ResponseWriter, r *http.Request) error {
 	begins := before.skew.Abs() <= pki.MaxSkew || (skew-before.skew).Abs() > pki.MaxSkew // or is another
 	if err := pki.CheckSkew(host, req.Time, now); err != nil && skew != 0 && begins {
 		m.Log.Warn("clocks", "error", err)
-		ops, err := eventOps(m.Now().UTC(), api.Event{Severity: api.Warning, Reason: "ClockSkew", Kind: api.KindHost, Object: host, Host: host, Message: err.Error()})
-		if err != nil {
-			return err
-		}
-		if _, err := m.Store.Txn(r.Context(), nil, ops); err != nil {
+		e := api.Event{Severity: api.Warning, Reason: clockSkew, Kind: api.KindHost, Object: host, Host: host, Message: err.Error()}
+		if err := m.tellOf(r.Context(), nil, nil, e); err != nil {
 			return err
 		}
 	}

@@ -149,7 +149,7 @@ func TestClocksThatAreOff(t *testing.T) {
 				return false, err.Error()
 			}
 			for _, e := range l.Items {
-				if e.Reason == "ClockSkew" && e.Created.After(began) {
+				if e.Reason == "ClockSkew" && e.Time.After(began) {
 					return strings.Contains(e.Message, "host h1 has") && strings.Contains(e.Message, "NTP"), e.Message
 				}
 			}
