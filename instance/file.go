@@ -13,15 +13,21 @@ const FileNew = ".new"
 // WriteFile writes a file of mode 0600, whole or not at all: whatever happens, also to the power, there is the former one or this, and this once
 // WriteFile has returned. Its directory is made with mode 0700.
 func WriteFile(path string, text []byte) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
+	return write(path, text, 0o600)
+}
+
+// WriteShared is WriteFile for what everybody may read: mode 0644. Its directory is there.
+func WriteShared(path string, text []byte) error { return write(path, text, 0o644) }
+
+func write(path string, text []byte, mode fs.FileMode) error {
 	next := path + FileNew
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}
@@ -32,7 +38,7 @@ func WriteFile(path string, text []byte) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(next))
 	}
-	d, err := os.Open(dir)
+	d, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}

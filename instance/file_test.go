@@ -1,6 +1,7 @@
 package instance
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -8,15 +9,20 @@ import (
 
 // What a crash left of an earlier write is in nobody's way, whatever its mode.
 func TestFilesAreWrittenOverWhatACrashLeft(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "dir", "secret")
+	secret, shared := filepath.Join(t.TempDir(), "dir", "secret"), filepath.Join(t.TempDir(), "shared")
+	t.Run("secret", func(t *testing.T) { writtenOver(t, secret, WriteFile, 0o600) })
+	t.Run("shared", func(t *testing.T) { writtenOver(t, shared, WriteShared, 0o644) })
+}
+
+func writtenOver(t *testing.T, path string, write func(string, []byte) error, mode fs.FileMode) {
 	for _, text := range []string{"one", "two"} {
-		if err := WriteFile(path, []byte(text)); err != nil {
+		if err := write(path, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 		if b, err := os.ReadFile(path); err != nil || string(b) != text {
 			t.Errorf("got %q, %v, want %q", b, err, text)
 		}
-		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%v, %v", info.Mode(), err)
 		}
 		if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {

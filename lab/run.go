@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
+	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/study"
 )
 
@@ -366,12 +366,9 @@ func Save(dir string, r Results) error {
 	return replaceFile(filepath.Join(dir, "results.json"), append(b, '\n'))
 }
 
-// replaceFile writes a file, all or nothing.
+// replaceFile writes a file, all or nothing, also when the machine loses its power.
 func replaceFile(path string, b []byte) error {
-	if err := os.WriteFile(path+".new", b, 0o644); err != nil {
-		return errors.Join(fmt.Errorf("results: %w", err), os.Remove(path+".new"))
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := instance.WriteShared(path, b); err != nil {
 		return fmt.Errorf("results: %w", err)
 	}
 	return nil
