@@ -227,6 +227,22 @@ func (r *rig) waitEvent(reason, part string) api.Event {
 	return found
 }
 
+// events counts those that say something, however often each happened.
+func (r *rig) events(reason, part string) int {
+	r.t.Helper()
+	l, err := r.client.Events().List(r.t.Context(), api.ListOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	n := 0
+	for _, e := range l.Items {
+		if e.Reason == reason && strings.Contains(e.Message, part) {
+			n += max(e.Count, 1)
+		}
+	}
+	return n
+}
+
 func (r *rig) waitPolicy(name, state string) api.Policy {
 	r.t.Helper()
 	var p api.Policy
