@@ -40,6 +40,8 @@ static __noinline void learn(const struct key *k, __u32 stage)
 	__u32 slot = k->port, zero = 0, *was, *moved;
 
 	__builtin_memcpy(e.mac, stage == STAGE_INGRESS ? k->src_mac : k->dst_mac, 6);
+	if (stage == STAGE_EGRESS && e.mac[0] & 1)
+		return; // for many: it has no exit
 	was = bpf_map_lookup_elem(&learned, &e);
 	if (was && *was == slot)
 		return;

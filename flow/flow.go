@@ -140,7 +140,7 @@ type Rule struct {
 	Match    Match
 	Action   Action
 	// Learn makes the switch remember the port for the chain's exit: Ingress rules learn (source MAC, VLAN) -> InPort for Resume 0,
-	// Egress rules learn (destination MAC, VLAN) -> OutPort for Output 0.
+	// Egress rules learn (destination MAC, VLAN) -> OutPort for Output 0. An address of many is nobody's place: it is not learned.
 	Learn bool
 	Note  string // for people: "policy guests: fw.out -> w1.in"
 }

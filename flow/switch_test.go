@@ -143,6 +143,7 @@ func TestLearnedExits(t *testing.T) {
 	s.Inject(carol, from(macC, macA))
 	expect(t, path(t, s, alice, from(macA, macC)), "function/fw/in endpoint/carol")
 	expect(t, path(t, s, alice, from(macA, macB)), "function/fw/in endpoint/bob")
+	expect(t, path(t, s, alice, from(macA, MAC{255, 255, 255, 255, 255, 255})), "function/fw/in function/fw/in") // what is for many has no exit
 	tagged := eth(EtherTypeVLAN, 0, 7, 8, 0)
 	expect(t, path(t, s, alice, tagged), "function/w1/in function/fw/in endpoint/bob")
 	rules[3].Learn = false

@@ -141,7 +141,7 @@ func (w *walk) apply(f flight, k Key, r *ruleState) {
 func (s *Switch) learn(stage Stage, f flight, k Key) {
 	if stage == Ingress {
 		s.exits[Ingress][station{k.SrcMAC, k.VLAN}] = f.in
-	} else {
+	} else if !k.DstMAC.Multicast() {
 		s.exits[Egress][station{k.DstMAC, k.VLAN}] = f.out
 	}
 }

@@ -294,14 +294,8 @@ func (c *compiler) settleExits() {
 		}
 	}
 	for ch, u := range users {
-		diverted := !ch.replica && len(ch.inline) > 0 && ch.blocked == nil
 		for w := range u {
 			ch.exits[w] = u[w].exit
-			if diverted && u[w].exit.learned && u[w].exit.op == flow.Output {
-				for _, d := range u[w].directions {
-					d.onlyUnicast()
-				}
-			}
 		}
 	}
 }
@@ -374,12 +368,7 @@ func (x exit) describe() string {
 	return "back to where they entered (" + x.to + ")"
 }
 
+// mayBeMulticast: TCP and SCTP talk to one station. Frames of theirs that are sent to many all the same are lost where a chain ends at several.
 func mayBeMulticast(m flow.Match) bool {
 	return m.Proto != flow.ProtoTCP && m.Proto != flow.ProtoSCTP && (m.DstMACMask[0]&1 == 0 || m.DstMAC.Multicast())
-}
-
-func (d *direction) onlyUnicast() {
-	for i := range d.entries {
-		d.entries[i].match.DstMACMask[0] |= 1
-	}
 }

@@ -184,6 +184,19 @@ func best(d api.Document, replica bool, stage flow.Stage, in, out string, k flow
 	return name, w
 }
 
+// exits is at how many endpoints a chain ends.
+func exits(d api.Document, chain string, w way) int {
+	ends := map[string]bool{}
+	for _, p := range d.Policies {
+		switch end := map[way]string{forward: p.To, reverse: p.From}[w]; {
+		case p.Chain != chain || p.ModeOrDefault() == api.ModeReplica || w == reverse && !p.IsSymmetric():
+		case slices.Contains(stations, end):
+			ends[end] = true
+		}
+	}
+	return len(ends)
+}
+
 // told is what a frame meets at one stage; false when it does not survive that.
 func told(d api.Document, down map[string]api.OnFail, stage flow.Stage, in, out string, k flow.Key, f *cases.Frame) bool {
 	survives := true
@@ -212,6 +225,10 @@ func told(d api.Document, down map[string]api.OnFail, stage flow.Stage, in, out 
 			default:
 				f.Meets = append(f.Meets, port)
 			}
+		}
+		inline := slices.ContainsFunc(hops, func(h api.PathHop) bool { return !h.Tap })
+		if !replica && inline && k.DstMAC.Multicast() && exits(d, d.Policies[name].Chain, w) > 1 {
+			survives = false // which of them it is for is found by its address
 		}
 	}
 	return survives

@@ -150,7 +150,7 @@ func (w *world) act(r *flow.Rule) []openflow.Action {
 	}
 	switch {
 	case a.Port == 0:
-		return append(out, to, goTo(tableExits), goTo(tableTo))
+		return append(out, goTo(tableExit))
 	case tag != 0:
 		return append(out, wearing(tag, to))
 	}

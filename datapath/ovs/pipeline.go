@@ -35,6 +35,7 @@ const (
 	tableDrop                  // counts what is dropped at regAt
 	tableCount                 // counts rules that were folded into another's entry
 	tableMark                  // no frame comes here: says which version of the rules is in force
+	tableExit                  // out of a chain that ends at several endpoints
 	tables
 )
 
@@ -240,6 +241,8 @@ func (w *world) fixed() []*entry {
 		miss(tableCheck, move(regOut, regAt), goTo(tableEgress)),
 		miss(tableEgress, goTo(tableDeliver)),
 		miss(tableTo, goTo(tableDrop)), // no exit known
+		{table: tableExit, priority: 1, match: openflow.Match{openflow.EthDstMask(group, group)}, actions: list(goTo(tableDrop))}, // many have none
+		miss(tableExit, load(regTo, 0), goTo(tableExits), goTo(tableTo)),
 		miss(tableTagged, goTo(tableDrop)),
 		miss(tableDeliver, openflow.OutputReg{Src: openflow.Reg(regOut).All()}),
 	}

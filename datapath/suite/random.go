@@ -140,16 +140,14 @@ func testLearned(t *testing.T, open Factory) {
 	fn := r.Inline(datapath.Function{Name: "f"})
 	w := newTwins(t, r)
 	w.hello() // what is flooded would be learned everywhere
-	unicast := flow.Match{DstMACMask: flow.MAC{1}}
 	entry := func(cookie uint64, stage flow.Stage, m flow.Match, to flow.Port) flow.Rule {
 		return flow.Rule{Cookie: cookie, Priority: 10, Stage: stage, Match: m, Action: flow.Action{Op: flow.Output, Port: to}, Learn: true}
 	}
 	t.Run("Output", func(t *testing.T) {
 		w.t = t
-		toBob, toCarol, back := unicast, unicast, unicast
-		toBob.OutPort, toCarol.OutPort, back.OutPort = bob.Port, carol.Port, alice.Port
-		w.commit(entry(1, flow.Egress, toBob, fn.Ports.In), entry(2, flow.Egress, toCarol, fn.Ports.In),
-			entry(3, flow.Egress, back, fn.Ports.Out),
+		to := func(st *Station) flow.Match { return flow.Match{OutPort: st.Port, EtherType: 0x1234} }
+		w.commit(entry(1, flow.Egress, to(bob), fn.Ports.In), entry(2, flow.Egress, to(carol), fn.Ports.In),
+			entry(3, flow.Egress, to(alice), fn.Ports.Out),
 			flow.Rule{Cookie: 4, Match: flow.Match{InPort: fn.Ports.Out}, Action: flow.Action{Op: flow.Output}},
 			flow.Rule{Cookie: 5, Match: flow.Match{InPort: fn.Ports.In}, Action: flow.Action{Op: flow.Output}})
 		for range 3 {
@@ -158,6 +156,10 @@ func testLearned(t *testing.T, open Factory) {
 				w.send("to "+d[1].Name, d[0], m, l2(d[1].MAC, d[0].MAC, nil, 0x1234, m))
 				m = w.next()
 				w.send("tagged to "+d[1].Name, d[0], m, l2(d[1].MAC, d[0].MAC, []uint16{4}, 0x1234, m))
+			}
+			for _, many := range []flow.MAC{{255, 255, 255, 255, 255, 255}, {1, 0, 0x5e, 0, 0, 1}} { // they have no exit
+				m := w.next()
+				w.send("to many", alice, m, l2(many, alice.MAC, nil, 0x1234, m))
 			}
 		}
 		w.check()

@@ -98,6 +98,8 @@ func sharedLearned() Case {
 		{Name: "from bob", At: bob, Bytes: build(bob, alice, tcp(80, 9)), Meets: back(), Copies: copied(), Arrives: []string{alice}},
 		{Name: "from carol", At: carol, Bytes: build(carol, alice, tcp(80, 9)), Meets: back(), Copies: copied(), Arrives: []string{alice}},
 		{Name: "tagged", At: alice, Bytes: build(alice, bob, flow.Match{EtherType: flow.EtherTypeIPv6, Proto: flow.ProtoTCP, VLAN: 9}), Meets: there(), Copies: copied(), Arrives: []string{bob}},
+		{Name: "to all, which TCP is not: past no chain, and lost where it ends", At: alice, Bytes: build(alice, broadcast, tcp(9, 80)),
+			Meets: append(there(), there()...), Copies: append(copied(), copied()...)},
 	}
 	return c
 }
