@@ -252,21 +252,33 @@ func TestDownLeavesNothingOfAnAgent(t *testing.T) {
 	h.start(t, "--token-file", w.token(ctx, t))
 	w.state(ctx, t, "h1", "ready")
 	w.MustApply(ctx, t, w.document("h1"))
+	w.state(ctx, t, "h1", "ready")
+	// more are the facts about the agent that were none before, by their kinds.
+	more := func() (left []string, kinds map[string]bool) {
+		after, err := rig.Snapshot(ctx, h.netns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kinds = map[string]bool{}
+		for _, fact := range after {
+			if !slices.Contains(before, fact) && (strings.Contains(fact, h.instance()) || strings.Contains(fact, h.root)) {
+				left = append(left, fact)
+				kind, _, _ := strings.Cut(fact, ": ")
+				kinds[kind] = true
+			}
+		}
+		return left, kinds
+	}
+	rig.Eventually(ctx, t, "the agent shows", func() (bool, string) { // else the comparison proves nothing
+		facts, kinds := more()
+		return kinds["cgroup"] && kinds["mount"] && kinds["/run/weir"], strings.Join(facts, "\n")
+	})
 	if _, err := h.weir(ctx, "down"); err != nil {
 		t.Fatal(err)
 	}
 	<-h.done
 	rig.Eventually(ctx, t, "nothing of it is left", func() (bool, string) { // what the kernel frees in the background takes a moment
-		after, err := rig.Snapshot(ctx, h.netns)
-		if err != nil {
-			return false, err.Error()
-		}
-		var left []string
-		for _, fact := range after {
-			if !slices.Contains(before, fact) && strings.Contains(fact, h.instance()) {
-				left = append(left, fact)
-			}
-		}
+		left, _ := more()
 		return len(left) == 0, strings.Join(left, "\n")
 	})
 	left, err := os.ReadDir(h.root)

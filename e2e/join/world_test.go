@@ -83,7 +83,7 @@ func newWorld(t *testing.T, args ...string) (*world, context.Context) {
 func (w *world) host(ctx context.Context, t *testing.T, name string) *host {
 	t.Helper()
 	n := len(w.hosts)
-	root, err := os.MkdirTemp("", "weir-"+name+"-") // the test's own directories are gone before the agent is
+	root, err := os.MkdirTemp("", "weir-"+w.Name+"-"+name+"-") // the test's own directories are gone before the agent is
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,34 +58,39 @@ func Snapshot(ctx context.Context, spaces ...string) ([]string, error) {
 			facts = append(facts, "mount: "+f[4])
 		}
 	}
-	err = filepath.WalkDir("/sys/fs/cgroup", func(p string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && d.Name() != "weir" { // the parent of all instances' cgroups goes with the last of them
-			facts = append(facts, "cgroup: "+p)
-		}
-		return nil // a cgroup may vanish while we walk
-	})
-	if err != nil {
-		return nil, err
-	}
+	facts = append(facts, cgroups("/sys/fs/cgroup")...)
 	facts = slices.DeleteFunc(facts, func(f string) bool { return others(f, spaces[0]) })
 	slices.Sort(facts)
 	return facts, nil
 }
 
-// others reports whether a fact is about another instance or rig on this machine.
+// cgroups are those of instances of Weir: other programs make some all the time. The parent of all instances' goes with the last of them.
+func cgroups(top string) (facts []string) {
+	_ = filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && strings.Contains(strings.TrimPrefix(p, top), "/weir/") {
+			facts = append(facts, "cgroup: "+p)
+		}
+		return nil // a cgroup may vanish while we walk
+	})
+	return facts
+}
+
+// others reports whether a fact is about another instance or rig on this machine. ours is one of the rig's namespaces; its instances' names begin
+// with the rig's.
 func others(fact, ours string) bool {
-	if strings.HasPrefix(fact, "mount: "+netns.Dir+"/") && !strings.Contains(fact, rigName.FindString(ours)) { // people make namespaces all the time
+	rig := rigName.FindString(ours)
+	if strings.HasPrefix(fact, "mount: "+netns.Dir+"/") && !strings.Contains(fact, rig) { // people make namespaces all the time
 		return true
 	}
-	if strings.HasPrefix(fact, "mount: /tmp/weir-") && !strings.Contains(fact, ours) {
+	if strings.HasPrefix(fact, "mount: /tmp/weir-") && !strings.Contains(fact, rig) {
 		return true
 	}
 	if strings.HasPrefix(fact, "cgroup: ") || strings.HasPrefix(fact, "mount: ") || strings.HasPrefix(fact, "/run/") {
-		if m := instanceDir.FindStringSubmatch(fact); m != nil && !strings.Contains(ours, m[1]) {
+		if m := instanceDir.FindStringSubmatch(fact); m != nil && !strings.HasPrefix(m[1], rig) {
 			return true
 		}
 	}
-	return slices.ContainsFunc(rigName.FindAllString(fact, -1), func(n string) bool { return !strings.Contains(ours, n) })
+	return slices.ContainsFunc(rigName.FindAllString(fact, -1), func(n string) bool { return n != rig })
 }
 
 var (
