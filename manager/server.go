@@ -31,12 +31,11 @@ const (
 
 // ServeOptions say where the API is offered.
 type ServeOptions struct {
-	Socket      string // Unix socket, mode 0600: whoever can open it is root
-	Listen      string // host:port of TCP, "" none; needs the token
-	TokenFile   string // made with mode 0600 if it does not exist
-	AllowRemote bool   // let Listen be more than loopback
-	Agents      string // host:port of TLS for agents elsewhere, "" none
-	Ready       func() // called, if set, once the API can be reached
+	Socket    string // Unix socket, mode 0600: whoever can open it is root
+	Listen    string // loopback address and port of TCP, "" none; needs the token
+	TokenFile string // made with mode 0600 if it does not exist
+	Agents    string // host:port of TLS for agents elsewhere, "" none
+	Ready     func() // called, if set, once the API can be reached
 }
 
 // Server is a manager that listens.
@@ -105,8 +104,8 @@ func (s *Server) listenTCP(o ServeOptions) error {
 		return fmt.Errorf("listen on %q: %w: want host:port, for example 127.0.0.1:7411", o.Listen, err)
 	}
 	ip := net.ParseIP(host)
-	if !o.AllowRemote && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("listen on %q: that is not loopback, and the token would travel in clear: use 127.0.0.1, or allow it explicitly", o.Listen)
+	if host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return fmt.Errorf("listen on %q: that is not loopback, and the token would travel in clear: use 127.0.0.1, and from elsewhere a tunnel to it (ssh -L)", o.Listen)
 	}
 	if s.token, err = token(o.TokenFile); err != nil {
 		return err
