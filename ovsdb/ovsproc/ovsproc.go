@@ -1,6 +1,7 @@
 // Package ovsproc owns private Open vSwitch processes: a database, an ovsdb-server and an ovs-vswitchd that keep all their files in
 // one directory and run in one network namespace, beside any other Open vSwitch of the machine. They are nobody's children:
-// they live on when the process that started them dies, as containers do, so that a switch forwards while its driver is away.
+// they live on when the process that started them dies, as containers do, so that a switch forwards while its driver is away. It forwards in
+// user space (datapath_type netdev); the kernel's datapath (openvswitch.ko) belongs to the machine's own.
 //
 // It knows nothing about what the database holds.
 package ovsproc
@@ -36,9 +37,8 @@ var ErrNotInstalled = errors.New("not installed; Open vSwitch is wanted (Debian:
 
 // Options of a private Open vSwitch.
 type Options struct {
-	Dir    string // absolute, at most 80 bytes: database, sockets, pid files, logs; made if missing
-	Netns  string // path, or name under /run/netns; "" the calling thread's own
-	System bool   // also the kernel's datapath (openvswitch.ko); otherwise only the user-space one
+	Dir   string // absolute, at most 80 bytes: database, sockets, pid files, logs; made if missing
+	Netns string // path, or name under /run/netns; "" the calling thread's own
 }
 
 // Process is a handle on the processes of one directory; it holds nothing open.
@@ -177,11 +177,7 @@ func (p *Process) StartSwitch(ctx context.Context) error {
 	if p.pid(switchd) > 0 {
 		return nil
 	}
-	args := p.common(switchd)
-	if !p.o.System {
-		args = append(args, "--disable-system")
-	}
-	if err := p.daemon(ctx, switchd, append(args, p.DB())...); err != nil {
+	if err := p.daemon(ctx, switchd, p.common(switchd, "--disable-system", p.DB())...); err != nil {
 		return err
 	}
 	// Where the kernel shares processors between sessions first (sched(7), autogroup), that counts among those of one session only.
@@ -395,7 +391,7 @@ var files = []string{"conf.db", "conf.db.new", ".conf.db.~lock~", ".conf.db.new.
 	server + ".pid", server + ".ctl", server + ".log", server + ".log.1", server + ".out",
 	switchd + ".pid", switchd + ".ctl", switchd + ".log", switchd + ".log.1", switchd + ".out"}
 
-// cleanup lets ovs-vswitchd end and take away what would outlive it: the taps of bridges, and kernel datapaths.
+// cleanup lets ovs-vswitchd end and take away what would outlive it: the taps of bridges.
 func (p *Process) cleanup(ctx context.Context) {
 	if p.SwitchPID() == 0 {
 		return
