@@ -2,7 +2,6 @@ package lab
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -102,13 +101,5 @@ func TestConditionsAreTold(t *testing.T) {
 	}
 	if got := ConditionsText(nil); got != "" {
 		t.Errorf("no conditions: %q", got)
-	}
-}
-
-func TestFairness(t *testing.T) {
-	for want, x := range map[float64][]float64{1: {3, 3, 3}, 0.25: {8, 0, 0, 0}, 0.9: {1, 2}} {
-		if got := jain(x); fmt.Sprintf("%.6f", got) != fmt.Sprintf("%.6f", want) {
-			t.Errorf("%v: %v, want %v", x, got, want)
-		}
 	}
 }

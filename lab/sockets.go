@@ -72,7 +72,7 @@ func measureRR(ctx context.Context, c *chain, length time.Duration) (Measurement
 			}
 		}
 		if r.Connections > 1 {
-			m.Values["fairness"] = jain(r.PerConnection)
+			m.Values["fairness"] = stats.Jain(r.PerConnection)
 		}
 		r.Latency.Buckets, r.PerConnection = nil, nil // what counts is in the values
 		m.Raw = r
@@ -81,18 +81,6 @@ func measureRR(ctx context.Context, c *chain, length time.Duration) (Measurement
 }
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-
-// jain is Jain's fairness index: 1 if all are equal, 1/n if one has everything.
-func jain(x []float64) float64 {
-	sum, squares := 0.0, 0.0
-	for _, v := range x {
-		sum, squares = sum+v, squares+v*v
-	}
-	if squares == 0 {
-		return math.NaN()
-	}
-	return sum * sum / (float64(len(x)) * squares)
-}
 
 // Defaults of flows: those of the study of many containers on one host (elephants and mice).
 const (
@@ -206,7 +194,7 @@ func completions(values map[string]float64, flows []rr.Flow) (all []float64) {
 	}
 	values["slowest"] = slices.Max(all)
 	if len(rates) > 1 {
-		values["fairness"] = jain(rates)
+		values["fairness"] = stats.Jain(rates)
 	}
 	return all
 }

@@ -12,9 +12,6 @@ type Interval struct {
 	High float64 `json:"high"`
 }
 
-// Half is half the interval's width.
-func (i Interval) Half() float64 { return (i.High - i.Low) / 2 }
-
 // Contains reports whether v lies in the interval, its ends included.
 func (i Interval) Contains(v float64) bool { return i.Low <= v && v <= i.High }
 

@@ -92,6 +92,7 @@ func TestPercentileNeedsSamplesBeyond(t *testing.T) {
 func TestJain(t *testing.T) {
 	near(t, "equal shares", Jain([]float64{2, 2, 2}), 1, 1e-12)
 	near(t, "one has all", Jain([]float64{5, 0, 0, 0}), 0.25, 1e-12)
+	near(t, "one has twice as much", Jain([]float64{1, 2}), 0.9, 1e-12)
 }
 
 func TestDegenerateInput(t *testing.T) {
