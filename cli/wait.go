@@ -63,15 +63,16 @@ func (p *progress) clear() {
 
 // awaited is what `weir apply` waits for: every object as the document has it, and those that it deletes gone.
 type awaited struct {
-	all  map[string]bool   // "function/fw"
-	open map[string]string // those that are not there yet: what they still are
+	all      map[string]bool   // "function/fw"
+	open     map[string]string // those that are not there yet: what they still are
+	messages map[string]string // of functions' status
 }
 
 // verdict says why an object is not there yet; empty when it is.
 type verdict func(item any) string
 
 func await(d api.Document, changes []api.Change) *awaited {
-	w := &awaited{all: map[string]bool{}, open: map[string]string{}}
+	w := &awaited{all: map[string]bool{}, open: map[string]string{}, messages: map[string]string{}}
 	for name := range d.Endpoints {
 		w.set("endpoint/"+name, "not seen")
 	}
@@ -119,6 +120,9 @@ func (w *awaited) note(n noun, step change, deleted map[string]bool, judge verdi
 		}
 		if w.all[key] {
 			w.set(key, judge(item))
+			if f, ok := item.(api.Function); ok {
+				w.messages[key] = f.Status.Message
+			}
 		}
 	}
 	if step.kind != api.DeltaReset {
@@ -132,6 +136,7 @@ func (w *awaited) note(n noun, step change, deleted map[string]bool, judge verdi
 }
 
 func (w *awaited) gone(key string, deleted map[string]bool) {
+	delete(w.messages, key)
 	switch {
 	case deleted[key]:
 		w.set(key, "")
@@ -148,16 +153,18 @@ func (w *awaited) missing() []string {
 	return sorted(missing)
 }
 
-// one of those that are missing, rather a function than what waits for it; why it is missing ends with its message.
-func (w *awaited) one() (key, why, message string) {
+// one of those that are missing, rather a function than what waits for it; name is the function's, "" of something else.
+func (w *awaited) one() (key, name string) {
 	for k := range w.open {
-		function, better := strings.HasPrefix(k, "function/"), strings.HasPrefix(key, "function/")
-		if key == "" || function && !better || function == better && k < key {
+		n, function := strings.CutPrefix(k, "function/")
+		switch {
+		case function && (name == "" || k < key):
+			key, name = k, n
+		case !function && name == "" && (key == "" || k < key):
 			key = k
 		}
 	}
-	_, message, _ = strings.Cut(w.open[key], ", ")
-	return key, w.open[key], message
+	return key, name
 }
 
 // ready is the verdict on each kind.
@@ -254,16 +261,14 @@ func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, change
 	back := a.returns(c, p)
 	for len(w.open) > 0 {
 		if show { // not at each of thousands of steps
-			key, why, message := w.one()
-			p.show("%d of %d ready; waiting for %s: %s", len(w.all)-len(w.open), len(w.all), key, why)
-			if strings.HasPrefix(key, "function/") {
-				p.tell(key, message)
-			}
+			key, _ := w.one()
+			p.show("%d of %d ready; waiting for %s: %s", len(w.all)-len(w.open), len(w.all), key, w.open[key])
+			p.tell(key, w.messages[key])
 			show = false
 		}
 		select {
 		case <-ctx.Done():
-			return notReady(context.Cause(ctx), w.missing())
+			return w.notReady(context.Cause(ctx))
 		case <-tick.C:
 			show = true
 		case s := <-steps:
@@ -272,7 +277,7 @@ func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, change
 					return s.step.err
 				}
 				if _, err := back(ctx); err != nil {
-					return notReady(err, w.missing())
+					return w.notReady(err)
 				}
 				continue
 			}
@@ -285,14 +290,10 @@ func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, change
 const maxMissing = 10
 
 // notReady says what was still being waited for.
-func notReady(cause error, missing []string) error {
-	more, hint := "", "`weir events` and `weir describe`"
-	for _, m := range missing {
-		if name, ok := strings.CutPrefix(m, "function/"); ok {
-			name, _, _ = strings.Cut(name, ":")
-			hint = fmt.Sprintf("`weir describe function %s`, %s", name, functionHint(name))
-			break
-		}
+func (w *awaited) notReady(cause error) error {
+	missing, more, hint := w.missing(), "", "`weir events` and `weir describe`"
+	if _, name := w.one(); name != "" {
+		hint = fmt.Sprintf("`weir describe function %s`, %s", name, functionHint(name))
 	}
 	if n := len(missing) - maxMissing; n > 0 {
 		missing, more = missing[:maxMissing], fmt.Sprintf("\n  and %d more", n)
