@@ -1,7 +1,8 @@
 // Package instance names one running Weir: its directories, its marks on the things it makes, its lock.
 //
 // Several instances live side by side on one machine, each with its own name. Everything that Weir
-// makes outside its own directories carries the instance's mark, and only what carries it is ever removed.
+// makes outside its own directories carries the instance's mark, and only what carries it is ever removed. Files that have to outlive a crash,
+// or the power, are written by WriteFile.
 package instance
 
 import (
