@@ -245,9 +245,15 @@ static __always_inline bool probed(struct __sk_buff *skb, const struct port *p, 
 	return true;
 }
 
+// reserved: what bridges say to each other (IEEE 802.1Q, 8.6.3). Linux forwards none of it, or all, and learns of some: never of a pause.
+static __always_inline bool reserved(const __u8 *mac)
+{
+	return mac[0] == 1 && mac[1] == 0x80 && mac[2] == 0xc2 && !mac[3] && !mac[4] && mac[5] < 0x10;
+}
+
 // met: a frame of this station comes in here. Elsewhere than at home, the bridge moves its address, and must be asked from now on; back
-// home, the bridge has to see it once.
-static __noinline void met(const struct station_key *k, __u32 slot)
+// home, the bridge has to see it once, and to learn of it.
+static __noinline void met(const struct station_key *k, __u32 slot, bool learned)
 {
 	__u32 *owner = bpf_map_lookup_elem(&stations, k), at, *home;
 
@@ -256,7 +262,7 @@ static __noinline void met(const struct station_key *k, __u32 slot)
 	at = *owner;
 	home = bpf_map_lookup_elem(&homes, &at);
 	if (home)
-		*home = at == slot;
+		*home = at == slot && learned;
 }
 
 // destination is the slot of the endpoint where the bridge would send a frame for sure, 0 unknown: sender and receiver are where it has
@@ -271,7 +277,7 @@ static __always_inline __u32 destination(struct __sk_buff *skb, struct port *p, 
 		return 0; // cannot be; a runt
 	__builtin_memcpy(src.mac, data + 6, 6);
 	if (!*home || !same_mac(src.mac, p->peer)) {
-		met(&src, slot);
+		met(&src, slot, !reserved(data));
 		return 0;
 	}
 	__builtin_memcpy(dst.mac, data, 6);

@@ -45,18 +45,20 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 		return 0, fmt.Errorf("interface %s is already the port %s", e.Link, s.ports[slot].Name)
 	}
 	changed := false // into a port of another kind
+	came := true     // the station
 	var was flow.MAC
 	if slot, known := s.byName[p.Name]; known {
 		old := s.ports[slot]
 		was = old.E.Peer
 		changed = old.E.Isolated != e.Isolated
+		came = old.Index != p.Index || was != e.Peer || old.E.Held
 		p.Slot = slot
 		if old.Index == p.Index {
 			p.WasUp, p.Clsact = old.WasUp, old.Clsact
 			e.Held = e.Held && attrs.MasterIndex != s.bridge
 			p.E = e
 			if old.E == e && old.Veth == p.Veth && attrs.MasterIndex == s.bridge && attrs.Flags&net.FlagUp != 0 {
-				return flow.Port(p.Index), errors.Join(s.attachOuter(old, !s.own(l)), s.placeStation(e.Peer))
+				return flow.Port(p.Index), errors.Join(s.attachOuter(old, !s.own(l)), s.placeStation(e.Peer, false))
 			}
 		}
 		if err := s.dropStation(was); err != nil {
@@ -86,7 +88,7 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 		return 0, err
 	}
 	if e.Held {
-		return flow.Port(p.Index), s.placeStation(was)
+		return flow.Port(p.Index), s.placeStation(was, false)
 	}
 	if err := s.plug(l); err != nil {
 		return 0, fmt.Errorf("make %s a port of %s: %w", e.Link, s.opts.Instance.Bridge(), err)
@@ -97,7 +99,11 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 	if err := s.nl.LinkSetUp(l); err != nil {
 		return 0, fmt.Errorf("set %s up: %w", e.Link, err)
 	}
-	return flow.Port(p.Index), errors.Join(s.placeStation(was), s.placeStation(e.Peer))
+	err = s.placeStation(e.Peer, came)
+	if was != e.Peer { // it may be another port's alone now
+		err = errors.Join(err, s.placeStation(was, false))
+	}
+	return flow.Port(p.Index), err
 }
 
 // plug makes a link a port of the bridge, and the bridge anew if someone has deleted it.
@@ -229,7 +235,7 @@ func (s *Switch) removeEndpoint(name string) error {
 	if err := s.delist(p); err != nil {
 		return err
 	}
-	if err := s.placeStation(p.E.Peer); err != nil {
+	if err := s.placeStation(p.E.Peer, false); err != nil {
 		return err
 	}
 	return s.store.Remove(record.File("endpoint", name))

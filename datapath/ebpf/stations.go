@@ -24,8 +24,9 @@ func (s *Switch) isStation(p *port) bool {
 	return p.kind() == portEndpoint && p.Veth && !p.E.Fabric && !p.E.Isolated && !p.E.Held && p.E.Peer != flow.MAC{} && s.byIndex[p.Index] == p.Slot
 }
 
-// placeStation makes tables and bridge say where a station is now: nowhere when several ports claim its address, as the links of a bond do.
-func (s *Switch) placeStation(mac flow.MAC) error {
+// placeStation makes tables and bridge say where a station is now: nowhere when several ports claim its address, as the links of a bond do. Of one
+// that came just now that is news to the bridge; of another the bridge may know better.
+func (s *Switch) placeStation(mac flow.MAC, came bool) error {
 	if mac == (flow.MAC{}) {
 		return nil
 	}
@@ -45,7 +46,7 @@ func (s *Switch) placeStation(mac flow.MAC) error {
 	if s.stations[mac] == only.Slot {
 		return nil
 	}
-	if err := s.nl.NeighSet(fdbEntry(mac, only.Index)); err != nil {
+	if err := s.fix(mac, only, came); err != nil {
 		return fmt.Errorf("make the address of %s a static one of the bridge: %w", only.Name, err)
 	}
 	if err := s.leaveHome(only.Slot); err != nil {
@@ -70,18 +71,70 @@ func (s *Switch) dropStation(mac flow.MAC) error {
 	if err := s.leaveHome(slot); err != nil {
 		return err
 	}
-	if p := s.ports[slot]; p != nil && s.byIndex[p.Index] == slot { // else the bridge forgot it with the port
-		entry := fdbEntry(mac, p.Index)
-		err := s.nl.NeighSet(entry) // back, should the address have moved: an entry goes from where it is only
-		if err == nil {
-			err = s.nl.NeighDel(entry)
-		}
-		if err != nil && !noPort(err) && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("let the bridge learn %s: %w", mac, err)
-		}
+	err := error(unix.ENODEV) // the bridge forgot it with the port
+	if p := s.ports[slot]; p != nil && s.byIndex[p.Index] == slot {
+		err = s.nl.NeighDel(fdbEntry(mac, p.Index))
+	}
+	if noPort(err) || errors.Is(err, unix.ENOENT) {
+		err = s.loosen(mac)
+	}
+	if err != nil {
+		return fmt.Errorf("let the bridge learn %s: %w", mac, err)
 	}
 	delete(s.stations, mac)
 	return nil
+}
+
+// fix makes the address of a station at its port a static one. Where the bridge has met it elsewhere, that stays, unless it came just now.
+func (s *Switch) fix(mac flow.MAC, p *port, came bool) error {
+	entry := fdbEntry(mac, p.Index)
+	if came {
+		return s.nl.NeighSet(entry)
+	}
+	err := s.nl.NeighAdd(entry)
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	have, err := s.addresses()
+	if at, known := have[mac]; err != nil || known && at.index != int(p.Index) {
+		return err
+	}
+	return s.nl.NeighSet(entry)
+}
+
+// loosen makes an address that has moved, with its static entry, one that the bridge learned.
+func (s *Switch) loosen(mac flow.MAC) error {
+	have, err := s.addresses()
+	at, known := have[mac]
+	if err != nil || !known || !at.static {
+		return err
+	}
+	entry := fdbEntry(mac, uint32(at.index))
+	entry.State = netlink.NUD_REACHABLE
+	if err := s.nl.NeighSet(entry); !noPort(err) {
+		return err
+	}
+	return nil
+}
+
+// address is where the bridge has an address.
+type address struct {
+	index  int
+	static bool
+}
+
+func (s *Switch) addresses() (map[flow.MAC]address, error) {
+	all, err := s.nl.NeighList(0, unix.AF_BRIDGE)
+	if err != nil {
+		return nil, fmt.Errorf("read the bridge's addresses: %w", err)
+	}
+	have := map[flow.MAC]address{}
+	for _, e := range all {
+		if e.MasterIndex == s.bridge && e.Vlan == 0 && len(e.HardwareAddr) == 6 {
+			have[flow.MAC(e.HardwareAddr)] = address{e.LinkIndex, e.State&netlink.NUD_NOARP != 0}
+		}
+	}
+	return have, nil
 }
 
 // noPort: the link is gone, or not in the bridge.
@@ -92,19 +145,9 @@ func noPort(err error) bool {
 // keepStatic gives stations their static entries again, should they have lost them: with the port to which the address had moved, or by
 // somebody's hand. Where the bridge has met a station elsewhere, that stays.
 func (s *Switch) keepStatic() error {
-	all, err := s.nl.NeighList(0, unix.AF_BRIDGE)
+	have, err := s.addresses()
 	if err != nil {
-		return fmt.Errorf("read the bridge's addresses: %w", err)
-	}
-	type entry struct {
-		index  int
-		static bool
-	}
-	have := map[flow.MAC]entry{}
-	for _, e := range all {
-		if e.MasterIndex == s.bridge && e.Vlan == 0 && len(e.HardwareAddr) == 6 {
-			have[flow.MAC(e.HardwareAddr)] = entry{e.LinkIndex, e.State&netlink.NUD_NOARP != 0}
-		}
+		return err
 	}
 	for mac, slot := range s.stations {
 		p := s.ports[slot]
@@ -166,7 +209,7 @@ func (s *Switch) restoreStations() error {
 		if !s.isStation(p) {
 			continue
 		}
-		if err := s.placeStation(p.E.Peer); err != nil && !noPort(err) {
+		if err := s.placeStation(p.E.Peer, false); err != nil && !noPort(err) {
 			return err // else it will be added again
 		}
 	}

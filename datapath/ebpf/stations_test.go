@@ -205,6 +205,109 @@ func TestPastTheBridge(t *testing.T) {
 	}
 }
 
+// What bridges say to each other stays on its link, and tells neither for nor against that a station is at home: of some of it the bridge learns
+// nothing.
+func TestBridgesOwnProtocolsAreNoStations(t *testing.T) {
+	h := newHost(t, Options{})
+	n := 0
+	carol := h.Station("carol")
+	group := func(last byte) string { return string([]byte{1, 0x80, 0xc2, 0, 0, last}) }
+	speak := func() {
+		t.Helper()
+		arrives(t, h.alice, say(t, &n, h.bob, h.bob.MAC, broadcast, untaken))
+		arrives(t, h.bob, say(t, &n, h.alice, h.alice.MAC, broadcast, untaken))
+	}
+	// none of frames comes to anybody, though one behind them does.
+	kept := func(frames ...[]byte) {
+		t.Helper()
+		speak()
+		for _, m := range frames {
+			for _, st := range []*suite.Station{h.alice, h.bob, carol} {
+				if len(st.Frames(m)) > 0 {
+					t.Errorf("%s came to %s", m, st.Name)
+				}
+			}
+		}
+	}
+	speak()
+	kept(say(t, &n, h.alice, h.alice.MAC, group(1), taken), say(t, &n, h.alice, h.alice.MAC, group(2), taken), say(t, &n, h.alice, h.alice.MAC, group(0xe), taken))
+
+	arrives(t, h.alice, say(t, &n, carol, h.bob.MAC, broadcast, untaken)) // bob is at carol's, says the bridge
+	say(t, &n, h.bob, h.bob.MAC, group(1), untaken)                       // a pause: the bridge drops it, and learns nothing
+	arrives(t, carol, say(t, &n, h.alice, h.alice.MAC, string(h.bob.MAC[:]), taken))
+
+	speak()
+	say(t, &n, carol, h.bob.MAC, group(0xe), untaken) // LLDP: the bridge keeps it, and learns
+	arrives(t, carol, say(t, &n, h.alice, h.alice.MAC, string(h.bob.MAC[:]), taken))
+}
+
+// A port that is added anew says nothing of where its station is meanwhile; one that is new does.
+func TestAddingAnewLeavesAStationWhereItWasMet(t *testing.T) {
+	h := newHost(t, Options{})
+	n := 0
+	carol := h.Station("carol")
+	add := func(st *suite.Station) {
+		t.Helper()
+		var err error
+		if st.Port, err = h.Switch.AddEndpoint(suite.Context(t), st.E); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(name string) {
+		t.Helper()
+		if err := h.Switch.Remove(suite.Context(t), "endpoint/"+name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// at: frames to the address of bob come to that station only.
+	at := func(want *suite.Station) {
+		t.Helper()
+		for _, etherType := range []uint16{taken, untaken} {
+			m := say(t, &n, h.alice, h.alice.MAC, string(h.bob.MAC[:]), etherType)
+			arrives(t, want, m)
+			for _, st := range []*suite.Station{h.bob, carol} {
+				if st != want && len(st.Frames(m)) > 0 {
+					t.Errorf("%s came to %s, too", m, st.Name)
+				}
+			}
+		}
+	}
+	moves := func() {
+		t.Helper()
+		arrives(t, h.alice, say(t, &n, carol, h.bob.MAC, broadcast, untaken))
+		at(carol)
+	}
+	returns := func() {
+		t.Helper()
+		arrives(t, h.alice, say(t, &n, h.bob, h.bob.MAC, broadcast, untaken))
+		at(h.bob)
+	}
+	returns()
+	moves()
+	h.run(t, "ip", "link", "set", h.bob.E.Link, "nomaster")
+	add(h.bob)
+	at(carol)
+	returns()
+
+	twin := h.Unplugged("twin")
+	twin.E.Peer = h.bob.MAC
+	add(twin)
+	moves()
+	remove("twin")
+	at(carol)
+	returns()
+
+	moves() // the endpoint goes: nothing is left that would not age
+	remove("bob")
+	if got := static(t, h); slices.ContainsFunc(got, func(e string) bool { return strings.HasSuffix(e, h.bob.MAC.String()) }) {
+		t.Errorf("static addresses of the bridge: %q, want none of bob's", got)
+	}
+	add(h.bob) // as new
+	h.Commit(h.rules...)
+	at(h.bob)
+	wantStatic(t, h, h.alice, h.bob, carol)
+}
+
 func (h *host) past() bool {
 	s := h.Switch.(*Switch)
 	s.mu.Lock()
