@@ -55,7 +55,6 @@ func endpoints() noun {
 		delete: func(ctx context.Context, c *api.Client, name string) (*api.Operation, error) {
 			return c.Endpoints().Delete(ctx, name)
 		},
-		named: func(e api.Endpoint) string { return e.Name },
 		columns: []column[api.Endpoint]{
 			{head: "NAME", cell: func(e api.Endpoint) string { return e.Name }},
 			{head: "STATE", state: true, cell: func(e api.Endpoint) string { return state(e.Meta, e.Status.State) }},
@@ -86,7 +85,6 @@ func functions() noun {
 		delete: func(ctx context.Context, c *api.Client, name string) (*api.Operation, error) {
 			return c.Functions().Delete(ctx, name)
 		},
-		named: func(f api.Function) string { return f.Name },
 		columns: []column[api.Function]{
 			{head: "NAME", cell: func(f api.Function) string { return f.Name }},
 			{head: "STATE", state: true, cell: func(f api.Function) string { return state(f.Meta, string(f.Status.State)) }},
@@ -142,7 +140,6 @@ func chains() noun {
 		delete: func(ctx context.Context, c *api.Client, name string) (*api.Operation, error) {
 			return c.Chains().Delete(ctx, name)
 		},
-		named: func(x api.Chain) string { return x.Name },
 		columns: []column[api.Chain]{
 			{head: "NAME", cell: func(x api.Chain) string { return x.Name }},
 			{head: "STATE", state: true, cell: func(x api.Chain) string { return state(x.Meta, x.Status.State) }},
@@ -160,7 +157,6 @@ func policies() noun {
 		delete: func(ctx context.Context, c *api.Client, name string) (*api.Operation, error) {
 			return c.Policies().Delete(ctx, name)
 		},
-		named: func(p api.Policy) string { return p.Name },
 		columns: []column[api.Policy]{
 			{head: "NAME", cell: func(p api.Policy) string { return p.Name }},
 			{head: "STATE", state: true, cell: func(p api.Policy) string { return state(p.Meta, p.Status.State) }},
@@ -184,7 +180,6 @@ func operations() noun {
 	return nounOf[api.Operation]{
 		k: api.KindOperation, other: []string{"op", "ops"},
 		reader: func(c *api.Client) api.Reader[api.Operation] { return c.Operations() },
-		named:  func(o api.Operation) string { return o.Name },
 		columns: []column[api.Operation]{
 			{head: "NAME", cell: func(o api.Operation) string { return o.Name }},
 			{head: "STATE", state: true, cell: func(o api.Operation) string { return string(o.State) }},
@@ -206,7 +201,6 @@ func events() noun {
 	return nounOf[api.Event]{
 		k: api.KindEvent, other: []string{"ev"},
 		reader: func(c *api.Client) api.Reader[api.Event] { return c.Events() },
-		named:  func(e api.Event) string { return e.Name },
 		columns: []column[api.Event]{
 			{head: "TIME", cell: func(e api.Event) string { return e.Time.Local().Format("2006-01-02 15:04:05.000") }},
 			{head: "SEVERITY", state: true, cell: func(e api.Event) string { return string(e.Severity) }},

@@ -63,7 +63,7 @@ func (a *app) describe(ctx context.Context, c *api.Client, n noun, item any) err
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(a.Stdout, "%s\n%s", a.heading(fmt.Sprintf("%s/%s", n.kind(), printable(n.name(item)))), body)
+	fmt.Fprintf(a.Stdout, "%s\n%s", a.heading(fmt.Sprintf("%s/%s", n.kind(), printable(n.meta(item).Name))), body)
 	related, err := relations(ctx, c, item)
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func (a *app) describe(ctx context.Context, c *api.Client, n noun, item any) err
 	if n.kind() == api.KindEvent || n.kind() == api.KindOperation {
 		return nil
 	}
-	l, err := c.Events().List(ctx, api.ListOptions{Kind: n.kind(), Object: n.name(item), Limit: 10})
+	l, err := c.Events().List(ctx, api.ListOptions{Kind: n.kind(), Object: n.meta(item).Name, Limit: 10})
 	if err != nil || len(l.Items) == 0 {
 		return err
 	}

@@ -16,7 +16,6 @@ func switches() noun {
 	return nounOf[api.Switch]{
 		k: api.KindSwitch, other: []string{"sw"},
 		reader: func(c *api.Client) api.Reader[api.Switch] { return c.Switches() },
-		named:  func(s api.Switch) string { return s.Name },
 		columns: []column[api.Switch]{
 			{head: "NAME", cell: func(s api.Switch) string { return s.Name }},
 			{head: "STATE", state: true, cell: func(s api.Switch) string { return state(s.Meta, s.Status.State) }},
@@ -85,7 +84,6 @@ func assignments() noun {
 	return nounOf[api.Assignment]{
 		k: api.KindAssignment, other: []string{"as"},
 		reader: func(c *api.Client) api.Reader[api.Assignment] { return c.Assignments() },
-		named:  func(x api.Assignment) string { return x.Name },
 		columns: []column[api.Assignment]{
 			{head: "NAME", cell: func(x api.Assignment) string { return x.Name }},
 			{head: "STATE", state: true, cell: func(x api.Assignment) string { return state(x.Meta, x.Status.State) }},
@@ -119,7 +117,6 @@ func hosts(placed map[string]int) noun {
 		delete: func(ctx context.Context, c *api.Client, name string) (*api.Operation, error) {
 			return c.Hosts().Delete(ctx, name)
 		},
-		named: func(h api.Host) string { return h.Name },
 		columns: []column[api.Host]{
 			{head: "NAME", cell: func(h api.Host) string { return h.Name }},
 			{head: "STATE", state: true, cell: func(h api.Host) string { return state(h.Meta, h.Status.State) }},

@@ -224,13 +224,13 @@ func (k known) news(n noun, step change) []change {
 	fresh := change{kind: step.kind}
 	there := map[string]bool{}
 	for _, item := range step.items {
-		name := n.name(item)
+		name := n.meta(item).Name
 		there[name] = true
 		old, ok := k[name]
 		switch {
 		case step.kind == api.DeltaDelete && ok:
 			delete(k, name)
-		case step.kind != api.DeltaDelete && (!ok || n.revision(item) != n.revision(old)):
+		case step.kind != api.DeltaDelete && (!ok || n.meta(item).Revision != n.meta(old).Revision):
 			k[name] = item
 		default:
 			continue
@@ -428,7 +428,7 @@ func (a *app) completeNames(cmd *cobra.Command, n noun) []string {
 	}
 	names := make([]string, len(items))
 	for i, item := range items {
-		names[i] = n.name(item)
+		names[i] = n.meta(item).Name
 	}
 	return names
 }

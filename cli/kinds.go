@@ -19,8 +19,7 @@ type noun interface {
 	// remove is nil for kinds that nobody deletes.
 	remove() func(ctx context.Context, c *api.Client, name string) (*api.Operation, error)
 	table(wide bool) (table, func(item any) []string)
-	name(item any) string
-	revision(item any) int64 // of its last change
+	meta(item any) *api.Meta
 }
 
 // change is a step of a watch.
@@ -37,25 +36,21 @@ type column[T any] struct {
 	cell  func(T) string
 }
 
+// T embeds api.Meta.
 type nounOf[T any] struct {
 	k       api.Kind
 	other   []string // further names that users may write
 	reader  func(*api.Client) api.Reader[T]
 	delete  func(ctx context.Context, c *api.Client, name string) (*api.Operation, error)
-	named   func(T) string
 	columns []column[T]
 }
 
-func (n nounOf[T]) kind() api.Kind       { return n.k }
-func (n nounOf[T]) aliases() []string    { return n.other }
-func (n nounOf[T]) name(item any) string { return n.named(item.(T)) }
+func (n nounOf[T]) kind() api.Kind    { return n.k }
+func (n nounOf[T]) aliases() []string { return n.other }
 
-func (n nounOf[T]) revision(item any) int64 {
+func (n nounOf[T]) meta(item any) *api.Meta {
 	v := item.(T)
-	if m, ok := any(&v).(interface{ Metadata() *api.Meta }); ok {
-		return m.Metadata().Revision
-	}
-	return 0
+	return any(&v).(interface{ Metadata() *api.Meta }).Metadata()
 }
 
 func (n nounOf[T]) get(ctx context.Context, c *api.Client, name string) (any, error) {

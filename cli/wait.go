@@ -108,7 +108,7 @@ func (w *awaited) note(n noun, step change, deleted map[string]bool, judge verdi
 	prefix := string(n.kind()) + "/"
 	seen := map[string]bool{}
 	for _, item := range step.items {
-		key := prefix + n.name(item)
+		key := prefix + n.meta(item).Name
 		seen[key] = true
 		if step.kind == api.DeltaDelete {
 			w.gone(key, deleted)
