@@ -13,70 +13,8 @@ import (
 	"weir.dev/weir/image"
 )
 
-// checkedBy is how a function's health is known.
-func checkedBy(img image.Image) api.CheckedBy {
-	if probes(img) {
-		return api.CheckedByProbe
-	}
-	return api.CheckedByProcess
-}
-
-// hangsAfter is how long a start may take before the status says what it waits for.
-const hangsAfter = time.Second
-
-const notReady = "its process runs, but no probe frame has come through"
-
-// hangs says of a process that runs what its start waits for, once a start, with the last line that the process wrote.
-func (f *function) hangs(ctx context.Context) {
-	if time.Since(f.started) < hangsAfter || strings.HasPrefix(f.view().status.Message, notReady) {
-		return
-	}
-	words := f.lastWords(ctx)
-	f.update(func(v *view) { v.status.Message = notReady + words })
-}
-
-// slower takes in a round trip. It is news only when it is the first or much longer: a status is not a time series.
-func (f *function) slower(rtt time.Duration) {
-	if known := f.rtt.Load(); known == 0 || rtt.Nanoseconds() > 4*known {
-		f.rtt.Store(rtt.Nanoseconds())
-		f.update(func(v *view) { v.status.RTTns = rtt.Nanoseconds() })
-	}
-}
-
-// probeAll sends a frame through every function that carries traffic, all from one goroutine: a hundred timers would
-// wake the machine a hundred times. What does not come through is looked at by the function's own goroutine.
-func (a *Agent) probeAll(ctx context.Context) {
-	tick := time.NewTicker(probeEvery)
-	defer tick.Stop()
-	for round := uint32(0); ; round++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		a.mu.Lock()
-		var all []*function
-		for _, f := range a.functions {
-			if f.probing.Load() && !f.suspect.Load() && (round+f.turn)%f.every.Load() == 0 {
-				all = append(all, f)
-			}
-		}
-		a.mu.Unlock()
-		for _, f := range all {
-			quick, cancel := context.WithTimeout(ctx, probeQuick)
-			p, err := a.Switch.Probe(quick, f.name)
-			cancel()
-			if ctx.Err() != nil {
-				return
-			}
-			if err != nil {
-				f.suspect.Store(true)
-				f.poke()
-				continue
-			}
-			f.slower(p.RTT)
-		}
-	}
+func probes(img image.Image) bool {
+	return !img.Contract.Tap && (img.Contract.Probe || img.Contract.Forwarder != "")
 }
 
 // probeWaits bounds one probe. Where the kernel forwards nobody has to be woken up.
@@ -87,48 +25,12 @@ func probeWaits(img image.Image) time.Duration {
 	return time.Second
 }
 
-func probes(img image.Image) bool {
-	return !img.Contract.Tap && (img.Contract.Probe || img.Contract.Forwarder != "")
-}
-
-// up tells the data plane that the function carries traffic again.
-func (f *function) up(ctx context.Context, want api.Function, img image.Image) error {
-	pid := f.view().status.PID
-	if err := f.a.Switch.SetState(ctx, f.name, datapath.Up, pid); err != nil {
-		return err
+// checkedBy is how a function's health is known.
+func checkedBy(img image.Image) api.CheckedBy {
+	if probes(img) {
+		return api.CheckedByProbe
 	}
-	first := !f.alive
-	f.alive, f.lost = true, 0
-	f.suspect.Store(false)
-	f.every.Store(1)
-	if img.Contract.Forwarder != "" {
-		f.every.Store(probeKernelTurns)
-	}
-	f.probing.Store(probes(img))
-	f.update(func(v *view) {
-		v.wasUp = true
-		v.status.State, v.status.Healthy, v.status.Message = api.FunctionStarted, true, ""
-		v.status.ObservedGeneration, v.status.ObservedRestart = want.Generation, want.Spec.Restart
-		v.status.Image, v.status.Restarts, v.status.Started = img.Digest, f.applied.Restarts, f.started
-		v.status.CheckedBy = checkedBy(img)
-	})
-	f.forwards.Store(!probes(img) && !img.Contract.Tap)
-	if first && !f.died.IsZero() {
-		outage := time.Since(f.died)
-		f.died = time.Time{}
-		_ = f.saveApplied() // only the count of restarts would be lost
-		f.event(api.Info, "FunctionRecovered", fmt.Sprintf("running again after %s", outage.Round(time.Millisecond)), outage)
-	}
-	return nil
-}
-
-func (f *function) down(ctx context.Context) {
-	f.alive = false
-	f.probing.Store(false)
-	f.forwards.Store(false)
-	if err := f.a.Switch.SetState(ctx, f.name, datapath.Down, 0); err != nil && !errors.Is(err, datapath.ErrNotFound) {
-		f.a.Log.Error("set function down", "function", f.name, "error", err)
-	}
+	return api.CheckedByProcess
 }
 
 // watchHealth decides by process and probe whether the function is up, and when to look again.
@@ -192,6 +94,54 @@ func (f *function) watchHealth(ctx context.Context, want api.Function, img image
 	return probeAgain, nil
 }
 
+// up tells the data plane that the function carries traffic again.
+func (f *function) up(ctx context.Context, want api.Function, img image.Image) error {
+	pid := f.view().status.PID
+	if err := f.a.Switch.SetState(ctx, f.name, datapath.Up, pid); err != nil {
+		return err
+	}
+	first := !f.alive
+	f.alive, f.lost = true, 0
+	f.suspect.Store(false)
+	f.every.Store(1)
+	if img.Contract.Forwarder != "" {
+		f.every.Store(probeKernelTurns)
+	}
+	f.probing.Store(probes(img))
+	f.update(func(v *view) {
+		v.wasUp = true
+		v.status.State, v.status.Healthy, v.status.Message = api.FunctionStarted, true, ""
+		v.status.ObservedGeneration, v.status.ObservedRestart = want.Generation, want.Spec.Restart
+		v.status.Image, v.status.Restarts, v.status.Started = img.Digest, f.applied.Restarts, f.started
+		v.status.CheckedBy = checkedBy(img)
+	})
+	f.forwards.Store(!probes(img) && !img.Contract.Tap)
+	if first && !f.died.IsZero() {
+		outage := time.Since(f.died)
+		f.died = time.Time{}
+		_ = f.saveApplied() // only the count of restarts would be lost
+		f.event(api.Info, "FunctionRecovered", fmt.Sprintf("running again after %s", outage.Round(time.Millisecond)), outage)
+	}
+	return nil
+}
+
+func (f *function) down(ctx context.Context) {
+	f.alive = false
+	f.probing.Store(false)
+	f.forwards.Store(false)
+	if err := f.a.Switch.SetState(ctx, f.name, datapath.Down, 0); err != nil && !errors.Is(err, datapath.ErrNotFound) {
+		f.a.Log.Error("set function down", "function", f.name, "error", err)
+	}
+}
+
+// observe acknowledges a generation that changed nothing for the container (on_fail for example).
+func (f *function) observe(want api.Function, img image.Image) {
+	f.update(func(v *view) {
+		v.status.ObservedGeneration, v.status.ObservedRestart = want.Generation, want.Spec.Restart
+		v.status.Image = img.Digest
+	})
+}
+
 func (f *function) restartUnhealthy(ctx context.Context) error {
 	f.event(api.Warning, "FunctionRestarting", fmt.Sprintf("no probe frame came through for %s", unhealthyFor), 0)
 	if f.died.IsZero() {
@@ -204,10 +154,60 @@ func (f *function) restartUnhealthy(ctx context.Context) error {
 	return err
 }
 
-// observe acknowledges a generation that changed nothing for the container (on_fail for example).
-func (f *function) observe(want api.Function, img image.Image) {
-	f.update(func(v *view) {
-		v.status.ObservedGeneration, v.status.ObservedRestart = want.Generation, want.Spec.Restart
-		v.status.Image = img.Digest
-	})
+// hangsAfter is how long a start may take before the status says what it waits for.
+const hangsAfter = time.Second
+
+const notReady = "its process runs, but no probe frame has come through"
+
+// hangs says of a process that runs what its start waits for, once a start, with the last line that the process wrote.
+func (f *function) hangs(ctx context.Context) {
+	if time.Since(f.started) < hangsAfter || strings.HasPrefix(f.view().status.Message, notReady) {
+		return
+	}
+	words := f.lastWords(ctx)
+	f.update(func(v *view) { v.status.Message = notReady + words })
+}
+
+// slower takes in a round trip. It is news only when it is the first or much longer: a status is not a time series.
+func (f *function) slower(rtt time.Duration) {
+	if known := f.rtt.Load(); known == 0 || rtt.Nanoseconds() > 4*known {
+		f.rtt.Store(rtt.Nanoseconds())
+		f.update(func(v *view) { v.status.RTTns = rtt.Nanoseconds() })
+	}
+}
+
+// probeAll sends a frame through every function that carries traffic, all from one goroutine: a hundred timers would
+// wake the machine a hundred times. What does not come through is looked at by the function's own goroutine.
+func (a *Agent) probeAll(ctx context.Context) {
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for round := uint32(0); ; round++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		a.mu.Lock()
+		var all []*function
+		for _, f := range a.functions {
+			if f.probing.Load() && !f.suspect.Load() && (round+f.turn)%f.every.Load() == 0 {
+				all = append(all, f)
+			}
+		}
+		a.mu.Unlock()
+		for _, f := range all {
+			quick, cancel := context.WithTimeout(ctx, probeQuick)
+			p, err := a.Switch.Probe(quick, f.name)
+			cancel()
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				f.suspect.Store(true)
+				f.poke()
+				continue
+			}
+			f.slower(p.RTT)
+		}
+	}
 }
