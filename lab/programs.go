@@ -51,7 +51,7 @@ func checkRR(l Levels) string {
 		return why
 	}
 	if n := l.number(factorConnections, "1"); n != 1 {
-		return fmt.Sprintf("sockperf has one connection: %d", n)
+		return fmt.Sprintf("sockperf has one connection: %d connections: want 1, or tool: own", n)
 	}
 	if request, response := sockperfBytes(l); request != response || request < leastSockperf || request > maxSockperfTCP {
 		return fmt.Sprintf("sockperf: a request of %d bytes, a response of %d: want the same, %d to %d", request, response, leastSockperf, maxSockperfTCP)

@@ -79,7 +79,7 @@ func checkStream(l Levels) string {
 		return why
 	}
 	if n := l.number(factorFlows, defaultFlows); n != 1 {
-		return fmt.Sprintf("sockperf has one stream: %d flows", n)
+		return fmt.Sprintf("sockperf has one stream: %d flows: want 1, or another tool", n)
 	}
 	if n := sockperfMessage(l); n > maxSockperfTCP {
 		return fmt.Sprintf("sockperf: a message of %d bytes: want at most %d", n, maxSockperfTCP)
