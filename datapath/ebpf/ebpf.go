@@ -95,6 +95,8 @@ type Switch struct {
 	tcx  bool // the kernel has it
 	exit bool // processes' ends are told by the kernel
 
+	programsOfOthers filters
+
 	stop context.CancelFunc // what goes on in the background, see done
 	done sync.WaitGroup
 

@@ -38,7 +38,7 @@ var shownTo = []struct {
 
 // seenBy names something of netfilter's in the thread's namespace that sees bridged frames, or frames as they enter and leave a link: what frames
 // would miss that pass the bridge by. "" is nothing.
-func seenBy(bridge int) (string, error) {
+func seenBy(bridge int, programs *filters) (string, error) {
 	own, err := bridgeOptions(bridge)
 	if err != nil {
 		return "", err
@@ -69,6 +69,21 @@ func seenBy(bridge int) (string, error) {
 	for line := range strings.Lines(modules) {
 		if strings.HasPrefix(line, "ebtable_") {
 			return "ebtables (module " + strings.Fields(line)[0] + ")", nil
+		}
+	}
+	if builtIn, err := ebtablesBuiltIn(); builtIn || err != nil {
+		return "ebtables (built into the kernel)", err
+	}
+	if by, err := programs.seenBy(calls); by != "" || err != nil {
+		return by, err
+	}
+	if calls[nftables.TableFamilyIPv4] || calls[nftables.TableFamilyIPv6] {
+		services, err := inFile("/proc/thread-self/net/ip_vs")
+		if err != nil {
+			return "", err
+		}
+		if balances(services) {
+			return "IPVS", nil
 		}
 	}
 	c, err := nftables.New(nftables.AsLasting())
@@ -171,7 +186,7 @@ func inFile(path string) (string, error) {
 
 // haveUnseenBridge is the feature's probe.
 func haveUnseenBridge() error {
-	by, err := seenBy(0)
+	by, err := seenBy(0, &filters{})
 	if err == nil && by != "" {
 		err = errors.New(by + " sees bridged frames")
 	}
@@ -184,7 +199,7 @@ func (s *Switch) lookAround() error { return s.heed(s.see(s.bridge)) }
 
 func (s *Switch) see(bridge int) (by string, err error) {
 	err = s.home.Do(func() (err error) {
-		by, err = seenBy(bridge)
+		by, err = seenBy(bridge, &s.programsOfOthers)
 		return err
 	})
 	return by, err

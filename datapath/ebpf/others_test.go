@@ -1,0 +1,145 @@
+package ebpf
+
+import (
+	"bytes"
+	"compress/gzip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
+	"weir.dev/weir/datapath/suite"
+)
+
+// A BPF program at netfilter's hooks sees bridged packets as a table's chain does: where they are shown to its family, and not at the hooks of what the
+// host itself receives.
+func TestProgramsAtNetfilterSeeBridgedFrames(t *testing.T) {
+	h := newHost(t, Options{})
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.Netfilter, AttachType: ebpf.AttachNetfilter, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}}) // accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	attach := func(family link.NetfilterProtocolFamily, hook link.NetfilterInetHook) (l link.Link) {
+		t.Helper()
+		if err := h.Host.Do(func() (err error) {
+			l, err = link.AttachNetfilter(link.NetfilterOptions{Program: p, ProtocolFamily: family, Hook: hook, Priority: 1})
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	past := func(want bool) {
+		t.Helper()
+		if err := h.Switch.(*Switch).lookAgain(); err != nil {
+			t.Fatal(err)
+		}
+		if got := h.past(); got != want {
+			t.Errorf("frames pass the bridge by: %v, want %v", got, want)
+		}
+	}
+	// gone waits until a link that is closed is gone from the kernel's list, a grace period later.
+	gone := func(l link.Link) {
+		t.Helper()
+		info, err := l.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		suite.Until(t, "the link to be gone", func() bool {
+			again, err := link.NewFromID(info.ID)
+			if err == nil {
+				again.Close()
+			}
+			return err != nil
+		})
+	}
+	h.shown(t, false)
+	l := attach(link.NetfilterProtoIPv4, link.NetfilterInetForward)
+	past(true) // it is shown nothing
+	h.shown(t, true)
+	past(false)
+	past(false)
+	gone(l)
+	past(true)
+	l = attach(link.NetfilterProtoIPv4, link.NetfilterInetLocalIn)
+	past(true)
+	gone(l)
+	l = attach(link.NetfilterProtoIPv6, link.NetfilterInetForward)
+	past(true) // only IPv4 is shown
+	second := attach(link.NetfilterProtoIPv4, link.NetfilterInetPreRouting)
+	past(false)
+	gone(l)
+	past(false)
+	gone(second)
+	past(true)
+}
+
+func TestServicesOfIPVS(t *testing.T) {
+	const headings = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n"
+	for text, want := range map[string]bool{
+		"": false, headings: false, headings + "TCP  0A090001:0050 rr\n  -> 0A090002:0050      Masq    1      0          0\n": true, headings + "FWM  00000001 rr\n": true,
+	} {
+		if got := balances(text); got != want {
+			t.Errorf("%q lists services: %v, want %v", text, got, want)
+		}
+	}
+}
+
+func TestTablesOfEbtablesThatAreBuiltIn(t *testing.T) {
+	dir := t.TempDir()
+	builtin, config := filepath.Join(dir, "modules.builtin"), filepath.Join(dir, "config.gz")
+	has := func() bool {
+		t.Helper()
+		has, err := madeWithEbtables(builtin, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return has
+	}
+	if has() {
+		t.Error("a kernel that says nothing has them")
+	}
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	packed := func(text string) string {
+		var b bytes.Buffer
+		w := gzip.NewWriter(&b)
+		if _, err := w.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	write(config, packed("CONFIG_BRIDGE_EBT_LIMIT=y\n# CONFIG_BRIDGE_EBT_T_FILTER is not set\nCONFIG_BRIDGE_EBT_T_NAT=m\n"))
+	write(builtin, "kernel/net/bridge/netfilter/ebt_limit.ko\n")
+	if has() {
+		t.Error("one without the tables has them")
+	}
+	write(builtin, "kernel/net/bridge/bridge.ko\nkernel/net/bridge/netfilter/ebtable_filter.ko\n")
+	if !has() {
+		t.Error("one with them in its list of modules has none")
+	}
+	write(builtin, "")
+	write(config, packed("CONFIG_BRIDGE_EBT_BROUTE=y\n"))
+	if !has() {
+		t.Error("one with them in its configuration has none")
+	}
+	write(config, "no gzip")
+	if _, err := madeWithEbtables(builtin, config); err == nil {
+		t.Error("what cannot be read is no error")
+	}
+}
