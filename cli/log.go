@@ -90,7 +90,7 @@ func (l *ownLog) turn() error {
 	return err
 }
 
-// tail returns the last lines of a log, of what was written after begin.
+// tail returns the last lines of a log, of what was written after begin; of one that was turned over then, of what was written since.
 func tail(path string, begin int64) string {
 	f, err := os.Open(path)
 	if err != nil {
@@ -98,6 +98,9 @@ func tail(path string, begin int64) string {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil {
+		if begin > info.Size() {
+			begin = 0 // it has been turned over since
+		}
 		begin = max(begin, info.Size()-maxTailBytes)
 	}
 	b := make([]byte, maxTailBytes)

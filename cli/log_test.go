@@ -77,3 +77,19 @@ func TestOwnLogThatCannotBeTurnedOverStartsAnew(t *testing.T) {
 		t.Errorf("%v: %d bytes: %s", err, len(b), b)
 	}
 }
+
+func TestTailShowsWhatIsNew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), logName)
+	if err := os.WriteFile(path, []byte("former\nnew\nlast\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for begin, want := range map[int64]string{
+		7:    "  new\n  last",
+		0:    "  former\n  new\n  last",
+		1000: "  former\n  new\n  last", // turned over since, so all of it is new
+	} {
+		if got := tail(path, begin); got != want {
+			t.Errorf("after %d bytes: %q, want %q", begin, got, want)
+		}
+	}
+}
