@@ -39,7 +39,7 @@ type SwitchPort struct {
 	Number   uint32   `json:"number"`
 	Name     string   `json:"name"`
 	State    string   `json:"state"`              // up, down
-	Kind     string   `json:"kind"`               // edge (users' stations), link (another switch), host (a machine with an agent)
+	Kind     string   `json:"kind"`               // edge (users' stations), link (another switch), host (a machine with an agent), unknown (down, or not found out yet)
 	Peer     string   `json:"peer,omitempty"`     // "s2:3", "h1:eth0"
 	Stations []string `json:"stations,omitempty"` // "06:57:..:01 10.0.0.1", seen at an edge port
 }

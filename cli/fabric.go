@@ -32,7 +32,7 @@ func switches() noun {
 	}
 }
 
-// portKinds counts ports by what stands behind them: "3 edge, 2 link, 1 host, 1 down".
+// portKinds counts ports by what stands behind them: "3 edge, 2 link, 1 host, 1 unknown, 1 down".
 func portKinds(ports []api.SwitchPort) string {
 	n := map[string]int{}
 	for _, p := range ports {
@@ -43,7 +43,7 @@ func portKinds(ports []api.SwitchPort) string {
 		n[p.Kind]++
 	}
 	var parts []string
-	for _, kind := range []string{"edge", "link", "host", "down"} {
+	for _, kind := range []string{"edge", "link", "host", "unknown", "down"} {
 		if n[kind] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n[kind], kind))
 		}

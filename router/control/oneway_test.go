@@ -46,10 +46,11 @@ func TestWhatIsHeardAtOneEndIsNoEdge(t *testing.T) {
 	r.waitEdge("s1", 2) // by now s1:1, where nothing is heard, would be one, too
 	r.waitEdge("s2", 2)
 	r.quiet(2, 1)
-	for _, at := range []struct {
+	ends := []struct {
 		name string
 		port uint32
-	}{{"s1", 1}, {"s2", 1}} {
+	}{{"s1", 1}, {"s2", 1}}
+	for _, at := range ends {
 		rules, err := r.c.SwitchRules(t.Context(), at.name)
 		if err != nil {
 			t.Fatal(err)
@@ -73,6 +74,11 @@ func TestWhatIsHeardAtOneEndIsNoEdge(t *testing.T) {
 	for range 100 {
 		a.Receive(2, arp(mac(1), [4]byte{10, 0, 0, 1}))
 		b.Receive(2, arp(mac(2), [4]byte{10, 0, 0, 2}))
+	}
+	for _, at := range ends {
+		if p := r.port(at.name, at.port); p.State != "up" || p.Kind == "edge" { // another router would take it for one
+			t.Errorf("port %d of %s is shown as %+v", at.port, at.name, p)
+		}
 	}
 	for i, s := range []*fake.Switch{a, b} {
 		if n := s.Loops(); n != 0 {

@@ -63,7 +63,7 @@ func (l *loop) deviceStatus(d *device, stations map[seat][]string) api.SwitchSta
 		s.Bundles = d.session.bundles
 	}
 	for _, p := range d.sortedPorts() {
-		x := api.SwitchPort{Number: p.number, Name: p.name, State: "down", Kind: "edge"}
+		x := api.SwitchPort{Number: p.number, Name: p.name, State: "down", Kind: "unknown"}
 		if p.up {
 			x.State = "up"
 		}
@@ -76,7 +76,7 @@ func (l *loop) deviceStatus(d *device, stations map[seat][]string) api.SwitchSta
 				x.Kind = "host"
 			}
 		case p.edge:
-			x.Stations = stations[seat{d.id, p.number}]
+			x.Kind, x.Stations = "edge", stations[seat{d.id, p.number}]
 		}
 		s.Ports = append(s.Ports, x)
 	}

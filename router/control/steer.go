@@ -343,6 +343,7 @@ func (l *loop) confirmed(d *device, b batch, no []refused, now time.Time) {
 	for _, r := range b.add {
 		if !not[r] {
 			n.confirm(r, cookie(d.round, r.identity))
+			l.twoTrees(d, r)
 		}
 	}
 	for _, r := range no {
@@ -370,7 +371,7 @@ func (l *loop) refusedEntry(d *device, r refused, now time.Time) {
 	n.refused[r.rule.key] = x
 	d.message = x.err.Error()
 	if oddSenders(r.rule.match) >= 0 {
-		l.oneTree(d)
+		l.oneTree(d, false)
 	}
 	full := &openflow.Error{Code: openflow.TableFull}
 	if errors.Is(r.err, full) {
@@ -390,16 +391,6 @@ func (l *loop) refusedEntry(d *device, r refused, now time.Time) {
 	if l.damp("refused " + d.name + r.err.Error()) {
 		l.event(api.Error, "EntryRefused", api.KindSwitch, d.name, fmt.Sprintf("%v (policy %q: %s)", x.err, r.rule.policy, r.rule.note), 0)
 	}
-}
-
-// oneTree: the switch cannot tell by which tree frames are flooded.
-func (l *loop) oneTree(d *device) {
-	if d.oneTree {
-		return
-	}
-	d.oneTree = true
-	l.event(api.Info, "OneFloodTree", api.KindSwitch, d.name, fmt.Sprintf("switch %s does not match a bit of a sender's MAC: floods of its network follow one tree, not two", d.name), 0)
-	l.dirty()
 }
 
 // failed: nothing is known about what is in force. It is read again.

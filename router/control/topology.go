@@ -49,7 +49,7 @@ type device struct {
 	seen       bool // entries have been read in this life
 	ports      map[uint32]*port
 	tables     []table
-	oneTree    bool // see fabric.Switch
+	single     singleTree
 	capacity
 	backoff time.Duration
 	retry   time.Time
@@ -124,6 +124,7 @@ func (l *loop) admit(s *session) *session {
 		outage = now.Sub(d.since)
 	}
 	d.session, d.since, d.remembered, d.tables, d.address = s, now, false, s.sizes, s.address
+	former := d.product
 	d.product, d.message, d.backoff, d.retry, d.audited = product(s.desc), "", 0, time.Time{}, now
 	l.adopt(d, s.entries)
 	s.entries = nil
@@ -140,7 +141,9 @@ func (l *loop) admit(s *session) *session {
 		found = fmt.Sprintf(", has %d entries of Weir", n)
 	}
 	if s.oneTree {
-		l.oneTree(d)
+		l.oneTree(d, true)
+	} else {
+		d.single.again(former != d.product, now)
 	}
 	l.event(api.Info, "SwitchConnected", api.KindSwitch, d.name, fmt.Sprintf("switch %s (datapath %016x, %s) connected from %s%s", d.name, d.dpid, d.product, s.address, found), outage)
 	l.dirty()
