@@ -43,7 +43,8 @@ func main() {
 		}
 	}
 	os.Exit(cli.Main(cli.Options{
-		Version: version, Up: up, CheckRoot: func(i instance.Instance) error { return coded(daemon.CheckRoot(i)) }, Agent: agent, Down: down, Features: features, Validate: router.Validate, Images: images,
+		Version: version, Up: up, Agent: agent, Down: down, Features: features, Validate: router.Validate, Images: images,
+		CheckRoot:  func(i instance.Instance) error { return coded(daemon.CheckRoot(i)) },
 		Placements: placement.Names(), Layouts: layouts,
 	}, os.Args[1:]))
 }
@@ -164,7 +165,8 @@ func coded(err error) error {
 	switch {
 	case errors.Is(err, daemon.ErrNotRoot), errors.Is(err, datapath.ErrUnsupported):
 		return cli.WithCode(cli.ExitForbidden, err)
-	case errors.Is(err, daemon.ErrRunning), errors.Is(err, daemon.ErrAbroad), errors.Is(err, daemon.ErrForeign), errors.Is(err, store.ErrLocked), errors.Is(err, datapath.ErrTaken), errors.Is(err, syscall.EADDRINUSE):
+	case errors.Is(err, daemon.ErrRunning), errors.Is(err, daemon.ErrAbroad), errors.Is(err, daemon.ErrForeign), errors.Is(err, store.ErrLocked),
+		errors.Is(err, datapath.ErrTaken), errors.Is(err, syscall.EADDRINUSE):
 		return cli.WithCode(cli.ExitConflict, err)
 	case errors.Is(err, pki.ErrToken), errors.Is(err, daemon.ErrNotJoined), errors.Is(err, pki.ErrNotManager):
 		return cli.WithCode(cli.ExitForbidden, err)
