@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,8 +80,36 @@ func known(alice, bob *suite.Station) []byte {
 	return frame
 }
 
+// BenchmarkUntaken is the cost of a packet that no rule takes to a station with rules: where it enters, where its destination has none and where it
+// has, and where it leaves. What the second takes more than the first it takes in vain.
+func BenchmarkUntaken(b *testing.B) {
+	for _, n := range []int{1, 10, 10000} {
+		r := benchRig(b)
+		alice, bob, fn := r.Station("alice"), r.Station("bob"), r.Wire("w")
+		r.Commit(manyRules(n, bob.Port, fn.Ports.In)...)
+		s := r.Switch.(*Switch)
+		for _, st := range []*suite.Station{alice, bob} { // the bridge has met them
+			if err := s.maps.Homes.Put(uint32(s.byName["endpoint/"+st.Name]), uint32(1)); err != nil {
+				b.Fatal(err)
+			}
+		}
+		frame := known(alice, bob)
+		frame[23] = 17 // UDP
+		elsewhere := slices.Clone(frame)
+		elsewhere[5]++
+		const unspec = 0xffffffff
+		b.Run(fmt.Sprint(n, "/enters, to nobody"), func(b *testing.B) { benchVerdict(b, r, s.programs.ingressTCX, alice.Port, elsewhere, unspec) })
+		b.Run(fmt.Sprint(n, "/enters"), func(b *testing.B) { benchVerdict(b, r, s.programs.ingressTCX, alice.Port, frame, unspec) })
+		b.Run(fmt.Sprint(n, "/leaves"), func(b *testing.B) { benchVerdict(b, r, s.programs.egressTCX, bob.Port, frame, unspec) })
+	}
+}
+
 // bench runs a program that redirects the frame, at a port.
 func bench(b *testing.B, r *suite.Rig, p *ebpf.Program, at flow.Port, frame []byte) {
+	benchVerdict(b, r, p, at, frame, 7) // TC_ACT_REDIRECT
+}
+
+func benchVerdict(b *testing.B, r *suite.Rig, p *ebpf.Program, at flow.Port, frame []byte, want uint32) {
 	skb := make([]byte, 192) // struct __sk_buff
 	binary.NativeEndian.PutUint32(skb[40:], uint32(at))
 	var spent time.Duration
@@ -93,7 +122,7 @@ func bench(b *testing.B, r *suite.Rig, p *ebpf.Program, at flow.Port, frame []by
 			if err != nil {
 				return err
 			}
-			if ret != 7 { // TC_ACT_REDIRECT
+			if ret != want {
 				return fmt.Errorf("verdict %d", int32(ret))
 			}
 			spent += time.Since(t0)
