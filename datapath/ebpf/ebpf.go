@@ -122,6 +122,7 @@ type Switch struct {
 	rules    ruleSet
 	version  uint32
 	past     bool         // frames may pass the bridge by
+	unknown  error        // why it is not known whether they may
 	kept     time.Time    // when stations' entries were last looked at
 	probes   *probeSocket // nil until the first probe
 }

@@ -206,13 +206,15 @@ func (s *Switch) see(bridge int) (by string, err error) {
 }
 
 func (s *Switch) heed(by string, err error) error {
+	if err != nil && s.unknown == nil {
+		s.log.Warn("whether netfilter looks at bridged frames is not known: all cross the bridge", "error", err)
+	}
+	s.unknown = err
 	past := err == nil && by == ""
 	if past == s.past {
 		return nil
 	}
-	if err != nil {
-		s.log.Warn("whether netfilter looks at bridged frames is not known: all cross the bridge", "error", err)
-	} else {
+	if err == nil {
 		s.log.Info("frames between stations may meet their rules before the bridge", "may", past, "seen by", by)
 	}
 	if past {
