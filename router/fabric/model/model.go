@@ -21,6 +21,9 @@ import (
 // ErrLoop says that a frame went on for more steps than any sound way has.
 var ErrLoop = errors.New("loop")
 
+// ErrTie says that two entries of one priority take a frame and do different things with it: which one does is not defined.
+var ErrTie = errors.New("two entries of one priority take a frame")
+
 const maxSteps = 4000
 
 // Network is wired once for a topology, its endpoints and functions; rules come and go. Not safe for several goroutines.
@@ -30,6 +33,8 @@ type Network struct {
 	stations map[fabric.At]string // edge ports
 	entries  map[fabric.SwitchID][]*fabric.Entry
 	hosts    map[fabric.SwitchID]*host
+	// Tie chooses one of two entries of one priority that both take a frame; without, that is an error.
+	Tie func(a, b *fabric.Entry) *fabric.Entry
 }
 
 type host struct {
@@ -304,7 +309,10 @@ func (w *walk) table(at fabric.At, frame []byte, table uint8) error {
 			continue
 		}
 		if best != nil && best.Priority == e.Priority && !same(best, e) {
-			return fmt.Errorf("%s: two entries of one priority take a frame: %q and %q", at.Switch, best.Note, e.Note)
+			if w.n.Tie == nil {
+				return fmt.Errorf("%s: %w: %q and %q", at.Switch, ErrTie, best.Note, e.Note)
+			}
+			e = w.n.Tie(best, e)
 		}
 		best = e
 	}
