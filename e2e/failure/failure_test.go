@@ -4,7 +4,9 @@ package failure
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,6 +17,27 @@ import (
 	"weir.dev/weir/cli"
 	"weir.dev/weir/e2e/rig"
 )
+
+// atOnce is how many tests run at the same time, if nobody says otherwise (-parallel): those that do wait for the agent's own clocks, not for a
+// processor. Those that count what is lost run before them, one by one.
+const atOnce = "4"
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", atOnce); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// guarded lets one port through a firewall.
+const guarded = `
+functions:
+  fw: {image: firewall, on_fail: drop, config: {allow: [udp/9000]}}
+chains:
+  c: fw
+policies:
+  p: {from: alice, to: bob, match: [udp, icmp], chain: c}
+`
 
 func function(ctx context.Context, t *testing.T, r *rig.Rig, name string) api.Function {
 	t.Helper()
@@ -113,14 +136,7 @@ func TestBypassGoesOn(t *testing.T) {
 // The function that dropped the forbidden port dies: nothing forbidden may pass meanwhile.
 func TestDropLeaksNothing(t *testing.T) {
 	r, ctx := rig.ForTest(t, rig.Options{})
-	r.MustApply(ctx, t, r.Endpoints()+`
-functions:
-  fw: {image: firewall, on_fail: drop, config: {allow: [udp/9000]}}
-chains:
-  c: fw
-policies:
-  p: {from: alice, to: bob, match: [udp, icmp], chain: c}
-`)
+	r.MustApply(ctx, t, r.Endpoints()+guarded)
 	allowed, err := rig.NewStream(r.Alice(), r.Bob(), rig.BobAddr, 9000, 1000)
 	if err != nil {
 		t.Fatal(err)
@@ -154,13 +170,13 @@ policies:
 	if a.Received == 0 {
 		t.Error("no allowed datagram arrived at all")
 	}
-	startedInVain(ctx, t, r)
-	hangs(ctx, t, r)
-	lostEndpoints(ctx, t, r)
 }
 
-// lostEndpoints: what somebody deletes by hand is noticed, told, and made anew as soon as it can be.
-func lostEndpoints(ctx context.Context, t *testing.T, r *rig.Rig) {
+// What somebody deletes by hand is noticed, told, and made anew as soon as it can be.
+func TestEndpointsThatSomebodyDeletesComeBack(t *testing.T) {
+	t.Parallel()
+	r, ctx := rig.ForTest(t, rig.Options{})
+	r.MustApply(ctx, t, r.Endpoints()+guarded)
 	endpoint := func(name string) (e api.Endpoint) {
 		t.Helper()
 		if err := r.Get(ctx, &e, "endpoint", name); err != nil {
@@ -202,8 +218,10 @@ func lostEndpoints(ctx context.Context, t *testing.T, r *rig.Rig) {
 	told("bob")
 }
 
-// startedInVain: who starts a function that cannot run is told so and why, however long he would wait.
-func startedInVain(ctx context.Context, t *testing.T, r *rig.Rig) {
+// Who starts a function that cannot run is told so and why, however long he would wait.
+func TestWhoStartsInVainIsToldWhy(t *testing.T) {
+	t.Parallel()
+	r, ctx := rig.ForTest(t, rig.Options{})
 	for name, c := range map[string]struct {
 		command []string
 		says    []string
@@ -212,28 +230,31 @@ func startedInVain(ctx context.Context, t *testing.T, r *rig.Rig) {
 		"hungry":  {[]string{"/bin/busybox", "sh", "-c", "echo begins; x=a; while :; do x=$x$x; done"}, []string{"process out of memory (limit 16M), restarting"}},
 		"missing": {[]string{"/no/such/program"}, []string{"/no/such/program", "not found in the image"}},
 	} {
-		create := append([]string{"function", "create", name, "--image", "firewall", "--memory", "16M", "--wait=false", "--"}, c.command...)
-		if _, err := r.Weir(ctx, create...); err != nil {
-			t.Fatal(err)
-		}
-		for _, verb := range []string{"start", "stop", "start", "restart"} {
-			_, err := r.Weir(ctx, "function", verb, name, "--timeout", "0")
-			if verb == "stop" {
-				if err != nil {
-					t.Fatal(err)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			create := append([]string{"function", "create", name, "--image", "firewall", "--memory", "16M", "--wait=false", "--"}, c.command...)
+			if _, err := r.Weir(ctx, create...); err != nil {
+				t.Fatal(err)
+			}
+			for _, verb := range []string{"start", "stop", "start", "restart"} {
+				_, err := r.Weir(ctx, "function", verb, name, "--timeout", "0")
+				if verb == "stop" {
+					if err != nil {
+						t.Fatal(err)
+					}
+					continue
 				}
-				continue
-			}
-			var exit *rig.ExitError
-			if !errors.As(err, &exit) || exit.Code != cli.ExitFailure {
-				t.Fatalf("%s of %s: %v", verb, name, err)
-			}
-			for _, text := range append(c.says, verb+" function/"+name, string(api.OpFailedTemp)) {
-				if !strings.Contains(exit.Stderr, text) {
-					t.Errorf("%s of %s does not say %q: %s", verb, name, text, exit.Stderr)
+				var exit *rig.ExitError
+				if !errors.As(err, &exit) || exit.Code != cli.ExitFailure {
+					t.Fatalf("%s of %s: %v", verb, name, err)
+				}
+				for _, text := range append(c.says, verb+" function/"+name, string(api.OpFailedTemp)) {
+					if !strings.Contains(exit.Stderr, text) {
+						t.Errorf("%s of %s does not say %q: %s", verb, name, text, exit.Stderr)
+					}
 				}
 			}
-		}
+		})
 	}
 }
 

@@ -49,6 +49,7 @@ files:
 func TestWhatHandsNothingOnIsTold(t *testing.T) {
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
+			t.Parallel()
 			r, ctx := rig.Bare(t, rig.Options{Args: []string{"--switch", sw}})
 			r.Images = hole(ctx, t)
 			if err := r.Up(ctx); err != nil {
@@ -91,27 +92,32 @@ policies:
 	}
 }
 
-// hangs: while somebody waits for a function that runs and never becomes ready he is told why, and at the end again.
-func hangs(ctx context.Context, t *testing.T, r *rig.Rig) {
-	t.Helper()
-	create := []string{"function", "create", "hangs", "--image", "firewall", "--wait=false", "--", "/bin/busybox", "sh", "-c", "echo waits for its license; exec sleep 100000"}
-	if _, err := r.Weir(ctx, create...); err != nil {
-		t.Fatal(err)
-	}
+// While somebody waits for a function that runs and never becomes ready he is told why, and at the end again.
+func TestWhoWaitsForWhatHangsIsToldWhy(t *testing.T) {
+	t.Parallel()
+	r, ctx := rig.ForTest(t, rig.Options{})
 	const why = "its process runs, but no probe frame has come through: waits for its license"
 	for verb, command := range map[string][]string{
-		"start": {"function", "start", "hangs", "--timeout", "9s"},
+		"start": {"function", "start", "starts", "--timeout", "9s"},
 		"apply": {"apply", "-f", "-", "--timeout", "9s"},
 	} {
-		_, err := r.WeirInput(ctx, "functions: {hangs: {image: firewall, state: started, command: [/bin/busybox, sh, -c, 'echo waits for its license; exec sleep 100000']}}", command...)
-		var exit *rig.ExitError
-		if !errors.As(err, &exit) || exit.Code != cli.ExitTimeout {
-			t.Fatalf("%s: %v", verb, err)
-		}
-		for _, text := range []string{"weir: function/hangs: not ready after ", why, verb + ": not done after 9s", "weir function logs hangs", "weir function exec hangs"} {
-			if !strings.Contains(exit.Stderr, text) {
-				t.Errorf("%s does not say %q: %s", verb, text, exit.Stderr)
+		name := map[string]string{"start": "starts", "apply": "applied"}[verb]
+		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
+			create := []string{"function", "create", name, "--image", "firewall", "--wait=false", "--", "/bin/busybox", "sh", "-c", "echo waits for its license; exec sleep 100000"}
+			if _, err := r.Weir(ctx, create...); err != nil {
+				t.Fatal(err)
 			}
-		}
+			_, err := r.WeirInput(ctx, "functions: {"+name+": {image: firewall, state: started, command: [/bin/busybox, sh, -c, 'echo waits for its license; exec sleep 100000']}}", command...)
+			var exit *rig.ExitError
+			if !errors.As(err, &exit) || exit.Code != cli.ExitTimeout {
+				t.Fatalf("%s: %v", verb, err)
+			}
+			for _, text := range []string{"weir: function/" + name + ": not ready after ", why, verb + ": not done after 9s", "weir function logs " + name, "weir function exec " + name} {
+				if !strings.Contains(exit.Stderr, text) {
+					t.Errorf("%s does not say %q: %s", verb, text, exit.Stderr)
+				}
+			}
+		})
 	}
 }
