@@ -26,6 +26,7 @@ func TestFactsOfOthersAreNotOurs(t *testing.T) {
 		"mount: /run/netns/somebody":                     true,
 		"mount: /tmp/weir-t0ab12c-123/root":              false,
 		"mount: /tmp/weir-t0ab12d-123/root":              true,
+		"mount: /tmp/TestDiskFull123/001/disk":           true,
 		"mount: /mnt":                                    false,
 		"weir-t0ab12c ip link: 2: lo: <UP>":              false,
 		"weir-t0ab12c ip link: 3: t0ab12d-br: <UP>":      true,
