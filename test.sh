@@ -10,12 +10,15 @@ go build -o bin/summary ./e2e/summary || exit 1
 export SEED="${SEED:-1}"
 drawn=$(go list -test -f '{{range .Deps}}{{if eq . "pgregory.net/rapid"}}{{$.ImportPath}}{{end}}{{end}}' ./... | sed -n 's/\.test$//p')
 [ -n "$drawn" ] || { echo "test: go list found no packages with property tests" >&2; exit 1; }
-# Packages whose tests neither count packets nor measure time nor change the machine run two at a time, the others one by one.
-together=$(go list . ./api/... ./bpf ./cli ./container ./container/fake ./container/suite ./daemon ./e2e/summary ./examples/... ./flow ./image ./instance \
-	./lab/report ./lab/search ./lab/stats ./lab/study ./lab/traffic ./manager/... ./openflow/... ./ovsdb/... ./pki ./placement ./router ./router/cases \
-	./router/fabric/... ./store/...)
-alone=$(go list ./... | grep -vxF "$together")
-[ -n "$together" ] && [ -n "$alone" ] || { echo "test: go list found no packages" >&2; exit 1; }
+# Packages run two at a time in two groups, the longest first. The first neither counts packets nor measures time, and may use all processors. The
+# second drives whole Weirs, which wait more than they work; it counts packets, and sends few: none of the first takes its processors, none of
+# the rest, which floods links or measures what the machine can do, fills the queues that all namespaces share. The rest runs one by one.
+together=$(go list ./store/... ./e2e/docs ./cli ./lab/stats ./manager/... ./lab/report . ./api/... ./bpf ./container ./container/fake ./container/suite ./daemon ./e2e/rig ./e2e/summary \
+	./examples/... ./flow ./image ./instance ./lab/search ./lab/study ./lab/traffic ./openflow/... ./ovsdb/... ./pki ./placement ./router ./router/cases ./router/fabric/...)
+beside=$(go list ./e2e/fabric ./e2e/change ./e2e/badinput ./e2e/failure ./e2e/join ./e2e/down ./e2e/survive ./container/oci ./agent ./datapath/ebpf ./datapath/ovs \
+	./router/control ./catalogue/... ./netns ./testbed)
+alone=$(go list ./... | grep -vxF "$together"$'\n'"$beside")
+[ -n "$together" ] && [ -n "$beside" ] && [ -n "$alone" ] || { echo "test: go list found no packages" >&2; exit 1; }
 # run N PACKAGES [ARGUMENTS]: those packages, N at a time. `make lint` has the whole of vet.
 run() {
 	local n=$1 packages=$2 some
@@ -25,6 +28,7 @@ run() {
 }
 {
 	run 2 "$together" "$@"
+	run 2 "$beside" "$@"
 	run 1 "$alone" "$@"
 } 2>&1 | bin/summary -seed "$SEED" -drawn "$drawn"
 exit "${PIPESTATUS[1]}" # its word, not that of the last go test: what failed may have been run again
