@@ -1,15 +1,19 @@
 # Weir: `make demo` runs the main job, `make test` passes the tests; both install what they need.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# Root builds in the clone of another user, too: git would tell nothing there, and go would stop at that.
+LDFLAGS := -s -w -X main.version=$(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo dev)
 # The same for all, also for tests and linters: what the compiler has made for one serves the others.
 export CGO_ENABLED := 0
-export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
+export GOFLAGS := $(filter-out -trimpath -buildvcs=%,$(GOFLAGS)) -trimpath -buildvcs=false
 
-.PHONY: help setup peers build demo test race bench lint generate clean
+.PHONY: help root setup peers build demo test race bench lint generate clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+root:
+	@[ "$$(id -u)" = 0 ] || { echo "make: this needs root (network namespaces, BPF, containers): sudo make $(MAKECMDGOALS)" >&2; exit 1; }
 
 setup: ## install the Debian packages that Weir needs, check Go
 	@./setup.sh
@@ -21,10 +25,11 @@ build: setup ## build bin/weir and the images of the catalogue (bin/images)
 	go build -ldflags "$(LDFLAGS)" -o bin/weir .
 	go run ./catalogue/build -o bin/images
 
-demo: build ## two namespaces, a chain of containers, real traffic (KEEP=1 leaves it running)
+demo: export FOR := demo
+demo: root build ## two namespaces, a chain of containers, real traffic (KEEP=1 leaves it running)
 	@go run ./e2e/demo $(DEMO)
 
-test: build peers ## all tests; those that need root run in fresh network namespaces
+test: root build peers ## all tests; those that need root run in fresh network namespaces
 	@./test.sh
 
 bench: build peers ## performance beside the peers, a table and JSON (bin/bench.json)

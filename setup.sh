@@ -1,37 +1,41 @@
 #!/usr/bin/env bash
 # Install what Weir needs to build, run and test on Debian or Ubuntu. Safe to run again: does nothing when all is there.
-# Go and Node are prerequisites and only checked. CHECK=1 only says what is missing.
+# Go and Node are prerequisites and only checked. CHECK=1 only says what is missing; FOR=demo is about what `make demo` needs, which is much less.
 set -euo pipefail
 
 need_go=1.26
 need_node=20 # drives the browser in which reports are tested
 packages=(
 	runc nftables iproute2 busybox-static       # to run: OCI runtime, catalogue images
+	iperf3 iputils-ping curl procps ca-certificates # to demonstrate
+)
+[ "${FOR:-}" = demo ] || packages+=(
 	openvswitch-switch openvswitch-common       # to run: Open vSwitch (--switch ovs, testbeds)
 	clang llvm libbpf-dev                       # to regenerate the BPF objects (make generate)
-	iperf3 iputils-ping tcpdump tshark ethtool curl jq # to demonstrate, test and measure
+	tcpdump tshark ethtool jq                   # to test and measure
 	iperf sockperf nuttcp netcat-openbsd        # the lab's tools
 	python3-openvswitch python3-venv            # OpenFlow of others, to test against
 	chromium fonts-dejavu-core                  # to open reports in a real browser, to test
-	procps ca-certificates
 )
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 version_ok() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
 
 if ! command -v go >/dev/null; then
-	say "Go is missing: install Go $need_go or newer and put it on PATH"
+	say "Go is missing: install Go $need_go or newer and put it on PATH${SUDO_USER:+ (sudo may have another PATH than you: sudo env \"PATH=\$PATH\" make ...)}"
 	exit 1
 fi
 have=$(go env GOVERSION | sed 's/^go//')
 version_ok "$need_go" "$have" || { say "Go $have is too old: install Go $need_go or newer"; exit 1; }
 
-if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
-	say "Node is missing: install Node $need_node or newer, with npm, and put it on PATH"
-	exit 1
+if [ "${FOR:-}" != demo ]; then
+	if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
+		say "Node is missing: install Node $need_node or newer, with npm, and put it on PATH"
+		exit 1
+	fi
+	have=$(node --version | sed 's/^v//')
+	version_ok "$need_node" "$have" || { say "Node $have is too old: install Node $need_node or newer"; exit 1; }
 fi
-have=$(node --version | sed 's/^v//')
-version_ok "$need_node" "$have" || { say "Node $have is too old: install Node $need_node or newer"; exit 1; }
 
 command -v dpkg-query >/dev/null || { say "not a Debian or Ubuntu machine: install the equivalents of: ${packages[*]}"; exit 1; }
 installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null | awk '$1 == "installed" {print $2}' || true)
