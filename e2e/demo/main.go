@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -19,6 +20,12 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/e2e/rig"
+	"weir.dev/weir/netns"
+)
+
+const (
+	name  = "demo"      // of its Weir
+	space = "weir-demo" // where that runs
 )
 
 // figures are what the demo measures, for scripts (-o json).
@@ -69,7 +76,10 @@ func run(format string, seconds int, example string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	begin := time.Now()
-	r, err := rig.New(rig.Options{Name: "demo", Netns: "weir-demo"})
+	if err := kept(); err != nil {
+		return err
+	}
+	r, err := rig.New(rig.Options{Name: name, Netns: space})
 	if err != nil {
 		return err
 	}
@@ -93,7 +103,9 @@ func run(format string, seconds int, example string) (err error) {
 		func() error { return d.start(example) }, d.allowed, d.refused, d.tapped, d.counted,
 		func() error { return d.cost(seconds, example) }, d.crash,
 	} {
-		if err := s(); err != nil {
+		if err := s(); errors.Is(ctx.Err(), context.Canceled) {
+			return errors.New("interrupted")
+		} else if err != nil {
 			return err
 		}
 	}
@@ -101,6 +113,27 @@ func run(format string, seconds int, example string) (err error) {
 		d.finish(format, begin, "")
 	}
 	return nil
+}
+
+// kept refuses to begin beside a demo that runs, and says how to take one down that was left running.
+func kept() error {
+	if !netns.Exists(netns.Path(space)) {
+		return nil
+	}
+	text := fmt.Sprintf("namespace %s exists: another demo runs, or KEEP=1 left one running.", space)
+	if roots, _ := filepath.Glob(filepath.Join(os.TempDir(), "weir-"+name+"-*")); len(roots) == 1 {
+		text += " To take it down:\n" + takeDown("bin/weir", roots[0])
+	} else {
+		text += " Wait for its end, or take it down as it told"
+	}
+	return errors.New(text)
+}
+
+// takeDown is what a person types to take a demo down that was left running.
+func takeDown(bin, root string) string {
+	return fmt.Sprintf(`   WEIR_NAME=%s WEIR_ROOT=%s %s down
+   ip netns pids bob | xargs -r kill    # its web servers
+   for n in alice bob %s; do ip netns del $n; done; rm -r %s`, name, root, bin, space, root)
 }
 
 func (d *demo) finish(format string, begin time.Time, hint string) {
@@ -371,7 +404,6 @@ Left running (KEEP=1). Try:
    %s function logs mon
    %s events -f
 Take it down:
-   %s down; ip netns pids bob | xargs kill    # its web servers
-   for n in alice bob %s; do ip netns del $n; done; rm -r %s`,
-		d.Name, d.Root, d.Bin, d.Bin, d.Bin, d.Bin, d.Bin, d.Netns, d.Root)
+%s`,
+		d.Name, d.Root, d.Bin, d.Bin, d.Bin, d.Bin, takeDown(d.Bin, d.Root))
 }
