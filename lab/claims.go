@@ -154,7 +154,7 @@ func (r ClaimResult) shape(p study.Part, m study.Metric, all cells, blocks int, 
 	if !ok {
 		return r.untestable("fewer than three levels of %s were measured", along.Name)
 	}
-	r.Unit = m.Unit + " per " + along.Name
+	r.Unit = m.Unit + " per " + study.One(along.Name)
 	r.Ours, r.Interval = &f.B, f.Interval
 	text := fmt.Sprintf("the line explains %.1f %% of the medians' spread", f.R2*100)
 	gain := f.B * (slices.Max(f.X) - slices.Min(f.X)) / stats.Median(f.Y)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir.dev/weir/lab/stats"
+	"weir.dev/weir/lab/study"
 )
 
 // Text writes results as tables for a terminal.
@@ -45,7 +46,7 @@ func partNotes(w io.Writer, p PartResult) {
 		if f.Interval != nil {
 			slope = " (" + span(f.Interval) + ")"
 		}
-		fmt.Fprintf(w, "line: %s of %s%s = %s + %s%s %s per %s, R2 %.3f\n", f.Metric.Name, f.Level, where(f.At), Figure(f.A), Figure(f.B), slope, f.Metric.Unit, f.Along, f.R2)
+		fmt.Fprintf(w, "line: %s of %s%s = %s + %s%s %s per %s, R2 %.3f\n", f.Metric.Name, f.Level, where(f.At), Figure(f.A), Figure(f.B), slope, f.Metric.Unit, study.One(f.Along), f.R2)
 	}
 	for _, b := range p.Bounds {
 		fmt.Fprintln(w, b)

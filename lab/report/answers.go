@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/study"
 )
 
 // answer puts beside each finding what its question asks for besides a ratio: what each further one costs, and delays below the highest load.
@@ -49,7 +50,7 @@ func growth(p lab.PartResult, f Finding, all []Law) (out []string) {
 		levels[l.Metric] = append(levels[l.Metric], fmt.Sprintf("%s (%s) on %s", quantity(l.B, l.Unit), span(number, *l.Interval), l.Level))
 	}
 	for _, m := range metrics {
-		text := fmt.Sprintf("Each one more of %s adds %s to %s", along, strings.Join(levels[m], ", "), m)
+		text := fmt.Sprintf("Each further %s adds %s to %s", study.One(along), strings.Join(levels[m], ", "), m)
 		if where := levelsText(at); where != "" {
 			text += ", at " + where
 		}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/study"
 )
 
 // curve is one line of a plot.
@@ -245,7 +246,7 @@ func lawFigures(all []Law, p lab.PartResult) (out []figure) {
 		f := figure{
 			ID: slug(first.Part + "-law-" + first.Metric + "-" + first.Along), Part: first.Part, Title: fmt.Sprintf("Law: %s = a + b × %s", first.Metric, first.Along),
 			About: "Theil-Sen line through the medians: a is what none costs, b what each further one adds.",
-			Table: table{Head: []string{"at", p.Part.Compare, "a, " + unitText(first.Unit), "b, " + unitText(first.Unit) + " per " + first.Along, "95 % interval of b", "R²"}},
+			Table: table{Head: []string{"at", p.Part.Compare, "a, " + unitText(first.Unit), "b, " + unitText(first.Unit) + " per " + study.One(first.Along), "95 % interval of b", "R²"}},
 		}
 		if at := levelsText(first.At); at != "" {
 			f.ID, f.Title = f.ID+"-"+slug(at), f.Title+" at "+at

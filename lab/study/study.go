@@ -51,6 +51,9 @@ type Factor struct {
 	Levels []string `json:"levels"`
 }
 
+// One of what a factor counts, as a text names it: a wire of the factor wires.
+func One(factor string) string { return strings.TrimSuffix(factor, "s") }
+
 // Plan is how much is measured.
 type Plan struct {
 	Blocks   int    `json:"blocks"`
