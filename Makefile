@@ -25,14 +25,17 @@ build: setup ## build bin/weir and the images of the catalogue (bin/images)
 	go build -ldflags "$(LDFLAGS)" -o bin/weir .
 	go run ./catalogue/build -o bin/images
 
-demo: export FOR := demo
+# Alone it needs few packages: see setup.sh.
+ifeq ($(MAKECMDGOALS),demo)
+export FOR := demo
+endif
 demo: root build ## two namespaces, a chain of containers, real traffic (KEEP=1 leaves it running)
 	@go run ./e2e/demo $(DEMO)
 
 test: root build peers ## all tests; those that need root run in fresh network namespaces
 	@./test.sh
 
-bench: build peers ## performance beside the peers, a table and JSON (bin/bench.json)
+bench: root build peers ## performance beside the peers, a table and JSON (bin/bench.json)
 	PATH="$$PATH:$(CURDIR)/build/peers/usr/sbin:$(CURDIR)/build/peers/usr/bin" go run ./e2e/bench -o bin/bench.json $(BENCH)
 
 lint: setup ## gofmt, vet, staticcheck, layering
