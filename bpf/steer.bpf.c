@@ -245,7 +245,7 @@ static __always_inline bool probed(struct __sk_buff *skb, const struct port *p, 
 	return true;
 }
 
-// reserved: what bridges say to each other (IEEE 802.1Q, 8.6.3). Linux forwards none of it, or all, and learns of some: never of a pause.
+// reserved: what bridges say to each other (IEEE 802.1Q, 8.6.3). Linux keeps most of it, and need not learn of it: never of a pause.
 static __always_inline bool reserved(const __u8 *mac)
 {
 	return mac[0] == 1 && mac[1] == 0x80 && mac[2] == 0xc2 && !mac[3] && !mac[4] && mac[5] < 0x10;
