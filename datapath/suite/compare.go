@@ -20,7 +20,7 @@ type twins struct {
 	sent  []sent
 	marks int
 	rules []flow.Rule
-	met   map[string]flow.Port // addresses and tags -> where a frame with them was last sent
+	met   map[string]flow.Port // addresses and tags, or the sender's alone -> where a frame with them was last sent
 
 	mu    sync.Mutex
 	order map[string][]string // mark -> places of inline functions, as the frame came by
@@ -113,8 +113,13 @@ func (w *twins) send(what string, from *Station, mark, frame []byte) {
 	w.sent = append(w.sent, s)
 	from.Send(w.t, frame)
 	w.await(s) // what bridges learn depends on the order
-	if key := string(frame[:min(18, len(frame))]); w.met[key] != from.Port {
+	news := false
+	header := string(frame[:min(18, len(frame))])
+	for _, key := range []string{header, "from " + header[6:]} { // bridges learn from the sender alone
+		news = news || w.met[key] != from.Port
 		w.met[key] = from.Port
+	}
+	if news {
 		w.r.converge()
 	}
 }
