@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -162,6 +163,54 @@ func oomKills(text string) (n int64) {
 		}
 	}
 	return n
+}
+
+// rouse has the kernel ready for the runtime's moves of a process into cgroups, while the runtime is still starting. The first move
+// after some 10 ms without one waits for a grace period of RCU (8 to 16 ms), as every fork has to look at a lock from then on
+// (cgroup_threadgroup_rwsem); those that follow soon do not wait. So this process is moved to where it is, which changes nothing but
+// that: a start alone takes a quarter less time. What cannot be done is left out. The function that is returned waits for the end.
+func (r *Runtime) rouse() (wait func()) {
+	if !r.rousing.TryLock() {
+		return func() {} // another's serves this one
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer r.rousing.Unlock()
+		raw, err := os.ReadFile("/proc/self/cgroup")
+		if err == nil {
+			moveSelf(ownProcs(string(raw), r.cgroups))
+		}
+	}()
+	return func() { <-done }
+}
+
+// moveSelf moves this process to the group of a cgroup.procs file, if there is such a file.
+func moveSelf(file string) {
+	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	_, _ = unix.Write(fd, []byte("0"))
+}
+
+// ownProcs is the cgroup.procs file of a group that this process is in, as its /proc/self/cgroup says; "" if no hierarchy is known.
+// Any will do, all hierarchies have one lock.
+func ownProcs(groups string, hierarchies []hierarchy) string {
+	for line := range strings.Lines(groups) { // ID:CONTROLLERS:PATH
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(f) != 3 || !path.IsAbs(f[2]) {
+			continue
+		}
+		first, _, _ := strings.Cut(strings.TrimPrefix(f[1], "name="), ",")
+		for _, h := range hierarchies {
+			if h.v2 && first == "" || !h.v2 && first != "" && slices.Contains(h.controllers, first) {
+				return filepath.Join(h.dir(f[2]), "cgroup.procs")
+			}
+		}
+	}
+	return ""
 }
 
 const cpuPeriod = 100_000 // microseconds

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -206,6 +207,32 @@ func (r *Runtime) sweepRoot() error {
 		}
 	}
 	return nil
+}
+
+// everyID finds ids in every place where a container leaves something.
+func (r *Runtime) everyID() ([]string, error) {
+	set := map[string]bool{}
+	dirs := []string{r.bundlesDir(), r.stateDir(), r.writableDir()}
+	for _, h := range r.cgroups {
+		dirs = append(dirs, h.dir(r.cgroupPath("")))
+	}
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("find containers: %w", err)
+		}
+		for _, d := range entries {
+			if d.IsDir() && idPattern.MatchString(d.Name()) {
+				set[d.Name()] = true
+			}
+		}
+	}
+	ids := make([]string, 0, len(set))
+	for id := range set {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids, nil
 }
 
 // leftover tells whether anything stands under the id.

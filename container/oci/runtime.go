@@ -6,6 +6,11 @@
 // Containers belong to nobody but the kernel: their output goes to files, no process of ours stands between. The one
 // process that opened the instance keeps a pidfd per container, so that a tick over 100 containers forks nothing.
 // Every step is recorded before it is taken; what a crash leaves half-made is found by that record and removed.
+//
+// What Run costs is the runtime. With runc 1.1 on two cores a start alone takes some 25 ms of processor time, nearly all of it in
+// processes that are not ours (profile of 60 starts): runc itself 47 %, its init until it executes the program 34 %, its two helpers
+// between them 8 %, Weir 9 %, the program 2 %. Seven tenths are spent in the kernel (page faults, executing, cgroups, mounts), a fifth
+// in runc's Go code, a twentieth on the filter of system calls. Of waiting beside that there was one piece: see rouse.
 package oci
 
 import (
@@ -13,7 +18,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,6 +61,7 @@ type Runtime struct {
 	keepLogs bool
 	cgroups  []hierarchy
 	seccomp  profiles
+	rousing  sync.Mutex // held while rouse is at it
 	adopts   bool
 
 	mu         sync.Mutex
@@ -255,6 +260,7 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 			return fmt.Errorf("container %s: %w", s.ID, err)
 		}
 	}
+	defer r.rouse()()
 	if err := r.makeDirs(); err != nil { // Destroy removes them
 		return fmt.Errorf("container %s: %w", s.ID, err)
 	}
@@ -593,32 +599,6 @@ func (r *Runtime) reapOrphans() {
 	}
 	r.mu.Unlock()
 	reapOrphans(r.cgroupPath(""), func(pid int) bool { return held[pid] })
-}
-
-// everyID finds ids in every place where a container leaves something.
-func (r *Runtime) everyID() ([]string, error) {
-	set := map[string]bool{}
-	dirs := []string{r.bundlesDir(), r.stateDir(), r.writableDir()}
-	for _, h := range r.cgroups {
-		dirs = append(dirs, h.dir(r.cgroupPath("")))
-	}
-	for _, dir := range dirs {
-		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("find containers: %w", err)
-		}
-		for _, d := range entries {
-			if d.IsDir() && idPattern.MatchString(d.Name()) {
-				set[d.Name()] = true
-			}
-		}
-	}
-	ids := make([]string, 0, len(set))
-	for id := range set {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids, nil
 }
 
 func equal(a, b container.Spec) bool {

@@ -1,0 +1,66 @@
+package oci
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestOwnProcsIsOfAGroupThatTheProcessIsIn(t *testing.T) {
+	v2 := hierarchy{mount: "/cg/unified", v2: true}
+	pids := hierarchy{mount: "/cg/pids", controllers: []string{"pids"}}
+	cpu := hierarchy{mount: "/cg/cpu", controllers: []string{"cpu", "cpuacct"}}
+	systemd := hierarchy{mount: "/cg/systemd", controllers: []string{"systemd"}}
+	for name, tt := range map[string]struct {
+		groups      string
+		hierarchies []hierarchy
+		want        string
+	}{
+		"v2":                      {"0::/system.slice/weir.service\n", []hierarchy{v2}, "/cg/unified/system.slice/weir.service/cgroup.procs"},
+		"v1":                      {"8:pids:/a\n4:cpu,cpuacct:/b\n", []hierarchy{cpu, pids}, "/cg/pids/a/cgroup.procs"},
+		"v1, two controllers":     {"4:cpu,cpuacct:/b\n", []hierarchy{pids, cpu}, "/cg/cpu/b/cgroup.procs"},
+		"v1, a named one":         {"1:name=systemd:/c\n0::/d\n", []hierarchy{v2, systemd}, "/cg/systemd/c/cgroup.procs"},
+		"one that is not there":   {"7:blkio:/\n0::/d\n", []hierarchy{pids, v2}, "/cg/unified/d/cgroup.procs"},
+		"a colon in the name":     {"0::/a:b\n", []hierarchy{v2}, "/cg/unified/a:b/cgroup.procs"},
+		"the root":                {"0::/\n", []hierarchy{v2}, "/cg/unified/cgroup.procs"},
+		"v2's is no v1 group":     {"0::/\n", []hierarchy{pids}, ""},
+		"nothing to be read":      {"garbage\n\n", []hierarchy{v2}, ""},
+		"no controllers, no tree": {"8:pids:/a\n", nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := ownProcs(tt.groups, tt.hierarchies); got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// Here and now: the file that is named lists this process, and to move it there leaves it where it is.
+func TestRouseMovesNothing(t *testing.T) {
+	r, _ := fresh(t)
+	groups := func() string {
+		raw, err := os.ReadFile("/proc/self/cgroup")
+		must(t, err)
+		return string(raw)
+	}
+	before := groups()
+	own := ownProcs(before, r.cgroups)
+	pids, err := readProcs(own)
+	must(t, err)
+	if !slices.Contains(pids, os.Getpid()) {
+		t.Errorf("%q does not list this process, %d", own, os.Getpid())
+	}
+	r.rouse()()
+	if diff := cmp.Diff(before, groups()); diff != "" {
+		t.Error(diff)
+	}
+	file := filepath.Join(t.TempDir(), "cgroup.procs")
+	must(t, os.WriteFile(file, nil, 0o600))
+	moveSelf(file)
+	if text, err := os.ReadFile(file); err != nil || string(text) != "0" {
+		t.Errorf("written: %q, %v; want 0, which means the writer", text, err)
+	}
+}
