@@ -87,7 +87,7 @@ func TestWatchTellsWhatBecomesOfLinks(t *testing.T) {
 		retry := time.NewTicker(20 * time.Millisecond) // the watch may have begun after the change
 		defer retry.Stop()
 		deadline := time.After(20 * time.Second)
-		for {
+		for mtu := 1400; ; mtu++ {
 			select {
 			case e := <-events:
 				if e.Name == change && is(e) {
@@ -97,7 +97,7 @@ func TestWatchTellsWhatBecomesOfLinks(t *testing.T) {
 				if what != "made" {
 					continue
 				}
-				if err := s.Do(func() error { return netlink.LinkSetAlias(link(t, change), "x") }); err != nil {
+				if err := s.Do(func() error { return netlink.LinkSetMTU(link(t, change), mtu) }); err != nil { // told also while the link is down
 					t.Fatal(err)
 				}
 			case err := <-done:
