@@ -349,6 +349,7 @@ func testHeld(t *testing.T, open Factory) {
 	}
 	other := r.Unplugged("carol")
 	other.E.Held = true
+	r.settle()
 	before := Snapshot(t, r)
 	for range 2 {
 		if _, err := r.Switch.AddEndpoint(Context(t), other.E); err != nil {

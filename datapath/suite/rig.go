@@ -72,6 +72,20 @@ func (r *Rig) converge() {
 	}
 }
 
+type settler interface {
+	Settle(ctx context.Context) error
+}
+
+// settle has the switch do now what it puts off until ports are left alone, for what is compared with it later.
+func (r *Rig) settle() {
+	r.t.Helper()
+	if s, ok := r.Switch.(settler); ok {
+		if err := s.Settle(Context(r.t)); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
 // Rig is a host in a namespace of its own, with a switch, stations behind endpoints, and functions. All of it is removed when the
 // test ends.
 type Rig struct {
