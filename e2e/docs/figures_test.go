@@ -243,6 +243,9 @@ func TestFiguresAreThoseOfTheRawData(t *testing.T) {
 	beside := func(r benched) []float64 { return []float64{r.Weir, r.Peer, r.Ratio} }
 	scaled := func(r benched, by float64) []float64 { return []float64{r.Weir * by, r.Peer * by, r.Ratio} }
 	claims, by := wires.agreements()
+	started := func(runtime, verdict string) float64 {
+		return wires.against("boot functions=10 run", runtime, "runc", verdict)[0]
+	}
 	if n := wires.r.Trust; n.Different != 0 {
 		t.Errorf("wires: %d comparisons of the baseline with itself differ: README.md says none", n.Different)
 	}
@@ -267,11 +270,13 @@ func TestFiguresAreThoseOfTheRawData(t *testing.T) {
 		{"| one more policy among 10,000, p50 and p99 | {}, {} ms |", []float64{fabric.get("one more policy among 10,000, p50").Weir, fabric.get("one more policy among 10,000, p99").Weir}},
 		{"| from `weir apply` to the first steered packet, p50 and p99 | {}, {} ms |", []float64{fabric.get("apply to first steered packet, p50").Weir, fabric.get("apply to first steered packet, p99").Weir}},
 
-		{"| one TCP stream of 1 s through 9 wires | {} Gb/s | {} | {} ({} to {}): indistinguishable |", wires.against("throughput wires=9 rate", "ebpf", "bridges", "indistinguishable")},
+		{"| one TCP stream of 1 s through 9 wires | {} Gb/s | {} | {} ({} to {}) |", wires.against("throughput wires=9 rate", "ebpf", "bridges", "higher")},
 		{"| the same through 100 | {} Gb/s | {} | {} ({} to {}) |", wires.against("throughput wires=100 rate", "ebpf", "bridges", "higher")},
 		{"| ping through 100 | {} us | {} | {} ({} to {}) |", wires.against("delay wires=100 rtt", "ebpf", "bridges", "lower")},
 		{"| 64-byte packets through 20, on one CPU | {} Mpps | {} | {} ({} to {}) |", wires.against("packets wires=20,size=64 rate", "ebpf", "bridges", "higher")},
 		{"| 64-byte packets through 9 on a CPU of their own, without loss | {} Mpps | {} | {} ({} to {}) |", wires.against("limits wires=9 ndr", "ebpf", "bridges", "higher")},
+		{"Ten functions, created and started one after another, take {} s; `runc run` by hand takes {} s (indistinguishable), `docker run` {} s, LXC {} s.", []float64{
+			started("oci", "indistinguishable"), started("runc", "baseline"), started("docker", "higher"), started("lxc", "lower")}},
 		{"Of {} published claims {} were reproduced, {} cannot be tested there", []float64{claims, by[lab.Reproduced], by[lab.NotTestable]}},
 		{"was indistinguishable in all {} comparisons", []float64{float64(wires.r.Trust.Indistinguishable)}},
 	}
@@ -307,6 +312,8 @@ func TestFiguresAreThoseOfTheRawData(t *testing.T) {
 		{"| every 2 ms, the whole way | | {} ({} to {}) | {} ({} to {}) |", beyond(chain, "ping -U, 100 wires", "ping -U, 100 against the least")},
 		{"| 64-byte datagrams through 9 : bridges | {} | {} ({} to {}) | {} ({} to {}) |", beyond(rest, "udp 64 B, 9 wires", "udp 64 B, 9 wires against the least")},
 		{"| the same through 100 | | {} ({} to {}) | {} ({} to {}) |", beyond(rest, "udp 64 B, 100 wires", "udp 64 B, 100 wires against the least")},
+		{"**The daemon** takes {} % of a core beside 100 functions (target {} %).",
+			[]float64{rest.get("daemon idle CPU, 100 functions").Weir, rest.get("daemon idle CPU, 100 functions").at}},
 		{"there the ratio is {} back to back and {} every 2 ms ({} and {} us through 100 functions)", []float64{with.Ratio, cold.Ratio, with.Weir, cold.Weir}},
 		{"**The router**: {} times os-ken where switches cost nothing, {} times into Open vSwitch",
 			[]float64{fabric.get("policies compiled, into a sink").Ratio, fabric.get("policies compiled, into Open vSwitch").Ratio}},
