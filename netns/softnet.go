@@ -10,22 +10,28 @@ import (
 
 // Overruns is how many frames the kernel has dropped since boot because a processor's receive queue was full (net.core.netdev_max_backlog; the
 // second column of /proc/net/softnet_stat). All namespaces share these queues: who floods one veth pair makes others lose frames, too.
-func Overruns() (uint64, error) {
+func Overruns() (uint64, error) { return softnet("overruns", 1) }
+
+// Backlog is how many frames are in those queues now (the twelfth column, Linux 5.10).
+func Backlog() (uint64, error) { return softnet("backlog", 11) }
+
+// softnet sums a column of all processors.
+func softnet(what string, column int) (uint64, error) {
 	f, err := os.Open("/proc/net/softnet_stat")
 	if err != nil {
-		return 0, fmt.Errorf("read overruns: %w", err)
+		return 0, fmt.Errorf("read %s: %w", what, err)
 	}
 	defer f.Close()
 	var all uint64
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
-		if len(fields) < 2 {
-			return 0, fmt.Errorf("read overruns: %q: want a line of hexadecimal numbers", lines.Text())
+		if len(fields) <= column {
+			return 0, fmt.Errorf("read %s: %q: want a line of more than %d hexadecimal numbers", what, lines.Text(), column)
 		}
-		n, err := strconv.ParseUint(fields[1], 16, 64)
+		n, err := strconv.ParseUint(fields[column], 16, 64)
 		if err != nil {
-			return 0, fmt.Errorf("read overruns: %w", err)
+			return 0, fmt.Errorf("read %s: %w", what, err)
 		}
 		all += n
 	}

@@ -10,6 +10,7 @@ import (
 
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/netns"
 )
 
 // twins run the same rules and frames in the driver's switch and in the reference.
@@ -61,9 +62,17 @@ func (w *twins) commit(rules ...flow.Rule) {
 	}
 }
 
-// state of a function, in both switches.
+// state of a function, in both switches. What was sent before has met the former one: a frame that is dropped arrives nowhere where it could be
+// awaited, but it is in no queue any more.
 func (w *twins) state(function string, s datapath.State) {
 	w.t.Helper()
+	Until(w.t, "empty receive queues", func() bool {
+		n, err := netns.Backlog()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return n == 0
+	})
 	if err := w.ref.SetDown(function, s == datapath.Down); err != nil {
 		w.t.Fatal(err)
 	}

@@ -76,12 +76,14 @@ func (s *Socket) receive() {
 		}
 		frame := untrim(slices.Clone(buf[:n]), oob[:on])
 		s.mu.Lock()
-		s.frames = append(s.frames, frame)
 		h := s.handler
 		s.mu.Unlock()
 		if h != nil {
 			h(frame)
 		}
+		s.mu.Lock()
+		s.frames = append(s.frames, frame) // who sees it may rely on it having been handled
+		s.mu.Unlock()
 	}
 }
 
