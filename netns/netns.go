@@ -90,6 +90,11 @@ func Create(path string, o Options) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("create network namespace: %w", err)
 	}
+	if filepath.Dir(path) == Dir {
+		if err := shareDir(Dir); err != nil {
+			return fmt.Errorf("create network namespace %s: %w", path, err)
+		}
+	}
 	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o444)
 	if err != nil {
 		return fmt.Errorf("create network namespace: %w", err)
@@ -120,6 +125,31 @@ func Create(path string, o Options) error {
 	if err != nil {
 		os.Remove(path)
 		return fmt.Errorf("create network namespace %s: %w", path, err)
+	}
+	return nil
+}
+
+// shareDir makes a folder of namespaces a shared mount, as the first `ip netns add` since boot does with [Dir]. Were it done only after a
+// namespace's own mount, it would hide that mount for good: deleting the namespace would free neither its file nor itself.
+func shareDir(dir string) error {
+	lock, err := os.Open(dir) // as ip does: two at a time would stack two mounts
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", dir, err)
+	}
+	share := func() error { return unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, "") }
+	err = share()
+	if errors.Is(err, unix.EINVAL) { // no mount yet
+		if err := unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("bind mount %s: %w", dir, err)
+		}
+		err = share()
+	}
+	if err != nil {
+		return fmt.Errorf("share the mount %s: %w", dir, err)
 	}
 	return nil
 }

@@ -147,6 +147,56 @@ func TestDeleteTakesOffStackedMounts(t *testing.T) {
 	}
 }
 
+func TestASharedFolderHidesNothing(t *testing.T) {
+	dir := t.TempDir()
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	mounts := func() int {
+		all, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var n int
+		for line := range strings.Lines(string(all)) {
+			if strings.HasPrefix(strings.Fields(line)[4], dir) {
+				n++
+			}
+		}
+		return n
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if err := shareDir(dir); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := mounts(); got != 1 {
+		t.Fatalf("%d mounts, want 1", got)
+	}
+	path := filepath.Join(dir, "n")
+	if err := Create(path, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := shareDir(dir); err != nil { // as an `ip netns add` beside it
+		t.Error(err)
+	}
+	if got := mounts(); got != 2 {
+		t.Errorf("%d mounts, want the folder's and the namespace's", got)
+	}
+	if err := Delete(path); err != nil {
+		t.Error(err)
+	}
+	if err := shareDir(filepath.Join(dir, "missing")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a folder that is not there: %v", err)
+	}
+}
+
 func TestOpenNamesTheRemedy(t *testing.T) {
 	_, err := Open("weir-test-missing")
 	if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "`ip netns add weir-test-missing`") {
