@@ -24,6 +24,9 @@ const (
 	dialTimeout = 5 * time.Second  // until an external cluster has to answer
 )
 
+// limits are the embedded etcd's, as flags for members of an external cluster.
+var limits = fmt.Sprintf("--max-txn-ops=%d --max-request-bytes=%d", maxTxnOps, maxRequestBytes)
+
 // Options say where etcd is. Either Dir and SocketDir are set (etcd runs inside this process) or Endpoints are.
 type Options struct {
 	Dir       string // durable state of the embedded etcd, made with mode 0700
@@ -101,7 +104,29 @@ func external(ctx context.Context, o Options) (*Etcd, error) {
 		s.Close()
 		return nil, fmt.Errorf("connect to etcd at %s: %w: check the address, the TLS files, and that the cluster has a leader", strings.Join(o.Endpoints, ","), err)
 	}
+	if err := s.probeLimits(ctx); errors.Is(err, ErrTooLarge) {
+		o.Log.Warn("larger files and reports will be refused", "error", err)
+	}
 	return s, nil
+}
+
+// What a cluster should take at once: a file of some thousand policies, the report of a host with some hundred functions.
+const (
+	probeOps   = 10_000
+	probeBytes = 4 << 20
+)
+
+// probeLimits asks for a transaction of that size whose condition no cluster meets and that would only read: only its size matters.
+func (s *Etcd) probeLimits(ctx context.Context) error {
+	never := clientv3.Compare(clientv3.Version(s.prefix), "<", 0)
+	ops := make([]clientv3.Op, probeOps)
+	for i := range ops {
+		ops[i] = clientv3.OpGet(s.prefix+"none/"+strings.Repeat("-", probeBytes/probeOps), clientv3.WithCountOnly())
+	}
+	if _, err := s.client.Txn(ctx).If(never).Then(ops...).Commit(); err != nil {
+		return fmt.Errorf("a transaction of %d operations, %d MiB: %w", probeOps, probeBytes>>20, s.fault(ctx, err))
+	}
+	return nil
 }
 
 func connect(o Options, endpoints []string, conf *tls.Config) (*Etcd, error) {
@@ -195,7 +220,7 @@ func (s *Etcd) fault(ctx context.Context, err error) error {
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return fmt.Errorf("%w: etcd's database has reached its quota: delete objects that are no longer needed", ErrFull)
 	case errors.Is(err, rpctypes.ErrTooManyOps), errors.Is(err, rpctypes.ErrRequestTooLarge), status.Code(err) == codes.ResourceExhausted:
-		return fmt.Errorf("%w: %w: nothing was changed; apply in smaller parts, or raise --max-txn-ops and --max-request-bytes of etcd", ErrTooLarge, err)
+		return fmt.Errorf("%w: %w: nothing was changed; apply in smaller parts, or start each member of etcd with %s", ErrTooLarge, err, limits)
 	case errors.Is(err, rpctypes.ErrCompacted), errors.Is(err, rpctypes.ErrFutureRev):
 		return fmt.Errorf("%w (%w)", ErrCompacted, err)
 	case errors.Is(err, clientv3.ErrNoAvailableEndpoints), errors.Is(err, context.DeadlineExceeded):

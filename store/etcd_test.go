@@ -2,9 +2,11 @@ package store_test
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -58,10 +60,16 @@ func TestEmbeddedSuite(t *testing.T) {
 func TestExternalSuite(t *testing.T) {
 	dir := shortDir(t)
 	open(t, options(dir))
+	var log bytes.Buffer
+	endpoints := []string{"unix://" + filepath.Join(dir, "run", "etcd", "client")}
+	open(t, store.Options{Endpoints: endpoints, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if log.Len() > 0 {
+		t.Errorf("a cluster with the limits of the embedded one is warned of: %s", log.String())
+	}
 	var n atomic.Int64
 	suite.Run(t, func(t *testing.T) store.Store {
 		return open(t, store.Options{
-			Endpoints: []string{"unix://" + filepath.Join(dir, "run", "etcd", "client")},
+			Endpoints: endpoints,
 			Prefix:    fmt.Sprintf("/test/%d/", n.Add(1)),
 		})
 	})
@@ -79,7 +87,11 @@ func plainEtcd(t *testing.T) string {
 }
 
 func TestATransactionBeyondAnExternalClustersLimitIsRefusedWhole(t *testing.T) {
-	s := open(t, store.Options{Endpoints: []string{plainEtcd(t)}})
+	var log bytes.Buffer
+	s := open(t, store.Options{Endpoints: []string{plainEtcd(t)}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if said := log.String(); !strings.Contains(said, "level=WARN") || !strings.Contains(said, "--max-txn-ops=200000 --max-request-bytes=67108864") {
+		t.Errorf("at the start it says %q, want a warning with the limits to set", said)
+	}
 	for name, ops := range map[string][]store.Op{
 		"129 operations": manyOps(129, 10),
 		"3 MiB":          manyOps(3, 1<<20),
