@@ -57,6 +57,7 @@ type function struct {
 	early     int       // ends in a row before it was up
 	notBefore time.Time // of the next start
 	started   time.Time
+	hung      time.Time // the start of which the status says what it waits for
 	died      time.Time // start of the present outage; zero if none
 	lost      int       // probes in a row
 	probe     time.Time // of the next probe

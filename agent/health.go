@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"weir.dev/weir/api"
@@ -157,15 +156,14 @@ func (f *function) restartUnhealthy(ctx context.Context) error {
 // hangsAfter is how long a start may take before the status says what it waits for.
 const hangsAfter = time.Second
 
-const notReady = "its process runs, but no probe frame has come through"
-
 // hangs says of a process that runs what its start waits for, once a start, with the last line that the process wrote.
 func (f *function) hangs(ctx context.Context) {
-	if time.Since(f.started) < hangsAfter || strings.HasPrefix(f.view().status.Message, notReady) {
+	if time.Since(f.started) < hangsAfter || f.hung.Equal(f.started) {
 		return
 	}
+	f.hung = f.started
 	words := f.lastWords(ctx)
-	f.update(func(v *view) { v.status.Message = notReady + words })
+	f.update(func(v *view) { v.status.Message = "its process runs, but no probe frame has come through" + words })
 }
 
 // slower takes in a round trip. It is news only when it is the first or much longer: a status is not a time series.

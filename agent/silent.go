@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"weir.dev/weir/api"
@@ -24,6 +23,7 @@ type silence struct {
 	since   time.Time // when a look found nothing new that was not answered
 	enough  bool      // at the last look: answers may be under way yet
 	told    time.Time
+	message string // that it put into the status
 }
 
 // look takes in the counters of frames that went in and that came out, and tells how many went in if nothing comes back.
@@ -37,9 +37,6 @@ func (s *silence) look(in, out uint64, now time.Time) (frames uint64, silent boo
 	s.enough = frames >= silentFrames
 	return frames, silent
 }
-
-// nothingBack begins the messages that watchSilent writes.
-const nothingBack = "nothing comes back: "
 
 // watchSilent warns of functions without a probe that take frames and hand none on. While there are none it reads no counters.
 func (a *Agent) watchSilent(ctx context.Context) {
@@ -93,7 +90,7 @@ func (a *Agent) lookSilent(ctx context.Context, known map[*function]*silence, no
 		if frames, silent := s.look(in[name], out[name], now); silent {
 			f.silent(s, frames, now)
 		} else if frames == 0 {
-			f.answers()
+			f.answers(s)
 		}
 	}
 	return nil
@@ -101,13 +98,14 @@ func (a *Agent) lookSilent(ctx context.Context, known map[*function]*silence, no
 
 // silent says that nothing comes back.
 func (f *function) silent(s *silence, frames uint64, now time.Time) {
-	if strings.HasPrefix(f.view().status.Message, nothingBack) {
+	if s.message != "" && f.view().status.Message == s.message {
 		return
 	}
 	text := fmt.Sprintf("%d frames went in within %s, and none came out", frames, now.Sub(s.since).Round(time.Second))
 	f.update(func(v *view) {
 		if v.status.Healthy && v.status.Message == "" {
-			v.status.Message = nothingBack + text
+			s.message = "nothing comes back: " + text
+			v.status.Message = s.message
 		}
 	})
 	if s.told.IsZero() || now.Sub(s.told) >= silentAgain {
@@ -117,12 +115,14 @@ func (f *function) silent(s *silence, frames uint64, now time.Time) {
 }
 
 // answers takes back that nothing comes back.
-func (f *function) answers() {
-	if strings.HasPrefix(f.view().status.Message, nothingBack) {
-		f.update(func(v *view) {
-			if strings.HasPrefix(v.status.Message, nothingBack) {
-				v.status.Message = ""
-			}
-		})
+func (f *function) answers(s *silence) {
+	if s.message == "" {
+		return
 	}
+	f.update(func(v *view) {
+		if v.status.Message == s.message {
+			v.status.Message = ""
+		}
+	})
+	s.message = ""
 }
