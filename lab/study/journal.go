@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Header is the first line of a journal: everything from which the schedule follows, and where it ran.
@@ -79,6 +81,9 @@ func Create(dir string, h Header) (*Journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("results: %w", err)
 	}
+	if err := alone(f, dir); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
 	h.Format, h.Schedule = format, digest(h.Study.Schedule(h.Mode, h.Seed))
 	j := &Journal{Header: h, f: f, done: map[string]bool{}, steps: map[string][]Step{}}
 	if err := j.append(h); err != nil {
@@ -93,6 +98,9 @@ func Open(dir string) (*Journal, error) {
 	if err != nil {
 		return nil, noResults(dir, err)
 	}
+	if err := alone(f, dir); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
 	j := &Journal{f: f, done: map[string]bool{}, steps: map[string][]Step{}}
 	good, err := j.read()
 	if err == nil {
@@ -105,6 +113,15 @@ func Open(dir string) (*Journal, error) {
 		return nil, errors.Join(fmt.Errorf("%s: %w", f.Name(), err), f.Close())
 	}
 	return j, nil
+}
+
+// alone locks a journal as long as it is open: two runs that go on with the same one would each make what is left, and it could not be read
+// again. A file system without locks has none to ask.
+func alone(f *os.File, dir string) error {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("%w: a run is writing to %s now: wait until it ends, or end it; weir lab report tells of it meanwhile", ErrJournal, dir)
+	}
+	return nil
 }
 
 // Read reads a journal for a report.

@@ -233,7 +233,18 @@ func TestJournalIsGuarded(t *testing.T) {
 	if err := j.Add(Record{Trial: tr}); !errors.Is(err, ErrJournal) {
 		t.Errorf("a trial twice: %v", err)
 	}
+	if _, err := Open(dir); !errors.Is(err, ErrJournal) || !strings.Contains(err.Error(), "a run is writing to "+dir) {
+		t.Errorf("opened while it is written: %v", err)
+	}
+	if back, err := Read(dir); err != nil || len(back.Records) != 1 {
+		t.Errorf("read while it is written: %v", err)
+	}
 	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := Open(dir); err != nil {
+		t.Errorf("opened when nobody writes: %v", err)
+	} else if err := again.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Create(dir, Header{Study: s}); !errors.Is(err, ErrJournal) {
