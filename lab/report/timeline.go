@@ -18,7 +18,7 @@ type moment struct {
 	key     string
 }
 
-// maxMoments bounds the points of the time line; of more, neighbours are joined and the worst is shown.
+// maxMoments bounds the points that are drawn; of more, neighbours are joined and the worst is shown.
 const maxMoments = 600
 
 func (r Report) moments() (out []moment) {
@@ -49,14 +49,19 @@ func (r Report) moments() (out []moment) {
 		}
 		out = append(out, m)
 	}
-	if len(out) <= maxMoments {
-		return out
+	return out
+}
+
+// fewer moments, for the drawing only.
+func fewer(all []moment) []moment {
+	if len(all) <= maxMoments {
+		return all
 	}
-	by := (len(out) + maxMoments - 1) / maxMoments
+	by := (len(all) + maxMoments - 1) / maxMoments
 	var some []moment
-	for i := 0; i < len(out); i += by {
-		worst := out[i]
-		for _, m := range out[i:min(i+by, len(out))] {
+	for i := 0; i < len(all); i += by {
+		worst := all[i]
+		for _, m := range all[i:min(i+by, len(all))] {
 			if m.void && !worst.void || m.void == worst.void && m.steal > worst.steal {
 				worst = m
 			}
@@ -109,7 +114,11 @@ func (r Report) timeline() (figure, bool) {
 		}
 		f.Table.Rows = append(f.Table.Rows, []string{p.Part.Name, fmt.Sprint(n), fmt.Sprint(void), mid, most, within})
 	}
-	f.draw = func(width float64) *canvas { return timeline(width, points) }
+	shown := fewer(points)
+	if len(shown) < len(points) {
+		f.About += fmt.Sprintf(" Drawn: of every %d trials in a row a void one, or that with the most steal; the table counts all.", (len(points)+maxMoments-1)/maxMoments)
+	}
+	f.draw = func(width float64) *canvas { return timeline(width, shown) }
 	return f, true
 }
 
