@@ -67,20 +67,29 @@ type app struct {
 	noColor                                    bool
 }
 
-// Main runs the program and returns its exit code; args are without the program's name. A first SIGINT or SIGTERM
-// ends the command in order, a second one at once.
+// Main runs the program and returns its exit code; args are without the program's name. A first SIGINT, SIGTERM or SIGHUP
+// ends the command in order, a second one at once; but a terminal that is closed may say so twice, itself and by its shell.
 func Main(o Options, args []string) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	hangups := make(chan os.Signal, 1)
+	if !signal.Ignored(syscall.SIGHUP) { // as with nohup
+		signal.Notify(hangups, syscall.SIGHUP)
+	}
 	defer signal.Stop(signals)
+	defer signal.Stop(hangups)
 	go func() {
-		s, ok := <-signals
-		if ok {
-			cancel(signalError{s.(syscall.Signal)})
-			signal.Stop(signals)
+		var s os.Signal
+		select {
+		case s = <-signals:
+		case s = <-hangups:
+		case <-ctx.Done():
+			return
 		}
+		cancel(signalError{s.(syscall.Signal)})
+		signal.Stop(signals)
 	}()
 	cmd := New(o)
 	cmd.SetArgs(args)

@@ -26,6 +26,7 @@ const (
 	ExitTimeout     = 8
 	ExitChanges     = 9
 	ExitFull        = 10
+	ExitHangup      = 129
 	ExitInterrupted = 130
 	ExitTerminated  = 143
 )
@@ -46,6 +47,7 @@ var exitCodes = [...]struct {
 	{ExitTimeout, "not done in time; it may still come to be"},
 	{ExitChanges, "weir apply --plan --exit-code: applying would change something"},
 	{ExitFull, "no space left for the state; nothing was changed"},
+	{ExitHangup, "ended because its terminal was closed (SIGHUP; not with nohup)"},
 	{ExitInterrupted, "ended by Ctrl-C (SIGINT)"},
 	{ExitTerminated, "ended by SIGTERM"},
 }

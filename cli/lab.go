@@ -181,7 +181,8 @@ func (a *app) labRun() *cobra.Command {
 		Short: "Run a study",
 		Long: `Run a study and print what came of it. STUDY is a name of "weir lab list" or a file. --quick (the default) measures less often and more
 shortly than --full. --only keeps some levels; the factor "part" chooses parts; a baseline always stays. The same seed gives the same
-order of trials. Ctrl-C ends the run in order; what was measured is a valid partial result, and "weir lab resume" goes on with it.
+order of trials. Ctrl-C ends the run in order, as does closing its terminal (not with nohup): what was measured is a valid partial result, and
+"weir lab resume" goes on with it.
 Needs root. Everything is made in network namespaces of its own and removed at the end; what a killed run left the next one removes.
 Platform hosts is the hosts of the Weir that runs (--socket, --url): stations are made on this machine, which has to be one of them, functions,
 chains and policies through the API, under names that begin with the run's.`,

@@ -371,8 +371,14 @@ func check(t *testing.T, dir string, r lab.Results, log string) {
 	}
 }
 
-// TestInterruptedRunLeavesAResult: Ctrl-C ends with 130, a valid partial result, and nothing on the host.
+// TestInterruptedRunLeavesAResult: Ctrl-C ends with 130, a terminal that is closed (which the kernel and the shell say) with 129; both with a valid
+// partial result, and nothing on the host.
 func TestInterruptedRunLeavesAResult(t *testing.T) {
+	t.Run("Ctrl-C", func(t *testing.T) { interrupted(t, 130, syscall.SIGINT) })
+	t.Run("terminal closed", func(t *testing.T) { interrupted(t, 129, syscall.SIGHUP, syscall.SIGHUP) })
+}
+
+func interrupted(t *testing.T, code int, signals ...syscall.Signal) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -393,11 +399,13 @@ func TestInterruptedRunLeavesAResult(t *testing.T) {
 	other.Path = unshare
 	ended(t, other, 5, "has results already")
 	until(t, ctx, run, dir, 10)
-	if err := run.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
+	for _, s := range signals {
+		if err := run.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if _ = run.Wait(); run.ProcessState.ExitCode() != 130 || strings.Contains(problems.String(), "failed") {
-		t.Errorf("exit code %d: want 130, and no trial that failed:\n%s", run.ProcessState.ExitCode(), problems.String())
+	if _ = run.Wait(); run.ProcessState.ExitCode() != code || strings.Contains(problems.String(), "failed") {
+		t.Errorf("exit code %d: want %d, and no trial that failed:\n%s", run.ProcessState.ExitCode(), code, problems.String())
 	}
 	if !strings.Contains(problems.String(), "weir lab resume "+dir) {
 		t.Errorf("it does not say how to go on:\n%s", problems.String())
