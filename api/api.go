@@ -251,6 +251,62 @@ type Hop struct {
 	Dropped Counter `json:"dropped"`
 }
 
+// TraceQuery describes a packet, and the reply to it.
+type TraceQuery struct {
+	From, To            string // endpoints
+	Match               string // tcp/80, udp/53, sctp/5000, icmp (the default) or arp
+	Source, Destination string // addresses; default the endpoints' first ones of one family
+	SourcePort          int    // default 49152
+	VLAN                int    // 0: untagged
+}
+
+// Trace is the answer of GET /v1/trace: what becomes of a packet and of the reply to it by the policies as they are declared now, with the present health
+// of the functions, which are taken to hand on what they get.
+type Trace struct {
+	From    string   `json:"from"`
+	To      string   `json:"to"`
+	Request TraceWay `json:"request"`
+	Reply   TraceWay `json:"reply"`
+}
+
+// TraceWay is one packet's.
+type TraceWay struct {
+	Packet    string        `json:"packet"`    // for people
+	Delivered bool          `json:"delivered"` // at its destination
+	Policies  []TracePolicy `json:"policies"`  // that have to do with its ends, those that decide first
+	Steps     []TraceStep   `json:"steps"`
+}
+
+// TraceVerdict says what a policy means for a packet.
+type TraceVerdict string
+
+const (
+	TraceDecides   TraceVerdict = "decides"
+	TraceOutranked TraceVerdict = "outranked" // selects it, too, with a lower priority
+	TraceOthers    TraceVerdict = "others"    // selects other packets between the same ends
+)
+
+// TracePolicy is a policy and what it means for a packet. State and Message are the policy's: one that is not active is not in force as the trace has it.
+type TracePolicy struct {
+	Policy   string       `json:"policy"`
+	Verdict  TraceVerdict `json:"verdict"`
+	Reply    bool         `json:"reply,omitempty"` // it takes the packet for a reply
+	Priority int          `json:"priority"`
+	Mode     Mode         `json:"mode"`
+	Chain    string       `json:"chain"`
+	Match    []string     `json:"match,omitempty"`
+	State    string       `json:"state,omitempty"`
+	Message  string       `json:"message,omitempty"`
+}
+
+// TraceStep is a port that the packet, or a copy of it, meets, with the port's live counters.
+type TraceStep struct {
+	Event  string `json:"event"`            // entered, steered, bypassed, emerged, copied, resumed, delivered, dropped
+	Branch int    `json:"branch,omitempty"` // 0 the packet itself; each copy has a number of its own
+	Why    string `json:"why,omitempty"`    // of a drop
+	Hop
+}
+
 // Host is a machine with an agent.
 type Host struct {
 	Meta

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -151,6 +152,24 @@ func (c *Client) Counters(ctx context.Context, host string) (Counters, error) {
 func (c *Client) Path(ctx context.Context, policy string) (PolicyPath, error) {
 	var out PolicyPath
 	_, err := c.call(ctx, http.MethodGet, "/v1/policies/"+url.PathEscape(policy)+"/path", nil, &out)
+	return out, err
+}
+
+// Trace tells what becomes of a packet.
+func (c *Client) Trace(ctx context.Context, q TraceQuery) (Trace, error) {
+	v := url.Values{}
+	for name, value := range map[string]string{"from": q.From, "to": q.To, "match": q.Match, "source": q.Source, "destination": q.Destination} {
+		if value != "" {
+			v.Set(name, value)
+		}
+	}
+	for name, value := range map[string]int{"source_port": q.SourcePort, "vlan": q.VLAN} {
+		if value != 0 {
+			v.Set(name, strconv.Itoa(value))
+		}
+	}
+	var out Trace
+	_, err := c.call(ctx, http.MethodGet, "/v1/trace?"+v.Encode(), nil, &out)
 	return out, err
 }
 

@@ -87,7 +87,7 @@ func (fabric) SwitchRules(_ context.Context, name string) (api.SwitchRules, erro
 
 func serve(dir string, s store.Store) (url string, stop func(), err error) {
 	a := &hollow{}
-	m, err := manager.New(manager.Options{Store: s, Validate: router.ValidateChange, Fabric: fabric{},
+	m, err := manager.New(manager.Options{Store: s, Validate: router.ValidateChange, Trace: router.Trace, Fabric: fabric{},
 		Node: func(host string) manager.Node {
 			if host == "h2" {
 				return nil

@@ -141,6 +141,7 @@ func newManager(ctx context.Context, o UpOptions, key []byte, st store.Store, h 
 		Store: st, ID: managerID(o.Instance), Where: o.where(), SecretKey: key, Version: o.Version, Log: o.Log, Host: own, AgentConfig: o.Common, CertificateLife: o.CertificateLife,
 		Placement: o.Placement, Fabric: r,
 		Validate: router.ValidateChange,
+		Trace:    router.Trace,
 		Admit:    a.admit,
 		Node: func(name string) manager.Node {
 			if h == nil || name != "" && name != own {

@@ -58,6 +58,8 @@ func (m *Manager) table() []route {
 			answers: map[int]any{200: api.Counters{}}, problems: []int{404, 503}, handler: m.counters},
 		route{method: "GET", path: "/v1/policies/{name}/path", id: "path", summary: "the ports that a policy's packets really meet, with live counters",
 			answers: map[int]any{200: api.PolicyPath{}}, problems: []int{404, 503}, handler: m.path},
+		route{method: "GET", path: "/v1/trace", id: "trace", summary: "what becomes of a packet between two endpoints, and of the reply to it, by the policies as they are declared",
+			query: []string{"from", "to", "match", "source", "destination", "source_port", "vlan"}, answers: map[int]any{200: api.Trace{}}, problems: []int{400}, handler: m.trace},
 		route{method: "POST", path: "/v1/apply", id: "apply", summary: "check a whole document, then commit it in one step or not at all",
 			body: api.ApplyRequest{}, answers: map[int]any{200: api.ApplyResult{}}, problems: []int{400, 409, 422, 507}, handler: m.apply},
 		route{method: "POST", path: "/v1/status", id: "report", summary: "an agent's news of many objects, in one transaction",

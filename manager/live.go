@@ -97,7 +97,7 @@ func (m *Manager) path(w http.ResponseWriter, r *http.Request) error {
 	}
 	ports := map[string]port{}
 	if len(p.Status.RenderedPath) > 0 {
-		if ports, err = m.portsOf(r.Context(), p); err != nil {
+		if ports, err = m.portsOf(r.Context(), slices.Concat(p.Status.RenderedPath, p.Status.RenderedReverse)); err != nil {
 			return err
 		}
 	}
@@ -113,9 +113,9 @@ type port struct {
 	host string
 }
 
-// portsOf asks every host on a policy's way for its ports. One of several that does not answer takes only its own ports away.
-func (m *Manager) portsOf(ctx context.Context, p api.Policy) (map[string]port, error) {
-	hosts, err := m.hostsOf(ctx, p)
+// portsOf asks every host on a way for its ports. One of several that does not answer takes only its own ports away.
+func (m *Manager) portsOf(ctx context.Context, names []string) (map[string]port, error) {
+	hosts, err := m.hostsOf(ctx, names)
 	if err != nil {
 		return nil, err
 	}
@@ -156,10 +156,10 @@ func (m *Manager) portsOf(ctx context.Context, p api.Policy) (map[string]port, e
 // portsTimeout bounds how long a host on a policy's way may take to answer.
 const portsTimeout = 5 * time.Second
 
-// hostsOf are the hosts on a policy's rendered way, from the functions and endpoints on it; one that is not known is the only one, "".
-func (m *Manager) hostsOf(ctx context.Context, p api.Policy) ([]string, error) {
+// hostsOf are the hosts on a rendered way, from the functions and endpoints on it; one that is not known is the only one, "".
+func (m *Manager) hostsOf(ctx context.Context, names []string) ([]string, error) {
 	var hosts []string
-	for _, name := range slices.Concat(p.Status.RenderedPath, p.Status.RenderedReverse) {
+	for _, name := range names {
 		host, rest, prefixed := strings.Cut(name, ":")
 		if prefixed && strings.Contains(rest, "/") {
 			hosts = append(hosts, host)

@@ -60,6 +60,8 @@ type Options struct {
 	// Validate tells everything that is wrong between the objects of a whole document, of which a part is new or changed:
 	// router.ValidateChange. Each spec by itself is checked in any case.
 	Validate func(d, changed api.Document) []api.Problem
+	// Trace tells what becomes of a packet: router.Trace.
+	Trace func(d api.Document, q api.TraceQuery, macs map[string]string, down map[string]bool) (api.Trace, error)
 	// Admit tells what hosts have against what is new or changed in a document: an image or an interface that is missing. What
 	// is there already stays admitted, whatever becomes of the host.
 	Admit func(d, changed api.Document) []api.Problem
@@ -113,6 +115,11 @@ func New(o Options) (*Manager, error) {
 	}
 	if o.Validate == nil {
 		o.Validate = func(_, _ api.Document) []api.Problem { return nil }
+	}
+	if o.Trace == nil {
+		o.Trace = func(api.Document, api.TraceQuery, map[string]string, map[string]bool) (api.Trace, error) {
+			return api.Trace{}, api.Refuse(http.StatusNotImplemented, "this manager has no router that could tell")
+		}
 	}
 	if o.Admit == nil {
 		o.Admit = func(_, _ api.Document) []api.Problem { return nil }

@@ -195,6 +195,20 @@ func queryParameter(name string) *huma.Param {
 		p.Description, p.Schema = "only the last lines; 0 all", &huma.Schema{Type: "integer"}
 	case "follow":
 		p.Description, p.Schema, p.AllowEmptyValue = "go on as more is written", &huma.Schema{Type: "boolean"}, true
+	case "from":
+		p.Description, p.Required = "the endpoint that sends the packet", true
+	case "to":
+		p.Description, p.Required = "the endpoint that it is for", true
+	case "match":
+		p.Description = "what it is: tcp, udp or sctp with a port, as in tcp/80, or icmp (the default) or arp"
+	case "source":
+		p.Description = "its source address, if it is not the sender's first one"
+	case "destination":
+		p.Description = "its destination address, if it is not the receiver's first one"
+	case "source_port":
+		p.Description, p.Schema = "its source port, default 49152", &huma.Schema{Type: "integer"}
+	case "vlan":
+		p.Description, p.Schema = "the VLAN id of its tag; without it the packet is untagged", &huma.Schema{Type: "integer"}
 	case "arg":
 		p.Description, p.Required, p.Schema = "the program and its arguments, one each", true, &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}
 	case "env":

@@ -77,19 +77,21 @@ func (c *compiler) endpoint(s api.Selector) (flow.Port, error) {
 	return 0, fmt.Errorf("endpoint %s: %w", s.Endpoint, ErrNotReady)
 }
 
+// wholeMAC is the mask of one address.
+var wholeMAC = flow.MAC{255, 255, 255, 255, 255, 255}
+
 func constrain(m *flow.Match, src, dst api.Selector) {
-	whole := flow.MAC{255, 255, 255, 255, 255, 255}
 	switch src.Kind {
 	case api.SelectPrefix:
 		m.Src = src.Prefix
 	case api.SelectMAC:
-		m.SrcMAC, m.SrcMACMask = src.MAC, whole
+		m.SrcMAC, m.SrcMACMask = src.MAC, wholeMAC
 	}
 	switch dst.Kind {
 	case api.SelectPrefix:
 		m.Dst = dst.Prefix
 	case api.SelectMAC:
-		m.DstMAC, m.DstMACMask = dst.MAC, whole
+		m.DstMAC, m.DstMACMask = dst.MAC, wholeMAC
 	}
 }
 

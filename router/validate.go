@@ -305,11 +305,10 @@ func (v *validator) knownBy(e planned, endpoint string, source bool) []flow.Matc
 		}
 	}
 	if mac, err := api.ParseMAC(spec.MAC); err == nil && len(all) == 0 {
-		whole := flow.MAC{255, 255, 255, 255, 255, 255}
 		if source {
-			all = append(all, flow.Match{SrcMAC: flow.MAC(mac), SrcMACMask: whole})
+			all = append(all, flow.Match{SrcMAC: flow.MAC(mac), SrcMACMask: wholeMAC})
 		} else {
-			all = append(all, flow.Match{DstMAC: flow.MAC(mac), DstMACMask: whole})
+			all = append(all, flow.Match{DstMAC: flow.MAC(mac), DstMACMask: wholeMAC})
 		}
 	}
 	if len(all) == 0 {
