@@ -20,7 +20,8 @@ func (a *app) traceCommand() *cobra.Command {
 the packet and its copies meet, whether it arrives. PACKET is tcp, udp or sctp with a port, as in tcp/80, or icmp (the default) or arp.
 
 Nothing is sent. The policies are carried out as they are declared, with the present health of functions, which are taken to hand on what
-they get: what a firewall lets through is its own affair. The counters are the ports' own, read live.`,
+they get: what a firewall lets through is its own affair. Copies are indented; "resumed" is handed to ordinary switching as if it came from
+that port. The counters are the ports' own, read live.`,
 		Example: `  weir trace alice bob tcp/80
   weir trace alice uplink udp/53 --destination 9.9.9.9
   weir trace alice bob icmp --vlan 7 -o json`,
