@@ -65,7 +65,7 @@ func (f *function) spec(want api.Function, img image.Image, rootfs string) (cont
 		Env: slices.Clone(img.Env), Capabilities: img.Contract.Capabilities,
 		Mounts: []container.Mount{
 			{Source: f.path("etc"), Target: configDir, ReadOnly: true},
-			{Source: f.path("run"), Target: socketDir},
+			{Source: f.path("run"), Target: socketDir, ReadOnly: true}, // which hinders nobody from connecting
 		},
 		Annotations: map[string]string{"weir.instance": f.a.Instance.Name, "weir.function": f.name, "weir.image": img.Digest},
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"os"
@@ -11,6 +12,8 @@ import (
 
 	"weir.dev/weir/api"
 )
+
+const eventSocket = "events.sock"
 
 // Bounds of what a function may raise.
 const (
@@ -30,14 +33,11 @@ func (f *function) serveEvents() {
 	if f.events != nil {
 		return
 	}
-	path := f.path("run", "events.sock")
-	_ = os.Remove(path) // of an earlier agent
-	l, err := net.Listen("unix", path)
+	l, err := listenFor(f.path("events.new"), f.path("run", eventSocket))
 	if err != nil {
 		f.a.Log.Warn("event socket", "function", f.name, "error", err)
 		return
 	}
-	_ = os.Chmod(path, 0o666) // the function may run as any user of its container
 	f.events = &http.Server{
 		Handler: f.eventHandler(), ReadHeaderTimeout: time.Second, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second,
 		IdleTimeout: time.Second, MaxHeaderBytes: 4 << 10,
@@ -45,9 +45,25 @@ func (f *function) serveEvents() {
 	go func(s *http.Server) { _ = s.Serve(l) }(f.events) // ends with Close
 }
 
+// listenFor makes a socket for any user of a container. It is made where no container looks, then moved: whoever can write beside path, as containers
+// of older versions can, could lay a link in the way of a mode that is set there.
+func listenFor(fresh, path string) (net.Listener, error) {
+	_ = os.Remove(fresh) // of an agent that was killed
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	if err := errors.Join(os.Chmod(fresh, 0o666), os.Rename(fresh, path)); err != nil {
+		return nil, errors.Join(err, l.Close(), os.Remove(fresh))
+	}
+	return l, nil
+}
+
 func (f *function) stopEvents() {
 	if f.events != nil {
 		_ = f.events.Close()
+		_ = os.Remove(f.path("run", eventSocket))
 		f.events = nil
 	}
 }
