@@ -182,8 +182,8 @@ const different = "different"
 func (r *Repetition) judge(v stats.Verdict) {
 	switch {
 	case v == stats.Indistinguishable || r.Verdict == different:
-	case v == stats.TooFew:
-		r.Verdict = string(v)
+	case v != stats.Higher && v != stats.Lower:
+		r.Verdict = string(stats.TooFew)
 	default:
 		r.Verdict = different
 	}
@@ -201,10 +201,10 @@ func (r *Repeats) count(at SelfTest, ratio stats.Ratio, floor float64) stats.Ver
 	switch ratio.Verdict {
 	case stats.Indistinguishable:
 		c.Indistinguishable++
-	case stats.TooFew:
-		c.TooFew++
-	default:
+	case stats.Higher, stats.Lower:
 		c.Different++
+	default:
+		c.TooFew++
 	}
 	if floor > 0 {
 		c.floors = append(c.floors, floor)

@@ -113,13 +113,19 @@ func metricTable(w io.Writer, group string, m MetricResult, baseline string) {
 		switch {
 		case !known:
 			fmt.Fprint(w, "\t\t\tbaseline")
-		case ratio.Verdict == stats.TooFew:
+		case !ratio.Decided():
 			fmt.Fprintf(w, "\t-\t\t%s", ratio.Verdict)
 		default:
 			fmt.Fprintf(w, "\t%.3f\t%.3f to %.3f\t%s", ratio.Ratio, ratio.Interval.Low, ratio.Interval.High, ratio.Verdict)
-			if ratio.Verdict == stats.Indistinguishable {
+			switch ratio.Verdict {
+			case stats.Indistinguishable:
 				fmt.Fprintf(w, " (%.1f %% would have shown)", (ratio.Detectable-1)*100)
+			case stats.Undecided:
+				fmt.Fprintf(w, " (%d blocks are too few, p %.3f)", ratio.Blocks, ratio.P)
 			}
+		}
+		if known && ratio.Zeros > 0 {
+			fmt.Fprintf(w, ", one of both 0 in %d of %d blocks", ratio.Zeros, ratio.Blocks)
 		}
 		fmt.Fprintln(w)
 	}

@@ -42,13 +42,13 @@ func trust(r lab.Results) Trust {
 				t.Comparisons++
 				t.LeastBlocks, t.MostBlocks = min(t.LeastBlocks, d.Blocks), max(t.MostBlocks, d.Blocks)
 				switch d.Verdict {
-				case stats.TooFew:
-					t.TooFew++
-					continue
 				case stats.Indistinguishable:
 					t.Indistinguishable++
-				default:
+				case stats.Higher, stats.Lower:
 					t.Different++
+				default:
+					t.TooFew++
+					continue
 				}
 				floors = append(floors, m.Comparison.Floor)
 				t.WorstFloor = max(t.WorstFloor, m.Comparison.Floor)
@@ -98,8 +98,9 @@ const (
 	Worse   Sense = "worse"
 	Same    Sense = "indistinguishable"
 	Unknown Sense = "too few blocks"
-	// Undecided is a difference that interval and noise floor would allow to claim, but for which the blocks are too few for the test.
+	// Undecided is what too few blocks leave open: see stats.Undecided.
 	Undecided Sense = "undecided"
+	NoRatio   Sense = "no ratio"
 	Skipped   Sense = "skipped"
 )
 
@@ -143,7 +144,7 @@ func finding(p lab.PartResult) Finding {
 	m := g.Metrics[0]
 	f := Finding{
 		Part: p.Part.Name, Question: p.Part.Question, Metric: m.Metric, Baseline: p.Part.Baseline, Group: g.Name,
-		Floor: m.Comparison.Floor, Trusted: m.Comparison.Duplicate.Verdict == stats.Indistinguishable, Levels: []LevelFinding{},
+		Floor: m.Comparison.Floor, Trusted: m.Comparison.Duplicate.Decided() && !m.Comparison.Duplicate.Claimed(), Levels: []LevelFinding{},
 	}
 	var clauses []string
 	skipped := map[string][]string{} // levels, by reason
@@ -152,7 +153,7 @@ func finding(p lab.PartResult) Finding {
 			continue
 		}
 		l := LevelFinding{Level: v.Level, Ratio: m.Comparison.Variants[v.Level], Why: v.Skipped}
-		l.Sense = sense(m.Metric, l.Ratio, f.Floor)
+		l.Sense = sense(m.Metric, l.Ratio)
 		if v.Skipped != "" && v.N == 0 {
 			l.Sense = Skipped
 		}
@@ -171,7 +172,7 @@ func finding(p lab.PartResult) Finding {
 	}
 	f.lines = append([]string{f.lead(base(m, p.Part.Baseline))}, clauses...)
 	f.Sentence = sentence(f.lines[0], clauses)
-	if !f.Trusted && m.Comparison.Duplicate.Verdict != stats.TooFew {
+	if m.Comparison.Duplicate.Claimed() {
 		f.More = append(f.More, "Its baseline differs from its own duplicate: this comparison is not to be trusted.")
 	}
 	for _, b := range p.Bounds {
@@ -186,7 +187,7 @@ func finding(p lab.PartResult) Finding {
 func headline(p lab.PartResult) int {
 	told := func(g lab.Group) (n int) {
 		for _, r := range g.Metrics[0].Comparison.Variants {
-			if r.Verdict != stats.TooFew {
+			if r.Decided() {
 				n++
 			}
 		}
@@ -223,13 +224,14 @@ func headline(p lab.PartResult) int {
 	return best[len(best)/2]
 }
 
-func sense(m study.Metric, r stats.Ratio, floor float64) Sense {
+func sense(m study.Metric, r stats.Ratio) Sense {
 	switch r.Verdict {
 	case stats.Indistinguishable:
-		if r.P >= stats.Alpha && !r.Interval.Contains(1) && math.Abs(math.Log(r.Ratio)) >= 2*math.Log(floor) {
-			return Undecided
-		}
 		return Same
+	case stats.Undecided:
+		return Undecided
+	case stats.NoRatio:
+		return NoRatio
 	case stats.Higher, stats.Lower:
 		if (r.Verdict == stats.Higher) == (m.Better == "higher") {
 			return Better
@@ -253,6 +255,8 @@ func clause(l LevelFinding, v lab.Value, m study.Metric) string {
 	switch l.Sense {
 	case Unknown:
 		return fmt.Sprintf("%s has too few blocks (%d of %d)", l.Level, l.Ratio.Blocks, stats.MinBlocks)
+	case NoRatio:
+		return fmt.Sprintf("%s has no ratio: it or the baseline, not both, was 0 in %d of %d blocks", l.Level, l.Ratio.Zeros, l.Ratio.Blocks)
 	case Same:
 		return fmt.Sprintf("%s is indistinguishable, %s, where less than %s could not have been seen", l.Level, ratioText(l.Ratio), times(l.Ratio.Detectable))
 	case Undecided:
@@ -321,11 +325,11 @@ func ranges(p lab.PartResult, f Finding) (out []string) {
 		told := 0
 		for _, g := range p.Groups {
 			r, ok := g.Metrics[0].Comparison.Variants[l.Level]
-			if !ok || r.Verdict == stats.TooFew {
+			if !ok || !r.Decided() {
 				continue
 			}
 			told++
-			counts[sense(f.Metric, r, g.Metrics[0].Comparison.Floor)]++
+			counts[sense(f.Metric, r)]++
 			if r.Ratio < low {
 				low, lowAt = r.Ratio, g.Name
 			}

@@ -152,19 +152,21 @@ func badge(f Finding) (text, note string) {
 	for _, l := range f.Levels {
 		n[l.Sense]++
 	}
-	told := n[Better] + n[Worse] + n[Same] + n[Undecided]
+	told := n[Better] + n[Worse] + n[Same] + n[Undecided] + n[NoRatio]
 	switch {
 	case told == 0 && n[Skipped] == len(f.Levels) && n[Skipped] > 0:
 		return "skipped", "quiet"
 	case told == 0:
 		return "nothing to tell yet", "quiet"
+	case n[NoRatio] == told:
+		return "no ratio", "quiet"
 	case !f.Trusted:
 		return "not to be trusted", "bad"
 	case n[Same] == told:
 		return "indistinguishable", "quiet"
 	}
 	var parts []string
-	for _, s := range []Sense{Better, Worse, Undecided, Same} {
+	for _, s := range []Sense{Better, Worse, Undecided, Same, NoRatio} {
 		if n[s] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n[s], s))
 		}
@@ -362,7 +364,7 @@ func (r Report) environment() section {
 		t.Rows = append(t.Rows, []string{k, x.Environment[k]})
 	}
 	method := "Randomized interleaved trials. Estimate: the median of each block's log-ratio to the baseline; interval: BCa bootstrap over blocks, 95 %; " +
-		"test: sign flips, corrected by Holm; a difference is claimed if the test says so, the interval excludes 1, and it is at least twice the noise " +
+		"test: sign flips, corrected by Holm for the variants that are compared with one baseline, not for the many comparisons of a run; a difference is claimed if the test says so, the interval excludes 1, and it is at least twice the noise " +
 		"floor, the half-width of the interval of the baseline against its own duplicate (A/A)."
 	return section{ID: "environment", Title: "Method, environment, overhead", Blocks: []block{say("%s", method), {Table: &t}}}
 }

@@ -141,16 +141,19 @@ func forest(p lab.PartResult, metric int, id string) (figure, bool) {
 			if v.Skipped != "" && v.N == 0 {
 				continue
 			}
-			s := string(sense(m, ratio, r.Comparison.Floor))
-			if v.Duplicate && ratio.Verdict != stats.TooFew && ratio.Verdict != stats.Indistinguishable {
+			s := string(sense(m, ratio))
+			if v.Duplicate && ratio.Claimed() {
 				s = "differs from itself"
 			}
 			x := row{label: label, colour: colourOf(p.Part, v.Level), value: ratio.Ratio, low: ratio.Interval.Low, high: ratio.Interval.High,
-				text: times(ratio.Ratio), verdict: s, weak: ratio.Verdict == stats.Indistinguishable, floor: r.Comparison.Floor}
+				text: times(ratio.Ratio), verdict: s, weak: !ratio.Claimed(), floor: r.Comparison.Floor}
 			cells := []string{spaced(g.Name), label, times(ratio.Ratio), span(times, ratio.Interval), pText(ratio.P), strconv.Itoa(ratio.Blocks),
 				floorText(r.Comparison.Floor), times(ratio.Detectable), s}
-			if ratio.Verdict == stats.TooFew {
+			if !ratio.Decided() {
 				x.missing, x.missingBecause = true, fmt.Sprintf("too few blocks (%d)", ratio.Blocks)
+				if ratio.Verdict == stats.NoRatio {
+					x.missingBecause = fmt.Sprintf("no ratio: 0 in %d of %d", ratio.Zeros, ratio.Blocks)
+				}
 				cells[2], cells[3], cells[4], cells[7] = none, none, none, none
 			}
 			rows = append(rows, x)

@@ -157,22 +157,23 @@ func TestAnUnsoundRunIsSaidToBe(t *testing.T) {
 	}
 }
 
-// TestUndecided: an interval that excludes 1 is not "indistinguishable" where the blocks alone are too few for the test.
-func TestUndecided(t *testing.T) {
+// TestUndecidedAndNoRatioAreSaid as what they are.
+func TestUndecidedAndNoRatioAreSaid(t *testing.T) {
 	m := study.Metric{Name: "rate", Better: "higher"}
-	r := stats.Ratio{Blocks: 6, Ratio: 0.67, Interval: stats.Interval{Low: 0.63, High: 0.7}, P: 0.09, Verdict: stats.Indistinguishable}
-	for _, c := range []struct {
-		floor float64
-		high  float64
-		want  Sense
-	}{{1.05, 0.7, Undecided}, {1.3, 0.7, Same}, {1.05, 1.1, Same}} {
-		r.Interval.High = c.high
-		if got := sense(m, r, c.floor); got != c.want {
-			t.Errorf("%+v: %s", c, got)
+	for want, r := range map[string]stats.Ratio{
+		"too few blocks (6) for the test (p 0.090)":            {Blocks: 6, Ratio: 0.67, Interval: stats.Interval{Low: 0.63, High: 0.7}, P: 0.09, Verdict: stats.Undecided},
+		"it or the baseline, not both, was 0 in 5 of 8 blocks": {Blocks: 8, Zeros: 5, Verdict: stats.NoRatio},
+	} {
+		l := LevelFinding{Level: "ebpf", Sense: sense(m, r), Ratio: r}
+		if string(l.Sense) != string(r.Verdict) {
+			t.Errorf("%s: sense %q", r.Verdict, l.Sense)
 		}
-	}
-	if text := clause(LevelFinding{Level: "ebpf", Sense: Undecided, Ratio: r}, lab.Value{}, m); !strings.Contains(text, "too few blocks (6) for the test (p 0.090)") {
-		t.Error(text)
+		if text := clause(l, lab.Value{}, m); !strings.Contains(text, want) {
+			t.Error(text)
+		}
+		if text, _ := badge(Finding{Levels: []LevelFinding{l}, Trusted: r.Verdict == stats.Undecided}); !strings.Contains(text, string(r.Verdict)) {
+			t.Errorf("%s: badge %q", r.Verdict, text)
+		}
 	}
 }
 

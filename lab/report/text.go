@@ -84,13 +84,17 @@ func (r Report) summaryCSV() []byte {
 					if v.Duplicate {
 						c, compared = m.Comparison.Duplicate, true
 					}
+					detectable := ""
+					if c.Detectable > 0 {
+						detectable = exact(c.Detectable)
+					}
 					switch {
 					case !compared:
 						row = append(row, "1", "", "", "", exact(m.Comparison.Floor), "", "baseline")
 					case c.Ratio == 0:
 						row = append(row, "", "", "", "", "", "", string(c.Verdict))
 					default:
-						row = append(row, exact(c.Ratio), exact(c.Interval.Low), exact(c.Interval.High), exact(c.P), exact(m.Comparison.Floor), exact(c.Detectable), string(c.Verdict))
+						row = append(row, exact(c.Ratio), exact(c.Interval.Low), exact(c.Interval.High), exact(c.P), exact(m.Comparison.Floor), detectable, string(c.Verdict))
 					}
 					rows = append(rows, append(row, v.Skipped))
 				}
