@@ -202,7 +202,7 @@ func atom(raw any) (Value, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: number %s", ErrValue, v)
 		}
-		if f == math.Trunc(f) && math.Abs(f) < 1<<53 {
+		if f == math.Trunc(f) && f >= math.MinInt64 && f < -math.MinInt64 { // written as 1.0 or 1e3: the same number as 1 or 1000
 			return int64(f), nil
 		}
 		return f, nil
