@@ -70,11 +70,11 @@ static __always_inline void parse_ipv6(struct __sk_buff *skb, __u32 off, struct 
 		if (header != IPPROTO_HOPOPTS && header != IPPROTO_ROUTING && header != IPPROTO_DSTOPTS &&
 		    header != IPPROTO_FRAGMENT && header != IPPROTO_AH)
 			break;
-		if (bpf_skb_load_bytes(skb, off, x, sizeof(x)))
-			return; // cut short
+		if (bpf_skb_load_bytes(skb, off, x, sizeof(x))) {
+			k->proto = 0; // cut short: the upper layer is unknown
+			return;
+		}
 		length = header == IPPROTO_FRAGMENT ? 8 : header == IPPROTO_AH ? x[1] * 4 + 8 : x[1] * 8 + 8;
-		if (skb->len < off + length)
-			return; // cut short
 		k->proto = x[0];
 		off += length;
 		if (header == IPPROTO_FRAGMENT && (x[2] | (x[3] & 0xf8)))

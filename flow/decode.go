@@ -22,14 +22,14 @@ const (
 	ProtoSCTP   uint8 = 132
 )
 
-// Extension headers of IPv6 (RFC 8200 section 4; AH RFC 4302, mobility RFC 6275). Any other next header is the upper layer's.
+// Extension headers of IPv6 (RFC 8200 section 4; AH RFC 4302). Any other next header is the upper layer's: the mobility header
+// (RFC 6275) too, behind which nothing comes.
 const (
 	extHopByHop uint8 = 0
 	extRouting  uint8 = 43
 	extFragment uint8 = 44
 	extAuth     uint8 = 51
 	extDest     uint8 = 60
-	extMobility uint8 = 135
 )
 
 const (
@@ -42,11 +42,11 @@ const (
 //
 //   - VLAN is the outermost tag's id (12 bits), VLANNone without a tag. Tags are EtherTypes 0x8100 and 0x88a8; at most two are passed, so
 //     behind two tags EtherType may be that of a third.
-//   - Src, Dst and Proto are set when the first 20 bytes of an IPv4 header (version 4, header length at least 5) or the 40 of an IPv6
-//     header (version 6) are in the frame. Packet lengths, checksums and TTL are not looked at.
-//   - IPv6: up to six of the extension headers hop-by-hop, routing, fragment, AH, destination options and mobility are passed. Behind
-//     six, and behind a fragment header that is not the first, Proto is the next header whatever it is. When fewer than four bytes of
-//     an extension header are in the frame the upper layer is unknown: Proto is 0.
+//   - Src, Dst and Proto are set when the whole of an IPv4 header (version 4, header length at least 5), options included, or the 40
+//     bytes of an IPv6 header (version 6) are in the frame. Packet lengths, checksums and TTL are not looked at.
+//   - IPv6: up to six of the extension headers hop-by-hop, routing, fragment, AH and destination options are passed. Behind six, and
+//     behind a fragment header that is not the first, Proto is the next header whatever it is. When fewer than four bytes of an
+//     extension header are in the frame the upper layer is unknown: Proto is 0.
 //   - Ports are set (HasPorts) for TCP, UDP and SCTP when the four bytes behind the headers are in the frame and the packet is no
 //     fragment other than the first.
 type Key struct {
@@ -129,7 +129,7 @@ func PushTag(frame []byte, tag uint16) []byte {
 func isTag(etherType uint16) bool { return etherType == EtherTypeVLAN || etherType == EtherTypeQinQ }
 
 func (k *Key) decodeIPv4(p []byte) {
-	if len(p) < 20 || p[0]>>4 != 4 || p[0]&0xf < 5 {
+	if len(p) < 20 || p[0]>>4 != 4 || p[0]&0xf < 5 || len(p) < int(p[0]&0xf)*4 {
 		return
 	}
 	k.HasIP = true
@@ -137,7 +137,7 @@ func (k *Key) decodeIPv4(p []byte) {
 	k.Dst = netip.AddrFrom4([4]byte(p[16:20]))
 	k.Proto = p[9]
 	length := int(p[0]&0xf) * 4
-	if offset := binary.BigEndian.Uint16(p[6:]) & 0x1fff; offset == 0 && len(p) > length {
+	if offset := binary.BigEndian.Uint16(p[6:]) & 0x1fff; offset == 0 {
 		k.decodePorts(p[length:])
 	}
 }
@@ -178,7 +178,7 @@ func (k *Key) decodeIPv6(p []byte) {
 
 func isExtension(next uint8) bool {
 	switch next {
-	case extHopByHop, extRouting, extFragment, extAuth, extDest, extMobility:
+	case extHopByHop, extRouting, extFragment, extAuth, extDest:
 		return true
 	}
 	return false
