@@ -22,6 +22,10 @@ import (
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+// maxLog bounds what a container with a read-only root can write between two looks at its log, in bytes: its other files are in memory, and smaller. A
+// write beyond it fails and raises SIGXFSZ.
+const maxLog = 1 << 30
+
 // check finds what the runtime would find too late or say badly.
 func check(s container.Spec) error {
 	switch {
@@ -174,12 +178,16 @@ func (r *Runtime) config(s container.Spec, root string) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
+	limits := []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: min(1024, files), Hard: files}, {Type: "RLIMIT_CORE"}}
+	if s.ReadOnly {
+		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_FSIZE", Soft: maxLog, Hard: maxLog})
+	}
 	return &specs.Spec{
 		Version: "1.0.2",
 		Root:    &specs.Root{Path: root, Readonly: s.ReadOnly},
 		Process: &specs.Process{
 			Args: s.Args, Env: env, Cwd: dir, NoNewPrivileges: true, Capabilities: caps, User: specs.User{UID: s.UID, GID: s.GID},
-			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: min(1024, files), Hard: files}, {Type: "RLIMIT_CORE"}},
+			Rlimits: limits,
 		},
 		Hostname:    s.ID,
 		Mounts:      mounts(s),

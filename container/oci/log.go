@@ -86,7 +86,7 @@ func (r *Runtime) Logs(ctx context.Context, id string, o container.LogOptions) (
 		l.files = append(l.files, f)
 	}
 	if o.Tail > 0 {
-		if err := l.seekTail(o.Tail); err != nil {
+		if err := l.seekTail(o.Tail, 2*r.logBytes); err != nil {
 			l.Close()
 			return nil, fmt.Errorf("logs of container %s: %w", id, err)
 		}
@@ -147,14 +147,15 @@ func (l *logReader) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// seekTail finds where the last n lines begin, reading backwards.
-func (l *logReader) seekTail(n int) error {
+// seekTail finds where the last n lines begin, reading backwards, in a file at most so many bytes: the container may have made it longer than anybody
+// could read, of which nothing is on the disk.
+func (l *logReader) seekTail(n int, back int64) error {
 	for i := len(l.files) - 1; i >= 0; i-- {
 		fi, err := l.files[i].Stat()
 		if err != nil {
 			return err
 		}
-		at, found, err := tailOffset(l.files[i], fi.Size(), &n)
+		at, found, err := tailOffset(l.files[i], max(0, fi.Size()-back), fi.Size(), &n)
 		if err != nil {
 			return err
 		}
@@ -169,12 +170,12 @@ func (l *logReader) seekTail(n int) error {
 	return nil
 }
 
-// tailOffset looks for the n-th line end from behind; a line end at the very end of the file ends the last line. What it counts is
-// taken off n.
-func tailOffset(f io.ReaderAt, size int64, n *int) (int64, bool, error) {
+// tailOffset looks for the n-th line end from behind, no further than first; a line end at the very end of the file ends the last line. What it counts
+// is taken off n.
+func tailOffset(f io.ReaderAt, first, size int64, n *int) (int64, bool, error) {
 	buf := make([]byte, 32<<10)
-	for end := size; end > 0; {
-		start := max(0, end-int64(len(buf)))
+	for end := size; end > first; {
+		start := max(first, end-int64(len(buf)))
 		chunk := buf[:end-start]
 		if _, err := f.ReadAt(chunk, start); err != nil && err != io.EOF {
 			return 0, false, err
@@ -192,6 +193,9 @@ func tailOffset(f io.ReaderAt, size int64, n *int) (int64, bool, error) {
 			chunk = chunk[:i]
 		}
 		end = start
+	}
+	if first > 0 {
+		return first, true, nil
 	}
 	if size > 0 {
 		if *n--; *n == 0 { // the file's first line
