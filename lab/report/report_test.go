@@ -177,6 +177,28 @@ func TestUndecidedAndNoRatioAreSaid(t *testing.T) {
 	}
 }
 
+// TestTrustNeedsNoFloor: the noise floor is made of the duplicates themselves, so that next to none of them is ever called different. Whether they are
+// told apart more often than chance explains is asked without it.
+func TestTrustNeedsNoFloor(t *testing.T) {
+	run := func(apart int) lab.Results {
+		var p lab.PartResult
+		p.Part.Baseline = "x"
+		for i := range 20 {
+			d := stats.Ratio{Blocks: 8, Ratio: 1.01, Interval: stats.Interval{Low: 0.98, High: 1.04}, P: 0.5, Verdict: stats.Indistinguishable}
+			if i < apart {
+				d.Interval.Low, d.P = 1.002, 0.016
+			}
+			p.Groups = append(p.Groups, lab.Group{Metrics: []lab.MetricResult{{Comparison: stats.Comparison{Floor: 1.03, Duplicate: d}}}})
+		}
+		return lab.Results{Parts: []lab.PartResult{p}}
+	}
+	for apart, sound := range map[int]bool{0: true, 1: true, 5: true, 6: false, 10: false} {
+		if got := trust(run(apart)); got.Sound != sound || got.Apart != apart || got.Different != 0 || sound == strings.Contains(got.Sentence, "do not trust") {
+			t.Errorf("%d of 20 told apart: %+v", apart, got)
+		}
+	}
+}
+
 // TestAnyPartOfARunIsAReport: from no trial at all to all, every form can be made.
 func TestAnyPartOfARunIsAReport(t *testing.T) {
 	validate := asSchema(t)
