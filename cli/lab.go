@@ -418,7 +418,7 @@ func (a *app) labCompare() *cobra.Command {
 	return &cobra.Command{
 		Use: "compare A B", Short: "Set two runs side by side",
 		Long: `Set two runs of a study side by side: medians, their ratio, and whether their 95 % intervals are apart. Two runs are not interleaved:
-what changed on the machine between them is in the ratio. To claim a difference put both into one study.`,
+what changed on the machine between them is in the ratio, and what else they differ in is said. To claim a difference put both into one study.`,
 		Example: "  weir lab compare results/before results/after",
 		Args:    wantArgs(2, 2, "two directories of results"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -430,9 +430,9 @@ what changed on the machine between them is in the ratio. To claim a difference 
 			if err != nil {
 				return labCode(err)
 			}
-			rows := lab.Beside(x, y)
+			rows, other := lab.Beside(x, y), lab.Differences(x, y)
 			if a.structured() {
-				return a.encode(map[string]any{"items": rows})
+				return a.encode(map[string]any{"items": rows, "differences": append([]string{}, other...)})
 			}
 			if len(rows) == 0 {
 				return withCode(ExitNotFound, fmt.Errorf("%s and %s have no measured variant in common", args[0], args[1]))
@@ -440,12 +440,21 @@ what changed on the machine between them is in the ratio. To claim a difference 
 			t := table{head: []string{"PART", "GROUP", "LEVEL", "METRIC", filepath.Base(args[0]), filepath.Base(args[1]), "RATIO", "INTERVALS"}}
 			for _, r := range rows {
 				apart := "overlap"
-				if r.Apart {
+				switch {
+				case r.TooFew:
+					apart = "too few blocks"
+				case r.Apart:
 					apart = "apart"
 				}
 				t.add(r.Part, r.Group, r.Level, r.Metric+" "+r.Unit, lab.Figure(r.A), lab.Figure(r.B), fmt.Sprintf("%.3f", r.Ratio), apart)
 			}
-			return a.printTable(t)
+			if err := a.printTable(t); err != nil {
+				return err
+			}
+			for _, d := range other {
+				fmt.Fprintf(a.Stderr, "they differ in %s\n", d)
+			}
+			return nil
 		},
 	}
 }

@@ -66,8 +66,15 @@ func judgeClaim(p study.Part, c study.Claim, all cells, blocks int, seed uint64)
 		if why != "" {
 			return r.untestable("%s", why)
 		}
+		zeros := 0
 		for b := range ours {
+			if !math.IsNaN(ours[b]) && theirs[b] == 0 {
+				zeros++
+			}
 			ours[b] /= theirs[b]
+		}
+		if zeros > 0 {
+			return r.untestable("what it is related to is 0 in %s", blocksText(zeros))
 		}
 	} else {
 		r.Unit = m.Unit
@@ -79,6 +86,13 @@ func judgeClaim(p study.Part, c study.Claim, all cells, blocks int, seed uint64)
 	v, iv := stats.Median(x), interval(x, seed)
 	r.Ours, r.Interval = &v, &iv
 	return r.figure(m)
+}
+
+func blocksText(n int) string {
+	if n == 1 {
+		return "1 block"
+	}
+	return fmt.Sprintf("%d blocks", n)
 }
 
 func (r ClaimResult) untestable(format string, args ...any) ClaimResult {

@@ -1,8 +1,12 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"weir.dev/weir/lab/peers"
@@ -83,38 +87,78 @@ type Pair struct {
 	Unit   string  `json:"unit"`
 	A      float64 `json:"a"`
 	B      float64 `json:"b"`
-	Ratio  float64 `json:"ratio"` // B by A
-	Apart  bool    `json:"apart"` // their intervals do not overlap
+	Ratio  float64 `json:"ratio"`             // B by A
+	Apart  bool    `json:"apart"`             // their intervals do not overlap
+	TooFew bool    `json:"too_few,omitempty"` // blocks for an interval, in one of them
 }
 
 // Beside sets the medians of two runs side by side, those that both have.
 func Beside(a, b Results) []Pair {
-	type place struct{ part, group, level, metric string }
+	type place struct{ part, group, level, metric, unit string }
 	have := map[place]Value{}
-	walk := func(r Results, f func(place, string, Value)) {
+	walk := func(r Results, f func(place, Value)) {
 		for _, p := range r.Parts {
 			for _, g := range p.Groups {
 				for _, m := range g.Metrics {
 					for _, v := range m.Values {
-						if !v.Duplicate && v.Median != nil && v.Interval != nil {
-							f(place{p.Part.Name, g.Name, v.Level, m.Metric.Name}, m.Metric.Unit, v)
+						if !v.Duplicate && v.Median != nil {
+							f(place{p.Part.Name, g.Name, v.Level, m.Metric.Name, m.Metric.Unit}, v)
 						}
 					}
 				}
 			}
 		}
 	}
-	walk(a, func(at place, _ string, v Value) { have[at] = v })
+	walk(a, func(at place, v Value) { have[at] = v })
 	out := []Pair{}
-	walk(b, func(at place, unit string, v Value) {
+	walk(b, func(at place, v Value) {
 		old, ok := have[at]
 		if !ok || *old.Median == 0 {
 			return
 		}
-		out = append(out, Pair{
-			Part: at.part, Group: at.group, Level: at.level, Metric: at.metric, Unit: unit, A: *old.Median, B: *v.Median, Ratio: *v.Median / *old.Median,
-			Apart: old.Interval.High < v.Interval.Low || v.Interval.High < old.Interval.Low,
-		})
+		pair := Pair{
+			Part: at.part, Group: at.group, Level: at.level, Metric: at.metric, Unit: at.unit, A: *old.Median, B: *v.Median, Ratio: *v.Median / *old.Median,
+			TooFew: old.Interval == nil || v.Interval == nil,
+		}
+		pair.Apart = !pair.TooFew && (old.Interval.High < v.Interval.Low || v.Interval.High < old.Interval.Low)
+		out = append(out, pair)
 	})
+	return out
+}
+
+// Differences between two runs that are set side by side: what else may be in their ratios.
+func Differences(a, b Results) (out []string) {
+	differ := func(what, x, y string) {
+		if x != y {
+			out = append(out, fmt.Sprintf("%s: %s and %s", what, cmp.Or(x, "none"), cmp.Or(y, "none")))
+		}
+	}
+	differ("study", a.Study.Name, b.Study.Name)
+	differ("mode", string(a.Mode), string(b.Mode))
+	differ("version", a.Version, b.Version)
+	for _, name := range slices.Sorted(maps.Keys(both(a.Environment, b.Environment))) {
+		differ(name, a.Environment[name], b.Environment[name])
+	}
+	for _, p := range a.Study.Parts {
+		i := slices.IndexFunc(b.Study.Parts, func(q study.Part) bool { return q.Name == p.Name })
+		if i < 0 {
+			continue
+		}
+		q := b.Study.Parts[i]
+		differ("part "+p.Name+", experiment", p.Experiment, q.Experiment)
+		differ("part "+p.Name+", length of a trial", p.Plan(a.Mode).Duration, q.Plan(b.Mode).Duration)
+		for _, name := range slices.Sorted(maps.Keys(both(p.Settings, q.Settings))) {
+			differ("part "+p.Name+", "+name, p.Settings[name], q.Settings[name])
+		}
+	}
+	return out
+}
+
+func both(a, b map[string]string) map[string]string {
+	out := maps.Clone(a)
+	if out == nil {
+		out = map[string]string{}
+	}
+	maps.Copy(out, b)
 	return out
 }

@@ -77,7 +77,7 @@ type Value struct {
 	Duplicate bool            `json:"duplicate,omitempty"`
 	N         int             `json:"n"` // valid blocks
 	Median    *float64        `json:"median"`
-	Interval  *stats.Interval `json:"interval"` // BCa, 95 %, of the median; from two blocks on
+	Interval  *stats.Interval `json:"interval"` // BCa, 95 %, of the median; from stats.MinBlocks on: no interval of fewer values is one of 95 %
 	CV        *float64        `json:"cv"`
 	Blocks    []*float64      `json:"blocks"`
 	Skipped   string          `json:"skipped,omitempty"` // why
@@ -296,10 +296,12 @@ func value(level string, duplicate bool, c *cell, s []float64, seed uint64) Valu
 	}
 	m := stats.Median(x)
 	v.Median = &m
-	if len(x) > 1 {
-		i, cv := interval(x, seed), stats.CV(x)
+	if len(x) >= stats.MinBlocks {
+		i := interval(x, seed)
 		v.Interval = &i
-		if !math.IsNaN(cv) && !math.IsInf(cv, 0) {
+	}
+	if len(x) > 1 {
+		if cv := stats.CV(x); !math.IsNaN(cv) && !math.IsInf(cv, 0) {
 			v.CV = &cv
 		}
 	}
@@ -385,22 +387,29 @@ func fit(p study.Part, m study.Metric, along study.Factor, x []float64, start st
 		}
 		return stats.TheilSen(xs, ys)
 	}
-	every := make([]float64, blocks)
-	for i := range every {
-		every[i] = float64(i)
-	}
+	every := Made(series)
 	whole := line(every)
 	f.A, f.B, f.R2 = whole.A, whole.B, r2(whole, f.X, f.Y)
 	if math.IsNaN(f.A) || math.IsNaN(f.B) {
 		return f, false
 	}
-	if blocks >= stats.MinBlocks {
+	if len(every) >= stats.MinBlocks {
 		i := stats.BCa(every, func(b []float64) float64 { return line(b).B }, 1-stats.Alpha, stats.Resamples, rand.New(rand.NewPCG(seed, 0xf17)))
 		if !math.IsNaN(i.Low) && !math.IsNaN(i.High) && !math.IsInf(i.Low, 0) && !math.IsInf(i.High, 0) {
 			f.Interval = &i
 		}
 	}
 	return f, true
+}
+
+// Made are the blocks in which some of the series have a value: what a line through them stands on. A run that is not over has fewer than planned.
+func Made(series [][]float64) (blocks []float64) {
+	for b := range series[0] {
+		if slices.ContainsFunc(series, func(s []float64) bool { return !math.IsNaN(s[b]) }) {
+			blocks = append(blocks, float64(b))
+		}
+	}
+	return blocks
 }
 
 // r2 is how much of the medians' spread the line explains, at least 0.

@@ -160,10 +160,7 @@ func (l Law) fit(series [][]float64, seed uint64) Law {
 		}
 		return stats.TheilSen(x, y)
 	}
-	every := make([]float64, len(series[0]))
-	for i := range every {
-		every[i] = float64(i)
-	}
+	every := lab.Made(series)
 	whole := through(every)
 	l.A, l.B = whole.A, whole.B
 	mean, rest, spread := stats.Mean(l.Y), 0.0, 0.0
