@@ -17,6 +17,9 @@ func digest(schedule []Trial) string {
 
 // checkHeader: the study, the mode and the seed are those that the run began with. Journals of older versions do not say.
 func (j *Journal) checkHeader() error {
+	if n := j.Header.Study.size(j.Header.Mode); n > maxTrials {
+		return fmt.Errorf("its study has more than %.0f trials: nothing that weir lab run began", float64(maxTrials))
+	}
 	schedule := j.Header.Study.Schedule(j.Header.Mode, j.Header.Seed)
 	if have := j.Header.Schedule; have != "" && have != digest(schedule) {
 		return fmt.Errorf("study, mode or seed were changed since the run began: what is left would not fit what was made; put them back, or begin another run")

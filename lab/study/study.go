@@ -103,6 +103,7 @@ const (
 	maxParts    = 50
 	maxBlocks   = 1000
 	maxVariants = 2000 // of a part
+	maxTrials   = 1e6  // of a run: weeks of measuring, 1 GB of schedule
 	maxDuration = time.Hour
 )
 
@@ -167,7 +168,38 @@ func (s Study) Validate(experiments []string) []api.Problem {
 		seen[p.Name] = true
 		p.validate(&c, at, experiments)
 	}
+	for _, m := range []Mode{Quick, Full} {
+		if n := s.size(m); n > maxTrials {
+			c.add("parts", "fewer blocks, or several studies", "%s: more than %.0f trials", m, float64(maxTrials))
+		}
+	}
 	return c
+}
+
+// size is how many trials a run makes, duplicates apart; maxTrials+1 stands for all above.
+func (s Study) size(m Mode) int {
+	n := 0
+	for _, p := range s.Parts {
+		n = min(n+times(max(p.Plan(m).Blocks, 0), p.variants()), maxTrials+1)
+	}
+	return n
+}
+
+// variants is how many there are; maxTrials+1 stands for all above.
+func (p Part) variants() int {
+	n := 1
+	for _, f := range p.Factors {
+		n = times(n, len(f.Levels))
+	}
+	return n
+}
+
+// times multiplies what is not negative; maxTrials+1 stands for all above.
+func times(a, b int) int {
+	if a > 0 && b > maxTrials/a {
+		return maxTrials + 1
+	}
+	return a * b
 }
 
 func (p Part) validate(c *check, at string, experiments []string) {
@@ -215,7 +247,6 @@ func (p Plan) Length() (time.Duration, error) {
 }
 
 func (p Part) validateFactors(c *check, at string) {
-	variants := 1
 	names := map[string]bool{}
 	for i, f := range p.Factors {
 		where := fmt.Sprintf("%s.factors[%d]", at, i)
@@ -232,11 +263,10 @@ func (p Part) validateFactors(c *check, at string) {
 		levels := map[string]bool{}
 		for j, l := range f.Levels {
 			if badLevel(l) || levels[l] {
-				c.add(fmt.Sprintf("%s.levels[%d]", where, j), "", "level %q: want each once, not empty, without = , or /", l)
+				c.add(fmt.Sprintf("%s.levels[%d]", where, j), "", "level %q: want each once, not empty, without = , / or '", l)
 			}
 			levels[l] = true
 		}
-		variants *= max(len(f.Levels), 1)
 	}
 	for name, level := range p.Settings {
 		where := at + ".settings." + name
@@ -247,11 +277,11 @@ func (p Part) validateFactors(c *check, at string) {
 			c.add(where, "leave one of them out", "%q is both a setting, the same for all, and a factor, which varies", name)
 		}
 		if badLevel(level) {
-			c.add(where, "", "level %q: want one that is not empty, without = , or /", level)
+			c.add(where, "", "level %q: want one that is not empty, without = , / or '", level)
 		}
 	}
-	if variants > maxVariants {
-		c.add(at+".factors", "split the part", "%d combinations of levels: want at most %d", variants, maxVariants)
+	if p.variants() > maxVariants {
+		c.add(at+".factors", "split the part", "too many combinations of levels: want at most %d", maxVariants)
 	}
 	f, ok := p.Factor(p.Compare)
 	if !ok {
@@ -264,7 +294,7 @@ func (p Part) validateFactors(c *check, at string) {
 }
 
 // badLevel: levels are written in keys of trials and in selections.
-func badLevel(l string) bool { return l == "" || strings.ContainsAny(l, "=,/") }
+func badLevel(l string) bool { return l == "" || strings.ContainsAny(l, "=,/'") }
 
 func (p Part) validateClaim(c *check, at string, claim Claim) {
 	if claim.ID == "" || claim.Text == "" || claim.Source == "" {

@@ -65,6 +65,25 @@ func TestGoodStudyIsRead(t *testing.T) {
 	}
 }
 
+// factors of two levels each.
+func factors(n int) string {
+	var b strings.Builder
+	b.WriteString("      - {name: platform, levels: [ebpf, bridges]}\n")
+	for i := range n - 1 {
+		fmt.Fprintf(&b, "      - {name: f%d, levels: [a, b]}\n", i)
+	}
+	return b.String()
+}
+
+// numbers as levels, from 1000 on.
+func numbers(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("%q", fmt.Sprint(1000+i)))
+	}
+	return strings.Join(all, ", ")
+}
+
 func TestBadStudySaysWhere(t *testing.T) {
 	for name, c := range map[string]struct{ old, new, want string }{
 		"unknown experiment":     {"experiment: tcp", "experiment: tpc", `7:17: parts[0].experiment: there is no experiment "tpc"`},
@@ -80,9 +99,15 @@ func TestBadStudySaysWhere(t *testing.T) {
 		"factor and setting":     {"compare: platform", "settings: {wires: \"9\"}\n    compare: platform", `12:23: parts[0].settings.wires: "wires" is both a setting, the same for all, and a factor`},
 		"setting without level":  {"compare: platform", "settings: {congestion: \"\"}\n    compare: platform", `parts[0].settings.congestion: level ""`},
 		"left out what is not":   {"quick: {blocks: 6,", "quick: {leave: [{wires: \"8\"}], blocks: 6,", `parts[0].quick.leave[0].wires: factor wires has no level "8"`},
+		"a duplicate's name":     {"[ebpf, bridges, veth]", `[ebpf, bridges, "bridges'"]`, `levels[2]: level "bridges'"`},
+		"2^64 combinations":      {"- {name: platform, levels: [ebpf, bridges, veth]}", strings.TrimSpace(factors(64)), "too many combinations of levels: want at most 2000"},
+		"a life's work":          {"levels: [\"1\", \"9\", \"100\"]", "levels: [\"9\", " + numbers(600) + "]", "quick: more than 1000000 trials"},
 		"claim that contradicts": {"value: 13.8}", "value: 13.8, at_least: 20}", "want exactly one of"},
 	} {
 		text := strings.Replace(good, c.old, c.new, 1)
+		if name == "a life's work" {
+			text = strings.Replace(text, "blocks: 6,", "blocks: 1000,", 1)
+		}
 		if text == good {
 			t.Fatalf("%s: nothing changed", name)
 		}
