@@ -2,6 +2,7 @@ package tools
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -65,6 +66,9 @@ func ParsePing(out string) (Ping, error) {
 	for line := range strings.Lines(out) {
 		if m := pingTime.FindStringSubmatch(line); m != nil {
 			ms, err := strconv.ParseFloat(m[1], 64)
+			if err == nil && ms > maxSpan.Seconds()*1e3 {
+				err = fmt.Errorf("more than %s", maxSpan)
+			}
 			if err != nil {
 				return p, fmt.Errorf("ping: %q: %w", m[1], err)
 			}
@@ -75,8 +79,12 @@ func ParsePing(out string) (Ping, error) {
 	if m == nil {
 		return p, fmt.Errorf("ping: no summary in its output: %q", short(out))
 	}
-	p.Sent, _ = strconv.Atoi(m[1]) // digits only
-	p.Received, _ = strconv.Atoi(m[2])
+	var errs [2]error
+	p.Sent, errs[0] = strconv.Atoi(m[1])
+	p.Received, errs[1] = strconv.Atoi(m[2])
+	if err := errors.Join(errs[:]...); err != nil {
+		return p, fmt.Errorf("ping: %w", err)
+	}
 	return p, nil
 }
 

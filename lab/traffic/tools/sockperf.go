@@ -89,8 +89,14 @@ var (
 
 func micros(s string) (time.Duration, error) {
 	us, err := strconv.ParseFloat(s, 64)
+	if err == nil && us > maxSpan.Seconds()*1e6 {
+		err = fmt.Errorf("%s us: more than %s", s, maxSpan)
+	}
 	return time.Duration(us * float64(time.Microsecond)), err
 }
+
+// maxSpan is longer than anything that these programs time.
+const maxSpan = 24 * time.Hour
 
 // ParseSockperfLatency reads the output of sockperf ping-pong.
 func ParseSockperfLatency(out string) (Latency, error) {
@@ -124,7 +130,14 @@ func ParseSockperfLatency(out string) (Latency, error) {
 		}
 		l.Percentiles[p] = v
 	}
-	return l, errors.Join(errs[:]...)
+	return l, named(errs[:]...)
+}
+
+func named(errs ...error) error {
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("sockperf: %w", err)
+	}
+	return nil
 }
 
 // ParseSockperfRate reads the output of sockperf throughput.
@@ -137,5 +150,5 @@ func ParseSockperfRate(out string) (MessageRate, error) {
 	var errs [2]error
 	r.PerSec, errs[0] = strconv.ParseFloat(rate[1], 64)
 	r.MBytes, errs[1] = strconv.ParseFloat(width[1], 64)
-	return r, errors.Join(errs[:]...)
+	return r, named(errs[:]...)
 }

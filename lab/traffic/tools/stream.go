@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -109,10 +110,22 @@ func ParseIPerf3(out string) (Stream, error) {
 	if r.End.Received == nil || r.End.Sent == nil {
 		return Stream{}, errors.New("iperf3: it does not say what was received")
 	}
-	return Stream{
+	return sound("iperf3", out, Stream{
 		BitsPerSec: r.End.Received.Bits, Bytes: r.End.Received.Bytes, Seconds: r.End.Received.Seconds, Retransmits: r.End.Sent.Retransmits,
 		Congestion: r.End.Congestion, Lost: r.End.Received.Lost, Datagrams: r.End.Received.Packets, SenderCPU: r.End.CPU.Host, ReceiverCPU: r.End.CPU.Remote,
-	}, nil
+	})
+}
+
+// sound is a stream's figures if they are some: programs divide by zero, too, and results cannot hold what comes of it.
+func sound(program, out string, s Stream) (Stream, error) {
+	ok := s.Retransmits >= 0 && s.Datagrams >= 0
+	for _, v := range []float64{s.BitsPerSec, s.Seconds, s.SenderCPU, s.ReceiverCPU} {
+		ok = ok && v >= 0 && v <= math.MaxFloat64
+	}
+	if !ok {
+		return Stream{}, fmt.Errorf("%s: figures below zero or without end: %q", program, short(out))
+	}
+	return s, nil
 }
 
 // RunIPerf2 runs one TCP transfer of iperf 2. What it tells is what the sender's sockets took.
@@ -156,7 +169,7 @@ func ParseIPerf2(out string) (Stream, error) {
 	if err := errors.Join(err1, err2, err3, err4); err != nil || !ok {
 		return Stream{}, fmt.Errorf("iperf: %q: %w", short(out), err)
 	}
-	return Stream{BitsPerSec: bits, Bytes: bytes, Seconds: end - begin}, nil
+	return sound("iperf", out, Stream{BitsPerSec: bits, Bytes: bytes, Seconds: end - begin})
 }
 
 // RunNuttcp runs one transfer of nuttcp.
@@ -204,8 +217,13 @@ func ParseNuttcp(out string) (Stream, error) {
 			return Stream{}, fmt.Errorf("nuttcp: no %s in %q", name, short(out))
 		}
 	}
-	return Stream{
+	for _, name := range []string{"megabytes", "retrans", "drop", "pkt"} {
+		if n := v[name]; !(n >= 0 && n < 1<<40) { // also what is no number
+			return Stream{}, fmt.Errorf("nuttcp: %s=%v in %q", name, n, short(out))
+		}
+	}
+	return sound("nuttcp", out, Stream{
 		BitsPerSec: v["rate_Mbps"] * 1e6, Bytes: uint64(v["megabytes"] * (1 << 20)), Seconds: v["real_seconds"], Retransmits: int(v["retrans"]),
 		Lost: int(v["drop"]), Datagrams: int(v["pkt"]), SenderCPU: v["tx_cpu"], ReceiverCPU: v["rx_cpu"],
-	}, nil
+	})
 }
