@@ -158,17 +158,22 @@ type tracked struct {
 	status int
 }
 
-func (t *tracked) WriteHeader(status int) {
-	if t.status == 0 {
-		t.status = status
+// begin bounds how long the answer may take: a client that does not read does not keep a connection for ever. Streams set their own bounds later.
+func (t *tracked) begin(status int) {
+	if t.status != 0 {
+		return
 	}
+	t.status = status
+	_ = http.NewResponseController(t.ResponseWriter).SetWriteDeadline(time.Now().Add(answerTimeout)) // not possible on every kind of connection
+}
+
+func (t *tracked) WriteHeader(status int) {
+	t.begin(status)
 	t.ResponseWriter.WriteHeader(status)
 }
 
 func (t *tracked) Write(p []byte) (int, error) {
-	if t.status == 0 {
-		t.status = http.StatusOK
-	}
+	t.begin(http.StatusOK)
 	return t.ResponseWriter.Write(p)
 }
 

@@ -31,6 +31,7 @@ const (
 	maxStreams    = 200      // logs and execs
 	maxBody       = 32 << 20 // of a request
 	bodyTimeout   = 30 * time.Second
+	answerTimeout = 2 * time.Minute  // until the client has taken an answer
 	writeTimeout  = 30 * time.Second // of one write to a stream
 	editAttempts  = 10               // when other managers write at the same time
 )
