@@ -18,6 +18,20 @@ const (
 	sameFor    = time.Hour
 )
 
+// Bounds of an event's texts in bytes. Hosts' agents, and functions through them, choose these, and there are many events.
+const (
+	maxWord    = 256
+	maxMessage = 8 << 10
+)
+
+// clipped is a text of at most so many bytes.
+func clipped(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit-len("…")], "") + "…"
+}
+
 // saying is what makes two events the same.
 type saying struct {
 	severity             api.Severity
@@ -60,6 +74,8 @@ func (r repeats) add(now time.Time, events []api.Event) (ops []store.Op, fresh r
 		e.Time = cmp.Or(e.Time, now)
 		e.Severity = cmp.Or(e.Severity, api.Info)
 		e.Count, e.First = 0, time.Time{}
+		e.Kind, e.Object, e.Host = api.Kind(clipped(string(e.Kind), maxWord)), clipped(e.Object, maxWord), clipped(e.Host, maxWord)
+		e.Severity, e.Reason, e.Message = api.Severity(clipped(string(e.Severity), maxWord)), clipped(e.Reason, maxWord), clipped(e.Message, maxMessage)
 		e.Meta = api.Meta{Name: timeName(now.Add(time.Duration(i))), UID: newUID(), Created: now}
 		s := sayingOf(e)
 		old, known := r[s]

@@ -3,6 +3,7 @@ package manager
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -147,5 +148,23 @@ func TestFewEventsAreRemembered(t *testing.T) {
 	}
 	if last := w.lines(begin)[3*maxRepeats]; last != "16s  14 999 x2 since 15s" {
 		t.Errorf("last: %s", last)
+	}
+}
+
+// Texts of any length are cut, at the end of a character.
+func TestLongEventsAreCut(t *testing.T) {
+	long := strings.Repeat("é", 1<<20)
+	w := &told{r: repeats{}, events: map[string]api.Event{}}
+	w.add(t, time.Now(), api.Event{Severity: api.Info, Kind: api.Kind(long), Object: long, Host: long, Reason: long, Message: long}, api.Event{Reason: "Short", Message: "ü"})
+	for key, e := range w.events {
+		if e.Reason == "Short" && e.Message == "ü" {
+			continue
+		}
+		if b, err := json.Marshal(e); err != nil || len(b) > 10<<10 || !strings.HasSuffix(e.Message, "é…") || !strings.HasPrefix(long, strings.TrimSuffix(e.Reason, "…")) {
+			t.Errorf("%s: %d bytes, %v: %.80s", key, len(b), err, b)
+		}
+	}
+	if len(w.events) != 2 {
+		t.Errorf("%d events, want 2", len(w.events))
 	}
 }

@@ -353,10 +353,12 @@ func TestAgentsMayReadSpecsAndReportTheirOwnOnly(t *testing.T) {
 		{"GET", "/v1/hosts/h2/connect", "", 403},
 		{"POST", "/v1/status", `{"host":"h2"}`, 403},
 		{"POST", "/v1/status", `{"host":"h1","functions":{"f":{"host":"h2","healthy":true}}}`, 403},
+		{"POST", "/v1/status", `{"host":"h1","functions":{"f":{"message":"` + strings.Repeat("m", 2<<20) + `"}}}`, 403},
+		{"POST", "/v1/status", `{"host":"h1","host_status":{"version":"` + strings.Repeat("m", 2<<20) + `"}}`, 403},
 		{"POST", "/v1/status", `{"host":"h1","events":[{"reason":"X","message":"m","host":"h2","severity":"info","name":"","time":"2026-01-01T00:00:00Z"}]}`, 403},
 	} {
 		if status, body := do(t, w, config, x.method, x.path, x.body); status != x.status {
-			t.Errorf("%s %s: %d, want %d: %s", x.method, x.path, status, x.status, body)
+			t.Errorf("%s %s %.80s: %d, want %d: %s", x.method, x.path, x.body, status, x.status, body)
 		}
 	}
 	bare := pki.Joining(w.token(t, api.TokenRequest{}), "http/1.1") // no certificate
@@ -379,8 +381,13 @@ func TestNewsOfAnotherHostsObjectsAreLeftOut(t *testing.T) {
 	for name, host := range map[string]string{"mine": "h1", "other": "h2"} {
 		must(w.Functions().Put(ctx(t), name, api.FunctionSpec{Image: "wire", Host: host}))(t)
 	}
+	must(w.Functions().Put(ctx(t), "nowhere", api.FunctionSpec{Image: "no-host-has-this"}))(t)
+	why := must(w.Functions().Get(ctx(t), "nowhere"))(t)
+	if why.Placement != nil || why.Status.State != api.FunctionPending {
+		t.Fatalf("%+v", why)
+	}
 	s := api.FunctionStatus{State: api.FunctionStarted, Healthy: true, Host: "h1"}
-	if err := c.Report(ctx(t), api.StatusReport{Host: "h1", Functions: map[string]api.FunctionStatus{"mine": s, "other": s}}); err != nil {
+	if err := c.Report(ctx(t), api.StatusReport{Host: "h1", Functions: map[string]api.FunctionStatus{"mine": s, "other": s, "nowhere": s}}); err != nil {
 		t.Fatal(err)
 	}
 	if f := must(w.Functions().Get(ctx(t), "mine"))(t); !f.Status.Healthy {
@@ -388,6 +395,9 @@ func TestNewsOfAnotherHostsObjectsAreLeftOut(t *testing.T) {
 	}
 	if f := must(w.Functions().Get(ctx(t), "other"))(t); f.Status.Healthy {
 		t.Errorf("another host's function: %+v", f.Status)
+	}
+	if f := must(w.Functions().Get(ctx(t), "nowhere"))(t); f.Status.Message != why.Status.Message || f.Status.Healthy {
+		t.Errorf("a function that is nowhere: %+v, want %+v", f.Status, why.Status)
 	}
 }
 

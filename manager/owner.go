@@ -104,9 +104,9 @@ func (n *news) owns(kind api.Kind, o *object) (bool, error) {
 		if err := o.into(&spec, nil); err != nil {
 			return false, err
 		}
-		return spec.OfHost() && (o.at() == "" || o.at() == n.reporter), nil
+		return spec.OfHost() && n.at(o), nil
 	case api.KindFunction:
-		return o.at() == "" || o.at() == n.reporter, nil
+		return n.at(o), nil
 	}
 	if kind == api.KindChain {
 		if !n.several {
@@ -117,6 +117,9 @@ func (n *news) owns(kind api.Kind, o *object) (bool, error) {
 	}
 	return n.ownsPolicy(o)
 }
+
+// at tells whether an object is placed at the reporter. Of what is nowhere only the manager knows how it is, unless the reporter is the only host.
+func (n *news) at(o *object) bool { return o.at() == n.reporter || o.at() == "" && !n.several }
 
 // routersPolicy tells whether the router may tell of a policy. Of what a host has to itself it does not know when it is over.
 func (n *news) routersPolicy(o *object) (bool, error) {

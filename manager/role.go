@@ -43,7 +43,10 @@ func mayAgent(r *http.Request, host string) error {
 	return nil
 }
 
-// mayReport refuses news that are not the reporter's own.
+// maxStatus bounds what an agent may say of one object, in bytes: all agents share the state.
+const maxStatus = 1 << 20
+
+// mayReport refuses news that are not the reporter's own, and what nobody needs to say.
 func mayReport(r *http.Request, req api.StatusReport) error {
 	who, ok := agentOf(r.Context())
 	if !ok {
@@ -56,12 +59,27 @@ func mayReport(r *http.Request, req api.StatusReport) error {
 	if req.Host != who.host {
 		add("host", req.Host)
 	}
+	long := func(path string, status any) {
+		if n := len(marshal(status)); n > maxStatus {
+			problems = append(problems, api.Problem{Path: path, Message: fmt.Sprintf("has %d bytes: want at most %d", n, maxStatus)})
+		}
+	}
+	long("host_status", req.HostState)
+	long("assigned", req.Assigned)
+	for name, s := range req.Chains {
+		long("chains."+name, s)
+	}
+	for name, s := range req.Policies {
+		long("policies."+name, s)
+	}
 	for name, s := range req.Endpoints {
+		long("endpoints."+name, s)
 		if s.Host != "" && s.Host != who.host {
 			add("endpoints."+name+".host", s.Host)
 		}
 	}
 	for name, s := range req.Functions {
+		long("functions."+name, s)
 		if s.Host != "" && s.Host != who.host {
 			add("functions."+name+".host", s.Host)
 		}
@@ -72,7 +90,7 @@ func mayReport(r *http.Request, req api.StatusReport) error {
 		}
 	}
 	if len(problems) > 0 {
-		return api.Refuse(http.StatusForbidden, "the report is not this host's own", problems...)
+		return api.Refuse(http.StatusForbidden, "the report is not this host's own, or too long", problems...)
 	}
 	return nil
 }
