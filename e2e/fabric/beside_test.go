@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"weir.dev/weir/e2e/rig"
 )
 
 // ofOthers are entries that an operator has in every switch: it learns by itself, and one service is not let through.
@@ -44,7 +46,7 @@ func TestOrdinaryForwardingOfOthersGoesOn(t *testing.T) {
 	b.reach("vm1", "10.0.0.2")
 	before := b.others()
 	vm1, vm2 := b.station("vm1"), b.station("vm2")
-	at := map[string]*capture{"vm1": listen(t, b.netns("vm1"), "eth0"), "vm2": listen(t, b.netns("vm2"), "eth0")}
+	at := map[string]*rig.Capture{"vm1": listen(t, b.netns("vm1"), "eth0"), "vm2": listen(t, b.netns("vm2"), "eth0")}
 	unselected := []passage{
 		{name: "back, not selected", node: "vm2", from: vm2, to: vm1, proto: 17, want: map[string]int{"vm1": 1}}, // first: what has been learned by now?
 		{name: "ICMP", node: "vm1", from: vm1, to: vm2, proto: 1, want: map[string]int{"vm2": 1}},

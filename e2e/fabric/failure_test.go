@@ -169,12 +169,12 @@ func (b *bed) within(gap, aim time.Duration) {
 }
 
 // none of the stream's datagrams has come past the function, or met it twice.
-func (b *bed) none(function, arrived *capture) {
+func (b *bed) none(function, arrived *rig.Capture) {
 	b.t.Helper()
 	var met map[uint64]int
-	past, all := 0, arrived.numbers()
+	past, all := 0, numbers(arrived)
 	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) { // what was seen at one place may have to be fetched yet at the other
-		met, past = function.numbers(), 0
+		met, past = numbers(function), 0
 		for n := range all {
 			if met[n] == 0 {
 				past++
@@ -194,12 +194,12 @@ func (b *bed) none(function, arrived *capture) {
 }
 
 // numbers of the stream's datagrams that came in, and how often.
-func (c *capture) numbers() map[uint64]int {
+func numbers(c *rig.Capture) map[uint64]int {
 	out := map[uint64]int{}
-	for _, f := range c.seen() {
+	for _, f := range c.Seen() {
 		const udp = 14 + 20 // Ethernet, IPv4 without options
-		if !f.outgoing && len(f.data) >= udp+16 && f.data[23] == unix.IPPROTO_UDP && binary.BigEndian.Uint16(f.data[udp+2:]) == streamPort {
-			out[binary.BigEndian.Uint64(f.data[udp+8:])]++
+		if !f.Outgoing && len(f.Data) >= udp+16 && f.Data[23] == unix.IPPROTO_UDP && binary.BigEndian.Uint16(f.Data[udp+2:]) == streamPort {
+			out[binary.BigEndian.Uint64(f.Data[udp+8:])]++
 		}
 	}
 	return out

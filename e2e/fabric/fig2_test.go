@@ -219,7 +219,7 @@ func (b *bed) hops() {
 	for _, l := range []string{"s1-1", "s1-2", "s2-1", "s2-2", "s2-3"} {
 		places[l] = place{"ovs", l}
 	}
-	at := map[string]*capture{}
+	at := map[string]*rig.Capture{}
 	for name, p := range places {
 		at[name] = listen(b.t, b.netns(p.space), p.link)
 	}
@@ -227,7 +227,7 @@ func (b *bed) hops() {
 		at["nf "+side] = listen(b.t, b.function("nfv1", "nf"), side)
 	}
 	vm1, vm2 := b.station("vm1"), b.station("vm2")
-	stranger := station{vm2.mac, netip.MustParseAddr("10.0.0.99")}
+	stranger := rig.Station{MAC: vm2.MAC, Addr: netip.MustParseAddr("10.0.0.99")}
 	for _, x := range []struct {
 		name    string
 		node    string
@@ -244,7 +244,7 @@ func (b *bed) hops() {
 			b := b.in(t)
 			payload := fmt.Sprintf("<%s %d>", x.name, time.Now().UnixNano())
 			sent := x.frame(payload)
-			if err := newSender(t, b.netns(x.node), "eth0").send(sent); err != nil {
+			if err := newSender(t, b.netns(x.node), "eth0").Send(sent); err != nil {
 				t.Fatal(err)
 			}
 			b.compare(at, payload, sent, strings.Fields(x.in), strings.Fields(x.out))
@@ -252,21 +252,21 @@ func (b *bed) hops() {
 	}
 }
 
-func udp(from, to station) func(string) []byte {
+func udp(from, to rig.Station) func(string) []byte {
 	return func(payload string) []byte {
-		return packet{proto: unix.IPPROTO_UDP, src: 4000, dst: 5000, ttl: 33, payload: payload}.bytes(from, to)
+		return rig.Packet{Proto: unix.IPPROTO_UDP, Src: 4000, Dst: 5000, TTL: 33, Payload: payload}.Bytes(from, to)
 	}
 }
 
 // other is a frame of an ethertype for experiments (IEEE 802a).
-func other(from, to station) func(string) []byte {
+func other(from, to rig.Station) func(string) []byte {
 	return func(payload string) []byte {
-		return bytes.Join([][]byte{to.mac, from.mac, {0x88, 0xb5}, []byte(payload), make([]byte, 46)}, nil)
+		return bytes.Join([][]byte{to.MAC, from.MAC, {0x88, 0xb5}, []byte(payload), make([]byte, 46)}, nil)
 	}
 }
 
 // compare wants the frame at these places once and nowhere else, byte for byte what was sent.
-func (b *bed) compare(at map[string]*capture, payload string, sent []byte, in, out []string) {
+func (b *bed) compare(at map[string]*rig.Capture, payload string, sent []byte, in, out []string) {
 	b.t.Helper()
 	want := map[string]int{}
 	for _, p := range in {
@@ -285,22 +285,22 @@ func (b *bed) compare(at map[string]*capture, payload string, sent []byte, in, o
 		b.t.Error(detail)
 	}
 	for name, c := range at {
-		for _, f := range c.with(payload) {
-			if sameSender(f.data, sent) && !bytes.Equal(f.data, sent) {
-				b.t.Errorf("at %s the frame is\n%x, sent was\n%x", name, f.data, sent)
+		for _, f := range c.With(payload) {
+			if rig.SameSender(f.Data, sent) && !bytes.Equal(f.Data, sent) {
+				b.t.Errorf("at %s the frame is\n%x, sent was\n%x", name, f.Data, sent)
 			}
 		}
 	}
 }
 
 // summary counts by place and direction. A frame of another sender with the payload in it is an answer (ICMP quotes what it is about).
-func summary(at map[string]*capture, payload string, sent []byte) map[string]int {
+func summary(at map[string]*rig.Capture, payload string, sent []byte) map[string]int {
 	got := map[string]int{}
 	for name, c := range at {
-		for _, f := range c.with(payload) {
+		for _, f := range c.With(payload) {
 			switch {
-			case !sameSender(f.data, sent):
-			case f.outgoing:
+			case !rig.SameSender(f.Data, sent):
+			case f.Outgoing:
 				got[name+" out"]++
 			default:
 				got[name+" in"]++
@@ -309,10 +309,3 @@ func summary(at map[string]*capture, payload string, sent []byte) map[string]int
 	}
 	return got
 }
-
-// copies of a frame that came in.
-func (c *capture) copies(payload string, sent []byte) []frame {
-	return slices.DeleteFunc(c.incoming(payload), func(f frame) bool { return !sameSender(f.data, sent) })
-}
-
-func sameSender(a, b []byte) bool { return bytes.Equal(a[6:12], b[6:12]) }

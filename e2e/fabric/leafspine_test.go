@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/e2e/rig"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/netns"
 	"weir.dev/weir/router"
@@ -63,12 +64,12 @@ func TestLeafSpineAgreesWithThePrediction(t *testing.T) {
 		doc.Endpoints[s] = e
 	}
 	b.document(doc)
-	l := &leafSpine{bed: b, base: doc, stations: map[string]station{}, places: map[string]fabric.At{}}
+	l := &leafSpine{bed: b, base: doc, stations: map[string]rig.Station{}, places: map[string]fabric.At{}}
 	l.look()
 	for _, from := range leafSpineStations {
 		for _, to := range leafSpineStations {
 			if from != to {
-				b.reach(from, l.stations[to].addr.String())
+				b.reach(from, l.stations[to].Addr.String())
 			}
 		}
 	}
@@ -114,10 +115,10 @@ type leafSpine struct {
 	*bed
 	base     api.Document
 	topology fabric.Topology
-	stations map[string]station
+	stations map[string]rig.Station
 	places   map[string]fabric.At
-	at       map[string]*capture // by place
-	cables   []*capture          // between switches
+	at       map[string]*rig.Capture // by place
+	cables   []*rig.Capture          // between switches
 	frames   int
 	tagged   int
 }
@@ -176,9 +177,9 @@ func (l *leafSpine) input(d api.Document) fabric.Input {
 	in := fabric.Input{Topology: l.topology, Endpoints: map[string]fabric.Endpoint{}, Functions: map[string]fabric.Function{}, Chains: d.Chains, Policies: d.Policies}
 	in.Stations = nil
 	for name, s := range l.stations {
-		mac := flow.MAC(s.mac)
-		in.Endpoints[name] = fabric.Endpoint{At: l.places[name], MACs: []flow.MAC{mac}, Prefixes: []netip.Prefix{netip.PrefixFrom(s.addr, 32)}}
-		in.Stations = append(in.Stations, fabric.Station{MAC: mac, IPs: []netip.Addr{s.addr}, At: l.places[name], Endpoint: name})
+		mac := flow.MAC(s.MAC)
+		in.Endpoints[name] = fabric.Endpoint{At: l.places[name], MACs: []flow.MAC{mac}, Prefixes: []netip.Prefix{netip.PrefixFrom(s.Addr, 32)}}
+		in.Stations = append(in.Stations, fabric.Station{MAC: mac, IPs: []netip.Addr{s.Addr}, At: l.places[name], Endpoint: name})
 	}
 	for name, f := range d.Functions {
 		in.Functions[name] = fabric.Function{Host: fabric.SwitchID("host:" + f.Host), Tap: f.Image == "monitor", Ready: true}
@@ -223,7 +224,7 @@ func (l *leafSpine) policy(r *rand.Rand) api.PolicySpec {
 		case 1:
 			return pick("10.0.0.0/30", "10.0.0.4/30", "10.0.0.0/29", "10.0.0.8/32", "10.0.0.0/24")
 		case 2:
-			return l.stations[endpoint()].mac.String()
+			return l.stations[endpoint()].MAC.String()
 		}
 		return endpoint()
 	}
@@ -252,7 +253,7 @@ func wide(end string) bool { return end == "any" || strings.Contains(end, "/") }
 
 func (l *leafSpine) listenEverywhere() {
 	l.t.Helper()
-	l.at = map[string]*capture{}
+	l.at = map[string]*rig.Capture{}
 	for _, s := range leafSpineStations {
 		l.at["station/"+s] = listen(l.t, l.netns(s), "eth0")
 	}
@@ -275,8 +276,8 @@ func (l *leafSpine) listenEverywhere() {
 func (l *leafSpine) tagsSeen() int {
 	n := 0
 	for _, c := range l.cables {
-		for _, f := range c.seen() {
-			if flow.FabricTag(f.data) != 0 {
+		for _, f := range c.Seen() {
+			if flow.FabricTag(f.Data) != 0 {
 				n++
 			}
 		}
@@ -338,7 +339,7 @@ func (l *leafSpine) round(name string, d api.Document) {
 func (l *leafSpine) probe(name string, in fabric.Input) []probe {
 	l.t.Helper()
 	var probes []probe
-	senders := map[string]*sender{}
+	senders := map[string]*rig.Sender{}
 	for _, from := range leafSpineStations {
 		senders[from] = newSender(l.t, l.netns(from), "eth0")
 		for _, to := range leafSpineStations {
@@ -358,7 +359,7 @@ func (l *leafSpine) probe(name string, in fabric.Input) []probe {
 				p.frame = k.make(p.payload)
 				p.want = predict(in, from, p.frame)
 				probes = append(probes, p)
-				if err := senders[from].send(p.frame); err != nil {
+				if err := senders[from].Send(p.frame); err != nil {
 					l.t.Fatal(err)
 				}
 			}
@@ -367,9 +368,9 @@ func (l *leafSpine) probe(name string, in fabric.Input) []probe {
 	return probes
 }
 
-func ip(from, to station, proto uint8, port uint16) func(string) []byte {
+func ip(from, to rig.Station, proto uint8, port uint16) func(string) []byte {
 	return func(payload string) []byte {
-		return packet{proto: proto, src: 40000, dst: port, ttl: 33, payload: payload}.bytes(from, to)
+		return rig.Packet{Proto: proto, Src: 40000, Dst: port, TTL: 33, Payload: payload}.Bytes(from, to)
 	}
 }
 
@@ -518,9 +519,9 @@ func (l *leafSpine) compare(name string, d api.Document, probes []probe) (wrong 
 	}
 	time.Sleep(settleQuiet)
 	for place, c := range l.at {
-		for _, f := range c.seen() {
-			if p := byPayload[payloadOf(f.data)]; p != nil && !f.outgoing && sameSender(f.data, p.frame) && !bytes.Equal(f.data, p.frame) {
-				l.t.Errorf("%s at %s:\n%x, sent was\n%x", p.payload, place, f.data, p.frame)
+		for _, f := range c.Seen() {
+			if p := byPayload[payloadOf(f.Data)]; p != nil && !f.Outgoing && rig.SameSender(f.Data, p.frame) && !bytes.Equal(f.Data, p.frame) {
+				l.t.Errorf("%s at %s:\n%x, sent was\n%x", p.payload, place, f.Data, p.frame)
 			}
 		}
 	}
@@ -540,9 +541,9 @@ func (l *leafSpine) count(probes map[string]*probe) map[string]map[string]int {
 		got[payload] = map[string]int{}
 	}
 	for place, c := range l.at {
-		for _, f := range c.seen() {
-			payload := payloadOf(f.data)
-			if p := probes[payload]; p != nil && !f.outgoing && sameSender(f.data, p.frame) { // else an answer, which quotes it
+		for _, f := range c.Seen() {
+			payload := payloadOf(f.Data)
+			if p := probes[payload]; p != nil && !f.Outgoing && rig.SameSender(f.Data, p.frame) { // else an answer, which quotes it
 				got[payload][place]++
 			}
 		}
@@ -571,7 +572,7 @@ func (l *leafSpine) inMemory(d api.Document, p probe) string {
 		return err.Error()
 	}
 	for _, name := range leafSpineStations {
-		hello := bytes.Join([][]byte{{255, 255, 255, 255, 255, 255}, l.stations[name].mac, {0x88, 0xb6}, make([]byte, 46)}, nil)
+		hello := bytes.Join([][]byte{{255, 255, 255, 255, 255, 255}, l.stations[name].MAC, {0x88, 0xb6}, make([]byte, 46)}, nil)
 		if _, err := n.Send(name, hello); err != nil {
 			return err.Error()
 		}

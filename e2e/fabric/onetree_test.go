@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/netns"
+
+	"weir.dev/weir/e2e/rig"
 )
 
 // What is flooded follows two trees, then one since a switch turns out not to be able to tell them or to be too small, and two again, while
@@ -27,8 +29,8 @@ func TestFloodsGoFromTwoTreesToOneAndBack(t *testing.T) {
 	b := newBed(t, "ring.yaml", nil)
 	names := []string{"h1", "h2", "h3", "h4"}
 	for _, to := range names[1:] {
-		b.reach("h1", b.station(to).addr.String())
-		b.reach(to, b.station("h1").addr.String())
+		b.reach("h1", b.station(to).Addr.String())
+		b.reach(to, b.station("h1").Addr.String())
 	}
 	b.trees(2)
 	b.floodsOnce(names)
@@ -39,7 +41,7 @@ func TestFloodsGoFromTwoTreesToOneAndBack(t *testing.T) {
 		n := strings.Count(strings.Join(b.flows("s2"), "\n"), "priority=900,")
 		for i := n; i < 44; i++ {
 			hello := whoHas(net.HardwareAddr{2, 0x77, 0, 0, 0, byte(i)}, netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + i)}))
-			if err := s.send(hello); err != nil && !errors.Is(err, unix.ENOBUFS) { // then it is lost, and another one comes
+			if err := s.Send(hello); err != nil && !errors.Is(err, unix.ENOBUFS) { // then it is lost, and another one comes
 				t.Fatal(err)
 			}
 		}
@@ -143,7 +145,7 @@ const floodEvery = 5 * time.Millisecond
 // flooding does something while an odd and an even sender flood frames, and judges what has come of these.
 func (b *bed) flooding(names []string, do func()) {
 	b.t.Helper()
-	captures := map[string]*capture{}
+	captures := map[string]*rig.Capture{}
 	for _, n := range names {
 		captures[n] = listen(b.t, b.netns(n), "eth0")
 	}
@@ -162,8 +164,8 @@ func (b *bed) flooding(names []string, do func()) {
 				case <-stop:
 					return
 				case <-tick.C:
-					p := packet{proto: unix.IPPROTO_UDP, src: 1, dst: 2, ttl: 64, payload: fmt.Sprintf("<%s/%d>", from, n.Load())}
-					err := s.send(p.bytes(me, station{net.HardwareAddr{255, 255, 255, 255, 255, 255}, netip.MustParseAddr("10.0.0.255")}))
+					p := rig.Packet{Proto: unix.IPPROTO_UDP, Src: 1, Dst: 2, TTL: 64, Payload: fmt.Sprintf("<%s/%d>", from, n.Load())}
+					err := s.Send(p.Bytes(me, rig.Station{MAC: net.HardwareAddr{255, 255, 255, 255, 255, 255}, Addr: netip.MustParseAddr("10.0.0.255")}))
 					if errors.Is(err, unix.ENOBUFS) {
 						continue // a queue of this machine was full: it is not sent
 					}
@@ -194,7 +196,7 @@ func (b *bed) flooding(names []string, do func()) {
 	b.await("the last floods arrive", func() (bool, string) {
 		for _, from := range names[:2] {
 			for _, to := range names {
-				if last := fmt.Sprintf("<%s/%d>", from, sent[from].Load()-1); to != from && len(captures[to].incoming(last)) == 0 {
+				if last := fmt.Sprintf("<%s/%d>", from, sent[from].Load()-1); to != from && len(captures[to].Incoming(last)) == 0 {
 					return false, to + " has not got " + last
 				}
 			}
@@ -209,10 +211,10 @@ func (b *bed) flooding(names []string, do func()) {
 	}()
 	for _, to := range names {
 		got := map[string]int{}
-		for _, f := range captures[to].seen() {
-			if p := payloadOf(f.data); !f.outgoing && p != "" {
+		for _, f := range captures[to].Seen() {
+			if p := payloadOf(f.Data); !f.Outgoing && p != "" {
 				if got[p]++; got[p] == 2 {
-					changed = append(changed, f.at.Format("15:04:05.000 ")+to+" gets "+p+" again")
+					changed = append(changed, f.At.Format("15:04:05.000 ")+to+" gets "+p+" again")
 				}
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
@@ -21,7 +20,7 @@ func TestRingForwardsWithoutLoopsAndHeals(t *testing.T) {
 	for _, from := range names {
 		for _, to := range names {
 			if from != to {
-				b.reach(from, b.station(to).addr.String())
+				b.reach(from, b.station(to).Addr.String())
 			}
 		}
 	}
@@ -31,7 +30,7 @@ func TestRingForwardsWithoutLoopsAndHeals(t *testing.T) {
 		t.Run("cut "+cable, func(t *testing.T) {
 			b := b.in(t)
 			from, to := names[i], names[(i+1)%4] // the stations at its two ends
-			s, err := rig.NewStream(b.netns(from), b.netns(to), b.station(to).addr.String(), 9000, streamRate)
+			s, err := rig.NewStream(b.netns(from), b.netns(to), b.station(to).Addr.String(), 9000, streamRate)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -62,21 +61,21 @@ func TestRingForwardsWithoutLoopsAndHeals(t *testing.T) {
 }
 
 // station of a plain host, as the testbed made it.
-func (b *bed) station(name string) station {
+func (b *bed) station(name string) rig.Station {
 	b.t.Helper()
 	n := b.node(name)
 	mac, err := net.ParseMAC(n.MAC)
 	if err != nil || len(n.Addresses) == 0 {
 		b.t.Fatalf("%s has no address: %+v", name, n)
 	}
-	return station{mac, netip.MustParsePrefix(n.Addresses[0]).Addr()}
+	return rig.Station{MAC: mac, Addr: netip.MustParsePrefix(n.Addresses[0]).Addr()}
 }
 
 // floodsOnce sends a broadcast, a multicast and a unicast to nobody from each station: each other station gets each once, the sender none.
 // What is sent while the network has not healed yet may be lost, and is sent again; none may arrive twice, ever.
 func (b *bed) floodsOnce(names []string) {
 	b.t.Helper()
-	captures, senders := map[string]*capture{}, map[string]*sender{}
+	captures, senders := map[string]*rig.Capture{}, map[string]*rig.Sender{}
 	for _, n := range names {
 		captures[n], senders[n] = listen(b.t, b.netns(n), "eth0"), newSender(b.t, b.netns(n), "eth0")
 	}
@@ -87,7 +86,7 @@ func (b *bed) floodsOnce(names []string) {
 }
 
 // flood sends one of each kind from each station and tells what has not arrived everywhere.
-func (b *bed) flood(names []string, captures map[string]*capture, senders map[string]*sender) (missing string) {
+func (b *bed) flood(names []string, captures map[string]*rig.Capture, senders map[string]*rig.Sender) (missing string) {
 	b.t.Helper()
 	var payloads []string
 	for _, n := range names {
@@ -96,11 +95,11 @@ func (b *bed) flood(names []string, captures map[string]*capture, senders map[st
 			if err != nil {
 				b.t.Fatal(err)
 			}
-			p := packet{proto: unix.IPPROTO_UDP, src: 1, dst: 2, ttl: 64, payload: fmt.Sprintf("%s from %s %d.", kind, n, time.Now().UnixNano())}
-			if err := senders[n].send(p.bytes(b.station(n), station{to, netip.MustParseAddr("10.0.0.200")})); err != nil {
+			p := rig.Packet{Proto: unix.IPPROTO_UDP, Src: 1, Dst: 2, TTL: 64, Payload: fmt.Sprintf("%s from %s %d.", kind, n, time.Now().UnixNano())}
+			if err := senders[n].Send(p.Bytes(b.station(n), rig.Station{MAC: to, Addr: netip.MustParseAddr("10.0.0.200")})); err != nil {
 				b.t.Fatal(err)
 			}
-			payloads = append(payloads, n+"\x00"+p.payload)
+			payloads = append(payloads, n+"\x00"+p.Payload)
 		}
 	}
 	look := func() (missing string) {
@@ -111,7 +110,7 @@ func (b *bed) flood(names []string, captures map[string]*capture, senders map[st
 				if n == from {
 					most = 0
 				}
-				switch got := len(captures[n].incoming(payload)); {
+				switch got := len(captures[n].Incoming(payload)); {
 				case got > most:
 					b.t.Fatalf("%s got %d copies of the %s, want %d", n, got, payload, most)
 				case got < most:
@@ -125,9 +124,4 @@ func (b *bed) flood(names []string, captures map[string]*capture, senders map[st
 	}
 	time.Sleep(100 * time.Millisecond) // a copy too many would follow at once
 	return look()
-}
-
-// incoming are the frames with a payload that came in.
-func (c *capture) incoming(payload string) []frame {
-	return slices.DeleteFunc(c.with(payload), func(f frame) bool { return f.outgoing })
 }

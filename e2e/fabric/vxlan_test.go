@@ -25,7 +25,7 @@ func TestChainAcrossHostsJoinedByTunnels(t *testing.T) {
 	b.reach("v1", "10.0.0.2")
 
 	v1, v2 := b.taken("v1", "10.0.0.1"), b.taken("v2", "10.0.0.2")
-	at := map[string]*capture{
+	at := map[string]*rig.Capture{
 		"v1": listen(t, b.netns("v1"), "eth0"), "v2": listen(t, b.netns("v2"), "eth0"),
 		"w1.in": listen(t, b.function("h3", "w1"), "in"), "w1.out": listen(t, b.function("h3", "w1"), "out"),
 		"w2.in": listen(t, b.function("h1", "w2"), "in"), "w2.out": listen(t, b.function("h1", "w2"), "out"),
@@ -97,25 +97,25 @@ policies:
 type passage struct {
 	name     string
 	node     string
-	from, to station
+	from, to rig.Station
 	proto    uint8
 	want     map[string]int
 	port     uint16 // of the destination; 0 is 5000
 }
 
 // frames sends one for each passage and expects it, as it was sent, where it should come in and nowhere else.
-func (b *bed) frames(at map[string]*capture, passages []passage) {
+func (b *bed) frames(at map[string]*rig.Capture, passages []passage) {
 	for _, x := range passages {
 		b.t.Run(x.name, func(t *testing.T) {
 			b := b.in(t)
-			p := packet{proto: x.proto, src: 4000, dst: cmp.Or(x.port, 5000), ttl: 33, payload: fmt.Sprintf("<%s %d>", x.name, time.Now().UnixNano())}
-			sent := p.bytes(x.from, x.to)
-			if err := newSender(t, b.netns(x.node), "eth0").send(sent); err != nil {
+			p := rig.Packet{Proto: x.proto, Src: 4000, Dst: cmp.Or(x.port, 5000), TTL: 33, Payload: fmt.Sprintf("<%s %d>", x.name, time.Now().UnixNano())}
+			sent := p.Bytes(x.from, x.to)
+			if err := newSender(t, b.netns(x.node), "eth0").Send(sent); err != nil {
 				t.Fatal(err)
 			}
 			b.await("the frame arrives everywhere", func() (bool, string) {
 				for place, n := range x.want {
-					if got := len(at[place].copies(p.payload, sent)); got < n {
+					if got := len(at[place].Copies(p.Payload, sent)); got < n {
 						return false, fmt.Sprintf("%d at %s, want %d", got, place, n)
 					}
 				}
@@ -123,13 +123,13 @@ func (b *bed) frames(at map[string]*capture, passages []passage) {
 			})
 			time.Sleep(50 * time.Millisecond) // a copy too many would follow at once
 			for place, c := range at {
-				got := c.copies(p.payload, sent)
+				got := c.Copies(p.Payload, sent)
 				if len(got) != x.want[place] {
 					t.Errorf("%d frames at %s, want %d", len(got), place, x.want[place])
 				}
 				for _, f := range got {
-					if !bytes.Equal(f.data, sent) {
-						t.Errorf("at %s the frame is\n%x, sent was\n%x", place, f.data, sent)
+					if !bytes.Equal(f.Data, sent) {
+						t.Errorf("at %s the frame is\n%x, sent was\n%x", place, f.Data, sent)
 					}
 				}
 			}
@@ -138,7 +138,7 @@ func (b *bed) frames(at map[string]*capture, passages []passage) {
 }
 
 // taken is a station that an endpoint has taken.
-func (b *bed) taken(endpoint, addr string) station {
+func (b *bed) taken(endpoint, addr string) rig.Station {
 	b.t.Helper()
 	var e api.Endpoint
 	b.get(&e, "endpoint", endpoint)
@@ -146,5 +146,5 @@ func (b *bed) taken(endpoint, addr string) station {
 	if err != nil {
 		b.t.Fatalf("endpoint %s: %+v: %v", endpoint, e.Status, err)
 	}
-	return station{mac, netip.MustParseAddr(addr)}
+	return rig.Station{MAC: mac, Addr: netip.MustParseAddr(addr)}
 }

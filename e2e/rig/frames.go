@@ -1,0 +1,251 @@
+package rig
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/netns"
+)
+
+// Capture keeps the frames that pass an interface, as they are on the wire.
+type Capture struct {
+	fd            int
+	done, stopped chan struct{}
+
+	mu     sync.Mutex
+	frames []Frame
+}
+
+// Frame is one that was seen.
+type Frame struct {
+	Data     []byte
+	Outgoing bool // it left by the interface; else it came in
+	At       time.Time
+}
+
+// maxFrames bounds a capture.
+const maxFrames = 1 << 20
+
+// Listen starts a capture at an interface of a namespace; Close ends it.
+func Listen(space, link string) (*Capture, error) {
+	c := &Capture{done: make(chan struct{}), stopped: make(chan struct{})}
+	err := netns.Do(space, func() error {
+		i, err := net.InterfaceByName(link)
+		if err != nil {
+			return err
+		}
+		if c.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ALL))); err != nil {
+			return err
+		}
+		_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 32<<20)
+		_ = unix.SetsockoptInt(c.fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1)
+		timeout := unix.Timeval{Usec: 50_000}
+		err = errors.Join(unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
+			unix.Bind(c.fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: i.Index}))
+		if err != nil {
+			return errors.Join(err, unix.Close(c.fd))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("capture at %s in %s: %w", link, space, err)
+	}
+	go func() { defer close(c.stopped); c.receive() }()
+	return c, nil
+}
+
+// Close ends a capture. What it has seen stays.
+func (c *Capture) Close() {
+	close(c.done)
+	<-c.stopped
+	_ = unix.Close(c.fd)
+}
+
+func htons(v uint16) uint16 { return v<<8 | v>>8 }
+
+func (c *Capture) receive() {
+	buf, oob := make([]byte, 65536), make([]byte, 256)
+	for {
+		select {
+		case <-c.done:
+			return
+		default:
+		}
+		n, oobn, _, from, err := unix.Recvmsg(c.fd, buf, oob, 0)
+		if err != nil {
+			continue // nobody sent anything for a moment
+		}
+		sender, ok := from.(*unix.SockaddrLinklayer)
+		if !ok {
+			continue
+		}
+		f := Frame{Data: withVLAN(slices.Clone(buf[:n]), oob[:oobn]), Outgoing: sender.Pkttype == unix.PACKET_OUTGOING, At: time.Now()}
+		c.mu.Lock()
+		if len(c.frames) < maxFrames {
+			c.frames = append(c.frames, f)
+		}
+		c.mu.Unlock()
+	}
+}
+
+// withVLAN puts a tag back that the kernel had taken out of the frame (tpacket_auxdata in packet(7)).
+func withVLAN(data, oob []byte) []byte {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return data
+	}
+	for _, m := range messages {
+		if m.Header.Level != unix.SOL_PACKET || m.Header.Type != unix.PACKET_AUXDATA || len(m.Data) < 20 {
+			continue
+		}
+		status := binary.NativeEndian.Uint32(m.Data)
+		tci, tpid := binary.NativeEndian.Uint16(m.Data[16:]), binary.NativeEndian.Uint16(m.Data[18:])
+		if status&unix.TP_STATUS_VLAN_VALID != 0 && len(data) >= 12 {
+			tag := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, tpid), tci)
+			return slices.Concat(data[:12], tag, data[12:])
+		}
+	}
+	return data
+}
+
+// Seen are the frames so far.
+func (c *Capture) Seen() []Frame {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.frames)
+}
+
+// With are the frames that carry a text in their payload.
+func (c *Capture) With(payload string) []Frame {
+	var out []Frame
+	for _, f := range c.Seen() {
+		if bytes.Contains(f.Data, []byte(payload)) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// Incoming are the frames with a payload that came in.
+func (c *Capture) Incoming(payload string) []Frame {
+	return slices.DeleteFunc(c.With(payload), func(f Frame) bool { return f.Outgoing })
+}
+
+// Copies are those of a frame that came in; answers that quote it are not.
+func (c *Capture) Copies(payload string, sent []byte) []Frame {
+	return slices.DeleteFunc(c.Incoming(payload), func(f Frame) bool { return !SameSender(f.Data, sent) })
+}
+
+// SameSender tells whether two frames have the same source.
+func SameSender(a, b []byte) bool { return bytes.Equal(a[6:12], b[6:12]) }
+
+// Station is what a frame's addresses are made of.
+type Station struct {
+	MAC  net.HardwareAddr
+	Addr netip.Addr
+}
+
+// Packet describes an IPv4 packet to send.
+type Packet struct {
+	Proto    uint8 // 17 UDP, 6 TCP (a bare SYN), 1 ICMP echo
+	Src, Dst uint16
+	TTL      uint8
+	Payload  string
+}
+
+// Bytes of the frame, checksums included.
+func (p Packet) Bytes(from, to Station) []byte {
+	var l4 []byte
+	switch p.Proto {
+	case unix.IPPROTO_UDP:
+		l4 = binary.BigEndian.AppendUint16(l4, p.Src)
+		l4 = binary.BigEndian.AppendUint16(l4, p.Dst)
+		l4 = binary.BigEndian.AppendUint16(l4, uint16(8+len(p.Payload)))
+		l4 = append(l4, 0, 0)
+		l4 = append(l4, p.Payload...)
+		binary.BigEndian.PutUint16(l4[6:], l4sum(l4, from, to, p.Proto))
+	case unix.IPPROTO_TCP:
+		l4 = binary.BigEndian.AppendUint16(l4, p.Src)
+		l4 = binary.BigEndian.AppendUint16(l4, p.Dst)
+		l4 = append(l4, 0, 0, 0, 1, 0, 0, 0, 0, 5<<4, 0x02, 0xff, 0xff, 0, 0, 0, 0)
+		l4 = append(l4, p.Payload...)
+		binary.BigEndian.PutUint16(l4[16:], l4sum(l4, from, to, p.Proto))
+	case unix.IPPROTO_ICMP:
+		l4 = append(l4, 8, 0, 0, 0, 0x12, 0x34, 0, 1)
+		l4 = append(l4, p.Payload...)
+		binary.BigEndian.PutUint16(l4[2:], ^fold(sum16(0, l4)))
+	default:
+		panic(fmt.Sprintf("protocol %d", p.Proto))
+	}
+	ip := []byte{0x45, 0, 0, 0, 0, 7, 0x40, 0, p.TTL, p.Proto, 0, 0}
+	ip = append(append(ip, from.Addr.AsSlice()...), to.Addr.AsSlice()...)
+	binary.BigEndian.PutUint16(ip[2:], uint16(20+len(l4)))
+	binary.BigEndian.PutUint16(ip[10:], ^fold(sum16(0, ip)))
+	return slices.Concat(to.MAC, from.MAC, []byte{0x08, 0x00}, ip, l4)
+}
+
+func sum16(sum uint32, b []byte) uint32 {
+	for i := 0; i+1 < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	if len(b)%2 == 1 {
+		sum += uint32(b[len(b)-1]) << 8
+	}
+	return sum
+}
+
+func fold(sum uint32) uint16 {
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return uint16(sum)
+}
+
+func l4sum(l4 []byte, from, to Station, proto uint8) uint16 {
+	pseudo := slices.Concat(from.Addr.AsSlice(), to.Addr.AsSlice(), []byte{0, proto, byte(len(l4) >> 8), byte(len(l4))})
+	s := ^fold(sum16(sum16(0, pseudo), l4))
+	if s == 0 && proto == unix.IPPROTO_UDP {
+		s = 0xffff
+	}
+	return s
+}
+
+// Sender sends frames by one interface.
+type Sender struct {
+	fd, index int
+}
+
+// NewSender is one at an interface of a namespace.
+func NewSender(space, link string) (*Sender, error) {
+	s := &Sender{}
+	err := netns.Do(space, func() error {
+		i, err := net.InterfaceByName(link)
+		if err != nil {
+			return err
+		}
+		s.index = i.Index
+		s.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // 0: it receives nothing
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("send by %s in %s: %w", link, space, err)
+	}
+	return s, nil
+}
+
+// Send sends one frame.
+func (s *Sender) Send(data []byte) error {
+	return unix.Sendto(s.fd, data, 0, &unix.SockaddrLinklayer{Ifindex: s.index})
+}
+
+// Close ends a sender.
+func (s *Sender) Close() { _ = unix.Close(s.fd) }
