@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
@@ -25,7 +26,8 @@ func newMetrics() *metrics {
 		watches: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_api_watches", Help: "Watches that are open."}),
 	}
 	r := prometheus.NewRegistry()
-	r.MustRegister(m.requests, m.watches)
+	// The process itself, too: go_goroutines, go_memstats_*, process_resident_memory_bytes, process_open_fds.
+	r.MustRegister(m.requests, m.watches, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.handler = promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 	return m
 }
