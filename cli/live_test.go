@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -172,11 +173,15 @@ func (h *hollow) look(ctx context.Context, c *api.Client) (api.StatusReport, err
 				Message: "exit code 1\x1b[31m", OutageNs: 1_234_567})
 		}
 	}
+	met := map[string][]string{}
 	for _, x := range chains.Items {
+		for _, name := range x.Spec.Functions() {
+			met[x.Name] = append(met[x.Name], "function/"+name+"/in")
+		}
 		r.Chains[x.Name] = api.ChainStatus{ObservedGeneration: x.Generation, State: "ready"}
 	}
 	for _, p := range policies.Items {
-		s := api.PolicyStatus{ObservedGeneration: p.Generation, State: "active", Rules: 4, RenderedPath: []string{"endpoint/alice", "function/fw/in", "10.0.0.0/8"}}
+		s := api.PolicyStatus{ObservedGeneration: p.Generation, State: "active", Rules: 4, RenderedPath: slices.Concat([]string{"endpoint/alice"}, met[p.Spec.Chain], []string{"10.0.0.0/8"})}
 		if p.Deleting != nil {
 			s.State = "deleted"
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -195,7 +196,8 @@ func ready(item any) string {
 }
 
 // readyIn is the verdict on the objects of a document: there a policy is not in force as it is wanted while a tap, or a function that may be
-// gone round, is left out because it is about to start.
+// gone round, is left out because it is about to start; nor while it leads where its chain led before: that of a chain across hosts is ready
+// with its functions, and its policies' rules come a moment later.
 func readyIn(d api.Document) verdict {
 	starts := true
 	for _, f := range d.Functions {
@@ -206,8 +208,40 @@ func readyIn(d api.Document) verdict {
 		if p, ok := item.(api.Policy); ok && why == "" && starts && strings.HasSuffix(p.Status.Message, router.ErrNotReady.Error()) {
 			return "in force without " + p.Status.Message
 		}
+		if p, ok := item.(api.Policy); ok && why == "" && starts && p.Status.Message == "" && !renders(p.Status.RenderedPath, d.Chains[p.Spec.Chain].Path) {
+			return "in force as its chain was before"
+		}
 		return why
 	}
+}
+
+// renders tells whether a rendered path meets a chain's functions. One of which nothing is known does.
+func renders(rendered []string, chain string) bool {
+	hops, err := api.ParsePath(chain)
+	if err != nil || len(rendered) == 0 {
+		return true
+	}
+	var in, taps, wantIn, wantTaps []string
+	for _, port := range rendered {
+		f, ok := strings.CutPrefix(port, "function/")
+		name, side, _ := strings.Cut(f, "/")
+		switch {
+		case ok && side == "in":
+			in = append(in, name)
+		case ok && side == "tap":
+			taps = append(taps, name)
+		}
+	}
+	for _, h := range hops {
+		if h.Tap {
+			wantTaps = append(wantTaps, h.Function)
+		} else {
+			wantIn = append(wantIn, h.Function)
+		}
+	}
+	slices.Sort(taps) // copies have no order
+	slices.Sort(wantTaps)
+	return slices.Equal(in, wantIn) && slices.Equal(taps, wantTaps)
 }
 
 func notYet(generation, observed int64, state, want, message string) string {

@@ -131,19 +131,19 @@ func (b *bed) swap(at map[string]string, document func(path string) string) {
 	b.each(met, o)
 }
 
-// rendered waits until the policy's datagrams meet a path: the chain is changed at once, its rules follow.
+// rendered wants the policy to lead along a path, since apply says that it is in force.
 func (b *bed) rendered(path string) {
 	b.t.Helper()
-	b.await(path, func() (bool, string) {
-		p := b.policy("p")
-		var met []string
-		for _, port := range p.Status.RenderedPath {
-			if f, ok := strings.CutPrefix(port, "function/"); ok && strings.HasSuffix(f, "/in") {
-				met = append(met, strings.TrimSuffix(f, "/in"))
-			}
+	p := b.policy("p")
+	var met []string
+	for _, port := range p.Status.RenderedPath {
+		if f, ok := strings.CutPrefix(port, "function/"); ok && strings.HasSuffix(f, "/in") {
+			met = append(met, strings.TrimSuffix(f, "/in"))
 		}
-		return p.Status.State == "active" && strings.Join(met, " | ") == path, fmt.Sprintf("%s, %s", p.Status.State, met)
-	})
+	}
+	if p.Status.State != "active" || strings.Join(met, " | ") != path {
+		b.t.Errorf("apply returns before %s is in force: %s, %s", path, p.Status.State, met)
+	}
 }
 
 // each wants every datagram that arrived to have met A once and B once.
