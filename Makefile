@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(shell git -c safe.directory='*' describe --ta
 export CGO_ENABLED := 0
 export GOFLAGS := $(filter-out -trimpath -buildvcs=%,$(GOFLAGS)) -trimpath -buildvcs=false
 
-.PHONY: help root setup peers build demo test race bench lint generate clean
+.PHONY: help root setup peers build demo test soak race bench lint generate clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,12 @@ demo: root build ## two namespaces, a chain of containers, real traffic (KEEP=1 
 
 test: root build peers ## all tests; those that need root run in fresh network namespaces
 	@./test.sh
+
+SOAK ?= 30m
+SEED ?= 1
+soak: root build peers ## a random walk over the whole product for SOAK (30m), from SEED (1) on
+	PATH="$$PATH:/usr/sbin:/sbin:$(CURDIR)/build/peers/usr/sbin:$(CURDIR)/build/peers/usr/bin" SOAK=$(SOAK) SEED=$(SEED) \
+		go test -vet off -count 1 -timeout 0 -v -run TestWalk ./e2e/soak
 
 bench: root build peers ## performance beside the peers, a table and JSON (bin/bench.json)
 	PATH="$$PATH:$(CURDIR)/build/peers/usr/sbin:$(CURDIR)/build/peers/usr/bin" go run ./e2e/bench -o bin/bench.json $(BENCH)
