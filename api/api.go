@@ -228,6 +228,7 @@ type PolicyStatus struct {
 	RenderedPath       []string `json:"rendered_path,omitempty"` // ports a packet really meets, forward
 	RenderedReverse    []string `json:"rendered_reverse,omitempty"`
 	Rules              int      `json:"rules,omitempty"`
+	InForce            bool     `json:"in_force,omitempty"` // across hosts: it is, or was, in force; while nothing can pass its chain its frames are dropped
 }
 
 // PolicyPath is the answer of GET /v1/policies/NAME/path: the ports that a packet really meets, with live counters.

@@ -139,7 +139,7 @@ func (l *loop) policyStatus(name string, generation int64) api.PolicyStatus {
 	if p := l.out.Paths.Of(name); p != nil {
 		path = *p
 	}
-	s := api.PolicyStatus{ObservedGeneration: generation, State: "active", RenderedPath: path.Forward, RenderedReverse: path.Reverse, Rules: path.Rules}
+	s := api.PolicyStatus{ObservedGeneration: generation, State: "active", RenderedPath: path.Forward, RenderedReverse: path.Reverse, Rules: path.Rules, InForce: l.inForce[name]}
 	p := l.last.progress[name]
 	switch err := l.errors[name]; {
 	case err != nil && len(path.Forward) > 0 && (p == nil || p.done()): // in force without some of its functions
