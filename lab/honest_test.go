@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
@@ -116,5 +119,30 @@ func TestDifferencesOfRunsAreTold(t *testing.T) {
 	got := strings.Join(Differences(a, run(of("y", "9", "2s"), "6.2")), "; ")
 	if want := "study: x and y; kernel: 6.1 and 6.2; part one, length of a trial: 1s and 2s; part one, wires: 1 and 9"; got != want {
 		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+// TestAnotherVersionIsTold: a run that another version went on with says so, with what is other.
+func TestAnotherVersionIsTold(t *testing.T) {
+	r := fakeRun(t, &fake{value: known}, filepath.Join(t.TempDir(), "run"))
+	for _, version := range []string{"2", "2", "3"} {
+		if err := r.Journal.GoOn(study.Resumption{At: time.Unix(60, 0), Version: version, Environment: map[string]string{"kernel": "6." + version}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"went on at 1970-01-01 00:01:00 UTC not as it was (before and behind it): version: none and 2; kernel: none and 6.2",
+		"went on at 1970-01-01 00:01:00 UTC not as it was (before and behind it): version: 2 and 3; kernel: 6.2 and 6.3",
+	}
+	got := Summarise(r.Journal)
+	if d := cmp.Diff(want, got.ResumedText()); d != "" {
+		t.Error(d)
+	}
+	var text strings.Builder
+	if err := Text(&text, got); err != nil || strings.Count(text.String(), "This run went on at ") != 2 {
+		t.Errorf("%v\n%s", err, text.String())
 	}
 }

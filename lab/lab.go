@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"weir.dev/weir/lab/peers"
@@ -57,6 +58,11 @@ func Resume(ctx context.Context, o Options) (Results, error) {
 		return Results{}, errors.Join(err, j.Close())
 	}
 	b.API = o.API
+	if len(j.Left()) > 0 {
+		if err := j.GoOn(study.Resumption{At: time.Now().UTC(), Version: o.Version, Environment: Environment()}); err != nil {
+			return Results{}, errors.Join(err, b.Close(), j.Close())
+		}
+	}
 	return finish(ctx, o.Dir, j, b, o.Progress)
 }
 
@@ -128,16 +134,14 @@ func Beside(a, b Results) []Pair {
 
 // Differences between two runs that are set side by side: what else may be in their ratios.
 func Differences(a, b Results) (out []string) {
-	differ := func(what, x, y string) {
-		if x != y {
-			out = append(out, fmt.Sprintf("%s: %s and %s", what, cmp.Or(x, "none"), cmp.Or(y, "none")))
-		}
-	}
+	differ := func(what, x, y string) { out = append(out, differing(what, x, y)...) }
 	differ("study", a.Study.Name, b.Study.Name)
 	differ("mode", string(a.Mode), string(b.Mode))
-	differ("version", a.Version, b.Version)
-	for _, name := range slices.Sorted(maps.Keys(both(a.Environment, b.Environment))) {
-		differ(name, a.Environment[name], b.Environment[name])
+	out = append(out, machines(study.Resumption{Version: a.Version, Environment: a.Environment}, study.Resumption{Version: b.Version, Environment: b.Environment})...)
+	for _, r := range []Results{a, b} {
+		for _, text := range r.ResumedText() {
+			out = append(out, "one of them "+text)
+		}
 	}
 	for _, p := range a.Study.Parts {
 		i := slices.IndexFunc(b.Study.Parts, func(q study.Part) bool { return q.Name == p.Name })
@@ -150,6 +154,32 @@ func Differences(a, b Results) (out []string) {
 		for _, name := range slices.Sorted(maps.Keys(both(p.Settings, q.Settings))) {
 			differ("part "+p.Name+", "+name, p.Settings[name], q.Settings[name])
 		}
+	}
+	return out
+}
+
+func differing(what, x, y string) []string {
+	if x == y {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: %s and %s", what, cmp.Or(x, "none"), cmp.Or(y, "none"))}
+}
+
+// machines tells what differs between two versions on two machines.
+func machines(a, b study.Resumption) []string {
+	out := differing("version", a.Version, b.Version)
+	for _, name := range slices.Sorted(maps.Keys(both(a.Environment, b.Environment))) {
+		out = append(out, differing(name, a.Environment[name], b.Environment[name])...)
+	}
+	return out
+}
+
+// ResumedText says of each resumption what was other before and behind it.
+func (r Results) ResumedText() (out []string) {
+	last := study.Resumption{Version: r.Version, Environment: r.Environment}
+	for _, next := range r.Resumed {
+		out = append(out, fmt.Sprintf("went on at %s not as it was (before and behind it): %s", next.At.UTC().Format("2006-01-02 15:04:05 UTC"), strings.Join(machines(last, next), "; ")))
+		last = next
 	}
 	return out
 }

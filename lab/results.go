@@ -15,14 +15,15 @@ import (
 // Results is everything that a report is made from. It is computed from the journal alone, so that the same journal always gives the same
 // results. Figures that are not known are null, never NaN.
 type Results struct {
-	Study       study.Study       `json:"study"` // after the selection
-	Mode        study.Mode        `json:"mode"`
-	Seed        uint64            `json:"seed"`
-	Started     time.Time         `json:"started"`
-	Ended       time.Time         `json:"ended,omitzero"` // of the last trial
-	Version     string            `json:"version"`
-	Environment map[string]string `json:"environment,omitempty"`
-	Limits      []string          `json:"limits"` // what a run on this machine cannot claim
+	Study       study.Study        `json:"study"` // after the selection
+	Mode        study.Mode         `json:"mode"`
+	Seed        uint64             `json:"seed"`
+	Started     time.Time          `json:"started"`
+	Ended       time.Time          `json:"ended,omitzero"` // of the last trial
+	Version     string             `json:"version"`
+	Environment map[string]string  `json:"environment,omitempty"`
+	Resumed     []study.Resumption `json:"resumed,omitempty"` // by another version, or on another machine
+	Limits      []string           `json:"limits"`            // what a run on this machine cannot claim
 
 	Planned  int      `json:"planned"` // trials, by what became of them
 	Measured int      `json:"measured"`
@@ -125,7 +126,7 @@ type Point struct {
 func Summarise(j *study.Journal) Results {
 	h := j.Header
 	r := Results{
-		Study: h.Study, Mode: h.Mode, Seed: h.Seed, Started: h.Started, Version: h.Version, Environment: h.Environment,
+		Study: h.Study, Mode: h.Mode, Seed: h.Seed, Started: h.Started, Version: h.Version, Environment: h.Environment, Resumed: j.Resumed,
 		Limits: limits(h.Environment, h.Study), Rules: Rules().Text(), Left: len(j.Left()), Timeline: []Point{}, Parts: []PartResult{},
 	}
 	r.Planned = len(j.Records) + r.Left

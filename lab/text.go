@@ -21,6 +21,9 @@ func Text(w io.Writer, r Results) error {
 	if r.Left > 0 {
 		fmt.Fprintln(t, "This is a partial result: weir lab resume goes on with it.")
 	}
+	for _, text := range r.ResumedText() {
+		fmt.Fprintf(t, "This run %s\n", text)
+	}
 	for _, p := range r.Parts {
 		fmt.Fprintf(t, "\n%s: %s\n", p.Part.Name, p.Part.Question)
 		for _, g := range p.Groups {

@@ -95,6 +95,9 @@ func (r Report) minute() section {
 	if x.Left > 0 {
 		s.Blocks = append(s.Blocks, block{Note: "bad", Text: fmt.Sprintf("This run is not complete: %d of %d trials are yet to be made. What is here is valid, with fewer blocks.", x.Left, x.Planned)})
 	}
+	for _, text := range x.ResumedText() {
+		s.Blocks = append(s.Blocks, block{Note: "bad", Text: "This run " + text + ". Absolute figures are of both."})
+	}
 	for i := range r.Findings {
 		f := shownFinding{Finding: r.Findings[i], Part: r.Findings[i].Part}
 		f.Badge, f.Note = badge(f.Finding)

@@ -14,6 +14,7 @@ func TestJournalIsAsItsSchemaSays(t *testing.T) {
 	valid := schematest.Of(t, JournalSchemaJSON())
 	j := synthetic(t, 60)
 	lines := []any{j.Header, map[string]any{"step": study.Step{Of: j.Records[0].Trial, What: "search", Load: 1e6, Values: map[string]float64{"loss": 0}, Raw: json.RawMessage(`{"a":[1]}`)}}}
+	lines = append(lines, map[string]any{"resumed": study.Resumption{At: time.Now(), Version: "v2", Environment: map[string]string{"kernel": "6.2"}}})
 	for _, r := range j.Records {
 		lines = append(lines, r)
 	}
@@ -28,7 +29,7 @@ func TestJournalIsAsItsSchemaSays(t *testing.T) {
 			t.Errorf("%.200s: %v", b, err)
 		}
 	}
-	for _, bad := range []string{`{}`, `[]`, `{"trial":{}}`, `{"step":{}}`, `{"format":"1"}`, `{"trial":{"part":"p","block":0,"variant":["a"]},"begun":"now","took_ns":"1s"}`} {
+	for _, bad := range []string{`{}`, `[]`, `{"trial":{}}`, `{"step":{}}`, `{"resumed":{}}`, `{"format":"1"}`, `{"trial":{"part":"p","block":0,"variant":["a"]},"begun":"now","took_ns":"1s"}`} {
 		if valid([]byte(bad)) == nil {
 			t.Errorf("%s is taken as a line", bad)
 		}

@@ -35,15 +35,18 @@ func SchemaJSON() []byte {
 }
 
 // JournalSchemaJSON is the JSON schema (2020-12) of a line of results.jsonl, made from its types: the first line is a header; each of the others is
-// a trial, or a step of one.
+// a trial, a step of one, or a resumption.
 func JournalSchemaJSON() []byte {
 	defs := map[string]any{}
 	step := map[string]any{
 		"type": "object", "properties": map[string]any{"step": schemaOf(reflect.TypeFor[study.Step](), defs)}, "required": []string{"step"}, "additionalProperties": false,
 	}
+	resumed := map[string]any{
+		"type": "object", "properties": map[string]any{"resumed": schemaOf(reflect.TypeFor[study.Resumption](), defs)}, "required": []string{"resumed"}, "additionalProperties": false,
+	}
 	b, err := json.MarshalIndent(map[string]any{
 		"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A line of a lab run's results.jsonl",
-		"anyOf": []any{schemaOf(reflect.TypeFor[study.Header](), defs), schemaOf(reflect.TypeFor[study.Record](), defs), step}, "$defs": defs,
+		"anyOf": []any{schemaOf(reflect.TypeFor[study.Header](), defs), schemaOf(reflect.TypeFor[study.Record](), defs), step, resumed}, "$defs": defs,
 	}, "", " ")
 	if err != nil {
 		panic(err) // maps of strings

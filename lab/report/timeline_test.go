@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"weir.dev/weir/lab/study"
 )
@@ -37,5 +38,19 @@ func TestTimelineCountsEveryTrial(t *testing.T) {
 	}
 	if !strings.Contains(f.About, "Drawn: of every 3 trials in a row") {
 		t.Errorf("it is not said that some are not drawn: %s", f.About)
+	}
+}
+
+// TestAnotherVersionStandsOnTheFirstPage of the report.
+func TestAnotherVersionStandsOnTheFirstPage(t *testing.T) {
+	j := synthetic(t, 100)
+	if err := j.GoOn(study.Resumption{At: time.Unix(0, 0), Version: "v9", Environment: j.Header.Environment}); err != nil {
+		t.Fatal(err)
+	}
+	first := Of(j).minute()
+	if !slices.ContainsFunc(first.Blocks, func(b block) bool {
+		return b.Note == "bad" && strings.Contains(b.Text, "version: v0.0.0-test and v9. Absolute figures are of both.")
+	}) {
+		t.Errorf("%+v", first.Blocks)
 	}
 }

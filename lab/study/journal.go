@@ -58,11 +58,12 @@ const (
 // ErrJournal says that a journal cannot be used.
 var ErrJournal = errors.New("journal")
 
-// Journal is a run on disk: a header, then one line a trial (before it one a step, if it is made of many), appended and synced one by one. A line
+// Journal is a run on disk: a header, then one line a trial (before it one a step, if it is made of many) or a resumption, appended and synced one by one. A line
 // that a crash cut off is taken away when it is opened again; nothing else is ever rewritten.
 type Journal struct {
 	Header  Header
 	Records []Record
+	Resumed []Resumption
 	f       *os.File
 	done    map[string]bool
 	steps   map[string][]Step // by the key of their trial
@@ -182,9 +183,14 @@ func (j *Journal) take(line []byte) error {
 	var r struct {
 		Record
 		stepLine
+		resumptionLine
 	}
 	if err := json.Unmarshal(line, &r); err != nil {
 		return err
+	}
+	if r.Resumed != nil {
+		j.Resumed = append(j.Resumed, *r.Resumed)
+		return nil
 	}
 	if s := r.Step; s != nil {
 		if err := errors.Join(j.checkTrial(s.Of), j.checkStep(*s)); err != nil {

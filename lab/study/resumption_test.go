@@ -1,0 +1,40 @@
+package study
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestAnotherVersionOrMachineIsKept: a journal tells where a run went on not as it was, and its trials are read as ever.
+func TestAnotherVersionOrMachineIsKept(t *testing.T) {
+	s := mustLoad(t, good)
+	dir := t.TempDir()
+	env := func(kernel string) map[string]string { return map[string]string{"kernel": kernel} }
+	j, err := Create(dir, Header{Study: s, Mode: Quick, Version: "1", Environment: env("6.1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Unix(100, 0).UTC()
+	want := []Resumption{{at, "2", env("6.1")}, {at, "2", env("6.2")}, {at, "1", env("6.1")}}
+	on := []Resumption{{at, "1", env("6.1")}, want[0], want[0], want[1], want[2], want[2]}
+	for _, r := range on {
+		if err := j.GoOn(r); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.Add(Record{Trial: j.Left()[0]}); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if j, err = Open(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer j.Close()
+	if d := cmp.Diff(want, j.Resumed); d != "" || len(j.Records) != len(on) {
+		t.Errorf("%d records\n%s", len(j.Records), d)
+	}
+}
