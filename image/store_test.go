@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -343,6 +344,63 @@ func TestHostileLayer(t *testing.T) {
 	_, err = newStore(t, layout).Mount(t.Context(), "bad")
 	if _, serr := os.Lstat(target); serr == nil {
 		t.Errorf("it wrote outside (%v)", err)
+	}
+}
+
+// sparse is a layer of a few bytes with a file that says it has so many, all of them in a hole (GNU tar's sparse format 1.0).
+func sparse(t *testing.T, size int64) *memLayer {
+	t.Helper()
+	var plain []byte
+	add := func(kind, name, content string) {
+		h := make([]byte, 512)
+		for at, field := range map[int]string{
+			0: name, 100: "0000644", 108: "0000000", 116: "0000000", 124: fmt.Sprintf("%011o", len(content)), 136: "00000000000", 148: "        ", 156: kind, 257: "ustar\x0000",
+		} { // name, mode, owner, group, size, time, sum, type, magic
+			copy(h[at:], field)
+		}
+		sum := 0
+		for _, b := range h {
+			sum += int(b)
+		}
+		copy(h[148:], fmt.Sprintf("%06o\x00 ", sum))
+		plain = append(append(plain, h...), content...)
+		plain = append(plain, make([]byte, 511-(len(plain)+511)%512)...)
+	}
+	records := ""
+	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=hole", fmt.Sprintf("GNU.sparse.realsize=%d", size)} {
+		records += fmt.Sprintf("%02d %s\n", len(r)+4, r)
+	}
+	add("x", "hole", records)
+	add("0", "hole", "0\n"+strings.Repeat("\x00", 510)) // no pieces of data
+	plain = append(plain, make([]byte, 1024)...)
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	_, err := w.Write(plain)
+	must(t, errors.Join(err, w.Close()))
+	return &memLayer{by: "test", plain: plain, packed: packed.Bytes()}
+}
+
+// What a layer unpacks to is known before anything is written: a few bytes can stand for more than any disk has.
+func TestLayerThatUnpacksToTooMuch(t *testing.T) {
+	img, err := recipe(t, "bomb", "1", "x").assemble(sparse(t, 1<<50))
+	must(t, err)
+	layout := filepath.Join(t.TempDir(), "layout")
+	must(t, put(layout, "bomb:1", img))
+	s := newStore(t, layout)
+	must(t, os.MkdirAll(s.inst.Root, 0o755))
+	must(t, unix.Mount("tmpfs", s.inst.Root, "tmpfs", 0, "size=30m")) // or the test would fill the disk, if it failed
+	defer unix.Unmount(s.inst.Root, unix.MNT_DETACH)
+	if _, err := s.Mount(t.Context(), "bomb"); err == nil || errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "unpacks to more than") {
+		t.Errorf("got %v", err)
+	}
+	img, err = recipe(t, "hole", "1", "x").assemble(sparse(t, 1<<20))
+	must(t, err)
+	must(t, put(layout, "hole:1", img))
+	dir, err := s.Mount(t.Context(), "hole")
+	must(t, err)
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	if fi, err := os.Stat(filepath.Join(dir, "hole")); err != nil || fi.Size() != 1<<20 {
+		t.Errorf("%v, %v", fi, err)
 	}
 }
 

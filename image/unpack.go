@@ -1,6 +1,7 @@
 package image
 
 import (
+	"archive/tar"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
@@ -24,6 +26,7 @@ import (
 const (
 	partialPrefix = ".partial-"
 	maxUnpacked   = 32 << 30 // bytes of one layer
+	maxFiles      = 1 << 20  // of one layer
 )
 
 func (s *Store) layersDir() string { return filepath.Join(s.inst.Root, "images", "layers") }
@@ -95,6 +98,12 @@ func (s *Store) unpack(ctx context.Context, layout string, d v1.Descriptor, diff
 		return fmt.Errorf("open layer: %w", err)
 	}
 	defer f.Close()
+	if err := measure(ctx, f, d.MediaType); err != nil {
+		return fmt.Errorf("unpack layer %s: %w", path, err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("read layer %s: %w", path, err)
+	}
 	partial, err := os.MkdirTemp(s.layersDir(), partialPrefix)
 	if err != nil {
 		return fmt.Errorf("unpack layer: %w", err)
@@ -135,6 +144,28 @@ func (s *Store) unpack(ctx context.Context, layout string, d v1.Descriptor, diff
 		return err
 	}
 	return commit(partial, s.layerDir(diffID))
+}
+
+// measure refuses a layer that unpacks to too much, before anything of it is written: a few bytes can stand for a file that fills any disk, as a hole, or
+// compressed. What cannot be read is told when it is unpacked.
+func measure(ctx context.Context, f io.Reader, mt types.MediaType) error {
+	plain, err := decompress(mt, &hashReader{ctx: ctx, r: f, h: crc32.NewIEEE()}) // the sum is not looked at
+	if err != nil {
+		return nil
+	}
+	defer plain.Close()
+	entries := tar.NewReader(plain)
+	left := int64(maxUnpacked)
+	for range maxFiles {
+		h, err := entries.Next()
+		if err != nil {
+			return ctx.Err()
+		}
+		if left -= h.Size; h.Size > maxUnpacked || left < 0 {
+			return fmt.Errorf("%q: it unpacks to more than %d GiB", h.Name, maxUnpacked>>30)
+		}
+	}
+	return fmt.Errorf("it unpacks to more than %d files", maxFiles)
 }
 
 // corruptLayer reads the rest of the compressed file to tell whether it is what the manifest says. When it is, the cause stands.
