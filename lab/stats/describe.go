@@ -62,9 +62,15 @@ func CV(x []float64) float64 {
 // MinBeyond is how many samples must lie beyond a percentile for it to be told (LAB: only where enough samples are beyond them).
 const MinBeyond = 10
 
+// EnoughBeyond tells whether MinBeyond of n samples are expected beyond q on its thinner side. A tenth is no binary fraction: of 100 samples
+// 9.999999999999998 would be beyond p90.
+func EnoughBeyond(n int, q float64) bool {
+	return float64(n)*min(q, 1-q) > MinBeyond-1e-6
+}
+
 // Percentile gives the quantile q only if at least MinBeyond of the n samples are expected beyond it on its thinner side.
 func Percentile(x []float64, q float64) (value float64, ok bool) {
-	if float64(len(x))*min(q, 1-q) < MinBeyond {
+	if !EnoughBeyond(len(x), q) {
 		return math.NaN(), false
 	}
 	return Quantile(x, q), true

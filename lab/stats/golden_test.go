@@ -87,6 +87,14 @@ func TestPercentileNeedsSamplesBeyond(t *testing.T) {
 	if _, ok := Percentile(append(x, 0), 0.99); !ok {
 		t.Error("p99 of 1,000 samples was not told")
 	}
+	for n, q := range map[int]float64{100: 0.9, 20: 0.5, 10_000: 0.999} {
+		if _, ok := Percentile(make([]float64, n), q); !ok {
+			t.Errorf("quantile %v of %d samples was not told: 10 are beyond it", q, n)
+		}
+		if _, ok := Percentile(make([]float64, n-1), q); ok {
+			t.Errorf("quantile %v of %d samples was told", q, n-1)
+		}
+	}
 }
 
 func TestJain(t *testing.T) {

@@ -39,7 +39,7 @@ func bounds(i int) (low, high uint64) {
 // Quantile is the latency that the share q of the frames did not exceed; the middle of its bucket, but within Min and Max. ok is false if fewer than 10 frames are
 // beyond it: then nothing can be said.
 func (l Latency) Quantile(q float64) (d time.Duration, ok bool) {
-	if l.Count == 0 || float64(l.Count)*min(q, 1-q) < 10 {
+	if l.Count == 0 || float64(l.Count)*min(q, 1-q) < 10-1e-6 { // 1 - 0.9 is a little less than a tenth
 		return 0, false
 	}
 	rank, seen := uint64(q*float64(l.Count)), uint64(0)

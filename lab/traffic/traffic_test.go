@@ -38,6 +38,19 @@ func TestQuantileNeedsFramesBeyond(t *testing.T) {
 }
 
 // A quantile is the middle of a bucket, which frames fill in part only: no frame took 99.8 us if the least took 100.
+// A tenth is no binary fraction.
+func TestQuantileOfJustEnoughFrames(t *testing.T) {
+	for count, q := range map[uint64]float64{100: 0.9, 20: 0.5, 10_000: 0.999} {
+		for n, want := range map[uint64]bool{count: true, count - 1: false} {
+			l := Latency{Buckets: make([]uint64, 10), Count: n, Min: 5, Max: 5}
+			l.Buckets[5] = n
+			if _, ok := l.Quantile(q); ok != want {
+				t.Errorf("quantile %v of %d frames: %v", q, n, ok)
+			}
+		}
+	}
+}
+
 func TestQuantileIsWithinMinAndMax(t *testing.T) {
 	for _, ns := range []uint64{100_010, 100_340} {
 		l := Latency{Buckets: make([]uint64, MaxBuckets), Count: 100, Min: time.Duration(ns), Max: time.Duration(ns)}
