@@ -215,6 +215,7 @@ func measurePing(ctx context.Context, c *chain, _ time.Duration) (Measurement, e
 	if m.Conditions, err = c.conditions(path); err != nil {
 		return m, err
 	}
+	m.Conditions[condTool] = "ping, which tells whole microseconds" // an interval of less is no precision
 	return m, nil
 }
 

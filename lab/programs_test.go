@@ -29,6 +29,7 @@ func TestProgramsOfOthersMeasure(t *testing.T) {
 		conditions map[string]string
 	}{
 		"iperf3": {tcpExperiment(), on(nil), []string{"rate", "cpu", "retransmits"}, nil, map[string]string{condTool: "iperf 3", condCongestion: "cubic", condMessage: "131072 B"}},
+		"ping":   {pingExperiment(), on(nil), []string{"rtt", "p90"}, nil, map[string]string{condTool: "ping, which tells whole microseconds", condRepresentation: "socket"}},
 		"iperf": {tcpExperiment(), on(Levels{factorTool: toolIPerf2, factorFlows: "2", factorMessage: "65536", factorCongestion: "reno"}), []string{"rate", "cpu"}, []string{"retransmits"},
 			map[string]string{condTool: "iperf version 2", condCongestion: "reno (asked for", condFlows: "2", condMessage: "65536 B"}},
 		"nuttcp": {tcpExperiment(), on(Levels{factorTool: toolNuttcp, factorFlows: "2", factorMessage: "65536"}), []string{"rate", "cpu", "retransmits"}, nil,
