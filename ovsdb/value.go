@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"slices"
@@ -130,7 +131,7 @@ func DecodeValue(b []byte) (Value, error) {
 	if err := d.Decode(&raw); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrValue, err)
 	}
-	if d.More() {
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%w: something follows it", ErrValue)
 	}
 	list, ok := raw.([]any)

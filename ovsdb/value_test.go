@@ -62,7 +62,7 @@ func TestValuesComeBackAsTheyWent(t *testing.T) {
 
 func TestValuesRefused(t *testing.T) {
 	for _, text := range []string{``, `null`, `{}`, `[]`, `["set"]`, `["set", 1]`, `["set", [["set", []]]]`, `["map", [[1]]]`, `["map", [1]]`,
-		`["map", [[1, 2], [1, 3]]]`, `["uuid", 7]`, `["what", "x"]`, `[1, 2, 3]`, `1 2`, `1e999`} {
+		`["map", [[1, 2], [1, 3]]]`, `["uuid", 7]`, `["what", "x"]`, `[1, 2, 3]`, `1 2`, `1]`, `"a"}`, `1e999`} {
 		if v, err := ovsdb.DecodeValue([]byte(text)); !errors.Is(err, ovsdb.ErrValue) {
 			t.Errorf("%s: %v, %v", text, v, err)
 		}

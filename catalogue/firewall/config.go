@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,7 +39,7 @@ func parseConfig(raw []byte) (config, error) {
 	if err := dec.Decode(&cfg); err != nil {
 		return config{}, err
 	}
-	if dec.More() {
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return config{}, errors.New("more than one JSON value")
 	}
 	switch cfg.Default {

@@ -31,6 +31,7 @@ func TestParseConfig(t *testing.T) {
 		"no text":          {text: `{"allow":[80]}`, err: "want a text"},
 		"unknown key":      {text: `{"permit":[]}`, err: `unknown field "permit"`},
 		"two values":       {text: `{}{}`, err: "more than one"},
+		"a bracket behind": {text: `{"default":"accept"}]`, err: "more than one"},
 		"bad default":      {text: `{"default":"reject"}`, err: "want drop or accept"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -93,6 +93,9 @@ func load(file string) (config, error) {
 	if err := dec.Decode(&cfg); err != nil {
 		return config{}, err
 	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return config{}, errors.New("more than one JSON value")
+	}
 	if cfg.MaxFlows < 1 || cfg.MaxFlows > 1_000_000 {
 		return config{}, fmt.Errorf("max_flows %d: want 1 to 1000000", cfg.MaxFlows)
 	}

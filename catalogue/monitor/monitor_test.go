@@ -162,6 +162,8 @@ func TestConfig(t *testing.T) {
 		"both":        {`{"max_flows": 5, "idle_s": 1}`, ""},
 		"none at all": {`{"max_flows": 0}`, "want 1 to 1000000"},
 		"no time":     {`{"idle_s": 0}`, "want 1 to 86400"},
+		"two values":  {`{"idle_s": 1} {"idle_s": 2}`, "more than one"},
+		"half a one":  {`{"idle_s": 1}}`, "more than one"},
 		"unknown key": {`{"max": 0}`, "unknown field"},
 	} {
 		t.Run(name, func(t *testing.T) {
