@@ -18,6 +18,19 @@
 #include "classify.h"
 #include "copy.h"
 
+// missed: an address has no exit. Others may have pushed it out of the table while its flow, which does not learn again, is still known: so all
+// learn again, once in a millisecond at most, whatever functions send.
+static __noinline void missed(void)
+{
+	__u32 zero = 0, one = 1, now = bpf_ktime_get_ns() >> 20;
+	__u32 *moved = bpf_map_lookup_elem(&moves, &zero), *last = bpf_map_lookup_elem(&moves, &one);
+
+	if (!moved || !last || *last == now)
+		return;
+	*last = now;
+	__sync_fetch_and_add(moved, 1);
+}
+
 // exit_of looks up the learned port of a frame that leaves its chain.
 static __always_inline __u32 exit_of(struct __sk_buff *skb, __u32 op)
 {
@@ -39,7 +52,11 @@ static __always_inline __u32 exit_of(struct __sk_buff *skb, __u32 op)
 		__builtin_memcpy(e.mac, h + 6, 6);
 	}
 	slot = bpf_map_lookup_elem(&learned, &e);
-	return slot ? *slot : 0;
+	if (slot)
+		return *slot;
+	if (e.stage == STAGE_INGRESS || !(e.mac[0] & 1)) // what is for many has none
+		missed();
+	return 0;
 }
 
 // same_mac: both are aligned to two bytes.

@@ -14,7 +14,7 @@
 	} name SEC(".maps")
 
 TABLE(controls, BPF_MAP_TYPE_ARRAY, __u32, struct control, 1, 0);
-TABLE(moves, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0); // grows when an address turns up at another port
+TABLE(moves, BPF_MAP_TYPE_ARRAY, __u32, __u32, 2, 0); // 0: grows when flows have to learn again; 1: when an exit was missed last
 TABLE(nearby, BPF_MAP_TYPE_ARRAY, __u32, struct near, NEAR, 0); // ifindex % NEAR -> slot, asked before ports
 TABLE(ports, BPF_MAP_TYPE_HASH, __u32, __u32, 1, BPF_F_NO_PREALLOC); // ifindex -> slot
 TABLE(slots, BPF_MAP_TYPE_ARRAY, __u32, struct port, 1, 0);
