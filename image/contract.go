@@ -108,6 +108,9 @@ func (c Contract) schema() (*jsonschema.Schema, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no JSON: %w", err)
 	}
+	if err := checkWork(doc); err != nil {
+		return nil, err
+	}
 	compiler := jsonschema.NewCompiler()
 	compiler.UseLoader(noLoader{})
 	const url = "weir:config"
