@@ -224,12 +224,16 @@ func (s *agentServer) handler() http.Handler {
 			if err == nil {
 				err = mayAgent(r, who.host)
 			}
+			var ctx context.Context
+			var leave func()
+			if err == nil {
+				ctx, leave, err = s.m.join.live.enter(context.WithValue(r.Context(), agentKey{}, who.agent), who.agent, who.until.Sub(s.m.Now()))
+			}
 			if err != nil {
 				s.told.warn(s.m.Log, s.m.Now(), peerOf(r), "an agent is refused", err)
 				s.m.fail(&tracked{ResponseWriter: w}, r, err)
 				return
 			}
-			ctx, leave := s.m.join.live.enter(context.WithValue(r.Context(), agentKey{}, who.agent), who.agent, who.until.Sub(s.m.Now()))
 			defer leave()
 			r = r.WithContext(ctx)
 		}

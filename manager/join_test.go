@@ -26,7 +26,8 @@ type world struct {
 	m           *manager.Manager
 	addr        string
 	ahead       atomic.Int64 // of the manager's clock before the machine's
-	stop        func()       // ends Serve and waits
+	socket      string
+	stop        func() // ends Serve and waits
 }
 
 func joinWorld(t testing.TB, o manager.Options) *world {
@@ -39,8 +40,8 @@ func joinWorld(t testing.TB, o manager.Options) *world {
 		o.Now = func() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) }
 	}
 	w.m = must(manager.New(o))(t)
-	socket := filepath.Join(shortDir(t), "api.sock")
-	s := must(w.m.Listen(manager.ServeOptions{Socket: socket, Agents: "127.0.0.1:0"}))(t)
+	w.socket = filepath.Join(shortDir(t), "api.sock")
+	s := must(w.m.Listen(manager.ServeOptions{Socket: w.socket, Agents: "127.0.0.1:0"}))(t)
 	w.addr = s.AgentsAddr().String()
 	c, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -52,7 +53,7 @@ func joinWorld(t testing.TB, o manager.Options) *world {
 		}
 	})
 	t.Cleanup(w.stop)
-	w.Client = must(api.Dial(api.Options{Socket: socket}))(t)
+	w.Client = must(api.Dial(api.Options{Socket: w.socket}))(t)
 	t.Cleanup(w.Client.Close)
 	return w
 }

@@ -3,6 +3,8 @@ package manager
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -12,6 +14,10 @@ import (
 // lookAgain is how often certificates of requests that go on are checked against the members: another manager may have replaced one.
 const lookAgain = 10 * time.Second
 
+// maxAgentRequests bounds the requests of one agent that are being answered. It needs some ten, and as many more for each time that it has come back
+// within the time that it takes to find out that its former connection is dead.
+const maxAgentRequests = 100
+
 // liveAgents are the agents' requests that are being answered: watches and connections go on for long, and have to end with the right to
 // make them.
 type liveAgents struct {
@@ -20,11 +26,14 @@ type liveAgents struct {
 	by   map[agent]map[uint64]context.CancelFunc
 }
 
-// enter notes a request; leave ends it.
-func (l *liveAgents) enter(ctx context.Context, who agent, life time.Duration) (_ context.Context, leave func()) {
-	ctx, cancel := context.WithTimeout(ctx, life)
+// enter notes a request, unless the agent has too many; leave ends it.
+func (l *liveAgents) enter(ctx context.Context, who agent, life time.Duration) (_ context.Context, leave func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(l.by[who]) >= maxAgentRequests {
+		return nil, nil, api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("host %s has %d requests open: end some", who.host, maxAgentRequests))
+	}
+	ctx, cancel := context.WithTimeout(ctx, life)
 	if l.by == nil {
 		l.by = map[agent]map[uint64]context.CancelFunc{}
 	}
@@ -41,7 +50,7 @@ func (l *liveAgents) enter(ctx context.Context, who agent, life time.Duration) (
 		if delete(l.by[who], id); len(l.by[who]) == 0 {
 			delete(l.by, who)
 		}
-	}
+	}, nil
 }
 
 // end ends all requests of one agent.

@@ -27,7 +27,7 @@ import (
 const (
 	maxEvents     = 10_000
 	maxOperations = 1_000
-	maxWatches    = 1_000
+	maxWatches    = 1_000    // but agents'
 	maxStreams    = 200      // logs and execs
 	maxBody       = 32 << 20 // of a request
 	bodyTimeout   = 30 * time.Second

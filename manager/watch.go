@@ -31,11 +31,13 @@ func (m *Manager) watch(n noun, f filter, w http.ResponseWriter, r *http.Request
 	if err != nil {
 		return err
 	}
-	release, err := acquire(m.watches, "watches")
-	if err != nil {
-		return err
+	if _, agents := agentOf(r.Context()); !agents { // theirs are bounded for each: see maxAgentRequests
+		release, err := acquire(m.watches, "watches")
+		if err != nil {
+			return err
+		}
+		defer release()
 	}
-	defer release()
 	m.metrics.watches.Inc()
 	defer m.metrics.watches.Dec()
 	ctx, cancel := m.streamContext(r)
