@@ -263,6 +263,9 @@ func blobPath(layout string, h v1.Hash) string {
 
 // readBlob reads a small blob and checks its digest.
 func readBlob(layout string, h v1.Hash) ([]byte, error) {
+	if h == (v1.Hash{}) {
+		return nil, fmt.Errorf("%w: %s: a document names a part without its digest; %s", ErrCorrupt, layout, remedy)
+	}
 	path := blobPath(layout, h)
 	raw, err := readBounded(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -314,6 +317,11 @@ func (s *Store) load(layout string, d v1.Descriptor) (*entry, error) {
 	}
 	if config.Architecture != "" && config.Architecture != runtime.GOARCH {
 		return nil, fmt.Errorf("built for %s, this machine is %s", config.Architecture, runtime.GOARCH)
+	}
+	for i, l := range manifest.Layers {
+		if l.Digest == (v1.Hash{}) || config.RootFS.DiffIDs[i] == (v1.Hash{}) {
+			return nil, fmt.Errorf("%w: manifest %s: layer %d is without its digests; %s", ErrCorrupt, digest, i+1, remedy)
+		}
 	}
 	contract, err := ParseContract(config.Config.Labels)
 	if err != nil {
