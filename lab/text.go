@@ -120,10 +120,12 @@ func metricTable(w io.Writer, group string, m MetricResult, baseline string) {
 			fmt.Fprintf(w, "\t-\t\t%s", ratio.Verdict)
 		default:
 			fmt.Fprintf(w, "\t%.3f\t%.3f to %.3f\t%s", ratio.Ratio, ratio.Interval.Low, ratio.Interval.High, ratio.Verdict)
-			switch ratio.Verdict {
-			case stats.Indistinguishable:
+			switch {
+			case ratio.Equal():
+				fmt.Fprint(w, " (the same in most blocks, if not all)")
+			case ratio.Verdict == stats.Indistinguishable:
 				fmt.Fprintf(w, " (%.1f %% would have shown)", (ratio.Detectable-1)*100)
-			case stats.Undecided:
+			case ratio.Verdict == stats.Undecided:
 				fmt.Fprintf(w, " (%d blocks are too few, p %.3f)", ratio.Blocks, ratio.P)
 			}
 		}

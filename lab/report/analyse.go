@@ -268,6 +268,9 @@ func clause(l LevelFinding, v lab.Value, m study.Metric) string {
 	case NoRatio:
 		return fmt.Sprintf("%s has no ratio: it or the baseline, not both, was 0 in %d of %d blocks", l.Level, l.Ratio.Zeros, l.Ratio.Blocks)
 	case Same:
+		if l.Ratio.Equal() {
+			return fmt.Sprintf("%s is indistinguishable: the same in most of %d blocks, if not all", l.Level, l.Ratio.Blocks)
+		}
 		return fmt.Sprintf("%s is indistinguishable, %s, where less than %s could not have been seen", l.Level, ratioText(l.Ratio), times(l.Ratio.Detectable))
 	case Undecided:
 		return fmt.Sprintf("%s is undecided, %s, with too few blocks (%d) for the test (p %s)", l.Level, ratioText(l.Ratio), l.Ratio.Blocks, pText(l.Ratio.P))

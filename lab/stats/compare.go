@@ -48,6 +48,10 @@ type Ratio struct {
 // Decided tells whether there is a ratio at all.
 func (r Ratio) Decided() bool { return r.Verdict != TooFew && r.Verdict != NoRatio }
 
+// Equal tells whether the variant was just as the baseline in most blocks or all, as counts of what was lost often are: then there is no noise by
+// which to say how little would have shown.
+func (r Ratio) Equal() bool { return r.Detectable == 1 && r.Interval == Interval{1, 1} }
+
 // Claimed tells whether a difference is claimed.
 func (r Ratio) Claimed() bool { return r.Verdict == Higher || r.Verdict == Lower }
 
