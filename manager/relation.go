@@ -22,11 +22,7 @@ type relations struct {
 // relate reads the relations of both what was and what will be.
 func relate(sets ...map[api.Kind]map[string]*object) relations {
 	r := relations{map[string][]string{}, map[string][]string{}, map[string][]string{}, map[string][]string{}, map[string]api.PolicySpec{}}
-	add := func(m map[string][]string, k, v string) {
-		if !slices.Contains(m[k], v) {
-			m[k] = append(m[k], v)
-		}
-	}
+	add := func(m map[string][]string, k, v string) { m[k] = append(m[k], v) } // twice, where a name comes twice: lists are long, and sorted later
 	for _, set := range sets {
 		for name, o := range set[api.KindChain] {
 			var spec api.ChainSpec
@@ -100,6 +96,7 @@ func (st *state) inUse(c ref) error {
 		return nil
 	}
 	slices.Sort(users)
+	users = slices.Compact(users)
 	var problems []api.Problem
 	for _, u := range users {
 		problems = append(problems, api.Problem{Path: u, Message: "uses " + c.String(), Hint: "delete or change it first"})
