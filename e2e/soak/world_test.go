@@ -261,10 +261,22 @@ func (s *several) kill(node string, sig syscall.Signal) error {
 	if err != nil {
 		return err
 	}
-	if d := all[node]; d.pid > 0 {
-		return syscall.Kill(d.pid, sig)
+	d := all[node]
+	if d.pid == 0 {
+		return fmt.Errorf("%s does not run", node)
 	}
-	return fmt.Errorf("%s does not run", node)
+	if err := syscall.Kill(d.pid, sig); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(patience); all[node].pid == d.pid; time.Sleep(5 * time.Millisecond) { // else the testbed may find it running yet
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s (process %d) does not end", node, d.pid)
+		}
+		if all, err = s.daemons(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // flap pulls a cable for a while; that of a host's management for so long that the host is lost.
