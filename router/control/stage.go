@@ -17,6 +17,7 @@ type stage struct {
 	wanted map[string]int64 // the generations of its policies
 	past   []fabric.Input   // others, of which rules may be in force yet
 	waits  time.Time        // since when another one is to come; zero: none is
+	tagged bool             // rules have changed for the one that is to come: it waits until these are in force and what they replaced has drained
 	marked bool             // the target has changing policies
 }
 
@@ -48,14 +49,15 @@ func (s *stage) next(in fabric.Input, generations map[string]int64, have fabric.
 		}
 		if now.Before(s.waits.Add(preparedMost)) && !broken(s.now, in, coming) {
 			t := s.prepare(in, coming, compile)
-			if t.out.Clash || len(s.past) >= maxPast || !sameOutput(t.out, have) {
+			if t.out.Clash || len(s.past) >= maxPast || !sameOutput(t.out, have) || s.tagged && !settled {
+				s.tagged = true
 				return t
 			}
 		}
 		s.past = append(s.past, s.now)
 		s.past = s.past[max(0, len(s.past)-maxPast):]
 	}
-	s.known, s.now, s.wanted, s.waits = true, in, generations, time.Time{}
+	s.known, s.now, s.wanted, s.waits, s.tagged = true, in, generations, time.Time{}, false
 	s.now.Changing = nil
 	in.Changing = s.changing(in, nil)
 	s.marked = len(in.Changing) > 0
@@ -103,7 +105,8 @@ func broken(old, now fabric.Input, changes map[string][]fabric.Variant) bool {
 		hops, _ := api.ParsePath(old.Chains[p.Chain].Path)
 		if slices.ContainsFunc(hops, func(h api.PathHop) bool {
 			f, g := old.Functions[h.Function], now.Functions[h.Function]
-			return f.Ready && (g.Host != f.Host || !g.Ready)
+			_, there := now.Functions[h.Function] // one that is deleted works until no rule leads to it
+			return there && !h.Tap && f.Ready && (g.Host != f.Host || !g.Ready)
 		}) {
 			return true
 		}
