@@ -175,8 +175,13 @@ func (h *hollow) look(ctx context.Context, c *api.Client) (api.StatusReport, err
 	}
 	met := map[string][]string{}
 	for _, x := range chains.Items {
-		for _, name := range x.Spec.Functions() {
-			met[x.Name] = append(met[x.Name], "function/"+name+"/in")
+		hops, _ := api.ParsePath(x.Spec.Path)
+		for _, h := range hops {
+			side := "in"
+			if h.Tap {
+				side = "tap"
+			}
+			met[x.Name] = append(met[x.Name], "function/"+h.Function+"/"+side)
 		}
 		r.Chains[x.Name] = api.ChainStatus{ObservedGeneration: x.Generation, State: "ready"}
 	}
