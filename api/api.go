@@ -114,7 +114,7 @@ type Function struct {
 
 type FunctionSpec struct {
 	Image   string            `json:"image"`
-	Config  map[string]any    `json:"config,omitempty"`  // checked against the image's weir.config-schema
+	Config  Config            `json:"config,omitempty"`  // checked against the image's weir.config-schema
 	OnFail  OnFail            `json:"on_fail,omitempty"` // default drop
 	CPUs    string            `json:"cpus,omitempty"`    // cores, e.g. "0.5"
 	Memory  string            `json:"memory,omitempty"`  // bytes with an optional K, M or G (powers of 1024)

@@ -116,6 +116,13 @@ func withRevision(value []byte, revision int64) json.RawMessage {
 	return append(out, value[1:]...)
 }
 
+// decodeExact reads a JSON value with numbers as they are written.
+func decodeExact(raw []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	return d.Decode(v)
+}
+
 // mergePatch applies an RFC 7386 merge patch.
 func mergePatch(target, patch any) any {
 	p, ok := patch.(map[string]any)

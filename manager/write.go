@@ -98,13 +98,13 @@ func (m *Manager) patch(n noun, w http.ResponseWriter, r *http.Request) error {
 			return nil, notFound(n.kind, name)
 		}
 		var target, patch any
-		if err := json.Unmarshal(cur.Spec, &target); err != nil {
+		if err := decodeExact(cur.Spec, &target); err != nil {
 			return nil, fmt.Errorf("stored %s %s: %w", n.kind, name, err)
 		}
 		if len(body.Spec) == 0 {
 			return cur.Spec, nil
 		}
-		if err := json.Unmarshal(body.Spec, &patch); err != nil {
+		if err := decodeExact(body.Spec, &patch); err != nil {
 			return nil, badJSON(body.Spec, err)
 		}
 		return n.decodeSpec(marshal(mergePatch(target, patch)), "spec")

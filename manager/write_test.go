@@ -2,6 +2,7 @@ package manager_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -18,6 +19,19 @@ import (
 	"weir.dev/weir/store/mem"
 )
 
+func TestConfigsKeepTheirNumbers(t *testing.T) {
+	b := start(t, manager.Options{})
+	big := api.Config{"id": json.Number("9007199254740993"), "rate": 0.5}
+	must(b.Functions().Put(ctx(t), "f", api.FunctionSpec{Image: "wire", Config: big}))(t)
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: api.Document{Functions: map[string]api.FunctionSpec{"g": {Image: "wire", Config: big}}}}))(t)
+	must(b.Functions().Patch(ctx(t), "f", map[string]any{"cpus": "0.5"}))(t)
+	for _, name := range []string{"f", "g"} {
+		if diff := cmp.Diff(big, must(b.Functions().Get(ctx(t), name))(t).Spec.Config); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
 func TestRefusedBodiesSayWhereAndWhat(t *testing.T) {
 	b := start(t, manager.Options{})
 	for name, x := range map[string]struct {
@@ -29,6 +43,7 @@ func TestRefusedBodiesSayWhereAndWhat(t *testing.T) {
 		"two unknown fields":      {"/v1/functions/f", `{"spc":{}, "spec":{"colour":1}}`, 400, []string{"spc: unknown field", "spec.colour: unknown field (known are"}},
 		"unknown field in a map":  {"/v1/apply", `{"document":{"policies":{"p":{"chian":"web"}}}}`, 400, []string{`document.policies.p.chian`, `"chain"`}},
 		"wrong type":              {"/v1/policies/p", `{"spec":{"priority":"high"}}`, 400, []string{"spec.priority: is a JSON string: want a number"}},
+		"no config":               {"/v1/functions/f", `{"spec":{"image":"wire","config":5}}`, 400, []string{"spec.config: is a JSON number: want an object"}},
 		"a list for a string":     {"/v1/functions/f", `{"spec":{"image":["wire"]}}`, 400, []string{"spec.image", "want a string"}},
 		"syntax":                  {"/v1/functions/f", "{\"spec\":\n {,}}", 400, []string{"2:3: invalid character"}},
 		"cut short":               {"/v1/functions/f", `{"spec":`, 400, []string{"ends too early"}},
