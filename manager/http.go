@@ -272,6 +272,9 @@ func readRaw(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	}
 	_ = c.SetReadDeadline(time.Time{})
 	if errors.As(err, &large) {
+		if large.Limit < maxBody { // of a path of its own
+			return nil, api.Refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d KiB", large.Limit>>10))
+		}
 		return nil, api.Refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d MiB: apply in smaller parts", maxBody>>20))
 	}
 	if err != nil {

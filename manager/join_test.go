@@ -141,6 +141,8 @@ func TestJoinTokensWorkOnceAndExpire(t *testing.T) {
 	refused(t, err, 403, "is for host h3, not for h2")
 	_, err = w.join(t, w.token(t, api.TokenRequest{}), "H 2", key(), time.Now())
 	refused(t, err, 422, "--host")
+	_, err = w.dial(t, pki.Joining(tok, "http/1.1")).Join(ctx(t), api.JoinRequest{ID: tok.ID, Secret: tok.Secret, Request: strings.Repeat("x", 17<<10)})
+	refused(t, err, 413, "larger than 16 KiB")
 
 	gone := w.token(t, api.TokenRequest{})
 	if err := w.DeleteToken(ctx(t), gone.ID); err != nil {
