@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -137,7 +136,7 @@ func outcome(to string, w api.TraceWay) string {
 	}
 	for _, s := range slices.Backward(w.Steps) {
 		if s.Branch == 0 && s.Event == "dropped" {
-			return fmt.Sprintf("does not arrive at %s: dropped at %s: %s", to, s.Port, cmp.Or(s.Why, "by a rule"))
+			return fmt.Sprintf("does not arrive at %s: dropped at %s: %s", to, s.Port, s.Why)
 		}
 	}
 	return fmt.Sprintf("does not arrive at %s", to)

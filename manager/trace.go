@@ -3,11 +3,13 @@ package manager
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/store"
 )
 
 // trace answers what becomes of a packet.
@@ -33,7 +35,7 @@ func (m *Manager) trace(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	now, err := m.standing(r.Context())
+	now, err := st.standing()
 	if err != nil {
 		return err
 	}
@@ -52,27 +54,34 @@ type standing struct {
 	policies map[string]api.PolicyStatus
 }
 
-func (m *Manager) standing(ctx context.Context) (standing, error) {
-	s := standing{map[string]string{}, map[string]bool{}, map[string]api.PolicyStatus{}}
-	endpoints, _, err := store.List[api.Endpoint](ctx, m.Store, api.KindEndpoint)
-	if err != nil {
-		return s, err
+func (st *state) standing() (standing, error) {
+	now := standing{macs: map[string]string{}, down: map[string]bool{}}
+	endpoints, err1 := known[api.EndpointStatus](st, api.KindEndpoint)
+	functions, err2 := known[api.FunctionStatus](st, api.KindFunction)
+	policies, err3 := known[api.PolicyStatus](st, api.KindPolicy)
+	for name, s := range endpoints {
+		now.macs[name] = s.MAC
 	}
-	for _, e := range endpoints {
-		s.macs[e.Name] = e.Status.MAC
+	for name, s := range functions {
+		now.down[name] = !s.Healthy
 	}
-	functions, _, err := store.List[api.Function](ctx, m.Store, api.KindFunction)
-	if err != nil {
-		return s, err
+	now.policies = policies
+	return now, errors.Join(err1, err2, err3)
+}
+
+// known are the statuses of a kind.
+func known[S any](st *state, kind api.Kind) (map[string]S, error) {
+	out := make(map[string]S, len(st.objects[kind]))
+	for name, o := range st.objects[kind] {
+		var s S
+		if len(o.Status) > 0 {
+			if err := json.Unmarshal(o.Status, &s); err != nil {
+				return nil, fmt.Errorf("stored %s/%s: %w", kind, name, err)
+			}
+		}
+		out[name] = s
 	}
-	for _, f := range functions {
-		s.down[f.Name] = !f.Status.Healthy
-	}
-	policies, _, err := store.List[api.Policy](ctx, m.Store, api.KindPolicy)
-	for _, p := range policies {
-		s.policies[p.Name] = p.Status
-	}
-	return s, err
+	return out, nil
 }
 
 // liven adds the policies' states and the ports' counters. A host that does not answer takes only its own counters away.

@@ -52,8 +52,11 @@ var ErrNotReady = errors.New("not ready")
 // Compile computes the rules of all policies. The same input gives the same output, rules in the order of their cookies.
 func Compile(in Input) Output {
 	c := newCompiler(in, slices.Sorted(maps.Keys(in.Policies)))
+	return c.output(c.entries())
+}
+
+func (c *compiler) output(steering, copying []planned) Output {
 	out := Output{Paths: map[string]Path{}, Errors: map[string]error{}, Owners: map[uint64]Owner{}}
-	steering, copying := c.entries()
 	rules := c.compose(steering, copying)
 	rules = append(rules, c.hops()...)
 	slices.SortFunc(rules, func(a, b owned) int { return cmp.Compare(a.Cookie, b.Cookie) })

@@ -162,9 +162,10 @@ func newTracer(d api.Document, down map[string]bool) *tracer {
 	v := &validator{doc: d, changed: d, bad: map[string]bool{}}
 	t := &tracer{doc: d, down: down}
 	t.in, _ = v.invent()
-	t.out = Compile(t.in)
-	steering, copying := newCompiler(t.in, slices.Sorted(maps.Keys(t.in.Policies))).entries()
+	c := newCompiler(t.in, slices.Sorted(maps.Keys(t.in.Policies)))
+	steering, copying := c.entries()
 	t.entries = slices.Concat(steering, copying)
+	t.out = c.output(steering, copying)
 	return t
 }
 
