@@ -65,7 +65,7 @@ func mayReport(r *http.Request, req api.StatusReport) error {
 		}
 	}
 	long("host_status", req.HostState)
-	long("assigned", req.Assigned)
+	long("assignment_status", req.Assigned)
 	for name, s := range req.Chains {
 		long("chains."+name, s)
 	}
