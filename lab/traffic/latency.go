@@ -3,6 +3,8 @@ package traffic
 import (
 	"math/bits"
 	"time"
+
+	"weir.dev/weir/lab/stats"
 )
 
 // SubBuckets per octave of a latency histogram: the relative error of a value is at most 1/64, 1.6 %.
@@ -36,10 +38,10 @@ func bounds(i int) (low, high uint64) {
 	return low, low + 1<<shift - 1
 }
 
-// Quantile is the latency that the share q of the frames did not exceed; the middle of its bucket, but within Min and Max. ok is false if fewer than 10 frames are
-// beyond it: then nothing can be said.
+// Quantile is the latency that the share q of the frames did not exceed; the middle of its bucket, but within Min and Max. ok is false if fewer than
+// stats.MinBeyond frames are beyond it: then nothing can be said.
 func (l Latency) Quantile(q float64) (d time.Duration, ok bool) {
-	if l.Count == 0 || float64(l.Count)*min(q, 1-q) < 10-1e-6 { // 1 - 0.9 is a little less than a tenth
+	if !stats.EnoughBeyond(int(l.Count), q) {
 		return 0, false
 	}
 	rank, seen := uint64(q*float64(l.Count)), uint64(0)
