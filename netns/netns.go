@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -132,15 +133,24 @@ func Create(path string, o Options) error {
 // shareDir makes a folder of namespaces a shared mount, as the first `ip netns add` since boot does with [Dir]. Were it done only after a
 // namespace's own mount, it would hide that mount for good: deleting the namespace would free neither its file nor itself.
 func shareDir(dir string) error {
+	share := func() error { return unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, "") }
+	if err := share(); err == nil {
+		return nil
+	}
 	lock, err := os.Open(dir) // as ip does: two at a time would stack two mounts
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("lock %s: %w", dir, err)
+	for wait := time.Millisecond; ; wait *= 2 {
+		if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			break
+		}
+		if wait > maxLockWait {
+			return fmt.Errorf("lock %s, which another process has locked: %w", dir, err)
+		}
+		time.Sleep(wait)
 	}
-	share := func() error { return unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, "") }
 	err = share()
 	if errors.Is(err, unix.EINVAL) { // no mount yet
 		if err := unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
@@ -153,6 +163,9 @@ func shareDir(dir string) error {
 	}
 	return nil
 }
+
+// maxLockWait bounds the last of the waits for the lock of a folder, each twice the former.
+const maxLockWait = time.Second
 
 // maxStacked bounds how many mounts Delete takes off one path.
 const maxStacked = 16
