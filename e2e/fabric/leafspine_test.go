@@ -520,7 +520,7 @@ func (l *leafSpine) compare(name string, d api.Document, probes []probe) (wrong 
 	time.Sleep(settleQuiet)
 	for place, c := range l.at {
 		for _, f := range c.Seen() {
-			if p := byPayload[payloadOf(f.Data)]; p != nil && !f.Outgoing && rig.SameSender(f.Data, p.frame) && !bytes.Equal(f.Data, p.frame) {
+			if p := byPayload[rig.PayloadOf(f.Data)]; p != nil && !f.Outgoing && rig.SameSender(f.Data, p.frame) && !bytes.Equal(f.Data, p.frame) {
 				l.t.Errorf("%s at %s:\n%x, sent was\n%x", p.payload, place, f.Data, p.frame)
 			}
 		}
@@ -542,21 +542,13 @@ func (l *leafSpine) count(probes map[string]*probe) map[string]map[string]int {
 	}
 	for place, c := range l.at {
 		for _, f := range c.Seen() {
-			payload := payloadOf(f.Data)
+			payload := rig.PayloadOf(f.Data)
 			if p := probes[payload]; p != nil && !f.Outgoing && rig.SameSender(f.Data, p.frame) { // else an answer, which quotes it
 				got[payload][place]++
 			}
 		}
 	}
 	return got
-}
-
-func payloadOf(data []byte) string {
-	begin, end := bytes.LastIndexByte(data, '<'), bytes.LastIndexByte(data, '>')
-	if begin < 0 || end < begin {
-		return ""
-	}
-	return string(data[begin : end+1])
 }
 
 // inMemory tells, of a frame that went otherwise, what the compiled rules do with it in memory: is it the rules, or who carries them out?

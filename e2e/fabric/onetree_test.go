@@ -212,7 +212,7 @@ func (b *bed) flooding(names []string, do func()) {
 	for _, to := range names {
 		got := map[string]int{}
 		for _, f := range captures[to].Seen() {
-			if p := payloadOf(f.Data); !f.Outgoing && p != "" {
+			if p := rig.PayloadOf(f.Data); !f.Outgoing && p != "" {
 				if got[p]++; got[p] == 2 {
 					changed = append(changed, f.At.Format("15:04:05.000 ")+to+" gets "+p+" again")
 				}

@@ -145,6 +145,15 @@ func (c *Capture) Copies(payload string, sent []byte) []Frame {
 	return slices.DeleteFunc(c.Incoming(payload), func(f Frame) bool { return !SameSender(f.Data, sent) })
 }
 
+// PayloadOf is the last text in angle brackets in a frame, brackets included; "" without one.
+func PayloadOf(data []byte) string {
+	begin, end := bytes.LastIndexByte(data, '<'), bytes.LastIndexByte(data, '>')
+	if begin < 0 || end < begin {
+		return ""
+	}
+	return string(data[begin : end+1])
+}
+
 // SameSender tells whether two frames have the same source.
 func SameSender(a, b []byte) bool { return bytes.Equal(a[6:12], b[6:12]) }
 

@@ -264,7 +264,7 @@ func (w *walk) look() (wrong []string, err error) {
 		got = map[string]map[string]int{}
 		for place, c := range at {
 			for _, f := range c.Seen() {
-				p := byPayload[payloadOf(f.Data)]
+				p := byPayload[rig.PayloadOf(f.Data)]
 				if p == nil || f.Outgoing || !rig.SameSender(f.Data, p.frame) { // else an answer, which quotes it
 					continue
 				}
@@ -424,14 +424,6 @@ func (p probe) fits(seen map[string]int) bool {
 		}
 	}
 	return true
-}
-
-func payloadOf(data []byte) string {
-	begin, end := bytes.LastIndexByte(data, '<'), bytes.LastIndexByte(data, '>')
-	if begin < 0 || end < begin {
-		return ""
-	}
-	return string(data[begin : end+1])
 }
 
 // listen captures at all stations and at all functions' ports.
