@@ -96,14 +96,14 @@ func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 		return nil, err
 	}
 	e.lock = lock
-	client, peer := filepath.Join(sockets, "client"), filepath.Join(sockets, "peer")
+	client := filepath.Join(sockets, "client")
 	if len(client) > 107 {
 		e.unlock()
 		return nil, fmt.Errorf("open store: socket path %s has %d bytes: want at most 107, use a shorter run directory", client, len(client))
 	}
 	e.endpoint = "unix://" + client
 	if err = e.inspect(); err == nil {
-		e.server, err = e.launch(ctx, e.config(o, client, peer))
+		e.server, err = e.launch(ctx, e.config(o, client))
 	}
 	if err == nil {
 		err = e.mark()
@@ -247,14 +247,16 @@ func (e *embedded) abandon(server *embed.Etcd) {
 	}
 }
 
-func (e *embedded) config(o Options, client, peer string) *embed.Config {
+func (e *embedded) config(o Options, client string) *embed.Config {
 	c := embed.NewConfig()
 	c.Name = "weir"
 	c.Dir = o.Dir
 	c.ListenClientUrls = []url.URL{{Scheme: "unix", Path: client}}
 	c.AdvertiseClientUrls = c.ListenClientUrls
-	c.ListenPeerUrls = []url.URL{{Scheme: "unix", Path: peer}}
-	c.AdvertisePeerUrls = c.ListenPeerUrls
+	// A lone member has no peers, and whoever reached a peer listener could write the store by a raft message without a word of who it is. Etcd also
+	// listens at a Unix peer URL's host, not its path: without a host on an abstract socket, which has no permissions. The address is only a name.
+	c.ListenPeerUrls = nil
+	c.AdvertisePeerUrls = []url.URL{{Scheme: "unix", Path: filepath.Join(filepath.Dir(client), "peer")}}
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
 	c.TickMs = uint(tick / time.Millisecond)
 	c.ElectionMs = c.TickMs * electionTicks

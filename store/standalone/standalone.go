@@ -28,8 +28,8 @@ func Start(o Options) (endpoint string, stop func(), err error) {
 		c.ClientTLSInfo.TrustedCAFile, c.ClientTLSInfo.CertFile, c.ClientTLSInfo.KeyFile = o.CA, o.Cert, o.Key
 		c.ClientTLSInfo.ClientCertAuth = true
 	}
-	c.ListenPeerUrls = []url.URL{{Scheme: "unix", Path: filepath.Join(o.Dir, "peer")}}
-	c.AdvertiseClientUrls, c.AdvertisePeerUrls = c.ListenClientUrls, c.ListenPeerUrls
+	c.ListenPeerUrls = nil // it would be an abstract socket
+	c.AdvertiseClientUrls, c.AdvertisePeerUrls = c.ListenClientUrls, []url.URL{{Scheme: "unix", Path: filepath.Join(o.Dir, "peer")}}
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	e, err := embed.StartEtcd(c)
