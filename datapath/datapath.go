@@ -149,6 +149,9 @@ type Switch interface {
 	SetState(ctx context.Context, function string, s State, pid int) error
 	// Probe sends a frame in at one port of an inline function and waits for it at the other.
 	Probe(ctx context.Context, function string) (Probe, error)
+	// ProbeAll probes many functions at once, until all frames have come out or ctx ends, and returns those whose frame did. Others, and names
+	// that are no inline function's, are missing.
+	ProbeAll(ctx context.Context, functions []string) (map[string]Probe, error)
 	// Ports reads the ports back with their counters.
 	Ports(ctx context.Context) ([]PortStatus, error)
 	// Status reads ports and rules back with their counters.

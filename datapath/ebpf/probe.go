@@ -9,77 +9,125 @@ import (
 	"os"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/probing"
 )
 
 const (
 	probeType  = 0x88b5 // IEEE 802 local experimental EtherType 1
 	probeMagic = 0x57656972
 	probeWait  = time.Second // without a deadline in ctx
-	probeLooks = 30          // before the first sleep
 )
 
-// Probe sends a frame in at an inline function's port in and waits for it at out, where the program consumes it.
+// probeWay is what one probe needs.
+type probeWay struct {
+	name  string
+	in    int    // interface to send out of
+	out   uint32 // slot of the port where the program consumes it
+	slot  uint16 // of the function
+	nonce uint32
+	sent  uint64
+	rtt   time.Duration // 0: it has not come out
+}
+
+// Probe sends a frame in at one port of an inline function and waits for it at the other, where the program consumes it.
 func (s *Switch) Probe(ctx context.Context, name string) (datapath.Probe, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return datapath.Probe{}, err
-	}
-	fn := s.fns[name]
-	if fn == nil || len(fn.Ports) != 2 {
-		leave()
-		return datapath.Probe{}, fmt.Errorf("probe function %s: no such inline function: %w", name, datapath.ErrNotFound)
-	}
-	in, out, slot := fn.Ports[0].Index, fn.Ports[1].Slot, fn.Slot
-	seen, err := s.maps.Probes.Clone() // Close may come meanwhile
-	if err == nil {
-		defer seen.Close()
-		err = s.openProbes()
-	}
-	fd := s.probes
-	leave()
-	if err != nil {
-		return datapath.Probe{}, fmt.Errorf("probe function %s: %w", name, err)
-	}
 	if _, has := ctx.Deadline(); !has {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, probeWait)
 		defer cancel()
 	}
-	frame, nonce := probeFrame(slot)
-	sent, err := now()
+	ways, err := s.sendProbes(ctx, []string{name})
+	switch {
+	case err != nil:
+	case len(ways) == 0:
+		err = fmt.Errorf("no such inline function: %w", datapath.ErrNotFound)
+	case ways[0].rtt > 0:
+		return datapath.Probe{RTT: ways[0].rtt}, nil
+	case errors.Is(ctx.Err(), context.Canceled):
+		return datapath.Probe{}, ctx.Err()
+	default:
+		err = fmt.Errorf("the frame sent into port in did not come out of port out: %w", ctx.Err())
+	}
+	return datapath.Probe{}, fmt.Errorf("probe function %s: %w", name, err)
+}
+
+// ProbeAll probes many functions at once.
+func (s *Switch) ProbeAll(ctx context.Context, names []string) (map[string]datapath.Probe, error) {
+	ways, err := s.sendProbes(ctx, names)
 	if err != nil {
-		return datapath.Probe{}, err
+		return nil, fmt.Errorf("probe %d functions: %w", len(names), err)
 	}
-	if err := fd.send(frame, int(in)); err != nil {
-		return datapath.Probe{}, fmt.Errorf("probe function %s: send: %w", name, err)
+	passed := make(map[string]datapath.Probe, len(ways))
+	for _, w := range ways {
+		if w.rtt > 0 {
+			passed[w.name] = datapath.Probe{RTT: w.rtt}
+		}
 	}
-	for wait, looks := 20*time.Microsecond, 0; ; looks++ {
+	return passed, nil
+}
+
+// sendProbes sends a frame through each inline function among names, and waits until all are out or ctx ends.
+func (s *Switch) sendProbes(ctx context.Context, names []string) ([]probeWay, error) {
+	ways, seen, socket, err := s.probeWays(ctx, names)
+	if err != nil || len(ways) == 0 {
+		return nil, err
+	}
+	defer seen.Close()
+	for i := range ways {
+		w := &ways[i]
+		var frame []byte
+		frame, w.nonce = probeFrame(w.slot)
+		if w.sent, err = now(); err != nil {
+			return nil, err
+		}
+		if err := socket.send(frame, w.in); err != nil && len(names) == 1 { // one whose link is gone is none of the others' trouble
+			return nil, fmt.Errorf("send: %w", err)
+		}
+	}
+	err = probing.Await(ctx, len(ways), func(i int) (bool, error) {
 		var p bpf.SteerProbe
-		if err := seen.Lookup(uint32(out), &p); err != nil {
-			return datapath.Probe{}, fmt.Errorf("probe function %s: %w", name, err)
+		w := &ways[i]
+		if err := seen.Lookup(w.out, &p); err != nil {
+			return false, err
 		}
-		if p.Nonce == nonce && p.Time >= sent {
-			return datapath.Probe{RTT: time.Duration(p.Time - sent)}, nil
+		if p.Nonce != w.nonce || p.Time < w.sent {
+			return false, nil
 		}
-		if looks < probeLooks { // most often it is there at once: sleeping and waking up costs more than looking
-			continue
-		}
-		t := time.NewTimer(wait)
-		wait = min(2*wait, time.Millisecond)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			if errors.Is(ctx.Err(), context.Canceled) {
-				return datapath.Probe{}, ctx.Err()
-			}
-			return datapath.Probe{}, fmt.Errorf("probe function %s: the frame sent into port in did not come out of port out: %w", name, ctx.Err())
-		case <-t.C:
+		w.rtt = max(time.Duration(p.Time-w.sent), 1)
+		return true, nil
+	})
+	if err != nil && ctx.Err() == nil {
+		return nil, err
+	}
+	return ways, nil
+}
+
+// probeWays looks up what probes need. The map is the caller's to close: Close may come meanwhile.
+func (s *Switch) probeWays(ctx context.Context, names []string) ([]probeWay, *ebpf.Map, *probeSocket, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	defer leave()
+	var ways []probeWay
+	for _, name := range names {
+		if fn := s.fns[name]; fn != nil && len(fn.Ports) == 2 {
+			ways = append(ways, probeWay{name: name, in: int(fn.Ports[0].Index), out: uint32(fn.Ports[1].Slot), slot: fn.Slot})
 		}
 	}
+	if len(ways) == 0 {
+		return nil, nil, nil, nil
+	}
+	if err := s.openProbes(); err != nil {
+		return nil, nil, nil, err
+	}
+	seen, err := s.maps.Probes.Clone()
+	return ways, seen, s.probes, err
 }
 
 // probeSocket sends frames out of any link of the switch's namespace. It is kept: making a thread and a socket for each probe and

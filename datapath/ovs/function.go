@@ -301,6 +301,7 @@ func (s *Switch) forget(fn *function) (change uint64, err error) {
 		s.delist(p)
 	}
 	delete(s.fns, fn.F.Name)
+	s.deafen(fn.F.Name)
 	s.wanted++
 	return s.wanted, nil
 }

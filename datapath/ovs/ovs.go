@@ -106,6 +106,7 @@ type Switch struct {
 	ruleEnts  []*entry            // of the rules in force
 	counts    counters
 	deaths    map[string]*death // watched processes, by function
+	ears      map[string]*ear   // of probes, by function
 	joiners   []*joiner         // wait for becoming ports
 	joining   bool              // somebody sees to them
 	wanted    uint64            // changes of states and ports so far
@@ -140,7 +141,7 @@ func newSwitch(o Options) (*Switch, error) {
 		return nil, err
 	}
 	s := &Switch{opts: o, log: o.Logger, store: newStore(o.Instance), ports: map[flow.Port]*port{}, byName: map[string]*port{},
-		fns: map[string]*function{}, installed: map[entryKey]*entry{}, deaths: map[string]*death{}, ofReady: make(chan struct{})}
+		fns: map[string]*function{}, installed: map[entryKey]*entry{}, deaths: map[string]*death{}, ears: map[string]*ear{}, ofReady: make(chan struct{})}
 	s.work, s.stop = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -215,6 +216,9 @@ func (s *Switch) halt() {
 // letGo ends what this process does; the switch goes on. No other method runs any more.
 func (s *Switch) letGo() {
 	s.halt()
+	for name := range s.ears {
+		s.deafen(name)
+	}
 	if s.db != nil {
 		s.db.Close()
 	}

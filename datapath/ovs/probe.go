@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/probing"
 	"weir.dev/weir/flow"
 )
 
@@ -28,56 +30,211 @@ var (
 	probeSrc = flow.MAC{0x06, 0x57, 0xff, 'p', 'r', 'f'}
 )
 
+// ear is the socket at which a function's probes are heard. It is kept: to close one costs a grace period of the kernel, many times the probe.
+type ear struct {
+	busy  sync.Mutex // one probe at a time
+	f     *os.File
+	index int // of the link
+}
+
+// probeWay is what one probe needs.
+type probeWay struct {
+	name  string
+	in    int // interface to send out of
+	ear   *ear
+	kept  bool // the ear is
+	frame []byte
+	sent  time.Time
+	rtt   time.Duration // 0: it has not come out
+}
+
 // Probe sends a frame in at an inline function's port in and waits for it at out, where an entry drops it.
 func (s *Switch) Probe(ctx context.Context, name string) (datapath.Probe, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return datapath.Probe{}, err
-	}
-	fn := s.fns[name]
-	if fn == nil || len(fn.Ports) != 2 {
-		leave()
-		return datapath.Probe{}, fmt.Errorf("probe function %s: no such inline function: %w", name, datapath.ErrNotFound)
-	}
-	in, out := fn.Ports[0].Index, fn.Ports[1].Index
-	f, err := s.listen(out)
-	leave()
-	if err != nil {
-		return datapath.Probe{}, fmt.Errorf("probe function %s: %w", name, err)
-	}
-	defer f.Close()
 	if _, has := ctx.Deadline(); !has {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, probeWait)
 		defer cancel()
 	}
-	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	frame := probeFrame()
-	raw, err := f.SyscallConn()
+	ways, err := s.sendProbes(ctx, []string{name})
+	switch {
+	case err != nil:
+	case len(ways) == 0:
+		err = fmt.Errorf("no such inline function: %w", datapath.ErrNotFound)
+	case ways[0].rtt > 0:
+		return datapath.Probe{RTT: ways[0].rtt}, nil
+	default:
+		err = fmt.Errorf("the frame sent into port in did not come out of port out: %w", ctx.Err())
+	}
+	return datapath.Probe{}, fmt.Errorf("probe function %s: %w", name, err)
+}
+
+// ProbeAll probes many functions at once.
+func (s *Switch) ProbeAll(ctx context.Context, names []string) (map[string]datapath.Probe, error) {
+	ways, err := s.sendProbes(ctx, names)
 	if err != nil {
-		return datapath.Probe{}, err
+		return nil, fmt.Errorf("probe %d functions: %w", len(names), err)
 	}
-	sent := time.Now()
+	passed := make(map[string]datapath.Probe, len(ways))
+	for _, w := range ways {
+		if w.rtt > 0 {
+			passed[w.name] = datapath.Probe{RTT: w.rtt}
+		}
+	}
+	return passed, nil
+}
+
+// sendProbes sends a frame through each inline function among names, and waits until all are out or ctx ends.
+func (s *Switch) sendProbes(ctx context.Context, names []string) ([]*probeWay, error) {
+	ways, err := s.probeWays(ctx, names)
+	if err != nil || len(ways) == 0 {
+		return nil, err
+	}
+	var out []*probeWay // on their way
+	for _, w := range ways {
+		if len(names) == 1 {
+			w.ear.busy.Lock()
+		} else if !w.ear.busy.TryLock() { // somebody looks closely at this one just now
+			continue
+		}
+		defer w.done()
+		w.frame = probeFrame()
+		if err := w.send(); err != nil && len(names) == 1 { // one whose link is gone is none of the others' trouble
+			return nil, fmt.Errorf("send: %w", err)
+		}
+		out = append(out, w)
+	}
+	err = probing.Await(ctx, len(out), func(i int) (bool, error) {
+		there, err := out[i].back()
+		if len(names) > 1 { // as above
+			err = nil
+		}
+		return there, err
+	})
+	if err != nil && ctx.Err() == nil {
+		return nil, err
+	}
+	return ways, nil
+}
+
+// probeWays looks up what probes need.
+func (s *Switch) probeWays(ctx context.Context, names []string) ([]*probeWay, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	var ways []*probeWay
+	for _, name := range names {
+		fn := s.fns[name]
+		if fn == nil || len(fn.Ports) != 2 {
+			continue
+		}
+		w := &probeWay{name: name, in: fn.Ports[0].Index, kept: fn.F.Forwarder == ""}
+		if w.ear, err = s.ear(fn); err != nil && len(names) == 1 {
+			return nil, err
+		} else if err == nil {
+			ways = append(ways, w)
+		}
+	}
+	return ways, nil
+}
+
+// ear of a function; kept where the function forwards by itself. One that the switch forwards for is probed rarely, and would pay for an ear
+// with each frame.
+func (s *Switch) ear(fn *function) (*ear, error) {
+	index := fn.Ports[1].Index
+	if e := s.ears[fn.F.Name]; e != nil && e.index == index {
+		return e, nil
+	}
+	s.deafen(fn.F.Name)
+	f, err := s.listen(index)
+	if err != nil {
+		return nil, err
+	}
+	e := &ear{f: f, index: index}
+	if fn.F.Forwarder == "" {
+		s.ears[fn.F.Name] = e
+	}
+	return e, nil
+}
+
+// deafen closes a function's ear.
+func (s *Switch) deafen(name string) {
+	if e := s.ears[name]; e != nil {
+		e.f.Close()
+		delete(s.ears, name)
+	}
+}
+
+func (w *probeWay) done() {
+	w.ear.busy.Unlock()
+	if !w.kept {
+		w.ear.f.Close()
+	}
+}
+
+// maxStale bounds what is thrown away of earlier probes: a function may send frames of that kind as fast as it likes.
+const maxStale = 256
+
+func (w *probeWay) send() error {
+	for range maxStale {
+		if n, _, err := w.receive(nil); err != nil || n < 0 {
+			break
+		}
+	}
+	w.sent = time.Now()
+	return w.ear.do(func(fd int) error { return unix.Sendto(fd, w.frame, 0, &unix.SockaddrLinklayer{Ifindex: w.in}) })
+}
+
+// back reports whether the frame has come out.
+func (w *probeWay) back() (bool, error) {
+	buf := make([]byte, len(w.frame))
+	for range maxStale {
+		n, at, err := w.receive(buf)
+		if err != nil || n < 0 {
+			return false, err
+		}
+		if bytes.Equal(buf[:n], w.frame) {
+			w.rtt = max(at.Sub(w.sent.Round(0)), 1) // the wall clock: the kernel's stamps are of that
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// receive a frame without waiting; -1: there is none. at is when the kernel got it.
+func (w *probeWay) receive(buf []byte) (n int, at time.Time, err error) {
+	oob := make([]byte, 64)
+	var oobn int
+	err = w.ear.do(func(fd int) error {
+		n, oobn, _, _, err = unix.Recvmsg(fd, buf, oob, unix.MSG_DONTWAIT)
+		return err
+	})
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+		return -1, at, nil
+	}
+	at = time.Now()
+	if err != nil {
+		return -1, at, err
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err == nil && len(messages) > 0 && len(messages[0].Data) >= 16 {
+		at = time.Unix(int64(binary.NativeEndian.Uint64(messages[0].Data)), int64(binary.NativeEndian.Uint64(messages[0].Data[8:])))
+	}
+	return n, at, nil
+}
+
+// do something with the socket, which Close cannot take away meanwhile.
+func (e *ear) do(f func(fd int) error) error {
+	raw, err := e.f.SyscallConn()
+	if err != nil {
+		return err
+	}
 	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		failed = unix.Sendto(int(fd), frame, 0, &unix.SockaddrLinklayer{Ifindex: in})
-	}); err != nil || failed != nil {
-		return datapath.Probe{}, fmt.Errorf("probe function %s: send: %w", name, errors.Join(err, failed))
+	if err := raw.Control(func(fd uintptr) { failed = f(int(fd)) }); err != nil {
+		return err
 	}
-	buf := make([]byte, len(frame))
-	for {
-		n, err := f.Read(buf)
-		if ctx.Err() != nil {
-			return datapath.Probe{}, fmt.Errorf("probe function %s: the frame sent into port in did not come out of port out: %w", name, ctx.Err())
-		}
-		if err != nil {
-			return datapath.Probe{}, fmt.Errorf("probe function %s: %w", name, err)
-		}
-		if bytes.Equal(buf[:n], frame) {
-			return datapath.Probe{RTT: time.Since(sent)}, nil
-		}
-	}
+	return failed
 }
 
 // listen for probe frames at a link: the socket sees them before Open vSwitch does.
@@ -99,6 +256,9 @@ func (s *Switch) listen(index int) (*os.File, error) {
 			return fmt.Errorf("packet socket: filter: %w", err)
 		}
 		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1); err != nil {
+			return fmt.Errorf("packet socket: %w", err)
+		}
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
 			return fmt.Errorf("packet socket: %w", err)
 		}
 		all := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -195,7 +197,31 @@ func testProbe(t *testing.T, open Factory) {
 			}
 		}
 	}
+	r.Inline(datapath.Function{Name: "other"})
+	all := []string{"wire", "own", "other", "tap", "nobody"}
+	passed := func(want ...string) {
+		t.Helper()
+		for range 5 { // what came out of one round is no answer to the next
+			begin := time.Now()
+			short, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+			got, err := r.Switch.ProbeAll(short, all)
+			cancel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if names := slices.Sorted(maps.Keys(got)); !slices.Equal(names, want) {
+				t.Fatalf("probes came out of %q, want %q", names, want)
+			}
+			for name, p := range got {
+				if p.RTT <= 0 || p.RTT > time.Since(begin) {
+					t.Errorf("round trip of %s: %s of %s", name, p.RTT, time.Since(begin))
+				}
+			}
+		}
+	}
+	passed("other", "own", "wire")
 	own.pump.stop() // it hangs
+	passed("other", "wire")
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := r.Switch.Probe(short, "own"); !errors.Is(err, context.DeadlineExceeded) {
