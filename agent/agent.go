@@ -94,6 +94,10 @@ type Agent struct {
 	intent *intent
 	report *reporter
 
+	probes struct {
+		sync.Mutex
+		key []byte // nil: not read yet
+	}
 	notes atomic.Pointer[notes]
 	turns atomic.Uint32 // of probing
 

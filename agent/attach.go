@@ -115,13 +115,22 @@ func (f *function) writeConfig(want api.Function) error {
 	if err != nil {
 		return fmt.Errorf("config of function %s: %w", f.name, err)
 	}
+	probe, err := f.a.probeAddresses(f.name)
+	if err != nil {
+		return err
+	}
 	f.serveEvents()
-	path := f.path("etc", "config.json")
-	if old, err := os.ReadFile(path); err == nil && string(old) == string(b) {
+	return errors.Join(f.writeEtc("config.json", b), f.writeEtc(probeFile, fmt.Appendf(nil, "%s %s\n", probe.Dst, probe.Src)))
+}
+
+// writeEtc writes a file that the function may read, unless it is there already.
+func (f *function) writeEtc(name string, text []byte) error {
+	path := f.path("etc", name)
+	if old, err := os.ReadFile(path); err == nil && string(old) == string(text) {
 		return nil
 	}
-	if err := os.WriteFile(path+".new", b, 0o644); err != nil {
-		return fmt.Errorf("config of function %s: %w", f.name, err)
+	if err := os.WriteFile(path+".new", text, 0o644); err != nil {
+		return fmt.Errorf("%s of function %s: %w", name, f.name, err)
 	}
 	return os.Rename(path+".new", path)
 }
@@ -158,6 +167,9 @@ func (f *function) attach(ctx context.Context, want api.Function, img image.Imag
 	}
 	defer inside.Close()
 	sw := datapath.Function{Name: f.name, Netns: f.netns(), Forwarder: next.forwarder, Speaks: next.speaks}
+	if sw.Probe, err = f.a.probeAddresses(f.name); err != nil {
+		return err
+	}
 	if next.onFail == api.OnFailBypass {
 		sw.OnFail = datapath.FailBypass
 	}

@@ -245,21 +245,24 @@ static __always_inline bool own(struct __sk_buff *skb, const struct port *p)
 	return same_mac(data + 6, p->own[0]) || same_mac(data + 6, p->own[1]);
 }
 
-// probed takes note of a probe frame.
+// probed tells the function's own probe frames from all others of their type, and takes note of the outstanding one, once.
 static __always_inline bool probed(struct __sk_buff *skb, const struct port *p, __u32 slot)
 {
-	struct probe_frame h;
-	struct probe *seen;
+	__u32 fn = p->function;
+	struct probe *known = bpf_map_lookup_elem(&probes, &fn);
+	__u16 mac[6];
+	__u64 nonce[2];
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)) || h.magic != bpf_htonl(PROBE_MAGIC))
+	if (!known || !known->dst[0] || bpf_skb_load_bytes(skb, 0, mac, sizeof(mac)) ||
+	    bpf_skb_load_bytes(skb, PROBE_NONCE, nonce, sizeof(nonce)))
+		return false; // no probe yet; too short
+	if (!same_mac(mac, known->dst) || !same_mac(mac + 3, known->src))
 		return false;
-	seen = bpf_map_lookup_elem(&probes, &slot);
-	if (seen && h.function == bpf_htonl(p->function)) {
-		seen->time = bpf_ktime_get_ns();
-		seen->nonce = bpf_ntohl(h.nonce);
-		seen->sequence = bpf_ntohl(h.sequence);
+	if (slot == known->port && known->nonce[0] && nonce[0] == known->nonce[0] && nonce[1] == known->nonce[1]) {
+		known->nonce[0] = 0;
+		known->time = bpf_ktime_get_ns();
 	}
-	return true;
+	return true; // one that is late, or came back at port in, ends here too: nobody else learns the addresses
 }
 
 // reserved: what bridges say to each other (IEEE 802.1Q, 8.6.3). Linux keeps most of it, and need not learn of it: never of a pause.
@@ -357,7 +360,7 @@ static __always_inline int at_ingress(struct __sk_buff *skb)
 	if (!slot || !p)
 		return TC_ACT_UNSPEC; // not a port any more
 	if (skb->protocol == bpf_htons(PROBE_TYPE) && p->kind != PORT_ENDPOINT && probed(skb, p, slot))
-		return TC_ACT_SHOT; // a probe ends here
+		return TC_ACT_SHOT; // the switch's own frame
 	s = size_of(skb);
 	ps = bpf_map_lookup_elem(&port_counts, &slot);
 	if (ps) {

@@ -122,10 +122,13 @@ type SteerPortStats struct {
 }
 
 type SteerProbe struct {
-	_        structs.HostLayout
-	Time     uint64
-	Nonce    uint32
-	Sequence uint32
+	_     structs.HostLayout
+	Time  uint64
+	Nonce [2]uint64
+	Dst   [6]uint8
+	Src   [6]uint8
+	Port  uint16
+	Pad   uint16
 }
 
 type SteerRuleStats struct {

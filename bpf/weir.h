@@ -198,19 +198,16 @@ struct rule_stats {
 	__u64 packets, bytes;
 };
 
-// probe_frame is sent into a function by user space: Ethernet header, then this, in network order.
-#define PROBE_TYPE  0x88b5 // IEEE 802 local experimental
-#define PROBE_MAGIC 0x57656972
-struct probe_frame {
-	__u32 magic;
-	__u32 function;
-	__u32 nonce;
-	__u32 sequence;
-};
+// A probe frame is sent into a function by user space (datapath/internal/probing): an Ethernet header, whose addresses are the function's
+// secret, and a nonce, which is new each time.
+#define PROBE_TYPE 0x88b5 // IEEE 802 local experimental
+#define PROBE_NONCE 14 // offset in the frame
 
-// probe is the last probe frame seen, per port slot.
+// probe is what is known of a function's probes, by its slot in functions.
 struct probe {
-	__u64 time; // CLOCK_MONOTONIC
-	__u32 nonce;
-	__u32 sequence;
+	__u64 time;	// CLOCK_MONOTONIC: when the outstanding one came out; 0 not yet
+	__u64 nonce[2]; // of the outstanding one, as in the frame; 0 none
+	__u8 dst[6], src[6]; // of all probes; 0: none has been sent yet
+	__u16 port;	     // slot where they come out
+	__u16 pad;
 };

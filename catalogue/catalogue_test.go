@@ -81,6 +81,7 @@ func (w world) run(t *testing.T, ref, netns, config string) string {
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	rig.WriteProbe(t, dir)
 	err = w.runtime.Run(t.Context(), container.Spec{
 		ID: ref, Rootfs: rootfs, ReadOnly: true, Args: img.Args, Env: img.Env, Netns: netns, Memory: 64 << 20,
 		Capabilities: img.Contract.Capabilities, Mounts: []container.Mount{{Source: dir, Target: "/etc/weir", ReadOnly: true}},

@@ -65,7 +65,13 @@ type Function struct {
 	Forwarder string // "" the function forwards by itself; "wire": the switch's program does, inside the namespace
 	Speaks    bool   // contract: frames that the function's own interfaces originate may leave
 	OnFail    OnFail
+	// Probe: the addresses of the function's probe frames. Zero: the switch draws some, and keeps them.
+	Probe ProbeAddresses `json:",omitzero"`
 }
+
+// ProbeAddresses are the two addresses of a function's probe frames: 80 random bits, a secret of the switch and the function. Frames with
+// both of them and the probes' EtherType end at the function's ports. Every other frame of that type is as any frame.
+type ProbeAddresses struct{ Dst, Src flow.MAC }
 
 // Check says what no switch can take.
 func (f Function) Check() error {
@@ -147,7 +153,8 @@ type Switch interface {
 	// SetState changes a function's liveness. With pid > 0 the data plane itself sets Down when that process dies,
 	// where the kernel can.
 	SetState(ctx context.Context, function string, s State, pid int) error
-	// Probe sends a frame in at one port of an inline function and waits for it at the other.
+	// Probe sends a frame in at one port of an inline function and waits for it at the other. No other frame counts: neither one that a
+	// station made, nor an earlier probe.
 	Probe(ctx context.Context, function string) (Probe, error)
 	// ProbeAll probes many functions at once, until all frames have come out or ctx ends, and returns those whose frame did. Others, and names
 	// that are no inline function's, are missing.

@@ -17,6 +17,8 @@ type config struct {
 	Deny    []service `json:"deny"`
 	Default string    `json:"default"` // drop (the default) or accept
 	Reject  bool      `json:"reject"`  // answer what is denied instead of dropping it in silence
+
+	probe []byte // first bytes of the switch's probe frames, destination and source; nil: there are none
 }
 
 const maxServices = 1000 // of each list: rules are looked at one after another

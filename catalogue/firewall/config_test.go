@@ -9,7 +9,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-var allowUnexported = cmp.AllowUnexported(service{})
+var allowUnexported = cmp.AllowUnexported(service{}, config{})
 
 func TestParseConfig(t *testing.T) {
 	for name, tt := range map[string]struct {

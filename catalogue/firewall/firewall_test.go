@@ -51,7 +51,7 @@ func start(t *testing.T, config string) (*rig.Rig, *rig.Process, string) {
 	r := rig.New(t, false)
 	file := filepath.Join(t.TempDir(), "config.json")
 	write(t, file, config)
-	p := r.Start(program(), "-config", file, "-events", filepath.Join(filepath.Dir(file), "events.sock"))
+	p := r.Start(program(), "-config", file, "-probe", rig.WriteProbe(t, filepath.Dir(file)), "-events", filepath.Join(filepath.Dir(file), "events.sock"))
 	p.Await("rules in force")
 	rig.Eventually(t, "the bridge forwards", func() bool {
 		r.Client.Send(rig.Probe(0))
@@ -395,6 +395,41 @@ func TestDenialsRaiseAnEvent(t *testing.T) {
 	}
 }
 
+// Frames of the probes' type are as all others: only those with the function's own addresses, which no station knows, pass whatever the
+// configuration.
+func TestOnlyOurProbesPass(t *testing.T) {
+	change := func(at int) []byte {
+		f := rig.Probe(7)
+		f[at] ^= 0x40
+		return f
+	}
+	forged := map[string][]byte{"another destination": change(5), "another source": change(11), "another type": change(13)}
+	r, _, _ := start(t, `{"allow": ["tcp/80"]}`)
+	for name, f := range forged {
+		if rig.Passes(r.Client, r.Server, f) || rig.Passes(r.Server, r.Client, f) {
+			t.Errorf("default drop: a frame with %s passes", name)
+		}
+	}
+	if !rig.Passes(r.Client, r.Server, rig.Probe(7)) {
+		t.Error("the switch's probe does not pass")
+	}
+	open, _, _ := start(t, `{"default": "accept"}`)
+	for name, f := range forged {
+		if !rig.Passes(open.Client, open.Server, f) {
+			t.Errorf("default accept: a frame with %s does not pass", name)
+		}
+	}
+	none := rig.New(t, false) // nobody told it the addresses
+	file := filepath.Join(t.TempDir(), "config.json")
+	write(t, file, `{}`)
+	p := none.Start(program(), "-config", file, "-probe", filepath.Join(t.TempDir(), "none"))
+	p.Await("rules in force")
+	none.Client.Send(rig.Probe(7))
+	if f := none.Server.Receive(500 * time.Millisecond); f != nil {
+		t.Errorf("without addresses % x passes", f)
+	}
+}
+
 // Nothing that the function's interfaces say for themselves leaves; the stations' namespaces are quiet too, so nothing comes at all.
 func TestSaysNothingForItself(t *testing.T) {
 	r, _, _ := start(t, `{"allow": ["all"]}`)
@@ -420,7 +455,7 @@ func TestRestartKeepsForwarding(t *testing.T) {
 	if !rig.Passes(r.Client, r.Server, ping) || rig.Passes(r.Client, r.Server, frames(t)["udp 53"]) {
 		t.Error("the last rules are not in force after a kill")
 	}
-	next := r.Start(program(), "-config", file)
+	next := r.Start(program(), "-config", file, "-probe", rig.WriteProbe(t, filepath.Dir(file)))
 	for !strings.Contains(next.Output(), "rules in force") {
 		if !rig.Passes(r.Client, r.Server, ping) {
 			t.Fatal("a ping was lost while the next process started")

@@ -11,9 +11,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -23,6 +25,7 @@ const look = 2 * time.Second
 
 func main() {
 	config := flag.String("config", "/etc/weir/config.json", "configuration file; read again when it changes and on SIGHUP")
+	probe := flag.String("probe", "/etc/weir/probe", "file with the addresses of the probe frames that pass; none pass without it")
 	in := flag.String("in", "in", "port of the clients")
 	out := flag.String("out", "out", "port of the servers")
 	events := flag.String("events", "/run/weir/events.sock", "socket to raise events at, if it exists")
@@ -31,7 +34,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stdout, nil))
-	f := &firewall{path: *config, in: *in, out: *out, log: log, events: &eventSink{path: *events}}
+	f := &firewall{path: *config, probe: *probe, in: *in, out: *out, log: log, events: &eventSink{path: *events}}
 	if err := f.run(ctx); err != nil {
 		log.Error("firewall ends", "error", err)
 		os.Exit(1)
@@ -40,11 +43,12 @@ func main() {
 
 type firewall struct {
 	path    string
+	probe   string
 	in, out string
 	log     *slog.Logger
 	events  *eventSink
 	kernel  *kernel
-	seen    fileMark         // of the configuration in force or refused
+	seen    [2]fileMark      // of the configuration and the probe's addresses in force or refused
 	denied  map[string]count // counters of denying rules at the last look
 }
 
@@ -57,8 +61,8 @@ func (f *firewall) run(ctx context.Context) error {
 	defer signal.Stop(hup)
 	defer signal.Stop(usr1)
 
-	f.seen = markOf(f.path)
-	cfg, err := load(f.path)
+	f.seen = f.marks()
+	cfg, err := load(f.path, f.probe)
 	if err != nil {
 		return err
 	}
@@ -95,7 +99,7 @@ func (f *firewall) run(ctx context.Context) error {
 		case <-usr1:
 			f.report()
 		case <-tick.C:
-			if markOf(f.path) != f.seen {
+			if f.marks() != f.seen {
 				f.reload(ctx)
 			}
 			f.watchDenials(ctx)
@@ -120,8 +124,8 @@ func (f *firewall) apply(ctx context.Context, cfg config) error {
 
 // reload keeps the rules that are in force when the new configuration is no good.
 func (f *firewall) reload(ctx context.Context) {
-	f.seen = markOf(f.path)
-	cfg, err := load(f.path)
+	f.seen = f.marks()
+	cfg, err := load(f.path, f.probe)
 	if err == nil {
 		err = f.apply(ctx, cfg)
 	}
@@ -183,7 +187,33 @@ func markOf(path string) fileMark {
 	return m
 }
 
-func load(path string) (config, error) {
+func (f *firewall) marks() [2]fileMark { return [2]fileMark{markOf(f.path), markOf(f.probe)} }
+
+// loadProbe reads "destination source", the addresses of the frames by which the switch finds out whether we forward. nil: no such file.
+func loadProbe(path string) ([]byte, error) {
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the probe's addresses: %w", err)
+	}
+	fields := strings.Fields(string(raw))
+	if len(fields) != 2 {
+		return nil, fmt.Errorf("probe's addresses %s: want two MAC addresses", path)
+	}
+	var head []byte
+	for _, text := range fields {
+		mac, err := net.ParseMAC(text)
+		if err != nil || len(mac) != 6 {
+			return nil, fmt.Errorf("probe's addresses %s: %q is no MAC address", path, text)
+		}
+		head = append(head, mac...)
+	}
+	return head, nil
+}
+
+func load(path, probe string) (config, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		raw = nil
@@ -193,6 +223,9 @@ func load(path string) (config, error) {
 	cfg, err := parseConfig(raw)
 	if err != nil {
 		return config{}, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	if cfg.probe, err = loadProbe(probe); err != nil {
+		return config{}, err
 	}
 	return cfg, nil
 }

@@ -24,7 +24,10 @@ type rule struct {
 // plan computes the filter, in order: the first rule that matches decides. stateful uses connection tracking for replies; without,
 // a reply is told by its source port, and for TCP by not being a lone SYN.
 func plan(cfg config, in, out string, stateful bool) []rule {
-	rules := []rule{{name: "probe", match: ethertype(etherProbe)}}
+	var rules []rule
+	if cfg.probe != nil { // every other frame of that type is as any frame
+		rules = append(rules, rule{name: "probe", match: join(ethertype(etherProbe), addresses(cfg.probe))})
+	}
 	for _, s := range cfg.Deny {
 		if s.proto == "arp" {
 			rules = append(rules, rule{name: "deny " + s.String(), denies: true, match: ethertype(etherARP)})
@@ -169,6 +172,14 @@ func ethertype(t uint16) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(t)},
+	}
+}
+
+// addresses are the first bytes of a frame: destination and source.
+func addresses(head []byte) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseLLHeader, Offset: 0, Len: uint32(len(head))},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: head},
 	}
 }
 

@@ -41,6 +41,7 @@ func TestPlanOrder(t *testing.T) {
 		"arp denied by name":     {config{Default: "drop", Deny: services(t, "arp")}, true, append([]string{"probe", "deny arp"}, append(always[1:], "replies", "default drop")...)},
 	} {
 		t.Run(name, func(t *testing.T) {
+			tt.cfg.probe = make([]byte, 12)
 			if diff := cmp.Diff(tt.want, names(plan(tt.cfg, "in", "out", tt.stateful))); diff != "" {
 				t.Error(diff)
 			}
@@ -62,6 +63,7 @@ func TestPlanShape(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := config{
 			Default: rapid.SampledFrom([]string{"drop", "accept"}).Draw(t, "default"),
+			probe:   make([]byte, 12),
 			Allow:   rapid.SliceOfN(item, 0, 5).Draw(t, "allow"), Deny: rapid.SliceOfN(item, 0, 5).Draw(t, "deny"),
 		}
 		rules := plan(cfg, "in", "out", rapid.Bool().Draw(t, "stateful"))

@@ -193,6 +193,19 @@ func Probe(n byte) []byte {
 	return f
 }
 
+// ProbeAddresses is what the file /etc/weir/probe says of a function whose probes Probe makes.
+const ProbeAddresses = "02:00:00:00:00:01 02:00:00:00:00:02\n"
+
+// WriteProbe writes that file into a directory.
+func WriteProbe(t testing.TB, dir string) (path string) {
+	t.Helper()
+	path = filepath.Join(dir, "probe")
+	if err := os.WriteFile(path, []byte(ProbeAddresses), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // Passes sends a frame and a probe after it from one station and tells whether the frame came, unchanged, to the other.
 func Passes(from, to *Station, frame []byte) bool {
 	from.t.Helper()

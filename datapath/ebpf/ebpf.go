@@ -121,10 +121,10 @@ type Switch struct {
 	pending  changes         // keys whose copy that is not in force is still the former one
 	rules    ruleSet
 	version  uint32
-	past     bool         // frames may pass the bridge by
-	unknown  error        // why it is not known whether they may
-	kept     time.Time    // when stations' entries were last looked at
-	probes   *probeSocket // nil until the first probe
+	past     bool      // frames may pass the bridge by
+	unknown  error     // why it is not known whether they may
+	kept     time.Time // when stations' entries were last looked at
+	probes   *os.File  // nil until the first probe
 }
 
 var _ datapath.Switch = (*Switch)(nil)
@@ -213,7 +213,7 @@ func (s *Switch) letGo() {
 	s.programs.close()
 	s.maps.close()
 	if s.probes != nil {
-		s.probes.f.Close() // errors of one that is sending are its own
+		s.probes.Close() // errors of one that is sending are its own
 	}
 	if s.nl != nil {
 		s.nl.Close()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -12,6 +13,7 @@ import (
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/datapath/internal/hostlink"
+	"weir.dev/weir/datapath/internal/probing"
 	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/netns"
@@ -47,11 +49,18 @@ func (s *Switch) addFunction(f datapath.Function) (*function, error) {
 		return nil, err
 	}
 	defer space.Close()
-	fn := &function{F: f}
+	old := s.fns[f.Name]
+	fn, known := &function{turn: &sync.Mutex{}}, (*datapath.Function)(nil)
+	if old != nil {
+		fn.turn, known = old.turn, &old.F
+	}
+	if err := probing.Draw(&f, known); err != nil {
+		return nil, err
+	}
+	fn.F = f
 	if fn.Ports, err = s.findPorts(&f, space); err != nil {
 		return nil, err
 	}
-	old := s.fns[f.Name]
 	moved, err := s.giveSlots(fn, old)
 	if err != nil {
 		return nil, err

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -17,28 +17,23 @@ import (
 	"weir.dev/weir/datapath/internal/probing"
 )
 
-const (
-	probeType  = 0x88b5 // IEEE 802 local experimental EtherType 1
-	probeMagic = 0x57656972
-	probeWait  = time.Second // without a deadline in ctx
-)
-
 // probeWay is what one probe needs.
 type probeWay struct {
-	name  string
-	in    int    // interface to send out of
-	out   uint32 // slot of the port where the program consumes it
-	slot  uint16 // of the function
-	nonce uint32
-	sent  uint64
-	rtt   time.Duration // 0: it has not come out
+	name string
+	in   int         // interface to send out of
+	out  uint16      // slot of the port where the program consumes it
+	slot uint32      // of the function
+	turn *sync.Mutex // one probe of a function is outstanding at a time
+	with datapath.ProbeAddresses
+	sent uint64
+	rtt  time.Duration // 0: it has not come out
 }
 
 // Probe sends a frame in at one port of an inline function and waits for it at the other, where the program consumes it.
 func (s *Switch) Probe(ctx context.Context, name string) (datapath.Probe, error) {
 	if _, has := ctx.Deadline(); !has {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, probeWait)
+		ctx, cancel = context.WithTimeout(ctx, probing.Wait)
 		defer cancel()
 	}
 	ways, err := s.sendProbes(ctx, []string{name})
@@ -78,24 +73,27 @@ func (s *Switch) sendProbes(ctx context.Context, names []string) ([]probeWay, er
 		return nil, err
 	}
 	defer seen.Close()
+	var out []*probeWay // on their way
 	for i := range ways {
 		w := &ways[i]
-		var frame []byte
-		frame, w.nonce = probeFrame(w.slot)
-		if w.sent, err = now(); err != nil {
-			return nil, err
+		if len(names) == 1 {
+			w.turn.Lock()
+		} else if !w.turn.TryLock() { // somebody looks closely at this one just now
+			continue
 		}
-		if err := socket.send(frame, w.in); err != nil && len(names) == 1 { // one whose link is gone is none of the others' trouble
+		defer w.turn.Unlock()
+		if err := w.send(seen, socket); err != nil && len(names) == 1 { // one whose link is gone is none of the others' trouble
 			return nil, fmt.Errorf("send: %w", err)
 		}
+		out = append(out, w)
 	}
-	err = probing.Await(ctx, len(ways), func(i int) (bool, error) {
+	err = probing.Await(ctx, len(out), func(i int) (bool, error) {
 		var p bpf.SteerProbe
-		w := &ways[i]
-		if err := seen.Lookup(w.out, &p); err != nil {
+		w := out[i]
+		if err := seen.Lookup(w.slot, &p); err != nil {
 			return false, err
 		}
-		if p.Nonce != w.nonce || p.Time < w.sent {
+		if w.sent == 0 || p.Time < w.sent {
 			return false, nil
 		}
 		w.rtt = max(time.Duration(p.Time-w.sent), 1)
@@ -107,8 +105,27 @@ func (s *Switch) sendProbes(ctx context.Context, names []string) ([]probeWay, er
 	return ways, nil
 }
 
+// send tells the program which probe is outstanding, and sends it.
+func (w *probeWay) send(seen *ebpf.Map, socket *os.File) error {
+	frame, nonce, err := probing.Frame(w.with)
+	if err != nil {
+		return err
+	}
+	sent, err := now()
+	if err != nil {
+		return err
+	}
+	p := bpf.SteerProbe{Dst: w.with.Dst, Src: w.with.Src, Port: w.out,
+		Nonce: [2]uint64{binary.NativeEndian.Uint64(nonce[:8]), binary.NativeEndian.Uint64(nonce[8:])}}
+	if err := seen.Put(w.slot, p); err != nil {
+		return err
+	}
+	w.sent = sent
+	return probing.Send(socket, frame, w.in)
+}
+
 // probeWays looks up what probes need. The map is the caller's to close: Close may come meanwhile.
-func (s *Switch) probeWays(ctx context.Context, names []string) ([]probeWay, *ebpf.Map, *probeSocket, error) {
+func (s *Switch) probeWays(ctx context.Context, names []string) ([]probeWay, *ebpf.Map, *os.File, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return nil, nil, nil, err
@@ -117,7 +134,7 @@ func (s *Switch) probeWays(ctx context.Context, names []string) ([]probeWay, *eb
 	var ways []probeWay
 	for _, name := range names {
 		if fn := s.fns[name]; fn != nil && len(fn.Ports) == 2 {
-			ways = append(ways, probeWay{name: name, in: int(fn.Ports[0].Index), out: uint32(fn.Ports[1].Slot), slot: fn.Slot})
+			ways = append(ways, probeWay{name: name, in: int(fn.Ports[0].Index), out: fn.Ports[1].Slot, slot: uint32(fn.Slot), turn: fn.turn, with: fn.F.Probe})
 		}
 	}
 	if len(ways) == 0 {
@@ -130,10 +147,8 @@ func (s *Switch) probeWays(ctx context.Context, names []string) ([]probeWay, *eb
 	return ways, seen, s.probes, err
 }
 
-// probeSocket sends frames out of any link of the switch's namespace. It is kept: making a thread and a socket for each probe and
-// closing it again (the kernel waits for a grace period) costs many times the probe itself.
-type probeSocket struct{ f *os.File }
-
+// openProbes opens the socket that sends frames out of any link of the switch's namespace. It is kept: making a thread and a socket for each
+// probe and closing it again (the kernel waits for a grace period) costs many times the probe itself.
 func (s *Switch) openProbes() error {
 	if s.probes != nil {
 		return nil
@@ -143,35 +158,7 @@ func (s *Switch) openProbes() error {
 		if err != nil {
 			return fmt.Errorf("packet socket: %w", err)
 		}
-		s.probes = &probeSocket{os.NewFile(uintptr(fd), "probes")}
+		s.probes = os.NewFile(uintptr(fd), "probes")
 		return nil
 	})
-}
-
-func (p *probeSocket) send(frame []byte, index int) error {
-	c, err := p.f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var sent error
-	if err := c.Control(func(fd uintptr) {
-		sent = unix.Sendto(int(fd), frame, 0, &unix.SockaddrLinklayer{Ifindex: index})
-	}); err != nil {
-		return err
-	}
-	return sent
-}
-
-// probeFrame is an Ethernet frame of the least size. Its addresses are nobody's.
-func probeFrame(function uint16) ([]byte, uint32) {
-	b := make([]byte, 60)
-	dst, src := [6]byte{0x06, 0x57, 0xff, 'p', 'r', 'o'}, [6]byte{0x06, 0x57, 0xff, 'p', 'r', 'f'} // locally administered
-	copy(b, dst[:])
-	copy(b[6:], src[:])
-	n := rand.Uint32() | 1 // tells probes apart, is no secret
-	binary.BigEndian.PutUint16(b[12:], probeType)
-	binary.BigEndian.PutUint32(b[14:], probeMagic)
-	binary.BigEndian.PutUint32(b[18:], uint32(function))
-	binary.BigEndian.PutUint32(b[22:], n)
-	return b, n
 }

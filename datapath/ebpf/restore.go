@@ -11,12 +11,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/probing"
 	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/netns"
@@ -108,7 +110,10 @@ func (s *Switch) loadRecords() error {
 		if _, err := s.store.Read(f, fn); err != nil {
 			return err
 		}
-		fn.written = fn.qdiscs()
+		if err := probing.Draw(&fn.F, nil); err != nil { // an older version's
+			return err
+		}
+		fn.written, fn.turn = fn.qdiscs(), &sync.Mutex{}
 		s.fns[fn.F.Name] = fn
 		for _, p := range fn.Ports {
 			if err := know(p); err != nil {

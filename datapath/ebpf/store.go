@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"path/filepath"
+	"sync"
 
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/datapath/internal/record"
@@ -50,7 +51,8 @@ type function struct {
 	F     datapath.Function
 	Ports []*port // in, out or tap
 
-	written [4]bool // qdiscs, as the file tells
+	written [4]bool     // qdiscs, as the file tells
+	turn    *sync.Mutex // of the probe that is outstanding
 }
 
 // ruleSet is a file: rules.0.json or rules.1.json, by the copy in which they are.

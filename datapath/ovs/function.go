@@ -10,6 +10,7 @@ import (
 
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/datapath/internal/hostlink"
+	"weir.dev/weir/datapath/internal/probing"
 	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/datapath/internal/tcfilter"
 	"weir.dev/weir/netns"
@@ -53,12 +54,18 @@ func (s *Switch) addFunction(ctx context.Context, f datapath.Function) (fn *func
 		return nil, nil, err
 	}
 	defer space.Close()
+	old, known := s.fns[f.Name], (*datapath.Function)(nil)
+	if old != nil {
+		known = &old.F
+	}
+	if err := probing.Draw(&f, known); err != nil {
+		return nil, nil, err
+	}
 	fn = &function{F: f}
 	links, err := s.findPorts(fn, space)
 	if err != nil {
 		return nil, nil, err
 	}
-	old := s.fns[f.Name]
 	moved, err := s.giveNumbers(ctx, fn, old)
 	if err != nil {
 		return nil, nil, err

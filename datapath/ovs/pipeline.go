@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/probing"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow"
 )
@@ -309,7 +310,8 @@ func (w *world) functionPort(p *port) []*entry {
 	n, at := uint64(p.Number), openflow.InPort(openflow.Port(p.Number))
 	f := p.function
 	all := []*entry{
-		{table: tableEntry, match: openflow.Match{at, openflow.EthType(probeType), openflow.EthDst(openflow.MAC(probeDst))}, priority: 3},
+		{table: tableEntry, match: openflow.Match{at, openflow.EthType(probing.EtherType),
+			openflow.EthDst(openflow.MAC(f.F.Probe.Dst)), openflow.EthSrc(openflow.MAC(f.F.Probe.Src))}, priority: 3},
 		{table: tableEntry, match: openflow.Match{at}, priority: 1, owners: []owner{{ownRx, n}},
 			actions: list(load(regAt, n), forgetInPort(), goTo(tableFunction))},
 		{table: tableTo, match: openflow.Match{reg(regTo, n)}, priority: 1, actions: list(openflow.Output{Port: openflow.Port(p.Number)}), owners: []owner{{ownTx, n}}},

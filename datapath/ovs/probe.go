@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
@@ -15,19 +14,6 @@ import (
 
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/datapath/internal/probing"
-	"weir.dev/weir/flow"
-)
-
-const (
-	probeType  = 0x88b5 // IEEE 802 local experimental EtherType 1
-	probeMagic = 0x57656972
-	probeWait  = time.Second // without a deadline in ctx
-)
-
-// Addresses of probe frames: nobody's, locally administered.
-var (
-	probeDst = flow.MAC{0x06, 0x57, 0xff, 'p', 'r', 'o'}
-	probeSrc = flow.MAC{0x06, 0x57, 0xff, 'p', 'r', 'f'}
 )
 
 // ear is the socket at which a function's probes are heard. It is kept: to close one costs a grace period of the kernel, many times the probe.
@@ -35,6 +21,7 @@ type ear struct {
 	busy  sync.Mutex // one probe at a time
 	f     *os.File
 	index int // of the link
+	hears datapath.ProbeAddresses
 }
 
 // probeWay is what one probe needs.
@@ -52,7 +39,7 @@ type probeWay struct {
 func (s *Switch) Probe(ctx context.Context, name string) (datapath.Probe, error) {
 	if _, has := ctx.Deadline(); !has {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, probeWait)
+		ctx, cancel = context.WithTimeout(ctx, probing.Wait)
 		defer cancel()
 	}
 	ways, err := s.sendProbes(ctx, []string{name})
@@ -97,7 +84,9 @@ func (s *Switch) sendProbes(ctx context.Context, names []string) ([]*probeWay, e
 			continue
 		}
 		defer w.done()
-		w.frame = probeFrame()
+		if w.frame, _, err = probing.Frame(w.ear.hears); err != nil {
+			return nil, err
+		}
 		if err := w.send(); err != nil && len(names) == 1 { // one whose link is gone is none of the others' trouble
 			return nil, fmt.Errorf("send: %w", err)
 		}
@@ -143,15 +132,15 @@ func (s *Switch) probeWays(ctx context.Context, names []string) ([]*probeWay, er
 // with each frame.
 func (s *Switch) ear(fn *function) (*ear, error) {
 	index := fn.Ports[1].Index
-	if e := s.ears[fn.F.Name]; e != nil && e.index == index {
+	if e := s.ears[fn.F.Name]; e != nil && e.index == index && e.hears == fn.F.Probe {
 		return e, nil
 	}
 	s.deafen(fn.F.Name)
-	f, err := s.listen(index)
+	f, err := s.listen(index, fn.F.Probe)
 	if err != nil {
 		return nil, err
 	}
-	e := &ear{f: f, index: index}
+	e := &ear{f: f, index: index, hears: fn.F.Probe}
 	if fn.F.Forwarder == "" {
 		s.ears[fn.F.Name] = e
 	}
@@ -183,7 +172,7 @@ func (w *probeWay) send() error {
 		}
 	}
 	w.sent = time.Now()
-	return w.ear.do(func(fd int) error { return unix.Sendto(fd, w.frame, 0, &unix.SockaddrLinklayer{Ifindex: w.in}) })
+	return probing.Send(w.ear.f, w.frame, w.in)
 }
 
 // back reports whether the frame has come out.
@@ -237,14 +226,10 @@ func (e *ear) do(f func(fd int) error) error {
 	return failed
 }
 
-// listen for probe frames at a link: the socket sees them before Open vSwitch does.
-func (s *Switch) listen(index int) (*os.File, error) {
-	prog := []unix.SockFilter{ // EtherType (classic BPF: linux/bpf_common.h)
-		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 12},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: probeType},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-	}
+// listen for a function's probe frames at a link: the socket sees them before Open vSwitch does. Other frames do not even get into the
+// socket's buffer, so no station can fill it.
+func (s *Switch) listen(index int, a datapath.ProbeAddresses) (*os.File, error) {
+	prog := only(probing.Head(a))
 	var f *os.File
 	err := s.home.Do(func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // protocol 0: nothing yet
@@ -270,13 +255,15 @@ func (s *Switch) listen(index int) (*os.File, error) {
 	return f, err
 }
 
-// probeFrame is an Ethernet frame of the least size.
-func probeFrame() []byte {
-	b := make([]byte, 60)
-	copy(b, probeDst[:])
-	copy(b[6:], probeSrc[:])
-	binary.BigEndian.PutUint16(b[12:], probeType)
-	binary.BigEndian.PutUint32(b[14:], probeMagic)
-	binary.BigEndian.PutUint64(b[18:], rand.Uint64()) // tells probes apart, is no secret
-	return b
+// only is a filter for frames that begin so (classic BPF: linux/bpf_common.h).
+func only(head []byte) []unix.SockFilter {
+	var prog []unix.SockFilter
+	for at := 0; at < len(head); at += 4 {
+		at = min(at, len(head)-4)
+		prog = append(prog,
+			unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: uint32(at)},
+			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 1, K: binary.BigEndian.Uint32(head[at:])},
+			unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0})
+	}
+	return append(prog, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16})
 }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/probing"
 	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/instance"
@@ -87,6 +88,9 @@ func (s *Switch) loadState() error {
 	for _, name := range functions {
 		f := &function{}
 		if _, err := s.store.Read(name, f); err != nil {
+			return err
+		}
+		if err := probing.Draw(&f.F, nil); err != nil { // an older version's
 			return err
 		}
 		s.fns[f.F.Name] = f

@@ -2,11 +2,14 @@ package suite
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
 	"os/exec"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -241,6 +244,105 @@ func testProbe(t *testing.T, open Factory) {
 	if n := tap.Sockets["tap"].Count(); n > 0 {
 		t.Errorf("the tap got %d frames", n)
 	}
+}
+
+// testForgedProbes: whatever a station sends, it neither hides that a function is alive nor that it hangs, and its own frames of the probes'
+// type are frames as any others.
+func testForgedProbes(t *testing.T, open Factory) {
+	r := NewRig(t, open)
+	alice, bob, fn := r.Station("alice"), r.Station("bob"), r.Inline(datapath.Function{Name: "f", OnFail: datapath.FailBypass})
+	r.Commit(policy{mode: "exhaustive", from: alice, to: bob, chain: []hop{{fn: fn}}, cookie: 1}.rules()...)
+	probe := func(within time.Duration) error {
+		ctx, cancel := context.WithTimeout(context.Background(), within)
+		defer cancel()
+		_, err := r.Switch.Probe(ctx, "f")
+		return err
+	}
+	if err := probe(patience); err != nil {
+		t.Fatal(err)
+	}
+	// What no station can see: the function's own view of a probe.
+	Until(t, "the function has seen the probe", func() bool { return len(fn.Sockets["in"].Frames([]byte{0x88, 0xb5})) == 1 })
+	seen := fn.Sockets["in"].Frames([]byte{0x88, 0xb5})[0]
+	former := l2(flow.MAC{0x06, 0x57, 0xff, 'p', 'r', 'o'}, flow.MAC{0x06, 0x57, 0xff, 'p', 'r', 'f'}, nil, 0x88b5, append([]byte("Weir"), make([]byte, 42)...))
+	forged := [][]byte{former, l2(bob.MAC, alice.MAC, nil, 0x88b5, seen[14:]), l2(flow.MAC(seen[:6]), alice.MAC, nil, 0x88b5, seen[14:])}
+	const rounds = 5000
+	flood := func() (done chan struct{}) {
+		done = make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := range rounds {
+				f := slices.Clone(forged[i%len(forged)])
+				binary.BigEndian.PutUint32(f[18:], 1+uint32(i)%4096) // the former frames' slots
+				binary.BigEndian.PutUint32(f[22:], uint32(i))
+				for _, b := range [][]byte{f, seen} { // a replay after each
+					_ = alice.send(b)
+					for end := time.Now().Add(patience); i > 64+bob.Count() && time.Now().Before(end); {
+						runtime.Gosched()
+					}
+				}
+			}
+		}()
+		return done
+	}
+	before := portCounts(t, r)
+	done := flood()
+	probes := 0
+	for running := true; running; probes++ {
+		if err := probe(patience); err != nil {
+			t.Fatalf("probe %d of a function that is alive: %v", probes, err)
+		}
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+	}
+	Until(t, "all forged frames come to bob", func() bool { return len(bob.Frames([]byte{0x88, 0xb5})) >= rounds })
+	if n := bob.Count(); n != rounds { // the replays ended at the function's port, as probes that are late do
+		t.Errorf("%d frames came to bob, want the %d that alice made", n, rounds)
+	}
+	if n := len(bob.Frames(seen)); n > 0 {
+		t.Errorf("%d frames with the function's secret came to bob", n)
+	}
+	Until(t, "each forged frame is counted out of the function, and no probe", func() bool {
+		return portCounts(t, r)["function/f/out"].Rx.Packets-before["function/f/out"].Rx.Packets == rounds
+	})
+	fn.pump.stop() // it hangs
+	bob.Forget()
+	stop := make(chan struct{})
+	var replay sync.WaitGroup
+	replay.Go(func() { // as if somebody at the other side of the function helped
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = fn.Sockets["out"].send(seen)
+				_ = alice.send(forged[0])
+			}
+		}
+	})
+	for range 20 {
+		if err := probe(20 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a function that hangs was probed: %v", err)
+		}
+	}
+	close(stop)
+	replay.Wait()
+}
+
+func portCounts(t *testing.T, r *Rig) map[string]datapath.PortStatus {
+	t.Helper()
+	ports, err := r.Switch.Ports(Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]datapath.PortStatus{}
+	for _, p := range ports {
+		all[p.Name] = p
+	}
+	return all
 }
 
 // testOwnWords: what a function's interfaces say for themselves stays inside, unless its contract says otherwise.

@@ -15,6 +15,7 @@ func Run(t *testing.T, open Factory) {
 		{"a hundred dead functions", testDead},
 		{"a process ends", testProcess},
 		{"probes", testProbe},
+		{"probes that stations forge and replay", testForgedProbes},
 		{"own words stay inside", testOwnWords},
 		{"commits under traffic", testCommitTraffic},
 		{"restart", testRestart},

@@ -1,4 +1,3 @@
-// Package probing waits for probe frames, which both drivers send many at a time.
 package probing
 
 import (
