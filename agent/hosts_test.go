@@ -97,7 +97,8 @@ func child(text string) error {
 	defer client.Close()
 	return agent.New(agent.Options{
 		Instance: o.Instance, Host: o.Host, API: client, Switch: sw, Runtime: rt, Images: images, Log: log,
-		Uplink: o.Uplink, UnderlayAddress: o.Address, Config: client.AgentConfig, Joined: true,
+		Uplink: o.Uplink, UnderlayAddress: o.Address, Joined: true,
+		Config: func(ctx context.Context) (api.AgentConfig, error) { return client.AgentConfig(ctx, o.Host) },
 	}).Run(ctx)
 }
 

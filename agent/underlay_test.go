@@ -278,7 +278,7 @@ func TestWhatIsMissingIsTold(t *testing.T) {
 // link's state at once.
 func TestUplinkIsFoundAndReported(t *testing.T) {
 	w, _, h2 := joined(t, 1500, "eth1")
-	config, err := w.client.AgentConfig(t.Context())
+	config, err := w.client.AgentConfig(t.Context(), "h1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -319,28 +319,40 @@ type Host struct {
 // the manager started: statuses are from before then. It is "lost" when three reports are missing.
 const HostBeat = 10 * time.Second
 
+// HostSpec: CPUs and Memory are what the host has by an operator's word. Without them counts what its agent claimed first, up to 64 cores
+// and 256 GiB if it has joined.
 type HostSpec struct {
-	Unschedulable bool `json:"unschedulable,omitempty"`
+	Unschedulable bool   `json:"unschedulable,omitempty"`
+	CPUs          string `json:"cpus,omitempty"`   // whole cores, e.g. "8"
+	Memory        string `json:"memory,omitempty"` // bytes with an optional K, M or G (powers of 1024)
+}
+
+// HostCapacity is what a host has to give.
+type HostCapacity struct {
+	Cores  int   `json:"cores"`
+	Memory int64 `json:"memory_bytes"`
 }
 
 type HostStatus struct {
-	State     string    `json:"state,omitempty"` // starting, ready, lost; see HostBeat
-	Heartbeat time.Time `json:"heartbeat,omitzero"`
-	Version   string    `json:"version,omitempty"`
-	Kernel    string    `json:"kernel,omitempty"`
-	BootID    string    `json:"boot_id,omitempty"` // of the running kernel: hosts with the same one are one machine
-	Cores     int       `json:"cores,omitempty"`
-	Memory    int64     `json:"memory_bytes,omitempty"`
-	Switch    string    `json:"switch,omitempty"`
-	Runtime   string    `json:"runtime,omitempty"`
-	Bridge    string    `json:"bridge,omitempty"`
-	Address   string    `json:"address,omitempty"` // in the underlay, where tunnels end
-	Uplinks   []Uplink  `json:"uplinks,omitempty"`
-	Load      float64   `json:"load,omitempty"`          // average of the last minute
-	Free      int64     `json:"free_bytes,omitempty"`    // memory available
-	Skew      int64     `json:"clock_skew_ns,omitempty"` // the host's clock against the manager's
-	Features  []Feature `json:"features,omitempty"`
-	Images    []string  `json:"images,omitempty"`
+	State     string        `json:"state,omitempty"` // starting, ready, lost; see HostBeat
+	Heartbeat time.Time     `json:"heartbeat,omitzero"`
+	Version   string        `json:"version,omitempty"`
+	Kernel    string        `json:"kernel,omitempty"`
+	BootID    string        `json:"boot_id,omitempty"` // of the running kernel: hosts with the same one are one machine
+	Cores     int           `json:"cores,omitempty"`   // that count; see HostSpec
+	Memory    int64         `json:"memory_bytes,omitempty"`
+	Claims    *HostCapacity `json:"claims,omitempty"`   // by the manager: what the agent says that it has, where that is more than what counts
+	Accepted  *HostCapacity `json:"accepted,omitempty"` // by the manager: what counts without a word of an operator
+	Switch    string        `json:"switch,omitempty"`
+	Runtime   string        `json:"runtime,omitempty"`
+	Bridge    string        `json:"bridge,omitempty"`
+	Address   string        `json:"address,omitempty"` // in the underlay, where tunnels end
+	Uplinks   []Uplink      `json:"uplinks,omitempty"`
+	Load      float64       `json:"load,omitempty"`          // average of the last minute
+	Free      int64         `json:"free_bytes,omitempty"`    // memory available
+	Skew      int64         `json:"clock_skew_ns,omitempty"` // the host's clock against the manager's
+	Features  []Feature     `json:"features,omitempty"`
+	Images    []string      `json:"images,omitempty"`
 }
 
 // Feature is something that the host's kernel has or has not.

@@ -189,11 +189,11 @@ type Uplink struct {
 	State     string `json:"state"` // up, down
 }
 
-// AgentConfig is the answer of GET /v1/agent/config, for agents only: what all hosts of one Weir have in common.
+// AgentConfig is the answer of GET /v1/agent/config, for agents only: what all hosts of one Weir have in common, and the asking host's key.
 type AgentConfig struct {
 	Time     time.Time `json:"time"`     // the manager's clock
 	Underlay string    `json:"underlay"` // none, vxlan
-	LLDPKey  []byte    `json:"lldp_key"` // signs link discovery frames, so that no station can forge a link
+	LLDPKey  []byte    `json:"lldp_key"` // signs this host's link discovery frames, so that no station and no other host can forge a link
 	TagFirst uint16    `json:"tag_first"`
 	TagLast  uint16    `json:"tag_last"`
 }

@@ -22,6 +22,8 @@ type Token struct {
 	ID      string    `json:"id"`
 	Host    string    `json:"host,omitempty"`    // the only host that may join with it; "": any that is new
 	Replace bool      `json:"replace,omitempty"` // Host may be joined already: its former agent is shut out
+	CPUs    string    `json:"cpus,omitempty"`    // what the host has, see HostSpec
+	Memory  string    `json:"memory,omitempty"`
 	Created time.Time `json:"created"`
 	Expires time.Time `json:"expires"`
 	Used    time.Time `json:"used,omitzero"`
@@ -34,6 +36,8 @@ type TokenRequest struct {
 	TTL     string `json:"ttl,omitempty"` // as 1h30m; default 1h, at most 168h
 	Host    string `json:"host,omitempty"`
 	Replace bool   `json:"replace,omitempty"` // with Host only
+	CPUs    string `json:"cpus,omitempty"`    // with Host only: what it has, see HostSpec
+	Memory  string `json:"memory,omitempty"`
 }
 
 // JoinRequest is the body of POST /v1/join, at the agents' listener only. It needs no certificate; the token is the proof. Repeated with
@@ -104,10 +108,10 @@ func (c *Client) Renew(ctx context.Context, r CertificateRequest) (Certificate, 
 	return out, err
 }
 
-// AgentConfig reads what all hosts have in common.
-func (c *Client) AgentConfig(ctx context.Context) (AgentConfig, error) {
+// AgentConfig reads what all hosts have in common, and one host's key of link discovery. An agent can ask for its own host only.
+func (c *Client) AgentConfig(ctx context.Context, host string) (AgentConfig, error) {
 	var out AgentConfig
-	_, err := c.call(ctx, http.MethodGet, "/v1/agent/config", nil, &out)
+	_, err := c.call(ctx, http.MethodGet, "/v1/agent/config?"+url.Values{"host": {host}}.Encode(), nil, &out)
 	return out, err
 }
 

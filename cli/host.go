@@ -14,15 +14,64 @@ func (a *app) hostCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "host",
 		Aliases: []string{"hosts"},
-		Short:   "Say whether hosts take new functions",
+		Short:   "Say whether hosts take new functions, and what they have",
 		Example: `  weir host close h1
-  weir host open h1`,
+  weir host open h1
+  weir host set h1 --cpus 8 --memory 16G`,
 		Args: cobra.ArbitraryArgs,
 		RunE: group,
 	}
 	cmd.AddCommand(
 		a.hostVerb("close", "Place nothing new on hosts; what runs there stays", map[string]any{"unschedulable": true}),
-		a.hostVerb("open", "Let hosts take new functions again", map[string]any{"unschedulable": nil}))
+		a.hostVerb("open", "Let hosts take new functions again", map[string]any{"unschedulable": nil}),
+		a.hostSetCommand())
+	return cmd
+}
+
+func (a *app) hostSetCommand() *cobra.Command {
+	var cpus, memory string
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Set what a host has",
+		Long: `Set what a host has. Functions are placed by that, whatever the host's agent claims. Without it counts what the agent claimed first, up to
+64 cores and 256 GiB for a host that has joined. An empty value takes the setting back.`,
+		Example: `  weir host set h1 --cpus 8 --memory 16G`,
+		Args:    wantArgs(1, 1, "a host"),
+		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return a.completeNames(cmd, hosts(nil)), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			patch := map[string]any{}
+			for name, value := range map[string]string{"cpus": cpus, "memory": memory} {
+				if !cmd.Flags().Changed(name) {
+					continue
+				}
+				patch[name] = value
+				if value == "" {
+					patch[name] = nil
+				}
+			}
+			if len(patch) == 0 {
+				return usage("nothing to set: want --cpus or --memory")
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			h, err := c.Hosts().Patch(cmd.Context(), args[0], patch)
+			if err != nil {
+				return err
+			}
+			if a.structured() {
+				return a.encodeItem(h)
+			}
+			fmt.Fprintf(a.Stdout, "%s counts %d cores, %s memory\n", h.Name, h.Status.Cores, size(h.Status.Memory))
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&cpus, "cpus", "", "whole cores, for example 8")
+	cmd.Flags().StringVar(&memory, "memory", "", "memory, for example 16G")
 	return cmd
 }
 

@@ -28,11 +28,13 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	var host string
 	var ttl time.Duration
 	var replace bool
+	var cpus, memory string
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Print a new join token",
 		Example: `  weir token create > token
   weir token create --host h2 --ttl 10m
+  weir token create --host h2 --cpus 8 --memory 16G
   weir token create --host h2 --replace`,
 		Args: noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -41,7 +43,7 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			t, err := c.NewToken(cmd.Context(), api.TokenRequest{TTL: ttl.String(), Host: host, Replace: replace})
+			t, err := c.NewToken(cmd.Context(), api.TokenRequest{TTL: ttl.String(), Host: host, Replace: replace, CPUs: cpus, Memory: memory})
 			if err != nil {
 				return err
 			}
@@ -54,6 +56,8 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	}
 	cmd.Flags().DurationVar(&ttl, "ttl", time.Hour, "how long it can be used")
 	cmd.Flags().StringVar(&host, "host", "", "the only host that may join with it (default any that is new)")
+	cmd.Flags().StringVar(&cpus, "cpus", "", "whole cores that the host has, with --host (default what its agent claims, up to 64)")
+	cmd.Flags().StringVar(&memory, "memory", "", "memory that the host has, with --host (default what its agent claims, up to 256G)")
 	cmd.Flags().BoolVar(&replace, "replace", false, "let the host join though it has joined already; its former agent is shut out")
 	return cmd
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir.dev/weir/agent"
+	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/instance"
@@ -61,7 +62,9 @@ func openHost(ctx context.Context, o agent.Options, d Drivers) (*host, error) {
 		return nil, errors.Join(err, h.sw.Close())
 	}
 	h.images = d.Images(o.Instance)
-	o.Switch, o.Runtime, o.Images, o.Features, o.Config = h.sw, h.rt, h.images, d.Features(), o.API.AgentConfig
+	o.Switch, o.Runtime, o.Images, o.Features, o.Config = h.sw, h.rt, h.images, d.Features(), func(ctx context.Context) (api.AgentConfig, error) {
+		return o.API.AgentConfig(ctx, o.Host)
+	}
 	h.agent = agent.New(o)
 	return h, nil
 }

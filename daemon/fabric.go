@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
 	"weir.dev/weir/router/control"
+	"weir.dev/weir/store"
 )
 
 // routerAgain is after what time a router that could not go on is started again.
@@ -70,7 +72,7 @@ func (f *fabric) once(ctx context.Context, m *manager.Manager) error {
 		return err
 	}
 	o := control.Options{
-		API: f.client, LLDPKey: key, Log: f.o.Log, Underlay: f.o.Common.Underlay, NoDefaultForwarding: f.o.NoDefaultForwarding,
+		API: f.client, LLDPKey: key, HostKey: func(host string) ([]byte, error) { return hostKey(ctx, m, host) }, Log: f.o.Log, Underlay: f.o.Common.Underlay, NoDefaultForwarding: f.o.NoDefaultForwarding,
 	}
 	if f.o.OpenFlow != "" {
 		if o.Listener, err = f.listen(); err != nil {
@@ -85,6 +87,19 @@ func (f *fabric) once(ctx context.Context, m *manager.Manager) error {
 	f.running.Store(c)
 	defer f.running.Store(nil)
 	return c.Run(ctx)
+}
+
+// hostKeyTimeout bounds how long the router waits for the store.
+const hostKeyTimeout = time.Second
+
+func hostKey(ctx context.Context, m *manager.Manager, host string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, hostKeyTimeout)
+	defer cancel()
+	key, err := m.HostLLDPKey(ctx, host)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, control.ErrNoKey
+	}
+	return key, err
 }
 
 // SwitchRules reads a switch's entries live.

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -23,8 +24,9 @@ const maxJoinBody = 16 << 10
 
 // joins is what a manager keeps in memory about joining.
 type joins struct {
-	mu        sync.Mutex // of authority
+	mu        sync.Mutex // of authority and lldp
 	authority *pki.Authority
+	lldp      []byte
 	failures  limiter
 	live      liveAgents
 	members   struct {
@@ -40,6 +42,9 @@ type member struct {
 	Keys    []string  `json:"keys"`
 	Expires time.Time `json:"expires"`
 	Beats   []string  `json:"beats,omitempty"` // managers (Options.ID) that hear its beats
+	Life    string    `json:"life,omitempty"`  // another with each agent that joins under this name
+	// Declared is what the host has by the token's word.
+	Declared api.HostSpec `json:"declared,omitzero"`
 }
 
 type cachedMember struct {
@@ -174,9 +179,13 @@ func (m *Manager) admitHost(ctx context.Context, req api.JoinRequest, key string
 	memberAt := int64(0)
 	replaced := old != nil && !slices.Contains(old.Keys, key)
 	if old != nil {
-		who.Meta, who.Beats, memberAt = old.Meta, old.Beats, old.Revision
+		who.Meta, who.Beats, who.Life, memberAt = old.Meta, old.Beats, old.Life, old.Revision
+	}
+	if old == nil || replaced {
+		who.Life = newUID()
 	}
 	who.Keys, who.Expires, who.Updated = []string{key}, expires, now
+	who.Declared = api.HostSpec{CPUs: token.CPUs, Memory: token.Memory}
 	again := !token.Used.IsZero()
 	tokenAt := token.Revision
 	token.Used, token.UsedBy, token.UsedKey, token.Updated = now, req.Host, key, now
@@ -205,7 +214,32 @@ func (m *Manager) admitHost(ctx context.Context, req api.JoinRequest, key string
 	if replaced {
 		m.dismiss(ctx, req.Host)
 	}
+	if who.Declared != (api.HostSpec{}) && old != nil {
+		if err := m.declareHost(ctx, req.Host, who.Declared); err != nil {
+			return api.Certificate{}, err
+		}
+	}
 	return out, nil
+}
+
+// declareHost gives a host that is known already the capacity that its new join token names.
+func (m *Manager) declareHost(ctx context.Context, host string, declared api.HostSpec) error {
+	return m.edit(ctx, func(st *state) error {
+		cur := st.get(api.KindHost, host)
+		if cur == nil {
+			return nil
+		}
+		var spec api.HostSpec
+		if err := json.Unmarshal(cur.Spec, &spec); err != nil {
+			return fmt.Errorf("stored host %s: %w", host, err)
+		}
+		spec.CPUs, spec.Memory = declared.CPUs, declared.Memory
+		next, err := st.set(nounOf(api.KindHost), host, marshal(spec))
+		if err != nil || next == cur {
+			return err
+		}
+		return recount(next)
+	})
 }
 
 func (m *Manager) sign(ctx context.Context, request, host string, now time.Time) (api.Certificate, time.Time, error) {

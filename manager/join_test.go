@@ -258,9 +258,9 @@ func TestSecondAgentOfOneNameIsRefused(t *testing.T) {
 func TestExpiredCertificateSaysWhatToDoAndFreesTheName(t *testing.T) {
 	w := joinWorld(t, manager.Options{CertificateLife: time.Hour})
 	c, _ := w.member(t, "h1")
-	must(c.AgentConfig(ctx(t)))(t)
+	must(c.AgentConfig(ctx(t), ""))(t)
 	w.ahead.Store(int64(2 * time.Hour))
-	_, err := c.AgentConfig(ctx(t)) // over the same connection
+	_, err := c.AgentConfig(ctx(t), "") // over the same connection
 	refused(t, err, 401, "certificate expired", "host h1", "the manager's clock says", "weir token create")
 	tok := w.token(t, api.TokenRequest{})
 	must(w.join(t, tok, "h1", must(pki.NewIdentity())(t), time.Now().Add(2*time.Hour)))(t)
@@ -286,7 +286,7 @@ func TestCertificatesAreRenewedWithNewKeys(t *testing.T) {
 		id *pki.Identity
 		ok bool
 	}{"first": {id, false}, "second, lost": {second, false}, "third": {third, true}, "fourth": {fourth, true}} {
-		_, err := w.dial(t, x.id.Client(time.Now)).AgentConfig(ctx(t))
+		_, err := w.dial(t, x.id.Client(time.Now)).AgentConfig(ctx(t), "")
 		if (err == nil) != x.ok {
 			t.Errorf("%s: %v", name, err)
 		}

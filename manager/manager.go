@@ -104,6 +104,7 @@ type Manager struct {
 	join    joins
 	beats   beats
 	nodes   nodes
+	views   views
 
 	strategy placement.Strategy
 	leading  atomic.Bool

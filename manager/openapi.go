@@ -213,6 +213,8 @@ func queryParameter(name string) *huma.Param {
 		p.Description, p.Required, p.Schema = "the program and its arguments, one each", true, &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}
 	case "env":
 		p.Description, p.Schema = "NAME=value, one each", &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}
+	case "host":
+		p.Description = "the host whose agent asks; default the manager's own. An agent can ask for its own only"
 	case "tty":
 		p.Description, p.Schema = "give the process a terminal", &huma.Schema{Type: "boolean"}
 	}

@@ -22,7 +22,7 @@ func (m *Manager) get(n noun, w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	stored := i.Value
-	i.Value = m.judge(n, i.Value)
+	i.Value = m.viewOf(r.Context(), n)(i.Key, m.judge(n, i.Value), i.Revision)
 	w.Header().Set("ETag", api.ETag(i.Revision))
 	if none := r.Header.Get("If-None-Match"); none != "" && etagIn(none, i.Revision) && bytes.Equal(stored, i.Value) {
 		w.WriteHeader(http.StatusNotModified)
@@ -45,8 +45,9 @@ func (m *Manager) list(n noun, w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out := api.List[json.RawMessage]{Items: []json.RawMessage{}, Revision: rev}
+	view := m.viewOf(r.Context(), n)
 	for _, i := range items {
-		i.Value = m.judge(n, i.Value)
+		i.Value = view(i.Key, m.judge(n, i.Value), i.Revision)
 		if f.match(store.NameOf(i.Key), i.Value) {
 			out.Items = append(out.Items, wire(i))
 		}

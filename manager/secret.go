@@ -1,10 +1,13 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,8 +18,7 @@ import (
 	"weir.dev/weir/store"
 )
 
-// secret is a value that all managers of a store share and that no answer of the API contains, but for the key of link discovery, which
-// agents get.
+// secret is a value that all managers of a store share and that no answer of the API contains.
 type secret struct {
 	api.Meta
 	Value  []byte `json:"value"`
@@ -25,7 +27,7 @@ type secret struct {
 
 const (
 	authoritySecret = "authority"
-	lldpSecret      = "lldp"
+	lldpSecret      = "lldp2" // "lldp" was one that all hosts knew
 	lldpKeyBytes    = 32
 )
 
@@ -128,23 +130,63 @@ func (m *Manager) authority(ctx context.Context) (*pki.Authority, error) {
 	return a, nil
 }
 
-// LLDPKey signs link discovery frames; all hosts and the router share it.
+// LLDPKey signs the router's own link discovery frames, those of OpenFlow switches. No host has it; see HostLLDPKey.
 func (m *Manager) LLDPKey(ctx context.Context) ([]byte, error) {
-	return m.shared(ctx, lldpSecret, func() ([]byte, error) {
+	m.join.mu.Lock()
+	defer m.join.mu.Unlock()
+	if m.join.lldp != nil {
+		return m.join.lldp, nil
+	}
+	key, err := m.shared(ctx, lldpSecret, func() ([]byte, error) {
 		b := make([]byte, lldpKeyBytes)
 		_, _ = rand.Read(b) // never fails
 		return b, nil
 	})
+	m.join.lldp = key
+	return key, err
 }
 
-// agentConfig answers with what all hosts have in common.
-func (m *Manager) agentConfig(w http.ResponseWriter, r *http.Request) error {
-	key, err := m.LLDPKey(r.Context())
+// HostLLDPKey signs the link discovery frames of one host: it is derived from LLDPKey and the host's membership, so that no host can
+// make another's, and one that joins anew gets another. A host that is not known (any more) has none: ErrNotFound.
+func (m *Manager) HostLLDPKey(ctx context.Context, host string) ([]byte, error) {
+	key, err := m.LLDPKey(ctx)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	life := ""
+	rec, err := store.Get[member](ctx, m.Store, kindMember, host)
+	switch {
+	case err == nil:
+		life = rec.Life
+	case !errors.Is(err, store.ErrNotFound):
+		return nil, err
+	case host != m.Host || host == "": // a manager's own has no membership
+		if _, err := m.Store.Get(ctx, store.Key(api.KindHost, host)); err != nil {
+			return nil, err
+		}
+	}
+	h := hmac.New(sha256.New, key)
+	fmt.Fprintf(h, "weir lldp host 1\x00%s\x00%s", host, life)
+	return h.Sum(nil), nil
+}
+
+// agentConfig answers with what all hosts have in common, and with the asking host's key of link discovery.
+func (m *Manager) agentConfig(w http.ResponseWriter, r *http.Request) error {
+	host := cmp.Or(r.URL.Query().Get("host"), m.Host)
+	if who, ok := agentOf(r.Context()); ok {
+		if host = cmp.Or(r.URL.Query().Get("host"), who.host); host != who.host {
+			return api.Refuse(http.StatusForbidden, fmt.Sprintf("the key of host %q is not for host %s", host, who.host))
+		}
 	}
 	c := m.AgentConfig
-	c.LLDPKey, c.Time = key, m.Now().UTC()
+	c.Time = m.Now().UTC()
+	if host != "" {
+		key, err := m.HostLLDPKey(r.Context(), host)
+		if err != nil {
+			return err
+		}
+		c.LLDPKey = key
+	}
 	if c.Underlay == "" {
 		c.Underlay = "none"
 	}

@@ -11,7 +11,7 @@ import (
 
 func TestSecretsAreEncryptedWithTheKeyThatAllManagersHave(t *testing.T) {
 	s := mem.New()
-	stored := func() []byte { return must(s.Get(ctx(t), "secret/lldp"))(t).Value }
+	stored := func() []byte { return must(s.Get(ctx(t), "secret/lldp2"))(t).Value }
 	with := func(key string) *manager.Manager {
 		o := manager.Options{Store: s}
 		if key != "" {

@@ -236,7 +236,34 @@ func (n *news) host(ctx context.Context, name string, s *api.HostStatus) error {
 		n.events(name, []api.Event{hostBack(name, n.m.Now().Sub(o.Updated))})
 	}
 	n.joined = n.joined || o.Revision == 0
+	_, remote := agentOf(ctx)
+	if remote && o.Revision == 0 {
+		if err := n.declared(ctx, &o); err != nil {
+			return err
+		}
+	}
+	var spec api.HostSpec
+	if err := json.Unmarshal(o.Spec, &spec); err != nil {
+		return fmt.Errorf("stored host %s: %w", name, err)
+	}
+	counted := *s
+	if count(spec, old, &counted, remote) {
+		n.told = append(n.told, claimsMore(name, &counted))
+	}
+	s = &counted
 	return n.put(api.KindHost, &o, marshal(s))
+}
+
+// declared gives a new host the capacity that its join token named.
+func (n *news) declared(ctx context.Context, o *object) error {
+	rec, err := store.Get[member](ctx, n.m.Store, kindMember, o.Name)
+	if err == nil && rec.Declared != (api.HostSpec{}) {
+		o.Spec = marshal(rec.Declared)
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
 }
 
 // events of a host.

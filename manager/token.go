@@ -35,6 +35,8 @@ type tokenRecord struct {
 	Hash    string    `json:"hash"`
 	Host    string    `json:"host,omitempty"`
 	Replace bool      `json:"replace,omitempty"`
+	CPUs    string    `json:"cpus,omitempty"`
+	Memory  string    `json:"memory,omitempty"`
 	Expires time.Time `json:"expires"`
 	Used    time.Time `json:"used,omitzero"`
 	UsedBy  string    `json:"used_by,omitempty"`
@@ -42,7 +44,7 @@ type tokenRecord struct {
 }
 
 func (t *tokenRecord) public() api.Token {
-	return api.Token{ID: t.Name, Host: t.Host, Replace: t.Replace, Created: t.Created, Expires: t.Expires, Used: t.Used, UsedBy: t.UsedBy}
+	return api.Token{ID: t.Name, Host: t.Host, Replace: t.Replace, CPUs: t.CPUs, Memory: t.Memory, Created: t.Created, Expires: t.Expires, Used: t.Used, UsedBy: t.UsedBy}
 }
 
 // newToken makes a join token.
@@ -66,7 +68,7 @@ func (m *Manager) newToken(w http.ResponseWriter, r *http.Request) error {
 	t := pki.NewToken(a.Hash())
 	rec := &tokenRecord{
 		Meta: api.Meta{Name: t.ID, UID: newUID(), Created: now, Updated: now},
-		Hash: pki.SecretHash(t.ID, t.Secret), Host: req.Host, Replace: req.Replace, Expires: now.Add(ttl),
+		Hash: pki.SecretHash(t.ID, t.Secret), Host: req.Host, Replace: req.Replace, CPUs: req.CPUs, Memory: req.Memory, Expires: now.Add(ttl),
 	}
 	op, err := store.Put(kindToken, rec)
 	if err != nil {
@@ -92,6 +94,10 @@ func checkToken(req api.TokenRequest) (ttl time.Duration, err error) {
 	if req.Host != "" && api.CheckName(req.Host) != nil {
 		problems = append(problems, api.Problem{Path: "host", Message: api.CheckName(req.Host).Error()})
 	}
+	if (req.CPUs != "" || req.Memory != "") && req.Host == "" {
+		problems = append(problems, api.Problem{Path: "cpus", Message: "capacity without a host", Hint: "name the host whose capacity that is"})
+	}
+	problems = append(problems, checkCapacity(req.CPUs, req.Memory, "")...)
 	if req.Replace && req.Host == "" {
 		problems = append(problems, api.Problem{Path: "replace", Message: "without a host", Hint: "name the host whose agent is to be replaced"})
 	}

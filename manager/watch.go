@@ -52,12 +52,13 @@ func (m *Manager) watch(n noun, f filter, w http.ResponseWriter, r *http.Request
 	if err != nil {
 		return err
 	}
-	s := &stream{w: w, c: http.NewResponseController(w)}
+	view := m.viewOf(r.Context(), n)
+	s := &stream{w: w, c: http.NewResponseController(w), view: view}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	for _, i := range first {
 		if f.match(store.NameOf(i.Key), i.Value) {
-			i.Value = m.judge(n, i.Value)
+			i.Value = view(i.Key, m.judge(n, i.Value), i.Revision)
 			s.event("put", wire(i))
 		}
 	}
@@ -88,6 +89,8 @@ type stream struct {
 	w   http.ResponseWriter
 	c   *http.ResponseController
 	buf bytes.Buffer
+	// view is what the client may see of a value at a revision; 0: of one that is gone.
+	view func(key string, value []byte, revision int64) []byte
 }
 
 func (s *stream) event(kind string, data []byte) {
@@ -136,14 +139,14 @@ func (s *stream) batch(f filter, b store.Batch) {
 		switch {
 		case e.Value != nil:
 			if f.match(name, e.Value) {
-				s.event("put", withRevision(e.Value, b.Revision))
+				s.event("put", withRevision(s.view(e.Key, e.Value, b.Revision), b.Revision))
 			}
 		case e.Last == nil: // no longer known: the name is
 			if f.match(name, marshal(api.Meta{Name: name})) {
 				s.event("delete", withRevision(marshal(api.Meta{Name: name}), b.Revision))
 			}
 		case f.match(name, e.Last):
-			s.event("delete", withRevision(e.Last, b.Revision))
+			s.event("delete", withRevision(s.view(e.Key, e.Last, 0), b.Revision))
 		}
 	}
 	s.id(b.Revision)

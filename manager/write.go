@@ -139,6 +139,14 @@ func (m *Manager) replace(n noun, w http.ResponseWriter, r *http.Request, name s
 		if now == cur {
 			return nil
 		}
+		if n.kind == api.KindHost {
+			if err := checkHostSpec(raw); err != nil {
+				return err
+			}
+			if err := recount(now); err != nil {
+				return err
+			}
+		}
 		return st.check()
 	})
 	if err != nil {

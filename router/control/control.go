@@ -24,9 +24,12 @@ const (
 type Options struct {
 	API      *api.Client
 	Listener net.Listener // where switches connect; nil: there are none. Run closes it.
-	LLDPKey  []byte       // api.AgentConfig.LLDPKey, at least lldp.MinKey octets
-	Log      *slog.Logger
-	Now      func() time.Time
+	LLDPKey  []byte       // signs switches' link discovery frames, at least lldp.MinKey octets
+	// HostKey is the key (api.AgentConfig.LLDPKey) by which a host's frames are known; ErrNoKey: the host is unknown. It must be quick:
+	// it is asked while the loop waits, at most once a second and host. nil: no host has an uplink.
+	HostKey func(host string) ([]byte, error)
+	Log     *slog.Logger
+	Now     func() time.Time
 
 	Underlay string // default UnderlayNone
 	VNI      uint32 // from which those of the tunnels follow; default 22359
@@ -171,6 +174,7 @@ type loop struct {
 	sought     map[string]sought // by endpoint
 	window     lldp.Window
 	sequence   lldp.Sequence
+	hostKeys   map[string]hostKey
 	generation uint64
 	damped     map[string]time.Time
 	lost       map[cable]outage // links that were there
@@ -192,7 +196,7 @@ func newLoop(c *Controller) *loop {
 	return &loop{
 		o: o, c: c, log: c.o.Log, events: make(chan event, eventQueue), reports: newReporter(c.o), started: now, lastTick: now,
 		intent: newIntent(), switches: map[uint64]*device{}, byName: map[string]*device{}, stations: newStations(),
-		generation: uint64(now.UnixMilli()), damped: map[string]time.Time{}, lost: map[cable]outage{}, links: map[cable]bool{},
+		generation: uint64(now.UnixMilli()), damped: map[string]time.Time{}, lost: map[cable]outage{}, links: map[cable]bool{}, hostKeys: map[string]hostKey{},
 		steering: newSteering(c.o.Drain),
 	}
 }

@@ -26,6 +26,11 @@ const patience = 15 * time.Second
 
 var testKey = []byte("0123456789abcdef0123456789abcdef")
 
+// keyOfHost is the key of a host's link discovery frames in the tests.
+func keyOfHost(name string) []byte { return []byte("the key of host " + name + "................") }
+
+func hostTestKey(name string) ([]byte, error) { return keyOfHost(name), nil }
+
 // rig is a real manager, and a router that runs.
 type rig struct {
 	t       testing.TB
@@ -98,6 +103,9 @@ func (r *rig) start() {
 	})
 	r.address = listener.Addr().String()
 	o.API, o.Listener, o.LLDPKey = r.client, listener, testKey
+	if o.HostKey == nil {
+		o.HostKey = hostTestKey
+	}
 	if os.Getenv("WEIR_TEST_LOG") != "" {
 		o.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
@@ -299,7 +307,7 @@ func (r *rig) agent(name string, send func(frame []byte)) *agent {
 		tick := time.NewTicker(300 * time.Millisecond)
 		defer tick.Stop()
 		for {
-			b, err := lldp.Encode(lldp.Frame{Chassis: lldp.HostChassis(name), Port: "eth0", TTL: 4, Sequence: a.seq.Next(time.Now())}, testKey)
+			b, err := lldp.Encode(lldp.Frame{Chassis: lldp.HostChassis(name), Port: "eth0", TTL: 4, Sequence: a.seq.Next(time.Now())}, keyOfHost(name))
 			if err == nil {
 				send(b)
 			}

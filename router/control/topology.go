@@ -461,7 +461,7 @@ func (l *loop) packetIn(s *session, m *openflow.PacketIn) {
 // heard takes a link discovery frame. What is not signed, old, or not possible is no news of a link.
 func (l *loop) heard(d *device, p *port, frame []byte) {
 	now := l.o.Now()
-	f, err := lldp.Verify(frame, l.o.LLDPKey)
+	f, err := l.verify(frame, now)
 	if errors.Is(err, lldp.ErrForeign) {
 		return // a station that speaks LLDP itself
 	}
@@ -471,6 +471,10 @@ func (l *loop) heard(d *device, p *port, frame []byte) {
 	}
 	if err == nil {
 		err = l.window.Accept(f, now)
+	}
+	if errors.Is(err, ErrNoKey) && string(p.from.Switch) == f.Chassis { // revoked: the host is at no port any more
+		l.unplug(p.from, nil)
+		l.dirtyNow(now)
 	}
 	if err != nil {
 		if l.damp(fmt.Sprintf("lldp %s %d", d.name, p.number)) {
@@ -510,6 +514,73 @@ func (l *loop) heard(d *device, p *port, frame []byte) {
 	if age := now.Sub(time.Unix(0, int64(f.Sequence))); age >= 0 {
 		p.latency = age
 	}
+}
+
+// hostKey is a host's key and when it was asked for.
+type hostKey struct {
+	key []byte
+	err error
+	at  time.Time
+}
+
+// How long a host's key is believed; and after what time it is asked for again when a frame does not fit it: the host may have joined anew.
+const (
+	hostKeyFor   = 5 * time.Second
+	hostKeyAgain = time.Second
+	maxHostKeys  = 20_000
+)
+
+// ErrNoKey is of a HostKey: the host is not one of this Weir's (any more). Its links go.
+var ErrNoKey = errors.New("it has no key of link discovery (any more)")
+
+// verify checks a link discovery frame by the key of whom it names: this router's own for a switch, a host's for the host.
+func (l *loop) verify(frame []byte, now time.Time) (lldp.Frame, error) {
+	f, err := lldp.Decode(frame)
+	if err != nil {
+		return f, err
+	}
+	_, host, err := lldp.ParseChassis(f.Chassis)
+	if err != nil || host == "" {
+		return lldp.Verify(frame, l.o.LLDPKey)
+	}
+	if _, known := l.intent.hosts[host]; !known && l.complete {
+		return lldp.Frame{}, fmt.Errorf("host %q is not known", host)
+	}
+	for _, life := range []time.Duration{hostKeyFor, hostKeyAgain} {
+		k := l.keyOf(host, life, now)
+		if k.err != nil {
+			return f, fmt.Errorf("host %s: %w", host, k.err)
+		}
+		if f, err = lldp.Verify(frame, k.key); err == nil {
+			break
+		}
+	}
+	return f, err
+}
+
+// keyOf is a host's key, asked for at most so long ago.
+func (l *loop) keyOf(host string, life time.Duration, now time.Time) hostKey {
+	k, asked := l.hostKeys[host]
+	if asked && now.Sub(k.at).Abs() < life {
+		return k
+	}
+	if l.o.HostKey == nil {
+		return hostKey{err: ErrNoKey}
+	}
+	for name := range l.hostKeys {
+		if _, known := l.intent.hosts[name]; !known && l.complete {
+			delete(l.hostKeys, name)
+		}
+	}
+	key, err := l.o.HostKey(host)
+	if err != nil && !errors.Is(err, ErrNoKey) && k.key != nil { // the store does not answer: the last key holds
+		key, err = k.key, nil
+	}
+	k = hostKey{key, err, now}
+	if asked || len(l.hostKeys) < maxHostKeys {
+		l.hostKeys[host] = k
+	}
+	return k
 }
 
 // unplug: a host's uplink is at one port only, the one where it was heard last.
