@@ -2,12 +2,11 @@ package manager
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"mime"
 	"net/http"
 	"slices"
 	"time"
@@ -22,9 +21,9 @@ type handler func(w http.ResponseWriter, r *http.Request) error
 // routes registers every path, for the server and for its OpenAPI document alike.
 func (m *Manager) routes() {
 	for _, rt := range m.table() {
-		m.mux.Handle(rt.method+" "+rt.path, m.serve(rt.path, rt.handler))
+		m.mux.Handle(rt.method+" "+rt.path, m.serve(rt.path, cmp.Or(rt.limit, defaultBody), rt.handler))
 	}
-	m.mux.Handle("/", m.serve("other", m.unknown))
+	m.mux.Handle("/", m.serve("other", defaultBody, m.unknown))
 }
 
 // route is a path of the API and what the OpenAPI document says of it.
@@ -34,6 +33,7 @@ type route struct {
 	id, summary  string
 	query        []string // parameters, of those that are documented in parameters
 	body         any      // zero value
+	limit        int64    // of the body in bytes; 0: defaultBody
 	answers      map[int]any
 	problems     []int
 }
@@ -60,11 +60,11 @@ func (m *Manager) table() []route {
 			answers: map[int]any{200: api.PolicyPath{}}, problems: []int{404, 503}, handler: m.path},
 		route{method: "GET", path: "/v1/trace", id: "trace", summary: "what becomes of a packet between two endpoints, and of the reply to it, by the policies as they are declared",
 			query: []string{"from", "to", "match", "source", "destination", "source_port", "vlan"}, answers: map[int]any{200: api.Trace{}}, problems: []int{400}, handler: m.trace},
-		route{method: "POST", path: "/v1/apply", id: "apply", summary: "check a whole document, then commit it in one step or not at all",
+		route{method: "POST", path: "/v1/apply", limit: maxBody, id: "apply", summary: "check a whole document, then commit it in one step or not at all",
 			body: api.ApplyRequest{}, answers: map[int]any{200: api.ApplyResult{}}, problems: []int{400, 409, 422, 507}, handler: m.apply},
-		route{method: "POST", path: "/v1/status", id: "report", summary: "an agent's news of many objects, in one transaction",
-			body: api.StatusReport{}, answers: map[int]any{204: nil}, problems: []int{400, 422, 507}, handler: m.report},
-		route{method: "POST", path: "/v1/fabric", id: "fabric", summary: "the router's news of switches, assignments, and what crosses hosts, in one transaction",
+		route{method: "POST", path: "/v1/status", limit: maxReport, id: "report", summary: "an agent's news of many objects, in one transaction",
+			body: api.StatusReport{}, answers: map[int]any{204: nil}, problems: []int{400, 403, 413, 415, 422, 507}, handler: m.report},
+		route{method: "POST", path: "/v1/fabric", limit: maxBody, id: "fabric", summary: "the router's news of switches, assignments, and what crosses hosts, in one transaction",
 			body: api.FabricReport{}, answers: map[int]any{204: nil}, problems: []int{400, 403, 422, 507}, handler: m.fabric},
 		route{method: "GET", path: "/v1/switches/{name}/rules", id: "switch-rules", summary: "a fabric switch's tables and Weir's entries with their counters, read live",
 			answers: map[int]any{200: api.SwitchRules{}}, problems: []int{404, 503}, handler: m.switchRules},
@@ -74,7 +74,7 @@ func (m *Manager) table() []route {
 			answers: map[int]any{200: api.List[api.Token]{}}, handler: m.tokens},
 		route{method: "DELETE", path: "/v1/tokens/{name}", id: "delete-token", summary: "make a join token worthless",
 			answers: map[int]any{204: nil}, problems: []int{404}, handler: m.deleteToken},
-		route{method: "POST", path: joinPath, id: "join", summary: "an agent's first certificate for a token, at the agents' listener",
+		route{method: "POST", path: joinPath, limit: maxJoinBody, id: "join", summary: "an agent's first certificate for a token, at the agents' listener",
 			body: api.JoinRequest{}, answers: map[int]any{200: api.Certificate{}}, problems: []int{400, 401, 403, 409, 422, 429}, handler: m.joinHost},
 		route{method: "POST", path: "/v1/certificates", id: "renew", summary: "an agent's next certificate, at the agents' listener",
 			body: api.CertificateRequest{}, answers: map[int]any{200: api.Certificate{}}, problems: []int{400, 401, 403, 422}, handler: m.renew},
@@ -135,10 +135,11 @@ func (m *Manager) nounRoutes(n noun) []route {
 }
 
 // serve counts, logs, bounds and turns errors into problems.
-func (m *Manager) serve(path string, h handler) http.Handler {
+func (m *Manager) serve(path string, limit int64, h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
-		t := &tracked{ResponseWriter: w}
+		t := &tracked{ResponseWriter: w, body: body{m: m, limit: limit}}
+		defer t.body.giveBack()
 		defer func() {
 			if p := recover(); p != nil {
 				m.Log.Error("panic in a request", "method", r.Method, "path", r.URL.Path, "panic", p)
@@ -156,6 +157,7 @@ func (m *Manager) serve(path string, h handler) http.Handler {
 type tracked struct {
 	http.ResponseWriter
 	status int
+	body   body
 }
 
 // begin bounds how long the answer may take: a client that does not read does not keep a connection for ever. Streams set their own bounds later.
@@ -244,43 +246,6 @@ func (m *Manager) unknown(w http.ResponseWriter, r *http.Request) error {
 		w.Header().Add("Allow", method)
 	}
 	return api.Refuse(http.StatusMethodNotAllowed, fmt.Sprintf("%s %s is not possible: want %v", r.Method, r.URL.Path, allowed))
-}
-
-// readBody decodes a bounded JSON body strictly.
-func readBody(w http.ResponseWriter, r *http.Request, v any) error {
-	raw, err := readRaw(w, r)
-	if err != nil {
-		return err
-	}
-	return decodeStrict(raw, v, "")
-}
-
-// readRaw reads a bounded body that says it is JSON.
-func readRaw(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if kind := r.Header.Get("Content-Type"); kind != "" {
-		t, _, err := mime.ParseMediaType(kind)
-		if err != nil || t != "application/json" && t != "application/merge-patch+json" {
-			return nil, api.Refuse(http.StatusUnsupportedMediaType, fmt.Sprintf("content type %q: want application/json", kind))
-		}
-	}
-	c := http.NewResponseController(w)
-	_ = c.SetReadDeadline(time.Now().Add(bodyTimeout)) // not possible on every kind of connection
-	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	var large *http.MaxBytesError
-	if errors.As(err, &large) { // who still writes when the connection closes does not get to read the answer
-		_, _ = io.CopyN(io.Discard, r.Body, maxBody)
-	}
-	_ = c.SetReadDeadline(time.Time{})
-	if errors.As(err, &large) {
-		if large.Limit < maxBody { // of a path of its own
-			return nil, api.Refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d KiB", large.Limit>>10))
-		}
-		return nil, api.Refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d MiB: apply in smaller parts", maxBody>>20))
-	}
-	if err != nil {
-		return nil, api.Refuse(http.StatusBadRequest, "the body could not be read: "+err.Error())
-	}
-	return raw, nil
 }
 
 // answer writes JSON.

@@ -59,7 +59,6 @@ func (m *Manager) joinHost(w http.ResponseWriter, r *http.Request) error {
 		w.Header().Set("Retry-After", fmt.Sprint(int(wait.Seconds())+1))
 		return api.Refuse(http.StatusTooManyRequests, fmt.Sprintf("too many refused joins from this address: try again in %v", wait.Round(time.Second)))
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, maxJoinBody)
 	var req api.JoinRequest
 	if err := readBody(w, r, &req); err != nil {
 		return err

@@ -29,7 +29,9 @@ const (
 	maxOperations = 1_000
 	maxWatches    = 1_000    // but agents'
 	maxStreams    = 200      // logs and execs
-	maxBody       = 32 << 20 // of a request
+	defaultBody   = 4 << 20  // bytes of a request's body; of paths that take more:
+	maxReport     = 16 << 20 // what an agent tells
+	maxBody       = 32 << 20 // documents, and what the router tells
 	bodyTimeout   = 30 * time.Second
 	answerTimeout = 2 * time.Minute  // until the client has taken an answer
 	writeTimeout  = 30 * time.Second // of one write to a stream
@@ -101,6 +103,8 @@ type Manager struct {
 	repeats repeats // while mu is held
 	metrics *metrics
 	mux     *http.ServeMux
+	bodies  memory // of requests, as they came
+	decoded memory // what they became
 	join    joins
 	beats   beats
 	nodes   nodes
@@ -153,6 +157,8 @@ func New(o Options) (*Manager, error) {
 		streams:  make(chan struct{}, maxStreams),
 		repeats:  repeats{},
 		metrics:  newMetrics(),
+		bodies:   memory{total: maxBodies, share: maxReport},
+		decoded:  memory{total: maxDecoded, share: maxDecoded / 2},
 		mux:      http.NewServeMux(),
 	}
 	if m.Where == "" {

@@ -2,11 +2,9 @@ package manager
 
 import (
 	"bytes"
-	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"reflect"
 	"slices"
@@ -15,41 +13,75 @@ import (
 	"weir.dev/weir/api"
 )
 
-// decodeStrict reads JSON into v and refuses (400) what v has no place for, all of it at once, each named with its path.
+// Bounds of what is said about a body that is refused.
+const (
+	maxProblems  = 100
+	maxSaid      = 256 // bytes of a path or a name in a problem
+	maxLookAlike = 64  // bytes of a name that is compared with the known ones
+)
+
+// decodeStrict reads JSON into v and refuses (400) what v has no place for, all of it at once, each named with its path. What decoding would take is known
+// before: see scanner.
 func decodeStrict(raw []byte, v any, path string) error {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	var tree any
-	if err := d.Decode(&tree); err != nil {
-		return badJSON(raw, err)
+	_, err := scan(raw, reflect.TypeOf(v), path)
+	if err != nil {
+		return err
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return api.Refuse(http.StatusBadRequest, "more than one JSON value in the body: want one")
+	return decodeScanned(raw, v, path)
+}
+
+// scan looks at a body without decoding it, and returns the bytes of memory that decoding takes at most.
+func scan(raw []byte, t reflect.Type, path string) (int64, error) {
+	if err := json.Unmarshal(raw, &nothing{}); err != nil {
+		return 0, badJSON(raw, err)
 	}
-	if problems := unknownFields(reflect.TypeOf(v), tree, path, nil); len(problems) > 0 {
-		return api.Refuse(http.StatusBadRequest, "the body has unknown fields", problems...)
+	s := &scanner{raw: raw, root: path, budget: memoryFloor + memoryFactor*int64(len(raw))}
+	s.value(t)
+	switch {
+	case s.err != nil:
+		return 0, s.err
+	case len(s.problems) > 0:
+		if s.more {
+			s.problems = append(s.problems, api.Problem{Message: "and more of them"})
+		}
+		return 0, api.Refuse(http.StatusBadRequest, "the body has unknown fields, or fields twice", s.problems...)
 	}
+	return s.cost, nil
+}
+
+// decodeScanned decodes what scan has let pass.
+func decodeScanned(raw []byte, v any, path string) error {
 	err := json.Unmarshal(raw, v)
 	var kind *json.UnmarshalTypeError
 	if errors.As(err, &kind) {
 		return api.Refuse(http.StatusBadRequest, "the body has a value of the wrong type", api.Problem{
-			Path: join(path, kind.Field), Message: fmt.Sprintf("is a JSON %s: want %s", kind.Value, jsonType(kind.Type))})
+			Path: clipped(join(path, kind.Field), maxSaid), Message: fmt.Sprintf("is a JSON %s: want %s", clipped(kind.Value, maxSaid), jsonType(kind.Type))})
 	}
 	if err != nil {
-		return api.Refuse(http.StatusBadRequest, "the body is refused", api.Problem{Path: path, Message: err.Error()})
+		return api.Refuse(http.StatusBadRequest, "the body is refused", api.Problem{Path: path, Message: clipped(err.Error(), maxSaid)})
 	}
 	return nil
 }
+
+// nothing takes any JSON value and keeps none of it.
+type nothing struct{}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (*nothing) UnmarshalJSON([]byte) error { return nil }
 
 func badJSON(raw []byte, err error) error {
 	p := api.Problem{Message: err.Error()}
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
+		switch message := syntax.Error(); {
+		case strings.HasSuffix(message, "after top-level value"):
+			return api.Refuse(http.StatusBadRequest, "more than one JSON value in the body: want one")
+		case message == "unexpected end of JSON input":
+			p.Message = "the body ends too early"
+		}
 		before := raw[:min(max(syntax.Offset-1, 0), int64(len(raw)))]
 		p.Line = 1 + bytes.Count(before, []byte("\n"))
 		p.Column = len(before) - bytes.LastIndexByte(before, '\n')
-	} else if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		p.Message = "the body ends too early"
 	}
 	return api.Refuse(http.StatusBadRequest, "the body is not JSON", p)
 }
@@ -77,78 +109,21 @@ func jsonType(t reflect.Type) string {
 	return "a number (" + t.Kind().String() + ")"
 }
 
-// unknownFields walks a decoded value along a type. Types that decode themselves, and interfaces, take anything.
-func unknownFields(t reflect.Type, v any, path string, out []api.Problem) []api.Problem {
-	for t.Kind() == reflect.Pointer {
-		if decodesItself(t) {
-			return out
-		}
-		t = t.Elem()
-	}
-	if decodesItself(reflect.PointerTo(t)) {
-		return out
-	}
-	switch v := v.(type) {
-	case []any:
-		if t.Kind() == reflect.Slice {
-			for i, e := range v {
-				out = unknownFields(t.Elem(), e, fmt.Sprintf("%s[%d]", path, i), out)
-			}
-		}
-	case map[string]any:
-		switch t.Kind() {
-		case reflect.Map:
-			for _, k := range sortedKeys(v) {
-				out = unknownFields(t.Elem(), v[k], join(path, k), out)
-			}
-		case reflect.Struct:
-			fields := jsonFields(t)
-			for _, k := range sortedKeys(v) {
-				f, ok := fields[k]
-				if !ok {
-					out = append(out, unknownField(join(path, k), k, fields))
-					continue
-				}
-				out = unknownFields(f, v[k], join(path, k), out)
-			}
-		}
-	}
-	return out
-}
-
-func decodesItself(t reflect.Type) bool {
-	return t.Implements(reflect.TypeFor[json.Unmarshaler]()) || t.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
-}
-
-func unknownField(path, name string, fields map[string]reflect.Type) api.Problem {
-	known := sortedKeys(fields)
+func unknownField(name []byte, known []string) api.Problem {
 	best, distance := "", 3
 	for _, k := range known {
-		if d := api.EditDistance(name, k); d < distance {
+		if len(name) > maxLookAlike {
+			break
+		}
+		if d := api.EditDistance(string(name), k); d < distance {
 			best, distance = k, d
 		}
 	}
-	p := api.Problem{Path: path, Message: "unknown field", Hint: "known are " + strings.Join(known, ", ")}
+	p := api.Problem{Message: "unknown field", Hint: "known are " + strings.Join(known, ", ")}
 	if best != "" {
 		p.Hint = fmt.Sprintf("did you mean %q?", best)
 	}
 	return p
-}
-
-// jsonFields are a struct's fields by their JSON names, those of embedded structs included.
-func jsonFields(t reflect.Type) map[string]reflect.Type {
-	out := map[string]reflect.Type{}
-	for _, f := range reflect.VisibleFields(t) {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if !f.IsExported() || name == "-" || (f.Anonymous && name == "") {
-			continue
-		}
-		if name == "" {
-			name = f.Name
-		}
-		out[name] = f.Type
-	}
-	return out
 }
 
 func sortedKeys[V any](m map[string]V) []string {

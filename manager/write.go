@@ -27,7 +27,7 @@ func readObject(n noun, w http.ResponseWriter, r *http.Request) (written, error)
 	if err != nil {
 		return body, err
 	}
-	if err := decodeStrict(raw, n.body(), ""); err != nil {
+	if err := decodeBody(w, r, raw, n.body()); err != nil {
 		return body, err
 	}
 	return body, json.Unmarshal(raw, &body)

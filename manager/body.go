@@ -1,0 +1,201 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"reflect"
+	"sync"
+	"time"
+
+	"weir.dev/weir/api"
+)
+
+// Bounds of what all requests together hold. One that needs more waits, memoryPatience at most.
+const (
+	maxBodies      = 64 << 20  // bytes of bodies
+	maxDecoded     = 128 << 20 // bytes of what became of them, as scan tells beforehand
+	memoryPatience = 10 * time.Second
+)
+
+// memory is bytes that requests share. Of one client's they are never more than share, unless it is a single request.
+type memory struct {
+	total, share int64
+
+	mu    sync.Mutex
+	held  int64
+	by    map[string]int64
+	freed chan struct{} // closed, and made anew, when some are given back
+}
+
+// take waits until the client may hold n bytes more; more than there are in total is as much as there are.
+func (b *memory) take(ctx context.Context, client string, n int64) (giveBack func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, memoryPatience)
+	defer cancel()
+	n = min(n, b.total)
+	for {
+		freed := b.try(client, n)
+		if freed == nil {
+			return sync.OnceFunc(func() { b.give(client, n) }), nil
+		}
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return nil, api.Refuse(http.StatusServiceUnavailable, "too many large requests at once: try again later, or in smaller parts")
+		}
+	}
+}
+
+// try takes n bytes and returns nil, or tells when to try again.
+func (b *memory) try(client string, n int64) <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.by == nil {
+		b.by, b.freed = map[string]int64{}, make(chan struct{})
+	}
+	share := b.total
+	if client != operators {
+		share = b.share
+	}
+	if b.held+n > b.total || b.by[client] > 0 && b.by[client]+n > share {
+		return b.freed
+	}
+	b.held += n
+	b.by[client] += n
+	return nil
+}
+
+func (b *memory) give(client string, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.held -= n
+	if b.by[client] -= n; b.by[client] <= 0 {
+		delete(b.by, client)
+	}
+	close(b.freed)
+	b.freed = make(chan struct{})
+}
+
+// operators are all clients that are neither agents nor about to become some.
+const operators = ""
+
+func clientOf(r *http.Request) string {
+	if a, ok := agentOf(r.Context()); ok {
+		return "host " + a.host
+	}
+	if peer, ok := r.Context().Value(peerKey{}).(string); ok {
+		return "address " + peer
+	}
+	return operators
+}
+
+// body is a request's body and what it holds of the memory that all share.
+type body struct {
+	m     *Manager
+	limit int64
+	held  []func()
+}
+
+func (b *body) giveBack() {
+	for _, give := range b.held {
+		give()
+	}
+	b.held = nil
+}
+
+func (b *body) take(r *http.Request, from *memory, n int64) error {
+	give, err := from.take(r.Context(), clientOf(r), n)
+	if err == nil {
+		b.held = append(b.held, give)
+	}
+	return err
+}
+
+// readBody decodes a bounded JSON body strictly. What it holds of the memory is given back at the end of the request.
+func readBody(w http.ResponseWriter, r *http.Request, v any) error {
+	raw, err := readRaw(w, r)
+	if err != nil {
+		return err
+	}
+	return decodeBody(w, r, raw, v)
+}
+
+func decodeBody(w http.ResponseWriter, r *http.Request, raw []byte, v any) error {
+	cost, err := scan(raw, reflect.TypeOf(v), "")
+	if err != nil {
+		return err
+	}
+	if t, ok := w.(*tracked); ok {
+		if err := t.body.take(r, &t.body.m.decoded, cost); err != nil {
+			return err
+		}
+	}
+	return decodeScanned(raw, v, "")
+}
+
+// readRaw reads a bounded body that says it is JSON.
+func readRaw(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if kind := r.Header.Get("Content-Type"); kind != "" {
+		t, _, err := mime.ParseMediaType(kind)
+		if err != nil || t != "application/json" && t != "application/merge-patch+json" {
+			return nil, api.Refuse(http.StatusUnsupportedMediaType, fmt.Sprintf("content type %q: want application/json", clipped(kind, maxSaid)))
+		}
+	}
+	limit := int64(defaultBody)
+	t, bounded := w.(*tracked)
+	if bounded {
+		limit = t.body.limit
+	}
+	n := r.ContentLength
+	if n > limit {
+		return nil, tooLarge(w, r, limit)
+	}
+	if n < 0 {
+		n = limit // it does not say
+	}
+	if bounded {
+		if err := t.body.take(r, &t.body.m.bodies, n); err != nil {
+			return nil, err
+		}
+	}
+	c := http.NewResponseController(w)
+	_ = c.SetReadDeadline(time.Now().Add(bodyTimeout)) // not possible on every kind of connection
+	raw, err := readAll(http.MaxBytesReader(w, r.Body, limit), r.ContentLength)
+	_ = c.SetReadDeadline(time.Time{})
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, tooLarge(w, r, large.Limit)
+	case err != nil:
+		return nil, api.Refuse(http.StatusBadRequest, "the body could not be read: "+err.Error())
+	}
+	return raw, nil
+}
+
+// readAll is io.ReadAll into one piece of memory, where the length is known.
+func readAll(r io.Reader, length int64) ([]byte, error) {
+	if length < 0 {
+		return io.ReadAll(r)
+	}
+	raw := make([]byte, length)
+	n, err := io.ReadFull(r, raw)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil // as short as it is
+	}
+	return raw[:n], err
+}
+
+// tooLarge refuses a body. It reads on for a while: who still writes when the connection closes does not get to read the answer.
+func tooLarge(w http.ResponseWriter, r *http.Request, limit int64) error {
+	c := http.NewResponseController(w)
+	_ = c.SetReadDeadline(time.Now().Add(bodyTimeout))
+	_, _ = io.CopyN(io.Discard, r.Body, 2*maxBody)
+	_ = c.SetReadDeadline(time.Time{})
+	if limit < 1<<20 {
+		return api.Refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d KiB", limit>>10))
+	}
+	return api.Refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d MiB: send it in smaller parts", limit>>20))
+}

@@ -1,0 +1,148 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/store/mem"
+)
+
+func testManager(t *testing.T) *Manager {
+	t.Helper()
+	m, err := New(Options{Store: mem.New()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// asAgent sends a request as the agent of a host.
+func asAgent(m *Manager, host, method, path, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r = r.WithContext(context.WithValue(r.Context(), agentKey{}, agent{host: host}))
+	w := httptest.NewRecorder()
+	m.mux.ServeHTTP(w, r)
+	return w
+}
+
+// Many large bodies at once, of hosts that mean harm, take a bounded amount of memory in all.
+func TestManyLargeBodiesTakeBoundedMemory(t *testing.T) {
+	m := testManager(t)
+	bodies := []string{}
+	for _, text := range hostile(4 << 20) {
+		bodies = append(bodies, text)
+	}
+	runtime.GC()
+	var before, now runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var most atomic.Uint64
+	ended := make(chan struct{})
+	var sampler, wg sync.WaitGroup
+	sampler.Go(func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-tick.C:
+				runtime.ReadMemStats(&now)
+				most.Store(max(most.Load(), now.HeapAlloc))
+			}
+		}
+	})
+	var next atomic.Int64
+	for range 12 {
+		wg.Go(func() {
+			for n := next.Add(1); int(n) <= len(bodies); n = next.Add(1) {
+				if code := asAgent(m, "h", "POST", "/v1/status", bodies[n-1]).Code; code >= 500 && code != 503 {
+					t.Errorf("status %d", code)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(ended)
+	sampler.Wait()
+	took := int64(most.Load()) - int64(before.HeapAlloc)
+	t.Logf("%d bodies of 4 MiB, at most %d MiB", len(bodies), took>>20)
+	if took > 256<<20 {
+		t.Errorf("they took %d MiB", took>>20)
+	}
+}
+
+func TestBodiesAreBoundedByPath(t *testing.T) {
+	m := testManager(t)
+	long := func(n int) string { return `{"host":"` + strings.Repeat("x", n) + `"}` }
+	for _, x := range []struct {
+		method, path string
+		size, status int
+	}{
+		{"POST", "/v1/status", maxReport + 1, http.StatusRequestEntityTooLarge},
+		{"POST", "/v1/apply", maxBody + 1, http.StatusRequestEntityTooLarge},
+		{"POST", "/v1/fabric", maxBody + 1, http.StatusRequestEntityTooLarge},
+		{"POST", "/v1/tokens", defaultBody + 1, http.StatusRequestEntityTooLarge},
+		{"PUT", "/v1/functions/f", defaultBody + 1, http.StatusRequestEntityTooLarge},
+		{"POST", "/v1/join", maxJoinBody + 1, http.StatusRequestEntityTooLarge},
+		{"POST", "/v1/apply", defaultBody + 1, http.StatusBadRequest}, // for what is in it
+	} {
+		r := httptest.NewRequest(x.method, x.path, strings.NewReader(long(x.size)))
+		w := httptest.NewRecorder()
+		m.mux.ServeHTTP(w, r)
+		if w.Code != x.status {
+			t.Errorf("%s %s with %d bytes: %d %.200s, want %d", x.method, x.path, x.size, w.Code, w.Body, x.status)
+		}
+	}
+}
+
+// One client has its share, and waits; another does not.
+func TestMemoryIsShared(t *testing.T) {
+	b := memory{total: 100, share: 40}
+	take := func(client string, n int64) (func(), error) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		return b.take(ctx, client, n)
+	}
+	giveA, err := take("a", 60) // alone it may have more than its share
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p *api.ProblemError
+	if _, err := take("a", 1); !errors.As(err, &p) || p.Status != http.StatusServiceUnavailable {
+		t.Errorf("beyond its share: %v", err)
+	}
+	if _, err := take("b", 30); err != nil {
+		t.Error(err)
+	}
+	if _, err := take(operators, 30); err == nil {
+		t.Error("more than there is in total")
+	}
+	got := make(chan error, 1)
+	go func() {
+		_, err := b.take(t.Context(), operators, 1000) // all there is, once nobody else has some
+		got <- err
+	}()
+	giveA()
+	giveA() // twice counts once
+	b.give("b", 30)
+	select {
+	case err := <-got:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(memoryPatience):
+		t.Error("it still waits")
+	}
+	if b.held != 100 {
+		t.Errorf("%d bytes are held", b.held)
+	}
+}
