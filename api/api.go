@@ -441,6 +441,7 @@ type Change struct {
 type ApplyResult struct {
 	Changes  []Change `json:"changes"`
 	Revision int64    `json:"revision"`
+	Warnings []string `json:"warnings,omitempty"` // of hosts that did not answer what they have against it: their objects' status will tell
 }
 
 // StatusReport is the body of POST /v1/status: an agent's news of many objects in one transaction. Unknown names are ignored (the object is gone).

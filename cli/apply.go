@@ -57,6 +57,9 @@ directory, or - for standard input; several files are merged. The format: docs/f
 			if err := a.printChanges(result, plan); err != nil {
 				return err
 			}
+			for _, text := range result.Warnings {
+				fmt.Fprintf(a.Stderr, "weir: warning: %s\n", printable(text))
+			}
 			if plan {
 				if coded && slices.ContainsFunc(result.Changes, changes) {
 					return silent(ExitChanges)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"weir.dev/weir/api"
@@ -15,7 +16,7 @@ import (
 	"weir.dev/weir/manager"
 )
 
-// admitTimeout bounds what one admission may take: it reads images' layers once.
+// admitTimeout bounds what one admission may take at this host: it reads images' layers once.
 const admitTimeout = 20 * time.Second
 
 // Admit refuses what this host cannot give to what is new or changed: images, interfaces, network namespaces. All that changed is taken
@@ -63,51 +64,163 @@ func (h *host) Exec(ctx context.Context, function string, e container.ExecSpec) 
 	return h.agent.Exec(ctx, function, e)
 }
 
-// admission asks each host about what is meant for it.
+// How long hosts elsewhere may take to answer what they have against a change. Who did not answer is not asked again for a while: others change
+// something, too.
+const (
+	hostTimeout = 3 * time.Second
+	silentFor   = 30 * time.Second
+)
+
+// admission asks each host about what is meant for it. Nobody holds a lock meanwhile.
 type admission struct {
-	ctx     context.Context
 	own     *host // nil: this machine is none
 	manager *manager.Manager
+
+	mu     sync.Mutex
+	silent map[string]time.Time // hosts that did not answer, and when
 }
 
-type admitter interface {
-	Admit(ctx context.Context, d, changed api.Document) []api.Problem
-}
+// asked is a host that can be asked.
+type asked func(ctx context.Context, d, changed api.Document) ([]api.Problem, error)
 
-// admit gives each host its part of what changed. A host that cannot be asked now will say in the objects' status what it lacks. A
-// function that may run anywhere is refused only if no host has anything for it.
-func (a *admission) admit(d, changed api.Document) []api.Problem {
-	ctx, cancel := context.WithTimeout(a.ctx, admitTimeout)
-	defer cancel()
-	hosts := map[string]admitter{}
+// admit gives each host its part of what changed. A host that does not answer will say in the objects' status what it lacks. A function that may run
+// anywhere is refused only if no host has nothing against it.
+func (a *admission) admit(ctx context.Context, d, changed api.Document) manager.Verdict {
+	hosts := map[string]asked{}
 	for _, name := range a.manager.Remotes() {
 		if c := a.manager.Remote(name); c != nil {
-			hosts[name] = c
+			hosts[name] = a.elsewhere(name, c.Admit)
 		}
 	}
 	if a.own != nil {
-		hosts[a.own.name] = a.own
-	}
-	parts, free := a.split(changed, hosts)
-	var out []api.Problem
-	seen := map[api.Problem]bool{}
-	add := func(problems []api.Problem) {
-		for _, p := range problems {
-			if !seen[p] {
-				seen[p] = true
-				out = append(out, p)
-			}
+		hosts[a.own.name] = func(ctx context.Context, d, changed api.Document) ([]api.Problem, error) {
+			return a.own.Admit(ctx, d, changed), nil
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(parts)) {
-		add(hosts[name].Admit(ctx, d, parts[name]))
+	h := &hearing{warnings: map[string]bool{}, seen: map[api.Problem]bool{}}
+	parts, free := a.split(changed, hosts)
+	var wg sync.WaitGroup
+	said := make([][]api.Problem, len(parts))
+	for i, name := range slices.Sorted(maps.Keys(parts)) {
+		wg.Go(func() { said[i] = h.ask(ctx, name, hosts[name], d, parts[name]) })
 	}
-	add(a.anywhere(ctx, hosts, d, free))
+	wg.Wait()
+	for _, problems := range said {
+		h.add(problems)
+	}
+	h.add(a.anywhere(ctx, h, hosts, d, free))
+	return manager.Verdict{Problems: h.problems, Warnings: slices.Sorted(maps.Keys(h.warnings))}
+}
+
+// elsewhere bounds the time that a host elsewhere has.
+func (a *admission) elsewhere(name string, admit asked) asked {
+	return func(ctx context.Context, d, changed api.Document) ([]api.Problem, error) {
+		a.mu.Lock()
+		at, silent := a.silent[name]
+		a.mu.Unlock()
+		if silent && time.Since(at) < silentFor {
+			return nil, fmt.Errorf("did not answer %v ago", time.Since(at).Round(time.Second))
+		}
+		within, cancel := context.WithTimeoutCause(ctx, hostTimeout, fmt.Errorf("did not answer within %v", hostTimeout))
+		defer cancel()
+		problems, err := admit(within, needed(d, changed), bare(changed))
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx) // who asks has gone
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if err == nil {
+			delete(a.silent, name)
+			return about(changed, problems), nil
+		}
+		if a.silent == nil {
+			a.silent = map[string]time.Time{}
+		}
+		maps.DeleteFunc(a.silent, func(_ string, at time.Time) bool { return time.Since(at) >= silentFor })
+		a.silent[name] = time.Now()
+		return nil, err
+	}
+}
+
+// needed is what a host elsewhere has to see of a document: chains that what changed is in, and the images of their functions.
+func needed(d, changed api.Document) api.Document {
+	out := api.Document{Endpoints: d.Endpoints, Functions: map[string]api.FunctionSpec{}, Chains: map[string]api.ChainSpec{}}
+	for name, c := range d.Chains {
+		members := c.Functions()
+		_, new := changed.Chains[name]
+		if !new && !slices.ContainsFunc(members, func(f string) bool { _, ok := changed.Functions[f]; return ok }) {
+			continue
+		}
+		out.Chains[name] = c
+		for _, f := range members {
+			out.Functions[f] = api.FunctionSpec{Image: d.Functions[f].Image}
+		}
+	}
+	for name := range changed.Functions {
+		out.Functions[name] = api.FunctionSpec{Image: d.Functions[name].Image}
+	}
 	return out
 }
 
+// bare is what changed without what only the host sees where a function will run.
+func bare(changed api.Document) api.Document {
+	functions := make(map[string]api.FunctionSpec, len(changed.Functions))
+	for name, f := range changed.Functions {
+		functions[name] = api.FunctionSpec{Image: f.Image, Config: f.Config}
+	}
+	changed.Functions = functions
+	return changed
+}
+
+// about leaves out what a host says of objects that it was not asked about.
+func about(changed api.Document, problems []api.Problem) []api.Problem {
+	return slices.DeleteFunc(problems, func(p api.Problem) bool {
+		kind, rest, _ := strings.Cut(p.Path, ".")
+		name, _, _ := strings.Cut(rest, ".")
+		there := false
+		switch kind {
+		case "endpoints":
+			_, there = changed.Endpoints[name]
+		case "functions":
+			_, there = changed.Functions[name]
+		case "chains": // also one whose functions changed
+			there = true
+		}
+		return !there
+	})
+}
+
+// hearing gathers what hosts say.
+type hearing struct {
+	problems []api.Problem
+	seen     map[api.Problem]bool
+
+	mu       sync.Mutex
+	warnings map[string]bool
+}
+
+func (h *hearing) add(problems []api.Problem) {
+	for _, p := range problems {
+		if !h.seen[p] {
+			h.seen[p] = true
+			h.problems = append(h.problems, p)
+		}
+	}
+}
+
+// ask has nil also of a host that does not answer, and a warning.
+func (h *hearing) ask(ctx context.Context, name string, host asked, d, changed api.Document) []api.Problem {
+	problems, err := host(ctx, d, changed)
+	if err != nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.warnings[fmt.Sprintf("host %s was not asked whether it has what this needs: %v: the status of what is there will tell", name, err)] = true
+	}
+	return problems
+}
+
 // split gives what changed to the hosts that it names, and the functions that name none.
-func (a *admission) split(changed api.Document, hosts map[string]admitter) (parts map[string]api.Document, free map[string]api.FunctionSpec) {
+func (a *admission) split(changed api.Document, hosts map[string]asked) (parts map[string]api.Document, free map[string]api.FunctionSpec) {
 	parts, free = map[string]api.Document{}, map[string]api.FunctionSpec{}
 	part := func(host string) (api.Document, bool) {
 		if host == "" && a.own != nil {
@@ -155,35 +268,54 @@ func (a *admission) split(changed api.Document, hosts map[string]admitter) (part
 	return parts, free
 }
 
-// anywhere tells what every host has against functions that may run on any: what this machine says, or the first.
-func (a *admission) anywhere(ctx context.Context, hosts map[string]admitter, d api.Document, left map[string]api.FunctionSpec) []api.Problem {
+// anywhere tells what every host has against functions that may run on any: what this machine says, or the first. The others are asked at the same
+// time, and only about what the first would not take.
+func (a *admission) anywhere(ctx context.Context, h *hearing, hosts map[string]asked, d api.Document, left map[string]api.FunctionSpec) []api.Problem {
 	order := slices.Sorted(maps.Keys(hosts))
 	if a.own != nil {
 		order = append([]string{a.own.name}, slices.DeleteFunc(order, func(n string) bool { return n == a.own.name })...)
 	}
-	said := map[string][]api.Problem{}
-	for _, host := range order {
-		if len(left) == 0 {
-			return nil
-		}
-		against := map[string][]api.Problem{}
-		for _, p := range hosts[host].Admit(ctx, d, api.Document{Functions: left}) {
-			if name, _, ok := strings.Cut(strings.TrimPrefix(p.Path, "functions."), "."); ok {
-				against[name] = append(against[name], p)
-			}
-		}
-		still := map[string]api.FunctionSpec{}
-		for name, problems := range against {
-			still[name] = left[name]
-			if said[name] == nil {
-				said[name] = problems
-			}
-		}
-		left = still
+	if len(left) == 0 || len(order) == 0 {
+		return nil
+	}
+	first := byFunction(h.ask(ctx, order[0], hosts[order[0]], d, api.Document{Functions: left}))
+	left = among(left, first)
+	if len(left) == 0 {
+		return nil
+	}
+	others := make([]map[string][]api.Problem, len(order)-1)
+	var wg sync.WaitGroup
+	for i, host := range order[1:] {
+		wg.Go(func() { others[i] = byFunction(h.ask(ctx, host, hosts[host], d, api.Document{Functions: left})) })
+	}
+	wg.Wait()
+	for _, against := range others {
+		left = among(left, against)
 	}
 	var out []api.Problem
 	for _, name := range slices.Sorted(maps.Keys(left)) {
-		out = append(out, said[name]...)
+		out = append(out, first[name]...)
+	}
+	return out
+}
+
+func byFunction(problems []api.Problem) map[string][]api.Problem {
+	out := map[string][]api.Problem{}
+	for _, p := range problems {
+		if name, _, ok := strings.Cut(strings.TrimPrefix(p.Path, "functions."), "."); ok {
+			out[name] = append(out[name], p)
+		}
+	}
+	return out
+}
+
+// among are the functions against which there is something.
+func among(left map[string]api.FunctionSpec, against map[string][]api.Problem) map[string]api.FunctionSpec {
+	out := map[string]api.FunctionSpec{}
+	for name := range against {
+		if f, ok := left[name]; ok {
+			out[name] = f
+		}
 	}
 	return out
 }

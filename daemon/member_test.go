@@ -29,6 +29,7 @@ type membership struct {
 	theirs, ours clock
 	options      AgentOptions
 	stop         func() // of the manager
+	socket       string // of its API
 }
 
 func joined(t *testing.T) (*membership, *member) {
@@ -39,11 +40,14 @@ func joined(t *testing.T) (*membership, *member) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	x := &membership{}
-	m, err := manager.New(manager.Options{Store: mem.New(), CertificateLife: time.Hour, Now: x.theirs.now})
+	a := &admission{}
+	m, err := manager.New(manager.Options{Store: mem.New(), CertificateLife: time.Hour, Now: x.theirs.now, Admit: a.admit})
 	if err != nil {
 		t.Fatal(err)
 	}
+	a.manager = m
 	socket := filepath.Join(dir, "api.sock")
+	x.socket = socket
 	s, err := m.Listen(manager.ServeOptions{Socket: socket, Agents: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)

@@ -132,7 +132,7 @@ func both(first, then func()) func() {
 }
 
 func newManager(ctx context.Context, o UpOptions, key []byte, st store.Store, h *host, r *fabric) (*manager.Manager, error) {
-	a := &admission{ctx: ctx, own: h}
+	a := &admission{own: h}
 	own := ""
 	if h != nil {
 		own = h.name

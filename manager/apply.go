@@ -2,6 +2,7 @@ package manager
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -21,27 +22,27 @@ func (m *Manager) apply(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		if result.Changes, err = st.apply(req); err != nil {
+		if result.Changes, err = st.apply(r.Context(), req); err != nil {
 			return err
 		}
-		result.Revision = st.revision
+		result.Revision, result.Warnings = st.revision, st.warnings()
 		return answer(w, http.StatusOK, result)
 	}
 	var last *state
 	err := m.edit(r.Context(), func(st *state) (err error) {
 		last = st
-		result.Changes, err = st.apply(req)
+		result.Changes, err = st.apply(r.Context(), req)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	result.Revision = last.revision
+	result.Revision, result.Warnings = last.revision, last.warnings()
 	return answer(w, http.StatusOK, result)
 }
 
 // apply changes the state as the request says and tells what that changes.
-func (st *state) apply(req api.ApplyRequest) ([]api.Change, error) {
+func (st *state) apply(ctx context.Context, req api.ApplyRequest) ([]api.Change, error) {
 	changes := []api.Change{}
 	for _, n := range nouns() {
 		if !n.declared {
@@ -67,7 +68,7 @@ func (st *state) apply(req api.ApplyRequest) ([]api.Change, error) {
 			changes = append(changes, st.prune(n, specs)...)
 		}
 	}
-	if err := st.check(); err != nil {
+	if err := st.check(ctx); err != nil {
 		return nil, err
 	}
 	relations := relate(st.objects, st.before)

@@ -66,8 +66,8 @@ type Options struct {
 	// Trace tells what becomes of a packet: router.Trace.
 	Trace func(d api.Document, q api.TraceQuery, macs map[string]string, down map[string]bool) (api.Trace, error)
 	// Admit tells what hosts have against what is new or changed in a document: an image or an interface that is missing. What
-	// is there already stays admitted, whatever becomes of the host.
-	Admit func(d, changed api.Document) []api.Problem
+	// is there already stays admitted, whatever becomes of the host. It may take a while: nobody waits for it but who changes something.
+	Admit func(ctx context.Context, d, changed api.Document) Verdict
 	// Node finds a host's Node; "" is the only host. nil: not reachable from here.
 	Node func(host string) Node
 	// Fabric answers for the OpenFlow switches; nil: there are none here.
@@ -128,7 +128,7 @@ func New(o Options) (*Manager, error) {
 		}
 	}
 	if o.Admit == nil {
-		o.Admit = func(_, _ api.Document) []api.Problem { return nil }
+		o.Admit = func(context.Context, api.Document, api.Document) Verdict { return Verdict{} }
 	}
 	if o.Node == nil {
 		o.Node = func(string) Node { return nil }

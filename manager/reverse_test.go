@@ -70,7 +70,7 @@ func TestHostThatDisconnectsCannotBeAsked(t *testing.T) {
 	if got := w.m.Remotes(); len(got) != 1 || got[0] != "h1" {
 		t.Errorf("connected: %v", got)
 	}
-	if p := w.m.Remote("h1").Admit(ctx(t), api.Document{}, api.Document{Functions: map[string]api.FunctionSpec{"bad": {}}}); len(p) != 1 || p[0].Path != "functions.bad.image" {
+	if p, err := w.m.Remote("h1").Admit(ctx(t), api.Document{}, api.Document{Functions: map[string]api.FunctionSpec{"bad": {}}}); err != nil || len(p) != 1 || p[0].Path != "functions.bad.image" {
 		t.Errorf("admission: %v", p)
 	}
 	end()

@@ -31,6 +31,8 @@ type state struct {
 	ops      []store.Op
 	unsettle bool            // look at all placements, whatever was changed
 	lost     map[string]bool // hosts whose loss this edit is about
+	locked   bool            // others wait for this edit: no host is asked
+	heard    *hearing        // what hosts have said, if they were asked
 }
 
 type ref struct {
@@ -169,19 +171,23 @@ func specs[S any](read func(api.Kind, func(string, []byte) error), st *state, ki
 	return out
 }
 
-// check validates each spec and the whole document.
-func (st *state) check() error {
+// check validates each spec and the whole document, and what hosts say of it.
+func (st *state) check(ctx context.Context) error {
 	d, err := st.document()
 	if err != nil {
 		return err
 	}
 	problems := d.Validate()
 	changed := st.changed(d)
+	verdict, err := st.hear(ctx, d, changed)
+	if err != nil {
+		return err
+	}
 	hosts, err := st.checkHosts(changed)
 	if err != nil {
 		return err
 	}
-	for _, p := range slices.Concat(st.m.Validate(d, changed), hosts, st.m.Admit(d, changed)) {
+	for _, p := range slices.Concat(st.m.Validate(d, changed), hosts, verdict.Problems) {
 		if !slices.Contains(problems, p) {
 			problems = append(problems, p)
 		}
@@ -252,8 +258,24 @@ func (st *state) commit(ctx context.Context) error {
 	return nil
 }
 
-// edit loads the state, lets f change it, and commits; when someone else was faster, all over again.
+// edit loads the state, lets f change it, and commits; when someone else was faster, all over again. Hosts that have to be asked are asked in between,
+// while others edit; if those change what the hosts were asked about, they are asked again.
 func (m *Manager) edit(ctx context.Context, f func(*state) error) error {
+	var heard *hearing
+	for range editAttempts {
+		err := m.editLocked(ctx, heard, f)
+		var ask *askFirst
+		if !errors.As(err, &ask) {
+			return err
+		}
+		heard = &hearing{ask.about, m.Admit(ctx, ask.d, ask.changed)}
+	}
+	return errOthersEdit
+}
+
+var errOthersEdit = api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("others changed the specification %d times meanwhile: try again", editAttempts))
+
+func (m *Manager) editLocked(ctx context.Context, heard *hearing, f func(*state) error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for range editAttempts {
@@ -261,6 +283,7 @@ func (m *Manager) edit(ctx context.Context, f func(*state) error) error {
 		if err != nil {
 			return err
 		}
+		st.locked, st.heard = true, heard
 		if err := f(st); err != nil {
 			return err
 		}
@@ -282,5 +305,13 @@ func (m *Manager) edit(ctx context.Context, f func(*state) error) error {
 		}
 		return err
 	}
-	return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("others changed the specification %d times meanwhile: try again", editAttempts))
+	return errOthersEdit
+}
+
+// warnings are what there is to say of an edit that was done.
+func (st *state) warnings() []string {
+	if st.heard == nil {
+		return nil
+	}
+	return st.heard.verdict.Warnings
 }

@@ -111,6 +111,9 @@ func (m *Manager) patch(n noun, w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
+// warningHeader has what there is to say of a write that was done, as ApplyResult.Warnings has it.
+const warningHeader = "Weir-Warning"
+
 // replace writes one object's spec under the request's preconditions.
 func (m *Manager) replace(n noun, w http.ResponseWriter, r *http.Request, name string, spec func(*object) (json.RawMessage, error)) error {
 	if err := checkName(n.kind, name); err != nil {
@@ -147,13 +150,16 @@ func (m *Manager) replace(n noun, w http.ResponseWriter, r *http.Request, name s
 				return err
 			}
 		}
-		return st.check()
+		return st.check(r.Context())
 	})
 	if err != nil {
 		return err
 	}
 	now := last.get(n.kind, name)
 	w.Header().Set("ETag", api.ETag(now.Revision))
+	for _, text := range last.warnings() {
+		w.Header().Add(warningHeader, text)
+	}
 	if status == http.StatusCreated {
 		w.Header().Set("Location", "/v1/"+n.kind.Plural()+"/"+name)
 	}

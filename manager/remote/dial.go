@@ -69,22 +69,19 @@ func (c *Client) Close() { _ = c.conn.Close() }
 // Counters reads ports and rules live from the host's switch.
 func (c *Client) Counters(ctx context.Context) (api.Counters, error) {
 	var out api.Counters
-	err := c.read(ctx, http.MethodGet, "/counters", nil, &out)
+	err := c.read(ctx, http.MethodGet, "/counters", nil, maxAnswer, &out)
 	return out, err
 }
 
-// Admit tells what the host has against what is new or changed in a document. A host that cannot be asked has nothing against it: it
-// will tell in the objects' status.
-func (c *Client) Admit(ctx context.Context, d, changed api.Document) []api.Problem {
+// Admit tells what the host has against what is new or changed in a document. The error: it did not say.
+func (c *Client) Admit(ctx context.Context, d, changed api.Document) ([]api.Problem, error) {
 	b, err := json.Marshal(admission{d, changed})
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	var out []api.Problem
-	if c.read(ctx, http.MethodPost, "/admit", bytes.NewReader(b), &out) != nil {
-		return nil
-	}
-	return out
+	err = c.read(ctx, http.MethodPost, "/admit", bytes.NewReader(b), maxVerdict, &out)
+	return out, err
 }
 
 // Logs streams a function's output.
@@ -123,13 +120,13 @@ func (c *Client) Exec(ctx context.Context, function string, e container.ExecSpec
 	})
 }
 
-func (c *Client) read(ctx context.Context, method, path string, body io.Reader, out any) error {
+func (c *Client) read(ctx context.Context, method, path string, body io.Reader, limit int64, out any) error {
 	resp, err := c.do(ctx, method, path, body)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(out); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, limit)).Decode(out); err != nil {
 		return fmt.Errorf("answer of host %s: %w", c.host, err)
 	}
 	return nil

@@ -26,7 +26,8 @@ type Node interface {
 const (
 	maxStreams   = 250
 	maxDocument  = 32 << 20 // bytes, of an admission
-	maxAnswer    = 64 << 20 // bytes, of counters and problems
+	maxAnswer    = 16 << 20 // bytes, of counters
+	maxVerdict   = 1 << 20  // bytes, of problems
 	pingAfter    = 2 * time.Second
 	pingTimeout  = 3 * time.Second
 	writeTimeout = 30 * time.Second
