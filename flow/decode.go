@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -41,12 +42,13 @@ const (
 // Key is what rules can see of a frame. Every switch decodes a frame into the same Key:
 //
 //   - VLAN is the outermost tag's id (12 bits), VLANNone without a tag. Tags are EtherTypes 0x8100 and 0x88a8; at most two are passed, so
-//     behind two tags EtherType may be that of a third.
+//     behind two tags EtherType may be that of a third (UnreadNetwork).
+//   - Behind a length (IEEE 802.3) EtherType is that of a SNAP header (RFC 1042: AA-AA-03-00-00-00) if there is one, else the length.
 //   - Src, Dst and Proto are set when the whole of an IPv4 header (version 4, header length at least 5), options included, or the 40
-//     bytes of an IPv6 header (version 6) are in the frame. Packet lengths, checksums and TTL are not looked at.
-//   - IPv6: up to six of the extension headers hop-by-hop, routing, fragment, AH and destination options are passed. Behind six, and
-//     behind a fragment header that is not the first, Proto is the next header whatever it is. When fewer than four bytes of an
-//     extension header are in the frame the upper layer is unknown: Proto is 0.
+//     bytes of an IPv6 header (version 6) are in the frame, else the frame is UnreadNetwork. Packet lengths, checksums and TTL are not looked at.
+//   - IPv6: up to six of the extension headers hop-by-hop, routing, fragment, AH and destination options are passed. Behind a fragment
+//     header that is not the first, Proto is the next header. Where that is an extension header, where there is a seventh, and where
+//     fewer than four bytes of one are in the frame, the upper layer is unknown (UnreadUpper): Proto is 0.
 //   - Ports are set (HasPorts) for TCP, UDP and SCTP when the four bytes behind the headers are in the frame and the packet is no
 //     fragment other than the first.
 type Key struct {
@@ -58,6 +60,7 @@ type Key struct {
 	Proto            uint8
 	SrcPort, DstPort uint16
 	HasIP, HasPorts  bool
+	Unread           Unread
 }
 
 // Decode reads a frame. ok is false for a frame too short for an Ethernet header; such frames are dropped before any stage.
@@ -77,14 +80,27 @@ func Decode(frame []byte) (k Key, ok bool) {
 		k.EtherType = binary.BigEndian.Uint16(rest[2:])
 		rest = rest[4:]
 	}
+	if k.EtherType < firstEtherType && len(rest) >= len(snap)+2 && bytes.HasPrefix(rest, snap) {
+		if t := binary.BigEndian.Uint16(rest[len(snap):]); t >= firstEtherType {
+			k.EtherType, rest = t, rest[len(snap)+2:]
+		}
+	}
 	switch k.EtherType {
 	case EtherTypeIPv4:
 		k.decodeIPv4(rest)
 	case EtherTypeIPv6:
 		k.decodeIPv6(rest)
+	case EtherTypeVLAN, EtherTypeQinQ:
+		k.Unread = UnreadNetwork
 	}
 	return k, true
 }
+
+// firstEtherType: less than this is a length (IEEE 802.3, 3.2.6).
+const firstEtherType = 0x600
+
+// snap is the header of an EtherType behind a length (RFC 1042).
+var snap = []byte{0xaa, 0xaa, 3, 0, 0, 0}
 
 // DecodeFabric reads a frame that entered at a port into the fabric: an outermost fabric tag is Key.Tag, and everything else is read as if
 // it were not there.
@@ -130,6 +146,7 @@ func isTag(etherType uint16) bool { return etherType == EtherTypeVLAN || etherTy
 
 func (k *Key) decodeIPv4(p []byte) {
 	if len(p) < 20 || p[0]>>4 != 4 || p[0]&0xf < 5 || len(p) < int(p[0]&0xf)*4 {
+		k.Unread = UnreadNetwork
 		return
 	}
 	k.HasIP = true
@@ -144,6 +161,7 @@ func (k *Key) decodeIPv4(p []byte) {
 
 func (k *Key) decodeIPv6(p []byte) {
 	if len(p) < 40 || p[0]>>4 != 6 {
+		k.Unread = UnreadNetwork
 		return
 	}
 	k.HasIP = true
@@ -151,12 +169,10 @@ func (k *Key) decodeIPv6(p []byte) {
 	k.Dst = netip.AddrFrom16([16]byte(p[24:40]))
 	next := p[6]
 	p = p[40:]
-	for range maxExtensions {
-		if !isExtension(next) {
-			break
-		}
-		if len(p) < 4 {
-			return // the upper layer is unknown
+	for passed := 0; isExtension(next); passed++ {
+		if passed == maxExtensions || len(p) < 4 {
+			k.Unread = UnreadUpper
+			return
 		}
 		length := int(p[1])*8 + 8
 		switch next {
@@ -164,10 +180,15 @@ func (k *Key) decodeIPv6(p []byte) {
 			length = int(p[1])*4 + 8
 		case extFragment:
 			length = 8
-			if binary.BigEndian.Uint16(p[2:])&0xfff8 != 0 {
-				k.Proto = p[0]
+			if binary.BigEndian.Uint16(p[2:])&0xfff8 == 0 {
+				break
+			}
+			if isExtension(p[0]) { // its upper layer may begin in this fragment or in another
+				k.Unread = UnreadUpper
 				return
 			}
+			k.Proto = p[0]
+			return
 		}
 		next = p[0]
 		p = p[min(length, len(p)):]
@@ -211,6 +232,9 @@ func (k Key) String() string {
 		fmt.Fprintf(&b, "%s %s -> %s", protoName(k.Proto), k.Src, k.Dst)
 	default:
 		fmt.Fprintf(&b, "%s %s -> %s", etherTypeName(k.EtherType), k.SrcMAC, k.DstMAC)
+	}
+	if k.Unread != ReadAll {
+		fmt.Fprintf(&b, " (%s)", k.Unread)
 	}
 	return b.String()
 }

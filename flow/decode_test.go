@@ -80,6 +80,7 @@ func TestDecode(t *testing.T) {
 		return k
 	}
 	vlan := func(id uint16, k Key) Key { k.VLAN = id; return k }
+	unread := func(u Unread, k Key) Key { k.Unread = u; return k }
 	options := ipv4(ProtoTCP, 0, 1, 1, 1, 1)
 	options[0] = 0x46
 	tests := []struct {
@@ -93,32 +94,36 @@ func TestDecode(t *testing.T) {
 		{"later fragment has none", eth(EtherTypeIPv4, ipv4(ProtoUDP, 0x2001, ports...)...), k4(ProtoUDP, false)},
 		{"ports cut short", eth(EtherTypeIPv4, ipv4(ProtoUDP, 0, 1, 2, 3)...), k4(ProtoUDP, false)},
 		{"ICMP has no ports", eth(EtherTypeIPv4, ipv4(ProtoICMP, 0, ports...)...), k4(ProtoICMP, false)},
-		{"IPv4 header cut short", eth(EtherTypeIPv4, ipv4(ProtoTCP, 0)[:19]...), with(EtherTypeIPv4, nil)},
-		{"IPv4 options cut short", eth(EtherTypeIPv4, options[:23]...), with(EtherTypeIPv4, nil)},
+		{"IPv4 header cut short", eth(EtherTypeIPv4, ipv4(ProtoTCP, 0)[:19]...), unread(UnreadNetwork, with(EtherTypeIPv4, nil))},
+		{"IPv4 options cut short", eth(EtherTypeIPv4, options[:23]...), unread(UnreadNetwork, with(EtherTypeIPv4, nil))},
 		{"IPv4 options, nothing behind", eth(EtherTypeIPv4, options...), k4(ProtoTCP, false)},
-		{"IPv4 EtherType, version 6", eth(EtherTypeIPv4, ipv6(ProtoTCP, ports...)...), with(EtherTypeIPv4, nil)},
+		{"IPv4 EtherType, version 6", eth(EtherTypeIPv4, ipv6(ProtoTCP, ports...)...), unread(UnreadNetwork, with(EtherTypeIPv4, nil))},
 		{"IPv6 UDP", eth(EtherTypeIPv6, ipv6(ProtoUDP, ports...)...), k6(ProtoUDP, true)},
 		{"IPv6 one of each extension", eth(EtherTypeIPv6, ipv6(extHopByHop, join(ext(extRouting), ext(extDest), ext(extAuth),
 			ext(extFragment), ext(ProtoTCP), ports)...)...), k6(ProtoTCP, true)},
 		{"IPv6 six extensions", eth(EtherTypeIPv6, ipv6(extDest, join(ext(extDest), ext(extDest), ext(extDest), ext(extDest),
 			ext(extDest), ext(ProtoTCP), ports)...)...), k6(ProtoTCP, true)},
 		{"IPv6 seven extensions", eth(EtherTypeIPv6, ipv6(extDest, join(ext(extDest), ext(extDest), ext(extDest), ext(extDest),
-			ext(extDest), ext(extDest), ext(ProtoTCP), ports)...)...), k6(extDest, false)},
+			ext(extDest), ext(extDest), ext(ProtoTCP), ports)...)...), unread(UnreadUpper, k6(0, false))},
 		{"IPv6 later fragment", eth(EtherTypeIPv6, ipv6(extFragment, join([]byte{ProtoUDP, 0, 0, 8, 0, 0, 0, 1}, ports)...)...), k6(ProtoUDP, false)},
-		{"IPv6 later fragment hides extensions", eth(EtherTypeIPv6, ipv6(extFragment, join([]byte{extDest, 0, 0, 8, 0, 0, 0, 1}, ext(ProtoUDP), ports)...)...), k6(extDest, false)},
+		{"IPv6 later fragment hides extensions", eth(EtherTypeIPv6, ipv6(extFragment, join([]byte{extDest, 0, 0, 8, 0, 0, 0, 1}, ext(ProtoUDP), ports)...)...), unread(UnreadUpper, k6(0, false))},
 		{"IPv6 first fragment", eth(EtherTypeIPv6, ipv6(extFragment, join([]byte{ProtoUDP, 0, 0, 1, 0, 0, 0, 1}, ports)...)...), k6(ProtoUDP, true)},
 		{"IPv6 extension behind the end", eth(EtherTypeIPv6, ipv6(extDest, ProtoTCP, 9, 0, 0, 0, 0, 0, 0)...), k6(ProtoTCP, false)},
-		{"IPv6 extension cut short", eth(EtherTypeIPv6, ipv6(extDest, ProtoTCP, 0, 0)...), k6(0, false)},
+		{"IPv6 extension cut short", eth(EtherTypeIPv6, ipv6(extDest, ProtoTCP, 0, 0)...), unread(UnreadUpper, k6(0, false))},
 		{"IPv6 mobility header is the upper layer", eth(EtherTypeIPv6, ipv6(135, ext(59)...)...), k6(135, false)},
-		{"IPv6 two extensions behind the end", eth(EtherTypeIPv6, ipv6(extDest, extRouting, 9, 0, 0, 0, 0, 0, 0)...), k6(0, false)},
-		{"IPv6 header cut short", eth(EtherTypeIPv6, ipv6(ProtoTCP)[:39]...), with(EtherTypeIPv6, nil)},
+		{"IPv6 two extensions behind the end", eth(EtherTypeIPv6, ipv6(extDest, extRouting, 9, 0, 0, 0, 0, 0, 0)...), unread(UnreadUpper, k6(0, false))},
+		{"IPv6 header cut short", eth(EtherTypeIPv6, ipv6(ProtoTCP)[:39]...), unread(UnreadNetwork, with(EtherTypeIPv6, nil))},
 		{"ARP has no addresses", eth(EtherTypeARP, make([]byte, 28)...), with(EtherTypeARP, nil)},
 		{"unknown EtherType", eth(0x88cc), with(0x88cc, nil)},
 		{"VLAN", eth(EtherTypeVLAN, join([]byte{0x60, 7, 8, 0}, ipv4(ProtoTCP, 0, ports...))...), vlan(7, k4(ProtoTCP, true))},
 		{"priority tag", eth(EtherTypeVLAN, join([]byte{0x60, 0, 8, 0}, ipv4(ProtoTCP, 0, ports...))...), vlan(0, k4(ProtoTCP, true))},
 		{"QinQ: the outer id", eth(EtherTypeQinQ, join([]byte{0, 5, 0x81, 0, 0, 6, 8, 0}, ipv4(ProtoTCP, 0, ports...))...), vlan(5, k4(ProtoTCP, true))},
-		{"three tags", eth(EtherTypeQinQ, 0, 5, 0x81, 0, 0, 6, 0x81, 0, 0, 7, 8, 0), vlan(5, with(EtherTypeVLAN, nil))},
-		{"tag cut short", eth(EtherTypeVLAN, 0, 5, 8), with(EtherTypeVLAN, nil)},
+		{"three tags", eth(EtherTypeQinQ, 0, 5, 0x81, 0, 0, 6, 0x81, 0, 0, 7, 8, 0), unread(UnreadNetwork, vlan(5, with(EtherTypeVLAN, nil)))},
+		{"a length and SNAP", eth(46, join([]byte{0xaa, 0xaa, 3, 0, 0, 0, 8, 0}, ipv4(ProtoTCP, 0, ports...))...), k4(ProtoTCP, true)},
+		{"a length and SNAP, tagged", eth(EtherTypeVLAN, join([]byte{0, 7, 0, 46, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0}, ipv4(ProtoTCP, 0, ports...))...), vlan(7, k4(ProtoTCP, true))},
+		{"a tag behind SNAP", eth(46, join([]byte{0xaa, 0xaa, 3, 0, 0, 0, 0x81, 0, 0, 7, 8, 0}, ipv4(ProtoTCP, 0, ports...))...), unread(UnreadNetwork, with(EtherTypeVLAN, nil))},
+		{"a length and another LLC header", eth(38, join([]byte{0x42, 0x42, 3, 0, 0}, ports)...), with(38, nil)},
+		{"tag cut short", eth(EtherTypeVLAN, 0, 5, 8), unread(UnreadNetwork, with(EtherTypeVLAN, nil))},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

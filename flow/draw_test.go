@@ -77,6 +77,11 @@ func drawMatch(t *rapid.T) Match {
 	if hasPorts(m.Proto) && maybe(t) {
 		m.SrcPorts = drawRange(t)
 	}
+	if maybe(t) {
+		if w, ok := m.May(rapid.SampledFrom([]Unread{UnreadNetwork, UnreadUpper}).Draw(t, "unread")); ok {
+			return w
+		}
+	}
 	return m
 }
 
@@ -94,9 +99,17 @@ func drawKey(t *rapid.T) Key {
 		k.Tag = drawTag(t)
 	}
 	k.EtherType = rapid.SampledFrom([]uint16{EtherTypeIPv4, EtherTypeIPv4, EtherTypeIPv6, EtherTypeIPv6, EtherTypeARP, 0x88b5}).Draw(t, "ethertype")
+	if rapid.IntRange(0, 4).Draw(t, "readable") == 0 {
+		k.Unread = UnreadNetwork
+		return k
+	}
 	if six := k.EtherType == EtherTypeIPv6; six || k.EtherType == EtherTypeIPv4 {
 		k.HasIP = true
 		k.Src, k.Dst = drawAddr(t, six), drawAddr(t, six)
+		if six && rapid.IntRange(0, 3).Draw(t, "upper readable") == 0 {
+			k.Unread = UnreadUpper
+			return k
+		}
 		k.Proto = rapid.SampledFrom(someProtos).Draw(t, "proto")
 		if hasPorts(k.Proto) && rapid.Bool().Draw(t, "ports") {
 			k.HasPorts = true

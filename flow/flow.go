@@ -72,6 +72,7 @@ type Match struct {
 	Src, Dst           netip.Prefix
 	Proto              uint8
 	SrcPorts, DstPorts PortRange
+	Unread             Unread // 0: any frame; else those alone of which that much could not be read
 }
 
 // Op is what finally happens to a frame.

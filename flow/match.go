@@ -12,7 +12,7 @@ func (m Match) Matches(k Key, in, out Port) bool {
 	if m.InPort != 0 && m.InPort != in || m.OutPort != 0 && m.OutPort != out {
 		return false
 	}
-	if m.Tag != k.Tag {
+	if m.Tag != k.Tag || m.Unread != ReadAll && m.Unread != k.Unread {
 		return false
 	}
 	if k.SrcMAC.and(m.SrcMACMask) != m.SrcMAC || k.DstMAC.and(m.DstMACMask) != m.DstMAC {
@@ -91,6 +91,11 @@ func (m Match) Validate() error {
 	}
 	if m.Proto != 0 && family != 0 && family != EtherTypeIPv4 && family != EtherTypeIPv6 {
 		refuse("protocol %d needs IPv4 or IPv6, not %s", m.Proto, etherTypeName(family))
+	}
+	if m.Unread > UnreadUpper {
+		refuse("unread %d: want at most %d", m.Unread, UnreadUpper)
+	} else if m.hides() {
+		refuse("a frame that is %s has none of the fields that the match names", m.Unread)
 	}
 	for _, r := range []PortRange{m.SrcPorts, m.DstPorts} {
 		if r.First > r.Last {

@@ -44,6 +44,9 @@ func Intersect(a, b Match) (m Match, ok bool) {
 	if m.DstPorts, ok = oneRange(a.DstPorts, b.DstPorts); !ok {
 		return Match{}, false
 	}
+	if m.Unread, ok = one(a.Unread, b.Unread); !ok || m.hides() {
+		return Match{}, false
+	}
 	if m.Proto != 0 && m.EtherType != 0 && m.EtherType != EtherTypeIPv4 && m.EtherType != EtherTypeIPv6 {
 		return Match{}, false
 	}
@@ -132,7 +135,7 @@ func Witness(m Match) (frame []byte, k Key, ok bool) {
 	etherType := m.family()
 	if etherType == 0 {
 		etherType = EtherTypeIPv4
-		if m.Proto == ProtoICMPv6 {
+		if m.Proto == ProtoICMPv6 || m.Unread == UnreadUpper {
 			etherType = EtherTypeIPv6
 		}
 	}
@@ -142,12 +145,14 @@ func Witness(m Match) (frame []byte, k Key, ok bool) {
 	}
 	frame = m.appendTags(frame, etherType)
 	frame = binary.BigEndian.AppendUint16(frame, etherType)
-	switch etherType {
-	case EtherTypeIPv4:
+	switch {
+	case m.Unread == UnreadNetwork:
+		frame = append(frame, make([]byte, 46)...) // no IP header begins like this
+	case etherType == EtherTypeIPv4:
 		frame = m.appendIPv4(frame)
-	case EtherTypeIPv6:
+	case etherType == EtherTypeIPv6:
 		frame = m.appendIPv6(frame)
-	case EtherTypeARP:
+	case etherType == EtherTypeARP:
 		frame = append(frame, 0, 1, 8, 0, 6, 4, 0, 1)
 		frame = append(frame, frame[6:12]...)
 		frame = append(frame, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2)
@@ -211,16 +216,12 @@ func (m Match) appendIPv6(frame []byte) []byte {
 	copy(h[8:], host(m.Src, netip.AddrFrom16([16]byte{0xfd, 15: 1})).AsSlice())
 	copy(h[24:], host(m.Dst, netip.AddrFrom16([16]byte{0xfd, 15: 2})).AsSlice())
 	checksumUpper(upper, proto, h[8:40])
-	if isExtension(proto) { // as the upper layer's protocol: only behind six others
-		chain := make([]byte, 0, 8*maxExtensions)
-		for i := range maxExtensions {
-			next := extDest
-			if i == maxExtensions-1 {
-				next = proto
-			}
-			chain = append(chain, next, 0, 1, 4, 0, 0, 0, 0) // PadN of 6 bytes in all
+	if m.Unread == UnreadUpper { // one header more than is passed
+		var chain []byte
+		for range maxExtensions {
+			chain = append(chain, extDest, 0, 1, 4, 0, 0, 0, 0) // PadN of 6 bytes in all
 		}
-		h[6], upper = extDest, append(chain, upper...)
+		h[6], upper = extDest, append(append(chain, proto, 0, 1, 4, 0, 0, 0, 0), upper...)
 	}
 	binary.BigEndian.PutUint16(h[4:], uint16(len(upper)))
 	return append(append(frame, h...), upper...)

@@ -26,6 +26,7 @@ type mask struct {
 	src, dst         int // prefix length, -1 none
 	src6, dst6       bool
 	proto, wantsPort bool
+	unread           Unread
 }
 
 type ruleState struct {
@@ -37,7 +38,7 @@ func shape(m Match) mask {
 	k := mask{
 		in: m.InPort != 0, out: m.OutPort != 0, tag: m.Tag != 0, srcMAC: m.SrcMACMask, dstMAC: m.DstMACMask,
 		vlan: m.VLAN != 0, etherType: m.EtherType != 0, src: -1, dst: -1, proto: m.Proto != 0,
-		wantsPort: !m.SrcPorts.Any() || !m.DstPorts.Any(),
+		wantsPort: !m.SrcPorts.Any() || !m.DstPorts.Any(), unread: m.Unread,
 	}
 	if m.Src.IsValid() {
 		k.src, k.src6 = m.Src.Bits(), m.Src.Addr().Is6()
@@ -50,7 +51,7 @@ func shape(m Match) mask {
 
 // apply masks a frame's key to the form in which the tuple's rules are filed; ok is false when no rule of this shape can match it.
 func (s mask) apply(k Key, in, out Port) (m Match, ok bool) {
-	if s.wantsPort && !k.HasPorts || s.proto && !k.HasIP || s.tag != (k.Tag != 0) {
+	if s.wantsPort && !k.HasPorts || s.proto && !k.HasIP || s.tag != (k.Tag != 0) || s.unread != ReadAll && s.unread != k.Unread {
 		return Match{}, false
 	}
 	if s.in {
@@ -59,7 +60,7 @@ func (s mask) apply(k Key, in, out Port) (m Match, ok bool) {
 	if s.out {
 		m.OutPort = out
 	}
-	m.Tag = k.Tag
+	m.Tag, m.Unread = k.Tag, s.unread
 	m.SrcMAC, m.SrcMACMask = k.SrcMAC.and(s.srcMAC), s.srcMAC
 	m.DstMAC, m.DstMACMask = k.DstMAC.and(s.dstMAC), s.dstMAC
 	if s.vlan {
