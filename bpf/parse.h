@@ -36,6 +36,7 @@ static __always_inline void parse_ipv4(struct __sk_buff *skb, __u32 off, struct 
 {
 	__u8 h[20];
 
+	k->has = UNREAD_NETWORK;
 	if (bpf_skb_load_bytes(skb, off, h, sizeof(h)))
 		return; // runt
 	if (h[0] >> 4 != 4 || (h[0] & 0xf) < 5 || skb->len < off + (h[0] & 0xf) * 4)
@@ -51,36 +52,62 @@ static __always_inline void parse_ipv4(struct __sk_buff *skb, __u32 off, struct 
 
 #define MAX_EXTENSIONS 6
 
+static __always_inline bool is_extension(__u8 header)
+{
+	return header == IPPROTO_HOPOPTS || header == IPPROTO_ROUTING || header == IPPROTO_DSTOPTS || header == IPPROTO_FRAGMENT ||
+	       header == IPPROTO_AH;
+}
+
 static __always_inline void parse_ipv6(struct __sk_buff *skb, __u32 off, struct key *k)
 {
-	__u8 h[8], x[4];
+	__u8 h[8], x[4], header;
 	__u32 length;
 	int i;
 
+	k->has = UNREAD_NETWORK;
 	if (bpf_skb_load_bytes(skb, off, h, sizeof(h)) || h[0] >> 4 != 6)
 		return; // not an IPv6 header
 	if (bpf_skb_load_bytes(skb, off + 8, k->src, 32)) // and dst, which follows it
 		return; // runt
 	k->has = HAS_IP;
-	k->proto = h[6];
+	header = h[6];
 	off += 40;
-	for (i = 0; i < MAX_EXTENSIONS; i++) {
-		__u8 header = k->proto;
-
-		if (header != IPPROTO_HOPOPTS && header != IPPROTO_ROUTING && header != IPPROTO_DSTOPTS &&
-		    header != IPPROTO_FRAGMENT && header != IPPROTO_AH)
-			break;
-		if (bpf_skb_load_bytes(skb, off, x, sizeof(x))) {
-			k->proto = 0; // cut short: the upper layer is unknown
+	for (i = 0; i < MAX_EXTENSIONS && is_extension(header); i++) {
+		if (bpf_skb_load_bytes(skb, off, x, sizeof(x)))
+			break; // cut short
+		length = header == IPPROTO_FRAGMENT ? 8 : header == IPPROTO_AH ? x[1] * 4 + 8 : x[1] * 8 + 8;
+		off += length;
+		if (header == IPPROTO_FRAGMENT && (x[2] | (x[3] & 0xf8))) { // a fragment, not the first
+			if (is_extension(x[0]))
+				k->has |= UNREAD_UPPER; // its upper layer may begin here or in another
+			else
+				k->proto = x[0];
 			return;
 		}
-		length = header == IPPROTO_FRAGMENT ? 8 : header == IPPROTO_AH ? x[1] * 4 + 8 : x[1] * 8 + 8;
-		k->proto = x[0];
-		off += length;
-		if (header == IPPROTO_FRAGMENT && (x[2] | (x[3] & 0xf8)))
-			return; // a fragment, not the first
+		header = x[0];
 	}
+	if (is_extension(header)) {
+		k->has |= UNREAD_UPPER; // one too many, or cut short
+		return;
+	}
+	k->proto = header;
 	parse_ports(skb, off, k);
+}
+
+#define FIRST_TYPE 0x600 // less is a length (IEEE 802.3, 3.2.6)
+
+// snap_type reads the EtherType behind a length (RFC 1042); 0: there is none.
+static __always_inline __u16 snap_type(struct __sk_buff *skb, __u32 off)
+{
+	__u8 h[8];
+	__u16 type;
+
+	if (bpf_skb_load_bytes(skb, off, h, sizeof(h)))
+		return 0; // too short
+	if (h[0] != 0xaa || h[1] != 0xaa || h[2] != 3 || h[3] | h[4] | h[5])
+		return 0; // another kind of LLC
+	type = h[6] << 8 | h[7];
+	return type < FIRST_TYPE ? 0 : type;
 }
 
 // parse reads what the stage's rules look at. A fabric tag (k->tag) is as if it were not there.
@@ -113,6 +140,14 @@ static __always_inline void parse(struct __sk_buff *skb, __u32 fields, struct ke
 		off += sizeof(tag);
 		tags++;
 	}
+	if (type < FIRST_TYPE) {
+		__u16 inner = snap_type(skb, off);
+
+		if (inner) {
+			type = inner;
+			off += 8;
+		}
+	}
 	k->ethertype = type;
 	if (!(fields & (FIELD_ADDRESSES | FIELD_PROTO | FIELD_PORTS)))
 		return;
@@ -120,4 +155,6 @@ static __always_inline void parse(struct __sk_buff *skb, __u32 fields, struct ke
 		parse_ipv4(skb, off, k);
 	else if (type == ETH_P_IPV6)
 		parse_ipv6(skb, off, k);
+	else if (is_tag(type))
+		k->has = UNREAD_NETWORK; // one too many, or cut short
 }

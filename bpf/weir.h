@@ -61,6 +61,8 @@ enum action_flags { ACTION_LEARN = 1, ACTION_POP = 2 };
 #define VLAN_NONE 0xffff
 #define HAS_IP	  1 // the IP header is wholly there
 #define HAS_PORTS 2 // TCP, UDP, SCTP, no fragment other than the first
+#define UNREAD_NETWORK 4 // flow.UnreadNetwork
+#define UNREAD_UPPER   8 // flow.UnreadUpper
 
 // key is a frame as rules see it; after & mask, the key of a tuple. Numbers in host order, addresses as on the wire.
 struct key {
@@ -71,7 +73,7 @@ struct key {
 	__u8 proto;
 	__u16 vlan; // id of the outermost tag, VLAN_NONE without one
 	__u16 ethertype;
-	__u8 has; // HAS_IP, HAS_PORTS
+	__u8 has; // HAS_IP, HAS_PORTS, UNREAD_NETWORK, UNREAD_UPPER
 	__u8 pad;
 	__u16 tag; // of the fabric, 0 without one
 	__u8 src_mac[6];

@@ -34,6 +34,7 @@ func (m Match) May(u Unread) (Match, bool) {
 		w.EtherType, w.Src, w.Dst = 0, netip.Prefix{}, netip.Prefix{}
 		return w, m.family() != 0 || m.Proto != 0
 	case UnreadUpper:
+		w.EtherType = EtherTypeIPv6
 		return w, m.Proto != 0 && (m.family() == 0 || m.family() == EtherTypeIPv6)
 	}
 	return Match{}, false

@@ -37,7 +37,7 @@ type Output struct {
 // "function/mon/tap" (a copy). Where a policy names no endpoint the ends are its selectors: "10.9.0.0/24", "any".
 type Path struct {
 	Forward, Reverse []string
-	Rules            int // entry rules and those of the chain
+	Rules            int // entry rules and those of the chain; not those for frames that cannot be read to the end
 }
 
 // Owner tells whose counter a rule's is: of policies (two for the frames of a steering and a replica policy), or of a chain.
@@ -52,7 +52,7 @@ var ErrNotReady = errors.New("not ready")
 // Compile computes the rules of all policies. The same input gives the same output, rules in the order of their cookies.
 func Compile(in Input) Output {
 	c := newCompiler(in, slices.Sorted(maps.Keys(in.Policies)))
-	return c.output(c.entries())
+	return c.output(c.unread(c.entries()))
 }
 
 func (c *compiler) output(steering, copying []planned) Output {
@@ -66,7 +66,9 @@ func (c *compiler) output(steering, copying []planned) Output {
 		out.Rules = append(out.Rules, r.Rule)
 		out.Owners[r.Cookie] = r.owner
 		for _, p := range r.owner.Policies {
-			count[p]++
+			if r.Match.Unread == flow.ReadAll {
+				count[p]++
+			}
 		}
 		count["/"+r.owner.Chain]++
 	}

@@ -313,7 +313,7 @@ func TestPathsAreWhatRulesDo(t *testing.T) {
 				continue
 			}
 			for _, r := range out.Rules {
-				if !slices.Equal(out.Owners[r.Cookie].Policies, []string{name}) {
+				if !slices.Equal(out.Owners[r.Cookie].Policies, []string{name}) || r.Match.Unread != flow.ReadAll {
 					continue
 				}
 				ports, _, err := flow.Way(out.Rules, topologyOf(in), r.Cookie)

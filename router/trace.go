@@ -165,7 +165,7 @@ func newTracer(d api.Document, down map[string]bool) *tracer {
 	c := newCompiler(t.in, slices.Sorted(maps.Keys(t.in.Policies)))
 	steering, copying := c.entries()
 	t.entries = slices.Concat(steering, copying)
-	t.out = c.output(steering, copying)
+	t.out = c.output(c.unread(steering, copying))
 	return t
 }
 

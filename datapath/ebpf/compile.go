@@ -27,7 +27,7 @@ const (
 
 	actionLearn, actionPop = 1, 2
 
-	hasIP, hasPorts = 1, 2
+	hasIP, hasPorts, unreadNetwork, unreadUpper = 1, 2, 4, 8
 
 	maxMasks = 256 // per stage of a port
 	near     = 4096
@@ -266,6 +266,10 @@ func (c *compiler) keys(r *flow.Rule, at flow.Port) (value, mask key) {
 	}
 	if !m.SrcPorts.Any() || !m.DstPorts.Any() {
 		value.Has, mask.Has = value.Has|hasPorts, mask.Has|hasPorts
+	}
+	if m.Unread != flow.ReadAll {
+		unread := [...]uint8{flow.UnreadNetwork: unreadNetwork, flow.UnreadUpper: unreadUpper}[m.Unread]
+		value.Has, mask.Has = value.Has|unread, mask.Has|unread
 	}
 	return value, mask
 }

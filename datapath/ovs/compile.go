@@ -3,6 +3,8 @@ package ovs
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/flow"
@@ -73,6 +75,28 @@ func (w *world) entries(r *flow.Rule, table uint8) []*entry {
 	actions := w.act(r)
 	for _, m := range matches(r, table) {
 		all = append(all, &entry{table: table, priority: w.prio[r.Cookie], match: m, actions: actions, owners: []owner{{ownRule, r.Cookie}}})
+	}
+	if r.Action.Op == flow.Normal || r.Match.Proto != flow.ProtoTCP && r.Match.Proto != flow.ProtoSCTP {
+		return all
+	}
+	// Open vSwitch reads ports from whole headers only. A first fragment that holds less might have any ports, and nobody sends such (RFC 1858).
+	for _, m := range tiny(r, table) {
+		all = append(all, &entry{table: table, priority: w.prio[r.Cookie], match: m, actions: list(goTo(tableDrop))})
+	}
+	return all
+}
+
+// tiny are first fragments without ports, of a rule that asks for ports.
+func tiny(r *flow.Rule, table uint8) []openflow.Match {
+	m := r.Match
+	if m.SrcPorts.Any() && m.DstPorts.Any() {
+		return nil
+	}
+	bare := *r
+	bare.Match.SrcPorts, bare.Match.DstPorts = flow.PortRange{}, flow.PortRange{}
+	all := matches(&bare, table)
+	for i := range all {
+		all[i] = append(all[i], openflow.UintMask(openflow.FieldIPFrag, 1, 3), openflow.SrcPortMask(m.Proto, 0, 0xffff), openflow.DstPortMask(m.Proto, 0, 0xffff))
 	}
 	return all
 }
@@ -210,6 +234,12 @@ func matches(r *flow.Rule, table uint8) []openflow.Match {
 		base = append(base, openflow.VLANID(m.VLAN))
 	}
 	var all []openflow.Match
+	if m.Unread != flow.ReadAll {
+		for _, u := range unread(m) {
+			all = append(all, append(base[:len(base):len(base)], u...))
+		}
+		return all
+	}
 	for _, family := range families(m) {
 		f := base[:len(base):len(base)]
 		if family != 0 {
@@ -224,10 +254,40 @@ func matches(r *flow.Rule, table uint8) []openflow.Match {
 		if m.Proto != 0 {
 			f = append(f, openflow.IPProto(m.Proto))
 		}
+		if m.Proto == protoFragment && family == flow.EtherTypeIPv6 { // see unread
+			f = append(f, openflow.UintMask(openflow.FieldIPFrag, 0, 2))
+		}
 		all = append(all, withPorts(f, m)...)
 	}
 	return all
 }
+
+// unread tells frames that Open vSwitch has not read to the end. Where headers of IP are not as they should be, it takes all of their fields for
+// zero, and where extension headers are not, the protocol. Of an IPv6 fragment other than the first it says no protocol.
+func unread(m flow.Match) []openflow.Match {
+	zero4, zero6 := netip.PrefixFrom(netip.IPv4Unspecified(), 32), netip.PrefixFrom(netip.IPv6Unspecified(), 128)
+	if m.Unread == flow.UnreadNetwork {
+		all := []openflow.Match{
+			{openflow.EthType(flow.EtherTypeVLAN)}, {openflow.EthType(flow.EtherTypeQinQ)},
+			{openflow.EthType(flow.EtherTypeIPv4), openflow.IPSrc(zero4), openflow.IPDst(zero4), openflow.IPProto(0)},
+			{openflow.EthType(flow.EtherTypeIPv6), openflow.IPSrc(zero6), openflow.IPDst(zero6), openflow.IPProto(0)},
+		}
+		if m.EtherType == 0 {
+			return all
+		}
+		return slices.DeleteFunc(all, func(u openflow.Match) bool { return u[0] != openflow.EthType(m.EtherType) })
+	}
+	six := openflow.Match{openflow.EthType(flow.EtherTypeIPv6)}
+	if m.Src.IsValid() {
+		six = append(six, openflow.IPSrc(m.Src))
+	}
+	if m.Dst.IsValid() {
+		six = append(six, openflow.IPDst(m.Dst))
+	}
+	return []openflow.Match{append(six[:len(six):len(six)], openflow.IPProto(0)), append(six[:len(six):len(six)], openflow.IPProto(protoFragment))}
+}
+
+const protoFragment = 44
 
 func families(m flow.Match) []uint16 {
 	switch {

@@ -13,7 +13,7 @@ import (
 type tested struct{ *Switch }
 
 func (tested) Lacks() []suite.Capability {
-	return []suite.Capability{suite.Unattended, suite.Ordered, suite.SixHeaders, suite.ThreeTags, suite.TagAndVLAN,
+	return []suite.Capability{suite.Unattended, suite.Ordered, suite.SixHeaders, suite.LaterFragments, suite.ThreeTags, suite.TagAndVLAN,
 		suite.DropEligible, suite.Instant, suite.Known, suite.WrongLengths}
 }
 

@@ -38,6 +38,8 @@ const (
 	SixHeaders Capability = "at most six extension headers of IPv6 are passed"
 	// WrongLengths: a packet whose lengths are wrong has IP fields as far as its headers are there.
 	WrongLengths Capability = "packets whose lengths are wrong have IP fields"
+	// LaterFragments: of an IPv6 fragment other than the first the protocol is known, unless extension headers follow.
+	LaterFragments Capability = "the protocol of an IPv6 fragment other than the first is known"
 	// ThreeTags: a frame with two VLAN tags of the user's can carry a fabric tag, and what stands behind all three is known.
 	ThreeTags Capability = "a fabric tag over two VLAN tags"
 	// TagAndVLAN: a rule can tell apart the user's VLANs behind a fabric tag.

@@ -25,6 +25,7 @@ func Run(t *testing.T, open Factory) {
 		{"the fabric's tag and isolated ports", testFabric},
 		{"a stream with the fabric's tag", testFabricStream},
 		{"odd frames", testOdd},
+		{"tiny fragments", testTiny},
 		{"random rules and frames", testRandom},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, open) })
