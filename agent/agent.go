@@ -64,26 +64,22 @@ type Options struct {
 
 // Timings of the reconciliation. They bound work, they are not performance targets.
 const (
-	debounce    = 3 * time.Millisecond   // changes that arrive together are one pass
-	resync      = 10 * time.Second       // a full pass even if nothing seemed to change
-	retryAfter  = time.Second            // after a failed endpoint or commit
-	drainFor    = 250 * time.Millisecond // old hops of a changed chain keep forwarding what is in flight
-	surveyAgain = 50 * time.Millisecond  // until every object has a status of this run
-	probeEvery  = time.Second
-	// A function whose forwarding is the switch's own program cannot hang: the kernel tells when its process ends and when a link goes.
-	// What is left to find is a program that somebody took away.
-	probeKernelTurns = 10
-	managerWait      = 2 * time.Second        // then an agent goes on with what the manager said last
-	probeQuick       = 20 * time.Millisecond  // for a function that is believed to be up
-	probeAgain       = 100 * time.Millisecond // after a lost probe
-	probeLimit       = 3                      // lost probes in a row until a function counts as down
-	unhealthyFor     = 5 * time.Second        // then it is restarted
-	settleFor        = 100 * time.Millisecond // a process that no probe can check must live so long to count as up
-	giveUp           = 2                      // a process that ended so often in a row and was never up has failed, for who waits; it is started on and on
-	stopGrace        = 3 * time.Second
-	backoffFirst     = 250 * time.Millisecond
-	backoffMax       = 30 * time.Second
-	backoffForget    = time.Minute // a function that lived so long starts anew without delay
+	debounce      = 3 * time.Millisecond   // changes that arrive together are one pass
+	resync        = 10 * time.Second       // a full pass even if nothing seemed to change
+	retryAfter    = time.Second            // after a failed endpoint or commit
+	drainFor      = 250 * time.Millisecond // old hops of a changed chain keep forwarding what is in flight
+	surveyAgain   = 50 * time.Millisecond  // until every object has a status of this run
+	managerWait   = 2 * time.Second        // then an agent goes on with what the manager said last
+	probeFirst    = 20 * time.Millisecond  // for the first probe of a function that starts; it grows up to probeLast
+	probeLast     = time.Second
+	unhealthyFor  = 5 * time.Second        // then it is restarted
+	settleFor     = 100 * time.Millisecond // a process that no probe can check must live so long to count as up
+	steadyFor     = 3 * time.Second        // a function that failed must be up so long to count as recovered
+	giveUp        = 2                      // a process that ended so often in a row and was never up has failed, for who waits; it is started on and on
+	stopGrace     = 3 * time.Second
+	backoffFirst  = 250 * time.Millisecond
+	backoffMax    = 30 * time.Second
+	backoffForget = time.Minute // a function that lived so long starts anew without delay
 )
 
 // Agent reconciles one host. Make it with New, then Run it once.
@@ -107,6 +103,7 @@ type Agent struct {
 
 	// Owned by Run's goroutine.
 	endpoints  map[string]*endpoint
+	troubles   map[string]string // why endpoints are in error
 	uplink     uplink
 	tunnels    map[string]*tunnel
 	remembered int                  // changes of the intent that are written down
@@ -143,7 +140,7 @@ func New(o Options) *Agent {
 	}
 	a := &Agent{
 		Options: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.Parallel),
-		functions: map[string]*function{}, wires: map[string]*wire{}, endpoints: map[string]*endpoint{},
+		functions: map[string]*function{}, wires: map[string]*wire{}, endpoints: map[string]*endpoint{}, troubles: map[string]string{},
 		tunnels: map[string]*tunnel{}, open: map[string]time.Time{}, hurry: make(chan struct{}, 1),
 		chains: map[string]api.ChainSpec{}, policies: map[string]api.PolicySpec{},
 	}
@@ -358,6 +355,7 @@ func (a *Agent) release(ctx context.Context, want share) {
 			continue
 		}
 		delete(a.endpoints, name)
+		delete(a.troubles, name)
 		if ok { // else it is gone, or another host's
 			a.report.endpoint(name, w.UID, api.EndpointStatus{State: "deleted", Host: a.Host})
 		}

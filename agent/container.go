@@ -119,6 +119,7 @@ func (f *function) exited(ctx context.Context, c container.Status) {
 		f.notBefore = now.Add(backoffFor(f.crashes))
 	}
 	f.crashes++
+	f.deaths++
 	f.have = container.Stopped
 	f.applied.Restarts++
 	if f.died.IsZero() {

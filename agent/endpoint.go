@@ -162,6 +162,10 @@ func (a *Agent) endpointUp(name string, w api.Endpoint, e *endpoint) {
 	if e.mac != (flow.MAC{}) {
 		s.MAC = e.mac.String()
 	}
+	if a.troubles[name] != "" {
+		delete(a.troubles, name)
+		a.poke() // its policies are well again
+	}
 	a.report.endpoint(name, w.UID, s)
 }
 
@@ -169,6 +173,7 @@ func (a *Agent) endpointFailed(name string, w api.Endpoint, err error) {
 	if w.Status.Message != err.Error() {
 		a.Log.Warn("endpoint", "endpoint", name, "error", err)
 	}
+	a.troubles[name] = err.Error()
 	a.report.endpoint(name, w.UID, api.EndpointStatus{ObservedGeneration: w.Generation, Host: a.Host, State: "error", Message: err.Error()})
 }
 

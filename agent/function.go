@@ -27,13 +27,14 @@ type function struct {
 	wake  chan struct{}
 	ended atomic.Bool // the goroutine has taken everything down and is gone
 
-	turn     uint32        // spreads probes over the rounds
-	every    atomic.Uint32 // rounds from probe to probe
-	probing  atomic.Bool   // up, and a probe can tell
-	suspect  atomic.Bool   // the last probe did not come through
-	forwards atomic.Bool   // up, should hand frames on, and no probe can tell whether it does
-	unsure   atomic.Bool   // a link of it went: what is attached has to be looked at
-	rtt      atomic.Int64  // as reported, ns
+	turn     uint32       // spreads probes over the rounds
+	kernel   atomic.Bool  // the switch's own program forwards for it
+	steered  atomic.Bool  // rules in force lead to it
+	probing  atomic.Bool  // up, and a probe can tell
+	suspect  atomic.Bool  // the last probe did not come through
+	forwards atomic.Bool  // up, should hand frames on, and no probe can tell whether it does
+	unsure   atomic.Bool  // a link of it went: what is attached has to be looked at
+	rtt      atomic.Int64 // as reported, ns
 
 	mu       sync.Mutex
 	want     api.Function
@@ -57,10 +58,13 @@ type function struct {
 	early     int       // ends in a row before it was up
 	notBefore time.Time // of the next start
 	started   time.Time
-	hung      time.Time // the start of which the status says what it waits for
+	told      time.Time // the start of which the status says what it waits for
 	died      time.Time // start of the present outage; zero if none
-	lost      int       // probes in a row
-	probe     time.Time // of the next probe
+	deaths    int       // in it
+	since     time.Time // it is up
+	lost      int       // windows without a probe in a row
+	late      int       // windows that proved nothing
+	failed    attempt   // what crashes counts the failures of
 }
 
 // prepared is what a generation of the spec came to; while its container runs nothing of it is looked at again.
@@ -301,28 +305,45 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 	case api.FunctionCreated:
 		if f.have != container.Created {
 			if err := f.make(ctx, want, spec, hash, f.a.Runtime.Create, container.Created); err != nil {
-				return f.backoff(), err
+				return min(f.backoff(), retryAfter), err
 			}
 		}
 		f.settle(want, img, api.FunctionCreated)
 		return resync, nil
 	}
+	f.afresh(attempt{want.UID, want.Generation, img.Digest})
 	if wait := time.Until(f.notBefore); wait > 0 && f.have != container.Running {
-		return wait, nil
+		return min(wait, retryAfter), nil // the image may be replaced meanwhile
 	}
 	switch f.have {
 	case container.Running:
 		f.await(ctx)
 	case container.Created:
 		if err := f.start(ctx); err != nil {
-			return f.backoff(), err
+			return min(f.backoff(), retryAfter), err
 		}
 	default:
 		if err := f.make(ctx, want, spec, hash, f.a.Runtime.Run, container.Running); err != nil {
-			return f.backoff(), err
+			return min(f.backoff(), retryAfter), err
 		}
 	}
-	return f.watchHealth(ctx, want, img)
+	wait, err := f.watchHealth(ctx, want, img)
+	return min(wait, f.recovered()), err
+}
+
+// attempt is what a start tries.
+type attempt struct {
+	uid        string
+	generation int64
+	image      string // its digest
+}
+
+// afresh starts what has changed since it failed without delay: whoever mended it does not wait out the failures of before.
+func (f *function) afresh(now attempt) {
+	if f.failed != now {
+		f.failed = now
+		f.crashes, f.early, f.notBefore = 0, 0, time.Time{}
+	}
 }
 
 // settle reports a state that needs no watching.

@@ -16,12 +16,10 @@ func probes(img image.Image) bool {
 	return !img.Contract.Tap && (img.Contract.Probe || img.Contract.Forwarder != "")
 }
 
-// probeWaits bounds one probe. Where the kernel forwards nobody has to be woken up.
-func probeWaits(img image.Image) time.Duration {
-	if img.Contract.Forwarder != "" {
-		return probeAgain
-	}
-	return time.Second
+// probeWaits bounds a probe of a function that is not up. It grows: a frame that was sent before the function listened is lost, and a busy one
+// takes its time.
+func (f *function) probeWaits() time.Duration {
+	return min(max(time.Since(f.started)/2, probeFirst), probeLast)
 }
 
 // checkedBy is how a function's health is known.
@@ -50,47 +48,42 @@ func (f *function) watchHealth(ctx context.Context, want api.Function, img image
 		f.observe(want, img)
 		return resync, nil
 	}
-	if wait := time.Until(f.probe); wait > 0 && f.alive {
-		return wait, nil
+	if f.alive {
+		return f.confirm(ctx, want, img)
 	}
-	limited, cancel := context.WithTimeout(ctx, probeWaits(img))
+	limited, cancel := context.WithTimeout(ctx, f.probeWaits())
 	defer cancel()
 	p, err := f.a.Switch.Probe(limited, f.name)
 	if err == nil {
-		f.lost = 0
-		f.suspect.Store(false)
-		if !f.alive {
-			if err := f.up(ctx, want, img); err != nil {
-				return retryAfter, err
-			}
+		if err := f.up(ctx, want, img); err != nil {
+			return retryAfter, err
 		}
 		f.slower(p.RTT)
 		f.observe(want, img)
 		return resync, nil
 	}
-	f.lost++
-	f.probe = time.Now().Add(probeAgain)
-	if !f.alive {
-		if time.Since(f.started) > unhealthyFor && f.have == container.Running {
-			return 0, f.restartUnhealthy(ctx)
-		}
-		f.hangs(ctx)
-		return 10 * time.Millisecond, nil // starting: not up before its first probe
+	if time.Since(f.started) > unhealthyFor && f.have == container.Running {
+		return 0, f.restartUnhealthy(ctx)
 	}
-	if f.lost >= probeLimit {
+	f.hangs(ctx)
+	return 10 * time.Millisecond, nil // starting: not up before its first probe
+}
+
+// hung takes a function down whose probes do not come through.
+func (f *function) hung(ctx context.Context, img image.Image, err error) {
+	if f.died.IsZero() {
 		f.died = time.Now()
-		f.down(ctx)
-		f.started = time.Now() // the clock of unhealthyFor
-		f.update(func(v *view) {
-			v.status.Healthy, v.status.Message = false, fmt.Sprintf("no probe frame came through: %v", err)
-		})
-		f.event(api.Warning, "FunctionUnhealthy", "probe frames do not come through; "+f.consequence(), 0)
-		if img.Contract.Forwarder != "" { // its links may be gone: they can be made anew while the container runs on
-			f.attached, f.ready = attachment{}, prepared{}
-			return 0, nil
-		}
 	}
-	return probeAgain, nil
+	f.deaths++
+	f.down(ctx)
+	f.started = time.Now() // the clock of unhealthyFor
+	f.update(func(v *view) {
+		v.status.Healthy, v.status.Message = false, fmt.Sprintf("no probe frame came through: %v", err)
+	})
+	f.event(api.Warning, "FunctionUnhealthy", "probe frames do not come through; "+f.consequence(), 0)
+	if img.Contract.Forwarder != "" { // its links may be gone: they can be made anew while the container runs on
+		f.attached, f.ready = attachment{}, prepared{}
+	}
 }
 
 // up tells the data plane that the function carries traffic again.
@@ -99,13 +92,9 @@ func (f *function) up(ctx context.Context, want api.Function, img image.Image) e
 	if err := f.a.Switch.SetState(ctx, f.name, datapath.Up, pid); err != nil {
 		return err
 	}
-	first := !f.alive
-	f.alive, f.lost = true, 0
+	f.alive, f.lost, f.late, f.since = true, 0, 0, time.Now()
 	f.suspect.Store(false)
-	f.every.Store(1)
-	if img.Contract.Forwarder != "" {
-		f.every.Store(probeKernelTurns)
-	}
+	f.kernel.Store(img.Contract.Forwarder != "")
 	f.probing.Store(probes(img))
 	f.update(func(v *view) {
 		v.wasUp = true
@@ -115,13 +104,25 @@ func (f *function) up(ctx context.Context, want api.Function, img image.Image) e
 		v.status.CheckedBy = checkedBy(img)
 	})
 	f.forwards.Store(!probes(img) && !img.Contract.Tap)
-	if first && !f.died.IsZero() {
-		outage := time.Since(f.died)
-		f.died = time.Time{}
-		_ = f.saveApplied() // only the count of restarts would be lost
-		f.event(api.Info, "FunctionRecovered", fmt.Sprintf("running again after %s", outage.Round(time.Millisecond)), outage)
-	}
 	return nil
+}
+
+// recovered tells, once a function that had failed has stayed up for a while, that it is back. It returns when to look again.
+func (f *function) recovered() time.Duration {
+	if !f.alive || f.died.IsZero() {
+		return resync
+	}
+	if left := steadyFor - time.Since(f.since); left > 0 {
+		return left
+	}
+	outage, text := f.since.Sub(f.died), ""
+	if f.deaths > 1 {
+		text = fmt.Sprintf(", %d failures", f.deaths)
+	}
+	f.died, f.deaths = time.Time{}, 0
+	_ = f.saveApplied() // only the count of restarts would be lost
+	f.event(api.Info, "FunctionRecovered", fmt.Sprintf("running again after %s%s", outage.Round(time.Millisecond), text), outage)
+	return resync
 }
 
 func (f *function) down(ctx context.Context) {
@@ -158,10 +159,10 @@ const hangsAfter = time.Second
 
 // hangs says of a process that runs what its start waits for, once a start, with the last line that the process wrote.
 func (f *function) hangs(ctx context.Context) {
-	if time.Since(f.started) < hangsAfter || f.hung.Equal(f.started) {
+	if time.Since(f.started) < hangsAfter || f.told.Equal(f.started) {
 		return
 	}
-	f.hung = f.started
+	f.told = f.started
 	words := f.lastWords(ctx)
 	f.update(func(v *view) { v.status.Message = "its process runs, but no probe frame has come through" + words })
 }
@@ -171,41 +172,5 @@ func (f *function) slower(rtt time.Duration) {
 	if known := f.rtt.Load(); known == 0 || rtt.Nanoseconds() > 4*known {
 		f.rtt.Store(rtt.Nanoseconds())
 		f.update(func(v *view) { v.status.RTTns = rtt.Nanoseconds() })
-	}
-}
-
-// probeAll sends a frame through every function that carries traffic, all from one goroutine: a hundred timers would
-// wake the machine a hundred times. What does not come through is looked at by the function's own goroutine.
-func (a *Agent) probeAll(ctx context.Context) {
-	tick := time.NewTicker(probeEvery)
-	defer tick.Stop()
-	for round := uint32(0); ; round++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		a.mu.Lock()
-		var all []*function
-		for _, f := range a.functions {
-			if f.probing.Load() && !f.suspect.Load() && (round+f.turn)%f.every.Load() == 0 {
-				all = append(all, f)
-			}
-		}
-		a.mu.Unlock()
-		for _, f := range all {
-			quick, cancel := context.WithTimeout(ctx, probeQuick)
-			p, err := a.Switch.Probe(quick, f.name)
-			cancel()
-			if ctx.Err() != nil {
-				return
-			}
-			if err != nil {
-				f.suspect.Store(true)
-				f.poke()
-				continue
-			}
-			f.slower(p.RTT)
-		}
 	}
 }

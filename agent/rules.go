@@ -46,6 +46,7 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 		a.Log.Info("rules committed", "version", c.Version, "added", c.Added, "changed", c.Changed, "removed", c.Removed, "unchanged", c.Unchanged)
 	}
 	a.installed, a.committed = rules, true
+	a.noteSteered(rules)
 	n := &notes{version: c.Version, text: make(map[uint64]string, len(rules)), owners: out.Owners}
 	for cookie, policy := range fromRouter.policies {
 		if policy != "-" {
@@ -238,6 +239,16 @@ func (a *Agent) missingEndpoint(want share, p api.PolicySpec) string {
 	return ""
 }
 
+// broken says which endpoint of a policy is in error, and why. Rules may be there for it, but no frame comes to them.
+func (a *Agent) broken(want share, p api.PolicySpec) string {
+	for _, end := range []string{p.From, p.To} {
+		if _, ok := want.endpoints[end]; ok && a.troubles[end] != "" {
+			return fmt.Sprintf("endpoint %s: %s", end, a.troubles[end])
+		}
+	}
+	return ""
+}
+
 func (a *Agent) routerInput(views map[string]view) router.Input {
 	in := router.Input{
 		Endpoints: map[string]flow.Port{}, Functions: map[string]router.Function{},
@@ -365,7 +376,10 @@ func (a *Agent) reportPolicies(want share, views map[string]view, waiting map[st
 		if p, ok := out.Paths[name]; ok {
 			s.RenderedPath, s.RenderedReverse, s.Rules = p.Forward, p.Reverse, p.Rules
 		}
+		broken := a.broken(want, w.Spec)
 		switch {
+		case broken != "":
+			s.State, s.Message = "error", broken
 		case waiting[name] != "":
 			s.State, s.Message = "pending", waiting[name]
 		case errors.Is(out.Errors[name], router.ErrNotReady):

@@ -9,10 +9,12 @@ import (
 )
 
 // When a function that no probe can tell about is said to hand nothing on. Some may do so rightly, such as a firewall that lets nothing
-// through: so it is a warning, and such a function goes on being healthy.
+// through: so it is a warning, and such a function goes on being healthy. Of one that handed most frames on until now it is said much sooner.
 const (
-	silentEvery  = 5 * time.Second
+	silentEvery  = time.Second
 	silentFor    = 10 * time.Second
+	silentSoon   = time.Second // for a function that handed on a quarter of what it got, or more
+	silentShare  = 4
 	silentFrames = 100
 	silentAgain  = 10 * time.Minute // at the earliest
 )
@@ -22,6 +24,7 @@ type silence struct {
 	in, out uint64    // the ports' counters when it began
 	since   time.Time // when a look found nothing new that was not answered
 	enough  bool      // at the last look: answers may be under way yet
+	flowed  bool      // when something came out last, it was much of what had gone in
 	told    time.Time
 	message string // that it put into the status
 }
@@ -29,11 +32,18 @@ type silence struct {
 // look takes in the counters of frames that went in and that came out, and tells how many went in if nothing comes back.
 func (s *silence) look(in, out uint64, now time.Time) (frames uint64, silent bool) {
 	if s.since.IsZero() || out != s.out || in <= s.in {
+		if out > s.out && in > s.in && !s.since.IsZero() {
+			s.flowed = (out-s.out)*silentShare >= in-s.in
+		}
 		s.in, s.out, s.since, s.enough = in, out, now, false
 		return 0, false
 	}
 	frames = in - s.in
-	silent = s.enough && now.Sub(s.since) >= silentFor
+	wait := silentFor
+	if s.flowed {
+		wait = silentSoon
+	}
+	silent = s.enough && now.Sub(s.since) >= wait
 	s.enough = frames >= silentFrames
 	return frames, silent
 }

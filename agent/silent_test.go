@@ -23,6 +23,8 @@ func TestWhatHandsNothingOnIsFound(t *testing.T) {
 		"enough, and no answer at the next look":   {[]look{{0, 0, 0}, {5, 1, 0}, {10, 101, 0}, {15, 102, 0}}, 102},
 		"it drops nearly all":                      {[]look{{0, 0, 0}, {5, 1000, 1}, {10, 2000, 2}, {15, 3000, 3}}, 0},
 		"it answered, and no more":                 {[]look{{0, 0, 0}, {5, 200, 200}, {10, 400, 200}, {15, 600, 200}}, 400},
+		"it answered until just now":               {[]look{{0, 0, 0}, {1, 200, 190}, {2, 400, 190}, {3, 600, 190}}, 400},
+		"it dropped nearly all until just now":     {[]look{{0, 0, 0}, {1, 200, 2}, {2, 400, 2}, {3, 600, 2}}, 0},
 		"nobody sends":                             {[]look{{0, 0, 0}, {60, 0, 0}, {120, 0, 0}}, 0},
 		"nobody sent, and now many, at once":       {[]look{{0, 0, 0}, {60, 0, 0}, {65, 500, 0}}, 0},
 		"the ports were made anew":                 {[]look{{0, 500, 0}, {5, 700, 0}, {10, 10, 0}, {15, 20, 0}}, 0},

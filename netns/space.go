@@ -173,6 +173,31 @@ func (s *Space) Link(name string) (Link, error) {
 	return parseLink(msgs[0])
 }
 
+// Received is how many packets have come in at an interface: at one end of a veth pair, those that left by the other end.
+func (s *Space) Received(name string) (uint64, error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
+	req.Sockets = s.sockets
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err == nil && (len(msgs) == 0 || len(msgs[0]) < unix.SizeofIfInfomsg) {
+		err = ErrNoLink
+	}
+	if err != nil {
+		return 0, fmt.Errorf("get link %s in %s: %w", name, s, err)
+	}
+	attrs, err := nl.ParseRouteAttr(msgs[0][unix.SizeofIfInfomsg:])
+	if err != nil {
+		return 0, fmt.Errorf("parse link %s: %w", name, err)
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == unix.IFLA_STATS64 && len(a.Value) >= 8 {
+			return nl.NativeEndian().Uint64(a.Value), nil // struct rtnl_link_stats64 begins with rx_packets
+		}
+	}
+	return 0, fmt.Errorf("get link %s in %s: no statistics", name, s)
+}
+
 // Links lists the interfaces whose alias starts with prefix ("" all of them).
 func (s *Space) Links(prefix string) ([]Link, error) {
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)

@@ -365,23 +365,26 @@ func (d *demo) crash() error {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+	d.report.Crash = crashFigure{Function: "fw", Lost: lost, Sent: sent}
+	for d.report.Crash.OutageNs == 0 && time.Now().Before(deadline) { // told when it has stayed up for some seconds
+		var list struct {
+			Items []api.Event `json:"items"`
+		}
+		if err := d.Get(d.ctx, &list, "events"); err != nil {
+			return err
+		}
+		for _, e := range list.Items {
+			if e.Reason == "FunctionRecovered" && e.Object == "fw" {
+				d.report.Crash.OutageNs = e.OutageNs
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 	out, err := d.Weir(d.ctx, "events", "--limit", "4")
 	if err != nil {
 		return err
 	}
 	d.show(out)
-	d.report.Crash = crashFigure{Function: "fw", Lost: lost, Sent: sent}
-	var list struct {
-		Items []api.Event `json:"items"`
-	}
-	if err := d.Get(d.ctx, &list, "events"); err != nil {
-		return err
-	}
-	for _, e := range list.Items {
-		if e.Reason == "FunctionRecovered" && e.Object == "fw" {
-			d.report.Crash.OutageNs = e.OutageNs
-		}
-	}
 	if sent == 0 || d.report.Crash.OutageNs <= 0 {
 		return fmt.Errorf("the kill of fw went unnoticed: %d pings, events:\n%s", sent, out)
 	}

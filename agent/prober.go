@@ -1,0 +1,179 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/image"
+	"weir.dev/weir/netns"
+)
+
+// A function that hangs is Down in the data plane within a second: a round of probes comes after probeEvery at the latest, then probeLimit
+// windows of probeTries probes each have to bring nothing back.
+const (
+	probeEvery = 400 * time.Millisecond // rounds, through functions that traffic is steered to
+	probeIdle  = 3                      // rounds from probe to probe of other functions
+	// A function whose forwarding is the switch's own program cannot hang: the kernel tells when its process ends and when a link goes.
+	// What is left to find is a program that somebody took away.
+	probeKernel = 25
+	probeQuick  = 50 * time.Millisecond // for all probes of a round
+	probeTry    = 30 * time.Millisecond
+	probeTries  = 4 // in a window: under load single frames are lost
+	probeLimit  = 3 // windows in a row without a probe until a function counts as down
+	// A window that took so much longer proves nothing: this process waited for a processor, so the function may have waited, too.
+	probeLate      = 50 * time.Millisecond
+	probeLateLimit = 10
+	// A window in which so many frames went in is a flood: a firewall that rightly lets nothing of it through may lose most probes, too. Then it
+	// takes many more windows, some 3 s.
+	floodFrames = 1500
+	floodLimit  = 20
+)
+
+// probeAll sends a frame through every function that carries traffic, all of a round at once: a hundred timers would wake the machine a hundred
+// times, and a hundred waits would each cost more than the probe. What does not come through is looked at by the function's own goroutine.
+func (a *Agent) probeAll(ctx context.Context) {
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for round := uint32(0); ; round++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		all := a.dueForProbe(round)
+		if len(all) == 0 {
+			continue
+		}
+		names := make([]string, 0, len(all))
+		for name := range all {
+			names = append(names, name)
+		}
+		quick, cancel := context.WithTimeout(ctx, probeQuick)
+		passed, err := a.Switch.ProbeAll(quick, names)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			a.Log.Warn("probe functions", "error", err)
+		}
+		for name, f := range all {
+			if p, ok := passed[name]; ok {
+				f.slower(p.RTT)
+			} else {
+				f.suspected()
+			}
+		}
+	}
+}
+
+// dueForProbe are the functions to be probed in a round.
+func (a *Agent) dueForProbe(round uint32) map[string]*function {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := map[string]*function{}
+	for name, f := range a.functions {
+		every := uint32(probeIdle)
+		switch {
+		case f.kernel.Load():
+			every = probeKernel
+		case f.steered.Load():
+			every = 1
+		}
+		if f.probing.Load() && !f.suspect.Load() && (round+f.turn)%every == 0 {
+			all[name] = f
+		}
+	}
+	return all
+}
+
+// noteSteered notes to which functions rules in force lead: if one of them hangs, frames are lost.
+func (a *Agent) noteSteered(rules []flow.Rule) {
+	to := map[flow.Port]bool{}
+	for i := range rules {
+		to[rules[i].Action.Port] = true
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, f := range a.functions {
+		p := f.view().ports
+		f.steered.Store(p.In != 0 && to[p.In] || p.Out != 0 && to[p.Out])
+	}
+}
+
+// probe tries several times within one window.
+func (f *function) probeWindow(ctx context.Context) (rtt time.Duration, err error) {
+	for range probeTries {
+		try, cancel := context.WithTimeout(ctx, probeTry)
+		p, failed := f.a.Switch.Probe(try, f.name)
+		cancel()
+		if failed == nil {
+			return p.RTT, nil
+		}
+		if err = failed; ctx.Err() != nil {
+			break
+		}
+	}
+	return 0, err
+}
+
+// confirm looks closely at a function that is up and whose last probe did not come through.
+func (f *function) confirm(ctx context.Context, want api.Function, img image.Image) (time.Duration, error) {
+	before, begin := f.passage(ctx, img), time.Now()
+	rtt, err := f.probeWindow(ctx)
+	late := time.Since(begin) - probeTries*probeTry
+	after := f.passage(ctx, img)
+	limit := probeLimit
+	if after.in > before.in+floodFrames {
+		limit = floodLimit
+	}
+	switch {
+	case err == nil || after.out > before.out: // frames come out: it is slow, maybe, but does not hang
+		f.lost, f.late = 0, 0
+		f.suspect.Store(false)
+		if err == nil {
+			f.slower(rtt)
+		}
+		f.observe(want, img)
+		return resync, nil
+	case ctx.Err() != nil:
+		return resync, nil
+	case late > probeLate && f.late < probeLateLimit:
+		f.late++
+		return 0, nil
+	}
+	if f.lost++; f.lost < limit {
+		return 0, nil
+	}
+	f.hung(ctx, img, err)
+	return 0, nil
+}
+
+// passage is what went into a function at its port in, and what came out at its port out.
+type passage struct{ in, out uint64 }
+
+// passage is zero where the kernel forwards: that never hangs. What comes out is asked of the link: the switch may count late.
+func (f *function) passage(ctx context.Context, img image.Image) (p passage) {
+	if img.Contract.Forwarder != "" {
+		return p
+	}
+	host, err := netns.At("")
+	if err != nil {
+		return p
+	}
+	defer host.Close()
+	object := "function/" + f.name
+	p.out, _ = host.Received(f.links[1]) // of a link that is gone nothing comes
+	ports, err := f.a.Switch.Ports(ctx)
+	if err != nil {
+		return p
+	}
+	for _, port := range ports {
+		if port.Name == object+"/in" {
+			p.in = port.Tx.Packets
+		}
+	}
+	return p
+}
