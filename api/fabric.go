@@ -21,17 +21,20 @@ type Switch struct {
 
 // SwitchStatus is what the router found.
 type SwitchStatus struct {
-	State      string        `json:"state,omitempty"` // connected, lost, refused (see Message)
-	Message    string        `json:"message,omitempty"`
-	DatapathID string        `json:"datapath_id,omitempty"` // 16 hexadecimal digits
-	Address    string        `json:"address,omitempty"`     // of its connection
-	Version    string        `json:"version,omitempty"`     // "OpenFlow 1.3"
-	Product    string        `json:"product,omitempty"`     // as it describes itself
-	Bundles    bool          `json:"bundles,omitempty"`     // several changes in one atomic step
-	Since      time.Time     `json:"since,omitzero"`
-	Rules      int           `json:"rules"` // of Weir, installed and confirmed
-	Ports      []SwitchPort  `json:"ports,omitempty"`
-	Tables     []SwitchTable `json:"tables,omitempty"`
+	State      string    `json:"state,omitempty"` // connected, lost, refused (see Message)
+	Message    string    `json:"message,omitempty"`
+	DatapathID string    `json:"datapath_id,omitempty"` // 16 hexadecimal digits
+	Address    string    `json:"address,omitempty"`     // of its connection
+	Version    string    `json:"version,omitempty"`     // "OpenFlow 1.3"
+	Product    string    `json:"product,omitempty"`     // as it describes itself
+	Bundles    bool      `json:"bundles,omitempty"`     // several changes in one atomic step
+	Since      time.Time `json:"since,omitzero"`
+	// Certificate is the ID of the one with which it is connected over TLS; "": without TLS, or not connected.
+	Certificate        string        `json:"certificate,omitempty"`
+	CertificateExpires time.Time     `json:"certificate_expires,omitzero"`
+	Rules              int           `json:"rules"` // of Weir, installed and confirmed
+	Ports              []SwitchPort  `json:"ports,omitempty"`
+	Tables             []SwitchTable `json:"tables,omitempty"`
 }
 
 // SwitchPort is a port of a fabric switch and what stands behind it.

@@ -76,7 +76,7 @@ func managerFlags(f *pflag.FlagSet, o *UpOptions) {
 	f.StringVar(&o.Agents, "agents", "", "address (ADDRESS:PORT) where agents of other hosts join and connect, with TLS; default: none can")
 	f.DurationVar(&o.CertificateLife, "certificate-life", certificateLife, "how long agents' certificates are valid; they are renewed at two thirds of it")
 	f.StringVar(&o.Underlay, "underlay", "none", "how packets get from host to host where there is no OpenFlow fabric: none or vxlan")
-	f.StringVar(&o.OpenFlow, "openflow", "", "address (ADDRESS:PORT) where switches of an OpenFlow fabric connect; default: none can")
+	f.StringVar(&o.OpenFlow, "openflow", "", "address (ADDRESS:PORT) where switches of an OpenFlow fabric connect, with TLS and a certificate (weir switch cert); tcp:ADDRESS:PORT is without TLS; default: none can")
 	f.BoolVar(&o.DefaultForwarding, "default-forwarding", true, "forward in the OpenFlow fabric also what no policy selects; off where something else does")
 	f.StringVar(&o.Placement, "placement", "most-available", "how a host is chosen for a function: most-available, pack, spread or nearest")
 }
@@ -137,7 +137,8 @@ func (o *UpOptions) check(placements []string) error {
 	if err := o.checkEtcd(); err != nil {
 		return err
 	}
-	for flag, address := range map[string]string{"agents": o.Agents, "openflow": o.OpenFlow} {
+	o.OpenFlow = strings.TrimPrefix(o.OpenFlow, "ssl:") // as Open vSwitch writes it
+	for flag, address := range map[string]string{"agents": o.Agents, "openflow": strings.TrimPrefix(o.OpenFlow, "tcp:")} {
 		if err := checkAddress(flag, address); err != nil {
 			return err
 		}

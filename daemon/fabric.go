@@ -2,14 +2,17 @@ package daemon
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/pki"
 	"weir.dev/weir/router/control"
 	"weir.dev/weir/store"
 )
@@ -41,8 +44,11 @@ func (f *fabric) check() error {
 	return l.Close()
 }
 
+// PlainOpenFlow is before an address at which switches connect without TLS.
+const PlainOpenFlow = "tcp:"
+
 func (f *fabric) listen() (net.Listener, error) {
-	l, err := net.Listen("tcp", f.o.OpenFlow)
+	l, err := net.Listen("tcp", strings.TrimPrefix(f.o.OpenFlow, PlainOpenFlow))
 	if err != nil {
 		return nil, fmt.Errorf("listen for OpenFlow switches on %s: %w: choose another address with --openflow", f.o.OpenFlow, err)
 	}
@@ -79,6 +85,13 @@ func (f *fabric) once(ctx context.Context, m *manager.Manager) error {
 			return err
 		}
 		defer o.Listener.Close()
+		if strings.HasPrefix(f.o.OpenFlow, PlainOpenFlow) {
+			f.o.Log.Warn("OpenFlow without TLS: whoever reaches this address can pretend to be a switch", "address", f.o.OpenFlow)
+		} else if o.TLS, err = m.ForSwitches(ctx); err != nil {
+			return err
+		} else {
+			o.Certify = certify(m)
+		}
 	}
 	c, err := control.New(o)
 	if err != nil {
@@ -100,6 +113,19 @@ func hostKey(ctx context.Context, m *manager.Manager, host string) ([]byte, erro
 		return nil, control.ErrNoKey
 	}
 	return key, err
+}
+
+// certify asks the manager about a switch's certificate. Where the state cannot be read, nothing is decided.
+func certify(m *manager.Manager) func(context.Context, *x509.Certificate) ([]uint64, error) {
+	return func(ctx context.Context, c *x509.Certificate) ([]uint64, error) {
+		ids, err := m.SwitchIDs(ctx, c)
+		for _, e := range []error{nil, manager.ErrRevoked, pki.ErrNotSwitch, pki.ErrExpired, pki.ErrEarly} {
+			if errors.Is(err, e) {
+				return ids, err
+			}
+		}
+		return nil, fmt.Errorf("%w: %w", control.ErrUndecided, err)
+	}
 }
 
 // SwitchRules reads a switch's entries live.

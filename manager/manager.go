@@ -96,19 +96,20 @@ type Options struct {
 // Manager serves the API. Make it with New.
 type Manager struct {
 	Options
-	began   time.Time
-	mu      sync.Mutex // one writer at a time in this process; others are kept apart by preconditions
-	watches chan struct{}
-	streams chan struct{}
-	repeats repeats // while mu is held
-	metrics *metrics
-	mux     *http.ServeMux
-	bodies  memory // of requests, as they came
-	decoded memory // what they became
-	join    joins
-	beats   beats
-	nodes   nodes
-	views   views
+	began    time.Time
+	mu       sync.Mutex // one writer at a time in this process; others are kept apart by preconditions
+	watches  chan struct{}
+	streams  chan struct{}
+	repeats  repeats // while mu is held
+	metrics  *metrics
+	mux      *http.ServeMux
+	bodies   memory // of requests, as they came
+	decoded  memory // what they became
+	join     joins
+	switches switchCerts
+	beats    beats
+	nodes    nodes
+	views    views
 
 	strategy placement.Strategy
 	leading  atomic.Bool

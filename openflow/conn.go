@@ -14,6 +14,8 @@ type Options struct {
 	Queue        int           // bytes that may wait to be sent; 0: 4 MiB
 	Events       int           // packet-ins that may wait in Events; 0: 1024
 	Parts        int           // bytes of one multipart answer; 0: 256 MiB
+	Rate         int           // messages that are read a second, twice as many at once; 0: no bound
+	Bytes        int           // bytes that are read a second, twice as many at once; 0: no bound
 }
 
 // Event is a message that answers no request: packet-in, port-status, flow-removed, an error about a message that was only sent; at a switch

@@ -151,6 +151,7 @@ func readMessage(r io.Reader, buf []byte) ([]byte, error) {
 func (c *conn) read() {
 	defer close(c.events)
 	var buf []byte
+	messages, size := newPace(c.o.Rate), newPace(c.o.Bytes)
 	for {
 		b, err := readMessage(c.r, buf)
 		if err != nil {
@@ -162,6 +163,7 @@ func (c *conn) read() {
 		}
 		buf = b
 		c.heard.Store(int64(time.Since(c.start)))
+		c.rest(max(messages.take(1), size.take(len(b))))
 		xid, m, err := Decode(b)
 		if err == nil {
 			err = c.dispatch(xid, m, len(b))
@@ -172,6 +174,45 @@ func (c *conn) read() {
 			c.shut(err)
 			return
 		}
+	}
+}
+
+// pace says how long to rest so that no more than a rate passes; twice the rate may pass at once.
+type pace struct {
+	rate, level float64
+	last        time.Time
+}
+
+func newPace(rate int) *pace {
+	return &pace{rate: float64(rate), level: 2 * float64(rate), last: time.Now()}
+}
+
+func (p *pace) take(n int) time.Duration {
+	if p.rate == 0 {
+		return 0
+	}
+	now := time.Now()
+	p.level = min(2*p.rate, p.level+p.rate*now.Sub(p.last).Seconds()) - float64(n)
+	p.last = now
+	if p.level >= 0 {
+		return 0
+	}
+	return time.Duration(-p.level / p.rate * float64(time.Second))
+}
+
+// restLeast keeps a reader from many short rests.
+const restLeast = 5 * time.Millisecond
+
+// rest reads nothing for a while: the peer's transport makes it wait.
+func (c *conn) rest(d time.Duration) {
+	if d < restLeast {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-c.done:
 	}
 }
 

@@ -69,7 +69,11 @@ func (p plan) vsctl(ctx context.Context, argv ...string) error {
 // configureSwitches makes all bridges and ports in one transaction and waits until the daemon has done it.
 func (p plan) configureSwitches(ctx context.Context) error {
 	var argv []string
-	ids := p.dpids()
+	ids, transport := p.dpids(), "tcp"
+	if p.openflowTLS() {
+		file := func(name string) string { return filepath.Join(p.switchCert(), name) }
+		transport, argv = "ssl", append(argv, "--", "set-ssl", file("key.pem"), file("cert.pem"), file("ca.pem"))
+	}
 	for _, name := range sorted(p.Switches) {
 		argv = append(argv, "--", "add-br", name, "--", "set", "bridge", name, "datapath_type=netdev", "fail_mode=secure", "protocols=OpenFlow13",
 			fmt.Sprintf("other-config:datapath-id=%016x", ids[name]), "other-config:dp-desc="+name, "other-config:disable-in-band=true",
@@ -80,7 +84,7 @@ func (p plan) configureSwitches(ctx context.Context) error {
 				"--", "--id=@t1"+name, "create", "flow_table", t, "overflow_policy=refuse",
 				"--", "set", "bridge", name, "flow_tables:0=@t0"+name, "flow_tables:1=@t1"+name)
 		}
-		argv = append(argv, "--", "set-controller", name, fmt.Sprintf("tcp:%s:%d", managerAddress, openflowPort),
+		argv = append(argv, "--", "set-controller", name, fmt.Sprintf("%s:%s:%d", transport, managerAddress, openflowPort),
 			"--", "set", "controller", name, "connection_mode=out-of-band", "max_backoff=1000", "inactivity_probe=5000")
 	}
 	for _, c := range p.cables() {

@@ -48,6 +48,9 @@ func (p plan) root(node string) string  { return filepath.Join(p.State, node) }
 func (p plan) alias(what string) string { return "weir-testbed:" + p.Name + ":" + what }
 func (p plan) token(node string) string { return filepath.Join(p.Run, node+".token") }
 
+// switchCert is the directory of the switches' key and certificate.
+func (p plan) switchCert() string { return filepath.Join(p.Run, "switches") }
+
 // namespaces lists the nodes that have one.
 func (p plan) namespaces() []string {
 	nodes := []string{NodeManager}

@@ -22,6 +22,7 @@ type Spec struct {
 type Manager struct {
 	Placement string `json:"placement,omitempty"` // default most-available
 	Underlay  string `json:"underlay,omitempty"`  // none (default), vxlan: tunnels between the agents over the management network
+	OpenFlow  string `json:"openflow,omitempty"`  // tls (default), plain: switches connect without
 	// DefaultForwarding is whether the router computes ordinary forwarding too; default true.
 	DefaultForwarding *bool `json:"default_forwarding,omitempty"`
 }

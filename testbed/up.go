@@ -148,6 +148,11 @@ func (o *Options) startAll(ctx context.Context, p plan, running map[string]bool)
 			return err
 		}
 		if fresh {
+			if p.openflowTLS() {
+				if err := o.certifySwitches(ctx, p); err != nil {
+					return err
+				}
+			}
 			if err := p.configureSwitches(ctx); err != nil {
 				return err
 			}

@@ -193,6 +193,9 @@ func (c *checker) manager() {
 	if m.Underlay != "" && m.Underlay != "none" && m.Underlay != "vxlan" {
 		c.add("manager.underlay", "", "%q: want none or vxlan", m.Underlay)
 	}
+	if m.OpenFlow != "" && m.OpenFlow != "tls" && m.OpenFlow != "plain" {
+		c.add("manager.openflow", "", "%q: want tls or plain", m.OpenFlow)
+	}
 	if m.Placement != "" && !nameLike.MatchString(m.Placement) {
 		c.add("manager.placement", "", "%q: want a placement's name, such as most-available", m.Placement)
 	}

@@ -38,7 +38,11 @@ func (p plan) checkInstance() error {
 func (o *Options) startManager(ctx context.Context, p plan) error {
 	argv := []string{o.Program, "manager", "--name", p.instance(NodeManager), "--root", p.root(NodeManager), "--listen", "none"}
 	if len(p.Switches) > 0 {
-		argv = append(argv, "--openflow", fmt.Sprintf("%s:%d", managerAddress, openflowPort))
+		address := fmt.Sprintf("%s:%d", managerAddress, openflowPort)
+		if !p.openflowTLS() {
+			address = "tcp:" + address
+		}
+		argv = append(argv, "--openflow", address)
 	}
 	if len(p.Agents) > 0 {
 		argv = append(argv, "--agents", fmt.Sprintf("%s:%d", managerAddress, agentsPort))
@@ -92,6 +96,22 @@ func (o *Options) writeToken(ctx context.Context, p plan, node string) error {
 	}
 	if err := os.WriteFile(p.token(node), []byte(strings.TrimSpace(out)+"\n"), 0o600); err != nil {
 		return fmt.Errorf("make a join token: %w", err)
+	}
+	return nil
+}
+
+// openflowTLS tells whether switches connect with TLS. Without our manager they wait for somebody's controller, as it likes.
+func (p plan) openflowTLS() bool { return p.Manager != nil && p.Manager.OpenFlow != "plain" }
+
+// certifySwitches makes the certificate that the process of all switches presents.
+func (o *Options) certifySwitches(ctx context.Context, p plan) error {
+	args := []string{"switch", "cert", "--out", p.switchCert()}
+	ids := p.dpids()
+	for _, name := range sorted(p.Switches) {
+		args = append(args, fmt.Sprintf("%x", ids[name]))
+	}
+	if _, err := run(o.weir(ctx, p, NodeManager, args...)); err != nil {
+		return fmt.Errorf("make the switches' certificate: %w", err)
 	}
 	return nil
 }

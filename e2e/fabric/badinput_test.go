@@ -114,7 +114,7 @@ func (b *bed) vsctl(args ...string) {
 func (b *bed) strange(name, protocol, dpid string) {
 	b.t.Helper()
 	b.vsctl("add-br", name, "--", "set", "bridge", name, "datapath_type=netdev", "fail_mode=secure", "protocols="+protocol,
-		"other-config:datapath-id="+dpid, "other-config:dp-desc="+name, "--", "set-controller", name, "tcp:100.64.0.1:6653")
+		"other-config:datapath-id="+dpid, "other-config:dp-desc="+name, "--", "set-controller", name, "ssl:100.64.0.1:6653")
 }
 
 func (b *bed) oldSwitch() {

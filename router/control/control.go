@@ -2,6 +2,8 @@ package control
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,6 +30,9 @@ type Options struct {
 	// HostKey is the key (api.AgentConfig.LLDPKey) by which a host's frames are known; ErrNoKey: the host is unknown. It must be quick:
 	// it is asked while the loop waits, at most once a second and host. nil: no host has an uplink.
 	HostKey func(host string) ([]byte, error)
+	// TLS is the listener's, nil: switches connect without. Certify returns the datapath ids for which a certificate is good now.
+	TLS     *tls.Config
+	Certify func(ctx context.Context, c *x509.Certificate) ([]uint64, error)
 	Log     *slog.Logger
 	Now     func() time.Time
 
@@ -38,7 +43,8 @@ type Options struct {
 	NoDefaultForwarding bool                             // ordinary routing is someone else's
 	Names               map[uint64]string                // switches' names by datapath id, before what they say themselves
 	Reserve             uint32                           // entries of each table that are left to others
-	MaxSwitches         int                              // connections; default 1024
+	MaxSwitches         int                              // that are known, connected or not; default 1024
+	MaxPerAddress       int                              // of these, without a certificate and from one address; default 256
 	Drain               time.Duration                    // what was needed before stays so long after a change; default 500 ms
 	Compile             func(fabric.Input) fabric.Output // default a fabric.Compiler, which computes what has changed
 }
@@ -88,7 +94,11 @@ func New(o Options) (*Controller, error) {
 	setDefault(&o.VNI, defaultVNI)
 	setDefault(&o.VXLANUDP, defaultVXLAN)
 	setDefault(&o.MaxSwitches, defaultSwitches)
+	setDefault(&o.MaxPerAddress, maxPerAddress)
 	setDefault(&o.Drain, defaultDrain)
+	if o.TLS != nil && o.Certify == nil {
+		return nil, errors.New("control: TLS without Certify")
+	}
 	return &Controller{o: o, running: map[string]*session{}}, nil
 }
 

@@ -2,11 +2,13 @@ package control
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"slices"
+	"sync"
 	"time"
 
 	"weir.dev/weir/openflow"
@@ -26,6 +28,13 @@ const (
 	packetInRate     = 500     // a second and switch, besides link discovery
 	packetInBurst    = 1000
 	lldpRate         = 4096 // link discovery frames a second and switch
+	portRate         = 20   // changes of ports a second and switch; beyond it the ports are read, once a second at most
+	portBurst        = 1024
+	errorRate        = 1 // that are logged, a second and switch
+	errorBurst       = 20
+	messageRate      = 10_000   // that are read, a second and switch
+	byteRate         = 64 << 20 // a second and switch
+	answerBytes      = 32 << 20 // of one answer, as that with all entries
 )
 
 // session is one connection to a switch, from its handshake to its end.
@@ -41,6 +50,14 @@ type session struct {
 	bundles bool
 	entries []openflow.FlowStats // of Weir, found at connection
 	probes  chan []openflow.Message
+	cert    *x509.Certificate // nil: without TLS
+	key     string            // of cert, see certificateID
+}
+
+// opening is what a handshake needs besides the connection.
+type opening struct {
+	door      *door
+	certified func(dpid uint64) error
 }
 
 type table struct {
@@ -50,12 +67,13 @@ type table struct {
 }
 
 // open asks a new connection for all that the loop wants to know.
-func open(ctx context.Context, nc net.Conn, generation uint64, log *slog.Logger) (*session, error) {
+func open(ctx context.Context, nc net.Conn, generation uint64, log *slog.Logger, o opening) (*session, error) {
 	address := nc.RemoteAddr().String()
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	conn, err := openflow.Controller(ctx, nc, openflow.Options{
-		EchoInterval: echoInterval, EchoTimeout: echoTimeout, Handshake: handshakeTimeout, Queue: sendQueue, Events: 4 * packetInBurst,
+		EchoInterval: echoInterval, EchoTimeout: echoTimeout, Handshake: handshakeTimeout, Queue: sendQueue, Events: 4 * packetInBurst, Parts: answerBytes,
+		Rate: messageRate, Bytes: byteRate,
 	})
 	if err != nil {
 		return nil, err
@@ -64,14 +82,18 @@ func open(ctx context.Context, nc net.Conn, generation uint64, log *slog.Logger)
 		conn: conn, dpid: conn.Features().DatapathID, address: address, probes: make(chan []openflow.Message, probeQueue),
 		log: log.With("datapath", fmt.Sprintf("%016x", conn.Features().DatapathID), "address", address),
 	}
-	if err := s.ask(ctx, generation); err != nil {
+	err = o.certified(s.dpid)
+	if err == nil {
+		err = s.ask(ctx, generation, o.door)
+	}
+	if err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("switch %016x at %s: %w", s.dpid, address, err)
 	}
 	return s, nil
 }
 
-func (s *session) ask(ctx context.Context, generation uint64) error {
+func (s *session) ask(ctx context.Context, generation uint64, d *door) error {
 	if err := s.master(ctx, generation); err != nil {
 		return err
 	}
@@ -90,6 +112,12 @@ func (s *session) ask(ctx context.Context, generation uint64) error {
 	}
 	// An empty bundle shows whether there are any.
 	s.bundles = s.conn.Bundle(ctx, openflow.BundleAtomic|openflow.BundleOrdered) == nil
+	select { // all that the switches of an address can have read at once is bounded
+	case d.reading <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("read entries: too many switches connect: %w", context.Cause(ctx))
+	}
+	defer func() { <-d.reading }()
 	return s.read(ctx)
 }
 
@@ -164,6 +192,9 @@ func (s *session) serve(ctx context.Context, to chan<- event, now func() time.Ti
 	defer cancel()
 	go s.send(sending)
 	packets, frames := bucket{rate: packetInRate, burst: packetInBurst}, bucket{rate: lldpRate, burst: lldpRate}
+	changes, errs := bucket{rate: portRate, burst: portBurst}, bucket{rate: errorRate, burst: errorBurst}
+	reread := newLazy(portsEvery, func() { s.readPorts(sending, to) })
+	defer reread.stop()
 	post := func(e event) {
 		select {
 		case to <- e:
@@ -181,12 +212,70 @@ func (s *session) serve(ctx context.Context, to chan<- event, now func() time.Ti
 				post(func(l *loop) { l.packetIn(s, m) })
 			}
 		case *openflow.PortStatus:
-			post(func(l *loop) { l.portStatus(s, m) })
+			if changes.take(now()) {
+				post(func(l *loop) { l.portStatus(s, m) })
+			} else {
+				reread.want()
+			}
 		case *openflow.Error:
-			s.log.Warn("the switch refuses something", "error", m)
+			if errs.take(now()) {
+				s.log.Warn("the switch refuses something", "error", m)
+			}
 		}
 	}
 	post(func(l *loop) { l.disconnected(s) })
+}
+
+// portsEvery is how often the ports of a switch are read that tells of more changes than are followed one by one.
+const portsEvery = time.Second
+
+// readPorts takes over all ports as they are now.
+func (s *session) readPorts(ctx context.Context, to chan<- event) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	ports, err := s.conn.Ports(ctx)
+	if err != nil {
+		s.log.Debug("read ports", "error", err)
+		return
+	}
+	select {
+	case to <- func(l *loop) { l.portsRead(s, ports) }:
+	case <-ctx.Done():
+	}
+}
+
+// lazy calls f some time after it is wanted, once for however many wants.
+type lazy struct {
+	mu    sync.Mutex
+	after time.Duration
+	timer *time.Timer
+	f     func()
+	ended bool
+}
+
+func newLazy(after time.Duration, f func()) *lazy { return &lazy{after: after, f: f} }
+
+func (z *lazy) want() {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.timer != nil || z.ended {
+		return
+	}
+	z.timer = time.AfterFunc(z.after, func() {
+		z.mu.Lock()
+		z.timer = nil
+		z.mu.Unlock()
+		z.f()
+	})
+}
+
+func (z *lazy) stop() {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.ended = true
+	if z.timer != nil {
+		z.timer.Stop()
+	}
 }
 
 // send sends packet-outs. While the switch does not read, others wait in the queue and are dropped when it is full.

@@ -60,7 +60,10 @@ func (l *loop) deviceStatus(d *device, stations map[seat][]string) api.SwitchSta
 	if d.session == nil {
 		s.State = "lost"
 	} else {
-		s.Bundles = d.session.bundles
+		s.Bundles, s.Certificate = d.session.bundles, d.session.key
+		if d.session.cert != nil {
+			s.CertificateExpires = d.session.cert.NotAfter
+		}
 	}
 	for _, p := range d.sortedPorts() {
 		x := api.SwitchPort{Number: p.number, Name: p.name, State: "down", Kind: "unknown"}

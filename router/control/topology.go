@@ -57,6 +57,8 @@ type device struct {
 	product string
 	address string
 	message string
+
+	certified bool
 }
 
 // capacity is what has been found out about the size of tables.
@@ -109,21 +111,30 @@ func (l *loop) newDevice(dpid uint64, said string) *device {
 	return d
 }
 
-// admit takes a connected switch in, unless one of its datapath id is there: then it returns that one.
-func (l *loop) admit(s *session) *session {
+// admission is the answer to a switch that has connected: it is in, or there is another one of its datapath id, or no place for it.
+type admission struct {
+	other *session
+	err   error
+}
+
+// admit takes a connected switch in. One that is known has its place, also while it is away.
+func (l *loop) admit(s *session) admission {
 	d := l.switches[s.dpid]
 	if d != nil && d.session != nil {
-		return d.session
+		return admission{other: d.session}
 	}
 	now := l.o.Now()
 	if d == nil {
+		if err := l.place(s); err != nil {
+			return admission{err: err}
+		}
 		d = l.newDevice(s.dpid, s.desc.Datapath)
 	}
 	outage := time.Duration(0)
 	if !d.since.IsZero() && !d.remembered {
 		outage = now.Sub(d.since)
 	}
-	d.session, d.since, d.remembered, d.tables, d.address = s, now, false, s.sizes, s.address
+	d.session, d.since, d.remembered, d.tables, d.address, d.certified = s, now, false, s.sizes, s.address, s.cert != nil
 	former := d.product
 	d.product, d.message, d.backoff, d.retry, d.audited = product(s.desc), "", 0, time.Time{}, now
 	l.adopt(d, s.entries)
@@ -147,6 +158,29 @@ func (l *loop) admit(s *session) *session {
 	}
 	l.event(api.Info, "SwitchConnected", api.KindSwitch, d.name, fmt.Sprintf("switch %s (datapath %016x, %s) connected from %s%s", d.name, d.dpid, d.product, s.address, found), outage)
 	l.dirty()
+	return admission{}
+}
+
+// place tells whether there is one for a switch that is not known yet.
+func (l *loop) place(s *session) error {
+	if s.cert != nil {
+		if limit := certifiedTimes * l.o.MaxSwitches; len(l.switches) >= limit {
+			return fmt.Errorf("%d switches are known, no more are taken", limit)
+		}
+		return nil
+	}
+	of, from := 0, host(s.address)
+	for _, d := range l.switches {
+		if !d.certified && host(d.address) == from {
+			of++
+		}
+	}
+	switch {
+	case of >= l.o.MaxPerAddress:
+		return fmt.Errorf("%d switches without a certificate come from %s, no more are taken from there", of, from)
+	case len(l.switches) >= l.o.MaxSwitches:
+		return fmt.Errorf("%d switches are known, no more are taken without a certificate", len(l.switches))
+	}
 	return nil
 }
 
@@ -283,6 +317,23 @@ func (l *loop) portStatus(s *session, m *openflow.PortStatus) {
 		l.dirtyNow(now)
 	}
 	l.status = true
+}
+
+// portsRead takes over all ports of a switch that changes them faster than each change is followed.
+func (l *loop) portsRead(s *session, ports []openflow.PortDesc) {
+	d := l.switches[s.dpid]
+	if d == nil || d.session != s {
+		return
+	}
+	if l.damp("ports " + d.name) {
+		l.event(api.Warning, "PortFlapping", api.KindSwitch, d.name, fmt.Sprintf("switch %s tells of more than %d changes of its ports a second: they are read once a second", d.name, portRate), 0)
+	}
+	now, known := l.o.Now(), d.ports
+	d.ports = map[uint32]*port{}
+	for _, p := range ports {
+		l.setPort(d, p, known[uint32(p.Port)], now)
+	}
+	l.dirty()
 }
 
 // dirtyNow has the rules computed without waiting for more.
