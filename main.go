@@ -43,7 +43,7 @@ func main() {
 		}
 	}
 	os.Exit(cli.Main(cli.Options{
-		Version: version, Up: up, Agent: agent, Down: down, Features: features, Validate: router.Validate, Images: images,
+		Version: version, Up: up, Agent: agent, Down: down, Unit: unit, Features: features, Validate: router.Validate, Images: images,
 		CheckRoot:  func(i instance.Instance) error { return coded(daemon.CheckRoot(i)) },
 		Placements: placement.Names(), Layouts: layouts,
 	}, os.Args[1:]))
@@ -133,6 +133,9 @@ func layouts(extra string) []string {
 
 func up(ctx context.Context, o cli.UpOptions) error {
 	log := logger(o.Stderr, o.LogLevel, o.LogFormat)
+	if err := daemon.DropCapabilities(!o.NoAgent); err != nil {
+		return err
+	}
 	return coded(daemon.Up(ctx, daemon.UpOptions{
 		Instance: o.Instance, Listen: o.Listen, Etcd: o.Etcd, EtcdCA: o.EtcdCA, EtcdCert: o.EtcdCert, EtcdKey: o.EtcdKey, SecretKey: o.SecretKey, Version: version, Log: log, Ready: o.Ready,
 		NoAgent: o.NoAgent, Agents: o.Agents, CertificateLife: o.CertificateLife, Placement: o.Placement,
@@ -148,6 +151,9 @@ func agent(ctx context.Context, o cli.AgentOptions) error {
 	if err != nil {
 		return cli.WithCode(cli.ExitUsage, err)
 	}
+	if err := daemon.DropCapabilities(true); err != nil {
+		return err
+	}
 	return coded(daemon.Agent(ctx, daemon.AgentOptions{
 		Instance: o.Instance, Managers: managers, TokenFile: o.TokenFile, Host: daemon.HostOptions(o.Host), Version: version, Log: log, Ready: o.Ready,
 		Drivers: drivers(o.Host.Switch, o.Runtime, o.ImagesDir, log),
@@ -158,6 +164,14 @@ func down(ctx context.Context, o cli.DownOptions) error {
 	return coded(daemon.Down(ctx, daemon.DownOptions{
 		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", "", slog.New(slog.DiscardHandler)),
 	}))
+}
+
+func unit(o cli.UnitOptions) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("path of this program: %w", err)
+	}
+	return daemon.Unit(daemon.UnitOptions{Instance: o.Instance, Command: o.Command, Program: self, Args: o.Args}), nil
 }
 
 // coded gives errors their documented exit codes.

@@ -15,6 +15,7 @@ packages=(
 	tcpdump tshark ethtool jq                   # to test and measure
 	iperf sockperf nuttcp netcat-openbsd        # the lab's tools
 	python3-openvswitch python3-venv            # OpenFlow of others, to test against
+	systemd                                     # to test the service
 	chromium fonts-dejavu-core                  # to open reports in a real browser, to test
 )
 

@@ -95,6 +95,7 @@ type Agent struct {
 		key []byte // nil: not read yet
 	}
 	notes atomic.Pointer[notes]
+	moved atomic.Int64  // when Run's goroutine last began or ended a pass, Unix ns; 0 before the first
 	turns atomic.Uint32 // of probing
 
 	mu        sync.Mutex
@@ -147,6 +148,21 @@ func New(o Options) *Agent {
 	a.intent = newIntent(o.Host, a.poke)
 	a.report = newReporter(o)
 	return a
+}
+
+// stalledAfter is far longer than any pass takes.
+const stalledAfter = time.Minute
+
+// Stalled returns an error when the reconciliation has made no progress for a minute. For a watchdog.
+func (a *Agent) Stalled() error {
+	moved := a.moved.Load()
+	if moved == 0 {
+		return nil
+	}
+	if idle := time.Since(time.Unix(0, moved)); idle > stalledAfter {
+		return fmt.Errorf("the agent's reconciliation has not moved for %v", idle.Round(time.Second))
+	}
+	return nil
 }
 
 // poke asks for a pass; many pokes before it are one.
@@ -204,6 +220,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer timer.Stop()
 	beat := time.Time{}
 	for {
+		a.moved.Store(time.Now().UnixNano())
 		select {
 		case <-ctx.Done():
 			return nil

@@ -34,6 +34,8 @@ type Options struct {
 	CheckRoot func(i instance.Instance) error
 	// Agent runs this machine as a host of a manager elsewhere until ctx ends, then returns nil.
 	Agent func(ctx context.Context, o AgentOptions) error
+	// Unit is the text of a systemd unit.
+	Unit func(o UnitOptions) (string, error)
 	// Placements are the names that --placement takes; none: all.
 	Placements []string
 	// Down stops a daemon that runs and removes all that the instance made. Nothing there: nil.
@@ -149,7 +151,7 @@ a packet. "weir up" starts it on this machine, "weir apply" tells it what you wa
 	f.BoolVar(&a.noColor, "no-color", false, "no colours; also off in a pipe, with NO_COLOR set and with TERM=dumb")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(a.upCommand(), a.downCommand(), a.managerCommand(), a.agentCommand(), a.tokenCommand(), a.switchCommand(), a.applyCommand(), a.getCommand(), a.describeCommand(), a.traceCommand(), a.deleteCommand(),
-		a.functionCommand(), a.hostCommand(), a.eventsCommand(), a.statusCommand(), a.checkCommand(), a.imageCommand(), a.testbedCommand(), a.labCommand(), a.schemaCommand(),
+		a.functionCommand(), a.hostCommand(), a.eventsCommand(), a.statusCommand(), a.checkCommand(), a.imageCommand(), a.testbedCommand(), a.labCommand(), a.schemaCommand(), a.unitCommand(),
 		a.versionCommand(), a.completionCommand(), exitCodesTopic(), environmentTopic())
 	describeEnvironment(root)
 	return root

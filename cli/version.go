@@ -8,12 +8,16 @@ import (
 )
 
 func (a *app) versionCommand() *cobra.Command {
-	return &cobra.Command{
+	var sbom bool
+	cmd := &cobra.Command{
 		Use:     "version",
-		Short:   "Show the version of this program",
-		Example: "  weir version\n  weir version -o json",
+		Short:   "Show the version of this program, or what it is built from",
+		Example: "  weir version\n  weir version -o json\n  weir version --sbom > weir.cdx.json",
 		Args:    noArgs(),
 		RunE: func(*cobra.Command, []string) error {
+			if sbom {
+				return writeSBOM(a.Stdout, a.Version)
+			}
 			if a.structured() {
 				return a.encode(map[string]string{"version": a.Version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH})
 			}
@@ -21,4 +25,6 @@ func (a *app) versionCommand() *cobra.Command {
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&sbom, "sbom", false, "print the software bill of materials (CycloneDX, JSON): every module with version and hash")
+	return cmd
 }

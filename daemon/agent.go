@@ -87,7 +87,9 @@ func Agent(ctx context.Context, o AgentOptions) (err error) {
 	}
 	defer c.release()
 	isUp := false
-	o.Ready = both(func() { isUp = true }, o.Ready)
+	notify := newNotifier()
+	o.Ready = both(func() { isUp = true; notify.ready(o.Log) }, o.Ready)
+	defer notify.stopping()
 	defer func() {
 		if err != nil && !isUp && c.fresh(o.Instance) {
 			err = errors.Join(err, c.neverWas(ctx, o.Instance, o.Drivers))
@@ -119,6 +121,7 @@ func Agent(ctx context.Context, o AgentOptions) (err error) {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { m.keepCurrent(ctx, client) })
+	wg.Go(func() { notify.watch(ctx, o.Log, func(context.Context) error { return h.agent.Stalled() }) })
 	for _, address := range o.Managers {
 		l := &link{m: m, address: address, node: h}
 		wg.Go(func() { l.run(ctx) })

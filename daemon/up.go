@@ -54,7 +54,9 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 	}
 	defer c.release()
 	isUp := false
-	o.Ready = both(func() { isUp = true }, o.Ready)
+	notify := newNotifier()
+	o.Ready = both(func() { isUp = true; notify.ready(o.Log) }, o.Ready)
+	defer notify.stopping()
 	defer func() {
 		if err != nil && !isUp && c.fresh(o.Instance) {
 			err = errors.Join(err, c.neverWas(ctx, o.Instance, o.Drivers))
@@ -101,6 +103,14 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	go notify.watch(ctx, o.Log, func(ctx context.Context) error {
+		if h != nil {
+			if err := h.agent.Stalled(); err != nil {
+				return err
+			}
+		}
+		return client.Health(ctx)
+	})
 	go func() {
 		select {
 		case <-st.Failed():
