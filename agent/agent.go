@@ -95,8 +95,9 @@ type Agent struct {
 		key []byte // nil: not read yet
 	}
 	notes atomic.Pointer[notes]
-	moved atomic.Int64  // when Run's goroutine last began or ended a pass, Unix ns; 0 before the first
-	turns atomic.Uint32 // of probing
+	moved atomic.Int64                        // when Run's goroutine last began or ended a pass, Unix ns; 0 before the first
+	turns atomic.Uint32                       // of probing
+	both  atomic.Pointer[map[string][]string] // as bothWays found
 
 	mu        sync.Mutex
 	functions map[string]*function
@@ -191,6 +192,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	wg.Go(func() { a.report.run(ctx) })
 	wg.Go(func() { a.probeAll(ctx) })
 	wg.Go(func() { a.watchSilent(ctx) })
+	wg.Go(func() { a.watchLearning(ctx) })
 	wg.Go(func() { a.watchLinks(ctx) })
 	if a.Config != nil && (a.Joined || a.Uplink != "") {
 		wg.Go(func() { a.followConfig(ctx) })

@@ -47,6 +47,8 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 	}
 	a.installed, a.committed = rules, true
 	a.noteSteered(rules)
+	both := bothWays(a.chains, a.policies)
+	a.both.Store(&both)
 	n := &notes{version: c.Version, text: make(map[uint64]string, len(rules)), owners: out.Owners}
 	for cookie, policy := range fromRouter.policies {
 		if policy != "-" {

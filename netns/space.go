@@ -158,19 +158,11 @@ var ErrNoLink = errors.New("no such interface")
 
 // Link looks an interface up by its name.
 func (s *Space) Link(name string) (Link, error) {
-	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
-	req.Sockets = s.sockets
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(filterSkipStats)))
-	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
-	if errors.Is(err, unix.ENODEV) || err == nil && len(msgs) == 0 {
-		return Link{}, fmt.Errorf("%w: %s in %s", ErrNoLink, name, s)
-	}
+	m, err := s.linkMessage(name)
 	if err != nil {
-		return Link{}, fmt.Errorf("get link %s in %s: %w", name, s, err)
+		return Link{}, err
 	}
-	return parseLink(msgs[0])
+	return parseLink(m)
 }
 
 // Received is how many packets have come in at an interface: at one end of a veth pair, those that left by the other end.

@@ -1,0 +1,74 @@
+package failure
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"weir.dev/weir/e2e/rig"
+	"weir.dev/weir/image"
+)
+
+// A Linux bridge in a function, as anybody makes it, drops what two one-way policies lead through its chain. That is told with the remedy, and the
+// remedy is one.
+func TestABridgeThatLearnsIsTold(t *testing.T) {
+	for _, sw := range []string{"ebpf", "ovs"} {
+		t.Run(sw, func(t *testing.T) {
+			t.Parallel()
+			r, ctx := rig.Bare(t, rig.Options{Args: []string{"--switch", sw}})
+			dir := t.TempDir()
+			for name, text := range map[string]string{
+				"run": "#!/bin/busybox sh\nset -e\nbrctl addbr br0\n$1\nbrctl addif br0 in\nbrctl addif br0 out\nip link set br0 up\nexec sleep 1000000\n",
+				image.RecipeFile: `
+name: bridge
+tag: "1"
+description: An ordinary bridge
+entrypoint: [/bin/busybox, sh, /run.sh, "true"]
+labels: {weir.capabilities: CAP_NET_ADMIN}
+files:
+  - {to: /run.sh, from: run}
+`,
+			} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			recipe, err := image.LoadRecipe(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Images = filepath.Join(dir, "images")
+			if _, err := recipe.Build(ctx, r.Images); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Up(ctx); err != nil {
+				t.Fatal(err)
+			}
+			doc := func(function string) string {
+				return r.Endpoints() + "functions:\n  f: {image: bridge" + function + "}\nchains:\n  c: f\npolicies:\n" +
+					"  p: {from: alice, to: bob, match: [icmp], chain: c, symmetric: false}\n  q: {from: bob, to: alice, match: [icmp], chain: c, symmetric: false}\n"
+			}
+			r.MustApply(ctx, t, doc(""))
+			rig.Eventually(ctx, t, "the warning", func() (bool, string) {
+				f := function(ctx, t, r, "f")
+				return len(events(ctx, t, r, "BridgeLearns", "f")) == 1 && strings.Contains(f.Status.Message, "learning off"), fmt.Sprintf("%+v", f.Status)
+			})
+			if _, err := r.Ping(ctx, r.Alice(), rig.BobAddr, 3, "0.05"); err == nil {
+				t.Error("pings pass a bridge that has learned both stations at one port: the warning is wrong")
+			}
+			r.MustApply(ctx, t, doc(", command: [/bin/busybox, sh, /run.sh, brctl setageing br0 0]"))
+			rig.Eventually(ctx, t, "that all is well", func() (bool, string) {
+				f := function(ctx, t, r, "f")
+				return f.Status.Healthy && f.Status.Message == "", fmt.Sprintf("%+v", f.Status)
+			})
+			if _, err := r.Ping(ctx, r.Alice(), rig.BobAddr, 3, "0.05"); err != nil {
+				t.Errorf("with learning off: %v", err)
+			}
+			if n := len(events(ctx, t, r, "BridgeLearns", "f")); n != 1 {
+				t.Errorf("%d warnings", n)
+			}
+		})
+	}
+}

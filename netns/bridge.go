@@ -1,0 +1,90 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Attributes of bridges and their ports (linux/if_link.h).
+const (
+	infoSlaveData  = 5 // IFLA_INFO_SLAVE_DATA
+	portLearning   = 8 // IFLA_BRPORT_LEARNING
+	bridgeAgeing   = 4 // IFLA_BR_AGEING_TIME
+	nestedAttrMask = 0x3fff
+)
+
+// LearningBridge is the name of the Linux bridge that joins two interfaces and learns addresses at both; "" if there is none.
+func (s *Space) LearningBridge(one, other string) (string, error) {
+	var masters [2]int
+	for i, name := range []string{one, other} {
+		m, err := s.linkMessage(name)
+		if err != nil {
+			return "", err
+		}
+		l, err := parseLink(m)
+		if err != nil {
+			return "", err
+		}
+		masters[i] = l.Master
+		if learning := infoAttr(m, infoSlaveData, portLearning); l.Master == 0 || len(learning) == 0 || learning[0] == 0 {
+			return "", nil
+		}
+	}
+	if masters[0] != masters[1] {
+		return "", nil
+	}
+	all, err := s.dump(unix.RTM_GETLINK, unix.RTM_NEWLINK, nl.NewIfInfomsg(unix.AF_UNSPEC))
+	if err != nil {
+		return "", fmt.Errorf("list links in %s: %w", s, err)
+	}
+	for _, m := range all {
+		if l, err := parseLink(m); err == nil && l.Index == masters[0] && l.Kind == "bridge" && word(infoAttr(m, nl.IFLA_INFO_DATA, bridgeAgeing)) != 0 {
+			return l.Name, nil
+		}
+	}
+	return "", nil
+}
+
+// linkMessage asks for an interface, without its statistics.
+func (s *Space) linkMessage(name string) ([]byte, error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
+	req.Sockets = s.sockets
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(filterSkipStats)))
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if errors.Is(err, unix.ENODEV) || err == nil && len(msgs) == 0 {
+		return nil, fmt.Errorf("%w: %s in %s", ErrNoLink, name, s)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get link %s in %s: %w", name, s, err)
+	}
+	return msgs[0], nil
+}
+
+// infoAttr digs an attribute out of IFLA_LINKINFO; nil if it is not there.
+func infoAttr(m []byte, nest, attr uint16) []byte {
+	if len(m) < unix.SizeofIfInfomsg {
+		return nil
+	}
+	b := m[unix.SizeofIfInfomsg:]
+	for _, kind := range []uint16{unix.IFLA_LINKINFO, nest, attr} {
+		attrs, err := nl.ParseRouteAttr(b)
+		if err != nil {
+			return nil
+		}
+		b = nil
+		for _, a := range attrs {
+			if a.Attr.Type&nestedAttrMask == kind {
+				b = a.Value
+			}
+		}
+		if b == nil {
+			return nil
+		}
+	}
+	return b
+}
