@@ -2,14 +2,38 @@ package failure
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"weir.dev/weir/e2e/rig"
 	"weir.dev/weir/image"
+	"weir.dev/weir/netns"
 )
+
+// connect makes a TCP connection from alice to bob.
+func connect(t *testing.T, r *rig.Rig) error {
+	t.Helper()
+	var l net.Listener
+	err := netns.Do(r.Bob(), func() (err error) {
+		l, err = net.Listen("tcp", rig.BobAddr+":80")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return netns.Do(r.Alice(), func() error {
+		c, err := net.DialTimeout("tcp", l.Addr().String(), 2*time.Second)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	})
+}
 
 // A Linux bridge in a function, as anybody makes it, drops what two one-way policies lead through its chain. That is told with the remedy, and the
 // remedy is one.
@@ -20,7 +44,7 @@ func TestABridgeThatLearnsIsTold(t *testing.T) {
 			r, ctx := rig.Bare(t, rig.Options{Args: []string{"--switch", sw}})
 			dir := t.TempDir()
 			for name, text := range map[string]string{
-				"run": "#!/bin/busybox sh\nset -e\nbrctl addbr br0\n$1\nbrctl addif br0 in\nbrctl addif br0 out\nip link set br0 up\nexec sleep 1000000\n",
+				"run": "#!/bin/busybox sh\nbrctl addbr br0 || true\n$1\nbrctl addif br0 in || true\nbrctl addif br0 out || true\nip link set br0 up\nexec sleep 1000000\n",
 				image.RecipeFile: `
 name: bridge
 tag: "1"
@@ -48,22 +72,22 @@ files:
 			}
 			doc := func(function string) string {
 				return r.Endpoints() + "functions:\n  f: {image: bridge" + function + "}\nchains:\n  c: f\npolicies:\n" +
-					"  p: {from: alice, to: bob, match: [icmp], chain: c, symmetric: false}\n  q: {from: bob, to: alice, match: [icmp], chain: c, symmetric: false}\n"
+					"  p: {from: alice, to: bob, match: [tcp], chain: c, symmetric: false}\n  q: {from: bob, to: alice, match: [tcp], chain: c, symmetric: false}\n"
 			}
 			r.MustApply(ctx, t, doc(""))
 			rig.Eventually(ctx, t, "the warning", func() (bool, string) {
 				f := function(ctx, t, r, "f")
 				return len(events(ctx, t, r, "BridgeLearns", "f")) == 1 && strings.Contains(f.Status.Message, "learning off"), fmt.Sprintf("%+v", f.Status)
 			})
-			if _, err := r.Ping(ctx, r.Alice(), rig.BobAddr, 3, "0.05"); err == nil {
-				t.Error("pings pass a bridge that has learned both stations at one port: the warning is wrong")
+			if err := connect(t, r); err == nil {
+				t.Error("TCP passes a bridge that has learned both stations at one port: the warning is wrong")
 			}
 			r.MustApply(ctx, t, doc(", command: [/bin/busybox, sh, /run.sh, brctl setageing br0 0]"))
 			rig.Eventually(ctx, t, "that all is well", func() (bool, string) {
 				f := function(ctx, t, r, "f")
 				return f.Status.Healthy && f.Status.Message == "", fmt.Sprintf("%+v", f.Status)
 			})
-			if _, err := r.Ping(ctx, r.Alice(), rig.BobAddr, 3, "0.05"); err != nil {
+			if err := connect(t, r); err != nil {
 				t.Errorf("with learning off: %v", err)
 			}
 			if n := len(events(ctx, t, r, "BridgeLearns", "f")); n != 1 {
