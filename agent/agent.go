@@ -16,7 +16,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,6 +39,9 @@ type Images interface {
 	Resolve(ref string) (image.Image, error)
 	// Mount makes the image's root available read-only and returns its path; safe to call twice.
 	Mount(ctx context.Context, ref string) (string, error)
+	// MountFor mounts it at target as a user namespace sees it; CheckShift tells why that cannot be.
+	MountFor(ctx context.Context, ref, target string, userns *os.File) error
+	CheckShift(userns *os.File) error
 	List() ([]image.Image, error)
 }
 
@@ -124,6 +129,8 @@ type Agent struct {
 	underlayMTU int
 	underlayAt  time.Time
 
+	unshared error // why functions have no user namespaces; nil: they have
+
 	common common
 	news   atomic.Bool   // the host's status has changed
 	hurry  chan struct{} // link discovery frames are wanted now
@@ -180,9 +187,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list containers: %w", err)
 	}
-	existing := map[string]container.Status{}
-	for _, c := range found {
-		existing[c.ID] = c
+	existing, err := a.present(ctx, found)
+	if err != nil {
+		return err
+	}
+	if a.unshared = a.checkSandbox(); a.unshared != nil {
+		a.Log.Warn("functions run without user namespaces of their own: root in a function is root of this host, and capabilities are given by the operator's word alone", "error", a.unshared)
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -255,6 +265,51 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		timer.Reset(again)
 	}
+}
+
+// present finds each function's container. Of two, one of which an agent that was killed was about to put in the other's place, the first is kept:
+// it is the one that frames go through.
+func (a *Agent) present(ctx context.Context, found []container.Status) (map[string]container.Status, error) {
+	existing := map[string]container.Status{}
+	var errs []error
+	for _, c := range found {
+		name, n := sandboxOf(c.ID)
+		other, two := existing[name]
+		if !two {
+			existing[name] = c
+			continue
+		}
+		if _, m := sandboxOf(other.ID); keeps(c, n, other, m) {
+			existing[name], c = c, other
+		}
+		errs = append(errs, a.Runtime.Delete(ctx, c.ID))
+	}
+	return existing, errors.Join(errs...)
+}
+
+// keeps tells whether a container in sandbox n is kept beside another in sandbox m: one that runs before one that does not, then the former.
+func keeps(c container.Status, n int, other container.Status, m int) bool {
+	if run := c.State == container.Running; run != (other.State == container.Running) {
+		return run
+	}
+	return n < m
+}
+
+// current tells whether a link belongs to where a function's container is.
+func (a *Agent) current(function, link string, existing map[string]container.Status) bool {
+	a.mu.Lock()
+	f := a.functions[function]
+	a.mu.Unlock()
+	if f != nil {
+		return f.hasLink(link)
+	}
+	c, ok := existing[function]
+	_, n := sandboxOf(c.ID)
+	if !ok || n == 0 { // what has no sandbox is made anew, links and all
+		return true
+	}
+	b := sandbox{name: function, n: n}
+	return slices.ContainsFunc([]string{"in", "out", "tap"}, func(side string) bool { return a.linkName(b, side) == link })
 }
 
 // survey reports whether just now the last object got a status of this run: until then the manager has what an earlier run said.
@@ -400,15 +455,15 @@ func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[stri
 		a.Log.Warn("list ports", "error", err)
 	}
 	a.adoptLeaving(ctx, wg, want, existing, ports)
-	for id := range existing {
-		if _, ok := want.functions[id]; ok {
+	for function, c := range existing {
+		if _, ok := want.functions[function]; ok {
 			continue
 		}
-		a.Log.Info("remove orphan container", "container", id)
-		if err := a.Runtime.Delete(ctx, id); err != nil {
-			a.Log.Warn("remove orphan container", "container", id, "error", err)
+		a.Log.Info("remove orphan container", "container", c.ID)
+		if err := a.Runtime.Delete(ctx, c.ID); err != nil {
+			a.Log.Warn("remove orphan container", "container", c.ID, "error", err)
 		}
-		delete(existing, id)
+		delete(existing, function)
 	}
 	links, err := netns.Links(a.Instance.Alias(""))
 	if err != nil {
@@ -435,7 +490,13 @@ func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[stri
 		}
 	}
 	for _, l := range links {
-		judge(strings.TrimPrefix(l.Alias, a.Instance.Alias("")))
+		object := strings.TrimPrefix(l.Alias, a.Instance.Alias(""))
+		judge(object)
+		if kind, name := objectOf(object); kind == "function" && !orphans["function/"+name] && !a.current(name, l.Name, existing) {
+			if err := a.deleteLink(l.Name); err != nil {
+				a.Log.Warn("remove the link of a former start", "link", l.Name, "alias", l.Alias, "error", err)
+			}
+		}
 	}
 	for _, p := range ports { // interfaces that Weir only took carry no mark
 		judge(p.Name)

@@ -39,7 +39,7 @@ type attachment struct {
 	done        bool
 }
 
-// prepare makes everything that the container needs before its first instruction: image, configuration, namespace, ports.
+// prepare makes what the container needs that does not depend on its sandbox: image, configuration, and what it is made from.
 func (f *function) prepare(ctx context.Context, want api.Function) (image.Image, container.Spec, error) {
 	img, err := f.a.Images.Resolve(want.Spec.Image)
 	if err != nil {
@@ -56,12 +56,12 @@ func (f *function) prepare(ctx context.Context, want api.Function) (image.Image,
 	if err := f.writeConfig(want); err != nil {
 		return img, spec, err
 	}
-	return img, spec, f.attach(ctx, want, img)
+	return img, spec, nil
 }
 
 func (f *function) spec(want api.Function, img image.Image, rootfs string) (container.Spec, error) {
 	s := container.Spec{
-		ID: f.name, Rootfs: rootfs, ReadOnly: true, Args: img.Args, Dir: img.Dir, Netns: f.netns(),
+		Rootfs: rootfs, ReadOnly: true, Args: img.Args, Dir: img.Dir,
 		Env: slices.Clone(img.Env), Capabilities: img.Contract.Capabilities,
 		Mounts: []container.Mount{
 			{Source: f.path("etc"), Target: configDir, ReadOnly: true},
@@ -135,13 +135,10 @@ func (f *function) writeEtc(name string, text []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// attach makes the namespace and the links and gives them to the switch. The links survive restarts of the container.
+// attach makes links between the function's sandbox and the switch, and the sandbox where a container is to be made and that of the former one is used.
 func (f *function) attach(ctx context.Context, want api.Function, img image.Image) error {
 	next := attachment{tap: img.Contract.Tap, speaks: img.Contract.Speaks, forwarder: img.Contract.Forwarder, onFail: want.Spec.OnFail, done: true}
 	f.update(func(v *view) { v.status.Rewrites = img.Contract.Rewrites })
-	if f.attached == next && f.crashes < 2 && !f.unsure.Swap(false) && netns.Exists(f.netns()) { // a function that keeps crashing may have lost its links
-		return nil
-	}
 	if f.attached.done && f.attached.tap != next.tap { // another kind of function under the same name: other ports
 		if err := f.halt(ctx, "its image changed from tap to inline or back"); err != nil {
 			return err
@@ -153,20 +150,25 @@ func (f *function) attach(ctx context.Context, want api.Function, img image.Imag
 			return err
 		}
 	}
-	if err := netns.Create(f.netns(), netns.Options{Quiet: true}); err != nil {
-		return err
+	if contained := f.have == container.Running || f.have == container.Created; !contained && (f.box.used || !f.box.whole()) {
+		if err := f.newBox(); err != nil {
+			return err
+		}
+	}
+	if f.attached == next && f.crashes < 2 && !f.unsure.Swap(false) { // a function that keeps crashing may have lost its links
+		return nil
 	}
 	host, err := netns.At("")
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	inside, err := netns.At(f.netns())
+	inside, err := netns.At(f.box.net())
 	if err != nil {
 		return err
 	}
 	defer inside.Close()
-	sw := datapath.Function{Name: f.name, Netns: f.netns(), Forwarder: next.forwarder, Speaks: next.speaks}
+	sw := datapath.Function{Name: f.name, Netns: f.box.net(), Forwarder: next.forwarder, Speaks: next.speaks}
 	if sw.Probe, err = f.a.probeAddresses(f.name); err != nil {
 		return err
 	}
@@ -203,7 +205,7 @@ func (f *function) attach(ctx context.Context, want api.Function, img image.Imag
 func (f *function) link(host, inside *netns.Space, name string, index int) (string, error) {
 	object := "function/" + f.name + "/" + name
 	o := netns.VethOptions{
-		HostName: f.a.Instance.Link(object), Alias: f.a.Instance.Alias(object),
+		HostName: f.a.linkName(f.box, name), Alias: f.a.Instance.Alias(object),
 		HostMAC: f.a.Instance.MAC(object + "/switch"), PeerMAC: f.a.Instance.MAC(object),
 		PeerName: name, PeerIndex: index, Quiet: true,
 	}
@@ -211,17 +213,86 @@ func (f *function) link(host, inside *netns.Space, name string, index int) (stri
 	return o.HostName, err
 }
 
-// detach removes ports, links, namespace and directories.
+// newBox gives the function a pristine sandbox. The links of the former one go at once, as nothing is to come from there any more; the rest can
+// wait until the function is up again.
+func (f *function) newBox() error {
+	f.attached = attachment{}
+	former := f.box
+	f.last++
+	f.enterBox(sandbox{name: f.name, n: f.last})
+	var err error
+	if former.n > 0 {
+		err = f.a.deleteSandboxLinks(former)
+	} else { // those of a former version, or of an agent that was killed
+		err = f.a.deleteLinks("function/" + f.name)
+	}
+	if err != nil {
+		return err
+	}
+	f.litter = true
+	b, err := f.a.newSandbox(f.name, f.last)
+	if err != nil {
+		return err
+	}
+	f.enterBox(b)
+	if err := netns.Delete(f.netns()); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(f.netns()), 0o755); err != nil {
+		return err
+	}
+	return os.Symlink(b.net(), f.netns())
+}
+
+func (f *function) enterBox(b sandbox) {
+	f.box = b
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, side := range []string{"in", "out", "tap"} {
+		f.links[i] = f.a.linkName(b, side)
+	}
+}
+
+// collect removes what is left of former starts: containers, whose log the present one goes on with, and sandboxes.
+func (f *function) collect(ctx context.Context) error {
+	for len(f.former) > 0 {
+		if err := f.a.Runtime.Delete(ctx, f.former[0]); err != nil {
+			return err
+		}
+		f.former = f.former[1:]
+	}
+	if !f.litter {
+		return nil
+	}
+	boxes, err := f.a.findSandboxes(f.name)
+	if err != nil {
+		return err
+	}
+	_, contained := sandboxOf(f.container())
+	for _, b := range boxes {
+		if b.n != f.box.n && b.n != contained {
+			err = errors.Join(err, f.a.deleteSandbox(b))
+		}
+	}
+	f.litter = err != nil
+	return err
+}
+
+// detach removes ports, links, sandboxes and directories.
 func (f *function) detach(ctx context.Context) error {
 	f.stopEvents()
-	err := errors.Join(
+	boxes, err := f.a.findSandboxes(f.name)
+	err = errors.Join(err,
 		f.a.Switch.Remove(ctx, "function/"+f.name),
 		f.a.deleteLinks("function/"+f.name),
 		netns.Delete(f.netns()),
 		os.RemoveAll(f.path()),
 	)
+	for _, b := range boxes {
+		err = errors.Join(err, removeSandbox(b.dir))
+	}
 	if err == nil {
-		f.attached = attachment{}
+		f.attached, f.box = attachment{}, sandbox{}
 		f.update(func(v *view) { v.placed, v.wasUp, v.ports = false, false, datapath.Ports{} })
 	}
 	return err
@@ -229,19 +300,23 @@ func (f *function) detach(ctx context.Context) error {
 
 // sweepDirs removes namespaces and directories of functions that the intent does not name.
 func (a *Agent) sweepDirs(want share) {
-	for _, dir := range []string{a.Instance.NetnsDir(), filepath.Join(a.Instance.Run, "functions")} {
+	for _, dir := range []string{a.Instance.NetnsDir(), filepath.Join(a.Instance.Run, "functions"), sandboxesDir(a.Instance)} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			continue // nothing there yet
 		}
 		for _, e := range entries {
-			if _, ok := want.functions[e.Name()]; ok || a.has(e.Name()) {
+			name, _ := sandboxOf(e.Name())
+			if _, ok := want.functions[name]; ok || a.has(name) {
 				continue
 			}
 			path := filepath.Join(dir, e.Name())
-			if dir == a.Instance.NetnsDir() {
+			switch dir {
+			case a.Instance.NetnsDir():
 				err = netns.Delete(path)
-			} else {
+			case sandboxesDir(a.Instance):
+				err = removeSandbox(path)
+			default:
 				err = os.RemoveAll(path)
 			}
 			if err != nil {

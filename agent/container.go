@@ -29,19 +29,23 @@ func (f *function) make(ctx context.Context, want api.Function, spec container.S
 		return err
 	}
 	defer f.free()
-	if f.have == container.Running || f.have == container.Created { // one that has ended gives way and leaves its log
-		if err := f.a.Runtime.Delete(ctx, f.name); err != nil {
-			return err
-		}
-		f.have = ""
-	}
 	f.applied.Hash, f.applied.Restart, f.applied.Digest = hash, want.Spec.Restart, f.ready.image.Digest
 	if err := f.saveApplied(); err != nil {
+		return err
+	}
+	spec, err := f.a.enter(ctx, &f.box, want.Spec.Image, spec)
+	if err != nil {
 		return err
 	}
 	if err := how(ctx, spec); err != nil {
 		return err
 	}
+	f.mu.Lock()
+	if f.cid != "" {
+		f.former = append(f.former, f.cid)
+	}
+	f.cid = spec.ID
+	f.mu.Unlock()
 	f.have = then
 	f.await(ctx)
 	if then == container.Running {
@@ -55,7 +59,7 @@ func (f *function) start(ctx context.Context) error {
 		return err
 	}
 	defer f.free()
-	if err := f.a.Runtime.Start(ctx, f.name); err != nil {
+	if err := f.a.Runtime.Start(ctx, f.container()); err != nil {
 		return err
 	}
 	f.have, f.started = container.Running, time.Now()
@@ -64,7 +68,7 @@ func (f *function) start(ctx context.Context) error {
 }
 
 func (f *function) readPID(ctx context.Context) error {
-	c, err := f.a.Runtime.Status(ctx, f.name)
+	c, err := f.a.Runtime.Status(ctx, f.container())
 	if err != nil {
 		return err
 	}
@@ -89,10 +93,11 @@ func (f *function) await(ctx context.Context) {
 		return
 	}
 	f.waiting = true
+	id := f.container()
 	go func() {
-		c, err := f.a.Runtime.Wait(ctx, f.name)
+		c, err := f.a.Runtime.Wait(ctx, id)
 		if err != nil && ctx.Err() == nil {
-			c = container.Status{ID: f.name, State: container.Stopped, ExitCode: -1}
+			c = container.Status{ID: id, State: container.Stopped, ExitCode: -1}
 		}
 		if ctx.Err() == nil {
 			f.exits <- c
@@ -162,7 +167,7 @@ const maxWords = 200
 
 // lastWords is the last line that the process wrote, as it says most often why it ended.
 func (f *function) lastWords(ctx context.Context) string {
-	log, err := f.a.Runtime.Logs(ctx, f.name, container.LogOptions{Tail: 1, Latest: true})
+	log, err := f.a.Runtime.Logs(ctx, f.container(), container.LogOptions{Tail: 1, Latest: true})
 	if err != nil {
 		return ""
 	}
@@ -206,7 +211,7 @@ func (f *function) halt(ctx context.Context, why string) error {
 	}
 	defer f.free()
 	if was == container.Running || was == container.Created {
-		if err := f.a.Runtime.Stop(ctx, f.name, stopGrace); err != nil {
+		if err := f.a.Runtime.Stop(ctx, f.container(), stopGrace); err != nil {
 			f.have = was
 			return err
 		}
@@ -227,7 +232,7 @@ func (f *function) awaited(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(stopGrace):
-		return fmt.Errorf("the end of the deleted container %s is not told", f.name)
+		return fmt.Errorf("the end of the deleted container of function %s is not told", f.name)
 	}
 }
 

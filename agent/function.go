@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,6 @@ type function struct {
 	a     *Agent
 	name  string
 	uid   string
-	links [3]string // the switch-side links it may have
 	wake  chan struct{}
 	ended atomic.Bool // the goroutine has taken everything down and is gone
 
@@ -43,7 +43,9 @@ type function struct {
 	left     time.Time // since when it is forgotten
 	keptTold bool      // that it is forgotten and still here
 	seen     view
-	adopted  int // PID that ran when this agent started, 0 none
+	adopted  int       // PID that ran when this agent started, 0 none
+	links    [3]string // the switch-side links it may have
+	cid      string    // id of its container, "" none
 
 	// Owned by the goroutine.
 	have      container.State // "" no container
@@ -52,6 +54,10 @@ type function struct {
 	exits     chan container.Status
 	ready     prepared
 	attached  attachment
+	box       sandbox      // where it runs, or will
+	last      int          // number of the last sandbox
+	litter    bool         // there may be other sandboxes
+	former    []string     // containers that the present one has replaced
 	events    *http.Server // nil: not listening
 	alive     bool         // the data plane was told Up
 	crashes   int
@@ -88,10 +94,20 @@ type view struct {
 
 func newFunction(a *Agent, name, uid string, existing map[string]container.Status) *function {
 	f := &function{a: a, name: name, uid: uid, turn: a.turns.Add(1), wake: make(chan struct{}, 1), exits: make(chan container.Status, 1)}
-	for i, side := range []string{"in", "out", "tap"} {
-		f.links[i] = a.Instance.Link("function/" + name + "/" + side)
+	boxes, err := a.findSandboxes(name)
+	if err != nil {
+		a.Log.Warn("find sandboxes", "function", name, "error", err)
+	}
+	if len(boxes) > 0 {
+		f.last, f.litter = boxes[len(boxes)-1].n, true
 	}
 	if c, ok := existing[name]; ok {
+		f.cid = c.ID
+		_, n := sandboxOf(c.ID)
+		f.last = max(f.last, n)
+		if i := slices.IndexFunc(boxes, func(b sandbox) bool { return b.n == n }); i >= 0 {
+			f.enterBox(boxes[i])
+		}
 		f.have = c.State
 		f.seen.status.PID = c.PID
 		if c.State == container.Running {
@@ -109,7 +125,28 @@ func (f *function) path(elem ...string) string {
 	return filepath.Join(append([]string{f.a.Instance.Run, "functions", f.name}, elem...)...)
 }
 
+// netns is where users find the network namespace: a symbolic link to the sandbox's.
 func (f *function) netns() string { return filepath.Join(f.a.Instance.NetnsDir(), f.name) }
+
+// container is the id of the function's container; without one the function's name, which no container has.
+func (f *function) container() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return cmp.Or(f.cid, f.name)
+}
+
+func (f *function) setContainer(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cid = id
+}
+
+// has tells whether a switch-side link is the function's.
+func (f *function) hasLink(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Contains(f.links[:], name)
+}
 
 func (f *function) poke() {
 	select {
@@ -228,6 +265,9 @@ func (f *function) run(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
+			if err == nil && (f.alive || f.have != container.Running) { // not while a start is under way: traffic waits for that
+				err = f.collect(ctx)
+			}
 			if err != nil {
 				f.fail(want, err)
 			}
@@ -278,7 +318,8 @@ func desired(want api.Function) api.FunctionState {
 
 // step brings the function to the wanted state, or says why not and when to try again.
 func (f *function) step(ctx context.Context, want api.Function) (time.Duration, error) {
-	if p := f.ready; f.have != container.Running || p.uid != want.UID || p.generation != want.Generation {
+	anew := f.have != container.Running || f.ready.uid != want.UID || f.ready.generation != want.Generation
+	if anew {
 		img, spec, err := f.prepare(ctx, want)
 		if err != nil {
 			f.ready = prepared{}
@@ -288,7 +329,8 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 	}
 	img, spec, hash := f.ready.image, f.ready.spec, f.ready.hash
 	desired := desired(want)
-	stale := (f.have == container.Running || f.have == container.Created) && (f.applied.Hash != hash || f.applied.Restart != want.Spec.Restart)
+	stale := (f.have == container.Running || f.have == container.Created) &&
+		(f.applied.Hash != hash || f.applied.Restart != want.Spec.Restart || !f.box.whole())
 	switch {
 	case desired == api.FunctionStopped && f.have != "" && f.have != container.Stopped,
 		desired == api.FunctionCreated && f.have == container.Running,
@@ -297,6 +339,13 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 			return retryAfter, err
 		}
 		f.crashes, f.early, f.notBefore = 0, 0, time.Time{}
+		anew = true
+	}
+	if anew { // after the former container's end: the switch does nothing for the new one in the former one's sandbox
+		if err := f.attach(ctx, want, img); err != nil {
+			f.ready = prepared{}
+			return retryAfter, err
+		}
 	}
 	switch desired {
 	case api.FunctionStopped:
@@ -364,14 +413,18 @@ func (f *function) remove(ctx context.Context) error {
 	f.down(ctx)
 	if f.have == container.Running {
 		f.have = container.Stopped
-		if err := f.a.Runtime.Stop(ctx, f.name, stopGrace); err != nil {
+		if err := f.a.Runtime.Stop(ctx, f.container(), stopGrace); err != nil {
 			return err
 		}
 	}
 	f.have = ""
-	if err := f.a.Runtime.Delete(ctx, f.name); err != nil {
-		return err
+	for _, id := range append(f.former, f.container()) {
+		if err := f.a.Runtime.Delete(ctx, id); err != nil {
+			return err
+		}
 	}
+	f.former = nil
+	f.setContainer("")
 	if err := f.awaited(ctx); err != nil {
 		return err
 	}

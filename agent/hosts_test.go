@@ -87,7 +87,7 @@ func child(text string) error {
 		for _, s := range spaces {
 			err = errors.Join(err, netns.Delete(filepath.Join(o.Instance.NetnsDir(), s.Name())))
 		}
-		return err
+		return errors.Join(err, agent.DeleteSandboxes(o.Instance))
 	}
 	defer sw.Close()
 	client, err := api.Dial(api.Options{Socket: o.Socket})

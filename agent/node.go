@@ -71,12 +71,23 @@ type notes struct {
 
 // Logs streams a function's output.
 func (a *Agent) Logs(ctx context.Context, function string, o container.LogOptions) (io.ReadCloser, error) {
-	return a.Runtime.Logs(ctx, function, o)
+	return a.Runtime.Logs(ctx, a.containerOf(function), o)
 }
 
 // Exec runs one more process in a function.
 func (a *Agent) Exec(ctx context.Context, function string, e container.ExecSpec) (int, error) {
-	return a.Runtime.Exec(ctx, function, e)
+	return a.Runtime.Exec(ctx, a.containerOf(function), e)
+}
+
+// containerOf a function; of one that is not here its name, which no container has.
+func (a *Agent) containerOf(function string) string {
+	a.mu.Lock()
+	f := a.functions[function]
+	a.mu.Unlock()
+	if f == nil {
+		return function
+	}
+	return f.container()
 }
 
 func (a *Agent) hostStatus(now time.Time) api.HostStatus {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -276,7 +275,7 @@ func (a *Agent) suspectLink(name string, gone bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, f := range a.functions {
-		if slices.Contains(f.links[:], name) {
+		if f.hasLink(name) {
 			if gone {
 				f.unsure.Store(true)
 			}

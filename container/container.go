@@ -8,6 +8,8 @@ import (
 	"errors"
 	"io"
 	"time"
+
+	"weir.dev/weir/netns"
 )
 
 // Errors that callers tell apart.
@@ -27,13 +29,18 @@ const (
 
 // Spec says what to run. Netns exists and its links are up before Create is called.
 type Spec struct {
-	ID           string
-	Rootfs       string   // an image's mounted root; never written when ReadOnly
-	ReadOnly     bool     // false gives the container a writable layer of its own on overlayfs
-	Args         []string // process and arguments, as the image says unless overridden
-	Env          []string
-	Dir          string
-	Netns        string   // path of the network namespace
+	ID       string
+	Rootfs   string   // an image's mounted root; never written when ReadOnly
+	ReadOnly bool     // false gives the container a writable layer of its own on overlayfs
+	Args     []string // process and arguments, as the image says unless overridden
+	Env      []string
+	Dir      string
+	Netns    string // path of the network namespace
+	// Userns is the path of the user namespace that owns Netns, with the ids IDs, and Rootfs is mounted for it. Root inside is nobody outside, and
+	// Capabilities count in Netns alone. Empty: root inside is the host's. It wants a root that is ReadOnly.
+	Userns       string
+	IDs          netns.IDs
+	Log          string   // the name under which its output is kept, that several containers may share one after another; "" ID
 	CPUs         float64  // cores, 0 no limit
 	Memory       int64    // bytes, 0 no limit
 	PIDs         int64    // 0: 512
@@ -87,7 +94,8 @@ type Runtime interface {
 	Run(ctx context.Context, s Spec) error
 	// Stop sends SIGTERM, then SIGKILL after grace. Stopped or unknown: nil.
 	Stop(ctx context.Context, id string, grace time.Duration) error
-	// Delete removes the container, its cgroups, its mounts and its writable layer; it kills first. Unknown: nil.
+	// Delete removes the container, its cgroups, its mounts, its writable layer, and its log unless another container has the same; it kills
+	// first. Unknown: nil.
 	Delete(ctx context.Context, id string) error
 	// Status reports one container; unknown: ErrNotFound.
 	Status(ctx context.Context, id string) (Status, error)

@@ -41,6 +41,17 @@ func (s *Store) Mount(ctx context.Context, ref string) (string, error) {
 func (s *Store) mountsDir() string { return filepath.Join(s.inst.Run, "images") }
 
 func (s *Store) overlay(e *entry, target string) error {
+	return s.overlayOf(e, target, func(dir string) (int, error) {
+		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return -1, fmt.Errorf("open %s: %w", dir, err)
+		}
+		return fd, nil
+	})
+}
+
+// overlayOf mounts an image's layers, each as openLayer gives it.
+func (s *Store) overlayOf(e *entry, target string, openLayer func(dir string) (int, error)) error {
 	skeleton := filepath.Join(s.inst.Root, "images", "skeleton")
 	if err := makeSkeleton(skeleton); err != nil {
 		return err
@@ -51,9 +62,9 @@ func (s *Store) overlay(e *entry, target string) error {
 	// Layers are passed as /proc/self/fd/N: short (the options are limited to a page) and free of ':' and ','.
 	var lower []string
 	open := func(dir string) error {
-		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		fd, err := openLayer(dir)
 		if err != nil {
-			return fmt.Errorf("open %s: %w", dir, err)
+			return err
 		}
 		lower = append(lower, fmt.Sprintf("/proc/self/fd/%d", fd))
 		return nil

@@ -105,18 +105,8 @@ func Create(path string, o Options) error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare: %w", err)
 		}
-		if err := setLoopbackUp(); err != nil {
+		if err := settle(o); err != nil {
 			return err
-		}
-		if o.Quiet {
-			for _, conf := range []string{"default", "all"} {
-				if err := disableIPv6(conf); err != nil {
-					return err
-				}
-			}
-			if err := bridgePastIPTables(); err != nil {
-				return err
-			}
 		}
 		if err := unix.Mount("/proc/thread-self/ns/net", path, "none", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("bind mount: %w", err)
@@ -128,6 +118,22 @@ func Create(path string, o Options) error {
 		return fmt.Errorf("create network namespace %s: %w", path, err)
 	}
 	return nil
+}
+
+// settle makes the thread's new namespace as it should begin.
+func settle(o Options) error {
+	if err := setLoopbackUp(); err != nil {
+		return err
+	}
+	if !o.Quiet {
+		return nil
+	}
+	for _, conf := range []string{"default", "all"} {
+		if err := disableIPv6(conf); err != nil {
+			return err
+		}
+	}
+	return bridgePastIPTables()
 }
 
 // shareDir makes a folder of namespaces a shared mount, as the first `ip netns add` since boot does with [Dir]. Were it done only after a

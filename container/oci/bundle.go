@@ -39,14 +39,18 @@ func check(s container.Spec) error {
 	if fi, err := os.Stat(s.Rootfs); err != nil || !fi.IsDir() {
 		return fmt.Errorf("root file system %q is not there: is its image mounted?", s.Rootfs)
 	}
-	if s.Netns != "" {
-		var st unix.Statfs_t
-		if err := unix.Statfs(s.Netns, &st); err != nil {
-			return fmt.Errorf("network namespace %s: %w", s.Netns, err)
+	for kind, path := range map[string]string{"network": s.Netns, "user": s.Userns} {
+		if err := checkNamespace(kind, path); err != nil {
+			return err
 		}
-		if st.Type != unix.NSFS_MAGIC && st.Type != unix.PROC_SUPER_MAGIC {
-			return fmt.Errorf("network namespace %s: this is no namespace (not mounted any more?)", s.Netns)
-		}
+	}
+	switch {
+	case s.Userns != "" && (s.IDs.Count == 0 || s.Netns == ""):
+		return errors.New("a user namespace wants its ids, and the network namespace that it owns")
+	case s.Userns != "" && !s.ReadOnly:
+		return errors.New("a user namespace wants a read-only root")
+	case s.Log != "" && !idPattern.MatchString(s.Log):
+		return fmt.Errorf("log %q: want a name such as an id", s.Log)
 	}
 	for _, c := range s.Capabilities {
 		if !slices.Contains(capabilities, c) {
@@ -62,6 +66,20 @@ func check(s container.Spec) error {
 		}
 	}
 	return checkTargets(s)
+}
+
+func checkNamespace(kind, path string) error {
+	if path == "" {
+		return nil
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return fmt.Errorf("%s namespace %s: %w", kind, path, err)
+	}
+	if st.Type != unix.NSFS_MAGIC && st.Type != unix.PROC_SUPER_MAGIC {
+		return fmt.Errorf("%s namespace %s: this is no namespace (not mounted any more?)", kind, path)
+	}
+	return nil
 }
 
 // checkTargets finds a mount point that is missing in a read-only root. The runtime would make it, in the image where it can.
@@ -182,7 +200,7 @@ func (r *Runtime) config(s container.Spec, root string) (*specs.Spec, error) {
 	if s.ReadOnly {
 		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_FSIZE", Soft: maxLog, Hard: maxLog})
 	}
-	return &specs.Spec{
+	config := &specs.Spec{
 		Version: "1.0.2",
 		Root:    &specs.Root{Path: root, Readonly: s.ReadOnly},
 		Process: &specs.Process{
@@ -204,7 +222,14 @@ func (r *Runtime) config(s container.Spec, root string) (*specs.Spec, error) {
 			},
 			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
 		},
-	}, nil
+	}
+	if s.Userns != "" {
+		ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: s.IDs.First, Size: s.IDs.Count}} // runc wants to be told, though the namespace has them
+		l := config.Linux
+		l.Namespaces = append(l.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace, Path: s.Userns})
+		l.UIDMappings, l.GIDMappings = ids, ids
+	}
+	return config, nil
 }
 
 // maxFiles is systemd's usual hard limit of open files, or our own where that is lower (to raise it would need a capability).

@@ -15,28 +15,28 @@ import (
 
 // bound keeps a log within its size. The container holds the file open, so it is copied and cut, not renamed; lines written in
 // between may be lost.
-func (r *Runtime) bound(id string) error {
-	path := r.logFile(id)
+func (r *Runtime) bound(log string) error {
+	path := r.logFile(log)
 	fi, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && fi.Size() <= r.logBytes {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("log of %s: %w", id, err)
+		return fmt.Errorf("log of %s: %w", log, err)
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("log of %s: %w", id, err)
+		return fmt.Errorf("log of %s: %w", log, err)
 	}
 	defer f.Close()
 	if over := fi.Size() - r.logBytes; over > 0 { // the newest part is kept
 		if _, err := f.Seek(over, io.SeekStart); err != nil {
-			return fmt.Errorf("log of %s: %w", id, err)
+			return fmt.Errorf("log of %s: %w", log, err)
 		}
 	}
 	old, err := os.OpenFile(path+".1.new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("log of %s: %w", id, err)
+		return fmt.Errorf("log of %s: %w", log, err)
 	}
 	_, err = io.Copy(old, io.LimitReader(f, 2*r.logBytes))
 	if cerr := old.Close(); err == nil {
@@ -48,10 +48,10 @@ func (r *Runtime) bound(id string) error {
 		err = os.Rename(path+".1.new", path+".1")
 	}
 	if terr := f.Truncate(0); terr != nil {
-		return fmt.Errorf("log of %s: %w", id, terr)
+		return fmt.Errorf("log of %s: %w", log, terr)
 	}
 	if err != nil {
-		return fmt.Errorf("log of %s: %w", id, err)
+		return fmt.Errorf("log of %s: %w", log, err)
 	}
 	return nil
 }
@@ -61,7 +61,10 @@ const followEvery = 200 * time.Millisecond
 // Logs streams the container's output, the older file first.
 func (r *Runtime) Logs(ctx context.Context, id string, o container.LogOptions) (io.ReadCloser, error) {
 	r.mu.Lock()
-	known, start := r.containers[id].known(), int64(0)
+	known, start, log := r.containers[id].known(), int64(0), ""
+	if known {
+		log = logOf(r.containers[id].rec.Spec)
+	}
 	if known && o.Latest {
 		start = r.containers[id].rec.LogStart
 	}
@@ -70,7 +73,7 @@ func (r *Runtime) Logs(ctx context.Context, id string, o container.LogOptions) (
 		return nil, fmt.Errorf("logs of container %s: %w", id, container.ErrNotFound)
 	}
 	l := &logReader{ctx: ctx, follow: o.Follow}
-	paths := []string{r.logFile(id) + ".1", r.logFile(id)}
+	paths := []string{r.logFile(log) + ".1", r.logFile(log)}
 	if o.Latest {
 		paths = paths[1:]
 	}

@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -89,9 +90,6 @@ func (r *Runtime) recover(ctx context.Context) error {
 	if err := r.endStrayCalls(ctx); err != nil {
 		return err
 	}
-	if err := r.sweepRoot(); err != nil {
-		return err
-	}
 	ids, err := r.everyID()
 	if err != nil {
 		return err
@@ -107,7 +105,7 @@ func (r *Runtime) recover(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return r.sweepRoot()
 }
 
 // adopt makes an entry from what is on disk, or removes that.
@@ -187,16 +185,16 @@ func (r *Runtime) ask(ctx context.Context, rec *record) (bool, error) {
 
 const staleLog = 7 * 24 * time.Hour
 
-// sweepRoot removes durable leftovers of containers that no longer exist: writable layers at once (a reboot ends every
-// container), logs after a week.
+// sweepRoot removes the logs of containers that no longer exist, after a week.
 func (r *Runtime) sweepRoot() error {
 	logs, err := os.ReadDir(r.logsDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	used := r.logs()
 	for _, d := range logs {
-		id, _, _ := strings.Cut(d.Name(), ".log")
-		if _, err := os.Stat(r.bundle(id)); err == nil {
+		name, _, _ := strings.Cut(d.Name(), ".log")
+		if used[name] > 0 {
 			continue
 		}
 		info, err := d.Info()
@@ -286,8 +284,11 @@ func (r *Runtime) purge(ctx context.Context, e *entry, id string, fate logFate) 
 	if err := os.RemoveAll(r.bundle(id)); err != nil {
 		return fmt.Errorf("container %s: remove bundle: %w", id, err)
 	}
-	if fate == dropLog {
-		for _, f := range []string{r.logFile(id), r.logFile(id) + ".1"} {
+	r.mu.Lock()
+	log := cmp.Or(e.rec.Spec.Log, id)
+	r.mu.Unlock()
+	if fate == dropLog && r.logs()[log] <= 1 {
+		for _, f := range []string{r.logFile(log), r.logFile(log) + ".1"} {
 			if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("container %s: remove log: %w", id, err)
 			}

@@ -14,6 +14,7 @@
 package oci
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -136,7 +137,7 @@ func (r *Runtime) stateDir() string            { return filepath.Join(r.dir(), "
 func (r *Runtime) bundlesDir() string          { return filepath.Join(r.dir(), "bundles") }
 func (r *Runtime) bundle(id string) string     { return filepath.Join(r.bundlesDir(), id) }
 func (r *Runtime) logsDir() string             { return filepath.Join(r.inst.Root, "logs") }
-func (r *Runtime) logFile(id string) string    { return filepath.Join(r.logsDir(), id+".log") }
+func (r *Runtime) logFile(log string) string   { return filepath.Join(r.logsDir(), log+".log") }
 func (r *Runtime) writableDir() string         { return filepath.Join(r.inst.Root, "containers") }
 func (r *Runtime) writable(id string) string   { return filepath.Join(r.writableDir(), id) }
 func (r *Runtime) cgroupPath(id string) string { return filepath.Join("/weir", r.inst.Name, id) }
@@ -287,11 +288,16 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 	if run {
 		verb, phase = []string{"run", "--detach"}, phaseRunning
 	}
-	log, err := os.OpenFile(r.logFile(s.ID), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(r.logFile(logOf(s)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("container %s: open log: %w", s.ID, err)
 	}
 	defer log.Close()
+	if s.Userns != "" { // programs that open /dev/stdout have to be allowed to
+		if err := log.Chown(int(s.IDs.First), int(s.IDs.First)); err != nil {
+			return fmt.Errorf("container %s: log: %w", s.ID, err)
+		}
+	}
 	if fi, err := log.Stat(); err == nil {
 		e.rec.LogStart = fi.Size()
 	}
@@ -519,8 +525,8 @@ func (r *Runtime) List(context.Context) ([]container.Status, error) {
 	r.mu.Unlock()
 	slices.SortFunc(out, func(a, b container.Status) int { return strings.Compare(a.ID, b.ID) })
 	var errs []error
-	for _, s := range out {
-		if err := r.bound(s.ID); err != nil {
+	for log := range r.logs() {
+		if err := r.bound(log); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -599,6 +605,22 @@ func (r *Runtime) reapOrphans() {
 	}
 	r.mu.Unlock()
 	reapOrphans(r.cgroupPath(""), func(pid int) bool { return held[pid] })
+}
+
+// logOf is the name of a container's log.
+func logOf(s container.Spec) string { return cmp.Or(s.Log, s.ID) }
+
+// logs are the names of all containers' logs, and how many containers have each.
+func (r *Runtime) logs() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := map[string]int{}
+	for _, e := range r.containers {
+		if e.rec.Phase != "" {
+			all[logOf(e.rec.Spec)]++
+		}
+	}
+	return all
 }
 
 func equal(a, b container.Spec) bool {

@@ -161,7 +161,7 @@ func (r *ruleSet) sameNotes(next *ruleSet) bool {
 func (s *Switch) places() map[flow.Port]place {
 	all := make(map[flow.Port]place, len(s.ports))
 	for slot, p := range s.ports {
-		all[flow.Port(p.Index)] = place{slot, p.kind(), p.E.Fabric}
+		all[p.number()] = place{slot, p.kind(), p.E.Fabric}
 	}
 	return all
 }

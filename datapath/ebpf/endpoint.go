@@ -54,11 +54,11 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 		came = old.Index != p.Index || was != e.Peer || old.E.Held
 		p.Slot = slot
 		if old.Index == p.Index {
-			p.WasUp, p.Clsact = old.WasUp, old.Clsact
+			p.WasUp, p.Clsact, p.Number = old.WasUp, old.Clsact, old.Number
 			e.Held = e.Held && attrs.MasterIndex != s.bridge
 			p.E = e
 			if old.E == e && old.Veth == p.Veth && attrs.MasterIndex == s.bridge && attrs.Flags&net.FlagUp != 0 {
-				return flow.Port(p.Index), errors.Join(s.attachOuter(old, !s.own(l)), s.placeStation(e.Peer, false))
+				return p.number(), errors.Join(s.attachOuter(old, !s.own(l)), s.placeStation(e.Peer, false))
 			}
 		}
 		if err := s.dropStation(was); err != nil {
@@ -75,6 +75,9 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 	if err := hostlink.Check(s.nl, s.bridge, l); err != nil {
 		return 0, err
 	}
+	if p.Number == 0 {
+		p.Number = s.newNumber(p)
+	}
 	if err := s.store.Write(record.File("endpoint", e.Name), p); err != nil {
 		return 0, err
 	}
@@ -88,7 +91,7 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 		return 0, err
 	}
 	if e.Held {
-		return flow.Port(p.Index), s.placeStation(was, false)
+		return p.number(), s.placeStation(was, false)
 	}
 	if err := s.plug(l); err != nil {
 		return 0, fmt.Errorf("make %s a port of %s: %w", e.Link, s.opts.Instance.Bridge(), err)
@@ -103,7 +106,7 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 	if was != e.Peer { // it may be another port's alone now
 		err = errors.Join(err, s.placeStation(was, false))
 	}
-	return flow.Port(p.Index), err
+	return p.number(), err
 }
 
 // plug makes a link a port of the bridge, and the bridge anew if someone has deleted it.

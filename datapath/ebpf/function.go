@@ -15,7 +15,6 @@ import (
 	"weir.dev/weir/datapath/internal/hostlink"
 	"weir.dev/weir/datapath/internal/probing"
 	"weir.dev/weir/datapath/internal/record"
-	"weir.dev/weir/flow"
 	"weir.dev/weir/netns"
 )
 
@@ -35,9 +34,9 @@ func (s *Switch) AddFunction(ctx context.Context, f datapath.Function) (datapath
 
 func (f *function) numbers() datapath.Ports {
 	if f.F.Tap != "" {
-		return datapath.Ports{Tap: flow.Port(f.Ports[0].Index)}
+		return datapath.Ports{Tap: f.Ports[0].number()}
 	}
-	return datapath.Ports{In: flow.Port(f.Ports[0].Index), Out: flow.Port(f.Ports[1].Index)}
+	return datapath.Ports{In: f.Ports[0].number(), Out: f.Ports[1].number()}
 }
 
 func (s *Switch) addFunction(f datapath.Function) (*function, error) {
@@ -135,20 +134,34 @@ func (s *Switch) giveSlots(fn, old *function) (moved bool, err error) {
 			if i > 0 && p.Slot == fn.Ports[0].Slot {
 				return false, errors.New("no two ports are left")
 			}
+			p.Number = s.newNumber(p)
 		}
 		return true, nil
 	}
 	fn.Slot = old.Slot
 	for i, p := range fn.Ports {
 		was := old.Ports[i]
-		p.Slot = was.Slot
-		if was.Index != p.Index || was.Inner != p.Inner || was.Own != p.Own {
+		p.Slot, p.Number = was.Slot, uint32(was.number())
+		if was.Index != p.Index || was.Inner != p.Inner || was.Own != p.Own || old.F.Netns != fn.F.Netns {
 			moved = true
+			if err := s.leaveLinks(was); err != nil {
+				return false, err
+			}
 			continue
 		}
 		p.Clsact, p.InnerCl, p.WasUp = was.Clsact, was.InnerCl, was.WasUp
 	}
-	return moved || old.F.Netns != fn.F.Netns, nil
+	return moved, nil
+}
+
+// leaveLinks lets go of the tcx links of a port that moves: an interface of the same index may be in its new namespace.
+func (s *Switch) leaveLinks(p *port) error {
+	for _, at := range append(s.outer(p), s.inner(p)) {
+		if err := at.unlink(false); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *Switch) newFunctionSlot() (uint16, error) {

@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
 )
 
 type counter = datapath.Counter
@@ -69,6 +71,24 @@ func (s *Switch) portValue(p *port) bpf.SteerPort {
 		v.Own[1] = v.Own[0]
 	}
 	return v
+}
+
+// number by which rules name the port.
+func (p *port) number() flow.Port { return flow.Port(cmp.Or(p.Number, p.Index)) }
+
+// newNumber for a port: its interface's index, or a free number beyond all indexes if a function's port that has moved to another interface has that.
+func (s *Switch) newNumber(p *port) uint32 {
+	used := map[flow.Port]bool{}
+	for _, q := range s.ports {
+		if q.Name != p.Name {
+			used[q.number()] = true
+		}
+	}
+	n := p.Index
+	for used[flow.Port(n)] { // ends: there are less ports than numbers
+		n += 1 << 20
+	}
+	return n
 }
 
 // newSlot for a port. Slots are used in turn, so that one is reused late, and not while a rule in force leads there.

@@ -11,7 +11,6 @@ import (
 
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
-	"weir.dev/weir/flow"
 )
 
 // Status reads ports, by name, and rules, in the order of the commit, back with their counters.
@@ -68,7 +67,7 @@ func (s *Switch) portStatus(p *port) (datapath.PortStatus, error) {
 		return datapath.PortStatus{}, err
 	}
 	c := s.state.Ports[p.Name].plus(sum)
-	st := datapath.PortStatus{Port: flow.Port(p.Index), Name: p.Name, Link: p.Link, Rx: c.Rx, Tx: c.Tx, Dropped: c.Dropped, State: datapath.Up}
+	st := datapath.PortStatus{Port: p.number(), Name: p.Name, Link: p.Link, Rx: c.Rx, Tx: c.Tx, Dropped: c.Dropped, State: datapath.Up}
 	if name := p.functionName(); name != "" {
 		var v bpf.SteerFunction
 		if err := s.maps.Functions.Lookup(uint32(s.fns[name].Slot), &v); err != nil {

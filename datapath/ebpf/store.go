@@ -36,6 +36,7 @@ type port struct {
 	Name    string // "endpoint/alice", "function/fw/in"
 	Link    string
 	Index   uint32
+	Number  uint32            `json:",omitempty"` // by which rules name the port; 0: its Index, as in records of former versions
 	Inner   uint32            // index of a function's end of the veth
 	Own     flow.MAC          // its MAC
 	Veth    bool              // with its peer in another namespace

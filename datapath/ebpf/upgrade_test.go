@@ -218,7 +218,7 @@ func TestBridgeLost(t *testing.T) {
 	}
 }
 
-// Links made anew move the ports: rules that are compiled again write nothing.
+// Links made anew move the ports, which keep their numbers: the same rules write nothing.
 func TestFunctionMoves(t *testing.T) {
 	h := newHost(t, Options{})
 	err := h.Host.Do(func() error {
@@ -244,17 +244,16 @@ func TestFunctionMoves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ports == old {
-		t.Fatal("the same numbers")
+	if ports != old {
+		t.Fatalf("ports %v, were %v", ports, old)
 	}
 	if err := h.Switch.SetState(suite.Context(t), "a", datapath.Up, 0); err != nil {
 		t.Fatal(err)
 	}
-	s := suite.StartStream(h.alice, h.bob) // by the old rules already
+	s := suite.StartStream(h.alice, h.bob)
 	suite.Until(t, "traffic", func() bool { return h.bob.Count() > 1500 })
-	h.rules[0].Action.Port, h.rules[1].Match.InPort = ports.In, ports.Out
 	before := h.Switch.(*Switch).version
-	if c := h.Commit(h.rules...); c.Changed != 2 || c.Version != before {
+	if c := h.Commit(h.rules...); c.Changed != 0 || c.Version != before {
 		t.Errorf("moved ports: %+v, version was %d", c, before)
 	}
 	s.Stop(t)

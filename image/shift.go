@@ -1,0 +1,77 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// MountFor makes the image's root readable at target, a directory, for one container whose ids are those of a user namespace: what belongs to
+// root in the image belongs to root of that namespace there. The files are those of Mount, shared by all containers; only their owners are
+// told differently (idmapped mounts, Linux 5.19 below overlayfs). unix.EINVAL, wrapped: the file system of the image directory cannot do that.
+func (s *Store) MountFor(ctx context.Context, ref, target string, userns *os.File) error {
+	e, err := s.resolve(ref)
+	if err != nil {
+		return fmt.Errorf("image %s: %w", ref, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.unpackAll(ctx, e); err != nil {
+		return fmt.Errorf("image %s: %w", ref, err)
+	}
+	err = s.overlayOf(e, target, func(dir string) (int, error) { return shifted(dir, userns) })
+	if err != nil {
+		return fmt.Errorf("mount image %s: %w", ref, err)
+	}
+	return nil
+}
+
+// shifted is a mount of a directory, nowhere in the tree, on which owners are told as a user namespace maps them.
+func shifted(dir string, userns *os.File) (int, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("clone mount of %s: %w", dir, err)
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("idmapped mount of %s: %w", dir, err)
+	}
+	return fd, nil
+}
+
+// CheckShift tells why MountFor cannot work in the image directory, which it makes if need be: the kernel or the file system there.
+func (s *Store) CheckShift(userns *os.File) error {
+	dir := filepath.Join(s.inst.Root, "images")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	probe, err := os.MkdirTemp(dir, partialPrefix)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(probe)
+	low, lowest, target := filepath.Join(probe, "low"), filepath.Join(probe, "lowest"), filepath.Join(probe, "root")
+	for _, dir := range []string{low, lowest, target} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	fd, err := shifted(low, userns)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	options := fmt.Sprintf("lowerdir=/proc/self/fd/%d:%s", fd, lowest)
+	if err := unix.Mount("weir-"+s.inst.Name, target, "overlay", unix.MS_RDONLY, options); err != nil {
+		return fmt.Errorf("overlayfs on an idmapped mount: %w", err)
+	}
+	if err := unix.Unmount(target, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,179 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// IDs is a range of user and group ids of the host that one user namespace has for itself: id 0 inside is First outside.
+// The zero value is no range.
+type IDs struct {
+	First uint32 `json:"first,omitempty"`
+	Count uint32 `json:"count,omitempty"`
+}
+
+// Ranges of ids lie where neither users, nor /etc/subuid, nor systemd's containers have theirs (systemd: UIDS-GIDS.md), each as large as
+// images need (nobody is 65534). FirstID is the first of them.
+const (
+	FirstID   = 0x7000_0000
+	idsEach   = 1 << 16
+	idsRanges = 4096
+)
+
+// idsDir holds a symbolic link for each range that is taken, to the directory of its owner. All instances of the machine share it. A range
+// whose owner's directory is gone is free.
+const idsDir = "/run/weir/.ids"
+
+// ErrNoUserns says that this host cannot make user namespaces.
+var ErrNoUserns = errors.New("no user namespaces")
+
+// CreateOwned makes a user namespace and a network namespace that it owns, and mounts them at paths. The ids of the user namespace are ids.
+// Processes outside have all rights over both; root inside has none outside.
+func CreateOwned(userPath, netPath string, ids IDs, o Options) error {
+	for _, path := range []string{userPath, netPath} {
+		f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o444)
+		if err != nil {
+			return fmt.Errorf("create namespaces: %w", err)
+		}
+		f.Close()
+	}
+	err := withNamespaces(ids, func(pid int) error {
+		for name, path := range map[string]string{"user": userPath, "net": netPath} {
+			source := filepath.Join("/proc", strconv.Itoa(pid), "ns", name)
+			if err := unix.Mount(source, path, "none", unix.MS_BIND, ""); err != nil {
+				return fmt.Errorf("bind mount %s: %w", path, err)
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		err = Do(netPath, func() error { return settle(o) })
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("create namespaces: %w", err), Delete(userPath), Delete(netPath))
+	}
+	return nil
+}
+
+// withNamespaces calls f with a process in new namespaces that stands before its program's first instruction: a process with threads, as this
+// one, cannot enter a user namespace itself. The kernel stops the process when it has executed the program, since it is being traced.
+func withNamespaces(ids IDs, f func(pid int) error) error {
+	runtime.LockOSThread() // the tracer is a thread; when it ends the process is killed
+	defer runtime.UnlockOSThread()
+	m := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(ids.First), Size: int(ids.Count)}}
+	p, err := os.StartProcess("/proc/self/exe", []string{"weir: a namespace"}, &os.ProcAttr{Env: []string{}, Sys: &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNET, UidMappings: m, GidMappings: m, GidMappingsEnableSetgroups: true,
+		Ptrace: true, Pdeathsig: unix.SIGKILL,
+	}})
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("%w: %w (CONFIG_USER_NS; sysctl user.max_user_namespaces)", ErrNoUserns, err)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() {
+		_ = p.Kill()
+		_, _ = p.Wait()
+	}()
+	return f(p.Pid)
+}
+
+// TakeIDs takes a free range of ids for what lives in a directory, which is there.
+func TakeIDs(dir string) (ids IDs, err error) {
+	h := fnv.New32a()
+	h.Write([]byte(dir))
+	first := h.Sum32() % idsRanges
+	err = withIDs(func() error {
+		for i := range uint32(idsRanges) {
+			n := (first + i) % idsRanges
+			if owner, err := os.Readlink(idsLink(n)); err == nil {
+				if _, err := os.Lstat(owner); !errors.Is(err, fs.ErrNotExist) {
+					continue
+				}
+				if err := os.Remove(idsLink(n)); err != nil {
+					return err
+				}
+			}
+			ids = IDs{First: FirstID + n*idsEach, Count: idsEach}
+			return os.Symlink(dir, idsLink(n))
+		}
+		return fmt.Errorf("all %d ranges are taken (%s)", idsRanges, idsDir)
+	})
+	if err != nil {
+		return IDs{}, fmt.Errorf("take a range of ids for %s: %w", dir, err)
+	}
+	return ids, nil
+}
+
+// GiveIDsBack frees a range that a directory's owner has taken. Another's, or none: nil.
+func GiveIDsBack(dir string, ids IDs) error {
+	if ids.First < FirstID {
+		return nil
+	}
+	n := (ids.First - FirstID) / idsEach
+	err := withIDs(func() error {
+		if owner, err := os.Readlink(idsLink(n)); err != nil || owner != dir {
+			return nil
+		}
+		return os.Remove(idsLink(n))
+	})
+	if err != nil {
+		return fmt.Errorf("give ids back: %w", err)
+	}
+	_ = os.Remove(idsDir) // if it was the last
+	return nil
+}
+
+func idsLink(n uint32) string { return filepath.Join(idsDir, strconv.FormatUint(uint64(n), 16)) }
+
+// withIDs runs f while no other process changes who has which ids.
+func withIDs(f func() error) error {
+	var err error
+	for wait := time.Millisecond; wait <= maxLockWait; wait *= 2 {
+		var lock *os.File
+		if lock, err = lockIDs(); err == nil {
+			defer lock.Close()
+			return f()
+		}
+		time.Sleep(wait)
+	}
+	return fmt.Errorf("lock %s: %w", idsDir, err)
+}
+
+func lockIDs() (*os.File, error) {
+	if err := os.MkdirAll(idsDir, 0o755); err != nil {
+		return nil, err
+	}
+	lock, err := os.Open(idsDir)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil && !same(lock, idsDir) { // who gave the last range back has removed it
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return lock, nil
+}
+
+func same(f *os.File, path string) bool {
+	a, errA := f.Stat()
+	b, errB := os.Lstat(path)
+	return errA == nil && errB == nil && os.SameFile(a, b)
+}
+
+// OwnIDs is the range that begins with first, as TakeIDs gave it.
+func OwnIDs(first uint32) IDs { return IDs{First: first, Count: idsEach} }
