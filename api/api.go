@@ -48,6 +48,8 @@ func (k Kind) Plural() string {
 		return "policies"
 	case KindSwitch:
 		return "switches"
+	case KindAudit:
+		return "audit"
 	}
 	return string(k) + "s"
 }

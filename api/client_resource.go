@@ -20,6 +20,8 @@ type ListOptions struct {
 	Kind     Kind     // events and operations: about objects of this kind
 	Object   string   // events and operations: about the object of this name
 	Severity Severity // events: at least this severe
+	Who      string   // audit records: of this one
+	Verb     string   // audit records: about this action
 }
 
 func (o ListOptions) query() url.Values {
@@ -33,6 +35,8 @@ func (o ListOptions) query() url.Values {
 	set("kind", string(o.Kind))
 	set("object", o.Object)
 	set("severity", string(o.Severity))
+	set("who", o.Who)
+	set("verb", o.Verb)
 	if o.Limit > 0 {
 		set("limit", strconv.Itoa(o.Limit))
 	}

@@ -17,23 +17,29 @@ const (
 	BeatLost = 3 * time.Second // a host whose agent was silent for so long is lost
 )
 
-// Token lets one agent join. Its secret is shown once, when it is made; managers keep its hash only.
+// Token lets its bearer use the API with a role, or, with the role agent, one agent join. Its secret is shown once, when it is made; managers
+// keep its hash only.
 type Token struct {
-	ID      string    `json:"id"`
-	Host    string    `json:"host,omitempty"`    // the only host that may join with it; "": any that is new
-	Replace bool      `json:"replace,omitempty"` // Host may be joined already: its former agent is shut out
-	CPUs    string    `json:"cpus,omitempty"`    // what the host has, see HostSpec
-	Memory  string    `json:"memory,omitempty"`
-	Created time.Time `json:"created"`
-	Expires time.Time `json:"expires"`
-	Used    time.Time `json:"used,omitzero"`
-	UsedBy  string    `json:"used_by,omitempty"` // the host that joined with it
-	Token   string    `json:"token,omitempty"`   // the whole token, in the answer of POST /v1/tokens only
+	ID       string    `json:"id"`                // its name; of one to join with 8 hexadecimal digits
+	Role     Role      `json:"role"`              // agent: to join with
+	Host     string    `json:"host,omitempty"`    // the only host that may join with it; "": any that is new
+	Replace  bool      `json:"replace,omitempty"` // Host may be joined already: its former agent is shut out
+	CPUs     string    `json:"cpus,omitempty"`    // what the host has, see HostSpec
+	Memory   string    `json:"memory,omitempty"`
+	Created  time.Time `json:"created"`
+	Rotated  time.Time `json:"rotated,omitzero"`
+	Expires  time.Time `json:"expires,omitzero"`    // zero: the token file of a manager, which does not
+	Used     time.Time `json:"used,omitzero"`       // last, to the minute
+	UsedBy   string    `json:"used_by,omitempty"`   // the host that joined with it
+	UsedFrom string    `json:"used_from,omitempty"` // the address from which it was used last
+	Token    string    `json:"token,omitempty"`     // the whole token, in the answers of POST only
 }
 
-// TokenRequest is the body of POST /v1/tokens.
+// TokenRequest is the body of POST /v1/tokens: with Name and Role a token for the API, else one to join with.
 type TokenRequest struct {
-	TTL     string `json:"ttl,omitempty"` // as 1h30m; default 1h, at most 168h
+	Name    string `json:"name,omitempty"`
+	Role    Role   `json:"role,omitempty"`
+	TTL     string `json:"ttl,omitempty"` // as 1h30m; default 1h and at most 168h to join, else default 720h and at most 8784h
 	Host    string `json:"host,omitempty"`
 	Replace bool   `json:"replace,omitempty"` // with Host only
 	CPUs    string `json:"cpus,omitempty"`    // with Host only: what it has, see HostSpec

@@ -149,7 +149,7 @@ func newManager(ctx context.Context, o UpOptions, key []byte, st store.Store, h 
 	}
 	m, err := manager.New(manager.Options{
 		Store: st, ID: managerID(o.Instance), Where: o.where(), SecretKey: key, Version: o.Version, Log: o.Log, Host: own, AgentConfig: o.Common, CertificateLife: o.CertificateLife,
-		Placement: o.Placement, Fabric: r,
+		Placement: o.Placement, Fabric: r, AuditFile: o.Instance.AuditFile(),
 		Validate: router.ValidateChange,
 		Trace:    router.Trace,
 		Admit:    a.admit,

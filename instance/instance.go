@@ -50,6 +50,9 @@ const LockFile = "lock"
 // Socket is the API's Unix socket.
 func (i Instance) Socket() string { return filepath.Join(i.Run, "api.sock") }
 
+// AuditFile is the audit log as JSON lines, mode 0600.
+func (i Instance) AuditFile() string { return filepath.Join(i.Root, "audit.log") }
+
 // TokenFile holds the bearer token of the loopback TCP listener, mode 0600.
 func (i Instance) TokenFile() string { return filepath.Join(i.Root, "token") }
 

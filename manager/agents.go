@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -231,6 +232,7 @@ func (s *agentServer) handler() http.Handler {
 			}
 			if err != nil {
 				s.told.warn(s.m.Log, s.m.Now(), peerOf(r), "an agent is refused", err)
+				s.m.auditAgent(r, who, err)
 				s.m.fail(&tracked{ResponseWriter: w}, r, err)
 				return
 			}
@@ -239,6 +241,22 @@ func (s *agentServer) handler() http.Handler {
 		}
 		s.m.mux.ServeHTTP(w, r)
 	})
+}
+
+// auditAgent records that an agent, or somebody at its listener, is refused.
+func (m *Manager) auditAgent(r *http.Request, who certified, err error) {
+	p := problemOf(err)
+	if p.Status != http.StatusUnauthorized && p.Status != http.StatusForbidden {
+		return
+	}
+	rec := api.AuditRecord{Who: "nobody", From: peerOf(r), Verb: strings.ToLower(r.Method), Object: r.URL.Path, Status: p.Status, Problem: p.Error()}
+	if p.Status == http.StatusUnauthorized { // whatever it asked for
+		rec.Verb, rec.Object = "authenticate", ""
+	}
+	if who.host != "" {
+		rec.Who, rec.Role = "host "+who.host, api.RoleAgent
+	}
+	m.audit.tell(m, rec, true)
 }
 
 // who checks a connection's certificate, at each request anew: it may expire or be replaced meanwhile.

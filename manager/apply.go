@@ -26,6 +26,7 @@ func (m *Manager) apply(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		result.Revision, result.Warnings = st.revision, st.warnings()
+		note(r).idle = true
 		return answer(w, http.StatusOK, result)
 	}
 	var last *state
@@ -38,6 +39,8 @@ func (m *Manager) apply(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	result.Revision, result.Warnings = last.revision, last.warnings()
+	note(r).applied(result.Changes)
+	note(r).idle = len(note(r).objects) == 0
 	return answer(w, http.StatusOK, result)
 }
 

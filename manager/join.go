@@ -63,6 +63,7 @@ func (m *Manager) joinHost(w http.ResponseWriter, r *http.Request) error {
 	if err := readBody(w, r, &req); err != nil {
 		return err
 	}
+	note(r).who, note(r).object = "nobody", printableName(req.Host)
 	for range editAttempts {
 		out, err := m.joinOnce(r.Context(), req)
 		if errors.Is(err, store.ErrConflict) {
@@ -75,6 +76,7 @@ func (m *Manager) joinHost(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
+		note(r).who = "token " + req.ID
 		m.Log.Info("host joined", "host", req.Host, "peer", from, "token", req.ID)
 		return answer(w, http.StatusOK, out)
 	}

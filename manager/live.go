@@ -227,6 +227,7 @@ func (m *Manager) logs(w http.ResponseWriter, r *http.Request) error {
 	defer context.AfterFunc(ctx, func() { logs.Close() })() // a blocked read ends with the request
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	note(r).began(http.StatusOK)
 	_, _ = io.Copy(flushing{w, http.NewResponseController(w)}, logs) // the client is gone, or the log ended
 	return nil
 }
@@ -269,6 +270,8 @@ func (m *Manager) exec(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer release()
+	note(r).objects = []string{"program " + clipped(spec.Args[0], maxWord)} // its arguments may hold secrets
+	note(r).began(http.StatusSwitchingProtocols)
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return fmt.Errorf("exec: %w", err)

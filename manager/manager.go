@@ -86,6 +86,8 @@ type Options struct {
 	Where string
 	// SecretKey (32 bytes) encrypts secrets in the store, which whoever reads it could use else; nil: they are there as they are.
 	SecretKey []byte
+	// AuditFile is where the audit log is kept as JSON lines, beside the store; "" nowhere.
+	AuditFile string
 	// ID tells this manager from others of the store; it stays the same over restarts. "" is one of its own.
 	ID      string
 	Version string
@@ -110,6 +112,8 @@ type Manager struct {
 	beats    beats
 	nodes    nodes
 	views    views
+	access   access
+	audit    audit
 
 	strategy placement.Strategy
 	leading  atomic.Bool
@@ -165,6 +169,7 @@ func New(o Options) (*Manager, error) {
 	if m.Where == "" {
 		m.Where = fmt.Sprintf("%s/%d", m.Host, os.Getpid())
 	}
+	m.audit.file.path = o.AuditFile
 	m.routes()
 	return m, nil
 }

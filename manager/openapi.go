@@ -191,6 +191,10 @@ func queryParameter(name string) *huma.Param {
 		p.Description, p.Schema = "at least this severe", &huma.Schema{Type: "string", Enum: []any{"info", "warning", "error"}}
 	case "limit":
 		p.Description, p.Schema = "at most this many, the newest", &huma.Schema{Type: "integer"}
+	case "who":
+		p.Description = "only what this one did, as in \"token ci\""
+	case "verb":
+		p.Description = "only this action, as in exec"
 	case "tail":
 		p.Description, p.Schema = "only the last lines; 0 all", &huma.Schema{Type: "integer"}
 	case "follow":

@@ -86,6 +86,7 @@ func (m *Manager) verb(w http.ResponseWriter, r *http.Request, verb string) erro
 	if err != nil {
 		return err
 	}
+	note(r).generation = op.Target
 	return accepted(w, op)
 }
 

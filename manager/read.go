@@ -62,6 +62,7 @@ func (m *Manager) list(n noun, w http.ResponseWriter, r *http.Request) error {
 // filter selects from a list or a watch.
 type filter struct {
 	name, object string
+	who, verb    string
 	kind         api.Kind
 	severity     int
 	limit        int
@@ -71,7 +72,7 @@ type filter struct {
 func filterOf(r *http.Request, kind api.Kind) (filter, error) {
 	q := r.URL.Query()
 	f := filter{name: q.Get("name")}
-	history := kind == api.KindEvent || kind == api.KindOperation
+	history := kind == api.KindEvent || kind == api.KindOperation || kind == api.KindAudit
 	var problems []api.Problem
 	for _, key := range sortedKeys(q) {
 		ok := true
@@ -79,6 +80,8 @@ func filterOf(r *http.Request, kind api.Kind) (filter, error) {
 		case "name", "watch", "revision":
 		case "object", "kind", "limit":
 			ok = history
+		case "who", "verb":
+			ok = kind == api.KindAudit
 		case "severity":
 			ok = kind == api.KindEvent
 		default:
@@ -89,6 +92,7 @@ func filterOf(r *http.Request, kind api.Kind) (filter, error) {
 		}
 	}
 	f.object, f.kind = q.Get("object"), api.Kind(q.Get("kind"))
+	f.who, f.verb = q.Get("who"), q.Get("verb")
 	if s := q.Get("severity"); s != "" {
 		if f.severity = rank(api.Severity(s)); f.severity == 0 {
 			problems = append(problems, api.Problem{Path: "query.severity", Message: "is " + strconv.Quote(s), Hint: "want info, warning or error"})
@@ -124,16 +128,18 @@ func (f filter) match(name string, value []byte) bool {
 	if f.name != "" && f.name != name {
 		return false
 	}
-	if f.object == "" && f.kind == "" && f.severity == 0 {
+	if f.object == "" && f.kind == "" && f.severity == 0 && f.who == "" && f.verb == "" {
 		return true
 	}
 	var v struct {
 		Kind     api.Kind
 		Object   string
 		Severity api.Severity
+		Who      string
+		Verb     string
 	}
 	if json.Unmarshal(value, &v) != nil {
 		return false
 	}
-	return (f.object == "" || f.object == v.Object) && (f.kind == "" || f.kind == v.Kind) && rank(v.Severity) >= f.severity
+	return (f.who == "" || f.who == v.Who) && (f.verb == "" || f.verb == v.Verb) && (f.object == "" || f.object == v.Object) && (f.kind == "" || f.kind == v.Kind) && rank(v.Severity) >= f.severity
 }

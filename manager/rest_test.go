@@ -64,9 +64,13 @@ func TestApplyPlansMergesAndPrunes(t *testing.T) {
 	if d := cmp.Diff(plan.Changes, first.Changes); d != "" {
 		t.Errorf("plan and apply differ: %s", d)
 	}
+	written := dump(t, b.store)
 	again := must(b.Apply(ctx(t), api.ApplyRequest{Document: demo()}))(t)
-	if again.Revision != first.Revision {
-		t.Errorf("applying twice wrote: revision %d, then %d", first.Revision, again.Revision)
+	if d := cmp.Diff(written, dump(t, b.store)); d != "" {
+		t.Errorf("applying twice wrote: %s", d)
+	}
+	if n := len(audits(t, b, api.ListOptions{Verb: "apply"})); n != 1 {
+		t.Errorf("%d applies in the audit log, want that which changed something", n)
 	}
 	for _, c := range again.Changes {
 		if c.Action != "unchanged" {

@@ -3,7 +3,6 @@ package manager
 import (
 	"context"
 	"crypto/rand"
-	"crypto/subtle"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -44,7 +43,6 @@ type Server struct {
 	socket    string
 	listeners []net.Listener
 	tcp       net.Addr
-	token     []byte
 	agents    *agentServer
 }
 
@@ -107,7 +105,7 @@ func (s *Server) listenTCP(o ServeOptions) error {
 	if host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 		return fmt.Errorf("listen on %q: that is not loopback, and the token would travel in clear: use 127.0.0.1, and from elsewhere a tunnel to it (ssh -L)", o.Listen)
 	}
-	if s.token, err = token(o.TokenFile); err != nil {
+	if err = s.m.access.openFile(o.TokenFile); err != nil {
 		return err
 	}
 	l, err := net.Listen("tcp", o.Listen)
@@ -205,8 +203,11 @@ func (s *Server) Serve(ctx context.Context) error {
 	streams, endStreams := context.WithCancel(context.Background())
 	defer endStreams()
 	srv := s.server(s.handler(), func(ctx context.Context, c net.Conn) context.Context {
-		_, remote := c.LocalAddr().(*net.TCPAddr)
-		return context.WithValue(context.WithValue(ctx, streamsKey{}, streams), remoteKey{}, remote)
+		ctx = context.WithValue(ctx, streamsKey{}, streams)
+		if who, unix := socketCaller(c); unix {
+			ctx = withCaller(ctx, who)
+		}
+		return ctx
 	})
 	ended := make(chan error, len(s.listeners)+1)
 	for _, l := range s.listeners {
@@ -239,6 +240,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
+	s.m.audit.settled(drain)
 	if err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the API: %w", err)
 	}
@@ -256,10 +258,7 @@ func (s *Server) server(h http.Handler, connContext func(context.Context, net.Co
 	}
 }
 
-type (
-	streamsKey struct{} // context of the connection: ends when streams have to
-	remoteKey  struct{} // bool: came over TCP
-)
+type streamsKey struct{} // context of the connection: ends when streams have to
 
 // streamContext ends with the request or when the server wants to stop, whichever is first.
 func (m *Manager) streamContext(r *http.Request) (context.Context, context.CancelFunc) {
@@ -272,25 +271,36 @@ func (m *Manager) streamContext(r *http.Request) (context.Context, context.Cance
 }
 
 // Handler serves the API without asking who calls.
-func (m *Manager) Handler() http.Handler { return m.mux }
-
-// handler asks those who come over TCP for the token, for all but the health check.
-func (s *Server) handler() http.Handler {
+func (m *Manager) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		remote, _ := r.Context().Value(remoteKey{}).(bool)
-		if remote && r.URL.Path != "/healthz" && !s.authorized(r) {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="weir"`)
-			s.m.fail(&tracked{ResponseWriter: w}, r, api.Refuse(http.StatusUnauthorized,
-				"the bearer token is missing or wrong: it is in the token file of weir's root directory"))
-			return
-		}
-		s.m.mux.ServeHTTP(w, r)
+		m.mux.ServeHTTP(w, r.WithContext(withCaller(r.Context(), local)))
 	})
 }
 
-func (s *Server) authorized(r *http.Request) bool {
-	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare([]byte(strings.TrimSpace(given)), s.token) == 1
+// handler finds out who asks: who comes over TCP bears a token, for all but the health check; who comes over the Unix socket is asked by the kernel.
+func (s *Server) handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, known := r.Context().Value(callerKey{}).(caller); known || r.URL.Path == "/healthz" {
+			s.m.mux.ServeHTTP(w, r)
+			return
+		}
+		c, name, err := s.m.authenticate(r)
+		if err != nil {
+			s.m.refuseCaller(w, r, name, err)
+			return
+		}
+		s.m.mux.ServeHTTP(w, r.WithContext(withCaller(r.Context(), c)))
+	})
+}
+
+// refuseCaller answers who cannot say who it is. Attempts are counted in the audit log by address and by the token that is named, if there is one.
+func (m *Manager) refuseCaller(w http.ResponseWriter, r *http.Request, object string, err error) {
+	p := problemOf(err)
+	if p.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="weir"`)
+		m.audit.tell(m, api.AuditRecord{Who: "nobody", From: peerOf(r), Verb: "authenticate", Kind: kindTokens, Object: object, Status: p.Status, Problem: p.Error()}, true)
+	}
+	m.fail(&tracked{ResponseWriter: w}, r, err)
 }
 
 // limited bounds the connections of a listener.
@@ -318,6 +328,9 @@ type limitedConn struct {
 	net.Conn
 	release func()
 }
+
+// NetConn is the connection itself.
+func (c *limitedConn) NetConn() net.Conn { return c.Conn }
 
 func (c *limitedConn) Close() error {
 	defer c.release()

@@ -19,6 +19,7 @@ const (
 	kindSecret api.Kind = "secret"     // the authority, the key of link discovery
 	kindToken  api.Kind = "join-token" // by ID
 	kindMember api.Kind = "member"     // hosts that have joined
+	kindTokens api.Kind = "token"      // of both sorts, in the audit log
 )
 
 // Bounds of join tokens.
@@ -44,14 +45,22 @@ type tokenRecord struct {
 }
 
 func (t *tokenRecord) public() api.Token {
-	return api.Token{ID: t.Name, Host: t.Host, Replace: t.Replace, CPUs: t.CPUs, Memory: t.Memory, Created: t.Created, Expires: t.Expires, Used: t.Used, UsedBy: t.UsedBy}
+	return api.Token{ID: t.Name, Role: api.RoleAgent, Host: t.Host, Replace: t.Replace, CPUs: t.CPUs, Memory: t.Memory, Created: t.Created, Expires: t.Expires, Used: t.Used, UsedBy: t.UsedBy}
 }
 
-// newToken makes a join token.
+// newToken makes a token for the API or one to join with.
 func (m *Manager) newToken(w http.ResponseWriter, r *http.Request) error {
 	var req api.TokenRequest
 	if err := readBody(w, r, &req); err != nil {
 		return err
+	}
+	if req.Name != "" || req.Role != "" {
+		note(r).object = req.Name
+		out, err := m.newAccess(r.Context(), req)
+		if err != nil {
+			return err
+		}
+		return answer(w, http.StatusCreated, out)
 	}
 	ttl, err := checkToken(req)
 	if err != nil {
@@ -79,6 +88,7 @@ func (m *Manager) newToken(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := rec.public()
 	out.Token = t.String()
+	note(r).object = t.ID
 	return answer(w, http.StatusCreated, out)
 }
 
@@ -130,7 +140,7 @@ func (m *Manager) trimTokens(ctx context.Context) error {
 	return nil
 }
 
-// tokens lists join tokens, the oldest first.
+// tokens lists tokens, the oldest first.
 func (m *Manager) tokens(w http.ResponseWriter, r *http.Request) error {
 	list, rev, err := store.List[tokenRecord](r.Context(), m.Store, kindToken)
 	if err != nil {
@@ -140,23 +150,36 @@ func (m *Manager) tokens(w http.ResponseWriter, r *http.Request) error {
 	for i := range list {
 		out.Items = append(out.Items, list[i].public())
 	}
+	named, err := m.accessTokens(r.Context())
+	if err != nil {
+		return err
+	}
+	out.Items = append(out.Items, named...)
 	slices.SortFunc(out.Items, func(x, y api.Token) int { return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.ID, y.ID)) })
 	return answer(w, http.StatusOK, out)
 }
 
 // deleteToken makes a token worthless; what joined with it stays.
 func (m *Manager) deleteToken(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("name")
-	rec, err := store.Get[tokenRecord](r.Context(), m.Store, kindToken, id)
+	name := r.PathValue("name")
+	if name == fileTokenName {
+		return api.Refuse(http.StatusConflict, "the token file of a manager is not deleted: rotate it (weir token rotate file), or start weir with --listen none")
+	}
+	kind := kindAccess
+	if joinID.MatchString(name) {
+		kind = kindToken
+	}
+	i, err := m.Store.Get(r.Context(), store.Key(kind, name))
 	if errors.Is(err, store.ErrNotFound) {
-		return notFound(kindToken, id)
+		return notFound(kindTokens, name)
 	}
 	if err != nil {
 		return err
 	}
-	if _, err := m.Store.Txn(r.Context(), []store.Cond{{Key: store.Key(kindToken, id), Revision: rec.Revision}}, []store.Op{store.Delete(kindToken, id)}); err != nil {
+	if _, err := m.Store.Txn(r.Context(), []store.Cond{{Key: i.Key, Revision: i.Revision}}, []store.Op{store.Delete(kind, name)}); err != nil {
 		return err
 	}
+	m.access.forget(name)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

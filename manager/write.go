@@ -139,7 +139,7 @@ func (m *Manager) replace(n noun, w http.ResponseWriter, r *http.Request, name s
 		if cur == nil {
 			status = http.StatusCreated
 		}
-		if now == cur {
+		if note(r).idle = now == cur; now == cur {
 			return nil
 		}
 		if n.kind == api.KindHost {
@@ -156,6 +156,7 @@ func (m *Manager) replace(n noun, w http.ResponseWriter, r *http.Request, name s
 		return err
 	}
 	now := last.get(n.kind, name)
+	note(r).generation = now.Generation
 	w.Header().Set("ETag", api.ETag(now.Revision))
 	for _, text := range last.warnings() {
 		w.Header().Add(warningHeader, text)
@@ -197,6 +198,7 @@ func (m *Manager) remove(n noun, w http.ResponseWriter, r *http.Request) error {
 		m.dismiss(r.Context(), name)
 	}
 	if op != nil {
+		note(r).generation = op.Target
 		return accepted(w, op)
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -69,7 +69,7 @@ func TestRefusedBodiesSayWhereAndWhat(t *testing.T) {
 			}
 		})
 	}
-	if n := must(b.store.Count(ctx(t), ""))(t); n != 0 {
+	if n := len(dump(t, b.store)); n != 0 {
 		t.Errorf("%d keys were written by refused requests", n)
 	}
 }
@@ -225,7 +225,7 @@ func TestARefusedDocumentChangesNothing(t *testing.T) {
 	}
 }
 
-// dump is everything in a store.
+// dump is everything in a store but the audit log.
 func dump(t *testing.T, s store.Store) map[string]string {
 	t.Helper()
 	items, _, err := s.List(ctx(t), "", store.ListOptions{})
@@ -234,7 +234,9 @@ func dump(t *testing.T, s store.Store) map[string]string {
 	}
 	out := map[string]string{}
 	for _, i := range items {
-		out[i.Key] = string(i.Value)
+		if !strings.HasPrefix(i.Key, "audit/") {
+			out[i.Key] = string(i.Value)
+		}
 	}
 	return out
 }

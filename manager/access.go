@@ -1,0 +1,312 @@
+package manager
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/pki"
+	"weir.dev/weir/store"
+)
+
+// kindAccess are tokens for the API, by name.
+const kindAccess api.Kind = "access-token"
+
+// Bounds of tokens for the API.
+const (
+	accessTTL      = 30 * 24 * time.Hour
+	maxAccessTTL   = 366 * 24 * time.Hour
+	maxAccess      = 1000
+	accessCache    = 2 * time.Second // for so long other managers may still believe in a token that was deleted or rotated here
+	usedEvery      = time.Minute     // how exactly the last use is known
+	accessVersion  = "weirt1"
+	fileTokenName  = "file" // the token file of this manager
+	errUnknownAcct = "the bearer token is missing or wrong: it is in the token file of weir's root directory, or make one with `weir token create NAME --role ROLE`"
+)
+
+// joinID is what join tokens are called; tokens for the API are not.
+var joinID = regexp.MustCompile(`^[0-9a-f]{8}$`)
+
+// accessRecord is a token for the API as it is kept. There is room for bounds by label beside the role.
+type accessRecord struct {
+	api.Meta
+	Hash     string        `json:"hash"`
+	Role     api.Role      `json:"role"`
+	TTL      time.Duration `json:"ttl_ns"` // of the next rotation
+	Expires  time.Time     `json:"expires"`
+	Rotated  time.Time     `json:"rotated,omitzero"`
+	Used     time.Time     `json:"used,omitzero"`
+	UsedFrom string        `json:"used_from,omitempty"`
+}
+
+func (t *accessRecord) public() api.Token {
+	return api.Token{ID: t.Name, Role: t.Role, Created: t.Created, Rotated: t.Rotated, Expires: t.Expires, Used: t.Used, UsedFrom: t.UsedFrom}
+}
+
+// access is what a manager keeps in memory about tokens for the API.
+type access struct {
+	mu    sync.Mutex
+	by    map[string]cachedAccess
+	file  string // path of the token file, "" none
+	token []byte // in it
+	used  time.Time
+	from  string
+}
+
+type cachedAccess struct {
+	rec   accessRecord
+	until time.Time
+}
+
+// newSecret gives a token's secret of 256 random bits, and the whole token.
+func newSecret(name string) (secret, whole string) {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails
+	secret = base64.RawURLEncoding.EncodeToString(b[:])
+	return secret, strings.Join([]string{accessVersion, name, secret}, ".")
+}
+
+// newAccess makes a token for the API.
+func (m *Manager) newAccess(ctx context.Context, req api.TokenRequest) (api.Token, error) {
+	ttl, err := checkAccess(req)
+	if err != nil {
+		return api.Token{}, err
+	}
+	list, _, err := store.List[accessRecord](ctx, m.Store, kindAccess)
+	if err != nil {
+		return api.Token{}, err
+	}
+	now := m.Now().UTC()
+	var ops []store.Op
+	at := int64(0)
+	for _, t := range list {
+		switch {
+		case t.Name == req.Name && now.Before(t.Expires):
+			return api.Token{}, api.Refuse(http.StatusConflict, fmt.Sprintf("there is a token %s: rotate it (weir token rotate %s), delete it, or choose another name", t.Name, t.Name))
+		case t.Name == req.Name:
+			at = t.Revision
+		case now.Sub(t.Expires) > keepDeadToken && len(ops) < forgetAtOnce:
+			ops = append(ops, store.Delete(kindAccess, t.Name))
+		}
+	}
+	if len(list)-len(ops) >= maxAccess {
+		return api.Token{}, api.Refuse(http.StatusConflict, fmt.Sprintf("there are %d tokens: delete some (weir token list, weir token delete NAME)", len(list)))
+	}
+	secret, whole := newSecret(req.Name)
+	rec := &accessRecord{
+		Meta: api.Meta{Name: req.Name, UID: newUID(), Created: now, Updated: now},
+		Hash: pki.SecretHash(req.Name, secret), Role: req.Role, TTL: ttl, Expires: now.Add(ttl),
+	}
+	op, err := store.Put(kindAccess, rec)
+	if err != nil {
+		return api.Token{}, err
+	}
+	if _, err := m.Store.Txn(ctx, []store.Cond{{Key: op.Key, Revision: at}}, append(ops, op)); err != nil {
+		return api.Token{}, err
+	}
+	m.access.forget(req.Name)
+	out := rec.public()
+	out.Token = whole
+	return out, nil
+}
+
+func checkAccess(req api.TokenRequest) (ttl time.Duration, err error) {
+	var problems []api.Problem
+	add := func(path, message, hint string) {
+		problems = append(problems, api.Problem{Path: path, Message: message, Hint: hint})
+	}
+	if err := api.CheckName(req.Name); err != nil {
+		add("name", err.Error(), "")
+	} else if req.Name == fileTokenName || joinID.MatchString(req.Name) {
+		add("name", fmt.Sprintf("%q is taken", req.Name), "choose another")
+	}
+	if !slices.Contains(api.Roles(), req.Role) {
+		add("role", fmt.Sprintf("is %q", req.Role), fmt.Sprintf("want one of %v", api.Roles()))
+	}
+	ttl = accessTTL
+	if req.TTL != "" {
+		if ttl, err = time.ParseDuration(req.TTL); err != nil || ttl < time.Second || ttl > maxAccessTTL {
+			add("ttl", fmt.Sprintf("is %q", req.TTL), fmt.Sprintf("want a duration from 1s to %v, for example 24h", maxAccessTTL))
+		}
+	}
+	if req.Host != "" || req.Replace || req.CPUs != "" || req.Memory != "" {
+		add("host", "is of a token to join with", "leave name and role out")
+	}
+	if len(problems) > 0 {
+		return 0, api.Refuse(http.StatusUnprocessableEntity, "the token is refused", problems...)
+	}
+	return ttl, nil
+}
+
+// rotateToken gives a token a new secret, and its whole life anew. The former secret is worth nothing at once.
+func (m *Manager) rotateToken(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	if name == fileTokenName {
+		return m.rotateFile(w)
+	}
+	for range editAttempts {
+		rec, err := store.Get[accessRecord](r.Context(), m.Store, kindAccess, name)
+		if errors.Is(err, store.ErrNotFound) {
+			return api.Refuse(http.StatusNotFound, fmt.Sprintf("token %q not found: tokens to join with are not rotated, make another", name))
+		}
+		if err != nil {
+			return err
+		}
+		now, at := m.Now().UTC(), rec.Revision
+		secret, whole := newSecret(name)
+		rec.Hash, rec.Rotated, rec.Updated, rec.Expires = pki.SecretHash(name, secret), now, now, now.Add(rec.TTL)
+		op, err := store.Put(kindAccess, &rec)
+		if err != nil {
+			return err
+		}
+		if _, err := m.Store.Txn(r.Context(), []store.Cond{{Key: op.Key, Revision: at}}, []store.Op{op}); errors.Is(err, store.ErrConflict) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		m.access.forget(name)
+		out := rec.public()
+		out.Token = whole
+		return answer(w, http.StatusOK, out)
+	}
+	return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("others changed the token %d times meanwhile: try again", editAttempts))
+}
+
+// rotateFile writes this manager's token file anew.
+func (m *Manager) rotateFile(w http.ResponseWriter) error {
+	a := &m.access
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.file == "" {
+		return api.Refuse(http.StatusNotFound, "this manager listens on no TCP address, and has no token file")
+	}
+	t, err := newToken(a.file)
+	if err != nil {
+		return err
+	}
+	a.token = t
+	return answer(w, http.StatusOK, api.Token{ID: fileTokenName, Role: api.RoleAdmin, Created: m.began, Rotated: m.Now().UTC(), Token: string(t)})
+}
+
+// accessTokens lists the tokens for the API, by name.
+func (m *Manager) accessTokens(ctx context.Context) ([]api.Token, error) {
+	list, _, err := store.List[accessRecord](ctx, m.Store, kindAccess)
+	if err != nil {
+		return nil, err
+	}
+	var out []api.Token
+	m.access.mu.Lock()
+	if m.access.file != "" {
+		out = append(out, api.Token{ID: fileTokenName, Role: api.RoleAdmin, Created: m.began, Used: m.access.used, UsedFrom: m.access.from})
+	}
+	m.access.mu.Unlock()
+	for i := range list {
+		out = append(out, list[i].public())
+	}
+	return out, nil
+}
+
+// authenticate finds whose token a request bears. What it was told of a token in vain is named, for the audit log.
+func (m *Manager) authenticate(r *http.Request) (c caller, name string, err error) {
+	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	given = strings.TrimSpace(given)
+	from, now := hostOf(r.RemoteAddr), m.Now().UTC()
+	unknown := api.Refuse(http.StatusUnauthorized, errUnknownAcct)
+	if !strings.EqualFold(scheme, "Bearer") || given == "" {
+		return c, "", unknown
+	}
+	a := &m.access
+	a.mu.Lock()
+	byFile := len(a.token) > 0 && subtle.ConstantTimeCompare([]byte(given), a.token) == 1
+	if byFile {
+		a.used, a.from = now.Truncate(usedEvery), from
+	}
+	a.mu.Unlock()
+	if byFile {
+		return caller{who: "token " + fileTokenName, role: api.RoleAdmin, from: from}, fileTokenName, nil
+	}
+	part := strings.Split(given, ".")
+	if len(part) != 3 || part[0] != accessVersion || api.CheckName(part[1]) != nil {
+		return c, "", unknown
+	}
+	rec, err := m.accessOf(r.Context(), part[1])
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return c, "", err
+	}
+	if !pki.SameHash(rec.Hash, pki.SecretHash(part[1], part[2])) { // also when there is none
+		return c, rec.Name, unknown
+	}
+	if now.After(rec.Expires) {
+		return c, rec.Name, api.Refuse(http.StatusUnauthorized, fmt.Sprintf("token %s expired at %s: an administrator can give it a new life (weir token rotate %s)",
+			rec.Name, rec.Expires.Format(time.DateTime+" MST"), rec.Name))
+	}
+	m.noteUse(r.Context(), rec, from, now)
+	return caller{who: "token " + rec.Name, role: rec.Role, from: from}, rec.Name, nil
+}
+
+// accessOf reads a token's record, which is believed for a moment.
+func (m *Manager) accessOf(ctx context.Context, name string) (accessRecord, error) {
+	now := m.Now()
+	m.access.mu.Lock()
+	x, ok := m.access.by[name]
+	m.access.mu.Unlock()
+	if ok && now.Before(x.until) {
+		return x.rec, nil
+	}
+	rec, err := store.Get[accessRecord](ctx, m.Store, kindAccess, name)
+	if err != nil {
+		return rec, err
+	}
+	m.access.mu.Lock()
+	defer m.access.mu.Unlock()
+	if m.access.by == nil || len(m.access.by) > maxAccess {
+		m.access.by = map[string]cachedAccess{}
+	}
+	m.access.by[name] = cachedAccess{rec, now.Add(accessCache)}
+	return rec, nil
+}
+
+func (a *access) forget(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.by, name)
+}
+
+// noteUse writes down when and from where a token was used, at most once a minute, unless the address is another.
+func (m *Manager) noteUse(ctx context.Context, rec accessRecord, from string, now time.Time) {
+	if now.Sub(rec.Used) < usedEvery && (rec.UsedFrom == from || now.Sub(rec.Used) < accessCache) {
+		return
+	}
+	at := rec.Revision
+	rec.Used, rec.UsedFrom = now, from
+	op, err := store.Put(kindAccess, &rec)
+	if err == nil {
+		_, err = m.Store.Txn(ctx, []store.Cond{{Key: op.Key, Revision: at}}, []store.Op{op})
+	}
+	if err != nil && !errors.Is(err, store.ErrConflict) { // another was faster
+		m.Log.Warn("note the use of a token", "token", rec.Name, "error", err)
+	}
+	m.access.forget(rec.Name)
+}
+
+// openFile takes the token file of a listener.
+func (a *access) openFile(path string) error {
+	t, err := token(path)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.file, a.token = path, t
+	return nil
+}

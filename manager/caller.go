@@ -1,0 +1,129 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/api"
+)
+
+// caller is who asks. Who is what the audit log says of it.
+type caller struct {
+	who  string
+	role api.Role
+	from string
+}
+
+type callerKey struct{}
+
+// callerOf is who asks; an agent has its certificate's host and no role of its own: see mayAgent.
+func callerOf(r *http.Request) caller {
+	if who, ok := agentOf(r.Context()); ok {
+		return caller{who: "host " + who.host, role: api.RoleAgent, from: peerOf(r)}
+	}
+	if c, ok := r.Context().Value(callerKey{}).(caller); ok {
+		return c
+	}
+	return caller{who: "nobody", from: peerOf(r)}
+}
+
+func withCaller(ctx context.Context, c caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+// local is who calls this process's own handler.
+var local = caller{who: "this process", role: api.RoleAdmin}
+
+// mayCall refuses what the caller's role does not allow.
+func mayCall(r *http.Request, need api.Role) error {
+	if need == anybody {
+		return nil
+	}
+	c := callerOf(r)
+	if c.role == api.RoleAgent { // mayAgent has decided
+		return nil
+	}
+	if c.role.May(need) {
+		return nil
+	}
+	if c.role == "" {
+		return api.Refuse(http.StatusForbidden, fmt.Sprintf("%s %s is not for %s", r.Method, r.URL.Path, c.who))
+	}
+	return api.Refuse(http.StatusForbidden, fmt.Sprintf("%s %s needs the role %s; %s has the role %s", r.Method, r.URL.Path, need, c.who, c.role))
+}
+
+// anybody is the role of routes that ask nobody who they are.
+const anybody api.Role = "anybody"
+
+// socketCaller is who opened a Unix socket: root, or the user of this process, is an administrator.
+func socketCaller(c net.Conn) (caller, bool) {
+	cred, err := peerCredentials(c)
+	if err != nil {
+		return caller{who: "nobody", from: "unix socket"}, true
+	}
+	if cred == nil {
+		return caller{}, false
+	}
+	out := caller{who: "user " + userName(cred.Uid), from: fmt.Sprintf("process %d", cred.Pid)}
+	if by := loginOf(cred.Pid); by != "" && by != strconv.FormatUint(uint64(cred.Uid), 10) {
+		out.who += ", logged in as " + by
+	}
+	if cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
+		out.role = api.RoleAdmin
+	}
+	return out, true
+}
+
+// peerCredentials asks the kernel who opened a Unix socket; nil: it is none.
+func peerCredentials(c net.Conn) (*unix.Ucred, error) {
+	for {
+		inner, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		c = inner.NetConn()
+	}
+	s, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, nil
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var got error
+	if err := raw.Control(func(fd uintptr) { cred, got = unix.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return nil, err
+	}
+	return cred, got
+}
+
+func userName(uid uint32) string {
+	if uid == 0 {
+		return "root"
+	}
+	return strconv.FormatUint(uint64(uid), 10)
+}
+
+// loginOf is who logged in before becoming root, by the kernel's audit id; "" not known.
+func loginOf(pid int32) string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/loginuid", pid))
+	id := strings.TrimSpace(string(b))
+	if err != nil || id == "" || id == "4294967295" {
+		return ""
+	}
+	if u, err := user.LookupId(id); err == nil {
+		return u.Username
+	}
+	return id
+}
