@@ -3,6 +3,14 @@
 // From a frame to its key.
 #pragma once
 
+// same_mac: both are aligned to two bytes.
+static __always_inline bool same_mac(const void *x, const void *y)
+{
+	const __u16 *a = x, *b = y;
+
+	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2];
+}
+
 static __always_inline bool is_tag(__u16 type)
 {
 	return type == ETH_P_8021Q || type == ETH_P_8021AD;

@@ -17,6 +17,7 @@
 #include "parse.h"
 #include "classify.h"
 #include "copy.h"
+#include "guard.h"
 
 // missed: an address has no exit. Others may have pushed it out of the table while its flow, which does not learn again, is still known: so all
 // learn again, once in a millisecond at most, whatever functions send.
@@ -57,14 +58,6 @@ static __always_inline __u32 exit_of(struct __sk_buff *skb, __u32 op)
 	if (e.stage == STAGE_INGRESS || !(e.mac[0] & 1)) // what is for many has none
 		missed();
 	return 0;
-}
-
-// same_mac: both are aligned to two bytes.
-static __always_inline bool same_mac(const void *x, const void *y)
-{
-	const __u16 *a = x, *b = y;
-
-	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2];
 }
 
 static __always_inline bool to_station(struct __sk_buff *skb, const struct port *p)
@@ -337,6 +330,18 @@ static __always_inline int onward(struct __sk_buff *skb, struct control *c, stru
 	return TC_ACT_SHOT; // rules that lead in a circle of dead functions
 }
 
+// bridge hands a frame to ordinary switching. One from the fabric must not move a local station's address there.
+static __always_inline int bridge(struct __sk_buff *skb, struct control *c, struct port *p, __u32 slot, struct walk *w)
+{
+	struct size s;
+
+	if (p->flags & PORT_FABRIC && c->owned && guard_other(skb)) {
+		s = size_of(skb);
+		return refuse(slot, s.packets, s.bytes, REFUSED_MAC);
+	}
+	return onward(skb, c, p, slot, w);
+}
+
 static __always_inline int at_ingress(struct __sk_buff *skb)
 {
 	struct walk w = {.hook = STAGE_INGRESS, .stage = STAGE_INGRESS};
@@ -344,8 +349,8 @@ static __always_inline int at_ingress(struct __sk_buff *skb)
 	struct port_stats *ps;
 	struct control *c;
 	struct port *p;
+	int verdict, why;
 	struct size s;
-	int verdict;
 
 	c = bpf_map_lookup_elem(&controls, &zero);
 	if (!c)
@@ -355,7 +360,7 @@ static __always_inline int at_ingress(struct __sk_buff *skb)
 	w.version = c->version;
 	if (skb->mark && skb->mark == (c->secret ^ skb->ifindex)) {
 		skb->mark = 0;
-		return slot && p ? onward(skb, c, p, slot, &w) : TC_ACT_UNSPEC; // resumed: ordinary switching goes on
+		return slot && p ? bridge(skb, c, p, slot, &w) : TC_ACT_UNSPEC; // resumed: ordinary switching goes on
 	}
 	if (!slot || !p)
 		return TC_ACT_UNSPEC; // not a port any more
@@ -371,13 +376,16 @@ static __always_inline int at_ingress(struct __sk_buff *skb)
 		count_drop(slot, s);
 		return TC_ACT_SHOT; // the interface speaks for itself
 	}
+	why = refusal(skb, c, p, slot);
+	if (why)
+		return refuse(slot, s.packets, s.bytes, why);
 	w.slot = slot;
 	w.packets = s.packets;
 	w.bytes = s.bytes;
 	if (p->flags & PORT_FABRIC)
 		w.tag = tag_of(skb);
 	verdict = steer(skb, c, p, &w);
-	return verdict == TC_ACT_UNSPEC ? onward(skb, c, p, slot, &w) : verdict;
+	return verdict == TC_ACT_UNSPEC ? bridge(skb, c, p, slot, &w) : verdict;
 }
 
 static __always_inline int at_egress(struct __sk_buff *skb)

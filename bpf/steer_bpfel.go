@@ -36,6 +36,7 @@ type SteerControl struct {
 	Version uint32
 	Past    uint32
 	Secret  uint32
+	Owned   uint32
 }
 
 type SteerExitKey struct {
@@ -58,6 +59,35 @@ type SteerFunction struct {
 	OnFail uint32
 	Pid    uint32
 	Used   uint32
+}
+
+type SteerGuard struct {
+	_     structs.HostLayout
+	Flags uint8
+	Macs  uint8
+	V4s   uint8
+	V6s   uint8
+	Mac   [8][6]uint8
+	Pad   [4]uint8
+	V4    [32]SteerGuard4
+	V6    [32]SteerGuard6
+}
+
+type SteerGuard4 struct {
+	_    structs.HostLayout
+	Addr uint32
+	Mask uint32
+}
+
+type SteerGuard6 struct {
+	_    structs.HostLayout
+	Addr [2]uint64
+	Mask [2]uint64
+}
+
+type SteerGuardStats struct {
+	_       structs.HostLayout
+	Refused [8]uint64
 }
 
 type SteerKey struct {
@@ -107,7 +137,7 @@ type SteerPort struct {
 	Opposite uint16
 	Peer     [6]uint8
 	Own      [2][6]uint8
-	Pad      [4]uint8
+	Source   uint32
 	Copy     [2]SteerStages
 }
 
@@ -179,12 +209,15 @@ const (
 	SteerMapControls    = "controls"
 	SteerMapFlows       = "flows"
 	SteerMapFunctions   = "functions"
+	SteerMapGuardCounts = "guard_counts"
+	SteerMapGuards      = "guards"
 	SteerMapHomes       = "homes"
 	SteerMapLearned     = "learned"
 	SteerMapLists       = "lists"
 	SteerMapMasks       = "masks"
 	SteerMapMoves       = "moves"
 	SteerMapNearby      = "nearby"
+	SteerMapOwners      = "owners"
 	SteerMapPortCounts  = "port_counts"
 	SteerMapPorts       = "ports"
 	SteerMapProbes      = "probes"
@@ -250,22 +283,25 @@ type SteerProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SteerMapSpecs struct {
-	Controls   *ebpf.MapSpec `ebpf:"controls"`
-	Flows      *ebpf.MapSpec `ebpf:"flows"`
-	Functions  *ebpf.MapSpec `ebpf:"functions"`
-	Homes      *ebpf.MapSpec `ebpf:"homes"`
-	Learned    *ebpf.MapSpec `ebpf:"learned"`
-	Lists      *ebpf.MapSpec `ebpf:"lists"`
-	Masks      *ebpf.MapSpec `ebpf:"masks"`
-	Moves      *ebpf.MapSpec `ebpf:"moves"`
-	Nearby     *ebpf.MapSpec `ebpf:"nearby"`
-	PortCounts *ebpf.MapSpec `ebpf:"port_counts"`
-	Ports      *ebpf.MapSpec `ebpf:"ports"`
-	Probes     *ebpf.MapSpec `ebpf:"probes"`
-	RuleCounts *ebpf.MapSpec `ebpf:"rule_counts"`
-	Slots      *ebpf.MapSpec `ebpf:"slots"`
-	Stations   *ebpf.MapSpec `ebpf:"stations"`
-	Tuples     *ebpf.MapSpec `ebpf:"tuples"`
+	Controls    *ebpf.MapSpec `ebpf:"controls"`
+	Flows       *ebpf.MapSpec `ebpf:"flows"`
+	Functions   *ebpf.MapSpec `ebpf:"functions"`
+	GuardCounts *ebpf.MapSpec `ebpf:"guard_counts"`
+	Guards      *ebpf.MapSpec `ebpf:"guards"`
+	Homes       *ebpf.MapSpec `ebpf:"homes"`
+	Learned     *ebpf.MapSpec `ebpf:"learned"`
+	Lists       *ebpf.MapSpec `ebpf:"lists"`
+	Masks       *ebpf.MapSpec `ebpf:"masks"`
+	Moves       *ebpf.MapSpec `ebpf:"moves"`
+	Nearby      *ebpf.MapSpec `ebpf:"nearby"`
+	Owners      *ebpf.MapSpec `ebpf:"owners"`
+	PortCounts  *ebpf.MapSpec `ebpf:"port_counts"`
+	Ports       *ebpf.MapSpec `ebpf:"ports"`
+	Probes      *ebpf.MapSpec `ebpf:"probes"`
+	RuleCounts  *ebpf.MapSpec `ebpf:"rule_counts"`
+	Slots       *ebpf.MapSpec `ebpf:"slots"`
+	Stations    *ebpf.MapSpec `ebpf:"stations"`
+	Tuples      *ebpf.MapSpec `ebpf:"tuples"`
 }
 
 // SteerVariableSpecs contains global variables before they are loaded into the kernel.
@@ -294,22 +330,25 @@ func (o *SteerObjects) Close() error {
 //
 // It can be passed to LoadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SteerMaps struct {
-	Controls   *ebpf.Map `ebpf:"controls"`
-	Flows      *ebpf.Map `ebpf:"flows"`
-	Functions  *ebpf.Map `ebpf:"functions"`
-	Homes      *ebpf.Map `ebpf:"homes"`
-	Learned    *ebpf.Map `ebpf:"learned"`
-	Lists      *ebpf.Map `ebpf:"lists"`
-	Masks      *ebpf.Map `ebpf:"masks"`
-	Moves      *ebpf.Map `ebpf:"moves"`
-	Nearby     *ebpf.Map `ebpf:"nearby"`
-	PortCounts *ebpf.Map `ebpf:"port_counts"`
-	Ports      *ebpf.Map `ebpf:"ports"`
-	Probes     *ebpf.Map `ebpf:"probes"`
-	RuleCounts *ebpf.Map `ebpf:"rule_counts"`
-	Slots      *ebpf.Map `ebpf:"slots"`
-	Stations   *ebpf.Map `ebpf:"stations"`
-	Tuples     *ebpf.Map `ebpf:"tuples"`
+	Controls    *ebpf.Map `ebpf:"controls"`
+	Flows       *ebpf.Map `ebpf:"flows"`
+	Functions   *ebpf.Map `ebpf:"functions"`
+	GuardCounts *ebpf.Map `ebpf:"guard_counts"`
+	Guards      *ebpf.Map `ebpf:"guards"`
+	Homes       *ebpf.Map `ebpf:"homes"`
+	Learned     *ebpf.Map `ebpf:"learned"`
+	Lists       *ebpf.Map `ebpf:"lists"`
+	Masks       *ebpf.Map `ebpf:"masks"`
+	Moves       *ebpf.Map `ebpf:"moves"`
+	Nearby      *ebpf.Map `ebpf:"nearby"`
+	Owners      *ebpf.Map `ebpf:"owners"`
+	PortCounts  *ebpf.Map `ebpf:"port_counts"`
+	Ports       *ebpf.Map `ebpf:"ports"`
+	Probes      *ebpf.Map `ebpf:"probes"`
+	RuleCounts  *ebpf.Map `ebpf:"rule_counts"`
+	Slots       *ebpf.Map `ebpf:"slots"`
+	Stations    *ebpf.Map `ebpf:"stations"`
+	Tuples      *ebpf.Map `ebpf:"tuples"`
 }
 
 func (m *SteerMaps) Close() error {
@@ -317,12 +356,15 @@ func (m *SteerMaps) Close() error {
 		m.Controls,
 		m.Flows,
 		m.Functions,
+		m.GuardCounts,
+		m.Guards,
 		m.Homes,
 		m.Learned,
 		m.Lists,
 		m.Masks,
 		m.Moves,
 		m.Nearby,
+		m.Owners,
 		m.PortCounts,
 		m.Ports,
 		m.Probes,

@@ -26,6 +26,9 @@ TABLE(flows, BPF_MAP_TYPE_LRU_HASH, struct key, struct flow, 1, 0);
 TABLE(learned, BPF_MAP_TYPE_LRU_HASH, struct exit_key, __u32, 1, 0);
 TABLE(stations, BPF_MAP_TYPE_HASH, struct station_key, __u32, 1, BPF_F_NO_PREALLOC); // MAC -> slot of the endpoint
 TABLE(homes, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0); // by slot: 1 the bridge has met the station there, and nowhere since
+TABLE(guards, BPF_MAP_TYPE_HASH, __u32, struct guard, 1, BPF_F_NO_PREALLOC); // slot -> the endpoint's port security
+TABLE(owners, BPF_MAP_TYPE_HASH, struct station_key, __u32, 1, BPF_F_NO_PREALLOC); // MACs that guards name
+TABLE(guard_counts, BPF_MAP_TYPE_HASH, __u32, struct guard_stats, 1, BPF_F_NO_PREALLOC); // by slot
 TABLE(port_counts, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct port_stats, 1, 0);
 TABLE(rule_counts, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct rule_stats, 1, 0);
 TABLE(probes, BPF_MAP_TYPE_ARRAY, __u32, struct probe, 1, 0);

@@ -19,6 +19,7 @@ enum port_flags {
 	PORT_PEER = 1,   // a veth whose peer is in another namespace: redirect_peer can be used
 	PORT_SPEAKS = 2, // what the function's interfaces say for themselves may leave
 	PORT_FABRIC = 4, // leads to other switches: frames there may carry a fabric tag
+	PORT_GUARD = 8,	 // an endpoint with port security: see struct guard
 };
 
 enum stage_kind {
@@ -147,7 +148,7 @@ struct port {
 	__u16 opposite; // slot of an inline function's other port
 	__u8 peer[6];	// MAC behind an endpoint's veth
 	__u8 own[2][6]; // MACs of the function's interfaces
-	__u8 pad[4];
+	__u32 source;	// PORT_GUARD: an IPv4 address, as on the wire, that packets from the MAC peer may have; 0 none
 	struct stages copy[2];
 };
 
@@ -165,6 +166,7 @@ struct control {
 	__u32 version; // copy[version & 1] is in force
 	__u32 past;    // 1: frames may pass the bridge by, nobody's rules look at what crosses it
 	__u32 secret;  // mark of a frame that is done with its chain: secret ^ ifindex, never 0
+	__u32 owned;   // MACs that guards name: how many
 };
 
 struct near {
@@ -188,6 +190,53 @@ struct exit_key {
 struct station_key {
 	__u8 mac[6];
 	__u16 pad;
+};
+
+enum guard_flags {
+	GUARD_MAC = 1,	  // source MACs are checked
+	GUARD_BOUND = 2,  // addresses are checked
+	GUARD_DHCP = 4,	  // a DHCP server
+	GUARD_ROUTER = 8, // a router: it forwards others' packets
+};
+
+// Bounds: flow.MaxGuardMACs, flow.MaxGuardAddresses.
+#define GUARD_MACS 8
+#define GUARD_V4   32
+#define GUARD_V6   32
+
+struct guard4 {
+	__u32 addr, mask; // as on the wire
+};
+
+struct guard6 {
+	__u64 addr[2], mask[2]; // as on the wire
+};
+
+// guard is the port security of an endpoint: flow.Guard.
+struct guard {
+	__u8 flags;
+	__u8 macs, v4s, v6s;
+	__u8 mac[GUARD_MACS][6];
+	__u8 pad[4];
+	struct guard4 v4[GUARD_V4];
+	struct guard6 v6[GUARD_V6];
+};
+
+// refusal says why a guard drops a frame: flow.Refusal.
+enum refusal {
+	ACCEPTED = 0,
+	REFUSED_MAC = 1,
+	REFUSED_UNREAD = 2,
+	REFUSED_DHCP = 3,
+	REFUSED_RA = 4,
+	REFUSED_ARP = 5,
+	REFUSED_ND = 6,
+	REFUSED_SOURCE = 7,
+	REFUSALS = 8,
+};
+
+struct guard_stats {
+	__u64 refused[REFUSALS];
 };
 
 struct port_stats {

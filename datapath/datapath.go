@@ -34,6 +34,30 @@ type Endpoint struct {
 	Held  bool
 	Peer  flow.MAC // MAC of the only station behind a veth that Weir made; zero if unknown (a NIC): then no short cut is taken to it
 	Netns string   // of that station, as netns.At takes it; empty if unknown
+	// Guard is the port's security: what may enter there. A port into the fabric has none. It may change while the port is in use.
+	Guard flow.Guard `json:",omitzero"`
+}
+
+// Equal compares all fields.
+func (e Endpoint) Equal(o Endpoint) bool { return e.Guard.Equal(o.Guard) && e.EqualButGuard(o) }
+
+// EqualButGuard compares all fields but Guard.
+func (e Endpoint) EqualButGuard(o Endpoint) bool {
+	return e.Name == o.Name && e.Link == o.Link && e.Fabric == o.Fabric && e.Isolated == o.Isolated && e.Held == o.Held && e.Peer == o.Peer && e.Netns == o.Netns
+}
+
+// Check says what no switch can take.
+func (e Endpoint) Check() error {
+	switch {
+	case e.Name == "":
+		return errors.New("a name is needed")
+	case e.Fabric && e.Guard.On:
+		return errors.New("a port into the fabric has no port security: others' frames enter there")
+	}
+	if err := e.Guard.Validate(); err != nil {
+		return fmt.Errorf("port security: %w", err)
+	}
+	return nil
 }
 
 // State tells the data plane what to do with frames for a function.
@@ -105,8 +129,9 @@ type PortStatus struct {
 	Port     flow.Port
 	Name     string // "endpoint/alice", "function/fw/in"
 	Link     string
-	Rx, Tx   Counter // Rx: entered the switch here; Tx: steered out here (ordinary frames of the bridge are in the link's own counters)
-	Dropped  Counter // by rule, by a function that is down, by a missing exit
+	Rx, Tx   Counter               // Rx: entered the switch here; Tx: steered out here (ordinary frames of the bridge are in the link's own counters)
+	Dropped  Counter               // by rule, by a function that is down, by a missing exit, by port security
+	Refused  [flow.Refusals]uint64 // packets dropped by port security, by reason
 	Function string
 	State    State
 }

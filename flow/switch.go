@@ -60,11 +60,16 @@ type port struct {
 	side     Side
 	fabric   bool
 	isolated bool
+	guard    Guard
 	PortCounters
 }
 
-// PortCounters: Rx entered the switch here, Tx left it here, Dropped by a rule, a function that is down, a missing rule or exit.
-type PortCounters struct{ Rx, Tx, Dropped Counter }
+// PortCounters: Rx entered the switch here, Tx left it here, Dropped by a rule, a function that is down, a missing rule or exit, a guard.
+// Refused are the packets that a guard dropped, by reason.
+type PortCounters struct {
+	Rx, Tx, Dropped Counter
+	Refused         [Refusals]uint64
+}
 
 // New makes a switch without ports and rules.
 func New() *Switch {
@@ -98,6 +103,43 @@ func (s *Switch) addEndpoint(p Port, q *port) error {
 
 // Know tells ordinary switching where a station is before it has spoken, as a switch can that made the station's link.
 func (s *Switch) Know(m MAC, p Port) { s.fdb[m] = p }
+
+// Guard sets the port security of an endpoint that is no port into the fabric.
+func (s *Switch) Guard(p Port, g Guard) error {
+	q := s.ports[p]
+	if q == nil || q.function != nil || q.fabric {
+		return fmt.Errorf("guard: port %d is no endpoint's", p)
+	}
+	if err := g.Validate(); err != nil {
+		return fmt.Errorf("guard of %s: %w", q.name, err)
+	}
+	q.guard = g
+	return nil
+}
+
+// stolen: the source MAC is one that the guard of another port names, and this port has no such list of its own.
+func (s *Switch) stolen(p *port, mac MAC) bool {
+	if p.guard.On && len(p.guard.MACs) > 0 {
+		return false // checked by the guard
+	}
+	for _, q := range s.ports {
+		if q != p && q.guard.On && slices.Contains(q.guard.MACs, mac) {
+			return true
+		}
+	}
+	return false
+}
+
+// refusal of a frame that enters at an endpoint. Ports into the fabric take part in steering with others' addresses; see walk.bridge.
+func (s *Switch) refusal(p *port, frame []byte, k Key) Refusal {
+	switch {
+	case p.fabric:
+		return Accepted
+	case s.stolen(p, k.SrcMAC):
+		return RefusedMAC
+	}
+	return p.guard.Check(frame)
+}
 
 // AddFunction adds a function's ports.
 func (s *Switch) AddFunction(f Function) error {
@@ -242,6 +284,10 @@ func (s *Switch) Inject(at Port, frame []byte) (Result, error) {
 	k, ok := decode(frame)
 	if !ok {
 		w.drop(trail{}, at, frame, nil, "too short for Ethernet")
+		return w.Result, w.err
+	}
+	if r := s.refusal(p, frame, k); r != Accepted {
+		w.refuse(trail{}, at, frame, r)
 		return w.Result, w.err
 	}
 	f := flight{trail: trail{}, frame: slices.Clone(frame), at: at, in: at, tag: k.Tag}

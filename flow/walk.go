@@ -290,9 +290,19 @@ func (w *walk) resume(f flight, k Key, at Port, r *ruleState) {
 	w.bridge(f, k, r)
 }
 
-// bridge is ordinary switching of a frame from f.in.
+// refuse drops a frame that the port's security does not let in.
+func (w *walk) refuse(t trail, p Port, frame []byte, r Refusal) {
+	w.s.ports[p].Refused[r]++
+	w.drop(t, p, frame, nil, r.Why())
+}
+
+// bridge is ordinary switching of a frame from f.in. One from the fabric does not move a local station's address.
 func (w *walk) bridge(f flight, k Key, r *ruleState) {
 	if w.err != nil {
+		return
+	}
+	if p := w.s.ports[f.in]; p.fabric && w.s.stolen(p, k.SrcMAC) {
+		w.refuse(f.trail, f.in, f.frame, RefusedMAC)
 		return
 	}
 	if !k.SrcMAC.Multicast() {

@@ -17,7 +17,8 @@ import (
 const (
 	portNone, portEndpoint, portFunction, portTap = 0, 1, 2, 3
 
-	portPeer, portSpeaks, portFabric = 1, 2, 4
+	portPeer, portSpeaks, portFabric, portGuard  = 1, 2, 4, 8
+	guardMAC, guardBound, guardDHCP, guardRouter = 1, 2, 4, 8
 
 	kindPass, kindDirect, kindClassify, kindDrain = 0, 1, 2, 3
 

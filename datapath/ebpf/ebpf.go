@@ -114,6 +114,7 @@ type Switch struct {
 	fns      map[string]*function
 	near     map[uint32]uint32   // place in the table nearby -> interface index
 	stations map[flow.MAC]uint16 // whose address is in the programs' table -> slot
+	owned    map[flow.MAC]bool   // in the programs' table of guarded MACs
 	lastSlot uint16
 	todo     map[uint16]bool // ports whose filters tcx links may replace
 	wake     chan struct{}   // promoteAll's
@@ -138,7 +139,7 @@ func Open(ctx context.Context, o Options) (*Switch, error) {
 	s := &Switch{
 		opts: o, log: o.Logger, store: newStore(o.Instance),
 		ports: map[uint16]*port{}, byIndex: map[uint32]uint16{}, byName: map[string]uint16{}, fns: map[string]*function{},
-		near: map[uint32]uint32{}, stations: map[flow.MAC]uint16{}, todo: map[uint16]bool{}, wake: make(chan struct{}, 1),
+		near: map[uint32]uint32{}, stations: map[flow.MAC]uint16{}, owned: map[flow.MAC]bool{}, todo: map[uint16]bool{}, wake: make(chan struct{}, 1),
 		image: newImage(), rules: newRuleSet(),
 	}
 	if err := s.open(ctx); err != nil {

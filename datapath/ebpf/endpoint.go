@@ -32,8 +32,8 @@ func (s *Switch) AddEndpoint(ctx context.Context, e datapath.Endpoint) (flow.Por
 }
 
 func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
-	if e.Name == "" {
-		return 0, errors.New("a name is needed")
+	if err := e.Check(); err != nil {
+		return 0, err
 	}
 	l, err := hostlink.ByName(s.nl, s.home, e.Link)
 	if err != nil {
@@ -57,7 +57,13 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 			p.WasUp, p.Clsact, p.Number = old.WasUp, old.Clsact, old.Number
 			e.Held = e.Held && attrs.MasterIndex != s.bridge
 			p.E = e
-			if old.E == e && old.Veth == p.Veth && attrs.MasterIndex == s.bridge && attrs.Flags&net.FlagUp != 0 {
+			if old.E.EqualButGuard(e) && old.Veth == p.Veth && attrs.MasterIndex == s.bridge && attrs.Flags&net.FlagUp != 0 {
+				if !old.E.Guard.Equal(e.Guard) {
+					if err := s.changeGuard(old, e.Guard); err != nil {
+						return 0, err
+					}
+					old = s.ports[old.Slot]
+				}
 				return p.number(), errors.Join(s.attachOuter(old, !s.own(l)), s.placeStation(e.Peer, false))
 			}
 		}

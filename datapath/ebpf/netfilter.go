@@ -232,7 +232,7 @@ func (s *Switch) heed(by string, err error) error {
 
 // control writes what every frame asks first.
 func (s *Switch) control() error {
-	c := bpf.SteerControl{Version: s.version, Secret: s.state.Secret}
+	c := bpf.SteerControl{Version: s.version, Secret: s.state.Secret, Owned: uint32(len(s.owned))}
 	if s.past {
 		c.Past = 1
 	}

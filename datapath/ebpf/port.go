@@ -48,6 +48,10 @@ func (s *Switch) portValue(p *port) bpf.SteerPort {
 		if p.Veth && p.E.Peer != [6]byte{} {
 			v.Flags |= portPeer
 		}
+		if p.E.Guard.On {
+			v.Flags |= portGuard
+			v.Source = usual(p)
+		}
 		return v
 	}
 	if p.Veth {
@@ -145,8 +149,16 @@ func (s *Switch) enlist(p *port) error {
 			return err
 		}
 	}
+	if err := s.putGuard(p); err != nil {
+		return err
+	}
 	if err := s.writeSlot(p.Slot, st, st); err != nil {
 		return err
+	}
+	if p.kind() == portEndpoint && !p.E.Guard.On {
+		if err := s.dropGuard(p.Slot); err != nil {
+			return err
+		}
 	}
 	return s.setIndex(p.Index, p.Slot)
 }
@@ -162,6 +174,9 @@ func (s *Switch) delist(p *port) error {
 	delete(s.pending.stages, p.Slot)
 	delete(s.todo, p.Slot)
 	if err := s.writeSlot(p.Slot, stages{}, stages{}); err != nil {
+		return err
+	}
+	if err := s.dropGuard(p.Slot); err != nil {
 		return err
 	}
 	for slot, st := range s.image.stages { // nobody drains into a slot that will be another's
@@ -222,6 +237,9 @@ func (s *Switch) clearCounters(slot uint16) error {
 		return err
 	}
 	if err := s.maps.PortCounts.Put(uint32(slot), make([]bpf.SteerPortStats, cpus)); err != nil {
+		return fmt.Errorf("clear counters: %w", err)
+	}
+	if err := s.maps.GuardCounts.Delete(uint32(slot)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("clear counters: %w", err)
 	}
 	return nil

@@ -34,6 +34,9 @@ func (s *Switch) restore(ctx context.Context) error {
 		return err
 	}
 	s.past = c.Past != 0
+	if err := s.restoreGuards(); err != nil {
+		return err
+	}
 	var err error
 	if c.Version == 0 {
 		err = s.fill()
@@ -43,6 +46,11 @@ func (s *Switch) restore(ctx context.Context) error {
 	}
 	if err != nil {
 		return err
+	}
+	if int(c.Owned) != len(s.owned) {
+		if err := s.control(); err != nil {
+			return err
+		}
 	}
 	if err := ctx.Err(); err != nil {
 		return err

@@ -68,6 +68,9 @@ func (s *Switch) portStatus(p *port) (datapath.PortStatus, error) {
 	}
 	c := s.state.Ports[p.Name].plus(sum)
 	st := datapath.PortStatus{Port: p.number(), Name: p.Name, Link: p.Link, Rx: c.Rx, Tx: c.Tx, Dropped: c.Dropped, State: datapath.Up}
+	if st.Refused, err = s.refused(p); err != nil {
+		return st, err
+	}
 	if name := p.functionName(); name != "" {
 		var v bpf.SteerFunction
 		if err := s.maps.Functions.Lookup(uint32(s.fns[name].Slot), &v); err != nil {

@@ -17,27 +17,31 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/bpf"
+	"weir.dev/weir/flow"
 )
 
 // tables of the switch. The names are those in the C.
 type tables struct {
-	Controls   *ebpf.Map `ebpf:"controls"`
-	Moves      *ebpf.Map `ebpf:"moves"`
-	Nearby     *ebpf.Map `ebpf:"nearby"`
-	Ports      *ebpf.Map `ebpf:"ports"`
-	Slots      *ebpf.Map `ebpf:"slots"`
-	Functions  *ebpf.Map `ebpf:"functions"`
-	Lists      *ebpf.Map `ebpf:"lists"`
-	Masks      *ebpf.Map `ebpf:"masks"`
-	Tuples     *ebpf.Map `ebpf:"tuples"`
-	Flows      *ebpf.Map `ebpf:"flows"`
-	Learned    *ebpf.Map `ebpf:"learned"`
-	Stations   *ebpf.Map `ebpf:"stations"`
-	Homes      *ebpf.Map `ebpf:"homes"`
-	PortCounts *ebpf.Map `ebpf:"port_counts"`
-	RuleCounts *ebpf.Map `ebpf:"rule_counts"`
-	Probes     *ebpf.Map `ebpf:"probes"`
-	Processes  *ebpf.Map `ebpf:"processes"`
+	Controls    *ebpf.Map `ebpf:"controls"`
+	Moves       *ebpf.Map `ebpf:"moves"`
+	Nearby      *ebpf.Map `ebpf:"nearby"`
+	Ports       *ebpf.Map `ebpf:"ports"`
+	Slots       *ebpf.Map `ebpf:"slots"`
+	Functions   *ebpf.Map `ebpf:"functions"`
+	Lists       *ebpf.Map `ebpf:"lists"`
+	Masks       *ebpf.Map `ebpf:"masks"`
+	Tuples      *ebpf.Map `ebpf:"tuples"`
+	Flows       *ebpf.Map `ebpf:"flows"`
+	Learned     *ebpf.Map `ebpf:"learned"`
+	Stations    *ebpf.Map `ebpf:"stations"`
+	Homes       *ebpf.Map `ebpf:"homes"`
+	PortCounts  *ebpf.Map `ebpf:"port_counts"`
+	RuleCounts  *ebpf.Map `ebpf:"rule_counts"`
+	Probes      *ebpf.Map `ebpf:"probes"`
+	Processes   *ebpf.Map `ebpf:"processes"`
+	Guards      *ebpf.Map `ebpf:"guards"`
+	Owners      *ebpf.Map `ebpf:"owners"`
+	GuardCounts *ebpf.Map `ebpf:"guard_counts"`
 }
 
 func (m *tables) all() map[string]**ebpf.Map {
@@ -45,7 +49,7 @@ func (m *tables) all() map[string]**ebpf.Map {
 		"controls": &m.Controls, "moves": &m.Moves, "nearby": &m.Nearby, "ports": &m.Ports, "slots": &m.Slots,
 		"functions": &m.Functions, "lists": &m.Lists, "masks": &m.Masks, "tuples": &m.Tuples, "flows": &m.Flows,
 		"learned": &m.Learned, "stations": &m.Stations, "homes": &m.Homes, "port_counts": &m.PortCounts, "rule_counts": &m.RuleCounts, "probes": &m.Probes,
-		"processes": &m.Processes,
+		"processes": &m.Processes, "guards": &m.Guards, "owners": &m.Owners, "guard_counts": &m.GuardCounts,
 	}
 }
 
@@ -83,7 +87,7 @@ func (o *Options) specs() (steer, exit *ebpf.CollectionSpec, abi string, err err
 	}
 	sizes := map[string]int{
 		"ports": o.Ports, "slots": o.Ports, "functions": o.Ports, "probes": o.Ports, "port_counts": o.Ports, "processes": o.Ports,
-		"stations": o.Ports, "homes": o.Ports,
+		"stations": o.Ports, "homes": o.Ports, "guards": o.Ports, "guard_counts": o.Ports, "owners": flow.MaxGuardMACs * o.Ports,
 		"lists": 4 * o.Masks, "masks": o.Masks, "tuples": o.Keys, "flows": o.Flows, "learned": o.Flows / 2, "rule_counts": o.Rules,
 	}
 	sizes["lists"] = min(sizes["lists"], maxSlots)

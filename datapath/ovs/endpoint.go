@@ -49,7 +49,7 @@ func (s *Switch) addEndpoint(ctx context.Context, e datapath.Endpoint) (flow.Por
 			p.WasUp, p.Clsact, p.Offload, p.MTU, p.Joins = old.WasUp, old.Clsact, old.Offload, old.MTU, old.Joins
 			e.Held = e.Held && old.E.Held
 			p.E = e
-			if old.E == e && attrs.Flags&net.FlagUp != 0 {
+			if old.E.Equal(e) && attrs.Flags&net.FlagUp != 0 {
 				if attached, err := s.hushed(old); err == nil && attached {
 					return p.Number, nil
 				}

@@ -364,6 +364,7 @@ func (r *Rig) Reference(rules []flow.Rule) *flow.Switch {
 			continue
 		}
 		check(s.AddEndpoint(st.Port, st.Name))
+		check(s.Guard(st.Port, st.E.Guard))
 		if (st.E.Peer != flow.MAC{}) && r.can(Known) {
 			s.Know(st.E.Peer, st.Port)
 		}

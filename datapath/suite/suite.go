@@ -27,6 +27,8 @@ func Run(t *testing.T, open Factory) {
 		{"odd frames", testOdd},
 		{"tiny fragments", testTiny},
 		{"random rules and frames", testRandom},
+		{"port security", testGuard},
+		{"port security, random frames", testGuardRandom},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, open) })
 	}

@@ -1,0 +1,180 @@
+package ebpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"weir.dev/weir/bpf"
+	"weir.dev/weir/datapath/internal/record"
+	"weir.dev/weir/flow"
+)
+
+// Port security (flow.Guard): the programs find a port's in the map guards, by slot. Its flag and the address that most packets have are in the port's
+// own entry. The map owners has the MACs of all guards: what has one of these enters nowhere else.
+
+// guardValue is a guard as the programs read it.
+func guardValue(g flow.Guard) bpf.SteerGuard {
+	v := bpf.SteerGuard{Macs: uint8(len(g.MACs))}
+	if len(g.MACs) > 0 {
+		v.Flags |= guardMAC
+	}
+	if g.Bound {
+		v.Flags |= guardBound
+	}
+	if g.DHCPServer {
+		v.Flags |= guardDHCP
+	}
+	if g.Router {
+		v.Flags |= guardRouter
+	}
+	for i, m := range g.MACs {
+		v.Mac[i] = m
+	}
+	for _, p := range g.Addresses {
+		mask := maskOf(p)
+		if a := p.Addr(); a.Is4() {
+			v.V4[v.V4s] = bpf.SteerGuard4{Addr: native4(a), Mask: binary.NativeEndian.Uint32(mask[:4])}
+			v.V4s++
+		} else {
+			b := a.As16()
+			v.V6[v.V6s] = bpf.SteerGuard6{Addr: native6(b), Mask: native6(mask)}
+			v.V6s++
+		}
+	}
+	return v
+}
+
+func native4(a netip.Addr) uint32 {
+	b := a.As4()
+	return binary.NativeEndian.Uint32(b[:])
+}
+
+func native6(b [16]byte) [2]uint64 {
+	return [2]uint64{binary.NativeEndian.Uint64(b[:8]), binary.NativeEndian.Uint64(b[8:])}
+}
+
+func maskOf(p netip.Prefix) (mask [16]byte) {
+	for i := range p.Bits() {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return mask
+}
+
+// usual is the address that packets with the MAC of the port's station may have without a further look: 0 none.
+func usual(p *port) uint32 {
+	g := p.E.Guard
+	if len(g.MACs) == 0 || g.MACs[0] != p.E.Peer || !g.Bound {
+		return 0
+	}
+	for _, a := range g.Addresses {
+		if a.Addr().Is4() && a.IsSingleIP() {
+			return native4(a.Addr())
+		}
+	}
+	return 0
+}
+
+// putGuard writes the port's guard, before its flag.
+func (s *Switch) putGuard(p *port) error {
+	if p.kind() != portEndpoint {
+		return nil
+	}
+	err := s.maps.GuardCounts.Update(uint32(p.Slot), bpf.SteerGuardStats{}, ebpf.UpdateNoExist)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+		return fmt.Errorf("write port security of %s: %w", p.Name, err)
+	}
+	if !p.E.Guard.On {
+		return nil
+	}
+	if err := s.maps.Guards.Put(uint32(p.Slot), guardValue(p.E.Guard)); err != nil {
+		return fmt.Errorf("write port security of %s: %w", p.Name, err)
+	}
+	return s.placeOwners()
+}
+
+// dropGuard is for a port that has none any more; its flag is cleared.
+func (s *Switch) dropGuard(slot uint16) error {
+	err := s.maps.Guards.Delete(uint32(slot))
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("remove port security: %w", err)
+	}
+	return s.placeOwners()
+}
+
+// placeOwners makes the table of guarded MACs right.
+func (s *Switch) placeOwners() error {
+	want := map[flow.MAC]bool{}
+	for _, p := range s.ports {
+		if p.kind() == portEndpoint && p.E.Guard.On {
+			for _, m := range p.E.Guard.MACs {
+				want[m] = true
+			}
+		}
+	}
+	had := len(s.owned)
+	for m := range want {
+		if s.owned[m] {
+			continue
+		}
+		if err := s.maps.Owners.Put(stationKey(m), uint32(1)); err != nil {
+			return fmt.Errorf("write guarded MAC %s: %w", m, err)
+		}
+		s.owned[m] = true
+	}
+	for m := range s.owned {
+		if want[m] {
+			continue
+		}
+		if err := s.maps.Owners.Delete(stationKey(m)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove guarded MAC %s: %w", m, err)
+		}
+		delete(s.owned, m)
+	}
+	if had == len(s.owned) || s.version == 0 { // before the first version control is not written yet
+		return nil
+	}
+	return s.control()
+}
+
+// restoreGuards makes the tables right after a start, before ports' flags are.
+func (s *Switch) restoreGuards() error {
+	var k bpf.SteerStationKey
+	var one uint32
+	it := s.maps.Owners.Iterate()
+	for it.Next(&k, &one) {
+		s.owned[k.Mac] = true
+	}
+	if err := it.Err(); err != nil {
+		return fmt.Errorf("read guarded MACs: %w", err)
+	}
+	for _, p := range s.ports {
+		if err := s.putGuard(p); err != nil {
+			return err
+		}
+	}
+	return s.placeOwners()
+}
+
+// changeGuard exchanges the guard of a port and nothing else.
+func (s *Switch) changeGuard(p *port, g flow.Guard) error {
+	next := *p
+	next.E.Guard = g
+	if err := s.store.Write(record.File("endpoint", p.E.Name), &next); err != nil {
+		return err
+	}
+	return s.enlist(&next)
+}
+
+// refused are the packets that the port's guard dropped, by reason.
+func (s *Switch) refused(p *port) ([flow.Refusals]uint64, error) {
+	var v bpf.SteerGuardStats
+	err := s.maps.GuardCounts.Lookup(uint32(p.Slot), &v)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return v.Refused, fmt.Errorf("read port security: %w", err)
+	}
+	return v.Refused, nil
+}
