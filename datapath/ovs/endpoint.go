@@ -31,8 +31,8 @@ func (s *Switch) AddEndpoint(ctx context.Context, e datapath.Endpoint) (flow.Por
 }
 
 func (s *Switch) addEndpoint(ctx context.Context, e datapath.Endpoint) (flow.Port, error) {
-	if e.Name == "" {
-		return 0, errors.New("a name is needed")
+	if err := e.Check(); err != nil {
+		return 0, err
 	}
 	l, err := hostlink.ByName(s.nl, s.home, e.Link)
 	if err != nil {
@@ -49,9 +49,9 @@ func (s *Switch) addEndpoint(ctx context.Context, e datapath.Endpoint) (flow.Por
 			p.WasUp, p.Clsact, p.Offload, p.MTU, p.Joins = old.WasUp, old.Clsact, old.Offload, old.MTU, old.Joins
 			e.Held = e.Held && old.E.Held
 			p.E = e
-			if old.E.Equal(e) && attrs.Flags&net.FlagUp != 0 {
+			if old.E.EqualButGuard(e) && attrs.Flags&net.FlagUp != 0 {
 				if attached, err := s.hushed(old); err == nil && attached {
-					return p.Number, nil
+					return p.Number, s.changeGuard(ctx, old, e.Guard)
 				}
 			}
 		} else if err := s.release(ctx, old); err != nil { // the name has another link now, or its link was made anew
@@ -67,6 +67,25 @@ func (s *Switch) addEndpoint(ctx context.Context, e datapath.Endpoint) (flow.Por
 		return p.Number, s.holdEndpoint(ctx, p)
 	}
 	return p.Number, s.plugEndpoint(ctx, p, l)
+}
+
+// changeGuard exchanges the port's security and nothing else.
+func (s *Switch) changeGuard(ctx context.Context, p *port, g flow.Guard) error {
+	if p.E.Guard.Equal(g) {
+		return nil
+	}
+	next := *p
+	next.E.Guard = g
+	if err := s.store.Write(record.File("endpoint", p.E.Name), &next); err != nil {
+		return err
+	}
+	was := p.E.Guard
+	p.E.Guard = g
+	if err := s.refresh(ctx); err != nil {
+		p.E.Guard = was
+		return err
+	}
+	return nil
 }
 
 // holdEndpoint makes a port known, with its entries, and leaves its link alone.

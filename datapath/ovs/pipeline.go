@@ -17,40 +17,50 @@ import (
 // Tables, in the order in which frames pass them; a way back (a dead function's bypass, Resume at the Egress stage) costs depth, of which
 // Open vSwitch allows 64.
 const (
-	tableEntry    uint8 = iota // by port: which kind; probes and own words end here; a fabric tag goes into its register
-	tableIngress               // rules of the Ingress stage at endpoints
-	tableFunction              // rules of functions' ports
-	tableDrain                 // those that the last commit took away, for a moment
-	tableResume                // back into ordinary switching at the port in regTo
-	tableLearn                 // ordinary switching: learns the source
-	tableBridge                // looks the destination up
-	tableForward               // to one port, or to all
-	tableCheck                 // never back, never between isolated ports
-	tableEgress                // rules of the Egress stage
-	tableTo                    // out of the port in regTo, if its function is up
-	tableTagged                // the same with a fabric tag on
-	tableDeliver               // ordinary switching's way out of regOut
-	tableSources               // learned exits: (source MAC, VLAN) -> port
-	tableExits                 // learned exits: (destination MAC, VLAN) -> port
-	tableMACs                  // learned by ordinary switching
-	tableDrop                  // counts what is dropped at regAt
-	tableCount                 // counts rules that were folded into another's entry
-	tableMark                  // no frame comes here: says which version of the rules is in force
-	tableExit                  // out of a chain that ends at several endpoints
+	tableEntry       uint8 = iota // by port: which kind; probes and own words end here; a fabric tag goes into its register
+	tableIngress                  // rules of the Ingress stage at endpoints
+	tableFunction                 // rules of functions' ports
+	tableDrain                    // those that the last commit took away, for a moment
+	tableResume                   // back into ordinary switching at the port in regTo
+	tableLearn                    // ordinary switching: learns the source
+	tableBridge                   // looks the destination up
+	tableForward                  // to one port, or to all
+	tableCheck                    // never back, never between isolated ports
+	tableEgress                   // rules of the Egress stage
+	tableTo                       // out of the port in regTo, if its function is up
+	tableTagged                   // the same with a fabric tag on
+	tableDeliver                  // ordinary switching's way out of regOut
+	tableSources                  // learned exits: (source MAC, VLAN) -> port
+	tableExits                    // learned exits: (destination MAC, VLAN) -> port
+	tableMACs                     // learned by ordinary switching
+	tableDrop                     // counts what is dropped at regAt
+	tableCount                    // counts rules that were folded into another's entry
+	tableMark                     // no frame comes here: says which version of the rules is in force
+	tableExit                     // out of a chain that ends at several endpoints
+	tableGuard                    // port security, before tableIngress: the source MAC
+	tableGuardKind                // what may not enter at all; the rest by its kind
+	tableGuardLink                // MACs that ARP and neighbour discovery tell
+	tableGuardSource              // addresses that packets come from and ARP tells
+	tableGuardTarget              // addresses that neighbour discovery tells
+	tableRefused                  // counts what port security drops at regIn, by the reason in regTo
 	tables
 )
 
 // Registers.
 const (
-	regIn   = 0 // port where the frame entered ordinary switching
-	regOut  = 1 // port by which it is about to leave
-	regTo   = 2 // port to which a rule sends it
-	regAt   = 3 // port where it is: drops count there
-	regTag  = 4 // its fabric tag, which is not on it any more
-	regFlag = 5 // flagIsolated
+	regIn    = 0 // port where the frame entered ordinary switching
+	regOut   = 1 // port by which it is about to leave
+	regTo    = 2 // port to which a rule sends it
+	regAt    = 3 // port where it is: drops count there
+	regTag   = 4 // its fabric tag, which is not on it any more
+	regFlag  = 5 // flagIsolated, flagFabric
+	regGuard = 6 // what the port's security asks for
 )
 
-const flagIsolated = 1
+const (
+	flagIsolated = 1
+	flagFabric   = 2
+)
 
 // Priorities of the pipeline's own entries; those of rules lie between floor and ceiling.
 const (
@@ -71,6 +81,7 @@ const (
 	ownRx
 	ownTx
 	ownDropped
+	ownRefused // and a flow.Refusal
 )
 
 // entry of an OpenFlow table. Its cookie is a digest of all that it says, so that reading back cookies tells whether entries are as they
@@ -183,6 +194,8 @@ type world struct {
 	rules []flow.Rule
 	prio  map[uint64]uint16
 	at    map[flow.Port][]*flow.Rule // rules of functions' ports
+
+	guards bool // some endpoint has port security
 }
 
 func (s *Switch) world(rules *ruleSet) *world {
@@ -192,6 +205,9 @@ func (s *Switch) world(rules *ruleSet) *world {
 		if p := w.ports[r.Match.InPort]; r.Stage == flow.Ingress && p != nil && p.function != nil {
 			w.at[r.Match.InPort] = append(w.at[r.Match.InPort], r)
 		}
+	}
+	for _, p := range w.ports {
+		w.guards = w.guards || p.function == nil && p.E.Guard.On
 	}
 	return w
 }
@@ -203,10 +219,10 @@ func (w *world) sorted() []*port {
 
 // pipeline is every entry that is no rule's.
 func (w *world) pipeline() []*entry {
-	all := w.fixed()
+	all := append(w.fixed(), w.guardFixed()...)
 	for _, p := range w.sorted() {
 		if p.function == nil {
-			all = append(all, w.endpoint(p)...)
+			all = append(append(all, w.endpoint(p)...), w.guard(p)...)
 		} else {
 			all = append(all, w.functionPort(p)...)
 		}
@@ -275,19 +291,26 @@ func (w *world) endpoint(p *port) []*entry {
 	n, at := uint64(p.Number), openflow.InPort(openflow.Port(p.Number))
 	flags := uint64(0)
 	if p.E.Isolated {
-		flags = flagIsolated
+		flags |= flagIsolated
+	}
+	if p.E.Fabric {
+		flags |= flagFabric
+	}
+	first := tableIngress
+	if w.guarded(p) {
+		first = tableGuard
 	}
 	start := list(load(regIn, n), load(regAt, n), load(regFlag, flags), forgetInPort())
 	with := func(a ...openflow.Action) []openflow.Action { return slices.Concat(start, a) }
 	all := []*entry{
-		{table: tableEntry, match: openflow.Match{at}, priority: 1, actions: with(goTo(tableIngress)), owners: []owner{{ownRx, n}}},
+		{table: tableEntry, match: openflow.Match{at}, priority: 1, actions: with(goTo(first)), owners: []owner{{ownRx, n}}},
 		{table: tableResume, match: openflow.Match{reg(regTo, n)}, priority: 1, actions: list(load(regIn, n), load(regAt, n), load(regFlag, flags), goTo(tableLearn))},
 		{table: tableCheck, match: openflow.Match{reg(regIn, n), reg(regOut, n)}, priority: 2},
 		{table: tableTo, match: openflow.Match{reg(regTo, n)}, priority: 1, actions: list(openflow.Output{Port: openflow.Port(p.Number)}), owners: []owner{{ownTx, n}}},
 		{table: tableDrop, match: openflow.Match{reg(regAt, n)}, priority: 1, owners: []owner{{ownDropped, n}}},
 	}
 	if p.E.Isolated {
-		all = append(all, &entry{table: tableCheck, match: openflow.Match{reg(regFlag, flagIsolated), reg(regOut, n)}, priority: 1})
+		all = append(all, &entry{table: tableCheck, match: openflow.Match{openflow.UintMask(openflow.Reg(regFlag), flagIsolated, flagIsolated), reg(regOut, n)}, priority: 1})
 	}
 	if !p.E.Fabric {
 		return all

@@ -68,6 +68,9 @@ func (s *Switch) portsStatus(sums map[owner]counter) []datapath.PortStatus {
 		n := uint64(p.Number)
 		st := datapath.PortStatus{Port: p.Number, Name: p.Name, Link: p.Link, State: datapath.Up,
 			Rx: sums[owner{ownRx, n}], Tx: sums[owner{ownTx, n}], Dropped: sums[owner{ownDropped, n}]}
+		for why := range st.Refused {
+			st.Refused[why] = sums[owner{ownRefused + ownerKind(why), n}].Packets
+		}
 		if p.function != nil {
 			st.Function, st.State = p.function.F.Name, p.function.State
 		}
