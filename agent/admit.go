@@ -26,6 +26,9 @@ func (a *Agent) CheckEndpoint(ctx context.Context, name string, d api.Document) 
 		}
 		return problem("interface", err)
 	}
+	if p := a.macTaken(name, d); p != nil {
+		return p
+	}
 	inside, err := netns.At(s.Netns)
 	if err != nil {
 		return problem("netns", err)

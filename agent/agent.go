@@ -203,6 +203,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	wg.Go(func() { a.probeAll(ctx) })
 	wg.Go(func() { a.watchSilent(ctx) })
 	wg.Go(func() { a.watchLearning(ctx) })
+	wg.Go(func() { a.watchRefused(ctx) })
 	wg.Go(func() { a.watchLinks(ctx) })
 	if a.Config != nil && (a.Joined || a.Uplink != "") {
 		wg.Go(func() { a.followConfig(ctx) })

@@ -13,6 +13,7 @@ import (
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/netns"
+	"weir.dev/weir/router"
 )
 
 // endpoint is a port that the agent made or took.
@@ -179,7 +180,7 @@ func (a *Agent) endpointFailed(name string, w api.Endpoint, err error) {
 
 // switchEndpoint is the endpoint as the switch takes it.
 func (a *Agent) switchEndpoint(name string, e *endpoint) datapath.Endpoint {
-	return datapath.Endpoint{Name: name, Link: a.endpointLink(name, e.spec), Peer: e.mac, Netns: e.spec.Netns}
+	return datapath.Endpoint{Name: name, Link: a.endpointLink(name, e.spec), Peer: e.mac, Netns: e.spec.Netns, Guard: router.Guard(e.spec, e.mac)}
 }
 
 func (a *Agent) endpointLink(name string, s api.EndpointSpec) string {

@@ -16,6 +16,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
 	"weir.dev/weir/router"
 )
 
@@ -30,6 +31,15 @@ func (a *Agent) Counters(ctx context.Context) (api.Counters, error) {
 		x := api.PortCounters{
 			Port: uint32(p.Port), Name: portName(p.Name), Link: p.Link,
 			Rx: api.Counter(p.Rx), Tx: api.Counter(p.Tx), Dropped: api.Counter(p.Dropped),
+		}
+		for why, n := range p.Refused {
+			if n == 0 {
+				continue
+			}
+			if x.Refused == nil {
+				x.Refused = map[string]uint64{}
+			}
+			x.Refused[flow.Refusal(why).String()] = n
 		}
 		if p.Function != "" {
 			x.State = map[datapath.State]string{datapath.Down: "down", datapath.Up: "up"}[p.State]

@@ -76,6 +76,8 @@ type EndpointSpec struct {
 	MAC       string   `json:"mac,omitempty"`       // default: derived from the names, stable
 	MTU       int      `json:"mtu,omitempty"`       // default 1500
 	Host      string   `json:"host,omitempty"`      // where Interface or Netns is; may be left out while there is one host
+
+	PortSecurity *PortSecurity `json:"port_security,omitempty"` // what may enter there; default: what is known of it
 }
 
 // EndpointStatus is what the agent found.
@@ -474,6 +476,8 @@ type PortCounters struct {
 	Tx      Counter `json:"tx"`
 	Dropped Counter `json:"dropped"`
 	State   string  `json:"state,omitempty"` // of a function's port: up, down
+	// Refused are the packets that port security dropped, by reason: mac, source, arp, nd, ra, dhcp, unreadable. They are in Dropped, too.
+	Refused map[string]uint64 `json:"refused,omitempty"`
 }
 
 // RuleCounters of one installed rule.

@@ -113,6 +113,7 @@ func (s EndpointSpec) Validate() []Problem {
 		c.add("mtu", "", "MTU %d: want 68 to 65535", s.MTU)
 	}
 	checkHost(&c, s.Host)
+	checkPortSecurity(&c, s)
 	return c
 }
 

@@ -365,20 +365,32 @@ func keep(kind string, all []api.Counters) {
 }
 
 func portTable(ports []api.PortCounters, wide bool) table {
-	t := table{head: []string{"PORT", "NAME", "STATE", "RX PACKETS", "RX BYTES", "TX PACKETS", "TX BYTES", "DROPPED"}, coloured: make([]bool, 9)}
+	t := table{head: []string{"PORT", "NAME", "STATE", "RX PACKETS", "RX BYTES", "TX PACKETS", "TX BYTES", "DROPPED", "REFUSED"}, coloured: make([]bool, 10)}
 	t.coloured[2] = true
 	if wide {
 		t.head = append(t.head, "LINK")
 	}
 	for _, p := range ports {
 		row := []string{fmt.Sprint(p.Port), p.Name, p.State, fmt.Sprint(p.Rx.Packets), size(int64(p.Rx.Bytes)),
-			fmt.Sprint(p.Tx.Packets), size(int64(p.Tx.Bytes)), fmt.Sprint(p.Dropped.Packets)}
+			fmt.Sprint(p.Tx.Packets), size(int64(p.Tx.Bytes)), fmt.Sprint(p.Dropped.Packets), refusedText(p.Refused)}
 		if wide {
 			row = append(row, p.Link)
 		}
 		t.add(row...)
 	}
 	return t
+}
+
+// refusedText is what port security dropped, by reason.
+func refusedText(refused map[string]uint64) string {
+	if len(refused) == 0 {
+		return ""
+	}
+	var parts []string
+	for _, why := range slices.Sorted(maps.Keys(refused)) {
+		parts = append(parts, fmt.Sprintf("%s:%d", why, refused[why]))
+	}
+	return strings.Join(parts, ",")
 }
 
 func ruleTable(rules []api.RuleCounters) table {

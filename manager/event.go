@@ -47,12 +47,16 @@ const (
 	clockSkew    = "ClockSkew"
 )
 
+// portSecurity begins the reasons of events about what a port's security dropped. Their messages tell how many packets so far.
+const portSecurity = "Refused"
+
 func sayingOf(e api.Event) saying {
 	message := e.Message
 	if e.OutageNs > 0 { // it is in the message, too
 		message = strings.ReplaceAll(message, time.Duration(e.OutageNs).Round(time.Millisecond).String(), "")
 	}
-	if e.Reason == hostJoined || e.Reason == hostReplaced || e.Reason == clockSkew {
+	if e.Reason == hostJoined || e.Reason == hostReplaced || e.Reason == clockSkew ||
+		e.Kind == api.KindEndpoint && strings.HasPrefix(e.Reason, portSecurity) {
 		message = ""
 	}
 	return saying{e.Severity, e.Kind, e.Object, e.Host, e.Reason, message}

@@ -1,0 +1,92 @@
+package api
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// PortSecurity says what may enter at a port of a host besides what Weir knows of it.
+type PortSecurity struct {
+	Mode       string   `json:"mode,omitempty"`        // auto (default), on, off
+	MACs       []string `json:"macs,omitempty"`        // further source MACs
+	Addresses  []string `json:"addresses,omitempty"`   // further source addresses, or prefixes
+	DHCPServer bool     `json:"dhcp_server,omitempty"` // may answer as a DHCP server
+	Router     bool     `json:"router,omitempty"`      // may advertise itself, and forwards packets of others
+}
+
+// Modes of port security.
+const (
+	PortSecurityAuto = "auto" // on where Weir made the link, or where macs or addresses are given
+	PortSecurityOn   = "on"
+	PortSecurityOff  = "off"
+)
+
+// Bounds of an endpoint's port security (flow.Guard), those of its own link included.
+const (
+	maxSecureMACs      = 8
+	maxSecureAddresses = 32 // of each family
+)
+
+// checkPortSecurity checks it together with the addresses of the endpoint itself.
+func checkPortSecurity(c *check, s EndpointSpec) {
+	p := s.PortSecurity
+	if p == nil {
+		p = &PortSecurity{}
+	} else if !s.OfHost() {
+		c.add("port_security", "leave it out: the fabric's switches hold what they know of a station to its port", "port_security is for ports of hosts, and this is a station of the fabric")
+		return
+	}
+	switch p.Mode {
+	case "", PortSecurityAuto, PortSecurityOn:
+	case PortSecurityOff:
+		if len(p.MACs)+len(p.Addresses) > 0 || p.DHCPServer || p.Router {
+			c.add("port_security.mode", "leave the rest out, or the mode", "mode off checks nothing, so nothing else has a meaning")
+		}
+	default:
+		c.add("port_security.mode", "", "mode %q: want auto, on or off", p.Mode)
+	}
+	for i, text := range p.MACs {
+		path := fmt.Sprintf("port_security.macs[%d]", i)
+		mac, err := ParseMAC(text)
+		c.err(path, err)
+		if err == nil && (mac[0]&1 == 1 || mac == [6]byte{}) {
+			c.add(path, "", "MAC %s is no station's address", text)
+		}
+	}
+	macs := len(p.MACs)
+	if s.Netns != "" {
+		macs++
+	}
+	if macs > maxSecureMACs {
+		c.add("port_security.macs", "or set mode: off", "%d MACs at one port: want at most %d", macs, maxSecureMACs)
+	}
+	var v4, v6 int
+	count := func(a netip.Addr) {
+		if a.Is4() {
+			v4++
+		} else {
+			v6++
+		}
+	}
+	for _, a := range s.Prefixes() {
+		count(a.Addr())
+	}
+	for i, text := range p.Addresses {
+		a, err := ParseCIDR(text)
+		c.err(fmt.Sprintf("port_security.addresses[%d]", i), err)
+		if err == nil {
+			count(a.Addr())
+		}
+	}
+	if p.Mode == PortSecurityOff || v4+v6 == 0 {
+		return
+	}
+	for _, n := range []struct{ family, have, max int }{{4, v4, maxSecureAddresses}, {6, v6, maxSecureAddresses - macs}} { // a link-local one for each MAC
+		if n.have > n.max {
+			c.add("port_security.addresses", "name a prefix instead of many addresses, or set mode: off", "%d IPv%d addresses at one port: want at most %d", n.have, n.family, n.max)
+		}
+	}
+}
+
+// ParseCIDR reads an address, or a prefix without bits behind its length.
+func ParseCIDR(text string) (netip.Prefix, error) { return parsePrefix(text) }
