@@ -181,6 +181,7 @@ type loop struct {
 	switches   map[uint64]*device
 	byName     map[string]*device
 	stations   stations
+	contests   map[claimed]*contest
 	sought     map[string]sought // by endpoint
 	window     lldp.Window
 	sequence   lldp.Sequence

@@ -272,7 +272,7 @@ func (l *loop) mesh(name string) []api.Tunnel {
 
 // places finds endpoints and stations, and who has declared which address.
 func (l *loop) places(in *fabric.Input) {
-	l.declared = map[flow.MAC]claim{}
+	l.declared, l.declaredIPs = map[flow.MAC]claim{}, map[netip.Addr]claim{}
 	edge := map[seat]bool{}
 	for _, d := range l.switches {
 		for _, p := range d.ports {
@@ -332,6 +332,11 @@ func (l *loop) hostEndpoint(name, host string, e api.Endpoint, in *fabric.Input)
 		f.MACs = []flow.MAC{mac}
 		l.declared[mac] = claim{who: "endpoint " + name}
 	}
+	for _, p := range f.Prefixes {
+		if p.IsSingleIP() {
+			l.declaredIPs[p.Addr()] = claim{who: "endpoint " + name}
+		}
+	}
 	if !known || e.Status.State != "up" {
 		return f
 	}
@@ -359,6 +364,11 @@ func (l *loop) stationEndpoint(name string, e api.Endpoint, all []*spotted, edge
 		f.MACs = []flow.MAC{mac}
 		if fixed {
 			l.declared[mac] = claim{who: "endpoint " + name, at: at}
+		}
+	}
+	for _, p := range f.Prefixes {
+		if fixed && p.IsSingleIP() {
+			l.declaredIPs[p.Addr()] = claim{who: "endpoint " + name, at: at, mac: mac}
 		}
 	}
 	for _, s := range l.candidates(e.Spec, f.Prefixes, all) {

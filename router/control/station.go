@@ -187,22 +187,30 @@ func (l *loop) station(d *device, p *port, frame []byte) {
 		}
 		return
 	}
-	o, before := l.stations.see(mac, ip, at, l.o.Now())
+	now := l.o.Now()
+	if ip, ok = l.contested(mac, ip, at, now); ok {
+		l.seen(d, mac, ip, at, now)
+	}
+}
+
+// seen takes note of a station whose claim is not contested.
+func (l *loop) seen(d *device, mac flow.MAC, ip netip.Addr, at seat, now time.Time) {
+	o, before := l.stations.see(mac, ip, at, now)
 	switch o {
 	case nothingNew:
 		return
 	case moved:
-		l.event(api.Info, "StationMoved", api.KindSwitch, d.name, fmt.Sprintf("station %s moved from %s to %s:%d", mac, l.seatName(before), d.name, p.number), 0)
-		l.dirtyNow(l.o.Now())
+		l.event(api.Info, "StationMoved", api.KindSwitch, d.name, fmt.Sprintf("station %s moved from %s to %s", mac, l.seatName(before), l.seatName(at)), 0)
+		l.dirtyNow(now)
 	case learned:
 		l.dirty()
 	case flapping:
 		if l.damp("flap " + mac.String()) {
-			l.event(api.Warning, "StationFlapping", api.KindSwitch, d.name, fmt.Sprintf("station %s is seen at %s and %s:%d in turn: it stays at the first", mac, l.seatName(before), d.name, p.number), 0)
+			l.event(api.Warning, "StationFlapping", api.KindSwitch, d.name, fmt.Sprintf("station %s is seen at %s and %s in turn: it stays at the first", mac, l.seatName(before), l.seatName(at)), 0)
 		}
 	case tableFull:
 		if l.damp("stations full") {
-			l.event(api.Warning, "TooManyStations", api.KindSwitch, d.name, fmt.Sprintf("there are too many stations at port %d of %s (at most %d a port, %d in all)", p.number, d.name, maxPerPort, maxStations), 0)
+			l.event(api.Warning, "TooManyStations", api.KindSwitch, d.name, fmt.Sprintf("there are too many stations at %s (at most %d a port, %d in all)", l.seatName(at), maxPerPort, maxStations), 0)
 		}
 	}
 }
@@ -218,6 +226,7 @@ func (l *loop) seatName(s seat) string {
 type claim struct {
 	who string
 	at  seat
+	mac flow.MAC // of an IP address: whose it is, if that is declared
 }
 
 // senderOf reads who sent a frame: ARP (RFC 826) and neighbour discovery (RFC 4861) tell the address, too.

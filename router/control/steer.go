@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -22,17 +23,18 @@ const (
 // steering is the part of the loop's state that is about rules.
 type steering struct {
 	fleet
-	out      fabric.Output
-	errors   map[string]error           // of policies, also those that could not be encoded
-	bad      map[string]error           // of the latter
-	policies map[string]int64           // generations in the last input
-	at       map[string]fabric.Endpoint // places in the last input
-	declared map[flow.MAC]claim
-	placed   map[string]string // functions' hosts where they last ran
-	inForce  map[string]bool   // policies that were in force at some time: they fail closed
-	unproven map[string]bool   // policies that have other paths than when they were last seen in force
-	concern  concern
-	wanted   fabric.Input // the last one
+	out         fabric.Output
+	errors      map[string]error           // of policies, also those that could not be encoded
+	bad         map[string]error           // of the latter
+	policies    map[string]int64           // generations in the last input
+	at          map[string]fabric.Endpoint // places in the last input
+	declared    map[flow.MAC]claim
+	declaredIPs map[netip.Addr]claim
+	placed      map[string]string // functions' hosts where they last ran
+	inForce     map[string]bool   // policies that were in force at some time: they fail closed
+	unproven    map[string]bool   // policies that have other paths than when they were last seen in force
+	concern     concern
+	wanted      fabric.Input // the last one
 	// of its policies, with those that have changed since
 	generations map[string]int64
 	edited      map[string]bool

@@ -368,6 +368,7 @@ func (l *loop) tick() {
 		l.audit(d, now)
 	}
 	l.tickStations(now)
+	l.tickContests(now)
 }
 
 // patience is how long a neighbour may be silent. When most of a network's ports fall silent at once, while their links are up, frames on

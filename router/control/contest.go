@@ -1,0 +1,181 @@
+package control
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/openflow"
+)
+
+// An address that a station has does not move because another port, or another station, claims it. The owner is asked, where it is, whether it
+// is there still: if it answers nothing moves, if it is silent the claim holds. A port that is down cannot be asked: then the claim holds at once.
+const (
+	contestAsks = 4
+	contestGap  = 200 * time.Millisecond
+	maxContests = 1024 // beyond, claims are not heard
+	maxAsked    = 64   // in one tick
+)
+
+// claimed is what is claimed: a MAC, or the IP address of one.
+type claimed struct {
+	mac flow.MAC // of the owner
+	ip  netip.Addr
+}
+
+// contest is a claim under way.
+type contest struct {
+	by    flow.MAC // claims an IP address
+	at    seat     // of who claims
+	since time.Time
+	next  time.Time
+	asked int
+}
+
+// live: the station there can be asked, and heard.
+func (l *loop) live(at seat) bool {
+	d := l.deviceOf(at.id)
+	if d == nil || d.session == nil {
+		return false
+	}
+	p := d.ports[at.port]
+	return p != nil && p.up && p.edge && !p.looped && p.heard.IsZero()
+}
+
+// contested begins, or goes on with, a contest if what a frame claims belongs to a station that can be asked. It returns what of the
+// claim holds at once: ok is false when the MAC itself is contested, and ip is invalid when the address is.
+func (l *loop) contested(mac flow.MAC, ip netip.Addr, at seat, now time.Time) (free netip.Addr, ok bool) {
+	if s := l.stations.by[mac]; s != nil && s.at != at && l.live(s.at) {
+		l.contest(claimed{mac: mac}, contest{by: mac, at: at}, now)
+		return ip, false
+	}
+	if !ip.IsValid() {
+		return ip, true
+	}
+	if c, declared := l.declaredIPs[ip]; declared && (c.at != at || c.mac != flow.MAC{} && c.mac != mac) {
+		if l.damp("claim " + ip.String()) {
+			l.event(api.Warning, "StationRefused", api.KindSwitch, l.nameOf(at.id), fmt.Sprintf("station %s at %s says that it has %s, but that address is declared by %s: ignored", mac, l.seatName(at), ip, c.who), 0)
+		}
+		return netip.Addr{}, true
+	}
+	owner := l.stations.by[l.stations.ips[ip]]
+	if owner != nil && owner.mac != mac && l.live(owner.at) {
+		l.contest(claimed{owner.mac, ip}, contest{by: mac, at: at}, now)
+		return netip.Addr{}, true
+	}
+	return ip, true
+}
+
+func (l *loop) contest(what claimed, c contest, now time.Time) {
+	if _, known := l.contests[what]; known || len(l.contests) >= maxContests {
+		return
+	}
+	if l.contests == nil {
+		l.contests = map[claimed]*contest{}
+	}
+	c.since, c.next = now, now
+	l.contests[what] = &c
+}
+
+// tickContests asks owners, and decides.
+func (l *loop) tickContests(now time.Time) {
+	asked := 0
+	for what, c := range l.contests {
+		owner := l.stations.by[what.mac]
+		switch {
+		case owner == nil || what.ip.IsValid() && l.stations.ips[what.ip] != what.mac || !what.ip.IsValid() && owner.at == c.at:
+			delete(l.contests, what) // there is nothing to contest any more
+		case owner.answered(what.ip, c.since):
+			delete(l.contests, what)
+			l.dismissed(what, c, owner)
+		case !l.live(owner.at) || c.asked >= contestAsks && !now.Before(c.next):
+			delete(l.contests, what)
+			l.holds(what, c, now)
+		case !now.Before(c.next) && asked < maxAsked:
+			asked++
+			c.asked++
+			c.next = now.Add(contestGap)
+			l.askOwner(owner, what.ip)
+		}
+	}
+}
+
+// answered: the station was heard at its place since then, with that address if one is given.
+func (s *spotted) answered(ip netip.Addr, since time.Time) bool {
+	if !ip.IsValid() {
+		return s.seen.After(since)
+	}
+	for _, a := range s.ips {
+		if a.ip == ip {
+			return a.seen.After(since)
+		}
+	}
+	return false
+}
+
+func (l *loop) dismissed(what claimed, c *contest, owner *spotted) {
+	address := what.mac.String()
+	if what.ip.IsValid() {
+		address = what.ip.String()
+	}
+	if l.damp("claim " + address) {
+		l.event(api.Warning, "StationRefused", api.KindSwitch, l.nameOf(c.at.id), fmt.Sprintf("station %s at %s claims %s, but station %s answers at %s: ignored",
+			c.by, l.seatName(c.at), address, owner.mac, l.seatName(owner.at)), 0)
+	}
+}
+
+// holds: the owner is gone.
+func (l *loop) holds(what claimed, c *contest, now time.Time) {
+	if s := l.stations.by[c.by]; what.ip.IsValid() && s != nil && s.at != c.at {
+		return // who claimed it has moved on
+	}
+	if d := l.deviceOf(c.at.id); d != nil {
+		l.seen(d, c.by, what.ip, c.at, now)
+	}
+}
+
+// askOwner asks a station for one address, or for those that it has.
+func (l *loop) askOwner(s *spotted, only netip.Addr) {
+	d := l.deviceOf(s.at.id)
+	if d == nil || d.session == nil || d.ports[s.at.port] == nil {
+		return
+	}
+	p, port := d.ports[s.at.port], openflow.Port(s.at.port)
+	var out []openflow.Message
+	for _, a := range s.ips {
+		switch {
+		case only.IsValid() && a.ip != only || len(out) == 4:
+		case a.ip.Is4():
+			out = append(out, arpProbe(s.mac, p.mac, a.ip, port))
+		default:
+			out = append(out, neighbourProbe(s.mac, p.mac, a.ip, port))
+		}
+	}
+	if len(out) > 0 {
+		d.session.out(out)
+	}
+}
+
+// neighbourProbe asks who has an IPv6 address, as from nobody (RFC 4862, 5.4.2): nobody's table changes, and the answer goes to all nodes.
+func neighbourProbe(to flow.MAC, from [6]byte, ip netip.Addr, port openflow.Port) *openflow.PacketOut {
+	target := ip.As16()
+	group := [16]byte{0xff, 0x02, 11: 1, 0xff, target[13], target[14], target[15]}
+	message := append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, target[:]...)
+	sum := uint32(len(message)) + 58
+	for _, part := range [][]byte{group[:], message} {
+		for i := 0; i < len(part); i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(part[i:]))
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(message[2:], ^uint16(sum))
+	b := append(append([]byte{}, to[:]...), from[:]...)
+	b = append(b, 0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(message)), 58, 255)
+	b = append(append(append(b, make([]byte, 16)...), group[:]...), message...)
+	return &openflow.PacketOut{Actions: []openflow.Action{openflow.Output{Port: port}}, Data: b}
+}
