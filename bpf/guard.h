@@ -183,11 +183,6 @@ static __noinline int guard_icmp6(struct __sk_buff *skb, const struct guard *g, 
 	return guard_source(g, src);
 }
 
-static __always_inline bool is_extension(__u8 header)
-{
-	return header == IPPROTO_HOPOPTS || header == IPPROTO_ROUTING || header == IPPROTO_DSTOPTS || header == IPPROTO_FRAGMENT || header == IPPROTO_AH;
-}
-
 static __noinline int guard_ipv6(struct __sk_buff *skb, const struct guard *g, __u32 off)
 {
 	__u8 h[8], proto, x[8];
