@@ -306,3 +306,22 @@ func run(b *testing.B, ns *netns.Space, command string) string {
 	}
 	return string(out)
 }
+
+// BenchmarkGuard is the cost of the program where a packet enters and is switched normally, without port security and with it.
+func BenchmarkGuard(b *testing.B) {
+	r := benchRig(b)
+	alice, bob, mallory := r.Station("alice"), r.Station("bob"), r.Guarded("mallory", 1)
+	s := r.Switch.(*Switch)
+	const unspec, shot = 0xffffffff, 2
+	own := known(mallory, bob)
+	forged := slices.Clone(own)
+	forged[29] = 2
+	six := make([]byte, 78)
+	copy(six, own[:12])
+	copy(six[12:], []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 24, 6, 64, 0xfd, 0x57})
+	six[37] = 1
+	b.Run("off", func(b *testing.B) { benchVerdict(b, r, s.programs.ingressTCX, alice.Port, known(alice, bob), unspec) })
+	b.Run("own IPv4", func(b *testing.B) { benchVerdict(b, r, s.programs.ingressTCX, mallory.Port, own, unspec) })
+	b.Run("own IPv6", func(b *testing.B) { benchVerdict(b, r, s.programs.ingressTCX, mallory.Port, six, unspec) })
+	b.Run("forged", func(b *testing.B) { benchVerdict(b, r, s.programs.ingressTCX, mallory.Port, forged, shot) })
+}
