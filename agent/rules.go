@@ -26,7 +26,10 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 	views := a.views()
 	waitingChain := a.chooseChains(want, views)
 	waitingPolicy, later := a.choosePolicies(want, waitingChain)
-	out := router.Compile(a.routerInput(views))
+	closed := a.closedPolicies(want)
+	in := a.routerInput(views)
+	in.Closed = closed
+	out := router.Compile(in)
 	var fromRouter assigned
 	if want.assignment != nil {
 		fromRouter = resolve(want.assignment.Spec, a.portNames(views))
@@ -65,6 +68,11 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 		}
 	}
 	a.reportChains(want, views, waitingChain)
+	for name := range closed {
+		if waitingPolicy[name] != "" {
+			waitingPolicy[name] = "closed: " + waitingPolicy[name]
+		}
+	}
 	a.reportPolicies(want, views, waitingPolicy, out)
 	return drain, nil
 }
@@ -94,18 +102,25 @@ func (a *Agent) chooseChains(want share, views map[string]view) map[string]strin
 			waiting[name] = err.Error()
 			continue
 		}
+		guarded, essential := false, false
 		for _, h := range hops {
+			guards := !h.Tap && want.all.functions[h.Function].Spec.OnFail != api.OnFailBypass
+			guarded = guarded || guards
 			v := views[h.Function]
 			if v.placed && v.wasUp {
+				continue
+			}
+			essential = essential || guards
+			if waiting[name] != "" {
 				continue
 			}
 			waiting[name] = fmt.Sprintf("waiting for function %s", h.Function)
 			if v.status.Message != "" {
 				waiting[name] += ": " + v.status.Message
 			}
-			break
 		}
-		if waiting[name] == "" {
+		// A new chain need not wait for those of its functions that may be left out: it would only be closed meanwhile.
+		if _, former := a.chains[name]; waiting[name] == "" || !former && guarded && !essential {
 			ready[name] = w.Spec
 		}
 	}
@@ -175,14 +190,18 @@ func (a *Agent) choosePolicies(want share, waitingChain map[string]string) (wait
 		if why := waitingChain[w.Spec.Chain]; why != "" {
 			waiting[name] = fmt.Sprintf("chain %s: %s", w.Spec.Chain, why)
 		}
+		if _, ok := a.chains[w.Spec.Chain]; !ok && waiting[name] == "" {
+			waiting[name] = fmt.Sprintf("chain %s is not there yet", w.Spec.Chain)
+		}
+		// A policy that comes to a chain takes the chain's wanted form, not a former one. Until then its own former self, if any, stays.
+		if a.chains[w.Spec.Chain] != want.all.chains[w.Spec.Chain].Spec && a.policies[name].Chain != w.Spec.Chain {
+			continue
+		}
 		if _, ok := a.chains[w.Spec.Chain]; !ok {
-			if waiting[name] == "" {
-				waiting[name] = fmt.Sprintf("chain %s is not there yet", w.Spec.Chain)
-			}
-			continue // its former self, if any, stays
+			continue
 		}
 		if wait := a.undecided(want, name, w.Spec, now); wait > 0 {
-			waiting[name], later = "waiting for the router's word", min(later, wait)
+			waiting[name], later = "waiting for the router to say whether it steers this policy", min(later, wait)
 			continue
 		}
 		if end := a.missingEndpoint(want, w.Spec); end != "" {
@@ -198,6 +217,21 @@ func (a *Agent) choosePolicies(want share, waitingChain map[string]string) (wait
 	}
 	a.dropChains(want)
 	return waiting, later
+}
+
+// closedPolicies are those that were accepted and are not in force yet, from here or from the router. Their frames are dropped until they are,
+// but for those that fail open.
+func (a *Agent) closedPolicies(want share) map[string]api.PolicySpec {
+	onFail := func(function string) api.OnFail { return want.all.functions[function].Spec.OnFail }
+	closed := map[string]api.PolicySpec{}
+	for name, w := range want.all.policies {
+		if _, inForce := a.policies[name]; inForce || w.Deleting != nil || want.crossing[name] ||
+			router.FailsOpen(w.Spec, want.all.chains[w.Spec.Chain].Spec, onFail) {
+			continue
+		}
+		closed[name] = w.Spec
+	}
+	return closed
 }
 
 // decideFor is how long the router has to say that a policy which names no endpoint is not for this host alone.

@@ -67,6 +67,7 @@ directory, or - for standard input; several files are merged. The format: docs/f
 				return nil
 			}
 			if !wait {
+				a.waitSeen(ctx, c, result.Changes)
 				return nil
 			}
 			return a.waitReady(ctx, c, f.Document, result.Changes)
@@ -80,6 +81,38 @@ directory, or - for standard input; several files are merged. The format: docs/f
 	flags.BoolVar(&wait, "wait", true, "wait until functions are healthy and policies active")
 	flags.DurationVar(&timeout, "timeout", waitDefault, "how long to wait; 0 is for ever")
 	return cmd
+}
+
+// How long apply waits, also with --wait=false, until new policies are closed at their hosts, and how often it looks at first.
+const (
+	seenMost = 2 * time.Second
+	seenPoll = 10 * time.Millisecond
+)
+
+// waitSeen waits until every new policy has a status: from then on none of its frames passes before its chain works. Hosts that do not
+// answer are not waited for.
+func (a *app) waitSeen(ctx context.Context, c *api.Client, changes []api.Change) {
+	fresh := map[string]bool{}
+	for _, x := range changes {
+		if x.Kind == api.KindPolicy && x.Action == "create" {
+			fresh[x.Name] = true
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, seenMost)
+	defer cancel()
+	for wait := seenPoll; len(fresh) > 0 && pause(ctx, wait); wait *= 2 {
+		list, err := c.Policies().List(ctx, api.ListOptions{})
+		if err != nil {
+			return
+		}
+		open := false
+		for _, p := range list.Items {
+			open = open || fresh[p.Name] && p.Status.ObservedGeneration < p.Generation
+		}
+		if !open {
+			return
+		}
+	}
 }
 
 // deletingPoll is how often apply tries again while an object of the same name is being deleted.

@@ -17,6 +17,9 @@ type Input struct {
 	Functions map[string]Function
 	Chains    map[string]api.ChainSpec
 	Policies  map[string]api.PolicySpec
+	// Closed are policies that were accepted and cannot be in force yet: their frames are dropped where they would be caught, as far as the
+	// endpoints are there. None of them is in Policies.
+	Closed map[string]api.PolicySpec
 }
 
 // Function is a function's ports; OnFail says what to do as long as it has none.
@@ -49,9 +52,25 @@ type Owner struct {
 // ErrNotReady says that a part of the policy does not exist yet: it will come into force with it.
 var ErrNotReady = errors.New("not ready")
 
+// errClosed is why a closed policy's chain takes nothing.
+var errClosed = fmt.Errorf("closed until its chain works: %w", ErrNotReady)
+
+// FailsOpen tells that a policy which was never in force lets its frames go on as without it: it only copies, or every function that its
+// frames pass says so.
+func FailsOpen(p api.PolicySpec, c api.ChainSpec, onFail func(function string) api.OnFail) bool {
+	if p.ModeOrDefault() == api.ModeReplica {
+		return true
+	}
+	hops, err := api.ParsePath(c.Path)
+	return err == nil && !slices.ContainsFunc(hops, func(h api.PathHop) bool { return !h.Tap && onFail(h.Function) != api.OnFailBypass })
+}
+
 // Compile computes the rules of all policies. The same input gives the same output, rules in the order of their cookies.
 func Compile(in Input) Output {
 	c := newCompiler(in, slices.Sorted(maps.Keys(in.Policies)))
+	for _, name := range slices.Sorted(maps.Keys(in.Closed)) {
+		c.policies = append(c.policies, c.readPolicyOn(name, in.Closed[name], &chain{name: in.Closed[name].Chain, taps: [][]tap{nil}, blocked: errClosed}))
+	}
 	return c.output(c.unread(c.entries()))
 }
 
@@ -222,7 +241,15 @@ func (c *compiler) readyChain(name string, spec api.ChainSpec) *chain {
 }
 
 func (c *compiler) readPolicy(name string, spec api.PolicySpec) *policy {
-	p := &policy{name: name, spec: spec}
+	ch := c.chains[spec.Chain]
+	if ch == nil {
+		ch = &chain{name: spec.Chain, taps: [][]tap{nil}, blocked: fmt.Errorf("chain %q: unknown", spec.Chain)}
+	}
+	return c.readPolicyOn(name, spec, ch)
+}
+
+func (c *compiler) readPolicyOn(name string, spec api.PolicySpec, ch *chain) *policy {
+	p := &policy{name: name, spec: spec, chain: ch}
 	var errs [2]error
 	p.from, errs[0] = api.ParseSelector(spec.From)
 	p.to, errs[1] = api.ParseSelector(spec.To)
@@ -241,10 +268,6 @@ func (c *compiler) readPolicy(name string, spec api.PolicySpec) *policy {
 			return p
 		}
 		p.terms = append(p.terms, t)
-	}
-	p.chain = c.chains[spec.Chain]
-	if p.chain == nil {
-		p.chain = &chain{name: spec.Chain, taps: [][]tap{nil}, blocked: fmt.Errorf("chain %q: unknown", spec.Chain)}
 	}
 	if p.chain.blocked != nil {
 		p.fail(p.chain.blocked)

@@ -9,5 +9,6 @@
 // Replica policies copy, whatever else happens to the frame: where one overlaps a steering policy the router adds a rule for the
 // frames of both, so neither hides the other. Among themselves, and among steering policies, the highest priority wins.
 //
-// A policy whose chain cannot work yet fails closed: its frames are dropped rather than let past a firewall.
+// A policy whose chain cannot work yet fails closed: its frames are dropped rather than let past a firewall. That includes policies that were
+// accepted and never were in force (Input.Closed), but for those that fail open.
 package router

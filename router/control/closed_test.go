@@ -50,3 +50,46 @@ func TestAPolicyWhoseFunctionIsStoppedStaysClosedThroughARestart(t *testing.T) {
 		t.Errorf("frames of p are let past: %s", open)
 	}
 }
+
+// A policy that never was in force drops its frames from the first computation on, while its function is not ready, unless that says bypass.
+func TestANewPolicyIsClosed(t *testing.T) {
+	t.Parallel()
+	for _, onFail := range []api.OnFail{api.OnFailDrop, api.OnFailBypass} {
+		t.Run(string(onFail), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, Options{Names: map[uint64]string{1: "s1", 2: "s2"}})
+			s1, _, _ := fig2(t, r, fake.Config{})
+			if _, err := r.client.Functions().Put(t.Context(), "late", api.FunctionSpec{Image: "wire", OnFail: onFail}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.client.Chains().Put(t.Context(), "l", api.ChainSpec{Path: "late"}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.client.Policies().Put(t.Context(), "p", api.PolicySpec{From: "vm1", Chain: "l"}); err != nil {
+				t.Fatal(err)
+			}
+			closed := func() string {
+				var all []string
+				for _, f := range s1.Flows() {
+					if text := f.String(); strings.Contains(text, "nw_src=10.0.0.1") {
+						if strings.HasSuffix(text, "actions=drop") {
+							return ""
+						}
+						all = append(all, text)
+					}
+				}
+				return fmt.Sprintf("no entry drops them: %v", all)
+			}
+			if onFail == api.OnFailDrop {
+				eventually(t, "the frames of p are dropped", closed)
+			}
+			p := r.waitPolicy("p", "pending")
+			if told := strings.HasPrefix(p.Status.Message, "closed: "); told != (onFail == api.OnFailDrop) || p.Status.InForce {
+				t.Errorf("%+v", p.Status)
+			}
+			if onFail == api.OnFailBypass && closed() == "" {
+				t.Error("its function says bypass, but its frames are dropped")
+			}
+		})
+	}
+}

@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow/lldp"
+	"weir.dev/weir/router"
 	"weir.dev/weir/router/fabric"
 )
 
@@ -148,9 +150,9 @@ func (l *loop) policyStatus(name string, generation int64) api.PolicyStatus {
 	case err != nil && len(path.Forward) > 0 && (p == nil || p.done()): // in force without some of its functions
 		s.Message = err.Error()
 	case err != nil && isNotReady(err):
-		s.State, s.Message = "pending", err.Error()
+		s.State, s.Message = "pending", l.closed(name, err)+err.Error()
 	case err != nil:
-		s.State, s.Message = "error", err.Error()
+		s.State, s.Message = "error", l.closed(name, err)+err.Error()
 	case p == nil || p.done():
 	case p.refused != nil:
 		s.State, s.Message = "error", p.refused.Error()
@@ -161,6 +163,17 @@ func (l *loop) policyStatus(name string, generation int64) api.PolicyStatus {
 		}
 	}
 	return s
+}
+
+// closed begins the message of a policy that is not in force and whose frames are dropped until it is.
+func (l *loop) closed(name string, err error) string {
+	p := l.intent.policies[name].Spec
+	onFail := func(function string) api.OnFail { return l.intent.functions[function].Spec.OnFail }
+	open := router.FailsOpen(p, l.intent.chains[p.Chain].Spec, onFail)
+	if errors.Is(err, fabric.ErrFull) || open && (!l.inForce[name] || p.ModeOrDefault() == api.ModeReplica) {
+		return ""
+	}
+	return "closed: "
 }
 
 // waiting names what a policy waits for.

@@ -313,9 +313,10 @@ func (c *Compiler) try(p *policy) error {
 	return nil
 }
 
-// failClosed drops, at the places where they are caught, the frames of a policy that was in force before.
+// failClosed drops, at the places where they are caught, the frames of a policy that cannot be in force. One that never was, and all of whose
+// functions say bypass, lets them go on.
 func (c *Compiler) failClosed(p *policy) {
-	if !c.w.in.InForce[p.name] || p.replica() {
+	if p.replica() || !c.w.in.InForce[p.name] && !p.chain.guarded {
 		return
 	}
 	for _, b := range p.bundles {

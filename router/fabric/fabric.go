@@ -98,8 +98,8 @@ type Input struct {
 	// Before, if not nil, says that Policies differ from these in the policies Edited only, and that neither map is changed any more.
 	Before map[string]api.PolicySpec
 	Edited []string
-	// InForce are policies that were in force before. While nothing can pass their chain, their frames are dropped where they are caught;
-	// a policy that never was waits, and its frames go on as without it.
+	// InForce are policies that were in force before. While a policy cannot be in force, its frames are dropped where they are caught. One
+	// that never was in force, and all of whose functions say bypass, waits: its frames go on as without it.
 	InForce map[string]bool
 	// Lingering are rules for tags that are in force although they are not of the last output. While they are there their tags lead nowhere else.
 	Lingering []Lingering

@@ -68,6 +68,7 @@ type chain struct {
 	rewrites map[string]bool
 	hosts    map[int]bool // where all its functions are, those left out included
 	unplaced bool
+	guarded  bool // some function that frames pass does not say bypass
 
 	walks [2]walk         // by way
 	users [2][2][]*bundle // by way, at their source or at their destination: those that steer
@@ -221,7 +222,7 @@ func (w *world) readChain(name string, spec api.ChainSpec, functions map[string]
 	c := newChain(name)
 	hops, err := api.ParsePath(spec.Path)
 	if err != nil {
-		c.blocked = fmt.Errorf("chain %s: %w", name, err)
+		c.blocked, c.guarded = fmt.Errorf("chain %s: %w", name, err), true
 		return c
 	}
 	block := func(err error) {
@@ -231,6 +232,7 @@ func (w *world) readChain(name string, spec api.ChainSpec, functions map[string]
 	}
 	for _, h := range hops {
 		f, known := functions[h.Function]
+		c.guarded = c.guarded || !h.Tap && f.OnFail != api.OnFailBypass
 		host, placed := w.g.index[f.Host]
 		if placed {
 			c.hosts[host] = true
@@ -298,7 +300,7 @@ func (w *world) readPolicyOn(p *policy, name string, spec api.PolicySpec, ch *ch
 	*p = policy{name: name, spec: spec, priority: spec.PriorityOrDefault(), chain: ch}
 	if p.chain == nil {
 		p.chain = newChain(spec.Chain)
-		p.chain.blocked = fmt.Errorf("chain %q: unknown", spec.Chain)
+		p.chain.blocked, p.chain.guarded = fmt.Errorf("chain %q: unknown", spec.Chain), true
 	}
 	var errs [2]error
 	p.from, errs[0] = w.end(spec.From)

@@ -72,8 +72,8 @@ func (o *oracle) directions() {
 		if err1 != nil || err2 != nil {
 			continue
 		}
-		if o.blocked(spec) && (spec.ModeOrDefault() == api.ModeReplica || crosses[name] && !o.in.InForce[name]) {
-			continue // it copies nothing, or waits
+		if o.blocked(spec) && spec.ModeOrDefault() == api.ModeReplica {
+			continue // it copies nothing
 		}
 		if o.empty(spec) {
 			continue
