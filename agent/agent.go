@@ -103,6 +103,7 @@ type Agent struct {
 	moved atomic.Int64                        // when Run's goroutine last began or ended a pass, Unix ns; 0 before the first
 	turns atomic.Uint32                       // of probing
 	both  atomic.Pointer[map[string][]string] // as bothWays found
+	mtu   atomic.Int64                        // that functions' ports carry; 0: not known yet
 
 	mu        sync.Mutex
 	functions map[string]*function
@@ -347,6 +348,7 @@ func (a *Agent) pass(ctx context.Context, wg *sync.WaitGroup, existing map[strin
 	want := a.mine(a.intent.snapshot())
 	a.disown(want)
 	again := resync
+	a.widen(want)
 	a.syncFunctions(ctx, wg, want, existing)
 	if a.holds(want, time.Now()) {
 		return holdFor

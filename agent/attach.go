@@ -175,6 +175,7 @@ func (f *function) attach(ctx context.Context, want api.Function, img image.Imag
 	if next.onFail == api.OnFailBypass {
 		sw.OnFail = datapath.FailBypass
 	}
+	f.mtu = f.a.portMTU()
 	if next.tap {
 		sw.Tap, err = f.link(host, inside, "tap", indexTap)
 	} else {
@@ -207,7 +208,7 @@ func (f *function) link(host, inside *netns.Space, name string, index int) (stri
 	o := netns.VethOptions{
 		HostName: f.a.linkName(f.box, name), Alias: f.a.Instance.Alias(object),
 		HostMAC: f.a.Instance.MAC(object + "/switch"), PeerMAC: f.a.Instance.MAC(object),
-		PeerName: name, PeerIndex: index, Quiet: true,
+		PeerName: name, PeerIndex: index, Quiet: true, MTU: f.mtu,
 	}
 	_, err := host.Veth(inside, o)
 	return o.HostName, err

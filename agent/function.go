@@ -58,6 +58,7 @@ type function struct {
 	last      int          // number of the last sandbox
 	litter    bool         // there may be other sandboxes
 	former    []string     // containers that the present one has replaced
+	mtu       int          // of its ports
 	events    *http.Server // nil: not listening
 	alive     bool         // the data plane was told Up
 	crashes   int
@@ -326,6 +327,9 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 			return retryAfter, err
 		}
 		f.ready = prepared{uid: want.UID, generation: want.Generation, image: img, spec: spec, hash: fingerprint(spec)}
+	}
+	if err := f.resize(); err != nil {
+		return retryAfter, err
 	}
 	img, spec, hash := f.ready.image, f.ready.spec, f.ready.hash
 	desired := desired(want)

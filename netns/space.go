@@ -125,6 +125,20 @@ type Link struct {
 	Group     uint32
 }
 
+// SetMTU changes what a link carries, while it is up.
+func (s *Space) SetMTU(name string, mtu int) error {
+	is, err := s.Link(name)
+	if err != nil || is.MTU == mtu {
+		return err
+	}
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(is.Index)
+	if err := s.request(unix.RTM_SETLINK, 0, msg, nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu)))); err != nil {
+		return fmt.Errorf("set MTU of %s to %d: %w", name, mtu, err)
+	}
+	return nil
+}
+
 // Unmarked is the interface group (IFLA_GROUP) of a link of the instance from the request that makes it until the request that marks it: the
 // kernel takes no alias in the former. alias is the mark, or its part that all links of the instance have, "weir:INSTANCE:"; of another form: 0, which
 // is everybody's group.
