@@ -17,6 +17,7 @@ import (
 	"weir.dev/weir/e2e/rig"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
+	"weir.dev/weir/netns"
 )
 
 var switches = []string{"ebpf", "ovs"}
@@ -116,8 +117,22 @@ func (s *scene) unplug(object string) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	if out, err := s.Rig.Run(s.ctx, "", "ip", "link", "del", i.Link(object)); err != nil {
-		s.Fatal(out, err)
+	err = netns.Do(s.Netns, func() error {
+		links, err := netns.Links(i.Alias(object))
+		if err == nil && len(links) != 1 {
+			err = fmt.Errorf("links of %s: %v", object, links)
+		}
+		if err != nil {
+			return err
+		}
+		out, err := s.Rig.Run(s.ctx, "", "ip", "link", "del", links[0].Name)
+		if err != nil {
+			return fmt.Errorf("%s: %w", out, err)
+		}
+		return nil
+	})
+	if err != nil {
+		s.Fatal(err)
 	}
 }
 
