@@ -26,6 +26,7 @@ import (
 	"weir.dev/weir/flow"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
+	"weir.dev/weir/netns"
 	"weir.dev/weir/pki"
 	"weir.dev/weir/placement"
 	"weir.dev/weir/router"
@@ -138,7 +139,7 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	}
 	return coded(daemon.Up(ctx, daemon.UpOptions{
 		Instance: o.Instance, Listen: o.Listen, Etcd: o.Etcd, EtcdCA: o.EtcdCA, EtcdCert: o.EtcdCert, EtcdKey: o.EtcdKey, SecretKey: o.SecretKey, Version: version, Log: log, Ready: o.Ready,
-		NoAgent: o.NoAgent, Agents: o.Agents, CertificateLife: o.CertificateLife, Placement: o.Placement,
+		NoAgent: o.NoAgent, Agents: o.Agents, CertificateLife: o.CertificateLife, Placement: o.Placement, Tunnels: o.Tunnels,
 		OpenFlow: o.OpenFlow, NoDefaultForwarding: !o.DefaultForwarding,
 		Common: api.AgentConfig{Underlay: o.Underlay, TagFirst: flow.TagFirst, TagLast: flow.TagLast},
 		Host:   daemon.HostOptions(o.Host), Drivers: drivers(o.Host.Switch, o.Runtime, o.ImagesDir, log),
@@ -213,10 +214,20 @@ func features(ctx context.Context, i instance.Instance) ([]api.Feature, error) {
 			missing = append(missing, f.Name+": "+f.Detail)
 		}
 	}
+	out = append(out, sealedFeature())
 	if len(missing) > 0 {
 		return out, fmt.Errorf("this kernel lacks what Weir needs: %s: %w", strings.Join(missing, "; "), datapath.ErrUnsupported)
 	}
 	return out, nil
+}
+
+// sealedFeature tells whether tunnels to other hosts can be encrypted.
+func sealedFeature() api.Feature {
+	f := api.Feature{Name: api.FeatureSealed, OK: true, Detail: "WireGuard"}
+	if err := netns.ProbeWireGuard(); err != nil {
+		f.OK, f.Detail = false, err.Error()
+	}
+	return f
 }
 
 func images(_ context.Context, i instance.Instance, dir string) ([]cli.Image, error) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Fetch what Weir is tested and measured beside, on Debian or Ubuntu. Safe to run again: does nothing when all is there.
+# A kernel with WireGuard is unpacked into build/vm: tests of encrypted tunnels boot it in a virtual machine.
 # Docker's engine and LXC are unpacked into build/peers and not installed: installed they would start now and at every boot, and change the packet filter.
 # DPDK's testpmd is installed: it starts nothing.
 set -euo pipefail
@@ -13,7 +14,8 @@ testpmd() { newest librte-net-af-packet; }
 unpack=(docker.io containerd lxc)
 unpacked() { [ -x "$dir/usr/sbin/dockerd" ] && [ -x "$dir/usr/bin/containerd" ] && [ -x "$dir/usr/bin/lxc-start" ]; }
 installed() { command -v dpdk-testpmd >/dev/null && dpkg-query -W "${need[@]}" "$(testpmd)" >/dev/null 2>&1; }
-unpacked && installed && exit 0
+kernel() { compgen -G 'build/vm/kern/boot/vmlinuz-*-cloud-amd64' >/dev/null; }
+unpacked && installed && kernel && exit 0
 [ "$(id -u)" = 0 ] || { say "missing ${unpack[*]} (unpacked into $dir) or ${need[*]} librte-net-af-packet: run as root"; exit 1; }
 
 log=$(mktemp)
@@ -46,5 +48,15 @@ if ! unpacked; then
 	rm -rf "$dir"
 	mkdir -p "$(dirname "$dir")"
 	mv "$work/root" "$dir"
+fi
+if ! kernel; then
+	image=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | awk '/Depends: linux-image-/ {print $2; exit}')
+	[ -n "$image" ] || { say "no package linux-image-cloud-amd64 here: add Debian's main archive to apt's sources"; exit 1; }
+	say "unpacking $image into build/vm"
+	mkdir -p "$work/kernel" build/vm
+	(cd "$work/kernel" && apt-get download "$image") >"$log" 2>&1 || failed "apt-get could not download $image"
+	dpkg-deb -x "$work/kernel"/*.deb "$work/kern" >"$log" 2>&1 || failed "dpkg-deb could not unpack $image"
+	rm -rf build/vm/kern
+	mv "$work/kern" build/vm/kern
 fi
 say "done"

@@ -14,6 +14,7 @@ packages=(
 	clang llvm libbpf-dev                       # to regenerate the BPF objects (make generate)
 	tcpdump tshark ethtool jq                   # to test and measure
 	iperf sockperf nuttcp netcat-openbsd        # the lab's tools
+	qemu-system-x86                             # a kernel with WireGuard, to test encrypted tunnels
 	python3-openvswitch python3-venv            # OpenFlow of others, to test against
 	systemd                                     # to test the service
 	chromium fonts-dejavu-core                  # to open reports in a real browser, to test

@@ -114,6 +114,7 @@ type Agent struct {
 	troubles   map[string]string // why endpoints are in error
 	uplink     uplink
 	tunnels    map[string]*tunnel
+	sealing    sealing
 	remembered int                  // changes of the intent that are written down
 	observed   int64                // generation of the assignment in force
 	open       map[string]time.Time // policies that may turn out to be the router's, and since when they are known
@@ -199,6 +200,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if a.UnderlayAddress.IsValid() {
+		a.prepareSealing()
+	}
 	a.syncUplink(ctx) // first, so that it has the same port after every start
 	wg.Go(func() { a.report.run(ctx) })
 	wg.Go(func() { a.probeAll(ctx) })

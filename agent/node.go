@@ -130,7 +130,8 @@ func (a *Agent) hostStatus(now time.Time) api.HostStatus {
 		_, _ = fmt.Sscanf(string(b), "%g", &s.Load)
 	}
 	if a.UnderlayAddress.IsValid() {
-		s.Address = a.UnderlayAddress.String()
+		s.Address, s.TunnelKey = a.UnderlayAddress.String(), a.sealing.publicKey()
+		s.Features = append(s.Features, a.sealing.feature)
 	}
 	s.Uplinks = a.uplinkState()
 	_, skew := a.common.get()

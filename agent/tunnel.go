@@ -37,6 +37,10 @@ func (a *Agent) syncTunnels(ctx context.Context, want share) bool {
 		}
 	}
 	mtu := tunnelMTU(want)
+	inside, err := a.seal(wanted, mtu)
+	if inside != nil {
+		defer inside.Close()
+	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		t := a.tunnels[name]
 		if t == nil {
@@ -44,7 +48,10 @@ func (a *Agent) syncTunnels(ctx context.Context, want share) bool {
 			a.tunnels[name] = t
 		}
 		was := t.err
-		if t.err = a.ensureTunnel(ctx, t, wanted[name], mtu); t.err != nil {
+		if t.err = err; wanted[name].Key == "" || err == nil {
+			t.err = a.ensureTunnel(ctx, t, inside, wanted[name], mtu)
+		}
+		if t.err != nil {
 			ok = false
 			if was == nil || was.Error() != t.err.Error() {
 				a.Log.Warn("tunnel", "host", name, "error", t.err)
@@ -52,7 +59,7 @@ func (a *Agent) syncTunnels(ctx context.Context, want share) bool {
 		}
 	}
 	if len(wanted) > 0 {
-		a.checkUnderlay(mtu)
+		a.checkUnderlay(mtu, inside != nil)
 	} else {
 		a.underlay = nil
 	}
@@ -73,26 +80,11 @@ func tunnelMTU(want share) int {
 	return mtu
 }
 
-func (a *Agent) ensureTunnel(ctx context.Context, t *tunnel, want api.Tunnel, mtu int) error {
+func (a *Agent) ensureTunnel(ctx context.Context, t *tunnel, inside *netns.Space, want api.Tunnel, mtu int) error {
 	object := "tunnel/" + want.Host
 	link := a.Instance.Link(object)
 	if t.want != want || t.mtu != mtu || t.port == 0 || t.err != nil {
-		remote, err := netip.ParseAddr(want.Remote)
-		if err != nil {
-			return fmt.Errorf("tunnel to %s: remote %q: want an IP address", want.Host, want.Remote)
-		}
-		if !a.UnderlayAddress.IsValid() {
-			return fmt.Errorf("tunnel to %s: this host's address in the underlay is unknown: start it with --underlay-address", want.Host)
-		}
-		host, err := netns.At("")
-		if err != nil {
-			return err
-		}
-		defer host.Close()
-		if _, err := host.VXLAN(netns.VXLANOptions{
-			Name: link, Alias: a.Instance.Alias(object), MAC: a.Instance.MAC(object + "/" + a.Host), VNI: want.VNI, Port: want.Port,
-			Local: a.UnderlayAddress, Remote: remote, MTU: mtu,
-		}); err != nil {
+		if err := a.makeTunnel(inside, want, mtu); err != nil {
 			return err
 		}
 		t.want, t.mtu = want, mtu
@@ -106,6 +98,34 @@ func (a *Agent) ensureTunnel(ctx context.Context, t *tunnel, want api.Tunnel, mt
 	}
 	t.port = port
 	return nil
+}
+
+// makeTunnel makes the interface. inside is where WireGuard decrypts; nil if nothing is encrypted.
+func (a *Agent) makeTunnel(inside *netns.Space, want api.Tunnel, mtu int) error {
+	object := "tunnel/" + want.Host
+	remote, err := netip.ParseAddr(want.Remote)
+	if err != nil {
+		return fmt.Errorf("tunnel to %s: remote %q: want an IP address", want.Host, want.Remote)
+	}
+	if !a.UnderlayAddress.IsValid() {
+		return fmt.Errorf("tunnel to %s: this host's address in the underlay is unknown: start it with --underlay-address", want.Host)
+	}
+	host, err := netns.At("")
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	o := netns.VXLANOptions{
+		Name: a.Instance.Link(object), Alias: a.Instance.Alias(object), MAC: a.Instance.MAC(object + "/" + a.Host), VNI: want.VNI, Port: want.Port,
+		Local: a.UnderlayAddress, Remote: remote, MTU: mtu,
+	}
+	if want.Key != "" {
+		o.Local, o.Remote = api.TunnelAddress(a.Host), api.TunnelAddress(want.Host)
+		_, err = host.VXLANThrough(inside, o)
+	} else {
+		_, err = host.VXLAN(o)
+	}
+	return err
 }
 
 func (a *Agent) tunnelErrors() []error {
@@ -148,14 +168,17 @@ const underlayEvery = 10 * time.Second
 
 // checkUnderlay notes whether whole frames fit the underlay. If not, the kernel cuts the outer packets into fragments, which keeps those
 // inside as they were and costs throughput; where the inner packet forbids fragments it answers the sender with ICMP (Linux 5.9).
-func (a *Agent) checkUnderlay(mtu int) {
+func (a *Agent) checkUnderlay(mtu int, sealed bool) {
 	now := time.Now()
-	if a.underlay != nil && a.underlayMTU == mtu && now.Sub(a.underlayAt) < underlayEvery {
+	need := mtu + netns.VXLANOptions{Local: a.UnderlayAddress}.Overhead()
+	if sealed {
+		need = sealedMTU(mtu) + netns.WireGuardOverhead(a.UnderlayAddress)
+	}
+	if a.underlay != nil && a.underlayMTU == need && now.Sub(a.underlayAt) < underlayEvery {
 		return
 	}
-	a.underlayAt, a.underlayMTU = now, mtu
+	a.underlayAt, a.underlayMTU = now, need
 	f := api.Feature{Name: "underlay MTU"}
-	need := mtu + netns.VXLANOptions{Local: a.UnderlayAddress}.Overhead()
 	host, err := netns.At("")
 	var l netns.Link
 	if err == nil {

@@ -350,7 +350,8 @@ type HostStatus struct {
 	Switch    string        `json:"switch,omitempty"`
 	Runtime   string        `json:"runtime,omitempty"`
 	Bridge    string        `json:"bridge,omitempty"`
-	Address   string        `json:"address,omitempty"` // in the underlay, where tunnels end
+	Address   string        `json:"address,omitempty"`    // in the underlay, where tunnels end
+	TunnelKey string        `json:"tunnel_key,omitempty"` // public key of its encrypted tunnels (base64); "": it has none, see Features
 	Uplinks   []Uplink      `json:"uplinks,omitempty"`
 	Load      float64       `json:"load,omitempty"`          // average of the last minute
 	Free      int64         `json:"free_bytes,omitempty"`    // memory available

@@ -1,7 +1,9 @@
 package api
 
 import (
+	"crypto/sha256"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -108,6 +110,24 @@ type Tunnel struct {
 	Remote string `json:"remote"` // the other host's underlay address
 	VNI    uint32 `json:"vni"`
 	Port   uint16 `json:"port"` // UDP
+	// Key is the other host's public key (base64), if packets between the two are encrypted: VXLAN then goes through WireGuard between
+	// the TunnelAddresses of both.
+	Key string `json:"key,omitempty"`
+}
+
+// FeatureSealed is the name of the feature by which hosts tell whether they can encrypt tunnels.
+const FeatureSealed = "encrypted tunnels"
+
+// TunnelUDP is the UDP port of WireGuard.
+const TunnelUDP = 51820
+
+// TunnelAddress is a host's address inside encrypted tunnels: a unique local one (RFC 4193) that follows from its name.
+func TunnelAddress(host string) netip.Addr {
+	sum := sha256.Sum256([]byte("weir tunnel\x00" + host))
+	var b [16]byte
+	copy(b[:], []byte{0xfd, 0x57, 0x77, 0x65, 0x69, 0x72})
+	copy(b[8:], sum[:8])
+	return netip.AddrFrom16(b)
 }
 
 // HostRule is a flow.Rule with named ports.

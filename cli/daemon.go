@@ -76,6 +76,7 @@ func managerFlags(f *pflag.FlagSet, o *UpOptions) {
 	f.StringVar(&o.Agents, "agents", "", "address (ADDRESS:PORT) where agents of other hosts join and connect, with TLS; default: none can")
 	f.DurationVar(&o.CertificateLife, "certificate-life", certificateLife, "how long agents' certificates are valid; they are renewed at two thirds of it")
 	f.StringVar(&o.Underlay, "underlay", "none", "how packets get from host to host where there is no OpenFlow fabric: none or vxlan")
+	f.StringVar(&o.Tunnels, "tunnels", "auto", "encryption of the tunnels of --underlay vxlan: auto (where both hosts' kernels have WireGuard), encrypted (no tunnel without) or plain")
 	f.StringVar(&o.OpenFlow, "openflow", "", "address (ADDRESS:PORT) where switches of an OpenFlow fabric connect, with TLS and a certificate (weir switch cert); tcp:ADDRESS:PORT is without TLS; default: none can")
 	f.BoolVar(&o.DefaultForwarding, "default-forwarding", true, "forward in the OpenFlow fabric also what no policy selects; off where something else does")
 	f.StringVar(&o.Placement, "placement", "most-available", "how a host is chosen for a function: most-available, pack, spread or nearest")
@@ -148,6 +149,9 @@ func (o *UpOptions) check(placements []string) error {
 	}
 	if !slices.Contains([]string{"none", "vxlan"}, o.Underlay) {
 		return usage("--underlay %q: want none or vxlan", o.Underlay)
+	}
+	if !slices.Contains([]string{"auto", "encrypted", "plain"}, o.Tunnels) {
+		return usage("--tunnels %q: want auto, encrypted or plain", o.Tunnels)
 	}
 	if o.Underlay == "vxlan" && !o.NoAgent && !o.Host.UnderlayAddress.IsValid() {
 		return usage("--underlay vxlan: give the address of this host to which others tunnel with --underlay-address")

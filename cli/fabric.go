@@ -130,6 +130,15 @@ func hosts(placed map[string]int) noun {
 			{head: "NAME", cell: func(h api.Host) string { return h.Name }},
 			{head: "STATE", state: true, cell: func(h api.Host) string { return state(h.Meta, h.Status.State) }},
 			{head: "ADDRESS", cell: func(h api.Host) string { return h.Status.Address }},
+			{head: "TUNNELS", wide: true, cell: func(h api.Host) string {
+				switch {
+				case h.Status.Address == "":
+					return ""
+				case h.Status.TunnelKey != "":
+					return "wireguard"
+				}
+				return "plain only"
+			}},
 			{head: "SWITCH", cell: func(h api.Host) string { return h.Status.Switch }},
 			{head: "UPLINK", cell: func(h api.Host) string { return uplinks(h.Status.Uplinks) }},
 			{head: "LOAD", cell: func(h api.Host) string {

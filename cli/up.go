@@ -32,6 +32,7 @@ type UpOptions struct {
 	Agents            string        // address for agents elsewhere; empty: none can join
 	CertificateLife   time.Duration // of agents
 	Underlay          string        // none, vxlan
+	Tunnels           string        // auto, encrypted, plain
 	OpenFlow          string        // address for the fabric's switches, with "tcp:" before it for no TLS; empty: none
 	Placement         string        // how hosts are chosen
 	DefaultForwarding bool          // in the fabric; off: something else forwards there what no policy selects

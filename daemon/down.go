@@ -94,6 +94,9 @@ func deleteLinks(i instance.Instance) error {
 }
 
 func deleteNamespaces(i instance.Instance) error {
+	if err := netns.Delete(i.TunnelNetns()); err != nil {
+		return err
+	}
 	entries, err := os.ReadDir(i.NetnsDir())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -78,7 +78,7 @@ func (f *fabric) once(ctx context.Context, m *manager.Manager) error {
 		return err
 	}
 	o := control.Options{
-		API: f.client, LLDPKey: key, HostKey: func(host string) ([]byte, error) { return hostKey(ctx, m, host) }, Log: f.o.Log, Underlay: f.o.Common.Underlay, NoDefaultForwarding: f.o.NoDefaultForwarding,
+		API: f.client, LLDPKey: key, HostKey: func(host string) ([]byte, error) { return hostKey(ctx, m, host) }, Log: f.o.Log, Underlay: f.o.Common.Underlay, Tunnels: f.o.Tunnels, NoDefaultForwarding: f.o.NoDefaultForwarding,
 	}
 	if f.o.OpenFlow != "" {
 		if o.Listener, err = f.listen(); err != nil {

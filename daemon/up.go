@@ -28,6 +28,7 @@ type UpOptions struct {
 	CertificateLife time.Duration // of agents; 0: pki.AgentLife
 	Common          api.AgentConfig
 	Placement       string // strategy by name
+	Tunnels         string // their encryption, see control.Options
 	OpenFlow        string // address for the fabric's switches, see PlainOpenFlow; empty: none
 	// NoDefaultForwarding leaves ordinary forwarding in the OpenFlow fabric to something else.
 	NoDefaultForwarding bool

@@ -62,6 +62,12 @@ func (i Instance) BPFFS() string { return filepath.Join(i.Run, "bpf") }
 // NetnsDir holds one bind-mounted network namespace per function.
 func (i Instance) NetnsDir() string { return filepath.Join(i.Run, "netns") }
 
+// TunnelNetns is the network namespace in which packets of encrypted tunnels come out of WireGuard.
+func (i Instance) TunnelNetns() string { return filepath.Join(i.Run, "tunnels") }
+
+// TunnelKeyFile holds the host's private key of encrypted tunnels, mode 0600.
+func (i Instance) TunnelKeyFile() string { return filepath.Join(i.Root, "tunnel.key") }
+
 // Bridge is the name of the Linux bridge that forwards ordinary traffic.
 func (i Instance) Bridge() string { return "weir-" + i.Name }
 

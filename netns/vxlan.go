@@ -155,3 +155,52 @@ func (s *Space) LinkWith(a netip.Addr) (Link, error) {
 	}
 	return s.Link(name)
 }
+
+// VXLANThrough is VXLAN whose packets come and go through another namespace: its socket is there, so nothing that reaches s alone can put a
+// frame into the tunnel. The interface itself is in s.
+func (s *Space) VXLANThrough(inside *Space, o VXLANOptions) (Link, error) {
+	keep := false
+	err := s.Do(func() error {
+		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return fmt.Errorf("open rtnetlink socket: %w", err)
+		}
+		defer h.Close()
+		l, err := h.LinkByName(o.Name)
+		var missing netlink.LinkNotFoundError
+		if errors.As(err, &missing) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		v, ok := l.(*netlink.Vxlan)
+		switch {
+		case l.Attrs().Alias != o.Alias:
+			return fmt.Errorf("interface %s exists (%s, alias %q): %w; rename or remove it", o.Name, l.Type(), l.Attrs().Alias, ErrForeign)
+		case !ok || !o.equal(v) || v.NetNsID < 0: // the last: its socket is in s
+			return h.LinkDel(l)
+		case v.MTU != o.MTU:
+			keep = true
+			return h.LinkSetMTU(l, o.MTU)
+		}
+		keep = true
+		return nil
+	})
+	if err != nil {
+		return Link{}, fmt.Errorf("vxlan tunnel %s in %s: %w", o.Name, s, err)
+	}
+	if keep {
+		return s.Link(o.Name)
+	}
+	if _, err := inside.VXLAN(o); err != nil {
+		return Link{}, err
+	}
+	if err := inside.moveTo(s, o.Name); err != nil {
+		return Link{}, err
+	}
+	if err := s.Do(func() error { return disableIPv6(o.Name) }); err != nil {
+		return Link{}, err
+	}
+	return s.Link(o.Name)
+}

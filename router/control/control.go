@@ -22,6 +22,13 @@ const (
 	UnderlayVXLAN = "vxlan" // by a full mesh of tunnels (RFC 7348)
 )
 
+// Encryption of tunnels.
+const (
+	TunnelsAuto      = "auto"      // where both hosts can
+	TunnelsEncrypted = "encrypted" // there are no others
+	TunnelsPlain     = "plain"     // none
+)
+
 // Options of a router. API and LLDPKey are needed; the rest is useful at zero.
 type Options struct {
 	API      *api.Client
@@ -37,6 +44,7 @@ type Options struct {
 	Now     func() time.Time
 
 	Underlay string // default UnderlayNone
+	Tunnels  string // default TunnelsAuto
 	VNI      uint32 // from which those of the tunnels follow; default 22359
 	VXLANUDP uint16 // their port; default 4789
 
@@ -90,6 +98,11 @@ func New(o Options) (*Controller, error) {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	switch setDefault(&o.Tunnels, TunnelsAuto); o.Tunnels {
+	case TunnelsAuto, TunnelsEncrypted, TunnelsPlain:
+	default:
+		return nil, fmt.Errorf("control: tunnels %q: want %s, %s or %s", o.Tunnels, TunnelsAuto, TunnelsEncrypted, TunnelsPlain)
 	}
 	setDefault(&o.VNI, defaultVNI)
 	setDefault(&o.VXLANUDP, defaultVXLAN)
@@ -178,6 +191,7 @@ type loop struct {
 	intent     *intent
 	tunnelled  []string // hosts that have tunnels, sorted, and the VNIs between them
 	vnis       map[pair]uint32
+	toldPlain  map[string]bool // hosts of which an event told that they cannot encrypt
 	switches   map[uint64]*device
 	byName     map[string]*device
 	stations   stations
@@ -207,7 +221,7 @@ func newLoop(c *Controller) *loop {
 	return &loop{
 		o: o, c: c, log: c.o.Log, events: make(chan event, eventQueue), reports: newReporter(c.o), started: now, lastTick: now,
 		intent: newIntent(), switches: map[uint64]*device{}, byName: map[string]*device{}, stations: newStations(),
-		generation: uint64(now.UnixMilli()), damped: map[string]time.Time{}, lost: map[cable]outage{}, links: map[cable]bool{}, hostKeys: map[string]hostKey{},
+		generation: uint64(now.UnixMilli()), damped: map[string]time.Time{}, toldPlain: map[string]bool{}, lost: map[cable]outage{}, links: map[cable]bool{}, hostKeys: map[string]hostKey{},
 		steering: newSteering(c.o.Drain),
 	}
 }

@@ -223,6 +223,9 @@ func (l *loop) tunnels(in *fabric.Input) {
 	names := l.meshed("")
 	for i, a := range names {
 		for _, b := range names[i+1:] {
+			if _, ok := l.sealed(a, b); !ok {
+				continue
+			}
 			ap, bp := fabric.Port{Name: "tunnel/" + b}, fabric.Port{Name: "tunnel/" + a}
 			in.Links = append(in.Links, fabric.Link{A: fabric.At{Switch: hostID(a), Port: ap}, B: fabric.At{Switch: hostID(b), Port: bp}, Cost: 1})
 			for name, p := range map[string]fabric.Port{a: ap, b: bp} {
@@ -263,11 +266,60 @@ func (l *loop) mesh(name string) []api.Tunnel {
 	}
 	var out []api.Tunnel
 	for _, other := range hosts {
-		if other != name {
-			out = append(out, api.Tunnel{Host: other, Remote: l.intent.hosts[other].Status.Address, VNI: l.vni(hosts, name, other), Port: l.o.VXLANUDP})
+		if other == name {
+			continue
 		}
+		sealed, ok := l.sealed(name, other)
+		if !ok {
+			continue
+		}
+		h := l.intent.hosts[other].Status
+		t := api.Tunnel{Host: other, Remote: h.Address, VNI: l.vni(hosts, name, other), Port: l.o.VXLANUDP}
+		if sealed {
+			t.Key = h.TunnelKey
+		}
+		out = append(out, t)
 	}
 	return out
+}
+
+// sealed tells whether what goes from one host to the other is encrypted, and whether there may be a tunnel at all.
+func (l *loop) sealed(a, b string) (sealed, ok bool) {
+	var lacks []string
+	for _, name := range []string{a, b} {
+		if l.intent.hosts[name].Status.TunnelKey == "" {
+			lacks = append(lacks, name)
+		} else {
+			delete(l.toldPlain, name)
+		}
+	}
+	if l.o.Tunnels == TunnelsPlain || len(lacks) > 0 && l.o.Tunnels == TunnelsAuto {
+		for _, name := range lacks {
+			if l.o.Tunnels == TunnelsAuto && !l.toldPlain[name] {
+				l.toldPlain[name] = true
+				l.event(api.Warning, "TunnelsPlain", api.KindHost, name, fmt.Sprintf("tunnels to host %s are not encrypted: %s; whoever is on the way can read and change what the hosts send each other (--tunnels encrypted at the manager makes no such tunnel)",
+					name, cannotSeal(l.intent.hosts[name])), 0)
+			}
+		}
+		return false, true
+	}
+	for _, name := range lacks {
+		if !l.toldPlain[name] {
+			l.toldPlain[name] = true
+			l.event(api.Error, "NoTunnels", api.KindHost, name, fmt.Sprintf("host %s gets no tunnels to other hosts: %s, and --tunnels encrypted allows no others", name, cannotSeal(l.intent.hosts[name])), 0)
+		}
+	}
+	return len(lacks) == 0, len(lacks) == 0
+}
+
+// cannotSeal is why a host has no encrypted tunnels.
+func cannotSeal(h api.Host) string {
+	for _, f := range h.Status.Features {
+		if f.Name == api.FeatureSealed && !f.OK {
+			return f.Detail
+		}
+	}
+	return "it has not said that it can encrypt"
 }
 
 // places finds endpoints and stations, and who has declared which address.

@@ -42,3 +42,44 @@ func TestAHostWithAnUplinkGetsNoTunnels(t *testing.T) {
 		t.Error("h3 can be reached without a link, or h1 cannot by its tunnel")
 	}
 }
+
+// Tunnels are encrypted where both hosts can. Where one cannot, they are plain, which is said, or there are none, as the operator wants.
+func TestTunnelsAreEncryptedWhereBothHostsCan(t *testing.T) {
+	for _, x := range []struct {
+		mode, a, b string
+		key        string // in a's tunnel to b
+		ok         bool
+		told       string
+	}{
+		{TunnelsAuto, "ka", "kb", "kb", true, ""},
+		{TunnelsAuto, "ka", "", "", true, "TunnelsPlain"},
+		{TunnelsEncrypted, "ka", "kb", "kb", true, ""},
+		{TunnelsEncrypted, "", "kb", "", false, "NoTunnels"},
+		{TunnelsPlain, "ka", "kb", "", true, ""},
+	} {
+		c, err := New(Options{API: &api.Client{}, LLDPKey: testKey, Underlay: UnderlayVXLAN, Tunnels: x.mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newLoop(c)
+		for name, key := range map[string]string{"a": x.a, "b": x.b} {
+			h := api.Host{Meta: api.Meta{Name: name}, Status: api.HostStatus{Address: "10.0.0." + map[string]string{"a": "1", "b": "2"}[name], TunnelKey: key}}
+			if key == "" {
+				h.Status.Features = []api.Feature{{Name: api.FeatureSealed, Detail: "no such module"}}
+			}
+			l.intent.hosts[name] = h
+		}
+		tunnels := l.mesh("a")
+		if len(tunnels) != 0 != x.ok || x.ok && tunnels[0].Key != x.key {
+			t.Errorf("%+v: %+v", x, tunnels)
+		}
+		told := ""
+		l.mesh("a") // told once
+		for _, e := range l.reports.pending.Events {
+			told += e.Reason
+		}
+		if told != x.told {
+			t.Errorf("%+v: told %q", x, told)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+// Package vm runs tests in a virtual machine whose kernel has what the machine's own may lack: WireGuard.
+package vm
+
+import (
+	"bytes"
+	"context"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// bootTime bounds a run: on a busy machine without KVM.
+const bootTime = 4 * time.Minute
+
+// modules that the tests need, besides those on which they depend.
+var modules = []string{"veth", "vxlan", "wireguard"}
+
+// withDependencies lists the files of modules, each after those that it depends on (the ELF section .modinfo says which).
+func withDependencies(t *testing.T, dir string, names []string) []string {
+	t.Helper()
+	byName := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if name, ok := strings.CutSuffix(filepath.Base(path), ".ko"); ok {
+			byName[strings.ReplaceAll(name, "-", "_")] = path
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	var add func(name string)
+	add = func(name string) {
+		path := byName[name]
+		if path == "" || slices.Contains(out, path) {
+			return // the first: built in
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, rest, ok := bytes.Cut(b, []byte("\x00depends=")); ok {
+			list, _, _ := bytes.Cut(rest, []byte{0})
+			for _, d := range strings.Split(string(list), ",") {
+				add(strings.ReplaceAll(d, "-", "_"))
+			}
+		}
+		out = append(out, path)
+	}
+	for _, n := range names {
+		add(n)
+	}
+	return out
+}
+
+// The tunnels' tests of package netns run in Debian's cloud kernel.
+func TestTunnelsInAKernelWithWireGuard(t *testing.T) {
+	root := "../../build/vm/kern"
+	kernels, _ := filepath.Glob(root + "/boot/vmlinuz-*-cloud-amd64")
+	if len(kernels) == 0 {
+		t.Fatalf("no kernel in %s: make peers unpacks one", root)
+	}
+	qemu, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		t.Fatalf("%v: make setup installs it", err)
+	}
+	dir := t.TempDir()
+	files := map[string]string{}
+	for _, pkg := range []string{"netns", "agent"} {
+		name := pkg + ".test"
+		files[name] = filepath.Join(dir, "root", name)
+		build := exec.Command("go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", files[name], "../../"+pkg)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("build the tests of %s: %v\n%s", pkg, err, out)
+		}
+	}
+	version := strings.TrimPrefix(filepath.Base(kernels[0]), "vmlinuz-")
+	script := "#!/busybox sh\n/busybox mkdir -p /proc /sys /tmp /run /dev /bin\n/busybox mount -t proc p /proc\n/busybox mount -t sysfs s /sys\n/busybox mount -t devtmpfs d /dev\n/busybox mount -t tmpfs t /tmp\n" +
+		"/busybox mount -t tmpfs r /run\n/busybox ln -s /busybox /bin/ip\n/busybox ln -s /busybox /bin/ping\nexport PATH=/bin\n"
+	for _, path := range withDependencies(t, filepath.Join(root, "lib/modules", version), modules) {
+		files[filepath.Base(path)] = path
+		script += "/busybox insmod /" + filepath.Base(path) + "\n"
+	}
+	script += "/busybox ip link set lo up\nexport WEIR_TEST_WIREGUARD=1 TMPDIR=/tmp\n/netns.test -test.v -test.run WireGuard && /agent.test -test.v -test.run Sealed && /busybox echo VM-PASS\n/busybox poweroff -f\n"
+	initrd := pack(t, dir, script, files)
+	ctx, cancel := context.WithTimeout(context.Background(), bootTime)
+	defer cancel()
+	begin := time.Now()
+	cmd := exec.CommandContext(ctx, qemu, "-M", "pc", "-accel", "tcg", "-m", "768", "-smp", "1", "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio",
+		"-kernel", kernels[0], "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1 tsc_early_khz=2600000 tsc=reliable mitigations=off")
+	out, err := cmd.CombinedOutput()
+	t.Logf("%v in the machine:\n%s", time.Since(begin).Round(100*time.Millisecond), out)
+	if err != nil || !bytes.Contains(out, []byte("VM-PASS")) || bytes.Count(out, []byte("--- PASS: Test")) != 2 {
+		t.Fatalf("the tests in the machine failed: %v", err)
+	}
+}
+
+// pack makes an initramfs.
+func pack(t *testing.T, dir, script string, files map[string]string) string {
+	t.Helper()
+	top := filepath.Join(dir, "root")
+	copyFile := func(name, from string) {
+		t.Helper()
+		if from == filepath.Join(top, name) {
+			return
+		}
+		b, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(top, name), b, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Fatalf("%v: make setup installs it", err)
+	}
+	for name, from := range files {
+		copyFile(name, from)
+	}
+	copyFile("busybox", busybox)
+	if err := os.WriteFile(filepath.Join(top, "init"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, "initrd")
+	cmd := exec.Command("sh", "-c", "find . | busybox cpio -o -H newc > "+out)
+	cmd.Dir = top
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("pack: %v\n%s", err, text)
+	}
+	return out
+}
