@@ -25,6 +25,7 @@ func switches() noun {
 			{head: "RULES", cell: func(s api.Switch) string { return tableUse(s.Status.Tables, s.Status.Rules) }},
 			{head: "VERSION", wide: true, cell: func(s api.Switch) string { return s.Status.Version }},
 			{head: "BUNDLES", wide: true, cell: func(s api.Switch) string { return yesNo(s.Status.Bundles) }},
+			{head: "PRODUCT", wide: true, cell: func(s api.Switch) string { return s.Status.Product }},
 			{head: "CERTIFICATE", wide: true, cell: func(s api.Switch) string {
 				switch {
 				case s.Status.State != "connected":
@@ -34,7 +35,6 @@ func switches() noun {
 				}
 				return fmt.Sprintf("%s until %s", s.Status.Certificate, s.Status.CertificateExpires.Local().Format(time.DateOnly))
 			}},
-			{head: "PRODUCT", wide: true, cell: func(s api.Switch) string { return s.Status.Product }},
 			{head: "SINCE", cell: func(s api.Switch) string { return since(s.Status.Since) }},
 			{head: "MESSAGE", cell: func(s api.Switch) string { return s.Status.Message }},
 		},
