@@ -82,7 +82,7 @@ func switches() map[string]switchDriver {
 }
 
 // drivers lists what this binary can drive.
-func drivers(switchName, runtimeCLI, imagesDir string, log *slog.Logger) daemon.Drivers {
+func drivers(switchName, imagesDir string, rt oci.Options, log *slog.Logger) daemon.Drivers {
 	return daemon.Drivers{
 		Switch: func(ctx context.Context, i instance.Instance) (datapath.Switch, error) {
 			s, ok := switches()[switchName]
@@ -99,10 +99,10 @@ func drivers(switchName, runtimeCLI, imagesDir string, log *slog.Logger) daemon.
 			return errors.Join(errs...)
 		},
 		Runtime: func(ctx context.Context, i instance.Instance) (container.Runtime, error) {
-			return oci.New(ctx, i, oci.Options{CLI: runtimeCLI, Adopt: true})
+			return oci.New(ctx, i, rt)
 		},
 		DestroyRuntime: func(ctx context.Context, i instance.Instance, keepLogs bool) error {
-			rt, err := oci.New(ctx, i, oci.Options{CLI: runtimeCLI, Adopt: true, Remove: true, KeepLogs: keepLogs})
+			rt, err := oci.New(ctx, i, oci.Options{CLI: rt.CLI, Adopt: true, Remove: true, KeepLogs: keepLogs})
 			if err != nil {
 				return err
 			}
@@ -116,6 +116,10 @@ func drivers(switchName, runtimeCLI, imagesDir string, log *slog.Logger) daemon.
 			return nil
 		},
 	}
+}
+
+func runtimeOptions(o cli.DaemonOptions, log *slog.Logger) oci.Options {
+	return oci.Options{CLI: o.Runtime, Adopt: true, Memory: o.FunctionMemory, Vulnerable: o.VulnerableRuntime, Log: log}
 }
 
 // layouts are the image layouts searched: the user's, what was built beside the binary, what a package installs.
@@ -142,7 +146,7 @@ func up(ctx context.Context, o cli.UpOptions) error {
 		NoAgent: o.NoAgent, Agents: o.Agents, CertificateLife: o.CertificateLife, Placement: o.Placement, Tunnels: o.Tunnels,
 		OpenFlow: o.OpenFlow, NoDefaultForwarding: !o.DefaultForwarding,
 		Common: api.AgentConfig{Underlay: o.Underlay, TagFirst: flow.TagFirst, TagLast: flow.TagLast},
-		Host:   daemon.HostOptions(o.Host), Drivers: drivers(o.Host.Switch, o.Runtime, o.ImagesDir, log),
+		Host:   daemon.HostOptions(o.Host), Drivers: drivers(o.Host.Switch, o.ImagesDir, runtimeOptions(o.DaemonOptions, log), log),
 	}))
 }
 
@@ -157,13 +161,13 @@ func agent(ctx context.Context, o cli.AgentOptions) error {
 	}
 	return coded(daemon.Agent(ctx, daemon.AgentOptions{
 		Instance: o.Instance, Managers: managers, TokenFile: o.TokenFile, Host: daemon.HostOptions(o.Host), Version: version, Log: log, Ready: o.Ready,
-		Drivers: drivers(o.Host.Switch, o.Runtime, o.ImagesDir, log),
+		Drivers: drivers(o.Host.Switch, o.ImagesDir, runtimeOptions(o.DaemonOptions, log), log),
 	}))
 }
 
 func down(ctx context.Context, o cli.DownOptions) error {
 	return coded(daemon.Down(ctx, daemon.DownOptions{
-		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", "", slog.New(slog.DiscardHandler)),
+		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", oci.Options{}, slog.New(slog.DiscardHandler)),
 	}))
 }
 

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/image"
 	"weir.dev/weir/netns"
 )
 
@@ -51,6 +53,32 @@ func (a *Agent) CheckEndpoint(ctx context.Context, name string, d api.Document) 
 	}
 	return &api.Problem{Path: "interface", Message: fmt.Sprintf("interface %s exists in netns %s already, made %s", s.Interface, s.Netns, owner),
 		Hint: "choose another name for it, or remove the one that is there"}
+}
+
+// own are the capabilities that an image may ask for where a user namespace of its own bounds them: they count in the function's network namespace
+// alone. All others count only by the operator's word, and so do these on a host without user namespaces.
+var own = []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}
+
+// CheckCapabilities tells which capabilities an image asks for that its function may not have here, nil if it may have them all.
+func (a *Agent) CheckCapabilities(f api.FunctionSpec, img image.Image) *api.Problem {
+	unshared := a.unshared()
+	var refused []string
+	for _, name := range img.Contract.Capabilities {
+		if slices.Contains(f.Allow, name) || unshared == nil && slices.Contains(own, name) {
+			continue
+		}
+		refused = append(refused, name)
+	}
+	if len(refused) == 0 {
+		return nil
+	}
+	list := strings.Join(refused, ", ")
+	why := "which the operator has to allow"
+	if unshared != nil {
+		why = fmt.Sprintf("which would count on host %s itself, as its functions have no user namespaces (%v)", a.Host, unshared)
+	}
+	return &api.Problem{Path: "image", Message: fmt.Sprintf("image %s asks for %s, %s", f.Image, list, why),
+		Hint: fmt.Sprintf("write allow: [%s] into the function if you trust the image with that", list)}
 }
 
 func problem(field string, err error) *api.Problem {

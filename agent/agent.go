@@ -131,7 +131,7 @@ type Agent struct {
 	underlayMTU int
 	underlayAt  time.Time
 
-	unshared error // why functions have no user namespaces; nil: they have
+	unshared func() error // why functions have no user namespaces; nil: they have
 
 	common common
 	news   atomic.Bool   // the host's status has changed
@@ -155,6 +155,7 @@ func New(o Options) *Agent {
 		tunnels: map[string]*tunnel{}, open: map[string]time.Time{}, hurry: make(chan struct{}, 1),
 		chains: map[string]api.ChainSpec{}, policies: map[string]api.PolicySpec{},
 	}
+	a.unshared = sync.OnceValue(a.checkSandbox)
 	a.intent = newIntent(o.Host, a.poke)
 	a.report = newReporter(o)
 	return a
@@ -193,8 +194,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if a.unshared = a.checkSandbox(); a.unshared != nil {
-		a.Log.Warn("functions run without user namespaces of their own: root in a function is root of this host, and capabilities are given by the operator's word alone", "error", a.unshared)
+	if err := a.unshared(); err != nil {
+		a.Log.Warn("functions run without user namespaces of their own: root in a function is root of this host, and capabilities are given by the operator's word alone", "error", err)
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -45,6 +45,9 @@ func (f *function) prepare(ctx context.Context, want api.Function) (image.Image,
 	if err != nil {
 		return img, container.Spec{}, err
 	}
+	if p := f.a.CheckCapabilities(want.Spec, img); p != nil { // the image has changed since it was admitted
+		return img, container.Spec{}, fmt.Errorf("%s: %s", p.Message, p.Hint)
+	}
 	rootfs, err := f.a.Images.Mount(ctx, want.Spec.Image)
 	if err != nil {
 		return img, container.Spec{}, err

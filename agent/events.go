@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"weir.dev/weir/api"
 )
 
@@ -17,6 +19,9 @@ const eventSocket = "events.sock"
 
 // Bounds of what a function may raise.
 const (
+	// Connections of one function at a time. Further ones wait in the kernel, where they cost this process no descriptor; one that says nothing for
+	// a second is closed.
+	eventConns  = 4
 	eventBytes  = 8 << 10
 	eventBurst  = 20
 	eventRefill = 100 * time.Millisecond // one more event per
@@ -42,6 +47,7 @@ func (f *function) serveEvents() {
 		Handler: f.eventHandler(), ReadHeaderTimeout: time.Second, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second,
 		IdleTimeout: time.Second, MaxHeaderBytes: 4 << 10,
 	}
+	l = netutil.LimitListener(l, eventConns)
 	go func(s *http.Server) { _ = s.Serve(l) }(f.events) // ends with Close
 }
 

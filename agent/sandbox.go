@@ -103,7 +103,7 @@ func (a *Agent) newSandbox(function string, n int) (b sandbox, err error) {
 			err = errors.Join(fmt.Errorf("sandbox of function %s: %w", function, err), a.deleteSandbox(b))
 		}
 	}()
-	if a.unshared != nil {
+	if a.unshared() != nil {
 		return b, netns.Create(b.net(), netns.Options{Quiet: true})
 	}
 	if b.ids, err = netns.TakeIDs(b.dir); err != nil {

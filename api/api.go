@@ -124,6 +124,7 @@ type FunctionSpec struct {
 	Memory  string            `json:"memory,omitempty"`  // bytes with an optional K, M or G (powers of 1024)
 	Command []string          `json:"command,omitempty"` // replaces the image's entrypoint and arguments
 	Env     map[string]string `json:"env,omitempty"`
+	Allow   []string          `json:"allow,omitempty"`   // capabilities that the image asks for and that count only by the operator's word, e.g. CAP_SYS_NICE
 	Host    string            `json:"host,omitempty"`    // pins the function to a host; else the manager chooses
 	State   FunctionState     `json:"state,omitempty"`   // desired; default started
 	Restart int64             `json:"restart,omitempty"` // the agent restarts the function when this grows

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -232,6 +233,8 @@ func checkAddress(text string) error {
 	return nil
 }
 
+var capabilityPattern = regexp.MustCompile(`^CAP_[A-Z_]{2,40}$`)
+
 // Validate checks a function by itself; paths are relative to it.
 func (s FunctionSpec) Validate() []Problem {
 	var c check
@@ -253,6 +256,14 @@ func (s FunctionSpec) Validate() []Problem {
 	for _, key := range slices.Sorted(maps.Keys(s.Env)) {
 		if key == "" || strings.ContainsAny(key, "=\x00") || strings.Contains(s.Env[key], "\x00") {
 			c.add("env", "", "environment variable %q: want a name without '='", key)
+		}
+	}
+	for i, name := range s.Allow {
+		if !capabilityPattern.MatchString(name) {
+			c.add(fmt.Sprintf("allow[%d]", i), "the image's label weir.capabilities says which it asks for", "capability %q: want a name such as CAP_SYS_NICE", name)
+		}
+		if slices.Contains(s.Allow[:i], name) {
+			c.add(fmt.Sprintf("allow[%d]", i), "", "capability %q is there twice", name)
 		}
 	}
 	if len(s.Command) > 0 && s.Command[0] == "" {

@@ -93,7 +93,38 @@ func hostFlags(f *pflag.FlagSet, o *DaemonOptions, name string) {
 	f.StringVar(&o.Host.Uplink, "uplink", "", "interface into the OpenFlow fabric, for example eth1")
 	f.String("underlay-address", "", "address of this host to which other hosts tunnel, with --underlay vxlan at the manager")
 	f.StringVar(&o.Runtime, "runtime", "runc", "OCI runtime: a program's name or path (runc, crun, runsc, kata-runtime)")
+	f.BoolVar(&o.VulnerableRuntime, "allow-vulnerable-runtime", false, "accept an OCI runtime with known container escapes")
+	o.FunctionMemory = functionMemory
+	f.Var((*memoryFlag)(&o.FunctionMemory), "function-memory", "memory limit of functions whose spec has none, with an optional K, M or G; none: no limit")
 	imagesFlag(f, &o.ImagesDir)
+}
+
+// functionMemory holds all of the catalogue ten times.
+const functionMemory = 512 << 20
+
+// memoryFlag is a flag of bytes.
+type memoryFlag int64
+
+func (m *memoryFlag) Type() string { return "string" }
+
+func (m *memoryFlag) String() string {
+	if *m == 0 {
+		return "none"
+	}
+	return strconv.FormatInt(int64(*m)>>20, 10) + "M"
+}
+
+func (m *memoryFlag) Set(text string) error {
+	if text == "none" {
+		*m = 0
+		return nil
+	}
+	n, err := api.ParseMemory(text)
+	if err == nil && n == 0 {
+		err = errors.New("want a size such as 512M, or none")
+	}
+	*m = memoryFlag(n)
+	return err
 }
 
 // Bounds of flags.

@@ -40,13 +40,16 @@ type UpOptions struct {
 
 // DaemonOptions are common to `weir up`, `weir manager` and `weir agent`.
 type DaemonOptions struct {
-	Instance  instance.Instance
-	Host      HostOptions
-	Runtime   string // OCI runtime CLI, a name or a path
-	ImagesDir string // a further OCI layout to find images in
-	LogLevel  string // debug, info, warn, error
-	LogFormat string // text or json
-	Stderr    io.Writer
+	Instance instance.Instance
+	Host     HostOptions
+	Runtime  string // OCI runtime CLI, a name or a path
+	// FunctionMemory bounds a function whose spec names no limit, in bytes; 0: nothing does.
+	FunctionMemory    int64
+	VulnerableRuntime bool   // accept a runtime with known container escapes
+	ImagesDir         string // a further OCI layout to find images in
+	LogLevel          string // debug, info, warn, error
+	LogFormat         string // text or json
+	Stderr            io.Writer
 	// Ready is called once the daemon works; with --detach the command returns then. Safe to call twice.
 	Ready func()
 }

@@ -40,6 +40,9 @@ func (h *host) Admit(ctx context.Context, d, changed api.Document) []api.Problem
 			add("functions."+name+".image", err.Error(), "")
 			continue
 		}
+		if p := h.agent.CheckCapabilities(f, img); p != nil {
+			add("functions."+name+"."+p.Path, p.Message, p.Hint)
+		}
 		for _, p := range img.Contract.CheckConfig(f.Config) {
 			path := "functions." + name + ".config"
 			if p.Path != "" {
@@ -166,7 +169,7 @@ func needed(d, changed api.Document) api.Document {
 func bare(changed api.Document) api.Document {
 	functions := make(map[string]api.FunctionSpec, len(changed.Functions))
 	for name, f := range changed.Functions {
-		functions[name] = api.FunctionSpec{Image: f.Image, Config: f.Config}
+		functions[name] = api.FunctionSpec{Image: f.Image, Config: f.Config, Allow: f.Allow}
 	}
 	changed.Functions = functions
 	return changed

@@ -117,6 +117,44 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// A container whose spec names no memory gets the host's default; all containers together get less of the processors than others who want them.
+func TestDefaultsBoundWhatNamesNoLimit(t *testing.T) {
+	inst := newInstance(t)
+	r := open(t, inst, Options{Memory: 48 << 20})
+	defer r.Close()
+	defer func() { must(t, r.Destroy(context.Background())) }()
+	root := rootfs(t)
+	for name, c := range map[string]struct {
+		memory int64
+		want   string
+	}{"none": {0, "50331648"}, "its own": {16 << 20, "16777216"}} {
+		t.Run(name, func(t *testing.T) {
+			must(t, r.Run(t.Context(), container.Spec{ID: "a", Rootfs: root, ReadOnly: true, Args: waiting, Memory: c.memory}))
+			memory, _ := r.hierarchyOf("memory")
+			file := "memory.limit_in_bytes"
+			if memory.v2 {
+				file = "memory.max"
+			}
+			raw, err := os.ReadFile(filepath.Join(memory.dir(r.cgroupPath("a")), file))
+			must(t, err)
+			if got := strings.TrimSpace(string(raw)); got != c.want {
+				t.Errorf("%s is %s, want %s", file, got, c.want)
+			}
+			must(t, r.Delete(t.Context(), "a"))
+		})
+	}
+	cpu, _ := r.hierarchyOf("cpu")
+	file, want := "cpu.shares", "512"
+	if cpu.v2 {
+		file, want = "cpu.weight", "50"
+	}
+	raw, err := os.ReadFile(filepath.Join(cpu.dir("/weir"), file))
+	must(t, err)
+	if got := strings.TrimSpace(string(raw)); got != want {
+		t.Errorf("%s of all containers is %s, want %s", file, got, want)
+	}
+}
+
 func TestKillsForWantOfMemoryAreRead(t *testing.T) {
 	for text, want := range map[string]int64{
 		"low 0\nhigh 3\nmax 17\noom 1\noom_kill 2\noom_group_kill 0\n": 2, // version 2

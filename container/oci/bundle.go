@@ -185,8 +185,8 @@ func (r *Runtime) config(s container.Spec, root string) (*specs.Spec, error) {
 		Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}},
 		Pids:    &specs.LinuxPids{Limit: &pids},
 	}
-	if s.Memory > 0 {
-		resources.Memory = &specs.LinuxMemory{Limit: &s.Memory}
+	if limit := r.memoryOf(s); limit > 0 {
+		resources.Memory = &specs.LinuxMemory{Limit: &limit}
 	}
 	if s.CPUs > 0 {
 		quota, period := quotaOf(s), uint64(cpuPeriod)

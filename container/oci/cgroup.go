@@ -2,6 +2,7 @@ package oci
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,9 +118,9 @@ func (r *Runtime) verifyLimits(s container.Spec) error {
 		controller, v1, v2, want string
 	}
 	limits := []limit{{"pids", "pids.max", "pids.max", strconv.FormatInt(pidsOf(s), 10)}}
-	if s.Memory > 0 {
+	if memory := r.memoryOf(s); memory > 0 {
 		page := int64(os.Getpagesize())
-		want := strconv.FormatInt(s.Memory/page*page, 10) // the kernel rounds down
+		want := strconv.FormatInt(memory/page*page, 10) // the kernel rounds down
 		limits = append(limits, limit{"memory", "memory.limit_in_bytes", "memory.max", want})
 	}
 	if s.CPUs > 0 {
@@ -218,6 +219,29 @@ const cpuPeriod = 100_000 // microseconds
 func quotaOf(s container.Spec) int64 {
 	return max(1000, int64(math.Round(s.CPUs*cpuPeriod))) // the kernel's least is 1 ms
 }
+
+// weight of all functions of all instances together beside other groups at the top (systemd's slices, or the machine's own processes one by one),
+// which have 1024: busy functions leave two thirds of the processors to one other that wants them.
+const weight = 512
+
+// yieldCPU gives the group of all instances its weight. Without, or where it cannot be set, it has what the kernel gives to every group.
+func (r *Runtime) yieldCPU() {
+	h, ok := r.hierarchyOf("cpu")
+	if !ok {
+		return
+	}
+	file, value := "cpu.shares", strconv.Itoa(weight)
+	if h.v2 {
+		file, value = "cpu.weight", strconv.Itoa(weight*100/1024)
+	}
+	path := filepath.Join(h.dir("/weir"), file)
+	if old, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(old)) != value {
+		_ = os.WriteFile(path, []byte(value), 0o644)
+	}
+}
+
+// memoryOf is a container's limit, 0 none.
+func (r *Runtime) memoryOf(s container.Spec) int64 { return cmp.Or(s.Memory, r.memory) }
 
 func pidsOf(s container.Spec) int64 {
 	if s.PIDs > 0 {

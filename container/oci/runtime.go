@@ -19,6 +19,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,10 +49,14 @@ type Options struct {
 	CLI      string // name or path of the runtime, default runc
 	Remove   bool   // only Destroy will be called: it can do without the runtime's program
 	KeepLogs bool   // Destroy leaves what containers have printed
+	Memory   int64  // limit of a container whose Spec has none, in bytes, where the kernel can; 0 none
 	LogBytes int64  // a container's log is cut at this size, one older file is kept; default 8 MiB
 	// Adopt makes this process the reaper of the containers that it starts (PR_SET_CHILD_SUBREAPER), so that exit codes are known on
 	// every kernel, of the shortest run too. Without it they are known from Linux 6.15 on.
 	Adopt bool
+	// Vulnerable accepts a runtime with known escapes.
+	Vulnerable bool
+	Log        *slog.Logger // takes warnings; nil: nobody does
 }
 
 // Runtime is container.Runtime over an OCI runtime's command line. See New.
@@ -60,6 +65,7 @@ type Runtime struct {
 	cli      string
 	logBytes int64
 	keepLogs bool
+	memory   int64 // limit where a Spec has none
 	cgroups  []hierarchy
 	seccomp  profiles
 	rousing  sync.Mutex // held while rouse is at it
@@ -103,6 +109,23 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 		return nil, fmt.Errorf("container runtime: %w", err)
 	}
 	r := &Runtime{inst: inst, cli: cli, logBytes: o.LogBytes, keepLogs: o.KeepLogs, cgroups: cgroups, adopts: o.Adopt, containers: map[string]*entry{}}
+	if _, ok := r.hierarchyOf("memory"); ok {
+		r.memory = o.Memory
+	}
+	if !o.Remove {
+		warning, err := r.checkVersion(ctx)
+		switch {
+		case errors.Is(err, ErrVulnerable) && !o.Vulnerable:
+			return nil, fmt.Errorf("container runtime %s: %w (or start with --allow-vulnerable-runtime, and trust every image)", cli, err)
+		case errors.Is(err, ErrVulnerable):
+			warning = err.Error()
+		case err != nil:
+			return nil, fmt.Errorf("container runtime: %w", err)
+		}
+		if warning != "" && o.Log != nil {
+			o.Log.Warn("container runtime", "program", cli, "warning", warning)
+		}
+	}
 	if err := r.makeDirs(); err != nil {
 		return nil, fmt.Errorf("container runtime: %w", err)
 	}
@@ -306,6 +329,7 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 	if err := r.call(ctx, s.ID, log, args...); err != nil {
 		return fmt.Errorf("container %s: %w", s.ID, explain(err, s))
 	}
+	r.yieldCPU()
 	return r.settle(e, phase)
 }
 

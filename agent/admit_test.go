@@ -1,0 +1,40 @@
+package agent
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/image"
+)
+
+// An image's labels alone give NET_ADMIN and NET_RAW where a user namespace bounds them, and nothing else anywhere.
+func TestCapabilitiesAreTheOperatorsToGive(t *testing.T) {
+	none := errors.New("no user namespaces")
+	for name, c := range map[string]struct {
+		asks, allow []string
+		unshared    error
+		refused     string // "" none
+	}{
+		"nothing":                                   {unshared: none},
+		"its own network":                           {asks: []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}},
+		"another":                                   {asks: []string{"CAP_NET_RAW", "CAP_SYS_NICE"}, refused: "CAP_SYS_NICE"},
+		"another that is allowed":                   {asks: []string{"CAP_SYS_NICE"}, allow: []string{"CAP_SYS_NICE"}},
+		"the host's network":                        {asks: []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}, unshared: none, refused: "CAP_NET_ADMIN, CAP_NET_RAW"},
+		"the host's network, one of two allowed":    {asks: []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}, allow: []string{"CAP_NET_RAW"}, unshared: none, refused: "CAP_NET_ADMIN"},
+		"the host's network by the operator's word": {asks: []string{"CAP_NET_ADMIN"}, allow: []string{"CAP_NET_ADMIN"}, unshared: none},
+		"allowed, and not asked for":                {allow: []string{"CAP_NET_ADMIN"}, unshared: none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &Agent{Options: Options{Host: "h1"}, unshared: func() error { return c.unshared }}
+			p := a.CheckCapabilities(api.FunctionSpec{Image: "x:1", Allow: c.allow}, image.Image{Contract: image.Contract{Capabilities: c.asks}})
+			if (p != nil) != (c.refused != "") {
+				t.Fatalf("got %+v", p)
+			}
+			if p != nil && (!strings.Contains(p.Message, "image x:1 asks for "+c.refused+",") || !strings.Contains(p.Hint, "allow: ["+c.refused+"]")) {
+				t.Errorf("%+v: want %s in it", p, c.refused)
+			}
+		})
+	}
+}

@@ -1,0 +1,99 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ErrVulnerable says that the runtime's program has a known way out of containers.
+var ErrVulnerable = errors.New("known container escapes")
+
+const versionTimeout = 10 * time.Second
+
+// checkVersion refuses a runc with known ways out that user namespaces do not close, and tells of one whose ways out they do close. Other runtimes
+// have other faults: nothing is known of them here.
+func (r *Runtime) checkVersion(ctx context.Context) (warning string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, r.cli, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("%s --version: %w", r.cli, err)
+	}
+	return judge(string(out), distribution(ctx, r.cli))
+}
+
+// distribution is the version of the Debian package that a program belongs to, "" none.
+func distribution(ctx context.Context, program string) string {
+	path, err := filepath.EvalSymlinks(program)
+	if err != nil {
+		return ""
+	}
+	out, err := exec.CommandContext(ctx, "dpkg-query", "--search", path).Output()
+	name, _, ok := strings.Cut(string(out), ":")
+	if err != nil || !ok {
+		return ""
+	}
+	out, err = exec.CommandContext(ctx, "dpkg-query", "--show", "--showformat", "${Version}", name).Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
+
+var runcVersion = regexp.MustCompile(`(?m)^runc version v?(\d+)\.(\d+)\.(\d+)`)
+
+// repaired finds the revision of a Debian package of runc in which CVE-2024-21626 is repaired: 12 (bookworm) from deb12u1 on, 11 from deb11u3 on.
+var repaired = regexp.MustCompile(`\+deb(\d+)u(\d+)$`)
+
+// judge reads what `runc --version` prints. A distribution repairs old versions without a new number: of a package of Debian its revision tells,
+// of another distribution's nothing does, and it is told only.
+func judge(text, pkg string) (warning string, err error) {
+	m := runcVersion.FindStringSubmatch(text)
+	if m == nil {
+		return "", nil // crun, runsc, kata
+	}
+	var v [3]int
+	for i := range v {
+		if v[i], err = strconv.Atoi(m[i+1]); err != nil {
+			return "", fmt.Errorf("runc's version %q: %w", m[0], err)
+		}
+	}
+	const remedy = "install runc 1.2.8, 1.3.3 or later"
+	if before(v, [3]int{1, 1, 12}) {
+		fixed := false
+		if d := repaired.FindStringSubmatch(pkg); d != nil {
+			release, _ := strconv.Atoi(d[1])
+			revision, _ := strconv.Atoi(d[2])
+			fixed = release == 12 && revision >= 1 || release == 11 && revision >= 3 || release > 12
+		}
+		if !fixed && pkg == "" {
+			return "", fmt.Errorf("%s: %w (CVE-2024-21626): %s", m[0], ErrVulnerable, remedy)
+		}
+		if !fixed {
+			warning = fmt.Sprintf("%s (package %s) may have CVE-2024-21626, if its distribution has not repaired it: %s", m[0], pkg, remedy)
+			return warning, nil
+		}
+	}
+	if before(v, [3]int{1, 2, 8}) || v[1] == 3 && v[0] == 1 && before(v, [3]int{1, 3, 3}) {
+		return fmt.Sprintf("%s has CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881, unless its distribution has repaired them; they lead out of containers "+
+			"without a user namespace: %s", m[0], remedy), nil
+	}
+	return "", nil
+}
+
+// before compares versions.
+func before(a, b [3]int) bool {
+	for i := range a {
+		if a[i] != b[i] {
+			return a[i] < b[i]
+		}
+	}
+	return false
+}

@@ -1,0 +1,56 @@
+package oci
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestRuntimesWithKnownEscapesAreToldOrRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		text, pkg string
+		warning   string
+		refused   bool
+	}{
+		"Debian 12, repaired":     {"runc version 1.1.5+ds1\ncommit: 1.1.5+ds1-1+deb12u1\n", "1.1.5+ds1-1+deb12u1", "CVE-2025-31133", false},
+		"Debian 12, not repaired": {"runc version 1.1.5+ds1\n", "1.1.5+ds1-1+b1", "may have CVE-2024-21626", false},
+		"the same, built by hand": {"runc version 1.1.5\n", "", "", true},
+		"before the repair":       {"runc version 1.1.11\n", "", "", true},
+		"much before":             {"runc version 1.0.0-rc93\n", "", "", true},
+		"Debian 11, repaired":     {"runc version 1.0.0~rc93+ds1\n", "1.0.0~rc93+ds1-5+deb11u5", "CVE-2025-31133", false},
+		"another distribution":    {"runc version 1.1.7\n", "1.1.7-0ubuntu1~22.04.2", "may have CVE-2024-21626", false},
+		"the first repair":        {"runc version 1.1.12\n", "", "CVE-2025-52565", false},
+		"1.2.7":                   {"runc version 1.2.7\n", "", "CVE-2025-52881", false},
+		"1.2.8":                   {"runc version 1.2.8\n", "", "", false},
+		"1.3.2":                   {"runc version 1.3.2\n", "", "CVE-2025-31133", false},
+		"1.3.3":                   {"runc version 1.3.3\n", "", "", false},
+		"1.4.0":                   {"runc version 1.4.0\n", "", "", false},
+		"another runtime":         {"crun version 1.8.1\n", "", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			warning, err := judge(c.text, c.pkg)
+			if errors.Is(err, ErrVulnerable) != c.refused || err != nil && !strings.Contains(err.Error(), "install runc") {
+				t.Errorf("got %v", err)
+			}
+			if (warning != "") != (c.warning != "") || !strings.Contains(warning, c.warning) {
+				t.Errorf("warning %q, want %q", warning, c.warning)
+			}
+		})
+	}
+}
+
+// A runtime that is refused starts nothing; by the operator's word it does.
+func TestVulnerableRuntimeIsRefused(t *testing.T) {
+	cli := filepath.Join(t.TempDir(), "runc")
+	must(t, os.WriteFile(cli, []byte("#!/bin/sh\ncase \"$1\" in --version) echo runc version 1.1.11; exit;; esac\nexec runc \"$@\"\n"), 0o755))
+	inst := newInstance(t)
+	if _, err := New(t.Context(), inst, Options{CLI: cli}); !errors.Is(err, ErrVulnerable) || !strings.Contains(err.Error(), "CVE-2024-21626") || !strings.Contains(err.Error(), "--allow-vulnerable-runtime") {
+		t.Errorf("got %v", err)
+	}
+	r, err := New(t.Context(), inst, Options{CLI: cli, Vulnerable: true})
+	must(t, err)
+	must(t, r.Destroy(t.Context()))
+	must(t, r.Close())
+}
