@@ -126,6 +126,8 @@ type Agent struct {
 	installed  []flow.Rule               // the last set committed
 	committed  bool                      // installed is what the switch has; before, that is what an earlier run committed
 	draining   []draining
+	fitted     map[string]api.PolicySpec // in force, and not left out for want of room
+	full       *overfull                 // nil: the switch has room for all
 
 	underlay    *api.Feature // nil: no tunnels
 	underlayMTU int

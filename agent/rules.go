@@ -29,14 +29,12 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 	closed := a.closedPolicies(want)
 	in := a.routerInput(views)
 	in.Closed = closed
-	out := router.Compile(in)
 	var fromRouter assigned
 	if want.assignment != nil {
 		fromRouter = resolve(want.assignment.Spec, a.portNames(views))
 	}
-	rules, drain := a.withDraining(slices.Concat(out.Rules, fromRouter.rules), views)
+	out, c, rules, drain, err := a.commit(ctx, in, fromRouter.rules, views)
 	drain = min(drain, later)
-	c, err := a.Switch.Commit(ctx, rules)
 	a.reportAssignment(want, fromRouter, err)
 	if err != nil {
 		a.Log.Error("commit rules", "error", err)
@@ -52,6 +50,8 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 	a.noteSteered(rules)
 	both := bothWays(a.chains, a.policies)
 	a.both.Store(&both)
+	a.fitted = maps.Clone(a.policies)
+	maps.DeleteFunc(a.fitted, func(name string, _ api.PolicySpec) bool { return a.full != nil && a.full.left[name] != nil })
 	n := &notes{version: c.Version, text: make(map[uint64]string, len(rules)), owners: out.Owners}
 	for cookie, policy := range fromRouter.policies {
 		if policy != "-" {

@@ -6,20 +6,21 @@
 // walk is a frame's way through rules: where it is now, and the search for the rule there.
 struct walk {
 	__u32 version;
-	__u32 hook; // the program: STAGE_INGRESS or STAGE_EGRESS
-	__u32 slot; // of the port whose rule comes next
-	__u32 in_port;
-	__u32 fields;
+	__u16 slot; // of the port whose rule comes next
+	__u16 in_port;
+	__u32 at[MAX_DEPTH]; // lists under way: the next entry
 	__u16 together;
-	__u16 first;
-	__u16 count;
+	__u16 tag; // the fabric's, on the frame now
+	__u8 hook; // the program: STAGE_INGRESS or STAGE_EGRESS
 	__u8 stage;
 	__u8 flags;
-	__u16 tag; // the fabric's, on the frame now
+	__u8 fields;
+	__u8 depth;
 	struct action action; // the rule's
 	__u32 priority;	      // of the best rule so far
+	__u32 packets;
+	__u64 bytes;
 	__u64 cookie;
-	__u64 packets, bytes;
 };
 
 static __always_inline void and_key(struct key *to, const struct key *a, const struct key *b)
@@ -53,20 +54,28 @@ static __noinline void learn(const struct key *k, __u32 stage)
 	bpf_map_update_elem(&learned, &e, &slot, BPF_ANY);
 }
 
-// try_mask looks the frame up under one mask of the list; 0 ends the search. Global functions are verified once, not once per turn.
-__noinline int try_mask(const struct key *k, struct walk *q, __u32 at)
+// step looks the frame up under one mask of the list that is under way; 0 ends the search. Global functions are verified once, not once per turn.
+__noinline int step(const struct key *k, struct walk *q)
 {
-	__u32 v, slot;
+	__u32 v, slot, at, depth;
 	struct list *l;
 	struct key *mask, masked;
 	struct tuple *t;
+	struct tuple_copy *c;
 
 	if (!k || !q)
 		return 0;
 	v = q->version & 1;
+	depth = q->depth;
+	if (depth >= MAX_DEPTH)
+		return 0; // cannot be
+	at = q->at[depth];
 	l = bpf_map_lookup_elem(&lists, &at);
-	if (!l || l->copy[v].priority < q->priority)
-		return 0; // no better one can follow
+	if (!l || !l->copy[v].priority || l->copy[v].priority < q->priority) { // the end, or no better one can follow here
+		q->depth = depth - 1;
+		return depth;
+	}
+	q->at[depth] = at + 1;
 	slot = l->copy[v].mask;
 	mask = bpf_map_lookup_elem(&masks, &slot);
 	if (!mask)
@@ -74,24 +83,35 @@ __noinline int try_mask(const struct key *k, struct walk *q, __u32 at)
 	and_key(&masked, k, mask);
 	masked.mask = slot;
 	t = bpf_map_lookup_elem(&tuples, &masked);
-	if (!t || !t->copy[v].priority)
+	if (!t)
 		return 1;
-	if (t->copy[v].priority < q->priority || (t->copy[v].priority == q->priority && t->copy[v].cookie > q->cookie))
+	c = &t->copy[v];
+	if (!c->priority || c->priority < q->priority)
 		return 1;
-	q->priority = t->copy[v].priority;
-	q->cookie = t->copy[v].cookie;
-	q->action = t->copy[v].action;
+	if (c->action.op == OP_SEARCH) {
+		if (++depth >= MAX_DEPTH)
+			return 0; // cannot be
+		q->depth = depth;
+		q->at[depth] = c->action.rule;
+		return 1;
+	}
+	if (c->priority == q->priority && c->cookie > q->cookie)
+		return 1;
+	q->priority = c->priority;
+	q->cookie = c->cookie;
+	q->action = c->action;
 	return 1;
 }
 
-// search tries the list's masks, the highest priorities first.
+// search goes through the list's masks, the highest priorities first, and into the lists that it finds under them.
 static __always_inline void search(const struct key *k, struct walk *q)
 {
 	__u32 i;
 
 	q->priority = 0;
-	for (i = 0; i < MAX_MASKS; i++) {
-		if (i >= q->count || !try_mask(k, q, q->first + i))
+	q->depth = 0;
+	for (i = 0; i < MAX_STEPS; i++) {
+		if (!step(k, q))
 			return;
 	}
 }

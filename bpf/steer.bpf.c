@@ -112,8 +112,7 @@ static __always_inline const struct action *rule(struct __sk_buff *skb, struct s
 	case KIND_CLASSIFY:
 		w->fields = st->fields;
 		w->together = st->together;
-		w->first = st->first;
-		w->count = st->count;
+		w->at[0] = st->first;
 		w->flags = st->flags;
 		w->in_port = 0;
 		if (w->stage == STAGE_EGRESS && st->fields & FIELD_IN_PORT)

@@ -172,10 +172,12 @@ type SteerStage struct {
 	Kind     uint8
 	Flags    uint8
 	Together uint16
-	First    uint16
 	Count    uint16
+	Pad      uint16
+	First    uint32
 	Fields   uint32
 	Action   SteerAction
+	_        [4]byte
 	Until    uint64
 }
 

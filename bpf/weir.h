@@ -7,7 +7,8 @@
 
 // Bounds. Sizes of tables are set by user space when it makes the maps.
 #define MAX_CLONES 4   // flow.MaxClones
-#define MAX_MASKS  256 // tuples tried per look-up
+#define MAX_STEPS  2048 // of a search
+#define MAX_DEPTH  5   // lists within lists: by source, destination and the two ports, then by all
 #define MAX_HOPS   128 // dead functions bypassed in a row
 #define NEAR       4096
 
@@ -50,6 +51,7 @@ enum op {
 	OP_DROP = 1,
 	OP_OUTPUT = 2,
 	OP_RESUME = 3,
+	OP_SEARCH = 254, // no rule: the rules with this part of a key are in a list of their own, from action.rule on
 	OP_NONE = 255, // in the flow cache: no rule matches
 };
 
@@ -117,7 +119,7 @@ struct tuple {
 struct list_copy {
 	__u16 mask; // slot in masks
 	__u16 pad;
-	__u32 priority; // + 1; the highest of its tuples
+	__u32 priority; // + 1; the highest of its tuples; 0: the list's end
 };
 
 struct list {
@@ -128,8 +130,9 @@ struct stage {
 	__u8 kind;
 	__u8 flags;
 	__u16 together; // slot in masks: the union of the list's masks
-	__u16 first;    // of the list
-	__u16 count;
+	__u16 count;    // of the list, its end included
+	__u16 pad;
+	__u32 first;
 	__u32 fields;
 	struct action action; // KIND_DIRECT, KIND_DRAIN
 	__u64 until;	      // KIND_DRAIN: CLOCK_MONOTONIC

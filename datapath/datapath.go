@@ -175,6 +175,8 @@ type Switch interface {
 	// Commit puts exactly these rules in force, in one atomic step: a frame meets the old set or the new one.
 	// An equal set writes nothing. On error the old set stays in force.
 	Commit(ctx context.Context, rules []flow.Rule) (Commit, error)
+	// Fits tells, without changing anything, why Commit would refuse rules of this topology for want of room (ErrFull), on whatever is in force.
+	Fits(rules []flow.Rule, t flow.Topology) error
 	// SetState changes a function's liveness. With pid > 0 the data plane itself sets Down when that process dies,
 	// where the kernel can.
 	SetState(ctx context.Context, function string, s State, pid int) error

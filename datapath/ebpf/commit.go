@@ -23,7 +23,7 @@ const drain = 2 * time.Second
 // changes are the keys in which two images differ.
 type changes struct {
 	stages map[uint16]bool
-	lists  map[uint16]bool
+	lists  map[uint32]bool
 	tuples map[key]bool
 	masks  map[uint16]bool // new ones
 }
@@ -43,6 +43,39 @@ func (s *Switch) Commit(ctx context.Context, rules []flow.Rule) (datapath.Commit
 		return c, fmt.Errorf("commit %d rules: %w", len(rules), err)
 	}
 	return c, nil
+}
+
+// Fits tells whether the tables hold rules in the place of as many others.
+func (s *Switch) Fits(rules []flow.Rule, t flow.Topology) error { return s.opts.fits(rules, t) }
+
+func (o *Options) fits(rules []flow.Rule, t flow.Topology) error {
+	ports := map[flow.Port]place{}
+	add := func(kind uint8, numbers ...flow.Port) {
+		for _, n := range numbers {
+			if n != 0 {
+				ports[n] = place{slot: uint16(len(ports) + 1), kind: kind, fabric: slices.Contains(t.Fabric, n)}
+			}
+		}
+	}
+	add(portEndpoint, t.Endpoints...)
+	for _, f := range t.Functions {
+		add(portFunction, f.In, f.Out)
+		add(portTap, f.Tap)
+	}
+	half := *o // the former rules are there until the new ones are in force
+	half.Rules, half.Keys, half.Masks = o.Rules/2, o.Keys/2, o.Masks/2
+	if len(rules) >= half.Rules {
+		return fmt.Errorf("%w: %d rules, the switch holds %d and as many again while they change", datapath.ErrFull, len(rules), half.Rules-1)
+	}
+	if len(ports) >= o.Ports {
+		return fmt.Errorf("%w: %d ports, the switch holds %d", datapath.ErrFull, len(ports), o.Ports-1)
+	}
+	slots := make(map[uint64]uint32, len(rules))
+	for i := range rules {
+		slots[rules[i].Cookie] = uint32(i + 1)
+	}
+	_, err := half.compile(rules, slots, ports, newImage())
+	return err
 }
 
 func (s *Switch) commit(rules []flow.Rule) (datapath.Commit, error) {
@@ -168,7 +201,7 @@ func (s *Switch) places() map[flow.Port]place {
 
 // diff tells what leads from i to next. A port that drains is as one without rules.
 func (i *image) diff(next *image) changes {
-	c := changes{stages: map[uint16]bool{}, lists: map[uint16]bool{}, tuples: map[key]bool{}, masks: map[uint16]bool{}}
+	c := changes{stages: map[uint16]bool{}, lists: map[uint32]bool{}, tuples: map[key]bool{}, masks: map[uint16]bool{}}
 	for slot, st := range next.stages {
 		was := i.stages[slot]
 		for k := range st.Stage {
@@ -240,7 +273,7 @@ func (s *Switch) write(inForce, other *image, c changes) error {
 	for at := range c.lists {
 		var l bpf.SteerList
 		l.Copy[v], l.Copy[v^1] = inForce.lists[at], other.lists[at]
-		lists.add(uint32(at), l)
+		lists.add(at, l)
 	}
 	if err := lists.put(s.maps.Lists); err != nil {
 		return fmt.Errorf("write lists: %w", err)
@@ -384,7 +417,7 @@ func (b *batch[K, V]) remove(m *ebpf.Map) error {
 
 // readImage reads the copy in force back, and which keys differ in the other one.
 func (s *Switch) readImage() (*image, changes, error) {
-	img, stale := newImage(), changes{stages: map[uint16]bool{}, lists: map[uint16]bool{}, tuples: map[key]bool{}}
+	img, stale := newImage(), changes{stages: map[uint16]bool{}, lists: map[uint32]bool{}, tuples: map[key]bool{}}
 	v := s.version & 1
 	slots := slices.Collect(maps.Keys(s.ports))
 	slots = append(slots, 0)
@@ -396,13 +429,6 @@ func (s *Switch) readImage() (*image, changes, error) {
 		img.stages[slot] = p.Copy[v]
 		if p.Copy[0] != p.Copy[1] {
 			stale.stages[slot] = true
-		}
-		for _, st := range p.Copy[v].Stage {
-			if st.Kind == kindClassify {
-				if err := s.readList(img, &stale, st); err != nil {
-					return nil, stale, err
-				}
-			}
 		}
 	}
 	var k key
@@ -419,26 +445,38 @@ func (s *Switch) readImage() (*image, changes, error) {
 	if err := it.Err(); err != nil {
 		return nil, stale, fmt.Errorf("read keys: %w", err)
 	}
-	return img, stale, nil
+	return img, stale, s.readLists(img, &stale)
 }
 
-func (s *Switch) readList(img *image, stale *changes, st stage) error {
-	ids := []uint16{st.Together}
-	for at := st.First; at < st.First+st.Count; at++ {
-		var l bpf.SteerList
-		if err := s.maps.Lists.Lookup(uint32(at), &l); err != nil {
-			return fmt.Errorf("read list: %w", err)
+// readLists reads the lists that are in use, and all masks.
+func (s *Switch) readLists(img *image, stale *changes) error {
+	ids := map[uint16]bool{}
+	for _, st := range img.stages {
+		for _, st := range st.Stage {
+			if st.Kind == kindClassify {
+				ids[st.Together] = true
+			}
 		}
-		img.lists[at] = l.Copy[s.version&1]
-		if l.Copy[0] != l.Copy[1] {
-			stale.lists[at] = true
-		}
-		ids = append(ids, l.Copy[s.version&1].Mask)
 	}
-	for _, id := range ids {
-		if _, known := img.masks[id]; known {
-			continue
+	for first, count := range img.spans() {
+		for at := first; at < first+uint32(count); at++ {
+			if _, known := img.lists[at]; known {
+				continue
+			}
+			var l bpf.SteerList
+			if err := s.maps.Lists.Lookup(at, &l); err != nil {
+				return fmt.Errorf("read list: %w", err)
+			}
+			img.lists[at] = l.Copy[s.version&1]
+			if l.Copy[0] != l.Copy[1] {
+				stale.lists[at] = true
+			}
+			if img.lists[at].Priority != 0 {
+				ids[img.lists[at].Mask] = true
+			}
 		}
+	}
+	for id := range ids {
 		var m key
 		if err := s.maps.Masks.Lookup(uint32(id), &m); err != nil {
 			return fmt.Errorf("read mask: %w", err)

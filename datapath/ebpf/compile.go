@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -30,7 +31,7 @@ const (
 
 	hasIP, hasPorts, unreadNetwork, unreadUpper = 1, 2, 4, 8
 
-	maxMasks = 256 // per stage of a port
+	maxSteps = 2048 // of a search
 	near     = 4096
 )
 
@@ -48,7 +49,7 @@ type (
 type image struct {
 	stages map[uint16]stages // by port slot; 0: of an endpoint that no rule names
 	tuples map[key]tupleCopy
-	lists  map[uint16]listCopy
+	lists  map[uint32]listCopy
 	masks  map[uint16]key // never change while in use
 }
 
@@ -56,7 +57,7 @@ type image struct {
 func (i *image) onward() bool { return i.stages[0].Stage[flow.Ingress].Flags&stageOnward != 0 }
 
 func newImage() *image {
-	return &image{stages: map[uint16]stages{}, tuples: map[key]tupleCopy{}, lists: map[uint16]listCopy{}, masks: map[uint16]key{}}
+	return &image{stages: map[uint16]stages{}, tuples: map[key]tupleCopy{}, lists: map[uint32]listCopy{}, masks: map[uint16]key{}}
 }
 
 // place is a port as the compiler sees it.
@@ -79,21 +80,20 @@ type compiler struct {
 	named   map[uint16]*[2]shapes
 	free    uint32 // next mask id to try
 	layout  layout
+	below   []*job // lists within lists
 }
 
 // shapes are the rules of one stage at one port, or at any.
 type shapes struct {
-	masks map[uint16]uint32 // mask -> highest priority + 1
+	leaves   []key
+	together key // union of their masks
+	found
 	top   *flow.Rule
 	learn bool
 	tags  bool // some rule is for frames with a fabric tag
 }
 
-func (s *shapes) add(r *flow.Rule, mask uint16) {
-	if s.masks == nil {
-		s.masks = map[uint16]uint32{}
-	}
-	s.masks[mask] = max(s.masks[mask], uint32(r.Priority)+1)
+func (s *shapes) add(r *flow.Rule) {
 	s.learn = s.learn || r.Learn
 	s.tags = s.tags || r.Match.Tag != 0
 	if s.top == nil || before(r, s.top) {
@@ -116,11 +116,11 @@ func (o *Options) compile(rules []flow.Rule, slots map[uint64]uint32, ports map[
 			return nil, fmt.Errorf("rule %016x (%s): %w", rules[i].Cookie, rules[i].Note, err)
 		}
 	}
-	if len(c.next.tuples) > o.Keys {
-		return nil, fmt.Errorf("%w: %d rules expand into %d keys, the table holds %d: raise the switch's Keys", datapath.ErrFull, len(rules), len(c.next.tuples), o.Keys)
-	}
 	if err := c.finish(); err != nil {
 		return nil, err
+	}
+	if len(c.next.tuples) > o.Keys {
+		return nil, fmt.Errorf("%w: %d rules expand into %d keys, the table holds %d: raise the switch's Keys", datapath.ErrFull, len(rules), len(c.next.tuples), o.Keys)
 	}
 	return c.next, nil
 }
@@ -206,6 +206,7 @@ func (c *compiler) add(r *flow.Rule) error {
 	}
 	copied := tupleCopy{Cookie: r.Cookie, Priority: uint32(r.Priority) + 1, Action: c.action(r)}
 	value, mask := c.keys(r, at)
+	where.add(r)
 	for _, src := range expand(r.Match.SrcPorts) {
 		for _, dst := range expand(r.Match.DstPorts) {
 			k, m := value, mask
@@ -216,8 +217,11 @@ func (c *compiler) add(r *flow.Rule) error {
 				return err
 			}
 			k.Mask = id
-			where.add(r, id)
-			if had, taken := c.next.tuples[k]; !taken || had.Priority < copied.Priority || had.Priority == copied.Priority && had.Cookie > copied.Cookie {
+			had, taken := c.next.tuples[k]
+			if !taken {
+				where.leaves, where.together = append(where.leaves, k), or(where.together, m)
+			}
+			if !taken || had.Priority < copied.Priority || had.Priority == copied.Priority && had.Cookie > copied.Cookie {
 				c.next.tuples[k] = copied
 			}
 		}
@@ -313,6 +317,9 @@ func (c *compiler) maskID(m key) (uint16, error) {
 // finish makes the stages of every port.
 func (c *compiler) finish() error {
 	c.layout = newLayout(c.old)
+	if err := c.trees(); err != nil {
+		return err
+	}
 	slots := []place{{}} // 0: an endpoint that no rule names
 	for _, p := range c.ports {
 		slots = append(slots, p)
@@ -333,22 +340,50 @@ func (c *compiler) finish() error {
 		}
 		c.next.stages[p.slot] = st
 	}
-	if err := c.layout.place(jobs, 4*c.opts.Masks); err != nil {
+	if err := c.layout.place(slices.Concat(jobs, c.below), c.opts.lists()); err != nil {
 		return err
 	}
 	for _, j := range jobs {
-		if len(j.list) == 0 {
-			continue
+		if len(j.list) > 0 {
+			st := c.next.stages[j.slot]
+			st.Stage[j.index].First = j.first
+			c.next.stages[j.slot] = st
+			c.next.list(j)
 		}
-		st := c.next.stages[j.slot]
-		st.Stage[j.index].First = j.first
-		c.next.stages[j.slot] = st
-		for i, l := range j.list {
-			c.next.lists[j.first+uint16(i)] = l
-		}
+	}
+	for _, j := range c.below {
+		t := c.next.tuples[j.node]
+		t.Action.Rule = j.first
+		c.next.tuples[j.node] = t
+		c.next.list(j)
 	}
 	c.onward(slots)
 	return nil
+}
+
+// trees makes the lists of every place's rules.
+func (c *compiler) trees() error {
+	all := []*shapes{&c.shapes[0], &c.shapes[1]}
+	for _, slot := range slices.Sorted(maps.Keys(c.named)) {
+		all = append(all, &c.named[slot][0], &c.named[slot][1])
+	}
+	for _, s := range all {
+		if len(s.leaves) == 0 {
+			continue
+		}
+		var err error
+		if s.found, err = c.tree(s.leaves, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// list writes one that has its place.
+func (i *image) list(j *job) {
+	for n, l := range j.list {
+		i.lists[j.first+uint32(n)] = l
+	}
 }
 
 // onward tells all endpoints when one has rules where frames leave.
@@ -364,13 +399,14 @@ func (c *compiler) onward(slots []place) {
 	}
 }
 
-// job is a stage whose list is to be placed.
+// job is a list that is to be placed: of a stage, or of an entry of a list.
 type job struct {
 	slot  uint16
 	index int
 	stage stage
+	node  key
 	list  []listCopy
-	first uint16
+	first uint32
 }
 
 // stage of a port: its own rules, and at endpoints those for any port. nil: none.
@@ -382,16 +418,17 @@ func (c *compiler) stage(p place, index int) (*job, error) {
 	if p.slot == 0 || p.kind == portEndpoint {
 		all = &c.shapes[index]
 	}
-	merged := map[uint16]uint32{}
+	j := &job{slot: p.slot, index: index}
+	steps, count := 0, 0
+	var together key
 	var top *flow.Rule
 	learn, tags := false, false
 	for _, s := range []*shapes{own, all} {
 		if s == nil || s.top == nil {
 			continue
 		}
-		for id, priority := range s.masks {
-			merged[id] = max(merged[id], priority)
-		}
+		j.list, together = append(j.list, s.list...), or(together, s.together)
+		steps, count = steps+s.steps, count+len(s.leaves)
 		learn = learn || s.learn
 		tags = tags || s.tags
 		if top == nil || before(s.top, top) {
@@ -401,23 +438,15 @@ func (c *compiler) stage(p place, index int) (*job, error) {
 	if top == nil {
 		return nil, nil
 	}
-	j := &job{slot: p.slot, index: index}
 	if total(top) && !(tags && p.fabric) {
-		j.stage = stage{Kind: kindDirect, Action: c.action(top)}
-		return j, nil
+		return &job{slot: p.slot, index: index, stage: stage{Kind: kindDirect, Action: c.action(top)}}, nil
 	}
-	if len(merged) > maxMasks {
-		return nil, fmt.Errorf("%w: the rules at one port have %d shapes, %d are possible: use fewer kinds of prefix lengths and port ranges there",
-			datapath.ErrFull, len(merged), maxMasks)
+	if steps > maxSteps {
+		return nil, tooMany(steps, count)
 	}
-	var together key
-	for id, priority := range merged {
-		j.list = append(j.list, listCopy{Mask: id, Priority: priority})
-		together = or(together, c.next.masks[id])
-	}
-	slices.SortFunc(j.list, func(a, b listCopy) int {
-		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Mask, b.Mask))
-	})
+	f := found{list: j.list}
+	f.sort()
+	j.list = append(f.list, listCopy{}) // its end
 	if learn {
 		all := [6]byte{255, 255, 255, 255, 255, 255}
 		together.Vlan = 0xffff
@@ -432,7 +461,7 @@ func (c *compiler) stage(p place, index int) (*job, error) {
 		return nil, err
 	}
 	j.stage = stage{Kind: kindClassify, Together: id, Count: uint16(len(j.list)), Fields: fields(&together)}
-	if learn || len(j.list) > 1 {
+	if learn || steps > 2 {
 		j.stage.Flags = stageCached
 	}
 	return j, nil
@@ -458,6 +487,7 @@ func or(a, b key) key {
 	a.Ethertype |= b.Ethertype
 	a.Has |= b.Has
 	a.Tag |= b.Tag
+	a.Pad |= b.Pad
 	a.SrcPort |= b.SrcPort
 	a.DstPort |= b.DstPort
 	for i := range a.SrcMac {

@@ -3,6 +3,7 @@ package ebpf
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"slices"
 
 	"weir.dev/weir/datapath"
@@ -11,25 +12,38 @@ import (
 // layout places lists in the table of lists. Equal lists share a place, and a list that was there before stays where it was: a commit
 // that leaves a port's shapes alone writes nothing for it.
 type layout struct {
-	before map[string]uint16 // content -> first, of the former image
-	placed map[string]uint16
+	before map[string]uint32 // content -> first, of the former image
+	placed map[string]uint32
 }
 
 func newLayout(old *image) layout {
-	l := layout{before: map[string]uint16{}, placed: map[string]uint16{}}
-	for _, st := range old.stages {
-		for _, s := range st.Stage {
-			if s.Kind != kindClassify {
-				continue
-			}
-			list := make([]listCopy, s.Count)
-			for i := range list {
-				list[i] = old.lists[s.First+uint16(i)]
-			}
-			l.before[content(list)] = s.First
+	l := layout{before: map[string]uint32{}, placed: map[string]uint32{}}
+	for first, count := range old.spans() {
+		list := make([]listCopy, count)
+		for i := range list {
+			list[i] = old.lists[first+uint32(i)]
 		}
+		l.before[content(list)] = first
 	}
 	return l
+}
+
+// spans are the lists in use, by where they begin.
+func (i *image) spans() iter.Seq2[uint32, uint16] {
+	return func(yield func(uint32, uint16) bool) {
+		for _, st := range i.stages {
+			for _, s := range st.Stage {
+				if s.Kind == kindClassify && !yield(s.First, s.Count) {
+					return
+				}
+			}
+		}
+		for _, t := range i.tuples {
+			if t.Action.Op == opSearch && !yield(t.Action.Rule, t.Action.Target) {
+				return
+			}
+		}
+	}
 }
 
 func content(list []listCopy) string {
@@ -44,7 +58,6 @@ func content(list []listCopy) string {
 type span struct{ first, end int }
 
 func (l *layout) place(jobs []*job, size int) error {
-	size = min(size, maxSlots)
 	var taken []span
 	var rest []*job
 	for _, j := range jobs {
@@ -78,10 +91,10 @@ func (l *layout) place(jobs []*job, size int) error {
 			i++
 		}
 		if at+len(j.list) > size {
-			return fmt.Errorf("%w: lists of rules' shapes take more than %d entries: raise the switch's Masks", datapath.ErrFull, size)
+			return fmt.Errorf("%w: lists of rules' shapes take more than %d entries: raise the switch's Keys", datapath.ErrFull, size)
 		}
-		l.placed[c] = uint16(at)
-		j.first = uint16(at)
+		l.placed[c] = uint32(at)
+		j.first = uint32(at)
 		at += len(j.list)
 	}
 	return nil

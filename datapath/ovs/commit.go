@@ -30,6 +30,21 @@ func (s *Switch) Commit(ctx context.Context, rules []flow.Rule) (datapath.Commit
 	return c, nil
 }
 
+// Fits tells whether the tables hold the rules.
+func (s *Switch) Fits(rules []flow.Rule, t flow.Topology) error {
+	if len(rules) > maxRules {
+		return fmt.Errorf("%w: %d rules, it holds %d", datapath.ErrFull, len(rules), maxRules)
+	}
+	ports := map[flow.Port]*port{}
+	for _, f := range t.Functions {
+		for _, n := range []flow.Port{f.In, f.Out, f.Tap} {
+			ports[n] = &port{function: &function{}}
+		}
+	}
+	_, err := (&world{rules: rules, ports: ports}).priorities(nil)
+	return err
+}
+
 func (s *Switch) commit(ctx context.Context, rules []flow.Rule) (datapath.Commit, error) {
 	if err := s.check(rules); err != nil {
 		return datapath.Commit{}, err

@@ -53,7 +53,7 @@ const Private = "private"
 const (
 	maxPorts     = 4096
 	maxEndpoints = 1000  // flooding is one entry, whose length the wire limits
-	maxRules     = 16384 // of one commit
+	maxRules     = 65536 // of one commit
 	maxLearned   = 65536 // addresses, in each of three tables, if Options do not say; the oldest give way
 )
 

@@ -2,6 +2,7 @@ package suite
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"testing"
 
@@ -80,6 +81,53 @@ func testRandom(t *testing.T, open Factory) {
 			rt.Fatalf("rules %+v", rules)
 		}
 	})
+}
+
+// testShapes: rules of more than a thousand shapes at one port, prefix pairs of all lengths with and without ports, and frames that meet few of them.
+func testShapes(t *testing.T, open Factory) {
+	r := NewRig(t, open)
+	alice, bob := r.Station("alice"), r.Station("bob")
+	fn := r.Inline(datapath.Function{Name: "f"})
+	w := newTwins(t, r)
+	w.hello()
+	end := flow.Rule{Cookie: 1, Match: flow.Match{InPort: fn.Ports.Out}, Action: flow.Action{Op: flow.Output, Port: bob.Port}}
+	rules := []flow.Rule{end}
+	draw := rand.New(rand.NewPCG(1, 2))
+	for _, src := range []byte{1, 2} {
+		for a := 8; a <= 32; a++ {
+			for b := 8; b <= 32; b++ {
+				m := flow.Match{OutPort: bob.Port, Proto: flow.ProtoTCP,
+					Src: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, 0, src}), a).Masked(), Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, 0, byte(1 + draw.IntN(3))}), b).Masked()}
+				first := uint16(draw.IntN(12))
+				switch last := first + uint16(draw.IntN(9)); draw.IntN(4) {
+				case 0:
+					m.DstPorts = flow.PortRange{First: first, Last: max(last, 1)}
+				case 1:
+					m.SrcPorts = flow.PortRange{First: first, Last: max(last, 1)}
+				}
+				a := flow.Action{Op: []flow.Op{flow.Normal, flow.Drop, flow.Output}[draw.IntN(3)]}
+				if a.Op == flow.Output {
+					a.Port = fn.Ports.In
+				}
+				rules = append(rules, flow.Rule{Cookie: uint64(len(rules) + 1), Priority: uint16(1 + draw.IntN(100)), Stage: flow.Egress, Match: m, Action: a})
+			}
+		}
+	}
+	for range 2 { // some come, some go: what is there is used again
+		w.commit(rules...)
+		for src := byte(1); src <= 3; src++ {
+			for dst := byte(1); dst <= 3; dst++ {
+				for range 4 {
+					m := w.next()
+					frame := l2(bob.MAC, alice.MAC, nil, flow.EtherTypeIPv4, ipv4(src, dst, flow.ProtoTCP, 9, 0, tcp(uint16(draw.IntN(20)), uint16(draw.IntN(20)), m)))
+					w.send(fmt.Sprint(src, " to ", dst), alice, m, frame)
+				}
+			}
+		}
+		w.check()
+		draw.Shuffle(len(rules)-1, func(i, j int) { rules[i+1], rules[j+1] = rules[j+1], rules[i+1] })
+		rules = rules[:len(rules)*2/3]
+	}
 }
 
 func drawMatch(t *rapid.T) flow.Match {
