@@ -50,7 +50,11 @@ func (a *Agent) commit(ctx context.Context, in router.Input, others []flow.Rule,
 			return out, c, rules, drain, err
 		}
 		a.Log.Error("the switch is full", "error", err, "policies", len(in.Policies))
-		left = misfits(in.Policies, a.fitted, func(some map[string]api.PolicySpec) error { return try(some, nil) })
+		left = misfits(in.Policies, a.fitted, func(some map[string]api.PolicySpec) error {
+			others := maps.Clone(in.Policies)
+			maps.DeleteFunc(others, func(name string, _ api.PolicySpec) bool { _, in := some[name]; return in })
+			return try(some, closings(in, others, views, coarsest)) // there has to be room for that, too
+		})
 	}
 	fitting := maps.Clone(in.Policies)
 	misfit := map[string]api.PolicySpec{}
@@ -179,4 +183,36 @@ func bypassed(in router.Input, p api.PolicySpec, views map[string]view) bool {
 	return p.ModeOrDefault() == api.ModeReplica || !slices.ContainsFunc(hops, func(h api.PathHop) bool {
 		return !h.Tap && views[h.Function].onFail != api.OnFailBypass
 	})
+}
+
+// maxMisfits bounds the problems of one change.
+const maxMisfits = 20
+
+// CheckPolicies tells for which policies of a change this host's switch would have no room beside those that are not changed. Paths are the policies'
+// names. Only policies that are for this host alone count: what crosses hosts is the router's.
+func (a *Agent) CheckPolicies(d, changed api.Document) []api.Problem {
+	in, compile := router.Rehearse(d)
+	maps.DeleteFunc(in.Policies, func(_ string, p api.PolicySpec) bool {
+		return slices.ContainsFunc([]string{p.From, p.To}, func(end string) bool {
+			e, ok := d.Endpoints[end]
+			return ok && (!e.OfHost() || e.Host != "" && e.Host != a.Host)
+		})
+	})
+	fits := func(policies map[string]api.PolicySpec) error { return a.Switch.Fits(compile(policies)) }
+	if !errors.Is(fits(in.Policies), datapath.ErrFull) {
+		return nil // nor is it for this to say what else may be wrong
+	}
+	before := maps.Clone(in.Policies)
+	maps.DeleteFunc(before, func(name string, _ api.PolicySpec) bool { _, is := changed.Policies[name]; return is })
+	left := misfits(in.Policies, before, fits)
+	var all []api.Problem
+	for _, name := range slices.Sorted(maps.Keys(left)) {
+		if len(all) == maxMisfits {
+			all[0].Message += fmt.Sprintf(" (and %d more policies)", len(left)-maxMisfits)
+			break
+		}
+		all = append(all, api.Problem{Path: name, Message: fmt.Sprintf("host %s: %s", a.Host, left[name]),
+			Hint: "join policies into fewer with wider prefixes and port ranges, delete some, or spread endpoints over more hosts"})
+	}
+	return all
 }

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"weir.dev/weir/api"
@@ -18,6 +20,7 @@ import (
 type inForce struct {
 	Chains   map[string]api.ChainSpec  `json:"chains"`
 	Policies map[string]api.PolicySpec `json:"policies"`
+	LeftOut  []string                  `json:"left_out,omitempty"` // of the policies: the switch had no room for them
 }
 
 // holdFor bounds how long a new agent waits for the functions of what was in force before it touches endpoints and rules.
@@ -43,6 +46,10 @@ func (a *Agent) loadInForce() error {
 	for name, p := range f.Policies {
 		a.policies[name] = p
 	}
+	a.fitted = maps.Clone(f.Policies)
+	for _, name := range f.LeftOut {
+		delete(a.fitted, name)
+	}
 	return nil
 }
 
@@ -63,7 +70,11 @@ func (a *Agent) assumeInForce() error {
 }
 
 func (a *Agent) saveInForce() error {
-	return replaceFile(a.inForceFile(), inForce{Chains: a.chains, Policies: a.policies})
+	f := inForce{Chains: a.chains, Policies: a.policies}
+	if a.full != nil {
+		f.LeftOut = slices.Sorted(maps.Keys(a.full.left))
+	}
+	return replaceFile(a.inForceFile(), f)
 }
 
 // replaceFile writes a value as JSON, so that a crash leaves the former file or the new one.

@@ -54,6 +54,18 @@ func (h *host) Admit(ctx context.Context, d, changed api.Document) []api.Problem
 	return append(out, admitChains(h.images, d, changed)...)
 }
 
+// admitPolicies refuses policies that this host's switch has no room for.
+func (h *host) admitPolicies(d, changed api.Document) (out []api.Problem) {
+	if len(changed.Policies)+len(changed.Chains)+len(changed.Endpoints) == 0 {
+		return nil
+	}
+	for _, p := range h.agent.CheckPolicies(d, changed) {
+		p.Path = "policies." + p.Path
+		out = append(out, p)
+	}
+	return out
+}
+
 // Counters, Logs and Exec are the agent's.
 func (h *host) Counters(ctx context.Context) (api.Counters, error) { return h.agent.Counters(ctx) }
 
@@ -112,6 +124,9 @@ func (a *admission) admit(ctx context.Context, d, changed api.Document) manager.
 		h.add(problems)
 	}
 	h.add(a.anywhere(ctx, h, hosts, d, free))
+	if a.own != nil && len(h.problems) == 0 {
+		h.add(a.own.admitPolicies(d, changed))
+	}
 	return manager.Verdict{Problems: h.problems, Warnings: slices.Sorted(maps.Keys(h.warnings))}
 }
 

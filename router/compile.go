@@ -74,6 +74,24 @@ func Compile(in Input) Output {
 	return c.output(c.unread(c.entries()))
 }
 
+// Rehearse compiles the policies of a sound document with invented ports.
+func Rehearse(d api.Document) (in Input, compile func(policies map[string]api.PolicySpec) ([]flow.Rule, flow.Topology)) {
+	v := &validator{doc: d, changed: d, bad: map[string]bool{}}
+	in, _ = v.invent()
+	var t flow.Topology
+	for _, p := range in.Endpoints {
+		t.Endpoints = append(t.Endpoints, p)
+	}
+	for name, f := range in.Functions {
+		t.Functions = append(t.Functions, flow.FunctionPorts{Name: name, In: f.In, Out: f.Out, Tap: f.Tap})
+	}
+	return in, func(policies map[string]api.PolicySpec) ([]flow.Rule, flow.Topology) {
+		some := in
+		some.Policies = policies
+		return Compile(some).Rules, t
+	}
+}
+
 func (c *compiler) output(steering, copying []planned) Output {
 	out := Output{Paths: map[string]Path{}, Errors: map[string]error{}, Owners: map[uint64]Owner{}}
 	rules := c.compose(steering, copying)

@@ -62,10 +62,8 @@ func (o *Options) fits(rules []flow.Rule, t flow.Topology) error {
 		add(portFunction, f.In, f.Out)
 		add(portTap, f.Tap)
 	}
-	half := *o // the former rules are there until the new ones are in force
-	half.Rules, half.Keys, half.Masks = o.Rules/2, o.Keys/2, o.Masks/2
-	if len(rules) >= half.Rules {
-		return fmt.Errorf("%w: %d rules, the switch holds %d and as many again while they change", datapath.ErrFull, len(rules), half.Rules-1)
+	if len(rules) >= o.Rules {
+		return fmt.Errorf("%w: %d rules, the switch holds %d", datapath.ErrFull, len(rules), o.Rules-1)
 	}
 	if len(ports) >= o.Ports {
 		return fmt.Errorf("%w: %d ports, the switch holds %d", datapath.ErrFull, len(ports), o.Ports-1)
@@ -74,7 +72,7 @@ func (o *Options) fits(rules []flow.Rule, t flow.Topology) error {
 	for i := range rules {
 		slots[rules[i].Cookie] = uint32(i + 1)
 	}
-	_, err := half.compile(rules, slots, ports, newImage())
+	_, err := o.compile(rules, slots, ports, newImage())
 	return err
 }
 
@@ -153,7 +151,7 @@ func (s *Switch) nextRules(rules []flow.Rule) (ruleSet, error) {
 			for taken[free] {
 				free++
 			}
-			if free >= uint32(s.opts.Rules) {
+			if free >= uint32(2*s.opts.Rules) { // cannot be: those that go and those that come are no more
 				return next, fmt.Errorf("%w: %d rules go while %d come, the switch holds %d together: raise its Rules",
 					datapath.ErrFull, len(s.rules.Slots), len(rules), s.opts.Rules-1)
 			}

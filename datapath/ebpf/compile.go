@@ -298,12 +298,12 @@ func expand(r flow.PortRange) []masked {
 func (c *compiler) maskID(m key) (uint16, error) {
 	id, known := c.maskIDs[m]
 	if !known {
-		for ; c.free < uint32(c.opts.Masks); c.free++ {
+		for ; c.free < uint32(2*c.opts.Masks); c.free++ {
 			if _, taken := c.old.masks[uint16(c.free)]; !taken {
 				break
 			}
 		}
-		if c.free >= uint32(c.opts.Masks) {
+		if c.free >= uint32(2*c.opts.Masks) || len(c.next.masks) >= c.opts.Masks {
 			return 0, fmt.Errorf("%w: more than %d shapes of rules: raise the switch's Masks", datapath.ErrFull, c.opts.Masks)
 		}
 		id = uint16(c.free)

@@ -37,9 +37,9 @@ type Options struct {
 	Instance instance.Instance
 	Hook     string // HookAuto when empty
 	Ports    int    // at most; default 4096
-	Rules    int    // at most, counters included; default 65536
-	Keys     int    // entries into which rules expand (a port range takes several); default 262144
-	Masks    int    // different shapes of rules; default 32768
+	Rules    int    // at most, counters included; default 32768
+	Keys     int    // entries into which rules expand (a port range takes several); default 131072
+	Masks    int    // different shapes of rules; default 16384
 	Flows    int    // known flows cached; default 65536
 	Logger   *slog.Logger
 
@@ -50,7 +50,8 @@ type Options struct {
 // MaxSlots bounds the options' sizes: slots are 16 bits wide.
 const maxSlots = 1 << 16
 
-// lists is the size of the table of lists of masks: a key may have one of its own, if few.
+// lists is the size of the table of lists of masks: a key may have one of its own. Tables have room for twice what a set of rules may have, since
+// the former set is there until the new one is in force.
 func (o *Options) lists() int { return 2*o.Keys + 2*o.Masks }
 
 func (o *Options) defaults() error {
@@ -69,8 +70,8 @@ func (o *Options) defaults() error {
 		size          *int
 		standard, max int
 	}{
-		{"ports", &o.Ports, 4096, maxSlots}, {"rules", &o.Rules, 65536, 1 << 22}, {"keys", &o.Keys, 262144, 1 << 24},
-		{"masks", &o.Masks, 32768, maxSlots}, {"flows", &o.Flows, 65536, 1 << 24},
+		{"ports", &o.Ports, 4096, maxSlots}, {"rules", &o.Rules, 32768, 1 << 22}, {"keys", &o.Keys, 131072, 1 << 24},
+		{"masks", &o.Masks, 16384, maxSlots / 2}, {"flows", &o.Flows, 65536, 1 << 24},
 	} {
 		if *s.size == 0 {
 			*s.size = s.standard

@@ -88,7 +88,7 @@ func (o *Options) specs() (steer, exit *ebpf.CollectionSpec, abi string, err err
 	sizes := map[string]int{
 		"ports": o.Ports, "slots": o.Ports, "functions": o.Ports, "probes": o.Ports, "port_counts": o.Ports, "processes": o.Ports,
 		"stations": o.Ports, "homes": o.Ports, "guards": o.Ports, "guard_counts": o.Ports, "owners": flow.MaxGuardMACs * o.Ports,
-		"lists": o.lists(), "masks": o.Masks, "tuples": o.Keys, "flows": o.Flows, "learned": o.Flows / 2, "rule_counts": o.Rules,
+		"lists": o.lists(), "masks": 2 * o.Masks, "tuples": 2 * o.Keys, "flows": o.Flows, "learned": o.Flows / 2, "rule_counts": 2 * o.Rules,
 	}
 	h := sha256.New()
 	fmt.Fprintln(h, "layout", bpf.Layout)
