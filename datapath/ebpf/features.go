@@ -48,7 +48,8 @@ func needs() []need {
 			"the agent notices some time later", haveExit},
 		{"batch updates", "quick commits", "kernel 5.6", "entries are written one by one", haveBatch},
 		{"bridge traffic past iptables", "ordinary switching", "net.bridge.bridge-nf-call-iptables=0",
-			"iptables rules see bridged packets, and a FORWARD policy of DROP (Docker sets it) stops them: sysctl -w net.bridge.bridge-nf-call-iptables=0", haveOpenBridge},
+			"iptables rules see bridged packets, and a FORWARD policy of DROP (Docker sets it) stops them; without any rule the kernel cuts padding off bridged IP packets and drops those whose IP header is wrong: " +
+				"sysctl -w net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0", haveOpenBridge},
 		{"steering past the bridge", "a queue less between two stations", "no chains of nftables for the families bridge and netdev, no ebtables, and nothing to which bridged packets are shown (net.bridge.bridge-nf-call-*=0)",
 			"frames cross the bridge first, for who looks at them there", haveUnseenBridge},
 	}
