@@ -139,7 +139,7 @@ func closings(in router.Input, misfit map[string]api.PolicySpec, views map[strin
 			closed[name] = p
 		}
 	}
-	in.Policies, in.Functions = closed, nil // no chain works without its functions
+	in.Policies, in.Closed, in.Functions = closed, nil, nil // no chain works without its functions
 	rules := router.Compile(in).Rules
 	if level == 0 {
 		return rules

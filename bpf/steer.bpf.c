@@ -83,10 +83,10 @@ static __always_inline int leave(struct __sk_buff *skb, struct control *c, __u32
 	// Already there (every function of the chain is bypassed): nothing to redirect.
 	if (op == OP_RESUME && hook == STAGE_INGRESS && to->ifindex == skb->ifindex)
 		return TC_ACT_UNSPEC;
+	if (op == OP_OUTPUT && hook == STAGE_EGRESS && to->ifindex == skb->ifindex)
+		return TC_ACT_UNSPEC; // counted there
 	if (op == OP_OUTPUT)
 		count_tx(at, s);
-	if (op == OP_OUTPUT && hook == STAGE_EGRESS && to->ifindex == skb->ifindex)
-		return TC_ACT_UNSPEC;
 	// Straight to the only station behind the veth: no queue. The kernel (6.16 on) says PACKET_HOST by itself.
 	if (op == OP_OUTPUT && hook == STAGE_INGRESS && to->flags & PORT_PEER && to_station(skb, to)) {
 		if (skb->pkt_type != 0)
@@ -156,6 +156,7 @@ static __always_inline int hop(struct __sk_buff *skb, struct control *c, struct 
 	if (a->op == OP_NORMAL && p->kind == PORT_ENDPOINT) {
 		if (w->hook == w->stage)
 			return TC_ACT_UNSPEC; // ordinary switching goes on
+		count_tx(w->slot, s);
 		skb->mark = c->secret ^ p->ifindex; // ahead of the bridge: this was its rule there
 		return bpf_redirect(p->ifindex, 0);
 	}
@@ -415,11 +416,15 @@ static __always_inline int at_egress(struct __sk_buff *skb)
 		w.bytes = s.bytes;
 		verdict = steer(skb, c, p, &w);
 	}
-	if (verdict == TC_ACT_UNSPEC && p->flags & PORT_FABRIC && !w.tag && tag_of(skb)) {
-		count_drop(slot, size_of(skb));
+	if (verdict != TC_ACT_UNSPEC)
+		return verdict;
+	s = size_of(skb);
+	if (p->flags & PORT_FABRIC && !w.tag && tag_of(skb)) {
+		count_drop(slot, s);
 		return TC_ACT_SHOT; // the user's own tag would be taken for the fabric's
 	}
-	return verdict;
+	count_tx(slot, s);
+	return TC_ACT_UNSPEC;
 }
 
 // A port has its programs as tc filters (quick to attach) or as tcx links (quicker per packet), for a moment both while the one

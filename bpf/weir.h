@@ -7,7 +7,7 @@
 
 // Bounds. Sizes of tables are set by user space when it makes the maps.
 #define MAX_CLONES 4   // flow.MaxClones
-#define MAX_STEPS  2048 // of a search
+#define MAX_STEPS  4096 // of a search
 #define MAX_DEPTH  5   // lists within lists: by source, destination and the two ports, then by all
 #define MAX_HOPS   128 // dead functions bypassed in a row
 #define NEAR       4096

@@ -129,7 +129,7 @@ type PortStatus struct {
 	Port     flow.Port
 	Name     string // "endpoint/alice", "function/fw/in"
 	Link     string
-	Rx, Tx   Counter               // Rx: entered the switch here; Tx: steered out here (ordinary frames of the bridge are in the link's own counters)
+	Rx, Tx   Counter               // Rx: entered the switch here; Tx: left here, steered or by ordinary switching
 	Dropped  Counter               // by rule, by a function that is down, by a missing exit, by port security
 	Refused  [flow.Refusals]uint64 // packets dropped by port security, by reason
 	Function string

@@ -31,7 +31,7 @@ const (
 
 	hasIP, hasPorts, unreadNetwork, unreadUpper = 1, 2, 4, 8
 
-	maxSteps = 2048 // of a search
+	maxSteps = 4096 // of a search
 	near     = 4096
 )
 

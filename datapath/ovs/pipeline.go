@@ -261,7 +261,7 @@ func (w *world) fixed() []*entry {
 		{table: tableExit, priority: 1, match: openflow.Match{openflow.EthDstMask(group, group)}, actions: list(goTo(tableDrop))}, // many have none
 		miss(tableExit, load(regTo, 0), goTo(tableExits), goTo(tableTo)),
 		miss(tableTagged, goTo(tableDrop)),
-		miss(tableDeliver, openflow.OutputReg{Src: openflow.Reg(regOut).All()}),
+		miss(tableDeliver),
 	}
 }
 
@@ -307,6 +307,7 @@ func (w *world) endpoint(p *port) []*entry {
 		{table: tableResume, match: openflow.Match{reg(regTo, n)}, priority: 1, actions: list(load(regIn, n), load(regAt, n), load(regFlag, flags), goTo(tableLearn))},
 		{table: tableCheck, match: openflow.Match{reg(regIn, n), reg(regOut, n)}, priority: 2},
 		{table: tableTo, match: openflow.Match{reg(regTo, n)}, priority: 1, actions: list(openflow.Output{Port: openflow.Port(p.Number)}), owners: []owner{{ownTx, n}}},
+		{table: tableDeliver, match: openflow.Match{reg(regOut, n)}, priority: 1, actions: list(openflow.Output{Port: openflow.Port(p.Number)}), owners: []owner{{ownTx, n}}},
 		{table: tableDrop, match: openflow.Match{reg(regAt, n)}, priority: 1, owners: []owner{{ownDropped, n}}},
 	}
 	if p.E.Isolated {
@@ -322,7 +323,7 @@ func (w *world) endpoint(p *port) []*entry {
 				openflow.PopVLAN{}, goTo(tableIngress))},
 			// The user's own tag is one of the fabric's: such a frame does not leave here.
 			&entry{table: tableTo, match: openflow.Match{reg(regTo, n), tag}, priority: 2, actions: list(load(regAt, n), goTo(tableDrop))},
-			&entry{table: tableDeliver, match: openflow.Match{reg(regOut, n), tag}, priority: 1, actions: list(load(regAt, n), goTo(tableDrop))})
+			&entry{table: tableDeliver, match: openflow.Match{reg(regOut, n), tag}, priority: 2, actions: list(load(regAt, n), goTo(tableDrop))})
 	}
 	return append(all, &entry{table: tableTagged, match: openflow.Match{reg(regTo, n)}, priority: 1,
 		actions: list(openflow.Output{Port: openflow.Port(p.Number)}), owners: []owner{{ownTx, n}}})

@@ -83,6 +83,41 @@ func testRandom(t *testing.T, open Factory) {
 	})
 }
 
+// testPortCounters: what enters and leaves endpoints is counted, steered or not.
+func testPortCounters(t *testing.T, open Factory) {
+	r := NewRig(t, open)
+	alice, bob, carol := r.Station("alice"), r.Station("bob"), r.Station("carol")
+	fn := r.Inline(datapath.Function{Name: "f"})
+	w := newTwins(t, r)
+	w.hello()
+	many := flow.MAC{255, 255, 255, 255, 255, 255}
+	for _, rules := range [][]flow.Rule{nil, policy{mode: "selective", from: alice, to: bob, chain: []hop{{fn: fn}}, match: flow.Match{EtherType: 0x1234}, cookie: 1}.rules(),
+		policy{mode: "replica", from: alice, to: bob, chain: []hop{{fn: fn}}, match: flow.Match{EtherType: 0x1234}, cookie: 11}.rules()} {
+		w.commit(rules...)
+		for _, kind := range []uint16{0x1234, 0x1235} {
+			for _, d := range [][2]flow.MAC{{alice.MAC, bob.MAC}, {bob.MAC, alice.MAC}, {alice.MAC, carol.MAC}, {carol.MAC, many}} {
+				from := map[flow.MAC]*Station{alice.MAC: alice, bob.MAC: bob, carol.MAC: carol}[d[0]]
+				m := w.next()
+				w.send(fmt.Sprintf("%04x", kind), from, m, l2(d[1], d[0], nil, kind, m))
+			}
+		}
+		w.check()
+		Until(t, "the counters of the reference", func() bool {
+			ports, err := r.Switch.Ports(Context(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range ports {
+				if want := w.ref.Counters(p.Port); p.Rx.Packets != want.Rx.Packets || p.Tx.Packets != want.Tx.Packets {
+					t.Logf("%s: in %d, out %d; want %d and %d", p.Name, p.Rx.Packets, p.Tx.Packets, want.Rx.Packets, want.Tx.Packets)
+					return false
+				}
+			}
+			return true
+		})
+	}
+}
+
 // testShapes: rules of more than a thousand shapes at one port, prefix pairs of all lengths with and without ports, and frames that meet few of them.
 func testShapes(t *testing.T, open Factory) {
 	r := NewRig(t, open)

@@ -26,6 +26,7 @@ func Run(t *testing.T, open Factory) {
 		{"a stream with the fabric's tag", testFabricStream},
 		{"odd frames", testOdd},
 		{"tiny fragments", testTiny},
+		{"counters of ports", testPortCounters},
 		{"rules of a thousand shapes", testShapes},
 		{"random rules and frames", testRandom},
 		{"port security", testGuard},
