@@ -97,7 +97,7 @@ func TestBodiesAreBoundedByPath(t *testing.T) {
 	} {
 		r := httptest.NewRequest(x.method, x.path, strings.NewReader(long(x.size)))
 		w := httptest.NewRecorder()
-		m.mux.ServeHTTP(w, r)
+		m.Handler().ServeHTTP(w, r)
 		if w.Code != x.status {
 			t.Errorf("%s %s with %d bytes: %d %.200s, want %d", x.method, x.path, x.size, w.Code, w.Body, x.status)
 		}
