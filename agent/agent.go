@@ -12,11 +12,13 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -99,11 +101,13 @@ type Agent struct {
 		sync.Mutex
 		key []byte // nil: not read yet
 	}
-	notes atomic.Pointer[notes]
-	moved atomic.Int64                        // when Run's goroutine last began or ended a pass, Unix ns; 0 before the first
-	turns atomic.Uint32                       // of probing
-	both  atomic.Pointer[map[string][]string] // as bothWays found
-	mtu   atomic.Int64                        // that functions' ports carry; 0: not known yet
+	notes   atomic.Pointer[notes]
+	moved   atomic.Int64                        // when Run's goroutine last began or ended a pass, Unix ns; 0 before the first
+	turns   atomic.Uint32                       // of probing
+	both    atomic.Pointer[map[string][]string] // as bothWays found
+	mtu     atomic.Int64                        // that functions' ports carry; 0: not known yet
+	inUse   atomic.Pointer[map[flow.Port]bool]  // ports that the rules in force name
+	commits atomic.Int64
 
 	mu        sync.Mutex
 	functions map[string]*function
@@ -288,12 +292,19 @@ func (a *Agent) present(ctx context.Context, found []container.Status) (map[stri
 			existing[name] = c
 			continue
 		}
-		if _, m := sandboxOf(other.ID); keeps(c, n, other, m) {
+		if _, m := sandboxOf(other.ID); a.inForceNow(name, c.ID) || !a.inForceNow(name, other.ID) && keeps(c, n, other, m) {
 			existing[name], c = c, other
 		}
 		errs = append(errs, a.Runtime.Delete(ctx, c.ID))
 	}
 	return existing, errors.Join(errs...)
+}
+
+// inForceNow tells whether a function's container is the one that frames go through, as an earlier agent has written down.
+func (a *Agent) inForceNow(function, id string) bool {
+	var v applied
+	b, err := os.ReadFile(filepath.Join(a.Instance.Run, "functions", function, "applied.json"))
+	return err == nil && json.Unmarshal(b, &v) == nil && v.Container == id
 }
 
 // keeps tells whether a container in sandbox n is kept beside another in sandbox m: one that runs before one that does not, then the former.
@@ -415,15 +426,7 @@ func (a *Agent) release(ctx context.Context, want share) {
 	if !a.committed {
 		return
 	}
-	used := map[flow.Port]bool{}
-	for _, r := range a.installed {
-		for _, p := range []flow.Port{r.Match.InPort, r.Match.OutPort, r.Action.Port} {
-			used[p] = p != 0
-		}
-		for _, c := range r.Action.Clones {
-			used[c.Port] = true
-		}
-	}
+	used := portsIn(a.installed)
 	a.releaseTunnels(ctx, want, used)
 	a.letLeave(want, used, time.Now())
 	for name, e := range a.endpoints {
@@ -454,6 +457,20 @@ func (a *Agent) release(ctx context.Context, want share) {
 		}
 		a.report.endpoint(name, w.UID, s)
 	}
+}
+
+// portsIn are the ports that rules name.
+func portsIn(rules []flow.Rule) map[flow.Port]bool {
+	used := map[flow.Port]bool{}
+	for _, r := range rules {
+		for _, p := range []flow.Port{r.Match.InPort, r.Match.OutPort, r.Action.Port} {
+			used[p] = p != 0
+		}
+		for _, c := range r.Action.Clones {
+			used[c.Port] = true
+		}
+	}
+	return used
 }
 
 // sweep removes what an earlier run of this instance made and the intent no longer names, but for functions that rules may lead to: they
@@ -493,9 +510,10 @@ func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[stri
 		if kind == "tunnel" && !want.tunnel(name) {
 			orphans["endpoint/tunnel/"+name] = true
 		}
-		_, function := want.functions[name]
+		own := strings.TrimSuffix(name, second) // of two instances the function itself removes the one that it does not need
+		_, function := want.functions[own]
 		_, endpoint := want.endpoints[name]
-		if kind == "function" && !function && !a.has(name) || kind == "endpoint" && !endpoint {
+		if kind == "function" && !function && !a.has(own) || kind == "endpoint" && !endpoint {
 			orphans[kind+"/"+name] = true
 		}
 	}

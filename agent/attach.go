@@ -161,55 +161,63 @@ func (f *function) attach(ctx context.Context, want api.Function, img image.Imag
 	if f.attached == next && f.crashes < 2 && !f.unsure.Swap(false) { // a function that keeps crashing may have lost its links
 		return nil
 	}
+	ports, err := f.plug(ctx, f.box, f.inSwitch(), next)
+	if err != nil {
+		return err
+	}
+	f.attached = next
+	f.update(func(v *view) { v.join(ports, next.tap) })
+	return nil
+}
+
+// join notes the ports that a function has now.
+func (v *view) join(ports datapath.Ports, tap bool) {
+	v.ports, v.placed, v.tap = ports, true, tap
+	v.status.Ports = api.FunctionPorts{In: uint32(ports.In), Out: uint32(ports.Out), Tap: uint32(ports.Tap)}
+	if v.status.State == "" {
+		v.status.State = api.FunctionPending
+	}
+}
+
+// plug makes links between a sandbox and the switch, and a function of the switch of them.
+func (f *function) plug(ctx context.Context, b sandbox, name string, next attachment) (ports datapath.Ports, err error) {
 	host, err := netns.At("")
 	if err != nil {
-		return err
+		return ports, err
 	}
 	defer host.Close()
-	inside, err := netns.At(f.box.net())
+	inside, err := netns.At(b.net())
 	if err != nil {
-		return err
+		return ports, err
 	}
 	defer inside.Close()
-	sw := datapath.Function{Name: f.name, Netns: f.box.net(), Forwarder: next.forwarder, Speaks: next.speaks}
+	sw := datapath.Function{Name: name, Netns: b.net(), Forwarder: next.forwarder, Speaks: next.speaks}
 	if sw.Probe, err = f.a.probeAddresses(f.name); err != nil {
-		return err
+		return ports, err
 	}
 	if next.onFail == api.OnFailBypass {
 		sw.OnFail = datapath.FailBypass
 	}
 	f.mtu = f.a.portMTU()
 	if next.tap {
-		sw.Tap, err = f.link(host, inside, "tap", indexTap)
+		sw.Tap, err = f.link(host, inside, b, "tap", indexTap)
 	} else {
-		sw.In, err = f.link(host, inside, "in", indexIn)
+		sw.In, err = f.link(host, inside, b, "in", indexIn)
 		if err == nil {
-			sw.Out, err = f.link(host, inside, "out", indexOut)
+			sw.Out, err = f.link(host, inside, b, "out", indexOut)
 		}
 		sw.InPeer, sw.OutPeer = "in", "out"
 	}
 	if err != nil {
-		return err
+		return ports, err
 	}
-	ports, err := f.a.Switch.AddFunction(ctx, sw)
-	if err != nil {
-		return err
-	}
-	f.attached = next
-	f.update(func(v *view) {
-		v.ports, v.placed, v.tap = ports, true, next.tap
-		v.status.Ports = api.FunctionPorts{In: uint32(ports.In), Out: uint32(ports.Out), Tap: uint32(ports.Tap)}
-		if v.status.State == "" {
-			v.status.State = api.FunctionPending
-		}
-	})
-	return nil
+	return f.a.Switch.AddFunction(ctx, sw)
 }
 
-func (f *function) link(host, inside *netns.Space, name string, index int) (string, error) {
+func (f *function) link(host, inside *netns.Space, b sandbox, name string, index int) (string, error) {
 	object := "function/" + f.name + "/" + name
 	o := netns.VethOptions{
-		HostName: f.a.linkName(f.box, name), Alias: f.a.Instance.Alias(object),
+		HostName: f.a.linkName(b, name), Alias: f.a.Instance.Alias(object),
 		HostMAC: f.a.Instance.MAC(object + "/switch"), PeerMAC: f.a.Instance.MAC(object),
 		PeerName: name, PeerIndex: index, Quiet: true, MTU: f.mtu,
 	}
@@ -239,6 +247,11 @@ func (f *function) newBox() error {
 		return err
 	}
 	f.enterBox(b)
+	return f.showNetns(b)
+}
+
+// showNetns lets users find a sandbox's network namespace under the function's name.
+func (f *function) showNetns(b sandbox) error {
 	if err := netns.Delete(f.netns()); err != nil {
 		return err
 	}
@@ -259,6 +272,12 @@ func (f *function) enterBox(b sandbox) {
 
 // collect removes what is left of former starts: containers, whose log the present one goes on with, and sandboxes.
 func (f *function) collect(ctx context.Context) error {
+	if !f.lone && f.a.commits.Load() > 0 { // of an agent that was killed while it changed the function; no rule leads there any more
+		if err := f.a.Switch.Remove(ctx, "function/"+f.standby()); err != nil {
+			return err
+		}
+		f.lone = true
+	}
 	for len(f.former) > 0 {
 		if err := f.a.Runtime.Delete(ctx, f.former[0]); err != nil {
 			return err
@@ -288,6 +307,7 @@ func (f *function) detach(ctx context.Context) error {
 	boxes, err := f.a.findSandboxes(f.name)
 	err = errors.Join(err,
 		f.a.Switch.Remove(ctx, "function/"+f.name),
+		f.a.Switch.Remove(ctx, "function/"+f.name+second),
 		f.a.deleteLinks("function/"+f.name),
 		netns.Delete(f.netns()),
 		os.RemoveAll(f.path()),

@@ -17,10 +17,12 @@ import (
 
 // applied is what the running container was made from; it outlives the agent in the function's run directory.
 type applied struct {
-	Hash     string `json:"hash"`
-	Restart  int64  `json:"restart"`
-	Restarts int    `json:"restarts"`
-	Digest   string `json:"digest"`
+	Hash      string `json:"hash"`
+	Restart   int64  `json:"restart"`
+	Restarts  int    `json:"restarts"`
+	Digest    string `json:"digest"`
+	Container string `json:"container,omitempty"` // its id
+	Second    bool   `json:"second,omitempty"`    // the switch knows it as the function's second instance
 }
 
 // make creates (and with runtime.Run starts) the container.
@@ -30,6 +32,7 @@ func (f *function) make(ctx context.Context, want api.Function, spec container.S
 	}
 	defer f.free()
 	f.applied.Hash, f.applied.Restart, f.applied.Digest = hash, want.Spec.Restart, f.ready.image.Digest
+	f.applied.Container = f.box.id()
 	if err := f.saveApplied(); err != nil {
 		return err
 	}
@@ -40,6 +43,7 @@ func (f *function) make(ctx context.Context, want api.Function, spec container.S
 	if err := how(ctx, spec); err != nil {
 		return err
 	}
+	f.behind = false
 	f.mu.Lock()
 	if f.cid != "" {
 		f.former = append(f.former, f.cid)
@@ -93,14 +97,14 @@ func (f *function) await(ctx context.Context) {
 		return
 	}
 	f.waiting = true
-	id := f.container()
+	id, exits := f.container(), f.exits
 	go func() {
 		c, err := f.a.Runtime.Wait(ctx, id)
 		if err != nil && ctx.Err() == nil {
 			c = container.Status{ID: id, State: container.Stopped, ExitCode: -1}
 		}
 		if ctx.Err() == nil {
-			f.exits <- c
+			exits <- c
 		}
 	}()
 }
@@ -166,8 +170,10 @@ func ending(c container.Status, memory string) string {
 const maxWords = 200
 
 // lastWords is the last line that the process wrote, as it says most often why it ended.
-func (f *function) lastWords(ctx context.Context) string {
-	log, err := f.a.Runtime.Logs(ctx, f.container(), container.LogOptions{Tail: 1, Latest: true})
+func (f *function) lastWords(ctx context.Context) string { return f.wordsOf(ctx, f.container()) }
+
+func (f *function) wordsOf(ctx context.Context, id string) string {
+	log, err := f.a.Runtime.Logs(ctx, id, container.LogOptions{Tail: 1, Latest: true})
 	if err != nil {
 		return ""
 	}

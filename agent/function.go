@@ -46,6 +46,7 @@ type function struct {
 	adopted  int       // PID that ran when this agent started, 0 none
 	links    [3]string // the switch-side links it may have
 	cid      string    // id of its container, "" none
+	place    string    // what the switch's name of it has behind its own: "" or second
 
 	// Owned by the goroutine.
 	have      container.State // "" no container
@@ -72,6 +73,8 @@ type function struct {
 	lost      int       // windows without a probe in a row
 	late      int       // windows that proved nothing
 	failed    attempt   // what crashes counts the failures of
+	behind    bool      // it runs as it was before the change that is wanted now
+	lone      bool      // the switch has no other instance of it
 }
 
 // prepared is what a generation of the spec came to; while its container runs nothing of it is looked at again.
@@ -90,7 +93,8 @@ type view struct {
 	placed bool // the ports exist in the switch
 	tap    bool
 	onFail api.OnFail
-	wasUp  bool // it was up since its ports exist
+	wasUp  bool           // it was up since its ports exist
+	former datapath.Ports // of the instance before: frames may be in it still
 }
 
 func newFunction(a *Agent, name, uid string, existing map[string]container.Status) *function {
@@ -117,6 +121,9 @@ func newFunction(a *Agent, name, uid string, existing map[string]container.Statu
 		f.started = c.Started
 		if b, err := os.ReadFile(f.path("applied.json")); err == nil {
 			_ = json.Unmarshal(b, &f.applied) // unreadable: the hash differs and the container is made anew
+			if f.applied.Second {
+				f.place = second
+			}
 		}
 	}
 	return f
@@ -335,6 +342,12 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 	desired := desired(want)
 	stale := (f.have == container.Running || f.have == container.Created) &&
 		(f.applied.Hash != hash || f.applied.Restart != want.Spec.Restart || !f.box.whole())
+	if stale && desired == api.FunctionStarted && f.overlaps(img) {
+		if wait, err := f.change(ctx, want); f.behind || err != nil {
+			return wait, err
+		}
+		stale, anew = false, false
+	}
 	switch {
 	case desired == api.FunctionStopped && f.have != "" && f.have != container.Stopped,
 		desired == api.FunctionCreated && f.have == container.Running,

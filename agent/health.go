@@ -53,7 +53,7 @@ func (f *function) watchHealth(ctx context.Context, want api.Function, img image
 	}
 	limited, cancel := context.WithTimeout(ctx, f.probeWaits())
 	defer cancel()
-	p, err := f.a.Switch.Probe(limited, f.name)
+	p, err := f.a.Switch.Probe(limited, f.inSwitch())
 	if err == nil {
 		if err := f.up(ctx, want, img); err != nil {
 			return retryAfter, err
@@ -89,7 +89,7 @@ func (f *function) hung(ctx context.Context, img image.Image, err error) {
 // up tells the data plane that the function carries traffic again.
 func (f *function) up(ctx context.Context, want api.Function, img image.Image) error {
 	pid := f.view().status.PID
-	if err := f.a.Switch.SetState(ctx, f.name, datapath.Up, pid); err != nil {
+	if err := f.a.Switch.SetState(ctx, f.inSwitch(), datapath.Up, pid); err != nil {
 		return err
 	}
 	f.alive, f.lost, f.late, f.since = true, 0, 0, time.Now()
@@ -99,8 +99,10 @@ func (f *function) up(ctx context.Context, want api.Function, img image.Image) e
 	f.update(func(v *view) {
 		v.wasUp = true
 		v.status.State, v.status.Healthy, v.status.Message = api.FunctionStarted, true, ""
-		v.status.ObservedGeneration, v.status.ObservedRestart = want.Generation, want.Spec.Restart
-		v.status.Image, v.status.Restarts, v.status.Started = img.Digest, f.applied.Restarts, f.started
+		if !f.behind {
+			v.status.ObservedGeneration, v.status.ObservedRestart, v.status.Image = want.Generation, want.Spec.Restart, img.Digest
+		}
+		v.status.Restarts, v.status.Started = f.applied.Restarts, f.started
 		v.status.CheckedBy = checkedBy(img)
 	})
 	f.forwards.Store(!probes(img) && !img.Contract.Tap)
@@ -129,13 +131,16 @@ func (f *function) down(ctx context.Context) {
 	f.alive = false
 	f.probing.Store(false)
 	f.forwards.Store(false)
-	if err := f.a.Switch.SetState(ctx, f.name, datapath.Down, 0); err != nil && !errors.Is(err, datapath.ErrNotFound) {
+	if err := f.a.Switch.SetState(ctx, f.inSwitch(), datapath.Down, 0); err != nil && !errors.Is(err, datapath.ErrNotFound) {
 		f.a.Log.Error("set function down", "function", f.name, "error", err)
 	}
 }
 
 // observe acknowledges a generation that changed nothing for the container (on_fail for example).
 func (f *function) observe(want api.Function, img image.Image) {
+	if f.behind {
+		return
+	}
 	f.update(func(v *view) {
 		v.status.ObservedGeneration, v.status.ObservedRestart = want.Generation, want.Spec.Restart
 		v.status.Image = img.Digest

@@ -28,7 +28,7 @@ func portsOf(all []datapath.PortStatus) map[string]datapath.Ports {
 	out := map[string]datapath.Ports{}
 	for _, p := range all {
 		kind, rest, _ := strings.Cut(p.Name, "/")
-		name, side, _ := strings.Cut(rest, "/")
+		name, side, _ := strings.Cut(rest, "/") // with what tells two instances apart
 		if kind != "function" {
 			continue
 		}
@@ -52,7 +52,8 @@ func (a *Agent) adoptLeaving(ctx context.Context, wg *sync.WaitGroup, want share
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	have := portsOf(ports)
-	for _, name := range slices.Sorted(maps.Keys(have)) {
+	for _, inSwitch := range slices.Sorted(maps.Keys(have)) {
+		name := strings.TrimSuffix(inSwitch, second)
 		_, wanted := want.functions[name]
 		_, contained := existing[name]
 		if wanted || !contained {
@@ -60,9 +61,12 @@ func (a *Agent) adoptLeaving(ctx context.Context, wg *sync.WaitGroup, want share
 		}
 		w := want.all.functions[name] // zero: its record is gone
 		f := newFunction(a, name, w.UID, existing)
+		if f.inSwitch() != inSwitch {
+			continue
+		}
 		f.want, f.forgot, f.left = w, true, time.Now()
-		f.seen.ports, f.seen.placed, f.seen.wasUp = have[name], true, true
-		f.seen.tap, f.seen.onFail = have[name].Tap != 0, w.Spec.OnFail
+		f.seen.ports, f.seen.placed, f.seen.wasUp = have[inSwitch], true, true
+		f.seen.tap, f.seen.onFail = have[inSwitch].Tap != 0, w.Spec.OnFail
 		a.functions[name] = f
 		delete(existing, name)
 		a.Log.Info("a function of an earlier run is not this host's any more: it stays until no rule leads to it", "function", name)

@@ -27,7 +27,7 @@ func (a *Agent) Counters(ctx context.Context) (api.Counters, error) {
 		return api.Counters{}, err
 	}
 	c := api.Counters{Host: a.Host, Ports: []api.PortCounters{}, Rules: []api.RuleCounters{}}
-	for _, p := range ports {
+	for _, p := range a.instances(ports) {
 		x := api.PortCounters{
 			Port: uint32(p.Port), Name: portName(p.Name), Link: p.Link,
 			Rx: api.Counter(p.Rx), Tx: api.Counter(p.Tx), Dropped: api.Counter(p.Dropped),

@@ -74,7 +74,7 @@ func (a *Agent) dueForProbe(round uint32) map[string]*function {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := map[string]*function{}
-	for name, f := range a.functions {
+	for _, f := range a.functions {
 		every := uint32(probeIdle)
 		switch {
 		case f.kernel.Load():
@@ -83,7 +83,7 @@ func (a *Agent) dueForProbe(round uint32) map[string]*function {
 			every = 1
 		}
 		if f.probing.Load() && !f.suspect.Load() && (round+f.turn)%every == 0 {
-			all[name] = f
+			all[f.inSwitch()] = f
 		}
 	}
 	return all
@@ -95,6 +95,9 @@ func (a *Agent) noteSteered(rules []flow.Rule) {
 	for i := range rules {
 		to[rules[i].Action.Port] = true
 	}
+	used := portsIn(rules)
+	a.inUse.Store(&used)
+	a.commits.Add(1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, f := range a.functions {
@@ -107,7 +110,7 @@ func (a *Agent) noteSteered(rules []flow.Rule) {
 func (f *function) probeWindow(ctx context.Context) (rtt time.Duration, err error) {
 	for range probeTries {
 		try, cancel := context.WithTimeout(ctx, probeTry)
-		p, failed := f.a.Switch.Probe(try, f.name)
+		p, failed := f.a.Switch.Probe(try, f.inSwitch())
 		cancel()
 		if failed == nil {
 			return p.RTT, nil
@@ -164,14 +167,13 @@ func (f *function) passage(ctx context.Context, img image.Image) (p passage) {
 		return p
 	}
 	defer host.Close()
-	object := "function/" + f.name
 	p.out, _ = host.Received(f.links[1]) // of a link that is gone nothing comes
 	ports, err := f.a.Switch.Ports(ctx)
 	if err != nil {
 		return p
 	}
 	for _, port := range ports {
-		if port.Name == object+"/in" {
+		if port.Name == "function/"+f.inSwitch()+"/in" {
 			p.in = port.Tx.Packets
 		}
 	}

@@ -303,10 +303,10 @@ func (a *Agent) routerInput(views map[string]view) router.Input {
 // comes out and goes on.
 func (a *Agent) withDraining(rules []flow.Rule, views map[string]view) ([]flow.Rule, time.Duration) {
 	now := time.Now()
-	has := make(map[uint64]bool, len(rules))
+	has := make(map[uint64]*flow.Rule, len(rules))
 	serves := map[flow.Match]bool{}
-	for _, r := range rules {
-		has[r.Cookie] = true
+	for i, r := range rules {
+		has[r.Cookie] = &rules[i]
 		if r.Stage == flow.Ingress {
 			serves[r.Match] = true
 		}
@@ -314,7 +314,7 @@ func (a *Agent) withDraining(rules []flow.Rule, views map[string]view) ([]flow.R
 	inside := map[flow.Port]bool{}
 	for _, v := range views {
 		if v.placed {
-			inside[v.ports.In], inside[v.ports.Out] = true, true
+			inside[v.ports.In], inside[v.ports.Out], inside[v.former.In], inside[v.former.Out] = true, true, true, true
 		}
 	}
 	delete(inside, 0)
@@ -323,16 +323,26 @@ func (a *Agent) withDraining(rules []flow.Rule, views map[string]view) ([]flow.R
 		old[d.rule.Cookie] = true
 	}
 	for _, r := range a.installed {
-		if !has[r.Cookie] && !old[r.Cookie] && r.Stage == flow.Ingress && inside[r.Match.InPort] {
-			r.Priority = 0 // whatever is wanted goes first
-			a.draining = append(a.draining, draining{rule: r, until: now.Add(drainFor)})
+		if r.Stage != flow.Ingress || !inside[r.Match.InPort] || old[r.Cookie] {
+			continue
 		}
+		if n := has[r.Cookie]; n != nil {
+			if n.Match.InPort == r.Match.InPort {
+				continue
+			}
+			r.Action = n.Action // another instance is there now: what is in the former one goes on as from the new one
+			if r.Cookie = drainCookie(r.Cookie, r.Match.InPort); old[r.Cookie] {
+				continue
+			}
+		}
+		r.Priority = 0 // whatever is wanted goes first
+		a.draining = append(a.draining, draining{rule: r, until: now.Add(drainFor)})
 	}
 	next := resync
 	kept := a.draining[:0]
 	for _, d := range a.draining {
 		left := d.until.Sub(now)
-		if left <= 0 || has[d.rule.Cookie] || serves[d.rule.Match] || serves[flow.Match{InPort: d.rule.Match.InPort}] || !inside[d.rule.Match.InPort] {
+		if left <= 0 || has[d.rule.Cookie] != nil || serves[d.rule.Match] || serves[flow.Match{InPort: d.rule.Match.InPort}] || !inside[d.rule.Match.InPort] {
 			continue
 		}
 		kept = append(kept, d)
@@ -344,6 +354,11 @@ func (a *Agent) withDraining(rules []flow.Rule, views map[string]view) ([]flow.R
 		out = append(out, d.rule)
 	}
 	return out, next
+}
+
+// drainCookie is the identity of a rule of an instance that another one has replaced.
+func drainCookie(cookie uint64, in flow.Port) uint64 {
+	return cookie ^ (uint64(in)+1)*0x9e3779b97f4a7c15
 }
 
 func (a *Agent) reportChains(want share, views map[string]view, waiting map[string]string) {

@@ -144,6 +144,9 @@ func (a *Agent) enter(ctx context.Context, b *sandbox, image string, s container
 	}
 	b.used = true
 	s.ID, s.Log, s.Netns = b.id(), b.name, b.net()
+	if err := a.copyConfig(b, &s); err != nil {
+		return s, fmt.Errorf("sandbox of function %s: %w", b.name, err)
+	}
 	if (b.ids == netns.IDs{}) {
 		return s, nil
 	}
@@ -160,6 +163,35 @@ func (a *Agent) enter(ctx context.Context, b *sandbox, image string, s container
 	}
 	s.Rootfs, s.Userns, s.IDs = b.root(), b.user(), b.ids
 	return s, nil
+}
+
+// copyConfig gives the container the configuration as it is now. A change is the next one's: what runs until that is up does not see it.
+func (a *Agent) copyConfig(b *sandbox, s *container.Spec) error {
+	s.Mounts = slices.Clone(s.Mounts)
+	for i, m := range s.Mounts {
+		if m.Target != configDir {
+			continue
+		}
+		to := filepath.Join(b.dir, "etc")
+		if err := os.MkdirAll(to, 0o755); err != nil {
+			return err
+		}
+		entries, err := os.ReadDir(m.Source)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			text, err := os.ReadFile(filepath.Join(m.Source, e.Name()))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(to, e.Name()), text, 0o644)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		s.Mounts[i].Source = to
+	}
+	return nil
 }
 
 // deleteSandbox removes all of a sandbox, its links first. What is gone already is no error.

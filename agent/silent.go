@@ -68,14 +68,14 @@ func (a *Agent) watchSilent(ctx context.Context) {
 func (a *Agent) lookSilent(ctx context.Context, known map[*function]*silence, now time.Time) error {
 	a.mu.Lock()
 	byName := map[string]*function{}
-	for name, f := range a.functions {
+	for _, f := range a.functions {
 		if f.forwards.Load() {
-			byName[name] = f
+			byName[f.inSwitch()] = f
 		}
 	}
 	a.mu.Unlock()
 	for f := range known {
-		if byName[f.name] != f {
+		if byName[f.inSwitch()] != f {
 			delete(known, f)
 		}
 	}

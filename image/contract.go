@@ -17,7 +17,7 @@ import (
 const labelPrefix = "weir."
 
 var knownLabels = []string{
-	LabelCapabilities, LabelConfigSchema, LabelForwarder, LabelPorts, LabelProbe, LabelRewrites, LabelSpeaks,
+	LabelCapabilities, LabelConfigSchema, LabelForwarder, LabelPorts, LabelProbe, LabelRewrites, LabelSpeaks, LabelUpdate,
 }
 
 // fields that weir.rewrites may name.
@@ -53,6 +53,13 @@ func ParseContract(labels map[string]string) (Contract, error) {
 	}
 	if c.Speaks, err = boolLabel(labels, LabelSpeaks); err != nil {
 		return Contract{}, err
+	}
+	switch u := labels[LabelUpdate]; u {
+	case "", "beside":
+	case "recreate":
+		c.Recreate = true
+	default:
+		return Contract{}, fmt.Errorf("label %s: want beside or recreate, not %q", LabelUpdate, u)
 	}
 	c.Rewrites = listLabel(labels, LabelRewrites)
 	for _, f := range c.Rewrites {

@@ -17,6 +17,7 @@ const (
 	LabelForwarder    = "weir.forwarder"     // "wire": the switch's BPF program forwards inside the namespace; empty: the function does
 	LabelProbe        = "weir.probe"         // "true": frames of the probe ethertype pass through unchanged
 	LabelRewrites     = "weir.rewrites"      // comma-separated header fields it changes; empty none
+	LabelUpdate       = "weir.update"        // "recreate": no two instances at once, a change ends the former one first; default "beside"
 	LabelSpeaks       = "weir.speaks"        // "true": frames that its own interfaces originate may leave
 	LabelCapabilities = "weir.capabilities"  // comma-separated, e.g. CAP_NET_ADMIN
 	LabelConfigSchema = "weir.config-schema" // JSON Schema of the function's config
@@ -29,6 +30,7 @@ type Contract struct {
 	Forwarder    string
 	Probe        bool
 	Rewrites     []string
+	Recreate     bool // no two instances at once
 	Speaks       bool
 	Capabilities []string
 	ConfigSchema json.RawMessage
