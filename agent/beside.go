@@ -182,9 +182,9 @@ func (f *function) awaitUp(ctx context.Context, s successor, img image.Image) er
 		case err != nil:
 			return err
 		case c.State != container.Running:
-			return errors.New(ending(c, "") + f.wordsOf(ctx, s.box.id()))
+			return errors.New(ending(c, ""))
 		case age > unhealthyFor:
-			return errors.New("its process runs, but no probe frame has come through" + f.wordsOf(ctx, s.box.id()))
+			return errors.New("its process runs, but no probe frame has come through")
 		case !probes(img) && age > settleFor:
 			return f.a.Switch.SetState(ctx, s.name, datapath.Up, s.pid)
 		case probes(img):

@@ -170,10 +170,8 @@ func ending(c container.Status, memory string) string {
 const maxWords = 200
 
 // lastWords is the last line that the process wrote, as it says most often why it ended.
-func (f *function) lastWords(ctx context.Context) string { return f.wordsOf(ctx, f.container()) }
-
-func (f *function) wordsOf(ctx context.Context, id string) string {
-	log, err := f.a.Runtime.Logs(ctx, id, container.LogOptions{Tail: 1, Latest: true})
+func (f *function) lastWords(ctx context.Context) string {
+	log, err := f.a.Runtime.Logs(ctx, f.container(), container.LogOptions{Tail: 1, Latest: true})
 	if err != nil {
 		return ""
 	}

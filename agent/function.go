@@ -342,6 +342,10 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 	desired := desired(want)
 	stale := (f.have == container.Running || f.have == container.Created) &&
 		(f.applied.Hash != hash || f.applied.Restart != want.Spec.Restart || !f.box.whole())
+	if f.behind && !stale { // what did not come up is not wanted any more
+		f.behind = false
+		f.update(func(v *view) { v.status.Message = "" })
+	}
 	if stale && desired == api.FunctionStarted && f.overlaps(img) {
 		if wait, err := f.change(ctx, want); f.behind || err != nil {
 			return wait, err
