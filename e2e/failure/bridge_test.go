@@ -44,12 +44,12 @@ func TestABridgeThatLearnsIsTold(t *testing.T) {
 			r, ctx := rig.Bare(t, rig.Options{Args: []string{"--switch", sw}})
 			dir := t.TempDir()
 			for name, text := range map[string]string{
-				"run": "#!/bin/busybox sh\nbrctl addbr br0 || true\n$1\nbrctl addif br0 in || true\nbrctl addif br0 out || true\nip link set br0 up\nexec sleep 1000000\n",
+				"run": "#!/bin/busybox sh\nbrctl addbr br0 || true\nbrctl addif br0 in || true\nbrctl addif br0 out || true\nip link set br0 up\nexec sleep 1000000\n",
 				image.RecipeFile: `
 name: bridge
 tag: "1"
 description: An ordinary bridge
-entrypoint: [/bin/busybox, sh, /run.sh, "true"]
+entrypoint: [/bin/busybox, sh, /run.sh]
 labels: {weir.capabilities: CAP_NET_ADMIN}
 files:
   - {to: /run.sh, from: run}
@@ -70,11 +70,11 @@ files:
 			if err := r.Up(ctx); err != nil {
 				t.Fatal(err)
 			}
-			doc := func(function string) string {
-				return r.Endpoints() + "functions:\n  f: {image: bridge" + function + "}\nchains:\n  c: f\npolicies:\n" +
+			doc := func() string {
+				return r.Endpoints() + "functions:\n  f: {image: bridge}\nchains:\n  c: f\npolicies:\n" +
 					"  p: {from: alice, to: bob, match: [tcp], chain: c, symmetric: false}\n  q: {from: bob, to: alice, match: [tcp], chain: c, symmetric: false}\n"
 			}
-			r.MustApply(ctx, t, doc(""))
+			r.MustApply(ctx, t, doc())
 			rig.Eventually(ctx, t, "the warning", func() (bool, string) {
 				f := function(ctx, t, r, "f")
 				return len(events(ctx, t, r, "BridgeLearns", "f")) == 1 && strings.Contains(f.Status.Message, "learning off"), fmt.Sprintf("%+v", f.Status)
@@ -82,7 +82,11 @@ files:
 			if err := connect(t, r); err == nil {
 				t.Error("TCP passes a bridge that has learned both stations at one port: the warning is wrong")
 			}
-			r.MustApply(ctx, t, doc(", command: [/bin/busybox, sh, /run.sh, brctl setageing br0 0]"))
+			for _, line := range []string{"bridge link set dev in learning off", "bridge link set dev out learning off", "ip link set br0 type bridge fdb_flush"} {
+				if _, err := r.Run(ctx, filepath.Join("/run/weir", r.Name, "netns", "f"), strings.Fields(line)...); err != nil {
+					t.Fatal(err)
+				}
+			}
 			rig.Eventually(ctx, t, "that all is well", func() (bool, string) {
 				f := function(ctx, t, r, "f")
 				return f.Status.Healthy && f.Status.Message == "", fmt.Sprintf("%+v", f.Status)
