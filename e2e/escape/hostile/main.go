@@ -1,0 +1,122 @@
+// Command hostile is a network function that tries to get out of its container, for tests. It makes every attempt in a process of its own and prints
+// a line for each to its log: "ESCAPE name verdict detail", then "ESCAPE done", and waits. With an argument it makes that attempt, or that abuse, alone.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Verdicts of an attempt, as the process that makes it can tell. What the host has to say of it, the test finds out.
+const (
+	refused  = "refused"  // the kernel or the runtime said no
+	harmless = "harmless" // it went through, and touched nothing but the function's own
+	escaped  = "ESCAPED"  // it reached something that is not the function's
+)
+
+// attempt tries one way out.
+type attempt struct {
+	name string
+	try  func() (verdict, detail string)
+}
+
+// attemptTimeout bounds one attempt.
+const attemptTimeout = 15 * time.Second
+
+func main() {
+	if len(os.Args) > 2 && os.Args[1] == "abuse" {
+		abuse(os.Args[2])
+		return
+	}
+	if len(os.Args) > 1 {
+		i := slices.IndexFunc(attempts(), func(a attempt) bool { return a.name == os.Args[1] })
+		if i < 0 {
+			fmt.Println("unknown attempt")
+			os.Exit(2)
+		}
+		verdict, detail := attempts()[i].try()
+		fmt.Printf("%s %s\n", verdict, strings.ReplaceAll(detail, "\n", " "))
+		return
+	}
+	for _, a := range attempts() {
+		ctx, cancel := context.WithTimeout(context.Background(), attemptTimeout)
+		out, err := exec.CommandContext(ctx, "/proc/self/exe", a.name).CombinedOutput()
+		cancel()
+		text := strings.TrimSpace(string(out))
+		if err != nil {
+			text = fmt.Sprintf("%s the process ended: %v %s", refused, err, text)
+		}
+		fmt.Printf("ESCAPE %s %s\n", a.name, text)
+	}
+	fmt.Println("ESCAPE done")
+	select {}
+}
+
+// no is a refusal with the kernel's word; nil: the attempt went through, and what says what that means.
+func no(err error, verdict, what string) (string, string) {
+	if err != nil {
+		return refused, err.Error()
+	}
+	return verdict, what
+}
+
+// all makes several attempts of one kind: the worst verdict counts.
+func all(tries ...func() (string, string)) (string, string) {
+	worst, details := refused, []string{}
+	for _, try := range tries {
+		verdict, detail := try()
+		if verdict == escaped || verdict == harmless && worst == refused {
+			worst = verdict
+		}
+		if !slices.Contains(details, detail) {
+			details = append(details, detail)
+		}
+	}
+	if len(details) > 3 {
+		details = append(details[:3], fmt.Sprintf("and %d more", len(details)-3))
+	}
+	return worst, strings.Join(details, "; ")
+}
+
+// opens tries to open files for writing, or for reading.
+func opens(flag int, verdict string, paths ...string) (string, string) {
+	var tries []func() (string, string)
+	for _, p := range paths {
+		tries = append(tries, func() (string, string) {
+			f, err := os.OpenFile(p, flag, 0)
+			if err != nil {
+				return refused, err.Error()
+			}
+			defer f.Close()
+			if flag == os.O_RDONLY {
+				if n, err := f.Read(make([]byte, 1)); n == 0 { // masked files are empty
+					return refused, fmt.Sprintf("%s: nothing to read (%v)", p, err)
+				}
+			}
+			return verdict, "opened " + p
+		})
+	}
+	return all(tries...)
+}
+
+// writes tries to write a text into files; files that are not there count as refused.
+func writes(verdict, text string, paths ...string) (string, string) {
+	var tries []func() (string, string)
+	for _, p := range paths {
+		tries = append(tries, func() (string, string) {
+			f, err := os.OpenFile(p, os.O_WRONLY, 0)
+			if err == nil {
+				_, err = f.WriteString(text)
+				err = errors.Join(err, f.Close())
+			}
+			return no(err, verdict, "wrote "+p)
+		})
+	}
+	return all(tries...)
+}
