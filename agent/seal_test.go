@@ -131,8 +131,10 @@ func TestSealedTunnelsJoinTwoHosts(t *testing.T) {
 	if netns.Exists(agents[1].Instance.TunnelNetns()) {
 		t.Error("the tunnels' namespace is left")
 	}
-	if answers() {
-		t.Error("a host without tunnels answers")
+	for end := time.Now().Add(20 * time.Second); answers(); { // the kernel takes a namespace's links down after the call
+		if time.Now().After(end) {
+			t.Fatal("a host without tunnels answers")
+		}
 	}
 	if err := seal(0); err != nil {
 		t.Fatal(err)
