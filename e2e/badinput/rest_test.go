@@ -43,7 +43,7 @@ func rest(ctx context.Context, t *testing.T, r *rig.Rig, before world) {
 		{"If-None-Match on what is there", "PUT", "/v1/functions/w1", `{"spec":{"image":"wire","memory":"64M"}}`, json("If-None-Match", "*"), 412, []string{"exists already"}},
 		{"stale delete", "DELETE", "/v1/policies/guests", "", json("If-Match", `"1"`), 412, []string{"changed meanwhile"}},
 		{"unknown field", "PUT", "/v1/functions/w1", `{"spec":{"image":"wire","memry":"64M"}}`, json(), 400, []string{`"path":"spec.memry"`, `did you mean \"memory\"?`}},
-		{"unknown field, nothing like it", "PATCH", "/v1/functions/w1", `{"spec":{"colour":"red"}}`, json(), 400, []string{`"path":"spec.colour"`, "known are command, config"}},
+		{"unknown field, nothing like it", "PATCH", "/v1/functions/w1", `{"spec":{"colour":"red"}}`, json(), 400, []string{`"path":"spec.colour"`, "known are allow, command, config"}},
 		{"no JSON", "PUT", "/v1/functions/w1", "{\"spec\":\n {\"image\":}}", json(), 400, []string{"not JSON", `"line":2`, `"column":11`}},
 		{"JSON that ends too early", "PUT", "/v1/functions/w1", `{"spec":{`, json(), 400, []string{"ends too early"}},
 		{"two values", "PUT", "/v1/functions/w1", `{"spec":{"image":"wire"}} {}`, json(), 400, []string{"more than one JSON value"}},

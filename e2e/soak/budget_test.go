@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"weir.dev/weir/netns"
 )
@@ -34,6 +35,7 @@ var budgets = map[string]budget{
 	"mounts":      {0, 2}, // an image that a host has not run before stays mounted
 	"cgroups":     {},
 	"namespaces":  {},
+	"sandboxes":   {},
 	"links":       {},
 	"functions":   {},
 	"log_files":   {},
@@ -96,8 +98,21 @@ func (m measures) process(node string, d daemon) error {
 	return nil
 }
 
+// settleSandboxes bounds how long a former instance of a function may stay after a change: it drains, then its process has 3 s to end.
+const settleSandboxes = 20 * time.Second
+
 // things of the kernel that bear the instance's name.
 func (m measures) things(node string, d daemon) error {
+	run := "/run/weir/" + d.instance
+	for end := time.Now().Add(settleSandboxes); ; {
+		boxes, _ := os.ReadDir(run + "/sandboxes")
+		functions, _ := os.ReadDir(run + "/netns") // none yet
+		m[node+"/sandboxes"] = float64(len(boxes))
+		if len(boxes) <= len(functions) || time.Now().After(end) {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 	links := 0
 	if err := netns.Do(d.netns, func() error {
 		all, err := net.Interfaces()
