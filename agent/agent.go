@@ -139,9 +139,10 @@ type Agent struct {
 
 	unshared func() error // why functions have no user namespaces; nil: they have
 
-	common common
-	news   atomic.Bool   // the host's status has changed
-	hurry  chan struct{} // link discovery frames are wanted now
+	secrets secretsMount
+	common  common
+	news    atomic.Bool   // the host's status has changed
+	hurry   chan struct{} // link discovery frames are wanted now
 }
 
 // New prepares an agent; nothing happens before Run.

@@ -59,7 +59,7 @@ func (f *function) prepare(ctx context.Context, want api.Function) (image.Image,
 	if err := f.writeConfig(want); err != nil {
 		return img, spec, err
 	}
-	return img, spec, nil
+	return img, spec, f.placeSecrets(ctx, want, &spec)
 }
 
 func (f *function) spec(want api.Function, img image.Image, rootfs string) (container.Spec, error) {

@@ -37,6 +37,9 @@ func (f *function) make(ctx context.Context, want api.Function, spec container.S
 		return err
 	}
 	spec, err := f.a.enter(ctx, &f.box, want.Spec.Image, spec)
+	if err == nil {
+		spec, err = f.ownSecrets(spec)
+	}
 	if err != nil {
 		return err
 	}

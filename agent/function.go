@@ -450,5 +450,8 @@ func (f *function) remove(ctx context.Context) error {
 		return err
 	}
 	f.applied = applied{}
+	if err := removeSecretsDir(filepath.Join(secretsDir(f.a.Instance), f.name)); err != nil {
+		return err
+	}
 	return f.detach(ctx)
 }

@@ -111,9 +111,10 @@ const (
 // Function is a running instance of a network function's image, with an ingress and an egress port, or one tap port.
 type Function struct {
 	Meta
-	Spec      FunctionSpec   `json:"spec"`
-	Placement *Placement     `json:"placement,omitempty"` // written by the manager; nil: no host yet
-	Status    FunctionStatus `json:"status"`
+	Spec      FunctionSpec      `json:"spec"`
+	Placement *Placement        `json:"placement,omitempty"` // written by the manager; nil: no host yet
+	Secrets   map[string]string `json:"secrets,omitempty"`   // written by the manager: which value of each secret is in force
+	Status    FunctionStatus    `json:"status"`
 }
 
 type FunctionSpec struct {
@@ -125,6 +126,7 @@ type FunctionSpec struct {
 	Command []string          `json:"command,omitempty"` // replaces the image's entrypoint and arguments
 	Env     map[string]string `json:"env,omitempty"`
 	Allow   []string          `json:"allow,omitempty"`   // capabilities that the image asks for and that count only by the operator's word, e.g. CAP_SYS_NICE
+	Secrets []string          `json:"secrets,omitempty"` // files in /run/secrets, or at a path: "db", "db:/run/db/password"; see ParseSecret
 	Host    string            `json:"host,omitempty"`    // pins the function to a host; else the manager chooses
 	State   FunctionState     `json:"state,omitempty"`   // desired; default started
 	Restart int64             `json:"restart,omitempty"` // the agent restarts the function when this grows

@@ -266,6 +266,7 @@ func (s FunctionSpec) Validate() []Problem {
 			c.add(fmt.Sprintf("allow[%d]", i), "", "capability %q is there twice", name)
 		}
 	}
+	c.checkSecrets(s.Secrets)
 	if len(s.Command) > 0 && s.Command[0] == "" {
 		c.add("command[0]", "", "the command is empty")
 	}

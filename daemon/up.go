@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -150,7 +151,7 @@ func newManager(ctx context.Context, o UpOptions, key []byte, st store.Store, h 
 	}
 	m, err := manager.New(manager.Options{
 		Store: st, ID: managerID(o.Instance), Where: o.where(), SecretKey: key, Version: o.Version, Log: o.Log, Host: own, AgentConfig: o.Common, CertificateLife: o.CertificateLife,
-		Placement: o.Placement, Fabric: r, AuditFile: o.Instance.AuditFile(),
+		Placement: o.Placement, Fabric: r, AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key),
 		Validate: router.ValidateChange,
 		Trace:    router.Trace,
 		Admit:    a.admit,
@@ -189,6 +190,24 @@ func secretKey(path string) ([]byte, error) {
 	}
 	sum := sha256.Sum256(append([]byte("weir secrets 1\x00"), b...))
 	return sum[:], nil
+}
+
+// sealKey is the key of users' secrets: that of --secret-key, or, where the state is this manager's alone, one in a file that the first secret makes.
+func (o UpOptions) sealKey(key []byte) func() ([]byte, error) {
+	if key != nil || len(o.Etcd) > 0 {
+		return nil
+	}
+	return sync.OnceValues(func() ([]byte, error) {
+		path := filepath.Join(o.Instance.Root, "secrets.key")
+		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+			var b [32]byte
+			_, _ = rand.Read(b[:]) // never fails
+			if err := instance.WriteFile(path, []byte(hex.EncodeToString(b[:])+"\n")); err != nil {
+				return nil, fmt.Errorf("key of secrets: %w", err)
+			}
+		}
+		return secretKey(path)
+	})
 }
 
 // where is this manager, in words for people elsewhere.

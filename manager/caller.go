@@ -21,6 +21,7 @@ type caller struct {
 	who  string
 	role api.Role
 	from string
+	self bool // this very process: its own agent
 }
 
 type callerKey struct{}
@@ -77,6 +78,7 @@ func socketCaller(c net.Conn) (caller, bool) {
 	if by := loginOf(cred.Pid); by != "" && by != strconv.FormatUint(uint64(cred.Uid), 10) {
 		out.who += ", logged in as " + by
 	}
+	out.self = int(cred.Pid) == os.Getpid()
 	if cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
 		out.role = api.RoleAdmin
 	}

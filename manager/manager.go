@@ -88,6 +88,8 @@ type Options struct {
 	SecretKey []byte
 	// AuditFile is where the audit log is kept as JSON lines, beside the store; "" nowhere.
 	AuditFile string
+	// SealKey gives the key (32 bytes) of users' secrets; nil: SecretKey is it.
+	SealKey func() ([]byte, error)
 	// ID tells this manager from others of the store; it stays the same over restarts. "" is one of its own.
 	ID      string
 	Version string

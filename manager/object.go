@@ -16,9 +16,10 @@ import (
 // object is a noun with spec and status, whatever its kind. Its JSON is that of the noun's own struct.
 type object struct {
 	api.Meta
-	Spec      json.RawMessage `json:"spec"`
-	Placement *api.Placement  `json:"placement,omitempty"` // of endpoints and functions
-	Status    json.RawMessage `json:"status"`
+	Spec      json.RawMessage   `json:"spec"`
+	Placement *api.Placement    `json:"placement,omitempty"` // of endpoints and functions
+	Secrets   map[string]string `json:"secrets,omitempty"`   // of functions, see bindSecrets
+	Status    json.RawMessage   `json:"status"`
 }
 
 // noun says what the manager has to know of a kind.
@@ -50,9 +51,10 @@ func nouns() []noun {
 func bodyOf[S any]() any {
 	return &struct {
 		api.Meta
-		Spec      S               `json:"spec"`
-		Placement *api.Placement  `json:"placement,omitempty"`
-		Status    json.RawMessage `json:"status,omitempty"`
+		Spec      S                 `json:"spec"`
+		Placement *api.Placement    `json:"placement,omitempty"`
+		Secrets   map[string]string `json:"secrets,omitempty"`
+		Status    json.RawMessage   `json:"status,omitempty"`
 	}{}
 }
 

@@ -50,7 +50,7 @@ func (m *Manager) shared(ctx context.Context, name string, generate func() ([]by
 		}
 		at, value := s.Revision, s.Value
 		if m.SecretKey != nil {
-			if s.Value, err = m.seal(name, value); err != nil {
+			if s.Value, err = seal(m.SecretKey, name, value); err != nil {
 				return nil, err
 			}
 			s.Sealed = true
@@ -68,9 +68,23 @@ func (m *Manager) shared(ctx context.Context, name string, generate func() ([]by
 	return nil, fmt.Errorf("secret %s: others changed it %d times meanwhile", name, editAttempts)
 }
 
+func (m *Manager) unseal(name string, sealed []byte) ([]byte, error) {
+	if m.SecretKey == nil {
+		return nil, fmt.Errorf("secret %s in the state is encrypted: give the file that the other managers have with --secret-key", name)
+	}
+	value, err := open(m.SecretKey, name, sealed)
+	if errors.Is(err, errDamaged) {
+		return nil, fmt.Errorf("secret %s in the state: %w", name, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("secret %s in the state was encrypted with another key: the file of --secret-key has to be the same for all managers", name)
+	}
+	return value, nil
+}
+
 // seal encrypts with AES-256 in GCM (NIST SP 800-38D), bound to the secret's name; a random nonce goes first.
-func (m *Manager) seal(name string, value []byte) ([]byte, error) {
-	gcm, err := m.cipher()
+func seal(key []byte, name string, value []byte) ([]byte, error) {
+	gcm, err := newCipher(key)
 	if err != nil {
 		return nil, err
 	}
@@ -79,26 +93,21 @@ func (m *Manager) seal(name string, value []byte) ([]byte, error) {
 	return gcm.Seal(nonce, nonce, value, []byte(name)), nil
 }
 
-func (m *Manager) unseal(name string, sealed []byte) ([]byte, error) {
-	if m.SecretKey == nil {
-		return nil, fmt.Errorf("secret %s in the state is encrypted: give the file that the other managers have with --secret-key", name)
-	}
-	gcm, err := m.cipher()
+var errDamaged = errors.New("damaged")
+
+func open(key []byte, name string, sealed []byte) ([]byte, error) {
+	gcm, err := newCipher(key)
 	if err != nil {
 		return nil, err
 	}
 	if len(sealed) < gcm.NonceSize() {
-		return nil, fmt.Errorf("secret %s in the state is damaged: %d bytes", name, len(sealed))
+		return nil, fmt.Errorf("%w: %d bytes", errDamaged, len(sealed))
 	}
-	value, err := gcm.Open(nil, sealed[:gcm.NonceSize()], sealed[gcm.NonceSize():], []byte(name))
-	if err != nil {
-		return nil, fmt.Errorf("secret %s in the state was encrypted with another key: the file of --secret-key has to be the same for all managers", name)
-	}
-	return value, nil
+	return gcm.Open(nil, sealed[:gcm.NonceSize()], sealed[gcm.NonceSize():], []byte(name))
 }
 
-func (m *Manager) cipher() (cipher.AEAD, error) {
-	block, err := aes.NewCipher(m.SecretKey)
+func newCipher(key []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(key)
 	if err != nil {
 		return nil, fmt.Errorf("secret key: %w: want 32 bytes", err)
 	}

@@ -29,10 +29,11 @@ type state struct {
 	events   []api.Event      // new ones
 	conds    []store.Cond     // further ones for the commit
 	ops      []store.Op
-	unsettle bool            // look at all placements, whatever was changed
-	lost     map[string]bool // hosts whose loss this edit is about
-	locked   bool            // others wait for this edit: no host is asked
-	heard    *hearing        // what hosts have said, if they were asked
+	secrets  map[string]sealed // users'; nil: not read, see readSecrets
+	unsettle bool              // look at all placements, whatever was changed
+	lost     map[string]bool   // hosts whose loss this edit is about
+	locked   bool              // others wait for this edit: no host is asked
+	heard    *hearing          // what hosts have said, if they were asked
 }
 
 type ref struct {
@@ -178,6 +179,11 @@ func (st *state) check(ctx context.Context) error {
 		return err
 	}
 	problems := d.Validate()
+	unbound, err := st.bindSecrets(ctx)
+	if err != nil {
+		return err
+	}
+	problems = append(problems, unbound...)
 	changed := st.changed(d)
 	verdict, err := st.hear(ctx, d, changed)
 	if err != nil {

@@ -18,6 +18,7 @@ type written struct {
 	api.Meta
 	Spec      json.RawMessage `json:"spec"`
 	Placement json.RawMessage `json:"placement,omitempty"`
+	Secrets   json.RawMessage `json:"secrets,omitempty"`
 	Status    json.RawMessage `json:"status,omitempty"`
 }
 

@@ -1,0 +1,124 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"weir.dev/weir/api"
+)
+
+func (a *app) secretCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "secret",
+		Aliases: []string{"secrets"},
+		Short:   "Secrets: files for functions that nobody can read through the API",
+		Long: `Secrets reach functions as files in memory: with "secrets: [db]" in its spec a function finds /run/secrets/db, with "secrets: [db:/run/db/password]" that file, which
+its user alone may read. No command shows a value again. A new value makes the functions anew that use it.`,
+		Example: `  weir secret set db --from password
+  weir secret list`,
+		Args: cobra.ArbitraryArgs,
+		RunE: group,
+	}
+	cmd.AddCommand(a.secretSetCommand(), a.secretListCommand(), a.secretDeleteCommand())
+	return cmd
+}
+
+func (a *app) secretSetCommand() *cobra.Command {
+	var from string
+	cmd := &cobra.Command{
+		Use:     "set NAME",
+		Short:   "Make a secret or replace its value, from standard input or a file, byte by byte",
+		Example: "  weir secret set db --from password\n  weir secret set tls --from key.pem",
+		Args:    wantArgs(1, 1, "the name of a secret"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in := a.Stdin
+			if from != "-" {
+				f, err := os.Open(from)
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				in = f
+			}
+			value, err := io.ReadAll(io.LimitReader(in, api.MaxSecret+1))
+			if err != nil {
+				return fmt.Errorf("read the secret: %w", err)
+			}
+			if n := len(value); n < 1 || n > api.MaxSecret {
+				return usage("a secret of %d bytes or more: want 1 to %d", n, api.MaxSecret)
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			s, err := c.PutSecret(cmd.Context(), args[0], value)
+			if err != nil {
+				return err
+			}
+			if a.structured() {
+				return a.encodeItem(s)
+			}
+			_, err = fmt.Fprintf(a.Stdout, "secret/%s set\n", s.Name)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&from, "from", "-", "file with the value; - is standard input")
+	return cmd
+}
+
+func (a *app) secretListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Short:   "List the secrets, without their values",
+		Example: "  weir secret list",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			list, err := c.Secrets(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.structured() {
+				return a.encode(map[string]any{"items": list})
+			}
+			t := table{head: []string{"NAME", "GENERATION", "CHANGED", "USED BY"}}
+			for _, s := range list {
+				t.add(s.Name, fmt.Sprint(s.Generation), s.Updated.Local().Format("2006-01-02 15:04:05"), strings.Join(s.UsedBy, ","))
+			}
+			return a.printTable(t)
+		},
+	}
+}
+
+func (a *app) secretDeleteCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "delete NAME",
+		Short:   "Delete a secret that no function uses",
+		Example: "  weir secret delete db",
+		Args:    wantArgs(1, 1, "the name of a secret (see weir secret list)"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if err := c.DeleteSecret(cmd.Context(), args[0]); err != nil {
+				return err
+			}
+			if a.structured() {
+				return nil
+			}
+			_, err = fmt.Fprintf(a.Stdout, "secret/%s deleted\n", args[0])
+			return err
+		},
+	}
+}

@@ -1,0 +1,298 @@
+package manager
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/store"
+)
+
+// kindSealed are users' secrets, by name.
+const kindSealed api.Kind = "sealed"
+
+const maxSecrets = 1000
+
+// sealed is a user's secret as it is kept: encrypted, see seal.
+type sealed struct {
+	api.Meta
+	Value []byte `json:"value"`
+}
+
+// version tells one value from another, also when a name is used again.
+func (s *sealed) version() string { return fmt.Sprintf("%s-%d", s.UID, s.Generation) }
+
+// sealedName is what a secret's value is bound to when it is encrypted.
+func sealedName(name string) string { return "user secret " + name }
+
+// sealKey is the key of users' secrets.
+func (m *Manager) sealKey() ([]byte, error) {
+	switch {
+	case m.SealKey != nil:
+		return m.SealKey()
+	case m.SecretKey != nil:
+		return m.SecretKey, nil
+	}
+	return nil, api.Refuse(http.StatusConflict, "this manager has no key with which it could keep secrets: start it with --secret-key FILE, the same for all managers of this state")
+}
+
+// putSecret makes a secret or replaces its value. Functions that use it get a new generation, and so are made anew.
+func (m *Manager) putSecret(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	if err := checkName(api.KindSecret, name); err != nil {
+		return err
+	}
+	var req api.SecretRequest
+	if err := readBody(w, r, &req); err != nil {
+		return err
+	}
+	if n := len(req.Value); n < 1 || n > api.MaxSecret {
+		return api.Refuse(http.StatusUnprocessableEntity, "the secret is refused", api.Problem{Path: "value", Message: fmt.Sprintf("has %d bytes: want 1 to %d", n, api.MaxSecret)})
+	}
+	key, err := m.sealKey()
+	if err != nil {
+		return err
+	}
+	var rec sealed
+	status, changed := http.StatusOK, false
+	err = m.edit(r.Context(), func(st *state) error {
+		status, changed = http.StatusOK, false
+		if err := st.readSecrets(r.Context()); err != nil {
+			return err
+		}
+		now := m.Now().UTC()
+		old, known := st.secrets[name]
+		switch {
+		case !known && len(st.secrets) >= maxSecrets:
+			return api.Refuse(http.StatusConflict, fmt.Sprintf("there are %d secrets: delete some (weir secret delete NAME)", len(st.secrets)))
+		case !known:
+			status = http.StatusCreated
+			rec = sealed{Meta: api.Meta{Name: name, UID: newUID(), Generation: 1, Created: now, Updated: now}}
+		default:
+			rec = old
+			if was, err := open(key, sealedName(name), old.Value); err == nil && bytes.Equal(was, req.Value) {
+				return nil
+			}
+			rec.Generation, rec.Updated = old.Generation+1, now
+		}
+		changed = true
+		if rec.Value, err = seal(key, sealedName(name), req.Value); err != nil {
+			return err
+		}
+		st.secrets[name] = rec
+		op, err := store.Put(kindSealed, &rec)
+		if err != nil {
+			return err
+		}
+		st.conds, st.ops = append(st.conds, store.Cond{Key: op.Key, Revision: old.Revision}), append(st.ops, op)
+		_, err = st.bindSecrets(r.Context())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	note(r).idle, note(r).generation = !changed, rec.Generation
+	out, err := m.publicSecret(r.Context(), rec)
+	if err != nil {
+		return err
+	}
+	return answer(w, status, out)
+}
+
+// removeSecret deletes a secret that no function uses.
+func (m *Manager) removeSecret(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	err := m.edit(r.Context(), func(st *state) error {
+		if err := st.readSecrets(r.Context()); err != nil {
+			return err
+		}
+		rec, known := st.secrets[name]
+		if !known {
+			return notFound(api.KindSecret, name)
+		}
+		if users := st.users(name); len(users) > 0 {
+			return api.Refuse(http.StatusConflict, fmt.Sprintf("secret %s is used by function %s: take it out there first", name, users[0]))
+		}
+		st.conds, st.ops = append(st.conds, store.Cond{Key: store.Key(kindSealed, name), Revision: rec.Revision}), append(st.ops, store.Delete(kindSealed, name))
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// listSecrets lists secrets without their values.
+func (m *Manager) listSecrets(w http.ResponseWriter, r *http.Request) error {
+	list, rev, err := store.List[sealed](r.Context(), m.Store, kindSealed)
+	if err != nil {
+		return err
+	}
+	users, err := m.secretUsers(r.Context())
+	if err != nil {
+		return err
+	}
+	out := api.List[api.Secret]{Items: []api.Secret{}, Revision: rev}
+	for _, s := range list {
+		out.Items = append(out.Items, api.Secret{Meta: s.Meta, UsedBy: append([]string{}, users[s.Name]...)})
+	}
+	return answer(w, http.StatusOK, out)
+}
+
+// getSecret tells of one secret without its value.
+func (m *Manager) getSecret(w http.ResponseWriter, r *http.Request) error {
+	rec, err := store.Get[sealed](r.Context(), m.Store, kindSealed, r.PathValue("name"))
+	if errors.Is(err, store.ErrNotFound) {
+		return notFound(api.KindSecret, r.PathValue("name"))
+	}
+	if err != nil {
+		return err
+	}
+	out, err := m.publicSecret(r.Context(), rec)
+	if err != nil {
+		return err
+	}
+	return answer(w, http.StatusOK, out)
+}
+
+func (m *Manager) publicSecret(ctx context.Context, rec sealed) (api.Secret, error) {
+	users, err := m.secretUsers(ctx)
+	return api.Secret{Meta: rec.Meta, UsedBy: append([]string{}, users[rec.Name]...)}, err
+}
+
+// secretUsers are the functions that use each secret.
+func (m *Manager) secretUsers(ctx context.Context) (map[string][]string, error) {
+	list, _, err := store.List[object](ctx, m.Store, api.KindFunction)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]string{}
+	for i := range list {
+		for _, name := range sortedKeys(secretsOf(&list[i])) {
+			out[name] = append(out[name], list[i].Name)
+		}
+	}
+	return out, nil
+}
+
+// functionSecrets hands a function's secrets to the agent of its host, and to nobody else: no token reads them.
+func (m *Manager) functionSecrets(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	f, err := store.Get[object](r.Context(), m.Store, api.KindFunction, name)
+	if errors.Is(err, store.ErrNotFound) {
+		return notFound(api.KindFunction, name)
+	}
+	if err != nil {
+		return err
+	}
+	who, isAgent := agentOf(r.Context())
+	if isAgent && f.at() != who.host || !isAgent && !callerOf(r).self {
+		return api.Refuse(http.StatusForbidden, fmt.Sprintf("the secrets of function %s are for the agent of its host", name))
+	}
+	out := api.List[api.FunctionSecret]{Items: []api.FunctionSecret{}}
+	for _, secret := range sortedKeys(secretsOf(&f)) {
+		rec, err := store.Get[sealed](r.Context(), m.Store, kindSealed, secret)
+		if err != nil {
+			return err
+		}
+		key, err := m.sealKey()
+		if err != nil {
+			return err
+		}
+		value, err := open(key, sealedName(secret), rec.Value)
+		if err != nil {
+			return fmt.Errorf("secret %s in the state was encrypted with another key than this manager has: %w", secret, err)
+		}
+		out.Items = append(out.Items, api.FunctionSecret{Name: secret, Version: rec.version(), Value: value})
+	}
+	return answer(w, http.StatusOK, out)
+}
+
+// secretsOf are the names of the secrets that a function wants.
+func secretsOf(o *object) map[string]bool {
+	if !bytes.Contains(o.Spec, []byte(`"secrets"`)) {
+		return nil
+	}
+	var spec api.FunctionSpec
+	if json.Unmarshal(o.Spec, &spec) != nil {
+		return nil
+	}
+	out := map[string]bool{}
+	for _, text := range spec.Secrets {
+		if name, _, err := api.ParseSecret(text); err == nil {
+			out[name] = true
+		}
+	}
+	return out
+}
+
+// readSecrets reads all secrets, once for an edit.
+func (st *state) readSecrets(ctx context.Context) error {
+	if st.secrets != nil {
+		return nil
+	}
+	list, _, err := store.List[sealed](ctx, st.m.Store, kindSealed)
+	if err != nil {
+		return err
+	}
+	st.secrets = make(map[string]sealed, len(list))
+	for _, s := range list {
+		st.secrets[s.Name] = s
+	}
+	return nil
+}
+
+func (st *state) users(secret string) (names []string) {
+	for _, name := range sortedKeys(st.objects[api.KindFunction]) {
+		if secretsOf(st.objects[api.KindFunction][name])[secret] {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// bindSecrets notes at each function which values of its secrets are in force. One that gets another value gets a new generation with it: it is
+// made anew as after a change of its spec.
+func (st *state) bindSecrets(ctx context.Context) (problems []api.Problem, err error) {
+	for _, name := range sortedKeys(st.objects[api.KindFunction]) {
+		cur := st.objects[api.KindFunction][name]
+		wants := secretsOf(cur)
+		if cur.Deleting != nil || len(wants) == 0 && len(cur.Secrets) == 0 {
+			continue
+		}
+		if err := st.readSecrets(ctx); err != nil {
+			return nil, err
+		}
+		bound := map[string]string{}
+		for _, secret := range sortedKeys(wants) {
+			rec, known := st.secrets[secret]
+			if !known {
+				problems = append(problems, api.Problem{Path: "functions." + name + ".secrets", Message: fmt.Sprintf("there is no secret %q", secret),
+					Hint: "make it first: weir secret set " + secret + " < FILE"})
+				continue
+			}
+			bound[secret] = rec.version()
+		}
+		if maps.Equal(bound, cur.Secrets) {
+			continue
+		}
+		_, touched := st.before[api.KindFunction][name]
+		st.touch(api.KindFunction, name)
+		next := *cur
+		if next.Secrets = bound; len(bound) == 0 {
+			next.Secrets = nil
+		}
+		if !touched {
+			next.Generation++
+			next.Updated = st.m.Now().UTC()
+		}
+		st.objects[api.KindFunction][name] = &next
+	}
+	return problems, nil
+}
