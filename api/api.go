@@ -436,6 +436,21 @@ type ApplyRequest struct {
 	Prune    bool     `json:"prune,omitempty"` // delete objects that the document does not name
 }
 
+// DeleteRequest is the body of POST /v1/delete: names of objects, by kind. They are deleted in one step, or none is. A name that does not
+// exist is ignored.
+type DeleteRequest struct {
+	Endpoints []string `json:"endpoints,omitempty"`
+	Functions []string `json:"functions,omitempty"`
+	Chains    []string `json:"chains,omitempty"`
+	Policies  []string `json:"policies,omitempty"`
+}
+
+// DeleteResult lists what is deleted, or being deleted: an endpoint, function or policy is gone when its agent has taken it down.
+type DeleteResult struct {
+	Changes  []Change `json:"changes"`
+	Revision int64    `json:"revision"`
+}
+
 // Change is one line of a plan.
 type Change struct {
 	Action  string   `json:"action"` // create, update, delete, unchanged

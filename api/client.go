@@ -122,6 +122,13 @@ func (c *Client) Apply(ctx context.Context, r ApplyRequest) (ApplyResult, error)
 	return out, err
 }
 
+// Delete deletes many objects in one step, or none. It does not wait until they are gone: a watch tells.
+func (c *Client) Delete(ctx context.Context, r DeleteRequest) (DeleteResult, error) {
+	var out DeleteResult
+	_, err := c.call(ctx, http.MethodPost, "/v1/delete", r, &out)
+	return out, err
+}
+
 // Report is an agent's news.
 func (c *Client) Report(ctx context.Context, r StatusReport) error {
 	_, err := c.call(ctx, http.MethodPost, "/v1/status", r, nil)

@@ -20,7 +20,7 @@ func (a *app) deleteCommand() *cobra.Command {
 		Use:   "delete (KIND NAME... | -f FILE...)",
 		Short: "Delete objects by name, or all that files name",
 		Long: `Delete endpoints, functions, chains or policies, or a host that is lost and will not come back. What another object
-uses is not deleted: delete the user first, or both with -f, which goes from policies over chains and functions to endpoints.`,
+uses is not deleted: delete the user first, or both with -f. With -f all is deleted in one step, or, if anything is in use, nothing.`,
 		Example: `  weir delete policy guests
   weir delete function fw w1 --timeout 10s
   weir delete host h3
@@ -28,7 +28,7 @@ uses is not deleted: delete the user first, or both with -f, which goes from pol
 		Args:              wantArgs(0, -1, ""),
 		ValidArgsFunction: a.completeObjects([]string{"endpoints", "functions", "chains", "policies", "hosts"}),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			batches, err := a.toDelete(args, files)
+			one, all, err := a.toDelete(args, files)
 			if err != nil {
 				return err
 			}
@@ -39,12 +39,10 @@ uses is not deleted: delete the user first, or both with -f, which goes from pol
 			defer c.Close()
 			ctx, cancel := ending(cmd.Context(), timeout, "delete")
 			defer cancel()
-			for _, b := range batches {
-				if err := a.deleteBatch(ctx, c, b, wait, ignore || len(files) > 0); err != nil {
-					return err
-				}
+			if len(files) > 0 {
+				return a.deleteAll(ctx, c, all, wait)
 			}
-			return nil
+			return a.deleteBatch(ctx, c, one, wait, ignore)
 		},
 	}
 	flags := cmd.Flags()
@@ -61,31 +59,57 @@ type batch struct {
 	names []string
 }
 
-func (a *app) toDelete(args, files []string) ([]batch, error) {
+// toDelete is what the arguments name, or all that files name.
+func (a *app) toDelete(args, files []string) (one batch, all api.DeleteRequest, err error) {
 	if len(files) == 0 {
-		args, err := split(args)
-		if err != nil {
-			return nil, err
-		}
-		if len(args) < 2 {
-			return nil, usage("want a kind and at least one name, or -f FILE")
-		}
-		n, err := nounNamed(args[0])
-		if err == nil && n.remove() == nil {
-			err = usage("%s cannot be deleted; want endpoints, functions, chains, policies or hosts", n.kind().Plural())
-		}
-		return []batch{{n, args[1:]}}, err
+		one, err = namedBatch(args)
+		return one, all, err
 	}
 	if len(args) > 0 {
-		return nil, usage("want either a kind with names or -f FILE, not both")
+		return one, all, usage("want either a kind with names or -f FILE, not both")
 	}
 	f, err := a.load(files)
 	if err != nil {
-		return nil, err
+		return one, all, err
 	}
 	d := f.Document
-	return []batch{{policies(), keys(d.Policies)}, {chains(), keys(d.Chains)}, {functions(), keys(d.Functions)},
-		{endpoints(), keys(d.Endpoints)}}, nil
+	return one, api.DeleteRequest{Policies: keys(d.Policies), Chains: keys(d.Chains), Functions: keys(d.Functions), Endpoints: keys(d.Endpoints)}, nil
+}
+
+func namedBatch(args []string) (batch, error) {
+	args, err := split(args)
+	if err != nil {
+		return batch{}, err
+	}
+	if len(args) < 2 {
+		return batch{}, usage("want a kind and at least one name, or -f FILE")
+	}
+	n, err := nounNamed(args[0])
+	if err == nil && n.remove() == nil {
+		err = usage("%s cannot be deleted; want endpoints, functions, chains, policies or hosts", n.kind().Plural())
+	}
+	return batch{n, args[1:]}, err
+}
+
+// deleteAll deletes in one step, then watches until all of it is gone.
+func (a *app) deleteAll(ctx context.Context, c *api.Client, r api.DeleteRequest, wait bool) error {
+	result, err := c.Delete(ctx, r)
+	if err != nil {
+		return err
+	}
+	if a.structured() {
+		if err := a.encode(result); err != nil {
+			return err
+		}
+	} else {
+		for _, x := range result.Changes {
+			fmt.Fprintf(a.Stdout, "- %s/%s\n", x.Kind, x.Name)
+		}
+	}
+	if !wait {
+		return nil
+	}
+	return a.waitFor(ctx, c, api.Document{}, result.Changes)
 }
 
 func keys[T any](m map[string]T) []string {

@@ -57,6 +57,7 @@ func TestRolesMayWhatTheTableSays(t *testing.T) {
 		{"PATCH", "/v1/functions/f", `{"spec":{"on_fail":"bypass"}}`, operator},
 		{"POST", "/v1/apply", `{"document":{}}`, operator},
 		{"POST", "/v1/apply", `{"document":{},"plan":true}`, operator},
+		{"POST", "/v1/delete", `{"functions":["none"]}`, operator},
 		{"POST", "/v1/functions/f/restart", "", operator},
 		{"POST", "/v1/functions/f/exec?arg=true", "", operator},
 		{"GET", "/v1/functions/f/logs", "", operator},

@@ -90,11 +90,53 @@ func (st *state) prune(n noun, named map[string]json.RawMessage) []api.Change {
 		if _, ok := named[name]; ok || st.get(n.kind, name).Deleting != nil {
 			continue
 		}
-		st.remove(n, name)
+		st.takeOut(n, name)
 		changes = append(changes, api.Change{Action: "delete", Kind: n.kind, Name: name})
 	}
 	slices.SortFunc(changes, func(a, b api.Change) int { return cmp.Compare(a.Name, b.Name) })
 	return changes
+}
+
+// removeAll deletes many objects, in one transaction or not at all. There is no operation for each: a watch tells when they are gone.
+func (m *Manager) removeAll(w http.ResponseWriter, r *http.Request) error {
+	var req api.DeleteRequest
+	if err := readBody(w, r, &req); err != nil {
+		return err
+	}
+	var result api.DeleteResult
+	var last *state
+	err := m.edit(r.Context(), func(st *state) (err error) {
+		last = st
+		result.Changes, err = st.removeAll(req)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	result.Revision = last.revision
+	note(r).applied(result.Changes)
+	note(r).idle = len(last.order) == 0
+	return answer(w, http.StatusOK, result)
+}
+
+// removeAll deletes users before what they use. What an object that stays uses is not deleted, and then nothing is.
+func (st *state) removeAll(req api.DeleteRequest) ([]api.Change, error) {
+	changes, removed := []api.Change{}, []ref{}
+	for _, k := range []struct {
+		kind  api.Kind
+		names []string
+	}{{api.KindPolicy, req.Policies}, {api.KindChain, req.Chains}, {api.KindFunction, req.Functions}, {api.KindEndpoint, req.Endpoints}} {
+		slices.Sort(k.names)
+		for _, name := range slices.Compact(k.names) {
+			if st.get(k.kind, name) == nil {
+				continue
+			}
+			st.takeOut(nounOf(k.kind), name)
+			removed = append(removed, ref{k.kind, name})
+			changes = append(changes, api.Change{Action: "delete", Kind: k.kind, Name: name})
+		}
+	}
+	return changes, st.inUse(removed...)
 }
 
 func documentSpecs(d api.Document, kind api.Kind) map[string]json.RawMessage {

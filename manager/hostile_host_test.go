@@ -122,6 +122,7 @@ func TestAHostileHostWithAValidCertificate(t *testing.T) {
 		{"change its own function", "PATCH", "/v1/functions/f-h1", `{"spec":{"env":{}}}`, 403},
 		{"delete an endpoint", "DELETE", "/v1/endpoints/e-h2", "", 403},
 		{"apply a document", "POST", "/v1/apply", `{"document":{},"prune":true}`, 403},
+		{"delete many objects", "POST", "/v1/delete", `{"functions":["f-h2"]}`, 403},
 		{"declare its own capacity", "PATCH", "/v1/hosts/h1", `{"spec":{"cpus":"4096"}}`, 403},
 		{"delete another host", "DELETE", "/v1/hosts/h2", "", 403},
 		{"restart a function elsewhere", "POST", "/v1/functions/f-h2/restart", "", 403},

@@ -73,6 +73,8 @@ func (m *Manager) table() []route {
 			query: []string{"from", "to", "match", "source", "destination", "source_port", "vlan"}, answers: map[int]any{200: api.Trace{}}, problems: []int{400}, handler: m.trace},
 		route{method: "POST", path: "/v1/apply", limit: maxBody, id: "apply", needs: api.RoleOperator, does: "apply", summary: "check a whole document, then commit it in one step or not at all",
 			body: api.ApplyRequest{}, answers: map[int]any{200: api.ApplyResult{}}, problems: []int{400, 409, 422, 507}, handler: m.apply},
+		route{method: "POST", path: "/v1/delete", limit: maxBody, id: "delete", needs: api.RoleOperator, does: "delete", summary: "delete many objects in one step, or none; a name that does not exist is ignored",
+			body: api.DeleteRequest{}, answers: map[int]any{200: api.DeleteResult{}}, problems: []int{400, 409, 413, 415, 507}, handler: m.removeAll},
 		route{method: "POST", path: "/v1/status", limit: maxReport, id: "report", quiet: true, summary: "an agent's news of many objects, in one transaction",
 			body: api.StatusReport{}, answers: map[int]any{204: nil}, problems: []int{400, 403, 413, 415, 422, 507}, handler: m.report},
 		route{method: "POST", path: "/v1/fabric", limit: maxBody, id: "fabric", quiet: true, summary: "the router's news of switches, assignments, and what crosses hosts, in one transaction",

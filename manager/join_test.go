@@ -348,6 +348,7 @@ func TestAgentsMayReadSpecsAndReportTheirOwnOnly(t *testing.T) {
 		{"PATCH", "/v1/functions/f", `{"spec":{}}`, 403},
 		{"DELETE", "/v1/endpoints/e", "", 403},
 		{"POST", "/v1/apply", "{}", 403},
+		{"POST", "/v1/delete", "{}", 403},
 		{"POST", "/v1/fabric", "{}", 403},
 		{"POST", "/v1/functions/f/exec?arg=sh", "", 403},
 		{"GET", "/v1/functions/f/logs", "", 403},

@@ -80,28 +80,45 @@ func (r relations) affects(c ref, endpoints map[string]*object) []string {
 	return slices.Compact(out)
 }
 
+// maxUses bounds the problems in which inUse lists who uses what.
+const maxUses = 100
+
 // inUse refuses to delete what others name.
-func (st *state) inUse(c ref) error {
+func (st *state) inUse(removed ...ref) error {
 	r := relate(st.objects)
-	var users []string
-	switch c.kind {
-	case api.KindEndpoint:
-		users = prefixed(api.KindPolicy, r.at[c.name])
-	case api.KindFunction:
-		users = prefixed(api.KindChain, r.chainsOf[c.name])
-	case api.KindChain:
-		users = prefixed(api.KindPolicy, r.policies[c.name])
-	}
-	if len(users) == 0 {
-		return nil
-	}
-	slices.Sort(users)
-	users = slices.Compact(users)
 	var problems []api.Problem
-	for _, u := range users {
-		problems = append(problems, api.Problem{Path: u, Message: "uses " + c.String(), Hint: "delete or change it first"})
+	var detail string
+	used := 0
+	for _, c := range removed {
+		var users []string
+		switch c.kind {
+		case api.KindEndpoint:
+			users = prefixed(api.KindPolicy, r.at[c.name])
+		case api.KindFunction:
+			users = prefixed(api.KindChain, r.chainsOf[c.name])
+		case api.KindChain:
+			users = prefixed(api.KindPolicy, r.policies[c.name])
+		}
+		if len(users) == 0 {
+			continue
+		}
+		slices.Sort(users)
+		users = slices.Compact(users)
+		if used++; used == 1 {
+			detail = fmt.Sprintf("%s %s is in use by %s: nothing was changed", c.kind, c.name, strings.Join(users, ", "))
+		}
+		for _, u := range users[:min(len(users), maxUses-len(problems))] {
+			problems = append(problems, api.Problem{Path: u, Message: "uses " + c.String(), Hint: "delete or change it first"})
+		}
 	}
-	return api.Refuse(http.StatusConflict, fmt.Sprintf("%s %s is in use by %s: nothing was changed", c.kind, c.name, strings.Join(users, ", ")), problems...)
+	switch used {
+	case 0:
+		return nil
+	case 1:
+	default:
+		detail = fmt.Sprintf("%d objects are in use by others: nothing was changed", used)
+	}
+	return api.Refuse(http.StatusConflict, detail, problems...)
 }
 
 func prefixed(kind api.Kind, names []string) []string {

@@ -121,21 +121,27 @@ func keepVerbs(old, spec json.RawMessage) json.RawMessage {
 
 // remove deletes an object, in two phases where an agent has to take it down first: then the operation is returned.
 func (st *state) remove(n noun, name string) *api.Operation {
-	cur := st.get(n.kind, name)
+	st.takeOut(n, name)
 	if !n.twoPhase {
-		st.touch(n.kind, name)
-		delete(st.objects[n.kind], name)
 		return nil
 	}
-	if cur.Deleting == nil {
+	return st.operation("delete", ref{n.kind, name}, st.get(n.kind, name).Generation)
+}
+
+// takeOut is remove without an operation: one of many objects. Operations are bounded, those of others have to stay.
+func (st *state) takeOut(n noun, name string) {
+	cur := st.get(n.kind, name)
+	switch {
+	case !n.twoPhase:
+		st.touch(n.kind, name)
+		delete(st.objects[n.kind], name)
+	case cur.Deleting == nil:
 		st.touch(n.kind, name)
 		next := *cur
 		now := st.m.Now().UTC()
 		next.Deleting, next.Updated = &now, now
 		st.objects[n.kind][name] = &next
-		cur = &next
 	}
-	return st.operation("delete", ref{n.kind, name}, cur.Generation)
 }
 
 // document is the desired state: what is being deleted is no part of it any more.
