@@ -26,6 +26,7 @@ const (
 	refAnnotation   = "org.opencontainers.image.ref.name"
 	maxDocument     = 4 << 20 // bytes of an index, manifest or config
 	maxIndexEntries = 10_000
+	maxLayers       = 127 // of an image: what Docker builds at most
 	remedy          = "`make build` builds the catalogue's images anew"
 )
 
@@ -314,6 +315,9 @@ func (s *Store) load(layout string, d v1.Descriptor) (*entry, error) {
 	}
 	if len(config.RootFS.DiffIDs) != len(manifest.Layers) || len(manifest.Layers) == 0 {
 		return nil, fmt.Errorf("%w: manifest %s has %d layers, its config %d", ErrCorrupt, digest, len(manifest.Layers), len(config.RootFS.DiffIDs))
+	}
+	if n := len(manifest.Layers); n > maxLayers {
+		return nil, fmt.Errorf("manifest %s has %d layers, at most %d: build it with fewer steps, or squash it", digest, n, maxLayers)
 	}
 	if config.Architecture != "" && config.Architecture != runtime.GOARCH {
 		return nil, fmt.Errorf("built for %s, this machine is %s", config.Architecture, runtime.GOARCH)

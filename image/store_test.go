@@ -426,3 +426,41 @@ func TestOtherArchitecture(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestImagesThatDoNotFitAreRefused(t *testing.T) {
+	many := make([]*memLayer, maxLayers+1)
+	for i := range many {
+		many[i] = sparse(t, 1)
+	}
+	for name, x := range map[string]struct {
+		layers []*memLayer
+		want   string
+	}{
+		"layers":     {many, "has 128 layers, at most 127"},
+		"all-layers": {[]*memLayer{sparse(t, 12<<30), sparse(t, 13<<30), sparse(t, 14<<30)}, "the image unpacks to more than 32 GiB"},
+		"disk":       {[]*memLayer{sparse(t, 20<<20), sparse(t, 21<<20)}, "it needs 41 MiB in "},
+		"fits":       {[]*memLayer{sparse(t, 10<<20), sparse(t, 11<<20)}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			img, err := recipe(t, name, "1", "x").assemble(x.layers...)
+			must(t, err)
+			layout := filepath.Join(t.TempDir(), "layout")
+			must(t, put(layout, name+":1", img))
+			s := newStore(t, layout)
+			must(t, os.MkdirAll(s.inst.Root, 0o755))
+			must(t, unix.Mount("tmpfs", s.inst.Root, "tmpfs", 0, "size=30m"))
+			t.Cleanup(func() { must(t, unix.Unmount(s.inst.Root, unix.MNT_DETACH)) })
+			_, err = s.Mount(t.Context(), name)
+			if x.want == "" {
+				must(t, err)
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), x.want) {
+				t.Errorf("got %v, want %q", err, x.want)
+			}
+			if left, _ := filepath.Glob(filepath.Join(s.layersDir(), "[^.]*")); len(left) > 0 {
+				t.Errorf("unpacked all the same: %v", left)
+			}
+		})
+	}
+}

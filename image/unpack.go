@@ -25,8 +25,9 @@ import (
 
 const (
 	partialPrefix = ".partial-"
-	maxUnpacked   = 32 << 30 // bytes of one layer
-	maxFiles      = 1 << 20  // of one layer
+	maxUnpacked   = 32 << 30 // bytes of an image
+	maxFiles      = 1 << 20  // of an image
+	block         = 4 << 10  // what a file takes on the disk is a multiple of this
 )
 
 func (s *Store) layersDir() string { return filepath.Join(s.inst.Root, "images", "layers") }
@@ -60,6 +61,9 @@ func (s *Store) unpackAll(ctx context.Context, e *entry) error {
 		return err
 	}
 	if err := removePartial(dir); err != nil {
+		return err
+	}
+	if err := s.checkRoom(ctx, e); err != nil {
 		return err
 	}
 	for i, id := range e.image.Layers {
@@ -98,12 +102,6 @@ func (s *Store) unpack(ctx context.Context, layout string, d v1.Descriptor, diff
 		return fmt.Errorf("open layer: %w", err)
 	}
 	defer f.Close()
-	if err := measure(ctx, f, d.MediaType); err != nil {
-		return fmt.Errorf("unpack layer %s: %w", path, err)
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return fmt.Errorf("read layer %s: %w", path, err)
-	}
 	partial, err := os.MkdirTemp(s.layersDir(), partialPrefix)
 	if err != nil {
 		return fmt.Errorf("unpack layer: %w", err)
@@ -146,26 +144,67 @@ func (s *Store) unpack(ctx context.Context, layout string, d v1.Descriptor, diff
 	return commit(partial, s.layerDir(diffID))
 }
 
-// measure refuses a layer that unpacks to too much, before anything of it is written: a few bytes can stand for a file that fills any disk, as a hole, or
-// compressed. What cannot be read is told when it is unpacked.
-func measure(ctx context.Context, f io.Reader, mt types.MediaType) error {
+// extent is what layers unpack to.
+type extent struct{ bytes, files int64 }
+
+// checkRoom refuses an image that unpacks to too much, or to more than there is room for, before anything of it is written: a few bytes can stand for a
+// file that fills any disk, as a hole, or compressed.
+func (s *Store) checkRoom(ctx context.Context, e *entry) error {
+	var all, missing extent
+	for i, d := range e.layers {
+		before := all
+		err := measure(ctx, blobPath(e.layout, d.Digest), d.MediaType, &all)
+		if err != nil {
+			return err
+		}
+		if _, err := os.Stat(s.layerDir(e.image.Layers[i])); err != nil {
+			missing.bytes += all.bytes - before.bytes
+			missing.files += all.files - before.files
+		}
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs(s.layersDir(), &disk); err != nil {
+		return fmt.Errorf("free space of %s: %w", s.layersDir(), err)
+	}
+	const mib = 1 << 20
+	if free := int64(disk.Bavail) * disk.Bsize; missing.bytes > free {
+		return fmt.Errorf("it needs %d MiB in %s, which has %d MiB free: free some space there or choose another --root: %w",
+			(missing.bytes+mib-1)/mib, s.layersDir(), free/mib, unix.ENOSPC)
+	}
+	if disk.Files > 0 && missing.files > int64(disk.Ffree) { // 0: the file system has no bound
+		return fmt.Errorf("it needs %d files in %s, which has room for %d: remove some there or choose another --root: %w",
+			missing.files, s.layersDir(), disk.Ffree, unix.ENOSPC)
+	}
+	return nil
+}
+
+// measure adds what a layer unpacks to. What cannot be read is told when it is unpacked.
+func measure(ctx context.Context, path string, mt types.MediaType, sum *extent) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
 	plain, err := decompress(mt, &hashReader{ctx: ctx, r: f, h: crc32.NewIEEE()}) // the sum is not looked at
 	if err != nil {
 		return nil
 	}
 	defer plain.Close()
 	entries := tar.NewReader(plain)
-	left := int64(maxUnpacked)
-	for range maxFiles {
+	for {
 		h, err := entries.Next()
 		if err != nil {
 			return ctx.Err()
 		}
-		if left -= h.Size; h.Size > maxUnpacked || left < 0 {
-			return fmt.Errorf("%q: it unpacks to more than %d GiB", h.Name, maxUnpacked>>30)
+		sum.files++
+		if h.Size > maxUnpacked-sum.bytes {
+			return fmt.Errorf("layer %s: %q: the image unpacks to more than %d GiB: build a smaller one", path, h.Name, maxUnpacked>>30)
 		}
+		if sum.files > maxFiles {
+			return fmt.Errorf("layer %s: the image unpacks to more than %d files: build a smaller one", path, maxFiles)
+		}
+		sum.bytes += (h.Size + block - 1) / block * block
 	}
-	return fmt.Errorf("it unpacks to more than %d files", maxFiles)
 }
 
 // corruptLayer reads the rest of the compressed file to tell whether it is what the manifest says. When it is, the cause stands.

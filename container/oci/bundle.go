@@ -22,9 +22,10 @@ import (
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// maxLog bounds what a container with a read-only root can write between two looks at its log, in bytes: its other files are in memory, and smaller. A
-// write beyond it fails and raises SIGXFSZ.
-const maxLog = 1 << 30
+// maxLog bounds every file of a container with a read-only root, in bytes, and so its log between two cuts: the other files are in memory. The kernel holds
+// the limit (RLIMIT_FSIZE), so it stands when nobody cuts, as after a kill -9 of the daemon. A write beyond it fails with EFBIG, at once, and the signal
+// that comes with it ends nobody: see startSparing. What is lost is said in the log at the next cut.
+const maxLog = 32 << 20
 
 // check finds what the runtime would find too late or say badly.
 func check(s container.Spec) error {

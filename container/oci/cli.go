@@ -10,10 +10,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -62,10 +64,31 @@ func (r *Runtime) call(ctx context.Context, id string, out *os.File, args ...str
 	defer os.Remove(log)
 	cmd := r.command(ctx, id, log, args)
 	cmd.Stdout, cmd.Stderr = asFile(out), asFile(out)
-	if err := cmd.Run(); err != nil {
+	err := startSparing(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
 		return r.failed(ctx, args[0], log, err)
 	}
 	return nil
+}
+
+// startSparing starts a command with SIGXFSZ blocked, for itself and whatever it executes: a full log (maxLog) must end nobody. The mask of blocked signals
+// passes through fork, exec and Go's runtime, and so through runc into the container. To ignore the signal would not do: what runc, a Go program, finds
+// ignored it handles, and what is handled is the default again for the program that it executes, which is death.
+func startSparing(cmd *exec.Cmd) error {
+	runtime.LockOSThread() // the child has the mask of the thread that forks
+	defer runtime.UnlockOSThread()
+	var set, before unix.Sigset_t
+	n := uint(unix.SIGXFSZ) - 1
+	bits := uint(unsafe.Sizeof(set.Val[0])) * 8
+	set.Val[n/bits] = 1 << (n % bits)
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &set, &before); err != nil {
+		return fmt.Errorf("block SIGXFSZ: %w", err)
+	}
+	defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil) }() // the kernel's own mask: it cannot be wrong
+	return cmd.Start()
 }
 
 // asFile keeps a nil *os.File from becoming a non-nil io.Writer.

@@ -116,7 +116,10 @@ func runPiped(cmd *exec.Cmd, x container.ExecSpec) error {
 			in.Close()
 		}()
 	}
-	return cmd.Run()
+	if err := startSparing(cmd); err != nil {
+		return err
+	}
+	return cmd.Wait()
 }
 
 // runTTY gives the runtime a terminal of its own; the runtime joins it with the one that it makes in the container.
@@ -144,7 +147,7 @@ func runTTY(cmd *exec.Cmd, x container.ExecSpec) error {
 		}
 	default:
 	}
-	err = cmd.Start()
+	err = startSparing(cmd)
 	slave.Close()
 	if err != nil {
 		return err

@@ -29,16 +29,11 @@ func (r *Runtime) bound(log string) error {
 		return fmt.Errorf("log of %s: %w", log, err)
 	}
 	defer f.Close()
-	if over := fi.Size() - r.logBytes; over > 0 { // the newest part is kept
-		if _, err := f.Seek(over, io.SeekStart); err != nil {
-			return fmt.Errorf("log of %s: %w", log, err)
-		}
-	}
 	old, err := os.OpenFile(path+".1.new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("log of %s: %w", log, err)
 	}
-	_, err = io.Copy(old, io.LimitReader(f, 2*r.logBytes))
+	err = copyTail(old, f, max(0, fi.Size()-r.logBytes), 2*r.logBytes)
 	if cerr := old.Close(); err == nil {
 		err = cerr
 	}
@@ -54,6 +49,29 @@ func (r *Runtime) bound(log string) error {
 		return fmt.Errorf("log of %s: %w", log, err)
 	}
 	return nil
+}
+
+// copyTail copies what begins at an offset, at most so many bytes, and says beside it what is lost.
+func copyTail(w io.Writer, f *os.File, from, limit int64) error {
+	if from > 0 {
+		if _, err := fmt.Fprintf(w, "[weir: %d bytes before this are lost: more was printed than the log keeps]\n", from); err != nil {
+			return err
+		}
+	}
+	n, err := io.Copy(w, io.NewSectionReader(f, from, limit))
+	if err != nil {
+		return err
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if fi.Size() >= maxLog {
+		_, err = fmt.Fprintf(w, "\n[weir: lines after this are lost: the log was full, at %d MiB, until it was cut]\n", maxLog>>20)
+	} else if missed := fi.Size() - from - n; missed > 0 {
+		_, err = fmt.Fprintf(w, "\n[weir: %d bytes after this are lost: they were printed while the log was cut]\n", missed)
+	}
+	return err
 }
 
 const followEvery = 200 * time.Millisecond

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"weir.dev/weir/container"
 )
 
@@ -56,4 +58,70 @@ func TestLogIsBoundedBetweenTwoLooks(t *testing.T) {
 	if fi, err := os.Stat(r.logFile("a")); err != nil || fi.Size() > maxLog || strings.HasSuffix(last, "beyond: 0\n") {
 		t.Errorf("%d bytes, %v; %q", fi.Size(), err, last[max(0, len(last)-20):])
 	}
+}
+
+// Nobody cuts the log, as the daemon is gone. The flood comes from children of the first process: the kernel spares only that one signals by itself.
+func TestEndlessOutputFillsNoDiskAndEndsNobody(t *testing.T) {
+	inst := newInstance(t)
+	first := open(t, inst, Options{})
+	done := filepath.Join(t.TempDir(), "done")
+	must(t, os.Mkdir(done, 0o755))
+	flood := "i=0; worst=0; while [ $i -lt 32 ]; do dd if=/dev/zero bs=1M count=64 2>/dev/null; c=$?; [ $c -gt $worst ] && worst=$c; i=$((i+1)); done; " +
+		"touch /run/done/it; while :; do echo after: $worst; sleep 0.1; done" // 2 GiB
+	must(t, first.Run(t.Context(), container.Spec{ID: "a", Rootfs: rootfs(t), ReadOnly: true, Args: sh(flood), Mounts: []container.Mount{{Source: done, Target: "/run/done"}}}))
+	must(t, first.Close())
+	eventually(t, "the end of the flood", func() bool {
+		_, err := os.Stat(filepath.Join(done, "it"))
+		return err == nil
+	})
+	if got := diskUse(t, first.logsDir()); got > 33<<20 {
+		t.Errorf("the log takes %d MiB of disk", got>>20)
+	}
+
+	r := open(t, inst, Options{})
+	defer r.Close()
+	defer func() { must(t, r.Destroy(context.Background())) }()
+	st, err := r.List(t.Context()) // cuts it
+	must(t, err)
+	if len(st) != 1 || st[0].State != container.Running {
+		t.Errorf("the container is no more: %+v", st)
+	}
+	read := func(o container.LogOptions) string {
+		l, err := r.Logs(t.Context(), "a", o)
+		must(t, err)
+		defer l.Close()
+		text, err := io.ReadAll(l)
+		must(t, err)
+		return string(text)
+	}
+	last := ""
+	eventually(t, "a line after the cut", func() bool {
+		last = read(container.LogOptions{Tail: 1})
+		return strings.HasPrefix(last, "after: ") && strings.HasSuffix(last, "\n")
+	})
+	if last != "after: 1\n" { // 1: told that it could not write; more than 128: ended by a signal
+		t.Errorf("%q", last)
+	}
+	all := read(container.LogOptions{})
+	for _, say := range []string{"[weir: 25165824 bytes before this are lost", "[weir: lines after this are lost: the log was full, at 32 MiB"} {
+		if !strings.Contains(all, say) {
+			t.Errorf("the log does not say %q", say)
+		}
+	}
+	if got := diskUse(t, r.logsDir()); got > 9<<20 {
+		t.Errorf("after the cut the log takes %d MiB of disk", got>>20)
+	}
+}
+
+func diskUse(t *testing.T, dir string) int64 {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	sum := int64(0)
+	for _, d := range entries {
+		var st unix.Stat_t
+		must(t, unix.Stat(filepath.Join(dir, d.Name()), &st))
+		sum += st.Blocks * 512
+	}
+	return sum
 }

@@ -50,7 +50,7 @@ type Options struct {
 	Remove   bool   // only Destroy will be called: it can do without the runtime's program
 	KeepLogs bool   // Destroy leaves what containers have printed
 	Memory   int64  // limit of a container whose Spec has none, in bytes, where the kernel can; 0 none
-	LogBytes int64  // a container's log is cut at this size, one older file is kept; default 8 MiB
+	LogBytes int64  // a container's log is cut at this size, one older file is kept; default 8 MiB, at most 16 MiB
 	// Adopt makes this process the reaper of the containers that it starts (PR_SET_CHILD_SUBREAPER), so that exit codes are known on
 	// every kernel, of the shortest run too. Without it they are known from Linux 6.15 on.
 	Adopt bool
@@ -97,6 +97,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 	if o.LogBytes <= 0 {
 		o.LogBytes = defaultLogBytes
 	}
+	o.LogBytes = min(o.LogBytes, maxLog/2) // a log has to reach it to be cut
 	cli, err := exec.LookPath(o.CLI)
 	if o.Remove && err != nil {
 		cli, err = o.CLI, nil
