@@ -399,8 +399,8 @@ func TestKilledAtAnyMoment(t *testing.T) {
 func TestHangingRuntime(t *testing.T) {
 	inst := newInstance(t)
 	cli := filepath.Join(t.TempDir(), "slow")
-	must(t, os.WriteFile(cli, []byte("#!/bin/sh\ncase \"$*\" in *delete*) exec runc \"$@\";; esac\nrunc \"$@\"; exec sleep 1000\n"), 0o755))
-	r := open(t, inst, Options{CLI: cli})
+	must(t, os.WriteFile(cli, []byte("#!/bin/sh\ncase \"$*\" in *delete*|--version) exec runc \"$@\";; esac\nrunc \"$@\"; exec sleep 1000\n"), 0o755))
+	r := open(t, inst, Options{CLI: cli, Vulnerable: true})
 	defer r.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
