@@ -292,6 +292,9 @@ func (w *world) station(name, host, address string) *netns.Space {
 	w.t.Helper()
 	s := w.namespace(name)
 	spec := api.EndpointSpec{Host: host, Netns: w.path(name), Interface: "eth0", Address: address}
+	if address == "" { // its frames are of any MAC
+		spec.PortSecurity = &api.PortSecurity{Mode: api.PortSecurityOff}
+	}
 	if _, err := w.client.Endpoints().Put(w.t.Context(), name, spec); err != nil {
 		w.t.Fatal(err)
 	}

@@ -35,7 +35,11 @@ mount --bind "$1" /run/test
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /etc/systemd
 mkdir -p /etc/systemd/system
+mkdir /run/dpkg
+mount --bind /var/lib/dpkg /run/dpkg
 mount -t tmpfs tmpfs /var/lib
+mkdir /var/lib/dpkg
+mount --bind /run/dpkg /var/lib/dpkg
 ip link set lo up
 cp /run/test/weir.service /run/systemd/system/
 printf "[Unit]\nDefaultDependencies=no\nWants=\nAfter=\n[Service]\nWatchdogSec=3\nStandardOutput=append:/run/test/daemon.log\nStandardError=inherit\n" > /run/systemd/system/weir.service.d/alone.conf
