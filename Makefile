@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(shell git -c safe.directory='*' describe --ta
 export CGO_ENABLED := 0
 export GOFLAGS := $(filter-out -trimpath -buildvcs=%,$(GOFLAGS)) -trimpath -buildvcs=false
 
-.PHONY: help root setup peers build demo test soak race bench lint generate clean
+.PHONY: help root setup peers build demo test soak attack race bench lint generate clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ root:
 setup: ## install the Debian packages that Weir needs, check Go
 	@./setup.sh
 
-peers: setup ## what Weir is tested and measured beside: Docker's engine and LXC (unpacked, not installed), testpmd
+peers: setup ## what Weir is tested and measured beside: Docker's engine, LXC and schemathesis (in build, not installed), testpmd
 	@./peers.sh
 
 build: setup ## build bin/weir and the images of the catalogue (bin/images)
@@ -40,6 +40,10 @@ SEED ?= 1
 soak: root build peers ## a random walk over the whole product for SOAK (30m), from SEED (1) on
 	PATH="$$PATH:/usr/sbin:/sbin:$(CURDIR)/build/peers/usr/sbin:$(CURDIR)/build/peers/usr/bin" SOAK=$(SOAK) SEED=$(SEED) \
 		go test -vet off -count 1 -timeout 0 -v -run TestWalk ./e2e/soak
+
+ATTACK ?= 30m
+attack: root build peers ## requests of all kinds to the API for ATTACK (30m), from SEED (1) on
+	ATTACK=$(ATTACK) SEED=$(SEED) go test -vet off -count 1 -timeout 0 -v -run TestAPIUnderAttack ./e2e/attack
 
 bench: root build peers ## performance beside the peers, a table and JSON (bin/bench.json)
 	PATH="$$PATH:$(CURDIR)/build/peers/usr/sbin:$(CURDIR)/build/peers/usr/bin" go run ./e2e/bench -o bin/bench.json $(BENCH)

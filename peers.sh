@@ -15,6 +15,20 @@ unpack=(docker.io containerd lxc)
 unpacked() { [ -x "$dir/usr/sbin/dockerd" ] && [ -x "$dir/usr/bin/containerd" ] && [ -x "$dir/usr/bin/lxc-start" ]; }
 installed() { command -v dpdk-testpmd >/dev/null && dpkg-query -W "${need[@]}" "$(testpmd)" >/dev/null 2>&1; }
 kernel() { compgen -G 'build/vm/kern/boot/vmlinuz-*-cloud-amd64' >/dev/null; }
+# Schemathesis makes requests from the OpenAPI document: in a virtual environment of its own, in versions that are pinned.
+attack=build/attack
+wanted=e2e/attack/requirements.txt
+ready() { cmp -s "$wanted" "$attack/requirements.txt"; }
+if ! ready; then
+	say "installing $(grep schemathesis "$wanted") into $attack"
+	rm -rf "$attack"
+	mkdir -p build
+	{ python3 -m venv "$attack" && "$attack/bin/pip" install -q --disable-pip-version-check -r "$wanted"; } >build/attack.log 2>&1 && cp "$wanted" "$attack/requirements.txt" || {
+		tail -n 20 build/attack.log >&2
+		say "$wanted could not be installed (its last lines are above): python3-venv and a package index are needed"
+		exit 1
+	}
+fi
 unpacked && installed && kernel && exit 0
 [ "$(id -u)" = 0 ] || { say "missing ${unpack[*]} (unpacked into $dir) or ${need[*]} librte-net-af-packet: run as root"; exit 1; }
 

@@ -72,7 +72,7 @@ type Certificate struct {
 
 // BeatRequest is the body of POST /v1/hosts/NAME/beat, BeatAnswer its answer.
 type BeatRequest struct {
-	Time time.Time `json:"time"` // the host's clock
+	Time time.Time `json:"time,omitzero"` // the host's clock
 }
 
 // BeatAnswer has the manager's clock.

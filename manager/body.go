@@ -124,7 +124,7 @@ func readBody(w http.ResponseWriter, r *http.Request, v any) error {
 }
 
 func decodeBody(w http.ResponseWriter, r *http.Request, raw []byte, v any) error {
-	cost, err := scan(raw, reflect.TypeOf(v), "")
+	cost, err := scan(raw, reflect.TypeOf(v), "", r.Method == http.MethodPatch)
 	if err != nil {
 		return err
 	}

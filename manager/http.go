@@ -203,6 +203,9 @@ func (m *Manager) serve(rt route) http.Handler {
 		}()
 		err := mayCall(r, need)
 		if err == nil {
+			err = checkQuery(rt, r)
+		}
+		if err == nil {
 			err = rt.handler(t, r)
 		}
 		if err != nil {

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"encoding/json"
+	"math"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -87,6 +88,10 @@ func (d *document) operation(rt route) *huma.Operation {
 	for status, body := range rt.answers {
 		op.Responses[strconv.Itoa(status)] = d.answer(rt, status, body)
 	}
+	rt.problems = append(rt.problems, http.StatusBadRequest)
+	if rt.body != nil {
+		rt.problems = append(rt.problems, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusServiceUnavailable)
+	}
 	problem := map[string]*huma.MediaType{"application/problem+json": {Schema: d.schema(api.ProblemError{})}}
 	for _, status := range append(rt.problems, http.StatusUnauthorized, http.StatusInternalServerError) {
 		op.Responses[strconv.Itoa(status)] = &huma.Response{Description: http.StatusText(status), Content: problem}
@@ -110,7 +115,7 @@ func (d *document) answer(rt route, status int, body any) *huma.Response {
 		return r
 	case listOf:
 		header("Weir-Revision", "the revision to watch from")
-		r.Content = map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: "string",
+		r.Content = map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{
 			Description: "with watch: events put and delete with the object as data; an id is the revision to resume from"}}}
 	default:
 		if strings.HasSuffix(rt.path, "/{name}") && status != http.StatusAccepted {
@@ -136,15 +141,55 @@ func (d *document) schema(v any) *huma.Schema {
 			"revision": {Type: "integer", Format: "int64"},
 		}}
 	case specOf:
-		return &huma.Schema{Type: "object", Required: []string{"spec"}, Properties: map[string]*huma.Schema{"spec": d.schema(v.spec)},
-			Description: "the object as GET shows it will do: its other members are not read"}
+		s := d.written(d.schema(v.spec))
+		s.Properties["status"] = &huma.Schema{}
+		s.Properties["placement"] = &huma.Schema{Ref: d.schema(api.Placement{}).Ref}
+		s.Description = "the object as GET shows it will do: its other members are not read"
+		return s
 	case mergeOf:
-		return &huma.Schema{Type: "object", Required: []string{"spec"}, Properties: map[string]*huma.Schema{
-			"spec": {Type: "object", AdditionalProperties: true, Description: "members to change; null removes one"}}}
+		spec := d.registry.Schema(reflect.TypeOf(v.spec), false, "")
+		d.optional()
+		members := map[string]*huma.Schema{}
+		for name, p := range spec.Properties {
+			members[name] = &huma.Schema{AnyOf: []*huma.Schema{p, {Type: "null"}}}
+		}
+		return d.written(&huma.Schema{Type: "object", AdditionalProperties: no, Properties: members, Description: "members to change; null removes one"})
 	}
 	t := reflect.TypeOf(v)
 	s := d.registry.Schema(t, true, t.Name())
 	d.optional()
+	return s
+}
+
+// written is an object as it may be sent: its spec, and what GET shows besides.
+func (d *document) written(spec *huma.Schema) *huma.Schema {
+	s := &huma.Schema{Type: "object", AdditionalProperties: false, Properties: map[string]*huma.Schema{"spec": spec}}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[api.Meta]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		s.Properties[name] = bounded(d.registry.Schema(f.Type, true, f.Name), f.Type)
+	}
+	return s
+}
+
+// Whole numbers that Go and JSON both have.
+const mostInt64 = 9223372036854774784
+
+// bounded says what a whole number of Go can be: huma leaves that to the format, which many do not read.
+func bounded(s *huma.Schema, t reflect.Type) *huma.Schema {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if s.Type != "integer" || t.Kind() < reflect.Int || t.Kind() > reflect.Uint64 {
+		return s
+	}
+	least, most := float64(0), math.Exp2(float64(t.Bits()))-1
+	if t.Kind() <= reflect.Int64 {
+		least, most = -math.Exp2(float64(t.Bits()-1)), math.Exp2(float64(t.Bits()-1))-1
+	}
+	if t.Bits() == 64 {
+		least, most = max(least, -mostInt64), mostInt64
+	}
+	s.Minimum, s.Maximum = &least, &most
 	return s
 }
 
@@ -157,6 +202,9 @@ func (d *document) optional() {
 		}
 		for _, f := range reflect.VisibleFields(t) {
 			tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if p := s.Properties[tag]; p != nil {
+				bounded(p, f.Type)
+			}
 			if strings.Contains(options, "omitzero") {
 				s.Required = without(s.Required, tag)
 			}
@@ -174,6 +222,10 @@ func without(list []string, drop string) []string {
 	return out
 }
 
+func number(least, most float64) *huma.Schema {
+	return &huma.Schema{Type: "integer", Format: "int64", Minimum: &least, Maximum: &most}
+}
+
 func queryParameter(name string) *huma.Param {
 	p := &huma.Param{Name: name, In: "query", Schema: &huma.Schema{Type: "string"}}
 	switch name {
@@ -182,7 +234,7 @@ func queryParameter(name string) *huma.Param {
 	case "watch":
 		p.Description, p.Schema, p.AllowEmptyValue = "stream changes as server-sent events", &huma.Schema{Type: "boolean"}, true
 	case "revision":
-		p.Description, p.Schema = "watch changes after this revision; without it the watch begins with what is there", &huma.Schema{Type: "integer", Format: "int64"}
+		p.Description, p.Schema = "watch changes after this revision; without it the watch begins with what is there", number(0, 1<<53)
 	case "kind":
 		p.Description = "only what is about objects of this kind"
 	case "object":
@@ -190,13 +242,13 @@ func queryParameter(name string) *huma.Param {
 	case "severity":
 		p.Description, p.Schema = "at least this severe", &huma.Schema{Type: "string", Enum: []any{"info", "warning", "error"}}
 	case "limit":
-		p.Description, p.Schema = "at most this many, the newest", &huma.Schema{Type: "integer"}
+		p.Description, p.Schema = "at most this many, the newest", number(1, math.MaxInt32)
 	case "who":
 		p.Description = "only what this one did, as in \"token ci\""
 	case "verb":
 		p.Description = "only this action, as in exec"
 	case "tail":
-		p.Description, p.Schema = "only the last lines; 0 all", &huma.Schema{Type: "integer"}
+		p.Description, p.Schema = "only the last lines; 0 all", number(0, math.MaxInt32)
 	case "follow":
 		p.Description, p.Schema, p.AllowEmptyValue = "go on as more is written", &huma.Schema{Type: "boolean"}, true
 	case "from":
@@ -210,9 +262,9 @@ func queryParameter(name string) *huma.Param {
 	case "destination":
 		p.Description = "its destination address, if it is not the receiver's first one"
 	case "source_port":
-		p.Description, p.Schema = "its source port, default 49152", &huma.Schema{Type: "integer"}
+		p.Description, p.Schema = "its source port, default 49152", number(1, 65535)
 	case "vlan":
-		p.Description, p.Schema = "the VLAN id of its tag; without it the packet is untagged", &huma.Schema{Type: "integer"}
+		p.Description, p.Schema = "the VLAN id of its tag; without it the packet is untagged", number(1, 4094)
 	case "arg":
 		p.Description, p.Required, p.Schema = "the program and its arguments, one each", true, &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}
 	case "env":

@@ -42,6 +42,7 @@ type scanner struct {
 	more     bool // problems than maxProblems
 	cost     int64
 	budget   int64
+	patch    bool
 	err      error
 }
 
@@ -93,11 +94,14 @@ var anyType = reflect.TypeFor[any]()
 
 // value walks over the next value. A nil type: nobody will decode it.
 func (s *scanner) value(t reflect.Type) {
-	t = s.target(t)
 	s.space()
 	if s.over() {
 		return
 	}
+	if s.raw[s.at] == 'n' && t != nil && !s.patch && !nullable(t) {
+		s.problem(api.Problem{Message: "is null: want " + jsonType(t), Hint: "leave it out"})
+	}
+	t = s.target(t)
 	if len(s.path) > maxDepth {
 		s.err = api.Refuse(http.StatusBadRequest, fmt.Sprintf("the body has values in values more than %d deep", maxDepth), api.Problem{Path: s.place(), Message: "is too deep"})
 		return
@@ -116,9 +120,28 @@ func (s *scanner) value(t reflect.Type) {
 		for s.at < len(s.raw) && !strings.ContainsRune(",]} \t\r\n", rune(s.raw[s.at])) {
 			s.at++
 		}
-		if t == anyType {
+		switch {
+		case t == anyType:
 			s.take(anySize + s.at - n)
+		case t != nil && t.Kind() >= reflect.Int && t.Kind() <= reflect.Uint64:
+			whole(s.raw[n:s.at])
 		}
+	}
+}
+
+// nullable: Go writes null for lists, maps and pointers that are not there.
+func nullable(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Slice, reflect.Map, reflect.Pointer, reflect.Interface:
+		return true
+	}
+	return false
+}
+
+// whole takes the fraction from a number that has none, as in 5.0: for JSON that is a whole number, for Go it is not.
+func whole(number []byte) {
+	if at := bytes.IndexByte(number, '.'); at > 0 && len(bytes.Trim(number[at+1:], "0")) == 0 {
+		copy(number[at:], bytes.Repeat([]byte(" "), len(number)-at))
 	}
 }
 

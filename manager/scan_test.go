@@ -113,7 +113,7 @@ func TestEarnestBodiesAreDecoded(t *testing.T) {
 	}
 	for _, v := range []any{&api.ApplyRequest{Document: d}, &r} {
 		raw := marshal(v)
-		cost, err := scan(raw, reflect.TypeOf(v), "")
+		cost, err := scan(raw, reflect.TypeOf(v), "", false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,6 +137,8 @@ func TestStrictDecoding(t *testing.T) {
 		{`{"events":[{},{"reson":1}]}`, "events[1].reson unknown field"},
 		{`{"":1}`, `"" unknown field`},
 		{`{"Host":"a"}`, "Host unknown field"},
+		{`{"host":null}`, "host is null"},
+		{`null`, "want an object"},
 		{`{"host":7}`, "host is a JSON number: want a string"},
 		{`{"host":"a"} {}`, "more than one JSON value"},
 		{`{"host":"a"`, "ends too early"},

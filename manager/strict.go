@@ -23,19 +23,22 @@ const (
 // decodeStrict reads JSON into v and refuses (400) what v has no place for, all of it at once, each named with its path. What decoding would take is known
 // before: see scanner.
 func decodeStrict(raw []byte, v any, path string) error {
-	_, err := scan(raw, reflect.TypeOf(v), path)
+	_, err := scan(raw, reflect.TypeOf(v), path, false)
 	if err != nil {
 		return err
 	}
 	return decodeScanned(raw, v, path)
 }
 
-// scan looks at a body without decoding it, and returns the bytes of memory that decoding takes at most.
-func scan(raw []byte, t reflect.Type, path string) (int64, error) {
+// scan looks at a body without decoding it, and returns the bytes of memory that decoding takes at most. In a patch anything can be null.
+func scan(raw []byte, t reflect.Type, path string, patch bool) (int64, error) {
 	if err := json.Unmarshal(raw, &nothing{}); err != nil {
 		return 0, badJSON(raw, err)
 	}
-	s := &scanner{raw: raw, root: path, budget: memoryFloor + memoryFactor*int64(len(raw))}
+	if target := t.Elem().Kind(); target == reflect.Struct && raw[len(raw)-len(bytes.TrimLeft(raw, " \t\r\n"))] != '{' {
+		return 0, api.Refuse(http.StatusBadRequest, "the body has a value of the wrong type", api.Problem{Path: path, Message: "want an object"})
+	}
+	s := &scanner{raw: raw, root: path, patch: patch, budget: memoryFloor + memoryFactor*int64(len(raw))}
 	s.value(t)
 	switch {
 	case s.err != nil:
@@ -44,7 +47,7 @@ func scan(raw []byte, t reflect.Type, path string) (int64, error) {
 		if s.more {
 			s.problems = append(s.problems, api.Problem{Message: "and more of them"})
 		}
-		return 0, api.Refuse(http.StatusBadRequest, "the body has unknown fields, or fields twice", s.problems...)
+		return 0, api.Refuse(http.StatusBadRequest, "the body has fields that are unknown, twice, or null", s.problems...)
 	}
 	return s.cost, nil
 }

@@ -222,7 +222,7 @@ func (s *Etcd) fault(ctx context.Context, err error) error {
 	case errors.Is(err, rpctypes.ErrTooManyOps), errors.Is(err, rpctypes.ErrRequestTooLarge), status.Code(err) == codes.ResourceExhausted:
 		return fmt.Errorf("%w: %w: nothing was changed; apply in smaller parts, or start each member of etcd with %s", ErrTooLarge, err, limits)
 	case errors.Is(err, rpctypes.ErrCompacted), errors.Is(err, rpctypes.ErrFutureRev):
-		return fmt.Errorf("%w (%w)", ErrCompacted, err)
+		return fmt.Errorf("%w: list again, and watch from the revision of that list", ErrCompacted)
 	case errors.Is(err, clientv3.ErrNoAvailableEndpoints), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("etcd does not answer: %w", err)
 	case s.client.Ctx().Err() != nil && ctx.Err() == nil:
