@@ -431,7 +431,7 @@ type Document struct {
 
 // ApplyRequest is the body of POST /v1/apply. The whole document is checked, then committed in one step or not at all.
 type ApplyRequest struct {
-	Document Document `json:"document"`
+	Document Document `json:"document,omitzero"`
 	Plan     bool     `json:"plan,omitempty"`  // only say what would change
 	Prune    bool     `json:"prune,omitempty"` // delete objects that the document does not name
 }

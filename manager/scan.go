@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -19,6 +20,7 @@ const (
 	memoryFloor  = 2 << 20
 	memoryFactor = 10
 	maxDepth     = 64 // of values in values
+	maxDigits    = 24 // more than any number has that Go keeps
 )
 
 // What Go takes for values, roughly and rather too much: a slice or map that grows is there several times.
@@ -98,7 +100,7 @@ func (s *scanner) value(t reflect.Type) {
 	if s.over() {
 		return
 	}
-	if s.raw[s.at] == 'n' && t != nil && !s.patch && !nullable(t) {
+	if s.raw[s.at] == 'n' && t != nil && !s.removes() && !nullable(t) {
 		s.problem(api.Problem{Message: "is null: want " + jsonType(t), Hint: "leave it out"})
 	}
 	t = s.target(t)
@@ -125,8 +127,16 @@ func (s *scanner) value(t reflect.Type) {
 			s.take(anySize + s.at - n)
 		case t != nil && t.Kind() >= reflect.Int && t.Kind() <= reflect.Uint64:
 			whole(s.raw[n:s.at])
+			if i, err := strconv.ParseInt(string(bytes.TrimSpace(s.raw[n:min(s.at, n+maxDigits)])), 10, 64); err == nil && (i > mostInt64 || i < -mostInt64) {
+				s.problem(api.Problem{Message: "is too large a number"})
+			}
 		}
 	}
+}
+
+// removes tells that null means something here: in the spec of a patch.
+func (s *scanner) removes() bool {
+	return s.patch && len(s.path) > 1 && string(s.path[0].name) == "spec"
 }
 
 // nullable: Go writes null for lists, maps and pointers that are not there.

@@ -47,7 +47,7 @@ func scan(raw []byte, t reflect.Type, path string, patch bool) (int64, error) {
 		if s.more {
 			s.problems = append(s.problems, api.Problem{Message: "and more of them"})
 		}
-		return 0, api.Refuse(http.StatusBadRequest, "the body has fields that are unknown, twice, or null", s.problems...)
+		return 0, api.Refuse(http.StatusBadRequest, "the body has fields that are unknown, twice, null, or too large", s.problems...)
 	}
 	return s.cost, nil
 }
