@@ -18,7 +18,7 @@ root:
 setup: ## install the Debian packages that Weir needs, check Go
 	@./setup.sh
 
-peers: setup ## what Weir is tested and measured beside: Docker's engine, LXC and schemathesis (in build, not installed), testpmd
+peers: setup ## what Weir is tested and measured beside: Docker's engine and LXC (unpacked, not installed), testpmd
 	@./peers.sh
 
 build: setup ## build bin/weir and the images of the catalogue (bin/images)
@@ -43,7 +43,8 @@ soak: root build peers ## a random walk over the whole product for SOAK (30m), f
 
 ATTACK ?= 30m
 attack: root build peers ## requests of all kinds to the API for ATTACK (30m), from SEED (1) on
-	ATTACK=$(ATTACK) SEED=$(SEED) go test -vet off -count 1 -timeout 0 -v -run TestAPIUnderAttack ./e2e/attack
+	@./peers.sh attack
+	ATTACK=$(ATTACK) SEED=$(SEED) go test -tags attack -vet off -count 1 -timeout 0 -v -run TestAPIUnderAttack ./e2e/attack
 
 bench: root build peers ## performance beside the peers, a table and JSON (bin/bench.json)
 	PATH="$$PATH:$(CURDIR)/build/peers/usr/sbin:$(CURDIR)/build/peers/usr/bin" go run ./e2e/bench -o bin/bench.json $(BENCH)

@@ -8,12 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/store"
 )
+
+// maxStack bounds what the log gets of a panic's stack, in bytes.
+const maxStack = 8 << 10
 
 // handler is a handler whose error becomes a problem, unless it has begun to answer.
 type handler func(w http.ResponseWriter, r *http.Request) error
@@ -194,7 +198,7 @@ func (m *Manager) serve(rt route) http.Handler {
 		n.began = func(status int) { record(status, nil) }
 		defer func() {
 			if p := recover(); p != nil {
-				m.Log.Error("panic in a request", "method", r.Method, "path", r.URL.Path, "panic", p)
+				m.Log.Error("panic in a request", "method", r.Method, "path", r.URL.Path, "panic", p, "stack", clipped(string(debug.Stack()), maxStack))
 				err := fmt.Errorf("panic: %v", p)
 				record(http.StatusInternalServerError, err)
 				m.fail(t, r, err)

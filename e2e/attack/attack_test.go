@@ -1,5 +1,5 @@
-// Package attack sends the API what nobody should: requests that schemathesis makes from the OpenAPI document, and what a local user without rights can
-// try. It needs what peers.sh installs.
+//go:build attack
+
 package attack
 
 import (
@@ -31,7 +31,7 @@ func TestAPIUnderAttack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(program); err != nil {
-		t.Fatalf("%v: run `make peers`", err)
+		t.Fatalf("%v: run `./peers.sh attack`", err)
 	}
 	data, err := filepath.Abs("testdata")
 	if err != nil {
