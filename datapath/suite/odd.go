@@ -162,8 +162,8 @@ func testTiny(t *testing.T, open Factory) {
 			alice.Send(t, append(frame, mark...)) // as padding
 			alice.Send(t, l2(bob.MAC, alice.MAC, nil, 0x9000, last))
 			Until(t, "the last frame", func() bool { return len(bob.Socket.Frames(last)) == 1 })
-			if len(bob.Socket.Frames(mark)) > 0 && len(fn.Sockets["in"].Frames(mark)) == 0 {
-				t.Errorf("%s, protocol %d: it passed the chain by", name, m.Proto)
+			if len(bob.Socket.Frames(mark)) > 0 { // a function counts a frame after it has handed it on
+				Until(t, fmt.Sprintf("%s, protocol %d met the chain", name, m.Proto), func() bool { return len(fn.Sockets["in"].Frames(mark)) > 0 })
 			}
 		}
 	}
