@@ -27,7 +27,7 @@ const (
 	eventRefill = 100 * time.Millisecond // one more event per
 )
 
-// event raises an event about the function.
+// event raises an event of the agent about the function.
 func (f *function) event(s api.Severity, reason, message string, outage time.Duration) {
 	f.a.report.event(api.Event{Severity: s, Reason: reason, Kind: api.KindFunction, Object: f.name, Message: message, OutageNs: outage.Nanoseconds()})
 }
@@ -105,11 +105,16 @@ func (f *function) eventHandler() http.Handler {
 		if e.Reason == "" {
 			e.Reason = "Raised"
 		}
+		if wrong := api.CheckReason(e.Reason); wrong != "" {
+			http.Error(w, "reason: "+wrong, http.StatusBadRequest)
+			return
+		}
 		if !b.take(time.Now()) {
 			http.Error(w, "too many events", http.StatusTooManyRequests)
 			return
 		}
-		f.event(e.Severity, e.Reason, e.Message, 0)
+		f.a.report.event(api.Event{Severity: e.Severity, Reason: e.Reason, Kind: api.KindFunction, Object: f.name, Message: e.Message,
+			Source: api.SourceOf(api.KindFunction, f.name)})
 		w.WriteHeader(http.StatusAccepted)
 	})
 }

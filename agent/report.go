@@ -145,11 +145,11 @@ func (r *reporter) event(e api.Event) {
 	if e.Time.IsZero() {
 		e.Time = r.now()
 	}
-	if len(r.pending.Events) >= maxEvents {
-		r.pending.Events = r.pending.Events[1:]
-		r.lost++
-	}
 	r.pending.Events = append(r.pending.Events, e)
+	if over := len(r.pending.Events) - maxEvents; over > 0 {
+		r.pending.Events = without(r.pending.Events, over)
+		r.lost += over
+	}
 	r.kick()
 }
 
@@ -224,6 +224,19 @@ func (r *reporter) told() {
 	}
 }
 
+// without leaves so many events out: the oldest of functions, then the oldest. What functions raise does not drive out what the agent does.
+func without(events []api.Event, over int) []api.Event {
+	kept := make([]api.Event, 0, len(events))
+	for _, e := range events {
+		if over > 0 && e.Source != "" {
+			over--
+			continue
+		}
+		kept = append(kept, e)
+	}
+	return kept[over:]
+}
+
 // giveBack returns an unsent batch; what is newer stays.
 func (r *reporter) giveBack(b api.StatusReport, lost int) {
 	r.mu.Lock()
@@ -240,7 +253,7 @@ func (r *reporter) giveBack(b api.StatusReport, lost int) {
 	}
 	events := append(b.Events, r.pending.Events...)
 	if over := len(events) - maxEvents; over > 0 {
-		events, lost = events[over:], lost+over
+		events, lost = without(events, over), lost+over
 	}
 	r.pending.Events = events
 	r.lost += lost

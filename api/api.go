@@ -393,6 +393,7 @@ type Event struct {
 	Object   string    `json:"object,omitempty"` // the object's name
 	Message  string    `json:"message"`
 	Host     string    `json:"host,omitempty"`
+	Source   string    `json:"source,omitempty"`    // who raised it: manager, router, host/NAME or function/NAME; the manager writes it
 	OutageNs int64     `json:"outage_ns,omitempty"` // where the event is about one
 }
 

@@ -126,8 +126,8 @@ func (a *app) followEvents(ctx context.Context, c *api.Client, listed api.List[a
 	return context.Cause(ctx)
 }
 
-// maxSeen bounds what is remembered of events that were shown; it is as many as are kept.
-const maxSeen = 10000
+// maxSeen bounds what is remembered of events that were shown; it is more than are kept.
+const maxSeen = 12_000
 
 // seen are the events that were shown: delivery is at least once, and after a long time without a connection all come again.
 type seen struct {

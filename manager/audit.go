@@ -214,7 +214,11 @@ func (m *Manager) trimAudit(ctx context.Context) error {
 	for i := range items {
 		keys[i] = items[i].Key
 	}
-	gone := excess(keys, maxAudit-auditTrimEvery)
+	return m.forgetKeys(ctx, excess(keys, maxAudit-auditTrimEvery))
+}
+
+// forgetKeys removes keys, so many at once.
+func (m *Manager) forgetKeys(ctx context.Context, gone []string) error {
 	for len(gone) > 0 {
 		n := min(len(gone), forgetAtOnce)
 		var ops []store.Op
@@ -233,7 +237,10 @@ func (m *Manager) trimAudit(ctx context.Context) error {
 func excess(keys []string, limit int) (gone []string) {
 	by := map[string][]string{}
 	for _, key := range keys {
-		source := key[strings.LastIndexByte(key, '.')+1:]
+		source := "" // events of former versions have none
+		if parts := strings.SplitN(key, ".", 3); len(parts) == 3 {
+			source = parts[2]
+		}
 		by[source] = append(by[source], key)
 	}
 	shares := make([]int, 0, len(by))

@@ -36,6 +36,7 @@ func clipped(s string, limit int) string {
 type saying struct {
 	severity             api.Severity
 	kind                 api.Kind
+	source               string
 	object, host, reason string
 	message              string // without how long an outage was
 }
@@ -55,11 +56,11 @@ func sayingOf(e api.Event) saying {
 	if e.OutageNs > 0 { // it is in the message, too
 		message = strings.ReplaceAll(message, time.Duration(e.OutageNs).Round(time.Millisecond).String(), "")
 	}
-	if e.Reason == hostJoined || e.Reason == hostReplaced || e.Reason == clockSkew ||
+	if e.Reason == eventsDropped || e.Reason == hostJoined || e.Reason == hostReplaced || e.Reason == clockSkew ||
 		e.Kind == api.KindEndpoint && strings.HasPrefix(e.Reason, portSecurity) {
 		message = ""
 	}
-	return saying{e.Severity, e.Kind, e.Object, e.Host, e.Reason, message}
+	return saying{e.Severity, e.Kind, e.Source, e.Object, e.Host, e.Reason, message}
 }
 
 // repeats are the latest events that this manager wrote, to tell what happens again. They are only in memory: what another manager wrote, or this one
@@ -80,7 +81,8 @@ func (r repeats) add(now time.Time, events []api.Event) (ops []store.Op, fresh r
 		e.Count, e.First = 0, time.Time{}
 		e.Kind, e.Object, e.Host = api.Kind(clipped(string(e.Kind), maxWord)), clipped(e.Object, maxWord), clipped(e.Host, maxWord)
 		e.Severity, e.Reason, e.Message = api.Severity(clipped(string(e.Severity), maxWord)), clipped(e.Reason, maxWord), clipped(e.Message, maxMessage)
-		e.Meta = api.Meta{Name: timeName(now.Add(time.Duration(i))), UID: newUID(), Created: now}
+		e.Source = clipped(cmp.Or(e.Source, api.SourceManager), maxWord)
+		e.Meta = api.Meta{Name: timeName(now.Add(time.Duration(i))) + "." + sourceOf(e.Source), UID: newUID(), Created: now}
 		s := sayingOf(e)
 		old, known := r[s]
 		j, here := at[s]
@@ -141,7 +143,7 @@ func (m *Manager) tellOf(ctx context.Context, conds []store.Cond, ops []store.Op
 	}
 	m.repeats.keep(fresh)
 	if len(events) > 0 {
-		m.trim(ctx, api.KindEvent, maxEvents)
+		m.trimEvents(ctx)
 	}
 	return nil
 }

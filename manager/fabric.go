@@ -29,7 +29,10 @@ func (m *Manager) fabric(w http.ResponseWriter, r *http.Request) error {
 	ctx := r.Context()
 	err := m.tell(ctx, len(req.Events), func(n *news) error {
 		n.router, n.where = true, n.lookup(ctx, 0)
-		n.events("", req.Events)
+		for _, e := range req.Events {
+			e.Source = api.SourceRouter
+			n.told = append(n.told, e)
+		}
 		return errors.Join(
 			n.switches(ctx, req.Switches),
 			n.gone(ctx, req.Gone, req.Switches),

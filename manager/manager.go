@@ -105,6 +105,7 @@ type Manager struct {
 	watches  chan struct{}
 	streams  chan struct{}
 	repeats  repeats // while mu is held
+	rates    eventRates
 	metrics  *metrics
 	mux      *http.ServeMux
 	bodies   memory // of requests, as they came

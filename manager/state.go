@@ -313,7 +313,7 @@ func (m *Manager) editLocked(ctx context.Context, heard *hearing, f func(*state)
 			m.trim(ctx, api.KindOperation, maxOperations)
 		}
 		if err == nil && len(st.events) > 0 {
-			m.trim(ctx, api.KindEvent, maxEvents)
+			m.trimEvents(ctx)
 		}
 		return err
 	}

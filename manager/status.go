@@ -1,7 +1,6 @@
 package manager
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,10 +26,13 @@ func (m *Manager) report(w http.ResponseWriter, r *http.Request) error {
 	if err := mayReport(r, req); err != nil {
 		return err
 	}
+	_, remote := agentOf(r.Context())
+	events, dropped := m.rates.admit(req.Host, remote, req.Events, m.Now())
 	joined := false
 	err := m.tell(r.Context(), len(req.Events), func(n *news) error {
 		n.reporter = req.Host
-		err := m.agentNews(r.Context(), n, req)
+		err := errors.Join(m.agentNews(r.Context(), n, req), n.hostEvents(req.Host, remote, events))
+		n.told = append(n.told, dropped...)
 		joined = n.joined
 		return err
 	})
@@ -72,7 +74,7 @@ func (m *Manager) tell(ctx context.Context, events int, gather func(*news) error
 			return err
 		}
 		if events > 0 {
-			m.trim(ctx, api.KindEvent, maxEvents)
+			m.trimEvents(ctx)
 		}
 		return nil
 	}
@@ -105,8 +107,8 @@ func (m *Manager) agentNews(ctx context.Context, n *news, req api.StatusReport) 
 		return err
 	}
 	n.several = hosts > 1
-	n.where = n.lookup(ctx, len(req.Policies)+len(req.Chains))
-	err = errors.Join(
+	n.where = n.lookup(ctx, len(req.Policies)+len(req.Chains)+len(req.Events))
+	return errors.Join(
 		statuses(ctx, n, api.KindEndpoint, req.Endpoints, endpointGone),
 		statuses(ctx, n, api.KindFunction, req.Functions, functionGone),
 		statuses(ctx, n, api.KindChain, req.Chains, nil),
@@ -115,8 +117,6 @@ func (m *Manager) agentNews(ctx context.Context, n *news, req api.StatusReport) 
 		n.host(ctx, req.Host, req.HostState),
 		n.assigned(ctx, req.Host, req.Assigned),
 	)
-	n.events(req.Host, req.Events)
-	return err
 }
 
 func (n *news) commit(ctx context.Context) error {
@@ -233,7 +233,7 @@ func (n *news) host(ctx context.Context, name string, s *api.HostStatus) error {
 	var old api.HostStatus
 	if json.Unmarshal(o.Status, &old) == nil && old.State == hostLost && s.State != hostLost {
 		n.joined = true
-		n.events(name, []api.Event{hostBack(name, n.m.Now().Sub(o.Updated))})
+		n.told = append(n.told, hostBack(name, n.m.Now().Sub(o.Updated)))
 	}
 	n.joined = n.joined || o.Revision == 0
 	_, remote := agentOf(ctx)
@@ -264,14 +264,6 @@ func (n *news) declared(ctx context.Context, o *object) error {
 		return nil
 	}
 	return err
-}
-
-// events of a host.
-func (n *news) events(host string, events []api.Event) {
-	for _, e := range events {
-		e.Host = cmp.Or(e.Host, host)
-		n.told = append(n.told, e)
-	}
 }
 
 // operations adds the operations that the changes move on.
