@@ -138,7 +138,7 @@ func layouts(extra string) []string {
 
 func up(ctx context.Context, o cli.UpOptions) error {
 	log := logger(o.Stderr, o.LogLevel, o.LogFormat)
-	if err := daemon.DropCapabilities(!o.NoAgent); err != nil {
+	if err := daemon.Settle(!o.NoAgent); err != nil {
 		return err
 	}
 	return coded(daemon.Up(ctx, daemon.UpOptions{
@@ -156,7 +156,7 @@ func agent(ctx context.Context, o cli.AgentOptions) error {
 	if err != nil {
 		return cli.WithCode(cli.ExitUsage, err)
 	}
-	if err := daemon.DropCapabilities(true); err != nil {
+	if err := daemon.Settle(true); err != nil {
 		return err
 	}
 	return coded(daemon.Agent(ctx, daemon.AgentOptions{

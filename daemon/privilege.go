@@ -50,6 +50,15 @@ func keptCapabilities(host bool) []capability.Cap {
 	return managerCapabilities
 }
 
+// umask is the daemon's, whoever starts it: files say their own modes, and functions, which are nobody on the host, have to read some of them.
+const umask = 0o022
+
+// Settle makes the process what a daemon is, whatever started it: its umask, and its capabilities (DropCapabilities).
+func Settle(host bool) error {
+	unix.Umask(umask)
+	return DropCapabilities(host)
+}
+
 // DropCapabilities gives up, in all threads and for ever, every capability that a daemon does not need; host says whether it has an agent. A process
 // that is not root has none to drop.
 func DropCapabilities(host bool) error {

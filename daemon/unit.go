@@ -35,7 +35,6 @@ func Unit(o UnitOptions) string {
 	say("TimeoutAbortSec=5")
 	say("# The daemon reports that it is alive every 20 s. Traffic goes on while systemd restarts it.")
 	say("WatchdogSec=60")
-	say("UMask=0077")
 	say("LimitNOFILE=524288")
 	say("LimitCORE=0")
 	say("\n# Rights")

@@ -42,7 +42,7 @@ mkdir /var/lib/dpkg
 mount --bind /run/dpkg /var/lib/dpkg
 ip link set lo up
 cp /run/test/weir.service /run/systemd/system/
-printf "[Unit]\nDefaultDependencies=no\nWants=\nAfter=\n[Service]\nWatchdogSec=3\nStandardOutput=append:/run/test/daemon.log\nStandardError=inherit\n" > /run/systemd/system/weir.service.d/alone.conf
+printf "[Unit]\nDefaultDependencies=no\nWants=\nAfter=\n[Service]\nUMask=0077\nWatchdogSec=3\nStandardOutput=append:/run/test/daemon.log\nStandardError=inherit\n" > /run/systemd/system/weir.service.d/alone.conf
 printf "[Unit]\nDefaultDependencies=no\nWants=weir.service\n" > /run/systemd/system/only.target
 export container=weir-test
 exec /lib/systemd/systemd --unit=only.target --log-target=console --show-status=no
