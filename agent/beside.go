@@ -159,6 +159,9 @@ func (f *function) prove(ctx context.Context, want api.Function) (s successor, e
 	}
 	spec, err := f.a.enter(ctx, &s.box, want.Spec.Image, f.ready.spec)
 	if err == nil {
+		spec, err = f.ownSecrets(spec)
+	}
+	if err == nil {
 		err = f.a.Runtime.Run(ctx, spec)
 	}
 	f.free()

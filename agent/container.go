@@ -49,7 +49,7 @@ func (f *function) make(ctx context.Context, want api.Function, spec container.S
 	f.behind = false
 	f.mu.Lock()
 	if f.cid != "" {
-		f.former = append(f.former, f.cid)
+		f.former, f.litter = append(f.former, f.cid), true // its sandbox could not go before
 	}
 	f.cid = spec.ID
 	f.mu.Unlock()
