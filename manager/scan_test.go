@@ -69,7 +69,7 @@ func TestHostileBodiesTakeLittleMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, v := range []any{&api.StatusReport{}, &api.ApplyRequest{}, &api.FabricReport{}, nounOf(api.KindFunction).body()} {
 				raw := []byte(text)
-				err, took := measured(func() error { return decodeStrict(raw, v, "") })
+				took, err := measured(func() error { return decodeStrict(raw, v, "") })
 				if most := int64(memoryFloor + 2*memoryFactor*len(raw)); took > most {
 					t.Errorf("%T: %d KiB of body made it allocate %d KiB: want at most %d", v, len(raw)>>10, took>>10, most>>10)
 				}
@@ -89,12 +89,12 @@ func TestHostileBodiesTakeLittleMemory(t *testing.T) {
 }
 
 // measured runs f and tells how many bytes it allocated in all.
-func measured(f func() error) (err error, bytes int64) {
+func measured(f func() error) (bytes int64, err error) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	err = f()
 	runtime.ReadMemStats(&after)
-	return err, int64(after.TotalAlloc - before.TotalAlloc)
+	return int64(after.TotalAlloc - before.TotalAlloc), err
 }
 
 // What is sent in earnest is far from the bounds.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -138,7 +139,8 @@ var abuses = map[string]func(deadline time.Time) string{
 	"cpu": func(deadline time.Time) string {
 		for range 64 {
 			go func() {
-				for {
+				for n := uint64(0); ; n++ { // as busy as a loop can be
+					spun.Store(n)
 				}
 			}()
 		}
@@ -185,6 +187,8 @@ var abuses = map[string]func(deadline time.Time) string{
 		return fmt.Sprintf("%d frames sent", n)
 	},
 }
+
+var spun atomic.Uint64
 
 const abuseFor = 8 * time.Second
 
