@@ -18,10 +18,8 @@ import (
 	"weir.dev/weir/pki"
 )
 
-// Bounds of the agents' listener. An agent needs two or three connections.
+// Times of the agents' listener.
 const (
-	maxAgentConns    = 30_000
-	maxConnsPerPeer  = 1_000
 	handshakeTimeout = 10 * time.Second
 	sayAgain         = 10 * time.Minute // failures of one address are logged once in this time
 	authorityTimeout = 20 * time.Second
@@ -57,7 +55,7 @@ func (m *Manager) listenAgents(address string) (*agentServer, error) {
 	}
 	s := &agentServer{
 		m: m, authority: a, addresses: addresses(host), ready: make(chan net.Conn),
-		listener: perPeer{Listener: limited{l, make(chan struct{}, maxAgentConns)}, peers: &peerCount{by: map[string]int{}}},
+		listener: newGate(l, agentBounds, sourceAddress),
 	}
 	if _, err := s.certificate(nil); err != nil {
 		l.Close()
@@ -214,7 +212,7 @@ func (s *agentServer) connContext(ctx context.Context, c net.Conn) context.Conte
 			cert = certs[0]
 		}
 	}
-	return context.WithValue(ctx, certKey{}, cert)
+	return withGate(context.WithValue(ctx, certKey{}, cert), c)
 }
 
 // handler lets agents do what agents may, and anybody join.
@@ -222,6 +220,9 @@ func (s *agentServer) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != joinPath && r.URL.Path != "/healthz" {
 			who, err := s.who(r)
+			if err == nil {
+				err = show(r)
+			}
 			if err == nil {
 				err = mayAgent(r, who.host)
 			}
@@ -296,47 +297,4 @@ func (l *limitedLog) warn(log *slog.Logger, now time.Time, peer, message string,
 	l.by[key] = now
 	l.mu.Unlock()
 	log.Warn(message+" (said once in "+sayAgain.String()+" of an address)", "peer", peer, "error", err)
-}
-
-// perPeer bounds the connections from one address.
-type perPeer struct {
-	net.Listener
-	peers *peerCount
-}
-
-type peerCount struct {
-	mu sync.Mutex
-	by map[string]int
-}
-
-func (l perPeer) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		peer := hostOf(c.RemoteAddr().String())
-		if l.peers.take(peer) {
-			return &limitedConn{Conn: c, release: sync.OnceFunc(func() { l.peers.give(peer) })}, nil
-		}
-		c.Close()
-	}
-}
-
-func (p *peerCount) take(peer string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.by[peer] >= maxConnsPerPeer {
-		return false
-	}
-	p.by[peer]++
-	return true
-}
-
-func (p *peerCount) give(peer string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.by[peer]--; p.by[peer] <= 0 {
-		delete(p.by, peer)
-	}
 }

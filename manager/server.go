@@ -25,7 +25,6 @@ const (
 	idleTimeout   = 2 * time.Minute
 	drainTimeout  = 5 * time.Second
 	maxHeader     = 256 << 10
-	maxConns      = 2_000 // of the TCP listener
 )
 
 // ServeOptions say where the API is offered.
@@ -43,6 +42,7 @@ type Server struct {
 	socket    string
 	listeners []net.Listener
 	tcp       net.Addr
+	gate      *gate // of TCP, nil if it is not served
 	agents    *agentServer
 }
 
@@ -113,7 +113,8 @@ func (s *Server) listenTCP(o ServeOptions) error {
 		return fmt.Errorf("listen on %s: %w: choose another address with --listen, or --listen none", o.Listen, err)
 	}
 	s.tcp = l.Addr()
-	s.listeners = append(s.listeners, limited{l, make(chan struct{}, maxConns)})
+	s.gate = newGate(l, apiBounds, localUser)
+	s.listeners = append(s.listeners, s.gate)
 	return nil
 }
 
@@ -207,7 +208,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		if who, unix := socketCaller(c); unix {
 			ctx = withCaller(ctx, who)
 		}
-		return ctx
+		return withGate(ctx, c)
 	})
 	ended := make(chan error, len(s.listeners)+1)
 	for _, l := range s.listeners {
@@ -280,11 +281,21 @@ func (m *Manager) Handler() http.Handler {
 // handler finds out who asks: who comes over TCP bears a token, for all but the health check; who comes over the Unix socket is asked by the kernel.
 func (s *Server) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, known := r.Context().Value(callerKey{}).(caller); known || r.URL.Path == "/healthz" {
+		if _, known := r.Context().Value(callerKey{}).(caller); known {
+			s.m.mux.ServeHTTP(w, r)
+			return
+		}
+		if r.URL.Path == "/healthz" {
+			if !shown(r) {
+				w.Header().Set("Connection", "close") // it would be ended soon
+			}
 			s.m.mux.ServeHTTP(w, r)
 			return
 		}
 		c, name, err := s.m.authenticate(r)
+		if err == nil {
+			err = show(r)
+		}
 		if err != nil {
 			s.m.refuseCaller(w, r, name, err)
 			return
@@ -296,43 +307,12 @@ func (s *Server) handler() http.Handler {
 // refuseCaller answers who cannot say who it is. Attempts are counted in the audit log by address and by the token that is named, if there is one.
 func (m *Manager) refuseCaller(w http.ResponseWriter, r *http.Request, object string, err error) {
 	p := problemOf(err)
+	if !shown(r) {
+		w.Header().Set("Connection", "close")
+	}
 	if p.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="weir"`)
 		m.audit.tell(m, api.AuditRecord{Who: "nobody", From: peerOf(r), Verb: "authenticate", Kind: kindTokens, Object: object, Status: p.Status, Problem: p.Error()}, true)
 	}
 	m.fail(&tracked{ResponseWriter: w}, r, err)
-}
-
-// limited bounds the connections of a listener.
-type limited struct {
-	net.Listener
-	slots chan struct{}
-}
-
-func (l limited) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		select {
-		case l.slots <- struct{}{}:
-			return &limitedConn{Conn: c, release: sync.OnceFunc(func() { <-l.slots })}, nil
-		default:
-			c.Close() // too many: the client sees a reset and tries again
-		}
-	}
-}
-
-type limitedConn struct {
-	net.Conn
-	release func()
-}
-
-// NetConn is the connection itself.
-func (c *limitedConn) NetConn() net.Conn { return c.Conn }
-
-func (c *limitedConn) Close() error {
-	defer c.release()
-	return c.Conn.Close()
 }
