@@ -116,7 +116,7 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 	go func() {
 		select {
 		case <-st.Failed():
-			cancel(errStoreFailed)
+			cancel(fmt.Errorf("%w: %w", errStoreFailed, st.Failure()))
 		case <-ctx.Done():
 		}
 	}()
@@ -235,7 +235,7 @@ func managerID(i instance.Instance) string {
 }
 
 // errStoreFailed ends the daemon: etcd cannot be opened again in the same process. Traffic goes on; starting again is safe.
-var errStoreFailed = errors.New("the store has stopped (disk full?): free some space and start weir again; traffic goes on meanwhile")
+var errStoreFailed = errors.New("weir cannot go on without its state")
 
 // serve runs manager and agent side by side; the agent ends first, so that its last reports arrive.
 func serve(ctx context.Context, o UpOptions, m *manager.Manager, h *host, r *fabric, client *api.Client) error {

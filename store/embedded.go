@@ -10,14 +10,18 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
 )
 
 const (
@@ -44,6 +48,7 @@ type embedded struct {
 	server    *embed.Etcd
 	fault     *fault
 	budget    budget
+	keeper    *keeper // of commits
 
 	dirty     chan struct{} // something was written
 	stopping  chan struct{}
@@ -102,11 +107,14 @@ func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 		return nil, fmt.Errorf("open store: socket path %s has %d bytes: want at most 107, use a shorter run directory", client, len(client))
 	}
 	e.endpoint = "unix://" + client
-	if err = e.inspect(); err == nil {
+	last, err := e.inspect(o.Prefix)
+	if err == nil {
 		e.server, err = e.launch(ctx, e.config(o, client))
 	}
 	if err == nil {
-		err = e.mark()
+		if err = e.begin(ctx, o.Prefix, last); err != nil {
+			e.abandon(e.server)
+		}
 	}
 	if err != nil {
 		e.unlock()
@@ -115,6 +123,23 @@ func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 	e.allocate()
 	go e.commits()
 	return e, nil
+}
+
+// begin checks what a server that has come up holds, and marks the directory as used.
+func (e *embedded) begin(ctx context.Context, prefix string, last *digest) (err error) {
+	defer e.guard(&err)
+	if err := e.keep(ctx, prefix, last); err != nil {
+		return e.explain(err)
+	}
+	return e.mark()
+}
+
+// guard turns a panic over a damaged page, also one that its disk does not give, into an error.
+func (e *embedded) guard(err *error) {
+	if p := recover(); p != nil {
+		e.fault.set(fmt.Errorf("%w: %w", ErrStopped, e.explain(fmt.Errorf("%s: %v", e.tree(), p))))
+		*err = e.fault.get()
+	}
 }
 
 // commits moves what was written from the log into the tree at once, while the room that was found for it is there: etcd
@@ -132,13 +157,27 @@ func (e *embedded) commits() {
 			done := e.budget.done
 			e.budget.done = 0
 			e.budget.mu.Unlock()
-			e.server.Server.Backend().ForceCommit()
-			e.allocate()
+			if e.commit() != nil {
+				return
+			}
 			e.budget.mu.Lock()
 			e.budget.taken -= done
 			e.budget.mu.Unlock()
 		}
 	}
+}
+
+// commit writes the log into the tree, and then what the tree holds into the digest.
+func (e *embedded) commit() (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer e.guard(&err)
+	backend := e.server.Server.Backend()
+	backend.ForceCommit()
+	e.allocate()
+	e.keeper.follow()
+	index, _ := schema.ReadConsistentIndex(backend.ReadTx())
+	_ = e.keeper.write(index) // a disk that refuses leaves the former digest, which is true, too
+	return nil
 }
 
 // allocate gives the tree's file all of its blocks while there is room. It is made longer than what is in it, by 16 MiB at a time: pages without
@@ -192,24 +231,73 @@ const marker = "weir-store-1"
 
 // inspect tells a first start that was interrupted, of which nothing is worth keeping, from a directory that has lost its log,
 // over which etcd would wait for ever.
-func (e *embedded) inspect() error {
-	log := filepath.Join(e.dir, "member", "wal")
+// Else it reads the tree through, and returns what the digest says of it.
+func (e *embedded) inspect(prefix string) (*digest, error) {
+	log := e.log()
 	files, err := filepath.Glob(filepath.Join(log, "*.wal"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, err = os.Stat(filepath.Join(e.dir, marker))
 	began := err == nil
 	switch {
 	case len(files) == 0 && began:
-		return e.explain(fmt.Errorf("no log in %s", log))
+		return nil, e.explain(fmt.Errorf("no log in %s", log))
 	case len(files) == 0 || !began && committedNothing(log):
-		return os.RemoveAll(filepath.Join(e.dir, "member"))
+		return nil, errors.Join(os.RemoveAll(filepath.Join(e.dir, "member")), os.RemoveAll(filepath.Join(e.dir, digestFile)))
 	}
-	if err := checkTree(e.tree()); err != nil {
-		return e.explain(err)
+	last, err := readDigest(e.dir)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	t, err := checkTree(e.tree(), prefix)
+	if err != nil {
+		return nil, e.explain(err)
+	}
+	if t == nil {
+		return last, nil
+	}
+	if last != nil && t.index < last.Index {
+		return nil, e.explain(fmt.Errorf("%w: %s has reached entry %d of the log, and had reached entry %d", errLost, e.tree(), t.index, last.Index))
+	}
+	if end, err := logEnd(log); err != nil {
+		return nil, e.explain(fmt.Errorf("%s: %w", log, err))
+	} else if t.index > end {
+		return nil, e.explain(fmt.Errorf("%w: %s has reached entry %d of the log in %s, which ends at entry %d", errLost, e.tree(), t.index, log, end))
+	}
+	return last, nil
+}
+
+// log is the folder of etcd's log.
+func (e *embedded) log() string { return filepath.Join(e.dir, "member", "wal") }
+
+// logEnd returns the index of the last entry of a log.
+func logEnd(dir string) (end uint64, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v", errLost, p)
+		}
+	}()
+	from, err := wal.ValidSnapshotEntries(zap.NewNop(), dir)
+	if err != nil {
+		return 0, err
+	}
+	last := &walpb.Snapshot{}
+	if len(from) > 0 {
+		last = from[len(from)-1]
+	}
+	w, err := wal.OpenForRead(nil, dir, last)
+	if err != nil {
+		return 0, err
+	}
+	_, _, entries, err := w.ReadAll() // closes the files
+	if err != nil {
+		return 0, err
+	}
+	if len(entries) > 0 {
+		return entries[len(entries)-1].GetIndex(), nil
+	}
+	return last.GetIndex(), nil
 }
 
 // committedNothing tells a log that a start had made and not yet written to: etcd finds no member in it that could lead, and waits for ever.
@@ -272,8 +360,25 @@ func (e *embedded) config(o Options, client string) *embed.Config {
 	c.WatchProgressNotifyInterval = time.Minute
 	c.CompactHashCheckTime = time.Hour
 	c.EnableGRPCGateway = false
+	c.GRPCAdditionalServerOptions = e.guards()
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(etcdLogger(o.Log, e.fault))
 	return c
+}
+
+// guards turn a panic over a damaged page into an error of the request that has read it, and of the store.
+func (e *embedded) guards() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, r any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (_ any, err error) {
+			defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+			defer e.guard(&err)
+			return handle(ctx, r)
+		}),
+		grpc.ChainStreamInterceptor(func(server any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
+			defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+			defer e.guard(&err)
+			return handle(server, s)
+		}),
+	}
 }
 
 // launch starts the server. Etcd ends the process, or panics, over a directory that it cannot read: here both become errors.
@@ -333,6 +438,9 @@ func (e *embedded) explain(err error) error {
 	if errors.Is(err, os.ErrPermission) || errors.Is(err, syscall.EADDRINUSE) {
 		return err
 	}
+	if !strings.Contains(err.Error(), e.dir) {
+		err = fmt.Errorf("%w (the log in %s, or the database %s)", err, e.log(), e.tree())
+	}
 	return fmt.Errorf("%w: %w: restore it from a backup, or move it away (mv %s %s.bad), start again and apply your file again: traffic goes on meanwhile",
 		ErrDamaged, err, e.dir, e.dir)
 }
@@ -366,8 +474,11 @@ func (e *embedded) stop() error {
 	case <-e.committed:
 	case <-e.fault.ctx.Done():
 	}
-	if e.fault.get() == nil {
+	if e.fault.get() == nil && e.commit() == nil {
 		e.server.Close()
+	}
+	if e.keeper != nil {
+		_ = e.keeper.file.Close()
 	}
 	return e.unlock()
 }

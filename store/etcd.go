@@ -170,12 +170,20 @@ func tlsConfig(o Options) (*tls.Config, error) {
 	return conf, nil
 }
 
-// Failed is closed when the embedded etcd had to stop by itself; Err on any call says why. The process should end then.
+// Failed is closed when the embedded etcd had to stop by itself; Failure says why. The process should end then.
 func (s *Etcd) Failed() <-chan struct{} {
 	if s.embedded == nil {
 		return nil
 	}
 	return s.embedded.fault.ctx.Done()
+}
+
+// Failure says why the embedded etcd had to stop; nil: it has not.
+func (s *Etcd) Failure() error {
+	if s.embedded == nil {
+		return nil
+	}
+	return s.embedded.fault.get()
 }
 
 // Close implements Store. Closing again does nothing.
@@ -231,6 +239,19 @@ func (s *Etcd) fault(ctx context.Context, err error) error {
 	return err
 }
 
+// open takes a value that was read out of its checksum. One that is damaged is nobody's to act upon: the store has to be restored.
+func (s *Etcd) open(key string, stored []byte) ([]byte, error) {
+	value, err := unseal(key, stored)
+	if err == nil {
+		return value, nil
+	}
+	if s.embedded != nil {
+		return nil, s.embedded.explain(fmt.Errorf("%s: %w", s.embedded.tree(), err))
+	}
+	return nil, fmt.Errorf("%w: %w: in etcd at %s: restore etcd from a backup, or delete the key %s there and apply your file again: traffic goes on meanwhile",
+		ErrDamaged, err, strings.Join(s.client.Endpoints(), ","), s.prefix+key)
+}
+
 // Get implements Store.
 func (s *Etcd) Get(ctx context.Context, key string) (Item, error) {
 	ctx, cancel, err := s.begin(ctx)
@@ -245,7 +266,8 @@ func (s *Etcd) Get(ctx context.Context, key string) (Item, error) {
 	if len(r.Kvs) == 0 {
 		return Item{}, fmt.Errorf("%s: %w", key, ErrNotFound)
 	}
-	return Item{Key: key, Value: r.Kvs[0].Value, Revision: r.Kvs[0].ModRevision}, nil
+	value, err := s.open(key, r.Kvs[0].Value)
+	return Item{Key: key, Value: value, Revision: r.Kvs[0].ModRevision}, err
 }
 
 // List implements Store.
@@ -265,7 +287,13 @@ func (s *Etcd) List(ctx context.Context, prefix string, o ListOptions) ([]Item, 
 	}
 	out := make([]Item, len(r.Kvs))
 	for n, kv := range r.Kvs {
-		out[n] = Item{Key: strings.TrimPrefix(string(kv.Key), s.prefix), Value: kv.Value, Revision: kv.ModRevision}
+		out[n] = Item{Key: strings.TrimPrefix(string(kv.Key), s.prefix), Revision: kv.ModRevision}
+		if o.KeysOnly {
+			continue
+		}
+		if out[n].Value, err = s.open(out[n].Key, kv.Value); err != nil {
+			return nil, 0, err
+		}
 	}
 	return out, r.Header.Revision, nil
 }
@@ -311,7 +339,7 @@ func (s *Etcd) Txn(ctx context.Context, conds []Cond, ops []Op) (int64, error) {
 		if op.Value == nil {
 			do = append(do, clientv3.OpDelete(s.prefix+op.Key))
 		} else {
-			do = append(do, clientv3.OpPut(s.prefix+op.Key, string(op.Value)))
+			do = append(do, clientv3.OpPut(s.prefix+op.Key, seal(op.Key, op.Value)))
 		}
 	}
 	r, err := s.client.Txn(ctx).If(cmps...).Then(do...).Else(look...).Commit()
@@ -345,7 +373,7 @@ func (s *Etcd) admit(ctx context.Context, ops []Op) (done func(), err error) {
 	var bytes int64
 	for _, op := range ops {
 		if op.Value != nil {
-			bytes += int64(len(s.prefix)+len(op.Key)+len(op.Value)) + opOverhead
+			bytes += int64(len(s.prefix)+len(op.Key)+len(op.Value)+trailerLen) + opOverhead
 		}
 	}
 	done = func() { s.embedded.answered(bytes) }

@@ -15,8 +15,10 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.uber.org/zap"
 
 	"weir.dev/weir/store"
 	"weir.dev/weir/store/standalone"
@@ -375,4 +377,15 @@ func TestAReachedQuotaRefusesWritesUntilThereIsRoom(t *testing.T) {
 			t.Fatalf("write %d once there is room: %v", room, err)
 		}
 	}
+}
+
+// rawClient is of somebody else's tools.
+func rawClient(t *testing.T, endpoint string) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
 }

@@ -77,7 +77,11 @@ func (s *Etcd) pump(ctx context.Context, in clientv3.WatchChan, out chan<- Batch
 			}
 			return s.fault(ctx, err)
 		}
-		for _, b := range s.batches(r) {
+		batches, err := s.batches(r)
+		if err != nil {
+			return err
+		}
+		for _, b := range batches {
 			select {
 			case out <- b:
 			default:
@@ -88,9 +92,9 @@ func (s *Etcd) pump(ctx context.Context, in clientv3.WatchChan, out chan<- Batch
 }
 
 // batches splits an answer by revision: etcd never splits a revision over two answers.
-func (s *Etcd) batches(r clientv3.WatchResponse) []Batch {
+func (s *Etcd) batches(r clientv3.WatchResponse) ([]Batch, error) {
 	if r.IsProgressNotify() {
-		return []Batch{{Revision: r.Header.Revision}}
+		return []Batch{{Revision: r.Header.Revision}}, nil
 	}
 	var out []Batch
 	for _, e := range r.Events {
@@ -98,13 +102,17 @@ func (s *Etcd) batches(r clientv3.WatchResponse) []Batch {
 			out = append(out, Batch{Revision: e.Kv.ModRevision})
 		}
 		ev := Event{Key: strings.TrimPrefix(string(e.Kv.Key), s.prefix)}
+		var err error
 		if e.Type == clientv3.EventTypePut {
-			ev.Value = e.Kv.Value
+			ev.Value, err = s.open(ev.Key, e.Kv.Value)
 		} else if e.PrevKv != nil {
-			ev.Last = e.PrevKv.Value
+			ev.Last, err = s.open(ev.Key, e.PrevKv.Value)
+		}
+		if err != nil {
+			return nil, err
 		}
 		b := &out[len(out)-1]
 		b.Events = append(b.Events, ev)
 	}
-	return out
+	return out, nil
 }

@@ -55,7 +55,7 @@ func (s *Etcd) Lead(ctx context.Context, name, holder string) (Lease, error) {
 		}
 	}()
 	e := concurrency.NewElection(session, s.prefix+key)
-	if err := e.Campaign(wait, holder); err != nil {
+	if err := e.Campaign(wait, seal(fmt.Sprintf("%s/%x", key, g.ID), []byte(holder))); err != nil { // the key that it takes
 		closeErr := session.Close()
 		if ctx.Err() != nil {
 			return Lease{}, fmt.Errorf("lead %s: %w", name, ctx.Err())

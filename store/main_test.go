@@ -37,6 +37,7 @@ func children() map[string]func(dir string) error {
 		"disk-start-anew": diskStartAnew,
 		"disk-room":       diskRoom,
 		"disk-after":      diskAfter,
+		"dump":            dump,
 	}
 }
 

@@ -25,7 +25,7 @@ var (
 	ErrTooLarge  = errors.New("transaction too large")          // nothing was changed
 	ErrStopped   = errors.New("the store has stopped")          // until the process starts again
 	ErrLocked    = errors.New("state directory is in use")
-	ErrDamaged   = errors.New("state directory is damaged")
+	ErrDamaged   = errors.New("the state is damaged")
 )
 
 // WatchBuffer is how many batches a watcher may be behind before it ends with ErrLagging.
