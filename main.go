@@ -142,7 +142,7 @@ func up(ctx context.Context, o cli.UpOptions) error {
 		return err
 	}
 	return coded(daemon.Up(ctx, daemon.UpOptions{
-		Instance: o.Instance, Listen: o.Listen, Etcd: o.Etcd, EtcdCA: o.EtcdCA, EtcdCert: o.EtcdCert, EtcdKey: o.EtcdKey, SecretKey: o.SecretKey, Version: version, Log: log, Ready: o.Ready,
+		Instance: o.Instance, Listen: o.Listen, Etcd: o.Etcd, EtcdCA: o.EtcdCA, EtcdCert: o.EtcdCert, EtcdKey: o.EtcdKey, SecretKey: o.SecretKey, Restore: o.Restore, Replace: o.Replace, Version: version, Log: log, Ready: o.Ready,
 		NoAgent: o.NoAgent, Agents: o.Agents, CertificateLife: o.CertificateLife, Placement: o.Placement, Tunnels: o.Tunnels,
 		OpenFlow: o.OpenFlow, NoDefaultForwarding: !o.DefaultForwarding,
 		Common: api.AgentConfig{Underlay: o.Underlay, TagFirst: flow.TagFirst, TagLast: flow.TagLast},
@@ -184,7 +184,7 @@ func coded(err error) error {
 	switch {
 	case errors.Is(err, daemon.ErrNotRoot), errors.Is(err, datapath.ErrUnsupported):
 		return cli.WithCode(cli.ExitForbidden, err)
-	case errors.Is(err, daemon.ErrRunning), errors.Is(err, daemon.ErrAbroad), errors.Is(err, daemon.ErrForeign), errors.Is(err, store.ErrLocked),
+	case errors.Is(err, daemon.ErrRunning), errors.Is(err, daemon.ErrAbroad), errors.Is(err, daemon.ErrForeign), errors.Is(err, store.ErrLocked), errors.Is(err, store.ErrWhole),
 		errors.Is(err, datapath.ErrTaken), errors.Is(err, syscall.EADDRINUSE):
 		return cli.WithCode(cli.ExitConflict, err)
 	case errors.Is(err, pki.ErrToken), errors.Is(err, daemon.ErrNotJoined), errors.Is(err, pki.ErrNotManager):

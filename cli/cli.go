@@ -151,7 +151,7 @@ a packet. "weir up" starts it on this machine, "weir apply" tells it what you wa
 	f.BoolVar(&a.noColor, "no-color", false, "no colours; also off in a pipe, with NO_COLOR set and with TERM=dumb")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(a.upCommand(), a.downCommand(), a.managerCommand(), a.agentCommand(), a.tokenCommand(), a.switchCommand(), a.applyCommand(), a.getCommand(), a.describeCommand(), a.traceCommand(), a.deleteCommand(),
-		a.functionCommand(), a.hostCommand(), a.secretCommand(), a.eventsCommand(), a.auditCommand(), a.statusCommand(), a.checkCommand(), a.imageCommand(), a.testbedCommand(), a.labCommand(), a.schemaCommand(), a.unitCommand(),
+		a.functionCommand(), a.hostCommand(), a.secretCommand(), a.eventsCommand(), a.auditCommand(), a.backupCommand(), a.statusCommand(), a.checkCommand(), a.imageCommand(), a.testbedCommand(), a.labCommand(), a.schemaCommand(), a.unitCommand(),
 		a.versionCommand(), a.completionCommand(), exitCodesTopic(), environmentTopic())
 	describeEnvironment(root)
 	return root

@@ -28,6 +28,8 @@ type UpOptions struct {
 	EtcdCA            string   // PEM files for https, see store.Options
 	EtcdCert, EtcdKey string
 	SecretKey         string        // file; empty: secrets are in the state as they are
+	Restore           string        // file of a backup that becomes the state; empty: none
+	Replace           bool          // with Restore: also a state that is whole
 	NoAgent           bool          // a manager only: this machine is no host
 	Agents            string        // address for agents elsewhere; empty: none can join
 	CertificateLife   time.Duration // of agents
@@ -89,6 +91,7 @@ of an OpenFlow fabric.`,
 		Example: `  weir up
   weir up --detach
   weir up --name lab --root /tmp/lab --listen none
+  weir up --restore weir.backup
   weir up --etcd http://10.0.0.1:2379 --etcd http://10.0.0.2:2379
   weir up --host h1 --agents 10.0.0.1:7412 --underlay vxlan --underlay-address 10.0.0.1
   weir up --host h1 --agents 10.0.0.1:7412 --openflow 10.0.0.1:6653 --uplink eth1`,
@@ -223,7 +226,7 @@ func backgroundArgs(cmd *cobra.Command, i instance.Instance) []string {
 			return
 		case f.Name == "root":
 			value = i.Root
-		case f.Name == "images", f.Name == "token-file", strings.HasPrefix(f.Name, "etcd-"), f.Name == "secret-key", f.Name == "runtime" && strings.Contains(value, "/"):
+		case f.Name == "images", f.Name == "token-file", strings.HasPrefix(f.Name, "etcd-"), f.Name == "secret-key", f.Name == "restore", f.Name == "runtime" && strings.Contains(value, "/"):
 			if abs, err := filepath.Abs(value); err == nil {
 				value = abs
 			}
@@ -269,7 +272,7 @@ func (a *app) downCommand() *cobra.Command {
 		Use:   "down",
 		Short: "Stop Weir on this machine and remove all that it made, nothing else",
 		Long: `Stop the daemon if it runs and remove all that the instance made: links, namespaces, rules, containers, mounts, and its
-state. With --keep-state the intent, the images and all logs stay, and the next "up" brings everything back.`,
+state, with the backups that Weir made by itself. With --keep-state the intent, the images and all logs stay, and the next "up" brings everything back.`,
 		Example: `  weir down
   weir down --keep-state
   weir down --name lab --root /tmp/lab`,

@@ -64,6 +64,9 @@ func (c *claim) neverWas(ctx context.Context, i instance.Instance, d Drivers) er
 		err = os.RemoveAll(i.Run)
 	}
 	for _, name := range stateEntries {
+		if name == restoringDir || name == replacedDir {
+			continue // of a restore: the former state is in one of them
+		}
 		if !slices.Contains(c.before, name) && !strings.HasPrefix(name, "weir.log") && name != instance.LockFile {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(i.Root, name)))
 		}

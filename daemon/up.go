@@ -37,6 +37,8 @@ type UpOptions struct {
 	EtcdCA              string   // PEM files for https
 	EtcdCert, EtcdKey   string
 	SecretKey           string // file, see secretKey; "" none
+	Restore             string // file of a backup that becomes the state; "" none
+	Replace             bool   // with Restore: also a state that is whole
 	NoAgent             bool   // a manager only: this machine is no host
 	Host                HostOptions
 	Version             string
@@ -64,6 +66,9 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 			err = errors.Join(err, c.neverWas(ctx, o.Instance, o.Drivers))
 		}
 	}()
+	if err := o.restore(ctx); err != nil {
+		return err
+	}
 	client, err := api.Dial(api.Options{Socket: o.Instance.Socket()})
 	if err != nil {
 		return err
@@ -87,7 +92,7 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 		return err
 	}
 	st, err := store.Open(ctx, store.Options{
-		Dir: filepath.Join(o.Instance.Root, "etcd"), SocketDir: o.Instance.Run, Endpoints: o.Etcd, CA: o.EtcdCA, Cert: o.EtcdCert, KeyFile: o.EtcdKey, Log: o.Log,
+		Dir: o.storeDir(), SocketDir: o.Instance.Run, Endpoints: o.Etcd, CA: o.EtcdCA, Cert: o.EtcdCert, KeyFile: o.EtcdKey, Log: o.Log, Remedy: o.remedy,
 	})
 	if err != nil {
 		return err
@@ -96,6 +101,9 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 	r := &fabric{o: o, client: client}
 	m, err := newManager(ctx, o, key, st, h, r)
 	if err != nil {
+		return err
+	}
+	if err := o.finishRestore(ctx, m); err != nil {
 		return err
 	}
 	if fresh { // what a status tells was true before the reboot
@@ -120,6 +128,11 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 		case <-ctx.Done():
 		}
 	}()
+	saves := saver{dir: filepath.Join(o.Instance.Root, snapshotDir), m: m, log: o.Log, now: time.Now}
+	if len(o.Etcd) == 0 {
+		saving := saves.start(ctx)
+		defer func() { <-saving; saves.last() }()
+	}
 	err = serve(ctx, o, m, h, r, client)
 	if cause := context.Cause(ctx); errors.Is(cause, errStoreFailed) {
 		err = errors.Join(cause, err)
@@ -151,7 +164,7 @@ func newManager(ctx context.Context, o UpOptions, key []byte, st store.Store, h 
 	}
 	m, err := manager.New(manager.Options{
 		Store: st, ID: managerID(o.Instance), Where: o.where(), SecretKey: key, Version: o.Version, Log: o.Log, Host: own, AgentConfig: o.Common, CertificateLife: o.CertificateLife,
-		Placement: o.Placement, Fabric: r, AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key),
+		Placement: o.Placement, Fabric: r, AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key), SecretsKey: o.secretsKey,
 		Validate: router.ValidateChange,
 		Trace:    router.Trace,
 		Admit:    a.admit,
@@ -198,7 +211,7 @@ func (o UpOptions) sealKey(key []byte) func() ([]byte, error) {
 		return nil
 	}
 	return sync.OnceValues(func() ([]byte, error) {
-		path := filepath.Join(o.Instance.Root, "secrets.key")
+		path := o.secretsFile()
 		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 			var b [32]byte
 			_, _ = rand.Read(b[:]) // never fails

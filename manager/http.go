@@ -111,6 +111,8 @@ func (m *Manager) table() []route {
 			answers: map[int]any{200: api.Token{}}, problems: []int{404, 409}, handler: m.rotateToken},
 		route{method: "GET", path: "/v1/audit", id: "list-audit", summary: "who did, or tried to do, what; with watch as server-sent events",
 			query: []string{"name", "watch", "revision", "who", "verb", "kind", "object", "limit"}, answers: map[int]any{200: listOf{api.AuditRecord{}}}, problems: []int{400, 410, 503}, handler: m.audits},
+		route{method: "GET", path: "/v1/backup", id: "backup", does: "backup", summary: "all that the store holds at one revision, secrets included, with a checksum: for weir up --restore",
+			answers: map[int]any{200: text("application/jsonl")}, problems: []int{503}, handler: m.backup},
 		route{method: "POST", path: joinPath, limit: maxJoinBody, id: "join", needs: anybody, does: "join", kind: api.KindHost, summary: "an agent's first certificate for a token, at the agents' listener",
 			body: api.JoinRequest{}, answers: map[int]any{200: api.Certificate{}}, problems: []int{400, 401, 403, 409, 422, 429}, handler: m.joinHost},
 		route{method: "POST", path: "/v1/certificates", id: "renew", does: "renew", summary: "an agent's next certificate, at the agents' listener",

@@ -88,6 +88,8 @@ type Options struct {
 	SecretKey []byte
 	// AuditFile is where the audit log is kept as JSON lines, beside the store; "" nowhere.
 	AuditFile string
+	// SecretsKey gives the text of the file with the key of users' secrets, for backups; nil or "": there is none, or it is somebody else's to keep.
+	SecretsKey func() (string, error)
 	// SealKey gives the key (32 bytes) of users' secrets; nil: SecretKey is it.
 	SealKey func() ([]byte, error)
 	// ID tells this manager from others of the store; it stays the same over restarts. "" is one of its own.
@@ -104,6 +106,7 @@ type Manager struct {
 	mu       sync.Mutex // one writer at a time in this process; others are kept apart by preconditions
 	watches  chan struct{}
 	streams  chan struct{}
+	backups  chan struct{}
 	repeats  repeats // while mu is held
 	rates    eventRates
 	metrics  *metrics
@@ -163,6 +166,7 @@ func New(o Options) (*Manager, error) {
 		began:    o.Now().UTC(),
 		watches:  make(chan struct{}, maxWatches),
 		streams:  make(chan struct{}, maxStreams),
+		backups:  make(chan struct{}, 1),
 		repeats:  repeats{},
 		metrics:  newMetrics(),
 		bodies:   memory{total: maxBodies, share: maxReport},

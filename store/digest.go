@@ -14,6 +14,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/schema"
 )
 
 // A digest says what an embedded store held at a revision: how many keys, and the sum of their hashes. It is kept in a file beside etcd's, so that the next
@@ -111,6 +112,8 @@ func (e *embedded) keep(ctx context.Context, prefix string, last *digest) error 
 	if _, err := k.stream.Watch(ctx, clientv3.AutoWatchID, []byte(prefix), []byte(clientv3.GetPrefixRangeEnd(prefix)), k.now.Revision+1); err != nil {
 		return errors.Join(err, k.file.Close())
 	}
+	index, _ := schema.ReadConsistentIndex(e.server.Server.Backend().ReadTx())
+	_ = k.write(index) // see commit
 	e.keeper = k
 	return nil
 }

@@ -49,6 +49,7 @@ type embedded struct {
 	fault     *fault
 	budget    budget
 	keeper    *keeper // of commits
+	remedy    func() string
 
 	dirty     chan struct{} // something was written
 	stopping  chan struct{}
@@ -81,7 +82,7 @@ var walSize = sync.OnceFunc(func() { wal.SegmentSizeBytes = walSegment })
 
 func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 	walSize()
-	e := &embedded{dir: o.Dir, reserve: o.Reserve, fault: newFault(),
+	e := &embedded{dir: o.Dir, reserve: o.Reserve, remedy: o.Remedy, fault: newFault(),
 		budget: budget{quota: cmp.Or(o.Quota, defaultQuota)},
 		dirty:  make(chan struct{}, 1), stopping: make(chan struct{}), committed: make(chan struct{})}
 	if e.reserve == 0 {
@@ -131,6 +132,7 @@ func (e *embedded) begin(ctx context.Context, prefix string, last *digest) (err 
 	if err := e.keep(ctx, prefix, last); err != nil {
 		return e.explain(err)
 	}
+	_ = os.Remove(filepath.Join(e.dir, damagedFile)) // it was put right
 	return e.mark()
 }
 
@@ -441,8 +443,13 @@ func (e *embedded) explain(err error) error {
 	if !strings.Contains(err.Error(), e.dir) {
 		err = fmt.Errorf("%w (the log in %s, or the database %s)", err, e.log(), e.tree())
 	}
-	return fmt.Errorf("%w: %w: restore it from a backup, or move it away (mv %s %s.bad), start again and apply your file again: traffic goes on meanwhile",
-		ErrDamaged, err, e.dir, e.dir)
+	_ = os.WriteFile(filepath.Join(e.dir, damagedFile), []byte(err.Error()+"\n"), 0o600) // Restore may replace it without further ado
+	remedy := "restore it from a backup"
+	if e.remedy != nil {
+		remedy = e.remedy()
+	}
+	return fmt.Errorf("%w: %w: %s, or move it away (mv %s %s.bad), start again and apply your file again: traffic goes on meanwhile",
+		ErrDamaged, err, remedy, e.dir, e.dir)
 }
 
 // diskError names the directory whose disk is full.
@@ -506,4 +513,7 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-func (e *embedded) unlock() error { return e.lock.Close() }
+// unlock lets go also where a child that is just being started still has the descriptor.
+func (e *embedded) unlock() error {
+	return errors.Join(syscall.Flock(int(e.lock.Fd()), syscall.LOCK_UN), e.lock.Close())
+}

@@ -24,6 +24,8 @@ const (
 	dialTimeout = 5 * time.Second  // until an external cluster has to answer
 )
 
+const defaultPrefix = "/weir/v1/"
+
 // limits are the embedded etcd's, as flags for members of an external cluster.
 var limits = fmt.Sprintf("--max-txn-ops=%d --max-request-bytes=%d", maxTxnOps, maxRequestBytes)
 
@@ -36,6 +38,8 @@ type Options struct {
 
 	Endpoints         []string // of an external cluster: https://host:2379
 	CA, Cert, KeyFile string   // PEM files for https
+
+	Remedy func() string // says how a store that is damaged is restored; default "restore it from a backup"
 
 	Prefix string       // of all keys; default /weir/v1/
 	Log    *slog.Logger // for etcd's warnings and errors; default none
@@ -57,7 +61,7 @@ var _ Store = (*Etcd)(nil)
 // Open starts the embedded etcd or connects to an external one, and waits until it answers.
 func Open(ctx context.Context, o Options) (*Etcd, error) {
 	if o.Prefix == "" {
-		o.Prefix = "/weir/v1/"
+		o.Prefix = defaultPrefix
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -209,9 +209,6 @@ func (t *tree) revision(at, value []byte, flags uint32) error {
 	}
 	main := int64(binary.BigEndian.Uint64(at))
 	t.last = max(t.last, main)
-	if len(value) == 0 && n == revisionLen {
-		return nil // a revision that a restore has begun at, see Restore
-	}
 	var kv mvccpb.KeyValue
 	if err := proto.Unmarshal(value, &kv); err != nil || len(kv.ProtoReflect().GetUnknown()) > 0 {
 		return fmt.Errorf("revision %d is damaged", main)

@@ -1,0 +1,99 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"weir.dev/weir/api/backup"
+	"weir.dev/weir/manager"
+	"weir.dev/weir/store"
+)
+
+// Folders of the state directory.
+const (
+	etcdDir      = "etcd"
+	restoringDir = "etcd.restoring" // a restore that is under way, see store.Restore
+	replacedDir  = "replaced"       // states that a restore has replaced
+	snapshotDir  = "snapshots"
+)
+
+func (o UpOptions) storeDir() string    { return filepath.Join(o.Instance.Root, etcdDir) }
+func (o UpOptions) secretsFile() string { return filepath.Join(o.Instance.Root, "secrets.key") }
+
+// secretsKey is the text of the file with the key of users' secrets; "": there is none.
+func (o UpOptions) secretsKey() (string, error) {
+	b, err := os.ReadFile(o.secretsFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return string(b), err
+}
+
+// remedy says how a damaged store is restored.
+func (o UpOptions) remedy() string {
+	const yours = "restore it from a backup of yours (weir up --restore FILE)"
+	have := snapshots(filepath.Join(o.Instance.Root, snapshotDir))
+	if len(have) == 0 {
+		return yours
+	}
+	newest := have[len(have)-1]
+	info, err := os.Stat(newest)
+	if err != nil {
+		return yours
+	}
+	return fmt.Sprintf("restore it from a backup: Weir's own of %s (weir up --restore %s), or a newer one of yours", info.ModTime().UTC().Format(time.RFC3339), newest)
+}
+
+// restore puts a backup in the place of the state, if it was asked to, and ends what a restore that was killed has left. Nothing is forgotten of what
+// forwards meanwhile.
+func (o UpOptions) restore(ctx context.Context) error {
+	if o.Restore != "" {
+		if len(o.Etcd) > 0 {
+			return errors.New("--restore is for Weir's own store: restore an etcd elsewhere by its own means (etcdutl snapshot restore)")
+		}
+		f, err := os.Open(o.Restore)
+		if err != nil {
+			return fmt.Errorf("--restore: %w", err)
+		}
+		h, values, err := backup.Read(f)
+		_ = f.Close()
+		if err != nil {
+			return fmt.Errorf("--restore %s: %w: nothing was changed", o.Restore, err)
+		}
+		err = store.Restore(ctx, store.RestoreOptions{Dir: o.storeDir(), SocketDir: o.Instance.Run, Header: h, Values: values, Replace: o.Replace})
+		if err != nil {
+			return err
+		}
+		o.Log.Info("state restored", "from", o.Restore, "made", h.Made, "values", h.Values)
+	}
+	if len(o.Etcd) > 0 {
+		return nil
+	}
+	former, _, err := store.FinishRestore(o.storeDir(), o.secretsFile(), filepath.Join(o.Instance.Root, replacedDir), time.Now())
+	if former != "" {
+		o.Log.Info("the former state was put aside", "in", former)
+	}
+	return err
+}
+
+// finishRestore makes a state that was restored the current one.
+func (o UpOptions) finishRestore(ctx context.Context, m *manager.Manager) error {
+	if len(o.Etcd) > 0 || !store.Restoring(o.storeDir()) {
+		return nil
+	}
+	if err := m.Restored(ctx); err != nil {
+		return err
+	}
+	return store.RestoreDone(o.storeDir())
+}
+
+// snapshots are the backups that Weir has made by itself, the oldest first.
+func snapshots(dir string) []string {
+	found, _ := filepath.Glob(filepath.Join(dir, "*"+snapshotEnd)) // sorted by name, which is by revision
+	return found
+}

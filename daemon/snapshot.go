@@ -1,0 +1,114 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"weir.dev/weir/instance"
+	"weir.dev/weir/manager"
+)
+
+const (
+	snapshotEnd   = ".backup"
+	snapshotsKept = 3 // the newest
+	snapshotEvery = 24 * time.Hour
+	snapshotLook  = 10 * time.Minute
+	snapshotBound = 20 * time.Second
+)
+
+// saver makes backups of the store by itself: one a day, and one when the daemon ends in good order, if anything has changed. So a store that is damaged
+// can be restored although nobody has ever made a backup.
+type saver struct {
+	dir  string
+	m    *manager.Manager
+	log  *slog.Logger
+	now  func() time.Time
+	seen int64 // revision of the last one
+}
+
+// start saves once a day until ctx ends; then the channel closes.
+func (s *saver) start(ctx context.Context) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(snapshotLook)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				if s.due() {
+					s.save(ctx)
+				}
+			}
+		}
+	}()
+	return done
+}
+
+// due tells that the newest one is a day old, or of a time to come: somebody has set the clock back.
+func (s *saver) due() bool {
+	have := snapshots(s.dir)
+	if len(have) == 0 {
+		return true
+	}
+	info, err := os.Stat(have[len(have)-1])
+	if err != nil {
+		return true
+	}
+	age := s.now().Sub(info.ModTime())
+	return age >= snapshotEvery || age < 0
+}
+
+// last saves once more, at the end.
+func (s *saver) last() { s.save(context.Background()) }
+
+func (s *saver) save(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, snapshotBound)
+	defer cancel()
+	if err := s.write(ctx); err != nil {
+		s.log.Warn("backup of the state", "error", err)
+	}
+}
+
+func (s *saver) write(ctx context.Context) (err error) {
+	if revision, err := s.m.Revision(ctx); err != nil || revision == s.seen {
+		return err
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(s.dir, "next"+instance.FileNew), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	out := bufio.NewWriter(f)
+	h, err := s.m.Backup(ctx, out)
+	if err = errors.Join(err, out.Flush(), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	path := filepath.Join(s.dir, fmt.Sprintf("weir-%016d%s", h.Revision, snapshotEnd)) // a restore never goes back to lower revisions
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	s.seen = h.Revision
+	have := snapshots(s.dir)
+	for _, old := range have[:max(len(have)-snapshotsKept, 0)] {
+		if err := os.Remove(old); err != nil {
+			return fmt.Errorf("remove an old one: %w", err)
+		}
+	}
+	return nil
+}
