@@ -25,11 +25,10 @@ const (
 // saver makes backups of the store by itself: one a day, and one when the daemon ends in good order, if anything has changed. So a store that is damaged
 // can be restored although nobody has ever made a backup.
 type saver struct {
-	dir  string
-	m    *manager.Manager
-	log  *slog.Logger
-	now  func() time.Time
-	seen int64 // revision of the last one
+	dir string
+	m   *manager.Manager
+	log *slog.Logger
+	now func() time.Time
 }
 
 // start saves once a day until ctx ends; then the channel closes.
@@ -67,8 +66,10 @@ func (s *saver) due() bool {
 	return age >= snapshotEvery || age < 0
 }
 
-// last saves once more, at the end.
-func (s *saver) last() { s.save(context.Background()) }
+// path is the name of one: a restore never goes back to lower revisions.
+func (s *saver) path(revision int64) string {
+	return filepath.Join(s.dir, fmt.Sprintf("weir-%016d%s", revision, snapshotEnd))
+}
 
 func (s *saver) save(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotBound)
@@ -79,8 +80,12 @@ func (s *saver) save(ctx context.Context) {
 }
 
 func (s *saver) write(ctx context.Context) (err error) {
-	if revision, err := s.m.Revision(ctx); err != nil || revision == s.seen {
+	revision, err := s.m.Revision(ctx)
+	if err != nil {
 		return err
+	}
+	if _, err := os.Stat(s.path(revision)); err == nil {
+		return nil // nothing has changed
 	}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
@@ -99,11 +104,9 @@ func (s *saver) write(ctx context.Context) (err error) {
 	if err = errors.Join(err, out.Flush(), f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	path := filepath.Join(s.dir, fmt.Sprintf("weir-%016d%s", h.Revision, snapshotEnd)) // a restore never goes back to lower revisions
-	if err := os.Rename(f.Name(), path); err != nil {
+	if err := os.Rename(f.Name(), s.path(h.Revision)); err != nil {
 		return err
 	}
-	s.seen = h.Revision
 	have := snapshots(s.dir)
 	for _, old := range have[:max(len(have)-snapshotsKept, 0)] {
 		if err := os.Remove(old); err != nil {

@@ -131,7 +131,13 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 	saves := saver{dir: filepath.Join(o.Instance.Root, snapshotDir), m: m, log: o.Log, now: time.Now}
 	if len(o.Etcd) == 0 {
 		saving := saves.start(ctx)
-		defer func() { <-saving; saves.last() }()
+		defer func() {
+			cancel(nil)
+			<-saving
+			if isUp {
+				saves.save(context.Background())
+			}
+		}()
 	}
 	err = serve(ctx, o, m, h, r, client)
 	if cause := context.Cause(ctx); errors.Is(cause, errStoreFailed) {
