@@ -74,10 +74,9 @@ func Compile(in Input) Output {
 	return c.output(c.unread(c.entries()))
 }
 
-// Rehearse compiles the policies of a sound document with invented ports.
+// Rehearse compiles the policies of a document with invented ports. It leaves out policies and chains that have a problem by themselves.
 func Rehearse(d api.Document) (in Input, compile func(policies map[string]api.PolicySpec) ([]flow.Rule, flow.Topology)) {
-	v := &validator{doc: d, changed: d, bad: map[string]bool{}}
-	in, _ = v.invent()
+	in, _ = newValidator(d, d).invent()
 	var t flow.Topology
 	for _, p := range in.Endpoints {
 		t.Endpoints = append(t.Endpoints, p)

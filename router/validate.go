@@ -22,10 +22,7 @@ func Validate(d api.Document) []api.Problem { return ValidateChange(d, d) }
 // ValidateChange is Validate of a document of which only a part is new or changed: what does not go with something that was there, such as
 // an address that is taken or a policy for the same packets, is a problem of that part.
 func ValidateChange(d, changed api.Document) []api.Problem {
-	v := &validator{doc: d, changed: changed, bad: map[string]bool{}}
-	for _, p := range d.Validate() {
-		v.report(p)
-	}
+	v := newValidator(d, changed)
 	v.endpoints()
 	v.chains()
 	v.policies()
@@ -38,6 +35,28 @@ type validator struct {
 	changed  api.Document
 	problems []api.Problem
 	bad      map[string]bool // "policies.guests": has a problem already
+}
+
+// newValidator has found the problems that each object has by itself.
+func newValidator(d, changed api.Document) *validator {
+	v := &validator{doc: d, changed: changed, bad: map[string]bool{}}
+	for name := range d.Chains {
+		v.named("chains", name)
+	}
+	for name := range d.Policies {
+		v.named("policies", name)
+	}
+	for _, p := range d.Validate() {
+		v.report(p)
+	}
+	return v
+}
+
+// named marks an object whose name will not do: a problem's path does not tell where such a name ends.
+func (v *validator) named(kinds, name string) {
+	if api.CheckName(name) != nil {
+		v.bad[kinds+"."+name] = true
+	}
 }
 
 func (v *validator) report(p api.Problem) {
