@@ -41,6 +41,14 @@ func (s *Store) Mount(ctx context.Context, ref string) (string, error) {
 func (s *Store) mountsDir() string { return filepath.Join(s.inst.Run, "images") }
 
 func (s *Store) overlay(e *entry, target string) error {
+	// What is in images is for their containers: no other user of the host reads it, or runs a program from there.
+	dir := filepath.Dir(target)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.Chmod(dir, 0o700); err != nil { // one that an older version made
+		return err
+	}
 	return s.overlayOf(e, target, func(dir string) (int, error) {
 		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {

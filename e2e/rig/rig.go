@@ -35,6 +35,7 @@ type Rig struct {
 	// Realtime gives iperf3 real-time priority: what else the machine does counts less.
 	Realtime bool
 
+	above  string // of Options.Open: holds the state directory
 	daemon *exec.Cmd
 	done   chan struct{} // closed when the daemon has ended
 	log    *os.File
@@ -47,6 +48,7 @@ type Options struct {
 	Name  string
 	Netns string
 	Args  []string
+	Open  bool // anybody gets as far as the state directory, as in /var/lib, and Weir makes it
 }
 
 // New makes the daemon's namespace and state directory; nothing runs yet.
@@ -83,6 +85,12 @@ func New(o Options) (*Rig, error) {
 		return nil, err
 	}
 	r.Root = root
+	if o.Open {
+		if err := os.Chmod(root, 0o755); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(root))
+		}
+		r.Root, r.above = filepath.Join(root, "state"), root
+	}
 	if err := r.Namespace(o.Netns); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(root))
 	}
@@ -150,7 +158,7 @@ func (r *Rig) Env() []string {
 // Up starts the daemon in the foreground of a process of its own and waits until it answers.
 func (r *Rig) Up(ctx context.Context) error {
 	if r.log == nil {
-		f, err := os.OpenFile(filepath.Join(r.Root, "daemon.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+		f, err := os.OpenFile(filepath.Join(cmp.Or(r.above, r.Root), "daemon.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 		if err != nil {
 			return err
 		}
@@ -198,7 +206,7 @@ func (r *Rig) Kill(s syscall.Signal) error {
 
 // Log is the end of the daemon's log.
 func (r *Rig) Log(lines int) string {
-	b, err := os.ReadFile(filepath.Join(r.Root, "daemon.log"))
+	b, err := os.ReadFile(filepath.Join(cmp.Or(r.above, r.Root), "daemon.log"))
 	if err != nil {
 		return ""
 	}
@@ -289,7 +297,7 @@ func (r *Rig) Discard() error {
 	if r.log != nil {
 		errs = append(errs, r.log.Close())
 	}
-	return errors.Join(append(errs, os.RemoveAll(r.Root))...)
+	return errors.Join(append(errs, os.RemoveAll(cmp.Or(r.above, r.Root)))...)
 }
 
 // streamGrace is how much longer than its time a stream may take, on a busy machine.
