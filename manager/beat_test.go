@@ -1,6 +1,9 @@
 package manager_test
 
 import (
+	"context"
+	"net"
+	"net/http"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -113,4 +116,37 @@ func TestAnotherManagersHostsAreNotMissed(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// What is told of a host has the time of its last beat, not of its last report; that is no news: no revision, and a client's copy stays good.
+func TestTheLastBeatIsTold(t *testing.T) {
+	clock := stoppedNow()
+	w := joinWorld(t, manager.Options{Now: clock.now})
+	c, _ := w.member(t, "h1")
+	report := api.StatusReport{Host: "h1", HostState: &api.HostStatus{State: "ready", Heartbeat: clock.now(), Cores: 4, Memory: 8 << 30}}
+	if err := c.Report(ctx(t), report); err != nil {
+		t.Fatal(err)
+	}
+	before := must(w.Hosts().Get(ctx(t), "h1"))(t)
+	clock.at(9 * time.Second)
+	must(c.Beat(ctx(t), "h1", clock.now()))(t)
+	clock.at(9*time.Second + api.BeatLost/2)
+	want := clock.base.Add(9 * time.Second)
+	after := must(w.Hosts().Get(ctx(t), "h1"))(t)
+	if !after.Status.Heartbeat.Equal(want) || after.Revision != before.Revision || after.Status.State != "ready" {
+		t.Errorf("heartbeat %v of revision %d, %s: want %v of revision %d", after.Status.Heartbeat, after.Revision, after.Status.State, want, before.Revision)
+	}
+	if all := must(w.Hosts().List(ctx(t), api.ListOptions{}))(t).Items; len(all) != 1 || !all[0].Status.Heartbeat.Equal(want) {
+		t.Errorf("listed: %+v", all)
+	}
+	plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return net.Dial("unix", w.socket)
+	}}}
+	req := must(http.NewRequestWithContext(ctx(t), "GET", "http://weir/v1/hosts/h1", nil))(t)
+	req.Header.Set("If-None-Match", api.ETag(before.Revision))
+	resp := must(plain.Do(req))(t)
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusNotModified {
+		t.Errorf("a client's copy of the revision: %s, want 304", resp.Status)
+	}
 }

@@ -9,22 +9,23 @@ import (
 	"weir.dev/weir/api"
 )
 
-// judge gives a stored object as it is now: of a host, the agent says how it is and the manager whether that is still true. Managers
-// that share a store share the time of its last report too.
-func (m *Manager) judge(n noun, value []byte) []byte {
+// judge gives a stored object as it is now, and tells whether that is news: of a host, the agent says how it is and the manager whether that is still true,
+// and when it last gave a sign of life, which changes all the time and is no news. Managers that share a store share the time of its last report too.
+func (m *Manager) judge(n noun, value []byte) (now []byte, news bool) {
 	if n.kind != api.KindHost {
-		return value
+		return value, false
 	}
 	var h api.Host
 	if json.Unmarshal(value, &h) != nil {
-		return value
+		return value, false
+	}
+	if last, beats := m.lastBeat(h.Name); beats && (m.Now().Sub(last) <= api.BeatLost || last.After(h.Status.Heartbeat)) {
+		h.Status.Heartbeat = last.UTC()
 	}
 	state := m.hostState(h)
-	if state == h.Status.State {
-		return value
-	}
+	news = state != h.Status.State
 	h.Status.State, h.Revision = state, 0
-	return marshal(h)
+	return marshal(h), news
 }
 
 // hostLost is the state of a host whose agent is silent. The leader writes it, so that watches tell.

@@ -1,7 +1,6 @@
 package manager
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -21,10 +20,10 @@ func (m *Manager) get(n noun, w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	stored := i.Value
-	i.Value = m.viewOf(r.Context(), n)(i.Key, m.judge(n, i.Value), i.Revision)
+	value, news := m.judge(n, i.Value)
+	i.Value = m.viewOf(r.Context(), n)(i.Key, value, i.Revision)
 	w.Header().Set("ETag", api.ETag(i.Revision))
-	if none := r.Header.Get("If-None-Match"); none != "" && etagIn(none, i.Revision) && bytes.Equal(stored, i.Value) {
+	if none := r.Header.Get("If-None-Match"); none != "" && etagIn(none, i.Revision) && !news {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
@@ -47,7 +46,8 @@ func (m *Manager) list(n noun, w http.ResponseWriter, r *http.Request) error {
 	out := api.List[json.RawMessage]{Items: []json.RawMessage{}, Revision: rev}
 	view := m.viewOf(r.Context(), n)
 	for _, i := range items {
-		i.Value = view(i.Key, m.judge(n, i.Value), i.Revision)
+		value, _ := m.judge(n, i.Value)
+		i.Value = view(i.Key, value, i.Revision)
 		if f.match(store.NameOf(i.Key), i.Value) {
 			out.Items = append(out.Items, wire(i))
 		}
