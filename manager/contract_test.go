@@ -231,3 +231,25 @@ func TestWhatIsNoRouteIsAProblem(t *testing.T) {
 		}
 	}
 }
+
+// What the document calls an object is none when it is null, and the largest numbers that it allows are taken.
+func TestNullAndLargeNumbersAreAsDocumented(t *testing.T) {
+	b := start(t, manager.Options{})
+	for _, c := range []struct {
+		method, path, body string
+		want               int
+	}{
+		{"PUT", "/v1/hosts/h", `{"spec": {}, "placement": null}`, 400},
+		{"PUT", "/v1/hosts/h", `{"spec": {}, "revision": 9000000000000000000}`, 201},
+		{"PUT", "/v1/hosts/h", `{"spec": {}, "revision": 9000000000000000001}`, 400},
+		{"PUT", "/v1/hosts/h", `{"spec": {}, "revision": -9000000000000000001}`, 400},
+		{"POST", "/v1/fabric", `{"switches": null}`, 400},
+		{"POST", "/v1/apply", `{"plan": true, "document": {"policies": null}}`, 400},
+		{"POST", "/v1/apply", `{"plan": true, "document": {"policies": {"p": {"from": "a", "chain": "c", "symmetric": null}}}}`, 400},
+		{"POST", "/v1/fabric", `{"gone": null, "switches": {}, "events": [{"reason": "x"}]}`, 204}, // as Go writes a list that is not there
+	} {
+		if status, _, body := request(t, b, c.method, c.path, nil, c.body); status != c.want {
+			t.Errorf("%s %s %s: %d, want %d: %s", c.method, c.path, c.body, status, c.want, body)
+		}
+	}
+}

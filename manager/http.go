@@ -90,7 +90,7 @@ func (m *Manager) table() []route {
 		route{method: "GET", path: "/v1/tokens", id: "list-tokens", summary: "the tokens, without their secrets",
 			answers: map[int]any{200: api.List[api.Token]{}}, handler: m.tokens},
 		route{method: "DELETE", path: "/v1/tokens/{name}", id: "delete-token", kind: kindTokens, summary: "make a token worthless",
-			answers: map[int]any{204: nil}, problems: []int{404}, handler: m.deleteToken},
+			answers: map[int]any{204: nil}, problems: []int{404, 409}, handler: m.deleteToken},
 		route{method: "POST", path: "/v1/switch-certificates", id: "new-switch-certificate", does: "create", kind: "switch-certificate", summary: "sign a switch's certificate request, for its datapath ids",
 			body: api.SwitchCertificateRequest{}, answers: map[int]any{201: api.SwitchCertificate{}}, problems: []int{400, 409, 422, 507}, handler: m.newSwitchCert},
 		route{method: "GET", path: "/v1/switch-certificates", id: "list-switch-certificates", needs: api.RoleViewer, summary: "the switches' certificates that are not revoked",

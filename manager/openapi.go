@@ -83,7 +83,14 @@ func (d *document) operation(rt route) *huma.Operation {
 		if rt.method == "PATCH" {
 			kind = "application/merge-patch+json"
 		}
-		op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{kind: {Schema: d.schema(rt.body)}}}
+		body := d.schema(rt.body)
+		switch rt.body.(type) {
+		case api.StatusReport, api.FabricReport:
+			required := d.registry.SchemaFromRef(body.Ref).Required
+			body = d.loose(body)
+			body.Required = required
+		}
+		op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{kind: {Schema: body}}}
 	}
 	for status, body := range rt.answers {
 		op.Responses[strconv.Itoa(status)] = d.answer(rt, status, body)
@@ -143,7 +150,7 @@ func (d *document) schema(v any) *huma.Schema {
 	case specOf:
 		s := d.written(d.schema(v.spec))
 		s.Properties["status"] = &huma.Schema{}
-		s.Properties["placement"] = &huma.Schema{Ref: d.schema(api.Placement{}).Ref}
+		s.Properties["placement"] = d.loose(d.schema(api.Placement{}))
 		s.Description = "the object as GET shows it will do: its other members are not read"
 		return s
 	case mergeOf:
@@ -166,13 +173,36 @@ func (d *document) written(spec *huma.Schema) *huma.Schema {
 	s := &huma.Schema{Type: "object", AdditionalProperties: false, Properties: map[string]*huma.Schema{"spec": spec}}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[api.Meta]()) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		s.Properties[name] = bounded(d.registry.Schema(f.Type, true, f.Name), f.Type)
+		p := bounded(d.registry.Schema(f.Type, true, f.Name), f.Type)
+		p.Nullable = false // see nullable
+		s.Properties[name] = p
 	}
 	return s
 }
 
-// Whole numbers that Go and JSON both have.
-const mostInt64 = 9223372036854774784
+// loose is a schema of which no member has to be there: reports of agents of other versions have more or fewer of them, and what is shown of an object is not
+// read when it is written.
+func (d *document) loose(s *huma.Schema) *huma.Schema {
+	if s.Ref != "" {
+		s = d.registry.SchemaFromRef(s.Ref)
+	}
+	out := *s
+	out.Required = nil
+	out.Properties = make(map[string]*huma.Schema, len(s.Properties))
+	for name, p := range s.Properties {
+		out.Properties[name] = d.loose(p)
+	}
+	if s.Items != nil {
+		out.Items = d.loose(s.Items)
+	}
+	if more, ok := s.AdditionalProperties.(*huma.Schema); ok {
+		out.AdditionalProperties = d.loose(more)
+	}
+	return &out
+}
+
+// Whole numbers that Go and JSON both have, and that are written the same by everybody: many read JSON's numbers as float64, and print those shortly.
+const mostInt64 = 9_000_000_000_000_000_000
 
 // bounded says what a whole number of Go can be: huma leaves that to the format, which many do not read.
 func bounded(s *huma.Schema, t reflect.Type) *huma.Schema {

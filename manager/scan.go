@@ -139,13 +139,10 @@ func (s *scanner) removes() bool {
 	return s.patch && len(s.path) > 1 && string(s.path[0].name) == "spec"
 }
 
-// nullable: Go writes null for lists, maps and pointers that are not there.
+// nullable: Go writes null for a list that is not there. Maps and pointers that are not there it leaves out, as all of ours say omitempty, and so the OpenAPI
+// document does not know null for them.
 func nullable(t reflect.Type) bool {
-	switch t.Kind() {
-	case reflect.Slice, reflect.Map, reflect.Pointer, reflect.Interface:
-		return true
-	}
-	return false
+	return t.Kind() == reflect.Slice || t.Kind() == reflect.Interface
 }
 
 // whole takes the fraction from a number that has none, as in 5.0: for JSON that is a whole number, for Go it is not.

@@ -38,12 +38,12 @@ func TestAPIUnderAttack(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, ctx := rig.ForTest(t, rig.Options{})
-	secret, err := os.ReadFile(filepath.Join(r.Root, "token"))
+	secret, err := r.Weir(ctx, "token", "create", "attacker", "--role", "admin") // its own: see testdata/hooks.py
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := r.Command(t.Context(), "", program, "--config-file", filepath.Join(data, "schemathesis.toml"), "run", "http://127.0.0.1:7411/v1/openapi.json",
-		"-H", "Authorization: Bearer "+strings.TrimSpace(string(secret)), "--checks", "all", "--phases", "examples,coverage,fuzzing", "--seed", cmp.Or(os.Getenv("SEED"), "1"),
+		"-H", "Authorization: Bearer "+strings.TrimSpace(secret), "--checks", "all", "--phases", "examples,coverage,fuzzing", "--seed", cmp.Or(os.Getenv("SEED"), "1"),
 		"--max-time", strconv.Itoa(int(long.Seconds())), "--request-timeout", "10", "--continue-on-failure", "--no-color")
 	cmd.Dir = t.TempDir() // it keeps examples there
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+data, "SCHEMATHESIS_HOOKS=hooks")
