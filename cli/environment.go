@@ -24,6 +24,15 @@ func describeEnvironment(cmd *cobra.Command) {
 	}
 }
 
+// byEnvironment marks a flag that the command line leaves out.
+const byEnvironment = "environment"
+
+// onCommandLine tells that a flag is given where this one command is, and not for a whole shell.
+func onCommandLine(cmd *cobra.Command, name string) bool {
+	f := cmd.Flags().Lookup(name)
+	return f != nil && f.Changed && f.Annotations[byEnvironment] == nil
+}
+
 // fromEnvironment sets the flags that the command line leaves out.
 func fromEnvironment(cmd *cobra.Command) error {
 	var failed error
@@ -36,6 +45,10 @@ func fromEnvironment(cmd *cobra.Command) error {
 		if f.Value.Type() == "stringArray" {
 			values = strings.Split(value, ",")
 		}
+		if f.Annotations == nil {
+			f.Annotations = map[string][]string{}
+		}
+		f.Annotations[byEnvironment] = values
 		for _, v := range values {
 			if err := cmd.Flags().Set(f.Name, v); err != nil {
 				failed = usage("environment variable %s=%q: %w", variable(f.Name), value, err)

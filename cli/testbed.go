@@ -48,7 +48,8 @@ func (a *app) testbedFile(cmd *cobra.Command, path string) (testbed.File, error)
 	return f, err
 }
 
-// testbedName is the testbed that an argument means: a file, or the name of one that is up. Without one, --name, or the only one that is up.
+// testbedName is the testbed that an argument means: a file, or the name of one that is up. Without one, --name, or the only
+// one that is up.
 func (a *app) testbedName(cmd *cobra.Command, args []string) (string, error) {
 	if len(args) == 1 {
 		if i, err := os.Stat(args[0]); err == nil && !i.IsDir() || strings.ContainsAny(args[0], "./") {
@@ -62,6 +63,9 @@ func (a *app) testbedName(cmd *cobra.Command, args []string) (string, error) {
 		given = a.name
 	}
 	name, err := testbed.Find(given)
+	if errors.Is(err, testbed.ErrNotFound) && given != "" && !onCommandLine(cmd, "name") { // the shell speaks to an instance that is no testbed
+		name, err = testbed.Find("")
+	}
 	return name, testbedCode(err)
 }
 
@@ -167,7 +171,7 @@ func (a *app) testbedList() *cobra.Command {
   weir testbed list examples/fig2.yaml -o json`,
 		Args: wantArgs(0, 1, "a file, or the name of a testbed"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 && !cmd.Flags().Changed("name") {
+			if len(args) == 0 && !onCommandLine(cmd, "name") {
 				return a.testbedListAll()
 			}
 			name, err := a.testbedName(cmd, args)
