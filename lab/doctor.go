@@ -185,7 +185,16 @@ func (x *Examination) processors(ctx context.Context, e map[string]string) error
 	c := covariates(before, after, 0, Measurement{})
 	r := Rules()
 	x.add("steal", c[covSteal] <= r.Steal, "%.1f %% of CPU time in the last second; trials above %.0f %% are void", c[covSteal]*100, r.Steal*100)
-	x.add("quiet", c[covBusy] < 0.2, "%.0f %% of CPU time was busy in the last second, load %.1f: measure when nothing else runs", c[covBusy]*100, c[covLoad])
+	waited := map[string]float64{}
+	for _, resource := range pressures {
+		if percent, known, err := pressure(resource); err != nil {
+			return err
+		} else if known {
+			waited[resource] = percent
+		}
+	}
+	ok, text := quiet(c[covBusy], c[covLoad], n, waited)
+	x.add("quiet", ok, "%s", text)
 	x.add("canary", worst <= r.Canary, "a fixed piece of work of %s took up to %.1f times as long", s.reference.Round(10*time.Microsecond), worst)
 	if g, ok := e["governor"]; ok {
 		x.add("governor", g == "performance", "%s: performance is steadier", g)
