@@ -111,6 +111,10 @@ func makeSkeleton(dir string) error {
 			return fmt.Errorf("make mount points: %w", err)
 		}
 	}
+	// Runtimes give what they mount there the mode of the mount point: any user of a function may write to /tmp.
+	if err := os.Chmod(filepath.Join(dir, "tmp"), 0o777|os.ModeSticky); err != nil {
+		return fmt.Errorf("make mount points: %w", err)
+	}
 	f, err := os.OpenFile(filepath.Join(dir, "etc/weir/config.json"), os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return fmt.Errorf("make mount points: %w", err)

@@ -90,6 +90,9 @@ func rootfs(t testing.TB) string {
 			t.Fatal(err)
 		}
 	}
+	if err := os.Chmod(filepath.Join(dir, "tmp"), 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
 	program, err := os.ReadFile("/bin/busybox")
 	if err != nil {
 		t.Fatalf("%v (apt-get install busybox-static)", err)
@@ -146,6 +149,13 @@ func TestConformance(t *testing.T) {
 			},
 			Cat: []string{"cat"}, ExitCodes: true,
 		}
+	})
+}
+
+func TestIsolation(t *testing.T) {
+	suite.Isolation(t, func(t *testing.T) suite.Kernel {
+		r, spec := fresh(t)
+		return suite.Kernel{Runtime: r, Root: spec.Rootfs}
 	})
 }
 
