@@ -11,10 +11,12 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 
+	hostagent "weir.dev/weir/agent"
 	"weir.dev/weir/api"
 	"weir.dev/weir/cli"
 	"weir.dev/weir/container"
@@ -119,7 +121,8 @@ func drivers(switchName, imagesDir string, rt oci.Options, log *slog.Logger) dae
 }
 
 func runtimeOptions(o cli.DaemonOptions, log *slog.Logger) oci.Options {
-	return oci.Options{CLI: o.Runtime, Adopt: true, Memory: o.FunctionMemory, Vulnerable: o.VulnerableRuntime, Log: log}
+	return oci.Options{CLI: o.Runtime, Adopt: true, Memory: o.FunctionMemory, CPUs: o.FunctionCPUs.Of(runtime.NumCPU()), DiskBytes: o.FunctionDisk,
+		Vulnerable: o.VulnerableRuntime, Log: log}
 }
 
 // layouts are the image layouts searched: the user's, what was built beside the binary, what a package installs.
@@ -219,6 +222,11 @@ func features(ctx context.Context, i instance.Instance) ([]api.Feature, error) {
 		}
 	}
 	out = append(out, sealedFeature())
+	sandbox, err := hostagent.Sandboxing(i, func(i instance.Instance) hostagent.Images { return image.Open(i) })
+	if err != nil {
+		return out, fmt.Errorf("weir check: user namespaces: %w", err)
+	}
+	out = append(out, sandbox)
 	if len(missing) > 0 {
 		return out, fmt.Errorf("this kernel lacks what Weir needs: %s: %w", strings.Join(missing, "; "), datapath.ErrUnsupported)
 	}

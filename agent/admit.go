@@ -74,7 +74,10 @@ func (a *Agent) CheckCapabilities(f api.FunctionSpec, img image.Image) *api.Prob
 	}
 	list := strings.Join(refused, ", ")
 	why := "which the operator has to allow"
-	if unshared != nil {
+	switch {
+	case unshared != nil && !cannot(unshared):
+		why = fmt.Sprintf("and whether a user namespace can bound them on host %s is not known: %v", a.Host, unshared)
+	case unshared != nil:
 		why = fmt.Sprintf("which would count on host %s itself, as its functions have no user namespaces (%v)", a.Host, unshared)
 	}
 	return &api.Problem{Path: "image", Message: fmt.Sprintf("image %s asks for %s, %s", f.Image, list, why),

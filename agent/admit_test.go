@@ -2,16 +2,21 @@ package agent
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/image"
+	"weir.dev/weir/instance"
+	"weir.dev/weir/netns"
 )
 
 // An image's labels alone give NET_ADMIN and NET_RAW where a user namespace bounds them, and nothing else anywhere.
 func TestCapabilitiesAreTheOperatorsToGive(t *testing.T) {
-	none := errors.New("no user namespaces")
+	none, unknown := fmt.Errorf("x: %w", netns.ErrNoUserns), errors.New("disk full")
 	for name, c := range map[string]struct {
 		asks, allow []string
 		unshared    error
@@ -24,6 +29,8 @@ func TestCapabilitiesAreTheOperatorsToGive(t *testing.T) {
 		"the host's network":                        {asks: []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}, unshared: none, refused: "CAP_NET_ADMIN, CAP_NET_RAW"},
 		"the host's network, one of two allowed":    {asks: []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}, allow: []string{"CAP_NET_RAW"}, unshared: none, refused: "CAP_NET_ADMIN"},
 		"the host's network by the operator's word": {asks: []string{"CAP_NET_ADMIN"}, allow: []string{"CAP_NET_ADMIN"}, unshared: none},
+		"not known whether bounded":                 {asks: []string{"CAP_NET_ADMIN"}, unshared: unknown, refused: "CAP_NET_ADMIN"},
+		"not known, and nothing asked for":          {unshared: unknown},
 		"allowed, and not asked for":                {allow: []string{"CAP_NET_ADMIN"}, unshared: none},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -36,5 +43,33 @@ func TestCapabilitiesAreTheOperatorsToGive(t *testing.T) {
 				t.Errorf("%+v: want %s in it", p, c.refused)
 			}
 		})
+	}
+}
+
+// What says nothing of user namespaces (a full disk, no descriptors) makes no function root of the host: it is asked again, and nothing starts meanwhile.
+func TestAPassingFaultGivesNoFunctionTheHostsRoot(t *testing.T) {
+	answers := []error{errors.New("disk full"), fmt.Errorf("x: %w", image.ErrNoShift), nil}
+	asked := 0
+	i, err := instance.New("adm"+strconv.Itoa(os.Getpid()%1000), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.Run = t.TempDir()
+	a := &Agent{Options: Options{Instance: i}, unshared: onceKnown(func() error { asked++; return answers[asked-1] })}
+	if b, err := a.newSandbox("f", 1); err == nil || !strings.Contains(err.Error(), "not known: disk full") || netns.Exists(b.net()) {
+		t.Errorf("the disk is full: %v", err)
+	}
+	if f := sandboxing(errors.New("disk full")); f.OK || !strings.Contains(f.Detail, "not known, so no function starts: disk full") {
+		t.Errorf("the host says %+v", f)
+	}
+	b, err := a.newSandbox("f", 1)
+	if err != nil || netns.Exists(b.user()) || !netns.Exists(b.net()) {
+		t.Errorf("known that it cannot: %v", err)
+	}
+	if err := a.unshared(); !cannot(err) || asked != 2 {
+		t.Errorf("asked %d times, the last answer is %v: what is known is not asked again", asked, err)
+	}
+	if err := removeSandbox(b.dir); err != nil {
+		t.Error(err)
 	}
 }

@@ -162,7 +162,7 @@ func New(o Options) *Agent {
 		tunnels: map[string]*tunnel{}, open: map[string]time.Time{}, hurry: make(chan struct{}, 1),
 		chains: map[string]api.ChainSpec{}, policies: map[string]api.PolicySpec{},
 	}
-	a.unshared = sync.OnceValue(a.checkSandbox)
+	a.unshared = onceKnown(func() error { return checkSandbox(a.Instance, a.Images) })
 	a.intent = newIntent(o.Host, a.poke)
 	a.report = newReporter(o)
 	return a
@@ -202,7 +202,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	if err := a.unshared(); err != nil {
-		a.Log.Warn("functions run without user namespaces of their own: root in a function is root of this host, and capabilities are given by the operator's word alone", "error", err)
+		a.Log.Warn("no user namespaces: " + sandboxing(err).Detail)
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()

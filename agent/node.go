@@ -89,15 +89,6 @@ func (a *Agent) Exec(ctx context.Context, function string, e container.ExecSpec)
 	return a.Runtime.Exec(ctx, a.containerOf(function), e)
 }
 
-// sandboxing tells whether functions have user namespaces of their own.
-func (a *Agent) sandboxing() api.Feature {
-	f := api.Feature{Name: "user namespaces", OK: true, Detail: "each function has one of its own; root in a function is nobody on this host"}
-	if err := a.unshared(); err != nil {
-		f.OK, f.Detail = false, "functions run as root of this host, and get no capability that their spec does not allow: "+err.Error()
-	}
-	return f
-}
-
 // containerOf a function; of one that is not here its name, which no container has.
 func (a *Agent) containerOf(function string) string {
 	a.mu.Lock()
@@ -148,7 +139,7 @@ func (a *Agent) hostStatus(now time.Time) api.HostStatus {
 	for _, f := range a.Features {
 		s.Features = append(s.Features, api.Feature(f))
 	}
-	s.Features = append(s.Features, a.sandboxing())
+	s.Features = append(s.Features, sandboxing(a.unshared()))
 	if a.underlay != nil {
 		s.Features = append(s.Features, *a.underlay)
 	}

@@ -95,7 +95,7 @@ func (a *Agent) findSandboxes(function string) ([]sandbox, error) {
 // newSandbox makes a pristine one. What a crash leaves of it findSandboxes finds.
 func (a *Agent) newSandbox(function string, n int) (b sandbox, err error) {
 	b = sandbox{name: function, n: n, dir: filepath.Join(sandboxesDir(a.Instance), function+"."+strconv.Itoa(n))}
-	if err := errors.Join(a.makeSandboxesDir(), os.Mkdir(b.dir, 0o700)); err != nil {
+	if err := errors.Join(makeSandboxesDir(a.Instance), os.Mkdir(b.dir, 0o700)); err != nil {
 		return b, fmt.Errorf("sandbox of function %s: %w", function, err)
 	}
 	defer func() {
@@ -103,7 +103,10 @@ func (a *Agent) newSandbox(function string, n int) (b sandbox, err error) {
 			err = errors.Join(fmt.Errorf("sandbox of function %s: %w", function, err), a.deleteSandbox(b))
 		}
 	}()
-	if a.unshared() != nil {
+	switch err := a.unshared(); {
+	case err != nil && !cannot(err): // else a full disk would make functions root of the host
+		return b, fmt.Errorf("whether functions can have user namespaces is not known: %w", err)
+	case err != nil:
 		return b, netns.Create(b.net(), netns.Options{Quiet: true})
 	}
 	if b.ids, err = netns.TakeIDs(b.dir); err != nil {
@@ -120,12 +123,12 @@ func (a *Agent) newSandbox(function string, n int) (b sandbox, err error) {
 }
 
 // makeSandboxesDir makes the directory of sandboxes. Root of a container is nobody outside, and has to get through to its root directory.
-func (a *Agent) makeSandboxesDir() error {
-	dir := sandboxesDir(a.Instance)
+func makeSandboxesDir(i instance.Instance) error {
+	dir := sandboxesDir(i)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return err
 	}
-	for _, d := range []string{dir, a.Instance.Run, filepath.Dir(a.Instance.Run)} {
+	for _, d := range []string{dir, i.Run, filepath.Dir(i.Run)} {
 		info, err := os.Stat(d)
 		if err == nil && info.Mode()&0o001 == 0 && d != "/" { // made with a narrow umask
 			err = os.Chmod(d, info.Mode().Perm()|0o001)
@@ -244,35 +247,6 @@ func removeSandbox(dir string) error {
 	}
 	if v, err := strconv.ParseUint(first, 10, 32); err == nil {
 		return netns.GiveIDsBack(dir, netns.OwnIDs(uint32(v)))
-	}
-	return nil
-}
-
-// checkSandbox tells why sandboxes cannot have user namespaces here; nil: they can.
-func (a *Agent) checkSandbox() error {
-	if err := a.makeSandboxesDir(); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp(sandboxesDir(a.Instance), "try_")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err := removeSandbox(dir); err != nil {
-			a.Log.Warn("remove the try of a sandbox", "error", err)
-		}
-	}()
-	path := filepath.Join(dir, "user")
-	if err := netns.CreateOwned(path, filepath.Join(dir, "net"), netns.OwnIDs(netns.FirstID), netns.Options{}); err != nil {
-		return err
-	}
-	user, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer user.Close()
-	if err := a.Images.CheckShift(user); err != nil {
-		return fmt.Errorf("owners of image files cannot be shifted (Linux 5.19 and a file system such as ext4, xfs or btrfs under %s): %w", a.Instance.Root, err)
 	}
 	return nil
 }

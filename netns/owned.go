@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -34,7 +35,7 @@ const (
 // whose owner's directory is gone is free.
 const idsDir = "/run/weir/.ids"
 
-// ErrNoUserns says that this host cannot make user namespaces.
+// ErrNoUserns says that this host cannot make user namespaces, now or later.
 var ErrNoUserns = errors.New("no user namespaces")
 
 // CreateOwned makes a user namespace and a network namespace that it owns, and mounts them at paths. The ids of the user namespace are ids.
@@ -75,17 +76,32 @@ func withNamespaces(ids IDs, f func(pid int) error) error {
 		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNET, UidMappings: m, GidMappings: m, GidMappingsEnableSetgroups: true,
 		Ptrace: true, Pdeathsig: unix.SIGKILL,
 	}})
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("%w: %w (CONFIG_USER_NS; sysctl user.max_user_namespaces)", ErrNoUserns, err)
-	}
 	if err != nil {
-		return err
+		return refusal(err)
 	}
 	defer func() {
 		_ = p.Kill()
 		_, _ = p.Wait()
 	}()
 	return f(p.Pid)
+}
+
+// refusal says why the kernel makes no user namespace, and what helps. It is ErrNoUserns where waiting does not help.
+func refusal(err error) error {
+	const file = "/proc/sys/user/max_user_namespaces"
+	switch {
+	case errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("%w: this kernel is built without them (CONFIG_USER_NS): %w", ErrNoUserns, err)
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%w: a security module or a filter of system calls forbids them: %w", ErrNoUserns, err)
+	case errors.Is(err, unix.ENOSPC):
+		most, readErr := os.ReadFile(file)
+		if readErr == nil && string(bytes.TrimSpace(most)) == "0" {
+			return fmt.Errorf("%w: sysctl user.max_user_namespaces is 0: set it to 65536, for example, and start Weir again: %w", ErrNoUserns, err)
+		}
+		return fmt.Errorf("all user namespaces of this machine are in use: raise sysctl user.max_user_namespaces (%s): %w", bytes.TrimSpace(most), err)
+	}
+	return err
 }
 
 // TakeIDs takes a free range of ids for what lives in a directory, which is there.

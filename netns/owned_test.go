@@ -2,11 +2,13 @@ package netns
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink/nl"
@@ -150,5 +152,51 @@ func TestIDsAreTakenOnce(t *testing.T) {
 	}
 	if _, err := os.Readlink(link); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("given back, and still taken: %v", err)
+	}
+}
+
+// limited is set in a process of this test's program, in a user namespace of its own, to what that may have of user namespaces.
+const limited = "WEIR_TEST_LIMITED"
+
+// makeLimited tells what CreateOwned says under a limit.
+func makeLimited(limit string) string {
+	if err := os.WriteFile("/proc/sys/user/max_user_namespaces", []byte(limit), 0o644); err != nil {
+		return err.Error()
+	}
+	dir, err := os.MkdirTemp("", "limited-")
+	if err != nil {
+		return err.Error()
+	}
+	defer os.RemoveAll(dir)
+	// All that its ids allow: with a limit of one, the first takes it.
+	ids := IDs{First: 0, Count: 1000}
+	first := CreateOwned(filepath.Join(dir, "user"), filepath.Join(dir, "net"), ids, Options{})
+	second := CreateOwned(filepath.Join(dir, "user2"), filepath.Join(dir, "net2"), ids, Options{})
+	return fmt.Sprintf("%v %v: %v\n%v %v: %v", first == nil, errors.Is(first, ErrNoUserns), first, second == nil, errors.Is(second, ErrNoUserns), second)
+}
+
+// A machine without user namespaces says so, with the remedy. One whose user namespaces are all in use is no such machine: its functions wait for one.
+func TestWithoutUserNamespaces(t *testing.T) {
+	for limit, want := range map[string][]string{
+		"0": {"false true: create namespaces: no user namespaces: sysctl user.max_user_namespaces is 0: set it to"},
+		"1": {"true false: <nil>\n", "false false: create namespaces: all user namespaces of this machine are in use: raise sysctl user.max_user_namespaces (1)"},
+	} {
+		t.Run(limit, func(t *testing.T) {
+			cmd := exec.Command("/proc/self/exe")
+			cmd.Env = append(os.Environ(), limited+"="+limit)
+			ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 65536}}
+			cmd.SysProcAttr = &syscall.SysProcAttr{
+				Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNET | unix.CLONE_NEWNS, UidMappings: ids, GidMappings: ids, GidMappingsEnableSetgroups: true,
+			}
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			for _, w := range want {
+				if !strings.Contains(string(out), w) {
+					t.Errorf("%s\nwant %q in it", out, w)
+				}
+			}
+		})
 	}
 }

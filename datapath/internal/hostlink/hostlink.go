@@ -109,6 +109,9 @@ func Check(nl *netlink.Handle, bridge int, l netlink.Link) error {
 	if attrs.Flags&net.FlagLoopback != 0 || l.Type() == "bridge" {
 		return fmt.Errorf("interface %s is a %s: want a NIC, a veth or a tap", attrs.Name, l.Type())
 	}
+	if err := carriesOthers(l); err != nil {
+		return err
+	}
 	if attrs.MasterIndex != 0 && attrs.MasterIndex != bridge {
 		master := fmt.Sprint(attrs.MasterIndex)
 		if m, err := nl.LinkByIndex(attrs.MasterIndex); err == nil {
@@ -142,6 +145,30 @@ func Check(nl *netlink.Handle, bridge int, l netlink.Link) error {
 			continue
 		}
 		return fmt.Errorf("a route leads over interface %s (%s): remove it first", attrs.Name, strings.TrimSpace(r.String()))
+	}
+	return nil
+}
+
+// carriesOthers refuses links that take and give only frames of one address, or no Ethernet at all: no station behind them would hear of another.
+func carriesOthers(l netlink.Link) error {
+	name, kind := l.Attrs().Name, l.Type()
+	const hint = "want a NIC, a veth, a tap or a macvlan of mode passthru"
+	var mode netlink.MacvlanMode
+	switch v := l.(type) {
+	case *netlink.Macvlan:
+		mode = v.Mode
+	case *netlink.Macvtap:
+		mode = v.Mode
+	case *netlink.IPVlan, *netlink.IPVtap:
+		return fmt.Errorf("interface %s is an %s, which takes only frames for its own addresses: %s", name, kind, hint)
+	default:
+		if encap := l.Attrs().EncapType; encap != "ether" {
+			return fmt.Errorf("interface %s (%s) carries no Ethernet frames but %s: %s", name, kind, encap, hint)
+		}
+		return nil
+	}
+	if mode != netlink.MACVLAN_MODE_PASSTHRU {
+		return fmt.Errorf("interface %s is a %s, which takes only frames for its own MAC address: %s", name, kind, hint)
 	}
 	return nil
 }
