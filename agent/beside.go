@@ -92,7 +92,7 @@ type successor struct {
 	name  string // the switch's
 	ports datapath.Ports
 	next  attachment
-	pid   int
+	here  container.Status
 	begun time.Time
 }
 
@@ -114,7 +114,7 @@ func (f *function) replace(ctx context.Context, want api.Function) error {
 		f.a.Log.Warn("name the namespace of a function", "function", f.name, "error", err)
 	}
 	f.update(func(v *view) {
-		v.status.PID = s.pid
+		v.status.PID, v.status.Limits = s.here.PID, limitsOf(s.here)
 		v.former = ports
 		v.join(s.ports, s.next.tap)
 	})
@@ -169,11 +169,9 @@ func (f *function) prove(ctx context.Context, want api.Function) (s successor, e
 		return s, err
 	}
 	s.begun = time.Now()
-	c, err := f.a.Runtime.Status(ctx, spec.ID)
-	if err != nil {
+	if s.here, err = f.a.Runtime.Status(ctx, spec.ID); err != nil {
 		return s, err
 	}
-	s.pid = c.PID
 	return s, f.awaitUp(ctx, s, img)
 }
 
@@ -189,13 +187,13 @@ func (f *function) awaitUp(ctx context.Context, s successor, img image.Image) er
 		case age > unhealthyFor:
 			return errors.New("its process runs, but no probe frame has come through")
 		case !probes(img) && age > settleFor:
-			return f.a.Switch.SetState(ctx, s.name, datapath.Up, s.pid)
+			return f.a.Switch.SetState(ctx, s.name, datapath.Up, s.here.PID)
 		case probes(img):
 			limited, cancel := context.WithTimeout(ctx, min(max(age/2, probeFirst), probeLast))
 			_, err := f.a.Switch.Probe(limited, s.name)
 			cancel()
 			if err == nil {
-				return f.a.Switch.SetState(ctx, s.name, datapath.Up, s.pid)
+				return f.a.Switch.SetState(ctx, s.name, datapath.Up, s.here.PID)
 			}
 		}
 		select {

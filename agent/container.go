@@ -79,8 +79,14 @@ func (f *function) readPID(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.update(func(v *view) { v.status.PID, v.status.Started = c.PID, f.started })
+	f.update(func(v *view) { v.status.PID, v.status.Started, v.status.Limits = c.PID, f.started, limitsOf(c) })
 	return nil
+}
+
+// limitsOf a container, as a function's status has them.
+func limitsOf(c container.Status) api.Limits {
+	l := c.Limits
+	return api.Limits{CPUs: l.CPUs, MemoryBytes: l.Memory, Processes: l.PIDs, DiskBytesPerS: l.DiskBytes, DiskOpsPerS: l.DiskOps, Missing: l.Missing}
 }
 
 func (f *function) slot(ctx context.Context) error {

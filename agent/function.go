@@ -114,7 +114,7 @@ func newFunction(a *Agent, name, uid string, existing map[string]container.Statu
 			f.enterBox(boxes[i])
 		}
 		f.have = c.State
-		f.seen.status.PID = c.PID
+		f.seen.status.PID, f.seen.status.Limits = c.PID, limitsOf(c)
 		if c.State == container.Running {
 			f.adopted = c.PID
 		}

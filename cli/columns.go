@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,6 +33,13 @@ func number[N int | int64 | uint32 | uint64](n N) string {
 		return ""
 	}
 	return fmt.Sprint(n)
+}
+
+func decimal(x float64) string {
+	if x == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(x, 'g', -1, 64)
 }
 
 func yesNo(b bool) string {
@@ -94,8 +102,15 @@ func functions() noun {
 			{head: "PORTS", cell: func(f api.Function) string { return ports(f.Status.Ports) }},
 			{head: "RESTARTS", cell: func(f api.Function) string { return fmt.Sprint(f.Status.Restarts) }},
 			{head: "PID", wide: true, cell: func(f api.Function) string { return number(f.Status.PID) }},
-			{head: "CPUS", wide: true, cell: func(f api.Function) string { return f.Spec.CPUs }},
-			{head: "MEMORY", wide: true, cell: func(f api.Function) string { return f.Spec.Memory }},
+			{head: "CPUS", wide: true, cell: func(f api.Function) string { return or(f.Spec.CPUs, decimal(f.Status.Limits.CPUs)) }},
+			{head: "MEMORY", wide: true, cell: func(f api.Function) string { return or(f.Spec.Memory, size(f.Status.Limits.MemoryBytes)) }},
+			{head: "DISK", wide: true, cell: func(f api.Function) string {
+				if n := f.Status.Limits.DiskBytesPerS; n > 0 {
+					return size(n) + "/s"
+				}
+				return ""
+			}},
+			{head: "PROCESSES", wide: true, cell: func(f api.Function) string { return number(f.Status.Limits.Processes) }},
 			{head: "ON_FAIL", wide: true, cell: func(f api.Function) string { return or(string(f.Spec.OnFail), string(api.OnFailDrop)) }},
 			{head: "PROBE", wide: true, cell: func(f api.Function) string {
 				if f.Status.RTTns == 0 {

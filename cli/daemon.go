@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -98,7 +99,62 @@ func hostFlags(f *pflag.FlagSet, o *DaemonOptions, name string) {
 	f.BoolVar(&o.VulnerableRuntime, "allow-vulnerable-runtime", false, "accept an OCI runtime with known container escapes")
 	o.FunctionMemory = functionMemory
 	f.Var((*memoryFlag)(&o.FunctionMemory), "function-memory", "memory limit of functions whose spec has none, with an optional K, M or G; none: no limit")
+	o.FunctionCPUs, o.FunctionDisk = Cores{Percent: functionCPUs}, functionDisk
+	f.Var(&o.FunctionCPUs, "function-cpus", "processor limit of functions whose spec has none: cores, or a share of this host's; none: no limit")
+	f.Var((*memoryFlag)(&o.FunctionDisk), "function-disk", "what each function may read of this host's disks in a second, and write, with an optional K, M or G; none: no limit")
 	imagesFlag(f, &o.ImagesDir)
+}
+
+// functionCPUs leaves the host something of what a function would never give back. Weights share the rest.
+const functionCPUs = 95
+
+// functionDisk is a few times what a program needs to start at once, and a part of what a disk can.
+const functionDisk = 256 << 20
+
+// Cores is a flag of processors, a number or a share of those that there are; zero: no limit.
+type Cores struct{ Number, Percent float64 }
+
+// Of a machine with n cores.
+func (c Cores) Of(n int) float64 {
+	if c.Percent > 0 {
+		return math.Floor(c.Percent*float64(n)) / 100
+	}
+	return c.Number
+}
+
+func (c *Cores) Type() string { return "string" }
+
+func (c *Cores) String() string {
+	switch {
+	case c.Percent > 0:
+		return strconv.FormatFloat(c.Percent, 'g', -1, 64) + "%"
+	case c.Number > 0:
+		return strconv.FormatFloat(c.Number, 'g', -1, 64)
+	}
+	return "none"
+}
+
+func (c *Cores) Set(text string) error {
+	if text == "none" {
+		*c = Cores{}
+		return nil
+	}
+	if number, ok := strings.CutSuffix(text, "%"); ok {
+		p, err := strconv.ParseFloat(number, 64)
+		if err != nil || !(p >= 1 && p <= 100) {
+			return fmt.Errorf("%q: want a share from 1%% to 100%%, a number of cores such as 1.5, or none", text)
+		}
+		*c = Cores{Percent: p}
+		return nil
+	}
+	n, err := api.ParseCPUs(text)
+	if err == nil && n == 0 {
+		err = errors.New("want a number of cores such as 1.5, a share such as 95%, or none")
+	}
+	if err == nil {
+		*c = Cores{Number: n}
+	}
+	return err
 }
 
 // functionMemory holds all of the catalogue ten times.

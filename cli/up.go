@@ -46,7 +46,10 @@ type DaemonOptions struct {
 	Host     HostOptions
 	Runtime  string // OCI runtime CLI, a name or a path
 	// FunctionMemory bounds a function whose spec names no limit, in bytes; 0: nothing does.
-	FunctionMemory    int64
+	FunctionMemory int64
+	// FunctionCPUs and FunctionDisk (bytes a second) do the same for processors and disks.
+	FunctionCPUs      Cores
+	FunctionDisk      int64
 	VulnerableRuntime bool   // accept a runtime with known container escapes
 	ImagesDir         string // a further OCI layout to find images in
 	LogLevel          string // debug, info, warn, error

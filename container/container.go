@@ -41,9 +41,9 @@ type Spec struct {
 	Userns       string
 	IDs          netns.IDs
 	Log          string   // the name under which its output is kept, that several containers may share one after another; "" ID
-	CPUs         float64  // cores, 0 no limit
-	Memory       int64    // bytes, 0 no limit
-	PIDs         int64    // 0: 512
+	CPUs         float64  // cores, 0 the host's default
+	Memory       int64    // bytes, 0 the host's default
+	PIDs         int64    // 0: the host's default
 	Capabilities []string // beyond none, for example CAP_NET_ADMIN; from the image's contract
 	Mounts       []Mount
 	UID, GID     uint32
@@ -65,6 +65,17 @@ type Status struct {
 	ExitCode int       // -1 unknown (the exit was not seen); 128+n: Signal n
 	Signal   int       // that killed it, 0 none
 	OOM      bool      // the kernel killed it for want of memory
+	Limits   Limits    // in force for the last process
+}
+
+// Limits are what a container gets at most, by its Spec or the host's default; 0: no limit.
+type Limits struct {
+	CPUs      float64 `json:"cpus,omitempty"`   // cores
+	Memory    int64   `json:"memory,omitempty"` // bytes
+	PIDs      int64   `json:"pids,omitempty"`
+	DiskBytes int64   `json:"disk_bytes,omitempty"` // a second, for reading and for writing each
+	DiskOps   int64   `json:"disk_ops,omitempty"`   // the same
+	Missing   string  `json:"missing,omitempty"`    // what this host does not bound although it should by default, and why
 }
 
 // ExecSpec runs one more process in a running container.

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -448,7 +450,7 @@ func TestParseHierarchies(t *testing.T) {
 }
 
 // Limits are read back in the files of either cgroup version.
-func TestVerifyLimits(t *testing.T) {
+func TestLimitsAreReadBack(t *testing.T) {
 	spec := container.Spec{ID: "a", CPUs: 0.5, Memory: 1<<20 + 1, PIDs: 7}
 	v1 := map[string]string{"memory.limit_in_bytes": "1048576", "cpu.cfs_quota_us": "50000", "pids.max": "7"}
 	v2 := map[string]string{"memory.max": "1048576", "cpu.max": "50000 100000", "pids.max": "7"}
@@ -474,7 +476,7 @@ func TestVerifyLimits(t *testing.T) {
 				}
 			}
 			r := &Runtime{inst: instance.Instance{Name: "x"}, cgroups: []hierarchy{{mount: mount, v2: tt.v2, controllers: []string{"cpu", "memory", "pids"}}}}
-			err := r.verifyLimits(spec)
+			_, err := r.readLimits(spec)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("got %v, want %q", err, tt.err)
 			}
@@ -483,6 +485,116 @@ func TestVerifyLimits(t *testing.T) {
 	r := &Runtime{cgroups: []hierarchy{{controllers: []string{"cpu", "pids"}}}}
 	if err := r.checkLimits(spec); err == nil || !strings.Contains(err.Error(), `no cgroup controller "memory"`) {
 		t.Errorf("missing controller: %v", err)
+	}
+}
+
+// A default that kernel or runtime do not keep is said, and hinders no start.
+func TestDefaultsThatAreNotKeptAreSaid(t *testing.T) {
+	files := func(t *testing.T, v2 bool, controllers []string, set map[string]string) *Runtime {
+		mount := t.TempDir()
+		dir := filepath.Join(mount, "weir/x/a")
+		must(t, os.MkdirAll(dir, 0o755))
+		for f, v := range set {
+			must(t, os.WriteFile(filepath.Join(dir, f), []byte(v+"\n"), 0o644))
+		}
+		r := &Runtime{inst: instance.Instance{Name: "x", Root: "/"}, cgroups: []hierarchy{{mount: mount, v2: v2, controllers: controllers}}}
+		r.setDefaults(Options{Memory: 64 << 20, CPUs: 1.9, DiskBytes: 1 << 30})
+		r.disk, r.defaults.DiskBytes, r.defaults.DiskOps = disk{254, 16}, 1<<30, 16384 // whatever this machine's root is on
+		if !slices.Contains(controllers, "io") && !slices.Contains(controllers, "blkio") {
+			r.defaults.DiskBytes, r.defaults.DiskOps = 0, 0
+		} else {
+			r.defaults.Missing = ""
+		}
+		return r
+	}
+	v1 := map[string]string{
+		"pids.max": "512", "memory.limit_in_bytes": "67108864", "cpu.cfs_quota_us": "190000", "blkio.throttle.read_bps_device": "8:0 5\n254:16 1073741824",
+		"blkio.throttle.write_bps_device": "254:16 1073741824", "blkio.throttle.read_iops_device": "254:16 16384", "blkio.throttle.write_iops_device": "254:16 16384",
+	}
+	v2 := map[string]string{
+		"pids.max": "512", "memory.max": "67108864", "cpu.max": "190000 100000", "io.max": "254:16 rbps=1073741824 wbps=1073741824 riops=16384 wiops=16384",
+	}
+	all := container.Limits{CPUs: 1.9, Memory: 64 << 20, PIDs: 512, DiskBytes: 1 << 30, DiskOps: 16384}
+	for name, tt := range map[string]struct {
+		v2          bool
+		controllers []string
+		files       map[string]string
+		change      func(*container.Limits)
+		missing     string
+	}{
+		"all, version 1": {controllers: []string{"cpu", "memory", "pids", "blkio"}, files: v1},
+		"all, version 2": {v2: true, controllers: []string{"cpu", "memory", "pids", "io"}, files: v2},
+		"no controller for disks": {controllers: []string{"cpu", "memory", "pids"}, files: v1, missing: `disk: the kernel has no cgroup controller "io"`,
+			change: func(l *container.Limits) { l.DiskBytes, l.DiskOps = 0, 0 }},
+		"the runtime leaves out the disk's": {v2: true, controllers: []string{"cpu", "memory", "pids", "io"},
+			files:   map[string]string{"pids.max": "512", "memory.max": "67108864", "cpu.max": "190000 100000", "io.max": ""},
+			missing: "io: limit", change: func(l *container.Limits) { l.DiskBytes, l.DiskOps = 0, 0 }},
+		"the kernel has no quotas of processors": {controllers: []string{"cpu", "memory", "pids", "blkio"},
+			files: func() map[string]string { m := maps.Clone(v1); delete(m, "cpu.cfs_quota_us"); return m }(), missing: "cpu: read limit back",
+			change: func(l *container.Limits) { l.CPUs = 0 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := files(t, tt.v2, tt.controllers, tt.files)
+			got, err := r.readLimits(container.Spec{ID: "a"})
+			must(t, err)
+			want := all
+			if tt.change != nil {
+				tt.change(&want)
+			}
+			if !strings.Contains(got.Missing, tt.missing) || (got.Missing == "") != (tt.missing == "") {
+				t.Errorf("missing %q, want %q", got.Missing, tt.missing)
+			}
+			got.Missing = ""
+			if got != want {
+				t.Errorf("limits %+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+// What reads from the disk without end gets what the host's default is, and what burns processors too.
+func TestAppetiteForProcessorsAndDisksIsBounded(t *testing.T) {
+	const rate = 4 << 20
+	inst := newInstance(t)
+	r := open(t, inst, Options{CPUs: 0.5, DiskBytes: rate})
+	defer r.Close()
+	defer func() { must(t, r.Destroy(context.Background())) }()
+	if r.defaults.DiskBytes != rate {
+		t.Fatalf("this machine bounds no disks: %q", r.defaults.Missing)
+	}
+	root := rootfs(t)
+	const size = 24 << 20
+	must(t, os.WriteFile(filepath.Join(root, "big"), make([]byte, size), 0o644))
+	spec := container.Spec{ID: "a", Rootfs: root, ReadOnly: true, Args: waiting}
+	must(t, r.Run(t.Context(), spec))
+	st, err := r.Status(t.Context(), "a")
+	must(t, err)
+	if want := (container.Limits{CPUs: 0.5, PIDs: 512, DiskBytes: rate, DiskOps: rate / diskOpBytes}); st.Limits != want {
+		t.Errorf("limits %+v, want %+v", st.Limits, want)
+	}
+	must(t, exec.Command("sync").Run())
+	begin := time.Now()
+	code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: sh("busybox dd if=/big of=/dev/null bs=1M iflag=direct 2>&1")})
+	must(t, err)
+	least := size / rate * time.Second / 2 // the kernel lets through what it has saved up
+	if took := time.Since(begin); code != 0 || took < least {
+		t.Errorf("exit code %d; 24 MiB in %v, want at least %v at 4 MiB/s", code, took, least)
+	}
+	var out bytes.Buffer
+	begin = time.Now()
+	_, err = r.Exec(t.Context(), "a", container.ExecSpec{Args: sh("for i in 1 2; do busybox timeout 2 sh -c 'while :; do :; done' & done; wait; times"), Stdout: &out})
+	must(t, err)
+	took := time.Since(begin)
+	var own, children struct{ user, system time.Duration }
+	var text [4]string
+	_, err = fmt.Sscanf(out.String(), "%s %s\n%s %s", &text[0], &text[1], &text[2], &text[3])
+	must(t, err)
+	for i, d := range []*time.Duration{&own.user, &own.system, &children.user, &children.system} {
+		*d, err = time.ParseDuration(text[i])
+		must(t, err)
+	}
+	if used := children.user + children.system; used < took/10 || used > took*7/10 { // a half, and what a period more may give
+		t.Errorf("two that burn have used %v of processors in %v, want a half of one", used, took)
 	}
 }
 

@@ -181,18 +181,6 @@ func (r *Runtime) config(s container.Spec, root string) (*specs.Spec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("seccomp profile: %w", err)
 	}
-	pids := pidsOf(s)
-	resources := &specs.LinuxResources{
-		Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}},
-		Pids:    &specs.LinuxPids{Limit: &pids},
-	}
-	if limit := r.memoryOf(s); limit > 0 {
-		resources.Memory = &specs.LinuxMemory{Limit: &limit}
-	}
-	if s.CPUs > 0 {
-		quota, period := quotaOf(s), uint64(cpuPeriod)
-		resources.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
-	}
 	files, err := maxFiles()
 	if err != nil {
 		return nil, err
@@ -212,7 +200,7 @@ func (r *Runtime) config(s container.Spec, root string) (*specs.Spec, error) {
 		Mounts:      mounts(s),
 		Annotations: s.Annotations,
 		Linux: &specs.Linux{
-			CgroupsPath: r.cgroupPath(s.ID), Resources: resources, Seccomp: filter,
+			CgroupsPath: r.cgroupPath(s.ID), Resources: r.resources(s), Seccomp: filter,
 			Namespaces: []specs.LinuxNamespace{
 				{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace},
 				{Type: specs.NetworkNamespace, Path: s.Netns},

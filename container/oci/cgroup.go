@@ -2,12 +2,10 @@ package oci
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -17,8 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"weir.dev/weir/container"
 )
 
 // hierarchy is one mounted cgroup tree. A v1 host has several, a v2 host one, a hybrid host both kinds.
@@ -98,53 +94,6 @@ func (r *Runtime) hierarchyOf(controller string) (hierarchy, bool) {
 	return hierarchy{}, false
 }
 
-// checkLimits refuses a limit that this host cannot keep.
-func (r *Runtime) checkLimits(s container.Spec) error {
-	need := []struct {
-		controller, field string
-		wanted            bool
-	}{{"cpu", "cpus", s.CPUs > 0}, {"memory", "memory", s.Memory > 0}, {"pids", "pids", true}}
-	for _, n := range need {
-		if _, ok := r.hierarchyOf(n.controller); n.wanted && !ok {
-			return fmt.Errorf("%s: the kernel has no cgroup controller %q (boot with cgroup_enable=%s, or leave the limit out)", n.field, n.controller, n.controller)
-		}
-	}
-	return nil
-}
-
-// verifyLimits reads the cgroup back: a limit that silently is not there would be no limit.
-func (r *Runtime) verifyLimits(s container.Spec) error {
-	type limit struct {
-		controller, v1, v2, want string
-	}
-	limits := []limit{{"pids", "pids.max", "pids.max", strconv.FormatInt(pidsOf(s), 10)}}
-	if memory := r.memoryOf(s); memory > 0 {
-		page := int64(os.Getpagesize())
-		want := strconv.FormatInt(memory/page*page, 10) // the kernel rounds down
-		limits = append(limits, limit{"memory", "memory.limit_in_bytes", "memory.max", want})
-	}
-	if s.CPUs > 0 {
-		quota := strconv.FormatInt(quotaOf(s), 10)
-		limits = append(limits, limit{"cpu", "cpu.cfs_quota_us", "cpu.max", quota})
-	}
-	for _, l := range limits {
-		h, _ := r.hierarchyOf(l.controller)
-		file := filepath.Join(h.dir(r.cgroupPath(s.ID)), l.v1)
-		if h.v2 {
-			file = filepath.Join(h.dir(r.cgroupPath(s.ID)), l.v2)
-		}
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			return fmt.Errorf("read limit back: %w", err)
-		}
-		got, _, _ := strings.Cut(strings.TrimSpace(string(raw)), " ") // cpu.max has the period behind
-		if got != l.want {
-			return fmt.Errorf("limit %s is %s, want %s: the runtime did not set it", file, got, l.want)
-		}
-	}
-	return nil
-}
-
 // outOfMemory tells whether the kernel has killed a process of the container for want of memory, by its own limit or the machine's.
 func (r *Runtime) outOfMemory(id string) bool {
 	h, _ := r.hierarchyOf("memory")
@@ -214,12 +163,6 @@ func ownProcs(groups string, hierarchies []hierarchy) string {
 	return ""
 }
 
-const cpuPeriod = 100_000 // microseconds
-
-func quotaOf(s container.Spec) int64 {
-	return max(1000, int64(math.Round(s.CPUs*cpuPeriod))) // the kernel's least is 1 ms
-}
-
 // weight of all functions of all instances together beside other groups at the top (systemd's slices, or the machine's own processes one by one),
 // which have 1024: busy functions leave two thirds of the processors to one other that wants them.
 const weight = 512
@@ -238,16 +181,6 @@ func (r *Runtime) yieldCPU() {
 	if old, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(old)) != value {
 		_ = os.WriteFile(path, []byte(value), 0o644)
 	}
-}
-
-// memoryOf is a container's limit, 0 none.
-func (r *Runtime) memoryOf(s container.Spec) int64 { return cmp.Or(s.Memory, r.memory) }
-
-func pidsOf(s container.Spec) int64 {
-	if s.PIDs > 0 {
-		return s.PIDs
-	}
-	return 512
 }
 
 // members lists every process in the container's cgroups, those of its sub-groups included.

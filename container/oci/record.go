@@ -31,15 +31,16 @@ const (
 
 // record is what is kept of a container beside its bundle, written before and after each step.
 type record struct {
-	Spec     container.Spec `json:"spec"`
-	Phase    phase          `json:"phase"`
-	PID      int            `json:"pid,omitempty"`
-	Ticks    uint64         `json:"ticks,omitempty"` // start time of PID in clock ticks since boot: tells a reused PID
-	Started  time.Time      `json:"started,omitzero"`
-	ExitCode int            `json:"exit_code"`
-	Signal   int            `json:"signal,omitempty"`
-	OOM      bool           `json:"oom,omitempty"`
-	LogStart int64          `json:"log_start,omitempty"` // where in the log its own lines begin
+	Spec     container.Spec   `json:"spec"`
+	Phase    phase            `json:"phase"`
+	PID      int              `json:"pid,omitempty"`
+	Ticks    uint64           `json:"ticks,omitempty"` // start time of PID in clock ticks since boot: tells a reused PID
+	Started  time.Time        `json:"started,omitzero"`
+	ExitCode int              `json:"exit_code"`
+	Signal   int              `json:"signal,omitempty"`
+	OOM      bool             `json:"oom,omitempty"`
+	Limits   container.Limits `json:"limits,omitzero"`     // in force
+	LogStart int64            `json:"log_start,omitempty"` // where in the log its own lines begin
 }
 
 const recordFile = "record.json"
@@ -129,6 +130,9 @@ func (r *Runtime) adopt(ctx context.Context, e *entry, id string) error {
 	}
 	if rec.Ticks == 0 {
 		rec.Ticks = ticks
+	}
+	if proc != nil && rec.Limits == (container.Limits{}) { // a former version did not record them
+		rec.Limits, _ = r.readLimits(rec.Spec) // it runs already
 	}
 	r.mu.Lock()
 	e.rec, e.proc = rec, proc

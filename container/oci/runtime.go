@@ -49,8 +49,10 @@ type Options struct {
 	CLI      string // name or path of the runtime, default runc
 	Remove   bool   // only Destroy will be called: it can do without the runtime's program
 	KeepLogs bool   // Destroy leaves what containers have printed
-	Memory   int64  // limit of a container whose Spec has none, in bytes, where the kernel can; 0 none
-	LogBytes int64  // a container's log is cut at this size, one older file is kept; default 8 MiB, at most 16 MiB
+	// Limits of a container whose Spec has none, where the kernel can; 0 none. DiskBytes is for a second, for reading and for writing each.
+	Memory, DiskBytes int64
+	CPUs              float64
+	LogBytes          int64 // a container's log is cut at this size, one older file is kept; default 8 MiB, at most 16 MiB
 	// Adopt makes this process the reaper of the containers that it starts (PR_SET_CHILD_SUBREAPER), so that exit codes are known on
 	// every kernel, of the shortest run too. Without it they are known from Linux 6.15 on.
 	Adopt bool
@@ -65,7 +67,8 @@ type Runtime struct {
 	cli      string
 	logBytes int64
 	keepLogs bool
-	memory   int64 // limit where a Spec has none
+	defaults container.Limits // where a Spec has none
+	disk     disk             // that defaults bound
 	cgroups  []hierarchy
 	seccomp  profiles
 	rousing  sync.Mutex // held while rouse is at it
@@ -110,9 +113,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 		return nil, fmt.Errorf("container runtime: %w", err)
 	}
 	r := &Runtime{inst: inst, cli: cli, logBytes: o.LogBytes, keepLogs: o.KeepLogs, cgroups: cgroups, adopts: o.Adopt, containers: map[string]*entry{}}
-	if _, ok := r.hierarchyOf("memory"); ok {
-		r.memory = o.Memory
-	}
+	r.setDefaults(o)
 	if !o.Remove {
 		warning, err := r.checkVersion(ctx)
 		switch {
@@ -224,7 +225,7 @@ func (r *Runtime) release(id string, e *entry) {
 
 // status is called with r.mu held.
 func (e *entry) status() container.Status {
-	s := container.Status{ID: e.rec.Spec.ID, State: container.Stopped, Started: e.rec.Started, ExitCode: e.rec.ExitCode, Signal: e.rec.Signal, OOM: e.rec.OOM}
+	s := container.Status{ID: e.rec.Spec.ID, State: container.Stopped, Started: e.rec.Started, ExitCode: e.rec.ExitCode, Signal: e.rec.Signal, OOM: e.rec.OOM, Limits: e.rec.Limits}
 	if e.proc == nil || e.proc.ended() {
 		return s
 	}
@@ -350,7 +351,8 @@ func (r *Runtime) settle(e *entry, phase phase) error {
 	if phase == phaseRunning {
 		rec.Started = time.Now()
 	}
-	if err := r.verifyLimits(rec.Spec); err != nil && proc != nil && !proc.ended() {
+	rec.Limits, err = r.readLimits(rec.Spec)
+	if err != nil && proc != nil && !proc.ended() {
 		proc.close()
 		return fmt.Errorf("container %s: %w", id, err)
 	}

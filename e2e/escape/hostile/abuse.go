@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -135,6 +136,22 @@ var abuses = map[string]func(deadline time.Time) string{
 		}
 		time.Sleep(time.Until(deadline))
 		return fmt.Sprintf("%d connections, %v", len(kept), last)
+	},
+	"read": func(deadline time.Time) string { // what it has, from the disk, again and again
+		var n int64
+		for time.Now().Before(deadline) {
+			f, err := os.Open("/proc/self/exe")
+			if err != nil {
+				return err.Error()
+			}
+			_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) // not from memory
+			m, err := io.Copy(io.Discard, f)
+			f.Close()
+			if n += m; err != nil {
+				return fmt.Sprintf("%d bytes read, then %v", n, err)
+			}
+		}
+		return fmt.Sprintf("%d bytes read", n)
 	},
 	"cpu": func(deadline time.Time) string {
 		for range 64 {

@@ -1,0 +1,218 @@
+package oci
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container"
+)
+
+const (
+	cpuPeriod   = 100_000 // microseconds
+	defaultPIDs = 512
+	diskOpBytes = 64 << 10 // a disk limit of N bytes a second is one of N / diskOpBytes operations, too
+)
+
+// control is one file of a container's cgroup that holds a limit.
+type control struct {
+	controller, v1, v2 string
+	own                bool                                                // the Spec's, not the host's default
+	want               string                                              // text in the file
+	drop               func(l *container.Limits)                           // makes it no limit
+	set                func(res *specs.LinuxResources, l container.Limits) // asks the runtime for it
+}
+
+// setDefaults finds out what bounds a container whose Spec names no limit.
+func (r *Runtime) setDefaults(o Options) {
+	r.defaults = container.Limits{PIDs: defaultPIDs}
+	var missing []string
+	bound := func(controller, what string, wanted bool) bool {
+		_, ok := r.hierarchyOf(controller)
+		if wanted && !ok {
+			missing = append(missing, what+": the kernel has no cgroup controller "+strconv.Quote(controller))
+		}
+		return wanted && ok
+	}
+	if bound("memory", "memory", o.Memory > 0) {
+		r.defaults.Memory = o.Memory
+	}
+	if bound("cpu", "cpus", o.CPUs > 0) {
+		r.defaults.CPUs = o.CPUs
+	}
+	if o.DiskBytes > 0 {
+		controller := "io"
+		if _, ok := r.hierarchyOf("blkio"); ok {
+			controller = "blkio"
+		}
+		if bound(controller, "disk", true) {
+			var err error
+			if r.disk, err = diskOf(r.inst.Root); err != nil {
+				missing = append(missing, "disk: "+err.Error())
+			} else {
+				r.defaults.DiskBytes, r.defaults.DiskOps = o.DiskBytes, max(1, o.DiskBytes/diskOpBytes)
+			}
+		}
+	}
+	r.defaults.Missing = strings.Join(missing, "; ")
+}
+
+// disk is a block device's number.
+type disk struct{ major, minor uint32 }
+
+func (d disk) String() string { return fmt.Sprintf("%d:%d", d.major, d.minor) }
+
+// diskOf is the disk that holds a directory, the nearest that is there.
+func diskOf(dir string) (disk, error) {
+	var st unix.Stat_t
+	err := unix.Stat(dir, &st)
+	for ; errors.Is(err, unix.ENOENT) && dir != "/"; err = unix.Stat(dir, &st) {
+		dir = filepath.Dir(dir)
+	}
+	if err != nil {
+		return disk{}, fmt.Errorf("%s: %w", dir, err)
+	}
+	d := disk{unix.Major(st.Dev), unix.Minor(st.Dev)}
+	sys, err := filepath.EvalSymlinks("/sys/dev/block/" + d.String())
+	if d.major == 0 || err != nil {
+		return disk{}, fmt.Errorf("the file system of %s is on no one disk", dir)
+	}
+	if _, err := os.Stat(filepath.Join(sys, "partition")); err != nil {
+		return d, nil
+	}
+	whole, err := os.ReadFile(filepath.Join(filepath.Dir(sys), "dev")) // the kernel bounds disks, not partitions
+	if err == nil {
+		_, err = fmt.Sscanf(string(whole), "%d:%d", &d.major, &d.minor)
+	}
+	if err != nil {
+		return disk{}, fmt.Errorf("the disk of partition %s: %w", d, err)
+	}
+	return d, nil
+}
+
+// limitsOf is what a container is to get at most.
+func (r *Runtime) limitsOf(s container.Spec) container.Limits {
+	l := r.defaults
+	l.CPUs, l.Memory, l.PIDs = cmp.Or(s.CPUs, l.CPUs), cmp.Or(s.Memory, l.Memory), cmp.Or(s.PIDs, l.PIDs)
+	return l
+}
+
+// controls are the files that hold a container's limits.
+func (r *Runtime) controls(s container.Spec) []control {
+	l := r.limitsOf(s)
+	cs := []control{{"pids", "pids.max", "pids.max", true, strconv.FormatInt(l.PIDs, 10), nil, func(res *specs.LinuxResources, l container.Limits) {
+		res.Pids = &specs.LinuxPids{Limit: &l.PIDs}
+	}}}
+	if l.Memory > 0 {
+		page := int64(os.Getpagesize())
+		want := strconv.FormatInt(l.Memory/page*page, 10) // the kernel rounds down
+		cs = append(cs, control{"memory", "memory.limit_in_bytes", "memory.max", true, want, nil, func(res *specs.LinuxResources, l container.Limits) {
+			res.Memory = &specs.LinuxMemory{Limit: &l.Memory}
+		}})
+	}
+	if l.CPUs > 0 {
+		quota, period := max(1000, int64(math.Round(l.CPUs*cpuPeriod))), uint64(cpuPeriod) // the kernel's least is 1 ms
+		cs = append(cs, control{"cpu", "cpu.cfs_quota_us", "cpu.max", s.CPUs > 0, strconv.FormatInt(quota, 10), func(l *container.Limits) { l.CPUs = 0 },
+			func(res *specs.LinuxResources, _ container.Limits) {
+				res.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
+			}})
+	}
+	if l.DiskBytes > 0 {
+		cs = append(cs, r.diskControls(l)...)
+	}
+	return cs
+}
+
+func (r *Runtime) diskControls(l container.Limits) (cs []control) {
+	drop := func(l *container.Limits) { l.DiskBytes, l.DiskOps = 0, 0 }
+	device := func(rate int64) []specs.LinuxThrottleDevice {
+		d := specs.LinuxThrottleDevice{Rate: uint64(rate)}
+		d.Major, d.Minor = int64(r.disk.major), int64(r.disk.minor)
+		return []specs.LinuxThrottleDevice{d}
+	}
+	bytes, ops := device(l.DiskBytes), device(l.DiskOps)
+	set := func(res *specs.LinuxResources, _ container.Limits) {
+		res.BlockIO = &specs.LinuxBlockIO{ThrottleReadBpsDevice: bytes, ThrottleWriteBpsDevice: bytes, ThrottleReadIOPSDevice: ops, ThrottleWriteIOPSDevice: ops}
+	}
+	if _, v1 := r.hierarchyOf("blkio"); !v1 {
+		want := fmt.Sprintf("%s rbps=%d wbps=%d riops=%d wiops=%d", r.disk, l.DiskBytes, l.DiskBytes, l.DiskOps, l.DiskOps)
+		return []control{{"io", "", "io.max", false, want, drop, set}}
+	}
+	for file, rate := range map[string]int64{"read_bps": l.DiskBytes, "write_bps": l.DiskBytes, "read_iops": l.DiskOps, "write_iops": l.DiskOps} {
+		cs = append(cs, control{"blkio", "blkio.throttle." + file + "_device", "", false, fmt.Sprintf("%s %d", r.disk, rate), drop, set})
+	}
+	return cs
+}
+
+// resources asks the runtime for a container's limits.
+func (r *Runtime) resources(s container.Spec) *specs.LinuxResources {
+	res := &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}}
+	for _, c := range r.controls(s) {
+		c.set(res, r.limitsOf(s))
+	}
+	return res
+}
+
+// checkLimits refuses a limit that this host cannot keep.
+func (r *Runtime) checkLimits(s container.Spec) error {
+	need := []struct {
+		controller, field string
+		wanted            bool
+	}{{"cpu", "cpus", s.CPUs > 0}, {"memory", "memory", s.Memory > 0}, {"pids", "pids", true}}
+	for _, n := range need {
+		if _, ok := r.hierarchyOf(n.controller); n.wanted && !ok {
+			return fmt.Errorf("%s: the kernel has no cgroup controller %q (boot with cgroup_enable=%s, or leave the limit out)", n.field, n.controller, n.controller)
+		}
+	}
+	return nil
+}
+
+// readLimits reads a container's limits back. One that silently is not there would be no limit: an error, or where it is the host's default for processors
+// or disks, which not every runtime and kernel can do, a word in Missing.
+func (r *Runtime) readLimits(s container.Spec) (container.Limits, error) {
+	l := r.limitsOf(s)
+	for _, c := range r.controls(s) {
+		err := r.readLimit(s.ID, c)
+		if err == nil {
+			continue
+		}
+		if c.own {
+			return l, err
+		}
+		c.drop(&l)
+		if !strings.Contains(l.Missing, c.controller+": ") {
+			l.Missing = strings.TrimPrefix(l.Missing+"; "+c.controller+": "+err.Error(), "; ")
+		}
+	}
+	return l, nil
+}
+
+func (r *Runtime) readLimit(id string, c control) error {
+	h, _ := r.hierarchyOf(c.controller)
+	file := filepath.Join(h.dir(r.cgroupPath(id)), c.v1)
+	if h.v2 {
+		file = filepath.Join(h.dir(r.cgroupPath(id)), c.v2)
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("read limit back: %w", err)
+	}
+	text := strings.TrimSpace(string(raw))
+	if strings.Contains(c.want, ":") { // a line for each device
+		if slices.Contains(strings.Split(text, "\n"), c.want) {
+			return nil
+		}
+	} else if text, _, _ = strings.Cut(text, " "); text == c.want { // cpu.max has the period behind
+		return nil
+	}
+	return fmt.Errorf("limit %s is %s, want %s: the runtime did not set it", file, text, c.want)
+}
