@@ -153,9 +153,20 @@ type FunctionStatus struct {
 	Restarts           int           `json:"restarts,omitempty"`
 	Started            time.Time     `json:"started,omitzero"`
 	LastExit           string        `json:"last_exit,omitempty"`
+	Limits             Limits        `json:"limits,omitzero"`
 	RTTns              int64         `json:"rtt_ns,omitempty"` // of the last probe through the ports
 	Ports              FunctionPorts `json:"ports,omitzero"`
 	Rewrites           []string      `json:"rewrites,omitempty"` // its image's contract: header fields that it may change
+}
+
+// Limits are what a function gets at most on its host, by its spec or the host's defaults. Without a value there is no limit.
+type Limits struct {
+	CPUs          float64 `json:"cpus,omitempty"` // cores
+	MemoryBytes   int64   `json:"memory_bytes,omitempty"`
+	Processes     int64   `json:"processes,omitempty"`
+	DiskBytesPerS int64   `json:"disk_bytes_per_s,omitempty"` // of reading, and as much of writing
+	DiskOpsPerS   int64   `json:"disk_ops_per_s,omitempty"`   // the same
+	Missing       string  `json:"missing,omitempty"`          // what the host does not bound although it should by default, and why
 }
 
 // Further states that only a status has.
@@ -435,6 +446,8 @@ type ApplyRequest struct {
 	Document Document `json:"document,omitzero"`
 	Plan     bool     `json:"plan,omitempty"`  // only say what would change
 	Prune    bool     `json:"prune,omitempty"` // delete objects that the document does not name
+	// Secrets are made, or get new values, in the same step. With Prune, those that are not named are deleted, unless this is left out.
+	Secrets map[string]SecretRequest `json:"secrets,omitzero"`
 }
 
 // DeleteRequest is the body of POST /v1/delete: names of objects, by kind. They are deleted in one step, or none is. A name that does not
@@ -444,6 +457,7 @@ type DeleteRequest struct {
 	Functions []string `json:"functions,omitempty"`
 	Chains    []string `json:"chains,omitempty"`
 	Policies  []string `json:"policies,omitempty"`
+	Secrets   []string `json:"secrets,omitempty"`
 }
 
 // DeleteResult lists what is deleted, or being deleted: an endpoint, function or policy is gone when its agent has taken it down.

@@ -24,8 +24,8 @@ func (a *app) applyCommand() *cobra.Command {
 		Use:   "apply -f FILE...",
 		Short: "Make things as the files have them",
 		Long: `Make things as the files have them: objects are created or changed, in one step or, if anything is wrong, not at all.
-What is equal already is left alone. With --prune, objects that the files do not name are deleted. FILE may be a
-directory, or - for standard input; several files are merged. The format: docs/file.md, or "weir schema".`,
+What is equal already is left alone. With --prune, objects that the files do not name are deleted; secrets only where the files have a section
+of them. FILE may be a directory, or - for standard input; several files are merged. The format: docs/file.md, or "weir schema".`,
 		Example: `  weir apply -f examples/first-chain.yaml
   weir apply -f net.yaml --plan
   weir apply -f endpoints.yaml -f policies/ --prune
@@ -39,6 +39,10 @@ directory, or - for standard input; several files are merged. The format: docs/f
 			if err != nil {
 				return err
 			}
+			secrets, err := f.Values()
+			if err != nil {
+				return err
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
@@ -46,7 +50,7 @@ directory, or - for standard input; several files are merged. The format: docs/f
 			defer c.Close()
 			ctx, cancel := ending(cmd.Context(), timeout, "apply")
 			defer cancel()
-			request := api.ApplyRequest{Document: f.Document, Plan: plan, Prune: prune}
+			request := api.ApplyRequest{Document: f.Document, Plan: plan, Prune: prune, Secrets: secrets}
 			result, err := c.Apply(ctx, request)
 			for wait && errors.Is(err, api.ErrDeleting) && pause(ctx, deletingPoll) {
 				result, err = c.Apply(ctx, request)

@@ -63,8 +63,12 @@ func (a *app) checkFiles(files []string) error {
 		return err
 	}
 	d := f.Document
-	_, err = fmt.Fprintf(a.Stdout, "ok: %s, %s, %s, %s\n", count(len(d.Endpoints), "endpoint"), count(len(d.Functions), "function"),
-		count(len(d.Chains), "chain"), count(len(d.Policies), "policy"))
+	secrets := ""
+	if n := len(f.Secrets); n > 0 {
+		secrets = ", " + count(n, "secret")
+	}
+	_, err = fmt.Fprintf(a.Stdout, "ok: %s, %s, %s, %s%s\n", count(len(d.Endpoints), "endpoint"), count(len(d.Functions), "function"),
+		count(len(d.Chains), "chain"), count(len(d.Policies), "policy"), secrets)
 	return err
 }
 

@@ -73,7 +73,7 @@ func (a *app) toDelete(args, files []string) (one batch, all api.DeleteRequest, 
 		return one, all, err
 	}
 	d := f.Document
-	return one, api.DeleteRequest{Policies: keys(d.Policies), Chains: keys(d.Chains), Functions: keys(d.Functions), Endpoints: keys(d.Endpoints)}, nil
+	return one, api.DeleteRequest{Policies: keys(d.Policies), Chains: keys(d.Chains), Functions: keys(d.Functions), Endpoints: keys(d.Endpoints), Secrets: keys(f.Secrets)}, nil
 }
 
 func namedBatch(args []string) (batch, error) {

@@ -87,7 +87,7 @@ func await(d api.Document, changes []api.Change) *awaited {
 		w.set("policy/"+name, "not seen")
 	}
 	for _, c := range changes {
-		if c.Action == "delete" {
+		if c.Action == "delete" && c.Kind != api.KindSecret { // they are gone at once
 			w.set(string(c.Kind)+"/"+c.Name, "being deleted")
 		}
 	}
@@ -266,7 +266,7 @@ func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, change
 	w := await(d, changes)
 	deleted := map[string]bool{}
 	for _, ch := range changes {
-		if ch.Action == "delete" {
+		if ch.Action == "delete" && ch.Kind != api.KindSecret {
 			deleted[string(ch.Kind)+"/"+ch.Name] = true
 		}
 	}

@@ -46,7 +46,10 @@ func (m *Manager) apply(w http.ResponseWriter, r *http.Request) error {
 
 // apply changes the state as the request says and tells what that changes.
 func (st *state) apply(ctx context.Context, req api.ApplyRequest) ([]api.Change, error) {
-	changes := []api.Change{}
+	changes, err := st.setSecrets(ctx, req)
+	if err != nil {
+		return nil, err
+	}
 	for _, n := range nouns() {
 		if !n.declared {
 			continue
@@ -71,12 +74,27 @@ func (st *state) apply(ctx context.Context, req api.ApplyRequest) ([]api.Change,
 			changes = append(changes, st.prune(n, specs)...)
 		}
 	}
+	if req.Prune && req.Secrets != nil {
+		for _, name := range sortedKeys(st.secrets) {
+			if _, named := req.Secrets[name]; named {
+				continue
+			}
+			if err := st.dropSecret(name); err != nil {
+				return nil, err
+			}
+			changes = append(changes, api.Change{Action: "delete", Kind: api.KindSecret, Name: name})
+		}
+	}
 	if err := st.check(ctx); err != nil {
 		return nil, err
 	}
 	relations := relate(st.objects, st.before)
 	for i, c := range changes {
-		if c.Action != "unchanged" {
+		if c.Action != "unchanged" && c.Kind == api.KindSecret {
+			for _, name := range st.users(c.Name) {
+				changes[i].Affects = append(changes[i].Affects, string(api.KindFunction)+"/"+name)
+			}
+		} else if c.Action != "unchanged" {
 			changes[i].Affects = relations.affects(ref{c.Kind, c.Name}, st.objects[api.KindEndpoint])
 		}
 	}
@@ -107,7 +125,7 @@ func (m *Manager) removeAll(w http.ResponseWriter, r *http.Request) error {
 	var last *state
 	err := m.edit(r.Context(), func(st *state) (err error) {
 		last = st
-		result.Changes, err = st.removeAll(req)
+		result.Changes, err = st.removeAll(r.Context(), req)
 		return err
 	})
 	if err != nil {
@@ -115,12 +133,12 @@ func (m *Manager) removeAll(w http.ResponseWriter, r *http.Request) error {
 	}
 	result.Revision = last.revision
 	note(r).applied(result.Changes)
-	note(r).idle = len(last.order) == 0
+	note(r).idle = len(result.Changes) == 0
 	return answer(w, http.StatusOK, result)
 }
 
 // removeAll deletes users before what they use. What an object that stays uses is not deleted, and then nothing is.
-func (st *state) removeAll(req api.DeleteRequest) ([]api.Change, error) {
+func (st *state) removeAll(ctx context.Context, req api.DeleteRequest) ([]api.Change, error) {
 	changes, removed := []api.Change{}, []ref{}
 	for _, k := range []struct {
 		kind  api.Kind
@@ -135,6 +153,21 @@ func (st *state) removeAll(req api.DeleteRequest) ([]api.Change, error) {
 			removed = append(removed, ref{k.kind, name})
 			changes = append(changes, api.Change{Action: "delete", Kind: k.kind, Name: name})
 		}
+	}
+	if len(req.Secrets) > 0 {
+		if err := st.readSecrets(ctx); err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(req.Secrets)
+	for _, name := range slices.Compact(req.Secrets) {
+		if _, known := st.secrets[name]; !known {
+			continue
+		}
+		if err := st.dropSecret(name); err != nil {
+			return nil, err
+		}
+		changes = append(changes, api.Change{Action: "delete", Kind: api.KindSecret, Name: name})
 	}
 	return changes, st.inUse(removed...)
 }

@@ -51,57 +51,125 @@ func (m *Manager) putSecret(w http.ResponseWriter, r *http.Request) error {
 	if err := readBody(w, r, &req); err != nil {
 		return err
 	}
-	if n := len(req.Value); n < 1 || n > api.MaxSecret {
-		return api.Refuse(http.StatusUnprocessableEntity, "the secret is refused", api.Problem{Path: "value", Message: fmt.Sprintf("has %d bytes: want 1 to %d", n, api.MaxSecret)})
-	}
-	key, err := m.sealKey()
-	if err != nil {
-		return err
+	if p := checkSecret("", req.Value); p != nil {
+		return api.Refuse(http.StatusUnprocessableEntity, "the secret is refused", *p)
 	}
 	var rec sealed
-	status, changed := http.StatusOK, false
-	err = m.edit(r.Context(), func(st *state) error {
-		status, changed = http.StatusOK, false
-		if err := st.readSecrets(r.Context()); err != nil {
+	status, action := http.StatusOK, ""
+	err := m.edit(r.Context(), func(st *state) (err error) {
+		if action, err = st.setSecret(r.Context(), name, req.Value); err != nil || action == "unchanged" {
+			rec = st.secrets[name]
 			return err
 		}
-		now := m.Now().UTC()
-		old, known := st.secrets[name]
-		switch {
-		case !known && len(st.secrets) >= maxSecrets:
-			return api.Refuse(http.StatusConflict, fmt.Sprintf("there are %d secrets: delete some (weir secret delete NAME)", len(st.secrets)))
-		case !known:
-			status = http.StatusCreated
-			rec = sealed{Meta: api.Meta{Name: name, UID: newUID(), Generation: 1, Created: now, Updated: now}}
-		default:
-			rec = old
-			if was, err := open(key, sealedName(name), old.Value); err == nil && bytes.Equal(was, req.Value) {
-				return nil
-			}
-			rec.Generation, rec.Updated = old.Generation+1, now
-		}
-		changed = true
-		if rec.Value, err = seal(key, sealedName(name), req.Value); err != nil {
-			return err
-		}
-		st.secrets[name] = rec
-		op, err := store.Put(kindSealed, &rec)
-		if err != nil {
-			return err
-		}
-		st.conds, st.ops = append(st.conds, store.Cond{Key: op.Key, Revision: old.Revision}), append(st.ops, op)
+		rec = st.secrets[name]
 		_, err = st.bindSecrets(r.Context())
 		return err
 	})
+	if action == "create" {
+		status = http.StatusCreated
+	}
 	if err != nil {
 		return err
 	}
-	note(r).idle, note(r).generation = !changed, rec.Generation
+	note(r).idle, note(r).generation = action == "unchanged", rec.Generation
 	out, err := m.publicSecret(r.Context(), rec)
 	if err != nil {
 		return err
 	}
 	return answer(w, status, out)
+}
+
+// checkSecret refuses a value, which the problem does not contain.
+func checkSecret(path string, value []byte) *api.Problem {
+	if n := len(value); n < 1 || n > api.MaxSecret {
+		return &api.Problem{Path: path + "value", Message: fmt.Sprintf("has %d bytes: want 1 to %d", n, api.MaxSecret)}
+	}
+	return nil
+}
+
+// setSecret makes a secret or replaces its value, and tells what that is: create, update or unchanged.
+func (st *state) setSecret(ctx context.Context, name string, value []byte) (action string, err error) {
+	key, err := st.m.sealKey()
+	if err != nil {
+		return "", err
+	}
+	if err := st.readSecrets(ctx); err != nil {
+		return "", err
+	}
+	now := st.m.Now().UTC()
+	old, known := st.secrets[name]
+	rec := old
+	switch {
+	case !known && len(st.secrets) >= maxSecrets:
+		return "", api.Refuse(http.StatusConflict, fmt.Sprintf("there are %d secrets: delete some (weir secret delete NAME)", len(st.secrets)))
+	case !known:
+		action = "create"
+		rec = sealed{Meta: api.Meta{Name: name, UID: newUID(), Generation: 1, Created: now, Updated: now}}
+	default:
+		if was, err := open(key, sealedName(name), old.Value); err == nil && bytes.Equal(was, value) {
+			return "unchanged", nil
+		}
+		action = "update"
+		rec.Generation, rec.Updated = old.Generation+1, now
+	}
+	if rec.Value, err = seal(key, sealedName(name), value); err != nil {
+		return "", err
+	}
+	st.secrets[name] = rec
+	op, err := store.Put(kindSealed, &rec)
+	if err != nil {
+		return "", err
+	}
+	st.conds, st.ops = append(st.conds, store.Cond{Key: op.Key, Revision: old.Revision}), append(st.ops, op)
+	return action, nil
+}
+
+// setSecrets does so with all of a request.
+func (st *state) setSecrets(ctx context.Context, req api.ApplyRequest) ([]api.Change, error) {
+	changes := []api.Change{}
+	if req.Secrets == nil {
+		return changes, nil
+	}
+	if err := st.readSecrets(ctx); err != nil {
+		return nil, err
+	}
+	var problems []api.Problem
+	for _, name := range sortedKeys(req.Secrets) {
+		path := "secrets." + name
+		if err := api.CheckName(name); err != nil {
+			problems = append(problems, api.Problem{Path: path, Message: err.Error()})
+		} else if p := checkSecret(path+".", req.Secrets[name].Value); p != nil {
+			problems = append(problems, *p)
+		}
+	}
+	if len(problems) > 0 {
+		return nil, api.Refuse(http.StatusUnprocessableEntity, "the secrets are refused", problems...)
+	}
+	for _, name := range sortedKeys(req.Secrets) {
+		action, err := st.setSecret(ctx, name, req.Secrets[name].Value)
+		if err != nil {
+			return nil, err
+		}
+		c := api.Change{Action: action, Kind: api.KindSecret, Name: name}
+		if action == "update" {
+			c.Fields = []string{"value"}
+		}
+		changes = append(changes, c)
+	}
+	return changes, nil
+}
+
+// dropSecret deletes a secret that no function uses which stays.
+func (st *state) dropSecret(name string) error {
+	for _, user := range st.users(name) {
+		if st.objects[api.KindFunction][user].Deleting == nil {
+			return api.Refuse(http.StatusConflict, fmt.Sprintf("secret %s is used by function %s: take it out there first", name, user))
+		}
+	}
+	st.conds = append(st.conds, store.Cond{Key: store.Key(kindSealed, name), Revision: st.secrets[name].Revision})
+	st.ops = append(st.ops, store.Delete(kindSealed, name))
+	delete(st.secrets, name)
+	return nil
 }
 
 // removeSecret deletes a secret that no function uses.
@@ -111,15 +179,10 @@ func (m *Manager) removeSecret(w http.ResponseWriter, r *http.Request) error {
 		if err := st.readSecrets(r.Context()); err != nil {
 			return err
 		}
-		rec, known := st.secrets[name]
-		if !known {
+		if _, known := st.secrets[name]; !known {
 			return notFound(api.KindSecret, name)
 		}
-		if users := st.users(name); len(users) > 0 {
-			return api.Refuse(http.StatusConflict, fmt.Sprintf("secret %s is used by function %s: take it out there first", name, users[0]))
-		}
-		st.conds, st.ops = append(st.conds, store.Cond{Key: store.Key(kindSealed, name), Revision: rec.Revision}), append(st.ops, store.Delete(kindSealed, name))
-		return nil
+		return st.dropSecret(name)
 	})
 	if err != nil {
 		return err

@@ -140,3 +140,90 @@ func TestOnlyAFunctionsHostGetsItsSecrets(t *testing.T) {
 		t.Errorf("another host sees %s, %v", body, err)
 	}
 }
+
+// A document's secrets come into force with it, in one step; plans and results name them, and never show a value. Those that it does not name go with
+// prune where it has a section of them, unless a function that stays uses them.
+func TestSecretsOfADocument(t *testing.T) {
+	s := mem.New()
+	b := start(t, manager.Options{Store: s, SealKey: testSealKey})
+	const value = "correct-horse-battery"
+	secrets := func(nameValue ...string) map[string]api.SecretRequest {
+		out := map[string]api.SecretRequest{}
+		for i := 0; i < len(nameValue); i += 2 {
+			out[nameValue[i]] = api.SecretRequest{Value: []byte(nameValue[i+1])}
+		}
+		return out
+	}
+	f := func(names ...string) api.Document {
+		return api.Document{Functions: map[string]api.FunctionSpec{"f": {Image: "wire", Secrets: names}}}
+	}
+	apply := func(r api.ApplyRequest, want string) {
+		t.Helper()
+		result, err := b.Apply(ctx(t), r)
+		got := ""
+		if err != nil {
+			got = "refused: " + err.Error()
+		}
+		for _, c := range result.Changes {
+			got += strings.TrimSpace(strings.Join(append([]string{c.Action, string(c.Kind) + "/" + c.Name}, append(c.Fields, c.Affects...)...), " ")) + "; "
+		}
+		if got = strings.TrimSuffix(got, "; "); !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		text, _ := json.Marshal(result)
+		if strings.Contains(string(text)+got, value) || strings.Contains(string(text), "Y29ycmVjdC1ob3JzZS1iYXR0ZXJ5") {
+			t.Errorf("the answer shows the value: %s", text)
+		}
+	}
+	apply(api.ApplyRequest{Document: f("db")}, "refused: ")
+	first := api.ApplyRequest{Document: f("db"), Secrets: secrets("db", value, "other", "x")}
+	plan := first
+	plan.Plan = true
+	apply(plan, "create secret/db function/f; create secret/other; create function/f")
+	if list := must(b.Secrets(ctx(t)))(t); len(list) != 0 {
+		t.Errorf("the plan made %+v", list)
+	}
+	bad := first
+	bad.Document = api.Document{Functions: map[string]api.FunctionSpec{"f": {Secrets: []string{"db"}}}} // no image
+	apply(bad, "refused: ")
+	if list := must(b.Secrets(ctx(t)))(t); len(list) != 0 {
+		t.Errorf("a document that is refused made %+v", list)
+	}
+	apply(first, "create secret/db function/f; create secret/other; create function/f")
+	before := must(b.Functions().Get(ctx(t), "f"))(t)
+	apply(first, "unchanged secret/db; unchanged secret/other; unchanged function/f")
+	if now := must(b.Functions().Get(ctx(t), "f"))(t); now.Generation != before.Generation {
+		t.Errorf("generation %d, was %d: nothing has changed", now.Generation, before.Generation)
+	}
+	apply(api.ApplyRequest{Document: f("db"), Secrets: secrets("db", value+"!")}, "update secret/db value function/f; unchanged function/f")
+	if now := must(b.Functions().Get(ctx(t), "f"))(t); now.Generation != before.Generation+1 {
+		t.Errorf("generation %d, want %d: a new value makes the function anew", now.Generation, before.Generation+1)
+	}
+	for name, request := range map[string]map[string]api.SecretRequest{
+		"secrets.db.value: has 0 bytes": secrets("db", ""), "secrets.Bad: ": secrets("Bad", "x"), "secrets.big.value: has 65537": secrets("big", strings.Repeat("x", api.MaxSecret+1)),
+	} {
+		_, err := b.Apply(ctx(t), api.ApplyRequest{Secrets: request})
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("got %v, want %q", err, name)
+		}
+	}
+	apply(api.ApplyRequest{Document: f("db"), Prune: true}, "unchanged function/f") // no section: it is not about secrets
+	apply(api.ApplyRequest{Document: f("db"), Prune: true, Secrets: secrets()}, "refused: secret db is used by function f")
+	apply(api.ApplyRequest{Document: f("db"), Prune: true, Secrets: secrets("db", value+"!")}, "unchanged secret/db; unchanged function/f; delete secret/other")
+	result := must(b.Delete(ctx(t), api.DeleteRequest{Functions: []string{"f"}, Secrets: []string{"db", "nothing"}}))(t)
+	if len(result.Changes) != 2 {
+		t.Errorf("deleted %+v, want the function and its secret", result.Changes)
+	}
+	if list := must(b.Secrets(ctx(t)))(t); len(list) != 0 {
+		t.Errorf("left %+v", list)
+	}
+	for key, text := range everything(t, s) {
+		if strings.Contains(text, value) || strings.Contains(text, "Y29ycmVjdC1ob3JzZS1iYXR0ZXJ5") {
+			t.Errorf("%s has it: %s", key, text)
+		}
+	}
+	_, _, audit := request(t, b, "GET", "/v1/audit", nil, "")
+	if !bytes.Contains(audit, []byte("update secret/db")) || bytes.Contains(audit, []byte(value)) {
+		t.Errorf("the audit log: %s", audit)
+	}
+}

@@ -39,13 +39,13 @@ func (d *decoder) fail(at Position, path, hint, format string, args ...any) {
 	}
 	p := Problem{Problem: api.Problem{Path: path, Message: fmt.Sprintf(format, args...), Hint: hint,
 		File: at.File, Line: at.Line, Column: at.Column}}
-	if at.Line >= 1 && at.Line <= len(d.lines) {
+	if at.Line >= 1 && at.Line <= len(d.lines) && !secretPath(path) {
 		p.Source = d.lines[at.Line-1]
 	}
 	d.problems = append(d.problems, p)
 }
 
-const wantSections = "want a mapping with endpoints, functions, chains or policies"
+const wantSections = "want a mapping with endpoints, functions, chains, policies or secrets"
 
 // fill decodes the text into a struct; want says what should stand at its top.
 func (d *decoder) fill(data []byte, want string, into any) {

@@ -36,7 +36,8 @@ const Stdin = "-"
 // File is a decoded document, from one source or merged from several.
 type File struct {
 	Document api.Document
-	places   map[string]place // path, for example "policies.guests.match[0]"
+	Secrets  map[string]SecretSource // nil: no section of them
+	places   map[string]place        // path, for example "policies.guests.match[0]"
 	sources  map[string][]string
 }
 
@@ -183,12 +184,15 @@ func read(name string, stdin io.Reader) ([]byte, error) {
 
 // Parse decodes one source strictly: unknown and duplicate keys, wrong types and YAML that Weir does not take are problems.
 func Parse(name string, data []byte) (*File, error) {
-	var doc api.Document
+	var doc struct {
+		api.Document
+		Secrets map[string]SecretSource `json:"secrets,omitempty"`
+	}
 	f, err := ParseInto(name, data, wantSections, &doc)
 	if err != nil {
 		return nil, err
 	}
-	f.Document = doc
+	f.Document, f.Secrets = doc.Document, doc.Secrets
 	return f, nil
 }
 
@@ -252,6 +256,7 @@ func (f *File) merge(g *File) []Problem {
 	mergeMaps("functions", &f.Document.Functions, g.Document.Functions, clash)
 	mergeMaps("chains", &f.Document.Chains, g.Document.Chains, clash)
 	mergeMaps("policies", &f.Document.Policies, g.Document.Policies, clash)
+	mergeMaps("secrets", &f.Secrets, g.Secrets, clash)
 	for path, p := range g.places {
 		if _, twice := f.places[path]; !twice {
 			f.places[path] = p

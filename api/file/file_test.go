@@ -260,3 +260,64 @@ func BenchmarkParse1000Policies(b *testing.B) {
 		}
 	}
 }
+
+// The values of secrets are read from files and the environment. What somebody writes into the document instead is refused, and not repeated.
+func TestSecretsComeFromElsewhere(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("password", "from a file\n", 0o600)
+	write("open", "x", 0o644)
+	write("empty", "", 0o600)
+	t.Setenv("WEIR_TEST_SECRET", "from the environment")
+	const inline = "hunter2-inline"
+	for name, c := range map[string]struct {
+		text string
+		want map[string]string
+		says string
+	}{
+		"both":         {"secrets: {db: {file: password}, key: {env: WEIR_TEST_SECRET}}", map[string]string{"db": "from a file\n", "key": "from the environment"}, ""},
+		"none":         {"secrets: {}", map[string]string{}, ""},
+		"no section":   {"chains: {}", nil, ""},
+		"a value":      {"secrets: {db: " + inline + "}", nil, "secrets.db: want a mapping (" + secretHint},
+		"a value key":  {"secrets: {db: {value: " + inline + "}}", nil, "secrets.db.value: unknown key (" + secretHint},
+		"a section":    {"secrets: " + inline, nil, "secrets: want a mapping"},
+		"a list":       {"secrets: {db: {file: [" + inline + "]}}", nil, "secrets.db.file: want text"},
+		"both sources": {"secrets: {db: {file: password, env: WEIR_TEST_SECRET}}", nil, "secrets.db: want one of file and env"},
+		"no source":    {"secrets: {db: {}}", nil, "secrets.db: want one of file and env"},
+		"no file":      {"secrets: {db: {file: nowhere}}", nil, "nowhere: no such file"},
+		"for all":      {"secrets: {db: {file: open}}", nil, "(mode 0644): chmod o= "},
+		"empty":        {"secrets: {db: {file: empty}}", nil, "holds 0 bytes"},
+		"no variable":  {"secrets: {db: {env: WEIR_TEST_NOTHING}}", nil, "the environment has no variable WEIR_TEST_NOTHING"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			write("net.yaml", c.text, 0o644)
+			f, err := Load([]string{filepath.Join(dir, "net.yaml")}, nil)
+			var got map[string]api.SecretRequest
+			if err == nil {
+				got, err = f.Values()
+			}
+			if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+				t.Fatalf("got %v, want %q", err, c.says)
+			}
+			if err != nil {
+				if strings.Contains(err.Error(), inline) {
+					t.Errorf("it shows what may be a secret: %v", err)
+				}
+				return
+			}
+			if (got == nil) != (c.want == nil) || len(got) != len(c.want) {
+				t.Errorf("got %d secrets, want %d", len(got), len(c.want))
+			}
+			for name, want := range c.want {
+				if string(got[name].Value) != want {
+					t.Errorf("%s: %q, want %q", name, got[name].Value, want)
+				}
+			}
+		})
+	}
+}

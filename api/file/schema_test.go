@@ -30,11 +30,12 @@ func TestSchemaHasTheFieldsOfTheSpecs(t *testing.T) {
 	if err := json.Unmarshal(Schema(), &s); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(fields(reflect.TypeFor[api.Document]()), slices.Sorted(maps.Keys(s.Properties))); d != "" {
+	if d := cmp.Diff(append(fields(reflect.TypeFor[api.Document]()), "secrets"), slices.Sorted(maps.Keys(s.Properties))); d != "" {
 		t.Errorf("sections (-api +schema)\n%s", d)
 	}
 	for def, spec := range map[string]reflect.Type{"endpoint": reflect.TypeFor[api.EndpointSpec](), "function": reflect.TypeFor[api.FunctionSpec](),
-		"chain": reflect.TypeFor[api.ChainSpec](), "policy": reflect.TypeFor[api.PolicySpec]()} {
+		"chain": reflect.TypeFor[api.ChainSpec](), "policy": reflect.TypeFor[api.PolicySpec](),
+		"secret": reflect.TypeFor[SecretSource]()} {
 		got := s.Defs[def]
 		if d := cmp.Diff(fields(spec), slices.Sorted(maps.Keys(got.Properties))); d != "" {
 			t.Errorf("%s (-api +schema)\n%s", def, d)

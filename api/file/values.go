@@ -31,9 +31,12 @@ func (d *decoder) structure(n ast.Node, path string, into reflect.Value) {
 	m := n.(*ast.MappingNode)
 	fields := map[string]reflect.Value{}
 	var known []string
-	for i := range into.NumField() {
-		name, _, _ := strings.Cut(into.Type().Field(i).Tag.Get("json"), ",")
-		fields[name] = into.Field(i)
+	for _, f := range reflect.VisibleFields(into.Type()) {
+		if f.Anonymous {
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		fields[name] = into.FieldByIndex(f.Index)
 		known = append(known, name)
 	}
 	for _, e := range d.entries(m, path) {
@@ -50,6 +53,9 @@ func (d *decoder) structure(n ast.Node, path string, into reflect.Value) {
 		if hint == "" {
 			slices.Sort(known)
 			hint = "known are " + strings.Join(known, ", ")
+		}
+		if secretPath(path) {
+			hint = secretHint
 		}
 		d.fail(d.start(e.key), join(path, e.name), hint, "unknown key")
 	}
@@ -225,6 +231,10 @@ func signed(v any) (int64, bool) {
 }
 
 func (d *decoder) mismatch(n ast.Node, at Position, path string, into reflect.Value) {
+	if secretPath(path) { // what is found may be the value
+		d.fail(at, path, secretHint, "want %s", want(into))
+		return
+	}
 	hint := ""
 	text := ""
 	if _, scalar := n.(ast.ScalarNode); scalar {
