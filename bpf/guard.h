@@ -3,8 +3,21 @@
 // Port security: what may enter at an endpoint. What is checked, and in which order, stands at flow.Guard.
 #pragma once
 
-// own_packet tells most of a station's IPv4 packets without a look-up: its only MAC, its first address, no tag, no options, and not from a
-// DHCP server's port. All others guard_frame decides.
+// own_packet6 is own_packet for IPv6: TCP, or UDP that is not a DHCP server's, without extension headers.
+static __always_inline bool own_packet6(const __u8 *h, const void *end, const struct port *p)
+{
+	__u64 src[2];
+
+	if ((const void *)h + ETH_HLEN + 42 > end || h[14] >> 4 != 6)
+		return false;
+	__builtin_memcpy(src, h + 22, sizeof(src));
+	if (!src[0] || src[0] != p->source6[0] || src[1] != p->source6[1] || !same_mac(h + 6, p->peer))
+		return false;
+	return h[20] == IPPROTO_TCP || (h[20] == IPPROTO_UDP && (h[54] != 547 >> 8 || h[55] != (547 & 0xff)));
+}
+
+// own_packet tells most of a station's packets without a look-up: its only MAC, its first IPv4 or IPv6 address, no tag, no options, and not
+// from a DHCP server's port. All others guard_frame decides.
 static __always_inline bool own_packet(struct __sk_buff *skb, const struct port *p)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -13,6 +26,8 @@ static __always_inline bool own_packet(struct __sk_buff *skb, const struct port 
 
 	if (data + ETH_HLEN + 24 > end || skb->vlan_present)
 		return false;
+	if (h[12] == 0x86 && h[13] == 0xdd)
+		return own_packet6(h, end, p);
 	__builtin_memcpy(&src, h + 26, sizeof(src));
 	if (!src || src != p->source || h[12] != 0x08 || h[13] || h[14] != 0x45 || !same_mac(h + 6, p->peer))
 		return false;

@@ -138,6 +138,7 @@ type SteerPort struct {
 	Peer     [6]uint8
 	Own      [2][6]uint8
 	Source   uint32
+	Source6  [2]uint64
 	Copy     [2]SteerStages
 }
 

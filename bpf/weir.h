@@ -152,6 +152,7 @@ struct port {
 	__u8 peer[6];	// MAC behind an endpoint's veth
 	__u8 own[2][6]; // MACs of the function's interfaces
 	__u32 source;	// PORT_GUARD: an IPv4 address, as on the wire, that packets from the MAC peer may have; 0 none
+	__u64 source6[2]; // the same of IPv6
 	struct stages copy[2];
 };
 

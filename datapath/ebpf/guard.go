@@ -64,18 +64,22 @@ func maskOf(p netip.Prefix) (mask [16]byte) {
 	return mask
 }
 
-// usual is the address that packets with the MAC of the port's station may have without a further look: 0 none.
-func usual(p *port) uint32 {
+// usual are the IPv4 and the IPv6 address that packets with the MAC of the port's station may have without a further look: 0 none.
+func usual(p *port) (v4 uint32, v6 [2]uint64) {
 	g := p.E.Guard
 	if len(g.MACs) == 0 || g.MACs[0] != p.E.Peer || !g.Bound {
-		return 0
+		return v4, v6
 	}
 	for _, a := range g.Addresses {
-		if a.Addr().Is4() && a.IsSingleIP() {
-			return native4(a.Addr())
+		switch {
+		case !a.IsSingleIP():
+		case a.Addr().Is4() && v4 == 0:
+			v4 = native4(a.Addr())
+		case a.Addr().Is6() && v6 == [2]uint64{}:
+			v6 = native6(a.Addr().As16())
 		}
 	}
-	return 0
+	return v4, v6
 }
 
 // putGuard writes the port's guard, before its flag.

@@ -50,7 +50,7 @@ func (s *Switch) portValue(p *port) bpf.SteerPort {
 		}
 		if p.E.Guard.On {
 			v.Flags |= portGuard
-			v.Source = usual(p)
+			v.Source, v.Source6 = usual(p)
 		}
 		return v
 	}
