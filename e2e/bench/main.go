@@ -52,6 +52,7 @@ type bench struct {
 	Report
 	ctx      context.Context
 	only     string
+	former   string // a clone of another version
 	realtime bool
 }
 
@@ -59,7 +60,8 @@ func main() {
 	out := flag.String("o", "", "write JSON to this file")
 	rounds := flag.Int("rounds", 3, "measurements of each figure and its peer, alternating; of TCP and ping three times as many")
 	seconds := flag.Int("seconds", 1, "length of one throughput measurement")
-	only := flag.String("only", "", "only these parts, comma-separated: chain, packets, rules, boot, api, fabric")
+	only := flag.String("only", "", "only these parts, comma-separated: chain, packets, rules, boot, api, fabric; before: only by name")
+	former := flag.String("before", "", "for -only before: a clone of another version, in which make build ran, to measure beside this one")
 	realtime := flag.Bool("realtime", false, "TCP streams at real-time priority, for a machine that others use, too")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -73,7 +75,7 @@ func main() {
 	}
 	var u unix.Utsname
 	_ = unix.Uname(&u)
-	b := &bench{ctx: ctx, only: *only, realtime: *realtime, Report: Report{
+	b := &bench{ctx: ctx, only: *only, former: *former, realtime: *realtime, Report: Report{
 		Time: time.Now().UTC(), Kernel: unix.ByteSliceToString(u.Release[:]), Cores: runtime.NumCPU(), Rounds: *rounds, Seconds: *seconds,
 	}}
 	err := b.run()
@@ -94,8 +96,8 @@ func (b *bench) run() error {
 	for _, p := range []struct {
 		name string
 		run  func() error
-	}{{"chain", b.chains}, {"packets", b.packets}, {"rules", b.rules}, {"boot", b.boot}, {"api", b.api}, {"fabric", b.fabric}} {
-		if b.only != "" && !slices.Contains(strings.Split(b.only, ","), p.name) {
+	}{{"chain", b.chains}, {"packets", b.packets}, {"rules", b.rules}, {"boot", b.boot}, {"api", b.api}, {"fabric", b.fabric}, {"before", b.before}} {
+		if (b.only != "" || p.name == "before") && !slices.Contains(strings.Split(b.only, ","), p.name) {
 			continue
 		}
 		fmt.Fprintf(os.Stderr, "bench: %s\n", p.name)
@@ -176,11 +178,16 @@ func (b *bench) print() {
 }
 
 // withWeir runs f with a Weir between stations alice (10.9.0.1) and bob (10.9.0.2).
-func (b *bench) withWeir(f func(w *weir) error) (err error) {
+func (b *bench) withWeir(f func(w *weir) error) error {
+	return b.withRig(func(*rig.Rig) {}, f)
+}
+
+func (b *bench) withRig(set func(*rig.Rig), f func(w *weir) error) (err error) {
 	r, err := rig.New(rig.Options{})
 	if err != nil {
 		return err
 	}
+	set(r)
 	defer func() {
 		if cerr := r.Close(); err == nil {
 			err = cerr
