@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -385,6 +386,9 @@ func interrupted(t *testing.T, code int, signals ...syscall.Signal) {
 	run := weir(t, ctx, "run", studyFile(t), "--full", "--dir", dir, "--only", "part=idle,platform=ebpf,platform=veth")
 	var problems bytes.Buffer
 	run.Stderr = &problems
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, syscall.SIGINT, syscall.SIGHUP) // what runs the tests may ignore them (nohup): a child would, too
+	defer signal.Stop(heard)
 	if err := run.Start(); err != nil {
 		t.Fatal(err)
 	}
