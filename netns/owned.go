@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -66,24 +69,66 @@ func CreateOwned(userPath, netPath string, ids IDs, o Options) error {
 	return nil
 }
 
-// withNamespaces calls f with a process in new namespaces that stands before its program's first instruction: a process with threads, as this
-// one, cannot enter a user namespace itself. The kernel stops the process when it has executed the program, since it is being traced.
+// withNamespaces calls f with a process in new namespaces. A process with threads, as this one, cannot enter a user namespace itself, and a child
+// that Go begins in one is a copy of all of this one's memory: each page that is written thereafter is copied, which costs more than the programs
+// here. cat says that it is there, and ends when this process does.
 func withNamespaces(ids IDs, f func(pid int) error) error {
-	runtime.LockOSThread() // the tracer is a thread; when it ends the process is killed
-	defer runtime.UnlockOSThread()
-	m := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(ids.First), Size: int(ids.Count)}}
-	p, err := os.StartProcess("/proc/self/exe", []string{"weir: a namespace"}, &os.ProcAttr{Env: []string{}, Sys: &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNET, UidMappings: m, GidMappings: m, GidMappingsEnableSetgroups: true,
-		Ptrace: true, Pdeathsig: unix.SIGKILL,
-	}})
+	var problems bytes.Buffer
+	c := exec.Command("unshare", "--user", "--net", "cat")
+	c.Env = []string{"PATH=" + os.Getenv("PATH")}
+	c.Stderr = &problems
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it
+	in, err := c.StdinPipe()
 	if err != nil {
-		return refusal(err)
+		return err
 	}
-	defer func() {
-		_ = p.Kill()
-		_, _ = p.Wait()
-	}()
-	return f(p.Pid)
+	out, err := c.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := c.Start(); err != nil {
+		return fmt.Errorf("%w (util-linux and coreutils have unshare and cat)", err)
+	}
+	ended := time.AfterFunc(entering, func() { _ = c.Process.Kill() })
+	defer ended.Stop()
+	err = enter(in, out)
+	if err == nil {
+		err = errors.Join(mapIDs(c.Process.Pid, ids), f(c.Process.Pid))
+	}
+	in.Close()
+	if werr := c.Wait(); werr == nil || err == nil {
+		return err
+	}
+	text := strings.TrimSpace(problems.String())
+	for _, why := range []unix.Errno{unix.EINVAL, unix.EPERM, unix.ENOSPC} {
+		if strings.HasSuffix(strings.ToLower(text), "unshare failed: "+why.Error()) { // it speaks English: it got no LANG
+			return refusal(why)
+		}
+	}
+	return fmt.Errorf("%w: %s", err, text)
+}
+
+// entering is how long a process may take to be in its namespaces and have them named; it takes milliseconds.
+const entering = 10 * time.Second
+
+// enter returns when cat answers.
+func enter(in io.Writer, out io.Reader) error {
+	b := []byte{'\n'}
+	if _, err := in.Write(b); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(out, b)
+	return err
+}
+
+func mapIDs(pid int, ids IDs) error {
+	text := fmt.Appendf(nil, "0 %d %d", ids.First, ids.Count)
+	for _, file := range []string{"uid_map", "gid_map"} {
+		if err := os.WriteFile(filepath.Join("/proc", strconv.Itoa(pid), file), text, 0); err != nil {
+			return fmt.Errorf("map ids: %w", err)
+		}
+	}
+	return nil
 }
 
 // refusal says why the kernel makes no user namespace, and what helps. It is ErrNoUserns where waiting does not help.
@@ -152,8 +197,13 @@ func GiveIDsBack(dir string, ids IDs) error {
 
 func idsLink(n uint32) string { return filepath.Join(idsDir, strconv.FormatUint(uint64(n), 16)) }
 
-// withIDs runs f while no other process changes who has which ids.
+// idsMu: here one waits for the other; only other processes are asked again and again.
+var idsMu sync.Mutex
+
+// withIDs runs f while nobody else changes who has which ids.
 func withIDs(f func() error) error {
+	idsMu.Lock()
+	defer idsMu.Unlock()
 	var err error
 	for wait := time.Millisecond; wait <= maxLockWait; wait *= 2 {
 		var lock *os.File

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -17,7 +19,7 @@ func (w *weir) settle(b *bench) error {
 	spaces := []string{w.Netns}
 	dir := filepath.Join("/run/weir", w.Name, "netns")
 	entries, err := os.ReadDir(dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no function yet
 		return err
 	}
 	for _, e := range entries {
