@@ -18,6 +18,7 @@ const (
 	// A function whose forwarding is the switch's own program cannot hang: the kernel tells when its process ends and when a link goes.
 	// What is left to find is a program that somebody took away.
 	probeKernel = 25
+	probeGroup  = 5                     // these are probed in groups, this many rounds apart: a few at a time would wake the machine in every round
 	probeQuick  = 50 * time.Millisecond // for all probes of a round
 	probeTry    = 30 * time.Millisecond
 	probeTries  = 4 // in a window: under load single frames are lost
@@ -75,14 +76,14 @@ func (a *Agent) dueForProbe(round uint32) map[string]*function {
 	defer a.mu.Unlock()
 	all := map[string]*function{}
 	for _, f := range a.functions {
-		every := uint32(probeIdle)
+		every, turn := uint32(probeIdle), f.turn
 		switch {
 		case f.kernel.Load():
-			every = probeKernel
+			every, turn = probeKernel, f.turn*probeGroup
 		case f.steered.Load():
 			every = 1
 		}
-		if f.probing.Load() && !f.suspect.Load() && (round+f.turn)%every == 0 {
+		if f.probing.Load() && !f.suspect.Load() && (round+turn)%every == 0 {
 			all[f.inSwitch()] = f
 		}
 	}

@@ -58,12 +58,8 @@ func Open(nameOrPath string) (*os.File, error) {
 
 // Exists reports whether path is a live namespace, not just a file.
 func Exists(path string) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return isNamespace(f)
+	var s unix.Statfs_t
+	return unix.Statfs(path, &s) == nil && s.Type == unix.NSFS_MAGIC
 }
 
 // Do runs f in the namespace, on a thread of its own. f must not start goroutines that are to run there, nor outlive the call.
@@ -195,10 +191,7 @@ func Delete(path string) error {
 
 func isNamespace(f *os.File) bool {
 	var s unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &s); err != nil {
-		return false
-	}
-	return s.Type == unix.NSFS_MAGIC
+	return unix.Fstatfs(int(f.Fd()), &s) == nil && s.Type == unix.NSFS_MAGIC
 }
 
 // do runs f on a locked thread inside ns.

@@ -176,6 +176,9 @@ func (s *Switch) changeGuard(p *port, g flow.Guard) error {
 // refused are the packets that the port's guard dropped, by reason.
 func (s *Switch) refused(p *port) ([flow.Refusals]uint64, error) {
 	var v bpf.SteerGuardStats
+	if p.kind() != portEndpoint {
+		return v.Refused, nil
+	}
 	err := s.maps.GuardCounts.Lookup(uint32(p.Slot), &v)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return v.Refused, fmt.Errorf("read port security: %w", err)
