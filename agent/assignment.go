@@ -83,12 +83,16 @@ func resolveRule(h api.HostRule, ports map[string]flow.Port) (r *flow.Rule, miss
 	if r.Cookie, err = strconv.ParseUint(h.Cookie, 16, 64); err != nil || len(h.Cookie) != 16 {
 		return nil, false, fmt.Errorf("cookie %q: want 16 hexadecimal digits", h.Cookie)
 	}
+	in, out := flow.Ingress.String(), flow.Egress.String()
+	if h.Match.Unread != "" {
+		in, out = api.UnreadStage(in), api.UnreadStage(out)
+	}
 	switch h.Stage {
-	case "", flow.Ingress.String():
-	case flow.Egress.String():
+	case "", in:
+	case out:
 		r.Stage = flow.Egress
 	default:
-		return nil, false, fmt.Errorf("stage %q: want ingress or egress", h.Stage)
+		return nil, false, fmt.Errorf("stage %q: want %s or %s", h.Stage, in, out)
 	}
 	if r.Match, err = resolveMatch(h.Match); err != nil {
 		return nil, false, err
@@ -141,13 +145,14 @@ func parseOp(s string) (flow.Op, error) {
 // resolveMatch reads everything but the ports' names.
 func resolveMatch(h api.HostMatch) (flow.Match, error) {
 	m := flow.Match{Tag: h.Tag, VLAN: h.VLAN, EtherType: h.EtherType, Proto: h.Proto}
-	var errs [6]error
+	var errs [7]error
 	m.SrcMAC, m.SrcMACMask, errs[0] = parseMAC(h.SrcMAC)
 	m.DstMAC, m.DstMACMask, errs[1] = parseMAC(h.DstMAC)
 	m.Src, errs[2] = parsePrefix(h.Src)
 	m.Dst, errs[3] = parsePrefix(h.Dst)
 	m.SrcPorts, errs[4] = parsePorts(h.SrcPorts)
 	m.DstPorts, errs[5] = parsePorts(h.DstPorts)
+	m.Unread, errs[6] = flow.ParseUnread(h.Unread)
 	return m, errors.Join(errs[:]...)
 }
 

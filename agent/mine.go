@@ -73,6 +73,11 @@ func (s *share) keeps(policy string) bool {
 	return ok && p.Deleting == nil && !s.crossing[policy]
 }
 
+// toClose reports whether the router, whose a policy is, has no rules yet that catch its frames.
+func (s *share) toClose(policy string) bool {
+	return s.assignment != nil && slices.Contains(s.assignment.Spec.Closed, policy)
+}
+
 func (s *share) tunnel(host string) bool {
 	return s.assignment != nil && slices.ContainsFunc(s.assignment.Spec.Tunnels, func(t api.Tunnel) bool { return t.Host == host })
 }

@@ -225,7 +225,7 @@ func (a *Agent) closedPolicies(want share) map[string]api.PolicySpec {
 	onFail := func(function string) api.OnFail { return want.all.functions[function].Spec.OnFail }
 	closed := map[string]api.PolicySpec{}
 	for name, w := range want.all.policies {
-		if _, inForce := a.policies[name]; inForce || w.Deleting != nil || want.crossing[name] ||
+		if _, inForce := a.policies[name]; inForce || w.Deleting != nil || want.crossing[name] && !want.toClose(name) ||
 			router.FailsOpen(w.Spec, want.all.chains[w.Spec.Chain].Spec, onFail) {
 			continue
 		}
@@ -234,8 +234,9 @@ func (a *Agent) closedPolicies(want share) map[string]api.PolicySpec {
 	return closed
 }
 
-// decideFor is how long the router has to say that a policy which names no endpoint is not for this host alone.
-const decideFor = 300 * time.Millisecond
+// decideFor is how long the router has to say that a policy which names no endpoint is not for this host alone. It waits up to 3 s for
+// what it is changing. Where there is a router such a policy nearly always is the router's; meanwhile it is closed here.
+const decideFor = 5 * time.Second
 
 // undecided tells how long a new policy waits for the router's word.
 func (a *Agent) undecided(want share, name string, p api.PolicySpec, now time.Time) time.Duration {
@@ -422,6 +423,9 @@ func (a *Agent) reportPolicies(want share, views map[string]view, waiting map[st
 		if w.Deleting != nil { // the commit just done has none of its rules
 			a.report.policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: "deleted"})
 			continue
+		}
+		if a.undecided(want, name, w.Spec, time.Now()) > 0 {
+			continue // what is said of it would be taken for the whole fabric's
 		}
 		s := api.PolicyStatus{ObservedGeneration: w.Generation, State: "active"}
 		if p, ok := out.Paths[name]; ok {

@@ -239,6 +239,9 @@ const (
 	MatchByMAC MatchBy = "mac"
 )
 
+// PolicyOpen begins the message of a new policy while some switch or host does not catch its frames yet: they may pass as before.
+const PolicyOpen = "open: "
+
 type PolicyStatus struct {
 	ObservedGeneration int64    `json:"observed_generation,omitempty"`
 	State              string   `json:"state,omitempty"` // pending, active, error, deleted

@@ -94,6 +94,7 @@ type AssignmentSpec struct {
 	Rules    []HostRule `json:"rules,omitempty"`
 	Tunnels  []Tunnel   `json:"tunnels,omitempty"`
 	Policies []string   `json:"policies,omitempty"` // that the host must not steer by itself, since they cross hosts
+	Closed   []string   `json:"closed,omitempty"`   // of these, those that never were in force yet: the host drops their frames until the rules that catch them come
 }
 
 // AssignmentStatus is the agent's answer. A rule whose port is not there yet is missing, all others are installed.
@@ -134,7 +135,7 @@ func TunnelAddress(host string) netip.Addr {
 type HostRule struct {
 	Cookie   string     `json:"cookie"` // 16 hexadecimal digits
 	Priority uint16     `json:"priority"`
-	Stage    string     `json:"stage"` // ingress, egress
+	Stage    string     `json:"stage"` // ingress, egress; of a match with Unread: UnreadStage of it
 	Match    HostMatch  `json:"match"`
 	Action   HostAction `json:"action"`
 	Policy   string     `json:"policy,omitempty"`
@@ -155,7 +156,12 @@ type HostMatch struct {
 	Proto     uint8  `json:"proto,omitempty"`
 	SrcPorts  string `json:"src_ports,omitempty"` // "80" or "80-90"
 	DstPorts  string `json:"dst_ports,omitempty"`
+	Unread    string `json:"unread,omitempty"` // a flow.Unread; "": any frame
 }
+
+// UnreadStage is the stage of a rule for frames that cannot be read to the end, by the stage of any other. An agent that does not know
+// HostMatch.Unread knows no such stage: it leaves the rule out and says so, instead of taking it for a rule for all frames.
+func UnreadStage(stage string) string { return stage + " unread" }
 
 // HostAction is a flow.Action with named ports.
 type HostAction struct {

@@ -87,14 +87,15 @@ of them. FILE may be a directory, or - for standard input; several files are mer
 	return cmd
 }
 
-// How long apply waits, also with --wait=false, until new policies are closed at their hosts, and how often it looks at first.
+// How long apply waits, also with --wait=false, until new policies are closed at their hosts and switches, and how often it looks at first.
 const (
-	seenMost = 2 * time.Second
+	seenMost = 2 * time.Second // for a status
+	openMost = 5 * time.Second // for all switches to have what catches the policy's frames
 	seenPoll = 10 * time.Millisecond
 )
 
-// waitSeen waits until every new policy has a status: from then on none of its frames passes before its chain works. Hosts that do not
-// answer are not waited for.
+// waitSeen waits until every new policy has a status which does not say that it is open: from then on none of its frames passes before its
+// chain works. Hosts and switches that do not answer are not waited for.
 func (a *app) waitSeen(ctx context.Context, c *api.Client, changes []api.Change) {
 	fresh := map[string]bool{}
 	for _, x := range changes {
@@ -102,18 +103,20 @@ func (a *app) waitSeen(ctx context.Context, c *api.Client, changes []api.Change)
 			fresh[x.Name] = true
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, seenMost)
+	ctx, cancel := context.WithTimeout(ctx, openMost)
 	defer cancel()
+	begin := time.Now()
 	for wait := seenPoll; len(fresh) > 0 && pause(ctx, wait); wait *= 2 {
 		list, err := c.Policies().List(ctx, api.ListOptions{})
 		if err != nil {
 			return
 		}
-		open := false
+		unseen, open := false, false
 		for _, p := range list.Items {
-			open = open || fresh[p.Name] && p.Status.ObservedGeneration < p.Generation
+			unseen = unseen || fresh[p.Name] && p.Status.ObservedGeneration < p.Generation
+			open = open || fresh[p.Name] && strings.HasPrefix(p.Status.Message, api.PolicyOpen)
 		}
-		if !open {
+		if !open && (!unseen || time.Since(begin) > seenMost) {
 			return
 		}
 	}

@@ -1,6 +1,9 @@
 package flow
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // Unread says how much of a frame's headers could not be read. Whoever receives such a frame may read on: Linux passes any number of
 // priority tags, for example. So rules can select it for what it may be.
@@ -16,6 +19,16 @@ const (
 	// is cut short, or it is in another fragment.
 	UnreadUpper
 )
+
+// ParseUnread reads a String; "" is ReadAll.
+func ParseUnread(s string) (Unread, error) {
+	for _, u := range []Unread{ReadAll, UnreadNetwork, UnreadUpper} {
+		if s == u.String() || s == "" {
+			return u, nil
+		}
+	}
+	return ReadAll, fmt.Errorf("unread %q: must be %q or %q", s, UnreadNetwork, UnreadUpper)
+}
 
 func (u Unread) String() string {
 	return [...]string{"all read", "unread behind Ethernet", "unread behind IPv6"}[u]

@@ -84,6 +84,12 @@ func TestANewPolicyIsClosed(t *testing.T) {
 				eventually(t, "the frames of p are dropped", closed)
 			}
 			p := r.waitPolicy("p", "pending")
+			eventually(t, "the status tells what becomes of its frames", func() string {
+				if p = r.waitPolicy("p", "pending"); strings.HasPrefix(p.Status.Message, api.PolicyOpen) {
+					return p.Status.Message
+				}
+				return ""
+			})
 			if told := strings.HasPrefix(p.Status.Message, "closed: "); told != (onFail == api.OnFailDrop) || p.Status.InForce {
 				t.Errorf("%+v", p.Status)
 			}

@@ -318,6 +318,9 @@ func (c *encoder) encodeMatch(to []openflow.Match, m *flow.Match, tagged bool) (
 	case m.VLAN != 0:
 		out = append(out, openflow.VLANID(m.VLAN))
 	}
+	if m.Unread != flow.ReadAll {
+		return c.unread(to, out, m), nil
+	}
 	kind, err := etherType(m)
 	if err != nil {
 		return to, err
@@ -338,6 +341,32 @@ func (c *encoder) encodeMatch(to []openflow.Match, m *flow.Match, tagged bool) (
 		out = append(out, openflow.IPDst(m.Dst))
 	}
 	return c.expand(to, out, m)
+}
+
+// unread appends a match for each header that the switch may have stopped at.
+func (c *encoder) unread(to []openflow.Match, out openflow.Match, m *flow.Match) []openflow.Match {
+	for _, h := range fabric.Headers(m) {
+		each := append(out[:len(out):len(out)], openflow.EthType(h.EtherType))
+		if h.Proto >= 0 {
+			each = append(each, openflow.IPProto(uint8(h.Proto)))
+		}
+		src, dst := m.Src, m.Dst
+		if h.NoAddress {
+			src = netip.PrefixFrom(netip.IPv4Unspecified(), 32)
+			if h.EtherType == flow.EtherTypeIPv6 {
+				src = netip.PrefixFrom(netip.IPv6Unspecified(), 128)
+			}
+			dst = src
+		}
+		if src.IsValid() {
+			each = append(each, openflow.IPSrc(src))
+		}
+		if dst.IsValid() {
+			each = append(each, openflow.IPDst(dst))
+		}
+		to = append(to, c.keep(each))
+	}
+	return to
 }
 
 // keep copies fields.

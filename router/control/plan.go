@@ -186,6 +186,8 @@ type fleet struct {
 	paths *fabric.Paths
 	// local are policies that were steered by their host alone before, and go on to be until the router is ready to.
 	local map[string]bool
+	// fresh tells of a policy that it never was in force; nil: none is. Hosts close it until rules catch its frames.
+	fresh func(policy string) bool
 	drain time.Duration
 	odds  time.Time // when some switch flooded to a port to which it shall not, last
 }
@@ -238,7 +240,7 @@ func plan(f *fleet, now time.Time) steps {
 		}
 		if !h.wrote || !sameSpec(spec, h.written) {
 			s.specs[name] = spec
-		} else if len(spec.Rules) == len(h.target) && h.inForce() {
+		} else if len(spec.Rules) == len(h.target) && len(spec.Closed) == 0 && h.inForce() {
 			h.settled = true
 		}
 	}
@@ -588,8 +590,12 @@ func (f *fleet) assign(h *peer, s *steps, calm bool, now time.Time) api.Assignme
 	for _, name := range h.policies {
 		p := s.progress[name]
 		_, listed := slices.BinarySearch(h.written.Policies, name)
-		if !f.local[name] || listed || p == nil || p.ready() {
+		ready := p == nil || p.ready()
+		if !f.local[name] || listed || ready {
 			spec.Policies = append(spec.Policies, name)
+		}
+		if !ready && f.fresh != nil && f.fresh(name) {
+			spec.Closed = append(spec.Closed, name)
 		}
 	}
 	return spec
@@ -602,7 +608,7 @@ func sameHostRule(a, b api.HostRule) bool {
 }
 
 func sameSpec(a, b api.AssignmentSpec) bool {
-	return slices.EqualFunc(a.Rules, b.Rules, sameHostRule) && slices.Equal(a.Tunnels, b.Tunnels) && slices.Equal(a.Policies, b.Policies)
+	return slices.EqualFunc(a.Rules, b.Rules, sameHostRule) && slices.Equal(a.Tunnels, b.Tunnels) && slices.Equal(a.Policies, b.Policies) && slices.Equal(a.Closed, b.Closed)
 }
 
 const hostPrefix = "host:"

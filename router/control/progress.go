@@ -133,5 +133,5 @@ func (f *fleet) measure(now time.Time) map[string]*progress {
 
 // catches tells hosts' rules that select frames from those that lead them on.
 func catches(r api.HostRule) bool {
-	return r.Stage == "egress" || r.Match.InPort == "" || strings.HasPrefix(r.Match.InPort, "endpoint/")
+	return strings.HasPrefix(r.Stage, "egress") || r.Match.InPort == "" || strings.HasPrefix(r.Match.InPort, "endpoint/")
 }

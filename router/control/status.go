@@ -161,6 +161,9 @@ func (l *loop) policyStatus(name string, generation int64) api.PolicyStatus {
 		if p.waitsFor != "" {
 			s.Message = "waits for " + l.waiting(p.waitsFor)
 		}
+		if l.stillOpen(name) {
+			s.Message = api.PolicyOpen + s.Message
+		}
 	}
 	return s
 }
@@ -173,7 +176,16 @@ func (l *loop) closed(name string, err error) string {
 	if errors.Is(err, fabric.ErrFull) || open && (!l.inForce[name] || p.ModeOrDefault() == api.ModeReplica) {
 		return ""
 	}
+	if l.stillOpen(name) {
+		return api.PolicyOpen
+	}
 	return "closed: "
+}
+
+// stillOpen tells of a policy that never was in force whether what catches its frames, or drops them, is not in force everywhere.
+func (l *loop) stillOpen(name string) bool {
+	p := l.last.progress[name]
+	return p != nil && p.catching > 0 && !l.inForce[name]
 }
 
 // waiting names what a policy waits for.

@@ -47,9 +47,11 @@ type steering struct {
 }
 
 func newSteering(drain time.Duration) steering {
+	inForce := map[string]bool{}
 	return steering{
-		fleet:  fleet{nodes: map[fabric.SwitchID]*node{}, peers: map[string]*peer{}, local: map[string]bool{}, drain: drain},
-		errors: map[string]error{}, policies: map[string]int64{}, declared: map[flow.MAC]claim{}, placed: map[string]string{}, inForce: map[string]bool{},
+		fleet: fleet{nodes: map[fabric.SwitchID]*node{}, peers: map[string]*peer{}, local: map[string]bool{}, drain: drain,
+			fresh: func(policy string) bool { return !inForce[policy] }},
+		errors: map[string]error{}, policies: map[string]int64{}, declared: map[flow.MAC]claim{}, placed: map[string]string{}, inForce: inForce,
 		unproven: map[string]bool{}, edited: map[string]bool{},
 	}
 }

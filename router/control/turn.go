@@ -72,7 +72,7 @@ func (h *peer) turns() turn {
 }
 
 func atFunction(r api.HostRule) bool {
-	return r.Stage != "egress" && strings.HasPrefix(r.Match.InPort, "function/")
+	return !strings.HasPrefix(r.Stage, "egress") && strings.HasPrefix(r.Match.InPort, "function/")
 }
 
 // elsewhere tells whether a rule does otherwise than all others for the same frames at a function's port, and there are some.

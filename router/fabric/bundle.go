@@ -39,6 +39,7 @@ type bundle struct {
 	policy  *policy
 	way     way
 	matches []selected
+	mays    []selected // frames that cannot be read and may be meant
 	streams []stream
 	visits  []visit
 	blind   int    // legs from this one on cannot match addresses: a function before them rewrites
@@ -112,6 +113,7 @@ func (w *world) direct(p *policy, v way) (*bundle, error) {
 	for i := range b.matches {
 		w.settleMatch(&b.matches[i])
 	}
+	b.readMays(w)
 	return b, nil
 }
 

@@ -60,7 +60,7 @@ func text(in Input, out Output) []string {
 	var all []string
 	for id, entries := range out.Entries {
 		for _, e := range entries {
-			if e.Policy == "" {
+			if e.Policy == "" || e.Match.Unread != flow.ReadAll { // see TestWhatCannotBeReadIsDropped
 				continue
 			}
 			var outs []string
@@ -82,6 +82,9 @@ func text(in Input, out Output) []string {
 	}
 	for id, rules := range out.Hosts {
 		for _, r := range rules {
+			if r.Match.Unread != "" {
+				continue
+			}
 			pop, push := "", ""
 			if r.Action.Pop {
 				pop = "pop "

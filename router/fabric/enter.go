@@ -104,6 +104,12 @@ func (p *planner) catch(s *stream, node int, out flow.Port, tag uint16, turn boo
 		p.c.tmp.ports = append(p.c.tmp.ports[:0], g.edges[node]...)
 	}
 	ports := p.c.tmp.ports
+	switch {
+	case b.toDest:
+		p.refuse(node, e.Table, prioDest, ports[:1], e.Hop)
+	default:
+		p.refuse(node, e.Table, prioSource, ports, e.Hop)
+	}
 	if !b.steers() {
 		if e.Priority = prioSource + 2*uint16(p.c.ranks[b.policy.priority]); b.toDest {
 			e.Priority = prioDest + 2*uint16(p.c.ranks[b.policy.priority])
@@ -242,6 +248,10 @@ func (p *planner) catchAtHost(s *stream, st step) {
 		r.Cookie, r.Note = cookieText(id), "policy "+b.policy.name+": "+m.term+" -> "+st.what
 		p.keepRule(s.node, n, id, r, match)
 	}
+	if r.Match = (api.HostMatch{InPort: at}); b.toDest {
+		r.Match = api.HostMatch{OutPort: at}
+	}
+	p.refuseAtHost(s.node, &r)
 }
 
 func (p *planner) keepRule(host int, n *node, id uint64, r api.HostRule, m flow.Match) {

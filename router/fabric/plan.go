@@ -181,7 +181,7 @@ func (b *bundle) crosses(arc int, end string) bool {
 // needsTag: a frame on this leg cannot be told, on some arc, from one that is to go elsewhere.
 func (p *planner) needsTag(i int, l plannedLeg) bool {
 	b, w := p.b, p.c.w
-	if w.in.Beside || b.toDest || !b.steers() || i >= b.blind {
+	if w.in.Beside || b.toDest || !b.steers() || i >= b.blind || b.hides(w, l) {
 		return true
 	}
 	for k := range b.matches {

@@ -37,7 +37,12 @@ func PortMasks(r flow.PortRange) []PortMask {
 }
 
 // size is how many entries of a switch a match takes: one for each pair of masks of its ranges of ports.
-func size(m *flow.Match) int { return masks(m.SrcPorts) * masks(m.DstPorts) }
+func size(m *flow.Match) int {
+	if m.Unread != flow.ReadAll {
+		return len(Headers(m))
+	}
+	return masks(m.SrcPorts) * masks(m.DstPorts)
+}
 
 func masks(r flow.PortRange) int {
 	if n := width(r); n <= exactPorts { // nearly always

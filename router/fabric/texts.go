@@ -15,7 +15,7 @@ func matchKey(m *flow.Match) string {
 	b = append(b, m.SrcMACMask[:]...)
 	b = append(b, m.DstMAC[:]...)
 	b = append(b, m.DstMACMask[:]...)
-	for _, n := range [...]uint16{m.VLAN, m.EtherType, uint16(m.Proto), m.SrcPorts.First, m.SrcPorts.Last, m.DstPorts.First, m.DstPorts.Last} {
+	for _, n := range [...]uint16{m.VLAN, m.EtherType, uint16(m.Unread)<<8 | uint16(m.Proto), m.SrcPorts.First, m.SrcPorts.Last, m.DstPorts.First, m.DstPorts.Last} {
 		b = append(b, byte(n>>8), byte(n))
 	}
 	b = appendPrefix(b, m.Src)
@@ -42,6 +42,7 @@ func (w *world) hostMatch(m *flow.Match) api.HostMatch {
 	return api.HostMatch{
 		VLAN: m.VLAN, EtherType: m.EtherType, Proto: m.Proto, SrcMAC: macText(m.SrcMAC, m.SrcMACMask), DstMAC: macText(m.DstMAC, m.DstMACMask),
 		Src: w.prefixText(m.Src), Dst: w.prefixText(m.Dst), SrcPorts: w.rangeText(m.SrcPorts), DstPorts: w.rangeText(m.DstPorts),
+		Unread: unreadText(m.Unread),
 	}
 }
 
@@ -70,6 +71,13 @@ func (w *world) termText(t api.Term) string {
 		}
 	}
 	return text
+}
+
+func unreadText(u flow.Unread) string {
+	if u == flow.ReadAll {
+		return ""
+	}
+	return u.String()
 }
 
 func macText(m, mask flow.MAC) string {

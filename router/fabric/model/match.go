@@ -13,7 +13,7 @@ import (
 // ParseMatch reads the addresses of a host rule's match; its ports are the caller's.
 func ParseMatch(h api.HostMatch) (flow.Match, error) {
 	m := flow.Match{Tag: h.Tag, VLAN: h.VLAN, EtherType: h.EtherType, Proto: h.Proto}
-	var errs [6]error
+	var errs [7]error
 	m.SrcMAC, m.SrcMACMask, errs[0] = parseMAC(h.SrcMAC)
 	m.DstMAC, m.DstMACMask, errs[1] = parseMAC(h.DstMAC)
 	if h.Src != "" {
@@ -24,6 +24,7 @@ func ParseMatch(h api.HostMatch) (flow.Match, error) {
 	}
 	m.SrcPorts, errs[4] = parseRange(h.SrcPorts)
 	m.DstPorts, errs[5] = parseRange(h.DstPorts)
+	m.Unread, errs[6] = flow.ParseUnread(h.Unread)
 	return m, errors.Join(errs[:]...)
 }
 

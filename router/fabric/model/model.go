@@ -4,6 +4,7 @@
 package model
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -303,6 +304,7 @@ func (w *walk) table(at fabric.At, frame []byte, table uint8) error {
 	if !ok {
 		return nil
 	}
+	stopShort(&k, frame)
 	var best *fabric.Entry
 	for _, e := range w.n.entries[at.Switch] {
 		if e.Table != table || best != nil && e.Priority < best.Priority || !matches(e, k, at.Port.Number) {
@@ -356,6 +358,27 @@ func (w *walk) table(at fabric.At, frame []byte, table uint8) error {
 	return nil
 }
 
+// stopShort leaves out what Open vSwitch does not read: behind a second tag, and the protocol of an IPv6 fragment other than the first.
+func stopShort(k *flow.Key, frame []byte) {
+	isTag := func(at int) bool {
+		t := uint16(0)
+		if len(frame) >= at+2 {
+			t = binary.BigEndian.Uint16(frame[at:])
+		}
+		return t == flow.EtherTypeVLAN || t == flow.EtherTypeQinQ
+	}
+	ip := 14
+	if isTag(12) {
+		ip = 18
+	}
+	switch {
+	case isTag(12) && isTag(16):
+		*k = flow.Key{SrcMAC: k.SrcMAC, DstMAC: k.DstMAC, Tag: k.Tag, VLAN: k.VLAN, EtherType: binary.BigEndian.Uint16(frame[16:]), Unread: flow.UnreadNetwork}
+	case k.HasIP && k.EtherType == flow.EtherTypeIPv6 && len(frame) >= ip+44 && frame[ip+6] == 44 && binary.BigEndian.Uint16(frame[ip+42:])>>3 != 0:
+		k.Proto, k.Unread = 0, flow.UnreadUpper
+	}
+}
+
 func same(a, b *fabric.Entry) bool { return slices.Equal(a.Outs, b.Outs) && a.Goto == b.Goto }
 
 func matches(e *fabric.Entry, k flow.Key, in flow.Port) bool {
@@ -397,7 +420,7 @@ func (h *host) rule(r *api.HostRule) (flow.Rule, error) {
 	cookie, err := strconv.ParseUint(r.Cookie, 16, 64)
 	errs = append(errs, err)
 	x := flow.Rule{Cookie: cookie, Priority: r.Priority, Note: r.Note}
-	if r.Stage == flow.Egress.String() {
+	if strings.HasPrefix(r.Stage, flow.Egress.String()) {
 		x.Stage = flow.Egress
 	}
 	x.Match, err = ParseMatch(r.Match)
