@@ -10,9 +10,11 @@ import (
 
 // Attributes of bridges and their ports (linux/if_link.h).
 const (
-	infoSlaveData  = 5 // IFLA_INFO_SLAVE_DATA
-	portLearning   = 8 // IFLA_BRPORT_LEARNING
-	bridgeAgeing   = 4 // IFLA_BR_AGEING_TIME
+	infoSlaveData  = 5  // IFLA_INFO_SLAVE_DATA
+	portLearning   = 8  // IFLA_BRPORT_LEARNING
+	bridgeAgeing   = 4  // IFLA_BR_AGEING_TIME
+	bridgeLearned  = 48 // IFLA_BR_FDB_N_LEARNED
+	bridgeMost     = 49 // IFLA_BR_FDB_MAX_LEARNED
 	nestedAttrMask = 0x3fff
 )
 
@@ -46,6 +48,28 @@ func (s *Space) LearningBridge(one, other string) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// BoundBridge bounds how many addresses a Linux bridge learns; frames for others are flooded. ok is false on a kernel before 6.8, which learns
+// without a bound.
+func (s *Space) BoundBridge(name string, most uint32) (ok bool, err error) {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
+	info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(bridgeMost, nl.Uint32Attr(most))
+	if err := s.request(unix.RTM_NEWLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)), info); err != nil {
+		return false, fmt.Errorf("bound the addresses of bridge %s: %w", name, err)
+	}
+	_, now, err := s.BridgeLearned(name)
+	return now == most, err
+}
+
+// BridgeLearned is how many addresses a bridge has learned, and at most learns: 0 any number.
+func (s *Space) BridgeLearned(name string) (learned, most uint32, err error) {
+	m, err := s.linkMessage(name)
+	if err != nil {
+		return 0, 0, err
+	}
+	return word(infoAttr(m, nl.IFLA_INFO_DATA, bridgeLearned)), word(infoAttr(m, nl.IFLA_INFO_DATA, bridgeMost)), nil
 }
 
 // linkMessage asks for an interface, without its statistics.

@@ -204,6 +204,43 @@ func (s *Space) Received(name string) (uint64, error) {
 	return 0, fmt.Errorf("get link %s in %s: no statistics", name, s)
 }
 
+// Lost is how many packets each interface, by its index, could not send: of a veth's end also those that are larger than the other end's MTU.
+func (s *Space) Lost() (map[int]uint64, error) {
+	const filter, txErrors, txDropped = 1 << (unix.IFLA_STATS_LINK_64 - 1), 5 * 8, 7 * 8 // struct if_stats_msg, rtnl_link_stats64
+	msgs, err := s.dump(unix.RTM_GETSTATS, unix.RTM_NEWSTATS, statsRequest(filter))
+	if err != nil {
+		return nil, fmt.Errorf("read statistics of links in %s: %w", s, err)
+	}
+	lost := make(map[int]uint64, len(msgs))
+	for _, m := range msgs {
+		if len(m) < statsHeader {
+			continue
+		}
+		attrs, err := nl.ParseRouteAttr(m[statsHeader:])
+		if err != nil {
+			return nil, fmt.Errorf("parse statistics: %w", err)
+		}
+		for _, a := range attrs {
+			if a.Attr.Type == unix.IFLA_STATS_LINK_64 && len(a.Value) >= txDropped+8 {
+				lost[int(nl.NativeEndian().Uint32(m[4:]))] = nl.NativeEndian().Uint64(a.Value[txErrors:]) + nl.NativeEndian().Uint64(a.Value[txDropped:])
+			}
+		}
+	}
+	return lost, nil
+}
+
+const statsHeader = 12 // struct if_stats_msg: family, padding, ifindex, filter
+
+type statsRequest uint32
+
+func (r statsRequest) Len() int { return statsHeader }
+
+func (r statsRequest) Serialize() []byte {
+	b := make([]byte, statsHeader)
+	nl.NativeEndian().PutUint32(b[8:], uint32(r))
+	return b
+}
+
 // Links lists the interfaces whose alias starts with prefix ("" all of them).
 func (s *Space) Links(prefix string) ([]Link, error) {
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)

@@ -43,6 +43,11 @@ func (s *Switch) openBridge() error {
 	if err := s.nl.LinkSetARPOff(l); err != nil {
 		return fmt.Errorf("silence bridge %s: %w", name, err)
 	}
+	if ok, err := s.home.BoundBridge(name, uint32(s.opts.Addresses)); err != nil {
+		return err
+	} else if !ok {
+		s.log.Info("the bridge learns addresses without a bound: want kernel 6.8")
+	}
 	if err := s.nl.LinkSetUp(l); err != nil {
 		return fmt.Errorf("set bridge %s up: %w", name, err)
 	}

@@ -41,7 +41,9 @@ type Options struct {
 	Keys     int    // entries into which rules expand (a port range takes several); default 131072
 	Masks    int    // different shapes of rules; default 16384
 	Flows    int    // known flows cached; default 65536
-	Logger   *slog.Logger
+	// Addresses bounds what the bridge learns (kernel 6.8); default 65536. Frames for others are flooded.
+	Addresses int
+	Logger    *slog.Logger
 
 	build string // tests: pretends to be another build of the programs
 	fault func(step string) error
@@ -71,7 +73,7 @@ func (o *Options) defaults() error {
 		standard, max int
 	}{
 		{"ports", &o.Ports, 4096, maxSlots}, {"rules", &o.Rules, 32768, 1 << 22}, {"keys", &o.Keys, 131072, 1 << 24},
-		{"masks", &o.Masks, 16384, maxSlots / 2}, {"flows", &o.Flows, 65536, 1 << 24},
+		{"masks", &o.Masks, 16384, maxSlots / 2}, {"flows", &o.Flows, 65536, 1 << 24}, {"addresses", &o.Addresses, 65536, 1 << 24},
 	} {
 		if *s.size == 0 {
 			*s.size = s.standard
@@ -107,7 +109,8 @@ type Switch struct {
 	mu       sync.Mutex
 	closed   bool
 	touched  time.Time // last change of ports: promotion waits until it is quiet
-	bridge   int       // interface index
+	losses   hostlink.Losses
+	bridge   int // interface index
 	maps     tables
 	programs programs
 	store    record.Store

@@ -50,13 +50,21 @@ func (s *Switch) Ports(ctx context.Context) ([]datapath.PortStatus, error) {
 
 func (s *Switch) portsStatus() ([]datapath.PortStatus, error) {
 	var ports []datapath.PortStatus
+	lost, err := s.home.Lost()
+	if err != nil {
+		return nil, err
+	}
+	there := make(map[string]bool, len(s.ports))
 	for _, p := range s.ports {
 		st, err := s.portStatus(p)
 		if err != nil {
 			return nil, fmt.Errorf("status of %s: %w", p.Name, err)
 		}
+		there[p.Name] = true
+		st.Dropped.Packets += s.losses.Total(p.Name, int(p.Index), p.Veth, lost[int(p.Index)])
 		ports = append(ports, st)
 	}
+	s.losses.Keep(func(port string) bool { return there[port] })
 	slices.SortFunc(ports, func(a, b datapath.PortStatus) int { return cmp.Compare(a.Name, b.Name) })
 	return ports, nil
 }

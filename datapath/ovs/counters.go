@@ -126,6 +126,23 @@ func (s *Switch) readCounters(ctx context.Context) error {
 	return nil
 }
 
+// readLosses reads what ports could not send: frames that are larger than the link's MTU, for example.
+func (s *Switch) readLosses(ctx context.Context) error {
+	stats, err := s.of.PortStats(ctx, openflow.PortAny)
+	if err != nil {
+		return fmt.Errorf("read statistics of ports: %w", err)
+	}
+	s.unsent = make(map[flow.Port]uint64, len(stats))
+	for _, p := range stats {
+		for _, n := range []uint64{p.TxDropped, p.TxErrors} {
+			if n != ^uint64(0) { // it is not counted
+				s.unsent[flow.Port(p.Port)] += n
+			}
+		}
+	}
+	return nil
+}
+
 // maxSingle bounds how many entries are asked for one by one.
 const maxSingle = 16
 

@@ -105,12 +105,14 @@ type Switch struct {
 	installed map[entryKey]*entry // as the switch has, or is to have, them
 	ruleEnts  []*entry            // of the rules in force
 	counts    counters
-	deaths    map[string]*death // watched processes, by function
-	ears      map[string]*ear   // of probes, by function
-	joiners   []*joiner         // wait for becoming ports
-	joining   bool              // somebody sees to them
-	wanted    uint64            // changes of states and ports so far
-	applied   uint64            // of these, in force
+	losses    hostlink.Losses
+	unsent    map[flow.Port]uint64 // as Open vSwitch has told last, by its ports
+	deaths    map[string]*death    // watched processes, by function
+	ears      map[string]*ear      // of probes, by function
+	joiners   []*joiner            // wait for becoming ports
+	joining   bool                 // somebody sees to them
+	wanted    uint64               // changes of states and ports so far
+	applied   uint64               // of these, in force
 
 	stop context.CancelFunc
 	done sync.WaitGroup

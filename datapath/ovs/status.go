@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
 )
 
 // saveEvery bounds how much counting a crash of this process and of Open vSwitch together can lose.
@@ -53,6 +54,9 @@ func (s *Switch) count(ctx context.Context) (map[owner]counter, error) {
 		if err := s.readCounters(ctx); err != nil && s.of.Err() == nil {
 			return nil, fmt.Errorf("status: %w", err)
 		}
+		if err := s.readLosses(ctx); err != nil && s.of.Err() == nil {
+			return nil, fmt.Errorf("status: %w", err)
+		}
 		if time.Since(s.counts.saved) > saveEvery {
 			if err := s.saveCounters(); err != nil {
 				return nil, err
@@ -64,10 +68,15 @@ func (s *Switch) count(ctx context.Context) (map[owner]counter, error) {
 
 func (s *Switch) portsStatus(sums map[owner]counter) []datapath.PortStatus {
 	ports := make([]datapath.PortStatus, 0, len(s.ports))
+	there := make(map[string]bool, len(s.ports))
 	for _, p := range s.ports {
+		there[p.Name] = true
 		n := uint64(p.Number)
 		st := datapath.PortStatus{Port: p.Number, Name: p.Name, Link: p.Link, State: datapath.Up,
 			Rx: sums[owner{ownRx, n}], Tx: sums[owner{ownTx, n}], Dropped: sums[owner{ownDropped, n}]}
+		if lost, told := s.unsent[p.Number]; told {
+			st.Dropped.Packets += s.losses.Total(p.Name, p.Index, p.function != nil || p.E.Peer != flow.MAC{}, lost)
+		}
 		for why := range st.Refused {
 			st.Refused[why] = sums[owner{ownRefused + ownerKind(why), n}].Packets
 		}
@@ -76,6 +85,7 @@ func (s *Switch) portsStatus(sums map[owner]counter) []datapath.PortStatus {
 		}
 		ports = append(ports, st)
 	}
+	s.losses.Keep(func(port string) bool { return there[port] })
 	slices.SortFunc(ports, func(a, b datapath.PortStatus) int { return cmp.Compare(a.Name, b.Name) })
 	return ports
 }

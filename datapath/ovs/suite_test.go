@@ -14,7 +14,7 @@ type tested struct{ *Switch }
 
 func (tested) Lacks() []suite.Capability {
 	return []suite.Capability{suite.Unattended, suite.Ordered, suite.SixHeaders, suite.LaterFragments, suite.ThreeTags, suite.TagAndVLAN,
-		suite.DropEligible, suite.Instant, suite.Known, suite.WrongLengths}
+		suite.DropEligible, suite.TooLarge, suite.Instant, suite.Known, suite.WrongLengths}
 }
 
 // Converge empties the cache of flows, as the commits of this driver do; without that learned addresses take hold some milliseconds later.

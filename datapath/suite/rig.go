@@ -46,6 +46,8 @@ const (
 	TagAndVLAN Capability = "the user's VLAN is known behind a fabric tag"
 	// DropEligible: the DEI bit of VLAN tags is kept.
 	DropEligible Capability = "the bit \"drop eligible\" of VLAN tags is kept"
+	// TooLarge: frames that a port's link is too small for are counted.
+	TooLarge Capability = "frames that are larger than a port's MTU are counted in what it has dropped"
 	// Known: the endpoint's Peer is a static address of the bridge.
 	Known Capability = "a station behind a link that Weir made is known before it speaks"
 	// Instant: what is learned from a frame holds for the next one. Without it the switch has a method Converge, called where that matters.

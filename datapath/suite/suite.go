@@ -27,6 +27,7 @@ func Run(t *testing.T, open Factory) {
 		{"odd frames", testOdd},
 		{"tiny fragments", testTiny},
 		{"counters of ports", testPortCounters},
+		{"frames larger than a port", testTooLarge},
 		{"rules of a thousand shapes", testShapes},
 		{"random rules and frames", testRandom},
 		{"port security", testGuard},

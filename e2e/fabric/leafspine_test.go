@@ -445,7 +445,11 @@ func (l *leafSpine) entries(name string, in fabric.Input) {
 					l.t.Fatalf("two entries of %s have one match: table %d, priority %d, %+v: %s", id, e.Table, e.Priority, e.Match, e.Note)
 				}
 				same[key] = true
-				want[fmt.Sprintf("table=%d, priority=%d", e.Table, e.Priority)] += ports(e.Match.SrcPorts) * ports(e.Match.DstPorts)
+				n := ports(e.Match.SrcPorts) * ports(e.Match.DstPorts)
+				if e.Match.Unread != flow.ReadAll {
+					n = len(fabric.Headers(&e.Match))
+				}
+				want[fmt.Sprintf("table=%d, priority=%d", e.Table, e.Priority)] += n
 			}
 			got := map[string]int{}
 			for _, f := range l.flows(l.topology.Switches[id].Name) {
