@@ -56,6 +56,7 @@ type GetConfigRequest struct{}
 // Fragment handling in a switch's configuration (7.3.2).
 const (
 	FragNormal uint16 = 0
+	FragMatch  uint16 = 3 // Nicira's OFPC_FRAG_NX_MATCH: first fragments have their ports, and nw_frag can be matched
 	FragDrop   uint16 = 1
 	FragReasm  uint16 = 2
 )

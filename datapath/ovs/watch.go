@@ -115,9 +115,6 @@ func (s *Switch) turnLogs() error {
 	return s.procs.TurnLogs(ctx)
 }
 
-// fragMatch makes the ports of first fragments visible (Nicira's OFPC_FRAG_NX_MATCH).
-const fragMatch = 3
-
 func (s *Switch) mgmt() string {
 	return filepath.Join(s.state.RunDir, s.opts.Instance.Bridge()+".mgmt")
 }
@@ -137,7 +134,7 @@ func (s *Switch) connect() error {
 		return ErrClosed
 	}
 	s.of = conn
-	err = conn.Send(ctx, &openflow.SetConfig{Flags: fragMatch})
+	err = conn.Send(ctx, &openflow.SetConfig{Flags: openflow.FragMatch})
 	if err == nil {
 		err = s.reconcile(ctx)
 	}

@@ -133,7 +133,7 @@ func (l *leafSpine) look() {
 		switch n.Kind {
 		case "switch":
 			ids[n.Name] = fabric.SwitchID("of:" + n.DatapathID)
-			l.topology.Switches[ids[n.Name]] = fabric.Switch{Name: n.Name, Tables: make([]uint32, 254)}
+			l.topology.Switches[ids[n.Name]] = fabric.Switch{Name: n.Name, Tables: make([]uint32, 254), Fragments: true}
 		case "agent":
 			ids[n.Name] = fabric.SwitchID("host:" + n.Name)
 			l.topology.Switches[ids[n.Name]] = fabric.Switch{Name: n.Name, Host: true, Ports: []fabric.Port{{Name: "uplink/eth1"}}}
@@ -440,7 +440,7 @@ func (l *leafSpine) entries(name string, in fabric.Input) {
 			want := map[string]int{}
 			same := map[string]bool{} // to a switch, entries of one match and priority are one
 			for _, e := range list {
-				key := fmt.Sprint(e.Table, e.Priority, e.Tagged, e.Match)
+				key := fmt.Sprint(e.Table, e.Priority, e.Tagged, e.Tiny, e.Match)
 				if same[key] {
 					l.t.Fatalf("two entries of %s have one match: table %d, priority %d, %+v: %s", id, e.Table, e.Priority, e.Match, e.Note)
 				}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"net/netip"
 	"slices"
@@ -61,8 +62,28 @@ func unreadForms(from, to rig.Station, mark func(form string) string) map[string
 	} {
 		all[form] = six(form, chain[0], chain[1:]...)
 	}
+	// A TCP segment in two fragments: the first one with the whole header, and with the ports only.
+	for form, first := range map[string]int{"a first fragment of TCP": 88, "a tiny first fragment of TCP": 8} {
+		b := rig.Packet{Proto: unix.IPPROTO_TCP, Src: 9000, Dst: 80, TTL: 64, Payload: mark(form) + strings.Repeat(".", 64)}.Bytes(from, to)
+		ip := b[14:34]
+		copy(b[38:], tinyMark(mark(form))) // the sequence number, which a tiny fragment holds, too
+		binary.BigEndian.PutUint16(ip[2:], uint16(20+first))
+		binary.BigEndian.PutUint16(ip[6:], 1<<13) // more fragments
+		binary.BigEndian.PutUint16(ip[10:], 0)
+		sum := uint32(0)
+		for i := 0; i < len(ip); i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(ip[i:]))
+		}
+		binary.BigEndian.PutUint16(ip[10:], ^uint16(sum+sum>>16))
+		all[form] = b[:34+first]
+	}
 	all["IPv6 behind two tags"] = tags(six("IPv6 behind two tags", 17), 0x8100, 0x8100)
 	return all
+}
+
+// tinyMark stands for a text in four octets.
+func tinyMark(text string) []byte {
+	return binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(text)))
 }
 
 // What some switch cannot read to the end does not get past a policy that crosses hosts: not at an OpenFlow switch's port, not at a host's,
@@ -103,6 +124,8 @@ chains:
 				"{from: vm3, to: vm2, match_by: mac, " + match + ", chain: c}":                 {"vm3"},
 				"{from: any, to: vm2, match_by: mac, " + match + ", chain: c}":                 {"vm1", "vm3"},
 				"{from: any, to: any, symmetric: false, " + match + ", chain: c}":              {"vm1", "vm3"},
+				"{from: vm1, to: vm2, match_by: mac, match: [tcp/80, udp/9000], chain: c}":     {"vm1"},
+				"{from: any, to: vm2, match_by: mac, match: [tcp/80, udp/9000], chain: c}":     {"vm1"},
 				"{from: vm3, to: any, match_by: mac, symmetric: false, match: [ip], chain: c}": {"vm3"},
 			} {
 				b.apply(objects + "policies:\n  p: " + policy + "\n")
@@ -148,7 +171,7 @@ func (u *unread) arrived(name string, from rig.Station) []string {
 	})
 	var got []string
 	for form := range forms {
-		if len(u.heard.With(mark(form))) > 0 {
+		if len(u.heard.With(mark(form)))+len(u.heard.With(string(tinyMark(mark(form))))) > 0 {
 			got = append(got, form)
 		}
 	}

@@ -140,6 +140,9 @@ func (c *encoder) encode(to []*rule, e *fabric.Entry) ([]*rule, error) {
 	}
 	d := c.deed(e)
 	for _, m := range matches {
+		if e.Tiny {
+			m = append(slices.Clone(m), openflow.UintMask(openflow.FieldIPFrag, 1, 3), openflow.SrcPortMask(e.Match.Proto, 0, 0xffff), openflow.DstPortMask(e.Match.Proto, 0, 0xffff))
+		}
 		if len(c.rules) == cap(c.rules) {
 			c.rules = make([]rule, 0, rulesAtOnce)
 		}

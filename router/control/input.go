@@ -94,7 +94,7 @@ func (l *loop) cables(in *fabric.Input, now time.Time) {
 	links := map[cable]uint32{}
 	uplinks := map[string][]cable{}
 	for _, d := range l.devices() {
-		s := fabric.Switch{Name: d.name, OneTree: d.single.is}
+		s := fabric.Switch{Name: d.name, OneTree: d.single.is, Fragments: readsFragments(d.product)}
 		for _, t := range d.tables {
 			size := t.size
 			if shown := d.full[t.id]; shown > 0 {

@@ -97,12 +97,16 @@ func (s *session) ask(ctx context.Context, generation uint64, d *door) error {
 	if err := s.master(ctx, generation); err != nil {
 		return err
 	}
-	if err := s.conn.Send(ctx, &openflow.SetConfig{Flags: openflow.FragNormal, MissSendLen: openflow.MaxLenNoBuffer}); err != nil {
-		return fmt.Errorf("set configuration: %w", err)
-	}
 	var err error
 	if s.desc, err = s.conn.Desc(ctx); err != nil {
-		s.log.Debug("no description", "error", err) // it is for people only
+		s.log.Debug("no description", "error", err) // it is for people, but for one thing
+	}
+	config := openflow.SetConfig{Flags: openflow.FragNormal, MissSendLen: openflow.MaxLenNoBuffer}
+	if readsFragments(product(s.desc)) { // by default it hides the ports of first fragments, too
+		config.Flags = openflow.FragMatch
+	}
+	if err := s.conn.Send(ctx, &config); err != nil {
+		return fmt.Errorf("set configuration: %w", err)
 	}
 	if s.ports, err = s.conn.Ports(ctx); err != nil {
 		return fmt.Errorf("port description: %w", err)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"weir.dev/weir/api"
@@ -183,6 +184,9 @@ func (l *loop) place(s *session) error {
 	}
 	return nil
 }
+
+// readsFragments tells whether a switch can show the ports of first fragments alone. Any other shows what it likes.
+func readsFragments(product string) bool { return strings.Contains(product, "Open vSwitch") }
 
 func product(d openflow.DescReply) string {
 	out := ""

@@ -125,7 +125,7 @@ func differences(old, now []*fabric.Entry) (del, add []*fabric.Entry) {
 }
 
 func sameEntry(a, b *fabric.Entry) bool {
-	return a.Match == b.Match && a.Tagged == b.Tagged && a.Goto == b.Goto && a.Hop == b.Hop && a.Policy == b.Policy && a.Note == b.Note &&
+	return a.Match == b.Match && a.Tagged == b.Tagged && a.Tiny == b.Tiny && a.Goto == b.Goto && a.Hop == b.Hop && a.Policy == b.Policy && a.Note == b.Note &&
 		slices.Equal(a.Outs, b.Outs) && a.Resume == b.Resume
 }
 

@@ -49,6 +49,8 @@ type Switch struct {
 	Tables []uint32 // sizes by table id, 0 unknown; empty: one table of unknown size
 	// OneTree: it cannot match a bit of a sender's MAC, so that floods of its island follow one tree.
 	OneTree bool
+	// Fragments: it tells first fragments from later ones, and reads the ports of the former (Open vSwitch).
+	Fragments bool
 }
 
 // Link joins two ports; it is used in both directions. Only links that are up are in a topology.
@@ -132,6 +134,7 @@ type Entry struct {
 	Priority uint16
 	Match    flow.Match // its InPort is the switch's number; Tag 0 does not look at tags, unlike at hosts
 	Tagged   bool       // with Match.Tag 0: frames with any fabric tag
+	Tiny     bool       // only first fragments that hold too little of their upper layer's header to tell its ports
 	Outs     []Out      // copies, each made from the frame as it came
 	Goto     uint8      // 0 none; what goes on is the frame as it came
 	// Resume: the frame's tag is taken off, and it goes on in table Goto as if it had just come in by this port. OpenFlow 1.3 cannot say that,

@@ -79,7 +79,7 @@ func sameSlice[V any](a, b []V, same func(a, b V) bool) bool {
 func equal[V comparable](a, b V) bool { return a == b }
 
 func sameSwitch(a, b Switch) bool {
-	return a.Name == b.Name && a.Host == b.Host && a.OneTree == b.OneTree && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.Tables, b.Tables)
+	return a.Name == b.Name && a.Host == b.Host && a.OneTree == b.OneTree && a.Fragments == b.Fragments && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.Tables, b.Tables)
 }
 
 func sameEndpoint(a, b Endpoint) bool {

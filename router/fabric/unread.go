@@ -89,6 +89,26 @@ func (p *planner) refuse(node int, table uint8, base uint16, ports []flow.Port, 
 			e.Match.InPort = port
 			p.entry(node, &e)
 		}
+		p.refuseTiny(node, table, base, port, hop)
+	}
+}
+
+// refuseTiny drops first fragments whose ports cannot be read and may be what the policy asks for. Nobody sends such (RFC 1858).
+func (p *planner) refuseTiny(node int, table uint8, base uint16, port flow.Port, hop uint8) {
+	if !p.c.w.g.sw[node].Fragments || !p.b.steers() || !p.b.policy.chain.guarded {
+		return
+	}
+	is := p.c.nodes[node].catch.with("tiny")
+	for k := range p.b.matches {
+		m := p.b.matches[k].Match
+		if m.SrcPorts.Any() && m.DstPorts.Any() || m.Proto == flow.ProtoUDP { // the header of UDP fits into any fragment
+			continue
+		}
+		m.SrcPorts, m.DstPorts = flow.PortRange{}, flow.PortRange{}
+		e := Entry{Table: table, Priority: p.mayPriority(base), Match: m, Tiny: true, Hop: hop, Policy: p.b.policy.name, Note: "a first fragment that does not hold its ports is dropped: a policy may be for it"}
+		e.Cookie = is.port(port).port(flow.Port(e.Priority)).with(matchKey(&m)).identity()
+		e.Match.InPort = port
+		p.entry(node, &e)
 	}
 }
 

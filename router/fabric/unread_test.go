@@ -93,6 +93,26 @@ func TestWhatCannotBeReadIsDropped(t *testing.T) {
 	}
 }
 
+// First fragments whose ports a switch cannot read are dropped where it tells them from others, for policies that name ports.
+func TestTinyFragmentsAreDropped(t *testing.T) {
+	in := fig2()
+	s := in.Switches[of(1)]
+	s.Fragments = true
+	in.Switches[of(1)] = s
+	in.Policies = oneWay(api.PolicySpec{From: "vm1", Match: []string{"tcp/80", "tcp/90", "udp/53", "icmp"}, Chain: "through"})
+	var got []string
+	for id, entries := range Compile(in).Entries {
+		for _, e := range entries {
+			if e.Tiny {
+				got = append(got, fmt.Sprintf("%s: in %d %sproto %d ports %v -> %v", in.Switches[id].Name, e.Match.InPort, matchText(newWorld(in).hostMatch(&e.Match), 0), e.Match.Proto, e.Match.DstPorts, e.Outs))
+			}
+		}
+	}
+	if diff := cmp.Diff([]string{"s1: in 2 src 10.0.0.1 proto 6 ports {0 0} -> []"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // Policies of one priority share their entries, one that goes leaves them to the others.
 func TestPoliciesShareTheEntriesOfWhatCannotBeRead(t *testing.T) {
 	in := fig2()
