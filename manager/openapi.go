@@ -86,9 +86,7 @@ func (d *document) operation(rt route) *huma.Operation {
 		body := d.schema(rt.body)
 		switch rt.body.(type) {
 		case api.StatusReport, api.FabricReport:
-			required := d.registry.SchemaFromRef(body.Ref).Required
 			body = d.loose(body)
-			body.Required = required
 		}
 		op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{kind: {Schema: body}}}
 	}
