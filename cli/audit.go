@@ -2,7 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"strings"
 
@@ -45,7 +44,7 @@ Attempts that are alike are one line, with how many there were at least. The man
 			if err := a.printAudit(l.Items); err != nil || !follow {
 				return err
 			}
-			return a.followAudit(cmd.Context(), c, l, o)
+			return followList(cmd.Context(), a, c, c.Audit().Watch(cmd.Context(), l.Revision, o), a.printAudit, func(all []api.AuditRecord) []api.AuditRecord { return all })
 		},
 	}
 	f := cmd.Flags()
@@ -79,27 +78,4 @@ func (a *app) printAudit(list []api.AuditRecord) error {
 		}
 	}
 	return nil
-}
-
-// followAudit goes on after what was listed.
-func (a *app) followAudit(ctx context.Context, c *api.Client, listed api.List[api.AuditRecord], o api.ListOptions) error {
-	back := a.returns(c, &progress{})
-	for d := range c.Audit().Watch(ctx, listed.Revision, o) {
-		list := d.Items
-		switch d.Type {
-		case api.DeltaError:
-			if err := a.again(ctx, d.Err, back); err != nil {
-				return err
-			}
-			continue
-		case api.DeltaDelete: // the oldest make room
-			continue
-		case api.DeltaPut:
-			list = []api.AuditRecord{d.Object}
-		}
-		if err := a.printAudit(list); err != nil {
-			return err
-		}
-	}
-	return context.Cause(ctx)
 }

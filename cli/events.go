@@ -102,28 +102,12 @@ func (a *app) followEvents(ctx context.Context, c *api.Client, listed api.List[a
 	if o.Limit > 0 && len(listed.Items) == o.Limit {
 		first = slices.MinFunc(listed.Items, func(x, y api.Event) int { return strings.Compare(x.Name, y.Name) }).Name
 	}
-	back := a.returns(c, &progress{})
-	for d := range c.Events().Watch(ctx, listed.Revision, o) {
-		list := d.Items
-		switch d.Type {
-		case api.DeltaError:
-			if err := a.again(ctx, d.Err, back); err != nil {
-				return err
-			}
-			continue
-		case api.DeltaDelete: // the oldest make room
-			continue
-		case api.DeltaPut:
-			list = []api.Event{d.Object}
-		case api.DeltaReset:
-			list = slices.DeleteFunc(list, func(e api.Event) bool { return e.Name < first })
-			slices.SortStableFunc(list, func(x, y api.Event) int { return x.Time.Compare(y.Time) })
-		}
-		if err := a.printEvents(s.fresh(list)); err != nil {
-			return err
-		}
-	}
-	return context.Cause(ctx)
+	show := func(list []api.Event) error { return a.printEvents(s.fresh(list)) }
+	return followList(ctx, a, c, c.Events().Watch(ctx, listed.Revision, o), show, func(all []api.Event) []api.Event {
+		all = slices.DeleteFunc(all, func(e api.Event) bool { return e.Name < first })
+		slices.SortStableFunc(all, func(x, y api.Event) int { return x.Time.Compare(y.Time) })
+		return all
+	})
 }
 
 // maxSeen bounds what is remembered of events that were shown; it is more than are kept.

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -77,25 +79,15 @@ func (a *app) secretListCommand() *cobra.Command {
 		Short:   "List the secrets, without their values",
 		Example: "  weir secret list",
 		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
+		RunE: a.speaks(func(ctx context.Context, c *api.Client, _ []string) error {
+			list, err := c.Secrets(ctx)
 			if err != nil {
 				return err
 			}
-			defer c.Close()
-			list, err := c.Secrets(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if a.structured() {
-				return a.encode(map[string]any{"items": list})
-			}
-			t := table{head: []string{"NAME", "GENERATION", "CHANGED", "USED BY"}}
-			for _, s := range list {
-				t.add(s.Name, fmt.Sprint(s.Generation), s.Updated.Local().Format("2006-01-02 15:04:05"), strings.Join(s.UsedBy, ","))
-			}
-			return a.printTable(t)
-		},
+			return printList(a, list, []string{"NAME", "GENERATION", "CHANGED", "USED BY"}, func(s api.Secret) []string {
+				return []string{s.Name, fmt.Sprint(s.Generation), s.Updated.Local().Format(time.DateTime), strings.Join(s.UsedBy, ",")}
+			})
+		}),
 	}
 }
 
@@ -105,20 +97,11 @@ func (a *app) secretDeleteCommand() *cobra.Command {
 		Short:   "Delete a secret that no function uses",
 		Example: "  weir secret delete db",
 		Args:    wantArgs(1, 1, "the name of a secret (see weir secret list)"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
+		RunE: a.speaks(func(ctx context.Context, c *api.Client, args []string) error {
+			if err := c.DeleteSecret(ctx, args[0]); err != nil {
 				return err
 			}
-			defer c.Close()
-			if err := c.DeleteSecret(cmd.Context(), args[0]); err != nil {
-				return err
-			}
-			if a.structured() {
-				return nil
-			}
-			_, err = fmt.Fprintf(a.Stdout, "secret/%s deleted\n", args[0])
-			return err
-		},
+			return a.printDone("secret", args[0], "deleted")
+		}),
 	}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -162,29 +163,19 @@ func (a *app) switchListCommand() *cobra.Command {
 		Short:   "List the switches' certificates",
 		Example: "  weir switch list",
 		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
+		RunE: a.speaks(func(ctx context.Context, c *api.Client, _ []string) error {
+			list, err := c.SwitchCertificates(ctx)
 			if err != nil {
 				return err
 			}
-			defer c.Close()
-			list, err := c.SwitchCertificates(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if a.structured() {
-				return a.encode(map[string]any{"items": list})
-			}
-			t := table{head: []string{"ID", "STATE", "CREATED", "EXPIRES", "DATAPATHS"}}
-			for _, x := range list {
+			return printList(a, list, []string{"ID", "STATE", "CREATED", "EXPIRES", "DATAPATHS"}, func(x api.SwitchCertificate) []string {
 				state := "valid"
 				if time.Now().After(x.Expires) {
 					state = "expired"
 				}
-				t.add(x.ID, state, x.Created.Local().Format(time.DateTime), x.Expires.Local().Format(time.DateTime), strings.Join(x.DatapathIDs, ","))
-			}
-			return a.printTable(t)
-		},
+				return []string{x.ID, state, x.Created.Local().Format(time.DateTime), x.Expires.Local().Format(time.DateTime), strings.Join(x.DatapathIDs, ",")}
+			})
+		}),
 	}
 }
 
@@ -196,13 +187,8 @@ func (a *app) switchRevokeCommand() *cobra.Command {
 within seconds; what the switch has installed stays there.`,
 		Example: "  weir switch revoke 1\n  weir switch revoke 5d1f0c7e9b3a4c21",
 		Args:    wantArgs(1, 1, "a datapath id, or the ID of a certificate (see weir switch list)"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			list, err := c.SwitchCertificates(cmd.Context())
+		RunE: a.speaks(func(ctx context.Context, c *api.Client, args []string) error {
+			list, err := c.SwitchCertificates(ctx)
 			if err != nil {
 				return err
 			}
@@ -216,7 +202,7 @@ within seconds; what the switch has installed stays there.`,
 				if x.ID != args[0] && !slices.Contains(x.DatapathIDs, dpid) {
 					continue
 				}
-				if err := c.RevokeSwitchCertificate(cmd.Context(), x.ID); err != nil {
+				if err := c.RevokeSwitchCertificate(ctx, x.ID); err != nil {
 					failed = append(failed, err)
 					continue
 				}
@@ -232,6 +218,6 @@ within seconds; what the switch has installed stays there.`,
 				fmt.Fprintf(a.Stdout, "certificate %s revoked\n", id)
 			}
 			return errors.Join(failed...)
-		},
+		}),
 	}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -91,18 +92,13 @@ func (a *app) tokenRotateCommand() *cobra.Command {
 		Short:   "Give a token for the API a new secret and its whole life again, and print it; the former one is refused from now on",
 		Example: "  weir token rotate ci > ci.token\n  weir token rotate file > /dev/null",
 		Args:    wantArgs(1, 1, "the name of a token (see weir token list)"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			t, err := c.RotateToken(cmd.Context(), args[0])
+		RunE: a.speaks(func(ctx context.Context, c *api.Client, args []string) error {
+			t, err := c.RotateToken(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			return a.printToken(t)
-		},
+		}),
 	}
 }
 
@@ -112,25 +108,14 @@ func (a *app) tokenListCommand() *cobra.Command {
 		Short:   "List the tokens, without their secrets",
 		Example: "  weir token list\n  weir token list -o json",
 		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
+		RunE: a.speaks(func(ctx context.Context, c *api.Client, _ []string) error {
+			list, err := c.Tokens(ctx)
 			if err != nil {
 				return err
 			}
-			defer c.Close()
-			list, err := c.Tokens(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if a.structured() {
-				return a.encode(map[string]any{"items": list})
-			}
-			t := table{head: []string{"NAME", "ROLE", "HOST", "STATE", "EXPIRES", "LAST USED", "BY"}}
-			for _, x := range list {
-				t.add(tokenRow(x, time.Now())...)
-			}
-			return a.printTable(t)
-		},
+			return printList(a, list, []string{"NAME", "ROLE", "HOST", "STATE", "EXPIRES", "LAST USED", "BY"},
+				func(x api.Token) []string { return tokenRow(x, time.Now()) })
+		}),
 	}
 }
 
@@ -165,20 +150,11 @@ func (a *app) tokenDeleteCommand() *cobra.Command {
 		Short:   "Revoke a token; who joined with it stays",
 		Example: "  weir token delete ci\n  weir token delete 1f2e3d4c",
 		Args:    wantArgs(1, 1, "the name of a token (see weir token list)"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
+		RunE: a.speaks(func(ctx context.Context, c *api.Client, args []string) error {
+			if err := c.DeleteToken(ctx, args[0]); err != nil {
 				return err
 			}
-			defer c.Close()
-			if err := c.DeleteToken(cmd.Context(), args[0]); err != nil {
-				return err
-			}
-			if a.structured() {
-				return nil
-			}
-			_, err = fmt.Fprintf(a.Stdout, "token/%s deleted\n", args[0])
-			return err
-		},
+			return a.printDone("token", args[0], "deleted")
+		}),
 	}
 }
