@@ -192,7 +192,7 @@ func coded(err error) error {
 		return cli.WithCode(cli.ExitConflict, err)
 	case errors.Is(err, pki.ErrToken), errors.Is(err, daemon.ErrNotJoined), errors.Is(err, pki.ErrNotManager):
 		return cli.WithCode(cli.ExitForbidden, err)
-	case errors.Is(err, store.ErrFull):
+	case errors.Is(err, store.ErrFull), errors.Is(err, store.ErrReadOnly):
 		return cli.WithCode(cli.ExitFull, err)
 	}
 	return err

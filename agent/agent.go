@@ -102,7 +102,7 @@ type Agent struct {
 		key []byte // nil: not read yet
 	}
 	notes   atomic.Pointer[notes]
-	moved   atomic.Int64                        // when Run's goroutine last began or ended a pass, Unix ns; 0 before the first
+	moved   atomic.Int64                        // when Run's goroutine last began or ended a pass, ns since begun (1 at least); 0 before the first
 	turns   atomic.Uint32                       // of probing
 	both    atomic.Pointer[map[string][]string] // as bothWays found
 	mtu     atomic.Int64                        // that functions' ports carry; 0: not known yet
@@ -177,7 +177,7 @@ func (a *Agent) Stalled() error {
 	if moved == 0 {
 		return nil
 	}
-	if idle := time.Since(time.Unix(0, moved)); idle > stalledAfter {
+	if idle := time.Since(a.begun) - time.Duration(moved); idle > stalledAfter { // not by the wall clock, which somebody may set
 		return fmt.Errorf("the agent's reconciliation has not moved for %v", idle.Round(time.Second))
 	}
 	return nil
@@ -246,7 +246,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer timer.Stop()
 	beat := time.Time{}
 	for {
-		a.moved.Store(time.Now().UnixNano())
+		a.moved.Store(max(1, int64(time.Since(a.begun))))
 		select {
 		case <-ctx.Done():
 			return nil

@@ -19,7 +19,7 @@ var (
 	ErrTooLarge     = errors.New("request too large")           // 413
 	ErrInvalid      = errors.New("invalid")                     // 422: understood, and refused with all its problems
 	ErrBusy         = errors.New("busy")                        // 429, 503: try again later
-	ErrFull         = errors.New("no space left for the state") // 507: nothing was changed; free disk space
+	ErrFull         = errors.New("no space left for the state") // 507: nothing was changed; free disk space, or make the folder writable
 	ErrUnreachable  = errors.New("weir is not reachable")       // no connection at all
 )
 

@@ -46,7 +46,7 @@ var exitCodes = [...]struct {
 	{ExitForbidden, "not permitted (root, token), or the kernel lacks a feature"},
 	{ExitTimeout, "not done in time; it may still come to be"},
 	{ExitChanges, "weir apply --plan --exit-code: applying would change something"},
-	{ExitFull, "no space left for the state; nothing was changed"},
+	{ExitFull, "the state cannot be written: no space is left, or its folder is read-only; nothing was changed"},
 	{ExitHangup, "ended because its terminal was closed (SIGHUP; not with nohup)"},
 	{ExitInterrupted, "ended by Ctrl-C (SIGINT)"},
 	{ExitTerminated, "ended by SIGTERM"},

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/instance"
+	"weir.dev/weir/store"
 )
 
 // Errors that the command line tells apart.
@@ -34,11 +35,13 @@ type claim struct {
 	files  []*os.File
 	made   []string // files and directories that were not there before, in order
 	before []string // what the state directory held
+	ending bool     // a directory that cannot be written is locked all the same
 }
 
 // take locks the run and the state directory and records our process id. When it cannot, what it made is gone again.
-func take(i instance.Instance) (*claim, error) {
-	c := &claim{before: stateNames(i)}
+func take(i instance.Instance) (*claim, error) { return (&claim{before: stateNames(i)}).take(i) }
+
+func (c *claim) take(i instance.Instance) (*claim, error) {
 	if err := CheckRoot(i); err != nil {
 		return nil, err
 	}
@@ -105,6 +108,12 @@ func (c *claim) lock(i instance.Instance, dir string, mode os.FileMode) error {
 		return fmt.Errorf("directory of instance %s: %w: give a directory that can be made and written with --root", i.Name, err)
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	frozen := errors.Is(err, unix.EROFS)
+	if frozen && c.ending {
+		f, err = os.Open(path)
+	} else if frozen {
+		return fmt.Errorf("%w: %s is on a read-only file system: make it writable (what is in force goes on meanwhile), or choose another --root for instance %s", store.ErrReadOnly, dir, i.Name)
+	}
 	if err != nil {
 		return fmt.Errorf("lock instance %s: %w: give a directory that can be written with --root", i.Name, err)
 	}
@@ -118,6 +127,9 @@ func (c *claim) lock(i instance.Instance, dir string, mode os.FileMode) error {
 	}
 	c.files = append(c.files, f)
 	c.made = append(c.made, made...)
+	if frozen {
+		return nil
+	}
 	if err := errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid())+"\n")); err != nil {
 		if errors.Is(err, unix.ENOSPC) {
 			return fmt.Errorf("lock instance %s: %w: free some space and try again, or choose another --root", i.Name, err)

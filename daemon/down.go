@@ -41,7 +41,7 @@ func Down(ctx context.Context, o DownOptions) error {
 	if err := stop(ctx, i, stopGrace); err != nil {
 		return err
 	}
-	c, err := take(i)
+	c, err := (&claim{ending: true}).take(i)
 	if err != nil {
 		return err
 	}

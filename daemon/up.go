@@ -119,7 +119,11 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 				return err
 			}
 		}
-		return client.Health(ctx)
+		err := client.Health(ctx)
+		if errors.Is(err, api.ErrBusy) {
+			return nil // the store is away or cannot be written: a restart would mend nothing, and nobody would heal functions meanwhile
+		}
+		return err
 	})
 	go func() {
 		select {
@@ -162,7 +166,7 @@ func both(first, then func()) func() {
 	}
 }
 
-func newManager(ctx context.Context, o UpOptions, key []byte, st store.Store, h *host, r *fabric) (*manager.Manager, error) {
+func newManager(ctx context.Context, o UpOptions, key []byte, st *store.Etcd, h *host, r *fabric) (*manager.Manager, error) {
 	a := &admission{own: h}
 	own := ""
 	if h != nil {
@@ -170,7 +174,7 @@ func newManager(ctx context.Context, o UpOptions, key []byte, st store.Store, h 
 	}
 	m, err := manager.New(manager.Options{
 		Store: st, ID: managerID(o.Instance), Where: o.where(), SecretKey: key, Version: o.Version, Log: o.Log, Host: own, AgentConfig: o.Common, CertificateLife: o.CertificateLife,
-		Placement: o.Placement, Fabric: r, AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key), SecretsKey: o.secretsKey,
+		Placement: o.Placement, Fabric: r, AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key), SecretsKey: o.secretsKey, Health: st.Writable,
 		Validate: router.ValidateChange,
 		Trace:    router.Trace,
 		Admit:    a.admit,

@@ -23,6 +23,40 @@ type beats struct {
 	expected map[string]bool // hosts that beat here in an earlier life of this manager
 	returned time.Time       // when the last of them came back
 	ran      time.Time       // when this process last ran, see excuse
+	reports  map[string]report
+}
+
+// report is a host's last report as this manager has seen it.
+type report struct {
+	revision int64     // of the host as it was seen
+	updated  time.Time // of the wall clock of the manager that took it
+	at       time.Time // on this manager's own clock, which nobody steps
+	looked   time.Time
+}
+
+// reported is when a host has reported last, on this manager's own clock. What is stored is the wall clock of the manager that took the report, which
+// may have been stepped since, or be another's: it counts only within the time in which the report must have come.
+func (b *beats) reported(h api.Host, now time.Time) time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	last, known := b.reports[h.Name]
+	age := max(0, now.Sub(h.Updated))
+	switch {
+	case known && (h.Revision <= last.revision || h.Updated.Equal(last.updated)):
+		h.Updated = last.updated
+	case known:
+		last.at = now.Add(-min(age, max(0, now.Sub(last.looked))))
+	default:
+		last.at = now.Add(-age)
+	}
+	if !known && len(b.reports) >= maxBeats {
+		return last.at
+	}
+	if b.reports == nil {
+		b.reports = map[string]report{}
+	}
+	b.reports[h.Name] = report{max(h.Revision, last.revision), h.Updated, last.at, now}
+	return last.at
 }
 
 // heldUp is how long this process may not have run until that counts: with the time between two beats it stays below api.BeatLost.

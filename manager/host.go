@@ -1,7 +1,6 @@
 package manager
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -35,6 +34,7 @@ const hostLost = "lost"
 func (m *Manager) hostState(h api.Host) string {
 	now := m.Now()
 	last, beats := m.lastBeat(h.Name)
+	h.Updated = m.beats.reported(h, now)
 	switch {
 	case beats && h.Name != m.Host:
 		return beatState(h, last, m.began, now)
@@ -54,7 +54,7 @@ func (m *Manager) lost(h api.Host) string {
 	}
 	last, beats := m.lastBeat(h.Name)
 	if !beats {
-		last = cmp.Or(h.Status.Heartbeat, h.Updated)
+		last = m.beats.reported(h, m.Now())
 	}
 	return fmt.Sprintf("host %s is lost: its agent has been silent for %v", h.Name, max(0, m.Now().Sub(last)).Round(time.Second))
 }
@@ -90,5 +90,5 @@ func hostState(h api.Host, began, now time.Time) string {
 
 func hostBack(name string, away time.Duration) api.Event {
 	return api.Event{Severity: api.Info, Reason: "HostBack", Kind: api.KindHost, Object: name, Host: name,
-		Message: "host " + name + " is back after " + away.Round(100*time.Millisecond).String()}
+		Message: "host " + name + " is back after " + max(0, away).Round(100*time.Millisecond).String()}
 }

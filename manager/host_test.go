@@ -31,6 +31,36 @@ func TestHostState(t *testing.T) {
 	}
 }
 
+// TestStepsOfTheWallClockLoseNoHost: stored times of reports are the wall clock's, of this manager or another. Silence is measured by this manager's own.
+func TestStepsOfTheWallClockLoseNoHost(t *testing.T) {
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := func(d time.Duration) time.Time { return began.Add(d) }
+	type look struct {
+		now, updated time.Duration // true time since the manager began; what is stored
+		revision     int64
+		want         string
+	}
+	const hour = time.Hour
+	for name, looks := range map[string][]look{
+		"set back, then started again, and the host is dead": {{0, hour, 5, "ready"}, {29 * time.Second, hour, 5, "ready"}, {31 * time.Second, hour, 5, "lost"}},
+		"set back, then started again, and the host lives":   {{0, hour, 5, "ready"}, {9 * time.Second, 8 * time.Second, 6, "ready"}, {38 * time.Second, 8 * time.Second, 6, "ready"}, {39 * time.Second, 8 * time.Second, 6, "lost"}},
+		"another manager's clock is an hour behind":          {{time.Second, 0, 5, "ready"}, {11 * time.Second, 10*time.Second - hour, 6, "ready"}, {21 * time.Second, 20*time.Second - hour, 7, "ready"}, {52 * time.Second, 20*time.Second - hour, 7, "lost"}},
+		"another manager's clock is an hour ahead":           {{time.Second, hour, 5, "ready"}, {11 * time.Second, 10*time.Second + hour, 6, "ready"}, {42 * time.Second, 10*time.Second + hour, 6, "lost"}},
+		"an older copy is seen after a newer one":            {{time.Second, 0, 5, "ready"}, {11 * time.Second, 10 * time.Second, 6, "ready"}, {39 * time.Second, 0, 5, "ready"}, {41 * time.Second, 0, 5, "lost"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b beats
+			for _, x := range looks {
+				h := api.Host{Meta: api.Meta{Name: "h", Updated: at(x.updated), Revision: x.revision}, Status: api.HostStatus{State: "ready"}}
+				h.Updated = b.reported(h, at(x.now))
+				if got := hostState(h, began.Add(-hour), at(x.now)); got != x.want {
+					t.Errorf("after %v, reported at %v: %s, want %s", x.now, x.updated, got, x.want)
+				}
+			}
+		})
+	}
+}
+
 func TestTimeInWhichTheManagerDidNotRunIsNoSilence(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := func(d time.Duration) time.Time { return begin.Add(d) }

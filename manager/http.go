@@ -287,11 +287,11 @@ func problemOf(err error) *api.ProblemError {
 		status = http.StatusConflict
 	case errors.Is(err, store.ErrCompacted):
 		status = http.StatusGone
-	case errors.Is(err, store.ErrFull):
+	case errors.Is(err, store.ErrFull), errors.Is(err, store.ErrReadOnly):
 		status = http.StatusInsufficientStorage
 	case errors.Is(err, store.ErrTooLarge):
 		status = http.StatusRequestEntityTooLarge
-	case errors.Is(err, store.ErrStopped), errors.Is(err, store.ErrLagging):
+	case errors.Is(err, store.ErrStopped), errors.Is(err, store.ErrAway), errors.Is(err, store.ErrLagging):
 		status = http.StatusServiceUnavailable
 	case errors.Is(err, context.DeadlineExceeded):
 		status = http.StatusGatewayTimeout

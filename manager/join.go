@@ -167,7 +167,7 @@ func (m *Manager) mayJoin(ctx context.Context, host, key string, token *tokenRec
 // hostAlive tells of a host without a certificate, another manager's own, whether it reports.
 func (m *Manager) hostAlive(ctx context.Context, host string) bool {
 	h, err := store.Get[api.Host](ctx, m.Store, api.KindHost, host)
-	return err == nil && (m.alive(host) || m.Now().Sub(h.Updated) < 3*api.HostBeat)
+	return err == nil && (m.alive(host) || m.Now().Sub(m.beats.reported(h, m.Now())) < 3*api.HostBeat)
 }
 
 // admitHost signs, and in one step uses the token up and writes the member.

@@ -238,5 +238,5 @@ func (m *Manager) silence(host string, reported time.Time) time.Duration {
 	if last, ok := m.lastBeat(host); ok && last.After(reported) {
 		reported = last
 	}
-	return m.Now().Sub(reported)
+	return max(0, m.Now().Sub(reported))
 }

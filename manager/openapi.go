@@ -98,7 +98,7 @@ func (d *document) operation(rt route) *huma.Operation {
 		rt.problems = append(rt.problems, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusServiceUnavailable)
 	}
 	problem := map[string]*huma.MediaType{"application/problem+json": {Schema: d.schema(api.ProblemError{})}}
-	for _, status := range append(rt.problems, http.StatusUnauthorized, http.StatusTooManyRequests, http.StatusInternalServerError) {
+	for _, status := range append(rt.problems, http.StatusUnauthorized, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable) {
 		op.Responses[strconv.Itoa(status)] = &huma.Response{Description: http.StatusText(status), Content: problem}
 	}
 	return op

@@ -17,7 +17,7 @@ const (
 
 	// Backdate is by how much certificates are valid before they are made, for hosts whose clocks are behind. It is more than
 	// MaxSkew.
-	Backdate = 10 * time.Minute
+	Backdate = 2 * time.Hour
 	// MaxSkew is how far a host's clock may be from the manager's when it joins.
 	MaxSkew = 5 * time.Minute
 

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
@@ -33,6 +34,8 @@ const (
 	quotaMargin     = 4 * maxRequestBytes // etcd's own quota is this much higher, see take
 	opOverhead      = 512                 // bytes that etcd needs beside a key and its value
 	startTimeout    = 60 * time.Second    // replaying a long log on a slow disk
+	history         = 10 * time.Minute    // from where watches can resume
+	compactEvery    = time.Minute
 	abandonTimeout  = 5 * time.Second
 	tick            = 150 * time.Millisecond // a lone member waits 1 to 6 ticks before it elects itself
 	electionTicks   = 5
@@ -93,7 +96,7 @@ func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("open store: %w", diskError(dir, err))
 		}
-		if err := os.Chmod(dir, 0o700); err != nil {
+		if err := os.Chmod(dir, 0o700); err != nil && !errors.Is(err, syscall.EROFS) { // the lock says it better
 			return nil, fmt.Errorf("open store: %w", err)
 		}
 	}
@@ -148,12 +151,17 @@ func (e *embedded) guard(err *error) {
 // would do it some time later, and has to stop if the disk has become full meanwhile.
 func (e *embedded) commits() {
 	defer close(e.committed) // also when etcd ends this goroutine, see stopHook
+	tick := time.NewTicker(compactEvery)
+	defer tick.Stop()
+	var former []int64 // revisions, one for each tick
 	for {
 		select {
 		case <-e.stopping:
 			return
 		case <-e.fault.ctx.Done():
 			return
+		case <-tick.C:
+			former = e.compact(append(former, e.server.Server.KV().Rev()))
 		case <-e.dirty:
 			e.budget.mu.Lock()
 			done := e.budget.done
@@ -167,6 +175,20 @@ func (e *embedded) commits() {
 			e.budget.mu.Unlock()
 		}
 	}
+}
+
+// compact forgets the revisions that are older than the history that is kept. Etcd's own compactor would write to a file system that is read-only, and stop.
+func (e *embedded) compact(former []int64) []int64 {
+	if len(former) <= int(history/compactEvery) {
+		return former
+	}
+	if e.writable() != nil {
+		return former[1:]
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	_, _ = e.server.Server.Compact(ctx, &etcdserverpb.CompactionRequest{Revision: former[0]}) // was it done already, or not possible: the next one does it
+	return former[1:]
 }
 
 // commit writes the log into the tree, and then what the tree holds into the digest.
@@ -353,8 +375,7 @@ func (e *embedded) config(o Options, client string) *embed.Config {
 	c.MaxTxnOps = maxTxnOps
 	c.MaxRequestBytes = maxRequestBytes
 	c.QuotaBackendBytes = e.budget.quota + quotaMargin
-	c.AutoCompactionMode = embed.CompactorModePeriodic
-	c.AutoCompactionRetention = "10m"
+	c.AutoCompactionRetention = "0" // see compact
 	c.SnapshotCount = 2000
 	c.SnapshotCatchUpEntries = 500
 	c.MaxSnapFiles, c.MaxWalFiles = 2, 2
@@ -460,6 +481,25 @@ func diskError(dir string, err error) error {
 	return err
 }
 
+// writable refuses when the folder's file system has become read-only, by an error of its disk or somebody's hand: etcd itself would have to stop. No flag of
+// the file system tells in every case, only a write does.
+func (e *embedded) writable() error {
+	if _, err := e.lock.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0); err != nil && !errors.Is(err, syscall.ENOSPC) {
+		return fmt.Errorf("%w: %s: nothing was changed; make the folder writable again (see dmesg: a disk's errors make its file system read-only, then repair it and start weir again): traffic goes on meanwhile",
+			ErrReadOnly, readOnly(e.dir, err))
+	}
+	return nil
+}
+
+// readOnly names the folder, and not the file in it.
+func readOnly(dir string, err error) error {
+	var path *os.PathError
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	return fmt.Errorf("%s: %w", dir, err)
+}
+
 // room refuses when the disk has less free than the reserve, so that etcd itself never meets a full disk: it would have to stop.
 func (e *embedded) room() error {
 	var fs syscall.Statfs_t
@@ -495,6 +535,9 @@ func lockDir(dir string) (*os.File, error) {
 	path := filepath.Join(dir, "lock")
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
+		if errors.Is(err, syscall.EROFS) {
+			return nil, fmt.Errorf("open store: %w: %w: make the folder writable, or give another --root", ErrReadOnly, readOnly(dir, err))
+		}
 		return nil, fmt.Errorf("open store: %w", diskError(dir, err))
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {

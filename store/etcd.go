@@ -21,6 +21,7 @@ import (
 
 const (
 	callTimeout = 15 * time.Second // of a call whose context has no deadline
+	awayTimeout = 8 * time.Second  // of a call to an external cluster, which gives up itself after 7 s
 	dialTimeout = 5 * time.Second  // until an external cluster has to answer
 )
 
@@ -190,6 +191,14 @@ func (s *Etcd) Failure() error {
 	return s.embedded.fault.get()
 }
 
+// Writable refuses when the embedded etcd's folder cannot be written.
+func (s *Etcd) Writable() error {
+	if s.embedded == nil {
+		return nil
+	}
+	return s.embedded.writable()
+}
+
 // Close implements Store. Closing again does nothing.
 func (s *Etcd) Close() error { return s.close() }
 
@@ -209,10 +218,11 @@ func (s *Etcd) begin(ctx context.Context) (context.Context, context.CancelFunc, 
 	if s.client.Ctx().Err() != nil {
 		return nil, nil, ErrStopped
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	if s.embedded == nil {
+		ctx, cancel := context.WithTimeout(ctx, awayTimeout)
 		return ctx, cancel, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	if err := s.embedded.fault.get(); err != nil {
 		cancel()
 		return nil, nil, err
@@ -235,12 +245,25 @@ func (s *Etcd) fault(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w: nothing was changed; apply in smaller parts, or start each member of etcd with %s", ErrTooLarge, err, limits)
 	case errors.Is(err, rpctypes.ErrCompacted), errors.Is(err, rpctypes.ErrFutureRev):
 		return fmt.Errorf("%w: list again, and watch from the revision of that list", ErrCompacted)
+	case s.embedded == nil && s.client.Ctx().Err() == nil && away(err):
+		return fmt.Errorf("%w: etcd at %s has lost its quorum or cannot be reached (%w): start its members again; what is in force stays meanwhile",
+			ErrAway, strings.Join(s.client.Endpoints(), ","), err)
 	case errors.Is(err, clientv3.ErrNoAvailableEndpoints), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("etcd does not answer: %w", err)
 	case s.client.Ctx().Err() != nil && ctx.Err() == nil:
 		return ErrStopped
 	}
 	return err
+}
+
+// away tells errors of a cluster without a leader, or out of reach.
+func away(err error) bool {
+	code := status.Code(err)
+	var e rpctypes.EtcdError
+	if errors.As(err, &e) {
+		code = e.Code()
+	}
+	return code == codes.Unavailable || code == codes.DeadlineExceeded || errors.Is(err, clientv3.ErrNoAvailableEndpoints) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // open takes a value that was read out of its checksum. One that is damaged is nobody's to act upon: the store has to be restored.
@@ -380,6 +403,9 @@ func (s *Etcd) admit(ctx context.Context, ops []Op) (done func(), err error) {
 			bytes += int64(len(s.prefix)+len(op.Key)+len(op.Value)+trailerLen) + opOverhead
 		}
 	}
+	if err := s.embedded.writable(); err != nil {
+		return nil, err
+	}
 	done = func() { s.embedded.answered(bytes) }
 	if bytes == 0 {
 		return done, nil
@@ -425,6 +451,11 @@ func (s *Etcd) Compact(ctx context.Context, revision int64) error {
 		return err
 	}
 	defer cancel()
+	if s.embedded != nil {
+		if err := s.embedded.writable(); err != nil {
+			return err
+		}
+	}
 	_, err = s.client.Compact(ctx, revision, clientv3.WithCompactPhysical())
 	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
 		return fmt.Errorf("compact at revision %d: %w", revision, s.fault(ctx, err))

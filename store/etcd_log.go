@@ -28,6 +28,9 @@ func (h stopHook) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
 	if strings.Contains(text, syscall.ENOSPC.Error()) {
 		h.f.set(fmt.Errorf("%w: %w: etcd: %s: free some space, then %s", ErrStopped, ErrFull, text, advice))
 	}
+	if strings.Contains(text, syscall.EROFS.Error()) || strings.Contains(text, syscall.EIO.Error()) {
+		advice = "make the file system writable again (see dmesg: its disk may have errors), then " + advice
+	}
 	h.f.set(fmt.Errorf("%w: etcd: %s: %s", ErrStopped, text, advice))
 	runtime.Goexit()
 }

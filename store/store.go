@@ -22,6 +22,8 @@ var (
 	ErrCompacted = errors.New("revision is not known any more") // list, and watch from the list's revision
 	ErrLagging   = errors.New("watcher too slow")               // watch again from the last revision that was read
 	ErrFull      = api.ErrFull                                  // nothing was changed (an external cluster may have done it); free space
+	ErrAway      = errors.New("the store does not answer")      // an external one; a change may or may not have happened
+	ErrReadOnly  = errors.New("the state cannot be written")    // nothing was changed; make its folder writable
 	ErrTooLarge  = errors.New("transaction too large")          // nothing was changed
 	ErrStopped   = errors.New("the store has stopped")          // until the process starts again
 	ErrLocked    = errors.New("state directory is in use")

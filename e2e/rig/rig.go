@@ -32,6 +32,8 @@ type Rig struct {
 	Images string
 	Verb   string   // instead of "up": "manager"
 	Args   []string // further arguments of it
+	// LogFile takes what the daemon prints; default Root/daemon.log.
+	LogFile string
 	// Realtime gives iperf3 real-time priority: what else the machine does counts less.
 	Realtime bool
 
@@ -158,7 +160,7 @@ func (r *Rig) Env() []string {
 // Up starts the daemon in the foreground of a process of its own and waits until it answers.
 func (r *Rig) Up(ctx context.Context) error {
 	if r.log == nil {
-		f, err := os.OpenFile(filepath.Join(cmp.Or(r.above, r.Root), "daemon.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+		f, err := os.OpenFile(r.logFile(), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 		if err != nil {
 			return err
 		}
@@ -188,6 +190,8 @@ func (r *Rig) Up(ctx context.Context) error {
 	}
 }
 
+func (r *Rig) logFile() string { return cmp.Or(r.LogFile, filepath.Join(cmp.Or(r.above, r.Root), "daemon.log")) }
+
 // PID of the daemon.
 func (r *Rig) PID() int { return r.daemon.Process.Pid }
 
@@ -206,7 +210,7 @@ func (r *Rig) Kill(s syscall.Signal) error {
 
 // Log is the end of the daemon's log.
 func (r *Rig) Log(lines int) string {
-	b, err := os.ReadFile(filepath.Join(cmp.Or(r.above, r.Root), "daemon.log"))
+	b, err := os.ReadFile(r.logFile())
 	if err != nil {
 		return ""
 	}
