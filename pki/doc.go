@@ -15,9 +15,9 @@ const (
 	AgentLife     = 30 * 24 * time.Hour
 	MinLife       = 2 * time.Second
 
-	// Backdate is by how much certificates are valid before they are made, for hosts whose clocks are behind. It is more than
-	// MaxSkew.
-	Backdate = 2 * time.Hour
+	// Backdate is by how much certificates are valid before they are made, for hosts whose clocks are behind, and for a manager whose clock is set back by an
+	// hour (daylight saving done by hand): it would refuse those that it has just made. It is more than an hour and MaxSkew.
+	Backdate = 70 * time.Minute
 	// MaxSkew is how far a host's clock may be from the manager's when it joins.
 	MaxSkew = 5 * time.Minute
 
@@ -33,5 +33,8 @@ const (
 // RenewAt is when a certificate is to be replaced: at two thirds of its life.
 func RenewAt(notBefore, notAfter time.Time) time.Time {
 	life := notAfter.Sub(notBefore.Add(Backdate))
+	if life <= 0 { // of a manager that backdated less
+		life = notAfter.Sub(notBefore)
+	}
 	return notAfter.Add(-life / 3)
 }

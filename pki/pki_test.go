@@ -83,9 +83,12 @@ func TestAgentsCertificatesAreJudged(t *testing.T) {
 	if host, err := a.Check(cert, start.Add(-pki.MaxSkew)); err != nil || host != "h1" {
 		t.Errorf("a clock that is a little behind: %q, %v", host, err)
 	}
+	if host, err := a.Check(cert, start.Add(-time.Hour)); err != nil || host != "h1" {
+		t.Errorf("a clock that was set back by an hour: %q, %v", host, err)
+	}
 	_, err := a.Check(cert, start.Add(2*time.Hour))
 	says(t, err, pki.ErrExpired, "host h1", "2026-03-01 13:00:00 UTC", "2026-03-01 14:00:00 UTC", "weir token create")
-	_, err = a.Check(cert, start.Add(-time.Hour))
+	_, err = a.Check(cert, start.Add(-pki.Backdate-time.Second))
 	says(t, err, pki.ErrEarly, "host h1", "clocks differ")
 	_, err = other.Check(cert, start)
 	says(t, err, pki.ErrStranger)

@@ -45,7 +45,7 @@ func TestASwitchsCertificateNamesItsDatapathIDs(t *testing.T) {
 		"a host's certificate":               {second(a.CheckSwitch(host, now)), ErrNotSwitch},
 		"a switch's certificate as a host's": {second(a.Check(c, now)), ErrStranger},
 		"expired":                            {second(a.CheckSwitch(c, now.Add(time.Hour+time.Second))), ErrExpired},
-		"too early":                          {second(a.CheckSwitch(c, now.Add(-time.Hour))), ErrEarly},
+		"too early":                          {second(a.CheckSwitch(c, now.Add(-Backdate-time.Second))), ErrEarly},
 	} {
 		if !errors.Is(x.err, x.want) {
 			t.Errorf("%s: %v, want %v", name, x.err, x.want)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -84,6 +85,13 @@ func TestAStateFolderThatBecomesReadOnlyLosesNothing(t *testing.T) {
 	r.MustApply(ctx, t, r.Endpoints()+dropping)
 	settled(ctx, t, r)
 	want, before := declared(ctx, t, r), look(ctx, t, r)
+	rig.Eventually(ctx, t, "the store is at rest", func() (bool, string) { // what etcd holds back for up to 5 s would stop it, and the daemon with a message
+		info, err := os.Stat(filepath.Join(r.Root, "etcd", "member", "snap", "db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(info.ModTime()) > 6*time.Second, "its database was just written"
+	})
 	d.fail(t)
 	for name, change := range map[string][]string{
 		"apply":  {"apply", "-f", "-"},

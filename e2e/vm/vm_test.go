@@ -122,6 +122,9 @@ func pack(t *testing.T, dir, script string, files map[string]string) string {
 	if err != nil {
 		t.Fatalf("%v: make setup installs it", err)
 	}
+	if err := os.MkdirAll(top, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for name, from := range files {
 		copyFile(name, from)
 	}
