@@ -190,7 +190,9 @@ func (r *Rig) Up(ctx context.Context) error {
 	}
 }
 
-func (r *Rig) logFile() string { return cmp.Or(r.LogFile, filepath.Join(cmp.Or(r.above, r.Root), "daemon.log")) }
+func (r *Rig) logFile() string {
+	return cmp.Or(r.LogFile, filepath.Join(cmp.Or(r.above, r.Root), "daemon.log"))
+}
 
 // PID of the daemon.
 func (r *Rig) PID() int { return r.daemon.Process.Pid }
