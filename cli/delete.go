@@ -20,7 +20,8 @@ func (a *app) deleteCommand() *cobra.Command {
 		Use:   "delete (KIND NAME... | -f FILE...)",
 		Short: "Delete objects by name, or all that files name",
 		Long: `Delete endpoints, functions, chains or policies, or a host that is lost and will not come back. What another object
-uses is not deleted: delete the user first, or both with -f. With -f all is deleted in one step, or, if anything is in use, nothing.`,
+uses is not deleted: delete the user first, or both with -f. With -f, or with more than 100 names, all is deleted in one step, or, if anything is in use,
+nothing.`,
 		Example: `  weir delete policy guests
   weir delete function fw w1 --timeout 10s
   weir delete host h3
@@ -40,7 +41,11 @@ uses is not deleted: delete the user first, or both with -f. With -f all is dele
 			ctx, cancel := ending(cmd.Context(), timeout, "delete")
 			defer cancel()
 			if len(files) > 0 {
-				return a.deleteAll(ctx, c, all, wait)
+				_, err := a.deleteAll(ctx, c, all, wait)
+				return err
+			}
+			if len(one.names) > eachByItself {
+				return a.deleteMany(ctx, c, one, wait, ignore)
 			}
 			return a.deleteBatch(ctx, c, one, wait, ignore)
 		},
@@ -91,25 +96,59 @@ func namedBatch(args []string) (batch, error) {
 	return batch{n, args[1:]}, err
 }
 
-// deleteAll deletes in one step, then watches until all of it is gone.
-func (a *app) deleteAll(ctx context.Context, c *api.Client, r api.DeleteRequest, wait bool) error {
+// deleteAll deletes in one step, then watches until all of it is gone. It returns the names of what was there.
+func (a *app) deleteAll(ctx context.Context, c *api.Client, r api.DeleteRequest, wait bool) (map[string]bool, error) {
 	result, err := c.Delete(ctx, r)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if a.structured() {
-		if err := a.encode(result); err != nil {
-			return err
-		}
-	} else {
-		for _, x := range result.Changes {
+	gone := map[string]bool{}
+	for _, x := range result.Changes {
+		gone[x.Name] = true
+		if !a.structured() {
 			fmt.Fprintf(a.Stdout, "- %s/%s\n", x.Kind, x.Name)
 		}
 	}
-	if !wait {
-		return nil
+	if a.structured() {
+		if err := a.encode(result); err != nil {
+			return nil, err
+		}
 	}
-	return a.waitFor(ctx, c, api.Document{}, result.Changes)
+	if !wait {
+		return gone, nil
+	}
+	return gone, a.waitFor(ctx, c, api.Document{}, result.Changes)
+}
+
+// eachByItself is how many names are deleted each by itself. More would take long, and more operations than the manager keeps.
+const eachByItself = 100
+
+// deleteMany deletes many objects of one kind in one step.
+func (a *app) deleteMany(ctx context.Context, c *api.Client, b batch, wait, ignore bool) error {
+	var r api.DeleteRequest
+	switch b.n.kind() {
+	case api.KindPolicy:
+		r.Policies = b.names
+	case api.KindChain:
+		r.Chains = b.names
+	case api.KindFunction:
+		r.Functions = b.names
+	case api.KindEndpoint:
+		r.Endpoints = b.names
+	default: // hosts
+		return a.deleteBatch(ctx, c, b, wait, ignore)
+	}
+	gone, err := a.deleteAll(ctx, c, r, wait)
+	if err != nil || ignore {
+		return err
+	}
+	var failed []error
+	for _, name := range b.names {
+		if !gone[name] {
+			failed = append(failed, fmt.Errorf("%s %q: %w", b.n.kind(), name, api.ErrNotFound))
+		}
+	}
+	return errors.Join(failed...)
 }
 
 func keys[T any](m map[string]T) []string {

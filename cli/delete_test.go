@@ -48,4 +48,21 @@ func TestDeleteOfAFileWithThousandsOfObjects(t *testing.T) {
 	if left := weir("get", "endpoints", "-o", "table"); strings.Contains(left, "e1") {
 		t.Errorf("left: %.200s", left)
 	}
+	weir("apply", "-f", in) // and by their names
+	names := []string{"delete", "endpoint"}
+	for i := range n {
+		names = append(names, fmt.Sprint("e", i))
+	}
+	if got := strings.Count(weir(names...), "- endpoint/e"); got != n {
+		t.Errorf("%d endpoints were deleted by name, want %d", got, n)
+	}
+	if left := weir("get", "endpoints", "-o", "table"); strings.Contains(left, "e1") {
+		t.Errorf("left: %.200s", left)
+	}
+	var out, errs bytes.Buffer
+	code := cli.Main(cli.Options{Version: "test", Stdout: &out, Stderr: &errs}, append(names, "--socket", dir+"/api.sock"))
+	if code != cli.ExitNotFound || !strings.Contains(errs.String(), `endpoint "e1499"`) {
+		t.Errorf("of names that do not exist: code %d: %.300s", code, errs.String())
+	}
+	weir(append(names, "--ignore-not-found")...)
 }

@@ -49,12 +49,15 @@ func (a *app) follow(ctx context.Context, c *api.Client, ops []api.Operation) er
 	p := a.progress()
 	defer p.clear()
 	var failed []error
+	var forgotten []api.Change
 	for i, op := range ops {
 		p.show("%d of %d done; waiting for %s of %s/%s", i, len(ops), op.Verb, op.Kind, op.Object)
 		said := explain(ctx, c, p, op)
 		done, err := c.Wait(ctx, op.Name)
 		said()
 		switch {
+		case errors.Is(err, api.ErrNotFound) && op.Verb == "delete": // the manager keeps the newest operations only: the object itself tells
+			forgotten = append(forgotten, api.Change{Action: "delete", Kind: op.Kind, Name: op.Object})
 		case err != nil:
 			failed = append(failed, fmt.Errorf("%s %s/%s: %w%s", op.Verb, op.Kind, op.Object, err, stuck(ctx, c, op)))
 		case done.State == api.OpFailedTemp:
@@ -65,6 +68,9 @@ func (a *app) follow(ctx context.Context, c *api.Client, ops []api.Operation) er
 		if ctx.Err() != nil || errors.Is(err, api.ErrUnreachable) {
 			break
 		}
+	}
+	if len(forgotten) > 0 && ctx.Err() == nil {
+		failed = append(failed, a.waitFor(ctx, c, api.Document{}, forgotten))
 	}
 	return errors.Join(failed...)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -246,6 +247,19 @@ var cases = []struct {
 		s.start()
 		s.up("w", 0)
 	}},
+	{"the daemon is upgraded, and downgraded", func(s *scene) {
+		former := s.Rig.Bin
+		for _, bin := range []string{another(s), former} {
+			s.crash()
+			s.more(s.ctx, s.T, 200)
+			s.Rig.Bin = bin
+			s.start()
+			s.more(s.ctx, s.T, 200)
+			pid := s.pid()
+			s.kill() // the other program brings back what it has found
+			s.up("fw", pid)
+		}
+	}},
 	{"the host reboots", func(s *scene) {
 		s.weir("down", "--keep-state")
 		s.crash()
@@ -260,6 +274,22 @@ var cases = []struct {
 		s.more(s.ctx, s.T, 2000)
 		s.change(guard)
 	}},
+}
+
+// another is a program of another version.
+func another(s *scene) string {
+	s.Helper()
+	bin := filepath.Join(s.TempDir(), "weir")
+	build := exec.Command("go", "build", "-ldflags", "-s -w -X main.version=another", "-o", bin, "../..")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		s.Fatalf("build: %v\n%s", err, out)
+	}
+	out, err := exec.Command(bin, "version").Output()
+	if err != nil || !strings.Contains(string(out), "weir another ") {
+		s.Fatalf("its version: %q, %v", out, err)
+	}
+	return bin
 }
 
 // images is the catalogue, and an image whose process only sleeps.
