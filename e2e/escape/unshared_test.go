@@ -18,29 +18,57 @@ import (
 	"weir.dev/weir/e2e/rig"
 )
 
-// A host whose state directory comes to lie on a file system without idmapped mounts has no user namespaces for its functions. It says so, and no image
-// gets a capability there that the operator does not allow by name; those without one, and those that are allowed theirs, work.
-func TestWithoutUserNamespaces(t *testing.T) {
-	base := t.TempDir()
-	disk := filepath.Join(base, "disk")
-	mounted := false
+// disk is a directory that can become one of a file system without idmapped mounts, with what is in it.
+type disk struct {
+	base, dir string
+	covered   bool
+}
+
+// newDisk has to be made before the rig that uses it.
+func newDisk(t *testing.T) *disk {
+	t.Helper()
+	d := &disk{base: t.TempDir()}
+	d.dir = filepath.Join(d.base, "disk")
 	t.Cleanup(func() { // after the rig's end
-		if mounted {
-			if err := unix.Unmount(disk, 0); err != nil {
+		if d.covered {
+			if err := unix.Unmount(d.dir, 0); err != nil {
 				t.Error(err)
 			}
 		}
 	})
-	r, ctx := rig.Bare(t, rig.Options{})
+	return d
+}
+
+// moveIn gives a rig a state directory there.
+func (d *disk) moveIn(t *testing.T, r *rig.Rig) {
+	t.Helper()
 	if err := os.Remove(r.Root); err != nil {
 		t.Fatal(err)
 	}
-	r.Root = filepath.Join(disk, "state")
-	for _, dir := range []string{r.Root, filepath.Join(base, "upper"), filepath.Join(base, "work")} {
+	r.Root = filepath.Join(d.dir, "state")
+	for _, dir := range []string{r.Root, filepath.Join(d.base, "upper"), filepath.Join(d.base, "work")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// cover mounts overlayfs over it, which knows no idmapped mounts.
+func (d *disk) cover(t *testing.T) {
+	t.Helper()
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", d.dir, filepath.Join(d.base, "upper"), filepath.Join(d.base, "work"))
+	if err := unix.Mount("weir-test", d.dir, "overlay", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	d.covered = true
+}
+
+// A host whose state directory comes to lie on a file system without idmapped mounts has no user namespaces for its functions. It says so, and no image
+// gets a capability there that the operator does not allow by name; those without one, and those that are allowed theirs, work.
+func TestWithoutUserNamespaces(t *testing.T) {
+	d := newDisk(t)
+	r, ctx := rig.Bare(t, rig.Options{})
+	d.moveIn(t, r)
 	if err := r.Up(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +88,7 @@ func TestWithoutUserNamespaces(t *testing.T) {
 		if err != nil || !regexp.MustCompile(`user namespaces +`+word+` .*`+regexp.QuoteMeta(detail)).MatchString(out) {
 			t.Errorf("weir check says %s %v; want user namespaces %s, %q", out, err, word, detail)
 		}
-		if left, _ := filepath.Glob(filepath.Join(disk, "*", ".weir-check-*")); len(left) > 0 {
+		if left, _ := filepath.Glob(filepath.Join(d.dir, "*", ".weir-check-*")); len(left) > 0 {
 			t.Errorf("weir check has left %v", left)
 		}
 	}
@@ -100,11 +128,7 @@ func TestWithoutUserNamespaces(t *testing.T) {
 	if err := r.Kill(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", disk, filepath.Join(base, "upper"), filepath.Join(base, "work"))
-	if err := unix.Mount("weir-test", disk, "overlay", 0, options); err != nil {
-		t.Fatal(err)
-	}
-	mounted = true
+	d.cover(t)
 	if err := r.Up(ctx); err != nil {
 		t.Fatal(err)
 	}
