@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/api/backup"
 	"weir.dev/weir/instance"
@@ -52,37 +53,45 @@ up --restore FILE" brings the state back. It is for admins.`,
 	}
 }
 
-// saveBackup writes a file that is whole, or none.
-func saveBackup(in io.Reader, path string) (backup.Header, error) {
-	next := path + instance.FileNew
-	f, err := os.OpenFile(next, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+// saveBackup writes a file that is whole, or none. It is written under a name that nobody can foresee: whoever may write to the directory could have put a
+// link there, or a file of his own.
+func saveBackup(in io.Reader, path string) (h backup.Header, err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*"+instance.FileNew) // mode 0600
 	if err != nil {
-		return backup.Header{}, err
+		return h, fmt.Errorf("write %s: %w", path, err)
 	}
-	defer f.Close()
-	fail := func(err error) (backup.Header, error) {
-		return backup.Header{}, errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(next))
+	defer func() {
+		f.Close()
+		if err != nil {
+			_ = os.Remove(f.Name())
+			err = fmt.Errorf("write %s: %w", path, err)
+		}
+	}()
+	info, err := f.Stat()
+	if err == nil && info.Mode().Perm()&0o077 != 0 {
+		err = fmt.Errorf("the file system gives files the mode %04o, so others could read the secrets: choose another directory", info.Mode().Perm())
 	}
-	if err := f.Chmod(0o600); err != nil { // it was there with another
-		return fail(err)
+	if err != nil {
+		return h, err
 	}
 	if _, err := io.Copy(f, in); err != nil {
-		return fail(err)
+		return h, err
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return fail(err)
+		return h, err
 	}
-	h, _, err := backup.Read(f)
-	if err == nil {
-		err = f.Sync()
+	if h, _, err = backup.Read(f); err != nil {
+		return h, err
 	}
-	if err == nil {
-		err = os.Link(next, path) // not over a file that came meanwhile
+	if err := f.Sync(); err != nil {
+		return h, err
 	}
-	if err != nil {
-		return fail(err)
-	}
-	if err := os.Remove(next); err != nil {
+	if err := unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, path, unix.RENAME_NOREPLACE); errors.Is(err, unix.EINVAL) { // NFS
+		if err := os.Link(f.Name(), path); err != nil {
+			return h, err
+		}
+		_ = os.Remove(f.Name())
+	} else if err != nil { // a file came meanwhile
 		return h, err
 	}
 	dir, err := os.Open(filepath.Dir(path))
