@@ -1,12 +1,14 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"weir.dev/weir/api/backup"
@@ -20,10 +22,12 @@ const (
 	restoringDir = "etcd.restoring" // a restore that is under way, see store.Restore
 	replacedDir  = "replaced"       // states that a restore has replaced
 	snapshotDir  = "snapshots"
+
+	secretsKeyFile = "secrets.key"
 )
 
 func (o UpOptions) storeDir() string    { return filepath.Join(o.Instance.Root, etcdDir) }
-func (o UpOptions) secretsFile() string { return filepath.Join(o.Instance.Root, "secrets.key") }
+func (o UpOptions) secretsFile() string { return filepath.Join(o.Instance.Root, secretsKeyFile) }
 
 // secretsKey is the text of the file with the key of users' secrets; "": there is none.
 func (o UpOptions) secretsKey() (string, error) {
@@ -52,28 +56,37 @@ func (o UpOptions) remedy() string {
 // restore puts a backup in the place of the state, if it was asked to, and ends what a restore that was killed has left. Nothing is forgotten of what
 // forwards meanwhile.
 func (o UpOptions) restore(ctx context.Context) error {
-	if o.Restore != "" {
-		if len(o.Etcd) > 0 {
+	if len(o.Etcd) > 0 {
+		if o.Restore != "" {
 			return errors.New("--restore is for Weir's own store: restore an etcd elsewhere by its own means (etcdutl snapshot restore)")
 		}
-		f, err := os.Open(o.Restore)
-		if err != nil {
-			return fmt.Errorf("--restore: %w", err)
-		}
-		h, values, err := backup.Read(f)
-		_ = f.Close()
-		if err != nil {
-			return fmt.Errorf("--restore %s: %w: nothing was changed", o.Restore, err)
-		}
-		err = store.Restore(ctx, store.RestoreOptions{Dir: o.storeDir(), SocketDir: o.Instance.Run, Header: h, Values: values, Replace: o.Replace})
-		if err != nil {
-			return err
-		}
-		o.Log.Info("state restored", "from", o.Restore, "made", h.Made, "values", h.Values)
-	}
-	if len(o.Etcd) > 0 {
 		return nil
 	}
+	if err := o.putAside(); err != nil { // first, or this restore would be built where the state before the last one is
+		return err
+	}
+	if o.Restore == "" {
+		return nil
+	}
+	f, err := os.Open(o.Restore)
+	if err != nil {
+		return fmt.Errorf("--restore: %w", err)
+	}
+	h, values, err := backup.Read(f)
+	_ = f.Close()
+	if err != nil {
+		return fmt.Errorf("--restore %s: %w: nothing was changed", o.Restore, err)
+	}
+	err = store.Restore(ctx, store.RestoreOptions{Dir: o.storeDir(), SocketDir: o.Instance.Run, Header: h, Values: values, Replace: o.Replace})
+	if err != nil {
+		return err
+	}
+	o.Log.Info("state restored", "from", o.Restore, "made", h.Made, "values", h.Values)
+	return o.putAside()
+}
+
+// putAside puts the state that a restore has replaced aside, if one has.
+func (o UpOptions) putAside() error {
 	former, _, err := store.FinishRestore(o.storeDir(), o.secretsFile(), filepath.Join(o.Instance.Root, replacedDir), time.Now())
 	if former != "" {
 		o.Log.Info("the former state was put aside", "in", former)
@@ -92,8 +105,22 @@ func (o UpOptions) finishRestore(ctx context.Context, m *manager.Manager) error 
 	return store.RestoreDone(o.storeDir())
 }
 
-// snapshots are the backups that Weir has made by itself, the oldest first.
-func snapshots(dir string) []string {
-	found, _ := filepath.Glob(filepath.Join(dir, "*"+snapshotEnd)) // sorted by name, which is by revision
-	return found
+// snapshots are the backups that Weir has made by itself, the oldest first. Revisions do not tell: a state that was begun anew has lower ones.
+func snapshots(dir string) (paths []string) {
+	type snapshot struct {
+		path string
+		made time.Time
+	}
+	var found []snapshot
+	matches, _ := filepath.Glob(filepath.Join(dir, "*"+snapshotEnd))
+	for _, path := range matches {
+		if info, err := os.Stat(path); err == nil {
+			found = append(found, snapshot{path, info.ModTime()})
+		}
+	}
+	slices.SortFunc(found, func(a, b snapshot) int { return cmp.Or(a.made.Compare(b.made), cmp.Compare(a.path, b.path)) })
+	for _, s := range found {
+		paths = append(paths, s.path)
+	}
+	return paths
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"weir.dev/weir/instance"
@@ -66,7 +67,7 @@ func (s *saver) due() bool {
 	return age >= snapshotEvery || age < 0
 }
 
-// path is the name of one: a restore never goes back to lower revisions.
+// path is the name of one.
 func (s *saver) path(revision int64) string {
 	return filepath.Join(s.dir, fmt.Sprintf("weir-%016d%s", revision, snapshotEnd))
 }
@@ -84,7 +85,7 @@ func (s *saver) write(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(s.path(revision)); err == nil {
+	if have := snapshots(s.dir); len(have) > 0 && have[len(have)-1] == s.path(revision) {
 		return nil // nothing has changed
 	}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
@@ -104,11 +105,12 @@ func (s *saver) write(ctx context.Context) (err error) {
 	if err = errors.Join(err, out.Flush(), f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), s.path(h.Revision)); err != nil {
+	path := s.path(h.Revision)
+	if err := os.Rename(f.Name(), path); err != nil {
 		return err
 	}
-	have := snapshots(s.dir)
-	for _, old := range have[:max(len(have)-snapshotsKept, 0)] {
+	others := slices.DeleteFunc(snapshots(s.dir), func(p string) bool { return p == path }) // if the clock was set back, it is not the newest
+	for _, old := range others[:max(len(others)-(snapshotsKept-1), 0)] {
 		if err := os.Remove(old); err != nil {
 			return fmt.Errorf("remove an old one: %w", err)
 		}

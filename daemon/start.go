@@ -51,6 +51,17 @@ func (c *claim) fresh(i instance.Instance) bool {
 	return slices.Contains(c.made, filepath.Join(i.Run, instance.LockFile))
 }
 
+// keeps tells of an entry of the state directory that it stays when a start fails.
+func (c *claim) keeps(name string) bool {
+	switch {
+	case slices.Contains(c.before, name), strings.HasPrefix(name, "weir.log"), name == instance.LockFile:
+		return true
+	case name == restoringDir, name == replacedDir:
+		return true // of a restore: the former state is in one of them
+	}
+	return name == secretsKeyFile && slices.Contains(c.before, etcdDir) // of the state that a restore has put there, and that stays
+}
+
 // neverWasTimeout bounds the way back of a start that failed.
 const neverWasTimeout = 20 * time.Second
 
@@ -64,10 +75,7 @@ func (c *claim) neverWas(ctx context.Context, i instance.Instance, d Drivers) er
 		err = os.RemoveAll(i.Run)
 	}
 	for _, name := range stateEntries {
-		if name == restoringDir || name == replacedDir {
-			continue // of a restore: the former state is in one of them
-		}
-		if !slices.Contains(c.before, name) && !strings.HasPrefix(name, "weir.log") && name != instance.LockFile {
+		if !c.keeps(name) {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(i.Root, name)))
 		}
 	}

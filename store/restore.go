@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -61,13 +62,17 @@ func Backup(ctx context.Context, s Store) (values []backup.Value, revision int64
 func building(dir string) string { return dir + ".restoring" }
 
 // Restore makes a store out of a backup, beside the one that is there, and exchanges the two in one step. No other process may use the directory. After a
-// kill at any moment there is the former store or the new one, whole. FinishRestore has to follow.
+// kill at any moment there is the former store or the new one, whole. FinishRestore has to come before, since the former store may still be where this one
+// is built, and has to follow.
 func Restore(ctx context.Context, o RestoreOptions) error {
+	into := building(o.Dir)
+	if _, err := os.Lstat(into); err == nil && Restoring(o.Dir) {
+		return fmt.Errorf("restore: %s is the state before the last restore, and was not put aside", into)
+	}
 	former, err := examine(o.Dir, o.Replace)
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
-	into := building(o.Dir)
 	if err := os.RemoveAll(into); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
@@ -129,18 +134,25 @@ func fill(ctx context.Context, s *Etcd, values []backup.Value) error {
 	var ops []Op
 	bytes := 0
 	for n, v := range values {
-		if v.Key == "" || v.Text == nil {
-			return fmt.Errorf("value %d has no key or no text", n+1)
+		if strings.HasPrefix(v.Key, LeasePrefix) {
+			continue // nobody would ever give it back
+		}
+		if v.Key == "" || !json.Valid(v.Text) {
+			return fmt.Errorf("value %d of the backup has no key, or is not JSON: take another backup", n+1)
 		}
 		ops, bytes = append(ops, Op{Key: v.Key, Value: v.Text}), bytes+len(v.Text)
-		if len(ops) == restoreOps || bytes > restoreBytes || n == len(values)-1 {
+		if len(ops) == restoreOps || bytes > restoreBytes {
 			if _, err := s.Txn(ctx, nil, ops); err != nil {
 				return err
 			}
 			ops, bytes = nil, 0
 		}
 	}
-	return nil
+	if len(ops) == 0 {
+		return nil
+	}
+	_, err := s.Txn(ctx, nil, ops)
+	return err
 }
 
 // leap has etcd begin at a revision, with all before it compacted.

@@ -24,6 +24,8 @@ const (
 	maxValues = 2_000_000
 	maxBytes  = 2 << 30
 	maxLine   = 128 << 20
+
+	maxRevision = 1 << 62 // there is room above for those that follow a restore
 )
 
 // ErrDamaged is of a file that was changed or cut short.
@@ -89,10 +91,13 @@ func Read(r io.Reader) (Header, []Value, error) {
 		return h, nil, errors.New("this is no backup of Weir's, or its first line is damaged")
 	}
 	if h.Format != Format {
-		return h, nil, fmt.Errorf("the backup has the format %.40q, and this version reads %s: restore it with Weir %.40s", h.Format, Format, h.Version)
+		return h, nil, fmt.Errorf("the backup has the format %.40q, and this version reads %s: restore it with Weir %.40q", h.Format, Format, h.Version)
 	}
 	if h.Values < 0 || h.Values > maxValues {
 		return h, nil, fmt.Errorf("%w: %d values", ErrDamaged, h.Values)
+	}
+	if h.Revision < 0 || h.Revision > maxRevision {
+		return h, nil, fmt.Errorf("%w: revision %d", ErrDamaged, h.Revision)
 	}
 	in.sum.Write(line)
 	var values []Value
