@@ -244,6 +244,8 @@ func TestNullAndLargeNumbersAreAsDocumented(t *testing.T) {
 		{"PUT", "/v1/hosts/h", `{"spec": {}, "revision": 9000000000000000001}`, 400},
 		{"PUT", "/v1/hosts/h", `{"spec": {}, "revision": -9000000000000000001}`, 400},
 		{"POST", "/v1/fabric", `{"switches": null}`, 400},
+		{"PUT", "/v1/secrets/s", `{"value": "+t"}`, 400},
+		{"PUT", "/v1/secrets/s", `{"value": "+t=="}`, 409}, // it can be read; this manager has no key of secrets
 		{"POST", "/v1/apply", `{"plan": true, "document": {"policies": null}}`, 400},
 		{"POST", "/v1/apply", `{"plan": true, "document": {"policies": {"p": {"from": "a", "chain": "c", "symmetric": null}}}}`, 400},
 		{"POST", "/v1/fabric", `{"gone": null, "switches": {}, "events": [{"reason": "x"}]}`, 204}, // as Go writes a list that is not there

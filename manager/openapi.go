@@ -221,6 +221,9 @@ func bounded(s *huma.Schema, t reflect.Type) *huma.Schema {
 	return s
 }
 
+// base64Text is what Go writes of bytes, and reads.
+const base64Text = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+
 // optional takes from the required fields those that Go leaves out when they are zero: huma knows omitempty only.
 func (d *document) optional() {
 	for name, s := range d.registry.Map() {
@@ -232,6 +235,9 @@ func (d *document) optional() {
 			tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 			if p := s.Properties[tag]; p != nil {
 				bounded(p, f.Type)
+				if f.Type == reflect.TypeFor[[]byte]() {
+					p.Pattern = base64Text
+				}
 			}
 			if strings.Contains(options, "omitzero") {
 				s.Required = without(s.Required, tag)
