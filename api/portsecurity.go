@@ -32,9 +32,6 @@ func checkPortSecurity(c *check, s EndpointSpec) {
 	p := s.PortSecurity
 	if p == nil {
 		p = &PortSecurity{}
-	} else if !s.OfHost() {
-		c.add("port_security", "leave it out: the fabric's switches hold what they know of a station to its port", "port_security is for ports of hosts, and this is a station of the fabric")
-		return
 	}
 	switch p.Mode {
 	case "", PortSecurityAuto, PortSecurityOn:
@@ -54,7 +51,7 @@ func checkPortSecurity(c *check, s EndpointSpec) {
 		}
 	}
 	macs := len(p.MACs)
-	if s.Netns != "" {
+	if s.Netns != "" || !s.OfHost() {
 		macs++
 	}
 	if macs > maxSecureMACs {

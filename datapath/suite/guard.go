@@ -65,6 +65,22 @@ type hostile struct {
 	want  flow.Refusal
 }
 
+// GuardFrame is a frame from a station with the addresses 10.9.0.1, 10.9.77.0/24 and fd57::1 to one with 10.9.0.2 and fd57::2, and what its port's guard says.
+type GuardFrame struct {
+	Name string
+	Data []byte
+	Want flow.Refusal
+}
+
+// GuardFrames are the attempts of the suite, for others who guard ports. Each one that is accepted holds its mark.
+func GuardFrames(alice, bob flow.MAC, mark func(name string) []byte) []GuardFrame {
+	var all []GuardFrame
+	for _, h := range hostileFrames() {
+		all = append(all, GuardFrame{h.name, h.frame(alice, bob, mark(h.name)), h.want})
+	}
+	return all
+}
+
 func hostileFrames() []hostile {
 	var all []hostile
 	add := func(name string, want flow.Refusal, frame func(alice, bob flow.MAC, mark []byte) []byte) {

@@ -14,6 +14,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow/lldp"
+	"weir.dev/weir/router"
 	"weir.dev/weir/router/fabric"
 )
 
@@ -324,7 +325,7 @@ func cannotSeal(h api.Host) string {
 
 // places finds endpoints and stations, and who has declared which address.
 func (l *loop) places(in *fabric.Input) {
-	l.declared, l.declaredIPs = map[flow.MAC]claim{}, map[netip.Addr]claim{}
+	l.declared, l.declaredIPs, l.guards = map[flow.MAC]claim{}, map[netip.Addr]claim{}, map[seat]flow.Guard{}
 	edge := map[seat]bool{}
 	for _, d := range l.switches {
 		for _, p := range d.ports {
@@ -439,6 +440,13 @@ func (l *loop) stationEndpoint(name string, e api.Endpoint, all []*spotted, edge
 		return f
 	}
 	f.At = fabric.At{Switch: at.id, Port: fabric.Port{Number: flow.Port(at.port)}}
+	known := mac
+	if !hasMAC && len(f.MACs) == 1 {
+		known = f.MACs[0]
+	}
+	if g := router.Guard(e.Spec, known); g.On {
+		l.guardAt(at, g)
+	}
 	if hasMAC && fixed && taken[mac] == "" {
 		l.stations.see(mac, netip.Addr{}, at, l.o.Now()) // where it was declared, before it has said anything
 		taken[mac] = name

@@ -226,6 +226,9 @@ func (l *loop) endpointStatus(e api.Endpoint) api.EndpointStatus {
 	if len(at.MACs) > 0 {
 		s.MAC = at.MACs[0].String()
 	}
+	if router.Guard(e.Spec, flow.MAC{}).On && !l.secures(d) {
+		s.Message = fmt.Sprintf("port security is not in force: switch %s (%s) cannot look at frames before all else; want Open vSwitch, with Weir's own forwarding", d.name, d.product)
+	}
 	return s
 }
 

@@ -30,9 +30,10 @@ type steering struct {
 	at          map[string]fabric.Endpoint // places in the last input
 	declared    map[flow.MAC]claim
 	declaredIPs map[netip.Addr]claim
-	placed      map[string]string // functions' hosts where they last ran
-	inForce     map[string]bool   // policies that were in force at some time: they fail closed
-	unproven    map[string]bool   // policies that have other paths than when they were last seen in force
+	guards      map[seat]flow.Guard // port security at ports of stations
+	placed      map[string]string   // functions' hosts where they last ran
+	inForce     map[string]bool     // policies that were in force at some time: they fail closed
+	unproven    map[string]bool     // policies that have other paths than when they were last seen in force
 	concern     concern
 	wanted      fabric.Input // the last one
 	// of its policies, with those that have changed since
@@ -114,11 +115,14 @@ func (l *loop) computed(in fabric.Input, out fabric.Output, t translation, gener
 		}
 		l.errors[name] = err
 	}
+	renewed := map[fabric.SwitchID]bool{}
 	for id, d := range t.deltas {
 		if n := l.fleet.nodes[id]; n != nil {
 			n.want(d)
+			renewed[id] = d.whole
 		}
 	}
+	l.secure(renewed)
 	paths := out.Paths.Without(t.errors)
 	for _, name := range paths.Changed(l.fleet.paths) {
 		l.unproven[name] = true

@@ -51,6 +51,7 @@ type device struct {
 	ports      map[uint32]*port
 	tables     []table
 	single     singleTree
+	guarded    map[uint32]guarded // by port: port security in the target
 	capacity
 	backoff time.Duration
 	retry   time.Time

@@ -14,6 +14,9 @@ const cookieBits = 1<<48 - 1
 // identity of an entry is of names, not of numbers that change with a restart.
 func identity(parts ...string) uint64 { return digest(parts...) & cookieBits }
 
+// Identity is that of an entry that others make.
+func Identity(parts ...string) uint64 { return identity(parts...) }
+
 // cookieText is a host rule's identity as it is written.
 func cookieText(id uint64) string {
 	var b [8]byte
