@@ -30,7 +30,7 @@ func TestPortSecurityIsChecked(t *testing.T) {
 		"too many MACs":           {made, PortSecurity{MACs: many(8, "02:00:00:00:00:%02x")}, "port_security.macs: at most 8"},
 		"too many addresses":      {made, PortSecurity{Addresses: many(32, "10.9.1.%d")}, "port_security.addresses: at most 32"},
 		"too many of IPv6":        {made, PortSecurity{Addresses: many(32, "fd00::%d")}, "port_security.addresses: at most 31"},
-		"a station of the fabric": {EndpointSpec{Switch: "s1", SwitchPort: "3"}, PortSecurity{Mode: "on"}, "port_security: ports of hosts"},
+		"a station of the fabric": {EndpointSpec{Switch: "s1", SwitchPort: "3"}, PortSecurity{Mode: "on"}, ""},
 	} {
 		c.spec.PortSecurity = &c.p
 		problems := c.spec.Validate()
