@@ -37,6 +37,9 @@ func (a *app) checkFiles(files []string) error {
 	if err == nil {
 		err = f.Explain(a.Validate(f.Document))
 	}
+	if err == nil {
+		err = f.CheckSecrets()
+	}
 	if a.structured() {
 		var bad *file.Error
 		if err != nil && !errors.As(err, &bad) {

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -39,7 +40,7 @@ func (d *decoder) fail(at Position, path, hint, format string, args ...any) {
 	}
 	p := Problem{Problem: api.Problem{Path: path, Message: fmt.Sprintf(format, args...), Hint: hint,
 		File: at.File, Line: at.Line, Column: at.Column}}
-	if at.Line >= 1 && at.Line <= len(d.lines) && !secretPath(path) {
+	if at.Line >= 1 && at.Line <= len(d.lines) && !secretPath(path) && (path != "" || !d.inSecrets(at.Line)) {
 		p.Source = d.lines[at.Line-1]
 	}
 	d.problems = append(d.problems, p)
@@ -88,6 +89,9 @@ func (d *decoder) parse(text string) (ast.Node, bool) {
 			hint = "YAML indents with spaces, never with tabs"
 		case strings.Contains(message, "not allowed in this context"):
 			hint = "look at the indentation, and whether each [ and { is closed"
+		}
+		if d.inSecrets(at.Line) { // the parser's words may be the value's
+			message, hint = "is no valid YAML", cmp.Or(hint, secretHint)
 		}
 		d.fail(at, "", hint, "%s", message)
 		return nil, false
@@ -150,11 +154,17 @@ func (d *decoder) resolve(n ast.Node, path string) (ast.Node, bool) {
 	case *ast.AliasNode:
 		name := n.Value.GetToken().Value
 		v, ok := d.anchors[name]
-		if !ok {
+		if !ok && secretPath(path) {
+			d.fail(d.start(n), path, secretHint, "want no alias without an anchor above it")
+		} else if !ok {
 			d.fail(d.start(n), path, "", "alias *%s has no anchor &%s above it", name, name)
 		}
 		return v, ok
 	case *ast.TagNode:
+		if secretPath(path) {
+			d.fail(d.start(n), path, secretHint, "want no tag")
+			return nil, false
+		}
 		d.fail(d.start(n), path, "leave the tag out", "tag %s is not supported", n.Start.Value)
 		return nil, false
 	case nil:

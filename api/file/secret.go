@@ -22,6 +22,42 @@ const secretHint = "write where the value is, {file: PATH} or {env: VARIABLE}: i
 // secretPath tells what may be, or be beside, a value that somebody wrote into a document. No message quotes that.
 func secretPath(path string) bool { return path == "secrets" || strings.HasPrefix(path, "secrets.") }
 
+// inSecrets tells the same of a line of text that is no valid YAML, so that there is no path: what begins at the margin decides, and in a document that is
+// one { } all lines after the word.
+func (d *decoder) inSecrets(line int) bool {
+	var section string
+	var word bool
+	for _, text := range d.lines[:min(max(line, 0), len(d.lines))] {
+		if text != "" && !strings.ContainsRune(" \t#-\r", rune(text[0])) {
+			section = text
+		}
+		word = word || strings.Contains(text, "secrets")
+	}
+	return word && (strings.Contains(section, "secrets") || strings.HasPrefix(section, "{"))
+}
+
+// CheckSecrets checks what the files say of secrets, without reading a value.
+func (f *File) CheckSecrets() error {
+	var problems []api.Problem
+	for _, name := range sortedKeys(f.Secrets) {
+		err := api.CheckName(name)
+		if err == nil {
+			err = f.Secrets[name].check()
+		}
+		if err != nil {
+			problems = append(problems, api.Problem{Path: "secrets." + name, Message: err.Error()})
+		}
+	}
+	return f.Explain(problems)
+}
+
+func (s SecretSource) check() error {
+	if (s.File == "") == (s.Env == "") {
+		return errors.New("want one of file and env: where the value is")
+	}
+	return nil
+}
+
 // Values reads the values of the secrets. nil: the files have no section of secrets.
 func (f *File) Values() (map[string]api.SecretRequest, error) {
 	if f.Secrets == nil {
@@ -50,10 +86,10 @@ func (f *File) dirOf(path string) string {
 }
 
 func (s SecretSource) read(dir string) ([]byte, error) {
-	switch {
-	case (s.File == "") == (s.Env == ""):
-		return nil, errors.New("want one of file and env: where the value is")
-	case s.Env != "":
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	if s.Env != "" {
 		v, ok := os.LookupEnv(s.Env)
 		if !ok || v == "" {
 			return nil, fmt.Errorf("the environment has no variable %s, or an empty one", s.Env)
