@@ -5,7 +5,14 @@
 
 // walk is a frame's way through rules: where it is now, and the search for the rule there.
 struct walk {
-	__u32 version;
+	union {
+		struct flow found; // what the cache is given
+		struct {
+			__u32 version;
+			__u32 moves;
+			struct action action; // the rule's
+		};
+	};
 	__u16 slot; // of the port whose rule comes next
 	__u16 in_port;
 	__u32 at[MAX_DEPTH]; // lists under way: the next entry
@@ -16,8 +23,7 @@ struct walk {
 	__u8 flags;
 	__u8 fields;
 	__u8 depth;
-	struct action action; // the rule's
-	__u32 priority;	      // of the best rule so far
+	__u32 priority; // of the best rule so far
 	__u32 packets;
 	__u64 bytes;
 	__u64 cookie;
@@ -143,7 +149,6 @@ __noinline int recall(const struct key *k, struct walk *q)
 // remember puts the outcome of a search into the flow cache.
 __noinline int remember(const struct key *k, struct walk *q)
 {
-	struct flow fresh = {};
 	__u32 together, zero = 0, *moved;
 	struct key *mask, known;
 
@@ -157,10 +162,9 @@ __noinline int remember(const struct key *k, struct walk *q)
 	and_key(&known, k, mask);
 	known.port = k->port;
 	known.stage = k->stage;
-	fresh.version = q->version;
-	fresh.moves = *moved; // after learn: it may have grown
-	fresh.action = q->action;
-	bpf_map_update_elem(&flows, &known, &fresh, BPF_ANY);
+	q->moves = *moved; // after learn: it may have grown
+	// No copy on the stack: kernels before 6.8 round each function's up to 32 bytes, and with this one 512 were exceeded.
+	bpf_map_update_elem(&flows, &known, &q->found, BPF_ANY);
 	return 0;
 }
 
