@@ -19,9 +19,9 @@ func (a *app) backupCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "backup FILE",
 		Short: "Save the whole state into a file, secrets included",
-		Long: `Save all that the store holds at one moment, with a checksum: endpoints, functions, chains, policies, hosts, tokens, secrets, the authority of hosts'
-certificates, events. Whoever reads the file can do what an admin can: it gets mode 0600. Images and logs are not in it, nor the key of --secret-key. "weir
-up --restore FILE" brings the state back. It is for admins.`,
+		Long: `Save the whole state at one moment into a new file, with a checksum: endpoints, functions, chains, policies, hosts, tokens, secrets, the authority of
+hosts' certificates, events. Whoever reads the file can do what an admin can, so its mode is 0600. Images, logs and the key of --secret-key are not in it.
+"weir up --restore FILE" restores the state. The command needs the role admin.`,
 		Example: `  weir backup weir.backup
   weir backup weir.backup -o json`,
 		Args: wantArgs(1, 1, "the file to write"),

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir.dev/weir/api/backup"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/manager"
@@ -154,6 +156,30 @@ func TestAStartThatFailsKeepsTheKeyOfAStateThatStays(t *testing.T) {
 	}
 	if c.before = nil; c.keeps(secretsKeyFile) || c.keeps(etcdDir) {
 		t.Error("without a state before: something is kept")
+	}
+}
+
+// TestSnapshotsLeaveTheStoreItsRoom has a disk with less than the store needs besides.
+func TestSnapshotsLeaveTheStoreItsRoom(t *testing.T) {
+	root := t.TempDir()
+	if err := unix.Mount("none", root, "tmpfs", 0, "size=64m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(root, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	m, err := manager.New(manager.Options{Store: mem.New(), ID: "m", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := saver{dir: filepath.Join(root, snapshotDir), m: m, log: slog.New(slog.DiscardHandler), now: time.Now}
+	if err := s.write(t.Context()); err == nil || !strings.Contains(err.Error(), "free some space") {
+		t.Errorf("error %v, want it to refuse", err)
+	}
+	if left, err := os.ReadDir(s.dir); err != nil || len(left) != 0 {
+		t.Errorf("%v, %v are left", left, err)
 	}
 }
 

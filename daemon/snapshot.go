@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir.dev/weir/instance"
 	"weir.dev/weir/manager"
 )
@@ -21,6 +23,7 @@ const (
 	snapshotEvery = 24 * time.Hour
 	snapshotLook  = 10 * time.Minute
 	snapshotBound = 20 * time.Second
+	snapshotRoom  = 128 << 20 // stays free for the store, which refuses to write below half of it
 )
 
 // saver makes backups of the store by itself: one a day, and one when the daemon ends in good order, if anything has changed. So a store that is damaged
@@ -91,6 +94,9 @@ func (s *saver) write(ctx context.Context) (err error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
 	}
+	if err := s.room(); err != nil {
+		return err
+	}
 	f, err := os.OpenFile(filepath.Join(s.dir, "next"+instance.FileNew), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -114,6 +120,22 @@ func (s *saver) write(ctx context.Context) (err error) {
 		if err := os.Remove(old); err != nil {
 			return fmt.Errorf("remove an old one: %w", err)
 		}
+	}
+	return nil
+}
+
+// room refuses when a backup could take the room that the store needs to go on.
+func (s *saver) room() error {
+	var size int64 // of the store; a backup is at most a third larger
+	if info, err := os.Stat(filepath.Join(filepath.Dir(s.dir), etcdDir, "member", "snap", "db")); err == nil {
+		size = info.Size()
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(s.dir, &fs); err != nil {
+		return fmt.Errorf("%s: %w", s.dir, err)
+	}
+	if free, need := int64(fs.Bavail)*fs.Bsize, snapshotRoom+2*size; free < need {
+		return fmt.Errorf("the disk of %s has %d MiB free, %d MiB are needed: free some space, or save one elsewhere (weir backup FILE)", s.dir, free>>20, need>>20)
 	}
 	return nil
 }

@@ -216,7 +216,7 @@ func (d *decoder) entries(n *ast.MappingNode, path string) []entry {
 			continue
 		}
 		if first, twice := at[e.name]; twice {
-			d.fail(d.start(key), join(path, e.name), "keep one of them", "is given twice, first in line %d", first.Line)
+			d.fail(d.start(key), join(path, shownKey(path, e.name)), "keep one of them", "is given twice, first in line %d", first.Line)
 			continue
 		}
 		at[e.name] = d.start(key)

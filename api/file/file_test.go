@@ -297,6 +297,8 @@ func TestSecretsComeFromElsewhere(t *testing.T) {
 		"a bar":        {"secrets:\n  db: |" + inline, nil, "is no valid YAML"},
 		"a tab":        {"secrets:\n\tdb: " + inline, nil, "never with tabs"},
 		"JSON":         {"{\n\"chains\": {},\n\"secrets\": {\"db\": \"" + inline + "}}", nil, "is no valid YAML"},
+		"braces":       {"secrets: {db: {" + inline + "}}", nil, "secrets.db....: unknown key"},
+		"braces twice": {"secrets: {db: {" + inline + ": 1, " + inline + ": 2}}", nil, "is given twice"},
 		"an alias":     {"secrets:\n  db: *" + inline, nil, "secrets.db: want"},
 		"a tag":        {"secrets:\n  db: !" + inline + " x", nil, "secrets.db: want"},
 		"empty":        {"secrets: {db: {file: empty}}", nil, "holds 0 bytes"},

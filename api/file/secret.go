@@ -22,6 +22,14 @@ const secretHint = "write where the value is, {file: PATH} or {env: VARIABLE}: i
 // secretPath tells what may be, or be beside, a value that somebody wrote into a document. No message quotes that.
 func secretPath(path string) bool { return path == "secrets" || strings.HasPrefix(path, "secrets.") }
 
+// shownKey is a key as messages have it. What stands for a secret's source may be its value in braces.
+func shownKey(path, key string) string {
+	if strings.HasPrefix(path, "secrets.") && key != "file" && key != "env" && key != "value" {
+		return "..."
+	}
+	return key
+}
+
 // inSecrets tells the same of a line of text that is no valid YAML, so that there is no path: what begins at the margin decides, and in a document that is
 // one { } all lines after the word.
 func (d *decoder) inSecrets(line int) bool {

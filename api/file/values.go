@@ -57,7 +57,7 @@ func (d *decoder) structure(n ast.Node, path string, into reflect.Value) {
 		if secretPath(path) {
 			hint = secretHint
 		}
-		d.fail(d.start(e.key), join(path, e.name), hint, "unknown key")
+		d.fail(d.start(e.key), join(path, shownKey(path, e.name)), hint, "unknown key")
 	}
 }
 
