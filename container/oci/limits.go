@@ -29,7 +29,7 @@ type control struct {
 	own                bool                                                // the Spec's, not the host's default
 	want               string                                              // text in the file
 	drop               func(l *container.Limits)                           // makes it no limit
-	set                func(res *specs.LinuxResources, l container.Limits) // asks the runtime for it
+	set                func(res *specs.LinuxResources, l container.Limits) // asks the runtime for it, if it is own
 }
 
 // setDefaults finds out what bounds a container whose Spec names no limit.
@@ -134,21 +134,12 @@ func (r *Runtime) controls(s container.Spec) []control {
 
 func (r *Runtime) diskControls(l container.Limits) (cs []control) {
 	drop := func(l *container.Limits) { l.DiskBytes, l.DiskOps = 0, 0 }
-	device := func(rate int64) []specs.LinuxThrottleDevice {
-		d := specs.LinuxThrottleDevice{Rate: uint64(rate)}
-		d.Major, d.Minor = int64(r.disk.major), int64(r.disk.minor)
-		return []specs.LinuxThrottleDevice{d}
-	}
-	bytes, ops := device(l.DiskBytes), device(l.DiskOps)
-	set := func(res *specs.LinuxResources, _ container.Limits) {
-		res.BlockIO = &specs.LinuxBlockIO{ThrottleReadBpsDevice: bytes, ThrottleWriteBpsDevice: bytes, ThrottleReadIOPSDevice: ops, ThrottleWriteIOPSDevice: ops}
-	}
 	if _, v1 := r.hierarchyOf("blkio"); !v1 {
 		want := fmt.Sprintf("%s rbps=%d wbps=%d riops=%d wiops=%d", r.disk, l.DiskBytes, l.DiskBytes, l.DiskOps, l.DiskOps)
-		return []control{{"io", "", "io.max", false, want, drop, set}}
+		return []control{{"io", "", "io.max", false, want, drop, nil}}
 	}
 	for file, rate := range map[string]int64{"read_bps": l.DiskBytes, "write_bps": l.DiskBytes, "read_iops": l.DiskOps, "write_iops": l.DiskOps} {
-		cs = append(cs, control{"blkio", "blkio.throttle." + file + "_device", "", false, fmt.Sprintf("%s %d", r.disk, rate), drop, set})
+		cs = append(cs, control{"blkio", "blkio.throttle." + file + "_device", "", false, fmt.Sprintf("%s %d", r.disk, rate), drop, nil})
 	}
 	return cs
 }
@@ -157,9 +148,34 @@ func (r *Runtime) diskControls(l container.Limits) (cs []control) {
 func (r *Runtime) resources(s container.Spec) *specs.LinuxResources {
 	res := &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}}
 	for _, c := range r.controls(s) {
-		c.set(res, r.limitsOf(s))
+		if c.own {
+			c.set(res, r.limitsOf(s))
+		}
 	}
 	return res
+}
+
+// setHostDefaults writes the host's defaults for processors and disks, when the container is there. A runtime that was asked for one that the kernel cannot
+// do would not start the container; what is refused here readLimits finds.
+func (r *Runtime) setHostDefaults(s container.Spec) {
+	for _, c := range r.controls(s) {
+		if c.own {
+			continue
+		}
+		if f, err := os.OpenFile(r.controlFile(s.ID, c), os.O_WRONLY, 0); err == nil {
+			_, _ = f.WriteString(c.want)
+			f.Close()
+		}
+	}
+}
+
+func (r *Runtime) controlFile(id string, c control) string {
+	h, _ := r.hierarchyOf(c.controller)
+	name := c.v1
+	if h.v2 {
+		name = c.v2
+	}
+	return filepath.Join(h.dir(r.cgroupPath(id)), name)
 }
 
 // checkLimits refuses a limit that this host cannot keep.
@@ -197,11 +213,7 @@ func (r *Runtime) readLimits(s container.Spec) (container.Limits, error) {
 }
 
 func (r *Runtime) readLimit(id string, c control) error {
-	h, _ := r.hierarchyOf(c.controller)
-	file := filepath.Join(h.dir(r.cgroupPath(id)), c.v1)
-	if h.v2 {
-		file = filepath.Join(h.dir(r.cgroupPath(id)), c.v2)
-	}
+	file := r.controlFile(id, c)
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		return fmt.Errorf("read limit back: %w", err)
@@ -214,5 +226,5 @@ func (r *Runtime) readLimit(id string, c control) error {
 	} else if text, _, _ = strings.Cut(text, " "); text == c.want { // cpu.max has the period behind
 		return nil
 	}
-	return fmt.Errorf("limit %s is %s, want %s: the runtime did not set it", file, text, c.want)
+	return fmt.Errorf("limit %s is %s, want %s: it was not set", file, text, c.want)
 }

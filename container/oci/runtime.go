@@ -351,6 +351,7 @@ func (r *Runtime) settle(e *entry, phase phase) error {
 	if phase == phaseRunning {
 		rec.Started = time.Now()
 	}
+	r.setHostDefaults(rec.Spec)
 	rec.Limits, err = r.readLimits(rec.Spec)
 	if err != nil && proc != nil && !proc.ended() {
 		proc.close()
