@@ -5,14 +5,7 @@
 
 // walk is a frame's way through rules: where it is now, and the search for the rule there.
 struct walk {
-	union {
-		struct flow found; // what the cache is given
-		struct {
-			__u32 version;
-			__u32 moves;
-			struct action action; // the rule's
-		};
-	};
+	__u32 version;
 	__u16 slot; // of the port whose rule comes next
 	__u16 in_port;
 	__u32 at[MAX_DEPTH]; // lists under way: the next entry
@@ -23,7 +16,8 @@ struct walk {
 	__u8 flags;
 	__u8 fields;
 	__u8 depth;
-	__u32 priority; // of the best rule so far
+	struct action action; // the rule's
+	__u32 priority;	      // of the best rule so far
 	__u32 packets;
 	__u64 bytes;
 	__u64 cookie;
@@ -149,6 +143,7 @@ __noinline int recall(const struct key *k, struct walk *q)
 // remember puts the outcome of a search into the flow cache.
 __noinline int remember(const struct key *k, struct walk *q)
 {
+	struct flow fresh = {};
 	__u32 together, zero = 0, *moved;
 	struct key *mask, known;
 
@@ -162,9 +157,10 @@ __noinline int remember(const struct key *k, struct walk *q)
 	and_key(&known, k, mask);
 	known.port = k->port;
 	known.stage = k->stage;
-	q->moves = *moved; // after learn: it may have grown
-	// No copy on the stack: kernels before 6.8 round each function's up to 32 bytes, and with this one 512 were exceeded.
-	bpf_map_update_elem(&flows, &known, &q->found, BPF_ANY);
+	fresh.version = q->version;
+	fresh.moves = *moved; // after learn: it may have grown
+	fresh.action = q->action;
+	bpf_map_update_elem(&flows, &known, &fresh, BPF_ANY);
 	return 0;
 }
 
