@@ -552,6 +552,21 @@ func TestDefaultsThatAreNotKeptAreSaid(t *testing.T) {
 	}
 }
 
+// A default that this kernel refuses (a disk that is none) hinders no start, and is said.
+func TestADefaultThatTheKernelRefusesHindersNoStart(t *testing.T) {
+	inst := newInstance(t)
+	r := open(t, inst, Options{CPUs: 0.5, DiskBytes: 1 << 20})
+	defer r.Close()
+	defer func() { must(t, r.Destroy(context.Background())) }()
+	r.disk = disk{4095, 99}
+	must(t, r.Run(t.Context(), container.Spec{ID: "a", Rootfs: rootfs(t), ReadOnly: true, Args: waiting}))
+	st, err := r.Status(t.Context(), "a")
+	must(t, err)
+	if st.State != container.Running || st.Limits.CPUs != 0.5 || st.Limits.DiskBytes != 0 || !strings.Contains(st.Limits.Missing, "it was not set") {
+		t.Errorf("%+v: want it to run, with a word of the disk's limit", st)
+	}
+}
+
 // What reads from the disk without end gets what the host's default is, and what burns processors too.
 func TestAppetiteForProcessorsAndDisksIsBounded(t *testing.T) {
 	const rate = 4 << 20
