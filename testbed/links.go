@@ -93,6 +93,10 @@ func (s *spaces) management() error {
 		if err != nil {
 			return fmt.Errorf("management network: %w", err)
 		}
+		// Hosts' tunnels leave there: what is on a wire is finished.
+		if err := peer.Offloads("eth0", false); err != nil {
+			return fmt.Errorf("management network: %w", err)
+		}
 		err = manager.Do(func() error { return join(pair.Host.Index) })
 		if err != nil {
 			return fmt.Errorf("management network: %w", err)

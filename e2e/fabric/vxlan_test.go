@@ -81,6 +81,33 @@ func TestChainAcrossHostsJoinedByTunnels(t *testing.T) {
 	})
 }
 
+// Hosts whose switches differ: a user-space switch can pass on only frames that are finished, so tunnels carry those.
+func TestHostsWithDifferentSwitchesExchangeDatagrams(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, "vxlan.yaml", func(s string) string { return strings.Replace(s, "h2: {}", "h2: {switch: ovs}", 1) })
+	b.apply(b.example("vxlan-policy.yaml")) // which does not select them
+	b.reach("v1", "10.0.0.2")
+	for _, way := range [][2]string{{"v1", "v2"}, {"v2", "v1"}} {
+		o := b.exact(func() rig.Outcome {
+			s, err := rig.NewStream(b.netns(way[0]), b.netns(way[1]), map[string]string{"v1": "10.0.0.1", "v2": "10.0.0.2"}[way[1]], streamPort, streamRate)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Await(b.ctx, streamRate/4); err != nil {
+				t.Fatal(err)
+			}
+			o, err := s.Stop()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return o
+		})
+		if o.Lost+o.Duplicated > 0 {
+			t.Errorf("%s to %s: %+v", way[0], way[1], o)
+		}
+	}
+}
+
 // copying: what the two stations, on different hosts, send to each other is copied to functions on two.
 const copying = `
 functions:
