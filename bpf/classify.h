@@ -140,27 +140,28 @@ __noinline int recall(const struct key *k, struct walk *q)
 	return 1;
 }
 
-// remember puts the outcome of a search into the flow cache.
-__noinline int remember(const struct key *k, struct walk *q)
+// remember puts the outcome of a search into the flow cache; the key is not one of the frame any more then. Kernels before 6.8 round each
+// function's stack up to 32 bytes and allow 512 for a chain of calls: a second key here would be too much. So it is no global function, either:
+// those may not give a map their caller's key.
+static __noinline int remember(struct key *k, struct walk *q)
 {
+	__u16 port = k->port;
+	__u8 stage = k->stage;
+	__u32 together = q->together, zero = 0, *moved;
 	struct flow fresh = {};
-	__u32 together, zero = 0, *moved;
-	struct key *mask, known;
+	struct key *mask;
 
-	if (!k || !q)
-		return 0;
-	together = q->together;
 	mask = bpf_map_lookup_elem(&masks, &together);
 	moved = bpf_map_lookup_elem(&moves, &zero);
 	if (!mask || !moved)
 		return 0;
-	and_key(&known, k, mask);
-	known.port = k->port;
-	known.stage = k->stage;
+	and_key(k, k, mask);
+	k->port = port;
+	k->stage = stage;
 	fresh.version = q->version;
 	fresh.moves = *moved; // after learn: it may have grown
 	fresh.action = q->action;
-	bpf_map_update_elem(&flows, &known, &fresh, BPF_ANY);
+	bpf_map_update_elem(&flows, k, &fresh, BPF_ANY);
 	return 0;
 }
 
