@@ -93,7 +93,10 @@ func withNamespaces(ids IDs, f func(pid int) error) error {
 	defer ended.Stop()
 	err = enter(in, out)
 	if err == nil {
-		err = errors.Join(mapIDs(c.Process.Pid, ids), f(c.Process.Pid))
+		err = mapIDs(c.Process.Pid, ids)
+	}
+	if err == nil {
+		err = f(c.Process.Pid)
 	}
 	in.Close()
 	if werr := c.Wait(); werr == nil || err == nil {
@@ -144,7 +147,7 @@ func refusal(err error) error {
 		if readErr == nil && string(bytes.TrimSpace(most)) == "0" {
 			return fmt.Errorf("%w: sysctl user.max_user_namespaces is 0: set it to 65536, for example, and start Weir again: %w", ErrNoUserns, err)
 		}
-		return fmt.Errorf("all user namespaces of this machine are in use: raise sysctl user.max_user_namespaces (%s): %w", bytes.TrimSpace(most), err)
+		return fmt.Errorf("all user namespaces (or network namespaces) of this machine are in use: raise sysctl user.max_user_namespaces (%s) or user.max_net_namespaces: %w", bytes.TrimSpace(most), err)
 	}
 	return err
 }

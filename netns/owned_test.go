@@ -179,7 +179,7 @@ func makeLimited(limit string) string {
 func TestWithoutUserNamespaces(t *testing.T) {
 	for limit, want := range map[string][]string{
 		"0": {"false true: create namespaces: no user namespaces: sysctl user.max_user_namespaces is 0: set it to"},
-		"1": {"true false: <nil>\n", "false false: create namespaces: all user namespaces of this machine are in use: raise sysctl user.max_user_namespaces (1)"},
+		"1": {"true false: <nil>\n", "false false: create namespaces: all user namespaces (or network namespaces) of this machine are in use: raise sysctl user.max_user_namespaces (1)"},
 	} {
 		t.Run(limit, func(t *testing.T) {
 			cmd := exec.Command("/proc/self/exe")
