@@ -163,7 +163,7 @@ func New(o Options) (*Manager, error) {
 	m := &Manager{
 		strategy: strategy,
 		Options:  o,
-		began:    o.Now().UTC(),
+		began:    o.Now(), // UTC() would take the monotonic clock away, and what is compared with it could be stepped
 		watches:  make(chan struct{}, maxWatches),
 		streams:  make(chan struct{}, maxStreams),
 		backups:  make(chan struct{}, 1),
