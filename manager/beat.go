@@ -35,14 +35,15 @@ type report struct {
 }
 
 // reported is when a host has reported last, on this manager's own clock. What is stored is the wall clock of the manager that took the report, which
-// may have been stepped since, or be another's: it counts only within the time in which the report must have come.
+// may have been stepped since, or be another's: it counts only within the time in which the report must have come. A host without its revision is
+// the newest.
 func (b *beats) reported(h api.Host, now time.Time) time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	last, known := b.reports[h.Name]
 	age := max(0, now.Sub(h.Updated))
 	switch {
-	case known && (h.Revision <= last.revision || h.Updated.Equal(last.updated)):
+	case known && (h.Revision > 0 && h.Revision <= last.revision || h.Updated.Equal(last.updated)):
 		h.Updated = last.updated
 	case known:
 		last.at = now.Add(-min(age, max(0, now.Sub(last.looked))))

@@ -6,18 +6,20 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/store"
 )
 
 // judge gives a stored object as it is now, and tells whether that is news: of a host, the agent says how it is and the manager whether that is still true,
 // and when it last gave a sign of life, which changes all the time and is no news. Managers that share a store share the time of its last report too.
-func (m *Manager) judge(n noun, value []byte) (now []byte, news bool) {
+func (m *Manager) judge(n noun, i store.Item) (now []byte, news bool) {
 	if n.kind != api.KindHost {
-		return value, false
+		return i.Value, false
 	}
 	var h api.Host
-	if json.Unmarshal(value, &h) != nil {
-		return value, false
+	if json.Unmarshal(i.Value, &h) != nil {
+		return i.Value, false
 	}
+	h.Revision = i.Revision // which tells a newer report from an older one
 	if last, beats := m.lastBeat(h.Name); beats && (m.Now().Sub(last) <= api.BeatLost || last.After(h.Status.Heartbeat)) {
 		h.Status.Heartbeat = last.UTC()
 	}

@@ -46,6 +46,7 @@ func TestStepsOfTheWallClockLoseNoHost(t *testing.T) {
 		"set back, then started again, and the host lives":   {{0, hour, 5, "ready"}, {9 * time.Second, 8 * time.Second, 6, "ready"}, {38 * time.Second, 8 * time.Second, 6, "ready"}, {39 * time.Second, 8 * time.Second, 6, "lost"}},
 		"another manager's clock is an hour behind":          {{time.Second, 0, 5, "ready"}, {11 * time.Second, 10*time.Second - hour, 6, "ready"}, {21 * time.Second, 20*time.Second - hour, 7, "ready"}, {52 * time.Second, 20*time.Second - hour, 7, "lost"}},
 		"another manager's clock is an hour ahead":           {{time.Second, hour, 5, "ready"}, {11 * time.Second, 10*time.Second + hour, 6, "ready"}, {42 * time.Second, 10*time.Second + hour, 6, "lost"}},
+		"its revision is not known":                          {{time.Second, 0, 0, "ready"}, {29 * time.Second, 28 * time.Second, 0, "ready"}, {57 * time.Second, 28 * time.Second, 0, "ready"}, {60 * time.Second, 28 * time.Second, 0, "lost"}},
 		"an older copy is seen after a newer one":            {{time.Second, 0, 5, "ready"}, {11 * time.Second, 10 * time.Second, 6, "ready"}, {39 * time.Second, 0, 5, "ready"}, {41 * time.Second, 0, 5, "lost"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -20,7 +20,7 @@ func (m *Manager) get(n noun, w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	value, news := m.judge(n, i.Value)
+	value, news := m.judge(n, i)
 	i.Value = m.viewOf(r.Context(), n)(i.Key, value, i.Revision)
 	w.Header().Set("ETag", api.ETag(i.Revision))
 	if none := r.Header.Get("If-None-Match"); none != "" && etagIn(none, i.Revision) && !news {
@@ -46,7 +46,7 @@ func (m *Manager) list(n noun, w http.ResponseWriter, r *http.Request) error {
 	out := api.List[json.RawMessage]{Items: []json.RawMessage{}, Revision: rev}
 	view := m.viewOf(r.Context(), n)
 	for _, i := range items {
-		value, _ := m.judge(n, i.Value)
+		value, _ := m.judge(n, i)
 		i.Value = view(i.Key, value, i.Revision)
 		if f.match(store.NameOf(i.Key), i.Value) {
 			out.Items = append(out.Items, wire(i))

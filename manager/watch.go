@@ -58,7 +58,7 @@ func (m *Manager) watch(n noun, f filter, w http.ResponseWriter, r *http.Request
 	w.Header().Set("Cache-Control", "no-store")
 	for _, i := range first {
 		if f.match(store.NameOf(i.Key), i.Value) {
-			value, _ := m.judge(n, i.Value)
+			value, _ := m.judge(n, i)
 			i.Value = view(i.Key, value, i.Revision)
 			s.event("put", wire(i))
 		}
