@@ -76,6 +76,9 @@ func managerFlags(f *pflag.FlagSet, o *UpOptions) {
 	f.StringVar(&o.SecretKey, "secret-key", "", "file, mode 0600, with at least 32 random characters by which secrets in the state are encrypted; the same for all managers of a state")
 	f.StringVar(&o.Restore, "restore", "", "file of weir backup that becomes the state, if there is none or it is damaged; the former state is put aside")
 	f.BoolVar(&o.Replace, "replace", false, "with --restore: put aside also a state that is not damaged")
+	for _, name := range []string{"restore", "replace"} {
+		f.Lookup(name).Annotations = map[string][]string{once: nil}
+	}
 	f.StringVar(&o.Agents, "agents", "", "address (ADDRESS:PORT) where agents of other hosts join and connect, with TLS; default: none can")
 	f.DurationVar(&o.CertificateLife, "certificate-life", certificateLife, "how long agents' certificates are valid; they are renewed at two thirds of it")
 	f.StringVar(&o.Underlay, "underlay", "none", "how packets get from host to host where there is no OpenFlow fabric: none or vxlan")

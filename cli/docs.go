@@ -78,7 +78,11 @@ func writeFlags(b *strings.Builder, flags *pflag.FlagSet) {
 			value = "`" + f.DefValue + "`"
 		}
 		meaning := strings.TrimSuffix(f.Usage, " [$"+variable(f.Name)+"]")
-		fmt.Fprintf(b, "| %s | %s | `%s` | %s |\n", name, value, variable(f.Name), strings.ReplaceAll(meaning, "|", `\|`))
+		from := "`" + variable(f.Name) + "`"
+		if hasNoVariable(f) {
+			from = ""
+		}
+		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", name, value, from, strings.ReplaceAll(meaning, "|", `\|`))
 	})
 	if rows > 0 {
 		b.WriteByte('\n')

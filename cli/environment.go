@@ -14,9 +14,21 @@ func variable(flag string) string {
 	return "WEIR_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
+// once marks a flag of one deed, which nobody wants done again at each start: it has no variable.
+const once = "once"
+
+func hasNoVariable(f *pflag.Flag) bool {
+	_, marked := f.Annotations[once]
+	return marked
+}
+
 // describeEnvironment names each flag's variable in its help.
 func describeEnvironment(cmd *cobra.Command) {
-	note := func(f *pflag.Flag) { f.Usage += " [$" + variable(f.Name) + "]" }
+	note := func(f *pflag.Flag) {
+		if !hasNoVariable(f) {
+			f.Usage += " [$" + variable(f.Name) + "]"
+		}
+	}
 	cmd.PersistentFlags().VisitAll(note)
 	cmd.LocalNonPersistentFlags().VisitAll(note)
 	for _, c := range cmd.Commands() {
@@ -38,7 +50,7 @@ func fromEnvironment(cmd *cobra.Command) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		value := os.Getenv(variable(f.Name))
-		if f.Changed || value == "" || f.Name == "help" || failed != nil {
+		if f.Changed || value == "" || f.Name == "help" || hasNoVariable(f) || failed != nil {
 			return
 		}
 		values := []string{value}
@@ -60,7 +72,7 @@ func fromEnvironment(cmd *cobra.Command) error {
 
 func environmentTopic() *cobra.Command {
 	return &cobra.Command{Use: "environment", Short: "Flags as environment variables",
-		Long: fmt.Sprintf(`Every flag can be given as an environment variable: %s, then the flag's name in capitals with _ for -.
+		Long: fmt.Sprintf(`Every flag but --restore and --replace of weir up and weir manager can be given as an environment variable: %s, then the flag's name in capitals with _ for -.
 --token-file is %s, -f or --file is %s. The command line wins. An empty variable is as good as none.
 Flags that may be repeated take a list with commas. NO_COLOR=1 and TERM=dumb switch colours off.`,
 			"WEIR_", variable("token-file"), variable("file")),

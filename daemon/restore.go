@@ -56,6 +56,9 @@ func (o UpOptions) remedy() string {
 // restore puts a backup in the place of the state, if it was asked to, and ends what a restore that was killed has left. Nothing is forgotten of what
 // forwards meanwhile.
 func (o UpOptions) restore(ctx context.Context) error {
+	if o.Replace && o.Restore == "" {
+		return errors.New("--replace puts a state aside for the one of --restore FILE: give both or neither")
+	}
 	if len(o.Etcd) > 0 {
 		if o.Restore != "" {
 			return errors.New("--restore is for Weir's own store: restore an etcd elsewhere by its own means (etcdutl snapshot restore)")

@@ -109,6 +109,14 @@ func TestARestoreThatIsKilledAndRepeatedLosesNoState(t *testing.T) {
 	}
 }
 
+func TestReplaceIsOfARestore(t *testing.T) {
+	o := stateOf(t, "former")
+	o.Replace = true
+	if err := o.restore(t.Context()); err == nil || !strings.Contains(err.Error(), "--restore FILE") {
+		t.Errorf("--replace alone: %v", err)
+	}
+}
+
 // TestABackupCannotMakeAStateThatNeverStarts restores what no Weir writes, with a right checksum.
 func TestABackupCannotMakeAStateThatNeverStarts(t *testing.T) {
 	chain := backup.Value{Key: "chain/saved", Text: []byte(`{}`)}

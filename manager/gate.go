@@ -17,13 +17,14 @@ import (
 // gateBounds are those of a listener's connections. A connection over which a valid token or certificate came is known; until then it is a stranger's.
 type gateBounds struct {
 	known, knownPer         int // in all, and of one source
+	rootOnly                int // of known, places that this machine's root alone may take
 	strangers, strangersPer int
 	timeout                 time.Duration // of a stranger's connection
 }
 
 // Who has the token needs milliseconds to show it, so 32 places are many.
 var (
-	apiBounds   = gateBounds{known: 2_000, knownPer: 1_000, strangers: 256, strangersPer: 32, timeout: headerTimeout}
+	apiBounds   = gateBounds{known: 2_000, knownPer: 1_000, rootOnly: 100, strangers: 256, strangersPer: 32, timeout: headerTimeout}
 	agentBounds = gateBounds{known: 30_000, knownPer: 1_000, strangers: 4_096, strangersPer: 256, timeout: handshakeTimeout + headerTimeout}
 )
 
@@ -37,11 +38,12 @@ type gate struct {
 	mu        sync.Mutex
 	knownBy   map[string]int
 	known     int
-	strangers []*gatedConn // in the order in which they came
+	strangers []*gatedConn   // in the order in which they came
+	strange   map[string]int // how many of them are of a source
 }
 
 func newGate(l net.Listener, bounds gateBounds, source func(net.Conn) string) *gate {
-	return &gate{Listener: l, bounds: bounds, source: source, knownBy: map[string]int{}}
+	return &gate{Listener: l, bounds: bounds, source: source, knownBy: map[string]int{}, strange: map[string]int{}}
 }
 
 // Accept implements net.Listener.
@@ -68,6 +70,7 @@ func (g *gate) enter(c *gatedConn) {
 	g.mu.Lock()
 	out := g.tooMany(c.source)
 	g.strangers = append(g.strangers, c)
+	g.strange[c.source]++
 	c.timer = time.AfterFunc(g.bounds.timeout, c.expire)
 	g.mu.Unlock()
 	if out != nil {
@@ -77,31 +80,22 @@ func (g *gate) enter(c *gatedConn) {
 
 // tooMany is the connection that has to go so that one more of a source can come.
 func (g *gate) tooMany(source string) *gatedConn {
-	by := map[string]int{}
-	for _, s := range g.strangers {
-		by[s.source]++
-	}
 	goes := func(s *gatedConn) bool { return s.source == source }
-	if by[source] < g.bounds.strangersPer {
+	if g.strange[source] < g.bounds.strangersPer {
 		if len(g.strangers) < g.bounds.strangers {
 			return nil
 		}
-		most := slices.Max(slices.Collect(maps.Values(by)))
-		goes = func(s *gatedConn) bool { return by[s.source] == most }
+		most := slices.Max(slices.Collect(maps.Values(g.strange)))
+		goes = func(s *gatedConn) bool { return g.strange[s.source] == most }
 	}
 	return g.strangers[slices.IndexFunc(g.strangers, goes)]
 }
 
 // count tells how many strangers there are of a source.
-func (g *gate) count(source string) (n int) {
+func (g *gate) count(source string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, s := range g.strangers {
-		if s.source == source {
-			n++
-		}
-	}
-	return n
+	return g.strange[source]
 }
 
 // gatedConn is a connection and what is known of it.
@@ -125,7 +119,7 @@ func (c *gatedConn) show() bool {
 	if c.known || c.closed {
 		return true
 	}
-	if g.known >= g.bounds.known || c.source != localRoot && g.knownBy[c.source] >= g.bounds.knownPer {
+	if g.known >= g.bounds.known || c.source != localRoot && (g.known >= g.bounds.known-g.bounds.rootOnly || g.knownBy[c.source] >= g.bounds.knownPer) {
 		return false
 	}
 	g.leave(c)
@@ -141,7 +135,14 @@ func (g *gate) leave(c *gatedConn) {
 		return
 	}
 	c.timer.Stop()
-	g.strangers = slices.DeleteFunc(g.strangers, func(s *gatedConn) bool { return s == c })
+	i := slices.Index(g.strangers, c)
+	if i < 0 { // it was sent out
+		return
+	}
+	g.strangers = slices.Delete(g.strangers, i, i+1)
+	if g.strange[c.source]--; g.strange[c.source] == 0 {
+		delete(g.strange, c.source)
+	}
 }
 
 func (c *gatedConn) isKnown() bool {

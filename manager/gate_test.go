@@ -204,6 +204,18 @@ func TestTheGateTakesFromWhoHasMost(t *testing.T) {
 	}
 }
 
+// This machine's root finds a place when everybody else's are taken.
+func TestTheGateKeepsPlacesForRoot(t *testing.T) {
+	g := newGate(nil, gateBounds{known: 3, knownPer: 3, rootOnly: 1}, nil)
+	show := func(source string) bool { return (&gatedConn{gate: g, source: source}).show() }
+	if !show("a") || !show("b") || show("c") {
+		t.Error("others do not have 2 of 3 places")
+	}
+	if !show(localRoot) || show(localRoot) {
+		t.Error("root does not have the third place, or more")
+	}
+}
+
 // A socket's owner is found by both of its addresses, and nobody is taken for root.
 func TestOwnerOfASocket(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {

@@ -103,12 +103,22 @@ func withNamespaces(ids IDs, f func(pid int) error) error {
 		return err
 	}
 	text := strings.TrimSpace(problems.String())
-	for _, why := range []unix.Errno{unix.EINVAL, unix.EPERM, unix.ENOSPC} {
-		if strings.HasSuffix(strings.ToLower(text), "unshare failed: "+why.Error()) { // it speaks English: it got no LANG
-			return refusal(why)
-		}
+	if why := reason(text); why != nil {
+		return refusal(why)
 	}
 	return fmt.Errorf("%w: %s", err, text)
+}
+
+// reason is the kernel's answer in what unshare says, in English, since it got no LANG: util-linux's is "unshare: unshare failed: WHY", busybox's
+// "unshare: unshare(FLAGS): WHY". It is nil where unshare says something else.
+func reason(text string) error {
+	said := strings.ToLower(text)
+	for _, why := range []unix.Errno{unix.EINVAL, unix.EPERM, unix.ENOSPC} {
+		if strings.HasPrefix(said, "unshare: unshare") && strings.HasSuffix(said, ": "+why.Error()) {
+			return why
+		}
+	}
+	return nil
 }
 
 // entering is how long a process may take to be in its namespaces and have them named; it takes milliseconds.

@@ -200,3 +200,18 @@ func TestWithoutUserNamespaces(t *testing.T) {
 		})
 	}
 }
+
+func TestReasonOfUnshare(t *testing.T) {
+	for text, want := range map[string]error{
+		"unshare: unshare failed: Operation not permitted":        unix.EPERM,
+		"unshare: unshare failed: No space left on device":        unix.ENOSPC,
+		"unshare: unshare(0x50000000): Operation not permitted":   unix.EPERM,
+		"unshare: unshare(0x50000000): Invalid argument":          unix.EINVAL,
+		"unshare: failed to execute cat: Operation not permitted": nil,
+		"": nil,
+	} {
+		if got := reason(text); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +26,60 @@ func TestAFullDiskRefusesWritesAndChangesNothing(t *testing.T) {
 		t.Error(err)
 	}
 	t.Log(stderr)
+}
+
+// What the machine lacks for a moment is no damage: nothing is noted that would let a restore replace the store without a further word.
+func TestTooFewDescriptorsAreNoDamage(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	s, err := store.Open(t.Context(), options(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Txn(t.Context(), nil, []store.Op{{Key: "chain/a", Value: []byte("{}")}})
+	if err := errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for files := 8; files <= 20; files += 2 {
+		cmd, stderr := child(t, dir, "few-files")
+		cmd.Env = append(cmd.Env, fmt.Sprintf("WEIR_TEST_FILES=%d", files))
+		if err := cmd.Run(); err != nil {
+			t.Errorf("%d descriptors: %v: %s", files, err, stderr)
+		}
+	}
+	s, err = store.Open(t.Context(), options(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i, err := s.Get(t.Context(), "chain/a"); err != nil || string(i.Value) != "{}" {
+		t.Errorf("afterwards: %s, %v", i.Value, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// fewFiles opens the store with so few descriptors that it may fail.
+func fewFiles(dir string) error {
+	n, err := strconv.ParseUint(os.Getenv("WEIR_TEST_FILES"), 10, 64)
+	if err != nil {
+		return err
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}); err != nil {
+		return err
+	}
+	s, err := store.Open(context.Background(), options(dir))
+	switch {
+	case err == nil:
+		return s.Close()
+	case errors.Is(err, store.ErrDamaged):
+		return fmt.Errorf("taken for damage: %w", err)
+	}
+	if found, globErr := filepath.Glob(filepath.Join(options(dir).Dir, "*damaged*")); globErr != nil || len(found) > 0 {
+		return fmt.Errorf("%v, %w: noted as damage", found, globErr)
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return nil
 }
 
 // The children below follow one another in one process, in a mount namespace of its own with a disk of 96 MiB. Each is a new

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -258,10 +260,11 @@ const marker = "weir-store-1"
 // Else it reads the tree through, and returns what the digest says of it.
 func (e *embedded) inspect(prefix string) (*digest, error) {
 	log := e.log()
-	files, err := filepath.Glob(filepath.Join(log, "*.wal"))
-	if err != nil {
-		return nil, err
+	files, err := os.ReadDir(log)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, e.explain(err)
 	}
+	files = slices.DeleteFunc(files, func(f os.DirEntry) bool { return filepath.Ext(f.Name()) != ".wal" })
 	_, err = os.Stat(filepath.Join(e.dir, marker))
 	began := err == nil
 	switch {
@@ -450,6 +453,23 @@ func (e *embedded) launch(ctx context.Context, c *embed.Config) (*embed.Etcd, er
 
 var errAborted = errors.New("etcd gave up")
 
+// ofTheMachine is an error of the machine, which the state is not to blame for, or nil. etcd gives some as text alone.
+func ofTheMachine(err error) error {
+	is := func(all ...syscall.Errno) bool {
+		return slices.ContainsFunc(all, func(why syscall.Errno) bool { return errors.Is(err, why) || strings.Contains(err.Error(), why.Error()) })
+	}
+	switch {
+	case is(syscall.EMFILE, syscall.ENFILE), strings.Contains(err.Error(), fewDescriptors):
+		return fmt.Errorf("%w: raise the limit of open files (LimitNOFILE= of the unit, ulimit -n of a shell) to 1024 or more and start again: nothing is lost", err)
+	case is(syscall.EACCES, syscall.EPERM, syscall.EADDRINUSE, syscall.ENOMEM), errors.Is(err, os.ErrPermission):
+		return err
+	}
+	return nil
+}
+
+// fewDescriptors is in what etcd gives up with where it may open almost no files.
+const fewDescriptors = "file descriptor limit"
+
 // explain says what a start that went wrong means and what to do.
 func (e *embedded) explain(err error) error {
 	if f := e.fault.get(); f != nil {
@@ -458,8 +478,8 @@ func (e *embedded) explain(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), syscall.ENOSPC.Error()) {
 		return diskError(e.dir, syscall.ENOSPC)
 	}
-	if errors.Is(err, os.ErrPermission) || errors.Is(err, syscall.EADDRINUSE) {
-		return err
+	if of := ofTheMachine(err); of != nil {
+		return of
 	}
 	if !strings.Contains(err.Error(), e.dir) {
 		err = fmt.Errorf("%w (the log in %s, or the database %s)", err, e.log(), e.tree())

@@ -38,6 +38,7 @@ func children() map[string]func(dir string) error {
 		"disk-room":       diskRoom,
 		"disk-after":      diskAfter,
 		"dump":            dump,
+		"few-files":       fewFiles,
 	}
 }
 

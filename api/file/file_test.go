@@ -10,6 +10,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"weir.dev/weir/api"
@@ -273,6 +274,9 @@ func TestSecretsComeFromElsewhere(t *testing.T) {
 	write("password", "from a file\n", 0o600)
 	write("open", "x", 0o644)
 	write("empty", "", 0o600)
+	if err := unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("WEIR_TEST_SECRET", "from the environment")
 	const inline = "hunter2-inline"
 	for name, c := range map[string]struct {
@@ -302,6 +306,7 @@ func TestSecretsComeFromElsewhere(t *testing.T) {
 		"an alias":     {"secrets:\n  db: *" + inline, nil, "secrets.db: want"},
 		"a tag":        {"secrets:\n  db: !" + inline + " x", nil, "secrets.db: want"},
 		"empty":        {"secrets: {db: {file: empty}}", nil, "holds 0 bytes"},
+		"nobody's":     {"secrets: {db: {file: fifo}}", nil, "holds 0 bytes"},
 		"no variable":  {"secrets: {db: {env: WEIR_TEST_NOTHING}}", nil, "the environment has no variable WEIR_TEST_NOTHING"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 
 	"weir.dev/weir/api"
 )
@@ -93,6 +95,9 @@ func (f *File) dirOf(path string) string {
 	return filepath.Dir(at.File)
 }
 
+// secretPatience is how long a program may take to write a secret into a pipe.
+const secretPatience = 10 * time.Second
+
 func (s SecretSource) read(dir string) ([]byte, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -108,11 +113,12 @@ func (s SecretSource) read(dir string) ([]byte, error) {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(dir, path)
 	}
-	in, err := os.Open(path)
+	in, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO that nobody writes is empty
 	if err != nil {
 		return nil, fmt.Errorf("read the value: %w", err)
 	}
 	defer in.Close()
+	_ = in.SetReadDeadline(time.Now().Add(secretPatience)) // a plain file has none, and needs none
 	info, err := in.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("read the value: %w", err)
