@@ -12,6 +12,7 @@ import (
 const (
 	beforeTurns  = 7  // measurements of each figure and side in a round
 	beforeStarts = 10 // starts of one function in a round
+	beforeManys  = 5  // starts of many functions in a round
 )
 
 // before measures this Weir beside the one that was built in the clone `-before`: what a change costs. Both run at once, idle but for the one
@@ -38,7 +39,10 @@ func (b *bench) before() error {
 					return fmt.Errorf("%d wires: %w", n, err)
 				}
 			}
-			return b.beforeStarts(both)
+			if err := b.beforeStarts(both); err != nil {
+				return err
+			}
+			return b.beforeMany(both)
 		})
 	})
 }
@@ -48,14 +52,7 @@ const formerWeir = "the former Weir"
 func (b *bench) beforePackets(both []*weir, n int) error {
 	var sides []*side
 	for _, w := range both {
-		port, err := w.link("alice")
-		if err != nil {
-			return err
-		}
-		if _, err := w.Ping(b.ctx, w.alice(), "10.9.0.2", 3, "0.05"); err != nil {
-			return err
-		}
-		g, stop, err := inject(b, w.Rig, w.Netns, port, w.alice(), w.bob(), "10.9.0.1", "10.9.0.2", 9)
+		g, stop, err := w.inject(b)
 		if err != nil {
 			return err
 		}
@@ -109,6 +106,30 @@ func (b *bench) beforeStarts(both []*weir) error {
 		}
 		b.add("apply of one more "+f.name, "ms", ms[0], ms[1], formerWeir, false, 1/1.2)
 	}
+	return nil
+}
+
+// beforeMany: a chain of 100 functions where there was one of 1, applied until it carries.
+func (b *bench) beforeMany(both []*weir) error {
+	const few, many = 1, 100
+	var s [2][]float64
+	for turn := range beforeManys * b.Rounds {
+		for i := range both {
+			k := (i + turn) % 2
+			if _, err := both[k].wires(few, "--prune"); err != nil {
+				return err
+			}
+			if err := both[k].settle(b); err != nil {
+				return err
+			}
+			took, err := both[k].wires(many)
+			if err != nil {
+				return err
+			}
+			s[k] = append(s[k], took.Seconds())
+		}
+	}
+	b.add(fmt.Sprintf("apply of a chain of %d functions", many), "s", s[0], s[1], formerWeir, false, 1/1.2)
 	return nil
 }
 

@@ -46,6 +46,18 @@ func inject(b *bench, r *rig.Rig, space, link, from, to string, src, dst string,
 	}, nil
 }
 
+// inject makes a generator of datagrams from alice to bob, who reach each other.
+func (w *weir) inject(b *bench) (g generator, stop func() error, err error) {
+	port, err := w.link("alice")
+	if err != nil {
+		return g, nil, err
+	}
+	if _, err := w.Ping(b.ctx, w.alice(), "10.9.0.2", 3, "0.05"); err != nil {
+		return g, nil, err
+	}
+	return inject(b, w.Rig, w.Netns, port, w.alice(), w.bob(), "10.9.0.1", "10.9.0.2", 9)
+}
+
 func (w *weir) link(endpoint string) (string, error) {
 	var e api.Endpoint
 	err := w.Get(w.ctx, &e, "endpoint", endpoint)
@@ -142,14 +154,7 @@ func (b *bench) rules() error {
 		if _, err := w.Apply(b.ctx, "functions:\n  w1: {image: wire}\nchains:\n  one: w1\npolicies:\n  all: {from: alice, to: bob, match: [udp/9], chain: one, priority: 5}\n"); err != nil {
 			return err
 		}
-		port, err := w.link("alice")
-		if err != nil {
-			return err
-		}
-		if _, err := w.Ping(b.ctx, w.alice(), "10.9.0.2", 3, "0.05"); err != nil {
-			return err
-		}
-		g, stop, err := inject(b, w.Rig, w.Netns, port, w.alice(), w.bob(), "10.9.0.1", "10.9.0.2", 9)
+		g, stop, err := w.inject(b)
 		if err != nil {
 			return err
 		}

@@ -2,7 +2,6 @@ package vm
 
 import (
 	"bytes"
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -91,10 +90,6 @@ func TestStepsOfTheClockByAnHour(t *testing.T) {
 	if len(kernels) == 0 {
 		t.Fatalf("no kernel in %s: make peers unpacks one", root)
 	}
-	qemu, err := exec.LookPath("qemu-system-x86_64")
-	if err != nil {
-		t.Fatalf("%v: make setup installs it", err)
-	}
 	dir := t.TempDir()
 	machine := filepath.Join(dir, "machine")
 	install(t, machine, "../../bin/weir", "/weir")
@@ -132,20 +127,9 @@ func TestStepsOfTheClockByAnHour(t *testing.T) {
 	files := map[string]string{"machine.tar": tar}
 	// The root of an initramfs cannot be left by pivot_root, which runc does: everything moves to a file system of its own.
 	script := "#!/busybox sh\n/busybox mkdir -p /new\n"
-	version := strings.TrimPrefix(filepath.Base(kernels[0]), "vmlinuz-")
-	for _, path := range withDependencies(t, filepath.Join(root, "lib/modules", version), clockModules) {
-		files[filepath.Base(path)] = path
-		script += "/busybox insmod /" + filepath.Base(path) + "\n"
-	}
+	script += load(t, kernels[0], clockModules, files)
 	script += "/busybox mount -t tmpfs -o size=1g n /new\n/busybox tar -xf /machine.tar -C /new\n/busybox rm /machine.tar\nexec /busybox switch_root /new /init\n"
-	initrd := pack(t, dir, script, files)
-	ctx, cancel := context.WithTimeout(context.Background(), clockTime)
-	defer cancel()
-	begin := time.Now()
-	cmd := exec.CommandContext(ctx, qemu, "-M", "pc", "-accel", "tcg", "-m", "1536", "-smp", "1", "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio",
-		"-kernel", kernels[0], "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1 tsc_early_khz=2600000 tsc=reliable mitigations=off")
-	out, err := cmd.CombinedOutput()
-	t.Logf("%v in the machine:\n%s", time.Since(begin).Round(100*time.Millisecond), out)
+	out, err := boot(t, kernels[0], pack(t, dir, script, files), 1536, clockTime)
 	if err != nil || !bytes.Contains(out, []byte("VM-PASS")) {
 		t.Fatalf("the machine failed: %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -65,10 +66,6 @@ func TestTunnelsInAKernelWithWireGuard(t *testing.T) {
 	if len(kernels) == 0 {
 		t.Fatalf("no kernel in %s: make peers unpacks one", root)
 	}
-	qemu, err := exec.LookPath("qemu-system-x86_64")
-	if err != nil {
-		t.Fatalf("%v: make setup installs it", err)
-	}
 	dir := t.TempDir()
 	files := map[string]string{}
 	for _, pkg := range []string{"netns", "agent"} {
@@ -80,25 +77,42 @@ func TestTunnelsInAKernelWithWireGuard(t *testing.T) {
 			t.Fatalf("build the tests of %s: %v\n%s", pkg, err, out)
 		}
 	}
-	version := strings.TrimPrefix(filepath.Base(kernels[0]), "vmlinuz-")
 	script := "#!/busybox sh\n/busybox mkdir -p /proc /sys /tmp /run /dev /bin\n/busybox mount -t proc p /proc\n/busybox mount -t sysfs s /sys\n/busybox mount -t devtmpfs d /dev\n/busybox mount -t tmpfs t /tmp\n" +
 		"/busybox mount -t tmpfs r /run\n/busybox ln -s /busybox /bin/ip\n/busybox ln -s /busybox /bin/ping\nexport PATH=/bin\n"
-	for _, path := range withDependencies(t, filepath.Join(root, "lib/modules", version), modules) {
-		files[filepath.Base(path)] = path
-		script += "/busybox insmod /" + filepath.Base(path) + "\n"
-	}
+	script += load(t, kernels[0], modules, files)
 	script += "/busybox ip link set lo up\nexport WEIR_TEST_WIREGUARD=1 TMPDIR=/tmp\n/netns.test -test.v -test.run WireGuard && /agent.test -test.v -test.run Sealed && /busybox echo VM-PASS\n/busybox poweroff -f\n"
-	initrd := pack(t, dir, script, files)
-	ctx, cancel := context.WithTimeout(context.Background(), bootTime)
-	defer cancel()
-	begin := time.Now()
-	cmd := exec.CommandContext(ctx, qemu, "-M", "pc", "-accel", "tcg", "-m", "768", "-smp", "1", "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio",
-		"-kernel", kernels[0], "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1 tsc_early_khz=2600000 tsc=reliable mitigations=off")
-	out, err := cmd.CombinedOutput()
-	t.Logf("%v in the machine:\n%s", time.Since(begin).Round(100*time.Millisecond), out)
+	out, err := boot(t, kernels[0], pack(t, dir, script, files), 768, bootTime)
 	if err != nil || !bytes.Contains(out, []byte("VM-PASS")) || bytes.Count(out, []byte("--- PASS: Test")) != 2 {
 		t.Fatalf("the tests in the machine failed: %v", err)
 	}
+}
+
+// load says how the machine loads modules and what they need, and adds them to its files.
+func load(t *testing.T, kernel string, names []string, files map[string]string) (script string) {
+	t.Helper()
+	version := strings.TrimPrefix(filepath.Base(kernel), "vmlinuz-")
+	for _, path := range withDependencies(t, filepath.Join(kernel, "../../lib/modules", version), names) {
+		files[filepath.Base(path)] = path
+		script += "/busybox insmod /" + filepath.Base(path) + "\n"
+	}
+	return script
+}
+
+// boot runs a machine until it switches itself off, and returns what it has printed.
+func boot(t *testing.T, kernel, initrd string, mb int, limit time.Duration) ([]byte, error) {
+	t.Helper()
+	qemu, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		t.Fatalf("%v: make setup installs it", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	begin := time.Now()
+	cmd := exec.CommandContext(ctx, qemu, "-M", "pc", "-accel", "tcg", "-m", strconv.Itoa(mb), "-smp", "1", "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio",
+		"-kernel", kernel, "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1 tsc_early_khz=2600000 tsc=reliable mitigations=off")
+	out, err := cmd.CombinedOutput()
+	t.Logf("%v in the machine:\n%s", time.Since(begin).Round(100*time.Millisecond), out)
+	return out, err
 }
 
 // pack makes an initramfs.
