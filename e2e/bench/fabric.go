@@ -44,8 +44,13 @@ func (b *bench) compile() error {
 			return fmt.Errorf("policy %s: %w", name, err)
 		}
 		entries = 0
-		for _, e := range out.Entries {
-			entries += len(e)
+		for _, all := range out.Entries {
+			for _, e := range all {
+				entries++
+				if e.Match.Unread != flow.ReadAll {
+					entries += len(fabric.Headers(&e.Match)) - 1 // the switch gets one for each
+				}
+			}
 		}
 	}
 	b.limit("10,000 policies, 100 switches", "s", all, 1)
