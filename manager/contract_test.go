@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"strings"
@@ -43,6 +44,38 @@ func TestOpenAPIDocument(t *testing.T) {
 	}
 	if d := cmp.Diff(file, served); d != "" {
 		t.Errorf("served differs: %s", d)
+	}
+}
+
+// A format that is smaller than its bounds makes clients that refuse, or cut, what the manager says.
+func TestFormatsOfWholeNumbersHoldTheirBounds(t *testing.T) {
+	var doc any
+	if err := json.Unmarshal(must(os.ReadFile(openAPIFile))(t), &doc); err != nil {
+		t.Fatal(err)
+	}
+	found := map[any]int{}
+	var walk func(v any, at string)
+	walk = func(v any, at string) {
+		switch v := v.(type) {
+		case []any:
+			for i, v := range v {
+				walk(v, fmt.Sprintf("%s/%d", at, i))
+			}
+		case map[string]any:
+			if format, ok := v["format"]; ok && v["type"] == "integer" {
+				found[format]++
+				if most, bounded := v["maximum"].(float64); format == "int32" && (!bounded || most > math.MaxInt32) {
+					t.Errorf("%s: int32 up to %v", at, v["maximum"])
+				}
+			}
+			for name, v := range v {
+				walk(v, at+"/"+name)
+			}
+		}
+	}
+	walk(doc, "")
+	if found["int32"] == 0 || found["int64"] == 0 {
+		t.Errorf("formats of whole numbers: %v", found)
 	}
 }
 

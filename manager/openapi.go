@@ -218,6 +218,9 @@ func bounded(s *huma.Schema, t reflect.Type) *huma.Schema {
 		least, most = max(least, -mostInt64), mostInt64
 	}
 	s.Minimum, s.Maximum = &least, &most
+	if s.Format = "int64"; most <= math.MaxInt32 {
+		s.Format = "int32" // which has a sign: huma says so of uint32, too
+	}
 	return s
 }
 
