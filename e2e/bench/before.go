@@ -113,10 +113,22 @@ func (b *bench) beforeStarts(both []*weir) error {
 func (b *bench) beforeMany(both []*weir) error {
 	const few, many = 1, 100
 	var s [2][]float64
+	var rest []string
+	for i := few + 1; i <= many; i++ {
+		rest = append(rest, fmt.Sprintf("w%d", i))
+	}
+	for _, w := range both {
+		if _, err := w.wires(many); err != nil {
+			return err
+		}
+	}
 	for turn := range beforeManys * b.Rounds {
 		for i := range both {
 			k := (i + turn) % 2
-			if _, err := both[k].wires(few, "--prune"); err != nil {
+			if _, err := both[k].wires(few); err != nil {
+				return err
+			}
+			if _, err := both[k].Weir(b.ctx, append([]string{"delete", "function"}, rest...)...); err != nil {
 				return err
 			}
 			if err := both[k].settle(b); err != nil {

@@ -221,7 +221,7 @@ func (w *weir) endpoints() string {
 }
 
 // wires puts a chain of n wires between the stations for everything they exchange.
-func (w *weir) wires(n int, args ...string) (time.Duration, error) {
+func (w *weir) wires(n int) (time.Duration, error) {
 	var doc strings.Builder
 	doc.WriteString("functions:\n")
 	var path []string
@@ -231,6 +231,6 @@ func (w *weir) wires(n int, args ...string) (time.Duration, error) {
 	}
 	fmt.Fprintf(&doc, "chains:\n  wires: %s\npolicies:\n  all: {from: alice, to: bob, match: [tcp, udp, icmp], chain: wires}\n", strings.Join(path, " | "))
 	begin := time.Now()
-	_, err := w.Apply(w.ctx, doc.String(), args...)
+	_, err := w.Apply(w.ctx, doc.String())
 	return time.Since(begin), err
 }
