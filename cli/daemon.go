@@ -77,7 +77,7 @@ func managerFlags(f *pflag.FlagSet, o *UpOptions) {
 	f.StringVar(&o.Restore, "restore", "", "file of weir backup that becomes the state, if there is none or it is damaged; the former state is put aside")
 	f.BoolVar(&o.Replace, "replace", false, "with --restore: put aside also a state that is not damaged")
 	for _, name := range []string{"restore", "replace"} {
-		f.Lookup(name).Annotations = map[string][]string{once: nil}
+		f.Lookup(name).Annotations = map[string][]string{once: {"true"}}
 	}
 	f.StringVar(&o.Agents, "agents", "", "address (ADDRESS:PORT) where agents of other hosts join and connect, with TLS; default: none can")
 	f.DurationVar(&o.CertificateLife, "certificate-life", certificateLife, "how long agents' certificates are valid; they are renewed at two thirds of it")

@@ -17,10 +17,7 @@ func variable(flag string) string {
 // once marks a flag of one deed, which nobody wants done again at each start: it has no variable.
 const once = "once"
 
-func hasNoVariable(f *pflag.Flag) bool {
-	_, marked := f.Annotations[once]
-	return marked
-}
+func hasNoVariable(f *pflag.Flag) bool { return f.Annotations[once] != nil }
 
 // describeEnvironment names each flag's variable in its help.
 func describeEnvironment(cmd *cobra.Command) {

@@ -478,8 +478,8 @@ func (e *embedded) explain(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), syscall.ENOSPC.Error()) {
 		return diskError(e.dir, syscall.ENOSPC)
 	}
-	if of := ofTheMachine(err); of != nil {
-		return of
+	if other := ofTheMachine(err); other != nil {
+		return other
 	}
 	if !strings.Contains(err.Error(), e.dir) {
 		err = fmt.Errorf("%w (the log in %s, or the database %s)", err, e.log(), e.tree())

@@ -127,6 +127,9 @@ func (s SecretSource) read(dir string) ([]byte, error) {
 		return nil, fmt.Errorf("every user of this machine may open %s (mode %04o): chmod o= %s", path, info.Mode().Perm(), path)
 	}
 	v, err := io.ReadAll(io.LimitReader(in, api.MaxSecret+1))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, fmt.Errorf("nobody closed the pipe %s within %v: want a file, or a program that writes the secret and ends", path, secretPatience)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the value: %w", err)
 	}

@@ -12,7 +12,7 @@ import (
 const (
 	beforeTurns  = 7  // measurements of each figure and side in a round
 	beforeStarts = 10 // starts of one function in a round
-	beforeManys  = 5  // starts of many functions in a round
+	beforeMany   = 5  // starts of many functions in a round
 )
 
 // before measures this Weir beside the one that was built in the clone `-before`: what a change costs. Both run at once, idle but for the one
@@ -52,7 +52,7 @@ const formerWeir = "the former Weir"
 func (b *bench) beforePackets(both []*weir, n int) error {
 	var sides []*side
 	for _, w := range both {
-		g, stop, err := w.inject(b)
+		g, stop, err := w.injector(b)
 		if err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func (b *bench) beforeMany(both []*weir) error {
 			return err
 		}
 	}
-	for turn := range beforeManys * b.Rounds {
+	for turn := range beforeMany * b.Rounds {
 		for i := range both {
 			k := (i + turn) % 2
 			if _, err := both[k].wires(few); err != nil {

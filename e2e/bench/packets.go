@@ -46,8 +46,8 @@ func inject(b *bench, r *rig.Rig, space, link, from, to string, src, dst string,
 	}, nil
 }
 
-// inject makes a generator of datagrams from alice to bob, who reach each other.
-func (w *weir) inject(b *bench) (g generator, stop func() error, err error) {
+// injector makes a generator of datagrams from alice to bob, who reach each other.
+func (w *weir) injector(b *bench) (g generator, stop func() error, err error) {
 	port, err := w.link("alice")
 	if err != nil {
 		return g, nil, err
@@ -154,7 +154,7 @@ func (b *bench) rules() error {
 		if _, err := w.Apply(b.ctx, "functions:\n  w1: {image: wire}\nchains:\n  one: w1\npolicies:\n  all: {from: alice, to: bob, match: [udp/9], chain: one, priority: 5}\n"); err != nil {
 			return err
 		}
-		g, stop, err := w.inject(b)
+		g, stop, err := w.injector(b)
 		if err != nil {
 			return err
 		}
