@@ -34,19 +34,17 @@ func (a *Agent) watchRefused(ctx context.Context) {
 	tick := time.NewTicker(refusedEvery)
 	defer tick.Stop()
 	seen, first := map[refusedKey]refusedSeen{}, true
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			ports, err := a.Switch.Ports(ctx)
-			if err != nil {
-				continue // whoever needs the counters says so
-			}
+	for now := time.Now(); ; { // the first look is at once: what is dropped after it is told
+		if ports, err := a.Switch.Ports(ctx); err == nil { // else whoever needs the counters says so
 			for _, e := range refusals(seen, ports, now, first) {
 				a.report.event(e)
 			}
 			first = false
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case now = <-tick.C:
 		}
 	}
 }

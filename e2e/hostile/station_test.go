@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -152,6 +153,14 @@ policies:
 				s.try(ctx, t, sw, a)
 			}
 			s.told(ctx, t)
+			if err := r.Kill(syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Up(ctx); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(7 * time.Second) // an agent that has started looks every 5
+			s.told(ctx, t)                // what was told before is not told again
 		})
 	}
 }
