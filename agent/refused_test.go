@@ -2,44 +2,11 @@ package agent
 
 import (
 	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/datapath"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/instance"
 )
-
-// One event for each endpoint and reason, at once, and not for each frame.
-func TestRefusalsAreToldOnceAMinute(t *testing.T) {
-	port := func(arp, source uint64) []datapath.PortStatus {
-		p := datapath.PortStatus{Name: "endpoint/mallory"}
-		p.Refused[flow.RefusedARP], p.Refused[flow.RefusedSource] = arp, source
-		return []datapath.PortStatus{p, {Name: "function/fw/in"}}
-	}
-	seen := map[refusedKey]refusedSeen{}
-	begin := time.Now()
-	var got []string
-	for _, look := range []struct {
-		second      int
-		arp, source uint64
-	}{{0, 7, 0}, {5, 7, 0}, {10, 9, 0}, {15, 100, 3}, {40, 5000, 3}, {71, 6000, 3}, {300, 6000, 3}, {305, 1, 0}} {
-		for _, e := range refusals(seen, port(look.arp, look.source), begin.Add(time.Duration(look.second)*time.Second), look.second == 0) {
-			got = append(got, e.Reason+" "+e.Object+" "+e.Message)
-		}
-	}
-	want := []string{
-		"RefusedArp mallory port security dropped 2 packets (9 in all): ARP for an address or MAC that is not this endpoint's",
-		"RefusedSource mallory port security dropped 3 packets (3 in all): the source address is not this endpoint's",
-		"RefusedArp mallory port security dropped 5991 packets (6000 in all): ARP for an address or MAC that is not this endpoint's",
-		"RefusedArp mallory port security dropped 1 packets (1 in all): ARP for an address or MAC that is not this endpoint's",
-	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
-}
 
 // A MAC that Weir derives from a name is taken like one that is given.
 func TestDerivedMACIsTaken(t *testing.T) {

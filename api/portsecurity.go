@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// PortSecurity says what may enter at a port of a host besides what Weir knows of it.
+// PortSecurity says what may enter at an endpoint's port besides what Weir knows of it.
 type PortSecurity struct {
 	Mode       string   `json:"mode,omitempty"`        // auto (default), on, off
 	MACs       []string `json:"macs,omitempty"`        // further source MACs
@@ -16,7 +16,7 @@ type PortSecurity struct {
 
 // Modes of port security.
 const (
-	PortSecurityAuto = "auto" // on where Weir made the link, or where macs or addresses are given
+	PortSecurityAuto = "auto" // on where Weir made the link, where a station's switch port and MAC are given, or where macs or addresses are given here
 	PortSecurityOn   = "on"
 	PortSecurityOff  = "off"
 )

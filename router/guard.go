@@ -8,13 +8,15 @@ import (
 	"weir.dev/weir/flow"
 )
 
-// Guard is the port security of an endpoint of a host: what may enter there. mac is that of the link that Weir made for it, zero if it made none.
+// Guard is the port security of an endpoint: what may enter at its port. mac is that of the link that Weir made for it, or that a station of the
+// fabric is known by; zero if neither is there.
 func Guard(e api.EndpointSpec, mac flow.MAC) flow.Guard {
 	s := api.PortSecurity{}
 	if e.PortSecurity != nil {
 		s = *e.PortSecurity
 	}
-	if s.Mode == api.PortSecurityOff || s.Mode != api.PortSecurityOn && e.Netns == "" && len(s.MACs)+len(s.Addresses) == 0 {
+	known := e.Netns != "" || e.SwitchPort != "" && e.MAC != "" || len(s.MACs)+len(s.Addresses) > 0
+	if s.Mode == api.PortSecurityOff || s.Mode != api.PortSecurityOn && !known {
 		return flow.Guard{}
 	}
 	g := flow.Guard{On: true, DHCPServer: s.DHCPServer, Router: s.Router}

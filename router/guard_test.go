@@ -17,6 +17,7 @@ func TestGuard(t *testing.T) {
 	addressed := made
 	addressed.Address, addressed.Addresses = "10.9.0.1/24", []string{"fd00::1/64"}
 	nic := api.EndpointSpec{Interface: "eth1"}
+	station := api.EndpointSpec{Switch: "s1", SwitchPort: "2", MAC: "02:00:00:00:00:01", Address: "10.9.0.1/24"}
 	with := func(s api.EndpointSpec, p api.PortSecurity) api.EndpointSpec {
 		s.PortSecurity = &p
 		return s
@@ -34,11 +35,15 @@ func TestGuard(t *testing.T) {
 	}{
 		"a link that Weir made, with addresses": {addressed, mac, flow.Guard{On: true, MACs: []flow.MAC{mac}, Bound: true,
 			Addresses: prefixes("10.9.0.1/32", "fd00::1/128", "fe80::ff:fe00:1/128")}},
-		"a link that Weir made, without":        {made, mac, flow.Guard{On: true, MACs: []flow.MAC{mac}}},
-		"off":                                   {with(addressed, api.PortSecurity{Mode: "off"}), mac, flow.Guard{}},
-		"an interface of the host":              {nic, flow.MAC{}, flow.Guard{}},
-		"an interface of the host, on":          {with(nic, api.PortSecurity{Mode: "on", DHCPServer: true}), flow.MAC{}, flow.Guard{On: true, DHCPServer: true}},
-		"an interface of the host, with a list": {with(nic, api.PortSecurity{MACs: []string{"02:00:00:00:00:01"}}), flow.MAC{}, flow.Guard{On: true, MACs: []flow.MAC{mac}}},
+		"a link that Weir made, without":         {made, mac, flow.Guard{On: true, MACs: []flow.MAC{mac}}},
+		"off":                                    {with(addressed, api.PortSecurity{Mode: "off"}), mac, flow.Guard{}},
+		"an interface of the host":               {nic, flow.MAC{}, flow.Guard{}},
+		"an interface of the host, on":           {with(nic, api.PortSecurity{Mode: "on", DHCPServer: true}), flow.MAC{}, flow.Guard{On: true, DHCPServer: true}},
+		"an interface of the host, with a list":  {with(nic, api.PortSecurity{MACs: []string{"02:00:00:00:00:01"}}), flow.MAC{}, flow.Guard{On: true, MACs: []flow.MAC{mac}}},
+		"a station whose port and MAC are given": {station, mac, flow.Guard{On: true, MACs: []flow.MAC{mac}, Bound: true, Addresses: prefixes("10.9.0.1/32", "fe80::ff:fe00:1/128")}},
+		"a station whose port alone is given":    {api.EndpointSpec{Switch: "s1", SwitchPort: "2", Address: "10.9.0.1/24"}, mac, flow.Guard{}},
+		"a station, found by its MAC":            {api.EndpointSpec{MAC: "02:00:00:00:00:01"}, mac, flow.Guard{}},
+		"a station, off":                         {with(station, api.PortSecurity{Mode: "off"}), mac, flow.Guard{}},
 		"more addresses": {with(made, api.PortSecurity{Addresses: []string{"10.9.5.0/24", "10.9.0.7"}, Router: true}), mac, flow.Guard{On: true, MACs: []flow.MAC{mac},
 			Bound: true, Router: true, Addresses: prefixes("10.9.5.0/24", "10.9.0.7/32", "fe80::ff:fe00:1/128")}},
 	} {

@@ -4,9 +4,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"strings"
 	"testing"
 
+	"weir.dev/weir/api"
 	"weir.dev/weir/datapath/suite"
 	"weir.dev/weir/flow"
 )
@@ -67,8 +69,16 @@ func TestPortSecurityAtAnOpenFlowPort(t *testing.T) {
 	if open < 20 {
 		t.Fatalf("without port security %d forged frames arrive: the test tells nothing", open)
 	}
-	for what, document := range map[string]string{"ordinary forwarding": objects(secure), "an exhaustive chain": objects(secure) + chain} {
-		b.apply(document, "--prune")
+	var vm1 api.Endpoint
+	b.get(&vm1, "endpoint", "vm1")
+	at := strings.TrimPrefix(vm1.Status.Link, "s1:")
+	for _, x := range []struct{ what, document string }{
+		{"ordinary forwarding", objects(secure)},
+		{"an exhaustive chain", objects(secure) + chain},
+		{"unasked, where port and MAC are given", objects(fmt.Sprintf(", switch: s1, switch_port: %q, mac: %q", at, flow.MAC(alice.MAC)))},
+	} {
+		what := x.what
+		b.apply(x.document, "--prune")
 		b.await("port security is in force", func() (bool, string) {
 			flows := b.flows("s1")
 			n := 0
@@ -88,6 +98,9 @@ func TestPortSecurityAtAnOpenFlowPort(t *testing.T) {
 			}
 		}
 		t.Logf("%s: %d of %d kinds of frames refused", what, refused, len(wanted))
+		if what == "ordinary forwarding" {
+			b.tellsRefused("vm1")
+		}
 		b.reach("vm1", "10.9.0.2")
 		b.reach("vm1", "fd57::2")
 	}
@@ -100,5 +113,24 @@ func TestPortSecurityAtAnOpenFlowPort(t *testing.T) {
 			}
 		}
 		return true, ""
+	})
+}
+
+// tellsRefused waits for one event of each kind of refusal at an endpoint, and for no second one.
+func (b *bed) tellsRefused(endpoint string) {
+	b.t.Helper()
+	told := func() map[string]int {
+		n := map[string]int{}
+		for _, e := range b.events() {
+			if e.Object == endpoint && strings.HasPrefix(e.Reason, "Refused") {
+				n[e.Reason]++
+			}
+		}
+		return n
+	}
+	want := map[string]int{"RefusedMac": 1, "RefusedUnreadable": 1, "RefusedDhcp": 1, "RefusedRa": 1, "RefusedArp": 1, "RefusedNd": 1, "RefusedSource": 1}
+	b.await("an event for each kind of refusal", func() (bool, string) {
+		n := told()
+		return maps.Equal(n, want), fmt.Sprint(n)
 	})
 }

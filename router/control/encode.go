@@ -44,6 +44,7 @@ type rule struct {
 	policy   string
 	note     string
 	hop      uint8
+	refusal  flow.Refusal    // of an entry of port security that drops
 	flood    []openflow.Port // of an entry that floods: sorted ports of copies without a tag, not nil
 }
 

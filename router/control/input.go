@@ -325,7 +325,7 @@ func cannotSeal(h api.Host) string {
 
 // places finds endpoints and stations, and who has declared which address.
 func (l *loop) places(in *fabric.Input) {
-	l.declared, l.declaredIPs, l.guards = map[flow.MAC]claim{}, map[netip.Addr]claim{}, map[seat]flow.Guard{}
+	l.declared, l.declaredIPs, l.guards = map[flow.MAC]claim{}, map[netip.Addr]claim{}, map[seat]portSecurity{}
 	edge := map[seat]bool{}
 	for _, d := range l.switches {
 		for _, p := range d.ports {
@@ -445,7 +445,7 @@ func (l *loop) stationEndpoint(name string, e api.Endpoint, all []*spotted, edge
 		known = f.MACs[0]
 	}
 	if g := router.Guard(e.Spec, known); g.On {
-		l.guardAt(at, g)
+		l.guardAt(at, name, g)
 	}
 	if hasMAC && fixed && taken[mac] == "" {
 		l.stations.see(mac, netip.Addr{}, at, l.o.Now()) // where it was declared, before it has said anything

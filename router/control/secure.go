@@ -20,6 +20,12 @@ const (
 	securePriority = 64500 // above all but link discovery
 )
 
+// portSecurity is what is wanted at a port, and the endpoint that events about it name.
+type portSecurity struct {
+	flow.Guard
+	endpoint string
+}
+
 // guarded is the port security of a port, with its rules.
 type guarded struct {
 	guard flow.Guard
@@ -41,7 +47,7 @@ func (l *loop) secure(renewed map[fabric.SwitchID]bool) {
 		var gone []key
 		var add []*rule
 		for port, have := range d.guarded {
-			if want, still := l.guards[seat{d.id, port}]; !still || !l.secures(d) || !want.Equal(have.guard) {
+			if want, still := l.guards[seat{d.id, port}]; !still || !l.secures(d) || !want.Guard.Equal(have.guard) {
 				for _, r := range have.rules {
 					gone = append(gone, r.key)
 				}
@@ -54,7 +60,7 @@ func (l *loop) secure(renewed map[fabric.SwitchID]bool) {
 			}
 			have, there := d.guarded[at.port]
 			if !there {
-				have = guarded{g, guardRules(at.port, g)}
+				have = guarded{g.Guard, guardRules(at.port, g.Guard)}
 				if d.guarded == nil {
 					d.guarded = map[uint32]guarded{}
 				}
@@ -70,11 +76,11 @@ func (l *loop) secure(renewed map[fabric.SwitchID]bool) {
 	}
 }
 
-// guardAt notes the port security of a station's port. Stations of one port share it.
-func (l *loop) guardAt(at seat, g flow.Guard) {
+// guardAt notes the port security of a station's port. Stations of one port share it; events name the first endpoint.
+func (l *loop) guardAt(at seat, endpoint string, g flow.Guard) {
 	have, there := l.guards[at]
 	if !there {
-		l.guards[at] = g
+		l.guards[at] = portSecurity{g, endpoint}
 		return
 	}
 	add := func(m flow.MAC) {
@@ -133,13 +139,15 @@ func (s *securing) add(table uint8, priority uint16, next uint8, m ...openflow.O
 }
 
 func (s *securing) drop(table uint8, priority uint16, why flow.Refusal, m ...openflow.OXM) {
-	s.keep(table, priority, nil, "port security: "+why.Why(), m)
+	s.keep(table, priority, nil, "port security: "+why.Why(), m).refusal = why
 }
 
-func (s *securing) keep(table uint8, priority uint16, do []openflow.Instruction, note string, m openflow.Match) {
+func (s *securing) keep(table uint8, priority uint16, do []openflow.Instruction, note string, m openflow.Match) *rule {
 	m = append(openflow.Match{openflow.InPort(openflow.Port(s.port))}, m...)
 	k := key{table, priority, m.Key()}
-	s.rules = append(s.rules, &rule{key: k, identity: fabric.Identity("secure", fmt.Sprint(table, priority), k.match), content: openflow.InstructionString(do), match: m, do: do, note: note})
+	r := &rule{key: k, identity: fabric.Identity("secure", fmt.Sprint(table, priority), k.match), content: openflow.InstructionString(do), match: m, do: do, note: note}
+	s.rules = append(s.rules, r)
+	return r
 }
 
 func ether(t uint16, more ...openflow.OXM) []openflow.OXM {

@@ -11,6 +11,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow"
+	"weir.dev/weir/router"
 	"weir.dev/weir/router/fabric"
 )
 
@@ -30,10 +31,11 @@ type steering struct {
 	at          map[string]fabric.Endpoint // places in the last input
 	declared    map[flow.MAC]claim
 	declaredIPs map[netip.Addr]claim
-	guards      map[seat]flow.Guard // port security at ports of stations
-	placed      map[string]string   // functions' hosts where they last ran
-	inForce     map[string]bool     // policies that were in force at some time: they fail closed
-	unproven    map[string]bool     // policies that have other paths than when they were last seen in force
+	guards      map[seat]portSecurity // at ports of stations
+	dropped     dropped
+	placed      map[string]string // functions' hosts where they last ran
+	inForce     map[string]bool   // policies that were in force at some time: they fail closed
+	unproven    map[string]bool   // policies that have other paths than when they were last seen in force
 	concern     concern
 	wanted      fabric.Input // the last one
 	// of its policies, with those that have changed since
@@ -53,7 +55,7 @@ func newSteering(drain time.Duration) steering {
 		fleet: fleet{nodes: map[fabric.SwitchID]*node{}, peers: map[string]*peer{}, local: map[string]bool{}, drain: drain,
 			fresh: func(policy string) bool { return !inForce[policy] }},
 		errors: map[string]error{}, policies: map[string]int64{}, declared: map[flow.MAC]claim{}, placed: map[string]string{}, inForce: inForce,
-		unproven: map[string]bool{}, edited: map[string]bool{},
+		unproven: map[string]bool{}, edited: map[string]bool{}, dropped: dropped{counts: router.Counts{}},
 	}
 }
 

@@ -52,6 +52,9 @@ type device struct {
 	tables     []table
 	single     singleTree
 	guarded    map[uint32]guarded // by port: port security in the target
+	hits       map[key]uint64     // of its entries that drop, at the last look
+	counted    time.Time          // when that was
+	counting   bool
 	capacity
 	backoff time.Duration
 	retry   time.Time
@@ -223,6 +226,9 @@ func (l *loop) adopt(d *device, entries []openflow.FlowStats) {
 		}
 		found[k] = h
 	}
+	if !d.seen {
+		d.hits = packetsOf(entries) // of an earlier router
+	}
 	d.seen = true
 	if n.emptied = (time.Time{}); len(found) == 0 {
 		n.emptied = l.o.Now()
@@ -371,6 +377,7 @@ func (l *loop) tick() {
 		}
 		l.tickPorts(d, missed, now)
 		l.audit(d, now)
+		l.countDropped(d, now)
 	}
 	l.tickStations(now)
 	l.tickContests(now)
