@@ -25,7 +25,7 @@ var layers = map[string][]string{
 	"image":     {"instance"},
 	"container": {"instance", "netns"},
 	"datapath":  {"flow", "instance", "netns", "bpf", "openflow", "ovsdb"},
-	"router":    {"api", "flow", "openflow"},
+	"router":    {"api", "flow", "openflow", "placement"},
 	"openflow":  {},
 	"ovsdb":     {"netns"},
 	"pki":       {"instance"},

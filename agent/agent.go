@@ -119,9 +119,8 @@ type Agent struct {
 	uplink     uplink
 	tunnels    map[string]*tunnel
 	sealing    sealing
-	remembered int                  // changes of the intent that are written down
-	observed   int64                // generation of the assignment in force
-	open       map[string]time.Time // policies that may turn out to be the router's, and since when they are known
+	remembered int   // changes of the intent that are written down
+	observed   int64 // generation of the assignment in force
 	begun      time.Time
 	held       bool                      // holds is over
 	surveyed   bool                      // every object has had a status of this run
@@ -159,7 +158,7 @@ func New(o Options) *Agent {
 	a := &Agent{
 		Options: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.Parallel),
 		functions: map[string]*function{}, wires: map[string]*wire{}, endpoints: map[string]*endpoint{}, troubles: map[string]string{},
-		tunnels: map[string]*tunnel{}, open: map[string]time.Time{}, hurry: make(chan struct{}, 1),
+		tunnels: map[string]*tunnel{}, hurry: make(chan struct{}, 1),
 		chains: map[string]api.ChainSpec{}, policies: map[string]api.PolicySpec{},
 	}
 	a.unshared = onceKnown(func() error { return checkSandbox(a.Instance, a.Images) })

@@ -93,16 +93,15 @@ func placed(host string) *api.Placement {
 
 func TestAHostTakesItsShare(t *testing.T) {
 	a := New(Options{Host: "h1"})
-	intent := func(fw, w1 string, crossing ...string) state {
+	intent := func(fw, w1 string, taken ...string) state {
 		return state{
 			endpoints: map[string]api.Endpoint{
 				"alice": {Placement: placed("h1")}, "bob": {Placement: placed("h1")}, "carol": {Placement: placed("h2")}, "vm": {}},
 			functions: map[string]api.Function{"fw": {Placement: placed(fw)}, "w1": {Placement: placed(w1)}},
 			chains:    map[string]api.Chain{"c": {Spec: api.ChainSpec{Path: "fw | w1"}}},
 			policies: map[string]api.Policy{
-				"here": {Spec: api.PolicySpec{From: "alice", To: "bob", Chain: "c"}}, "away": {Spec: api.PolicySpec{From: "alice", To: "carol", Chain: "c"}},
-				"station": {Spec: api.PolicySpec{From: "vm", To: "bob", Chain: "c"}}, "open": {Spec: api.PolicySpec{From: "10.0.0.0/8", Chain: "c"}}},
-			assignment: &api.Assignment{Spec: api.AssignmentSpec{Policies: crossing}},
+				"here": {Placement: placed("h1")}, "away": {Placement: placed("h2")}, "routed": {Placement: &api.Placement{Router: true}}, "undecided": {}},
+			assignment: &api.Assignment{Spec: api.AssignmentSpec{Policies: taken}},
 		}
 	}
 	tests := []struct {
@@ -111,11 +110,11 @@ func TestAHostTakesItsShare(t *testing.T) {
 		policies []string
 		tells    bool
 	}{
-		{"all here", intent("h1", "h1"), []string{"here", "open"}, true},
-		{"the router takes one over", intent("h1", "h1", "open"), []string{"here"}, true},
-		{"the chain crosses hosts", intent("h1", "h2"), nil, true},
-		{"the chain begins elsewhere", intent("h2", "h1"), nil, false},
-		{"a function has no host yet", intent("h1", ""), nil, true},
+		{"all here", intent("h1", "h1"), []string{"here"}, true},
+		{"the router has not given one back yet", intent("h1", "h1", "here"), nil, true},
+		{"the chain crosses hosts", intent("h1", "h2"), []string{"here"}, true},
+		{"the chain begins elsewhere", intent("h2", "h1"), []string{"here"}, false},
+		{"a function has no host yet", intent("h1", ""), []string{"here"}, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -11,7 +11,7 @@ type share struct {
 	state                          // endpoints and functions of this host only; chains and policies all
 	all      state                 // what the whole Weir wants
 	policies map[string]api.Policy // shadows state's: those that this host steers by itself
-	crossing map[string]bool       // those that the router steers
+	crossing map[string]bool       // those that the router has taken over here
 }
 
 // mine takes this host's part out of the intent.
@@ -34,7 +34,7 @@ func (a *Agent) mine(all state) share {
 		}
 	}
 	for name, p := range all.policies {
-		if !s.crossing[name] && s.local(p.Spec) {
+		if a.placedHere(p.Placement) && !s.crossing[name] { // else the router hands it over: both at once would be two rules for its frames
 			s.policies[name] = p
 		}
 	}
@@ -43,18 +43,6 @@ func (a *Agent) mine(all state) share {
 
 // placedHere: where something is, is the manager's decision. What is placed nowhere is nobody's.
 func (a *Agent) placedHere(p *api.Placement) bool { return p != nil && p.Host == a.Host }
-
-// local reports whether all that a policy names is on this host.
-func (s *share) local(p api.PolicySpec) bool {
-	for _, end := range []string{p.From, p.To} {
-		_, here := s.endpoints[end]
-		if _, somewhere := s.all.endpoints[end]; somewhere && !here {
-			return false
-		}
-	}
-	c, ok := s.chains[p.Chain]
-	return !ok || s.hosts(c.Spec)
-}
 
 // tells reports whether a chain's status is this host's to tell: the first function's host does.
 func (s *share) tells(c api.ChainSpec) bool {

@@ -25,7 +25,7 @@ type draining struct {
 func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error) {
 	views := a.views()
 	waitingChain := a.chooseChains(want, views)
-	waitingPolicy, later := a.choosePolicies(want, waitingChain)
+	waitingPolicy := a.choosePolicies(want, waitingChain)
 	closed := a.closedPolicies(want)
 	in := a.routerInput(views)
 	in.Closed = closed
@@ -34,7 +34,6 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 		fromRouter = resolve(want.assignment.Spec, a.portNames(views))
 	}
 	out, c, rules, drain, err := a.commit(ctx, in, fromRouter.rules, views)
-	drain = min(drain, later)
 	a.reportAssignment(want, fromRouter, err)
 	if err != nil {
 		a.Log.Error("commit rules", "error", err)
@@ -174,14 +173,8 @@ func (a *Agent) falls(chain string, want share, ready map[string]api.ChainSpec) 
 }
 
 // choosePolicies puts every policy in force whose chain and endpoints are there.
-func (a *Agent) choosePolicies(want share, waitingChain map[string]string) (waiting map[string]string, later time.Duration) {
-	waiting, later = map[string]string{}, resync
-	now := time.Now()
-	for name := range a.open {
-		if _, ok := want.policies[name]; !ok {
-			delete(a.open, name)
-		}
-	}
+func (a *Agent) choosePolicies(want share, waitingChain map[string]string) map[string]string {
+	waiting := map[string]string{}
 	for name, w := range want.policies {
 		if w.Deleting != nil {
 			delete(a.policies, name)
@@ -200,10 +193,6 @@ func (a *Agent) choosePolicies(want share, waitingChain map[string]string) (wait
 		if _, ok := a.chains[w.Spec.Chain]; !ok {
 			continue
 		}
-		if wait := a.undecided(want, name, w.Spec, now); wait > 0 {
-			waiting[name], later = "waiting for the router to say whether it steers this policy", min(later, wait)
-			continue
-		}
 		if end := a.missingEndpoint(want, w.Spec); end != "" {
 			waiting[name] = fmt.Sprintf("waiting for endpoint %s", end)
 			continue
@@ -216,7 +205,7 @@ func (a *Agent) choosePolicies(want share, waitingChain map[string]string) (wait
 		}
 	}
 	a.dropChains(want)
-	return waiting, later
+	return waiting
 }
 
 // closedPolicies are those that were accepted and are not in force yet, from here or from the router. Their frames are dropped until they are,
@@ -232,26 +221,6 @@ func (a *Agent) closedPolicies(want share) map[string]api.PolicySpec {
 		closed[name] = w.Spec
 	}
 	return closed
-}
-
-// decideFor is how long the router has to say that a policy which names no endpoint is not for this host alone. It waits up to 3 s for
-// what it is changing. Where there is a router such a policy nearly always is the router's; meanwhile it is closed here.
-const decideFor = 5 * time.Second
-
-// undecided tells how long a new policy waits for the router's word.
-func (a *Agent) undecided(want share, name string, p api.PolicySpec, now time.Time) time.Duration {
-	_, inForce := a.policies[name]
-	_, from := want.endpoints[p.From]
-	_, to := want.endpoints[p.To]
-	if want.assignment == nil || inForce || from || to {
-		return 0
-	}
-	since, known := a.open[name]
-	if !known {
-		since = now
-		a.open[name] = now
-	}
-	return since.Add(decideFor).Sub(now)
 }
 
 // dropChains forgets chains that are wanted no more and that no policy in force needs.
@@ -423,9 +392,6 @@ func (a *Agent) reportPolicies(want share, views map[string]view, waiting map[st
 		if w.Deleting != nil { // the commit just done has none of its rules
 			a.report.policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: "deleted"})
 			continue
-		}
-		if a.undecided(want, name, w.Spec, time.Now()) > 0 {
-			continue // what is said of it would be taken for the whole fabric's
 		}
 		s := api.PolicyStatus{ObservedGeneration: w.Generation, State: "active"}
 		if p, ok := out.Paths[name]; ok {

@@ -213,8 +213,9 @@ const (
 // Policy says which traffic goes through which chain.
 type Policy struct {
 	Meta
-	Spec   PolicySpec   `json:"spec"`
-	Status PolicyStatus `json:"status"`
+	Placement *Placement   `json:"placement,omitempty"` // who steers it, written by the manager; nil: not decided, since no host has joined
+	Spec      PolicySpec   `json:"spec"`
+	Status    PolicyStatus `json:"status"`
 }
 
 // PolicySpec: From and To each take an endpoint's name, a CIDR or address, a MAC, or "any". Match is a list of

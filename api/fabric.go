@@ -204,9 +204,11 @@ func (c *HostClone) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Placement is the manager's decision about where a function runs; it changes when the host is lost.
+// Placement is the manager's decision about where a function runs, or who steers a policy: a host by itself, or the router. It changes when a
+// host is lost, and with what a policy depends on.
 type Placement struct {
-	Host   string    `json:"host"`
+	Host   string    `json:"host,omitempty"`
+	Router bool      `json:"router,omitempty"` // of policies: the router, not a host
 	Reason string    `json:"reason,omitempty"` // "most-available: 3.6 of 4 cores free", "pinned by spec.host", "h1 is lost"
 	Since  time.Time `json:"since,omitzero"`
 }

@@ -174,7 +174,7 @@ func newManager(ctx context.Context, o UpOptions, key []byte, st *store.Etcd, h 
 	}
 	m, err := manager.New(manager.Options{
 		Store: st, ID: managerID(o.Instance), Where: o.where(), SecretKey: key, Version: o.Version, Log: o.Log, Host: own, AgentConfig: o.Common, CertificateLife: o.CertificateLife,
-		Placement: o.Placement, Fabric: r, AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key), SecretsKey: o.secretsKey, Health: st.Writable,
+		Placement: o.Placement, Fabric: r, NoRouter: !r.wanted(), AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key), SecretsKey: o.secretsKey, Health: st.Writable,
 		Validate: router.ValidateChange,
 		Trace:    router.Trace,
 		Admit:    a.admit,

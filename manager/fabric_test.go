@@ -84,28 +84,28 @@ func TestWhoTellsOfWhat(t *testing.T) {
 	b := start(t, manager.Options{})
 	hostUp(t, b, "h1", "h2")
 	must(b.Apply(ctx(t), api.ApplyRequest{Document: api.Document{
-		Endpoints: map[string]api.EndpointSpec{"a1": {Interface: "eth0", Host: "h1"}, "a2": {Interface: "eth0", Host: "h2"}, "s": {MAC: "02:00:00:00:00:01"}},
+		Endpoints: map[string]api.EndpointSpec{"a1": {Interface: "eth0", Host: "h1"}, "b1": {Interface: "eth1", Host: "h1"}, "c1": {Interface: "eth2", Host: "h1"},
+			"a2": {Interface: "eth0", Host: "h2"}, "b2": {Interface: "eth1", Host: "h2"}, "s": {MAC: "02:00:00:00:00:01"}},
 		Functions: map[string]api.FunctionSpec{"f1": {Image: "wire", Host: "h1"}, "g1": {Image: "wire", Host: "h1"}, "f2": {Image: "wire", Host: "h2"},
-			"x1": {Image: "wire", Host: "h1"}, "x2": {Image: "wire", Host: "h2"}},
-		Chains: map[string]api.ChainSpec{"one": {Path: "f1 | g1"}, "two": {Path: "f2"}, "both": {Path: "x1 | x2"}},
+			"x1": {Image: "wire", Host: "h1"}, "x2": {Image: "wire", Host: "h2"}, "k1": {Image: "wire", Host: "h1"}},
+		Chains: map[string]api.ChainSpec{"one": {Path: "f1 | g1"}, "two": {Path: "f2"}, "both": {Path: "x1 | x2"}, "far": {Path: "k1"}},
 		Policies: map[string]api.PolicySpec{
-			"local": {From: "a1", To: "10.0.0.1", Chain: "one"}, "far-end": {From: "a2", Chain: "one"}, "station": {To: "s", Chain: "one"},
-			"across": {From: "a1", Chain: "both"}, "taken": {From: "10.0.0.0/8", Chain: "one"}, "second": {From: "any", To: "a2", Chain: "two"},
+			"local": {From: "a1", To: "10.0.0.1", Chain: "one"}, "far-end": {From: "b2", Chain: "far"}, "station": {To: "s", Chain: "far"},
+			"across": {From: "b1", Chain: "both"}, "shared": {From: "c1", Chain: "far"}, "second": {From: "any", To: "a2", Chain: "two"},
 		},
 	}}))(t)
-	fabric(t, b, api.FabricReport{Assignments: map[string]api.AssignmentSpec{"h1": {Policies: []string{"taken"}}}})
 	for _, h := range []string{"h1", "h2"} {
 		r := api.StatusReport{Host: h, Policies: map[string]api.PolicyStatus{}, Chains: map[string]api.ChainStatus{}, Functions: map[string]api.FunctionStatus{}, Endpoints: map[string]api.EndpointStatus{}}
-		for _, p := range []string{"local", "far-end", "station", "across", "taken", "second"} {
+		for _, p := range []string{"local", "far-end", "station", "across", "shared", "second"} {
 			r.Policies[p] = api.PolicyStatus{State: "active", Message: h}
 		}
-		for _, c := range []string{"one", "two", "both"} {
+		for _, c := range []string{"one", "two", "both", "far"} {
 			r.Chains[c] = api.ChainStatus{State: "ready", Message: h}
 		}
-		for _, f := range []string{"f1", "g1", "f2", "x1", "x2"} {
+		for _, f := range []string{"f1", "g1", "f2", "x1", "x2", "k1"} {
 			r.Functions[f] = api.FunctionStatus{State: api.FunctionStarted, Healthy: f != "x1", Message: h}
 		}
-		for _, e := range []string{"a1", "a2", "s"} {
+		for _, e := range []string{"a1", "b1", "c1", "a2", "b2", "s"} {
 			r.Endpoints[e] = api.EndpointStatus{State: "up", Message: h}
 		}
 		report(t, b, r)
@@ -124,10 +124,10 @@ func TestWhoTellsOfWhat(t *testing.T) {
 		got["endpoint "+e.Name] = e.Status.Message
 	}
 	want := map[string]string{
-		"policy local": "h1", "policy far-end": "", "policy station": "", "policy across": "", "policy taken": "", "policy second": "h2",
-		"chain one": "ready h1", "chain two": "ready h2", "chain both": "degraded down: x1",
-		"function f1": "h1", "function g1": "h1", "function f2": "h2", "function x1": "h1", "function x2": "h2",
-		"endpoint a1": "h1", "endpoint a2": "h2", "endpoint s": "",
+		"policy local": "h1", "policy far-end": "", "policy station": "", "policy across": "", "policy shared": "", "policy second": "h2",
+		"chain one": "ready h1", "chain two": "ready h2", "chain both": "degraded down: x1", "chain far": "ready h1",
+		"function f1": "h1", "function g1": "h1", "function f2": "h2", "function x1": "h1", "function x2": "h2", "function k1": "h1",
+		"endpoint a1": "h1", "endpoint b1": "h1", "endpoint c1": "h1", "endpoint a2": "h2", "endpoint b2": "h2", "endpoint s": "",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -137,7 +137,7 @@ func TestWhoTellsOfWhat(t *testing.T) {
 		t.Errorf("the chain across hosts is %+v", c.Status)
 	}
 	fabric(t, b, api.FabricReport{
-		Policies:  map[string]api.PolicyStatus{"across": {State: "active", RenderedPath: []string{"endpoint/a1", "function/x1/in"}}},
+		Policies:  map[string]api.PolicyStatus{"across": {State: "active", RenderedPath: []string{"endpoint/b1", "function/x1/in"}}},
 		Endpoints: map[string]api.EndpointStatus{"s": {State: "up", Link: "s1:2"}},
 	})
 	if p := must(b.Policies().Get(ctx(t), "across"))(t); p.Status.State != "active" {
@@ -153,7 +153,7 @@ func TestDeletingWhatCrossesHosts(t *testing.T) {
 	b := start(t, manager.Options{})
 	hostUp(t, b, "h1", "h2")
 	must(b.Apply(ctx(t), api.ApplyRequest{Document: api.Document{
-		Endpoints: map[string]api.EndpointSpec{"s": {MAC: "02:00:00:00:00:01"}},
+		Endpoints: map[string]api.EndpointSpec{"s": {MAC: "02:00:00:00:00:01"}, "e": {Interface: "eth0", Host: "h1"}},
 		Functions: map[string]api.FunctionSpec{"f": {Image: "wire", Host: "h1"}},
 		Chains:    map[string]api.ChainSpec{"c": {Path: "f"}},
 		Policies:  map[string]api.PolicySpec{"p": {To: "s", Chain: "c"}},
@@ -167,7 +167,7 @@ func TestDeletingWhatCrossesHosts(t *testing.T) {
 	if done := must(b.Wait(ctx(t), op.Name))(t); done.State != api.OpCompleted {
 		t.Errorf("%+v", done)
 	}
-	must(b.Policies().Put(ctx(t), "own", api.PolicySpec{From: "10.0.0.1", Chain: "c"}))(t)
+	must(b.Policies().Put(ctx(t), "own", api.PolicySpec{From: "e", Chain: "c"}))(t)
 	op = must(b.Policies().Delete(ctx(t), "own"))(t)
 	fabric(t, b, api.FabricReport{Policies: map[string]api.PolicyStatus{"own": {State: "deleted"}}})
 	if _, err := b.Policies().Get(ctx(t), "own"); err != nil {
@@ -181,7 +181,7 @@ func TestDeletingWhatCrossesHosts(t *testing.T) {
 	if done := must(b.Wait(ctx(t), op.Name))(t); done.State != api.OpCompleted {
 		t.Errorf("%+v", done)
 	}
-	if l := must(b.Endpoints().List(ctx(t), api.ListOptions{}))(t); len(l.Items) != 0 {
+	if l := must(b.Endpoints().List(ctx(t), api.ListOptions{}))(t); len(l.Items) != 1 {
 		t.Errorf("%+v", l.Items)
 	}
 }

@@ -74,13 +74,10 @@ func (m *Manager) elsewhere(kind api.Kind, o *object, where *whereabouts) (bool,
 		return false, nil
 	}
 	switch kind {
-	case api.KindEndpoint, api.KindFunction:
+	case api.KindEndpoint, api.KindFunction, api.KindPolicy:
 		return o.at() != "" && o.at() != m.Host, nil
 	case api.KindChain:
 		host, local, _, err := where.ofChain(o.Name)
-		return local && host != m.Host, err
-	case api.KindPolicy:
-		host, local, err := where.holder(o)
 		return local && host != m.Host, err
 	}
 	return false, nil

@@ -72,6 +72,8 @@ type Options struct {
 	Node func(host string) Node
 	// Fabric answers for the OpenFlow switches; nil: there are none here.
 	Fabric Fabric
+	// NoRouter says that no router runs, whatever switches are known from before.
+	NoRouter bool
 	// Health, if set, must be nil for /healthz to be well.
 	Health func() error
 	// Host is the host whose agent runs in this process, "" if none does: nobody else can join by its name, and it is alive.

@@ -36,28 +36,6 @@ func (w *whereabouts) ofChain(name string) (host string, ok, known bool, err err
 	return host, host != "", true, nil
 }
 
-// holder is the host that has a policy to itself and tells how it is: it holds the chain's functions and the endpoints that the policy
-// names. All other policies are the router's.
-func (w *whereabouts) holder(policy *object) (host string, ok bool, err error) {
-	var spec api.PolicySpec
-	if err := policy.into(&spec, nil); err != nil {
-		return "", false, err
-	}
-	if host, ok, _, err = w.ofChain(spec.Chain); err != nil || !ok {
-		return "", false, err
-	}
-	for _, end := range []string{spec.From, spec.To} {
-		if sel, err := api.ParseSelector(end); err != nil || sel.Kind != api.SelectEndpoint {
-			continue
-		}
-		e, err := w.find(api.KindEndpoint, end)
-		if err != nil || e != nil && e.at() != host {
-			return "", false, err
-		}
-	}
-	return host, true, nil
-}
-
 // lookup finds objects as they are in the store, each once; many are read a kind at a time.
 func (n *news) lookup(ctx context.Context, many int) *whereabouts {
 	cache := map[api.Kind]map[string]*object{}
@@ -89,11 +67,10 @@ func (n *news) lookup(ctx context.Context, many int) *whereabouts {
 }
 
 // owns tells whether an object is the reporter's to tell about: an endpoint or function that is placed on it, a chain all of whose
-// functions are, a policy that it holds (see holder) and that the router has not taken. What was moved meanwhile is not: late news are
-// left out.
+// functions are, a policy that it steers. What was moved meanwhile is not: late news are left out.
 func (n *news) owns(kind api.Kind, o *object) (bool, error) {
-	if n.router && kind == api.KindPolicy {
-		return n.routersPolicy(o)
+	if n.router {
+		return kind != api.KindPolicy || o.Placement == nil || o.Placement.Router, nil
 	}
 	if n.reporter == "" {
 		return true, nil
@@ -105,64 +82,20 @@ func (n *news) owns(kind api.Kind, o *object) (bool, error) {
 			return false, err
 		}
 		return spec.OfHost() && n.at(o), nil
-	case api.KindFunction:
-		return n.at(o), nil
-	}
-	if kind == api.KindChain {
+	case api.KindChain:
 		if !n.several {
 			return true, nil
 		}
 		host, ok, _, err := n.where.ofChain(o.Name)
 		return ok && host == n.reporter, err
+	case api.KindPolicy:
+		return n.at(o) && (o.Placement == nil || !o.Placement.Router), nil
 	}
-	return n.ownsPolicy(o)
+	return n.at(o), nil
 }
 
 // at tells whether an object is placed at the reporter. Of what is nowhere only the manager knows how it is, unless the reporter is the only host.
 func (n *news) at(o *object) bool { return o.at() == n.reporter || o.at() == "" && !n.several }
-
-// routersPolicy tells whether the router may tell of a policy. Of what a host has to itself it does not know when it is over.
-func (n *news) routersPolicy(o *object) (bool, error) {
-	if o.Deleting == nil {
-		return true, nil
-	}
-	host, ok, err := n.where.holder(o)
-	if err != nil || !ok {
-		return err == nil, err
-	}
-	return n.taken(host, o.Name)
-}
-
-// taken tells whether the router has taken a policy from the host that could have it to itself.
-func (n *news) taken(host, policy string) (bool, error) {
-	a, err := n.where.find(api.KindAssignment, host)
-	if err != nil || a == nil {
-		return false, err
-	}
-	var spec api.AssignmentSpec
-	err = a.into(&spec, nil)
-	return slices.Contains(spec.Policies, policy), err
-}
-
-func (n *news) ownsPolicy(o *object) (bool, error) {
-	a, err := n.where.find(api.KindAssignment, n.reporter)
-	if err != nil || a == nil && !n.several {
-		return err == nil, err // one host, and no router has spoken
-	}
-	var spec api.PolicySpec
-	if err := o.into(&spec, nil); err != nil {
-		return false, err
-	}
-	if _, _, known, err := n.where.ofChain(spec.Chain); err != nil || !known {
-		return err == nil && o.Deleting != nil, err // its chain went with it: whoever had it
-	}
-	host, ok, err := n.where.holder(o)
-	if err != nil || !ok || host != n.reporter {
-		return false, err
-	}
-	taken, err := n.taken(host, o.Name)
-	return err == nil && !taken, err
-}
 
 // note remembers functions of which more than figures has changed.
 func (n *news) note(o *object, now api.FunctionStatus) {

@@ -13,12 +13,13 @@ import (
 	"weir.dev/weir/store"
 )
 
-// settle gives every endpoint and function its host, in the transaction that makes it necessary: specs or hosts have changed.
+// settle gives every endpoint and function its host, and every policy its owner, in the transaction that makes it necessary: specs or hosts have
+// changed.
 func (st *state) settle(ctx context.Context) error {
 	touched := func(kinds ...api.Kind) bool {
 		return slices.ContainsFunc(st.order, func(r ref) bool { return slices.Contains(kinds, r.kind) })
 	}
-	if !st.unsettle && !touched(api.KindEndpoint, api.KindFunction, api.KindPolicy, api.KindHost) {
+	if !st.unsettle && !touched(api.KindEndpoint, api.KindFunction, api.KindChain, api.KindPolicy, api.KindHost) {
 		return nil
 	}
 	hosts, err := st.hosts()
@@ -28,13 +29,67 @@ func (st *state) settle(ctx context.Context) error {
 	if err := st.sweep(hosts); err != nil {
 		return err
 	}
-	if !st.unsettle && !touched(api.KindEndpoint, api.KindFunction, api.KindHost) {
-		return nil
+	if st.unsettle || touched(api.KindEndpoint, api.KindFunction, api.KindHost) {
+		if err := st.settleEndpoints(hosts); err != nil {
+			return err
+		}
+		if err := st.settleFunctions(ctx, hosts); err != nil {
+			return err
+		}
 	}
-	if err := st.settleEndpoints(hosts); err != nil {
+	return st.settlePolicies(ctx, hosts)
+}
+
+// settlePolicies decides who steers each policy. One that is being deleted stays with whoever takes it down.
+func (st *state) settlePolicies(ctx context.Context, hosts []api.Host) error {
+	if len(hosts) == 0 {
+		return nil // nobody can tell yet
+	}
+	alone, err := st.alone(ctx, hosts)
+	if err != nil {
 		return err
 	}
-	return st.settleFunctions(ctx, hosts)
+	d, err := st.document()
+	if err != nil {
+		return err
+	}
+	p := placement.Places{Alone: alone, Endpoints: map[string]string{}, Functions: map[string]string{}, Chains: d.Chains}
+	for name, o := range st.objects[api.KindEndpoint] {
+		p.Endpoints[name] = o.at()
+	}
+	for name, o := range st.objects[api.KindFunction] {
+		p.Functions[name] = o.at()
+	}
+	owners := placement.Owners(p, d.Policies)
+	now := st.m.Now().UTC()
+	for _, name := range sortedKeys(st.objects[api.KindPolicy]) {
+		o := st.objects[api.KindPolicy][name]
+		if o.Deleting != nil {
+			continue
+		}
+		owner, was := owners[name], o.Placement
+		next := &api.Placement{Host: owner.Host, Router: owner.Host == "", Reason: owner.Reason, Since: now}
+		switch {
+		case was == nil || was.Host != next.Host || was.Router != next.Router:
+			st.place(api.KindPolicy, name, next, nil)
+		case was.Reason != next.Reason: // nobody has anything to do
+			st.touch(api.KindPolicy, name)
+			other := *o
+			next.Since = was.Since
+			other.Placement = next
+			st.objects[api.KindPolicy][name] = &other
+		}
+	}
+	return nil
+}
+
+// alone tells whether there is one host and nothing besides it that a router could steer.
+func (st *state) alone(ctx context.Context, hosts []api.Host) (bool, error) {
+	if len(hosts) != 1 || st.m.NoRouter {
+		return len(hosts) == 1, nil
+	}
+	switches, err := st.m.Store.Count(ctx, store.Prefix(api.KindSwitch))
+	return switches == 0, err
 }
 
 // hosts are all hosts as they are now.

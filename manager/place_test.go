@@ -389,9 +389,10 @@ func TestForgetStatusIsOfTheOwnHost(t *testing.T) {
 	b := start(t, manager.Options{Host: "h1"})
 	hostUp(t, b, "h1", "h2")
 	must(b.Apply(ctx(t), api.ApplyRequest{Document: api.Document{
+		Endpoints: map[string]api.EndpointSpec{"e1": {Interface: "eth0", Host: "h1"}, "e2": {Interface: "eth0", Host: "h2"}},
 		Functions: map[string]api.FunctionSpec{"f1": {Image: "wire", Host: "h1"}, "f2": {Image: "wire", Host: "h2"}},
 		Chains:    map[string]api.ChainSpec{"c1": {Path: "f1"}, "c2": {Path: "f2"}},
-		Policies:  map[string]api.PolicySpec{"p1": {From: "10.0.0.1", Chain: "c1"}, "p2": {From: "10.0.0.2", Chain: "c2"}},
+		Policies:  map[string]api.PolicySpec{"p1": {From: "e1", Chain: "c1"}, "p2": {From: "e2", Chain: "c2"}},
 	}}))(t)
 	for _, n := range []string{"1", "2"} {
 		report(t, b, api.StatusReport{Host: "h" + n, Functions: map[string]api.FunctionStatus{"f" + n: {State: api.FunctionStarted, Healthy: true}},

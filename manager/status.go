@@ -94,7 +94,7 @@ type news struct {
 	where    *whereabouts
 	several  bool     // there are several hosts: what concerns more than one of them is not one agent's to tell
 	turned   []string // functions whose health or state is another now
-	joined   bool     // a host is new, or back
+	joined   bool     // a host is new, or back; a switch is new, or gone
 }
 
 func endpointGone(s api.EndpointStatus) bool { return s.State == "deleted" }

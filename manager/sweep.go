@@ -19,25 +19,12 @@ func (st *state) sweep(hosts []api.Host) error {
 	for _, h := range hosts {
 		there[h.Name] = h.Status.State != "lost"
 	}
-	for _, kind := range []api.Kind{api.KindEndpoint, api.KindFunction} {
+	for _, kind := range []api.Kind{api.KindEndpoint, api.KindFunction, api.KindPolicy} {
 		for _, name := range sortedKeys(st.objects[kind]) {
-			if o := st.objects[kind][name]; o.Deleting != nil && !there[o.at()] {
+			o := st.objects[kind][name]
+			if router := o.Placement != nil && o.Placement.Router; o.Deleting != nil && !router && !there[o.at()] {
 				st.drop(kind, name)
 			}
-		}
-	}
-	w := &whereabouts{find: func(kind api.Kind, name string) (*object, error) { return st.objects[kind][name], nil }}
-	for _, name := range sortedKeys(st.objects[api.KindPolicy]) {
-		o := st.objects[api.KindPolicy][name]
-		if o.Deleting == nil {
-			continue
-		}
-		holder, ok, err := w.holder(o)
-		if err != nil {
-			return err
-		}
-		if ok && !there[holder] {
-			st.drop(api.KindPolicy, name)
 		}
 	}
 	return nil

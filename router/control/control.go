@@ -312,7 +312,8 @@ func (l *loop) listed() {
 	l.dirty()
 }
 
-// ready reports that the router knows enough to change something: switches that were there before have come back, or have had the time.
+// ready reports that the router knows enough to change something: switches that were there before have come back, and it is decided whose each
+// policy is; or there was time for that.
 func (l *loop) ready(now time.Time) bool {
 	if !l.complete {
 		return false
@@ -322,6 +323,11 @@ func (l *loop) ready(now time.Time) bool {
 	}
 	for _, d := range l.switches {
 		if d.session == nil && d.remembered {
+			return false
+		}
+	}
+	for _, p := range l.intent.policies {
+		if p.Placement == nil { // of an earlier version
 			return false
 		}
 	}

@@ -43,7 +43,7 @@ func (l *loop) tell(now time.Time) {
 	}
 	l.reports.keepPolicies(l.out.Paths)
 	for name, p := range l.intent.policies {
-		if p.Deleting != nil && l.out.Paths.Of(name) == nil { // nothing of it is wanted any more; one that a host has to itself the manager leaves to that host
+		if p.Deleting != nil && ours(p) && l.out.Paths.Of(name) == nil { // nothing of it is wanted any more
 			l.reports.policy(name, api.PolicyStatus{ObservedGeneration: p.Generation, State: "deleted"})
 		}
 	}

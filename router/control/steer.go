@@ -132,13 +132,13 @@ func (l *loop) computed(in fabric.Input, out fabric.Output, t translation, gener
 	l.fleet.paths = paths
 	l.assignAll(&in, out, t)
 	l.tellShort(out.Short)
-	for name := range in.Policies {
-		if out.Paths.Of(name) == nil {
+	for name, p := range l.intent.policies {
+		if !ours(p) {
 			l.fleet.local[name] = true
 		}
 	}
 	for name := range l.fleet.local {
-		if _, there := in.Policies[name]; !there {
+		if p, there := l.intent.policies[name]; !there || p.Deleting != nil {
 			delete(l.fleet.local, name)
 		}
 	}

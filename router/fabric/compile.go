@@ -26,7 +26,6 @@ type Compiler struct {
 	tmp    scratch
 	ranks  map[int]int // of replica policies' priorities, from 1
 	scale  uint16
-	locals int // policies that would be local if they were alone
 	paths  pathsNow
 	errs   map[string]error
 	shared bool // errs is an output's, too
@@ -54,19 +53,7 @@ func (c *Compiler) reset(in Input) {
 		all = all[1:]
 		c.w.readPolicy(p, name, spec)
 		c.policies[name] = p
-		if p.local {
-			c.locals++
-		}
 		order = append(order, p)
-	}
-	if c.locals == 0 {
-		for _, p := range order {
-			p.crosses = true
-		}
-	} else {
-		for p := range c.w.crossing(order) {
-			p.crosses = true
-		}
 	}
 	c.rank()
 	c.tags = newTags(c.w.g)
@@ -79,8 +66,7 @@ func (c *Compiler) reset(in Input) {
 		c.nodes[i].beside = in.Beside
 	}
 	c.forwarding()
-	c.flooding() // tables hold its entries, too, when policies are fitted in
-	order = slices.DeleteFunc(order, func(p *policy) bool { return !p.crosses })
+	c.flooding()                      // tables hold its entries, too, when policies are fitted in
 	slices.SortFunc(order, important) // so that it is always the same policy that another one is said to be in conflict with
 	for _, p := range order {
 		c.begin(p)
@@ -115,7 +101,7 @@ const maxRanks = 13
 func (c *Compiler) rank() {
 	set := map[int]bool{}
 	for _, p := range c.policies {
-		if p.crosses && p.replica() {
+		if p.replica() {
 			set[p.priority] = true
 		}
 	}

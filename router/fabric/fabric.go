@@ -1,6 +1,6 @@
 // Package fabric computes the rules of many switches from a topology and policies: default forwarding of the OpenFlow switches, and the
 // steering of policies whose traffic or functions are not all on one host. It is pure: no I/O, no clock; the same input gives the same
-// output. What is local to one host's switch, package router compiles there.
+// output. Policies that a host steers by itself are no part of it: package router compiles them there.
 //
 // A switch is an OpenFlow switch of the fabric or the switch of a host with an agent. Links join them: cables, or tunnels between hosts.
 //
@@ -167,7 +167,7 @@ type Path struct {
 type Output struct {
 	Entries map[SwitchID][]*Entry        // of OpenFlow switches, in the order of table, descending priority, cookie
 	Hosts   map[SwitchID][]*api.HostRule // of hosts, in the order of cookies
-	Paths   *Paths                       // of the policies that this package steers; all others are local to one host
+	Paths   *Paths                       // of the policies
 	Errors  map[string]error
 	Short   map[SwitchID][]Short // tables that do not hold the entries of default forwarding
 	// Clash tells that rules of a former form in Input.Changing would take frames of a coming one: it must not come before they are gone.

@@ -94,15 +94,13 @@ type policy struct {
 	terms    []api.Term
 	chain    *chain
 	priority int
-	local    bool // as far as it alone is concerned
 	held     bool // had been in force when it was planned
 	bundles  []*bundle
 	err      error
 	path     *Path // never changed, only replaced
-	crosses  bool
-	changing bool // it has other forms now
-	ghost    bool // it is one of these: it has no rules here
-	coming   bool // a ghost whose rules are not in force yet
+	changing bool  // it has other forms now
+	ghost    bool  // it is one of these: it has no rules here
+	coming   bool  // a ghost whose rules are not in force yet
 
 	pair [2]bundle // room for bundles, by way
 	both [2]*bundle
@@ -323,7 +321,6 @@ func (w *world) readPolicyOn(p *policy, name string, spec api.PolicySpec, ch *ch
 		p.terms = append(p.terms, t)
 	}
 	p.terms = merged(p.terms)
-	p.local = w.isLocal(p)
 }
 
 // end is one end of a policy.
@@ -343,101 +340,4 @@ func (w *world) end(text string) (end, error) {
 		w.ends[text] = e
 	}
 	return e, err
-}
-
-// local tells whether a policy can be left to the one host where everything of it is.
-func (w *world) isLocal(p *policy) bool {
-	if len(w.g.ids) == 1 && w.g.sw[0].Host {
-		return true
-	}
-	if p.chain.unplaced || len(p.chain.hosts) != 1 {
-		return false
-	}
-	ends := 0
-	for _, s := range [2]*api.Selector{&p.from.Selector, &p.to.Selector} {
-		if s.Kind != api.SelectEndpoint {
-			continue
-		}
-		at, found := w.places[s.Endpoint]
-		if !found || !p.chain.hosts[at.node] {
-			return false
-		}
-		ends++
-	}
-	return ends > 0
-}
-
-// crossing lists the policies that are not local to one host. What shares a chain with one of them, or catches frames at the same place,
-// is compiled with it: only one compiler can put such rules in order.
-func (w *world) crossing(policies []*policy) map[*policy]bool {
-	crosses := make(map[*policy]bool, len(policies))
-	var local []*policy
-	for _, p := range policies {
-		if p.local {
-			local = append(local, p)
-		} else {
-			crosses[p] = true
-		}
-	}
-	if len(local) == 0 || len(crosses) == 0 {
-		return crosses
-	}
-	chains, catches := map[string]bool{}, map[catchPlace]bool{}
-	everywhere := false
-	cross := func(p *policy) {
-		crosses[p] = true
-		chains[p.spec.Chain] = true
-		for _, c := range w.catchPlaces(p, false) {
-			catches[c] = true
-		}
-		everywhere = everywhere || p.from.Kind != api.SelectEndpoint && p.to.Kind != api.SelectEndpoint
-	}
-	for _, p := range policies {
-		if !p.local {
-			cross(p)
-		}
-	}
-	for more := true; more; {
-		more = false
-		kept := local[:0]
-		for _, p := range local {
-			shares := chains[p.spec.Chain]
-			for _, c := range w.catchPlaces(p, true) {
-				shares = shares || catches[c] || everywhere && !c.egress
-			}
-			if shares {
-				cross(p)
-				more = true
-			} else {
-				kept = append(kept, p)
-			}
-		}
-		local = kept
-	}
-	return crosses
-}
-
-// catchPlace is where a policy's frames are caught at a host.
-type catchPlace struct {
-	endpoint string
-	egress   bool
-}
-
-// catchPlaces: package router looks at the destination first, this package at the source.
-func (w *world) catchPlaces(p *policy, local bool) []catchPlace {
-	ends := [][2]*end{{&p.from, &p.to}}
-	if p.spec.IsSymmetric() {
-		ends = append(ends, [2]*end{&p.to, &p.from})
-	}
-	var all []catchPlace
-	for _, e := range ends {
-		src, dst := e[0].Kind == api.SelectEndpoint, e[1].Kind == api.SelectEndpoint
-		switch {
-		case dst && (local || !src):
-			all = append(all, catchPlace{e[1].Endpoint, true})
-		case src:
-			all = append(all, catchPlace{e[0].Endpoint, false})
-		}
-	}
-	return all
 }

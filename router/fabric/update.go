@@ -31,7 +31,7 @@ func (c *Compiler) Update(in Input) Output {
 }
 
 // changes finds the policies to be planned, and those to be undone before; ok is false where more than they depends on them: copying
-// policies, or others that become crossing or local with them.
+// policies.
 func (c *Compiler) changes(in Input) (fresh, gone map[string]*policy, ok bool) {
 	fresh, gone = map[string]*policy{}, map[string]*policy{}
 	same := 0
@@ -75,39 +75,15 @@ func (c *Compiler) changes(in Input) (fresh, gone map[string]*policy, ok bool) {
 			}
 		}
 	}
-	locals := c.locals
-	for _, p := range gone {
-		if p.local {
-			locals--
+	copies := func(all map[string]*policy) bool {
+		for _, p := range all {
+			if p.replica() {
+				return true
+			}
 		}
-		ok = ok || p.replica()
+		return false
 	}
-	for _, p := range fresh {
-		if p.local {
-			locals++
-		}
-		ok = ok || p.replica()
-	}
-	if ok {
-		return nil, nil, false
-	}
-	return fresh, gone, c.locals == 0 && locals == 0 || c.sameCrossing(fresh, gone)
-}
-
-// sameCrossing tells whether all policies that stay as they are stay crossing or local.
-func (c *Compiler) sameCrossing(fresh, gone map[string]*policy) bool {
-	after := maps.Clone(c.policies)
-	for name := range gone {
-		delete(after, name)
-	}
-	maps.Copy(after, fresh)
-	crosses := c.w.crossing(slices.Collect(maps.Values(after)))
-	for name, p := range after {
-		if fresh[name] == nil && crosses[p] != p.crosses || fresh[name] != nil && crosses[p] == p.local {
-			return false
-		}
-	}
-	return true
+	return fresh, gone, !copies(gone) && !copies(fresh)
 }
 
 // swap takes changed policies out and puts the fresh ones in. Others whose frames meet theirs are planned again, for they may need a tag
@@ -124,23 +100,13 @@ func (c *Compiler) swap(fresh, gone map[string]*policy, other []string) {
 		}
 	}
 	for name, p := range gone {
-		if p.crosses {
-			affects(p)
-		}
-		if p.local {
-			c.locals--
-		}
+		affects(p)
 		delete(c.policies, name)
 		c.paths.drop(name)
 		delete(c.errs, name)
 	}
 	for name, p := range fresh {
 		c.policies[name] = p
-		if p.local {
-			c.locals++
-			continue
-		}
-		p.crosses = true
 		c.begin(p)
 		affects(p)
 	}
@@ -151,7 +117,7 @@ func (c *Compiler) swap(fresh, gone map[string]*policy, other []string) {
 		for _, p := range c.haunt(name, c.w.in.Changing[name]) {
 			affects(p)
 		}
-		if p := c.policies[name]; p != nil && fresh[name] == nil && p.crosses {
+		if p := c.policies[name]; p != nil && fresh[name] == nil {
 			affects(p)
 			_, p.changing = c.w.in.Changing[name]
 			affects(p)
@@ -171,9 +137,7 @@ func (c *Compiler) swap(fresh, gone map[string]*policy, other []string) {
 		}
 	}
 	for name, p := range fresh {
-		if p.crosses {
-			again[name] = p
-		}
+		again[name] = p
 	}
 	for name, p := range again {
 		if fresh[name] == nil {

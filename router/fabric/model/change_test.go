@@ -442,7 +442,7 @@ func ready(in fabric.Input) bool {
 		return false
 	}
 	out := fabric.Compile(in)
-	return len(out.Errors) == 0 && out.Paths.Len() == len(in.Policies)
+	return len(out.Errors) == 0 && len(Routed(in).Policies) == len(in.Policies)
 }
 
 // While policies come, go, change what they match or their chain, and while chains are edited and functions move, each frame meets

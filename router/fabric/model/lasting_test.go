@@ -62,13 +62,13 @@ func TestTagsKeepTheirMeaning(t *testing.T) {
 			switch rapid.IntRange(0, 3).Draw(t, "how") {
 			case 0: // restarted: it reads what is in force
 				in.Lingering = rules
-				c = fabric.New(in)
+				c = fabric.New(Routed(in))
 				out = c.Output()
 			case 1: // another world
 				in.Stations = append(in.Stations[:len(in.Stations):len(in.Stations)], fabric.Station{MAC: flow.MAC{2, 7, 7, 7, 7, byte(len(in.Stations))}})
-				out = c.Update(in)
+				out = c.Update(Routed(in))
 			default:
-				out = c.Update(in)
+				out = c.Update(Routed(in))
 			}
 			now, means := tagged(out)
 			for at, m := range means {

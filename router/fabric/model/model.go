@@ -14,6 +14,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/placement"
 	"weir.dev/weir/router"
 	"weir.dev/weir/router/fabric"
 	"weir.dev/weir/router/fabric/oracle"
@@ -133,6 +134,31 @@ func (h *host) number(name string) flow.Port {
 	p := flow.Port(len(h.ports) + 1)
 	h.ports[name], h.names[p] = p, name
 	return p
+}
+
+// Routed is an input with those policies only that no host steers by itself: what the router's compiler is given.
+func Routed(in fabric.Input) fabric.Input {
+	at := func(id fabric.SwitchID) string {
+		if in.Switches[id].Host {
+			return string(id)
+		}
+		return ""
+	}
+	p := placement.Places{Alone: len(in.Switches) == 1, Endpoints: map[string]string{}, Functions: map[string]string{}, Chains: in.Chains}
+	for name, e := range in.Endpoints {
+		p.Endpoints[name] = at(e.At.Switch)
+	}
+	for name, f := range in.Functions {
+		p.Functions[name] = at(f.Host)
+	}
+	all := in.Policies
+	in.Policies = make(map[string]api.PolicySpec, len(all))
+	for name, o := range placement.Owners(p, all) {
+		if o.Host == "" {
+			in.Policies[name] = all[name]
+		}
+	}
+	return in
 }
 
 // Install puts an output in force, and on each host the policies that are local to it.

@@ -143,7 +143,7 @@ func unserved(t interface{ Fatal(...any) }, in fabric.Input) (fabric.Input, fabr
 		t.Fatal(err)
 	}
 	for {
-		out := fabric.Compile(in)
+		out := fabric.Compile(Routed(in))
 		refused := map[string]error{}
 		maps.Copy(refused, out.Errors)
 		for id := range n.hosts {
@@ -299,13 +299,10 @@ func TestUpdateIsCompile(t *testing.T) {
 		in.Policies = map[string]api.PolicySpec{}
 		c := fabric.New(in)
 		var out fabric.Output
+		before := in.Policies
 		for range 8 {
-			before := in.Policies
-			in.Policies = maps.Clone(before)
+			in.Policies = maps.Clone(in.Policies)
 			name := fmt.Sprint("p", rapid.IntRange(0, len(all)-1).Draw(t, "policy"))
-			if in.Before, in.Edited = nil, nil; rapid.Bool().Draw(t, "told") {
-				in.Before, in.Edited = before, []string{name}
-			}
 			switch _, there := in.Policies[name]; {
 			case !there:
 				in.Policies[name] = all[name]
@@ -316,8 +313,19 @@ func TestUpdateIsCompile(t *testing.T) {
 			default:
 				delete(in.Policies, name)
 			}
-			out = c.Update(in)
-			want := fabric.Compile(in)
+			routed := Routed(in)
+			if rapid.Bool().Draw(t, "told") {
+				routed.Before = before
+				for name := range all {
+					p, is := routed.Policies[name]
+					if q, was := before[name]; is != was || !cmp.Equal(p, q) {
+						routed.Edited = append(routed.Edited, name)
+					}
+				}
+			}
+			before = routed.Policies
+			out = c.Update(routed)
+			want := fabric.Compile(routed)
 			for id, entries := range out.Entries {
 				for _, e := range entries {
 					if _, there := in.Policies[e.Policy]; !there && e.Policy != "" {

@@ -1,0 +1,64 @@
+package manager_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/manager"
+)
+
+// Who steers a policy is decided with what makes it necessary, in the same transaction: a document, another host, a switch, a lost endpoint.
+func TestOwnersOfPolicies(t *testing.T) {
+	b := start(t, manager.Options{})
+	generation := map[string]int64{}
+	owners := func(when string, want ...string) {
+		t.Helper()
+		var got []string
+		for _, p := range must(b.Policies().List(ctx(t), api.ListOptions{}))(t).Items {
+			owner := "nobody"
+			if o := p.Placement; o != nil {
+				if owner = o.Host; o.Router {
+					owner = "router"
+				}
+				if o.Reason == "" || o.Since.IsZero() {
+					t.Errorf("%s: %s has no reason, or no time: %+v", when, p.Name, o)
+				}
+			}
+			got = append(got, fmt.Sprintf("%s %s %d", p.Name, owner, p.Generation-generation[p.Name]))
+			generation[p.Name] = p.Generation
+		}
+		slices.Sort(got)
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: policy, owner and how often its generation grew (-want +got)\n%s", when, d)
+		}
+	}
+	document := api.Document{
+		Endpoints: map[string]api.EndpointSpec{"a": {Netns: "a", Interface: "eth0"}, "s": {MAC: "02:00:00:00:00:01"}},
+		Functions: map[string]api.FunctionSpec{"f": {Image: "wire"}, "g": {Image: "wire"}, "h": {Image: "wire"}},
+		Chains:    map[string]api.ChainSpec{"c": {Path: "f"}, "d": {Path: "g"}, "e": {Path: "h"}},
+		Policies:  map[string]api.PolicySpec{"of-a": {From: "a", Symmetric: new(bool), Chain: "c"}, "of-any": {To: "10.0.0.0/8", Symmetric: new(bool), Chain: "d"}, "of-s": {To: "s", Chain: "e"}},
+	}
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: document}))(t)
+	owners("without a host", "of-a nobody 1", "of-any nobody 1", "of-s nobody 1")
+	hostUp(t, b, "h1")
+	owners("one host", "of-a h1 1", "of-any h1 1", "of-s router 1")
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: document}))(t)
+	owners("nothing new", "of-a h1 0", "of-any h1 0", "of-s router 0")
+	fabric(t, b, api.FabricReport{Switches: map[string]api.SwitchStatus{"s1": {State: "connected"}}})
+	owners("a switch", "of-a router 1", "of-any router 1", "of-s router 0")
+	document.Policies["of-any"] = api.PolicySpec{From: "10.0.0.0/8", To: "s", Symmetric: new(bool), Chain: "d"}
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: document}))(t)
+	owners("it takes frames at the other end only", "of-a h1 1", "of-any router 1", "of-s router 0")
+	op := must(b.Policies().Delete(ctx(t), "of-a"))(t)
+	fabric(t, b, api.FabricReport{Gone: []string{"s1"}, Policies: map[string]api.PolicyStatus{"of-a": {State: "deleted"}}})
+	owners("one is being deleted, and the switch is gone", "of-a h1 0", "of-any router 0", "of-s router 0")
+	report(t, b, api.StatusReport{Host: "h1", Policies: map[string]api.PolicyStatus{"of-a": {State: "deleted"}}})
+	if done := must(b.Wait(ctx(t), op.Name))(t); done.State != api.OpCompleted {
+		t.Errorf("%+v", done)
+	}
+	owners("its owner has taken it down", "of-any router 0", "of-s router 0")
+}
