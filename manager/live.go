@@ -228,6 +228,10 @@ func (m *Manager) logs(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	note(r).began(http.StatusOK)
+	w.WriteHeader(http.StatusOK)
+	if http.NewResponseController(w).Flush() != nil { // before the first line: who follows knows that there will be some
+		return nil
+	}
 	_, _ = io.Copy(flushing{w, http.NewResponseController(w)}, logs) // the client is gone, or the log ended
 	return nil
 }

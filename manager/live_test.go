@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/container"
 	"weir.dev/weir/manager"
 )
 
@@ -134,4 +135,24 @@ func TestAHostThatCannotBeAsked(t *testing.T) {
 	if _, err := b.Logs(ctx(t), "fw", api.LogOptions{}); !errors.Is(err, api.ErrBusy) || !strings.Contains(err.Error(), "agent") {
 		t.Errorf("%v", err)
 	}
+}
+
+// silent has logs without a line.
+type silent struct{ *node }
+
+func (silent) Logs(ctx context.Context, _ string, _ container.LogOptions) (io.ReadCloser, error) {
+	r, w := io.Pipe()
+	context.AfterFunc(ctx, func() { w.Close() })
+	return r, nil
+}
+
+// Who follows a log is answered before its first line.
+func TestAFollowedLogBeginsAtOnce(t *testing.T) {
+	b := start(t, manager.Options{Node: func(string) manager.Node { return silent{&node{}} }})
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: demo()}))(t)
+	c, cancel := context.WithTimeout(ctx(t), 5*time.Second)
+	defer cancel()
+	logs := must(b.Logs(c, "fw", api.LogOptions{Follow: true}))(t)
+	cancel()
+	logs.Close()
 }
