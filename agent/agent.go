@@ -444,14 +444,14 @@ func (a *Agent) release(ctx context.Context, want share) {
 		delete(a.endpoints, name)
 		delete(a.troubles, name)
 		if ok { // else it is gone, or another host's
-			a.report.endpoint(name, w.UID, api.EndpointStatus{State: "deleted", Host: a.Host})
+			a.report.endpoint(name, w.UID, api.EndpointStatus{State: api.EndpointDeleted, Host: a.Host})
 		}
 	}
 	for name, w := range want.endpoints { // being deleted when an earlier agent ended, or never made
 		if w.Deleting == nil || a.endpoints[name] != nil || a.report.knows(api.KindEndpoint, name, w.UID) {
 			continue
 		}
-		s := api.EndpointStatus{State: "deleted", Host: a.Host}
+		s := api.EndpointStatus{State: api.EndpointDeleted, Host: a.Host}
 		if err := a.removeEndpoint(ctx, name, &endpoint{made: w.Spec.Netns != ""}); err != nil {
 			s.State, s.Message = "error", err.Error()
 		}

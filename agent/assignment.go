@@ -209,17 +209,17 @@ func (a *Agent) reportAssignment(want share, got assigned, err error) {
 	if want.assignment == nil {
 		return
 	}
-	s := api.AssignmentStatus{ObservedGeneration: want.assignment.Generation, State: "installed", Missing: got.missing}
+	s := api.AssignmentStatus{ObservedGeneration: want.assignment.Generation, State: api.AssignmentInstalled, Missing: got.missing}
 	if len(got.missing) > 0 {
-		s.State = "partial"
+		s.State = api.AssignmentPartial
 		s.Message = fmt.Sprintf("%d of %d rules name ports that are not there", len(got.missing), len(want.assignment.Spec.Rules))
 	}
 	errs := append(got.errs, a.tunnelErrors()...)
 	if len(errs) > 0 {
-		s.State, s.Message = "error", errors.Join(errs...).Error()
+		s.State, s.Message = api.AssignmentError, errors.Join(errs...).Error()
 	}
 	if err != nil {
-		s.ObservedGeneration, s.State, s.Message = a.observed, "error", err.Error()
+		s.ObservedGeneration, s.State, s.Message = a.observed, api.AssignmentError, err.Error()
 	} else {
 		a.observed = want.assignment.Generation
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"strings"
@@ -121,11 +122,7 @@ func (a *Agent) endpointBack(name string, e *endpoint) bool {
 	} else {
 		outage = time.Since(old.lost)
 	}
-	text := "up again"
-	if outage > 0 {
-		text += " after " + outage.Round(time.Millisecond).String()
-	}
-	a.endpointEvent(api.Info, "EndpointRecovered", name, text, outage)
+	a.endpointEvent(api.Info, "EndpointRecovered", name, "up again", outage)
 	return true
 }
 
@@ -159,7 +156,7 @@ func (a *Agent) letEndpointsGo(ctx context.Context, want share, inForce error) b
 }
 
 func (a *Agent) endpointUp(name string, w api.Endpoint, e *endpoint) {
-	s := api.EndpointStatus{ObservedGeneration: w.Generation, Host: a.Host, State: "up", Port: uint32(e.port), Link: a.endpointLink(name, w.Spec)}
+	s := api.EndpointStatus{ObservedGeneration: w.Generation, Host: a.Host, State: api.EndpointUp, Port: uint32(e.port), Link: a.endpointLink(name, w.Spec)}
 	if e.mac != (flow.MAC{}) {
 		s.MAC = e.mac.String()
 	}
@@ -175,7 +172,12 @@ func (a *Agent) endpointFailed(name string, w api.Endpoint, err error) {
 		a.Log.Warn("endpoint", "endpoint", name, "error", err)
 	}
 	a.troubles[name] = err.Error()
-	a.report.endpoint(name, w.UID, api.EndpointStatus{ObservedGeneration: w.Generation, Host: a.Host, State: "error", Message: err.Error()})
+	reason := api.ReasonError
+	if w.Spec.Netns != "" && errors.Is(err, fs.ErrNotExist) {
+		reason = api.ReasonNamespace
+	}
+	a.report.endpoint(name, w.UID, api.EndpointStatus{ObservedGeneration: w.Generation, Host: a.Host, State: api.EndpointError, Message: err.Error(),
+		Conditions: api.Conditions{{Type: api.ConditionFailed, Reason: reason, Message: err.Error()}}})
 }
 
 // switchEndpoint is the endpoint as the switch takes it.

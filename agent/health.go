@@ -123,7 +123,7 @@ func (f *function) recovered() time.Duration {
 	}
 	f.died, f.deaths = time.Time{}, 0
 	_ = f.saveApplied() // only the count of restarts would be lost
-	f.event(api.Info, "FunctionRecovered", fmt.Sprintf("running again after %s%s", outage.Round(time.Millisecond), text), outage)
+	f.event(api.Info, "FunctionRecovered", "running again"+text, outage)
 	return resync
 }
 

@@ -42,7 +42,7 @@ func (a *Agent) Counters(ctx context.Context) (api.Counters, error) {
 			x.Refused[flow.Refusal(why).String()] = n
 		}
 		if p.Function != "" {
-			x.State = map[datapath.State]string{datapath.Down: "down", datapath.Up: "up"}[p.State]
+			x.State = map[datapath.State]api.LinkState{datapath.Down: api.LinkDown, datapath.Up: api.LinkUp}[p.State]
 		}
 		c.Ports = append(c.Ports, x)
 	}
@@ -102,11 +102,11 @@ func (a *Agent) containerOf(function string) string {
 
 func (a *Agent) hostStatus(now time.Time) api.HostStatus {
 	s := api.HostStatus{
-		State: "ready", Heartbeat: now, Version: a.Version, Cores: runtime.NumCPU(),
+		State: api.HostReady, Heartbeat: now, Version: a.Version, Cores: runtime.NumCPU(),
 		Switch: cmp.Or(a.SwitchName, "ebpf"), Runtime: "oci", Bridge: a.Instance.Bridge(),
 	}
 	if !a.surveyed {
-		s.State = "starting"
+		s.State = api.HostStarting
 	}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {

@@ -38,7 +38,7 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 	if err != nil {
 		a.Log.Error("commit rules", "error", err)
 		for name, w := range want.policies {
-			a.report.policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: "error", Message: err.Error()})
+			a.report.policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: api.PolicyError, Message: err.Error()})
 		}
 		return retryAfter, err
 	}
@@ -67,12 +67,7 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 		}
 	}
 	a.reportChains(want, views, waitingChain)
-	for name := range closed {
-		if waitingPolicy[name] != "" {
-			waitingPolicy[name] = "closed: " + waitingPolicy[name]
-		}
-	}
-	a.reportPolicies(want, views, waitingPolicy, out)
+	a.reportPolicies(want, views, waitingPolicy, closed, out)
 	return drain, nil
 }
 
@@ -336,9 +331,9 @@ func (a *Agent) reportChains(want share, views map[string]view, waiting map[stri
 		if !want.tells(w.Spec) {
 			continue
 		}
-		s := api.ChainStatus{ObservedGeneration: w.Generation, State: "ready"}
+		s := api.ChainStatus{ObservedGeneration: w.Generation, State: api.ChainReady}
 		if why := waiting[name]; why != "" {
-			s.State, s.Message = "pending", why
+			s.State, s.Message = api.ChainPending, why
 		} else if hops, err := api.ParsePath(w.Spec.Path); err == nil {
 			var down []string
 			for _, h := range hops {
@@ -347,7 +342,7 @@ func (a *Agent) reportChains(want share, views map[string]view, waiting map[stri
 				}
 			}
 			if len(down) > 0 {
-				s.State, s.Message = "degraded", "down: "+strings.Join(down, ", ")
+				s.State, s.Message = api.ChainDegraded, "down: "+strings.Join(down, ", ")
 			}
 		}
 		a.report.chain(name, w.UID, s)
@@ -363,10 +358,10 @@ func (s share) healthy(function string, views map[string]view) bool {
 }
 
 // suffers tells what becomes of a policy's traffic at functions that are down; copies are nobody's traffic.
-func (s share) suffers(p api.PolicySpec, views map[string]view) string {
+func (s share) suffers(p api.PolicySpec, views map[string]view) (string, api.Conditions) {
 	hops, err := api.ParsePath(s.all.chains[p.Chain].Spec.Path)
 	if err != nil || p.ModeOrDefault() == api.ModeReplica {
-		return ""
+		return "", nil
 	}
 	var dropped, passed []string
 	for _, h := range hops {
@@ -378,37 +373,44 @@ func (s share) suffers(p api.PolicySpec, views map[string]view) string {
 			dropped = append(dropped, h.Function)
 		}
 	}
+	impaired := func(r api.Reason, text string, down []string) (string, api.Conditions) {
+		text += " (down: " + strings.Join(down, ", ") + ")"
+		return text, api.Conditions{{Type: api.ConditionImpaired, Reason: r, Message: text}}
+	}
 	switch {
 	case len(dropped) > 0:
-		return "its traffic is dropped (down: " + strings.Join(dropped, ", ") + ")"
+		return impaired(api.ReasonDropped, "its traffic is dropped", dropped)
 	case len(passed) > 0:
-		return "its traffic bypasses some functions (down: " + strings.Join(passed, ", ") + ")"
+		return impaired(api.ReasonBypassed, "its traffic bypasses some functions", passed)
 	}
-	return ""
+	return "", nil
 }
 
-func (a *Agent) reportPolicies(want share, views map[string]view, waiting map[string]string, out router.Output) {
+func (a *Agent) reportPolicies(want share, views map[string]view, waiting map[string]string, closed map[string]api.PolicySpec, out router.Output) {
 	for name, w := range want.policies {
 		if w.Deleting != nil { // the commit just done has none of its rules
-			a.report.policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: "deleted"})
+			a.report.policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: api.PolicyDeleted})
 			continue
 		}
-		s := api.PolicyStatus{ObservedGeneration: w.Generation, State: "active"}
+		s := api.PolicyStatus{ObservedGeneration: w.Generation, State: api.PolicyActive}
 		if p, ok := out.Paths[name]; ok {
 			s.RenderedPath, s.RenderedReverse, s.Rules = p.Forward, p.Reverse, p.Rules
 		}
 		broken := a.broken(want, w.Spec)
 		switch {
 		case broken != "":
-			s.State, s.Message = "error", broken
+			s.State, s.Message = api.PolicyError, broken
 		case waiting[name] != "":
-			s.State, s.Message = "pending", waiting[name]
+			s.State, s.Message = api.PolicyPending, waiting[name]
+			if _, is := closed[name]; is {
+				s.Note(api.ConditionClosed, api.ReasonWaiting)
+			}
 		case errors.Is(out.Errors[name], router.ErrNotReady):
-			s.State, s.Message = "pending", out.Errors[name].Error()
+			s.State, s.Message = api.PolicyPending, out.Errors[name].Error()
 		case out.Errors[name] != nil:
-			s.State, s.Message = "error", out.Errors[name].Error()
+			s.State, s.Message = api.PolicyError, out.Errors[name].Error()
 		default:
-			s.Message = want.suffers(w.Spec, views)
+			s.Message, s.Conditions = want.suffers(w.Spec, views)
 		}
 		a.report.policy(name, w.UID, s)
 	}

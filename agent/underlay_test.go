@@ -304,7 +304,7 @@ func TestUplinkIsFoundAndReported(t *testing.T) {
 		t.Helper()
 		w.until("the uplink is "+want, func(ctx context.Context) bool {
 			h, err := w.client.Hosts().Get(ctx, "h1")
-			return err == nil && len(h.Status.Uplinks) == 1 && h.Status.Uplinks[0].State == want && h.Status.Uplinks[0].Interface == "eth1"
+			return err == nil && len(h.Status.Uplinks) == 1 && string(h.Status.Uplinks[0].State) == want && h.Status.Uplinks[0].Interface == "eth1"
 		})
 	}
 	state("up")

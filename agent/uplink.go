@@ -70,7 +70,7 @@ func (a *Agent) uplinkState() []api.Uplink {
 		if l, err := host.Link(a.Uplink); err == nil {
 			s.MAC = flow.MAC(l.MAC).String()
 			if l.Up && l.Carrier {
-				s.State = "up"
+				s.State = api.LinkUp
 			}
 		}
 	}

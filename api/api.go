@@ -82,13 +82,14 @@ type EndpointSpec struct {
 
 // EndpointStatus is what the agent found.
 type EndpointStatus struct {
-	ObservedGeneration int64  `json:"observed_generation,omitempty"`
-	State              string `json:"state,omitempty"` // pending, up, error, deleted
-	Message            string `json:"message,omitempty"`
-	Port               uint32 `json:"port,omitempty"`
-	Link               string `json:"link,omitempty"` // the switch-side interface
-	MAC                string `json:"mac,omitempty"`
-	Host               string `json:"host,omitempty"`
+	ObservedGeneration int64         `json:"observed_generation,omitempty"`
+	State              EndpointState `json:"state,omitempty"`
+	Conditions         Conditions    `json:"conditions,omitempty"`
+	Message            string        `json:"message,omitempty"`
+	Port               uint32        `json:"port,omitempty"`
+	Link               string        `json:"link,omitempty"` // the switch-side interface
+	MAC                string        `json:"mac,omitempty"`
+	Host               string        `json:"host,omitempty"`
 }
 
 // FunctionState as GLANF has it: create prepares, start runs, stop ends, delete removes.
@@ -196,9 +197,9 @@ type ChainSpec struct {
 }
 
 type ChainStatus struct {
-	ObservedGeneration int64  `json:"observed_generation,omitempty"`
-	State              string `json:"state,omitempty"` // pending, ready, degraded (a function is down)
-	Message            string `json:"message,omitempty"`
+	ObservedGeneration int64      `json:"observed_generation,omitempty"`
+	State              ChainState `json:"state,omitempty"`
+	Message            string     `json:"message,omitempty"`
 }
 
 // Mode says how a policy takes traffic.
@@ -240,38 +241,36 @@ const (
 	MatchByMAC MatchBy = "mac"
 )
 
-// PolicyOpen begins the message of a new policy while some switch or host does not catch its frames yet: they may pass as before.
-const PolicyOpen = "open: "
-
 type PolicyStatus struct {
-	ObservedGeneration int64    `json:"observed_generation,omitempty"`
-	State              string   `json:"state,omitempty"` // pending, active, error, deleted
-	Message            string   `json:"message,omitempty"`
-	RenderedPath       []string `json:"rendered_path,omitempty"` // ports a packet really meets, forward
-	RenderedReverse    []string `json:"rendered_reverse,omitempty"`
-	Rules              int      `json:"rules,omitempty"`
-	InForce            bool     `json:"in_force,omitempty"` // across hosts: it is, or was, in force; while nothing can pass its chain its frames are dropped
+	ObservedGeneration int64       `json:"observed_generation,omitempty"`
+	State              PolicyState `json:"state,omitempty"`
+	Conditions         Conditions  `json:"conditions,omitempty"`
+	Message            string      `json:"message,omitempty"`
+	RenderedPath       []string    `json:"rendered_path,omitempty"` // ports a packet really meets, forward
+	RenderedReverse    []string    `json:"rendered_reverse,omitempty"`
+	Rules              int         `json:"rules,omitempty"`
+	InForce            bool        `json:"in_force,omitempty"` // across hosts: it is, or was, in force; while nothing can pass its chain its frames are dropped
 }
 
 // PolicyPath is the answer of GET /v1/policies/NAME/path: the ports that a packet really meets, with live counters.
 type PolicyPath struct {
-	Policy  string `json:"policy"`
-	State   string `json:"state,omitempty"` // as in PolicyStatus
-	Message string `json:"message,omitempty"`
-	Forward []Hop  `json:"forward"`
-	Reverse []Hop  `json:"reverse,omitempty"`
+	Policy  string      `json:"policy"`
+	State   PolicyState `json:"state,omitempty"`
+	Message string      `json:"message,omitempty"`
+	Forward []Hop       `json:"forward"`
+	Reverse []Hop       `json:"reverse,omitempty"`
 }
 
 // Hop is one port on the way. Live is false where the switch does not know the port now; then the counters are zero.
 type Hop struct {
-	Port    string  `json:"port"` // endpoint/alice, function/fw/in
-	Host    string  `json:"host,omitempty"`
-	Link    string  `json:"link,omitempty"`
-	State   string  `json:"state,omitempty"`
-	Live    bool    `json:"live"`
-	Rx      Counter `json:"rx"`
-	Tx      Counter `json:"tx"`
-	Dropped Counter `json:"dropped"`
+	Port    string    `json:"port"` // endpoint/alice, function/fw/in
+	Host    string    `json:"host,omitempty"`
+	Link    string    `json:"link,omitempty"`
+	State   LinkState `json:"state,omitempty"`
+	Live    bool      `json:"live"`
+	Rx      Counter   `json:"rx"`
+	Tx      Counter   `json:"tx"`
+	Dropped Counter   `json:"dropped"`
 }
 
 // TraceQuery describes a packet, and the reply to it.
@@ -318,7 +317,7 @@ type TracePolicy struct {
 	Mode     Mode         `json:"mode"`
 	Chain    string       `json:"chain"`
 	Match    []string     `json:"match,omitempty"`
-	State    string       `json:"state,omitempty"`
+	State    PolicyState  `json:"state,omitempty"`
 	Message  string       `json:"message,omitempty"`
 }
 
@@ -356,7 +355,7 @@ type HostCapacity struct {
 }
 
 type HostStatus struct {
-	State     string        `json:"state,omitempty"` // starting, ready, lost; see HostBeat
+	State     HostState     `json:"state,omitempty"` // see HostBeat
 	Heartbeat time.Time     `json:"heartbeat,omitzero"`
 	Version   string        `json:"version,omitempty"`
 	Kernel    string        `json:"kernel,omitempty"`
@@ -507,13 +506,13 @@ type Counter struct {
 
 // PortCounters of one switch port.
 type PortCounters struct {
-	Port    uint32  `json:"port"`
-	Name    string  `json:"name"` // endpoint/alice, function/fw/in
-	Link    string  `json:"link"`
-	Rx      Counter `json:"rx"`
-	Tx      Counter `json:"tx"`
-	Dropped Counter `json:"dropped"`
-	State   string  `json:"state,omitempty"` // of a function's port: up, down
+	Port    uint32    `json:"port"`
+	Name    string    `json:"name"` // endpoint/alice, function/fw/in
+	Link    string    `json:"link"`
+	Rx      Counter   `json:"rx"`
+	Tx      Counter   `json:"tx"`
+	Dropped Counter   `json:"dropped"`
+	State   LinkState `json:"state,omitempty"` // of a function's port
 	// Refused are the packets that port security dropped, by reason: mac, source, arp, nd, ra, dhcp, unreadable. They are in Dropped, too.
 	Refused map[string]uint64 `json:"refused,omitempty"`
 }

@@ -23,14 +23,14 @@ type Switch struct {
 
 // SwitchStatus is what the router found.
 type SwitchStatus struct {
-	State      string    `json:"state,omitempty"` // connected, lost, refused (see Message)
-	Message    string    `json:"message,omitempty"`
-	DatapathID string    `json:"datapath_id,omitempty"` // 16 hexadecimal digits
-	Address    string    `json:"address,omitempty"`     // of its connection
-	Version    string    `json:"version,omitempty"`     // "OpenFlow 1.3"
-	Product    string    `json:"product,omitempty"`     // as it describes itself
-	Bundles    bool      `json:"bundles,omitempty"`     // several changes in one atomic step
-	Since      time.Time `json:"since,omitzero"`
+	State      SwitchState `json:"state,omitempty"`
+	Message    string      `json:"message,omitempty"`
+	DatapathID string      `json:"datapath_id,omitempty"` // 16 hexadecimal digits
+	Address    string      `json:"address,omitempty"`     // of its connection
+	Version    string      `json:"version,omitempty"`     // "OpenFlow 1.3"
+	Product    string      `json:"product,omitempty"`     // as it describes itself
+	Bundles    bool        `json:"bundles,omitempty"`     // several changes in one atomic step
+	Since      time.Time   `json:"since,omitzero"`
 	// Certificate is the ID of the one with which it is connected over TLS; "": without TLS, or not connected.
 	Certificate        string        `json:"certificate,omitempty"`
 	CertificateExpires time.Time     `json:"certificate_expires,omitzero"`
@@ -41,12 +41,12 @@ type SwitchStatus struct {
 
 // SwitchPort is a port of a fabric switch and what stands behind it.
 type SwitchPort struct {
-	Number   uint32   `json:"number"`
-	Name     string   `json:"name"`
-	State    string   `json:"state"`              // up, down
-	Kind     string   `json:"kind"`               // edge (users' stations), link (another switch), host (a machine with an agent), unknown (down, or not found out yet)
-	Peer     string   `json:"peer,omitempty"`     // "s2:3", "h1:eth0"
-	Stations []string `json:"stations,omitempty"` // "06:57:..:01 10.0.0.1", seen at an edge port
+	Number   uint32    `json:"number"`
+	Name     string    `json:"name"`
+	State    LinkState `json:"state"`
+	Kind     string    `json:"kind"`               // edge (users' stations), link (another switch), host (a machine with an agent), unknown (down, or not found out yet)
+	Peer     string    `json:"peer,omitempty"`     // "s2:3", "h1:eth0"
+	Stations []string  `json:"stations,omitempty"` // "06:57:..:01 10.0.0.1", seen at an edge port
 }
 
 // SwitchTable is one flow table: Rules are Weir's, Size is what the switch says it holds (0 unknown). Where that is less than default
@@ -99,10 +99,10 @@ type AssignmentSpec struct {
 
 // AssignmentStatus is the agent's answer. A rule whose port is not there yet is missing, all others are installed.
 type AssignmentStatus struct {
-	ObservedGeneration int64    `json:"observed_generation,omitempty"`
-	State              string   `json:"state,omitempty"`   // installed, partial, error
-	Missing            []string `json:"missing,omitempty"` // cookies of rules whose ports are not there
-	Message            string   `json:"message,omitempty"`
+	ObservedGeneration int64           `json:"observed_generation,omitempty"`
+	State              AssignmentState `json:"state,omitempty"`
+	Missing            []string        `json:"missing,omitempty"` // cookies of rules whose ports are not there
+	Message            string          `json:"message,omitempty"`
 }
 
 // Tunnel is a VXLAN tunnel to another host (RFC 7348).
@@ -215,9 +215,9 @@ type Placement struct {
 
 // Uplink is a host's interface into the fabric.
 type Uplink struct {
-	Interface string `json:"interface"`
-	MAC       string `json:"mac"`
-	State     string `json:"state"` // up, down
+	Interface string    `json:"interface"`
+	MAC       string    `json:"mac"`
+	State     LinkState `json:"state"`
 }
 
 // AgentConfig is the answer of GET /v1/agent/config, for agents only: what all hosts of one Weir have in common, and the asking host's key.

@@ -114,7 +114,7 @@ func (a *app) waitSeen(ctx context.Context, c *api.Client, changes []api.Change)
 		unseen, open := false, false
 		for _, p := range list.Items {
 			unseen = unseen || fresh[p.Name] && p.Status.ObservedGeneration < p.Generation
-			open = open || fresh[p.Name] && strings.HasPrefix(p.Status.Message, api.PolicyOpen)
+			open = open || fresh[p.Name] && p.Status.Conditions.Get(api.ConditionOpen) != nil
 		}
 		if !open && (!unseen || time.Since(begin) > seenMost) {
 			return

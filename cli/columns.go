@@ -16,14 +16,14 @@ func nouns() []noun {
 }
 
 // state is a status word, or what the object's going says.
-func state(m api.Meta, s string) string {
+func state[S ~string](m api.Meta, s S) string {
 	switch {
 	case m.Deleting != nil:
 		return "deleting"
 	case s == "":
 		return "pending"
 	}
-	return s
+	return string(s)
 }
 
 func since(t time.Time) string { return age(t, time.Now()) }
@@ -95,7 +95,7 @@ func functions() noun {
 		},
 		columns: []column[api.Function]{
 			{head: "NAME", cell: func(f api.Function) string { return f.Name }},
-			{head: "STATE", state: true, cell: func(f api.Function) string { return state(f.Meta, string(f.Status.State)) }},
+			{head: "STATE", state: true, cell: func(f api.Function) string { return state(f.Meta, f.Status.State) }},
 			{head: "HEALTHY", state: true, cell: func(f api.Function) string { return health(f) }},
 			{head: "IMAGE", cell: func(f api.Function) string { return f.Spec.Image }},
 			{head: "HOST", cell: func(f api.Function) string { return f.At() }},

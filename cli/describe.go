@@ -276,7 +276,7 @@ func (a *app) printPath(ctx context.Context, c *api.Client, policy string) error
 				t.add(h.Port, h.Host, "", "", "", "")
 				continue
 			}
-			t.add(h.Port, h.Host, h.State, fmt.Sprint(h.Rx.Packets), fmt.Sprint(h.Tx.Packets), fmt.Sprint(h.Dropped.Packets))
+			t.add(h.Port, h.Host, string(h.State), fmt.Sprint(h.Rx.Packets), fmt.Sprint(h.Tx.Packets), fmt.Sprint(h.Dropped.Packets))
 		}
 		if !severalHosts(path) {
 			for i := range t.rows {

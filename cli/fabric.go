@@ -28,7 +28,7 @@ func switches() noun {
 			{head: "PRODUCT", wide: true, cell: func(s api.Switch) string { return s.Status.Product }},
 			{head: "CERTIFICATE", wide: true, cell: func(s api.Switch) string {
 				switch {
-				case s.Status.State != "connected":
+				case s.Status.State != api.SwitchConnected:
 					return ""
 				case s.Status.Certificate == "":
 					return "none: plain TCP"
@@ -45,7 +45,7 @@ func switches() noun {
 func portKinds(ports []api.SwitchPort) string {
 	n := map[string]int{}
 	for _, p := range ports {
-		if p.State != "up" {
+		if p.State != api.LinkUp {
 			n["down"]++
 			continue
 		}
@@ -180,8 +180,8 @@ func uplinks(list []api.Uplink) string {
 	var parts []string
 	for _, u := range list {
 		text := u.Interface
-		if u.State != "up" {
-			text += " (" + or(u.State, "not known") + ")"
+		if u.State != api.LinkUp {
+			text += " (" + or(string(u.State), "not known") + ")"
 		}
 		parts = append(parts, text)
 	}
@@ -293,19 +293,19 @@ func (a *app) ruleSets(ctx context.Context, c *api.Client, names []string) ([]ru
 	}
 	wanted := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
 	sets := []ruleSet{}
-	skip := func(what, name, state string, err error) bool {
-		if len(names) > 0 || state != "lost" && !errors.Is(err, api.ErrBusy) {
+	skip := func(what, name string, lost bool, err error) bool {
+		if len(names) > 0 || !lost && !errors.Is(err, api.ErrBusy) {
 			return false
 		}
-		fmt.Fprintf(a.Stderr, "%s %s cannot be asked: %s\n", what, name, cmp.Or(firstLine(err), "it is "+state))
+		fmt.Fprintf(a.Stderr, "%s %s cannot be asked: %s\n", what, name, cmp.Or(firstLine(err), "it is lost"))
 		return true
 	}
 	for _, x := range h.Items {
-		if !wanted(x.Name) || len(h.Items)+len(s.Items) > 1 && skip("host", x.Name, x.Status.State, nil) {
+		if !wanted(x.Name) || len(h.Items)+len(s.Items) > 1 && skip("host", x.Name, x.Status.State == api.HostLost, nil) {
 			continue
 		}
 		counters, err := c.Counters(ctx, x.Name)
-		if err != nil && len(h.Items)+len(s.Items) > 1 && skip("host", x.Name, "", err) {
+		if err != nil && len(h.Items)+len(s.Items) > 1 && skip("host", x.Name, false, err) {
 			continue
 		}
 		if err != nil {
@@ -314,11 +314,11 @@ func (a *app) ruleSets(ctx context.Context, c *api.Client, names []string) ([]ru
 		sets = append(sets, ruleSet{host: &counters})
 	}
 	for _, x := range s.Items {
-		if !wanted(x.Name) || skip("switch", x.Name, x.Status.State, nil) {
+		if !wanted(x.Name) || skip("switch", x.Name, x.Status.State == api.SwitchLost, nil) {
 			continue
 		}
 		rules, err := c.SwitchRules(ctx, x.Name)
-		if err != nil && skip("switch", x.Name, "", err) {
+		if err != nil && skip("switch", x.Name, false, err) {
 			continue
 		}
 		if err != nil {

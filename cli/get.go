@@ -371,7 +371,7 @@ func portTable(ports []api.PortCounters, wide bool) table {
 		t.head = append(t.head, "LINK")
 	}
 	for _, p := range ports {
-		row := []string{fmt.Sprint(p.Port), p.Name, p.State, fmt.Sprint(p.Rx.Packets), size(int64(p.Rx.Bytes)),
+		row := []string{fmt.Sprint(p.Port), p.Name, string(p.State), fmt.Sprint(p.Rx.Packets), size(int64(p.Rx.Bytes)),
 			fmt.Sprint(p.Tx.Packets), size(int64(p.Tx.Bytes)), fmt.Sprint(p.Dropped.Packets), refusedText(p.Refused)}
 		if wide {
 			row = append(row, p.Link)

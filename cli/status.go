@@ -85,7 +85,7 @@ func survey(ctx context.Context, c *api.Client) (overview, error) {
 	slices.SortStableFunc(s.Events, func(x, y api.Event) int { return x.Time.Compare(y.Time) })
 	degrade(s)
 	s.Healthy = len(s.Hosts) > 0 && well(s.Endpoints) && well(s.Functions) && well(s.Chains) && well(s.Policies) && well(s.Switches) &&
-		!slices.ContainsFunc(s.Hosts, func(h api.Host) bool { return h.Status.State != "ready" })
+		!slices.ContainsFunc(s.Hosts, func(h api.Host) bool { return h.Status.State != api.HostReady })
 	return s, nil
 }
 
@@ -97,7 +97,7 @@ func degrade(s overview) {
 	}
 	for i, c := range s.Chains {
 		hops, err := api.ParsePath(c.Spec.Path)
-		if err != nil || c.Status.State != "ready" {
+		if err != nil || c.Status.State != api.ChainReady {
 			continue
 		}
 		var names []string
@@ -107,7 +107,7 @@ func degrade(s overview) {
 			}
 		}
 		if len(names) > 0 {
-			s.Chains[i].Status.State, s.Chains[i].Status.Message = "degraded", "down: "+strings.Join(names, ", ")
+			s.Chains[i].Status.State, s.Chains[i].Status.Message = api.ChainDegraded, "down: "+strings.Join(names, ", ")
 		}
 	}
 }
@@ -129,7 +129,7 @@ func settle(ctx context.Context, c *api.Client) (overview, error) {
 
 // starting tells that what is known may be from before the daemon's start.
 func (s overview) starting() bool {
-	return len(s.Hosts) == 0 || slices.ContainsFunc(s.Hosts, func(h api.Host) bool { return h.Status.State == "starting" || h.Status.State == "" })
+	return len(s.Hosts) == 0 || slices.ContainsFunc(s.Hosts, func(h api.Host) bool { return h.Status.State == api.HostStarting || h.Status.State == "" })
 }
 
 func fetch[T any](ctx context.Context, r api.Reader[T], o api.ListOptions, into *[]T, failed *error) {
@@ -202,7 +202,7 @@ func (a *app) printHost(h api.Host) {
 	if st.Cores > 0 {
 		parts = append(parts, fmt.Sprintf("%d cores", st.Cores), size(st.Memory)+" memory")
 	}
-	if st.State == "lost" {
+	if st.State == api.HostLost {
 		parts = append(parts, "silent for "+age(st.Heartbeat, time.Now()))
 	}
 	fmt.Fprintf(a.Stdout, "host %s: %s\n", printable(h.Name), printable(strings.Join(parts, ", ")))

@@ -13,7 +13,7 @@ func TestAChainIsNoBetterThanItsFunctions(t *testing.T) {
 	function := func(name string, healthy bool) api.Function {
 		return api.Function{Meta: api.Meta{Name: name}, Status: api.FunctionStatus{Healthy: healthy}}
 	}
-	chain := func(path, state, message string) api.Chain {
+	chain := func(path string, state api.ChainState, message string) api.Chain {
 		return api.Chain{Spec: api.ChainSpec{Path: path}, Status: api.ChainStatus{State: state, Message: message}}
 	}
 	s := overview{
@@ -53,7 +53,7 @@ func TestWhatIsFromBeforeTheStartIsNotTakenForWell(t *testing.T) {
 	} {
 		var s overview
 		for _, state := range tt.hosts {
-			s.Hosts = append(s.Hosts, api.Host{Status: api.HostStatus{State: state}})
+			s.Hosts = append(s.Hosts, api.Host{Status: api.HostStatus{State: api.HostState(state)}})
 		}
 		if got := s.starting(); got != tt.want {
 			t.Errorf("%s: starting is %v, want %v", name, got, tt.want)

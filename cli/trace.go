@@ -83,7 +83,7 @@ func (a *app) printTrace(what, to string, w api.TraceWay) error {
 			t.add(name, s.Event, s.Host, "", "", "", "")
 			continue
 		}
-		t.add(name, s.Event, s.Host, s.State, fmt.Sprint(s.Rx.Packets), fmt.Sprint(s.Tx.Packets), fmt.Sprint(s.Dropped.Packets))
+		t.add(name, s.Event, s.Host, string(s.State), fmt.Sprint(s.Rx.Packets), fmt.Sprint(s.Tx.Packets), fmt.Sprint(s.Dropped.Packets))
 	}
 	if delete(several, ""); len(several) < 2 {
 		for i := range t.rows {
@@ -110,8 +110,8 @@ func verdicts(w api.TraceWay) []string {
 			if p.Reply {
 				text += ", on the way back"
 			}
-			if p.State != "active" {
-				text += "; not in force as shown here, it is " + p.State
+			if p.State != api.PolicyActive {
+				text += "; not in force as shown here, it is " + string(p.State)
 				if p.Message != "" {
 					text += ": " + p.Message
 				}

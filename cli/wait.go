@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/router"
 )
 
 // progress is one line on a terminal's stderr that rewrites itself; elsewhere it says only what holds things up.
@@ -170,27 +169,8 @@ func (w *awaited) one() (key, name string) {
 
 // ready is the verdict on each kind.
 func ready(item any) string {
-	switch o := item.(type) {
-	case api.Endpoint:
-		return notYet(o.Generation, o.Status.ObservedGeneration, o.Status.State, "up", o.Status.Message)
-	case api.Function:
-		want := string(o.Spec.State)
-		if want == "" {
-			want = string(api.FunctionStarted)
-		}
-		why := notYet(o.Generation, o.Status.ObservedGeneration, string(o.Status.State), want, o.Status.Message)
-		if why == "" && want == string(api.FunctionStarted) && !o.Status.Healthy {
-			return withMessage("not healthy", o.Status.Message)
-		}
-		return why
-	case api.Chain:
-		return notYet(o.Generation, o.Status.ObservedGeneration, o.Status.State, "ready", o.Status.Message)
-	case api.Policy:
-		return notYet(o.Generation, o.Status.ObservedGeneration, o.Status.State, "active", o.Status.Message)
-	case api.Switch:
-		return notYet(0, 0, o.Status.State, "connected", o.Status.Message)
-	case api.Host:
-		return notYet(0, 0, o.Status.State, "ready", "")
+	if o, ok := item.(interface{ Ready() api.Readiness }); ok {
+		return o.Ready().String()
 	}
 	return ""
 }
@@ -205,8 +185,10 @@ func readyIn(d api.Document) verdict {
 	}
 	return func(item any) string {
 		why := ready(item)
-		if p, ok := item.(api.Policy); ok && why == "" && starts && strings.HasSuffix(p.Status.Message, router.ErrNotReady.Error()) {
-			return "in force without " + p.Status.Message
+		if p, ok := item.(api.Policy); ok && why == "" && starts {
+			if c := p.Status.Conditions.Get(api.ConditionPartial); c != nil && c.Reason == api.ReasonWaiting {
+				return "in force without " + c.Message
+			}
 		}
 		if p, ok := item.(api.Policy); ok && why == "" && starts && p.Status.Message == "" && !renders(p.Status.RenderedPath, d.Chains[p.Spec.Chain].Path) {
 			return "in force as its chain was before"
@@ -242,16 +224,6 @@ func renders(rendered []string, chain string) bool {
 	slices.Sort(taps) // copies have no order
 	slices.Sort(wantTaps)
 	return slices.Equal(in, wantIn) && slices.Equal(taps, wantTaps)
-}
-
-func notYet(generation, observed int64, state, want, message string) string {
-	if observed < generation && state == want {
-		state = "changing"
-	}
-	if state == want {
-		return ""
-	}
-	return withMessage(or(state, "pending"), message)
 }
 
 func withMessage(s, message string) string {

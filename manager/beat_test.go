@@ -28,7 +28,7 @@ func (w *world) states(t testing.TB) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for _, h := range must(w.Hosts().List(ctx(t), api.ListOptions{}))(t).Items {
-		out[h.Name] = h.Status.State
+		out[h.Name] = string(h.Status.State)
 	}
 	return out
 }

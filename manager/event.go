@@ -53,9 +53,6 @@ const portSecurity = "Refused"
 
 func sayingOf(e api.Event) saying {
 	message := e.Message
-	if e.OutageNs > 0 { // it is in the message, too
-		message = strings.ReplaceAll(message, time.Duration(e.OutageNs).Round(time.Millisecond).String(), "")
-	}
 	if e.Reason == eventsDropped || e.Reason == hostJoined || e.Reason == hostReplaced || e.Reason == clockSkew ||
 		e.Kind == api.KindEndpoint && strings.HasPrefix(e.Reason, portSecurity) {
 		message = ""

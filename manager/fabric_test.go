@@ -115,7 +115,7 @@ func TestWhoTellsOfWhat(t *testing.T) {
 		got["policy "+p.Name] = p.Status.Message
 	}
 	for _, c := range must(b.Chains().List(ctx(t), api.ListOptions{}))(t).Items {
-		got["chain "+c.Name] = c.Status.State + " " + c.Status.Message
+		got["chain "+c.Name] = string(c.Status.State) + " " + c.Status.Message
 	}
 	for _, f := range must(b.Functions().List(ctx(t), api.ListOptions{}))(t).Items {
 		got["function "+f.Name] = f.Status.Message

@@ -29,29 +29,26 @@ func (m *Manager) judge(n noun, i store.Item) (now []byte, news bool) {
 	return marshal(h), news
 }
 
-// hostLost is the state of a host whose agent is silent. The leader writes it, so that watches tell.
-const hostLost = "lost"
-
 // hostState is how a host is now: as its agent said, or starting or lost as its signs of life say.
-func (m *Manager) hostState(h api.Host) string {
+func (m *Manager) hostState(h api.Host) api.HostState {
 	now := m.Now()
 	last, beats := m.lastBeat(h.Name)
 	h.Updated = m.beats.reported(h, now)
 	switch {
 	case beats && h.Name != m.Host:
 		return beatState(h, last, m.began, now)
-	case beats && h.Status.State != hostLost && now.Sub(last) <= silence && h.Updated.After(m.began):
+	case beats && h.Status.State != api.HostLost && now.Sub(last) <= silence && h.Updated.After(m.began):
 		return h.Status.State // whatever has become of the clock since it reported
 	}
 	if !h.Updated.After(m.began) && m.beats.missing(h.Name, m.began, now) {
-		return hostLost
+		return api.HostLost
 	}
 	return hostState(h, m.began, now)
 }
 
 // lost says that a host is lost and since when; "" it is not.
 func (m *Manager) lost(h api.Host) string {
-	if m.hostState(h) != hostLost {
+	if m.hostState(h) != api.HostLost {
 		return ""
 	}
 	last, beats := m.lastBeat(h.Name)
@@ -66,31 +63,31 @@ const silence = 3 * api.HostBeat
 
 // beatState judges a host whose agent beats at this manager. When it has come back, the leader says so. One that beats no more and goes on
 // reporting does so by another manager.
-func beatState(h api.Host, last, began, now time.Time) string {
+func beatState(h api.Host, last, began, now time.Time) api.HostState {
 	switch elsewhere := h.Updated.Sub(last) > api.BeatLost && now.Sub(h.Updated) <= silence; {
-	case now.Sub(last) > api.BeatLost && (h.Status.State == hostLost || !elsewhere):
-		return hostLost
-	case h.Status.State != hostLost && h.Updated.Before(began):
-		return "starting"
+	case now.Sub(last) > api.BeatLost && (h.Status.State == api.HostLost || !elsewhere):
+		return api.HostLost
+	case h.Status.State != api.HostLost && h.Updated.Before(began):
+		return api.HostStarting
 	}
 	return h.Status.State
 }
 
 // hostState judges a host by its reports alone, which come less often: the one of this process, and those of which this manager has
 // heard no beat yet.
-func hostState(h api.Host, began, now time.Time) string {
+func hostState(h api.Host, began, now time.Time) api.HostState {
 	switch {
-	case h.Status.State == hostLost:
-		return hostLost
+	case h.Status.State == api.HostLost:
+		return api.HostLost
 	case h.Updated.Before(began) && now.Sub(began) <= silence:
-		return "starting"
+		return api.HostStarting
 	case now.Sub(h.Updated) > silence:
-		return hostLost
+		return api.HostLost
 	}
 	return h.Status.State
 }
 
 func hostBack(name string, away time.Duration) api.Event {
 	return api.Event{Severity: api.Info, Reason: "HostBack", Kind: api.KindHost, Object: name, Host: name,
-		Message: "host " + name + " is back after " + max(0, away).Round(100*time.Millisecond).String()}
+		Message: "host " + name + " is back", OutageNs: max(0, away).Nanoseconds()}
 }

@@ -11,7 +11,7 @@ func TestHostState(t *testing.T) {
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for name, tt := range map[string]struct {
 		reported, now time.Duration // since the manager began
-		state, want   string
+		state, want   api.HostState
 	}{
 		"reported just now":                  {time.Second, 2 * time.Second, "ready", "ready"},
 		"its agent is starting":              {time.Second, 2 * time.Second, "starting", "starting"},
@@ -38,7 +38,7 @@ func TestStepsOfTheWallClockLoseNoHost(t *testing.T) {
 	type look struct {
 		now, updated time.Duration // true time since the manager began; what is stored
 		revision     int64
-		want         string
+		want         api.HostState
 	}
 	const hour = time.Hour
 	for name, looks := range map[string][]look{

@@ -175,9 +175,9 @@ func (m *Manager) lookAtHosts(ctx context.Context, v *hostsView, lease store.Lea
 	lost, back := map[string]bool{}, map[string]bool{}
 	for name, h := range v.hosts {
 		switch now := m.hostState(h); {
-		case now == hostLost && h.Status.State != hostLost:
+		case now == api.HostLost && h.Status.State != api.HostLost:
 			lost[name] = true
-		case h.Status.State == hostLost && m.beatsAgain(name):
+		case h.Status.State == api.HostLost && m.beatsAgain(name):
 			back[name] = true
 		}
 	}
@@ -188,10 +188,10 @@ func (m *Manager) lookAtHosts(ctx context.Context, v *hostsView, lease store.Lea
 		st.conds = append(st.conds, lease.Fence)
 		st.unsettle, st.lost = true, lost
 		for _, name := range sortedKeys(lost) {
-			st.turnHost(name, hostLost)
+			st.turnHost(name, api.HostLost)
 		}
 		for _, name := range sortedKeys(back) {
-			st.turnHost(name, "ready") // if its agent is starting, it says so by itself
+			st.turnHost(name, api.HostReady) // if its agent is starting, it says so by itself
 		}
 		return nil
 	})
@@ -209,7 +209,7 @@ func (m *Manager) beatsAgain(host string) bool {
 }
 
 // turnHost writes a host's state down, for all who watch, with an event.
-func (st *state) turnHost(name, state string) {
+func (st *state) turnHost(name string, state api.HostState) {
 	o := st.get(api.KindHost, name)
 	if o == nil {
 		return // removed meanwhile
@@ -225,7 +225,7 @@ func (st *state) turnHost(name, state string) {
 	s.State = state
 	next.Status = marshal(s)
 	st.objects[api.KindHost][name] = &next
-	if state == hostLost {
+	if state == api.HostLost {
 		st.tell(api.Event{Severity: api.Error, Reason: "HostLost", Kind: api.KindHost, Object: name, Host: name,
 			Message: fmt.Sprintf("host %s is lost: its agent has been silent for %v; what it forwards goes on", name, silent.Round(100*time.Millisecond))})
 		return

@@ -238,6 +238,11 @@ func (d *document) optional() {
 			tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 			if p := s.Properties[tag]; p != nil {
 				bounded(p, f.Type)
+				if p.Enum = nil; f.Type.Kind() == reflect.String {
+					for _, state := range statesOf(f.Type) {
+						p.Enum = append(p.Enum, state)
+					}
+				}
 				if f.Type == reflect.TypeFor[[]byte]() {
 					p.Pattern = base64Text
 				}

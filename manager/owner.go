@@ -153,7 +153,7 @@ func (n *news) chainStatus(chain *object, members []string) (api.ChainStatus, er
 
 // chainStatus is how a chain is, as its functions are.
 func chainStatus(chain *object, members []string, find func(function string) (*object, error)) (api.ChainStatus, error) {
-	s := api.ChainStatus{ObservedGeneration: chain.Generation, State: "ready"}
+	s := api.ChainStatus{ObservedGeneration: chain.Generation, State: api.ChainReady}
 	var down []string
 	for _, name := range members {
 		o, err := find(name)
@@ -171,7 +171,7 @@ func chainStatus(chain *object, members []string, find func(function string) (*o
 		}
 	}
 	if len(down) > 0 {
-		s.State, s.Message = "degraded", "down: "+strings.Join(down, ", ")
+		s.State, s.Message = api.ChainDegraded, "down: "+strings.Join(down, ", ")
 	}
 	return s, nil
 }
@@ -199,7 +199,7 @@ func (st *state) crossing() error {
 		if err != nil {
 			return err
 		}
-		if s.State == "ready" {
+		if s.State == api.ChainReady {
 			next := *o
 			next.Status = marshal(s)
 			st.objects[r.kind][r.name] = &next

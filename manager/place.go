@@ -160,7 +160,7 @@ func (st *state) settleEndpoints(hosts []api.Host) error {
 		}
 		var status any
 		if o.at() != "" {
-			status = api.EndpointStatus{State: "pending", Message: "moves to " + cmp.Or(host, "the fabric")}
+			status = api.EndpointStatus{State: api.EndpointPending, Message: "moves to " + cmp.Or(host, "the fabric")}
 		}
 		st.place(api.KindEndpoint, name, p, status)
 	}
@@ -221,7 +221,7 @@ func (st *state) degrade(chains map[string]api.ChainSpec, moved map[string]bool)
 		}
 		st.touch(api.KindChain, name)
 		next := *st.objects[api.KindChain][name]
-		next.Status = marshal(api.ChainStatus{ObservedGeneration: next.Generation, State: "degraded", Message: "moved: " + strings.Join(down, ", ")})
+		next.Status = marshal(api.ChainStatus{ObservedGeneration: next.Generation, State: api.ChainDegraded, Message: "moved: " + strings.Join(down, ", ")})
 		st.objects[api.KindChain][name] = &next
 	}
 }

@@ -288,7 +288,7 @@ func TestALostHostsFunctionsRunElsewhere(t *testing.T) {
 	states := map[string]bool{}
 	for d := range watch {
 		for _, h := range append(d.Items, d.Object) {
-			states[h.Status.State] = true
+			states[string(h.Status.State)] = true
 		}
 		if states["lost"] {
 			break
@@ -301,7 +301,7 @@ func TestALostHostsFunctionsRunElsewhere(t *testing.T) {
 	}
 	beat(t, b, "h1")
 	until(t, "the host is back", func() bool { return must(b.Hosts().Get(ctx(t), "h1"))(t).Status.State == "ready" })
-	if e := events(t, b); !has(e, "info HostBack h1: host h1 is back after") {
+	if e := events(t, b); !has(e, "info HostBack h1: host h1 is back") {
 		t.Errorf("events %q", e)
 	}
 	if at(t, b)["f"] != "h2" {
@@ -406,10 +406,10 @@ func TestForgetStatusIsOfTheOwnHost(t *testing.T) {
 		got = append(got, f.Name+" "+string(f.Status.State)+" at "+f.At())
 	}
 	for _, c := range must(b.Chains().List(ctx(t), api.ListOptions{}))(t).Items {
-		got = append(got, c.Name+" "+c.Status.State)
+		got = append(got, c.Name+" "+string(c.Status.State))
 	}
 	for _, p := range must(b.Policies().List(ctx(t), api.ListOptions{}))(t).Items {
-		got = append(got, p.Name+" "+p.Status.State)
+		got = append(got, p.Name+" "+string(p.Status.State))
 	}
 	if d := cmp.Diff([]string{"f1  at h1", "f2 started at h2", "c1 ", "c2 ready", "p1 ", "p2 active"}, got); d != "" {
 		t.Error(d)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -114,8 +115,13 @@ func (s *scanner) value(t reflect.Type) {
 	case '[':
 		s.list(t)
 	case '"':
-		if n := len(s.text()); t != nil {
-			s.take(n)
+		text := s.text()
+		if t == nil {
+			break
+		}
+		s.take(len(text))
+		if states := statesOf(t); states != nil && !slices.Contains(states, unquoted(text)) {
+			s.problem(api.Problem{Message: "is no state: want " + strings.Join(states[1:], ", ")})
 		}
 	default:
 		n := s.at
@@ -293,9 +299,21 @@ func (s *scanner) name() []byte {
 	case !bytes.ContainsRune(raw, '\\'):
 		return raw[1 : len(raw)-1]
 	}
-	var name string
-	_ = json.Unmarshal(raw, &name) // its syntax has been looked at
-	return []byte(name)
+	return []byte(unquoted(raw))
+}
+
+func unquoted(raw []byte) string {
+	var text string
+	_ = json.Unmarshal(raw, &text) // its syntax has been looked at
+	return text
+}
+
+// statesOf are the values of a type of states, first "" for none; nil for other types.
+func statesOf(t reflect.Type) []string {
+	if !t.Implements(reflect.TypeFor[api.State]()) {
+		return nil
+	}
+	return append([]string{""}, reflect.Zero(t).Interface().(api.State).States()...)
 }
 
 func decodesItself(t reflect.Type) bool {

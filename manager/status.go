@@ -97,9 +97,9 @@ type news struct {
 	joined   bool     // a host is new, or back; a switch is new, or gone
 }
 
-func endpointGone(s api.EndpointStatus) bool { return s.State == "deleted" }
+func endpointGone(s api.EndpointStatus) bool { return s.State == api.EndpointDeleted }
 func functionGone(s api.FunctionStatus) bool { return s.State == api.FunctionDeleted }
-func policyGone(s api.PolicyStatus) bool     { return s.State == "deleted" }
+func policyGone(s api.PolicyStatus) bool     { return s.State == api.PolicyDeleted }
 
 func (m *Manager) agentNews(ctx context.Context, n *news, req api.StatusReport) error {
 	hosts, err := m.Store.Count(ctx, store.Prefix(api.KindHost))
@@ -161,8 +161,13 @@ func statuses[S any](ctx context.Context, n *news, kind api.Kind, in map[string]
 		if !mine {
 			continue
 		}
-		if f, ok := any(s).(api.FunctionStatus); ok {
-			n.note(o, f)
+		switch now := any(&s).(type) {
+		case *api.FunctionStatus:
+			n.note(o, *now)
+		case *api.EndpointStatus:
+			now.Conditions = n.dated(o, now.Conditions)
+		case *api.PolicyStatus:
+			now.Conditions = n.dated(o, now.Conditions)
 		}
 		if o.Deleting != nil && gone != nil && gone(s) {
 			n.conds = append(n.conds, store.Cond{Key: store.Key(kind, name), Revision: o.Revision})
@@ -175,6 +180,18 @@ func statuses[S any](ctx context.Context, n *news, kind api.Kind, in map[string]
 		}
 	}
 	return nil
+}
+
+// maxConditions of an object. There are fewer types.
+const maxConditions = 16
+
+// dated gives conditions the times since when they hold.
+func (n *news) dated(o *object, now api.Conditions) api.Conditions {
+	var before struct {
+		Conditions api.Conditions `json:"conditions"`
+	}
+	_ = json.Unmarshal(o.Status, &before) // what cannot be read held never
+	return now[:min(len(now), maxConditions)].Dated(before.Conditions, n.m.Now().UTC())
 }
 
 func (n *news) read(ctx context.Context, kind api.Kind, names []string) (map[string]*object, error) {
@@ -231,7 +248,7 @@ func (n *news) host(ctx context.Context, name string, s *api.HostStatus) error {
 		return err
 	}
 	var old api.HostStatus
-	if json.Unmarshal(o.Status, &old) == nil && old.State == hostLost && s.State != hostLost {
+	if json.Unmarshal(o.Status, &old) == nil && old.State == api.HostLost && s.State != api.HostLost {
 		n.joined = true
 		n.told = append(n.told, hostBack(name, n.m.Now().Sub(o.Updated)))
 	}

@@ -17,7 +17,7 @@ func (st *state) sweep(hosts []api.Host) error {
 	}
 	there := map[string]bool{}
 	for _, h := range hosts {
-		there[h.Name] = h.Status.State != "lost"
+		there[h.Name] = h.Status.State != api.HostLost
 	}
 	for _, kind := range []api.Kind{api.KindEndpoint, api.KindFunction, api.KindPolicy} {
 		for _, name := range sortedKeys(st.objects[kind]) {
@@ -76,13 +76,13 @@ func (st *state) removeHost(o *object) error {
 	if err := o.into(&h.Spec, &h.Status); err != nil {
 		return err
 	}
-	if state := st.m.hostState(h); state != "lost" {
+	if state := st.m.hostState(h); state != api.HostLost {
 		return api.Refuse(http.StatusConflict, fmt.Sprintf("host %s is %s: stop its agent first (`weir down` there), then it is lost after a moment and can be deleted; to place nothing new on it: `weir host close`", h.Name, state))
 	}
 	st.ops = append(st.ops, store.Delete(api.KindAssignment, h.Name), store.Delete(kindMember, h.Name))
 	for _, name := range sortedKeys(st.objects[api.KindEndpoint]) {
 		if e := st.objects[api.KindEndpoint][name]; e.at() == h.Name {
-			st.place(api.KindEndpoint, name, e.Placement, api.EndpointStatus{State: "pending", Message: "host " + h.Name + " was removed"})
+			st.place(api.KindEndpoint, name, e.Placement, api.EndpointStatus{State: api.EndpointPending, Message: "host " + h.Name + " was removed"})
 		}
 	}
 	st.tell(api.Event{Severity: api.Info, Reason: "HostRemoved", Kind: api.KindHost, Object: h.Name, Message: "host " + h.Name + " was removed"})

@@ -93,7 +93,7 @@ func (m *Manager) liven(ctx context.Context, t *api.Trace, now standing) {
 		}
 		for i, p := range way.Policies {
 			status := now.policies[p.Policy]
-			way.Policies[i].State, way.Policies[i].Message = cmp.Or(status.State, "pending"), status.Message
+			way.Policies[i].State, way.Policies[i].Message = cmp.Or(status.State, api.PolicyPending), status.Message
 		}
 	}
 	ports, err := m.portsOf(ctx, names)

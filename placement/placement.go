@@ -34,7 +34,7 @@ type Decision struct {
 }
 
 // Host states that matter here; see api.HostStatus.
-const lost = "lost"
+const lost = api.HostLost
 
 // Place decides about every function that has no host, or whose host is lost, removed, or not the one that it is pinned to, in the
 // order that sort says. Hosts' states are as they are now (State "lost" included).

@@ -26,7 +26,7 @@ func drawWorld(t *rapid.T) world {
 	n := rapid.IntRange(0, 6).Draw(t, "hosts")
 	for i := range n {
 		h := host(fmt.Sprintf("h%d", i), rapid.IntRange(0, 8).Draw(t, "cores"), int64(rapid.IntRange(0, 4).Draw(t, "memory")), load(rapid.Float64Range(0, 10).Draw(t, "load")))
-		h.Status.State = rapid.SampledFrom([]string{"ready", "ready", "starting", "lost"}).Draw(t, "state")
+		h.Status.State = rapid.SampledFrom([]api.HostState{api.HostReady, api.HostReady, api.HostStarting, api.HostLost}).Draw(t, "state")
 		h.Spec.Unschedulable = rapid.IntRange(0, 4).Draw(t, "unschedulable") == 0
 		if rapid.Bool().Draw(t, "lists images") {
 			h.Status.Images = rapid.SliceOfDistinct(rapid.SampledFrom([]string{"wire:latest", "firewall:latest", "monitor:v2"}), rapid.ID).Draw(t, "images")

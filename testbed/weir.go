@@ -178,13 +178,13 @@ func (p plan) missing(ctx context.Context, c *api.Client) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		ready := map[string]string{}
+		ready := map[string]api.HostState{}
 		for _, h := range hosts.Items {
 			ready[h.Name] = h.Status.State
 		}
 		for _, n := range sorted(p.Agents) {
-			if ready[n] != "ready" {
-				out = append(out, fmt.Sprintf("agent %s is %s", n, orAbsent(ready[n])))
+			if ready[n] != api.HostReady {
+				out = append(out, fmt.Sprintf("agent %s is %s", n, orAbsent(string(ready[n]))))
 			}
 		}
 	}
@@ -193,13 +193,13 @@ func (p plan) missing(ctx context.Context, c *api.Client) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		state := map[string]string{}
+		state := map[string]api.SwitchState{}
 		for _, s := range switches.Items {
 			state[s.Name] = s.Status.State
 		}
 		for _, n := range sorted(p.Switches) {
-			if state[n] != "connected" {
-				out = append(out, fmt.Sprintf("switch %s is %s", n, orAbsent(state[n])))
+			if state[n] != api.SwitchConnected {
+				out = append(out, fmt.Sprintf("switch %s is %s", n, orAbsent(string(state[n]))))
 			}
 		}
 	}

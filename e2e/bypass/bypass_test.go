@@ -143,7 +143,7 @@ func (s *scene) closed() {
 	rig.Eventually(s.ctx, s.T, "the policy is closed", func() (bool, string) {
 		var p api.Policy
 		err := s.Get(s.ctx, &p, "policy", "p")
-		return err == nil && p.Status.State == "pending" && strings.HasPrefix(p.Status.Message, "closed: "), fmt.Sprintf("%v: %+v", err, p.Status)
+		return err == nil && p.Status.State == "pending" && p.Status.Conditions.Get(api.ConditionClosed) != nil, fmt.Sprintf("%v: %+v", err, p.Status)
 	})
 }
 

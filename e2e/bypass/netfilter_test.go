@@ -133,7 +133,7 @@ func TestNetfilterTakesFromBridgedFramesWhatThePagesSay(t *testing.T) {
 					rig.Eventually(ctx, t, "the policy is closed", func() (bool, string) {
 						var p api.Policy
 						err := r.Get(ctx, &p, "policy", "p")
-						return err == nil && strings.HasPrefix(p.Status.Message, "closed: "), fmt.Sprintf("%v %+v", err, p.Status)
+						return err == nil && p.Status.Conditions.Get(api.ConditionClosed) != nil, fmt.Sprintf("%v %+v", err, p.Status)
 					})
 				}
 				for _, shown := range []string{"0", "1"} {

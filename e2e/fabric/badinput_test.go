@@ -61,7 +61,7 @@ func (b *bed) told(words ...string) {
 			return false, err.Error()
 		}
 		for _, s := range l.Items {
-			if has(s.Name + " " + s.Status.State + " " + s.Status.DatapathID + " " + s.Status.Message) {
+			if has(s.Name + " " + string(s.Status.State) + " " + s.Status.DatapathID + " " + s.Status.Message) {
 				return true, ""
 			}
 		}

@@ -409,7 +409,7 @@ func (h *hostile) endless() string {
 	h.vsctl("set-controller", "s1", "ssl:100.64.0.1:6653", "--", "set", "controller", "s1", "connection_mode=out-of-band", "max_backoff=1000", "inactivity_probe=5000")
 	h.await("s1 connects beside 400 silent connections from its own address", func() (bool, string) {
 		s := h.fabricSwitch("s1").Status
-		return s.State == "connected" && s.Address != before, s.State + " " + s.Address
+		return s.State == "connected" && s.Address != before, string(s.State) + " " + s.Address
 	})
 	return "places and rate by address, 5 s for TLS, 10 s for OpenFlow"
 }

@@ -70,7 +70,7 @@ func (b *bed) comesBackTooLate() rig.Outcome {
 		if err != nil {
 			return false, err.Error()
 		}
-		return h.Status.State == "ready", h.Status.State
+		return h.Status.State == "ready", string(h.Status.State)
 	})
 	f := b.placedFunction("nf")
 	if _, err := os.Stat(b.function(old, "nf")); err != nil && !f.Status.Healthy {

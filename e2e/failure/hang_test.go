@@ -39,7 +39,7 @@ func state(ctx context.Context, t *testing.T, r *rig.Rig, name string) string {
 	}
 	for _, p := range c.Ports {
 		if p.Name == "function/"+name+"/in" {
-			return p.State
+			return string(p.State)
 		}
 	}
 	t.Fatalf("no port of %s: %+v", name, c.Ports)

@@ -66,7 +66,7 @@ func TestAPolicyOfABrokenEndpointIsNotActive(t *testing.T) {
 			if err := r.Get(ctx, &p, "policy", "p"); err != nil {
 				return false, err.Error()
 			}
-			return p.Status.State == want && strings.Contains(p.Status.Message, reason), fmt.Sprintf("%+v", p.Status)
+			return string(p.Status.State) == want && strings.Contains(p.Status.Message, reason), fmt.Sprintf("%+v", p.Status)
 		})
 	}
 	state("active", "")

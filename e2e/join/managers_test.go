@@ -143,7 +143,7 @@ func TestAnotherManagerTakesOver(t *testing.T) {
 	hosts[at].start(t, both...)
 	rig.Eventually(ctx, t, "the host is back", func() (bool, string) {
 		h, err := c.Hosts().Get(ctx, at)
-		return err == nil && h.Status.State == "ready", h.Status.State
+		return err == nil && h.Status.State == api.HostReady, string(h.Status.State)
 	})
 	second.apply(ctx, t, strings.Replace(document, "functions:\n", "functions:\n  more: {image: wire, host: "+at+"}\n", 1))
 	if out, err := second.command(ctx, "get", "counters", "h1").CombinedOutput(); err != nil || !strings.Contains(string(out), "function/fw/in") {

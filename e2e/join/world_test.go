@@ -221,7 +221,7 @@ func (w *world) state(ctx context.Context, t *testing.T, name, want string) {
 		if err := w.Get(ctx, &x, "hosts", name); err != nil {
 			return false, err.Error()
 		}
-		return x.Status.State == want, x.Status.State
+		return string(x.Status.State) == want, string(x.Status.State)
 	})
 }
 

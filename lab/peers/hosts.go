@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -193,10 +194,10 @@ func (h *hosts) stations(ctx context.Context, from, to string) (*pair, error) {
 			if err != nil {
 				return "", err
 			}
-			if e.Status.State == "error" && strings.Contains(e.Status.Message, "no such file") {
+			if c := e.Status.Conditions.Get(api.ConditionFailed); c != nil && c.Reason == api.ReasonNamespace {
 				return "", fmt.Errorf("endpoint %s: host %s does not see this process's files: %s", name, p.hosts[side], e.Status.Message)
 			}
-			return notYet("endpoint "+name, e.Meta, e.Status.ObservedGeneration, e.Status.State, "up", e.Status.Message), nil
+			return notYet("endpoint "+name, e.Ready()), nil
 		})
 		if err != nil {
 			return nil, err
@@ -237,11 +238,7 @@ func (h *hosts) wires(ctx context.Context, on []string) ([]string, error) {
 			if !ok {
 				return "", fmt.Errorf("function %s is gone: someone else deleted it", name)
 			}
-			why := notYet("function "+name, f.Meta, f.Status.ObservedGeneration, string(f.Status.State), string(api.FunctionStarted), f.Status.Message)
-			if why == "" && !f.Status.Healthy {
-				why = "function " + name + " is not healthy: " + f.Status.Message
-			}
-			if why != "" {
+			if why := notYet("function "+name, f.Ready()); why != "" {
 				return why, nil
 			}
 		}
@@ -281,7 +278,7 @@ func (h *hosts) lead(ctx context.Context, p *pair, names []string) error {
 			h.inForce = nil
 			return "", fmt.Errorf("policy %s is gone: someone else deleted it", p.policy)
 		}
-		return notYet("policy "+p.policy, x.Meta, x.Status.ObservedGeneration, x.Status.State, "active", x.Status.Message), err
+		return notYet("policy "+p.policy, x.Ready()), err
 	})
 }
 
@@ -312,7 +309,7 @@ func (h *hosts) straight(ctx context.Context, p *pair) error {
 			return "", err
 		}
 		for _, host := range on {
-			if x, err := s.find(host); err != nil || x.Status.State != "ready" {
+			if x, err := s.find(host); err != nil || x.Status.State != api.HostReady {
 				continue // what a lost host forwards leads nowhere
 			}
 			c, err := h.c.Counters(ctx, host)
@@ -341,7 +338,7 @@ func (h *hosts) await(ctx context.Context, on []string, why func() (string, erro
 			for _, name := range on {
 				if x, err := s.find(name); err != nil {
 					return err
-				} else if x.Status.State == "lost" {
+				} else if x.Status.State == api.HostLost {
 					return fmt.Errorf("host %s is lost", name)
 				}
 			}
@@ -359,18 +356,14 @@ func (h *hosts) await(ctx context.Context, on []string, why func() (string, erro
 }
 
 // notYet tells what an object still is; empty: what is wanted.
-func notYet(what string, m api.Meta, observed int64, state, want, message string) string {
+func notYet(what string, r api.Readiness) string {
 	switch {
-	case state == want && observed >= m.Generation:
+	case r.Ready():
 		return ""
-	case state == want:
-		state = "changing"
+	case r.Message == "":
+		return what + " is " + r.State
 	}
-	text := what + " is " + stateOr(state, "pending")
-	if message != "" {
-		text += ": " + message
-	}
-	return text
+	return what + " is " + r.State + ": " + r.Message
 }
 
 // describe a path by what joins its hosts.
@@ -386,7 +379,7 @@ func (h *hosts) describe(ctx context.Context, s survey, p *pair, on []string) (m
 		if err != nil {
 			return nil, err
 		}
-		versions = append(versions, stateOr(x.Status.Version, "unknown"))
+		versions = append(versions, cmp.Or(x.Status.Version, "unknown"))
 	}
 	out["weir"] = unique(versions)
 	if !strings.Contains(unique(all), joinHosts) {

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,21 +112,14 @@ func usable(h api.Host) error {
 	switch {
 	case h.Deleting != nil:
 		return fmt.Errorf("host %s is being removed", h.Name)
-	case h.Status.State != "ready":
-		return fmt.Errorf("host %s is %s", h.Name, stateOr(h.Status.State, "not known yet"))
+	case h.Status.State != api.HostReady:
+		return fmt.Errorf("host %s is %s", h.Name, cmp.Or(string(h.Status.State), "not known yet"))
 	case h.Spec.Unschedulable:
 		return fmt.Errorf("host %s is closed to new functions (weir host open %s)", h.Name, h.Name)
 	case !slices.Contains(h.Status.Images, wireImage):
 		return fmt.Errorf("host %s has no image %s", h.Name, wireImage)
 	}
 	return nil
-}
-
-func stateOr(state, without string) string {
-	if state == "" {
-		return without
-	}
-	return state
 }
 
 func (s survey) find(name string) (api.Host, error) {
@@ -156,7 +150,7 @@ func (s survey) stations(level string) (from, to string, err error) {
 			return "", "", errors.New("the stations need a host that is this machine: " + strings.Join(why, "; "))
 		}
 		return "", "", fmt.Errorf("none of the hosts at %s is this machine (%s), and the stations are made where the lab runs: %s",
-			s.at, stateOr(strings.Join(s.names(), ", "), "it has none"), "run it on a host, or make this machine one (weir agent)")
+			s.at, cmp.Or(strings.Join(s.names(), ", "), "it has none"), "run it on a host, or make this machine one (weir agent)")
 	}
 	names := strings.Split(level, joinHosts)
 	for _, name := range names {
@@ -164,7 +158,7 @@ func (s survey) stations(level string) (from, to string, err error) {
 		switch {
 		case err != nil:
 			return "", "", err
-		case h.Status.State != "ready":
+		case h.Status.State != api.HostReady:
 			return "", "", usable(h)
 		case !s.here(h):
 			return "", "", fmt.Errorf("host %s is not this machine, and the stations are made where the lab runs", name)

@@ -85,12 +85,12 @@ func TestANewPolicyIsClosed(t *testing.T) {
 			}
 			p := r.waitPolicy("p", "pending")
 			eventually(t, "the status tells what becomes of its frames", func() string {
-				if p = r.waitPolicy("p", "pending"); strings.HasPrefix(p.Status.Message, api.PolicyOpen) {
+				if p = r.waitPolicy("p", "pending"); p.Status.Conditions.Get(api.ConditionOpen) != nil {
 					return p.Status.Message
 				}
 				return ""
 			})
-			if told := strings.HasPrefix(p.Status.Message, "closed: "); told != (onFail == api.OnFailDrop) || p.Status.InForce {
+			if told := p.Status.Conditions.Get(api.ConditionClosed) != nil; told != (onFail == api.OnFailDrop) || p.Status.InForce {
 				t.Errorf("%+v", p.Status)
 			}
 			if onFail == api.OnFailBypass && closed() == "" {

@@ -305,7 +305,7 @@ func (l *loop) dirty() {
 func (l *loop) listed() {
 	l.complete = true
 	for name, p := range l.intent.policies {
-		if p.Status.InForce || p.Status.State == "active" { // the latter of one that a host had to itself
+		if p.Status.InForce || p.Status.State == api.PolicyActive { // the latter of one that a host had to itself
 			l.inForce[name] = true
 		}
 	}

@@ -123,7 +123,7 @@ func TestAKnownSwitchAlwaysFindsAPlace(t *testing.T) {
 func (r *rig) waitSwitch(name, state string) {
 	r.t.Helper()
 	eventually(r.t, name+" is "+state, func() string {
-		if s := r.switches()[name].Status; s.State != state {
+		if s := r.switches()[name].Status; string(s.State) != state {
 			return fmt.Sprintf("%+v", s)
 		}
 		return ""

@@ -200,7 +200,7 @@ func TestAStationMovesAndIsNotStolen(t *testing.T) {
 		t.Helper()
 		eventually(t, "endpoint "+name, func() string {
 			e, err := r.client.Endpoints().Get(ctx, name)
-			if err != nil || e.Status.State != state || e.Status.Link != link {
+			if err != nil || string(e.Status.State) != state || e.Status.Link != link {
 				return fmt.Sprintf("%+v %v, want %s %s", e.Status, err, state, link)
 			}
 			return ""

@@ -184,7 +184,7 @@ func (l *loop) compareLinks(links map[cable]uint32, now time.Time) {
 		delete(l.lost, c)
 		if gone {
 			d := now.Sub(was.at)
-			l.event(api.Info, "LinkRestored", api.KindSwitch, l.nameOf(c.a.Switch), fmt.Sprintf("the link %s is back after %v", l.cableName(c), d.Round(time.Millisecond)), d)
+			l.event(api.Info, "LinkRestored", api.KindSwitch, l.nameOf(c.a.Switch), fmt.Sprintf("the link %s is back", l.cableName(c)), d)
 		} else {
 			l.log.Info("link", "ends", l.cableName(c))
 		}
@@ -393,7 +393,7 @@ func (l *loop) hostEndpoint(name, host string, e api.Endpoint, in *fabric.Input)
 			l.declaredIPs[p.Addr()] = claim{who: "endpoint " + name}
 		}
 	}
-	if !known || e.Status.State != "up" {
+	if !known || e.Status.State != api.EndpointUp {
 		return f
 	}
 	f.At = fabric.At{Switch: hostID(host), Port: fabric.Port{Name: "endpoint/" + name}}
@@ -569,7 +569,7 @@ func (l *loop) reachable(host string, in *fabric.Input) bool {
 		return false
 	}
 	if l.o.Underlay == UnderlayVXLAN && len(h.Status.Uplinks) == 0 {
-		return h.Status.State != "lost"
+		return h.Status.State != api.HostLost
 	}
 	id := hostID(host)
 	return slices.ContainsFunc(in.Links, func(k fabric.Link) bool { return k.A.Switch == id || k.B.Switch == id })

@@ -272,7 +272,7 @@ func restore[V any](to, from map[string]V) {
 }
 
 func samePolicyStatus(a, b api.PolicyStatus) bool {
-	return a.ObservedGeneration == b.ObservedGeneration && a.State == b.State && a.Message == b.Message && a.Rules == b.Rules && a.InForce == b.InForce &&
+	return a.ObservedGeneration == b.ObservedGeneration && a.State == b.State && a.Message == b.Message && a.Rules == b.Rules && a.InForce == b.InForce && a.Conditions.Equal(b.Conditions) &&
 		slices.Equal(a.RenderedPath, b.RenderedPath) && slices.Equal(a.RenderedReverse, b.RenderedReverse)
 }
 

@@ -259,7 +259,7 @@ func (r *rig) waitPolicy(name, state string) api.Policy {
 		if p, err = r.client.Policies().Get(r.t.Context(), name); err != nil {
 			return err.Error()
 		}
-		if p.Status.State != state || p.Status.ObservedGeneration != p.Generation {
+		if string(p.Status.State) != state || p.Status.ObservedGeneration != p.Generation {
 			return fmt.Sprintf("%+v, want %s", p.Status, state)
 		}
 		return ""

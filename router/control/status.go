@@ -44,7 +44,7 @@ func (l *loop) tell(now time.Time) {
 	l.reports.keepPolicies(l.out.Paths)
 	for name, p := range l.intent.policies {
 		if p.Deleting != nil && ours(p) && l.out.Paths.Of(name) == nil { // nothing of it is wanted any more
-			l.reports.policy(name, api.PolicyStatus{ObservedGeneration: p.Generation, State: "deleted"})
+			l.reports.policy(name, api.PolicyStatus{ObservedGeneration: p.Generation, State: api.PolicyDeleted})
 		}
 	}
 	for name, e := range l.intent.endpoints {
@@ -56,11 +56,11 @@ func (l *loop) tell(now time.Time) {
 
 func (l *loop) deviceStatus(d *device, stations map[seat][]string) api.SwitchStatus {
 	s := api.SwitchStatus{
-		State: "connected", Message: cmp.Or(d.message, d.shortage()), DatapathID: fmt.Sprintf("%016x", d.dpid), Address: d.address, Version: "OpenFlow 1.3", Product: d.product,
+		State: api.SwitchConnected, Message: cmp.Or(d.message, d.shortage()), DatapathID: fmt.Sprintf("%016x", d.dpid), Address: d.address, Version: "OpenFlow 1.3", Product: d.product,
 		Since: d.since.UTC(), Rules: len(d.node.held),
 	}
 	if d.session == nil {
-		s.State = "lost"
+		s.State = api.SwitchLost
 	} else {
 		s.Bundles, s.Certificate = d.session.bundles, d.session.key
 		if d.session.cert != nil {
@@ -68,9 +68,9 @@ func (l *loop) deviceStatus(d *device, stations map[seat][]string) api.SwitchSta
 		}
 	}
 	for _, p := range d.sortedPorts() {
-		x := api.SwitchPort{Number: p.number, Name: p.name, State: "down", Kind: "unknown"}
+		x := api.SwitchPort{Number: p.number, Name: p.name, State: api.LinkDown, Kind: "unknown"}
 		if p.up {
-			x.State = "up"
+			x.State = api.LinkUp
 		}
 		switch {
 		case p.looped:
@@ -144,32 +144,39 @@ func (l *loop) policyStatus(name string, generation int64) api.PolicyStatus {
 	if p := l.out.Paths.Of(name); p != nil {
 		path = *p
 	}
-	s := api.PolicyStatus{ObservedGeneration: generation, State: "active", RenderedPath: path.Forward, RenderedReverse: path.Reverse, Rules: path.Rules, InForce: l.inForce[name]}
+	s := api.PolicyStatus{ObservedGeneration: generation, State: api.PolicyActive, RenderedPath: path.Forward, RenderedReverse: path.Reverse, Rules: path.Rules, InForce: l.inForce[name]}
 	p := l.last.progress[name]
 	switch err := l.errors[name]; {
 	case err != nil && len(path.Forward) > 0 && (p == nil || p.done()): // in force without some of its functions
 		s.Message = err.Error()
+		reason := api.ReasonUnfit
+		if isNotReady(err) {
+			reason = api.ReasonWaiting
+		}
+		s.Conditions = api.Conditions{{Type: api.ConditionPartial, Reason: reason, Message: s.Message}}
 	case err != nil && isNotReady(err):
-		s.State, s.Message = "pending", l.closed(name, err)+err.Error()
+		s.State, s.Message = api.PolicyPending, err.Error()
+		s.Note(l.passage(name, err), api.ReasonWaiting)
 	case err != nil:
-		s.State, s.Message = "error", l.closed(name, err)+err.Error()
+		s.State, s.Message = api.PolicyError, err.Error()
+		s.Note(l.passage(name, err), api.ReasonRefused)
 	case p == nil || p.done():
 	case p.refused != nil:
-		s.State, s.Message = "error", p.refused.Error()
+		s.State, s.Message = api.PolicyError, p.refused.Error()
 	default:
-		s.State, s.Message = "pending", "being installed"
+		s.State, s.Message = api.PolicyPending, "being installed"
 		if p.waitsFor != "" {
 			s.Message = "waits for " + l.waiting(p.waitsFor)
 		}
 		if l.stillOpen(name) {
-			s.Message = api.PolicyOpen + s.Message
+			s.Note(api.ConditionOpen, api.ReasonWaiting)
 		}
 	}
 	return s
 }
 
-// closed begins the message of a policy that is not in force and whose frames are dropped until it is.
-func (l *loop) closed(name string, err error) string {
+// passage is what becomes of the frames of a policy that is not in force: Closed, Open, or "" where they are meant to pass.
+func (l *loop) passage(name string, err error) api.ConditionType {
 	p := l.intent.policies[name].Spec
 	onFail := func(function string) api.OnFail { return l.intent.functions[function].Spec.OnFail }
 	open := router.FailsOpen(p, l.intent.chains[p.Chain].Spec, onFail)
@@ -177,9 +184,9 @@ func (l *loop) closed(name string, err error) string {
 		return ""
 	}
 	if l.stillOpen(name) {
-		return api.PolicyOpen
+		return api.ConditionOpen
 	}
-	return "closed: "
+	return api.ConditionClosed
 }
 
 // stillOpen tells of a policy that never was in force whether what catches its frames, or drops them, is not in force everywhere.
@@ -204,9 +211,9 @@ func (l *loop) waiting(what string) string {
 }
 
 func (l *loop) endpointStatus(e api.Endpoint) api.EndpointStatus {
-	s := api.EndpointStatus{ObservedGeneration: e.Generation, State: "pending"}
+	s := api.EndpointStatus{ObservedGeneration: e.Generation, State: api.EndpointPending}
 	if e.Deleting != nil {
-		s.State = "deleted"
+		s.State = api.EndpointDeleted
 		return s
 	}
 	at := l.at[e.Name]
@@ -222,7 +229,7 @@ func (l *loop) endpointStatus(e api.Endpoint) api.EndpointStatus {
 		}
 		return s
 	}
-	s.State, s.Port, s.Link = "up", uint32(at.At.Port.Number), fmt.Sprintf("%s:%d", d.name, at.At.Port.Number)
+	s.State, s.Port, s.Link = api.EndpointUp, uint32(at.At.Port.Number), fmt.Sprintf("%s:%d", d.name, at.At.Port.Number)
 	if len(at.MACs) > 0 {
 		s.MAC = at.MACs[0].String()
 	}
@@ -273,7 +280,7 @@ func (l *loop) remember(ctx context.Context) error {
 	now := l.o.Now()
 	for _, s := range list.Items {
 		id, err := strconv.ParseUint(s.Status.DatapathID, 16, 64)
-		if err != nil || l.switches[id] != nil || now.Sub(s.Status.Since) > forgetAfter && s.Status.State != "connected" {
+		if err != nil || l.switches[id] != nil || now.Sub(s.Status.Since) > forgetAfter && s.Status.State != api.SwitchConnected {
 			l.reports.gone(s.Name)
 			continue
 		}
@@ -281,7 +288,7 @@ func (l *loop) remember(ctx context.Context) error {
 		delete(l.byName, d.name)
 		d.name = s.Name
 		l.byName[d.name] = d
-		d.remembered = s.Status.State == "connected"
+		d.remembered = s.Status.State == api.SwitchConnected
 		d.since, d.product, d.address = now, s.Status.Product, s.Status.Address
 		if !d.remembered {
 			d.since = s.Status.Since
@@ -300,7 +307,7 @@ func (l *loop) remember(ctx context.Context) error {
 
 func (l *loop) rememberPorts(d *device, ports []api.SwitchPort, now time.Time) {
 	for _, x := range ports {
-		p := &port{number: x.Number, name: x.Name, up: x.State == "up"}
+		p := &port{number: x.Number, name: x.Name, up: x.State == api.LinkUp}
 		d.ports[x.Number] = p
 		peer, end, _ := strings.Cut(x.Peer, ":")
 		n, err := strconv.ParseUint(end, 10, 32)

@@ -213,7 +213,7 @@ func (l *loop) assignment(a api.Assignment) {
 		}
 	}
 	spec, known := p.versions[a.Status.ObservedGeneration]
-	if known && (a.Status.State == "installed" || a.Status.State == "partial") {
+	if known && (a.Status.State == api.AssignmentInstalled || a.Status.State == api.AssignmentPartial) {
 		acked := make(map[string]api.HostRule, len(spec.Rules))
 		for _, r := range spec.Rules {
 			if !slices.Contains(a.Status.Missing, r.Cookie) {
@@ -224,7 +224,7 @@ func (l *loop) assignment(a api.Assignment) {
 	}
 	p.answered(a.Status.ObservedGeneration)
 	p.message = ""
-	if a.Status.State == "error" {
+	if a.Status.State == api.AssignmentError {
 		p.message = a.Status.Message
 		if before.Status.Message != a.Status.Message && l.damp("assignment "+a.Name+a.Status.Message) {
 			l.event(api.Error, "AssignmentRefused", api.KindHost, a.Name, fmt.Sprintf("host %s cannot install its rules: %s", a.Name, a.Status.Message), 0)

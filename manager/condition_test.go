@@ -1,0 +1,67 @@
+package manager_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/manager"
+)
+
+// A condition is as old as it holds for one reason, whatever its message says meanwhile; what ends and comes back is new.
+func TestConditionsSayHowLongTheyHold(t *testing.T) {
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	now := begin
+	b := start(t, manager.Options{Now: func() time.Time { return now }})
+	hostUp(t, b, "h1")
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: demo()}))(t)
+	for i, x := range []struct {
+		reason  api.Reason
+		message string
+		since   int
+	}{{api.ReasonWaiting, "a", 0}, {api.ReasonWaiting, "b", 0}, {api.ReasonRefused, "b", 2}, {"", "", 0}, {api.ReasonRefused, "b", 4}, {api.ReasonRefused, "c", 4}} {
+		now = begin.Add(time.Duration(i) * time.Minute)
+		s := api.PolicyStatus{State: api.PolicyPending, Message: fmt.Sprint(i)}
+		if x.reason != "" {
+			s.Conditions = api.Conditions{{Type: api.ConditionClosed, Reason: x.reason, Message: x.message, Since: begin.Add(-time.Hour)}}
+		}
+		report(t, b, api.StatusReport{Host: "h1", Policies: map[string]api.PolicyStatus{"guests": s}})
+		c := must(b.Policies().Get(ctx(t), "guests"))(t).Status.Conditions
+		if x.reason == "" {
+			if len(c) > 0 {
+				t.Errorf("%d: %+v", i, c)
+			}
+			continue
+		}
+		if want := begin.Add(time.Duration(x.since) * time.Minute); len(c) != 1 || c[0].Reason != x.reason || c[0].Message != x.message || !c[0].Since.Equal(want) {
+			t.Errorf("%d: %+v, want it since %v", i, c, want)
+		}
+	}
+	many := make(api.Conditions, 100)
+	report(t, b, api.StatusReport{Host: "h1", Policies: map[string]api.PolicyStatus{"guests": {State: api.PolicyPending, Conditions: many}}})
+	if c := must(b.Policies().Get(ctx(t), "guests"))(t).Status.Conditions; len(c) > 16 {
+		t.Errorf("%d conditions", len(c))
+	}
+}
+
+// A state that no type has is refused, with those that there are.
+func TestStatesAreOfTheirType(t *testing.T) {
+	b := start(t, manager.Options{})
+	hostUp(t, b, "h1")
+	for state, want := range map[string]int{"active": 204, "": 204, "up": 400, `act\u0069ve`: 204, "ACTIVE": 400} {
+		body := `{"host": "h1", "policies": {"guests": {"state": "` + state + `"}}}`
+		req := must(http.NewRequest("POST", b.url+"/v1/status", strings.NewReader(body)))(t)
+		req.Header.Set("Authorization", "Bearer "+b.token)
+		req.Header.Set("Content-Type", "application/json")
+		res := must(http.DefaultClient.Do(req))(t)
+		text := string(must(io.ReadAll(res.Body))(t))
+		res.Body.Close()
+		if res.StatusCode != want || want == 400 && !strings.Contains(text, "want pending, active, error, deleted") {
+			t.Errorf("state %q: %d, want %d: %s", state, res.StatusCode, want, text)
+		}
+	}
+}
