@@ -3,6 +3,7 @@ package agent
 import (
 	"net/netip"
 	"strings"
+	"slices"
 	"testing"
 	"time"
 
@@ -125,6 +126,11 @@ func TestAHostTakesItsShare(t *testing.T) {
 			}
 			if diff := cmp.Diff(tt.policies, got, cmpopts.SortSlices(func(a, b string) bool { return a < b }), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("policies (-want +got):\n%s", diff)
+			}
+			for name, kept := range map[string]bool{"here": !slices.Contains(tt.all.assignment.Spec.Policies, "here"), "away": false, "routed": true, "undecided": true, "gone": false} {
+				if s.keeps(name) != kept {
+					t.Errorf("keeps %s that was in force: %t", name, !kept)
+				}
 			}
 			if len(s.endpoints) != 2 {
 				t.Errorf("endpoints %v", s.endpoints)

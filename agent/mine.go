@@ -55,10 +55,14 @@ func (s *share) tells(c api.ChainSpec) bool {
 	return true
 }
 
-// keeps reports whether a policy in force may stay as it is: it is wanted, and the router has not taken it over.
+// keeps reports whether a policy in force may stay as it is: it is wanted, no other host's, and the router has not taken it over.
 func (s *share) keeps(policy string) bool {
 	p, ok := s.all.policies[policy]
-	return ok && p.Deleting == nil && !s.crossing[policy]
+	if !ok || p.Deleting != nil || s.crossing[policy] {
+		return false
+	}
+	_, ours := s.policies[policy]
+	return ours || p.Placement == nil || p.Placement.Router
 }
 
 // toClose reports whether the router, whose a policy is, has no rules yet that catch its frames.

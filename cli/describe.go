@@ -254,7 +254,17 @@ func policyRelations(ctx context.Context, c *api.Client, p api.Policy) ([]relati
 	if err != nil {
 		return nil, err
 	}
-	return []relation{{"chain", chain.Name + ": " + chain.Spec.Path}}, nil
+	return []relation{{"steered", steeredBy(p.Placement)}, {"chain", chain.Name + ": " + chain.Spec.Path}}, nil
+}
+
+func steeredBy(p *api.Placement) string {
+	switch {
+	case p == nil:
+		return "by nobody yet: no host has joined"
+	case p.Router:
+		return "by the router: " + p.Reason
+	}
+	return "by host " + p.Host + ": " + p.Reason
 }
 
 // printPath shows the ports that the policy's packets meet, with what went through them.
