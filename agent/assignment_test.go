@@ -2,8 +2,8 @@ package agent
 
 import (
 	"net/netip"
-	"strings"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 

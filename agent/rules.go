@@ -24,11 +24,10 @@ type draining struct {
 // It returns when to look again, and why the rules could not be put in force.
 func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error) {
 	views := a.views()
-	waitingChain := a.chooseChains(want, views)
-	waitingPolicy := a.choosePolicies(want, waitingChain)
-	closed := a.closedPolicies(want)
+	next := choose(want, views, a.joined(), choice{chains: a.chains, policies: a.policies})
+	a.chains, a.policies = next.chains, next.policies
 	in := a.routerInput(views)
-	in.Closed = closed
+	in.Closed = next.closed
 	var fromRouter assigned
 	if want.assignment != nil {
 		fromRouter = resolve(want.assignment.Spec, a.portNames(views))
@@ -66,9 +65,18 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 			a.Log.Error("record what is in force", "error", err)
 		}
 	}
-	a.reportChains(want, views, waitingChain)
-	a.reportPolicies(want, views, waitingPolicy, closed, out)
+	a.reportChains(want, views, next.waitingChain)
+	a.reportPolicies(want, views, next, out)
 	return drain, nil
+}
+
+// joined are the endpoints that are ports of the switch.
+func (a *Agent) joined() map[string]bool {
+	out := make(map[string]bool, len(a.endpoints))
+	for name := range a.endpoints {
+		out[name] = true
+	}
+	return out
 }
 
 func (a *Agent) views() map[string]view {
@@ -79,165 +87,6 @@ func (a *Agent) views() map[string]view {
 		out[name] = f.view()
 	}
 	return out
-}
-
-// chooseChains puts every chain in force whose functions are ready (make before break): until then its former self stays.
-// A function serves one chain: one that moves leaves the old chain in the same step in which it joins the new one, or waits.
-// It returns why a chain's wanted form is not in force.
-func (a *Agent) chooseChains(want share, views map[string]view) map[string]string {
-	waiting := map[string]string{}
-	ready := map[string]api.ChainSpec{}
-	for name, w := range want.chains {
-		if w.Deleting != nil || a.chains[name] == w.Spec || !want.hosts(w.Spec) {
-			continue
-		}
-		hops, err := api.ParsePath(w.Spec.Path)
-		if err != nil {
-			waiting[name] = err.Error()
-			continue
-		}
-		guarded, essential := false, false
-		for _, h := range hops {
-			guards := !h.Tap && want.all.functions[h.Function].Spec.OnFail != api.OnFailBypass
-			guarded = guarded || guards
-			v := views[h.Function]
-			if v.placed && v.wasUp {
-				continue
-			}
-			essential = essential || guards
-			if waiting[name] != "" {
-				continue
-			}
-			waiting[name] = fmt.Sprintf("waiting for function %s", h.Function)
-			if v.status.Message != "" {
-				waiting[name] += ": " + v.status.Message
-			}
-		}
-		// A new chain need not wait for those of its functions that may be left out: it would only be closed meanwhile.
-		if _, former := a.chains[name]; waiting[name] == "" || !former && guarded && !essential {
-			ready[name] = w.Spec
-		}
-	}
-	for a.holdBack(want, ready, waiting) { // each round takes at least one out
-	}
-	maps.Copy(a.chains, ready)
-	return waiting
-}
-
-// holdBack takes chains out of ready that want a function which a chain that does not move now still has.
-func (a *Agent) holdBack(want share, ready map[string]api.ChainSpec, waiting map[string]string) (again bool) {
-	owner := map[string]string{}
-	for name, spec := range a.chains {
-		if _, moves := ready[name]; moves || a.falls(name, want, ready) {
-			continue
-		}
-		for _, f := range spec.Functions() {
-			owner[f] = name
-		}
-	}
-	for name, spec := range ready {
-		for _, f := range spec.Functions() {
-			if other, taken := owner[f]; taken && other != name {
-				waiting[name] = fmt.Sprintf("waiting for function %s, which still serves chain %s", f, other)
-				delete(ready, name)
-				again = true
-				break
-			}
-		}
-	}
-	return again
-}
-
-// falls reports whether a chain in force goes in this step: it is wanted no more, and all its policies go or find their new chain.
-func (a *Agent) falls(chain string, want share, ready map[string]api.ChainSpec) bool {
-	if w, ok := want.chains[chain]; ok && w.Deleting == nil {
-		return false
-	}
-	for name, spec := range a.policies {
-		w, ok := want.policies[name]
-		if spec.Chain != chain || !ok || w.Deleting != nil {
-			continue
-		}
-		_, comes := ready[w.Spec.Chain]
-		_, there := a.chains[w.Spec.Chain]
-		if w.Spec.Chain == chain || !comes && !there || a.missingEndpoint(want, w.Spec) != "" {
-			return false
-		}
-	}
-	return true
-}
-
-// choosePolicies puts every policy in force whose chain and endpoints are there.
-func (a *Agent) choosePolicies(want share, waitingChain map[string]string) map[string]string {
-	waiting := map[string]string{}
-	for name, w := range want.policies {
-		if w.Deleting != nil {
-			delete(a.policies, name)
-			continue
-		}
-		if why := waitingChain[w.Spec.Chain]; why != "" {
-			waiting[name] = fmt.Sprintf("chain %s: %s", w.Spec.Chain, why)
-		}
-		if _, ok := a.chains[w.Spec.Chain]; !ok && waiting[name] == "" {
-			waiting[name] = fmt.Sprintf("chain %s is not there yet", w.Spec.Chain)
-		}
-		// A policy that comes to a chain takes the chain's wanted form, not a former one. Until then its own former self, if any, stays.
-		if a.chains[w.Spec.Chain] != want.all.chains[w.Spec.Chain].Spec && a.policies[name].Chain != w.Spec.Chain {
-			continue
-		}
-		if _, ok := a.chains[w.Spec.Chain]; !ok {
-			continue
-		}
-		if end := a.missingEndpoint(want, w.Spec); end != "" {
-			waiting[name] = fmt.Sprintf("waiting for endpoint %s", end)
-			continue
-		}
-		a.policies[name] = w.Spec
-	}
-	for name, spec := range a.policies {
-		if _, ok := a.chains[spec.Chain]; !want.keeps(name) || !ok || a.missingEndpoint(want, spec) != "" {
-			delete(a.policies, name)
-		}
-	}
-	a.dropChains(want)
-	return waiting
-}
-
-// closedPolicies are those that were accepted and are not in force yet, from here or from the router. Their frames are dropped until they are,
-// but for those that fail open.
-func (a *Agent) closedPolicies(want share) map[string]api.PolicySpec {
-	onFail := func(function string) api.OnFail { return want.all.functions[function].Spec.OnFail }
-	closed := map[string]api.PolicySpec{}
-	for name, w := range want.all.policies {
-		if _, inForce := a.policies[name]; inForce || w.Deleting != nil || want.crossing[name] && !want.toClose(name) ||
-			router.FailsOpen(w.Spec, want.all.chains[w.Spec.Chain].Spec, onFail) {
-			continue
-		}
-		closed[name] = w.Spec
-	}
-	return closed
-}
-
-// dropChains forgets chains that are wanted no more and that no policy in force needs.
-func (a *Agent) dropChains(want share) {
-	used := map[string]bool{}
-	for _, spec := range a.policies {
-		used[spec.Chain] = true
-	}
-	for name := range a.chains {
-		if w, ok := want.chains[name]; (!ok || w.Deleting != nil || !want.hosts(w.Spec)) && !used[name] {
-			delete(a.chains, name)
-		}
-	}
-}
-
-func (a *Agent) missingEndpoint(want share, p api.PolicySpec) string {
-	for _, end := range []string{p.From, p.To} {
-		if _, ok := want.endpoints[end]; ok && a.endpoints[end] == nil {
-			return end
-		}
-	}
-	return ""
 }
 
 // broken says which endpoint of a policy is in error, and why. Rules may be there for it, but no frame comes to them.
@@ -386,7 +235,7 @@ func (s share) suffers(p api.PolicySpec, views map[string]view) (string, api.Con
 	return "", nil
 }
 
-func (a *Agent) reportPolicies(want share, views map[string]view, waiting map[string]string, closed map[string]api.PolicySpec, out router.Output) {
+func (a *Agent) reportPolicies(want share, views map[string]view, now choice, out router.Output) {
 	for name, w := range want.policies {
 		if w.Deleting != nil { // the commit just done has none of its rules
 			a.report.policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: api.PolicyDeleted})
@@ -400,9 +249,9 @@ func (a *Agent) reportPolicies(want share, views map[string]view, waiting map[st
 		switch {
 		case broken != "":
 			s.State, s.Message = api.PolicyError, broken
-		case waiting[name] != "":
-			s.State, s.Message = api.PolicyPending, waiting[name]
-			if _, is := closed[name]; is {
+		case now.waitingPolicy[name] != "":
+			s.State, s.Message = api.PolicyPending, now.waitingPolicy[name]
+			if _, is := now.closed[name]; is {
 				s.Note(api.ConditionClosed, api.ReasonWaiting)
 			}
 		case errors.Is(out.Errors[name], router.ErrNotReady):
