@@ -25,7 +25,6 @@ import (
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/datapath/ebpf"
 	"weir.dev/weir/datapath/ovs"
-	"weir.dev/weir/flow"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
@@ -145,11 +144,8 @@ func up(ctx context.Context, o cli.UpOptions) error {
 		return err
 	}
 	return coded(daemon.Up(ctx, daemon.UpOptions{
-		Instance: o.Instance, Listen: o.Listen, Etcd: o.Etcd, EtcdCA: o.EtcdCA, EtcdCert: o.EtcdCert, EtcdKey: o.EtcdKey, SecretKey: o.SecretKey, Restore: o.Restore, Replace: o.Replace, Version: version, Log: log, Ready: o.Ready,
-		NoAgent: o.NoAgent, Agents: o.Agents, CertificateLife: o.CertificateLife, Placement: o.Placement, Tunnels: o.Tunnels,
-		OpenFlow: o.OpenFlow, NoDefaultForwarding: !o.DefaultForwarding,
-		Common: api.AgentConfig{Underlay: o.Underlay, TagFirst: flow.TagFirst, TagLast: flow.TagLast},
-		Host:   daemon.HostOptions(o.Host), Drivers: drivers(o.Host.Switch, o.ImagesDir, runtimeOptions(o.DaemonOptions, log), log),
+		Instance: o.Instance, Manager: o.Manager, Host: o.Host, Version: version, Log: log, Ready: o.Ready,
+		Drivers: drivers(o.Host.Switch, o.ImagesDir, runtimeOptions(o.DaemonOptions, log), log),
 	}))
 }
 
@@ -163,7 +159,7 @@ func agent(ctx context.Context, o cli.AgentOptions) error {
 		return err
 	}
 	return coded(daemon.Agent(ctx, daemon.AgentOptions{
-		Instance: o.Instance, Managers: managers, TokenFile: o.TokenFile, Host: daemon.HostOptions(o.Host), Version: version, Log: log, Ready: o.Ready,
+		Instance: o.Instance, Managers: managers, TokenFile: o.TokenFile, Host: o.Host, Version: version, Log: log, Ready: o.Ready,
 		Drivers: drivers(o.Host.Switch, o.ImagesDir, runtimeOptions(o.DaemonOptions, log), log),
 	}))
 }

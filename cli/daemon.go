@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/daemon/config"
 )
 
 // daemonFlags makes a command one that runs a daemon, in the foreground or not. run checks its own flags and runs it; there tells
@@ -40,7 +41,7 @@ func (a *app) daemonFlags(cmd *cobra.Command, o *DaemonOptions, run func(*cobra.
 		if !slices.Contains([]string{"text", "json"}, o.LogFormat) {
 			return usage("--log-format %q: want text or json", o.LogFormat)
 		}
-		if err := o.Host.check(cmd.Flags()); err != nil {
+		if err := checkHost(&o.Host, cmd.Flags()); err != nil {
 			return err
 		}
 		if t := cmd.Flags().Lookup("token-file"); detach && t.Value.String() == "-" {
@@ -196,8 +197,8 @@ const (
 	maxInterfaceName   = 15
 )
 
-// check refuses what cannot be a host's.
-func (h *HostOptions) check(f *pflag.FlagSet) error {
+// checkHost refuses what cannot be a host's.
+func checkHost(h *config.Host, f *pflag.FlagSet) error {
 	if f.Lookup("host") == nil {
 		return nil
 	}
@@ -288,7 +289,7 @@ func checkAddress(flag, address string) error {
 }
 
 func (a *app) managerCommand() *cobra.Command {
-	o := UpOptions{NoAgent: true}
+	o := UpOptions{Manager: config.Manager{NoAgent: true}}
 	cmd := &cobra.Command{
 		Use:   "manager",
 		Short: "Run a manager only: API and state, for agents elsewhere",

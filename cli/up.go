@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,33 +16,20 @@ import (
 	"github.com/spf13/pflag"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/daemon/config"
 	"weir.dev/weir/instance"
 )
 
 // UpOptions say how the daemon runs.
 type UpOptions struct {
 	DaemonOptions
-	Listen            string   // loopback TCP address of the API; empty: none, the Unix socket only
-	Etcd              []string // external etcd; none: embedded
-	EtcdCA            string   // PEM files for https, see store.Options
-	EtcdCert, EtcdKey string
-	SecretKey         string        // file; empty: secrets are in the state as they are
-	Restore           string        // file of a backup that becomes the state; empty: none
-	Replace           bool          // with Restore: also a state that is whole
-	NoAgent           bool          // a manager only: this machine is no host
-	Agents            string        // address for agents elsewhere; empty: none can join
-	CertificateLife   time.Duration // of agents
-	Underlay          string        // none, vxlan
-	Tunnels           string        // auto, encrypted, plain
-	OpenFlow          string        // address for the fabric's switches, with "tcp:" before it for no TLS; empty: none
-	Placement         string        // how hosts are chosen
-	DefaultForwarding bool          // in the fabric; off: something else forwards there what no policy selects
+	config.Manager
 }
 
 // DaemonOptions are common to `weir up`, `weir manager` and `weir agent`.
 type DaemonOptions struct {
 	Instance instance.Instance
-	Host     HostOptions
+	Host     config.Host
 	Runtime  string // OCI runtime CLI, a name or a path
 	// FunctionMemory bounds a function whose spec names no limit, in bytes; 0: nothing does.
 	FunctionMemory int64
@@ -57,14 +43,6 @@ type DaemonOptions struct {
 	Stderr            io.Writer
 	// Ready is called once the daemon works; with --detach the command returns then. Safe to call twice.
 	Ready func()
-}
-
-// HostOptions describe this machine as a host.
-type HostOptions struct {
-	Name            string
-	Switch          string     // ebpf, ovs
-	Uplink          string     // interface into the OpenFlow fabric; empty: none
-	UnderlayAddress netip.Addr // where tunnels from other hosts end; invalid: none
 }
 
 // DownOptions say what is removed.

@@ -5,31 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"sync"
 	"time"
 
 	"weir.dev/weir/agent"
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
+	"weir.dev/weir/daemon/config"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/instance"
 )
-
-// HostOptions describe this machine as a host.
-type HostOptions struct {
-	Name            string     // "": the machine's own, or that under which it has joined
-	Switch          string     // ebpf, ovs
-	Uplink          string     // interface into the OpenFlow fabric, "" none
-	UnderlayAddress netip.Addr // where tunnels end; invalid: none
-}
 
 // AgentOptions say how an agent of a manager elsewhere runs.
 type AgentOptions struct {
 	Instance  instance.Instance
 	Managers  []string // host:port of each manager; see CheckManagers
 	TokenFile string   // to join with; not needed afterwards
-	Host      HostOptions
+	Host      config.Host
 	Version   string
 	Log       *slog.Logger
 	Ready     func() // called once the host has joined and its switch is open
@@ -46,9 +38,9 @@ type host struct {
 	agent  *agent.Agent
 }
 
-// options are those of the machine's agent.
-func (o HostOptions) options() agent.Options {
-	return agent.Options{Host: o.Name, SwitchName: o.Switch, Uplink: o.Uplink, UnderlayAddress: o.UnderlayAddress}
+// agentOptions are those of the machine's agent.
+func agentOptions(h config.Host) agent.Options {
+	return agent.Options{Host: h.Name, SwitchName: h.Switch, Uplink: h.Uplink, UnderlayAddress: h.UnderlayAddress}
 }
 
 // openHost opens what the drivers give and makes the agent. Of the options, Instance, Host and API are needed.
@@ -108,7 +100,7 @@ func Agent(ctx context.Context, o AgentOptions) (err error) {
 		return err
 	}
 	defer client.Close()
-	host := o.Host.options()
+	host := agentOptions(o.Host)
 	host.Instance, host.Version, host.API, host.Log, host.Now, host.Joined = o.Instance, o.Version, client, o.Log, o.Now, true
 	h, err := openHost(ctx, host, o.Drivers)
 	if err != nil {

@@ -29,7 +29,7 @@ type fabric struct {
 
 // wanted tells whether there is something to route between hosts.
 func (f *fabric) wanted() bool {
-	return f.o.OpenFlow != "" || f.o.Agents != "" || f.o.Common.Underlay == control.UnderlayVXLAN
+	return f.o.OpenFlow != "" || f.o.Agents != "" || f.o.Underlay == control.UnderlayVXLAN
 }
 
 // check refuses an address on which nobody can listen, at the start, when somebody still reads it.
@@ -78,7 +78,7 @@ func (f *fabric) once(ctx context.Context, m *manager.Manager) error {
 		return err
 	}
 	o := control.Options{
-		API: f.client, LLDPKey: key, HostKey: func(host string) ([]byte, error) { return hostKey(ctx, m, host) }, Log: f.o.Log, Underlay: f.o.Common.Underlay, Tunnels: f.o.Tunnels, NoDefaultForwarding: f.o.NoDefaultForwarding,
+		API: f.client, LLDPKey: key, HostKey: func(host string) ([]byte, error) { return hostKey(ctx, m, host) }, Log: f.o.Log, Underlay: f.o.Underlay, Tunnels: f.o.Tunnels, NoDefaultForwarding: !f.o.DefaultForwarding,
 	}
 	if f.o.OpenFlow != "" {
 		if o.Listener, err = f.listen(); err != nil {

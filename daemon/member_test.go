@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/daemon/config"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/manager"
 	"weir.dev/weir/store/mem"
@@ -77,7 +78,7 @@ func joined(t *testing.T) (*membership, *member) {
 	}
 	x.options = AgentOptions{
 		Instance: instance.Instance{Name: "t", Root: dir, Run: dir}, Managers: []string{s.AgentsAddr().String()}, TokenFile: file,
-		Host: HostOptions{Name: "h1"}, Log: slog.New(slog.DiscardHandler), Now: x.ours.now,
+		Host: config.Host{Name: "h1"}, Log: slog.New(slog.DiscardHandler), Now: x.ours.now,
 	}
 	host, err := enter(t.Context(), x.options)
 	if err != nil {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/daemon/config"
+	"weir.dev/weir/flow"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/manager"
 	"weir.dev/weir/router"
@@ -23,28 +25,13 @@ import (
 
 // UpOptions say how the daemon runs.
 type UpOptions struct {
-	Instance        instance.Instance
-	Listen          string        // loopback address of the API, empty: its Unix socket only
-	Agents          string        // address for agents elsewhere, empty: none can join
-	CertificateLife time.Duration // of agents; 0: pki.AgentLife
-	Common          api.AgentConfig
-	Placement       string // strategy by name
-	Tunnels         string // their encryption, see control.Options
-	OpenFlow        string // address for the fabric's switches, see PlainOpenFlow; empty: none
-	// NoDefaultForwarding leaves ordinary forwarding in the OpenFlow fabric to something else.
-	NoDefaultForwarding bool
-	Etcd                []string // external etcd; none: embedded
-	EtcdCA              string   // PEM files for https
-	EtcdCert, EtcdKey   string
-	SecretKey           string // file, see secretKey; "" none
-	Restore             string // file of a backup that becomes the state; "" none
-	Replace             bool   // with Restore: also a state that is whole
-	NoAgent             bool   // a manager only: this machine is no host
-	Host                HostOptions
-	Version             string
-	Log                 *slog.Logger
-	Ready               func() // called once the API answers
-	Drivers             Drivers
+	Instance instance.Instance
+	config.Manager
+	Host    config.Host
+	Version string
+	Log     *slog.Logger
+	Ready   func() // called once the API answers
+	Drivers Drivers
 }
 
 // Up runs store, manager and, if this machine is a host, its agent until ctx ends. What they made goes on forwarding then.
@@ -80,7 +67,7 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 		if fresh, err = settle(o.Instance); err != nil {
 			return err
 		}
-		host := o.Host.options()
+		host := agentOptions(o.Host)
 		host.Instance, host.Version, host.API, host.Log = o.Instance, o.Version, client, o.Log
 		if h, err = openHost(ctx, host, o.Drivers); err != nil {
 			return err
@@ -173,7 +160,7 @@ func newManager(ctx context.Context, o UpOptions, key []byte, st *store.Etcd, h 
 		own = h.name
 	}
 	m, err := manager.New(manager.Options{
-		Store: st, ID: managerID(o.Instance), Where: o.where(), SecretKey: key, Version: o.Version, Log: o.Log, Host: own, AgentConfig: o.Common, CertificateLife: o.CertificateLife,
+		Store: st, ID: managerID(o.Instance), Where: o.where(), SecretKey: key, Version: o.Version, Log: o.Log, Host: own, AgentConfig: api.AgentConfig{Underlay: o.Underlay, TagFirst: flow.TagFirst, TagLast: flow.TagLast}, CertificateLife: o.CertificateLife,
 		Placement: o.Placement, Fabric: r, NoRouter: !r.wanted(), AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key), SecretsKey: o.secretsKey, Health: st.Writable,
 		Validate: router.ValidateChange,
 		Trace:    router.Trace,

@@ -17,6 +17,7 @@ import (
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/oci"
 	"weir.dev/weir/daemon"
+	"weir.dev/weir/daemon/config"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/datapath/ebpf"
 	"weir.dev/weir/e2e/rig"
@@ -55,7 +56,7 @@ func runSkewed(text string) error {
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	return daemon.Agent(ctx, daemon.AgentOptions{
-		Instance: s.Instance, Managers: []string{s.Manager}, TokenFile: s.Token, Host: daemon.HostOptions{Name: s.Host}, Log: log, Ready: func() {},
+		Instance: s.Instance, Managers: []string{s.Manager}, TokenFile: s.Token, Host: config.Host{Name: s.Host}, Log: log, Ready: func() {},
 		Now: func() time.Time { return time.Now().Add(s.Ahead) },
 		Drivers: daemon.Drivers{
 			Switch: func(ctx context.Context, i instance.Instance) (datapath.Switch, error) {
