@@ -47,7 +47,7 @@ func main() {
 	os.Exit(cli.Main(cli.Options{
 		Version: version, Up: up, Agent: agent, Down: down, Unit: unit, Features: features, Validate: router.Validate, Images: images,
 		CheckRoot:  func(i instance.Instance) error { return coded(daemon.CheckRoot(i)) },
-		Placements: placement.Names(), Layouts: layouts,
+		Placements: placement.Names(), Switches: slices.Sorted(maps.Keys(switches())), Layouts: layouts,
 	}, os.Args[1:]))
 }
 

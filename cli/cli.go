@@ -38,6 +38,8 @@ type Options struct {
 	Unit func(o UnitOptions) (string, error)
 	// Placements are the names that --placement takes; none: all.
 	Placements []string
+	// Switches are the drivers that --switch takes; none: all.
+	Switches []string
 	// Down stops a daemon that runs and removes all that the instance made. Nothing there: nil.
 	Down func(ctx context.Context, o DownOptions) error
 	// Features tells what the host has; the error is about something that Weir cannot do without.

@@ -41,7 +41,7 @@ func (a *app) daemonFlags(cmd *cobra.Command, o *DaemonOptions, run func(*cobra.
 		if !slices.Contains([]string{"text", "json"}, o.LogFormat) {
 			return usage("--log-format %q: want text or json", o.LogFormat)
 		}
-		if err := checkHost(&o.Host, cmd.Flags()); err != nil {
+		if err := a.checkHostFlags(&o.Host, cmd.Flags()); err != nil {
 			return err
 		}
 		if t := cmd.Flags().Lookup("token-file"); detach && t.Value.String() == "-" {
@@ -197,16 +197,16 @@ const (
 	maxInterfaceName   = 15
 )
 
-// checkHost refuses what cannot be a host's.
-func checkHost(h *config.Host, f *pflag.FlagSet) error {
+// checkHostFlags refuses what cannot be a host's.
+func (a *app) checkHostFlags(h *config.Host, f *pflag.FlagSet) error {
 	if f.Lookup("host") == nil {
 		return nil
 	}
 	if h.Name != "" && api.CheckName(h.Name) != nil {
 		return usage("--host: %w", api.CheckName(h.Name))
 	}
-	if !slices.Contains([]string{"ebpf", "ovs"}, h.Switch) {
-		return usage("--switch %q: want ebpf or ovs", h.Switch)
+	if len(a.Switches) > 0 && !slices.Contains(a.Switches, h.Switch) {
+		return usage("--switch %q: want %s", h.Switch, strings.Join(a.Switches, " or "))
 	}
 	if len(h.Uplink) > maxInterfaceName || strings.ContainsAny(h.Uplink, "/ :") {
 		return usage("--uplink %q: want the name of an interface, for example eth1", h.Uplink)

@@ -26,6 +26,7 @@ func TestMain(m *testing.M) {
 			os.Exit(cli.Main(cli.Options{
 				Version: "test", Up: up, CheckRoot: checkRoot, Down: down, Features: features, Images: images,
 				Placements: []string{"most-available", "pack", "spread", "nearest"},
+				Switches:   []string{"ebpf", "ovs"},
 			}, os.Args[1:]))
 		},
 	})
