@@ -258,3 +258,46 @@ func TestEachRuleOfAPolicyHasATextOfItsOwn(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// Forward takes the frames that both directions of a policy select, alone and together with copies.
+func TestBothDirectionsSelectOneFrame(t *testing.T) {
+	station := flow.Match{SrcMAC: flow.MAC{2, 0, 0, 0, 0, 0x99}, SrcMACMask: wholeMAC}
+	station.DstMAC, station.DstMACMask = station.SrcMAC, wholeMAC
+	dns := flow.PortRange{First: 53, Last: 53}
+	service := flow.Match{EtherType: flow.EtherTypeIPv4, Proto: flow.ProtoUDP, SrcPorts: dns, DstPorts: dns}
+	tests := []struct {
+		name   string
+		policy api.PolicySpec
+		frame  flow.Match
+	}{
+		{"one MAC", api.PolicySpec{From: "02:00:00:00:00:99"}, station},
+		{"one service", api.PolicySpec{Match: []string{"udp/53"}}, service},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, k, ok := flow.Witness(tt.frame)
+			if !ok {
+				t.Fatal("no such frame")
+			}
+			for i := range 16 { // names decide cookies
+				steers, copies := tt.policy, tt.policy
+				steers.Chain, copies.Chain, copies.Mode = "web", "alt", api.ModeReplica
+				in := input()
+				in.Policies = map[string]api.PolicySpec{fmt.Sprint("p", i): steers, fmt.Sprint("q", i): copies}
+				out := Compile(in)
+				if len(out.Errors) > 0 {
+					t.Fatal(out.Errors)
+				}
+				var best *flow.Rule
+				for _, r := range out.Rules { // in the order of cookies: of two with one priority the first wins
+					if r.Match.InPort == 0 && r.Match.Matches(k, 1, 0) && (best == nil || r.Priority > best.Priority) {
+						best = &r
+					}
+				}
+				if best == nil || best.Action.Port != 11 || !slices.Equal(best.Action.Clones, []flow.Clone{{Port: 16}}) {
+					t.Fatalf("got %+v, want the first ports of both chains", best)
+				}
+			}
+		})
+	}
+}

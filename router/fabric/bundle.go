@@ -65,6 +65,23 @@ type loose struct {
 
 func (b *bundle) steers() bool { return !b.policy.replica() }
 
+// first is 1 for forward, which takes the frames that both directions of a policy select.
+func (b *bundle) first() uint16 {
+	if b.way == forward {
+		return 1
+	}
+	return 0
+}
+
+// yields tells whether the policy's forward direction takes all frames of a match at the same place.
+func (b *bundle) yields(at *stream, m *flow.Match) bool {
+	f := b.policy.both[forward]
+	return b != f && slices.Contains(f.streams, *at) && slices.ContainsFunc(f.matches, func(o selected) bool {
+		x, ok := flow.Intersect(*m, o.Match)
+		return ok && x == *m
+	})
+}
+
 // direct finds where one way of a policy begins and ends.
 func (w *world) direct(p *policy, v way) (*bundle, error) {
 	src, dst := &p.from, &p.to

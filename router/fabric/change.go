@@ -150,7 +150,7 @@ func (c *Compiler) rechanged(now map[string][]Variant) (names []string) {
 }
 
 // matters tells whether b's entries may take o's frames for their own, as far as priorities go: of two policies the more important one
-// takes the frames of both where they enter, unless one of them is not in force everywhere.
+// takes the frames of both where they enter, unless one of them is not in force everywhere. Of one policy's directions forward does.
 func (c *Compiler) matters(b, o *bundle) bool {
 	changing := o.policy.changing || b.policy.changing
 	if c.careless {
@@ -159,7 +159,7 @@ func (c *Compiler) matters(b, o *bundle) bool {
 		}
 		changing = false
 	}
-	return o.policy != b.policy && (o.policy.priority >= b.policy.priority || changing) && overlap(o, b)
+	return o != b && (o.policy.priority >= b.policy.priority || changing) && overlap(o, b)
 }
 
 // soonPlain tells whether a leg wears its tag only until all changes are over. Those before it must reckon with that.

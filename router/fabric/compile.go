@@ -95,8 +95,9 @@ func (c *Compiler) planAll(order []*policy) {
 	}
 }
 
-// maxRanks bounds the different priorities of replica policies, so that they fit between those of steering ones.
-const maxRanks = 13
+// maxRanks bounds the different priorities of replica policies. Between two priorities of steering ones there is room for two of each
+// rank, for one more where both directions are forward, and for mayPriority.
+const maxRanks = 12
 
 func (c *Compiler) rank() {
 	set := map[int]bool{}
@@ -111,7 +112,17 @@ func (c *Compiler) rank() {
 	for i, p := range order {
 		c.ranks[p] = i + 1
 	}
-	c.scale = 2 * (maxRanks + 1) // whatever there is: priorities of others must not change with a policy
+	c.scale = 2 * (maxRanks + 2) // whatever there is: priorities of others must not change with a policy
+}
+
+// level is how far a policy's entries and rules that catch frames are above the lowest ones. Forward adds 1. Entries for frames that
+// one policy copies and another one steers have the sum of both. So of all that take a frame one is on top: forward of the most
+// important steering policy, with forward of the most important copying one.
+func (c *Compiler) level(p *policy) uint16 {
+	if p.replica() {
+		return 2 * uint16(c.ranks[p.priority])
+	}
+	return uint16(p.priority) * c.scale
 }
 
 // StationPriority is that of the entries for known stations, which may be left out: without them frames are flooded.
@@ -123,16 +134,17 @@ const (
 	prioGuard   = 64000 // user frames that wear a tag
 	prioTag     = 63000
 	prioStray   = 62000 // tags that nothing else takes
-	prioSource  = 30000 // + policy priority * scale: frames of a known source, and everywhere
-	prioInside  = 10000 // + policy priority * insideScale: at ports of functions and into the fabric
+	prioSource  = 30000 // + level + 1 for forward: frames of a known source, and everywhere
+	prioInside  = 10000 // + policy priority * insideScale + stepRanks for forward: at ports of functions and into the fabric
 	prioReturn  = 5000  // at hosts: frames of their own endpoints come back
-	prioDest    = 1000  // + policy priority * scale: frames for a known destination
+	prioDest    = 1000  // + level + 1 at the port to the chain: frames for a known destination
 	prioStation = StationPriority
 	prioNeigh   = 800
 	prioFlood   = 700 // special floods above the common one
 	prioHop     = 1
 
-	insideScale = 8 // a step's rank is less
+	stepRanks   = 8 // a step's rank is less
+	insideScale = 2 * stepRanks
 )
 
 // begin finds what a policy selects and where it leads, without deciding anything about tags.

@@ -2,7 +2,9 @@ package fabric
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -117,6 +119,94 @@ func TestCopyLeavesTheHostBesideTheSteeredFrame(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(strings.Join(rules(in, t), "\n"))
+	}
+}
+
+// Forward takes the frames that both directions of a policy select. So each has one entry or rule that decides, and no two have one match.
+func TestCopiedAndSteeredInBothDirections(t *testing.T) {
+	tests := []struct {
+		name           string
+		steers, copied api.PolicySpec
+		want           []string // what is for both, at the edge port of s1 and at endpoint a
+	}{
+		{"one MAC", api.PolicySpec{From: "02:00:00:00:00:01"}, api.PolicySpec{From: "02:00:00:00:00:01"}, []string{
+			"30058 to mac 02:00:00:00:00:01",
+			"30060 mac 02:00:00:00:00:01 to mac 00:00:00:00:00:00/01:00:00:00:00:00",
+		}},
+		{"one MAC, the other way round", api.PolicySpec{From: "02:00:00:00:00:01"}, api.PolicySpec{To: "02:00:00:00:00:01"}, []string{
+			"30059 mac 02:00:00:00:00:01 to mac 00:00:00:00:00:00/01:00:00:00:00:00",
+			"30059 to mac 02:00:00:00:00:01",
+			"30060 mac 02:00:00:00:00:01 to mac 02:00:00:00:00:01",
+		}},
+		{"one address", api.PolicySpec{From: "10.0.0.1"}, api.PolicySpec{From: "10.0.0.1", To: "10.0.0.0/24"}, []string{
+			"30058 src 10.0.0.0/24 dst 10.0.0.1 to mac 00:00:00:00:00:00/01:00:00:00:00:00",
+			"30060 src 10.0.0.1 dst 10.0.0.0/24 to mac 00:00:00:00:00:00/01:00:00:00:00:00",
+		}},
+		{"one service", api.PolicySpec{From: "10.0.0.0/24", Match: []string{"udp/53"}}, api.PolicySpec{From: "10.0.0.0/24", Match: []string{"udp/53"}}, []string{
+			"30058 dst 10.0.0.0/24 to mac 00:00:00:00:00:00/01:00:00:00:00:00 tp_src 53",
+			"30060 src 10.0.0.0/24 to mac 00:00:00:00:00:00/01:00:00:00:00:00 tp_dst 53",
+		}},
+		{"services that overlap", api.PolicySpec{From: "10.0.0.0/24", Match: []string{"udp/50-60"}}, api.PolicySpec{From: "10.0.0.0/24", Match: []string{"udp/53"}}, []string{
+			"30058 dst 10.0.0.0/24 to mac 00:00:00:00:00:00/01:00:00:00:00:00 tp_src 53",
+			"30059 src 10.0.0.0/24 dst 10.0.0.0/24 to mac 00:00:00:00:00:00/01:00:00:00:00:00 tp_src 53 tp_dst 50-60",
+			"30060 src 10.0.0.0/24 to mac 00:00:00:00:00:00/01:00:00:00:00:00 tp_dst 53",
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			in := twoHosts(false)
+			tt.steers.Chain, tt.steers.Priority = "steer", 2
+			tt.copied.Chain, tt.copied.Mode = "inline", api.ModeReplica
+			in.Policies = map[string]api.PolicySpec{"p": tt.copied, "q": tt.steers}
+			out := Compile(in)
+			if len(out.Errors) > 0 {
+				t.Fatal(out.Errors)
+			}
+			both := map[string][]string{}
+			add := func(at string, priority uint16, m api.HostMatch, note string) {
+				if strings.Contains(note, "policy q: ") && strings.Contains(note, "policy p: ") {
+					both[at] = append(both[at], strings.TrimSpace(fmt.Sprint(priority, " ", matchText(m, 0))))
+				}
+			}
+			for _, e := range out.Entries[of(1)] {
+				add("s1", e.Priority, newWorld(in).hostMatch(&e.Match), e.Note)
+			}
+			for _, r := range out.Hosts["host:h1"] {
+				add(r.Match.InPort, r.Priority, r.Match, r.Note)
+			}
+			for _, at := range []string{"s1", "endpoint/a"} {
+				slices.Sort(both[at])
+				if diff := cmp.Diff(tt.want, both[at]); diff != "" {
+					t.Errorf("%s: %s", at, diff)
+				}
+			}
+		})
+	}
+}
+
+// What copying policies add to a steering one's priority stays below what drops frames that cannot be read, and below the next priority.
+func TestManyCopyingPolicies(t *testing.T) {
+	in := twoHosts(false)
+	in.Policies = map[string]api.PolicySpec{"steers": {From: "02:00:00:00:00:01", Chain: "steer", Priority: 2}}
+	for i := range maxRanks + 1 {
+		in.Policies[fmt.Sprint("p", i)] = api.PolicySpec{From: "02:00:00:00:00:01", Mode: api.ModeReplica, Chain: "inline", Priority: 1 + i}
+	}
+	out := Compile(in)
+	if err := out.Errors["p0"]; len(out.Errors) != 1 || err == nil || !strings.Contains(err.Error(), "more than 12 different priorities") {
+		t.Fatal(out.Errors)
+	}
+	c := New(in)
+	highest, drops := uint16(0), prioSource+3*c.scale-1
+	for _, e := range out.Entries[of(1)] {
+		switch {
+		case e.Policy == "steers" && e.Table == 0 && e.Match.Tag == 0 && e.Match.Unread == flow.ReadAll:
+			highest = max(highest, e.Priority)
+		case e.Policy == "steers" && e.Match.Unread != flow.ReadAll && e.Priority != drops:
+			t.Errorf("what cannot be read is dropped at priority %d, want %d", e.Priority, drops)
+		}
+	}
+	if want := prioSource + 2*c.scale + 2*maxRanks + 2; highest != want || want >= drops {
+		t.Errorf("the highest priority is %d, want %d, which is less than %d", highest, want, drops)
 	}
 }
 

@@ -93,10 +93,10 @@ func (p *planner) catchAtSwitch(s *stream, node, host int, l plannedLeg) {
 func (p *planner) catch(s *stream, node int, out flow.Port, tag uint16, turn bool, hop int) {
 	b, n, g := p.b, p.c.nodes[node], p.c.w.g
 	p.c.tmp.ports = append(p.c.tmp.ports[:0], s.port.Number)
-	e := Entry{Priority: prioSource + uint16(b.policy.priority)*p.c.scale, Policy: b.policy.name, Hop: uint8(hop)}
+	e := Entry{Priority: prioSource + p.c.level(b.policy) + b.first(), Policy: b.policy.name, Hop: uint8(hop)}
 	switch {
 	case b.toDest:
-		e.Table, e.Priority = n.second(), prioDest+uint16(b.policy.priority)*p.c.scale
+		e.Table, e.Priority = n.second(), prioDest+p.c.level(b.policy)
 		if p.c.tmp.ports = append(p.c.tmp.ports[:0], 0); out != 0 && turn {
 			p.c.tmp.ports = append(p.c.tmp.ports, out)
 		}
@@ -110,14 +110,9 @@ func (p *planner) catch(s *stream, node int, out flow.Port, tag uint16, turn boo
 	default:
 		p.refuse(node, e.Table, prioSource, ports, e.Hop)
 	}
-	if !b.steers() {
-		if e.Priority = prioSource + 2*uint16(p.c.ranks[b.policy.priority]); b.toDest {
-			e.Priority = prioDest + 2*uint16(p.c.ranks[b.policy.priority])
-		}
-		if !b.toDest && n.second() == 0 {
-			p.err = fmt.Errorf("switch %s has one table only: copies of what its stations send need two", g.name(node))
-			return
-		}
+	if !b.steers() && !b.toDest && n.second() == 0 {
+		p.err = fmt.Errorf("switch %s has one table only: copies of what its stations send need two", g.name(node))
+		return
 	}
 	if out != 0 && b.steers() {
 		e.Outs = g.outs(out)
@@ -152,7 +147,7 @@ func (p *planner) catch(s *stream, node int, out flow.Port, tag uint16, turn boo
 			m := &b.matches[k]
 			this.Match, this.Note, this.Cookie = m.Match, p.c.tmp.notes[notes+k], is.with(m.key).identity()
 			this.Match.InPort = port
-			p.keep(node, &this, ports)
+			p.keep(s, node, &this, ports)
 		}
 	}
 	p.c.tmp.notes = p.c.tmp.notes[:notes]
@@ -178,11 +173,11 @@ func (n *node) catchesAt(r caught, port flow.Port) bool {
 }
 
 // keep adds a catching entry, one of several for different ports, and those for frames of a copying policy as well.
-func (p *planner) keep(node int, e *Entry, ports []flow.Port) {
+func (p *planner) keep(s *stream, node int, e *Entry, ports []flow.Port) {
 	n := p.c.nodes[node]
 	p.entry(node, e)
 	if !p.b.steers() {
-		n.catches = append(n.catches, caught{b: p.b, entry: *e})
+		n.catches = append(n.catches, caught{b: p.b, s: s, entry: *e})
 		p.b.made.catches = append(p.b.made.catches, n)
 		return
 	}
@@ -193,6 +188,9 @@ func (p *planner) keep(node int, e *Entry, ports []flow.Port) {
 		m, ok := flow.Intersect(r.entry.Match, e.Match)
 		if !ok || e.Match.InPort != m.InPort && slices.Contains(ports, m.InPort) || r.entry.Match.InPort != m.InPort && n.catchesAt(r, m.InPort) {
 			continue // that of the port itself does
+		}
+		if p.b.yields(s, &m) || r.b.yields(r.s, &m) {
+			continue // a higher entry takes the same frames: two of one match and priority would be left else
 		}
 		both := *e
 		both.Match = m
@@ -217,12 +215,11 @@ func (p *planner) catchAtHost(s *stream, st step) {
 	b := p.b
 	n := p.c.nodes[s.node]
 	at := p.endpointPort(s)
-	r := api.HostRule{Stage: flow.Ingress.String(), Priority: prioSource + uint16(b.policy.priority)*p.c.scale + min(st.rank, 1), Action: st.action, Policy: b.policy.name}
+	r := api.HostRule{Stage: flow.Ingress.String(), Priority: prioSource + p.c.level(b.policy) + b.first(), Action: st.action, Policy: b.policy.name}
 	if b.toDest {
 		r.Stage = flow.Egress.String()
 	}
 	if !b.steers() {
-		r.Priority = prioSource + 2*uint16(p.c.ranks[b.policy.priority])
 		if r.Action.Op == flow.Output.String() {
 			r.Action.Clones = append(slices.Clone(r.Action.Clones), api.HostClone{Port: r.Action.Port, Push: r.Action.Push})
 		}
@@ -246,7 +243,7 @@ func (p *planner) catchAtHost(s *stream, st step) {
 		}
 		id := digest("catch", b.policy.name, b.way.String(), r.Stage, at, key, st.key)
 		r.Cookie, r.Note = cookieText(id), "policy "+b.policy.name+": "+m.term+" -> "+st.what
-		p.keepRule(s.node, n, id, r, match)
+		p.keepRule(s, n, id, r, match)
 	}
 	if r.Match = (api.HostMatch{InPort: at}); b.toDest {
 		r.Match = api.HostMatch{OutPort: at}
@@ -254,10 +251,10 @@ func (p *planner) catchAtHost(s *stream, st step) {
 	p.refuseAtHost(s.node, &r)
 }
 
-func (p *planner) keepRule(host int, n *node, id uint64, r api.HostRule, m flow.Match) {
-	p.rule(host, id, &r)
+func (p *planner) keepRule(s *stream, n *node, id uint64, r api.HostRule, m flow.Match) {
+	p.rule(s.node, id, &r)
 	if !p.b.steers() {
-		n.catches = append(n.catches, caught{b: p.b, rule: r, match: m})
+		n.catches = append(n.catches, caught{b: p.b, s: s, rule: r, match: m})
 		p.b.made.catches = append(p.b.made.catches, n)
 		return
 	}
@@ -266,7 +263,7 @@ func (p *planner) keepRule(host int, n *node, id uint64, r api.HostRule, m flow.
 			continue
 		}
 		x, ok := flow.Intersect(m, o.match)
-		if !ok {
+		if !ok || p.b.yields(s, &x) || o.b.yields(o.s, &x) {
 			continue
 		}
 		both := r
@@ -280,7 +277,7 @@ func (p *planner) keepRule(host int, n *node, id uint64, r api.HostRule, m flow.
 			return
 		}
 		both.Note = r.Note + "; " + o.rule.Note
-		p.rule(host, id, &both)
+		p.rule(s.node, id, &both)
 	}
 }
 

@@ -7,6 +7,8 @@
 // A frame passes two stages, and at each the most important policy that steers takes it, the most important one that copies gets a copy:
 // where its source is, if a policy's direction begins at an endpoint, and where its destination is, if it ends at one. A direction with
 // neither is caught wherever frames enter; steering ones leave multicast alone then, which could not be kept from its sender behind the chain.
+// There both directions of a policy may select a frame: NTP sends from port 123 to port 123. Forward takes it: its entries are higher,
+// since OpenFlow does not say which of two entries of one priority a switch uses.
 //
 // Table 0 has, from the top: LLDP, users' frames that wear a fabric tag, legs with a tag, legs without and what is caught at its source.
 // Table 1: what is caught on the way to its destination, stations, floods. Switches with one table have it all in that, in this order.

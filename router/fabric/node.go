@@ -63,6 +63,7 @@ type countedRule struct {
 // caught is an entry or host rule that catches frames, for those that both copy and steer.
 type caught struct {
 	b     *bundle
+	s     *stream
 	entry Entry        // of an OpenFlow switch
 	rule  api.HostRule // of a host
 	match flow.Match   // of the rule, without ports

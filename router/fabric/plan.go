@@ -265,7 +265,7 @@ func (p *planner) transit(l plannedLeg, target, i int) {
 			p.entry(x.to, &e)
 			continue
 		}
-		e.Priority = prioSource + uint16(b.policy.priority)*p.c.scale
+		e.Priority = prioSource + p.c.level(b.policy) + b.first()
 		is := p.c.nodes[x.to].transit.port(x.in.Number).with(b.policy.name).with(b.way.String())
 		for k := range b.matches {
 			m := &b.matches[k]

@@ -243,7 +243,7 @@ func (p *planner) swapped(s *stream) {
 		x := &g.arcs[a]
 		p.catch(s, x.from, x.out.Number, 0, false, min(2+i, Catching))
 		is := p.c.nodes[x.from].transit.port(x.out.Number).with(b.policy.name).with(b.way.String())
-		e := Entry{Priority: prioSource + uint16(b.policy.priority)*p.c.scale, Outs: g.outs(back), Hop: 1, Policy: b.policy.name}
+		e := Entry{Priority: prioSource + p.c.level(b.policy), Outs: g.outs(back), Hop: 1, Policy: b.policy.name}
 		for k := range b.matches {
 			e.Match, e.Note, e.Cookie = b.matches[k].Match, notes[k], is.with(b.matches[k].key).identity()
 			e.Match.InPort = x.out.Number

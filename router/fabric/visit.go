@@ -145,7 +145,7 @@ func (p *planner) each(host int, in string, l plannedLeg, s *step) {
 		if note == "" {
 			note = "policy " + name + ": " + in + " -> " + s.what
 		}
-		r := api.HostRule{Priority: prioInside + uint16(b.policy.priority)*insideScale + s.rank, Match: m.host, Action: s.action, Policy: name, Note: note}
+		r := api.HostRule{Priority: prioInside + uint16(b.policy.priority)*insideScale + stepRanks*b.first() + s.rank, Match: m.host, Action: s.action, Policy: name, Note: note}
 		if s.when != nil {
 			r.Match = w.hostMatch(&match)
 		}

@@ -153,7 +153,7 @@ func drawNetwork(t *rapid.T) *builder {
 
 // drawPolicy gives one with a chain of its own and a priority of its own.
 func (b *builder) drawPolicy(t *rapid.T, i int) {
-	selectors := []string{"any", "10.0.0.0/24", "10.0.0.0/30", "10.0.0.2", "02:00:00:00:00:01"}
+	selectors := []string{"any", "10.0.0.0/24", "10.0.0.0/30", "10.0.0.2", "02:00:00:00:00:01", "02:00:00:00:00:02"}
 	for n := range len(b.in.Endpoints) {
 		selectors = append(selectors, fmt.Sprint("e", n), fmt.Sprint("e", n))
 	}
@@ -165,6 +165,9 @@ func (b *builder) drawPolicy(t *rapid.T, i int) {
 		Priority: 10*rapid.IntRange(1, 9).Draw(t, "priority") + i,
 		MatchBy:  rapid.SampledFrom([]api.MatchBy{"", "", api.MatchByMAC, api.MatchByIP}).Draw(t, "match by"),
 	}
+	if o, before := b.in.Policies[fmt.Sprint("p", i-1)]; before && rapid.Bool().Draw(t, "same ends") {
+		p.From, p.To = o.From, o.To
+	}
 	if strings.Contains(p.From+p.To, "10.") {
 		p.Match = slices.DeleteFunc(p.Match, func(term string) bool { return term == "arp" }) // is refused
 	}
@@ -172,13 +175,20 @@ func (b *builder) drawPolicy(t *rapid.T, i int) {
 		p.To, p.Match, p.MatchBy = "any", nil, ""
 		p.From = fmt.Sprint("e", rapid.IntRange(0, len(b.in.Endpoints)-1).Draw(t, "of"))
 	}
-	_, from := b.in.Endpoints[p.From]
-	_, to := b.in.Endpoints[p.To]
-	if rapid.IntRange(0, 3).Draw(t, "symmetric") == 0 || !from && !to || p.From == p.To {
+	if rapid.IntRange(0, 3).Draw(t, "symmetric") == 0 || p.From == p.To || !b.tells(p) {
 		no := false
 		p.Symmetric = &no
 	}
 	b.in.Policies[fmt.Sprint("p", i)] = p
+}
+
+// tells whether a policy's replies do not look like its requests, as router.Validate wants it: an end is one station, or all are services.
+func (b *builder) tells(p api.PolicySpec) bool {
+	one := func(end string) bool {
+		s, err := api.ParseSelector(end)
+		return err == nil && (s.Kind == api.SelectEndpoint || s.Kind == api.SelectMAC || s.Kind == api.SelectPrefix && s.Prefix.IsSingleIP())
+	}
+	return one(p.From) || one(p.To) || len(p.Match) > 0 && !slices.ContainsFunc(p.Match, func(term string) bool { return !strings.Contains(term, "/") })
 }
 
 func (b *builder) drawFrame(t *rapid.T) (from string, frame []byte) {
