@@ -184,6 +184,29 @@ func TestCopiedAndSteeredInBothDirections(t *testing.T) {
 	}
 }
 
+// Switches without a way to the chain copy nothing; those with one do, and steering goes on at both.
+func TestCopiesWhereSomeSwitchesHaveNoWay(t *testing.T) {
+	in := twoHosts(false)
+	in.Switches[of(2)] = Switch{Name: "s2", Ports: numbers(1), Tables: make([]uint32, 4)}
+	in.Policies = oneWay(api.PolicySpec{From: "10.0.0.0/24", Match: []string{"ip"}, Mode: api.ModeReplica, Chain: "inline"})
+	in.Policies["q"] = oneWay(api.PolicySpec{From: "10.0.0.0/24", Match: []string{"tcp/80"}, Chain: "steer"})["p"]
+	var got []string
+	for _, r := range rules(in, t) {
+		if strings.HasPrefix(r, "s2: ") || strings.HasPrefix(r, "s1: in 3 ") {
+			got = append(got, strings.ReplaceAll(r, " to mac 00:00:00:00:00:00/01:00:00:00:00:00", ""))
+		}
+	}
+	want := []string{
+		"s1: in 3 src 10.0.0.0/24 -> push 3585 2",
+		"s1: in 3 src 10.0.0.0/24 tp_dst 80 -> push 3586 2",
+		"s1: in 3 src 10.0.0.0/24 tp_dst 80 -> push 3586 2, push 3585 2",
+		"s2: in 1 src 10.0.0.0/24 tp_dst 80 ->",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
 // What copying policies add to a steering one's priority stays below what drops frames that cannot be read, and below the next priority.
 func TestManyCopyingPolicies(t *testing.T) {
 	in := twoHosts(false)

@@ -114,6 +114,9 @@ func (p *planner) catch(s *stream, node int, out flow.Port, tag uint16, turn boo
 		p.err = fmt.Errorf("switch %s has one table only: copies of what its stations send need two", g.name(node))
 		return
 	}
+	if !b.steers() && out == 0 {
+		return // nothing can be copied here
+	}
 	if out != 0 && b.steers() {
 		e.Outs = g.outs(out)
 		if tag != 0 {
