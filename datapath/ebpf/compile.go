@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/bits"
 	"net/netip"
 	"slices"
 
@@ -207,11 +206,12 @@ func (c *compiler) add(r *flow.Rule) error {
 	copied := tupleCopy{Cookie: r.Cookie, Priority: uint32(r.Priority) + 1, Action: c.action(r)}
 	value, mask := c.keys(r, at)
 	where.add(r)
-	for _, src := range expand(r.Match.SrcPorts) {
-		for _, dst := range expand(r.Match.DstPorts) {
+	sources, destinations := r.Match.SrcPorts.AppendMasks(nil), r.Match.DstPorts.AppendMasks(nil)
+	for _, src := range sources {
+		for _, dst := range destinations {
 			k, m := value, mask
-			k.SrcPort, m.SrcPort = src.value, src.mask
-			k.DstPort, m.DstPort = dst.value, dst.mask
+			k.SrcPort, m.SrcPort = src.Port, src.Mask
+			k.DstPort, m.DstPort = dst.Port, dst.Mask
 			id, err := c.maskID(m)
 			if err != nil {
 				return err
@@ -277,22 +277,6 @@ func (c *compiler) keys(r *flow.Rule, at flow.Port) (value, mask key) {
 		value.Has, mask.Has = value.Has|unread, mask.Has|unread
 	}
 	return value, mask
-}
-
-type masked struct{ value, mask uint16 }
-
-// expand a range of ports into prefixes, at most 30 of them.
-func expand(r flow.PortRange) []masked {
-	if r.Any() {
-		return []masked{{}}
-	}
-	var all []masked
-	for at, end := uint32(r.First), uint32(r.Last)+1; at < end; {
-		size := uint32(1) << min(bits.TrailingZeros32(at|1<<16), bits.Len32(end-at)-1)
-		all = append(all, masked{uint16(at), uint16(-size)})
-		at += size
-	}
-	return all
 }
 
 func (c *compiler) maskID(m key) (uint16, error) {

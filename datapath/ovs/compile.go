@@ -306,21 +306,16 @@ func withPorts(m openflow.Match, of flow.Match) []openflow.Match {
 	if of.SrcPorts.Any() && of.DstPorts.Any() {
 		return []openflow.Match{m}
 	}
-	blocks := func(r flow.PortRange) []masked {
-		if r.Any() {
-			return []masked{{}}
-		}
-		return expand(r)
-	}
 	var all []openflow.Match
-	for _, src := range blocks(of.SrcPorts) {
-		for _, dst := range blocks(of.DstPorts) {
+	sources, destinations := of.SrcPorts.AppendMasks(nil), of.DstPorts.AppendMasks(nil)
+	for _, src := range sources {
+		for _, dst := range destinations {
 			n := append(m[:len(m):len(m)], openflow.UintMask(openflow.FieldIPFrag, 0, 2))
-			if src.mask != 0 {
-				n = append(n, openflow.SrcPortMask(of.Proto, src.value, src.mask))
+			if src.Mask != 0 {
+				n = append(n, openflow.SrcPortMask(of.Proto, src.Port, src.Mask))
 			}
-			if dst.mask != 0 {
-				n = append(n, openflow.DstPortMask(of.Proto, dst.value, dst.mask))
+			if dst.Mask != 0 {
+				n = append(n, openflow.DstPortMask(of.Proto, dst.Port, dst.Mask))
 			}
 			all = append(all, n)
 		}

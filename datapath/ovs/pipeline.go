@@ -166,24 +166,8 @@ func forgetInPort() openflow.Action {
 // tagMatches are VLAN ids of the fabric's tags, as values under masks. OpenFlow cannot tell a tag's TPID.
 func tagMatches() []openflow.OXM {
 	var all []openflow.OXM
-	for _, m := range expand(flow.PortRange{First: flow.TagFirst, Last: flow.TagLast}) {
-		all = append(all, openflow.UintMask(openflow.FieldVLANVID, uint64(openflow.VLANPresent|m.value), uint64(openflow.VLANPresent|m.mask&0xfff)))
-	}
-	return all
-}
-
-type masked struct{ value, mask uint16 }
-
-// expand a range into values under masks, as few as possible.
-func expand(r flow.PortRange) []masked {
-	var all []masked
-	for first, last := uint32(r.First), uint32(r.Last); first <= last; {
-		size := uint32(1)
-		for first&size == 0 && size < 1<<16 && first+2*size-1 <= last {
-			size *= 2
-		}
-		all = append(all, masked{uint16(first), uint16(^(size - 1))})
-		first += size
+	for _, m := range (flow.PortRange{First: flow.TagFirst, Last: flow.TagLast}).AppendMasks(nil) {
+		all = append(all, openflow.UintMask(openflow.FieldVLANVID, uint64(openflow.VLANPresent|m.Port), uint64(openflow.VLANPresent|m.Mask&0xfff)))
 	}
 	return all
 }

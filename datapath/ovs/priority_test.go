@@ -67,30 +67,3 @@ func TestPriorities(t *testing.T) {
 		}
 	})
 }
-
-// TestExpand: the blocks of a range hold each of its numbers once, and no other.
-func TestExpand(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		a, b := rapid.Uint16().Draw(t, "a"), rapid.Uint16().Draw(t, "b")
-		r := flow.PortRange{First: min(a, b), Last: max(a, b)}
-		blocks := expand(r)
-		if len(blocks) > 30 {
-			t.Fatalf("%d blocks", len(blocks))
-		}
-		for n := range 1 << 16 {
-			times := 0
-			for _, m := range blocks {
-				if uint16(n)&m.mask == m.value {
-					times++
-				}
-			}
-			want := 0
-			if n >= int(r.First) && n <= int(r.Last) {
-				want = 1
-			}
-			if times != want {
-				t.Fatalf("%d is in %d blocks of %d-%d", n, times, r.First, r.Last)
-			}
-		}
-	})
-}

@@ -469,7 +469,7 @@ func (l *leafSpine) entries(name string, in fabric.Input) {
 }
 
 // ports is how many entries a range takes: one for each of its masks.
-func ports(r flow.PortRange) int { return max(1, len(fabric.PortMasks(r))) }
+func ports(r flow.PortRange) int { return len(fabric.PortMasks(nil, r)) }
 
 var inTable, ofPriority = regexp.MustCompile(`table=(\d+)`), regexp.MustCompile(`priority=(\d+)`)
 

@@ -409,8 +409,8 @@ func (c *encoder) expand(to []openflow.Match, m openflow.Match, f *flow.Match) (
 	if f.Proto != flow.ProtoTCP && f.Proto != flow.ProtoUDP && f.Proto != flow.ProtoSCTP {
 		return to, fmt.Errorf("ports of IP protocol %d: only TCP, UDP and SCTP have some", f.Proto)
 	}
-	var one, other [1]fabric.PortMask
-	src, dst := portMasks(one[:0], f.SrcPorts), portMasks(other[:0], f.DstPorts)
+	var one, other [1]flow.PortMask
+	src, dst := fabric.PortMasks(one[:0], f.SrcPorts), fabric.PortMasks(other[:0], f.DstPorts)
 	if n := len(src) * len(dst); n > maxExpansion {
 		return to, fmt.Errorf("ports %d-%d to %d-%d are %d entries, OpenFlow 1.3 knows no ranges: at most %d", f.SrcPorts.First, f.SrcPorts.Last,
 			f.DstPorts.First, f.DstPorts.Last, n, maxExpansion)
@@ -428,15 +428,4 @@ func (c *encoder) expand(to []openflow.Match, m openflow.Match, f *flow.Match) (
 		}
 	}
 	return to, nil
-}
-
-// portMasks appends one mask that says nothing where any port will do.
-func portMasks(to []fabric.PortMask, r flow.PortRange) []fabric.PortMask {
-	switch {
-	case r.Any():
-		return append(to, fabric.PortMask{})
-	case r.First == r.Last:
-		return append(to, fabric.PortMask{Port: r.First, Mask: 0xffff})
-	}
-	return fabric.PortMasks(r)
 }
