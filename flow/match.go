@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Matches reports whether a frame that entered at in (and, at the Egress stage, is about to leave at out) is selected. It compares
@@ -106,6 +107,16 @@ func (m Match) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Same tells that two rules do the same to the same frames, whatever their cookies and notes.
+func (r *Rule) Same(o *Rule) bool {
+	return r.Priority == o.Priority && r.Stage == o.Stage && r.Match == o.Match && r.Learn == o.Learn && r.Action.Same(o.Action)
+}
+
+// Same tells that two actions do the same.
+func (a Action) Same(b Action) bool {
+	return a.Op == b.Op && a.Port == b.Port && a.Pop == b.Pop && a.Push == b.Push && slices.Equal(a.Clones, b.Clones)
 }
 
 func prefixFamily(p netip.Prefix) uint16 {

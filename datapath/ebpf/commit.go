@@ -81,7 +81,7 @@ func (s *Switch) commit(rules []flow.Rule) (datapath.Commit, error) {
 	if err != nil {
 		return datapath.Commit{}, err
 	}
-	result := s.rules.compare(&next)
+	result := datapath.Compare(s.rules.Rules, rules)
 	img, err := s.opts.compile(next.Rules, next.Slots, s.places(), s.image)
 	if err != nil {
 		return datapath.Commit{}, err
@@ -89,7 +89,7 @@ func (s *Switch) commit(rules []flow.Rule) (datapath.Commit, error) {
 	diff := s.image.diff(img)
 	result.Version = s.version
 	if diff.none() {
-		if result.Added+result.Changed+result.Removed > 0 || !s.rules.sameNotes(&next) { // only in what no frame notices
+		if result.Added+result.Changed+result.Removed > 0 || !datapath.SameNotes(s.rules.Rules, rules) { // only in what no frame notices
 			next.Version = s.version
 			if err := s.store.Write(record.Rules(s.version), &next); err != nil {
 				return datapath.Commit{}, err
@@ -130,8 +130,7 @@ func (s *Switch) commit(rules []flow.Rule) (datapath.Commit, error) {
 
 // nextRules gives every cookie its counters: the same as before, or a free slot. Slot 0 is nobody's.
 func (s *Switch) nextRules(rules []flow.Rule) (ruleSet, error) {
-	next := newRuleSet()
-	next.Rules = slices.Clone(rules)
+	next := ruleSet{Rules: slices.Clone(rules), Slots: make(map[uint64]uint32, len(rules))}
 	if len(rules) >= s.opts.Rules {
 		return next, fmt.Errorf("%w: the switch holds %d rules: raise its Rules", datapath.ErrFull, s.opts.Rules-1)
 	}
@@ -142,10 +141,6 @@ func (s *Switch) nextRules(rules []flow.Rule) (ruleSet, error) {
 	free := uint32(1)
 	for i := range rules {
 		cookie := rules[i].Cookie
-		if at, twice := next.index[cookie]; twice {
-			return next, fmt.Errorf("cookie %016x is shared by the rules %q and %q", cookie, rules[at].Note, rules[i].Note)
-		}
-		next.index[cookie] = i
 		slot, known := s.rules.Slots[cookie]
 		if !known {
 			for taken[free] {
@@ -161,31 +156,6 @@ func (s *Switch) nextRules(rules []flow.Rule) (ruleSet, error) {
 		next.Slots[cookie] = slot
 	}
 	return next, nil
-}
-
-func (r *ruleSet) compare(next *ruleSet) (c datapath.Commit) {
-	for i := range next.Rules {
-		at, known := r.index[next.Rules[i].Cookie]
-		switch {
-		case !known:
-			c.Added++
-		case sameRule(&r.Rules[at], &next.Rules[i]):
-			c.Unchanged++
-		default:
-			c.Changed++
-		}
-	}
-	c.Removed = len(r.Rules) - c.Unchanged - c.Changed
-	return c
-}
-
-func sameRule(a, b *flow.Rule) bool {
-	return a.Priority == b.Priority && a.Stage == b.Stage && a.Match == b.Match && a.Learn == b.Learn &&
-		a.Action.Pop == b.Action.Pop && a.Action.Push == b.Action.Push && a.Action.Op == b.Action.Op && a.Action.Port == b.Action.Port && slices.Equal(a.Action.Clones, b.Action.Clones)
-}
-
-func (r *ruleSet) sameNotes(next *ruleSet) bool {
-	return slices.EqualFunc(r.Rules, next.Rules, func(a, b flow.Rule) bool { return a.Note == b.Note && a.Cookie == b.Cookie })
 }
 
 // places are the ports that rules may name.

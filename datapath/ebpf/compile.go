@@ -2,7 +2,6 @@ package ebpf
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -110,6 +109,9 @@ func (o *Options) compile(rules []flow.Rule, slots map[uint64]uint32, ports map[
 	for id, m := range old.masks {
 		c.maskIDs[m] = id
 	}
+	if err := datapath.CheckRules(rules, c.kind); err != nil {
+		return nil, err
+	}
 	for i := range rules {
 		if err := c.add(&rules[i]); err != nil {
 			return nil, fmt.Errorf("rule %016x (%s): %w", rules[i].Cookie, rules[i].Note, err)
@@ -124,50 +126,17 @@ func (o *Options) compile(rules []flow.Rule, slots map[uint64]uint32, ports map[
 	return c.next, nil
 }
 
-// check what the rule language leaves to the switch: that ports exist and are of the right kind.
-func (c *compiler) check(r *flow.Rule) error {
-	if err := r.Validate(); err != nil {
-		return err
+// kind of a port, as datapath.CheckRule asks for it.
+func (c *compiler) kind(n flow.Port) datapath.PortKind {
+	switch p := c.ports[n]; {
+	case p.kind == portNone:
+		return datapath.NoPort
+	case p.kind != portEndpoint:
+		return datapath.FunctionPort
+	case p.fabric:
+		return datapath.FabricPort
 	}
-	var errs []error
-	port := func(what string, p flow.Port, kinds ...uint8) {
-		if at, ok := c.ports[p]; p != 0 && (!ok || !slices.Contains(kinds, at.kind)) {
-			if !ok {
-				errs = append(errs, fmt.Errorf("%s %d is no port of this switch: %w", what, p, datapath.ErrNotFound))
-				return
-			}
-			errs = append(errs, fmt.Errorf("%s %d: a function's port, want an endpoint's", what, p))
-		}
-	}
-	fabric := func(what string, p flow.Port) {
-		if p != 0 && !c.ports[p].fabric {
-			errs = append(errs, fmt.Errorf("%s %d, which is none into the fabric", what, p))
-		}
-	}
-	in := []uint8{portEndpoint, portFunction, portTap}
-	if r.Stage == flow.Egress {
-		in = in[:1]
-	}
-	if r.Match.Tag != 0 {
-		fabric("a fabric tag is matched at port", r.Match.InPort)
-	}
-	if r.Action.Op == flow.Output && (r.Action.Push != 0 || r.Match.Tag != 0 && !r.Action.Pop) {
-		fabric("a fabric tag is sent to port", r.Action.Port)
-	}
-	port("in port", r.Match.InPort, in...)
-	port("out port", r.Match.OutPort, portEndpoint)
-	for _, cl := range r.Action.Clones {
-		port("clone to", cl.Port, portEndpoint, portFunction, portTap)
-		if cl.Push != 0 {
-			fabric("a copy with a fabric tag goes to port", cl.Port)
-		}
-	}
-	if r.Action.Op == flow.Resume {
-		port("resume at", r.Action.Port, portEndpoint)
-	} else {
-		port("output to", r.Action.Port, portEndpoint, portFunction, portTap)
-	}
-	return errors.Join(errs...)
+	return datapath.EndpointPort
 }
 
 func (c *compiler) action(r *flow.Rule) action {
@@ -188,9 +157,6 @@ func (c *compiler) action(r *flow.Rule) action {
 
 // add files a rule under its shapes.
 func (c *compiler) add(r *flow.Rule) error {
-	if err := c.check(r); err != nil {
-		return err
-	}
 	at := r.Match.InPort
 	if r.Stage == flow.Egress {
 		at = r.Match.OutPort

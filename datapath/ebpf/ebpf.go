@@ -147,7 +147,7 @@ func Open(ctx context.Context, o Options) (*Switch, error) {
 		opts: o, log: o.Logger, store: newStore(o.Instance),
 		ports: map[uint16]*port{}, byIndex: map[uint32]uint16{}, byName: map[string]uint16{}, fns: map[string]*function{},
 		near: map[uint32]uint32{}, stations: map[flow.MAC]uint16{}, owned: map[flow.MAC]bool{}, todo: map[uint16]bool{}, wake: make(chan struct{}, 1),
-		image: newImage(), rules: newRuleSet(),
+		image: newImage(), rules: ruleSet{Slots: map[uint64]uint32{}},
 	}
 	if err := s.open(ctx); err != nil {
 		s.letGo()

@@ -204,7 +204,7 @@ func (s *Switch) checkIndex() error {
 }
 
 func (s *Switch) loadRules(version uint32) error {
-	r := newRuleSet()
+	r := ruleSet{Slots: map[uint64]uint32{}}
 	found, err := s.store.Read(record.Rules(version), &r)
 	if err != nil {
 		return err
@@ -214,10 +214,6 @@ func (s *Switch) loadRules(version uint32) error {
 			s.log.Warn("the switch's rules are in force, but their file is missing: counters start anew with the next commit", "version", version)
 		}
 		return nil
-	}
-	r.index = map[uint64]int{}
-	for i := range r.Rules {
-		r.index[r.Rules[i].Cookie] = i
 	}
 	s.rules = r
 	return nil
@@ -243,11 +239,11 @@ func (s *Switch) fill() error {
 	if err := s.loadRules(s.version); err != nil {
 		return err
 	}
+	c := compiler{ports: s.places()}
 	usable := slices.DeleteFunc(slices.Clone(s.rules.Rules), func(r flow.Rule) bool {
-		c := compiler{ports: s.places()}
-		return c.check(&r) != nil
+		return datapath.CheckRule(&r, c.kind) != nil
 	})
-	img, err := s.opts.compile(usable, s.rules.Slots, s.places(), newImage())
+	img, err := s.opts.compile(usable, s.rules.Slots, c.ports, newImage())
 	if err != nil {
 		return err
 	}

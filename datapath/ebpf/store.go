@@ -61,7 +61,4 @@ type ruleSet struct {
 	Version uint32
 	Rules   []flow.Rule
 	Slots   map[uint64]uint32 // cookie -> counters
-	index   map[uint64]int
 }
-
-func newRuleSet() ruleSet { return ruleSet{Slots: map[uint64]uint32{}, index: map[uint64]int{}} }

@@ -46,13 +46,16 @@ func (s *Switch) Fits(rules []flow.Rule, t flow.Topology) error {
 }
 
 func (s *Switch) commit(ctx context.Context, rules []flow.Rule) (datapath.Commit, error) {
-	if err := s.check(rules); err != nil {
+	if len(rules) > maxRules {
+		return datapath.Commit{}, fmt.Errorf("%w: %d rules, it holds %d", datapath.ErrFull, len(rules), maxRules)
+	}
+	if err := datapath.CheckRules(rules, s.kind); err != nil {
 		return datapath.Commit{}, err
 	}
-	result := compare(s.rules.Rules, rules)
+	result := datapath.Compare(s.rules.Rules, rules)
 	result.Version = s.rules.Version
 	if result.Added+result.Changed+result.Removed == 0 {
-		if !slices.EqualFunc(s.rules.Rules, rules, func(a, b flow.Rule) bool { return a.Note == b.Note && a.Cookie == b.Cookie }) {
+		if !datapath.SameNotes(s.rules.Rules, rules) {
 			s.rules.Rules = cloneRules(rules) // texts for people, and the order of Status
 			return result, s.store.Write(record.Rules(s.rules.Version), &s.rules)
 		}
@@ -98,31 +101,6 @@ func cloneRules(rules []flow.Rule) []flow.Rule {
 		out[i].Action.Clones = slices.Clone(out[i].Action.Clones)
 	}
 	return out
-}
-
-func sameRule(a, b *flow.Rule) bool {
-	return a.Priority == b.Priority && a.Stage == b.Stage && a.Match == b.Match && a.Learn == b.Learn && a.Action.Op == b.Action.Op &&
-		a.Action.Port == b.Action.Port && a.Action.Pop == b.Action.Pop && a.Action.Push == b.Action.Push && slices.Equal(a.Action.Clones, b.Action.Clones)
-}
-
-func compare(before, after []flow.Rule) (c datapath.Commit) {
-	at := make(map[uint64]*flow.Rule, len(before))
-	for i := range before {
-		at[before[i].Cookie] = &before[i]
-	}
-	for i := range after {
-		old := at[after[i].Cookie]
-		switch {
-		case old == nil:
-			c.Added++
-		case sameRule(old, &after[i]):
-			c.Unchanged++
-		default:
-			c.Changed++
-		}
-	}
-	c.Removed = len(before) - c.Unchanged - c.Changed
-	return c
 }
 
 // drains are the former entries of functions' ports that have no rules any more.

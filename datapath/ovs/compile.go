@@ -1,8 +1,6 @@
 package ovs
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -11,62 +9,17 @@ import (
 	"weir.dev/weir/openflow"
 )
 
-// check what the rule language leaves to the switch: that cookies are the rules' own, ports exist and are of the right kind.
-func (s *Switch) check(rules []flow.Rule) error {
-	if len(rules) > maxRules {
-		return fmt.Errorf("%w: %d rules, it holds %d", datapath.ErrFull, len(rules), maxRules)
+// kind of a port, as datapath.CheckRule asks for it.
+func (s *Switch) kind(n flow.Port) datapath.PortKind {
+	switch p := s.ports[n]; {
+	case p == nil:
+		return datapath.NoPort
+	case p.function != nil:
+		return datapath.FunctionPort
+	case p.E.Fabric:
+		return datapath.FabricPort
 	}
-	seen := make(map[uint64]int, len(rules))
-	for i := range rules {
-		r := &rules[i]
-		if at, twice := seen[r.Cookie]; twice {
-			return fmt.Errorf("cookie %016x is shared by the rules %q and %q", r.Cookie, rules[at].Note, r.Note)
-		}
-		seen[r.Cookie] = i
-		if err := r.Validate(); err != nil {
-			return err
-		}
-		if err := s.checkPorts(r); err != nil {
-			return fmt.Errorf("rule %016x (%s): %w", r.Cookie, r.Note, err)
-		}
-	}
-	return nil
-}
-
-func (s *Switch) checkPorts(r *flow.Rule) error {
-	var errs []error
-	exists := func(what string, n flow.Port, endpoint bool) {
-		p := s.ports[n]
-		switch {
-		case n == 0:
-		case p == nil:
-			errs = append(errs, fmt.Errorf("%s %d is no port of this switch: %w", what, n, datapath.ErrNotFound))
-		case endpoint && p.function != nil:
-			errs = append(errs, fmt.Errorf("%s %d: a function's port, want an endpoint's", what, n))
-		}
-	}
-	fabric := func(what string, n flow.Port) {
-		if p := s.ports[n]; n != 0 && p != nil && (p.function != nil || !p.E.Fabric) {
-			errs = append(errs, fmt.Errorf("%s %d, which is none into the fabric", what, n))
-		}
-	}
-	a := r.Action
-	exists("in port", r.Match.InPort, r.Stage == flow.Egress)
-	exists("out port", r.Match.OutPort, true)
-	exists("target port", a.Port, a.Op == flow.Resume)
-	for _, c := range a.Clones {
-		exists("clone to port", c.Port, false)
-		if c.Push != 0 {
-			fabric("a copy with a fabric tag goes to port", c.Port)
-		}
-	}
-	if r.Match.Tag != 0 {
-		fabric("a fabric tag is matched at port", r.Match.InPort)
-	}
-	if a.Op == flow.Output && (a.Push != 0 || r.Match.Tag != 0 && !a.Pop) {
-		fabric("a frame with a fabric tag goes to port", a.Port)
-	}
-	return errors.Join(errs...)
+	return datapath.EndpointPort
 }
 
 // entries of one rule.
