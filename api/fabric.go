@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -170,6 +171,11 @@ type HostAction struct {
 	Port   string      `json:"port,omitempty"`
 	Pop    bool        `json:"pop,omitempty"`  // takes the fabric tag off first
 	Push   uint16      `json:"push,omitempty"` // then puts this one on; for output only
+}
+
+// Same tells that two actions do the same.
+func (a *HostAction) Same(b *HostAction) bool {
+	return a.Op == b.Op && a.Port == b.Port && a.Pop == b.Pop && a.Push == b.Push && slices.Equal(a.Clones, b.Clones)
 }
 
 // HostClone is a flow.Clone with a named port. Its text is the port, "function/mon/tap", and the fabric tag that the copy gets, if any:

@@ -125,7 +125,7 @@ func inOrderOf(a, b planned) (planned, planned) {
 
 // differ tells that two rules take a frame different ways.
 func differ(a, b planned) bool {
-	return a.Action.Op != b.Action.Op || a.Action.Port != b.Action.Port || !slices.Equal(a.Action.Clones, b.Action.Clones)
+	return !a.Action.Same(b.Action)
 }
 
 // refuse drops what the rule may select, for another wants it, too.

@@ -22,14 +22,10 @@ import (
 type cable struct{ a, b fabric.At }
 
 func cableOf(a, b fabric.At) cable {
-	if compareAt(a, b) > 0 {
+	if a.Compare(b) > 0 {
 		a, b = b, a
 	}
 	return cable{a, b}
-}
-
-func compareAt(a, b fabric.At) int {
-	return cmp.Or(cmp.Compare(a.Switch, b.Switch), cmp.Compare(a.Port.Number, b.Port.Number), cmp.Compare(a.Port.Name, b.Port.Name))
 }
 
 // outage of a link: when it was last known to work.
@@ -155,14 +151,14 @@ func (l *loop) cables(in *fabric.Input, now time.Time) {
 			continue
 		}
 		slices.SortFunc(at, func(x, y cable) int {
-			return cmp.Or(strings.Compare(x.b.Port.Name, y.b.Port.Name), compareAt(x.a, y.a))
+			return cmp.Or(strings.Compare(x.b.Port.Name, y.b.Port.Name), x.a.Compare(y.a))
 		})
 		used := at[0] // one uplink of a host is in use
 		s.Ports = append(s.Ports, used.b.Port)
 		in.Switches[hostID(name)] = s
 		links[cableOf(used.a, used.b)] = 1
 	}
-	for _, c := range slices.SortedFunc(maps.Keys(links), func(x, y cable) int { return cmp.Or(compareAt(x.a, y.a), compareAt(x.b, y.b)) }) {
+	for _, c := range slices.SortedFunc(maps.Keys(links), func(x, y cable) int { return cmp.Or(x.a.Compare(y.a), x.b.Compare(y.b)) }) {
 		in.Links = append(in.Links, fabric.Link{A: c.a, B: c.b, Cost: links[c]})
 	}
 	l.compareLinks(links, now)

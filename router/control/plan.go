@@ -602,9 +602,7 @@ func (f *fleet) assign(h *peer, s *steps, calm bool, now time.Time) api.Assignme
 }
 
 func sameHostRule(a, b api.HostRule) bool {
-	return a.Cookie == b.Cookie && a.Priority == b.Priority && a.Stage == b.Stage && a.Match == b.Match && a.Policy == b.Policy &&
-		a.Action.Op == b.Action.Op && a.Action.Port == b.Action.Port && a.Action.Pop == b.Action.Pop && a.Action.Push == b.Action.Push &&
-		slices.Equal(a.Action.Clones, b.Action.Clones)
+	return a.Cookie == b.Cookie && a.Priority == b.Priority && a.Stage == b.Stage && a.Match == b.Match && a.Policy == b.Policy && a.Action.Same(&b.Action)
 }
 
 func sameSpec(a, b api.AssignmentSpec) bool {

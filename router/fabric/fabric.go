@@ -22,6 +22,7 @@
 package fabric
 
 import (
+	"cmp"
 	"net/netip"
 
 	"weir.dev/weir/api"
@@ -41,6 +42,11 @@ type Port struct {
 type At struct {
 	Switch SwitchID
 	Port   Port
+}
+
+// Compare orders ports by switch, number and name.
+func (a At) Compare(b At) int {
+	return cmp.Or(cmp.Compare(a.Switch, b.Switch), cmp.Compare(a.Port.Number, b.Port.Number), cmp.Compare(a.Port.Name, b.Port.Name))
 }
 
 // Switch as far as paths and rules depend on it.

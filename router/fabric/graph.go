@@ -57,7 +57,7 @@ func newGraph(t Topology) *graph {
 		g.toward = append(g.toward, "to "+g.name(i))
 	}
 	links := slices.Clone(t.Links)
-	slices.SortFunc(links, func(a, b Link) int { return cmp.Or(compareAt(a.A, b.A), compareAt(a.B, b.B)) })
+	slices.SortFunc(links, func(a, b Link) int { return cmp.Or(a.A.Compare(b.A), a.B.Compare(b.B)) })
 	for _, l := range links {
 		g.join(l)
 	}
@@ -75,10 +75,6 @@ func newGraph(t Topology) *graph {
 	}
 	g.span()
 	return g
-}
-
-func compareAt(a, b At) int {
-	return cmp.Or(cmp.Compare(a.Switch, b.Switch), cmp.Compare(a.Port.Number, b.Port.Number), cmp.Compare(a.Port.Name, b.Port.Name))
 }
 
 // portAt is what tells a port from others: the number at an OpenFlow switch, the name at a host.

@@ -97,7 +97,7 @@ func (p *planner) common(i int, at string, s *step, why string) {
 		match, _ = s.when(match)
 	}
 	id := digest("out", ch, b.way.String(), at, s.key)
-	if have := p.c.nodes[host].rules[id]; have != nil && !sameAction(&have.Action, &s.action) {
+	if have := p.c.nodes[host].rules[id]; have != nil && !have.Action.Same(&s.action) {
 		p.err = fmt.Errorf("chain %s cannot be shared by the policies %s and %s: one of them %s, so frames of both must leave it alike, and one goes on %s; give each a chain of its own",
 			ch, have.Policy, b.policy.name, why, s.what)
 	}
@@ -110,10 +110,6 @@ func (p *planner) common(i int, at string, s *step, why string) {
 	}
 	r.Match.InPort = at
 	p.addRule(host, id, &r)
-}
-
-func sameAction(a, b *api.HostAction) bool {
-	return a.Op == b.Op && a.Port == b.Port && a.Pop == b.Pop && a.Push == b.Push && slices.Equal(a.Clones, b.Clones)
 }
 
 // each makes a step's rules, one for each match; with a tag only that is matched.
