@@ -84,7 +84,7 @@ func (m Match) Validate() error {
 			refuse("prefix %s: want an IPv4 or IPv6 prefix without bits behind its length", p)
 			continue
 		}
-		implied := prefixFamily(p)
+		implied := Family(p)
 		if family != 0 && family != implied {
 			refuse("prefix %s contradicts %s", p, etherTypeName(family))
 		}
@@ -119,7 +119,8 @@ func (a Action) Same(b Action) bool {
 	return a.Op == b.Op && a.Port == b.Port && a.Pop == b.Pop && a.Push == b.Push && slices.Equal(a.Clones, b.Clones)
 }
 
-func prefixFamily(p netip.Prefix) uint16 {
+// Family is the EtherType of packets with addresses of a prefix.
+func Family(p netip.Prefix) uint16 {
 	if p.Addr().Is4() {
 		return EtherTypeIPv4
 	}

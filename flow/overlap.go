@@ -59,9 +59,9 @@ func (m Match) family() uint16 {
 	case m.EtherType != 0:
 		return m.EtherType
 	case m.Src.IsValid():
-		return prefixFamily(m.Src)
+		return Family(m.Src)
 	case m.Dst.IsValid():
-		return prefixFamily(m.Dst)
+		return Family(m.Dst)
 	}
 	return 0
 }

@@ -5,6 +5,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/term"
 )
 
 // direct finds where one way of a policy begins and ends, and what it matches.
@@ -36,24 +37,17 @@ func (c *compiler) direct(p *policy, w way) (*direction, error) {
 	constrain(&base, src, dst)
 	for _, t := range p.terms {
 		found := 0
-		for _, m := range expand(t, w) {
+		for _, m := range term.Matches(nil, t, w == reverse) {
 			if m, ok := flow.Intersect(base, m); ok {
 				d.add(m, t)
 				found++
 			}
 		}
 		if found == 0 {
-			return nil, fmt.Errorf("match %q can never meet from %s to %s: %s", t, src, dst, why(t))
+			return nil, fmt.Errorf("match %q can never meet from %s to %s: %s", t, src, dst, term.Apart(t))
 		}
 	}
 	return d, nil
-}
-
-func why(t api.Term) string {
-	if t.Protocol == api.ProtocolARP {
-		return "ARP has no IP header; select by endpoint or MAC"
-	}
-	return "their address families differ"
 }
 
 // add leaves out a match that the direction has already ("tcp" and "all" do overlap; that is harmless, the action is one).
@@ -93,32 +87,4 @@ func constrain(m *flow.Match, src, dst api.Selector) {
 	case api.SelectMAC:
 		m.DstMAC, m.DstMACMask = dst.MAC, wholeMAC
 	}
-}
-
-// expand gives the matches of one service; on the way back its ports are the source's.
-func expand(t api.Term, w way) []flow.Match {
-	var m flow.Match
-	switch t.Protocol {
-	case api.ProtocolAll:
-		return []flow.Match{m}
-	case api.ProtocolIP:
-		return []flow.Match{{EtherType: flow.EtherTypeIPv4}, {EtherType: flow.EtherTypeIPv6}}
-	case api.ProtocolARP:
-		return []flow.Match{{EtherType: flow.EtherTypeARP}}
-	case api.ProtocolICMP:
-		return []flow.Match{{EtherType: flow.EtherTypeIPv4, Proto: flow.ProtoICMP}, {EtherType: flow.EtherTypeIPv6, Proto: flow.ProtoICMPv6}}
-	case api.ProtocolTCP:
-		m.Proto = flow.ProtoTCP
-	case api.ProtocolUDP:
-		m.Proto = flow.ProtoUDP
-	case api.ProtocolSCTP:
-		m.Proto = flow.ProtoSCTP
-	}
-	ports := flow.PortRange{First: t.First, Last: t.Last}
-	if w == reverse {
-		m.SrcPorts = ports
-	} else {
-		m.DstPorts = ports
-	}
-	return []flow.Match{m}
 }

@@ -10,6 +10,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/term"
 )
 
 // Trace tells what becomes of a packet from one endpoint to another, and of the reply to it, by the policies of a document: they are compiled with
@@ -60,7 +61,7 @@ func packet(d api.Document, q api.TraceQuery, macs map[string]string) (flow.Matc
 	if err != nil {
 		return none, err
 	}
-	for _, m := range expand(t, forward) {
+	for _, m := range term.Matches(nil, t, false) {
 		if src.IsValid() {
 			m.Src, m.Dst = netip.PrefixFrom(src, src.BitLen()), netip.PrefixFrom(dst, dst.BitLen())
 		}

@@ -221,10 +221,7 @@ func (c *compiler) keys(r *flow.Rule, at flow.Port) (value, mask key) {
 		if !a.prefix.IsValid() {
 			continue
 		}
-		value.Ethertype, mask.Ethertype = flow.EtherTypeIPv6, 0xffff
-		if a.prefix.Addr().Is4() {
-			value.Ethertype = flow.EtherTypeIPv4
-		}
+		value.Ethertype, mask.Ethertype = flow.Family(a.prefix), 0xffff
 		value.Has, mask.Has = value.Has|hasIP, mask.Has|hasIP
 		copy(a.value[:], a.prefix.Addr().AsSlice())
 		for i := range a.prefix.Bits() {

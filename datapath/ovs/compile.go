@@ -244,10 +244,10 @@ const protoFragment = 44
 
 func families(m flow.Match) []uint16 {
 	switch {
-	case m.Src.IsValid() && m.Src.Addr().Is4(), m.Dst.IsValid() && m.Dst.Addr().Is4():
-		return []uint16{flow.EtherTypeIPv4}
-	case m.Src.IsValid() || m.Dst.IsValid():
-		return []uint16{flow.EtherTypeIPv6}
+	case m.Src.IsValid():
+		return []uint16{flow.Family(m.Src)}
+	case m.Dst.IsValid():
+		return []uint16{flow.Family(m.Dst)}
 	case m.EtherType == 0 && m.Proto != 0:
 		return []uint16{flow.EtherTypeIPv4, flow.EtherTypeIPv6}
 	}

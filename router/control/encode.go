@@ -389,10 +389,7 @@ func etherType(m *flow.Match) (uint16, error) {
 		if !p.IsValid() {
 			continue
 		}
-		want := uint16(0x86dd)
-		if p.Addr().Is4() {
-			want = 0x0800
-		}
+		want := flow.Family(p)
 		if kind != 0 && kind != want {
 			return 0, fmt.Errorf("address %v with EtherType %#04x", p, kind)
 		}

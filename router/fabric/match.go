@@ -7,6 +7,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/term"
 )
 
 var whole = flow.MAC{255, 255, 255, 255, 255, 255}
@@ -69,12 +70,7 @@ func (w *world) side(all []flow.Match, p *policy, s *end, arp, source bool) ([]f
 	return all, nil
 }
 
-func family(p netip.Prefix) uint16 {
-	if p.Addr().Is4() {
-		return flow.EtherTypeIPv4
-	}
-	return flow.EtherTypeIPv6
-}
+func family(p netip.Prefix) uint16 { return flow.Family(p) }
 
 // matches of a way from src to dst. open: any frame that reaches the destination's own port.
 func (w *world) matches(p *policy, v way, src, dst *end, open bool) ([]selected, error) {
@@ -94,7 +90,7 @@ func (w *world) matches(p *policy, v way, src, dst *end, open bool) ([]selected,
 		}
 		terms := expand(w.terms[:0], t, v)
 		w.from, w.to, w.terms = from, to, terms
-		text, found, why := "", false, why(t)
+		text, found, why := "", false, term.Apart(t)
 		for i := range terms {
 			for j := range from {
 				for k := range to {
@@ -173,44 +169,19 @@ func merged(terms []api.Term) []api.Term {
 	return out
 }
 
-func why(t api.Term) string {
-	if t.Protocol == api.ProtocolARP {
-		return "ARP has no IP header; select by endpoint or MAC"
-	}
-	return "their address families differ"
-}
-
-// expand appends the matches of one service, each of one family; on the way back its ports are the source's.
+// expand appends the matches of one service, each of one family, as OpenFlow wants protocols to be.
 func expand(all []flow.Match, t api.Term, v way) []flow.Match {
-	both := func(m flow.Match) []flow.Match {
-		four, six := m, m
-		four.EtherType, six.EtherType = flow.EtherTypeIPv4, flow.EtherTypeIPv6
-		return append(all, four, six)
+	var few [2]flow.Match
+	for _, m := range term.Matches(few[:0], t, v == reverse) {
+		if m.Proto == 0 || m.EtherType != 0 {
+			all = append(all, m)
+			continue
+		}
+		for _, m.EtherType = range [...]uint16{flow.EtherTypeIPv4, flow.EtherTypeIPv6} {
+			all = append(all, m)
+		}
 	}
-	var m flow.Match
-	switch t.Protocol {
-	case api.ProtocolAll:
-		return append(all, m)
-	case api.ProtocolIP:
-		return both(m)
-	case api.ProtocolARP:
-		return append(all, flow.Match{EtherType: flow.EtherTypeARP})
-	case api.ProtocolICMP:
-		return append(all, flow.Match{EtherType: flow.EtherTypeIPv4, Proto: flow.ProtoICMP}, flow.Match{EtherType: flow.EtherTypeIPv6, Proto: flow.ProtoICMPv6})
-	case api.ProtocolTCP:
-		m.Proto = flow.ProtoTCP
-	case api.ProtocolUDP:
-		m.Proto = flow.ProtoUDP
-	case api.ProtocolSCTP:
-		m.Proto = flow.ProtoSCTP
-	}
-	ports := flow.PortRange{First: t.First, Last: t.Last}
-	if v == reverse {
-		m.SrcPorts = ports
-	} else {
-		m.DstPorts = ports
-	}
-	return both(m)
+	return all
 }
 
 // mayBeMulticast: TCP and SCTP never are, nor is what names one station as its destination.
