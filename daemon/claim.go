@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/instance"
@@ -322,22 +323,23 @@ func callersMounts() (*os.File, error) {
 	const generations = 32
 	pid := os.Getppid()
 	for range generations {
-		dir := fmt.Sprintf("/proc/%d/", pid)
-		there, err := os.Readlink(dir + "ns/mnt")
+		mounts := fmt.Sprintf("/proc/%d/ns/mnt", pid)
+		there, err := os.Readlink(mounts)
 		if err != nil {
 			return nil, nil
 		}
 		if there != own {
-			return os.Open(dir + "ns/mnt")
+			return os.Open(mounts)
 		}
-		stat, err := os.ReadFile(dir + "stat")
+		p, err := procfs.NewProc(pid)
 		if err != nil {
 			return nil, nil
 		}
-		var state string
-		if _, err := fmt.Sscanf(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), "%s %d", &state, &pid); err != nil {
+		st, err := p.Stat()
+		if err != nil {
 			return nil, nil
 		}
+		pid = st.PPID
 	}
 	return nil, nil
 }

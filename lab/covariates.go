@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -179,17 +180,13 @@ func covariates(a, b sample, canary float64, m Measurement) map[string]float64 {
 }
 
 func residentMiB() float64 {
-	text, err := os.ReadFile("/proc/self/statm")
+	p, err := procfs.Self()
 	if err != nil {
 		return 0
 	}
-	f := strings.Fields(string(text))
-	if len(f) < 2 {
-		return 0
-	}
-	pages, err := strconv.ParseFloat(f[1], 64)
+	st, err := p.Stat()
 	if err != nil {
 		return 0
 	}
-	return pages * float64(os.Getpagesize()) / (1 << 20)
+	return float64(st.ResidentMemory()) / (1 << 20)
 }

@@ -2,12 +2,12 @@ package manager_test
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
@@ -82,27 +82,21 @@ func BenchmarkIdle(b *testing.B) {
 	const window = 20 * time.Second
 	for b.Loop() {
 		<-time.After(3 * time.Second) // the apply's own work ends
-		before := cpuTime(b)
+		before, _ := used(b)
 		<-time.After(window)
-		b.ReportMetric(100*float64(cpuTime(b)-before)/float64(window), "%core")
-		b.ReportMetric(rss(b), "MiB-rss")
+		after, rss := used(b)
+		b.ReportMetric(100*float64(after-before)/float64(window), "%core")
+		b.ReportMetric(rss, "MiB-rss")
 	}
 }
 
-// cpuTime is what this process has used, from /proc/self/stat (proc(5): fields 14 and 15, in ticks of 10 ms).
-func cpuTime(b *testing.B) time.Duration {
-	text := string(must(os.ReadFile("/proc/self/stat"))(b))
-	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
-	var ticks int64
-	for _, f := range fields[11:13] {
-		ticks += must(strconv.ParseInt(f, 10, 64))(b)
+// used is the processor time that this process has used, and the memory that it has.
+func used(b *testing.B) (cpu time.Duration, rssMiB float64) {
+	st, err := must(procfs.Self())(b).Stat()
+	if err != nil {
+		b.Fatal(err)
 	}
-	return time.Duration(ticks) * 10 * time.Millisecond
-}
-
-func rss(b *testing.B) float64 {
-	fields := strings.Fields(string(must(os.ReadFile("/proc/self/statm"))(b)))
-	return float64(must(strconv.Atoi(fields[1]))(b)*os.Getpagesize()) / (1 << 20)
+	return time.Duration(st.CPUTime() * float64(time.Second)), float64(st.ResidentMemory()) / (1 << 20)
 }
 
 // BenchmarkApplyFunctions applies 100 new functions where one host is, as `weir up` has it, and where there are 100.

@@ -2,11 +2,10 @@ package store_test
 
 import (
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"weir.dev/weir/store"
 )
@@ -50,39 +49,23 @@ func BenchmarkIdle(b *testing.B) {
 	const window = 20 * time.Second
 	for b.Loop() {
 		<-time.After(2 * time.Second) // the start's own work ends
-		before := cpuTime(b)
+		before, _ := used(b)
 		<-time.After(window)
-		b.ReportMetric(100*float64(cpuTime(b)-before)/float64(window), "%core")
-		b.ReportMetric(rss(b), "MiB-rss")
+		after, rss := used(b)
+		b.ReportMetric(100*float64(after-before)/float64(window), "%core")
+		b.ReportMetric(rss, "MiB-rss")
 	}
 }
 
-// cpuTime is what this process has used, from /proc/self/stat (proc(5): fields 14 and 15, in ticks of 10 ms).
-func cpuTime(b *testing.B) time.Duration {
-	text, err := os.ReadFile("/proc/self/stat")
+// used is the processor time that this process has used, and the memory that it has.
+func used(b *testing.B) (cpu time.Duration, rssMiB float64) {
+	p, err := procfs.Self()
 	if err != nil {
 		b.Fatal(err)
 	}
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	var ticks int64
-	for _, f := range fields[11:13] {
-		n, err := strconv.ParseInt(f, 10, 64)
-		if err != nil {
-			b.Fatal(err)
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * 10 * time.Millisecond
-}
-
-func rss(b *testing.B) float64 {
-	text, err := os.ReadFile("/proc/self/statm")
+	st, err := p.Stat()
 	if err != nil {
 		b.Fatal(err)
 	}
-	pages, err := strconv.Atoi(strings.Fields(string(text))[1])
-	if err != nil {
-		b.Fatal(err)
-	}
-	return float64(pages*os.Getpagesize()) / (1 << 20)
+	return time.Duration(st.CPUTime() * float64(time.Second)), float64(st.ResidentMemory()) / (1 << 20)
 }

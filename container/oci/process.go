@@ -270,7 +270,7 @@ type stat struct {
 	exit  uint32
 }
 
-// readStat reads the fields 3, 22 and 52 of /proc/PID/stat, see proc_pid_stat(5).
+// readStat reads the fields 3, 22 and 52 of /proc/PID/stat, see proc_pid_stat(5). Package procfs does not tell the last one.
 func readStat(pid int) (stat, error) {
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

@@ -1,14 +1,13 @@
 package ovs
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/datapath"
@@ -146,15 +145,15 @@ func (s *Switch) watchProcess(name string, pid int) (uint64, error) {
 
 // startTime of a process, in clock ticks since boot (proc(5)): with its id it tells it from any other.
 func startTime(pid int) (uint64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return 0, err
 	}
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+	st, err := p.Stat()
+	if st.State == "Z" || st.State == "X" {
 		return 0, unix.ESRCH
 	}
-	return strconv.ParseUint(fields[19], 10, 64)
+	return st.Starttime, err
 }
 
 // restoreProcesses watches functions' processes again; those that ended meanwhile set their functions Down.

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
+
 	"weir.dev/weir/e2e/rig"
 	"weir.dev/weir/netns"
 )
@@ -80,42 +82,31 @@ func daemonPID(r *rig.Rig) (int, error) {
 }
 
 func residentMB(pid int) (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return 0, err
 	}
-	for _, l := range strings.Split(string(text), "\n") {
-		var kb float64
-		if n, _ := fmt.Sscanf(l, "VmRSS: %f kB", &kb); n == 1 {
-			return kb / 1024, nil
-		}
+	st, err := p.NewStatus()
+	if err == nil && st.VmRSS == 0 {
+		err = errors.New("no VmRSS: it has ended")
 	}
-	return 0, errors.New("no VmRSS")
+	return float64(st.VmRSS) / (1 << 20), err
 }
 
 // cpuShare is the percentage of one core that a process used over d.
 func cpuShare(pid int, d time.Duration) (float64, error) {
-	ticks := func() (float64, error) {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			return 0, err
-		}
-		f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-		u, err := strconv.ParseFloat(f[11], 64)
-		if err != nil {
-			return 0, err
-		}
-		s, err := strconv.ParseFloat(f[12], 64)
-		return u + s, err
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0, err
 	}
-	before, err := ticks()
+	before, err := p.Stat()
 	if err != nil {
 		return 0, err
 	}
 	begin := time.Now()
 	time.Sleep(d)
-	after, err := ticks()
-	return (after - before) / 100 / time.Since(begin).Seconds() * 100, err // USER_HZ is 100
+	after, err := p.Stat()
+	return (after.CPUTime() - before.CPUTime()) / time.Since(begin).Seconds() * 100, err
 }
 
 // dockerRun times `docker run -d --network none` of a tiny image, n times, with an engine of our own in a namespace of its own.

@@ -7,7 +7,6 @@
 package ovsproc
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/netns"
@@ -274,23 +274,28 @@ func (p *Process) SwitchPID() int { return p.pid(switchd) }
 
 // pid of a program by its pid file, which may be stale: the process must have been started with that very file.
 func (p *Process) pid(program string) int {
-	file := filepath.Join(p.o.Dir, program+".pid")
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return 0
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil || pid <= 1 || !p.is(pid, file) {
+	pid := p.written(program)
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // empty for one that ended and was not waited for
+	if pid == 0 || err != nil || !strings.Contains(string(args), "--pidfile="+p.pidFile(program)+"\x00") {
 		return 0
 	}
 	return pid
 }
 
-// is: the process lives and was started with this pid file.
-func (p *Process) is(pid int, file string) bool {
-	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // empty for one that ended and was not waited for
-	return err == nil && strings.Contains(string(args), "--pidfile="+file+"\x00")
+// written is what the pid file says, 0 if there is none.
+func (p *Process) written(program string) int {
+	text, err := os.ReadFile(p.pidFile(program))
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || pid <= 1 {
+		return 0
+	}
+	return pid
 }
+
+func (p *Process) pidFile(program string) string { return filepath.Join(p.o.Dir, program+".pid") }
 
 // Stop ends both processes, ovs-vswitchd first. The database stays. Not running: nil.
 func (p *Process) Stop(ctx context.Context) error {
@@ -357,8 +362,7 @@ func (p *Process) gone(ctx context.Context, program string) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		text, err := os.ReadFile(filepath.Join(p.o.Dir, program+".pid"))
-		if err != nil || !exiting(strings.TrimSpace(string(text))) {
+		if pid := p.written(program); pid == 0 || !exiting(pid) {
 			return nil
 		}
 		select {
@@ -370,18 +374,14 @@ func (p *Process) gone(ctx context.Context, program string) error {
 }
 
 // exiting: the kernel is taking the process down, and a thread of it may still hold its files (proc(5), stat: flags, num_threads).
-func exiting(pid string) bool {
-	b, err := os.ReadFile("/proc/" + pid + "/stat")
+func exiting(pid int) bool {
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return false
 	}
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(fields) < 18 {
-		return false
-	}
-	flags, err := strconv.ParseUint(fields[6], 10, 64)
-	over := fields[0] == "Z" && fields[17] == "1" // nobody has waited for it yet
-	return err == nil && flags&pfExiting != 0 && !over
+	st, err := p.Stat()
+	over := st.State == "Z" && st.NumThreads == 1 // nobody has waited for it yet
+	return err == nil && st.Flags&pfExiting != 0 && !over
 }
 
 const pfExiting = 0x4 // linux/sched.h
