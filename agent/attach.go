@@ -15,6 +15,7 @@ import (
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/image"
+	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
 )
 
@@ -132,10 +133,10 @@ func (f *function) writeEtc(name string, text []byte) error {
 	if old, err := os.ReadFile(path); err == nil && string(old) == string(text) {
 		return nil
 	}
-	if err := os.WriteFile(path+".new", text, 0o644); err != nil {
+	if err := instance.Replace(path, text, 0o644); err != nil {
 		return fmt.Errorf("%s of function %s: %w", name, f.name, err)
 	}
-	return os.Rename(path+".new", path)
+	return nil
 }
 
 // attach makes links between the function's sandbox and the switch, and the sandbox where a container is to be made and that of the former one is used.

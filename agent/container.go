@@ -7,12 +7,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
+	"weir.dev/weir/instance"
 )
 
 // applied is what the running container was made from; it outlives the agent in the function's run directory.
@@ -254,11 +254,7 @@ func (f *function) saveApplied() error {
 	if err != nil {
 		return err
 	}
-	tmp := f.path("applied.json.new")
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, f.path("applied.json"))
+	return instance.Replace(f.path("applied.json"), b, 0o600)
 }
 
 // fingerprint identifies what a container is made from.

@@ -118,28 +118,11 @@ func (f *function) fetchSecrets(ctx context.Context, want api.Function, dir stri
 		if want.Secrets[x.Name] != x.Version {
 			return fmt.Errorf("secret %s changed meanwhile: waiting for the function's new generation", x.Name)
 		}
-		if err := writeSecret(filepath.Join(dir, x.Name+"."+x.Version), x.Value, 0, 0); err != nil {
+		if err := instance.Replace(filepath.Join(dir, x.Name+"."+x.Version), x.Value, 0o400); err != nil {
 			return fmt.Errorf("secret %s of function %s: %w", x.Name, f.name, err)
 		}
 	}
 	return nil
-}
-
-// writeSecret writes a file that its owner alone may read, whole or not at all.
-func writeSecret(path string, value []byte, uid, gid int) error {
-	tmp := path + ".new"
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	out, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o400)
-	if err != nil {
-		return err
-	}
-	_, err = out.Write(value)
-	if err = errors.Join(err, out.Chown(uid, gid), out.Close()); err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	return os.Rename(tmp, path)
 }
 
 // ownSecrets gives a container that is about to be made copies of the secrets' files that are its user's, as that user is outside the sandbox.
@@ -167,7 +150,10 @@ func (f *function) ownSecrets(s container.Spec) (container.Spec, error) {
 		value, err := os.ReadFile(m.Source)
 		if err == nil {
 			s.Mounts[i].Source = filepath.Join(own, filepath.Base(m.Source))
-			err = writeSecret(s.Mounts[i].Source, value, int(s.IDs.First+s.UID), int(s.IDs.First+s.GID))
+			err = instance.Replace(s.Mounts[i].Source, value, 0o400)
+		}
+		if err == nil {
+			err = os.Chown(s.Mounts[i].Source, int(s.IDs.First+s.UID), int(s.IDs.First+s.GID))
 		}
 		if err != nil {
 			return s, fmt.Errorf("secrets of function %s: %w", f.name, err)

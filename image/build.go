@@ -27,6 +27,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"weir.dev/weir/instance"
 )
 
 // epoch is the time of everything in a built image: the same sources give the same digests.
@@ -122,11 +124,7 @@ func put(dir, name string, img v1.Image) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(dir, "index.json")
-	if err := os.WriteFile(file+".new", append(raw, '\n'), 0o644); err != nil {
-		return err
-	}
-	if err := os.Rename(file+".new", file); err != nil {
+	if err := instance.WriteShared(filepath.Join(dir, "index.json"), append(raw, '\n')); err != nil {
 		return err
 	}
 	unused, err := p.GarbageCollect() // what a replaced image alone used

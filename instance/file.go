@@ -5,9 +5,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
-// FileNew is the end of the name under which WriteFile writes; a crash may leave such a file.
+// FileNew is the end of the name under which files are written before they replace others; a crash may leave such a file.
 const FileNew = ".new"
 
 // WriteFile writes a file of mode 0600, whole or not at all: whatever happens, also to the power, there is the former one or this, and this once
@@ -16,31 +17,47 @@ func WriteFile(path string, text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	return write(path, text, 0o600)
+	return writeSynced(path, text, 0o600)
 }
 
 // WriteShared is WriteFile for what everybody may read: mode 0644. Its directory is there.
-func WriteShared(path string, text []byte) error { return write(path, text, 0o644) }
+func WriteShared(path string, text []byte) error { return writeSynced(path, text, 0o644) }
 
-func write(path string, text []byte, mode fs.FileMode) error {
-	next := path + FileNew
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func writeSynced(path string, text []byte, mode fs.FileMode) error {
+	if err := replace(path, text, mode, true); err != nil {
 		return err
-	}
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(next, path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(next))
 	}
 	d, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// Replace writes a file whole or not at all, unless the power fails: nothing is synced. It is for what a reboot removes, as all in Run, and for what
+// can be made anew. Its directory is there.
+func Replace(path string, text []byte, mode fs.FileMode) error {
+	return replace(path, text, mode, false)
+}
+
+func replace(path string, text []byte, mode fs.FileMode, synced bool) error {
+	next := path + FileNew
+	if err := syscall.Unlink(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &fs.PathError{Op: "unlink", Path: next, Err: err}
+	}
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if synced {
+		err = errors.Join(err, f.Sync())
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(next, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(next))
+	}
+	return nil
 }

@@ -9,9 +9,12 @@ import (
 
 // What a crash left of an earlier write is in nobody's way, whatever its mode.
 func TestFilesAreWrittenOverWhatACrashLeft(t *testing.T) {
-	secret, shared := filepath.Join(t.TempDir(), "dir", "secret"), filepath.Join(t.TempDir(), "shared")
+	secret, shared, volatile := filepath.Join(t.TempDir(), "dir", "secret"), filepath.Join(t.TempDir(), "shared"), filepath.Join(t.TempDir(), "volatile")
 	t.Run("secret", func(t *testing.T) { writtenOver(t, secret, WriteFile, 0o600) })
 	t.Run("shared", func(t *testing.T) { writtenOver(t, shared, WriteShared, 0o644) })
+	t.Run("volatile", func(t *testing.T) {
+		writtenOver(t, volatile, func(path string, text []byte) error { return Replace(path, text, 0o400) }, 0o400)
+	})
 }
 
 func writtenOver(t *testing.T, path string, write func(string, []byte) error, mode fs.FileMode) {
@@ -41,7 +44,7 @@ func TestFileThatCannotBeReplacedStays(t *testing.T) {
 	if err := os.Mkdir(path, 0o700); err != nil { // a rename to it fails
 		t.Fatal(err)
 	}
-	if err := WriteFile(path, []byte("text")); err == nil {
+	if WriteFile(path, []byte("text")) == nil || Replace(path, []byte("text"), 0o600) == nil {
 		t.Error("a directory was replaced")
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 || !left[0].IsDir() {

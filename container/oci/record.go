@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/container"
+	"weir.dev/weir/instance"
 )
 
 // phase is how far a container has come. A phase that ends in -ing was interrupted if no process of ours is at it.
@@ -50,15 +51,10 @@ func (rec record) write(bundle string) error {
 	if err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
-	return writeFile(filepath.Join(bundle, recordFile), raw)
-}
-
-// writeFile replaces a file in one step. The directory is volatile, so nothing is synced.
-func writeFile(path string, raw []byte) error {
-	if err := os.WriteFile(path+".new", raw, 0o600); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+	if err := instance.Replace(filepath.Join(bundle, recordFile), raw, 0o600); err != nil {
+		return fmt.Errorf("write record: %w", err)
 	}
-	return os.Rename(path+".new", path)
+	return nil
 }
 
 func readRecord(bundle string) (record, error) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"weir.dev/weir/instance"
 	"weir.dev/weir/lab"
 	"weir.dev/weir/lab/study"
 )
@@ -145,29 +146,16 @@ func (r Report) Write(dir string, outputs ...Output) ([]string, error) {
 		if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
 			continue
 		}
-		if err := replace(path, content); err != nil {
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		if err == nil {
+			err = instance.Replace(path, content, 0o644)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("report: %w", err)
 		}
 	}
 	slices.Sort(paths)
 	return paths, nil
-}
-
-func replace(path string, content []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	next := path + ".new"
-	err := os.WriteFile(next, content, 0o644)
-	if err == nil {
-		err = os.Rename(next, path)
-	}
-	if err != nil {
-		if gone := os.Remove(next); gone != nil && !errors.Is(gone, os.ErrNotExist) {
-			err = errors.Join(err, gone)
-		}
-	}
-	return err
 }
 
 func joined[T ~string](list []T, sep string) string {

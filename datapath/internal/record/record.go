@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/instance"
 )
 
 // Store is the directory. A file is replaced as a whole.
@@ -30,11 +32,7 @@ func (s Store) Write(name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
-	path := filepath.Join(s.Dir, name)
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
-		return fmt.Errorf("write switch state: %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := instance.Replace(filepath.Join(s.Dir, name), data, 0o600); err != nil {
 		return fmt.Errorf("write switch state: %w", err)
 	}
 	return nil
