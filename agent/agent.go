@@ -20,7 +20,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -329,7 +328,12 @@ func (a *Agent) current(function, link string, existing map[string]container.Sta
 		return true
 	}
 	b := sandbox{name: function, n: n}
-	return slices.ContainsFunc([]string{"in", "out", "tap"}, func(side string) bool { return a.linkName(b, side) == link })
+	for side := range flow.Sides {
+		if a.linkName(b, side) == link {
+			return true
+		}
+	}
+	return false
 }
 
 // survey reports whether just now the last object got a status of this run: until then the manager has what an earlier run said.

@@ -27,9 +27,9 @@ func (a *Agent) portNames(views map[string]view) map[string]flow.Port {
 		ports["endpoint/"+name] = e.port
 	}
 	for name, v := range views {
-		for side, p := range map[string]flow.Port{"in": v.ports.In, "out": v.ports.Out, "tap": v.ports.Tap} {
-			if p != 0 {
-				ports["function/"+name+"/"+side] = p
+		for side := range flow.Sides {
+			if p := *v.ports.At(side); p != 0 {
+				ports[side.Of(name)] = p
 			}
 		}
 	}

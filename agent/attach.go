@@ -14,6 +14,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
@@ -201,13 +202,13 @@ func (f *function) plug(ctx context.Context, b sandbox, name string, next attach
 	}
 	f.mtu = f.a.portMTU()
 	if next.tap {
-		sw.Tap, err = f.link(host, inside, b, "tap", indexTap)
+		sw.Tap, err = f.link(host, inside, b, flow.Tap, indexTap)
 	} else {
-		sw.In, err = f.link(host, inside, b, "in", indexIn)
+		sw.In, err = f.link(host, inside, b, flow.In, indexIn)
 		if err == nil {
-			sw.Out, err = f.link(host, inside, b, "out", indexOut)
+			sw.Out, err = f.link(host, inside, b, flow.Out, indexOut)
 		}
-		sw.InPeer, sw.OutPeer = "in", "out"
+		sw.InPeer, sw.OutPeer = flow.In.String(), flow.Out.String()
 	}
 	if err != nil {
 		return ports, err
@@ -215,12 +216,12 @@ func (f *function) plug(ctx context.Context, b sandbox, name string, next attach
 	return f.a.Switch.AddFunction(ctx, sw)
 }
 
-func (f *function) link(host, inside *netns.Space, b sandbox, name string, index int) (string, error) {
-	object := "function/" + f.name + "/" + name
+func (f *function) link(host, inside *netns.Space, b sandbox, side flow.Side, index int) (string, error) {
+	object := side.Of(f.name)
 	o := netns.VethOptions{
-		HostName: f.a.linkName(b, name), Alias: f.a.Instance.Alias(object),
+		HostName: f.a.linkName(b, side), Alias: f.a.Instance.Alias(object),
 		HostMAC: f.a.Instance.MAC(object + "/switch"), PeerMAC: f.a.Instance.MAC(object),
-		PeerName: name, PeerIndex: index, Quiet: true, MTU: f.mtu,
+		PeerName: side.String(), PeerIndex: index, Quiet: true, MTU: f.mtu,
 	}
 	_, err := host.Veth(inside, o)
 	return o.HostName, err
@@ -266,8 +267,8 @@ func (f *function) enterBox(b sandbox) {
 	f.box = b
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for i, side := range []string{"in", "out", "tap"} {
-		f.links[i] = f.a.linkName(b, side)
+	for side := range flow.Sides {
+		f.links[side] = f.a.linkName(b, side)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
 	"weir.dev/weir/image"
 )
 
@@ -43,10 +44,10 @@ type function struct {
 	left     time.Time // since when it is forgotten
 	keptTold bool      // that it is forgotten and still here
 	seen     view
-	adopted  int       // PID that ran when this agent started, 0 none
-	links    [3]string // the switch-side links it may have
-	cid      string    // id of its container, "" none
-	place    string    // what the switch's name of it has behind its own: "" or second
+	adopted  int                // PID that ran when this agent started, 0 none
+	links    [flow.Sides]string // the switch-side links it may have
+	cid      string             // id of its container, "" none
+	place    string             // what the switch's name of it has behind its own: "" or second
 
 	// Owned by the goroutine.
 	have      container.State // "" no container

@@ -33,13 +33,10 @@ func portsOf(all []datapath.PortStatus) map[string]datapath.Ports {
 			continue
 		}
 		ports := out[name]
-		switch side {
-		case "in":
-			ports.In = p.Port
-		case "out":
-			ports.Out = p.Port
-		case "tap":
-			ports.Tap = p.Port
+		for s := range flow.Sides {
+			if s.String() == side {
+				*ports.At(s) = p.Port
+			}
 		}
 		out[name] = ports
 	}

@@ -37,9 +37,9 @@ func (a *Agent) macTaken(name string, d api.Document) *api.Problem {
 		}
 	}
 	for _, fn := range slices.Sorted(maps.Keys(d.Functions)) {
-		for _, side := range []string{"in", "out", "tap"} {
+		for side := range flow.Sides {
 			for _, end := range []string{"", "/switch"} {
-				if a.Instance.MAC("function/"+fn+"/"+side+end) == mine {
+				if a.Instance.MAC(side.Of(fn)+end) == mine {
 					owner = fmt.Sprintf("function %q", fn)
 				}
 			}

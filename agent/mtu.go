@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"weir.dev/weir/flow"
 	"weir.dev/weir/netns"
 )
 
@@ -58,15 +59,11 @@ func (f *function) resize() error {
 		return err
 	}
 	defer inside.Close()
-	sides := []string{"in", "out"}
-	if f.attached.tap {
-		sides = []string{"tap"}
-	}
-	for _, side := range sides {
+	for _, side := range flow.SidesOf(f.attached.tap) {
 		for _, end := range []struct {
 			space *netns.Space
 			link  string
-		}{{host, f.a.linkName(f.box, side)}, {inside, side}} {
+		}{{host, f.a.linkName(f.box, side)}, {inside, side.String()}} {
 			if err := end.space.SetMTU(end.link, mtu); err != nil {
 				return err
 			}

@@ -168,13 +168,13 @@ func (f *function) passage(ctx context.Context, img image.Image) (p passage) {
 		return p
 	}
 	defer host.Close()
-	p.out, _ = host.Received(f.links[1]) // of a link that is gone nothing comes
+	p.out, _ = host.Received(f.links[flow.Out]) // of a link that is gone nothing comes
 	ports, err := f.a.Switch.Ports(ctx)
 	if err != nil {
 		return p
 	}
 	for _, port := range ports {
-		if port.Name == "function/"+f.inSwitch()+"/in" {
+		if port.Name == flow.In.Of(f.inSwitch()) {
 			p.in = port.Tx.Packets
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/container"
+	"weir.dev/weir/flow"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
 )
@@ -50,9 +51,9 @@ func (b sandbox) whole() bool {
 // id of the container in the sandbox.
 func (b sandbox) id() string { return b.name + "." + strconv.Itoa(b.n) }
 
-// linkName of the sandbox's link in, out or tap on the switch's side.
-func (a *Agent) linkName(b sandbox, side string) string {
-	return a.Instance.Link("function/" + b.name + "/" + side + "/" + strconv.Itoa(b.n))
+// linkName of one of the sandbox's links on the switch's side.
+func (a *Agent) linkName(b sandbox, side flow.Side) string {
+	return a.Instance.Link(side.Of(b.name) + "/" + strconv.Itoa(b.n))
 }
 
 func sandboxesDir(i instance.Instance) string { return filepath.Join(i.Run, "sandboxes") }
@@ -208,7 +209,7 @@ func (a *Agent) deleteSandboxLinks(b sandbox) error {
 		return err
 	}
 	defer host.Close()
-	for _, side := range []string{"in", "out", "tap"} {
+	for side := range flow.Sides {
 		err = errors.Join(err, host.Delete(a.linkName(b, side)))
 	}
 	return err

@@ -117,6 +117,9 @@ func (f Function) Check() error {
 // Ports are the numbers that the switch gave to a function's links.
 type Ports struct{ In, Out, Tap flow.Port }
 
+// At is the number of one of them.
+func (p *Ports) At(s flow.Side) *flow.Port { return [...]*flow.Port{&p.In, &p.Out, &p.Tap}[s] }
+
 // Counter counts since the port or rule was first installed; it never goes back, whatever restarts.
 // Packets counts wire packets (a GSO packet counts as its segments), Bytes the bytes of the buffers.
 type Counter struct {

@@ -6,17 +6,6 @@ import (
 	"slices"
 )
 
-// Side is a port of a function.
-type Side uint8
-
-const (
-	In Side = iota
-	Out
-	Tap
-)
-
-func (s Side) String() string { return [...]string{"in", "out", "tap"}[s] }
-
 // Emitted is a frame that a function sends out of one of its sides.
 type Emitted struct {
 	Side  Side
@@ -154,7 +143,7 @@ func (s *Switch) AddFunction(f Function) error {
 		if p == 0 {
 			continue
 		}
-		if err := s.addPort(p, &port{name: fmt.Sprintf("function/%s/%s", f.Name, Side(side)), function: g, side: Side(side)}); err != nil {
+		if err := s.addPort(p, &port{name: Side(side).Of(f.Name), function: g, side: Side(side)}); err != nil {
 			return err
 		}
 	}

@@ -306,19 +306,19 @@ func (ch *chain) ports(w way) []string {
 	var names []string
 	tapped := func(i int) {
 		for _, t := range ch.taps[i] {
-			names = append(names, "function/"+t.name+"/tap")
+			names = append(names, flow.Tap.Of(t.name))
 		}
 	}
 	n := len(ch.inline)
 	for step := range n {
-		i, a, b := step, "in", "out"
+		i, a, b := step, flow.In, flow.Out
 		if w == reverse {
-			i, a, b = n-1-step, "out", "in"
+			i, a, b = n-1-step, flow.Out, flow.In
 			tapped(i + 1)
 		} else {
 			tapped(i)
 		}
-		names = append(names, "function/"+ch.inline[i].name+"/"+a, "function/"+ch.inline[i].name+"/"+b)
+		names = append(names, a.Of(ch.inline[i].name), b.Of(ch.inline[i].name))
 	}
 	if w == forward {
 		tapped(n)

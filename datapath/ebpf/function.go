@@ -100,7 +100,7 @@ func (s *Switch) findPorts(f *datapath.Function, space *netns.Space) ([]*port, e
 	var ports []*port
 	for _, side := range sides {
 		attrs := side.Link.Attrs()
-		p := &port{Name: "function/" + f.Name + "/" + side.Name, Link: attrs.Name, Index: uint32(attrs.Index), Veth: true,
+		p := &port{Name: side.At.Of(f.Name), Link: attrs.Name, Index: uint32(attrs.Index), Veth: true,
 			Inner: uint32(side.Inside.Index), Own: side.Inside.MAC, WasUp: attrs.Flags&net.FlagUp != 0}
 		if slot, taken := s.byIndex[p.Index]; taken && s.ports[slot].Name != p.Name {
 			return nil, fmt.Errorf("interface %s is already the port %s", p.Link, s.ports[slot].Name)

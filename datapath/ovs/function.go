@@ -135,7 +135,7 @@ func (s *Switch) findPorts(fn *function, space *netns.Space) ([]netlink.Link, er
 	var links []netlink.Link
 	for _, side := range sides {
 		attrs := side.Link.Attrs()
-		p := &port{Name: "function/" + fn.F.Name + "/" + side.Name, Link: attrs.Name, Index: attrs.Index, Inner: side.Inside.Index, Own: side.Inside.MAC,
+		p := &port{Name: side.At.Of(fn.F.Name), Link: attrs.Name, Index: attrs.Index, Inner: side.Inside.Index, Own: side.Inside.MAC,
 			WasUp: attrs.Flags&net.FlagUp != 0}
 		if err := s.free(p); err != nil {
 			return nil, err

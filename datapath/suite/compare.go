@@ -45,8 +45,8 @@ func newTwins(t testing.TB, r *Rig) *twins {
 			continue
 		}
 		in, out := fn.Sockets["in"], fn.Sockets["out"]
-		in.handle(func(b []byte) { w.log("function/"+fn.Name+"/in", b); _ = out.send(b) })
-		out.handle(func(b []byte) { w.log("function/"+fn.Name+"/out", b); _ = in.send(b) })
+		in.handle(func(b []byte) { w.log(flow.In.Of(fn.Name), b); _ = out.send(b) })
+		out.handle(func(b []byte) { w.log(flow.Out.Of(fn.Name), b); _ = in.send(b) })
 	}
 	return w
 }

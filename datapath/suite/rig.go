@@ -312,30 +312,23 @@ func (r *Rig) Links(f datapath.Function, tap bool) *Function {
 	r.t.Helper()
 	fn := &Function{Name: f.Name, NS: r.namespace(f.Name), Sockets: map[string]*Socket{}}
 	f.Netns = r.Path(f.Name)
-	sides := []string{"in", "out"}
-	if tap {
-		sides = []string{"tap"}
-	}
-	for i, side := range sides {
-		object := "function/" + f.Name + "/" + side
-		index := 1024 + i
-		if tap {
-			index = 1026
-		}
+	for _, side := range flow.SidesOf(tap) {
+		object := side.Of(f.Name)
+		index := 1024 + int(side)
 		pair, err := r.Host.Veth(fn.NS, netns.VethOptions{HostName: r.Instance.Link(object), Alias: r.Instance.Alias(object),
-			PeerName: side, PeerIndex: index, PeerMAC: r.Instance.MAC(object + "/peer"), Quiet: true})
+			PeerName: side.String(), PeerIndex: index, PeerMAC: r.Instance.MAC(object + "/peer"), Quiet: true})
 		if err != nil {
 			r.t.Fatal(err)
 		}
 		switch side {
-		case "in":
-			f.In, f.InPeer = pair.Host.Name, side
-		case "out":
-			f.Out, f.OutPeer = pair.Host.Name, side
-		case "tap":
+		case flow.In:
+			f.In, f.InPeer = pair.Host.Name, side.String()
+		case flow.Out:
+			f.Out, f.OutPeer = pair.Host.Name, side.String()
+		case flow.Tap:
 			f.Tap = pair.Host.Name
 		}
-		fn.Sockets[side] = newSocket(r.t, fn.NS, index)
+		fn.Sockets[side.String()] = newSocket(r.t, fn.NS, index)
 	}
 	fn.F = f
 	return fn
@@ -382,9 +375,8 @@ func (r *Rig) Reference(rules []flow.Rule) *flow.Switch {
 	for _, fn := range r.Funcs {
 		f := flow.Function{Name: fn.Name, In: fn.Ports.In, Out: fn.Ports.Out, Tap: fn.Ports.Tap,
 			Down: down[fn.Name], Bypass: fn.F.OnFail == datapath.FailBypass, Speaks: fn.F.Speaks}
-		object := "function/" + fn.Name + "/"
-		f.InMAC, f.OutMAC = r.Instance.MAC(object+"in/peer"), r.Instance.MAC(object+"out/peer")
-		f.TapMAC = r.Instance.MAC(object + "tap/peer")
+		mac := func(side flow.Side) flow.MAC { return r.Instance.MAC(side.Of(fn.Name) + "/peer") }
+		f.InMAC, f.OutMAC, f.TapMAC = mac(flow.In), mac(flow.Out), mac(flow.Tap)
 		check(s.AddFunction(f))
 	}
 	check(s.Commit(rules))

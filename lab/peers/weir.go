@@ -260,24 +260,24 @@ func (w *weir) wire(ctx context.Context, name string) (router.Function, error) {
 	if err := netns.Create(space, netns.Options{Quiet: true}); err != nil {
 		return f, err
 	}
-	link := func(side string, index int) (string, error) {
-		object := "function/" + name + "/" + side
+	link := func(side flow.Side, index int) (string, error) {
+		object := side.Of(name)
 		o := netns.VethOptions{
 			HostName: w.inst.Link(object), Alias: w.inst.Alias(object), HostMAC: w.inst.MAC(object + "/switch"), PeerMAC: w.inst.MAC(object),
-			PeerName: side, PeerIndex: index, Quiet: true,
+			PeerName: side.String(), PeerIndex: index, Quiet: true,
 		}
 		_, err := netns.Veth(w.home, space, o)
 		return o.HostName, err
 	}
-	in, err := link("in", indexIn)
+	in, err := link(flow.In, indexIn)
 	if err != nil {
 		return f, err
 	}
-	out, err := link("out", indexOut)
+	out, err := link(flow.Out, indexOut)
 	if err != nil {
 		return f, err
 	}
-	ports, err := w.sw.AddFunction(ctx, datapath.Function{Name: name, Netns: space, In: in, Out: out, InPeer: "in", OutPeer: "out", Forwarder: w.img.Contract.Forwarder})
+	ports, err := w.sw.AddFunction(ctx, datapath.Function{Name: name, Netns: space, In: in, Out: out, InPeer: flow.In.String(), OutPeer: flow.Out.String(), Forwarder: w.img.Contract.Forwarder})
 	if err != nil {
 		return f, err
 	}

@@ -43,10 +43,10 @@ type element struct {
 func newElement(name string, tap bool, host int) element {
 	e := element{name: name, tap: tap, host: host}
 	if tap {
-		e.in = "function/" + name + "/tap"
+		e.in = flow.Tap.Of(name)
 		e.out = e.in
 	} else {
-		e.in, e.out = "function/"+name+"/in", "function/"+name+"/out"
+		e.in, e.out = flow.In.Of(name), flow.Out.Of(name)
 	}
 	return e
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
 	"weir.dev/weir/netns"
 )
 
@@ -60,7 +61,7 @@ func Inside(l netlink.Link, inside []netns.Link) (netns.Link, bool) {
 
 // Side is one of a function's links that are to become ports.
 type Side struct {
-	Name   string // in, out or tap
+	At     flow.Side
 	Link   netlink.Link
 	Inside netns.Link // the other end, in the function's namespace
 }
@@ -73,25 +74,25 @@ func Sides(nl *netlink.Handle, home, space *netns.Space, f *datapath.Function) (
 		return nil, err
 	}
 	var sides []Side
-	for _, side := range []struct{ name, link string }{{"in", f.In}, {"out", f.Out}, {"tap", f.Tap}} {
-		if side.link == "" {
+	for at, link := range [...]string{f.In, f.Out, f.Tap} {
+		if link == "" {
 			continue
 		}
-		l, err := ByName(nl, home, side.link)
+		l, err := ByName(nl, home, link)
 		if err != nil {
 			return nil, err
 		}
 		if !PeerElsewhere(l) {
-			return nil, fmt.Errorf("interface %s is a %s: want a veth whose other end is in %s", side.link, l.Type(), space)
+			return nil, fmt.Errorf("interface %s is a %s: want a veth whose other end is in %s", link, l.Type(), space)
 		}
 		if l.Attrs().MasterIndex != 0 {
-			return nil, fmt.Errorf("interface %s belongs to a bridge: a function's port belongs to none", side.link)
+			return nil, fmt.Errorf("interface %s belongs to a bridge: a function's port belongs to none", link)
 		}
 		in, ok := Inside(l, inside)
 		if !ok {
-			return nil, fmt.Errorf("the other end of %s is not in %s", side.link, space)
+			return nil, fmt.Errorf("the other end of %s is not in %s", link, space)
 		}
-		sides = append(sides, Side{side.name, l, in})
+		sides = append(sides, Side{flow.Side(at), l, in})
 	}
 	if f.Forwarder == "wire" && sides[0].Inside.Index^1 != sides[1].Inside.Index {
 		return nil, fmt.Errorf("the interfaces inside have the indexes %d and %d: a wire wants them to differ in the last bit only, as 1024 and 1025 do",

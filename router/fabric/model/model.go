@@ -116,14 +116,14 @@ func (n *Network) AddFunction(id fabric.SwitchID, name string, tap bool, rewrite
 	h := n.hosts[id]
 	g := flow.Function{Name: name}
 	if tap {
-		g.Tap = h.number("function/" + name + "/tap")
+		g.Tap = h.number(flow.Tap.Of(name))
 	} else {
-		g.In, g.Out = h.number("function/"+name+"/in"), h.number("function/"+name+"/out")
+		g.In, g.Out = h.number(flow.In.Of(name)), h.number(flow.Out.Of(name))
 	}
 	if rewrite != nil {
 		g.Model = func(at flow.Side, frame []byte) []flow.Emitted {
 			other := map[flow.Side]flow.Side{flow.In: flow.Out, flow.Out: flow.In}[at]
-			return []flow.Emitted{{Side: other, Frame: rewrite("function/"+name+"/"+at.String(), frame)}}
+			return []flow.Emitted{{Side: other, Frame: rewrite(at.Of(name), frame)}}
 		}
 	}
 	return h.sw.AddFunction(g)
@@ -194,8 +194,7 @@ func (n *Network) localTo(id fabric.SwitchID, in fabric.Input, crossing []string
 		if f.Host == id && !f.Ready {
 			l.Functions[name] = router.Function{OnFail: f.OnFail}
 		} else if f.Host == id {
-			p := "function/" + name + "/"
-			l.Functions[name] = router.Function{In: h.ports[p+"in"], Out: h.ports[p+"out"], Tap: h.ports[p+"tap"], OnFail: f.OnFail}
+			l.Functions[name] = router.Function{In: h.ports[flow.In.Of(name)], Out: h.ports[flow.Out.Of(name)], Tap: h.ports[flow.Tap.Of(name)], OnFail: f.OnFail}
 		}
 	}
 	for name, p := range in.Policies {

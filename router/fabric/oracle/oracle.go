@@ -332,14 +332,14 @@ func (o *oracle) pass(d *direction, frame []byte) ([]byte, bool) {
 	}
 	for _, h := range hops {
 		f := o.in.Functions[h.Function]
-		port := "function/" + h.Function + "/in"
+		port := flow.In.Of(h.Function)
 		if d.reverse {
-			port = "function/" + h.Function + "/out"
+			port = flow.Out.Of(h.Function)
 		}
 		switch {
 		case !f.Ready: // left out
 		case h.Tap:
-			o.p.Copies = append(o.p.Copies, "function/"+h.Function+"/tap")
+			o.p.Copies = append(o.p.Copies, flow.Tap.Of(h.Function))
 		case replica:
 			o.p.Copies = append(o.p.Copies, port)
 		default:
