@@ -325,21 +325,13 @@ func (s *Switch) releaseInner(fn *function) error {
 	if !left || !netns.Exists(fn.F.Netns) {
 		return nil
 	}
-	space, err := netns.At(fn.F.Netns)
-	if err != nil {
-		return err
-	}
-	defer space.Close()
-	nl, err := hostlink.Handle(space)
-	if err != nil {
-		return err
-	}
-	defer nl.Close()
-	for _, p := range fn.Ports {
-		at := s.inner(p)
-		if err := at.side().Detach(nl); err != nil {
-			return err
+	return hostlink.In(fn.F.Netns, func(_ *netns.Space, nl *netlink.Handle) error {
+		for _, p := range fn.Ports {
+			at := s.inner(p)
+			if err := at.side().Detach(nl); err != nil {
+				return err
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }

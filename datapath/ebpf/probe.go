@@ -3,7 +3,6 @@ package ebpf
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -31,43 +30,16 @@ type probeWay struct {
 
 // Probe sends a frame in at one port of an inline function and waits for it at the other, where the program consumes it.
 func (s *Switch) Probe(ctx context.Context, name string) (datapath.Probe, error) {
-	if _, has := ctx.Deadline(); !has {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, probing.Wait)
-		defer cancel()
-	}
-	ways, err := s.sendProbes(ctx, []string{name})
-	switch {
-	case err != nil:
-	case len(ways) == 0:
-		err = fmt.Errorf("no such inline function: %w", datapath.ErrNotFound)
-	case ways[0].rtt > 0:
-		return datapath.Probe{RTT: ways[0].rtt}, nil
-	case errors.Is(ctx.Err(), context.Canceled):
-		return datapath.Probe{}, ctx.Err()
-	default:
-		err = fmt.Errorf("the frame sent into port in did not come out of port out: %w", ctx.Err())
-	}
-	return datapath.Probe{}, fmt.Errorf("probe function %s: %w", name, err)
+	return probing.Through(s.sendProbes).One(ctx, name)
 }
 
 // ProbeAll probes many functions at once.
 func (s *Switch) ProbeAll(ctx context.Context, names []string) (map[string]datapath.Probe, error) {
-	ways, err := s.sendProbes(ctx, names)
-	if err != nil {
-		return nil, fmt.Errorf("probe %d functions: %w", len(names), err)
-	}
-	passed := make(map[string]datapath.Probe, len(ways))
-	for _, w := range ways {
-		if w.rtt > 0 {
-			passed[w.name] = datapath.Probe{RTT: w.rtt}
-		}
-	}
-	return passed, nil
+	return probing.Through(s.sendProbes).All(ctx, names)
 }
 
-// sendProbes sends a frame through each inline function among names, and waits until all are out or ctx ends.
-func (s *Switch) sendProbes(ctx context.Context, names []string) ([]probeWay, error) {
+// sendProbes is a probing.Through.
+func (s *Switch) sendProbes(ctx context.Context, names []string) (map[string]time.Duration, error) {
 	ways, seen, socket, err := s.probeWays(ctx, names)
 	if err != nil || len(ways) == 0 {
 		return nil, err
@@ -102,7 +74,11 @@ func (s *Switch) sendProbes(ctx context.Context, names []string) ([]probeWay, er
 	if err != nil && ctx.Err() == nil {
 		return nil, err
 	}
-	return ways, nil
+	took := make(map[string]time.Duration, len(ways))
+	for _, w := range ways {
+		took[w.name] = w.rtt
+	}
+	return took, nil
 }
 
 // send tells the program which probe is outstanding, and sends it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/datapath/internal/hostlink"
@@ -81,40 +82,24 @@ func (s *Switch) promoteNext(hurry bool) bool {
 // promotePort: the tcx link comes first, so that at no time a frame finds none. What both see, the filter's program leaves alone.
 func (s *Switch) promotePort(p *port) error {
 	for _, at := range s.outer(p) {
-		linked, err := at.linked()
-		if err == nil && !linked {
-			err = s.home.Do(at.attachTCX)
-		}
-		if err == nil {
-			err = at.side().Drop(s.nl) // the qdisc stays: removing it would drop frames
-		}
-		if err != nil {
+		if err := promote(at, s.home, s.nl); err != nil {
 			return err
 		}
 	}
 	fn := s.fns[p.functionName()]
-	if fn != nil && fn.F.Forwarder != "" && netns.Exists(fn.F.Netns) {
-		space, err := netns.At(fn.F.Netns)
-		if err != nil {
-			return err
-		}
-		defer space.Close()
-		nl, err := hostlink.Handle(space)
-		if err != nil {
-			return err
-		}
-		defer nl.Close()
-		at := s.inner(p)
-		linked, err := at.linked()
-		if err == nil && !linked {
-			err = space.Do(at.attachTCX)
-		}
-		if err == nil {
-			err = at.side().Drop(nl)
-		}
-		if err != nil {
-			return err
-		}
+	if fn == nil || fn.F.Forwarder == "" || !netns.Exists(fn.F.Netns) {
+		return nil
 	}
-	return nil
+	return hostlink.In(fn.F.Netns, func(space *netns.Space, nl *netlink.Handle) error { return promote(s.inner(p), space, nl) })
+}
+
+func promote(at spot, space *netns.Space, nl *netlink.Handle) error {
+	linked, err := at.linked()
+	if err == nil && !linked {
+		err = space.Do(at.attachTCX)
+	}
+	if err == nil {
+		err = at.side().Drop(nl) // the qdisc stays: removing it would drop frames
+	}
+	return err
 }

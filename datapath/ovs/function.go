@@ -349,20 +349,12 @@ func (s *Switch) giveBackFunction(fn *function) error {
 	if fn.F.Forwarder == "" || !netns.Exists(fn.F.Netns) {
 		return nil
 	}
-	space, err := netns.At(fn.F.Netns)
-	if err != nil {
-		return err
-	}
-	defer space.Close()
-	nl, err := hostlink.Handle(space)
-	if err != nil {
-		return err
-	}
-	defer nl.Close()
-	for _, p := range fn.Ports {
-		if err := p.inner().Detach(nl); err != nil {
-			return err
+	return hostlink.In(fn.F.Netns, func(_ *netns.Space, nl *netlink.Handle) error {
+		for _, p := range fn.Ports {
+			if err := p.inner().Detach(nl); err != nil {
+				return err
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }

@@ -29,6 +29,21 @@ func Handle(space *netns.Space) (*netlink.Handle, error) {
 	return h, nil
 }
 
+// In calls f with a namespace, by its path, and an rtnetlink socket there.
+func In(path string, f func(*netns.Space, *netlink.Handle) error) error {
+	space, err := netns.At(path)
+	if err != nil {
+		return err
+	}
+	defer space.Close()
+	nl, err := Handle(space)
+	if err != nil {
+		return err
+	}
+	defer nl.Close()
+	return f(space, nl)
+}
+
 // ByName looks an interface up.
 func ByName(nl *netlink.Handle, space *netns.Space, name string) (netlink.Link, error) {
 	if name == "" || len(name) > unix.IFNAMSIZ-1 {
