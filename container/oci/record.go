@@ -130,17 +130,7 @@ func (r *Runtime) adopt(ctx context.Context, e *entry, id string) error {
 	if proc != nil && rec.Limits == (container.Limits{}) { // a former version did not record them
 		rec.Limits, _ = r.readLimits(rec.Spec) // it runs already
 	}
-	r.mu.Lock()
-	e.rec, e.proc = rec, proc
-	err = rec.write(r.bundle(id))
-	r.mu.Unlock()
-	if err != nil {
-		return fmt.Errorf("container %s: %w", id, err)
-	}
-	if proc != nil {
-		go r.watch(e, proc)
-	}
-	return nil
+	return r.keep(e, rec, proc)
 }
 
 // ask lets the runtime say what became of an interrupted step. False: there is no such container.

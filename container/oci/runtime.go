@@ -357,9 +357,15 @@ func (r *Runtime) settle(e *entry, phase phase) error {
 		proc.close()
 		return fmt.Errorf("container %s: %w", id, err)
 	}
+	return r.keep(e, rec, proc)
+}
+
+// keep records what a container is now, and watches its process, nil if it has none.
+func (r *Runtime) keep(e *entry, rec record, proc *process) error {
+	id := rec.Spec.ID
 	r.mu.Lock()
 	e.rec, e.proc = rec, proc
-	err = rec.write(r.bundle(id))
+	err := rec.write(r.bundle(id))
 	r.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("container %s: %w", id, err)
