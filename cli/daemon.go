@@ -67,8 +67,15 @@ func (a *app) daemonFlags(cmd *cobra.Command, o *DaemonOptions, run func(*cobra.
 	}
 }
 
-// managerFlags are those of `weir up` and `weir manager`.
-func managerFlags(f *pflag.FlagSet, o *UpOptions) {
+// managerFlags makes a command `weir up` or `weir manager`.
+func (a *app) managerFlags(cmd *cobra.Command, o *UpOptions) {
+	a.daemonFlags(cmd, &o.DaemonOptions, func(cmd *cobra.Command) error {
+		if err := o.check(a.Placements); err != nil {
+			return err
+		}
+		return a.Up(cmd.Context(), *o)
+	}, func() bool { return a.Up != nil })
+	f := cmd.Flags()
 	f.StringVar(&o.Listen, "listen", listenDefault, "loopback address of the API, or none")
 	f.StringArrayVar(&o.Etcd, "etcd", nil, "address of an external etcd instead of the embedded one; may be repeated")
 	f.StringVar(&o.EtcdCA, "etcd-ca", "", "PEM file of the authority of an external etcd's https certificate; default the machine's")
@@ -301,12 +308,6 @@ directory given with --root can be written.`,
   weir manager --agents 10.0.0.2:7412 --etcd https://10.0.0.9:2379 --etcd-ca ca.pem --etcd-cert m2.pem --etcd-key m2.key`,
 		Args: noArgs(),
 	}
-	a.daemonFlags(cmd, &o.DaemonOptions, func(cmd *cobra.Command) error {
-		if err := o.check(a.Placements); err != nil {
-			return err
-		}
-		return a.Up(cmd.Context(), o)
-	}, func() bool { return a.Up != nil })
-	managerFlags(cmd.Flags(), &o)
+	a.managerFlags(cmd, &o)
 	return cmd
 }

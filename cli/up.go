@@ -78,13 +78,7 @@ of an OpenFlow fabric.`,
   weir up --host h1 --agents 10.0.0.1:7412 --openflow 10.0.0.1:6653 --uplink eth1`,
 		Args: noArgs(),
 	}
-	a.daemonFlags(cmd, &o.DaemonOptions, func(cmd *cobra.Command) error {
-		if err := o.check(a.Placements); err != nil {
-			return err
-		}
-		return a.Up(cmd.Context(), o)
-	}, func() bool { return a.Up != nil })
-	managerFlags(cmd.Flags(), &o)
+	a.managerFlags(cmd, &o)
 	hostFlags(cmd.Flags(), &o.DaemonOptions, "local")
 	return cmd
 }
