@@ -126,6 +126,25 @@ func ARPSPA(p netip.Prefix) OXM { return prefixOXM(FieldARPSPA, FieldARPSPA, p) 
 // ARPTPA matches the target's protocol address.
 func ARPTPA(p netip.Prefix) OXM { return prefixOXM(FieldARPTPA, FieldARPTPA, p) }
 
+// ARPSHA matches the sender's hardware address.
+func ARPSHA(m MAC) OXM { return macOXM(FieldARPSHA, m) }
+
+// NDTarget, NDSLL and NDTLL match neighbour discovery's target and its source and target link-layer addresses.
+func NDTarget(p netip.Prefix) OXM { return prefixOXM(FieldNDTarget, FieldNDTarget, p) }
+func NDSLL(m MAC) OXM             { return macOXM(FieldNDSLL, m) }
+func NDTLL(m MAC) OXM             { return macOXM(FieldNDTLL, m) }
+
+// Ethernet, UDPFrom and ICMPv6 begin matches of frames of an EtherType, datagrams from a port and messages of a type.
+func Ethernet(t uint16, more ...OXM) Match { return append(Match{EthType(t)}, more...) }
+
+func UDPFrom(t, port uint16, more ...OXM) Match {
+	return Ethernet(t, append([]OXM{IPProto(17), SrcPort(17, port)}, more...)...)
+}
+
+func ICMPv6(kind uint8, more ...OXM) Match {
+	return Ethernet(0x86dd, append([]OXM{IPProto(58), Uint(FieldICMPv6Type, uint64(kind))}, more...)...)
+}
+
 // ARPOp matches the ARP operation.
 func ARPOp(op uint16) OXM { return Uint(FieldARPOp, uint64(op)) }
 

@@ -55,18 +55,6 @@ func refuse(why flow.Refusal) []openflow.Action {
 	return list(load(regTo, uint64(why)), goTo(tableRefused))
 }
 
-func fieldOf(f openflow.Field, m flow.MAC) openflow.OXM {
-	o := openflow.OXM{Field: f}
-	copy(o.Value[:], m[:])
-	return o
-}
-
-func targetIn(p netip.Prefix) openflow.OXM {
-	o := openflow.IPSrc(p)
-	o.Field = openflow.FieldNDTarget
-	return o
-}
-
 var (
 	nowhere4 = netip.PrefixFrom(netip.IPv4Unspecified(), 32)
 	nowhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 128)
@@ -75,18 +63,6 @@ var (
 // Beginnings of matches.
 
 func asks(bit uint64) openflow.OXM { return openflow.UintMask(openflow.Reg(regGuard), bit, bit) }
-
-func ethernet(t uint16, more ...openflow.OXM) openflow.Match {
-	return append(openflow.Match{openflow.EthType(t)}, more...)
-}
-
-func udpFrom(t uint16, port uint64, more ...openflow.OXM) openflow.Match {
-	return append(ethernet(t, openflow.IPProto(flow.ProtoUDP), openflow.Uint(openflow.FieldUDPSrc, port)), more...)
-}
-
-func icmp6(kind uint64, more ...openflow.OXM) openflow.Match {
-	return append(ethernet(flow.EtherTypeIPv6, openflow.IPProto(flow.ProtoICMPv6), openflow.Uint(openflow.FieldICMPv6Type, kind)), more...)
-}
 
 // ICMPv6 types.
 const (
@@ -112,47 +88,46 @@ func (w *world) guardFixed() []*entry {
 	}
 	kind := func(priority uint16, m openflow.Match, a []openflow.Action) { add(tableGuardKind, priority, m, a) }
 	for _, tag := range []uint16{flow.EtherTypeVLAN, flow.EtherTypeQinQ} { // a third one
-		kind(8, ethernet(tag), refuse(flow.RefusedUnread))
+		kind(8, openflow.Ethernet(tag), refuse(flow.RefusedUnread))
 	}
-	kind(8, ethernet(ip6, openflow.IPProto(0)), refuse(flow.RefusedUnread)) // Open vSwitch did not find the upper layer
-	kind(8, icmp6(0), refuse(flow.RefusedUnread))
-	kind(8, udpFrom(ip4, 67, asks(guardNoDHCP)), refuse(flow.RefusedDHCP))
-	kind(8, udpFrom(ip6, 547, asks(guardNoDHCP)), refuse(flow.RefusedDHCP))
-	kind(8, icmp6(routerTell, asks(guardNoRoute)), refuse(flow.RefusedRA))
-	kind(8, icmp6(redirect, asks(guardNoRoute)), refuse(flow.RefusedRA))
-	for _, t := range []uint64{neighbourAsk, neighbourTell} {
+	kind(8, openflow.Ethernet(ip6, openflow.IPProto(0)), refuse(flow.RefusedUnread)) // Open vSwitch did not find the upper layer
+	kind(8, openflow.ICMPv6(0), refuse(flow.RefusedUnread))
+	kind(8, openflow.UDPFrom(ip4, 67, asks(guardNoDHCP)), refuse(flow.RefusedDHCP))
+	kind(8, openflow.UDPFrom(ip6, 547, asks(guardNoDHCP)), refuse(flow.RefusedDHCP))
+	kind(8, openflow.ICMPv6(routerTell, asks(guardNoRoute)), refuse(flow.RefusedRA))
+	kind(8, openflow.ICMPv6(redirect, asks(guardNoRoute)), refuse(flow.RefusedRA))
+	for _, t := range []uint8{neighbourAsk, neighbourTell} {
 		whole := openflow.Uint(openflow.FieldICMPv6Code, 0)
-		kind(8, icmp6(t, whole, targetIn(nowhere6)), refuse(flow.RefusedND))
-		kind(7, icmp6(t, whole), link)
-		kind(6, icmp6(t), refuse(flow.RefusedND))
+		kind(8, openflow.ICMPv6(t, whole, openflow.NDTarget(nowhere6)), refuse(flow.RefusedND))
+		kind(7, openflow.ICMPv6(t, whole), link)
+		kind(6, openflow.ICMPv6(t), refuse(flow.RefusedND))
 	}
-	kind(6, udpFrom(ip4, 68, openflow.Uint(openflow.FieldUDPDst, 67), openflow.IPSrc(nowhere4)), pass)
-	for _, t := range []uint64{mldReport, mldDone, mldv2Report, routerAsk} {
-		kind(6, icmp6(t, openflow.IPSrc(nowhere6)), pass)
+	kind(6, openflow.UDPFrom(ip4, 68, openflow.Uint(openflow.FieldUDPDst, 67), openflow.IPSrc(nowhere4)), pass)
+	for _, t := range []uint8{mldReport, mldDone, mldv2Report, routerAsk} {
+		kind(6, openflow.ICMPv6(t, openflow.IPSrc(nowhere6)), pass)
 	}
-	kind(5, ethernet(arp, openflow.UintMask(openflow.Reg(regGuard), 0, guardMACs|guardBound)), pass)
-	kind(4, ethernet(arp), link)
-	kind(4, ethernet(ip4, asks(guardSource)), source)
-	kind(4, ethernet(ip6, asks(guardSource)), source)
+	kind(5, openflow.Ethernet(arp, openflow.UintMask(openflow.Reg(regGuard), 0, guardMACs|guardBound)), pass)
+	kind(4, openflow.Ethernet(arp), link)
+	kind(4, openflow.Ethernet(ip4, asks(guardSource)), source)
+	kind(4, openflow.Ethernet(ip6, asks(guardSource)), source)
 	kind(0, nil, pass)
 
-	none := flow.MAC{}
-	add(tableGuardLink, 2, icmp6(neighbourAsk, fieldOf(openflow.FieldNDSLL, none)), source)
-	add(tableGuardLink, 2, icmp6(neighbourTell, fieldOf(openflow.FieldNDTLL, none)), source)
-	add(tableGuardLink, 1, ethernet(arp, asks(guardMACs)), refuse(flow.RefusedARP))
-	add(tableGuardLink, 1, ethernet(ip6, asks(guardMACs)), refuse(flow.RefusedND))
+	add(tableGuardLink, 2, openflow.ICMPv6(neighbourAsk, openflow.NDSLL(openflow.MAC{})), source)
+	add(tableGuardLink, 2, openflow.ICMPv6(neighbourTell, openflow.NDTLL(openflow.MAC{})), source)
+	add(tableGuardLink, 1, openflow.Ethernet(arp, asks(guardMACs)), refuse(flow.RefusedARP))
+	add(tableGuardLink, 1, openflow.Ethernet(ip6, asks(guardMACs)), refuse(flow.RefusedND))
 	add(tableGuardLink, 0, nil, source)
 
-	add(tableGuardSource, 6, icmp6(neighbourAsk, openflow.IPSrc(nowhere6)), target)
-	add(tableGuardSource, 5, ethernet(ip6, asks(guardSource), openflow.IPSrc(nowhere6)), refuse(flow.RefusedSource))
-	add(tableGuardSource, 3, ethernet(arp, asks(guardBound), openflow.ARPSPA(nowhere4)), refuse(flow.RefusedARP))
-	add(tableGuardSource, 1, ethernet(arp, asks(guardBound)), refuse(flow.RefusedARP))
-	add(tableGuardSource, 1, ethernet(ip4, asks(guardSource)), refuse(flow.RefusedSource))
-	add(tableGuardSource, 1, ethernet(ip6, asks(guardSource)), refuse(flow.RefusedSource))
+	add(tableGuardSource, 6, openflow.ICMPv6(neighbourAsk, openflow.IPSrc(nowhere6)), target)
+	add(tableGuardSource, 5, openflow.Ethernet(ip6, asks(guardSource), openflow.IPSrc(nowhere6)), refuse(flow.RefusedSource))
+	add(tableGuardSource, 3, openflow.Ethernet(arp, asks(guardBound), openflow.ARPSPA(nowhere4)), refuse(flow.RefusedARP))
+	add(tableGuardSource, 1, openflow.Ethernet(arp, asks(guardBound)), refuse(flow.RefusedARP))
+	add(tableGuardSource, 1, openflow.Ethernet(ip4, asks(guardSource)), refuse(flow.RefusedSource))
+	add(tableGuardSource, 1, openflow.Ethernet(ip6, asks(guardSource)), refuse(flow.RefusedSource))
 	add(tableGuardSource, 0, nil, target)
 
-	add(tableGuardTarget, 1, icmp6(neighbourAsk, asks(guardBound), openflow.IPSrc(nowhere6)), refuse(flow.RefusedND))
-	add(tableGuardTarget, 1, icmp6(neighbourTell, asks(guardBound)), refuse(flow.RefusedND))
+	add(tableGuardTarget, 1, openflow.ICMPv6(neighbourAsk, asks(guardBound), openflow.IPSrc(nowhere6)), refuse(flow.RefusedND))
+	add(tableGuardTarget, 1, openflow.ICMPv6(neighbourTell, asks(guardBound)), refuse(flow.RefusedND))
 	add(tableGuardTarget, 0, nil, pass)
 	return all
 }
@@ -190,20 +165,20 @@ func (w *world) guard(p *port) []*entry {
 	source, target, pass := list(goTo(tableGuardSource)), list(goTo(tableGuardTarget)), list(goTo(tableIngress))
 	for _, m := range g.MACs {
 		add(tableGuard, 3, openflow.Match{openflow.EthSrc(openflow.MAC(m))}, next)
-		add(tableGuardLink, 3, ethernet(flow.EtherTypeARP, fieldOf(openflow.FieldARPSHA, m)), source)
-		add(tableGuardLink, 3, icmp6(neighbourAsk, fieldOf(openflow.FieldNDSLL, m)), source)
-		add(tableGuardLink, 3, icmp6(neighbourTell, fieldOf(openflow.FieldNDTLL, m)), source)
+		add(tableGuardLink, 3, openflow.Ethernet(flow.EtherTypeARP, openflow.ARPSHA(openflow.MAC(m))), source)
+		add(tableGuardLink, 3, openflow.ICMPv6(neighbourAsk, openflow.NDSLL(openflow.MAC(m))), source)
+		add(tableGuardLink, 3, openflow.ICMPv6(neighbourTell, openflow.NDTLL(openflow.MAC(m))), source)
 	}
 	for _, a := range g.Addresses {
 		if a.Addr().Is4() {
-			add(tableGuardSource, 4, ethernet(flow.EtherTypeARP, openflow.ARPSPA(nowhere4), openflow.ARPTPA(a)), target)
-			add(tableGuardSource, 2, ethernet(flow.EtherTypeARP, openflow.ARPSPA(a)), target)
-			add(tableGuardSource, 2, ethernet(flow.EtherTypeIPv4, openflow.IPSrc(a)), pass)
+			add(tableGuardSource, 4, openflow.Ethernet(flow.EtherTypeARP, openflow.ARPSPA(nowhere4), openflow.ARPTPA(a)), target)
+			add(tableGuardSource, 2, openflow.Ethernet(flow.EtherTypeARP, openflow.ARPSPA(a)), target)
+			add(tableGuardSource, 2, openflow.Ethernet(flow.EtherTypeIPv4, openflow.IPSrc(a)), pass)
 			continue
 		}
-		add(tableGuardSource, 2, ethernet(flow.EtherTypeIPv6, openflow.IPSrc(a)), target)
-		add(tableGuardTarget, 2, icmp6(neighbourAsk, openflow.IPSrc(nowhere6), targetIn(a)), pass)
-		add(tableGuardTarget, 2, icmp6(neighbourTell, targetIn(a)), pass)
+		add(tableGuardSource, 2, openflow.Ethernet(flow.EtherTypeIPv6, openflow.IPSrc(a)), target)
+		add(tableGuardTarget, 2, openflow.ICMPv6(neighbourAsk, openflow.IPSrc(nowhere6), openflow.NDTarget(a)), pass)
+		add(tableGuardTarget, 2, openflow.ICMPv6(neighbourTell, openflow.NDTarget(a)), pass)
 	}
 	return all
 }

@@ -150,30 +150,6 @@ func (s *securing) keep(table uint8, priority uint16, do []openflow.Instruction,
 	return r
 }
 
-func ether(t uint16, more ...openflow.OXM) []openflow.OXM {
-	return append([]openflow.OXM{openflow.EthType(t)}, more...)
-}
-
-func udpFrom(t uint16, port uint16, more ...openflow.OXM) []openflow.OXM {
-	return ether(t, append([]openflow.OXM{openflow.IPProto(flow.ProtoUDP), openflow.SrcPort(flow.ProtoUDP, port)}, more...)...)
-}
-
-func icmp6(kind uint64, more ...openflow.OXM) []openflow.OXM {
-	return ether(flow.EtherTypeIPv6, append([]openflow.OXM{openflow.IPProto(flow.ProtoICMPv6), openflow.Uint(openflow.FieldICMPv6Type, kind)}, more...)...)
-}
-
-func hardware(f openflow.Field, m flow.MAC) openflow.OXM {
-	o := openflow.OXM{Field: f}
-	copy(o.Value[:], m[:])
-	return o
-}
-
-func neighbour(p netip.Prefix) openflow.OXM {
-	o := openflow.IPSrc(p)
-	o.Field = openflow.FieldNDTarget
-	return o
-}
-
 // entrance leads into the tables, and looks at the source MAC.
 func (s *securing) entrance() {
 	s.keep(0, securePriority, []openflow.Instruction{openflow.GotoTable{Table: checkMAC}}, "port security looks at it", openflow.Match{openflow.Uint(openflow.Reg(secureRegister), 0)})
@@ -193,36 +169,36 @@ func (s *securing) source() bool { return s.g.Bound && !s.g.Router }
 func (s *securing) kinds() {
 	const v4, v6 = flow.EtherTypeIPv4, flow.EtherTypeIPv6
 	for _, t := range []uint16{flow.EtherTypeVLAN, flow.EtherTypeQinQ} {
-		s.drop(checkKind, 8, flow.RefusedUnread, ether(t)...)
+		s.drop(checkKind, 8, flow.RefusedUnread, openflow.Ethernet(t)...)
 	}
 	for _, p := range []uint8{0, 43, 51, 60} { // Open vSwitch did not find the upper layer
-		s.drop(checkKind, 8, flow.RefusedUnread, ether(v6, openflow.IPProto(p))...)
+		s.drop(checkKind, 8, flow.RefusedUnread, openflow.Ethernet(v6, openflow.IPProto(p))...)
 	}
-	s.drop(checkKind, 8, flow.RefusedUnread, icmp6(0)...)
+	s.drop(checkKind, 8, flow.RefusedUnread, openflow.ICMPv6(0)...)
 	if !s.g.DHCPServer {
-		s.drop(checkKind, 8, flow.RefusedDHCP, udpFrom(v4, 67)...)
-		s.drop(checkKind, 8, flow.RefusedDHCP, udpFrom(v6, 547)...)
+		s.drop(checkKind, 8, flow.RefusedDHCP, openflow.UDPFrom(v4, 67)...)
+		s.drop(checkKind, 8, flow.RefusedDHCP, openflow.UDPFrom(v6, 547)...)
 	}
 	if !s.g.Router {
-		s.drop(checkKind, 8, flow.RefusedRA, icmp6(routerTell)...)
-		s.drop(checkKind, 8, flow.RefusedRA, icmp6(redirects)...)
+		s.drop(checkKind, 8, flow.RefusedRA, openflow.ICMPv6(routerTell)...)
+		s.drop(checkKind, 8, flow.RefusedRA, openflow.ICMPv6(redirects)...)
 	}
 	whole := openflow.Uint(openflow.FieldICMPv6Code, 0)
-	for _, t := range []uint64{neighbourAsk, neighbourTell} {
-		s.drop(checkKind, 8, flow.RefusedND, icmp6(t, whole, neighbour(nobody6))...)
-		s.add(checkKind, 7, checkLink, icmp6(t, whole)...)
-		s.drop(checkKind, 6, flow.RefusedND, icmp6(t)...)
+	for _, t := range []uint8{neighbourAsk, neighbourTell} {
+		s.drop(checkKind, 8, flow.RefusedND, openflow.ICMPv6(t, whole, openflow.NDTarget(nobody6))...)
+		s.add(checkKind, 7, checkLink, openflow.ICMPv6(t, whole)...)
+		s.drop(checkKind, 6, flow.RefusedND, openflow.ICMPv6(t)...)
 	}
 	if s.source() {
-		s.add(checkKind, 6, 0, udpFrom(v4, 68, openflow.DstPort(flow.ProtoUDP, 67), openflow.IPSrc(nobody4))...)
-		for _, t := range []uint64{mldReport, mldDone, mldv2Report, routerAsk} {
-			s.add(checkKind, 6, 0, icmp6(t, openflow.IPSrc(nobody6))...)
+		s.add(checkKind, 6, 0, openflow.UDPFrom(v4, 68, openflow.DstPort(flow.ProtoUDP, 67), openflow.IPSrc(nobody4))...)
+		for _, t := range []uint8{mldReport, mldDone, mldv2Report, routerAsk} {
+			s.add(checkKind, 6, 0, openflow.ICMPv6(t, openflow.IPSrc(nobody6))...)
 		}
-		s.add(checkKind, 4, checkSource, ether(v4)...)
-		s.add(checkKind, 4, checkSource, ether(v6)...)
+		s.add(checkKind, 4, checkSource, openflow.Ethernet(v4)...)
+		s.add(checkKind, 4, checkSource, openflow.Ethernet(v6)...)
 	}
 	if len(s.g.MACs) > 0 || s.g.Bound {
-		s.add(checkKind, 4, checkLink, ether(flow.EtherTypeARP)...)
+		s.add(checkKind, 4, checkLink, openflow.Ethernet(flow.EtherTypeARP)...)
 	}
 	s.add(checkKind, 0, 0)
 }
@@ -230,15 +206,15 @@ func (s *securing) kinds() {
 // links checks the MACs that ARP and neighbour discovery tell.
 func (s *securing) links() {
 	for _, m := range s.g.MACs {
-		s.add(checkLink, 3, checkSource, ether(flow.EtherTypeARP, hardware(openflow.FieldARPSHA, m))...)
-		s.add(checkLink, 3, checkSource, icmp6(neighbourAsk, hardware(openflow.FieldNDSLL, m))...)
-		s.add(checkLink, 3, checkSource, icmp6(neighbourTell, hardware(openflow.FieldNDTLL, m))...)
+		s.add(checkLink, 3, checkSource, openflow.Ethernet(flow.EtherTypeARP, openflow.ARPSHA(openflow.MAC(m)))...)
+		s.add(checkLink, 3, checkSource, openflow.ICMPv6(neighbourAsk, openflow.NDSLL(openflow.MAC(m)))...)
+		s.add(checkLink, 3, checkSource, openflow.ICMPv6(neighbourTell, openflow.NDTLL(openflow.MAC(m)))...)
 	}
-	s.add(checkLink, 2, checkSource, icmp6(neighbourAsk, hardware(openflow.FieldNDSLL, flow.MAC{}))...)
-	s.add(checkLink, 2, checkSource, icmp6(neighbourTell, hardware(openflow.FieldNDTLL, flow.MAC{}))...)
+	s.add(checkLink, 2, checkSource, openflow.ICMPv6(neighbourAsk, openflow.NDSLL(openflow.MAC{}))...)
+	s.add(checkLink, 2, checkSource, openflow.ICMPv6(neighbourTell, openflow.NDTLL(openflow.MAC{}))...)
 	if len(s.g.MACs) > 0 {
-		s.drop(checkLink, 1, flow.RefusedARP, ether(flow.EtherTypeARP)...)
-		s.drop(checkLink, 1, flow.RefusedND, ether(flow.EtherTypeIPv6)...)
+		s.drop(checkLink, 1, flow.RefusedARP, openflow.Ethernet(flow.EtherTypeARP)...)
+		s.drop(checkLink, 1, flow.RefusedND, openflow.Ethernet(flow.EtherTypeIPv6)...)
 	}
 	s.add(checkLink, 0, checkSource)
 }
@@ -246,24 +222,24 @@ func (s *securing) links() {
 // sources checks the addresses that packets come from and ARP tells.
 func (s *securing) sources() {
 	const arp, v4, v6 = flow.EtherTypeARP, flow.EtherTypeIPv4, flow.EtherTypeIPv6
-	s.add(checkSource, 6, checkTarget, icmp6(neighbourAsk, openflow.IPSrc(nobody6))...)
+	s.add(checkSource, 6, checkTarget, openflow.ICMPv6(neighbourAsk, openflow.IPSrc(nobody6))...)
 	for _, a := range s.g.Addresses {
 		if a.Addr().Is4() {
-			s.add(checkSource, 4, 0, ether(arp, openflow.ARPSPA(nobody4), openflow.ARPTPA(a))...)
-			s.add(checkSource, 2, 0, ether(arp, openflow.ARPSPA(a))...)
-			s.add(checkSource, 2, 0, ether(v4, openflow.IPSrc(a))...)
+			s.add(checkSource, 4, 0, openflow.Ethernet(arp, openflow.ARPSPA(nobody4), openflow.ARPTPA(a))...)
+			s.add(checkSource, 2, 0, openflow.Ethernet(arp, openflow.ARPSPA(a))...)
+			s.add(checkSource, 2, 0, openflow.Ethernet(v4, openflow.IPSrc(a))...)
 			continue
 		}
-		s.add(checkSource, 2, checkTarget, ether(v6, openflow.IPSrc(a))...)
+		s.add(checkSource, 2, checkTarget, openflow.Ethernet(v6, openflow.IPSrc(a))...)
 	}
 	if s.g.Bound {
-		s.drop(checkSource, 3, flow.RefusedARP, ether(arp, openflow.ARPSPA(nobody4))...)
-		s.drop(checkSource, 1, flow.RefusedARP, ether(arp)...)
+		s.drop(checkSource, 3, flow.RefusedARP, openflow.Ethernet(arp, openflow.ARPSPA(nobody4))...)
+		s.drop(checkSource, 1, flow.RefusedARP, openflow.Ethernet(arp)...)
 	}
 	if s.source() {
-		s.drop(checkSource, 5, flow.RefusedSource, ether(v6, openflow.IPSrc(nobody6))...)
-		s.drop(checkSource, 1, flow.RefusedSource, ether(v4)...)
-		s.drop(checkSource, 1, flow.RefusedSource, ether(v6)...)
+		s.drop(checkSource, 5, flow.RefusedSource, openflow.Ethernet(v6, openflow.IPSrc(nobody6))...)
+		s.drop(checkSource, 1, flow.RefusedSource, openflow.Ethernet(v4)...)
+		s.drop(checkSource, 1, flow.RefusedSource, openflow.Ethernet(v6)...)
 	}
 	s.add(checkSource, 0, checkTarget)
 }
@@ -272,13 +248,13 @@ func (s *securing) sources() {
 func (s *securing) targets() {
 	for _, a := range s.g.Addresses {
 		if a.Addr().Is6() {
-			s.add(checkTarget, 2, 0, icmp6(neighbourAsk, openflow.IPSrc(nobody6), neighbour(a))...)
-			s.add(checkTarget, 2, 0, icmp6(neighbourTell, neighbour(a))...)
+			s.add(checkTarget, 2, 0, openflow.ICMPv6(neighbourAsk, openflow.IPSrc(nobody6), openflow.NDTarget(a))...)
+			s.add(checkTarget, 2, 0, openflow.ICMPv6(neighbourTell, openflow.NDTarget(a))...)
 		}
 	}
 	if s.g.Bound {
-		s.drop(checkTarget, 1, flow.RefusedND, icmp6(neighbourAsk, openflow.IPSrc(nobody6))...)
-		s.drop(checkTarget, 1, flow.RefusedND, icmp6(neighbourTell)...)
+		s.drop(checkTarget, 1, flow.RefusedND, openflow.ICMPv6(neighbourAsk, openflow.IPSrc(nobody6))...)
+		s.drop(checkTarget, 1, flow.RefusedND, openflow.ICMPv6(neighbourTell)...)
 	}
 	s.add(checkTarget, 0, 0)
 }
