@@ -7,7 +7,7 @@
 // chains, and of policies that are local to the host. What it made goes on working while it is dead; started again it finds everything by its marks and changes only what differs.
 //
 // One goroutine (Run) owns endpoints and rules; each function has a goroutine of its own, so that a slow container holds up
-// nobody else. It does not forward packets, store intent, or choose hosts.
+// nobody else. It does not forward packets, store intent, or choose hosts. DESIGN.md has the flow, the invariants and the bounds.
 package agent
 
 import (

@@ -1,7 +1,7 @@
 // Package manager serves the API: it admits specs, keeps objects with their generations, and follows operations.
 //
 // It is stateless over the store: several managers can serve one store. It owns Meta and operations; status comes from agents.
-// It computes no rules and knows no drivers: what needs a host's answer goes through Node.
+// It computes no rules and knows no drivers: what needs a host's answer goes through Node. DESIGN.md has the flow and the invariants.
 package manager
 
 import (

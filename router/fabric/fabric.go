@@ -19,6 +19,8 @@
 // wears a tag, and switches look at nothing but that. Copies, legs behind a function that rewrites, and those to a destination's own port
 // wear one always (but see toward.go). Behind the last function default forwarding takes frames on; hosts' endpoints get flooded frames
 // back first, so that no bridge learns them at the wrong port.
+//
+// DESIGN.md has tables, floods, tags and the invariants.
 package fabric
 
 import (
