@@ -238,8 +238,9 @@ func (w *world) returns(b *bundle, s *stream) bool {
 // crosses tells whether loose frames may cross an arc.
 func (w *world) crosses(b *bundle, a int) bool {
 	x := &w.g.arcs[a]
+	sure := b.sure()
 	for _, l := range b.loose {
-		if (l.groups || b.pinned == nil || w.scarce()) && w.g.floods(l.from, a) {
+		if (l.groups || !sure || w.scarce()) && w.g.floods(l.from, a) {
 			return true // also what is for a station that nobody knows yet, or that has no entry everywhere
 		}
 		if x.from == l.from && w.g.sw[x.from].Host && !w.attached[x.from] {
@@ -252,7 +253,7 @@ func (w *world) crosses(b *bundle, a int) bool {
 		if d[x.from] == unreachable || d[x.from]+x.cost != d[x.to] {
 			continue
 		}
-		if b.pinned != nil && !rewritten(b) {
+		if sure && !rewritten(b) {
 			to := w.g.to(b.pinned.node)
 			if to[x.to] == unreachable || d[x.from]+x.cost+to[x.to] != d[b.pinned.node] {
 				continue
@@ -261,6 +262,12 @@ func (w *world) crosses(b *bundle, a int) bool {
 		return true
 	}
 	return false
+}
+
+// sure tells whether behind the chain all frames of the bundle go to its one destination. Default forwarding looks at the destination MAC.
+// So a destination IP address is not enough: a hostile station sends such frames to any MAC, and a router in the fabric gets them, too.
+func (b *bundle) sure() bool {
+	return b.pinned != nil && !slices.ContainsFunc(b.matches, func(m selected) bool { return m.DstMACMask != whole })
 }
 
 func rewritten(b *bundle) bool { return b.blind <= len(b.visits) }

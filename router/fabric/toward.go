@@ -173,9 +173,10 @@ func (c *Compiler) plainly(b *bundle) bool {
 	if arcs == nil || !c.alone(b) || b.policy.changing && !c.careless {
 		return false
 	}
+	// Bundles from the destination count, too: a hostile station sends frames to itself.
 	mistaken := func(list []*bundle) bool {
 		for _, o := range list {
-			if at, one := o.near(); o.policy != b.policy && !(c.careless && o.policy.ghost) && !(one && at == b.streams[0].place) && overlap(o, b) {
+			if o.policy != b.policy && !(c.careless && o.policy.ghost) && overlap(o, b) {
 				return true
 			}
 		}

@@ -192,11 +192,39 @@ func (b *builder) tells(p api.PolicySpec) bool {
 }
 
 func (b *builder) drawFrame(t *rapid.T) (from string, frame []byte) {
+	from, m := b.drawMatch(t)
+	return from, witness(t, m)
+}
+
+// drawHostile gives a frame with its sender's own addresses whose destination MAC and IP address need not belong together. They may also be
+// the sender's own.
+func (b *builder) drawHostile(t *rapid.T) (from string, frame []byte) {
+	from, m := b.drawMatch(t)
+	to := []flow.MAC{{2, 9, 9, 9, 9, 9}, {255, 255, 255, 255, 255, 255}}
+	for n := range len(b.in.Endpoints) {
+		to = append(to, stationMAC(n), stationMAC(n))
+	}
+	m.DstMAC = rapid.SampledFrom(to).Draw(t, "destination MAC")
+	if m.Dst.IsValid() && rapid.IntRange(0, 3).Draw(t, "to its own address") == 0 {
+		m.Dst = m.Src
+	}
+	return from, witness(t, m)
+}
+
+func witness(t *rapid.T, m flow.Match) []byte {
+	frame, _, ok := flow.Witness(m)
+	if !ok {
+		t.Fatalf("no frame for %+v", m)
+	}
+	return frame
+}
+
+func (b *builder) drawMatch(t *rapid.T) (from string, m flow.Match) {
 	n := len(b.in.Endpoints)
 	src := rapid.IntRange(0, n-1).Draw(t, "sender")
 	dst := (src + rapid.IntRange(1, n-1).Draw(t, "receiver")) % n
 	whole := flow.MAC{255, 255, 255, 255, 255, 255}
-	m := flow.Match{SrcMAC: stationMAC(src), SrcMACMask: whole, DstMAC: stationMAC(dst), DstMACMask: whole}
+	m = flow.Match{SrcMAC: stationMAC(src), SrcMACMask: whole, DstMAC: stationMAC(dst), DstMACMask: whole}
 	m.EtherType = rapid.SampledFrom([]uint16{flow.EtherTypeIPv4, flow.EtherTypeIPv4, flow.EtherTypeIPv6, flow.EtherTypeARP, 0x88b6}).Draw(t, "ethertype")
 	m.VLAN = rapid.SampledFrom([]uint16{0, 0, 7}).Draw(t, "vlan")
 	s, d := station4(src), station4(dst)
@@ -226,9 +254,5 @@ func (b *builder) drawFrame(t *rapid.T) (from string, frame []byte) {
 			m.SrcPorts, m.DstPorts = port("sport"), port("dport")
 		}
 	}
-	frame, _, ok := flow.Witness(m)
-	if !ok {
-		t.Fatalf("no frame for %+v", m)
-	}
-	return fmt.Sprint("e", src), frame
+	return fmt.Sprint("e", src), m
 }

@@ -208,20 +208,26 @@ func TestSteeringIsWhatPoliciesSay(t *testing.T) {
 func TestRewritingFunctionsDoNotLeadFramesAstray(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := drawNetwork(t)
-		rewrites := map[string]oracle.Rewrite{}
-		for _, name := range slices.Sorted(maps.Keys(b.in.Functions)) {
-			if f := b.in.Functions[name]; !f.Tap && rapid.Bool().Draw(t, "rewrites") {
-				f.Rewrites = true
-				b.in.Functions[name] = f
-				rewrites[name] = nat
-			}
-		}
+		rewrites := b.drawRewrites(t)
 		for i := range len(b.in.Chains) {
 			b.drawPolicy(t, i)
 		}
 		in, out := unserved(t, b.in)
 		check(t, b, in, out, rewrites, false)
 	})
+}
+
+// drawRewrites lets some functions rewrite addresses.
+func (b *builder) drawRewrites(t *rapid.T) map[string]oracle.Rewrite {
+	rewrites := map[string]oracle.Rewrite{}
+	for _, name := range slices.Sorted(maps.Keys(b.in.Functions)) {
+		if f := b.in.Functions[name]; !f.Tap && rapid.Bool().Draw(t, "rewrites") {
+			f.Rewrites = true
+			b.in.Functions[name] = f
+			rewrites[name] = nat
+		}
+	}
+	return rewrites
 }
 
 // nat gives IPv4 frames another source on the way there, and takes it back on the way back.
