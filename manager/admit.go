@@ -30,8 +30,8 @@ func (*askFirst) Error() string { return "hosts have to be asked first" }
 
 // hear asks the hosts about what the edit changes, unless they have been asked about just that.
 func (st *state) hear(ctx context.Context, d, changed api.Document) (Verdict, error) {
-	if len(changed.Endpoints)+len(changed.Functions)+len(changed.Chains) == 0 {
-		return Verdict{}, nil // policies are no host's
+	if len(changed.Endpoints)+len(changed.Functions)+len(changed.Chains)+len(changed.Policies) == 0 {
+		return Verdict{}, nil
 	}
 	about := subject(d, changed)
 	switch {
@@ -44,15 +44,16 @@ func (st *state) hear(ctx context.Context, d, changed api.Document) (Verdict, er
 	return st.heard.verdict, nil
 }
 
-// subject sums up what a verdict depends on: what is new or changed, other endpoints where some are, and the chains that changed functions are in with
-// the images of their functions.
+// subject sums up what a verdict depends on: what is new or changed, other endpoints where some are, the chains that changed functions are in with
+// the images of their functions, and how many policies share a switch with those that changed.
 func subject(d, changed api.Document) [sha256.Size]byte {
 	about := struct {
 		Changed   api.Document
 		Endpoints map[string]api.EndpointSpec
 		Chains    map[string]string
 		Images    map[string]string
-	}{api.Document{Endpoints: changed.Endpoints, Functions: changed.Functions, Chains: changed.Chains}, nil, map[string]string{}, map[string]string{}}
+		Policies  int
+	}{changed, nil, map[string]string{}, map[string]string{}, len(d.Policies)}
 	if len(changed.Endpoints) > 0 {
 		about.Endpoints = d.Endpoints
 	}

@@ -100,6 +100,13 @@ func TestMemoryOfManyPolicies(t *testing.T) {
 			t.Errorf("%s: the daemon used %d MiB: want at most %d", d.name, most>>10, mostKiB>>10)
 		}
 	}
+	head, policies, _ := strings.Cut(many(func(i int) string {
+		return fmt.Sprintf("from: '%s', to: '%s', match: [udp/%d-%d, tcp, icmp], priority: %d", prefix(random, 16, 32), prefix(random, 16, 32), i+1, i+500, 1+i%1000)
+	}), "policies:\n")
+	r.MustApply(ctx, t, head)
+	if _, err := r.Apply(ctx, "policies:\n"+policies); err == nil || !strings.Contains(err.Error(), "switch table full") {
+		t.Errorf("policies alone for which the switch has no room: %v", err)
+	}
 	rig.Eventually(ctx, t, "the daemon gives memory back", func() (bool, string) {
 		now, _ := memory(t, r.PID())
 		return now <= quietKiB, fmt.Sprintf("%d MiB: want at most %d", now>>10, quietKiB>>10)
