@@ -469,7 +469,7 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 }
 
 const (
-	youth    = 50 * time.Millisecond // after its start a program is not asked to end: it may not even have been executed
+	minAge   = 50 * time.Millisecond // after its start a program is not asked to end: it may not even have been executed
 	deafness = time.Second           // a program that does not listen to SIGTERM for so long never will
 )
 
@@ -483,7 +483,7 @@ func (r *Runtime) terminate(ctx context.Context, e *entry, proc *process, grace 
 	started := e.rec.Started
 	r.mu.Unlock()
 	for age := time.Since(started); age < deafness; age = time.Since(started) {
-		if age >= youth && proc.hears(unix.SIGTERM) {
+		if age >= minAge && proc.hears(unix.SIGTERM) {
 			break
 		}
 		if proc.endsWithin(ctx, 5*time.Millisecond) {

@@ -131,7 +131,7 @@ func (b *bed) guarding(x guardedCase) rig.Outcome {
 // comes back to VM1.
 func (b *bed) tableI() {
 	b.t.Helper()
-	b.await("Table I", func() (bool, string) { // tags that a new policy wears until it is in force everywhere go some moments later
+	b.await("Table I", func() (bool, string) { // tags that a new policy carries until it is in force everywhere go some moments later
 		wrong := b.besidesTableI()
 		return len(wrong) == 0, strings.Join(wrong, "\n")
 	})

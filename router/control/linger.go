@@ -12,7 +12,7 @@ import (
 )
 
 // lingering are the rules for fabric tags that are in force somewhere although the target does not have them: until they are gone, frames
-// may wear these tags. After a restart that is all that was found.
+// may carry these tags. After a restart that is all that was found.
 func (f *fleet) lingering() []fabric.Lingering {
 	var all []fabric.Lingering
 	for id, n := range f.nodes {

@@ -9,7 +9,7 @@ import (
 
 // Beside others that forward, frames that come out of a chain must not be learned where they come out. So they go back to the place where
 // they were caught, and go on from there as if they had just come in: at the sender's own edge port, or its port of a host. As it is
-// not known which links they pass then, frames look like fresh ones there, and all legs of chains wear tags.
+// not known which links they pass then, frames look like fresh ones there, and all legs of chains carry tags.
 //
 // The fabric's first table is shared with those others; what Weir needs in a second one is in the last that it looks at.
 

@@ -16,7 +16,7 @@ import (
 //	b                         tags that nobody needs any more go
 //
 // In the first and last step no frame's way changes, only its tag. In the second one all that both inputs have is the same in both, and
-// what they do not have in common wears tags of its own; but for legs to the first host of a chain: a frame that is taken over by one of
+// what they do not have in common carries tags of its own; but for legs to the first host of a chain: a frame that is taken over by one of
 // these in the middle of its way meets the whole chain. Where nothing could be confused, as is usual, the first and the third step
 // change no rule.
 
@@ -102,8 +102,8 @@ func sameVariants(a, b []Variant) bool {
 	})
 }
 
-// haunt notes a policy's other forms, whose frames and rules are about. Nobody takes copies for anything else: their legs wear tags anyway.
-func (c *Compiler) haunt(name string, variants []Variant) []*policy {
+// addForms notes a policy's other forms, whose frames and rules are about. Nobody takes copies for anything else: their legs carry tags anyway.
+func (c *Compiler) addForms(name string, variants []Variant) []*policy {
 	var all []*policy
 	for _, v := range variants {
 		if v.Absent {
@@ -111,25 +111,25 @@ func (c *Compiler) haunt(name string, variants []Variant) []*policy {
 		}
 		p := &policy{}
 		c.w.readPolicyOn(p, name, v.Policy, c.w.readChain(v.Policy.Chain, v.Chain, v.Functions))
-		p.changing, p.ghost, p.coming = true, true, v.Coming
+		p.changing, p.form, p.coming = true, true, v.Coming
 		if !p.replica() {
 			c.begin(p)
 		}
 		all = append(all, p)
 	}
 	if len(all) > 0 {
-		c.ghosts[name] = all
+		c.forms[name] = all
 	}
 	return all
 }
 
-// exorcise is its opposite.
-func (c *Compiler) exorcise(name string) []*policy {
-	all := c.ghosts[name]
+// dropForms forgets them.
+func (c *Compiler) dropForms(name string) []*policy {
+	all := c.forms[name]
 	for _, p := range all {
 		c.end(p)
 	}
-	delete(c.ghosts, name)
+	delete(c.forms, name)
 	return all
 }
 
@@ -153,8 +153,8 @@ func (c *Compiler) rechanged(now map[string][]Variant) (names []string) {
 // takes the frames of both where they enter, unless one of them is not in force everywhere. Of one policy's directions forward does.
 func (c *Compiler) matters(b, o *bundle) bool {
 	changing := o.policy.changing || b.policy.changing
-	if c.careless {
-		if o.policy.ghost {
+	if c.ignoresChanges {
+		if o.policy.form {
 			return false
 		}
 		changing = false
@@ -162,27 +162,27 @@ func (c *Compiler) matters(b, o *bundle) bool {
 	return o != b && (o.policy.priority >= b.policy.priority || changing) && overlap(o, b)
 }
 
-// soonPlain tells whether a leg wears its tag only until all changes are over. Those before it must reckon with that.
+// soonPlain tells whether a leg carries its tag only until all changes are over. Those before it must reckon with that.
 func (p *planner) soonPlain(i int, l plannedLeg) bool {
-	if len(p.c.w.in.Changing) == 0 || p.c.careless {
+	if len(p.c.w.in.Changing) == 0 || p.c.ignoresChanges {
 		return false
 	}
-	p.c.careless = true
+	p.c.ignoresChanges = true
 	need := p.needsTag(i, l)
-	p.c.careless = false
+	p.c.ignoresChanges = false
 	return !need
 }
 
 // changes tells whether a leg needs a tag because its policy is about to change or has just changed.
 func (p *planner) changes(i int, l plannedLeg) bool {
 	b, c := p.b, p.c
-	if !b.policy.changing || c.careless {
+	if !b.policy.changing || c.ignoresChanges {
 		return false
 	}
 	if i > 0 {
 		return true
 	}
-	for _, g := range c.ghosts[b.policy.name] {
+	for _, g := range c.forms[b.policy.name] {
 		for _, o := range g.bundles { // entries of one priority that are not the same lead either way
 			if o.way == b.way && (len(b.streams) > 1 || b.streams[0].kind == fromEdges || !sameMatches(o, b)) {
 				return true
@@ -201,7 +201,7 @@ func sameMatches(a, b *bundle) bool {
 	return slices.EqualFunc(a.matches, b.matches, func(x, y selected) bool { return x.Match == y.Match })
 }
 
-// swaps tells whether frames could meet functions of both forms of a policy's chain, whatever tags legs wear: frames that come out of a
+// swaps tells whether frames could meet functions of both forms of a policy's chain, whatever tags legs carry: frames that come out of a
 // function which both have, but with others before and others behind it, do not show which ones they have met; nor do they show whether
 // they are copies.
 func swaps(a, b *policy) bool {
@@ -234,7 +234,7 @@ func swaps(a, b *policy) bool {
 
 // fenced tells whether nothing may be in a policy's chain when its next form comes into force.
 func (c *Compiler) fenced(p *policy) bool {
-	return p.changing && (c.taken(p) || slices.ContainsFunc(c.ghosts[p.name], func(g *policy) bool { return g.coming && swaps(p, g) }))
+	return p.changing && (c.taken(p) || slices.ContainsFunc(c.forms[p.name], func(g *policy) bool { return g.coming && swaps(p, g) }))
 }
 
 // taken tells whether frames of another policy are to come into a chain that copies are in: they look the same.
@@ -242,7 +242,7 @@ func (c *Compiler) taken(p *policy) bool {
 	if !p.replica() {
 		return false
 	}
-	for _, all := range c.ghosts {
+	for _, all := range c.forms {
 		for _, g := range all {
 			if g.coming && !g.replica() && g.chain.name == p.chain.name {
 				return true
@@ -254,7 +254,7 @@ func (c *Compiler) taken(p *policy) bool {
 
 // clash tells whether what is left of a former form could be confused with what is coming.
 func (c *Compiler) clash() bool {
-	for _, all := range c.ghosts {
+	for _, all := range c.forms {
 		for _, p := range all {
 			if p.coming {
 				continue
@@ -295,7 +295,7 @@ func (c *Compiler) inTheWay(b *bundle) bool {
 			}
 		}
 	}
-	for _, all := range c.ghosts {
+	for _, all := range c.forms {
 		for _, o := range all {
 			for _, x := range o.bundles {
 				if !o.coming || !x.steers() || !rewritten(x) && !overlap(x, b) {

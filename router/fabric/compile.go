@@ -31,8 +31,8 @@ type Compiler struct {
 	shared bool // errs is an output's, too
 	short  map[SwitchID][]Short
 	// of policies that change: their other forms
-	ghosts   map[string][]*policy
-	careless bool // what changes is not looked at: no tags are left
+	forms          map[string][]*policy
+	ignoresChanges bool // what changes is not looked at: no tags are left
 }
 
 // New compiles an input.
@@ -44,7 +44,7 @@ func New(in Input) *Compiler {
 
 func (c *Compiler) reset(in Input) {
 	n, before := len(in.Policies), c.tags
-	*c = Compiler{w: newWorld(in), policies: make(map[string]*policy, n), near: map[place][]*bundle{}, ghosts: map[string][]*policy{}, paths: newPathsNow(n), errs: map[string]error{}}
+	*c = Compiler{w: newWorld(in), policies: make(map[string]*policy, n), near: map[place][]*bundle{}, forms: map[string][]*policy{}, paths: newPathsNow(n), errs: map[string]error{}}
 	c.crossings, c.tmp = newCrossings(c.w.g), newScratch(c.w.g)
 	all := make([]policy, n)
 	order := make([]*policy, 0, n)
@@ -72,7 +72,7 @@ func (c *Compiler) reset(in Input) {
 		c.begin(p)
 	}
 	for name, v := range in.Changing {
-		c.haunt(name, v)
+		c.addForms(name, v)
 	}
 	c.planAll(order)
 	c.flooding()
@@ -131,7 +131,7 @@ const StationPriority = 900
 // Priorities of entries and of host rules.
 const (
 	prioLLDP    = 65000
-	prioGuard   = 64000 // user frames that wear a tag
+	prioGuard   = 64000 // user frames that carry a tag
 	prioTag     = 63000
 	prioStray   = 62000 // tags that nothing else takes
 	prioSource  = 30000 // + level + 1 for forward: frames of a known source, and everywhere
@@ -174,7 +174,7 @@ func (c *Compiler) begin(p *policy) {
 		if !b.steers() {
 			continue
 		}
-		if !p.ghost {
+		if !p.form {
 			users := b.users(b.toDest)
 			*users = append(*users, b)
 		}
@@ -281,9 +281,9 @@ func (c *Compiler) plan(p *policy) {
 	}
 	if errors.Is(err, ErrTags) && len(c.w.in.Changing) > 0 {
 		c.undo(p)
-		c.careless = true
+		c.ignoresChanges = true
 		err = c.try(p)
-		c.careless = false
+		c.ignoresChanges = false
 	}
 	if err == nil {
 		err = c.fits(p)
@@ -366,6 +366,6 @@ func (c *Compiler) Output() Output {
 			out.Entries[c.w.g.ids[i]] = n.all()
 		}
 	}
-	out.Clash = len(c.ghosts) > 0 && c.clash()
+	out.Clash = len(c.forms) > 0 && c.clash()
 	return out
 }

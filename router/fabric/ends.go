@@ -171,7 +171,7 @@ func (p *planner) deliverAtHost(s *stream, from int, do api.HostAction, how stri
 	return []step{p.onto(l, p.c.w.g.toward[s.node])}, nil
 }
 
-// home is a last leg with a fixed end. It always wears a tag, for fresh frames come the same way.
+// home is a last leg with a fixed end. It always carries a tag, for fresh frames come the same way.
 func (p *planner) home(from, to int, end string) (plannedLeg, error) {
 	return p.leg(p.b.blind+len(p.b.visits)+1, []int{from}, to, end)
 }

@@ -251,7 +251,7 @@ func TestNoPath(t *testing.T) {
 	}
 }
 
-// Copies always wear a tag; when none is left their policies are refused.
+// Copies always carry a tag; when none is left their policies are refused.
 func TestTagsRunOut(t *testing.T) {
 	in := fig2()
 	in.Policies = map[string]api.PolicySpec{}

@@ -204,7 +204,7 @@ func (p *planner) needsTag(i int, l plannedLeg) bool {
 func (c *Compiler) rivals(b *bundle, found func(*bundle) bool) bool {
 	check := func(list []*bundle, any bool) bool {
 		for _, o := range list {
-			if len(o.loose) > 0 && (any && o.policy != b.policy && !(c.careless && o.policy.ghost) || c.matters(b, o)) && found(o) {
+			if len(o.loose) > 0 && (any && o.policy != b.policy && !(c.ignoresChanges && o.policy.form) || c.matters(b, o)) && found(o) {
 				return true
 			}
 		}

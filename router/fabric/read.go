@@ -99,8 +99,8 @@ type policy struct {
 	err      error
 	path     *Path // never changed, only replaced
 	changing bool  // it has other forms now
-	ghost    bool  // it is one of these: it has no rules here
-	coming   bool  // a ghost whose rules are not in force yet
+	form     bool  // it is one of these: it has no rules here
+	coming   bool  // a form whose rules are not in force yet
 
 	pair [2]bundle // room for bundles, by way
 	both [2]*bundle

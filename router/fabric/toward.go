@@ -160,7 +160,7 @@ func (c *Compiler) alone(b *bundle) bool {
 		return false // flooded copies come by others than those on the way
 	}
 	for _, o := range c.crossings.toward[b.streams[0].place] {
-		if o.policy != b.policy && !(c.careless && o.policy.ghost) && overlap(o, b) {
+		if o.policy != b.policy && !(c.ignoresChanges && o.policy.form) && overlap(o, b) {
 			return false
 		}
 	}
@@ -170,20 +170,20 @@ func (c *Compiler) alone(b *bundle) bool {
 // plainly tells whether a bundle needs no tag.
 func (c *Compiler) plainly(b *bundle) bool {
 	arcs := c.w.swappable(b)
-	if arcs == nil || !c.alone(b) || b.policy.changing && !c.careless {
+	if arcs == nil || !c.alone(b) || b.policy.changing && !c.ignoresChanges {
 		return false
 	}
 	// Bundles from the destination count, too: a hostile station sends frames to itself.
 	mistaken := func(list []*bundle) bool {
 		for _, o := range list {
-			if o.policy != b.policy && !(c.careless && o.policy.ghost) && overlap(o, b) {
+			if o.policy != b.policy && !(c.ignoresChanges && o.policy.form) && overlap(o, b) {
 				return true
 			}
 		}
 		return false
 	}
 	for _, o := range c.blind {
-		if o.policy != b.policy && !(c.careless && o.policy.ghost) {
+		if o.policy != b.policy && !(c.ignoresChanges && o.policy.form) {
 			return false
 		}
 	}

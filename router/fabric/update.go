@@ -111,10 +111,10 @@ func (c *Compiler) swap(fresh, gone map[string]*policy, other []string) {
 		affects(p)
 	}
 	for _, name := range other {
-		for _, p := range c.exorcise(name) {
+		for _, p := range c.dropForms(name) {
 			affects(p)
 		}
-		for _, p := range c.haunt(name, c.w.in.Changing[name]) {
+		for _, p := range c.addForms(name, c.w.in.Changing[name]) {
 			affects(p)
 		}
 		if p := c.policies[name]; p != nil && fresh[name] == nil {
@@ -168,7 +168,7 @@ func (c *Compiler) touched(p *policy, all map[string]*policy) {
 		}
 		check := func(list []*bundle) {
 			for _, o := range list {
-				if o.policy != p && !o.policy.ghost && (rewritten(b) || c.matters(o, b)) {
+				if o.policy != p && !o.policy.form && (rewritten(b) || c.matters(o, b)) {
 					all[o.policy.name] = o.policy
 				}
 			}
