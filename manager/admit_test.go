@@ -1,0 +1,35 @@
+package manager_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/manager"
+)
+
+// Hosts are asked about a change of policies alone, too: a switch may have no room for them.
+func TestHostsAreAskedAboutPolicies(t *testing.T) {
+	asked := 0
+	b := start(t, manager.Options{Admit: func(_ context.Context, _, changed api.Document) manager.Verdict {
+		asked++
+		if _, is := changed.Policies["many"]; is {
+			return manager.Verdict{Problems: []api.Problem{{Path: "policies.many", Message: "switch table full"}}}
+		}
+		return manager.Verdict{}
+	}})
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: demo()}))(t)
+	if asked != 1 {
+		t.Errorf("asked %d times about a whole document", asked)
+	}
+	if _, err := b.Policies().Put(ctx(t), "many", api.PolicySpec{From: "alice", Match: []string{"udp/53"}, Chain: "web"}); !errors.Is(err, api.ErrInvalid) {
+		t.Errorf("a policy that a host refuses: %v", err)
+	}
+	if _, err := b.Policies().Put(ctx(t), "few", api.PolicySpec{From: "alice", Match: []string{"udp/53"}, Chain: "web"}); err != nil {
+		t.Errorf("a policy that no host refuses: %v", err)
+	}
+	if asked != 3 {
+		t.Errorf("asked %d times, want 3", asked)
+	}
+}
