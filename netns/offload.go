@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 
@@ -18,6 +19,20 @@ var offloads = [...]string{
 // coalescing are the features that join received frames into larger ones, which a program that reads frames in user space cannot pass on.
 var coalescing = [...]string{"rx-gro", "rx-gro-hw", "rx-lro"}
 
+// featureTries is how often features are read or changed: the library hands the kernel addresses on the stack as numbers, so an answer is lost when the
+// stack grows, and moves, in between. It does not grow again.
+const featureTries = 3
+
+// features are those of an interface by name. Each interface has some.
+func features(e *ethtool.Ethtool, link string) (have map[string]ethtool.FeatureState, err error) {
+	for range featureTries {
+		if have, err = e.FeaturesWithState(link); err != nil || len(have) > 0 {
+			return have, err
+		}
+	}
+	return nil, errors.New("the kernel names none")
+}
+
 // Coalescing tells whether the interface joins received frames.
 func (s *Space) Coalescing(link string) (on bool, err error) {
 	err = s.Do(func() error {
@@ -26,9 +41,9 @@ func (s *Space) Coalescing(link string) (on bool, err error) {
 			return err
 		}
 		defer e.Close()
-		have, err := e.Features(link)
+		have, err := features(e, link)
 		for _, name := range coalescing {
-			on = on || have[name]
+			on = on || have[name].Active
 		}
 		return err
 	})
@@ -53,7 +68,7 @@ func (s *Space) setFeatures(link string, names []string, on bool) error {
 			return err
 		}
 		defer e.Close()
-		have, err := e.FeaturesWithState(link)
+		have, err := features(e, link)
 		if err != nil {
 			return err
 		}
@@ -66,15 +81,20 @@ func (s *Space) setFeatures(link string, names []string, on bool) error {
 		if len(change) == 0 {
 			return nil
 		}
-		if err := e.Change(link, change); err != nil {
+		for range featureTries {
+			if err = e.Change(link, change); err == nil {
+				break
+			}
+		}
+		if err != nil {
 			return err
 		}
-		after, err := e.Features(link)
+		after, err := features(e, link)
 		if err != nil {
 			return err
 		}
 		for name := range maps.Keys(change) {
-			if after[name] != on {
+			if after[name].Active != on {
 				return fmt.Errorf("feature %s stays %t", name, !on)
 			}
 		}
