@@ -62,7 +62,7 @@ func (s *share) keeps(policy string) bool {
 		return false
 	}
 	_, ours := s.policies[policy]
-	return ours || p.Placement == nil || p.Placement.Router
+	return ours || p.Placement.Routed()
 }
 
 // toClose reports whether the router, whose a policy is, has no rules yet that catch its frames.

@@ -219,6 +219,9 @@ type Placement struct {
 	Since  time.Time `json:"since,omitzero"`
 }
 
+// Routed tells of a policy's placement that no host steers it by itself. Where nobody has decided there is no host.
+func (p *Placement) Routed() bool { return p == nil || p.Router }
+
 // Uplink is a host's interface into the fabric.
 type Uplink struct {
 	Interface string    `json:"interface"`

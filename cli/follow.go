@@ -123,7 +123,7 @@ func stuck(ctx context.Context, c *api.Client, op api.Operation) string {
 	if err != nil {
 		return ""
 	}
-	return fmt.Sprintf("\n  function/%s: %s%s", op.Object, withMessage(or(string(f.Status.State), "pending"), f.Status.Message), logsHint(op))
+	return fmt.Sprintf("\n  function/%s: %s%s", op.Object, api.Readiness{State: or(string(f.Status.State), "pending"), Message: f.Status.Message}, logsHint(op))
 }
 
 func logsHint(op api.Operation) string {

@@ -226,13 +226,6 @@ func renders(rendered []string, chain string) bool {
 	return slices.Equal(in, wantIn) && slices.Equal(taps, wantTaps)
 }
 
-func withMessage(s, message string) string {
-	if message == "" {
-		return s
-	}
-	return s + ", " + message
-}
-
 // waitFor watches until everything is as the document has it.
 func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, changes []api.Change) error {
 	w := await(d, changes)

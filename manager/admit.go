@@ -45,7 +45,7 @@ func (st *state) hear(ctx context.Context, d, changed api.Document) (Verdict, er
 }
 
 // subject sums up what a verdict depends on: what is new or changed, other endpoints where some are, the chains that changed functions are in with
-// the images of their functions, and how many policies share a switch with those that changed.
+// the images of their functions, and, for the room in a switch, how many policies there are. What fits by that and not in the end is closed.
 func subject(d, changed api.Document) [sha256.Size]byte {
 	about := struct {
 		Changed   api.Document

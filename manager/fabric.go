@@ -26,14 +26,13 @@ func (m *Manager) fabric(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	ctx, other := r.Context(), false
+	ctx := r.Context()
 	err := m.tell(ctx, len(req.Events), func(n *news) error {
 		n.router, n.where = true, n.lookup(ctx, 0)
 		for _, e := range req.Events {
 			e.Source = api.SourceRouter
 			n.told = append(n.told, e)
 		}
-		defer func() { other = n.joined }()
 		return errors.Join(
 			n.switches(ctx, req.Switches),
 			n.gone(ctx, req.Gone, req.Switches),
@@ -42,9 +41,6 @@ func (m *Manager) fabric(w http.ResponseWriter, r *http.Request) error {
 			statuses(ctx, n, api.KindEndpoint, req.Endpoints, endpointGone),
 		)
 	})
-	if err == nil && other {
-		err = m.resettle(ctx)
-	}
 	if err != nil {
 		return err
 	}
@@ -65,7 +61,7 @@ func (n *news) switches(ctx context.Context, in map[string]api.SwitchStatus) err
 		switch {
 		case errors.Is(err, store.ErrNotFound):
 			s = api.Switch{Meta: n.m.newMeta(name)}
-			n.joined = true
+			n.unsettle = true
 		case err != nil:
 			return err
 		case same(s.Status, in[name]):
@@ -106,7 +102,7 @@ func (n *news) gone(ctx context.Context, names []string, there map[string]api.Sw
 		if err != nil {
 			return err
 		}
-		seen[name], n.joined = true, true
+		seen[name], n.unsettle = true, true
 		n.conds, n.ops = append(n.conds, store.Cond{Key: i.Key, Revision: i.Revision}), append(n.ops, store.Op{Key: i.Key})
 	}
 	return nil

@@ -70,7 +70,7 @@ func (n *news) lookup(ctx context.Context, many int) *whereabouts {
 // functions are, a policy that it steers. What was moved meanwhile is not: late news are left out.
 func (n *news) owns(kind api.Kind, o *object) (bool, error) {
 	if n.router {
-		return kind != api.KindPolicy || o.Placement == nil || o.Placement.Router, nil
+		return kind != api.KindPolicy || o.Placement.Routed(), nil
 	}
 	if n.reporter == "" {
 		return true, nil

@@ -28,17 +28,12 @@ func (m *Manager) report(w http.ResponseWriter, r *http.Request) error {
 	}
 	_, remote := agentOf(r.Context())
 	events, dropped := m.rates.admit(req.Host, remote, req.Events, m.Now())
-	joined := false
 	err := m.tell(r.Context(), len(req.Events), func(n *news) error {
 		n.reporter = req.Host
 		err := errors.Join(m.agentNews(r.Context(), n, req), n.hostEvents(req.Host, remote, events))
 		n.told = append(n.told, dropped...)
-		joined = n.joined
 		return err
 	})
-	if err == nil && joined {
-		err = m.resettle(r.Context())
-	}
 	if err != nil {
 		return err
 	}
@@ -54,10 +49,18 @@ func (m *Manager) resettle(ctx context.Context) error {
 	})
 }
 
-// tell gathers news and commits them; when someone else was faster, all over again.
+// tell gathers news and commits them; when someone else was faster, all over again. Then placements are looked at anew, if the news make that necessary.
 func (m *Manager) tell(ctx context.Context, events int, gather func(*news) error) error {
+	n, err := m.tellLocked(ctx, events, gather)
+	if err == nil && n.unsettle {
+		err = m.resettle(ctx)
+	}
+	return err
+}
+
+func (m *Manager) tellLocked(ctx context.Context, events int, gather func(*news) error) (*news, error) {
 	if events > maxReportEvents {
-		return api.Refuse(http.StatusUnprocessableEntity, fmt.Sprintf("%d events in one report: want at most %d", events, maxReportEvents))
+		return nil, api.Refuse(http.StatusUnprocessableEntity, fmt.Sprintf("%d events in one report: want at most %d", events, maxReportEvents))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,14 +74,14 @@ func (m *Manager) tell(ctx context.Context, events int, gather func(*news) error
 			continue
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if events > 0 {
 			m.trimEvents(ctx)
 		}
-		return nil
+		return n, nil
 	}
-	return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("others changed the objects %d times meanwhile: try again", editAttempts))
+	return nil, api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("others changed the objects %d times meanwhile: try again", editAttempts))
 }
 
 // news is a report on its way into a transaction.
@@ -94,7 +97,7 @@ type news struct {
 	where    *whereabouts
 	several  bool     // there are several hosts: what concerns more than one of them is not one agent's to tell
 	turned   []string // functions whose health or state is another now
-	joined   bool     // a host is new, or back; a switch is new, or gone
+	unsettle bool     // a host is new, or back; a switch is new, or gone: look at all placements
 }
 
 func endpointGone(s api.EndpointStatus) bool { return s.State == api.EndpointDeleted }
@@ -249,10 +252,10 @@ func (n *news) host(ctx context.Context, name string, s *api.HostStatus) error {
 	}
 	var old api.HostStatus
 	if json.Unmarshal(o.Status, &old) == nil && old.State == api.HostLost && s.State != api.HostLost {
-		n.joined = true
+		n.unsettle = true
 		n.told = append(n.told, hostBack(name, n.m.Now().Sub(o.Updated)))
 	}
-	n.joined = n.joined || o.Revision == 0
+	n.unsettle = n.unsettle || o.Revision == 0
 	_, remote := agentOf(ctx)
 	if remote && o.Revision == 0 {
 		if err := n.declared(ctx, &o); err != nil {

@@ -63,10 +63,7 @@ func (l *loop) input(now time.Time) fabric.Input {
 	return in
 }
 
-// ours tells whether the router steers a policy, and no host by itself. Where nobody has decided there is no host.
-func ours(p api.Policy) bool { return p.Placement == nil || p.Placement.Router }
-
-// policyInput adds the policies that are ours: those of the input before, but for what has changed since.
+// policyInput adds the policies that the router steers: those of the input before, but for what has changed since.
 func (l *loop) policyInput(in *fabric.Input) {
 	names := slices.Collect(maps.Keys(l.edited))
 	clear(l.edited)
@@ -80,7 +77,7 @@ func (l *loop) policyInput(in *fabric.Input) {
 		}
 	}
 	for _, name := range names {
-		if p, there := l.intent.policies[name]; there && p.Deleting == nil && ours(p) {
+		if p, there := l.intent.policies[name]; there && p.Deleting == nil && p.Placement.Routed() {
 			in.Policies[name], l.generations[name] = p.Spec, p.Generation
 		} else {
 			delete(in.Policies, name)

@@ -72,7 +72,7 @@ func watchAll(ctx context.Context, c *api.Client, to chan<- event) error {
 	run(func() error {
 		return watchKind(ctx, c.Policies().Reader, api.KindPolicy, to, listed, func(i *intent) map[string]api.Policy { return i.policies },
 			func(a, b api.Policy) bool {
-				return a.UID == b.UID && a.Generation == b.Generation && (a.Deleting == nil) == (b.Deleting == nil) && ours(a) == ours(b)
+				return a.UID == b.UID && a.Generation == b.Generation && (a.Deleting == nil) == (b.Deleting == nil) && a.Placement.Routed() == b.Placement.Routed()
 			})
 	})
 	run(func() error {

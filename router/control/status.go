@@ -43,7 +43,7 @@ func (l *loop) tell(now time.Time) {
 	}
 	l.reports.keepPolicies(l.out.Paths)
 	for name, p := range l.intent.policies {
-		if p.Deleting != nil && ours(p) && l.out.Paths.Of(name) == nil { // nothing of it is wanted any more
+		if p.Deleting != nil && p.Placement.Routed() && l.out.Paths.Of(name) == nil { // nothing of it is wanted any more
 			l.reports.policy(name, api.PolicyStatus{ObservedGeneration: p.Generation, State: api.PolicyDeleted})
 		}
 	}

@@ -133,7 +133,7 @@ func (l *loop) computed(in fabric.Input, out fabric.Output, t translation, gener
 	l.assignAll(&in, out, t)
 	l.tellShort(out.Short)
 	for name, p := range l.intent.policies {
-		if !ours(p) {
+		if !p.Placement.Routed() {
 			l.fleet.local[name] = true
 		}
 	}

@@ -137,7 +137,7 @@ func (p *planner) guard(s *stream, resume api.HostAction) {
 	}
 	if len(matches) == 0 {
 		for _, a := range e.Prefixes {
-			matches = append(matches, flow.Match{Src: a, EtherType: family(a)})
+			matches = append(matches, flow.Match{Src: a, EtherType: flow.Family(a)})
 		}
 	}
 	for _, a := range g.out[s.node] {

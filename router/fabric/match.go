@@ -41,9 +41,9 @@ func (w *world) side(all []flow.Match, p *policy, s *end, arp, source bool) ([]f
 	}
 	ip := func(a netip.Prefix) flow.Match {
 		if source {
-			return flow.Match{Src: a, EtherType: family(a)}
+			return flow.Match{Src: a, EtherType: flow.Family(a)}
 		}
-		return flow.Match{Dst: a, EtherType: family(a)}
+		return flow.Match{Dst: a, EtherType: flow.Family(a)}
 	}
 	switch s.Kind {
 	case api.SelectPrefix:
@@ -69,8 +69,6 @@ func (w *world) side(all []flow.Match, p *policy, s *end, arp, source bool) ([]f
 	}
 	return all, nil
 }
-
-func family(p netip.Prefix) uint16 { return flow.Family(p) }
 
 // matches of a way from src to dst. open: any frame that reaches the destination's own port.
 func (w *world) matches(p *policy, v way, src, dst *end, open bool) ([]selected, error) {
