@@ -11,12 +11,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 
 	"weir.dev/weir/lab/peers"
 	"weir.dev/weir/lab/study"
 	"weir.dev/weir/netns"
+	"weir.dev/weir/netns/ethtool"
 )
 
 // Factors of experiments with sockets.
@@ -165,20 +165,15 @@ func interfaceConditions(name string) (map[string]string, error) {
 			out[condQdisc] = q.Type()
 		}
 	}
-	e, err := ethtool.NewEthtool()
+	features, err := ethtool.Features(name)
 	if err != nil {
 		return nil, err
 	}
-	defer e.Close()
-	features, err := e.Features(name)
-	if err != nil {
-		return nil, fmt.Errorf("features of %s: %w", name, err)
-	}
 	for label, feature := range map[string]string{condGSO: "tx-generic-segmentation", condTSO: "tx-tcp-segmentation", condGRO: "rx-gro"} {
-		out[label] = map[bool]string{true: "on", false: "off"}[features[feature]]
+		out[label] = map[bool]string{true: "on", false: "off"}[features[feature].Active]
 	}
-	if c, err := e.GetChannels(name); err == nil {
-		out[condQueues] = fmt.Sprintf("%d tx, %d rx", max(c.TxCount, c.CombinedCount), max(c.RxCount, c.CombinedCount))
+	if q, err := ethtool.QueuesOf(name); err == nil {
+		out[condQueues] = fmt.Sprintf("%d tx, %d rx", q.TX, q.RX)
 	}
 	return out, nil
 }

@@ -1,11 +1,9 @@
 package netns
 
 import (
-	"errors"
 	"fmt"
-	"maps"
 
-	"github.com/safchain/ethtool"
+	"weir.dev/weir/netns/ethtool"
 )
 
 // offloads are the features that let a sender leave checksums and segmentation to the "hardware". A program that reads frames from a
@@ -19,36 +17,17 @@ var offloads = [...]string{
 // coalescing are the features that join received frames into larger ones, which a program that reads frames in user space cannot pass on.
 var coalescing = [...]string{"rx-gro", "rx-gro-hw", "rx-lro"}
 
-// featureTries is how often features are read or changed: the library hands the kernel addresses on the stack as numbers, so an answer is lost when the
-// stack grows, and moves, in between. It does not grow again.
-const featureTries = 3
-
-// features are those of an interface by name. Each interface has some.
-func features(e *ethtool.Ethtool, link string) (have map[string]ethtool.FeatureState, err error) {
-	for range featureTries {
-		if have, err = e.FeaturesWithState(link); err != nil || len(have) > 0 {
-			return have, err
-		}
-	}
-	return nil, errors.New("the kernel names none")
-}
-
 // Coalescing tells whether the interface joins received frames.
 func (s *Space) Coalescing(link string) (on bool, err error) {
 	err = s.Do(func() error {
-		e, err := ethtool.NewEthtool()
-		if err != nil {
-			return err
-		}
-		defer e.Close()
-		have, err := features(e, link)
+		have, err := ethtool.Features(link)
 		for _, name := range coalescing {
 			on = on || have[name].Active
 		}
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("features of %s in %s: %w", link, s, err)
+		return false, fmt.Errorf("in %s: %w", s, err)
 	}
 	return on, nil
 }
@@ -63,45 +42,23 @@ func (s *Space) Offloads(link string, on bool) error { return s.setFeatures(link
 
 func (s *Space) setFeatures(link string, names []string, on bool) error {
 	err := s.Do(func() error {
-		e, err := ethtool.NewEthtool()
-		if err != nil {
-			return err
-		}
-		defer e.Close()
-		have, err := features(e, link)
+		have, err := ethtool.Features(link)
 		if err != nil {
 			return err
 		}
 		change := map[string]bool{}
 		for _, name := range names {
-			if f, ok := have[name]; ok && f.Available && !f.NeverChanged && f.Active != on {
+			if f := have[name]; f.Changeable && f.Active != on {
 				change[name] = on
 			}
 		}
 		if len(change) == 0 {
 			return nil
 		}
-		for range featureTries {
-			if err = e.Change(link, change); err == nil {
-				break
-			}
-		}
-		if err != nil {
-			return err
-		}
-		after, err := features(e, link)
-		if err != nil {
-			return err
-		}
-		for name := range maps.Keys(change) {
-			if after[name].Active != on {
-				return fmt.Errorf("feature %s stays %t", name, !on)
-			}
-		}
-		return nil
+		return ethtool.Change(link, change)
 	})
 	if err != nil {
-		return fmt.Errorf("features of %s in %s: %w", link, s, err)
+		return fmt.Errorf("in %s: %w", s, err)
 	}
 	return nil
 }

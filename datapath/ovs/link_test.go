@@ -3,25 +3,20 @@ package ovs
 import (
 	"testing"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/datapath/suite"
 	"weir.dev/weir/netns"
+	"weir.dev/weir/netns/ethtool"
 )
 
 // offloaded: the interface leaves checksums to others.
 func offloaded(t *testing.T, ns *netns.Space, link string) (on bool) {
 	t.Helper()
 	err := ns.Do(func() error {
-		e, err := ethtool.NewEthtool()
-		if err != nil {
-			return err
-		}
-		defer e.Close()
-		features, err := e.Features(link)
-		on = features["tx-checksum-ip-generic"]
+		features, err := ethtool.Features(link)
+		on = features["tx-checksum-ip-generic"].Active
 		return err
 	})
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"net/netip"
 	"path/filepath"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/netns"
+	"weir.dev/weir/netns/ethtool"
 )
 
 //go:generate go tool bpf2go -go-package peers -target bpfel hop hop.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu
@@ -163,12 +163,7 @@ func hop() error {
 // takesFrames prepares a station of the thread's namespace: a veth takes redirected frames with GRO on, and what it sends has to have its
 // checksums, since nobody behind an XDP program puts them in.
 func takesFrames() error {
-	tool, err := ethtool.NewEthtool()
-	if err != nil {
-		return err
-	}
-	defer tool.Close()
-	return tool.Change(Station, map[string]bool{"rx-gro": true, "tx-checksum-ip-generic": false})
+	return ethtool.Change(Station, map[string]bool{"rx-gro": true, "tx-checksum-ip-generic": false})
 }
 
 func (x *redirects) Close() error {

@@ -12,11 +12,11 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/safchain/ethtool"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/lab/traffic"
 	"weir.dev/weir/netns"
+	"weir.dev/weir/netns/ethtool"
 )
 
 // DefaultBatch is how many frames enter between two runs of the network's softirq. Batch x crossings of veths must stay under about 3000.
@@ -118,30 +118,20 @@ func (g *Generator) openIn() error {
 
 // withGRO turns NAPI on at a veth: only then has it a receive queue for frames to enter at.
 func (g *Generator) withGRO() error {
-	tool, err := ethtool.NewEthtool()
-	if err != nil {
-		return fmt.Errorf("ethtool: %w", err)
-	}
-	defer tool.Close()
 	const feature = "rx-gro"
-	have, err := tool.Features(g.o.In.Link)
+	have, err := ethtool.Features(g.o.In.Link)
 	if err != nil {
-		return fmt.Errorf("features: %w", err)
+		return err
 	}
-	if have[feature] {
+	if have[feature].Active {
 		return nil
 	}
-	if err := tool.Change(g.o.In.Link, map[string]bool{feature: true}); err != nil {
+	if err := ethtool.Change(g.o.In.Link, map[string]bool{feature: true}); err != nil {
 		return fmt.Errorf("turn GRO on: %w", err)
 	}
 	g.undo = append(g.undo, func() error {
 		return netns.Do(g.o.In.Space, func() error {
-			tool, err := ethtool.NewEthtool()
-			if err != nil {
-				return err
-			}
-			defer tool.Close()
-			return tool.Change(g.o.In.Link, map[string]bool{feature: false})
+			return ethtool.Change(g.o.In.Link, map[string]bool{feature: false})
 		})
 	})
 	return nil

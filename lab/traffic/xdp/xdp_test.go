@@ -16,11 +16,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/safchain/ethtool"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/lab/traffic"
 	"weir.dev/weir/netns"
+	"weir.dev/weir/netns/ethtool"
 )
 
 func TestMain(m *testing.M) {
@@ -490,12 +490,7 @@ func TestRefusesWhatCannotBeSent(t *testing.T) {
 func withGRO(t *testing.T, b bench, name string) {
 	t.Helper()
 	err := netns.Do(b.space, func() error {
-		tool, err := ethtool.NewEthtool()
-		if err != nil {
-			return err
-		}
-		defer tool.Close()
-		return tool.Change(name, map[string]bool{"rx-gro": true})
+		return ethtool.Change(name, map[string]bool{"rx-gro": true})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -503,15 +498,10 @@ func withGRO(t *testing.T, b bench, name string) {
 }
 
 // features of the link where frames enter.
-func features(t *testing.T, b bench) (f map[string]bool) {
+func features(t *testing.T, b bench) (f map[string]ethtool.Feature) {
 	t.Helper()
-	err := netns.Do(b.space, func() error {
-		tool, err := ethtool.NewEthtool()
-		if err != nil {
-			return err
-		}
-		defer tool.Close()
-		f, err = tool.Features("in0")
+	err := netns.Do(b.space, func() (err error) {
+		f, err = ethtool.Features("in0")
 		return err
 	})
 	if err != nil {
