@@ -79,7 +79,8 @@ func (f *function) change(ctx context.Context, want api.Function) (time.Duration
 		f.a.Log.Warn("change of a function", "function", f.name, "error", err)
 		f.behind = true
 		f.update(func(v *view) {
-			v.status.Message = fmt.Sprintf("the change is not in force, the former instance goes on: %v", err)
+			v.status.Say(api.Condition{Type: api.ConditionOutdated, Reason: api.ReasonError,
+				Message: fmt.Sprintf("the change is not in force, the former instance goes on: %v", err)})
 		})
 	}
 	next, err := f.watchHealth(ctx, want, img)

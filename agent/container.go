@@ -146,13 +146,17 @@ func (f *function) exited(ctx context.Context, c container.Status) {
 	f.mu.Lock()
 	text, words := ending(c, f.want.Spec.Memory), ""
 	f.mu.Unlock()
+	reason := api.ReasonExited
+	if c.OOM {
+		reason = api.ReasonMemory
+	}
 	if c.Signal == 0 { // else what it wrote last has nothing to do with its end
 		words = f.lastWords(ctx)
 	}
 	f.update(func(v *view) {
 		v.status.State, v.status.Healthy, v.status.PID = api.FunctionFailed, false, 0
 		v.status.LastExit, v.status.Restarts = text, f.applied.Restarts
-		v.status.Message = text + words + ", restarting"
+		v.status.Say(unhealthy(reason, text+words+", restarting"))
 		if f.early >= giveUp { // this is what has become of what was wanted, for now
 			v.status.ObservedGeneration = max(v.status.ObservedGeneration, f.ready.generation)
 		}
@@ -229,7 +233,10 @@ func (f *function) halt(ctx context.Context, why string) error {
 			return err
 		}
 	}
-	f.update(func(v *view) { v.status.PID, v.status.Healthy, v.status.Message = 0, false, why })
+	f.update(func(v *view) {
+		v.status.PID, v.status.Healthy = 0, false
+		v.status.Say(unhealthy(api.ReasonRestart, why))
+	})
 	return f.awaited(ctx)
 }
 

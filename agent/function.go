@@ -313,7 +313,11 @@ func (f *function) fail(want api.Function, err error) {
 		if v.status.State == "" || v.status.State == api.FunctionPending || idle {
 			v.status.State = api.FunctionFailed
 		}
-		v.status.Message = err.Error()
+		now := api.Condition{Type: api.ConditionOutdated, Reason: api.ReasonError, Message: err.Error()}
+		if v.status.State == api.FunctionFailed {
+			now.Type = api.ConditionFailed
+		}
+		v.status.Say(now)
 		if idle {
 			v.status.ObservedGeneration = want.Generation
 		}
@@ -345,7 +349,7 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 		(f.applied.Hash != hash || f.applied.Restart != want.Spec.Restart || !f.box.whole())
 	if f.behind && !stale { // what did not come up is not wanted any more
 		f.behind = false
-		f.update(func(v *view) { v.status.Message = "" })
+		f.update(func(v *view) { v.status.Say() })
 	}
 	if stale && desired == api.FunctionStarted && f.overlaps(img) {
 		if wait, err := f.change(ctx, want); f.behind || err != nil {
@@ -421,7 +425,8 @@ func (f *function) afresh(now attempt) {
 func (f *function) settle(want api.Function, img image.Image, s api.FunctionState) {
 	f.update(func(v *view) {
 		v.wasUp = true // what follows is decided by on_fail
-		v.status.State, v.status.Healthy, v.status.Message = s, false, ""
+		v.status.State, v.status.Healthy = s, false
+		v.status.Say()
 		v.status.ObservedGeneration, v.status.ObservedRestart = want.Generation, want.Spec.Restart
 		v.status.Image = img.Digest
 		if s == api.FunctionStopped {

@@ -78,7 +78,8 @@ func (f *function) hung(ctx context.Context, img image.Image, err error) {
 	f.down(ctx)
 	f.started = time.Now() // the clock of unhealthyFor
 	f.update(func(v *view) {
-		v.status.Healthy, v.status.Message = false, fmt.Sprintf("no probe frame came through: %v", err)
+		v.status.Healthy = false
+		v.status.Say(unhealthy(api.ReasonSilent, fmt.Sprintf("no probe frame came through: %v", err)))
 	})
 	f.event(api.Warning, "FunctionUnhealthy", "probe frames do not come through; "+f.consequence(), 0)
 	if img.Contract.Forwarder != "" { // its links may be gone: they can be made anew while the container runs on
@@ -98,7 +99,8 @@ func (f *function) up(ctx context.Context, want api.Function, img image.Image) e
 	f.probing.Store(probes(img))
 	f.update(func(v *view) {
 		v.wasUp = true
-		v.status.State, v.status.Healthy, v.status.Message = api.FunctionStarted, true, ""
+		v.status.State, v.status.Healthy = api.FunctionStarted, true
+		v.status.Say()
 		if !f.behind {
 			v.status.ObservedGeneration, v.status.ObservedRestart, v.status.Image = want.Generation, want.Spec.Restart, img.Digest
 		}
@@ -169,7 +171,9 @@ func (f *function) hangs(ctx context.Context) {
 	}
 	f.told = f.started
 	words := f.lastWords(ctx)
-	f.update(func(v *view) { v.status.Message = "its process runs, but no probe frame has come through" + words })
+	f.update(func(v *view) {
+		v.status.Say(unhealthy(api.ReasonSilent, "its process runs, but no probe frame has come through"+words))
+	})
 }
 
 // slower takes in a round trip. It is news only when it is the first or much longer: a status is not a time series.
@@ -178,4 +182,8 @@ func (f *function) slower(rtt time.Duration) {
 		f.rtt.Store(rtt.Nanoseconds())
 		f.update(func(v *view) { v.status.RTTns = rtt.Nanoseconds() })
 	}
+}
+
+func unhealthy(r api.Reason, message string) api.Condition {
+	return api.Condition{Type: api.ConditionUnhealthy, Reason: r, Message: message}
 }

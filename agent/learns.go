@@ -116,10 +116,13 @@ func (f *function) tellLearning(known map[*function]string, text string) {
 	} else {
 		known[f] = text
 	}
-	if before != "" && before != text || text != "" && f.view().status.Message == "" {
+	switch c := f.view().status.Conditions.Get(api.ConditionLearning); {
+	case text == "" && c != nil:
+		f.update(func(v *view) { v.status.Drop(api.ConditionLearning) })
+	case text != "" && (c == nil || c.Message != text):
 		f.update(func(v *view) {
-			if v.status.Message == before && v.status.Healthy {
-				v.status.Message = text
+			if v.status.Healthy {
+				v.status.Note(api.Condition{Type: api.ConditionLearning, Reason: api.ReasonBridge, Message: text})
 			}
 		})
 	}

@@ -182,7 +182,8 @@ func (a *Agent) reportChains(want share, views map[string]view, waiting map[stri
 		}
 		s := api.ChainStatus{ObservedGeneration: w.Generation, State: api.ChainReady}
 		if why := waiting[name]; why != "" {
-			s.State, s.Message = api.ChainPending, why
+			s.State = api.ChainPending
+			s.Say(api.Condition{Type: api.ConditionWaiting, Reason: api.ReasonWaiting, Message: why})
 		} else if hops, err := api.ParsePath(w.Spec.Path); err == nil {
 			var down []string
 			for _, h := range hops {
@@ -191,7 +192,8 @@ func (a *Agent) reportChains(want share, views map[string]view, waiting map[stri
 				}
 			}
 			if len(down) > 0 {
-				s.State, s.Message = api.ChainDegraded, "down: "+strings.Join(down, ", ")
+				s.State = api.ChainDegraded
+				s.Say(api.Condition{Type: api.ConditionImpaired, Reason: api.ReasonDown, Message: "down: " + strings.Join(down, ", ")})
 			}
 		}
 		a.report.chain(name, w.UID, s)

@@ -26,7 +26,6 @@ type silence struct {
 	enough  bool      // at the last look: answers may be under way yet
 	flowed  bool      // when something came out last, it was much of what had gone in
 	told    time.Time
-	message string // that it put into the status
 }
 
 // look takes in the counters of frames that went in and that came out, and tells how many went in if nothing comes back.
@@ -100,7 +99,7 @@ func (a *Agent) lookSilent(ctx context.Context, known map[*function]*silence, no
 		if frames, silent := s.look(in[name], out[name], now); silent {
 			f.silent(s, frames, now)
 		} else if frames == 0 {
-			f.answers(s)
+			f.answers()
 		}
 	}
 	return nil
@@ -108,14 +107,13 @@ func (a *Agent) lookSilent(ctx context.Context, known map[*function]*silence, no
 
 // silent says that nothing comes back.
 func (f *function) silent(s *silence, frames uint64, now time.Time) {
-	if s.message != "" && f.view().status.Message == s.message {
+	if f.view().status.Conditions.Get(api.ConditionSilent) != nil {
 		return
 	}
 	text := fmt.Sprintf("%d frames went in within %s, and none came out", frames, now.Sub(s.since).Round(time.Second))
 	f.update(func(v *view) {
-		if v.status.Healthy && v.status.Message == "" {
-			s.message = "nothing comes back: " + text
-			v.status.Message = s.message
+		if v.status.Healthy {
+			v.status.Note(api.Condition{Type: api.ConditionSilent, Reason: api.ReasonSilent, Message: "nothing comes back: " + text})
 		}
 	})
 	if s.told.IsZero() || now.Sub(s.told) >= silentAgain {
@@ -125,14 +123,8 @@ func (f *function) silent(s *silence, frames uint64, now time.Time) {
 }
 
 // answers takes back that nothing comes back.
-func (f *function) answers(s *silence) {
-	if s.message == "" {
-		return
+func (f *function) answers() {
+	if f.view().status.Conditions.Get(api.ConditionSilent) != nil {
+		f.update(func(v *view) { v.status.Drop(api.ConditionSilent) })
 	}
-	f.update(func(v *view) {
-		if v.status.Message == s.message {
-			v.status.Message = ""
-		}
-	})
-	s.message = ""
 }

@@ -148,6 +148,7 @@ type FunctionStatus struct {
 	Healthy            bool          `json:"healthy"`
 	CheckedBy          CheckedBy     `json:"checked_by,omitempty"` // how Healthy is known
 	Message            string        `json:"message,omitempty"`
+	Conditions         Conditions    `json:"conditions,omitempty"`
 	Host               string        `json:"host,omitempty"`
 	PID                int           `json:"pid,omitempty"`
 	Image              string        `json:"image,omitempty"` // digest in use
@@ -200,6 +201,7 @@ type ChainStatus struct {
 	ObservedGeneration int64      `json:"observed_generation,omitempty"`
 	State              ChainState `json:"state,omitempty"`
 	Message            string     `json:"message,omitempty"`
+	Conditions         Conditions `json:"conditions,omitempty"`
 }
 
 // Mode says how a policy takes traffic.
@@ -355,26 +357,27 @@ type HostCapacity struct {
 }
 
 type HostStatus struct {
-	State     HostState     `json:"state,omitempty"` // see HostBeat
-	Heartbeat time.Time     `json:"heartbeat,omitzero"`
-	Version   string        `json:"version,omitempty"`
-	Kernel    string        `json:"kernel,omitempty"`
-	BootID    string        `json:"boot_id,omitempty"` // of the running kernel: hosts with the same one are one machine
-	Cores     int           `json:"cores,omitempty"`   // that count; see HostSpec
-	Memory    int64         `json:"memory_bytes,omitempty"`
-	Claims    *HostCapacity `json:"claims,omitempty"`   // by the manager: what the agent says that it has, where that is more than what counts
-	Accepted  *HostCapacity `json:"accepted,omitempty"` // by the manager: what counts without a word of an operator
-	Switch    string        `json:"switch,omitempty"`
-	Runtime   string        `json:"runtime,omitempty"`
-	Bridge    string        `json:"bridge,omitempty"`
-	Address   string        `json:"address,omitempty"`    // in the underlay, where tunnels end
-	TunnelKey string        `json:"tunnel_key,omitempty"` // public key of its encrypted tunnels (base64); "": it has none, see Features
-	Uplinks   []Uplink      `json:"uplinks,omitempty"`
-	Load      float64       `json:"load,omitempty"`          // average of the last minute
-	Free      int64         `json:"free_bytes,omitempty"`    // memory available
-	Skew      int64         `json:"clock_skew_ns,omitempty"` // the host's clock against the manager's
-	Features  []Feature     `json:"features,omitempty"`
-	Images    []string      `json:"images,omitempty"`
+	State      HostState     `json:"state,omitempty"`      // see HostBeat
+	Conditions Conditions    `json:"conditions,omitempty"` // by the manager
+	Heartbeat  time.Time     `json:"heartbeat,omitzero"`
+	Version    string        `json:"version,omitempty"`
+	Kernel     string        `json:"kernel,omitempty"`
+	BootID     string        `json:"boot_id,omitempty"` // of the running kernel: hosts with the same one are one machine
+	Cores      int           `json:"cores,omitempty"`   // that count; see HostSpec
+	Memory     int64         `json:"memory_bytes,omitempty"`
+	Claims     *HostCapacity `json:"claims,omitempty"`   // by the manager: what the agent says that it has, where that is more than what counts
+	Accepted   *HostCapacity `json:"accepted,omitempty"` // by the manager: what counts without a word of an operator
+	Switch     string        `json:"switch,omitempty"`
+	Runtime    string        `json:"runtime,omitempty"`
+	Bridge     string        `json:"bridge,omitempty"`
+	Address    string        `json:"address,omitempty"`    // in the underlay, where tunnels end
+	TunnelKey  string        `json:"tunnel_key,omitempty"` // public key of its encrypted tunnels (base64); "": it has none, see Features
+	Uplinks    []Uplink      `json:"uplinks,omitempty"`
+	Load       float64       `json:"load,omitempty"`          // average of the last minute
+	Free       int64         `json:"free_bytes,omitempty"`    // memory available
+	Skew       int64         `json:"clock_skew_ns,omitempty"` // the host's clock against the manager's
+	Features   []Feature     `json:"features,omitempty"`
+	Images     []string      `json:"images,omitempty"`
 }
 
 // Feature is something that the host's kernel has or has not.

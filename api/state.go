@@ -118,10 +118,28 @@ const (
 	ConditionOpen ConditionType = "Open"
 	// ConditionPartial is of a policy that is in force without some of its chain's functions.
 	ConditionPartial ConditionType = "Partial"
-	// ConditionImpaired is of a policy in force some of whose chain's functions are down.
+	// ConditionImpaired is of a chain some of whose functions are down, and of a policy in force that such a chain serves.
 	ConditionImpaired ConditionType = "Impaired"
-	// ConditionFailed is of an endpoint in error.
+	// ConditionFailed is of an endpoint in error, and of a function that could not be made.
 	ConditionFailed ConditionType = "Failed"
+	// ConditionUnhealthy is of a function that should forward and does not: its process ended, or no probe frame comes through.
+	ConditionUnhealthy ConditionType = "Unhealthy"
+	// ConditionSilent is of a function that takes frames and hands none on; its image declares no probe.
+	ConditionSilent ConditionType = "Silent"
+	// ConditionLearning is of a function whose bridge learns addresses where that makes it drop frames.
+	ConditionLearning ConditionType = "Learning"
+	// ConditionOutdated is of a function that runs as it was before its last change: the change did not come up.
+	ConditionOutdated ConditionType = "Outdated"
+	// ConditionWaiting is of a chain that is not in force as it is wanted, and of a function or endpoint that no host has yet.
+	ConditionWaiting ConditionType = "Waiting"
+	// ConditionLost is of a host whose agent is silent.
+	ConditionLost ConditionType = "Lost"
+	// ConditionStarting is of a host whose agent does not know yet how everything on it is.
+	ConditionStarting ConditionType = "Starting"
+	// ConditionOverclaimed is of a host whose agent says that it has more than what counts.
+	ConditionOverclaimed ConditionType = "Overclaimed"
+	// ConditionIncapable is of a host whose kernel lacks a feature that Weir needs.
+	ConditionIncapable ConditionType = "Incapable"
 )
 
 // Reason is why a condition holds, in one word.
@@ -134,6 +152,16 @@ const (
 	ReasonDropped   Reason = "Dropped"   // a function is down, and its frames are dropped
 	ReasonBypassed  Reason = "Bypassed"  // a function is down, and its frames go round it
 	ReasonNamespace Reason = "Namespace" // the network namespace is not there
+	ReasonUnplaced  Reason = "Unplaced"  // no host can have it
+	ReasonMoved     Reason = "Moved"     // another host has it now
+	ReasonBridge    Reason = "Bridge"    // a bridge inside of the function
+	ReasonDown      Reason = "Down"      // a function is down
+	ReasonExited    Reason = "Exited"    // its process ended
+	ReasonMemory    Reason = "Memory"    // its process ran out of memory
+	ReasonSilent    Reason = "Silent"    // no probe frame, or no sign of life, came
+	ReasonRestart   Reason = "Restart"   // it is being restarted
+	ReasonCapacity  Reason = "Capacity"  // processors or memory
+	ReasonFeature   Reason = "Feature"   // of the kernel
 	ReasonError     Reason = "Error"     // see the message
 )
 
@@ -186,6 +214,32 @@ func (s *PolicyStatus) Note(t ConditionType, r Reason) {
 	s.Message = strings.ToLower(string(t)) + ": " + s.Message
 }
 
+// Say gives the status these conditions and no others. Its message is the first one's.
+func (s *FunctionStatus) Say(c ...Condition) { s.Message, s.Conditions = Conditions(c).say() }
+
+// Note adds a condition to the status, in place of a former one of its type.
+func (s *FunctionStatus) Note(c Condition) { s.Say(append(s.Conditions.without(c.Type), c)...) }
+
+// Drop takes the condition of a type away.
+func (s *FunctionStatus) Drop(t ConditionType) { s.Say(s.Conditions.without(t)...) }
+
+// Say gives the status these conditions and no others. Its message is the first one's.
+func (s *ChainStatus) Say(c ...Condition) { s.Message, s.Conditions = Conditions(c).say() }
+
+// Say gives the status these conditions and no others. Its message is the first one's.
+func (s *EndpointStatus) Say(c ...Condition) { s.Message, s.Conditions = Conditions(c).say() }
+
+func (c Conditions) say() (string, Conditions) {
+	if len(c) == 0 {
+		return "", nil
+	}
+	return c[0].Message, c
+}
+
+func (c Conditions) without(t ConditionType) Conditions {
+	return slices.DeleteFunc(slices.Clone(c), func(x Condition) bool { return x.Type == t })
+}
+
 // Readiness is what an object still lacks: its state and, for people, why. The zero value is an object that is as wanted.
 type Readiness struct {
 	State   string // "pending", "not healthy", "changing": as wanted before its last change
@@ -234,7 +288,13 @@ func (s Switch) Ready() Readiness {
 }
 
 // Ready tells whether the host's agent is there and knows how everything is.
-func (h Host) Ready() Readiness { return readiness(0, 0, h.Status.State, HostReady, "") }
+func (h Host) Ready() Readiness {
+	var message string
+	if len(h.Status.Conditions) > 0 {
+		message = h.Status.Conditions[0].Message
+	}
+	return readiness(0, 0, h.Status.State, HostReady, message)
+}
 
 func readiness[S ~string](generation, observed int64, state, want S, message string) Readiness {
 	switch {

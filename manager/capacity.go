@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"time"
 
 	"weir.dev/weir/api"
 )
@@ -50,7 +51,7 @@ func count(spec api.HostSpec, before api.HostStatus, s *api.HostStatus, joined b
 }
 
 // recount is count for a spec that has changed.
-func recount(o *object) error {
+func recount(o *object, now time.Time) error {
 	h := api.Host{Meta: o.Meta}
 	if err := o.into(&h.Spec, &h.Status); err != nil {
 		return err
@@ -63,14 +64,18 @@ func recount(o *object) error {
 		next.Cores, next.Memory = next.Claims.Cores, next.Claims.Memory
 	}
 	count(h.Spec, h.Status, &next, h.Status.Accepted != nil)
+	next.Conditions = hostConditions(o.Name, &next).Dated(h.Status.Conditions, now)
 	o.Status = marshal(next)
 	return nil
 }
 
 func claimsMore(name string, s *api.HostStatus) api.Event {
-	return api.Event{Severity: api.Warning, Reason: "HostClaimsMore", Kind: api.KindHost, Object: name, Host: name, Message: fmt.Sprintf(
-		"host %s says that it has %d cores and %d MiB of memory; %d cores and %d MiB count: if it is right, weir host set %s --cpus %d --memory %dM",
-		name, s.Claims.Cores, s.Claims.Memory>>20, s.Cores, s.Memory>>20, name, s.Claims.Cores, s.Claims.Memory>>20)}
+	return api.Event{Severity: api.Warning, Reason: "HostClaimsMore", Kind: api.KindHost, Object: name, Host: name, Message: claimText(name, s)}
+}
+
+func claimText(name string, s *api.HostStatus) string {
+	return fmt.Sprintf("host %s says that it has %d cores and %d MiB of memory; %d cores and %d MiB count: if it is right, weir host set %s --cpus %d --memory %dM",
+		name, s.Claims.Cores, s.Claims.Memory>>20, s.Cores, s.Memory>>20, name, s.Claims.Cores, s.Claims.Memory>>20)
 }
 
 // checkHostSpec refuses capacities that are none.

@@ -65,3 +65,37 @@ func TestStatesAreOfTheirType(t *testing.T) {
 		}
 	}
 }
+
+// What a host lacks, or claims, are conditions with a time; they go with their cause, and an agent cannot write any.
+func TestConditionsOfHosts(t *testing.T) {
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	now := begin
+	b := start(t, manager.Options{Now: func() time.Time { return now }})
+	for i, x := range []struct {
+		state   api.HostState
+		feature bool
+		want    string
+	}{
+		{api.HostStarting, true, "Starting 0"},
+		{api.HostReady, true, ""},
+		{api.HostReady, false, "Incapable 2"},
+		{api.HostReady, false, "Incapable 2"},
+		{api.HostStarting, false, "Starting 4 Incapable 2"},
+	} {
+		now = begin.Add(time.Duration(i) * time.Second)
+		s := api.HostStatus{State: x.state, Heartbeat: now, Features: []api.Feature{{Name: "tcx", Required: true, OK: x.feature, Detail: "needs 6.6"}, {Name: "other"}},
+			Conditions: api.Conditions{{Type: api.ConditionLost, Message: "by the agent"}}}
+		report(t, b, api.StatusReport{Host: "h1", HostState: &s})
+		h := must(b.Hosts().Get(ctx(t), "h1"))(t)
+		var got []string
+		for _, c := range h.Status.Conditions {
+			got = append(got, fmt.Sprintf("%s %d", c.Type, int(c.Since.Sub(begin).Seconds())))
+		}
+		if s := strings.Join(got, " "); s != x.want {
+			t.Errorf("%d: conditions %q, want %q", i, s, x.want)
+		}
+		if r := h.Ready(); r.Ready() != (x.state == api.HostReady) || !r.Ready() && !strings.Contains(r.Message, "has not looked at all") {
+			t.Errorf("%d: %v", i, r)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package manager
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"weir.dev/weir/api"
@@ -25,7 +26,9 @@ func (m *Manager) judge(n noun, i store.Item) (now []byte, news bool) {
 	}
 	state := m.hostState(h)
 	news = state != h.Status.State
-	h.Status.State, h.Revision = state, 0
+	if h.Status.State, h.Revision = state, 0; news {
+		h.Status.Conditions = hostConditions(h.Name, &h.Status).Dated(h.Status.Conditions, m.Now().UTC())
+	}
 	return marshal(h), news
 }
 
@@ -90,4 +93,25 @@ func hostState(h api.Host, began, now time.Time) api.HostState {
 func hostBack(name string, away time.Duration) api.Event {
 	return api.Event{Severity: api.Info, Reason: "HostBack", Kind: api.KindHost, Object: name, Host: name,
 		Message: "host " + name + " is back", OutageNs: max(0, away).Nanoseconds()}
+}
+
+// hostConditions say of a host what its status comes to.
+func hostConditions(name string, s *api.HostStatus) (out api.Conditions) {
+	note := func(t api.ConditionType, r api.Reason, message string) {
+		out = append(out, api.Condition{Type: t, Reason: r, Message: message})
+	}
+	switch s.State {
+	case api.HostLost:
+		note(api.ConditionLost, api.ReasonSilent, "the agent of host "+name+" is silent; what the host forwards goes on")
+	case api.HostStarting:
+		note(api.ConditionStarting, api.ReasonWaiting, "the agent of host "+name+" has not looked at all of its functions yet")
+	}
+	lacks := func(f api.Feature) bool { return f.Required && !f.OK }
+	if i := slices.IndexFunc(s.Features, lacks); i >= 0 {
+		note(api.ConditionIncapable, api.ReasonFeature, fmt.Sprintf("host %s lacks %s: %s", name, s.Features[i].Name, s.Features[i].Detail))
+	}
+	if s.Claims != nil {
+		note(api.ConditionOverclaimed, api.ReasonCapacity, claimText(name, s))
+	}
+	return out
 }

@@ -239,7 +239,7 @@ func (m *Manager) declareHost(ctx context.Context, host string, declared api.Hos
 		if err != nil || next == cur {
 			return err
 		}
-		return recount(next)
+		return recount(next, m.Now().UTC())
 	})
 }
 

@@ -223,6 +223,7 @@ func (st *state) turnHost(name string, state api.HostState) {
 	next := *o // Updated stays: when it reported last
 	silent := st.m.silence(name, o.Updated)
 	s.State = state
+	s.Conditions = hostConditions(name, &s).Dated(s.Conditions, st.m.Now().UTC())
 	next.Status = marshal(s)
 	st.objects[api.KindHost][name] = &next
 	if state == api.HostLost {

@@ -171,7 +171,8 @@ func chainStatus(chain *object, members []string, find func(function string) (*o
 		}
 	}
 	if len(down) > 0 {
-		s.State, s.Message = api.ChainDegraded, "down: "+strings.Join(down, ", ")
+		s.State = api.ChainDegraded
+		s.Say(api.Condition{Type: api.ConditionImpaired, Reason: api.ReasonDown, Message: "down: " + strings.Join(down, ", ")})
 	}
 	return s, nil
 }

@@ -160,7 +160,9 @@ func (st *state) settleEndpoints(hosts []api.Host) error {
 		}
 		var status any
 		if o.at() != "" {
-			status = api.EndpointStatus{State: api.EndpointPending, Message: "moves to " + cmp.Or(host, "the fabric")}
+			s := api.EndpointStatus{State: api.EndpointPending}
+			s.Say(st.waiting(api.ReasonMoved, "moves to "+cmp.Or(host, "the fabric")))
+			status = s
 		}
 		st.place(api.KindEndpoint, name, p, status)
 	}
@@ -221,7 +223,9 @@ func (st *state) degrade(chains map[string]api.ChainSpec, moved map[string]bool)
 		}
 		st.touch(api.KindChain, name)
 		next := *st.objects[api.KindChain][name]
-		next.Status = marshal(api.ChainStatus{ObservedGeneration: next.Generation, State: api.ChainDegraded, Message: "moved: " + strings.Join(down, ", ")})
+		s := api.ChainStatus{ObservedGeneration: next.Generation, State: api.ChainDegraded}
+		s.Say(api.Condition{Type: api.ConditionImpaired, Reason: api.ReasonMoved, Message: "moved: " + strings.Join(down, ", "), Since: st.m.Now().UTC()})
+		next.Status = marshal(s)
 		st.objects[api.KindChain][name] = &next
 	}
 }
@@ -310,7 +314,9 @@ func (st *state) decided(d placement.Decision) {
 		return
 	}
 	message := fmt.Sprintf("moved from %s to %s: %s", d.From, d.Placement.Host, d.Placement.Reason)
-	st.place(api.KindFunction, d.Function, d.Placement, api.FunctionStatus{State: api.FunctionPending, Message: message})
+	s := api.FunctionStatus{State: api.FunctionPending}
+	s.Say(st.waiting(api.ReasonMoved, message))
+	st.place(api.KindFunction, d.Function, d.Placement, s)
 	st.tell(api.Event{Severity: api.Warning, Reason: "FunctionMoved", Kind: api.KindFunction, Object: d.Function, Host: d.Placement.Host, Message: message})
 }
 
@@ -323,7 +329,10 @@ func (st *state) unplaced(d placement.Decision) {
 		}
 		return
 	}
-	status := marshal(api.FunctionStatus{State: api.FunctionPending, Message: d.Problem})
+	s := api.FunctionStatus{State: api.FunctionPending}
+	s.Say(st.waiting(api.ReasonUnplaced, d.Problem))
+	s.Conditions = datedAfter(o, s.Conditions, st.m.Now().UTC())
+	status := marshal(s)
 	if string(o.Status) == string(status) {
 		return
 	}
@@ -335,6 +344,11 @@ func (st *state) unplaced(d placement.Decision) {
 		return // the first is about to come
 	}
 	st.tell(api.Event{Severity: api.Warning, Reason: "FunctionNotPlaced", Kind: api.KindFunction, Object: d.Function, Message: d.Problem})
+}
+
+// waiting is the condition of what has no host, or not yet.
+func (st *state) waiting(r api.Reason, message string) api.Condition {
+	return api.Condition{Type: api.ConditionWaiting, Reason: r, Message: message, Since: st.m.Now().UTC()}
 }
 
 // tell adds an event to the transaction.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/store"
@@ -167,6 +168,9 @@ func statuses[S any](ctx context.Context, n *news, kind api.Kind, in map[string]
 		switch now := any(&s).(type) {
 		case *api.FunctionStatus:
 			n.note(o, *now)
+			now.Conditions = n.dated(o, now.Conditions)
+		case *api.ChainStatus:
+			now.Conditions = n.dated(o, now.Conditions)
 		case *api.EndpointStatus:
 			now.Conditions = n.dated(o, now.Conditions)
 		case *api.PolicyStatus:
@@ -190,11 +194,16 @@ const maxConditions = 16
 
 // dated gives conditions the times since when they hold.
 func (n *news) dated(o *object, now api.Conditions) api.Conditions {
+	return datedAfter(o, now, n.m.Now().UTC())
+}
+
+// datedAfter gives an object's new conditions the times since when they hold.
+func datedAfter(o *object, next api.Conditions, now time.Time) api.Conditions {
 	var before struct {
 		Conditions api.Conditions `json:"conditions"`
 	}
 	_ = json.Unmarshal(o.Status, &before) // what cannot be read held never
-	return now[:min(len(now), maxConditions)].Dated(before.Conditions, n.m.Now().UTC())
+	return next[:min(len(next), maxConditions)].Dated(before.Conditions, now)
 }
 
 func (n *news) read(ctx context.Context, kind api.Kind, names []string) (map[string]*object, error) {
@@ -270,8 +279,8 @@ func (n *news) host(ctx context.Context, name string, s *api.HostStatus) error {
 	if count(spec, old, &counted, remote) {
 		n.told = append(n.told, claimsMore(name, &counted))
 	}
-	s = &counted
-	return n.put(api.KindHost, &o, marshal(s))
+	counted.Conditions = hostConditions(name, &counted).Dated(old.Conditions, n.m.Now().UTC())
+	return n.put(api.KindHost, &o, marshal(counted))
 }
 
 // declared gives a new host the capacity that its join token named.

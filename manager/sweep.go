@@ -80,9 +80,11 @@ func (st *state) removeHost(o *object) error {
 		return api.Refuse(http.StatusConflict, fmt.Sprintf("host %s is %s: stop its agent first (`weir down` there), then it is lost after a moment and can be deleted; to place nothing new on it: `weir host close`", h.Name, state))
 	}
 	st.ops = append(st.ops, store.Delete(api.KindAssignment, h.Name), store.Delete(kindMember, h.Name))
+	s := api.EndpointStatus{State: api.EndpointPending}
+	s.Say(st.waiting(api.ReasonMoved, "host "+h.Name+" was removed"))
 	for _, name := range sortedKeys(st.objects[api.KindEndpoint]) {
 		if e := st.objects[api.KindEndpoint][name]; e.at() == h.Name {
-			st.place(api.KindEndpoint, name, e.Placement, api.EndpointStatus{State: api.EndpointPending, Message: "host " + h.Name + " was removed"})
+			st.place(api.KindEndpoint, name, e.Placement, s)
 		}
 	}
 	st.tell(api.Event{Severity: api.Info, Reason: "HostRemoved", Kind: api.KindHost, Object: h.Name, Message: "host " + h.Name + " was removed"})

@@ -147,7 +147,7 @@ func (m *Manager) replace(n noun, w http.ResponseWriter, r *http.Request, name s
 			if err := checkHostSpec(raw); err != nil {
 				return err
 			}
-			if err := recount(now); err != nil {
+			if err := recount(now, m.Now().UTC()); err != nil {
 				return err
 			}
 		}
