@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"slices"
 
@@ -55,7 +56,7 @@ func (st *state) apply(ctx context.Context, req api.ApplyRequest) ([]api.Change,
 			continue
 		}
 		specs := documentSpecs(req.Document, n.kind)
-		for _, name := range sortedKeys(specs) {
+		for _, name := range slices.Sorted(maps.Keys(specs)) {
 			old := st.get(n.kind, name)
 			now, err := st.set(n, name, specs[name])
 			if err != nil {
@@ -75,7 +76,7 @@ func (st *state) apply(ctx context.Context, req api.ApplyRequest) ([]api.Change,
 		}
 	}
 	if req.Prune && req.Secrets != nil {
-		for _, name := range sortedKeys(st.secrets) {
+		for _, name := range slices.Sorted(maps.Keys(st.secrets)) {
 			if _, named := req.Secrets[name]; named {
 				continue
 			}
@@ -104,7 +105,7 @@ func (st *state) apply(ctx context.Context, req api.ApplyRequest) ([]api.Change,
 // prune deletes what a document does not name.
 func (st *state) prune(n noun, named map[string]json.RawMessage) []api.Change {
 	var changes []api.Change
-	for _, name := range sortedKeys(st.objects[n.kind]) {
+	for _, name := range slices.Sorted(maps.Keys(st.objects[n.kind])) {
 		if _, ok := named[name]; ok || st.get(n.kind, name).Deleting != nil {
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -256,7 +257,7 @@ func excess(keys []string, limit int) (gone []string) {
 		left -= n
 		share = n
 	}
-	for _, source := range sortedKeys(by) {
+	for _, source := range slices.Sorted(maps.Keys(by)) {
 		if list := by[source]; len(list) > share {
 			gone = append(gone, list[:len(list)-share]...)
 		}

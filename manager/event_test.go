@@ -3,6 +3,8 @@ package manager
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +50,7 @@ func (w *told) add(t *testing.T, now time.Time, events ...api.Event) {
 
 // lines are the events as they would be listed.
 func (w *told) lines(begin time.Time) (lines []string) {
-	for _, key := range sortedKeys(w.events) {
+	for _, key := range slices.Sorted(maps.Keys(w.events)) {
 		e := w.events[key]
 		line := fmt.Sprintf("%s %s %s", e.Time.Sub(begin), e.Object, e.Message)
 		if e.Count > 0 {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/store"
@@ -16,12 +18,12 @@ func (m *Manager) fabric(w http.ResponseWriter, r *http.Request) error {
 	if err := readBody(w, r, &req); err != nil {
 		return err
 	}
-	for _, name := range append(sortedKeys(req.Switches), req.Gone...) {
+	for _, name := range append(slices.Sorted(maps.Keys(req.Switches)), req.Gone...) {
 		if err := checkName(api.KindSwitch, name); err != nil {
 			return err
 		}
 	}
-	for _, name := range sortedKeys(req.Assignments) {
+	for _, name := range slices.Sorted(maps.Keys(req.Assignments)) {
 		if err := checkName(api.KindHost, name); err != nil { // it bears the host's name
 			return err
 		}
@@ -56,7 +58,7 @@ func (m *Manager) newMeta(name string) api.Meta {
 
 // switches adds the switches' statuses; a switch appears with its first.
 func (n *news) switches(ctx context.Context, in map[string]api.SwitchStatus) error {
-	for _, name := range sortedKeys(in) {
+	for _, name := range slices.Sorted(maps.Keys(in)) {
 		s, err := store.Get[api.Switch](ctx, n.m.Store, api.KindSwitch, name)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
@@ -110,7 +112,7 @@ func (n *news) gone(ctx context.Context, names []string, there map[string]api.Sw
 
 // assignments adds what hosts' switches shall do; the generation grows with each change.
 func (n *news) assignments(ctx context.Context, in map[string]api.AssignmentSpec) error {
-	for _, name := range sortedKeys(in) {
+	for _, name := range slices.Sorted(maps.Keys(in)) {
 		a, err := store.Get[api.Assignment](ctx, n.m.Store, api.KindAssignment, name)
 		switch {
 		case errors.Is(err, store.ErrNotFound):

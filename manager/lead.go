@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -187,10 +188,10 @@ func (m *Manager) lookAtHosts(ctx context.Context, v *hostsView, lease store.Lea
 	err := m.edit(ctx, func(st *state) error {
 		st.conds = append(st.conds, lease.Fence)
 		st.unsettle, st.lost = true, lost
-		for _, name := range sortedKeys(lost) {
+		for _, name := range slices.Sorted(maps.Keys(lost)) {
 			st.turnHost(name, api.HostLost)
 		}
-		for _, name := range sortedKeys(back) {
+		for _, name := range slices.Sorted(maps.Keys(back)) {
 			st.turnHost(name, api.HostReady) // if its agent is starting, it says so by itself
 		}
 		return nil

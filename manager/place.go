@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -62,7 +63,7 @@ func (st *state) settlePolicies(ctx context.Context, hosts []api.Host) error {
 	}
 	owners := placement.Owners(p, d.Policies)
 	now := st.m.Now().UTC()
-	for _, name := range sortedKeys(st.objects[api.KindPolicy]) {
+	for _, name := range slices.Sorted(maps.Keys(st.objects[api.KindPolicy])) {
 		o := st.objects[api.KindPolicy][name]
 		if o.Deleting != nil {
 			continue
@@ -95,7 +96,7 @@ func (st *state) alone(ctx context.Context, hosts []api.Host) (bool, error) {
 // hosts are all hosts as they are now.
 func (st *state) hosts() ([]api.Host, error) {
 	out := make([]api.Host, 0, len(st.objects[api.KindHost]))
-	for _, name := range sortedKeys(st.objects[api.KindHost]) {
+	for _, name := range slices.Sorted(maps.Keys(st.objects[api.KindHost])) {
 		h := api.Host{Meta: st.objects[api.KindHost][name].Meta}
 		if err := st.objects[api.KindHost][name].into(&h.Spec, &h.Status); err != nil {
 			return nil, err
@@ -130,7 +131,7 @@ func (o *object) at() string {
 
 // settleEndpoints puts the hosts' endpoints where their specs say, or on the only host.
 func (st *state) settleEndpoints(hosts []api.Host) error {
-	for _, name := range sortedKeys(st.objects[api.KindEndpoint]) {
+	for _, name := range slices.Sorted(maps.Keys(st.objects[api.KindEndpoint])) {
 		o := st.objects[api.KindEndpoint][name]
 		var spec api.EndpointSpec
 		if err := o.into(&spec, nil); err != nil {
@@ -211,7 +212,7 @@ func (st *state) settleFunctions(ctx context.Context, hosts []api.Host) error {
 
 // degrade takes no chain for ready whose functions begin anew elsewhere: who tells of it next knows better.
 func (st *state) degrade(chains map[string]api.ChainSpec, moved map[string]bool) {
-	for _, name := range sortedKeys(chains) {
+	for _, name := range slices.Sorted(maps.Keys(chains)) {
 		var down []string
 		for _, f := range chains[name].Functions() {
 			if moved[f] {
@@ -232,7 +233,7 @@ func (st *state) degrade(chains map[string]api.ChainSpec, moved map[string]bool)
 
 func (st *state) functions() ([]api.Function, error) {
 	out := make([]api.Function, 0, len(st.objects[api.KindFunction]))
-	for _, name := range sortedKeys(st.objects[api.KindFunction]) {
+	for _, name := range slices.Sorted(maps.Keys(st.objects[api.KindFunction])) {
 		o := st.objects[api.KindFunction][name]
 		f := api.Function{Meta: o.Meta, Placement: o.Placement}
 		if err := o.into(&f.Spec, nil); err != nil {
@@ -365,14 +366,14 @@ func (st *state) checkHosts(changed api.Document) ([]api.Problem, error) {
 		return nil, err
 	}
 	var out []api.Problem
-	for _, name := range sortedKeys(changed.Endpoints) {
+	for _, name := range slices.Sorted(maps.Keys(changed.Endpoints)) {
 		e, path := changed.Endpoints[name], "endpoints."+name
 		out = append(out, hostProblems(hosts, path, e.Host)...)
 		if o := st.get(api.KindEndpoint, name); e.OfHost() && e.Host == "" && len(hosts) > 1 && (o == nil || o.Placement == nil) {
 			out = append(out, api.Problem{Path: path + ".host", Message: "there are several hosts, and the endpoint does not say which it is at", Hint: "want one of " + hostNames(hosts)})
 		}
 	}
-	for _, name := range sortedKeys(changed.Functions) {
+	for _, name := range slices.Sorted(maps.Keys(changed.Functions)) {
 		f, path := changed.Functions[name], "functions."+name
 		out = append(out, hostProblems(hosts, path, f.Host)...)
 		if f.Host == "" && len(hosts) > 1 {

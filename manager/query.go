@@ -2,6 +2,7 @@ package manager
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -18,7 +19,7 @@ func checkQuery(rt route, r *http.Request) error {
 	}
 	var problems []api.Problem
 	q := r.URL.Query()
-	for _, name := range sortedKeys(q) {
+	for _, name := range slices.Sorted(maps.Keys(q)) {
 		if len(problems) >= maxProblems {
 			break
 		}

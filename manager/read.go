@@ -3,7 +3,9 @@ package manager
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"weir.dev/weir/api"
@@ -74,7 +76,7 @@ func filterOf(r *http.Request, kind api.Kind) (filter, error) {
 	f := filter{name: q.Get("name")}
 	history := kind == api.KindEvent || kind == api.KindOperation || kind == api.KindAudit
 	var problems []api.Problem
-	for _, key := range sortedKeys(q) {
+	for _, key := range slices.Sorted(maps.Keys(q)) {
 		ok := true
 		switch key {
 		case "name", "watch", "revision":

@@ -3,6 +3,7 @@ package manager
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -135,14 +136,14 @@ func differences(old, spec json.RawMessage) []string {
 	flatten("", old, a)
 	flatten("", spec, b)
 	var out []string
-	for _, k := range sortedKeys(a) {
+	for _, k := range slices.Sorted(maps.Keys(a)) {
 		if v, ok := b[k]; !ok {
 			out = append(out, k+": "+a[k]+" -> (unset)")
 		} else if v != a[k] {
 			out = append(out, k+": "+a[k]+" -> "+v)
 		}
 	}
-	for _, k := range sortedKeys(b) {
+	for _, k := range slices.Sorted(maps.Keys(b)) {
 		if _, ok := a[k]; !ok {
 			out = append(out, k+": (unset) -> "+b[k])
 		}

@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -58,7 +60,7 @@ func (m *Manager) Remote(host string) *remote.Client { return m.nodes.get(host) 
 func (m *Manager) Remotes() []string {
 	m.nodes.mu.Lock()
 	defer m.nodes.mu.Unlock()
-	return sortedKeys(m.nodes.by)
+	return slices.Sorted(maps.Keys(m.nodes.by))
 }
 
 // connect takes over the connection that a host's agent opens, and asks it over that until it ends.

@@ -5,6 +5,7 @@ import (
 	"encoding"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -343,7 +344,7 @@ func membersOf(t reflect.Type) *members {
 		}
 		m.types[name] = f.Type
 	}
-	m.names = sortedKeys(m.types)
+	m.names = slices.Sorted(maps.Keys(m.types))
 	knownMembers.Store(t, m)
 	return m
 }

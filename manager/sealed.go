@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/store"
@@ -134,7 +135,7 @@ func (st *state) setSecrets(ctx context.Context, req api.ApplyRequest) ([]api.Ch
 		return nil, err
 	}
 	var problems []api.Problem
-	for _, name := range sortedKeys(req.Secrets) {
+	for _, name := range slices.Sorted(maps.Keys(req.Secrets)) {
 		path := "secrets." + name
 		if err := api.CheckName(name); err != nil {
 			problems = append(problems, api.Problem{Path: path, Message: err.Error()})
@@ -145,7 +146,7 @@ func (st *state) setSecrets(ctx context.Context, req api.ApplyRequest) ([]api.Ch
 	if len(problems) > 0 {
 		return nil, api.Refuse(http.StatusUnprocessableEntity, "the secrets are refused", problems...)
 	}
-	for _, name := range sortedKeys(req.Secrets) {
+	for _, name := range slices.Sorted(maps.Keys(req.Secrets)) {
 		action, err := st.setSecret(ctx, name, req.Secrets[name].Value)
 		if err != nil {
 			return nil, err
@@ -237,7 +238,7 @@ func (m *Manager) secretUsers(ctx context.Context) (map[string][]string, error) 
 	}
 	out := map[string][]string{}
 	for i := range list {
-		for _, name := range sortedKeys(secretsOf(&list[i])) {
+		for _, name := range slices.Sorted(maps.Keys(secretsOf(&list[i]))) {
 			out[name] = append(out[name], list[i].Name)
 		}
 	}
@@ -259,7 +260,7 @@ func (m *Manager) functionSecrets(w http.ResponseWriter, r *http.Request) error 
 		return api.Refuse(http.StatusForbidden, fmt.Sprintf("the secrets of function %s are for the agent of its host", name))
 	}
 	out := api.List[api.FunctionSecret]{Items: []api.FunctionSecret{}}
-	for _, secret := range sortedKeys(secretsOf(&f)) {
+	for _, secret := range slices.Sorted(maps.Keys(secretsOf(&f))) {
 		rec, err := store.Get[sealed](r.Context(), m.Store, kindSealed, secret)
 		if err != nil {
 			return err
@@ -312,7 +313,7 @@ func (st *state) readSecrets(ctx context.Context) error {
 }
 
 func (st *state) users(secret string) (names []string) {
-	for _, name := range sortedKeys(st.objects[api.KindFunction]) {
+	for _, name := range slices.Sorted(maps.Keys(st.objects[api.KindFunction])) {
 		if secretsOf(st.objects[api.KindFunction][name])[secret] {
 			names = append(names, name)
 		}
@@ -323,7 +324,7 @@ func (st *state) users(secret string) (names []string) {
 // bindSecrets notes at each function which values of its secrets are in force. One that gets another value gets a new generation with it: it is
 // made anew as after a change of its spec.
 func (st *state) bindSecrets(ctx context.Context) (problems []api.Problem, err error) {
-	for _, name := range sortedKeys(st.objects[api.KindFunction]) {
+	for _, name := range slices.Sorted(maps.Keys(st.objects[api.KindFunction])) {
 		cur := st.objects[api.KindFunction][name]
 		wants := secretsOf(cur)
 		if cur.Deleting != nil || len(wants) == 0 && len(cur.Secrets) == 0 {
@@ -333,7 +334,7 @@ func (st *state) bindSecrets(ctx context.Context) (problems []api.Problem, err e
 			return nil, err
 		}
 		bound := map[string]string{}
-		for _, secret := range sortedKeys(wants) {
+		for _, secret := range slices.Sorted(maps.Keys(wants)) {
 			rec, known := st.secrets[secret]
 			if !known {
 				problems = append(problems, api.Problem{Path: "functions." + name + ".secrets", Message: fmt.Sprintf("there is no secret %q", secret),

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"weir.dev/weir/api"
@@ -149,11 +151,11 @@ const manyStatuses = 8
 
 // statuses adds the statuses that differ. gone tells whether an object that is being deleted is down.
 func statuses[S any](ctx context.Context, n *news, kind api.Kind, in map[string]S, gone func(S) bool) error {
-	cur, err := n.read(ctx, kind, sortedKeys(in))
+	cur, err := n.read(ctx, kind, slices.Sorted(maps.Keys(in)))
 	if err != nil {
 		return err
 	}
-	for _, name := range sortedKeys(in) {
+	for _, name := range slices.Sorted(maps.Keys(in)) {
 		o, s := cur[name], in[name]
 		if o == nil {
 			continue

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"slices"
 	"strings"
 
 	"weir.dev/weir/api"
@@ -127,13 +126,4 @@ func unknownField(name []byte, known []string) api.Problem {
 		p.Hint = fmt.Sprintf("did you mean %q?", best)
 	}
 	return p
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

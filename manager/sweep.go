@@ -3,7 +3,9 @@ package manager
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/store"
@@ -20,7 +22,7 @@ func (st *state) sweep(hosts []api.Host) error {
 		there[h.Name] = h.Status.State != api.HostLost
 	}
 	for _, kind := range []api.Kind{api.KindEndpoint, api.KindFunction, api.KindPolicy} {
-		for _, name := range sortedKeys(st.objects[kind]) {
+		for _, name := range slices.Sorted(maps.Keys(st.objects[kind])) {
 			o := st.objects[kind][name]
 			if router := o.Placement != nil && o.Placement.Router; o.Deleting != nil && !router && !there[o.at()] {
 				st.drop(kind, name)
@@ -82,7 +84,7 @@ func (st *state) removeHost(o *object) error {
 	st.ops = append(st.ops, store.Delete(api.KindAssignment, h.Name), store.Delete(kindMember, h.Name))
 	s := api.EndpointStatus{State: api.EndpointPending}
 	s.Say(st.waiting(api.ReasonMoved, "host "+h.Name+" was removed"))
-	for _, name := range sortedKeys(st.objects[api.KindEndpoint]) {
+	for _, name := range slices.Sorted(maps.Keys(st.objects[api.KindEndpoint])) {
 		if e := st.objects[api.KindEndpoint][name]; e.at() == h.Name {
 			st.place(api.KindEndpoint, name, e.Placement, s)
 		}
