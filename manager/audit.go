@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/strict"
 	"weir.dev/weir/store"
 )
 
@@ -105,9 +106,9 @@ func outline(p *api.ProblemError) string {
 func (a *audit) tell(m *Manager, rec api.AuditRecord, count bool) {
 	now := m.Now().UTC()
 	for _, s := range []*string{&rec.Who, &rec.From, &rec.Verb, &rec.Object} {
-		*s = clipped(*s, maxWord)
+		*s = strict.Clip(*s, maxWord)
 	}
-	rec.Problem = clipped(rec.Problem, 2*maxWord)
+	rec.Problem = strict.Clip(rec.Problem, 2*maxWord)
 	rec.Time = now
 	rec.Meta = api.Meta{Name: timeName(now) + "." + sourceOf(rec.Who), Created: now}
 	a.mu.Lock()

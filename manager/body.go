@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/strict"
 )
 
 // Bounds of what all requests together hold. One that needs more waits, memoryPatience at most.
@@ -124,7 +125,7 @@ func readBody(w http.ResponseWriter, r *http.Request, v any) error {
 }
 
 func decodeBody(w http.ResponseWriter, r *http.Request, raw []byte, v any) error {
-	cost, err := scan(raw, reflect.TypeOf(v), "", r.Method == http.MethodPatch)
+	cost, err := strict.Scan(raw, reflect.TypeOf(v), "", r.Method == http.MethodPatch)
 	if err != nil {
 		return err
 	}
@@ -133,7 +134,7 @@ func decodeBody(w http.ResponseWriter, r *http.Request, raw []byte, v any) error
 			return err
 		}
 	}
-	return decodeScanned(raw, v, "")
+	return strict.Scanned(raw, v, "")
 }
 
 // readRaw reads a bounded body that says it is JSON.
@@ -141,7 +142,7 @@ func readRaw(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if kind := r.Header.Get("Content-Type"); kind != "" {
 		t, _, err := mime.ParseMediaType(kind)
 		if err != nil || t != "application/json" && t != "application/merge-patch+json" {
-			return nil, api.Refuse(http.StatusUnsupportedMediaType, fmt.Sprintf("content type %q: want application/json", clipped(kind, maxSaid)))
+			return nil, api.Refuse(http.StatusUnsupportedMediaType, fmt.Sprintf("content type %q: want application/json", strict.Clip(kind, strict.MaxText)))
 		}
 	}
 	limit := int64(defaultBody)

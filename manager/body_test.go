@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/strict/stricttest"
 	"weir.dev/weir/store/mem"
 )
 
@@ -38,7 +39,7 @@ func asAgent(m *Manager, host, method, path, body string) *httptest.ResponseReco
 func TestManyLargeBodiesTakeBoundedMemory(t *testing.T) {
 	m := testManager(t)
 	bodies := []string{}
-	for _, text := range hostile(4 << 20) {
+	for _, text := range stricttest.Hostile(4 << 20) {
 		bodies = append(bodies, text)
 	}
 	runtime.GC()

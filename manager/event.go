@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/strict"
 	"weir.dev/weir/store"
 )
 
@@ -23,14 +24,6 @@ const (
 	maxWord    = 256
 	maxMessage = 8 << 10
 )
-
-// clipped is a text of at most so many bytes.
-func clipped(s string, limit int) string {
-	if len(s) <= limit {
-		return s
-	}
-	return strings.ToValidUTF8(s[:limit-len("…")], "") + "…"
-}
 
 // saying is what makes two events the same.
 type saying struct {
@@ -76,9 +69,9 @@ func (r repeats) add(now time.Time, events []api.Event) (ops []store.Op, fresh r
 		e.Time = cmp.Or(e.Time, now)
 		e.Severity = cmp.Or(e.Severity, api.Info)
 		e.Count, e.First = 0, time.Time{}
-		e.Kind, e.Object, e.Host = api.Kind(clipped(string(e.Kind), maxWord)), clipped(e.Object, maxWord), clipped(e.Host, maxWord)
-		e.Severity, e.Reason, e.Message = api.Severity(clipped(string(e.Severity), maxWord)), clipped(e.Reason, maxWord), clipped(e.Message, maxMessage)
-		e.Source = clipped(cmp.Or(e.Source, api.SourceManager), maxWord)
+		e.Kind, e.Object, e.Host = api.Kind(strict.Clip(string(e.Kind), maxWord)), strict.Clip(e.Object, maxWord), strict.Clip(e.Host, maxWord)
+		e.Severity, e.Reason, e.Message = api.Severity(strict.Clip(string(e.Severity), maxWord)), strict.Clip(e.Reason, maxWord), strict.Clip(e.Message, maxMessage)
+		e.Source = strict.Clip(cmp.Or(e.Source, api.SourceManager), maxWord)
 		e.Meta = api.Meta{Name: timeName(now.Add(time.Duration(i))) + "." + sourceOf(e.Source), UID: newUID(), Created: now}
 		s := sayingOf(e)
 		old, known := r[s]

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/strict"
 	"weir.dev/weir/store"
 )
 
@@ -200,7 +201,7 @@ func (m *Manager) serve(rt route) http.Handler {
 		n.began = func(status int) { record(status, nil) }
 		defer func() {
 			if p := recover(); p != nil {
-				m.Log.Error("panic in a request", "method", r.Method, "path", r.URL.Path, "panic", p, "stack", clipped(string(debug.Stack()), maxStack))
+				m.Log.Error("panic in a request", "method", r.Method, "path", r.URL.Path, "panic", p, "stack", strict.Clip(string(debug.Stack()), maxStack))
 				err := fmt.Errorf("panic: %v", p)
 				record(http.StatusInternalServerError, err)
 				m.fail(t, r, err)

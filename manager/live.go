@@ -17,6 +17,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/manager/remote"
+	"weir.dev/weir/manager/strict"
 	"weir.dev/weir/store"
 )
 
@@ -274,7 +275,7 @@ func (m *Manager) exec(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer release()
-	note(r).objects = []string{"program " + clipped(spec.Args[0], maxWord)} // its arguments may hold secrets
+	note(r).objects = []string{"program " + strict.Clip(spec.Args[0], maxWord)} // its arguments may hold secrets
 	note(r).began(http.StatusSwitchingProtocols)
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {

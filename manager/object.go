@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/strict"
 	"weir.dev/weir/store"
 )
 
@@ -73,7 +74,7 @@ func (n noun) decodeSpec(raw json.RawMessage, path string) (json.RawMessage, err
 	if len(bytes.TrimSpace(raw)) == 0 || string(raw) == "null" {
 		raw = json.RawMessage("{}")
 	}
-	if err := decodeStrict(raw, v.Interface(), path); err != nil {
+	if err := strict.Decode(raw, v.Interface(), path); err != nil {
 		return nil, err
 	}
 	return marshal(v.Interface()), nil

@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/strict"
 )
 
 // Bodies that are no type of their own.
@@ -199,9 +200,6 @@ func (d *document) loose(s *huma.Schema) *huma.Schema {
 	return &out
 }
 
-// Whole numbers that Go and JSON both have, and that are written the same by everybody: many read JSON's numbers as float64, and print those shortly.
-const mostInt64 = 9_000_000_000_000_000_000
-
 // bounded says what a whole number of Go can be: huma leaves that to the format, which many do not read.
 func bounded(s *huma.Schema, t reflect.Type) *huma.Schema {
 	if t.Kind() == reflect.Pointer {
@@ -215,7 +213,7 @@ func bounded(s *huma.Schema, t reflect.Type) *huma.Schema {
 		least, most = -math.Exp2(float64(t.Bits()-1)), math.Exp2(float64(t.Bits()-1))-1
 	}
 	if t.Bits() == 64 {
-		least, most = max(least, -mostInt64), mostInt64
+		least, most = max(least, -strict.MostInt64), strict.MostInt64
 	}
 	s.Minimum, s.Maximum = &least, &most
 	if s.Format = "int64"; most <= math.MaxInt32 {
@@ -239,7 +237,7 @@ func (d *document) optional() {
 			if p := s.Properties[tag]; p != nil {
 				bounded(p, f.Type)
 				if p.Enum = nil; f.Type.Kind() == reflect.String {
-					for _, state := range statesOf(f.Type) {
+					for _, state := range strict.States(f.Type) {
 						p.Enum = append(p.Enum, state)
 					}
 				}

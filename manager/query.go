@@ -10,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/strict"
 )
 
 // checkQuery refuses parameters that the OpenAPI document does not name, those that come twice, and those that are not as it says.
@@ -20,11 +21,11 @@ func checkQuery(rt route, r *http.Request) error {
 	var problems []api.Problem
 	q := r.URL.Query()
 	for _, name := range slices.Sorted(maps.Keys(q)) {
-		if len(problems) >= maxProblems {
+		if len(problems) >= strict.MaxProblems {
 			break
 		}
 		if p := checkParameter(rt, name, q[name]); p != nil {
-			p.Path = "query." + clipped(name, maxSaid)
+			p.Path = "query." + strict.Clip(name, strict.MaxText)
 			problems = append(problems, *p)
 		}
 	}
@@ -49,7 +50,7 @@ func checkParameter(rt route, name string, values []string) *api.Problem {
 	if hint == "" {
 		return nil
 	}
-	return &api.Problem{Message: "is " + strconv.Quote(clipped(values[0], maxSaid)), Hint: hint}
+	return &api.Problem{Message: "is " + strconv.Quote(strict.Clip(values[0], strict.MaxText)), Hint: hint}
 }
 
 // wanted says what a parameter should be, "" if it is that.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/strict"
 )
 
 // relations tells who notices a change of an object.
@@ -156,7 +157,7 @@ func flatten(path string, raw json.RawMessage, out map[string]string) {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(raw, &members) == nil && members != nil {
 		for k, v := range members {
-			flatten(join(path, k), v, out)
+			flatten(strict.Join(path, k), v, out)
 		}
 		return
 	}

@@ -72,19 +72,3 @@ func TestNounsAreComplete(t *testing.T) {
 		t.Error(d)
 	}
 }
-
-// FuzzDecodeStrict: what is accepted can be written and accepted again, and nothing panics.
-func FuzzDecodeStrict(f *testing.F) {
-	for _, s := range []string{`{"document":{"functions":{"f":{"image":"x"}}},"plan":true}`, `{"document":null}`, `[]`, `{"document":{"chains":[1]}}`, `{"x":{}}`, `nul`, ``} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		var v, again api.ApplyRequest
-		if decodeStrict(raw, &v, "") != nil {
-			return
-		}
-		if err := decodeStrict(marshal(v), &again, ""); err != nil {
-			t.Errorf("%q was accepted, its own form is not: %v", raw, err)
-		}
-	})
-}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/strict"
 )
 
 func notFound(kind api.Kind, name string) error {
@@ -106,7 +107,7 @@ func (m *Manager) patch(n noun, w http.ResponseWriter, r *http.Request) error {
 			return cur.Spec, nil
 		}
 		if err := decodeExact(body.Spec, &patch); err != nil {
-			return nil, badJSON(body.Spec, err)
+			return nil, strict.BadJSON(body.Spec, err)
 		}
 		return n.decodeSpec(marshal(mergePatch(target, patch)), "spec")
 	})

@@ -1,4 +1,4 @@
-package manager
+package strict
 
 import (
 	"bytes"
@@ -14,25 +14,25 @@ import (
 
 // Bounds of what is said about a body that is refused.
 const (
-	maxProblems  = 100
-	maxSaid      = 256 // bytes of a path or a name in a problem
+	MaxProblems  = 100
+	MaxText      = 256 // bytes of a path or a name in a problem
 	maxLookAlike = 64  // bytes of a name that is compared with the known ones
 )
 
-// decodeStrict reads JSON into v and refuses (400) what v has no place for, all of it at once, each named with its path. What decoding would take is known
+// Decode reads JSON into v and refuses (400) what v has no place for, all of it at once, each named with its path. What decoding would take is known
 // before: see scanner.
-func decodeStrict(raw []byte, v any, path string) error {
-	_, err := scan(raw, reflect.TypeOf(v), path, false)
+func Decode(raw []byte, v any, path string) error {
+	_, err := Scan(raw, reflect.TypeOf(v), path, false)
 	if err != nil {
 		return err
 	}
-	return decodeScanned(raw, v, path)
+	return Scanned(raw, v, path)
 }
 
-// scan looks at a body without decoding it, and returns the bytes of memory that decoding takes at most. In a patch anything can be null.
-func scan(raw []byte, t reflect.Type, path string, patch bool) (int64, error) {
+// Scan looks at a body without decoding it, and returns the bytes of memory that decoding takes at most. In a patch anything can be null.
+func Scan(raw []byte, t reflect.Type, path string, patch bool) (int64, error) {
 	if err := json.Unmarshal(raw, &nothing{}); err != nil {
-		return 0, badJSON(raw, err)
+		return 0, BadJSON(raw, err)
 	}
 	if target := t.Elem().Kind(); target == reflect.Struct && raw[len(raw)-len(bytes.TrimLeft(raw, " \t\r\n"))] != '{' {
 		return 0, api.Refuse(http.StatusBadRequest, "the body has a value of the wrong type", api.Problem{Path: path, Message: "want an object"})
@@ -51,16 +51,16 @@ func scan(raw []byte, t reflect.Type, path string, patch bool) (int64, error) {
 	return s.cost, nil
 }
 
-// decodeScanned decodes what scan has let pass.
-func decodeScanned(raw []byte, v any, path string) error {
+// Scanned decodes what scan has let pass.
+func Scanned(raw []byte, v any, path string) error {
 	err := json.Unmarshal(raw, v)
 	var kind *json.UnmarshalTypeError
 	if errors.As(err, &kind) {
 		return api.Refuse(http.StatusBadRequest, "the body has a value of the wrong type", api.Problem{
-			Path: clipped(join(path, kind.Field), maxSaid), Message: fmt.Sprintf("is a JSON %s: want %s", clipped(kind.Value, maxSaid), jsonType(kind.Type))})
+			Path: Clip(Join(path, kind.Field), MaxText), Message: fmt.Sprintf("is a JSON %s: want %s", Clip(kind.Value, MaxText), jsonType(kind.Type))})
 	}
 	if err != nil {
-		return api.Refuse(http.StatusBadRequest, "the body is refused", api.Problem{Path: path, Message: clipped(err.Error(), maxSaid)})
+		return api.Refuse(http.StatusBadRequest, "the body is refused", api.Problem{Path: path, Message: Clip(err.Error(), MaxText)})
 	}
 	return nil
 }
@@ -71,7 +71,7 @@ type nothing struct{}
 // UnmarshalJSON implements json.Unmarshaler.
 func (*nothing) UnmarshalJSON([]byte) error { return nil }
 
-func badJSON(raw []byte, err error) error {
+func BadJSON(raw []byte, err error) error {
 	p := api.Problem{Message: err.Error()}
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
@@ -88,7 +88,7 @@ func badJSON(raw []byte, err error) error {
 	return api.Refuse(http.StatusBadRequest, "the body is not JSON", p)
 }
 
-func join(path, field string) string {
+func Join(path, field string) string {
 	if path == "" || field == "" {
 		return path + field
 	}
@@ -127,3 +127,14 @@ func unknownField(name []byte, known []string) api.Problem {
 	}
 	return p
 }
+
+// Clip is a text of at most so many bytes.
+func Clip(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit-len("…")], "") + "…"
+}
+
+// Whole numbers that Go and JSON both have, and that are written the same by everybody: many read JSON's numbers as float64, and print those shortly.
+const MostInt64 = 9_000_000_000_000_000_000

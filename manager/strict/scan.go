@@ -1,4 +1,4 @@
-package manager
+package strict
 
 import (
 	"bytes"
@@ -62,18 +62,18 @@ func (s *scanner) place() string {
 		if len(p.name) == 0 {
 			path = fmt.Sprintf("%s[%d]", path, p.index)
 		} else {
-			path = join(path, clipped(string(p.name), maxSaid))
+			path = Join(path, Clip(string(p.name), MaxText))
 		}
-		if len(path) > maxSaid {
+		if len(path) > MaxText {
 			break
 		}
 	}
-	return clipped(path, maxSaid)
+	return Clip(path, MaxText)
 }
 
 // problem notes one at the present place, and ends the walk when there are enough.
 func (s *scanner) problem(p api.Problem) {
-	if len(s.problems) >= maxProblems {
+	if len(s.problems) >= MaxProblems {
 		s.more = true
 		return
 	}
@@ -121,7 +121,7 @@ func (s *scanner) value(t reflect.Type) {
 			break
 		}
 		s.take(len(text))
-		if states := statesOf(t); states != nil && !slices.Contains(states, unquoted(text)) {
+		if states := States(t); states != nil && !slices.Contains(states, unquoted(text)) {
 			s.problem(api.Problem{Message: "is no state: want " + strings.Join(states[1:], ", ")})
 		}
 	default:
@@ -134,7 +134,7 @@ func (s *scanner) value(t reflect.Type) {
 			s.take(anySize + s.at - n)
 		case t != nil && t.Kind() >= reflect.Int && t.Kind() <= reflect.Uint64:
 			whole(s.raw[n:s.at])
-			if i, err := strconv.ParseInt(string(bytes.TrimSpace(s.raw[n:min(s.at, n+maxDigits)])), 10, 64); err == nil && (i > mostInt64 || i < -mostInt64) {
+			if i, err := strconv.ParseInt(string(bytes.TrimSpace(s.raw[n:min(s.at, n+maxDigits)])), 10, 64); err == nil && (i > MostInt64 || i < -MostInt64) {
 				s.problem(api.Problem{Message: "is too large a number"})
 			}
 		}
@@ -309,8 +309,8 @@ func unquoted(raw []byte) string {
 	return text
 }
 
-// statesOf are the values of a type of states, first "" for none; nil for other types.
-func statesOf(t reflect.Type) []string {
+// States are the values of a type of states, first "" for none; nil for other types.
+func States(t reflect.Type) []string {
 	if !t.Implements(reflect.TypeFor[api.State]()) {
 		return nil
 	}
