@@ -16,7 +16,8 @@ import (
 	"strings"
 	"syscall"
 
-	hostagent "weir.dev/weir/agent"
+	"weir.dev/weir/agent/kernel"
+	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
 	"weir.dev/weir/cli"
 	"weir.dev/weir/container"
@@ -218,11 +219,11 @@ func features(ctx context.Context, i instance.Instance) ([]api.Feature, error) {
 		}
 	}
 	out = append(out, sealedFeature())
-	sandbox, err := hostagent.Sandboxing(i, func(i instance.Instance) hostagent.Images { return image.Open(i) })
+	userns, err := sandbox.Check(i, kernel.Host{}, func(i instance.Instance) sandbox.Images { return image.Open(i) })
 	if err != nil {
 		return out, fmt.Errorf("weir check: user namespaces: %w", err)
 	}
-	out = append(out, sandbox)
+	out = append(out, userns)
 	if len(missing) > 0 {
 		return out, fmt.Errorf("this kernel lacks what Weir needs: %s: %w", strings.Join(missing, "; "), datapath.ErrUnsupported)
 	}

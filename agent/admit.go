@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/image"
@@ -31,12 +32,10 @@ func (a *Agent) CheckEndpoint(ctx context.Context, name string, d api.Document) 
 	if p := a.macTaken(name, d); p != nil {
 		return p
 	}
-	inside, err := netns.At(s.Netns)
-	if err != nil {
+	if err := a.Kernel.Check(s.Netns); err != nil {
 		return problem("netns", err)
 	}
-	defer inside.Close()
-	l, err := inside.Link(s.Interface)
+	l, err := a.Kernel.Link(s.Netns, s.Interface)
 	if errors.Is(err, netns.ErrNoLink) {
 		return nil
 	}
@@ -75,7 +74,7 @@ func (a *Agent) CheckCapabilities(f api.FunctionSpec, img image.Image) *api.Prob
 	list := strings.Join(refused, ", ")
 	why := "which the operator has to allow"
 	switch {
-	case unshared != nil && !cannot(unshared):
+	case unshared != nil && !sandbox.Cannot(unshared):
 		why = fmt.Sprintf("and whether a user namespace can bound them on host %s is not known: %v", a.Host, unshared)
 	case unshared != nil:
 		why = fmt.Sprintf("which would count on host %s itself, as its functions have no user namespaces (%v)", a.Host, unshared)

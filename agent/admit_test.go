@@ -3,14 +3,11 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/image"
-	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
 )
 
@@ -43,33 +40,5 @@ func TestCapabilitiesAreTheOperatorsToGive(t *testing.T) {
 				t.Errorf("%+v: want %s in it", p, c.refused)
 			}
 		})
-	}
-}
-
-// What says nothing of user namespaces (a full disk, no descriptors) makes no function root of the host: it is asked again, and nothing starts meanwhile.
-func TestAPassingFaultGivesNoFunctionTheHostsRoot(t *testing.T) {
-	answers := []error{errors.New("disk full"), fmt.Errorf("x: %w", image.ErrNoShift), nil}
-	asked := 0
-	i, err := instance.New("adm"+strconv.Itoa(os.Getpid()%1000), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	i.Run = t.TempDir()
-	a := &Agent{Options: Options{Instance: i}, unshared: onceKnown(func() error { asked++; return answers[asked-1] })}
-	if b, err := a.newSandbox("f", 1); err == nil || !strings.Contains(err.Error(), "not known: disk full") || netns.Exists(b.net()) {
-		t.Errorf("the disk is full: %v", err)
-	}
-	if f := sandboxing(errors.New("disk full")); f.OK || !strings.Contains(f.Detail, "not known, so no function starts: disk full") {
-		t.Errorf("the host says %+v", f)
-	}
-	b, err := a.newSandbox("f", 1)
-	if err != nil || netns.Exists(b.user()) || !netns.Exists(b.net()) {
-		t.Errorf("known that it cannot: %v", err)
-	}
-	if err := a.unshared(); !cannot(err) || asked != 2 {
-		t.Errorf("asked %d times, the last answer is %v: what is known is not asked again", asked, err)
-	}
-	if err := removeSandbox(b.dir); err != nil {
-		t.Error(err)
 	}
 }

@@ -25,6 +25,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"weir.dev/weir/agent/health"
+	"weir.dev/weir/agent/kernel"
+	"weir.dev/weir/agent/sandbox"
+	"weir.dev/weir/agent/secrets"
+	"weir.dev/weir/agent/tunnel"
+	"weir.dev/weir/agent/uplink"
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
@@ -34,15 +40,31 @@ import (
 	"weir.dev/weir/netns"
 )
 
+// Kernel is what the agent needs of this machine's kernel; see package kernel.
+type Kernel interface {
+	sandbox.Kernel
+	tunnel.Kernel
+	// Check tells why a namespace, as users name it, cannot be worked in.
+	Check(space string) error
+	// Link reads a link of a namespace, "" the host's. None: netns.ErrNoLink.
+	Link(space, name string) (netns.Link, error)
+	// Links lists the host's links whose alias begins with prefix.
+	Links(prefix string) ([]netns.Link, error)
+	// Received counts the packets that came in by a link of the host.
+	Received(link string) (uint64, error)
+	// LearningBridge is the bridge of a namespace that joins two links and learns addresses; "" none.
+	LearningBridge(space, one, other string) (string, error)
+	// WatchLinks calls f with what happens to the host's links until ctx ends.
+	WatchLinks(ctx context.Context, f func(netns.LinkEvent)) error
+}
+
 // Images is what the agent needs of an image store.
 type Images interface {
+	sandbox.Images
 	// Resolve finds an image by the reference that a user wrote.
 	Resolve(ref string) (image.Image, error)
 	// Mount makes the image's root available read-only and returns its path; safe to call twice.
 	Mount(ctx context.Context, ref string) (string, error)
-	// MountFor mounts it at target as a user namespace sees it; CheckShift tells why that cannot be.
-	MountFor(ctx context.Context, ref, target string, userns *os.File) error
-	CheckShift(userns *os.File) error
 	List() ([]image.Image, error)
 }
 
@@ -55,6 +77,7 @@ type Options struct {
 	Switch   datapath.Switch
 	Runtime  container.Runtime
 	Images   Images
+	Kernel   Kernel // default this machine's
 	Features []datapath.Feature
 	Log      *slog.Logger
 	Parallel int // container operations at once; 0: two per core
@@ -96,10 +119,7 @@ type Agent struct {
 	intent *intent
 	report *reporter
 
-	probes struct {
-		sync.Mutex
-		key []byte // nil: not read yet
-	}
+	probes  health.Key
 	notes   atomic.Pointer[notes]
 	moved   atomic.Int64                        // when Run's goroutine last began or ended a pass, ns since begun (1 at least); 0 before the first
 	turns   atomic.Uint32                       // of probing
@@ -115,9 +135,8 @@ type Agent struct {
 	// Owned by Run's goroutine.
 	endpoints  map[string]*endpoint
 	troubles   map[string]string // why endpoints are in error
-	uplink     uplink
-	tunnels    map[string]*tunnel
-	sealing    sealing
+	uplink     uplinkPort
+	tunnels    *tunnel.Set
 	remembered int   // changes of the intent that are written down
 	observed   int64 // generation of the assignment in force
 	begun      time.Time
@@ -131,13 +150,10 @@ type Agent struct {
 	fitted     map[string]api.PolicySpec // in force, and not left out for want of room
 	full       *overfull                 // nil: the switch has room for all
 
-	underlay    *api.Feature // nil: no tunnels
-	underlayMTU int
-	underlayAt  time.Time
-
+	boxes    *sandbox.Maker
 	unshared func() error // why functions have no user namespaces; nil: they have
 
-	secrets secretsMount
+	secrets *secrets.Store
 	common  common
 	news    atomic.Bool   // the host's status has changed
 	hurry   chan struct{} // link discovery frames are wanted now
@@ -154,13 +170,23 @@ func New(o Options) *Agent {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Kernel == nil {
+		o.Kernel = kernel.Host{}
+	}
 	a := &Agent{
 		Options: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.Parallel),
 		functions: map[string]*function{}, wires: map[string]*wire{}, endpoints: map[string]*endpoint{}, troubles: map[string]string{},
-		tunnels: map[string]*tunnel{}, hurry: make(chan struct{}, 1),
+		hurry:  make(chan struct{}, 1),
 		chains: map[string]api.ChainSpec{}, policies: map[string]api.PolicySpec{},
 	}
-	a.unshared = onceKnown(func() error { return checkSandbox(a.Instance, a.Images) })
+	a.probes.File = filepath.Join(o.Instance.Root, "probe.key")
+	a.boxes = sandbox.New(o.Instance, o.Kernel, o.Images)
+	a.unshared = a.boxes.Unshared
+	a.secrets = secrets.New(o.Instance, o.API.FunctionSecrets)
+	a.tunnels = tunnel.New(tunnel.Options{
+		Instance: o.Instance, Host: o.Host, Address: o.UnderlayAddress, Switch: o.Switch, Kernel: o.Kernel, Log: o.Log, Now: o.Now,
+		News: func() { a.news.Store(true) },
+	})
 	a.intent = newIntent(o.Host, a.poke)
 	a.report = newReporter(o)
 	return a
@@ -200,14 +226,14 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	if err := a.unshared(); err != nil {
-		a.Log.Warn("no user namespaces: " + sandboxing(err).Detail)
+		a.Log.Warn("no user namespaces: " + sandbox.Feature(err).Detail)
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if a.UnderlayAddress.IsValid() {
-		a.prepareSealing()
+		a.tunnels.Prepare()
 	}
 	a.syncUplink(ctx) // first, so that it has the same port after every start
 	wg.Go(func() { a.report.run(ctx) })
@@ -220,7 +246,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		wg.Go(func() { a.followConfig(ctx) })
 	}
 	if a.Uplink != "" {
-		wg.Go(func() { a.discover(ctx) })
+		wg.Go(func() {
+			(&uplink.Announcer{Host: a.Host, Interface: a.Uplink, Key: a.lldpKey, Known: a.report.hostTold, Hurry: a.hurry, Log: a.Log, Now: a.Now}).Run(ctx)
+		})
 	}
 	failed := make(chan error, 1)
 	wg.Go(func() {
@@ -285,13 +313,13 @@ func (a *Agent) present(ctx context.Context, found []container.Status) (map[stri
 	existing := map[string]container.Status{}
 	var errs []error
 	for _, c := range found {
-		name, n := sandboxOf(c.ID)
+		name, n := sandbox.Of(c.ID)
 		other, two := existing[name]
 		if !two {
 			existing[name] = c
 			continue
 		}
-		if _, m := sandboxOf(other.ID); a.inForceNow(name, c.ID) || !a.inForceNow(name, other.ID) && keeps(c, n, other, m) {
+		if _, m := sandbox.Of(other.ID); a.inForceNow(name, c.ID) || !a.inForceNow(name, other.ID) && keeps(c, n, other, m) {
 			existing[name], c = c, other
 		}
 		errs = append(errs, a.Runtime.Delete(ctx, c.ID))
@@ -323,13 +351,13 @@ func (a *Agent) current(function, link string, existing map[string]container.Sta
 		return f.hasLink(link)
 	}
 	c, ok := existing[function]
-	_, n := sandboxOf(c.ID)
+	_, n := sandbox.Of(c.ID)
 	if !ok || n == 0 { // what has no sandbox is made anew, links and all
 		return true
 	}
-	b := sandbox{name: function, n: n}
+	b := sandbox.Box{Name: function, N: n}
 	for side := range flow.Sides {
-		if a.linkName(b, side) == link {
+		if a.boxes.Link(b, side) == link {
 			return true
 		}
 	}
@@ -376,7 +404,11 @@ func (a *Agent) pass(ctx context.Context, wg *sync.WaitGroup, existing map[strin
 		return holdFor
 	}
 	for _, sync := range []func(context.Context, share) bool{
-		func(ctx context.Context, _ share) bool { return a.syncUplink(ctx) }, a.syncTunnels, a.syncEndpoints,
+		func(ctx context.Context, _ share) bool { return a.syncUplink(ctx) },
+		func(ctx context.Context, want share) bool {
+			return a.tunnels.Sync(ctx, want.tunnels(), tunnelMTU(want))
+		},
+		a.syncEndpoints,
 	} {
 		if !sync(ctx, want) {
 			again = retryAfter
@@ -431,7 +463,7 @@ func (a *Agent) release(ctx context.Context, want share) {
 		return
 	}
 	used := portsIn(a.installed)
-	a.releaseTunnels(ctx, want, used)
+	a.tunnels.Release(ctx, want.tunnels(), used)
 	a.letLeave(want, used, time.Now())
 	for name, e := range a.endpoints {
 		w, ok := want.endpoints[name]
@@ -496,7 +528,7 @@ func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[stri
 		}
 		delete(existing, function)
 	}
-	links, err := netns.Links(a.Instance.Alias(""))
+	links, err := a.Kernel.Links(a.Instance.Alias(""))
 	if err != nil {
 		a.Log.Warn("list links", "error", err)
 	}
@@ -506,7 +538,7 @@ func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[stri
 			if kind == "uplink" && name != a.Uplink || kind == "tunnel" && !want.tunnel(name) {
 				orphans["endpoint/"+kind+"/"+name] = true
 			} else if kind == "tunnel" {
-				a.tunnels[name] = &tunnel{} // to be looked at, or released
+				a.tunnels.Adopt(name) // to be looked at, or released
 			}
 			return
 		}
@@ -525,7 +557,7 @@ func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[stri
 		object := strings.TrimPrefix(l.Alias, a.Instance.Alias(""))
 		judge(object)
 		if kind, name := objectOf(object); kind == "function" && !orphans["function/"+name] && !a.current(name, l.Name, existing) {
-			if err := a.deleteLink(l.Name); err != nil {
+			if err := a.Kernel.DeleteLinks(l.Name); err != nil {
 				a.Log.Warn("remove the link of a former start", "link", l.Name, "alias", l.Alias, "error", err)
 			}
 		}
@@ -539,7 +571,7 @@ func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[stri
 		if kind, name, ok := fabricPort(object); ok {
 			links = kind + "/" + name
 		}
-		if err := errors.Join(a.Switch.Remove(ctx, object), a.deleteLinks(links)); err != nil {
+		if err := errors.Join(a.Switch.Remove(ctx, object), a.Kernel.DeleteMarked(a.Instance.Alias(links))); err != nil {
 			a.Log.Warn("remove orphan", "object", object, "error", err)
 		}
 	}

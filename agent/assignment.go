@@ -36,10 +36,8 @@ func (a *Agent) portNames(views map[string]view) map[string]flow.Port {
 	if a.uplink.port != 0 {
 		ports["uplink/"+a.Uplink] = a.uplink.port
 	}
-	for name, t := range a.tunnels {
-		if t.port != 0 {
-			ports["tunnel/"+name] = t.port
-		}
+	for name, port := range a.tunnels.Ports() {
+		ports["tunnel/"+name] = port
 	}
 	return ports
 }
@@ -214,7 +212,7 @@ func (a *Agent) reportAssignment(want share, got assigned, err error) {
 		s.State = api.AssignmentPartial
 		s.Message = fmt.Sprintf("%d of %d rules name ports that are not there", len(got.missing), len(want.assignment.Spec.Rules))
 	}
-	errs := append(got.errs, a.tunnelErrors()...)
+	errs := append(got.errs, a.tunnels.Errors()...)
 	if len(errs) > 0 {
 		s.State, s.Message = api.AssignmentError, errors.Join(errs...).Error()
 	}

@@ -11,27 +11,20 @@ import (
 	"slices"
 	"strconv"
 
+	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
-	"weir.dev/weir/netns"
 )
 
-// Interface indexes inside a function's namespace; the wire program relies on in and out differing in the last bit only.
-const (
-	indexIn  = 1024
-	indexOut = 1025
-	indexTap = 1026
-)
+// probeFile is where a function finds its probe addresses in its configuration: "destination source", as in an Ethernet header.
+const probeFile = "probe"
 
-// Where a function finds its configuration and raises its events, inside the container.
-const (
-	configDir = "/etc/weir"
-	socketDir = "/run/weir"
-)
+// socketDir is where a function raises its events, inside the container.
+const socketDir = "/run/weir"
 
 // attachment is what a function's ports were made from; equal means nothing to do.
 type attachment struct {
@@ -61,7 +54,7 @@ func (f *function) prepare(ctx context.Context, want api.Function) (image.Image,
 	if err := f.writeConfig(want); err != nil {
 		return img, spec, err
 	}
-	return img, spec, f.placeSecrets(ctx, want, &spec)
+	return img, spec, f.a.secrets.Place(ctx, want, &spec)
 }
 
 func (f *function) spec(want api.Function, img image.Image, rootfs string) (container.Spec, error) {
@@ -69,7 +62,7 @@ func (f *function) spec(want api.Function, img image.Image, rootfs string) (cont
 		Rootfs: rootfs, ReadOnly: true, Args: img.Args, Dir: img.Dir,
 		Env: slices.Clone(img.Env), Capabilities: img.Contract.Capabilities,
 		Mounts: []container.Mount{
-			{Source: f.path("etc"), Target: configDir, ReadOnly: true},
+			{Source: f.path("etc"), Target: sandbox.ConfigDir, ReadOnly: true},
 			{Source: f.path("run"), Target: socketDir, ReadOnly: true}, // which hinders nobody from connecting
 		},
 		Annotations: map[string]string{"weir.instance": f.a.Instance.Name, "weir.function": f.name, "weir.image": img.Digest},
@@ -120,7 +113,7 @@ func (f *function) writeConfig(want api.Function) error {
 	if err != nil {
 		return fmt.Errorf("config of function %s: %w", f.name, err)
 	}
-	probe, err := f.a.probeAddresses(f.name)
+	probe, err := f.a.probes.Addresses(f.name)
 	if err != nil {
 		return err
 	}
@@ -155,7 +148,7 @@ func (f *function) attach(ctx context.Context, want api.Function, img image.Imag
 			return err
 		}
 	}
-	if contained := f.have == container.Running || f.have == container.Created; !contained && (f.box.used || !f.box.whole()) {
+	if contained := f.have == container.Running || f.have == container.Created; !contained && (f.box.Used || !f.a.boxes.Whole(f.box)) {
 		if err := f.newBox(); err != nil {
 			return err
 		}
@@ -182,49 +175,25 @@ func (v *view) join(ports datapath.Ports, tap bool) {
 }
 
 // plug makes links between a sandbox and the switch, and a function of the switch of them.
-func (f *function) plug(ctx context.Context, b sandbox, name string, next attachment) (ports datapath.Ports, err error) {
-	host, err := netns.At("")
-	if err != nil {
-		return ports, err
-	}
-	defer host.Close()
-	inside, err := netns.At(b.net())
-	if err != nil {
-		return ports, err
-	}
-	defer inside.Close()
-	sw := datapath.Function{Name: name, Netns: b.net(), Forwarder: next.forwarder, Speaks: next.speaks}
-	if sw.Probe, err = f.a.probeAddresses(f.name); err != nil {
+func (f *function) plug(ctx context.Context, b sandbox.Box, name string, next attachment) (ports datapath.Ports, err error) {
+	sw := datapath.Function{Name: name, Netns: b.Net(), Forwarder: next.forwarder, Speaks: next.speaks}
+	if sw.Probe, err = f.a.probes.Addresses(f.name); err != nil {
 		return ports, err
 	}
 	if next.onFail == api.OnFailBypass {
 		sw.OnFail = datapath.FailBypass
 	}
 	f.mtu = f.a.portMTU()
-	if next.tap {
-		sw.Tap, err = f.link(host, inside, b, flow.Tap, indexTap)
-	} else {
-		sw.In, err = f.link(host, inside, b, flow.In, indexIn)
-		if err == nil {
-			sw.Out, err = f.link(host, inside, b, flow.Out, indexOut)
-		}
-		sw.InPeer, sw.OutPeer = flow.In.String(), flow.Out.String()
-	}
-	if err != nil {
+	if err := f.a.boxes.Plug(b, next.tap, f.mtu); err != nil {
 		return ports, err
 	}
-	return f.a.Switch.AddFunction(ctx, sw)
-}
-
-func (f *function) link(host, inside *netns.Space, b sandbox, side flow.Side, index int) (string, error) {
-	object := side.Of(f.name)
-	o := netns.VethOptions{
-		HostName: f.a.linkName(b, side), Alias: f.a.Instance.Alias(object),
-		HostMAC: f.a.Instance.MAC(object + "/switch"), PeerMAC: f.a.Instance.MAC(object),
-		PeerName: side.String(), PeerIndex: index, Quiet: true, MTU: f.mtu,
+	if next.tap {
+		sw.Tap = f.a.boxes.Link(b, flow.Tap)
+	} else {
+		sw.In, sw.Out = f.a.boxes.Link(b, flow.In), f.a.boxes.Link(b, flow.Out)
+		sw.InPeer, sw.OutPeer = flow.In.String(), flow.Out.String()
 	}
-	_, err := host.Veth(inside, o)
-	return o.HostName, err
+	return f.a.Switch.AddFunction(ctx, sw)
 }
 
 // newBox gives the function a pristine sandbox. The links of the former one go at once, as nothing is to come from there any more; the rest can
@@ -233,18 +202,18 @@ func (f *function) newBox() error {
 	f.attached = attachment{}
 	former := f.box
 	f.last++
-	f.enterBox(sandbox{name: f.name, n: f.last})
+	f.enterBox(sandbox.Box{Name: f.name, N: f.last})
 	var err error
-	if former.n > 0 {
-		err = f.a.deleteSandboxLinks(former)
+	if former.N > 0 {
+		err = f.a.boxes.DeleteLinks(former)
 	} else { // those of a former version, or of an agent that was killed
-		err = f.a.deleteLinks("function/" + f.name)
+		err = f.a.Kernel.DeleteMarked(f.a.Instance.Alias("function/" + f.name))
 	}
 	if err != nil {
 		return err
 	}
 	f.litter = true
-	b, err := f.a.newSandbox(f.name, f.last)
+	b, err := f.a.boxes.New(f.name, f.last)
 	if err != nil {
 		return err
 	}
@@ -253,22 +222,22 @@ func (f *function) newBox() error {
 }
 
 // showNetns lets users find a sandbox's network namespace under the function's name.
-func (f *function) showNetns(b sandbox) error {
-	if err := netns.Delete(f.netns()); err != nil {
+func (f *function) showNetns(b sandbox.Box) error {
+	if err := f.a.Kernel.Delete(f.netns()); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(f.netns()), 0o755); err != nil {
 		return err
 	}
-	return os.Symlink(b.net(), f.netns())
+	return os.Symlink(b.Net(), f.netns())
 }
 
-func (f *function) enterBox(b sandbox) {
+func (f *function) enterBox(b sandbox.Box) {
 	f.box = b
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for side := range flow.Sides {
-		f.links[side] = f.a.linkName(b, side)
+		f.links[side] = f.a.boxes.Link(b, side)
 	}
 }
 
@@ -289,14 +258,14 @@ func (f *function) collect(ctx context.Context) error {
 	if !f.litter {
 		return nil
 	}
-	boxes, err := f.a.findSandboxes(f.name)
+	boxes, err := f.a.boxes.Find(f.name)
 	if err != nil {
 		return err
 	}
-	_, contained := sandboxOf(f.container())
+	_, contained := sandbox.Of(f.container())
 	for _, b := range boxes {
-		if b.n != f.box.n && b.n != contained {
-			err = errors.Join(err, f.a.deleteSandbox(b))
+		if b.N != f.box.N && b.N != contained {
+			err = errors.Join(err, f.a.boxes.Delete(b))
 		}
 	}
 	f.litter = err != nil
@@ -306,19 +275,19 @@ func (f *function) collect(ctx context.Context) error {
 // detach removes ports, links, sandboxes and directories.
 func (f *function) detach(ctx context.Context) error {
 	f.stopEvents()
-	boxes, err := f.a.findSandboxes(f.name)
+	boxes, err := f.a.boxes.Find(f.name)
 	err = errors.Join(err,
 		f.a.Switch.Remove(ctx, "function/"+f.name),
 		f.a.Switch.Remove(ctx, "function/"+f.name+second),
-		f.a.deleteLinks("function/"+f.name),
-		netns.Delete(f.netns()),
+		f.a.Kernel.DeleteMarked(f.a.Instance.Alias("function/"+f.name)),
+		f.a.Kernel.Delete(f.netns()),
 		os.RemoveAll(f.path()),
 	)
 	for _, b := range boxes {
-		err = errors.Join(err, removeSandbox(b.dir))
+		err = errors.Join(err, f.a.boxes.Remove(b.Dir))
 	}
 	if err == nil {
-		f.attached, f.box = attachment{}, sandbox{}
+		f.attached, f.box = attachment{}, sandbox.Box{}
 		f.update(func(v *view) { v.placed, v.wasUp, v.ports = false, false, datapath.Ports{} })
 	}
 	return err
@@ -326,22 +295,22 @@ func (f *function) detach(ctx context.Context) error {
 
 // sweepDirs removes namespaces and directories of functions that the intent does not name.
 func (a *Agent) sweepDirs(want share) {
-	for _, dir := range []string{a.Instance.NetnsDir(), filepath.Join(a.Instance.Run, "functions"), sandboxesDir(a.Instance)} {
+	for _, dir := range []string{a.Instance.NetnsDir(), filepath.Join(a.Instance.Run, "functions"), a.boxes.Dir()} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			continue // nothing there yet
 		}
 		for _, e := range entries {
-			name, _ := sandboxOf(e.Name())
+			name, _ := sandbox.Of(e.Name())
 			if _, ok := want.functions[name]; ok || a.has(name) {
 				continue
 			}
 			path := filepath.Join(dir, e.Name())
 			switch dir {
 			case a.Instance.NetnsDir():
-				err = netns.Delete(path)
-			case sandboxesDir(a.Instance):
-				err = removeSandbox(path)
+				err = a.Kernel.Delete(path)
+			case a.boxes.Dir():
+				err = a.boxes.Remove(path)
 			default:
 				err = os.RemoveAll(path)
 			}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
@@ -61,7 +62,7 @@ func (a *Agent) instances(ports []datapath.PortStatus) []datapath.PortStatus {
 
 // overlaps tells whether a changed instance can be made beside the one that runs.
 func (f *function) overlaps(img image.Image) bool {
-	return f.have == container.Running && f.alive && f.attached.done && f.attached.tap == img.Contract.Tap && !img.Contract.Recreate && f.box.whole()
+	return f.have == container.Running && f.alive && f.attached.done && f.attached.tap == img.Contract.Tap && !img.Contract.Recreate && f.a.boxes.Whole(f.box)
 }
 
 // change replaces the instance in force by one as it is wanted now. Until that is up the former one stays in force: f.behind.
@@ -89,7 +90,7 @@ func (f *function) change(ctx context.Context, want api.Function) (time.Duration
 
 // successor is an instance that is made beside the one in force.
 type successor struct {
-	box   sandbox
+	box   sandbox.Box
 	name  string // the switch's
 	ports datapath.Ports
 	next  attachment
@@ -105,7 +106,7 @@ func (f *function) replace(ctx context.Context, want api.Function) error {
 	former, name, ports := f.container(), f.inSwitch(), f.view().ports
 	box, a := f.box, f.applied
 	f.applied.Hash, f.applied.Restart, f.applied.Digest = f.ready.hash, want.Spec.Restart, f.ready.image.Digest
-	f.applied.Second, f.applied.Container = s.name != f.name, s.box.id()
+	f.applied.Second, f.applied.Container = s.name != f.name, s.box.ID()
 	if err := f.saveApplied(); err != nil {
 		f.applied = a
 		return errors.Join(err, f.discard(ctx, s))
@@ -127,7 +128,7 @@ func (f *function) replace(ctx context.Context, want api.Function) error {
 	f.update(func(v *view) { v.former = datapath.Ports{} })
 	err = f.a.Switch.Remove(ctx, "function/"+name)
 	f.lone = err == nil
-	err = errors.Join(err, f.a.deleteSandboxLinks(box))
+	err = errors.Join(err, f.a.boxes.DeleteLinks(box))
 	f.former, f.litter = append(f.former, former), true
 	return errors.Join(err, f.a.Runtime.Stop(ctx, former, stopGrace))
 }
@@ -138,7 +139,7 @@ func (f *function) takeOver(s successor) {
 	f.enterBox(s.box)
 	f.exits, f.waiting = make(chan container.Status, 1), false
 	f.mu.Lock()
-	f.cid, f.place = s.box.id(), strings.TrimPrefix(s.name, f.name)
+	f.cid, f.place = s.box.ID(), strings.TrimPrefix(s.name, f.name)
 	f.mu.Unlock()
 }
 
@@ -149,7 +150,7 @@ func (f *function) prove(ctx context.Context, want api.Function) (s successor, e
 	s.next = attachment{tap: img.Contract.Tap, speaks: img.Contract.Speaks, forwarder: img.Contract.Forwarder, onFail: want.Spec.OnFail, done: true}
 	f.last++
 	f.litter = true
-	if s.box, err = f.a.newSandbox(f.name, f.last); err != nil {
+	if s.box, err = f.a.boxes.New(f.name, f.last); err != nil {
 		return s, err
 	}
 	if s.ports, err = f.plug(ctx, s.box, s.name, s.next); err != nil {
@@ -158,9 +159,9 @@ func (f *function) prove(ctx context.Context, want api.Function) (s successor, e
 	if err := f.slot(ctx); err != nil {
 		return s, err
 	}
-	spec, err := f.a.enter(ctx, &s.box, want.Spec.Image, f.ready.spec)
+	spec, err := f.a.boxes.Enter(ctx, &s.box, want.Spec.Image, f.ready.spec)
 	if err == nil {
-		spec, err = f.ownSecrets(spec)
+		spec, err = f.a.secrets.Own(f.name, spec)
 	}
 	if err == nil {
 		err = f.a.Runtime.Run(ctx, spec)
@@ -179,7 +180,7 @@ func (f *function) prove(ctx context.Context, want api.Function) (s successor, e
 // awaitUp waits until a new instance passes a probe or, without one, has lived for a while.
 func (f *function) awaitUp(ctx context.Context, s successor, img image.Image) error {
 	for {
-		c, err := f.a.Runtime.Status(ctx, s.box.id())
+		c, err := f.a.Runtime.Status(ctx, s.box.ID())
 		switch age := time.Since(s.begun); {
 		case err != nil:
 			return err
@@ -228,9 +229,9 @@ func (f *function) moved(ctx context.Context, former datapath.Ports) {
 
 // discard takes away what there is of an instance that did not come up.
 func (f *function) discard(ctx context.Context, s successor) error {
-	if s.box.n == 0 {
+	if s.box.N == 0 {
 		return nil
 	}
-	err := errors.Join(f.a.Switch.Remove(ctx, "function/"+s.name), f.a.Runtime.Delete(ctx, s.box.id()))
-	return errors.Join(err, f.a.deleteSandbox(s.box))
+	err := errors.Join(f.a.Switch.Remove(ctx, "function/"+s.name), f.a.Runtime.Delete(ctx, s.box.ID()))
+	return errors.Join(err, f.a.boxes.Delete(s.box))
 }

@@ -32,13 +32,13 @@ func (f *function) make(ctx context.Context, want api.Function, spec container.S
 	}
 	defer f.free()
 	f.applied.Hash, f.applied.Restart, f.applied.Digest = hash, want.Spec.Restart, f.ready.image.Digest
-	f.applied.Container = f.box.id()
+	f.applied.Container = f.box.ID()
 	if err := f.saveApplied(); err != nil {
 		return err
 	}
-	spec, err := f.a.enter(ctx, &f.box, want.Spec.Image, spec)
+	spec, err := f.a.boxes.Enter(ctx, &f.box, want.Spec.Image, spec)
 	if err == nil {
-		spec, err = f.ownSecrets(spec)
+		spec, err = f.a.secrets.Own(f.name, spec)
 	}
 	if err != nil {
 		return err

@@ -226,11 +226,11 @@ func (a *Agent) ensureEndpoint(ctx context.Context, name string, s api.EndpointS
 			}
 			o.Addresses = append(o.Addresses, p)
 		}
-		pair, err := netns.Veth("", s.Netns, o)
+		made, err := a.Kernel.Veth(s.Netns, o)
 		if err != nil {
 			return nil, err
 		}
-		e.anew = pair.Made
+		e.anew = made
 	}
 	asked := a.switchEndpoint(name, e)
 	asked.Held = e.held
@@ -247,33 +247,9 @@ func (a *Agent) removeEndpoint(ctx context.Context, name string, e *endpoint) er
 	a.forgetWire(a.endpointLink(name, e.spec))
 	err := a.Switch.Remove(ctx, object)
 	if e.made {
-		err = errors.Join(err, a.deleteLinks(object))
+		err = errors.Join(err, a.Kernel.DeleteMarked(a.Instance.Alias(object)))
 	}
 	return err
-}
-
-// deleteLinks removes the links that carry the mark of an object or of a part of it.
-func (a *Agent) deleteLinks(object string) error {
-	alias := a.Instance.Alias(object)
-	links, err := netns.Links(alias)
-	if err != nil {
-		return err
-	}
-	for _, l := range links {
-		if l.Alias == alias || strings.HasPrefix(l.Alias, alias+"/") {
-			err = errors.Join(err, a.deleteLink(l.Name))
-		}
-	}
-	return err
-}
-
-func (a *Agent) deleteLink(name string) error {
-	host, err := netns.At("")
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	return host.Delete(name)
 }
 
 // objectOf splits an object such as "function/fw/in" into its kind and name.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"weir.dev/weir/agent/events"
+	"weir.dev/weir/agent/health"
+	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
@@ -56,13 +58,13 @@ type function struct {
 	exits     chan container.Status
 	ready     prepared
 	attached  attachment
-	box       sandbox      // where it runs, or will
-	last      int          // number of the last sandbox
-	litter    bool         // there may be other sandboxes
-	former    []string     // containers that the present one has replaced
-	mtu       int          // of its ports
-	events    *http.Server // nil: not listening
-	alive     bool         // the data plane was told Up
+	box       sandbox.Box    // where it runs, or will
+	last      int            // number of the last sandbox
+	litter    bool           // there may be other sandboxes
+	former    []string       // containers that the present one has replaced
+	mtu       int            // of its ports
+	events    *events.Server // nil: not listening
+	alive     bool           // the data plane was told Up
 	crashes   int
 	early     int       // ends in a row before it was up
 	notBefore time.Time // of the next start
@@ -71,11 +73,10 @@ type function struct {
 	died      time.Time // start of the present outage; zero if none
 	deaths    int       // in it
 	since     time.Time // it is up
-	lost      int       // windows without a probe in a row
-	late      int       // windows that proved nothing
-	failed    attempt   // what crashes counts the failures of
-	behind    bool      // it runs as it was before the change that is wanted now
-	lone      bool      // the switch has no other instance of it
+	windows   health.Windows
+	failed    attempt // what crashes counts the failures of
+	behind    bool    // it runs as it was before the change that is wanted now
+	lone      bool    // the switch has no other instance of it
 }
 
 // prepared is what a generation of the spec came to; while its container runs nothing of it is looked at again.
@@ -100,18 +101,18 @@ type view struct {
 
 func newFunction(a *Agent, name, uid string, existing map[string]container.Status) *function {
 	f := &function{a: a, name: name, uid: uid, turn: a.turns.Add(1), wake: make(chan struct{}, 1), exits: make(chan container.Status, 1)}
-	boxes, err := a.findSandboxes(name)
+	boxes, err := a.boxes.Find(name)
 	if err != nil {
 		a.Log.Warn("find sandboxes", "function", name, "error", err)
 	}
 	if len(boxes) > 0 {
-		f.last, f.litter = boxes[len(boxes)-1].n, true
+		f.last, f.litter = boxes[len(boxes)-1].N, true
 	}
 	if c, ok := existing[name]; ok {
 		f.cid = c.ID
-		_, n := sandboxOf(c.ID)
+		_, n := sandbox.Of(c.ID)
 		f.last = max(f.last, n)
-		if i := slices.IndexFunc(boxes, func(b sandbox) bool { return b.n == n }); i >= 0 {
+		if i := slices.IndexFunc(boxes, func(b sandbox.Box) bool { return b.N == n }); i >= 0 {
 			f.enterBox(boxes[i])
 		}
 		f.have = c.State
@@ -346,7 +347,7 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 	img, spec, hash := f.ready.image, f.ready.spec, f.ready.hash
 	desired := desired(want)
 	stale := (f.have == container.Running || f.have == container.Created) &&
-		(f.applied.Hash != hash || f.applied.Restart != want.Spec.Restart || !f.box.whole())
+		(f.applied.Hash != hash || f.applied.Restart != want.Spec.Restart || !f.a.boxes.Whole(f.box))
 	if f.behind && !stale { // what did not come up is not wanted any more
 		f.behind = false
 		f.update(func(v *view) { v.status.Say() })
@@ -456,8 +457,30 @@ func (f *function) remove(ctx context.Context) error {
 		return err
 	}
 	f.applied = applied{}
-	if err := removeSecretsDir(filepath.Join(secretsDir(f.a.Instance), f.name)); err != nil {
+	if err := f.a.secrets.Remove(f.name); err != nil {
 		return err
 	}
 	return f.detach(ctx)
+}
+
+// event raises an event of the agent about the function.
+func (f *function) event(s api.Severity, reason, message string, outage time.Duration) {
+	f.a.report.event(api.Event{Severity: s, Reason: reason, Kind: api.KindFunction, Object: f.name, Message: message, OutageNs: outage.Nanoseconds()})
+}
+
+// serveEvents listens where the container finds /run/weir/events.sock. Listening already: nothing to do. A socket that cannot be made is logged, since a
+// function works without.
+func (f *function) serveEvents() {
+	if f.events != nil {
+		return
+	}
+	var err error
+	if f.events, err = events.Serve(f.path("events.new"), f.path("run", "events.sock"), f.name, f.a.report.event); err != nil {
+		f.a.Log.Warn("event socket", "function", f.name, "error", err)
+	}
+}
+
+func (f *function) stopEvents() {
+	f.events.Close()
+	f.events = nil
 }

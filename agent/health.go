@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"weir.dev/weir/agent/health"
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
@@ -93,7 +94,7 @@ func (f *function) up(ctx context.Context, want api.Function, img image.Image) e
 	if err := f.a.Switch.SetState(ctx, f.inSwitch(), datapath.Up, pid); err != nil {
 		return err
 	}
-	f.alive, f.lost, f.late, f.since = true, 0, 0, time.Now()
+	f.alive, f.windows, f.since = true, health.Windows{}, time.Now()
 	f.suspect.Store(false)
 	f.kernel.Store(img.Contract.Forwarder != "")
 	f.probing.Store(probes(img))

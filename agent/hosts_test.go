@@ -23,6 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/agent"
+	"weir.dev/weir/agent/kernel"
+	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
 	"weir.dev/weir/container/oci"
 	"weir.dev/weir/datapath/ebpf"
@@ -87,7 +89,7 @@ func child(text string) error {
 		for _, s := range spaces {
 			err = errors.Join(err, netns.Delete(filepath.Join(o.Instance.NetnsDir(), s.Name())))
 		}
-		return errors.Join(err, agent.DeleteSandboxes(o.Instance))
+		return errors.Join(err, sandbox.New(o.Instance, kernel.Host{}, nil).DeleteAll())
 	}
 	defer sw.Close()
 	client, err := api.Dial(api.Options{Socket: o.Socket})

@@ -70,8 +70,16 @@ func (s *share) toClose(policy string) bool {
 	return s.assignment != nil && slices.Contains(s.assignment.Spec.Closed, policy)
 }
 
+// tunnels are those to other hosts that the assignment wants.
+func (s *share) tunnels() []api.Tunnel {
+	if s.assignment == nil {
+		return nil
+	}
+	return s.assignment.Spec.Tunnels
+}
+
 func (s *share) tunnel(host string) bool {
-	return s.assignment != nil && slices.ContainsFunc(s.assignment.Spec.Tunnels, func(t api.Tunnel) bool { return t.Host == host })
+	return slices.ContainsFunc(s.tunnels(), func(t api.Tunnel) bool { return t.Host == host })
 }
 
 // assignedFunctions are those that rules of the assignment name.

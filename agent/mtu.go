@@ -1,10 +1,5 @@
 package agent
 
-import (
-	"weir.dev/weir/flow"
-	"weir.dev/weir/netns"
-)
-
 // Ports of functions carry whatever an endpoint can send: the largest MTU of all endpoints. A chain may come to serve others at any time, and
 // a port that could carry more than is sent costs nothing.
 
@@ -16,7 +11,7 @@ func (a *Agent) widen(want share) {
 	mtu := tunnelMTU(want)
 	for _, e := range want.endpoints {
 		if e.Spec.Netns == "" { // a network card, whose owner says what it carries
-			if l, err := a.link(e.Spec.Interface); err == nil {
+			if l, err := a.Kernel.Link("", e.Spec.Interface); err == nil {
 				mtu = max(mtu, min(l.MTU, maxMTU))
 			}
 		}
@@ -31,13 +26,16 @@ func (a *Agent) widen(want share) {
 	}
 }
 
-func (a *Agent) link(name string) (netns.Link, error) {
-	host, err := netns.At("")
-	if err != nil {
-		return netns.Link{}, err
+// defaultMTU of endpoints.
+const defaultMTU = 1500
+
+// tunnelMTU is what all endpoints of the whole Weir need.
+func tunnelMTU(want share) int {
+	mtu := defaultMTU
+	for _, e := range want.all.endpoints {
+		mtu = max(mtu, e.Spec.MTU)
 	}
-	defer host.Close()
-	return host.Link(name)
+	return mtu
 }
 
 // portMTU of functions.
@@ -49,25 +47,8 @@ func (f *function) resize() error {
 	if !f.attached.done || f.mtu == mtu {
 		return nil
 	}
-	host, err := netns.At("")
-	if err != nil {
+	if err := f.a.boxes.Resize(f.box, f.attached.tap, mtu); err != nil {
 		return err
-	}
-	defer host.Close()
-	inside, err := netns.At(f.box.net())
-	if err != nil {
-		return err
-	}
-	defer inside.Close()
-	for _, side := range flow.SidesOf(f.attached.tap) {
-		for _, end := range []struct {
-			space *netns.Space
-			link  string
-		}{{host, f.a.linkName(f.box, side)}, {inside, side.String()}} {
-			if err := end.space.SetMTU(end.link, mtu); err != nil {
-				return err
-			}
-		}
 	}
 	f.mtu = mtu
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
@@ -130,8 +131,7 @@ func (a *Agent) hostStatus(now time.Time) api.HostStatus {
 		_, _ = fmt.Sscanf(string(b), "%g", &s.Load)
 	}
 	if a.UnderlayAddress.IsValid() {
-		s.Address, s.TunnelKey = a.UnderlayAddress.String(), a.sealing.publicKey()
-		s.Features = append(s.Features, a.sealing.feature)
+		s.Address, s.TunnelKey = a.UnderlayAddress.String(), a.tunnels.Key()
 	}
 	s.Uplinks = a.uplinkState()
 	_, skew := a.common.get()
@@ -139,10 +139,7 @@ func (a *Agent) hostStatus(now time.Time) api.HostStatus {
 	for _, f := range a.Features {
 		s.Features = append(s.Features, api.Feature(f))
 	}
-	s.Features = append(s.Features, sandboxing(a.unshared()))
-	if a.underlay != nil {
-		s.Features = append(s.Features, *a.underlay)
-	}
+	s.Features = append(append(s.Features, sandbox.Feature(a.unshared())), a.tunnels.Features()...)
 	if images, err := a.Images.List(); err == nil {
 		for _, i := range images {
 			s.Images = append(s.Images, i.Ref)

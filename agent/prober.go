@@ -4,14 +4,14 @@ import (
 	"context"
 	"time"
 
+	"weir.dev/weir/agent/health"
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/image"
-	"weir.dev/weir/netns"
 )
 
-// A function that hangs is Down in the data plane within a second: a round of probes comes after probeEvery at the latest, then probeLimit
-// windows of probeTries probes each have to bring nothing back.
+// A function that hangs is Down in the data plane within a second: a round of probes comes after probeEvery at the latest, then as many
+// windows of probeTries probes each as health.Windows says have to bring nothing back.
 const (
 	probeEvery = 400 * time.Millisecond // rounds, through functions that traffic is steered to
 	probeIdle  = 3                      // rounds from probe to probe of other functions
@@ -22,14 +22,6 @@ const (
 	probeQuick  = 50 * time.Millisecond // for all probes of a round
 	probeTry    = 30 * time.Millisecond
 	probeTries  = 4 // in a window: under load single frames are lost
-	probeLimit  = 3 // windows in a row without a probe until a function counts as down
-	// A window that took so much longer proves nothing: this process waited for a processor, so the function may have waited, too.
-	probeLate      = 50 * time.Millisecond
-	probeLateLimit = 10
-	// A window in which so many frames went in is a flood: a firewall that rightly lets nothing of it through may lose most probes, too. Then it
-	// takes many more windows, some 3 s.
-	floodFrames = 1500
-	floodLimit  = 20
 )
 
 // probeAll sends a frame through every function that carries traffic, all of a round at once: a hundred timers would wake the machine a hundred
@@ -129,30 +121,22 @@ func (f *function) confirm(ctx context.Context, want api.Function, img image.Ima
 	rtt, err := f.probeWindow(ctx)
 	late := time.Since(begin) - probeTries*probeTry
 	after := f.passage(ctx, img)
-	limit := probeLimit
-	if after.in > before.in+floodFrames {
-		limit = floodLimit
+	if err != nil && ctx.Err() != nil {
+		return resync, nil
 	}
-	switch {
-	case err == nil || after.out > before.out: // frames come out: it is slow, maybe, but does not hang
-		f.lost, f.late = 0, 0
-		f.suspect.Store(false)
-		if err == nil {
-			f.slower(rtt)
-		}
-		f.observe(want, img)
-		return resync, nil
-	case ctx.Err() != nil:
-		return resync, nil
-	case late > probeLate && f.late < probeLateLimit:
-		f.late++
+	switch f.windows.Look(err == nil || after.out > before.out, max(after.in, before.in)-before.in, late) {
+	case health.Unknown:
+		return 0, nil
+	case health.Hung:
+		f.hung(ctx, img, err)
 		return 0, nil
 	}
-	if f.lost++; f.lost < limit {
-		return 0, nil
+	f.suspect.Store(false) // frames come out: it is slow, maybe, but does not hang
+	if err == nil {
+		f.slower(rtt)
 	}
-	f.hung(ctx, img, err)
-	return 0, nil
+	f.observe(want, img)
+	return resync, nil
 }
 
 // passage is what went into a function at its port in, and what came out at its port out.
@@ -163,12 +147,7 @@ func (f *function) passage(ctx context.Context, img image.Image) (p passage) {
 	if img.Contract.Forwarder != "" {
 		return p
 	}
-	host, err := netns.At("")
-	if err != nil {
-		return p
-	}
-	defer host.Close()
-	p.out, _ = host.Received(f.links[flow.Out]) // of a link that is gone nothing comes
+	p.out, _ = f.a.Kernel.Received(f.links[flow.Out]) // of a link that is gone nothing comes
 	ports, err := f.a.Switch.Ports(ctx)
 	if err != nil {
 		return p

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"weir.dev/weir/agent/health"
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/router"
@@ -46,7 +47,7 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 	}
 	a.installed, a.committed = rules, true
 	a.noteSteered(rules)
-	both := bothWays(a.chains, a.policies)
+	both := health.BothWays(a.chains, a.policies)
 	a.both.Store(&both)
 	a.fitted = maps.Clone(a.policies)
 	maps.DeleteFunc(a.fitted, func(name string, _ api.PolicySpec) bool { return a.full != nil && a.full.left[name] != nil })

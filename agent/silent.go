@@ -5,46 +5,19 @@ import (
 	"fmt"
 	"time"
 
+	"weir.dev/weir/agent/health"
 	"weir.dev/weir/api"
 )
 
-// When a function that no probe can tell about is said to hand nothing on. Some may do so rightly, such as a firewall that lets nothing
-// through: so it is a warning, and such a function goes on being healthy. Of one that handed most frames on until now it is said much sooner.
 const (
-	silentEvery  = time.Second
-	silentFor    = 10 * time.Second
-	silentSoon   = time.Second // for a function that handed on a quarter of what it got, or more
-	silentShare  = 4
-	silentFrames = 100
-	silentAgain  = 10 * time.Minute // at the earliest
+	silentEvery = time.Second
+	silentAgain = 10 * time.Minute // at the earliest
 )
 
-// silence is what went into a function since something came out last.
+// silence of a function, and what was said of it.
 type silence struct {
-	in, out uint64    // the ports' counters when it began
-	since   time.Time // when a look found nothing new that was not answered
-	enough  bool      // at the last look: answers may be under way yet
-	flowed  bool      // when something came out last, it was much of what had gone in
-	told    time.Time
-}
-
-// look takes in the counters of frames that went in and that came out, and tells how many went in if nothing comes back.
-func (s *silence) look(in, out uint64, now time.Time) (frames uint64, silent bool) {
-	if s.since.IsZero() || out != s.out || in <= s.in {
-		if out > s.out && in > s.in && !s.since.IsZero() {
-			s.flowed = (out-s.out)*silentShare >= in-s.in
-		}
-		s.in, s.out, s.since, s.enough = in, out, now, false
-		return 0, false
-	}
-	frames = in - s.in
-	wait := silentFor
-	if s.flowed {
-		wait = silentSoon
-	}
-	silent = s.enough && now.Sub(s.since) >= wait
-	s.enough = frames >= silentFrames
-	return frames, silent
+	health.Silence
+	told time.Time
 }
 
 // watchSilent warns of functions without a probe that take frames and hand none on. While there are none it reads no counters.
@@ -96,7 +69,7 @@ func (a *Agent) lookSilent(ctx context.Context, known map[*function]*silence, no
 			s = &silence{}
 			known[f] = s
 		}
-		if frames, silent := s.look(in[name], out[name], now); silent {
+		if frames, silent := s.Look(in[name], out[name], now); silent {
 			f.silent(s, frames, now)
 		} else if frames == 0 {
 			f.answers()
@@ -110,7 +83,7 @@ func (f *function) silent(s *silence, frames uint64, now time.Time) {
 	if f.view().status.Conditions.Get(api.ConditionSilent) != nil {
 		return
 	}
-	text := fmt.Sprintf("%d frames went in within %s, and none came out", frames, now.Sub(s.since).Round(time.Second))
+	text := fmt.Sprintf("%d frames went in within %s, and none came out", frames, now.Sub(s.Since).Round(time.Second))
 	f.update(func(v *view) {
 		if v.status.Healthy {
 			v.status.Note(api.Condition{Type: api.ConditionSilent, Reason: api.ReasonSilent, Message: "nothing comes back: " + text})

@@ -11,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir.dev/weir/agent"
+	"weir.dev/weir/agent/kernel"
+	"weir.dev/weir/agent/sandbox"
+	"weir.dev/weir/agent/secrets"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
 )
@@ -65,7 +67,7 @@ func Down(ctx context.Context, o DownOptions) error {
 
 // clear removes what the instance made outside its directories, but containers.
 func clear(ctx context.Context, i instance.Instance, d Drivers) error {
-	errs := []error{d.DestroySwitch(ctx, i), deleteLinks(i), deleteNamespaces(i), agent.DeleteSandboxes(i), agent.DeleteSecrets(i), d.Images(i).Destroy(ctx)}
+	errs := []error{d.DestroySwitch(ctx, i), deleteLinks(i), deleteNamespaces(i), sandbox.New(i, kernel.Host{}, nil).DeleteAll(), secrets.Delete(i), d.Images(i).Destroy(ctx)}
 	if err := unix.Unmount(filepath.Join(i.Run, homeFile), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		errs = append(errs, fmt.Errorf("unmount %s: %w", filepath.Join(i.Run, homeFile), err))
 	}

@@ -68,8 +68,8 @@ func TestTunnelsInAKernelWithWireGuard(t *testing.T) {
 	}
 	dir := t.TempDir()
 	files := map[string]string{}
-	for _, pkg := range []string{"netns", "agent"} {
-		name := pkg + ".test"
+	for _, pkg := range []string{"netns", "agent/tunnel"} {
+		name := filepath.Base(pkg) + ".test"
 		files[name] = filepath.Join(dir, "root", name)
 		build := exec.Command("go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", files[name], "../../"+pkg)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -80,7 +80,7 @@ func TestTunnelsInAKernelWithWireGuard(t *testing.T) {
 	script := "#!/busybox sh\n/busybox mkdir -p /proc /sys /tmp /run /dev /bin\n/busybox mount -t proc p /proc\n/busybox mount -t sysfs s /sys\n/busybox mount -t devtmpfs d /dev\n/busybox mount -t tmpfs t /tmp\n" +
 		"/busybox mount -t tmpfs r /run\n/busybox ln -s /busybox /bin/ip\n/busybox ln -s /busybox /bin/ping\nexport PATH=/bin\n"
 	script += load(t, kernels[0], modules, files)
-	script += "/busybox ip link set lo up\nexport WEIR_TEST_WIREGUARD=1 TMPDIR=/tmp\n/netns.test -test.v -test.run WireGuard && /agent.test -test.v -test.run Sealed && /busybox echo VM-PASS\n/busybox poweroff -f\n"
+	script += "/busybox ip link set lo up\nexport WEIR_TEST_WIREGUARD=1 TMPDIR=/tmp\n/netns.test -test.v -test.run WireGuard && /tunnel.test -test.v -test.run Sealed && /busybox echo VM-PASS\n/busybox poweroff -f\n"
 	out, err := boot(t, kernels[0], pack(t, dir, script, files), 768, bootTime)
 	if err != nil || !bytes.Contains(out, []byte("VM-PASS")) || bytes.Count(out, []byte("--- PASS: Test")) != 2 {
 		t.Fatalf("the tests in the machine failed: %v", err)

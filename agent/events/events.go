@@ -1,4 +1,6 @@
-package agent
+// Package events takes the events that a function raises: HTTP POST of one JSON object {severity, reason, message} at a socket in its container. Weir's own
+// reasons are reserved, and connections, bytes and rate are bounded.
+package events
 
 import (
 	"encoding/json"
@@ -15,40 +17,43 @@ import (
 	"weir.dev/weir/api"
 )
 
-const eventSocket = "events.sock"
-
 // Bounds of what a function may raise.
 const (
 	// Connections of one function at a time. Further ones wait in the kernel, where they cost this process no descriptor; one that says nothing for
 	// a second is closed.
-	eventConns  = 4
-	eventBytes  = 8 << 10
-	eventBurst  = 20
-	eventRefill = 100 * time.Millisecond // one more event per
+	conns    = 4
+	maxBytes = 8 << 10
+	burst    = 20
+	refill   = 100 * time.Millisecond // one more event per
 )
 
-// event raises an event of the agent about the function.
-func (f *function) event(s api.Severity, reason, message string, outage time.Duration) {
-	f.a.report.event(api.Event{Severity: s, Reason: reason, Kind: api.KindFunction, Object: f.name, Message: message, OutageNs: outage.Nanoseconds()})
+// Server of one function's events.
+type Server struct {
+	http   *http.Server
+	socket string
 }
 
-// serveEvents listens where the container finds /run/weir/events.sock: HTTP POST of one JSON object {severity, reason, message}.
-// Listening already: nothing to do. A socket that cannot be made is logged, since a function works without.
-func (f *function) serveEvents() {
-	if f.events != nil {
-		return
-	}
-	l, err := listenFor(f.path("events.new"), f.path("run", eventSocket))
+// Serve listens at socket, which is made at fresh, in the same file system. raise gets what a function raises.
+func Serve(fresh, socket, function string, raise func(api.Event)) (*Server, error) {
+	l, err := listenFor(fresh, socket)
 	if err != nil {
-		f.a.Log.Warn("event socket", "function", f.name, "error", err)
-		return
+		return nil, err
 	}
-	f.events = &http.Server{
-		Handler: f.eventHandler(), ReadHeaderTimeout: time.Second, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second,
+	s := &Server{socket: socket, http: &http.Server{
+		Handler: handler(function, raise), ReadHeaderTimeout: time.Second, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second,
 		IdleTimeout: time.Second, MaxHeaderBytes: 4 << 10,
+	}}
+	l = netutil.LimitListener(l, conns)
+	go func() { _ = s.http.Serve(l) }() // ends with Close
+	return s, nil
+}
+
+// Close ends it. A Server that is nil is closed already.
+func (s *Server) Close() {
+	if s != nil {
+		_ = s.http.Close()
+		_ = os.Remove(s.socket)
 	}
-	l = netutil.LimitListener(l, eventConns)
-	go func(s *http.Server) { _ = s.Serve(l) }(f.events) // ends with Close
 }
 
 // listenFor makes a socket for any user of a container. It is made where no container looks, then moved: whoever can write beside path, as containers
@@ -66,16 +71,8 @@ func listenFor(fresh, path string) (net.Listener, error) {
 	return l, nil
 }
 
-func (f *function) stopEvents() {
-	if f.events != nil {
-		_ = f.events.Close()
-		_ = os.Remove(f.path("run", eventSocket))
-		f.events = nil
-	}
-}
-
-func (f *function) eventHandler() http.Handler {
-	b := &bucket{tokens: eventBurst, last: time.Now()}
+func handler(function string, raise func(api.Event)) http.Handler {
+	b := &bucket{tokens: burst, last: time.Now()}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost {
 			http.Error(w, "POST one JSON object {severity, reason, message}", http.StatusMethodNotAllowed)
@@ -86,7 +83,7 @@ func (f *function) eventHandler() http.Handler {
 			Reason   string       `json:"reason"`
 			Message  string       `json:"message"`
 		}
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, eventBytes)).Decode(&e); err != nil {
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBytes)).Decode(&e); err != nil {
 			http.Error(w, "want one JSON object {severity, reason, message}: "+err.Error(), http.StatusBadRequest)
 			return
 		}
@@ -113,8 +110,8 @@ func (f *function) eventHandler() http.Handler {
 			http.Error(w, "too many events", http.StatusTooManyRequests)
 			return
 		}
-		f.a.report.event(api.Event{Severity: e.Severity, Reason: e.Reason, Kind: api.KindFunction, Object: f.name, Message: e.Message,
-			Source: api.SourceOf(api.KindFunction, f.name)})
+		raise(api.Event{Severity: e.Severity, Reason: e.Reason, Kind: api.KindFunction, Object: function, Message: e.Message,
+			Source: api.SourceOf(api.KindFunction, function)})
 		w.WriteHeader(http.StatusAccepted)
 	})
 }
@@ -129,9 +126,9 @@ type bucket struct {
 func (b *bucket) take(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n := int(now.Sub(b.last) / eventRefill); n > 0 {
-		b.tokens = min(eventBurst, b.tokens+n)
-		b.last = b.last.Add(time.Duration(n) * eventRefill)
+	if n := int(now.Sub(b.last) / refill); n > 0 {
+		b.tokens = min(burst, b.tokens+n)
+		b.last = b.last.Add(time.Duration(n) * refill)
 	}
 	if b.tokens == 0 {
 		return false

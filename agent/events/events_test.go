@@ -1,11 +1,10 @@
-package agent
+package events
 
 import (
 	"context"
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -17,9 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/flow"
-	"weir.dev/weir/image"
-	"weir.dev/weir/instance"
 )
 
 // Whatever lies where the socket for events belongs, the socket is made, for all to use, and nothing that is not the agent's gets its mode.
@@ -59,12 +55,12 @@ func TestSocketIsMadeOverALink(t *testing.T) {
 // A function that opens connections without end takes few of the agent's descriptors, and is served again when those have been idle.
 func TestConnectionsForEventsAreBounded(t *testing.T) {
 	dir := t.TempDir()
-	f := &function{a: &Agent{Options: Options{Instance: instance.Instance{Run: dir}, Log: slog.New(slog.DiscardHandler)}}, name: "fw"}
-	if err := os.MkdirAll(f.path("run"), 0o755); err != nil {
+	socket := filepath.Join(dir, "socket")
+	s, err := Serve(filepath.Join(dir, "fresh"), socket, "fw", func(api.Event) {})
+	if err != nil {
 		t.Fatal(err)
 	}
-	f.serveEvents()
-	defer f.stopEvents()
+	defer s.Close()
 	descriptors := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -74,28 +70,28 @@ func TestConnectionsForEventsAreBounded(t *testing.T) {
 	}
 	before := descriptors()
 	const many = 200
-	var conns []net.Conn
+	var open []net.Conn
 	for range many {
-		c, err := net.Dial("unix", f.path("run", eventSocket))
+		c, err := net.Dial("unix", socket)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		conns = append(conns, c)
+		open = append(open, c)
 	}
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(500 * time.Millisecond); time.Now().Before(deadline); <-tick.C {
-		if took := descriptors() - before - many; took > eventConns+1 {
+		if took := descriptors() - before - many; took > conns+1 {
 			t.Fatalf("%d connections took %d descriptors of the agent", many, took)
 		}
 	}
-	for _, c := range conns {
+	for _, c := range open {
 		c.Close()
 	}
 	client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", f.path("run", eventSocket))
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		}}}
 	r, err := client.Get("http://weir/")
 	if err != nil {
@@ -104,32 +100,18 @@ func TestConnectionsForEventsAreBounded(t *testing.T) {
 	r.Body.Close()
 }
 
-// All that a container has of the host's files it can only read.
-func TestFunctionMountsAreReadOnly(t *testing.T) {
-	f := &function{a: &Agent{unshared: func() error { return nil }}, name: "fw"}
-	s, err := f.spec(api.Function{}, image.Image{}, "/")
-	if err != nil || len(s.Mounts) == 0 {
-		t.Fatal(s.Mounts, err)
-	}
-	for _, m := range s.Mounts {
-		if !m.ReadOnly {
-			t.Errorf("%s can be written to at %s", m.Source, m.Target)
-		}
-	}
-}
-
 // A function cannot raise what reads as the agent's own event, and what it raises is marked as the function's.
 func TestFunctionsRaiseNoEventsInTheNameOfWeir(t *testing.T) {
 	dir := t.TempDir()
-	report := newReporter(Options{Host: "h1", Log: slog.New(slog.DiscardHandler), Now: time.Now})
-	f := &function{a: &Agent{Options: Options{Instance: instance.Instance{Run: dir}, Log: slog.New(slog.DiscardHandler)}, report: report}, name: "fw"}
-	if err := os.MkdirAll(f.path("run"), 0o755); err != nil {
+	socket := filepath.Join(dir, "socket")
+	raised := make(chan api.Event, 9)
+	s, err := Serve(filepath.Join(dir, "fresh"), socket, "fw", func(e api.Event) { raised <- e })
+	if err != nil {
 		t.Fatal(err)
 	}
-	f.serveEvents()
-	defer f.stopEvents()
+	defer s.Close()
 	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", f.path("run", eventSocket))
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}}
 	defer c.CloseIdleConnections()
 	for _, tt := range []struct {
@@ -155,45 +137,11 @@ func TestFunctionsRaiseNoEventsInTheNameOfWeir(t *testing.T) {
 		}
 	}
 	var got []string
-	for _, e := range report.pending.Events {
+	close(raised)
+	for e := range raised {
 		got = append(got, e.Reason+" "+e.Source+" "+e.Object)
 	}
 	if d := cmp.Diff([]string{"TrafficDenied function/fw fw", "Raised function/fw fw"}, got); d != "" {
-		t.Error(d)
-	}
-}
-
-// While the manager is away, what functions raise does not drive out what the agent does.
-func TestEventsOfFunctionsMakeRoomFirst(t *testing.T) {
-	r := newReporter(Options{Host: "h1", Log: slog.New(slog.DiscardHandler), Now: time.Now})
-	r.event(api.Event{Reason: "FunctionDied"})
-	for range 2 * maxEvents {
-		r.event(api.Event{Reason: "Noise", Source: "function/fw"})
-	}
-	if e := r.pending.Events; len(e) != maxEvents || e[0].Reason != "FunctionDied" || r.lost != maxEvents+1 {
-		t.Errorf("%d events, the first %s, %d lost", len(e), e[0].Reason, r.lost)
-	}
-	for range maxEvents {
-		r.event(api.Event{Reason: "FunctionRecovered"})
-	}
-	if e := r.pending.Events; len(e) != maxEvents || e[0].Reason != "FunctionRecovered" {
-		t.Errorf("%d events, the first %s", len(e), e[0].Reason)
-	}
-}
-
-// The reasons of port security are made from the names of refusals.
-func TestReasonsOfPortSecurityAreReserved(t *testing.T) {
-	want := map[string]bool{}
-	for why := flow.RefusedMAC; why < flow.Refusals; why++ {
-		want["Refused"+strings.ToUpper(why.String()[:1])+why.String()[1:]] = true
-	}
-	got := map[string]bool{}
-	for _, r := range api.Reasons() {
-		if strings.HasPrefix(r, "Refused") {
-			got[r] = true
-		}
-	}
-	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
 }

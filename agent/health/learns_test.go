@@ -1,4 +1,4 @@
-package agent
+package health
 
 import (
 	"testing"
@@ -25,7 +25,7 @@ func TestPoliciesThatALearningBridgeBreaks(t *testing.T) {
 		"a tap is not it":   {map[string]api.PolicySpec{"p": {From: "alice", To: "bob", Chain: "e", Symmetric: oneWay}, "q": {From: "bob", To: "alice", Chain: "e", Symmetric: oneWay}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := bothWays(map[string]api.ChainSpec{"c": {Path: "f"}, "d": {Path: "g"}, "e": {Path: "tap:m"}}, x.policies)
+			got := BothWays(map[string]api.ChainSpec{"c": {Path: "f"}, "d": {Path: "g"}, "e": {Path: "tap:m"}}, x.policies)
 			if len(got) == 0 {
 				got = nil
 			}

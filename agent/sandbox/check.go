@@ -1,4 +1,4 @@
-package agent
+package sandbox
 
 import (
 	"errors"
@@ -12,8 +12,8 @@ import (
 	"weir.dev/weir/netns"
 )
 
-// cannot tells errors with which kernel or file system say that functions can have no user namespaces here. With any other error it is not known.
-func cannot(err error) bool {
+// Cannot tells errors with which kernel or file system say that functions can have no user namespaces here. With any other error it is not known.
+func Cannot(err error) bool {
 	return errors.Is(err, netns.ErrNoUserns) || errors.Is(err, image.ErrNoShift)
 }
 
@@ -29,25 +29,25 @@ func onceKnown(check func() error) func() error {
 			return answer
 		}
 		err := check()
-		if known = err == nil || cannot(err); known {
+		if known = err == nil || Cannot(err); known {
 			answer = err
 		}
 		return err
 	}
 }
 
-// checkSandbox tries whether sandboxes of an instance can have user namespaces; nil: they can.
-func checkSandbox(i instance.Instance, images Images) (err error) {
-	if err := makeSandboxesDir(i); err != nil {
+// check tries whether sandboxes of the instance can have user namespaces; nil: they can.
+func (m *Maker) check() (err error) {
+	if err := m.makeDir(); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(sandboxesDir(i), "try_")
+	dir, err := os.MkdirTemp(m.Dir(), "try_")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, removeSandbox(dir)) }()
+	defer func() { err = errors.Join(err, m.Remove(dir)) }()
 	path := filepath.Join(dir, "user")
-	if err := netns.CreateOwned(path, filepath.Join(dir, "net"), netns.OwnIDs(netns.FirstID), netns.Options{}); err != nil {
+	if err := m.kernel.CreateOwned(path, filepath.Join(dir, "net"), netns.OwnIDs(netns.FirstID)); err != nil {
 		return err
 	}
 	user, err := os.Open(path)
@@ -55,12 +55,12 @@ func checkSandbox(i instance.Instance, images Images) (err error) {
 		return err
 	}
 	defer user.Close()
-	return images.CheckShift(user)
+	return m.images.CheckShift(user)
 }
 
-// Sandboxing tells whether functions of an instance would have user namespaces of their own. It works in a directory of its own on the file system of
+// Check tells whether functions of an instance would have user namespaces of their own. It works in a directory of its own on the file system of
 // the instance's state, which it removes; the instance need not be there.
-func Sandboxing(i instance.Instance, images func(instance.Instance) Images) (f api.Feature, err error) {
+func Check(i instance.Instance, k Kernel, images func(instance.Instance) Images) (f api.Feature, err error) {
 	there := i.Root
 	for _, err := os.Stat(there); err != nil && there != "/"; _, err = os.Stat(there) {
 		there = filepath.Dir(there)
@@ -70,14 +70,14 @@ func Sandboxing(i instance.Instance, images func(instance.Instance) Images) (f a
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(i.Root)) }()
 	i.Run = filepath.Join(i.Root, "run")
-	return sandboxing(checkSandbox(i, images(i))), nil
+	return Feature(New(i, k, images(i)).Unshared()), nil
 }
 
-// sandboxing is what a host says of its functions' user namespaces; nil: they have them.
-func sandboxing(unshared error) api.Feature {
+// Feature is what a host says of its functions' user namespaces; nil: they have them.
+func Feature(unshared error) api.Feature {
 	f := api.Feature{Name: "user namespaces", OK: true, Detail: "each function has one of its own; root in a function is nobody on this host"}
 	switch {
-	case unshared != nil && !cannot(unshared):
+	case unshared != nil && !Cannot(unshared):
 		f.OK, f.Detail = false, "not known, so no function starts: "+unshared.Error()
 	case unshared != nil:
 		f.OK, f.Detail = false, "functions run as root of this host, and get no capability that their spec does not allow: "+unshared.Error()

@@ -1,4 +1,4 @@
-package agent
+package tunnel
 
 import (
 	"crypto/ecdh"
@@ -30,18 +30,18 @@ type sealing struct {
 	feature api.Feature
 }
 
-// prepareSealing finds out whether tunnels can be encrypted, and loads or makes the key.
-func (a *Agent) prepareSealing() {
-	a.sealing.feature = api.Feature{Name: api.FeatureSealed}
-	err := netns.ProbeWireGuard()
+// Prepare finds out whether tunnels can be encrypted, and loads or makes the key. It is called before anything else.
+func (s *Set) Prepare() {
+	s.sealing.feature = api.Feature{Name: api.FeatureSealed}
+	err := s.Kernel.ProbeWireGuard()
 	if err == nil {
-		a.sealing.key, err = loadSealKey(a.Instance, a.Now())
+		s.sealing.key, err = loadSealKey(s.Instance, s.Now())
 	}
 	if err != nil {
-		a.sealing.feature.Detail = err.Error()
+		s.sealing.feature.Detail = err.Error()
 		return
 	}
-	a.sealing.feature.OK, a.sealing.feature.Detail = true, "WireGuard"
+	s.sealing.feature.OK, s.sealing.feature.Detail = true, "WireGuard"
 }
 
 // loadSealKey reads the key. One that is too old, or that others may have read, is replaced.
@@ -69,12 +69,12 @@ func loadSealKey(i instance.Instance, now time.Time) (*ecdh.PrivateKey, error) {
 	return key, nil
 }
 
-// publicKey is for the manager; "": none.
-func (s *sealing) publicKey() string {
-	if s.key == nil {
+// Key is the host's public key, for the manager; "": none.
+func (s *Set) Key() string {
+	if s.sealing.key == nil {
 		return ""
 	}
-	return base64.StdEncoding.EncodeToString(s.key.PublicKey().Bytes())
+	return base64.StdEncoding.EncodeToString(s.sealing.key.PublicKey().Bytes())
 }
 
 // sealedMTU is of packets that WireGuard encrypts, for frames of an MTU: the encrypted packets are cut into fragments where the underlay is smaller.
@@ -82,10 +82,10 @@ func sealedMTU(mtu int) int {
 	return netns.Padded(mtu + netns.VXLANOptions{Local: api.TunnelAddress("")}.Overhead())
 }
 
-// seal brings this host's WireGuard to what the wanted tunnels need. Without any it takes it away and returns nil.
-func (a *Agent) seal(wanted map[string]api.Tunnel, mtu int) (*netns.Space, error) {
+// seal brings this host's WireGuard to what the wanted tunnels need. Without any it takes it away; then sealed is false.
+func (s *Set) seal(wanted map[string]api.Tunnel, mtu int) (sealed bool, err error) {
 	o := netns.WireGuardOptions{
-		Name: a.Instance.Link("tunnels"), Alias: a.Instance.Alias("tunnels"), Port: api.TunnelUDP, Address: api.TunnelAddress(a.Host), MTU: sealedMTU(mtu),
+		Name: s.Instance.Link("tunnels"), Alias: s.Instance.Alias("tunnels"), Port: api.TunnelUDP, Address: api.TunnelAddress(s.Host), MTU: sealedMTU(mtu),
 	}
 	for _, t := range wanted {
 		if t.Key == "" {
@@ -94,37 +94,23 @@ func (a *Agent) seal(wanted map[string]api.Tunnel, mtu int) (*netns.Space, error
 		key, err := base64.StdEncoding.DecodeString(t.Key)
 		remote, rerr := netip.ParseAddr(t.Remote)
 		if err != nil || rerr != nil || len(key) != 32 {
-			return nil, fmt.Errorf("tunnel to %s: key %q, remote %q: want 32 octets and an IP address", t.Host, t.Key, t.Remote)
+			return false, fmt.Errorf("tunnel to %s: key %q, remote %q: want 32 octets and an IP address", t.Host, t.Key, t.Remote)
 		}
 		o.Peers = append(o.Peers, netns.WireGuardPeer{Key: [32]byte(key), Endpoint: netip.AddrPortFrom(remote.Unmap(), api.TunnelUDP), Allowed: api.TunnelAddress(t.Host)})
 	}
-	path := a.Instance.TunnelNetns()
+	path := s.Instance.TunnelNetns()
 	if len(o.Peers) == 0 {
-		if len(a.tunnels) == 0 && netns.Exists(path) {
-			return nil, netns.Delete(path)
+		if len(s.all) == 0 && s.Kernel.Exists(path) {
+			return false, s.Kernel.Delete(path)
 		}
-		return nil, nil
+		return false, nil
 	}
-	if a.sealing.key == nil {
-		return nil, fmt.Errorf("encrypted tunnels: %s", a.sealing.feature.Detail)
+	if s.sealing.key == nil {
+		return false, fmt.Errorf("encrypted tunnels: %s", s.sealing.feature.Detail)
 	}
-	o.Key = [32]byte(a.sealing.key.Bytes())
-	if err := netns.Create(path, netns.Options{}); err != nil {
-		return nil, err
+	o.Key = [32]byte(s.sealing.key.Bytes())
+	if err := s.Kernel.WireGuard(path, o); err != nil {
+		return false, err
 	}
-	inside, err := netns.At(path)
-	if err != nil {
-		return nil, err
-	}
-	host, err := netns.At("")
-	if err != nil {
-		inside.Close()
-		return nil, err
-	}
-	defer host.Close()
-	if err := host.WireGuard(inside, o); err != nil {
-		inside.Close()
-		return nil, err
-	}
-	return inside, nil
+	return true, nil
 }

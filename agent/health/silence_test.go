@@ -1,4 +1,4 @@
-package agent
+package health
 
 import (
 	"testing"
@@ -30,12 +30,12 @@ func TestWhatHandsNothingOnIsFound(t *testing.T) {
 		"the ports were made anew":                 {[]look{{0, 500, 0}, {5, 700, 0}, {10, 10, 0}, {15, 20, 0}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var s silence
+			var s Silence
 			begin := time.Now()
 			var frames uint64
 			var silent bool
 			for _, l := range x.looks {
-				frames, silent = s.look(l.in, l.out, begin.Add(time.Duration(l.second)*time.Second))
+				frames, silent = s.Look(l.in, l.out, begin.Add(time.Duration(l.second)*time.Second))
 			}
 			if silent != (x.want > 0) || silent && frames != x.want {
 				t.Errorf("%d frames, silent %t; want %d", frames, silent, x.want)

@@ -1,4 +1,4 @@
-package agent
+package tunnel
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"weir.dev/weir/agent/kernel"
 	"weir.dev/weir/api"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
@@ -25,7 +26,7 @@ func TestSealedTunnelsJoinTwoHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	var agents [2]*Agent
+	var agents [2]*Set
 	var spaces [2]string
 	for i := range agents {
 		spaces[i] = filepath.Join(dir, fmt.Sprint("h", i))
@@ -43,14 +44,14 @@ func TestSealedTunnelsJoinTwoHosts(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		agents[i] = New(Options{Instance: in, Host: fmt.Sprint("host", i), UnderlayAddress: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})})
-		agents[i].prepareSealing()
+		agents[i] = New(Options{Instance: in, Host: fmt.Sprint("host", i), Kernel: kernel.Host{}, Now: time.Now, Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})})
+		agents[i].Prepare()
 		if f := agents[i].sealing.feature; !f.OK {
 			t.Fatalf("%+v", f)
 		}
 		again := New(agents[i].Options)
-		again.prepareSealing()
-		if again.sealing.publicKey() != agents[i].sealing.publicKey() {
+		again.Prepare()
+		if again.Key() != agents[i].Key() {
 			t.Error("an agent that starts again has another key")
 		}
 	}
@@ -77,15 +78,11 @@ func TestSealedTunnelsJoinTwoHosts(t *testing.T) {
 			wanted[x.Host] = x
 		}
 		return netns.Do(spaces[i], func() error {
-			inside, err := agents[i].seal(wanted, 1500)
-			if err != nil {
+			if _, err := agents[i].seal(wanted, 1500); err != nil {
 				return err
 			}
-			if inside != nil {
-				defer inside.Close()
-			}
 			for _, x := range tunnels {
-				if err := agents[i].makeTunnel(inside, x, 1500); err != nil {
+				if err := agents[i].makeLink(x, 1500); err != nil {
 					return err
 				}
 			}
@@ -94,9 +91,9 @@ func TestSealedTunnelsJoinTwoHosts(t *testing.T) {
 	}
 	for i := range agents {
 		other := agents[1-i]
-		must(i, "ip", "addr", "add", agents[i].UnderlayAddress.String()+"/24", "dev", "eth0")
+		must(i, "ip", "addr", "add", agents[i].Address.String()+"/24", "dev", "eth0")
 		must(i, "ip", "link", "set", "eth0", "up")
-		tunnel := api.Tunnel{Host: other.Host, Remote: other.UnderlayAddress.String(), VNI: 9, Port: 4789, Key: other.sealing.publicKey()}
+		tunnel := api.Tunnel{Host: other.Host, Remote: other.Address.String(), VNI: 9, Port: 4789, Key: other.Key()}
 		if err := seal(i, tunnel); err != nil {
 			t.Fatal(err)
 		}
