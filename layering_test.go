@@ -29,7 +29,7 @@ var layers = map[string][]string{
 	"openflow":  {},
 	"ovsdb":     {"netns"},
 	"pki":       {"instance"},
-	"placement": {"api"},
+	"placement": {"api", "router/policy"},
 	"testbed":   {"api", "instance", "netns", "ovsdb"},
 	"store":     {"api"},
 	"manager":   {"api", "container", "instance", "pki", "placement", "store"},

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/router/policy"
 )
 
 // Places is where everything is that policies speak of: names to hosts. "" or no entry is no host: a station of the fabric, or nowhere yet.
@@ -33,17 +34,18 @@ func Owners(p Places, policies map[string]api.PolicySpec) map[string]Owner {
 	for name, c := range p.Chains {
 		hosts[name] = p.chain(c)
 	}
-	o := owning{out: out, policies: make(map[string]reading, len(policies)), chains: map[string][]string{}, places: map[takes][]string{}}
+	o := owning{out: out, policies: make(map[string]policy.Policy, len(policies)), chains: map[string][]string{}, places: map[takes][]string{}}
 	for _, name := range slices.Sorted(maps.Keys(policies)) {
-		spec := read(policies[name])
-		o.policies[name] = spec
-		host, why := p.holder(spec, hosts[spec.Chain])
+		read, _ := policy.Read(name, policies[name]) // what cannot be read names no endpoint
+		o.policies[name] = read
+		chain := read.Spec.Chain
+		host, why := p.holder(&read, hosts[chain])
 		if out[name] = (Owner{host, why}); host == "" {
 			o.crosses = append(o.crosses, name)
 			continue
 		}
-		o.chains[spec.Chain] = append(o.chains[spec.Chain], name)
-		for _, at := range takesAt(spec, true) {
+		o.chains[chain] = append(o.chains[chain], name)
+		for _, at := range takesAt(&read, policy.DestinationFirst) {
 			o.places[at] = append(o.places[at], name)
 		}
 	}
@@ -76,32 +78,16 @@ func (p Places) chain(c api.ChainSpec) onHost {
 	return onHost{host: first}
 }
 
-// reading is a policy with the endpoints that it names, "" where a selector names none.
-type reading struct {
-	api.PolicySpec
-	from, to string
-}
-
-func read(spec api.PolicySpec) reading {
-	endpoint := func(selector string) string {
-		s, err := api.ParseSelector(selector)
-		if err != nil || s.Kind != api.SelectEndpoint {
-			return ""
-		}
-		return s.Endpoint
-	}
-	return reading{spec, endpoint(spec.From), endpoint(spec.To)}
-}
-
 // holder is the host where all that a policy names is.
-func (p Places) holder(spec reading, c onHost) (host, why string) {
+func (p Places) holder(read *policy.Policy, c onHost) (host, why string) {
 	if c.host == "" {
-		return "", cmp.Or(c.why, fmt.Sprintf("there is no chain %s", spec.Chain))
+		return "", cmp.Or(c.why, fmt.Sprintf("there is no chain %s", read.Spec.Chain))
 	}
 	named := 0
-	for _, name := range []string{spec.from, spec.to} {
+	for _, end := range [2]api.Selector{read.From, read.To} {
+		name := end.Endpoint
 		switch at := p.Endpoints[name]; {
-		case name == "":
+		case end.Kind != api.SelectEndpoint:
 			continue
 		case at == "":
 			return "", fmt.Sprintf("endpoint %s is on no host", name)
@@ -132,19 +118,12 @@ func (t takes) String() string {
 	return "from endpoint " + t.endpoint
 }
 
-// takesAt are the places: package router looks at the destination first, package fabric at the source.
-func takesAt(spec reading, host bool) []takes {
-	ends := [][2]string{{spec.from, spec.to}}
-	if spec.IsSymmetric() {
-		ends = append(ends, [2]string{spec.to, spec.from})
-	}
+// takesAt are the places of a policy's directions.
+func takesAt(p *policy.Policy, o policy.Order) []takes {
 	var all []takes
-	for _, e := range ends {
-		switch src, dst := e[0], e[1]; {
-		case dst != "" && (host || src == ""):
-			all = append(all, takes{dst, true})
-		case src != "":
-			all = append(all, takes{src, false})
+	for _, w := range p.Ways() {
+		if d := p.Direction(w, o); d.At != policy.Anywhere {
+			all = append(all, takes{d.Caught(), d.At == policy.AtDestination})
 		}
 	}
 	return all
@@ -153,7 +132,7 @@ func takesAt(spec reading, host bool) []takes {
 // owning gives hosts' policies to the router that depend on one of the router's.
 type owning struct {
 	out      map[string]Owner
-	policies map[string]reading
+	policies map[string]policy.Policy
 	chains   map[string][]string // of hosts' policies
 	places   map[takes][]string  // likewise
 	crosses  []string            // the router's whose neighbours have to be looked at
@@ -164,10 +143,10 @@ func (o *owning) spread() {
 	for len(o.crosses) > 0 {
 		name := o.crosses[0]
 		o.crosses = o.crosses[1:]
-		spec := o.policies[name]
-		o.take(o.chains[spec.Chain], fmt.Sprintf("policy %s, which the router steers, has the same chain", name))
-		delete(o.chains, spec.Chain)
-		at := takesAt(spec, false)
+		read := o.policies[name]
+		o.take(o.chains[read.Spec.Chain], fmt.Sprintf("policy %s, which the router steers, has the same chain", name))
+		delete(o.chains, read.Spec.Chain)
+		at := takesAt(&read, policy.SourceFirst)
 		if len(at) == 0 && !o.anywhere {
 			o.anywhere = true
 			for _, place := range slices.SortedFunc(maps.Keys(o.places), func(a, b takes) int { return strings.Compare(a.endpoint, b.endpoint) }) {

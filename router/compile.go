@@ -9,6 +9,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/policy"
 )
 
 // Input is what there is now. A port number 0 means: not there yet.
@@ -50,26 +51,23 @@ type Owner struct {
 }
 
 // ErrNotReady says that a part of the policy does not exist yet: it will come into force with it.
-var ErrNotReady = errors.New("not ready")
+var ErrNotReady = policy.ErrNotReady
 
 // errClosed is why a closed policy's chain takes nothing.
-var errClosed = fmt.Errorf("closed until its chain works: %w", ErrNotReady)
+var errClosed = fmt.Errorf("closed until its chain works: %w", policy.ErrNotReady)
 
-// FailsOpen tells that a policy which was never in force lets its frames go on as without it: it only copies, or every function that its
-// frames pass says so.
-func FailsOpen(p api.PolicySpec, c api.ChainSpec, onFail func(function string) api.OnFail) bool {
-	if p.ModeOrDefault() == api.ModeReplica {
-		return true
-	}
-	hops, err := api.ParsePath(c.Path)
-	return err == nil && !slices.ContainsFunc(hops, func(h api.PathHop) bool { return !h.Tap && onFail(h.Function) != api.OnFailBypass })
+// FailsOpen tells whether a policy that was never in force lets its frames go on as without it.
+func FailsOpen(spec api.PolicySpec, chain api.ChainSpec, onFail func(function string) api.OnFail) bool {
+	p := policy.Policy{Spec: spec}
+	c := policy.ReadChain(spec.Chain, chain, func(name string) policy.Function { return policy.Function{OnFail: onFail(name)} })
+	return p.FailsOpen(&c)
 }
 
 // Compile computes the rules of all policies. The same input gives the same output, rules in the order of their cookies.
 func Compile(in Input) Output {
 	c := newCompiler(in, slices.Sorted(maps.Keys(in.Policies)))
 	for _, name := range slices.Sorted(maps.Keys(in.Closed)) {
-		c.policies = append(c.policies, c.readPolicyOn(name, in.Closed[name], &chain{name: in.Closed[name].Chain, taps: [][]tap{nil}, blocked: errClosed}))
+		c.policies = append(c.policies, c.readPolicy(name, in.Closed[name], newChain(policy.Closed(in.Closed[name].Chain, errClosed))))
 	}
 	return c.output(c.unread(c.entries()))
 }
@@ -110,13 +108,13 @@ func (c *compiler) output(steering, copying []planned) Output {
 	}
 	for _, p := range c.policies {
 		path := c.path(p)
-		path.Rules = count[p.name]
-		if p.chain != nil && count[p.name] > 0 {
-			path.Rules += count["/"+p.chain.name]
+		path.Rules = count[p.Name]
+		if p.chain != nil && count[p.Name] > 0 {
+			path.Rules += count["/"+p.chain.Name]
 		}
-		out.Paths[p.name] = path
+		out.Paths[p.Name] = path
 		if err := errors.Join(p.errs...); err != nil {
-			out.Errors[p.name] = err
+			out.Errors[p.Name] = err
 		}
 	}
 	return out
@@ -131,26 +129,14 @@ type owned struct {
 type compiler struct {
 	in       Input
 	chains   map[string]*chain
-	policies []*policy // in the order in which they were given
+	policies []*compiled // in the order in which they were given
 }
-
-// way is a direction through a chain.
-type way uint8
-
-const (
-	forward way = iota
-	reverse
-)
-
-func (w way) String() string { return [...]string{"forward", "reverse"}[w] }
 
 // chain as it can be used now.
 type chain struct {
-	name    string
+	policy.Chain
 	inline  []inline
 	taps    [][]tap // taps[i] stand before inline[i], the last ones behind all
-	blocked error   // why nothing can pass it
-	notes   []error // what is missing without blocking it
 	replica bool    // its end drops
 	exits   [2]exit
 }
@@ -174,25 +160,20 @@ type exit struct {
 	learned bool
 }
 
-// policy as parsed.
-type policy struct {
-	name     string
-	spec     api.PolicySpec
-	from, to api.Selector
-	terms    []api.Term
-	chain    *chain
-	ways     []*direction
-	errs     []error
+// compiled is a policy with what is made of it.
+type compiled struct {
+	policy.Policy
+	chain *chain
+	ways  []*direction
+	errs  []error
 }
 
-func (p *policy) fail(err error) { p.errs = append(p.errs, err) }
-
-func (p *policy) replica() bool { return p.spec.ModeOrDefault() == api.ModeReplica }
+func (p *compiled) fail(err error) { p.errs = append(p.errs, err) }
 
 // direction is one way of a policy: where its frames are caught, and where they go after the chain.
 type direction struct {
-	policy  *policy
-	way     way
+	policy.Direction
+	policy  *compiled
 	stage   flow.Stage
 	entries []entry
 	exit    exit
@@ -209,92 +190,63 @@ type entry struct {
 func newCompiler(in Input, policies []string) *compiler {
 	c := &compiler{in: in, chains: map[string]*chain{}}
 	for name, spec := range in.Chains {
-		c.chains[name] = c.readyChain(name, spec)
+		c.chains[name] = c.readChain(name, spec)
 	}
 	for _, name := range policies {
-		c.policies = append(c.policies, c.readPolicy(name, in.Policies[name]))
+		c.policies = append(c.policies, c.readPolicy(name, in.Policies[name], c.chains[in.Policies[name].Chain]))
 	}
 	c.settleExits()
 	return c
 }
 
-// readyChain leaves out what is not there and may be left out.
-func (c *compiler) readyChain(name string, spec api.ChainSpec) *chain {
-	ch := &chain{name: name, taps: [][]tap{nil}}
-	hops, err := api.ParsePath(spec.Path)
-	if err != nil {
-		ch.blocked = fmt.Errorf("chain %s: %w", name, err)
-		return ch
-	}
-	for _, h := range hops {
-		f, known := c.in.Functions[h.Function]
-		missing := fmt.Errorf("function %s: %w", h.Function, ErrNotReady)
+// newChain has no functions yet.
+func newChain(c policy.Chain) *chain { return &chain{Chain: c, taps: [][]tap{nil}} }
+
+func (c *compiler) readChain(name string, spec api.ChainSpec) *chain {
+	ch := newChain(policy.ReadChain(name, spec, func(name string) policy.Function {
+		f := c.in.Functions[name]
+		is := policy.Function{Ready: f.Tap != 0 || f.In != 0 && f.Out != 0, OnFail: f.OnFail}
 		switch {
-		case h.Tap && f.In != 0:
-			ch.notes = append(ch.notes, fmt.Errorf("function %s has the ports in and out and is no tap: write %q, not %q", h.Function, h.Function, h))
-		case h.Tap && f.Tap == 0:
-			ch.notes = append(ch.notes, missing)
-		case h.Tap:
-			last := len(ch.taps) - 1
-			ch.taps[last] = append(ch.taps[last], tap{h.Function, f.Tap})
+		case f.In != 0:
+			is.Kind = policy.Inline
 		case f.Tap != 0:
-			ch.blocked = fmt.Errorf("function %s has only a tap port: write \"tap:%s\"", h.Function, h.Function)
-		case f.In != 0 && f.Out != 0:
-			ch.inline = append(ch.inline, inline{h.Function, f.In, f.Out})
-			ch.taps = append(ch.taps, nil)
-		case known && f.OnFail == api.OnFailBypass:
-			ch.notes = append(ch.notes, missing)
-		default:
-			ch.blocked = missing
+			is.Kind = policy.Tap
 		}
+		return is
+	}))
+	for _, h := range ch.Hops {
+		f, last := c.in.Functions[h.Function], len(ch.taps)-1
+		if h.Tap {
+			ch.taps[last] = append(ch.taps[last], tap{h.Function, f.Tap})
+			continue
+		}
+		ch.inline = append(ch.inline, inline{h.Function, f.In, f.Out})
+		ch.taps = append(ch.taps, nil)
 	}
 	for i := range ch.taps { // leaving a function out may bring more taps together than a rule can serve
 		if len(ch.taps[i]) > flow.MaxClones {
-			ch.notes = append(ch.notes, fmt.Errorf("%d taps at one place: only the first %d get copies", len(ch.taps[i]), flow.MaxClones))
+			ch.Notes = append(ch.Notes, fmt.Errorf("%d taps at one place: only the first %d get copies", len(ch.taps[i]), flow.MaxClones))
 			ch.taps[i] = ch.taps[i][:flow.MaxClones]
 		}
 	}
 	return ch
 }
 
-func (c *compiler) readPolicy(name string, spec api.PolicySpec) *policy {
-	ch := c.chains[spec.Chain]
+func (c *compiler) readPolicy(name string, spec api.PolicySpec, ch *chain) *compiled {
 	if ch == nil {
-		ch = &chain{name: spec.Chain, taps: [][]tap{nil}, blocked: fmt.Errorf("chain %q: unknown", spec.Chain)}
+		ch = newChain(policy.UnknownChain(spec.Chain))
 	}
-	return c.readPolicyOn(name, spec, ch)
-}
-
-func (c *compiler) readPolicyOn(name string, spec api.PolicySpec, ch *chain) *policy {
-	p := &policy{name: name, spec: spec, chain: ch}
-	var errs [2]error
-	p.from, errs[0] = api.ParseSelector(spec.From)
-	p.to, errs[1] = api.ParseSelector(spec.To)
-	if err := errors.Join(errs[:]...); err != nil {
+	p := &compiled{chain: ch}
+	var err error
+	if p.Policy, err = policy.Read(name, spec); err != nil {
 		p.fail(err)
 		return p
 	}
-	match := spec.Match
-	if len(match) == 0 || spec.ModeOrDefault() == api.ModeExhaustive {
-		match = []string{string(api.ProtocolAll)}
+	if ch.Blocked != nil {
+		p.fail(ch.Blocked)
 	}
-	for _, text := range match {
-		t, err := api.ParseMatch(text)
-		if err != nil {
-			p.fail(err)
-			return p
-		}
-		p.terms = append(p.terms, t)
-	}
-	if p.chain.blocked != nil {
-		p.fail(p.chain.blocked)
-	}
-	p.errs = append(p.errs, p.chain.notes...)
-	ways := []way{forward}
-	if spec.IsSymmetric() {
-		ways = append(ways, reverse)
-	}
-	for _, w := range ways {
+	p.errs = append(p.errs, ch.Notes...)
+	for _, w := range p.Ways() {
 		d, err := c.direct(p, w)
 		if err != nil {
 			p.fail(err)
@@ -323,18 +275,18 @@ func (c *compiler) settleExits() {
 		if u == nil {
 			u = &[2]sharing{}
 			users[p.chain] = u
-			p.chain.replica = p.replica()
+			p.chain.replica = p.Replica()
 		}
 		var refused error
 		for _, d := range p.ways {
-			refused = cmp.Or(refused, u[d.way].refuse(d))
+			refused = cmp.Or(refused, u[d.Way].refuse(d))
 		}
 		if refused != nil {
 			p.fail(refused)
 		}
 		for _, d := range p.ways {
 			if d.refused = refused; refused == nil {
-				u[d.way].add(d)
+				u[d.Way].add(d)
 			}
 		}
 	}
@@ -370,16 +322,16 @@ func (s *sharing) refuse(d *direction) error {
 		return nil
 	}
 	ch, p, o := d.policy.chain, d.policy, s.directions[0]
-	if o.policy.replica() != p.replica() {
+	if o.policy.Replica() != p.Replica() {
 		return fmt.Errorf("chain %s is used by the %s policy %s and by the %s policy %s: where it ends, one copies and the other does not; give each a chain of its own",
-			ch.name, o.policy.spec.ModeOrDefault(), o.policy.name, p.spec.ModeOrDefault(), p.name)
+			ch.Name, o.policy.Spec.ModeOrDefault(), o.policy.Name, p.Spec.ModeOrDefault(), p.Name)
 	}
-	if p.replica() || len(ch.inline) == 0 {
+	if p.Replica() || len(ch.inline) == 0 {
 		return nil // nothing leaves, or nothing goes out of its way
 	}
 	if o.exit.op != d.exit.op {
 		return fmt.Errorf("chain %s cannot be shared by the policies %s and %s: %s, frames leave it %s for one and %s for the other; give each a chain of its own",
-			ch.name, o.policy.name, p.name, d.way, o.exit.describe(), d.exit.describe())
+			ch.Name, o.policy.Name, p.Name, d.Way, o.exit.describe(), d.exit.describe())
 	}
 	x := common(s.exit, d.exit)
 	if !x.learned || x.op != flow.Output {
@@ -393,13 +345,13 @@ func (s *sharing) refuse(d *direction) error {
 		return nil
 	}
 	return fmt.Errorf("chain %s cannot be shared by the policies %s and %s: %s, it ends at several endpoints, so each frame's is found by its destination MAC, and %q of policy %s may be multicast; give each a chain of its own, or match tcp or sctp only",
-		ch.name, o.policy.name, p.name, d.way, many.multicast().term, many.policy.name)
+		ch.Name, o.policy.Name, p.Name, d.Way, many.multicast().term, many.policy.Name)
 }
 
 // multicast is the first entry that multicast frames may meet.
 func (d *direction) multicast() *entry {
-	for i, e := range d.entries {
-		if mayBeMulticast(e.match) {
+	for i := range d.entries {
+		if policy.MayBeMulticast(&d.entries[i].match) {
 			return &d.entries[i]
 		}
 	}
@@ -411,9 +363,4 @@ func (x exit) describe() string {
 		return "to " + x.to
 	}
 	return "back to where they entered (" + x.to + ")"
-}
-
-// mayBeMulticast: TCP and SCTP talk to one station. Frames of theirs that are sent to many all the same are lost where a chain ends at several.
-func mayBeMulticast(m flow.Match) bool {
-	return m.Proto != flow.ProtoTCP && m.Proto != flow.ProtoSCTP && (m.DstMACMask[0]&1 == 0 || m.DstMAC.Multicast())
 }

@@ -13,6 +13,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/policy"
 )
 
 func portOf(i int) flow.Port { return flow.Port(i) }
@@ -172,7 +173,7 @@ func TestWhatIsNotReadyFailsClosed(t *testing.T) {
 			}
 			if err := out.Errors["guests"]; err == nil || !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("got %v, want %q", err, tt.err)
-			} else if ready := strings.Contains(tt.err, "not ready"); ready != errors.Is(err, ErrNotReady) {
+			} else if ready := strings.Contains(tt.err, "not ready"); ready != errors.Is(err, policy.ErrNotReady) {
 				t.Errorf("ErrNotReady: %t, want %t", !ready, ready)
 			}
 			if err := flow.Verify(out.Rules, topologyOf(in)); err != nil {
@@ -261,6 +262,7 @@ func TestEachRuleOfAPolicyHasATextOfItsOwn(t *testing.T) {
 
 // Forward takes the frames that both directions of a policy select, alone and together with copies.
 func TestBothDirectionsSelectOneFrame(t *testing.T) {
+	wholeMAC := flow.MAC{255, 255, 255, 255, 255, 255}
 	station := flow.Match{SrcMAC: flow.MAC{2, 0, 0, 0, 0, 0x99}, SrcMACMask: wholeMAC}
 	station.DstMAC, station.DstMACMask = station.SrcMAC, wholeMAC
 	dns := flow.PortRange{First: 53, Last: 53}

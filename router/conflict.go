@@ -28,10 +28,10 @@ func conflicts(entries []planned, report func(a, b planned) bool) {
 			if a.policy == b.policy {
 				return true
 			}
-			if a.policy.name > b.policy.name {
+			if a.policy.Name > b.policy.Name {
 				a, b = b, a
 			}
-			pair := [2]string{a.policy.name, b.policy.name}
+			pair := [2]string{a.policy.Name, b.policy.Name}
 			if seen[pair] {
 				return true
 			}

@@ -5,47 +5,34 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
-	"weir.dev/weir/router/term"
+	"weir.dev/weir/router/policy"
 )
 
 // direct finds where one way of a policy begins and ends, and what it matches.
-func (c *compiler) direct(p *policy, w way) (*direction, error) {
-	src, dst := p.from, p.to
-	if w == reverse {
-		src, dst = dst, src
-	}
-	d := &direction{policy: p, way: w}
-	var base flow.Match
-	srcPort, err := c.endpoint(src)
+func (c *compiler) direct(p *compiled, w policy.Way) (*direction, error) {
+	d := &direction{Direction: p.Direction(w, policy.DestinationFirst), policy: p}
+	srcPort, err := c.endpoint(d.Src)
 	if err != nil {
 		return nil, err
 	}
-	dstPort, err := c.endpoint(dst)
+	dstPort, err := c.endpoint(d.Dst)
 	if err != nil {
 		return nil, err
 	}
-	base.InPort, base.OutPort = srcPort, dstPort
-	switch {
-	case dst.Kind == api.SelectEndpoint:
+	switch d.At {
+	case policy.AtDestination:
 		d.stage = flow.Egress
-		d.exit = exit{used: true, op: flow.Output, port: dstPort, to: "endpoint/" + dst.Endpoint}
-	case src.Kind == api.SelectEndpoint:
-		d.exit = exit{used: true, op: flow.Resume, port: srcPort, to: "endpoint/" + src.Endpoint}
+		d.exit = exit{used: true, op: flow.Output, port: dstPort, to: d.Dst.String()}
+	case policy.AtSource:
+		d.exit = exit{used: true, op: flow.Resume, port: srcPort, to: d.Src.String()}
 	default:
 		d.exit = exit{used: true, op: flow.Resume, learned: true, to: "where it was met"}
 	}
-	constrain(&base, src, dst)
-	for _, t := range p.terms {
-		found := 0
-		for _, m := range term.Matches(nil, t, w == reverse) {
-			if m, ok := flow.Intersect(base, m); ok {
-				d.add(m, t)
-				found++
-			}
-		}
-		if found == 0 {
-			return nil, fmt.Errorf("match %q can never meet from %s to %s: %s", t, src, dst, term.Apart(t))
-		}
+	src, dst := policy.BySelector(d.Src, true), policy.BySelector(d.Dst, false)
+	src.InPort, dst.OutPort = srcPort, dstPort
+	from, to := []flow.Match{src}, []flow.Match{dst}
+	if err := d.Matches(func(api.Term) ([]flow.Match, []flow.Match, error) { return from, to, nil }, policy.Implied, d.add); err != nil {
+		return nil, err
 	}
 	return d, nil
 }
@@ -68,23 +55,5 @@ func (c *compiler) endpoint(s api.Selector) (flow.Port, error) {
 	if port := c.in.Endpoints[s.Endpoint]; port != 0 {
 		return port, nil
 	}
-	return 0, fmt.Errorf("endpoint %s: %w", s.Endpoint, ErrNotReady)
-}
-
-// wholeMAC is the mask of one address.
-var wholeMAC = flow.MAC{255, 255, 255, 255, 255, 255}
-
-func constrain(m *flow.Match, src, dst api.Selector) {
-	switch src.Kind {
-	case api.SelectPrefix:
-		m.Src = src.Prefix
-	case api.SelectMAC:
-		m.SrcMAC, m.SrcMACMask = src.MAC, wholeMAC
-	}
-	switch dst.Kind {
-	case api.SelectPrefix:
-		m.Dst = dst.Prefix
-	case api.SelectMAC:
-		m.DstMAC, m.DstMACMask = dst.MAC, wholeMAC
-	}
+	return 0, fmt.Errorf("endpoint %s: %w", s.Endpoint, policy.ErrNotReady)
 }

@@ -1,5 +1,5 @@
 // Package router turns policies into rules: pure computation, no I/O, no clock. It owns what a policy means in terms of
-// flow.Rule, and the checks that need more than one object. It does not install rules.
+// flow.Rule, and the checks that need more than one object. It does not install rules, and leaves reading policies to package policy.
 //
 // A direction of a policy starts with entry rules: at the Egress stage of the endpoint that its destination names, else at the Ingress
 // stage of the endpoint that its source names, else at the Ingress stage of every endpoint. They lead into the chain. Each port

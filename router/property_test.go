@@ -15,6 +15,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/router/cases"
+	"weir.dev/weir/router/policy"
 )
 
 func prefix(text string) netip.Prefix { return netip.MustParsePrefix(text) }
@@ -105,9 +106,9 @@ func drawFrame(t *rapid.T, endpoints int) (from string, frame []byte) {
 // The meaning of policies, told anew and without rules.
 
 // selects: does a way of a policy take a frame that is at this stage?
-func selects(p api.PolicySpec, w way, stage flow.Stage, in, out string, k flow.Key) bool {
+func selects(p api.PolicySpec, w policy.Way, stage flow.Stage, in, out string, k flow.Key) bool {
 	src, dst := p.From, p.To
-	if w == reverse {
+	if w == policy.Reverse {
 		if !p.IsSymmetric() {
 			return false
 		}
@@ -135,7 +136,7 @@ func side(selector, at string, mac flow.MAC, ip netip.Addr, hasIP bool, isEndpoi
 	return hasIP && selector == ip.String()
 }
 
-func service(term string, w way, k flow.Key) bool {
+func service(term string, w policy.Way, k flow.Key) bool {
 	proto, ports, _ := strings.Cut(term, "/")
 	switch proto {
 	case "all":
@@ -161,20 +162,20 @@ func service(term string, w way, k flow.Key) bool {
 	fmt.Sscan(first, &lo)
 	fmt.Sscan(last, &hi)
 	port := k.DstPort
-	if w == reverse {
+	if w == policy.Reverse {
 		port = k.SrcPort
 	}
 	return k.HasPorts && lo <= port && port <= hi
 }
 
 // best is the policy way that takes a frame at a stage, among those that copy or those that do not.
-func best(d api.Document, replica bool, stage flow.Stage, in, out string, k flow.Key) (name string, w way) {
+func best(d api.Document, replica bool, stage flow.Stage, in, out string, k flow.Key) (name string, w policy.Way) {
 	rank := -1
 	for n, p := range d.Policies {
 		if (p.ModeOrDefault() == api.ModeReplica) != replica {
 			continue
 		}
-		for _, v := range []way{forward, reverse} {
+		for _, v := range []policy.Way{policy.Forward, policy.Reverse} {
 			r := 2*p.PriorityOrDefault() + 1 - int(v)
 			if r > rank && selects(p, v, stage, in, out, k) {
 				name, w, rank = n, v, r
@@ -185,11 +186,11 @@ func best(d api.Document, replica bool, stage flow.Stage, in, out string, k flow
 }
 
 // exits is at how many endpoints a chain ends.
-func exits(d api.Document, chain string, w way) int {
+func exits(d api.Document, chain string, w policy.Way) int {
 	ends := map[string]bool{}
 	for _, p := range d.Policies {
-		switch end := map[way]string{forward: p.To, reverse: p.From}[w]; {
-		case p.Chain != chain || p.ModeOrDefault() == api.ModeReplica || w == reverse && !p.IsSymmetric():
+		switch end := map[policy.Way]string{policy.Forward: p.To, policy.Reverse: p.From}[w]; {
+		case p.Chain != chain || p.ModeOrDefault() == api.ModeReplica || w == policy.Reverse && !p.IsSymmetric():
 		case slices.Contains(stations, end):
 			ends[end] = true
 		}
@@ -206,7 +207,7 @@ func told(d api.Document, down map[string]api.OnFail, stage flow.Stage, in, out 
 			continue
 		}
 		hops, _ := api.ParsePath(d.Chains[d.Policies[name].Chain].Path)
-		if w == reverse {
+		if w == policy.Reverse {
 			slices.Reverse(hops)
 		}
 		for _, h := range hops {
@@ -215,7 +216,7 @@ func told(d api.Document, down map[string]api.OnFail, stage flow.Stage, in, out 
 				survives = survives && replica
 				break
 			}
-			port := "function/" + h.Function + "/" + map[way]string{forward: "in", reverse: "out"}[w]
+			port := "function/" + h.Function + "/" + map[policy.Way]string{policy.Forward: "in", policy.Reverse: "out"}[w]
 			switch {
 			case isDown:
 			case h.Tap:
@@ -358,13 +359,13 @@ func TestConflictsAreThoseOfAllPairs(t *testing.T) {
 		want, got := map[[2]string]bool{}, map[[2]string]bool{}
 		for _, a := range steering {
 			for _, b := range steering {
-				if _, _, meet := flow.Overlap(a.Match, b.Match); meet && a.policy.name < b.policy.name && a.Stage == b.Stage {
-					want[[2]string{a.policy.name, b.policy.name}] = true
+				if _, _, meet := flow.Overlap(a.Match, b.Match); meet && a.policy.Name < b.policy.Name && a.Stage == b.Stage {
+					want[[2]string{a.policy.Name, b.policy.Name}] = true
 				}
 			}
 		}
 		conflicts(steering, func(a, b planned) bool {
-			got[[2]string{a.policy.name, b.policy.name}] = true
+			got[[2]string{a.policy.Name, b.policy.Name}] = true
 			return true
 		})
 		if diff := cmp.Diff(want, got); diff != "" {

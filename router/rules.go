@@ -1,32 +1,16 @@
 package router
 
 import (
-	"encoding/binary"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"slices"
 	"strings"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/identity"
+	"weir.dev/weir/router/policy"
 )
-
-// cookie is the identity of a rule: of names, not of port numbers, so that counters survive restarts and changes elsewhere.
-func cookie(parts ...string) uint64 {
-	h := fnv.New64a()
-	for _, p := range parts {
-		var n [4]byte
-		binary.BigEndian.PutUint32(n[:], uint32(len(p)))
-		h.Write(n[:])
-		h.Write([]byte(p))
-	}
-	// FNV's last step mixes badly; finish as splitmix64 does.
-	x := h.Sum64()
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
 
 // Priorities of rules: that of the policy; with n different priorities of replica policies, p*(n+1) plus the replica policy's rank
 // from 1, or 0 without one.
@@ -41,18 +25,18 @@ const (
 	copiesBack = 1 << 62
 )
 
-func backwards(cookie uint64, bit uint64, back bool) uint64 {
+func backwards(identity, bit uint64, back bool) uint64 {
 	if back {
-		return cookie | bit
+		return identity | bit
 	}
-	return cookie &^ bit
+	return identity &^ bit
 }
 
 // planned is an entry rule before priorities are known.
 type planned struct {
 	owned
-	policy *policy
-	way    way
+	policy *compiled
+	way    policy.Way
 }
 
 // entries makes the entry rules of all policies; priorities are left to compose.
@@ -64,7 +48,7 @@ func (c *compiler) entries() (steering, copying []planned) {
 				if !ok {
 					continue
 				}
-				if p.replica() {
+				if p.Replica() {
 					copying = append(copying, r)
 				} else {
 					steering = append(steering, r)
@@ -78,23 +62,23 @@ func (c *compiler) entries() (steering, copying []planned) {
 // enter makes one entry rule; ok is false where there is nothing to do.
 func (c *compiler) enter(d *direction, e entry) (planned, bool) {
 	p, ch := d.policy, d.policy.chain
-	r := planned{policy: p, way: d.way, owned: owned{owner: Owner{Policies: []string{p.name}}}}
+	r := planned{policy: p, way: d.Way, owned: owned{owner: Owner{Policies: []string{p.Name}}}}
 	r.Stage, r.Match = d.stage, e.match
 	family := ""
 	if e.match.EtherType != 0 {
 		family = fmt.Sprintf("%04x", e.match.EtherType)
 	}
-	r.Cookie = cookie("policy", p.name, d.way.String(), d.stage.String(), p.from.String(), p.to.String(), e.term, family)
-	r.Cookie = backwards(r.Cookie, steersBack, d.way == reverse)
+	r.Cookie = identity.Of("policy", p.Name, d.Way.String(), d.stage.String(), p.From.String(), p.To.String(), e.term, family)
+	r.Cookie = backwards(r.Cookie, steersBack, d.Way == policy.Reverse)
 	what := d.describe(e)
-	verb := map[way]string{forward: "enters", reverse: "returns through"}[d.way]
-	back := map[way]string{reverse: " on the way back"}[d.way]
-	if ch.blocked != nil || d.refused != nil {
+	verb := map[policy.Way]string{policy.Forward: "enters", policy.Reverse: "returns through"}[d.Way]
+	back := map[policy.Way]string{policy.Reverse: " on the way back"}[d.Way]
+	if ch.Blocked != nil || d.refused != nil {
 		r.Action.Op = flow.Drop
-		r.Note = fmt.Sprintf("policy %s: %s%s is dropped, chain %s cannot work", p.name, what, back, ch.name)
-		return r, !p.replica()
+		r.Note = fmt.Sprintf("policy %s: %s%s is dropped, chain %s cannot work", p.Name, what, back, ch.Name)
+		return r, !p.Replica()
 	}
-	into, first := ch.entrance(d.way)
+	into, first := ch.entrance(d.Way)
 	for _, t := range first {
 		r.Action.Clones = append(r.Action.Clones, flow.Clone{Port: t.port})
 	}
@@ -103,14 +87,14 @@ func (c *compiler) enter(d *direction, e entry) (planned, bool) {
 		if len(first) == 0 {
 			return r, false // every part of the chain is left out
 		}
-		r.Note = fmt.Sprintf("policy %s: a copy of %s%s goes to %s", p.name, what, back, first[0].name)
-	case p.replica():
+		r.Note = fmt.Sprintf("policy %s: a copy of %s%s goes to %s", p.Name, what, back, first[0].name)
+	case p.Replica():
 		r.Action.Clones = append(r.Action.Clones, flow.Clone{Port: into.port})
-		r.Note = fmt.Sprintf("policy %s: a copy of %s %s %s at %s", p.name, what, verb, ch.name, into.name)
+		r.Note = fmt.Sprintf("policy %s: a copy of %s %s %s at %s", p.Name, what, verb, ch.Name, into.name)
 	default:
 		r.Action.Op, r.Action.Port = flow.Output, into.port
-		r.Learn = ch.exits[d.way].learned
-		r.Note = fmt.Sprintf("policy %s: %s %s %s at %s", p.name, what, verb, ch.name, into.name)
+		r.Learn = ch.exits[d.Way].learned
+		r.Note = fmt.Sprintf("policy %s: %s %s %s at %s", p.Name, what, verb, ch.Name, into.name)
 	}
 	return r, true
 }
@@ -136,12 +120,12 @@ func (d *direction) describe(e entry) string {
 }
 
 // entrance is the chain's first port in a direction, and the taps before it.
-func (ch *chain) entrance(w way) (tap, []tap) {
+func (ch *chain) entrance(w policy.Way) (tap, []tap) {
 	n := len(ch.inline)
 	if n == 0 {
 		return tap{}, ch.taps[0]
 	}
-	if w == forward {
+	if w == policy.Forward {
 		return tap{ch.inline[0].name + ".in", ch.inline[0].in}, ch.taps[0]
 	}
 	return tap{ch.inline[n-1].name + ".out", ch.inline[n-1].out}, ch.taps[n]
@@ -149,33 +133,26 @@ func (ch *chain) entrance(w way) (tap, []tap) {
 
 // compose gives priorities, and adds the rules for frames that both a steering and a replica policy select.
 func (c *compiler) compose(steering, copying []planned) []owned {
-	ranks := map[int]int{}
+	priorities := map[int]bool{}
 	for _, r := range copying {
-		ranks[r.policy.spec.PriorityOrDefault()] = 0
+		priorities[r.policy.Priority] = true
 	}
-	order := slices.Sorted(maps.Keys(ranks))
-	if extra := len(order) - maxReplicaPriorities; extra > 0 {
-		order = order[extra:]
-	}
-	ranks = map[int]int{}
-	for i, priority := range order {
-		ranks[priority] = i + 1
-	}
-	scale := uint16(len(order) + 1)
+	ranks := policy.Ranks(priorities, maxReplicaPriorities)
+	scale := uint16(len(ranks) + 1)
 	var rules []owned
 	for i := range steering {
 		s := &steering[i]
-		s.Priority = uint16(s.policy.spec.PriorityOrDefault()) * scale
+		s.Priority = uint16(s.policy.Priority) * scale
 		rules = append(rules, s.owned)
 	}
 	for _, r := range copying {
-		rank := ranks[r.policy.spec.PriorityOrDefault()]
+		rank := ranks[r.policy.Priority]
 		if rank == 0 {
-			r.policy.failOnce(fmt.Errorf("more than %d different priorities of replica policies: this one's is the lowest", maxReplicaPriorities))
+			r.policy.failOnce(policy.Unranked(maxReplicaPriorities))
 			continue
 		}
 		if len(r.Action.Clones) > flow.MaxClones {
-			r.policy.failOnce(fmt.Errorf("chain %s begins with %d taps: a replica policy's may begin with %d", r.policy.chain.name, len(r.Action.Clones)-1, flow.MaxClones-1))
+			r.policy.failOnce(fmt.Errorf("chain %s begins with %d taps: a replica policy's may begin with %d", r.policy.chain.Name, len(r.Action.Clones)-1, flow.MaxClones-1))
 			continue
 		}
 		r.Priority = uint16(rank)
@@ -199,22 +176,22 @@ func (r planned) together(s planned) (owned, bool) {
 		return owned{}, false
 	}
 	both := s.owned
-	both.Cookie = cookie("both", fmt.Sprint(r.Cookie), fmt.Sprint(s.Cookie))
-	both.Cookie = backwards(both.Cookie, steersBack, s.way == reverse)
-	both.Cookie = backwards(both.Cookie, copiesBack, r.way == reverse)
+	both.Cookie = identity.Of("both", fmt.Sprint(r.Cookie), fmt.Sprint(s.Cookie))
+	both.Cookie = backwards(both.Cookie, steersBack, s.way == policy.Reverse)
+	both.Cookie = backwards(both.Cookie, copiesBack, r.way == policy.Reverse)
 	both.Priority += r.Priority
 	both.Match = m
 	both.Action.Clones = slices.Concat(s.Action.Clones, r.Action.Clones)
 	if len(both.Action.Clones) > flow.MaxClones {
-		r.policy.failOnce(fmt.Errorf("with the taps of policy %s a frame would be copied more than %d times at one place: only the first copies are made", s.policy.name, flow.MaxClones))
+		r.policy.failOnce(fmt.Errorf("with the taps of policy %s a frame would be copied more than %d times at one place: only the first copies are made", s.policy.Name, flow.MaxClones))
 		both.Action.Clones = both.Action.Clones[:flow.MaxClones]
 	}
 	both.Note = s.Note + "; " + strings.TrimPrefix(r.Note, "policy ")
-	both.owner = Owner{Policies: []string{s.policy.name, r.policy.name}}
+	both.owner = Owner{Policies: []string{s.policy.Name, r.policy.Name}}
 	return both, true
 }
 
-func (p *policy) failOnce(err error) {
+func (p *compiled) failOnce(err error) {
 	for _, e := range p.errs {
 		if e.Error() == err.Error() {
 			return
@@ -228,26 +205,26 @@ func (c *compiler) hops() []owned {
 	var rules []owned
 	for _, name := range slices.Sorted(maps.Keys(c.chains)) {
 		ch := c.chains[name]
-		if ch.blocked != nil {
+		if ch.Blocked != nil {
 			continue
 		}
 		for w := range ch.exits {
 			if ch.exits[w].used {
-				rules = append(rules, ch.hops(way(w))...)
+				rules = append(rules, ch.hops(policy.Way(w))...)
 			}
 		}
 	}
 	return rules
 }
 
-func (ch *chain) hops(w way) []owned {
+func (ch *chain) hops(w policy.Way) []owned {
 	var rules []owned
 	n := len(ch.inline)
 	for i, f := range ch.inline {
-		r := owned{owner: Owner{Chain: ch.name}}
+		r := owned{owner: Owner{Chain: ch.Name}}
 		at, next, to, end, taps := f.name+".out", "", flow.Port(0), i == n-1, ch.taps[i+1]
 		r.Match.InPort = f.out
-		if w == reverse {
+		if w == policy.Reverse {
 			at, end, taps = f.name+".in", i == 0, ch.taps[i]
 			r.Match.InPort = f.in
 		}
@@ -255,7 +232,7 @@ func (ch *chain) hops(w way) []owned {
 			r.Action.Clones = append(r.Action.Clones, flow.Clone{Port: t.port})
 		}
 		switch {
-		case !end && w == forward:
+		case !end && w == policy.Forward:
 			next, to = ch.inline[i+1].name+".in", ch.inline[i+1].in
 			r.Action.Op, r.Action.Port = flow.Output, to
 		case !end:
@@ -269,30 +246,30 @@ func (ch *chain) hops(w way) []owned {
 			next = x.to
 			r.Action.Op, r.Action.Port = x.op, x.port
 		}
-		r.Cookie = cookie("chain", ch.name, at)
+		r.Cookie = identity.Of("chain", ch.Name, at)
 		r.Priority = hopPriority
-		r.Note = fmt.Sprintf("chain %s: %s -> %s", ch.name, at, next)
+		r.Note = fmt.Sprintf("chain %s: %s -> %s", ch.Name, at, next)
 		rules = append(rules, r)
 	}
 	return rules
 }
 
 // path renders what a frame of the policy meets.
-func (c *compiler) path(p *policy) Path {
+func (c *compiler) path(p *compiled) Path {
 	var path Path
 	for _, d := range p.ways {
-		if p.chain.blocked != nil || d.refused != nil {
+		if p.chain.Blocked != nil || d.refused != nil {
 			continue
 		}
-		ends := []string{p.from.String(), p.to.String()}
-		if d.way == reverse {
+		ends := []string{p.From.String(), p.To.String()}
+		if d.Way == policy.Reverse {
 			slices.Reverse(ends)
 		}
-		ports := append([]string{ends[0]}, p.chain.ports(d.way)...)
-		if !p.replica() {
+		ports := append([]string{ends[0]}, p.chain.ports(d.Way)...)
+		if !p.Replica() {
 			ports = append(ports, ends[1])
 		}
-		if d.way == forward {
+		if d.Way == policy.Forward {
 			path.Forward = ports
 		} else {
 			path.Reverse = ports
@@ -302,7 +279,7 @@ func (c *compiler) path(p *policy) Path {
 }
 
 // ports of the chain in the order in which a frame meets them.
-func (ch *chain) ports(w way) []string {
+func (ch *chain) ports(w policy.Way) []string {
 	var names []string
 	tapped := func(i int) {
 		for _, t := range ch.taps[i] {
@@ -312,7 +289,7 @@ func (ch *chain) ports(w way) []string {
 	n := len(ch.inline)
 	for step := range n {
 		i, a, b := step, flow.In, flow.Out
-		if w == reverse {
+		if w == policy.Reverse {
 			i, a, b = n-1-step, flow.Out, flow.In
 			tapped(i + 1)
 		} else {
@@ -320,7 +297,7 @@ func (ch *chain) ports(w way) []string {
 		}
 		names = append(names, a.Of(ch.inline[i].name), b.Of(ch.inline[i].name))
 	}
-	if w == forward {
+	if w == policy.Forward {
 		tapped(n)
 	} else {
 		tapped(0)

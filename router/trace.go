@@ -10,7 +10,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
-	"weir.dev/weir/router/term"
+	"weir.dev/weir/router/policy"
 )
 
 // Trace tells what becomes of a packet from one endpoint to another, and of the reply to it, by the policies of a document: they are compiled with
@@ -61,7 +61,7 @@ func packet(d api.Document, q api.TraceQuery, macs map[string]string) (flow.Matc
 	if err != nil {
 		return none, err
 	}
-	for _, m := range term.Matches(nil, t, false) {
+	for _, m := range policy.Matches(nil, t, policy.Forward) {
 		if src.IsValid() {
 			m.Src, m.Dst = netip.PrefixFrom(src, src.BitLen()), netip.PrefixFrom(dst, dst.BitLen())
 		}
@@ -79,8 +79,8 @@ func packet(d api.Document, q api.TraceQuery, macs map[string]string) (flow.Matc
 			return none, badQuery("vlan", "want a number from 1 to 4094", "is %d", q.VLAN)
 		}
 		m.VLAN = cmp.Or(uint16(q.VLAN), flow.VLANNone)
-		m.SrcMAC, m.SrcMACMask = stationMAC(d, q.From, macs, 1), wholeMAC
-		m.DstMAC, m.DstMACMask = stationMAC(d, q.To, macs, 2), wholeMAC
+		m, _ = flow.Intersect(m, policy.ByMAC(stationMAC(d, q.From, macs, 1), true))
+		m, _ = flow.Intersect(m, policy.ByMAC(stationMAC(d, q.To, macs, 2), false))
 		return m, nil
 	}
 	return none, badQuery("match", form, "%s between %s and %s is no packet", t, src, dst)
@@ -160,9 +160,8 @@ type tracer struct {
 }
 
 func newTracer(d api.Document, down map[string]bool) *tracer {
-	v := &validator{doc: d, changed: d, bad: map[string]bool{}}
 	t := &tracer{doc: d, down: down}
-	t.in, _ = v.invent()
+	t.in, _ = read(d, d).invent()
 	c := newCompiler(t.in, slices.Sorted(maps.Keys(t.in.Policies)))
 	steering, copying := c.entries()
 	t.entries = slices.Concat(steering, copying)
@@ -222,8 +221,8 @@ func (t *tracer) concerned(k flow.Key, in, out flow.Port, decides map[string]boo
 		if e.Stage == flow.Ingress {
 			at = 0
 		}
-		p := api.TracePolicy{Policy: e.policy.name, Chain: e.policy.spec.Chain, Mode: e.policy.spec.ModeOrDefault(), Priority: e.policy.spec.PriorityOrDefault(),
-			Match: e.policy.spec.Match, Reply: e.way == reverse}
+		p := api.TracePolicy{Policy: e.policy.Name, Chain: e.policy.Spec.Chain, Mode: e.policy.Spec.ModeOrDefault(), Priority: e.policy.Priority,
+			Match: e.policy.Spec.Match, Reply: e.way == policy.Reverse}
 		switch {
 		case e.Match.Matches(k, in, at) && decides[p.Policy]:
 			p.Verdict = api.TraceDecides

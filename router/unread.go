@@ -25,7 +25,7 @@ func (c *compiler) unread(steering, copying []planned) (s, r []planned) {
 				may, ok := c.enter(d, e)
 				switch {
 				case !ok:
-				case p.replica():
+				case p.Replica():
 					copying = append(copying, may)
 				default:
 					mays = append(mays, may)
@@ -117,7 +117,7 @@ func certain(m flow.Match) bool {
 
 // inOrderOf precedence: the first one applies to a frame of both.
 func inOrderOf(a, b planned) (planned, planned) {
-	if cmp.Or(cmp.Compare(b.policy.spec.PriorityOrDefault(), a.policy.spec.PriorityOrDefault()), cmp.Compare(a.Cookie, b.Cookie)) <= 0 {
+	if cmp.Or(cmp.Compare(b.policy.Priority, a.policy.Priority), cmp.Compare(a.Cookie, b.Cookie)) <= 0 {
 		return a, b
 	}
 	return b, a
@@ -132,9 +132,9 @@ func differ(a, b planned) bool {
 func (r planned) refuse(other planned) planned {
 	r.Action, r.Learn = flow.Action{Op: flow.Drop}, false
 	if r.policy == other.policy {
-		r.Note = fmt.Sprintf("policy %s: what is %s is dropped: it may be for either direction", r.policy.name, r.Match.Unread)
+		r.Note = fmt.Sprintf("policy %s: what is %s is dropped: it may be for either direction", r.policy.Name, r.Match.Unread)
 	} else {
-		r.Note = fmt.Sprintf("policy %s: what is %s is dropped: it may be for this policy, or for %s", r.policy.name, r.Match.Unread, other.policy.name)
+		r.Note = fmt.Sprintf("policy %s: what is %s is dropped: it may be for this policy, or for %s", r.policy.Name, r.Match.Unread, other.policy.Name)
 	}
 	return r
 }

@@ -117,6 +117,7 @@ func TestUnreadFrames(t *testing.T) {
 			"a": {From: "alice", To: "bob", Match: []string{"tcp/80"}, Chain: "web"}, "b": {From: "alice", To: "bob", Chain: "alt", Priority: 150}}, alt, false},
 		{"both directions are possible", map[string]api.PolicySpec{"a": {From: "any", To: "any", Match: []string{"tcp/80"}, Chain: "web", Symmetric: &yes}}, nil, false},
 	}
+	wholeMAC := flow.MAC{255, 255, 255, 255, 255, 255}
 	from := flow.Match{SrcMAC: cases.MAC("alice"), SrcMACMask: wholeMAC, DstMAC: cases.MAC("bob"), DstMACMask: wholeMAC, EtherType: flow.EtherTypeIPv4, Proto: flow.ProtoUDP}
 	frame, _, _ := flow.Witness(from)
 	for _, tt := range tests {

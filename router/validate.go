@@ -10,6 +10,8 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/placement"
+	"weir.dev/weir/router/policy"
 )
 
 // maxConflicts bounds how many conflicting pairs of policies are reported at once.
@@ -34,12 +36,24 @@ type validator struct {
 	doc      api.Document
 	changed  api.Document
 	problems []api.Problem
-	bad      map[string]bool // "policies.guests": has a problem already
+	bad      map[string]bool          // "policies.guests": has a problem already
+	paths    map[string][]api.PathHop // of chains; none of those that cannot be read
+}
+
+// read is a validator that has found no problem.
+func read(d, changed api.Document) *validator {
+	v := &validator{doc: d, changed: changed, bad: map[string]bool{}, paths: make(map[string][]api.PathHop, len(d.Chains))}
+	for name, c := range d.Chains {
+		if hops, err := api.ParsePath(c.Path); err == nil {
+			v.paths[name] = hops
+		}
+	}
+	return v
 }
 
 // newValidator has found the problems that each object has by itself.
 func newValidator(d, changed api.Document) *validator {
-	v := &validator{doc: d, changed: changed, bad: map[string]bool{}}
+	v := read(d, changed)
 	for name := range d.Chains {
 		v.named("chains", name)
 	}
@@ -132,12 +146,8 @@ func inOrder[S any](all, changed map[string]S) []string {
 func (v *validator) chains() {
 	place := map[string]string{}
 	for _, name := range inOrder(v.doc.Chains, v.changed.Chains) {
-		hops, err := api.ParsePath(v.doc.Chains[name].Path)
-		if err != nil {
-			continue
-		}
 		path := "chains." + name + ".path"
-		for _, h := range hops {
+		for _, h := range v.paths[name] {
 			if _, ok := v.doc.Functions[h.Function]; !ok {
 				v.add(path, unknown(h.Function, v.doc.Functions, "function"), "function %q is not there", h.Function)
 				continue
@@ -198,16 +208,16 @@ func (v *validator) rules() {
 	c.compose(steering, copying)
 	for _, p := range c.policies {
 		for _, err := range p.errs {
-			if !errors.Is(err, ErrNotReady) { // a part with a problem of its own
-				v.add("policies."+p.name, "", "%s", err)
+			if !errors.Is(err, policy.ErrNotReady) { // a part with a problem of its own
+				v.add("policies."+p.Name, "", "%s", err)
 			}
 		}
 	}
 	found := 0
-	look := func(entries []planned, counts func(a, b *policy) bool) {
+	look := func(entries []planned, counts func(a, b *compiled) bool) {
 		byPriority := map[int][]planned{}
 		for _, e := range entries {
-			p := e.policy.spec.PriorityOrDefault()
+			p := e.policy.Priority
 			byPriority[p] = append(byPriority[p], e)
 		}
 		for _, priority := range slices.Sorted(maps.Keys(byPriority)) {
@@ -225,52 +235,51 @@ func (v *validator) rules() {
 	}
 	kinds := [][]planned{steering, copying}
 	for _, entries := range kinds {
-		look(entries, func(a, b *policy) bool { return true })
+		look(entries, func(a, b *compiled) bool { return true })
 	}
 	crosses := v.crossing(c)
 	if len(crosses) == 0 {
 		return
 	}
 	for _, entries := range kinds {
-		look(v.whereTheyEnter(entries), func(a, b *policy) bool {
-			return between(a) != between(b) && (crosses[a.chain.name] || crosses[b.chain.name])
+		look(v.whereTheyEnter(entries), func(a, b *compiled) bool {
+			return between(a) != between(b) && (crosses[a.chain.Name] || crosses[b.chain.Name])
 		})
 	}
 }
 
 // between tells that both ends are endpoints.
-func between(p *policy) bool {
-	return p.from.Kind == api.SelectEndpoint && p.to.Kind == api.SelectEndpoint
+func between(p *compiled) bool {
+	return p.From.Kind == api.SelectEndpoint && p.To.Kind == api.SelectEndpoint
 }
 
-// crossing are the chains of policies that concern more than one host, as far as the document tells.
+// crossing are the chains of policies that the router will steer, as far as the document tells where things are.
 func (v *validator) crossing(c *compiler) map[string]bool {
-	crosses := map[string]bool{}
-	hosts := map[string]bool{} // of the whole document
-	for _, p := range c.policies {
-		mine, station, inside := map[string]bool{}, false, false
-		for _, s := range []api.Selector{p.from, p.to} {
-			if e, ok := v.doc.Endpoints[s.Endpoint]; ok && s.Kind == api.SelectEndpoint {
-				mine[e.Host], inside, station = true, true, station || !e.OfHost()
-			}
-		}
-		hops, _ := api.ParsePath(v.doc.Chains[p.chain.name].Path) // else there is a problem already
-		for _, h := range hops {
-			mine[v.doc.Functions[h.Function].Host] = true
-		}
-		if station || !inside || len(mine) > 1 {
-			crosses[p.chain.name] = true
+	p := placement.Places{Endpoints: map[string]string{}, Functions: map[string]string{}, Chains: v.doc.Chains}
+	hosts := map[string]bool{}
+	at := func(host string) string { // one without a name is a host, too
+		hosts[host] = true
+		return "host " + host
+	}
+	stations := false
+	for name, e := range v.doc.Endpoints {
+		if e.OfHost() {
+			p.Endpoints[name] = at(e.Host)
+		} else {
+			stations = true
 		}
 	}
-	several := false
-	for _, e := range v.doc.Endpoints {
-		hosts[e.Host], several = true, several || !e.OfHost()
+	for name, f := range v.doc.Functions {
+		p.Functions[name] = at(f.Host)
 	}
-	for _, f := range v.doc.Functions {
-		hosts[f.Host] = true
-	}
-	if !several && len(hosts) < 2 {
+	if !stations && len(hosts) < 2 {
 		return nil // all is on one host
+	}
+	crosses := map[string]bool{}
+	for name, owner := range placement.Owners(p, c.in.Policies) {
+		if owner.Host == "" {
+			crosses[c.in.Policies[name].Chain] = true
+		}
 	}
 	return crosses
 }
@@ -286,8 +295,8 @@ func (v *validator) whereTheyEnter(entries []planned) []planned {
 			}
 			continue
 		}
-		from, to := e.policy.from.Endpoint, e.policy.to.Endpoint
-		if e.way == reverse {
+		from, to := e.policy.From.Endpoint, e.policy.To.Endpoint
+		if e.way == policy.Reverse {
 			from, to = to, from
 		}
 		e.Stage, e.Match.OutPort = flow.Ingress, 0
@@ -310,25 +319,17 @@ func (v *validator) whereTheyEnter(entries []planned) []planned {
 func (v *validator) knownBy(e planned, endpoint string, source bool) []flow.Match {
 	spec := v.doc.Endpoints[endpoint]
 	var all []flow.Match
-	if e.policy.spec.MatchBy != api.MatchByMAC && e.Match.EtherType != flow.EtherTypeARP {
+	if e.policy.Spec.MatchBy != api.MatchByMAC && e.Match.EtherType != flow.EtherTypeARP {
 		for _, text := range append([]string{spec.Address}, spec.Addresses...) {
 			p, err := netip.ParsePrefix(text)
 			if err != nil {
 				continue
 			}
-			if p = netip.PrefixFrom(p.Addr(), p.Addr().BitLen()); source {
-				all = append(all, flow.Match{Src: p})
-			} else {
-				all = append(all, flow.Match{Dst: p})
-			}
+			all = append(all, policy.ByAddress(netip.PrefixFrom(p.Addr(), p.Addr().BitLen()), source))
 		}
 	}
 	if mac, err := api.ParseMAC(spec.MAC); err == nil && len(all) == 0 {
-		if source {
-			all = append(all, flow.Match{SrcMAC: flow.MAC(mac), SrcMACMask: wholeMAC})
-		} else {
-			all = append(all, flow.Match{DstMAC: flow.MAC(mac), DstMACMask: wholeMAC})
-		}
+		all = append(all, policy.ByMAC(mac, source))
 	}
 	if len(all) == 0 {
 		all = append(all, flow.Match{})
@@ -347,8 +348,8 @@ func (v *validator) invent() (Input, map[flow.Port]string) {
 		in.Endpoints[name], names[p] = p, name
 	}
 	for name, spec := range v.doc.Chains {
-		hops, err := api.ParsePath(spec.Path)
-		if err != nil || v.bad["chains."+name] {
+		hops, readable := v.paths[name]
+		if !readable || v.bad["chains."+name] {
 			continue
 		}
 		in.Chains[name] = spec
@@ -378,7 +379,7 @@ func (v *validator) bothWays(c *compiler) {
 	}
 }
 
-func (v *validator) ambiguous(p *policy) {
+func (v *validator) ambiguous(p *compiled) {
 	for _, there := range p.ways[0].entries {
 		for _, back := range p.ways[1].entries {
 			m, ok := flow.Intersect(there.match, back.match)
@@ -386,13 +387,13 @@ func (v *validator) ambiguous(p *policy) {
 				continue
 			}
 			if m.Src.IsValid() || m.Dst.IsValid() {
-				v.add("policies."+p.name, "set symmetric: false, or let from and to have no address in common",
+				v.add("policies."+p.Name, "set symmetric: false, or let from and to have no address in common",
 					"from %s to %s, frames and their replies (%s) look the same between two addresses of %s, so the chain's direction cannot be told",
-					p.from, p.to, there.term, shared(m))
+					p.From, p.To, there.term, shared(m))
 				return
 			}
-			v.add("policies."+p.name, "set symmetric: false, or name an endpoint, CIDR or MAC in from or to",
-				"from %s to %s, frames and their replies (%s) look the same, so the chain's direction cannot be told", p.from, p.to, there.term)
+			v.add("policies."+p.Name, "set symmetric: false, or name an endpoint, CIDR or MAC in from or to",
+				"from %s to %s, frames and their replies (%s) look the same, so the chain's direction cannot be told", p.From, p.To, there.term)
 			return
 		}
 	}
@@ -408,8 +409,8 @@ func shared(m flow.Match) netip.Prefix {
 
 // conflict is b's, unless a alone is new or changed.
 func (v *validator) conflict(a, b planned, names map[flow.Port]string) {
-	_, newer := v.changed.Policies[a.policy.name]
-	if _, both := v.changed.Policies[b.policy.name]; newer && !both {
+	_, newer := v.changed.Policies[a.policy.Name]
+	if _, both := v.changed.Policies[b.policy.Name]; newer && !both {
 		a, b = b, a
 	}
 	m, _ := flow.Intersect(a.Match, b.Match)
@@ -429,27 +430,21 @@ func (v *validator) conflict(a, b planned, names map[flow.Port]string) {
 	if k.HasIP && (m.SrcMACMask != flow.MAC{} || m.DstMACMask != flow.MAC{}) {
 		text += fmt.Sprintf(" (%s -> %s)", k.SrcMAC, k.DstMAC)
 	}
-	v.add("policies."+b.policy.name, "give one of them another priority, or narrow from, to or match",
+	v.add("policies."+b.policy.Name, "give one of them another priority, or narrow from, to or match",
 		"conflicts with policy %q: both have the priority %d and select this packet: %s, %s",
-		a.policy.name, b.policy.spec.PriorityOrDefault(), text, where)
+		a.policy.Name, b.policy.Priority, text, where)
 }
 
 // lifelike gives the packet to be shown the addresses that its endpoints really have, where the match leaves that open.
 func (v *validator) lifelike(m flow.Match, names map[flow.Port]string) flow.Match {
-	for _, end := range []struct {
-		at  flow.Port
-		set func(netip.Prefix) flow.Match
-	}{
-		{m.InPort, func(p netip.Prefix) flow.Match { return flow.Match{Src: p} }},
-		{m.OutPort, func(p netip.Prefix) flow.Match { return flow.Match{Dst: p} }},
-	} {
-		e := v.doc.Endpoints[names[end.at]]
+	for i, at := range [2]flow.Port{m.InPort, m.OutPort} {
+		e := v.doc.Endpoints[names[at]]
 		for _, text := range append([]string{e.Address}, e.Addresses...) {
 			p, err := netip.ParsePrefix(text)
 			if err != nil {
 				continue
 			}
-			closer, ok := flow.Intersect(m, end.set(netip.PrefixFrom(p.Addr(), p.Addr().BitLen())))
+			closer, ok := flow.Intersect(m, policy.ByAddress(netip.PrefixFrom(p.Addr(), p.Addr().BitLen()), i == 0))
 			if _, _, real := flow.Witness(closer); ok && real {
 				m = closer
 				break

@@ -8,6 +8,7 @@ import (
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/identity"
 )
 
 // Port security (flow.Guard) at the ports of Open vSwitch where stations of the fabric are: before anything else looks at a frame, it goes through
@@ -145,7 +146,7 @@ func (s *securing) drop(table uint8, priority uint16, why flow.Refusal, m ...ope
 func (s *securing) keep(table uint8, priority uint16, do []openflow.Instruction, note string, m openflow.Match) *rule {
 	m = append(openflow.Match{openflow.InPort(openflow.Port(s.port))}, m...)
 	k := key{table, priority, m.Key()}
-	r := &rule{key: k, identity: fabric.Identity("secure", fmt.Sprint(table, priority), k.match), content: openflow.InstructionString(do), match: m, do: do, note: note}
+	r := &rule{key: k, identity: identity.Entry("secure", fmt.Sprint(table, priority), k.match), content: openflow.InstructionString(do), match: m, do: do, note: note}
 	s.rules = append(s.rules, r)
 	return r
 }

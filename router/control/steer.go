@@ -13,6 +13,7 @@ import (
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/router"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/policy"
 )
 
 const (
@@ -505,4 +506,4 @@ func (l *loop) settledAt(now time.Time) {
 	l.c.progress(l, now, pending)
 }
 
-func isNotReady(err error) bool { return errors.Is(err, fabric.ErrNotReady) }
+func isNotReady(err error) bool { return errors.Is(err, policy.ErrNotReady) }

@@ -5,6 +5,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/identity"
 )
 
 // Beside others that forward, frames that come out of a chain must not be learned where they come out. So they go back to the place where
@@ -26,12 +27,12 @@ func (p *planner) beside(s *stream, end int, resume api.HostAction) ([]step, err
 		return p.resumeAtEdge(s, end)
 	}
 	return nil, fmt.Errorf("beside other forwarding (--default-forwarding=false) frames go on from where they were caught: name an endpoint as the policy's source or destination, not %s",
-		p.b.policy.spec.From)
+		p.b.policy.Spec.From)
 }
 
 // resumeAtEdge takes frames to the switch of their sender.
 func (p *planner) resumeAtEdge(s *stream, from int) ([]step, error) {
-	g, name := p.c.w.g, p.b.policy.name
+	g, name := p.c.w.g, p.b.policy.Name
 	l, err := p.home(from, s.node, "resume/"+decimal(s.port.Number))
 	if err != nil {
 		return nil, err
@@ -51,7 +52,7 @@ func (p *planner) resumeAtEdge(s *stream, from int) ([]step, error) {
 		}
 	}
 	p.entry(s.node, &Entry{
-		Cookie: identity("beside", string(g.ids[s.node])), Table: second, Outs: []Out{{Port: Normally}}, Hop: 255, Policy: name, Note: "on by what else forwards",
+		Cookie: identity.Entry("beside", string(g.ids[s.node])), Table: second, Outs: []Out{{Port: Normally}}, Hop: 255, Policy: name, Note: "on by what else forwards",
 	})
 	return []step{p.onto(l, "home to "+g.name(s.node))}, nil
 }

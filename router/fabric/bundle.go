@@ -7,6 +7,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/policy"
 )
 
 type kind uint8
@@ -36,8 +37,8 @@ type visit struct {
 
 // bundle is a direction of a policy: what it selects, where that is caught and which hosts it visits.
 type bundle struct {
-	policy  *policy
-	way     way
+	policy.Direction
+	policy  *compiled
 	matches []selected
 	mays    []selected // frames that cannot be read and may be meant
 	streams []stream
@@ -63,11 +64,11 @@ type loose struct {
 	groups, ones bool
 }
 
-func (b *bundle) steers() bool { return !b.policy.replica() }
+func (b *bundle) steers() bool { return !b.policy.Replica() }
 
 // first is 1 for forward, which takes the frames that both directions of a policy select.
 func (b *bundle) first() uint16 {
-	if b.way == forward {
+	if b.Way == policy.Forward {
 		return 1
 	}
 	return 0
@@ -75,7 +76,7 @@ func (b *bundle) first() uint16 {
 
 // yields tells whether the policy's forward direction takes all frames of a match at the same place.
 func (b *bundle) yields(at *stream, m *flow.Match) bool {
-	f := b.policy.both[forward]
+	f := b.policy.both[policy.Forward]
 	return b != f && slices.Contains(f.streams, *at) && slices.ContainsFunc(f.matches, func(o selected) bool {
 		x, ok := flow.Intersect(*m, o.Match)
 		return ok && x == *m
@@ -83,48 +84,41 @@ func (b *bundle) yields(at *stream, m *flow.Match) bool {
 }
 
 // direct finds where one way of a policy begins and ends.
-func (w *world) direct(p *policy, v way) (*bundle, error) {
-	src, dst := &p.from, &p.to
-	if v == reverse {
-		src, dst = dst, src
-	}
+func (w *world) direct(p *compiled, v policy.Way) (*bundle, error) {
 	b := &p.pair[v]
-	*b = bundle{policy: p, way: v, visits: p.chain.walks[v].visits, blind: p.chain.walks[v].blind}
-	for _, s := range [2]*end{src, dst} {
+	*b = bundle{Direction: p.Direction(v, policy.SourceFirst), policy: p, visits: p.chain.walks[v].visits, blind: p.chain.walks[v].blind}
+	for _, s := range [2]*api.Selector{&b.Src, &b.Dst} {
 		if s.Kind != api.SelectEndpoint {
 			continue
 		}
 		at, ok := w.places[s.Endpoint]
 		if _, known := w.in.Endpoints[s.Endpoint]; !known {
-			return nil, fmt.Errorf("endpoint %s: unknown: %w", s.Endpoint, ErrNotReady)
+			return nil, fmt.Errorf("endpoint %s: unknown: %w", s.Endpoint, policy.ErrNotReady)
 		}
 		if !ok {
-			return nil, fmt.Errorf("endpoint %s: not seen in the network yet: %w", s.Endpoint, ErrNotReady)
+			return nil, fmt.Errorf("endpoint %s: not seen in the network yet: %w", s.Endpoint, policy.ErrNotReady)
 		}
-		if s == dst {
+		if s == &b.Dst {
 			b.pinned = at
 		}
 	}
 	open := false
-	switch {
-	case src.Kind == api.SelectEndpoint:
-		at := *w.places[src.Endpoint]
-		b.oneStream[0] = stream{w.kindOf(at, fromEdge, fromHost), at, src.Endpoint}
+	if b.At == policy.Anywhere {
+		b.streams = w.everywhere(b.Src)
+	} else {
+		name := b.Caught()
+		at, kinds := *w.places[name], [2]kind{fromEdge, fromHost}
+		if b.toDest = b.At == policy.AtDestination; b.toDest {
+			kinds = [2]kind{toEdge, toHost}
+			open = p.Exhaustive() && w.g.sw[at.node].Host
+		}
+		b.oneStream[0] = stream{w.kindOf(at, kinds[0], kinds[1]), at, name}
 		b.streams = b.oneStream[:]
-	case dst.Kind == api.SelectEndpoint:
-		at := *w.places[dst.Endpoint]
-		b.toDest = true
-		b.oneStream[0] = stream{w.kindOf(at, toEdge, toHost), at, dst.Endpoint}
-		b.streams = b.oneStream[:]
-		open = p.exhaustive() && w.g.sw[at.node].Host
-	default:
-		b.streams = w.everywhere(src.Selector)
 	}
-	var err error
-	if b.matches, err = w.matches(p, v, src, dst, open); err != nil {
+	if err := w.find(b, open); err != nil {
 		return nil, err
 	}
-	if src.Kind != api.SelectEndpoint && !b.toDest && b.steers() {
+	if b.At == policy.Anywhere && b.steers() {
 		b.onlyUnicast()
 	}
 	for i := range b.matches {
@@ -194,7 +188,7 @@ func (b *bundle) onlyUnicast() {
 // loosen notes where this bundle's frames are let go into default forwarding.
 func (w *world) loosen(b *bundle) {
 	b.loose = b.twoLoose[:0]
-	if !b.steers() || len(b.visits) == 0 || b.toDest || b.policy.chain.blocked != nil {
+	if !b.steers() || len(b.visits) == 0 || b.toDest || b.policy.chain.Blocked != nil {
 		return
 	}
 	may := b.mayBeMulticast()

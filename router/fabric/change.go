@@ -103,16 +103,16 @@ func sameVariants(a, b []Variant) bool {
 }
 
 // addForms notes a policy's other forms, whose frames and rules are about. Nobody takes copies for anything else: their legs carry tags anyway.
-func (c *Compiler) addForms(name string, variants []Variant) []*policy {
-	var all []*policy
+func (c *Compiler) addForms(name string, variants []Variant) []*compiled {
+	var all []*compiled
 	for _, v := range variants {
 		if v.Absent {
 			continue
 		}
-		p := &policy{}
+		p := &compiled{}
 		c.w.readPolicyOn(p, name, v.Policy, c.w.readChain(v.Policy.Chain, v.Chain, v.Functions))
 		p.changing, p.form, p.coming = true, true, v.Coming
-		if !p.replica() {
+		if !p.Replica() {
 			c.begin(p)
 		}
 		all = append(all, p)
@@ -124,7 +124,7 @@ func (c *Compiler) addForms(name string, variants []Variant) []*policy {
 }
 
 // dropForms forgets them.
-func (c *Compiler) dropForms(name string) []*policy {
+func (c *Compiler) dropForms(name string) []*compiled {
 	all := c.forms[name]
 	for _, p := range all {
 		c.end(p)
@@ -159,7 +159,7 @@ func (c *Compiler) matters(b, o *bundle) bool {
 		}
 		changing = false
 	}
-	return o != b && (o.policy.priority >= b.policy.priority || changing) && overlap(o, b)
+	return o != b && (o.policy.Priority >= b.policy.Priority || changing) && overlap(o, b)
 }
 
 // soonPlain tells whether a leg carries its tag only until all changes are over. Those before it must reckon with that.
@@ -182,15 +182,15 @@ func (p *planner) changes(i int, l plannedLeg) bool {
 	if i > 0 {
 		return true
 	}
-	for _, g := range c.forms[b.policy.name] {
+	for _, g := range c.forms[b.policy.Name] {
 		for _, o := range g.bundles { // entries of one priority that are not the same lead either way
-			if o.way == b.way && (len(b.streams) > 1 || b.streams[0].kind == fromEdges || !sameMatches(o, b)) {
+			if o.Way == b.Way && (len(b.streams) > 1 || b.streams[0].kind == fromEdges || !sameMatches(o, b)) {
 				return true
 			}
 		}
 	}
 	for _, a := range l.arcs { // frames of others that this policy will catch, or has caught, behind their first host
-		if slices.ContainsFunc(c.crossings.by[a], func(o *bundle) bool { return o.policy.name != b.policy.name && len(o.visits) > 1 && overlap(o, b) }) {
+		if slices.ContainsFunc(c.crossings.by[a], func(o *bundle) bool { return o.policy.Name != b.policy.Name && len(o.visits) > 1 && overlap(o, b) }) {
 			return true
 		}
 	}
@@ -204,11 +204,11 @@ func sameMatches(a, b *bundle) bool {
 // swaps tells whether frames could meet functions of both forms of a policy's chain, whatever tags legs carry: frames that come out of a
 // function which both have, but with others before and others behind it, do not show which ones they have met; nor do they show whether
 // they are copies.
-func swaps(a, b *policy) bool {
-	if a.chain.blocked != nil || b.chain.blocked != nil {
+func swaps(a, b *compiled) bool {
+	if a.chain.Blocked != nil || b.chain.Blocked != nil {
 		return false
 	}
-	inline := func(p *policy) (all []element) {
+	inline := func(p *compiled) (all []element) {
 		for _, e := range p.chain.elements {
 			if !e.tap {
 				all = append(all, e)
@@ -217,14 +217,14 @@ func swaps(a, b *policy) bool {
 		return all
 	}
 	// what the one matches and the other does not would find no rule behind such a function
-	both := !slices.Equal(a.chain.elements, b.chain.elements) && !(a.spec.From == b.spec.From && a.spec.To == b.spec.To && a.spec.MatchBy == b.spec.MatchBy && slices.Equal(a.spec.Match, b.spec.Match))
+	both := !slices.Equal(a.chain.elements, b.chain.elements) && !(a.Spec.From == b.Spec.From && a.Spec.To == b.Spec.To && a.Spec.MatchBy == b.Spec.MatchBy && slices.Equal(a.Spec.Match, b.Spec.Match))
 	x, y := inline(a), inline(b)
 	same := func(a, b []element) bool {
 		return slices.EqualFunc(a, b, func(m, n element) bool { return m.name == n.name })
 	}
 	for i, e := range x {
 		for j, f := range y {
-			if e == f && (a.replica() != b.replica() || both || !same(x[:i], y[:j]) && !same(x[i+1:], y[j+1:])) {
+			if e == f && (a.Replica() != b.Replica() || both || !same(x[:i], y[:j]) && !same(x[i+1:], y[j+1:])) {
 				return true
 			}
 		}
@@ -233,18 +233,18 @@ func swaps(a, b *policy) bool {
 }
 
 // fenced tells whether nothing may be in a policy's chain when its next form comes into force.
-func (c *Compiler) fenced(p *policy) bool {
-	return p.changing && (c.taken(p) || slices.ContainsFunc(c.forms[p.name], func(g *policy) bool { return g.coming && swaps(p, g) }))
+func (c *Compiler) fenced(p *compiled) bool {
+	return p.changing && (c.taken(p) || slices.ContainsFunc(c.forms[p.Name], func(g *compiled) bool { return g.coming && swaps(p, g) }))
 }
 
 // taken tells whether frames of another policy are to come into a chain that copies are in: they look the same.
-func (c *Compiler) taken(p *policy) bool {
-	if !p.replica() {
+func (c *Compiler) taken(p *compiled) bool {
+	if !p.Replica() {
 		return false
 	}
 	for _, all := range c.forms {
 		for _, g := range all {
-			if g.coming && !g.replica() && g.chain.name == p.chain.name {
+			if g.coming && !g.Replica() && g.chain.Name == p.chain.Name {
 				return true
 			}
 		}
@@ -259,7 +259,7 @@ func (c *Compiler) clash() bool {
 			if p.coming {
 				continue
 			}
-			if c.taken(p) || slices.ContainsFunc(all, func(o *policy) bool { return o.coming && swaps(p, o) }) {
+			if c.taken(p) || slices.ContainsFunc(all, func(o *compiled) bool { return o.coming && swaps(p, o) }) {
 				return true
 			}
 			for _, b := range p.bundles {

@@ -3,11 +3,11 @@ package fabric
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/router/policy"
 )
 
 // Compile computes all rules anew. The same input gives the same output.
@@ -16,7 +16,7 @@ func Compile(in Input) Output { return New(in).Output() }
 // Compiler keeps what it has computed, so that a changed policy costs what it changes. Not safe for several goroutines.
 type Compiler struct {
 	w        *world
-	policies map[string]*policy
+	policies map[string]*compiled
 	nodes    []*node
 	tags     *tags
 	near     map[place][]*bundle // that catch at one station's port, on its way out
@@ -31,7 +31,7 @@ type Compiler struct {
 	shared bool // errs is an output's, too
 	short  map[SwitchID][]Short
 	// of policies that change: their other forms
-	forms          map[string][]*policy
+	forms          map[string][]*compiled
 	ignoresChanges bool // what changes is not looked at: no tags are left
 }
 
@@ -44,10 +44,10 @@ func New(in Input) *Compiler {
 
 func (c *Compiler) reset(in Input) {
 	n, before := len(in.Policies), c.tags
-	*c = Compiler{w: newWorld(in), policies: make(map[string]*policy, n), near: map[place][]*bundle{}, forms: map[string][]*policy{}, paths: newPathsNow(n), errs: map[string]error{}}
+	*c = Compiler{w: newWorld(in), policies: make(map[string]*compiled, n), near: map[place][]*bundle{}, forms: map[string][]*compiled{}, paths: newPathsNow(n), errs: map[string]error{}}
 	c.crossings, c.tmp = newCrossings(c.w.g), newScratch(c.w.g)
-	all := make([]policy, n)
-	order := make([]*policy, 0, n)
+	all := make([]compiled, n)
+	order := make([]*compiled, 0, n)
 	for name, spec := range in.Policies {
 		p := &all[0]
 		all = all[1:]
@@ -79,17 +79,17 @@ func (c *Compiler) reset(in Input) {
 }
 
 // planAll plans policies, the most important first: tables may fill up.
-func (c *Compiler) planAll(order []*policy) {
+func (c *Compiler) planAll(order []*compiled) {
 	slices.SortFunc(order, important)
 	for _, replicas := range []bool{true, false} { // what copies and what steers meet when the latter is planned
 		for _, p := range order {
-			if p.replica() != replicas {
+			if p.Replica() != replicas {
 				continue
 			}
 			c.plan(p)
-			c.paths.set(p.name, p.path)
-			if delete(c.errs, p.name); p.err != nil {
-				c.errs[p.name] = p.err
+			c.paths.set(p.Name, p.path)
+			if delete(c.errs, p.Name); p.err != nil {
+				c.errs[p.Name] = p.err
 			}
 		}
 	}
@@ -102,27 +102,22 @@ const maxRanks = 12
 func (c *Compiler) rank() {
 	set := map[int]bool{}
 	for _, p := range c.policies {
-		if p.replica() {
-			set[p.priority] = true
+		if p.Replica() {
+			set[p.Priority] = true
 		}
 	}
-	order := slices.Sorted(maps.Keys(set))
-	order = order[max(0, len(order)-maxRanks):]
-	c.ranks = map[int]int{}
-	for i, p := range order {
-		c.ranks[p] = i + 1
-	}
+	c.ranks = policy.Ranks(set, maxRanks)
 	c.scale = 2 * (maxRanks + 2) // whatever there is: priorities of others must not change with a policy
 }
 
 // level is how far a policy's entries and rules that catch frames are above the lowest ones. Forward adds 1. Entries for frames that
 // one policy copies and another one steers have the sum of both. So of all that take a frame one is on top: forward of the most
 // important steering policy, with forward of the most important copying one.
-func (c *Compiler) level(p *policy) uint16 {
-	if p.replica() {
-		return 2 * uint16(c.ranks[p.priority])
+func (c *Compiler) level(p *compiled) uint16 {
+	if p.Replica() {
+		return 2 * uint16(c.ranks[p.Priority])
 	}
-	return uint16(p.priority) * c.scale
+	return uint16(p.Priority) * c.scale
 }
 
 // StationPriority is that of the entries for known stations, which may be left out: without them frames are flooded.
@@ -148,16 +143,13 @@ const (
 )
 
 // begin finds what a policy selects and where it leads, without deciding anything about tags.
-func (c *Compiler) begin(p *policy) {
+func (c *Compiler) begin(p *compiled) {
 	if p.err != nil {
 		return
 	}
 	p.bundles = nil
-	last := forward
-	if p.spec.IsSymmetric() {
-		last = reverse
-	}
-	for v := forward; v <= last; v++ {
+	ways := p.Ways()
+	for _, v := range ways {
 		b, err := c.w.direct(p, v)
 		if err != nil {
 			p.err = err
@@ -165,7 +157,7 @@ func (c *Compiler) begin(p *policy) {
 		}
 		p.both[v] = b
 	}
-	p.bundles = p.both[:last+1]
+	p.bundles = p.both[:len(ways)]
 	for _, b := range p.bundles {
 		c.w.loosen(b)
 		if len(b.streams) > 0 {
@@ -194,7 +186,7 @@ func (c *Compiler) begin(p *policy) {
 
 // users are the bundles that take frames the same way through the chain, caught at their source, or at their destination.
 func (b *bundle) users(toDest bool) *[]*bundle {
-	u := &b.policy.chain.users[b.way]
+	u := &b.policy.chain.users[b.Way]
 	if toDest {
 		return &u[1]
 	}
@@ -203,7 +195,7 @@ func (b *bundle) users(toDest bool) *[]*bundle {
 
 // mixed refuses a policy whose frames another one has sent through the same chain already: when they come out of it the second time
 // nobody could tell that from the first.
-func (c *Compiler) mixed(p *policy) error {
+func (c *Compiler) mixed(p *compiled) error {
 	for _, b := range p.bundles {
 		if !b.steers() {
 			continue
@@ -211,7 +203,7 @@ func (c *Compiler) mixed(p *policy) error {
 		for _, o := range *b.users(!b.toDest) {
 			if before(o.policy, p) && overlap(o, b) {
 				return fmt.Errorf("chain %s cannot be shared by the policies %s and %s: frames that one takes at their source the other takes again at their destination; give each a chain of its own",
-					p.chain.name, o.policy.name, p.name)
+					p.chain.Name, o.policy.Name, p.Name)
 			}
 		}
 	}
@@ -219,13 +211,13 @@ func (c *Compiler) mixed(p *policy) error {
 }
 
 // before orders policies: the more important one is planned first.
-func before(a, b *policy) bool { return important(a, b) < 0 }
+func before(a, b *compiled) bool { return important(a, b) < 0 }
 
-func important(a, b *policy) int {
-	if a.priority != b.priority {
-		return b.priority - a.priority
+func important(a, b *compiled) int {
+	if a.Priority != b.Priority {
+		return b.Priority - a.Priority
 	}
-	return strings.Compare(a.name, b.name)
+	return strings.Compare(a.Name, b.Name)
 }
 
 func (b *bundle) near() (place, bool) {
@@ -236,7 +228,7 @@ func (b *bundle) near() (place, bool) {
 }
 
 // end forgets what begin noted.
-func (c *Compiler) end(p *policy) {
+func (c *Compiler) end(p *compiled) {
 	for _, b := range p.bundles {
 		if len(b.streams) > 0 {
 			c.note(b, false)
@@ -255,23 +247,23 @@ func (c *Compiler) end(p *policy) {
 }
 
 // plan puts a policy in force, or notes why it cannot be.
-func (c *Compiler) plan(p *policy) {
-	p.path, p.held = &Path{}, c.w.in.InForce[p.name]
+func (c *Compiler) plan(p *compiled) {
+	p.path, p.held = &Path{}, c.w.in.InForce[p.Name]
 	if p.bundles == nil {
 		return
 	}
 	p.err = nil
 	if c.fenced(p) {
-		p.err = fmt.Errorf("chain %s: frames are dropped until those under way have left it, since functions change places: %w", p.chain.name, ErrNotReady)
+		p.err = fmt.Errorf("chain %s: frames are dropped until those under way have left it, since functions change places: %w", p.chain.Name, policy.ErrNotReady)
 		c.failClosed(p)
 		return
 	}
-	if p.replica() && c.ranks[p.priority] == 0 {
-		p.err = fmt.Errorf("more than %d different priorities of replica policies: this one's is the lowest", maxRanks)
+	if p.Replica() && c.ranks[p.Priority] == 0 {
+		p.err = policy.Unranked(maxRanks)
 		return
 	}
-	if p.chain.blocked != nil {
-		p.err = p.chain.blocked
+	if p.chain.Blocked != nil {
+		p.err = p.chain.Blocked
 		c.failClosed(p)
 		return
 	}
@@ -296,12 +288,12 @@ func (c *Compiler) plan(p *policy) {
 	}
 	c.render(p)
 	p.err = nil
-	if len(p.chain.notes) > 0 {
-		p.err = errors.Join(p.chain.notes...)
+	if len(p.chain.Notes) > 0 {
+		p.err = errors.Join(p.chain.Notes...)
 	}
 }
 
-func (c *Compiler) try(p *policy) error {
+func (c *Compiler) try(p *compiled) error {
 	for _, b := range p.bundles {
 		pl := planner{c: c, b: b}
 		if err := pl.run(); err != nil {
@@ -313,8 +305,8 @@ func (c *Compiler) try(p *policy) error {
 
 // failClosed drops, at the places where they are caught, the frames of a policy that cannot be in force. One that never was, and all of whose
 // functions say bypass, lets them go on.
-func (c *Compiler) failClosed(p *policy) {
-	if p.replica() || !c.w.in.InForce[p.name] && !p.chain.guarded {
+func (c *Compiler) failClosed(p *compiled) {
+	if p.Replica() || !c.w.in.InForce[p.Name] && p.FailsOpen(&p.chain.Chain) {
 		return
 	}
 	for _, b := range p.bundles {
@@ -327,13 +319,13 @@ func (c *Compiler) failClosed(p *policy) {
 	}
 }
 
-func (c *Compiler) undo(p *policy) {
+func (c *Compiler) undo(p *compiled) {
 	for _, b := range p.bundles {
 		for _, e := range b.made.entries {
-			c.nodes[e.node].remove(e.entry, p.name)
+			c.nodes[e.node].remove(e.entry, p.Name)
 		}
 		for _, r := range b.made.rules {
-			c.nodes[r.node].removeRule(r.rule, p.name)
+			c.nodes[r.node].removeRule(r.rule, p.Name)
 		}
 		for _, l := range b.legs {
 			if l.tag != 0 {

@@ -6,6 +6,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/identity"
 )
 
 // exit gives the steps of a chain's end: what its last host does with frames.
@@ -147,7 +148,7 @@ func (p *planner) guard(s *stream, resume api.HostAction) {
 		in := g.arcs[a].out.Name
 		for _, m := range matches {
 			m, _ = single(m)
-			id := digest("guard", s.endpoint, in, matchKey(&m))
+			id := identity.Of("guard", s.endpoint, in, matchKey(&m))
 			if p.share(s.node, id) {
 				continue
 			}
@@ -190,7 +191,7 @@ func (p *planner) deliverAtEdge(s *stream, from int) ([]step, error) {
 			p.entry(s.node, &Entry{
 				Cookie:   g.tagCookie(a, l.tag, l.end),
 				Priority: prioTag, Match: flow.Match{InPort: x.in.Number, Tag: l.tag}, Outs: []Out{{Port: s.port.Number, Pop: true}},
-				Hop: 255, Policy: p.b.policy.name, Note: "tag " + strconv.Itoa(int(l.tag)) + " to endpoint/" + s.endpoint,
+				Hop: 255, Policy: p.b.policy.Name, Note: "tag " + strconv.Itoa(int(l.tag)) + " to endpoint/" + s.endpoint,
 			})
 		}
 	}

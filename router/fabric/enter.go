@@ -6,6 +6,8 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/identity"
+	"weir.dev/weir/router/policy"
 )
 
 // enter makes what catches frames and takes them to the first visit.
@@ -81,7 +83,7 @@ func (p *planner) catchAtSwitch(s *stream, node, host int, l plannedLeg) {
 		}
 	}
 	p.catch(s, node, out, l.tag, true, 0)
-	if p.b.toDest && p.b.policy.exhaustive() {
+	if p.b.toDest && p.b.policy.Exhaustive() {
 		n.hooks[s.port.Number] = append(n.hooks[s.port.Number], hook{p.b, out, l.tag})
 		n.floodDirty = true
 		p.b.made.hooks = append(p.b.made.hooks, hookRef{node, s.port.Number})
@@ -93,7 +95,7 @@ func (p *planner) catchAtSwitch(s *stream, node, host int, l plannedLeg) {
 func (p *planner) catch(s *stream, node int, out flow.Port, tag uint16, turn bool, hop int) {
 	b, n, g := p.b, p.c.nodes[node], p.c.w.g
 	p.c.tmp.ports = append(p.c.tmp.ports[:0], s.port.Number)
-	e := Entry{Priority: prioSource + p.c.level(b.policy) + b.first(), Policy: b.policy.name, Hop: uint8(hop)}
+	e := Entry{Priority: prioSource + p.c.level(b.policy) + b.first(), Policy: b.policy.Name, Hop: uint8(hop)}
 	switch {
 	case b.toDest:
 		e.Table, e.Priority = n.second(), prioDest+p.c.level(b.policy)
@@ -125,10 +127,10 @@ func (p *planner) catch(s *stream, node int, out flow.Port, tag uint16, turn boo
 	}
 	notes := len(p.c.tmp.notes) // behind those of the caller
 	for k := range b.matches {
-		p.c.tmp.notes = append(p.c.tmp.notes, "policy "+b.policy.name+": "+b.matches[k].term+" "+verb(b, out))
+		p.c.tmp.notes = append(p.c.tmp.notes, "policy "+b.policy.Name+": "+b.matches[k].term+" "+verb(b, out))
 	}
 	for _, port := range ports {
-		is := n.catch.port(port).with(b.policy.name).with(b.way.String())
+		is := n.catch.Port(port).With(b.policy.Name).With(b.Way.String())
 		this := e
 		if b.toDest && port != 0 {
 			this.Priority++
@@ -148,7 +150,7 @@ func (p *planner) catch(s *stream, node int, out flow.Port, tag uint16, turn boo
 		}
 		for k := range b.matches {
 			m := &b.matches[k]
-			this.Match, this.Note, this.Cookie = m.Match, p.c.tmp.notes[notes+k], is.with(m.key).identity()
+			this.Match, this.Note, this.Cookie = m.Match, p.c.tmp.notes[notes+k], is.With(m.key).Entry()
 			this.Match.InPort = port
 			p.keep(s, node, &this, ports)
 		}
@@ -161,11 +163,11 @@ func verb(b *bundle, out flow.Port) string {
 	case out == 0:
 		return "is dropped"
 	case !b.steers():
-		return "is copied to chain " + b.policy.chain.name
-	case b.way == reverse:
-		return "returns through chain " + b.policy.chain.name
+		return "is copied to chain " + b.policy.chain.Name
+	case b.Way == policy.Reverse:
+		return "returns through chain " + b.policy.chain.Name
 	}
-	return "enters chain " + b.policy.chain.name
+	return "enters chain " + b.policy.chain.Name
 }
 
 // catchesAt tells whether a copying policy has the same entry for a port of its own, too.
@@ -202,7 +204,7 @@ func (p *planner) keep(s *stream, node int, e *Entry, ports []flow.Port) {
 			base = prioDest
 		}
 		both.Priority += r.entry.Priority - base
-		both.Cookie = identity("both", fmt.Sprint(e.Cookie), fmt.Sprint(r.entry.Cookie))
+		both.Cookie = identity.Entry("both", fmt.Sprint(e.Cookie), fmt.Sprint(r.entry.Cookie))
 		both.Outs = slices.Clone(e.Outs)
 		both.Outs = append(both.Outs, r.entry.Outs[0])
 		if m.InPort != 0 && r.entry.Outs[0].Port == m.InPort {
@@ -218,7 +220,7 @@ func (p *planner) catchAtHost(s *stream, st step) {
 	b := p.b
 	n := p.c.nodes[s.node]
 	at := p.endpointPort(s)
-	r := api.HostRule{Stage: flow.Ingress.String(), Priority: prioSource + p.c.level(b.policy) + b.first(), Action: st.action, Policy: b.policy.name}
+	r := api.HostRule{Stage: flow.Ingress.String(), Priority: prioSource + p.c.level(b.policy) + b.first(), Action: st.action, Policy: b.policy.Name}
 	if b.toDest {
 		r.Stage = flow.Egress.String()
 	}
@@ -244,8 +246,8 @@ func (p *planner) catchAtHost(s *stream, st step) {
 		} else {
 			r.Match.InPort = at
 		}
-		id := digest("catch", b.policy.name, b.way.String(), r.Stage, at, key, st.key)
-		r.Cookie, r.Note = cookieText(id), "policy "+b.policy.name+": "+m.term+" -> "+st.what
+		id := identity.Of("catch", b.policy.Name, b.Way.String(), r.Stage, at, key, st.key)
+		r.Cookie, r.Note = cookieText(id), "policy "+b.policy.Name+": "+m.term+" -> "+st.what
 		p.keepRule(s, n, id, r, match)
 	}
 	if r.Match = (api.HostMatch{InPort: at}); b.toDest {
@@ -273,10 +275,10 @@ func (p *planner) keepRule(s *stream, n *node, id uint64, r api.HostRule, m flow
 		both.Match = p.c.w.hostMatch(&x)
 		both.Match.InPort, both.Match.OutPort = r.Match.InPort, r.Match.OutPort
 		both.Priority += o.rule.Priority - prioSource
-		id := digest("both", r.Cookie, o.rule.Cookie)
+		id := identity.Of("both", r.Cookie, o.rule.Cookie)
 		both.Action.Clones = append(slices.Clone(r.Action.Clones), o.rule.Action.Clones...)
 		if len(both.Action.Clones) > flow.MaxClones {
-			p.err = fmt.Errorf("with the copies for policy %s a frame would be copied more than %d times at %s", o.b.policy.name, flow.MaxClones, r.Match.InPort+r.Match.OutPort)
+			p.err = fmt.Errorf("with the copies for policy %s a frame would be copied more than %d times at %s", o.b.policy.Name, flow.MaxClones, r.Match.InPort+r.Match.OutPort)
 			return
 		}
 		both.Note = r.Note + "; " + o.rule.Note

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/identity"
 )
 
 const etherTypeLLDP uint16 = 0x88cc
@@ -41,7 +42,7 @@ func (c *Compiler) forwarding() {
 			continue
 		}
 		base := make([]Entry, 0, len(c.w.stations)) // it does not grow: pointers are taken
-		second, station := n.second(), labelOf("base", string(g.ids[i]), "station")
+		second, station := n.second(), identity.LabelOf("base", string(g.ids[i]), "station")
 		for k := range c.w.stations {
 			s := &c.w.stations[k]
 			if c.w.leftOut(i, k) {
@@ -59,7 +60,7 @@ func (c *Compiler) forwarding() {
 				out, what = g.arcs[a].out.Number, names[s.node]
 			}
 			e := Entry{Table: second, Priority: prioStation, Match: flow.Match{DstMAC: s.mac, DstMACMask: whole}, Outs: g.outs(out), Note: what}
-			e.Cookie = station.with(s.name).identity()
+			e.Cookie = station.With(s.name).Entry()
 			base = append(base, e)
 			n.base = append(n.base, &base[len(base)-1])
 		}
@@ -75,34 +76,34 @@ func (c *Compiler) plumbing(i int, n *node) {
 	base := make([]Entry, 0, size) // it does not grow: pointers are taken
 	n.base = make([]*Entry, 0, size+len(c.w.stations))
 	second := n.second()
-	mine := labelOf("base", string(g.ids[i]))
-	add := func(e Entry, is label) {
-		e.Cookie = is.identity()
+	mine := identity.LabelOf("base", string(g.ids[i]))
+	add := func(e Entry, is identity.Label) {
+		e.Cookie = is.Entry()
 		base = append(base, e)
 		n.base = append(n.base, &base[len(base)-1])
 		n.used[e.Table]++
 	}
-	add(Entry{Priority: prioLLDP, Match: flow.Match{EtherType: etherTypeLLDP}, Outs: g.outs(ToController), Note: "LLDP to the router"}, mine.with("lldp"))
-	guard := mine.with("guard")
+	add(Entry{Priority: prioLLDP, Match: flow.Match{EtherType: etherTypeLLDP}, Outs: g.outs(ToController), Note: "LLDP to the router"}, mine.With("lldp"))
+	guard := mine.With("guard")
 	for _, p := range g.edges[i] {
-		add(Entry{Priority: prioGuard, Match: flow.Match{InPort: p}, Tagged: true, Note: "fabric tags are not for stations"}, guard.port(p))
+		add(Entry{Priority: prioGuard, Match: flow.Match{InPort: p}, Tagged: true, Note: "fabric tags are not for stations"}, guard.Port(p))
 	}
 	// Its leg is gone. Without the tag nobody could tell any more which functions the frame has met.
-	add(Entry{Priority: prioStray, Tagged: true, Note: "a fabric tag that leads nowhere"}, mine.with("stray"))
+	add(Entry{Priority: prioStray, Tagged: true, Note: "a fabric tag that leads nowhere"}, mine.With("stray"))
 	if second == 0 {
 		return
 	}
 	for _, m := range neighbours {
-		is := mine.with("neigh").with(fmt.Sprint(m.EtherType))
+		is := mine.With("neigh").With(fmt.Sprint(m.EtherType))
 		if m.EtherType == flow.EtherTypeARP {
 			m.DstMAC, m.DstMACMask = flow.MAC{}, flow.MAC{} // answers too, which are for one station only: many stations never ask
 		}
 		for _, p := range g.edges[i] {
 			m.InPort = p
-			add(Entry{Priority: prioNeigh, Match: m, Outs: g.outs(ToController), Goto: second, Note: "who has, to the router, and on"}, is.port(p))
+			add(Entry{Priority: prioNeigh, Match: m, Outs: g.outs(ToController), Goto: second, Note: "who has, to the router, and on"}, is.Port(p))
 		}
 	}
-	add(Entry{Goto: second, Note: "on to default forwarding"}, mine.with("miss"))
+	add(Entry{Goto: second, Note: "on to default forwarding"}, mine.With("miss"))
 }
 
 func stationKey(m flow.MAC) uint64 {
@@ -110,7 +111,7 @@ func stationKey(m flow.MAC) uint64 {
 	for _, b := range m {
 		x = x<<8 | uint64(b)
 	}
-	return mix(x)
+	return identity.Mix(x)
 }
 
 // flooding computes, where that has changed, what a switch does with frames for many and for stations that nobody knows: out of every
@@ -137,14 +138,14 @@ func (c *Compiler) floodOf(i int, n *node) []Entry {
 	g := c.w.g
 	var flood []Entry
 	id := string(g.ids[i])
-	mine := labelOf("flood", id)
+	mine := identity.LabelOf("flood", id)
 	add := func(e Entry, outs func(t *tree) []Out, parts ...string) {
 		e.Table = n.second()
 		is := mine
 		for _, p := range parts {
-			is = is.with(p)
+			is = is.With(p)
 		}
-		e.Cookie = is.identity()
+		e.Cookie = is.Entry()
 		flood = c.byTree(flood, i, e, outs)
 	}
 	from := func(in flow.Port) func(t *tree) []Out {
@@ -185,8 +186,8 @@ func (c *Compiler) floodOf(i int, n *node) []Entry {
 			continue // policies may share the leg that it came by
 		}
 		flood = c.byTree(flood, i, Entry{
-			Cookie: identity("returned", id, decimal(r.in), fmt.Sprint(r.tag)), Priority: prioTag, Match: flow.Match{InPort: r.in, Tag: r.tag},
-			Policy: r.b.policy.name, Hop: 255, Note: "flood as from " + decimal(r.port),
+			Cookie: identity.Entry("returned", id, decimal(r.in), fmt.Sprint(r.tag)), Priority: prioTag, Match: flow.Match{InPort: r.in, Tag: r.tag},
+			Policy: r.b.policy.Name, Hop: 255, Note: "flood as from " + decimal(r.port),
 		}, func(t *tree) []Out {
 			outs := c.floodOuts(i, t, r.port, 0)
 			for j := range outs {
@@ -228,7 +229,7 @@ func (c *Compiler) byTree(flood []Entry, i int, e Entry, outs func(t *tree) []Ou
 		e.Outs = outs(g.trees[1])
 		e.Priority++
 		e.Match.SrcMAC, e.Match.SrcMACMask = oddSender, oddSender
-		e.Cookie, e.Note = identity("odd", fmt.Sprint(e.Cookie)), e.Note+", odd senders"
+		e.Cookie, e.Note = identity.Entry("odd", fmt.Sprint(e.Cookie)), e.Note+", odd senders"
 		flood = append(flood, e)
 	}
 	return flood
@@ -250,7 +251,7 @@ func (c *Compiler) floodOuts(i int, t *tree, in, not flow.Port) []Out {
 		if hooks := n.hooks[p]; len(hooks) > 0 {
 			h := hooks[0]
 			for _, o := range hooks[1:] {
-				if o.b.policy.priority > h.b.policy.priority || o.b.policy.priority == h.b.policy.priority && o.b.policy.name < h.b.policy.name {
+				if o.b.policy.Priority > h.b.policy.Priority || o.b.policy.Priority == h.b.policy.Priority && o.b.policy.Name < h.b.policy.Name {
 					h = o
 				}
 			}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/identity"
 )
 
 // arc is a link in one direction.
@@ -100,7 +101,7 @@ func (g *graph) join(l Link) {
 	}
 	cost := max(l.Cost, 1)
 	for _, x := range []arc{{from: a, to: b, out: pa, in: pb, cost: cost}, {from: b, to: a, out: pb, in: pa, cost: cost}} {
-		x.hash = digest(string(g.ids[x.from]), g.port(x.from, x.out), string(g.ids[x.to]), g.port(x.to, x.in))
+		x.hash = identity.Of(string(g.ids[x.from]), g.port(x.from, x.out), string(g.ids[x.to]), g.port(x.to, x.in))
 		x.a, x.b = g.at(x.from, x.out), g.at(x.to, x.in)
 		g.link[x.from][x.out] = len(g.arcs)
 		g.out[x.from] = append(g.out[x.from], len(g.arcs))
@@ -228,7 +229,7 @@ func (g *graph) next(node, target int, key uint64) int {
 	for _, a := range g.out[node] {
 		x := &g.arcs[a]
 		if (x.to == target || !g.sw[x.to].Host) && d[x.to] != unreachable && d[x.to]+x.cost == d[node] {
-			if w := mix(x.hash ^ key); best < 0 || w > weight {
+			if w := identity.Mix(x.hash ^ key); best < 0 || w > weight {
 				best, weight = a, w
 			}
 		}
@@ -240,7 +241,7 @@ func (g *graph) next(node, target int, key uint64) int {
 func choose(g *graph, arcs []int, key uint64) int {
 	best, weight := -1, uint64(0)
 	for _, a := range arcs {
-		if w := mix(g.arcs[a].hash ^ key); best < 0 || w > weight {
+		if w := identity.Mix(g.arcs[a].hash ^ key); best < 0 || w > weight {
 			best, weight = a, w
 		}
 	}
@@ -267,7 +268,7 @@ func (g *graph) find(from, to int) path {
 	if far == unreachable {
 		return path{}
 	}
-	key := digest("to", string(g.ids[to]))
+	key := identity.Of("to", string(g.ids[to]))
 	p := path{arcs: make([]int, 0, min(far, 8)), ok: true}
 	for at := from; at != to; {
 		a := g.next(at, to, key)

@@ -7,7 +7,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
-	"weir.dev/weir/router/term"
+	"weir.dev/weir/router/policy"
 )
 
 var whole = flow.MAC{255, 255, 255, 255, 255, 255}
@@ -24,100 +24,55 @@ type selected struct {
 func (w *world) settleMatch(m *selected) { m.key, m.host = matchKey(&m.Match), w.hostMatch(&m.Match) }
 
 // byMAC tells by which address a policy's endpoints are recognised.
-func (p *policy) byMAC() bool {
-	if p.spec.MatchBy != "" {
-		return p.spec.MatchBy == api.MatchByMAC
+func (p *compiled) byMAC() bool {
+	if p.Spec.MatchBy != "" {
+		return p.Spec.MatchBy == api.MatchByMAC
 	}
-	return p.exhaustive()
+	return p.Exhaustive()
 }
 
 // side appends the matches of one end. source: as the frame's source. ARP has no addresses to match, so there MACs have to do.
-func (w *world) side(all []flow.Match, p *policy, s *end, arp, source bool) ([]flow.Match, error) {
-	mac := func(m flow.MAC) flow.Match {
-		if source {
-			return flow.Match{SrcMAC: m, SrcMACMask: whole}
-		}
-		return flow.Match{DstMAC: m, DstMACMask: whole}
-	}
-	ip := func(a netip.Prefix) flow.Match {
-		if source {
-			return flow.Match{Src: a, EtherType: flow.Family(a)}
-		}
-		return flow.Match{Dst: a, EtherType: flow.Family(a)}
-	}
-	switch s.Kind {
-	case api.SelectPrefix:
-		return append(all, ip(s.Prefix)), nil
-	case api.SelectMAC:
-		return append(all, mac(s.MAC)), nil
-	case api.SelectAny:
-		return append(all, flow.Match{}), nil
+func (w *world) side(all []flow.Match, p *compiled, s *api.Selector, arp, source bool) ([]flow.Match, error) {
+	if s.Kind != api.SelectEndpoint {
+		return append(all, policy.BySelector(*s, source)), nil
 	}
 	e := w.in.Endpoints[s.Endpoint]
 	if !arp && !p.byMAC() || len(e.MACs) == 0 {
 		for _, a := range e.Prefixes {
-			all = append(all, ip(a))
+			all = append(all, policy.ByAddress(a, source))
 		}
 	}
 	if len(all) == 0 {
 		for _, m := range e.MACs {
-			all = append(all, mac(m))
+			all = append(all, policy.ByMAC(m, source))
 		}
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("endpoint %s: neither its address nor its MAC is known: %w", s.Endpoint, ErrNotReady)
+		return nil, fmt.Errorf("endpoint %s: neither its address nor its MAC is known: %w", s.Endpoint, policy.ErrNotReady)
 	}
 	return all, nil
 }
 
-// matches of a way from src to dst. open: any frame that reaches the destination's own port.
-func (w *world) matches(p *policy, v way, src, dst *end, open bool) ([]selected, error) {
-	var all []selected
-	for _, t := range p.terms {
+// find fills in what a bundle selects. open: any frame that reaches the destination's own port.
+func (w *world) find(b *bundle, open bool) error {
+	ends := func(t api.Term) (from, to []flow.Match, err error) {
 		arp := t.Protocol == api.ProtocolARP
-		from, err := w.side(w.from[:0], p, src, arp, true)
-		if err != nil {
-			return nil, err
+		if from, err = w.side(w.from[:0], b.policy, &b.Src, arp, true); err != nil {
+			return nil, nil, err
 		}
-		to, err := w.side(w.to[:0], p, dst, arp, false)
-		if open {
-			to, err = append(w.to[:0], flow.Match{}), nil
+		if to, err = append(w.to[:0], flow.Match{}), nil; !open {
+			to, err = w.side(w.to[:0], b.policy, &b.Dst, arp, false)
 		}
-		if err != nil {
-			return nil, err
-		}
-		terms := expand(w.terms[:0], t, v)
-		w.from, w.to, w.terms = from, to, terms
-		text, found, why := "", false, term.Apart(t)
-		for i := range terms {
-			for j := range from {
-				for k := range to {
-					m, ok := flow.Intersect(from[j], to[k])
-					if ok {
-						m, ok = flow.Intersect(m, terms[i])
-					}
-					if !ok {
-						continue
-					}
-					if m.ToItself() {
-						why = "no station sends frames to itself"
-						continue
-					}
-					if found = true; contains(all, &m) {
-						continue
-					}
-					if text == "" {
-						text = w.termText(t)
-					}
-					all = append(all, selected{Match: m, term: text})
-				}
-			}
-		}
-		if !found {
-			return nil, fmt.Errorf("match %q can never meet from %s to %s: %s", t, src.name, dst.name, why)
-		}
+		w.from, w.to = from, to
+		return from, to, err
 	}
-	return disjoint(all), nil
+	err := b.Matches(ends, policy.Named, func(m flow.Match, t api.Term) {
+		if !contains(b.matches, &m) {
+			b.matches = append(b.matches, selected{Match: m, term: w.termText(t)})
+		}
+	})
+	b.matches = disjoint(b.matches)
+	return err
 }
 
 func contains(all []selected, m *flow.Match) bool {
@@ -167,27 +122,10 @@ func merged(terms []api.Term) []api.Term {
 	return out
 }
 
-// expand appends the matches of one service, each of one family, as OpenFlow wants protocols to be.
-func expand(all []flow.Match, t api.Term, v way) []flow.Match {
-	var few [2]flow.Match
-	for _, m := range term.Matches(few[:0], t, v == reverse) {
-		if m.Proto == 0 || m.EtherType != 0 {
-			all = append(all, m)
-			continue
-		}
-		for _, m.EtherType = range [...]uint16{flow.EtherTypeIPv4, flow.EtherTypeIPv6} {
-			all = append(all, m)
-		}
-	}
-	return all
-}
-
-// mayBeMulticast: TCP and SCTP never are, nor is what names one station as its destination.
+// mayBeMulticast: nor can what names one station's address be sent to many.
 func mayBeMulticast(m *flow.Match) bool {
-	if m.Proto == flow.ProtoTCP || m.Proto == flow.ProtoSCTP || m.DstMACMask[0]&1 == 1 && !m.DstMAC.Multicast() {
-		return false
-	}
-	return !m.Dst.IsValid() || !m.Dst.IsSingleIP() || m.Dst.Overlaps(multicast4) || m.Dst.Overlaps(multicast6) || m.Dst.Overlaps(broadcast4)
+	return policy.MayBeMulticast(m) &&
+		(!m.Dst.IsValid() || !m.Dst.IsSingleIP() || m.Dst.Overlaps(multicast4) || m.Dst.Overlaps(multicast6) || m.Dst.Overlaps(broadcast4))
 }
 
 var (

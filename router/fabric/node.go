@@ -7,6 +7,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/identity"
 )
 
 // node is what a switch is to hold.
@@ -37,7 +38,7 @@ type node struct {
 	returns    []returned
 	floodDirty bool
 
-	transit, catch label // of the identities of entries here
+	transit, catch identity.Label // of the identities of entries here
 }
 
 // counted is an entry that several policies may have.
@@ -122,7 +123,7 @@ func newNode(s Switch, id SwitchID) *node {
 		return n
 	}
 	n.entries, n.hooks = map[uint64]*counted{}, map[flow.Port][]hook{}
-	n.transit, n.catch = labelOf("transit", string(id)), labelOf("catch", string(id))
+	n.transit, n.catch = identity.LabelOf("transit", string(id)), identity.LabelOf("catch", string(id))
 	return n
 }
 
@@ -165,7 +166,7 @@ func (n *node) add(e *Entry) *counted {
 			have.policies = append(have.policies, e.Policy)
 			return have
 		}
-		e.Cookie = mix(e.Cookie) & cookieBits
+		e.Cookie = identity.Another(e.Cookie)
 	}
 	fresh := n.count(e)
 	n.entries[e.Cookie] = fresh

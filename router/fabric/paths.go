@@ -4,6 +4,8 @@ import (
 	"iter"
 	"maps"
 	"slices"
+
+	"weir.dev/weir/router/identity"
 )
 
 // Paths by the names of policies; nil is none. It is made of parts, never changed once an output has them, so that a changed policy does not
@@ -21,7 +23,7 @@ func NewPaths(of map[string]*Path) *Paths {
 	return p
 }
 
-func partOf(name string) int { return int(labelOf(name).digest() % pathParts) }
+func partOf(name string) int { return int(identity.LabelOf(name).Sum() % pathParts) }
 
 func (p *Paths) put(name string, path *Path) {
 	part := &p.part[partOf(name)]

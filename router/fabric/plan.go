@@ -7,6 +7,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/policy"
 )
 
 // plannedLeg is the way of frames from where they are to the next host of their chain, or to where they leave it.
@@ -48,7 +49,7 @@ func (p *planner) clonesFit() error {
 				taps = 0
 			}
 			if taps > flow.MaxClones || taps == flow.MaxClones && !p.b.steers() {
-				return fmt.Errorf("chain %s: more taps at one place of host %s than the %d copies that a frame can have there", p.b.policy.chain.name, p.c.w.g.name(v.host), flow.MaxClones)
+				return fmt.Errorf("chain %s: more taps at one place of host %s than the %d copies that a frame can have there", p.b.policy.chain.Name, p.c.w.g.name(v.host), flow.MaxClones)
 			}
 		}
 	}
@@ -90,7 +91,7 @@ func (p *planner) stream(s *stream) error {
 func (p *planner) own(s *stream, steps []step) ([]step, error) {
 	macs := p.c.w.in.Endpoints[s.endpoint].MACs
 	if len(macs) == 0 {
-		return nil, fmt.Errorf("endpoint %s: its MAC is not known: %w", s.endpoint, ErrNotReady)
+		return nil, fmt.Errorf("endpoint %s: its MAC is not known: %w", s.endpoint, policy.ErrNotReady)
 	}
 	var all []step
 	for _, m := range macs {
@@ -118,7 +119,7 @@ func (p *planner) endOf(i int) string {
 	if v.inline || !p.b.steers() {
 		return v.end
 	}
-	return v.end + p.b.policy.name // what a visit of taps only does next depends on the policy, but for copies, which end with the chain
+	return v.end + p.b.policy.Name // what a visit of taps only does next depends on the policy, but for copies, which end with the chain
 }
 
 // onto is the step by which a host sends frames on a leg.
@@ -254,10 +255,10 @@ func (p *planner) transit(l plannedLeg, target, i int) {
 		if !ok {
 			continue
 		}
-		e := Entry{Hop: hopNumber(i, maxHops-len(on)), Policy: b.policy.name, Outs: g.outs(g.arcs[on[0]].out.Number)}
+		e := Entry{Hop: hopNumber(i, maxHops-len(on)), Policy: b.policy.Name, Outs: g.outs(g.arcs[on[0]].out.Number)}
 		if l.tag != 0 {
 			if len(p.c.tmp.notes) == 0 {
-				p.c.tmp.notes = append(p.c.tmp.notes, "chain "+b.policy.chain.name+": tag "+strconv.Itoa(int(l.tag))+" "+g.toward[target])
+				p.c.tmp.notes = append(p.c.tmp.notes, "chain "+b.policy.chain.Name+": tag "+strconv.Itoa(int(l.tag))+" "+g.toward[target])
 			}
 			e.Priority, e.Match = prioTag, flow.Match{InPort: x.in.Number, Tag: l.tag}
 			e.Cookie = g.tagCookie(a, l.tag, l.end)
@@ -266,15 +267,15 @@ func (p *planner) transit(l plannedLeg, target, i int) {
 			continue
 		}
 		e.Priority = prioSource + p.c.level(b.policy) + b.first()
-		is := p.c.nodes[x.to].transit.port(x.in.Number).with(b.policy.name).with(b.way.String())
+		is := p.c.nodes[x.to].transit.Port(x.in.Number).With(b.policy.Name).With(b.Way.String())
 		for k := range b.matches {
 			m := &b.matches[k]
 			if len(p.c.tmp.notes) == k {
-				p.c.tmp.notes = append(p.c.tmp.notes, "policy "+b.policy.name+": "+m.term+" "+g.toward[target])
+				p.c.tmp.notes = append(p.c.tmp.notes, "policy "+b.policy.Name+": "+m.term+" "+g.toward[target])
 			}
 			e.Match = m.Match
 			e.Match.InPort = x.in.Number
-			e.Cookie = is.with(m.key).identity()
+			e.Cookie = is.With(m.key).Entry()
 			e.Note = p.c.tmp.notes[k]
 			p.entry(x.to, &e)
 		}
@@ -306,7 +307,7 @@ func (p *planner) entry(node int, e *Entry) {
 
 // share uses a rule that is there already.
 func (p *planner) share(host int, id uint64) bool {
-	have := p.c.nodes[host].share(id, p.b.policy.name)
+	have := p.c.nodes[host].share(id, p.b.policy.Name)
 	if have != nil {
 		p.made(host, have)
 	}
@@ -318,7 +319,7 @@ func (p *planner) addRule(host int, id uint64, r *api.HostRule) {
 	if r.Cookie = cookieText(id); r.Stage == "" {
 		r.Stage = flow.Ingress.String()
 	}
-	p.made(host, p.c.nodes[host].addRule(id, r, p.b.policy.name))
+	p.made(host, p.c.nodes[host].addRule(id, r, p.b.policy.Name))
 }
 
 func (p *planner) made(host int, r *countedRule) {
@@ -337,7 +338,7 @@ func (p *planner) rule(host int, id uint64, r *api.HostRule) {
 }
 
 // fits checks the tables of every switch that a policy has entries in.
-func (c *Compiler) fits(p *policy) error {
+func (c *Compiler) fits(p *compiled) error {
 	c.tmp.unmark()
 	for _, b := range p.bundles {
 		for _, e := range b.made.entries {

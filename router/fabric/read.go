@@ -2,17 +2,14 @@ package fabric
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/policy"
 )
-
-// ErrNotReady says that a part of the policy is not there yet: it will come into force with it.
-var ErrNotReady = errors.New("not ready")
 
 // ErrNoPath says that the network has no way between two places.
 var ErrNoPath = errors.New("no path")
@@ -22,15 +19,6 @@ var ErrFull = errors.New("table full")
 
 // ErrTags says that every fabric tag is taken on some link of the policy's way.
 var ErrTags = errors.New("no fabric tag left")
-
-type way uint8
-
-const (
-	forward way = iota
-	reverse
-)
-
-func (w way) String() string { return [...]string{"forward", "reverse"}[w] }
 
 // element is one function of a chain.
 type element struct {
@@ -52,8 +40,8 @@ func newElement(name string, tap bool, host int) element {
 }
 
 // port is where frames of a way enter, or leave.
-func (e *element) port(enter bool, w way) string {
-	if enter == (w == forward) {
+func (e *element) port(enter bool, w policy.Way) string {
+	if enter == (w == policy.Forward) {
 		return e.in
 	}
 	return e.out
@@ -61,14 +49,9 @@ func (e *element) port(enter bool, w way) string {
 
 // chain as it can be used now.
 type chain struct {
-	name     string
+	policy.Chain
 	elements []element
-	blocked  error   // why nothing can pass
-	notes    []error // what is left out
 	rewrites map[string]bool
-	hosts    map[int]bool // where all its functions are, those left out included
-	unplaced bool
-	guarded  bool // some function that frames pass does not say bypass
 
 	walks [2]walk         // by way
 	users [2][2][]*bundle // by way, at their source or at their destination: those that steer
@@ -86,14 +69,10 @@ type place struct {
 	port Port
 }
 
-// policy as parsed.
-type policy struct {
-	name     string
-	spec     api.PolicySpec
-	from, to end
-	terms    []api.Term
+// compiled is a policy with what is made of it.
+type compiled struct {
+	policy.Policy
 	chain    *chain
-	priority int
 	held     bool // had been in force when it was planned
 	bundles  []*bundle
 	err      error
@@ -105,9 +84,6 @@ type policy struct {
 	pair [2]bundle // room for bundles, by way
 	both [2]*bundle
 }
-
-func (p *policy) replica() bool    { return p.spec.ModeOrDefault() == api.ModeReplica }
-func (p *policy) exhaustive() bool { return p.spec.ModeOrDefault() == api.ModeExhaustive }
 
 // world is what policies are compiled against.
 type world struct {
@@ -121,7 +97,6 @@ type world struct {
 	attached []bool // of hosts: they have a link to an OpenFlow switch, so default forwarding takes frames on from there
 	short    shortage
 
-	ends            map[string]end            // that are endpoints
 	texts           map[netip.Prefix]string   // as hosts' rules have them
 	ranges          map[flow.PortRange]string // likewise
 	services        map[api.Term]string       // as people write them
@@ -137,7 +112,7 @@ type station struct {
 
 func newWorld(in Input) *world {
 	w := &world{in: in, g: newGraph(in.Topology), chains: make(map[string]*chain, len(in.Chains)), places: make(map[string]*place, len(in.Endpoints)),
-		ends: make(map[string]end, len(in.Endpoints)), texts: map[netip.Prefix]string{}, ranges: map[flow.PortRange]string{}, services: map[api.Term]string{}}
+		texts: map[netip.Prefix]string{}, ranges: map[flow.PortRange]string{}, services: map[api.Term]string{}}
 	n := len(w.g.ids)
 	w.attached = make([]bool, n)
 	for i := range w.g.arcs {
@@ -212,56 +187,39 @@ func (w *world) settle() {
 // settled tells whether a host has stations of its own.
 func (w *world) settled(node int) bool { return len(w.local[node]) > 0 || len(w.guests[node]) > 0 }
 
-func newChain(name string) *chain {
-	return &chain{name: name, rewrites: map[string]bool{}, hosts: map[int]bool{}, walks: [2]walk{{blind: 1}, {blind: 1}}}
+// newChain has no functions yet.
+func newChain(c policy.Chain) *chain {
+	return &chain{Chain: c, rewrites: map[string]bool{}, walks: [2]walk{{blind: 1}, {blind: 1}}}
 }
 
 func (w *world) readChain(name string, spec api.ChainSpec, functions map[string]Function) *chain {
-	c := newChain(name)
-	hops, err := api.ParsePath(spec.Path)
-	if err != nil {
-		c.blocked, c.guarded = fmt.Errorf("chain %s: %w", name, err), true
-		return c
-	}
-	block := func(err error) {
-		if c.blocked == nil {
-			c.blocked = err
-		}
-	}
-	for _, h := range hops {
-		f, known := functions[h.Function]
-		c.guarded = c.guarded || !h.Tap && f.OnFail != api.OnFailBypass
-		host, placed := w.g.index[f.Host]
-		if placed {
-			c.hosts[host] = true
-		} else {
-			c.unplaced = true
-		}
-		missing := func() error { return fmt.Errorf("function %s: %w", h.Function, ErrNotReady) }
+	c := newChain(policy.ReadChain(name, spec, func(name string) policy.Function {
+		f, known := functions[name]
+		_, placed := w.g.index[f.Host]
+		is := policy.Function{Ready: placed && f.Ready, OnFail: f.OnFail}
 		switch {
-		case known && f.Tap != h.Tap && f.Tap:
-			block(fmt.Errorf("function %s has only a tap port: write \"tap:%s\"", h.Function, h.Function))
-		case known && f.Tap != h.Tap:
-			c.notes = append(c.notes, fmt.Errorf("function %s has the ports in and out and is no tap: write %q, not %q", h.Function, h.Function, h))
-		case known && placed && f.Ready:
-			c.elements = append(c.elements, newElement(h.Function, h.Tap, host))
-			c.rewrites[h.Function] = f.Rewrites
-		case h.Tap || known && f.OnFail == api.OnFailBypass:
-			c.notes = append(c.notes, missing())
-		default:
-			block(missing())
+		case known && f.Tap:
+			is.Kind = policy.Tap
+		case known:
+			is.Kind = policy.Inline
 		}
+		return is
+	}))
+	for _, h := range c.Hops {
+		f := functions[h.Function]
+		c.elements = append(c.elements, newElement(h.Function, h.Tap, w.g.index[f.Host]))
+		c.rewrites[h.Function] = f.Rewrites
 	}
-	for _, v := range []way{forward, reverse} {
+	for _, v := range []policy.Way{policy.Forward, policy.Reverse} {
 		c.walks[v] = c.walk(v)
 	}
 	return c
 }
 
 // walk groups the chain's functions by host.
-func (c *chain) walk(v way) walk {
+func (c *chain) walk(v policy.Way) walk {
 	elements := slices.Clone(c.elements)
-	if v == reverse {
+	if v == policy.Reverse {
 		slices.Reverse(elements)
 	}
 	w := walk{blind: len(elements) + 1}
@@ -284,60 +242,20 @@ func (c *chain) walk(v way) walk {
 		for k := len(x.elements) - 1; k >= 0; k-- {
 			end = x.elements[k].name + "/" + end
 		}
-		x.end = "visit/" + c.name + "/" + v.String() + "/" + end
+		x.end = "visit/" + c.Name + "/" + v.String() + "/" + end
 	}
 	return w
 }
 
-func (w *world) readPolicy(p *policy, name string, spec api.PolicySpec) {
+func (w *world) readPolicy(p *compiled, name string, spec api.PolicySpec) {
 	w.readPolicyOn(p, name, spec, w.chains[spec.Chain])
 	_, p.changing = w.in.Changing[name]
 }
 
-func (w *world) readPolicyOn(p *policy, name string, spec api.PolicySpec, ch *chain) {
-	*p = policy{name: name, spec: spec, priority: spec.PriorityOrDefault(), chain: ch}
-	if p.chain == nil {
-		p.chain = newChain(spec.Chain)
-		p.chain.blocked, p.chain.guarded = fmt.Errorf("chain %q: unknown", spec.Chain), true
+func (w *world) readPolicyOn(p *compiled, name string, spec api.PolicySpec, ch *chain) {
+	if *p = (compiled{chain: ch}); p.chain == nil {
+		p.chain = newChain(policy.UnknownChain(spec.Chain))
 	}
-	var errs [2]error
-	p.from, errs[0] = w.end(spec.From)
-	p.to, errs[1] = w.end(spec.To)
-	if errs[0] != nil || errs[1] != nil {
-		p.err = errors.Join(errs[:]...)
-		return
-	}
-	match := spec.Match
-	if len(match) == 0 || p.exhaustive() {
-		match = []string{string(api.ProtocolAll)}
-	}
-	p.terms = make([]api.Term, 0, len(match))
-	for _, text := range match {
-		t, err := api.ParseMatch(text)
-		if err != nil {
-			p.err = err
-			return
-		}
-		p.terms = append(p.terms, t)
-	}
-	p.terms = merged(p.terms)
-}
-
-// end is one end of a policy.
-type end struct {
-	api.Selector
-	name string // for people, and as the end of a path
-}
-
-// end parses one, and remembers those that are endpoints.
-func (w *world) end(text string) (end, error) {
-	if e, known := w.ends[text]; known {
-		return e, nil
-	}
-	s, err := api.ParseSelector(text)
-	e := end{s, s.String()}
-	if _, there := w.in.Endpoints[text]; there && err == nil {
-		w.ends[text] = e
-	}
-	return e, err
+	p.Policy, p.err = policy.Read(name, spec)
+	p.Terms = merged(p.Terms)
 }

@@ -4,10 +4,11 @@ import (
 	"slices"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/router/policy"
 )
 
 // render shows what frames of a policy meet.
-func (c *Compiler) render(p *policy) {
+func (c *Compiler) render(p *compiled) {
 	nodes, tags := c.tmp.nodes[:0], c.tmp.tags[:0]
 	c.tmp.unmark()
 	for _, b := range p.bundles {
@@ -15,7 +16,7 @@ func (c *Compiler) render(p *policy) {
 			continue
 		}
 		ports := c.ports(b)
-		if b.way == forward {
+		if b.Way == policy.Forward {
 			p.path.Forward = ports
 		} else {
 			p.path.Reverse = ports
@@ -51,12 +52,8 @@ func (c *Compiler) render(p *policy) {
 }
 
 func (c *Compiler) ports(b *bundle) []string {
-	g, p := c.w.g, b.policy
-	from, to := &p.from, &p.to
-	if b.way == reverse {
-		from, to = to, from
-	}
-	out := append(c.tmp.texts[:0], from.name)
+	g := c.w.g
+	out := append(c.tmp.texts[:0], b.Src.String())
 	s := b.streams[0]
 	at := -1
 	if s.node >= 0 {
@@ -77,9 +74,9 @@ func (c *Compiler) ports(b *bundle) []string {
 	for _, v := range b.visits {
 		move(v.host)
 		for _, e := range v.elements {
-			out = append(out, e.port(true, b.way))
+			out = append(out, e.port(true, b.Way))
 			if !e.tap {
-				out = append(out, e.port(false, b.way))
+				out = append(out, e.port(false, b.Way))
 			}
 		}
 	}
@@ -96,8 +93,8 @@ func (c *Compiler) ports(b *bundle) []string {
 	case b.pinned != nil:
 		move(b.pinned.node)
 	}
-	if to.Kind == api.SelectEndpoint && at >= 0 && !g.sw[at].Host {
-		out = append(out, g.at(at, c.w.places[to.Endpoint].port))
+	if b.Dst.Kind == api.SelectEndpoint && at >= 0 && !g.sw[at].Host {
+		out = append(out, g.at(at, c.w.places[b.Dst.Endpoint].port))
 	}
-	return done(append(out, to.name))
+	return done(append(out, b.Dst.String()))
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/identity"
 )
 
 const manyTags = int(flow.TagLast-flow.TagFirst) + 1
@@ -120,13 +121,13 @@ func (t *tags) means(arc int, tag uint16, end string) (same, known bool) {
 // tagCookie is the identity of the entry that takes a leg's frames in where an arc ends.
 func (g *graph) tagCookie(arc int, tag uint16, end string) uint64 {
 	x := &g.arcs[arc]
-	return identity("tag", string(g.ids[x.to]), g.port(x.to, x.in), end, strconv.Itoa(int(tag)))
+	return identity.Entry("tag", string(g.ids[x.to]), g.port(x.to, x.in), end, strconv.Itoa(int(tag)))
 }
 
 // tagRuleID is that of a host's rule for it, which says the step as well, in its lower half.
 func (g *graph) tagRuleID(host int, in string, tag uint16, end, step string) uint64 {
-	upper := identity("tag", string(g.ids[host]), in, end, strconv.Itoa(int(tag)))
-	return upper<<32 | digest("step", step)&(1<<32-1)
+	upper := identity.Entry("tag", string(g.ids[host]), in, end, strconv.Itoa(int(tag)))
+	return upper<<32 | identity.Of("step", step)&(1<<32-1)
 }
 
 // isTag tells whether a cookie is that of a leg to an end.

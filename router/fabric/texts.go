@@ -1,6 +1,8 @@
 package fabric
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"net/netip"
 	"strconv"
 
@@ -104,4 +106,13 @@ func (w *world) rangeText(r flow.PortRange) string {
 		}
 	}
 	return text
+}
+
+// cookieText is a host rule's identity as it is written.
+func cookieText(id uint64) string {
+	var b [8]byte
+	var text [16]byte
+	binary.BigEndian.PutUint64(b[:], id)
+	hex.Encode(text[:], b[:])
+	return string(text[:])
 }

@@ -147,7 +147,7 @@ func (c *Compiler) mayCross(b *bundle) []int {
 // swappable gives the arcs from the destination's switch to the chain's one host, if the bundle could do without tags for what it is itself.
 // Taps alone will not do: what they send on must not change before all that catches is in force.
 func (w *world) swappable(b *bundle) []int {
-	if w.in.Beside || !b.toDest || b.streams[0].kind != toEdge || !b.steers() || b.policy.exhaustive() || len(b.visits) != 1 || rewritten(b) || w.settled(b.visits[0].host) || !b.visits[0].inline {
+	if w.in.Beside || !b.toDest || b.streams[0].kind != toEdge || !b.steers() || b.policy.Exhaustive() || len(b.visits) != 1 || rewritten(b) || w.settled(b.visits[0].host) || !b.visits[0].inline {
 		return nil
 	}
 	arcs, _ := w.g.path(b.streams[0].node, b.visits[0].host)
@@ -236,17 +236,17 @@ func (p *planner) swapped(s *stream) {
 	}
 	notes := p.c.tmp.notes[:0]
 	for k := range b.matches {
-		notes = append(notes, "policy "+b.policy.name+": "+b.matches[k].term+" "+what)
+		notes = append(notes, "policy "+b.policy.Name+": "+b.matches[k].term+" "+what)
 	}
 	p.c.tmp.notes = notes
 	back := s.port.Number
 	for i, a := range arcs {
 		x := &g.arcs[a]
 		p.catch(s, x.from, x.out.Number, 0, false, min(2+i, Catching))
-		is := p.c.nodes[x.from].transit.port(x.out.Number).with(b.policy.name).with(b.way.String())
-		e := Entry{Priority: prioSource + p.c.level(b.policy), Outs: g.outs(back), Hop: 1, Policy: b.policy.name}
+		is := p.c.nodes[x.from].transit.Port(x.out.Number).With(b.policy.Name).With(b.Way.String())
+		e := Entry{Priority: prioSource + p.c.level(b.policy), Outs: g.outs(back), Hop: 1, Policy: b.policy.Name}
 		for k := range b.matches {
-			e.Match, e.Note, e.Cookie = b.matches[k].Match, notes[k], is.with(b.matches[k].key).identity()
+			e.Match, e.Note, e.Cookie = b.matches[k].Match, notes[k], is.With(b.matches[k].key).Entry()
 			e.Match.InPort = x.out.Number
 			p.entry(x.from, &e)
 		}

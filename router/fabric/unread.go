@@ -5,6 +5,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/identity"
 )
 
 // Frames that switches cannot read to the end (flow.Unread) may be what a policy asks for, and whoever receives them may read on. A policy
@@ -42,7 +43,7 @@ func Headers(m *flow.Match) []Header {
 // readMays finds the matches of the frames that a bundle may select. Those for one station are known by its MAC.
 func (b *bundle) readMays(w *world) {
 	b.mays = b.mays[:0]
-	if !b.steers() || !b.policy.chain.guarded {
+	if !b.steers() || !b.policy.chain.Guarded {
 		return
 	}
 	for i := range b.matches {
@@ -75,17 +76,17 @@ func (b *bundle) may(w *world, m flow.Match) {
 
 // mayPriority is above all that catches frames for policies of one priority: none of them gets for certain what another may want.
 func (p *planner) mayPriority(base uint16) uint16 {
-	return base + uint16(p.b.policy.priority)*p.c.scale + p.c.scale - 1
+	return base + uint16(p.b.policy.Priority)*p.c.scale + p.c.scale - 1
 }
 
 // refuse makes the entries that drop, where a switch catches frames, those that cannot be read. Policies of one priority share them.
 func (p *planner) refuse(node int, table uint8, base uint16, ports []flow.Port, hop uint8) {
-	is := p.c.nodes[node].catch.with("unread")
+	is := p.c.nodes[node].catch.With("unread")
 	for _, port := range ports {
 		for k := range p.b.mays {
 			m := &p.b.mays[k]
-			e := Entry{Table: table, Priority: p.mayPriority(base), Match: m.Match, Hop: hop, Policy: p.b.policy.name, Note: "what is " + m.Unread.String() + " is dropped: a policy may be for it"}
-			e.Cookie = is.port(port).port(flow.Port(e.Priority)).with(m.key).identity()
+			e := Entry{Table: table, Priority: p.mayPriority(base), Match: m.Match, Hop: hop, Policy: p.b.policy.Name, Note: "what is " + m.Unread.String() + " is dropped: a policy may be for it"}
+			e.Cookie = is.Port(port).Port(flow.Port(e.Priority)).With(m.key).Entry()
 			e.Match.InPort = port
 			p.entry(node, &e)
 		}
@@ -95,18 +96,18 @@ func (p *planner) refuse(node int, table uint8, base uint16, ports []flow.Port, 
 
 // refuseTiny drops first fragments whose ports cannot be read and may be what the policy asks for. Nobody sends such (RFC 1858).
 func (p *planner) refuseTiny(node int, table uint8, base uint16, port flow.Port, hop uint8) {
-	if !p.c.w.g.sw[node].Fragments || !p.b.steers() || !p.b.policy.chain.guarded {
+	if !p.c.w.g.sw[node].Fragments || !p.b.steers() || !p.b.policy.chain.Guarded {
 		return
 	}
-	is := p.c.nodes[node].catch.with("tiny")
+	is := p.c.nodes[node].catch.With("tiny")
 	for k := range p.b.matches {
 		m := p.b.matches[k].Match
 		if m.SrcPorts.Any() && m.DstPorts.Any() || m.Proto == flow.ProtoUDP { // the header of UDP fits into any fragment
 			continue
 		}
 		m.SrcPorts, m.DstPorts = flow.PortRange{}, flow.PortRange{}
-		e := Entry{Table: table, Priority: p.mayPriority(base), Match: m, Tiny: true, Hop: hop, Policy: p.b.policy.name, Note: "a first fragment that does not hold its ports is dropped: a policy may be for it"}
-		e.Cookie = is.port(port).port(flow.Port(e.Priority)).with(matchKey(&m)).identity()
+		e := Entry{Table: table, Priority: p.mayPriority(base), Match: m, Tiny: true, Hop: hop, Policy: p.b.policy.Name, Note: "a first fragment that does not hold its ports is dropped: a policy may be for it"}
+		e.Cookie = is.Port(port).Port(flow.Port(e.Priority)).With(matchKey(&m)).Entry()
 		e.Match.InPort = port
 		p.entry(node, &e)
 	}
@@ -118,10 +119,10 @@ func (p *planner) refuseAtHost(host int, catching *api.HostRule) {
 		m := &p.b.mays[k]
 		r := api.HostRule{
 			Stage: api.UnreadStage(catching.Stage), Priority: p.mayPriority(prioSource), Match: m.host, Action: api.HostAction{Op: flow.Drop.String()},
-			Policy: p.b.policy.name, Note: "what is " + m.Unread.String() + " is dropped: a policy may be for it",
+			Policy: p.b.policy.Name, Note: "what is " + m.Unread.String() + " is dropped: a policy may be for it",
 		}
 		r.Match.InPort, r.Match.OutPort = catching.Match.InPort, catching.Match.OutPort
-		p.rule(host, digest("unread", r.Stage, r.Match.InPort, r.Match.OutPort, decimal(flow.Port(r.Priority)), m.key), &r)
+		p.rule(host, identity.Of("unread", r.Stage, r.Match.InPort, r.Match.OutPort, decimal(flow.Port(r.Priority)), m.key), &r)
 	}
 }
 

@@ -32,20 +32,20 @@ func (c *Compiler) Update(in Input) Output {
 
 // changes finds the policies to be planned, and those to be undone before; ok is false where more than they depends on them: copying
 // policies.
-func (c *Compiler) changes(in Input) (fresh, gone map[string]*policy, ok bool) {
-	fresh, gone = map[string]*policy{}, map[string]*policy{}
+func (c *Compiler) changes(in Input) (fresh, gone map[string]*compiled, ok bool) {
+	fresh, gone = map[string]*compiled{}, map[string]*compiled{}
 	same := 0
 	look := func(name string, spec api.PolicySpec) {
 		p := c.policies[name]
 		if p != nil {
 			same++
-			if samePolicy(p.spec, spec) && (p.err == nil || p.held == in.InForce[name] && !errors.Is(p.err, ErrTags)) {
+			if samePolicy(p.Spec, spec) && (p.err == nil || p.held == in.InForce[name] && !errors.Is(p.err, ErrTags)) {
 				p.held = in.InForce[name]
 				return
 			}
 			gone[name] = p
 		}
-		p = &policy{}
+		p = &compiled{}
 		c.w.readPolicy(p, name, spec)
 		_, p.changing = in.Changing[name]
 		fresh[name] = p
@@ -75,9 +75,9 @@ func (c *Compiler) changes(in Input) (fresh, gone map[string]*policy, ok bool) {
 			}
 		}
 	}
-	copies := func(all map[string]*policy) bool {
+	copies := func(all map[string]*compiled) bool {
 		for _, p := range all {
-			if p.replica() {
+			if p.Replica() {
 				return true
 			}
 		}
@@ -88,12 +88,12 @@ func (c *Compiler) changes(in Input) (fresh, gone map[string]*policy, ok bool) {
 
 // swap takes changed policies out and puts the fresh ones in. Others whose frames meet theirs are planned again, for they may need a tag
 // now, or none any more. other: policies that have not the same other forms any more.
-func (c *Compiler) swap(fresh, gone map[string]*policy, other []string) {
+func (c *Compiler) swap(fresh, gone map[string]*compiled, other []string) {
 	if c.shared {
 		c.errs, c.shared = maps.Clone(c.errs), false
 	}
-	again, concerned := map[string]*policy{}, map[*bundle]bool{}
-	affects := func(p *policy) {
+	again, concerned := map[string]*compiled{}, map[*bundle]bool{}
+	affects := func(p *compiled) {
 		c.touched(p, again)
 		for _, b := range p.bundles {
 			c.concerned(b, concerned)
@@ -132,8 +132,8 @@ func (c *Compiler) swap(fresh, gone map[string]*policy, other []string) {
 		}
 	}
 	for b := range concerned {
-		if p := b.policy; c.policies[p.name] == p && fresh[p.name] != p && (b.untagged != c.plainly(b) || b.toDest && !b.untagged && b.streams[0].kind == toEdge && b.alone != c.alone(b)) {
-			again[p.name] = p
+		if p := b.policy; c.policies[p.Name] == p && fresh[p.Name] != p && (b.untagged != c.plainly(b) || b.toDest && !b.untagged && b.streams[0].kind == toEdge && b.alone != c.alone(b)) {
+			again[p.Name] = p
 		}
 	}
 	for name, p := range fresh {
@@ -156,11 +156,11 @@ func (c *Compiler) swap(fresh, gone map[string]*policy, other []string) {
 }
 
 // touched collects the policies whose need for tags may depend on p.
-func (c *Compiler) touched(p *policy, all map[string]*policy) {
+func (c *Compiler) touched(p *compiled, all map[string]*compiled) {
 	for _, b := range p.bundles {
 		for _, o := range *b.users(!b.toDest) {
 			if b.steers() && o.policy != p && before(p, o.policy) && overlap(o, b) {
-				all[o.policy.name] = o.policy
+				all[o.policy.Name] = o.policy
 			}
 		}
 		if b.toDest || len(b.loose) == 0 {
@@ -169,7 +169,7 @@ func (c *Compiler) touched(p *policy, all map[string]*policy) {
 		check := func(list []*bundle) {
 			for _, o := range list {
 				if o.policy != p && !o.policy.form && (rewritten(b) || c.matters(o, b)) {
-					all[o.policy.name] = o.policy
+					all[o.policy.Name] = o.policy
 				}
 			}
 		}

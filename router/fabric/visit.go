@@ -7,6 +7,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/router/identity"
 )
 
 // step is what a host does with a frame.
@@ -27,7 +28,7 @@ func (p *planner) visit(i int, next []step) []step {
 	var last *element
 	for k := range v.elements {
 		e := &v.elements[k]
-		at := e.port(true, b.way)
+		at := e.port(true, b.Way)
 		if e.tap {
 			clones = append(clones, api.HostClone{Port: at})
 			continue
@@ -54,8 +55,8 @@ func (p *planner) visit(i int, next []step) []step {
 
 // inner is the rule between two functions of one host; all policies of the chain share it.
 func (p *planner) inner(host int, from *element, s *step) {
-	at, ch := from.port(false, p.b.way), p.b.policy.chain.name
-	id := digest("chain", ch, at)
+	at, ch := from.port(false, p.b.Way), p.b.policy.chain.Name
+	id := identity.Of("chain", ch, at)
 	if p.share(host, id) {
 		return
 	}
@@ -68,7 +69,7 @@ func (p *planner) inner(host int, from *element, s *step) {
 // function before has rewritten, and what was flooded to a destination. Copies always do.
 func (p *planner) outOf(i int, from *element, clones []api.HostClone, next []step) {
 	b := p.b
-	at := from.port(false, b.way)
+	at := from.port(false, b.Way)
 	for k := range next {
 		s := &next[k]
 		if len(clones) > 0 {
@@ -83,7 +84,7 @@ func (p *planner) outOf(i int, from *element, clones []api.HostClone, next []ste
 			continue
 		}
 		p.each(b.visits[i].host, at, plannedLeg{}, s)
-		if b.toDest && b.policy.exhaustive() {
+		if b.toDest && b.policy.Exhaustive() {
 			p.common(i, at, s, "takes what is flooded to its endpoint")
 		}
 	}
@@ -92,21 +93,21 @@ func (p *planner) outOf(i int, from *element, clones []api.HostClone, next []ste
 // common makes the rule of a function's port for frames that no address tells apart.
 func (p *planner) common(i int, at string, s *step, why string) {
 	b := p.b
-	host, match, ch := b.visits[i].host, flow.Match{}, b.policy.chain.name
+	host, match, ch := b.visits[i].host, flow.Match{}, b.policy.chain.Name
 	if s.when != nil {
 		match, _ = s.when(match)
 	}
-	id := digest("out", ch, b.way.String(), at, s.key)
+	id := identity.Of("out", ch, b.Way.String(), at, s.key)
 	if have := p.c.nodes[host].rules[id]; have != nil && !have.Action.Same(&s.action) {
 		p.err = fmt.Errorf("chain %s cannot be shared by the policies %s and %s: one of them %s, so frames of both must leave it alike, and one goes on %s; give each a chain of its own",
-			ch, have.Policy, b.policy.name, why, s.what)
+			ch, have.Policy, b.policy.Name, why, s.what)
 	}
 	if p.share(host, id) {
 		return
 	}
 	r := api.HostRule{
 		Priority: prioHop + s.rank, Match: p.c.w.hostMatch(&match), Action: s.action,
-		Policy: b.policy.name, Note: "chain " + ch + ": " + at + " -> " + s.what,
+		Policy: b.policy.Name, Note: "chain " + ch + ": " + at + " -> " + s.what,
 	}
 	r.Match.InPort = at
 	p.addRule(host, id, &r)
@@ -119,8 +120,8 @@ func (p *planner) each(host int, in string, l plannedLeg, s *step) {
 		return
 	}
 	b, w := p.b, p.c.w
-	name, note := b.policy.name, ""
-	is := labelOf("policy", name, b.way.String(), in, "0")
+	name, note := b.policy.Name, ""
+	is := identity.LabelOf("policy", name, b.Way.String(), in, "0")
 	for i := range b.matches {
 		m := &b.matches[i]
 		match, key := m.Match, m.key
@@ -134,14 +135,14 @@ func (p *planner) each(host int, in string, l plannedLeg, s *step) {
 		if b.toDest && match == (flow.Match{}) {
 			continue // see common
 		}
-		id := is.with(key).with(s.key).digest()
+		id := is.With(key).With(s.key).Sum()
 		if p.share(host, id) {
 			continue
 		}
 		if note == "" {
 			note = "policy " + name + ": " + in + " -> " + s.what
 		}
-		r := api.HostRule{Priority: prioInside + uint16(b.policy.priority)*insideScale + stepRanks*b.first() + s.rank, Match: m.host, Action: s.action, Policy: name, Note: note}
+		r := api.HostRule{Priority: prioInside + uint16(b.policy.Priority)*insideScale + stepRanks*b.first() + s.rank, Match: m.host, Action: s.action, Policy: name, Note: note}
 		if s.when != nil {
 			r.Match = w.hostMatch(&match)
 		}
@@ -163,8 +164,8 @@ func (p *planner) eachTagged(host int, in string, l *plannedLeg, s *step) {
 		return
 	}
 	r := api.HostRule{
-		Priority: prioTag + s.rank, Match: p.c.w.hostMatch(&match), Action: s.action, Policy: p.b.policy.name,
-		Note: "chain " + p.b.policy.chain.name + ": tag " + strconv.Itoa(int(l.tag)) + " -> " + s.what,
+		Priority: prioTag + s.rank, Match: p.c.w.hostMatch(&match), Action: s.action, Policy: p.b.policy.Name,
+		Note: "chain " + p.b.policy.chain.Name + ": tag " + strconv.Itoa(int(l.tag)) + " -> " + s.what,
 	}
 	r.Action.Pop, r.Match.InPort, r.Match.Tag = true, in, l.tag
 	p.addRule(host, id, &r)

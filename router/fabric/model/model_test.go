@@ -17,6 +17,7 @@ import (
 	"weir.dev/weir/router"
 	"weir.dev/weir/router/fabric"
 	"weir.dev/weir/router/fabric/oracle"
+	"weir.dev/weir/router/policy"
 )
 
 // up wires a network and lets every station be heard once, without policies.
@@ -150,7 +151,7 @@ func unserved(t interface{ Fatal(...any) }, in fabric.Input) (fabric.Input, fabr
 			maps.Copy(refused, router.Compile(n.localTo(id, in, out.Paths.Names())).Errors)
 		}
 		maps.DeleteFunc(refused, func(_ string, err error) bool {
-			return errors.Is(err, fabric.ErrNotReady) || errors.Is(err, router.ErrNotReady)
+			return errors.Is(err, policy.ErrNotReady)
 		})
 		if len(refused) == 0 {
 			return in, out

@@ -1,4 +1,4 @@
-package term
+package policy
 
 import (
 	"testing"
@@ -26,7 +26,7 @@ func TestMatches(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := [2][]flow.Match{Matches(nil, term, false), Matches(nil, term, true)}
+		got := [2][]flow.Match{Matches(nil, term, Forward), Matches(nil, term, Reverse)}
 		if d := cmp.Diff(want, got, cmpopts.EquateComparable(flow.Match{})); d != "" {
 			t.Errorf("%s: %s", text, d)
 		}
