@@ -20,6 +20,8 @@ import (
 	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
 	"weir.dev/weir/cli"
+	"weir.dev/weir/cli/command"
+	"weir.dev/weir/cli/service"
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/oci"
 	"weir.dev/weir/daemon"
@@ -42,13 +44,16 @@ func main() {
 	if os.Geteuid() == 0 { // before anything that a new process would not inherit
 		if err := daemon.LeaveIPNetnsExec(); err != nil {
 			fmt.Fprintln(os.Stderr, "weir:", err)
-			os.Exit(cli.ExitFailure)
+			os.Exit(command.ExitFailure)
 		}
 	}
 	os.Exit(cli.Main(cli.Options{
-		Version: version, Up: up, Agent: agent, Down: down, Unit: unit, Features: features, Validate: router.Validate, Images: images,
-		CheckRoot:  func(i instance.Instance) error { return coded(daemon.CheckRoot(i)) },
-		Placements: placement.Names(), Switches: slices.Sorted(maps.Keys(switches())), Layouts: layouts,
+		Version: version, Images: images, Layouts: layouts,
+		Hooks: service.Hooks{
+			Up: up, Agent: agent, Down: down, Unit: unit, Features: features, Validate: router.Validate,
+			CheckRoot:  func(i instance.Instance) error { return coded(daemon.CheckRoot(i)) },
+			Placements: placement.Names(), Switches: slices.Sorted(maps.Keys(switches())),
+		},
 	}, os.Args[1:]))
 }
 
@@ -120,7 +125,7 @@ func drivers(switchName, imagesDir string, rt oci.Options, log *slog.Logger) dae
 	}
 }
 
-func runtimeOptions(o cli.DaemonOptions, log *slog.Logger) oci.Options {
+func runtimeOptions(o service.DaemonOptions, log *slog.Logger) oci.Options {
 	return oci.Options{CLI: o.Runtime, Adopt: true, Memory: o.FunctionMemory, CPUs: o.FunctionCPUs.Of(runtime.NumCPU()), DiskBytes: o.FunctionDisk,
 		Vulnerable: o.VulnerableRuntime, Log: log}
 }
@@ -139,7 +144,7 @@ func layouts(extra string) []string {
 	return append(dirs, "/usr/share/weir/images")
 }
 
-func up(ctx context.Context, o cli.UpOptions) error {
+func up(ctx context.Context, o service.UpOptions) error {
 	log := logger(o.Stderr, o.LogLevel, o.LogFormat)
 	if err := daemon.Settle(!o.NoAgent); err != nil {
 		return err
@@ -150,11 +155,11 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	}))
 }
 
-func agent(ctx context.Context, o cli.AgentOptions) error {
+func agent(ctx context.Context, o service.AgentOptions) error {
 	log := logger(o.Stderr, o.LogLevel, o.LogFormat)
 	managers, err := daemon.CheckManagers(o.Managers)
 	if err != nil {
-		return cli.WithCode(cli.ExitUsage, err)
+		return command.WithCode(command.ExitUsage, err)
 	}
 	if err := daemon.Settle(true); err != nil {
 		return err
@@ -165,13 +170,13 @@ func agent(ctx context.Context, o cli.AgentOptions) error {
 	}))
 }
 
-func down(ctx context.Context, o cli.DownOptions) error {
+func down(ctx context.Context, o service.DownOptions) error {
 	return coded(daemon.Down(ctx, daemon.DownOptions{
 		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", oci.Options{}, slog.New(slog.DiscardHandler)),
 	}))
 }
 
-func unit(o cli.UnitOptions) (string, error) {
+func unit(o service.UnitOptions) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", fmt.Errorf("path of this program: %w", err)
@@ -183,14 +188,14 @@ func unit(o cli.UnitOptions) (string, error) {
 func coded(err error) error {
 	switch {
 	case errors.Is(err, daemon.ErrNotRoot), errors.Is(err, datapath.ErrUnsupported):
-		return cli.WithCode(cli.ExitForbidden, err)
+		return command.WithCode(command.ExitForbidden, err)
 	case errors.Is(err, daemon.ErrRunning), errors.Is(err, daemon.ErrAbroad), errors.Is(err, daemon.ErrForeign), errors.Is(err, store.ErrLocked), errors.Is(err, store.ErrWhole),
 		errors.Is(err, datapath.ErrTaken), errors.Is(err, syscall.EADDRINUSE):
-		return cli.WithCode(cli.ExitConflict, err)
+		return command.WithCode(command.ExitConflict, err)
 	case errors.Is(err, pki.ErrToken), errors.Is(err, daemon.ErrNotJoined), errors.Is(err, pki.ErrNotManager):
-		return cli.WithCode(cli.ExitForbidden, err)
+		return command.WithCode(command.ExitForbidden, err)
 	case errors.Is(err, store.ErrFull), errors.Is(err, store.ErrReadOnly):
-		return cli.WithCode(cli.ExitFull, err)
+		return command.WithCode(command.ExitFull, err)
 	}
 	return err
 }
@@ -208,7 +213,7 @@ func logger(w io.Writer, level, format string) *slog.Logger {
 
 func features(ctx context.Context, i instance.Instance) ([]api.Feature, error) {
 	if os.Geteuid() != 0 {
-		return nil, cli.WithCode(cli.ExitForbidden, fmt.Errorf("weir check: %w to ask the kernel what it has: use sudo (a file is checked without: weir check -f FILE)", daemon.ErrNotRoot))
+		return nil, command.WithCode(command.ExitForbidden, fmt.Errorf("weir check: %w to ask the kernel what it has: use sudo (a file is checked without: weir check -f FILE)", daemon.ErrNotRoot))
 	}
 	var out []api.Feature
 	var missing []string

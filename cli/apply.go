@@ -12,9 +12,8 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/api/file"
+	"weir.dev/weir/cli/command"
 )
-
-const waitDefault = time.Minute
 
 func (a *app) applyCommand() *cobra.Command {
 	var files []string
@@ -30,12 +29,12 @@ of them. FILE may be a directory, or - for standard input; several files are mer
   weir apply -f net.yaml --plan
   weir apply -f endpoints.yaml -f policies/ --prune
   generate | weir apply -f - --wait=false`,
-		Args: noArgs(),
+		Args: command.NoArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if coded && !plan {
-				return usage("--exit-code needs --plan")
+				return command.Usage("--exit-code needs --plan")
 			}
-			f, err := a.load(files)
+			f, err := a.Load(files)
 			if err != nil {
 				return err
 			}
@@ -43,12 +42,12 @@ of them. FILE may be a directory, or - for standard input; several files are mer
 			if err != nil {
 				return err
 			}
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			ctx, cancel := ending(cmd.Context(), timeout, "apply")
+			ctx, cancel := command.Ending(cmd.Context(), timeout, "apply")
 			defer cancel()
 			request := api.ApplyRequest{Document: f.Document, Plan: plan, Prune: prune, Secrets: secrets}
 			result, err := c.Apply(ctx, request)
@@ -62,11 +61,11 @@ of them. FILE may be a directory, or - for standard input; several files are mer
 				return err
 			}
 			for _, text := range result.Warnings {
-				fmt.Fprintf(a.Stderr, "weir: warning: %s\n", printable(text))
+				fmt.Fprintf(a.Stderr, "weir: warning: %s\n", command.Printable(text))
 			}
 			if plan {
 				if coded && slices.ContainsFunc(result.Changes, changes) {
-					return silent(ExitChanges)
+					return command.Silent(command.ExitChanges)
 				}
 				return nil
 			}
@@ -83,7 +82,7 @@ of them. FILE may be a directory, or - for standard input; several files are mer
 	flags.BoolVar(&coded, "exit-code", false, "with --plan: exit code 9 if something would change")
 	flags.BoolVar(&prune, "prune", false, "delete objects that the files do not name")
 	flags.BoolVar(&wait, "wait", true, "wait until functions are healthy and policies active")
-	flags.DurationVar(&timeout, "timeout", waitDefault, "how long to wait; 0 is for ever")
+	flags.DurationVar(&timeout, "timeout", command.WaitDefault, "how long to wait; 0 is for ever")
 	return cmd
 }
 
@@ -163,21 +162,21 @@ func mark(action string) string {
 
 // printChanges writes a line a change: what, which fields, and whom it affects.
 func (a *app) printChanges(r api.ApplyResult, plan bool) error {
-	if a.structured() {
-		return a.encode(r)
+	if a.Structured() {
+		return a.Encode(r)
 	}
 	count := map[string]int{}
-	t := table{coloured: []bool{true}}
+	t := command.Table{Coloured: []bool{true}}
 	for _, c := range r.Changes {
 		count[c.Action]++
-		if !changes(c) && a.output != asWide {
+		if !changes(c) && !a.Wide() {
 			continue
 		}
 		detail := strings.Join(c.Fields, "; ")
 		if len(c.Affects) > 0 {
 			detail = strings.TrimPrefix(detail+"; ", "; ") + "affects " + strings.Join(c.Affects, ", ")
 		}
-		t.rows = append(t.rows, []string{mark(c.Action), string(c.Kind) + "/" + c.Name, detail})
+		t.Rows = append(t.Rows, []string{mark(c.Action), string(c.Kind) + "/" + c.Name, detail})
 	}
 	if err := a.printPlan(t); err != nil {
 		return err
@@ -187,17 +186,17 @@ func (a *app) printChanges(r api.ApplyResult, plan bool) error {
 }
 
 // printPlan is printTable without the dashes for empty cells: a dash means deletion here.
-func (a *app) printPlan(t table) error {
+func (a *app) printPlan(t command.Table) error {
 	width := 0
-	for _, r := range t.rows {
+	for _, r := range t.Rows {
 		width = max(width, len(r[1]))
 	}
-	for _, r := range t.rows {
+	for _, r := range t.Rows {
 		sign := r[0]
-		if a.colours(a.Stdout) {
-			sign = stateColour(sign).paint(sign)
+		if a.Colours(a.Stdout) {
+			sign = command.StateColour(sign).Paint(sign)
 		}
-		line := fmt.Sprintf("%s %-*s  %s", sign, width, printable(r[1]), printable(r[2]))
+		line := fmt.Sprintf("%s %-*s  %s", sign, width, command.Printable(r[1]), command.Printable(r[2]))
 		if _, err := fmt.Fprintln(a.Stdout, strings.TrimRight(line, " ")); err != nil {
 			return err
 		}
@@ -236,7 +235,7 @@ func (a *app) waitReady(ctx context.Context, c *api.Client, d api.Document, chan
 	if err := a.waitFor(ctx, c, d, changed); err != nil {
 		return err
 	}
-	if !a.structured() {
+	if !a.Structured() {
 		fmt.Fprintf(a.Stderr, "ready after %v\n", time.Since(begun).Round(time.Millisecond))
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
 
 func (a *app) auditCommand() *cobra.Command {
@@ -22,14 +23,14 @@ Attempts that are alike are one line, with how many there were at least. The man
 		Example: `  weir audit
   weir audit -f --who nobody
   weir audit --verb exec --object function/fw -o json`,
-		Args: noArgs(),
+		Args: command.NoArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Limit < 0 {
-				return usage("--limit %d: want 0 (all) or more", o.Limit)
+				return command.Usage("--limit %d: want 0 (all) or more", o.Limit)
 			}
 			kind, name, _ := strings.Cut(about, "/")
 			o.Kind, o.Object = api.Kind(kind), name
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
@@ -38,8 +39,8 @@ Attempts that are alike are one line, with how many there were at least. The man
 			if err != nil {
 				return err
 			}
-			if a.structured() && !follow {
-				return a.encode(l)
+			if a.Structured() && !follow {
+				return a.Encode(l)
 			}
 			if err := a.printAudit(l.Items); err != nil || !follow {
 				return err
@@ -58,8 +59,8 @@ Attempts that are alike are one line, with how many there were at least. The man
 
 func (a *app) printAudit(list []api.AuditRecord) error {
 	for _, r := range list {
-		if a.structured() {
-			if err := a.encodeItem(r); err != nil {
+		if a.Structured() {
+			if err := a.EncodeItem(r); err != nil {
 				return err
 			}
 			continue
@@ -72,8 +73,8 @@ func (a *app) printAudit(list []api.AuditRecord) error {
 		if r.Count > 1 {
 			more = fmt.Sprintf("x%d or more: %s", r.Count, more)
 		}
-		if _, err := fmt.Fprintf(a.Stdout, "%s  %3d  %-14s  %-12s  %-12s  %-20s  %s\n", r.Time.Local().Format("2006-01-02 15:04:05.000"), r.Status, printable(r.Who),
-			printable(r.From), printable(r.Verb), printable(object), printable(more)); err != nil {
+		if _, err := fmt.Fprintf(a.Stdout, "%s  %3d  %-14s  %-12s  %-12s  %-20s  %s\n", r.Time.Local().Format("2006-01-02 15:04:05.000"), r.Status, command.Printable(r.Who),
+			command.Printable(r.From), command.Printable(r.Verb), command.Printable(object), command.Printable(more)); err != nil {
 			return err
 		}
 	}

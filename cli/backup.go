@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/api/backup"
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/instance"
 )
 
@@ -24,13 +25,13 @@ hosts' certificates, events. Whoever reads the file can do what an admin can, so
 "weir up --restore FILE" restores the state. The command needs the role admin.`,
 		Example: `  weir backup weir.backup
   weir backup weir.backup -o json`,
-		Args: wantArgs(1, 1, "the file to write"),
+		Args: command.WantArgs(1, 1, "the file to write"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := args[0]
 			if _, err := os.Lstat(path); err == nil {
-				return withCode(ExitConflict, fmt.Errorf("%s exists: give another name, or remove it first", path))
+				return command.WithCode(command.ExitConflict, fmt.Errorf("%s exists: give another name, or remove it first", path))
 			}
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
@@ -44,8 +45,8 @@ hosts' certificates, events. Whoever reads the file can do what an admin can, so
 			if err != nil {
 				return err
 			}
-			if a.structured() {
-				return a.encode(map[string]any{"file": path, "revision": h.Revision, "values": h.Values, "made": h.Made, "version": h.Version})
+			if a.Structured() {
+				return a.Encode(map[string]any{"file": path, "revision": h.Revision, "values": h.Values, "made": h.Made, "version": h.Version})
 			}
 			_, err = fmt.Fprintf(a.Stdout, "%s has the state at revision %d: %d values, secrets and tokens among them; its mode is 0600\n", path, h.Revision, h.Values)
 			return err

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
 
 // nouns lists every kind, in the order of `weir get all`.
@@ -26,7 +28,7 @@ func state[S ~string](m api.Meta, s S) string {
 	return string(s)
 }
 
-func since(t time.Time) string { return age(t, time.Now()) }
+func since(t time.Time) string { return command.Age(t, time.Now()) }
 
 func number[N int | int64 | uint32 | uint64](n N) string {
 	if n == 0 {
@@ -47,13 +49,6 @@ func yesNo(b bool) string {
 		return "yes"
 	}
 	return "no"
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }
 
 func endpoints() noun {
@@ -77,7 +72,7 @@ func endpoints() noun {
 				}
 				return e.Spec.Address
 			}},
-			{head: "MAC", wide: true, cell: func(e api.Endpoint) string { return or(e.Status.MAC, e.Spec.MAC) }},
+			{head: "MAC", wide: true, cell: func(e api.Endpoint) string { return cmp.Or(e.Status.MAC, e.Spec.MAC) }},
 			{head: "LINK", wide: true, cell: func(e api.Endpoint) string { return e.Status.Link }},
 			{head: "AT", cell: where},
 			{head: "AGE", cell: func(e api.Endpoint) string { return since(e.Created) }},
@@ -102,16 +97,16 @@ func functions() noun {
 			{head: "PORTS", cell: func(f api.Function) string { return ports(f.Status.Ports) }},
 			{head: "RESTARTS", cell: func(f api.Function) string { return fmt.Sprint(f.Status.Restarts) }},
 			{head: "PID", wide: true, cell: func(f api.Function) string { return number(f.Status.PID) }},
-			{head: "CPUS", wide: true, cell: func(f api.Function) string { return or(f.Spec.CPUs, decimal(f.Status.Limits.CPUs)) }},
-			{head: "MEMORY", wide: true, cell: func(f api.Function) string { return or(f.Spec.Memory, size(f.Status.Limits.MemoryBytes)) }},
+			{head: "CPUS", wide: true, cell: func(f api.Function) string { return cmp.Or(f.Spec.CPUs, decimal(f.Status.Limits.CPUs)) }},
+			{head: "MEMORY", wide: true, cell: func(f api.Function) string { return cmp.Or(f.Spec.Memory, command.Size(f.Status.Limits.MemoryBytes)) }},
 			{head: "DISK", wide: true, cell: func(f api.Function) string {
 				if n := f.Status.Limits.DiskBytesPerS; n > 0 {
-					return size(n) + "/s"
+					return command.Size(n) + "/s"
 				}
 				return ""
 			}},
 			{head: "PROCESSES", wide: true, cell: func(f api.Function) string { return number(f.Status.Limits.Processes) }},
-			{head: "ON_FAIL", wide: true, cell: func(f api.Function) string { return or(string(f.Spec.OnFail), string(api.OnFailDrop)) }},
+			{head: "ON_FAIL", wide: true, cell: func(f api.Function) string { return cmp.Or(string(f.Spec.OnFail), string(api.OnFailDrop)) }},
 			{head: "PROBE", wide: true, cell: func(f api.Function) string {
 				if f.Status.RTTns == 0 {
 					return ""
@@ -176,9 +171,9 @@ func policies() noun {
 			{head: "NAME", cell: func(p api.Policy) string { return p.Name }},
 			{head: "STATE", state: true, cell: func(p api.Policy) string { return state(p.Meta, p.Status.State) }},
 			{head: "MODE", cell: func(p api.Policy) string { return string(p.Spec.ModeOrDefault()) }},
-			{head: "FROM", cell: func(p api.Policy) string { return or(p.Spec.From, "any") }},
-			{head: "TO", cell: func(p api.Policy) string { return or(p.Spec.To, "any") }},
-			{head: "MATCH", cell: func(p api.Policy) string { return or(strings.Join(p.Spec.Match, ","), "all") }},
+			{head: "FROM", cell: func(p api.Policy) string { return cmp.Or(p.Spec.From, "any") }},
+			{head: "TO", cell: func(p api.Policy) string { return cmp.Or(p.Spec.To, "any") }},
+			{head: "MATCH", cell: func(p api.Policy) string { return cmp.Or(strings.Join(p.Spec.Match, ","), "all") }},
 			{head: "CHAIN", cell: func(p api.Policy) string { return p.Spec.Chain }},
 			{head: "PRIORITY", cell: func(p api.Policy) string { return number(p.Spec.PriorityOrDefault()) }},
 			{head: "MATCH_BY", wide: true, cell: func(p api.Policy) string { return string(p.Spec.MatchBy) }},
@@ -240,7 +235,7 @@ func eventMessage(e api.Event) string {
 		text += fmt.Sprintf(" (outage %v)", time.Duration(e.OutageNs).Round(10*time.Microsecond))
 	}
 	if e.Count > 1 {
-		text += fmt.Sprintf(" (x%d over %s)", e.Count, age(e.First, e.Time))
+		text += fmt.Sprintf(" (x%d over %s)", e.Count, command.Age(e.First, e.Time))
 	}
 	return text
 }

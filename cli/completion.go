@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"weir.dev/weir/cli/command"
 )
 
 func (a *app) completionCommand() *cobra.Command {
@@ -14,7 +16,7 @@ func (a *app) completionCommand() *cobra.Command {
 		Example: `  source <(weir completion bash)
   weir completion zsh > "${fpath[1]}/_weir"
   weir completion fish > ~/.config/fish/completions/weir.fish`,
-		Args:      wantArgs(1, 1, "a shell: "+strings.Join(shells, ", ")),
+		Args:      command.WantArgs(1, 1, "a shell: "+strings.Join(shells, ", ")),
 		ValidArgs: shells,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			root := cmd.Root()
@@ -28,7 +30,7 @@ func (a *app) completionCommand() *cobra.Command {
 			case "powershell":
 				return root.GenPowerShellCompletionWithDesc(a.Stdout)
 			}
-			return usage("shell %q: want one of %s", args[0], strings.Join(shells, ", "))
+			return command.Usage("shell %q: want one of %s", args[0], strings.Join(shells, ", "))
 		},
 	}
 }

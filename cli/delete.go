@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
 
 func (a *app) deleteCommand() *cobra.Command {
@@ -26,19 +27,19 @@ nothing.`,
   weir delete function fw w1 --timeout 10s
   weir delete host h3
   weir delete -f examples/first-chain.yaml`,
-		Args:              wantArgs(0, -1, ""),
+		Args:              command.WantArgs(0, -1, ""),
 		ValidArgsFunction: a.completeObjects([]string{"endpoints", "functions", "chains", "policies", "hosts"}),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			one, all, err := a.toDelete(args, files)
 			if err != nil {
 				return err
 			}
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			ctx, cancel := ending(cmd.Context(), timeout, "delete")
+			ctx, cancel := command.Ending(cmd.Context(), timeout, "delete")
 			defer cancel()
 			if len(files) > 0 {
 				_, err := a.deleteAll(ctx, c, all, wait)
@@ -54,7 +55,7 @@ nothing.`,
 	flags.StringArrayVarP(&files, "file", "f", nil, "delete what this file or directory names, - for standard input; may be repeated")
 	flags.BoolVar(&ignore, "ignore-not-found", false, "an object that is not there is no failure; always so with -f")
 	flags.BoolVar(&wait, "wait", true, "wait until they are gone")
-	flags.DurationVar(&timeout, "timeout", waitDefault, "how long to wait; 0 is for ever")
+	flags.DurationVar(&timeout, "timeout", command.WaitDefault, "how long to wait; 0 is for ever")
 	return cmd
 }
 
@@ -71,9 +72,9 @@ func (a *app) toDelete(args, files []string) (one batch, all api.DeleteRequest, 
 		return one, all, err
 	}
 	if len(args) > 0 {
-		return one, all, usage("want either a kind with names or -f FILE, not both")
+		return one, all, command.Usage("want either a kind with names or -f FILE, not both")
 	}
-	f, err := a.load(files)
+	f, err := a.Load(files)
 	if err != nil {
 		return one, all, err
 	}
@@ -87,11 +88,11 @@ func namedBatch(args []string) (batch, error) {
 		return batch{}, err
 	}
 	if len(args) < 2 {
-		return batch{}, usage("want a kind and at least one name, or -f FILE")
+		return batch{}, command.Usage("want a kind and at least one name, or -f FILE")
 	}
 	n, err := nounNamed(args[0])
 	if err == nil && n.remove() == nil {
-		err = usage("%s cannot be deleted; want endpoints, functions, chains, policies or hosts", n.kind().Plural())
+		err = command.Usage("%s cannot be deleted; want endpoints, functions, chains, policies or hosts", n.kind().Plural())
 	}
 	return batch{n, args[1:]}, err
 }
@@ -105,12 +106,12 @@ func (a *app) deleteAll(ctx context.Context, c *api.Client, r api.DeleteRequest,
 	gone := map[string]bool{}
 	for _, x := range result.Changes {
 		gone[x.Name] = true
-		if !a.structured() {
+		if !a.Structured() {
 			fmt.Fprintf(a.Stdout, "- %s/%s\n", x.Kind, x.Name)
 		}
 	}
-	if a.structured() {
-		if err := a.encode(result); err != nil {
+	if a.Structured() {
+		if err := a.Encode(result); err != nil {
 			return nil, err
 		}
 	}
@@ -179,13 +180,13 @@ func (a *app) deleteBatch(ctx context.Context, c *api.Client, b batch, wait, ign
 		if op != nil {
 			ops = append(ops, *op)
 		}
-		if !a.structured() {
+		if !a.Structured() {
 			fmt.Fprintf(a.Stdout, "- %s/%s\n", b.n.kind(), name)
 		}
 	}
-	if a.structured() {
+	if a.Structured() {
 		for _, op := range ops {
-			if err := a.encodeItem(op); err != nil {
+			if err := a.EncodeItem(op); err != nil {
 				return err
 			}
 		}

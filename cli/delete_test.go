@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"weir.dev/weir/cli"
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/store/mem"
 )
 
@@ -61,7 +62,7 @@ func TestDeleteOfAFileWithThousandsOfObjects(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	code := cli.Main(cli.Options{Version: "test", Stdout: &out, Stderr: &errs}, append(names, "--socket", dir+"/api.sock"))
-	if code != cli.ExitNotFound || !strings.Contains(errs.String(), `endpoint "e1499"`) {
+	if code != command.ExitNotFound || !strings.Contains(errs.String(), `endpoint "e1499"`) {
 		t.Errorf("of names that do not exist: code %d: %.300s", code, errs.String())
 	}
 	weir(append(names, "--ignore-not-found")...)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
 
 func (a *app) describeCommand() *cobra.Command {
@@ -19,7 +21,7 @@ func (a *app) describeCommand() *cobra.Command {
 		Example: `  weir describe policy guests
   weir describe function fw
   weir describe switch s1`,
-		Args:              wantArgs(1, -1, "a kind and at least one name"),
+		Args:              command.WantArgs(1, -1, "a kind and at least one name"),
 		ValidArgsFunction: a.completeObjects(plurals()),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			args, err := split(args)
@@ -31,14 +33,14 @@ func (a *app) describeCommand() *cobra.Command {
 				return err
 			}
 			if len(args) < 2 {
-				return usage("%s wants a kind and at least one name, got %q", cmd.CommandPath(), args[0])
+				return command.Usage("%s wants a kind and at least one name, got %q", cmd.CommandPath(), args[0])
 			}
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			if a.structured() {
+			if a.Structured() {
 				return a.getNamed(cmd.Context(), c, n, args[1:])
 			}
 			for i, name := range args[1:] {
@@ -63,13 +65,13 @@ func (a *app) describe(ctx context.Context, c *api.Client, n noun, item any) err
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(a.Stdout, "%s\n%s", a.heading(fmt.Sprintf("%s/%s", n.kind(), printable(n.meta(item).Name))), body)
+	fmt.Fprintf(a.Stdout, "%s\n%s", a.heading(fmt.Sprintf("%s/%s", n.kind(), command.Printable(n.meta(item).Name))), body)
 	related, err := relations(ctx, c, item)
 	if err != nil {
 		return err
 	}
 	for _, r := range related {
-		fmt.Fprintf(a.Stdout, "%s: %s\n", r.label, printable(r.text))
+		fmt.Fprintf(a.Stdout, "%s: %s\n", r.label, command.Printable(r.text))
 	}
 	if p, ok := item.(api.Policy); ok {
 		if err := a.printPath(ctx, c, p.Name); err != nil {
@@ -90,7 +92,7 @@ func (a *app) describe(ctx context.Context, c *api.Client, n noun, item any) err
 
 // sections writes an object as YAML with its keys in the order of the API, safe for a terminal.
 func sections(item any) (string, error) {
-	b, err := marshal(item, "")
+	b, err := command.Marshal(item, "")
 	if err != nil {
 		return "", fmt.Errorf("describe: %w", err)
 	}
@@ -100,7 +102,7 @@ func sections(item any) (string, error) {
 	lines := strings.SplitAfter(string(b), "\n")
 	for i, l := range lines {
 		text, end, _ := strings.Cut(l, "\n")
-		lines[i] = printable(text) + strings.Repeat("\n", min(1, len(l)-len(text)-len(end)))
+		lines[i] = command.Printable(text) + strings.Repeat("\n", min(1, len(l)-len(text)-len(end)))
 	}
 	return strings.Join(lines, ""), nil
 }
@@ -161,7 +163,7 @@ func members(path string) []string {
 func functionRelations(ctx context.Context, c *api.Client, f api.Function) ([]relation, error) {
 	out := []relation{{"placed", "nowhere yet"}}
 	if p := f.Placement; p != nil {
-		out[0].text = fmt.Sprintf("on %s for %s: %s", p.Host, or(since(p.Since), "0s"), or(p.Reason, "no reason is known"))
+		out[0].text = fmt.Sprintf("on %s for %s: %s", p.Host, cmp.Or(since(p.Since), "0s"), cmp.Or(p.Reason, "no reason is known"))
 	}
 	out = append(out, healthBy(f.Status)...)
 	l, err := c.Chains().List(ctx, api.ListOptions{})
@@ -239,11 +241,11 @@ func chainRelations(ctx context.Context, c *api.Client, chain api.Chain) ([]rela
 	}
 	why := map[string]string{}
 	for _, f := range l.Items {
-		why[f.Name] = or(ready(f), "healthy")
+		why[f.Name] = cmp.Or(ready(f), "healthy")
 	}
 	var parts []string
 	for _, name := range members(chain.Spec.Path) {
-		parts = append(parts, fmt.Sprintf("%s (%s)", name, or(why[name], "missing")))
+		parts = append(parts, fmt.Sprintf("%s (%s)", name, cmp.Or(why[name], "missing")))
 	}
 	users, err := policiesWith(ctx, c, func(s api.PolicySpec) bool { return s.Chain == chain.Name })
 	return append(named("functions", parts), named("policies", users)...), err
@@ -280,22 +282,22 @@ func (a *app) printPath(ctx context.Context, c *api.Client, policy string) error
 		if len(way.hops) == 0 {
 			continue
 		}
-		t := table{head: []string{"PORT", "HOST", "STATE", "RX PACKETS", "TX PACKETS", "DROPPED"}, coloured: []bool{false, false, true}}
+		t := command.Table{Head: []string{"PORT", "HOST", "STATE", "RX PACKETS", "TX PACKETS", "DROPPED"}, Coloured: []bool{false, false, true}}
 		for _, h := range way.hops {
 			if !h.Live { // an address or any, a switch of the fabric, or a port that is not there now
-				t.add(h.Port, h.Host, "", "", "", "")
+				t.Add(h.Port, h.Host, "", "", "", "")
 				continue
 			}
-			t.add(h.Port, h.Host, string(h.State), fmt.Sprint(h.Rx.Packets), fmt.Sprint(h.Tx.Packets), fmt.Sprint(h.Dropped.Packets))
+			t.Add(h.Port, h.Host, string(h.State), fmt.Sprint(h.Rx.Packets), fmt.Sprint(h.Tx.Packets), fmt.Sprint(h.Dropped.Packets))
 		}
 		if !severalHosts(path) {
-			for i := range t.rows {
-				t.rows[i][1] = ""
+			for i := range t.Rows {
+				t.Rows[i][1] = ""
 			}
 			dropEmpty(&t, "HOST")
 		}
 		fmt.Fprintln(a.Stdout, a.heading(way.head))
-		if err := a.printTable(t); err != nil {
+		if err := a.PrintTable(t); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"weir.dev/weir/cli/command"
 )
 
 // WriteDocs writes the reference of all commands as Markdown: docs/cli.md.
@@ -17,8 +19,8 @@ func WriteDocs(w io.Writer, root *cobra.Command) error {
 	b.WriteString("## Flags of every command\n\n")
 	writeFlags(&b, root.PersistentFlags())
 	b.WriteString("## Exit codes\n\n| code | meaning |\n|---|---|\n")
-	for _, e := range exitCodes {
-		fmt.Fprintf(&b, "| %d | %s |\n", e.code, e.meaning)
+	for _, e := range command.ExitCodes {
+		fmt.Fprintf(&b, "| %d | %s |\n", e.Code, e.Meaning)
 	}
 	b.WriteString("\n`weir function exec` ends with the code of the process that it ran.\n\n")
 	for _, c := range root.Commands() {
@@ -77,9 +79,9 @@ func writeFlags(b *strings.Builder, flags *pflag.FlagSet) {
 		if f.DefValue != "" && f.DefValue != "[]" {
 			value = "`" + f.DefValue + "`"
 		}
-		meaning := strings.TrimSuffix(f.Usage, " [$"+variable(f.Name)+"]")
-		from := "`" + variable(f.Name) + "`"
-		if hasNoVariable(f) {
+		meaning := strings.TrimSuffix(f.Usage, " [$"+command.Variable(f.Name)+"]")
+		from := "`" + command.Variable(f.Name) + "`"
+		if command.HasNoVariable(f) {
 			from = ""
 		}
 		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", name, value, from, strings.ReplaceAll(meaning, "|", `\|`))

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
 
 func (a *app) eventsCommand() *cobra.Command {
@@ -23,12 +24,12 @@ func (a *app) eventsCommand() *cobra.Command {
 		Example: `  weir events
   weir events -f --severity warning
   weir events --object function/fw -o json`,
-		Args: noArgs(),
+		Args: command.NoArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := eventFilter(&o, about, severity); err != nil {
 				return err
 			}
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
@@ -38,8 +39,8 @@ func (a *app) eventsCommand() *cobra.Command {
 				return err
 			}
 			slices.SortStableFunc(l.Items, func(x, y api.Event) int { return x.Time.Compare(y.Time) })
-			if a.structured() && !follow {
-				return a.encode(l)
+			if a.Structured() && !follow {
+				return a.Encode(l)
 			}
 			if err := a.printEvents(l.Items); err != nil || !follow {
 				return err
@@ -57,10 +58,10 @@ func (a *app) eventsCommand() *cobra.Command {
 
 func eventFilter(o *api.ListOptions, about, severity string) error {
 	if severity != "" && !slices.Contains([]string{"info", "warning", "error"}, severity) {
-		return usage("--severity %q: want info, warning or error", severity)
+		return command.Usage("--severity %q: want info, warning or error", severity)
 	}
 	if o.Limit < 0 {
-		return usage("--limit %d: want 0 (all) or more", o.Limit)
+		return command.Usage("--limit %d: want 0 (all) or more", o.Limit)
 	}
 	o.Severity = api.Severity(severity)
 	if about == "" {
@@ -77,18 +78,18 @@ func eventFilter(o *api.ListOptions, about, severity string) error {
 
 func (a *app) printEvents(list []api.Event) error {
 	for _, e := range list {
-		if a.structured() {
-			if err := a.encodeItem(e); err != nil {
+		if a.Structured() {
+			if err := a.EncodeItem(e); err != nil {
 				return err
 			}
 			continue
 		}
 		severity := fmt.Sprintf("%-7s", e.Severity)
-		if a.colours(a.Stdout) {
-			severity = stateColour(string(e.Severity)).paint(severity)
+		if a.Colours(a.Stdout) {
+			severity = command.StateColour(string(e.Severity)).Paint(severity)
 		}
 		if _, err := fmt.Fprintf(a.Stdout, "%s  %s  %-18s  %-18s  %s\n", e.Time.Local().Format("2006-01-02 15:04:05.000"), severity,
-			printable(e.Reason), printable(eventObject(e)), printable(eventMessage(e))); err != nil {
+			command.Printable(e.Reason), command.Printable(eventObject(e)), command.Printable(eventMessage(e))); err != nil {
 			return err
 		}
 	}

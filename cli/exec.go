@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
 
 func (a *app) functionExec() *cobra.Command {
@@ -24,10 +25,10 @@ if it could not run at all, as "weir help exit-codes" says. Put -- before the co
 The program has to be in the function's image.`,
 		Example: `  weir function exec ids -- suricatasc -c uptime
   weir function exec -it ids -- sh`,
-		Args:              wantArgs(2, -1, "a function and a command"),
+		Args:              command.WantArgs(2, -1, "a function and a command"),
 		ValidArgsFunction: a.completeFunctions(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
@@ -46,13 +47,13 @@ The program has to be in the function's image.`,
 			case err != nil:
 				return err
 			case code != 0:
-				return silent(code)
+				return command.Silent(code)
 			}
 			return nil
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return usage("%w (put -- before the command, so that its flags are its own)", err)
+		return command.Usage("%w (put -- before the command, so that its flags are its own)", err)
 	})
 	f := cmd.Flags()
 	f.BoolVarP(&interactive, "interactive", "i", false, "pass standard input on")
@@ -69,7 +70,7 @@ func (a *app) rawTerminal(ctx context.Context, o *api.ExecOptions) (_ context.Co
 	}
 	stdin, _ := o.Stdin.(*os.File)
 	if o.Stdin != nil && (stdin == nil || !term.IsTerminal(int(stdin.Fd()))) {
-		return nil, nil, usage("-t with -i needs a terminal on standard input; leave -t out in a script")
+		return nil, nil, command.Usage("-t with -i needs a terminal on standard input; leave -t out in a script")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	undo := func() {}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
 
 func switches() noun {
@@ -151,7 +152,7 @@ func hosts(placed map[string]int) noun {
 				if h.Status.Memory == 0 || h.Status.Free == 0 {
 					return ""
 				}
-				return size(h.Status.Free) + " of " + size(h.Status.Memory)
+				return command.Size(h.Status.Free) + " of " + command.Size(h.Status.Memory)
 			}},
 			{head: "FUNCTIONS", cell: func(h api.Host) string {
 				if placed == nil {
@@ -181,7 +182,7 @@ func uplinks(list []api.Uplink) string {
 	for _, u := range list {
 		text := u.Interface
 		if u.State != api.LinkUp {
-			text += " (" + or(string(u.State), "not known") + ")"
+			text += " (" + cmp.Or(string(u.State), "not known") + ")"
 		}
 		parts = append(parts, text)
 	}
@@ -245,7 +246,7 @@ func (a *app) getRules(ctx context.Context, c *api.Client, names []string, all b
 			sets[i].hideDefaults()
 		}
 	}
-	if a.structured() {
+	if a.Structured() {
 		values := make([]any, len(sets))
 		for i, s := range sets {
 			if s.host != nil {
@@ -254,9 +255,9 @@ func (a *app) getRules(ctx context.Context, c *api.Client, names []string, all b
 			values[i] = s.value()
 		}
 		if len(values) == 1 {
-			return a.encode(values[0])
+			return a.Encode(values[0])
 		}
-		return a.encode(map[string]any{"items": values})
+		return a.Encode(map[string]any{"items": values})
 	}
 	for i, s := range sets {
 		if i > 0 {
@@ -340,9 +341,9 @@ func firstLine(err error) string {
 func (a *app) printRules(s ruleSet, heading bool) error {
 	if s.host != nil {
 		if heading {
-			fmt.Fprintln(a.Stdout, a.heading(fmt.Sprintf("HOST %s: %d rules", printable(s.host.Host), len(s.host.Rules))))
+			fmt.Fprintln(a.Stdout, a.heading(fmt.Sprintf("HOST %s: %d rules", command.Printable(s.host.Host), len(s.host.Rules))))
 		}
-		return a.printTable(ruleTable(s.host.Rules))
+		return a.PrintTable(ruleTable(s.host.Rules))
 	}
 	f := s.fabric
 	var tables []string
@@ -356,16 +357,16 @@ func (a *app) printRules(s ruleSet, heading bool) error {
 		}
 		tables = append(tables, "table "+name+" "+use(t))
 	}
-	fmt.Fprintln(a.Stdout, a.heading(printable("SWITCH "+f.Switch+": "+or(strings.Join(tables, ", "), "no rules"))))
+	fmt.Fprintln(a.Stdout, a.heading(command.Printable("SWITCH "+f.Switch+": "+cmp.Or(strings.Join(tables, ", "), "no rules"))))
 	if f.Message != "" {
-		fmt.Fprintln(a.Stdout, printable(f.Message))
+		fmt.Fprintln(a.Stdout, command.Printable(f.Message))
 	}
-	t := table{head: []string{"TABLE", "PRIORITY", "MATCH", "ACTIONS", "PACKETS", "BYTES", "POLICY", "RULE"}}
+	t := command.Table{Head: []string{"TABLE", "PRIORITY", "MATCH", "ACTIONS", "PACKETS", "BYTES", "POLICY", "RULE"}}
 	for _, r := range f.Rules {
-		t.add(fmt.Sprint(r.Table), fmt.Sprint(r.Priority), r.Match, r.Actions, fmt.Sprint(r.Hits.Packets), size(int64(r.Hits.Bytes)), r.Policy, r.Note)
+		t.Add(fmt.Sprint(r.Table), fmt.Sprint(r.Priority), r.Match, r.Actions, fmt.Sprint(r.Hits.Packets), command.Size(int64(r.Hits.Bytes)), r.Policy, r.Note)
 	}
 	if len(f.Rules) > 0 {
-		if err := a.printTable(t); err != nil {
+		if err := a.PrintTable(t); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
 
 // again tells whether a watch that met an error goes on (nil): the daemon is there, or comes back in time.
@@ -26,14 +28,14 @@ func (a *app) again(ctx context.Context, err error, back func(context.Context) (
 }
 
 // returns waits for a daemon that broke a connection, and says so, once for each time. The error: it stays away.
-func (a *app) returns(c *api.Client, p *progress) func(context.Context) (waited bool, err error) {
+func (a *app) returns(c *api.Client, p *command.Progress) func(context.Context) (waited bool, err error) {
 	return func(ctx context.Context) (bool, error) {
 		err := c.Health(ctx)
 		if !errors.Is(err, api.ErrUnreachable) {
 			return false, nil
 		}
-		p.clear()
-		fmt.Fprintf(a.Stderr, "%s; waiting for it\n", own(err.Error()))
+		p.Clear()
+		fmt.Fprintf(a.Stderr, "%s; waiting for it\n", command.Own(err.Error()))
 		if err := c.Returns(ctx); err != nil {
 			return true, err
 		}
@@ -46,12 +48,12 @@ func (a *app) returns(c *api.Client, p *progress) func(context.Context) (waited 
 
 // follow waits for operations; each that fails is said, the first decides the exit code.
 func (a *app) follow(ctx context.Context, c *api.Client, ops []api.Operation) error {
-	p := a.progress()
-	defer p.clear()
+	p := a.Progress()
+	defer p.Clear()
 	var failed []error
 	var forgotten []api.Change
 	for i, op := range ops {
-		p.show("%d of %d done; waiting for %s of %s/%s", i, len(ops), op.Verb, op.Kind, op.Object)
+		p.Show("%d of %d done; waiting for %s of %s/%s", i, len(ops), op.Verb, op.Kind, op.Object)
 		said := explain(ctx, c, p, op)
 		done, err := c.Wait(ctx, op.Name)
 		said()
@@ -76,14 +78,14 @@ func (a *app) follow(ctx context.Context, c *api.Client, ops []api.Operation) er
 }
 
 // explain shows what holds up a function's start, as its status says it, until the returned function is called.
-func explain(ctx context.Context, c *api.Client, p *progress, op api.Operation) (end func()) {
+func explain(ctx context.Context, c *api.Client, p *command.Progress, op api.Operation) (end func()) {
 	if op.Kind != api.KindFunction || op.Verb != "start" && op.Verb != "restart" {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		tick := time.NewTicker(showEvery)
+		tick := time.NewTicker(command.ShowEvery)
 		defer tick.Stop()
 		steps := c.Functions().Watch(ctx, 0, api.ListOptions{Name: op.Object})
 		var now api.Function
@@ -91,8 +93,8 @@ func explain(ctx context.Context, c *api.Client, p *progress, op api.Operation) 
 			select {
 			case <-tick.C:
 				if what := "function/" + op.Object; now.Status.Message != "" && !now.Status.Healthy {
-					p.show("waiting for %s of %s: %s", op.Verb, what, now.Status.Message)
-					p.tell(what, now.Status.Message)
+					p.Show("waiting for %s of %s: %s", op.Verb, what, now.Status.Message)
+					p.Tell(what, now.Status.Message)
 				}
 			case d, ok := <-steps:
 				if !ok {
@@ -123,7 +125,7 @@ func stuck(ctx context.Context, c *api.Client, op api.Operation) string {
 	if err != nil {
 		return ""
 	}
-	return fmt.Sprintf("\n  function/%s: %s%s", op.Object, api.Readiness{State: or(string(f.Status.State), "pending"), Message: f.Status.Message}, logsHint(op))
+	return fmt.Sprintf("\n  function/%s: %s%s", op.Object, api.Readiness{State: cmp.Or(string(f.Status.State), "pending"), Message: f.Status.Message}, logsHint(op))
 }
 
 func logsHint(op api.Operation) string {
@@ -136,4 +138,29 @@ func logsHint(op api.Operation) string {
 // functionHint is where the reason may be why a function does not come up.
 func functionHint(name string) string {
 	return fmt.Sprintf("`weir function logs %s`, or run a program in it: `weir function exec %s -- PROGRAM`", name, name)
+}
+
+// followList shows what a watch tells from now on. Items of a reset go through it first, if there is something to choose.
+func followList[T any](ctx context.Context, a *app, c *api.Client, watch <-chan api.Delta[T], show func([]T) error, reset func([]T) []T) error {
+	back := a.returns(c, &command.Progress{})
+	for d := range watch {
+		list := d.Items
+		switch d.Type {
+		case api.DeltaError:
+			if err := a.again(ctx, d.Err, back); err != nil {
+				return err
+			}
+			continue
+		case api.DeltaDelete: // the oldest make room
+			continue
+		case api.DeltaPut:
+			list = []T{d.Object}
+		case api.DeltaReset:
+			list = reset(list)
+		}
+		if err := show(list); err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
 }

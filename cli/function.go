@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
 
 func (a *app) functionCommand() *cobra.Command {
@@ -23,7 +24,7 @@ func (a *app) functionCommand() *cobra.Command {
   weir function logs -f mon
   weir function exec -it ids -- sh`,
 		Args: cobra.ArbitraryArgs,
-		RunE: group,
+		RunE: command.Group,
 	}
 	cmd.AddCommand(a.functionCreate(), a.functionVerb("start", "Start functions that are created or stopped", (*api.Client).Start),
 		a.functionVerb("stop", "Stop functions; their ports stay, on_fail decides what happens to traffic", (*api.Client).Stop),
@@ -49,15 +50,15 @@ func (a *app) functionVerb(verb, short string, do func(*api.Client, context.Cont
 		Use:               verb + " NAME...",
 		Short:             short,
 		Example:           fmt.Sprintf("  weir function %s fw\n  weir function %s fw w1 --wait=false -o json", verb, verb),
-		Args:              wantArgs(1, -1, "at least one function"),
+		Args:              command.WantArgs(1, -1, "at least one function"),
 		ValidArgsFunction: a.completeFunctions(true),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			ctx, cancel := ending(cmd.Context(), timeout, verb)
+			ctx, cancel := command.Ending(cmd.Context(), timeout, verb)
 			defer cancel()
 			var ops []api.Operation
 			var failed []error
@@ -76,7 +77,7 @@ func (a *app) functionVerb(verb, short string, do func(*api.Client, context.Cont
 		},
 	}
 	cmd.Flags().BoolVar(&wait, "wait", true, "wait until it is done")
-	cmd.Flags().DurationVar(&timeout, "timeout", waitDefault, "how long to wait; 0 is for ever")
+	cmd.Flags().DurationVar(&timeout, "timeout", command.WaitDefault, "how long to wait; 0 is for ever")
 	return cmd
 }
 
@@ -87,14 +88,14 @@ func (a *app) printOperations(ctx context.Context, c *api.Client, ops []api.Oper
 		if now, err := c.Operations().Get(ctx, op.Name); again && err == nil {
 			op = now
 		}
-		if a.structured() {
-			if err := a.encodeItem(op); err != nil {
+		if a.Structured() {
+			if err := a.EncodeItem(op); err != nil {
 				return err
 			}
 		}
 		items = append(items, op)
 	}
-	if a.structured() || len(items) == 0 {
+	if a.Structured() || len(items) == 0 {
 		return nil
 	}
 	return a.printItems(operations(), items)
@@ -112,10 +113,10 @@ func (a *app) functionCreate() *cobra.Command {
 		Example: `  weir function create fw --image firewall --config 'allow=[tcp/80, icmp]'
   weir function create w1 --image wire --on-fail bypass --start
   weir function create probe --image wire --cpus 0.5 --memory 64M -- /usr/bin/probe -v`,
-		Args: wantArgs(1, -1, "a name"),
+		Args: command.WantArgs(1, -1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if spec.Image == "" {
-				return usage("want an image: --image IMAGE; `weir image list` shows them")
+				return command.Usage("want an image: --image IMAGE; `weir image list` shows them")
 			}
 			var err error
 			if spec.Config, err = configValues(config); err != nil {
@@ -128,16 +129,16 @@ func (a *app) functionCreate() *cobra.Command {
 			if start {
 				spec.State = api.FunctionStarted
 			}
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			ctx, cancel := ending(cmd.Context(), timeout, "create")
+			ctx, cancel := command.Ending(cmd.Context(), timeout, "create")
 			defer cancel()
 			made, err := c.Functions().Put(ctx, args[0], spec, api.IfAbsent())
 			if errors.Is(err, api.ErrPrecondition) {
-				return withCode(ExitConflict, fmt.Errorf("function %q exists already; change it with `weir apply`, or delete it first", args[0]))
+				return command.WithCode(command.ExitConflict, fmt.Errorf("function %q exists already; change it with `weir apply`, or delete it first", args[0]))
 			}
 			if err != nil {
 				return err
@@ -151,8 +152,8 @@ func (a *app) functionCreate() *cobra.Command {
 					return err
 				}
 			}
-			if a.structured() {
-				return a.encode(made)
+			if a.Structured() {
+				return a.Encode(made)
 			}
 			return a.printItems(functions(), []any{made})
 		},
@@ -167,7 +168,7 @@ func (a *app) functionCreate() *cobra.Command {
 	f.StringVar(&spec.Host, "host", "", "host to run on")
 	f.BoolVar(&start, "start", false, "start it as well")
 	f.BoolVar(&wait, "wait", true, "wait until it is prepared, or healthy with --start")
-	f.DurationVar(&timeout, "timeout", waitDefault, "how long to wait; 0 is for ever")
+	f.DurationVar(&timeout, "timeout", command.WaitDefault, "how long to wait; 0 is for ever")
 	return cmd
 }
 
@@ -180,11 +181,11 @@ func configValues(pairs []string) (map[string]any, error) {
 	for _, p := range pairs {
 		key, text, ok := strings.Cut(p, "=")
 		if !ok || key == "" {
-			return nil, usage("--config %q: want KEY=VALUE", p)
+			return nil, command.Usage("--config %q: want KEY=VALUE", p)
 		}
 		var v any
 		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
-			return nil, usage("--config %q: the value is not YAML: %s", p, strings.SplitN(err.Error(), "\n", 2)[0])
+			return nil, command.Usage("--config %q: the value is not YAML: %s", p, strings.SplitN(err.Error(), "\n", 2)[0])
 		}
 		config[key] = v
 	}
@@ -199,7 +200,7 @@ func envValues(pairs []string) (map[string]string, error) {
 	for _, p := range pairs {
 		name, value, ok := strings.Cut(p, "=")
 		if !ok || name == "" {
-			return nil, usage("--env %q: want NAME=VALUE", p)
+			return nil, command.Usage("--env %q: want NAME=VALUE", p)
 		}
 		env[name] = value
 	}
@@ -213,21 +214,21 @@ func (a *app) functionDelete() *cobra.Command {
 		Use:               "delete NAME...",
 		Short:             "Stop functions and remove all that was made for them",
 		Example:           "  weir function delete fw\n  weir function delete w1 w2 w3 --wait=false",
-		Args:              wantArgs(1, -1, "at least one function"),
+		Args:              command.WantArgs(1, -1, "at least one function"),
 		ValidArgsFunction: a.completeFunctions(true),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			ctx, cancel := ending(cmd.Context(), timeout, "delete")
+			ctx, cancel := command.Ending(cmd.Context(), timeout, "delete")
 			defer cancel()
 			return a.deleteBatch(ctx, c, batch{functions(), args}, wait, false)
 		},
 	}
 	cmd.Flags().BoolVar(&wait, "wait", true, "wait until they are gone")
-	cmd.Flags().DurationVar(&timeout, "timeout", waitDefault, "how long to wait; 0 is for ever")
+	cmd.Flags().DurationVar(&timeout, "timeout", command.WaitDefault, "how long to wait; 0 is for ever")
 	return cmd
 }
 
@@ -237,13 +238,13 @@ func (a *app) functionLogs() *cobra.Command {
 		Use:               "logs NAME",
 		Short:             "Show what a function writes to its standard output and error",
 		Example:           "  weir function logs fw --tail 20\n  weir function logs -f mon",
-		Args:              wantArgs(1, 1, "one function"),
+		Args:              command.WantArgs(1, 1, "one function"),
 		ValidArgsFunction: a.completeFunctions(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.Tail < 0 {
-				return usage("--tail %d: want 0 (all) or more", o.Tail)
+				return command.Usage("--tail %d: want 0 (all) or more", o.Tail)
 			}
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}

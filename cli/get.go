@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
 
 // live kinds are read from a host's switch and not stored.
@@ -34,14 +36,14 @@ the use of each of their tables ("12 of 2000"); their entries for default forwar
   weir get rules
   weir get rules s1 --all
   weir get functions --watch -o json`,
-		Args:              wantArgs(1, -1, "a kind and perhaps names"),
+		Args:              command.WantArgs(1, -1, "a kind and perhaps names"),
 		ValidArgsFunction: a.completeObjects(append(plurals(), append(liveKinds[:], "all")...)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			args, err := split(args)
 			if err != nil {
 				return err
 			}
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
@@ -50,10 +52,10 @@ the use of each of their tables ("12 of 2000"); their entries for default forwar
 			switch {
 			case word == "all" || slices.Contains(liveKinds[:], plural(word)):
 				if watch {
-					return usage("--watch needs one stored kind, not %q", word)
+					return command.Usage("--watch needs one stored kind, not %q", word)
 				}
 				if word == "all" && len(args) > 1 {
-					return usage("get all takes no names")
+					return command.Usage("get all takes no names")
 				}
 				if word == "all" {
 					return a.getAll(cmd.Context(), c)
@@ -87,8 +89,8 @@ func (a *app) getList(ctx context.Context, c *api.Client, n noun) error {
 	if err != nil {
 		return err
 	}
-	if a.structured() {
-		return a.encode(list)
+	if a.Structured() {
+		return a.Encode(list)
 	}
 	if len(items) == 0 {
 		fmt.Fprintf(a.Stderr, "no %s\n", n.kind().Plural())
@@ -111,10 +113,10 @@ func (a *app) getNamed(ctx context.Context, c *api.Client, n noun, names []strin
 		items = append(items, item)
 	}
 	switch {
-	case a.structured() && len(items) == 1:
-		return a.encode(items[0])
-	case a.structured():
-		return a.encode(map[string]any{"items": items})
+	case a.Structured() && len(items) == 1:
+		return a.Encode(items[0])
+	case a.Structured():
+		return a.Encode(map[string]any{"items": items})
 	}
 	n, err := counted(ctx, c, n)
 	if err != nil {
@@ -124,26 +126,26 @@ func (a *app) getNamed(ctx context.Context, c *api.Client, n noun, names []strin
 }
 
 func (a *app) printItems(n noun, items []any) error {
-	t, row := n.table(a.output == asWide)
+	t, row := n.table(a.Wide())
 	for _, item := range items {
-		t.add(row(item)...)
+		t.Add(row(item)...)
 	}
 	for _, head := range []string{"MESSAGE", "ADDRESS", "UPLINK", "FUNCTIONS", "MISSING", "TUNNELS", "SKEW", "MATCH_BY"} {
 		dropEmpty(&t, head)
 	}
-	return a.printTable(t)
+	return a.PrintTable(t)
 }
 
 // dropEmpty takes a column away that says nothing.
-func dropEmpty(t *table, head string) {
-	i := slices.Index(t.head, head)
-	if i < 0 || slices.ContainsFunc(t.rows, func(r []string) bool { return r[i] != "" }) {
+func dropEmpty(t *command.Table, head string) {
+	i := slices.Index(t.Head, head)
+	if i < 0 || slices.ContainsFunc(t.Rows, func(r []string) bool { return r[i] != "" }) {
 		return
 	}
-	t.head = slices.Delete(t.head, i, i+1)
-	t.coloured = slices.Delete(t.coloured, i, i+1)
-	for j, r := range t.rows {
-		t.rows[j] = slices.Delete(r, i, i+1)
+	t.Head = slices.Delete(t.Head, i, i+1)
+	t.Coloured = slices.Delete(t.Coloured, i, i+1)
+	for j, r := range t.Rows {
+		t.Rows[j] = slices.Delete(r, i, i+1)
 	}
 }
 
@@ -159,7 +161,7 @@ func (a *app) getAll(ctx context.Context, c *api.Client) error {
 			return err
 		}
 		all[n.kind().Plural()] = list
-		if a.structured() || len(items) == 0 {
+		if a.Structured() || len(items) == 0 {
 			continue
 		}
 		if !first {
@@ -174,8 +176,8 @@ func (a *app) getAll(ctx context.Context, c *api.Client) error {
 			return err
 		}
 	}
-	if a.structured() {
-		return a.encode(all)
+	if a.Structured() {
+		return a.Encode(all)
 	}
 	if first {
 		fmt.Fprintln(a.Stderr, "nothing yet; see `weir apply --help`")
@@ -184,8 +186,8 @@ func (a *app) getAll(ctx context.Context, c *api.Client) error {
 }
 
 func (a *app) heading(s string) string {
-	if a.colours(a.Stdout) {
-		return cyan.paint(s)
+	if a.Colours(a.Stdout) {
+		return command.Cyan.Paint(s)
 	}
 	return s
 }
@@ -196,10 +198,10 @@ func (a *app) watch(ctx context.Context, c *api.Client, n noun, names []string) 
 	if len(names) == 1 {
 		o.Name = names[0]
 	} else if len(names) > 1 {
-		return usage("--watch takes one name at most")
+		return command.Usage("--watch takes one name at most")
 	}
 	head, known := true, known{}
-	back := a.returns(c, &progress{})
+	back := a.returns(c, &command.Progress{})
 	for step := range n.watch(ctx, c, o) {
 		if step.kind == api.DeltaError {
 			if err := a.again(ctx, step.err, back); err != nil {
@@ -256,50 +258,50 @@ func permanent(err error) bool {
 }
 
 func (a *app) printChange(n noun, step change, head *bool) error {
-	if a.structured() {
+	if a.Structured() {
 		for _, item := range step.items {
 			kind := step.kind
 			if kind == api.DeltaReset {
 				kind = api.DeltaPut
 			}
-			if err := a.encodeItem(map[string]any{"type": kind, "object": item}); err != nil {
+			if err := a.EncodeItem(map[string]any{"type": kind, "object": item}); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	t, row := n.table(a.output == asWide)
+	t, row := n.table(a.Wide())
 	if !*head {
-		t.head = nil
+		t.Head = nil
 	}
 	for _, item := range step.items {
 		cells := row(item)
 		if step.kind == api.DeltaDelete {
 			cells[1] = "deleted"
 		}
-		t.add(cells...)
+		t.Add(cells...)
 	}
-	if len(t.rows) == 0 {
+	if len(t.Rows) == 0 {
 		return nil
 	}
 	*head = false
-	return a.printTable(padded(t))
+	return a.PrintTable(padded(t))
 }
 
 // padded widens the cells a little, since later lines cannot widen those that are printed.
-func padded(t table) table {
+func padded(t command.Table) command.Table {
 	widen := func(cells []string) {
 		for i := range cells[:max(len(cells)-1, 0)] {
-			cells[i] = fmt.Sprintf("%-14s", or(cells[i], "-"))
+			cells[i] = fmt.Sprintf("%-14s", cmp.Or(cells[i], "-"))
 		}
 	}
-	if t.head != nil {
-		widen(t.head)
+	if t.Head != nil {
+		widen(t.Head)
 	}
-	for _, r := range t.rows {
+	for _, r := range t.Rows {
 		widen(r)
 	}
-	t.coloured = nil
+	t.Coloured = nil
 	return t
 }
 
@@ -321,19 +323,19 @@ func (a *app) getLive(ctx context.Context, c *api.Client, kind string, hosts []s
 		}
 		all = append(all, counters)
 	}
-	if a.structured() {
+	if a.Structured() {
 		keep(kind, all)
 		if len(all) == 1 {
-			return a.encode(all[0])
+			return a.Encode(all[0])
 		}
-		return a.encode(map[string]any{"items": all})
+		return a.Encode(map[string]any{"items": all})
 	}
 	for i, counters := range all {
 		if len(all) > 1 {
 			fmt.Fprintln(a.Stdout, a.heading("HOST "+counters.Host))
 		}
 		if kind != "rules" {
-			if err := a.printTable(portTable(counters.Ports, a.output == asWide)); err != nil {
+			if err := a.PrintTable(portTable(counters.Ports, a.Wide())); err != nil {
 				return err
 			}
 		}
@@ -341,7 +343,7 @@ func (a *app) getLive(ctx context.Context, c *api.Client, kind string, hosts []s
 			fmt.Fprintln(a.Stdout)
 		}
 		if kind != "ports" {
-			if err := a.printTable(ruleTable(counters.Rules)); err != nil {
+			if err := a.PrintTable(ruleTable(counters.Rules)); err != nil {
 				return err
 			}
 		}
@@ -364,19 +366,19 @@ func keep(kind string, all []api.Counters) {
 	}
 }
 
-func portTable(ports []api.PortCounters, wide bool) table {
-	t := table{head: []string{"PORT", "NAME", "STATE", "RX PACKETS", "RX BYTES", "TX PACKETS", "TX BYTES", "DROPPED", "REFUSED"}, coloured: make([]bool, 10)}
-	t.coloured[2] = true
+func portTable(ports []api.PortCounters, wide bool) command.Table {
+	t := command.Table{Head: []string{"PORT", "NAME", "STATE", "RX PACKETS", "RX BYTES", "TX PACKETS", "TX BYTES", "DROPPED", "REFUSED"}, Coloured: make([]bool, 10)}
+	t.Coloured[2] = true
 	if wide {
-		t.head = append(t.head, "LINK")
+		t.Head = append(t.Head, "LINK")
 	}
 	for _, p := range ports {
-		row := []string{fmt.Sprint(p.Port), p.Name, string(p.State), fmt.Sprint(p.Rx.Packets), size(int64(p.Rx.Bytes)),
-			fmt.Sprint(p.Tx.Packets), size(int64(p.Tx.Bytes)), fmt.Sprint(p.Dropped.Packets), refusedText(p.Refused)}
+		row := []string{fmt.Sprint(p.Port), p.Name, string(p.State), fmt.Sprint(p.Rx.Packets), command.Size(int64(p.Rx.Bytes)),
+			fmt.Sprint(p.Tx.Packets), command.Size(int64(p.Tx.Bytes)), fmt.Sprint(p.Dropped.Packets), refusedText(p.Refused)}
 		if wide {
 			row = append(row, p.Link)
 		}
-		t.add(row...)
+		t.Add(row...)
 	}
 	return t
 }
@@ -393,10 +395,10 @@ func refusedText(refused map[string]uint64) string {
 	return strings.Join(parts, ",")
 }
 
-func ruleTable(rules []api.RuleCounters) table {
-	t := table{head: []string{"COOKIE", "POLICY", "PACKETS", "BYTES", "RULE"}}
+func ruleTable(rules []api.RuleCounters) command.Table {
+	t := command.Table{Head: []string{"COOKIE", "POLICY", "PACKETS", "BYTES", "RULE"}}
 	for _, r := range rules {
-		t.add(r.Cookie, r.Policy, fmt.Sprint(r.Hits.Packets), size(int64(r.Hits.Bytes)), r.Note)
+		t.Add(r.Cookie, r.Policy, fmt.Sprint(r.Hits.Packets), command.Size(int64(r.Hits.Bytes)), r.Note)
 	}
 	return t
 }
@@ -424,10 +426,10 @@ func (a *app) completeObjects(kinds []string) cobra.CompletionFunc {
 const completionTimeout = 500 * time.Millisecond
 
 func (a *app) completeNames(cmd *cobra.Command, n noun) []string {
-	if fromEnvironment(cmd) != nil {
+	if command.FromEnvironment(cmd) != nil {
 		return nil
 	}
-	c, err := a.client()
+	c, err := a.Client()
 	if err != nil {
 		return nil
 	}

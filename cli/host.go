@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
 
 func (a *app) hostCommand() *cobra.Command {
@@ -19,7 +20,7 @@ func (a *app) hostCommand() *cobra.Command {
   weir host open h1
   weir host set h1 --cpus 8 --memory 16G`,
 		Args: cobra.ArbitraryArgs,
-		RunE: group,
+		RunE: command.Group,
 	}
 	cmd.AddCommand(
 		a.hostVerb("close", "Place nothing new on hosts; what runs there stays", map[string]any{"unschedulable": true}),
@@ -36,7 +37,7 @@ func (a *app) hostSetCommand() *cobra.Command {
 		Long: `Set what a host has. Functions are placed by that, whatever the host's agent claims. Without it counts what the agent claimed first, up to
 64 cores and 256 GiB for a host that has joined. An empty value takes the setting back.`,
 		Example: `  weir host set h1 --cpus 8 --memory 16G`,
-		Args:    wantArgs(1, 1, "a host"),
+		Args:    command.WantArgs(1, 1, "a host"),
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return a.completeNames(cmd, hosts(nil)), cobra.ShellCompDirectiveNoFileComp
 		},
@@ -52,9 +53,9 @@ func (a *app) hostSetCommand() *cobra.Command {
 				}
 			}
 			if len(patch) == 0 {
-				return usage("nothing to set: want --cpus or --memory")
+				return command.Usage("nothing to set: want --cpus or --memory")
 			}
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
@@ -63,10 +64,10 @@ func (a *app) hostSetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.structured() {
-				return a.encodeItem(h)
+			if a.Structured() {
+				return a.EncodeItem(h)
 			}
-			fmt.Fprintf(a.Stdout, "%s counts %d cores, %s memory\n", h.Name, h.Status.Cores, size(h.Status.Memory))
+			fmt.Fprintf(a.Stdout, "%s counts %d cores, %s memory\n", h.Name, h.Status.Cores, command.Size(h.Status.Memory))
 			return nil
 		},
 	}
@@ -80,12 +81,12 @@ func (a *app) hostVerb(verb, short string, patch map[string]any) *cobra.Command 
 		Use:     verb + " NAME...",
 		Short:   short,
 		Example: fmt.Sprintf("  weir host %s h1\n  weir host %s h1 h2 -o json", verb, verb),
-		Args:    wantArgs(1, -1, "at least one host"),
+		Args:    command.WantArgs(1, -1, "at least one host"),
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return a.completeNames(cmd, hosts(nil)), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
@@ -104,8 +105,8 @@ func (a *app) patchHost(ctx context.Context, c *api.Client, name string, patch m
 	if err != nil {
 		return err
 	}
-	if a.structured() {
-		return a.encodeItem(h)
+	if a.Structured() {
+		return a.EncodeItem(h)
 	}
 	if h.Spec.Unschedulable {
 		fmt.Fprintf(a.Stdout, "%s takes no new functions\n", h.Name)

@@ -4,7 +4,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
+
+	"weir.dev/weir/cli/command"
 )
 
 func (a *app) imageCommand() *cobra.Command {
@@ -13,7 +14,7 @@ func (a *app) imageCommand() *cobra.Command {
 		Short:   "Look at the images that functions are made of",
 		Example: "  weir image list",
 		Args:    cobra.ArbitraryArgs,
-		RunE:    group,
+		RunE:    command.Group,
 	}
 	var dir string
 	list := &cobra.Command{
@@ -21,38 +22,34 @@ func (a *app) imageCommand() *cobra.Command {
 		Short:   "List the images that functions can be made of",
 		Long:    "List the images that functions can be made of. A daemon that was started with --images needs the same here; the variable serves both.",
 		Example: "  weir image list\n  weir image list -o json\n  weir image list --images bin/images",
-		Args:    noArgs(),
+		Args:    command.NoArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if a.Images == nil {
-				return missingHook("an image store")
+			if a.o.Images == nil {
+				return command.MissingHook("an image store")
 			}
-			i, err := a.instance()
+			i, err := a.Instance()
 			if err != nil {
 				return err
 			}
-			images, err := a.Images(cmd.Context(), i, dir)
+			images, err := a.o.Images(cmd.Context(), i, dir)
 			if err != nil {
 				return err
 			}
-			if a.structured() {
-				return a.encode(map[string]any{"items": append([]Image{}, images...)})
+			if a.Structured() {
+				return a.Encode(map[string]any{"items": append([]Image{}, images...)})
 			}
-			return a.printTable(imageTable(images))
+			return a.PrintTable(imageTable(images))
 		},
 	}
-	imagesFlag(list.Flags(), &dir)
+	command.ImagesFlag(list.Flags(), &dir)
 	cmd.AddCommand(list)
 	return cmd
 }
 
-func imagesFlag(f *pflag.FlagSet, dir *string) {
-	f.StringVar(dir, "images", "", "OCI image layout to look into first, before those beside the program and in /usr/share/weir/images")
-}
-
-func imageTable(images []Image) table {
-	t := table{head: []string{"IMAGE", "PORTS", "SIZE", "DIGEST", "DESCRIPTION"}}
+func imageTable(images []Image) command.Table {
+	t := command.Table{Head: []string{"IMAGE", "PORTS", "SIZE", "DIGEST", "DESCRIPTION"}}
 	for _, i := range images {
-		t.add(i.Ref, strings.Join(i.Ports, ","), size(i.Bytes), shortDigest(i.Digest), i.Description)
+		t.Add(i.Ref, strings.Join(i.Ports, ","), command.Size(i.Bytes), shortDigest(i.Digest), i.Description)
 	}
 	return t
 }

@@ -7,6 +7,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/api/file"
+	"weir.dev/weir/cli/command"
 )
 
 // noun is what the commands need to know of one kind; nounOf has it for each of the API's types.
@@ -18,7 +19,7 @@ type noun interface {
 	watch(ctx context.Context, c *api.Client, o api.ListOptions) <-chan change
 	// remove is nil for kinds that nobody deletes.
 	remove() func(ctx context.Context, c *api.Client, name string) (*api.Operation, error)
-	table(wide bool) (table, func(item any) []string)
+	table(wide bool) (command.Table, func(item any) []string)
 	meta(item any) *api.Meta
 }
 
@@ -93,15 +94,15 @@ func (n nounOf[T]) remove() func(context.Context, *api.Client, string) (*api.Ope
 	return n.delete
 }
 
-func (n nounOf[T]) table(wide bool) (table, func(any) []string) {
-	var t table
+func (n nounOf[T]) table(wide bool) (command.Table, func(any) []string) {
+	var t command.Table
 	var cells []func(T) string
 	for _, c := range n.columns {
 		if c.wide && !wide {
 			continue
 		}
-		t.head = append(t.head, c.head)
-		t.coloured = append(t.coloured, c.state)
+		t.Head = append(t.Head, c.head)
+		t.Coloured = append(t.Coloured, c.state)
 		cells = append(cells, c.cell)
 	}
 	return t, func(item any) []string {
@@ -135,7 +136,7 @@ func nounNamed(word string) (noun, error) {
 	if hint == "" {
 		hint = "want one of " + strings.Join(plurals(), ", ")
 	}
-	return nil, usage("unknown kind %q (%s)", word, hint)
+	return nil, command.Usage("unknown kind %q (%s)", word, hint)
 }
 
 // split takes "function/fw", as Weir itself writes it, for "function fw"; all of it has to be of one kind.
@@ -147,13 +148,13 @@ func split(args []string) ([]string, error) {
 	for _, arg := range args {
 		kind, name, ok := strings.Cut(arg, "/")
 		if !ok || name == "" {
-			return nil, usage("%q: want KIND/NAME, as before it", arg)
+			return nil, command.Usage("%q: want KIND/NAME, as before it", arg)
 		}
 		if out == nil {
 			out = []string{kind}
 		}
 		if kind != out[0] {
-			return nil, usage("%q: want one kind at a time, here %s", arg, out[0])
+			return nil, command.Usage("%q: want one kind at a time, here %s", arg, out[0])
 		}
 		out = append(out, name)
 	}

@@ -16,6 +16,8 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/cli"
+	"weir.dev/weir/cli/command"
+	"weir.dev/weir/cli/service"
 	"weir.dev/weir/instance"
 )
 
@@ -24,9 +26,12 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"weir": func() {
 			os.Exit(cli.Main(cli.Options{
-				Version: "test", Up: up, CheckRoot: checkRoot, Down: down, Features: features, Images: images,
-				Placements: []string{"most-available", "pack", "spread", "nearest"},
-				Switches:   []string{"ebpf", "ovs"},
+				Version: "test", Images: images,
+				Hooks: service.Hooks{
+					Up: up, CheckRoot: checkRoot, Down: down, Features: features,
+					Placements: []string{"most-available", "pack", "spread", "nearest"},
+					Switches:   []string{"ebpf", "ovs"},
+				},
 			}, os.Args[1:]))
 		},
 	})
@@ -35,12 +40,12 @@ func TestMain(m *testing.M) {
 var longLine = strings.Repeat("x", 64<<10)
 
 // up acts as the script says: a daemon that is ready, talks much, dies, or never comes up.
-func up(ctx context.Context, o cli.UpOptions) error {
+func up(ctx context.Context, o service.UpOptions) error {
 	fmt.Fprintf(o.Stderr, "instance=%s root=%s listen=%q etcd=%q runtime=%s images=%s log=%s/%s dir=%s\n", o.Instance.Name, o.Instance.Root,
 		o.Listen, o.Etcd, o.Runtime, o.ImagesDir, o.LogLevel, o.LogFormat, workDir())
 	switch os.Getenv("TEST_UP") {
 	case "dies":
-		return cli.WithCode(cli.ExitForbidden, errors.New("kernel 5.4 lacks tcx (6.6) and clsact (4.5)"))
+		return command.WithCode(command.ExitForbidden, errors.New("kernel 5.4 lacks tcx (6.6) and clsact (4.5)"))
 	case "talks": // more than a log is to hold
 		for range 17 << 20 / len(longLine) {
 			fmt.Fprintln(o.Stderr, longLine)
@@ -65,7 +70,7 @@ func up(ctx context.Context, o cli.UpOptions) error {
 // checkRoot takes a directory called foreign for one of others.
 func checkRoot(i instance.Instance) error {
 	if filepath.Base(i.Root) == "foreign" {
-		return cli.WithCode(cli.ExitConflict, errors.New("it holds etcd of others"))
+		return command.WithCode(command.ExitConflict, errors.New("it holds etcd of others"))
 	}
 	return nil
 }
@@ -78,7 +83,7 @@ func workDir() string {
 	return dir
 }
 
-func down(_ context.Context, o cli.DownOptions) error {
+func down(_ context.Context, o service.DownOptions) error {
 	_, err := fmt.Fprintf(o.Out, "removed %s, keep state %v\n", o.Instance.Name, o.KeepState)
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
 
 func (a *app) secretCommand() *cobra.Command {
@@ -23,7 +24,7 @@ its user alone may read. No command shows a value again. A new value makes the f
 		Example: `  weir secret set db --from password
   weir secret list`,
 		Args: cobra.ArbitraryArgs,
-		RunE: group,
+		RunE: command.Group,
 	}
 	cmd.AddCommand(a.secretSetCommand(), a.secretListCommand(), a.secretDeleteCommand())
 	return cmd
@@ -35,7 +36,7 @@ func (a *app) secretSetCommand() *cobra.Command {
 		Use:     "set NAME",
 		Short:   "Make a secret or replace its value, from standard input or a file, byte by byte",
 		Example: "  weir secret set db --from password\n  weir secret set tls --from key.pem",
-		Args:    wantArgs(1, 1, "the name of a secret"),
+		Args:    command.WantArgs(1, 1, "the name of a secret"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := a.Stdin
 			if from != "-" {
@@ -51,9 +52,9 @@ func (a *app) secretSetCommand() *cobra.Command {
 				return fmt.Errorf("read the secret: %w", err)
 			}
 			if n := len(value); n < 1 || n > api.MaxSecret {
-				return usage("a secret of %d bytes or more: want 1 to %d", n, api.MaxSecret)
+				return command.Usage("a secret of %d bytes or more: want 1 to %d", n, api.MaxSecret)
 			}
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
@@ -62,8 +63,8 @@ func (a *app) secretSetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.structured() {
-				return a.encodeItem(s)
+			if a.Structured() {
+				return a.EncodeItem(s)
 			}
 			_, err = fmt.Fprintf(a.Stdout, "secret/%s set\n", s.Name)
 			return err
@@ -78,13 +79,13 @@ func (a *app) secretListCommand() *cobra.Command {
 		Use:     "list",
 		Short:   "List the secrets, without their values",
 		Example: "  weir secret list",
-		Args:    noArgs(),
-		RunE: a.speaks(func(ctx context.Context, c *api.Client, _ []string) error {
+		Args:    command.NoArgs(),
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, _ []string) error {
 			list, err := c.Secrets(ctx)
 			if err != nil {
 				return err
 			}
-			return printList(a, list, []string{"NAME", "GENERATION", "CHANGED", "USED BY"}, func(s api.Secret) []string {
+			return command.PrintList(a.App, list, []string{"NAME", "GENERATION", "CHANGED", "USED BY"}, func(s api.Secret) []string {
 				return []string{s.Name, fmt.Sprint(s.Generation), s.Updated.Local().Format(time.DateTime), strings.Join(s.UsedBy, ",")}
 			})
 		}),
@@ -96,12 +97,12 @@ func (a *app) secretDeleteCommand() *cobra.Command {
 		Use:     "delete NAME",
 		Short:   "Delete a secret that no function uses",
 		Example: "  weir secret delete db",
-		Args:    wantArgs(1, 1, "the name of a secret (see weir secret list)"),
-		RunE: a.speaks(func(ctx context.Context, c *api.Client, args []string) error {
+		Args:    command.WantArgs(1, 1, "the name of a secret (see weir secret list)"),
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			if err := c.DeleteSecret(ctx, args[0]); err != nil {
 				return err
 			}
-			return a.printDone("secret", args[0], "deleted")
+			return a.PrintDone("secret", args[0], "deleted")
 		}),
 	}
 }

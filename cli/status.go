@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
 
 // overview is what `weir status -o json` gives.
@@ -41,9 +42,9 @@ func (a *app) statusCommand() *cobra.Command {
 		Long:  "Show on one screen how things are: daemon, hosts, the fabric's switches, functions, chains, policies, what was wrong lately. What is not well comes first.",
 		Example: `  weir status
   weir status -o json`,
-		Args: noArgs(),
+		Args: command.NoArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
@@ -52,15 +53,15 @@ func (a *app) statusCommand() *cobra.Command {
 				return err
 			}
 			look := settle
-			if a.structured() { // a program decides by itself how long it waits
+			if a.Structured() { // a program decides by itself how long it waits
 				look = survey
 			}
 			s, err := look(cmd.Context(), c)
 			if err != nil {
 				return err
 			}
-			if a.structured() {
-				return a.encode(s)
+			if a.Structured() {
+				return a.Encode(s)
 			}
 			return a.printStatus(s)
 		},
@@ -145,16 +146,16 @@ func well[T any](items []T) bool {
 }
 
 func (a *app) printStatus(s overview) error {
-	word := green.paint("all well")
+	word := command.Green.Paint("all well")
 	switch {
 	case len(s.Hosts) == 0:
-		word = yellow.paint("no host has joined yet; a host's agent joins with a token (weir token create)")
+		word = command.Yellow.Paint("no host has joined yet; a host's agent joins with a token (weir token create)")
 	case s.starting():
-		word = yellow.paint("starting: what follows may be from before the start")
+		word = command.Yellow.Paint("starting: what follows may be from before the start")
 	case !s.Healthy:
-		word = yellow.paint("not all well")
+		word = command.Yellow.Paint("not all well")
 	}
-	if !a.colours(a.Stdout) {
+	if !a.Colours(a.Stdout) {
 		word = strings.NewReplacer("\x1b[32m", "", "\x1b[33m", "", "\x1b[39m", "").Replace(word)
 	}
 	fmt.Fprintf(a.Stdout, "weir is up: %s\n", word)
@@ -200,15 +201,15 @@ func (a *app) printHost(h api.Host) {
 		}
 	}
 	if st.Cores > 0 {
-		parts = append(parts, fmt.Sprintf("%d cores", st.Cores), size(st.Memory)+" memory")
+		parts = append(parts, fmt.Sprintf("%d cores", st.Cores), command.Size(st.Memory)+" memory")
 	}
 	if st.State == api.HostLost {
-		parts = append(parts, "silent for "+age(st.Heartbeat, time.Now()))
+		parts = append(parts, "silent for "+command.Age(st.Heartbeat, time.Now()))
 	}
-	fmt.Fprintf(a.Stdout, "host %s: %s\n", printable(h.Name), printable(strings.Join(parts, ", ")))
+	fmt.Fprintf(a.Stdout, "host %s: %s\n", command.Printable(h.Name), command.Printable(strings.Join(parts, ", ")))
 	for _, f := range st.Features {
 		if !f.OK {
-			fmt.Fprintf(a.Stdout, "  without %s: %s\n", printable(f.Name), shortened(printable(f.Detail)))
+			fmt.Fprintf(a.Stdout, "  without %s: %s\n", command.Printable(f.Name), shortened(command.Printable(f.Detail)))
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/instance"
 )
 
@@ -32,7 +33,7 @@ the switch knows the manager by the authority's certificate. A switch that claim
   weir switch list
   weir switch revoke 1`,
 		Args: cobra.ArbitraryArgs,
-		RunE: group,
+		RunE: command.Group,
 	}
 	cmd.AddCommand(a.switchCertCommand(), a.switchListCommand(), a.switchRevokeCommand())
 	return cmd
@@ -59,13 +60,13 @@ Made again, a certificate replaces none: the former one works until it expires o
 		Example: `  weir switch cert 1 --out s1
   weir switch cert 1 2 3 --out ovs --life 720h
   weir switch cert 1 --request s1.csr --out s1`,
-		Args: wantArgs(1, -1, "at least one datapath id (ovs-vsctl get bridge NAME datapath_id)"),
+		Args: command.WantArgs(1, -1, "at least one datapath id (ovs-vsctl get bridge NAME datapath_id)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids, err := datapathIDs(args)
 			if err != nil {
 				return err
 			}
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
@@ -75,7 +76,7 @@ Made again, a certificate replaces none: the former one works until it expires o
 			if request != "" {
 				text, err := os.ReadFile(request)
 				if err != nil {
-					return usage("--request: %w", err)
+					return command.Usage("--request: %w", err)
 				}
 				req.Request = string(text)
 			} else if key, req.Request, err = switchKey(); err != nil {
@@ -100,9 +101,9 @@ Made again, a certificate replaces none: the former one works until it expires o
 					return fmt.Errorf("write %s: %w", f.name, err)
 				}
 			}
-			if a.structured() {
+			if a.Structured() {
 				answer.Certificate, answer.Authority = "", ""
-				return a.encode(answer)
+				return a.Encode(answer)
 			}
 			fmt.Fprintf(a.Stdout, "certificate %s for %s, valid until %s, is in %s\n", answer.ID, strings.Join(answer.DatapathIDs, ", "), answer.Expires.Local().Format(time.DateTime), out)
 			if key != nil {
@@ -132,7 +133,7 @@ func datapathIDs(args []string) ([]string, error) {
 	for _, text := range args {
 		id, err := strconv.ParseUint(strings.TrimPrefix(strings.TrimPrefix(text, "0x"), "of-"), 16, 64)
 		if err != nil || id == 0 {
-			return nil, usage("datapath id %q: want 1 to 16 hexadecimal digits, as 1 or 00000000000000a1", text)
+			return nil, command.Usage("datapath id %q: want 1 to 16 hexadecimal digits, as 1 or 00000000000000a1", text)
 		}
 		out = append(out, fmt.Sprintf("%016x", id))
 	}
@@ -162,13 +163,13 @@ func (a *app) switchListCommand() *cobra.Command {
 		Use:     "list",
 		Short:   "List the switches' certificates",
 		Example: "  weir switch list",
-		Args:    noArgs(),
-		RunE: a.speaks(func(ctx context.Context, c *api.Client, _ []string) error {
+		Args:    command.NoArgs(),
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, _ []string) error {
 			list, err := c.SwitchCertificates(ctx)
 			if err != nil {
 				return err
 			}
-			return printList(a, list, []string{"ID", "STATE", "CREATED", "EXPIRES", "DATAPATHS"}, func(x api.SwitchCertificate) []string {
+			return command.PrintList(a.App, list, []string{"ID", "STATE", "CREATED", "EXPIRES", "DATAPATHS"}, func(x api.SwitchCertificate) []string {
 				state := "valid"
 				if time.Now().After(x.Expires) {
 					state = "expired"
@@ -186,8 +187,8 @@ func (a *app) switchRevokeCommand() *cobra.Command {
 		Long: `Refuse all certificates that name a datapath id, or the one with an ID (weir switch list). A connection that uses one ends
 within seconds; what the switch has installed stays there.`,
 		Example: "  weir switch revoke 1\n  weir switch revoke 5d1f0c7e9b3a4c21",
-		Args:    wantArgs(1, 1, "a datapath id, or the ID of a certificate (see weir switch list)"),
-		RunE: a.speaks(func(ctx context.Context, c *api.Client, args []string) error {
+		Args:    command.WantArgs(1, 1, "a datapath id, or the ID of a certificate (see weir switch list)"),
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			list, err := c.SwitchCertificates(ctx)
 			if err != nil {
 				return err
@@ -209,10 +210,10 @@ within seconds; what the switch has installed stays there.`,
 				revoked = append(revoked, x.ID)
 			}
 			if len(revoked) == 0 && len(failed) == 0 {
-				return withCode(ExitNotFound, fmt.Errorf("no certificate is called %s or names that datapath id (see weir switch list)", args[0]))
+				return command.WithCode(command.ExitNotFound, fmt.Errorf("no certificate is called %s or names that datapath id (see weir switch list)", args[0]))
 			}
-			if a.structured() {
-				return errors.Join(append(failed, a.encode(map[string]any{"revoked": revoked}))...)
+			if a.Structured() {
+				return errors.Join(append(failed, a.Encode(map[string]any{"revoked": revoked}))...)
 			}
 			for _, id := range revoked {
 				fmt.Fprintf(a.Stdout, "certificate %s revoked\n", id)

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
 
 func (a *app) tokenCommand() *cobra.Command {
@@ -26,7 +27,7 @@ A manager keeps only hashes of tokens, and shows each once.`,
   weir token create > join.token
   weir token list`,
 		Args: cobra.ArbitraryArgs,
-		RunE: group,
+		RunE: command.Group,
 	}
 	cmd.AddCommand(a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRotateCommand(), a.tokenDeleteCommand())
 	return cmd
@@ -44,19 +45,19 @@ func (a *app) tokenCreateCommand() *cobra.Command {
   weir token create --host h2 --ttl 10m
   weir token create --host h2 --cpus 8 --memory 16G
   weir token create --host h2 --replace`,
-		Args: wantArgs(0, 1, "at most one name"),
+		Args: command.WantArgs(0, 1, "at most one name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				r.Name = args[0]
 			}
 			if (r.Name == "") != (role == "") {
-				return usage("a token for the API needs a name and a --role (viewer, operator or admin); one to join with has neither")
+				return command.Usage("a token for the API needs a name and a --role (viewer, operator or admin); one to join with has neither")
 			}
 			r.Role = api.Role(role)
 			if cmd.Flags().Changed("ttl") {
 				r.TTL = ttl.String()
 			}
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
@@ -79,8 +80,8 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 
 // printToken shows a token this once.
 func (a *app) printToken(t api.Token) error {
-	if a.structured() {
-		return a.encode(t)
+	if a.Structured() {
+		return a.Encode(t)
 	}
 	_, err := fmt.Fprintln(a.Stdout, t.Token)
 	return err
@@ -91,8 +92,8 @@ func (a *app) tokenRotateCommand() *cobra.Command {
 		Use:     "rotate NAME",
 		Short:   "Give a token for the API a new secret and its whole life again, and print it; the former one is refused from now on",
 		Example: "  weir token rotate ci > ci.token\n  weir token rotate file > /dev/null",
-		Args:    wantArgs(1, 1, "the name of a token (see weir token list)"),
-		RunE: a.speaks(func(ctx context.Context, c *api.Client, args []string) error {
+		Args:    command.WantArgs(1, 1, "the name of a token (see weir token list)"),
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			t, err := c.RotateToken(ctx, args[0])
 			if err != nil {
 				return err
@@ -107,13 +108,13 @@ func (a *app) tokenListCommand() *cobra.Command {
 		Use:     "list",
 		Short:   "List the tokens, without their secrets",
 		Example: "  weir token list\n  weir token list -o json",
-		Args:    noArgs(),
-		RunE: a.speaks(func(ctx context.Context, c *api.Client, _ []string) error {
+		Args:    command.NoArgs(),
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, _ []string) error {
 			list, err := c.Tokens(ctx)
 			if err != nil {
 				return err
 			}
-			return printList(a, list, []string{"NAME", "ROLE", "HOST", "STATE", "EXPIRES", "LAST USED", "BY"},
+			return command.PrintList(a.App, list, []string{"NAME", "ROLE", "HOST", "STATE", "EXPIRES", "LAST USED", "BY"},
 				func(x api.Token) []string { return tokenRow(x, time.Now()) })
 		}),
 	}
@@ -149,12 +150,12 @@ func (a *app) tokenDeleteCommand() *cobra.Command {
 		Use:     "delete NAME",
 		Short:   "Revoke a token; who joined with it stays",
 		Example: "  weir token delete ci\n  weir token delete 1f2e3d4c",
-		Args:    wantArgs(1, 1, "the name of a token (see weir token list)"),
-		RunE: a.speaks(func(ctx context.Context, c *api.Client, args []string) error {
+		Args:    command.WantArgs(1, 1, "the name of a token (see weir token list)"),
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			if err := c.DeleteToken(ctx, args[0]); err != nil {
 				return err
 			}
-			return a.printDone("token", args[0], "deleted")
+			return a.PrintDone("token", args[0], "deleted")
 		}),
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
 
 func (a *app) traceCommand() *cobra.Command {
@@ -24,7 +25,7 @@ that port. The counters are the ports' own, read live.`,
 		Example: `  weir trace alice bob tcp/80
   weir trace alice uplink udp/53 --destination 9.9.9.9
   weir trace alice bob icmp --vlan 7 -o json`,
-		Args: wantArgs(2, 3, "two endpoints, perhaps a packet such as tcp/80"),
+		Args: command.WantArgs(2, 3, "two endpoints, perhaps a packet such as tcp/80"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) < 2 {
 				return a.completeNames(cmd, endpoints()), cobra.ShellCompDirectiveNoFileComp
@@ -36,7 +37,7 @@ that port. The counters are the ports' own, read live.`,
 			if len(args) > 2 {
 				q.Match = args[2]
 			}
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
@@ -45,8 +46,8 @@ that port. The counters are the ports' own, read live.`,
 			if err != nil {
 				return err
 			}
-			if a.structured() {
-				return a.encode(t)
+			if a.Structured() {
+				return a.Encode(t)
 			}
 			if err := a.printTrace("packet", t.To, t.Request); err != nil {
 				return err
@@ -64,11 +65,11 @@ that port. The counters are the ports' own, read live.`,
 }
 
 func (a *app) printTrace(what, to string, w api.TraceWay) error {
-	fmt.Fprintf(a.Stdout, "%s %s\n", a.heading(what), printable(w.Packet))
+	fmt.Fprintf(a.Stdout, "%s %s\n", a.heading(what), command.Printable(w.Packet))
 	for _, line := range verdicts(w) {
-		fmt.Fprintf(a.Stdout, "  %s\n", printable(line))
+		fmt.Fprintf(a.Stdout, "  %s\n", command.Printable(line))
 	}
-	t := table{head: []string{"PORT", "EVENT", "HOST", "STATE", "RX PACKETS", "TX PACKETS", "DROPPED"}, coloured: []bool{false, false, false, true}}
+	t := command.Table{Head: []string{"PORT", "EVENT", "HOST", "STATE", "RX PACKETS", "TX PACKETS", "DROPPED"}, Coloured: []bool{false, false, false, true}}
 	several := map[string]bool{}
 	for i, s := range w.Steps {
 		if i > 0 && s.Event == "steered" && w.Steps[i-1].Event == "copied" && w.Steps[i-1].Port == s.Port {
@@ -80,21 +81,21 @@ func (a *app) printTrace(what, to string, w api.TraceWay) error {
 			name = "  " + name
 		}
 		if !s.Live {
-			t.add(name, s.Event, s.Host, "", "", "", "")
+			t.Add(name, s.Event, s.Host, "", "", "", "")
 			continue
 		}
-		t.add(name, s.Event, s.Host, string(s.State), fmt.Sprint(s.Rx.Packets), fmt.Sprint(s.Tx.Packets), fmt.Sprint(s.Dropped.Packets))
+		t.Add(name, s.Event, s.Host, string(s.State), fmt.Sprint(s.Rx.Packets), fmt.Sprint(s.Tx.Packets), fmt.Sprint(s.Dropped.Packets))
 	}
 	if delete(several, ""); len(several) < 2 {
-		for i := range t.rows {
-			t.rows[i][2] = ""
+		for i := range t.Rows {
+			t.Rows[i][2] = ""
 		}
 		dropEmpty(&t, "HOST")
 	}
-	if err := a.printTable(t); err != nil {
+	if err := a.PrintTable(t); err != nil {
 		return err
 	}
-	fmt.Fprintln(a.Stdout, printable(outcome(to, w)))
+	fmt.Fprintln(a.Stdout, command.Printable(outcome(to, w)))
 	return nil
 }
 

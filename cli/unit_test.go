@@ -4,17 +4,20 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"weir.dev/weir/cli/command"
+	"weir.dev/weir/cli/service"
 )
 
 func TestUnitRefusesWhatItsCommandDoesNotTake(t *testing.T) {
 	unit := func(args ...string) (string, string, int) {
 		var out, errs bytes.Buffer
-		code := Main(Options{Stdout: &out, Stderr: &errs, Unit: func(o UnitOptions) (string, error) {
+		code := Main(Options{Stdout: &out, Stderr: &errs, Hooks: service.Hooks{Unit: func(o service.UnitOptions) (string, error) {
 			return o.Command + " " + strings.Join(o.Args, " ") + "\n", nil
-		}}, append([]string{"unit"}, args...))
+		}}}, append([]string{"unit"}, args...))
 		return out.String(), errs.String(), code
 	}
-	if out, errs, code := unit("up", "--", "--listen", "none"); out != "up --listen none\n" || code != ExitOK {
+	if out, errs, code := unit("up", "--", "--listen", "none"); out != "up --listen none\n" || code != command.ExitOK {
 		t.Errorf("%q %q %d", out, errs, code)
 	}
 	for _, c := range []struct {
@@ -30,7 +33,7 @@ func TestUnitRefusesWhatItsCommandDoesNotTake(t *testing.T) {
 		{[]string{"up", "--", "--detach"}, "systemd runs it in the foreground"},
 		{[]string{"up", "--", "--name", "b"}, "give it before --"},
 	} {
-		if _, errs, code := unit(c.args...); code != ExitUsage || !strings.Contains(errs, c.want) {
+		if _, errs, code := unit(c.args...); code != command.ExitUsage || !strings.Contains(errs, c.want) {
 			t.Errorf("%v: exit %d, %q, want %q", c.args, code, errs, c.want)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"runtime"
 
 	"github.com/spf13/cobra"
+
+	"weir.dev/weir/cli/command"
 )
 
 func (a *app) versionCommand() *cobra.Command {
@@ -13,15 +15,15 @@ func (a *app) versionCommand() *cobra.Command {
 		Use:     "version",
 		Short:   "Show the version of this program, or what it is built from",
 		Example: "  weir version\n  weir version -o json\n  weir version --sbom > weir.cdx.json",
-		Args:    noArgs(),
+		Args:    command.NoArgs(),
 		RunE: func(*cobra.Command, []string) error {
 			if sbom {
-				return writeSBOM(a.Stdout, a.Version)
+				return writeSBOM(a.Stdout, a.o.Version)
 			}
-			if a.structured() {
-				return a.encode(map[string]string{"version": a.Version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH})
+			if a.Structured() {
+				return a.Encode(map[string]string{"version": a.o.Version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH})
 			}
-			_, err := fmt.Fprintf(a.Stdout, "weir %s (%s, %s/%s)\n", a.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(a.Stdout, "weir %s (%s, %s/%s)\n", a.o.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
 		},
 	}

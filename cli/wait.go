@@ -3,63 +3,13 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 )
-
-// progress is one line on a terminal's stderr that rewrites itself; elsewhere it says only what holds things up.
-type progress struct {
-	w       io.Writer
-	columns int
-	on      bool
-	begun   time.Time
-	told    map[string]bool // see tell
-}
-
-// showEvery is how often what is waited for is looked at, to be shown.
-const showEvery = 200 * time.Millisecond
-
-// What a function waits for is said also where there is no terminal: not of a start that is only slow, and not for ever.
-const (
-	tellAfter = 4 * time.Second
-	maxTold   = 5
-)
-
-func (a *app) progress() *progress {
-	columns, tty := terminal(a.Stderr)
-	return &progress{w: a.Stderr, columns: columns, on: tty, begun: time.Now(), told: map[string]bool{}}
-}
-
-// tell says, once for each reason and in a line that stays, why something is not ready; on a terminal show does.
-func (p *progress) tell(what, why string) {
-	waited, line := time.Since(p.begun), what+": "+why
-	if p.on || why == "" || waited < tellAfter || p.told[line] || len(p.told) >= maxTold {
-		return
-	}
-	p.told[line] = true
-	fmt.Fprintf(p.w, "weir: %s: not ready after %v: %s\n", printable(what), waited.Truncate(time.Second), printable(why))
-}
-
-func (p *progress) show(format string, args ...any) {
-	if !p.on {
-		return
-	}
-	text := []rune(printable(fmt.Sprintf("%3ds  ", int(time.Since(p.begun).Seconds())) + fmt.Sprintf(format, args...)))
-	if len(text) >= p.columns {
-		text = text[:p.columns-1]
-	}
-	fmt.Fprintf(p.w, "\r\x1b[K%s", string(text))
-}
-
-func (p *progress) clear() {
-	if p.on {
-		fmt.Fprint(p.w, "\r\x1b[K")
-	}
-}
 
 // awaited is what `weir apply` waits for: every object as the document has it, and those that it deletes gone.
 type awaited struct {
@@ -252,17 +202,17 @@ func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, change
 			}
 		}()
 	}
-	p := a.progress()
-	defer p.clear()
-	tick := time.NewTicker(showEvery)
+	p := a.Progress()
+	defer p.Clear()
+	tick := time.NewTicker(command.ShowEvery)
 	defer tick.Stop()
 	show := true
 	back := a.returns(c, p)
 	for len(w.open) > 0 {
 		if show { // not at each of thousands of steps
 			key, _ := w.one()
-			p.show("%d of %d ready; waiting for %s: %s", len(w.all)-len(w.open), len(w.all), key, w.open[key])
-			p.tell(key, w.messages[key])
+			p.Show("%d of %d ready; waiting for %s: %s", len(w.all)-len(w.open), len(w.all), key, w.open[key])
+			p.Tell(key, w.messages[key])
 			show = false
 		}
 		select {

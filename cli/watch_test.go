@@ -12,6 +12,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/cli"
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/store"
 	"weir.dev/weir/store/mem"
 )
@@ -145,8 +146,8 @@ func TestAWatchOutlastsARestartAndNoMore(t *testing.T) {
 	for _, r := range both {
 		select {
 		case code := <-r.code:
-			if said := r.errs.String(); code != cli.ExitUnreachable || strings.Count(said, "waiting for it") != 3 || strings.Count(said, "it is back") != 2 || !strings.Contains(said, "(waited 5s for it)") {
-				t.Errorf("ended with %d, want %d: %s", code, cli.ExitUnreachable, said)
+			if said := r.errs.String(); code != command.ExitUnreachable || strings.Count(said, "waiting for it") != 3 || strings.Count(said, "it is back") != 2 || !strings.Contains(said, "(waited 5s for it)") {
+				t.Errorf("ended with %d, want %d: %s", code, command.ExitUnreachable, said)
 			}
 		case <-time.After(30 * time.Second):
 			t.Errorf("goes on for a daemon that is gone: %s", r.errs.String())

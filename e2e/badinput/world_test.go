@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/cli"
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/e2e/rig"
 	"weir.dev/weir/netns"
 )
@@ -173,15 +173,15 @@ func exists(path string) bool {
 
 // The documented codes, by shorter names.
 const (
-	failure     = cli.ExitFailure
-	usage       = cli.ExitUsage
-	invalid     = cli.ExitInvalid
-	notFound    = cli.ExitNotFound
-	conflict    = cli.ExitConflict
-	unreachable = cli.ExitUnreachable
-	forbidden   = cli.ExitForbidden
-	timeout     = cli.ExitTimeout
-	full        = cli.ExitFull
+	failure     = command.ExitFailure
+	usage       = command.ExitUsage
+	invalid     = command.ExitInvalid
+	notFound    = command.ExitNotFound
+	conflict    = command.ExitConflict
+	unreachable = command.ExitUnreachable
+	forbidden   = command.ExitForbidden
+	timeout     = command.ExitTimeout
+	full        = command.ExitFull
 )
 
 func splitLines(s string) []string { return strings.Split(strings.TrimSpace(s), "\n") }

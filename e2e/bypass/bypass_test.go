@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/cli"
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/e2e/rig"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
@@ -63,7 +63,7 @@ func (s *scene) change(document string) {
 	rig.Eventually(s.ctx, s.T, "the document is accepted", func() (bool, string) {
 		_, err := s.Apply(s.ctx, s.Endpoints()+document, "--prune", "--wait=false")
 		var exit *rig.ExitError
-		if err != nil && (!errors.As(err, &exit) || exit.Code != cli.ExitConflict) { // a conflict: an object of that name is being deleted
+		if err != nil && (!errors.As(err, &exit) || exit.Code != command.ExitConflict) { // a conflict: an object of that name is being deleted
 			s.Fatal(err)
 		}
 		return err == nil, fmt.Sprint(err)
@@ -391,7 +391,7 @@ func TestANewPolicyIsClosedUntilItsChainWorks(t *testing.T) {
 					accepted := s.sent[1].Load()
 					if _, err := r.Apply(ctx, r.Endpoints()+document, "--prune", "--wait=false"); err != nil {
 						var refused *rig.ExitError
-						if strings.Contains(document, "elsewhere") && errors.As(err, &refused) && refused.Code == cli.ExitInvalid {
+						if strings.Contains(document, "elsewhere") && errors.As(err, &refused) && refused.Code == command.ExitInvalid {
 							return // it is not even accepted
 						}
 						t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.dev/weir/cli"
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/e2e/rig"
 )
 
@@ -128,8 +128,8 @@ func goingOn(ctx context.Context, t *testing.T, r *rig.Rig, first string, args .
 		_, _ = io.Copy(io.Discard, said)
 		_ = c.Wait() // its exit code is looked at
 		text := errs.String()
-		if code := c.ProcessState.ExitCode(); code != cli.ExitUnreachable || !strings.Contains(text, "weir is not reachable") || !strings.Contains(text, says) {
-			t.Errorf("%v: exit code %d, want %d and %q: %s", args, code, cli.ExitUnreachable, says, text)
+		if code := c.ProcessState.ExitCode(); code != command.ExitUnreachable || !strings.Contains(text, "weir is not reachable") || !strings.Contains(text, says) {
+			t.Errorf("%v: exit code %d, want %d and %q: %s", args, code, command.ExitUnreachable, says, text)
 		}
 	}
 }

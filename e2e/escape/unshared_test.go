@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/cli"
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/e2e/rig"
 )
 
@@ -146,10 +146,10 @@ func TestWithoutUserNamespaces(t *testing.T) {
 	}
 
 	var refused *rig.ExitError
-	if _, err := r.Apply(ctx, document(", env: {A: b}")); !errors.As(err, &refused) || refused.Code != cli.ExitInvalid || !strings.Contains(refused.Stderr, "write allow: [CAP_NET_ADMIN]") {
+	if _, err := r.Apply(ctx, document(", env: {A: b}")); !errors.As(err, &refused) || refused.Code != command.ExitInvalid || !strings.Contains(refused.Stderr, "write allow: [CAP_NET_ADMIN]") {
 		t.Errorf("without the operator's word: %v", err)
 	}
-	if _, err := r.Apply(ctx, document(", allow: [CAP_NET_RAW]")); !errors.As(err, &refused) || refused.Code != cli.ExitInvalid {
+	if _, err := r.Apply(ctx, document(", allow: [CAP_NET_RAW]")); !errors.As(err, &refused) || refused.Code != command.ExitInvalid {
 		t.Errorf("with another capability allowed: %v", err)
 	}
 	r.MustApply(ctx, t, document(", allow: [CAP_NET_ADMIN]"))

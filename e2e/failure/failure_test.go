@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/cli"
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/e2e/rig"
 )
 
@@ -245,7 +245,7 @@ func TestWhoStartsInVainIsToldWhy(t *testing.T) {
 					continue
 				}
 				var exit *rig.ExitError
-				if !errors.As(err, &exit) || exit.Code != cli.ExitFailure {
+				if !errors.As(err, &exit) || exit.Code != command.ExitFailure {
 					t.Fatalf("%s of %s: %v", verb, name, err)
 				}
 				for _, text := range append(c.says, verb+" function/"+name, string(api.OpFailedTemp)) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/cli"
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/e2e/rig"
 	"weir.dev/weir/image"
 )
@@ -97,7 +97,7 @@ func TestWhoWaitsForWhatHangsIsToldWhy(t *testing.T) {
 	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
 	const why = "its process runs, but no probe frame has come through: waits for its license"
-	for verb, command := range map[string][]string{
+	for verb, args := range map[string][]string{
 		"start": {"function", "start", "starts", "--timeout", "9s"},
 		"apply": {"apply", "-f", "-", "--timeout", "9s"},
 	} {
@@ -108,9 +108,9 @@ func TestWhoWaitsForWhatHangsIsToldWhy(t *testing.T) {
 			if _, err := r.Weir(ctx, create...); err != nil {
 				t.Fatal(err)
 			}
-			_, err := r.WeirInput(ctx, "functions: {"+name+": {image: firewall, state: started, command: [/bin/busybox, sh, -c, 'echo waits for its license; exec sleep 100000']}}", command...)
+			_, err := r.WeirInput(ctx, "functions: {"+name+": {image: firewall, state: started, command: [/bin/busybox, sh, -c, 'echo waits for its license; exec sleep 100000']}}", args...)
 			var exit *rig.ExitError
-			if !errors.As(err, &exit) || exit.Code != cli.ExitTimeout {
+			if !errors.As(err, &exit) || exit.Code != command.ExitTimeout {
 				t.Fatalf("%s: %v", verb, err)
 			}
 			for _, text := range []string{"weir: function/" + name + ": not ready after ", why, verb + ": not done after 9s", "weir function logs " + name, "weir function exec " + name} {

@@ -1,4 +1,4 @@
-package cli
+package service
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/daemon/config"
 	"weir.dev/weir/instance"
 )
@@ -60,7 +61,7 @@ const (
 	endGrace      = 10 * time.Second
 )
 
-func (a *app) upCommand() *cobra.Command {
+func (a *commands) upCommand() *cobra.Command {
 	o := UpOptions{}
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -76,7 +77,7 @@ of an OpenFlow fabric.`,
   weir up --etcd http://10.0.0.1:2379 --etcd http://10.0.0.2:2379
   weir up --host h1 --agents 10.0.0.1:7412 --underlay vxlan --underlay-address 10.0.0.1
   weir up --host h1 --agents 10.0.0.1:7412 --openflow 10.0.0.1:6653 --uplink eth1`,
-		Args: noArgs(),
+		Args: command.NoArgs(),
 	}
 	a.managerFlags(cmd, &o)
 	hostFlags(cmd.Flags(), &o.DaemonOptions, "local")
@@ -99,12 +100,12 @@ func readiness() (ready func(), detached bool) {
 }
 
 // detach runs this program again in the background and waits until it is ready or dead.
-func (a *app) detach(cmd *cobra.Command, i instance.Instance, timeout time.Duration) error {
+func (a *commands) detach(cmd *cobra.Command, i instance.Instance, timeout time.Duration) error {
 	if c, err := api.Dial(api.Options{Socket: i.Socket()}); err == nil {
 		running := c.Health(cmd.Context()) == nil
 		c.Close()
 		if running {
-			return withCode(ExitConflict, fmt.Errorf("instance %s is up already, at %s", i.Name, i.Socket()))
+			return command.WithCode(command.ExitConflict, fmt.Errorf("instance %s is up already, at %s", i.Name, i.Socket()))
 		}
 	}
 	if a.CheckRoot != nil { // before anything is left in a directory of others
@@ -127,7 +128,7 @@ func (a *app) detach(cmd *cobra.Command, i instance.Instance, timeout time.Durat
 	if err != nil {
 		return err
 	}
-	ctx, cancel := ending(cmd.Context(), timeout, cmd.Name())
+	ctx, cancel := command.Ending(cmd.Context(), timeout, cmd.Name())
 	defer cancel()
 	up, died := make(chan struct{}), make(chan struct{})
 	go func() { // one read: "ready", or the end of a child that is not
@@ -140,19 +141,19 @@ func (a *app) detach(cmd *cobra.Command, i instance.Instance, timeout time.Durat
 		_ = child.Wait() // how it ended is in its ProcessState
 		close(died)
 	}()
-	p := a.progress()
-	defer p.clear()
+	p := a.Progress()
+	defer p.Clear()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		p.show("starting (pid %d)", child.Process.Pid)
+		p.Show("starting (pid %d)", child.Process.Pid)
 		select {
 		case <-tick.C:
 		case <-up:
-			p.clear()
+			p.Clear()
 			return a.saySelf(cmd.Name(), i, child.Process.Pid, log.Name())
 		case <-died:
-			return withCode(max(child.ProcessState.ExitCode(), ExitFailure),
+			return command.WithCode(max(child.ProcessState.ExitCode(), command.ExitFailure),
 				fmt.Errorf("the daemon ended at once (%v); %s has:\n%s", child.ProcessState, log.Name(), tail(log.Name(), begin)))
 		case <-ctx.Done(): // half up is no state to leave behind
 			putDown(child.Process, died)
@@ -217,7 +218,7 @@ func backgroundArgs(cmd *cobra.Command, i instance.Instance) []string {
 	return args
 }
 
-func (a *app) saySelf(command string, i instance.Instance, pid int, log string) error {
+func (a *commands) saySelf(command string, i instance.Instance, pid int, log string) error {
 	what, where := "weir", "API at "+i.Socket()+", "
 	switch command {
 	case "manager":
@@ -225,12 +226,12 @@ func (a *app) saySelf(command string, i instance.Instance, pid int, log string) 
 	case "agent":
 		what, where = "weir's agent", ""
 	}
-	if a.structured() {
+	if a.Structured() {
 		out := map[string]any{"name": i.Name, "pid": pid, "socket": i.Socket(), "log": log}
 		if where == "" {
 			delete(out, "socket")
 		}
-		return a.encode(out)
+		return a.Encode(out)
 	}
 	_, err := fmt.Fprintf(a.Stdout, "%s is up (pid %d), %slog in %s\n", what, pid, where, log)
 	return err
@@ -241,7 +242,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func (a *app) downCommand() *cobra.Command {
+func (a *commands) downCommand() *cobra.Command {
 	o := DownOptions{}
 	cmd := &cobra.Command{
 		Use:   "down",
@@ -251,20 +252,20 @@ state, with the backups that Weir made by itself. With --keep-state the intent, 
 		Example: `  weir down
   weir down --keep-state
   weir down --name lab --root /tmp/lab`,
-		Args: noArgs(),
+		Args: command.NoArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.Down == nil {
-				return missingHook("a daemon")
+				return command.MissingHook("a daemon")
 			}
 			var err error
-			if o.Instance, err = a.instance(); err != nil {
+			if o.Instance, err = a.Instance(); err != nil {
 				return err
 			}
 			o.Out = a.Stdout
-			if a.structured() {
+			if a.Structured() {
 				o.Out = io.Discard
 			}
-			ctx, cancel := ending(cmd.Context(), o.Timeout, "down")
+			ctx, cancel := command.Ending(cmd.Context(), o.Timeout, "down")
 			defer cancel()
 			there := exists(o.Instance.Run) || exists(o.Instance.Root)
 			if err := a.Down(ctx, o); err != nil {
@@ -282,6 +283,6 @@ state, with the backups that Weir made by itself. With --keep-state the intent, 
 		},
 	}
 	cmd.Flags().BoolVar(&o.KeepState, "keep-state", false, "keep the intent, the images and the logs, those of functions too")
-	cmd.Flags().DurationVar(&o.Timeout, "timeout", waitDefault, "how long to wait; 0 is for ever")
+	cmd.Flags().DurationVar(&o.Timeout, "timeout", command.WaitDefault, "how long to wait; 0 is for ever")
 	return cmd
 }

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"context"
@@ -31,10 +31,10 @@ const (
 	ExitTerminated  = 143
 )
 
-// exitCodes is what `weir help exit-codes` and docs/cli.md say.
-var exitCodes = [...]struct {
-	code    int
-	meaning string
+// ExitCodes is what `weir help exit-codes` and docs/cli.md say.
+var ExitCodes = [...]struct {
+	Code    int
+	Meaning string
 }{
 	{ExitOK, "done, or nothing was to be done"},
 	{ExitFailure, "failed for a reason that has no code of its own; the message says it"},
@@ -64,38 +64,36 @@ func (e *codeError) Unwrap() error { return e.err }
 // ExitCode of the program when it ends with this error.
 func (e *codeError) ExitCode() int { return e.code }
 
-// WithCode gives an error an exit code; for the hooks of Options.
+// WithCode gives an error an exit code; nil stays nil.
 func WithCode(code int, err error) error {
 	if err == nil {
 		return nil
 	}
-	return withCode(code, err)
+	return &codeError{code, err}
 }
 
-func withCode(code int, err error) *codeError { return &codeError{code, err} }
-
-// usage is an error in the command line.
-func usage(format string, args ...any) error {
-	return withCode(ExitUsage, fmt.Errorf(format, args...))
+// Usage is an error in the command line.
+func Usage(format string, args ...any) error {
+	return WithCode(ExitUsage, fmt.Errorf(format, args...))
 }
 
-// silent ends with a code and no message: everything was said.
-type silent int
+// Silent ends with a code and no message: everything was said.
+type Silent int
 
-func (s silent) Error() string { return fmt.Sprintf("exit code %d", int(s)) }
-func (s silent) ExitCode() int { return int(s) }
+func (s Silent) Error() string { return fmt.Sprintf("exit code %d", int(s)) }
+func (s Silent) ExitCode() int { return int(s) }
 
-// signalError is the cause of a context that a signal ended.
-type signalError struct{ signal syscall.Signal }
+// SignalError is the cause of a context that a signal ended.
+type SignalError struct{ Signal syscall.Signal }
 
-func (e signalError) Error() string { return "ended by " + e.signal.String() }
+func (e SignalError) Error() string { return "ended by " + e.Signal.String() }
 
-func exitCode(ctx context.Context, err error) int {
+func ExitCode(ctx context.Context, err error) int {
 	var coded interface{ ExitCode() int }
-	var ended signalError
+	var ended SignalError
 	switch {
 	case errors.As(context.Cause(ctx), &ended):
-		return 128 + int(ended.signal)
+		return 128 + int(ended.Signal)
 	case errors.As(err, &coded):
 		return coded.ExitCode()
 	case errors.Is(err, api.ErrInvalid), errors.Is(err, api.ErrBadRequest), errors.Is(err, api.ErrTooLarge):
@@ -116,11 +114,11 @@ func exitCode(ctx context.Context, err error) int {
 	return ExitFailure
 }
 
-// errorText is what stands on stderr. A file's problems begin with their place, as compilers write them.
-func errorText(ctx context.Context, err error, command string) string {
-	var quiet silent
+// ErrorText is what stands on stderr. A file's problems begin with their place, as compilers write them.
+func ErrorText(ctx context.Context, err error, command string) string {
+	var quiet Silent
 	var bad *file.Error
-	var ended signalError
+	var ended SignalError
 	switch {
 	case errors.As(err, &quiet), errors.As(err, &ended):
 		return ""
@@ -128,25 +126,25 @@ func errorText(ctx context.Context, err error, command string) string {
 		return "" // what the signal cut short; what failed besides is said
 	case errors.As(err, &bad):
 		return bad.Error()
-	case exitCode(ctx, err) == ExitUsage:
-		return fmt.Sprintf("%s\nSee '%s --help'.", own(err.Error()), command)
+	case ExitCode(ctx, err) == ExitUsage:
+		return fmt.Sprintf("%s\nSee '%s --help'.", Own(err.Error()), command)
 	}
-	return own(err.Error())
+	return Own(err.Error())
 }
 
-// own says who speaks, unless the text does.
-func own(text string) string {
+// Own says who speaks, unless the text does.
+func Own(text string) string {
 	if strings.HasPrefix(text, "weir ") {
 		return text
 	}
 	return "weir: " + text
 }
 
-func exitCodesTopic() *cobra.Command {
+func ExitCodesTopic() *cobra.Command {
 	var b strings.Builder
 	b.WriteString("Every command ends with one of these codes:\n\n")
-	for _, e := range exitCodes {
-		fmt.Fprintf(&b, "  %3d  %s\n", e.code, e.meaning)
+	for _, e := range ExitCodes {
+		fmt.Fprintf(&b, "  %3d  %s\n", e.Code, e.Meaning)
 	}
 	b.WriteString("\n\"weir function exec\" ends with the code of the process that it ran.")
 	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: b.String(),

@@ -1,4 +1,4 @@
-package cli
+package service
 
 import (
 	"errors"
@@ -8,9 +8,10 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/api/file"
+	"weir.dev/weir/cli/command"
 )
 
-func (a *app) checkCommand() *cobra.Command {
+func (a *commands) checkCommand() *cobra.Command {
 	var files []string
 	cmd := &cobra.Command{
 		Use:   "check [-f FILE...]",
@@ -20,7 +21,7 @@ name all that they refer to; "weir apply --plan" checks against what is there. W
 		Example: `  weir check
   weir check -f examples/first-chain.yaml
   weir check -f net/ -o json`,
-		Args: noArgs(),
+		Args: command.NoArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(files) == 0 {
 				return a.checkHost(cmd)
@@ -32,15 +33,15 @@ name all that they refer to; "weir apply --plan" checks against what is there. W
 	return cmd
 }
 
-func (a *app) checkFiles(files []string) error {
-	f, err := a.load(files)
+func (a *commands) checkFiles(files []string) error {
+	f, err := a.Load(files)
 	if err == nil {
 		err = f.Explain(a.Validate(f.Document))
 	}
 	if err == nil {
 		err = f.CheckSecrets()
 	}
-	if a.structured() {
+	if a.Structured() {
 		var bad *file.Error
 		if err != nil && !errors.As(err, &bad) {
 			return err
@@ -54,11 +55,11 @@ func (a *app) checkFiles(files []string) error {
 				report.Problems = append(report.Problems, p.Problem)
 			}
 		}
-		if err := a.encode(report); err != nil {
+		if err := a.Encode(report); err != nil {
 			return err
 		}
 		if bad != nil {
-			return silent(ExitInvalid)
+			return command.Silent(command.ExitInvalid)
 		}
 		return nil
 	}
@@ -85,40 +86,40 @@ func count(n int, word string) string {
 	return fmt.Sprintf("%d %ss", n, word)
 }
 
-func (a *app) checkHost(cmd *cobra.Command) error {
+func (a *commands) checkHost(cmd *cobra.Command) error {
 	if a.Features == nil {
-		return missingHook("host checks")
+		return command.MissingHook("host checks")
 	}
-	i, err := a.instance()
+	i, err := a.Instance()
 	if err != nil {
 		return err
 	}
 	features, missing := a.Features(cmd.Context(), i)
-	if a.structured() {
+	if a.Structured() {
 		if features == nil {
 			features = []api.Feature{}
 		}
-		if err := a.encode(map[string]any{"ok": missing == nil, "features": features}); err != nil {
+		if err := a.Encode(map[string]any{"ok": missing == nil, "features": features}); err != nil {
 			return err
 		}
-	} else if err := a.printTable(featureTable(features)); err != nil {
+	} else if err := a.PrintTable(featureTable(features)); err != nil {
 		return err
 	}
 	var coded interface{ ExitCode() int }
 	if missing != nil && !errors.As(missing, &coded) {
-		return withCode(ExitForbidden, missing)
+		return command.WithCode(command.ExitForbidden, missing)
 	}
 	return missing
 }
 
-func featureTable(features []api.Feature) table {
-	t := table{head: []string{"FEATURE", "STATE", "DETAIL"}, coloured: []bool{false, true}}
+func featureTable(features []api.Feature) command.Table {
+	t := command.Table{Head: []string{"FEATURE", "STATE", "DETAIL"}, Coloured: []bool{false, true}}
 	for _, f := range features {
 		word := "ok"
 		if !f.OK {
 			word = "missing"
 		}
-		t.add(f.Name, word, f.Detail)
+		t.Add(f.Name, word, f.Detail)
 	}
 	return t
 }

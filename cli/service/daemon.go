@@ -1,4 +1,4 @@
-package cli
+package service
 
 import (
 	"context"
@@ -17,41 +17,42 @@ import (
 	"github.com/spf13/pflag"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/daemon/config"
 )
 
 // daemonFlags makes a command one that runs a daemon, in the foreground or not. run checks its own flags and runs it; there tells
 // whether the program has such a daemon.
-func (a *app) daemonFlags(cmd *cobra.Command, o *DaemonOptions, run func(*cobra.Command) error, there func() bool) {
+func (a *commands) daemonFlags(cmd *cobra.Command, o *DaemonOptions, run func(*cobra.Command) error, there func() bool) {
 	var detach bool
 	var timeout time.Duration
 	f := cmd.Flags()
 	f.BoolVarP(&detach, "detach", "d", false, "run in the background; return when it is ready")
-	f.DurationVar(&timeout, "timeout", waitDefault, "with --detach: how long to wait until it is ready; 0 is for ever")
+	f.DurationVar(&timeout, "timeout", command.WaitDefault, "with --detach: how long to wait until it is ready; 0 is for ever")
 	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var err error
-		if o.Instance, err = a.instance(); err != nil {
+		if o.Instance, err = a.Instance(); err != nil {
 			return err
 		}
 		if !slices.Contains([]string{"debug", "info", "warn", "error"}, o.LogLevel) {
-			return usage("--log-level %q: want debug, info, warn or error", o.LogLevel)
+			return command.Usage("--log-level %q: want debug, info, warn or error", o.LogLevel)
 		}
 		if !slices.Contains([]string{"text", "json"}, o.LogFormat) {
-			return usage("--log-format %q: want text or json", o.LogFormat)
+			return command.Usage("--log-format %q: want text or json", o.LogFormat)
 		}
 		if err := a.checkHostFlags(&o.Host, cmd.Flags()); err != nil {
 			return err
 		}
 		if t := cmd.Flags().Lookup("token-file"); detach && t.Value.String() == "-" {
-			return usage("--token-file -: a daemon in the background has no standard input: give a file")
+			return command.Usage("--token-file -: a daemon in the background has no standard input: give a file")
 		}
 		if detach {
 			return a.detach(cmd, o.Instance, timeout)
 		}
 		if !there() {
-			return missingHook("a daemon")
+			return command.MissingHook("a daemon")
 		}
 		var detached bool
 		o.Stderr = a.Stderr
@@ -59,7 +60,7 @@ func (a *app) daemonFlags(cmd *cobra.Command, o *DaemonOptions, run func(*cobra.
 			o.Stderr = &ownLog{path: logPath(o.Instance), limit: maxLogBytes, out: os.Stderr, also: []int{int(os.Stdout.Fd())}}
 		}
 		err = run(cmd)
-		var ended signalError
+		var ended command.SignalError
 		if errors.As(err, &ended) || errors.Is(err, context.Canceled) { // it was asked to end
 			return nil
 		}
@@ -68,7 +69,7 @@ func (a *app) daemonFlags(cmd *cobra.Command, o *DaemonOptions, run func(*cobra.
 }
 
 // managerFlags makes a command `weir up` or `weir manager`.
-func (a *app) managerFlags(cmd *cobra.Command, o *UpOptions) {
+func (a *commands) managerFlags(cmd *cobra.Command, o *UpOptions) {
 	a.daemonFlags(cmd, &o.DaemonOptions, func(cmd *cobra.Command) error {
 		if err := o.check(a.Placements); err != nil {
 			return err
@@ -85,7 +86,7 @@ func (a *app) managerFlags(cmd *cobra.Command, o *UpOptions) {
 	f.StringVar(&o.Restore, "restore", "", "file of weir backup that becomes the state, if there is none or it is damaged; the former state is put aside")
 	f.BoolVar(&o.Replace, "replace", false, "with --restore: put aside also a state that is not damaged")
 	for _, name := range []string{"restore", "replace"} {
-		f.Lookup(name).Annotations = map[string][]string{once: {"true"}}
+		f.Lookup(name).Annotations = map[string][]string{command.Once: {"true"}}
 	}
 	f.StringVar(&o.Agents, "agents", "", "address (ADDRESS:PORT) where agents of other hosts join and connect, with TLS; default: none can")
 	f.DurationVar(&o.CertificateLife, "certificate-life", certificateLife, "how long agents' certificates are valid; they are renewed at two thirds of it")
@@ -113,7 +114,7 @@ func hostFlags(f *pflag.FlagSet, o *DaemonOptions, name string) {
 	o.FunctionCPUs, o.FunctionDisk = Cores{Percent: functionCPUs}, functionDisk
 	f.Var(&o.FunctionCPUs, "function-cpus", "processor limit of functions whose spec has none: cores, or a share of this host's; none: no limit")
 	f.Var((*memoryFlag)(&o.FunctionDisk), "function-disk", "what each function may read of this host's disks in a second, and write, with an optional K, M or G; none: no limit")
-	imagesFlag(f, &o.ImagesDir)
+	command.ImagesFlag(f, &o.ImagesDir)
 }
 
 // functionCPUs leaves the host something of what a function would never give back. Weights share the rest.
@@ -205,18 +206,18 @@ const (
 )
 
 // checkHostFlags refuses what cannot be a host's.
-func (a *app) checkHostFlags(h *config.Host, f *pflag.FlagSet) error {
+func (a *commands) checkHostFlags(h *config.Host, f *pflag.FlagSet) error {
 	if f.Lookup("host") == nil {
 		return nil
 	}
 	if h.Name != "" && api.CheckName(h.Name) != nil {
-		return usage("--host: %w", api.CheckName(h.Name))
+		return command.Usage("--host: %w", api.CheckName(h.Name))
 	}
 	if len(a.Switches) > 0 && !slices.Contains(a.Switches, h.Switch) {
-		return usage("--switch %q: want %s", h.Switch, strings.Join(a.Switches, " or "))
+		return command.Usage("--switch %q: want %s", h.Switch, strings.Join(a.Switches, " or "))
 	}
 	if len(h.Uplink) > maxInterfaceName || strings.ContainsAny(h.Uplink, "/ :") {
-		return usage("--uplink %q: want the name of an interface, for example eth1", h.Uplink)
+		return command.Usage("--uplink %q: want the name of an interface, for example eth1", h.Uplink)
 	}
 	text := f.Lookup("underlay-address").Value.String()
 	if text == "" {
@@ -224,7 +225,7 @@ func (a *app) checkHostFlags(h *config.Host, f *pflag.FlagSet) error {
 	}
 	ip, err := netip.ParseAddr(text)
 	if err != nil || ip.IsUnspecified() || ip.IsMulticast() || ip.Zone() != "" {
-		return usage("--underlay-address %q: want an address of this host, for example 10.0.0.1", text)
+		return command.Usage("--underlay-address %q: want an address of this host, for example 10.0.0.1", text)
 	}
 	h.UnderlayAddress = ip.Unmap()
 	return nil
@@ -245,22 +246,22 @@ func (o *UpOptions) check(placements []string) error {
 		}
 	}
 	if o.CertificateLife < minCertificateLife || o.CertificateLife > maxCertificateLife {
-		return usage("--certificate-life %v: want from %v to %v", o.CertificateLife, minCertificateLife, maxCertificateLife)
+		return command.Usage("--certificate-life %v: want from %v to %v", o.CertificateLife, minCertificateLife, maxCertificateLife)
 	}
 	if !slices.Contains([]string{"none", "vxlan"}, o.Underlay) {
-		return usage("--underlay %q: want none or vxlan", o.Underlay)
+		return command.Usage("--underlay %q: want none or vxlan", o.Underlay)
 	}
 	if !slices.Contains([]string{"auto", "encrypted", "plain"}, o.Tunnels) {
-		return usage("--tunnels %q: want auto, encrypted or plain", o.Tunnels)
+		return command.Usage("--tunnels %q: want auto, encrypted or plain", o.Tunnels)
 	}
 	if o.Underlay == "vxlan" && !o.NoAgent && !o.Host.UnderlayAddress.IsValid() {
-		return usage("--underlay vxlan: give the address of this host to which others tunnel with --underlay-address")
+		return command.Usage("--underlay vxlan: give the address of this host to which others tunnel with --underlay-address")
 	}
 	if o.Underlay == "vxlan" && o.Host.Uplink != "" {
-		return usage("--underlay vxlan and --uplink: a host is joined to others by tunnels or by its uplink, not by both")
+		return command.Usage("--underlay vxlan and --uplink: a host is joined to others by tunnels or by its uplink, not by both")
 	}
 	if len(placements) > 0 && !slices.Contains(placements, o.Placement) {
-		return usage("--placement %q: want %s", o.Placement, strings.Join(placements, ", "))
+		return command.Usage("--placement %q: want %s", o.Placement, strings.Join(placements, ", "))
 	}
 	return nil
 }
@@ -273,11 +274,11 @@ func (o *UpOptions) checkEtcd() error {
 	}
 	switch {
 	case files && len(o.Etcd) == 0:
-		return usage("--etcd-ca, --etcd-cert, --etcd-key: they are for an external etcd: give its address with --etcd https://HOST:2379")
+		return command.Usage("--etcd-ca, --etcd-cert, --etcd-key: they are for an external etcd: give its address with --etcd https://HOST:2379")
 	case files && !slices.ContainsFunc(o.Etcd, https):
-		return usage("--etcd %s: want https://, since there are files for TLS", o.Etcd[0])
+		return command.Usage("--etcd %s: want https://, since there are files for TLS", o.Etcd[0])
 	case (o.EtcdCert == "") != (o.EtcdKey == ""):
-		return usage("--etcd-cert and --etcd-key: want both or none")
+		return command.Usage("--etcd-cert and --etcd-key: want both or none")
 	}
 	return nil
 }
@@ -289,13 +290,13 @@ func checkAddress(flag, address string) error {
 	host, port, err := net.SplitHostPort(address)
 	n, perr := strconv.ParseUint(port, 10, 16)
 	if err != nil || perr != nil || host == "" {
-		return usage("--%s %q: want ADDRESS:PORT, for example %s", flag, address, fmt.Sprintf("0.0.0.0:%d", map[string]int{"agents": 7412, "openflow": 6653}[flag]))
+		return command.Usage("--%s %q: want ADDRESS:PORT, for example %s", flag, address, fmt.Sprintf("0.0.0.0:%d", map[string]int{"agents": 7412, "openflow": 6653}[flag]))
 	}
 	_ = n // 0 lets the kernel choose
 	return nil
 }
 
-func (a *app) managerCommand() *cobra.Command {
+func (a *commands) managerCommand() *cobra.Command {
 	o := UpOptions{Manager: config.Manager{NoAgent: true}}
 	cmd := &cobra.Command{
 		Use:   "manager",
@@ -306,7 +307,7 @@ directory given with --root can be written.`,
 		Example: `  weir manager --agents 10.0.0.1:7412
   weir manager --agents 10.0.0.1:7412 --openflow 10.0.0.1:6653 --detach
   weir manager --agents 10.0.0.2:7412 --etcd https://10.0.0.9:2379 --etcd-ca ca.pem --etcd-cert m2.pem --etcd-key m2.key`,
-		Args: noArgs(),
+		Args: command.NoArgs(),
 	}
 	a.managerFlags(cmd, &o)
 	return cmd

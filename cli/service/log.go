@@ -1,4 +1,4 @@
-package cli
+package service
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/instance"
 )
 
@@ -108,7 +109,7 @@ func tail(path string, begin int64) string {
 	lines := strings.Split(strings.TrimRight(string(b[:n]), "\n"), "\n")
 	lines = lines[max(0, len(lines)-maxTailLines):]
 	for i, l := range lines {
-		lines[i] = "  " + printable(l)
+		lines[i] = "  " + command.Printable(l)
 	}
 	return strings.Join(lines, "\n")
 }

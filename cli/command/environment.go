@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"fmt"
@@ -9,45 +9,45 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// variable is the environment variable of a flag.
-func variable(flag string) string {
+// Variable is the environment variable of a flag.
+func Variable(flag string) string {
 	return "WEIR_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// once marks a flag of one deed, which nobody wants done again at each start: it has no variable.
-const once = "once"
+// Once marks a flag of one deed, which nobody wants done again at each start: it has no variable.
+const Once = "once"
 
-func hasNoVariable(f *pflag.Flag) bool { return f.Annotations[once] != nil }
+func HasNoVariable(f *pflag.Flag) bool { return f.Annotations[Once] != nil }
 
-// describeEnvironment names each flag's variable in its help.
-func describeEnvironment(cmd *cobra.Command) {
+// DescribeEnvironment names each flag's variable in its help.
+func DescribeEnvironment(cmd *cobra.Command) {
 	note := func(f *pflag.Flag) {
-		if !hasNoVariable(f) {
-			f.Usage += " [$" + variable(f.Name) + "]"
+		if !HasNoVariable(f) {
+			f.Usage += " [$" + Variable(f.Name) + "]"
 		}
 	}
 	cmd.PersistentFlags().VisitAll(note)
 	cmd.LocalNonPersistentFlags().VisitAll(note)
 	for _, c := range cmd.Commands() {
-		describeEnvironment(c)
+		DescribeEnvironment(c)
 	}
 }
 
 // byEnvironment marks a flag that the command line leaves out.
 const byEnvironment = "environment"
 
-// onCommandLine tells that a flag is given where this one command is, and not for a whole shell.
-func onCommandLine(cmd *cobra.Command, name string) bool {
+// OnCommandLine tells that a flag is given where this one command is, and not for a whole shell.
+func OnCommandLine(cmd *cobra.Command, name string) bool {
 	f := cmd.Flags().Lookup(name)
 	return f != nil && f.Changed && f.Annotations[byEnvironment] == nil
 }
 
-// fromEnvironment sets the flags that the command line leaves out.
-func fromEnvironment(cmd *cobra.Command) error {
+// FromEnvironment sets the flags that the command line leaves out.
+func FromEnvironment(cmd *cobra.Command) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		value := os.Getenv(variable(f.Name))
-		if f.Changed || value == "" || f.Name == "help" || hasNoVariable(f) || failed != nil {
+		value := os.Getenv(Variable(f.Name))
+		if f.Changed || value == "" || f.Name == "help" || HasNoVariable(f) || failed != nil {
 			return
 		}
 		values := []string{value}
@@ -60,18 +60,18 @@ func fromEnvironment(cmd *cobra.Command) error {
 		f.Annotations[byEnvironment] = values
 		for _, v := range values {
 			if err := cmd.Flags().Set(f.Name, v); err != nil {
-				failed = usage("environment variable %s=%q: %w", variable(f.Name), value, err)
+				failed = Usage("environment variable %s=%q: %w", Variable(f.Name), value, err)
 			}
 		}
 	})
 	return failed
 }
 
-func environmentTopic() *cobra.Command {
+func EnvironmentTopic() *cobra.Command {
 	return &cobra.Command{Use: "environment", Short: "Flags as environment variables",
 		Long: fmt.Sprintf(`Every flag but --restore and --replace of weir up and weir manager can be given as an environment variable: %s, then the flag's name in capitals with _ for -.
 --token-file is %s, -f or --file is %s. The command line wins. An empty variable is as good as none.
 Flags that may be repeated take a list with commas. NO_COLOR=1 and TERM=dumb switch colours off.`,
-			"WEIR_", variable("token-file"), variable("file")),
+			"WEIR_", Variable("token-file"), Variable("file")),
 		Example: "  WEIR_NAME=lab WEIR_OUTPUT=json weir get functions"}
 }

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"context"
@@ -15,9 +15,9 @@ import (
 
 func TestExitCodes(t *testing.T) {
 	interrupted, cancel := context.WithCancelCause(context.Background())
-	cancel(signalError{syscall.SIGINT})
+	cancel(SignalError{syscall.SIGINT})
 	terminated, cancel := context.WithCancelCause(context.Background())
-	cancel(signalError{syscall.SIGTERM})
+	cancel(SignalError{syscall.SIGTERM})
 	_, missing := os.Open("/nowhere/at/all")
 	for name, c := range map[string]struct {
 		ctx  context.Context
@@ -25,7 +25,7 @@ func TestExitCodes(t *testing.T) {
 		want int
 	}{
 		"anything":                 {err: errors.New("bang"), want: ExitFailure},
-		"usage":                    {err: usage("no"), want: ExitUsage},
+		"usage":                    {err: Usage("no"), want: ExitUsage},
 		"invalid file":             {err: &file.Error{}, want: ExitInvalid},
 		"refused by the server":    {err: api.Refuse(http.StatusUnprocessableEntity, ""), want: ExitInvalid},
 		"too large":                {err: api.Refuse(http.StatusRequestEntityTooLarge, ""), want: ExitInvalid},
@@ -41,11 +41,11 @@ func TestExitCodes(t *testing.T) {
 		"busy":                     {err: api.Refuse(http.StatusServiceUnavailable, ""), want: ExitFailure},
 		"a missing file as such":   {err: missing, want: ExitFailure},
 		"a hook's code":            {err: fmt.Errorf("up: %w", WithCode(ExitConflict, errors.New("already running"))), want: ExitConflict},
-		"a process's code":         {err: silent(42), want: 42},
+		"a process's code":         {err: Silent(42), want: 42},
 		"one of several":           {err: errors.Join(errors.New("bang"), api.Refuse(http.StatusNotFound, "")), want: ExitNotFound},
 		"Ctrl-C, whatever came":    {ctx: interrupted, err: api.ErrUnreachable, want: ExitInterrupted},
 		"SIGTERM, whatever came":   {ctx: terminated, err: context.Canceled, want: ExitTerminated},
-		"timeout of --timeout":     {err: withCode(ExitTimeout, errors.New("apply: not done after 1s")), want: ExitTimeout},
+		"timeout of --timeout":     {err: WithCode(ExitTimeout, errors.New("apply: not done after 1s")), want: ExitTimeout},
 		"without an error no code": {err: WithCode(ExitConflict, nil), want: ExitOK},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestExitCodes(t *testing.T) {
 			}
 			got := ExitOK
 			if c.err != nil {
-				got = exitCode(c.ctx, c.err)
+				got = ExitCode(c.ctx, c.err)
 			}
 			if got != c.want {
 				t.Errorf("got %d, want %d", got, c.want)
@@ -65,11 +65,11 @@ func TestExitCodes(t *testing.T) {
 
 func TestEveryExitCodeIsDocumentedOnce(t *testing.T) {
 	seen := map[int]bool{}
-	for _, e := range exitCodes {
-		if seen[e.code] || e.meaning == "" {
-			t.Errorf("code %d is there twice or says nothing", e.code)
+	for _, e := range ExitCodes {
+		if seen[e.Code] || e.Meaning == "" {
+			t.Errorf("code %d is there twice or says nothing", e.Code)
 		}
-		seen[e.code] = true
+		seen[e.Code] = true
 	}
 	for _, code := range []int{ExitOK, ExitFailure, ExitUsage, ExitInvalid, ExitNotFound, ExitConflict, ExitUnreachable, ExitForbidden, ExitTimeout,
 		ExitChanges, ExitFull, ExitHangup, ExitInterrupted, ExitTerminated} {
@@ -79,32 +79,9 @@ func TestEveryExitCodeIsDocumentedOnce(t *testing.T) {
 	}
 }
 
-func TestTailShowsOnlyWhatIsNew(t *testing.T) {
-	path := t.TempDir() + "/log"
-	old := "an old line\n"
-	text := old
-	for i := range 30 {
-		text += fmt.Sprintf("line %d\x1b[31m\n", i)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	got := tail(path, int64(len(old)))
-	want := ""
-	for i := 10; i < 30; i++ {
-		want += fmt.Sprintf("  line %d?[31m\n", i)
-	}
-	if got+"\n" != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-	if got := tail(path, int64(len(text))); got != "  " {
-		t.Errorf("nothing new: got %q", got)
-	}
-}
-
 func TestSizes(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 10239: "10239", 10240: "10K", 3 << 20: "3072K", 64 << 20: "64M", 4 << 30: "4096M", 1 << 40: "1024G", 1 << 62: "4096P"} {
-		if got := size(n); got != want {
+		if got := Size(n); got != want {
 			t.Errorf("%d: got %s, want %s", n, got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"fmt"
@@ -9,18 +9,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.dev/weir/api/file"
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/lab"
 	"weir.dev/weir/lab/report"
 )
 
-func (a *app) labSchema() *cobra.Command {
+func (a *labs) labSchema() *cobra.Command {
 	schemas := map[string]func() []byte{"study": lab.Schema, "results": report.JournalSchemaJSON, "report": report.SchemaJSON}
 	return &cobra.Command{
 		Use: "schema [study|results|report]", Short: "Print the JSON Schema of the lab's files",
 		Long: `Print the JSON Schema of a study's file (the default), with what each experiment measures and can vary; of a line of results.jsonl; or
 of report.json.`,
 		Example: "  weir lab schema > study.schema.json\n  # in an editor: the first line of a study is then\n  # yaml-language-server: $schema=study.schema.json\n  weir lab schema results",
-		Args:    wantArgs(0, 1, "study, results or report"),
+		Args:    command.WantArgs(0, 1, "study, results or report"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			of := "study"
 			if len(args) > 0 {
@@ -28,7 +29,7 @@ of report.json.`,
 			}
 			schema, ok := schemas[of]
 			if !ok {
-				return usage("there is no schema of %q: want study, results or report", of)
+				return command.Usage("there is no schema of %q: want study, results or report", of)
 			}
 			_, err := a.Stdout.Write(schema())
 			return err
@@ -36,13 +37,13 @@ of report.json.`,
 	}
 }
 
-func (a *app) labExperiments() *cobra.Command {
+func (a *labs) labExperiments() *cobra.Command {
 	return &cobra.Command{
 		Use: "experiments [NAME]", Short: "List what a study can measure",
 		Long: `List the experiments that the parts of a study can name: what they measure, in which unit, and what they can vary. A study names a factor
 with levels, or as a setting that is the same for all; what it does not name is as by default.`,
 		Example: "  weir lab experiments\n  weir lab experiments tcp\n  weir lab experiments -o json",
-		Args:    wantArgs(0, 1, "an experiment"),
+		Args:    command.WantArgs(0, 1, "an experiment"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			names := lab.ExperimentNames()
 			if len(args) > 0 {
@@ -51,7 +52,7 @@ with levels, or as a setting that is the same for all; what it does not name is 
 					if hint == "" {
 						hint = "want one of " + strings.Join(names, ", ")
 					}
-					return withCode(ExitNotFound, fmt.Errorf("there is no experiment %q: %s", args[0], hint))
+					return command.WithCode(command.ExitNotFound, fmt.Errorf("there is no experiment %q: %s", args[0], hint))
 				}
 				names = args[:1]
 			}
@@ -76,8 +77,8 @@ with levels, or as a setting that is the same for all; what it does not name is 
 				}
 				items = append(items, i)
 			}
-			if a.structured() {
-				return a.encode(map[string]any{"items": items})
+			if a.Structured() {
+				return a.Encode(map[string]any{"items": items})
 			}
 			var b strings.Builder
 			for n, i := range items {

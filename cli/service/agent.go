@@ -1,7 +1,9 @@
-package cli
+package service
 
 import (
 	"github.com/spf13/cobra"
+
+	"weir.dev/weir/cli/command"
 )
 
 // AgentOptions say how an agent of a manager elsewhere runs.
@@ -11,7 +13,7 @@ type AgentOptions struct {
 	TokenFile string
 }
 
-func (a *app) agentCommand() *cobra.Command {
+func (a *commands) agentCommand() *cobra.Command {
 	o := AgentOptions{}
 	cmd := &cobra.Command{
 		Use:   "agent",
@@ -23,7 +25,7 @@ and while no manager can be reached; "weir down" removes it. With several manage
 		Example: `  weir agent --manager https://10.0.0.1:7412 --token-file token
   weir agent --manager https://10.0.0.1:7412 --detach
   weir agent --manager https://10.0.0.1:7412 --manager https://10.0.0.2:7412 --host h2 --uplink eth1 --switch ovs`,
-		Args: noArgs(),
+		Args: command.NoArgs(),
 	}
 	f := cmd.Flags()
 	a.daemonFlags(cmd, &o.DaemonOptions, func(cmd *cobra.Command) error {

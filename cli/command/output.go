@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"bytes"
@@ -24,12 +24,15 @@ const (
 
 var outputs = []string{asTable, asWide, asJSON, asYAML}
 
-// structured tells whether the output is API objects instead of text for people.
-func (a *app) structured() bool { return a.output == asJSON || a.output == asYAML }
+// Structured tells whether the output is API objects instead of text for people.
+func (a *App) Structured() bool { return a.output == asJSON || a.output == asYAML }
 
-// encode writes an API object as -o wants it: JSON, or YAML with the same keys in the same order.
-func (a *app) encode(v any) error {
-	b, err := marshal(v, "  ")
+// Wide tells whether a table has all its columns.
+func (a *App) Wide() bool { return a.output == asWide }
+
+// Encode writes an API object as -o wants it: JSON, or YAML with the same keys in the same order.
+func (a *App) Encode(v any) error {
+	b, err := Marshal(v, "  ")
 	if err == nil && a.output == asYAML {
 		b, err = yaml.JSONToYAML(b)
 	}
@@ -40,8 +43,8 @@ func (a *app) encode(v any) error {
 	return err
 }
 
-// marshal is JSON as people read it, with a line's end: no \u003e for >.
-func marshal(v any, indent string) ([]byte, error) {
+// Marshal is JSON as people read it, with a line's end: no \u003e for >.
+func Marshal(v any, indent string) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
@@ -50,15 +53,15 @@ func marshal(v any, indent string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// encodeItem writes one object of a stream: a JSON line, or a YAML document.
-func (a *app) encodeItem(v any) error {
+// EncodeItem writes one object of a stream: a JSON line, or a YAML document.
+func (a *App) EncodeItem(v any) error {
 	if a.output == asYAML {
 		if _, err := io.WriteString(a.Stdout, "---\n"); err != nil {
 			return err
 		}
-		return a.encode(v)
+		return a.Encode(v)
 	}
-	b, err := marshal(v, "")
+	b, err := Marshal(v, "")
 	if err != nil {
 		return fmt.Errorf("encode output: %w", err)
 	}
@@ -66,8 +69,8 @@ func (a *app) encodeItem(v any) error {
 	return err
 }
 
-// terminal reports whether a stream is one, and with how many columns.
-func terminal(w any) (columns int, ok bool) {
+// Terminal reports whether a stream is one, and with how many columns.
+func Terminal(w any) (columns int, ok bool) {
 	f, isFile := w.(*os.File)
 	if !isFile || !term.IsTerminal(int(f.Fd())) {
 		return 0, false
@@ -79,8 +82,8 @@ func terminal(w any) (columns int, ok bool) {
 	return columns, true
 }
 
-func (a *app) colours(w any) bool {
-	_, tty := terminal(w)
+func (a *App) Colours(w any) bool {
+	_, tty := Terminal(w)
 	return tty && !a.noColor && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
@@ -90,47 +93,47 @@ type colour string
 const (
 	plain  colour = "39"
 	red    colour = "31"
-	green  colour = "32"
-	yellow colour = "33"
-	cyan   colour = "36"
+	Green  colour = "32"
+	Yellow colour = "33"
+	Cyan   colour = "36"
 )
 
-func (c colour) paint(s string) string { return "\x1b[" + string(c) + "m" + s + "\x1b[39m" }
+func (c colour) Paint(s string) string { return "\x1b[" + string(c) + "m" + s + "\x1b[39m" }
 
-// stateColour is the colour of a state's word.
-func stateColour(s string) colour {
+// StateColour is the colour of a state's word.
+func StateColour(s string) colour {
 	switch s {
 	case "up", "started", "ready", "active", "connected", "installed", "COMPLETED", "info", "ok", "yes", "create", "+":
-		return green
+		return Green
 	case "pending", "starting", "created", "STARTING", "PROCESSING", "degraded", "partial", "deleting", "warning", "update", "~":
-		return yellow
+		return Yellow
 	case "error", "failed", "lost", "refused", "down", "FAILED", "FAILED_TEMP", "ROLLED_BACK", "no", "missing", "delete", "-":
 		return red
 	}
 	return plain
 }
 
-// table collects rows and writes them aligned.
-type table struct {
-	head     []string
-	coloured []bool // columns whose words are states
-	rows     [][]string
+// Table collects rows and writes them aligned.
+type Table struct {
+	Head     []string
+	Coloured []bool // columns whose words are states
+	Rows     [][]string
 }
 
-func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+func (t *Table) Add(cells ...string) { t.Rows = append(t.Rows, cells) }
 
-func (a *app) printTable(t table) error {
+func (a *App) PrintTable(t Table) error {
 	var out bytes.Buffer // one write: what follows an object must not tear its line
 	w := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
-	colours := a.colours(a.Stdout)
+	colours := a.Colours(a.Stdout)
 	line := func(cells []string) {
 		for i, c := range cells {
-			c = printable(c)
+			c = Printable(c)
 			if c == "" {
 				c = "-"
 			}
-			if colours && i < len(t.coloured) && t.coloured[i] {
-				c = stateColour(c).paint(c)
+			if colours && i < len(t.Coloured) && t.Coloured[i] {
+				c = StateColour(c).Paint(c)
 			}
 			if i > 0 {
 				fmt.Fprint(w, "\t")
@@ -139,10 +142,10 @@ func (a *app) printTable(t table) error {
 		}
 		fmt.Fprintln(w)
 	}
-	if t.head != nil {
-		line(t.head)
+	if t.Head != nil {
+		line(t.Head)
 	}
-	for _, r := range t.rows {
+	for _, r := range t.Rows {
 		line(r)
 	}
 	if err := w.Flush(); err != nil {
@@ -152,8 +155,8 @@ func (a *app) printTable(t table) error {
 	return err
 }
 
-// printable keeps what a function or a file says from steering the terminal.
-func printable(s string) string {
+// Printable keeps what a function or a file says from steering the terminal.
+func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' {
 			return ' '
@@ -165,8 +168,8 @@ func printable(s string) string {
 	}, s)
 }
 
-// age is a time span in one or two units, as short as a column wants it.
-func age(t, now time.Time) string {
+// Age is a time span in one or two units, as short as a column wants it.
+func Age(t, now time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
@@ -184,8 +187,8 @@ func age(t, now time.Time) string {
 	return fmt.Sprintf("%dd", d/(24*time.Hour))
 }
 
-// size is a number of bytes with a unit of powers of 1024.
-func size(n int64) string {
+// Size is a number of bytes with a unit of powers of 1024.
+func Size(n int64) string {
 	if n < 10<<10 {
 		return fmt.Sprint(n)
 	}

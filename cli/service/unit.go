@@ -1,4 +1,4 @@
-package cli
+package service
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/instance"
 )
 
@@ -18,7 +19,7 @@ type UnitOptions struct {
 
 var unitCommands = []string{"up", "manager", "agent"}
 
-func (a *app) unitCommand() *cobra.Command {
+func (a *commands) unitCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "unit {up|manager|agent} [-- FLAGS]",
 		Short: "Print a systemd unit that runs Weir with the rights that it needs and no others",
@@ -31,18 +32,18 @@ system calls, and has systemd restart a daemon that hangs (watchdog). "systemd-a
 		ValidArgs: unitCommands,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.Unit == nil {
-				return missingHook("a daemon")
+				return command.MissingHook("a daemon")
 			}
 			if len(args) == 0 || !slices.Contains(unitCommands, args[0]) {
-				return usage("name the command that the unit runs: up, manager or agent")
+				return command.Usage("name the command that the unit runs: up, manager or agent")
 			}
 			if dash := cmd.ArgsLenAtDash(); len(args) > 1 && dash != 1 {
-				return usage("%q: put the flags of weir %s after --: weir unit %s -- FLAGS", args[1], args[0], args[0])
+				return command.Usage("%q: put the flags of weir %s after --: weir unit %s -- FLAGS", args[1], args[0], args[0])
 			}
 			if err := checkUnitArgs(args[0], args[1:]); err != nil {
 				return err
 			}
-			i, err := a.instance()
+			i, err := a.Instance()
 			if err != nil {
 				return err
 			}
@@ -50,8 +51,8 @@ system calls, and has systemd restart a daemon that hangs (watchdog). "systemd-a
 			if err != nil {
 				return err
 			}
-			if a.structured() {
-				return a.encode(map[string]string{"unit": text})
+			if a.Structured() {
+				return a.Encode(map[string]string{"unit": text})
 			}
 			_, err = fmt.Fprint(a.Stdout, text)
 			return err
@@ -61,19 +62,22 @@ system calls, and has systemd restart a daemon that hangs (watchdog). "systemd-a
 
 // checkUnitArgs refuses flags that the command does not have, before systemd finds out.
 func checkUnitArgs(name string, args []string) error {
-	daemon, _, err := New(Options{}).Find([]string{name})
+	root, a := &cobra.Command{}, &command.App{} // new ones: these flags are not the running command's
+	a.GlobalFlags(root)
+	root.AddCommand(Commands(a, Hooks{})...)
+	daemon, _, err := root.Find([]string{name})
 	if err != nil {
 		return err
 	}
 	if err := daemon.ParseFlags(args); err != nil {
-		return usage("weir %s: %w", name, err)
+		return command.Usage("weir %s: %w", name, err)
 	}
 	if rest := daemon.Flags().Args(); len(rest) > 0 {
-		return usage("weir %s: %q is not a flag", name, rest[0])
+		return command.Usage("weir %s: %q is not a flag", name, rest[0])
 	}
 	for flag, why := range map[string]string{"detach": "systemd runs it in the foreground", "name": "give it before --", "root": "give it before --"} {
 		if f := daemon.Flags().Lookup(flag); f != nil && f.Changed {
-			return usage("--%s after --: %s", flag, why)
+			return command.Usage("--%s after --: %s", flag, why)
 		}
 	}
 	return nil

@@ -1,4 +1,5 @@
-package cli
+// Package testbed has the commands of `weir testbed`: emulated networks. What they do is in the package testbed at the root.
+package testbed
 
 import (
 	"errors"
@@ -9,10 +10,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/testbed"
 )
 
-func (a *app) testbedCommand() *cobra.Command {
+// beds is the commands of one run of the program.
+type beds struct{ *command.App }
+
+// Command is the command `weir testbed`.
+func Command(app *command.App) *cobra.Command {
+	a := &beds{app}
 	cmd := &cobra.Command{
 		Use:   "testbed",
 		Short: "Run emulated hosts and fabrics on this machine, to try and to test",
@@ -24,11 +31,11 @@ an instance of the testbed's name: "weir --name fig2 get switches". With --name 
   weir testbed exec vm1 -- ping -c 3 10.0.0.2
   weir testbed down examples/fig2.yaml`,
 		Args: cobra.ArbitraryArgs,
-		RunE: group,
+		RunE: command.Group,
 	}
 	cmd.AddCommand(a.testbedUp(), a.testbedDown(), a.testbedList(), a.testbedExec(), a.testbedImpair(), a.testbedPlug("cut"), a.testbedPlug("heal"),
 		&cobra.Command{Use: "schema", Short: "Print the JSON Schema of a testbed's file", Example: "  weir testbed schema > testbed.schema.json",
-			Args: noArgs(), RunE: func(*cobra.Command, []string) error {
+			Args: command.NoArgs(), RunE: func(*cobra.Command, []string) error {
 				_, err := a.Stdout.Write(testbed.Schema())
 				return err
 			}})
@@ -36,21 +43,21 @@ an instance of the testbed's name: "weir --name fig2 get switches". With --name 
 }
 
 // testbedFile reads a file; --name gives the testbed another name.
-func (a *app) testbedFile(cmd *cobra.Command, path string) (testbed.File, error) {
+func (a *beds) testbedFile(cmd *cobra.Command, path string) (testbed.File, error) {
 	f, err := testbed.Load(path, a.Stdin)
 	var pathErr *os.PathError
 	if errors.As(err, &pathErr) {
-		return f, withCode(ExitInvalid, fmt.Errorf("%s: %w", pathErr.Path, pathErr.Err))
+		return f, command.WithCode(command.ExitInvalid, fmt.Errorf("%s: %w", pathErr.Path, pathErr.Err))
 	}
 	if err == nil && cmd.Flags().Changed("name") {
-		f.Spec.Name = a.name
+		f.Spec.Name = a.Name
 	}
 	return f, err
 }
 
 // testbedName is the testbed that an argument means: a file, or the name of one that is up. Without one, --name, or the only
 // one that is up.
-func (a *app) testbedName(cmd *cobra.Command, args []string) (string, error) {
+func (a *beds) testbedName(cmd *cobra.Command, args []string) (string, error) {
 	if len(args) == 1 {
 		if i, err := os.Stat(args[0]); err == nil && !i.IsDir() || strings.ContainsAny(args[0], "./") {
 			f, err := a.testbedFile(cmd, args[0])
@@ -60,10 +67,10 @@ func (a *app) testbedName(cmd *cobra.Command, args []string) (string, error) {
 	}
 	given := ""
 	if cmd.Flags().Changed("name") {
-		given = a.name
+		given = a.Name
 	}
 	name, err := testbed.Find(given)
-	if errors.Is(err, testbed.ErrNotFound) && given != "" && !onCommandLine(cmd, "name") { // the shell speaks to an instance that is no testbed
+	if errors.Is(err, testbed.ErrNotFound) && given != "" && !command.OnCommandLine(cmd, "name") { // the shell speaks to an instance that is no testbed
 		name, err = testbed.Find("")
 	}
 	return name, testbedCode(err)
@@ -73,26 +80,26 @@ func (a *app) testbedName(cmd *cobra.Command, args []string) (string, error) {
 func testbedCode(err error) error {
 	switch {
 	case errors.Is(err, testbed.ErrNotFound):
-		return withCode(ExitNotFound, err)
+		return command.WithCode(command.ExitNotFound, err)
 	case errors.Is(err, testbed.ErrConflict):
-		return withCode(ExitConflict, err)
+		return command.WithCode(command.ExitConflict, err)
 	case errors.Is(err, testbed.ErrForbidden), errors.Is(err, testbed.ErrMissing):
-		return withCode(ExitForbidden, err)
+		return command.WithCode(command.ExitForbidden, err)
 	case errors.Is(err, testbed.ErrInvalid):
-		return withCode(ExitInvalid, err)
+		return command.WithCode(command.ExitInvalid, err)
 	}
 	return err
 }
 
-func (a *app) testbedOptions(timeout time.Duration) testbed.Options {
+func (a *beds) testbedOptions(timeout time.Duration) testbed.Options {
 	return testbed.Options{Timeout: timeout, Progress: func(format string, args ...any) {
-		if !a.structured() {
+		if !a.Structured() {
 			fmt.Fprintf(a.Stderr, format+"\n", args...)
 		}
 	}}
 }
 
-func (a *app) testbedUp() *cobra.Command {
+func (a *beds) testbedUp() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "up FILE",
@@ -101,7 +108,7 @@ func (a *app) testbedUp() *cobra.Command {
 nothing of it is left. Run again, it starts what has died meanwhile.`,
 		Example: `  weir testbed up examples/fig2.yaml
   weir --name try testbed up examples/leaf-spine.yaml`,
-		Args: wantArgs(1, 1, "a file"),
+		Args: command.WantArgs(1, 1, "a file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := a.testbedFile(cmd, args[0])
 			if err != nil {
@@ -112,12 +119,12 @@ nothing of it is left. Run again, it starts what has died meanwhile.`,
 			if err != nil {
 				return testbedCode(err)
 			}
-			if a.structured() {
+			if a.Structured() {
 				s, err := testbed.List(f.Spec.Name)
 				if err != nil {
 					return testbedCode(err)
 				}
-				return a.encode(s)
+				return a.Encode(s)
 			}
 			if !changed {
 				_, err = fmt.Fprintf(a.Stdout, "testbed %s is up already\n", f.Spec.Name)
@@ -131,18 +138,18 @@ nothing of it is left. Run again, it starts what has died meanwhile.`,
 			return err
 		},
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", waitDefault, "how long to wait for the manager, and for switches and agents")
+	cmd.Flags().DurationVar(&timeout, "timeout", command.WaitDefault, "how long to wait for the manager, and for switches and agents")
 	return cmd
 }
 
-func (a *app) testbedDown() *cobra.Command {
+func (a *beds) testbedDown() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down [FILE|NAME]",
 		Short: "Remove a testbed and all that was made for it",
 		Long:  "Remove a testbed and all that was made for it, whatever has died. Without an argument: the only one that is up.",
 		Example: `  weir testbed down examples/fig2.yaml
   weir testbed down fig2`,
-		Args: wantArgs(0, 1, "a file, or the name of a testbed"),
+		Args: command.WantArgs(0, 1, "a file, or the name of a testbed"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := a.testbedName(cmd, args)
 			if err != nil {
@@ -162,16 +169,16 @@ func (a *app) testbedDown() *cobra.Command {
 	}
 }
 
-func (a *app) testbedList() *cobra.Command {
+func (a *beds) testbedList() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list [FILE|NAME]",
 		Short: "List testbeds, or one's nodes and cables",
 		Example: `  weir testbed list
   weir testbed list fig2
   weir testbed list examples/fig2.yaml -o json`,
-		Args: wantArgs(0, 1, "a file, or the name of a testbed"),
+		Args: command.WantArgs(0, 1, "a file, or the name of a testbed"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 && !onCommandLine(cmd, "name") {
+			if len(args) == 0 && !command.OnCommandLine(cmd, "name") {
 				return a.testbedListAll()
 			}
 			name, err := a.testbedName(cmd, args)
@@ -182,10 +189,10 @@ func (a *app) testbedList() *cobra.Command {
 			if err != nil {
 				return testbedCode(err)
 			}
-			if a.structured() {
-				return a.encode(s)
+			if a.Structured() {
+				return a.Encode(s)
 			}
-			if err := a.printTable(nodeTable(s)); err != nil {
+			if err := a.PrintTable(nodeTable(s)); err != nil {
 				return err
 			}
 			if len(s.Links) == 0 {
@@ -194,18 +201,18 @@ func (a *app) testbedList() *cobra.Command {
 			if _, err := fmt.Fprintln(a.Stdout); err != nil {
 				return err
 			}
-			return a.printTable(cableTable(s))
+			return a.PrintTable(cableTable(s))
 		},
 	}
 }
 
-func (a *app) testbedListAll() error {
+func (a *beds) testbedListAll() error {
 	names, err := testbed.Names()
 	if err != nil {
 		return err
 	}
 	all := []testbed.Status{}
-	t := table{head: []string{"TESTBED", "STATE", "NODES", "LINKS", "FILE"}, coloured: []bool{false, true}}
+	t := command.Table{Head: []string{"TESTBED", "STATE", "NODES", "LINKS", "FILE"}, Coloured: []bool{false, true}}
 	for _, n := range names {
 		s, err := testbed.List(n)
 		if errors.Is(err, testbed.ErrNotFound) { // just going
@@ -215,16 +222,16 @@ func (a *app) testbedListAll() error {
 			return err
 		}
 		all = append(all, s)
-		t.add(s.Name, s.State, fmt.Sprint(len(s.Nodes)), fmt.Sprint(len(s.Links)), s.File)
+		t.Add(s.Name, s.State, fmt.Sprint(len(s.Nodes)), fmt.Sprint(len(s.Links)), s.File)
 	}
-	if a.structured() {
-		return a.encode(map[string]any{"items": all})
+	if a.Structured() {
+		return a.Encode(map[string]any{"items": all})
 	}
-	return a.printTable(t)
+	return a.PrintTable(t)
 }
 
-func nodeTable(s testbed.Status) table {
-	t := table{head: []string{"NODE", "KIND", "STATE", "PIDS", "ADDRESS", "DETAIL"}, coloured: []bool{false, false, true}}
+func nodeTable(s testbed.Status) command.Table {
+	t := command.Table{Head: []string{"NODE", "KIND", "STATE", "PIDS", "ADDRESS", "DETAIL"}, Coloured: []bool{false, false, true}}
 	for _, n := range s.Nodes {
 		address := n.Address
 		if len(n.Addresses) > 0 {
@@ -237,20 +244,20 @@ func nodeTable(s testbed.Status) table {
 		case n.Instance != "":
 			detail = "instance " + n.Instance
 		}
-		t.add(n.Name, n.Kind, n.State, strings.Trim(fmt.Sprint(n.PIDs), "[]"), address, detail)
+		t.Add(n.Name, n.Kind, n.State, strings.Trim(fmt.Sprint(n.PIDs), "[]"), address, detail)
 	}
 	return t
 }
 
-func cableTable(s testbed.Status) table {
-	t := table{head: []string{"CABLE", "STATE", "INTERFACES"}, coloured: []bool{false, true}}
+func cableTable(s testbed.Status) command.Table {
+	t := command.Table{Head: []string{"CABLE", "STATE", "INTERFACES"}, Coloured: []bool{false, true}}
 	for _, l := range s.Links {
-		t.add(l.A+" - "+l.B, l.State, l.InterfaceA+" "+l.InterfaceB)
+		t.Add(l.A+" - "+l.B, l.State, l.InterfaceA+" "+l.InterfaceB)
 	}
 	return t
 }
 
-func (a *app) testbedExec() *cobra.Command {
+func (a *beds) testbedExec() *cobra.Command {
 	return &cobra.Command{
 		Use:   "exec NODE -- COMMAND [ARG...]",
 		Short: "Run a command in a node's network namespace",
@@ -258,7 +265,7 @@ func (a *app) testbedExec() *cobra.Command {
 finds them by their names). The exit code is the command's.`,
 		Example: `  weir testbed exec vm1 -- ping -c 3 10.0.0.2
   weir testbed exec ovs -- ovs-ofctl -O OpenFlow13 dump-flows s1`,
-		Args: wantArgs(2, -1, "a node, -- and a command"),
+		Args: command.WantArgs(2, -1, "a node, -- and a command"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := a.testbedName(cmd, nil)
 			if err != nil {
@@ -269,14 +276,14 @@ finds them by their names). The exit code is the command's.`,
 				return testbedCode(err)
 			}
 			if code != 0 {
-				return silent(code)
+				return command.Silent(code)
 			}
 			return nil
 		},
 	}
 }
 
-func (a *app) testbedImpair() *cobra.Command {
+func (a *beds) testbedImpair() *cobra.Command {
 	var i testbed.Impairment
 	cmd := &cobra.Command{
 		Use:   "impair CABLE",
@@ -286,7 +293,7 @@ named by one of its ends: SWITCH:PORT, a station, an agent. Delay and loss need 
 		Example: `  weir testbed impair s1:1 --rate 10M
   weir testbed impair vm1 --delay 5ms --loss 1%
   weir testbed impair vm1`,
-		Args: wantArgs(1, 1, "one end of a cable"),
+		Args: command.WantArgs(1, 1, "one end of a cable"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := a.testbedName(cmd, nil)
 			if err != nil {
@@ -301,7 +308,7 @@ named by one of its ends: SWITCH:PORT, a station, an agent. Delay and loss need 
 	return cmd
 }
 
-func (a *app) testbedPlug(verb string) *cobra.Command {
+func (a *beds) testbedPlug(verb string) *cobra.Command {
 	do, short := testbed.Cut, "Pull a cable out"
 	if verb == "heal" {
 		do, short = testbed.Heal, "Put a cable in again"
@@ -312,7 +319,7 @@ func (a *app) testbedPlug(verb string) *cobra.Command {
 		Long: short + `: both ends see it. A cable is named by one of its ends: SWITCH:PORT, a station, an agent. AGENT:mgmt is an agent's
 connection to the management network, ovs:mgmt that of all switches.`,
 		Example: "  weir testbed " + verb + " s1:1\n  weir testbed " + verb + " nfv1:mgmt",
-		Args:    wantArgs(1, 1, "one end of a cable"),
+		Args:    command.WantArgs(1, 1, "one end of a cable"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := a.testbedName(cmd, nil)
 			if err != nil {

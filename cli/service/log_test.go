@@ -1,4 +1,4 @@
-package cli
+package service
 
 import (
 	"fmt"
@@ -91,5 +91,28 @@ func TestTailShowsWhatIsNew(t *testing.T) {
 		if got := tail(path, begin); got != want {
 			t.Errorf("after %d bytes: %q, want %q", begin, got, want)
 		}
+	}
+}
+
+func TestTailShowsOnlyWhatIsNew(t *testing.T) {
+	path := t.TempDir() + "/log"
+	old := "an old line\n"
+	text := old
+	for i := range 30 {
+		text += fmt.Sprintf("line %d\x1b[31m\n", i)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := tail(path, int64(len(old)))
+	want := ""
+	for i := 10; i < 30; i++ {
+		want += fmt.Sprintf("  line %d?[31m\n", i)
+	}
+	if got+"\n" != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if got := tail(path, int64(len(text))); got != "  " {
+		t.Errorf("nothing new: got %q", got)
 	}
 }

@@ -1,6 +1,8 @@
-package cli
+// Package lab has the commands of `weir lab`: studies, runs, reports. What they do is in the package lab at the root.
+package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,13 +20,28 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"weir.dev/weir/cli/command"
 	"weir.dev/weir/lab"
 	"weir.dev/weir/lab/peers"
 	"weir.dev/weir/lab/report"
 	"weir.dev/weir/lab/study"
 )
 
-func (a *app) labCommand() *cobra.Command {
+// labs is the commands of one run of the program.
+type labs struct {
+	*command.App
+	Options
+}
+
+// Options are what the commands need of the program.
+type Options struct {
+	Version string
+	Layouts func(dir string) []string // image layouts to search; dir is a further one; nil: none
+}
+
+// Command is the command `weir lab`.
+func Command(app *command.App, o Options) *cobra.Command {
+	a := &labs{app, o}
 	cmd := &cobra.Command{
 		Use:   "lab",
 		Short: "Measure chains beside others' on this machine",
@@ -35,17 +52,17 @@ is on the disk before the next one begins: a run that was killed goes on with "w
   weir lab run wires --quick
   weir lab report weir-lab-wires-20260102-150405`,
 		Args: cobra.ArbitraryArgs,
-		RunE: group,
+		RunE: command.Group,
 	}
 	cmd.AddCommand(a.labList(), a.labDescribe(), a.labRun(), a.labResume(), a.labReport(), a.labCompare(), a.labDoctor(), a.labExperiments(), a.labSchema())
 	return cmd
 }
 
-func (a *app) labList() *cobra.Command {
+func (a *labs) labList() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "List the studies", Example: "  weir lab list\n  weir lab list -o json", Args: noArgs(),
+		Use: "list", Short: "List the studies", Example: "  weir lab list\n  weir lab list -o json", Args: command.NoArgs(),
 		RunE: func(*cobra.Command, []string) error {
-			t := table{head: []string{"STUDY", "PARTS", "QUICK", "FULL", "TITLE"}}
+			t := command.Table{Head: []string{"STUDY", "PARTS", "QUICK", "FULL", "TITLE"}}
 			type item struct {
 				Name  string `json:"name"`
 				Title string `json:"title"`
@@ -61,44 +78,44 @@ func (a *app) labList() *cobra.Command {
 				}
 				i := item{s.Name, s.Title, len(s.Parts), len(s.Schedule(study.Quick, 0)), len(s.Schedule(study.Full, 0))}
 				items = append(items, i)
-				t.add(i.Name, fmt.Sprint(i.Parts), fmt.Sprintf("%d trials", i.Quick), fmt.Sprintf("%d trials", i.Full), i.Title)
+				t.Add(i.Name, fmt.Sprint(i.Parts), fmt.Sprintf("%d trials", i.Quick), fmt.Sprintf("%d trials", i.Full), i.Title)
 			}
-			if a.structured() {
-				return a.encode(map[string]any{"items": items})
+			if a.Structured() {
+				return a.Encode(map[string]any{"items": items})
 			}
-			return a.printTable(t)
+			return a.PrintTable(t)
 		},
 	}
 }
 
 // study by its name or file.
-func (a *app) study(name string) (study.Study, error) {
+func (a *labs) study(name string) (study.Study, error) {
 	s, err := lab.Load(name, a.Stdin)
 	var path *fs.PathError
 	switch {
 	case errors.Is(err, lab.ErrNotFound):
-		return s, withCode(ExitNotFound, err)
+		return s, command.WithCode(command.ExitNotFound, err)
 	case errors.As(err, &path):
-		return s, withCode(ExitInvalid, fmt.Errorf("%s: %w", path.Path, path.Err))
+		return s, command.WithCode(command.ExitInvalid, fmt.Errorf("%s: %w", path.Path, path.Err))
 	case err != nil:
-		return s, withCode(ExitInvalid, err)
+		return s, command.WithCode(command.ExitInvalid, err)
 	}
 	return s, nil
 }
 
-func (a *app) labDescribe() *cobra.Command {
+func (a *labs) labDescribe() *cobra.Command {
 	return &cobra.Command{
 		Use: "describe STUDY", Short: "Tell what a study measures",
 		Long:    "Tell what a study measures: its questions, factors, levels, metrics and published figures. STUDY is a name of \"weir lab list\", a file, or - for standard input.",
 		Example: "  weir lab describe wires\n  weir lab describe my-study.yaml\n  weir lab describe wires -o yaml",
-		Args:    wantArgs(1, 1, "a study"),
+		Args:    command.WantArgs(1, 1, "a study"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			s, err := a.study(args[0])
 			if err != nil {
 				return err
 			}
-			if a.structured() {
-				return a.encode(s)
+			if a.Structured() {
+				return a.Encode(s)
 			}
 			var b strings.Builder
 			fmt.Fprintf(&b, "%s: %s\n", s.Name, s.Title)
@@ -149,7 +166,7 @@ func (a *app) labDescribe() *cobra.Command {
 	}
 }
 
-func (a *app) layouts(dir string) []string {
+func (a *labs) layouts(dir string) []string {
 	if a.Layouts == nil {
 		return nil
 	}
@@ -157,8 +174,8 @@ func (a *app) layouts(dir string) []string {
 }
 
 // labProgress is progress as stderr can show it.
-func (a *app) labProgress() lab.Progress {
-	columns, tty := terminal(a.Stderr)
+func (a *labs) labProgress() lab.Progress {
+	columns, tty := command.Terminal(a.Stderr)
 	if !tty || os.Getenv("TERM") == "dumb" {
 		return &lab.Lines{W: a.Stderr}
 	}
@@ -171,7 +188,7 @@ func (a *app) labProgress() lab.Progress {
 	return &lab.Live{W: a.Stderr, Columns: columns, Rows: rows}
 }
 
-func (a *app) labRun() *cobra.Command {
+func (a *labs) labRun() *cobra.Command {
 	var quick, full bool
 	var only, dir, images string
 	var seed uint64
@@ -192,10 +209,10 @@ chains and policies through the API, under names that begin with the run's.`,
   weir lab run my-study.yaml --seed 7
   weir lab run examples/study/hosts.yaml --url http://127.0.0.1:7411 --token-file token
   weir lab run aa --repeat 20`,
-		Args: wantArgs(1, 1, "a study"),
+		Args: command.WantArgs(1, 1, "a study"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if quick && full {
-				return usage("--quick and --full exclude each other")
+				return command.Usage("--quick and --full exclude each other")
 			}
 			mode := study.Quick
 			if full {
@@ -210,7 +227,7 @@ chains and policies through the API, under names that begin with the run's.`,
 				_, err = s.Select(sel)
 			}
 			if err != nil {
-				return usage("--only: %w", err)
+				return command.Usage("--only: %w", err)
 			}
 			if !cmd.Flags().Changed("seed") {
 				seed = rand.Uint64N(1 << 32)
@@ -219,7 +236,7 @@ chains and policies through the API, under names that begin with the run's.`,
 				dir = fmt.Sprintf("weir-lab-%s-%s", s.Name, time.Now().Format("20060102-150405"))
 			}
 			if repeat < 1 || repeat > lab.MaxRepeats {
-				return usage("--repeat %d: want 1 to %d", repeat, lab.MaxRepeats)
+				return command.Usage("--repeat %d: want 1 to %d", repeat, lab.MaxRepeats)
 			}
 			where, err := a.labAPI()
 			if err != nil {
@@ -245,31 +262,31 @@ chains and policies through the API, under names that begin with the run's.`,
 	f.Uint64Var(&seed, "seed", 0, "seed of the order of trials (default random)")
 	f.IntVar(&repeat, "repeat", 1, "run the study so many times, each set up anew and with the next seed, and count what was said of things that are the same")
 	f.StringVar(&dir, "dir", "", "directory of the results (default weir-lab-STUDY-TIME)")
-	imagesFlag(f, &images)
+	command.ImagesFlag(f, &images)
 	return cmd
 }
 
 // labAPI is where platform hosts finds the Weir that runs; nothing is asked yet.
-func (a *app) labAPI() (peers.API, error) {
-	i, err := a.instance()
+func (a *labs) labAPI() (peers.API, error) {
+	i, err := a.Instance()
 	if err != nil {
 		return peers.API{}, err
 	}
-	if a.url != "" {
-		path, err := filepath.Abs(or(a.tokenFile, i.TokenFile()))
-		return peers.API{URL: a.url, TokenFile: path}, err
+	if a.URL != "" {
+		path, err := filepath.Abs(cmp.Or(a.TokenFile, i.TokenFile()))
+		return peers.API{URL: a.URL, TokenFile: path}, err
 	}
-	path, err := filepath.Abs(or(a.socket, i.Socket()))
+	path, err := filepath.Abs(cmp.Or(a.Socket, i.Socket()))
 	return peers.API{Socket: path}, err
 }
 
 // labRepetition says which of the runs begins.
-func (a *app) labRepetition(of int) func(int, string) {
+func (a *labs) labRepetition(of int) func(int, string) {
 	return func(i int, dir string) { fmt.Fprintf(a.Stderr, "run %d of %d, in %s\n", i+1, of, dir) }
 }
 
 // labRepeated prints what several runs said, and how to go on if some are left.
-func (a *app) labRepeated(ctx context.Context, dir string, r lab.Repeats, err error) error {
+func (a *labs) labRepeated(ctx context.Context, dir string, r lab.Repeats, err error) error {
 	if r.Planned == 0 {
 		return labCode(err)
 	}
@@ -279,14 +296,14 @@ func (a *app) labRepeated(ctx context.Context, dir string, r lab.Repeats, err er
 	if err != nil && ctx.Err() == nil {
 		return labCode(err)
 	}
-	if a.structured() {
-		return errors.Join(labCode(err), a.encode(r))
+	if a.Structured() {
+		return errors.Join(labCode(err), a.Encode(r))
 	}
 	return errors.Join(labCode(err), r.Text(a.Stdout))
 }
 
 // labOutcome prints results, partial ones too, and says how to go on.
-func (a *app) labOutcome(ctx context.Context, dir string, r lab.Results, err error) error {
+func (a *labs) labOutcome(ctx context.Context, dir string, r lab.Results, err error) error {
 	if r.Planned == 0 { // nothing was begun
 		return labCode(err)
 	}
@@ -312,11 +329,11 @@ func nothingMeasured(r lab.Results) error {
 			}
 		}
 	}
-	return withCode(ExitFailure, fmt.Errorf("nothing could be measured: all %d trials were skipped: %s", r.Planned, strings.Join(why, "; ")))
+	return command.WithCode(command.ExitFailure, fmt.Errorf("nothing could be measured: all %d trials were skipped: %s", r.Planned, strings.Join(why, "; ")))
 }
 
 // writeReport writes forms of the report (nil: all) of the results in a directory and says where the page is.
-func (a *app) writeReport(results, out string, forms []report.Output) error {
+func (a *labs) writeReport(results, out string, forms []report.Output) error {
 	r, err := report.Build(results)
 	if err != nil {
 		return labCode(err)
@@ -329,9 +346,9 @@ func (a *app) writeReport(results, out string, forms []report.Output) error {
 	return nil
 }
 
-func (a *app) printResults(r lab.Results) error {
-	if a.structured() {
-		return a.encode(r)
+func (a *labs) printResults(r lab.Results) error {
+	if a.Structured() {
+		return a.Encode(r)
 	}
 	return lab.Text(a.Stdout, r)
 }
@@ -343,26 +360,26 @@ func labCode(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &program):
-		return withCode(ExitFailure, err)
+		return command.WithCode(command.ExitFailure, err)
 	case errors.Is(err, syscall.ENOSPC):
-		return withCode(ExitFull, err)
+		return command.WithCode(command.ExitFull, err)
 	case errors.Is(err, os.ErrPermission):
-		return withCode(ExitForbidden, err)
+		return command.WithCode(command.ExitForbidden, err)
 	case errors.Is(err, fs.ErrNotExist):
-		return withCode(ExitNotFound, err)
+		return command.WithCode(command.ExitNotFound, err)
 	case errors.Is(err, study.ErrJournal):
-		return withCode(ExitConflict, err)
+		return command.WithCode(command.ExitConflict, err)
 	}
 	return err
 }
 
-func (a *app) labResume() *cobra.Command {
+func (a *labs) labResume() *cobra.Command {
 	var images string
 	cmd := &cobra.Command{
 		Use: "resume DIR", Short: "Go on with a run that ended early",
 		Long:    "Go on with a run that ended early, by Ctrl-C, a crash or a full disk: the trials that are left are made in the order in which they were to be made.",
 		Example: "  weir lab resume weir-lab-wires-20260102-150405",
-		Args:    wantArgs(1, 1, "a directory of results"),
+		Args:    command.WantArgs(1, 1, "a directory of results"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			where, err := a.labAPI()
 			if err != nil {
@@ -377,11 +394,11 @@ func (a *app) labResume() *cobra.Command {
 			return a.labOutcome(cmd.Context(), args[0], r, err)
 		},
 	}
-	imagesFlag(cmd.Flags(), &images)
+	command.ImagesFlag(cmd.Flags(), &images)
 	return cmd
 }
 
-func (a *app) labReport() *cobra.Command {
+func (a *labs) labReport() *cobra.Command {
 	var format, out string
 	cmd := &cobra.Command{
 		Use: "report DIR [--format html,md,...] [--out DIR]", Short: "Tell what came of a run",
@@ -389,11 +406,11 @@ func (a *app) labReport() *cobra.Command {
 beside ours, what was skipped and void. Prints tables and writes the report's forms beside the results: html (one page that needs nothing
 else), md, json, csv, benchstat, svg and png.`,
 		Example: "  weir lab report weir-lab-wires-20260102-150405\n  weir lab report results/wires --format html,md --out /tmp/report\n  weir lab report results/wires -o json",
-		Args:    wantArgs(1, 1, "a directory of results"),
+		Args:    command.WantArgs(1, 1, "a directory of results"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			forms, err := report.ParseOutputs(format)
 			if err != nil {
-				return usage("--format: %w", err)
+				return command.Usage("--format: %w", err)
 			}
 			if lab.Repeated(args[0]) {
 				r, err := lab.ReportRepeated(args[0])
@@ -414,13 +431,13 @@ else), md, json, csv, benchstat, svg and png.`,
 	return cmd
 }
 
-func (a *app) labCompare() *cobra.Command {
+func (a *labs) labCompare() *cobra.Command {
 	return &cobra.Command{
 		Use: "compare A B", Short: "Set two runs side by side",
 		Long: `Set two runs of a study side by side: medians, their ratio, and whether their 95 % intervals are apart. Two runs are not interleaved:
 what changed on the machine between them is in the ratio, and what else they differ in is said. To claim a difference put both into one study.`,
 		Example: "  weir lab compare results/before results/after",
-		Args:    wantArgs(2, 2, "two directories of results"),
+		Args:    command.WantArgs(2, 2, "two directories of results"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			x, err := lab.Report(args[0])
 			if err != nil {
@@ -431,13 +448,13 @@ what changed on the machine between them is in the ratio, and what else they dif
 				return labCode(err)
 			}
 			rows, other := lab.Beside(x, y), lab.Differences(x, y)
-			if a.structured() {
-				return a.encode(map[string]any{"items": rows, "differences": append([]string{}, other...)})
+			if a.Structured() {
+				return a.Encode(map[string]any{"items": rows, "differences": append([]string{}, other...)})
 			}
 			if len(rows) == 0 {
-				return withCode(ExitNotFound, fmt.Errorf("%s and %s have no measured variant in common", args[0], args[1]))
+				return command.WithCode(command.ExitNotFound, fmt.Errorf("%s and %s have no measured variant in common", args[0], args[1]))
 			}
-			t := table{head: []string{"PART", "GROUP", "LEVEL", "METRIC", filepath.Base(args[0]), filepath.Base(args[1]), "RATIO", "INTERVALS"}}
+			t := command.Table{Head: []string{"PART", "GROUP", "LEVEL", "METRIC", filepath.Base(args[0]), filepath.Base(args[1]), "RATIO", "INTERVALS"}}
 			for _, r := range rows {
 				apart := "overlap"
 				switch {
@@ -446,9 +463,9 @@ what changed on the machine between them is in the ratio, and what else they dif
 				case r.Apart:
 					apart = "apart"
 				}
-				t.add(r.Part, r.Group, r.Level, r.Metric+" "+r.Unit, lab.Figure(r.A), lab.Figure(r.B), fmt.Sprintf("%.3f", r.Ratio), apart)
+				t.Add(r.Part, r.Group, r.Level, r.Metric+" "+r.Unit, lab.Figure(r.A), lab.Figure(r.B), fmt.Sprintf("%.3f", r.Ratio), apart)
 			}
-			if err := a.printTable(t); err != nil {
+			if err := a.PrintTable(t); err != nil {
 				return err
 			}
 			for _, d := range other {
@@ -459,13 +476,13 @@ what changed on the machine between them is in the ratio, and what else they dif
 	}
 }
 
-func (a *app) labDoctor() *cobra.Command {
+func (a *labs) labDoctor() *cobra.Command {
 	var images string
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Tell what this machine is good for",
 		Long:    "Tell what this machine is good for: what makes figures noisy here, which tools and kernel features are missing, and what each study can and cannot measure. Changes nothing.",
 		Example: "  weir lab doctor\n  weir lab doctor -o json",
-		Args:    noArgs(),
+		Args:    command.NoArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			where, err := a.labAPI()
 			if err != nil {
@@ -475,38 +492,38 @@ func (a *app) labDoctor() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.structured() {
-				return a.encode(x)
+			if a.Structured() {
+				return a.Encode(x)
 			}
-			t := table{head: []string{"TOPIC", "STATE", "DETAIL"}, coloured: []bool{false, true}}
+			t := command.Table{Head: []string{"TOPIC", "STATE", "DETAIL"}, Coloured: []bool{false, true}}
 			for _, f := range x.Findings {
 				word := "ok"
 				if !f.OK {
 					word = "note"
 				}
-				t.add(f.Topic, word, f.Detail)
+				t.Add(f.Topic, word, f.Detail)
 			}
-			if err := a.printTable(t); err != nil {
+			if err := a.PrintTable(t); err != nil {
 				return err
 			}
 			for _, name := range slices.Sorted(maps.Keys(x.Studies)) {
-				s := table{head: []string{"STUDY", "PART", "LEVEL", "HERE", "WHY"}}
+				s := command.Table{Head: []string{"STUDY", "PART", "LEVEL", "HERE", "WHY"}}
 				for _, p := range x.Studies[name] {
 					for _, l := range p.OK {
-						s.add(name, p.Part, l, "yes", "")
+						s.Add(name, p.Part, l, "yes", "")
 					}
 					for _, l := range slices.Sorted(maps.Keys(p.Skipped)) {
-						s.add(name, p.Part, l, "no", p.Skipped[l])
+						s.Add(name, p.Part, l, "no", p.Skipped[l])
 					}
 				}
 				fmt.Fprintln(a.Stdout)
-				if err := a.printTable(s); err != nil {
+				if err := a.PrintTable(s); err != nil {
 					return err
 				}
 			}
 			return nil
 		},
 	}
-	imagesFlag(cmd.Flags(), &images)
+	command.ImagesFlag(cmd.Flags(), &images)
 	return cmd
 }
