@@ -35,11 +35,17 @@ var layers = map[string][]string{
 	"manager":   {"api", "container", "instance", "pki", "placement", "store"},
 	"agent":     {"api", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "pki", "router"},
 	"daemon":    {"agent", "pki", "placement", "api", "container", "datapath", "flow", "image", "instance", "manager", "netns", "router", "store"},
-	"cli":       {"api", "daemon/config", "instance", "lab", "router", "testbed"},
+	"cli":       {"api", "instance", "router"},
 	"catalogue": {"image", "netns"},
 	"e2e":       {"*"},
 	"lab":       {"agent", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "router"},
 	"examples":  {"api"},
+
+	// packages of cli, lower ones first
+	"cli/command": {"api", "instance"},
+	"cli/service": {"cli/command", "api", "daemon/config", "instance"},
+	"cli/lab":     {"cli/command", "api/file", "lab"},
+	"cli/testbed": {"cli/command", "testbed"},
 
 	// packages of manager, lower ones first
 	"manager/strict": {"api"},
