@@ -111,10 +111,6 @@ func TestBOFUSS(t *testing.T) {
 // bofussEntries: what belongs to plain OpenFlow 1.3 is kept and read back equal.
 func bofussEntries(t *testing.T, ctx context.Context, c *Conn) {
 	t.Helper()
-	if err := c.Transact(ctx, &GroupMod{ID: 1, Kind: GroupTypeAll, Buckets: []Bucket{{Actions: []Action{Output{Port: 1}}}}},
-		&MeterMod{ID: 1, Flags: MeterKbps, Bands: []Band{{Type: BandDrop, Rate: 1000}}}); err != nil {
-		t.Fatal(err)
-	}
 	var plain []int
 	for i, k := range cases {
 		extension := []string{"reg", "REG", "resubmit", "load:", "note", "learn", "tcp_flags", "/0xfc00", "mpls", "LOCAL", "vlan_tci=0x0000", "vlan_tci=0x1000"}

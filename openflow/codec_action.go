@@ -7,21 +7,9 @@ import (
 
 const (
 	actOutput     = 0
-	actTTLOut     = 11
-	actTTLIn      = 12
-	actSetMPLSTTL = 15
-	actDecMPLSTTL = 16
 	actPushVLAN   = 17
 	actPopVLAN    = 18
-	actPushMPLS   = 19
-	actPopMPLS    = 20
-	actSetQueue   = 21
-	actGroup      = 22
-	actSetNwTTL   = 23
-	actDecNwTTL   = 24
 	actSetField   = 25
-	actPushPBB    = 26
-	actPopPBB     = 27
 	actExperiment = 0xffff
 )
 
@@ -46,51 +34,15 @@ func (a Output) append(b []byte) ([]byte, error) {
 	return zeros(be.AppendUint16(b, a.MaxLen), 6), nil
 }
 
-func simple(b []byte, t byte) ([]byte, error) { return append(b, 0, t, 0, 8, 0, 0, 0, 0), nil }
-
-func simple8(b []byte, t byte, v uint8) ([]byte, error) {
-	return append(b, 0, t, 0, 8, v, 0, 0, 0), nil
+func (a PopVLAN) append(b []byte) ([]byte, error) {
+	return append(b, 0, actPopVLAN, 0, 8, 0, 0, 0, 0), nil
 }
-
-func simple16(b []byte, t byte, v uint16) ([]byte, error) {
-	return append(b, 0, t, 0, 8, byte(v>>8), byte(v), 0, 0), nil
-}
-
-func simple32(b []byte, t byte, v uint32) ([]byte, error) {
-	return be.AppendUint32(append(b, 0, t, 0, 8), v), nil
-}
-
-func (a Group) append(b []byte) ([]byte, error)      { return simple32(b, actGroup, a.ID) }
-func (a SetQueue) append(b []byte) ([]byte, error)   { return simple32(b, actSetQueue, a.ID) }
-func (a PopVLAN) append(b []byte) ([]byte, error)    { return simple(b, actPopVLAN) }
-func (a PopMPLS) append(b []byte) ([]byte, error)    { return simple16(b, actPopMPLS, a.EtherType) }
-func (a PopPBB) append(b []byte) ([]byte, error)     { return simple(b, actPopPBB) }
-func (a SetNwTTL) append(b []byte) ([]byte, error)   { return simple8(b, actSetNwTTL, a.TTL) }
-func (a DecNwTTL) append(b []byte) ([]byte, error)   { return simple(b, actDecNwTTL) }
-func (a SetMPLSTTL) append(b []byte) ([]byte, error) { return simple8(b, actSetMPLSTTL, a.TTL) }
-func (a DecMPLSTTL) append(b []byte) ([]byte, error) { return simple(b, actDecMPLSTTL) }
-func (a CopyTTLOut) append(b []byte) ([]byte, error) { return simple(b, actTTLOut) }
-func (a CopyTTLIn) append(b []byte) ([]byte, error)  { return simple(b, actTTLIn) }
 
 func (a PushVLAN) append(b []byte) ([]byte, error) {
 	if a.EtherType != 0x8100 && a.EtherType != 0x88a8 {
 		return b, fmt.Errorf("push_vlan: EtherType %#04x, want 0x8100 or 0x88a8", a.EtherType)
 	}
-	return simple16(b, actPushVLAN, a.EtherType)
-}
-
-func (a PushMPLS) append(b []byte) ([]byte, error) {
-	if a.EtherType != 0x8847 && a.EtherType != 0x8848 {
-		return b, fmt.Errorf("push_mpls: EtherType %#04x, want 0x8847 or 0x8848", a.EtherType)
-	}
-	return simple16(b, actPushMPLS, a.EtherType)
-}
-
-func (a PushPBB) append(b []byte) ([]byte, error) {
-	if a.EtherType != 0x88e7 {
-		return b, fmt.Errorf("push_pbb: EtherType %#04x, want 0x88e7", a.EtherType)
-	}
-	return simple16(b, actPushPBB, a.EtherType)
+	return append(b, 0, actPushVLAN, 0, 8, byte(a.EtherType>>8), byte(a.EtherType), 0, 0), nil
 }
 
 // append writes NXAST_REG_LOAD2 if there is a mask: OpenFlow 1.3 has no masked set-field.
@@ -142,45 +94,19 @@ func decodeAction(in *reader) Action {
 		a := Output{Port(in.u32()), in.u16()}
 		in.skip(6)
 		return a
-	case actGroup:
-		return Group{in.u32()}
-	case actSetQueue:
-		return SetQueue{in.u32()}
+	case actPushVLAN:
+		a := PushVLAN{in.u16()}
+		in.skip(2)
+		return a
+	case actPopVLAN:
+		in.skip(4)
+		return PopVLAN{}
 	case actSetField:
 		return decodeSetField(in)
 	case actExperiment:
 		return decodeNicira(in)
 	}
-	a, v := Action(nil), in.u32()
-	switch t {
-	case actTTLOut:
-		a = CopyTTLOut{}
-	case actTTLIn:
-		a = CopyTTLIn{}
-	case actSetMPLSTTL:
-		a = SetMPLSTTL{uint8(v >> 24)}
-	case actDecMPLSTTL:
-		a = DecMPLSTTL{}
-	case actPushVLAN:
-		a = PushVLAN{uint16(v >> 16)}
-	case actPopVLAN:
-		a = PopVLAN{}
-	case actPushMPLS:
-		a = PushMPLS{uint16(v >> 16)}
-	case actPopMPLS:
-		a = PopMPLS{uint16(v >> 16)}
-	case actSetNwTTL:
-		a = SetNwTTL{uint8(v >> 24)}
-	case actDecNwTTL:
-		a = DecNwTTL{}
-	case actPushPBB:
-		a = PushPBB{uint16(v >> 16)}
-	case actPopPBB:
-		a = PopPBB{}
-	default:
-		a = RawAction{t, append(be.AppendUint32(nil, v), in.take(len(in.b))...)}
-	}
-	return a
+	return RawAction{t, in.copy(len(in.b))}
 }
 
 // decodeSetField reads an OXM that must be the whole rest but padding.

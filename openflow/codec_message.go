@@ -2,28 +2,24 @@ package openflow
 
 import "fmt"
 
-func (*Hello) Type() Type            { return TypeHello }
-func (*EchoRequest) Type() Type      { return TypeEchoRequest }
-func (*EchoReply) Type() Type        { return TypeEchoReply }
-func (*Experimenter) Type() Type     { return TypeExperimenter }
-func (r *Raw) Type() Type            { return r.Kind }
-func (*FeaturesRequest) Type() Type  { return TypeFeaturesRequest }
-func (*FeaturesReply) Type() Type    { return TypeFeaturesReply }
-func (*GetConfigRequest) Type() Type { return TypeGetConfigRequest }
-func (*GetConfigReply) Type() Type   { return TypeGetConfigReply }
-func (*SetConfig) Type() Type        { return TypeSetConfig }
-func (*BarrierRequest) Type() Type   { return TypeBarrierRequest }
-func (*BarrierReply) Type() Type     { return TypeBarrierReply }
-func (*RoleRequest) Type() Type      { return TypeRoleRequest }
-func (*RoleReply) Type() Type        { return TypeRoleReply }
-func (*GetAsyncRequest) Type() Type  { return TypeGetAsyncRequest }
-func (*GetAsyncReply) Type() Type    { return TypeGetAsyncReply }
-func (*SetAsync) Type() Type         { return TypeSetAsync }
-func (*PacketIn) Type() Type         { return TypePacketIn }
-func (*PacketOut) Type() Type        { return TypePacketOut }
-func (*FlowRemoved) Type() Type      { return TypeFlowRemoved }
-func (*BundleControl) Type() Type    { return TypeExperimenter }
-func (*BundleAdd) Type() Type        { return TypeExperimenter }
+func (*Hello) Type() Type           { return TypeHello }
+func (*EchoRequest) Type() Type     { return TypeEchoRequest }
+func (*EchoReply) Type() Type       { return TypeEchoReply }
+func (*Experimenter) Type() Type    { return TypeExperimenter }
+func (r *Raw) Type() Type           { return r.Kind }
+func (*FeaturesRequest) Type() Type { return TypeFeaturesRequest }
+func (*FeaturesReply) Type() Type   { return TypeFeaturesReply }
+func (*SetConfig) Type() Type       { return TypeSetConfig }
+func (*BarrierRequest) Type() Type  { return TypeBarrierRequest }
+func (*BarrierReply) Type() Type    { return TypeBarrierReply }
+func (*RoleRequest) Type() Type     { return TypeRoleRequest }
+func (*RoleReply) Type() Type       { return TypeRoleReply }
+func (*SetAsync) Type() Type        { return TypeSetAsync }
+func (*PacketIn) Type() Type        { return TypePacketIn }
+func (*PacketOut) Type() Type       { return TypePacketOut }
+func (*FlowRemoved) Type() Type     { return TypeFlowRemoved }
+func (*BundleControl) Type() Type   { return TypeExperimenter }
+func (*BundleAdd) Type() Type       { return TypeExperimenter }
 
 func (m *Hello) appendBody(b []byte, _ uint32) ([]byte, error) {
 	if m.Versions == 0 {
@@ -88,7 +84,7 @@ func (m *BundleControl) appendBody(b []byte, _ uint32) ([]byte, error) {
 
 func (m *BundleAdd) appendBody(b []byte, xid uint32) ([]byte, error) {
 	switch m.Message.(type) {
-	case *FlowMod, *GroupMod, *PortMod, *MeterMod, *PacketOut, *TableMod:
+	case *FlowMod, *PacketOut:
 	case nil:
 		return b, fmt.Errorf("bundle %d: no message", m.ID)
 	default:
@@ -131,11 +127,9 @@ func decodeBundleAdd(r *reader, xid uint32) Message {
 	return m
 }
 
-func (*FeaturesRequest) appendBody(b []byte, _ uint32) ([]byte, error)  { return b, nil }
-func (*GetConfigRequest) appendBody(b []byte, _ uint32) ([]byte, error) { return b, nil }
-func (*BarrierRequest) appendBody(b []byte, _ uint32) ([]byte, error)   { return b, nil }
-func (*BarrierReply) appendBody(b []byte, _ uint32) ([]byte, error)     { return b, nil }
-func (*GetAsyncRequest) appendBody(b []byte, _ uint32) ([]byte, error)  { return b, nil }
+func (*FeaturesRequest) appendBody(b []byte, _ uint32) ([]byte, error) { return b, nil }
+func (*BarrierRequest) appendBody(b []byte, _ uint32) ([]byte, error)  { return b, nil }
+func (*BarrierReply) appendBody(b []byte, _ uint32) ([]byte, error)    { return b, nil }
 
 func (m *FeaturesReply) appendBody(b []byte, _ uint32) ([]byte, error) {
 	b = be.AppendUint64(b, m.DatapathID)
@@ -143,10 +137,6 @@ func (m *FeaturesReply) appendBody(b []byte, _ uint32) ([]byte, error) {
 	b = append(b, m.Tables, m.AuxiliaryID, 0, 0)
 	b = be.AppendUint32(b, uint32(m.Capabilities))
 	return zeros(b, 4), nil
-}
-
-func (m *GetConfigReply) appendBody(b []byte, _ uint32) ([]byte, error) {
-	return be.AppendUint16(be.AppendUint16(b, m.Flags), m.MissSendLen), nil
 }
 
 func (m *SetConfig) appendBody(b []byte, _ uint32) ([]byte, error) {

@@ -5,32 +5,18 @@ import "fmt"
 func (*MultipartRequest) Type() Type { return TypeMultipartRequest }
 func (*MultipartReply) Type() Type   { return TypeMultipartReply }
 
-func (DescRequest) Kind() MultipartKind          { return MultipartDesc }
-func (TableStatsRequest) Kind() MultipartKind    { return MultipartTable }
-func (PortDescRequest) Kind() MultipartKind      { return MultipartPortDesc }
-func (GroupDescRequest) Kind() MultipartKind     { return MultipartGroupDesc }
-func (GroupFeaturesRequest) Kind() MultipartKind { return MultipartGroupFeatures }
-func (MeterFeaturesRequest) Kind() MultipartKind { return MultipartMeterFeatures }
-func (FlowStatsRequest) Kind() MultipartKind     { return MultipartFlow }
-func (AggregateRequest) Kind() MultipartKind     { return MultipartAggregate }
-func (PortStatsRequest) Kind() MultipartKind     { return MultipartPortStats }
-func (GroupStatsRequest) Kind() MultipartKind    { return MultipartGroup }
-func (MeterStatsRequest) Kind() MultipartKind    { return MultipartMeter }
-func (MeterConfigRequest) Kind() MultipartKind   { return MultipartMeterConfig }
-func (TableFeaturesMsg) Kind() MultipartKind     { return MultipartTableFeatures }
-func (DescReply) Kind() MultipartKind            { return MultipartDesc }
-func (AggregateReply) Kind() MultipartKind       { return MultipartAggregate }
-func (GroupFeatures) Kind() MultipartKind        { return MultipartGroupFeatures }
-func (MeterFeatures) Kind() MultipartKind        { return MultipartMeterFeatures }
-func (FlowStatsReply) Kind() MultipartKind       { return MultipartFlow }
-func (TableStatsReply) Kind() MultipartKind      { return MultipartTable }
-func (PortStatsReply) Kind() MultipartKind       { return MultipartPortStats }
-func (PortDescReply) Kind() MultipartKind        { return MultipartPortDesc }
-func (GroupStatsReply) Kind() MultipartKind      { return MultipartGroup }
-func (GroupDescReply) Kind() MultipartKind       { return MultipartGroupDesc }
-func (MeterStatsReply) Kind() MultipartKind      { return MultipartMeter }
-func (MeterConfigReply) Kind() MultipartKind     { return MultipartMeterConfig }
-func (m RawMultipart) Kind() MultipartKind       { return m.Type }
+func (DescRequest) Kind() MultipartKind      { return MultipartDesc }
+func (PortDescRequest) Kind() MultipartKind  { return MultipartPortDesc }
+func (FlowStatsRequest) Kind() MultipartKind { return MultipartFlow }
+func (AggregateRequest) Kind() MultipartKind { return MultipartAggregate }
+func (PortStatsRequest) Kind() MultipartKind { return MultipartPortStats }
+func (TableFeaturesMsg) Kind() MultipartKind { return MultipartTableFeatures }
+func (DescReply) Kind() MultipartKind        { return MultipartDesc }
+func (AggregateReply) Kind() MultipartKind   { return MultipartAggregate }
+func (FlowStatsReply) Kind() MultipartKind   { return MultipartFlow }
+func (PortStatsReply) Kind() MultipartKind   { return MultipartPortStats }
+func (PortDescReply) Kind() MultipartKind    { return MultipartPortDesc }
+func (m RawMultipart) Kind() MultipartKind   { return m.Type }
 
 func (m *MultipartRequest) appendBody(b []byte, _ uint32) ([]byte, error) {
 	return appendMultipart(b, m.More, m.Body)
@@ -67,17 +53,8 @@ func decodeMultipartRequest(r *reader, kind MultipartKind) MultipartBody {
 	switch kind {
 	case MultipartDesc:
 		return DescRequest{}
-	case MultipartTable:
-		return TableStatsRequest{}
 	case MultipartPortDesc:
 		return PortDescRequest{}
-	case MultipartGroupDesc:
-		r.b = r.b[:0] // OpenFlow 1.5 asks for one group here
-		return GroupDescRequest{}
-	case MultipartGroupFeatures:
-		return GroupFeaturesRequest{}
-	case MultipartMeterFeatures:
-		return MeterFeaturesRequest{}
 	case MultipartFlow:
 		return decodeFlowStatsRequest(r)
 	case MultipartAggregate:
@@ -86,18 +63,8 @@ func decodeMultipartRequest(r *reader, kind MultipartKind) MultipartBody {
 		v := PortStatsRequest{Port(r.u32())}
 		r.skip(4)
 		return v
-	case MultipartGroup, MultipartMeter, MultipartMeterConfig:
-		id := r.u32()
-		r.skip(4)
-		switch kind {
-		case MultipartGroup:
-			return GroupStatsRequest{id}
-		case MultipartMeter:
-			return MeterStatsRequest{id}
-		}
-		return MeterConfigRequest{id}
 	case MultipartTableFeatures:
-		return TableFeaturesMsg(decodeList(r, 0, tableFeaturesLen, decodeTableFeatures))
+		return TableFeaturesMsg(decodeList(r, tableFeaturesLen, decodeTableFeatures))
 	}
 	return RawMultipart{kind, r.copy(len(r.b))}
 }
@@ -107,47 +74,25 @@ func decodeMultipartReply(r *reader, kind MultipartKind) MultipartBody {
 	case MultipartDesc:
 		return DescReply{r.name(256), r.name(256), r.name(256), r.name(32), r.name(256)}
 	case MultipartFlow:
-		return FlowStatsReply(decodeList(r, 0, 56, decodeFlowStats))
+		return FlowStatsReply(decodeList(r, 56, decodeFlowStats))
 	case MultipartAggregate:
 		v := AggregateReply{r.u64(), r.u64(), r.u32()}
 		r.skip(4)
 		return v
-	case MultipartTable:
-		return TableStatsReply(decodeArray(r, 24, decodeTableStats))
 	case MultipartPortStats:
 		return PortStatsReply(decodeArray(r, 112, decodePortStats))
 	case MultipartPortDesc:
 		return PortDescReply(decodeArray(r, portLen, decodePort))
-	case MultipartGroup:
-		return GroupStatsReply(decodeList(r, 0, 40, decodeGroupStats))
-	case MultipartGroupDesc:
-		return GroupDescReply(decodeList(r, 0, 8, decodeGroupDesc))
-	case MultipartGroupFeatures:
-		v := GroupFeatures{Types: r.u32(), Capabilities: r.u32()}
-		for _, a := range []*[4]uint32{&v.MaxGroups, &v.Actions} {
-			for i := range a {
-				a[i] = r.u32()
-			}
-		}
-		return v
-	case MultipartMeter:
-		return MeterStatsReply(decodeList(r, 4, 40, decodeMeterStat))
-	case MultipartMeterConfig:
-		return MeterConfigReply(decodeList(r, 0, 8, decodeMeterConfig))
-	case MultipartMeterFeatures:
-		v := MeterFeatures{r.u32(), r.u32(), r.u32(), r.u8(), r.u8()}
-		r.skip(2)
-		return v
 	case MultipartTableFeatures:
-		return TableFeaturesMsg(decodeList(r, 0, tableFeaturesLen, decodeTableFeatures))
+		return TableFeaturesMsg(decodeList(r, tableFeaturesLen, decodeTableFeatures))
 	}
 	return RawMultipart{kind, r.copy(len(r.b))}
 }
 
-// decodeList reads elements that begin with (at offset at) their length.
-func decodeList[E any](r *reader, at, min int, f func(*reader) E) (es []E) {
+// decodeList reads elements of at least min bytes that begin with their length.
+func decodeList[E any](r *reader, min int, f func(*reader) E) (es []E) {
 	for len(r.b) > 0 {
-		in, ok := r.element(at, min)
+		in, ok := r.element(0, min)
 		if !ok {
 			return nil
 		}
@@ -174,20 +119,16 @@ func decodeArray[E any](r *reader, size int, f func(*reader) E) []E {
 
 func none(b []byte) ([]byte, error) { return b, nil }
 
-func (DescRequest) appendBody(b []byte) ([]byte, error)          { return none(b) }
-func (TableStatsRequest) appendBody(b []byte) ([]byte, error)    { return none(b) }
-func (PortDescRequest) appendBody(b []byte) ([]byte, error)      { return none(b) }
-func (GroupDescRequest) appendBody(b []byte) ([]byte, error)     { return none(b) }
-func (GroupFeaturesRequest) appendBody(b []byte) ([]byte, error) { return none(b) }
-func (MeterFeaturesRequest) appendBody(b []byte) ([]byte, error) { return none(b) }
-func (m RawMultipart) appendBody(b []byte) ([]byte, error)       { return append(b, m.Body...), nil }
+func (DescRequest) appendBody(b []byte) ([]byte, error)     { return none(b) }
+func (PortDescRequest) appendBody(b []byte) ([]byte, error) { return none(b) }
+func (m RawMultipart) appendBody(b []byte) ([]byte, error)  { return append(b, m.Body...), nil }
 
 func (m FlowStatsRequest) appendBody(b []byte) ([]byte, error) {
 	if err := m.Match.Check(); err != nil {
 		return b, err
 	}
 	b = append(b, m.Table, 0, 0, 0)
-	b = be.AppendUint32(be.AppendUint32(b, orAny(uint32(m.OutPort))), orAny(m.OutGroup))
+	b = be.AppendUint64(b, anyOutput)
 	b = be.AppendUint64(be.AppendUint64(zeros(b, 4), m.Cookie), m.CookieMask)
 	return m.Match.append(b)
 }
@@ -195,12 +136,9 @@ func (m FlowStatsRequest) appendBody(b []byte) ([]byte, error) {
 func decodeFlowStatsRequest(r *reader) (m FlowStatsRequest) {
 	m.Table = r.u8()
 	r.skip(3)
-	m.OutPort = Port(fromAny(r.u32()))
-	group := r.u32()
-	if group == 0 && r.bad == "" {
-		r.fail(BadRequestEPERM, "a filter by output group 0 is not supported")
+	if out := r.u64(); out != anyOutput {
+		r.fail(BadRequestEPERM, "a filter by output port or group is not supported")
 	}
-	m.OutGroup = fromAny(group)
 	r.skip(4)
 	m.Cookie, m.CookieMask = r.u64(), r.u64()
 	m.Match = decodeMatch(r)
@@ -212,19 +150,7 @@ func (m AggregateRequest) appendBody(b []byte) ([]byte, error) {
 }
 
 func (m PortStatsRequest) appendBody(b []byte) ([]byte, error) {
-	return zeros(be.AppendUint32(b, orAny(uint32(m.Port))), 4), nil
-}
-
-func (m GroupStatsRequest) appendBody(b []byte) ([]byte, error) {
-	return zeros(be.AppendUint32(b, m.ID), 4), nil
-}
-
-func (m MeterStatsRequest) appendBody(b []byte) ([]byte, error) {
-	return zeros(be.AppendUint32(b, m.ID), 4), nil
-}
-
-func (m MeterConfigRequest) appendBody(b []byte) ([]byte, error) {
-	return zeros(be.AppendUint32(b, m.ID), 4), nil
+	return zeros(be.AppendUint32(b, uint32(m.Port)), 4), nil
 }
 
 func (m DescReply) appendBody(b []byte) ([]byte, error) {
@@ -242,19 +168,4 @@ func (m DescReply) appendBody(b []byte) ([]byte, error) {
 
 func (m AggregateReply) appendBody(b []byte) ([]byte, error) {
 	return zeros(be.AppendUint32(be.AppendUint64(be.AppendUint64(b, m.Packets), m.Bytes), m.Flows), 4), nil
-}
-
-func (m GroupFeatures) appendBody(b []byte) ([]byte, error) {
-	b = be.AppendUint32(be.AppendUint32(b, m.Types), m.Capabilities)
-	for _, a := range [][4]uint32{m.MaxGroups, m.Actions} {
-		for _, v := range a {
-			b = be.AppendUint32(b, v)
-		}
-	}
-	return b, nil
-}
-
-func (m MeterFeatures) appendBody(b []byte) ([]byte, error) {
-	b = be.AppendUint32(be.AppendUint32(be.AppendUint32(b, m.MaxMeters), m.BandTypes), m.Capabilities)
-	return append(b, m.MaxBands, m.MaxColor, 0, 0), nil
 }

@@ -6,9 +6,7 @@ import "fmt"
 const (
 	nxRegMove       = 6
 	nxRegLoad       = 7
-	nxNote          = 8
 	nxResubmitTable = 14
-	nxOutputReg     = 15
 	nxLearn         = 16
 	nxRegLoad2      = 33
 	nxClone         = 42
@@ -30,19 +28,12 @@ func decodeNicira(in *reader) Action {
 		case nxRegLoad:
 			first, count := offsetBits(in.u16())
 			return RegLoad{Bits{in.field(), first, count}, in.u64()}
-		case nxNote:
-			return Note{in.copy(len(in.b))}
 		case nxResubmitTable:
 			a := Resubmit{in.u16(), in.u8()}
 			in.skip(3)
 			if a.InPort == nxInPort {
 				a.InPort = 0
 			}
-			return a
-		case nxOutputReg:
-			first, count := offsetBits(in.u16())
-			a := OutputReg{Bits{in.field(), first, count}, in.u16()}
-			in.skip(6)
 			return a
 		case nxLearn:
 			return decodeLearn(in)
@@ -125,12 +116,6 @@ func (a RegLoad) append(b []byte) ([]byte, error) {
 	return putLen(be.AppendUint64(be.AppendUint32(b, uint32(a.Dst.Field)), a.Value), start)
 }
 
-func (a Note) append(b []byte) ([]byte, error) {
-	start := len(b)
-	b = append(appendNicira(b, nxNote), a.Data...)
-	return putLen(pad8(b, start), start)
-}
-
 func (a Resubmit) append(b []byte) ([]byte, error) {
 	start, in := len(b), a.InPort
 	if in == 0 {
@@ -138,16 +123,6 @@ func (a Resubmit) append(b []byte) ([]byte, error) {
 	}
 	b = be.AppendUint16(appendNicira(b, nxResubmitTable), in)
 	return putLen(append(b, a.Table, 0, 0, 0), start)
-}
-
-func (a OutputReg) append(b []byte) ([]byte, error) {
-	if err := a.Src.check(64); err != nil {
-		return b, fmt.Errorf("output to the port in %w", err)
-	}
-	start := len(b)
-	b = be.AppendUint16(appendNicira(b, nxOutputReg), a.Src.offsetBits())
-	b = be.AppendUint16(be.AppendUint32(b, uint32(a.Src.Field)), a.MaxLen)
-	return putLen(zeros(b, 6), start)
 }
 
 func (a Clone) append(b []byte) ([]byte, error) {

@@ -53,21 +53,6 @@ func decodeFlowStats(r *reader) (f FlowStats) {
 	return f
 }
 
-func (m TableStatsReply) appendBody(b []byte) ([]byte, error) {
-	for _, t := range m {
-		b = be.AppendUint32(append(b, t.Table, 0, 0, 0), t.Active)
-		b = be.AppendUint64(be.AppendUint64(b, t.Lookups), t.Passed)
-	}
-	return b, nil
-}
-
-func decodeTableStats(r *reader) (t TableStats) {
-	t.Table = r.u8()
-	r.skip(3)
-	t.Active, t.Lookups, t.Passed = r.u32(), r.u64(), r.u64()
-	return t
-}
-
 func (p *PortStats) counters() [12]*uint64 {
 	return [12]*uint64{&p.RxPackets, &p.TxPackets, &p.RxBytes, &p.TxBytes, &p.RxDropped, &p.TxDropped, &p.RxErrors, &p.TxErrors,
 		&p.RxFrameErr, &p.RxOverErr, &p.RxCRCErr, &p.Col}
@@ -102,108 +87,6 @@ func (m PortDescReply) appendBody(b []byte) ([]byte, error) {
 		}
 	}
 	return b, nil
-}
-
-func appendCounters(b []byte, cs []Counter) []byte {
-	for _, c := range cs {
-		b = be.AppendUint64(be.AppendUint64(b, c.Packets), c.Bytes)
-	}
-	return b
-}
-
-func decodeCounter(r *reader) Counter { return Counter{r.u64(), r.u64()} }
-
-func (m GroupStatsReply) appendBody(b []byte) ([]byte, error) {
-	var err error
-	for _, g := range m {
-		start := len(b)
-		b = be.AppendUint32(append(b, 0, 0, 0, 0), g.ID)
-		b = zeros(be.AppendUint32(b, g.RefCount), 4)
-		b = be.AppendUint64(be.AppendUint64(b, g.Packets), g.Bytes)
-		b = be.AppendUint32(be.AppendUint32(b, g.DurationS), g.DurationNS)
-		if b, err = putLen16(appendCounters(b, g.Buckets), start, 0); err != nil {
-			return b, err
-		}
-	}
-	return b, nil
-}
-
-func decodeGroupStats(r *reader) (g GroupStats) {
-	r.skip(4)
-	g.ID, g.RefCount = r.u32(), r.u32()
-	r.skip(4)
-	g.Packets, g.Bytes, g.DurationS, g.DurationNS = r.u64(), r.u64(), r.u32(), r.u32()
-	g.Buckets = decodeArray(r, 16, decodeCounter)
-	return g
-}
-
-func (m GroupDescReply) appendBody(b []byte) ([]byte, error) {
-	var err error
-	for _, g := range m {
-		start := len(b)
-		b = be.AppendUint32(append(b, 0, 0, byte(g.Kind), 0), g.ID)
-		if b, err = appendBuckets(b, g.Buckets); err != nil {
-			return b, fmt.Errorf("group %d: %w", g.ID, err)
-		}
-		if b, err = putLen16(b, start, 0); err != nil {
-			return b, err
-		}
-	}
-	return b, nil
-}
-
-func decodeGroupDesc(r *reader) (g GroupDesc) {
-	r.skip(2)
-	g.Kind = GroupType(r.u8())
-	r.skip(1)
-	g.ID = r.u32()
-	g.Buckets = decodeBuckets(r)
-	return g
-}
-
-func (m MeterStatsReply) appendBody(b []byte) ([]byte, error) {
-	var err error
-	for _, s := range m {
-		start := len(b)
-		b = zeros(be.AppendUint32(b, s.ID), 8)
-		b = be.AppendUint32(b, s.Flows)
-		b = be.AppendUint64(be.AppendUint64(b, s.Packets), s.Bytes)
-		b = be.AppendUint32(be.AppendUint32(b, s.DurationS), s.DurationNS)
-		if b, err = putLen16(appendCounters(b, s.Bands), start, 4); err != nil {
-			return b, err
-		}
-	}
-	return b, nil
-}
-
-func decodeMeterStat(r *reader) (s MeterStat) {
-	s.ID = r.u32()
-	r.skip(8)
-	s.Flows, s.Packets, s.Bytes, s.DurationS, s.DurationNS = r.u32(), r.u64(), r.u64(), r.u32(), r.u32()
-	s.Bands = decodeArray(r, 16, decodeCounter)
-	return s
-}
-
-func (m MeterConfigReply) appendBody(b []byte) ([]byte, error) {
-	var err error
-	for _, c := range m {
-		start := len(b)
-		b = be.AppendUint32(be.AppendUint16(append(b, 0, 0), uint16(c.Flags)), c.ID)
-		if b, err = appendBands(b, c.Bands); err != nil {
-			return b, fmt.Errorf("meter %d: %w", c.ID, err)
-		}
-		if b, err = putLen16(b, start, 0); err != nil {
-			return b, err
-		}
-	}
-	return b, nil
-}
-
-func decodeMeterConfig(r *reader) (c MeterConfig) {
-	r.skip(2)
-	c.Flags, c.ID = MeterFlags(r.u16()), r.u32()
-	c.Bands = decodeBands(r)
-	return c
 }
 
 const tableFeaturesLen = 64

@@ -130,11 +130,6 @@ func (c *Conn) Aggregate(ctx context.Context, r AggregateRequest) (AggregateRepl
 	return one[AggregateReply](c.multipart(ctx, r))
 }
 
-// Tables counts entries by table.
-func (c *Conn) Tables(ctx context.Context) ([]TableStats, error) {
-	return list[TableStatsReply](c.multipart(ctx, TableStatsRequest{}))
-}
-
 // TableFeatures describes the tables, their sizes among others.
 func (c *Conn) TableFeatures(ctx context.Context) ([]TableFeatures, error) {
 	return list[TableFeaturesMsg](c.multipart(ctx, TableFeaturesMsg(nil)))
@@ -148,29 +143,4 @@ func (c *Conn) Ports(ctx context.Context) ([]PortDesc, error) {
 // PortStats counts one port or, with PortAny, all.
 func (c *Conn) PortStats(ctx context.Context, p Port) ([]PortStats, error) {
 	return list[PortStatsReply](c.multipart(ctx, PortStatsRequest{p}))
-}
-
-// Groups describes the groups.
-func (c *Conn) Groups(ctx context.Context) ([]GroupDesc, error) {
-	return list[GroupDescReply](c.multipart(ctx, GroupDescRequest{}))
-}
-
-// GroupStats counts one group or, with GroupAll, all.
-func (c *Conn) GroupStats(ctx context.Context, id uint32) ([]GroupStats, error) {
-	return list[GroupStatsReply](c.multipart(ctx, GroupStatsRequest{id}))
-}
-
-// GroupFeatures says what groups can do.
-func (c *Conn) GroupFeatures(ctx context.Context) (GroupFeatures, error) {
-	return one[GroupFeatures](c.multipart(ctx, GroupFeaturesRequest{}))
-}
-
-// Meters lists one meter or, with MeterAll, all.
-func (c *Conn) Meters(ctx context.Context, id uint32) ([]MeterConfig, error) {
-	return list[MeterConfigReply](c.multipart(ctx, MeterConfigRequest{id}))
-}
-
-// MeterStats counts one meter or, with MeterAll, all.
-func (c *Conn) MeterStats(ctx context.Context, id uint32) ([]MeterStat, error) {
-	return list[MeterStatsReply](c.multipart(ctx, MeterStatsRequest{id}))
 }

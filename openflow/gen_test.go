@@ -122,29 +122,15 @@ func limit(v uint64, bits uint16) uint64 { return v & (^uint64(0) >> (64 - bits)
 func genAction(t *rapid.T, depth int) Action {
 	all := []func() Action{
 		func() Action { return Output{Port(u32(t, "port")), u16(t, "max")} },
-		func() Action { return Group{u32(t, "group")} },
-		func() Action { return SetQueue{u32(t, "queue")} },
 		func() Action { return SetField{genOXM(t, allFields[pick(t, len(allFields), "field")])} },
 		func() Action { return PushVLAN{rapid.SampledFrom([]uint16{0x8100, 0x88a8}).Draw(t, "tpid")} },
 		func() Action { return PopVLAN{} },
-		func() Action { return PushMPLS{rapid.SampledFrom([]uint16{0x8847, 0x8848}).Draw(t, "mpls")} },
-		func() Action { return PopMPLS{u16(t, "type")} },
-		func() Action { return PushPBB{0x88e7} },
-		func() Action { return PopPBB{} },
-		func() Action { return SetNwTTL{u8(t, "ttl")} },
-		func() Action { return DecNwTTL{} },
-		func() Action { return SetMPLSTTL{u8(t, "ttl")} },
-		func() Action { return DecMPLSTTL{} },
-		func() Action { return CopyTTLIn{} },
-		func() Action { return CopyTTLOut{} },
 		func() Action {
 			return RawAction{uint16(rapid.IntRange(30, 1000).Draw(t, "type")), rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(t, "body")}
 		},
 		func() Action { return Resubmit{uint16(rapid.IntRange(0, 0xfff0).Draw(t, "port")), u8(t, "table")} },
 		func() Action { b := genBits(t, 64); return RegLoad{b, limit(u64(t, "value"), b.Count)} },
 		func() Action { b := genBits(t, 64); return RegMove{b, b} },
-		func() Action { return OutputReg{genBits(t, 64), u16(t, "max")} },
-		func() Action { return Note{append(rapid.SliceOfN(rapid.Byte(), 5, 5).Draw(t, "note"), 1)} },
 		func() Action {
 			return Learn{u16(t, "idle"), u16(t, "hard"), u16(t, "prio"), u64(t, "cookie"), LearnFlags(u16(t, "flags")), u8(t, "table"),
 				u16(t, "fi"), u16(t, "fh"), many(t, 4, genLearnSpec)}
@@ -177,29 +163,13 @@ func genActions(t *rapid.T) []Action {
 }
 
 func genInstruction(t *rapid.T) Instruction {
-	switch pick(t, 7, "instruction") {
+	switch pick(t, 3, "instruction") {
 	case 0:
 		return GotoTable{u8(t, "table")}
 	case 1:
-		return WriteMetadata{u64(t, "metadata"), u64(t, "mask")}
-	case 2:
-		return WriteActions(genActions(t))
-	case 3:
-		return ClearActions{}
-	case 4:
-		return Meter{u32(t, "meter")}
-	case 5:
 		return RawInstruction{0xffff, rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(t, "body")}
 	}
 	return ApplyActions(genActions(t))
-}
-
-func genBucket(t *rapid.T) Bucket {
-	return Bucket{u16(t, "weight"), Port(notAny(t, "port")), notAny(t, "group"), genActions(t)}
-}
-
-func genBand(t *rapid.T) Band {
-	return Band{BandType(1 + pick(t, 2, "band")), u32(t, "rate"), u32(t, "burst"), u8(t, "prec")}
 }
 
 func genPort(t *rapid.T) PortDesc {
@@ -209,20 +179,12 @@ func genPort(t *rapid.T) PortDesc {
 
 func genFlowMod(t *rapid.T) *FlowMod {
 	m := &FlowMod{FlowCommand(pick(t, 5, "command")), u8(t, "table"), u16(t, "prio"), u64(t, "cookie"), u64(t, "cmask"), u16(t, "idle"),
-		u16(t, "hard"), u32(t, "buffer"), Port(notAny(t, "port")), rapid.Uint32Range(1, math.MaxUint32-1).Draw(t, "group"),
-		FlowFlags(u16(t, "flags")), genMatch(t), many(t, 3, genInstruction)}
+		u16(t, "hard"), FlowFlags(u16(t, "flags")), genMatch(t), many(t, 3, genInstruction)}
 	return m
 }
 
-func genGroupMod(t *rapid.T) *GroupMod {
-	return &GroupMod{GroupCommand(pick(t, 3, "command")), GroupType(pick(t, 4, "kind")), u32(t, "id"), many(t, 3, genBucket)}
-}
-
-func genCounter(t *rapid.T) Counter { return Counter{u64(t, "packets"), u64(t, "bytes")} }
-
 func genFlowStatsRequest(t *rapid.T) FlowStatsRequest {
-	return FlowStatsRequest{u8(t, "table"), Port(notAny(t, "port")), rapid.Uint32Range(1, math.MaxUint32-1).Draw(t, "group"), u64(t, "cookie"),
-		u64(t, "mask"), genMatch(t)}
+	return FlowStatsRequest{u8(t, "table"), u64(t, "cookie"), u64(t, "mask"), genMatch(t)}
 }
 
 func genTableFeatures(t *rapid.T) TableFeatures {
@@ -244,21 +206,17 @@ var generators = map[string]func(*rapid.T) Message{
 	"experimenter": func(t *rapid.T) Message {
 		return &Experimenter{u32(t, "id") &^ 1, u32(t, "kind") | 1<<20, genBytes(t, 90, "data")}
 	},
-	"raw":                func(t *rapid.T) Message { return &Raw{Type(30 + pick(t, 200, "type")), genBytes(t, 90, "body")} },
-	"features request":   func(*rapid.T) Message { return &FeaturesRequest{} },
-	"get config request": func(*rapid.T) Message { return &GetConfigRequest{} },
-	"barrier request":    func(*rapid.T) Message { return &BarrierRequest{} },
-	"barrier reply":      func(*rapid.T) Message { return &BarrierReply{} },
-	"get async request":  func(*rapid.T) Message { return &GetAsyncRequest{} },
+	"raw":              func(t *rapid.T) Message { return &Raw{Type(30 + pick(t, 200, "type")), genBytes(t, 90, "body")} },
+	"features request": func(*rapid.T) Message { return &FeaturesRequest{} },
+	"barrier request":  func(*rapid.T) Message { return &BarrierRequest{} },
+	"barrier reply":    func(*rapid.T) Message { return &BarrierReply{} },
 	"features reply": func(t *rapid.T) Message {
 		return &FeaturesReply{u64(t, "id"), u32(t, "buffers"), u8(t, "tables"), u8(t, "aux"), Capabilities(u32(t, "cap"))}
 	},
-	"get config reply": func(t *rapid.T) Message { return &GetConfigReply{u16(t, "flags"), u16(t, "len")} },
-	"set config":       func(t *rapid.T) Message { return &SetConfig{u16(t, "flags"), u16(t, "len")} },
-	"role request":     func(t *rapid.T) Message { return &RoleRequest{Role(u32(t, "role")), u64(t, "generation")} },
-	"role reply":       func(t *rapid.T) Message { return &RoleReply{Role(u32(t, "role")), u64(t, "generation")} },
-	"get async reply":  func(t *rapid.T) Message { return &GetAsyncReply{genAsync(t)} },
-	"set async":        func(t *rapid.T) Message { return &SetAsync{genAsync(t)} },
+	"set config":   func(t *rapid.T) Message { return &SetConfig{u16(t, "flags"), u16(t, "len")} },
+	"role request": func(t *rapid.T) Message { return &RoleRequest{Role(u32(t, "role")), u64(t, "generation")} },
+	"role reply":   func(t *rapid.T) Message { return &RoleReply{Role(u32(t, "role")), u64(t, "generation")} },
+	"set async":    func(t *rapid.T) Message { return &SetAsync{genAsync(t)} },
 	"packet-in": func(t *rapid.T) Message {
 		return &PacketIn{u32(t, "buffer"), u16(t, "len"), PacketInReason(u8(t, "reason")), u8(t, "table"), u64(t, "cookie"), genMatch(t), genBytes(t, 90, "data")}
 	},
@@ -270,31 +228,17 @@ var generators = map[string]func(*rapid.T) Message{
 			u16(t, "hard"), u64(t, "packets"), u64(t, "bytes"), genMatch(t)}
 	},
 	"port-status": func(t *rapid.T) Message { return &PortStatus{PortReason(u8(t, "reason")), genPort(t)} },
-	"port-mod": func(t *rapid.T) Message {
-		return &PortMod{Port(u32(t, "port")), genMAC(t), PortConfig(u32(t, "config")), PortConfig(u32(t, "mask")), u32(t, "advertise")}
-	},
-	"table-mod": func(t *rapid.T) Message { return &TableMod{u8(t, "table"), u32(t, "config")} },
-	"flow-mod":  func(t *rapid.T) Message { return genFlowMod(t) },
-	"group-mod": func(t *rapid.T) Message { return genGroupMod(t) },
-	"meter-mod": func(t *rapid.T) Message {
-		return &MeterMod{MeterCommand(u16(t, "command")), MeterFlags(u16(t, "flags")), u32(t, "id"), many(t, 3, genBand)}
-	},
+	"flow-mod":    func(t *rapid.T) Message { return genFlowMod(t) },
 	"bundle control": func(t *rapid.T) Message {
 		return &BundleControl{u32(t, "id"), BundleKind(u16(t, "kind")), BundleFlags(u16(t, "flags"))}
 	},
 	"bundle add": func(t *rapid.T) Message {
-		m := &BundleAdd{u32(t, "id"), BundleFlags(u16(t, "flags")), genFlowMod(t)}
-		if rapid.Bool().Draw(t, "group") {
-			m.Message = genGroupMod(t)
-		}
-		return m
+		return &BundleAdd{u32(t, "id"), BundleFlags(u16(t, "flags")), genFlowMod(t)}
 	},
 	"multipart request": func(t *rapid.T) Message {
 		id := u32(t, "id")
-		bodies := []MultipartBody{DescRequest{}, TableStatsRequest{}, PortDescRequest{}, GroupDescRequest{}, GroupFeaturesRequest{},
-			MeterFeaturesRequest{}, genFlowStatsRequest(t), AggregateRequest(genFlowStatsRequest(t)), PortStatsRequest{Port(id | 1)},
-			GroupStatsRequest{id}, MeterStatsRequest{id}, MeterConfigRequest{id}, TableFeaturesMsg(many(t, 2, genTableFeatures)),
-			RawMultipart{MultipartQueue, genBytes(t, 20, "body")}}
+		bodies := []MultipartBody{DescRequest{}, PortDescRequest{}, genFlowStatsRequest(t), AggregateRequest(genFlowStatsRequest(t)),
+			PortStatsRequest{Port(id)}, TableFeaturesMsg(many(t, 2, genTableFeatures)), RawMultipart{MultipartKind(5), genBytes(t, 20, "body")}}
 		return &MultipartRequest{rapid.Bool().Draw(t, "more"), bodies[pick(t, len(bodies), "body")]}
 	},
 	"multipart reply": genMultipartReply,
@@ -318,11 +262,6 @@ func genMultipartReply(t *rapid.T) Message {
 		},
 		func() MultipartBody { return AggregateReply{u64(t, "packets"), u64(t, "bytes"), u32(t, "flows")} },
 		func() MultipartBody {
-			return TableStatsReply(many(t, 3, func(t *rapid.T) TableStats {
-				return TableStats{u8(t, "table"), u32(t, "active"), u64(t, "lookups"), u64(t, "passed")}
-			}))
-		},
-		func() MultipartBody {
 			return PortStatsReply(many(t, 3, func(t *rapid.T) PortStats {
 				p := PortStats{Port: Port(u32(t, "port")), DurationS: u32(t, "s"), DurationNS: u32(t, "ns")}
 				for _, c := range p.counters() {
@@ -332,35 +271,8 @@ func genMultipartReply(t *rapid.T) Message {
 			}))
 		},
 		func() MultipartBody { return PortDescReply(many(t, 3, genPort)) },
-		func() MultipartBody {
-			return GroupStatsReply(many(t, 3, func(t *rapid.T) GroupStats {
-				return GroupStats{u32(t, "id"), u32(t, "ref"), u64(t, "packets"), u64(t, "bytes"), u32(t, "s"), u32(t, "ns"), many(t, 3, genCounter)}
-			}))
-		},
-		func() MultipartBody {
-			return GroupDescReply(many(t, 3, func(t *rapid.T) GroupDesc {
-				return GroupDesc{GroupType(u8(t, "kind")), u32(t, "id"), many(t, 3, genBucket)}
-			}))
-		},
-		func() MultipartBody {
-			four := func() [4]uint32 { return [4]uint32{u32(t, "a"), u32(t, "b"), u32(t, "c"), u32(t, "d")} }
-			return GroupFeatures{u32(t, "types"), u32(t, "cap"), four(), four()}
-		},
-		func() MultipartBody {
-			return MeterStatsReply(many(t, 3, func(t *rapid.T) MeterStat {
-				return MeterStat{u32(t, "id"), u32(t, "flows"), u64(t, "packets"), u64(t, "bytes"), u32(t, "s"), u32(t, "ns"), many(t, 3, genCounter)}
-			}))
-		},
-		func() MultipartBody {
-			return MeterConfigReply(many(t, 3, func(t *rapid.T) MeterConfig {
-				return MeterConfig{MeterFlags(u16(t, "flags")), u32(t, "id"), many(t, 3, genBand)}
-			}))
-		},
-		func() MultipartBody {
-			return MeterFeatures{u32(t, "a"), u32(t, "b"), u32(t, "c"), u8(t, "d"), u8(t, "e")}
-		},
 		func() MultipartBody { return TableFeaturesMsg(many(t, 2, genTableFeatures)) },
-		func() MultipartBody { return RawMultipart{MultipartQueue, genBytes(t, 20, "body")} },
+		func() MultipartBody { return RawMultipart{MultipartKind(5), genBytes(t, 20, "body")} },
 	}
 	return &MultipartReply{rapid.Bool().Draw(t, "more"), all[pick(t, len(all), "body")]()}
 }

@@ -50,9 +50,6 @@ type FeaturesReply struct {
 	Capabilities Capabilities
 }
 
-// GetConfigRequest asks for a GetConfigReply.
-type GetConfigRequest struct{}
-
 // Fragment handling in a switch's configuration (7.3.2).
 const (
 	FragNormal uint16 = 0
@@ -60,9 +57,6 @@ const (
 	FragDrop   uint16 = 1
 	FragReasm  uint16 = 2
 )
-
-// GetConfigReply is a switch's configuration.
-type GetConfigReply struct{ Flags, MissSendLen uint16 }
 
 // SetConfig sets it.
 type SetConfig struct{ Flags, MissSendLen uint16 }
@@ -95,14 +89,8 @@ type RoleReply struct {
 	GenerationID uint64
 }
 
-// GetAsyncRequest asks for a GetAsyncReply.
-type GetAsyncRequest struct{}
-
 // AsyncMasks says which asynchronous messages are sent: bit n is reason n; index 0 for master and equal, 1 for slave (7.3.10).
 type AsyncMasks struct{ PacketIn, PortStatus, FlowRemoved [2]uint32 }
-
-// GetAsyncReply is the asynchronous configuration.
-type GetAsyncReply struct{ AsyncMasks }
 
 // SetAsync sets it.
 type SetAsync struct{ AsyncMasks }

@@ -41,19 +41,13 @@ type MultipartBody interface {
 
 // DescRequest asks for DescReply, TableStatsRequest for TableStatsReply, and so on.
 type (
-	DescRequest          struct{}
-	TableStatsRequest    struct{}
-	PortDescRequest      struct{}
-	GroupDescRequest     struct{}
-	GroupFeaturesRequest struct{}
-	MeterFeaturesRequest struct{}
+	DescRequest     struct{}
+	PortDescRequest struct{}
 )
 
 // FlowStatsRequest asks for the entries that match (non-strictly).
 type FlowStatsRequest struct {
-	Table      uint8  // TableAll: all
-	OutPort    Port   // 0 any
-	OutGroup   uint32 // 0 any
+	Table      uint8 // TableAll: all
 	Cookie     uint64
 	CookieMask uint64
 	Match      Match
@@ -62,17 +56,8 @@ type FlowStatsRequest struct {
 // AggregateRequest asks for the sum over the entries that match.
 type AggregateRequest FlowStatsRequest
 
-// PortStatsRequest asks for one port or, with PortAny or 0, all.
+// PortStatsRequest asks for one port or, with PortAny, all.
 type PortStatsRequest struct{ Port Port }
-
-// GroupStatsRequest asks for one group or, with GroupAll, all.
-type GroupStatsRequest struct{ ID uint32 }
-
-// MeterStatsRequest asks for one meter or, with MeterAll, all.
-type MeterStatsRequest struct{ ID uint32 }
-
-// MeterConfigRequest asks for one meter or, with MeterAll, all.
-type MeterConfigRequest struct{ ID uint32 }
 
 // TableFeaturesMsg asks for (empty), sets, or tells the features of tables.
 type TableFeaturesMsg []TableFeatures
@@ -101,13 +86,6 @@ type AggregateReply struct {
 	Flows          uint32
 }
 
-// TableStats counts a table.
-type TableStats struct {
-	Table           uint8
-	Active          uint32
-	Lookups, Passed uint64
-}
-
 // PortStats counts a port.
 type PortStats struct {
 	Port                                 Port
@@ -117,58 +95,6 @@ type PortStats struct {
 	RxErrors, TxErrors                   uint64
 	RxFrameErr, RxOverErr, RxCRCErr, Col uint64
 	DurationS, DurationNS                uint32
-}
-
-// Counter of packets and bytes.
-type Counter struct{ Packets, Bytes uint64 }
-
-// GroupStats counts a group.
-type GroupStats struct {
-	ID                    uint32
-	RefCount              uint32
-	Packets, Bytes        uint64
-	DurationS, DurationNS uint32
-	Buckets               []Counter
-}
-
-// GroupDesc is a group as it is.
-type GroupDesc struct {
-	Kind    GroupType
-	ID      uint32
-	Buckets []Bucket
-}
-
-// GroupFeatures says what groups can do; arrays by GroupType.
-type GroupFeatures struct {
-	Types        uint32
-	Capabilities uint32
-	MaxGroups    [4]uint32
-	Actions      [4]uint32
-}
-
-// MeterStat counts a meter.
-type MeterStat struct {
-	ID                    uint32
-	Flows                 uint32
-	Packets, Bytes        uint64
-	DurationS, DurationNS uint32
-	Bands                 []Counter
-}
-
-// MeterConfig is a meter as it is.
-type MeterConfig struct {
-	Flags MeterFlags
-	ID    uint32
-	Bands []Band
-}
-
-// MeterFeatures says what meters can do.
-type MeterFeatures struct {
-	MaxMeters    uint32
-	BandTypes    uint32
-	Capabilities uint32
-	MaxBands     uint8
-	MaxColor     uint8
 }
 
 // TableFeatures describes a table (7.3.5.5). Properties are raw: type and payload.
@@ -211,14 +137,9 @@ func (t TableFeatures) Masks(f Field) (masked, known bool) {
 
 // Replies with lists.
 type (
-	FlowStatsReply   []FlowStats
-	TableStatsReply  []TableStats
-	PortStatsReply   []PortStats
-	PortDescReply    []PortDesc
-	GroupStatsReply  []GroupStats
-	GroupDescReply   []GroupDesc
-	MeterStatsReply  []MeterStat
-	MeterConfigReply []MeterConfig
+	FlowStatsReply []FlowStats
+	PortStatsReply []PortStats
+	PortDescReply  []PortDesc
 )
 
 // RawMultipart is a body that this package does not know.

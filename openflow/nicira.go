@@ -22,15 +22,6 @@ type RegLoad struct {
 // RegMove copies bits (NXAST_REG_MOVE); Src and Dst are equally wide.
 type RegMove struct{ Src, Dst Bits }
 
-// OutputReg outputs to the port whose number is in Src (NXAST_OUTPUT_REG).
-type OutputReg struct {
-	Src    Bits
-	MaxLen uint16
-}
-
-// Note does nothing (NXAST_NOTE). The wire pads it with zeros to 8 bytes.
-type Note struct{ Data []byte }
-
 // Clone executes actions on a copy (NXAST_CLONE).
 type Clone []Action
 

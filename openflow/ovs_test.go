@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,6 +88,9 @@ func (s *ovs) connect(ctx context.Context) *Conn {
 	return c
 }
 
+// group is an action that this package does not know.
+func group(id byte) Action { return RawAction{22, []byte{0, 0, 0, id}} }
+
 func apply(as ...Action) []Instruction { return []Instruction{ApplyActions(as)} }
 
 func cidr(s string) netip.Prefix { return netip.MustParsePrefix(s) }
@@ -117,26 +119,24 @@ var cases = []struct {
 	{Match{EthType(0x86dd), Uint(FieldIPv6FLabel, 0x12)}, nil, "ipv6,ipv6_label=0x00012 actions=drop"},
 	{Match{EthType(0x86dd), IPProto(58), Uint(FieldICMPv6Type, 135), OXM{Field: FieldNDTarget, Value: netip.MustParseAddr("fd00::9").As16()}}, nil,
 		"icmp6,icmp_type=135,nd_target=fd00::9 actions=drop"},
-	{Match{EthType(0x0806), ARPOp(1), ARPSPA(cidr("10.0.0.1/32")), ARPTPA(cidr("10.0.0.0/24"))}, nil, "arp,arp_spa=10.0.0.1,arp_tpa=10.0.0.0/24,arp_op=1 actions=drop"},
+	{Match{EthType(0x0806), Uint(FieldARPOp, 1), ARPSPA(cidr("10.0.0.1/32")), ARPTPA(cidr("10.0.0.0/24"))}, nil, "arp,arp_spa=10.0.0.1,arp_tpa=10.0.0.0/24,arp_op=1 actions=drop"},
 	{Match{VLANID(100)}, apply(PopVLAN{}, Output{Port: 2}), "dl_vlan=100 actions=pop_vlan,output:2"},
-	{Match{VLANID(100), VLANPCP(5)}, nil, "dl_vlan=100,dl_vlan_pcp=5 actions=drop"},
+	{Match{VLANID(100), Uint(FieldVLANPCP, 5)}, nil, "dl_vlan=100,dl_vlan_pcp=5 actions=drop"},
 	{Match{Untagged()}, apply(PushVLAN{0x88a8}, SetField{VLANID(3600)}, Output{Port: 2}), "vlan_tci=0x0000/0x1fff actions=push_vlan:0x88a8,set_field:7696->vlan_vid,output:2"},
-	{Match{Tagged()}, nil, "vlan_tci=0x1000/0x1000 actions=drop"},
+	{Match{UintMask(FieldVLANVID, 0x1000, 0x1000)}, nil, "vlan_tci=0x1000/0x1000 actions=drop"},
 	{Match{Metadata(5, 0xff)}, nil, "metadata=0x5/0xff actions=drop"},
-	{Match{Metadata(5, ^uint64(0))}, []Instruction{WriteMetadata{7, 0xf}, GotoTable{3}}, "metadata=0x5 actions=write_metadata:0x7/0xf,goto_table:3"},
-	{Match{TunnelID(0x10)}, apply(SetField{TunnelID(0x11)}, Output{Port: 1}), "tun_id=0x10 actions=set_field:0x11->tun_id,output:1"},
+	{Match{Metadata(5, ^uint64(0))}, []Instruction{ApplyActions{RegLoad{FieldMetadata.Slice(0, 4), 7}}, GotoTable{3}}, "metadata=0x5 actions=load:0x7->OXM_OF_METADATA[0..3],goto_table:3"},
+	{Match{Uint(FieldTunnelID, 0x10)}, apply(SetField{Uint(FieldTunnelID, 0x11)}, Output{Port: 1}), "tun_id=0x10 actions=set_field:0x11->tun_id,output:1"},
 	{Match{Uint(Reg(0), 5), UintMask(Reg(15), 0x30, 0xf0)}, apply(Resubmit{Table: 4}), "reg0=0x5,reg15=0x30/0xf0 actions=resubmit(,4)"},
 	{Match{InPort(1)}, apply(Resubmit{InPort: 2, Table: 4}), "in_port=1 actions=resubmit(2,4)"},
 	{Match{InPort(2)}, apply(RegLoad{Reg(3).All(), 5}, RegLoad{Reg(4).Slice(4, 8), 0x1f}), "in_port=2 actions=load:0x5->NXM_NX_REG3[],load:0x1f->NXM_NX_REG4[4..11]"},
-	{Match{InPort(3)}, apply(RegMove{FieldInPort.Slice(0, 16), Reg(1).Slice(0, 16)}, OutputReg{Reg(1).Slice(0, 16), 0}), "in_port=3 actions=move:OXM_OF_IN_PORT[0..15]->NXM_NX_REG1[0..15],output:NXM_NX_REG1[0..15]"},
+	{Match{InPort(3)}, apply(RegMove{FieldInPort.Slice(0, 16), Reg(1).Slice(0, 16)}), "in_port=3 actions=move:OXM_OF_IN_PORT[0..15]->NXM_NX_REG1[0..15]"},
 	{Match{InPort(4)}, apply(SetField{Uint(Reg(2), 9)}, SetField{UintMask(Reg(2), 0x10, 0xf0)}), "in_port=4 actions=set_field:0x9->reg2,set_field:0x10/0xf0->reg2"},
-	{Match{InPort(5)}, apply(SetField{EthDst(MAC{2, 0, 0, 0, 0, 9})}, SetField{EthSrc(MAC{2, 0, 0, 0, 0, 8})}, outputOne), "in_port=5 actions=set_field:02:00:00:00:00:09->eth_dst,set_field:02:00:00:00:00:08->eth_src,output:1"},
-	{Match{InPort(6), EthType(0x0800)}, apply(SetField{IPSrc(cidr("10.0.0.9/32"))}, SetField{IPDst(cidr("10.0.0.8/32"))}, DecNwTTL{}, Output{Port: 1}),
-		"ip,in_port=6 actions=set_field:10.0.0.9->ip_src,set_field:10.0.0.8->ip_dst,dec_ttl,output:1"},
-	{Match{InPort(7), EthType(0x0800), IPProto(6)}, apply(SetField{DstPort(6, 8080)}, SetQueue{5}, Output{Port: 1}), "tcp,in_port=7 actions=set_field:8080->tcp_dst,set_queue:5,output:1"},
-	{Match{InPort(8)}, []Instruction{WriteActions{toNine, Output{Port: 1}}, GotoTable{2}}, "in_port=8 actions=write_actions(set_field:02:00:00:00:00:09->eth_dst,output:1),goto_table:2"},
-	{Match{InPort(9)}, []Instruction{ClearActions{}}, "in_port=9 actions=clear_actions"},
-	{Match{InPort(10)}, apply(Note{[]byte{1, 2, 3, 4, 5, 6}}, Clone{SetField{Uint(Reg(1), 1)}, Output{Port: 2}}, Output{Port: 3}), "in_port=10 actions=note:01.02.03.04.05.06,clone(set_field:0x1->reg1,output:2),output:3"},
+	{Match{InPort(5)}, apply(SetField{EthDst(MAC{2, 0, 0, 0, 0, 9})}, SetField{EthSrc(MAC{2, 0, 0, 0, 0, 8})}, Output{Port: 1}), "in_port=5 actions=set_field:02:00:00:00:00:09->eth_dst,set_field:02:00:00:00:00:08->eth_src,output:1"},
+	{Match{InPort(6), EthType(0x0800)}, apply(SetField{IPSrc(cidr("10.0.0.9/32"))}, SetField{IPDst(cidr("10.0.0.8/32"))}, Output{Port: 1}),
+		"ip,in_port=6 actions=set_field:10.0.0.9->ip_src,set_field:10.0.0.8->ip_dst,output:1"},
+	{Match{InPort(7), EthType(0x0800), IPProto(6)}, apply(SetField{DstPort(6, 8080)}, Output{Port: 1}), "tcp,in_port=7 actions=set_field:8080->tcp_dst,output:1"},
+	{Match{InPort(10)}, apply(Clone{SetField{Uint(Reg(1), 1)}, Output{Port: 2}}, Output{Port: 3}), "in_port=10 actions=clone(set_field:0x1->reg1,output:2),output:3"},
 	{Match{InPort(11)}, apply(Learn{IdleS: 10, HardS: 60, Priority: 5, Cookie: 0x77, Table: 9, Specs: []LearnSpec{
 		{Kind: LearnMatch, Src: FieldEthSrc.All(), Dst: FieldEthDst.All()},
 		{Kind: LearnMatch, Src: FieldNXMVLANTCI.Slice(0, 12), Dst: FieldNXMVLANTCI.Slice(0, 12)},
@@ -145,30 +145,10 @@ var cases = []struct {
 		{Kind: LearnOutput, Src: FieldNXMInPort.All()}}}),
 		"in_port=11 actions=learn(table=9,idle_timeout=10,hard_timeout=60,priority=5,cookie=0x77,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],NXM_OF_VLAN_TCI[0..11]," +
 			"load:NXM_OF_IN_PORT[]->NXM_NX_REG0[0..15],load:0x1->NXM_NX_REG1[0],output:NXM_OF_IN_PORT[])"},
-	{Match{InPort(12)}, apply(Group{1}), "in_port=12 actions=group:1"},
-	{Match{InPort(13)}, []Instruction{Meter{1}, ApplyActions{Output{Port: 1}}}, "in_port=13 actions=meter:1,output:1"},
-	{Match{InPort(14)}, apply(PushVLAN{0x8100}, SetField{VLANID(7)}, SetField{VLANPCP(3)}, Output{Port: 1}), "in_port=14 actions=push_vlan:0x8100,set_field:4103->vlan_vid,set_field:3->vlan_pcp,output:1"},
-	{Match{EthType(0x8847), Uint(FieldMPLSLabel, 55), Uint(FieldMPLSTC, 2), Uint(FieldMPLSBOS, 1)}, apply(PopMPLS{0x0800}, Output{Port: 1}), "mpls,mpls_label=55,mpls_tc=2,mpls_bos=1 actions=pop_mpls:0x0800,output:1"},
-	{Match{InPort(15), EthType(0x0800)}, apply(PushMPLS{0x8847}, SetField{Uint(FieldMPLSLabel, 66)}, Output{Port: 1}), "ip,in_port=15 actions=push_mpls:0x8847,set_field:66->mpls_label,output:1"},
+	{Match{InPort(14)}, apply(PushVLAN{0x8100}, SetField{VLANID(7)}, SetField{Uint(FieldVLANPCP, 3)}, Output{Port: 1}), "in_port=14 actions=push_vlan:0x8100,set_field:4103->vlan_vid,set_field:3->vlan_pcp,output:1"},
 	{Match{Uint(XReg(1), 5)}, apply(SetField{Uint(XReg(2), 0x500000006)}), "reg2=0,reg3=0x5 actions=set_field:0x500000006->xreg2"},
 	{Match{EthType(0x0800), IPProto(6), UintMask(FieldTCPFlags, 2, 2)}, nil, "tcp,tcp_flags=+syn actions=drop"},
 	{Match{EthType(0x0800), IPProto(6), UintMask(FieldTCPFlags, 2, 0x12)}, nil, "tcp,tcp_flags=+syn-ack actions=drop"},
-}
-
-// Actions with short names.
-var (
-	outputOne = Output{Port: 1}
-	toNine    = SetField{EthDst(MAC{2, 0, 0, 0, 0, 9})}
-)
-
-func prepare(t *testing.T, ctx context.Context, c *Conn) {
-	t.Helper()
-	if err := c.Transact(ctx,
-		&GroupMod{ID: 1, Kind: GroupTypeAll, Buckets: []Bucket{{Actions: []Action{Output{Port: 1}}}, {Actions: []Action{Output{Port: 2}}}}},
-		&MeterMod{ID: 1, Flags: MeterKbps, Bands: []Band{{Type: BandDrop, Rate: 1000}}},
-	); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // normal makes what is read comparable with what was sent: empty lists are nil, matches in normal form.
@@ -183,7 +163,6 @@ func normal(m Match, is []Instruction) (Match, string) {
 func TestOpenVSwitchKeepsWhatIsSent(t *testing.T) {
 	s, ctx := openvswitch(t)
 	c := s.connect(ctx)
-	prepare(t, ctx, c)
 	var mods []Message
 	for i, k := range cases {
 		mods = append(mods, &FlowMod{Priority: 1000, Table: 1, Cookie: uint64(i + 1), Match: k.m, Instructions: k.is})
@@ -235,73 +214,6 @@ func TestOpenVSwitchKeepsWhatIsSent(t *testing.T) {
 	}
 }
 
-func TestOpenVSwitchGroupsAndMeters(t *testing.T) {
-	s, ctx := openvswitch(t)
-	c := s.connect(ctx)
-	groups := []GroupDesc{
-		{GroupTypeAll, 1, []Bucket{{Actions: []Action{Output{Port: 1}}}, {Actions: []Action{Output{Port: 2}}}}},
-		{GroupTypeSelect, 2, []Bucket{{Weight: 3, Actions: []Action{Output{Port: 1}}}, {Weight: 1, Actions: []Action{Output{Port: 2}}}}},
-		{GroupTypeIndirect, 3, []Bucket{{Actions: []Action{PopVLAN{}, Output{Port: 1}}}}},
-		{GroupTypeFastFailover, 4, []Bucket{{WatchPort: 1, Actions: []Action{Output{Port: 1}}}, {WatchGroup: 3, Actions: []Action{Group{3}}}}},
-	}
-	var ms []Message
-	for _, g := range groups {
-		ms = append(ms, &GroupMod{GroupAdd, g.Kind, g.ID, g.Buckets})
-	}
-	meters := []MeterConfig{
-		{MeterKbps | MeterBurst | MeterStats, 1, []Band{{Type: BandDrop, Rate: 1000, BurstSize: 100}}},
-		{MeterPktps | MeterBurst | MeterStats, 2, []Band{{Type: BandDrop, Rate: 50, BurstSize: 5}}},
-	}
-	for _, m := range meters {
-		ms = append(ms, &MeterMod{MeterAdd, m.Flags, m.ID, m.Bands})
-	}
-	if err := c.Transact(ctx, ms...); err != nil {
-		t.Fatal(err)
-	}
-	got, err := c.Groups(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	slices.SortFunc(got, func(a, b GroupDesc) int { return int(a.ID) - int(b.ID) })
-	if d := cmp.Diff(groups, got); d != "" {
-		t.Errorf("groups -want +got\n%s", d)
-	}
-	text := s.ofctl(ctx, "dump-groups")
-	for _, g := range groups {
-		if !strings.Contains(text, " "+g.String()+"\n") {
-			t.Errorf("ovs-ofctl dump-groups shows\n%s\nwithout %s", text, g)
-		}
-	}
-	gotMeters, err := c.Meters(ctx, MeterAll)
-	if err != nil {
-		t.Fatal(err)
-	}
-	slices.SortFunc(gotMeters, func(a, b MeterConfig) int { return int(a.ID) - int(b.ID) })
-	if d := cmp.Diff(meters, gotMeters); d != "" {
-		t.Errorf("meters -want +got\n%s", d)
-	}
-	// A band that Open vSwitch's user-space datapath lacks is refused by name.
-	err = c.Transact(ctx, &MeterMod{MeterAdd, MeterKbps, 3, []Band{{Type: BandDSCPRemark, Rate: 10, PrecLevel: 1}}})
-	if !errors.Is(err, &Error{Code: 12<<16 | 8}) {
-		t.Errorf("got %v, want OFPMMFC_BAD_BAND", err)
-	}
-	if gs, err := c.GroupStats(ctx, GroupAll); err != nil || len(gs) != 4 {
-		t.Errorf("group statistics: %d, %v", len(gs), err)
-	}
-	if f, err := c.GroupFeatures(ctx); err != nil || f.Types != 15 {
-		t.Errorf("group features: %+v, %v", f, err)
-	}
-	if st, err := c.MeterStats(ctx, 1); err != nil || len(st) != 1 || len(st[0].Bands) != 1 {
-		t.Errorf("meter statistics: %+v, %v", st, err)
-	}
-	if err := c.Transact(ctx, &GroupMod{Command: GroupDelete, ID: GroupAll}, &MeterMod{Command: MeterDelete, ID: MeterAll}); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := c.Groups(ctx); err != nil || len(got) != 0 {
-		t.Errorf("after deleting all: %v, %v", got, err)
-	}
-}
-
 func TestOpenVSwitchBundles(t *testing.T) {
 	s, ctx := openvswitch(t)
 	c := s.connect(ctx)
@@ -309,8 +221,7 @@ func TestOpenVSwitchBundles(t *testing.T) {
 	add := func(p uint16) *FlowMod {
 		return &FlowMod{Priority: p, Match: Match{InPort(1)}, Instructions: apply(Output{Port: 2})}
 	}
-	if err := c.Bundle(ctx, atomic, add(1), add(2), &GroupMod{ID: 5, Kind: GroupTypeAll},
-		&FlowMod{Priority: 3, Instructions: apply(Group{5})}); err != nil {
+	if err := c.Bundle(ctx, atomic, add(1), add(2), add(3)); err != nil {
 		t.Fatal(err)
 	}
 	count := func() int {
@@ -325,7 +236,7 @@ func TestOpenVSwitchBundles(t *testing.T) {
 		t.Fatalf("%d entries after the bundle, want 3", n)
 	}
 	for name, bad := range map[string]*FlowMod{
-		"refused when committed": {Priority: 9, Instructions: apply(Group{77})},
+		"refused when committed": {Priority: 9, Instructions: apply(group(77))},
 		"refused when added":     {Priority: 9, Instructions: []Instruction{GotoTable{0}}},
 	} {
 		err := c.Bundle(ctx, atomic, &FlowMod{Command: FlowDelete, Table: TableAll}, add(4), bad, add(5))
@@ -337,7 +248,7 @@ func TestOpenVSwitchBundles(t *testing.T) {
 			t.Errorf("%s: %d entries after a bundle that failed, want 3", name, n)
 		}
 	}
-	if err := c.Bundle(ctx, atomic, &FlowMod{Command: FlowDelete, Table: TableAll}, &GroupMod{Command: GroupDelete, ID: 5}); err != nil {
+	if err := c.Bundle(ctx, atomic, &FlowMod{Command: FlowDelete, Table: TableAll}); err != nil {
 		t.Fatal(err)
 	}
 	if n := count(); n != 0 {
@@ -369,9 +280,6 @@ func TestOpenVSwitchTalksOfItself(t *testing.T) {
 	if st, err := c.PortStats(ctx, PortAny); err != nil || len(st) != 4 {
 		t.Errorf("port statistics %+v, %v", st, err)
 	}
-	if ts, err := c.Tables(ctx); err != nil || len(ts) < 100 {
-		t.Errorf("%d tables, %v", len(ts), err)
-	}
 	fs, err := c.TableFeatures(ctx)
 	if err != nil || len(fs) < 100 || fs[0].MaxEntries == 0 || len(fs[0].Properties) == 0 {
 		t.Errorf("features of %d tables, %v", len(fs), err)
@@ -390,16 +298,17 @@ func TestOpenVSwitchTalksOfItself(t *testing.T) {
 	if err := c.Send(ctx, &SetConfig{MissSendLen: MaxLenNoBuffer}); err != nil {
 		t.Fatal(err)
 	}
-	m, err := c.Request(ctx, &GetConfigRequest{})
-	if d := cmp.Diff(Message(&GetConfigReply{MissSendLen: MaxLenNoBuffer}), m); err != nil || d != "" {
+	m, err := c.Request(ctx, &Raw{Kind: TypeGetConfigRequest})
+	if d := cmp.Diff(Message(&Raw{Kind: TypeGetConfigReply, Body: []byte{0, 0, 0xff, 0xff}}), m); err != nil || d != "" {
 		t.Errorf("configuration: %v\n%s", err, d)
 	}
 	async := AsyncMasks{PacketIn: [2]uint32{7, 0}, PortStatus: [2]uint32{7, 7}, FlowRemoved: [2]uint32{15, 0}}
 	if err := c.Transact(ctx, &SetAsync{async}); err != nil {
 		t.Fatal(err)
 	}
-	m, err = c.Request(ctx, &GetAsyncRequest{})
-	if d := cmp.Diff(Message(&GetAsyncReply{async}), m); err != nil || d != "" {
+	m, err = c.Request(ctx, &Raw{Kind: TypeGetAsyncRequest})
+	body := []byte{0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 7, 0, 0, 0, 15, 0, 0, 0, 0}
+	if d := cmp.Diff(Message(&Raw{Kind: TypeGetAsyncReply, Body: body}), m); err != nil || d != "" {
 		t.Errorf("asynchronous configuration: %v\n%s", err, d)
 	}
 	// A packet goes out to the controller and comes in; a port goes away and is told.
@@ -449,11 +358,11 @@ func TestOpenVSwitchIsToldWhatIsWrong(t *testing.T) {
 		bad  Message
 		code ErrorCode
 	}{
-		{&FlowMod{Instructions: apply(Group{99})}, BadActionOutGroup},
+		{&FlowMod{Instructions: apply(group(99))}, BadActionOutGroup},
 		{&FlowMod{Table: 3, Instructions: []Instruction{GotoTable{2}}}, BadInstructionTable},
-		{&FlowMod{Instructions: []Instruction{Meter{44}}}, 12<<16 | 2},
-		{&GroupMod{Command: GroupModify, ID: 3}, GroupUnknown},
-		{&PortMod{Port: 99}, PortModBadPort},
+		{&FlowMod{Instructions: []Instruction{RawInstruction{6, []byte{0, 0, 0, 44}}}}, 12<<16 | 2},
+		{&Raw{Kind: TypeGroupMod, Body: []byte{0, 1, 0, 0, 0, 0, 0, 3}}, 6<<16 | 8},
+		{&Raw{Kind: TypePortMod, Body: append([]byte{0, 0, 0, 99}, make([]byte, 28)...)}, 7 << 16},
 		{&Raw{Kind: 77}, BadType},
 		{&Experimenter{ID: 0x123456}, BadExperimenter},
 	} {

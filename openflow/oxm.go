@@ -66,9 +66,6 @@ func InPort(p Port) OXM { return Uint(FieldInPort, uint64(p)) }
 // Metadata matches bits written by an earlier table.
 func Metadata(v, mask uint64) OXM { return UintMask(FieldMetadata, v, mask).norm() }
 
-// TunnelID matches the tunnel key.
-func TunnelID(v uint64) OXM { return Uint(FieldTunnelID, v) }
-
 // EthType matches the EtherType behind VLAN tags.
 func EthType(t uint16) OXM { return Uint(FieldEthType, uint64(t)) }
 
@@ -103,14 +100,6 @@ func VLANID(id uint16) OXM { return Uint(FieldVLANVID, uint64(VLANPresent|id)) }
 // Untagged matches frames without a VLAN tag.
 func Untagged() OXM { return Uint(FieldVLANVID, 0) }
 
-// Tagged matches frames with any VLAN tag.
-func Tagged() OXM {
-	return UintMask(FieldVLANVID, uint64(VLANPresent), uint64(VLANPresent))
-}
-
-// VLANPCP matches the priority of the VLAN tag.
-func VLANPCP(p uint8) OXM { return Uint(FieldVLANPCP, uint64(p)) }
-
 // IPProto matches the IPv4 protocol or IPv6 next header.
 func IPProto(p uint8) OXM { return Uint(FieldIPProto, uint64(p)) }
 
@@ -144,9 +133,6 @@ func UDPFrom(t, port uint16, more ...OXM) Match {
 func ICMPv6(kind uint8, more ...OXM) Match {
 	return Ethernet(0x86dd, append([]OXM{IPProto(58), Uint(FieldICMPv6Type, uint64(kind))}, more...)...)
 }
-
-// ARPOp matches the ARP operation.
-func ARPOp(op uint16) OXM { return Uint(FieldARPOp, uint64(op)) }
 
 func prefixOXM(f4, f6 Field, p netip.Prefix) OXM {
 	a := p.Masked().Addr()

@@ -54,17 +54,7 @@ type PortStatus struct {
 	Desc   PortDesc
 }
 
-// PortMod changes a port's configuration (7.3.4.3); MAC must be the port's own.
-type PortMod struct {
-	Port      Port
-	MAC       MAC
-	Config    PortConfig
-	Mask      PortConfig
-	Advertise uint32
-}
-
 func (*PortStatus) Type() Type { return TypePortStatus }
-func (*PortMod) Type() Type    { return TypePortMod }
 
 const portLen = 64
 
@@ -94,21 +84,4 @@ func decodePort(r *reader) PortDesc {
 
 func (m *PortStatus) appendBody(b []byte, _ uint32) ([]byte, error) {
 	return m.Desc.append(zeros(append(b, byte(m.Reason)), 7))
-}
-
-func (m *PortMod) appendBody(b []byte, _ uint32) ([]byte, error) {
-	b = zeros(be.AppendUint32(b, uint32(m.Port)), 4)
-	b = append(append(b, m.MAC[:]...), 0, 0)
-	b = be.AppendUint32(be.AppendUint32(b, uint32(m.Config)), uint32(m.Mask))
-	return zeros(be.AppendUint32(b, m.Advertise), 4), nil
-}
-
-func decodePortMod(r *reader) *PortMod {
-	m := &PortMod{Port: Port(r.u32())}
-	r.skip(4)
-	m.MAC = r.mac()
-	r.skip(2)
-	m.Config, m.Mask, m.Advertise = PortConfig(r.u32()), PortConfig(r.u32()), r.u32()
-	r.skip(4)
-	return m
 }

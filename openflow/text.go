@@ -320,17 +320,8 @@ func InstructionString(is []Instruction) string {
 	return strings.Join(parts, ",")
 }
 
-func (i GotoTable) text() string { return fmt.Sprintf("goto_table:%d", i.Table) }
-func (i WriteMetadata) text() string {
-	if i.Mask == ^uint64(0) {
-		return fmt.Sprintf("write_metadata:0x%x", i.Metadata)
-	}
-	return fmt.Sprintf("write_metadata:0x%x/0x%x", i.Metadata, i.Mask)
-}
-func (i WriteActions) text() string   { return "write_actions(" + actionsText(i) + ")" }
+func (i GotoTable) text() string      { return fmt.Sprintf("goto_table:%d", i.Table) }
 func (i ApplyActions) text() string   { return actionsText(i) }
-func (i ClearActions) text() string   { return "clear_actions" }
-func (i Meter) text() string          { return fmt.Sprintf("meter:%d", i.ID) }
 func (i RawInstruction) text() string { return fmt.Sprintf("instruction(%d:%x)", i.Type, i.Body) }
 
 func (a Output) text() string {
@@ -343,21 +334,9 @@ func (a Output) text() string {
 	return "output:" + a.Port.String()
 }
 
-func (a Group) text() string      { return fmt.Sprintf("group:%d", a.ID) }
-func (a SetQueue) text() string   { return fmt.Sprintf("set_queue:%d", a.ID) }
-func (a PushVLAN) text() string   { return fmt.Sprintf("push_vlan:0x%04x", a.EtherType) }
-func (a PopVLAN) text() string    { return "pop_vlan" }
-func (a PushMPLS) text() string   { return fmt.Sprintf("push_mpls:0x%04x", a.EtherType) }
-func (a PopMPLS) text() string    { return fmt.Sprintf("pop_mpls:0x%04x", a.EtherType) }
-func (a PushPBB) text() string    { return fmt.Sprintf("push_pbb:0x%04x", a.EtherType) }
-func (a PopPBB) text() string     { return "pop_pbb" }
-func (a SetNwTTL) text() string   { return fmt.Sprintf("mod_nw_ttl:%d", a.TTL) }
-func (a DecNwTTL) text() string   { return "dec_ttl" }
-func (a SetMPLSTTL) text() string { return fmt.Sprintf("set_mpls_ttl(%d)", a.TTL) }
-func (a DecMPLSTTL) text() string { return "dec_mpls_ttl" }
-func (a CopyTTLOut) text() string { return "copy_ttl_out" }
-func (a CopyTTLIn) text() string  { return "copy_ttl_in" }
-func (a RawAction) text() string  { return fmt.Sprintf("action(%d:%x)", a.Type, a.Body) }
+func (a PushVLAN) text() string  { return fmt.Sprintf("push_vlan:0x%04x", a.EtherType) }
+func (a PopVLAN) text() string   { return "pop_vlan" }
+func (a RawAction) text() string { return fmt.Sprintf("action(%d:%x)", a.Type, a.Body) }
 
 func (a SetField) text() string {
 	return "set_field:" + a.OXM.valueText() + "->" + a.Field.String()
@@ -379,16 +358,6 @@ func (a Resubmit) text() string {
 
 func (a RegLoad) text() string { return fmt.Sprintf("load:0x%x->%s", a.Value, a.Dst) }
 func (a RegMove) text() string { return fmt.Sprintf("move:%s->%s", a.Src, a.Dst) }
-
-func (a OutputReg) text() string { return "output:" + a.Src.String() }
-
-func (a Note) text() string {
-	parts := make([]string, len(a.Data))
-	for i, c := range a.Data {
-		parts[i] = fmt.Sprintf("%02x", c)
-	}
-	return "note:" + strings.Join(parts, ".")
-}
 
 func (a Clone) text() string { return "clone(" + actionsText(a) + ")" }
 
@@ -486,25 +455,5 @@ func entryText(priority, idle, hard uint16, flags FlowFlags, m Match, is []Instr
 		b.WriteString("," + s)
 	}
 	b.WriteString(" actions=" + InstructionString(is))
-	return b.String()
-}
-
-// String is a group as ovs-ofctl dump-groups shows it: "group_id=2,type=select,bucket=weight:3,actions=output:1".
-func (g GroupDesc) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "group_id=%d,type=%s", g.ID, g.Kind)
-	for _, k := range g.Buckets {
-		b.WriteString(",bucket=")
-		if g.Kind == GroupTypeSelect && k.Weight != 1 {
-			fmt.Fprintf(&b, "weight:%d,", k.Weight)
-		}
-		if k.WatchPort != 0 {
-			fmt.Fprintf(&b, "watch_port:%s,", k.WatchPort)
-		}
-		if k.WatchGroup != 0 {
-			fmt.Fprintf(&b, "watch_group:%d,", k.WatchGroup)
-		}
-		b.WriteString("actions=" + ActionString(k.Actions))
-	}
 	return b.String()
 }

@@ -7,6 +7,11 @@ import (
 
 var be = binary.BigEndian
 
+const (
+	noBuffer  = 0xffffffff         // OFP_NO_BUFFER
+	anyOutput = 0xffffffffffffffff // OFPP_ANY and OFPG_ANY: entries are never filtered by where they output
+)
+
 // Append writes a message to b and returns the longer slice. b may be nil. It does not allocate if b has room.
 func Append(b []byte, xid uint32, m Message) ([]byte, error) {
 	version := uint8(Version13)
@@ -77,10 +82,6 @@ func decodeBody(r *reader, version uint8, t Type, xid uint32) Message {
 		m.Capabilities = Capabilities(r.u32())
 		r.skip(4)
 		return m
-	case TypeGetConfigRequest:
-		return &GetConfigRequest{}
-	case TypeGetConfigReply:
-		return &GetConfigReply{r.u16(), r.u16()}
 	case TypeSetConfig:
 		return &SetConfig{r.u16(), r.u16()}
 	case TypePacketIn:
@@ -96,19 +97,6 @@ func decodeBody(r *reader, version uint8, t Type, xid uint32) Message {
 		return decodePacketOut(r)
 	case TypeFlowMod:
 		return decodeFlowMod(r)
-	case TypeGroupMod:
-		m := &GroupMod{Command: GroupCommand(r.u16()), Kind: GroupType(r.u8())}
-		r.skip(1)
-		m.ID = r.u32()
-		m.Buckets = decodeBuckets(r)
-		return m
-	case TypePortMod:
-		return decodePortMod(r)
-	case TypeTableMod:
-		m := &TableMod{Table: r.u8()}
-		r.skip(3)
-		m.Config = r.u32()
-		return m
 	case TypeMultipartRequest:
 		more, body := decodeMultipart(r, true)
 		return &MultipartRequest{more, body}
@@ -126,14 +114,8 @@ func decodeBody(r *reader, version uint8, t Type, xid uint32) Message {
 			return &RoleReply{role, r.u64()}
 		}
 		return &RoleRequest{role, r.u64()}
-	case TypeGetAsyncRequest:
-		return &GetAsyncRequest{}
-	case TypeGetAsyncReply:
-		return &GetAsyncReply{decodeAsync(r)}
 	case TypeSetAsync:
 		return &SetAsync{decodeAsync(r)}
-	case TypeMeterMod:
-		return &MeterMod{MeterCommand(r.u16()), MeterFlags(r.u16()), r.u32(), decodeBands(r)}
 	}
 	return &Raw{t, r.copy(len(r.b))}
 }
@@ -259,18 +241,4 @@ func appendName(b []byte, s string, n int) ([]byte, error) {
 		return b, fmt.Errorf("name %q has %d bytes, at most %d fit", s, len(s), n-1)
 	}
 	return zeros(append(b, s...), n-len(s)), nil
-}
-
-func orAny(v uint32) uint32 {
-	if v == 0 {
-		return 0xffffffff
-	}
-	return v
-}
-
-func fromAny(v uint32) uint32 {
-	if v == 0xffffffff {
-		return 0
-	}
-	return v
 }

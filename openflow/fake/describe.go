@@ -2,115 +2,10 @@ package fake
 
 import (
 	"encoding/binary"
-	"maps"
 	"slices"
 
 	"weir.dev/weir/openflow"
 )
-
-func (s *sw) groupMod(m *openflow.GroupMod) ([]openflow.Message, openflow.ErrorCode) {
-	old := s.groupsByID[m.ID]
-	switch m.Command {
-	case openflow.GroupDelete:
-		var gone []openflow.Message
-		for id := range s.groupsByID {
-			if id == m.ID || m.ID == openflow.GroupAll {
-				delete(s.groupsByID, id)
-				gone = append(gone, s.remove(func(e *entry) bool { return usesOutput(e.Instructions, 0, id) }, openflow.TableAll,
-					openflow.RemovedGroup)...)
-			}
-		}
-		return gone, ok
-	case openflow.GroupAdd:
-		if old != nil {
-			return nil, openflow.GroupExists
-		}
-	case openflow.GroupModify:
-		if old == nil {
-			return nil, openflow.GroupUnknown
-		}
-	default:
-		return nil, openflow.GroupBadCommand
-	}
-	switch {
-	case m.ID > openflow.GroupMax, m.Kind == openflow.GroupTypeIndirect && len(m.Buckets) != 1:
-		return nil, openflow.GroupInvalid
-	case m.Kind > openflow.GroupTypeFastFailover:
-		return nil, openflow.GroupBadType
-	}
-	for _, b := range m.Buckets {
-		if m.Kind == openflow.GroupTypeFastFailover && b.WatchPort == 0 && b.WatchGroup == 0 {
-			return nil, openflow.GroupBadWatch
-		}
-		for _, a := range b.Actions {
-			if g, is := a.(openflow.Group); is && (g.ID == m.ID || s.reaches(g.ID, m.ID, 0)) {
-				return nil, openflow.GroupLoop
-			}
-		}
-		if code := s.checkActions(b.Actions); code != ok {
-			return nil, code
-		}
-	}
-	s.groupsByID[m.ID] = &openflow.GroupDesc{Kind: m.Kind, ID: m.ID, Buckets: m.Buckets}
-	return nil, ok
-}
-
-// reaches reports that a group uses another, perhaps by others.
-func (s *sw) reaches(from, to uint32, depth int) bool {
-	g := s.groupsByID[from]
-	if g == nil || depth > maxGroups {
-		return depth > maxGroups
-	}
-	for _, b := range g.Buckets {
-		for _, a := range b.Actions {
-			if n, is := a.(openflow.Group); is && (n.ID == to || s.reaches(n.ID, to, depth+1)) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func (s *sw) meterMod(m *openflow.MeterMod) ([]openflow.Message, openflow.ErrorCode) {
-	_, has := s.meters[m.ID]
-	switch m.Command {
-	case openflow.MeterAdd:
-		if has {
-			return nil, openflow.MeterExists
-		}
-	case openflow.MeterModify:
-		if !has {
-			return nil, openflow.MeterNotFound
-		}
-	case openflow.MeterDelete:
-		delete(s.meters, m.ID)
-		if m.ID == openflow.MeterAll {
-			clear(s.meters)
-		}
-		return s.remove(func(e *entry) bool {
-			return slices.ContainsFunc(e.Instructions, func(i openflow.Instruction) bool {
-				meter, is := i.(openflow.Meter)
-				return is && (meter.ID == m.ID || m.ID == openflow.MeterAll)
-			})
-		}, openflow.TableAll, openflow.RemovedDelete), ok
-	default:
-		return nil, openflow.ErrorCode(12<<16 | 4)
-	}
-	s.meters[m.ID] = openflow.MeterConfig{Flags: m.Flags, ID: m.ID, Bands: m.Bands}
-	return nil, ok
-}
-
-func (s *sw) portMod(m *openflow.PortMod) ([]openflow.Message, openflow.ErrorCode) {
-	p := s.ports[m.Port]
-	switch {
-	case p == nil:
-		return nil, openflow.PortModBadPort
-	case p.desc.MAC != m.MAC:
-		return nil, openflow.PortModBadMAC
-	}
-	p.desc.Config = p.desc.Config&^m.Mask | m.Config&m.Mask
-	return []openflow.Message{&openflow.PortStatus{Reason: openflow.PortModify, Desc: p.desc}}, ok
-}
 
 // maxPart bounds one part of an answer, so that long ones come in several.
 const maxPart = 32 << 10
@@ -128,12 +23,6 @@ func (s *sw) multipart(m *openflow.MultipartRequest, a *answer) {
 			sum.Packets, sum.Bytes, sum.Flows = sum.Packets+f.Packets, sum.Bytes+f.Bytes, sum.Flows+1
 		}
 		one(sum)
-	case openflow.TableStatsRequest:
-		var ts openflow.TableStatsReply
-		for i, t := range s.tables {
-			ts = append(ts, openflow.TableStats{Table: uint8(i), Active: uint32(len(t.entries)), Lookups: t.lookups, Passed: t.passed})
-		}
-		one(ts)
 	case openflow.TableFeaturesMsg:
 		s.tableFeatures(r, a)
 	case openflow.PortDescRequest:
@@ -145,38 +34,11 @@ func (s *sw) multipart(m *openflow.MultipartRequest, a *answer) {
 	case openflow.PortStatsRequest:
 		var ps openflow.PortStatsReply
 		for _, n := range s.portOrder() {
-			if r.Port == n || r.Port == 0 || r.Port == openflow.PortAny {
+			if r.Port == n || r.Port == openflow.PortAny {
 				ps = append(ps, s.ports[n].stats)
 			}
 		}
 		one(ps)
-	case openflow.GroupDescRequest:
-		var gs openflow.GroupDescReply
-		for _, id := range slices.Sorted(maps.Keys(s.groupsByID)) {
-			gs = append(gs, *s.groupsByID[id])
-		}
-		one(gs)
-	case openflow.GroupStatsRequest:
-		var gs openflow.GroupStatsReply
-		for _, id := range slices.Sorted(maps.Keys(s.groupsByID)) {
-			if r.ID == id || r.ID == openflow.GroupAll {
-				gs = append(gs, openflow.GroupStats{ID: id, Buckets: make([]openflow.Counter, len(s.groupsByID[id].Buckets))})
-			}
-		}
-		one(gs)
-	case openflow.GroupFeaturesRequest:
-		most := [4]uint32{1 << 16, 1 << 16, 1 << 16, 1 << 16}
-		one(openflow.GroupFeatures{Types: 15, Capabilities: 15, MaxGroups: most})
-	case openflow.MeterConfigRequest:
-		var ms openflow.MeterConfigReply
-		for _, id := range slices.Sorted(maps.Keys(s.meters)) {
-			if r.ID == id || r.ID == openflow.MeterAll {
-				ms = append(ms, s.meters[id])
-			}
-		}
-		one(ms)
-	case openflow.MeterFeaturesRequest:
-		one(openflow.MeterFeatures{MaxMeters: 1 << 16, BandTypes: 6, Capabilities: 15, MaxBands: 8})
 	default:
 		a.code = openflow.BadMultipart
 	}
@@ -225,7 +87,7 @@ func (s *sw) selectFlows(r openflow.FlowStatsRequest) (fs []openflow.FlowStats) 
 			continue
 		}
 		for _, e := range t.entries {
-			if (e.Cookie^r.Cookie)&r.CookieMask == 0 && covers(want, e.Match) && usesOutput(e.Instructions, r.OutPort, r.OutGroup) {
+			if (e.Cookie^r.Cookie)&r.CookieMask == 0 && covers(want, e.Match) {
 				fs = append(fs, e.stats())
 			}
 		}

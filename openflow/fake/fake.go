@@ -1,4 +1,4 @@
-// Package fake is an OpenFlow 1.3 switch in memory, for tests: tables with OpenFlow's matching and priorities, groups, bundles, ports
+// Package fake is an OpenFlow 1.3 switch in memory, for tests: tables with OpenFlow's matching and priorities, bundles, ports
 // that can be cabled together so that frames travel, and faults on demand. Its one goroutine per connection runs while it is served.
 package fake
 
@@ -40,7 +40,7 @@ func (s *Switch) Pipe(ctx context.Context) net.Conn { return s.pipe(ctx) }
 // Disconnect closes all connections to controllers.
 func (s *Switch) Disconnect() { s.disconnect() }
 
-// Restart forgets all entries, groups and meters, and disconnects.
+// Restart forgets all entries and disconnects.
 func (s *Switch) Restart() { s.restart() }
 
 // AddPort adds a port and tells the controllers.

@@ -19,7 +19,6 @@ type controller struct {
 	conn    *openflow.Conn
 	ctx     context.Context
 	role    openflow.Role
-	async   openflow.AsyncMasks
 	bundles map[uint32]*bundle
 }
 
@@ -190,14 +189,7 @@ func (s *sw) process(c *controller, e openflow.Event, a *answer) {
 	switch m := e.Message.(type) {
 	case *openflow.BarrierRequest:
 		a.replies = append(a.replies, &openflow.BarrierReply{})
-	case *openflow.GetConfigRequest:
-		a.replies = append(a.replies, &openflow.GetConfigReply{Flags: s.config.Flags, MissSendLen: s.config.MissSendLen})
-	case *openflow.SetConfig:
-		s.config = *m
-	case *openflow.SetAsync:
-		c.async = m.AsyncMasks // told back, not obeyed
-	case *openflow.GetAsyncRequest:
-		a.replies = append(a.replies, &openflow.GetAsyncReply{AsyncMasks: c.async})
+	case *openflow.SetConfig, *openflow.SetAsync: // accepted, without effect
 	case *openflow.RoleRequest:
 		s.setRole(c, m, a)
 	case *openflow.MultipartRequest:
@@ -206,35 +198,18 @@ func (s *sw) process(c *controller, e openflow.Event, a *answer) {
 		s.bundleControl(c, m, a)
 	case *openflow.BundleAdd:
 		s.bundleAdd(c, m, e.XID, a)
-	case *openflow.FlowMod, *openflow.GroupMod, *openflow.MeterMod, *openflow.PortMod, *openflow.TableMod:
+	case *openflow.FlowMod:
 		if c.role == openflow.RoleSlave {
 			a.code = openflow.BadRequestSlave
 			return
 		}
-		a.told, a.code = s.change(m)
+		a.told, a.code = s.flowMod(m)
 	case *openflow.Error:
 	case *openflow.Experimenter:
 		a.code = openflow.BadExperimenter
 	default:
 		a.code = openflow.BadType
 	}
-}
-
-// change executes a message that changes the switch.
-func (s *sw) change(m openflow.Message) ([]openflow.Message, openflow.ErrorCode) {
-	switch m := m.(type) {
-	case *openflow.FlowMod:
-		return s.flowMod(m)
-	case *openflow.GroupMod:
-		return s.groupMod(m)
-	case *openflow.MeterMod:
-		return s.meterMod(m)
-	case *openflow.PortMod:
-		return s.portMod(m)
-	case *openflow.TableMod:
-		return nil, ok
-	}
-	return nil, openflow.BundleMsgUnsupported
 }
 
 func (s *sw) setRole(c *controller, m *openflow.RoleRequest, a *answer) {
@@ -340,17 +315,18 @@ func (s *sw) bundleAdd(c *controller, m *openflow.BundleAdd, xid uint32, a *answ
 
 // commit executes all messages or none: mu is held, so that no packet meets half of them.
 func (s *sw) commit(c *controller, b *bundle, a *answer) {
-	before := s.save()
+	undo := s.save()
 	for _, e := range b.events {
-		told, code := s.change(e.Message)
-		if _, is := e.Message.(*openflow.PacketOut); is {
-			code = openflow.BundleMsgUnsupported
+		var told []openflow.Message
+		code := openflow.BundleMsgUnsupported
+		if m, is := e.Message.(*openflow.FlowMod); is {
+			told, code = s.flowMod(m)
 		}
 		if c.role == openflow.RoleSlave {
 			code = openflow.BadRequestSlave
 		}
 		if code != ok {
-			s.restore(before)
+			undo()
 			a.code, a.told = openflow.BundleFailed, nil
 			a.blamed = &openflow.Event{XID: e.XID, Message: s.refusal(code, e)}
 			return

@@ -26,13 +26,10 @@ type sw struct {
 	ports       map[openflow.Port]*port
 	order       []openflow.Port // sorted; nil: ports have changed
 	tables      []*table
-	groupsByID  map[uint32]*openflow.GroupDesc
-	meters      map[uint32]openflow.MeterConfig
 	learned     map[openflow.MAC]openflow.Port
 	controllers map[*controller]struct{}
 	generation  uint64
 	hasGen      bool
-	config      openflow.SetConfig
 }
 
 type port struct {
@@ -55,8 +52,7 @@ func newSwitch(c Config) *Switch {
 	if c.Versions == 0 {
 		c.Versions = 1 << openflow.Version13
 	}
-	s := &Switch{sw{c: c, ports: map[openflow.Port]*port{}, controllers: map[*controller]struct{}{},
-		config: openflow.SetConfig{MissSendLen: 128}}}
+	s := &Switch{sw{c: c, ports: map[openflow.Port]*port{}, controllers: map[*controller]struct{}{}}}
 	s.clear()
 	for _, n := range c.Ports {
 		s.ports[n] = s.newPort(n)
@@ -70,7 +66,6 @@ func (s *sw) clear() {
 	for i := range s.tables {
 		s.tables[i] = &table{}
 	}
-	s.groupsByID, s.meters = map[uint32]*openflow.GroupDesc{}, map[uint32]openflow.MeterConfig{}
 	s.learned = map[openflow.MAC]openflow.Port{}
 }
 
@@ -179,7 +174,7 @@ func travel(queue []arrival) {
 func (s *sw) step(a arrival) []arrival {
 	s.mu.Lock()
 	p := s.ports[a.port]
-	if p == nil || !p.desc.Up() || p.desc.Config&openflow.PortNoRecv != 0 {
+	if p == nil || !p.desc.Up() {
 		s.mu.Unlock()
 		return nil
 	}
@@ -226,24 +221,15 @@ func (s *sw) flows() (fs []openflow.FlowStats) {
 	return fs
 }
 
-// state is what a bundle changes, to undo it.
-type state struct {
-	tables []table
-	groups map[uint32]*openflow.GroupDesc
-	meters map[uint32]openflow.MeterConfig
-}
-
-func (s *sw) save() state {
-	st := state{groups: maps.Clone(s.groupsByID), meters: maps.Clone(s.meters)}
-	for _, t := range s.tables {
-		st.tables = append(st.tables, table{entries: slices.Clone(t.entries)})
+// save copies what a bundle changes; undo puts it back.
+func (s *sw) save() (undo func()) {
+	before := make([]table, len(s.tables))
+	for i, t := range s.tables {
+		before[i].entries = slices.Clone(t.entries)
 	}
-	return st
-}
-
-func (s *sw) restore(st state) {
-	s.groupsByID, s.meters = st.groups, st.meters
-	for i := range s.tables {
-		s.tables[i].entries = st.tables[i].entries
+	return func() {
+		for i, t := range s.tables {
+			t.entries = before[i].entries
+		}
 	}
 }

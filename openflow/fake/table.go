@@ -14,13 +14,14 @@ type entry struct {
 	openflow.FlowStats
 	key   string // of the match
 	since time.Time
-	count *openflow.Counter
+	count *counter
 }
+
+type counter struct{ packets, bytes uint64 }
 
 // table is sorted by descending priority, then key.
 type table struct {
-	entries         []*entry
-	lookups, passed uint64
+	entries []*entry
 }
 
 func (t *table) find(priority uint16, key string) (int, bool) {
@@ -33,12 +34,10 @@ func (t *table) find(priority uint16, key string) (int, bool) {
 }
 
 func (t *table) lookup(p *packet) *entry {
-	t.lookups++
 	for _, e := range t.entries {
 		if p.matches(e.Match) {
-			t.passed++
-			e.count.Packets++
-			e.count.Bytes += uint64(len(p.data))
+			e.count.packets++
+			e.count.bytes += uint64(len(p.data))
 			return e
 		}
 	}
@@ -73,8 +72,7 @@ func (s *sw) flowMod(m *openflow.FlowMod) ([]openflow.Message, openflow.ErrorCod
 		s.modify(m)
 		return nil, ok
 	case openflow.FlowDelete, openflow.FlowDeleteStrict:
-		return s.remove(func(e *entry) bool { return s.selects(m, e) && usesOutput(e.Instructions, m.OutPort, m.OutGroup) }, m.Table,
-			openflow.RemovedDelete), ok
+		return s.remove(m), ok
 	}
 	return nil, openflow.FlowBadCommand
 }
@@ -90,7 +88,7 @@ func (s *sw) add(m *openflow.FlowMod) openflow.ErrorCode {
 			}
 		}
 	}
-	e := &entry{key: key, since: time.Now(), count: &openflow.Counter{}, FlowStats: openflow.FlowStats{Table: m.Table, Priority: m.Priority,
+	e := &entry{key: key, since: time.Now(), count: &counter{}, FlowStats: openflow.FlowStats{Table: m.Table, Priority: m.Priority,
 		IdleS: m.IdleS, HardS: m.HardS, Flags: m.Flags &^ openflow.FlagCheckOverlap, Cookie: m.Cookie, Match: match,
 		Instructions: m.Instructions}}
 	if found {
@@ -126,27 +124,27 @@ func (s *sw) modify(m *openflow.FlowMod) {
 		n := *e
 		n.Instructions = m.Instructions
 		if m.Flags&openflow.FlagResetCounts != 0 {
-			n.count = &openflow.Counter{}
+			n.count = &counter{}
 		}
 		s.tables[m.Table].entries[i] = &n
 	}
 }
 
-// remove deletes the entries that yes names, and returns the flow-removed messages that were asked for.
-func (s *sw) remove(yes func(*entry) bool, which uint8, why openflow.RemovedReason) (gone []openflow.Message) {
+// remove deletes the entries that m selects, and returns the flow-removed messages that were asked for.
+func (s *sw) remove(m *openflow.FlowMod) (gone []openflow.Message) {
 	for id, t := range s.tables {
-		if which != openflow.TableAll && int(which) != id {
+		if m.Table != openflow.TableAll && int(m.Table) != id {
 			continue
 		}
 		kept := make([]*entry, 0, len(t.entries))
 		for _, e := range t.entries {
-			if !yes(e) {
+			if !s.selects(m, e) {
 				kept = append(kept, e)
 				continue
 			}
 			if e.Flags&openflow.FlagSendFlowRemoved != 0 {
 				f := e.stats()
-				gone = append(gone, &openflow.FlowRemoved{Cookie: f.Cookie, Priority: f.Priority, Reason: why, Table: f.Table,
+				gone = append(gone, &openflow.FlowRemoved{Cookie: f.Cookie, Priority: f.Priority, Reason: openflow.RemovedDelete, Table: f.Table,
 					DurationS: f.DurationS, DurationNS: f.DurationNS, IdleS: f.IdleS, HardS: f.HardS, Packets: f.Packets, Bytes: f.Bytes, Match: f.Match})
 			}
 		}
@@ -159,7 +157,7 @@ func (e *entry) stats() openflow.FlowStats {
 	f := e.FlowStats
 	age := time.Since(e.since)
 	f.DurationS, f.DurationNS = uint32(age/time.Second), uint32(age%time.Second)
-	f.Packets, f.Bytes = e.count.Packets, e.count.Bytes
+	f.Packets, f.Bytes = e.count.packets, e.count.bytes
 	return f
 }
 
@@ -203,35 +201,6 @@ func maskByte(o openflow.OXM, k int) byte {
 	return o.Mask[k]
 }
 
-// usesOutput reports that instructions output to the port and group, 0 being any.
-func usesOutput(is []openflow.Instruction, p openflow.Port, g uint32) bool {
-	if p == 0 && g == 0 {
-		return true
-	}
-	hasPort, hasGroup := p == 0, g == 0
-	for _, a := range allActions(is) {
-		switch a := a.(type) {
-		case openflow.Output:
-			hasPort = hasPort || a.Port == p
-		case openflow.Group:
-			hasGroup = hasGroup || a.ID == g
-		}
-	}
-	return hasPort && hasGroup
-}
-
-func allActions(is []openflow.Instruction) (as []openflow.Action) {
-	for _, i := range is {
-		switch i := i.(type) {
-		case openflow.ApplyActions:
-			as = append(as, i...)
-		case openflow.WriteActions:
-			as = append(as, i...)
-		}
-	}
-	return as
-}
-
 func (s *sw) checkInstructions(m *openflow.FlowMod) openflow.ErrorCode {
 	if m.Command >= openflow.FlowDelete {
 		return ok
@@ -246,15 +215,6 @@ func (s *sw) checkInstructions(m *openflow.FlowMod) openflow.ErrorCode {
 			if code := s.checkActions(i); code != ok {
 				return code
 			}
-		case openflow.WriteActions:
-			if code := s.checkActions(i); code != ok {
-				return code
-			}
-		case openflow.Meter:
-			if _, has := s.meters[i.ID]; !has {
-				return openflow.MeterNotFound
-			}
-		case openflow.WriteMetadata, openflow.ClearActions:
 		default:
 			return openflow.BadInstruction
 		}
@@ -271,10 +231,6 @@ func (s *sw) checkActions(as []openflow.Action) openflow.ErrorCode {
 			if a.Port == 0 || a.Port == openflow.PortAny {
 				return openflow.BadActionOutPort
 			}
-		case openflow.Group:
-			if _, has := s.groupsByID[a.ID]; !has {
-				return openflow.BadActionOutGroup
-			}
 		case openflow.SetField:
 			if !settable(a.Field) {
 				return badSetType
@@ -287,7 +243,7 @@ func (s *sw) checkActions(as []openflow.Action) openflow.ErrorCode {
 			if code := s.checkActions(a); code != ok {
 				return code
 			}
-		case openflow.PushVLAN, openflow.PopVLAN, openflow.SetQueue, openflow.DecNwTTL, openflow.Resubmit, openflow.OutputReg, openflow.Note:
+		case openflow.PushVLAN, openflow.PopVLAN, openflow.Resubmit:
 		default:
 			return openflow.BadActionType
 		}
