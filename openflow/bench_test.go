@@ -2,8 +2,6 @@ package openflow_test
 
 import (
 	"context"
-	"io"
-	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -58,42 +56,6 @@ func BenchmarkDecode(b *testing.B) {
 	perSecond(b, n)
 }
 
-// BenchmarkSendFlows writes to a loopback connection whose other end only reads.
-func BenchmarkSendFlows(b *testing.B) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		nc, err := l.Accept()
-		if err != nil {
-			return
-		}
-		h, _ := Append(nil, 1, &Hello{})
-		h, _ = Append(h, 2, &FeaturesReply{})
-		nc.Write(h)
-		io.Copy(io.Discard, nc)
-	}()
-	c, err := Dial(ctx, "tcp:"+l.Addr().String(), Options{EchoInterval: -1})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer c.Close()
-	fs := steering(10000)
-	n := 0
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := c.SendFlows(ctx, fs); err != nil {
-			b.Fatal(err)
-		}
-		n += len(fs)
-	}
-	perSecond(b, n)
-}
-
 // BenchmarkFake installs entries in the fake switch, up to a barrier.
 func BenchmarkFake(b *testing.B) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -107,10 +69,7 @@ func BenchmarkFake(b *testing.B) {
 	fs := steering(10000)
 	n := 0
 	for b.Loop() {
-		if err := c.SendFlows(ctx, fs); err != nil {
-			b.Fatal(err)
-		}
-		if err := c.Barrier(ctx); err != nil {
+		if err := c.TransactAll(ctx, len(fs), func(i int) Message { return &fs[i] }); err != nil {
 			b.Fatal(err)
 		}
 		n += len(fs)

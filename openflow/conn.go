@@ -25,27 +25,6 @@ type Event struct {
 	Message Message
 }
 
-// Conn is one connection after its handshake. All methods may be called from several goroutines.
-type Conn struct{ conn }
-
-// Controller does the handshake on a new connection to a switch and asks for its features. It closes nc if that fails.
-// A peer that does not speak 1.3 gets the error message that the protocol wants; the error is a *VersionError.
-func Controller(ctx context.Context, nc net.Conn, o Options) (*Conn, error) {
-	return controller(ctx, nc, o)
-}
-
-// Switch does the handshake as a switch on a new connection to a controller; it answers echo and features requests itself. It closes nc if
-// that fails.
-func Switch(ctx context.Context, nc net.Conn, f FeaturesReply, o Options) (*Conn, error) {
-	return switchSide(ctx, nc, f, o)
-}
-
-// Dial connects to a switch that listens at "tcp:HOST:PORT" or "unix:PATH" and does the handshake as its controller.
-// Open vSwitch sends nothing unasked on such a connection (packet-in, port-status, flow-removed) until a SetAsync says what it shall.
-func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
-	return dial(ctx, address, o)
-}
-
 // Features is what the switch said in the handshake.
 func (c *Conn) Features() FeaturesReply { return c.features }
 
@@ -60,28 +39,11 @@ func (c *Conn) Dropped() uint64 { return c.dropped.Load() }
 // Done is closed when the connection has ended; Err then says why.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err is why the connection ended, nil while it lives; it wraps ErrClosed after Close and when the peer closed.
-func (c *Conn) Err() error { return c.reason() }
-
 // Close ends the connection. Requests that wait fail. Safe to call twice.
 func (c *Conn) Close() error { return c.shut(ErrClosed) }
 
 // RemoteAddr is the peer's address.
 func (c *Conn) RemoteAddr() net.Addr { return c.nc.RemoteAddr() }
-
-// Send queues messages, encoded at once, in order. It waits while the queue is full. An answer to them is an Event, and so are errors
-// about them: use Transact to be told. If one cannot be encoded, those before it may have been sent.
-func (c *Conn) Send(ctx context.Context, ms ...Message) error { return c.send(ctx, ms) }
-
-// SendFlows is Send for many flow-mods, without allocating.
-func (c *Conn) SendFlows(ctx context.Context, fs []FlowMod) error { return c.sendFlows(ctx, fs) }
-
-// Reply sends an answer with the request's transaction id.
-func (c *Conn) Reply(ctx context.Context, xid uint32, m Message) error { return c.reply(ctx, xid, m) }
-
-// Request sends a message and waits for its answer. An error message is returned as a *Error.
-// Of a multipart request, use the typed methods: Flows, Ports, ...
-func (c *Conn) Request(ctx context.Context, m Message) (Message, error) { return c.request(ctx, m) }
 
 // Barrier waits until the switch has processed all that was sent before.
 func (c *Conn) Barrier(ctx context.Context) error { return c.Transact(ctx) }
@@ -108,11 +70,6 @@ func (c *Conn) Bundle(ctx context.Context, flags BundleFlags, ms ...Message) err
 // BundleAll is to Bundle what TransactAll is to Transact.
 func (c *Conn) BundleAll(ctx context.Context, flags BundleFlags, n int, at func(i int) Message) error {
 	return c.bundle(ctx, flags, messages{n, at, true})
-}
-
-// Role asks for a role and returns the one in force.
-func (c *Conn) Role(ctx context.Context, r Role, generation uint64) (RoleReply, error) {
-	return c.askRole(ctx, r, generation)
 }
 
 // Desc describes the switch.

@@ -13,22 +13,9 @@ type ErrorType uint16
 // ErrorCode is an error's type and code in one number: 4<<16 | 9 is OFPBMC_BAD_PREREQ. Those of experimenters: 0xffff<<16 | exp_type.
 type ErrorCode uint32
 
-// Classes of errors.
+// Classes of errors that are written in a form of their own.
 const (
-	ErrHelloFailed ErrorType = iota
-	ErrBadRequest
-	ErrBadAction
-	ErrBadInstruction
-	ErrBadMatch
-	ErrFlowModFailed
-	ErrGroupModFailed
-	ErrPortModFailed
-	ErrTableModFailed
-	ErrQueueOpFailed
-	ErrSwitchConfigFailed
-	ErrRoleRequestFailed
-	ErrMeterModFailed
-	ErrTableFeaturesFailed
+	ErrHelloFailed  ErrorType = 0
 	ErrExperimenter ErrorType = 0xffff
 )
 
@@ -43,45 +30,26 @@ const (
 	BadExperimenterType  ErrorCode = 1<<16 | 4
 	BadRequestEPERM      ErrorCode = 1<<16 | 5
 	BadLen               ErrorCode = 1<<16 | 6
-	BadRequestTable      ErrorCode = 1<<16 | 9
 	BadRequestSlave      ErrorCode = 1<<16 | 10
-	BadRequestPort       ErrorCode = 1<<16 | 11
 	BadActionType        ErrorCode = 2 << 16
 	BadActionLen         ErrorCode = 2<<16 | 1
 	BadActionOutPort     ErrorCode = 2<<16 | 4
 	BadActionArgument    ErrorCode = 2<<16 | 5
 	BadActionTooMany     ErrorCode = 2<<16 | 7
-	BadActionOutGroup    ErrorCode = 2<<16 | 9
 	BadInstruction       ErrorCode = 3 << 16
 	BadInstructionTable  ErrorCode = 3<<16 | 2
 	BadInstructionLen    ErrorCode = 3<<16 | 7
 	BadMatchType         ErrorCode = 4 << 16
 	BadMatchLen          ErrorCode = 4<<16 | 1
 	BadMatchField        ErrorCode = 4<<16 | 6
-	BadMatchValue        ErrorCode = 4<<16 | 7
 	BadMatchMask         ErrorCode = 4<<16 | 8
 	BadMatchPrereq       ErrorCode = 4<<16 | 9
-	BadMatchDup          ErrorCode = 4<<16 | 10
 	TableFull            ErrorCode = 5<<16 | 1
 	FlowBadTable         ErrorCode = 5<<16 | 2
 	FlowOverlap          ErrorCode = 5<<16 | 3
-	FlowEPERM            ErrorCode = 5<<16 | 4
 	FlowBadCommand       ErrorCode = 5<<16 | 6
-	GroupExists          ErrorCode = 6 << 16
-	GroupInvalid         ErrorCode = 6<<16 | 1
-	GroupLoop            ErrorCode = 6<<16 | 7
-	GroupUnknown         ErrorCode = 6<<16 | 8
-	GroupBadType         ErrorCode = 6<<16 | 10
-	GroupBadCommand      ErrorCode = 6<<16 | 11
-	GroupBadWatch        ErrorCode = 6<<16 | 13
-	PortModBadPort       ErrorCode = 7 << 16
-	PortModBadMAC        ErrorCode = 7<<16 | 1
 	RoleStale            ErrorCode = 11 << 16
 	RoleBad              ErrorCode = 11<<16 | 2
-	MeterUnknown         ErrorCode = 12 << 16
-	MeterExists          ErrorCode = 12<<16 | 1
-	MeterNotFound        ErrorCode = 12<<16 | 3
-	BundleUnknown        ErrorCode = 0xffff<<16 | 2300
 	BundleBadID          ErrorCode = 0xffff<<16 | 2302
 	BundleExist          ErrorCode = 0xffff<<16 | 2303
 	BundleClosed         ErrorCode = 0xffff<<16 | 2304

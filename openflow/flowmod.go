@@ -23,8 +23,6 @@ const (
 	FlagSendFlowRemoved FlowFlags = 1 << iota
 	FlagCheckOverlap
 	FlagResetCounts
-	FlagNoPacketCounts
-	FlagNoByteCounts
 )
 
 // FlowMod changes a flow table (7.3.4.1).

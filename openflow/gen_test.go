@@ -14,11 +14,6 @@ func u32(t *rapid.T, name string) uint32   { return rapid.Uint32().Draw(t, name)
 func u64(t *rapid.T, name string) uint64   { return rapid.Uint64().Draw(t, name) }
 func pick(t *rapid.T, n int, s string) int { return rapid.IntRange(0, n-1).Draw(t, s) }
 
-// notAny is an id that is not "any", which is written 0.
-func notAny(t *rapid.T, name string) uint32 {
-	return rapid.Uint32Range(0, math.MaxUint32-1).Draw(t, name)
-}
-
 func genBytes(t *rapid.T, n int, name string) []byte {
 	b := rapid.SliceOfN(rapid.Byte(), 0, n).Draw(t, name)
 	if len(b) == 0 {

@@ -9,7 +9,9 @@ import (
 	"time"
 )
 
-func controller(ctx context.Context, nc net.Conn, o Options) (*Conn, error) {
+// Controller does the handshake on a new connection to a switch and asks for its features. It closes nc if that fails.
+// A peer that does not speak 1.3 gets the error message that the protocol wants; the error is a *VersionError.
+func Controller(ctx context.Context, nc net.Conn, o Options) (*Conn, error) {
 	c := newConn(nc, o, asController)
 	err := c.handshake(ctx, func() error {
 		if err := c.hello(); err != nil {
@@ -24,7 +26,9 @@ func controller(ctx context.Context, nc net.Conn, o Options) (*Conn, error) {
 	return c, nil
 }
 
-func switchSide(ctx context.Context, nc net.Conn, f FeaturesReply, o Options) (*Conn, error) {
+// Switch does the handshake as a switch on a new connection to a controller; it answers echo and features requests itself. It closes nc if
+// that fails.
+func Switch(ctx context.Context, nc net.Conn, f FeaturesReply, o Options) (*Conn, error) {
 	c := newConn(nc, o, asSwitch)
 	c.features = f
 	if err := c.handshake(ctx, c.hello); err != nil {
@@ -57,7 +61,7 @@ func (c *Conn) handshake(ctx context.Context, f func() error) error {
 }
 
 // writeNow writes a message before the writer runs. In memory (net.Pipe) both ends may write at once, so it does not wait.
-func (c *conn) writeNow(version uint8, m Message) (wait func() error, err error) {
+func (c *Conn) writeNow(version uint8, m Message) (wait func() error, err error) {
 	c.xid++
 	b, err := appendVersion(nil, version, c.xid, m)
 	if err != nil {
@@ -69,7 +73,7 @@ func (c *conn) writeNow(version uint8, m Message) (wait func() error, err error)
 }
 
 // hello exchanges hello messages and agrees on version 1.3 (6.3.1).
-func (c *conn) hello() error {
+func (c *Conn) hello() error {
 	wait, err := c.writeNow(Version13, &Hello{Versions: 1 << Version13})
 	if err != nil {
 		return err
@@ -123,7 +127,7 @@ func (h *Hello) speaks13() bool {
 }
 
 // askFeatures reads until the features reply; what comes before it becomes events, echo requests are answered.
-func (c *conn) askFeatures() error {
+func (c *Conn) askFeatures() error {
 	wait, err := c.writeNow(Version13, &FeaturesRequest{})
 	if err != nil {
 		return err

@@ -32,13 +32,10 @@ type FeaturesRequest struct{}
 type Capabilities uint32
 
 const (
-	CapFlowStats   Capabilities = 1 << 0
-	CapTableStats  Capabilities = 1 << 1
-	CapPortStats   Capabilities = 1 << 2
-	CapGroupStats  Capabilities = 1 << 3
-	CapIPReasm     Capabilities = 1 << 5
-	CapQueueStats  Capabilities = 1 << 6
-	CapPortBlocked Capabilities = 1 << 8
+	CapFlowStats  Capabilities = 1 << 0
+	CapTableStats Capabilities = 1 << 1
+	CapPortStats  Capabilities = 1 << 2
+	CapGroupStats Capabilities = 1 << 3
 )
 
 // FeaturesReply says what a switch is (7.3.1).
@@ -54,8 +51,6 @@ type FeaturesReply struct {
 const (
 	FragNormal uint16 = 0
 	FragMatch  uint16 = 3 // Nicira's OFPC_FRAG_NX_MATCH: first fragments have their ports, and nw_frag can be matched
-	FragDrop   uint16 = 1
-	FragReasm  uint16 = 2
 )
 
 // SetConfig sets it.
@@ -101,7 +96,6 @@ type PacketInReason uint8
 const (
 	ReasonNoMatch PacketInReason = iota // table-miss
 	ReasonAction
-	ReasonInvalidTTL
 )
 
 // PacketIn carries a packet to the controller (7.4.1).
@@ -132,12 +126,7 @@ type PacketOut struct {
 // RemovedReason is why a flow is gone.
 type RemovedReason uint8
 
-const (
-	RemovedIdle RemovedReason = iota
-	RemovedHard
-	RemovedDelete
-	RemovedGroup
-)
+const RemovedDelete RemovedReason = 2
 
 // FlowRemoved says that an entry with FlagSendFlowRemoved is gone (7.4.2).
 type FlowRemoved struct {

@@ -7,18 +7,9 @@ const (
 	MultipartDesc          MultipartKind = 0
 	MultipartFlow          MultipartKind = 1
 	MultipartAggregate     MultipartKind = 2
-	MultipartTable         MultipartKind = 3
 	MultipartPortStats     MultipartKind = 4
-	MultipartQueue         MultipartKind = 5
-	MultipartGroup         MultipartKind = 6
-	MultipartGroupDesc     MultipartKind = 7
-	MultipartGroupFeatures MultipartKind = 8
-	MultipartMeter         MultipartKind = 9
-	MultipartMeterConfig   MultipartKind = 10
-	MultipartMeterFeatures MultipartKind = 11
 	MultipartTableFeatures MultipartKind = 12
 	MultipartPortDesc      MultipartKind = 13
-	MultipartExperimenter  MultipartKind = 0xffff
 )
 
 // MultipartRequest asks for Body's kind.

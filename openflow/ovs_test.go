@@ -358,7 +358,7 @@ func TestOpenVSwitchIsToldWhatIsWrong(t *testing.T) {
 		bad  Message
 		code ErrorCode
 	}{
-		{&FlowMod{Instructions: apply(group(99))}, BadActionOutGroup},
+		{&FlowMod{Instructions: apply(group(99))}, 2<<16 | 9},
 		{&FlowMod{Table: 3, Instructions: []Instruction{GotoTable{2}}}, BadInstructionTable},
 		{&FlowMod{Instructions: []Instruction{RawInstruction{6, []byte{0, 0, 0, 44}}}}, 12<<16 | 2},
 		{&Raw{Kind: TypeGroupMod, Body: []byte{0, 1, 0, 0, 0, 0, 0, 3}}, 6<<16 | 8},

@@ -6,10 +6,7 @@ import "fmt"
 type PortConfig uint32
 
 const (
-	PortDown       PortConfig = 1 << 0
-	PortNoRecv     PortConfig = 1 << 2
-	PortNoFwd      PortConfig = 1 << 5
-	PortNoPacketIn PortConfig = 1 << 6
+	PortDown PortConfig = 1 << 0
 )
 
 // PortState is what a port's link does.
@@ -17,7 +14,6 @@ type PortState uint32
 
 const (
 	PortLinkDown PortState = 1 << 0
-	PortBlocked  PortState = 1 << 1
 	PortLive     PortState = 1 << 2
 )
 

@@ -7,7 +7,9 @@ import (
 	"slices"
 )
 
-func (c *conn) send(ctx context.Context, ms []Message) error {
+// Send queues messages, encoded at once, in order. It waits while the queue is full. An answer to them is an Event, and so are errors
+// about them: use Transact to be told. If one cannot be encoded, those before it may have been sent.
+func (c *Conn) Send(ctx context.Context, ms ...Message) error {
 	for i, m := range ms {
 		if err := c.wait(ctx); err != nil {
 			return err
@@ -21,32 +23,8 @@ func (c *conn) send(ctx context.Context, ms []Message) error {
 	return nil
 }
 
-func (c *conn) sendFlows(ctx context.Context, fs []FlowMod) error {
-	const chunk = 256 // between looks at the queue's bound
-	for len(fs) > 0 {
-		if err := c.wait(ctx); err != nil {
-			return err
-		}
-		n := min(chunk, len(fs))
-		err := c.appendLocked(false, func(b []byte) ([]byte, error) {
-			var err error
-			for i := range fs[:n] {
-				if b, err = Append(b, c.nextXID(), &fs[i]); err != nil {
-					return b, err
-				}
-			}
-			return b, nil
-		})
-		c.mu.Unlock()
-		if err != nil {
-			return err
-		}
-		fs = fs[n:]
-	}
-	return nil
-}
-
-func (c *conn) reply(ctx context.Context, xid uint32, m Message) error {
+// Reply sends an answer with the request's transaction id.
+func (c *Conn) Reply(ctx context.Context, xid uint32, m Message) error {
 	if err := c.wait(ctx); err != nil {
 		return err
 	}
@@ -54,8 +32,8 @@ func (c *conn) reply(ctx context.Context, xid uint32, m Message) error {
 	return c.appendLocked(false, func(b []byte) ([]byte, error) { return Append(b, xid, m) })
 }
 
-// start sends a message and registers the call that waits for its answer.
-func (c *conn) begin(ctx context.Context, m Message, multi bool) (uint32, *call, error) {
+// begin sends a message and registers the call that waits for its answer.
+func (c *Conn) begin(ctx context.Context, m Message, multi bool) (uint32, *call, error) {
 	if err := c.wait(ctx); err != nil {
 		return 0, nil, err
 	}
@@ -73,7 +51,7 @@ func (c *conn) begin(ctx context.Context, m Message, multi bool) (uint32, *call,
 }
 
 // finish waits for a call. A late answer becomes an Event.
-func (c *conn) finish(ctx context.Context, xid uint32, k *call) error {
+func (c *Conn) finish(ctx context.Context, xid uint32, k *call) error {
 	select {
 	case <-k.done:
 		return k.err
@@ -85,7 +63,9 @@ func (c *conn) finish(ctx context.Context, xid uint32, k *call) error {
 	}
 }
 
-func (c *conn) request(ctx context.Context, m Message) (Message, error) {
+// Request sends a message and waits for its answer. An error message is returned as a *Error.
+// Of a multipart request, use the typed methods: Flows, Ports, ...
+func (c *Conn) Request(ctx context.Context, m Message) (Message, error) {
 	xid, k, err := c.begin(ctx, m, false)
 	if err == nil {
 		err = c.finish(ctx, xid, k)
@@ -96,7 +76,7 @@ func (c *conn) request(ctx context.Context, m Message) (Message, error) {
 	return k.reply, nil
 }
 
-func (c *conn) multipart(ctx context.Context, r MultipartBody) ([]MultipartBody, error) {
+func (c *Conn) multipart(ctx context.Context, r MultipartBody) ([]MultipartBody, error) {
 	xid, k, err := c.begin(ctx, &MultipartRequest{Body: r}, true)
 	if err == nil {
 		err = c.finish(ctx, xid, k)
@@ -165,26 +145,26 @@ func listed(ms []Message) messages {
 }
 
 // transact: the errors about messages come before the barrier's answer, since switches answer in order up to a barrier.
-func (c *conn) transact(ctx context.Context, ms messages) error {
+func (c *Conn) transact(ctx context.Context, ms messages) error {
 	b, err := c.sendBatch(ctx, ms.n, ms.at)
 	if err != nil {
 		return err
 	}
 	defer c.drop(b)
-	if _, err := c.request(ctx, &BarrierRequest{}); err != nil {
+	if _, err := c.Request(ctx, &BarrierRequest{}); err != nil {
 		return err
 	}
 	return c.verdict(b, ms)
 }
 
-func (c *conn) drop(b *batch) {
+func (c *Conn) drop(b *batch) {
 	c.mu.Lock()
 	delete(c.batches, b)
 	c.mu.Unlock()
 }
 
 // sendBatch reserves consecutive xids for messages and sends them.
-func (c *conn) sendBatch(ctx context.Context, n int, at func(int) Message) (*batch, error) {
+func (c *Conn) sendBatch(ctx context.Context, n int, at func(int) Message) (*batch, error) {
 	b := &batch{count: uint32(n), errs: map[uint32]*Error{}}
 	c.mu.Lock()
 	if c.err != nil {
@@ -225,7 +205,7 @@ func (c *conn) sendBatch(ctx context.Context, n int, at func(int) Message) (*bat
 }
 
 // verdict joins a batch's errors in the order of messages.
-func (c *conn) verdict(b *batch, ms messages) error {
+func (c *Conn) verdict(b *batch, ms messages) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var is []uint32
@@ -247,7 +227,7 @@ func (c *conn) verdict(b *batch, ms messages) error {
 
 // bundle opens, fills, closes and commits. The open's answer is awaited first: a switch without bundles would refuse each message. So is
 // the close's: Open vSwitch would commit without the messages that it refused when they were added.
-func (c *conn) bundle(ctx context.Context, flags BundleFlags, ms messages) error {
+func (c *Conn) bundle(ctx context.Context, flags BundleFlags, ms messages) error {
 	c.mu.Lock()
 	id := c.nextXID()
 	c.mu.Unlock()
@@ -288,8 +268,8 @@ func (c *conn) bundle(ctx context.Context, flags BundleFlags, ms messages) error
 	return fmt.Errorf("openflow: commit bundle of %d messages: %w", ms.n, err)
 }
 
-func (c *conn) bundleControl(ctx context.Context, b BundleControl) error {
-	m, err := c.request(ctx, &b)
+func (c *Conn) bundleControl(ctx context.Context, b BundleControl) error {
+	m, err := c.Request(ctx, &b)
 	if err != nil {
 		return err
 	}
@@ -300,13 +280,14 @@ func (c *conn) bundleControl(ctx context.Context, b BundleControl) error {
 }
 
 // discard does not wait for the answer, which becomes an Event: the caller has an error already, perhaps that of its context.
-func (c *conn) discard(b BundleControl) {
+func (c *Conn) discard(b BundleControl) {
 	b.Kind = BundleDiscardRequest
 	_ = c.append(true, func(out []byte) ([]byte, error) { return Append(out, c.nextXID(), &b) })
 }
 
-func (c *conn) askRole(ctx context.Context, r Role, generation uint64) (RoleReply, error) {
-	m, err := c.request(ctx, &RoleRequest{r, generation})
+// Role asks for a role and returns the one in force.
+func (c *Conn) Role(ctx context.Context, r Role, generation uint64) (RoleReply, error) {
+	m, err := c.Request(ctx, &RoleRequest{r, generation})
 	if err != nil {
 		return RoleReply{}, err
 	}

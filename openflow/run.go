@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// conn runs one connection: a reader, a writer and an echo goroutine.
-type conn struct {
+// Conn is one connection after its handshake: a reader, a writer and an echo goroutine. All methods may be called from several goroutines.
+type Conn struct {
 	nc       net.Conn
 	r        *bufio.Reader
 	o        Options
@@ -84,13 +84,13 @@ func (o Options) defaults() Options {
 
 func newConn(nc net.Conn, o Options, role side) *Conn {
 	o = o.defaults()
-	return &Conn{conn{nc: nc, r: bufio.NewReaderSize(nc, 64<<10), o: o, side: role, events: make(chan Event, 2*o.Events),
+	return &Conn{nc: nc, r: bufio.NewReaderSize(nc, 64<<10), o: o, side: role, events: make(chan Event, 2*o.Events),
 		done: make(chan struct{}), start: time.Now(), room: make(chan struct{}), wake: make(chan struct{}, 1),
-		pending: map[uint32]*call{}, batches: map[*batch]struct{}{}}}
+		pending: map[uint32]*call{}, batches: map[*batch]struct{}{}}
 }
 
 // run starts the goroutines after the handshake.
-func (c *conn) run() {
+func (c *Conn) run() {
 	c.heard.Store(int64(time.Since(c.start)))
 	go c.read()
 	go c.write()
@@ -99,14 +99,15 @@ func (c *conn) run() {
 	}
 }
 
-func (c *conn) reason() error {
+// Err is why the connection ended, nil while it lives; it wraps ErrClosed after Close and when the peer closed.
+func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
 // shut ends the connection with a reason; only the first counts.
-func (c *conn) shut(err error) error {
+func (c *Conn) shut(err error) error {
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
@@ -148,7 +149,7 @@ func readMessage(r io.Reader, buf []byte) ([]byte, error) {
 	return buf[:n], nil
 }
 
-func (c *conn) read() {
+func (c *Conn) read() {
 	defer close(c.events)
 	var buf []byte
 	messages, size := newPace(c.o.Rate), newPace(c.o.Bytes)
@@ -204,7 +205,7 @@ func (p *pace) take(n int) time.Duration {
 const restLeast = 5 * time.Millisecond
 
 // rest reads nothing for a while: the peer's transport makes it wait.
-func (c *conn) rest(d time.Duration) {
+func (c *Conn) rest(d time.Duration) {
 	if d < restLeast {
 		return
 	}
@@ -217,7 +218,7 @@ func (c *conn) rest(d time.Duration) {
 }
 
 // malformed answers a request, fails a call, or ends the connection.
-func (c *conn) malformed(xid uint32, b []byte, err error) error {
+func (c *Conn) malformed(xid uint32, b []byte, err error) error {
 	var d *DecodeError
 	if c.side == asSwitch && errors.As(err, &d) {
 		c.append(true, func(out []byte) ([]byte, error) { return Append(out, xid, NewError(d.Code, b)) })
@@ -235,7 +236,7 @@ func (c *conn) malformed(xid uint32, b []byte, err error) error {
 	return nil
 }
 
-func (c *conn) dispatch(xid uint32, m Message, size int) error {
+func (c *Conn) dispatch(xid uint32, m Message, size int) error {
 	switch m := m.(type) {
 	case *EchoRequest:
 		c.append(true, func(b []byte) ([]byte, error) { return Append(b, xid, &EchoReply{m.Data}) })
@@ -266,7 +267,7 @@ func (c *conn) dispatch(xid uint32, m Message, size int) error {
 	return c.deliver(Event{xid, m})
 }
 
-func (c *conn) deliver(e Event) error {
+func (c *Conn) deliver(e Event) error {
 	if c.side == asSwitch {
 		select {
 		case c.events <- e:
@@ -283,7 +284,7 @@ func (c *conn) deliver(e Event) error {
 }
 
 // settle gives an answer to the call that waits for it.
-func (c *conn) settle(xid uint32, m Message, err *Error, size int) bool {
+func (c *Conn) settle(xid uint32, m Message, err *Error, size int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.pending[xid]
@@ -310,7 +311,7 @@ func (c *conn) settle(xid uint32, m Message, err *Error, size int) bool {
 }
 
 // blame gives an error to the batch that holds the offending message.
-func (c *conn) blame(xid uint32, e *Error) bool {
+func (c *Conn) blame(xid uint32, e *Error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for b := range c.batches {
@@ -326,13 +327,13 @@ func (c *conn) blame(xid uint32, e *Error) bool {
 
 // append encodes into the outgoing buffer. force: answers are queued beyond the bound, since the reader must not wait for the writer;
 // how many there can be is bounded by what the peer sends, and beyond twice the bound the connection ends.
-func (c *conn) append(force bool, f func([]byte) ([]byte, error)) error {
+func (c *Conn) append(force bool, f func([]byte) ([]byte, error)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.appendLocked(force, f)
 }
 
-func (c *conn) appendLocked(force bool, f func([]byte) ([]byte, error)) error {
+func (c *Conn) appendLocked(force bool, f func([]byte) ([]byte, error)) error {
 	if c.err != nil {
 		return c.err
 	}
@@ -353,7 +354,7 @@ func (c *conn) appendLocked(force bool, f func([]byte) ([]byte, error)) error {
 }
 
 // wait returns with mu held when there is room in the queue.
-func (c *conn) wait(ctx context.Context) error {
+func (c *Conn) wait(ctx context.Context) error {
 	c.mu.Lock()
 	for c.err == nil && len(c.out) >= c.o.Queue {
 		room := c.room
@@ -377,7 +378,7 @@ func (c *conn) wait(ctx context.Context) error {
 	return nil
 }
 
-func (c *conn) write() {
+func (c *Conn) write() {
 	for {
 		select {
 		case <-c.done:
@@ -406,7 +407,7 @@ func (c *conn) write() {
 }
 
 // keepalive asks for an echo when the peer has been silent for EchoInterval, and ends the connection EchoTimeout later.
-func (c *conn) keepalive() {
+func (c *Conn) keepalive() {
 	t := time.NewTimer(c.o.EchoInterval)
 	defer t.Stop()
 	var asked time.Duration // silence began then; 0: nothing asked
@@ -434,7 +435,7 @@ func (c *conn) keepalive() {
 }
 
 // nextXID is called with mu held. 0 is left out: some switches use it for what is unasked.
-func (c *conn) nextXID() uint32 {
+func (c *Conn) nextXID() uint32 {
 	c.xid++
 	if c.xid == 0 {
 		c.xid = 1
@@ -442,7 +443,9 @@ func (c *conn) nextXID() uint32 {
 	return c.xid
 }
 
-func dial(ctx context.Context, address string, o Options) (*Conn, error) {
+// Dial connects to a switch that listens at "tcp:HOST:PORT" or "unix:PATH" and does the handshake as its controller.
+// Open vSwitch sends nothing unasked on such a connection (packet-in, port-status, flow-removed) until a SetAsync says what it shall.
+func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 	network, rest, ok := strings.Cut(address, ":")
 	if !ok || network != "tcp" && network != "unix" {
 		return nil, fmt.Errorf("openflow: address %q: want tcp:HOST:PORT or unix:PATH", address)
@@ -452,5 +455,5 @@ func dial(ctx context.Context, address string, o Options) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("openflow: %w", err)
 	}
-	return controller(ctx, nc, o)
+	return Controller(ctx, nc, o)
 }

@@ -7,31 +7,45 @@ import (
 	"strings"
 )
 
+// matchOrder is the order in which ovs-ofctl shows fields, behind the registers: its name for each, and how it writes the value if not by
+// valueText. VLAN id and priority are one entry.
+var matchOrder = [...]struct {
+	field Field
+	name  string
+	text  func(OXM) string
+}{
+	{FieldTunnelID, "tun_id", nil}, {FieldNXMTunID, "tun_id", nil}, {FieldTunSrc, "tun_src", nil}, {FieldTunDst, "tun_dst", nil},
+	{FieldMetadata, "metadata", nil}, {FieldInPort, "in_port", nil}, {FieldInPhyPort, "in_phy_port", nil},
+	{FieldVLANVID, "", nil}, {FieldEthSrc, "dl_src", nil}, {FieldEthDst, "dl_dst", nil},
+	{FieldEthType, "dl_type", func(o OXM) string { return fmt.Sprintf("0x%04x", o.Uint()) }},
+	{FieldIPv6Src, "ipv6_src", nil}, {FieldIPv6Dst, "ipv6_dst", nil}, {FieldIPv6FLabel, "ipv6_label", OXM.labelText},
+	{FieldARPSPA, "arp_spa", nil}, {FieldARPTPA, "arp_tpa", nil}, {FieldIPv4Src, "nw_src", nil}, {FieldIPv4Dst, "nw_dst", nil},
+	{FieldIPProto, "nw_proto", nil}, {FieldARPOp, "arp_op", nil}, {FieldARPSHA, "arp_sha", nil}, {FieldARPTHA, "arp_tha", nil},
+	{FieldIPDSCP, "nw_tos", func(o OXM) string { return fmt.Sprint(o.Uint() << 2) }}, {FieldIPECN, "nw_ecn", nil},
+	{FieldMPLSLabel, "mpls_label", nil}, {FieldMPLSTC, "mpls_tc", nil}, {FieldMPLSBOS, "mpls_bos", nil},
+	{FieldICMPv4Type, "icmp_type", nil}, {FieldICMPv4Code, "icmp_code", nil}, {FieldICMPv6Type, "icmp_type", nil},
+	{FieldICMPv6Code, "icmp_code", nil}, {FieldNDTarget, "nd_target", nil}, {FieldNDSLL, "nd_sll", nil}, {FieldNDTLL, "nd_tll", nil},
+	{FieldTCPSrc, "tp_src", OXM.portText}, {FieldTCPDst, "tp_dst", OXM.portText}, {FieldUDPSrc, "tp_src", OXM.portText},
+	{FieldUDPDst, "tp_dst", OXM.portText}, {FieldSCTPSrc, "tp_src", OXM.portText}, {FieldSCTPDst, "tp_dst", OXM.portText},
+}
+
 // String is the match in the notation of ovs-ofctl dump-flows: "ip,in_port=2,nw_src=10.0.0.1"; "" matches everything.
 func (m Match) String() string {
-	t := matchText{m: m.Normal()}
-	short := t.protocol()
+	t := matchText{m: m.Normal(), used: map[Field]bool{}}
+	t.protocol()
 	for i := range 16 {
-		t.hex(Reg(i), "")
+		t.field(Reg(i), Reg(i).String(), nil)
 	}
 	for i := range 8 {
-		t.hex(XReg(i), "")
+		t.field(XReg(i), XReg(i).String(), nil)
 	}
-	t.hex(FieldTunnelID, "")
-	t.hex(FieldNXMTunID, "")
-	t.value(FieldTunSrc, "tun_src")
-	t.value(FieldTunDst, "tun_dst")
-	t.hex(FieldMetadata, "")
-	t.value(FieldInPort, "in_port")
-	t.value(FieldInPhyPort, "in_phy_port")
-	t.vlan()
-	t.value(FieldEthSrc, "dl_src")
-	t.value(FieldEthDst, "dl_dst")
-	if v, ok := t.take(FieldEthType); ok && !short {
-		t.add("dl_type", fmt.Sprintf("0x%04x", v.Uint()))
+	for _, f := range matchOrder {
+		if f.field == FieldVLANVID {
+			t.vlan()
+			continue
+		}
+		t.field(f.field, f.name, f.text)
 	}
-	t.network()
-	t.transport()
 	for _, o := range t.m { // what has no place above
 		if !t.used[o.Field] {
 			t.add(o.Field.String(), o.valueText())
@@ -51,60 +65,45 @@ func (t *matchText) add(name, value string) { t.parts = append(t.parts, name+"="
 func (t *matchText) take(f Field) (OXM, bool) {
 	o, ok := t.m.Field(f)
 	if ok {
-		if t.used == nil {
-			t.used = map[Field]bool{}
-		}
 		t.used[f] = true
 	}
 	return o, ok
 }
 
-func (t *matchText) value(f Field, name string) {
+// field writes a field that has not been written; text is nil for valueText.
+func (t *matchText) field(f Field, name string, text func(OXM) string) {
+	if t.used[f] {
+		return
+	}
+	if text == nil {
+		text = OXM.valueText
+	}
 	if o, ok := t.take(f); ok {
-		t.add(name, o.valueText())
+		t.add(name, text(o))
 	}
 }
 
-func (t *matchText) hex(f Field, name string) {
+// protocol writes "tcp", "ip", "arp", ... for EtherType and IP protocol.
+func (t *matchText) protocol() {
+	et, _ := t.m.exact(FieldEthType)
+	name := map[uint64]string{0x0800: "ip", 0x86dd: "ipv6", 0x0806: "arp", 0x8035: "rarp", 0x8847: "mpls", 0x8848: "mplsm"}[et]
 	if name == "" {
-		name = f.String()
+		return
 	}
-	t.value(f, name)
-}
-
-// protocol writes "tcp", "ip", "arp", ... for EtherType and protocol; it reports that the EtherType is said.
-func (t *matchText) protocol() bool {
-	et, ok := t.m.exact(FieldEthType)
-	if !ok {
-		return false
-	}
-	proto, has := t.m.exact(FieldIPProto)
-	name, suffix := "", ""
+	t.take(FieldEthType)
+	proto, _ := t.m.exact(FieldIPProto)
+	l4 := ""
 	switch et {
 	case 0x0800:
-		name = "ip"
+		l4 = map[uint64]string{6: "tcp", 17: "udp", 132: "sctp", 1: "icmp", 2: "igmp"}[proto]
 	case 0x86dd:
-		name, suffix = "ipv6", "6"
-	case 0x0806:
-		name = "arp"
-	case 0x8035:
-		name = "rarp"
-	case 0x8847:
-		name = "mpls"
-	case 0x8848:
-		name = "mplsm"
-	default:
-		return false
+		l4 = map[uint64]string{6: "tcp6", 17: "udp6", 132: "sctp6", 58: "icmp6"}[proto]
 	}
-	if has && (et == 0x0800 || et == 0x86dd) {
-		l4 := map[uint64]string{6: "tcp", 17: "udp", 132: "sctp", 1: "icmp", 58: "icmp", 2: "igmp"}[proto]
-		if l4 != "" && (proto != 1 || et == 0x0800) && (proto != 58 || et == 0x86dd) && (proto != 2 || et == 0x0800) {
-			name = l4 + suffix
-			t.take(FieldIPProto)
-		}
+	if l4 != "" {
+		name = l4
+		t.take(FieldIPProto)
 	}
 	t.parts = append(t.parts, name)
-	return true
 }
 
 func (t *matchText) vlan() {
@@ -133,51 +132,12 @@ func (t *matchText) vlan() {
 	}
 }
 
-func (t *matchText) network() {
-	t.value(FieldIPv6Src, "ipv6_src")
-	t.value(FieldIPv6Dst, "ipv6_dst")
-	if o, ok := t.take(FieldIPv6FLabel); ok {
-		s := fmt.Sprintf("0x%05x", o.Uint())
-		if o.Masked {
-			s += fmt.Sprintf("/0x%05x", o.UintMask())
-		}
-		t.add("ipv6_label", s)
+func (o OXM) labelText() string {
+	s := fmt.Sprintf("0x%05x", o.Uint())
+	if o.Masked {
+		s += fmt.Sprintf("/0x%05x", o.UintMask())
 	}
-	t.value(FieldARPSPA, "arp_spa")
-	t.value(FieldARPTPA, "arp_tpa")
-	t.value(FieldIPv4Src, "nw_src")
-	t.value(FieldIPv4Dst, "nw_dst")
-	if !t.used[FieldIPProto] {
-		t.value(FieldIPProto, "nw_proto")
-	}
-	t.value(FieldARPOp, "arp_op")
-	t.value(FieldARPSHA, "arp_sha")
-	t.value(FieldARPTHA, "arp_tha")
-	if o, ok := t.take(FieldIPDSCP); ok {
-		t.add("nw_tos", fmt.Sprint(o.Uint()<<2))
-	}
-	t.value(FieldIPECN, "nw_ecn")
-	t.value(FieldMPLSLabel, "mpls_label")
-	t.value(FieldMPLSTC, "mpls_tc")
-	t.value(FieldMPLSBOS, "mpls_bos")
-}
-
-func (t *matchText) transport() {
-	t.value(FieldICMPv4Type, "icmp_type")
-	t.value(FieldICMPv4Code, "icmp_code")
-	t.value(FieldICMPv6Type, "icmp_type")
-	t.value(FieldICMPv6Code, "icmp_code")
-	t.value(FieldNDTarget, "nd_target")
-	t.value(FieldNDSLL, "nd_sll")
-	t.value(FieldNDTLL, "nd_tll")
-	for _, f := range [...]Field{FieldTCPSrc, FieldUDPSrc, FieldSCTPSrc} {
-		if o, ok := t.take(f); ok {
-			t.add("tp_src", o.portText())
-		}
-		if o, ok := t.take(f + 1<<9); ok {
-			t.add("tp_dst", o.portText())
-		}
-	}
+	return s
 }
 
 func (o OXM) portText() string {
@@ -281,14 +241,6 @@ func (s Bits) String() string {
 		return fmt.Sprintf("%s[%d]", name, s.First)
 	}
 	return fmt.Sprintf("%s[%d..%d]", name, s.First, s.First+s.Count-1)
-}
-
-// ActionString is actions in ovs-ofctl's notation: "output:1"; "drop" if there are none.
-func ActionString(as []Action) string {
-	if len(as) == 0 {
-		return "drop"
-	}
-	return actionsText(as)
 }
 
 func actionsText(as []Action) string {

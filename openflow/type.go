@@ -110,13 +110,6 @@ func (p Port) String() string {
 	return fmt.Sprint(uint32(p))
 }
 
-// Groups (6.4). Weir's messages cannot name group 0 in a filter: 0 is "any" there.
-const (
-	GroupMax uint32 = 0xffffff00
-	GroupAll uint32 = 0xfffffffc // deletes
-	GroupAny uint32 = 0xffffffff
-)
-
 // TableAll in deletes and statistics requests.
 const TableAll uint8 = 0xff
 

@@ -10,7 +10,7 @@ import (
 // maxPart bounds one part of an answer, so that long ones come in several.
 const maxPart = 32 << 10
 
-func (s *sw) multipart(m *openflow.MultipartRequest, a *answer) {
+func (s *Switch) multipart(m *openflow.MultipartRequest, a *answer) {
 	one := func(b openflow.MultipartBody) { a.replies = []openflow.Message{&openflow.MultipartReply{Body: b}} }
 	switch r := m.Body.(type) {
 	case openflow.DescRequest:
@@ -44,7 +44,7 @@ func (s *sw) multipart(m *openflow.MultipartRequest, a *answer) {
 	}
 }
 
-func (s *sw) tableFeatures(r openflow.TableFeaturesMsg, a *answer) {
+func (s *Switch) tableFeatures(r openflow.TableFeaturesMsg, a *answer) {
 	if len(r) > 0 {
 		a.code = openflow.ErrorCode(13<<16 | 5) // EPERM: tables cannot be changed
 		return
@@ -65,7 +65,7 @@ func (s *sw) tableFeatures(r openflow.TableFeaturesMsg, a *answer) {
 }
 
 // properties of a table: the fields that it matches (OFPTFPT_MATCH), as far as masks are a question.
-func (s *sw) properties() []openflow.TableProperty {
+func (s *Switch) properties() []openflow.TableProperty {
 	if !s.c.TellFields {
 		return nil
 	}
@@ -80,7 +80,7 @@ func (s *sw) properties() []openflow.TableProperty {
 	return []openflow.TableProperty{{Type: 8, Body: b}}
 }
 
-func (s *sw) selectFlows(r openflow.FlowStatsRequest) (fs []openflow.FlowStats) {
+func (s *Switch) selectFlows(r openflow.FlowStatsRequest) (fs []openflow.FlowStats) {
 	want := r.Match.Normal()
 	for id, t := range s.tables {
 		if r.Table != openflow.TableAll && int(r.Table) != id {

@@ -10,7 +10,7 @@ const (
 
 // run is one packet's way through the pipeline; mu is held.
 type run struct {
-	s         *sw
+	s         *Switch
 	out       []emission
 	told      []openflow.Message // packet-ins
 	resubmits int

@@ -112,10 +112,7 @@ func TestPipeline(t *testing.T) {
 			s := fake.New(fake.Config{DatapathID: 1, Ports: []openflow.Port{1, 2, 3, 4}})
 			conn, ctx := connect(t, s)
 			got := record(s, 1, 2, 3, 4)
-			if err := conn.SendFlows(ctx, c.flows); err != nil {
-				t.Fatal(err)
-			}
-			if err := conn.Barrier(ctx); err != nil {
+			if err := conn.TransactAll(ctx, len(c.flows), func(i int) openflow.Message { return &c.flows[i] }); err != nil {
 				t.Fatal(err)
 			}
 			s.Receive(1, c.in)
@@ -300,7 +297,7 @@ func TestLongAnswersComeInParts(t *testing.T) {
 	for i := range fs {
 		fs[i] = openflow.FlowMod{Priority: uint16(i), Cookie: uint64(i), Instructions: out(1)}
 	}
-	if err := c.SendFlows(ctx, fs); err != nil {
+	if err := c.TransactAll(ctx, len(fs), func(i int) openflow.Message { return &fs[i] }); err != nil {
 		t.Fatal(err)
 	}
 	got, err := c.Flows(ctx, openflow.FlowStatsRequest{Table: openflow.TableAll})

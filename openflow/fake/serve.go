@@ -31,7 +31,7 @@ type bundle struct {
 // maxBundle bounds the messages of a bundle.
 const maxBundle = 1 << 20
 
-func (s *sw) serve(ctx context.Context, nc net.Conn) error {
+func (s *Switch) serve(ctx context.Context, nc net.Conn) error {
 	if s.c.Versions&(1<<openflow.Version13) == 0 {
 		return s.refuse(ctx, nc)
 	}
@@ -56,7 +56,7 @@ func (s *sw) serve(ctx context.Context, nc net.Conn) error {
 }
 
 // refuse says hello as a switch without 1.3 and reads until the controller gives up.
-func (s *sw) refuse(ctx context.Context, nc net.Conn) error {
+func (s *Switch) refuse(ctx context.Context, nc net.Conn) error {
 	defer nc.Close()
 	defer context.AfterFunc(ctx, func() { nc.Close() })()
 	h := &openflow.Hello{Highest: uint8(31 - bits.LeadingZeros32(s.c.Versions))}
@@ -74,9 +74,9 @@ func (s *sw) refuse(ctx context.Context, nc net.Conn) error {
 	return err
 }
 
-// dial waits between attempts so that a test's controller that restarts is found soon.
-func (s *sw) dial(ctx context.Context, network, address string) error {
-	const pause = 50 * time.Millisecond
+// Dial connects to a controller's address ("tcp", "127.0.0.1:6653") and serves it, again and again, until ctx ends.
+func (s *Switch) Dial(ctx context.Context, network, address string) error {
+	const pause = 50 * time.Millisecond // short, so that a test's controller that restarts is found soon
 	var last error
 	for {
 		var d net.Dialer
@@ -95,13 +95,15 @@ func (s *sw) dial(ctx context.Context, network, address string) error {
 	}
 }
 
-func (s *sw) pipe(ctx context.Context) net.Conn {
+// Pipe is the controller's end of a connection in memory that is served until ctx ends.
+func (s *Switch) Pipe(ctx context.Context) net.Conn {
 	a, b := net.Pipe()
 	go s.serve(ctx, b)
 	return a
 }
 
-func (s *sw) disconnect() {
+// Disconnect closes all connections to controllers.
+func (s *Switch) Disconnect() {
 	s.mu.Lock()
 	cs := slices.Collect(maps.Keys(s.controllers))
 	s.mu.Unlock()
@@ -110,16 +112,17 @@ func (s *sw) disconnect() {
 	}
 }
 
-func (s *sw) restart() {
+// Restart forgets all entries and disconnects.
+func (s *Switch) Restart() {
 	s.mu.Lock()
 	s.clear()
 	s.hasGen = false
 	s.mu.Unlock()
-	s.disconnect()
+	s.Disconnect()
 }
 
 // tell sends what no controller has asked for to all of them; slaves get port-status only (6.3.6).
-func (s *sw) tell(ms ...openflow.Message) {
+func (s *Switch) tell(ms ...openflow.Message) {
 	if len(ms) == 0 {
 		return
 	}
@@ -147,7 +150,7 @@ type answer struct {
 	frames  []arrival
 }
 
-func (s *sw) handle(c *controller, e openflow.Event) {
+func (s *Switch) handle(c *controller, e openflow.Event) {
 	a := answer{code: ok}
 	if out, is := e.Message.(*openflow.PacketOut); is {
 		a.frames, a.code = s.packetOut(out)
@@ -177,7 +180,7 @@ func (s *sw) handle(c *controller, e openflow.Event) {
 	travel(a.frames)
 }
 
-func (s *sw) refusal(code openflow.ErrorCode, e openflow.Event) openflow.Message {
+func (s *Switch) refusal(code openflow.ErrorCode, e openflow.Event) openflow.Message {
 	b, err := openflow.Append(nil, e.XID, e.Message)
 	if err != nil {
 		b = nil
@@ -185,7 +188,7 @@ func (s *sw) refusal(code openflow.ErrorCode, e openflow.Event) openflow.Message
 	return openflow.NewError(code, b)
 }
 
-func (s *sw) process(c *controller, e openflow.Event, a *answer) {
+func (s *Switch) process(c *controller, e openflow.Event, a *answer) {
 	switch m := e.Message.(type) {
 	case *openflow.BarrierRequest:
 		a.replies = append(a.replies, &openflow.BarrierReply{})
@@ -212,7 +215,7 @@ func (s *sw) process(c *controller, e openflow.Event, a *answer) {
 	}
 }
 
-func (s *sw) setRole(c *controller, m *openflow.RoleRequest, a *answer) {
+func (s *Switch) setRole(c *controller, m *openflow.RoleRequest, a *answer) {
 	switch m.Role {
 	case openflow.RoleMaster, openflow.RoleSlave:
 		if s.hasGen && int64(m.GenerationID-s.generation) < 0 {
@@ -239,7 +242,7 @@ func (s *sw) setRole(c *controller, m *openflow.RoleRequest, a *answer) {
 }
 
 // packetOut executes actions on a packet; mu is not held.
-func (s *sw) packetOut(m *openflow.PacketOut) ([]arrival, openflow.ErrorCode) {
+func (s *Switch) packetOut(m *openflow.PacketOut) ([]arrival, openflow.ErrorCode) {
 	s.mu.Lock()
 	code := s.checkActions(m.Actions)
 	if code == ok && m.Buffer != 0 {
@@ -254,7 +257,7 @@ func (s *sw) packetOut(m *openflow.PacketOut) ([]arrival, openflow.ErrorCode) {
 	return s.finish(&r, 0), ok
 }
 
-func (s *sw) bundleControl(c *controller, m *openflow.BundleControl, a *answer) {
+func (s *Switch) bundleControl(c *controller, m *openflow.BundleControl, a *answer) {
 	b := c.bundles[m.ID]
 	switch {
 	case s.c.NoBundles:
@@ -293,7 +296,7 @@ func (s *sw) bundleControl(c *controller, m *openflow.BundleControl, a *answer) 
 	a.replies = append(a.replies, &openflow.BundleControl{ID: m.ID, Kind: m.Kind + 1, Flags: m.Flags})
 }
 
-func (s *sw) bundleAdd(c *controller, m *openflow.BundleAdd, xid uint32, a *answer) {
+func (s *Switch) bundleAdd(c *controller, m *openflow.BundleAdd, xid uint32, a *answer) {
 	b := c.bundles[m.ID]
 	switch {
 	case s.c.NoBundles:
@@ -314,7 +317,7 @@ func (s *sw) bundleAdd(c *controller, m *openflow.BundleAdd, xid uint32, a *answ
 }
 
 // commit executes all messages or none: mu is held, so that no packet meets half of them.
-func (s *sw) commit(c *controller, b *bundle, a *answer) {
+func (s *Switch) commit(c *controller, b *bundle, a *answer) {
 	undo := s.save()
 	for _, e := range b.events {
 		var told []openflow.Message

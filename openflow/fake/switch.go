@@ -18,7 +18,8 @@ const (
 	maxFrames = 16384
 )
 
-type sw struct {
+// Switch is one switch. It keeps its entries when controllers come and go.
+type Switch struct {
 	c     Config
 	loops atomic.Uint64
 
@@ -41,18 +42,19 @@ type port struct {
 
 // plug is the other end of a cable.
 type plug struct {
-	s *sw
+	s *Switch
 	p openflow.Port
 }
 
-func newSwitch(c Config) *Switch {
+// New makes a switch with its ports up.
+func New(c Config) *Switch {
 	if c.Tables == 0 {
 		c.Tables = 4
 	}
 	if c.Versions == 0 {
 		c.Versions = 1 << openflow.Version13
 	}
-	s := &Switch{sw{c: c, ports: map[openflow.Port]*port{}, controllers: map[*controller]struct{}{}}}
+	s := &Switch{c: c, ports: map[openflow.Port]*port{}, controllers: map[*controller]struct{}{}}
 	s.clear()
 	for _, n := range c.Ports {
 		s.ports[n] = s.newPort(n)
@@ -61,7 +63,7 @@ func newSwitch(c Config) *Switch {
 }
 
 // clear forgets what controllers have installed. Called with mu held, or before the switch is used.
-func (s *sw) clear() {
+func (s *Switch) clear() {
 	s.tables = make([]*table, s.c.Tables)
 	for i := range s.tables {
 		s.tables[i] = &table{}
@@ -69,20 +71,21 @@ func (s *sw) clear() {
 	s.learned = map[openflow.MAC]openflow.Port{}
 }
 
-func (s *sw) newPort(n openflow.Port) *port {
+func (s *Switch) newPort(n openflow.Port) *port {
 	id := s.c.DatapathID
 	return &port{desc: openflow.PortDesc{Port: n, Name: fmt.Sprintf("p%d", n), State: openflow.PortLive, SpeedKbps: 10e6, MaxKbps: 10e6,
 		MAC: openflow.MAC{0x02, byte(id >> 16), byte(id >> 8), byte(id), byte(n >> 8), byte(n)}}, stats: openflow.PortStats{Port: n}}
 }
 
-func (s *sw) portOrder() []openflow.Port {
+func (s *Switch) portOrder() []openflow.Port {
 	if s.order == nil {
 		s.order = slices.Sorted(maps.Keys(s.ports))
 	}
 	return s.order
 }
 
-func (s *sw) addPort(n openflow.Port) {
+// AddPort adds a port and tells the controllers.
+func (s *Switch) AddPort(n openflow.Port) {
 	s.mu.Lock()
 	if s.ports[n] != nil {
 		s.mu.Unlock()
@@ -95,7 +98,8 @@ func (s *sw) addPort(n openflow.Port) {
 	s.tell(&openflow.PortStatus{Reason: openflow.PortAdd, Desc: desc})
 }
 
-func (s *sw) setLink(n openflow.Port, up bool) {
+// SetLink takes a port's link up or down and tells the controllers. A cable's other end does not see it: see Cable.
+func (s *Switch) SetLink(n openflow.Port, up bool) {
 	s.mu.Lock()
 	p := s.ports[n]
 	if p == nil {
@@ -114,7 +118,8 @@ func (s *sw) setLink(n openflow.Port, up bool) {
 	}
 }
 
-func (s *sw) attach(n openflow.Port, f func([]byte)) {
+// Attach calls f with each frame that leaves through the port (its own copy), in place of a cable; nil detaches.
+func (s *Switch) Attach(n openflow.Port, f func([]byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.ports[n]; p != nil {
@@ -122,35 +127,42 @@ func (s *sw) attach(n openflow.Port, f func([]byte)) {
 	}
 }
 
-func cable(a *Switch, ap openflow.Port, b *Switch, bp openflow.Port) (cut func()) {
-	join := func(s *sw, p openflow.Port, to *plug) {
+// Cable joins two ports: what leaves one arrives at the other, both links are up. The returned function cuts the cable: both links go
+// down, as when a cable is pulled; called again it does nothing.
+func Cable(a *Switch, ap openflow.Port, b *Switch, bp openflow.Port) (cut func()) {
+	join := func(s *Switch, p openflow.Port, to *plug) {
 		s.mu.Lock()
 		if s.ports[p] != nil {
 			s.ports[p].peer = to
 		}
 		s.mu.Unlock()
-		s.setLink(p, to != nil)
+		s.SetLink(p, to != nil)
 	}
-	join(&a.sw, ap, &plug{&b.sw, bp})
-	join(&b.sw, bp, &plug{&a.sw, ap})
+	join(a, ap, &plug{b, bp})
+	join(b, bp, &plug{a, ap})
 	var once sync.Once
 	return func() {
 		once.Do(func() {
-			join(&a.sw, ap, nil)
-			join(&b.sw, bp, nil)
+			join(a, ap, nil)
+			join(b, bp, nil)
 		})
 	}
 }
 
+// Loops counts frames that were dropped after 64 hops.
+func (s *Switch) Loops() uint64 { return s.loops.Load() }
+
 // arrival is a frame at a port.
 type arrival struct {
-	s    *sw
+	s    *Switch
 	port openflow.Port
 	data []byte
 	hops int
 }
 
-func (s *sw) receive(n openflow.Port, frame []byte) {
+// Receive lets a frame arrive at a port, as if from a station there. It returns when the frame has gone through this switch and all
+// those that it reaches by cables (at most 64 hops; more is a loop: see Loops).
+func (s *Switch) Receive(n openflow.Port, frame []byte) {
 	travel([]arrival{{s, n, frame, 0}})
 }
 
@@ -171,7 +183,7 @@ func travel(queue []arrival) {
 }
 
 // step takes a frame through one switch.
-func (s *sw) step(a arrival) []arrival {
+func (s *Switch) step(a arrival) []arrival {
 	s.mu.Lock()
 	p := s.ports[a.port]
 	if p == nil || !p.desc.Up() {
@@ -186,7 +198,7 @@ func (s *sw) step(a arrival) []arrival {
 }
 
 // finish lets go of mu and sends what a run has made: to stations and controllers now, to cabled switches as arrivals.
-func (s *sw) finish(r *run, hops int) (next []arrival) {
+func (s *Switch) finish(r *run, hops int) (next []arrival) {
 	type delivery struct {
 		f    func([]byte)
 		data []byte
@@ -210,7 +222,8 @@ func (s *sw) finish(r *run, hops int) (next []arrival) {
 	return next
 }
 
-func (s *sw) flows() (fs []openflow.FlowStats) {
+// Flows is a copy of all entries: by table, descending priority, then match.
+func (s *Switch) Flows() (fs []openflow.FlowStats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.tables {
@@ -222,7 +235,7 @@ func (s *sw) flows() (fs []openflow.FlowStats) {
 }
 
 // save copies what a bundle changes; undo puts it back.
-func (s *sw) save() (undo func()) {
+func (s *Switch) save() (undo func()) {
 	before := make([]table, len(s.tables))
 	for i, t := range s.tables {
 		before[i].entries = slices.Clone(t.entries)

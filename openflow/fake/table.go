@@ -45,7 +45,7 @@ func (t *table) lookup(p *packet) *entry {
 }
 
 // flowMod changes tables; it returns what to tell controllers. Called with mu held.
-func (s *sw) flowMod(m *openflow.FlowMod) ([]openflow.Message, openflow.ErrorCode) {
+func (s *Switch) flowMod(m *openflow.FlowMod) ([]openflow.Message, openflow.ErrorCode) {
 	if m.Table != openflow.TableAll && int(m.Table) >= len(s.tables) || m.Table == openflow.TableAll && m.Command < openflow.FlowDelete {
 		return nil, openflow.FlowBadTable
 	}
@@ -77,7 +77,7 @@ func (s *sw) flowMod(m *openflow.FlowMod) ([]openflow.Message, openflow.ErrorCod
 	return nil, openflow.FlowBadCommand
 }
 
-func (s *sw) add(m *openflow.FlowMod) openflow.ErrorCode {
+func (s *Switch) add(m *openflow.FlowMod) openflow.ErrorCode {
 	t, match := s.tables[m.Table], m.Match.Normal()
 	key := match.Key()
 	i, found := t.find(m.Priority, key)
@@ -106,7 +106,7 @@ func (s *sw) add(m *openflow.FlowMod) openflow.ErrorCode {
 }
 
 // selects reports that a modify or delete is about the entry.
-func (s *sw) selects(m *openflow.FlowMod, e *entry) bool {
+func (s *Switch) selects(m *openflow.FlowMod, e *entry) bool {
 	if (m.Cookie^e.Cookie)&m.CookieMask != 0 {
 		return false
 	}
@@ -116,7 +116,7 @@ func (s *sw) selects(m *openflow.FlowMod, e *entry) bool {
 	return covers(m.Match.Normal(), e.Match)
 }
 
-func (s *sw) modify(m *openflow.FlowMod) {
+func (s *Switch) modify(m *openflow.FlowMod) {
 	for i, e := range s.tables[m.Table].entries {
 		if !s.selects(m, e) {
 			continue
@@ -131,7 +131,7 @@ func (s *sw) modify(m *openflow.FlowMod) {
 }
 
 // remove deletes the entries that m selects, and returns the flow-removed messages that were asked for.
-func (s *sw) remove(m *openflow.FlowMod) (gone []openflow.Message) {
+func (s *Switch) remove(m *openflow.FlowMod) (gone []openflow.Message) {
 	for id, t := range s.tables {
 		if m.Table != openflow.TableAll && int(m.Table) != id {
 			continue
@@ -201,7 +201,7 @@ func maskByte(o openflow.OXM, k int) byte {
 	return o.Mask[k]
 }
 
-func (s *sw) checkInstructions(m *openflow.FlowMod) openflow.ErrorCode {
+func (s *Switch) checkInstructions(m *openflow.FlowMod) openflow.ErrorCode {
 	if m.Command >= openflow.FlowDelete {
 		return ok
 	}
@@ -224,7 +224,7 @@ func (s *sw) checkInstructions(m *openflow.FlowMod) openflow.ErrorCode {
 
 const badSetType openflow.ErrorCode = 2<<16 | 13
 
-func (s *sw) checkActions(as []openflow.Action) openflow.ErrorCode {
+func (s *Switch) checkActions(as []openflow.Action) openflow.ErrorCode {
 	for _, a := range as {
 		switch a := a.(type) {
 		case openflow.Output:
