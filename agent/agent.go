@@ -369,7 +369,7 @@ func (a *Agent) survey() bool {
 	if a.surveyed {
 		return false
 	}
-	want := a.mine(a.intent.snapshot())
+	want := a.mine(a.intent.snapshot(time.Now()))
 	for name, c := range want.chains {
 		if !want.tells(c.Spec) {
 			delete(want.chains, name)
@@ -395,7 +395,7 @@ func known[T any, P interface {
 // pass brings the host one step closer to the intent and says when to look again at the latest.
 func (a *Agent) pass(ctx context.Context, wg *sync.WaitGroup, existing map[string]container.Status) time.Duration {
 	a.remember()
-	want := a.mine(a.intent.snapshot())
+	want := a.mine(a.intent.snapshot(time.Now()))
 	a.disown(want)
 	again := resync
 	a.widen(want)
@@ -512,7 +512,7 @@ func portsIn(rules []flow.Rule) map[flow.Port]bool {
 // sweep removes what an earlier run of this instance made and the intent no longer names, but for functions that rules may lead to: they
 // leave as others do.
 func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[string]container.Status) {
-	want := a.mine(a.intent.snapshot())
+	want := a.mine(a.intent.snapshot(time.Now()))
 	ports, err := a.Switch.Ports(ctx)
 	if err != nil {
 		a.Log.Warn("list ports", "error", err)

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -92,17 +91,66 @@ func placed(host string) *api.Placement {
 	return &api.Placement{Host: host}
 }
 
+// An assignment that is without a policy which the router has given back waits until the host hears of that, for a while.
+func TestAnAssignmentWaitsForTheDecisionsThatItFollows(t *testing.T) {
+	poked := make(chan struct{}, 1)
+	i := newIntent("h1", func() { poked <- struct{}{} })
+	now := time.Now()
+	known := func() int64 { return i.snapshot(now).assignment.Spec.Known }
+	assign := func(known int64) {
+		i.now.assignments["h1"] = api.Assignment{Spec: api.AssignmentSpec{Known: known}}
+	}
+	decide := func(decision int64) { i.now.policies["p"] = api.Policy{Placement: &api.Placement{Decision: decision}} }
+	if i.snapshot(now).assignment != nil {
+		t.Error("there is no assignment")
+	}
+	decide(1)
+	assign(3) // the first one is taken as it is: the policy of the third decision may be gone
+	if got := known(); got != 3 {
+		t.Errorf("at first %d", got)
+	}
+	assign(5)
+	if got := known(); got != 3 {
+		t.Errorf("%d, but the host has not heard of the decision", got)
+	}
+	decide(5)
+	if got := known(); got != 5 {
+		t.Errorf("%d, but the host has heard of the decision", got)
+	}
+	assign(6)
+	if got := known(); got != 5 {
+		t.Errorf("%d, but the host has not heard of the last decision", got)
+	}
+	<-poked
+	now = now.Add(aheadMost)
+	if got := known(); got != 6 {
+		t.Errorf("%d after %s", got, aheadMost)
+	}
+	assign(6)
+	if got := known(); got != 6 {
+		t.Errorf("%d again", got)
+	}
+	delete(i.now.assignments, "h1")
+	if i.snapshot(now).assignment != nil {
+		t.Error("the assignment is gone")
+	}
+}
+
 func TestAHostTakesItsShare(t *testing.T) {
 	a := New(Options{Host: "h1"})
-	intent := func(fw, w1 string, taken ...string) state {
+	intent := func(fw, w1 string, caught ...string) state {
+		var rules []api.HostRule
+		for _, name := range caught {
+			rules = append(rules, api.HostRule{Stage: "ingress", Match: api.HostMatch{InPort: "endpoint/alice"}, Policy: name})
+		}
 		return state{
 			endpoints: map[string]api.Endpoint{
 				"alice": {Placement: placed("h1")}, "bob": {Placement: placed("h1")}, "carol": {Placement: placed("h2")}, "vm": {}},
 			functions: map[string]api.Function{"fw": {Placement: placed(fw)}, "w1": {Placement: placed(w1)}},
 			chains:    map[string]api.Chain{"c": {Spec: api.ChainSpec{Path: "fw | w1"}}},
 			policies: map[string]api.Policy{
-				"here": {Placement: placed("h1")}, "away": {Placement: placed("h2")}, "routed": {Placement: &api.Placement{Router: true}}, "undecided": {}},
-			assignment: &api.Assignment{Spec: api.AssignmentSpec{Policies: taken}},
+				"here": {Placement: placed("h1")}, "away": {Placement: placed("h2")}, "routed": {Placement: &api.Placement{Router: true, Decision: 1, FormerHost: "h1"}}, "undecided": {}},
+			assignment: &api.Assignment{Spec: api.AssignmentSpec{Rules: rules}},
 		}
 	}
 	tests := []struct {
@@ -127,7 +175,7 @@ func TestAHostTakesItsShare(t *testing.T) {
 			if diff := cmp.Diff(tt.policies, got, cmpopts.SortSlices(func(a, b string) bool { return a < b }), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("policies (-want +got):\n%s", diff)
 			}
-			for name, kept := range map[string]bool{"here": !slices.Contains(tt.all.assignment.Spec.Policies, "here"), "away": false, "routed": true, "undecided": true, "gone": false} {
+			for name, kept := range map[string]bool{"here": len(tt.policies) > 0, "away": false, "routed": true, "undecided": true, "gone": false} {
 				if s.keeps(name) != kept {
 					t.Errorf("keeps %s that was in force: %t", name, !kept)
 				}

@@ -18,7 +18,9 @@ import (
 //	function fw h1 up bypass     up: its ports are there and it was up; bypass: on_fail
 //	chain c fw | w1              deleting at the end
 //	policy p alice bob c h1      from, to, chain and owner: a host, router, or "-" for nobody; replica, deleting at the end
-//	taken p                      the router has taken it over here; closed: but nothing catches its frames yet
+//	policy p alice bob c h1 after router   the second decision; the first one said router
+//	assignment 2 1               of the router, which knows of the second decision and has taken over what follows from the first
+//	caught p                     the assignment has a rule that catches frames of p
 type world string
 
 func (w world) read(t *testing.T) (share, map[string]view, map[string]bool) {
@@ -65,15 +67,26 @@ func (w world) read(t *testing.T) (share, map[string]view, map[string]bool) {
 			if has("replica") {
 				s.Mode = api.ModeReplica
 			}
-			all.policies[f[1]] = api.Policy{Meta: m, Placement: at(f[5]), Spec: s}
-		case "taken":
-			if all.assignment == nil {
-				all.assignment = &api.Assignment{}
+			p := at(f[5])
+			if p != nil {
+				p.Decision = 1
 			}
-			all.assignment.Spec.Policies = append(all.assignment.Spec.Policies, f[1])
-			if len(f) > 2 {
-				all.assignment.Spec.Closed = append(all.assignment.Spec.Closed, f[1])
+			if i := slices.Index(f, "after"); i > 0 {
+				p.Decision = 2
+				if p.FormerRouter = f[i+1] == "router"; !p.FormerRouter {
+					p.FormerHost = f[i+1]
+				}
 			}
+			all.policies[f[1]] = api.Policy{Meta: m, Placement: p, Spec: s}
+		case "assignment":
+			var a api.AssignmentSpec
+			if _, err := fmt.Sscan(f[1]+" "+f[2], &a.Known, &a.Taken); err != nil {
+				t.Fatal(err)
+			}
+			all.assignment = &api.Assignment{Spec: a}
+		case "caught":
+			all.assignment.Spec.Rules = append(all.assignment.Spec.Rules, api.HostRule{Stage: "egress", Policy: f[1]},
+				api.HostRule{Stage: "ingress", Match: api.HostMatch{InPort: "function/fw/out"}, Policy: f[1]})
 		default:
 			t.Fatal(line)
 		}
@@ -103,6 +116,9 @@ const (
 	ends   = "endpoint alice h1 joined\nendpoint bob h1 joined\n"
 	policy = "policy p alice bob c h1\n"
 	works  = ends + "function fw h1 up\nchain c fw\n" + policy
+	routed = ends + "function fw h1 up\nchain c fw\npolicy p alice bob c router\n"
+	taken  = ends + "function fw h1 up\nchain c fw\npolicy p alice bob c router after h1\n"
+	given  = ends + "function fw h1 up\nchain c fw\npolicy p alice bob c h1 after router\n"
 )
 
 // What comes into force, step by step, each from what the one before has left.
@@ -160,18 +176,37 @@ func TestChoose(t *testing.T) {
 		},
 		"the router takes a policy over: it stays in force until then": {
 			{works, inForce},
-			{ends + "function fw h1 up\nchain c fw\npolicy p alice bob c router\n", inForce},
-			{ends + "function fw h1 up\nchain c fw\npolicy p alice bob c router\ntaken p\n", []string{"chain c: fw"}},
+			{taken, inForce},
+			{taken + "assignment 1 1\n", inForce},
+			{taken + "assignment 2 1\n", inForce},
+			{taken + "assignment 2 2\n", []string{"chain c: fw"}},
 		},
-		"and gives it back: it is the router's until the assignment is without it": {
-			{ends + "function fw h1 up\nchain c fw\npolicy p alice bob c router\ntaken p\n", []string{"chain c: fw"}},
-			{works + "taken p\n", []string{"chain c: fw"}},
+		"or until the router's rules catch its frames": {
 			{works, inForce},
+			{taken + "assignment 2 1\ncaught p\n", []string{"chain c: fw"}},
 		},
-		"the router's policy is closed here until it catches its frames": {
+		"one that was not in force is closed until then": {
+			{world(strings.Replace(taken, "fw h1 up", "fw h1", 1)), []string{"closed p"}},
+			{world(strings.Replace(taken, "fw h1 up", "fw h1", 1) + "assignment 2 1\n"), []string{"closed p"}},
+			{world(strings.Replace(taken, "fw h1 up", "fw h1", 1) + "assignment 2 2\n"), nil},
+		},
+		"and gives it back: it is the router's until the assignment follows that": {
+			{routed + "assignment 1 1\ncaught p\n", []string{"chain c: fw"}},
+			{given + "assignment 1 1\ncaught p\n", []string{"chain c: fw"}},
+			{given + "assignment 1 1\n", []string{"chain c: fw"}},
+			{given + "assignment 2 2\n", inForce},
+		},
+		"the router's policy is closed here until the assignment follows that": {
 			{ends + "function fw h2\nchain c fw\npolicy p alice bob c router\n", []string{"closed p"}},
-			{ends + "function fw h2\nchain c fw\npolicy p alice bob c router\ntaken p closed\n", []string{"closed p"}},
-			{ends + "function fw h2\nchain c fw\npolicy p alice bob c router\ntaken p\n", nil},
+			{ends + "function fw h2\nchain c fw\npolicy p alice bob c router\nassignment 0 0\n", []string{"closed p"}},
+			{ends + "function fw h2\nchain c fw\npolicy p alice bob c router\nassignment 1 1\n", nil},
+		},
+		"its rules catch the frames of a policy that has been another's": {
+			{ends + "function fw h2\nchain c fw\npolicy p alice bob c router after h2\nassignment 1 1\ncaught p\n", nil},
+		},
+		"what another host has steered is not in force here": {
+			{works, inForce},
+			{ends + "function fw h1 up\nchain c fw\npolicy p alice bob c router after h2\n", []string{"chain c: fw", "closed p"}},
 		},
 		"another host steers it now": {
 			{works, inForce},

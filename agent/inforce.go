@@ -55,7 +55,7 @@ func (a *Agent) loadInForce() error {
 
 // assumeInForce takes the intent for what was in force: better to hold traffic up than to let it past a function.
 func (a *Agent) assumeInForce() error {
-	want := a.mine(a.intent.snapshot())
+	want := a.mine(a.intent.snapshot(time.Now()))
 	for name, c := range want.chains {
 		if c.Deleting == nil && want.hosts(c.Spec) {
 			a.chains[name] = c.Spec

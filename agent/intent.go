@@ -8,6 +8,7 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"weir.dev/weir/api"
 )
@@ -31,7 +32,15 @@ type intent struct {
 	now      state
 	poke     func()
 	complete chan struct{} // closed once all kinds have been listed
+
+	assignment *api.Assignment // in snapshots
+	decided    int64           // the last decision about a policy's owner that was heard
+	ahead      time.Time       // since when the newest assignment waits for a decision; zero: it does not
 }
+
+// aheadMost bounds how long an assignment waits for the decisions that it follows. The watches of assignments and policies are apart, usually by
+// less than a millisecond; the policy of the last decision may be gone.
+const aheadMost = 250 * time.Millisecond
 
 func newIntent(host string, poke func()) *intent {
 	return &intent{host: host, poke: poke, complete: make(chan struct{}), now: state{
@@ -40,17 +49,37 @@ func newIntent(host string, poke func()) *intent {
 	}}
 }
 
-func (i *intent) snapshot() state {
+func (i *intent) snapshot(now time.Time) state {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	s := state{
+	i.settle(now)
+	return state{
 		endpoints: maps.Clone(i.now.endpoints), functions: maps.Clone(i.now.functions),
-		chains: maps.Clone(i.now.chains), policies: maps.Clone(i.now.policies),
+		chains: maps.Clone(i.now.chains), policies: maps.Clone(i.now.policies), assignment: i.assignment,
 	}
-	if a, ok := i.now.assignments[i.host]; ok {
-		s.assignment = &a
+}
+
+// settle takes the newest assignment when the decisions that it follows have been heard: one that is without a policy which the router gave back
+// would let this policy's frames pass until this host hears that the policy is its own.
+func (i *intent) settle(now time.Time) {
+	newest, there := i.now.assignments[i.host]
+	known := newest.Spec.Known
+	if there && i.decided < known {
+		for _, p := range i.now.policies {
+			if p.Placement != nil {
+				i.decided = max(i.decided, p.Placement.Decision)
+			}
+		}
 	}
-	return s
+	switch {
+	case !there:
+		i.assignment, i.ahead = nil, time.Time{}
+	case i.assignment == nil || known <= i.decided || !i.ahead.IsZero() && now.Sub(i.ahead) >= aheadMost:
+		i.assignment, i.ahead, i.decided = &newest, time.Time{}, max(i.decided, known)
+	case i.ahead.IsZero():
+		i.ahead = now
+		time.AfterFunc(aheadMost, i.poke)
+	}
 }
 
 // follow keeps the intent current until ctx ends. A watch that the manager refuses for good is an error: an agent that

@@ -11,12 +11,13 @@ type share struct {
 	state                          // endpoints and functions of this host only; chains and policies all
 	all      state                 // what the whole Weir wants
 	policies map[string]api.Policy // shadows state's: those that this host steers by itself
-	crossing map[string]bool       // those that the router has taken over here
+	host     string                // this one
+	caught   map[string]bool       // policies whose frames rules of the assignment catch here
 }
 
 // mine takes this host's part out of the intent.
 func (a *Agent) mine(all state) share {
-	s := share{state: all, all: all, policies: map[string]api.Policy{}, crossing: map[string]bool{}}
+	s := share{state: all, all: all, policies: map[string]api.Policy{}, host: a.Host, caught: map[string]bool{}}
 	s.endpoints, s.functions = map[string]api.Endpoint{}, map[string]api.Function{}
 	for name, e := range all.endpoints {
 		if a.placedHere(e.Placement) {
@@ -29,16 +30,38 @@ func (a *Agent) mine(all state) share {
 		}
 	}
 	if all.assignment != nil {
-		for _, name := range all.assignment.Spec.Policies {
-			s.crossing[name] = true
+		for i := range all.assignment.Spec.Rules {
+			if r := &all.assignment.Spec.Rules[i]; r.Policy != "" && r.Catches() {
+				s.caught[r.Policy] = true
+			}
 		}
 	}
 	for name, p := range all.policies {
-		if a.placedHere(p.Placement) && !s.crossing[name] { // else the router hands it over: both at once would be two rules for its frames
+		if a.placedHere(p.Placement) && !s.routed(name) {
 			s.policies[name] = p
 		}
 	}
 	return s
+}
+
+// routed reports whether the router's rules alone decide about a policy's frames here: never both they and this host's own. That changes with
+// the assignment, in one commit, and not with the decision: the router takes over a policy that this host has steered when its way is ready,
+// and gives one back when its rules have gone.
+func (s *share) routed(policy string) bool {
+	p := s.all.policies[policy].Placement
+	switch {
+	case s.assignment == nil:
+		return false
+	case s.caught[policy]:
+		return true
+	case p == nil:
+		return false
+	case p.Host == s.host:
+		return p.FormerRouter && s.assignment.Spec.Known < p.Decision
+	case p.Router && p.FormerHost == s.host:
+		return s.assignment.Spec.Taken >= p.Decision
+	}
+	return p.Router && s.assignment.Spec.Known >= p.Decision
 }
 
 // placedHere: where something is, is the manager's decision. What is placed nowhere is nobody's.
@@ -58,16 +81,10 @@ func (s *share) tells(c api.ChainSpec) bool {
 // keeps reports whether a policy in force may stay as it is: it is wanted, no other host's, and the router has not taken it over.
 func (s *share) keeps(policy string) bool {
 	p, ok := s.all.policies[policy]
-	if !ok || p.Deleting != nil || s.crossing[policy] {
+	if !ok || p.Deleting != nil || s.routed(policy) {
 		return false
 	}
-	_, ours := s.policies[policy]
-	return ours || p.Placement.Routed()
-}
-
-// toClose reports whether the router, whose a policy is, has no rules yet that catch its frames.
-func (s *share) toClose(policy string) bool {
-	return s.assignment != nil && slices.Contains(s.assignment.Spec.Closed, policy)
+	return p.Placement == nil || p.Placement.Host == s.host || p.Placement.Router && p.Placement.FormerHost == s.host
 }
 
 // tunnels are those to other hosts that the assignment wants.

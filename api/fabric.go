@@ -92,10 +92,27 @@ type Assignment struct {
 // AssignmentSpec: rules name ports, since only the host knows its numbers: "endpoint/alice", "function/fw/in", "uplink/eth1" (the link
 // into the fabric), "tunnel/h2" (to another host).
 type AssignmentSpec struct {
-	Rules    []HostRule `json:"rules,omitempty"`
-	Tunnels  []Tunnel   `json:"tunnels,omitempty"`
-	Policies []string   `json:"policies,omitempty"` // that the host must not steer by itself, since they cross hosts
-	Closed   []string   `json:"closed,omitempty"`   // of these, those that never were in force yet: the host drops their frames until the rules that catch them come
+	Rules   []HostRule `json:"rules,omitempty"`
+	Tunnels []Tunnel   `json:"tunnels,omitempty"`
+	Known   int64      `json:"known,omitempty"` // the last Placement.Decision about a policy of this host's frames that the rules follow
+	Taken   int64      `json:"taken,omitempty"` // the last of these up to which the router has taken over all policies that this host steered
+}
+
+// Policies are those of which there are rules, sorted.
+func (s *AssignmentSpec) Policies() []string {
+	var all []string
+	for i := range s.Rules {
+		if name := s.Rules[i].Policy; name != "" {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Catches tells a rule that selects frames of a policy from one that leads them on.
+func (r *HostRule) Catches() bool {
+	return strings.HasPrefix(r.Stage, "egress") || r.Match.InPort == "" || strings.HasPrefix(r.Match.InPort, "endpoint/")
 }
 
 // AssignmentStatus is the agent's answer. A rule whose port is not there yet is missing, all others are installed.
@@ -217,6 +234,12 @@ type Placement struct {
 	Router bool      `json:"router,omitempty"` // of policies: the router, not a host
 	Reason string    `json:"reason,omitempty"` // "most-available: 3.6 of 4 cores free", "pinned by spec.host", "h1 is lost"
 	Since  time.Time `json:"since,omitzero"`
+
+	// Of policies, so that host and router hand frames over to each other (see AssignmentSpec): the number of the decision, which is greater
+	// than those of all earlier ones, and who steered the policy before.
+	Decision     int64  `json:"decision,omitempty"`
+	FormerHost   string `json:"former_host,omitempty"`
+	FormerRouter bool   `json:"former_router,omitempty"`
 }
 
 // Routed tells of a policy's placement that no host steers it by itself. Where nobody has decided there is no host.

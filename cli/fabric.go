@@ -112,7 +112,7 @@ func assignments() noun {
 				}
 				return strings.Join(to, ",")
 			}},
-			{head: "POLICIES", cell: func(x api.Assignment) string { return strings.Join(x.Spec.Policies, ",") }},
+			{head: "POLICIES", cell: func(x api.Assignment) string { return strings.Join(x.Spec.Policies(), ",") }},
 			{head: "AGE", cell: func(x api.Assignment) string { return since(x.Created) }},
 			{head: "MESSAGE", cell: func(x api.Assignment) string { return x.Status.Message }},
 		},

@@ -25,7 +25,7 @@ func TestTheRoutersNews(t *testing.T) {
 	rule := api.HostRule{Cookie: "0000000000000007", Priority: 9, Stage: "ingress", Match: api.HostMatch{InPort: "uplink/eth1"}, Action: api.HostAction{Op: "drop"}}
 	r := api.FabricReport{
 		Switches:    map[string]api.SwitchStatus{"s1": s1, "s2": {State: "lost"}},
-		Assignments: map[string]api.AssignmentSpec{"h1": {Policies: []string{"p"}}},
+		Assignments: map[string]api.AssignmentSpec{"h1": {Known: 1}},
 		Events:      []api.Event{{Reason: "SwitchConnected", Kind: api.KindSwitch, Object: "s1", Message: "s1 is connected"}},
 	}
 	fabric(t, b, r)
@@ -43,7 +43,7 @@ func TestTheRoutersNews(t *testing.T) {
 		t.Error("an equal report wrote")
 	}
 	watch := b.Assignments().Watch(ctx(t), again.Revision, api.ListOptions{Name: "h1"})
-	fabric(t, b, api.FabricReport{Gone: []string{"s2", "unknown", "s2"}, Assignments: map[string]api.AssignmentSpec{"h1": {Policies: []string{"p"}, Rules: []api.HostRule{rule}}}})
+	fabric(t, b, api.FabricReport{Gone: []string{"s2", "unknown", "s2"}, Assignments: map[string]api.AssignmentSpec{"h1": {Known: 1, Rules: []api.HostRule{rule}}}})
 	if _, err := b.Switches().Get(ctx(t), "s2"); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("what is gone: %v", err)
 	}

@@ -62,3 +62,49 @@ func TestOwnersOfPolicies(t *testing.T) {
 	}
 	owners("its owner has taken it down", "of-any router 0", "of-s router 0")
 }
+
+// Decisions are numbered in the order in which watches tell of them, and each says who steered the policy before.
+func TestDecisionsAboutOwnersAreNumbered(t *testing.T) {
+	b := start(t, manager.Options{})
+	hostUp(t, b, "h1")
+	var got []string
+	watch := b.Policies().Watch(ctx(t), 0, api.ListOptions{})
+	next := func(n int) {
+		t.Helper()
+		for len(got) < n {
+			d := <-watch
+			for _, p := range append(d.Items, d.Object) {
+				if o := p.Placement; o != nil {
+					got = append(got, fmt.Sprintf("%s: %d, %q, before %q, router %t", p.Name, o.Decision, o.Host, o.FormerHost, o.FormerRouter))
+				}
+			}
+		}
+	}
+	document := api.Document{
+		Endpoints: map[string]api.EndpointSpec{"a": {Netns: "a", Interface: "eth0"}, "s": {MAC: "02:00:00:00:00:01"}},
+		Functions: map[string]api.FunctionSpec{"f": {Image: "wire"}, "g": {Image: "wire"}},
+		Chains:    map[string]api.ChainSpec{"c": {Path: "f"}, "d": {Path: "g"}},
+		Policies:  map[string]api.PolicySpec{"m": {From: "a", Symmetric: new(bool), Chain: "c"}},
+	}
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: document}))(t)
+	next(1)
+	document.Policies["z"] = api.PolicySpec{From: "10.0.0.0/8", Chain: "d"}
+	document.Policies["b"] = api.PolicySpec{To: "s", Symmetric: new(bool), Chain: "d"}
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: document}))(t)
+	next(3)
+	fabric(t, b, api.FabricReport{Switches: map[string]api.SwitchStatus{"s1": {State: "connected"}}})
+	next(5)
+	fabric(t, b, api.FabricReport{Gone: []string{"s1"}})
+	next(7)
+	if d := cmp.Diff([]string{
+		`m: 1, "h1", before "", router false`,
+		`b: 2, "", before "", router false`,
+		`z: 3, "h1", before "", router false`,
+		`m: 4, "", before "h1", router false`,
+		`z: 5, "", before "h1", router false`,
+		`m: 6, "h1", before "", router true`,
+		`z: 7, "h1", before "", router true`,
+	}, got); d != "" {
+		t.Errorf("-want +got\n%s", d)
+	}
+}

@@ -69,19 +69,36 @@ func (st *state) settlePolicies(ctx context.Context, hosts []api.Host) error {
 			continue
 		}
 		owner, was := owners[name], o.Placement
-		next := &api.Placement{Host: owner.Host, Router: owner.Host == "", Reason: owner.Reason, Since: now}
 		switch {
-		case was == nil || was.Host != next.Host || was.Router != next.Router:
-			st.place(api.KindPolicy, name, next, nil)
-		case was.Reason != next.Reason: // nobody has anything to do
+		case was == nil:
+			st.place(api.KindPolicy, name, &api.Placement{Host: owner.Host, Router: owner.Host == "", Reason: owner.Reason, Since: now, Decision: unnumbered}, nil)
+		case was.Host != owner.Host:
+			st.place(api.KindPolicy, name, &api.Placement{Host: owner.Host, Router: owner.Host == "", Reason: owner.Reason, Since: now,
+				Decision: unnumbered, FormerHost: was.Host, FormerRouter: was.Router}, nil)
+		case was.Reason != owner.Reason: // nobody has anything to do
 			st.touch(api.KindPolicy, name)
-			other := *o
-			next.Since = was.Since
-			other.Placement = next
+			other, next := *o, *was
+			next.Reason = owner.Reason
+			other.Placement = &next
 			st.objects[api.KindPolicy][name] = &other
 		}
 	}
 	return nil
+}
+
+const unnumbered = -1 // a decision before its commit
+
+// numberDecisions numbers new decisions about who steers a policy in the order in which watches tell of them.
+func (st *state) numberDecisions() {
+	for _, r := range st.order {
+		if o := st.objects[r.kind][r.name]; r.kind == api.KindPolicy && o != nil && o.Placement != nil && o.Placement.Decision == unnumbered {
+			st.decision++
+			next, p := *o, *o.Placement
+			p.Decision = st.decision
+			next.Placement = &p
+			st.objects[r.kind][r.name] = &next
+		}
+	}
 }
 
 // alone tells whether there is one host and nothing besides it that a router could steer.

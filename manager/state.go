@@ -17,10 +17,16 @@ import (
 // the document is still the same.
 const epochKey = "meta/spec"
 
+// epoch is the value of epochKey.
+type epoch struct {
+	Decision int64 `json:"decision,omitempty"` // how many decisions about who steers a policy there have been
+}
+
 // state is everything declared, as it is at one epoch, and what an edit makes of it.
 type state struct {
 	m        *Manager
 	epoch    int64
+	decision int64 // the last one about who steers a policy
 	revision int64
 	objects  map[api.Kind]map[string]*object // after the edit
 	before   map[api.Kind]map[string]*object // what it replaced; nil: was not there
@@ -50,7 +56,13 @@ func (m *Manager) load(ctx context.Context) (*state, error) {
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, err
 	}
-	st.epoch = i.Revision
+	var counted epoch
+	if len(i.Value) > 0 {
+		if err := json.Unmarshal(i.Value, &counted); err != nil {
+			return nil, fmt.Errorf("stored %s: %w", epochKey, err)
+		}
+	}
+	st.epoch, st.decision = i.Revision, counted.Decision
 	for _, n := range nouns() {
 		if n.spec == nil {
 			continue
@@ -220,7 +232,8 @@ func (st *state) commit(ctx context.Context) error {
 		return nil
 	}
 	conds := append([]store.Cond{{Key: epochKey, Revision: st.epoch}}, st.conds...)
-	ops := append([]store.Op{{Key: epochKey, Value: []byte("{}")}}, st.ops...)
+	st.numberDecisions()
+	ops := append([]store.Op{{Key: epochKey, Value: marshal(epoch{st.decision})}}, st.ops...)
 	told, fresh, err := st.m.repeats.add(st.m.Now().UTC(), st.events)
 	if err != nil {
 		return err

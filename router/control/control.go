@@ -218,12 +218,14 @@ func newLoop(c *Controller) *loop {
 	if o.Compile == nil {
 		o.Compile = compiler()
 	}
-	return &loop{
+	l := &loop{
 		o: o, c: c, log: c.o.Log, events: make(chan event, eventQueue), reports: newReporter(c.o), started: now, lastTick: now,
 		intent: newIntent(), switches: map[uint64]*device{}, byName: map[string]*device{}, stations: newStations(),
 		generation: uint64(now.UnixMilli()), damped: map[string]time.Time{}, toldPlain: map[string]bool{}, lost: map[cable]outage{}, links: map[cable]bool{}, hostKeys: map[string]hostKey{},
 		steering: newSteering(c.o.Drain),
 	}
+	l.fleet.fresh = l.fresh
+	return l
 }
 
 // compiler computes what differs from the input before. Its calls follow one another.

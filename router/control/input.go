@@ -68,20 +68,23 @@ func (l *loop) policyInput(in *fabric.Input) {
 	names := slices.Collect(maps.Keys(l.edited))
 	clear(l.edited)
 	if l.wanted.Policies == nil {
-		in.Policies, l.generations = make(map[string]api.PolicySpec, len(l.intent.policies)), make(map[string]int64, len(l.intent.policies))
+		in.Policies, l.versions = make(map[string]api.PolicySpec, len(l.intent.policies)), make(map[string]version, len(l.intent.policies))
 		names = slices.Collect(maps.Keys(l.intent.policies))
 	} else {
 		in.Before, in.Edited = l.wanted.Policies, names
 		if in.Policies = in.Before; len(names) > 0 {
-			in.Policies, l.generations = maps.Clone(in.Before), maps.Clone(l.generations)
+			in.Policies, l.versions = maps.Clone(in.Before), maps.Clone(l.versions)
 		}
 	}
 	for _, name := range names {
-		if p, there := l.intent.policies[name]; there && p.Deleting == nil && p.Placement.Routed() {
-			in.Policies[name], l.generations[name] = p.Spec, p.Generation
-		} else {
-			delete(in.Policies, name)
-			delete(l.generations, name)
+		delete(in.Policies, name)
+		delete(l.versions, name)
+		switch p, there := l.intent.policies[name]; {
+		case !there || p.Deleting != nil:
+		case p.Placement.Routed():
+			in.Policies[name], l.versions[name] = p.Spec, versionOf(p)
+		case p.Placement.FormerRouter:
+			l.versions[name] = versionOf(p)
 		}
 	}
 }

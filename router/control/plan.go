@@ -151,7 +151,9 @@ type peer struct {
 	target   map[string]api.HostRule // by cookie
 	source   []*api.HostRule         // of target
 	sourced  bool                    // it is all of these
-	policies []string                // that it must not steer by itself, sorted
+	follows  bool                    // known is up to date with fleet.followed
+	known    int64                   // the last decision that its rules follow
+	coming   map[string]int64        // policies that it has steered, and the decisions by which the router takes them over when it is ready
 	tunnels  []api.Tunnel
 	written  api.AssignmentSpec      // as last written or seen
 	wrote    bool                    // there is an assignment
@@ -164,6 +166,10 @@ type peer struct {
 	newest   int64                        // generation that the API has told of
 	held     time.Time                    // since when it may not lead frames elsewhere; zero: it may
 	message  string
+}
+
+func newPeer(name string) *peer {
+	return &peer{name: name, target: map[string]api.HostRule{}, acked: map[string]api.HostRule{}, unwanted: map[string]time.Time{}, coming: map[string]int64{}}
 }
 
 // inForce tells that the host's agent has all rules of the target, as they are there, and no others, now and when it has what is on its way.
@@ -181,12 +187,12 @@ func (h *peer) inForce() bool {
 
 // fleet is everything that the planner looks at.
 type fleet struct {
-	nodes map[fabric.SwitchID]*node
-	peers map[string]*peer
-	paths *fabric.Paths
-	// local are policies that were steered by their host alone before, and go on to be until the router is ready to.
-	local map[string]bool
-	// fresh tells of a policy that it never was in force; nil: none is. Hosts close it until rules catch its frames.
+	nodes    map[fabric.SwitchID]*node
+	peers    map[string]*peer
+	paths    *fabric.Paths
+	followed int64        // all decisions up to this one have been looked at
+	places   fabric.Input // with these endpoints
+	// fresh tells of a policy that it never was in force and does not fail open; nil: none is. Its frames are dropped until its way is ready.
 	fresh func(policy string) bool
 	drain time.Duration
 	odds  time.Time // when some switch flooded to a port to which it shall not, last
@@ -234,13 +240,13 @@ func plan(f *fleet, now time.Time) steps {
 		}
 		h.overdue(now)
 		spec := f.assign(h, &s, calm, now)
-		if !h.wrote && len(spec.Rules)+len(spec.Policies)+len(spec.Tunnels) == 0 {
+		if !h.wrote && len(spec.Rules)+len(spec.Tunnels) == 0 && spec.Known == 0 {
 			h.settled = len(h.target) == 0
 			continue
 		}
 		if !h.wrote || !sameSpec(spec, h.written) {
 			s.specs[name] = spec
-		} else if len(spec.Rules) == len(h.target) && len(spec.Closed) == 0 && h.inForce() {
+		} else if len(spec.Rules) == len(h.target) && len(h.coming) == 0 && h.inForce() {
 			h.settled = true
 		}
 	}
@@ -545,10 +551,12 @@ func (f *fleet) assign(h *peer, s *steps, calm bool, now time.Time) api.Assignme
 			if there {
 				spec.Rules = append(spec.Rules, old)
 			}
-		case !catches(r) && !t.over[c], p == nil, p.ready(), t.over[c] && p.led():
+		case !r.Catches() && !t.over[c], p == nil, p.ready(), t.over[c] && p.led():
 			spec.Rules = append(spec.Rules, r)
 		case there:
 			spec.Rules = append(spec.Rules, old)
+		case r.Catches() && f.fresh != nil && f.fresh(r.Policy):
+			spec.Rules = append(spec.Rules, closing(r))
 		}
 	}
 	for c, r := range had {
@@ -564,7 +572,7 @@ func (f *fleet) assign(h *peer, s *steps, calm bool, now time.Time) api.Assignme
 		since, marked := h.unwanted[c]
 		if !marked {
 			hop := fabric.FirstLeg + 1
-			if catches(r) {
+			if r.Catches() {
 				hop = 0
 			}
 			due, wait := f.due(removal{known: true, policy: r.Policy, hop: hop, over: t.over[c]}, s, calm)
@@ -587,17 +595,7 @@ func (f *fleet) assign(h *peer, s *steps, calm bool, now time.Time) api.Assignme
 		delete(h.unwanted, c)
 	}
 	slices.SortFunc(spec.Rules, func(a, b api.HostRule) int { return cmp.Compare(a.Cookie, b.Cookie) })
-	for _, name := range h.policies {
-		p := s.progress[name]
-		_, listed := slices.BinarySearch(h.written.Policies, name)
-		ready := p == nil || p.ready()
-		if !f.local[name] || listed || ready {
-			spec.Policies = append(spec.Policies, name)
-		}
-		if !ready && f.fresh != nil && f.fresh(name) {
-			spec.Closed = append(spec.Closed, name)
-		}
-	}
+	h.handOver(&spec, s.progress)
 	return spec
 }
 
@@ -606,7 +604,7 @@ func sameHostRule(a, b api.HostRule) bool {
 }
 
 func sameSpec(a, b api.AssignmentSpec) bool {
-	return slices.EqualFunc(a.Rules, b.Rules, sameHostRule) && slices.Equal(a.Tunnels, b.Tunnels) && slices.Equal(a.Policies, b.Policies) && slices.Equal(a.Closed, b.Closed)
+	return slices.EqualFunc(a.Rules, b.Rules, sameHostRule) && slices.Equal(a.Tunnels, b.Tunnels) && a.Known == b.Known && a.Taken == b.Taken
 }
 
 const hostPrefix = "host:"

@@ -50,7 +50,7 @@ type world struct {
 
 func newWorld(t tb, switches ...fabric.SwitchID) *world {
 	w := &world{t: t, now: time.Unix(1000, 0), f: fleet{
-		nodes: map[fabric.SwitchID]*node{}, peers: map[string]*peer{}, local: map[string]bool{}, drain: testDrain,
+		nodes: map[fabric.SwitchID]*node{}, peers: map[string]*peer{}, drain: testDrain,
 	}}
 	for _, id := range switches {
 		w.f.nodes[id] = newNode()
@@ -60,7 +60,8 @@ func newWorld(t tb, switches ...fabric.SwitchID) *world {
 }
 
 func (w *world) host(name string) *peer {
-	p := &peer{name: name, present: true, target: map[string]api.HostRule{}, acked: map[string]api.HostRule{}, unwanted: map[string]time.Time{}}
+	p := newPeer(name)
+	p.present = true
 	w.f.peers[name] = p
 	return p
 }
@@ -279,16 +280,99 @@ func TestFoundEntriesThatAreRightAreLeftAlone(t *testing.T) {
 func TestALocalPolicyStaysWithItsHostUntilTheRouterIsReady(t *testing.T) {
 	w := newWorld(t, "s1", "s2")
 	h := w.host("h")
-	w.f.local["p"] = true
 	w.want(map[fabric.SwitchID][]fabric.Entry{"s2": {hopEntry("p", 1, 1, 3)}, "s1": {hopEntry("p", 0, 2, 1)}}, nil)
-	h.policies = []string{"new", "p"}
+	w.f.follow(&fabric.Input{}, map[string]version{"new": {decision: 4}, "p": {decision: 5, former: "h"}, "other": {decision: 6}})
 	s := w.plan()
-	if d := cmp.Diff([]string{"new"}, s.specs["h"].Policies); d != "" {
+	if d := cmp.Diff(api.AssignmentSpec{Known: 6, Taken: 4}, s.specs["h"]); d != "" {
 		t.Errorf("at first: %s", d)
 	}
 	w.all()
-	if d := cmp.Diff([]string{"new", "p"}, h.written.Policies); d != "" {
+	if d := cmp.Diff(api.AssignmentSpec{Known: 6, Taken: 6}, h.written); d != "" {
 		t.Errorf("at last: %s", d)
+	}
+	if !h.settled {
+		t.Error("there is more to do")
+	}
+}
+
+// Where a new policy's frames are caught at hosts, they are dropped until its way is ready.
+func TestANewPolicyIsClosedAtHostsUntilItsWayIsReady(t *testing.T) {
+	w := newWorld(t, "s1")
+	h := w.host("h")
+	w.f.fresh = func(policy string) bool { return policy == "p" }
+	rule := func(cookie, policy string) api.HostRule {
+		return api.HostRule{Cookie: cookie, Stage: "ingress", Match: api.HostMatch{InPort: "endpoint/a"}, Action: api.HostAction{Op: "output", Port: "uplink/eth1"}, Policy: policy}
+	}
+	w.want(map[fabric.SwitchID][]fabric.Entry{"s1": {hopEntry("p", 1, 1, 3), hopEntry("q", 2, 2, 3)}}, map[string][]api.HostRule{"h": {rule("1", "p"), rule("2", "q")}})
+	s := w.plan()
+	if got := s.specs["h"].Rules; len(got) != 1 || got[0].Cookie != "1" || got[0].Action.Op != "drop" {
+		t.Errorf("at first: %v", got)
+	}
+	if p := s.progress["p"]; p.open != 1 || p.catching != 1 {
+		t.Errorf("at first: %+v", p)
+	}
+	w.install("h", s.specs["h"])
+	if p := w.plan().progress["p"]; p.open != 0 || p.catching != 1 {
+		t.Errorf("closed: %+v", p)
+	}
+	w.all()
+	if d := cmp.Diff([]api.HostRule{rule("1", "p"), rule("2", "q")}, h.written.Rules); d != "" {
+		t.Errorf("at last: %s", d)
+	}
+}
+
+// Only hosts follow a decision that would steer or close the policy by themselves, and each is told once.
+func TestHostsFollowDecisionsThatConcernThem(t *testing.T) {
+	at := func(host string) fabric.Endpoint { return fabric.Endpoint{At: fabric.At{Switch: hostID(host)}} }
+	in := fabric.Input{
+		Endpoints: map[string]fabric.Endpoint{"a": at("h1"), "b": at("h1"), "c": at("h2"), "s": {At: fabric.At{Switch: "s1"}}, "x": {}},
+		Policies: map[string]api.PolicySpec{
+			"here": {From: "a", To: "b"}, "one": {From: "any", To: "c"}, "two": {From: "a", To: "c"}, "station": {From: "s", To: "a"}, "nowhere": {From: "x", To: "any"},
+			"any": {From: "10.0.0.0/8", To: "any"}, "taken": {From: "a", To: "c"},
+		},
+	}
+	for _, x := range []struct {
+		policy   string
+		v        version
+		h1, h2   int64
+		coming   int // at h2
+		anything bool
+	}{
+		{"here", version{decision: 5}, 5, 0, 0, true},
+		{"one", version{decision: 5}, 0, 5, 0, true},
+		{"two", version{decision: 5}, 0, 0, 0, false},
+		{"station", version{decision: 5}, 0, 0, 0, false},
+		{"nowhere", version{decision: 5}, 0, 0, 0, false},
+		{"any", version{decision: 5}, 5, 5, 0, true},
+		{"taken", version{decision: 5, former: "h2"}, 0, 5, 1, true},
+		{"given", version{decision: 5, host: "h2", former: ""}, 0, 5, 0, true},
+		{"taken", version{decision: 2, former: "h2"}, 0, 2, 0, true},
+	} {
+		w := newWorld(t)
+		h1, h2 := w.host("h1"), w.host("h2")
+		h2.written.Taken = 3
+		for range 2 {
+			h1.settled, h2.settled = true, true
+			w.f.follow(&in, map[string]version{x.policy: x.v})
+			if h1.known != x.h1 || h2.known != x.h2 || len(h2.coming) != x.coming || h1.settled && h2.settled == x.anything {
+				t.Errorf("%s: h1 follows %d, h2 %d, %d are coming, settled %t %t", x.policy, h1.known, h2.known, len(h2.coming), h1.settled, h2.settled)
+			}
+			x.anything = false
+		}
+	}
+	w := newWorld(t) // a host that comes later, and an endpoint that moves
+	w.host("h1")
+	versions := map[string]version{"any": {decision: 4}, "two": {decision: 5}}
+	w.f.follow(&in, versions)
+	h2 := w.host("h2")
+	w.f.follow(&in, versions)
+	if h2.known != 4 {
+		t.Errorf("a host that comes later follows %d", h2.known)
+	}
+	in.Endpoints = map[string]fabric.Endpoint{"a": at("h2"), "c": at("h2")}
+	w.f.follow(&in, versions)
+	if h2.known != 5 {
+		t.Errorf("the host to which an endpoint has moved follows %d", h2.known)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"time"
 
-	"weir.dev/weir/api"
 	"weir.dev/weir/router/fabric"
 )
 
@@ -14,6 +13,7 @@ type progress struct {
 	deepest  int // highest hop of an entry that is not in force; 0 none above 0
 	turning  int // hosts that lead frames elsewhere yet, rules that take other policies' frames over and are not in force
 	catching int // rules of hop 0, on switches and hosts, that are not in force
+	open     int // of these, those in whose place nothing drops the frames
 	leaving  int // rules that catch frames, on switches that answer and hosts, that are in force yet and shall not be
 	over     int // rules of hosts that take over other policies' frames, likewise
 	early    int // as leaving, of entries the lowest hop of those that go before the rest; 0 none
@@ -65,6 +65,7 @@ func (f *fleet) measure(now time.Time) map[string]*progress {
 			}
 			if r.hop == 0 {
 				p.catching++
+				p.open++
 			} else {
 				p.deepest = max(p.deepest, int(r.hop))
 			}
@@ -79,7 +80,7 @@ func (f *fleet) measure(now time.Time) map[string]*progress {
 		for c, r := range h.acked {
 			switch _, wanted := h.target[c]; {
 			case wanted || r.Policy == "" || !h.present:
-			case catches(r):
+			case r.Catches():
 				at(r.Policy).leaving++
 			case t.over[c]:
 				at(r.Policy).over++
@@ -87,7 +88,7 @@ func (f *fleet) measure(now time.Time) map[string]*progress {
 		}
 		for _, s := range h.sent {
 			for _, r := range s.spec.Rules {
-				if _, wanted := h.target[r.Cookie]; !wanted && r.Policy != "" && h.present && catches(r) {
+				if _, wanted := h.target[r.Cookie]; !wanted && r.Policy != "" && h.present && r.Catches() {
 					at(r.Policy).leaving++
 				}
 			}
@@ -98,7 +99,8 @@ func (f *fleet) measure(now time.Time) map[string]*progress {
 			p.waitsFor = "host " + name
 		})
 		for c, r := range h.target {
-			if a, ok := h.has(c); ok && sameHostRule(a, r) || t.in[c] {
+			a, there := h.has(c)
+			if there && sameHostRule(a, r) || t.in[c] {
 				continue
 			}
 			if r.Policy == "" {
@@ -108,8 +110,10 @@ func (f *fleet) measure(now time.Time) map[string]*progress {
 			p := at(r.Policy)
 			p.waitsFor = "host " + name
 			switch {
-			case catches(r):
-				p.catching++
+			case r.Catches():
+				if p.catching++; !there || a.Action.Op != drops {
+					p.open++
+				}
 			case t.over[c]:
 				p.turning++
 			default:
@@ -129,9 +133,4 @@ func (f *fleet) measure(now time.Time) map[string]*progress {
 		}
 	}
 	return out
-}
-
-// catches tells hosts' rules that select frames from those that lead them on.
-func catches(r api.HostRule) bool {
-	return strings.HasPrefix(r.Stage, "egress") || r.Match.InPort == "" || strings.HasPrefix(r.Match.InPort, "endpoint/")
 }

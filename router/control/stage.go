@@ -13,12 +13,12 @@ import (
 // step changes no rule it takes no time, and likewise the last one.
 type stage struct {
 	known  bool
-	now    fabric.Input     // what the target is of
-	wanted map[string]int64 // the generations of its policies
-	past   []fabric.Input   // others, of which rules may be in force yet
-	waits  time.Time        // since when another one is to come; zero: none is
-	tagged bool             // rules have changed for the one that is to come: it waits until these are in force and what they replaced has drained
-	marked bool             // the target has changing policies
+	now    fabric.Input       // what the target is of
+	wanted map[string]version // of its policies
+	past   []fabric.Input     // others, of which rules may be in force yet
+	waits  time.Time          // since when another one is to come; zero: none is
+	tagged bool               // rules have changed for the one that is to come: it waits until these are in force and what they replaced has drained
+	marked bool               // the target has changing policies
 }
 
 const (
@@ -28,14 +28,14 @@ const (
 
 // target is an input with its rules.
 type target struct {
-	in          fabric.Input
-	generations map[string]int64
-	out         fabric.Output
+	in       fabric.Input
+	versions map[string]version
+	out      fabric.Output
 }
 
 // next computes what is to come into force now that in is wanted. have is what was computed last; settled: that, and nothing else, is in
 // force, and what was in flight has drained.
-func (s *stage) next(in fabric.Input, generations map[string]int64, have fabric.Output, settled bool, now time.Time, compile func(fabric.Input) fabric.Output) target {
+func (s *stage) next(in fabric.Input, versions map[string]version, have fabric.Output, settled bool, now time.Time, compile func(fabric.Input) fabric.Output) target {
 	if settled {
 		s.past = nil
 	}
@@ -57,11 +57,11 @@ func (s *stage) next(in fabric.Input, generations map[string]int64, have fabric.
 		s.past = append(s.past, s.now)
 		s.past = s.past[max(0, len(s.past)-maxPast):]
 	}
-	s.known, s.now, s.wanted, s.waits, s.tagged = true, in, generations, time.Time{}, false
+	s.known, s.now, s.wanted, s.waits, s.tagged = true, in, versions, time.Time{}, false
 	s.now.Changing = nil
 	in.Changing = s.changing(in, nil)
 	s.marked = len(in.Changing) > 0
-	return target{in, generations, compile(in)}
+	return target{in, versions, compile(in)}
 }
 
 // prepare computes what is in force, in the network as it is now, so that it can be told from what is coming.

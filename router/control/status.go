@@ -37,8 +37,8 @@ func (l *loop) tell(now time.Time) {
 	}
 	for name := range l.out.Paths.All() {
 		_, there := l.intent.policies[name] // else it is on its way out
-		if gen, ok := l.policies[name]; ok && there {
-			l.reports.policy(name, l.policyStatus(name, gen))
+		if v, ok := l.policies[name]; ok && there {
+			l.reports.policy(name, l.policyStatus(name, v.generation))
 		}
 	}
 	l.reports.keepPolicies(l.out.Paths)
@@ -175,12 +175,21 @@ func (l *loop) policyStatus(name string, generation int64) api.PolicyStatus {
 	return s
 }
 
+// fresh tells of a policy that it never was in force, at a host neither, and does not fail open.
+func (l *loop) fresh(name string) bool {
+	p, there := l.intent.policies[name]
+	return there && !l.inForce[name] && (p.Placement == nil || p.Placement.FormerHost == "") && !l.failsOpen(p.Spec)
+}
+
+func (l *loop) failsOpen(p api.PolicySpec) bool {
+	onFail := func(function string) api.OnFail { return l.intent.functions[function].Spec.OnFail }
+	return router.FailsOpen(p, l.intent.chains[p.Chain].Spec, onFail)
+}
+
 // passage is what becomes of the frames of a policy that is not in force: Closed, Open, or "" where they are meant to pass.
 func (l *loop) passage(name string, err error) api.ConditionType {
 	p := l.intent.policies[name].Spec
-	onFail := func(function string) api.OnFail { return l.intent.functions[function].Spec.OnFail }
-	open := router.FailsOpen(p, l.intent.chains[p.Chain].Spec, onFail)
-	if errors.Is(err, fabric.ErrFull) || open && (!l.inForce[name] || p.ModeOrDefault() == api.ModeReplica) {
+	if errors.Is(err, fabric.ErrFull) || l.failsOpen(p) && (!l.inForce[name] || p.ModeOrDefault() == api.ModeReplica) {
 		return ""
 	}
 	if l.stillOpen(name) {
@@ -192,7 +201,7 @@ func (l *loop) passage(name string, err error) api.ConditionType {
 // stillOpen tells of a policy that never was in force whether what catches its frames, or drops them, is not in force everywhere.
 func (l *loop) stillOpen(name string) bool {
 	p := l.last.progress[name]
-	return p != nil && p.catching > 0 && !l.inForce[name]
+	return p != nil && p.open > 0 && !l.inForce[name]
 }
 
 // waiting names what a policy waits for.

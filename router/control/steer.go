@@ -28,20 +28,18 @@ type steering struct {
 	out         fabric.Output
 	errors      map[string]error           // of policies, also those that could not be encoded
 	bad         map[string]error           // of the latter
-	policies    map[string]int64           // generations in the last input
+	policies    map[string]version         // in the last input
 	at          map[string]fabric.Endpoint // places in the last input
 	declared    map[flow.MAC]claim
 	declaredIPs map[netip.Addr]claim
 	guards      map[seat]portSecurity // at ports of stations
 	dropped     dropped
-	placed      map[string]string // functions' hosts where they last ran
-	inForce     map[string]bool   // policies that were in force at some time: they fail closed
-	unproven    map[string]bool   // policies that have other paths than when they were last seen in force
-	concern     concern
-	wanted      fabric.Input // the last one
-	// of its policies, with those that have changed since
-	generations map[string]int64
-	edited      map[string]bool
+	placed      map[string]string  // functions' hosts where they last ran
+	inForce     map[string]bool    // policies that were in force at some time: they fail closed
+	unproven    map[string]bool    // policies that have other paths than when they were last seen in force
+	wanted      fabric.Input       // the last one
+	versions    map[string]version // of its policies
+	edited      map[string]bool    // those that have changed since
 	rounds      int
 	again       time.Time
 	patient     time.Time // until when a change waits for what is in its way
@@ -51,11 +49,9 @@ type steering struct {
 }
 
 func newSteering(drain time.Duration) steering {
-	inForce := map[string]bool{}
 	return steering{
-		fleet: fleet{nodes: map[fabric.SwitchID]*node{}, peers: map[string]*peer{}, local: map[string]bool{}, drain: drain,
-			fresh: func(policy string) bool { return !inForce[policy] }},
-		errors: map[string]error{}, policies: map[string]int64{}, declared: map[flow.MAC]claim{}, placed: map[string]string{}, inForce: inForce,
+		fleet:  fleet{nodes: map[fabric.SwitchID]*node{}, peers: map[string]*peer{}, drain: drain},
+		errors: map[string]error{}, policies: map[string]version{}, declared: map[flow.MAC]claim{}, placed: map[string]string{}, inForce: map[string]bool{},
 		unproven: map[string]bool{}, edited: map[string]bool{}, dropped: dropped{counts: router.Counts{}},
 	}
 }
@@ -83,18 +79,18 @@ func (l *loop) compute(now time.Time) {
 	in := l.input(now)
 	in.Share(&l.wanted)
 	l.wanted = in
-	generations := l.generations
+	versions := l.versions
 	have := map[fabric.SwitchID][]*fabric.Entry{}
 	for id, n := range l.fleet.nodes {
 		have[id] = n.source // never written to once it is there
 	}
 	bad, off, was, settled := l.bad, l.o.NoDefaultForwarding, l.out, l.settled()
 	l.wg.Go(func() { // which has the stage until then
-		next := l.stage.next(in, generations, was, settled, now, l.o.Compile)
+		next := l.stage.next(in, versions, was, settled, now, l.o.Compile)
 		t := translate(next.out, have, bad, off)
 		post(l.ctx, l.events, func(l *loop) {
 			l.computing = false
-			l.computed(next.in, next.out, t, next.generations)
+			l.computed(next.in, next.out, t, next.versions)
 			if !l.stage.waits.IsZero() {
 				l.patient = l.stage.waits.Add(preparedMost)
 			}
@@ -103,9 +99,9 @@ func (l *loop) compute(now time.Time) {
 }
 
 // computed takes over a new target.
-func (l *loop) computed(in fabric.Input, out fabric.Output, t translation, generations map[string]int64) {
+func (l *loop) computed(in fabric.Input, out fabric.Output, t translation, versions map[string]version) {
 	l.rounds++
-	l.out, l.policies, l.at = out, generations, in.Endpoints
+	l.out, l.policies, l.at = out, versions, in.Endpoints
 	l.errors = maps.Clone(out.Errors)
 	if l.errors == nil {
 		l.errors = map[string]error{}
@@ -133,22 +129,12 @@ func (l *loop) computed(in fabric.Input, out fabric.Output, t translation, gener
 	l.fleet.paths = paths
 	l.assignAll(&in, out, t)
 	l.tellShort(out.Short)
-	for name, p := range l.intent.policies {
-		if !p.Placement.Routed() {
-			l.fleet.local[name] = true
-		}
-	}
-	for name := range l.fleet.local {
-		if p, there := l.intent.policies[name]; !there || p.Deleting != nil {
-			delete(l.fleet.local, name)
-		}
-	}
+	l.fleet.follow(&in, versions)
 	l.status, l.again = true, time.Time{}
 }
 
-// assignAll gives every host its rules, and the policies that it must leave to us.
+// assignAll gives every host its rules.
 func (l *loop) assignAll(in *fabric.Input, out fabric.Output, t translation) {
-	l.concern.update(in, out.Paths, slices.Sorted(maps.Keys(l.intent.hosts)))
 	for name, h := range l.intent.hosts {
 		p := l.peer(name)
 		p.present = h.Deleting == nil
@@ -165,11 +151,11 @@ func (l *loop) assignAll(in *fabric.Input, out fabric.Output, t translation) {
 				p.target = target
 			}
 		}
-		policies, tunnels := l.concern.policies(name), l.mesh(name)
-		if !changed && slices.Equal(policies, p.policies) && slices.Equal(tunnels, p.tunnels) && p.settled {
+		tunnels := l.mesh(name)
+		if !changed && slices.Equal(tunnels, p.tunnels) && p.settled {
 			continue
 		}
-		p.policies, p.tunnels, p.settled = policies, tunnels, false
+		p.tunnels, p.settled = tunnels, false
 	}
 	for name, p := range l.fleet.peers {
 		if _, there := l.intent.hosts[name]; !there {
@@ -188,7 +174,7 @@ func hostName(id fabric.SwitchID) (string, bool) {
 func (l *loop) peer(name string) *peer {
 	p := l.fleet.peers[name]
 	if p == nil {
-		p = &peer{name: name, target: map[string]api.HostRule{}, acked: map[string]api.HostRule{}, unwanted: map[string]time.Time{}}
+		p = newPeer(name)
 		l.fleet.peers[name] = p
 	}
 	return p

@@ -41,7 +41,7 @@ func (h *peer) turns() turn {
 	for c, r := range h.target {
 		have, there := h.has(c)
 		switch {
-		case catches(r), there && sameHostRule(have, r):
+		case r.Catches(), there && sameHostRule(have, r):
 		case there:
 			note(t.in, c, r)
 		case atFunction(r):

@@ -1,0 +1,108 @@
+package control
+
+import (
+	"weir.dev/weir/api"
+	"weir.dev/weir/router/fabric"
+)
+
+// version is which form of a policy a target has, and which decision about its owner.
+type version struct {
+	generation int64
+	decision   int64
+	host       string // the router gave the policy back to this host; "": the router steers it
+	former     string // the host that steered the policy before
+}
+
+func versionOf(p api.Policy) version {
+	v := version{generation: p.Generation}
+	if p.Placement != nil {
+		v.decision, v.host, v.former = p.Placement.Decision, p.Placement.Host, p.Placement.FormerHost
+	}
+	return v
+}
+
+// follow tells each host the last decision that its rules follow. Only hosts learn of a decision that would else steer or close the policy by
+// themselves: the former owner, the new one, and a host that has all endpoints which the policy names. A decision that was looked at costs
+// nothing more as long as endpoints and hosts are as before.
+func (f *fleet) follow(in *fabric.Input, versions map[string]version) {
+	since, last := f.followed, f.followed
+	if !fabric.SamePlaces(&f.places, in) {
+		since = 0
+	}
+	f.places = *in
+	for _, h := range f.peers {
+		if !h.follows {
+			h.follows, since = true, 0
+		}
+	}
+	for name, v := range versions {
+		if v.decision <= since {
+			continue
+		}
+		last = max(last, v.decision)
+		if v.host != "" {
+			f.knows(v.host, v.decision)
+			continue
+		}
+		if h := f.peers[v.former]; h != nil {
+			f.knows(v.former, v.decision)
+			if h.written.Taken < v.decision {
+				h.coming[name] = v.decision
+			}
+		}
+		switch host, named := endpointsHost(in, name); {
+		case host != "":
+			f.knows(host, v.decision)
+		case !named: // every host's endpoints may send its frames
+			for other := range f.peers {
+				f.knows(other, v.decision)
+			}
+		}
+	}
+	f.followed = last
+}
+
+func (f *fleet) knows(host string, decision int64) {
+	if h := f.peers[host]; h != nil && h.known < decision {
+		h.known, h.settled = decision, false
+	}
+}
+
+// endpointsHost is the host where all endpoints are that a policy names, if it names any.
+func endpointsHost(in *fabric.Input, policy string) (host string, named bool) {
+	spec := in.Policies[policy]
+	for _, end := range [...]string{spec.From, spec.To} {
+		e, ok := in.Endpoints[end]
+		if !ok {
+			continue
+		}
+		at, onHost := hostName(e.At.Switch)
+		if !onHost || named && at != host {
+			return "", true
+		}
+		host, named = at, true
+	}
+	return host, named
+}
+
+// handOver gives the numbers of a host's next assignment. What the host has steered stays its own until the router is ready to.
+func (h *peer) handOver(spec *api.AssignmentSpec, progress map[string]*progress) {
+	spec.Known = max(h.known, h.written.Known)
+	spec.Taken = spec.Known
+	for name, decision := range h.coming {
+		if p := progress[name]; p == nil || p.ready() {
+			delete(h.coming, name)
+		} else {
+			spec.Taken = min(spec.Taken, max(h.written.Taken, decision-1))
+		}
+	}
+}
+
+const drops = "drop"
+
+// closing is a rule that drops what r is to catch.
+func closing(r api.HostRule) api.HostRule {
+	r.Action = api.HostAction{Op: drops}
+	r.Note += " (closed until all of that is in force)"
+	return r
+}
