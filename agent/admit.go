@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/image"
 	"weir.dev/weir/netns"
+	"weir.dev/weir/portkind"
 )
 
 // CheckEndpoint tells why this host could not make an endpoint of a document a port, nil if it could; the problem's path is the
@@ -52,6 +54,30 @@ func (a *Agent) CheckEndpoint(ctx context.Context, name string, d api.Document) 
 	}
 	return &api.Problem{Path: "interface", Message: fmt.Sprintf("interface %s exists in netns %s already, made %s", s.Interface, s.Netns, owner),
 		Hint: "choose another name for it, or remove the one that is there"}
+}
+
+// CheckFunction tells why a function with this image could not run here, nil if it could.
+func (a *Agent) CheckFunction(name string, f api.FunctionSpec, img image.Image) *api.Problem {
+	can := a.Switch.Abilities()
+	if _, err := a.portKind(name); err != nil {
+		return problem("image", err)
+	}
+	if want := img.Contract.Forwarder; want != "" && !slices.Contains(can.Forwarders, want) {
+		return &api.Problem{Path: "image", Message: fmt.Sprintf("image %s wants the forwarder %s; switch %s of host %s has %s", f.Image, want, a.SwitchName, a.Host,
+			cmp.Or(strings.Join(can.Forwarders, ", "), "none")), Hint: "the label weir.forwarder names a program of the switch; an image without it forwards by itself"}
+	}
+	return a.CheckCapabilities(f, img)
+}
+
+// portKind is the kind of ports by which functions are joined with the switch here.
+func (a *Agent) portKind(function string) (portkind.Kind, error) {
+	gives, takes := a.Runtime.PortKinds(), a.Switch.Abilities().Ports
+	kind := portkind.Join(gives, takes)
+	if kind == "" {
+		return "", fmt.Errorf("function %s: runtime %s gives ports of kind %s; switch %s of host %s takes %s",
+			function, a.RuntimeName, portkind.List(gives), a.SwitchName, a.Host, portkind.List(takes))
+	}
+	return kind, nil
 }
 
 // own are the capabilities that an image may ask for where a user namespace of its own bounds them: they count in the function's network namespace

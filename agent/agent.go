@@ -11,6 +11,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -83,6 +84,7 @@ type Options struct {
 	Parallel int // container operations at once; 0: two per core
 
 	SwitchName      string                                             // ebpf, ovs; default ebpf
+	RuntimeName     string                                             // default oci
 	Uplink          string                                             // the host's interface into the OpenFlow fabric; "" none
 	UnderlayAddress netip.Addr                                         // where tunnels from other hosts end; invalid: none
 	Config          func(ctx context.Context) (api.AgentConfig, error) // what all hosts have in common; nil: a host for itself
@@ -170,6 +172,7 @@ func New(o Options) *Agent {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	o.SwitchName, o.RuntimeName = cmp.Or(o.SwitchName, "ebpf"), cmp.Or(o.RuntimeName, "oci")
 	if o.Kernel == nil {
 		o.Kernel = kernel.Host{}
 	}

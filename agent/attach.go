@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
@@ -18,6 +19,7 @@ import (
 	"weir.dev/weir/flow"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
+	"weir.dev/weir/portkind"
 )
 
 // probeFile is where a function finds its probe addresses in its configuration: "destination source", as in an Ethernet header.
@@ -40,8 +42,8 @@ func (f *function) prepare(ctx context.Context, want api.Function) (image.Image,
 	if err != nil {
 		return img, container.Spec{}, err
 	}
-	if p := f.a.CheckCapabilities(want.Spec, img); p != nil { // the image has changed since it was admitted
-		return img, container.Spec{}, fmt.Errorf("%s: %s", p.Message, p.Hint)
+	if p := f.a.CheckFunction(f.name, want.Spec, img); p != nil { // the image has changed since it was admitted
+		return img, container.Spec{}, errors.New(strings.TrimSuffix(p.Message+": "+p.Hint, ": "))
 	}
 	rootfs, err := f.a.Images.Mount(ctx, want.Spec.Image)
 	if err != nil {
@@ -176,6 +178,13 @@ func (v *view) join(ports datapath.Ports, tap bool) {
 
 // plug makes links between a sandbox and the switch, and a function of the switch of them.
 func (f *function) plug(ctx context.Context, b sandbox.Box, name string, next attachment) (ports datapath.Ports, err error) {
+	kind, err := f.a.portKind(f.name)
+	if err != nil {
+		return ports, err
+	}
+	if kind != portkind.Veth {
+		return ports, fmt.Errorf("function %s: this agent makes no ports of kind %s", f.name, kind)
+	}
 	sw := datapath.Function{Name: name, Netns: b.Net(), Forwarder: next.forwarder, Speaks: next.speaks}
 	if sw.Probe, err = f.a.probes.Addresses(f.name); err != nil {
 		return ports, err

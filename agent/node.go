@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -104,8 +103,10 @@ func (a *Agent) containerOf(function string) string {
 func (a *Agent) hostStatus(now time.Time) api.HostStatus {
 	s := api.HostStatus{
 		State: api.HostReady, Heartbeat: now, Version: a.Version, Cores: runtime.NumCPU(),
-		Switch: cmp.Or(a.SwitchName, "ebpf"), Runtime: "oci", Bridge: a.Instance.Bridge(),
+		Switch: a.SwitchName, Runtime: a.RuntimeName, Bridge: a.Instance.Bridge(),
 	}
+	can := a.Switch.Abilities()
+	s.RuntimePorts, s.SwitchPorts, s.Forwarders = a.Runtime.PortKinds(), can.Ports, can.Forwarders
 	if !a.surveyed {
 		s.State = api.HostStarting
 	}

@@ -7,6 +7,8 @@ package api
 
 import (
 	"time"
+
+	"weir.dev/weir/portkind"
 )
 
 // Kind names a noun in its singular, as in paths' plural form + "s" ("policy" -> "policies").
@@ -369,15 +371,19 @@ type HostStatus struct {
 	Accepted   *HostCapacity `json:"accepted,omitempty"` // by the manager: what counts without a word of an operator
 	Switch     string        `json:"switch,omitempty"`
 	Runtime    string        `json:"runtime,omitempty"`
-	Bridge     string        `json:"bridge,omitempty"`
-	Address    string        `json:"address,omitempty"`    // in the underlay, where tunnels end
-	TunnelKey  string        `json:"tunnel_key,omitempty"` // public key of its encrypted tunnels (base64); "": it has none, see Features
-	Uplinks    []Uplink      `json:"uplinks,omitempty"`
-	Load       float64       `json:"load,omitempty"`          // average of the last minute
-	Free       int64         `json:"free_bytes,omitempty"`    // memory available
-	Skew       int64         `json:"clock_skew_ns,omitempty"` // the host's clock against the manager's
-	Features   []Feature     `json:"features,omitempty"`
-	Images     []string      `json:"images,omitempty"`
+	// Functions run where the runtime gives a kind of ports that the switch takes. A host that names none is an older one: both are veth.
+	RuntimePorts []portkind.Kind `json:"runtime_ports,omitempty"`
+	SwitchPorts  []portkind.Kind `json:"switch_ports,omitempty"`
+	Forwarders   []string        `json:"forwarders,omitempty"` // programs of the switch that an image may name as its function's forwarder
+	Bridge       string          `json:"bridge,omitempty"`
+	Address      string          `json:"address,omitempty"`    // in the underlay, where tunnels end
+	TunnelKey    string          `json:"tunnel_key,omitempty"` // public key of its encrypted tunnels (base64); "": it has none, see Features
+	Uplinks      []Uplink        `json:"uplinks,omitempty"`
+	Load         float64         `json:"load,omitempty"`          // average of the last minute
+	Free         int64           `json:"free_bytes,omitempty"`    // memory available
+	Skew         int64           `json:"clock_skew_ns,omitempty"` // the host's clock against the manager's
+	Features     []Feature       `json:"features,omitempty"`
+	Images       []string        `json:"images,omitempty"`
 }
 
 // Feature is something that the host's kernel has or has not.

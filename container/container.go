@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir.dev/weir/netns"
+	"weir.dev/weir/portkind"
 )
 
 // Errors that callers tell apart.
@@ -97,6 +98,8 @@ type LogOptions struct {
 
 // Runtime drives containers. Every method is safe to call twice.
 type Runtime interface {
+	// PortKinds are the kinds of ports by which its containers can be joined with a switch, the preferred ones first. Only what works is named.
+	PortKinds() []portkind.Kind
 	// Create prepares a container: the process exists and waits. An equal one that exists already is left as it is.
 	Create(ctx context.Context, s Spec) error
 	// Start lets a created container run; a running one is left alone. A stopped one is made anew from its Spec.

@@ -40,7 +40,7 @@ func (h *host) Admit(ctx context.Context, d, changed api.Document) []api.Problem
 			add("functions."+name+".image", err.Error(), "")
 			continue
 		}
-		if p := h.agent.CheckCapabilities(f, img); p != nil {
+		if p := h.agent.CheckFunction(name, f, img); p != nil {
 			add("functions."+name+"."+p.Path, p.Message, p.Hint)
 		}
 		for _, p := range img.Contract.CheckConfig(f.Config) {

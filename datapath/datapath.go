@@ -5,12 +5,16 @@
 package datapath
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"weir.dev/weir/flow"
+	"weir.dev/weir/portkind"
 )
 
 // Errors that callers tell apart.
@@ -86,8 +90,9 @@ type Function struct {
 	Tap       string // host-side link of a tap function; then In and Out are empty
 	InPeer    string // link names inside the namespace
 	OutPeer   string
-	Forwarder string // "" the function forwards by itself; "wire": the switch's program does, inside the namespace
-	Speaks    bool   // contract: frames that the function's own interfaces originate may leave
+	Kind      portkind.Kind `json:",omitempty"` // of its ports; "" is portkind.Veth
+	Forwarder string        // "" the function forwards by itself; else one of the switch's Abilities.Forwarders does, inside the namespace
+	Speaks    bool          // contract: frames that the function's own interfaces originate may leave
 	OnFail    OnFail
 	// Probe: the addresses of the function's probe frames. Zero: the switch draws some, and keeps them.
 	Probe ProbeAddresses `json:",omitzero"`
@@ -97,6 +102,26 @@ type Function struct {
 // both of them and the probes' EtherType end at the function's ports. Every other frame of that type is as any frame.
 type ProbeAddresses struct{ Dst, Src flow.MAC }
 
+// Wire is the forwarder that hands each frame on to the other port as it is.
+const Wire = "wire"
+
+// Abilities are what a switch can do with functions. It names only what works.
+type Abilities struct {
+	Ports      []portkind.Kind // that it takes, the preferred ones first
+	Forwarders []string        // programs of its own that can forward for a function whose image names one
+}
+
+// Check says what a switch cannot take.
+func (a Abilities) Check(f Function) error {
+	if kind := cmp.Or(f.Kind, portkind.Veth); !slices.Contains(a.Ports, kind) {
+		return fmt.Errorf("ports of kind %s: want %s", kind, portkind.List(a.Ports))
+	}
+	if f.Forwarder != "" && !slices.Contains(a.Forwarders, f.Forwarder) {
+		return fmt.Errorf("forwarder %q: want %s", f.Forwarder, strings.Join(append(slices.Clone(a.Forwarders), "none"), " or "))
+	}
+	return f.Check()
+}
+
 // Check says what no switch can take.
 func (f Function) Check() error {
 	switch {
@@ -104,8 +129,6 @@ func (f Function) Check() error {
 		return errors.New("a name is needed")
 	case f.Tap == "" && (f.In == "" || f.Out == "") || f.Tap != "" && f.In+f.Out != "":
 		return errors.New("want the links in and out, or tap alone")
-	case f.Forwarder != "" && f.Forwarder != "wire":
-		return fmt.Errorf("forwarder %q: want wire or none", f.Forwarder)
 	case f.Forwarder != "" && f.Tap != "":
 		return errors.New("a tap forwards nothing: want no forwarder")
 	case f.Netns == "":
@@ -166,6 +189,8 @@ type Feature struct {
 // Switch is a host's switch. Every method is safe to call twice and from several goroutines. What it made stays in
 // force when the process dies; a new process that opens the same instance finds it and goes on.
 type Switch interface {
+	// Abilities tells what kinds of functions AddFunction takes.
+	Abilities() Abilities
 	// AddEndpoint makes a link a port. Known and unchanged: returns its number and touches nothing.
 	AddEndpoint(ctx context.Context, e Endpoint) (flow.Port, error)
 	// CheckEndpoint tells why AddEndpoint would refuse a link. It changes nothing.

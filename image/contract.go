@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,9 @@ var knownLabels = []string{
 // fields that weir.rewrites may name.
 var rewriteFields = []string{"dst-ip", "dst-mac", "dst-port", "payload", "src-ip", "src-mac", "src-port", "ttl", "vlan"}
 
+// forwarderName is the form of a forwarder's name. Which ones there are, switches say.
+var forwarderName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+
 // ParseContract reads an image's labels. An image without any weir.* label is an ordinary function between two ports that
 // needs no capability. A weir.* label that this version does not know is refused: the image asks for something it would not get.
 func ParseContract(labels map[string]string) (Contract, error) {
@@ -39,10 +43,8 @@ func ParseContract(labels map[string]string) (Contract, error) {
 	default:
 		return Contract{}, fmt.Errorf("label %s=%q: want \"in,out\" or \"tap\"", LabelPorts, ports)
 	}
-	switch c.Forwarder = labels[LabelForwarder]; c.Forwarder {
-	case "", "wire":
-	default:
-		return Contract{}, fmt.Errorf("label %s=%q: want \"wire\" or nothing", LabelForwarder, c.Forwarder)
+	if c.Forwarder = labels[LabelForwarder]; c.Forwarder != "" && !forwarderName.MatchString(c.Forwarder) {
+		return Contract{}, fmt.Errorf("label %s=%q: want a word such as \"wire\", or nothing", LabelForwarder, c.Forwarder)
 	}
 	if c.Tap && c.Forwarder != "" {
 		return Contract{}, fmt.Errorf("label %s=%q: a tap forwards nothing", LabelForwarder, c.Forwarder)

@@ -14,7 +14,7 @@ var (
 // Labels of the NF contract, in the OCI image config.
 const (
 	LabelPorts        = "weir.ports"         // "in,out" or "tap"
-	LabelForwarder    = "weir.forwarder"     // "wire": the switch's BPF program forwards inside the namespace; empty: the function does
+	LabelForwarder    = "weir.forwarder"     // a program of the switch that forwards for the function, such as "wire"; empty: the function does
 	LabelProbe        = "weir.probe"         // "true": frames of the probe ethertype pass through unchanged
 	LabelRewrites     = "weir.rewrites"      // comma-separated header fields it changes; empty none
 	LabelUpdate       = "weir.update"        // "recreate": no two instances at once, a change ends the former one first; default "beside"

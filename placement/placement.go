@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/portkind"
 )
 
 // Context is what the functions are for. The zero value will do; strategies then have less to choose by.
@@ -106,6 +107,8 @@ func (h *Candidate) fits(f *api.Function, cpus float64, memory int64) string {
 		return "is lost"
 	case h.Host.Spec.Unschedulable:
 		return "takes no new functions (spec.unschedulable)"
+	case h.apart() != "":
+		return h.apart()
 	case !hasImage(st.Images, f.Spec.Image):
 		return "has no image " + f.Spec.Image
 	case st.Cores > 0 && h.CPUs+cpus > float64(st.Cores)+1e-9:
@@ -114,6 +117,16 @@ func (h *Candidate) fits(f *api.Function, cpus float64, memory int64) string {
 		return fmt.Sprintf("has %s of %s memory left, and %s are asked for", size(max(0, st.Memory-h.Memory)), size(st.Memory), size(memory))
 	}
 	return ""
+}
+
+// apart tells why no function here could be joined with the host's switch; "" if it could.
+func (h *Candidate) apart() string {
+	st := &h.Host.Status
+	if len(st.RuntimePorts)+len(st.SwitchPorts) == 0 || portkind.Join(st.RuntimePorts, st.SwitchPorts) != "" {
+		return ""
+	}
+	return fmt.Sprintf("cannot join functions with its switch: runtime %s gives ports of kind %s; switch %s takes %s",
+		st.Runtime, portkind.List(st.RuntimePorts), st.Switch, portkind.List(st.SwitchPorts))
 }
 
 // requests of a function; what it does not say is 0.
@@ -262,13 +275,15 @@ func (v *View) choose(f *api.Function) (host, reason, problem string) {
 			return "", "", fmt.Sprintf("pinned by spec.host to %s, which is lost", pin)
 		case h.Host.Status.State == lost:
 			return "", "", "pinned there by spec.host"
+		case h.apart() != "":
+			return "", "", fmt.Sprintf("pinned by spec.host to %s, which %s", pin, h.apart())
 		}
 		return pin, "pinned by spec.host", ""
 	}
 	if len(v.hosts) == 0 {
 		return "", "", "no host has joined yet"
 	}
-	if only := v.hosts[0]; len(v.hosts) == 1 && only.Host.Status.State != lost && !only.Host.Spec.Unschedulable {
+	if only := v.hosts[0]; len(v.hosts) == 1 && only.Host.Status.State != lost && !only.Host.Spec.Unschedulable && only.apart() == "" {
 		return only.Host.Name, "the only host", ""
 	}
 	var best *Candidate

@@ -10,6 +10,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/placement"
+	"weir.dev/weir/portkind"
 )
 
 var now = time.Date(2026, 11, 21, 20, 0, 0, 0, time.UTC)
@@ -41,6 +42,12 @@ func function(name string, more ...func(*api.Function)) api.Function {
 
 func at(h string) func(*api.Function) {
 	return func(f *api.Function) { f.Placement = &api.Placement{Host: h} }
+}
+func ports(runtime, sw portkind.Kind) func(*api.Host) {
+	return func(h *api.Host) {
+		h.Status.Runtime, h.Status.RuntimePorts = "kvm", []portkind.Kind{runtime}
+		h.Status.Switch, h.Status.SwitchPorts = "ebpf", []portkind.Kind{sw}
+	}
 }
 func pin(h string) func(*api.Function) { return func(f *api.Function) { f.Spec.Host = h } }
 func cpus(c string) func(*api.Function) {
@@ -134,6 +141,12 @@ func TestPlace(t *testing.T) {
 			functions: []api.Function{function("a"), function("b", image("wire:v1")), function("c", image("firewall"))},
 			want: []string{"a to h2: most-available: 4 of 4 cores and 8 GiB of 8 GiB free", "b to h1: most-available: 4 of 4 cores and 8 GiB of 8 GiB free",
 				"c to h1: most-available: 4 of 4 cores and 8 GiB of 8 GiB free"}},
+		"where the switch takes the ports that the runtime gives": {hosts: []api.Host{host("h1", 8, 16, ports("tap", "veth")), host("h2", 4, 8, ports("tap", "tap"))},
+			functions: []api.Function{function("a")}, want: []string{"a to h2: most-available: 4 of 4 cores and 8 GiB of 8 GiB free"}},
+		"no switch takes the ports that the runtime gives": {hosts: []api.Host{host("h1", 8, 16, ports("tap", "veth"))}, functions: []api.Function{function("a")},
+			want: []string{"a nowhere: no host: h1 cannot join functions with its switch: runtime kvm gives ports of kind tap; switch ebpf takes veth"}},
+		"pinned to a host whose switch does not": {hosts: []api.Host{host("h1", 8, 16, ports("tap", "veth"))}, functions: []api.Function{function("a", pin("h1"))},
+			want: []string{"a nowhere: pinned by spec.host to h1, which cannot join functions with its switch: runtime kvm gives ports of kind tap; switch ebpf takes veth"}},
 		"nothing fits": {hosts: []api.Host{host("h1", 4, 8, unschedulable), host("h2", 4, 8, isLost), host("h3", 4, 8, images("x")), host("h4", 1, 8), host("h5", 4, 1)},
 			functions: []api.Function{function("a", cpus("2"), memory("2G"))},
 			want:      []string{"a nowhere: no host: h1 takes no new functions (spec.unschedulable); h2 is lost; h3 has no image wire; h4 has 1 of 1 cores left, and 2 are asked for; and 1 more"}},

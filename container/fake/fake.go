@@ -17,10 +17,13 @@ import (
 	"time"
 
 	"weir.dev/weir/container"
+	"weir.dev/weir/portkind"
 )
 
 // Runtime is the containers of one instance; see New.
 type Runtime struct {
+	Kinds []portkind.Kind // what PortKinds says
+
 	mu    sync.Mutex
 	all   map[string]*fake
 	pid   int
@@ -41,8 +44,11 @@ type fake struct {
 
 // New makes an empty runtime.
 func New() *Runtime {
-	return &Runtime{all: map[string]*fake{}, fail: map[string]error{}, pid: 1000}
+	return &Runtime{Kinds: []portkind.Kind{portkind.Veth}, all: map[string]*fake{}, fail: map[string]error{}, pid: 1000}
 }
+
+// PortKinds are Kinds.
+func (r *Runtime) PortKinds() []portkind.Kind { return r.Kinds }
 
 // Fail lets every call of a method ("Create", "Start" ...) return err, until err is nil.
 func (r *Runtime) Fail(method string, err error) {

@@ -33,6 +33,7 @@ import (
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/instance"
+	"weir.dev/weir/portkind"
 )
 
 const (
@@ -80,6 +81,9 @@ type Runtime struct {
 }
 
 var _ container.Runtime = (*Runtime)(nil)
+
+// PortKinds: containers have network namespaces.
+func (*Runtime) PortKinds() []portkind.Kind { return []portkind.Kind{portkind.Veth} }
 
 // entry is one container. turn is held through each lifecycle call; the other fields are guarded by Runtime.mu.
 type entry struct {

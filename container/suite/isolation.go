@@ -23,6 +23,7 @@ import (
 	"weir.dev/weir/container"
 	"weir.dev/weir/image"
 	"weir.dev/weir/netns"
+	"weir.dev/weir/portkind"
 )
 
 // Kernel is what the tests of isolation need of a runtime whose containers are processes of this kernel.
@@ -443,6 +444,9 @@ echo hostname; cat /proc/sys/kernel/hostname`
 // What one container leaves in its namespaces, in memory and of processes is gone with it and its sandbox: the next one of the same name, in a sandbox
 // of its own, finds what the first one found. Nothing holds the former namespaces, so their links vanish from the switch.
 func pristine(t *isolated) {
+	if !slices.Contains(t.Runtime.PortKinds(), portkind.Veth) {
+		t.Fatalf("it gives no ports of kind %s, and nothing else is tested here: %s", portkind.Veth, portkind.List(t.Runtime.PortKinds()))
+	}
 	base, err := os.MkdirTemp("/run", "weir-suite-")
 	t.must(err)
 	t.Cleanup(func() { _ = os.RemoveAll(base) })

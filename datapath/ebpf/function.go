@@ -16,7 +16,13 @@ import (
 	"weir.dev/weir/datapath/internal/probing"
 	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/netns"
+	"weir.dev/weir/portkind"
 )
+
+// Abilities: functions in network namespaces, and the forwarder of package bpf.
+func (s *Switch) Abilities() datapath.Abilities {
+	return datapath.Abilities{Ports: []portkind.Kind{portkind.Veth}, Forwarders: []string{datapath.Wire}}
+}
 
 // AddFunction makes a function's links ports.
 func (s *Switch) AddFunction(ctx context.Context, f datapath.Function) (datapath.Ports, error) {
@@ -40,7 +46,7 @@ func (f *function) numbers() datapath.Ports {
 }
 
 func (s *Switch) addFunction(f datapath.Function) (*function, error) {
-	if err := f.Check(); err != nil {
+	if err := s.Abilities().Check(f); err != nil {
 		return nil, err
 	}
 	space, err := netns.At(f.Netns)

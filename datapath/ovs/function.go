@@ -14,7 +14,13 @@ import (
 	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/datapath/internal/tcfilter"
 	"weir.dev/weir/netns"
+	"weir.dev/weir/portkind"
 )
+
+// Abilities: functions in network namespaces, and the forwarder of package bpf.
+func (s *Switch) Abilities() datapath.Abilities {
+	return datapath.Abilities{Ports: []portkind.Kind{portkind.Veth}, Forwarders: []string{datapath.Wire}}
+}
 
 // AddFunction makes a function's links ports.
 func (s *Switch) AddFunction(ctx context.Context, f datapath.Function) (datapath.Ports, error) {
@@ -46,7 +52,7 @@ func (f *function) numbers() datapath.Ports {
 
 // addFunction makes a function's links ready and has them become ports: joined tells what became of that, nil if they are.
 func (s *Switch) addFunction(ctx context.Context, f datapath.Function) (fn *function, joined <-chan error, err error) {
-	if err := f.Check(); err != nil {
+	if err := s.Abilities().Check(f); err != nil {
 		return nil, nil, err
 	}
 	space, err := netns.At(f.Netns)

@@ -8,6 +8,7 @@ func Run(t *testing.T, open Factory) {
 		name string
 		run  func(*testing.T, Factory)
 	}{
+		{"abilities", testAbilities},
 		{"steering as the reference switch does", testSteering},
 		{"learned exits", testLearned},
 		{"stations that move", testMoves},

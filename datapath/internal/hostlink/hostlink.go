@@ -109,7 +109,7 @@ func Sides(nl *netlink.Handle, home, space *netns.Space, f *datapath.Function) (
 		}
 		sides = append(sides, Side{flow.Side(at), l, in})
 	}
-	if f.Forwarder == "wire" && sides[0].Inside.Index^1 != sides[1].Inside.Index {
+	if f.Forwarder == datapath.Wire && sides[0].Inside.Index^1 != sides[1].Inside.Index {
 		return nil, fmt.Errorf("the interfaces inside have the indexes %d and %d: a wire wants them to differ in the last bit only, as 1024 and 1025 do",
 			sides[0].Inside.Index, sides[1].Inside.Index)
 	}
