@@ -14,11 +14,11 @@ import (
 
 // Options of a connection; the zero value is usable.
 type Options struct {
-	MaxMessage int           // bytes of one message; 0: 64 MiB
-	Updates    int           // updates that may wait in a monitor's channel; 0: 1024
-	Write      time.Duration // bound of one write; 0: 10 s
-	Echo       time.Duration // an echo request goes out after so long without anything from the peer, which then has as long to answer; 0: never
+	MaxMessage int // bytes of one message; 0: 64 MiB
 }
+
+// writeTime bounds one write.
+const writeTime = 10 * time.Second
 
 // Client is a connection. All methods may be called from several goroutines.
 type Client struct {
@@ -28,12 +28,10 @@ type Client struct {
 
 	writing sync.Mutex
 
-	mu       sync.Mutex
-	err      error
-	next     uint64
-	waiting  map[uint64]chan message
-	monitors map[string]*Monitor
-	heard    time.Time
+	mu      sync.Mutex
+	err     error
+	next    uint64
+	waiting map[uint64]chan message
 }
 
 type message struct {
@@ -62,17 +60,8 @@ func New(nc net.Conn, o Options) *Client {
 	if o.MaxMessage == 0 {
 		o.MaxMessage = 64 << 20
 	}
-	if o.Updates == 0 {
-		o.Updates = 1024
-	}
-	if o.Write == 0 {
-		o.Write = 10 * time.Second
-	}
-	c := &Client{opts: o, nc: nc, done: make(chan struct{}), waiting: map[uint64]chan message{}, monitors: map[string]*Monitor{}, heard: time.Now()}
+	c := &Client{opts: o, nc: nc, done: make(chan struct{}), waiting: map[uint64]chan message{}}
 	go c.read()
-	if o.Echo > 0 {
-		go c.keepAlive()
-	}
 	return c
 }
 
@@ -128,17 +117,12 @@ func (c *Client) read() {
 		var m message
 		if err := d.Decode(&m); err != nil {
 			c.end(readError(err, c.opts.MaxMessage))
-			break
+			return
 		}
 		if err := c.dispatch(m); err != nil {
 			c.end(err)
-			break
+			return
 		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, m := range c.monitors {
-		m.finish()
 	}
 }
 
@@ -157,19 +141,14 @@ func readError(err error, limit int) error {
 }
 
 func (c *Client) dispatch(m message) error {
-	c.mu.Lock()
-	c.heard = time.Now()
-	c.mu.Unlock()
 	switch {
 	case m.Method == "echo":
 		go func() { // the reader must not wait for the writer
 			_ = c.write(map[string]any{"id": m.ID, "result": m.Params, "error": nil})
 		}()
 		return nil
-	case m.Method == "update":
-		return c.update(m.Params)
 	case m.Method != "":
-		return nil // a notification that nobody asked for ("locked", "stolen", of newer servers)
+		return nil // a notification that nobody asked for ("update", "locked", "stolen", of newer servers)
 	}
 	var id uint64
 	if err := json.Unmarshal(m.ID, &id); err != nil {
@@ -199,7 +178,7 @@ func (c *Client) write(v any) error {
 	}
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if err := c.nc.SetWriteDeadline(time.Now().Add(c.opts.Write)); err == nil {
+	if err := c.nc.SetWriteDeadline(time.Now().Add(writeTime)); err == nil {
 		_, err = c.nc.Write(b)
 		if err == nil {
 			return nil
@@ -268,42 +247,9 @@ func (m *message) decode(method string, result any) error {
 	return nil
 }
 
-// keepAlive notices a peer that is gone without a word.
-func (c *Client) keepAlive() {
-	t := time.NewTicker(c.opts.Echo / 2)
-	defer t.Stop()
-	for {
-		select {
-		case <-c.done:
-			return
-		case <-t.C:
-		}
-		c.mu.Lock()
-		quiet := time.Since(c.heard)
-		c.mu.Unlock()
-		if quiet < c.opts.Echo {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), c.opts.Echo)
-		err := c.Echo(ctx)
-		cancel()
-		if err != nil {
-			c.end(fmt.Errorf("%w: the peer does not answer: %w", ErrClosed, err))
-			return
-		}
-	}
-}
-
 // Echo asks for a sign of life (4.1.11).
 func (c *Client) Echo(ctx context.Context) error {
 	return c.Call(ctx, "echo", []string{"weir"}, nil)
-}
-
-// Databases lists their names (4.1.1).
-func (c *Client) Databases(ctx context.Context) ([]string, error) {
-	var names []string
-	err := c.Call(ctx, "list_dbs", []string{}, &names)
-	return names, err
 }
 
 // Transact executes operations as one transaction (4.1.3) and returns a result each. If one fails, nothing is in force and the error
@@ -312,9 +258,7 @@ func (c *Client) Transact(ctx context.Context, db string, ops ...Op) ([]Result, 
 	params := make([]any, 0, len(ops)+1)
 	params = append(params, db)
 	for _, o := range ops {
-		f := o.fields()
-		f["op"] = o.op()
-		params = append(params, f)
+		params = append(params, o.fields())
 	}
 	var replies []*struct {
 		UUID    json.RawMessage
@@ -334,8 +278,8 @@ func (c *Client) Transact(ctx context.Context, db string, ops ...Op) ([]Result, 
 		if r.Error != "" {
 			e := &OpError{Index: i, Op: "commit", Code: r.Error, Details: r.Details}
 			if i < len(ops) {
-				e.Op = ops[i].op()
-				e.Table, _ = ops[i].fields()["table"].(string)
+				f := ops[i].fields()
+				e.Op, e.Table = f["op"].(string), f["table"].(string)
 			}
 			return nil, e
 		}

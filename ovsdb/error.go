@@ -9,21 +9,7 @@ import (
 // Ends of a connection.
 var (
 	ErrClosed    = errors.New("ovsdb: connection closed")
-	ErrOverflow  = errors.New("ovsdb: updates are not read fast enough")
 	ErrMalformed = errors.New("ovsdb: malformed message") // the connection has ended: where the next message begins is unknown
-)
-
-// Codes of errors (3.1, 5.2) that callers may want to tell apart.
-const (
-	CodeConstraint = "constraint violation"
-	CodeReference  = "referential integrity violation"
-	CodeTimedOut   = "timed out"
-	CodeAborted    = "aborted"
-	CodeNotOwner   = "not owner"
-	CodeSyntax     = "syntax error"
-	CodeUnknownDB  = "unknown database"
-	CodeResources  = "resources exhausted"
-	CodeIO         = "I/O error"
 )
 
 // RPCError is a refused request.

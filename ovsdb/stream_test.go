@@ -18,18 +18,17 @@ import (
 
 // heard is what a client made of a server's words.
 type heard struct {
-	Initial ovsdb.Changes
-	Call    string // why the monitor did not begin
-	Updates []ovsdb.Changes
-	End     error
+	Rows []ovsdb.Row
+	Call string // why the transaction failed
+	End  error
 }
 
-// hear lets a server say something after the client's first request, which has the id 2 and asks for monitor m1, in pieces of some bytes.
+// hear lets a server say something after the client's first request, which has the id 1 and asks for rows, in pieces of some bytes.
 func hear(t *testing.T, words []byte, piece int) heard {
 	t.Helper()
 	near, far := ends(t)
 	defer far.Close()
-	c := ovsdb.New(pieces{near, piece}, ovsdb.Options{MaxMessage: 1 << 20, Updates: 1 << 12})
+	c := ovsdb.New(pieces{near, piece}, ovsdb.Options{MaxMessage: 1 << 20})
 	defer c.Close()
 	go func() {
 		var request json.RawMessage
@@ -45,21 +44,17 @@ func hear(t *testing.T, words []byte, piece int) heard {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	var h heard
-	m, err := c.Monitor(ctx, "db", nil)
-	if err != nil {
+	if res, err := c.Transact(ctx, "db", ovsdb.Select{Table: "Bridge"}); err != nil {
 		h.Call = err.Error()
 	} else {
-		h.Initial = m.Initial()
-		for u := range m.Updates() {
-			h.Updates = append(h.Updates, u)
-		}
+		h.Rows = res[0].Rows
 	}
 	select {
 	case <-c.Done():
 	case <-ctx.Done():
 		t.Fatal("the connection does not end with its server")
 	}
-	for _, end := range []error{ovsdb.ErrMalformed, ovsdb.ErrOverflow, ovsdb.ErrClosed} {
+	for _, end := range []error{ovsdb.ErrMalformed, ovsdb.ErrClosed} {
 		if errors.Is(c.Err(), end) {
 			h.End = end
 			return h
@@ -72,11 +67,11 @@ func hear(t *testing.T, words []byte, piece int) heard {
 // Whatever a server says, in whichever pieces it comes, the client makes the same of it and ends with the connection.
 func FuzzStream(f *testing.F) {
 	for _, s := range []string{
-		`{"id":2,"error":null,"result":{"Bridge":{"a":{"new":{"name":"x"}}}}}{"id":null,"method":"update","params":["m1",{"Bridge":{"a":{"old":{"name":"x"}}}}]}`,
-		`{"id":7,"method":"echo","params":[1]}{"id":2,"error":null,"result":{}} {"method":"update","params":["m9",{}]}`,
-		`{"id":2,"error":{"error":"unknown database"},"result":null}`, `{"id":2,"result":[]}`, `{"id":2}`, `{"id":"2"}`, `{"id":2,"result":{`, `]`, ``,
-		`{"id":2,"result":{}}{"method":"update","params":["m1"]}`, `{"id":2,"result":{}}{"method":"update","params":["m1",{"T":{"u":{"new":{"c":["set",[["set",[]]]]}}}}]}`,
-		`{"method":"stolen","params":["x"]}{"id":2,"result":null}`, `{"id":2,"result":{}}{"id":2,"result":{}}`,
+		`{"id":1,"error":null,"result":[{"rows":[{"name":"x"}]}]}{"id":null,"method":"update","params":["m1",{"Bridge":{"a":{"old":{"name":"x"}}}}]}`,
+		`{"id":7,"method":"echo","params":[1]}{"id":1,"error":null,"result":[{}]} {"method":"update","params":["m9",{}]}`,
+		`{"id":1,"error":{"error":"unknown database"},"result":null}`, `{"id":1,"result":{}}`, `{"id":1}`, `{"id":"1"}`, `{"id":1,"result":[`, `]`, ``,
+		`{"id":1,"result":[{"error":"syntax error","details":"d"}]}{"method":"update"}`, `{"id":1,"result":[{"rows":[{"c":["set",[["set",[]]]]}]}]}`,
+		`{"method":"stolen","params":["x"]}{"id":1,"result":[null]}`, `{"id":1,"result":[{"uuid":["uuid","a"]}]}{"id":1,"result":[]}`,
 	} {
 		f.Add([]byte(s), 1)
 		f.Add([]byte(s), 7)

@@ -61,10 +61,8 @@ func (p *Process) start(ctx context.Context) error {
 	if !filepath.IsAbs(p.o.Dir) || len(p.o.Dir) > maxDir {
 		return fmt.Errorf("directory: want an absolute path of at most %d bytes (sockets' paths are short)", maxDir)
 	}
-	for _, program := range []string{"ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl"} {
-		if _, err := find(program); err != nil {
-			return err
-		}
+	if err := Installed(); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(p.o.Dir, 0o700); err != nil {
 		return err
