@@ -146,6 +146,19 @@ type Rule struct {
 	Note  string // for people: "policy guests: fw.out -> w1.in"
 }
 
+// Topology is the ports that a rule set names.
+type Topology struct {
+	Endpoints []Port
+	Fabric    []Port // those of Endpoints that lead into the fabric
+	Functions []FunctionPorts
+}
+
+// FunctionPorts are In and Out of an inline function, or Tap.
+type FunctionPorts struct {
+	Name         string
+	In, Out, Tap Port
+}
+
 func (o Op) String() string { return [...]string{"normal", "drop", "output", "resume"}[o] }
 
 func (s Stage) String() string { return [...]string{"ingress", "egress"}[s] }

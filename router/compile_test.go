@@ -73,7 +73,7 @@ func TestCompileOnePolicy(t *testing.T) {
 	if diff := cmp.Diff(map[string]Path{"guests": path}, out.Paths); diff != "" {
 		t.Error(diff)
 	}
-	if err := flow.Verify(out.Rules, topologyOf(input())); err != nil {
+	if err := verify(out.Rules, topologyOf(input())); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff(out, Compile(input()), cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
@@ -176,7 +176,7 @@ func TestWhatIsNotReadyFailsClosed(t *testing.T) {
 			} else if ready := strings.Contains(tt.err, "not ready"); ready != errors.Is(err, policy.ErrNotReady) {
 				t.Errorf("ErrNotReady: %t, want %t", !ready, ready)
 			}
-			if err := flow.Verify(out.Rules, topologyOf(in)); err != nil {
+			if err := verify(out.Rules, topologyOf(in)); err != nil {
 				t.Error(err)
 			}
 		})

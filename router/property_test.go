@@ -260,7 +260,7 @@ func TestSteeringIsWhatPoliciesSay(t *testing.T) {
 		if len(out.Errors) > 0 {
 			t.Fatalf("Validate found no problem, Compile does: %v", out.Errors)
 		}
-		if err := flow.Verify(out.Rules, topologyOf(w.in)); err != nil {
+		if err := verify(out.Rules, topologyOf(w.in)); err != nil {
 			t.Fatal(err)
 		}
 		must(t, w.Commit(out.Rules))
@@ -317,7 +317,7 @@ func TestPathsAreWhatRulesDo(t *testing.T) {
 				if !slices.Equal(out.Owners[r.Cookie].Policies, []string{name}) || r.Match.Unread != flow.ReadAll {
 					continue
 				}
-				ports, _, err := flow.Way(out.Rules, topologyOf(in), r.Cookie)
+				ports, _, err := wayOf(out.Rules, topologyOf(in), r.Cookie)
 				must(t, err)
 				var got []string
 				for _, p := range ports {

@@ -53,7 +53,7 @@ func TestNothingUnreadPassesAPolicyBy(t *testing.T) {
 		w := newWorld(t, endpoints, functions, nil)
 		w.in.Chains, w.in.Policies = d.Chains, d.Policies
 		out := Compile(w.in)
-		if err := flow.Verify(out.Rules, topologyOf(w.in)); err != nil {
+		if err := verify(out.Rules, topologyOf(w.in)); err != nil {
 			t.Fatal(err)
 		}
 		must(t, w.Commit(out.Rules))
