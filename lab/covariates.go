@@ -2,14 +2,11 @@ package lab
 
 import (
 	"fmt"
-	"os"
-	"runtime"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/prometheus/procfs"
-	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/lab/experiment"
+	"weir.dev/weir/lab/machine"
 )
 
 // Names of covariates. Shares are of all CPUs and of the trial's time.
@@ -64,116 +61,24 @@ func (r VoidRules) void(c map[string]float64, idle bool) string {
 	return ""
 }
 
-// sampler reads what the covariates are made of.
-type sampler struct {
-	reference time.Duration // of the canary
-}
-
-type sample struct {
-	at                 time.Time
-	steal, idle, total float64 // ticks of all CPUs
-	squeezed           float64
-	own                time.Duration
-}
-
-// newSampler finds how long the canary takes undisturbed: the shortest of many.
-func newSampler() *sampler {
-	s := &sampler{reference: time.Hour}
-	for range 40 {
-		s.reference = min(s.reference, canary())
-	}
-	return s
-}
-
-const canaryRounds = 400_000
-
-// canary times a fixed piece of work, about a millisecond.
-func canary() time.Duration {
-	begin := time.Now()
-	x := uint64(88172645463325252)
-	for range canaryRounds {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-	}
-	runtime.KeepAlive(x)
-	return time.Since(begin)
-}
-
-// check is the canary as a factor: the best of three, so that one preemption alone voids nothing.
-func (s *sampler) check() float64 {
-	best := canary()
-	for range 2 {
-		best = min(best, canary())
-	}
-	return float64(best) / float64(s.reference)
-}
-
-func takeSample() (sample, error) {
-	s := sample{at: time.Now()}
-	stat, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return s, err
-	}
-	line, _, _ := strings.Cut(string(stat), "\n")
-	f := strings.Fields(line) // cpu user nice system idle iowait irq softirq steal guest guest_nice
-	if len(f) < 9 || f[0] != "cpu" {
-		return s, fmt.Errorf("/proc/stat: %q: want the sums of all CPUs", line)
-	}
-	for i, text := range f[1:9] { // guest is part of user
-		v, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			return s, fmt.Errorf("/proc/stat: %w", err)
-		}
-		s.total += v
-		switch i {
-		case 3, 4:
-			s.idle += v
-		case 7:
-			s.steal = v
-		}
-	}
-	soft, err := os.ReadFile("/proc/net/softnet_stat")
-	if err != nil {
-		return s, err
-	}
-	for line := range strings.Lines(string(soft)) {
-		f := strings.Fields(line)
-		if len(f) < 3 {
-			continue
-		}
-		v, err := strconv.ParseUint(f[2], 16, 32)
-		if err != nil {
-			return s, fmt.Errorf("/proc/net/softnet_stat: %w", err)
-		}
-		s.squeezed += float64(v)
-	}
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		return s, fmt.Errorf("getrusage: %w", err)
-	}
-	s.own = time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	return s, nil
-}
-
 // covariates of the time between two samples.
-func covariates(a, b sample, canary float64, m Measurement) map[string]float64 {
+func covariates(a, b machine.Sample, canary float64, m experiment.Measurement) map[string]float64 {
 	c := map[string]float64{covCanary: canary, covOwnRSS: residentMiB()}
-	seconds := b.at.Sub(a.at).Seconds()
-	if total := b.total - a.total; total > 0 {
-		c[covSteal] = max(0, b.steal-a.steal) / total
-		c[covBusy] = 1 - min(1, max(0, b.idle-a.idle)/total)
+	seconds := b.At.Sub(a.At).Seconds()
+	if total := b.Total - a.Total; total > 0 {
+		c[covSteal] = max(0, b.Steal-a.Steal) / total
+		c[covBusy] = 1 - min(1, max(0, b.Idle-a.Idle)/total)
 	}
 	if seconds > 0 {
-		c[covSqueeze] = max(0, b.squeezed-a.squeezed) / seconds
-		c[covOwnCPU] = max(0, (b.own-a.own-m.Sending).Seconds()) / seconds
+		c[covSqueeze] = max(0, b.Squeezed-a.Squeezed) / seconds
+		c[covOwnCPU] = max(0, (b.Own-a.Own-m.Sending).Seconds()) / seconds
 	}
 	if m.Offered > 0 {
 		c[covOffered] = m.Offered
 	}
-	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
-		if v, err := strconv.ParseFloat(strings.Fields(string(text))[0], 64); err == nil {
-			c[covLoad] = v
+	if fs, err := procfs.NewDefaultFS(); err == nil {
+		if load, err := fs.LoadAvg(); err == nil {
+			c[covLoad] = load.Load1
 		}
 	}
 	return c

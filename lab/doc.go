@@ -2,7 +2,6 @@
 // under an interleaved schedule, with the covariates that void a trial fixed in advance, and writes each to a journal, so that a run that was
 // killed goes on where it stopped.
 //
-// It owns the experiments, the bench on which they are set up (all of it in namespaces of its own, removed at the end, found and removed by the
-// next run after a crash) and what the results are. lab/stats judges, lab/traffic makes load, lab/peers builds what is compared. DESIGN.md has the
-// flow and what may be claimed.
+// It owns the engine and what the results are. lab/experiment has what is measured, lab/stats judges, lab/traffic makes load, lab/peers builds what is
+// compared. DESIGN.md has the flow and what may be claimed.
 package lab

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/datapath/ebpf"
+	"weir.dev/weir/lab/experiment"
+	"weir.dev/weir/lab/machine"
 	"weir.dev/weir/lab/peers"
 	"weir.dev/weir/lab/study"
 )
@@ -83,8 +85,8 @@ func limits(e map[string]string, s study.Study) []string {
 // usesHosts tells whether a study has variants on the hosts of a Weir that runs.
 func usesHosts(s study.Study) bool {
 	return slices.ContainsFunc(s.Parts, func(p study.Part) bool {
-		f, _ := p.Factor(factorPlatform)
-		return p.Settings[factorPlatform] == peers.PlatformHosts || slices.Contains(f.Levels, peers.PlatformHosts)
+		f, _ := p.Factor(experiment.FactorPlatform)
+		return p.Settings[experiment.FactorPlatform] == peers.PlatformHosts || slices.Contains(f.Levels, peers.PlatformHosts)
 	})
 }
 
@@ -125,7 +127,7 @@ func Examine(ctx context.Context, images []string, where peers.API) (Examination
 	} else {
 		x.add("hosts", true, "platform hosts, at %s: %s", where, text)
 	}
-	switch left, err := Leftovers(); {
+	switch left, err := experiment.Leftovers(); {
 	case errors.Is(err, os.ErrPermission):
 		x.add("leftovers", false, "only root can see whether there are any of crashed runs")
 	case err != nil:
@@ -138,7 +140,7 @@ func Examine(ctx context.Context, images []string, where peers.API) (Examination
 			}
 		}
 	}
-	b := &Bench{Name: "lab-0000", Images: images, API: where}
+	b := &experiment.Bench{Name: "lab-0000", Images: images, API: where}
 	for _, name := range Studies() {
 		st, err := Load(name, nil)
 		if err != nil {
@@ -164,11 +166,11 @@ func (x *Examination) processors(ctx context.Context, e map[string]string) error
 	const least = 2048
 	mib, _ := strconv.Atoi(e["memory_mib"]) // 0: unknown
 	x.add("memory", mib >= least, "%s MiB: 100 containers and their links need about %d", e["memory_mib"], least)
-	before, err := takeSample()
+	before, err := machine.Take()
 	if err != nil {
 		return err
 	}
-	s := newSampler()
+	s := machine.NewSampler()
 	worst := 0.0
 	for range 20 {
 		select {
@@ -176,13 +178,13 @@ func (x *Examination) processors(ctx context.Context, e map[string]string) error
 			return ctx.Err()
 		case <-time.After(50 * time.Millisecond):
 		}
-		worst = max(worst, float64(canary())/float64(s.reference))
+		worst = max(worst, float64(machine.Canary())/float64(s.Reference))
 	}
-	after, err := takeSample()
+	after, err := machine.Take()
 	if err != nil {
 		return err
 	}
-	c := covariates(before, after, 0, Measurement{})
+	c := covariates(before, after, 0, experiment.Measurement{})
 	r := Rules()
 	x.add("steal", c[covSteal] <= r.Steal, "%.1f %% of CPU time in the last second; trials above %.0f %% are void", c[covSteal]*100, r.Steal*100)
 	waited := map[string]float64{}
@@ -195,7 +197,7 @@ func (x *Examination) processors(ctx context.Context, e map[string]string) error
 	}
 	ok, text := quiet(c[covBusy], c[covLoad], n, waited)
 	x.add("quiet", ok, "%s", text)
-	x.add("canary", worst <= r.Canary, "a fixed piece of work of %s took up to %.1f times as long", s.reference.Round(10*time.Microsecond), worst)
+	x.add("canary", worst <= r.Canary, "a fixed piece of work of %s took up to %.1f times as long", s.Reference.Round(10*time.Microsecond), worst)
 	if g, ok := e["governor"]; ok {
 		x.add("governor", g == "performance", "%s: performance is steadier", g)
 	} else {
@@ -220,8 +222,8 @@ func (x *Examination) clock(e map[string]string) {
 
 // network: what TCP and links are here, and what the lab does about it.
 func (x *Examination) network(e map[string]string) {
-	why := congestionHere(defaultCongestion)
-	text := fmt.Sprintf("%s is this machine's; trials set their own, %s unless a study says otherwise", e["congestion_control"], defaultCongestion)
+	why := experiment.CongestionHere(experiment.DefaultCongestion)
+	text := fmt.Sprintf("%s is this machine's; trials set their own, %s unless a study says otherwise", e["congestion_control"], experiment.DefaultCongestion)
 	if why != "" {
 		text = why
 	}
@@ -265,8 +267,8 @@ func (x *Examination) programs() {
 }
 
 // able asks the experiments about every level of the compared factors; a level is able if any of its variants is.
-func able(ctx context.Context, b *Bench, s study.Study) (out []VariantFindings) {
-	experiments := Experiments()
+func able(ctx context.Context, b *experiment.Bench, s study.Study) (out []VariantFindings) {
+	experiments := experiment.All()
 	for _, p := range s.Parts {
 		f := VariantFindings{Part: p.Name, OK: []string{}, Skipped: map[string]string{}}
 		ok := map[string]bool{}

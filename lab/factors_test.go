@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"weir.dev/weir/api/file"
+	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/study"
 )
 
@@ -35,7 +36,7 @@ func TestFactorsAndLevelsAreChecked(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := levelsOf(good.Parts[0], study.Variant{"ebpf", "9"})
-	if want := (Levels{"platform": "ebpf", "wires": "9", "congestion": "reno", "message": "65536"}); !maps.Equal(l, want) {
+	if want := (experiment.Levels{"platform": "ebpf", "wires": "9", "congestion": "reno", "message": "65536"}); !maps.Equal(l, want) {
 		t.Errorf("levels %v: want %v", l, want)
 	}
 	for name, c := range map[string]struct{ old, new, want string }{
@@ -62,8 +63,8 @@ func TestFactorsAndLevelsAreChecked(t *testing.T) {
 
 // Every experiment says what it can vary, its defaults are right by its own rules, and its names are such that a study can use them.
 func TestExperimentsSayWhatTheyVary(t *testing.T) {
-	for name, x := range Experiments() {
-		known, ok := Factors(x)
+	for name, x := range experiment.All() {
+		known, ok := experiment.Factors(x)
 		if !ok {
 			t.Errorf("%s does not say what it can vary", name)
 		}
@@ -93,13 +94,56 @@ func TestConditionsAreTold(t *testing.T) {
 		return r
 	}
 	got := ConditionsText(conditionsOf(p, []study.Record{
-		record("veth", condGRO, "off", condCongestion, "cubic"), record("ebpf", condGRO, "on", condCongestion, "cubic"),
-		record("veth", condGRO, "off", condCongestion, "cubic"), record("ovs"), // skipped: nothing is known of it
+		record("veth", "GRO", "off", "congestion control", "cubic"), record("ebpf", "GRO", "on", "congestion control", "cubic"),
+		record("veth", "GRO", "off", "congestion control", "cubic"), record("ovs"), // skipped: nothing is known of it
 	}))
 	if want := "GRO off (veth), on (ebpf); congestion control cubic"; got != want {
 		t.Errorf("%q: want %q", got, want)
 	}
 	if got := ConditionsText(nil); got != "" {
 		t.Errorf("no conditions: %q", got)
+	}
+}
+
+// A user's study can choose mode, representation and load; what no experiment knows is told with its place.
+func TestStudyChoosesModeAndRepresentation(t *testing.T) {
+	text := `name: mine
+title: Mine
+parts:
+  - name: one
+    question: Which?
+    experiment: pps
+    metrics: [{name: rate, unit: Mpps, better: higher}]
+    settings: {mode: MODE, representation: frame, flows: "10", size: imix}
+    factors: [{name: platform, levels: [xdp, veth]}]
+    compare: platform
+    baseline: veth
+    quick: {blocks: 6, duration: 100ms}
+    full: {blocks: 6, duration: 100ms}
+`
+	s, err := Load("-", strings.NewReader(strings.Replace(text, "MODE", "loss", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := levelsOf(s.Parts[0], study.Variant{"xdp"}); l["mode"] != "loss" || l["representation"] != "frame" {
+		t.Errorf("%v", l)
+	}
+	if _, err := Load("-", strings.NewReader(strings.Replace(text, "MODE", "lossy", 1))); err == nil || !strings.Contains(err.Error(), "loss") {
+		t.Errorf("a mode that there is not: %v", err)
+	}
+}
+
+// A tool that there is not is a mistake of the study.
+func TestToolsOfAStudyAreChecked(t *testing.T) {
+	text := strings.Replace(goodStudy, "congestion: reno", "tool: nutcp", 1)
+	if _, err := Load("-", strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), `did you mean "nuttcp"`) {
+		t.Errorf("a tool that there is not: %v", err)
+	}
+	s, err := Load("-", strings.NewReader(strings.Replace(text, "nutcp", "nuttcp", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := levelsOf(s.Parts[0], study.Variant{"ebpf", "9"}); l["tool"] != "nuttcp" {
+		t.Errorf("%v", l)
 	}
 }

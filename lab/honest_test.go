@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
 )
@@ -54,7 +55,7 @@ func TestFewValuesHaveNoInterval(t *testing.T) {
 		}
 	}
 	of := func(n int, value float64) Results {
-		f := &fake{value: func(l Levels, i int) (Measurement, error) {
+		f := &fake{value: func(l experiment.Levels, i int) (experiment.Measurement, error) {
 			m, err := known(l, i)
 			m.Values["rate"] *= value
 			return m, err

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/peers"
 	"weir.dev/weir/lab/study"
 )
@@ -33,7 +34,7 @@ func Run(ctx context.Context, o Options) (Results, error) {
 	if err != nil {
 		return Results{}, err
 	}
-	b, err := NewBench(ctx, o.Images)
+	b, err := experiment.NewBench(ctx, o.Images)
 	if err != nil {
 		return Results{}, err
 	}
@@ -53,7 +54,7 @@ func Resume(ctx context.Context, o Options) (Results, error) {
 	if err != nil {
 		return Results{}, err
 	}
-	b, err := NewBench(ctx, o.Images)
+	b, err := experiment.NewBench(ctx, o.Images)
 	if err != nil {
 		return Results{}, errors.Join(err, j.Close())
 	}
@@ -67,8 +68,8 @@ func Resume(ctx context.Context, o Options) (Results, error) {
 }
 
 // finish a run that has begun.
-func finish(ctx context.Context, dir string, j *study.Journal, b *Bench, progress Progress) (Results, error) {
-	r := &Runner{Experiments: Experiments(), Journal: j, Bench: b, Progress: progress, Rules: Rules()}
+func finish(ctx context.Context, dir string, j *study.Journal, b *experiment.Bench, progress Progress) (Results, error) {
+	r := &Runner{Experiments: experiment.All(), Journal: j, Bench: b, Progress: progress, Rules: Rules()}
 	err := r.Run(ctx)
 	err = errors.Join(err, b.Close())
 	results := Summarise(j)

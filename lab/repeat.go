@@ -11,6 +11,7 @@ import (
 	"slices"
 	"text/tabwriter"
 
+	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
 )
@@ -71,7 +72,7 @@ func RunRepeated(ctx context.Context, o Options, n int, begin func(i int, dir st
 		}
 	}
 	if os.Geteuid() != 0 {
-		return Repeats{}, errNoRoot()
+		return Repeats{}, experiment.ErrNoRoot()
 	}
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return Repeats{}, fmt.Errorf("results: %w", err)
@@ -161,7 +162,7 @@ func (r *Repeats) add(i int, one Results) {
 				twin := at
 				twin.Level, twin.Duplicate = p.Part.Baseline, true
 				run.judge(r.count(twin, m.Comparison.Duplicate, m.Comparison.Floor))
-				if p.Part.Compare != factorLabel {
+				if p.Part.Compare != experiment.FactorLabel {
 					continue
 				}
 				for _, v := range m.Values { // in the order of the levels

@@ -11,13 +11,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
 )
 
 // twins is a run's results in which a comparison of a thing with itself said this.
 func twins(duplicate, label stats.Verdict) Results {
-	p := study.Part{Name: "idle", Compare: factorLabel, Baseline: "one"}
+	p := study.Part{Name: "idle", Compare: experiment.FactorLabel, Baseline: "one"}
 	c := stats.Comparison{Duplicate: stats.Ratio{Verdict: duplicate}, Variants: map[string]stats.Ratio{"two": {Verdict: label}}, Floor: 1.02}
 	m := MetricResult{Metric: study.Metric{Name: "rtt"}, Comparison: c, Values: []Value{{Level: "one"}, {Level: "one", Duplicate: true}, {Level: "two"}}}
 	return Results{Planned: 3, Measured: 3, Parts: []PartResult{{Part: p, Groups: []Group{{Metrics: []MetricResult{m}}}}}}

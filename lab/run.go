@@ -9,14 +9,16 @@ import (
 	"time"
 
 	"weir.dev/weir/instance"
+	"weir.dev/weir/lab/experiment"
+	"weir.dev/weir/lab/machine"
 	"weir.dev/weir/lab/study"
 )
 
 // Runner makes the trials of a journal that are left, in the order of its schedule.
 type Runner struct {
-	Experiments map[string]Experiment
+	Experiments map[string]experiment.Experiment
 	Journal     *study.Journal
-	Bench       *Bench // what variants are set up on
+	Bench       *experiment.Bench // what variants are set up on
 	Progress    Progress
 	Rules       VoidRules
 	Memory      func() (free float64) // share of the machine's memory that is free; nil: as the kernel says
@@ -41,8 +43,8 @@ const maxTrial = 5 * time.Minute
 // state of a run.
 type state struct {
 	*Runner
-	sampler *sampler
-	ready   map[string]Arrangement
+	sampler *machine.Sampler
+	ready   map[string]experiment.Arrangement
 	checked map[string]string // reason to skip, by variant
 	failed  map[string]int    // trials in a row, by variant
 	needs   string
@@ -54,7 +56,7 @@ type state struct {
 // Run makes all trials that are left. When ctx ends it stops behind the trial that it is in, which is not counted: what is there is a valid
 // partial result. Everything that was set up is taken down.
 func (r *Runner) Run(ctx context.Context) (err error) {
-	s := &state{Runner: r, sampler: newSampler(), ready: map[string]Arrangement{}, checked: map[string]string{}, failed: map[string]int{}, begun: time.Now()}
+	s := &state{Runner: r, sampler: machine.NewSampler(), ready: map[string]experiment.Arrangement{}, checked: map[string]string{}, failed: map[string]int{}, begun: time.Now()}
 	left := r.Journal.Left()
 	r.Progress.Begin(len(left)+len(r.Journal.Records), len(r.Journal.Records))
 	defer r.Progress.End()
@@ -109,8 +111,8 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 }
 
 // advance makes a trial, with those that take turns with it.
-func (s *state) advance(ctx context.Context, p study.Part, x Experiment, t study.Trial, left []study.Trial, done func(study.Record) error) error {
-	if y, ok := x.(Stepped); ok {
+func (s *state) advance(ctx context.Context, p study.Part, x experiment.Experiment, t study.Trial, left []study.Trial, done func(study.Record) error) error {
+	if y, ok := x.(experiment.Stepped); ok {
 		return s.turns(ctx, p, y, together(p, t, left), done)
 	}
 	record, err := s.trial(ctx, p, x, t)
@@ -130,7 +132,7 @@ func (r *Runner) part(name string) (study.Part, error) {
 }
 
 // begin a part: what the last one was set up on goes, unless this one needs the same.
-func (s *state) begin(x Experiment) error {
+func (s *state) begin(x experiment.Experiment) error {
 	needs := x.Needs()
 	same := needs != "" && needs == s.needs
 	s.needs = needs
@@ -154,7 +156,7 @@ func (s *state) clear(keep string) error {
 }
 
 // trial makes one. An error ends the run.
-func (s *state) trial(ctx context.Context, p study.Part, x Experiment, t study.Trial) (study.Record, error) {
+func (s *state) trial(ctx context.Context, p study.Part, x experiment.Experiment, t study.Trial) (study.Record, error) {
 	r := study.Record{Trial: t, Begun: time.Now().UTC()}
 	levels := levelsOf(p, t.Variant)
 	if r.Skipped = s.skip(ctx, p, x, t, levels); r.Skipped != "" {
@@ -167,7 +169,7 @@ func (s *state) trial(ctx context.Context, p study.Part, x Experiment, t study.T
 	s.Progress.Trial(t)
 	var last taken
 	for {
-		last, err = s.measure(ctx, t.Duration, func(ctx context.Context) (Measurement, error) { return a.Measure(ctx, t.Duration) })
+		last, err = s.measure(ctx, t.Duration, func(ctx context.Context) (experiment.Measurement, error) { return a.Measure(ctx, t.Duration) })
 		if err != nil {
 			return r, err
 		}
@@ -212,7 +214,7 @@ func (s *state) repeats(t taken, tries int) bool {
 }
 
 // complete a record with what was measured.
-func complete(r *study.Record, p study.Part, m Measurement) (err error) {
+func complete(r *study.Record, p study.Part, m experiment.Measurement) (err error) {
 	r.Values, r.Conditions, r.Void = m.Values, m.Conditions, m.Void
 	if m.Sampled == "" || m.Sampled == p.Metrics[0].Name {
 		r.Samples = m.Samples
@@ -230,19 +232,19 @@ func complete(r *study.Record, p study.Part, m Measurement) (err error) {
 type taken struct {
 	begun      time.Time
 	took       time.Duration
-	m          Measurement
+	m          experiment.Measurement
 	failed     error // nothing was measured
 	covariates map[string]float64
 	void       string
 }
 
 // measure once, in a quiet moment, and judge by the rules whether it counts. An error ends the run.
-func (s *state) measure(ctx context.Context, length time.Duration, f func(context.Context) (Measurement, error)) (t taken, err error) {
+func (s *state) measure(ctx context.Context, length time.Duration, f func(context.Context) (experiment.Measurement, error)) (t taken, err error) {
 	before, err := s.quiet(ctx)
 	if err != nil {
 		return t, err
 	}
-	first, err := takeSample()
+	first, err := machine.Take()
 	if err != nil {
 		return t, err
 	}
@@ -254,11 +256,11 @@ func (s *state) measure(ctx context.Context, length time.Duration, f func(contex
 	if t.failed != nil {
 		return t, nil
 	}
-	last, err := takeSample()
+	last, err := machine.Take()
 	if err != nil {
 		return t, err
 	}
-	t.covariates = covariates(first, last, max(before, s.sampler.check()), t.m)
+	t.covariates = covariates(first, last, max(before, s.sampler.Check()), t.m)
 	if t.void = t.m.Void; t.void == "" {
 		t.void = s.Rules.void(t.covariates, t.m.Idle)
 	}
@@ -278,7 +280,7 @@ func (s *state) quiet(ctx context.Context) (float64, error) {
 	end := begin.Add(min(quietWait, quietSum-s.waited))
 	defer func() { s.waited += time.Since(begin) }()
 	for {
-		factor := s.sampler.check()
+		factor := s.sampler.Check()
 		if factor <= s.Rules.Canary || time.Now().After(end) {
 			return factor, nil
 		}
@@ -312,7 +314,7 @@ func (s *state) fail(ctx context.Context, r study.Record, what string, err error
 }
 
 // skip tells why a variant is not measured, the same for all its trials.
-func (s *state) skip(ctx context.Context, p study.Part, x Experiment, t study.Trial, levels Levels) string {
+func (s *state) skip(ctx context.Context, p study.Part, x experiment.Experiment, t study.Trial, levels experiment.Levels) string {
 	k := p.Name + "/" + key(t.Variant, false)
 	reason, ok := s.checked[k]
 	if !ok {
@@ -328,7 +330,7 @@ func (s *state) skip(ctx context.Context, p study.Part, x Experiment, t study.Tr
 }
 
 // arrange gives the variant as it was set up, or sets it up.
-func (s *state) arrange(ctx context.Context, p study.Part, x Experiment, t study.Trial, levels Levels) (Arrangement, error) {
+func (s *state) arrange(ctx context.Context, p study.Part, x experiment.Experiment, t study.Trial, levels experiment.Levels) (experiment.Arrangement, error) {
 	k := key(t.Variant, t.Duplicate)
 	if a, ok := s.ready[k]; ok {
 		return a, nil
@@ -349,7 +351,7 @@ func (s *state) arrange(ctx context.Context, p study.Part, x Experiment, t study
 func (s *state) makeRoom() error {
 	free := s.Memory
 	if free == nil {
-		free = freeMemory
+		free = machine.FreeMemory
 	}
 	if len(s.ready) == 0 || free() >= lowMemory {
 		return nil

@@ -16,14 +16,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/lab/experiment"
+	"weir.dev/weir/lab/machine"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
 )
 
 // fake is an experiment whose values are known.
 type fake struct {
-	value   func(l Levels, trial int) (Measurement, error)
-	skip    func(l Levels) string
+	value   func(l experiment.Levels, trial int) (experiment.Measurement, error)
+	skip    func(l experiment.Levels) string
 	setups  []string
 	open    int // arrangements
 	trials  int
@@ -34,13 +36,13 @@ func (f *fake) Name() string               { return "fake" }
 func (f *fake) About() string              { return "figures that are known" }
 func (f *fake) Metrics() map[string]string { return map[string]string{"rate": "Gb/s"} }
 func (f *fake) Needs() string              { return "" }
-func (f *fake) Check(_ context.Context, _ *Bench, l Levels) string {
+func (f *fake) Check(_ context.Context, _ *experiment.Bench, l experiment.Levels) string {
 	if f.skip == nil {
 		return ""
 	}
 	return f.skip(l)
 }
-func (f *fake) Setup(_ context.Context, _ *Bench, l Levels) (Arrangement, error) {
+func (f *fake) Setup(_ context.Context, _ *experiment.Bench, l experiment.Levels) (experiment.Arrangement, error) {
 	f.setups = append(f.setups, l["platform"]+" "+l["wires"])
 	f.open++
 	return &fakeArrangement{f, l}, nil
@@ -48,10 +50,10 @@ func (f *fake) Setup(_ context.Context, _ *Bench, l Levels) (Arrangement, error)
 
 type fakeArrangement struct {
 	f *fake
-	l Levels
+	l experiment.Levels
 }
 
-func (a *fakeArrangement) Measure(context.Context, time.Duration) (Measurement, error) {
+func (a *fakeArrangement) Measure(context.Context, time.Duration) (experiment.Measurement, error) {
 	a.f.trials++
 	if a.f.measure != nil {
 		a.f.measure()
@@ -60,10 +62,10 @@ func (a *fakeArrangement) Measure(context.Context, time.Duration) (Measurement, 
 }
 func (a *fakeArrangement) Close() error { a.f.open--; return nil }
 
-func known(l Levels, trial int) (Measurement, error) {
+func known(l experiment.Levels, trial int) (experiment.Measurement, error) {
 	v := map[string]float64{"ours": 4, "theirs": 2, "third": 2}[l["platform"]]
 	noise := rand.New(rand.NewPCG(uint64(trial), 1)).Float64() * 0.01
-	return Measurement{Values: map[string]float64{"rate": v * (1 + noise)}}, nil
+	return experiment.Measurement{Values: map[string]float64{"rate": v * (1 + noise)}}, nil
 }
 
 const fakeStudy = `name: fake
@@ -104,7 +106,7 @@ func fakeRun(t testing.TB, f *fake, dir string) *Runner {
 
 // runner with rules that a busy test machine does not break.
 func runner(f *fake, j *study.Journal) *Runner {
-	return &Runner{Experiments: map[string]Experiment{"fake": f}, Journal: j, Progress: Silent{}, Rules: VoidRules{Steal: 2, Canary: 1e9, Squeeze: 1e9, Offered: 0.995}}
+	return &Runner{Experiments: map[string]experiment.Experiment{"fake": f}, Journal: j, Progress: Silent{}, Rules: VoidRules{Steal: 2, Canary: 1e9, Squeeze: 1e9, Offered: 0.995}}
 }
 
 func TestRunFindsTheTruth(t *testing.T) {
@@ -154,7 +156,7 @@ func TestRunFindsTheTruth(t *testing.T) {
 }
 
 func TestLineIsFound(t *testing.T) {
-	f := &fake{value: func(l Levels, trial int) (Measurement, error) {
+	f := &fake{value: func(l experiment.Levels, trial int) (experiment.Measurement, error) {
 		m, err := known(l, trial)
 		m.Values["rate"] *= map[string]float64{"1": 1, "2": 2, "4": 4}[l["wires"]]
 		return m, err
@@ -220,13 +222,13 @@ func TestResumeGoesOnWithTheSchedule(t *testing.T) {
 
 func TestVoidSkipAndFailure(t *testing.T) {
 	f := &fake{
-		skip: func(l Levels) string {
+		skip: func(l experiment.Levels) string {
 			if l["platform"] == "third" {
 				return "there is none"
 			}
 			return ""
 		},
-		value: func(l Levels, trial int) (Measurement, error) {
+		value: func(l experiment.Levels, trial int) (experiment.Measurement, error) {
 			m, err := known(l, trial)
 			switch {
 			case l["wires"] == "1" && l["platform"] == "ours":
@@ -276,7 +278,7 @@ func TestVoidSkipAndFailure(t *testing.T) {
 func TestADisturbedTrialIsMadeAgain(t *testing.T) {
 	calls := map[string]int{}
 	f := &fake{}
-	f.value = func(l Levels, trial int) (Measurement, error) {
+	f.value = func(l experiment.Levels, trial int) (experiment.Measurement, error) {
 		m, err := known(l, trial)
 		k := l["platform"] + l["wires"]
 		calls[k]++
@@ -361,17 +363,17 @@ func TestRules(t *testing.T) {
 			t.Errorf("%s: %q", c.name, got)
 		}
 	}
-	before, err := takeSample()
+	before, err := machine.Take()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for canary() == 0 {
+	for machine.Canary() == 0 {
 	}
-	after, err := takeSample()
+	after, err := machine.Take()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := covariates(before, after, 1, Measurement{Offered: 1})
+	c := covariates(before, after, 1, experiment.Measurement{Offered: 1})
 	for _, name := range []string{covCanary, covOwnCPU, covOwnRSS, covSqueeze, covLoad, covOffered} {
 		if v, ok := c[name]; !ok || v < 0 {
 			t.Errorf("covariate %s: %v", name, c)
@@ -409,7 +411,7 @@ func fullDisk(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	run := filepath.Join(dir, "run")
-	r := fakeRun(t, &fake{value: func(l Levels, n int) (Measurement, error) {
+	r := fakeRun(t, &fake{value: func(l experiment.Levels, n int) (experiment.Measurement, error) {
 		m, err := known(l, n)
 		m.Raw = strings.Repeat("x", 2000)
 		return m, err
@@ -512,7 +514,7 @@ func TestProgressIsShown(t *testing.T) {
 
 func TestBeside(t *testing.T) {
 	run := func(scale float64) Results {
-		r := fakeRun(t, &fake{value: func(l Levels, n int) (Measurement, error) {
+		r := fakeRun(t, &fake{value: func(l experiment.Levels, n int) (experiment.Measurement, error) {
 			m, err := known(l, n)
 			m.Values["rate"] *= scale
 			return m, err

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+
+	"weir.dev/weir/lab/experiment"
 )
 
 //go:embed study.schema.json
@@ -18,15 +20,15 @@ func Schema() []byte {
 		panic(err) // embedded, and tested
 	}
 	part := s["$defs"].(object)["part"].(object)
-	experiment := part["properties"].(object)["experiment"].(object)
+	which := part["properties"].(object)["experiment"].(object)
 	names, rules := []any{}, []any{}
-	for _, name := range ExperimentNames() {
+	for _, name := range experiment.Names() {
 		names = append(names, name)
 		rules = append(rules, object{
-			"if": object{"properties": object{"experiment": object{"const": name}}}, "then": experimentSchema(Experiments()[name]),
+			"if": object{"properties": object{"experiment": object{"const": name}}}, "then": experimentSchema(experiment.All()[name]),
 		})
 	}
-	experiment["enum"], part["allOf"] = names, rules
+	which["enum"], part["allOf"] = names, rules
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		panic(err) // as it was read
@@ -37,13 +39,13 @@ func Schema() []byte {
 type object = map[string]any
 
 // experimentSchema is what a part may say with an experiment.
-func experimentSchema(x Experiment) object {
+func experimentSchema(x experiment.Experiment) object {
 	var metrics []any
 	for _, name := range slices.Sorted(maps.Keys(x.Metrics())) {
 		metrics = append(metrics, object{"properties": object{"name": object{"const": name}, "unit": object{"const": x.Metrics()[name]}}})
 	}
 	out := object{"metrics": object{"items": object{"anyOf": metrics}}}
-	if factors, ok := Factors(x); ok {
+	if factors, ok := experiment.Factors(x); ok {
 		var known []any
 		settings := object{}
 		for _, f := range factors {

@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
-	"slices"
 	"strings"
 
 	"weir.dev/weir/api/file"
+	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/study"
 )
 
@@ -20,19 +19,6 @@ var studies embed.FS
 
 // ErrNotFound says that there is no such study.
 var ErrNotFound = errors.New("not found")
-
-// Experiments that parts of a study can name.
-func Experiments() map[string]Experiment {
-	out := map[string]Experiment{}
-	for _, x := range []Experiment{tcpExperiment(), pingExperiment(), ppsExperiment(), ndrExperiment(), rrExperiment(), fctExperiment(), bootExperiment{},
-		ceilingExperiment(), paceExperiment(), latencyExperiment()} {
-		out[x.Name()] = x
-	}
-	return out
-}
-
-// ExperimentNames in alphabetical order.
-func ExperimentNames() []string { return slices.Sorted(maps.Keys(Experiments())) }
 
 // Studies that are part of the program.
 func Studies() (names []string) {
@@ -53,9 +39,9 @@ func Load(name string, stdin io.Reader) (study.Study, error) {
 	text, missing := fs.ReadFile(studies, "studies/"+name+".yaml")
 	switch {
 	case missing == nil:
-		f, err = study.Parse(name, text, ExperimentNames())
+		f, err = study.Parse(name, text, experiment.Names())
 	case name == file.Stdin || strings.ContainsAny(name, "/.") || isFile(name):
-		f, err = study.Load(name, stdin, ExperimentNames())
+		f, err = study.Load(name, stdin, experiment.Names())
 	default:
 		hint := file.Suggest(name, Studies())
 		if hint == "" {
@@ -66,7 +52,7 @@ func Load(name string, stdin io.Reader) (study.Study, error) {
 	if err != nil {
 		return f.Study, err
 	}
-	return f.Study, f.Places.Explain(problems(f.Study, Experiments()))
+	return f.Study, f.Places.Explain(problems(f.Study, experiment.All()))
 }
 
 func isFile(name string) bool {

@@ -10,61 +10,9 @@ import (
 	"strconv"
 	"time"
 
+	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/study"
 )
-
-// Stepped is an experiment whose trials are made of many steps, such as searches. What is compared with each other takes turns: a step of each
-// variant, the next step of each, in another random order each time, so that what drifts in the machine meets all alike within a trial too. Every
-// step is in the journal before the next one begins: a run that was killed goes on in the middle of its searches.
-//
-// Its arrangements are Steppers.
-type Stepped interface {
-	Experiment
-	// Begin a trial.
-	Begin(l Levels, length time.Duration) (Course, error)
-}
-
-// Course of a trial. It is pure: told the same steps, it takes the same way.
-type Course interface {
-	// Next step; ok is false when the trial is over.
-	Next() (n Next, ok bool)
-	// Tell what came of the step that was next.
-	Tell(values map[string]float64)
-	// Result when it is over.
-	Result() Measurement
-}
-
-// Next is a step to make.
-type Next struct {
-	What   string
-	Load   float64 // frames a second; 0: as fast as it goes
-	Length time.Duration
-}
-
-// Stepper is an arrangement that makes steps. A measurement's Values, Raw, Void, Offered and Sending are those of the step.
-type Stepper interface {
-	Arrangement
-	Step(ctx context.Context, n Next) (Measurement, error)
-}
-
-// InARow makes all steps of a trial at once: what Measure is for a Stepper.
-func InARow(ctx context.Context, c Course, s Stepper) (Measurement, error) {
-	var sending time.Duration
-	for n, ok := c.Next(); ok; n, ok = c.Next() {
-		m, err := s.Step(ctx, n)
-		if err != nil {
-			return m, err
-		}
-		sending += m.Sending
-		if m.Void != "" {
-			return m, nil
-		}
-		c.Tell(m.Values)
-	}
-	m := c.Result()
-	m.Sending = sending
-	return m, nil
-}
 
 // mostVoidSteps of a trial; with one more it is void as a whole. A step in which something else held up the generator is made again, but so often
 // in a row at most, and not beyond that number: then it counts as it is.
@@ -76,8 +24,8 @@ const (
 // turn is a trial of those that take turns.
 type turn struct {
 	trial      study.Trial
-	course     Course
-	levels     Levels
+	course     experiment.Course
+	levels     experiment.Levels
 	steps      []study.Step
 	voids, row int               // all, and those behind the last that counts
 	last       string            // why the last void one is void
@@ -95,7 +43,7 @@ func together(p study.Part, t study.Trial, left []study.Trial) (out []study.Tria
 }
 
 // turns makes trials step by step; done is told of each that is over.
-func (s *state) turns(ctx context.Context, p study.Part, x Stepped, trials []study.Trial, done func(study.Record) error) error {
+func (s *state) turns(ctx context.Context, p study.Part, x experiment.Stepped, trials []study.Trial, done func(study.Record) error) error {
 	var active []*turn
 	for _, t := range trials {
 		u := &turn{trial: t, levels: levelsOf(p, t.Variant)}
@@ -130,13 +78,13 @@ func (s *state) turns(ctx context.Context, p study.Part, x Stepped, trials []stu
 }
 
 // begin with the steps that were made before the run was cut off.
-func (u *turn) begin(x Stepped, steps []study.Step) (err error) {
+func (u *turn) begin(x experiment.Stepped, steps []study.Step) (err error) {
 	if u.course, err = x.Begin(u.levels, u.trial.Duration); err != nil {
 		return err
 	}
 	for _, st := range steps {
 		want, ok := u.course.Next()
-		if made := (Next{st.What, st.Load, st.Length}); !ok || made != want {
+		if made := (experiment.Next{What: st.What, Load: st.Load, Length: st.Length}); !ok || made != want {
 			return fmt.Errorf("%w: step %d is %+v, where %+v was to come: another version made it", study.ErrJournal, st.N, made, want)
 		}
 		u.add(st)
@@ -173,7 +121,7 @@ func nextTurn(seed uint64, active []*turn) *turn {
 }
 
 // step makes one step of a trial, or ends the trial if none is left. An error ends the run.
-func (s *state) step(ctx context.Context, p study.Part, x Stepped, u *turn) (r study.Record, over bool, err error) {
+func (s *state) step(ctx context.Context, p study.Part, x experiment.Stepped, u *turn) (r study.Record, over bool, err error) {
 	r = u.record()
 	next, ok := u.course.Next()
 	switch {
@@ -190,12 +138,12 @@ func (s *state) step(ctx context.Context, p study.Part, x Stepped, u *turn) (r s
 		r, err = s.fail(ctx, r, "set up", err)
 		return r, true, err
 	}
-	stepper, ok := a.(Stepper)
+	stepper, ok := a.(experiment.Stepper)
 	if !ok {
 		return r, false, fmt.Errorf("experiment %s: %T makes no steps", x.Name(), a)
 	}
 	s.Progress.Trial(u.trial)
-	taken, err := s.measure(ctx, next.Length, func(ctx context.Context) (Measurement, error) { return stepper.Step(ctx, next) })
+	taken, err := s.measure(ctx, next.Length, func(ctx context.Context) (experiment.Measurement, error) { return stepper.Step(ctx, next) })
 	switch {
 	case err != nil:
 		return r, false, err

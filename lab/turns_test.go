@@ -15,29 +15,31 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"weir.dev/weir/lab/experiment"
+	"weir.dev/weir/lab/machine"
 	"weir.dev/weir/lab/study"
 )
 
 // bounded is the experiment ndr with a limit that is known instead of a path.
 type bounded struct {
-	*ndr
-	made int                // steps
-	seen map[string]bool    // steps that were void once
-	step func() error       // called in every step
-	void func(n Next) bool  // the first time
-	held func(n Next) bool  // others had the generator's CPU
-	open map[string]Stepper // arrangements
+	experiment.Stepped
+	made int                           // steps
+	seen map[string]bool               // steps that were void once
+	step func() error                  // called in every step
+	void func(n experiment.Next) bool  // the first time
+	held func(n experiment.Next) bool  // others had the generator's CPU
+	open map[string]experiment.Stepper // arrangements
 }
 
 func newBounded() *bounded {
 	return &bounded{
-		ndr: ndrExperiment().(*ndr), seen: map[string]bool{}, open: map[string]Stepper{}, step: func() error { return nil }, void: func(Next) bool { return false }, held: func(Next) bool { return false },
+		Stepped: experiment.All()["ndr"].(experiment.Stepped), seen: map[string]bool{}, open: map[string]experiment.Stepper{}, step: func() error { return nil }, void: func(experiment.Next) bool { return false }, held: func(experiment.Next) bool { return false },
 	}
 }
 
-func (b *bounded) Needs() string                                { return "" }
-func (b *bounded) Check(context.Context, *Bench, Levels) string { return "" }
-func (b *bounded) Setup(_ context.Context, _ *Bench, l Levels) (Arrangement, error) {
+func (b *bounded) Needs() string                                                      { return "" }
+func (b *bounded) Check(context.Context, *experiment.Bench, experiment.Levels) string { return "" }
+func (b *bounded) Setup(_ context.Context, _ *experiment.Bench, l experiment.Levels) (experiment.Arrangement, error) {
 	limit, err := strconv.ParseFloat(l["limit"], 64)
 	return &boundedPath{b, limit}, err
 }
@@ -48,39 +50,39 @@ type boundedPath struct {
 }
 
 func (p *boundedPath) Close() error { return nil }
-func (p *boundedPath) Measure(ctx context.Context, length time.Duration) (Measurement, error) {
-	c, err := newNDRCourse(length)
+func (p *boundedPath) Measure(ctx context.Context, length time.Duration) (experiment.Measurement, error) {
+	c, err := p.b.Begin(nil, length)
 	if err != nil {
-		return Measurement{}, err
+		return experiment.Measurement{}, err
 	}
-	return InARow(ctx, c, p)
+	return experiment.InARow(ctx, c, p)
 }
 
 // Step has an outcome that follows from the step alone. Some lose more than they should: the machine is noisy.
-func (p *boundedPath) Step(_ context.Context, n Next) (Measurement, error) {
+func (p *boundedPath) Step(_ context.Context, n experiment.Next) (experiment.Measurement, error) {
 	p.b.made++
 	if err := p.b.step(); err != nil {
-		return Measurement{}, err
+		return experiment.Measurement{}, err
 	}
-	if n.What == StepCeiling {
-		return Measurement{Values: map[string]float64{valueSent: 1e6, valueArrived: 8e5}}, nil
+	if n.What == experiment.StepCeiling {
+		return experiment.Measurement{Values: map[string]float64{experiment.ValueSent: 1e6, experiment.ValueArrived: 8e5}}, nil
 	}
 	noise := rand.New(rand.NewPCG(math.Float64bits(n.Load), uint64(n.Length))).Float64()
-	m := Measurement{Values: map[string]float64{ValueLoss: max(0, 1-p.limit/n.Load), valueTypical: 10 * (1 + noise)}}
+	m := experiment.Measurement{Values: map[string]float64{experiment.ValueLoss: max(0, 1-p.limit/n.Load), experiment.ValueTypical: 10 * (1 + noise)}}
 	if k := fmt.Sprint(p.limit, n); p.b.void(n) && !p.b.seen[k] {
 		p.b.seen[k] = true
 		m.Void = "noise"
 	}
 	if p.b.held(n) {
-		m.Held, m.Values[ValueLoss] = "held up", 0.5
+		m.Held, m.Values[experiment.ValueLoss] = "held up", 0.5
 	}
 	return m, nil
 }
 
 // coursesOf a run: of each trial the steps that count, in their order; steps are numbered without a gap.
-func coursesOf(t *testing.T, j *study.Journal) map[string][]Next {
+func coursesOf(t *testing.T, j *study.Journal) map[string][]experiment.Next {
 	t.Helper()
-	out := map[string][]Next{}
+	out := map[string][]experiment.Next{}
 	for _, r := range j.Records {
 		k := r.Trial.Key()
 		for i, s := range j.StepsOf(r.Trial) {
@@ -88,7 +90,7 @@ func coursesOf(t *testing.T, j *study.Journal) map[string][]Next {
 				t.Errorf("%s: step %d is number %d", k, i, s.N)
 			}
 			if s.Void == "" {
-				out[k] = append(out[k], Next{s.What, s.Load, s.Length})
+				out[k] = append(out[k], experiment.Next{What: s.What, Load: s.Load, Length: s.Length})
 			}
 		}
 	}
@@ -133,7 +135,7 @@ func TestVariantsTakeTurns(t *testing.T) {
 	}
 	for _, v := range r.Parts[0].Groups[0].Metrics[0].Values {
 		limit, err := strconv.ParseFloat(v.Level, 64)
-		if err != nil || v.Median == nil || math.Abs(*v.Median*1e6/limit-1) > searchWidth {
+		if err != nil || v.Median == nil || math.Abs(*v.Median*1e6/limit-1) > experiment.SearchWidth {
 			t.Errorf("%+v: %v", v, err)
 		}
 	}
@@ -147,7 +149,7 @@ func TestVariantsTakeTurns(t *testing.T) {
 // TestCutOffSearchGoesOn: wherever a run is cut off, the steps that are on the disk are not made again, and the searches take the same way as
 // without the cut.
 func TestCutOffSearchGoesOn(t *testing.T) {
-	void := func(n Next) bool { return n.What != StepSearch || uint64(n.Load)%4 == 0 }
+	void := func(n experiment.Next) bool { return n.What != experiment.StepSearch || uint64(n.Load)%4 == 0 }
 	whole := newBounded()
 	whole.void = void
 	j := limitJournal(t, filepath.Join(t.TempDir(), "run"), 1)
@@ -201,9 +203,9 @@ func TestCutOffSearchGoesOn(t *testing.T) {
 // TestStepsThatDoNotCount: they are made again; too many, or a failure, end the trial and not the run.
 func TestStepsThatDoNotCount(t *testing.T) {
 	b := newBounded()
-	b.void = func(n Next) bool {
+	b.void = func(n experiment.Next) bool {
 		clear(b.seen) // always
-		return n.What == StepNDR
+		return n.What == experiment.StepNDR
 	}
 	j := limitJournal(t, filepath.Join(t.TempDir(), "run"), 1)
 	defer j.Close()
@@ -244,17 +246,17 @@ func TestStepsThatDoNotCount(t *testing.T) {
 // where every step is held up the search ends all the same.
 func TestStepsThatWereHeldUpAreMadeAgain(t *testing.T) {
 	b := newBounded()
-	b.held = func(Next) bool { return b.made%4 != 0 } // three of four
+	b.held = func(experiment.Next) bool { return b.made%4 != 0 } // three of four
 	j := limitJournal(t, filepath.Join(t.TempDir(), "run"), 1)
 	defer j.Close()
 	left := j.Left()[:1]
-	s := &state{Runner: limitRunner(b, j), sampler: newSampler(), ready: map[string]Arrangement{}, checked: map[string]string{}, failed: map[string]int{}}
+	s := &state{Runner: limitRunner(b, j), sampler: machine.NewSampler(), ready: map[string]experiment.Arrangement{}, checked: map[string]string{}, failed: map[string]int{}}
 	if err := s.turns(t.Context(), j.Header.Study.Parts[0], b, left, j.Add); err != nil {
 		t.Fatal(err)
 	}
 	r := j.Records[0]
 	limit, err := strconv.ParseFloat(r.Trial.Variant[0], 64)
-	if err != nil || r.Void != "" || math.Abs(r.Values[metricNDR]*1e6/limit-1) > searchWidth {
+	if err != nil || r.Void != "" || math.Abs(r.Values[experiment.MetricNDR]*1e6/limit-1) > experiment.SearchWidth {
 		t.Errorf("%+v", r)
 	}
 	row := 0
@@ -267,7 +269,7 @@ func TestStepsThatWereHeldUpAreMadeAgain(t *testing.T) {
 		}
 	}
 	b = newBounded()
-	b.held = func(Next) bool { return true }
+	b.held = func(experiment.Next) bool { return true }
 	j = limitJournal(t, filepath.Join(t.TempDir(), "run"), 1)
 	defer j.Close()
 	if err := limitRunner(b, j).Run(t.Context()); err != nil {
@@ -291,7 +293,7 @@ func TestStepsOfAnotherVersionAreRefused(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	j := limitJournal(t, dir, 1)
 	defer j.Close()
-	if err := j.AddStep(study.Step{Of: j.Left()[0], What: StepSearch, Load: 7, Length: limitTrial}); err != nil {
+	if err := j.AddStep(study.Step{Of: j.Left()[0], What: experiment.StepSearch, Load: 7, Length: limitTrial}); err != nil {
 		t.Fatal(err)
 	}
 	if err := limitRunner(newBounded(), j).Run(t.Context()); !errors.Is(err, study.ErrJournal) || !strings.Contains(err.Error(), "another version") {
@@ -301,7 +303,7 @@ func TestStepsOfAnotherVersionAreRefused(t *testing.T) {
 
 func TestMeasureMakesAllStepsInARow(t *testing.T) {
 	m, err := (&boundedPath{newBounded(), 40_000}).Measure(t.Context(), limitTrial)
-	if err != nil || math.Abs(m.Values[metricNDR]/0.04-1) > searchWidth {
+	if err != nil || math.Abs(m.Values[experiment.MetricNDR]/0.04-1) > experiment.SearchWidth {
 		t.Errorf("%+v, %v", m, err)
 	}
 }

@@ -22,6 +22,7 @@ import (
 
 	"weir.dev/weir/cli/command"
 	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/peers"
 	"weir.dev/weir/lab/report"
 	"weir.dev/weir/lab/study"
@@ -124,7 +125,7 @@ func (a *labs) labDescribe() *cobra.Command {
 					fmt.Fprintln(&b, strings.TrimSpace(line))
 				}
 			}
-			experiments := lab.Experiments()
+			experiments := experiment.All()
 			for _, p := range s.Parts {
 				fmt.Fprintf(&b, "\n%s: %s\n  experiment  %s: %s\n", p.Name, p.Question, p.Experiment, experiments[p.Experiment].About())
 				for _, m := range p.Metrics {
@@ -140,7 +141,7 @@ func (a *labs) labDescribe() *cobra.Command {
 				for _, name := range slices.Sorted(maps.Keys(p.Settings)) {
 					fmt.Fprintf(&b, "  setting     %s: %s\n", name, p.Settings[name])
 				}
-				if known, ok := lab.Factors(experiments[p.Experiment]); ok {
+				if known, ok := experiment.Factors(experiments[p.Experiment]); ok {
 					for _, f := range known {
 						_, varied := p.Factor(f.Name)
 						if _, set := p.Settings[f.Name]; !varied && !set && f.Default != "" && f.Name != "label" {

@@ -11,6 +11,7 @@ import (
 	"weir.dev/weir/api/file"
 	"weir.dev/weir/cli/command"
 	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/report"
 )
 
@@ -45,7 +46,7 @@ with levels, or as a setting that is the same for all; what it does not name is 
 		Example: "  weir lab experiments\n  weir lab experiments tcp\n  weir lab experiments -o json",
 		Args:    command.WantArgs(0, 1, "an experiment"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			names := lab.ExperimentNames()
+			names := experiment.Names()
 			if len(args) > 0 {
 				if !slices.Contains(names, args[0]) {
 					hint := file.Suggest(args[0], names)
@@ -69,9 +70,9 @@ with levels, or as a setting that is the same for all; what it does not name is 
 			}
 			items := []item{}
 			for _, name := range names {
-				x := lab.Experiments()[name]
+				x := experiment.All()[name]
 				i := item{Name: name, About: x.About(), Metrics: x.Metrics(), Factors: []factor{}}
-				known, _ := lab.Factors(x)
+				known, _ := experiment.Factors(x)
 				for _, f := range known {
 					i.Factors = append(i.Factors, factor{f.Name, f.About, f.Default})
 				}

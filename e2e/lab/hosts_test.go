@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/study"
 	"weir.dev/weir/testbed"
 )
@@ -188,7 +188,7 @@ func TestChainsOnTheHostsOfAWeirThatRuns(t *testing.T) {
 			left++
 		}
 	}
-	if found, err := lab.Leftovers(); left == 0 || err != nil || !slices.Contains(found, first) {
+	if found, err := experiment.Leftovers(); left == 0 || err != nil || !slices.Contains(found, first) {
 		t.Errorf("%d objects of %s at the manager, leftovers %v, %v: the test does not test\n%s", left, first, found, err, out.String())
 	}
 

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/study"
 	"weir.dev/weir/netns"
 )
@@ -300,7 +301,7 @@ func TestKilledRunGoesOn(t *testing.T) {
 	if len(traces(t, first)) == 0 {
 		t.Error("a killed run leaves nothing: the test does not test")
 	}
-	left, err := lab.Leftovers()
+	left, err := experiment.Leftovers()
 	if err != nil || !slices.Contains(left, first) {
 		t.Errorf("leftovers: %v, %v: want %s among them", left, err, first)
 	}

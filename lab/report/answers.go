@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/study"
 )
 
@@ -67,7 +68,7 @@ func delays(f Finding, all []Limit) string {
 			continue
 		}
 		var values []string
-		for _, share := range lab.DelayShares() {
+		for _, share := range experiment.DelayShares() {
 			i := slices.IndexFunc(l.Delays, func(d DelayAt) bool { return d.Share == share })
 			if i < 0 || l.Delays[i].P50 == nil {
 				values = append(values, none)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
 	"weir.dev/weir/lab/traffic"
@@ -57,7 +58,7 @@ const loadBins = 20
 func limits(j *study.Journal) []Limit {
 	out := []Limit{}
 	for _, p := range j.Header.Study.Parts {
-		if p.Experiment != lab.ExperimentNDR {
+		if p.Experiment != experiment.NDR {
 			continue
 		}
 		for _, v := range p.Variants() {
@@ -69,8 +70,8 @@ func limits(j *study.Journal) []Limit {
 					continue
 				}
 				l.Trials++
-				l.Limited += int(r.Values[lab.ValueLimited])
-				ceilings = append(ceilings, r.Values[lab.ValueCeiling])
+				l.Limited += int(r.Values[experiment.ValueLimited])
+				ceilings = append(ceilings, r.Values[experiment.ValueCeiling])
 				for _, s := range j.StepsOf(r.Trial) {
 					if s.Void != "" {
 						l.Void++
@@ -84,7 +85,7 @@ func limits(j *study.Journal) []Limit {
 			}
 			l.Ceiling, l.Steps = stats.Median(ceilings), len(steps)
 			l.losses(steps)
-			for _, share := range lab.DelayShares() {
+			for _, share := range experiment.DelayShares() {
 				l.delay(share, steps)
 			}
 			out = append(out, l)
@@ -104,13 +105,13 @@ func (l *Limit) losses(steps []study.Step) {
 	for _, s := range steps {
 		var b *bin
 		switch s.What {
-		case lab.StepSearch:
+		case experiment.StepSearch:
 			at := int(math.Floor(math.Log10(s.Load) * loadBins))
 			if b = bins[at]; b == nil {
 				b = &bin{}
 				bins[at], order = b, append(order, at)
 			}
-		case lab.StepNDR, lab.StepPDR:
+		case experiment.StepNDR, experiment.StepPDR:
 			if b = verified[s.What]; b == nil {
 				b = &bin{}
 				verified[s.What] = b
@@ -118,13 +119,13 @@ func (l *Limit) losses(steps []study.Step) {
 		default:
 			continue
 		}
-		b.loads, b.losses = append(b.loads, s.Load), append(b.losses, s.Values[lab.ValueLoss])
+		b.loads, b.losses = append(b.loads, s.Load), append(b.losses, s.Values[experiment.ValueLoss])
 	}
 	slices.Sort(order)
 	for _, at := range order {
 		l.Losses = append(l.Losses, loss("", bins[at]))
 	}
-	for _, of := range []string{lab.StepNDR, lab.StepPDR} {
+	for _, of := range []string{experiment.StepNDR, experiment.StepPDR} {
 		if b := verified[of]; b != nil {
 			l.Verified = append(l.Verified, loss(of, b))
 		}
@@ -137,8 +138,8 @@ func (l *Limit) delay(share int, steps []study.Step) {
 	var all traffic.Latency
 	var loads []float64
 	for _, s := range steps {
-		var h lab.Delays
-		if s.What != lab.StepDelay(share) || json.Unmarshal(s.Raw, &h) != nil {
+		var h experiment.Delays
+		if s.What != experiment.StepDelay(share) || json.Unmarshal(s.Raw, &h) != nil {
 			continue
 		}
 		loads = append(loads, s.Load)
@@ -211,12 +212,12 @@ func lossFigure(p study.Part, of []Limit) figure {
 		}
 		loads = append(loads, c.x...)
 		curves = append(curves, c)
-		verified := map[string]string{lab.StepNDR: none, lab.StepPDR: none}
+		verified := map[string]string{experiment.StepNDR: none, experiment.StepPDR: none}
 		for _, v := range l.Verified {
 			verified[v.Of] = fmt.Sprintf("%s %%\n%s to %s", number(v.Median*100), number(v.Low*100), number(v.High*100))
 		}
 		f.Table.Rows = append(f.Table.Rows, []string{
-			l.Level, strconv.Itoa(l.Trials), strconv.Itoa(l.Steps), strconv.Itoa(l.Void), number(l.Ceiling), fmt.Sprintf("%d of %d", l.Limited, l.Trials), verified[lab.StepNDR], verified[lab.StepPDR],
+			l.Level, strconv.Itoa(l.Trials), strconv.Itoa(l.Steps), strconv.Itoa(l.Void), number(l.Ceiling), fmt.Sprintf("%d of %d", l.Limited, l.Trials), verified[experiment.StepNDR], verified[experiment.StepPDR],
 		})
 	}
 	f.plot(curves, "load, Mpps", "loss, %", spansDecade(loads), false)
@@ -226,7 +227,7 @@ func lossFigure(p study.Part, of []Limit) figure {
 // sharesText are the shares of PDR at which delays are measured: "1 % (as good as idle), 10, 50 and 90 %".
 func sharesText() string {
 	var all []string
-	for _, share := range lab.DelayShares() {
+	for _, share := range experiment.DelayShares() {
 		all = append(all, strconv.Itoa(share))
 	}
 	last := len(all) - 1

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/study"
 	"weir.dev/weir/lab/traffic"
 )
@@ -45,7 +45,7 @@ func limitsOfSteps(t *testing.T) *study.Journal {
 		limit := map[string]float64{"ebpf": 4e5, "bridges": 1e5}[tr.Variant[0]] / map[string]float64{"1": 1, "9": 9}[tr.Variant[1]]
 		n := 0
 		step := func(what string, load float64, void string, raw any) {
-			s := study.Step{Of: tr, N: n, What: what, Load: load, Length: 50 * time.Millisecond, Void: void, Values: map[string]float64{lab.ValueLoss: max(0, 1-limit/load)}}
+			s := study.Step{Of: tr, N: n, What: what, Load: load, Length: 50 * time.Millisecond, Void: void, Values: map[string]float64{experiment.ValueLoss: max(0, 1-limit/load)}}
 			if raw != nil {
 				if s.Raw, err = json.Marshal(raw); err != nil {
 					t.Fatal(err)
@@ -56,22 +56,22 @@ func limitsOfSteps(t *testing.T) *study.Journal {
 			}
 			n++
 		}
-		step(lab.StepCeiling, 0, "", nil)
+		step(experiment.StepCeiling, 0, "", nil)
 		for _, x := range []float64{4, 2, 1.01, 0.99, 0.5} {
-			step(lab.StepSearch, x*limit, "", nil)
-			step(lab.StepSearch, x*limit*100, "noise", nil) // does not count
+			step(experiment.StepSearch, x*limit, "", nil)
+			step(experiment.StepSearch, x*limit*100, "noise", nil) // does not count
 		}
-		step(lab.StepNDR, 0.99*limit, "", nil)
-		step(lab.StepPDR, 1.25*limit, "", nil)
-		for _, share := range lab.DelayShares() {
+		step(experiment.StepNDR, 0.99*limit, "", nil)
+		step(experiment.StepPDR, 1.25*limit, "", nil)
+		for _, share := range experiment.DelayShares() {
 			us := uint64(share) * 1000
-			step(lab.StepDelay(share), limit*float64(share)/100, "", lab.Delays{Max: time.Duration(10 * us), Buckets: [][2]uint64{
+			step(experiment.StepDelay(share), limit*float64(share)/100, "", experiment.Delays{Max: time.Duration(10 * us), Buckets: [][2]uint64{
 				{uint64(traffic.Bucket(us)), 990}, {uint64(traffic.Bucket(10 * us)), 10}, {1 << 40, 5}, // no such bucket
 			}})
 		}
-		r := study.Record{Trial: tr, Begun: time.Unix(int64(i), 0).UTC(), Took: time.Second, Values: map[string]float64{"ndr": limit / 1e6 * (1 + 0.001*float64(i%3)), lab.ValueCeiling: 1, lab.ValueLimited: 0}}
+		r := study.Record{Trial: tr, Begun: time.Unix(int64(i), 0).UTC(), Took: time.Second, Values: map[string]float64{"ndr": limit / 1e6 * (1 + 0.001*float64(i%3)), experiment.ValueCeiling: 1, experiment.ValueLimited: 0}}
 		if tr.Variant[0] == "ebpf" && tr.Variant[1] == "1" && tr.Block == 0 {
-			r.Values[lab.ValueLimited] = 1
+			r.Values[experiment.ValueLimited] = 1
 		}
 		if tr.Block == 5 && tr.Variant[0] == "ebpf" {
 			r.Void = "steal"
@@ -107,7 +107,7 @@ func TestLimitsComeFromTheSteps(t *testing.T) {
 	if n != 5*5 {
 		t.Errorf("losses of %d steps: want those of 5 valid trials", n)
 	}
-	if len(l.Verified) != 2 || l.Verified[0].Of != lab.StepNDR || l.Verified[0].Median != 0 || math.Abs(l.Verified[1].Median-0.2) > 1e-9 {
+	if len(l.Verified) != 2 || l.Verified[0].Of != experiment.StepNDR || l.Verified[0].Median != 0 || math.Abs(l.Verified[1].Median-0.2) > 1e-9 {
 		t.Errorf("verified: %+v", l.Verified)
 	}
 	if len(l.Delays) != 4 {

@@ -1,4 +1,4 @@
-package lab
+package experiment
 
 import (
 	"context"
@@ -37,7 +37,7 @@ func (x packets) Factors() []Factor {
 // path are the factors of what is sent, how, and through what.
 func (packets) path() []Factor {
 	out := []Factor{
-		{Name: factorPlatform, About: "what carries the packets", Check: oneOf(peers.Names()...)},
+		{Name: FactorPlatform, About: "what carries the packets", Check: oneOf(peers.Names()...)},
 		{Name: factorWires, About: "functions in the chain", Default: "1", Check: between(0, maxWires, "a number of wires")},
 	}
 	return append(append(out, rigFactors()...), loadFactors()...)
@@ -71,9 +71,9 @@ func wiresOf(l Levels, k peers.Kind) (int, string) {
 }
 
 func (packets) Check(_ context.Context, b *Bench, l Levels) string {
-	k, ok := peers.Find(l[factorPlatform])
+	k, ok := peers.Find(l[FactorPlatform])
 	if !ok {
-		return fmt.Sprintf("there is no platform %q", l[factorPlatform])
+		return fmt.Sprintf("there is no platform %q", l[FactorPlatform])
 	}
 	if err := tools.Installed("ping"); err != nil {
 		return err.Error()
@@ -100,7 +100,7 @@ type flood struct {
 }
 
 func (packets) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
-	k, _ := peers.Find(l[factorPlatform]) // checked, as all below
+	k, _ := peers.Find(l[FactorPlatform]) // checked, as all below
 	f := &flood{}
 	f.rig, _ = rigOf(l, k)
 	f.wires, _ = wiresOf(l, k)

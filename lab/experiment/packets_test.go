@@ -1,4 +1,4 @@
-package lab
+package experiment
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"weir.dev/weir/lab/peers"
-	"weir.dev/weir/lab/study"
 	"weir.dev/weir/lab/traffic"
 )
 
@@ -188,13 +187,13 @@ func measure(t *testing.T, x Experiment, b *Bench, l Levels) Measurement {
 func TestPacketsThroughChains(t *testing.T) {
 	b := testBench(t)
 	for _, l := range []Levels{
-		{factorPlatform: "bridges", factorWires: "1", factorMode: "cost"},
-		{factorPlatform: "bridges", factorWires: "1", factorMode: "loss", factorFlows: "20", factorSize: imix, factorLoad: "5000"},
-		{factorPlatform: "bridges", factorWires: "1", factorMode: "cost", factorIP: "6", factorVLAN: "7", factorSize: "100"},
-		{factorPlatform: "xdp", factorWires: "2", factorMode: "cost"},
-		{factorPlatform: "xdp", factorWires: "2", factorMode: "loss", factorFlows: "20", factorSize: imix, factorLoad: "5000"},
-		{factorPlatform: "xdp", factorWires: "2", factorMode: "cost", factorIP: "6", factorVLAN: "7", factorSize: "1514"},
-		{factorPlatform: "veth", factorMode: "loss"},
+		{FactorPlatform: "bridges", factorWires: "1", factorMode: "cost"},
+		{FactorPlatform: "bridges", factorWires: "1", factorMode: "loss", factorFlows: "20", factorSize: imix, factorLoad: "5000"},
+		{FactorPlatform: "bridges", factorWires: "1", factorMode: "cost", factorIP: "6", factorVLAN: "7", factorSize: "100"},
+		{FactorPlatform: "xdp", factorWires: "2", factorMode: "cost"},
+		{FactorPlatform: "xdp", factorWires: "2", factorMode: "loss", factorFlows: "20", factorSize: imix, factorLoad: "5000"},
+		{FactorPlatform: "xdp", factorWires: "2", factorMode: "cost", factorIP: "6", factorVLAN: "7", factorSize: "1514"},
+		{FactorPlatform: "veth", factorMode: "loss"},
 	} {
 		m := measure(t, ppsExperiment(), b, l)
 		n := m.Raw.(sentFrames)
@@ -256,33 +255,5 @@ func TestGeneratorsAreTested(t *testing.T) {
 		if why := ceilingExperiment().Check(t.Context(), b, l); !strings.Contains(why, wrong) && !strings.Contains(why, "apt-get") {
 			t.Errorf("%v: %q", l, why)
 		}
-	}
-}
-
-// A user's study can choose mode, representation and load; what no experiment knows is told with its place.
-func TestStudyChoosesModeAndRepresentation(t *testing.T) {
-	text := `name: mine
-title: Mine
-parts:
-  - name: one
-    question: Which?
-    experiment: pps
-    metrics: [{name: rate, unit: Mpps, better: higher}]
-    settings: {mode: MODE, representation: frame, flows: "10", size: imix}
-    factors: [{name: platform, levels: [xdp, veth]}]
-    compare: platform
-    baseline: veth
-    quick: {blocks: 6, duration: 100ms}
-    full: {blocks: 6, duration: 100ms}
-`
-	s, err := Load("-", strings.NewReader(strings.Replace(text, "MODE", "loss", 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if l := levelsOf(s.Parts[0], study.Variant{"xdp"}); l[factorMode] != modeLoss || l[factorRepresentation] != asFrame {
-		t.Errorf("%v", l)
-	}
-	if _, err := Load("-", strings.NewReader(strings.Replace(text, "MODE", "lossy", 1))); err == nil || !strings.Contains(err.Error(), "loss") {
-		t.Errorf("a mode that there is not: %v", err)
 	}
 }

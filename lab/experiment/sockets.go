@@ -1,4 +1,4 @@
-package lab
+package experiment
 
 import (
 	"context"
@@ -49,7 +49,7 @@ func measureRR(ctx context.Context, c *chain, length time.Duration) (Measurement
 		o := rr.Options{
 			From: path.From, To: path.To, Address: path.Address, Duration: length,
 			Connections: c.levels.number(factorConnections, "1"), Request: c.levels.number(factorRequest, "1"), Response: c.levels.number(factorResponse, "1"),
-			Congestion: c.levels.or(factorCongestion, defaultCongestion),
+			Congestion: c.levels.or(factorCongestion, DefaultCongestion),
 		}
 		release := awake()
 		r, err := rr.Run(ctx, o)
@@ -123,7 +123,7 @@ func measureFCT(ctx context.Context, c *chain, _ time.Duration) (Measurement, er
 	return c.sockets(ctx, func(path peers.Path) (Measurement, error) {
 		o := rr.FlowOptions{
 			From: path.From, To: path.To, Address: path.Address, Mix: mix(c.levels), Message: c.levels.number(factorMessage, defaultMessage),
-			Seed: uint64(c.levels.number(factorSeed, "1")), Congestion: c.levels.or(factorCongestion, defaultCongestion),
+			Seed: uint64(c.levels.number(factorSeed, "1")), Congestion: c.levels.or(factorCongestion, DefaultCongestion),
 		}
 		var r rr.FlowResult
 		var netcat *tools.Raw // nil: our own flows

@@ -1,7 +1,6 @@
-package lab
+package experiment
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir.dev/weir/lab/peers"
-	"weir.dev/weir/lab/study"
 	"weir.dev/weir/netns"
 	"weir.dev/weir/netns/ethtool"
 )
@@ -30,7 +28,7 @@ const (
 // Defaults of experiments with sockets. Cubic is what most systems have, and it does not pace: bbr's pacing wavers on a machine whose CPUs are
 // shared. The message is iperf3's own.
 const (
-	defaultCongestion = "cubic"
+	DefaultCongestion = "cubic"
 	defaultOffload    = "on"
 	defaultFlows      = "1"
 	defaultMessage    = "131072"
@@ -44,7 +42,7 @@ const (
 // socketFactors are those of every experiment whose ends are TCP sockets.
 func socketFactors() []Factor {
 	return []Factor{
-		{Name: factorCongestion, About: "congestion control of both stations", Default: defaultCongestion, Check: func(level string) error {
+		{Name: factorCongestion, About: "congestion control of both stations", Default: DefaultCongestion, Check: func(level string) error {
 			if strings.TrimFunc(level, func(r rune) bool { return r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' }) != "" || len(level) > 15 {
 				return fmt.Errorf("%q: want the kernel's name of a congestion control, for example cubic", level)
 			}
@@ -54,9 +52,9 @@ func socketFactors() []Factor {
 	}
 }
 
-// congestionHere tells why sockets of this machine cannot have a congestion control; empty: they can. What counts is what the kernel has:
+// CongestionHere tells why sockets of this machine cannot have a congestion control; empty: they can. What counts is what the kernel has:
 // a namespace's default may only be one that everybody is allowed to use, a socket of root's any.
-func congestionHere(name string) string {
+func CongestionHere(name string) string {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
 	if err != nil {
 		return "congestion control: " + err.Error()
@@ -176,64 +174,6 @@ func interfaceConditions(name string) (map[string]string, error) {
 		out[condQueues] = fmt.Sprintf("%d tx, %d rx", q.TX, q.RX)
 	}
 	return out, nil
-}
-
-// Condition is one under which trials of a part were made, as it was read back from the machine.
-type Condition struct {
-	Name   string   `json:"name"`
-	Value  string   `json:"value"`
-	Levels []string `json:"levels,omitempty"` // of the compared factor; empty: all that were measured
-}
-
-func conditionsOf(p study.Part, records []study.Record) (out []Condition) {
-	type pair struct{ name, value string }
-	levels := map[pair]map[string]bool{}
-	measured := map[string]bool{}
-	var pairs []pair
-	for _, r := range records {
-		level := p.Level(r.Trial.Variant, p.Compare)
-		for name, value := range r.Conditions {
-			k := pair{name, value}
-			if levels[k] == nil {
-				levels[k], pairs = map[string]bool{}, append(pairs, k)
-			}
-			levels[k][level], measured[level] = true, true
-		}
-	}
-	slices.SortFunc(pairs, func(a, b pair) int { return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.value, b.value)) })
-	compared, _ := p.Factor(p.Compare)
-	for _, k := range pairs {
-		c := Condition{Name: k.name, Value: k.value}
-		if len(levels[k]) < len(measured) {
-			for _, l := range compared.Levels {
-				if levels[k][l] {
-					c.Levels = append(c.Levels, l)
-				}
-			}
-		}
-		out = append(out, c)
-	}
-	return out
-}
-
-// ConditionsText is one line: "congestion control cubic; GRO off (ebpf), on (bridges)".
-func ConditionsText(conditions []Condition) string {
-	var b strings.Builder
-	for i, c := range conditions {
-		switch {
-		case i > 0 && conditions[i-1].Name == c.Name:
-			b.WriteString(", ")
-		case i > 0:
-			b.WriteString("; " + c.Name + " ")
-		default:
-			b.WriteString(c.Name + " ")
-		}
-		b.WriteString(c.Value)
-		if len(c.Levels) > 0 {
-			b.WriteString(" (" + strings.Join(c.Levels, ", ") + ")")
-		}
-	}
-	return b.String()
 }
 
 // conditions of sockets at both ends: the stations', and what the platform says of itself.

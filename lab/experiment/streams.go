@@ -1,4 +1,4 @@
-package lab
+package experiment
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"weir.dev/weir/lab/machine"
 	"weir.dev/weir/lab/peers"
 	"weir.dev/weir/lab/traffic/tools"
 )
@@ -114,12 +115,12 @@ func measureTCP(ctx context.Context, c *chain, length time.Duration) (Measuremen
 		o := tools.StreamOptions{
 			From: path.From, To: path.To, Address: path.Address, Duration: length,
 			Streams: c.levels.number(factorFlows, defaultFlows), Message: c.levels.number(factorMessage, defaultMessage),
-			Congestion: c.levels.or(factorCongestion, defaultCongestion),
+			Congestion: c.levels.or(factorCongestion, DefaultCongestion),
 		}
 		if tool == toolSockperf {
 			o.Message = sockperfMessage(c.levels)
 		}
-		before, err := takeSample()
+		before, err := machine.Take()
 		if err != nil {
 			return Measurement{}, err
 		}
@@ -129,7 +130,7 @@ func measureTCP(ctx context.Context, c *chain, length time.Duration) (Measuremen
 		if err != nil {
 			return Measurement{}, err
 		}
-		after, err := takeSample()
+		after, err := machine.Take()
 		if err != nil {
 			return Measurement{}, err
 		}
@@ -157,7 +158,7 @@ func measureTCP(ctx context.Context, c *chain, length time.Duration) (Measuremen
 		}
 		m.Raw = s
 		if gigabytes := float64(s.Bytes) / 1e9; gigabytes > 0 {
-			busy := (after.total - before.total) - (after.idle - before.idle) - (after.steal - before.steal)
+			busy := (after.Total - before.Total) - (after.Idle - before.Idle) - (after.Steal - before.Steal)
 			m.Values["cpu"] = busy / userHZ / gigabytes
 		}
 		return m, nil

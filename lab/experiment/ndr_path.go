@@ -1,4 +1,4 @@
-package lab
+package experiment
 
 import (
 	"context"
@@ -32,7 +32,7 @@ type ndr struct {
 
 func ndrExperiment() Experiment { return &ndr{senders: map[site]sender{}} }
 
-func (*ndr) Name() string { return ExperimentNDR }
+func (*ndr) Name() string { return NDR }
 func (*ndr) About() string {
 	return "highest load of UDP frames without loss (NDR) and with at most 0.5 % (PDR) by MLRsearch, the variants in turns; delays at 1 (idle), 10, 50 and 90 % of PDR"
 }
@@ -60,7 +60,7 @@ func (x *ndr) Check(ctx context.Context, b *Bench, l Levels) string {
 	if why := x.packets.Check(ctx, b, l); why != "" {
 		return why
 	}
-	k, _ := peers.Find(l[factorPlatform]) // checked, as the rig
+	k, _ := peers.Find(l[FactorPlatform]) // checked, as the rig
 	if r, _ := rigOf(l, k); r.representation == asFrame && l[factorGenerator] == generatorPacket {
 		return "a packet socket sends no XDP frames"
 	}
@@ -278,7 +278,7 @@ func (p *ndrPath) Step(ctx context.Context, n Next) (m Measurement, err error) {
 
 // outcome of a step.
 func (n Next) outcome(c traffic.Count) Measurement {
-	m := Measurement{Sending: n.Length, Values: map[string]float64{ValueLoss: c.LossRatio(), valueSent: c.Rate(), valueArrived: c.Goodput()}}
+	m := Measurement{Sending: n.Length, Values: map[string]float64{ValueLoss: c.LossRatio(), ValueSent: c.Rate(), ValueArrived: c.Goodput()}}
 	err := c.Check()
 	switch {
 	case err != nil:
@@ -293,7 +293,7 @@ func (n Next) outcome(c traffic.Count) Measurement {
 		return m
 	}
 	m.Offered = c.OnTime()
-	for kind, q := range map[string]float64{valueTypical: 0.5, valueWorst: 0.999} {
+	for kind, q := range map[string]float64{ValueTypical: 0.5, valueWorst: 0.999} {
 		if d, ok := c.Latency.Quantile(q); ok {
 			m.Values[kind] = micros(d)
 		}

@@ -1,4 +1,4 @@
-package lab
+package experiment
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 
 // Factors of experiments on chains.
 const (
-	factorPlatform = "platform"
+	FactorPlatform = "platform"
 	factorWires    = "wires"
 
 	factorPlacement = "placement"
@@ -50,7 +50,7 @@ func (x *chains) Factors() []Factor {
 		return nil
 	}
 	out := []Factor{
-		{Name: factorPlatform, About: "what carries the packets: " + strings.Join(peers.Names(), ", "), Check: oneOf(peers.Names()...)},
+		{Name: FactorPlatform, About: "what carries the packets: " + strings.Join(peers.Names(), ", "), Check: oneOf(peers.Names()...)},
 		{Name: factorWires, About: "functions in the chain", Default: "1", Check: between(0, maxWires, "a number of wires")},
 		{Name: factorPlacement, Default: peers.PlacedOne, Check: peers.CheckPlacement,
 			About: "platform hosts: where the functions are: one (on the first station's host), spread (in turns over all hosts), or hosts' names joined with +, in turns"},
@@ -82,9 +82,9 @@ func (x *chains) wires(l Levels, k peers.Kind) (int, string) {
 }
 
 func (x *chains) Check(_ context.Context, b *Bench, l Levels) string {
-	k, ok := peers.Find(l[factorPlatform])
+	k, ok := peers.Find(l[FactorPlatform])
 	if !ok {
-		return fmt.Sprintf("there is no platform %q: this lab has %s", l[factorPlatform], strings.Join(peers.Names(), ", "))
+		return fmt.Sprintf("there is no platform %q: this lab has %s", l[FactorPlatform], strings.Join(peers.Names(), ", "))
 	}
 	if err := tools.Installed(x.programs...); err != nil {
 		return err.Error()
@@ -99,7 +99,7 @@ func (x *chains) Check(_ context.Context, b *Bench, l Levels) string {
 		return why
 	}
 	if x.sockets {
-		if why := congestionHere(l.or(factorCongestion, defaultCongestion)); why != "" {
+		if why := CongestionHere(l.or(factorCongestion, DefaultCongestion)); why != "" {
 			return why
 		}
 	}
@@ -129,7 +129,7 @@ type chain struct {
 }
 
 func (x *chains) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
-	k, _ := peers.Find(l[factorPlatform]) // checked
+	k, _ := peers.Find(l[FactorPlatform]) // checked
 	p, err := b.Platform(ctx, k.Name)
 	if err != nil {
 		return nil, err

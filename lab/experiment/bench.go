@@ -1,4 +1,4 @@
-package lab
+package experiment
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -37,7 +36,7 @@ var benchName = regexp.MustCompile(`^lab-[0-9a-f]{4}$`)
 // NewBench takes a name that is free, and first removes what crashed runs have left.
 func NewBench(ctx context.Context, images []string) (*Bench, error) {
 	if os.Geteuid() != 0 {
-		return nil, errNoRoot()
+		return nil, ErrNoRoot()
 	}
 	unguard, err := guard(ctx)
 	if err != nil {
@@ -99,7 +98,7 @@ func (b *Bench) letGo() error {
 	return errors.Join(errs...)
 }
 
-func errNoRoot() error {
+func ErrNoRoot() error {
 	return fmt.Errorf("measuring needs root (network namespaces, BPF, containers): use sudo: %w", os.ErrPermission)
 }
 
@@ -261,33 +260,4 @@ func (b *Bench) Clear() error {
 func (b *Bench) Close() error {
 	err := b.Clear()
 	return errors.Join(err, b.letGo())
-}
-
-// freeMemory is the share of memory that is available; 1 if the kernel does not say.
-func freeMemory() float64 {
-	text, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 1
-	}
-	var total, available float64
-	for line := range strings.Lines(string(text)) {
-		f := strings.Fields(line)
-		if len(f) < 2 {
-			continue
-		}
-		v, err := strconv.ParseFloat(f[1], 64)
-		if err != nil {
-			continue
-		}
-		switch f[0] {
-		case "MemTotal:":
-			total = v
-		case "MemAvailable:":
-			available = v
-		}
-	}
-	if total == 0 {
-		return 1
-	}
-	return available / total
 }

@@ -1,7 +1,11 @@
-package lab
+// Package experiment has what parts of a study measure: the experiments, and the bench on which they are set up (all of it in namespaces of its own,
+// removed at the end, found and removed by the next run after a crash). lab runs their trials.
+package experiment
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -44,3 +48,16 @@ type Measurement struct {
 	// Conditions under which it was measured, as they were read back: congestion control, offloads, queues, representation of the packets.
 	Conditions map[string]string
 }
+
+// All experiments that parts of a study can name.
+func All() map[string]Experiment {
+	out := map[string]Experiment{}
+	for _, x := range []Experiment{tcpExperiment(), pingExperiment(), ppsExperiment(), ndrExperiment(), rrExperiment(), fctExperiment(), bootExperiment{},
+		ceilingExperiment(), paceExperiment(), latencyExperiment()} {
+		out[x.Name()] = x
+	}
+	return out
+}
+
+// Names in alphabetical order.
+func Names() []string { return slices.Sorted(maps.Keys(All())) }

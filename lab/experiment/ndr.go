@@ -1,13 +1,10 @@
-package lab
+package experiment
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"weir.dev/weir/lab/search"
-	"weir.dev/weir/lab/study"
 )
 
 // Goals of the search: NDR loses nothing, PDR at most this share (RFC 2544 knows only the first; FD.io CSIT measures both).
@@ -20,7 +17,7 @@ const (
 // What the search asks of a load. A trial of it is a step of ours.
 const (
 	exceedRatio   = 0.5  // less than half of the time may lose more: disturbances of the machine do not move the result
-	searchWidth   = 0.02 // relative
+	SearchWidth   = 0.02 // relative
 	trialsOfSum   = 5    // full-length trials that settle a load
 	firstTrials   = 4    // times shorter than a full one, to get near
 	leastFrames   = 200  // of the shortest trial, else it cannot tell a loss of 0.5 %
@@ -28,11 +25,11 @@ const (
 	ceilingTrials = 2    // full-length trials that the measurement of the ceiling takes
 )
 
-// headroom: a generator whose ceiling is not so many times the result may be what limits it.
-const headroom = 1.3
+// Headroom: a generator whose ceiling is not so many times the result may be what limits it.
+const Headroom = 1.3
 
-// ExperimentNDR as studies write it.
-const ExperimentNDR = "ndr"
+// NDR as studies write it.
+const NDR = "ndr"
 
 // Names of steps. Those of delays have their share of PDR in percent behind them, see StepDelay.
 const (
@@ -46,9 +43,9 @@ const (
 // Values of a step.
 const (
 	ValueLoss    = "loss"    // share of what was to be sent: what the generator could not send is lost
-	valueSent    = "sent"    // frames a second
-	valueArrived = "arrived" // frames a second
-	valueTypical = "typical" // us: the median
+	ValueSent    = "sent"    // frames a second
+	ValueArrived = "arrived" // frames a second
+	ValueTypical = "typical" // us: the median
 	valueWorst   = "worst"   // us: p99.9, where enough frames are beyond it
 )
 
@@ -122,7 +119,7 @@ func (c *ndrCourse) Tell(values map[string]float64) {
 	case StepNDR, StepPDR:
 		c.verified[n.What] = values[ValueLoss]
 	default:
-		for _, kind := range []string{valueTypical, valueWorst} {
+		for _, kind := range []string{ValueTypical, valueWorst} {
 			if v, ok := values[kind]; ok {
 				c.values[DelayName(kind, n.delayed())] = v
 			}
@@ -146,9 +143,9 @@ func (n Next) delayed() int {
 
 // begin the search below what the generator can send.
 func (c *ndrCourse) begin(values map[string]float64) {
-	c.sent, c.ceiling = values[valueSent], values[valueArrived]
+	c.sent, c.ceiling = values[ValueSent], values[ValueArrived]
 	first := c.length / firstTrials
-	goal := search.Goal{Exceed: exceedRatio, Trial: c.length, Sum: trialsOfSum * c.length, Width: searchWidth, First: first}
+	goal := search.Goal{Exceed: exceedRatio, Trial: c.length, Sum: trialsOfSum * c.length, Width: SearchWidth, First: first}
 	ndr, pdr := goal, goal
 	ndr.Name, pdr.Name, pdr.Loss = goalNDR, goalPDR, pdrLoss
 	var err error
@@ -201,8 +198,8 @@ func (c *ndrCourse) Result() Measurement {
 			m.Void = fmt.Sprintf("%s: not even %.0f frames a second pass, the least that trials of this length can tell", r.Goal, least)
 			continue
 		}
-		m.Values[map[string]string{goalNDR: metricNDR, goalPDR: metricPDR}[r.Goal]] = r.Throughput / 1e6
-		raw.Limited = raw.Limited || c.ceiling < headroom*r.Lower
+		m.Values[map[string]string{goalNDR: MetricNDR, goalPDR: metricPDR}[r.Goal]] = r.Throughput / 1e6
+		raw.Limited = raw.Limited || c.ceiling < Headroom*r.Lower
 	}
 	m.Values[ValueCeiling], m.Values[ValueLimited] = c.ceiling/1e6, 0
 	if raw.Limited {
@@ -214,44 +211,16 @@ func (c *ndrCourse) Result() Measurement {
 
 // Metrics of the experiment, and ValueLimited.
 const (
-	metricNDR    = "ndr"
+	MetricNDR    = "ndr"
 	metricPDR    = "pdr"
 	ValueCeiling = "ceiling"
 	ValueLimited = "limited" // 1: by the generator
 )
 
-// Bound is a variant whose generator may have been what limited it: its NDR and PDR are lower bounds.
-type Bound struct {
-	Variant study.Variant `json:"variant"`
-	Limited int           `json:"limited"` // blocks
-	Of      int           `json:"of"`      // valid ones
-}
-
-func bounds(p study.Part, records []study.Record) (out []Bound) {
-	for _, v := range p.Variants() {
-		b := Bound{Variant: v}
-		for _, r := range records {
-			if limited, ok := r.Values[ValueLimited]; ok && r.Void == "" && slices.Equal(r.Trial.Variant, v) {
-				b.Limited += int(limited)
-				b.Of++
-			}
-		}
-		if b.Limited > 0 {
-			out = append(out, b)
-		}
-	}
-	return out
-}
-
-// String says it in words.
-func (b Bound) String() string {
-	return fmt.Sprintf("%s: limited by the generator, whose ceiling is less than %g times the result, in %d of %d trials: a lower bound", strings.Join(b.Variant, " "), headroom, b.Limited, b.Of)
-}
-
 func ndrMetrics() map[string]string {
-	m := map[string]string{metricNDR: "Mpps", metricPDR: "Mpps", ValueCeiling: "Mpps"}
+	m := map[string]string{MetricNDR: "Mpps", metricPDR: "Mpps", ValueCeiling: "Mpps"}
 	for _, share := range DelayShares() {
-		m[DelayName(valueTypical, share)], m[DelayName(valueWorst, share)] = "us", "us"
+		m[DelayName(ValueTypical, share)], m[DelayName(valueWorst, share)] = "us", "us"
 	}
 	return m
 }

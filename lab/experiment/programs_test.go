@@ -1,10 +1,8 @@
-package lab
+package experiment
 
 import (
 	"strings"
 	"testing"
-
-	"weir.dev/weir/lab/study"
 )
 
 // A study names the program that makes its traffic. Each gives the metrics that it can, and its version stands with the result.
@@ -15,7 +13,7 @@ func TestProgramsOfOthersMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	on := func(more Levels) Levels {
-		l := Levels{factorPlatform: "veth"}
+		l := Levels{FactorPlatform: "veth"}
 		for name, level := range more {
 			l[name] = level
 		}
@@ -90,7 +88,7 @@ func TestProgramsOfOthersAreRefused(t *testing.T) {
 		"at most 200, each has two processes":       {fctExperiment(), Levels{factorTool: toolNetcat, factorFlows: "201"}},
 		"leave message away":                        {fctExperiment(), Levels{factorTool: toolNetcat, factorMessage: "1000"}},
 	} {
-		c.l[factorPlatform] = "veth"
+		c.l[FactorPlatform] = "veth"
 		if why := c.x.Check(t.Context(), b, c.l); !strings.Contains(why, want) {
 			t.Errorf("%v: %q: want %q", c.l, why, want)
 		}
@@ -105,15 +103,4 @@ func TestProgramsOfOthersAreRefused(t *testing.T) {
 			}
 		}
 	})
-	text := strings.Replace(goodStudy, "congestion: reno", "tool: nutcp", 1)
-	if _, err := Load("-", strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), `did you mean "nuttcp"`) {
-		t.Errorf("a tool that there is not: %v", err)
-	}
-	s, err := Load("-", strings.NewReader(strings.Replace(text, "nutcp", "nuttcp", 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if l := levelsOf(s.Parts[0], study.Variant{"ebpf", "9"}); l[factorTool] != toolNuttcp {
-		t.Errorf("%v", l)
-	}
 }

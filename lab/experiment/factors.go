@@ -1,0 +1,77 @@
+package experiment
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"weir.dev/weir/api/file"
+)
+
+// Factor is what an experiment can vary. A study names it as a factor, with levels, or as a setting, the same for all variants of a part.
+type Factor struct {
+	Name    string
+	About   string
+	Default string // its level if a study does not name it
+	// Check tells what is wrong with a level on any machine; nil: every level is right. What this machine lacks is Experiment.Check's.
+	Check func(level string) error
+}
+
+// Factored is an experiment that says what it can vary. What it does not know is then refused before anything is measured.
+type Factored interface{ Factors() []Factor }
+
+// FactorLabel changes nothing: levels under two names are the same. It is for A/A studies, and known to every experiment.
+const FactorLabel = "label"
+
+func labels() Factor {
+	return Factor{Name: FactorLabel, About: "a name that changes nothing, to compare a thing with itself", Default: "none"}
+}
+
+// Factors of an experiment; false: it does not say.
+func Factors(x Experiment) ([]Factor, bool) {
+	f, ok := x.(Factored)
+	if !ok {
+		return nil, false
+	}
+	list := f.Factors()
+	return append(list, labels()), len(list) > 0
+}
+
+// or is the level of a factor, or what it is without one.
+func (l Levels) or(name, without string) string {
+	if v, ok := l[name]; ok {
+		return v
+	}
+	return without
+}
+
+// number of a factor whose levels are whole numbers that were checked.
+func (l Levels) number(name, without string) int {
+	n, _ := strconv.Atoi(l.or(name, without)) // checked
+	return n
+}
+
+// between checks whole numbers.
+func between(least, most int, of string) func(string) error {
+	return func(level string) error {
+		n, err := strconv.Atoi(level)
+		if err != nil || n < least || n > most {
+			return fmt.Errorf("%q: want %s, %d to %d", level, of, least, most)
+		}
+		return nil
+	}
+}
+
+// oneOf checks words.
+func oneOf(words ...string) func(string) error {
+	return func(level string) error {
+		if slices.Contains(words, level) {
+			return nil
+		}
+		if hint := file.Suggest(level, words); hint != "" {
+			return fmt.Errorf("%q: %s", level, hint)
+		}
+		return fmt.Errorf("%q: want one of %s", level, strings.Join(words, ", "))
+	}
+}

@@ -1,0 +1,100 @@
+package experiment_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/experiment"
+	"weir.dev/weir/lab/machine"
+	"weir.dev/weir/lab/study"
+)
+
+const limitStudy = `name: limits
+title: Limits that are known
+parts:
+  - name: limits
+    question: Are they found?
+    experiment: ndr
+    metrics: [{name: ndr, unit: Mpps, better: higher}, {name: pdr, unit: Mpps, better: higher}, {name: typical-50, unit: us, better: lower}]
+    factors:
+      - {name: limit, levels: ["40000", "100000"]}
+    compare: limit
+    baseline: "40000"
+    quick: {blocks: %d, duration: 50ms}
+    full: {blocks: 6, duration: 50ms}
+`
+
+// busy keeps a CPU busy until the test ends.
+func busy(t *testing.T, cpu int) {
+	var over atomic.Bool
+	var all sync.WaitGroup
+	all.Go(func() {
+		runtime.LockOSThread() // never unlocked: the thread ends here
+		var one unix.CPUSet
+		one.Set(cpu)
+		if err := unix.SchedSetaffinity(0, &one); err != nil {
+			t.Error(err)
+		}
+		for !over.Load() {
+			machine.Canary()
+		}
+	})
+	t.Cleanup(func() { over.Store(true); all.Wait() })
+}
+
+var tries = flag.Int("tries", 3, "searches of TestKnownLimitsAreFound, three at a time")
+
+// TestKnownLimitsAreFound: a program passes N frames a second. The search finds that within its width, although the second CPU is busy.
+func TestKnownLimitsAreFound(t *testing.T) {
+	x, chain := experiment.NewShaped(t)
+	busy(t, chain)
+	f, err := study.Parse("limits.yaml", fmt.Appendf(nil, limitStudy, (*tries+2)/3), []string{"ndr"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := study.Create(filepath.Join(t.TempDir(), "run"), study.Header{Study: f.Study, Mode: study.Quick, Seed: 5, Started: time.Unix(0, 0).UTC()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	r := lab.Runner{Experiments: map[string]experiment.Experiment{"ndr": x}, Journal: j, Progress: lab.Silent{}, Rules: lab.VoidRules{Steal: 2, Canary: 1e9, Squeeze: 1e9}}
+	if err := r.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range j.Records {
+		if r.Void != "" || r.Skipped != "" {
+			t.Fatalf("%s: %s%s", r.Trial.Key(), r.Void, r.Skipped)
+		}
+		var raw experiment.NDRRaw
+		if err := json.Unmarshal(r.Raw, &raw); err != nil {
+			t.Fatal(err)
+		}
+		n, err := strconv.ParseFloat(r.Trial.Variant[0], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range raw.Results {
+			if off := found.Lower/n - 1; !found.Settled || math.Abs(off) > experiment.SearchWidth || (found.Upper-found.Lower)/found.Upper > experiment.SearchWidth {
+				t.Errorf("%s of a limit of %.0f is off by %.2f %%: %+v; %d trials", found.Goal, n, off*100, found, raw.Trials)
+			}
+		}
+		if raw.Limited || raw.Ceiling < n {
+			t.Errorf("a ceiling of %.0f limits %.0f", raw.Ceiling, n)
+		}
+		t.Logf("%s: %d steps, %d trials of the search, ceiling %.2f Mpps, %+v", r.Trial.Key(), len(j.StepsOf(r.Trial)), raw.Trials, raw.Ceiling/1e6, raw.Results)
+	}
+	t.Logf("%d searches in %s", len(j.Records), time.Since(begun).Round(time.Millisecond))
+}
+
