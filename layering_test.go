@@ -42,6 +42,15 @@ var layers = map[string][]string{
 	"lab":       {"agent", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "router"},
 	"examples":  {"api"},
 
+	// packages of lab, lower ones first
+	"lab/machine":    {},
+	"lab/stats":      {},
+	"lab/search":     {},
+	"lab/study":      {"api"},
+	"lab/traffic":    {"lab/stats", "netns"},
+	"lab/peers":      {"lab/traffic/tools", "api", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "router"},
+	"lab/experiment": {"lab/machine", "lab/search", "lab/stats", "lab/traffic", "lab/peers", "api/file", "container/oci", "image", "instance", "netns"},
+
 	// packages of cli, lower ones first
 	"cli/command": {"api", "instance"},
 	"cli/service": {"cli/command", "api", "daemon/config", "instance"},

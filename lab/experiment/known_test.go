@@ -97,4 +97,3 @@ func TestKnownLimitsAreFound(t *testing.T) {
 	}
 	t.Logf("%d searches in %s", len(j.Records), time.Since(begun).Round(time.Millisecond))
 }
-
