@@ -31,6 +31,7 @@ type target struct {
 	in       fabric.Input
 	versions map[string]version
 	out      fabric.Output
+	tidies   bool // what was in force stays, but for the tags that it needed on the way here
 }
 
 // next computes what is to come into force now that in is wanted. have is what was computed last; settled: that, and nothing else, is in
@@ -57,11 +58,12 @@ func (s *stage) next(in fabric.Input, versions map[string]version, have fabric.O
 		s.past = append(s.past, s.now)
 		s.past = s.past[max(0, len(s.past)-maxPast):]
 	}
+	tidies := settled && s.known && s.marked && len(coming) == 0 && fabric.SameWorld(&s.now, &in)
 	s.known, s.now, s.wanted, s.waits, s.tagged = true, in, versions, time.Time{}, false
 	s.now.Changing = nil
 	in.Changing = s.changing(in, nil)
 	s.marked = len(in.Changing) > 0
-	return target{in, versions, compile(in)}
+	return target{in, versions, compile(in), tidies}
 }
 
 // prepare computes what is in force, in the network as it is now, so that it can be told from what is coming.
@@ -70,7 +72,7 @@ func (s *stage) prepare(in fabric.Input, coming map[string][]fabric.Variant, com
 	old.Policies, old.Before, old.Edited, old.Chains, old.Functions = s.now.Policies, s.now.Before, s.now.Edited, s.now.Chains, s.now.Functions
 	old.Changing = s.changing(old, coming)
 	s.marked = true
-	return target{old, s.wanted, compile(old)}
+	return target{old, s.wanted, compile(old), false}
 }
 
 // changing adds the forms that policies of an input had.

@@ -65,3 +65,55 @@ func TestADeletedFunctionDoesNotBreakTheFormerWay(t *testing.T) {
 		}
 	}
 }
+
+// The step that takes the tags away tidies up: no frame goes otherwise than before. It does not if the network has changed as well.
+func TestTheLastStepTidiesUp(t *testing.T) {
+	input := func(path string, ready bool) fabric.Input {
+		return fabric.Input{Chains: map[string]api.ChainSpec{"c": {Path: path}}, Policies: map[string]api.PolicySpec{"p": {From: "a", To: "b", Chain: "c"}},
+			Functions: map[string]fabric.Function{"f": {Host: "host:h1", Ready: true}, "g": {Host: "host:h2", Ready: true}, "other": {Host: "host:h3", Ready: ready}}}
+	}
+	compile := func(in fabric.Input) fabric.Output {
+		cookie := uint64(len(in.Changing))<<8 | uint64(in.Chains["c"].Path[0])
+		return fabric.Output{Entries: map[fabric.SwitchID][]*fabric.Entry{"of:1": {{Cookie: cookie}}}, Paths: &fabric.Paths{}}
+	}
+	for name, c := range map[string]struct {
+		ready  bool
+		tidies bool
+	}{"the network is as it was": {true, true}, "the network has changed": {false, false}} {
+		var s stage
+		var have target
+		for i, x := range []struct {
+			path   string
+			ready  bool
+			tidies bool
+		}{{"f", true, false}, {"g", true, false}, {"g", true, false}, {"g", c.ready, c.tidies}, {"g", c.ready, false}} {
+			have = s.next(input(x.path, x.ready), nil, have.out, true, time.Now(), compile)
+			if have.tidies != x.tidies {
+				t.Errorf("%s: step %d tidies up: %t", name, i, have.tidies)
+			}
+		}
+	}
+}
+
+func TestAPolicyInForceStaysActiveWhileTheRouterTidiesUp(t *testing.T) {
+	l := &loop{intent: newIntent(), steering: newSteering(testDrain)}
+	l.out.Paths = fabric.NewPaths(map[string]*fabric.Path{"p": {Forward: []string{"a"}}, "new": {Forward: []string{"b"}}})
+	l.last.progress = map[string]*progress{"new": {hosts: 1}}
+	l.steady = l.proven()
+	l.last.progress = map[string]*progress{"p": {catching: 1}, "new": {hosts: 1}}
+	state := func(name string) api.PolicyState { return l.policyStatus(name, 1).State }
+	if got := state("p"); got != api.PolicyActive {
+		t.Errorf("p, which was in force, is %s", got)
+	}
+	if got := state("new"); got != api.PolicyPending {
+		t.Errorf("new, which was not in force, is %s", got)
+	}
+	l.last.progress["p"].refused = fabric.ErrFull
+	if got := state("p"); got != api.PolicyError {
+		t.Errorf("p, of which an entry was refused, is %s", got)
+	}
+	l.steady, l.last.progress["p"].refused = nil, nil
+	if got := state("p"); got != api.PolicyPending {
+		t.Errorf("p, which changes, is %s", got)
+	}
+}

@@ -163,6 +163,7 @@ func (l *loop) policyStatus(name string, generation int64) api.PolicyStatus {
 	case p == nil || p.done():
 	case p.refused != nil:
 		s.State, s.Message = api.PolicyError, p.refused.Error()
+	case l.steady[name]: // what is not in force yet does the same without a tag
 	default:
 		s.State, s.Message = api.PolicyPending, "being installed"
 		if p.waitsFor != "" {

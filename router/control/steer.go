@@ -36,6 +36,7 @@ type steering struct {
 	dropped     dropped
 	placed      map[string]string  // functions' hosts where they last ran
 	inForce     map[string]bool    // policies that were in force at some time: they fail closed
+	steady      map[string]bool    // policies that are in force while the router tidies up behind a change
 	unproven    map[string]bool    // policies that have other paths than when they were last seen in force
 	wanted      fabric.Input       // the last one
 	versions    map[string]version // of its policies
@@ -90,12 +91,27 @@ func (l *loop) compute(now time.Time) {
 		t := translate(next.out, have, bad, off)
 		post(l.ctx, l.events, func(l *loop) {
 			l.computing = false
+			l.steady = nil
+			if next.tidies {
+				l.steady = l.proven()
+			}
 			l.computed(next.in, next.out, t, next.versions)
 			if !l.stage.waits.IsZero() {
 				l.patient = l.stage.waits.Add(preparedMost)
 			}
 		})
 	})
+}
+
+// proven are the policies that are in force as they were computed last.
+func (l *loop) proven() map[string]bool {
+	all := map[string]bool{}
+	for name := range l.out.Paths.All() {
+		if p := l.last.progress[name]; p == nil || p.done() {
+			all[name] = true
+		}
+	}
+	return all
 }
 
 // computed takes over a new target.

@@ -57,8 +57,8 @@ func SamePlaces(a, b *Input) bool {
 	return atOnePlace(a.Chains, b.Chains) && atOnePlace(a.Functions, b.Functions) && atOnePlace(a.Endpoints, b.Endpoints)
 }
 
-// sameWorld tells whether all but the policies is the same.
-func sameWorld(a, b *Input) bool {
+// SameWorld tells whether all but the policies is the same.
+func SameWorld(a, b *Input) bool {
 	return a.Reserve == b.Reserve && sameMap(a.Switches, b.Switches, sameSwitch) && sameMap(a.Endpoints, b.Endpoints, sameEndpoint) &&
 		sameMap(a.Functions, b.Functions, sameFunction) && sameMap(a.Chains, b.Chains, sameChain) && sameSlice(a.Links, b.Links, equal) &&
 		sameSlice(a.Stations, b.Stations, sameStation)

@@ -12,7 +12,7 @@ import (
 // The result is that of Compile, except that tags keep their numbers, and that a table which is too small for all serves those that
 // were there first.
 func (c *Compiler) Update(in Input) Output {
-	if !sameWorld(&c.w.in, &in) {
+	if !SameWorld(&c.w.in, &in) {
 		c.reset(in)
 		return c.Output()
 	}
