@@ -7,7 +7,9 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/instance"
 	"weir.dev/weir/pki"
 	"weir.dev/weir/store"
 )
@@ -179,7 +182,7 @@ func (m *Manager) rotateToken(w http.ResponseWriter, r *http.Request) error {
 		out.Token = whole
 		return answer(w, http.StatusOK, out)
 	}
-	return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("others changed the token %d times meanwhile: try again", editAttempts))
+	return othersWrite("token")
 }
 
 // rotateFile writes this manager's token file anew.
@@ -309,4 +312,41 @@ func (a *access) openFile(path string) error {
 	defer a.mu.Unlock()
 	a.file, a.token = path, t
 	return nil
+}
+
+// token reads the bearer token, or makes one. A file that others can read is refused.
+func token(path string) ([]byte, error) {
+	if path == "" {
+		return nil, errors.New("listen on TCP: no token file given")
+	}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return newToken(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("token: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("token: %s has mode %04o: others may have read it: delete it (a new one is made at the next start)", path, info.Mode().Perm())
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("token: %w", err)
+	}
+	t := strings.TrimSpace(string(b))
+	if len(t) < 32 {
+		return nil, fmt.Errorf("token: %s holds %d characters: want at least 32; delete it (a new one is made at the next start)", path, len(t))
+	}
+	return []byte(t), nil
+}
+
+// newToken writes a token of 256 random bits, whole or not at all.
+func newToken(path string) ([]byte, error) {
+	var raw [32]byte
+	_, _ = rand.Read(raw[:]) // never fails
+	t := base64.RawURLEncoding.EncodeToString(raw[:])
+	if err := instance.WriteFile(path, []byte(t+"\n")); err != nil {
+		return nil, fmt.Errorf("token: %w", err)
+	}
+	return []byte(t), nil
 }

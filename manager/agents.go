@@ -229,7 +229,7 @@ func (s *agentServer) handler() http.Handler {
 			var ctx context.Context
 			var leave func()
 			if err == nil {
-				ctx, leave, err = s.m.join.live.enter(context.WithValue(r.Context(), agentKey{}, who.agent), who.agent, who.until.Sub(s.m.Now()))
+				ctx, leave, err = s.m.live.enter(context.WithValue(r.Context(), agentKey{}, who.agent), who.agent, who.until.Sub(s.m.Now()))
 			}
 			if err != nil {
 				s.told.warn(s.m.Log, s.m.Now(), peerOf(r), "an agent is refused", err)
@@ -257,7 +257,7 @@ func (m *Manager) auditAgent(r *http.Request, who certified, err error) {
 	if who.host != "" {
 		rec.Who, rec.Role = "host "+who.host, api.RoleAgent
 	}
-	m.audit.tell(m, rec, true)
+	m.audit.tell(rec, true)
 }
 
 // who checks a connection's certificate, at each request anew: it may expire or be replaced meanwhile.

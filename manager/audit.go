@@ -1,16 +1,12 @@
 package manager
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
-	"maps"
-	"net/http"
+	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -26,14 +22,17 @@ const (
 	maxAuditQueue  = 2_000 // on their way to the store; the file has all
 	auditBatch     = 100   // in a transaction
 	auditTimeout   = 10 * time.Second
-	maxAuditObject = 100 // of an apply
-	maxOutline     = 10  // problems
 	maxAlike       = 5_000
 	alikeFor       = time.Hour // refusals that are alike are counted for so long
 )
 
 // audit is the log on its way: records go to the file at once, to the store a moment later.
 type audit struct {
+	Store store.Store
+	Log   *slog.Logger
+	Now   func() time.Time
+	file  auditFile
+
 	mu      sync.Mutex
 	queue   map[string]api.AuditRecord // by name: a count that grows replaces the record
 	order   []string
@@ -41,7 +40,6 @@ type audit struct {
 	dropped int
 	written int
 	alike   map[alike]api.AuditRecord
-	file    auditFile
 }
 
 // alike is what makes two refusals, or two uses of a token, one record.
@@ -50,61 +48,14 @@ type alike struct {
 	status                        int
 }
 
-// noted is what a handler says of its request for the audit log.
-type noted struct {
-	who        string // of who joins: there is no caller
-	kind       api.Kind
-	object     string
-	generation int64
-	objects    []string
-	idle       bool             // nothing was changed: there is nothing to record, unless it was refused
-	began      func(status int) // of streams: writes the record at their beginning
-}
-
-type notedKey struct{}
-
-// note is where a handler says what it does; there is always one.
-func note(r *http.Request) *noted {
-	if n, ok := r.Context().Value(notedKey{}).(*noted); ok {
-		return n
-	}
-	return &noted{}
-}
-
 func sourceOf(who string) string {
 	sum := sha256.Sum256([]byte(who))
 	return hex.EncodeToString(sum[:4])
 }
 
-// auditRequest records what became of a request.
-func (m *Manager) auditRequest(r *http.Request, rt route, n *noted, status int, err error) {
-	c := callerOf(r)
-	kind := cmp.Or(n.kind, rt.kind)
-	rec := api.AuditRecord{Who: cmp.Or(n.who, c.who), Role: c.role, From: c.from, Verb: rt.verb(r), Kind: kind,
-		Object: cmp.Or(n.object, r.PathValue("name")), Generation: n.generation, Objects: n.objects, Status: status}
-	if err != nil {
-		p := problemOf(err)
-		rec.Status, rec.Problem = p.Status, outline(p)
-	}
-	m.audit.tell(m, rec, rec.Status == http.StatusUnauthorized || rec.Status == http.StatusForbidden || rec.Status == http.StatusTooManyRequests)
-}
-
-// outline says what is wrong and where, without the values that were sent: they may be secret.
-func outline(p *api.ProblemError) string {
-	text := cmp.Or(p.Detail, p.Title)
-	var at []string
-	for _, x := range p.Problems[:min(len(p.Problems), maxOutline)] {
-		at = append(at, x.Path)
-	}
-	if len(at) > 0 {
-		text += ": " + strings.Join(at, ", ")
-	}
-	return text
-}
-
 // tell writes a record. Refusals are counted with those that are alike: as their number reaches 2, 4, 8 ... the record says so.
-func (a *audit) tell(m *Manager, rec api.AuditRecord, count bool) {
-	now := m.Now().UTC()
+func (a *audit) tell(rec api.AuditRecord, count bool) {
+	now := a.Now().UTC()
 	for _, s := range []*string{&rec.Who, &rec.From, &rec.Verb, &rec.Object} {
 		*s = strict.Clip(*s, maxWord)
 	}
@@ -131,7 +82,7 @@ func (a *audit) tell(m *Manager, rec api.AuditRecord, count bool) {
 		}
 	}
 	if err := a.file.write(rec); err != nil {
-		m.Log.Error("audit log", "file", a.file.path, "error", err)
+		a.Log.Error("audit log", "file", a.file.path, "error", err)
 	}
 	if _, waiting := a.queue[rec.Name]; !waiting {
 		if len(a.queue) >= maxAuditQueue {
@@ -146,12 +97,12 @@ func (a *audit) tell(m *Manager, rec api.AuditRecord, count bool) {
 	a.queue[rec.Name] = rec
 	if a.busy == nil {
 		a.busy = make(chan struct{})
-		go a.flush(m, a.busy)
+		go a.flush(a.busy)
 	}
 }
 
 // flush writes the queue to the store until it is empty.
-func (a *audit) flush(m *Manager, done chan struct{}) {
+func (a *audit) flush(done chan struct{}) {
 	defer close(done)
 	for {
 		a.mu.Lock()
@@ -178,16 +129,16 @@ func (a *audit) flush(m *Manager, done chan struct{}) {
 		}
 		a.mu.Unlock()
 		if dropped > 0 {
-			m.Log.Warn("audit log: the store is slow: some records are in the file only", "records", dropped)
+			a.Log.Warn("audit log: the store is slow: some records are in the file only", "records", dropped)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), auditTimeout)
-		_, err := m.Store.Txn(ctx, nil, ops)
+		_, err := a.Store.Txn(ctx, nil, ops)
 		if err == nil && trim {
-			err = m.trimAudit(ctx)
+			err = trimSources(ctx, a.Store, api.KindAudit, maxAudit-auditTrimEvery, maxAudit-auditTrimEvery)
 		}
 		cancel()
 		if err != nil && !errors.Is(err, store.ErrStopped) {
-			m.Log.Warn("audit log: some records are in the file only", "records", len(ops), "error", err)
+			a.Log.Warn("audit log: some records are in the file only", "records", len(ops), "error", err)
 		}
 	}
 }
@@ -203,96 +154,5 @@ func (a *audit) settled(ctx context.Context) {
 	select {
 	case <-busy:
 	case <-ctx.Done():
-	}
-}
-
-// trimAudit makes room.
-func (m *Manager) trimAudit(ctx context.Context) error {
-	items, _, err := m.Store.List(ctx, store.Prefix(api.KindAudit), store.ListOptions{KeysOnly: true})
-	if err != nil {
-		return err
-	}
-	keys := make([]string, len(items))
-	for i := range items {
-		keys[i] = items[i].Key
-	}
-	return m.forgetKeys(ctx, excess(keys, maxAudit-auditTrimEvery))
-}
-
-// forgetKeys removes keys, so many at once.
-func (m *Manager) forgetKeys(ctx context.Context, gone []string) error {
-	for len(gone) > 0 {
-		n := min(len(gone), forgetAtOnce)
-		var ops []store.Op
-		for _, key := range gone[:n] {
-			ops = append(ops, store.Op{Key: key})
-		}
-		if _, err := m.Store.Txn(ctx, nil, ops); err != nil {
-			return err
-		}
-		gone = gone[n:]
-	}
-	return nil
-}
-
-// excess are the keys, sorted by time, that go so that at most so many stay: the oldest of the source that has the most, again and again.
-func excess(keys []string, limit int) (gone []string) {
-	by := map[string][]string{}
-	for _, key := range keys {
-		source := "" // events of former versions have none
-		if parts := strings.SplitN(key, ".", 3); len(parts) == 3 {
-			source = parts[2]
-		}
-		by[source] = append(by[source], key)
-	}
-	shares := make([]int, 0, len(by))
-	for _, list := range by {
-		shares = append(shares, len(list))
-	}
-	slices.Sort(shares)
-	left, share := limit, 0
-	for i, n := range shares { // the largest share that fits, when small ones leave theirs
-		if share = left / (len(shares) - i); n > share {
-			break
-		}
-		left -= n
-		share = n
-	}
-	for _, source := range slices.Sorted(maps.Keys(by)) {
-		if list := by[source]; len(list) > share {
-			gone = append(gone, list[:len(list)-share]...)
-		}
-	}
-	return gone
-}
-
-// auditNoun is the audit log as lists and watches see it.
-var auditNoun = noun{kind: api.KindAudit, object: api.AuditRecord{}}
-
-// audits lists the audit log, or watches it.
-func (m *Manager) audits(w http.ResponseWriter, r *http.Request) error {
-	m.audit.settled(r.Context())
-	return m.list(auditNoun, w, r)
-}
-
-// verb is what the audit log calls a request.
-func (rt route) verb(r *http.Request) string {
-	if rt.does != "" {
-		return rt.does
-	}
-	return strings.ToLower(r.Method)
-}
-
-// applied notes what an apply changed.
-func (n *noted) applied(changes []api.Change) {
-	for _, c := range changes {
-		if c.Action == "unchanged" {
-			continue
-		}
-		if len(n.objects) == maxAuditObject {
-			n.objects = append(n.objects, "...")
-			return
-		}
-		n.objects = append(n.objects, fmt.Sprintf("%s %s/%s", c.Action, c.Kind, c.Name))
 	}
 }

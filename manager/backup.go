@@ -62,43 +62,6 @@ func (l *late) Write(p []byte) (int, error) {
 	return flushing{l.w, http.NewResponseController(l.w)}.Write(p)
 }
 
-// Restored makes a state that came out of a backup the current one: what was reported is not known to be true, and what agents have seen of later
-// generations is not this. Agents report anew. Safe to repeat.
-func (m *Manager) Restored(ctx context.Context) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, n := range nouns() {
-		if n.spec == nil {
-			continue
-		}
-		objects, _, err := store.List[object](ctx, m.Store, n.kind)
-		if err != nil {
-			return fmt.Errorf("restore: %w", err)
-		}
-		for len(objects) > 0 {
-			some := objects[:min(len(objects), forgetAtOnce)]
-			objects = objects[len(some):]
-			var ops []store.Op
-			for i := range some {
-				o := &some[i]
-				o.Generation += generationLeap
-				if n.kind != api.KindHost {
-					o.Status = []byte("{}")
-				}
-				op, err := store.Put(n.kind, o)
-				if err != nil {
-					return fmt.Errorf("restore: %w", err)
-				}
-				ops = append(ops, op)
-			}
-			if _, err := m.Store.Txn(ctx, nil, ops); err != nil {
-				return fmt.Errorf("restore: %w", err)
-			}
-		}
-	}
-	return nil
-}
-
 // Revision is the store's.
 func (m *Manager) Revision(ctx context.Context) (int64, error) {
 	_, revision, err := m.Store.List(ctx, store.Prefix(api.KindChain), store.ListOptions{KeysOnly: true, Limit: 1})

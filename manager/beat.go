@@ -206,3 +206,17 @@ func (m *Manager) lastBeat(host string) (time.Time, bool) {
 	x, ok := m.beats.of(host)
 	return x.at, ok
 }
+
+// beatsAgain tells that a host that was lost gives signs of life.
+func (m *Manager) beatsAgain(host string) bool {
+	last, ok := m.lastBeat(host)
+	return ok && host != m.Host && m.Now().Sub(last) <= api.BeatLost
+}
+
+// silence is for how long nothing has been heard of a host.
+func (m *Manager) silence(host string, reported time.Time) time.Duration {
+	if last, ok := m.lastBeat(host); ok && last.After(reported) {
+		reported = last
+	}
+	return max(0, m.Now().Sub(reported))
+}

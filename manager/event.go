@@ -2,7 +2,6 @@ package manager
 
 import (
 	"cmp"
-	"context"
 	"maps"
 	"strings"
 	"time"
@@ -118,22 +117,4 @@ func (r repeats) keep(fresh repeats) {
 // follows: soon enough to be counted with the former.
 func follows(e, old api.Event) bool {
 	return e.Time.Sub(old.Time).Abs() <= sameWithin && e.Time.Sub(cmp.Or(old.First, old.Time)) <= sameFor
-}
-
-// tellOf carries operations out together with events.
-func (m *Manager) tellOf(ctx context.Context, conds []store.Cond, ops []store.Op, events ...api.Event) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	told, fresh, err := m.repeats.add(m.Now().UTC(), events)
-	if err != nil {
-		return err
-	}
-	if _, err := m.Store.Txn(ctx, conds, append(ops, told...)); err != nil {
-		return err
-	}
-	m.repeats.keep(fresh)
-	if len(events) > 0 {
-		m.trimEvents(ctx)
-	}
-	return nil
 }

@@ -2,13 +2,11 @@ package manager
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"sync"
 	"time"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/store"
 )
 
 // Bounds of the events that one host may raise, and of those that its functions may: a report's worth at once, then so many a second. Statuses are never
@@ -153,31 +151,4 @@ func (n *news) mayName(host string, kind api.Kind, name string) (bool, error) {
 		return n.owns(kind, o)
 	}
 	return false, nil
-}
-
-// eventSlack is how many events more than maxEvents there may be until the next time that room is made.
-const eventSlack = 500
-
-// trimEvents makes room. It is no fault of the request if that fails: the next one tries again.
-func (m *Manager) trimEvents(ctx context.Context) {
-	if err := m.trimSources(ctx); err != nil {
-		m.Log.Warn("trim history", "kind", api.KindEvent, "error", err)
-	}
-}
-
-// trimSources removes the oldest events of the source that has most: what one raises never drives out what others did.
-func (m *Manager) trimSources(ctx context.Context) error {
-	n, err := m.Store.Count(ctx, store.Prefix(api.KindEvent))
-	if err != nil || n <= maxEvents+eventSlack {
-		return err
-	}
-	items, _, err := m.Store.List(ctx, store.Prefix(api.KindEvent), store.ListOptions{KeysOnly: true})
-	if err != nil {
-		return err
-	}
-	keys := make([]string, len(items))
-	for i := range items {
-		keys[i] = items[i].Key
-	}
-	return m.forgetKeys(ctx, excess(keys, maxEvents))
 }

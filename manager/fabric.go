@@ -50,19 +50,13 @@ func (m *Manager) fabric(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// newMeta is of something that the manager makes at someone's report.
-func (m *Manager) newMeta(name string) api.Meta {
-	now := m.Now().UTC()
-	return api.Meta{Name: name, UID: newUID(), Generation: 1, Created: now, Updated: now}
-}
-
 // switches adds the switches' statuses; a switch appears with its first.
 func (n *news) switches(ctx context.Context, in map[string]api.SwitchStatus) error {
 	for _, name := range slices.Sorted(maps.Keys(in)) {
 		s, err := store.Get[api.Switch](ctx, n.m.Store, api.KindSwitch, name)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			s = api.Switch{Meta: n.m.newMeta(name)}
+			s = api.Switch{Meta: newMeta(name, n.m.Now())}
 			n.unsettle = true
 		case err != nil:
 			return err
@@ -77,8 +71,6 @@ func (n *news) switches(ctx context.Context, in map[string]api.SwitchStatus) err
 	}
 	return nil
 }
-
-func same(a, b any) bool { return string(marshal(a)) == string(marshal(b)) }
 
 // write adds an object that was read at a revision; 0: it was not there.
 func write[T any, P store.Object[T]](n *news, kind api.Kind, v P, at int64) error {
@@ -116,7 +108,7 @@ func (n *news) assignments(ctx context.Context, in map[string]api.AssignmentSpec
 		a, err := store.Get[api.Assignment](ctx, n.m.Store, api.KindAssignment, name)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			a = api.Assignment{Meta: n.m.newMeta(name)}
+			a = api.Assignment{Meta: newMeta(name, n.m.Now())}
 		case err != nil:
 			return err
 		case same(a.Spec, in[name]):
@@ -148,37 +140,4 @@ func (n *news) assigned(ctx context.Context, host string, s *api.AssignmentStatu
 	at := a.Revision
 	a.Status, a.Updated = *s, n.m.Now().UTC()
 	return write(n, api.KindAssignment, &a, at)
-}
-
-// switchRules answers with a switch's entries, read live.
-func (m *Manager) switchRules(w http.ResponseWriter, r *http.Request) error {
-	name := r.PathValue("name")
-	s, err := store.Get[api.Switch](r.Context(), m.Store, api.KindSwitch, name)
-	if errors.Is(err, store.ErrNotFound) {
-		return notFound(api.KindSwitch, name)
-	}
-	if err != nil {
-		return err
-	}
-	if m.Fabric == nil {
-		return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s cannot be asked from here: this manager controls no switches (start it with --openflow)", name))
-	}
-	rules, err := m.Fabric.SwitchRules(r.Context(), name)
-	if errors.Is(err, ErrElsewhere) {
-		where := m.leader(r.Context())
-		if where == "" || m.Leads() {
-			return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s cannot be asked now: the router is about to start, try again", name))
-		}
-		return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s cannot be asked from here: the router runs at the manager that leads, %s: ask there", name, where))
-	}
-	if err != nil {
-		return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s (%s): %s", name, s.Status.State, err))
-	}
-	if rules.Tables == nil {
-		rules.Tables = []api.SwitchTable{}
-	}
-	if rules.Rules == nil {
-		rules.Rules = []api.SwitchRule{}
-	}
-	return answer(w, http.StatusOK, rules)
 }

@@ -9,15 +9,14 @@ import (
 	"weir.dev/weir/store"
 )
 
-// forgetAtOnce is how many statuses one transaction clears: small enough for any etcd.
-const forgetAtOnce = 100
-
 // ForgetStatus clears what the agent of this process and the router had reported of endpoints, functions, chains and policies, for a
 // start after which none of it can be true: until they report anew these count as pending. What other hosts have told stays: they do
 // not say it again. Safe to repeat.
 func (m *Manager) ForgetStatus(ctx context.Context) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	return m.writer.alone(func() error { return m.forgetStatus(ctx) })
+}
+
+func (m *Manager) forgetStatus(ctx context.Context) error {
 	where := (&news{m: m}).lookup(ctx, manyStatuses)
 	for _, kind := range []api.Kind{api.KindEndpoint, api.KindFunction, api.KindChain, api.KindPolicy} {
 		objects, _, err := store.List[object](ctx, m.Store, kind)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	"weir.dev/weir/api"
@@ -15,41 +14,12 @@ import (
 	"weir.dev/weir/store"
 )
 
-// memberCache is for how long a member's record is believed without reading it again: so long a replaced agent may still be heard by
-// other managers than the one that replaced it.
-const memberCache = 2 * time.Second
-
 // maxJoinBody bounds the body of who has no certificate yet.
 const maxJoinBody = 16 << 10
 
 // joins is what a manager keeps in memory about joining.
 type joins struct {
-	mu        sync.Mutex // of authority and lldp
-	authority *pki.Authority
-	lldp      []byte
-	failures  limiter
-	live      liveAgents
-	members   struct {
-		sync.Mutex
-		by map[string]cachedMember
-	}
-}
-
-// member is a host that has joined. Keys are the hashes of the public keys that its agent may use, the newest first: two, since a renewed
-// certificate may be lost on its way.
-type member struct {
-	api.Meta
-	Keys    []string  `json:"keys"`
-	Expires time.Time `json:"expires"`
-	Beats   []string  `json:"beats,omitempty"` // managers (Options.ID) that hear its beats
-	Life    string    `json:"life,omitempty"`  // another with each agent that joins under this name
-	// Declared is what the host has by the token's word.
-	Declared api.HostSpec `json:"declared,omitzero"`
-}
-
-type cachedMember struct {
-	keys  []string // none: not a member
-	until time.Time
+	failures limiter
 }
 
 // joinHost gives a host its first certificate for a token.
@@ -80,7 +50,7 @@ func (m *Manager) joinHost(w http.ResponseWriter, r *http.Request) error {
 		m.Log.Info("host joined", "host", req.Host, "peer", from, "token", req.ID)
 		return answer(w, http.StatusOK, out)
 	}
-	return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("others changed the objects %d times meanwhile: try again", editAttempts))
+	return othersWrite("objects")
 }
 
 // printableName keeps what a stranger sends out of the log unless it is a name.
@@ -207,11 +177,11 @@ func (m *Manager) admitHost(ctx context.Context, req api.JoinRequest, key string
 	if again {
 		events = nil
 	}
-	err = m.tellOf(ctx, []store.Cond{{Key: put.Key, Revision: memberAt}, {Key: use.Key, Revision: tokenAt}}, []store.Op{put, use}, events...)
+	_, err = m.writer.write(ctx, change{conds: []store.Cond{{Key: put.Key, Revision: memberAt}, {Key: use.Key, Revision: tokenAt}}, ops: []store.Op{put, use}, events: events})
 	if err != nil {
 		return api.Certificate{}, err
 	}
-	m.join.forget(req.Host)
+	m.members.forget(req.Host)
 	if replaced {
 		m.dismiss(ctx, req.Host)
 	}
@@ -297,52 +267,8 @@ func (m *Manager) renew(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		m.join.forget(who.host)
+		m.members.forget(who.host)
 		return answer(w, http.StatusOK, out)
 	}
-	return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("others changed the objects %d times meanwhile: try again", editAttempts))
-}
-
-func errReplaced(host string) error {
-	return api.Refuse(http.StatusUnauthorized, fmt.Sprintf("the certificate of host %s is no longer accepted: another agent joined in its place, or the host was removed: join again with a new token (weir token create --replace --host %s)", host, host))
-}
-
-// checkMember tells whether a host may still use a key.
-func (m *Manager) checkMember(ctx context.Context, host, key string) error {
-	keys, err := m.memberKeys(ctx, host)
-	if err != nil {
-		return err
-	}
-	if !slices.Contains(keys, key) {
-		return errReplaced(host)
-	}
-	return nil
-}
-
-func (m *Manager) memberKeys(ctx context.Context, host string) ([]string, error) {
-	now := m.Now()
-	c := &m.join.members
-	c.Lock()
-	x, ok := c.by[host]
-	c.Unlock()
-	if ok && now.Before(x.until) {
-		return x.keys, nil
-	}
-	rec, err := store.Get[member](ctx, m.Store, kindMember, host)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return nil, err
-	}
-	c.Lock()
-	defer c.Unlock()
-	if c.by == nil || len(c.by) >= maxBeats {
-		c.by = map[string]cachedMember{}
-	}
-	c.by[host] = cachedMember{keys: rec.Keys, until: now.Add(memberCache)}
-	return rec.Keys, nil
-}
-
-func (j *joins) forget(host string) {
-	j.members.Lock()
-	defer j.members.Unlock()
-	delete(j.members.by, host)
+	return othersWrite("objects")
 }

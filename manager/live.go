@@ -3,7 +3,6 @@ package manager
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -218,7 +217,7 @@ func (m *Manager) logs(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer release()
-	ctx, cancel := m.streamContext(r)
+	ctx, cancel := streamContext(r)
 	defer cancel()
 	logs, err := n.Logs(ctx, r.PathValue("name"), o)
 	if err != nil {
@@ -235,23 +234,6 @@ func (m *Manager) logs(w http.ResponseWriter, r *http.Request) error {
 	}
 	_, _ = io.Copy(flushing{w, http.NewResponseController(w)}, logs) // the client is gone, or the log ended
 	return nil
-}
-
-// flushing sends each piece at once.
-type flushing struct {
-	w io.Writer
-	c *http.ResponseController
-}
-
-func (f flushing) Write(p []byte) (int, error) {
-	if err := f.c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-		return 0, err
-	}
-	n, err := f.w.Write(p)
-	if err != nil {
-		return n, err
-	}
-	return n, f.c.Flush()
 }
 
 // exec runs a process in a function over an upgraded connection; see api.ExecProtocol.
@@ -286,20 +268,9 @@ func (m *Manager) exec(w http.ResponseWriter, r *http.Request) error {
 	if _, err := fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", api.ExecProtocol); err != nil {
 		return nil // the client is gone
 	}
-	ctx, cancel := m.streamContext(r)
+	ctx, cancel := streamContext(r)
 	defer cancel()
 	run := func(ctx context.Context, e container.ExecSpec) (int, error) { return n.Exec(ctx, name, e) }
 	remote.Exec(ctx, cancel, run, spec, api.NewExecStream(rw.Reader, conn))
 	return nil
-}
-
-// health answers whether the store works.
-func (m *Manager) health(w http.ResponseWriter, r *http.Request) error {
-	if err := m.Health(); err != nil {
-		return api.Refuse(http.StatusServiceUnavailable, err.Error())
-	}
-	if _, err := m.Store.Count(r.Context(), store.Prefix(api.KindHost)); err != nil {
-		return err
-	}
-	return answer(w, http.StatusOK, json.RawMessage(`{"status":"ok"}`))
 }

@@ -74,12 +74,12 @@ func (l *liveAgents) all() []agent {
 
 // dismiss ends the requests of a host's agents that are members no more; "" looks at all hosts.
 func (m *Manager) dismiss(ctx context.Context, host string) {
-	for _, who := range m.join.live.all() {
+	for _, who := range m.live.all() {
 		if host != "" && who.host != host {
 			continue
 		}
 		if err := m.checkMember(ctx, who.host, who.key); errors.Is(err, api.ErrUnauthorized) {
-			m.join.live.end(who)
+			m.live.end(who)
 		}
 	}
 }

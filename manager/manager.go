@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,8 +24,6 @@ import (
 
 // Bounds of what the manager keeps and does at once.
 const (
-	maxEvents     = 10_000
-	maxOperations = 1_000
 	maxWatches    = 1_000    // but agents'
 	maxStreams    = 200      // logs and execs
 	defaultBody   = 4 << 20  // bytes of a request's body; of paths that take more:
@@ -35,7 +32,6 @@ const (
 	bodyTimeout   = 30 * time.Second
 	answerTimeout = 2 * time.Minute  // until the client has taken an answer
 	writeTimeout  = 30 * time.Second // of one write to a stream
-	editAttempts  = 10               // when other managers write at the same time
 )
 
 // Node answers what only a host knows. The agent of this process is one.
@@ -105,17 +101,19 @@ type Options struct {
 type Manager struct {
 	Options
 	began    time.Time
-	mu       sync.Mutex // one writer at a time in this process; others are kept apart by preconditions
+	writer   writer
 	watches  chan struct{}
 	streams  chan struct{}
 	backups  chan struct{}
-	repeats  repeats // while mu is held
 	rates    eventRates
 	metrics  *metrics
 	mux      *http.ServeMux
 	bodies   memory // of requests, as they came
 	decoded  memory // what they became
 	join     joins
+	keys     keys
+	members  memberCaches
+	live     liveAgents
 	switches switchCerts
 	beats    beats
 	nodes    nodes
@@ -169,7 +167,8 @@ func New(o Options) (*Manager, error) {
 		watches:  make(chan struct{}, maxWatches),
 		streams:  make(chan struct{}, maxStreams),
 		backups:  make(chan struct{}, 1),
-		repeats:  repeats{},
+		writer:   writer{Store: o.Store, Log: o.Log, Now: o.Now, repeats: repeats{}},
+		audit:    audit{Store: o.Store, Log: o.Log, Now: o.Now, file: auditFile{path: o.AuditFile}},
 		metrics:  newMetrics(),
 		bodies:   memory{total: maxBodies, share: maxReport},
 		decoded:  memory{total: maxDecoded, share: maxDecoded / 2},
@@ -178,17 +177,6 @@ func New(o Options) (*Manager, error) {
 	if m.Where == "" {
 		m.Where = fmt.Sprintf("%s/%d", m.Host, os.Getpid())
 	}
-	m.audit.file.path = o.AuditFile
 	m.routes()
 	return m, nil
-}
-
-// acquire takes a slot of a bounded resource, or refuses.
-func acquire(slots chan struct{}, what string) (release func(), err error) {
-	select {
-	case slots <- struct{}{}:
-		return func() { <-slots }, nil
-	default:
-		return nil, api.Refuse(http.StatusServiceUnavailable, "too many "+what+" at once: close some or try again later")
-	}
 }

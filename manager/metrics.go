@@ -38,8 +38,3 @@ func (m *metrics) request(method, path string, status int, d time.Duration) {
 	}
 	m.requests.WithLabelValues(method, path, strconv.Itoa(status)).Observe(d.Seconds())
 }
-
-func (m *Manager) metricsPage(w http.ResponseWriter, r *http.Request) error {
-	m.metrics.handler.ServeHTTP(w, r)
-	return nil
-}

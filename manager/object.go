@@ -6,8 +6,11 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"reflect"
 	"strconv"
+	"strings"
+	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager/strict"
@@ -80,14 +83,15 @@ func (n noun) decodeSpec(raw json.RawMessage, path string) (json.RawMessage, err
 	return marshal(v.Interface()), nil
 }
 
-// newObject makes an object that has not been stored yet.
-func (m *Manager) newObject(n noun, name string, spec json.RawMessage) *object {
-	now := m.Now().UTC()
-	return &object{
-		Meta:   api.Meta{Name: name, UID: newUID(), Generation: 1, Created: now, Updated: now},
-		Spec:   spec,
-		Status: marshal(n.status),
-	}
+// newMeta is of something that is not stored yet.
+func newMeta(name string, now time.Time) api.Meta {
+	now = now.UTC()
+	return api.Meta{Name: name, UID: newUID(), Generation: 1, Created: now, Updated: now}
+}
+
+// newObject makes an object that is not stored yet.
+func newObject(n noun, name string, spec json.RawMessage, now time.Time) *object {
+	return &object{Meta: newMeta(name, now), Spec: spec, Status: marshal(n.status)}
 }
 
 func newUID() string {
@@ -119,29 +123,67 @@ func withRevision(value []byte, revision int64) json.RawMessage {
 	return append(out, value[1:]...)
 }
 
-// decodeExact reads a JSON value with numbers as they are written.
-func decodeExact(raw []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	return d.Decode(v)
+// into decodes an object's parts.
+func (o *object) into(spec, status any) error {
+	if err := json.Unmarshal(o.Spec, spec); err != nil {
+		return fmt.Errorf("stored %s: %w", o.Name, err)
+	}
+	if status == nil || len(o.Status) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(o.Status, status); err != nil {
+		return fmt.Errorf("stored %s: %w", o.Name, err)
+	}
+	return nil
 }
 
-// mergePatch applies an RFC 7386 merge patch.
-func mergePatch(target, patch any) any {
-	p, ok := patch.(map[string]any)
-	if !ok {
-		return patch
+// at is the host where an endpoint or function is placed; "" if nowhere.
+func (o *object) at() string {
+	if o.Placement == nil {
+		return ""
 	}
-	t, ok := target.(map[string]any)
-	if !ok {
-		t = map[string]any{}
-	}
-	for k, v := range p {
-		if v == nil {
-			delete(t, k)
-			continue
+	return o.Placement.Host
+}
+
+func notFound(kind api.Kind, name string) error {
+	return api.Refuse(http.StatusNotFound, fmt.Sprintf("%s %q not found", kind, name))
+}
+
+func etagIn(header string, revision int64) bool {
+	for tag := range strings.SplitSeq(header, ",") {
+		tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")
+		if tag == "*" || tag == api.ETag(revision) {
+			return true
 		}
-		t[k] = mergePatch(t[k], v)
 	}
-	return t
+	return false
+}
+
+// checkName refuses what cannot stand in a path, a key or a host's names.
+func checkName(kind api.Kind, name string) error {
+	if kind == api.KindHost && name != "" && len(name) <= 253 && !strings.ContainsAny(name, "/ ") {
+		return nil // as the machine calls itself
+	}
+	if err := api.CheckName(name); err != nil {
+		return api.Refuse(http.StatusUnprocessableEntity, fmt.Sprintf("%s %s", kind, err), api.Problem{Path: "name", Message: err.Error()})
+	}
+	return nil
+}
+
+type ref struct {
+	kind api.Kind
+	name string
+}
+
+func (r ref) String() string { return string(r.kind) + "/" + r.name }
+
+func same(a, b any) bool { return string(marshal(a)) == string(marshal(b)) }
+
+// datedAfter gives an object's new conditions the times since when they hold.
+func datedAfter(o *object, next api.Conditions, now time.Time) api.Conditions {
+	var before struct {
+		Conditions api.Conditions `json:"conditions"`
+	}
+	_ = json.Unmarshal(o.Status, &before) // what cannot be read held never
+	return next[:min(len(next), maxConditions)].Dated(before.Conditions, now)
 }

@@ -49,14 +49,6 @@ func (m *Manager) OpenAPI() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-func (m *Manager) openapi(w http.ResponseWriter, _ *http.Request) error {
-	b, err := m.OpenAPI()
-	if err != nil {
-		return err
-	}
-	return answer(w, http.StatusOK, json.RawMessage(b))
-}
-
 // document makes schemas of types.
 type document struct{ registry huma.Registry }
 

@@ -4,37 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/store"
 )
-
-// whereabouts tells which host holds what.
-type whereabouts struct {
-	find func(kind api.Kind, name string) (*object, error) // nil object: there is none
-}
-
-// ofChain is the one host where all functions of a chain are; false if they are on several, or one is nowhere. known is false if there
-// is no such chain.
-func (w *whereabouts) ofChain(name string) (host string, ok, known bool, err error) {
-	o, err := w.find(api.KindChain, name)
-	if err != nil || o == nil {
-		return "", false, false, err
-	}
-	var spec api.ChainSpec
-	if err := o.into(&spec, nil); err != nil {
-		return "", false, true, err
-	}
-	for i, f := range spec.Functions() {
-		o, err := w.find(api.KindFunction, f)
-		if err != nil || o == nil || o.at() == "" || i > 0 && o.at() != host {
-			return "", false, true, err
-		}
-		host = o.at()
-	}
-	return host, host != "", true, nil
-}
 
 // lookup finds objects as they are in the store, each once; many are read a kind at a time.
 func (n *news) lookup(ctx context.Context, many int) *whereabouts {
@@ -151,60 +124,5 @@ func (n *news) chainStatus(chain *object, members []string) (api.ChainStatus, er
 	})
 }
 
-// chainStatus is how a chain is, as its functions are.
-func chainStatus(chain *object, members []string, find func(function string) (*object, error)) (api.ChainStatus, error) {
-	s := api.ChainStatus{ObservedGeneration: chain.Generation, State: api.ChainReady}
-	var down []string
-	for _, name := range members {
-		o, err := find(name)
-		if err != nil {
-			return s, err
-		}
-		var f api.FunctionStatus
-		if o != nil {
-			if err := o.into(&api.FunctionSpec{}, &f); err != nil {
-				return s, err
-			}
-		}
-		if !f.Healthy {
-			down = append(down, name)
-		}
-	}
-	if len(down) > 0 {
-		s.State = api.ChainDegraded
-		s.Say(api.Condition{Type: api.ConditionImpaired, Reason: api.ReasonDown, Message: "down: " + strings.Join(down, ", ")})
-	}
-	return s, nil
-}
-
-// crossing tells of changed chains whose functions are on several hosts and up already: no agent will, and nothing else may change.
-func (st *state) crossing() error {
-	find := func(kind api.Kind, name string) (*object, error) { return st.get(kind, name), nil }
-	where := &whereabouts{find: find}
-	for _, r := range slices.Clone(st.order) {
-		o := st.get(r.kind, r.name)
-		if r.kind != api.KindChain || o == nil || o.Deleting != nil {
-			continue
-		}
-		if _, local, _, err := where.ofChain(r.name); err != nil || local {
-			if err != nil {
-				return err
-			}
-			continue
-		}
-		var spec api.ChainSpec
-		if err := o.into(&spec, nil); err != nil {
-			return err
-		}
-		s, err := chainStatus(o, spec.Functions(), func(name string) (*object, error) { return find(api.KindFunction, name) })
-		if err != nil {
-			return err
-		}
-		if s.State == api.ChainReady {
-			next := *o
-			next.Status = marshal(s)
-			st.objects[r.kind][r.name] = &next
-		}
-	}
-	return nil
-}
+// manyStatuses is from how many objects on a kind is read at once instead of one by one.
+const manyStatuses = 8

@@ -124,28 +124,6 @@ func (st *state) hosts() ([]api.Host, error) {
 	return out, nil
 }
 
-// into decodes an object's parts.
-func (o *object) into(spec, status any) error {
-	if err := json.Unmarshal(o.Spec, spec); err != nil {
-		return fmt.Errorf("stored %s: %w", o.Name, err)
-	}
-	if status == nil || len(o.Status) == 0 {
-		return nil
-	}
-	if err := json.Unmarshal(o.Status, status); err != nil {
-		return fmt.Errorf("stored %s: %w", o.Name, err)
-	}
-	return nil
-}
-
-// at is the host where an endpoint or function is placed; "" if nowhere.
-func (o *object) at() string {
-	if o.Placement == nil {
-		return ""
-	}
-	return o.Placement.Host
-}
-
 // settleEndpoints puts the hosts' endpoints where their specs say, or on the only host.
 func (st *state) settleEndpoints(hosts []api.Host) error {
 	for _, name := range slices.Sorted(maps.Keys(st.objects[api.KindEndpoint])) {

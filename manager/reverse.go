@@ -4,12 +4,9 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"weir.dev/weir/api"
@@ -18,50 +15,6 @@ import (
 
 // openTimeout bounds the first exchange over a host's connection.
 const openTimeout = 5 * time.Second
-
-// nodes are the hosts that keep a connection open to this manager.
-type nodes struct {
-	mu sync.Mutex
-	by map[string]*remote.Client
-}
-
-// put replaces a host's connection: the newest is the one that works.
-func (n *nodes) put(host string, c *remote.Client) {
-	n.mu.Lock()
-	old := n.by[host]
-	if n.by == nil {
-		n.by = map[string]*remote.Client{}
-	}
-	n.by[host] = c
-	n.mu.Unlock()
-	if old != nil {
-		old.Close()
-	}
-}
-
-func (n *nodes) drop(host string, c *remote.Client) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.by[host] == c {
-		delete(n.by, host)
-	}
-}
-
-func (n *nodes) get(host string) *remote.Client {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.by[host]
-}
-
-// Remote is the Node of a host elsewhere whose agent is connected to this manager, else nil.
-func (m *Manager) Remote(host string) *remote.Client { return m.nodes.get(host) }
-
-// Remotes are the hosts elsewhere whose agents are connected to this manager.
-func (m *Manager) Remotes() []string {
-	m.nodes.mu.Lock()
-	defer m.nodes.mu.Unlock()
-	return slices.Sorted(maps.Keys(m.nodes.by))
-}
 
 // connect takes over the connection that a host's agent opens, and asks it over that until it ends.
 func (m *Manager) connect(w http.ResponseWriter, r *http.Request) error {
@@ -82,7 +35,7 @@ func (m *Manager) connect(w http.ResponseWriter, r *http.Request) error {
 	if _, err := fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", api.NodeProtocol); err != nil {
 		return nil // the agent is gone
 	}
-	ctx, cancel := m.streamContext(r)
+	ctx, cancel := streamContext(r)
 	defer cancel()
 	c := remote.Dial(host, buffered{conn, rw.Reader})
 	defer c.Close()

@@ -31,17 +31,6 @@ func (s *sealed) version() string { return fmt.Sprintf("%s-%d", s.UID, s.Generat
 // sealedName is what a secret's value is bound to when it is encrypted.
 func sealedName(name string) string { return "user secret " + name }
 
-// sealKey is the key of users' secrets.
-func (m *Manager) sealKey() ([]byte, error) {
-	switch {
-	case m.SealKey != nil:
-		return m.SealKey()
-	case m.SecretKey != nil:
-		return m.SecretKey, nil
-	}
-	return nil, api.Refuse(http.StatusConflict, "this manager has no key with which it could keep secrets: start it with --secret-key FILE, the same for all managers of this state")
-}
-
 // putSecret makes a secret or replaces its value. Functions that use it get a new generation, and so are made anew.
 func (m *Manager) putSecret(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")

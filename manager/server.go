@@ -2,22 +2,17 @@ package manager
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/instance"
 )
 
 const (
@@ -116,43 +111,6 @@ func (s *Server) listenTCP(o ServeOptions) error {
 	s.gate = newGate(l, apiBounds, localUser)
 	s.listeners = append(s.listeners, s.gate)
 	return nil
-}
-
-// token reads the bearer token, or makes one. A file that others can read is refused.
-func token(path string) ([]byte, error) {
-	if path == "" {
-		return nil, errors.New("listen on TCP: no token file given")
-	}
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return newToken(path)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("token: %w", err)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("token: %s has mode %04o: others may have read it: delete it (a new one is made at the next start)", path, info.Mode().Perm())
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("token: %w", err)
-	}
-	t := strings.TrimSpace(string(b))
-	if len(t) < 32 {
-		return nil, fmt.Errorf("token: %s holds %d characters: want at least 32; delete it (a new one is made at the next start)", path, len(t))
-	}
-	return []byte(t), nil
-}
-
-// newToken writes a token of 256 random bits, whole or not at all.
-func newToken(path string) ([]byte, error) {
-	var raw [32]byte
-	_, _ = rand.Read(raw[:]) // never fails
-	t := base64.RawURLEncoding.EncodeToString(raw[:])
-	if err := instance.WriteFile(path, []byte(t+"\n")); err != nil {
-		return nil, fmt.Errorf("token: %w", err)
-	}
-	return []byte(t), nil
 }
 
 // listenUnix listens on a socket of mode 0600. It is made in a directory that only its owner can enter, then moved: at no moment
@@ -262,7 +220,7 @@ func (s *Server) server(h http.Handler, connContext func(context.Context, net.Co
 type streamsKey struct{} // context of the connection: ends when streams have to
 
 // streamContext ends with the request or when the server wants to stop, whichever is first.
-func (m *Manager) streamContext(r *http.Request) (context.Context, context.CancelFunc) {
+func streamContext(r *http.Request) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(r.Context())
 	if streams, ok := r.Context().Value(streamsKey{}).(context.Context); ok {
 		stop := context.AfterFunc(streams, cancel)
@@ -312,7 +270,7 @@ func (m *Manager) refuseCaller(w http.ResponseWriter, r *http.Request, object st
 	}
 	if p.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="weir"`)
-		m.audit.tell(m, api.AuditRecord{Who: "nobody", From: peerOf(r), Verb: "authenticate", Kind: kindTokens, Object: object, Status: p.Status, Problem: p.Error()}, true)
+		m.audit.tell(api.AuditRecord{Who: "nobody", From: peerOf(r), Verb: "authenticate", Kind: kindTokens, Object: object, Status: p.Status, Problem: p.Error()}, true)
 	}
 	m.fail(&tracked{ResponseWriter: w}, r, err)
 }

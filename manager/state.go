@@ -42,13 +42,6 @@ type state struct {
 	heard    *hearing          // what hosts have said, if they were asked
 }
 
-type ref struct {
-	kind api.Kind
-	name string
-}
-
-func (r ref) String() string { return string(r.kind) + "/" + r.name }
-
 // load reads all declared objects and hosts. The epoch is read first: what changes later makes the commit fail.
 func (m *Manager) load(ctx context.Context) (*state, error) {
 	st := &state{m: m, objects: map[api.Kind]map[string]*object{}, before: map[api.Kind]map[string]*object{}}
@@ -101,7 +94,7 @@ func (st *state) set(n noun, name string, spec json.RawMessage) (*object, error)
 	}
 	if cur == nil {
 		st.touch(n.kind, name)
-		cur = st.m.newObject(n, name, spec)
+		cur = newObject(n, name, spec, st.m.Now())
 		st.objects[n.kind][name] = cur
 		return cur, nil
 	}
@@ -226,61 +219,52 @@ func (st *state) check(ctx context.Context) error {
 	return api.Refuse(http.StatusUnprocessableEntity, detail, problems...)
 }
 
-// commit writes all changes in one transaction, if nothing that they were checked against has changed.
-func (st *state) commit(ctx context.Context) error {
+// change is what the edit comes to. It holds only if nothing that it was checked against has changed.
+func (st *state) change(ctx context.Context) (change, error) {
 	if len(st.order) == 0 && len(st.made) == 0 && len(st.ops) == 0 {
-		return nil
+		return change{}, nil
 	}
-	conds := append([]store.Cond{{Key: epochKey, Revision: st.epoch}}, st.conds...)
-	st.numberDecisions()
-	ops := append([]store.Op{{Key: epochKey, Value: marshal(epoch{st.decision})}}, st.ops...)
-	told, fresh, err := st.m.repeats.add(st.m.Now().UTC(), st.events)
+	conds, ops, err := st.follow(ctx)
 	if err != nil {
-		return err
+		return change{}, err
 	}
-	ops = append(ops, told...)
-	if err := st.follow(ctx, &conds, &ops); err != nil {
-		return err
-	}
-	for _, made := range st.made {
-		o, err := operationOps(made)
-		if err != nil {
-			return err
-		}
-		ops = append(ops, o...)
+	st.numberDecisions()
+	c := change{
+		conds:  slices.Concat([]store.Cond{{Key: epochKey, Revision: st.epoch}}, st.conds, conds),
+		ops:    slices.Concat([]store.Op{{Key: epochKey, Value: marshal(epoch{st.decision})}}, st.ops, ops),
+		events: st.events, operations: st.made,
 	}
 	for _, r := range st.order {
 		var at int64
 		if old := st.before[r.kind][r.name]; old != nil {
 			at = old.Revision
 		}
-		conds = append(conds, store.Cond{Key: store.Key(r.kind, r.name), Revision: at})
+		c.conds = append(c.conds, store.Cond{Key: store.Key(r.kind, r.name), Revision: at})
 		now := st.objects[r.kind][r.name]
 		if now == nil {
-			ops = append(ops, store.Delete(r.kind, r.name))
+			c.ops = append(c.ops, store.Delete(r.kind, r.name))
 			continue
 		}
 		op, err := store.Put(r.kind, now)
 		if err != nil {
-			return err
+			return change{}, err
 		}
-		ops = append(ops, op)
+		c.ops = append(c.ops, op)
 	}
-	rev, err := st.m.Store.Txn(ctx, conds, ops)
-	if err != nil {
-		return err
+	return c, nil
+}
+
+// written notes the revision that the edit has got.
+func (st *state) written(revision int64) {
+	if revision == 0 {
+		return // it changed nothing
 	}
-	st.m.repeats.keep(fresh)
-	st.revision = rev
+	st.revision = revision
 	for _, r := range st.order {
 		if o := st.objects[r.kind][r.name]; o != nil {
-			o.Revision = rev
+			o.Revision = revision
 		}
 	}
-	for _, op := range st.made {
-		op.Revision = rev
-	}
-	return nil
 }
 
 // edit loads the state, lets f change it, and commits; when someone else was faster, all over again. Hosts that have to be asked are asked in between,
@@ -288,49 +272,38 @@ func (st *state) commit(ctx context.Context) error {
 func (m *Manager) edit(ctx context.Context, f func(*state) error) error {
 	var heard *hearing
 	for range editAttempts {
-		err := m.editLocked(ctx, heard, f)
+		err := m.editOnce(ctx, heard, f)
 		var ask *askFirst
 		if !errors.As(err, &ask) {
 			return err
 		}
 		heard = &hearing{ask.about, m.Admit(ctx, ask.d, ask.changed)}
 	}
-	return errOthersEdit
+	return othersWrite("specification")
 }
 
-var errOthersEdit = api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("others changed the specification %d times meanwhile: try again", editAttempts))
-
-func (m *Manager) editLocked(ctx context.Context, heard *hearing, f func(*state) error) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for range editAttempts {
-		st, err := m.load(ctx)
-		if err != nil {
-			return err
+func (m *Manager) editOnce(ctx context.Context, heard *hearing, f func(*state) error) error {
+	var st *state
+	revision, err := m.writer.loop(ctx, "specification", func() (c change, err error) {
+		if st, err = m.load(ctx); err != nil {
+			return c, err
 		}
 		st.locked, st.heard = true, heard
 		if err := f(st); err != nil {
-			return err
+			return c, err
 		}
 		if err := st.settle(ctx); err != nil {
-			return err
+			return c, err
 		}
 		if err := st.crossing(); err != nil {
-			return err
+			return c, err
 		}
-		err = st.commit(ctx)
-		if errors.Is(err, store.ErrConflict) {
-			continue
-		}
-		if err == nil && len(st.made) > 0 {
-			m.trim(ctx, api.KindOperation, maxOperations)
-		}
-		if err == nil && len(st.events) > 0 {
-			m.trimEvents(ctx)
-		}
-		return err
+		return st.change(ctx)
+	})
+	if err == nil {
+		st.written(revision)
 	}
-	return errOthersEdit
+	return err
 }
 
 // warnings are what there is to say of an edit that was done.

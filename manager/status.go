@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/store"
@@ -54,37 +53,21 @@ func (m *Manager) resettle(ctx context.Context) error {
 
 // tell gathers news and commits them; when someone else was faster, all over again. Then placements are looked at anew, if the news make that necessary.
 func (m *Manager) tell(ctx context.Context, events int, gather func(*news) error) error {
-	n, err := m.tellLocked(ctx, events, gather)
+	if events > maxReportEvents {
+		return api.Refuse(http.StatusUnprocessableEntity, fmt.Sprintf("%d events in one report: want at most %d", events, maxReportEvents))
+	}
+	var n *news
+	_, err := m.writer.loop(ctx, "objects", func() (change, error) {
+		n = &news{m: m, changed: map[ref]*object{}}
+		if err := gather(n); err != nil {
+			return change{}, err
+		}
+		return n.change(ctx)
+	})
 	if err == nil && n.unsettle {
 		err = m.resettle(ctx)
 	}
 	return err
-}
-
-func (m *Manager) tellLocked(ctx context.Context, events int, gather func(*news) error) (*news, error) {
-	if events > maxReportEvents {
-		return nil, api.Refuse(http.StatusUnprocessableEntity, fmt.Sprintf("%d events in one report: want at most %d", events, maxReportEvents))
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for range editAttempts {
-		n := &news{m: m, changed: map[ref]*object{}}
-		err := gather(n)
-		if err == nil {
-			err = n.commit(ctx)
-		}
-		if errors.Is(err, store.ErrConflict) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if events > 0 {
-			m.trimEvents(ctx)
-		}
-		return n, nil
-	}
-	return nil, api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("others changed the objects %d times meanwhile: try again", editAttempts))
 }
 
 // news is a report on its way into a transaction.
@@ -125,29 +108,16 @@ func (m *Manager) agentNews(ctx context.Context, n *news, req api.StatusReport) 
 	)
 }
 
-func (n *news) commit(ctx context.Context) error {
-	if len(n.changed) > 0 {
-		if err := n.operations(ctx); err != nil {
-			return err
-		}
+// change is what the news come to, the operations that they move on included.
+func (n *news) change(ctx context.Context) (change, error) {
+	c := change{conds: n.conds, ops: n.ops, events: n.told}
+	if len(n.changed) == 0 {
+		return c, nil
 	}
-	told, fresh, err := n.m.repeats.add(n.m.Now().UTC(), n.told)
-	if err != nil {
-		return err
-	}
-	ops := append(n.ops, told...)
-	if len(ops) == 0 {
-		return nil
-	}
-	if _, err := n.m.Store.Txn(ctx, n.conds, ops); err != nil {
-		return err
-	}
-	n.m.repeats.keep(fresh)
-	return nil
+	conds, ops, err := followUp(ctx, n.m.Store, n.changed, n.m.Now().UTC())
+	c.conds, c.ops = append(c.conds, conds...), append(c.ops, ops...)
+	return c, err
 }
-
-// manyStatuses is from how many objects on a kind is read at once instead of one by one.
-const manyStatuses = 8
 
 // statuses adds the statuses that differ. gone tells whether an object that is being deleted is down.
 func statuses[S any](ctx context.Context, n *news, kind api.Kind, in map[string]S, gone func(S) bool) error {
@@ -199,15 +169,6 @@ func (n *news) dated(o *object, now api.Conditions) api.Conditions {
 	return datedAfter(o, now, n.m.Now().UTC())
 }
 
-// datedAfter gives an object's new conditions the times since when they hold.
-func datedAfter(o *object, next api.Conditions, now time.Time) api.Conditions {
-	var before struct {
-		Conditions api.Conditions `json:"conditions"`
-	}
-	_ = json.Unmarshal(o.Status, &before) // what cannot be read held never
-	return next[:min(len(next), maxConditions)].Dated(before.Conditions, now)
-}
-
 func (n *news) read(ctx context.Context, kind api.Kind, names []string) (map[string]*object, error) {
 	out := make(map[string]*object, len(names))
 	if len(names) >= manyStatuses {
@@ -257,7 +218,7 @@ func (n *news) host(ctx context.Context, name string, s *api.HostStatus) error {
 	}
 	o, err := store.Get[object](ctx, n.m.Store, api.KindHost, name)
 	if errors.Is(err, store.ErrNotFound) {
-		o = *n.m.newObject(nounOf(api.KindHost), name, marshal(api.HostSpec{}))
+		o = *newObject(nounOf(api.KindHost), name, marshal(api.HostSpec{}), n.m.Now())
 	} else if err != nil {
 		return err
 	}
@@ -295,25 +256,4 @@ func (n *news) declared(ctx context.Context, o *object) error {
 		return nil
 	}
 	return err
-}
-
-// operations adds the operations that the changes move on.
-func (n *news) operations(ctx context.Context) error {
-	open, err := n.m.openOperations(ctx, n.changed)
-	if err != nil {
-		return err
-	}
-	for _, op := range open {
-		at := op.Revision
-		if !advance(op, n.changed[ref{op.Kind, op.Object}], n.m.Now().UTC()) {
-			continue
-		}
-		ops, err := operationOps(op)
-		if err != nil {
-			return err
-		}
-		n.conds = append(n.conds, store.Cond{Key: store.Key(api.KindOperation, op.Name), Revision: at})
-		n.ops = append(n.ops, ops...)
-	}
-	return nil
 }

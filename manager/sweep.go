@@ -38,7 +38,7 @@ func (st *state) drop(kind api.Kind, name string) {
 }
 
 // follow moves operations on whose objects are gone with this edit.
-func (st *state) follow(ctx context.Context, conds *[]store.Cond, ops *[]store.Op) error {
+func (st *state) follow(ctx context.Context) (conds []store.Cond, ops []store.Op, err error) {
 	gone := map[ref]*object{}
 	for _, r := range st.order {
 		if st.objects[r.kind][r.name] == nil && nounOf(r.kind).twoPhase {
@@ -46,30 +46,15 @@ func (st *state) follow(ctx context.Context, conds *[]store.Cond, ops *[]store.O
 		}
 	}
 	if len(gone) == 0 {
-		return nil
+		return nil, nil, nil
 	}
+	now := st.m.Now().UTC()
 	for _, op := range st.made {
 		if _, ok := gone[ref{op.Kind, op.Object}]; ok {
-			st.advance(op, nil)
+			advance(op, nil, now)
 		}
 	}
-	open, err := st.m.openOperations(ctx, gone)
-	if err != nil {
-		return err
-	}
-	for _, op := range open {
-		at := op.Revision
-		if !advance(op, nil, st.m.Now().UTC()) {
-			continue
-		}
-		o, err := operationOps(op)
-		if err != nil {
-			return err
-		}
-		*conds = append(*conds, store.Cond{Key: store.Key(api.KindOperation, op.Name), Revision: at})
-		*ops = append(*ops, o...)
-	}
-	return nil
+	return followUp(ctx, st.m.Store, gone, now)
 }
 
 // removeHost lets a lost host go for good: what is known of it goes too, and its functions are placed elsewhere.

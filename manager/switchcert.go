@@ -102,7 +102,8 @@ func (m *Manager) newSwitchCert(w http.ResponseWriter, r *http.Request) error {
 	}
 	e := api.Event{Severity: api.Info, Reason: "SwitchCertified", Message: fmt.Sprintf("certificate %s was made for the datapath ids %s, valid until %s", rec.Name,
 		abridged(rec.IDs), rec.Expires.Format(time.DateTime+" MST"))}
-	if err := m.tellOf(r.Context(), []store.Cond{{Key: put.Key, Revision: at}}, ops, e); err != nil {
+	news := change{conds: []store.Cond{{Key: put.Key, Revision: at}}, ops: ops, events: []api.Event{e}}
+	if _, err := m.writer.write(r.Context(), news); err != nil {
 		return err
 	}
 	m.switches.forget()
@@ -182,7 +183,8 @@ func (m *Manager) revokeSwitchCert(w http.ResponseWriter, r *http.Request) error
 		return err
 	}
 	e := api.Event{Severity: api.Warning, Reason: "SwitchRevoked", Message: fmt.Sprintf("certificate %s of the datapath ids %s was revoked", rec.Name, abridged(rec.IDs))}
-	if err := m.tellOf(r.Context(), []store.Cond{{Key: store.Key(kindSwitchCert, id), Revision: rec.Revision}}, []store.Op{store.Delete(kindSwitchCert, id)}, e); err != nil {
+	c := change{conds: []store.Cond{{Key: store.Key(kindSwitchCert, id), Revision: rec.Revision}}, ops: []store.Op{store.Delete(kindSwitchCert, id)}, events: []api.Event{e}}
+	if _, err := m.writer.write(r.Context(), c); err != nil {
 		return err
 	}
 	m.switches.forget()

@@ -16,9 +16,7 @@ import (
 
 // Kinds that no path of the API lists.
 const (
-	kindSecret api.Kind = "secret"     // the authority, the key of link discovery
 	kindToken  api.Kind = "join-token" // by ID
-	kindMember api.Kind = "member"     // hosts that have joined
 	kindTokens api.Kind = "token"      // of both sorts, in the audit log
 )
 

@@ -40,7 +40,7 @@ func (m *Manager) watch(n noun, f filter, w http.ResponseWriter, r *http.Request
 	}
 	m.metrics.watches.Inc()
 	defer m.metrics.watches.Dec()
-	ctx, cancel := m.streamContext(r)
+	ctx, cancel := streamContext(r)
 	defer cancel()
 	var first []store.Item
 	if after == 0 {

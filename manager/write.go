@@ -1,18 +1,14 @@
 package manager
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager/strict"
 )
-
-func notFound(kind api.Kind, name string) error {
-	return api.Refuse(http.StatusNotFound, fmt.Sprintf("%s %q not found", kind, name))
-}
 
 // written is the body of PUT and PATCH: the object as GET shows it, of which only the spec counts.
 type written struct {
@@ -50,16 +46,6 @@ func preconditions(r *http.Request, kind api.Kind, name string, cur *object) err
 		return api.Refuse(http.StatusPreconditionFailed, fmt.Sprintf("%s %s exists already, at revision %d", kind, name, cur.Revision))
 	}
 	return nil
-}
-
-func etagIn(header string, revision int64) bool {
-	for tag := range strings.SplitSeq(header, ",") {
-		tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")
-		if tag == "*" || tag == api.ETag(revision) {
-			return true
-		}
-	}
-	return false
 }
 
 // put makes an object or replaces its spec.
@@ -196,7 +182,7 @@ func (m *Manager) remove(n noun, w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if n.kind == api.KindHost { // its agent has to join again
-		m.join.forget(name)
+		m.members.forget(name)
 		m.dismiss(r.Context(), name)
 	}
 	if op != nil {
@@ -207,13 +193,29 @@ func (m *Manager) remove(n noun, w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// checkName refuses what cannot stand in a path, a key or a host's names.
-func checkName(kind api.Kind, name string) error {
-	if kind == api.KindHost && name != "" && len(name) <= 253 && !strings.ContainsAny(name, "/ ") {
-		return nil // as the machine calls itself
+// decodeExact reads a JSON value with numbers as they are written.
+func decodeExact(raw []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	return d.Decode(v)
+}
+
+// mergePatch applies an RFC 7386 merge patch.
+func mergePatch(target, patch any) any {
+	p, ok := patch.(map[string]any)
+	if !ok {
+		return patch
 	}
-	if err := api.CheckName(name); err != nil {
-		return api.Refuse(http.StatusUnprocessableEntity, fmt.Sprintf("%s %s", kind, err), api.Problem{Path: "name", Message: err.Error()})
+	t, ok := target.(map[string]any)
+	if !ok {
+		t = map[string]any{}
 	}
-	return nil
+	for k, v := range p {
+		if v == nil {
+			delete(t, k)
+			continue
+		}
+		t[k] = mergePatch(t[k], v)
+	}
+	return t
 }
