@@ -198,7 +198,7 @@ func (m *Manager) rotateFile(w http.ResponseWriter) error {
 		return err
 	}
 	a.token = t
-	return answer(w, http.StatusOK, api.Token{ID: fileTokenName, Role: api.RoleAdmin, Created: m.began.UTC(), Rotated: m.Now().UTC(), Token: string(t)})
+	return answer(w, http.StatusOK, api.Token{ID: fileTokenName, Role: api.RoleAdmin, Created: m.Began.UTC(), Rotated: m.Now().UTC(), Token: string(t)})
 }
 
 // accessTokens lists the tokens for the API, by name.
@@ -210,7 +210,7 @@ func (m *Manager) accessTokens(ctx context.Context) ([]api.Token, error) {
 	var out []api.Token
 	m.access.mu.Lock()
 	if m.access.file != "" {
-		out = append(out, api.Token{ID: fileTokenName, Role: api.RoleAdmin, Created: m.began.UTC(), Used: m.access.used, UsedFrom: m.access.from})
+		out = append(out, api.Token{ID: fileTokenName, Role: api.RoleAdmin, Created: m.Began.UTC(), Used: m.access.used, UsedFrom: m.access.from})
 	}
 	m.access.mu.Unlock()
 	for i := range list {

@@ -229,7 +229,7 @@ func (s *agentServer) handler() http.Handler {
 			var ctx context.Context
 			var leave func()
 			if err == nil {
-				ctx, leave, err = s.m.live.enter(context.WithValue(r.Context(), agentKey{}, who.agent), who.agent, who.until.Sub(s.m.Now()))
+				ctx, leave, err = s.m.enterLive(context.WithValue(r.Context(), agentKey{}, who.agent), who.agent, who.until.Sub(s.m.Now()))
 			}
 			if err != nil {
 				s.told.warn(s.m.Log, s.m.Now(), peerOf(r), "an agent is refused", err)

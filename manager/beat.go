@@ -78,11 +78,11 @@ func (b *beats) excuse(real, now time.Time) {
 	b.ran = real
 }
 
-// look is excuse for who holds no lock.
-func (b *beats) look(now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.excuse(time.Now(), now)
+// excuseSilence is excuse for the leader, which looks at the hosts now and then.
+func (m *Manager) excuseSilence() {
+	m.beats.mu.Lock()
+	defer m.beats.mu.Unlock()
+	m.beats.excuse(time.Now(), m.Now())
 }
 
 // comeBack is how long after its start a manager waits for hosts that beat here before. As long as others are coming back, thousands at

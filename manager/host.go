@@ -39,14 +39,14 @@ func (m *Manager) hostState(h api.Host) api.HostState {
 	h.Updated = m.beats.reported(h, now)
 	switch {
 	case beats && h.Name != m.Host:
-		return beatState(h, last, m.began, now)
-	case beats && h.Status.State != api.HostLost && now.Sub(last) <= silence && h.Updated.After(m.began):
+		return beatState(h, last, m.Began, now)
+	case beats && h.Status.State != api.HostLost && now.Sub(last) <= silence && h.Updated.After(m.Began):
 		return h.Status.State // whatever has become of the clock since it reported
 	}
-	if !h.Updated.After(m.began) && m.beats.missing(h.Name, m.began, now) {
+	if !h.Updated.After(m.Began) && m.beats.missing(h.Name, m.Began, now) {
 		return api.HostLost
 	}
-	return hostState(h, m.began, now)
+	return hostState(h, m.Began, now)
 }
 
 // lost says that a host is lost and since when; "" it is not.

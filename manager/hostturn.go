@@ -1,10 +1,15 @@
 package manager
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/store"
 )
 
 // turnHost writes a host's state down, for all who watch, with an event.
@@ -31,4 +36,47 @@ func (st *state) turnHost(name string, state api.HostState) {
 		return
 	}
 	st.tell(hostBack(name, st.m.Now().Sub(o.Updated)))
+}
+
+// hostsTurned writes down which hosts are lost and which are back, and places anew what has to be, if the fence holds.
+func (m *Manager) hostsTurned(ctx context.Context, fence store.Cond, lost, back map[string]bool) error {
+	return m.edit(ctx, func(st *state) error {
+		st.conds = append(st.conds, fence)
+		st.unsettle, st.lost = true, lost
+		for _, name := range slices.Sorted(maps.Keys(lost)) {
+			st.turnHost(name, api.HostLost)
+		}
+		for _, name := range slices.Sorted(maps.Keys(back)) {
+			st.turnHost(name, api.HostReady) // if its agent is starting, it says so by itself
+		}
+		return nil
+	})
+}
+
+// resettle looks at all placements anew.
+func (m *Manager) resettle(ctx context.Context) error {
+	return m.edit(ctx, func(st *state) error {
+		st.unsettle = true
+		return nil
+	})
+}
+
+// declareHost gives a host that is known already the capacity that its new join token names.
+func (m *Manager) declareHost(ctx context.Context, host string, declared api.HostSpec) error {
+	return m.edit(ctx, func(st *state) error {
+		cur := st.get(api.KindHost, host)
+		if cur == nil {
+			return nil
+		}
+		var spec api.HostSpec
+		if err := json.Unmarshal(cur.Spec, &spec); err != nil {
+			return fmt.Errorf("stored host %s: %w", host, err)
+		}
+		spec.CPUs, spec.Memory = declared.CPUs, declared.Memory
+		next, err := st.set(nounOf(api.KindHost), host, marshal(spec))
+		if err != nil || next == cur {
+			return err
+		}
+		return recount(next, m.Now().UTC())
+	})
 }

@@ -2,7 +2,6 @@ package manager
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,6 +12,18 @@ import (
 	"weir.dev/weir/pki"
 	"weir.dev/weir/store"
 )
+
+// joinRoutes are the paths for agents that join, and for those that have.
+func (m *Manager) joinRoutes() []route {
+	return []route{
+		{method: "POST", path: joinPath, limit: maxJoinBody, id: "join", needs: anybody, does: "join", kind: api.KindHost, summary: "an agent's first certificate for a token, at the agents' listener",
+			body: api.JoinRequest{}, answers: map[int]any{200: api.Certificate{}}, problems: []int{400, 401, 403, 409, 422, 429}, handler: m.joinHost},
+		{method: "POST", path: "/v1/certificates", id: "renew", does: "renew", summary: "an agent's next certificate, at the agents' listener",
+			body: api.CertificateRequest{}, answers: map[int]any{200: api.Certificate{}}, problems: []int{400, 401, 403, 422}, handler: m.renew},
+		{method: "GET", path: "/v1/agent/config", id: "agent-config", summary: "what all hosts have in common, and the key with which one host signs its link discovery frames",
+			query: []string{"host"}, answers: map[int]any{200: api.AgentConfig{}}, problems: []int{403, 404}, handler: m.agentConfig},
+	}
+}
 
 // maxJoinBody bounds the body of who has no certificate yet.
 const maxJoinBody = 16 << 10
@@ -134,12 +145,6 @@ func (m *Manager) mayJoin(ctx context.Context, host, key string, token *tokenRec
 	return &old, nil
 }
 
-// hostAlive tells of a host without a certificate, another manager's own, whether it reports.
-func (m *Manager) hostAlive(ctx context.Context, host string) bool {
-	h, err := store.Get[api.Host](ctx, m.Store, api.KindHost, host)
-	return err == nil && (m.alive(host) || m.Now().Sub(m.beats.reported(h, m.Now())) < 3*api.HostBeat)
-}
-
 // admitHost signs, and in one step uses the token up and writes the member.
 func (m *Manager) admitHost(ctx context.Context, req api.JoinRequest, key string, token *tokenRecord, old *member, now time.Time) (api.Certificate, error) {
 	out, expires, err := m.sign(ctx, req.Request, req.Host, now)
@@ -181,7 +186,7 @@ func (m *Manager) admitHost(ctx context.Context, req api.JoinRequest, key string
 	if err != nil {
 		return api.Certificate{}, err
 	}
-	m.members.forget(req.Host)
+	m.forgetMember(req.Host)
 	if replaced {
 		m.dismiss(ctx, req.Host)
 	}
@@ -191,26 +196,6 @@ func (m *Manager) admitHost(ctx context.Context, req api.JoinRequest, key string
 		}
 	}
 	return out, nil
-}
-
-// declareHost gives a host that is known already the capacity that its new join token names.
-func (m *Manager) declareHost(ctx context.Context, host string, declared api.HostSpec) error {
-	return m.edit(ctx, func(st *state) error {
-		cur := st.get(api.KindHost, host)
-		if cur == nil {
-			return nil
-		}
-		var spec api.HostSpec
-		if err := json.Unmarshal(cur.Spec, &spec); err != nil {
-			return fmt.Errorf("stored host %s: %w", host, err)
-		}
-		spec.CPUs, spec.Memory = declared.CPUs, declared.Memory
-		next, err := st.set(nounOf(api.KindHost), host, marshal(spec))
-		if err != nil || next == cur {
-			return err
-		}
-		return recount(next, m.Now().UTC())
-	})
 }
 
 func (m *Manager) sign(ctx context.Context, request, host string, now time.Time) (api.Certificate, time.Time, error) {
@@ -267,7 +252,7 @@ func (m *Manager) renew(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		m.members.forget(who.host)
+		m.forgetMember(who.host)
 		return answer(w, http.StatusOK, out)
 	}
 	return othersWrite("objects")

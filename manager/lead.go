@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -144,7 +143,7 @@ func (m *Manager) followHosts(ctx context.Context, lease store.Lease) error {
 				v.dirty = v.dirty || e.Value == nil // room has become free
 			}
 		case <-tick.C:
-			m.beats.look(m.Now())
+			m.excuseSilence()
 			if err := m.lookAtHosts(ctx, v, lease); err != nil && !errors.Is(err, context.Canceled) {
 				m.Log.Warn("look at the hosts", "error", err)
 			}
@@ -185,18 +184,7 @@ func (m *Manager) lookAtHosts(ctx context.Context, v *hostsView, lease store.Lea
 	if len(lost)+len(back) == 0 && !v.dirty {
 		return nil
 	}
-	err := m.edit(ctx, func(st *state) error {
-		st.conds = append(st.conds, lease.Fence)
-		st.unsettle, st.lost = true, lost
-		for _, name := range slices.Sorted(maps.Keys(lost)) {
-			st.turnHost(name, api.HostLost)
-		}
-		for _, name := range slices.Sorted(maps.Keys(back)) {
-			st.turnHost(name, api.HostReady) // if its agent is starting, it says so by itself
-		}
-		return nil
-	})
-	if err != nil {
+	if err := m.hostsTurned(ctx, lease.Fence, lost, back); err != nil {
 		return err // the next look tries again
 	}
 	v.dirty = false

@@ -20,6 +20,26 @@ import (
 	"weir.dev/weir/store"
 )
 
+// askRoutes are the paths of what is asked of hosts and switches.
+func (m *Manager) askRoutes() []route {
+	return []route{
+		{method: "GET", path: "/v1/functions/{name}/logs", id: "logs", needs: api.RoleOperator, does: "logs", kind: api.KindFunction, summary: "what a function writes to its standard output and error, as text",
+			query: []string{"tail", "follow"}, answers: map[int]any{200: text("text/plain")}, problems: []int{404, 409}, handler: m.logs},
+		{method: "POST", path: "/v1/functions/{name}/exec", id: "exec", needs: api.RoleOperator, does: "exec", kind: api.KindFunction, summary: "run a process in a function, over a connection upgraded to " + api.ExecProtocol,
+			query: []string{"arg", "env", "tty"}, answers: map[int]any{101: nil}, problems: []int{400, 404, 409, 426}, handler: m.exec},
+		{method: "GET", path: "/v1/hosts/{name}/counters", id: "counters", needs: api.RoleViewer, summary: "a host's ports and rules with their counters, read live from its switch",
+			answers: map[int]any{200: api.Counters{}}, problems: []int{404, 503}, handler: m.counters},
+		{method: "GET", path: "/v1/policies/{name}/path", id: "path", needs: api.RoleViewer, summary: "the ports that a policy's packets really meet, with live counters",
+			answers: map[int]any{200: api.PolicyPath{}}, problems: []int{404, 503}, handler: m.path},
+		{method: "GET", path: "/v1/trace", id: "trace", needs: api.RoleViewer, summary: "what becomes of a packet between two endpoints, and of the reply to it, by the policies as they are declared",
+			query: []string{"from", "to", "match", "source", "destination", "source_port", "vlan"}, answers: map[int]any{200: api.Trace{}}, problems: []int{400}, handler: m.trace},
+		{method: "GET", path: "/v1/switches/{name}/rules", id: "switch-rules", needs: api.RoleViewer, summary: "a fabric switch's tables and Weir's entries with their counters, read live",
+			answers: map[int]any{200: api.SwitchRules{}}, problems: []int{404, 503}, handler: m.switchRules},
+		{method: "GET", path: "/v1/hosts/{name}/connect", id: "connect", does: "connect", kind: api.KindHost, summary: "an agent's connection over which the manager asks it, upgraded to " + api.NodeProtocol,
+			answers: map[int]any{101: nil}, problems: []int{426}, handler: m.connect},
+	}
+}
+
 // node finds who answers for a host. Of a lost one nobody is asked: its connection may be there still.
 func (m *Manager) node(ctx context.Context, host string) (Node, error) {
 	if n := m.Node(host); n != nil {

@@ -26,47 +26,47 @@ type liveAgents struct {
 	by   map[agent]map[uint64]context.CancelFunc
 }
 
-// enter notes a request, unless the agent has too many; leave ends it.
-func (l *liveAgents) enter(ctx context.Context, who agent, life time.Duration) (_ context.Context, leave func(), err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.by[who]) >= maxAgentRequests {
+// enterLive notes a request, unless the agent has too many; leave ends it.
+func (m *Manager) enterLive(ctx context.Context, who agent, life time.Duration) (_ context.Context, leave func(), err error) {
+	m.live.mu.Lock()
+	defer m.live.mu.Unlock()
+	if len(m.live.by[who]) >= maxAgentRequests {
 		return nil, nil, api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("host %s has %d requests open: end some", who.host, maxAgentRequests))
 	}
 	ctx, cancel := context.WithTimeout(ctx, life)
-	if l.by == nil {
-		l.by = map[agent]map[uint64]context.CancelFunc{}
+	if m.live.by == nil {
+		m.live.by = map[agent]map[uint64]context.CancelFunc{}
 	}
-	if l.by[who] == nil {
-		l.by[who] = map[uint64]context.CancelFunc{}
+	if m.live.by[who] == nil {
+		m.live.by[who] = map[uint64]context.CancelFunc{}
 	}
-	l.next++
-	id := l.next
-	l.by[who][id] = cancel
+	m.live.next++
+	id := m.live.next
+	m.live.by[who][id] = cancel
 	return ctx, func() {
 		cancel()
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if delete(l.by[who], id); len(l.by[who]) == 0 {
-			delete(l.by, who)
+		m.live.mu.Lock()
+		defer m.live.mu.Unlock()
+		if delete(m.live.by[who], id); len(m.live.by[who]) == 0 {
+			delete(m.live.by, who)
 		}
 	}, nil
 }
 
-// end ends all requests of one agent.
-func (l *liveAgents) end(who agent) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, cancel := range l.by[who] {
+// endLive ends all requests of one agent.
+func (m *Manager) endLive(who agent) {
+	m.live.mu.Lock()
+	defer m.live.mu.Unlock()
+	for _, cancel := range m.live.by[who] {
 		cancel()
 	}
 }
 
-func (l *liveAgents) all() []agent {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	out := make([]agent, 0, len(l.by))
-	for who := range l.by {
+func (m *Manager) allLive() []agent {
+	m.live.mu.Lock()
+	defer m.live.mu.Unlock()
+	out := make([]agent, 0, len(m.live.by))
+	for who := range m.live.by {
 		out = append(out, who)
 	}
 	return out
@@ -74,12 +74,12 @@ func (l *liveAgents) all() []agent {
 
 // dismiss ends the requests of a host's agents that are members no more; "" looks at all hosts.
 func (m *Manager) dismiss(ctx context.Context, host string) {
-	for _, who := range m.live.all() {
+	for _, who := range m.allLive() {
 		if host != "" && who.host != host {
 			continue
 		}
 		if err := m.checkMember(ctx, who.host, who.key); errors.Is(err, api.ErrUnauthorized) {
-			m.live.end(who)
+			m.endLive(who)
 		}
 	}
 }

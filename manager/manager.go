@@ -100,7 +100,7 @@ type Options struct {
 // Manager serves the API. Make it with New.
 type Manager struct {
 	Options
-	began    time.Time
+	Began    time.Time
 	writer   writer
 	watches  chan struct{}
 	streams  chan struct{}
@@ -108,11 +108,12 @@ type Manager struct {
 	rates    eventRates
 	metrics  *metrics
 	mux      *http.ServeMux
+	table    []route
 	bodies   memory // of requests, as they came
 	decoded  memory // what they became
 	join     joins
 	keys     keys
-	members  memberCaches
+	cache    memberCaches
 	live     liveAgents
 	switches switchCerts
 	beats    beats
@@ -121,7 +122,7 @@ type Manager struct {
 	access   access
 	audit    audit
 
-	strategy placement.Strategy
+	Strategy placement.Strategy
 	leading  atomic.Bool
 }
 
@@ -161,9 +162,9 @@ func New(o Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{
-		strategy: strategy,
+		Strategy: strategy,
 		Options:  o,
-		began:    o.Now(), // UTC() would take the monotonic clock away, and what is compared with it could be stepped
+		Began:    o.Now(), // UTC() would take the monotonic clock away, and what is compared with it could be stepped
 		watches:  make(chan struct{}, maxWatches),
 		streams:  make(chan struct{}, maxStreams),
 		backups:  make(chan struct{}, 1),
@@ -177,6 +178,9 @@ func New(o Options) (*Manager, error) {
 	if m.Where == "" {
 		m.Where = fmt.Sprintf("%s/%d", m.Host, os.Getpid())
 	}
-	m.routes()
+	m.mux.Handle("/", m.serve(route{path: "other", needs: api.RoleViewer, quiet: true, handler: m.unknown}))
+	for _, routes := range [][]route{m.readRoutes(), m.intentRoutes(), m.askRoutes(), m.newsRoutes(), m.accessRoutes(), m.switchCertRoutes(), m.joinRoutes(), m.membersRoutes(), m.ownRoutes()} {
+		m.register(routes...)
+	}
 	return m, nil
 }

@@ -61,7 +61,7 @@ func (m *Manager) checkMember(ctx context.Context, host, key string) error {
 
 func (m *Manager) memberKeys(ctx context.Context, host string) ([]string, error) {
 	now := m.Now()
-	c := &m.members
+	c := &m.cache
 	c.Lock()
 	x, ok := c.by[host]
 	c.Unlock()
@@ -81,9 +81,15 @@ func (m *Manager) memberKeys(ctx context.Context, host string) ([]string, error)
 	return rec.Keys, nil
 }
 
-// forget makes the next request of a host read its record.
-func (m *memberCaches) forget(host string) {
-	m.Lock()
-	defer m.Unlock()
-	delete(m.by, host)
+// forgetMember makes the next request of a host read its record.
+func (m *Manager) forgetMember(host string) {
+	m.cache.Lock()
+	defer m.cache.Unlock()
+	delete(m.cache.by, host)
+}
+
+// hostAlive tells of a host without a certificate, another manager's own, whether it reports.
+func (m *Manager) hostAlive(ctx context.Context, host string) bool {
+	h, err := store.Get[api.Host](ctx, m.Store, api.KindHost, host)
+	return err == nil && (m.alive(host) || m.Now().Sub(m.beats.reported(h, m.Now())) < 3*api.HostBeat)
 }

@@ -34,7 +34,7 @@ func (m *Manager) OpenAPI() ([]byte, error) {
 		},
 		Security: []map[string][]string{{"token": {}}, {}},
 	}
-	for _, rt := range m.table() {
+	for _, rt := range m.table {
 		doc.AddOperation(d.operation(rt))
 	}
 	b, err := json.Marshal(doc)

@@ -245,7 +245,7 @@ func (st *state) placementContext(ctx context.Context, hosts []api.Host) (placem
 	if err != nil {
 		return placement.Context{}, err
 	}
-	c := placement.Context{Strategy: st.m.strategy, Chains: d.Chains, Policies: d.Policies}
+	c := placement.Context{Strategy: st.m.Strategy, Chains: d.Chains, Policies: d.Policies}
 	if st.m.Placement != "nearest" || len(hosts) < 2 {
 		return c, nil
 	}

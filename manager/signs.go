@@ -8,6 +8,14 @@ import (
 	"weir.dev/weir/pki"
 )
 
+// membersRoutes are the paths of signs of life.
+func (m *Manager) membersRoutes() []route {
+	return []route{
+		{method: "POST", path: "/v1/hosts/{name}/beat", id: "beat", quiet: true, summary: "an agent's sign of life; nothing is stored",
+			body: api.BeatRequest{}, answers: map[int]any{200: api.BeatAnswer{}}, problems: []int{400, 422}, handler: m.beat},
+	}
+}
+
 // beat takes a host's sign of life. Of all that a host gives, only the first is written to the store.
 func (m *Manager) beat(w http.ResponseWriter, r *http.Request) error {
 	var req api.BeatRequest

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +16,16 @@ type standing struct {
 	policies map[string]api.PolicyStatus
 }
 
-func (st *state) standing() (standing, error) {
+// standing is the desired state, and what statuses tell of it.
+func (m *Manager) standing(ctx context.Context) (api.Document, standing, error) {
+	st, err := m.load(ctx)
+	if err != nil {
+		return api.Document{}, standing{}, err
+	}
+	d, err := st.document()
+	if err != nil {
+		return api.Document{}, standing{}, err
+	}
 	now := standing{macs: map[string]string{}, down: map[string]bool{}}
 	endpoints, err1 := known[api.EndpointStatus](st, api.KindEndpoint)
 	functions, err2 := known[api.FunctionStatus](st, api.KindFunction)
@@ -27,7 +37,7 @@ func (st *state) standing() (standing, error) {
 		now.down[name] = !s.Healthy
 	}
 	now.policies = policies
-	return now, errors.Join(err1, err2, err3)
+	return d, now, errors.Join(err1, err2, err3)
 }
 
 // known are the statuses of a kind.

@@ -13,6 +13,16 @@ import (
 	"weir.dev/weir/store"
 )
 
+// newsRoutes are the paths of news.
+func (m *Manager) newsRoutes() []route {
+	return []route{
+		{method: "POST", path: "/v1/status", limit: maxReport, id: "report", quiet: true, summary: "an agent's news of many objects, in one transaction",
+			body: api.StatusReport{}, answers: map[int]any{204: nil}, problems: []int{400, 403, 413, 415, 422, 507}, handler: m.report},
+		{method: "POST", path: "/v1/fabric", limit: maxBody, id: "fabric", quiet: true, summary: "the router's news of switches, assignments, and what crosses hosts, in one transaction",
+			body: api.FabricReport{}, answers: map[int]any{204: nil}, problems: []int{400, 403, 422, 507}, handler: m.fabric},
+	}
+}
+
 // maxReportEvents bounds the events of one report.
 const maxReportEvents = 1000
 
@@ -41,14 +51,6 @@ func (m *Manager) report(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
-}
-
-// resettle looks at all placements anew.
-func (m *Manager) resettle(ctx context.Context) error {
-	return m.edit(ctx, func(st *state) error {
-		st.unsettle = true
-		return nil
-	})
 }
 
 // tell gathers news and commits them; when someone else was faster, all over again. Then placements are looked at anew, if the news make that necessary.

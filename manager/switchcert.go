@@ -19,6 +19,18 @@ import (
 	"weir.dev/weir/store"
 )
 
+// switchCertRoutes are the paths of certificates of switches.
+func (m *Manager) switchCertRoutes() []route {
+	return []route{
+		{method: "POST", path: "/v1/switch-certificates", id: "new-switch-certificate", does: "create", kind: "switch-certificate", summary: "sign a switch's certificate request, for its datapath ids",
+			body: api.SwitchCertificateRequest{}, answers: map[int]any{201: api.SwitchCertificate{}}, problems: []int{400, 409, 422, 507}, handler: m.newSwitchCert},
+		{method: "GET", path: "/v1/switch-certificates", id: "list-switch-certificates", needs: api.RoleViewer, summary: "the switches' certificates that are not revoked",
+			answers: map[int]any{200: api.List[api.SwitchCertificate]{}}, handler: m.switchCertificates},
+		{method: "DELETE", path: "/v1/switch-certificates/{name}", id: "revoke-switch-certificate", kind: "switch-certificate", summary: "refuse a switch's certificate from now on",
+			answers: map[int]any{204: nil}, problems: []int{404}, handler: m.revokeSwitchCert},
+	}
+}
+
 // kindSwitchCert holds switches' certificates by the beginning of their key's hash. A certificate without a record is refused.
 const kindSwitchCert api.Kind = "switch-certificate"
 

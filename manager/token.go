@@ -14,6 +14,20 @@ import (
 	"weir.dev/weir/store"
 )
 
+// accessRoutes are the paths of tokens.
+func (m *Manager) accessRoutes() []route {
+	return []route{
+		{method: "POST", path: "/v1/tokens", id: "new-token", does: "create", kind: kindTokens, summary: "make a token for the API, or one with which one agent can join; its secret is shown this once",
+			body: api.TokenRequest{}, answers: map[int]any{201: api.Token{}}, problems: []int{400, 409, 422, 507}, handler: m.newToken},
+		{method: "GET", path: "/v1/tokens", id: "list-tokens", summary: "the tokens, without their secrets",
+			answers: map[int]any{200: api.List[api.Token]{}}, handler: m.tokens},
+		{method: "DELETE", path: "/v1/tokens/{name}", id: "delete-token", kind: kindTokens, summary: "make a token worthless",
+			answers: map[int]any{204: nil}, problems: []int{404, 409}, handler: m.deleteToken},
+		{method: "POST", path: "/v1/tokens/{name}/rotate", id: "rotate-token", does: "rotate", kind: kindTokens, summary: "give a token for the API a new secret and a new life",
+			answers: map[int]any{200: api.Token{}}, problems: []int{404, 409}, handler: m.rotateToken},
+	}
+}
+
 // Kinds that no path of the API lists.
 const (
 	kindToken  api.Kind = "join-token" // by ID

@@ -24,15 +24,7 @@ func (m *Manager) trace(w http.ResponseWriter, r *http.Request) error {
 		}
 		*into = n
 	}
-	st, err := m.load(r.Context())
-	if err != nil {
-		return err
-	}
-	d, err := st.document()
-	if err != nil {
-		return err
-	}
-	now, err := st.standing()
+	d, now, err := m.standing(r.Context())
 	if err != nil {
 		return err
 	}

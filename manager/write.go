@@ -182,7 +182,7 @@ func (m *Manager) remove(n noun, w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if n.kind == api.KindHost { // its agent has to join again
-		m.members.forget(name)
+		m.forgetMember(name)
 		m.dismiss(r.Context(), name)
 	}
 	if op != nil {
