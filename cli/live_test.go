@@ -24,6 +24,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/ask"
 	"weir.dev/weir/router"
 	"weir.dev/weir/store"
 	"weir.dev/weir/store/mem"
@@ -89,7 +90,7 @@ func (fabric) SwitchRules(_ context.Context, name string) (api.SwitchRules, erro
 func serve(dir string, s store.Store) (url string, stop func(), err error) {
 	a := &hollow{}
 	m, err := manager.New(manager.Options{Store: s, Validate: router.ValidateChange, Trace: router.Trace, Fabric: fabric{},
-		Node: func(host string) manager.Node {
+		Node: func(host string) ask.Node {
 			if host == "h2" {
 				return nil
 			}

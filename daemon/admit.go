@@ -14,6 +14,7 @@ import (
 	"weir.dev/weir/container"
 	"weir.dev/weir/image"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/intent"
 )
 
 // admitTimeout bounds what one admission may take at this host: it reads images' layers once.
@@ -100,10 +101,10 @@ type asked func(ctx context.Context, d, changed api.Document) ([]api.Problem, er
 
 // admit gives each host its part of what changed. A host that does not answer will say in the objects' status what it lacks. A function that may run
 // anywhere is refused only if no host has nothing against it.
-func (a *admission) admit(ctx context.Context, d, changed api.Document) manager.Verdict {
+func (a *admission) admit(ctx context.Context, d, changed api.Document) intent.Verdict {
 	hosts := map[string]asked{}
-	for _, name := range a.manager.Remotes() {
-		if c := a.manager.Remote(name); c != nil {
+	for _, name := range a.manager.Ask.Remotes() {
+		if c := a.manager.Ask.Remote(name); c != nil {
 			hosts[name] = a.elsewhere(name, c.Admit)
 		}
 	}
@@ -127,7 +128,7 @@ func (a *admission) admit(ctx context.Context, d, changed api.Document) manager.
 	if a.own != nil && len(h.problems) == 0 {
 		h.add(a.own.admitPolicies(d, changed))
 	}
-	return manager.Verdict{Problems: h.problems, Warnings: slices.Sorted(maps.Keys(h.warnings))}
+	return intent.Verdict{Problems: h.problems, Warnings: slices.Sorted(maps.Keys(h.warnings))}
 }
 
 // elsewhere bounds the time that a host elsewhere has.

@@ -12,6 +12,8 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/ask"
+	"weir.dev/weir/manager/switchcert"
 	"weir.dev/weir/pki"
 	"weir.dev/weir/router/control"
 	"weir.dev/weir/store"
@@ -73,7 +75,7 @@ func (f *fabric) run(ctx context.Context, m *manager.Manager) {
 }
 
 func (f *fabric) once(ctx context.Context, m *manager.Manager) error {
-	key, err := m.LLDPKey(ctx)
+	key, err := m.Keys.LLDPKey(ctx)
 	if err != nil {
 		return err
 	}
@@ -87,7 +89,7 @@ func (f *fabric) once(ctx context.Context, m *manager.Manager) error {
 		defer o.Listener.Close()
 		if strings.HasPrefix(f.o.OpenFlow, PlainOpenFlow) {
 			f.o.Log.Warn("OpenFlow without TLS: whoever reaches this address can pretend to be a switch", "address", f.o.OpenFlow)
-		} else if o.TLS, err = m.ForSwitches(ctx); err != nil {
+		} else if o.TLS, err = m.Switches.ForSwitches(ctx); err != nil {
 			return err
 		} else {
 			o.Certify = certify(m)
@@ -108,7 +110,7 @@ const hostKeyTimeout = time.Second
 func hostKey(ctx context.Context, m *manager.Manager, host string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, hostKeyTimeout)
 	defer cancel()
-	key, err := m.HostLLDPKey(ctx, host)
+	key, err := m.Join.HostLLDPKey(ctx, host)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, control.ErrNoKey
 	}
@@ -118,8 +120,8 @@ func hostKey(ctx context.Context, m *manager.Manager, host string) ([]byte, erro
 // certify asks the manager about a switch's certificate. Where the state cannot be read, nothing is decided.
 func certify(m *manager.Manager) func(context.Context, *x509.Certificate) ([]uint64, error) {
 	return func(ctx context.Context, c *x509.Certificate) ([]uint64, error) {
-		ids, err := m.SwitchIDs(ctx, c)
-		for _, e := range []error{nil, manager.ErrRevoked, pki.ErrNotSwitch, pki.ErrExpired, pki.ErrEarly} {
+		ids, err := m.Switches.SwitchIDs(ctx, c)
+		for _, e := range []error{nil, switchcert.ErrRevoked, pki.ErrNotSwitch, pki.ErrExpired, pki.ErrEarly} {
 			if errors.Is(err, e) {
 				return ids, err
 			}
@@ -132,7 +134,7 @@ func certify(m *manager.Manager) func(context.Context, *x509.Certificate) ([]uin
 func (f *fabric) SwitchRules(ctx context.Context, name string) (api.SwitchRules, error) {
 	c := f.running.Load()
 	if c == nil {
-		return api.SwitchRules{}, manager.ErrElsewhere
+		return api.SwitchRules{}, ask.ErrElsewhere
 	}
 	return c.SwitchRules(ctx, name)
 }

@@ -102,7 +102,7 @@ func (o UpOptions) finishRestore(ctx context.Context, m *manager.Manager) error 
 	if len(o.Etcd) > 0 || !store.Restoring(o.storeDir()) {
 		return nil
 	}
-	if err := m.Restored(ctx); err != nil {
+	if err := m.Intent.Restored(ctx); err != nil {
 		return err
 	}
 	return store.RestoreDone(o.storeDir())

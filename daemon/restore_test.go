@@ -218,7 +218,7 @@ func TestSnapshotsOfAStateBegunAnew(t *testing.T) {
 	if err := s.write(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	revision, err := m.Revision(t.Context())
+	revision, err := m.Read.Revision(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,7 @@ func (s *saver) save(ctx context.Context) {
 }
 
 func (s *saver) write(ctx context.Context) (err error) {
-	revision, err := s.m.Revision(ctx)
+	revision, err := s.m.Read.Revision(ctx)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (s *saver) write(ctx context.Context) (err error) {
 		}
 	}()
 	out := bufio.NewWriter(f)
-	h, err := s.m.Backup(ctx, out)
+	h, err := s.m.Read.Backup(ctx, out)
 	if err = errors.Join(err, out.Flush(), f.Sync(), f.Close()); err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"weir.dev/weir/flow"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/ask"
 	"weir.dev/weir/router"
 	"weir.dev/weir/store"
 )
@@ -94,7 +95,7 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 		return err
 	}
 	if fresh { // what a status tells was true before the reboot
-		if err := m.ForgetStatus(ctx); err != nil {
+		if err := m.News.ForgetStatus(ctx); err != nil {
 			return err
 		}
 	}
@@ -165,7 +166,7 @@ func newManager(ctx context.Context, o UpOptions, key []byte, st *store.Etcd, h 
 		Validate: router.ValidateChange,
 		Trace:    router.Trace,
 		Admit:    a.admit,
-		Node: func(name string) manager.Node {
+		Node: func(name string) ask.Node {
 			if h == nil || name != "" && name != own {
 				return nil
 			}

@@ -7,17 +7,18 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/intent"
 )
 
 // Hosts are asked about a change of policies alone, too: a switch may have no room for them.
 func TestHostsAreAskedAboutPolicies(t *testing.T) {
 	asked := 0
-	b := start(t, manager.Options{Admit: func(_ context.Context, _, changed api.Document) manager.Verdict {
+	b := start(t, manager.Options{Admit: func(_ context.Context, _, changed api.Document) intent.Verdict {
 		asked++
 		if _, is := changed.Policies["many"]; is {
-			return manager.Verdict{Problems: []api.Problem{{Path: "policies.many", Message: "switch table full"}}}
+			return intent.Verdict{Problems: []api.Problem{{Path: "policies.many", Message: "switch table full"}}}
 		}
-		return manager.Verdict{}
+		return intent.Verdict{}
 	}})
 	must(b.Apply(ctx(t), api.ApplyRequest{Document: demo()}))(t)
 	if asked != 1 {

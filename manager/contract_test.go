@@ -17,6 +17,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/ask"
 	"weir.dev/weir/store/mem"
 )
 
@@ -158,7 +159,7 @@ func escape(s string) string { return strings.NewReplacer("~", "~0", "/", "~1").
 // TestAnswersAreAsDocumented walks through the whole API and compares each answer with the OpenAPI document.
 func TestAnswersAreAsDocumented(t *testing.T) {
 	c := newContract(t)
-	b := start(t, manager.Options{Node: func(string) manager.Node { return &node{} }})
+	b := start(t, manager.Options{Node: func(string) ask.Node { return &node{} }})
 	if _, err := b.Apply(ctx(t), api.ApplyRequest{Document: demo()}); err != nil {
 		t.Fatal(err)
 	}

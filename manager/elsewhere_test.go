@@ -6,6 +6,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/ask"
 	"weir.dev/weir/store/mem"
 )
 
@@ -13,7 +14,7 @@ import (
 type follower struct{}
 
 func (follower) SwitchRules(context.Context, string) (api.SwitchRules, error) {
-	return api.SwitchRules{}, manager.ErrElsewhere
+	return api.SwitchRules{}, ask.ErrElsewhere
 }
 
 func TestAFollowerSaysWhereTheLeaderIs(t *testing.T) {

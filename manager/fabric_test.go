@@ -10,6 +10,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/ask"
 )
 
 func fabric(t testing.TB, b *bench, r api.FabricReport) {
@@ -194,7 +195,7 @@ func (r rules) SwitchRules(_ context.Context, name string) (api.SwitchRules, err
 
 func TestSwitchRulesAreReadLive(t *testing.T) {
 	for name, x := range map[string]struct {
-		fabric manager.Fabric
+		fabric ask.Fabric
 		object string
 		is     error
 		says   string

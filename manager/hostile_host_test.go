@@ -183,7 +183,7 @@ func TestADeletedHostIsShutOut(t *testing.T) {
 	if status, body := do(t, w, id.Client(time.Now, "http/1.1"), "GET", "/v1/functions", ""); status != 401 || !strings.Contains(body, "no longer accepted") {
 		t.Errorf("%d %s", status, body)
 	}
-	if key, err := w.m.HostLLDPKey(ctx(t), "h1"); err == nil {
+	if key, err := w.m.Join.HostLLDPKey(ctx(t), "h1"); err == nil {
 		t.Errorf("it has a key of link discovery: %x", key)
 	}
 	again := must(w.join(t, w.token(t, api.TokenRequest{}), "h1", must(pki.NewIdentity())(t), time.Now().Add(time.Minute)))(t)
@@ -195,7 +195,7 @@ func TestADeletedHostIsShutOut(t *testing.T) {
 // TestEachHostHasItsOwnDiscoveryKey, which is neither the router's nor another's.
 func TestEachHostHasItsOwnDiscoveryKey(t *testing.T) {
 	w := joinWorld(t, manager.Options{Host: "m"})
-	keys := map[string]string{string(must(w.m.LLDPKey(ctx(t)))(t)): "the router"}
+	keys := map[string]string{string(must(w.m.Keys.LLDPKey(ctx(t)))(t)): "the router"}
 	for _, name := range []string{"h1", "h2"} {
 		c, _ := w.member(t, name)
 		k := string(must(c.AgentConfig(ctx(t), ""))(t).LLDPKey)
@@ -203,7 +203,7 @@ func TestEachHostHasItsOwnDiscoveryKey(t *testing.T) {
 			t.Errorf("%s has the key of %s (%d octets)", name, who, len(k))
 		}
 		keys[k] = name
-		if again := must(w.m.HostLLDPKey(ctx(t), name))(t); string(again) != k {
+		if again := must(w.m.Join.HostLLDPKey(ctx(t), name))(t); string(again) != k {
 			t.Errorf("%s: the router knows another key", name)
 		}
 	}

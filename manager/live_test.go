@@ -14,12 +14,13 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/ask"
 )
 
 // withNode is a manager whose only host is a node, with the demo applied. Both transports are asked.
 func withNode(t *testing.T) (*bench, map[string]*api.Client) {
 	t.Helper()
-	b := start(t, manager.Options{Node: func(string) manager.Node { return &node{} }})
+	b := start(t, manager.Options{Node: func(string) ask.Node { return &node{} }})
 	must(b.Apply(ctx(t), api.ApplyRequest{Document: demo()}))(t)
 	tcp := must(api.Dial(api.Options{URL: b.url, Token: b.token}))(t)
 	t.Cleanup(tcp.Close)
@@ -148,7 +149,7 @@ func (silent) Logs(ctx context.Context, _ string, _ container.LogOptions) (io.Re
 
 // Who follows a log is answered before its first line.
 func TestAFollowedLogBeginsAtOnce(t *testing.T) {
-	b := start(t, manager.Options{Node: func(string) manager.Node { return silent{&node{}} }})
+	b := start(t, manager.Options{Node: func(string) ask.Node { return silent{&node{}} }})
 	must(b.Apply(ctx(t), api.ApplyRequest{Document: demo()}))(t)
 	c, cancel := context.WithTimeout(ctx(t), 5*time.Second)
 	defer cancel()

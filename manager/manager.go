@@ -8,50 +8,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/container"
+	"weir.dev/weir/manager/access"
+	"weir.dev/weir/manager/ask"
+	"weir.dev/weir/manager/history"
+	"weir.dev/weir/manager/intent"
+	"weir.dev/weir/manager/join"
+	"weir.dev/weir/manager/keys"
+	"weir.dev/weir/manager/lead"
+	"weir.dev/weir/manager/members"
+	"weir.dev/weir/manager/news"
+	"weir.dev/weir/manager/read"
+	"weir.dev/weir/manager/switchcert"
+	"weir.dev/weir/manager/tx"
+	"weir.dev/weir/manager/web"
 	"weir.dev/weir/pki"
 	"weir.dev/weir/placement"
 	"weir.dev/weir/store"
 )
-
-// Bounds of what the manager keeps and does at once.
-const (
-	maxWatches    = 1_000    // but agents'
-	maxStreams    = 200      // logs and execs
-	defaultBody   = 4 << 20  // bytes of a request's body; of paths that take more:
-	maxReport     = 16 << 20 // what an agent tells
-	maxBody       = 32 << 20 // documents, and what the router tells
-	bodyTimeout   = 30 * time.Second
-	answerTimeout = 2 * time.Minute  // until the client has taken an answer
-	writeTimeout  = 30 * time.Second // of one write to a stream
-)
-
-// Node answers what only a host knows. The agent of this process is one.
-type Node interface {
-	// Counters reads ports and rules live from the switch.
-	Counters(ctx context.Context) (api.Counters, error)
-	// Logs streams a function's output until it ends, or with Follow until ctx does.
-	Logs(ctx context.Context, function string, o container.LogOptions) (io.ReadCloser, error)
-	// Exec runs one more process in a function and returns its exit code.
-	Exec(ctx context.Context, function string, e container.ExecSpec) (int, error)
-}
-
-// Fabric answers what only the router knows.
-type Fabric interface {
-	// SwitchRules reads a switch's tables and Weir's entries live.
-	SwitchRules(ctx context.Context, name string) (api.SwitchRules, error)
-}
-
-// ErrElsewhere is of a Fabric whose router does not run here: it does where the leader is.
-var ErrElsewhere = errors.New("the router runs at another manager")
 
 // Options are what a manager needs. Only Store is required.
 type Options struct {
@@ -63,11 +42,11 @@ type Options struct {
 	Trace func(d api.Document, q api.TraceQuery, macs map[string]string, down map[string]bool) (api.Trace, error)
 	// Admit tells what hosts have against what is new or changed in a document: an image or an interface that is missing. What
 	// is there already stays admitted, whatever becomes of the host. It may take a while: nobody waits for it but who changes something.
-	Admit func(ctx context.Context, d, changed api.Document) Verdict
+	Admit func(ctx context.Context, d, changed api.Document) intent.Verdict
 	// Node finds a host's Node; "" is the only host. nil: not reachable from here.
-	Node func(host string) Node
+	Node func(host string) ask.Node
 	// Fabric answers for the OpenFlow switches; nil: there are none here.
-	Fabric Fabric
+	Fabric ask.Fabric
 	// NoRouter says that no router runs, whatever switches are known from before.
 	NoRouter bool
 	// Health, if set, must be nil for /healthz to be well.
@@ -97,33 +76,20 @@ type Options struct {
 	Now     func() time.Time // default time.Now
 }
 
-// Manager serves the API. Make it with New.
-type Manager struct {
-	Options
-	Began    time.Time
-	writer   writer
-	watches  chan struct{}
-	streams  chan struct{}
-	backups  chan struct{}
-	rates    eventRates
-	metrics  *metrics
-	mux      *http.ServeMux
-	table    []route
-	bodies   memory // of requests, as they came
-	decoded  memory // what they became
-	join     joins
-	keys     keys
-	cache    memberCaches
-	live     liveAgents
-	switches switchCerts
-	beats    beats
-	nodes    nodes
-	views    views
-	access   access
-	audit    audit
+// ServeOptions say where the API is offered.
+type ServeOptions = web.ServeOptions
 
-	Strategy placement.Strategy
-	leading  atomic.Bool
+// Manager serves the API: its parts, which share one writer. Make it with New.
+type Manager struct {
+	*web.API
+	*lead.Leader
+	Keys     *keys.Keys
+	Intent   *intent.Editor
+	Read     *read.Reader
+	News     *news.Intake
+	Ask      *ask.Asker
+	Join     *join.Joiner
+	Switches *switchcert.Certs
 }
 
 // New makes a manager.
@@ -140,10 +106,10 @@ func New(o Options) (*Manager, error) {
 		}
 	}
 	if o.Admit == nil {
-		o.Admit = func(context.Context, api.Document, api.Document) Verdict { return Verdict{} }
+		o.Admit = func(context.Context, api.Document, api.Document) intent.Verdict { return intent.Verdict{} }
 	}
 	if o.Node == nil {
-		o.Node = func(string) Node { return nil }
+		o.Node = func(string) ask.Node { return nil }
 	}
 	if o.Health == nil {
 		o.Health = func() error { return nil }
@@ -157,30 +123,37 @@ func New(o Options) (*Manager, error) {
 	if o.CertificateLife == 0 {
 		o.CertificateLife = pki.AgentLife
 	}
+	if o.Where == "" {
+		o.Where = fmt.Sprintf("%s/%d", o.Host, os.Getpid())
+	}
 	strategy, err := placement.Named(o.Placement)
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{
-		Strategy: strategy,
-		Options:  o,
-		Began:    o.Now(), // UTC() would take the monotonic clock away, and what is compared with it could be stepped
-		watches:  make(chan struct{}, maxWatches),
-		streams:  make(chan struct{}, maxStreams),
-		backups:  make(chan struct{}, 1),
-		writer:   writer{Store: o.Store, Log: o.Log, Now: o.Now, repeats: repeats{}},
-		audit:    audit{Store: o.Store, Log: o.Log, Now: o.Now, file: auditFile{path: o.AuditFile}},
-		metrics:  newMetrics(),
-		bodies:   memory{total: maxBodies, share: maxReport},
-		decoded:  memory{total: maxDecoded, share: maxDecoded / 2},
-		mux:      http.NewServeMux(),
+	began := o.Now() // UTC() would take the monotonic clock away, and what is compared with it could be stepped
+	writer := &tx.Writer{Store: o.Store, Log: o.Log, Now: o.Now}
+	audit := &history.Audit{Store: o.Store, Log: o.Log, Now: o.Now, File: history.File{Path: o.AuditFile}}
+	ks := &keys.Keys{Store: o.Store, Now: o.Now, SecretKey: o.SecretKey, SealKey: o.SealKey}
+	hosts := &members.Hosts{Writer: writer, Began: began, Host: o.Host, ID: o.ID}
+	tokens := &access.Tokens{Store: o.Store, Log: o.Log, Now: o.Now, Began: began, Keys: ks}
+	m := &Manager{Keys: ks, Switches: &switchcert.Certs{Writer: writer, Keys: ks}}
+	m.Intent = &intent.Editor{
+		Writer: writer, Hosts: hosts, Keys: ks, Validate: o.Validate, Admit: o.Admit,
+		Strategy: strategy, Placement: o.Placement, Underlay: o.AgentConfig.Underlay, NoRouter: o.NoRouter,
 	}
-	if m.Where == "" {
-		m.Where = fmt.Sprintf("%s/%d", m.Host, os.Getpid())
+	m.Leader = &lead.Leader{Store: o.Store, Log: o.Log, Where: o.Where, Hosts: hosts, Intent: m.Intent}
+	m.News = &news.Intake{Writer: writer, Host: o.Host, Resettle: m.Intent.Resettle}
+	m.Read = read.New(read.Options{Store: o.Store, Now: o.Now, Hosts: hosts, Audit: audit, Version: o.Version, SecretsKey: o.SecretsKey})
+	m.Ask = ask.New(ask.Options{Store: o.Store, Log: o.Log, Hosts: hosts, Intent: m.Intent, Lead: m.Leader, Node: o.Node, Fabric: o.Fabric, Trace: o.Trace})
+	m.Join = &join.Joiner{Writer: writer, Host: o.Host, Hosts: hosts, Keys: ks, Intent: m.Intent, AgentConfig: o.AgentConfig, CertificateLife: o.CertificateLife}
+	health := func(ctx context.Context) error {
+		if err := o.Health(); err != nil {
+			return api.Refuse(http.StatusServiceUnavailable, err.Error())
+		}
+		_, err := o.Store.Count(ctx, store.Prefix(api.KindHost))
+		return err
 	}
-	m.mux.Handle("/", m.serve(route{path: "other", needs: api.RoleViewer, quiet: true, handler: m.unknown}))
-	for _, routes := range [][]route{m.readRoutes(), m.intentRoutes(), m.askRoutes(), m.newsRoutes(), m.accessRoutes(), m.switchCertRoutes(), m.joinRoutes(), m.membersRoutes(), m.ownRoutes()} {
-		m.register(routes...)
-	}
+	m.API = web.New(web.Options{Log: o.Log, Now: o.Now, Tokens: tokens, Hosts: hosts, Keys: ks, Audit: audit, Health: health, Watches: m.Read.Watches},
+		m.Read.Routes(), m.Intent.Routes(), m.News.Routes(), m.Ask.Routes(), m.Join.Routes(), m.Switches.Routes(), tokens.Routes(), hosts.Routes())
 	return m, nil
 }

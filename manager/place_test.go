@@ -13,6 +13,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/ask"
 	"weir.dev/weir/store/mem"
 )
 
@@ -398,7 +399,7 @@ func TestForgetStatusIsOfTheOwnHost(t *testing.T) {
 		report(t, b, api.StatusReport{Host: "h" + n, Functions: map[string]api.FunctionStatus{"f" + n: {State: api.FunctionStarted, Healthy: true}},
 			Chains: map[string]api.ChainStatus{"c" + n: {State: "ready"}}, Policies: map[string]api.PolicyStatus{"p" + n: {State: "active"}}})
 	}
-	if err := b.m.ForgetStatus(ctx(t)); err != nil {
+	if err := b.m.News.ForgetStatus(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -438,7 +439,7 @@ func TestThePathOfAPolicyAcrossHosts(t *testing.T) {
 		"h1": {counters: ports("h1", "endpoint/a", "function/f1/in", "function/f1/out", "uplink/eth1")},
 		"h2": {counters: ports("h2", "function/f2/in", "function/f2/out", "uplink/eth1")},
 	}
-	b := start(t, manager.Options{Node: func(h string) manager.Node {
+	b := start(t, manager.Options{Node: func(h string) ask.Node {
 		if n, ok := nodes[h]; ok {
 			return n
 		}

@@ -27,7 +27,7 @@ func (*node) Admit(_ context.Context, _, changed api.Document) []api.Problem {
 // serveNode opens a host's connection and answers on it until the test ends.
 func serveNode(t testing.TB, w *world, id *pki.Identity, host string) (end func()) {
 	t.Helper()
-	before := w.m.Remote(host)
+	before := w.m.Ask.Remote(host)
 	conn := must((&tls.Dialer{Config: id.Client(time.Now, "http/1.1")}).DialContext(ctx(t), "tcp", w.addr))(t)
 	fmt.Fprintf(conn, "GET /v1/hosts/%s/connect HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", host, api.NodeProtocol)
 	r := bufio.NewReader(conn)
@@ -43,7 +43,7 @@ func serveNode(t testing.TB, w *world, id *pki.Identity, host string) (end func(
 	}()
 	end = func() { cancel(); <-done }
 	t.Cleanup(end)
-	for now := w.m.Remote(host); now == nil || now == before; now = w.m.Remote(host) {
+	for now := w.m.Ask.Remote(host); now == nil || now == before; now = w.m.Ask.Remote(host) {
 		select {
 		case <-ctx(t).Done():
 			t.Fatal("the manager does not take the connection")
@@ -67,10 +67,10 @@ func TestHostThatDisconnectsCannotBeAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	end := serveNode(t, w, id, "h1")
-	if got := w.m.Remotes(); len(got) != 1 || got[0] != "h1" {
+	if got := w.m.Ask.Remotes(); len(got) != 1 || got[0] != "h1" {
 		t.Errorf("connected: %v", got)
 	}
-	if p, err := w.m.Remote("h1").Admit(ctx(t), api.Document{}, api.Document{Functions: map[string]api.FunctionSpec{"bad": {}}}); err != nil || len(p) != 1 || p[0].Path != "functions.bad.image" {
+	if p, err := w.m.Ask.Remote("h1").Admit(ctx(t), api.Document{}, api.Document{Functions: map[string]api.FunctionSpec{"bad": {}}}); err != nil || len(p) != 1 || p[0].Path != "functions.bad.image" {
 		t.Errorf("admission: %v", p)
 	}
 	end()
@@ -79,7 +79,7 @@ func TestHostThatDisconnectsCannotBeAsked(t *testing.T) {
 		if err != nil {
 			refused(t, err, 503, `host "h1"`)
 		}
-		if len(w.m.Remotes()) == 0 {
+		if len(w.m.Ask.Remotes()) == 0 {
 			break
 		}
 		select {
@@ -102,7 +102,7 @@ func BenchmarkReverse(b *testing.B) {
 	w := joinWorld(b, manager.Options{})
 	_, id := w.member(b, "h1")
 	serveNode(b, w, id, "h1")
-	c := w.m.Remote("h1")
+	c := w.m.Ask.Remote("h1")
 	b.ResetTimer()
 	for b.Loop() {
 		if _, err := c.Counters(context.Background()); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/ask"
 	"weir.dev/weir/store"
 	"weir.dev/weir/store/mem"
 )
@@ -192,7 +193,7 @@ func TestServerSentEvents(t *testing.T) {
 }
 
 func TestShutdownEndsStreamsAtOnce(t *testing.T) {
-	b := start(t, manager.Options{Node: func(string) manager.Node { return &node{} }})
+	b := start(t, manager.Options{Node: func(string) ask.Node { return &node{} }})
 	must(b.Apply(ctx(t), api.ApplyRequest{Document: demo()}))(t)
 	c, cancel := context.WithCancel(ctx(t))
 	defer cancel()

@@ -158,7 +158,7 @@ func TestASwitchIsWhatItsCertificateSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := m.ForSwitches(context.Background())
+	config, err := m.Switches.ForSwitches(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestASwitchIsWhatItsCertificateSays(t *testing.T) {
 		case <-broken:
 			return nil, fmt.Errorf("%w: no quorum", ErrUndecided)
 		default:
-			return m.SwitchIDs(ctx, c)
+			return m.Switches.SwitchIDs(ctx, c)
 		}
 	}})
 	dir := t.TempDir()

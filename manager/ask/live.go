@@ -1,0 +1,346 @@
+package ask
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/container"
+	"weir.dev/weir/manager/intent"
+	"weir.dev/weir/manager/lead"
+	"weir.dev/weir/manager/members"
+	"weir.dev/weir/manager/object"
+	"weir.dev/weir/manager/remote"
+	"weir.dev/weir/manager/strict"
+	"weir.dev/weir/manager/web"
+	"weir.dev/weir/store"
+)
+
+// Options are what an Asker needs.
+type Options struct {
+	Store  store.Store
+	Log    *slog.Logger
+	Hosts  *members.Hosts
+	Intent *intent.Editor
+	Lead   *lead.Leader
+	Node   func(host string) Node // nil: not reachable from here
+	Fabric Fabric                 // nil: there are no switches here
+	Trace  func(d api.Document, q api.TraceQuery, macs map[string]string, down map[string]bool) (api.Trace, error)
+}
+
+// Asker asks hosts and the router what only they know now.
+type Asker struct {
+	Options
+	streams web.Slots // logs and execs
+	nodes   nodes
+}
+
+// New makes an Asker.
+func New(o Options) *Asker { return &Asker{Options: o, streams: make(web.Slots, maxStreams)} }
+
+// maxStreams bounds logs and execs.
+const maxStreams = 200
+
+// Routes are the paths of what is asked of hosts and switches.
+func (a *Asker) Routes() []web.Route {
+	return []web.Route{
+		{Method: "GET", Path: "/v1/functions/{name}/logs", ID: "logs", Needs: api.RoleOperator, Does: "logs", Kind: api.KindFunction, Summary: "what a function writes to its standard output and error, as text",
+			Query: []string{"tail", "follow"}, Answers: map[int]any{200: web.Text("text/plain")}, Problems: []int{404, 409}, Handler: a.logs},
+		{Method: "POST", Path: "/v1/functions/{name}/exec", ID: "exec", Needs: api.RoleOperator, Does: "exec", Kind: api.KindFunction, Summary: "run a process in a function, over a connection upgraded to " + api.ExecProtocol,
+			Query: []string{"arg", "env", "tty"}, Answers: map[int]any{101: nil}, Problems: []int{400, 404, 409, 426}, Handler: a.exec},
+		{Method: "GET", Path: "/v1/hosts/{name}/counters", ID: "counters", Needs: api.RoleViewer, Summary: "a host's ports and rules with their counters, read live from its switch",
+			Answers: map[int]any{200: api.Counters{}}, Problems: []int{404, 503}, Handler: a.counters},
+		{Method: "GET", Path: "/v1/policies/{name}/path", ID: "path", Needs: api.RoleViewer, Summary: "the ports that a policy's packets really meet, with live counters",
+			Answers: map[int]any{200: api.PolicyPath{}}, Problems: []int{404, 503}, Handler: a.path},
+		{Method: "GET", Path: "/v1/trace", ID: "trace", Needs: api.RoleViewer, Summary: "what becomes of a packet between two endpoints, and of the reply to it, by the policies as they are declared",
+			Query: []string{"from", "to", "match", "source", "destination", "source_port", "vlan"}, Answers: map[int]any{200: api.Trace{}}, Problems: []int{400}, Handler: a.trace},
+		{Method: "GET", Path: "/v1/switches/{name}/rules", ID: "switch-rules", Needs: api.RoleViewer, Summary: "a fabric switch's tables and Weir's entries with their counters, read live",
+			Answers: map[int]any{200: api.SwitchRules{}}, Problems: []int{404, 503}, Handler: a.switchRules},
+		{Method: "GET", Path: "/v1/hosts/{name}/connect", ID: "connect", Does: "connect", Kind: api.KindHost, Summary: "an agent's connection over which the manager asks it, upgraded to " + api.NodeProtocol,
+			Answers: map[int]any{101: nil}, Problems: []int{426}, Handler: a.connect},
+	}
+}
+
+// node finds who answers for a host. Of a lost one nobody is asked: its connection may be there still.
+func (a *Asker) node(ctx context.Context, host string) (Node, error) {
+	if n := a.Node(host); n != nil {
+		return n, nil
+	}
+	h, err := store.Get[api.Host](ctx, a.Store, api.KindHost, host)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, err
+	}
+	if why := a.Hosts.Lost(h); err == nil && why != "" {
+		return nil, api.Refuse(http.StatusServiceUnavailable, why)
+	}
+	if n := a.nodes.get(host); n != nil {
+		return n, nil
+	}
+	return nil, api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("the agent of host %q cannot be asked from here: is it running, and does it know this manager (--manager)?", host))
+}
+
+// nodeOf finds who answers for a function.
+func (a *Asker) nodeOf(ctx context.Context, name string) (Node, error) {
+	f, err := store.Get[api.Function](ctx, a.Store, api.KindFunction, name)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, object.NotFound(api.KindFunction, name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return a.node(ctx, cmp.Or(f.At(), f.Status.Host))
+}
+
+// live turns an error of a Node into a problem.
+func live(err error) error {
+	switch {
+	case errors.Is(err, container.ErrNotFound):
+		return api.Refuse(http.StatusConflict, err.Error()+": is the function created yet?")
+	case errors.Is(err, container.ErrState):
+		return api.Refuse(http.StatusConflict, err.Error())
+	}
+	return err
+}
+
+func (a *Asker) counters(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	if _, err := a.Store.Get(r.Context(), store.Key(api.KindHost, name)); errors.Is(err, store.ErrNotFound) {
+		return object.NotFound(api.KindHost, name)
+	} else if err != nil {
+		return err
+	}
+	n, err := a.node(r.Context(), name)
+	if err != nil {
+		return err
+	}
+	c, err := n.Counters(r.Context())
+	if err != nil {
+		return live(err)
+	}
+	if c.Ports == nil {
+		c.Ports = []api.PortCounters{}
+	}
+	if c.Rules == nil {
+		c.Rules = []api.RuleCounters{}
+	}
+	return web.Answer(w, http.StatusOK, c)
+}
+
+// path answers with a policy's rendered path and the counters of each port on it.
+func (a *Asker) path(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	p, err := store.Get[api.Policy](r.Context(), a.Store, api.KindPolicy, name)
+	if errors.Is(err, store.ErrNotFound) {
+		return object.NotFound(api.KindPolicy, name)
+	}
+	if err != nil {
+		return err
+	}
+	ports := map[string]port{}
+	if len(p.Status.RenderedPath) > 0 {
+		if ports, err = a.portsOf(r.Context(), slices.Concat(p.Status.RenderedPath, p.Status.RenderedReverse)); err != nil {
+			return err
+		}
+	}
+	return web.Answer(w, http.StatusOK, api.PolicyPath{
+		Policy: name, State: p.Status.State, Message: p.Status.Message,
+		Forward: hops(p.Status.RenderedPath, ports), Reverse: hops(p.Status.RenderedReverse, ports),
+	})
+}
+
+// port is a switch port and the host that it is on.
+type port struct {
+	api.PortCounters
+	host string
+}
+
+// portsOf asks every host on a way for its ports. One of several that does not answer takes only its own ports away.
+func (a *Asker) portsOf(ctx context.Context, names []string) (map[string]port, error) {
+	hosts, err := a.hostsOf(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, portsTimeout)
+	defer cancel()
+	counters, errs := make([]api.Counters, len(hosts)), make([]error, len(hosts))
+	var wg sync.WaitGroup
+	for i, host := range hosts {
+		wg.Go(func() {
+			n, err := a.node(ctx, host)
+			if err == nil {
+				counters[i], err = n.Counters(ctx)
+			}
+			errs[i] = live(err)
+		})
+	}
+	wg.Wait()
+	ports, failed := map[string]port{}, 0
+	for i, c := range counters {
+		if errs[i] != nil {
+			failed++
+			continue
+		}
+		for _, x := range c.Ports {
+			here := port{x, cmp.Or(hosts[i], c.Host)}
+			if _, taken := ports[x.Name]; !taken { // an uplink may be called so on several hosts
+				ports[x.Name] = here
+			}
+			ports[here.host+":"+x.Name] = here
+		}
+	}
+	if failed == len(hosts) {
+		return nil, errors.Join(errs...)
+	}
+	return ports, nil
+}
+
+// portsTimeout bounds how long a host on a policy's way may take to answer.
+const portsTimeout = 5 * time.Second
+
+// hostsOf are the hosts on a rendered way, from the functions and endpoints on it; one that is not known is the only one, "".
+func (a *Asker) hostsOf(ctx context.Context, names []string) ([]string, error) {
+	var hosts []string
+	for _, name := range names {
+		host, rest, prefixed := strings.Cut(name, ":")
+		if prefixed && strings.Contains(rest, "/") {
+			hosts = append(hosts, host)
+			continue
+		}
+		kind, of, _ := strings.Cut(name, "/")
+		of, _, _ = strings.Cut(of, "/")
+		if kind != string(api.KindFunction) && kind != string(api.KindEndpoint) {
+			continue
+		}
+		o, err := store.Get[object.Object](ctx, a.Store, api.Kind(kind), of)
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if at := o.At(); at != "" {
+			hosts = append(hosts, at)
+		}
+	}
+	slices.Sort(hosts)
+	if hosts = slices.Compact(hosts); len(hosts) == 0 {
+		hosts = []string{""}
+	}
+	return hosts, nil
+}
+
+func hops(names []string, ports map[string]port) []api.Hop {
+	out := []api.Hop{}
+	for _, name := range names {
+		p, ok := ports[name]
+		out = append(out, api.Hop{Port: name, Host: p.host, Link: p.Link, State: p.State, Live: ok, Rx: p.Rx, Tx: p.Tx, Dropped: p.Dropped})
+	}
+	return out
+}
+
+// logs streams a function's output as text.
+func (a *Asker) logs(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	o := container.LogOptions{Follow: q.Has("follow") && q.Get("follow") != "false"}
+	if s := q.Get("tail"); s != "" {
+		var err error
+		if o.Tail, err = strconv.Atoi(s); err != nil || o.Tail < 0 {
+			return api.Refuse(http.StatusBadRequest, "the query is refused",
+				api.Problem{Path: "query.tail", Message: "is " + strconv.Quote(s), Hint: "want a number of lines"})
+		}
+	}
+	n, err := a.nodeOf(r.Context(), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	release, err := a.streams.Take("logs and execs")
+	if err != nil {
+		return err
+	}
+	defer release()
+	ctx, cancel := web.StreamContext(r)
+	defer cancel()
+	logs, err := n.Logs(ctx, r.PathValue("name"), o)
+	if err != nil {
+		return live(err)
+	}
+	defer logs.Close()
+	defer context.AfterFunc(ctx, func() { logs.Close() })() // a blocked read ends with the request
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	web.Note(r).Began(http.StatusOK)
+	w.WriteHeader(http.StatusOK)
+	if http.NewResponseController(w).Flush() != nil { // before the first line: who follows knows that there will be some
+		return nil
+	}
+	_, _ = io.Copy(web.Flushing(w), logs) // the client is gone, or the log ended
+	return nil
+}
+
+// exec runs a process in a function over an upgraded connection; see api.ExecProtocol.
+func (a *Asker) exec(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	spec := container.ExecSpec{Args: q["arg"], Env: q["env"], TTY: q.Get("tty") == "true"}
+	if len(spec.Args) == 0 {
+		return api.Refuse(http.StatusBadRequest, "nothing to run", api.Problem{Path: "query.arg", Message: "is missing", Hint: "want the program and its arguments, one arg each"})
+	}
+	if !strings.EqualFold(r.Header.Get("Upgrade"), api.ExecProtocol) {
+		w.Header().Set("Upgrade", api.ExecProtocol)
+		return api.Refuse(http.StatusUpgradeRequired, "exec needs the headers `Connection: Upgrade` and `Upgrade: "+api.ExecProtocol+"`")
+	}
+	name := r.PathValue("name")
+	n, err := a.nodeOf(r.Context(), name)
+	if err != nil {
+		return err
+	}
+	release, err := a.streams.Take("logs and execs")
+	if err != nil {
+		return err
+	}
+	defer release()
+	web.Note(r).Objects = []string{"program " + strict.Clip(spec.Args[0], strict.MaxText)} // its arguments may hold secrets
+	web.Note(r).Began(http.StatusSwitchingProtocols)
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return fmt.Errorf("exec: %w", err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Time{})
+	if _, err := fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", api.ExecProtocol); err != nil {
+		return nil // the client is gone
+	}
+	ctx, cancel := web.StreamContext(r)
+	defer cancel()
+	run := func(ctx context.Context, e container.ExecSpec) (int, error) { return n.Exec(ctx, name, e) }
+	remote.Exec(ctx, cancel, run, spec, api.NewExecStream(rw.Reader, conn))
+	return nil
+}
+
+// Node answers what only a host knows. The agent of this process is one.
+type Node interface {
+	// Counters reads ports and rules live from the switch.
+	Counters(ctx context.Context) (api.Counters, error)
+	// Logs streams a function's output until it ends, or with Follow until ctx does.
+	Logs(ctx context.Context, function string, o container.LogOptions) (io.ReadCloser, error)
+	// Exec runs one more process in a function and returns its exit code.
+	Exec(ctx context.Context, function string, e container.ExecSpec) (int, error)
+}
+
+// Fabric answers what only the router knows.
+type Fabric interface {
+	// SwitchRules reads a switch's tables and Weir's entries live.
+	SwitchRules(ctx context.Context, name string) (api.SwitchRules, error)
+}
+
+// ErrElsewhere is of a Fabric whose router does not run here: it does where the leader is.
+var ErrElsewhere = errors.New("the router runs at another manager")

@@ -1,0 +1,84 @@
+package intent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/manager/members"
+	"weir.dev/weir/manager/object"
+	"weir.dev/weir/store"
+)
+
+// turnHost writes a host's state down, for all who watch, with an event.
+func (st *state) turnHost(name string, state api.HostState) {
+	o := st.get(api.KindHost, name)
+	if o == nil {
+		return // removed meanwhile
+	}
+	var spec api.HostSpec
+	var s api.HostStatus
+	if o.Into(&spec, &s) != nil || s.State == state {
+		return
+	}
+	st.touch(api.KindHost, name)
+	next := *o // Updated stays: when it reported last
+	silent := st.e.Hosts.Silence(name, o.Updated)
+	s.State = state
+	s.Conditions = members.Conditions(name, &s).Dated(s.Conditions, st.e.Now().UTC())
+	next.Status = object.Marshal(s)
+	st.objects[api.KindHost][name] = &next
+	if state == api.HostLost {
+		st.tell(api.Event{Severity: api.Error, Reason: "HostLost", Kind: api.KindHost, Object: name, Host: name,
+			Message: fmt.Sprintf("host %s is lost: its agent has been silent for %v; what it forwards goes on", name, silent.Round(100*time.Millisecond))})
+		return
+	}
+	st.tell(members.HostBack(name, st.e.Now().Sub(o.Updated)))
+}
+
+// HostsTurned writes down which hosts are lost and which are back, and places anew what has to be, if the fence holds.
+func (e *Editor) HostsTurned(ctx context.Context, fence store.Cond, lost, back map[string]bool) error {
+	return e.edit(ctx, func(st *state) error {
+		st.conds = append(st.conds, fence)
+		st.unsettle, st.lost = true, lost
+		for _, name := range slices.Sorted(maps.Keys(lost)) {
+			st.turnHost(name, api.HostLost)
+		}
+		for _, name := range slices.Sorted(maps.Keys(back)) {
+			st.turnHost(name, api.HostReady) // if its agent is starting, it says so by itself
+		}
+		return nil
+	})
+}
+
+// Resettle looks at all placements anew.
+func (e *Editor) Resettle(ctx context.Context) error {
+	return e.edit(ctx, func(st *state) error {
+		st.unsettle = true
+		return nil
+	})
+}
+
+// DeclareHost gives a host that is known already the capacity that its new join token names.
+func (e *Editor) DeclareHost(ctx context.Context, host string, declared api.HostSpec) error {
+	return e.edit(ctx, func(st *state) error {
+		cur := st.get(api.KindHost, host)
+		if cur == nil {
+			return nil
+		}
+		var spec api.HostSpec
+		if err := json.Unmarshal(cur.Spec, &spec); err != nil {
+			return fmt.Errorf("stored host %s: %w", host, err)
+		}
+		spec.CPUs, spec.Memory = declared.CPUs, declared.Memory
+		next, err := st.set(object.NounOf(api.KindHost), host, object.Marshal(spec))
+		if err != nil || next == cur {
+			return err
+		}
+		return members.Recount(next, e.Now().UTC())
+	})
+}

@@ -1,0 +1,336 @@
+package intent
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/manager/keys"
+	"weir.dev/weir/manager/members"
+	"weir.dev/weir/manager/object"
+	"weir.dev/weir/manager/tx"
+	"weir.dev/weir/placement"
+	"weir.dev/weir/store"
+)
+
+// epochKey changes with every change of a spec: a transaction that was checked against the whole document holds only if
+// the document is still the same.
+const epochKey = "meta/spec"
+
+// epoch is the value of epochKey.
+type epoch struct {
+	Decision int64 `json:"decision,omitempty"` // how many decisions about who steers a policy there have been
+}
+
+// Editor changes what is declared.
+type Editor struct {
+	*tx.Writer
+	Hosts *members.Hosts
+	Keys  *keys.Keys
+
+	// Validate tells everything that is wrong between the objects of a whole document, of which a part is new or changed.
+	Validate func(d, changed api.Document) []api.Problem
+	// Admit tells what hosts have against what is new or changed in a document.
+	Admit     func(ctx context.Context, d, changed api.Document) Verdict
+	Strategy  placement.Strategy
+	Placement string // the strategy's name
+	Underlay  string // of all hosts: "vxlan" tunnels between them
+	NoRouter  bool   // no router runs, whatever switches are known from before
+}
+
+// state is everything declared, as it is at one epoch, and what an edit makes of it.
+type state struct {
+	e        *Editor
+	epoch    int64
+	decision int64 // the last one about who steers a policy
+	revision int64
+	objects  map[api.Kind]map[string]*object.Object // after the edit
+	before   map[api.Kind]map[string]*object.Object // what it replaced; nil: was not there
+	order    []object.Ref
+	made     []*api.Operation // new operations
+	events   []api.Event      // new ones
+	conds    []store.Cond     // further ones for the commit
+	ops      []store.Op
+	secrets  map[string]sealed // users'; nil: not read, see readSecrets
+	unsettle bool              // look at all placements, whatever was changed
+	lost     map[string]bool   // hosts whose loss this edit is about
+	locked   bool              // others wait for this edit: no host is asked
+	heard    *hearing          // what hosts have said, if they were asked
+}
+
+// load reads all declared objects and hosts. The epoch is read first: what changes later makes the commit fail.
+func (e *Editor) load(ctx context.Context) (*state, error) {
+	st := &state{e: e, objects: map[api.Kind]map[string]*object.Object{}, before: map[api.Kind]map[string]*object.Object{}}
+	i, err := e.Store.Get(ctx, epochKey)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, err
+	}
+	var counted epoch
+	if len(i.Value) > 0 {
+		if err := json.Unmarshal(i.Value, &counted); err != nil {
+			return nil, fmt.Errorf("stored %s: %w", epochKey, err)
+		}
+	}
+	st.epoch, st.decision = i.Revision, counted.Decision
+	for _, n := range object.Nouns() {
+		if n.Spec == nil {
+			continue
+		}
+		list, rev, err := store.List[object.Object](ctx, e.Store, n.Kind)
+		if err != nil {
+			return nil, err
+		}
+		st.revision = rev
+		st.objects[n.Kind], st.before[n.Kind] = make(map[string]*object.Object, len(list)), map[string]*object.Object{}
+		for k := range list {
+			st.objects[n.Kind][list[k].Name] = &list[k]
+		}
+	}
+	return st, nil
+}
+
+func (st *state) get(kind api.Kind, name string) *object.Object { return st.objects[kind][name] }
+
+// touch remembers what an object was before its first change.
+func (st *state) touch(kind api.Kind, name string) {
+	if _, ok := st.before[kind][name]; ok {
+		return
+	}
+	st.before[kind][name] = st.objects[kind][name]
+	st.order = append(st.order, object.Ref{Kind: kind, Name: name})
+}
+
+// set gives an object a spec in stored form. A spec that is equal changes nothing.
+func (st *state) set(n object.Noun, name string, spec json.RawMessage) (*object.Object, error) {
+	cur := st.get(n.Kind, name)
+	if cur != nil && cur.Deleting != nil {
+		p := api.Refuse(http.StatusConflict, fmt.Sprintf("%s %s is being deleted: wait until it is gone, then make it anew", n.Kind, name))
+		p.Type = api.TypeDeleting
+		return nil, p
+	}
+	if cur == nil {
+		st.touch(n.Kind, name)
+		cur = object.New(n, name, spec, st.e.Now())
+		st.objects[n.Kind][name] = cur
+		return cur, nil
+	}
+	if n.Kind == api.KindFunction {
+		spec = keepVerbs(cur.Spec, spec)
+	}
+	if string(cur.Spec) == string(spec) {
+		return cur, nil
+	}
+	st.touch(n.Kind, name)
+	next := *cur
+	next.Spec = spec
+	next.Generation++
+	next.Updated = st.e.Now().UTC()
+	st.objects[n.Kind][name] = &next
+	return &next, nil
+}
+
+// keepVerbs leaves a function's state and restart count as the verbs left them, where a new spec does not say.
+func keepVerbs(old, spec json.RawMessage) json.RawMessage {
+	var a, b api.FunctionSpec
+	if json.Unmarshal(old, &a) != nil || json.Unmarshal(spec, &b) != nil {
+		return spec
+	}
+	b.State = cmp.Or(b.State, a.State)
+	b.Restart = max(b.Restart, a.Restart)
+	return object.Marshal(b)
+}
+
+// remove deletes an object, in two phases where an agent has to take it down first: then the operation is returned.
+func (st *state) remove(n object.Noun, name string) *api.Operation {
+	st.takeOut(n, name)
+	if !n.TwoPhase {
+		return nil
+	}
+	return st.operation("delete", object.Ref{Kind: n.Kind, Name: name}, st.get(n.Kind, name).Generation)
+}
+
+// takeOut is remove without an operation: one of many objects. Operations are bounded, those of others have to stay.
+func (st *state) takeOut(n object.Noun, name string) {
+	cur := st.get(n.Kind, name)
+	switch {
+	case !n.TwoPhase:
+		st.touch(n.Kind, name)
+		delete(st.objects[n.Kind], name)
+	case cur.Deleting == nil:
+		st.touch(n.Kind, name)
+		next := *cur
+		now := st.e.Now().UTC()
+		next.Deleting, next.Updated = &now, now
+		st.objects[n.Kind][name] = &next
+	}
+}
+
+// document is the desired state: what is being deleted is no part of it any more.
+func (st *state) document() (api.Document, error) {
+	d := api.Document{}
+	var err error
+	read := func(kind api.Kind, f func(name string, spec []byte) error) {
+		for name, o := range st.objects[kind] {
+			if e := f(name, o.Spec); e != nil && o.Deleting == nil {
+				err = fmt.Errorf("stored %s/%s: %w", kind, name, e)
+			}
+		}
+	}
+	d.Endpoints = specs[api.EndpointSpec](read, st, api.KindEndpoint)
+	d.Functions = specs[api.FunctionSpec](read, st, api.KindFunction)
+	d.Chains = specs[api.ChainSpec](read, st, api.KindChain)
+	d.Policies = specs[api.PolicySpec](read, st, api.KindPolicy)
+	return d, err
+}
+
+func specs[S any](read func(api.Kind, func(string, []byte) error), st *state, kind api.Kind) map[string]S {
+	out := make(map[string]S, len(st.objects[kind]))
+	read(kind, func(name string, spec []byte) error {
+		if st.objects[kind][name].Deleting != nil {
+			return nil
+		}
+		var s S
+		if err := json.Unmarshal(spec, &s); err != nil {
+			return err
+		}
+		out[name] = s
+		return nil
+	})
+	return out
+}
+
+// check validates each spec and the whole document, and what hosts say of it.
+func (st *state) check(ctx context.Context) error {
+	d, err := st.document()
+	if err != nil {
+		return err
+	}
+	problems := d.Validate()
+	unbound, err := st.bindSecrets(ctx)
+	if err != nil {
+		return err
+	}
+	problems = append(problems, unbound...)
+	changed := st.changed(d)
+	verdict, err := st.hear(ctx, d, changed)
+	if err != nil {
+		return err
+	}
+	hosts, err := st.checkHosts(changed)
+	if err != nil {
+		return err
+	}
+	for _, p := range slices.Concat(st.e.Validate(d, changed), hosts, verdict.Problems) {
+		if !slices.Contains(problems, p) {
+			problems = append(problems, p)
+		}
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	detail := "the specification has a problem: nothing was changed"
+	if len(problems) > 1 {
+		detail = fmt.Sprintf("the specification has %d problems: nothing was changed", len(problems))
+	}
+	return api.Refuse(http.StatusUnprocessableEntity, detail, problems...)
+}
+
+// change is what the edit comes to. It holds only if nothing that it was checked against has changed.
+func (st *state) change(ctx context.Context) (tx.Change, error) {
+	if len(st.order) == 0 && len(st.made) == 0 && len(st.ops) == 0 {
+		return tx.Change{}, nil
+	}
+	conds, ops, err := st.follow(ctx)
+	if err != nil {
+		return tx.Change{}, err
+	}
+	st.numberDecisions()
+	c := tx.Change{
+		Conds:  slices.Concat([]store.Cond{{Key: epochKey, Revision: st.epoch}}, st.conds, conds),
+		Ops:    slices.Concat([]store.Op{{Key: epochKey, Value: object.Marshal(epoch{st.decision})}}, st.ops, ops),
+		Events: st.events, Operations: st.made,
+	}
+	for _, r := range st.order {
+		var at int64
+		if old := st.before[r.Kind][r.Name]; old != nil {
+			at = old.Revision
+		}
+		c.Conds = append(c.Conds, store.Cond{Key: store.Key(r.Kind, r.Name), Revision: at})
+		now := st.objects[r.Kind][r.Name]
+		if now == nil {
+			c.Ops = append(c.Ops, store.Delete(r.Kind, r.Name))
+			continue
+		}
+		op, err := store.Put(r.Kind, now)
+		if err != nil {
+			return tx.Change{}, err
+		}
+		c.Ops = append(c.Ops, op)
+	}
+	return c, nil
+}
+
+// written notes the revision that the edit has got.
+func (st *state) written(revision int64) {
+	if revision == 0 {
+		return // it changed nothing
+	}
+	st.revision = revision
+	for _, r := range st.order {
+		if o := st.objects[r.Kind][r.Name]; o != nil {
+			o.Revision = revision
+		}
+	}
+}
+
+// edit loads the state, lets f change it, and commits; when someone else was faster, all over again. Hosts that have to be asked are asked in between,
+// while others edit; if those change what the hosts were asked about, they are asked again.
+func (e *Editor) edit(ctx context.Context, f func(*state) error) error {
+	var heard *hearing
+	for range tx.Attempts {
+		err := e.editOnce(ctx, heard, f)
+		var ask *askFirst
+		if !errors.As(err, &ask) {
+			return err
+		}
+		heard = &hearing{ask.about, e.Admit(ctx, ask.d, ask.changed)}
+	}
+	return tx.OthersWrite("specification")
+}
+
+func (e *Editor) editOnce(ctx context.Context, heard *hearing, f func(*state) error) error {
+	var st *state
+	revision, err := e.Loop(ctx, "specification", func() (c tx.Change, err error) {
+		if st, err = e.load(ctx); err != nil {
+			return c, err
+		}
+		st.locked, st.heard = true, heard
+		if err := f(st); err != nil {
+			return c, err
+		}
+		if err := st.settle(ctx); err != nil {
+			return c, err
+		}
+		if err := st.crossing(); err != nil {
+			return c, err
+		}
+		return st.change(ctx)
+	})
+	if err == nil {
+		st.written(revision)
+	}
+	return err
+}
+
+// warnings are what there is to say of an edit that was done.
+func (st *state) warnings() []string {
+	if st.heard == nil {
+		return nil
+	}
+	return st.heard.verdict.Warnings
+}

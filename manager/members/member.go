@@ -1,0 +1,108 @@
+package members
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/manager/tx"
+	"weir.dev/weir/store"
+)
+
+// Hosts are the hosts that have joined, their signs of life, and their agents' requests.
+type Hosts struct {
+	*tx.Writer
+	Began time.Time // of this manager
+	Host  string    // whose agent runs in this process, "" none: it is alive
+	ID    string    // of this manager, the same over restarts
+
+	cache memberCaches
+	beats beats
+	live  liveAgents
+}
+
+// memberCache is for how long a member's record is believed without reading it again: so long a replaced agent may still be heard by
+// other managers than the one that replaced it.
+const memberCache = 2 * time.Second
+
+// Member is a host that has joined. Keys are the hashes of the public keys that its agent may use, the newest first: two, since a renewed
+// certificate may be lost on its way.
+type Member struct {
+	api.Meta
+	Keys    []string  `json:"keys"`
+	Expires time.Time `json:"expires"`
+	Beats   []string  `json:"beats,omitempty"` // managers (Options.ID) that hear its beats
+	Life    string    `json:"life,omitempty"`  // another with each agent that joins under this name
+	// Declared is what the host has by the token's word.
+	Declared api.HostSpec `json:"declared,omitzero"`
+}
+
+// Kind are hosts that have joined. No path of the API lists them.
+const Kind api.Kind = "member"
+
+// memberCaches are members' records that are believed for a moment.
+type memberCaches struct {
+	sync.Mutex
+	by map[string]cachedMember
+}
+
+type cachedMember struct {
+	keys  []string // none: not a member
+	until time.Time
+}
+
+func ErrReplaced(host string) error {
+	return api.Refuse(http.StatusUnauthorized, fmt.Sprintf("the certificate of host %s is no longer accepted: another agent joined in its place, or the host was removed: join again with a new token (weir token create --replace --host %s)", host, host))
+}
+
+// Check tells whether a host may still use a key.
+func (m *Hosts) Check(ctx context.Context, host, key string) error {
+	keys, err := m.memberKeys(ctx, host)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(keys, key) {
+		return ErrReplaced(host)
+	}
+	return nil
+}
+
+func (m *Hosts) memberKeys(ctx context.Context, host string) ([]string, error) {
+	now := m.Now()
+	c := &m.cache
+	c.Lock()
+	x, ok := c.by[host]
+	c.Unlock()
+	if ok && now.Before(x.until) {
+		return x.keys, nil
+	}
+	rec, err := store.Get[Member](ctx, m.Store, Kind, host)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, err
+	}
+	c.Lock()
+	defer c.Unlock()
+	if c.by == nil || len(c.by) >= maxBeats {
+		c.by = map[string]cachedMember{}
+	}
+	c.by[host] = cachedMember{keys: rec.Keys, until: now.Add(memberCache)}
+	return rec.Keys, nil
+}
+
+// Forget makes the next request of a host read its record.
+func (m *Hosts) Forget(host string) {
+	m.cache.Lock()
+	defer m.cache.Unlock()
+	delete(m.cache.by, host)
+}
+
+// HostAlive tells of a host without a certificate, another manager's own, whether it reports.
+func (m *Hosts) HostAlive(ctx context.Context, host string) bool {
+	h, err := store.Get[api.Host](ctx, m.Store, api.KindHost, host)
+	return err == nil && (m.alive(host) || m.Now().Sub(m.beats.reported(h, m.Now())) < 3*api.HostBeat)
+}

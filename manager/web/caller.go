@@ -1,0 +1,131 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/api"
+)
+
+// Caller is who asks. Who is what the audit log says of it.
+type Caller struct {
+	Who  string
+	Role api.Role
+	From string
+	Self bool // this very process: its own agent
+}
+
+type callerKey struct{}
+
+// CallerOf is who asks; an agent has its certificate's host and no role of its own: see mayAgent.
+func CallerOf(r *http.Request) Caller {
+	if who, ok := AgentOf(r.Context()); ok {
+		return Caller{Who: "host " + who.Host, Role: api.RoleAgent, From: PeerOf(r)}
+	}
+	if c, ok := r.Context().Value(callerKey{}).(Caller); ok {
+		return c
+	}
+	return Caller{Who: "nobody", From: PeerOf(r)}
+}
+
+func withCaller(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+// local is who calls this process's own handler.
+var local = Caller{Who: "this process", Role: api.RoleAdmin}
+
+// mayCall refuses what the caller's role does not allow.
+func mayCall(r *http.Request, need api.Role) error {
+	if need == Anybody {
+		return nil
+	}
+	c := CallerOf(r)
+	if c.Role == api.RoleAgent { // mayAgent has decided
+		return nil
+	}
+	if c.Role.May(need) {
+		return nil
+	}
+	if c.Role == "" {
+		return api.Refuse(http.StatusForbidden, fmt.Sprintf("%s %s is not for %s", r.Method, r.URL.Path, c.Who))
+	}
+	return api.Refuse(http.StatusForbidden, fmt.Sprintf("%s %s needs the role %s; %s has the role %s", r.Method, r.URL.Path, need, c.Who, c.Role))
+}
+
+// Anybody is the role of routes that ask nobody who they are.
+const Anybody api.Role = "anybody"
+
+// socketCaller is who opened a Unix socket: root, or the user of this process, is an administrator.
+func socketCaller(c net.Conn) (Caller, bool) {
+	cred, err := peerCredentials(c)
+	if err != nil {
+		return Caller{Who: "nobody", From: "unix socket"}, true
+	}
+	if cred == nil {
+		return Caller{}, false
+	}
+	out := Caller{Who: "user " + userName(cred.Uid), From: fmt.Sprintf("process %d", cred.Pid)}
+	if by := loginOf(cred.Pid); by != "" && by != strconv.FormatUint(uint64(cred.Uid), 10) {
+		out.Who += ", logged in as " + by
+	}
+	out.Self = int(cred.Pid) == os.Getpid()
+	if cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
+		out.Role = api.RoleAdmin
+	}
+	return out, true
+}
+
+// peerCredentials asks the kernel who opened a Unix socket; nil: it is none.
+func peerCredentials(c net.Conn) (*unix.Ucred, error) {
+	for {
+		inner, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		c = inner.NetConn()
+	}
+	s, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, nil
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var got error
+	if err := raw.Control(func(fd uintptr) { cred, got = unix.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return nil, err
+	}
+	return cred, got
+}
+
+func userName(uid uint32) string {
+	if uid == 0 {
+		return "root"
+	}
+	return strconv.FormatUint(uint64(uid), 10)
+}
+
+// loginOf is who logged in before becoming root, by the kernel's audit id; "" not known.
+func loginOf(pid int32) string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/loginuid", pid))
+	id := strings.TrimSpace(string(b))
+	if err != nil || id == "" || id == "4294967295" {
+		return ""
+	}
+	if u, err := user.LookupId(id); err == nil {
+		return u.Username
+	}
+	return id
+}
