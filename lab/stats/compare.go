@@ -10,93 +10,86 @@ import (
 // Alpha is the level of all tests, 1-Alpha that of all intervals.
 const Alpha = 0.05
 
-// MinBlocks is from how many complete blocks anything is said about a variant: with fewer no sign-flip test can reach Alpha.
+// MinBlocks is from how many complete blocks anything is said about a variant: with fewer no test by ranks can reach Alpha.
 const MinBlocks = 6
 
-// power with which the minimum detectable effect would have been seen, were noise normal and the interval exact. With a few blocks and noise that
-// is neither, that is 0.8 in truth (TestDetectableIsDetected).
-const power = 0.9
+// Margin within which a variant is equivalent to the baseline where a study sets none: 5 %.
+const Margin = 1.05
+
+// simulatedRuns from which the smallest detectable difference is told.
+const simulatedRuns = 2000
+
+// Power with which the smallest detectable difference would have been seen.
+const Power = 0.8
 
 // Verdict of a comparison with the baseline.
 type Verdict string
 
 const (
-	Higher            Verdict = "higher"
-	Lower             Verdict = "lower"
-	Indistinguishable Verdict = "indistinguishable"
-	// Undecided is what too few blocks leave open: no difference could pass the test among so many variants, or interval and noise floor would
-	// allow to claim one and the test does not.
-	Undecided Verdict = "undecided"
-	TooFew    Verdict = "too few blocks"
+	Higher Verdict = "higher"
+	Lower  Verdict = "lower"
+	// Equivalent says that the ratio lies within the margin: two one-sided tests at Alpha (TOST, Schuirmann 1987).
+	Equivalent Verdict = "equivalent"
+	// Inconclusive is neither: the run shows no difference, and does not show that there is none.
+	Inconclusive Verdict = "inconclusive"
+	TooFew       Verdict = "too few blocks"
 	// NoRatio is said of values that are 0 in half of the blocks or more, on one side only.
 	NoRatio Verdict = "no ratio"
 )
 
-// Ratio is a variant against the baseline. Ratios are variant by baseline; P is corrected for all variants of the comparison. With the verdicts
-// TooFew and NoRatio everything but Blocks and Zeros is zero.
+// Ratio is a variant against the baseline. Ratios are variant by baseline. P is that of the test which belongs to the interval, corrected for all variants
+// of the comparison; Interval is not corrected. With the verdicts TooFew and NoRatio everything but Blocks and Zeros is zero.
 type Ratio struct {
 	Blocks   int      `json:"blocks"`          // in which both were valid
 	Zeros    int      `json:"zeros,omitempty"` // of them, those in which one of both was 0 and the other was not
 	Ratio    float64  `json:"ratio,omitempty"` // exp of the median log-ratio
 	Interval Interval `json:"interval,omitzero"`
 	P        float64  `json:"p,omitempty"`
-	// Detectable is the smallest ratio above 1 that this run would have called different four times in five. 0: none, however great.
+	// Detectable is the smallest ratio above 1 that a run with this noise calls higher with probability Power. 0: none, however great.
 	Detectable float64 `json:"detectable,omitempty"`
+	Margin     float64 `json:"margin,omitempty"` // of equivalence, a ratio above 1
 	Verdict    Verdict `json:"verdict"`
 }
 
 // Decided tells whether there is a ratio at all.
 func (r Ratio) Decided() bool { return r.Verdict != TooFew && r.Verdict != NoRatio }
 
-// Equal tells whether the variant was just as the baseline in most blocks or all, as counts of what was lost often are: then there is no noise by
-// which to say how little would have shown.
-func (r Ratio) Equal() bool { return r.Detectable == 1 && r.Interval == Interval{1, 1} }
-
 // Claimed tells whether a difference is claimed.
 func (r Ratio) Claimed() bool { return r.Verdict == Higher || r.Verdict == Lower }
 
 // Comparison of all variants with one baseline.
 type Comparison struct {
-	// Floor is the noise floor as a ratio above 1: the half-width of the duplicate's interval. A difference under its square is not claimed.
-	// 0: the duplicate has too few blocks, and nothing is claimed at all.
-	Floor float64 `json:"floor,omitempty"`
-	// Duplicate is the baseline against itself: anything but "indistinguishable" says that the run is not to be trusted.
+	// Duplicate is the baseline against itself. One run of twenty calls it higher or lower by chance: more say that the runs are not to be trusted.
 	Duplicate Ratio            `json:"duplicate"`
 	Variants  map[string]Ratio `json:"variants"`
 }
 
 // Compare sets every variant against the baseline, block by block: index i of every slice is block i, NaN where the trial was void or has not
-// run. Values are rates, times, counts: 0 or more. The same seed gives the same result.
-func Compare(baseline, duplicate []float64, variants map[string][]float64, seed uint64) Comparison {
-	rng := rand.New(rand.NewPCG(seed, 0x5eed))
-	c := Comparison{Duplicate: estimate(duplicate, baseline, rng), Variants: make(map[string]Ratio, len(variants))}
-	floor := math.Inf(1)
-	if c.Duplicate.Decided() {
-		floor = c.Duplicate.half()
-		c.Floor = math.Exp(floor)
-		c.Duplicate = judge(c.Duplicate, floor, 1)
-	}
+// run. Values are rates, times, counts: 0 or more. margin is that of equivalence, a ratio above 1. The same seed gives the same result.
+func Compare(baseline, duplicate []float64, variants map[string][]float64, margin float64, seed uint64) Comparison {
+	return compare(baseline, duplicate, variants, margin, simulatedRuns, rand.New(rand.NewPCG(seed, 0x5eed)))
+}
+
+func compare(baseline, duplicate []float64, variants map[string][]float64, margin float64, runs int, rng *rand.Rand) Comparison {
+	again, l := estimate(duplicate, baseline, margin)
+	c := Comparison{Duplicate: again.judged(l, 1, runs, rng), Variants: make(map[string]Ratio, len(variants))}
 	var names []string // that were tested
 	var p []float64
+	noise := map[string][]float64{}
 	for _, name := range slices.Sorted(maps.Keys(variants)) {
-		r := estimate(variants[name], baseline, rng)
-		if math.IsInf(floor, 1) && r.Decided() {
-			r = Ratio{Blocks: r.Blocks, Zeros: r.Zeros, Verdict: c.Duplicate.Verdict}
-		}
+		r, l := estimate(variants[name], baseline, margin)
 		c.Variants[name] = r
 		if r.Decided() {
-			names, p = append(names, name), append(p, r.P)
+			names, p, noise[name] = append(names, name), append(p, r.P), l
 		}
 	}
 	for i, corrected := range Holm(p) {
 		r := c.Variants[names[i]]
 		r.P = corrected
-		c.Variants[names[i]] = judge(r, floor, len(p))
+		c.Variants[names[i]] = r.judged(noise[names[i]], len(p), runs, rng)
 	}
 	return c
 }
-
-func (r Ratio) half() float64 { return (math.Log(r.Interval.High) - math.Log(r.Interval.Low)) / 2 }
 
 // logRatios of the blocks in which both are valid. Two zeros are equal. Beside a zero anything is infinitely much: no block is left out for what
 // was measured in it.
@@ -136,51 +129,69 @@ func tamed(l []float64) []float64 {
 	return l
 }
 
-func estimate(x, base []float64, rng *rand.Rand) Ratio {
+// estimate gives the ratio without its verdict, unless there is none, and its sorted log-ratios.
+func estimate(x, base []float64, margin float64) (Ratio, []float64) {
 	l, zeros := logRatios(x, base)
 	r := Ratio{Blocks: len(l), Zeros: zeros}
 	switch {
 	case len(l) < MinBlocks:
 		r.Verdict = TooFew
-		return r
+		return r, nil
 	case 2*zeros >= len(l):
 		r.Verdict = NoRatio
-		return r
+		return r, nil
 	}
 	l = tamed(l)
-	i := BCa(l, medianOf, 1-Alpha, Resamples, rng)
-	r.Ratio, r.Interval, r.P = math.Exp(Median(l)), Interval{math.Exp(i.Low), math.Exp(i.High)}, SignFlip(l, Resamples, rng)
-	return r
+	slices.Sort(l)
+	r.Ratio, r.Interval, r.P, r.Margin = math.Exp(medianSorted(l)), exp(medianInterval(l, 1-Alpha)), medianP(l), margin
+	return r, l
 }
 
-// leastP of a variant with so many blocks among so many that are tested: all signs are the same, and no other variant differs as much.
-func leastP(blocks, tested int) float64 {
-	p := math.Pow(2, float64(1-blocks))
-	if blocks > exactFlips {
-		p = max(p, 1/float64(Resamples+1))
-	}
-	return p * float64(tested)
-}
+func exp(i Interval) Interval { return Interval{math.Exp(i.Low), math.Exp(i.High)} }
 
-// judge gives the verdict: different if the test says so, the interval excludes 1, and the difference is at least twice the noise floor.
-func judge(r Ratio, floor float64, tested int) Ratio {
-	blind := leastP(r.Blocks, tested) >= Alpha
-	if !blind {
-		// What is estimated has to be beyond twice the floor and beyond what the test allows, and is less than the truth half of the time.
-		se := r.half() / normalQuantile(1-Alpha/2)
-		r.Detectable = math.Exp(max(2*floor, normalQuantile(1-Alpha/2/float64(tested))*se) + normalQuantile(power)*se)
+// judged gives the verdict. Equivalence comes first: a difference within the margin is none that matters, however surely it is there.
+func (r Ratio) judged(l []float64, tested, runs int, rng *rand.Rand) Ratio {
+	if !r.Decided() {
+		return r
 	}
-	difference := math.Log(r.Ratio)
-	seen := !r.Interval.Contains(1) && math.Abs(difference) >= 2*floor
+	r.Detectable = detectable(l, Alpha/float64(tested), runs, rng)
+	within := exp(medianInterval(l, 1-2*Alpha))
 	switch {
-	case seen && r.P < Alpha && difference > 0:
+	case within.Low > 1/r.Margin && within.High < r.Margin:
+		r.Verdict = Equivalent
+	case r.P < Alpha && r.Ratio > 1:
 		r.Verdict = Higher
-	case seen && r.P < Alpha:
+	case r.P < Alpha:
 		r.Verdict = Lower
-	case seen || blind:
-		r.Verdict = Undecided
 	default:
-		r.Verdict = Indistinguishable
+		r.Verdict = Inconclusive
 	}
 	return r
+}
+
+// detectable is the ratio that Power of the runs with this noise would see.
+func detectable(sorted []float64, alpha float64, runs int, rng *rand.Rand) float64 {
+	reach := reaches(sorted, alpha, runs, rng)
+	if math.IsInf(reach[len(reach)-1], 1) { // no interval of so few blocks is finite at this level
+		return 0
+	}
+	return math.Exp(max(0, quantileSorted(reach, Power)))
+}
+
+// reaches simulates runs with the noise that these log-ratios have around their median, and returns, sorted, how far each one's interval reaches below 0: a shift
+// by more is seen. Few blocks seldom show the noise's ends: what they show is drawn wider by
+// n/(n-1), with which the simulations of TestTruthIsFound find as often as foretold.
+func reaches(sorted []float64, alpha float64, runs int, rng *rand.Rand) []float64 {
+	n := len(sorted)
+	middle, wider := medianSorted(sorted), float64(n)/float64(n-1)
+	draw, reach := make([]float64, n), make([]float64, runs)
+	for i := range reach {
+		for j := range draw {
+			draw[j] = (sorted[rng.IntN(n)] - middle) * wider
+		}
+		slices.Sort(draw)
+		reach[i] = -medianInterval(draw, 1-alpha).Low
+	}
+	slices.Sort(reach)
+	return reach
 }

@@ -15,33 +15,55 @@ func wavering(mean float64, blocks, turn int) []float64 {
 	return out
 }
 
-// TestTooFewBlocksAreSaidToBe: with n blocks the sign-flip test cannot go below 2/2^n, and Holm multiplies that by the number of variants. What
-// no run like this one could have claimed is not "indistinguishable", nor is a size told that would have shown.
+// TestTooFewBlocksAreSaidToBe: with n blocks the test cannot go below 2/2^n, and Holm multiplies that by the number of variants. What no run like this one could have
+// claimed is inconclusive, and no size is told that would have shown.
 func TestTooFewBlocksAreSaidToBe(t *testing.T) {
 	for _, c := range []struct {
 		blocks, variants int
 		want             Verdict
-	}{{6, 1, Higher}, {6, 2, Undecided}, {7, 3, Higher}, {7, 4, Undecided}, {8, 6, Higher}, {8, 7, Undecided}, {20, 50, Higher}} {
+	}{{6, 1, Higher}, {6, 2, Inconclusive}, {7, 3, Higher}, {7, 4, Inconclusive}, {8, 6, Higher}, {8, 7, Inconclusive}, {20, 50, Higher}} {
 		variants := map[string][]float64{"a": wavering(3, c.blocks, 2)}
 		for i := 1; i < c.variants; i++ {
 			variants[string(rune('a'+i))] = wavering(1, c.blocks, 3+i)
 		}
-		got := Compare(wavering(1, c.blocks, 0), wavering(1, c.blocks, 1), variants, 1)
-		if a := got.Variants["a"]; a.Verdict != c.want || (a.Detectable == 0) != (c.want == Undecided) {
+		got := Compare(wavering(1, c.blocks, 0), wavering(1, c.blocks, 1), variants, Margin, 1)
+		if a := got.Variants["a"]; a.Verdict != c.want || (a.Detectable == 0) != (c.want == Inconclusive) {
 			t.Errorf("%d blocks, three times as much, one of %d: %+v, want %s", c.blocks, c.variants, a, c.want)
 		}
-		if b, ok := got.Variants["b"]; ok && c.want == Undecided && b.Verdict != Undecided {
+		if b, ok := got.Variants["b"]; ok && b.Verdict != Equivalent {
 			t.Errorf("%d blocks, the same, one of %d: %+v", c.blocks, c.variants, b)
 		}
 	}
-	// Enough blocks, but one of them says the opposite: interval and floor would allow a claim, the test does not.
-	x := wavering(1.5, 8, 2)
-	x[3] = 0.01
-	if r := Compare(wavering(1, 8, 0), wavering(1, 8, 1), map[string][]float64{"x": x}, 1).Variants["x"]; r.Verdict != Undecided || r.Detectable < 1 {
-		t.Errorf("%+v", r)
+}
+
+// TestVerdictsFollowTheMargin: a difference within the margin is equivalent although it is surely there; one that may lie beyond it is inconclusive until the test
+// says more.
+func TestVerdictsFollowTheMargin(t *testing.T) {
+	spread := func(mean, width float64) []float64 {
+		out := make([]float64, 8)
+		for i := range out {
+			out[i] = mean * (1 + width*(float64(i)-3.5)/3.5)
+		}
+		return out
 	}
-	if r := Compare(wavering(1, 8, 0), wavering(1, 8, 1), map[string][]float64{"x": wavering(1, 8, 2)}, 1).Variants["x"]; r.Verdict != Indistinguishable {
-		t.Errorf("%+v", r)
+	base := spread(1, 0)
+	for _, c := range []struct {
+		x            []float64
+		margin       float64
+		want         Verdict
+		significance bool
+	}{
+		{spread(1.02, 0.01), 1.05, Equivalent, true},
+		{spread(1.02, 0.01), 1.01, Higher, true},
+		{spread(0.9, 0.01), 1.05, Lower, true},
+		{spread(1.02, 0.2), 1.05, Inconclusive, false},
+		{spread(1, 0.02), 1.05, Equivalent, false},
+		{spread(1, 0), 1.05, Equivalent, false},
+	} {
+		r := Compare(base, base, map[string][]float64{"x": c.x}, c.margin, 1).Variants["x"]
+		if r.Verdict != c.want || (r.P < Alpha) != c.significance || r.Interval.Contains(1) == c.significance || r.Margin != c.margin {
+			t.Errorf("margin %v: %+v, want %s", c.margin, r, c.want)
+		}
 	}
 }
 
@@ -59,7 +81,7 @@ func TestZerosAreValues(t *testing.T) {
 	base, again := wavering(1, n, 0), wavering(1, n, 1)
 	c := Compare(base, again, map[string][]float64{
 		"sometimes": zero(wavering(2, n, 2), 0, 4, 9), "half": zero(wavering(2, n, 3), 0, 1, 2, 3, 4), "never": zero(wavering(2, n, 4), all...),
-	}, 1)
+	}, Margin, 1)
 	if r := c.Variants["sometimes"]; r.Blocks != n || r.Zeros != 3 || r.Verdict == Higher || r.Interval.Low >= 1 {
 		t.Errorf("twice as much, but nothing in 3 of %d blocks: %+v", n, r)
 	}
@@ -70,21 +92,21 @@ func TestZerosAreValues(t *testing.T) {
 	}
 	// What loses nothing, and what loses nothing either.
 	none := make([]float64, n)
-	c = Compare(none, none, map[string][]float64{"none": none, "some": wavering(5, n, 1)}, 1)
-	if r := c.Variants["none"]; r.Verdict != Indistinguishable || r.Ratio != 1 || r.Blocks != n {
+	c = Compare(none, none, map[string][]float64{"none": none, "some": wavering(5, n, 1)}, Margin, 1)
+	if r := c.Variants["none"]; r.Verdict != Equivalent || r.Ratio != 1 || r.Blocks != n {
 		t.Errorf("none and none: %+v", r)
 	}
 	if r := c.Variants["some"]; r.Verdict != NoRatio || r.Zeros != n {
 		t.Errorf("some and none: %+v", r)
 	}
-	// A baseline that is as often 0 as not has no noise floor.
-	c = Compare(zero(wavering(1, n, 0), 0, 2, 4, 6, 8), zero(wavering(1, n, 1), 1, 3, 5, 7, 9), map[string][]float64{"x": wavering(9, n, 2)}, 1)
-	if c.Floor != 0 || c.Duplicate.Verdict != NoRatio || c.Variants["x"].Verdict != NoRatio {
+	// A baseline that is as often 0 as not has no ratio.
+	c = Compare(zero(wavering(1, n, 0), 0, 2, 4, 6, 8), zero(wavering(1, n, 1), 1, 3, 5, 7, 9), map[string][]float64{"x": wavering(9, n, 2)}, Margin, 1)
+	if c.Duplicate.Verdict != NoRatio || c.Variants["x"].Verdict != NoRatio {
 		t.Errorf("a baseline of zeros: %+v", c)
 	}
 	// Zeros do not make what is the same different.
-	c = Compare(zero(wavering(1, n, 0), 3), again, map[string][]float64{"same": zero(wavering(1, n, 2), 7)}, 1)
-	if r := c.Variants["same"]; r.Verdict != Indistinguishable || r.Zeros != 2 {
+	c = Compare(zero(wavering(1, n, 0), 3), again, map[string][]float64{"same": zero(wavering(1, n, 2), 7)}, Margin, 1)
+	if r := c.Variants["same"]; r.Verdict != Equivalent || r.Zeros != 2 {
 		t.Errorf("the same with a zero on each side: %+v", r)
 	}
 }
@@ -94,8 +116,8 @@ func TestZerosAreValues(t *testing.T) {
 func TestDetectableIsDetected(t *testing.T) {
 	for _, c := range []struct{ blocks, variants int }{{8, 3}, {20, 1}} {
 		run := func(seed, others uint64, truth float64) Ratio {
-			m := machine{rng: rand.New(rand.NewPCG(seed, 81))}
-			n := machine{rng: rand.New(rand.NewPCG(others, 82))}
+			m := machine{rng: rand.New(rand.NewPCG(seed, 81)), noise: noises["normal"]}
+			n := machine{rng: rand.New(rand.NewPCG(others, 82)), noise: noises["normal"]}
 			var base, again []float64
 			variants := map[string][]float64{}
 			for range c.blocks {
@@ -106,7 +128,7 @@ func TestDetectableIsDetected(t *testing.T) {
 					variants[name] = append(variants[name], n.trial([]float64{truth, 1, 1}[k]))
 				}
 			}
-			return Compare(base, again, variants, seed).Variants["a"]
+			return Compare(base, again, variants, 1.0001, seed).Variants["a"]
 		}
 		const runs = 300
 		found := 0

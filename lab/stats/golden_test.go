@@ -2,25 +2,29 @@ package stats
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 )
 
 // golden is what testdata/golden.py prints: the same quantities by numpy and scipy.
 type golden struct {
-	Skewed      []float64          `json:"skewed"`
-	BCaMean     [2]float64         `json:"bca_mean"`
-	BCaMedian   [2]float64         `json:"bca_median"`
-	Quantiles   map[string]float64 `json:"quantiles"`
-	CV          float64            `json:"cv"`
-	Differences []float64          `json:"differences"`
-	SignFlip    float64            `json:"sign_flip_exact"`
-	Twenty      []float64          `json:"differences20"`
-	SignFlip20  float64            `json:"sign_flip_exact20"`
-	Line        struct {
+	Skewed    []float64          `json:"skewed"`
+	BCaMean   [2]float64         `json:"bca_mean"`
+	BCaMedian [2]float64         `json:"bca_median"`
+	Quantiles map[string]float64 `json:"quantiles"`
+	CV        float64            `json:"cv"`
+	Medians   []struct {
+		X        []float64
+		Level    float64
+		Interval [2]float64
+		P        float64
+	} `json:"medians"`
+	Line struct {
 		X, Y []float64
 		A, B float64
 	} `json:"line"`
@@ -64,8 +68,12 @@ func TestSameAsScipy(t *testing.T) {
 		near(t, "quantile "+q, Quantile(g.Skewed, at), want, 1e-12)
 	}
 	near(t, "coefficient of variation", CV(g.Skewed), g.CV, 1e-12)
-	near(t, "exact sign flip", SignFlip(g.Differences, 0, rng), g.SignFlip, 1e-12)
-	near(t, "drawn sign flip", SignFlip(g.Twenty, 200_000, rng), g.SignFlip20, 0.005)
+	for _, m := range g.Medians {
+		i := MedianInterval(m.X, m.Level)
+		near(t, fmt.Sprintf("%v interval of a median of %d, low", m.Level, len(m.X)), i.Low, m.Interval[0], 1e-9)
+		near(t, fmt.Sprintf("%v interval of a median of %d, high", m.Level, len(m.X)), i.High, m.Interval[1], 1e-9)
+		near(t, fmt.Sprintf("p of a median of %d", len(m.X)), medianP(slices.Sorted(slices.Values(m.X))), m.P, 1e-6)
+	}
 	line := TheilSen(g.Line.X, g.Line.Y)
 	near(t, "slope", line.B, g.Line.B, 1e-12)
 	near(t, "intercept", line.A, g.Line.A, 1e-9)
@@ -111,10 +119,10 @@ func TestDegenerateInput(t *testing.T) {
 	if got := BCa([]float64{3}, medianOf, 0.95, 100, rng); !math.IsInf(got.High, 1) {
 		t.Errorf("one value says something: %v", got)
 	}
-	if p := SignFlip(nil, 100, rng); p != 1 {
-		t.Errorf("no value: p = %v", p)
+	if got := MedianInterval([]float64{1, 2, 3, 4, 5}, 0.95); !math.IsInf(got.Low, -1) || !math.IsInf(got.High, 1) {
+		t.Errorf("five values have no 95 %% interval: %v", got)
 	}
-	c := Compare([]float64{1, 2}, []float64{1, 2}, map[string][]float64{"x": {1, math.NaN()}}, 1)
+	c := Compare([]float64{1, 2}, []float64{1, 2}, map[string][]float64{"x": {1, math.NaN()}}, Margin, 1)
 	if c.Variants["x"].Verdict != TooFew || c.Variants["x"].Blocks != 1 {
 		t.Errorf("one block: %+v", c.Variants["x"])
 	}

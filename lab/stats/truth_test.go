@@ -4,28 +4,25 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 )
 
-const simulations = 1000
+const simulations = 2000
 
-// machine is a simulated one: what is measured is the truth times a drift that all trials of a block nearly share, times noise with
-// outliers upwards (somebody else's load).
+// machine is a simulated one: what is measured is the truth times a drift that all trials of a block share, times noise.
 type machine struct {
 	rng   *rand.Rand
 	level float64 // log of the drift, a random walk
+	noise func(*rand.Rand) float64
 }
 
 func (m *machine) block() { m.level += m.rng.NormFloat64() * 0.1 }
 
 func (m *machine) trial(truth float64) float64 {
-	noise := m.rng.NormFloat64() * 0.04
-	if m.rng.Float64() < 0.1 {
-		noise -= m.rng.ExpFloat64() * 0.15
-	}
-	return truth * math.Exp(m.level+noise)
+	return truth * math.Exp(m.level+m.noise(m.rng))
 }
 
 // simulate runs many experiments side by side, each with a seed of its own.
@@ -57,47 +54,84 @@ func share[T any](runs []T, holds func(T) bool) float64 {
 
 func yes(b bool) bool { return b }
 
-// experiments are interleaved runs of 25 blocks with the given true ratio.
-func experiments(truth float64) []Comparison {
-	return simulate(func(seed uint64) Comparison {
-		m := machine{rng: rand.New(rand.NewPCG(seed, 77))}
+// noises are logarithms of what a trial is off by.
+var noises = map[string]func(*rand.Rand) float64{
+	"normal":    func(r *rand.Rand) float64 { return 0.05 * r.NormFloat64() },
+	"lognormal": func(r *rand.Rand) float64 { return -math.Exp(r.NormFloat64() - 3) },
+	"bimodal": func(r *rand.Rand) float64 {
+		if r.Float64() < 0.35 {
+			return 0.02*r.NormFloat64() - 0.25
+		}
+		return 0.02 * r.NormFloat64()
+	},
+	"stalls": func(r *rand.Rand) float64 {
+		if r.Float64() < 0.15 {
+			return 0.01*r.NormFloat64() - 0.4*r.ExpFloat64()
+		}
+		return 0.01 * r.NormFloat64()
+	},
+}
+
+// experiment is one interleaved run.
+type experiment struct {
+	Comparison
+	noise []float64 // sorted log-ratios of the variant
+}
+
+// compareOnly is Compare without the smallest detectable differences, which take long.
+func compareOnly(base, again []float64, variants map[string][]float64) Comparison {
+	return compare(base, again, variants, 1.0001, 1, rand.New(rand.NewPCG(1, 1)))
+}
+
+// experiments have the given true ratio on a machine that drifts.
+func experiments(truth float64, blocks int, noise func(*rand.Rand) float64) []experiment {
+	return simulate(func(seed uint64) experiment {
+		m := machine{rng: rand.New(rand.NewPCG(seed, 77)), noise: noise}
 		var base, again, variant []float64
-		for range 25 {
+		for range blocks {
 			m.block()
 			base, again, variant = append(base, m.trial(1)), append(again, m.trial(1)), append(variant, m.trial(truth))
 		}
-		return Compare(base, again, map[string][]float64{"variant": variant}, seed)
+		_, l := estimate(variant, base, 1.0001)
+		return experiment{compareOnly(base, again, map[string][]float64{"variant": variant}), l}
 	})
 }
 
+// TestTruthIsFound: whatever the noise looks like, and with as few blocks as studies have, 95 % intervals hold the truth in 95 % of the runs, one run of twenty
+// tells a thing from itself, and a peer that is slower by 5 or 20 % is found as often as the runs themselves foretell.
 func TestTruthIsFound(t *testing.T) {
-	const effect = 1.25
-	variant := func(c Comparison) Ratio { return c.Variants["variant"] }
-	same, different := experiments(1), experiments(effect)
-	for truth, runs := range map[float64][]Comparison{1: same, effect: different} {
-		got := share(runs, func(c Comparison) bool { return variant(c).Interval.Contains(truth) })
-		t.Logf("true ratio %v: the 95 %% interval holds it in %.1f %% of %d runs", truth, 100*got, len(runs))
-		if got < 0.93 || got > 0.97 {
-			t.Errorf("coverage %.3f: want 0.93 to 0.97", got)
+	variant := func(c experiment) Ratio { return c.Variants["variant"] }
+	for name, noise := range noises {
+		for _, blocks := range []int{6, 8, 12, 20} {
+			same := experiments(1, blocks, noise)
+			alarms := share(same, func(c experiment) bool { return c.Duplicate.Claimed() })
+			covered := share(same, func(c experiment) bool { return variant(c).Interval.Contains(1) })
+			t.Logf("%s noise, %d blocks: covered %.1f %%, A/A alarms %.1f %%", name, blocks, 100*covered, 100*alarms)
+			if covered < 0.93 || covered > 0.97 || alarms < 0.03 || alarms > 0.07 {
+				t.Errorf("%s noise, %d blocks: covered %.3f, want 0.93 to 0.97; alarms %.3f, want 0.03 to 0.07", name, blocks, covered, alarms)
+			}
+			for _, slower := range []float64{0.05, 0.2} {
+				effect := 1 / (1 - slower)
+				runs := experiments(effect, blocks, noise)
+				found := share(runs, func(c experiment) bool { return variant(c).Verdict == Higher })
+				foretold := 0.0
+				for _, run := range same {
+					reach := reaches(run.noise, Alpha, 200, rand.New(rand.NewPCG(1, 1)))
+					n, _ := slices.BinarySearch(reach, math.Log(effect))
+					foretold += float64(n) / float64(len(reach)) / float64(len(same))
+				}
+				t.Logf("  slower by %.0f %%: found in %.0f %% of the runs, foretold %.0f %%", 100*slower, 100*found, 100*foretold)
+				if math.Abs(found-foretold) > 0.12 {
+					t.Errorf("%s noise, %d blocks, slower by %v: found in %.2f of the runs, foretold in %.2f", name, blocks, slower, found, foretold)
+				}
+			}
 		}
-	}
-	falsely := share(same, func(c Comparison) bool { return variant(c).Verdict != Indistinguishable })
-	duplicate := share(same, func(c Comparison) bool { return c.Duplicate.Verdict != Indistinguishable })
-	found := share(different, func(c Comparison) bool { return variant(c).Verdict == Higher })
-	would := share(same, func(c Comparison) bool { return variant(c).Detectable < effect })
-	t.Logf("false positives: %.1f %% of variants, %.1f %% of duplicates; a ratio of %v is found in %.1f %%, and %.1f %% say that they would find it",
-		100*falsely, 100*duplicate, effect, 100*found, 100*would)
-	if falsely > 0.05 || duplicate > 0.05 {
-		t.Errorf("false positives %.3f and %.3f: want at most 0.05", falsely, duplicate)
-	}
-	if found < 0.9 || math.Abs(found-would) > 0.1 {
-		t.Errorf("found in %.3f, foretold in %.3f: want at least 0.9 and both alike", found, would)
 	}
 }
 
 func TestManyVariantsAreCorrected(t *testing.T) {
 	got := share(simulate(func(seed uint64) bool {
-		m := machine{rng: rand.New(rand.NewPCG(seed, 78))}
+		m := machine{rng: rand.New(rand.NewPCG(seed, 78)), noise: noises["stalls"]}
 		const kinds = 4
 		var base, again []float64
 		variants := map[string][]float64{}
@@ -109,16 +143,16 @@ func TestManyVariantsAreCorrected(t *testing.T) {
 				variants[name] = append(variants[name], m.trial(1))
 			}
 		}
-		for _, r := range Compare(base, again, variants, seed).Variants {
-			if r.Verdict != Indistinguishable {
+		for _, r := range compareOnly(base, again, variants).Variants {
+			if r.Claimed() {
 				return true
 			}
 		}
 		return false
 	}), yes)
 	t.Logf("any false claim about %d equal variants: %.1f %% of runs", 4, 100*got)
-	if got > 0.05 {
-		t.Errorf("family-wise error %.3f: want at most 0.05", got)
+	if got > 0.065 { // 0.05 and what 2000 runs may be off by
+		t.Errorf("family-wise error %.3f: want 0.05", got)
 	}
 }
 
@@ -130,7 +164,7 @@ func TestDriftFoolsOnlyTheSequentialDesign(t *testing.T) {
 		return m.trial(1)
 	}
 	sequential := share(simulate(func(seed uint64) bool {
-		m := machine{rng: rand.New(rand.NewPCG(seed, 79))}
+		m := machine{rng: rand.New(rand.NewPCG(seed, 79)), noise: noises["stalls"]}
 		series := make([][]float64, 3)
 		for v := range series { // all trials of one variant, then all of the next
 			for b := range blocks {
@@ -139,10 +173,11 @@ func TestDriftFoolsOnlyTheSequentialDesign(t *testing.T) {
 		}
 		// Without blocks there is nothing to pair: each value against the other variant's of the same rank in time, as people do.
 		l, _ := logRatios(series[1], series[0])
-		return SignFlip(l, Resamples, m.rng) < Alpha
+		slices.Sort(l)
+		return medianP(l) < Alpha
 	}), yes)
 	interleaved := share(simulate(func(seed uint64) bool {
-		m := machine{rng: rand.New(rand.NewPCG(seed, 80))}
+		m := machine{rng: rand.New(rand.NewPCG(seed, 80)), noise: noises["stalls"]}
 		series := make([][]float64, 3)
 		step := 0
 		for range blocks {
@@ -151,14 +186,14 @@ func TestDriftFoolsOnlyTheSequentialDesign(t *testing.T) {
 				step++
 			}
 		}
-		c := Compare(series[0], series[1], map[string][]float64{"variant": series[2]}, seed)
-		return c.Variants["variant"].Verdict != Indistinguishable
+		c := compareOnly(series[0], series[1], map[string][]float64{"variant": series[2]})
+		return c.Variants["variant"].Claimed()
 	}), yes)
 	t.Logf("two equal variants on a drifting machine are called different: sequential %.1f %%, interleaved %.1f %%", 100*sequential, 100*interleaved)
 	if sequential < 0.5 {
 		t.Errorf("the drift does not fool the sequential design (%.3f): the test shows nothing", sequential)
 	}
-	if interleaved > 0.05 {
+	if interleaved > 0.065 {
 		t.Errorf("the drift fools ours: %.3f", interleaved)
 	}
 }

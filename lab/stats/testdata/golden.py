@@ -8,12 +8,29 @@ def bca(x,f):
 out["bca_mean"]=bca(x,np.mean); out["bca_median"]=bca(x,np.median)
 out["quantiles"]={str(q):float(np.quantile(x,q)) for q in (0,.1,.25,.5,.9,.99,1)}
 out["cv"]=float(np.std(x,ddof=1)/np.mean(x))
-d=np.round(rng.normal(0.25,0.6,12),4); out["differences"]=d.tolist()
-r=st.permutation_test((d,),lambda v,axis:np.sum(v,axis=axis),permutation_type="samples",vectorized=True,n_resamples=np.inf,alternative="two-sided")
-out["sign_flip_exact"]=float(r.pvalue)
-d2=np.round(rng.normal(0.15,0.6,20),4); out["differences20"]=d2.tolist()
-r=st.permutation_test((d2,),lambda v,axis:np.sum(v,axis=axis),permutation_type="samples",vectorized=True,n_resamples=np.inf,alternative="two-sided",batch=50000)
-out["sign_flip_exact20"]=float(r.pvalue)
+# The interval of Hettmansperger and Sheather (1986), from scipy's binomial distribution; its p-value by root finding.
+def interval(x,level):
+    x=np.sort(x); n=len(x)
+    g=lambda k: 1-2*st.binom.cdf(k-1,n,.5) if k>0 else 1.
+    k=max(j for j in range(0,(n+1)//2+1) if g(j)>=level)
+    if k==0: return [-np.inf,np.inf]
+    if k==(n+1)//2: return [float(x[k-1]),float(x[n-k])]
+    i=(g(k)-level)/(g(k)-g(k+1)); lam=(n-k)*i/(k+(n-2*k)*i)
+    return [float((1-lam)*x[k-1]+lam*x[k]),float((1-lam)*x[n-k]+lam*x[n-k-1])]
+def pvalue(x):
+    f=lambda a:(lambda lo,hi: -1. if lo<=0<=hi else 1.)(*interval(x,1-a))
+    lo,hi=0.,1.
+    for _ in range(60):
+        m=(lo+hi)/2
+        lo,hi=(m,hi) if f(m)<0 else (lo,m)
+    return hi
+out["medians"]=[]
+for n in (6,7,8,12,20,31):
+    for level in (.9,.95,.99167):
+        d=np.round(rng.normal(0.25,0.4,n),4)
+        i=interval(d,level)
+        if np.isinf(i[0]): continue
+        out["medians"].append({"x":d.tolist(),"level":level,"interval":i,"p":pvalue(d)})
 X=np.array([0,1,2,5,9,10,20,50,100.]); Y=np.round(3+0.4*X+rng.normal(0,0.5,9),4); Y[3]=40
 t=st.theilslopes(Y,X,method="joint"); out["line"]={"x":X.tolist(),"y":Y.tolist(),"b":float(t.slope),"a":float(t.intercept)}
 print(json.dumps(out,indent=1))
