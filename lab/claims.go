@@ -83,7 +83,7 @@ func judgeClaim(p study.Part, c study.Claim, all cells, blocks int, seed uint64)
 	if len(x) < stats.MinBlocks {
 		return r.untestable("%d complete blocks: want at least %d", len(x), stats.MinBlocks)
 	}
-	v, iv := stats.Median(x), interval(x, seed)
+	v, iv := stats.Median(x), stats.MedianInterval(x, 1-stats.Alpha)
 	r.Ours, r.Interval = &v, &iv
 	return r.figure(m)
 }

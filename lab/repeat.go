@@ -44,17 +44,14 @@ type Repetition struct {
 
 // SelfTest counts what the runs said of two things that are the same: the baseline and its duplicate, or two levels of the factor label.
 type SelfTest struct {
-	Part              string  `json:"part"`
-	Group             string  `json:"group,omitempty"`
-	Metric            string  `json:"metric"`
-	Level             string  `json:"level"`
-	Duplicate         bool    `json:"duplicate,omitempty"` // the hidden one of the baseline
-	Indistinguishable int     `json:"indistinguishable"`
-	Different         int     `json:"different"`
-	TooFew            int     `json:"too_few"`
-	Floor             float64 `json:"floor,omitempty"` // median noise floor of the runs, a ratio above 1
-
-	floors []float64
+	Part      string `json:"part"`
+	Group     string `json:"group,omitempty"`
+	Metric    string `json:"metric"`
+	Level     string `json:"level"`
+	Duplicate bool   `json:"duplicate,omitempty"` // the hidden one of the baseline
+	Same      int    `json:"same"`                // not called different
+	Different int    `json:"different"`
+	TooFew    int    `json:"too_few"`
 }
 
 // RunRepeated runs a study n times. What is complete stays; ResumeRepeated goes on.
@@ -154,21 +151,21 @@ func (r *Repeats) add(i int, one Results) {
 	if one.Left > 0 {
 		return
 	}
-	run := Repetition{Dir: r.dir(i), Seed: one.Seed, Measured: one.Measured, Void: one.Void, Skipped: one.Skipped, Verdict: string(stats.Indistinguishable)}
+	run := Repetition{Dir: r.dir(i), Seed: one.Seed, Measured: one.Measured, Void: one.Void, Skipped: one.Skipped, Verdict: same}
 	for _, p := range one.Parts {
 		for _, g := range p.Groups {
 			for _, m := range g.Metrics {
 				at := SelfTest{Part: p.Part.Name, Group: g.Name, Metric: m.Metric.Name}
 				twin := at
 				twin.Level, twin.Duplicate = p.Part.Baseline, true
-				run.judge(r.count(twin, m.Comparison.Duplicate, m.Comparison.Floor))
+				run.judge(r.count(twin, m.Comparison.Duplicate))
 				if p.Part.Compare != experiment.FactorLabel {
 					continue
 				}
 				for _, v := range m.Values { // in the order of the levels
 					if ratio, ok := m.Comparison.Variants[v.Level]; ok && !v.Duplicate {
 						at.Level = v.Level
-						run.judge(r.count(at, ratio, m.Comparison.Floor))
+						run.judge(r.count(at, ratio))
 					}
 				}
 			}
@@ -177,20 +174,22 @@ func (r *Repeats) add(i int, one Results) {
 	r.Runs = append(r.Runs, run)
 }
 
-// different is the verdict on things that are the same and were told apart.
-const different = "different"
+// Verdicts on things that are the same: told apart, or not.
+const (
+	same      = "same"
+	different = "different"
+)
 
 func (r *Repetition) judge(v stats.Verdict) {
 	switch {
-	case v == stats.Indistinguishable || r.Verdict == different:
-	case v != stats.Higher && v != stats.Lower:
-		r.Verdict = string(stats.TooFew)
-	default:
+	case v == stats.Higher || v == stats.Lower:
 		r.Verdict = different
+	case (v == stats.TooFew || v == stats.NoRatio) && r.Verdict != different:
+		r.Verdict = string(stats.TooFew)
 	}
 }
 
-func (r *Repeats) count(at SelfTest, ratio stats.Ratio, floor float64) stats.Verdict {
+func (r *Repeats) count(at SelfTest, ratio stats.Ratio) stats.Verdict {
 	i := slices.IndexFunc(r.Comparisons, func(o SelfTest) bool {
 		return o.Part == at.Part && o.Group == at.Group && o.Metric == at.Metric && o.Level == at.Level && o.Duplicate == at.Duplicate
 	})
@@ -199,17 +198,13 @@ func (r *Repeats) count(at SelfTest, ratio stats.Ratio, floor float64) stats.Ver
 		r.Comparisons = append(r.Comparisons, at)
 	}
 	c := &r.Comparisons[i]
-	switch ratio.Verdict {
-	case stats.Indistinguishable:
-		c.Indistinguishable++
-	case stats.Higher, stats.Lower:
+	switch {
+	case !ratio.Decided():
+		c.TooFew++
+	case ratio.Claimed():
 		c.Different++
 	default:
-		c.TooFew++
-	}
-	if floor > 0 {
-		c.floors = append(c.floors, floor)
-		c.Floor = stats.Median(c.floors)
+		c.Same++
 	}
 	return ratio.Verdict
 }
@@ -223,15 +218,13 @@ func (r *Repeats) save(dir string) error {
 	return replaceFile(filepath.Join(dir, repeatName), append(b, '\n'))
 }
 
-// Headline is the figure of an A/A study: in how many of the complete runs no comparison of a thing with itself said "different". Runs with too
-// few valid blocks say nothing.
+// Headline is the figure of an A/A study: how often the complete runs told a thing from itself, beside how often chance does.
 func (r *Repeats) Headline() string {
-	n := map[string]int{}
-	for _, run := range r.Runs {
-		n[run.Verdict]++
+	told, alarms, few := 0, 0, 0
+	for _, c := range r.Comparisons {
+		told, alarms, few = told+c.Same+c.Different, alarms+c.Different, few+c.TooFew
 	}
-	same, few := n[string(stats.Indistinguishable)], n[string(stats.TooFew)]
-	text := fmt.Sprintf("A/A: %d of %d indistinguishable", same, same+n[different])
+	text := fmt.Sprintf("A/A: %d of %d comparisons of a thing with itself say that it differs; chance alone makes about %.0f", alarms, told, stats.Alpha*float64(told))
 	if few > 0 {
 		text += fmt.Sprintf(" (%d more had too few valid blocks to say)", few)
 	}
@@ -242,7 +235,7 @@ func (r *Repeats) Headline() string {
 func (r *Repeats) Text(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "%s (%s, seeds from %d): %d of %d runs\n", r.Study.Title, r.Mode, r.Seed, len(r.Runs), r.Planned)
-	fmt.Fprintln(t, "part\tmetric\tthe same\tindistinguishable\tdifferent\ttoo few blocks\tnoise floor")
+	fmt.Fprintln(t, "part\tmetric\tthe same\tnot told apart\ttold apart\ttoo few blocks")
 	for _, c := range r.Comparisons {
 		what := c.Level + " against the baseline"
 		if c.Duplicate {
@@ -252,11 +245,7 @@ func (r *Repeats) Text(w io.Writer) error {
 		if c.Group != "" {
 			part += " " + c.Group
 		}
-		floor := "-"
-		if c.Floor > 0 {
-			floor = fmt.Sprintf("%.1f %%", (c.Floor-1)*100)
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d of %d\t%d\t%d\t%s\n", part, c.Metric, what, c.Indistinguishable, c.Indistinguishable+c.Different, c.Different, c.TooFew, floor)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d of %d\t%d\t%d\n", part, c.Metric, what, c.Same, c.Same+c.Different, c.Different, c.TooFew)
 	}
 	fmt.Fprintln(t, r.Headline())
 	return t.Flush()

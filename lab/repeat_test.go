@@ -19,13 +19,13 @@ import (
 // twins is a run's results in which a comparison of a thing with itself said this.
 func twins(duplicate, label stats.Verdict) Results {
 	p := study.Part{Name: "idle", Compare: experiment.FactorLabel, Baseline: "one"}
-	c := stats.Comparison{Duplicate: stats.Ratio{Verdict: duplicate}, Variants: map[string]stats.Ratio{"two": {Verdict: label}}, Floor: 1.02}
+	c := stats.Comparison{Duplicate: stats.Ratio{Verdict: duplicate}, Variants: map[string]stats.Ratio{"two": {Verdict: label}}}
 	m := MetricResult{Metric: study.Metric{Name: "rtt"}, Comparison: c, Values: []Value{{Level: "one"}, {Level: "one", Duplicate: true}, {Level: "two"}}}
 	return Results{Planned: 3, Measured: 3, Parts: []PartResult{{Part: p, Groups: []Group{{Metrics: []MetricResult{m}}}}}}
 }
 
 func TestRepeatsAreCounted(t *testing.T) {
-	const same = stats.Indistinguishable
+	const same = stats.Equivalent
 	r := Repeats{Planned: 6}
 	for i, x := range []Results{twins(same, same), twins(same, stats.Higher), twins(same, same), twins(stats.TooFew, stats.TooFew), twins(stats.Lower, stats.Higher)} {
 		r.add(i, x)
@@ -33,7 +33,7 @@ func TestRepeatsAreCounted(t *testing.T) {
 	partial := twins(same, same)
 	partial.Left = 1
 	r.add(5, partial)
-	if got, want := r.Headline(), "A/A: 2 of 4 indistinguishable (1 more had too few valid blocks to say)"; got != want {
+	if got, want := r.Headline(), "A/A: 3 of 8 comparisons of a thing with itself say that it differs; chance alone makes about 0 (2 more had too few valid blocks to say)"; got != want {
 		t.Errorf("%q: want %q", got, want)
 	}
 	if len(r.Runs) != 5 || r.Runs[1].Verdict != different || r.Runs[3].Verdict != string(stats.TooFew) || r.Runs[4].Dir != "005" {
@@ -41,9 +41,9 @@ func TestRepeatsAreCounted(t *testing.T) {
 	}
 	var got []string
 	for _, c := range r.Comparisons {
-		got = append(got, fmt.Sprintf("%s %t: %d %d %d, floor %.2f", c.Level, c.Duplicate, c.Indistinguishable, c.Different, c.TooFew, c.Floor))
+		got = append(got, fmt.Sprintf("%s %t: %d %d %d", c.Level, c.Duplicate, c.Same, c.Different, c.TooFew))
 	}
-	if diff := cmp.Diff([]string{"one true: 3 1 1, floor 1.02", "two false: 2 2 1, floor 1.02"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"one true: 3 1 1", "two false: 2 2 1"}, got); diff != "" {
 		t.Error(diff)
 	}
 	var b strings.Builder
@@ -71,7 +71,7 @@ func TestRepeatedRunsGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	back, err := ReportRepeated(dir)
-	if err != nil || !Repeated(dir) || len(back.Runs) != 1 || back.Runs[0].Verdict != string(stats.Indistinguishable) || back.Planned != 2 {
+	if err != nil || !Repeated(dir) || len(back.Runs) != 1 || back.Runs[0].Verdict != same || back.Planned != 2 {
 		t.Fatalf("%+v, %v", back.Runs, err)
 	}
 	// The study has an experiment that the program does not: the second run cannot be made, and says so; the first stays.

@@ -78,7 +78,7 @@ type Value struct {
 	Duplicate bool            `json:"duplicate,omitempty"`
 	N         int             `json:"n"` // valid blocks
 	Median    *float64        `json:"median"`
-	Interval  *stats.Interval `json:"interval"` // BCa, 95 %, of the median; from stats.MinBlocks on: no interval of fewer values is one of 95 %
+	Interval  *stats.Interval `json:"interval"` // 95 %, of the median; from stats.MinBlocks on: no interval of fewer values is one of 95 %
 	CV        *float64        `json:"cv"`
 	Blocks    []*float64      `json:"blocks"`
 	Skipped   string          `json:"skipped,omitempty"` // why
@@ -274,7 +274,7 @@ func summariseGroup(p study.Part, compared study.Factor, name string, any study.
 		}
 		base := all[key(at(p.Baseline), false)].series(m.Name, blocks)
 		twin := all[key(at(p.Baseline), true)].series(m.Name, blocks)
-		mr.Comparison = stats.Compare(base, twin, variants, seed)
+		mr.Comparison = stats.Compare(base, twin, variants, margin(m), seed)
 		g.Metrics = append(g.Metrics, mr)
 	}
 	return g
@@ -298,7 +298,7 @@ func value(level string, duplicate bool, c *cell, s []float64, seed uint64) Valu
 	m := stats.Median(x)
 	v.Median = &m
 	if len(x) >= stats.MinBlocks {
-		i := interval(x, seed)
+		i := stats.MedianInterval(x, 1-stats.Alpha)
 		v.Interval = &i
 	}
 	if len(x) > 1 {
@@ -309,8 +309,12 @@ func value(level string, duplicate bool, c *cell, s []float64, seed uint64) Valu
 	return v
 }
 
-func interval(x []float64, seed uint64) stats.Interval {
-	return stats.BCa(x, stats.Median, 1-stats.Alpha, stats.Resamples, rand.New(rand.NewPCG(seed, 0xab5)))
+// margin of a metric as a ratio above 1.
+func margin(m study.Metric) float64 {
+	if m.Margin == 0 {
+		return stats.Margin
+	}
+	return 1 + m.Margin
 }
 
 func valid(s []float64) []float64 {

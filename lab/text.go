@@ -121,12 +121,12 @@ func metricTable(w io.Writer, group string, m MetricResult, baseline string) {
 		default:
 			fmt.Fprintf(w, "\t%.3f\t%.3f to %.3f\t%s", ratio.Ratio, ratio.Interval.Low, ratio.Interval.High, ratio.Verdict)
 			switch {
-			case ratio.Equal():
-				fmt.Fprint(w, " (the same in most blocks, if not all)")
-			case ratio.Verdict == stats.Indistinguishable:
-				fmt.Fprintf(w, " (%.1f %% would have shown)", (ratio.Detectable-1)*100)
-			case ratio.Verdict == stats.Undecided:
+			case ratio.Verdict == stats.Equivalent:
+				fmt.Fprintf(w, " within %.0f %%", (ratio.Margin-1)*100)
+			case ratio.Verdict == stats.Inconclusive && ratio.Detectable == 0:
 				fmt.Fprintf(w, " (%d blocks are too few, p %.3f)", ratio.Blocks, ratio.P)
+			case ratio.Verdict == stats.Inconclusive:
+				fmt.Fprintf(w, " (%.1f %% would have shown)", (ratio.Detectable-1)*100)
 			}
 		}
 		if known && ratio.Zeros > 0 {

@@ -377,7 +377,7 @@ parts:
 		}
 	}
 	for _, c := range r.Comparisons {
-		if c.Indistinguishable+c.Different+c.TooFew != 2 {
+		if c.Same+c.Different+c.TooFew != 2 {
 			t.Errorf("a comparison of 2 runs: %+v", c)
 		}
 	}

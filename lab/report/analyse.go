@@ -12,31 +12,26 @@ import (
 	"weir.dev/weir/lab/study"
 )
 
-// Trust says what the duplicates of the baseline (A/A) found: nothing, if the run is sound.
+// Trust says what the duplicates of the baseline (A/A) found: no more than chance does, if the run is sound.
 type Trust struct {
-	Comparisons       int     `json:"comparisons"` // A/A, of all parts, groups and metrics
-	Indistinguishable int     `json:"indistinguishable"`
-	Different         int     `json:"different"`
-	Apart             int     `json:"apart"` // that the test and the interval alone, without the noise floor, would call different
-	TooFew            int     `json:"too_few"`
-	Floor             float64 `json:"floor,omitempty"`       // median noise floor, a ratio above 1
-	WorstFloor        float64 `json:"worst_floor,omitempty"` //
-	LeastBlocks       int     `json:"least_blocks"`          // of a comparison
-	MostBlocks        int     `json:"most_blocks"`
-	Sound             bool    `json:"sound"` // no more differences than chance explains
-	Sentence          string  `json:"sentence"`
+	Comparisons int     `json:"comparisons"` // A/A, of all parts, groups and metrics
+	Same        int     `json:"same"`        // not told apart
+	Different   int     `json:"different"`
+	TooFew      int     `json:"too_few"`
+	Apart       float64 `json:"apart,omitempty"` // median of how far off they are, a ratio above 1
+	WorstApart  float64 `json:"worst_apart,omitempty"`
+	LeastBlocks int     `json:"least_blocks"` // of a comparison
+	MostBlocks  int     `json:"most_blocks"`
+	Sound       bool    `json:"sound"` // no more differences than chance explains
+	Sentence    string  `json:"sentence"`
 }
 
-// chance of so many false alarms or more under which the run is not trusted. The floor is made of the same duplicates: with it next to none is ever
-// called different. Without it one of twenty is in every run, so that the alarm has to be rarer there.
-const (
-	chance      = 0.05
-	chanceApart = 0.001
-)
+// chance of so many false alarms or more under which the run is not trusted. Comparisons of one run share trials, so that their alarms come together.
+const chance = 0.01
 
 func trust(r lab.Results) Trust {
 	t := Trust{LeastBlocks: math.MaxInt}
-	var floors []float64
+	var apart []float64
 	for _, p := range r.Parts {
 		for _, g := range p.Groups {
 			for _, m := range g.Metrics {
@@ -46,42 +41,35 @@ func trust(r lab.Results) Trust {
 				}
 				t.Comparisons++
 				t.LeastBlocks, t.MostBlocks = min(t.LeastBlocks, d.Blocks), max(t.MostBlocks, d.Blocks)
-				switch d.Verdict {
-				case stats.Indistinguishable:
-					t.Indistinguishable++
-				case stats.Higher, stats.Lower:
-					t.Different++
-				default:
+				switch {
+				case !d.Decided():
 					t.TooFew++
 					continue
+				case d.Claimed():
+					t.Different++
+				default:
+					t.Same++
 				}
-				if d.P < stats.Alpha && !d.Interval.Contains(1) {
-					t.Apart++
-				}
-				floors = append(floors, m.Comparison.Floor)
-				t.WorstFloor = max(t.WorstFloor, m.Comparison.Floor)
+				apart = append(apart, max(d.Ratio, 1/d.Ratio))
 			}
 		}
 	}
 	if t.Comparisons == 0 {
 		t.LeastBlocks = 0
 	}
-	if len(floors) > 0 {
-		t.Floor = stats.Median(floors)
+	if len(apart) > 0 {
+		t.Apart, t.WorstApart = stats.Median(apart), slices.Max(apart)
 	}
-	told := t.Indistinguishable + t.Different
-	t.Sound = told > 0 && atLeast(t.Different, told, stats.Alpha) >= chance && atLeast(t.Apart, told, stats.Alpha) >= chanceApart
+	told := t.Same + t.Different
+	t.Sound = told > 0 && atLeast(t.Different, told, stats.Alpha) >= chance
+	expected := fmt.Sprintf("%.0f of %d by chance", stats.Alpha*float64(told), told)
 	switch {
 	case told == 0:
 		t.Sentence = fmt.Sprintf("No comparison has the %d complete blocks that a verdict needs: nothing can be claimed yet.", stats.MinBlocks)
-	case t.Different == 0 && !t.Sound:
-		t.Sentence = fmt.Sprintf("The baseline against its own duplicate (A/A) was indistinguishable in all %d comparisons, but the test alone, without the noise floor, tells them apart in %d of them, more than chance explains: do not trust this run.", told, t.Apart)
-	case t.Different == 0:
-		t.Sentence = fmt.Sprintf("The baseline against its own duplicate (A/A) was indistinguishable in all %d comparisons, as it must be.", told)
 	case t.Sound:
-		t.Sentence = fmt.Sprintf("The baseline against its own duplicate (A/A) was indistinguishable in %d of %d comparisons; so many false alarms can be chance.", t.Indistinguishable, told)
+		t.Sentence = fmt.Sprintf("The baseline was told from its own duplicate (A/A) in %d of %d comparisons; expected are %s.", t.Different, told, expected)
 	default:
-		t.Sentence = fmt.Sprintf("The baseline differed from its own duplicate (A/A) in %d of %d comparisons, more than chance explains: do not trust this run.", t.Different, told)
+		t.Sentence = fmt.Sprintf("The baseline was told from its own duplicate (A/A) in %d of %d comparisons, more than chance explains (%s): do not trust this run.", t.Different, told, expected)
 	}
 	return t
 }
@@ -106,12 +94,12 @@ type Sense string
 const (
 	Better  Sense = "better"
 	Worse   Sense = "worse"
-	Same    Sense = "indistinguishable"
+	Same    Sense = "equivalent"
 	Unknown Sense = "too few blocks"
-	// Undecided is what too few blocks leave open: see stats.Undecided.
-	Undecided Sense = "undecided"
-	NoRatio   Sense = "no ratio"
-	Skipped   Sense = "skipped"
+	// Open is neither: see stats.Inconclusive.
+	Open    Sense = "inconclusive"
+	NoRatio Sense = "no ratio"
+	Skipped Sense = "skipped"
 )
 
 // Finding answers a part's question with its first metric.
@@ -121,8 +109,7 @@ type Finding struct {
 	Metric   study.Metric   `json:"metric"`
 	Baseline string         `json:"baseline"`
 	Group    string         `json:"group,omitempty"` // to which the sentence belongs: what was published, or the middle one
-	Floor    float64        `json:"floor,omitempty"` // of that group
-	Trusted  bool           `json:"trusted"`         // its duplicate is indistinguishable from the baseline
+	Trusted  bool           `json:"trusted"`         // its baseline is not told from its duplicate
 	Levels   []LevelFinding `json:"levels"`
 	Sentence string         `json:"sentence"`
 	More     []string       `json:"more,omitempty"` // the other groups
@@ -154,7 +141,7 @@ func finding(p lab.PartResult) Finding {
 	m := g.Metrics[0]
 	f := Finding{
 		Part: p.Part.Name, Question: p.Part.Question, Metric: m.Metric, Baseline: p.Part.Baseline, Group: g.Name,
-		Floor: m.Comparison.Floor, Trusted: m.Comparison.Duplicate.Decided() && !m.Comparison.Duplicate.Claimed(), Levels: []LevelFinding{},
+		Trusted: m.Comparison.Duplicate.Decided() && !m.Comparison.Duplicate.Claimed(), Levels: []LevelFinding{},
 	}
 	var clauses []string
 	skipped := map[string][]string{} // levels, by reason
@@ -236,10 +223,10 @@ func headline(p lab.PartResult) int {
 
 func sense(m study.Metric, r stats.Ratio) Sense {
 	switch r.Verdict {
-	case stats.Indistinguishable:
+	case stats.Equivalent:
 		return Same
-	case stats.Undecided:
-		return Undecided
+	case stats.Inconclusive:
+		return Open
 	case stats.NoRatio:
 		return NoRatio
 	case stats.Higher, stats.Lower:
@@ -268,12 +255,12 @@ func clause(l LevelFinding, v lab.Value, m study.Metric) string {
 	case NoRatio:
 		return fmt.Sprintf("%s has no ratio: it or the baseline, not both, was 0 in %d of %d blocks", l.Level, l.Ratio.Zeros, l.Ratio.Blocks)
 	case Same:
-		if l.Ratio.Equal() {
-			return fmt.Sprintf("%s is indistinguishable: the same in most of %d blocks, if not all", l.Level, l.Ratio.Blocks)
+		return fmt.Sprintf("%s is equivalent within %s, %s", l.Level, offText(l.Ratio.Margin), ratioText(l.Ratio))
+	case Open:
+		if l.Ratio.Detectable == 0 {
+			return fmt.Sprintf("%s is inconclusive, %s, with too few blocks (%d) for the test (p %s)", l.Level, ratioText(l.Ratio), l.Ratio.Blocks, pText(l.Ratio.P))
 		}
-		return fmt.Sprintf("%s is indistinguishable, %s, where less than %s could not have been seen", l.Level, ratioText(l.Ratio), times(l.Ratio.Detectable))
-	case Undecided:
-		return fmt.Sprintf("%s is undecided, %s, with too few blocks (%d) for the test (p %s)", l.Level, ratioText(l.Ratio), l.Ratio.Blocks, pText(l.Ratio.P))
+		return fmt.Sprintf("%s is inconclusive, %s; %s would have shown four times in five", l.Level, ratioText(l.Ratio), times(l.Ratio.Detectable))
 	}
 	text := fmt.Sprintf("%s is %s, %s", l.Level, l.Sense, ratioText(l.Ratio))
 	if v.Median != nil {
@@ -354,7 +341,7 @@ func ranges(p lab.PartResult, f Finding) (out []string) {
 			continue
 		}
 		var parts []string
-		for _, s := range []Sense{Better, Worse, Undecided, Same} {
+		for _, s := range []Sense{Better, Worse, Open, Same} {
 			if counts[s] > 0 {
 				parts = append(parts, fmt.Sprintf("%s in %d", s, counts[s]))
 			}

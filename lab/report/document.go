@@ -131,16 +131,16 @@ func (r Report) facts() []fact {
 	if t.MostBlocks != t.LeastBlocks {
 		blocks += " to " + strconv.Itoa(t.MostBlocks)
 	}
-	floor := "none known"
-	if t.Floor > 0 {
-		floor = fmt.Sprintf("median; worst %s. Twice it is not claimed", floorText(t.WorstFloor))
+	apart := "none known"
+	if t.Apart > 0 {
+		apart = fmt.Sprintf("median; worst %s", offText(t.WorstApart))
 	}
 	void := "by rules fixed before the run"
 	if made := x.Measured + x.Void; made > 0 {
 		void = fmt.Sprintf("%s of those made, %s; %d times one was made again", share(float64(x.Void)/float64(made)), void, x.Again)
 	}
 	return []fact{
-		{floorText(t.Floor), "noise floor", floor},
+		{offText(t.Apart), "between the baseline and itself", apart},
 		{blocks, "complete blocks", "of a comparison of the baseline with itself"},
 		{strconv.Itoa(x.Measured), "valid trials", fmt.Sprintf("of %d planned", x.Planned)},
 		{strconv.Itoa(x.Void), "void trials", void},
@@ -155,7 +155,7 @@ func badge(f Finding) (text, note string) {
 	for _, l := range f.Levels {
 		n[l.Sense]++
 	}
-	told := n[Better] + n[Worse] + n[Same] + n[Undecided] + n[NoRatio]
+	told := n[Better] + n[Worse] + n[Same] + n[Open] + n[NoRatio]
 	switch {
 	case told == 0 && n[Skipped] == len(f.Levels) && n[Skipped] > 0:
 		return "skipped", "quiet"
@@ -166,10 +166,10 @@ func badge(f Finding) (text, note string) {
 	case !f.Trusted:
 		return "not to be trusted", "bad"
 	case n[Same] == told:
-		return "indistinguishable", "quiet"
+		return string(Same), "quiet"
 	}
 	var parts []string
-	for _, s := range []Sense{Better, Worse, Undecided, Same, NoRatio} {
+	for _, s := range []Sense{Better, Worse, Open, Same, NoRatio} {
 		if n[s] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n[s], s))
 		}
@@ -366,9 +366,9 @@ func (r Report) environment() section {
 	for _, k := range slices.Sorted(maps.Keys(x.Environment)) {
 		t.Rows = append(t.Rows, []string{k, x.Environment[k]})
 	}
-	method := "Randomized interleaved trials. Estimate: the median of each block's log-ratio to the baseline; interval: BCa bootstrap over blocks, 95 %; " +
-		"test: sign flips, corrected by Holm for the variants that are compared with one baseline, not for the many comparisons of a run; a difference is claimed if the test says so, the interval excludes 1, and it is at least twice the noise " +
-		"floor, the half-width of the interval of the baseline against its own duplicate (A/A)."
+	method := "Randomized interleaved trials. Estimate: the median of each block's log-ratio to the baseline; interval: by ranks, 95 % (Hettmansperger and Sheather), whatever the noise looks like; " +
+		"test: the one of that interval, corrected by Holm for the variants that are compared with one baseline, not for the many comparisons of a run; equivalent: the 90 % interval lies within the margin, " +
+		"which the study sets beforehand (TOST). The baseline is compared with its own duplicate, too (A/A): one of twenty such comparisons tells them apart by chance."
 	return section{ID: "environment", Title: "Method, environment, overhead", Blocks: []block{say("%s", method), {Table: &t}}}
 }
 

@@ -106,8 +106,8 @@ type row struct {
 	low, high      float64
 	text           string // of the value
 	verdict        string
-	weak           bool // not claimed
-	floor          float64
+	weak           bool    // not claimed
+	margin         float64 // of equivalence, a ratio above 1
 	missing        bool
 	missingBecause string
 }
@@ -117,8 +117,8 @@ func forest(p lab.PartResult, metric int, id string) (figure, bool) {
 	m := p.Part.Metrics[metric]
 	f := figure{
 		ID: id, Part: p.Part.Name, Title: fmt.Sprintf("%s relative to %s", m.Name, p.Part.Baseline),
-		About: fmt.Sprintf("Ratio of the medians of each block with its 95 %% interval; %s is better. The band is twice the noise floor: what lies in it is not claimed. Hollow: not claimed.", m.Better),
-		Table: table{Head: []string{"at", p.Part.Compare, "ratio", "95 % interval", "p (Holm)", "blocks", "noise floor", "detectable", "verdict"}},
+		About: fmt.Sprintf("Ratio of the medians of each block with its 95 %% interval; %s is better. The band is the margin of equivalence. Hollow: no difference is claimed.", m.Better),
+		Table: table{Head: []string{"at", p.Part.Compare, "ratio", "95 % interval", "p (Holm)", "blocks", "margin", "detectable", "verdict"}},
 	}
 	var rows []row
 	for _, g := range p.Groups {
@@ -127,7 +127,7 @@ func forest(p lab.PartResult, metric int, id string) (figure, bool) {
 			continue
 		}
 		if g.Name != "" {
-			rows = append(rows, row{heading: spaced(g.Name), floor: r.Comparison.Floor})
+			rows = append(rows, row{heading: spaced(g.Name)})
 		}
 		for _, v := range r.Values {
 			ratio := r.Comparison.Variants[v.Level]
@@ -146,9 +146,9 @@ func forest(p lab.PartResult, metric int, id string) (figure, bool) {
 				s = "differs from itself"
 			}
 			x := row{label: label, colour: colourOf(p.Part, v.Level), value: ratio.Ratio, low: ratio.Interval.Low, high: ratio.Interval.High,
-				text: times(ratio.Ratio), verdict: s, weak: !ratio.Claimed(), floor: r.Comparison.Floor}
+				text: times(ratio.Ratio), verdict: s, weak: !ratio.Claimed(), margin: ratio.Margin}
 			cells := []string{spaced(g.Name), label, times(ratio.Ratio), span(times, ratio.Interval), pText(ratio.P), strconv.Itoa(ratio.Blocks),
-				floorText(r.Comparison.Floor), times(ratio.Detectable), s}
+				offText(ratio.Margin), times(ratio.Detectable), s}
 			if !ratio.Decided() {
 				x.missing, x.missingBecause = true, fmt.Sprintf("too few blocks (%d)", ratio.Blocks)
 				if ratio.Verdict == stats.NoRatio {
@@ -232,7 +232,7 @@ func valuesTable(p lab.PartResult, metric int) table {
 	return t
 }
 
-// dots draws rows of points with intervals. A reference other than 0 is a line, with the noise floor around it.
+// dots draws rows of points with intervals. A reference other than 0 is a line, with the margin of equivalence around it.
 func dots(width float64, rows []row, reference float64, axis string, ratio bool) *canvas {
 	small := width < 500
 	var values []float64
@@ -247,14 +247,14 @@ func dots(width float64, rows []row, reference float64, axis string, ratio bool)
 	if reference != 0 {
 		values = append(values, reference)
 		for _, r := range rows {
-			if r.floor > 0 && r.floor < 1.5 {
-				values = append(values, r.floor*r.floor, 1/(r.floor*r.floor))
+			if r.margin > 0 {
+				values = append(values, r.margin, 1/r.margin)
 			}
 		}
 	}
 	left, right := min(longest, 240)+10, text+12
 	if ratio && !small {
-		right += textWidth("indistinguishable") + 10
+		right += textWidth("inconclusive") + 10
 	}
 	if small {
 		left = min(longest, 118) + 6
@@ -294,9 +294,8 @@ func dots(width float64, rows []row, reference float64, axis string, ratio bool)
 		if r.heading != "" {
 			height = headHeight
 		}
-		if reference != 0 && r.floor > 0 && r.heading == "" {
-			wideFloor := r.floor * r.floor
-			band = append(band, mark{kind: kindRect, class: "band", x: x.at(1 / wideFloor), y: y, x2: x.at(wideFloor), y2: y + height})
+		if reference != 0 && r.margin > 0 && r.heading == "" {
+			band = append(band, mark{kind: kindRect, class: "band", x: x.at(1 / r.margin), y: y, x2: x.at(r.margin), y2: y + height})
 		}
 		y += height
 	}

@@ -87,7 +87,7 @@ func mark2class(cell string) string {
 		return "bad"
 	case "same shape":
 		return "fair"
-	case "not testable here", "indistinguishable", "undecided", "no ratio", "skipped", "too few blocks":
+	case "not testable here", "equivalent", "inconclusive", "no ratio", "skipped", "too few blocks":
 		return "quiet"
 	}
 	return ""

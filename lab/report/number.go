@@ -79,8 +79,8 @@ func times(v float64) string {
 
 func share(v float64) string { return fmt.Sprintf("%.1f%s%%", v*100, nbsp) }
 
-// floorText of a ratio above 1: "±2.1 %".
-func floorText(v float64) string {
+// offText of a ratio above 1: "±2.1 %".
+func offText(v float64) string {
 	if v == 0 {
 		return none
 	}

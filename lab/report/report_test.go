@@ -69,8 +69,8 @@ func TestFindsTheTruth(t *testing.T) {
 	if !r.Trust.Sound || r.Trust.Different > 0 && r.Trust.Sentence == "" {
 		t.Errorf("the run is not trusted: %+v", r.Trust)
 	}
-	if r.Trust.Floor <= 1 || r.Trust.Floor > 1.05 {
-		t.Errorf("noise floor %v with 2 %% of noise", r.Trust.Floor)
+	if r.Trust.Apart <= 1 || r.Trust.Apart > 1.05 {
+		t.Errorf("the baseline is %v off itself with 2 %% of noise", r.Trust.Apart)
 	}
 	var chain Finding
 	for _, f := range r.Findings {
@@ -90,7 +90,7 @@ func TestFindsTheTruth(t *testing.T) {
 			t.Errorf("ebpf: %+v: the truth is 3", l.Ratio)
 		}
 	}
-	for _, piece := range []string{"At wires=9: rate against bridges", "ebpf is better, ", "veth is indistinguishable", "ovs was skipped (there is no ovs-vswitchd"} {
+	for _, piece := range []string{"At wires=9: rate against bridges", "ebpf is better, ", "veth is equivalent", "ovs was skipped (there is no ovs-vswitchd"} {
 		if !strings.Contains(chain.Sentence, piece) {
 			t.Errorf("the sentence does not say %q: %s", piece, chain.Sentence)
 		}
@@ -157,13 +157,14 @@ func TestAnUnsoundRunIsSaidToBe(t *testing.T) {
 	}
 }
 
-// TestUndecidedAndNoRatioAreSaid as what they are.
-func TestUndecidedAndNoRatioAreSaid(t *testing.T) {
+// TestWhatIsNoDifferenceIsSaid as what it is.
+func TestWhatIsNoDifferenceIsSaid(t *testing.T) {
 	m := study.Metric{Name: "rate", Better: "higher"}
 	for want, r := range map[string]stats.Ratio{
-		"too few blocks (6) for the test (p 0.090)":                           {Blocks: 6, Ratio: 0.67, Interval: stats.Interval{Low: 0.63, High: 0.7}, P: 0.09, Verdict: stats.Undecided},
-		"ebpf is indistinguishable: the same in most of 7 blocks, if not all": stats.Compare(make([]float64, 7), make([]float64, 7), map[string][]float64{"ebpf": make([]float64, 7)}, 1).Variants["ebpf"],
-		"it or the baseline, not both, was 0 in 5 of 8 blocks":                {Blocks: 8, Zeros: 5, Verdict: stats.NoRatio},
+		"too few blocks (6) for the test (p 0.090)":            {Blocks: 6, Ratio: 0.67, Interval: stats.Interval{Low: 0.63, High: 0.7}, P: 0.09, Verdict: stats.Inconclusive},
+		"1.30× would have shown four times in five":            {Blocks: 9, Ratio: 1.1, Interval: stats.Interval{Low: 0.9, High: 1.2}, P: 0.3, Detectable: 1.3, Verdict: stats.Inconclusive},
+		"ebpf is equivalent within ±5.0 %, 1.00×":              stats.Compare(make([]float64, 7), make([]float64, 7), map[string][]float64{"ebpf": make([]float64, 7)}, stats.Margin, 1).Variants["ebpf"],
+		"it or the baseline, not both, was 0 in 5 of 8 blocks": {Blocks: 8, Zeros: 5, Verdict: stats.NoRatio},
 	} {
 		l := LevelFinding{Level: "ebpf", Sense: sense(m, r), Ratio: r}
 		if string(l.Sense) != string(r.Verdict) {
@@ -178,23 +179,22 @@ func TestUndecidedAndNoRatioAreSaid(t *testing.T) {
 	}
 }
 
-// TestTrustNeedsNoFloor: the noise floor is made of the duplicates themselves, so that next to none of them is ever called different. Whether they are
-// told apart more often than chance explains is asked without it.
-func TestTrustNeedsNoFloor(t *testing.T) {
+// TestTrustBearsWhatChanceMakes: one A/A comparison of twenty tells the baseline from itself; a run with many more of them is not trusted.
+func TestTrustBearsWhatChanceMakes(t *testing.T) {
 	run := func(apart int) lab.Results {
 		var p lab.PartResult
 		p.Part.Baseline = "x"
 		for i := range 20 {
-			d := stats.Ratio{Blocks: 8, Ratio: 1.01, Interval: stats.Interval{Low: 0.98, High: 1.04}, P: 0.5, Verdict: stats.Indistinguishable}
+			d := stats.Ratio{Blocks: 8, Ratio: 1.01, Interval: stats.Interval{Low: 0.98, High: 1.04}, P: 0.5, Verdict: stats.Inconclusive}
 			if i < apart {
-				d.Interval.Low, d.P = 1.002, 0.016
+				d.Interval.Low, d.P, d.Verdict = 1.002, 0.016, stats.Higher
 			}
-			p.Groups = append(p.Groups, lab.Group{Metrics: []lab.MetricResult{{Comparison: stats.Comparison{Floor: 1.03, Duplicate: d}}}})
+			p.Groups = append(p.Groups, lab.Group{Metrics: []lab.MetricResult{{Comparison: stats.Comparison{Duplicate: d}}}})
 		}
 		return lab.Results{Parts: []lab.PartResult{p}}
 	}
-	for apart, sound := range map[int]bool{0: true, 1: true, 5: true, 6: false, 10: false} {
-		if got := trust(run(apart)); got.Sound != sound || got.Apart != apart || got.Different != 0 || sound == strings.Contains(got.Sentence, "do not trust") {
+	for apart, sound := range map[int]bool{0: true, 1: true, 4: true, 5: false, 10: false} {
+		if got := trust(run(apart)); got.Sound != sound || got.Different != apart || got.Same != 20-apart || sound == strings.Contains(got.Sentence, "do not trust") {
 			t.Errorf("%d of 20 told apart: %+v", apart, got)
 		}
 	}

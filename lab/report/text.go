@@ -63,7 +63,7 @@ func (r Report) trialsCSV() []byte {
 // summaryCSV has a row for each part, group, metric and level.
 func (r Report) summaryCSV() []byte {
 	rows := [][]string{{"part", "group", "metric", "unit", "better", "level", "duplicate", "blocks", "median", "low", "high", "cv", "ratio", "ratio_low", "ratio_high", "p",
-		"floor", "detectable", "verdict", "skipped"}}
+		"margin", "detectable", "verdict", "skipped"}}
 	orNone := func(v *float64) string {
 		if v == nil {
 			return ""
@@ -90,11 +90,11 @@ func (r Report) summaryCSV() []byte {
 					}
 					switch {
 					case !compared:
-						row = append(row, "1", "", "", "", exact(m.Comparison.Floor), "", "baseline")
+						row = append(row, "1", "", "", "", "", "", "baseline")
 					case c.Ratio == 0:
 						row = append(row, "", "", "", "", "", "", string(c.Verdict))
 					default:
-						row = append(row, exact(c.Ratio), exact(c.Interval.Low), exact(c.Interval.High), exact(c.P), exact(m.Comparison.Floor), detectable, string(c.Verdict))
+						row = append(row, exact(c.Ratio), exact(c.Interval.Low), exact(c.Interval.High), exact(c.P), exact(c.Margin), detectable, string(c.Verdict))
 					}
 					rows = append(rows, append(row, v.Skipped))
 				}

@@ -43,6 +43,8 @@ type Metric struct {
 	Name   string `json:"name"`
 	Unit   string `json:"unit"`
 	Better string `json:"better"` // higher, lower
+	// Margin is the share by which a variant may differ and still be equivalent, as 0.05; 0: that.
+	Margin float64 `json:"margin,omitempty"`
 }
 
 // Factor has the levels in the order in which they are shown.
@@ -215,6 +217,9 @@ func (p Part) validate(c *check, at string, experiments []string) {
 	for i, m := range p.Metrics {
 		if m.Name == "" || m.Unit == "" || m.Better != "higher" && m.Better != "lower" {
 			c.add(fmt.Sprintf("%s.metrics[%d]", at, i), "", "want a name, a unit, and better: higher or lower")
+		}
+		if !(m.Margin >= 0 && m.Margin < 1) {
+			c.add(fmt.Sprintf("%s.metrics[%d].margin", at, i), "0.05 is 5 %, and what counts if none is given", "%v: want a share between 0 and 1", m.Margin)
 		}
 	}
 	p.validateFactors(c, at)
