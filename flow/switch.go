@@ -3,6 +3,7 @@ package flow
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -160,6 +161,25 @@ func (s *Switch) addPort(number Port, p *port) error {
 	}
 	s.ports[number] = p
 	return nil
+}
+
+// Remove takes ports away, with the functions that they are of, and forgets what was learned there. Rules that name them stay.
+func (s *Switch) Remove(ports ...Port) {
+	for _, p := range ports {
+		q := s.ports[p]
+		if q == nil {
+			continue
+		}
+		if q.function != nil {
+			delete(s.functions, q.function.Name)
+		}
+		delete(s.ports, p)
+		s.order = slices.DeleteFunc(s.order, func(o Port) bool { return o == p })
+		maps.DeleteFunc(s.fdb, func(_ MAC, at Port) bool { return at == p })
+		for _, exits := range s.exits {
+			maps.DeleteFunc(exits, func(_ station, at Port) bool { return at == p })
+		}
+	}
 }
 
 // SetDown changes a function's liveness.
