@@ -54,9 +54,7 @@ func newTwins(t testing.TB, r *Rig) *twins {
 func (w *twins) commit(rules ...flow.Rule) {
 	w.t.Helper()
 	w.rules = rules
-	if err := w.ref.Commit(rules); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, w.ref.Commit(rules))
 	if _, err := w.r.Switch.Commit(Context(w.t), rules); err != nil {
 		w.t.Fatal(err)
 	}
@@ -68,17 +66,11 @@ func (w *twins) state(function string, s datapath.State) {
 	w.t.Helper()
 	Until(w.t, "empty receive queues", func() bool {
 		n, err := netns.Backlog()
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, err)
 		return n == 0
 	})
-	if err := w.ref.SetDown(function, s == datapath.Down); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := w.r.Switch.SetState(Context(w.t), function, s, 0); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, w.ref.SetDown(function, s == datapath.Down))
+	must(w.t, w.r.Switch.SetState(Context(w.t), function, s, 0))
 }
 
 func (w *twins) log(place string, frame []byte) {
@@ -179,8 +171,7 @@ func (w *twins) places() map[string]*Socket {
 func (w *twins) check() {
 	w.t.Helper()
 	for _, st := range w.r.Stations {
-		m := w.next()
-		w.send("last frame of "+st.Name, st, m, l2(flow.MAC{255, 255, 255, 255, 255, 255}, st.MAC, nil, 0x9000, m))
+		w.say("last frame of "+st.Name, st, broadcast, st.MAC, nil, 0x9000)
 	}
 	places := w.places()
 	for _, s := range w.sent {

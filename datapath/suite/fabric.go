@@ -107,7 +107,7 @@ func testFabric(t *testing.T, open Factory) {
 						}
 						dst, name := bob.MAC, fmt.Sprintf("round %d, tags %v from %s", round, tags, from.Name)
 						if len(tags) == 1 {
-							dst = flow.MAC{255, 255, 255, 255, 255, 255}
+							dst = broadcast
 						}
 						m := w.next()
 						w.send(name, from, m, tagged(dst, from.MAC, tags, append(make([]byte, 46), m...)))
@@ -190,9 +190,7 @@ func testFabricStream(t *testing.T, open Factory) {
 			r.stream(alice, bob)
 			Until(t, "most frames cross the cable", func() bool { // a busy machine may lose some
 				_, rules, err := r.Switch.Status(Context(t))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				hits := map[uint64]uint64{}
 				for _, rule := range rules {
 					hits[rule.Cookie] = rule.Hits.Packets
@@ -207,9 +205,7 @@ func testFabricStream(t *testing.T, open Factory) {
 func (r *Rig) cable() (ends [2]flow.Port) {
 	r.t.Helper()
 	pair, err := r.Host.Veth(r.Host, netns.VethOptions{HostName: "cable0", Alias: r.Instance.Alias("cable"), PeerName: "cable1"})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	for i, link := range []string{pair.Host.Name, pair.Peer.Name} {
 		if ends[i], err = r.Switch.AddEndpoint(Context(r.t), datapath.Endpoint{Name: link, Link: link, Fabric: true, Isolated: true}); err != nil {
 			r.t.Fatal(err)
@@ -250,9 +246,7 @@ func (r *Rig) stream(alice, bob *Station) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.SetDeadline(time.Now().Add(30*time.Second)))
 	sent := make([]byte, streamLength)
 	source := rand.NewChaCha8([32]byte{1})
 	_, _ = source.Read(sent)
@@ -261,9 +255,7 @@ func (r *Rig) stream(alice, bob *Station) {
 		_ = c.(*net.TCPConn).CloseWrite()
 	}()
 	came, err := io.ReadAll(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !bytes.Equal(sent, came) {
 		t.Errorf("%d bytes came back, not the %d that were sent", len(came), len(sent))
 	}
@@ -287,7 +279,5 @@ func address(t testing.TB, st *Station) {
 		}
 		return netlink.AddrAdd(l, a)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }

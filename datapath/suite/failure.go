@@ -104,24 +104,10 @@ func testProcess(t *testing.T, open Factory) {
 	r.Plug(fn)
 	w := newTwins(t, r)
 	w.commit(policy{mode: "selective", from: alice, to: bob, chain: []hop{{fn: fn}}, match: flow.Match{EtherType: 0x1234}, cookie: 1}.rules()...)
-	state := func() datapath.State {
-		ports, err := r.Switch.Ports(Context(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range ports {
-			if p.Function == "f" {
-				return p.State
-			}
-		}
-		t.Fatal("no such function")
-		return 0
-	}
+	state := func() datapath.State { return r.port("function/f/in").State }
 	start := func() *exec.Cmd {
 		c := exec.Command("sleep", "1000")
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Start())
 		t.Cleanup(func() {
 			_ = c.Process.Kill()
 			_ = c.Wait()
@@ -129,16 +115,12 @@ func testProcess(t *testing.T, open Factory) {
 		return c
 	}
 	end := func(c *exec.Cmd) {
-		if err := c.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Process.Kill())
 		_ = c.Wait()
 	}
 	up := func(pid int) {
 		t.Helper()
-		if err := r.Switch.SetState(Context(t), "f", datapath.Up, pid); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Switch.SetState(Context(t), "f", datapath.Up, pid))
 	}
 
 	first := start()
@@ -161,9 +143,7 @@ func testProcess(t *testing.T, open Factory) {
 	unattended := r.can(Unattended)
 	r.Close() // nobody is there
 	end(third)
-	if err := w.ref.SetDown("f", true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.ref.SetDown("f", true))
 	if unattended {
 		w.exchange(alice, bob)
 	}
@@ -192,9 +172,7 @@ func testProbe(t *testing.T, open Factory) {
 	for _, fn := range []*Function{wire, own} {
 		for range 3 {
 			p, err := r.Switch.Probe(Context(t), fn.Name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if p.RTT <= 0 {
 				t.Errorf("round trip of %s: %s", fn.Name, p.RTT)
 			}
@@ -209,9 +187,7 @@ func testProbe(t *testing.T, open Factory) {
 			short, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 			got, err := r.Switch.ProbeAll(short, all)
 			cancel()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if names := slices.Sorted(maps.Keys(got)); !slices.Equal(names, want) {
 				t.Fatalf("probes came out of %q, want %q", names, want)
 			}
@@ -258,9 +234,7 @@ func testForgedProbes(t *testing.T, open Factory) {
 		_, err := r.Switch.Probe(ctx, "f")
 		return err
 	}
-	if err := probe(patience); err != nil {
-		t.Fatal(err)
-	}
+	must(t, probe(patience))
 	// What no station can see: the function's own view of a probe.
 	Until(t, "the function has seen the probe", func() bool { return len(fn.Sockets["in"].Frames([]byte{0x88, 0xb5})) == 1 })
 	seen := fn.Sockets["in"].Frames([]byte{0x88, 0xb5})[0]
@@ -285,7 +259,7 @@ func testForgedProbes(t *testing.T, open Factory) {
 		}()
 		return done
 	}
-	before := portCounts(t, r)
+	before := r.ports()
 	done := flood()
 	probes := 0
 	for running := true; running; probes++ {
@@ -306,7 +280,7 @@ func testForgedProbes(t *testing.T, open Factory) {
 		t.Errorf("%d frames with the function's secret came to bob", n)
 	}
 	Until(t, "each forged frame is counted out of the function, and no probe", func() bool {
-		return portCounts(t, r)["function/f/out"].Rx.Packets-before["function/f/out"].Rx.Packets == rounds
+		return r.port("function/f/out").Rx.Packets-before["function/f/out"].Rx.Packets == rounds
 	})
 	fn.pump.stop() // it hangs
 	bob.Forget()
@@ -330,19 +304,6 @@ func testForgedProbes(t *testing.T, open Factory) {
 	}
 	close(stop)
 	replay.Wait()
-}
-
-func portCounts(t *testing.T, r *Rig) map[string]datapath.PortStatus {
-	t.Helper()
-	ports, err := r.Switch.Ports(Context(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := map[string]datapath.PortStatus{}
-	for _, p := range ports {
-		all[p.Name] = p
-	}
-	return all
 }
 
 // testOwnWords: what a function's interfaces say for themselves stays inside, unless its contract says otherwise.

@@ -10,6 +10,8 @@ import (
 // mark of a frame: what tells it from all others, somewhere in its payload.
 func mark(n int) []byte { return fmt.Appendf(nil, "weir-frame-%08d.", n) }
 
+var broadcast = flow.MAC{255, 255, 255, 255, 255, 255}
+
 // l2 is an Ethernet frame; tags are VLAN ids, outermost first (the outer of two is an 802.1ad one).
 func l2(dst, src flow.MAC, tags []uint16, etherType uint16, payload []byte) []byte {
 	b := append(dst[:], src[:]...)

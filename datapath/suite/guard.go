@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -214,7 +213,7 @@ func testGuard(t *testing.T, open Factory) {
 		"an exhaustive chain":     policy{mode: "exhaustive", from: alice, chain: []hop{{fn: fn}}, cookie: 1}.rules(),
 		"a chain before the exit": policy{mode: "selective", from: alice, to: bob, chain: []hop{{fn: fn}}, cookie: 1}.rules(),
 	}
-	refused := func(st *Station) [flow.Refusals]uint64 { return r.port(st).Refused }
+	refused := func(st *Station) [flow.Refusals]uint64 { return r.port("endpoint/" + st.Name).Refused }
 	for _, name := range []string{"ordinary switching", "an exhaustive chain", "a chain before the exit"} {
 		t.Run(name, func(t *testing.T) {
 			w.t = t
@@ -246,13 +245,11 @@ func testGuard(t *testing.T, open Factory) {
 		w.commit()
 		for _, from := range []*Station{carol, uplink} {
 			before := refused(from)
-			m := w.next()
-			w.send("bob's MAC from "+from.Name, from, m, l2(alice.MAC, bob.MAC, nil, 0x1234, m))
+			w.say("bob's MAC from "+from.Name, from, alice.MAC, bob.MAC, nil, 0x1234)
 			before[flow.RefusedMAC]++
 			Until(t, "it is counted at "+from.Name, func() bool { return refused(from) == before })
 			for range 2 {
-				m = w.next()
-				w.send("to bob", alice, m, l2(bob.MAC, alice.MAC, nil, 0x1234, m))
+				w.say("to bob", alice, bob.MAC, alice.MAC, nil, 0x1234)
 			}
 		}
 		w.check()
@@ -268,9 +265,7 @@ func testGuard(t *testing.T, open Factory) {
 		for _, g := range []flow.Guard{{}, {On: true, MACs: []flow.MAC{alice.MAC}}, guard(alice, 2), guard(alice, 1)} {
 			alice.E.Guard = g
 			r.plugStation(alice)
-			if err := w.ref.Guard(alice.Port, g); err != nil {
-				t.Fatal(err)
-			}
+			must(t, w.ref.Guard(alice.Port, g))
 			forged()
 			w.check()
 		}
@@ -306,9 +301,7 @@ func testGuardRandom(t *testing.T, open Factory) {
 			}
 			st.E.Guard = g
 			r.plugStation(st)
-			if err := w.ref.Guard(st.Port, g); err != nil {
-				rt.Fatal(err)
-			}
+			must(rt, w.ref.Guard(st.Port, g))
 		}
 		for range rapid.IntRange(1, 8).Draw(rt, "frames") {
 			from := rapid.SampledFrom(stations).Draw(rt, "from")
@@ -363,18 +356,4 @@ func drawHostile(t *rapid.T, from *Station, all []*Station, headers, mark []byte
 		payload = icmp6(number("src"), extensions, nd(kind, number("target"), byte(rapid.IntRange(0, 2).Draw(t, "option")), mac("lla"), mark))
 	}
 	return l2(to, src, tags, etherType, payload)
-}
-
-// port of a station as the switch has it.
-func (r *Rig) port(st *Station) datapath.PortStatus {
-	r.t.Helper()
-	ports, err := r.Switch.Ports(Context(r.t))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	i := slices.IndexFunc(ports, func(p datapath.PortStatus) bool { return p.Name == "endpoint/"+st.Name })
-	if i < 0 {
-		r.t.Fatalf("no port of %s", st.Name)
-	}
-	return ports[i]
 }

@@ -19,24 +19,10 @@ func testTooLarge(t *testing.T, open Factory) {
 	fn, mon := r.Inline(datapath.Function{Name: "f"}), r.Tap("mon")
 	for _, st := range []*Station{alice, bob} {
 		for _, err := range []error{r.Host.SetMTU(st.E.Link, 9000), st.NS.SetMTU("eth0", 9000)} {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 	}
-	dropped := func(port string) uint64 {
-		ports, err := r.Switch.Ports(Context(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range ports {
-			if p.Name == port {
-				return p.Dropped.Packets
-			}
-		}
-		t.Fatal("no port ", port)
-		return 0
-	}
+	dropped := func(port string) uint64 { return r.port(port).Dropped.Packets }
 	const frames = 20
 	for i, x := range []struct {
 		port   string

@@ -274,13 +274,9 @@ func Snapshot(t testing.TB, r *Rig) string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, l := range strings.Split(string(mounts), "\n") {
 		if strings.Contains(l, r.dir) {
 			b.WriteString(l + "\n")
@@ -355,9 +351,7 @@ func testHeld(t *testing.T, open Factory) {
 		if _, err := r.Switch.AddEndpoint(Context(t), other.E); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Switch.Remove(Context(t), "endpoint/carol"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Switch.Remove(Context(t), "endpoint/carol"))
 	}
 	if d := cmp.Diff(before, Snapshot(t, r)); d != "" {
 		t.Errorf("left behind:\n%s", d)
@@ -369,9 +363,7 @@ func testDestroy(t *testing.T, open Factory) {
 	for _, c := range []string{"open", "closed", "removed one by one"} {
 		t.Run(c, func(t *testing.T) {
 			r := NewRig(t, open)
-			if err := r.Switch.Destroy(Context(t)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Switch.Destroy(Context(t)))
 			nic := r.Unplugged("nic")
 			fn := r.Links(datapath.Function{Name: "f", Forwarder: "wire"}, false)
 			tap := r.Links(datapath.Function{Name: "t"}, true)
@@ -383,15 +375,11 @@ func testDestroy(t *testing.T, open Factory) {
 				}
 				return netlink.LinkSetDown(l)
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			before := Snapshot(t, r)
 			r.Reopen()
 			port, err := r.Switch.AddEndpoint(Context(t), nic.E)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r.Plug(fn)
 			r.Plug(tap)
 			r.Commit(flow.Rule{Cookie: 1, Match: flow.Match{InPort: port}, Action: flow.Action{Op: flow.Output, Port: fn.Ports.In}})
@@ -400,9 +388,7 @@ func testDestroy(t *testing.T, open Factory) {
 				r.Close()
 			case "removed one by one":
 				for _, o := range []string{"endpoint/nic", "function/f", "function/t", "function/f", "endpoint/nobody"} {
-					if err := r.Switch.Remove(Context(t), o); err != nil {
-						t.Fatal(err)
-					}
+					must(t, r.Switch.Remove(Context(t), o))
 				}
 				if ports, err := r.Switch.Ports(Context(t)); err != nil || len(ports) > 0 {
 					t.Errorf("ports left: %v, %v", ports, err)
@@ -410,9 +396,7 @@ func testDestroy(t *testing.T, open Factory) {
 			}
 			for range 2 {
 				err := r.Host.Do(func() error { return r.Switch.Destroy(Context(t)) })
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 			}
 			var d string
 			Until(t, "nothing left", func() bool { d = cmp.Diff(before, Snapshot(t, r)); return d == "" || t.Failed() })
@@ -438,9 +422,7 @@ func foreign(t testing.TB, r *Rig, link string) {
 		return netlink.FilterAdd(&netlink.U32{FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_INGRESS, Priority: 1, Protocol: unix.ETH_P_ALL},
 			ClassId: netlink.MakeHandle(1, 1)})
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // testRefusals: what cannot be is refused with a reason, and changes nothing.
@@ -462,9 +444,7 @@ func testRefusals(t *testing.T, open Factory) {
 			defer h.Close()
 			return f(h)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	enslaved := r.Unplugged("enslaved")
 	host(func(h *netlink.Handle) error {

@@ -90,24 +90,18 @@ func testPortCounters(t *testing.T, open Factory) {
 	fn := r.Inline(datapath.Function{Name: "f"})
 	w := newTwins(t, r)
 	w.hello()
-	many := flow.MAC{255, 255, 255, 255, 255, 255}
 	for _, rules := range [][]flow.Rule{nil, policy{mode: "selective", from: alice, to: bob, chain: []hop{{fn: fn}}, match: flow.Match{EtherType: 0x1234}, cookie: 1}.rules(),
 		policy{mode: "replica", from: alice, to: bob, chain: []hop{{fn: fn}}, match: flow.Match{EtherType: 0x1234}, cookie: 11}.rules()} {
 		w.commit(rules...)
 		for _, kind := range []uint16{0x1234, 0x1235} {
-			for _, d := range [][2]flow.MAC{{alice.MAC, bob.MAC}, {bob.MAC, alice.MAC}, {alice.MAC, carol.MAC}, {carol.MAC, many}} {
+			for _, d := range [][2]flow.MAC{{alice.MAC, bob.MAC}, {bob.MAC, alice.MAC}, {alice.MAC, carol.MAC}, {carol.MAC, broadcast}} {
 				from := map[flow.MAC]*Station{alice.MAC: alice, bob.MAC: bob, carol.MAC: carol}[d[0]]
-				m := w.next()
-				w.send(fmt.Sprintf("%04x", kind), from, m, l2(d[1], d[0], nil, kind, m))
+				w.say(fmt.Sprintf("%04x", kind), from, d[1], d[0], nil, kind)
 			}
 		}
 		w.check()
 		Until(t, "the counters of the reference", func() bool {
-			ports, err := r.Switch.Ports(Context(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, p := range ports {
+			for _, p := range r.ports() {
 				if want := w.ref.Counters(p.Port); p.Rx.Packets != want.Rx.Packets || p.Tx.Packets != want.Tx.Packets {
 					t.Logf("%s: in %d, out %d; want %d and %d", p.Name, p.Rx.Packets, p.Tx.Packets, want.Rx.Packets, want.Tx.Packets)
 					return false
@@ -186,7 +180,7 @@ func drawFrame(t *rapid.T, from, to *Station, mark []byte, headers int, plain bo
 	host := map[string]byte{"alice": 1, "bob": 2, "carol": 3}
 	dst := to.MAC
 	if rapid.IntRange(0, 4).Draw(t, "broadcast") == 0 {
-		dst = flow.MAC{255, 255, 255, 255, 255, 255}
+		dst = broadcast
 	}
 	tags := rapid.SliceOfN(rapid.Uint16Range(1, 2), 0, 2).Draw(t, "tags")
 	sport, dport := uint16(rapid.IntRange(1, 12).Draw(t, "sport")), uint16(rapid.IntRange(1, 12).Draw(t, "dport"))
@@ -207,12 +201,18 @@ func drawFrame(t *rapid.T, from, to *Station, mark []byte, headers int, plain bo
 	return l2(dst, from.MAC, tags, kind, mark)
 }
 
+// say sends a frame that has nothing but a mark behind its EtherType.
+func (w *twins) say(what string, from *Station, dst, src flow.MAC, tags []uint16, kind uint16) {
+	w.t.Helper()
+	m := w.next()
+	w.send(what, from, m, l2(dst, src, tags, kind, m))
+}
+
 // hello from every station.
 func (w *twins) hello() {
 	w.t.Helper()
 	for _, st := range w.r.Stations {
-		m := w.next()
-		w.send("hello", st, m, l2(flow.MAC{255, 255, 255, 255, 255, 255}, st.MAC, nil, 0x9000, m))
+		w.say("hello", st, broadcast, st.MAC, nil, 0x9000)
 	}
 }
 
@@ -235,14 +235,11 @@ func testLearned(t *testing.T, open Factory) {
 			flow.Rule{Cookie: 5, Match: flow.Match{InPort: fn.Ports.In}, Action: flow.Action{Op: flow.Output}})
 		for range 3 {
 			for _, d := range [][2]*Station{{alice, bob}, {alice, carol}, {bob, alice}, {carol, alice}, {bob, carol}} {
-				m := w.next()
-				w.send("to "+d[1].Name, d[0], m, l2(d[1].MAC, d[0].MAC, nil, 0x1234, m))
-				m = w.next()
-				w.send("tagged to "+d[1].Name, d[0], m, l2(d[1].MAC, d[0].MAC, []uint16{4}, 0x1234, m))
+				w.say("to "+d[1].Name, d[0], d[1].MAC, d[0].MAC, nil, 0x1234)
+				w.say("tagged to "+d[1].Name, d[0], d[1].MAC, d[0].MAC, []uint16{4}, 0x1234)
 			}
 			for _, many := range []flow.MAC{{255, 255, 255, 255, 255, 255}, {1, 0, 0x5e, 0, 0, 1}} { // they have no exit
-				m := w.next()
-				w.send("to many", alice, m, l2(many, alice.MAC, nil, 0x1234, m))
+				w.say("to many", alice, many, alice.MAC, nil, 0x1234)
 			}
 		}
 		w.check()
@@ -254,8 +251,7 @@ func testLearned(t *testing.T, open Factory) {
 		for range 3 {
 			for _, from := range []*Station{alice, bob, carol} { // all with alice's address
 				for range 2 {
-					m := w.next()
-					w.send("from "+from.Name, from, m, l2(dave.MAC, alice.MAC, nil, 0x1234, m))
+					w.say("from "+from.Name, from, dave.MAC, alice.MAC, nil, 0x1234)
 				}
 			}
 		}
@@ -265,8 +261,7 @@ func testLearned(t *testing.T, open Factory) {
 		w.t = t
 		w.commit(flow.Rule{Cookie: 8, Match: flow.Match{InPort: alice.Port, EtherType: 0x1234}, Action: flow.Action{Op: flow.Output, Port: fn.Ports.In}},
 			flow.Rule{Cookie: 9, Match: flow.Match{InPort: fn.Ports.Out}, Action: flow.Action{Op: flow.Output}})
-		m := w.next()
-		w.send("to nobody", alice, m, l2(flow.MAC{2, 9, 9, 9, 9, 9}, alice.MAC, nil, 0x1234, m))
+		w.say("to nobody", alice, flow.MAC{2, 9, 9, 9, 9, 9}, alice.MAC, nil, 0x1234)
 		w.check()
 	})
 }

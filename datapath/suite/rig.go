@@ -72,9 +72,7 @@ func (r *Rig) can(c Capability) bool {
 func (r *Rig) converge() {
 	r.t.Helper()
 	if c, ok := r.Switch.(converger); ok {
-		if err := c.Converge(Context(r.t)); err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, c.Converge(Context(r.t)))
 	}
 }
 
@@ -86,9 +84,7 @@ type settler interface {
 func (r *Rig) settle() {
 	r.t.Helper()
 	if s, ok := r.Switch.(settler); ok {
-		if err := s.Settle(Context(r.t)); err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, s.Settle(Context(r.t)))
 	}
 }
 
@@ -136,9 +132,7 @@ func NewRig(t testing.TB, open Factory) *Rig {
 		t.Fatal(err)
 	}
 	dir, err := os.MkdirTemp("", "weir-suite-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	name := "t" + hex.EncodeToString(id[:])
 	r := &Rig{t: t, open: open, dir: dir, Stations: map[string]*Station{}, Funcs: map[string]*Function{},
 		Instance: instance.Instance{Name: name, Root: filepath.Join(dir, "root"), Run: filepath.Join(dir, "run")}}
@@ -174,9 +168,7 @@ func (r *Rig) keepFromFilters() {
 		}
 		return nil
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 }
 
 // Reopen opens the switch, after a Close.
@@ -189,29 +181,21 @@ func (r *Rig) Reopen() {
 		}
 		return err
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 }
 
 // Close closes the switch.
 func (r *Rig) Close() {
 	r.t.Helper()
-	if err := r.Switch.Close(); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, r.Switch.Close())
 }
 
 func (r *Rig) namespace(name string) *netns.Space {
 	r.t.Helper()
 	path := filepath.Join(r.dir, "ns", name)
-	if err := netns.Create(path, netns.Options{Quiet: true}); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, netns.Create(path, netns.Options{Quiet: true}))
 	space, err := netns.At(path)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	r.t.Cleanup(func() {
 		space.Close()
 		if err := netns.Delete(path); err != nil {
@@ -241,9 +225,7 @@ func (r *Rig) Fabric(name string, isolated bool) *Station {
 func (r *Rig) plugStation(st *Station) *Station {
 	r.t.Helper()
 	port, err := r.Switch.AddEndpoint(Context(r.t), st.E)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	st.Port = port
 	r.Stations[st.Name] = st
 	return st
@@ -258,9 +240,7 @@ func (r *Rig) Unplugged(name string) *Station {
 	copy(mac[2:], name)
 	pair, err := r.Host.Veth(ns, netns.VethOptions{HostName: r.Instance.Link(object), Alias: r.Instance.Alias(object), HostMAC: r.Instance.MAC(object),
 		PeerName: "eth0", PeerMAC: mac})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	return &Station{Name: name, MAC: mac, NS: ns, E: datapath.Endpoint{Name: name, Link: pair.Host.Name, Peer: mac, Netns: r.Path(name)},
 		Socket: newSocket(r.t, ns, pair.Peer.Index)}
 }
@@ -290,9 +270,7 @@ func (r *Rig) function(f datapath.Function, tap bool) *Function {
 	r.t.Helper()
 	fn := r.Links(f, tap)
 	r.Plug(fn)
-	if err := r.Switch.SetState(Context(r.t), f.Name, datapath.Up, 0); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, r.Switch.SetState(Context(r.t), f.Name, datapath.Up, 0))
 	return fn
 }
 
@@ -300,9 +278,7 @@ func (r *Rig) function(f datapath.Function, tap bool) *Function {
 func (r *Rig) Plug(fn *Function) {
 	r.t.Helper()
 	ports, err := r.Switch.AddFunction(Context(r.t), fn.F)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	fn.Ports = ports
 	r.Funcs[fn.Name] = fn
 }
@@ -317,9 +293,7 @@ func (r *Rig) Links(f datapath.Function, tap bool) *Function {
 		index := 1024 + int(side)
 		pair, err := r.Host.Veth(fn.NS, netns.VethOptions{HostName: r.Instance.Link(object), Alias: r.Instance.Alias(object),
 			PeerName: side.String(), PeerIndex: index, PeerMAC: r.Instance.MAC(object + "/peer"), Quiet: true})
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, err)
 		switch side {
 		case flow.In:
 			f.In, f.InPeer = pair.Host.Name, side.String()
@@ -338,21 +312,36 @@ func (r *Rig) Links(f datapath.Function, tap bool) *Function {
 func (r *Rig) Commit(rules ...flow.Rule) datapath.Commit {
 	r.t.Helper()
 	c, err := r.Switch.Commit(Context(r.t), rules)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	return c
+}
+
+// ports of the switch, by name.
+func (r *Rig) ports() map[string]datapath.PortStatus {
+	r.t.Helper()
+	ports, err := r.Switch.Ports(Context(r.t))
+	must(r.t, err)
+	all := map[string]datapath.PortStatus{}
+	for _, p := range ports {
+		all[p.Name] = p
+	}
+	return all
+}
+
+func (r *Rig) port(name string) datapath.PortStatus {
+	r.t.Helper()
+	p, there := r.ports()[name]
+	if !there {
+		r.t.Fatalf("no port %s", name)
+	}
+	return p
 }
 
 // Reference is the reference switch with the same ports, states and rules.
 func (r *Rig) Reference(rules []flow.Rule) *flow.Switch {
 	r.t.Helper()
 	s := flow.New()
-	check := func(err error) {
-		if err != nil {
-			r.t.Fatal(err)
-		}
-	}
+	check := func(err error) { must(r.t, err) }
 	for _, st := range r.Stations {
 		if st.E.Fabric {
 			check(s.AddFabric(st.Port, st.Name, st.E.Isolated))
@@ -364,10 +353,8 @@ func (r *Rig) Reference(rules []flow.Rule) *flow.Switch {
 			s.Know(st.E.Peer, st.Port)
 		}
 	}
-	ports, err := r.Switch.Ports(Context(r.t))
-	check(err)
 	down := map[string]bool{}
-	for _, p := range ports {
+	for _, p := range r.ports() {
 		if p.Function != "" {
 			down[p.Function] = p.State == datapath.Down
 		}
@@ -381,6 +368,17 @@ func (r *Rig) Reference(rules []flow.Rule) *flow.Switch {
 	}
 	check(s.Commit(rules))
 	return s
+}
+
+// must ends a test at an error.
+func must(t interface {
+	Helper()
+	Fatal(args ...any)
+}, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }
 
 // patience is how long anything may take, also on a machine that is busy with other things.

@@ -49,9 +49,7 @@ func newSocket(t testing.TB, ns *netns.Space, index int) *Socket {
 		}
 		return unix.Bind(s.fd, &unix.SockaddrLinklayer{Protocol: uint16(all), Ifindex: index})
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.done.Go(s.receive)
 	t.Cleanup(s.Close)
 	return s
@@ -112,9 +110,7 @@ func untrim(frame, oob []byte) []byte {
 // Send a frame out of the interface.
 func (s *Socket) Send(t testing.TB, frame []byte) {
 	t.Helper()
-	if err := s.send(frame); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.send(frame))
 }
 
 func (s *Socket) send(frame []byte) error {

@@ -24,12 +24,10 @@ func testMoves(t *testing.T, open Factory) {
 	rules = append(rules, policy{mode: "exhaustive", from: left, chain: []hop{{fn: fn}}, cookie: 200, priority: 50}.rules()...)
 	rules = append(rules, flow.Rule{Cookie: 300, Priority: 200, Stage: flow.Egress, Match: flow.Match{OutPort: bob.Port, EtherType: 0x1236}, Action: flow.Action{Op: flow.Drop}})
 	w.commit(rules...)
-	broadcast := flow.MAC{255, 255, 255, 255, 255, 255}
 	// say sends from a station's link under any address, one frame for each of the rules and one for none.
 	say := func(from *Station, as, to flow.MAC) {
 		for _, etherType := range []uint16{0x1234, 0x1235, 0x1236, 0x9000} {
-			m := w.next()
-			w.send("from "+from.Name, from, m, l2(to, as, nil, etherType, m))
+			w.say("from "+from.Name, from, to, as, nil, etherType)
 		}
 	}
 	both := func() {

@@ -86,7 +86,7 @@ func families() []family {
 		{"unknown EtherType, tagged", flow.Match{VLAN: 9, EtherType: 0x1234}, plain([]uint16{9}, 0x1234, rawPayload), plain(nil, 0x1234, rawPayload)},
 		{"by MAC", flow.Match{DstMAC: flow.MAC{2, 0x57, 'b'}, DstMACMask: flow.MAC{255, 255, 255}}, service(tcp4(), 80),
 			func(src, dst peer, _ bool, mark []byte) []byte {
-				return l2(flow.MAC{255, 255, 255, 255, 255, 255}, src.mac, nil, 0x1234, mark)
+				return l2(broadcast, src.mac, nil, 0x1234, mark)
 			}},
 	}
 }
@@ -132,8 +132,7 @@ func testSteering(t *testing.T, open Factory) {
 								w.send(d.name+", selected", d.from, m, f.selected(d.src, d.dst, d.reverse, m))
 								m = w.next()
 								w.send(d.name+", not selected", d.from, m, f.unselected(d.src, d.dst, d.reverse, m))
-								m = w.next()
-								w.send(d.name+", broadcast", d.from, m, l2(flow.MAC{255, 255, 255, 255, 255, 255}, d.src.mac, nil, 0x1236, m))
+								w.say(d.name+", broadcast", d.from, broadcast, d.src.mac, nil, 0x1236)
 							}
 						}
 						w.check()
