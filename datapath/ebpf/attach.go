@@ -32,17 +32,17 @@ type spot struct {
 // outer spots of a port, in the switch's namespace.
 func (s *Switch) outer(p *port) []spot {
 	pin := filepath.Join(s.linksDir(), fmt.Sprint(p.Slot))
-	in := spot{pin + "-ingress", p.Index, false, s.programs.ingressTCX, s.programs.ingressCls, &p.Clsact}
+	in := spot{pin + "-ingress", p.Index, false, s.programs.IngressTcx, s.programs.IngressCls, &p.Clsact}
 	if p.kind() != portEndpoint {
 		return []spot{in}
 	}
-	return []spot{in, {pin + "-egress", p.Index, true, s.programs.egressTCX, s.programs.egressCls, &p.Clsact}}
+	return []spot{in, {pin + "-egress", p.Index, true, s.programs.EgressTcx, s.programs.EgressCls, &p.Clsact}}
 }
 
 // inner spot of a wire's port, in the function's namespace.
 func (s *Switch) inner(p *port) spot {
 	pin := filepath.Join(s.linksDir(), fmt.Sprint(p.Slot))
-	return spot{pin + "-wire", p.Inner, false, s.programs.wire, s.programs.wire, &p.InnerCl}
+	return spot{pin + "-wire", p.Inner, false, s.programs.Wire, s.programs.Wire, &p.InnerCl}
 }
 
 func (p *spot) attachType() ebpf.AttachType {

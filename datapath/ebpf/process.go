@@ -117,7 +117,7 @@ func (s *Switch) watchProcesses() error {
 		have = have || e.Name() == name
 	}
 	if !have {
-		l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_exit", Program: s.programs.exit})
+		l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_exit", Program: s.programs.ProcessExit})
 		if err != nil {
 			return fmt.Errorf("attach to tracepoint sched_process_exit: %w", err)
 		}

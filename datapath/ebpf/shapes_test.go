@@ -61,7 +61,7 @@ func BenchmarkNewFlow(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			bench(b, r, s.programs.egressTCX, bob.Port, frame)
+			bench(b, r, s.programs.EgressTcx, bob.Port, frame)
 		})
 	}
 }

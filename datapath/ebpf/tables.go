@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,59 +23,26 @@ import (
 
 // tables of the switch. The names are those in the C.
 type tables struct {
-	Controls    *ebpf.Map `ebpf:"controls"`
-	Moves       *ebpf.Map `ebpf:"moves"`
-	Nearby      *ebpf.Map `ebpf:"nearby"`
-	Ports       *ebpf.Map `ebpf:"ports"`
-	Slots       *ebpf.Map `ebpf:"slots"`
-	Functions   *ebpf.Map `ebpf:"functions"`
-	Lists       *ebpf.Map `ebpf:"lists"`
-	Masks       *ebpf.Map `ebpf:"masks"`
-	Tuples      *ebpf.Map `ebpf:"tuples"`
-	Flows       *ebpf.Map `ebpf:"flows"`
-	Learned     *ebpf.Map `ebpf:"learned"`
-	Stations    *ebpf.Map `ebpf:"stations"`
-	Homes       *ebpf.Map `ebpf:"homes"`
-	PortCounts  *ebpf.Map `ebpf:"port_counts"`
-	RuleCounts  *ebpf.Map `ebpf:"rule_counts"`
-	Probes      *ebpf.Map `ebpf:"probes"`
-	Processes   *ebpf.Map `ebpf:"processes"`
-	Guards      *ebpf.Map `ebpf:"guards"`
-	Owners      *ebpf.Map `ebpf:"owners"`
-	GuardCounts *ebpf.Map `ebpf:"guard_counts"`
-}
-
-func (m *tables) all() map[string]**ebpf.Map {
-	return map[string]**ebpf.Map{
-		"controls": &m.Controls, "moves": &m.Moves, "nearby": &m.Nearby, "ports": &m.Ports, "slots": &m.Slots,
-		"functions": &m.Functions, "lists": &m.Lists, "masks": &m.Masks, "tuples": &m.Tuples, "flows": &m.Flows,
-		"learned": &m.Learned, "stations": &m.Stations, "homes": &m.Homes, "port_counts": &m.PortCounts, "rule_counts": &m.RuleCounts, "probes": &m.Probes,
-		"processes": &m.Processes, "guards": &m.Guards, "owners": &m.Owners, "guard_counts": &m.GuardCounts,
-	}
+	bpf.SteerMaps
+	Processes *ebpf.Map `ebpf:"processes"`
 }
 
 func (m *tables) close() {
-	for _, p := range m.all() {
-		(*p).Close() // nil is fine
-	}
+	m.SteerMaps.Close() // nil is fine
+	m.Processes.Close()
 }
 
-// programs of the switch; wire and exit have no maps but those two.
+// programs of the switch; ProcessExit is nil where processes' ends are not told.
 type programs struct {
-	ingressTCX, ingressCls, egressTCX, egressCls, wire, exit *ebpf.Program
-}
-
-func (p *programs) all() map[string]**ebpf.Program {
-	return map[string]**ebpf.Program{
-		"ingress_tcx": &p.ingressTCX, "ingress_cls": &p.ingressCls, "egress_tcx": &p.egressTCX, "egress_cls": &p.egressCls,
-		"wire": &p.wire, "process_exit": &p.exit,
-	}
+	bpf.SteerPrograms
+	bpf.WirePrograms
+	bpf.ExitPrograms
 }
 
 func (p *programs) close() {
-	for _, q := range p.all() {
-		(*q).Close()
-	}
+	p.SteerPrograms.Close()
+	p.WirePrograms.Close()
+	p.ExitPrograms.Close()
 }
 
 // specs of all maps at the sizes asked for, and the name of their layout: maps of another one are not reused.
@@ -152,10 +120,22 @@ func (s *Switch) openTables() error {
 	if err := os.MkdirAll(s.linksDir(), 0o700); err != nil {
 		return err
 	}
-	if err := s.openMaps(s.mapsDir(abi), steer, exit); err != nil {
+	pinned, err := openMaps(s.mapsDir(abi), steer, exit)
+	if err != nil {
 		return err
 	}
-	if err := s.openPrograms(s.programsDir(abi, s.opts.build), steer, exit); err != nil {
+	if err := (&ebpf.Collection{Maps: maps.Clone(pinned)}).Assign(&s.maps); err != nil {
+		return err
+	}
+	wire, err := bpf.LoadWire()
+	if err != nil {
+		return err
+	}
+	specs := []*ebpf.CollectionSpec{steer, wire}
+	if s.exit {
+		specs = append(specs, exit)
+	}
+	if err := s.openPrograms(s.programsDir(abi, s.opts.build), pinned, specs); err != nil {
 		return err
 	}
 	return s.adopt(abi)
@@ -196,33 +176,48 @@ func (s *Switch) adopt(abi string) error {
 }
 
 // openMaps opens the pinned maps, or makes them all: half a set, left by a crash, lies under another name and is removed.
-func (s *Switch) openMaps(dir string, specs ...*ebpf.CollectionSpec) error {
+func openMaps(dir string, specs ...*ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+	err := makeOnce(dir, func(fresh string) error { return makeMaps(fresh, specs) })
+	if err != nil {
+		return nil, err
+	}
+	c := &ebpf.Collection{Maps: map[string]*ebpf.Map{}}
+	for _, spec := range specs {
+		for name := range spec.Maps {
+			if c.Maps[name] != nil {
+				continue
+			}
+			if c.Maps[name], err = ebpf.LoadPinnedMap(filepath.Join(dir, name), nil); err != nil {
+				c.Close()
+				return nil, fmt.Errorf("open map %s: %w", name, err)
+			}
+		}
+	}
+	return c.Maps, nil
+}
+
+// makeOnce makes a directory of pins unless it is there.
+func makeOnce(dir string, fill func(fresh string) error) error {
 	fresh := dir + "-new" // no dots: bpffs reserves them
 	if err := os.RemoveAll(fresh); err != nil {
 		return err
 	}
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		if err := makeMaps(fresh, specs); err != nil {
-			return err
-		}
-		if err := os.Rename(fresh, dir); err != nil {
-			return fmt.Errorf("pin maps: %w", err)
-		}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	for name, p := range s.maps.all() {
-		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
-		if err != nil {
-			return fmt.Errorf("open map %s: %w", name, err)
-		}
-		*p = m
+	if err := os.Mkdir(fresh, 0o700); err != nil {
+		return err
+	}
+	if err := fill(fresh); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, dir); err != nil {
+		return fmt.Errorf("pin %s: %w", filepath.Base(dir), err)
 	}
 	return nil
 }
 
 func makeMaps(dir string, specs []*ebpf.CollectionSpec) error {
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
 	done := map[string]bool{}
 	for _, spec := range specs {
 		for name, ms := range spec.Maps {
@@ -245,50 +240,32 @@ func makeMaps(dir string, specs []*ebpf.CollectionSpec) error {
 }
 
 // openPrograms opens the pinned programs of this build, or loads them.
-func (s *Switch) openPrograms(dir string, steer, exit *ebpf.CollectionSpec) error {
-	fresh := dir + "-new" // no dots: bpffs reserves them
-	if err := os.RemoveAll(fresh); err != nil {
-		return err
-	}
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		if err := s.loadPrograms(fresh, steer, exit); err != nil {
-			return err
-		}
-		if err := os.Rename(fresh, dir); err != nil {
-			return fmt.Errorf("pin programs: %w", err)
-		}
-	}
-	for name, p := range s.programs.all() {
-		q, err := ebpf.LoadPinnedProgram(filepath.Join(dir, name), nil)
-		if errors.Is(err, fs.ErrNotExist) && name == "process_exit" && !s.exit {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("open program %s: %w", name, err)
-		}
-		*p = q
-	}
-	return nil
-}
-
-func (s *Switch) loadPrograms(dir string, steer, exit *ebpf.CollectionSpec) error {
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
-	wire, err := bpf.LoadWire()
+func (s *Switch) openPrograms(dir string, all map[string]*ebpf.Map, specs []*ebpf.CollectionSpec) error {
+	err := makeOnce(dir, func(fresh string) error { return loadPrograms(fresh, all, specs) })
 	if err != nil {
 		return err
 	}
-	specs := []*ebpf.CollectionSpec{steer, wire}
-	if s.exit {
-		specs = append(specs, exit)
+	c := &ebpf.Collection{Programs: map[string]*ebpf.Program{}}
+	defer c.Close() // of what is not assigned
+	for _, spec := range specs {
+		for name := range spec.Programs {
+			if c.Programs[name], err = ebpf.LoadPinnedProgram(filepath.Join(dir, name), nil); err != nil {
+				return fmt.Errorf("open program %s: %w", name, err)
+			}
+		}
 	}
+	err = errors.Join(c.Assign(&s.programs.SteerPrograms), c.Assign(&s.programs.WirePrograms))
+	if err == nil && s.exit {
+		err = c.Assign(&s.programs.ExitPrograms)
+	}
+	return err
+}
+
+func loadPrograms(dir string, all map[string]*ebpf.Map, specs []*ebpf.CollectionSpec) error {
 	for _, spec := range specs {
 		have := map[string]*ebpf.Map{}
-		for name, p := range s.maps.all() {
-			if spec.Maps[name] != nil {
-				have[name] = *p
-			}
+		for name := range spec.Maps {
+			have[name] = all[name]
 		}
 		c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: have})
 		if err != nil {
