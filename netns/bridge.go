@@ -22,7 +22,7 @@ const (
 func (s *Space) LearningBridge(one, other string) (string, error) {
 	var masters [2]int
 	for i, name := range []string{one, other} {
-		m, err := s.linkMessage(name)
+		m, err := s.linkMessage(name, filterSkipStats)
 		if err != nil {
 			return "", err
 		}
@@ -65,22 +65,22 @@ func (s *Space) BoundBridge(name string, most uint32) (ok bool, err error) {
 
 // BridgeLearned is how many addresses a bridge has learned, and at most learns: 0 any number.
 func (s *Space) BridgeLearned(name string) (learned, most uint32, err error) {
-	m, err := s.linkMessage(name)
+	m, err := s.linkMessage(name, filterSkipStats)
 	if err != nil {
 		return 0, 0, err
 	}
 	return word(infoAttr(m, nl.IFLA_INFO_DATA, bridgeLearned)), word(infoAttr(m, nl.IFLA_INFO_DATA, bridgeMost)), nil
 }
 
-// linkMessage asks for an interface, without its statistics.
-func (s *Space) linkMessage(name string) ([]byte, error) {
+// linkMessage asks for an interface; filter says what not to tell of it (RTEXT_FILTER_...).
+func (s *Space) linkMessage(name string, filter uint32) ([]byte, error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
 	req.Sockets = s.sockets
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(filterSkipStats)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(filter)))
 	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
-	if errors.Is(err, unix.ENODEV) || err == nil && len(msgs) == 0 {
+	if errors.Is(err, unix.ENODEV) || err == nil && (len(msgs) == 0 || len(msgs[0]) < unix.SizeofIfInfomsg) {
 		return nil, fmt.Errorf("%w: %s in %s", ErrNoLink, name, s)
 	}
 	if err != nil {

@@ -73,6 +73,21 @@ func (s *Space) Close() error {
 // Do runs f on a thread inside the namespace; see the package's Do.
 func (s *Space) Do(f func() error) error { return do(s.ns, f) }
 
+// Netlink runs f as Do does, with an rtnetlink socket in the namespace.
+func (s *Space) Netlink(f func(*netlink.Handle) error) error {
+	return s.Do(func() error { return withNetlink(f) })
+}
+
+// withNetlink runs f with an rtnetlink socket in the thread's namespace.
+func withNetlink(f func(*netlink.Handle) error) error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open rtnetlink socket: %w", err)
+	}
+	defer h.Close()
+	return f(h)
+}
+
 // Fd is the namespace's file descriptor, valid until Close.
 func (s *Space) Fd() int { return int(s.ns.Fd()) }
 
@@ -172,7 +187,7 @@ var ErrNoLink = errors.New("no such interface")
 
 // Link looks an interface up by its name.
 func (s *Space) Link(name string) (Link, error) {
-	m, err := s.linkMessage(name)
+	m, err := s.linkMessage(name, filterSkipStats)
 	if err != nil {
 		return Link{}, err
 	}
@@ -181,18 +196,11 @@ func (s *Space) Link(name string) (Link, error) {
 
 // Received is how many packets have come in at an interface: at one end of a veth pair, those that left by the other end.
 func (s *Space) Received(name string) (uint64, error) {
-	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
-	req.Sockets = s.sockets
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
-	if err == nil && (len(msgs) == 0 || len(msgs[0]) < unix.SizeofIfInfomsg) {
-		err = ErrNoLink
-	}
+	m, err := s.linkMessage(name, 0)
 	if err != nil {
-		return 0, fmt.Errorf("get link %s in %s: %w", name, s, err)
+		return 0, err
 	}
-	attrs, err := nl.ParseRouteAttr(msgs[0][unix.SizeofIfInfomsg:])
+	attrs, err := nl.ParseRouteAttr(m[unix.SizeofIfInfomsg:])
 	if err != nil {
 		return 0, fmt.Errorf("parse link %s: %w", name, err)
 	}

@@ -72,8 +72,8 @@ func TestLinksThatWereNotMarkedYet(t *testing.T) {
 		t.Helper()
 		must(o.check())
 		must(host.newVeth(peer, o))
-		must(host.Do(func() error {
-			_, err := ensureVXLAN(tunnel())
+		must(host.Netlink(func(h *netlink.Handle) error {
+			_, err := ensureVXLAN(h, tunnel())
 			return errors.Join(err, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "weir-t", Group: Unmarked("weir:t:bridge")}}))
 		}))
 	}

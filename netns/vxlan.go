@@ -53,8 +53,8 @@ func (s *Space) VXLAN(o VXLANOptions) (Link, error) {
 	err := o.check()
 	made := false
 	if err == nil {
-		err = s.Do(func() (err error) {
-			made, err = ensureVXLAN(o)
+		err = s.Netlink(func(h *netlink.Handle) (err error) {
+			made, err = ensureVXLAN(h, o)
 			return err
 		})
 	}
@@ -68,12 +68,7 @@ func (s *Space) VXLAN(o VXLANOptions) (Link, error) {
 }
 
 // ensureVXLAN makes the tunnel, without its mark, if it is not there.
-func ensureVXLAN(o VXLANOptions) (made bool, err error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return false, fmt.Errorf("open rtnetlink socket: %w", err)
-	}
-	defer h.Close()
+func ensureVXLAN(h *netlink.Handle, o VXLANOptions) (made bool, err error) {
 	l, err := h.LinkByName(o.Name)
 	var missing netlink.LinkNotFoundError
 	if err != nil && !errors.As(err, &missing) {
@@ -123,13 +118,9 @@ var ErrNoAddress = errors.New("no interface has this address")
 // LinkWith finds the interface that has an address.
 func (s *Space) LinkWith(a netip.Addr) (Link, error) {
 	var name string
-	err := s.Do(func() error {
-		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-		if err != nil {
-			return fmt.Errorf("open rtnetlink socket: %w", err)
-		}
-		defer h.Close()
+	err := s.Netlink(func(h *netlink.Handle) error {
 		var all []netlink.Addr
+		var err error
 		for range maxDumps {
 			if all, err = h.AddrList(nil, netlink.FAMILY_ALL); !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
 				break
@@ -160,12 +151,7 @@ func (s *Space) LinkWith(a netip.Addr) (Link, error) {
 // frame into the tunnel. The interface itself is in s.
 func (s *Space) VXLANThrough(inside *Space, o VXLANOptions) (Link, error) {
 	keep := false
-	err := s.Do(func() error {
-		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-		if err != nil {
-			return fmt.Errorf("open rtnetlink socket: %w", err)
-		}
-		defer h.Close()
+	err := s.Netlink(func(h *netlink.Handle) error {
 		l, err := h.LinkByName(o.Name)
 		var missing netlink.LinkNotFoundError
 		if errors.As(err, &missing) {

@@ -54,12 +54,9 @@ func ProbeWireGuard() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare: %w", err)
 		}
-		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-		if err != nil {
-			return fmt.Errorf("open rtnetlink socket: %w", err)
-		}
-		defer h.Close()
-		return addWireGuard(h, netlink.LinkAttrs{Name: "probe", TxQLen: -1, NetNsID: -1})
+		return withNetlink(func(h *netlink.Handle) error {
+			return addWireGuard(h, netlink.LinkAttrs{Name: "probe", TxQLen: -1, NetNsID: -1})
+		})
 	})
 }
 
@@ -97,15 +94,10 @@ func (s *Space) wireguard(inside *Space, o WireGuardOptions) error {
 			return err
 		}
 	}
-	return inside.Do(func() error {
+	return inside.Netlink(func(h *netlink.Handle) error {
 		if err := o.configure(); err != nil {
 			return err
 		}
-		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-		if err != nil {
-			return fmt.Errorf("open rtnetlink socket: %w", err)
-		}
-		defer h.Close()
 		return o.settle(h)
 	})
 }
@@ -117,12 +109,7 @@ func (s *Space) newWireGuard(inside *Space, o WireGuardOptions) error {
 			return err
 		}
 	}
-	err := s.Do(func() error {
-		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-		if err != nil {
-			return fmt.Errorf("open rtnetlink socket: %w", err)
-		}
-		defer h.Close()
+	err := s.Netlink(func(h *netlink.Handle) error {
 		return addWireGuard(h, netlink.LinkAttrs{Name: o.Name, MTU: o.MTU, TxQLen: -1, NetNsID: -1, Group: Unmarked(o.Alias)})
 	})
 	if err != nil {
@@ -136,12 +123,7 @@ func (s *Space) newWireGuard(inside *Space, o WireGuardOptions) error {
 
 // moveTo moves a link to another namespace.
 func (s *Space) moveTo(to *Space, name string) error {
-	return s.Do(func() error {
-		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-		if err != nil {
-			return fmt.Errorf("open rtnetlink socket: %w", err)
-		}
-		defer h.Close()
+	return s.Netlink(func(h *netlink.Handle) error {
 		l, err := h.LinkByName(name)
 		if err != nil {
 			return err

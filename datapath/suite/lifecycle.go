@@ -233,12 +233,7 @@ func testRestart(t *testing.T, open Factory) {
 func Snapshot(t testing.TB, r *Rig) string {
 	t.Helper()
 	var b strings.Builder
-	err := r.Host.Do(func() error {
-		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-		if err != nil {
-			return err
-		}
-		defer h.Close()
+	err := r.Host.Netlink(func(h *netlink.Handle) error {
 		links, err := h.LinkList()
 		if err != nil {
 			return err
@@ -436,15 +431,7 @@ func testRefusals(t *testing.T, open Factory) {
 	busy := r.Unplugged("busy")
 	host := func(f func(h *netlink.Handle) error) {
 		t.Helper()
-		err := r.Host.Do(func() error {
-			h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-			if err != nil {
-				return err
-			}
-			defer h.Close()
-			return f(h)
-		})
-		must(t, err)
+		must(t, r.Host.Netlink(f))
 	}
 	enslaved := r.Unplugged("enslaved")
 	host(func(h *netlink.Handle) error {
