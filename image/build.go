@@ -26,6 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"weir.dev/weir/instance"
@@ -64,7 +65,7 @@ func (r Recipe) Build(ctx context.Context, layoutDir string) (string, error) {
 	return digest.String(), nil
 }
 
-func (r Recipe) assemble(layers ...*memLayer) (v1.Image, error) {
+func (r Recipe) assemble(layers ...builtLayer) (v1.Image, error) {
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	img, err := mutate.ConfigFile(img, &v1.ConfigFile{
 		Architecture: runtime.GOARCH, OS: "linux", Created: v1.Time{Time: epoch},
@@ -78,7 +79,7 @@ func (r Recipe) assemble(layers ...*memLayer) (v1.Image, error) {
 		return nil, err
 	}
 	for _, l := range layers {
-		if img, err = mutate.Append(img, mutate.Addendum{Layer: l, MediaType: types.OCILayer, History: v1.History{Created: v1.Time{Time: epoch}, CreatedBy: l.by}}); err != nil {
+		if img, err = mutate.Append(img, mutate.Addendum{Layer: l.Layer, MediaType: types.OCILayer, History: v1.History{Created: v1.Time{Time: epoch}, CreatedBy: l.by}}); err != nil {
 			return nil, err
 		}
 	}
@@ -166,7 +167,7 @@ func removeCorrupt(dir string) error {
 }
 
 // ownLayer compiles and collects the recipe's files.
-func (r Recipe) ownLayer(ctx context.Context, work string) (*memLayer, error) {
+func (r Recipe) ownLayer(ctx context.Context, work string) (builtLayer, error) {
 	b := newLayer("weir image build " + r.Name)
 	for i, f := range r.Files {
 		var src string
@@ -182,14 +183,14 @@ func (r Recipe) ownLayer(ctx context.Context, work string) (*memLayer, error) {
 			src, mode = filepath.Join(r.dir, f.From), 0o644
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", f.To, err)
+			return builtLayer{}, fmt.Errorf("%s: %w", f.To, err)
 		}
 		if f.Mode != 0 {
 			mode = int64(f.Mode)
 		}
 		content, err := os.ReadFile(src)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", f.To, err)
+			return builtLayer{}, fmt.Errorf("%s: %w", f.To, err)
 		}
 		b.file(f.To, mode, content)
 	}
@@ -232,24 +233,24 @@ func runCompiler(cmd *exec.Cmd, remedy string) error {
 }
 
 // baseLayer holds Debian's static busybox with its applets, the users, and the mount points.
-func baseLayer(ctx context.Context) (*memLayer, error) {
+func baseLayer(ctx context.Context) (builtLayer, error) {
 	const program = "/bin/busybox"
 	content, err := os.ReadFile(program)
 	if err != nil {
-		return nil, fmt.Errorf("%w: apt-get install busybox-static", err)
+		return builtLayer{}, fmt.Errorf("%w: apt-get install busybox-static", err)
 	}
 	f, err := elf.NewFile(bytes.NewReader(content))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", program, err)
+		return builtLayer{}, fmt.Errorf("%s: %w", program, err)
 	}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
-			return nil, fmt.Errorf("%s is not static: apt-get install busybox-static", program)
+			return builtLayer{}, fmt.Errorf("%s is not static: apt-get install busybox-static", program)
 		}
 	}
 	list, err := exec.CommandContext(ctx, program, "--list").Output()
 	if err != nil {
-		return nil, fmt.Errorf("%s --list: %w", program, err)
+		return builtLayer{}, fmt.Errorf("%s --list: %w", program, err)
 	}
 	b := newLayer("weir image build base")
 	for _, d := range []string{"/proc", "/dev", "/sys", "/run", "/tmp", "/etc/weir", "/root"} {
@@ -318,45 +319,26 @@ func (b *layerBuilder) symlink(name, target string) {
 	b.add(tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777}, nil)
 }
 
-func (b *layerBuilder) layer() (*memLayer, error) {
+func (b *layerBuilder) layer() (builtLayer, error) {
 	if b.err == nil {
 		b.err = b.tw.Close()
 	}
 	if b.err != nil {
-		return nil, fmt.Errorf("write layer: %w", b.err)
+		return builtLayer{}, fmt.Errorf("write layer: %w", b.err)
 	}
-	var packed bytes.Buffer
-	zw, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := zw.Write(b.buf.Bytes()); err != nil {
-		return nil, err
-	}
-	if err := zw.Close(); err != nil {
-		return nil, err
-	}
-	return &memLayer{by: b.by, plain: b.buf.Bytes(), packed: packed.Bytes()}, nil
+	return pack(b.buf.Bytes(), b.by)
 }
 
-// memLayer is a layer in memory, as go-containerregistry wants it.
-type memLayer struct {
-	by            string
-	plain, packed []byte
+// builtLayer is a layer, and what made it.
+type builtLayer struct {
+	v1.Layer
+	by string
 }
 
-func hashOf(b []byte) v1.Hash {
-	sum := sha256.Sum256(b)
-	return v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}
+// pack compresses an archive.
+func pack(archive []byte, by string) (builtLayer, error) {
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive)), nil }
+	l, err := tarball.LayerFromOpener(open, tarball.WithCompressionLevel(gzip.BestCompression), tarball.WithMediaType(types.OCILayer),
+		tarball.WithCompressedCaching)
+	return builtLayer{l, by}, err
 }
-
-func (l *memLayer) Digest() (v1.Hash, error) { return hashOf(l.packed), nil }
-func (l *memLayer) DiffID() (v1.Hash, error) { return hashOf(l.plain), nil }
-func (l *memLayer) Compressed() (io.ReadCloser, error) {
-	return io.NopCloser(bytes.NewReader(l.packed)), nil
-}
-func (l *memLayer) Uncompressed() (io.ReadCloser, error) {
-	return io.NopCloser(bytes.NewReader(l.plain)), nil
-}
-func (l *memLayer) Size() (int64, error)                { return int64(len(l.packed)), nil }
-func (l *memLayer) MediaType() (types.MediaType, error) { return types.OCILayer, nil }

@@ -2,7 +2,6 @@ package image
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -348,7 +347,7 @@ func TestHostileLayer(t *testing.T) {
 }
 
 // sparse is a layer of a few bytes with a file that says it has so many, all of them in a hole (GNU tar's sparse format 1.0).
-func sparse(t *testing.T, size int64) *memLayer {
+func sparse(t *testing.T, size int64) builtLayer {
 	t.Helper()
 	var plain []byte
 	add := func(kind, name, content string) {
@@ -373,11 +372,9 @@ func sparse(t *testing.T, size int64) *memLayer {
 	add("x", "hole", records)
 	add("0", "hole", "0\n"+strings.Repeat("\x00", 510)) // no pieces of data
 	plain = append(plain, make([]byte, 1024)...)
-	var packed bytes.Buffer
-	w := gzip.NewWriter(&packed)
-	_, err := w.Write(plain)
-	must(t, errors.Join(err, w.Close()))
-	return &memLayer{by: "test", plain: plain, packed: packed.Bytes()}
+	l, err := pack(plain, "test")
+	must(t, err)
+	return l
 }
 
 // What a layer unpacks to is known before anything is written: a few bytes can stand for more than any disk has.
@@ -428,18 +425,18 @@ func TestOtherArchitecture(t *testing.T) {
 }
 
 func TestImagesThatDoNotFitAreRefused(t *testing.T) {
-	many := make([]*memLayer, maxLayers+1)
+	many := make([]builtLayer, maxLayers+1)
 	for i := range many {
 		many[i] = sparse(t, 1)
 	}
 	for name, x := range map[string]struct {
-		layers []*memLayer
+		layers []builtLayer
 		want   string
 	}{
 		"layers":     {many, "has 128 layers, at most 127"},
-		"all-layers": {[]*memLayer{sparse(t, 12<<30), sparse(t, 13<<30), sparse(t, 14<<30)}, "the image unpacks to more than 32 GiB"},
-		"disk":       {[]*memLayer{sparse(t, 20<<20), sparse(t, 21<<20)}, "it needs 41 MiB in "},
-		"fits":       {[]*memLayer{sparse(t, 10<<20), sparse(t, 11<<20)}, ""},
+		"all-layers": {[]builtLayer{sparse(t, 12<<30), sparse(t, 13<<30), sparse(t, 14<<30)}, "the image unpacks to more than 32 GiB"},
+		"disk":       {[]builtLayer{sparse(t, 20<<20), sparse(t, 21<<20)}, "it needs 41 MiB in "},
+		"fits":       {[]builtLayer{sparse(t, 10<<20), sparse(t, 11<<20)}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			img, err := recipe(t, name, "1", "x").assemble(x.layers...)
