@@ -63,7 +63,9 @@ func (r *Runtime) call(ctx context.Context, id string, out *os.File, args ...str
 	log := r.callLog(id)
 	defer os.Remove(log)
 	cmd := r.command(ctx, id, log, args)
-	cmd.Stdout, cmd.Stderr = asFile(out), asFile(out)
+	if out != nil { // a nil *os.File is no nil io.Writer
+		cmd.Stdout, cmd.Stderr = out, out
+	}
 	err := startSparing(cmd)
 	if err == nil {
 		err = cmd.Wait()
@@ -89,14 +91,6 @@ func startSparing(cmd *exec.Cmd) error {
 	}
 	defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil) }() // the kernel's own mask: it cannot be wrong
 	return cmd.Start()
-}
-
-// asFile keeps a nil *os.File from becoming a non-nil io.Writer.
-func asFile(f *os.File) (w interface{ Write([]byte) (int, error) }) {
-	if f == nil {
-		return nil
-	}
-	return f
 }
 
 // output runs a runtime command that makes nothing, for what it prints.
