@@ -110,7 +110,7 @@ func BenchmarkInstallOnOVS(b *testing.B) {
 func BenchmarkPlan10000(b *testing.B) {
 	in := inputOf(100, 10000)
 	c := fabric.New(in)
-	f := fleet{nodes: map[fabric.SwitchID]*node{}, peers: map[string]*peer{}, drain: testDrain}
+	f := fleet{nodes: map[fabric.SwitchID]*node{}, peers: map[string]*peer{}, drain: defaultDrain}
 	for id, s := range in.Switches {
 		if !s.Host {
 			f.nodes[id] = newNode()

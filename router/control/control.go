@@ -228,18 +228,6 @@ func newLoop(c *Controller) *loop {
 	return l
 }
 
-// compiler computes what differs from the input before. Its calls follow one another.
-func compiler() func(fabric.Input) fabric.Output {
-	var c *fabric.Compiler
-	return func(in fabric.Input) fabric.Output {
-		if c == nil {
-			c = fabric.New(in)
-			return c.Output()
-		}
-		return c.Update(in)
-	}
-}
-
 func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) {
 	l.ctx, l.wg = ctx, wg
 	tick := time.NewTicker(tickEvery)

@@ -79,7 +79,7 @@ func drawFloods(t *rapid.T) *floods {
 		at := port(rapid.SampledFrom(ids).Draw(t, "place"))
 		f.edges = append(f.edges, at)
 		f.in.Endpoints[fmt.Sprint("e", i)] = fabric.Endpoint{
-			At: at, MACs: []flow.MAC{mac(byte(i + 1))}, Prefixes: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/32", i+1))},
+			At: at, MACs: []flow.MAC{stationMAC(byte(i + 1))}, Prefixes: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/32", i+1))},
 		}
 	}
 	f.in.Switches["host:h"] = fabric.Switch{Name: "h", Host: true, Ports: []fabric.Port{{Name: "uplink/eth0"}}}
@@ -230,7 +230,7 @@ func (f *floods) carry(id fabric.SwitchID, b batch) {
 			n.removed(h.key)
 		}
 		for _, r := range no {
-			n.refused[r.key] = refusal{content: r.content, until: f.w.now.Add(retryMax), err: fmt.Errorf("bad mask")}
+			n.refused[r.key] = refusal{content: r.content, until: f.w.now.Add(30*time.Second), err: fmt.Errorf("bad mask")}
 		}
 		if s := f.in.Switches[id]; len(no) > 0 && !s.OneTree {
 			f.hits["refusals"]++
@@ -247,13 +247,12 @@ func (f *floods) restart() {
 	clear(f.open)
 	clear(f.back)
 	for id, n := range f.w.f.nodes {
-		d := &device{node: n, id: id}
 		var found []openflow.FlowStats
 		for _, r := range f.force[id] {
 			found = append(found, openflow.FlowStats{Table: r.table, Priority: r.priority, Cookie: cookie(0, r.identity), Match: r.match, Instructions: r.do})
 		}
 		clear(n.held)
-		(&loop{o: Options{Now: func() time.Time { return f.w.now }}}).adopt(d, found)
+		n.adopt(found, f.w.now)
 		n.emptied = time.Time{}
 	}
 }
@@ -270,14 +269,14 @@ func (f *floods) check(whole bool) {
 	for i, from := range f.edges {
 		senders := []flow.MAC{{6, 0, 0, 0, 0, 8}, {6, 0, 0, 0, 0, 9}}
 		if i < len(f.in.Endpoints) {
-			senders = append(senders, mac(byte(i+1)))
+			senders = append(senders, stationMAC(byte(i+1)))
 		} else { // what comes out of a chain
 			for k := range len(f.in.Endpoints) {
-				senders = append(senders, mac(byte(k+1)))
+				senders = append(senders, stationMAC(byte(k+1)))
 			}
 		}
 		for _, src := range senders {
-			for _, kind := range []uint16{testEtherType, flow.EtherTypeARP} {
+			for _, kind := range []uint16{0x88b5, flow.EtherTypeARP} {
 				seen, got := map[fabric.SwitchID]bool{}, map[fabric.At]bool{}
 				queue := []fabric.At{from}
 				for len(queue) > 0 {
@@ -296,7 +295,7 @@ func (f *floods) check(whole bool) {
 					}
 				}
 				for k, to := range f.edges {
-					if own := src == mac(byte(k+1)); whole && to != from && !own && !f.hooked(k) && got[to] != f.joined(from.Switch, to.Switch, peers) {
+					if own := src == stationMAC(byte(k+1)); whole && to != from && !own && !f.hooked(k) && got[to] != f.joined(from.Switch, to.Switch, peers) {
 						f.t.Fatalf("a frame of %v that comes in at %v goes out at %v: %t\n%s", src, from, to, got[to], f.text(src))
 					}
 				}
@@ -453,3 +452,5 @@ func TestFloodsOfTwoTreesArriveOnce(t *testing.T) {
 		}
 	}
 }
+
+func stationMAC(n byte) flow.MAC { return flow.MAC{2, 0, 0, 0, 0, n} }

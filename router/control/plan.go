@@ -105,6 +105,32 @@ func (n *node) want(d delta) {
 	}
 }
 
+// adopt takes over the entries that were read from the switch.
+func (n *node) adopt(entries []openflow.FlowStats, now time.Time) {
+	found := make(map[key]*held, len(entries))
+	n.refused = map[key]refusal{}
+	for _, e := range entries {
+		k := key{e.Table, e.Priority, e.Match.Key()}
+		r := &rule{key: k, identity: e.Cookie & identityMask, content: openflow.InstructionString(e.Instructions), match: e.Match, do: e.Instructions}
+		if ports := floodPorts(r.do); mayFlood(&k, r.do) && len(ports) > 0 {
+			r.flood = ports
+		}
+		h := &held{rule: r, cookie: e.Cookie}
+		if o := n.held[k]; o != nil && o.content == r.content && o.identity == r.identity {
+			h.rule, h.known = o.rule, o.known
+		}
+		found[k] = h
+	}
+	if n.emptied = (time.Time{}); len(found) == 0 {
+		n.emptied = now
+	}
+	n.found(found)
+	n.reachable, n.busy = true, false
+}
+
+// gives tells whether an entry goes before others come, which may need its room in a table: what it does the flood entry does, too.
+func (h *held) gives() bool { return h.known && h.policy == "" && h.priority == fabric.StationPriority }
+
 // found replaces what is held.
 func (n *node) found(now map[key]*held) {
 	n.held, n.told = now, nil
@@ -610,3 +636,10 @@ func sameSpec(a, b api.AssignmentSpec) bool {
 const hostPrefix = "host:"
 
 func hostID(name string) fabric.SwitchID { return fabric.SwitchID(hostPrefix + name) }
+
+func hostName(id fabric.SwitchID) (string, bool) {
+	if len(id) > len(hostPrefix) && id[:len(hostPrefix)] == hostPrefix {
+		return string(id[len(hostPrefix):]), true
+	}
+	return "", false
+}

@@ -15,6 +15,8 @@ type sent struct {
 	at         time.Time
 }
 
+const specRetention = 64 // of an assignment's last versions, to know what an agent's answer is about
+
 const sentMost = 2 * time.Second // the API does not tell of an assignment that is as it was: it is waited for no longer
 
 // has is a host's rule that is in force and stays: none if an assignment on its way lacks it; if one changes it, as it is to be then.

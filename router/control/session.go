@@ -13,7 +13,6 @@ import (
 
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/openflow/lldp"
-	"weir.dev/weir/router/fabric"
 )
 
 const (
@@ -363,9 +362,6 @@ func (s *session) apply(ctx context.Context, b batch, round uint8) ([]refused, e
 	}
 	return out, nil
 }
-
-// gives tells whether an entry goes before others come, which may need its room in a table: what it does the flood entry does, too.
-func (h *held) gives() bool { return h.known && h.policy == "" && h.priority == fabric.StationPriority }
 
 func flatten(err error) []error {
 	if j, ok := err.(interface{ Unwrap() []error }); ok {

@@ -137,3 +137,15 @@ func sameOutput(a, b fabric.Output) bool {
 	}
 	return true
 }
+
+// compiler computes what differs from the input before. Its calls follow one another.
+func compiler() func(fabric.Input) fabric.Output {
+	var c *fabric.Compiler
+	return func(in fabric.Input) fabric.Output {
+		if c == nil {
+			c = fabric.New(in)
+			return c.Output()
+		}
+		return c.Update(in)
+	}
+}

@@ -17,9 +17,8 @@ import (
 )
 
 const (
-	retryMin      = 200 * time.Millisecond // after a switch or the API refused something
-	retryMax      = 30 * time.Second
-	specRetention = 64 // of an assignment's last versions, to know what an agent's answer is about
+	retryMin = 200 * time.Millisecond // after a switch or the API refused something
+	retryMax = 30 * time.Second
 )
 
 // steering is the part of the loop's state that is about rules.
@@ -178,13 +177,6 @@ func (l *loop) assignAll(in *fabric.Input, out fabric.Output, t translation) {
 			p.present = false
 		}
 	}
-}
-
-func hostName(id fabric.SwitchID) (string, bool) {
-	if len(id) > len(hostPrefix) && id[:len(hostPrefix)] == hostPrefix {
-		return string(id[len(hostPrefix):]), true
-	}
-	return "", false
 }
 
 func (l *loop) peer(name string) *peer {

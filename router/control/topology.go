@@ -207,34 +207,14 @@ func product(d openflow.DescReply) string {
 
 // adopt takes over the entries that were found, and leaves them alone until the planner finds them wrong.
 func (l *loop) adopt(d *device, entries []openflow.FlowStats) {
-	n := d.node
-	known := n.held
-	found := make(map[key]*held, len(entries))
-	n.refused = map[key]refusal{}
-	for _, e := range entries {
-		if !d.seen {
+	if !d.seen {
+		for _, e := range entries {
 			d.round = max(d.round, roundOf(e.Cookie)+1)
 		}
-		k := key{e.Table, e.Priority, e.Match.Key()}
-		r := &rule{key: k, identity: e.Cookie & identityMask, content: openflow.InstructionString(e.Instructions), match: e.Match, do: e.Instructions}
-		if ports := floodPorts(r.do); mayFlood(&k, r.do) && len(ports) > 0 {
-			r.flood = ports
-		}
-		h := &held{rule: r, cookie: e.Cookie}
-		if o := known[k]; o != nil && o.content == r.content && o.identity == r.identity {
-			h.rule, h.known = o.rule, o.known
-		}
-		found[k] = h
-	}
-	if !d.seen {
 		d.hits = packetsOf(entries) // of an earlier router
 	}
 	d.seen = true
-	if n.emptied = (time.Time{}); len(found) == 0 {
-		n.emptied = l.o.Now()
-	}
-	n.found(found)
-	n.reachable, n.busy = true, false
+	d.node.adopt(entries, l.o.Now())
 }
 
 // disconnected keeps everything that is known of the switch: it goes on forwarding.
