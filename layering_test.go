@@ -57,6 +57,9 @@ var layers = map[string][]string{
 	"cli/lab":     {"cli/command", "api/file", "lab"},
 	"cli/testbed": {"cli/command", "testbed"},
 
+	// packages of router, lower ones first
+	"router/rollout": {"api", "flow", "openflow", "router/fabric"},
+
 	// packages of manager, lower ones first
 	"manager/strict":     {"api"},
 	"manager/remote":     {"api", "container"},

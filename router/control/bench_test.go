@@ -13,15 +13,16 @@ import (
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/openflow/fake"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/rollout"
 )
 
 // inputOf is a leaf-spine with a tenth of the switches as spines, a station at each leaf, a host at the last one, and policies from each
 // station in turn.
 func inputOf(switches, policies int) fabric.Input {
 	in := fabric.Input{
-		Topology:  fabric.Topology{Switches: map[fabric.SwitchID]fabric.Switch{hostID("h"): {Name: "h", Host: true, Ports: []fabric.Port{{Name: "uplink/eth0"}}}}},
+		Topology:  fabric.Topology{Switches: map[fabric.SwitchID]fabric.Switch{rollout.HostID("h"): {Name: "h", Host: true, Ports: []fabric.Port{{Name: "uplink/eth0"}}}}},
 		Endpoints: map[string]fabric.Endpoint{},
-		Functions: map[string]fabric.Function{"fw": {Host: hostID("h"), Ready: true}},
+		Functions: map[string]fabric.Function{"fw": {Host: rollout.HostID("h"), Ready: true}},
 		Chains:    map[string]api.ChainSpec{"c": {Path: "fw"}},
 		Policies:  map[string]api.PolicySpec{},
 	}
@@ -48,7 +49,7 @@ func inputOf(switches, policies int) fabric.Input {
 		in.Endpoints[fmt.Sprint("e", i-spines)] = fabric.Endpoint{At: at(i, edge), MACs: []flow.MAC{m}, Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 32)}}
 		in.Stations = append(in.Stations, fabric.Station{MAC: m, At: at(i, edge), Endpoint: fmt.Sprint("e", i-spines)})
 	}
-	in.Links = append(in.Links, fabric.Link{A: at(switches-1, flow.Port(spines+2)), B: fabric.At{Switch: hostID("h"), Port: fabric.Port{Name: "uplink/eth0"}}})
+	in.Links = append(in.Links, fabric.Link{A: at(switches-1, flow.Port(spines+2)), B: fabric.At{Switch: rollout.HostID("h"), Port: fabric.Port{Name: "uplink/eth0"}}})
 	no := false
 	for i := range policies {
 		in.Policies[fmt.Sprintf("p%05d", i)] = api.PolicySpec{
@@ -110,35 +111,35 @@ func BenchmarkInstallOnOVS(b *testing.B) {
 func BenchmarkPlan10000(b *testing.B) {
 	in := inputOf(100, 10000)
 	c := fabric.New(in)
-	f := fleet{nodes: map[fabric.SwitchID]*node{}, peers: map[string]*peer{}, drain: defaultDrain}
+	f := rollout.Fleet{Nodes: map[fabric.SwitchID]*rollout.Node{}, Peers: map[string]*rollout.Peer{}, Drain: defaultDrain}
 	for id, s := range in.Switches {
 		if !s.Host {
-			f.nodes[id] = newNode()
-			f.nodes[id].reachable = true
+			f.Nodes[id] = rollout.NewNode()
+			f.Nodes[id].Reachable = true
 		}
 	}
 	step := func(out fabric.Output) int {
 		have := map[fabric.SwitchID][]*fabric.Entry{}
-		for id, n := range f.nodes {
-			have[id] = n.source
+		for id, n := range f.Nodes {
+			have[id] = n.Source
 		}
-		for id, d := range translate(out, have, nil, false).deltas {
-			f.nodes[id].want(d)
+		for id, d := range rollout.Translate(out, have, nil, false).Deltas {
+			f.Nodes[id].Want(d)
 		}
-		f.paths = out.Paths
+		f.Paths = out.Paths
 		sent := 0
 		for {
-			s := plan(&f, time.Now())
-			if len(s.batches) == 0 {
+			s := rollout.Plan(&f, time.Now())
+			if len(s.Batches) == 0 {
 				return sent
 			}
-			for id, x := range s.batches {
-				n := f.nodes[id]
-				for _, h := range x.remove {
-					n.removed(h.key)
+			for id, x := range s.Batches {
+				n := f.Nodes[id]
+				for _, h := range x.Remove {
+					n.Removed(h.Key)
 				}
-				for _, r := range x.add {
-					n.confirm(r, 0)
+				for _, r := range x.Add {
+					n.Confirm(r, 0)
 					sent++
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/openflow/lldp"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/rollout"
 )
 
 // Underlays: how hosts reach each other.
@@ -216,7 +217,7 @@ type loop struct {
 func newLoop(c *Controller) *loop {
 	now, o := c.o.Now(), c.o
 	if o.Compile == nil {
-		o.Compile = compiler()
+		o.Compile = rollout.NewCompiler()
 	}
 	l := &loop{
 		o: o, c: c, log: c.o.Log, events: make(chan event, eventQueue), reports: newReporter(c.o), started: now, lastTick: now,
@@ -224,7 +225,7 @@ func newLoop(c *Controller) *loop {
 		generation: uint64(now.UnixMilli()), damped: map[string]time.Time{}, toldPlain: map[string]bool{}, lost: map[cable]outage{}, links: map[cable]bool{}, hostKeys: map[string]hostKey{},
 		steering: newSteering(c.o.Drain),
 	}
-	l.fleet.fresh = l.fresh
+	l.Fleet.Fresh = l.fresh
 	return l
 }
 

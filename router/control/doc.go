@@ -3,7 +3,7 @@
 // decided in fabric; what a switch is in openflow.
 //
 // One goroutine owns all state (see loop); a switch's connection, the API's watches and the reports are goroutines around it, joined by
-// bounded queues, so that none of them can hold it up. What decides the order of changes is a pure function (see plan). DESIGN.md has the steps.
+// bounded queues, so that none of them can hold it up. What decides the order of changes is a pure function (package rollout). DESIGN.md has the steps.
 //
 // # Cookies
 //

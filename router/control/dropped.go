@@ -7,6 +7,7 @@ import (
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/router"
+	"weir.dev/weir/router/rollout"
 )
 
 // droppedEvery is how often a switch is asked what its entries of port security have dropped.
@@ -50,11 +51,11 @@ func (l *loop) addDropped(d *device, entries []openflow.FlowStats) {
 		}
 		counts := l.dropped.counts[want.endpoint]
 		for _, r := range have.rules {
-			if n := hits[r.key]; r.refusal != flow.Accepted {
-				if n < d.hits[r.key] { // made anew
-					d.hits[r.key] = 0
+			if n := hits[r.Key]; r.Refusal != flow.Accepted {
+				if n < d.hits[r.Key] { // made anew
+					d.hits[r.Key] = 0
 				}
-				counts[r.refusal] += n - d.hits[r.key]
+				counts[r.Refusal] += n - d.hits[r.Key]
 			}
 		}
 		l.dropped.counts[want.endpoint] = counts
@@ -68,11 +69,11 @@ func (l *loop) addDropped(d *device, entries []openflow.FlowStats) {
 }
 
 // packetsOf are the counters of port security's entries.
-func packetsOf(entries []openflow.FlowStats) map[key]uint64 {
-	out := map[key]uint64{}
+func packetsOf(entries []openflow.FlowStats) map[rollout.Key]uint64 {
+	out := map[rollout.Key]uint64{}
 	for _, e := range entries {
 		if e.Table >= checkMAC && e.Table <= checkTarget && len(e.Instructions) == 0 {
-			out[key{e.Table, e.Priority, e.Match.Key()}] = e.Packets
+			out[rollout.KeyOf(&e)] = e.Packets
 		}
 	}
 	return out
@@ -84,7 +85,7 @@ func (s *session) readSecurity(ctx context.Context) ([]openflow.FlowStats, error
 	defer cancel()
 	var all []openflow.FlowStats
 	for table := checkMAC; table <= checkTarget; table++ {
-		entries, err := s.conn.Flows(ctx, openflow.FlowStatsRequest{Table: table, Cookie: CookieMark, CookieMask: CookieMask})
+		entries, err := s.conn.Flows(ctx, openflow.FlowStatsRequest{Table: table, Cookie: rollout.CookieMark, CookieMask: rollout.CookieMask})
 		if err != nil {
 			return nil, err
 		}

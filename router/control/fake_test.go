@@ -10,6 +10,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/openflow/fake"
+	"weir.dev/weir/router/rollout"
 )
 
 func TestARingIsFoundAndHeals(t *testing.T) {
@@ -418,7 +419,7 @@ func TestForeignEntriesAreLeftAlone(t *testing.T) {
 	}
 	mine := 0
 	for _, f := range s.Flows() {
-		if f.Cookie&CookieMask == CookieMark {
+		if f.Cookie&rollout.CookieMask == rollout.CookieMark {
 			mine++
 		}
 	}
@@ -713,7 +714,7 @@ func spread(t *testing.T, odd fake.Config, trees int) {
 	odds := 0
 	for _, s := range sw {
 		for _, f := range s.Flows() {
-			if oddSenders(f.Match) >= 0 {
+			if rollout.OddSenders(f.Match) >= 0 {
 				odds++
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"weir.dev/weir/openflow/lldp"
 	"weir.dev/weir/router"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/rollout"
 )
 
 // cable is a link by its ends, the smaller one first.
@@ -39,7 +40,7 @@ func (l *loop) input(now time.Time) fabric.Input {
 		Functions: make(map[string]fabric.Function, len(l.intent.functions)),
 		Chains:    make(map[string]api.ChainSpec, len(l.intent.chains)),
 		InForce:   maps.Clone(l.inForce),
-		Lingering: l.fleet.lingering(),
+		Lingering: l.Fleet.Lingering(),
 		Reserve:   l.o.Reserve,
 		Beside:    l.o.NoDefaultForwarding,
 	}
@@ -68,7 +69,7 @@ func (l *loop) policyInput(in *fabric.Input) {
 	names := slices.Collect(maps.Keys(l.edited))
 	clear(l.edited)
 	if l.wanted.Policies == nil {
-		in.Policies, l.versions = make(map[string]api.PolicySpec, len(l.intent.policies)), make(map[string]version, len(l.intent.policies))
+		in.Policies, l.versions = make(map[string]api.PolicySpec, len(l.intent.policies)), make(map[string]rollout.Version, len(l.intent.policies))
 		names = slices.Collect(maps.Keys(l.intent.policies))
 	} else {
 		in.Before, in.Edited = l.wanted.Policies, names
@@ -82,9 +83,9 @@ func (l *loop) policyInput(in *fabric.Input) {
 		switch p, there := l.intent.policies[name]; {
 		case !there || p.Deleting != nil:
 		case p.Placement.Routed():
-			in.Policies[name], l.versions[name] = p.Spec, versionOf(p)
+			in.Policies[name], l.versions[name] = p.Spec, rollout.VersionOf(p)
 		case p.Placement.FormerRouter:
-			l.versions[name] = versionOf(p)
+			l.versions[name] = rollout.VersionOf(p)
 		}
 	}
 }
@@ -142,11 +143,11 @@ func (l *loop) cables(in *fabric.Input, now time.Time) {
 	}
 	for name, h := range l.intent.hosts {
 		if h.Deleting == nil {
-			in.Switches[hostID(name)] = fabric.Switch{Name: name, Host: true}
+			in.Switches[rollout.HostID(name)] = fabric.Switch{Name: name, Host: true}
 		}
 	}
 	for name, at := range uplinks {
-		s, known := in.Switches[hostID(name)]
+		s, known := in.Switches[rollout.HostID(name)]
 		if !known {
 			continue
 		}
@@ -155,7 +156,7 @@ func (l *loop) cables(in *fabric.Input, now time.Time) {
 		})
 		used := at[0] // one uplink of a host is in use
 		s.Ports = append(s.Ports, used.b.Port)
-		in.Switches[hostID(name)] = s
+		in.Switches[rollout.HostID(name)] = s
 		links[cableOf(used.a, used.b)] = 1
 	}
 	for _, c := range slices.SortedFunc(maps.Keys(links), func(x, y cable) int { return cmp.Or(x.a.Compare(y.a), x.b.Compare(y.b)) }) {
@@ -209,7 +210,7 @@ func (l *loop) atName(at fabric.At) string {
 }
 
 func (l *loop) nameOf(id fabric.SwitchID) string {
-	if name, ok := strings.CutPrefix(string(id), hostPrefix); ok {
+	if name, ok := strings.CutPrefix(string(id), rollout.HostPrefix); ok {
 		return name
 	}
 	if d := l.deviceOf(id); d != nil {
@@ -227,11 +228,11 @@ func (l *loop) tunnels(in *fabric.Input) {
 				continue
 			}
 			ap, bp := fabric.Port{Name: "tunnel/" + b}, fabric.Port{Name: "tunnel/" + a}
-			in.Links = append(in.Links, fabric.Link{A: fabric.At{Switch: hostID(a), Port: ap}, B: fabric.At{Switch: hostID(b), Port: bp}, Cost: 1})
+			in.Links = append(in.Links, fabric.Link{A: fabric.At{Switch: rollout.HostID(a), Port: ap}, B: fabric.At{Switch: rollout.HostID(b), Port: bp}, Cost: 1})
 			for name, p := range map[string]fabric.Port{a: ap, b: bp} {
-				s := in.Switches[hostID(name)]
+				s := in.Switches[rollout.HostID(name)]
 				s.Ports = append(s.Ports, p)
-				in.Switches[hostID(name)] = s
+				in.Switches[rollout.HostID(name)] = s
 			}
 		}
 	}
@@ -379,7 +380,7 @@ func hostOfEndpoint(e api.Endpoint) string {
 func (l *loop) hostEndpoint(name, host string, e api.Endpoint, in *fabric.Input) fabric.Endpoint {
 	f := fabric.Endpoint{Prefixes: prefixes(e.Spec)}
 	mac, ok := parseMAC(cmp.Or(e.Spec.MAC, e.Status.MAC))
-	s, known := in.Switches[hostID(host)]
+	s, known := in.Switches[rollout.HostID(host)]
 	if ok {
 		f.MACs = []flow.MAC{mac}
 		l.declared[mac] = claim{who: "endpoint " + name}
@@ -392,9 +393,9 @@ func (l *loop) hostEndpoint(name, host string, e api.Endpoint, in *fabric.Input)
 	if !known || e.Status.State != api.EndpointUp {
 		return f
 	}
-	f.At = fabric.At{Switch: hostID(host), Port: fabric.Port{Name: "endpoint/" + name}}
+	f.At = fabric.At{Switch: rollout.HostID(host), Port: fabric.Port{Name: "endpoint/" + name}}
 	s.Ports = append(s.Ports, f.At.Port)
-	in.Switches[hostID(host)] = s
+	in.Switches[rollout.HostID(host)] = s
 	if ok {
 		var ips []netip.Addr
 		for _, p := range f.Prefixes {
@@ -541,7 +542,7 @@ func (l *loop) function(name string, f api.Function, taps map[string]bool, in *f
 	host := placedAt(f.Placement)
 	if runs && f.Status.Host == host && host != "" {
 		l.placed[name] = host
-		out.Host, out.Ready = hostID(host), true
+		out.Host, out.Ready = rollout.HostID(host), true
 		return out
 	}
 	old := l.placed[name]
@@ -549,11 +550,11 @@ func (l *loop) function(name string, f api.Function, taps map[string]bool, in *f
 		old = f.Status.Host
 	}
 	if old != "" && (old != host || f.Status.Host == "") && l.reachable(old, in) {
-		out.Host, out.Ready = hostID(old), runs || f.Status.Host != old
+		out.Host, out.Ready = rollout.HostID(old), runs || f.Status.Host != old
 		return out
 	}
 	if host != "" {
-		out.Host = hostID(host)
+		out.Host = rollout.HostID(host)
 	}
 	return out
 }
@@ -567,6 +568,6 @@ func (l *loop) reachable(host string, in *fabric.Input) bool {
 	if l.o.Underlay == UnderlayVXLAN && len(h.Status.Uplinks) == 0 {
 		return h.Status.State != api.HostLost
 	}
-	id := hostID(host)
+	id := rollout.HostID(host)
 	return slices.ContainsFunc(in.Links, func(k fabric.Link) bool { return k.A.Switch == id || k.B.Switch == id })
 }

@@ -14,6 +14,7 @@ import (
 
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/rollout"
 )
 
 // FlowMods are an output's entries as they are sent to each switch, in order, with round 0.
@@ -26,7 +27,7 @@ func FlowMods(out fabric.Output) (map[fabric.SwitchID][]openflow.FlowMod, error)
 		}
 		mods[id] = make([]openflow.FlowMod, 0, len(rules))
 		for _, r := range rules {
-			mods[id] = append(mods[id], r.mod(0))
+			mods[id] = append(mods[id], r.Mod(0))
 		}
 	}
 	return mods, nil
@@ -62,8 +63,8 @@ func installAt(ctx context.Context, conn *openflow.Conn, entries []*fabric.Entry
 		return 0, err
 	}
 	s := &session{conn: conn, bundles: true, log: slog.New(slog.DiscardHandler)}
-	for part := range slices.Chunk(rules, maxBatch) {
-		no, err := s.apply(ctx, batch{add: part}, 0)
+	for part := range slices.Chunk(rules, rollout.MaxBatch) {
+		no, err := s.apply(ctx, rollout.Batch{Add: part}, 0)
 		if err == nil && len(no) > 0 {
 			err = no[0].err
 		}
@@ -75,27 +76,27 @@ func installAt(ctx context.Context, conn *openflow.Conn, entries []*fabric.Entry
 }
 
 // ordered encodes one switch's entries, what leads on before what catches.
-func ordered(entries []*fabric.Entry) ([]*rule, error) {
-	c := encoder{}
-	rules := make([]*rule, 0, len(entries))
+func ordered(entries []*fabric.Entry) ([]*rollout.Rule, error) {
+	c := rollout.Encoder{}
+	rules := make([]*rollout.Rule, 0, len(entries))
 	for _, e := range entries {
 		var err error
-		if rules, err = c.encode(rules, e); err != nil {
+		if rules, err = c.Encode(rules, e); err != nil {
 			return nil, fmt.Errorf("policy %q: %w", e.Policy, err)
 		}
 	}
-	slices.SortFunc(rules, func(a, b *rule) int {
+	slices.SortFunc(rules, func(a, b *rollout.Rule) int {
 		switch {
-		case a.hop != b.hop:
-			return int(b.hop) - int(a.hop)
-		case a.table != b.table:
-			return int(b.table) - int(a.table)
-		case a.priority != b.priority:
-			return int(b.priority) - int(a.priority)
-		case a.identity != b.identity:
-			return cmp.Compare(a.identity, b.identity)
+		case a.Hop != b.Hop:
+			return int(b.Hop) - int(a.Hop)
+		case a.Table != b.Table:
+			return int(b.Table) - int(a.Table)
+		case a.Priority != b.Priority:
+			return int(b.Priority) - int(a.Priority)
+		case a.Identity != b.Identity:
+			return cmp.Compare(a.Identity, b.Identity)
 		}
-		return strings.Compare(a.key.match, b.key.match)
+		return strings.Compare(a.Key.Match, b.Key.Match)
 	})
 	return rules, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/openflow"
+	"weir.dev/weir/router/rollout"
 )
 
 // SwitchRules reads a switch's entries of Weir live, by its name.
@@ -24,7 +25,7 @@ func (c *Controller) SwitchRules(ctx context.Context, name string) (api.SwitchRu
 		return api.SwitchRules{}, fmt.Errorf("switch %s: %w", name, err)
 	}
 	slices.SortStableFunc(entries, func(a, b openflow.FlowStats) int {
-		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Cookie&identityMask, b.Cookie&identityMask))
+		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Cookie&rollout.IdentityMask, b.Cookie&rollout.IdentityMask))
 	})
 	known := explain(ctx, s, events, entries)
 	out := api.SwitchRules{Switch: name, Message: known.message}
@@ -35,7 +36,7 @@ func (c *Controller) SwitchRules(ctx context.Context, name string) (api.SwitchRu
 			Actions: openflow.InstructionString(e.Instructions), Hits: api.Counter{Packets: e.Packets, Bytes: e.Bytes},
 		}
 		if n := known.rules[i]; n != nil {
-			r.Policy, r.Note = n.policy, n.note
+			r.Policy, r.Note = n.Policy, n.Note
 		}
 		count[e.Table]++
 		out.Rules = append(out.Rules, r)
@@ -52,24 +53,24 @@ func (c *Controller) SwitchRules(ctx context.Context, name string) (api.SwitchRu
 // known is what the loop knows of a switch and its entries.
 type known struct {
 	capacity
-	rules   []*rule // what entries are for; nil where nobody knows
+	rules   []*rollout.Rule // what entries are for; nil where nobody knows
 	message string
 }
 
 // explain asks the loop.
 func explain(ctx context.Context, s *session, events chan<- event, entries []openflow.FlowStats) known {
-	keys := make([]key, len(entries))
+	keys := make([]rollout.Key, len(entries))
 	for i, e := range entries {
-		keys[i] = key{e.Table, e.Priority, e.Match.Key()}
+		keys[i] = rollout.KeyOf(&e)
 	}
 	answer := make(chan known, 1)
 	post(ctx, events, func(l *loop) {
-		out := known{rules: make([]*rule, len(keys))}
+		out := known{rules: make([]*rollout.Rule, len(keys))}
 		if d := l.switches[s.dpid]; d != nil {
 			out.capacity, out.message = capacity{maps.Clone(d.full), d.short}, d.shortage()
 			for i, k := range keys {
-				if h := d.node.held[k]; h != nil && h.known {
-					out.rules[i] = h.rule
+				if h := d.node.Held[k]; h != nil && h.Known {
+					out.rules[i] = h.Rule
 				}
 			}
 		}
@@ -81,5 +82,5 @@ func explain(ctx context.Context, s *session, events chan<- event, entries []ope
 	case <-ctx.Done():
 	case <-s.conn.Done():
 	}
-	return known{rules: make([]*rule, len(entries))}
+	return known{rules: make([]*rollout.Rule, len(entries))}
 }

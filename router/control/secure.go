@@ -9,6 +9,7 @@ import (
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/router/fabric"
 	"weir.dev/weir/router/identity"
+	"weir.dev/weir/router/rollout"
 )
 
 // Port security (flow.Guard) at the ports of Open vSwitch where stations of the fabric are: before anything else looks at a frame, it goes through
@@ -30,7 +31,7 @@ type portSecurity struct {
 // guarded is the port security of a port, with its rules.
 type guarded struct {
 	guard flow.Guard
-	rules []*rule
+	rules []*rollout.Rule
 }
 
 // secures tells whether a switch can check frames before the router's other tables.
@@ -41,16 +42,16 @@ func (l *loop) secures(d *device) bool {
 // secure brings the rules of port security into the switches' targets. renewed are switches whose whole target is new.
 func (l *loop) secure(renewed map[fabric.SwitchID]bool) {
 	for _, d := range l.switches {
-		n := l.fleet.nodes[d.id]
+		n := l.Fleet.Nodes[d.id]
 		if n == nil {
 			continue
 		}
-		var gone []key
-		var add []*rule
+		var gone []rollout.Key
+		var add []*rollout.Rule
 		for port, have := range d.guarded {
 			if want, still := l.guards[seat{d.id, port}]; !still || !l.secures(d) || !want.Guard.Equal(have.guard) {
 				for _, r := range have.rules {
-					gone = append(gone, r.key)
+					gone = append(gone, r.Key)
 				}
 				delete(d.guarded, port)
 			}
@@ -72,7 +73,7 @@ func (l *loop) secure(renewed map[fabric.SwitchID]bool) {
 			}
 		}
 		if len(gone)+len(add) > 0 {
-			n.want(delta{source: n.source, del: gone, add: add})
+			n.Want(rollout.Delta{Source: n.Source, Del: gone, Add: add})
 		}
 	}
 }
@@ -114,7 +115,7 @@ var (
 )
 
 // guardRules are the rules of one port. What they refuse is what flow.Guard.Check refuses, and what Open vSwitch reads less far: a second tag.
-func guardRules(port uint32, g flow.Guard) []*rule {
+func guardRules(port uint32, g flow.Guard) []*rollout.Rule {
 	s := securing{port: port, g: g}
 	s.entrance()
 	s.kinds()
@@ -127,7 +128,7 @@ func guardRules(port uint32, g flow.Guard) []*rule {
 type securing struct {
 	port  uint32
 	g     flow.Guard
-	rules []*rule
+	rules []*rollout.Rule
 }
 
 // add makes a rule; next is the table behind it, 0 for back to the router's own.
@@ -140,13 +141,13 @@ func (s *securing) add(table uint8, priority uint16, next uint8, m ...openflow.O
 }
 
 func (s *securing) drop(table uint8, priority uint16, why flow.Refusal, m ...openflow.OXM) {
-	s.keep(table, priority, nil, "port security: "+why.Why(), m).refusal = why
+	s.keep(table, priority, nil, "port security: "+why.Why(), m).Refusal = why
 }
 
-func (s *securing) keep(table uint8, priority uint16, do []openflow.Instruction, note string, m openflow.Match) *rule {
+func (s *securing) keep(table uint8, priority uint16, do []openflow.Instruction, note string, m openflow.Match) *rollout.Rule {
 	m = append(openflow.Match{openflow.InPort(openflow.Port(s.port))}, m...)
-	k := key{table, priority, m.Key()}
-	r := &rule{key: k, identity: identity.Entry("secure", fmt.Sprint(table, priority), k.match), content: openflow.InstructionString(do), match: m, do: do, note: note}
+	k := rollout.Key{Table: table, Priority: priority, Match: m.Key()}
+	r := &rollout.Rule{Key: k, Identity: identity.Entry("secure", fmt.Sprint(table, priority), k.Match), Content: openflow.InstructionString(do), Match: m, Do: do, Note: note}
 	s.rules = append(s.rules, r)
 	return r
 }

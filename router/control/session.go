@@ -13,6 +13,7 @@ import (
 
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/openflow/lldp"
+	"weir.dev/weir/router/rollout"
 )
 
 const (
@@ -174,18 +175,18 @@ func (s *session) read(ctx context.Context) error {
 func (s *session) readAgain(ctx context.Context) ([]openflow.FlowStats, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	all, err := s.conn.Flows(ctx, openflow.FlowStatsRequest{Table: openflow.TableAll, Cookie: CookieMark, CookieMask: CookieMask})
+	all, err := s.conn.Flows(ctx, openflow.FlowStatsRequest{Table: openflow.TableAll, Cookie: rollout.CookieMark, CookieMask: rollout.CookieMask})
 	if err != nil {
 		return nil, fmt.Errorf("read entries: %w", err)
 	}
-	return slices.DeleteFunc(all, func(e openflow.FlowStats) bool { return e.Cookie&CookieMask != CookieMark }), nil // some switches do not filter
+	return slices.DeleteFunc(all, func(e openflow.FlowStats) bool { return e.Cookie&rollout.CookieMask != rollout.CookieMark }), nil // some switches do not filter
 }
 
 // count is how many entries of Weir there are.
 func (s *session) count(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	r, err := s.conn.Aggregate(ctx, openflow.AggregateRequest{Table: openflow.TableAll, Cookie: CookieMark, CookieMask: CookieMask})
+	r, err := s.conn.Aggregate(ctx, openflow.AggregateRequest{Table: openflow.TableAll, Cookie: rollout.CookieMark, CookieMask: rollout.CookieMask})
 	return int(r.Flows), err
 }
 
@@ -305,33 +306,33 @@ func (s *session) out(ms []openflow.Message) {
 
 // refused is an entry that the switch did not take.
 type refused struct {
-	rule *rule
+	rule *rollout.Rule
 	err  error
 }
 
 // apply brings a batch into force: all of it in one atomic step where the switch can, else in order. It returns what was refused; an
 // error means that it is not known what is in force.
-func (s *session) apply(ctx context.Context, b batch, round uint8) ([]refused, error) {
+func (s *session) apply(ctx context.Context, b rollout.Batch, round uint8) ([]refused, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	var before, after []*held
-	for _, h := range b.remove {
-		if h.gives() {
+	var before, after []*rollout.Held
+	for _, h := range b.Remove {
+		if h.Gives() {
 			before = append(before, h)
 		} else {
 			after = append(after, h)
 		}
 	}
-	first, last := len(before), len(before)+len(b.add) // of those that are added
+	first, last := len(before), len(before)+len(b.Add) // of those that are added
 	var mod openflow.FlowMod
 	n, at := last+len(after), func(i int) openflow.Message {
 		switch {
 		case i < first:
-			mod = before[i].remove()
+			mod = before[i].Remove()
 		case i < last:
-			mod = b.add[i-first].mod(round)
+			mod = b.Add[i-first].Mod(round)
 		default:
-			mod = after[i-last].remove()
+			mod = after[i-last].Remove()
 		}
 		return &mod
 	}
@@ -357,7 +358,7 @@ func (s *session) apply(ctx context.Context, b batch, round uint8) ([]refused, e
 		case !errors.As(e, &f):
 			return nil, e
 		case f.Index >= first && f.Index < last:
-			out = append(out, refused{b.add[f.Index-first], f})
+			out = append(out, refused{b.Add[f.Index-first], f})
 		}
 	}
 	return out, nil

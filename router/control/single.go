@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/router/rollout"
 )
 
 // singleTree is whether a switch can tell by which of two trees frames are flooded.
@@ -39,8 +40,8 @@ func (l *loop) oneTree(d *device, said bool) {
 }
 
 // twoTrees: the switch has taken an entry. If it could not tell before, it can now.
-func (l *loop) twoTrees(d *device, r *rule) {
-	if !d.single.told || oddSenders(r.match) < 0 {
+func (l *loop) twoTrees(d *device, r *rollout.Rule) {
+	if !d.single.told || rollout.OddSenders(r.Match) < 0 {
 		return
 	}
 	d.single.told = false

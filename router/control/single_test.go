@@ -7,6 +7,7 @@ import (
 
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/openflow/fake"
+	"weir.dev/weir/router/rollout"
 )
 
 // A switch that floods could not follow two trees for is asked again when it has become another one, and an event says when it can.
@@ -30,7 +31,7 @@ func TestASwitchMayLearnToTellTrees(t *testing.T) {
 			}
 			odd := func(s *fake.Switch) (n int) {
 				for _, f := range s.Flows() {
-					if oddSenders(f.Match) >= 0 {
+					if rollout.OddSenders(f.Match) >= 0 {
 						n++
 					}
 				}

@@ -15,6 +15,7 @@ import (
 	"weir.dev/weir/openflow/lldp"
 	"weir.dev/weir/router"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/rollout"
 )
 
 // tell reports how things are, if that has changed.
@@ -38,7 +39,7 @@ func (l *loop) tell(now time.Time) {
 	for name := range l.out.Paths.All() {
 		_, there := l.intent.policies[name] // else it is on its way out
 		if v, ok := l.policies[name]; ok && there {
-			l.reports.policy(name, l.policyStatus(name, v.generation))
+			l.reports.policy(name, l.policyStatus(name, v.Generation))
 		}
 	}
 	l.reports.keepPolicies(l.out.Paths)
@@ -57,7 +58,7 @@ func (l *loop) tell(now time.Time) {
 func (l *loop) deviceStatus(d *device, stations map[seat][]string) api.SwitchStatus {
 	s := api.SwitchStatus{
 		State: api.SwitchConnected, Message: cmp.Or(d.message, d.shortage()), DatapathID: fmt.Sprintf("%016x", d.dpid), Address: d.address, Version: "OpenFlow 1.3", Product: d.product,
-		Since: d.since.UTC(), Rules: len(d.node.held),
+		Since: d.since.UTC(), Rules: len(d.node.Held),
 	}
 	if d.session == nil {
 		s.State = api.SwitchLost
@@ -77,7 +78,7 @@ func (l *loop) deviceStatus(d *device, stations map[seat][]string) api.SwitchSta
 			x.Kind, x.Peer = "link", l.atName(p.from)
 		case !p.heard.IsZero():
 			x.Kind, x.Peer = "link", l.atName(p.from)
-			if _, host := hostName(p.from.Switch); host {
+			if _, host := rollout.HostName(p.from.Switch); host {
 				x.Kind = "host"
 			}
 		case p.edge:
@@ -86,8 +87,8 @@ func (l *loop) deviceStatus(d *device, stations map[seat][]string) api.SwitchSta
 		s.Ports = append(s.Ports, x)
 	}
 	count := map[uint8]int{}
-	for k := range d.node.held {
-		count[k.table]++
+	for k := range d.node.Held {
+		count[k.Table]++
 	}
 	for _, t := range d.tables {
 		if t.id > 1 && count[t.id] == 0 {
@@ -145,9 +146,9 @@ func (l *loop) policyStatus(name string, generation int64) api.PolicyStatus {
 		path = *p
 	}
 	s := api.PolicyStatus{ObservedGeneration: generation, State: api.PolicyActive, RenderedPath: path.Forward, RenderedReverse: path.Reverse, Rules: path.Rules, InForce: l.inForce[name]}
-	p := l.last.progress[name]
+	p := l.last.Progress[name]
 	switch err := l.errors[name]; {
-	case err != nil && len(path.Forward) > 0 && (p == nil || p.done()): // in force without some of its functions
+	case err != nil && len(path.Forward) > 0 && (p == nil || p.Done()): // in force without some of its functions
 		s.Message = err.Error()
 		reason := api.ReasonUnfit
 		if isNotReady(err) {
@@ -160,14 +161,14 @@ func (l *loop) policyStatus(name string, generation int64) api.PolicyStatus {
 	case err != nil:
 		s.State, s.Message = api.PolicyError, err.Error()
 		s.Note(l.passage(name, err), api.ReasonRefused)
-	case p == nil || p.done():
-	case p.refused != nil:
-		s.State, s.Message = api.PolicyError, p.refused.Error()
+	case p == nil || p.Done():
+	case p.Refused != nil:
+		s.State, s.Message = api.PolicyError, p.Refused.Error()
 	case l.steady[name]: // what is not in force yet does the same without a tag
 	default:
 		s.State, s.Message = api.PolicyPending, "being installed"
-		if p.waitsFor != "" {
-			s.Message = "waits for " + l.waiting(p.waitsFor)
+		if p.WaitsFor != "" {
+			s.Message = "waits for " + l.waiting(p.WaitsFor)
 		}
 		if l.stillOpen(name) {
 			s.Note(api.ConditionOpen, api.ReasonWaiting)
@@ -201,8 +202,8 @@ func (l *loop) passage(name string, err error) api.ConditionType {
 
 // stillOpen tells of a policy that never was in force whether what catches its frames, or drops them, is not in force everywhere.
 func (l *loop) stillOpen(name string) bool {
-	p := l.last.progress[name]
-	return p != nil && p.open > 0 && !l.inForce[name]
+	p := l.last.Progress[name]
+	return p != nil && p.Open > 0 && !l.inForce[name]
 }
 
 // waiting names what a policy waits for.
@@ -213,8 +214,8 @@ func (l *loop) waiting(what string) string {
 		}
 	}
 	if name, ok := strings.CutPrefix(what, "host "); ok {
-		if p := l.fleet.peers[name]; p != nil && p.message != "" {
-			return fmt.Sprintf("%s: %s", what, p.message)
+		if p := l.Fleet.Peers[name]; p != nil && p.Message != "" {
+			return fmt.Sprintf("%s: %s", what, p.Message)
 		}
 	}
 	return what
@@ -260,10 +261,10 @@ func (c *Controller) progress(l *loop, now time.Time, pending int) {
 		if d.session != nil {
 			p.Switches++
 		}
-		p.Entries += len(d.node.held)
+		p.Entries += len(d.node.Held)
 	}
-	for name := range l.fleet.paths.All() {
-		if x := l.last.progress[name]; x == nil || x.done() {
+	for name := range l.Fleet.Paths.All() {
+		if x := l.last.Progress[name]; x == nil || x.Done() {
 			p.Policies++
 		}
 	}
@@ -325,7 +326,7 @@ func (l *loop) rememberPorts(d *device, ports []api.SwitchPort, now time.Time) {
 		switch {
 		case !p.up:
 		case x.Kind == "host":
-			p.heard, p.from = now, fabric.At{Switch: hostID(peer), Port: fabric.Port{Name: "uplink/" + end}}
+			p.heard, p.from = now, fabric.At{Switch: rollout.HostID(peer), Port: fabric.Port{Name: "uplink/" + end}}
 		case x.Kind == "link" && other != nil && err == nil:
 			p.heard, p.from, p.looped = now, fabric.At{Switch: other.id, Port: fabric.Port{Number: flow.Port(n)}}, other == d
 		case x.Kind == "edge":

@@ -5,14 +5,15 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/rollout"
 )
 
 func TestAPolicyInForceStaysActiveWhileTheRouterTidiesUp(t *testing.T) {
 	l := &loop{intent: newIntent(), steering: newSteering(0)}
 	l.out.Paths = fabric.NewPaths(map[string]*fabric.Path{"p": {Forward: []string{"a"}}, "new": {Forward: []string{"b"}}})
-	l.last.progress = map[string]*progress{"new": {hosts: 1}}
+	l.last.Progress = map[string]*rollout.Progress{"new": {Hosts: 1}}
 	l.steady = l.proven()
-	l.last.progress = map[string]*progress{"p": {catching: 1}, "new": {hosts: 1}}
+	l.last.Progress = map[string]*rollout.Progress{"p": {Catching: 1}, "new": {Hosts: 1}}
 	state := func(name string) api.PolicyState { return l.policyStatus(name, 1).State }
 	if got := state("p"); got != api.PolicyActive {
 		t.Errorf("p, which was in force, is %s", got)
@@ -20,11 +21,11 @@ func TestAPolicyInForceStaysActiveWhileTheRouterTidiesUp(t *testing.T) {
 	if got := state("new"); got != api.PolicyPending {
 		t.Errorf("new, which was not in force, is %s", got)
 	}
-	l.last.progress["p"].refused = fabric.ErrFull
+	l.last.Progress["p"].Refused = fabric.ErrFull
 	if got := state("p"); got != api.PolicyError {
 		t.Errorf("p, of which an entry was refused, is %s", got)
 	}
-	l.steady, l.last.progress["p"].refused = nil, nil
+	l.steady, l.last.Progress["p"].Refused = nil, nil
 	if got := state("p"); got != api.PolicyPending {
 		t.Errorf("p, which changes, is %s", got)
 	}

@@ -14,6 +14,7 @@ import (
 	"weir.dev/weir/router"
 	"weir.dev/weir/router/fabric"
 	"weir.dev/weir/router/policy"
+	"weir.dev/weir/router/rollout"
 )
 
 const (
@@ -23,35 +24,35 @@ const (
 
 // steering is the part of the loop's state that is about rules.
 type steering struct {
-	fleet
+	rollout.Fleet
 	out         fabric.Output
 	errors      map[string]error           // of policies, also those that could not be encoded
 	bad         map[string]error           // of the latter
-	policies    map[string]version         // in the last input
+	policies    map[string]rollout.Version // in the last input
 	at          map[string]fabric.Endpoint // places in the last input
 	declared    map[flow.MAC]claim
 	declaredIPs map[netip.Addr]claim
 	guards      map[seat]portSecurity // at ports of stations
 	dropped     dropped
-	placed      map[string]string  // functions' hosts where they last ran
-	inForce     map[string]bool    // policies that were in force at some time: they fail closed
-	steady      map[string]bool    // policies that are in force while the router tidies up behind a change
-	unproven    map[string]bool    // policies that have other paths than when they were last seen in force
-	wanted      fabric.Input       // the last one
-	versions    map[string]version // of its policies
-	edited      map[string]bool    // those that have changed since
+	placed      map[string]string          // functions' hosts where they last ran
+	inForce     map[string]bool            // policies that were in force at some time: they fail closed
+	steady      map[string]bool            // policies that are in force while the router tidies up behind a change
+	unproven    map[string]bool            // policies that have other paths than when they were last seen in force
+	wanted      fabric.Input               // the last one
+	versions    map[string]rollout.Version // of its policies
+	edited      map[string]bool            // those that have changed since
 	rounds      int
 	again       time.Time
 	patient     time.Time // until when a change waits for what is in its way
 	changed     time.Time // first cause of what is being changed; zero: all is in force
-	last        steps
-	stage       stage
+	last        rollout.Steps
+	stage       rollout.Stage
 }
 
 func newSteering(drain time.Duration) steering {
 	return steering{
-		fleet:  fleet{nodes: map[fabric.SwitchID]*node{}, peers: map[string]*peer{}, drain: drain},
-		errors: map[string]error{}, policies: map[string]version{}, declared: map[flow.MAC]claim{}, placed: map[string]string{}, inForce: map[string]bool{},
+		Fleet:  rollout.Fleet{Nodes: map[fabric.SwitchID]*rollout.Node{}, Peers: map[string]*rollout.Peer{}, Drain: drain},
+		errors: map[string]error{}, policies: map[string]rollout.Version{}, declared: map[flow.MAC]claim{}, placed: map[string]string{}, inForce: map[string]bool{},
 		unproven: map[string]bool{}, edited: map[string]bool{}, dropped: dropped{counts: router.Counts{}},
 	}
 }
@@ -81,22 +82,22 @@ func (l *loop) compute(now time.Time) {
 	l.wanted = in
 	versions := l.versions
 	have := map[fabric.SwitchID][]*fabric.Entry{}
-	for id, n := range l.fleet.nodes {
-		have[id] = n.source // never written to once it is there
+	for id, n := range l.Fleet.Nodes {
+		have[id] = n.Source // never written to once it is there
 	}
 	bad, off, was, settled := l.bad, l.o.NoDefaultForwarding, l.out, l.settled()
 	l.wg.Go(func() { // which has the stage until then
-		next := l.stage.next(in, versions, was, settled, now, l.o.Compile)
-		t := translate(next.out, have, bad, off)
+		next := l.stage.Next(in, versions, was, settled, now, l.o.Compile)
+		t := rollout.Translate(next.Out, have, bad, off)
 		post(l.ctx, l.events, func(l *loop) {
 			l.computing = false
 			l.steady = nil
-			if next.tidies {
+			if next.Tidies {
 				l.steady = l.proven()
 			}
-			l.computed(next.in, next.out, t, next.versions)
-			if !l.stage.waits.IsZero() {
-				l.patient = l.stage.waits.Add(preparedMost)
+			l.computed(next.In, next.Out, t, next.Versions)
+			if !l.stage.Waits.IsZero() {
+				l.patient = l.stage.Waits.Add(rollout.PreparedMost)
 			}
 		})
 	})
@@ -106,7 +107,7 @@ func (l *loop) compute(now time.Time) {
 func (l *loop) proven() map[string]bool {
 	all := map[string]bool{}
 	for name := range l.out.Paths.All() {
-		if p := l.last.progress[name]; p == nil || p.done() {
+		if p := l.last.Progress[name]; p == nil || p.Done() {
 			all[name] = true
 		}
 	}
@@ -114,15 +115,15 @@ func (l *loop) proven() map[string]bool {
 }
 
 // computed takes over a new target.
-func (l *loop) computed(in fabric.Input, out fabric.Output, t translation, versions map[string]version) {
+func (l *loop) computed(in fabric.Input, out fabric.Output, t rollout.Translation, versions map[string]rollout.Version) {
 	l.rounds++
 	l.out, l.policies, l.at = out, versions, in.Endpoints
 	l.errors = maps.Clone(out.Errors)
 	if l.errors == nil {
 		l.errors = map[string]error{}
 	}
-	l.bad = t.errors
-	for name, err := range t.errors {
+	l.bad = t.Errors
+	for name, err := range t.Errors {
 		if name == "" {
 			l.log.Error("default forwarding", "error", err)
 			continue
@@ -130,60 +131,60 @@ func (l *loop) computed(in fabric.Input, out fabric.Output, t translation, versi
 		l.errors[name] = err
 	}
 	renewed := map[fabric.SwitchID]bool{}
-	for id, d := range t.deltas {
-		if n := l.fleet.nodes[id]; n != nil {
-			n.want(d)
-			renewed[id] = d.whole
+	for id, d := range t.Deltas {
+		if n := l.Fleet.Nodes[id]; n != nil {
+			n.Want(d)
+			renewed[id] = d.Whole
 		}
 	}
 	l.secure(renewed)
-	paths := out.Paths.Without(t.errors)
-	for _, name := range paths.Changed(l.fleet.paths) {
+	paths := out.Paths.Without(t.Errors)
+	for _, name := range paths.Changed(l.Fleet.Paths) {
 		l.unproven[name] = true
 	}
-	l.fleet.paths = paths
+	l.Fleet.Paths = paths
 	l.assignAll(&in, out, t)
 	l.tellShort(out.Short)
-	l.fleet.follow(&in, versions)
+	l.Fleet.Follow(&in, versions)
 	l.status, l.again = true, time.Time{}
 }
 
 // assignAll gives every host its rules.
-func (l *loop) assignAll(in *fabric.Input, out fabric.Output, t translation) {
+func (l *loop) assignAll(in *fabric.Input, out fabric.Output, t rollout.Translation) {
 	for name, h := range l.intent.hosts {
 		p := l.peer(name)
-		p.present = h.Deleting == nil
+		p.Present = h.Deleting == nil
 		changed := false
-		if rules := out.Hosts[hostID(name)]; !p.sourced || len(t.errors) > 0 || !sameList(rules, p.source) {
+		if rules := out.Hosts[rollout.HostID(name)]; !p.Sourced || len(t.Errors) > 0 || !rollout.SameList(rules, p.Source) {
 			target := make(map[string]api.HostRule, len(rules))
 			for _, r := range rules {
-				if t.errors[r.Policy] == nil || r.Policy == "" {
+				if t.Errors[r.Policy] == nil || r.Policy == "" {
 					target[r.Cookie] = *r
 				}
 			}
-			p.source, p.sourced = rules, len(t.errors) == 0
-			if changed = !maps.EqualFunc(target, p.target, sameHostRule); changed {
-				p.target = target
+			p.Source, p.Sourced = rules, len(t.Errors) == 0
+			if changed = !maps.EqualFunc(target, p.Target, rollout.SameHostRule); changed {
+				p.Target = target
 			}
 		}
 		tunnels := l.mesh(name)
-		if !changed && slices.Equal(tunnels, p.tunnels) && p.settled {
+		if !changed && slices.Equal(tunnels, p.Tunnels) && p.Settled {
 			continue
 		}
-		p.tunnels, p.settled = tunnels, false
+		p.Tunnels, p.Settled = tunnels, false
 	}
-	for name, p := range l.fleet.peers {
+	for name, p := range l.Fleet.Peers {
 		if _, there := l.intent.hosts[name]; !there {
-			p.present = false
+			p.Present = false
 		}
 	}
 }
 
-func (l *loop) peer(name string) *peer {
-	p := l.fleet.peers[name]
+func (l *loop) peer(name string) *rollout.Peer {
+	p := l.Fleet.Peers[name]
 	if p == nil {
-		p = newPeer(name)
-		l.fleet.peers[name] = p
+		p = rollout.NewPeer(name)
+		l.Fleet.Peers[name] = p
 	}
 	return p
 }
@@ -193,21 +194,21 @@ func (l *loop) assignment(a api.Assignment) {
 	p := l.peer(a.Name)
 	before := l.intent.assignments[a.Name]
 	l.intent.assignments[a.Name] = a
-	if !p.wrote || !p.writing {
-		p.written, p.wrote = a.Spec, true
+	if !p.Wrote || !p.Writing {
+		p.Written, p.Wrote = a.Spec, true
 	}
-	p.settled = false
-	if p.versions == nil {
-		p.versions = map[int64]api.AssignmentSpec{}
+	p.Settled = false
+	if p.Versions == nil {
+		p.Versions = map[int64]api.AssignmentSpec{}
 	}
-	p.versions[a.Generation] = a.Spec
-	p.told(a.Generation, a.Spec)
-	for g := range p.versions {
-		if g <= a.Generation-specRetention {
-			delete(p.versions, g)
+	p.Versions[a.Generation] = a.Spec
+	p.Told(a.Generation, a.Spec)
+	for g := range p.Versions {
+		if g <= a.Generation-rollout.SpecRetention {
+			delete(p.Versions, g)
 		}
 	}
-	spec, known := p.versions[a.Status.ObservedGeneration]
+	spec, known := p.Versions[a.Status.ObservedGeneration]
 	if known && (a.Status.State == api.AssignmentInstalled || a.Status.State == api.AssignmentPartial) {
 		acked := make(map[string]api.HostRule, len(spec.Rules))
 		for _, r := range spec.Rules {
@@ -215,12 +216,12 @@ func (l *loop) assignment(a api.Assignment) {
 				acked[r.Cookie] = r
 			}
 		}
-		p.acked = acked
+		p.Acked = acked
 	}
-	p.answered(a.Status.ObservedGeneration)
-	p.message = ""
+	p.Answered(a.Status.ObservedGeneration)
+	p.Message = ""
 	if a.Status.State == api.AssignmentError {
-		p.message = a.Status.Message
+		p.Message = a.Status.Message
 		if before.Status.Message != a.Status.Message && l.damp("assignment "+a.Name+a.Status.Message) {
 			l.event(api.Error, "AssignmentRefused", api.KindHost, a.Name, fmt.Sprintf("host %s cannot install its rules: %s", a.Name, a.Status.Message), 0)
 		}
@@ -230,11 +231,11 @@ func (l *loop) assignment(a api.Assignment) {
 
 func (l *loop) assignmentGone(name string) {
 	delete(l.intent.assignments, name)
-	if p := l.fleet.peers[name]; p != nil {
-		p.written, p.wrote, p.acked, p.settled, p.versions = api.AssignmentSpec{}, false, map[string]api.HostRule{}, false, nil
-		p.sent, p.newest = nil, 0
+	if p := l.Fleet.Peers[name]; p != nil {
+		p.Written, p.Wrote, p.Acked, p.Settled, p.Versions = api.AssignmentSpec{}, false, map[string]api.HostRule{}, false, nil
+		p.Sent, p.Newest = nil, 0
 		if _, there := l.intent.hosts[name]; !there {
-			delete(l.fleet.peers, name)
+			delete(l.Fleet.Peers, name)
 		}
 	}
 	l.again = time.Time{}
@@ -242,13 +243,13 @@ func (l *loop) assignmentGone(name string) {
 
 // push plans, and sends what the plan allows.
 func (l *loop) push(now time.Time) {
-	s := plan(&l.fleet, now)
+	s := rollout.Plan(&l.Fleet, now)
 	l.last = s
 	l.again = now.Add(time.Second)
-	if !s.again.IsZero() && s.again.Before(l.again) {
-		l.again = s.again
+	if !s.Again.IsZero() && s.Again.Before(l.again) {
+		l.again = s.Again
 	}
-	for id, b := range s.batches {
+	for id, b := range s.Batches {
 		d := l.deviceOf(id)
 		if d == nil || d.session == nil {
 			continue
@@ -261,28 +262,28 @@ func (l *loop) push(now time.Time) {
 		}
 		l.send(d, b)
 	}
-	for name, spec := range s.specs {
-		p := l.fleet.peers[name]
-		if p.writing {
+	for name, spec := range s.Specs {
+		p := l.Fleet.Peers[name]
+		if p.Writing {
 			continue
 		}
-		p.written, p.wrote, p.writing, p.settled = spec, true, true, false
-		p.sends(spec, now)
+		p.Written, p.Wrote, p.Writing, p.Settled = spec, true, true, false
+		p.Sends(spec, now)
 		l.reports.assign(name, spec, func(err error) {
 			post(l.ctx, l.events, func(l *loop) { l.assigned(name, err) })
 		})
 	}
 	for name := range l.unproven {
-		path, p := l.fleet.paths.Of(name), s.progress[name]
+		path, p := l.Fleet.Paths.Of(name), s.Progress[name]
 		if path == nil || len(path.Forward) == 0 {
 			delete(l.unproven, name) // until it has another path
-		} else if p == nil || p.done() {
+		} else if p == nil || p.Done() {
 			l.inForce[name] = true
 			delete(l.unproven, name)
 		}
 	}
 	for _, d := range l.switches {
-		if d.session != nil && !d.primed && d.node.pending == 0 && !d.node.busy {
+		if d.session != nil && !d.primed && d.node.Pending == 0 && !d.node.Busy {
 			l.prime(d, now)
 		}
 	}
@@ -291,27 +292,27 @@ func (l *loop) push(now time.Time) {
 }
 
 func (l *loop) assigned(name string, err error) {
-	p := l.fleet.peers[name]
+	p := l.Fleet.Peers[name]
 	if p == nil {
 		return
 	}
-	p.writing = false
-	if a, ok := l.intent.assignments[name]; ok && err == nil && !sameSpec(a.Spec, p.written) {
+	p.Writing = false
+	if a, ok := l.intent.assignments[name]; ok && err == nil && !rollout.SameSpec(a.Spec, p.Written) {
 		// The watch has not told of it yet; it will.
 		l.log.Debug("assignment written", "host", name)
 	}
 	if err != nil { // the reporter has given up: the store refuses it
-		p.wrote = false
-		p.refused()
+		p.Wrote = false
+		p.Refused()
 	}
 	l.again = time.Time{}
 }
 
 // send brings a batch into force, beside the loop.
-func (l *loop) send(d *device, b batch) {
+func (l *loop) send(d *device, b rollout.Batch) {
 	s, n := d.session, d.node
-	n.busy = true
-	n.tell(b)
+	n.Busy = true
+	n.Tell(b)
 	round := d.round
 	began := l.o.Now()
 	l.wg.Go(func() {
@@ -320,46 +321,46 @@ func (l *loop) send(d *device, b batch) {
 			if d.session != s {
 				return
 			}
-			n.busy, l.again = false, time.Time{}
+			n.Busy, l.again = false, time.Time{}
 			now := l.o.Now()
 			if err != nil {
 				l.failed(d, s, err, now)
 				return
 			}
 			l.confirmed(d, b, no, now)
-			l.log.Debug("entries", "switch", d.name, "added", len(b.add)-len(no), "removed", len(b.remove), "took", now.Sub(began))
+			l.log.Debug("entries", "switch", d.name, "added", len(b.Add)-len(no), "removed", len(b.Remove), "took", now.Sub(began))
 		})
 	})
 }
 
 // confirmed takes note of what is in force now.
-func (l *loop) confirmed(d *device, b batch, no []refused, now time.Time) {
+func (l *loop) confirmed(d *device, b rollout.Batch, no []refused, now time.Time) {
 	n := d.node
-	n.heard()
-	not := map[*rule]bool{}
+	n.Heard()
+	not := map[*rollout.Rule]bool{}
 	for _, r := range no {
 		not[r.rule] = true
 	}
-	for _, h := range b.remove { // in the order of session.apply: a table that is full shows its size between the two
-		if h.gives() {
-			n.removed(h.key)
+	for _, h := range b.Remove { // in the order of session.apply: a table that is full shows its size between the two
+		if h.Gives() {
+			n.Removed(h.Key)
 		}
 	}
-	for _, r := range b.add {
+	for _, r := range b.Add {
 		if !not[r] {
-			n.confirm(r, cookie(d.round, r.identity))
+			n.Confirm(r, rollout.Cookie(d.round, r.Identity))
 			l.twoTrees(d, r)
 		}
 	}
 	for _, r := range no {
 		l.refusedEntry(d, r, now)
 	}
-	for _, h := range b.remove {
-		if !h.gives() {
-			n.removed(h.key)
+	for _, h := range b.Remove {
+		if !h.Gives() {
+			n.Removed(h.Key)
 		}
 	}
-	if len(b.remove) > 0 && wantsTags(l.out.Errors) {
+	if len(b.Remove) > 0 && rollout.WantsTags(l.out.Errors) {
 		l.dirty() // there may be some now
 	}
 	if len(no) == 0 {
@@ -370,31 +371,31 @@ func (l *loop) confirmed(d *device, b batch, no []refused, now time.Time) {
 // refusedEntry waits longer each time. A table that is full shows its size by that.
 func (l *loop) refusedEntry(d *device, r refused, now time.Time) {
 	n := d.node
-	x := n.refused[r.rule.key]
-	x.wait = min(max(2*x.wait, retryMin), retryMax)
-	x.content, x.until, x.err = r.rule.content, now.Add(x.wait), fmt.Errorf("switch %s refuses an entry: %w", d.name, r.err)
-	n.refused[r.rule.key] = x
-	d.message = x.err.Error()
-	if oddSenders(r.rule.match) >= 0 {
+	x := n.Refused[r.rule.Key]
+	x.Wait = min(max(2*x.Wait, retryMin), retryMax)
+	x.Content, x.Until, x.Err = r.rule.Content, now.Add(x.Wait), fmt.Errorf("switch %s refuses an entry: %w", d.name, r.err)
+	n.Refused[r.rule.Key] = x
+	d.message = x.Err.Error()
+	if rollout.OddSenders(r.rule.Match) >= 0 {
 		l.oneTree(d, false)
 	}
 	full := &openflow.Error{Code: openflow.TableFull}
 	if errors.Is(r.err, full) {
 		size := uint32(0)
-		for k := range n.held {
-			if k.table == r.rule.table {
+		for k := range n.Held {
+			if k.Table == r.rule.Table {
 				size++
 			}
 		}
-		if d.full[r.rule.table] != size && size > 0 {
-			d.full[r.rule.table] = size
-			l.event(api.Error, "TableFull", api.KindSwitch, d.name, fmt.Sprintf("table %d of %s takes no more than %d entries of Weir", r.rule.table, d.name, size), 0)
+		if d.full[r.rule.Table] != size && size > 0 {
+			d.full[r.rule.Table] = size
+			l.event(api.Error, "TableFull", api.KindSwitch, d.name, fmt.Sprintf("table %d of %s takes no more than %d entries of Weir", r.rule.Table, d.name, size), 0)
 			l.dirty()
 		}
 		return
 	}
 	if l.damp("refused " + d.name + r.err.Error()) {
-		l.event(api.Error, "EntryRefused", api.KindSwitch, d.name, fmt.Sprintf("%v (policy %q: %s)", x.err, r.rule.policy, r.rule.note), 0)
+		l.event(api.Error, "EntryRefused", api.KindSwitch, d.name, fmt.Sprintf("%v (policy %q: %s)", x.Err, r.rule.Policy, r.rule.Note), 0)
 	}
 }
 
@@ -409,15 +410,15 @@ func (l *loop) failed(d *device, s *session, err error, now time.Time) {
 
 // reread takes what is in force from the switch.
 func (l *loop) reread(d *device, s *session) {
-	d.node.busy = true
+	d.node.Busy = true
 	l.wg.Go(func() {
 		entries, err := s.readAgain(l.ctx)
 		post(l.ctx, l.events, func(l *loop) {
 			if d.session != s {
 				return
 			}
-			d.node.busy, l.again = false, time.Time{}
-			d.node.heard()
+			d.node.Busy, l.again = false, time.Time{}
+			d.node.Heard()
 			if err != nil {
 				l.log.Warn("read entries", "switch", d.name, "error", err)
 				s.conn.Close() // it does not answer: a new connection starts from what there is
@@ -432,15 +433,15 @@ func (l *loop) reread(d *device, s *session) {
 
 // audit compares how many entries a switch has with how many it should have, now and then.
 func (l *loop) audit(d *device, now time.Time) {
-	if now.Sub(d.audited) < auditEvery || !d.node.settled() || d.node.busy {
+	if now.Sub(d.audited) < auditEvery || !d.node.Settled() || d.node.Busy {
 		return
 	}
 	d.audited = now
-	s, want := d.session, len(d.node.held)
+	s, want := d.session, len(d.node.Held)
 	l.wg.Go(func() {
 		got, err := s.count(l.ctx)
 		post(l.ctx, l.events, func(l *loop) {
-			if d.session != s || err != nil || !d.node.settled() || d.node.busy || len(d.node.held) != want || got == want {
+			if d.session != s || err != nil || !d.node.Settled() || d.node.Busy || len(d.node.Held) != want || got == want {
 				return
 			}
 			l.event(api.Warning, "EntriesChanged", api.KindSwitch, d.name, fmt.Sprintf("switch %s has %d entries of Weir, want %d: someone else changed them; they are put right", d.name, got, want), 0)
@@ -451,21 +452,21 @@ func (l *loop) audit(d *device, now time.Time) {
 
 // settled tells whether all that was computed, and nothing else, is in force at all that answers, and has been for as long as it takes to drain.
 func (l *loop) settled() bool {
-	for _, n := range l.fleet.nodes {
-		if !n.reachable {
+	for _, n := range l.Fleet.Nodes {
+		if !n.Reachable {
 			continue
 		}
-		if n.busy {
+		if n.Busy {
 			return false
 		}
-		for k := range n.differs {
-			if r := n.target[k]; r == nil || n.refused[k].content != r.content {
+		for k := range n.Differs {
+			if r := n.Target[k]; r == nil || n.Refused[k].Content != r.Content {
 				return false
 			}
 		}
 	}
-	for _, h := range l.fleet.peers {
-		if h.present && !h.settled {
+	for _, h := range l.Fleet.Peers {
+		if h.Present && !h.Settled {
 			return false
 		}
 	}
@@ -477,19 +478,19 @@ func (l *loop) settledAt(now time.Time) {
 	pending := 0
 	for _, d := range l.switches {
 		if d.session != nil {
-			pending += d.node.pending
+			pending += d.node.Pending
 		}
 	}
-	for _, h := range l.fleet.peers {
-		if h.present && !h.settled {
-			for c, r := range h.target {
-				if a, ok := h.has(c); !ok || !sameHostRule(a, r) {
+	for _, h := range l.Fleet.Peers {
+		if h.Present && !h.Settled {
+			for c, r := range h.Target {
+				if a, ok := h.Has(c); !ok || !rollout.SameHostRule(a, r) {
 					pending++
 				}
 			}
 		}
 	}
-	if !l.computing && l.until.IsZero() && l.stage.more() && (l.settled() || !l.patient.IsZero() && !now.Before(l.patient)) {
+	if !l.computing && l.until.IsZero() && l.stage.More() && (l.settled() || !l.patient.IsZero() && !now.Before(l.patient)) {
 		l.patient = time.Time{}
 		l.dirty()
 	}

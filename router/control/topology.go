@@ -15,6 +15,7 @@ import (
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/openflow/lldp"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/rollout"
 )
 
 const (
@@ -44,16 +45,16 @@ type device struct {
 	session    *session // nil: lost
 	since      time.Time
 	remembered bool // known from before this router started, not seen yet
-	node       *node
+	node       *rollout.Node
 	primed     bool // what brings link discovery frames to us is in force
 	round      uint8
 	seen       bool // entries have been read in this life
 	ports      map[uint32]*port
 	tables     []table
 	single     singleTree
-	guarded    map[uint32]guarded // by port: port security in the target
-	hits       map[key]uint64     // of its entries that drop, at the last look
-	counted    time.Time          // when that was
+	guarded    map[uint32]guarded     // by port: port security in the target
+	hits       map[rollout.Key]uint64 // of its entries that drop, at the last look
+	counted    time.Time              // when that was
 	counting   bool
 	capacity
 	backoff time.Duration
@@ -100,7 +101,7 @@ func switchID(dpid uint64) fabric.SwitchID { return fabric.SwitchID(lldp.SwitchC
 func (l *loop) newDevice(dpid uint64, said string) *device {
 	d := &device{
 		dpid: dpid, id: switchID(dpid), ports: map[uint32]*port{}, capacity: capacity{full: map[uint8]uint32{}},
-		node: newNode(),
+		node: rollout.NewNode(),
 	}
 	d.name = fmt.Sprintf("of-%016x", dpid)
 	for _, name := range []string{l.o.Names[dpid], said} {
@@ -112,7 +113,7 @@ func (l *loop) newDevice(dpid uint64, said string) *device {
 		}
 	}
 	l.switches[dpid], l.byName[d.name] = d, d
-	l.fleet.nodes[d.id] = d.node
+	l.Fleet.Nodes[d.id] = d.node
 	return d
 }
 
@@ -153,7 +154,7 @@ func (l *loop) admit(s *session) admission {
 	l.c.running[d.name] = s
 	l.c.mu.Unlock()
 	found := ""
-	if n := len(d.node.held); n > 0 {
+	if n := len(d.node.Held); n > 0 {
 		found = fmt.Sprintf(", has %d entries of Weir", n)
 	}
 	if s.oneTree {
@@ -209,12 +210,12 @@ func product(d openflow.DescReply) string {
 func (l *loop) adopt(d *device, entries []openflow.FlowStats) {
 	if !d.seen {
 		for _, e := range entries {
-			d.round = max(d.round, roundOf(e.Cookie)+1)
+			d.round = max(d.round, rollout.RoundOf(e.Cookie)+1)
 		}
 		d.hits = packetsOf(entries) // of an earlier router
 	}
 	d.seen = true
-	d.node.adopt(entries, l.o.Now())
+	d.node.Adopt(entries, l.o.Now())
 }
 
 // disconnected keeps everything that is known of the switch: it goes on forwarding.
@@ -224,7 +225,7 @@ func (l *loop) disconnected(s *session) {
 		return
 	}
 	d.session, d.since, d.primed = nil, l.o.Now(), false
-	d.node.reachable, d.node.busy = false, false
+	d.node.Reachable, d.node.Busy = false, false
 	l.c.mu.Lock()
 	if l.c.running[d.name] == s {
 		delete(l.c.running, d.name)
@@ -369,7 +370,7 @@ func (l *loop) patience(now time.Time) time.Duration {
 	heard, silent := 0, 0
 	for _, d := range l.switches {
 		for _, p := range d.ports {
-			if _, host := hostName(p.from.Switch); p.up && !host && !p.heard.IsZero() && d.session != nil {
+			if _, host := rollout.HostName(p.from.Switch); p.up && !host && !p.heard.IsZero() && d.session != nil {
 				heard++
 				if now.Sub(p.heard) > missedAfter {
 					silent++
@@ -629,7 +630,7 @@ func (l *loop) keyOf(host string, life time.Duration, now time.Time) hostKey {
 
 // unplug: a host's uplink is at one port only, the one where it was heard last.
 func (l *loop) unplug(from fabric.At, here *port) {
-	if _, host := hostName(from.Switch); !host {
+	if _, host := rollout.HostName(from.Switch); !host {
 		return
 	}
 	for _, d := range l.switches {
@@ -679,7 +680,7 @@ func (l *loop) answer(from, to fabric.At, now time.Time) {
 func (l *loop) forgetDevice(d *device) {
 	delete(l.switches, d.dpid)
 	delete(l.byName, d.name)
-	delete(l.fleet.nodes, d.id)
+	delete(l.Fleet.Nodes, d.id)
 	l.stations.leave(d.id)
 	l.reports.gone(d.name)
 	l.event(api.Warning, "SwitchForgotten", api.KindSwitch, d.name, fmt.Sprintf("switch %s has not come back for %v: no way leads across it any more", d.name, forgetAfter), 0)

@@ -1,4 +1,4 @@
-package control
+package rollout
 
 import (
 	"fmt"
@@ -15,82 +15,85 @@ const (
 	CookieMark   uint64 = 0x57 << 56
 	CookieMask   uint64 = 0xff << 56
 	roundShift          = 48
-	identityMask uint64 = 1<<roundShift - 1
+	IdentityMask uint64 = 1<<roundShift - 1
 	maxExpansion        = fabric.MaxPorts // entries that one with port ranges becomes
 	tagTPID      uint16 = 0x88a8
 	anyTag       uint16 = 0x1e00 // with the bit "has a tag": flow.TagFirst to flow.TagLast, and two ids that nobody uses
 )
 
-func cookie(round uint8, identity uint64) uint64 {
-	return CookieMark | uint64(round)<<roundShift | identity&identityMask
+func Cookie(round uint8, identity uint64) uint64 {
+	return CookieMark | uint64(round)<<roundShift | identity&IdentityMask
 }
 
-func roundOf(cookie uint64) uint8 { return uint8(cookie >> roundShift) }
+func RoundOf(cookie uint64) uint8 { return uint8(cookie >> roundShift) }
 
-// key is what makes two entries of a switch one: adding the second replaces the first (OpenFlow 1.3.5, 6.4).
-type key struct {
-	table    uint8
-	priority uint16
-	match    string
+// Key is what makes two entries of a switch one: adding the second replaces the first (OpenFlow 1.3.5, 6.4).
+type Key struct {
+	Table    uint8
+	Priority uint16
+	Match    string
 }
 
-// rule is one entry as it is sent. It is never changed once it is made.
-type rule struct {
-	key
-	identity uint64
-	content  string // instructions, canonical
-	match    openflow.Match
-	do       []openflow.Instruction
-	policy   string
-	note     string
-	hop      uint8
-	refusal  flow.Refusal    // of an entry of port security that drops
+// KeyOf is the key of an entry that was read from a switch.
+func KeyOf(e *openflow.FlowStats) Key { return Key{e.Table, e.Priority, e.Match.Key()} }
+
+// Rule is one entry as it is sent. It is never changed once it is made.
+type Rule struct {
+	Key
+	Identity uint64
+	Content  string // instructions, canonical
+	Match    openflow.Match
+	Do       []openflow.Instruction
+	Policy   string
+	Note     string
+	Hop      uint8
+	Refusal  flow.Refusal    // of an entry of port security that drops
 	flood    []openflow.Port // of an entry that floods: sorted ports of copies without a tag, not nil
 }
 
 // flooding is where the entry sends copies, also if it was found and not made.
-func (r *rule) flooding() []openflow.Port {
+func (r *Rule) flooding() []openflow.Port {
 	if r.flood != nil {
 		return r.flood
 	}
-	return floodPorts(r.do)
+	return floodPorts(r.Do)
 }
 
 // below is the key of the entry that takes the frames of one for floods of odd senders when that is gone; ok is false for all others.
-func (r *rule) below() (k key, ok bool) {
-	if r.policy != "" {
-		return key{}, false
+func (r *Rule) below() (k Key, ok bool) {
+	if r.Policy != "" {
+		return Key{}, false
 	}
-	i := oddSenders(r.match)
+	i := OddSenders(r.Match)
 	if i < 0 {
-		return key{}, false
+		return Key{}, false
 	}
-	return key{r.table, r.priority - 1, slices.Delete(slices.Clone(r.match), i, i+1).Key()}, true
+	return Key{r.Table, r.Priority - 1, slices.Delete(slices.Clone(r.Match), i, i+1).Key()}, true
 }
 
-// oddSenders is the place of the field that tells the frames of odd senders, -1 if there is none.
-func oddSenders(m openflow.Match) int {
+// OddSenders is the place of the field that tells the frames of odd senders, -1 if there is none.
+func OddSenders(m openflow.Match) int {
 	return slices.IndexFunc(m, func(o openflow.OXM) bool { return o.Field == openflow.FieldEthSrc && o.UintMask() == 1 })
 }
 
-func (r *rule) mod(round uint8) openflow.FlowMod {
+func (r *Rule) Mod(round uint8) openflow.FlowMod {
 	return openflow.FlowMod{
-		Command: openflow.FlowAdd, Table: r.table, Priority: r.priority, Cookie: cookie(round, r.identity), Match: r.match, Instructions: r.do,
+		Command: openflow.FlowAdd, Table: r.Table, Priority: r.Priority, Cookie: Cookie(round, r.Identity), Match: r.Match, Instructions: r.Do,
 	}
 }
 
-// remove deletes the entry with this key, if it is Weir's.
-func (r *rule) remove() openflow.FlowMod {
+// Remove deletes the entry with this key, if it is Weir's.
+func (r *Rule) Remove() openflow.FlowMod {
 	return openflow.FlowMod{
-		Command: openflow.FlowDeleteStrict, Table: r.table, Priority: r.priority, Cookie: CookieMark, CookieMask: CookieMask, Match: r.match,
+		Command: openflow.FlowDeleteStrict, Table: r.Table, Priority: r.Priority, Cookie: CookieMark, CookieMask: CookieMask, Match: r.Match,
 	}
 }
 
-// encoder remembers what it has encoded: most entries send frames to one port and no more. The zero value is ready.
-type encoder struct {
+// Encoder remembers what it has encoded: most entries send frames to one port and no more. The zero value is ready.
+type Encoder struct {
 	known  map[plain]deed
 	fields []openflow.OXM // where matches are made, many at once
-	rules  []rule
+	rules  []Rule
 }
 
 // Entries and fields that are made at once.
@@ -111,7 +114,7 @@ type deed struct {
 	content string
 }
 
-func (c *encoder) deed(e *fabric.Entry) deed {
+func (c *Encoder) deed(e *fabric.Entry) deed {
 	k := plain{count: len(e.Outs), next: e.Goto}
 	easy := k.count <= 1 && e.Resume == 0
 	if k.count == 1 {
@@ -132,8 +135,8 @@ func (c *encoder) deed(e *fabric.Entry) deed {
 	return d
 }
 
-// encode appends what a switch takes for an entry: several rules, if it names ranges of ports.
-func (c *encoder) encode(to []*rule, e *fabric.Entry) ([]*rule, error) {
+// Encode appends what a switch takes for an entry: several rules, if it names ranges of ports.
+func (c *Encoder) Encode(to []*Rule, e *fabric.Entry) ([]*Rule, error) {
 	var few [1]openflow.Match
 	matches, err := c.encodeMatch(few[:0], &e.Match, e.Tagged)
 	if err != nil {
@@ -145,14 +148,14 @@ func (c *encoder) encode(to []*rule, e *fabric.Entry) ([]*rule, error) {
 			m = append(slices.Clone(m), openflow.UintMask(openflow.FieldIPFrag, 1, 3), openflow.SrcPortMask(e.Match.Proto, 0, 0xffff), openflow.DstPortMask(e.Match.Proto, 0, 0xffff))
 		}
 		if len(c.rules) == cap(c.rules) {
-			c.rules = make([]rule, 0, rulesAtOnce)
+			c.rules = make([]Rule, 0, rulesAtOnce)
 		}
-		c.rules = append(c.rules, rule{
-			key:      key{e.Table, e.Priority, m.Key()},
-			identity: e.Cookie, content: d.content, match: m, do: d.do, policy: e.Policy, note: e.Note, hop: e.Hop,
+		c.rules = append(c.rules, Rule{
+			Key:      Key{e.Table, e.Priority, m.Key()},
+			Identity: e.Cookie, Content: d.content, Match: m, Do: d.do, Policy: e.Policy, Note: e.Note, Hop: e.Hop,
 		})
 		r := &c.rules[len(c.rules)-1]
-		if e.Policy == "" && mayFlood(&r.key, d.do) {
+		if e.Policy == "" && mayFlood(&r.Key, d.do) {
 			r.flood = floodPorts(d.do)
 		}
 		to = append(to, r)
@@ -161,8 +164,8 @@ func (c *encoder) encode(to []*rule, e *fabric.Entry) ([]*rule, error) {
 }
 
 // mayFlood tells entries of default forwarding that flood from others by their priority. They are the last that a frame meets.
-func mayFlood(k *key, do []openflow.Instruction) bool {
-	return k.priority < fabric.StationPriority && !slices.ContainsFunc(do, func(i openflow.Instruction) bool { _, on := i.(openflow.GotoTable); return on })
+func mayFlood(k *Key, do []openflow.Instruction) bool {
+	return k.Priority < fabric.StationPriority && !slices.ContainsFunc(do, func(i openflow.Instruction) bool { _, on := i.(openflow.GotoTable); return on })
 }
 
 // floodPorts are the ports that get copies without a tag, which come first: others go into a chain.
@@ -193,13 +196,13 @@ func plainActions(as openflow.ApplyActions) int {
 }
 
 // withPorts is a flood rule that sends to fewer ports.
-func (r *rule) withPorts(ports []openflow.Port) *rule {
+func (r *Rule) withPorts(ports []openflow.Port) *Rule {
 	n := *r
-	n.do = nil
-	for _, i := range r.do {
+	n.Do = nil
+	for _, i := range r.Do {
 		as, ok := i.(openflow.ApplyActions)
 		if !ok {
-			n.do = append(n.do, i)
+			n.Do = append(n.Do, i)
 			continue
 		}
 		var kept openflow.ApplyActions
@@ -211,10 +214,10 @@ func (r *rule) withPorts(ports []openflow.Port) *rule {
 			kept = append(kept, a)
 		}
 		if len(kept) > 0 {
-			n.do = append(n.do, kept)
+			n.Do = append(n.Do, kept)
 		}
 	}
-	n.content, n.flood = openflow.InstructionString(n.do), append([]openflow.Port{}, ports...)
+	n.Content, n.flood = openflow.InstructionString(n.Do), append([]openflow.Port{}, ports...)
 	return &n
 }
 
@@ -300,7 +303,7 @@ func output(p flow.Port) openflow.Action {
 }
 
 // encodeMatch appends a match as OXM fields with their prerequisites. Ranges of ports become several matches (see fabric.PortMasks).
-func (c *encoder) encodeMatch(to []openflow.Match, m *flow.Match, tagged bool) ([]openflow.Match, error) {
+func (c *Encoder) encodeMatch(to []openflow.Match, m *flow.Match, tagged bool) ([]openflow.Match, error) {
 	var few [10]openflow.OXM
 	out := openflow.Match(few[:0])
 	if m.InPort != 0 {
@@ -348,7 +351,7 @@ func (c *encoder) encodeMatch(to []openflow.Match, m *flow.Match, tagged bool) (
 }
 
 // unread appends a match for each header that the switch may have stopped at.
-func (c *encoder) unread(to []openflow.Match, out openflow.Match, m *flow.Match) []openflow.Match {
+func (c *Encoder) unread(to []openflow.Match, out openflow.Match, m *flow.Match) []openflow.Match {
 	for _, h := range fabric.Headers(m) {
 		each := append(out[:len(out):len(out)], openflow.EthType(h.EtherType))
 		if h.Proto >= 0 {
@@ -374,7 +377,7 @@ func (c *encoder) unread(to []openflow.Match, out openflow.Match, m *flow.Match)
 }
 
 // keep copies fields.
-func (c *encoder) keep(m openflow.Match) openflow.Match {
+func (c *Encoder) keep(m openflow.Match) openflow.Match {
 	if len(c.fields)+len(m) > cap(c.fields) {
 		c.fields = make([]openflow.OXM, 0, fieldsAtOnce)
 	}
@@ -399,7 +402,7 @@ func etherType(m *flow.Match) (uint16, error) {
 }
 
 // expand appends a match for each pair of masks of its ports.
-func (c *encoder) expand(to []openflow.Match, m openflow.Match, f *flow.Match) ([]openflow.Match, error) {
+func (c *Encoder) expand(to []openflow.Match, m openflow.Match, f *flow.Match) ([]openflow.Match, error) {
 	if f.SrcPorts.Any() && f.DstPorts.Any() {
 		return append(to, c.keep(m)), nil
 	}

@@ -1,4 +1,4 @@
-package control
+package rollout
 
 import (
 	"testing"
@@ -41,21 +41,21 @@ func TestRulesAtAFunctionTakeEachOthersPlace(t *testing.T) {
 	inner := api.HostRule{Cookie: "2", Stage: "ingress", Match: api.HostMatch{InPort: "function/a/out"}, Action: api.HostAction{Op: "output", Port: "function/b/in"}}
 	w.want(map[fabric.SwitchID][]fabric.Entry{"s1": {hopEntry("p", 40, 1, 3)}}, map[string][]api.HostRule{"h": {inner, leads("3", "b", "uplink/eth1")}})
 	s := w.plan()
-	if rules := s.specs["h"].Rules; len(rules) != 2 || rules[0].Cookie != "1" || rules[1].Cookie != "3" {
+	if rules := s.Specs["h"].Rules; len(rules) != 2 || rules[0].Cookie != "1" || rules[1].Cookie != "3" {
 		t.Fatalf("first what b does, got %v", rules)
 	}
-	w.install("h", s.specs["h"])
-	if s = w.plan(); len(s.specs) > 0 || len(s.batches["s1"].add) != 1 {
+	w.install("h", s.Specs["h"])
+	if s = w.plan(); len(s.Specs) > 0 || len(s.Batches["s1"].Add) != 1 {
 		t.Fatalf("then the switch, got %+v", s)
 	}
-	w.do("s1", s.batches["s1"])
+	w.do("s1", s.Batches["s1"])
 	s = w.plan()
-	if rules := s.specs["h"].Rules; len(rules) != 2 || rules[0].Cookie != "2" || rules[1].Cookie != "3" {
+	if rules := s.Specs["h"].Rules; len(rules) != 2 || rules[0].Cookie != "2" || rules[1].Cookie != "3" {
 		t.Fatalf("then a's rules at once, got %v", rules)
 	}
 	w.all()
-	if len(h.acked) != 2 {
-		t.Errorf("the host has %v", h.acked)
+	if len(h.Acked) != 2 {
+		t.Errorf("the host has %v", h.Acked)
 	}
 }
 

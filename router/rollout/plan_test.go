@@ -1,4 +1,4 @@
-package control
+package rollout
 
 import (
 	cmps "cmp"
@@ -44,25 +44,25 @@ type tb interface {
 // world is a fleet under test, with switches that do what they are told.
 type world struct {
 	t   tb
-	f   fleet
+	f   Fleet
 	now time.Time
 }
 
 func newWorld(t tb, switches ...fabric.SwitchID) *world {
-	w := &world{t: t, now: time.Unix(1000, 0), f: fleet{
-		nodes: map[fabric.SwitchID]*node{}, peers: map[string]*peer{}, drain: testDrain,
+	w := &world{t: t, now: time.Unix(1000, 0), f: Fleet{
+		Nodes: map[fabric.SwitchID]*Node{}, Peers: map[string]*Peer{}, Drain: testDrain,
 	}}
 	for _, id := range switches {
-		w.f.nodes[id] = newNode()
-		w.f.nodes[id].reachable = true
+		w.f.Nodes[id] = NewNode()
+		w.f.Nodes[id].Reachable = true
 	}
 	return w
 }
 
-func (w *world) host(name string) *peer {
-	p := newPeer(name)
-	p.present = true
-	w.f.peers[name] = p
+func (w *world) host(name string) *Peer {
+	p := NewPeer(name)
+	p.Present = true
+	w.f.Peers[name] = p
 	return p
 }
 
@@ -70,8 +70,8 @@ func (w *world) host(name string) *peer {
 func (w *world) want(entries map[fabric.SwitchID][]fabric.Entry, hosts map[string][]api.HostRule) {
 	w.t.Helper()
 	have, now := map[fabric.SwitchID][]*fabric.Entry{}, map[fabric.SwitchID][]*fabric.Entry{}
-	for id, n := range w.f.nodes {
-		have[id] = n.source
+	for id, n := range w.f.Nodes {
+		have[id] = n.Source
 		slices.SortFunc(entries[id], func(a, b fabric.Entry) int {
 			return cmps.Or(cmps.Compare(a.Table, b.Table), cmps.Compare(b.Priority, a.Priority), cmps.Compare(a.Cookie, b.Cookie))
 		})
@@ -81,58 +81,58 @@ func (w *world) want(entries map[fabric.SwitchID][]fabric.Entry, hosts map[strin
 			now[id] = append(now[id], &list[i])
 		}
 	}
-	t := translate(fabric.Output{Entries: now}, have, nil, false)
-	for _, err := range t.errors {
+	t := Translate(fabric.Output{Entries: now}, have, nil, false)
+	for _, err := range t.Errors {
 		w.t.Fatal(err)
 	}
 	paths := map[string]*fabric.Path{}
-	for id, d := range t.deltas {
-		w.f.nodes[id].want(d)
+	for id, d := range t.Deltas {
+		w.f.Nodes[id].Want(d)
 	}
-	for _, n := range w.f.nodes {
-		for _, r := range n.target {
-			if r.policy != "" {
-				paths[r.policy] = &fabric.Path{}
+	for _, n := range w.f.Nodes {
+		for _, r := range n.Target {
+			if r.Policy != "" {
+				paths[r.Policy] = &fabric.Path{}
 			}
 		}
 	}
-	for name, p := range w.f.peers {
-		p.target, p.settled = map[string]api.HostRule{}, false
+	for name, p := range w.f.Peers {
+		p.Target, p.Settled = map[string]api.HostRule{}, false
 		for _, r := range hosts[name] {
-			p.target[r.Cookie] = r
+			p.Target[r.Cookie] = r
 			if r.Policy != "" {
 				if paths[r.Policy] == nil {
 					paths[r.Policy] = &fabric.Path{}
 				}
-				paths[r.Policy].Switches = append(paths[r.Policy].Switches, hostID(name))
+				paths[r.Policy].Switches = append(paths[r.Policy].Switches, HostID(name))
 			}
 		}
 	}
-	w.f.paths = fabric.NewPaths(paths)
+	w.f.Paths = fabric.NewPaths(paths)
 }
 
 // do has a switch carry out a batch.
-func (w *world) do(id fabric.SwitchID, b batch) {
-	n := w.f.nodes[id]
-	for _, h := range b.remove {
-		n.removed(h.key)
+func (w *world) do(id fabric.SwitchID, b Batch) {
+	n := w.f.Nodes[id]
+	for _, h := range b.Remove {
+		n.Removed(h.Key)
 	}
-	for _, r := range b.add {
-		n.confirm(r, cookie(0, r.identity))
+	for _, r := range b.Add {
+		n.Confirm(r, Cookie(0, r.Identity))
 	}
 }
 
 // install has a host carry out its assignment.
 func (w *world) install(name string, spec api.AssignmentSpec) {
-	p := w.f.peers[name]
-	p.written, p.wrote, p.settled = spec, true, false
-	p.acked = map[string]api.HostRule{}
+	p := w.f.Peers[name]
+	p.Written, p.Wrote, p.Settled = spec, true, false
+	p.Acked = map[string]api.HostRule{}
 	for _, r := range spec.Rules {
-		p.acked[r.Cookie] = r
+		p.Acked[r.Cookie] = r
 	}
 }
 
-func (w *world) plan() steps { return plan(&w.f, w.now) }
+func (w *world) plan() Steps { return Plan(&w.f, w.now) }
 
 // all carries out everything until nothing is left, and tells in which order, one line a step.
 func (w *world) all() []string {
@@ -140,27 +140,27 @@ func (w *world) all() []string {
 	var log []string
 	for range 100 {
 		s := w.plan()
-		if len(s.batches)+len(s.specs) == 0 {
-			if s.again.IsZero() {
+		if len(s.Batches)+len(s.Specs) == 0 {
+			if s.Again.IsZero() {
 				return log
 			}
-			log = append(log, fmt.Sprintf("wait %v", s.again.Sub(w.now)))
-			w.now = s.again
+			log = append(log, fmt.Sprintf("wait %v", s.Again.Sub(w.now)))
+			w.now = s.Again
 			continue
 		}
-		for _, id := range slices.Sorted(maps.Keys(s.batches)) {
-			b := s.batches[id]
-			for _, r := range b.add {
-				log = append(log, fmt.Sprintf("%s add %s hop %d: %s -> %s", id, r.policy, r.hop, r.match, r.content))
+		for _, id := range slices.Sorted(maps.Keys(s.Batches)) {
+			b := s.Batches[id]
+			for _, r := range b.Add {
+				log = append(log, fmt.Sprintf("%s add %s hop %d: %s -> %s", id, r.Policy, r.Hop, r.Match, r.Content))
 			}
-			for _, h := range b.remove {
-				log = append(log, fmt.Sprintf("%s remove %s hop %d: %s", id, h.policy, h.hop, h.match))
+			for _, h := range b.Remove {
+				log = append(log, fmt.Sprintf("%s remove %s hop %d: %s", id, h.Policy, h.Hop, h.Match))
 			}
 			w.do(id, b)
 		}
-		for _, name := range slices.Sorted(maps.Keys(s.specs)) {
-			log = append(log, fmt.Sprintf("%s: %d rules", name, len(s.specs[name].Rules)))
-			w.install(name, s.specs[name])
+		for _, name := range slices.Sorted(maps.Keys(s.Specs)) {
+			log = append(log, fmt.Sprintf("%s: %d rules", name, len(s.Specs[name].Rules)))
+			w.install(name, s.Specs[name])
 		}
 	}
 	w.t.Fatalf("no end:\n%v", log)
@@ -213,14 +213,14 @@ func TestADeletedPolicyStopsCatchingFirst(t *testing.T) {
 	}, w.all()); d != "" {
 		t.Error(d)
 	}
-	if len(h.written.Rules) != 0 {
-		t.Errorf("the host still has %v", h.written.Rules)
+	if len(h.Written.Rules) != 0 {
+		t.Errorf("the host still has %v", h.Written.Rules)
 	}
 }
 
 func TestWhatWaitsForADeadSwitchWaitsAlone(t *testing.T) {
 	w := newWorld(t, "s1", "s2", "dead")
-	w.f.nodes["dead"].reachable = false
+	w.f.Nodes["dead"].Reachable = false
 	w.want(map[fabric.SwitchID][]fabric.Entry{
 		"s1":   {hopEntry("p", 0, 2, 1), hopEntry("q", 0, 3, 1)},
 		"s2":   {hopEntry("q", 1, 1, 3)},
@@ -232,10 +232,10 @@ func TestWhatWaitsForADeadSwitchWaitsAlone(t *testing.T) {
 	}, w.all()); d != "" {
 		t.Error(d)
 	}
-	if p := w.plan().progress["p"]; p == nil || p.waitsFor != "dead" {
+	if p := w.plan().Progress["p"]; p == nil || p.WaitsFor != "dead" {
 		t.Errorf("p: %+v", p)
 	}
-	w.f.nodes["dead"].reachable = true
+	w.f.Nodes["dead"].Reachable = true
 	if d := cmp.Diff([]string{
 		"dead add p hop 1: in_port=1 -> output:3",
 		"s1 add p hop 0: in_port=2 -> output:1",
@@ -250,27 +250,27 @@ func TestARefusedEntryHoldsUpItsPolicyOnly(t *testing.T) {
 		"s1": {hopEntry("p", 0, 2, 1), hopEntry("q", 0, 3, 1)},
 		"s2": {hopEntry("p", 1, 1, 3)},
 	}, nil)
-	for k, r := range w.f.nodes["s2"].target {
-		w.f.nodes["s2"].refused[k] = refusal{content: r.content, until: w.now.Add(time.Second), err: fmt.Errorf("bad port")}
+	for k, r := range w.f.Nodes["s2"].Target {
+		w.f.Nodes["s2"].Refused[k] = refusal{Content: r.Content, Until: w.now.Add(time.Second), Err: fmt.Errorf("bad port")}
 	}
 	s := w.plan()
-	if got := len(s.batches["s1"].add); got != 1 || s.batches["s1"].add[0].policy != "q" || len(s.batches["s2"].add) != 0 {
-		t.Errorf("steps: %+v", s.batches)
+	if got := len(s.Batches["s1"].Add); got != 1 || s.Batches["s1"].Add[0].Policy != "q" || len(s.Batches["s2"].Add) != 0 {
+		t.Errorf("steps: %+v", s.Batches)
 	}
-	if s.progress["p"].refused == nil || !s.again.Equal(w.now.Add(time.Second)) {
-		t.Errorf("p: %+v, again %v", s.progress["p"], s.again)
+	if s.Progress["p"].Refused == nil || !s.Again.Equal(w.now.Add(time.Second)) {
+		t.Errorf("p: %+v, again %v", s.Progress["p"], s.Again)
 	}
 }
 
 func TestFoundEntriesThatAreRightAreLeftAlone(t *testing.T) {
 	w := newWorld(t, "s1")
 	w.want(map[fabric.SwitchID][]fabric.Entry{"s1": {hopEntry("p", 0, 2, 1), floodEntry(1, 2, 3)}}, nil)
-	n := w.f.nodes["s1"]
-	for k, r := range n.target {
-		n.held[k] = &held{rule: &rule{key: k, identity: r.identity, content: r.content, match: r.match, do: r.do}, cookie: cookie(7, r.identity)}
+	n := w.f.Nodes["s1"]
+	for k, r := range n.Target {
+		n.Held[k] = &Held{Rule: &Rule{Key: k, Identity: r.Identity, Content: r.Content, Match: r.Match, Do: r.Do}, cookie: Cookie(7, r.Identity)}
 	}
-	stale := &rule{key: key{0, 5, "stale"}, identity: 9}
-	n.held[stale.key] = &held{rule: stale, cookie: cookie(7, 9)}
+	stale := &Rule{Key: Key{0, 5, "stale"}, Identity: 9}
+	n.Held[stale.Key] = &Held{Rule: stale, cookie: Cookie(7, 9)}
 	n.compare()
 	if d := cmp.Diff([]string{"wait 500ms", "s1 remove  hop 0: "}, w.all()); d != "" {
 		t.Error(d)
@@ -281,16 +281,16 @@ func TestALocalPolicyStaysWithItsHostUntilTheRouterIsReady(t *testing.T) {
 	w := newWorld(t, "s1", "s2")
 	h := w.host("h")
 	w.want(map[fabric.SwitchID][]fabric.Entry{"s2": {hopEntry("p", 1, 1, 3)}, "s1": {hopEntry("p", 0, 2, 1)}}, nil)
-	w.f.follow(&fabric.Input{}, map[string]version{"new": {decision: 4}, "p": {decision: 5, former: "h"}, "other": {decision: 6}})
+	w.f.Follow(&fabric.Input{}, map[string]Version{"new": {decision: 4}, "p": {decision: 5, former: "h"}, "other": {decision: 6}})
 	s := w.plan()
-	if d := cmp.Diff(api.AssignmentSpec{Known: 6, Taken: 4}, s.specs["h"]); d != "" {
+	if d := cmp.Diff(api.AssignmentSpec{Known: 6, Taken: 4}, s.Specs["h"]); d != "" {
 		t.Errorf("at first: %s", d)
 	}
 	w.all()
-	if d := cmp.Diff(api.AssignmentSpec{Known: 6, Taken: 6}, h.written); d != "" {
+	if d := cmp.Diff(api.AssignmentSpec{Known: 6, Taken: 6}, h.Written); d != "" {
 		t.Errorf("at last: %s", d)
 	}
-	if !h.settled {
+	if !h.Settled {
 		t.Error("there is more to do")
 	}
 }
@@ -299,31 +299,31 @@ func TestALocalPolicyStaysWithItsHostUntilTheRouterIsReady(t *testing.T) {
 func TestANewPolicyIsClosedAtHostsUntilItsWayIsReady(t *testing.T) {
 	w := newWorld(t, "s1")
 	h := w.host("h")
-	w.f.fresh = func(policy string) bool { return policy == "p" }
+	w.f.Fresh = func(policy string) bool { return policy == "p" }
 	rule := func(cookie, policy string) api.HostRule {
 		return api.HostRule{Cookie: cookie, Stage: "ingress", Match: api.HostMatch{InPort: "endpoint/a"}, Action: api.HostAction{Op: "output", Port: "uplink/eth1"}, Policy: policy}
 	}
 	w.want(map[fabric.SwitchID][]fabric.Entry{"s1": {hopEntry("p", 1, 1, 3), hopEntry("q", 2, 2, 3)}}, map[string][]api.HostRule{"h": {rule("1", "p"), rule("2", "q")}})
 	s := w.plan()
-	if got := s.specs["h"].Rules; len(got) != 1 || got[0].Cookie != "1" || got[0].Action.Op != "drop" {
+	if got := s.Specs["h"].Rules; len(got) != 1 || got[0].Cookie != "1" || got[0].Action.Op != "drop" {
 		t.Errorf("at first: %v", got)
 	}
-	if p := s.progress["p"]; p.open != 1 || p.catching != 1 {
+	if p := s.Progress["p"]; p.Open != 1 || p.Catching != 1 {
 		t.Errorf("at first: %+v", p)
 	}
-	w.install("h", s.specs["h"])
-	if p := w.plan().progress["p"]; p.open != 0 || p.catching != 1 {
+	w.install("h", s.Specs["h"])
+	if p := w.plan().Progress["p"]; p.Open != 0 || p.Catching != 1 {
 		t.Errorf("closed: %+v", p)
 	}
 	w.all()
-	if d := cmp.Diff([]api.HostRule{rule("1", "p"), rule("2", "q")}, h.written.Rules); d != "" {
+	if d := cmp.Diff([]api.HostRule{rule("1", "p"), rule("2", "q")}, h.Written.Rules); d != "" {
 		t.Errorf("at last: %s", d)
 	}
 }
 
 // Only hosts follow a decision that would steer or close the policy by themselves, and each is told once.
 func TestHostsFollowDecisionsThatConcernThem(t *testing.T) {
-	at := func(host string) fabric.Endpoint { return fabric.Endpoint{At: fabric.At{Switch: hostID(host)}} }
+	at := func(host string) fabric.Endpoint { return fabric.Endpoint{At: fabric.At{Switch: HostID(host)}} }
 	in := fabric.Input{
 		Endpoints: map[string]fabric.Endpoint{"a": at("h1"), "b": at("h1"), "c": at("h2"), "s": {At: fabric.At{Switch: "s1"}}, "x": {}},
 		Policies: map[string]api.PolicySpec{
@@ -333,44 +333,44 @@ func TestHostsFollowDecisionsThatConcernThem(t *testing.T) {
 	}
 	for _, x := range []struct {
 		policy   string
-		v        version
+		v        Version
 		h1, h2   int64
 		coming   int // at h2
 		anything bool
 	}{
-		{"here", version{decision: 5}, 5, 0, 0, true},
-		{"one", version{decision: 5}, 0, 5, 0, true},
-		{"two", version{decision: 5}, 0, 0, 0, false},
-		{"station", version{decision: 5}, 0, 0, 0, false},
-		{"nowhere", version{decision: 5}, 0, 0, 0, false},
-		{"any", version{decision: 5}, 5, 5, 0, true},
-		{"taken", version{decision: 5, former: "h2"}, 0, 5, 1, true},
-		{"given", version{decision: 5, host: "h2", former: ""}, 0, 5, 0, true},
-		{"taken", version{decision: 2, former: "h2"}, 0, 2, 0, true},
+		{"here", Version{decision: 5}, 5, 0, 0, true},
+		{"one", Version{decision: 5}, 0, 5, 0, true},
+		{"two", Version{decision: 5}, 0, 0, 0, false},
+		{"station", Version{decision: 5}, 0, 0, 0, false},
+		{"nowhere", Version{decision: 5}, 0, 0, 0, false},
+		{"any", Version{decision: 5}, 5, 5, 0, true},
+		{"taken", Version{decision: 5, former: "h2"}, 0, 5, 1, true},
+		{"given", Version{decision: 5, host: "h2", former: ""}, 0, 5, 0, true},
+		{"taken", Version{decision: 2, former: "h2"}, 0, 2, 0, true},
 	} {
 		w := newWorld(t)
 		h1, h2 := w.host("h1"), w.host("h2")
-		h2.written.Taken = 3
+		h2.Written.Taken = 3
 		for range 2 {
-			h1.settled, h2.settled = true, true
-			w.f.follow(&in, map[string]version{x.policy: x.v})
-			if h1.known != x.h1 || h2.known != x.h2 || len(h2.coming) != x.coming || h1.settled && h2.settled == x.anything {
-				t.Errorf("%s: h1 follows %d, h2 %d, %d are coming, settled %t %t", x.policy, h1.known, h2.known, len(h2.coming), h1.settled, h2.settled)
+			h1.Settled, h2.Settled = true, true
+			w.f.Follow(&in, map[string]Version{x.policy: x.v})
+			if h1.known != x.h1 || h2.known != x.h2 || len(h2.coming) != x.coming || h1.Settled && h2.Settled == x.anything {
+				t.Errorf("%s: h1 follows %d, h2 %d, %d are coming, settled %t %t", x.policy, h1.known, h2.known, len(h2.coming), h1.Settled, h2.Settled)
 			}
 			x.anything = false
 		}
 	}
 	w := newWorld(t) // a host that comes later, and an endpoint that moves
 	w.host("h1")
-	versions := map[string]version{"any": {decision: 4}, "two": {decision: 5}}
-	w.f.follow(&in, versions)
+	versions := map[string]Version{"any": {decision: 4}, "two": {decision: 5}}
+	w.f.Follow(&in, versions)
 	h2 := w.host("h2")
-	w.f.follow(&in, versions)
+	w.f.Follow(&in, versions)
 	if h2.known != 4 {
 		t.Errorf("a host that comes later follows %d", h2.known)
 	}
 	in.Endpoints = map[string]fabric.Endpoint{"a": at("h2"), "c": at("h2")}
-	w.f.follow(&in, versions)
+	w.f.Follow(&in, versions)
 	if h2.known != 5 {
 		t.Errorf("the host to which an endpoint has moved follows %d", h2.known)
 	}
@@ -393,42 +393,42 @@ func TestEmptySwitchesSteerBeforeTheyForward(t *testing.T) {
 		empty := map[fabric.SwitchID]bool{}
 		for _, id := range rapid.SliceOfNDistinct(rapid.SampledFrom(ids), 1, 3, rapid.ID[fabric.SwitchID]).Draw(t, "empty") {
 			empty[id] = true
-			w.f.nodes[id].found(map[key]*held{})
-			w.f.nodes[id].emptied = w.now
+			w.f.Nodes[id].found(map[Key]*Held{})
+			w.f.Nodes[id].emptied = w.now
 		}
 		if rapid.Bool().Draw(t, "the host as well") {
-			h.acked, h.settled = map[string]api.HostRule{}, false
+			h.Acked, h.Settled = map[string]api.HostRule{}, false
 		}
 		for range 40 {
 			s := w.plan()
 			var names []string
-			for id := range s.batches {
+			for id := range s.Batches {
 				names = append(names, string(id))
 			}
-			for name := range s.specs {
+			for name := range s.Specs {
 				names = append(names, name)
 			}
 			if len(names) == 0 {
-				if !h.settled { // the host takes its rules at last
-					w.install("h1", h.written)
+				if !h.Settled { // the host takes its rules at last
+					w.install("h1", h.Written)
 					continue
 				}
 				break
 			}
 			slices.Sort(names)
 			if next := rapid.SampledFrom(names).Draw(t, "next"); next == "h1" {
-				w.install(next, s.specs[next])
+				w.install(next, s.Specs[next])
 			} else {
-				w.do(fabric.SwitchID(next), s.batches[fabric.SwitchID(next)])
+				w.do(fabric.SwitchID(next), s.Batches[fabric.SwitchID(next)])
 			}
 			for id := range empty {
-				n := w.f.nodes[id]
+				n := w.f.Nodes[id]
 				forwards, lacks := false, 0
-				for k, r := range n.target {
+				for k, r := range n.Target {
 					switch {
-					case r.policy == "":
-						forwards = forwards || n.held[k] != nil
-					case n.held[k] == nil:
+					case r.Policy == "":
+						forwards = forwards || n.Held[k] != nil
+					case n.Held[k] == nil:
 						lacks++
 					}
 				}
@@ -437,9 +437,9 @@ func TestEmptySwitchesSteerBeforeTheyForward(t *testing.T) {
 				}
 			}
 		}
-		for id, n := range w.f.nodes {
-			if len(n.held) != len(n.target) {
-				t.Fatalf("%s has %d entries, want %d", id, len(n.held), len(n.target))
+		for id, n := range w.f.Nodes {
+			if len(n.Held) != len(n.Target) {
+				t.Fatalf("%s has %d entries, want %d", id, len(n.Held), len(n.Target))
 			}
 		}
 	})
@@ -449,13 +449,13 @@ func TestEmptySwitchesSteerBeforeTheyForward(t *testing.T) {
 func TestEmptySwitchWaitsForPoliciesOnlySoLong(t *testing.T) {
 	w := newWorld(t, "s1", "s2")
 	w.want(map[fabric.SwitchID][]fabric.Entry{"s1": {hopEntry("p", 0, 2, 1), floodEntry(0, 1, 2)}, "s2": {hopEntry("p", 1, 1, 3)}}, nil)
-	w.f.nodes["s1"].emptied, w.f.nodes["s2"].reachable = w.now, false
-	if s := w.plan(); len(s.batches) > 0 || !s.again.Equal(w.now.Add(shutMost)) {
-		t.Errorf("at first: %v, again %v", s.batches, s.again)
+	w.f.Nodes["s1"].emptied, w.f.Nodes["s2"].Reachable = w.now, false
+	if s := w.plan(); len(s.Batches) > 0 || !s.Again.Equal(w.now.Add(shutMost)) {
+		t.Errorf("at first: %v, again %v", s.Batches, s.Again)
 	}
 	w.now = w.now.Add(shutMost)
-	if b := w.plan().batches["s1"]; len(b.add) != 1 || b.add[0].policy != "" {
-		t.Errorf("then: %v", b.add)
+	if b := w.plan().Batches["s1"]; len(b.Add) != 1 || b.Add[0].Policy != "" {
+		t.Errorf("then: %v", b.Add)
 	}
 }
 
@@ -502,8 +502,8 @@ func TestFloodingNeverLoops(t *testing.T) {
 						t.Fatalf("a frame from s%d comes to s%d by port %d again", start, v.sw, v.in)
 					}
 					seen[v] = true
-					for _, h := range w.f.nodes[ids[v.sw]].held {
-						if p, _ := h.match.InPort(); int(p) != v.in {
+					for _, h := range w.f.Nodes[ids[v.sw]].Held {
+						if p, _ := h.Match.InPort(); int(p) != v.in {
 							continue
 						}
 						for _, o := range h.flood {
@@ -522,23 +522,23 @@ func TestFloodingNeverLoops(t *testing.T) {
 			w.want(trees(fmt.Sprint("tree ", round)), nil)
 			for range rapid.IntRange(0, 12).Draw(t, "steps") {
 				s := w.plan()
-				if len(s.batches) == 0 {
+				if len(s.Batches) == 0 {
 					break
 				}
-				id := rapid.SampledFrom(slices.Sorted(maps.Keys(s.batches))).Draw(t, "next")
-				w.do(id, s.batches[id])
+				id := rapid.SampledFrom(slices.Sorted(maps.Keys(s.Batches))).Draw(t, "next")
+				w.do(id, s.Batches[id])
 				check()
 			}
 		}
 		w.all()
 		check()
-		for id, x := range w.f.nodes {
-			if len(x.held) != len(x.target) {
-				t.Fatalf("%s has %d entries, want %d", id, len(x.held), len(x.target))
+		for id, x := range w.f.Nodes {
+			if len(x.Held) != len(x.Target) {
+				t.Fatalf("%s has %d entries, want %d", id, len(x.Held), len(x.Target))
 			}
-			for k, r := range x.target {
-				if x.held[k] == nil || x.held[k].content != r.content {
-					t.Fatalf("%s lacks %v", id, r.match)
+			for k, r := range x.Target {
+				if x.Held[k] == nil || x.Held[k].Content != r.Content {
+					t.Fatalf("%s lacks %v", id, r.Match)
 				}
 			}
 		}
@@ -558,17 +558,17 @@ func TestATreeIsLeftBeforeAnotherIsEntered(t *testing.T) {
 	w.want(map[fabric.SwitchID][]fabric.Entry{"a": both(b, c), "b": one(a), "c": both(d, a), "d": one(c)}, nil)
 	s := w.plan()
 	for _, id := range []fabric.SwitchID{"a", "c"} {
-		for _, r := range s.batches[id].add {
+		for _, r := range s.Batches[id].Add {
 			if slices.Contains(r.flood, c) && id == "a" || slices.Contains(r.flood, a) && id == "c" {
-				t.Errorf("%s may flood to the new link at once: %s -> %s", id, r.match, r.content)
+				t.Errorf("%s may flood to the new link at once: %s -> %s", id, r.Match, r.Content)
 			}
 		}
 	}
 	for _, id := range []fabric.SwitchID{"b", "d"} {
-		w.do(id, s.batches[id])
+		w.do(id, s.Batches[id])
 	}
 	w.all()
-	if got := len(w.f.nodes["a"].held); got != 3 {
+	if got := len(w.f.Nodes["a"].Held); got != 3 {
 		t.Errorf("a has %d entries at last, want 3", got)
 	}
 }
@@ -596,23 +596,23 @@ func TestNoFrameLeavesTheWay(t *testing.T) {
 			}
 			return out
 		}
-		way := map[fabric.SwitchID]batch{} // told, not yet answered
-		force := map[fabric.SwitchID]map[key]*rule{}
+		way := map[fabric.SwitchID]Batch{} // told, not yet answered
+		force := map[fabric.SwitchID]map[Key]*Rule{}
 		act := func(id fabric.SwitchID) { // before it answers
 			if force[id] == nil {
-				force[id] = map[key]*rule{}
+				force[id] = map[Key]*Rule{}
 			}
-			for _, h := range way[id].remove {
-				delete(force[id], h.key)
+			for _, h := range way[id].Remove {
+				delete(force[id], h.Key)
 			}
-			for _, r := range way[id].add {
-				force[id][r.key] = r
+			for _, r := range way[id].Add {
+				force[id][r.Key] = r
 			}
 		}
 		answer := func(id fabric.SwitchID) {
-			n := w.f.nodes[id]
-			n.busy = false
-			n.heard()
+			n := w.f.Nodes[id]
+			n.Busy = false
+			n.Heard()
 			w.do(id, way[id])
 			delete(way, id)
 		}
@@ -622,14 +622,14 @@ func TestNoFrameLeavesTheWay(t *testing.T) {
 				var next openflow.Port
 				rules := force[at]
 				if rules == nil { // all has been answered
-					rules = map[key]*rule{}
-					for k, h := range w.f.nodes[at].held {
-						rules[k] = h.rule
+					rules = map[Key]*Rule{}
+					for k, h := range w.f.Nodes[at].Held {
+						rules[k] = h.Rule
 					}
 				}
 				for _, r := range rules {
-					if p, _ := r.match.InPort(); p == in {
-						next = r.do[0].(openflow.ApplyActions)[0].(openflow.Output).Port
+					if p, _ := r.Match.InPort(); p == in {
+						next = r.Do[0].(openflow.ApplyActions)[0].(openflow.Output).Port
 					}
 				}
 				if hops == 0 && next == 0 {
@@ -649,10 +649,10 @@ func TestNoFrameLeavesTheWay(t *testing.T) {
 		for round := range rapid.IntRange(1, 5).Draw(t, "changes") {
 			w.want(draw(fmt.Sprint("way ", round)), nil)
 			for range rapid.IntRange(0, 15).Draw(t, "steps") {
-				for id, b := range w.plan().batches {
+				for id, b := range w.plan().Batches {
 					way[id] = b
-					w.f.nodes[id].busy = true
-					w.f.nodes[id].tell(b)
+					w.f.Nodes[id].Busy = true
+					w.f.Nodes[id].Tell(b)
 				}
 				if len(way) == 0 {
 					w.now = w.now.Add(100 * time.Millisecond)
@@ -669,7 +669,7 @@ func TestNoFrameLeavesTheWay(t *testing.T) {
 			act(id)
 			answer(id)
 		}
-		for id := range w.f.nodes {
+		for id := range w.f.Nodes {
 			force[id] = nil
 		}
 		w.all()

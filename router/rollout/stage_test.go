@@ -1,4 +1,4 @@
-package control
+package rollout
 
 import (
 	"testing"
@@ -26,7 +26,7 @@ func TestAChangeWaitsUntilTheFormerWayIsMarked(t *testing.T) {
 		return fabric.Output{Entries: map[fabric.SwitchID][]*fabric.Entry{"of:1": {{Cookie: cookie}}}, Paths: &fabric.Paths{}}
 	}
 	now := time.Now()
-	var s stage
+	var s Stage
 	var have fabric.Output
 	for i, c := range []struct {
 		path    string
@@ -35,7 +35,7 @@ func TestAChangeWaitsUntilTheFormerWayIsMarked(t *testing.T) {
 	}{
 		{"f", true, plain}, {"g", true, marked}, {"g", false, marked}, {"g", false, marked}, {"g", true, after},
 	} {
-		have = s.next(input(c.path), nil, have, c.settled, now, compile).out
+		have = s.Next(input(c.path), nil, have, c.settled, now, compile).Out
 		if got := have.Entries["of:1"][0].Cookie; got != c.want {
 			t.Errorf("step %d: rules %d are wanted, want %d", i, got, c.want)
 		}
@@ -80,16 +80,16 @@ func TestTheLastStepTidiesUp(t *testing.T) {
 		ready  bool
 		tidies bool
 	}{"the network is as it was": {true, true}, "the network has changed": {false, false}} {
-		var s stage
+		var s Stage
 		var have target
 		for i, x := range []struct {
 			path   string
 			ready  bool
 			tidies bool
 		}{{"f", true, false}, {"g", true, false}, {"g", true, false}, {"g", c.ready, c.tidies}, {"g", c.ready, false}} {
-			have = s.next(input(x.path, x.ready), nil, have.out, true, time.Now(), compile)
-			if have.tidies != x.tidies {
-				t.Errorf("%s: step %d tidies up: %t", name, i, have.tidies)
+			have = s.Next(input(x.path, x.ready), nil, have.Out, true, time.Now(), compile)
+			if have.Tidies != x.tidies {
+				t.Errorf("%s: step %d tidies up: %t", name, i, have.Tidies)
 			}
 		}
 	}

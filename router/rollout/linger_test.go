@@ -1,4 +1,4 @@
-package control
+package rollout
 
 import (
 	"testing"
@@ -20,7 +20,7 @@ func TestTagsLingerUntilTheirRulesAreGone(t *testing.T) {
 	rule := api.HostRule{Cookie: "00000000000000aa", Stage: "ingress", Match: api.HostMatch{InPort: "uplink/eth0", Tag: 3585}, Policy: "p"}
 	w.want(map[fabric.SwitchID][]fabric.Entry{"s1": {hopEntry("p", 0, 2, 1)}, "s2": {tagEntry("p", 7, 1, 3585)}}, map[string][]api.HostRule{"h": {rule}})
 	w.all()
-	if left := w.f.lingering(); len(left) > 0 {
+	if left := w.f.Lingering(); len(left) > 0 {
 		t.Fatalf("what is wanted lingers: %v", left)
 	}
 	w.want(nil, nil)
@@ -28,12 +28,12 @@ func TestTagsLingerUntilTheirRulesAreGone(t *testing.T) {
 		{At: fabric.At{Switch: "s2", Port: fabric.Port{Number: 1}}, Tag: 3585, Cookie: 7},
 		{At: fabric.At{Switch: "host:h", Port: fabric.Port{Name: "uplink/eth0"}}, Tag: 3585, Cookie: 0xaa},
 	}
-	if d := cmp.Diff(want, w.f.lingering()); d != "" {
+	if d := cmp.Diff(want, w.f.Lingering()); d != "" {
 		t.Error(d)
 	}
-	h.settled = false
+	h.Settled = false
 	w.all()
-	if left := w.f.lingering(); len(left) > 0 {
+	if left := w.f.Lingering(); len(left) > 0 {
 		t.Errorf("what is gone lingers: %v", left)
 	}
 }
@@ -46,8 +46,8 @@ func TestDrainingBeginsWhenNothingIsCaughtAnyMore(t *testing.T) {
 	w.want(nil, nil)
 	for range 3 { // s1 is slow
 		s := w.plan()
-		if len(s.batches["s1"].remove) != 1 || len(s.batches["s2"].remove) != 0 {
-			t.Fatalf("%+v", s.batches)
+		if len(s.Batches["s1"].Remove) != 1 || len(s.Batches["s2"].Remove) != 0 {
+			t.Fatalf("%+v", s.Batches)
 		}
 		w.now = w.now.Add(2 * testDrain)
 	}

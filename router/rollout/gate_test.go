@@ -1,4 +1,4 @@
-package control
+package rollout
 
 import (
 	"testing"
@@ -28,16 +28,16 @@ func TestAHostsRuleChangesWhenTheNextHostIsReady(t *testing.T) {
 		"h2": {leads("2", "b", "endpoint/v2")},
 	})
 	s := w.plan()
-	if _, early := s.specs["h1"]; early || len(s.specs["h2"].Rules) != 1 {
-		t.Fatalf("first h2 alone, got %v", s.specs)
+	if _, early := s.Specs["h1"]; early || len(s.Specs["h2"].Rules) != 1 {
+		t.Fatalf("first h2 alone, got %v", s.Specs)
 	}
-	if got := s.again.Sub(w.now); got != gateMost {
+	if got := s.Again.Sub(w.now); got != gateMost {
 		t.Errorf("again after %v", got)
 	}
 	if d := cmp.Diff([]string{"h2: 1 rules", "h1: 2 rules"}, w.all()); d != "" {
 		t.Error(d)
 	}
-	if got := w.f.peers["h1"].acked["1"].Action.Port; got != "tunnel/h2" {
+	if got := w.f.Peers["h1"].Acked["1"].Action.Port; got != "tunnel/h2" {
 		t.Errorf("leads to %s", got)
 	}
 }
@@ -50,9 +50,9 @@ func TestAHostThatDoesNotAnswerHoldsUpOthersForABoundedTime(t *testing.T) {
 	w.all()
 	w.want(nil, map[string][]api.HostRule{"h1": {leads("1", "a", "uplink/eth2")}, "h2": {leads("2", "b", "endpoint/v2")}})
 	s := w.plan()
-	dead.written, dead.wrote = s.specs["h2"], true // and nothing is heard of it
+	dead.Written, dead.Wrote = s.Specs["h2"], true // and nothing is heard of it
 	w.now = w.now.Add(gateMost)
-	if s = w.plan(); len(s.specs["h1"].Rules) != 1 || s.specs["h1"].Rules[0].Action.Port != "uplink/eth2" {
-		t.Errorf("h1 still waits: %v", s.specs)
+	if s = w.plan(); len(s.Specs["h1"].Rules) != 1 || s.Specs["h1"].Rules[0].Action.Port != "uplink/eth2" {
+		t.Errorf("h1 still waits: %v", s.Specs)
 	}
 }

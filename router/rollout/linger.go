@@ -1,4 +1,4 @@
-package control
+package rollout
 
 import (
 	"encoding/binary"
@@ -11,44 +11,44 @@ import (
 	"weir.dev/weir/router/fabric"
 )
 
-// lingering are the rules for fabric tags that are in force somewhere although the target does not have them: until they are gone, frames
+// Lingering are the rules for fabric tags that are in force somewhere although the target does not have them: until they are gone, frames
 // may carry these tags. After a restart that is all that was found.
-func (f *fleet) lingering() []fabric.Lingering {
+func (f *Fleet) Lingering() []fabric.Lingering {
 	var all []fabric.Lingering
-	for id, n := range f.nodes {
-		for k := range n.differs {
-			h, r := n.held[k], n.target[k]
-			if h == nil || r != nil && r.identity == h.identity {
+	for id, n := range f.Nodes {
+		for k := range n.Differs {
+			h, r := n.Held[k], n.Target[k]
+			if h == nil || r != nil && r.Identity == h.Identity {
 				continue
 			}
-			if tag, port, ok := actsOn(h.match); ok {
-				all = append(all, fabric.Lingering{At: fabric.At{Switch: id, Port: fabric.Port{Number: port}}, Tag: tag, Cookie: h.identity})
+			if tag, port, ok := actsOn(h.Match); ok {
+				all = append(all, fabric.Lingering{At: fabric.At{Switch: id, Port: fabric.Port{Number: port}}, Tag: tag, Cookie: h.Identity})
 			}
 		}
 	}
-	for name, h := range f.peers {
-		if h.settled {
+	for name, h := range f.Peers {
+		if h.Settled {
 			continue
 		}
 		left := func(r api.HostRule) {
 			cookie, err := strconv.ParseUint(r.Cookie, 16, 64)
-			if _, wanted := h.target[r.Cookie]; wanted || r.Match.Tag == 0 || err != nil {
+			if _, wanted := h.Target[r.Cookie]; wanted || r.Match.Tag == 0 || err != nil {
 				return
 			}
-			all = append(all, fabric.Lingering{At: fabric.At{Switch: hostID(name), Port: fabric.Port{Name: r.Match.InPort}}, Tag: r.Match.Tag, Cookie: cookie})
+			all = append(all, fabric.Lingering{At: fabric.At{Switch: HostID(name), Port: fabric.Port{Name: r.Match.InPort}}, Tag: r.Match.Tag, Cookie: cookie})
 		}
-		for _, r := range h.written.Rules {
+		for _, r := range h.Written.Rules {
 			left(r)
 		}
-		for _, s := range h.sent {
+		for _, s := range h.Sent {
 			for _, r := range s.spec.Rules {
-				if _, twice := find(h.written.Rules, r.Cookie); !twice {
+				if _, twice := find(h.Written.Rules, r.Cookie); !twice {
 					left(r)
 				}
 			}
 		}
-		for c, r := range h.acked {
-			if _, twice := find(h.written.Rules, c); !twice {
+		for c, r := range h.Acked {
+			if _, twice := find(h.Written.Rules, c); !twice {
 				left(r)
 			}
 		}
@@ -86,8 +86,8 @@ func actsOn(m openflow.Match) (tag uint16, port flow.Port, ok bool) {
 	return tag, flow.Port(in), tag >= flow.TagFirst && tag <= flow.TagLast
 }
 
-// wantsTags tells that some policy waits for a tag.
-func wantsTags(errs map[string]error) bool {
+// WantsTags tells that some policy waits for a tag.
+func WantsTags(errs map[string]error) bool {
 	for _, err := range errs {
 		if errors.Is(err, fabric.ErrTags) {
 			return true

@@ -1,4 +1,4 @@
-package control
+package rollout
 
 import (
 	"reflect"
@@ -23,7 +23,7 @@ type turn struct {
 func (t turn) none() bool { return len(t.in)+len(t.out) == 0 }
 
 // turns finds it for a host.
-func (h *peer) turns() turn {
+func (h *Peer) turns() turn {
 	t := turn{in: map[string]bool{}, out: map[string]bool{}, policies: map[string]bool{}, over: map[string]bool{}}
 	var now, then map[string][]api.HostRule // at functions' ports
 	index := func(rules map[string]api.HostRule) map[string][]api.HostRule {
@@ -38,15 +38,15 @@ func (h *peer) turns() turn {
 	note := func(set map[string]bool, c string, r api.HostRule) {
 		set[c], t.policies[r.Policy] = true, true
 	}
-	for c, r := range h.target {
-		have, there := h.has(c)
+	for c, r := range h.Target {
+		have, there := h.Has(c)
 		switch {
-		case r.Catches(), there && sameHostRule(have, r):
+		case r.Catches(), there && SameHostRule(have, r):
 		case there:
 			note(t.in, c, r)
 		case atFunction(r):
 			if now == nil {
-				now = index(h.acked)
+				now = index(h.Acked)
 			}
 			if others := now[r.Match.InPort]; elsewhere(r, others) {
 				note(t.in, c, r)
@@ -55,12 +55,12 @@ func (h *peer) turns() turn {
 			}
 		}
 	}
-	for c, r := range h.acked {
-		if _, wanted := h.target[c]; wanted || !atFunction(r) {
+	for c, r := range h.Acked {
+		if _, wanted := h.Target[c]; wanted || !atFunction(r) {
 			continue
 		}
 		if then == nil {
-			then = index(h.target)
+			then = index(h.Target)
 		}
 		if others := then[r.Match.InPort]; elsewhere(r, others) {
 			note(t.out, c, r)
@@ -96,7 +96,7 @@ func takesOver(r api.HostRule, others []api.HostRule) bool {
 }
 
 // concerns calls each policy that a host's turn is for.
-func (f *fleet) concerns(name string, t turn, call func(policy string)) {
+func (f *Fleet) concerns(name string, t turn, call func(policy string)) {
 	for p := range t.policies {
 		if p != "" {
 			call(p)
@@ -105,9 +105,9 @@ func (f *fleet) concerns(name string, t turn, call func(policy string)) {
 	if !t.policies[""] {
 		return
 	}
-	for p, path := range f.paths.All() {
+	for p, path := range f.Paths.All() {
 		for _, id := range path.Switches {
-			if id == hostID(name) && !t.policies[p] {
+			if id == HostID(name) && !t.policies[p] {
 				call(p)
 			}
 		}
@@ -115,10 +115,10 @@ func (f *fleet) concerns(name string, t turn, call func(policy string)) {
 }
 
 // mayTurn tells whether a host may do so now: when all that it leads to is in force, or has not been for long.
-func (f *fleet) mayTurn(name string, h *peer, t turn, s *steps, now time.Time) bool {
+func (f *Fleet) mayTurn(name string, h *Peer, t turn, s *Steps, now time.Time) bool {
 	waits := false
 	f.concerns(name, t, func(policy string) {
-		if p := s.progress[policy]; p != nil && !p.led() {
+		if p := s.Progress[policy]; p != nil && !p.led() {
 			waits = true
 		}
 	})
@@ -137,14 +137,14 @@ func (f *fleet) mayTurn(name string, h *peer, t turn, s *steps, now time.Time) b
 }
 
 // early tells entries that catch frames in the middle of a policy's way, and so go before what they lead to, the lowest hop first.
-func (f *fleet) early(h *held) bool {
-	if h.hop == 0 || h.hop > fabric.FirstLeg || h.policy == "" {
+func (f *Fleet) early(h *Held) bool {
+	if h.Hop == 0 || h.Hop > fabric.FirstLeg || h.Policy == "" {
 		return false
 	}
-	if h.hop <= fabric.Catching {
+	if h.Hop <= fabric.Catching {
 		return true
 	}
-	inForce := f.paths.Of(h.policy) != nil
-	_, _, tagged := actsOn(h.match)
+	inForce := f.Paths.Of(h.Policy) != nil
+	_, _, tagged := actsOn(h.Match)
 	return !inForce && !tagged
 }

@@ -1,4 +1,4 @@
-package control
+package rollout
 
 import (
 	"slices"
@@ -8,35 +8,35 @@ import (
 	"weir.dev/weir/router/fabric"
 )
 
-// stage is how far the rules have come from one input to the next (see fabric.Variant for the steps): first the old input with what is
+// Stage is how far the rules have come from one input to the next (see fabric.Variant for the steps): first the old input with what is
 // coming, until that is in force; then the new one with what had been, until that has drained; then the new one alone. Where the first
 // step changes no rule it takes no time, and likewise the last one.
-type stage struct {
+type Stage struct {
 	known  bool
 	now    fabric.Input       // what the target is of
-	wanted map[string]version // of its policies
+	wanted map[string]Version // of its policies
 	past   []fabric.Input     // others, of which rules may be in force yet
-	waits  time.Time          // since when another one is to come; zero: none is
+	Waits  time.Time          // since when another one is to come; zero: none is
 	tagged bool               // rules have changed for the one that is to come: it waits until these are in force and what they replaced has drained
 	marked bool               // the target has changing policies
 }
 
 const (
 	maxPast      = 8               // inputs that may be in force in part at once; then the next one waits
-	preparedMost = 3 * time.Second // a change waits no longer for rules that could be taken for its own: someone does not answer
+	PreparedMost = 3 * time.Second // a change waits no longer for rules that could be taken for its own: someone does not answer
 )
 
 // target is an input with its rules.
 type target struct {
-	in       fabric.Input
-	versions map[string]version
-	out      fabric.Output
-	tidies   bool // what was in force stays, but for the tags that it needed on the way here
+	In       fabric.Input
+	Versions map[string]Version
+	Out      fabric.Output
+	Tidies   bool // what was in force stays, but for the tags that it needed on the way here
 }
 
-// next computes what is to come into force now that in is wanted. have is what was computed last; settled: that, and nothing else, is in
+// Next computes what is to come into force now that in is wanted. have is what was computed last; settled: that, and nothing else, is in
 // force, and what was in flight has drained.
-func (s *stage) next(in fabric.Input, versions map[string]version, have fabric.Output, settled bool, now time.Time, compile func(fabric.Input) fabric.Output) target {
+func (s *Stage) Next(in fabric.Input, versions map[string]Version, have fabric.Output, settled bool, now time.Time, compile func(fabric.Input) fabric.Output) target {
 	if settled {
 		s.past = nil
 	}
@@ -45,12 +45,12 @@ func (s *stage) next(in fabric.Input, versions map[string]version, have fabric.O
 		coming = fabric.Between(s.now, in, true)
 	}
 	if len(coming) > 0 {
-		if s.waits.IsZero() {
-			s.waits = now
+		if s.Waits.IsZero() {
+			s.Waits = now
 		}
-		if now.Before(s.waits.Add(preparedMost)) && !broken(s.now, in, coming) {
+		if now.Before(s.Waits.Add(PreparedMost)) && !broken(s.now, in, coming) {
 			t := s.prepare(in, coming, compile)
-			if t.out.Clash || len(s.past) >= maxPast || !sameOutput(t.out, have) || s.tagged && !settled {
+			if t.Out.Clash || len(s.past) >= maxPast || !sameOutput(t.Out, have) || s.tagged && !settled {
 				s.tagged = true
 				return t
 			}
@@ -59,7 +59,7 @@ func (s *stage) next(in fabric.Input, versions map[string]version, have fabric.O
 		s.past = s.past[max(0, len(s.past)-maxPast):]
 	}
 	tidies := settled && s.known && s.marked && len(coming) == 0 && fabric.SameWorld(&s.now, &in)
-	s.known, s.now, s.wanted, s.waits, s.tagged = true, in, versions, time.Time{}, false
+	s.known, s.now, s.wanted, s.Waits, s.tagged = true, in, versions, time.Time{}, false
 	s.now.Changing = nil
 	in.Changing = s.changing(in, nil)
 	s.marked = len(in.Changing) > 0
@@ -67,7 +67,7 @@ func (s *stage) next(in fabric.Input, versions map[string]version, have fabric.O
 }
 
 // prepare computes what is in force, in the network as it is now, so that it can be told from what is coming.
-func (s *stage) prepare(in fabric.Input, coming map[string][]fabric.Variant, compile func(fabric.Input) fabric.Output) target {
+func (s *Stage) prepare(in fabric.Input, coming map[string][]fabric.Variant, compile func(fabric.Input) fabric.Output) target {
 	old := in
 	old.Policies, old.Before, old.Edited, old.Chains, old.Functions = s.now.Policies, s.now.Before, s.now.Edited, s.now.Chains, s.now.Functions
 	old.Changing = s.changing(old, coming)
@@ -76,7 +76,7 @@ func (s *stage) prepare(in fabric.Input, coming map[string][]fabric.Variant, com
 }
 
 // changing adds the forms that policies of an input had.
-func (s *stage) changing(in fabric.Input, all map[string][]fabric.Variant) map[string][]fabric.Variant {
+func (s *Stage) changing(in fabric.Input, all map[string][]fabric.Variant) map[string][]fabric.Variant {
 	for _, p := range s.past {
 		for name, v := range fabric.Between(in, p, false) {
 			if all == nil {
@@ -88,8 +88,8 @@ func (s *stage) changing(in fabric.Input, all map[string][]fabric.Variant) map[s
 	return all
 }
 
-// more tells whether there is something to compute when all is in force.
-func (s *stage) more() bool { return s.marked || !s.waits.IsZero() }
+// More tells whether there is something to compute when all is in force.
+func (s *Stage) More() bool { return s.marked || !s.Waits.IsZero() }
 
 // broken tells whether a policy that changes does not work any more as it is: then nothing is gained by waiting.
 func broken(old, now fabric.Input, changes map[string][]fabric.Variant) bool {
@@ -123,7 +123,7 @@ func sameOutput(a, b fabric.Output) bool {
 	}
 	for id, x := range a.Entries {
 		y, there := b.Entries[id]
-		if !there || !sameList(x, y) && !slices.EqualFunc(x, y, func(m, n *fabric.Entry) bool {
+		if !there || !SameList(x, y) && !slices.EqualFunc(x, y, func(m, n *fabric.Entry) bool {
 			return m == n || m.Table == n.Table && m.Priority == n.Priority && m.Cookie == n.Cookie && sameEntry(m, n)
 		}) {
 			return false
@@ -131,7 +131,7 @@ func sameOutput(a, b fabric.Output) bool {
 	}
 	for id, x := range a.Hosts {
 		y, there := b.Hosts[id]
-		if !there || !sameList(x, y) && !slices.EqualFunc(x, y, func(m, n *api.HostRule) bool { return m == n || sameHostRule(*m, *n) }) {
+		if !there || !SameList(x, y) && !slices.EqualFunc(x, y, func(m, n *api.HostRule) bool { return m == n || SameHostRule(*m, *n) }) {
 			return false
 		}
 	}
@@ -139,7 +139,7 @@ func sameOutput(a, b fabric.Output) bool {
 }
 
 // compiler computes what differs from the input before. Its calls follow one another.
-func compiler() func(fabric.Input) fabric.Output {
+func NewCompiler() func(fabric.Input) fabric.Output {
 	var c *fabric.Compiler
 	return func(in fabric.Input) fabric.Output {
 		if c == nil {

@@ -1,4 +1,4 @@
-package control
+package rollout
 
 import (
 	"cmp"
@@ -8,82 +8,82 @@ import (
 	"weir.dev/weir/router/fabric"
 )
 
-// delta is how a switch's target changes.
-type delta struct {
-	source []*fabric.Entry // what the target is made from then
-	whole  bool            // add is all there is
-	del    []key           // before add
-	add    []*rule
+// Delta is how a switch's target changes.
+type Delta struct {
+	Source []*fabric.Entry // what the target is made from then
+	Whole  bool            // add is all there is
+	Del    []Key           // before add
+	Add    []*Rule
 }
 
-// translation of an output into what switches take.
-type translation struct {
-	deltas map[fabric.SwitchID]delta // of switches whose entries have changed
-	errors map[string]error          // of policies that OpenFlow cannot say; they are left out as a whole
+// Translation of an output into what switches take.
+type Translation struct {
+	Deltas map[fabric.SwitchID]Delta // of switches whose entries have changed
+	Errors map[string]error          // of policies that OpenFlow cannot say; they are left out as a whole
 }
 
-// translate encodes what differs between the entries that each switch's target was made from and the new ones. bad are the
+// Translate encodes what differs between the entries that each switch's target was made from and the new ones. bad are the
 // policies that were left out then.
-func translate(out fabric.Output, have map[fabric.SwitchID][]*fabric.Entry, bad map[string]error, noForwarding bool) translation {
-	t := translation{deltas: map[fabric.SwitchID]delta{}, errors: map[string]error{}}
+func Translate(out fabric.Output, have map[fabric.SwitchID][]*fabric.Entry, bad map[string]error, noForwarding bool) Translation {
+	t := Translation{Deltas: map[fabric.SwitchID]Delta{}, Errors: map[string]error{}}
 	for policy, err := range bad { // as before, unless it is gone or has changed
 		if out.Paths.Of(policy) != nil {
-			t.errors[policy] = err
+			t.Errors[policy] = err
 		}
 	}
-	fresh := len(t.errors) != len(bad)
-	c := encoder{}
+	fresh := len(t.Errors) != len(bad)
+	c := Encoder{}
 	for id, old := range have {
-		d := delta{source: out.Entries[id]}
-		if sameList(old, d.source) {
+		d := Delta{Source: out.Entries[id]}
+		if SameList(old, d.Source) {
 			continue // the compiler says by this that nothing has changed
 		}
-		del, add := differences(old, d.source)
+		del, add := differences(old, d.Source)
 		for _, e := range del {
 			rs, _ := c.encodeBeside(nil, e, noForwarding)
 			for _, r := range rs {
-				d.del = append(d.del, r.key)
+				d.Del = append(d.Del, r.Key)
 			}
 		}
 		if len(add) > 0 {
-			d.add = make([]*rule, 0, len(add))
+			d.Add = make([]*Rule, 0, len(add))
 		}
 		for _, e := range add {
-			if e.Policy != "" && t.errors[e.Policy] != nil {
+			if e.Policy != "" && t.Errors[e.Policy] != nil {
 				continue
 			}
 			var err error
-			if d.add, err = c.encodeBeside(d.add, e, noForwarding); err != nil && t.errors[e.Policy] == nil {
-				t.errors[e.Policy] = err
+			if d.Add, err = c.encodeBeside(d.Add, e, noForwarding); err != nil && t.Errors[e.Policy] == nil {
+				t.Errors[e.Policy] = err
 				fresh = true
 			}
 		}
-		t.deltas[id] = d
+		t.Deltas[id] = d
 	}
 	if !fresh {
 		return t
 	}
-	t.errors = map[string]error{} // rare: all anew, first to find the errors
-	rules := map[fabric.SwitchID][]*rule{}
+	t.Errors = map[string]error{} // rare: all anew, first to find the errors
+	rules := map[fabric.SwitchID][]*Rule{}
 	for id := range have {
 		for _, e := range out.Entries[id] {
 			rs, err := c.encodeBeside(rules[id], e, noForwarding)
 			if err != nil {
-				t.errors[e.Policy] = err
+				t.Errors[e.Policy] = err
 			}
 			rules[id] = rs
 		}
 	}
 	for id := range have {
-		t.deltas[id] = delta{source: out.Entries[id], whole: true, add: slices.DeleteFunc(rules[id], func(r *rule) bool {
-			return r.policy != "" && t.errors[r.policy] != nil
+		t.Deltas[id] = Delta{Source: out.Entries[id], Whole: true, Add: slices.DeleteFunc(rules[id], func(r *Rule) bool {
+			return r.Policy != "" && t.Errors[r.Policy] != nil
 		})}
 	}
 	return t
 }
 
-// sameList tells whether two lists are the same in memory.
-func sameList[T any](a, b []T) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+// SameList tells whether two lists are the same in memory.
+func SameList[T any](a, b []T) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 // differences compares two lists in the order of fabric.Output.
 func differences(old, now []*fabric.Entry) (del, add []*fabric.Entry) {
@@ -129,14 +129,14 @@ func sameEntry(a, b *fabric.Entry) bool {
 		slices.Equal(a.Outs, b.Outs) && a.Resume == b.Resume
 }
 
-func (c *encoder) encodeBeside(to []*rule, e *fabric.Entry, noForwarding bool) ([]*rule, error) {
+func (c *Encoder) encodeBeside(to []*Rule, e *fabric.Entry, noForwarding bool) ([]*Rule, error) {
 	if !noForwarding {
-		return c.encode(to, e)
+		return c.Encode(to, e)
 	}
 	all := to
 	for _, other := range aside(*e) {
 		var err error
-		if all, err = c.encode(all, &other); err != nil {
+		if all, err = c.Encode(all, &other); err != nil {
 			return to, err
 		}
 	}

@@ -1,36 +1,36 @@
-package control
+package rollout
 
 import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/router/fabric"
 )
 
-// version is which form of a policy a target has, and which decision about its owner.
-type version struct {
-	generation int64
+// Version is which form of a policy a target has, and which decision about its owner.
+type Version struct {
+	Generation int64
 	decision   int64
 	host       string // the router gave the policy back to this host; "": the router steers it
 	former     string // the host that steered the policy before
 }
 
-func versionOf(p api.Policy) version {
-	v := version{generation: p.Generation}
+func VersionOf(p api.Policy) Version {
+	v := Version{Generation: p.Generation}
 	if p.Placement != nil {
 		v.decision, v.host, v.former = p.Placement.Decision, p.Placement.Host, p.Placement.FormerHost
 	}
 	return v
 }
 
-// follow tells each host the last decision that its rules follow. Only hosts learn of a decision that would else steer or close the policy by
+// Follow tells each host the last decision that its rules follow. Only hosts learn of a decision that would else steer or close the policy by
 // themselves: the former owner, the new one, and a host that has all endpoints which the policy names. A decision that was looked at costs
 // nothing more as long as endpoints and hosts are as before.
-func (f *fleet) follow(in *fabric.Input, versions map[string]version) {
+func (f *Fleet) Follow(in *fabric.Input, versions map[string]Version) {
 	since, last := f.followed, f.followed
 	if !fabric.SamePlaces(&f.places, in) {
 		since = 0
 	}
 	f.places = *in
-	for _, h := range f.peers {
+	for _, h := range f.Peers {
 		if !h.follows {
 			h.follows, since = true, 0
 		}
@@ -44,9 +44,9 @@ func (f *fleet) follow(in *fabric.Input, versions map[string]version) {
 			f.knows(v.host, v.decision)
 			continue
 		}
-		if h := f.peers[v.former]; h != nil {
+		if h := f.Peers[v.former]; h != nil {
 			f.knows(v.former, v.decision)
-			if h.written.Taken < v.decision {
+			if h.Written.Taken < v.decision {
 				h.coming[name] = v.decision
 			}
 		}
@@ -54,7 +54,7 @@ func (f *fleet) follow(in *fabric.Input, versions map[string]version) {
 		case host != "":
 			f.knows(host, v.decision)
 		case !named: // every host's endpoints may send its frames
-			for other := range f.peers {
+			for other := range f.Peers {
 				f.knows(other, v.decision)
 			}
 		}
@@ -62,9 +62,9 @@ func (f *fleet) follow(in *fabric.Input, versions map[string]version) {
 	f.followed = last
 }
 
-func (f *fleet) knows(host string, decision int64) {
-	if h := f.peers[host]; h != nil && h.known < decision {
-		h.known, h.settled = decision, false
+func (f *Fleet) knows(host string, decision int64) {
+	if h := f.Peers[host]; h != nil && h.known < decision {
+		h.known, h.Settled = decision, false
 	}
 }
 
@@ -76,7 +76,7 @@ func endpointsHost(in *fabric.Input, policy string) (host string, named bool) {
 		if !ok {
 			continue
 		}
-		at, onHost := hostName(e.At.Switch)
+		at, onHost := HostName(e.At.Switch)
 		if !onHost || named && at != host {
 			return "", true
 		}
@@ -86,14 +86,14 @@ func endpointsHost(in *fabric.Input, policy string) (host string, named bool) {
 }
 
 // handOver gives the numbers of a host's next assignment. What the host has steered stays its own until the router is ready to.
-func (h *peer) handOver(spec *api.AssignmentSpec, progress map[string]*progress) {
-	spec.Known = max(h.known, h.written.Known)
+func (h *Peer) handOver(spec *api.AssignmentSpec, progress map[string]*Progress) {
+	spec.Known = max(h.known, h.Written.Known)
 	spec.Taken = spec.Known
 	for name, decision := range h.coming {
 		if p := progress[name]; p == nil || p.ready() {
 			delete(h.coming, name)
 		} else {
-			spec.Taken = min(spec.Taken, max(h.written.Taken, decision-1))
+			spec.Taken = min(spec.Taken, max(h.Written.Taken, decision-1))
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package control
+package rollout
 
 import (
 	"fmt"
@@ -19,7 +19,7 @@ import (
 type follower struct {
 	*world
 	n       *model.Network
-	stage   stage
+	stage   Stage
 	compile func(fabric.Input) fabric.Output
 	out     fabric.Output
 	in      fabric.Input
@@ -28,22 +28,22 @@ type follower struct {
 }
 
 func (f *follower) next(in fabric.Input) {
-	in.Lingering = f.f.lingering()
-	t := f.stage.next(in, nil, f.out, f.settled(), f.now, f.compile)
-	f.out, f.in = t.out, t.in
-	f.f.paths = t.out.Paths
+	in.Lingering = f.f.Lingering()
+	t := f.stage.Next(in, nil, f.out, f.settled(), f.now, f.compile)
+	f.out, f.in = t.Out, t.In
+	f.f.Paths = t.Out.Paths
 	for _, name := range f.names {
-		p := f.f.peers[name]
-		p.target, p.settled = map[string]api.HostRule{}, false
-		for _, r := range t.out.Hosts[hostID(name)] {
-			p.target[r.Cookie] = *r
+		p := f.f.Peers[name]
+		p.Target, p.Settled = map[string]api.HostRule{}, false
+		for _, r := range t.Out.Hosts[HostID(name)] {
+			p.Target[r.Cookie] = *r
 		}
 	}
 }
 
 func (f *follower) settled() bool {
-	for _, p := range f.f.peers {
-		if !p.settled {
+	for _, p := range f.f.Peers {
+		if !p.Settled {
 			return false
 		}
 	}
@@ -55,10 +55,10 @@ func (f *follower) show() {
 	f.t.Helper()
 	out := f.out
 	out.Hosts = map[fabric.SwitchID][]*api.HostRule{}
-	for name, p := range f.f.peers {
-		for _, c := range slices.Sorted(maps.Keys(p.acked)) {
-			r := p.acked[c]
-			out.Hosts[hostID(name)] = append(out.Hosts[hostID(name)], &r)
+	for name, p := range f.f.Peers {
+		for _, c := range slices.Sorted(maps.Keys(p.Acked)) {
+			r := p.Acked[c]
+			out.Hosts[HostID(name)] = append(out.Hosts[HostID(name)], &r)
 		}
 	}
 	if err := f.n.Install(f.in, out); err != nil {
@@ -74,17 +74,17 @@ func (f *follower) run(in fabric.Input, limit time.Duration) {
 	for range 1000 {
 		s := f.plan()
 		switch {
-		case len(s.specs) > 0:
-			name := slices.Sorted(maps.Keys(s.specs))[0]
-			f.install(name, s.specs[name])
+		case len(s.Specs) > 0:
+			name := slices.Sorted(maps.Keys(s.Specs))[0]
+			f.install(name, s.Specs[name])
 			f.now = f.now.Add(20 * time.Millisecond)
 			f.show()
-		case f.settled() && f.stage.more():
+		case f.settled() && f.stage.More():
 			f.next(in)
 		case f.settled():
 			return
 		default:
-			f.now = maxTime(s.again, f.now.Add(time.Millisecond))
+			f.now = maxTime(s.Again, f.now.Add(time.Millisecond))
 		}
 		if f.now.After(end) {
 			return
@@ -107,10 +107,10 @@ func mesh(hosts ...string) fabric.Input {
 			}
 			s.Ports = append(s.Ports, fabric.Port{Name: "tunnel/" + b})
 			if i < j {
-				in.Links = append(in.Links, fabric.Link{A: fabric.At{Switch: hostID(a), Port: fabric.Port{Name: "tunnel/" + b}}, B: fabric.At{Switch: hostID(b), Port: fabric.Port{Name: "tunnel/" + a}}})
+				in.Links = append(in.Links, fabric.Link{A: fabric.At{Switch: HostID(a), Port: fabric.Port{Name: "tunnel/" + b}}, B: fabric.At{Switch: HostID(b), Port: fabric.Port{Name: "tunnel/" + a}}})
 			}
 		}
-		in.Switches[hostID(a)] = s
+		in.Switches[HostID(a)] = s
 	}
 	return in
 }
@@ -121,12 +121,12 @@ func TestFramesFollowOnePathWhileItIsEdited(t *testing.T) {
 	for i, at := range []string{"h1", "h2"} {
 		name := fmt.Sprint("v", i+1)
 		in.Endpoints[name] = fabric.Endpoint{
-			At: fabric.At{Switch: hostID(at), Port: fabric.Port{Name: "endpoint/" + name}}, MACs: []flow.MAC{{2, 0, 0, 0, 0, byte(i + 1)}},
+			At: fabric.At{Switch: HostID(at), Port: fabric.Port{Name: "endpoint/" + name}}, MACs: []flow.MAC{{2, 0, 0, 0, 0, byte(i + 1)}},
 			Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 32)},
 		}
 	}
 	for name, at := range map[string]string{"a1": "h3", "b1": "h1", "a2": "h2", "b2": "h3", "a5": "h3", "b5": "h2", "a6": "h1", "b6": "h3", "w1": "h3", "w2": "h1"} {
-		in.Functions[name] = fabric.Function{Host: hostID(at), Ready: true}
+		in.Functions[name] = fabric.Function{Host: HostID(at), Ready: true}
 	}
 	no := false
 	in.Policies["p"] = api.PolicySpec{From: "v1", To: "v2", Match: []string{"udp"}, Symmetric: &no, Chain: "c"}
@@ -142,7 +142,7 @@ func TestFramesFollowOnePathWhileItIsEdited(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f := &follower{world: newWorld(t), n: n, compile: compiler(), names: []string{"h1", "h2", "h3"}}
+			f := &follower{world: newWorld(t), n: n, compile: NewCompiler(), names: []string{"h1", "h2", "h3"}}
 			for _, name := range f.names {
 				f.host(name)
 			}

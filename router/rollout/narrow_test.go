@@ -1,4 +1,4 @@
-package control
+package rollout
 
 import (
 	"testing"
@@ -10,26 +10,26 @@ import (
 
 // Floods grow only a moment after the last switch has shrunk: frames are under way yet. Where nothing had to shrink nobody waits.
 func TestFloodsGrowAMomentAfterTheyHaveShrunk(t *testing.T) {
-	k, now := key{table: 1}, time.Now()
-	n := newNode()
-	n.reachable = true
-	f := &fleet{nodes: map[fabric.SwitchID]*node{"s1": n}}
+	k, now := Key{Table: 1}, time.Now()
+	n := NewNode()
+	n.Reachable = true
+	f := &Fleet{Nodes: map[fabric.SwitchID]*Node{"s1": n}}
 	lulled := func() (bool, time.Time) {
-		s := steps{}
+		s := Steps{}
 		ok := f.lulled(&s, now)
-		return ok, s.again
+		return ok, s.Again
 	}
 	if ok, _ := lulled(); !ok {
 		t.Error("nothing has shrunk, and yet it waits")
 	}
-	n.target[k] = &rule{key: k, content: "1", flood: []openflow.Port{1}}
-	n.held[k] = &held{rule: &rule{key: k, content: "1,2", flood: []openflow.Port{1, 2}}, known: true}
+	n.Target[k] = &Rule{Key: k, Content: "1", flood: []openflow.Port{1}}
+	n.Held[k] = &Held{Rule: &Rule{Key: k, Content: "1,2", flood: []openflow.Port{1, 2}}, Known: true}
 	n.mark(k)
 	if ok, again := lulled(); ok || !again.IsZero() {
 		t.Errorf("it grows while a switch floods to a port too many, or looks again at %v without an answer", again)
 	}
 	end := now.Add(floodLull)
-	n.confirm(n.target[k], 1)
+	n.Confirm(n.Target[k], 1)
 	now = end.Add(-time.Millisecond)
 	if ok, again := lulled(); ok || !again.Equal(end) {
 		t.Errorf("it grows at once, or looks again at %v, want %v", again, end)

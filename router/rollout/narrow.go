@@ -1,4 +1,4 @@
-package control
+package rollout
 
 import "time"
 
@@ -7,7 +7,7 @@ import "time"
 const floodLull = 50 * time.Millisecond
 
 // lulled reports that entries that flood may grow: the trees agree, and have for a moment.
-func (f *fleet) lulled(s *steps, now time.Time) bool {
+func (f *Fleet) lulled(s *Steps, now time.Time) bool {
 	if !f.treesAgree() {
 		f.odds = now
 		return false
@@ -23,31 +23,31 @@ func (f *fleet) lulled(s *steps, now time.Time) bool {
 // have. Instead the entry below, that is to take its frames, is reduced to what both may flood to; the other goes; then that below grows.
 
 // refuses tells that the switch would not have an entry for odd senders flood to fewer ports, to those that t has as well.
-func (n *node) refuses(h *held, t *rule) bool {
-	x, ok := n.refused[h.key]
-	return ok && x.content == h.withPorts(both(h.flooding(), t.flood)).content
+func (n *Node) refuses(h *Held, t *Rule) bool {
+	x, ok := n.Refused[h.Key]
+	return ok && x.Content == h.withPorts(both(h.flooding(), t.flood)).Content
 }
 
 // narrow are, by their keys, the entries that are reduced so that one for odd senders above them can go.
-func (n *node) narrow(trees bool) map[key]*rule {
-	var all map[key]*rule
-	if trees || len(n.refused) == 0 {
+func (n *Node) narrow(trees bool) map[Key]*Rule {
+	var all map[Key]*Rule
+	if trees || len(n.Refused) == 0 {
 		return nil
 	}
-	for k := range n.differs {
-		h := n.held[k]
-		if n.target[k] != nil || h == nil {
+	for k := range n.Differs {
+		h := n.Held[k]
+		if n.Target[k] != nil || h == nil {
 			continue
 		}
-		t := n.instead(h.rule)
+		t := n.instead(h.Rule)
 		if t == nil || !n.refuses(h, t) {
 			continue
 		}
-		if below, _ := h.below(); n.held[below] != nil {
+		if below, _ := h.below(); n.Held[below] != nil {
 			if all == nil {
-				all = map[key]*rule{}
+				all = map[Key]*Rule{}
 			}
-			now := n.held[below]
+			now := n.Held[below]
 			all[below] = t.withPorts(both(both(now.flooding(), t.flood), h.flooding()))
 		}
 	}

@@ -1,4 +1,4 @@
-package control
+package rollout
 
 import (
 	"fmt"
@@ -26,7 +26,7 @@ type floods struct {
 	links []fabric.Link
 	all   map[string]api.PolicySpec
 	edges []fabric.At // where frames come from: stations, and the host
-	force map[fabric.SwitchID]map[key]*rule
+	force map[fabric.SwitchID]map[Key]*Rule
 	open  map[fabric.SwitchID][]func() // what a switch has been told and has not done
 	back  map[fabric.SwitchID]func()   // its answer
 	deaf  fabric.SwitchID              // takes no entry for odd senders, any more
@@ -39,7 +39,7 @@ func floodAt(n int) fabric.SwitchID { return fabric.SwitchID(fmt.Sprintf("of:%01
 func drawFloods(t *rapid.T) *floods {
 	f := &floods{
 		t: t, cut: map[int]bool{}, all: map[string]api.PolicySpec{}, hits: map[string]int{},
-		force: map[fabric.SwitchID]map[key]*rule{}, open: map[fabric.SwitchID][]func(){}, back: map[fabric.SwitchID]func(){},
+		force: map[fabric.SwitchID]map[Key]*Rule{}, open: map[fabric.SwitchID][]func(){}, back: map[fabric.SwitchID]func(){},
 	}
 	f.in = fabric.Input{
 		Topology:  fabric.Topology{Switches: map[fabric.SwitchID]fabric.Switch{}},
@@ -112,7 +112,7 @@ func (f *floods) change(label string) {
 			f.in.Policies[name] = f.all[name]
 		}
 	case "one tree":
-		id := rapid.SampledFrom(slices.Sorted(maps.Keys(f.w.f.nodes))).Draw(f.t, "switch")
+		id := rapid.SampledFrom(slices.Sorted(maps.Keys(f.w.f.Nodes))).Draw(f.t, "switch")
 		s := f.in.Switches[id]
 		s.OneTree = !s.OneTree || id == f.deaf
 		f.in.Switches = maps.Clone(f.in.Switches)
@@ -155,20 +155,20 @@ func (f *floods) want() {
 // step has the router tell what it may, and a switch do a part of it, or answer.
 func (f *floods) step() (more bool) {
 	s := f.w.plan()
-	for name, spec := range s.specs {
+	for name, spec := range s.Specs {
 		f.w.install(name, spec)
 	}
-	for id, b := range s.batches {
-		n := f.w.f.nodes[id]
-		n.busy = true
-		n.tell(b)
+	for id, b := range s.Batches {
+		n := f.w.f.Nodes[id]
+		n.Busy = true
+		n.Tell(b)
 		f.carry(id, b)
 	}
 	if len(f.back) == 0 {
-		if s.again.IsZero() {
-			return len(s.specs) > 0
+		if s.Again.IsZero() {
+			return len(s.Specs) > 0
 		}
-		f.w.now = s.again
+		f.w.now = s.Again
 		return true
 	}
 	id := rapid.SampledFrom(slices.Sorted(maps.Keys(f.back))).Draw(f.t, "next")
@@ -187,50 +187,50 @@ func (f *floods) step() (more bool) {
 }
 
 // carry notes what a switch has to do, in the order of session.apply.
-func (f *floods) carry(id fabric.SwitchID, b batch) {
+func (f *floods) carry(id fabric.SwitchID, b Batch) {
 	force := f.force[id]
 	if force == nil {
-		force = map[key]*rule{}
+		force = map[Key]*Rule{}
 		f.force[id] = force
 	}
-	remove := func(h *held) { f.open[id] = append(f.open[id], func() { delete(force, h.key) }) }
-	var no []*rule
-	for _, h := range b.remove {
-		if h.gives() {
+	remove := func(h *Held) { f.open[id] = append(f.open[id], func() { delete(force, h.Key) }) }
+	var no []*Rule
+	for _, h := range b.Remove {
+		if h.Gives() {
 			remove(h)
 		}
 	}
-	for _, r := range b.add {
+	for _, r := range b.Add {
 		f.open[id] = append(f.open[id], func() {
-			if id == f.deaf && oddSenders(r.match) >= 0 {
-				if force[r.key] != nil {
+			if id == f.deaf && OddSenders(r.Match) >= 0 {
+				if force[r.Key] != nil {
 					f.hits["refusals of changes"]++
 				}
 				no = append(no, r)
 				return
 			}
-			force[r.key] = r
+			force[r.Key] = r
 		})
 	}
-	for _, h := range b.remove {
-		if !h.gives() {
+	for _, h := range b.Remove {
+		if !h.Gives() {
 			remove(h)
 		}
 	}
 	f.back[id] = func() {
-		n := f.w.f.nodes[id]
-		n.busy = false
-		n.heard()
-		for _, r := range b.add {
+		n := f.w.f.Nodes[id]
+		n.Busy = false
+		n.Heard()
+		for _, r := range b.Add {
 			if !slices.Contains(no, r) {
-				n.confirm(r, cookie(0, r.identity))
+				n.Confirm(r, Cookie(0, r.Identity))
 			}
 		}
-		for _, h := range b.remove {
-			n.removed(h.key)
+		for _, h := range b.Remove {
+			n.Removed(h.Key)
 		}
 		for _, r := range no {
-			n.refused[r.key] = refusal{content: r.content, until: f.w.now.Add(30*time.Second), err: fmt.Errorf("bad mask")}
+			n.Refused[r.Key] = refusal{Content: r.Content, Until: f.w.now.Add(30 * time.Second), Err: fmt.Errorf("bad mask")}
 		}
 		if s := f.in.Switches[id]; len(no) > 0 && !s.OneTree {
 			f.hits["refusals"]++
@@ -246,13 +246,13 @@ func (f *floods) carry(id fabric.SwitchID, b batch) {
 func (f *floods) restart() {
 	clear(f.open)
 	clear(f.back)
-	for id, n := range f.w.f.nodes {
+	for id, n := range f.w.f.Nodes {
 		var found []openflow.FlowStats
 		for _, r := range f.force[id] {
-			found = append(found, openflow.FlowStats{Table: r.table, Priority: r.priority, Cookie: cookie(0, r.identity), Match: r.match, Instructions: r.do})
+			found = append(found, openflow.FlowStats{Table: r.Table, Priority: r.Priority, Cookie: Cookie(0, r.Identity), Match: r.Match, Instructions: r.Do})
 		}
-		clear(n.held)
-		n.adopt(found, f.w.now)
+		clear(n.Held)
+		n.Adopt(found, f.w.now)
 		n.emptied = time.Time{}
 	}
 }
@@ -330,10 +330,10 @@ func (f *floods) joined(a, b fabric.SwitchID, peers map[fabric.At]fabric.At) boo
 
 // out are the ports to which a switch sends a frame for many without a tag.
 func (f *floods) out(at fabric.At, src flow.MAC, kind uint16) (ports []openflow.Port) {
-	var best *rule
+	var best *Rule
 	second := uint8(len(f.in.Switches[at.Switch].Tables) - 1)
 	for _, r := range f.force[at.Switch] {
-		if r.table != second || r.priority >= fabric.StationPriority || best != nil && best.priority > r.priority || !floodMatches(r.match, openflow.Port(at.Port.Number), src, kind) {
+		if r.Table != second || r.Priority >= fabric.StationPriority || best != nil && best.Priority > r.Priority || !floodMatches(r.Match, openflow.Port(at.Port.Number), src, kind) {
 			continue
 		}
 		best = r
@@ -341,7 +341,7 @@ func (f *floods) out(at fabric.At, src flow.MAC, kind uint16) (ports []openflow.
 	if best == nil {
 		return nil
 	}
-	for _, i := range best.do {
+	for _, i := range best.Do {
 		as, _ := i.(openflow.ApplyActions)
 		for _, a := range as {
 			switch a := a.(type) {
@@ -389,14 +389,14 @@ func (f *floods) text(src flow.MAC) string {
 		fmt.Fprintf(&b, "link %v - %v cut %t\n", l.A, l.B, f.cut[i])
 	}
 	for _, id := range slices.Sorted(maps.Keys(f.force)) {
-		for _, k := range slices.SortedFunc(maps.Keys(f.force[id]), func(a, b key) int { return int(b.priority) - int(a.priority) }) {
+		for _, k := range slices.SortedFunc(maps.Keys(f.force[id]), func(a, b Key) int { return int(b.Priority) - int(a.Priority) }) {
 			r := f.force[id][k]
-			if r.priority < fabric.StationPriority {
+			if r.Priority < fabric.StationPriority {
 				want := "nothing"
-				if t := f.w.f.nodes[id].target[k]; t != nil {
-					want = t.content
+				if t := f.w.f.Nodes[id].Target[k]; t != nil {
+					want = t.Content
 				}
-				fmt.Fprintf(&b, "%s %d/%d %s -> %s (%s), want %s\n", id, r.table, r.priority, r.match, r.content, r.note, want)
+				fmt.Fprintf(&b, "%s %d/%d %s -> %s (%s), want %s\n", id, r.Table, r.Priority, r.Match, r.Content, r.Note, want)
 			}
 		}
 	}
@@ -411,7 +411,7 @@ func TestFloodsOfTwoTreesArriveOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFloods(t)
 		if rapid.IntRange(0, 3).Draw(t, "deaf") == 0 {
-			f.deaf = floodAt(rapid.IntRange(1, len(f.w.f.nodes)).Draw(t, "deaf switch"))
+			f.deaf = floodAt(rapid.IntRange(1, len(f.w.f.Nodes)).Draw(t, "deaf switch"))
 		}
 		f.want()
 		settle := func() {
@@ -426,7 +426,7 @@ func TestFloodsOfTwoTreesArriveOnce(t *testing.T) {
 		settle()
 		var late fabric.SwitchID
 		if f.deaf == "" && rapid.IntRange(0, 3).Draw(t, "turns deaf") == 0 {
-			late = floodAt(rapid.IntRange(1, len(f.w.f.nodes)).Draw(t, "switch that turns deaf"))
+			late = floodAt(rapid.IntRange(1, len(f.w.f.Nodes)).Draw(t, "switch that turns deaf"))
 		}
 		for round := range rapid.IntRange(1, 4).Draw(t, "changes") {
 			if late != "" && round == 0 {
