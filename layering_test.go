@@ -17,14 +17,15 @@ const module = "weir.dev/weir/"
 // always import what is below its entry. The root's main.go wires everything. Imports point one way only; see docs/ARCHITECTURE.md.
 var layers = map[string][]string{
 	"":          {"*"},
-	"api":       {"portkind"},
+	"api":       {"cpuset", "portkind"},
 	"instance":  {},
 	"flow":      {},
 	"portkind":  {},
+	"cpuset":    {},
 	"netns":     {},
 	"bpf":       {},
 	"image":     {"instance"},
-	"container": {"instance", "netns", "portkind"},
+	"container": {"cpuset", "instance", "netns", "portkind"},
 	"datapath":  {"flow", "portkind", "instance", "netns", "bpf", "openflow", "ovsdb"},
 	"router":    {"api", "flow", "openflow", "placement"},
 	"openflow":  {},

@@ -79,6 +79,9 @@ func (f *function) spec(want api.Function, img image.Image, rootfs string) (cont
 	if s.CPUs, err = api.ParseCPUs(want.Spec.CPUs); err != nil {
 		return s, err
 	}
+	if s.CPUSet, err = api.ParseCPUSet(want.Spec.CPUSet); err != nil {
+		return s, err
+	}
 	if s.Memory, err = api.ParseMemory(want.Spec.Memory); err != nil {
 		return s, err
 	}

@@ -125,6 +125,7 @@ type FunctionSpec struct {
 	Config  Config            `json:"config,omitempty"`  // checked against the image's weir.config-schema
 	OnFail  OnFail            `json:"on_fail,omitempty"` // default drop
 	CPUs    string            `json:"cpus,omitempty"`    // cores, e.g. "0.5"
+	CPUSet  string            `json:"cpuset,omitempty"`  // processors that it may run on, e.g. "0-3,5"; default all
 	Memory  string            `json:"memory,omitempty"`  // bytes with an optional K, M or G (powers of 1024)
 	Command []string          `json:"command,omitempty"` // replaces the image's entrypoint and arguments
 	Env     map[string]string `json:"env,omitempty"`
@@ -165,7 +166,8 @@ type FunctionStatus struct {
 
 // Limits are what a function gets at most on its host, by its spec or the host's defaults. Without a value there is no limit.
 type Limits struct {
-	CPUs          float64 `json:"cpus,omitempty"` // cores
+	CPUs          float64 `json:"cpus,omitempty"`   // cores
+	CPUSet        string  `json:"cpuset,omitempty"` // processors
 	MemoryBytes   int64   `json:"memory_bytes,omitempty"`
 	Processes     int64   `json:"processes,omitempty"`
 	DiskBytesPerS int64   `json:"disk_bytes_per_s,omitempty"` // of reading, and as much of writing

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"weir.dev/weir/cpuset"
 )
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?$`)
@@ -271,6 +273,12 @@ func ParseMemory(text string) (int64, error) {
 		return 0, fmt.Errorf("memory %q: want at least 1M", text)
 	}
 	return n, nil
+}
+
+// ParseCPUSet reads numbers of processors and ranges of them, such as "0-3,5", and returns them as the kernel writes them. Empty: all processors.
+func ParseCPUSet(text string) (string, error) {
+	s, err := cpuset.Parse(text)
+	return s.String(), err
 }
 
 // ParseCPUs reads a number of cores, such as "0.5". Empty: 0, no limit.

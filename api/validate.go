@@ -246,6 +246,8 @@ func (s FunctionSpec) Validate() []Problem {
 	}
 	_, err := ParseCPUs(s.CPUs)
 	c.err("cpus", err)
+	_, err = ParseCPUSet(s.CPUSet)
+	c.err("cpuset", err)
 	_, err = ParseMemory(s.Memory)
 	c.err("memory", err)
 	switch s.State {

@@ -164,6 +164,7 @@ func (a *app) functionCreate() *cobra.Command {
 	f.StringArrayVar(&env, "env", nil, "NAME=VALUE in the function's environment; may be repeated")
 	f.StringVar(&onFail, "on-fail", "", "what happens to traffic while it is down: drop (default) or bypass")
 	f.StringVar(&spec.CPUs, "cpus", "", "cores, for example 0.5")
+	f.StringVar(&spec.CPUSet, "cpuset", "", "processors that it may run on, for example 0-3,5; default all")
 	f.StringVar(&spec.Memory, "memory", "", "memory, for example 64M")
 	f.StringVar(&spec.Host, "host", "", "host to run on")
 	f.BoolVar(&start, "start", false, "start it as well")

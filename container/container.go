@@ -28,15 +28,18 @@ const (
 	Stopped State = "stopped"
 )
 
-// Spec says what to run. Netns exists and its links are up before Create is called.
+// Spec says what to run. Netns, if named, exists and its links are up before Create is called.
 type Spec struct {
-	ID       string
-	Rootfs   string   // an image's mounted root; never written when ReadOnly
+	ID string
+	// Image is the reference of the image that the root is of, for runtimes that have images of their own. "" if there is none.
+	Image string `json:",omitempty"`
+	// Rootfs is how the root file system is had: a directory where it is mounted. It is never written when ReadOnly.
+	Rootfs   string
 	ReadOnly bool     // false gives the container a writable layer of its own on overlayfs
 	Args     []string // process and arguments, as the image says unless overridden
 	Env      []string
 	Dir      string
-	Netns    string // path of the network namespace
+	Netns    string // path of the network namespace; "": the runtime makes one, with nothing but a loopback
 	// Userns is the path of the user namespace that owns Netns, with the ids IDs, and Rootfs is mounted for it. Root inside is nobody outside, and
 	// Capabilities count in Netns alone. Empty: root inside is the host's. It wants a root that is ReadOnly.
 	Userns       string
@@ -45,6 +48,7 @@ type Spec struct {
 	CPUs         float64  // cores, 0 the host's default
 	Memory       int64    // bytes, 0 the host's default
 	PIDs         int64    // 0: the host's default
+	CPUSet       string   `json:",omitempty"` // processors that it may run on, as package cpuset writes them, e.g. "0-3,5"; "" all
 	Capabilities []string // beyond none, for example CAP_NET_ADMIN; from the image's contract
 	Mounts       []Mount
 	UID, GID     uint32
@@ -74,6 +78,7 @@ type Limits struct {
 	CPUs      float64 `json:"cpus,omitempty"`   // cores
 	Memory    int64   `json:"memory,omitempty"` // bytes
 	PIDs      int64   `json:"pids,omitempty"`
+	CPUSet    string  `json:"cpuset,omitempty"`     // processors, e.g. "0-3,5"
 	DiskBytes int64   `json:"disk_bytes,omitempty"` // a second, for reading and for writing each
 	DiskOps   int64   `json:"disk_ops,omitempty"`   // the same
 	Missing   string  `json:"missing,omitempty"`    // what this host does not bound although it should by default, and why

@@ -216,7 +216,7 @@ func (m *Maker) Enter(ctx context.Context, b *Box, image string, s container.Spe
 		return s, fmt.Errorf("sandbox of function %s: %w", b.Name, err)
 	}
 	b.Used = true
-	s.ID, s.Log, s.Netns = b.ID(), b.Name, b.Net()
+	s.ID, s.Image, s.Log, s.Netns = b.ID(), image, b.Name, b.Net()
 	if err := copyConfig(b, &s); err != nil {
 		return s, fmt.Errorf("sandbox of function %s: %w", b.Name, err)
 	}

@@ -211,13 +211,13 @@ func (d *decoder) scalar(n ast.Node, at Position, path string, into reflect.Valu
 	d.mismatch(n, at, path, into)
 }
 
-// asWritten tells text fields in which a bare number has one meaning: a function's cpus, memory and env values, a switch's port.
+// asWritten tells text fields in which a bare number has one meaning: a function's cpus, cpuset, memory and env values, a switch's port.
 func asWritten(path string) bool {
 	parts := strings.SplitN(path, ".", 4)
 	if len(parts) == 3 && parts[0] == "endpoints" {
 		return parts[2] == "switch_port"
 	}
-	return len(parts) >= 3 && parts[0] == "functions" && (parts[2] == "cpus" || parts[2] == "memory" || parts[2] == "env" && len(parts) == 4)
+	return len(parts) >= 3 && parts[0] == "functions" && (parts[2] == "cpus" || parts[2] == "cpuset" || parts[2] == "memory" || parts[2] == "env" && len(parts) == 4)
 }
 
 func signed(v any) (int64, bool) {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/container"
+	"weir.dev/weir/cpuset"
 )
 
 const (
@@ -102,6 +103,7 @@ func diskOf(dir string) (disk, error) {
 // limitsOf is what a container is to get at most.
 func (r *Runtime) limitsOf(s container.Spec) container.Limits {
 	l := r.defaults
+	l.CPUSet = s.CPUSet
 	l.CPUs, l.Memory, l.PIDs = cmp.Or(s.CPUs, l.CPUs), cmp.Or(s.Memory, l.Memory), cmp.Or(s.PIDs, l.PIDs)
 	return l
 }
@@ -123,13 +125,25 @@ func (r *Runtime) controls(s container.Spec) []control {
 		quota, period := max(1000, int64(math.Round(l.CPUs*cpuPeriod))), uint64(cpuPeriod) // the kernel's least is 1 ms
 		cs = append(cs, control{"cpu", "cpu.cfs_quota_us", "cpu.max", s.CPUs > 0, strconv.FormatInt(quota, 10), func(l *container.Limits) { l.CPUs = 0 },
 			func(res *specs.LinuxResources, _ container.Limits) {
-				res.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
+				cpu(res).Quota, cpu(res).Period = &quota, &period
 			}})
+	}
+	if l.CPUSet != "" {
+		cs = append(cs, control{"cpuset", "cpuset.cpus", "cpuset.cpus", true, l.CPUSet, nil, func(res *specs.LinuxResources, l container.Limits) {
+			cpu(res).Cpus = l.CPUSet
+		}})
 	}
 	if l.DiskBytes > 0 {
 		cs = append(cs, r.diskControls(l)...)
 	}
 	return cs
+}
+
+func cpu(res *specs.LinuxResources) *specs.LinuxCPU {
+	if res.CPU == nil {
+		res.CPU = &specs.LinuxCPU{}
+	}
+	return res.CPU
 }
 
 func (r *Runtime) diskControls(l container.Limits) (cs []control) {
@@ -183,11 +197,36 @@ func (r *Runtime) checkLimits(s container.Spec) error {
 	need := []struct {
 		controller, field string
 		wanted            bool
-	}{{"cpu", "cpus", s.CPUs > 0}, {"memory", "memory", s.Memory > 0}, {"pids", "pids", true}}
+	}{{"cpu", "cpus", s.CPUs > 0}, {"memory", "memory", s.Memory > 0}, {"pids", "pids", true}, {"cpuset", "cpuset", s.CPUSet != ""}}
 	for _, n := range need {
 		if _, ok := r.hierarchyOf(n.controller); n.wanted && !ok {
 			return fmt.Errorf("%s: the kernel has no cgroup controller %q (boot with cgroup_enable=%s, or leave the limit out)", n.field, n.controller, n.controller)
 		}
+	}
+	return checkCPUSet(s.CPUSet)
+}
+
+// checkCPUSet refuses processors that this host does not have.
+func checkCPUSet(text string) error {
+	want, err := cpuset.Parse(text)
+	switch {
+	case err != nil:
+		return fmt.Errorf("cpuset: %w", err)
+	case want.String() != text:
+		return fmt.Errorf("cpuset %q: want it as the kernel writes it, %q", text, want)
+	case text == "":
+		return nil
+	}
+	raw, err := os.ReadFile("/sys/devices/system/cpu/online")
+	if err != nil {
+		return fmt.Errorf("cpuset: %w", err)
+	}
+	online, err := cpuset.Parse(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return fmt.Errorf("cpuset: %w", err)
+	}
+	if lacks := want.Without(online); len(lacks) > 0 {
+		return fmt.Errorf("cpuset %s: this host has no processor %s, it has %s", text, lacks, online)
 	}
 	return nil
 }

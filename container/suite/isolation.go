@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/container"
+	"weir.dev/weir/cpuset"
 	"weir.dev/weir/image"
 	"weir.dev/weir/netns"
 	"weir.dev/weir/portkind"
@@ -49,6 +51,8 @@ func Isolation(t *testing.T, open func(t *testing.T) Kernel) {
 		"a set-user-id program of the image gives nothing":          setuid,
 		"files of the image belong to root, and none is changed":    files,
 		"a second start finds nothing of the first":                 pristine,
+		"a cpuset is where it runs":                                 cpusets,
+		"without a network namespace it gets one of its own":        ownNetns,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -545,5 +549,57 @@ func (t *isolated) vanishes(space, name string) {
 			t.Fatalf("%s is still there: something holds the namespace of the deleted container", name)
 		case <-time.After(5 * time.Millisecond):
 		}
+	}
+}
+
+// cpusets: processes of a container run on its spec's processors alone, those that come later included, and its status says so.
+func cpusets(t *isolated) {
+	last := runtime.NumCPU() - 1
+	raw, err := os.ReadFile("/proc/self/status")
+	t.must(err)
+	_, rest, _ := strings.Cut(string(raw), "Cpus_allowed_list:")
+	mine, err := cpuset.Parse(strings.TrimSpace(strings.SplitN(rest, "\n", 2)[0]))
+	t.must(err)
+	if len(mine) > 0 {
+		last = mine[len(mine)-1]
+	}
+	want := strconv.Itoa(last)
+	b := t.box("a")
+	b.spec.CPUSet = want
+	pid := t.start(b.spec)
+	allowed := "Cpus_allowed_list:\t" + want + "\n"
+	if raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)); err != nil || !strings.Contains(string(raw), allowed) {
+		t.Errorf("its process: %s, %v; want %q", raw, err, allowed)
+	}
+	if got := t.run("a", "grep Cpus_allowed_list /proc/self/status"); got+"\n" != allowed && got != allowed {
+		t.Errorf("one more process: %q, want %q", got, allowed)
+	}
+	s, err := t.Runtime.Status(t.ctx, "a")
+	if t.must(err); s.Limits.CPUSet != want {
+		t.Errorf("its status says %q, want %q", s.Limits.CPUSet, want)
+	}
+	missing := container.Spec{ID: "b", Rootfs: t.Root, ReadOnly: true, Args: shell(waits), CPUSet: strconv.Itoa(cpuset.Max)}
+	if err := t.Runtime.Run(t.ctx, missing); err == nil || !strings.Contains(err.Error(), "no processor "+missing.CPUSet) {
+		t.Errorf("a processor that is not there: %v", err)
+	}
+}
+
+func ownNetns(t *isolated) {
+	pids := map[string]int{"host": os.Getpid()}
+	for _, id := range []string{"a", "b"} {
+		s := container.Spec{ID: id, Rootfs: t.Root, ReadOnly: true, Args: shell(waits)}
+		t.must(t.Runtime.Run(t.ctx, s))
+		status, err := t.Runtime.Status(t.ctx, id)
+		t.must(err)
+		pids[id] = status.PID
+	}
+	seen := map[string]string{}
+	for name, pid := range pids {
+		at, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+		t.must(err)
+		if other, taken := seen[at]; taken {
+			t.Errorf("%s and %s are in one network namespace, %s", name, other, at)
+		}
+		seen[at] = name
 	}
 }

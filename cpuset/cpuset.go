@@ -1,0 +1,62 @@
+// Package cpuset reads and writes sets of processors as the kernel does: "0-3,5" (cgroup-v2.rst, cpuset.cpus).
+package cpuset
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Max is the greatest number of a processor (NR_CPUS of the largest kernels).
+const Max = 8191
+
+// Set is processors by number, in rising order, each once.
+type Set []int
+
+// Parse reads numbers and ranges, with commas between. Empty: no processor.
+func Parse(text string) (Set, error) {
+	var s Set
+	if text == "" {
+		return s, nil
+	}
+	for _, part := range strings.Split(text, ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		first, err := strconv.ParseUint(from, 10, 16)
+		last, lerr := strconv.ParseUint(to, 10, 16)
+		if err != nil || lerr != nil || first > last || last > Max {
+			return nil, fmt.Errorf("processors %q: want numbers from 0 to %d and ranges, as in 0-3,5", text, Max)
+		}
+		for n := first; n <= last; n++ {
+			s = append(s, int(n))
+		}
+	}
+	slices.Sort(s)
+	return slices.Compact(s), nil
+}
+
+// String is a set in the kernel's form: ranges as long as possible, in rising order.
+func (s Set) String() string {
+	var parts []string
+	for i := 0; i < len(s); {
+		end := i
+		for end+1 < len(s) && s[end+1] == s[end]+1 {
+			end++
+		}
+		text := strconv.Itoa(s[i])
+		if end > i {
+			text += "-" + strconv.Itoa(s[end])
+		}
+		parts = append(parts, text)
+		i = end + 1
+	}
+	return strings.Join(parts, ",")
+}
+
+// Without are the processors of a set that another lacks.
+func (s Set) Without(other Set) Set {
+	return slices.DeleteFunc(slices.Clone(s), func(n int) bool { return slices.Contains(other, n) })
+}

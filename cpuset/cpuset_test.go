@@ -1,0 +1,32 @@
+package cpuset
+
+import "testing"
+
+func TestParse(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "0": "0", "0-3,5": "0-3,5", "5,0,1": "0-1,5", "1,2,3": "1-3", "0-2,1-4": "0-4", "7-7": "7", "8191": "8191",
+	} {
+		if s, err := Parse(text); err != nil || s.String() != want {
+			t.Errorf("%q is %q, %v; want %q", text, s, err, want)
+		}
+	}
+	for _, text := range []string{",", "1,", "a", "3-1", "-1", "1-", "0-3,5 ", "8192", "0x1", "1--2", "99999999999", "0-5:1/2"} {
+		if s, err := Parse(text); err == nil {
+			t.Errorf("%q is %v, want an error", text, s)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("0-3,5")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := Parse(text)
+		if err != nil {
+			return
+		}
+		again, err := Parse(s.String())
+		if err != nil || again.String() != s.String() {
+			t.Errorf("%q is %q, and that is %q, %v", text, s, again, err)
+		}
+	})
+}
