@@ -64,6 +64,8 @@ type loose struct {
 	groups, ones bool
 }
 
+func (b *bundle) claim() Claim { return Claim{b, b.policy.Name, b.policy.Priority} }
+
 func (b *bundle) steers() bool { return !b.policy.Replica() }
 
 // first is 1 for forward, which takes the frames that both directions of a policy select.

@@ -15,9 +15,10 @@ func Compile(in Input) Output { return New(in).Output() }
 
 // Compiler keeps what it has computed, so that a changed policy costs what it changes. Not safe for several goroutines.
 type Compiler struct {
+	*Tables
 	w        *world
+	catches  [][]caught // by node
 	policies map[string]*compiled
-	nodes    []*node
 	tags     *tags
 	near     map[place][]*bundle // that catch at one station's port, on its way out
 	wild     []*bundle           // that catch everywhere
@@ -29,7 +30,6 @@ type Compiler struct {
 	paths  pathsNow
 	errs   map[string]error
 	shared bool // errs is an output's, too
-	short  map[SwitchID][]Short
 	// of policies that change: their other forms
 	forms          map[string][]*compiled
 	ignoresChanges bool // what changes is not looked at: no tags are left
@@ -61,12 +61,8 @@ func (c *Compiler) reset(in Input) {
 	if before != nil {
 		c.tags.inherit(before)
 	}
-	for i, id := range c.w.g.ids {
-		c.nodes = append(c.nodes, newNode(c.w.g.sw[i], id))
-		c.nodes[i].beside = in.Beside
-	}
-	c.forwarding()
-	c.flooding()                      // tables hold its entries, too, when policies are fitted in
+	c.Tables = newTables(c.w.Network) // they hold default forwarding, too, when policies are fitted in
+	c.catches = make([][]caught, len(c.nodes))
 	slices.SortFunc(order, important) // so that it is always the same policy that another one is said to be in conflict with
 	for _, p := range order {
 		c.begin(p)
@@ -336,12 +332,10 @@ func (c *Compiler) undo(p *compiled) {
 			c.nodes[h.node].unhook(h.port, b)
 		}
 		for _, n := range b.made.catches {
-			n.catches = slices.DeleteFunc(n.catches, func(x caught) bool { return x.b == b })
+			c.catches[n] = slices.DeleteFunc(c.catches[n], func(x caught) bool { return x.b == b })
 		}
 		for _, n := range b.made.pruned {
-			n.prune = slices.DeleteFunc(n.prune, func(x pruned) bool { return x.b == b })
-			n.returns = slices.DeleteFunc(n.returns, func(x returned) bool { return x.b == b })
-			n.floodDirty = true
+			c.nodes[n].unclaim(b)
 		}
 		b.made, b.legs = made{}, nil
 	}

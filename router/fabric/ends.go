@@ -81,10 +81,9 @@ func (p *planner) loose(s *stream, end int, resume api.HostAction) ([]step, erro
 	default:
 		n := p.c.nodes[s.node]
 		for _, m := range w.in.Endpoints[s.endpoint].MACs {
-			n.prune = append(n.prune, pruned{b, m, s.port.Number})
+			n.keepBack(pruned{b.claim(), m, s.port.Number})
 		}
-		n.floodDirty = true
-		b.made.pruned = append(b.made.pruned, n)
+		b.made.pruned = append(b.made.pruned, s.node)
 		if w.settled(end) {
 			steps = append(steps, step{
 				when: groups, rank: 1, key: "groups", what: "flooded, also to " + w.g.name(end),
@@ -209,11 +208,10 @@ func (p *planner) returnToEdge(s *stream, from int) (step, error) {
 	n := p.c.nodes[s.node]
 	for _, a := range l.arcs {
 		if g.arcs[a].to == s.node {
-			n.returns = append(n.returns, returned{p.b, g.arcs[a].in.Number, s.port.Number, l.tag})
+			n.floodBack(returned{p.b.claim(), g.arcs[a].in.Number, s.port.Number, l.tag})
 		}
 	}
-	n.floodDirty = true
-	p.b.made.pruned = append(p.b.made.pruned, n)
+	p.b.made.pruned = append(p.b.made.pruned, s.node)
 	home := p.onto(l, "back to be flooded")
 	home.when, home.rank, home.key = groups, 1, "groups"
 	return home, nil

@@ -75,7 +75,7 @@ func (p *planner) edged() []int {
 const nowhere = -1
 
 func (p *planner) catchAtSwitch(s *stream, node, host int, l plannedLeg) {
-	g, n := p.c.w.g, p.c.nodes[node]
+	g := p.c.w.g
 	var out flow.Port // 0: no way from here, so that frames are dropped rather than let past
 	if host != nowhere {
 		if arcs, ok := g.path(node, host); ok {
@@ -84,8 +84,7 @@ func (p *planner) catchAtSwitch(s *stream, node, host int, l plannedLeg) {
 	}
 	p.catch(s, node, out, l.tag, true, 0)
 	if p.b.toDest && p.b.policy.Exhaustive() {
-		n.hooks[s.port.Number] = append(n.hooks[s.port.Number], hook{p.b, out, l.tag})
-		n.floodDirty = true
+		p.c.nodes[node].hook(s.port.Number, hook{p.b.claim(), out, l.tag})
 		p.b.made.hooks = append(p.b.made.hooks, hookRef{node, s.port.Number})
 	}
 }
@@ -171,27 +170,27 @@ func verb(b *bundle, out flow.Port) string {
 }
 
 // catchesAt tells whether a copying policy has the same entry for a port of its own, too.
-func (n *node) catchesAt(r caught, port flow.Port) bool {
+func (c *Compiler) catchesAt(node int, r caught, port flow.Port) bool {
 	own := r.entry.Match
 	own.InPort = port
-	return slices.ContainsFunc(n.catches, func(o caught) bool { return o.b == r.b && o.entry.Match == own })
+	return slices.ContainsFunc(c.catches[node], func(o caught) bool { return o.b == r.b && o.entry.Match == own })
 }
 
 // keep adds a catching entry, one of several for different ports, and those for frames of a copying policy as well.
 func (p *planner) keep(s *stream, node int, e *Entry, ports []flow.Port) {
-	n := p.c.nodes[node]
+	c := p.c
 	p.entry(node, e)
 	if !p.b.steers() {
-		n.catches = append(n.catches, caught{b: p.b, s: s, entry: *e})
-		p.b.made.catches = append(p.b.made.catches, n)
+		c.catches[node] = append(c.catches[node], caught{b: p.b, s: s, entry: *e})
+		p.b.made.catches = append(p.b.made.catches, node)
 		return
 	}
-	for _, r := range n.catches {
+	for _, r := range c.catches[node] {
 		if r.entry.Table != e.Table || r.b.toDest != p.b.toDest {
 			continue
 		}
 		m, ok := flow.Intersect(r.entry.Match, e.Match)
-		if !ok || e.Match.InPort != m.InPort && slices.Contains(ports, m.InPort) || r.entry.Match.InPort != m.InPort && n.catchesAt(r, m.InPort) {
+		if !ok || e.Match.InPort != m.InPort && slices.Contains(ports, m.InPort) || r.entry.Match.InPort != m.InPort && c.catchesAt(node, r, m.InPort) {
 			continue // that of the port itself does
 		}
 		if p.b.yields(s, &m) || r.b.yields(r.s, &m) {
@@ -218,7 +217,6 @@ func (p *planner) keep(s *stream, node int, e *Entry, ports []flow.Port) {
 // catchAtHost makes the rules that catch frames at a host's endpoint.
 func (p *planner) catchAtHost(s *stream, st step) {
 	b := p.b
-	n := p.c.nodes[s.node]
 	at := p.endpointPort(s)
 	r := api.HostRule{Stage: flow.Ingress.String(), Priority: prioSource + p.c.level(b.policy) + b.first(), Action: st.action, Policy: b.policy.Name}
 	if b.toDest {
@@ -248,7 +246,7 @@ func (p *planner) catchAtHost(s *stream, st step) {
 		}
 		id := identity.Of("catch", b.policy.Name, b.Way.String(), r.Stage, at, key, st.key)
 		r.Cookie, r.Note = cookieText(id), "policy "+b.policy.Name+": "+m.term+" -> "+st.what
-		p.keepRule(s, n, id, r, match)
+		p.keepRule(s, id, r, match)
 	}
 	if r.Match = (api.HostMatch{InPort: at}); b.toDest {
 		r.Match = api.HostMatch{OutPort: at}
@@ -256,14 +254,15 @@ func (p *planner) catchAtHost(s *stream, st step) {
 	p.refuseAtHost(s.node, &r)
 }
 
-func (p *planner) keepRule(s *stream, n *node, id uint64, r api.HostRule, m flow.Match) {
+func (p *planner) keepRule(s *stream, id uint64, r api.HostRule, m flow.Match) {
+	c := p.c
 	p.rule(s.node, id, &r)
 	if !p.b.steers() {
-		n.catches = append(n.catches, caught{b: p.b, s: s, rule: r, match: m})
-		p.b.made.catches = append(p.b.made.catches, n)
+		c.catches[s.node] = append(c.catches[s.node], caught{b: p.b, s: s, rule: r, match: m})
+		p.b.made.catches = append(p.b.made.catches, s.node)
 		return
 	}
-	for _, o := range n.catches {
+	for _, o := range c.catches[s.node] {
 		if o.rule.Stage != r.Stage || o.rule.Match.InPort != r.Match.InPort || o.rule.Match.OutPort != r.Match.OutPort {
 			continue
 		}

@@ -13,16 +13,35 @@ const etherTypeLLDP uint16 = 0x88cc
 
 var group = flow.MAC{1}
 
+// Tables are what all switches hold, default forwarding included.
+type Tables struct {
+	w     *Network
+	nodes []*node
+	short map[SwitchID][]Short
+}
+
+// newTables has default forwarding, as long as no policy has a part in floods.
+func newTables(w *Network) *Tables {
+	t := &Tables{w: w}
+	for i, id := range w.g.ids {
+		t.nodes = append(t.nodes, newNode(w.g.sw[i], id))
+		t.nodes[i].beside = w.in.Beside
+	}
+	t.forwarding()
+	t.flooding()
+	return t
+}
+
 // forwarding computes what every OpenFlow switch does by itself: LLDP to the controller, fabric tags of users dropped, what is for a
 // known station on its shortest path. Tables of the nodes are filled with it for good, until the topology changes.
-func (c *Compiler) forwarding() {
-	for i, n := range c.nodes {
+func (t *Tables) forwarding() {
+	for i, n := range t.nodes {
 		if !n.sw.Host {
-			c.plumbing(i, n)
+			t.plumbing(i, n)
 		}
 	}
-	c.allot()
-	g := c.w.g
+	t.allot()
+	g := t.w.g
 	names := make([]string, len(g.ids))
 	for i := range names {
 		names[i] = "a station at " + g.name(i)
@@ -37,15 +56,15 @@ func (c *Compiler) forwarding() {
 		}
 		return arcs
 	}
-	for i, n := range c.nodes {
+	for i, n := range t.nodes {
 		if n.sw.Host {
 			continue
 		}
-		base := make([]Entry, 0, len(c.w.stations)) // it does not grow: pointers are taken
+		base := make([]Entry, 0, len(t.w.stations)) // it does not grow: pointers are taken
 		second, station := n.second(), identity.LabelOf("base", string(g.ids[i]), "station")
-		for k := range c.w.stations {
-			s := &c.w.stations[k]
-			if c.w.leftOut(i, k) {
+		for k := range t.w.stations {
+			s := &t.w.stations[k]
+			if t.w.leftOut(i, k) {
 				continue
 			}
 			out, what := s.port.Number, "a station here"
@@ -54,7 +73,7 @@ func (c *Compiler) forwarding() {
 				if a < 0 {
 					continue
 				}
-				if c.w.treed(k) {
+				if t.w.treed(k) {
 					a = g.along(i, s.node, a)
 				}
 				out, what = g.arcs[a].out.Number, names[s.node]
@@ -70,11 +89,11 @@ func (c *Compiler) forwarding() {
 }
 
 // plumbing are a switch's entries that no station and no policy has a part in, but for floods.
-func (c *Compiler) plumbing(i int, n *node) {
-	g := c.w.g
+func (t *Tables) plumbing(i int, n *node) {
+	g := t.w.g
 	size := (1+len(neighbours))*len(g.edges[i]) + 3
 	base := make([]Entry, 0, size) // it does not grow: pointers are taken
-	n.base = make([]*Entry, 0, size+len(c.w.stations))
+	n.base = make([]*Entry, 0, size+len(t.w.stations))
 	second := n.second()
 	mine := identity.LabelOf("base", string(g.ids[i]))
 	add := func(e Entry, is identity.Label) {
@@ -116,8 +135,8 @@ func stationKey(m flow.MAC) uint64 {
 
 // flooding computes, where that has changed, what a switch does with frames for many and for stations that nobody knows: out of every
 // edge port and along the sender's tree. Ports whose station has an exhaustive policy send their copy into its chain.
-func (c *Compiler) flooding() {
-	for i, n := range c.nodes {
+func (t *Tables) flooding() {
+	for i, n := range t.nodes {
 		if n.sw.Host || !n.floodDirty {
 			continue
 		}
@@ -126,7 +145,7 @@ func (c *Compiler) flooding() {
 			n.drop(f)
 		}
 		n.flood = nil
-		for _, e := range c.floodOf(i, n) {
+		for _, e := range t.floodOf(i, n) {
 			f := n.count(&e)
 			n.flood = append(n.flood, f)
 			n.put(f)
@@ -134,22 +153,22 @@ func (c *Compiler) flooding() {
 	}
 }
 
-func (c *Compiler) floodOf(i int, n *node) []Entry {
-	g := c.w.g
+func (t *Tables) floodOf(i int, n *node) []Entry {
+	g := t.w.g
 	var flood []Entry
 	id := string(g.ids[i])
 	mine := identity.LabelOf("flood", id)
-	add := func(e Entry, outs func(t *tree) []Out, parts ...string) {
+	add := func(e Entry, outs func(k *tree) []Out, parts ...string) {
 		e.Table = n.second()
 		is := mine
 		for _, p := range parts {
 			is = is.With(p)
 		}
 		e.Cookie = is.Entry()
-		flood = c.byTree(flood, i, e, outs)
+		flood = t.byTree(flood, i, e, outs)
 	}
-	from := func(in flow.Port) func(t *tree) []Out {
-		return func(t *tree) []Out { return c.floodOuts(i, t, in, 0) }
+	from := func(in flow.Port) func(k *tree) []Out {
+		return func(k *tree) []Out { return t.floodOuts(i, k, in, 0) }
 	}
 	add(Entry{Note: "flood"}, from(0), "all")
 	special := map[flow.Port]bool{} // ports where a copy would go back out, or must not be made
@@ -172,8 +191,8 @@ func (c *Compiler) floodOf(i int, n *node) []Entry {
 		seen[x.mac] = true
 		m := flow.Match{SrcMAC: x.mac, SrcMACMask: whole}
 		note := fmt.Sprintf("flood, not back to %s", x.mac)
-		not := func(in flow.Port) func(t *tree) []Out {
-			return func(t *tree) []Out { return c.floodOuts(i, t, in, x.port) }
+		not := func(in flow.Port) func(k *tree) []Out {
+			return func(k *tree) []Out { return t.floodOuts(i, k, in, x.port) }
 		}
 		add(Entry{Priority: prioFlood + 2, Match: m, Note: note}, not(0), "not", x.mac.String())
 		for _, p := range slices.Sorted(maps.Keys(special)) {
@@ -185,11 +204,11 @@ func (c *Compiler) floodOf(i int, n *node) []Entry {
 		if slices.ContainsFunc(n.returns[:j], func(o returned) bool { return o.in == r.in && o.tag == r.tag }) {
 			continue // policies may share the leg that it came by
 		}
-		flood = c.byTree(flood, i, Entry{
+		flood = t.byTree(flood, i, Entry{
 			Cookie: identity.Entry("returned", id, decimal(r.in), fmt.Sprint(r.tag)), Priority: prioTag, Match: flow.Match{InPort: r.in, Tag: r.tag},
-			Policy: r.b.policy.Name, Hop: 255, Note: "flood as from " + decimal(r.port),
-		}, func(t *tree) []Out {
-			outs := c.floodOuts(i, t, r.port, 0)
+			Policy: r.Policy, Hop: 255, Note: "flood as from " + decimal(r.port),
+		}, func(k *tree) []Out {
+			outs := t.floodOuts(i, k, r.port, 0)
 			for j := range outs {
 				outs[j] = Out{Port: back(outs[j].Port, r.in), Pop: true, Push: outs[j].Push}
 			}
@@ -202,8 +221,8 @@ func (c *Compiler) floodOf(i int, n *node) []Entry {
 	for _, p := range g.edges[i] {
 		for _, m := range neighbours {
 			m.InPort = p
-			add(Entry{Priority: prioNeigh, Match: m, Note: "who has, flooded and to the router"}, func(t *tree) []Out {
-				return append([]Out{{Port: ToController}}, c.floodOuts(i, t, p, 0)...)
+			add(Entry{Priority: prioNeigh, Match: m, Note: "who has, flooded and to the router"}, func(k *tree) []Out {
+				return append([]Out{{Port: ToController}}, t.floodOuts(i, k, p, 0)...)
 			}, "neigh", decimal(p), fmt.Sprint(m.EtherType))
 		}
 	}
@@ -217,8 +236,8 @@ var neighbours = [...]flow.Match{
 }
 
 // byTree appends an entry that floods: one for the frames of all senders, and above it another one for those of odd ones.
-func (c *Compiler) byTree(flood []Entry, i int, e Entry, outs func(t *tree) []Out) []Entry {
-	g := c.w.g
+func (t *Tables) byTree(flood []Entry, i int, e Entry, outs func(k *tree) []Out) []Entry {
+	g := t.w.g
 	if e.Match.SrcMACMask == whole {
 		e.Outs = outs(g.trees[treeOf(e.Match.SrcMAC)])
 		return append(flood, e)
@@ -236,10 +255,10 @@ func (c *Compiler) byTree(flood []Entry, i int, e Entry, outs func(t *tree) []Ou
 }
 
 // floodOuts are the copies of a flooded frame that came in by a port, 0 any: a switch never sends it back by itself.
-func (c *Compiler) floodOuts(i int, t *tree, in, not flow.Port) []Out {
-	g, n := c.w.g, c.nodes[i]
+func (t *Tables) floodOuts(i int, k *tree, in, not flow.Port) []Out {
+	g, n := t.w.g, t.nodes[i]
 	var outs []Out
-	for _, p := range t.ports[i] {
+	for _, p := range k.ports[i] {
 		if p != in {
 			outs = append(outs, Out{Port: p})
 		}
@@ -251,7 +270,7 @@ func (c *Compiler) floodOuts(i int, t *tree, in, not flow.Port) []Out {
 		if hooks := n.hooks[p]; len(hooks) > 0 {
 			h := hooks[0]
 			for _, o := range hooks[1:] {
-				if o.b.policy.Priority > h.b.policy.Priority || o.b.policy.Priority == h.b.policy.Priority && o.b.policy.Name < h.b.policy.Name {
+				if o.Priority > h.Priority || o.Priority == h.Priority && o.Policy < h.Policy {
 					h = o
 				}
 			}

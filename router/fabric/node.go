@@ -32,7 +32,6 @@ type node struct {
 
 	used [256]int // entries by table, default forwarding included
 
-	catches    []caught
 	hooks      map[flow.Port][]hook // ports whose flooded frames go into a chain instead
 	prune      []pruned
 	returns    []returned
@@ -61,59 +60,32 @@ type countedRule struct {
 	one           [1]string
 }
 
-// caught is an entry or host rule that catches frames, for those that both copy and steer.
-type caught struct {
-	b     *bundle
-	s     *stream
-	entry Entry        // of an OpenFlow switch
-	rule  api.HostRule // of a host
-	match flow.Match   // of the rule, without ports
-}
-
 // hook sends what is flooded to a port into a chain.
 type hook struct {
-	b   *bundle
+	Claim
 	out flow.Port
 	tag uint16
 }
 
+// Claim says for whom something is at a switch.
+type Claim struct {
+	Owner    any // compared with ==
+	Policy   string
+	Priority int
+}
+
 // pruned keeps flooded frames from the port of their sender, wherever they come from.
 type pruned struct {
-	b    *bundle
+	Claim
 	mac  flow.MAC
 	port flow.Port
 }
 
 // returned is a flooded frame that is back, with a tag, at the switch of its sender and is flooded from there as if it had just come.
 type returned struct {
-	b        *bundle
+	Claim
 	in, port flow.Port
 	tag      uint16
-}
-
-// ref is an entry that a bundle has put into a node.
-type ref struct {
-	node  int
-	entry *counted
-}
-
-type ruleRef struct {
-	node int
-	rule *countedRule
-}
-
-type hookRef struct {
-	node int
-	port flow.Port
-}
-
-// made is all that a bundle has put somewhere.
-type made struct {
-	entries []ref
-	rules   []ruleRef
-	hooks   []hookRef
-	catches []*node
-	pruned  []*node // and returned
 }
 
 func newNode(s Switch, id SwitchID) *node {
@@ -264,11 +236,36 @@ func (n *node) unlistRule(c *countedRule) {
 	}
 }
 
-func (n *node) unhook(p flow.Port, b *bundle) {
-	n.hooks[p] = slices.DeleteFunc(n.hooks[p], func(h hook) bool { return h.b == b })
+// hook sends what is flooded to a port into a chain.
+func (n *node) hook(p flow.Port, h hook) {
+	n.hooks[p] = append(n.hooks[p], h)
+	n.floodDirty = true
+}
+
+func (n *node) unhook(p flow.Port, owner any) {
+	n.hooks[p] = slices.DeleteFunc(n.hooks[p], func(h hook) bool { return h.Owner == owner })
 	if len(n.hooks[p]) == 0 {
 		delete(n.hooks, p)
 	}
+	n.floodDirty = true
+}
+
+// keepBack keeps flooded frames from a sender's own port.
+func (n *node) keepBack(p pruned) {
+	n.prune = append(n.prune, p)
+	n.floodDirty = true
+}
+
+// floodBack floods frames that have come back.
+func (n *node) floodBack(r returned) {
+	n.returns = append(n.returns, r)
+	n.floodDirty = true
+}
+
+// unclaim undoes both.
+func (n *node) unclaim(owner any) {
+	n.prune = slices.DeleteFunc(n.prune, func(x pruned) bool { return x.Owner == owner })
+	n.returns = slices.DeleteFunc(n.returns, func(x returned) bool { return x.Owner == owner })
 	n.floodDirty = true
 }
 

@@ -46,25 +46,25 @@ type shortage struct {
 }
 
 // scarce tells that frames for some known stations are flooded.
-func (w *world) scarce() bool { return w.short.rank != nil }
+func (w *Network) scarce() bool { return w.short.rank != nil }
 
 // leftOut tells whether a station has no entry at a switch.
-func (w *world) leftOut(node, station int) bool {
+func (w *Network) leftOut(node, station int) bool {
 	return w.short.rank != nil && w.short.rank[station] >= w.short.most[node]
 }
 
 // treed tells whether frames for a station go along the broadcast tree.
-func (w *world) treed(station int) bool { return w.short.rank != nil && w.short.treed[station] }
+func (w *Network) treed(station int) bool { return w.short.rank != nil && w.short.treed[station] }
 
 // allot finds which stations have entries in which tables, when all entries of default forwarding besides theirs are known.
-func (c *Compiler) allot() {
-	w, g := c.w, c.w.g
-	c.short = map[SwitchID][]Short{}
+func (t *Tables) allot() {
+	w, g := t.w, t.w.g
+	t.short = map[SwitchID][]Short{}
 	if w.in.Beside {
 		return
 	}
-	most := make([]int, len(c.nodes))
-	for i, n := range c.nodes {
+	most := make([]int, len(t.nodes))
+	for i, n := range t.nodes {
 		most[i] = len(w.stations)
 		if n.sw.Host {
 			continue
@@ -75,7 +75,7 @@ func (c *Compiler) allot() {
 			}
 			s := Short{Table: uint8(table), Size: int(size), Others: min(int(w.in.Reserve), int(size)), Needs: n.used[table]}
 			if table == int(n.second()) {
-				s.Needs += len(c.floodOf(i, n))
+				s.Needs += len(t.floodOf(i, n))
 				s.Stations = w.reach(i, nil)
 			}
 			room := s.Size - s.Others - s.Needs
@@ -85,7 +85,7 @@ func (c *Compiler) allot() {
 			if s.Stations > 0 {
 				most[i] = max(0, room-(s.Size-s.Others)/keptShare)
 			}
-			c.short[g.ids[i]] = append(c.short[g.ids[i]], s)
+			t.short[g.ids[i]] = append(t.short[g.ids[i]], s)
 		}
 	}
 	if len(most) == 0 || slices.Min(most) == len(w.stations) {
@@ -94,11 +94,11 @@ func (c *Compiler) allot() {
 	if slices.Contains(g.tells, true) { // what is flooded and what is not have to go the same way
 		g.trees[1] = g.trees[0]
 		clear(g.tells)
-		c.allot()
+		t.allot()
 		return
 	}
 	w.short = shortage{rank: w.ranks(), most: most, treed: make([]bool, len(w.stations))}
-	for i, n := range c.nodes {
+	for i, n := range t.nodes {
 		if n.sw.Host || most[i] == len(w.stations) {
 			continue
 		}
@@ -106,8 +106,8 @@ func (c *Compiler) allot() {
 			w.short.treed[k] = w.short.treed[k] || w.leftOut(i, k)
 			return w.leftOut(i, k)
 		})
-		for j := range c.short[g.ids[i]] {
-			if s := &c.short[g.ids[i]][j]; s.Stations > 0 {
+		for j := range t.short[g.ids[i]] {
+			if s := &t.short[g.ids[i]][j]; s.Stations > 0 {
 				s.LeftOut = left
 			}
 		}
@@ -115,7 +115,7 @@ func (c *Compiler) allot() {
 }
 
 // reach counts the stations that a switch has a way to, of those that are meant.
-func (w *world) reach(node int, meant func(station int) bool) int {
+func (w *Network) reach(node int, meant func(station int) bool) int {
 	n := 0
 	for k := range w.stations {
 		if w.g.to(w.stations[k].node)[node] != unreachable && (meant == nil || meant(k)) {
@@ -126,7 +126,7 @@ func (w *world) reach(node int, meant func(station int) bool) int {
 }
 
 // ranks puts stations in order.
-func (w *world) ranks() []int {
+func (w *Network) ranks() []int {
 	named := map[string]bool{}
 	for _, s := range w.in.Stations {
 		named[string(s.MAC[:])] = s.Endpoint != ""
