@@ -59,6 +59,17 @@ var layers = map[string][]string{
 	"cli/testbed": {"cli/command", "testbed"},
 
 	// packages of router, lower ones first
+	"router/identity":          {"flow"},
+	"router/policy":            {"api", "flow"},
+	"router/fabric":            {"router/identity", "api", "flow"},
+	"router/fabric/graph":      {"router/fabric", "router/identity", "flow"},
+	"router/fabric/tags":       {"router/fabric", "router/fabric/graph", "flow"},
+	"router/fabric/switches":   {"router/fabric", "router/identity", "api", "flow"},
+	"router/fabric/forwarding": {"router/fabric", "router/fabric/graph", "router/fabric/switches", "router/identity", "flow"},
+	"router/fabric/steering": {"router/fabric", "router/fabric/forwarding", "router/fabric/graph", "router/fabric/switches", "router/fabric/tags", "router/identity",
+		"router/policy", "api", "flow"},
+	"router/fabric/model":  {"router", "api", "flow", "placement"},
+	"router/fabric/oracle": {"router/fabric", "api", "flow"}, // independent of what it checks
 	"router/rollout": {"api", "flow", "openflow", "router/fabric"},
 
 	// packages of manager, lower ones first

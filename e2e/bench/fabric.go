@@ -14,6 +14,7 @@ import (
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/router/control"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/fabric/steering"
 )
 
 // fabric: how fast policies become entries of OpenFlow switches, beside os-ken (Python), and how soon a new one steers.
@@ -32,12 +33,12 @@ func (b *bench) compile() error {
 	const stations, policies, more = 1000, 10_000, 150
 	in := leafSpine(10, 90, stations, policies)
 	var all []float64
-	var c *fabric.Compiler
+	var c *steering.Compiler
 	entries := 0
 	for range b.Rounds {
 		runtime.GC()
 		begin := time.Now()
-		c = fabric.New(in)
+		c = steering.New(in)
 		out := c.Output()
 		all = append(all, time.Since(begin).Seconds())
 		for name, err := range out.Errors {
@@ -87,7 +88,7 @@ func percentile(v []float64, p int) float64 {
 
 // encode: flow-mods built and encoded, nothing sent, beside os-ken.
 func (b *bench) encode() error {
-	out := fabric.Compile(leafSpine(2, 8, 80, 500))
+	out := steering.Compile(leafSpine(2, 8, 80, 500))
 	mods, err := control.FlowMods(out)
 	if err != nil {
 		return err

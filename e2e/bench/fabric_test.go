@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"weir.dev/weir/router/control"
-	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/fabric/steering"
 )
 
 // The sink must get all that Weir installs, and answer as a switch does, or a rate into it means nothing.
@@ -27,7 +27,7 @@ func TestSinkCountsWhatIsInstalled(t *testing.T) {
 		})
 	}
 	in := leafSpine(installSpines, installLeaves, 16, 40)
-	mods, err := control.FlowMods(fabric.Compile(in))
+	mods, err := control.FlowMods(steering.Compile(in))
 	if err != nil {
 		t.Fatal(err)
 	}

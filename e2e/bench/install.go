@@ -22,6 +22,7 @@ import (
 	"weir.dev/weir/ovsdb/ovsproc"
 	"weir.dev/weir/router/control"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/fabric/steering"
 )
 
 // Sizes of the network whose policies are installed.
@@ -38,7 +39,7 @@ const (
 // flow-mods ready-made. Into Open vSwitch as it is, where the switch's own work is part of the time, and into a sink, where it is not.
 func (b *bench) install() error {
 	in := leafSpine(installSpines, installLeaves, installStations, installPolicies)
-	mods, err := control.FlowMods(fabric.Compile(in))
+	mods, err := control.FlowMods(steering.Compile(in))
 	if err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func (b *bench) weirInstalls(l net.Listener, in fabric.Input) (r run, err error)
 	runtime.GC()
 	cpu := cpuTime()
 	begin := time.Now()
-	out := fabric.Compile(in)
+	out := steering.Compile(in)
 	r.compiled = time.Since(begin)
 	r.mods, err = control.Install(ctx, conns, out)
 	r.installed = time.Since(begin) - r.compiled

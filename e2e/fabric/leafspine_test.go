@@ -25,6 +25,7 @@ import (
 	"weir.dev/weir/router/fabric"
 	"weir.dev/weir/router/fabric/model"
 	"weir.dev/weir/router/fabric/oracle"
+	"weir.dev/weir/router/fabric/steering"
 )
 
 // The functions of all batches stay; only policies change.
@@ -207,7 +208,7 @@ func (l *leafSpine) draw(r *rand.Rand, batch int) api.Document {
 			continue
 		}
 		d.Policies[name] = p
-		if len(router.Validate(d)) > 0 || len(fabric.Compile(l.input(d)).Errors) > 0 {
+		if len(router.Validate(d)) > 0 || len(steering.Compile(l.input(d)).Errors) > 0 {
 			delete(d.Policies, name)
 		}
 	}
@@ -297,7 +298,7 @@ type probe struct {
 func (l *leafSpine) round(name string, d api.Document) {
 	l.t.Helper()
 	in := l.input(d)
-	for _, path := range fabric.Compile(in).Paths.All() {
+	for _, path := range steering.Compile(in).Paths.All() {
 		l.tagged += min(1, len(path.Tags))
 	}
 	l.entries(name, in)
@@ -378,7 +379,7 @@ func ip(from, to rig.Station, proto uint8, port uint16) func(string) []byte {
 func (l *leafSpine) settled(name string, in fabric.Input) {
 	l.t.Helper()
 	want := map[string]map[string]int{}
-	for id, rules := range fabric.Compile(in).Hosts {
+	for id, rules := range steering.Compile(in).Hosts {
 		list := make([]api.HostRule, len(rules))
 		for i, r := range rules {
 			list[i] = *r
@@ -434,7 +435,7 @@ const tagPriority = 63000
 // entries compares how many entries of each table the switches have with what the compiler wants.
 func (l *leafSpine) entries(name string, in fabric.Input) {
 	l.t.Helper()
-	out := fabric.Compile(in)
+	out := steering.Compile(in)
 	l.await(name+": the switches have the entries of the input", func() (bool, string) {
 		for id, list := range out.Entries {
 			want := map[string]int{}
@@ -564,7 +565,7 @@ func (l *leafSpine) inMemory(d api.Document, p probe) string {
 	}
 	without := in
 	without.Policies = nil
-	if err := n.Install(without, fabric.Compile(without)); err != nil {
+	if err := n.Install(without, steering.Compile(without)); err != nil {
 		return err.Error()
 	}
 	for _, name := range leafSpineStations {
@@ -573,7 +574,7 @@ func (l *leafSpine) inMemory(d api.Document, p probe) string {
 			return err.Error()
 		}
 	}
-	if err := n.Install(in, fabric.Compile(in)); err != nil {
+	if err := n.Install(in, steering.Compile(in)); err != nil {
 		return err.Error()
 	}
 	r, err := n.Send(p.from, p.frame)

@@ -13,6 +13,7 @@ import (
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/openflow/fake"
 	"weir.dev/weir/router/fabric"
+	fabricrules "weir.dev/weir/router/fabric/steering"
 	"weir.dev/weir/router/rollout"
 )
 
@@ -82,7 +83,7 @@ func BenchmarkInstallOnOVS(b *testing.B) {
 		}
 		b.StartTimer()
 		began := time.Now()
-		out := fabric.Compile(in)
+		out := fabricrules.Compile(in)
 		compiled := time.Now()
 		n, err := Install(b.Context(), conns, out)
 		if err != nil {
@@ -110,7 +111,7 @@ func BenchmarkInstallOnOVS(b *testing.B) {
 // BenchmarkPlan10000 measures one more policy among 10,000 on 100 switches, from the input to the batches.
 func BenchmarkPlan10000(b *testing.B) {
 	in := inputOf(100, 10000)
-	c := fabric.New(in)
+	c := fabricrules.New(in)
 	f := rollout.Fleet{Nodes: map[fabric.SwitchID]*rollout.Node{}, Peers: map[string]*rollout.Peer{}, Drain: defaultDrain}
 	for id, s := range in.Switches {
 		if !s.Host {

@@ -1,31 +1,18 @@
-// Package fabric computes the rules of many switches from a topology and policies: default forwarding of the OpenFlow switches, and the
-// steering of policies whose traffic or functions are not all on one host. It is pure: no I/O, no clock; the same input gives the same
-// output. Policies that a host steers by itself are no part of it: package router compiles them there.
+// Package fabric describes networks of many switches, the policies that cross them, and the rules that switches and hosts are to hold for these:
+// [Input] and [Output]. It also compares inputs. Packages below compute the rules; all is pure: no I/O, no clock.
 //
-// A switch is an OpenFlow switch of the fabric or the switch of a host with an agent. Links join them: cables, or tunnels between hosts.
+//	graph       links, shortest ways, broadcast trees
+//	tags        which fabric tag means what, on which link
+//	switches    what one switch is to hold, changed in steps
+//	forwarding  default forwarding: stations, floods, tables that are too small
+//	steering    policies to entries and hosts' rules: Compile and Update
 //
-// A frame passes two stages, and at each the most important policy that steers takes it, the most important one that copies gets a copy:
-// where its source is, if a policy's direction begins at an endpoint, and where its destination is, if it ends at one. A direction with
-// neither is caught wherever frames enter; steering ones leave multicast alone then, which could not be kept from its sender behind the chain.
-// There both directions of a policy may select a frame: NTP sends from port 123 to port 123. Forward takes it: its entries are higher,
-// since OpenFlow does not say which of two entries of one priority a switch uses.
-//
-// Table 0 has, from the top: LLDP, users' frames that carry a fabric tag, legs with a tag, legs without and what is caught at its source.
-// Table 1: what is caught on the way to its destination, stations, floods. Switches with one table have it all in that, in this order.
-//
-// A leg is the way of frames from where they are caught to a host of their chain, from there to the next, or home. Its entries match what
-// the policy matches, at the port where frames come in, as long as no other frames may look the same there that have another way to go:
-// those of the same policy that have been through the chain, those of another policy of higher priority for the same source. A hostile
-// station's frames count, too: behind the chain they go to any destination MAC, whatever their IP address, even to their sender's own.
-// Else the leg carries a tag, and switches look at nothing but that. Copies, legs behind a function that rewrites, and those to a
-// destination's own port carry one always (but see toward.go). Behind the last function default forwarding takes frames on; hosts'
-// endpoints get flooded frames back first, so that no bridge learns them at the wrong port.
-//
-// DESIGN.md has tables, floods, tags and the invariants.
+// Each imports those above it only. DESIGN.md has the flow, tables, floods, tags and the invariants.
 package fabric
 
 import (
 	"cmp"
+	"errors"
 	"net/netip"
 
 	"weir.dev/weir/api"
@@ -162,8 +149,8 @@ type Entry struct {
 
 // Catching is the highest hop of what catches frames, FirstLeg that of the way to a chain's first host.
 const (
-	Catching = maxHops
-	FirstLeg = 2 * maxHops
+	Catching = MaxHops
+	FirstLeg = 2 * MaxHops
 )
 
 // Path is what a policy's frames meet.
@@ -184,3 +171,25 @@ type Output struct {
 	// Clash tells that rules of a former form in Input.Changing would take frames of a coming one: it must not come before they are gone.
 	Clash bool
 }
+
+// ErrNoPath says that the network has no way between two places.
+var ErrNoPath = errors.New("no path")
+
+// ErrFull says that a switch's table cannot take the policy's entries.
+var ErrFull = errors.New("table full")
+
+// ErrTags says that every fabric tag is taken on some link of the policy's way.
+var ErrTags = errors.New("no fabric tag left")
+
+// Lingering is a rule that acts on a tag somewhere although the last output does not have it, or that an earlier life of the router has left.
+type Lingering struct {
+	At     At // where it takes frames in
+	Tag    uint16
+	Cookie uint64 // without the controller's bits; of a host rule, its number
+}
+
+// maxHops of a leg can be told apart by their numbers.
+const MaxHops = 16
+
+// StationPriority is that of the entries for known stations, which may be left out: without them frames are flooded.
+const StationPriority = 900

@@ -96,7 +96,7 @@ func (p *Paths) Changed(before *Paths) (names []string) {
 	}
 	for i := range p.part {
 		now, old := p.part[i], before.part[i]
-		if atOnePlace(now, old) {
+		if AtOnePlace(now, old) {
 			continue
 		}
 		for name, path := range now {
@@ -127,7 +127,7 @@ func (p *Paths) Same(o *Paths) bool {
 }
 
 func samePart(a, b map[string]*Path) bool {
-	if atOnePlace(a, b) {
+	if AtOnePlace(a, b) {
 		return true
 	}
 	for name := range a {
@@ -138,33 +138,33 @@ func samePart(a, b map[string]*Path) bool {
 	return true
 }
 
-// pathsNow are the paths of a compiler: those of its last output, and what has changed since.
-type pathsNow struct {
+// PathsNow are the paths of a compiler: those of its last output, and what has changed since.
+type PathsNow struct {
 	*Paths
 	own [pathParts]bool // parts that no output has
 }
 
-func newPathsNow(n int) pathsNow {
-	p := pathsNow{Paths: &Paths{}}
+func NewPathsNow(n int) PathsNow {
+	p := PathsNow{Paths: &Paths{}}
 	for i := range p.part {
 		p.part[i], p.own[i] = make(map[string]*Path, n/pathParts), true
 	}
 	return p
 }
 
-// share gives them to an output.
-func (p *pathsNow) share() *Paths {
+// Share gives them to an output.
+func (p *PathsNow) Share() *Paths {
 	p.own = [pathParts]bool{}
 	return p.Paths
 }
 
-func (p *pathsNow) set(name string, path *Path) {
+func (p *PathsNow) Set(name string, path *Path) {
 	i := partOf(name)
 	p.change(i)
 	p.part[i][name] = path
 }
 
-func (p *pathsNow) drop(name string) {
+func (p *PathsNow) Drop(name string) {
 	i := partOf(name)
 	if p.part[i][name] != nil {
 		p.change(i)
@@ -173,7 +173,7 @@ func (p *pathsNow) drop(name string) {
 }
 
 // change makes a part one that no output has.
-func (p *pathsNow) change(i int) {
+func (p *PathsNow) change(i int) {
 	if p.own[i] {
 		return
 	}

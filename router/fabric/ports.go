@@ -2,6 +2,9 @@ package fabric
 
 import "weir.dev/weir/flow"
 
+// MaxPorts bounds the entries that one with port ranges becomes (see PortMasks).
+const MaxPorts = 256
+
 // exactPorts is the width of a range up to which each of its ports is matched by itself, as every OpenFlow 1.3 switch can; wider ones are
 // matched under masks, as Open vSwitch and most others can (OpenFlow 1.3.5, table 12, does not ask for it).
 const exactPorts = 8
@@ -17,8 +20,8 @@ func PortMasks(to []flow.PortMask, r flow.PortRange) []flow.PortMask {
 	return to
 }
 
-// size is how many entries of a switch a match takes: one for each pair of masks of its ranges of ports.
-func size(m *flow.Match) int {
+// Size is how many entries of a switch a match takes: one for each pair of masks of its ranges of ports.
+func Size(m *flow.Match) int {
 	if m.Unread != flow.ReadAll {
 		return len(Headers(m))
 	}

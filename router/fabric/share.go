@@ -14,16 +14,16 @@ func (in *Input) Share(before *Input) {
 	share(&in.Endpoints, before.Endpoints, sameEndpoint)
 	share(&in.Functions, before.Functions, sameFunction)
 	share(&in.Chains, before.Chains, sameChain)
-	if names, few := edited(before, in); few {
+	if names, few := Edited(before, in); few {
 		if !slices.ContainsFunc(names, func(name string) bool {
 			p, is := in.Policies[name]
 			q, was := before.Policies[name]
-			return is != was || !samePolicy(p, q)
+			return is != was || !SamePolicy(p, q)
 		}) {
 			in.Policies, in.Before, in.Edited = before.Policies, before.Policies, nil
 		}
 	} else {
-		share(&in.Policies, before.Policies, samePolicy)
+		share(&in.Policies, before.Policies, SamePolicy)
 	}
 	if slices.Equal(in.Links, before.Links) {
 		in.Links = before.Links
@@ -39,14 +39,14 @@ func share[K comparable, V any](m *map[K]V, before map[K]V, same func(a, b V) bo
 	}
 }
 
-// edited are the only policies in which two inputs may differ, in either order; ok is false where that is not known.
-func edited(a, b *Input) (names []string, ok bool) {
+// Edited are the only policies in which two inputs may differ, in either order; ok is false where that is not known.
+func Edited(a, b *Input) (names []string, ok bool) {
 	switch {
-	case (a.Before != nil || b.Before != nil) && atOnePlace(a.Policies, b.Policies):
+	case (a.Before != nil || b.Before != nil) && AtOnePlace(a.Policies, b.Policies):
 		return nil, true
-	case b.Before != nil && atOnePlace(a.Policies, b.Before):
+	case b.Before != nil && AtOnePlace(a.Policies, b.Before):
 		return b.Edited, true
-	case a.Before != nil && atOnePlace(b.Policies, a.Before):
+	case a.Before != nil && AtOnePlace(b.Policies, a.Before):
 		return a.Edited, true
 	}
 	return nil, false
@@ -54,7 +54,7 @@ func edited(a, b *Input) (names []string, ok bool) {
 
 // SamePlaces tells whether chains, functions and endpoints of two inputs are the same in memory.
 func SamePlaces(a, b *Input) bool {
-	return atOnePlace(a.Chains, b.Chains) && atOnePlace(a.Functions, b.Functions) && atOnePlace(a.Endpoints, b.Endpoints)
+	return AtOnePlace(a.Chains, b.Chains) && AtOnePlace(a.Functions, b.Functions) && AtOnePlace(a.Endpoints, b.Endpoints)
 }
 
 // SameWorld tells whether all but the policies is the same.
@@ -64,12 +64,12 @@ func SameWorld(a, b *Input) bool {
 		sameSlice(a.Stations, b.Stations, sameStation)
 }
 
-func atOnePlace[K comparable, V any](a, b map[K]V) bool {
+func AtOnePlace[K comparable, V any](a, b map[K]V) bool {
 	return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
 }
 
 func sameMap[K comparable, V any](a, b map[K]V, same func(a, b V) bool) bool {
-	return atOnePlace(a, b) || maps.EqualFunc(a, b, same)
+	return AtOnePlace(a, b) || maps.EqualFunc(a, b, same)
 }
 
 func sameSlice[V any](a, b []V, same func(a, b V) bool) bool {
@@ -94,7 +94,7 @@ func sameFunction(a, b Function) bool { return a == b }
 
 func sameChain(a, b api.ChainSpec) bool { return a.Path == b.Path }
 
-func samePolicy(a, b api.PolicySpec) bool {
+func SamePolicy(a, b api.PolicySpec) bool {
 	return a.From == b.From && a.To == b.To && a.Mode == b.Mode && a.Chain == b.Chain && a.Priority == b.Priority && a.MatchBy == b.MatchBy &&
 		a.IsSymmetric() == b.IsSymmetric() && slices.Equal(a.Match, b.Match)
 }

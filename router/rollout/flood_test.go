@@ -15,6 +15,7 @@ import (
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/fabric/steering"
 )
 
 // floods is a network under change, whose switches carry out what they are told entry by entry, late and in any order.
@@ -136,7 +137,7 @@ func (f *floods) want() {
 			in.Switches[at.Switch] = s
 		}
 	}
-	out := fabric.Compile(in)
+	out := steering.Compile(in)
 	entries := map[fabric.SwitchID][]fabric.Entry{}
 	for id, list := range out.Entries {
 		for _, e := range list {

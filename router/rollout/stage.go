@@ -6,6 +6,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/fabric/steering"
 )
 
 // Stage is how far the rules have come from one input to the next (see fabric.Variant for the steps): first the old input with what is
@@ -140,10 +141,10 @@ func sameOutput(a, b fabric.Output) bool {
 
 // compiler computes what differs from the input before. Its calls follow one another.
 func NewCompiler() func(fabric.Input) fabric.Output {
-	var c *fabric.Compiler
+	var c *steering.Compiler
 	return func(in fabric.Input) fabric.Output {
 		if c == nil {
-			c = fabric.New(in)
+			c = steering.New(in)
 			return c.Output()
 		}
 		return c.Update(in)

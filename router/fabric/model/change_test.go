@@ -17,6 +17,7 @@ import (
 	"weir.dev/weir/flow"
 	"weir.dev/weir/router/fabric"
 	"weir.dev/weir/router/fabric/oracle"
+	"weir.dev/weir/router/fabric/steering"
 )
 
 // catches tells entries and rules that find frames from those that lead them on, as the router does.
@@ -238,7 +239,7 @@ type changing struct {
 	t      *rapid.T
 	b      *builder
 	n      *Network
-	c      *fabric.Compiler
+	c      *steering.Compiler
 	in     fabric.Input   // what has come into force last
 	past   []fabric.Input // what may be in force, too
 	fenced bool           // frames may be dropped until functions have changed places
@@ -441,7 +442,7 @@ func ready(in fabric.Input) bool {
 	if copiesAndSteers(in) {
 		return false
 	}
-	out := fabric.Compile(in)
+	out := steering.Compile(in)
 	return len(out.Errors) == 0 && len(Routed(in).Policies) == len(in.Policies)
 }
 
@@ -469,7 +470,7 @@ func TestEachFrameFollowsOneWay(t *testing.T) {
 		for i := range len(in.Chains) {
 			in.InForce[fmt.Sprint("p", i)] = true
 		}
-		c := &changing{t: t, b: b, n: up(t, in, nil), c: fabric.New(in), in: in, has: map[fabric.At]bool{}}
+		c := &changing{t: t, b: b, n: up(t, in, nil), c: steering.New(in), in: in, has: map[fabric.At]bool{}}
 		c.seen = func(what string, n int) { count[what] += n }
 		for name, f := range in.Functions {
 			c.has[fabric.At{Switch: f.Host, Port: fabric.Port{Name: name}}] = true

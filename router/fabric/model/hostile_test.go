@@ -13,6 +13,7 @@ import (
 	"weir.dev/weir/flow"
 	"weir.dev/weir/router/fabric"
 	"weir.dev/weir/router/fabric/oracle"
+	"weir.dev/weir/router/fabric/steering"
 )
 
 // A hostile station chooses the destination MAC and the destination IP address of its frames independently. Its frames need not arrive,
@@ -142,7 +143,7 @@ func TestHostileFramesThatLooped(t *testing.T) {
 				b.station(s)
 			}
 			b.in.Policies = tt.policies
-			out := fabric.Compile(b.in)
+			out := steering.Compile(b.in)
 			if len(out.Errors) > 0 {
 				t.Fatal(out.Errors)
 			}

@@ -11,6 +11,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/fabric/steering"
 )
 
 // tagged are an output's rules that act on a tag, and what each tag means at each place.
@@ -47,7 +48,7 @@ func TestTagsKeepTheirMeaning(t *testing.T) {
 		all := b.in.Policies
 		in := b.in
 		in.Policies = map[string]api.PolicySpec{}
-		c := fabric.New(in)
+		c := steering.New(in)
 		rules, before := tagged(c.Output())
 		for range 10 {
 			in.Policies = maps.Clone(in.Policies)
@@ -62,7 +63,7 @@ func TestTagsKeepTheirMeaning(t *testing.T) {
 			switch rapid.IntRange(0, 3).Draw(t, "how") {
 			case 0: // restarted: it reads what is in force
 				in.Lingering = rules
-				c = fabric.New(Routed(in))
+				c = steering.New(Routed(in))
 				out = c.Output()
 			case 1: // another world
 				in.Stations = append(in.Stations[:len(in.Stations):len(in.Stations)], fabric.Station{MAC: flow.MAC{2, 7, 7, 7, 7, byte(len(in.Stations))}})

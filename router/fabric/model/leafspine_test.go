@@ -11,6 +11,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/fabric/steering"
 )
 
 // dense is a leaf-spine of 4 leaves and 2 spines with 2 stations and a host for functions at each leaf, and many policies of all modes,
@@ -75,7 +76,7 @@ func drawDense(policies int) *rapid.Generator[dense] {
 func TestHundredPoliciesOnLeafSpine(t *testing.T) {
 	for seed := range 4 {
 		d := drawDense(100).Example(seed)
-		out := fabric.Compile(d.in)
+		out := steering.Compile(d.in)
 		tagged := 0
 		for name, p := range out.Paths.All() {
 			if err := out.Errors[name]; err != nil && !strings.Contains(err.Error(), "no station sends frames to itself") {

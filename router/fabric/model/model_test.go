@@ -17,6 +17,7 @@ import (
 	"weir.dev/weir/router"
 	"weir.dev/weir/router/fabric"
 	"weir.dev/weir/router/fabric/oracle"
+	"weir.dev/weir/router/fabric/steering"
 	"weir.dev/weir/router/policy"
 )
 
@@ -28,7 +29,7 @@ func up(t interface{ Fatal(...any) }, in fabric.Input, rewrites map[string]oracl
 	}
 	without := in
 	without.Policies = nil
-	if err := n.Install(without, fabric.Compile(without)); err != nil {
+	if err := n.Install(without, steering.Compile(without)); err != nil {
 		t.Fatal(err)
 	}
 	for name, e := range in.Endpoints {
@@ -144,7 +145,7 @@ func unserved(t interface{ Fatal(...any) }, in fabric.Input) (fabric.Input, fabr
 		t.Fatal(err)
 	}
 	for {
-		out := fabric.Compile(Routed(in))
+		out := steering.Compile(Routed(in))
 		refused := map[string]error{}
 		maps.Copy(refused, out.Errors)
 		for id := range n.hosts {
@@ -304,7 +305,7 @@ func TestUpdateIsCompile(t *testing.T) {
 		all := b.in.Policies
 		in := b.in
 		in.Policies = map[string]api.PolicySpec{}
-		c := fabric.New(in)
+		c := steering.New(in)
 		var out fabric.Output
 		before := in.Policies
 		for range 8 {
@@ -332,7 +333,7 @@ func TestUpdateIsCompile(t *testing.T) {
 			}
 			before = routed.Policies
 			out = c.Update(routed)
-			want := fabric.Compile(routed)
+			want := steering.Compile(routed)
 			for id, entries := range out.Entries {
 				for _, e := range entries {
 					if _, there := in.Policies[e.Policy]; !there && e.Policy != "" {

@@ -9,6 +9,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/router/fabric"
+	"weir.dev/weir/router/fabric/steering"
 )
 
 // Forward takes the frames that both directions of a policy select, alone and together with copies. Frames to their sender do not loop.
@@ -82,7 +83,7 @@ func twoWays(t *testing.T, policies map[string]api.PolicySpec, stations []fabric
 		b.station(s)
 	}
 	b.in.Policies = policies
-	out := fabric.Compile(b.in)
+	out := steering.Compile(b.in)
 	if len(out.Errors) > 0 {
 		t.Fatal(out.Errors)
 	}

@@ -1,0 +1,122 @@
+package steering
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"testing"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/flow"
+	"weir.dev/weir/router/fabric"
+)
+
+// leafSpine is a fabric with stations and one host for functions at each leaf, and policies of all modes with chains of 1 to 4 functions.
+func leafSpine(spines, leaves, stations, policies int) fabric.Input {
+	in := fabric.Input{
+		Topology:  fabric.Topology{Switches: map[fabric.SwitchID]fabric.Switch{}},
+		Endpoints: map[string]fabric.Endpoint{}, Functions: map[string]fabric.Function{}, Chains: map[string]api.ChainSpec{}, Policies: map[string]api.PolicySpec{},
+	}
+	used := map[fabric.SwitchID]flow.Port{}
+	port := func(s fabric.SwitchID) fabric.At {
+		used[s]++
+		sw := in.Switches[s]
+		sw.Ports = append(sw.Ports, fabric.Port{Number: used[s]})
+		in.Switches[s] = sw
+		return at(s, used[s])
+	}
+	for i := range spines + leaves {
+		in.Switches[of(i+1)] = fabric.Switch{Name: fmt.Sprint("s", i+1), Tables: make([]uint32, 8)}
+	}
+	for l := range leaves {
+		leaf := of(spines + l + 1)
+		for s := range spines {
+			in.Links = append(in.Links, fabric.Link{A: port(of(s + 1)), B: port(leaf)})
+		}
+		h := fabric.SwitchID(fmt.Sprintf("host:h%d", l))
+		in.Switches[h] = fabric.Switch{Name: fmt.Sprint("h", l), Host: true, Ports: []fabric.Port{{Name: "uplink/eth1"}}}
+		in.Links = append(in.Links, fabric.Link{A: port(leaf), B: named(h, "uplink/eth1")})
+	}
+	for i := range stations {
+		a := netip.AddrFrom4([4]byte{10, 0, byte(i / 250), byte(1 + i%250)})
+		in.Endpoints[fmt.Sprint("e", i)] = fabric.Endpoint{
+			At: port(of(spines + 1 + i%leaves)), MACs: []flow.MAC{{2, 0, 0, byte(i >> 16), byte(i >> 8), byte(i)}}, Prefixes: []netip.Prefix{netip.PrefixFrom(a, 32)},
+		}
+	}
+	for c := range policies/10 + 1 {
+		path := ""
+		for f := range 1 + c%4 {
+			name := fmt.Sprintf("f%d-%d", c, f)
+			in.Functions[name] = fabric.Function{Host: fabric.SwitchID(fmt.Sprintf("host:h%d", (c*7+f/2*13)%leaves)), Ready: true}
+			if f > 0 {
+				path += " | "
+			}
+			path += name
+		}
+		in.Chains[fmt.Sprint("c", c)] = api.ChainSpec{Path: path}
+	}
+	for i := range policies {
+		in.Policies[fmt.Sprintf("p%05d", i)] = benchPolicy(i, stations)
+	}
+	return in
+}
+
+func benchPolicy(i, stations int) api.PolicySpec {
+	p := api.PolicySpec{
+		From: fmt.Sprint("e", i%stations), Match: []string{fmt.Sprintf("tcp/%d", 1000+i/stations)}, Chain: fmt.Sprint("c", i/10), Priority: 1 + i%1000,
+	}
+	if i%3 == 0 {
+		p.To = fmt.Sprint("e", (i*31+1)%stations)
+	}
+	return p
+}
+
+func BenchmarkCompile10000PoliciesOn100Switches(b *testing.B) {
+	in := leafSpine(10, 90, 1000, 10000)
+	var out fabric.Output
+	for b.Loop() {
+		out = Compile(in)
+	}
+	if len(out.Errors) > 0 {
+		for name, err := range out.Errors {
+			b.Fatal(len(out.Errors), " errors, ", name, ": ", err)
+		}
+	}
+	entries, rules := 0, 0
+	for _, e := range out.Entries {
+		entries += len(e)
+	}
+	for _, r := range out.Hosts {
+		rules += len(r)
+	}
+	b.ReportMetric(float64(entries), "entries")
+	b.ReportMetric(float64(rules), "host-rules")
+}
+
+func BenchmarkOneMorePolicyAmong10000(b *testing.B) {
+	in := leafSpine(10, 90, 1000, 10000)
+	c := New(in)
+	c.Output()
+	var variants []fabric.Input // as a controller would hand them over: another map each time
+	for i := range 8 {
+		next := in
+		next.Policies = maps.Clone(in.Policies)
+		p := benchPolicy(20000+i*37, 1000)
+		p.Chain = "c5"
+		next.Policies["one-more"] = p
+		next.Before, next.Edited = in.Policies, []string{"one-more"}
+		variants = append(variants, next)
+	}
+	i := 0
+	for b.Loop() {
+		if out := c.Update(variants[i%len(variants)]); out.Errors["one-more"] != nil {
+			b.Fatal(out.Errors["one-more"])
+		}
+		b.StopTimer()
+		back := in
+		back.Before, back.Edited = variants[i%len(variants)].Policies, []string{"one-more"}
+		c.Update(back)
+		i++
+		b.StartTimer()
+	}
+}
