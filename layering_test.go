@@ -70,7 +70,7 @@ var layers = map[string][]string{
 		"router/policy", "api", "flow"},
 	"router/fabric/model":  {"router", "api", "flow", "placement"},
 	"router/fabric/oracle": {"router/fabric", "api", "flow"}, // independent of what it checks
-	"router/rollout": {"api", "flow", "openflow", "router/fabric"},
+	"router/rollout":       {"api", "flow", "openflow", "router/fabric"},
 
 	// packages of manager, lower ones first
 	"manager/strict":     {"api"},

@@ -55,7 +55,7 @@ type Options struct {
 	MaxSwitches         int                              // that are known, connected or not; default 1024
 	MaxPerAddress       int                              // of these, without a certificate and from one address; default 256
 	Drain               time.Duration                    // what was needed before stays so long after a change; default 500 ms
-	Compile             func(fabric.Input) fabric.Output // default a fabricrules.Compiler, which computes what has changed
+	Compile             func(fabric.Input) fabric.Output // default a steering.Compiler, which computes what has changed
 }
 
 const (
