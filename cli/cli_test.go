@@ -164,7 +164,7 @@ func TestEveryFlagIsSetByItsEnvironmentVariable(t *testing.T) {
 func TestDocsAreCurrent(t *testing.T) {
 	const path = "../docs/cli.md"
 	var got bytes.Buffer
-	if err := cli.WriteDocs(&got, tree()); err != nil {
+	if err := writeDocs(&got, tree()); err != nil {
 		t.Fatal(err)
 	}
 	if *update {

@@ -20,7 +20,7 @@ const LimitTrial = 50 * time.Millisecond
 type shaped struct {
 	*ndr
 	space string
-	limit *xdp.Limit
+	limit *limiter
 	rig   rig
 }
 
@@ -51,7 +51,7 @@ func NewShaped(t *testing.T) (x Experiment, chain int) {
 		}
 	}
 	var err error
-	if s.limit, err = xdp.NewLimit(xdp.Place{Space: s.space, Link: "in0"}, "out0"); err != nil {
+	if s.limit, err = newLimiter(xdp.Place{Space: s.space, Link: "in0"}, "out0"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

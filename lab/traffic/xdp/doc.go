@@ -7,4 +7,3 @@ package xdp
 
 //go:generate go tool bpf2go -go-package xdp -target bpfel -no-global-types -type plan -type slot -type departed -type arrived traffic traffic.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu
 //go:generate go tool bpf2go -go-package xdp -target bpfel -no-global-types -type order delay delay.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu
-//go:generate go tool bpf2go -go-package xdp -target bpfel -no-global-types -type bucket limit limit.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu

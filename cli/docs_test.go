@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 	"weir.dev/weir/cli/command"
 )
 
-// WriteDocs writes the reference of all commands as Markdown: docs/cli.md.
-func WriteDocs(w io.Writer, root *cobra.Command) error {
+// writeDocs writes the reference of all commands as Markdown: docs/cli.md.
+func writeDocs(w io.Writer, root *cobra.Command) error {
 	var b strings.Builder
 	b.WriteString("# Commands\n\n<!-- Generated from the commands (go test ./cli -run Docs -update). Do not edit. -->\n\n")
 	fmt.Fprintf(&b, "%s\n\nThe file that `weir apply` takes: [file.md](file.md).\n\n", root.Long)
