@@ -135,7 +135,7 @@ func (t *test) run(ctx context.Context, name string, batch int, rate float64, fi
 		return n, err
 	}
 	defer closing(g, &err)
-	return send(ctx, g, s)
+	return traffic.Send(ctx, g, s)
 }
 
 // booked begins a measurement with the books of a run.
@@ -400,7 +400,7 @@ func measureLatency(ctx context.Context, t *test, length time.Duration) (m Measu
 	if err := d.Set(held); err != nil {
 		return m, err
 	}
-	n, err := send(ctx, g, s)
+	n, err := traffic.Send(ctx, g, s)
 	if err != nil {
 		return m, err
 	}

@@ -257,7 +257,7 @@ func (p *ndrPath) Step(ctx context.Context, n Next) (m Measurement, err error) {
 	}
 	spec := p.load.spec(s.path, from, to, n.Length)
 	spec.Rate = n.Load
-	c, err := send(ctx, g, spec)
+	c, err := traffic.Send(ctx, g, spec)
 	if err != nil {
 		return m, err
 	}

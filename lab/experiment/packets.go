@@ -141,7 +141,7 @@ func (f *flood) Measure(ctx context.Context, length time.Duration) (m Measuremen
 	defer closing(g, &err)
 	spec := f.load.spec(path, from, to, length)
 	spec.Rate = f.rate
-	n, err := send(ctx, g, spec)
+	n, err := traffic.Send(ctx, g, spec)
 	if err != nil {
 		return m, err
 	}

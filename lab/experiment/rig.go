@@ -1,11 +1,9 @@
 package experiment
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	goruntime "runtime"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -139,27 +137,6 @@ const crossings = 2800
 
 // batchOf is how many frames enter at a time on a path of so many wires.
 func batchOf(wires int) int { return min(xdp.DefaultBatch, max(1, crossings/(2*wires+2))) }
-
-// Waiting for the last frames of a run.
-const (
-	quietFrames = 20 * time.Millisecond
-	drainFrames = 10 * time.Second
-	leadIn      = 5 * time.Millisecond
-)
-
-// send makes one run of a generator, from arming to reading.
-func send(ctx context.Context, g traffic.Generator, s traffic.Spec) (traffic.Count, error) {
-	if err := g.Arm(ctx, s); err != nil {
-		return traffic.Count{}, err
-	}
-	if err := g.Start(ctx, time.Now().Add(leadIn)); err != nil {
-		return traffic.Count{}, err
-	}
-	if err := g.Drain(ctx, quietFrames, drainFrames); err != nil {
-		return traffic.Count{}, err
-	}
-	return g.Read()
-}
 
 // closing closes a generator at the end of a function.
 func closing(g traffic.Generator, err *error) { *err = errors.Join(*err, g.Close()) }

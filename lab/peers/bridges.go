@@ -18,40 +18,42 @@ const (
 	suffixVeth    = "-v"
 )
 
-// bridges makes chains of namespaces, each with a Linux bridge between two veths, joined by Linux bridges: what anybody can build with what
-// the kernel has. Every length is a chain of its own.
-type bridges struct {
-	o     Options
+// chains is a platform that makes a chain of its own for each length.
+type chains struct {
+	dir   string
+	build func(s *spaces, n int) (Path, error)
 	paths map[int]Path
 	made  []*spaces
 }
 
+// openBridges makes chains of namespaces, each with a Linux bridge between two veths, joined by Linux bridges: what anybody can build with what
+// the kernel has.
 func openBridges(_ context.Context, o Options) (Platform, error) {
-	return &bridges{o: o, paths: map[int]Path{}}, nil
+	return &chains{dir: dir(o, suffixBridges), build: chainBridges, paths: map[int]Path{}}, nil
 }
 
-func (b *bridges) Path(ctx context.Context, n int) (Path, error) {
-	if p, ok := b.paths[n]; ok {
+func (c *chains) Path(ctx context.Context, n int) (Path, error) {
+	if p, ok := c.paths[n]; ok {
 		return p, nil
 	}
-	s := &spaces{dir: filepath.Join(dir(b.o, suffixBridges), fmt.Sprint(n))}
-	p, err := chainBridges(s, n)
+	s := &spaces{dir: filepath.Join(c.dir, fmt.Sprint(n))}
+	p, err := c.build(s, n)
 	if err == nil {
 		err = p.Try(ctx)
 	}
 	if err != nil {
 		return p, errors.Join(err, s.close())
 	}
-	b.paths[n], b.made = p, append(b.made, s)
+	c.paths[n], c.made = p, append(c.made, s)
 	return p, nil
 }
 
-func (b *bridges) Close() error {
+func (c *chains) Close() error {
 	var errs []error
-	for _, s := range b.made {
+	for _, s := range c.made {
 		errs = append(errs, s.close())
 	}
-	return errors.Join(append(errs, removeSpaces(dir(b.o, suffixBridges)))...)
+	return errors.Join(append(errs, removeSpaces(c.dir))...)
 }
 
 // mark of links that belong to no instance.

@@ -2,10 +2,8 @@ package peers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -18,32 +16,10 @@ import (
 
 const suffixXDP = "-x"
 
-// redirects makes chains of namespaces whose two links an XDP program joins: the least that a chain of frames can cost in this kernel, without any
-// of what a switch does. The links of neighbours are the two ends of one pair. Every length is a chain of its own.
-type redirects struct {
-	o     Options
-	paths map[int]Path
-	made  []*spaces
-}
-
+// openXDP makes chains of namespaces whose two links an XDP program joins: the least that a chain of frames can cost in this kernel, without any
+// of what a switch does. The links of neighbours are the two ends of one pair.
 func openXDP(_ context.Context, o Options) (Platform, error) {
-	return &redirects{o: o, paths: map[int]Path{}}, nil
-}
-
-func (x *redirects) Path(ctx context.Context, n int) (Path, error) {
-	if p, ok := x.paths[n]; ok {
-		return p, nil
-	}
-	s := &spaces{dir: filepath.Join(dir(x.o, suffixXDP), fmt.Sprint(n))}
-	p, err := chainRedirects(s, n)
-	if err == nil {
-		err = p.Try(ctx)
-	}
-	if err != nil {
-		return p, errors.Join(err, s.close())
-	}
-	x.paths[n], x.made = p, append(x.made, s)
-	return p, nil
+	return &chains{dir: dir(o, suffixXDP), build: chainRedirects, paths: map[int]Path{}}, nil
 }
 
 // place is one end of a pair.
@@ -164,12 +140,4 @@ func hop() error {
 // checksums, since nobody behind an XDP program puts them in.
 func takesFrames() error {
 	return ethtool.Change(Station, map[string]bool{"rx-gro": true, "tx-checksum-ip-generic": false})
-}
-
-func (x *redirects) Close() error {
-	var errs []error
-	for _, s := range x.made {
-		errs = append(errs, s.close())
-	}
-	return errors.Join(append(errs, removeSpaces(dir(x.o, suffixXDP)))...)
 }

@@ -158,3 +158,24 @@ type Generator interface {
 	Read() (Count, error)
 	Close() error
 }
+
+// Waiting for the last frames of a run.
+const (
+	quietFrames = 20 * time.Millisecond
+	drainFrames = 10 * time.Second
+	leadIn      = 5 * time.Millisecond
+)
+
+// Send makes one run of a generator, from arming to reading.
+func Send(ctx context.Context, g Generator, s Spec) (Count, error) {
+	if err := g.Arm(ctx, s); err != nil {
+		return Count{}, err
+	}
+	if err := g.Start(ctx, time.Now().Add(leadIn)); err != nil {
+		return Count{}, err
+	}
+	if err := g.Drain(ctx, quietFrames, drainFrames); err != nil {
+		return Count{}, err
+	}
+	return g.Read()
+}
