@@ -52,12 +52,11 @@ const formerWeir = "the former Weir"
 func (b *bench) beforePackets(both []*weir, n int) error {
 	var sides []*side
 	for _, w := range both {
-		g, stop, err := w.injector(b)
+		s, err := w.side(b)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = stop() }()
-		sides = append(sides, &side{generator: g, to: w.bob()})
+		sides = append(sides, s)
 	}
 	for turn := range beforeTurns * b.Rounds {
 		if err := b.rates(sides, turn); err != nil {

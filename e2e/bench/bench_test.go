@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"weir.dev/weir/e2e/rig"
+	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/netns"
 )
 
 // The peers must really carry traffic, or a ratio to it means nothing.
@@ -23,16 +26,16 @@ func TestPeersAndGeneratorCarryTraffic(t *testing.T) {
 		}
 	})
 	b := &bench{ctx: ctx}
-	p, err := newBridges(ctx, r, 3)
+	p, done, err := newBridges(ctx, r, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := p.close(); err != nil {
+		if err := done(); err != nil {
 			t.Error(err)
 		}
 	})
-	carries(t, b, r, p.hub, "bsrc", newPath(p.src(), p.dst(), "10.8.0.2"), "10.8.0.1")
+	carries(t, b, r, p)
 	l, err := newLeast(r, 3)
 	if err != nil {
 		t.Fatal(err)
@@ -42,41 +45,34 @@ func TestPeersAndGeneratorCarryTraffic(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	carries(t, b, r, l.hub, "lsrc", newPath(l.src(), l.dst(), "10.7.0.2"), "10.7.0.1")
+	carries(t, b, r, l.path())
 	for i := range 3 { // through each of its namespaces, or it is no chain
-		if n, err := (&sink{space: fmt.Sprintf("%s-l%d", r.Name, i), link: "in"}).count(); err != nil || n < 1000 {
-			t.Errorf("the least chain's wire %d has received %d packets, %v", i, n, err)
+		err := netns.Do(fmt.Sprintf("%s-l%d", r.Name, i), func() error {
+			in, err := netlink.LinkByName("in")
+			if err == nil && in.Attrs().Statistics.RxPackets < 1000 {
+				t.Errorf("the least chain's wire %d has received %d packets", i, in.Attrs().Statistics.RxPackets)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
 		}
 	}
 }
 
 // carries sends pings, a TCP stream and injected datagrams along a path.
-func carries(t *testing.T, b *bench, r *rig.Rig, space, link string, p *path, from string) {
+func carries(t *testing.T, b *bench, r *rig.Rig, p peers.Path) {
 	t.Helper()
-	rtt, err := r.Ping(b.ctx, p.from, p.addr, 5, "0.02")
+	rtt, err := r.Ping(b.ctx, p.From, p.Address.String(), 5, "0.02")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if bits, err := r.Iperf(b.ctx, p.from, p.to, p.addr, 5201, 1, "-C", "reno"); err != nil || bits <= 0 { // reno: always there, nobody's default
-		t.Errorf("one TCP stream from %s: %v bits/s, %v", p.from, bits, err)
+	if bits, err := r.Iperf(b.ctx, p.From, p.To, p.Address.String(), 5201, 1, "-C", "reno"); err != nil || bits <= 0 { // reno: always there, nobody's default
+		t.Errorf("one TCP stream from %s: %v bits/s, %v", p.From, bits, err)
 	}
-	g, stop, err := inject(b, r, space, link, p.from, p.to, from, p.addr, 9)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := newSink(p.to, "eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	v, err := rate(g, s, 200*time.Millisecond)
+	v, err := side{Path: p}.rate(b.ctx, 200*time.Millisecond)
 	if err != nil {
 		t.Error(err)
 	}
-	t.Logf("from %s: ping %s, %.3f Mpps", p.from, rtt, v/1e6)
-	if err := s.close(); err != nil {
-		t.Error(err)
-	}
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	t.Logf("from %s: ping %s, %.3f Mpps", p.From, rtt, v/1e6)
 }

@@ -2,20 +2,20 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/procfs"
 
 	"weir.dev/weir/e2e/rig"
-	"weir.dev/weir/netns"
+	"weir.dev/weir/lab/peers"
 )
 
 const bootFunctions = 100
@@ -24,12 +24,14 @@ const bootFunctions = 100
 func (b *bench) boot() error {
 	var took, one []float64
 	var rss, cpu []float64
+	var images string
 	for round := range b.Rounds {
 		err := b.withWeir(func(w *weir) error {
 			d, err := w.wires(bootFunctions)
 			if err != nil {
 				return err
 			}
+			images = w.Images
 			took = append(took, d.Seconds())
 			one = append(one, d.Seconds()/bootFunctions)
 			if _, err := w.Ping(b.ctx, w.alice(), "10.9.0.2", 3, "0.05"); err != nil { // the chain really carries
@@ -62,7 +64,7 @@ func (b *bench) boot() error {
 	b.limit(fmt.Sprintf("apply of %d functions in a chain", bootFunctions), "s", took, 4)
 	b.limit("daemon RSS with 100 functions", "MB", rss, 150)
 	b.limit("daemon idle CPU, 100 functions", "% core", cpu, 1)
-	docker, err := dockerRun(b.ctx, 10)
+	docker, err := dockerRun(b.ctx, images, 10)
 	if err != nil {
 		b.Notes = append(b.Notes, "docker run not measured: "+err.Error())
 		b.add("one function", "s", one, nil, "", false, 0)
@@ -109,76 +111,26 @@ func cpuShare(pid int, d time.Duration) (float64, error) {
 	return (after.CPUTime() - before.CPUTime()) / time.Since(begin).Seconds() * 100, err
 }
 
-// dockerRun times `docker run -d --network none` of a tiny image, n times, with an engine of our own in a namespace of its own.
-func dockerRun(ctx context.Context, n int) (took []float64, err error) {
-	for _, tool := range []string{"dockerd", "docker", "busybox"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			return nil, fmt.Errorf("no %s here (make peers brings docker.io, make setup busybox-static)", tool)
-		}
+// dockerRun times `docker run -d --network none` n times, with the lab's engine.
+func dockerRun(ctx context.Context, images string, n int) (took []float64, err error) {
+	var id [2]byte
+	_, _ = rand.Read(id[:]) // never fails
+	o := peers.Options{Name: "b" + hex.EncodeToString(id[:]), Images: []string{images}}
+	if why := peers.CheckEngine(o); why != "" {
+		return nil, errors.New(why)
 	}
-	dir, err := os.MkdirTemp("", "weir-docker-")
+	e, err := peers.StartEngine(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
-	space := filepath.Base(dir)
-	if err := netns.Create(netns.Path(space), netns.Options{}); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, netns.Delete(netns.Path(space))) }()
-	sock := "unix://" + dir + "/docker.sock"
-	engine := exec.Command("nsenter", "--net="+netns.Path(space), "dockerd", "--host", sock, "--data-root", dir+"/data", "--exec-root", dir+"/exec",
-		"--pidfile", dir+"/pid", "--bridge", "none", "--iptables=false", "--ip6tables=false")
-	log, err := os.Create(dir + "/log")
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	engine.Stdout, engine.Stderr = log, log
-	engine.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := engine.Start(); err != nil {
-		return nil, err
-	}
-	docker := func(args ...string) error {
-		out, err := exec.CommandContext(ctx, "docker", append([]string{"--host", sock}, args...)...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("docker %s: %w: %s", args[0], err, out)
-		}
-		return nil
-	}
-	defer func() {
-		_ = engine.Process.Signal(syscall.SIGTERM)
-		_ = engine.Wait()
-	}()
-	for deadline := time.Now().Add(30 * time.Second); ; {
-		if err = docker("info"); err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			text, _ := os.ReadFile(dir + "/log")
-			return nil, fmt.Errorf("dockerd does not answer: %s", text[max(0, len(text)-500):])
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	box, err := exec.LookPath("busybox")
-	if err != nil {
-		return nil, err
-	}
-	if out, err := exec.CommandContext(ctx, "sh", "-c", fmt.Sprintf("tar -C %s -c %s | docker --host %s import - box", filepath.Dir(box), filepath.Base(box), sock)).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("docker import: %w: %s", err, out)
-	}
+	defer func() { err = errors.Join(err, e.Close()) }()
 	for i := range n + 1 {
 		begin := time.Now()
-		if err := docker("run", "-d", "--network", "none", "--name", fmt.Sprintf("b%d", i), "box", "/busybox", "sleep", "1000"); err != nil {
+		if _, err := e.Docker(ctx, nil, "run", "-d", "--network", "none", peers.DockerImage, "/bin/busybox", "sleep", "1000"); err != nil {
 			return nil, err
 		}
 		if i > 0 { // the first one warms up
 			took = append(took, time.Since(begin).Seconds())
-		}
-	}
-	for i := range n + 1 {
-		if err := docker("rm", "-f", fmt.Sprintf("b%d", i)); err != nil {
-			return nil, err
 		}
 	}
 	return took, nil

@@ -98,12 +98,12 @@ func (b *bench) chain(w *weir, n int, none *path, controls []string) (err error)
 			return err
 		}
 	}
-	p, err := newBridges(b.ctx, w.Rig, n)
+	p, done, err := newBridges(b.ctx, w.Rig, n)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.close()) }()
-	ours, theirs := newPath(w.alice(), w.bob(), "10.9.0.2"), newPath(p.src(), p.dst(), "10.8.0.2")
+	defer func() { err = errors.Join(err, done()) }()
+	ours, theirs := newPath(w.alice(), w.bob(), "10.9.0.2"), newPath(p.From, p.To, p.Address.String())
 	both, all := []*path{ours, theirs}, []*path{ours, theirs}
 	var bare *path
 	if n == 9 || n == 100 {
@@ -112,7 +112,7 @@ func (b *bench) chain(w *weir, n int, none *path, controls []string) (err error)
 			return lerr
 		}
 		defer func() { err = errors.Join(err, l.close()) }()
-		bare = newPath(l.src(), l.dst(), "10.7.0.2")
+		bare = newPath(l.path().From, l.path().To, "10.7.0.2")
 		both, all = append(both, bare), append(all, bare)
 	} else {
 		controls = controls[:1]

@@ -11,6 +11,7 @@ import (
 
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/e2e/rig"
+	"weir.dev/weir/lab/peers"
 	"weir.dev/weir/netns"
 )
 
@@ -40,8 +41,11 @@ func newLeast(r *rig.Rig, n int) (*least, error) {
 	return l, nil
 }
 
-func (l *least) src() string { return l.rig.Name + "-lsrc" }
-func (l *least) dst() string { return l.rig.Name + "-ldst" }
+func (l *least) path() peers.Path {
+	return peers.Path{
+		From: l.rig.Name + "-lsrc", To: l.rig.Name + "-ldst", Source: netip.MustParseAddr("10.7.0.1"), Address: netip.MustParseAddr("10.7.0.2"), Space: l.hub, Link: "lsrc",
+	}
+}
 
 func (l *least) load() (err error) {
 	if l.next, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 4096}); err != nil {
