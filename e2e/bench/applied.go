@@ -95,20 +95,17 @@ type fig2 struct {
 }
 
 func newFig2(ctx context.Context) (*fig2, error) {
-	top, err := repository()
+	top, err := rig.Top()
+	if err != nil {
+		return nil, err
+	}
+	bin, images, err := rig.Programs()
 	if err != nil {
 		return nil, err
 	}
 	var id [3]byte
 	_, _ = rand.Read(id[:]) // never fails
-	n := &fig2{ctx: ctx, bin: os.Getenv("WEIR_BIN"), name: "t" + hex.EncodeToString(id[:])}
-	if n.bin == "" {
-		n.bin = filepath.Join(top, "bin", "weir")
-	}
-	images := os.Getenv("WEIR_IMAGES")
-	if images == "" {
-		images = filepath.Join(filepath.Dir(n.bin), "images")
-	}
+	n := &fig2{ctx: ctx, bin: bin, name: "t" + hex.EncodeToString(id[:])}
 	n.env = append(os.Environ(), "WEIR_NAME="+n.name, "WEIR_IMAGES="+images, "NO_COLOR=1")
 	text, err := os.ReadFile(filepath.Join(top, "examples", "fig2.yaml"))
 	if err != nil {
@@ -126,20 +123,6 @@ func newFig2(ctx context.Context) (*fig2, error) {
 		return nil, errors.Join(err, n.close())
 	}
 	return n, nil
-}
-
-// repository is the directory of go.mod above the working directory.
-func repository() (string, error) {
-	dir, err := os.Getwd()
-	for ; err == nil; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir, nil
-		}
-		if dir == filepath.Dir(dir) {
-			return "", errors.New("no go.mod above the working directory: run it in the repository")
-		}
-	}
-	return "", err
 }
 
 func (n *fig2) close() error {

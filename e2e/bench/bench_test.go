@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
 	"weir.dev/weir/e2e/rig"
 	"weir.dev/weir/lab/peers"
 	"weir.dev/weir/netns"

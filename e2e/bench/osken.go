@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"weir.dev/weir/e2e/rig"
 	"weir.dev/weir/netns"
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/router/fabric"
@@ -32,7 +33,7 @@ var oskenScript []byte
 
 // oskenPython is a Python that has os-ken: that of a virtual environment in build/, made when it is missing.
 func oskenPython(ctx context.Context) (string, error) {
-	top, err := repository()
+	top, err := rig.Top()
 	if err != nil {
 		return "", err
 	}

@@ -68,19 +68,10 @@ func New(o Options) (*Rig, error) {
 	if o.Netns == "" {
 		o.Netns = "weir-" + o.Name
 	}
-	r := &Rig{Name: o.Name, Netns: o.Netns, Args: o.Args, Bin: os.Getenv("WEIR_BIN"), Images: os.Getenv("WEIR_IMAGES")}
-	if r.Bin == "" {
-		top, err := top()
-		if err != nil {
-			return nil, err
-		}
-		r.Bin = filepath.Join(top, "bin", "weir")
-	}
-	if r.Images == "" {
-		r.Images = filepath.Join(filepath.Dir(r.Bin), "images")
-	}
-	if _, err := os.Stat(r.Bin); err != nil {
-		return nil, fmt.Errorf("%w: build it with `make build`", err)
+	r := &Rig{Name: o.Name, Netns: o.Netns, Args: o.Args}
+	var err error
+	if r.Bin, r.Images, err = Programs(); err != nil {
+		return nil, err
 	}
 	root, err := os.MkdirTemp("", "weir-"+o.Name+"-")
 	if err != nil {
@@ -99,22 +90,33 @@ func New(o Options) (*Rig, error) {
 	return r, nil
 }
 
-// top is the directory of go.mod above the working directory.
-func top() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
+// Programs are the binary and the images to test: WEIR_BIN, WEIR_IMAGES, or what `make build` has made.
+func Programs() (bin, images string, err error) {
+	if bin = os.Getenv("WEIR_BIN"); bin == "" {
+		top, err := Top()
+		if err != nil {
+			return "", "", fmt.Errorf("%w, or set WEIR_BIN", err)
+		}
+		bin = filepath.Join(top, "bin", "weir")
 	}
-	for {
+	if _, err := os.Stat(bin); err != nil {
+		return "", "", fmt.Errorf("%w: build it with `make build`", err)
+	}
+	return bin, cmp.Or(os.Getenv("WEIR_IMAGES"), filepath.Join(filepath.Dir(bin), "images")), nil
+}
+
+// Top is the directory of go.mod above the working directory.
+func Top() (string, error) {
+	dir, err := os.Getwd()
+	for ; err == nil; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
 			return dir, nil
 		}
-		up := filepath.Dir(dir)
-		if up == dir {
-			return "", errors.New("no go.mod above the working directory: set WEIR_BIN")
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("no go.mod above the working directory: run it in the repository")
 		}
-		dir = up
 	}
+	return "", err
 }
 
 // Namespace makes a station's namespace under /run/netns with its loopback up. An existing one is an error: it is somebody else's.
