@@ -1,11 +1,12 @@
 // Package fake is a host's switch in memory, for tests of what drives switches: package flow's reference switch behind the contract of package datapath. It
 // needs no kernel and no rights. Frames enter by Send; functions forward as wires, unless told otherwise.
 //
-// It passes datapath/suite where its links are plugged into real ones, but for what only a kernel has; its test lists that.
+// It passes datapath/suite where its links are plugged into real ones, but for four cases that need a kernel; its test lists them.
 package fake
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,11 +21,10 @@ import (
 
 // Options of a switch. The zero value will do.
 type Options struct {
-	Abilities datapath.Abilities                         // default: ports of kind veth, the forwarder wire
-	Rules     int                                        // it holds; 0: any number
-	HasLink   func(name string) bool                     // whether the host has a link; nil: it has all
-	Forward   func(f datapath.Function) flow.Function    // what a function does, and its MACs; nil: a wire, as long as it does not hang
-	Check     func(e datapath.Endpoint, port bool) error // why a link cannot be a port; nil: it can
+	Abilities datapath.Abilities                      // default: ports of kind veth, the forwarder wire
+	Rules     int                                     // it holds; 0: any number
+	HasLink   func(name string) bool                  // whether the host has a link; nil: it has all
+	Forward   func(f datapath.Function) flow.Function // what a function does, and its MACs; nil: a wire, as long as it does not hang
 }
 
 // Switch is a switch; see New.
@@ -40,6 +40,8 @@ type Switch struct {
 	version   uint32
 	hung      map[string]bool
 	fail      map[string]error
+	closed    bool
+	before    map[flow.Port]flow.PortCounters // of ports that were made anew in the reference switch
 }
 
 var _ datapath.Switch = (*Switch)(nil)
@@ -61,7 +63,8 @@ func New(o Options) *Switch {
 	if o.Abilities.Ports == nil {
 		o.Abilities = datapath.Abilities{Ports: []portkind.Kind{portkind.Veth}, Forwarders: []string{datapath.Wire}}
 	}
-	return &Switch{o: o, ref: flow.New(), endpoints: map[string]*endpoint{}, functions: map[string]*function{}, hung: map[string]bool{}, fail: map[string]error{}}
+	return &Switch{o: o, ref: flow.New(), endpoints: map[string]*endpoint{}, functions: map[string]*function{}, hung: map[string]bool{}, fail: map[string]error{},
+		before: map[flow.Port]flow.PortCounters{}}
 }
 
 // Fail lets every call of a method ("Commit", "AddEndpoint" ...) return err, until err is nil.
@@ -138,6 +141,9 @@ func (s *Switch) enter(ctx context.Context, method string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if s.closed {
+		return errors.New("the switch is closed")
+	}
 	return s.fail[method]
 }
 
@@ -171,11 +177,6 @@ func (s *Switch) addEndpoint(e *datapath.Endpoint) error {
 			return nil
 		}
 	}
-	if s.o.Check != nil {
-		if err := s.o.Check(*e, true); err != nil {
-			return err
-		}
-	}
 	now := &endpoint{Endpoint: *e}
 	switch {
 	case old != nil && old.Link == e.Link:
@@ -188,7 +189,7 @@ func (s *Switch) addEndpoint(e *datapath.Endpoint) error {
 		now.port = s.number()
 	}
 	if old != nil {
-		s.ref.Remove(old.port)
+		s.renew(old.port)
 	}
 	s.endpoints[e.Name] = now
 	if e.Held {
@@ -204,6 +205,25 @@ func (s *Switch) addEndpoint(e *datapath.Endpoint) error {
 		s.ref.Know(e.Peer, now.port)
 	}
 	return s.ref.Guard(now.port, e.Guard)
+}
+
+// renew takes ports out of the reference switch that come back. Their counters go on.
+func (s *Switch) renew(ports ...flow.Port) {
+	for _, p := range ports {
+		s.before[p] = s.counters(p)
+	}
+	s.ref.Remove(ports...)
+}
+
+func (s *Switch) counters(p flow.Port) flow.PortCounters {
+	c, b := s.ref.Counters(p), s.before[p]
+	for _, x := range []struct{ to, from *flow.Counter }{{&c.Rx, &b.Rx}, {&c.Tx, &b.Tx}, {&c.Dropped, &b.Dropped}} {
+		x.to.Packets, x.to.Bytes = x.to.Packets+x.from.Packets, x.to.Bytes+x.from.Bytes
+	}
+	for why := range c.Refused {
+		c.Refused[why] += b.Refused[why]
+	}
+	return c
 }
 
 func (s *Switch) number() flow.Port {
@@ -243,9 +263,6 @@ func (s *Switch) CheckEndpoint(ctx context.Context, e datapath.Endpoint) error {
 	if s.o.HasLink != nil && !s.o.HasLink(e.Link) {
 		return fmt.Errorf("interface %s: %w", e.Link, datapath.ErrNotFound)
 	}
-	if s.o.Check != nil {
-		return s.o.Check(e, false)
-	}
 	return nil
 }
 
@@ -268,6 +285,9 @@ func (s *Switch) addFunction(f datapath.Function) (*function, error) {
 		return nil, err
 	}
 	old, now := s.functions[f.Name], &function{Function: f}
+	if old != nil && old.Function == f {
+		return old, nil
+	}
 	for _, link := range now.links() {
 		if link == "" {
 			continue
@@ -289,7 +309,7 @@ func (s *Switch) addFunction(f datapath.Function) (*function, error) {
 		}
 	}
 	if old != nil {
-		s.ref.Remove(old.ports.In, old.ports.Out, old.ports.Tap)
+		s.renew(old.ports.In, old.ports.Out, old.ports.Tap)
 	}
 	in := flow.Function{}
 	if s.o.Forward != nil {
@@ -453,7 +473,7 @@ func (s *Switch) Ports(ctx context.Context) ([]datapath.PortStatus, error) {
 	}
 	var out []datapath.PortStatus
 	add := func(p flow.Port, name, link string) *datapath.PortStatus {
-		c := s.ref.Counters(p)
+		c := s.counters(p)
 		out = append(out, datapath.PortStatus{Port: p, Name: name, Link: link, Rx: datapath.Counter(c.Rx), Tx: datapath.Counter(c.Tx),
 			Dropped: datapath.Counter(c.Dropped), Refused: c.Refused})
 		return &out[len(out)-1]
@@ -489,15 +509,27 @@ func (s *Switch) Status(ctx context.Context) ([]datapath.PortStatus, []datapath.
 	return ports, rules, nil
 }
 
-// Close leaves everything as it is: who opens the switch again goes on with the same value.
-func (*Switch) Close() error { return nil }
+// Close leaves everything forwarding. Calls fail until Open, which stands for another process.
+func (s *Switch) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	return nil
+}
+
+// Open lets a switch that was closed be driven again.
+func (s *Switch) Open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = false
+}
 
 // Destroy removes all ports and rules.
 func (s *Switch) Destroy(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.enter(ctx, "Destroy"); err != nil {
-		return err
+	if err := s.fail["Destroy"]; err != nil || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
 	}
 	s.ref, s.rules = flow.New(), nil
 	clear(s.endpoints)
