@@ -74,20 +74,21 @@ var layers = map[string][]string{
 
 	// packages of manager, lower ones first
 	"manager/strict":     {"api"},
+	"manager/bounded":    {},
 	"manager/remote":     {"api", "container"},
 	"manager/object":     {"api", "manager/strict", "store"},
 	"manager/history":    {"api", "manager/object", "manager/strict", "store"},
 	"manager/tx":         {"api", "manager/history", "manager/object", "store"},
 	"manager/keys":       {"api", "manager/object", "manager/tx", "pki", "store"},
-	"manager/web":        {"api", "manager/history", "manager/keys", "manager/object", "manager/strict", "pki", "store"},
-	"manager/members":    {"api", "manager/history", "manager/object", "manager/tx", "manager/web", "pki", "store"},
-	"manager/access":     {"api", "instance", "manager/history", "manager/keys", "manager/members", "manager/object", "manager/tx", "manager/web", "pki", "store"},
+	"manager/web":        {"api", "manager/bounded", "manager/history", "manager/keys", "manager/object", "manager/strict", "pki", "store"},
+	"manager/members":    {"api", "manager/bounded", "manager/history", "manager/object", "manager/tx", "manager/web", "pki", "store"},
+	"manager/access":     {"api", "instance", "manager/bounded", "manager/history", "manager/keys", "manager/members", "manager/object", "manager/tx", "manager/web", "pki", "store"},
 	"manager/switchcert": {"api", "manager/history", "manager/keys", "manager/object", "manager/tx", "manager/web", "pki", "store"},
 	"manager/read":       {"api", "manager/history", "manager/members", "manager/object", "manager/web", "store"},
-	"manager/news":       {"api", "manager/history", "manager/members", "manager/object", "manager/tx", "manager/web", "store"},
+	"manager/news":       {"api", "manager/bounded", "manager/history", "manager/members", "manager/object", "manager/tx", "manager/web", "store"},
 	"manager/intent":     {"api", "manager/history", "manager/keys", "manager/members", "manager/object", "manager/strict", "manager/tx", "manager/web", "placement", "store"},
 	"manager/lead":       {"api", "manager/intent", "manager/members", "store"},
-	"manager/join":       {"api", "manager/access", "manager/history", "manager/intent", "manager/keys", "manager/members", "manager/object", "manager/tx", "manager/web", "pki", "store"},
+	"manager/join":       {"api", "manager/bounded", "manager/access", "manager/history", "manager/intent", "manager/keys", "manager/members", "manager/object", "manager/tx", "manager/web", "pki", "store"},
 	"manager/ask":        {"api", "container", "manager/intent", "manager/lead", "manager/members", "manager/object", "manager/remote", "manager/strict", "manager/web", "store"},
 }
 

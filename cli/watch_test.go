@@ -129,8 +129,7 @@ func TestAWatchOutlastsARestartAndNoMore(t *testing.T) {
 	for _, r := range both {
 		r.says(&r.errs, 2, "waiting for it")
 	}
-	put, err := store.Put(api.KindFunction, &api.Function{Meta: api.Meta{Name: "d", UID: "d", Generation: 1}, Spec: api.FunctionSpec{Image: "wire"}})
-	must(err)
+	put := store.Put(api.KindFunction, &api.Function{Meta: api.Meta{Name: "d", UID: "d", Generation: 1}, Spec: api.FunctionSpec{Image: "wire"}})
 	_, err = s.Txn(t.Context(), nil, []store.Op{put, store.Delete(api.KindFunction, "a")})
 	must(err)
 	revision, err := s.Txn(t.Context(), nil, []store.Op{{Key: "meta/nothing", Value: []byte("{}")}})

@@ -134,18 +134,18 @@ func New(o Options) (*Manager, error) {
 	writer := &tx.Writer{Store: o.Store, Log: o.Log, Now: o.Now}
 	audit := &history.Audit{Store: o.Store, Log: o.Log, Now: o.Now, File: history.File{Path: o.AuditFile}}
 	ks := &keys.Keys{Store: o.Store, Now: o.Now, SecretKey: o.SecretKey, SealKey: o.SealKey}
-	hosts := &members.Hosts{Writer: writer, Began: began, Host: o.Host, ID: o.ID}
-	tokens := &access.Tokens{Store: o.Store, Log: o.Log, Now: o.Now, Began: began, Keys: ks}
+	hosts := members.New(members.Options{Writer: writer, Began: began, Host: o.Host, ID: o.ID})
+	tokens := access.New(access.Options{Store: o.Store, Log: o.Log, Now: o.Now, Began: began, Keys: ks})
 	m := &Manager{Keys: ks, Switches: &switchcert.Certs{Writer: writer, Keys: ks}}
 	m.Intent = &intent.Editor{
 		Writer: writer, Hosts: hosts, Keys: ks, Validate: o.Validate, Admit: o.Admit,
 		Strategy: strategy, Placement: o.Placement, Underlay: o.AgentConfig.Underlay, NoRouter: o.NoRouter,
 	}
 	m.Leader = &lead.Leader{Store: o.Store, Log: o.Log, Where: o.Where, Hosts: hosts, Intent: m.Intent}
-	m.News = &news.Intake{Writer: writer, Host: o.Host, Resettle: m.Intent.Resettle}
+	m.News = news.New(news.Options{Writer: writer, Host: o.Host, Resettle: m.Intent.Resettle})
 	m.Read = read.New(read.Options{Store: o.Store, Now: o.Now, Hosts: hosts, Audit: audit, Version: o.Version, SecretsKey: o.SecretsKey})
 	m.Ask = ask.New(ask.Options{Store: o.Store, Log: o.Log, Hosts: hosts, Intent: m.Intent, Lead: m.Leader, Node: o.Node, Fabric: o.Fabric, Trace: o.Trace})
-	m.Join = &join.Joiner{Writer: writer, Host: o.Host, Hosts: hosts, Keys: ks, Intent: m.Intent, AgentConfig: o.AgentConfig, CertificateLife: o.CertificateLife}
+	m.Join = join.New(join.Options{Writer: writer, Host: o.Host, Hosts: hosts, Keys: ks, Intent: m.Intent, AgentConfig: o.AgentConfig, CertificateLife: o.CertificateLife})
 	health := func(ctx context.Context) error {
 		if err := o.Health(); err != nil {
 			return api.Refuse(http.StatusServiceUnavailable, err.Error())

@@ -147,16 +147,16 @@ func Decode[T any, P Object[T]](i Item) (T, error) {
 	return v, nil
 }
 
-// Put is the Op that stores an object under its name. The revision is not part of the value.
-func Put[T any, P Object[T]](kind api.Kind, v P) (Op, error) {
+// Put is the Op that stores an object under its name. The revision is not part of the value. Every one of the project's types can be marshalled.
+func Put[T any, P Object[T]](kind api.Kind, v P) Op {
 	c := *v
 	c2 := P(&c)
 	c2.Metadata().Revision = 0
 	b, err := json.Marshal(c2)
 	if err != nil {
-		return Op{}, fmt.Errorf("store %s %s: %w", kind, v.Metadata().Name, err)
+		panic(fmt.Sprintf("store %s %s: %v", kind, v.Metadata().Name, err))
 	}
-	return Op{Key: Key(kind, v.Metadata().Name), Value: b}, nil
+	return Op{Key: Key(kind, v.Metadata().Name), Value: b}
 }
 
 // Delete is the Op that removes an object.

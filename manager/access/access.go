@@ -19,6 +19,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/instance"
+	"weir.dev/weir/manager/bounded"
 	"weir.dev/weir/manager/history"
 	"weir.dev/weir/manager/keys"
 	"weir.dev/weir/manager/object"
@@ -62,25 +63,30 @@ func (t *accessRecord) public() api.Token {
 	return api.Token{ID: t.Name, Role: t.Role, Created: t.Created, Rotated: t.Rotated, Expires: t.Expires, Used: t.Used, UsedFrom: t.UsedFrom}
 }
 
-// Tokens is what a manager keeps in memory about tokens for the API.
-type Tokens struct {
+// Options are what Tokens need.
+type Options struct {
 	Store store.Store
 	Log   *slog.Logger
 	Now   func() time.Time
 	Began time.Time // of this manager
 	Keys  *keys.Keys
+}
+
+// Tokens is what a manager keeps in memory about tokens for the API.
+type Tokens struct {
+	Options
+	records bounded.Cache[accessRecord]
 
 	mu    sync.Mutex
-	by    map[string]cachedAccess
 	file  string // path of the token file, "" none
 	token []byte // in it
 	used  time.Time
 	from  string
 }
 
-type cachedAccess struct {
-	rec   accessRecord
-	until time.Time
+// New makes Tokens.
+func New(o Options) *Tokens {
+	return &Tokens{Options: o, records: bounded.Cache[accessRecord]{Life: accessCache, Max: maxAccess}}
 }
 
 // newSecret gives a token's secret of 256 random bits, and the whole token.
@@ -122,14 +128,11 @@ func (ts *Tokens) newAccess(ctx context.Context, req api.TokenRequest) (api.Toke
 		Meta: api.Meta{Name: req.Name, UID: object.NewUID(), Created: now, Updated: now},
 		Hash: pki.SecretHash(req.Name, secret), Role: req.Role, TTL: ttl, Expires: now.Add(ttl),
 	}
-	op, err := store.Put(kindAccess, rec)
-	if err != nil {
-		return api.Token{}, err
-	}
+	op := store.Put(kindAccess, rec)
 	if _, err := ts.Store.Txn(ctx, []store.Cond{{Key: op.Key, Revision: at}}, append(ops, op)); err != nil {
 		return api.Token{}, err
 	}
-	ts.forget(req.Name)
+	ts.records.Forget(req.Name)
 	out := rec.public()
 	out.Token = whole
 	return out, nil
@@ -169,32 +172,22 @@ func (ts *Tokens) rotateToken(w http.ResponseWriter, r *http.Request) error {
 	if name == fileTokenName {
 		return ts.rotateFile(w)
 	}
-	for range tx.Attempts {
-		rec, err := store.Get[accessRecord](r.Context(), ts.Store, kindAccess, name)
-		if errors.Is(err, store.ErrNotFound) {
-			return api.Refuse(http.StatusNotFound, fmt.Sprintf("token %q not found: tokens to join with are not rotated, make another", name))
-		}
-		if err != nil {
-			return err
-		}
-		now, at := ts.Now().UTC(), rec.Revision
-		secret, whole := newSecret(name)
+	secret, whole := newSecret(name)
+	rec, err := tx.Update(r.Context(), ts.Store, kindAccess, name, func(rec *accessRecord) (bool, error) {
+		now := ts.Now().UTC()
 		rec.Hash, rec.Rotated, rec.Updated, rec.Expires = pki.SecretHash(name, secret), now, now, now.Add(rec.TTL)
-		op, err := store.Put(kindAccess, &rec)
-		if err != nil {
-			return err
-		}
-		if _, err := ts.Store.Txn(r.Context(), []store.Cond{{Key: op.Key, Revision: at}}, []store.Op{op}); errors.Is(err, store.ErrConflict) {
-			continue
-		} else if err != nil {
-			return err
-		}
-		ts.forget(name)
-		out := rec.public()
-		out.Token = whole
-		return web.Answer(w, http.StatusOK, out)
+		return true, nil
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return api.Refuse(http.StatusNotFound, fmt.Sprintf("token %q not found: tokens to join with are not rotated, make another", name))
 	}
-	return tx.OthersWrite("token")
+	if err != nil {
+		return err
+	}
+	ts.records.Forget(name)
+	out := rec.public()
+	out.Token = whole
+	return web.Answer(w, http.StatusOK, out)
 }
 
 // rotateFile writes this manager's token file anew.
@@ -252,7 +245,9 @@ func (ts *Tokens) Authenticate(r *http.Request) (c web.Caller, name string, err 
 	if len(part) != 3 || part[0] != accessVersion || api.CheckName(part[1]) != nil {
 		return c, "", unknown
 	}
-	rec, err := ts.accessOf(r.Context(), part[1])
+	rec, err := ts.records.Get(part[1], ts.Now(), func() (accessRecord, error) {
+		return store.Get[accessRecord](r.Context(), ts.Store, kindAccess, part[1])
+	})
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return c, "", err
 	}
@@ -267,49 +262,16 @@ func (ts *Tokens) Authenticate(r *http.Request) (c web.Caller, name string, err 
 	return web.Caller{Who: "token " + rec.Name, Role: rec.Role, From: from}, rec.Name, nil
 }
 
-// accessOf reads a token's record, which is believed for a moment.
-func (ts *Tokens) accessOf(ctx context.Context, name string) (accessRecord, error) {
-	now := ts.Now()
-	ts.mu.Lock()
-	x, ok := ts.by[name]
-	ts.mu.Unlock()
-	if ok && now.Before(x.until) {
-		return x.rec, nil
-	}
-	rec, err := store.Get[accessRecord](ctx, ts.Store, kindAccess, name)
-	if err != nil {
-		return rec, err
-	}
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if ts.by == nil || len(ts.by) > maxAccess {
-		ts.by = map[string]cachedAccess{}
-	}
-	ts.by[name] = cachedAccess{rec, now.Add(accessCache)}
-	return rec, nil
-}
-
-func (ts *Tokens) forget(name string) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	delete(ts.by, name)
-}
-
 // noteUse writes down when and from where a token was used, at most once a minute, unless the address is another.
 func (ts *Tokens) noteUse(ctx context.Context, rec accessRecord, from string, now time.Time) {
 	if now.Sub(rec.Used) < usedEvery && (rec.UsedFrom == from || now.Sub(rec.Used) < accessCache) {
 		return
 	}
-	at := rec.Revision
 	rec.Used, rec.UsedFrom = now, from
-	op, err := store.Put(kindAccess, &rec)
-	if err == nil {
-		_, err = ts.Store.Txn(ctx, []store.Cond{{Key: op.Key, Revision: at}}, []store.Op{op})
-	}
-	if err != nil && !errors.Is(err, store.ErrConflict) { // another was faster
+	if err := tx.Put(ctx, ts.Store, kindAccess, &rec, rec.Revision); err != nil && !errors.Is(err, store.ErrConflict) { // another was faster
 		ts.Log.Warn("note the use of a token", "token", rec.Name, "error", err)
 	}
-	ts.forget(rec.Name)
+	ts.records.Forget(rec.Name)
 }
 
 // OpenFile takes the token file of a listener.

@@ -13,6 +13,7 @@ import (
 	"weir.dev/weir/manager/history"
 	"weir.dev/weir/manager/members"
 	"weir.dev/weir/manager/object"
+	"weir.dev/weir/manager/tx"
 	"weir.dev/weir/manager/web"
 	"weir.dev/weir/pki"
 	"weir.dev/weir/store"
@@ -32,10 +33,8 @@ func (ts *Tokens) Routes() []web.Route {
 	}
 }
 
-// Kinds that no path of the API lists.
-const (
-	KindToken api.Kind = "join-token" // by ID
-)
+// KindToken are tokens to join with, by ID. No path of the API lists them.
+const KindToken api.Kind = "join-token"
 
 // Bounds of join tokens.
 const (
@@ -94,11 +93,7 @@ func (ts *Tokens) newToken(w http.ResponseWriter, r *http.Request) error {
 		Meta: api.Meta{Name: t.ID, UID: object.NewUID(), Created: now, Updated: now},
 		Hash: pki.SecretHash(t.ID, t.Secret), Host: req.Host, Replace: req.Replace, CPUs: req.CPUs, Memory: req.Memory, Expires: now.Add(ttl),
 	}
-	op, err := store.Put(KindToken, rec)
-	if err != nil {
-		return err
-	}
-	if _, err := ts.Store.Txn(r.Context(), []store.Cond{{Key: op.Key}}, []store.Op{op}); err != nil {
+	if err := tx.Put(r.Context(), ts.Store, KindToken, rec, 0); err != nil {
 		return err
 	}
 	out := rec.public()
@@ -194,7 +189,7 @@ func (ts *Tokens) deleteToken(w http.ResponseWriter, r *http.Request) error {
 	if _, err := ts.Store.Txn(r.Context(), []store.Cond{{Key: i.Key, Revision: i.Revision}}, []store.Op{store.Delete(kind, name)}); err != nil {
 		return err
 	}
-	ts.forget(name)
+	ts.records.Forget(name)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

@@ -1,12 +1,11 @@
 package ask
 
 import (
-	"bufio"
 	"context"
-	"fmt"
-	"net"
+	"maps"
 	"net/http"
-	"strings"
+	"slices"
+	"sync"
 	"time"
 
 	"weir.dev/weir/api"
@@ -21,25 +20,20 @@ const openTimeout = 5 * time.Second
 // connect takes over the connection that a host's agent opens, and asks it over that until it ends.
 func (a *Asker) connect(w http.ResponseWriter, r *http.Request) error {
 	host := r.PathValue("name")
-	if !strings.EqualFold(r.Header.Get("Upgrade"), api.NodeProtocol) {
-		w.Header().Set("Upgrade", api.NodeProtocol)
-		return api.Refuse(http.StatusUpgradeRequired, "connect needs the headers `Connection: Upgrade` and `Upgrade: "+api.NodeProtocol+"`")
+	if err := web.WantUpgrade(w, r, "connect", api.NodeProtocol); err != nil {
+		return err
 	}
 	if err := object.CheckName(api.KindHost, host); err != nil {
 		return err
 	}
-	conn, rw, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+	conn, err := web.Upgrade(w, api.NodeProtocol)
+	if conn == nil {
+		return err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Time{})
-	if _, err := fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", api.NodeProtocol); err != nil {
-		return nil // the agent is gone
-	}
 	ctx, cancel := web.StreamContext(r)
 	defer cancel()
-	c := remote.Dial(host, buffered{conn, rw.Reader})
+	c := remote.Dial(host, conn)
 	defer c.Close()
 	open, opened := context.WithTimeout(ctx, openTimeout)
 	err = c.Open(open)
@@ -59,10 +53,46 @@ func (a *Asker) connect(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// buffered is a connection of which a part has been read already.
-type buffered struct {
-	net.Conn
-	r *bufio.Reader
+// nodes are the hosts that keep a connection open to this manager.
+type nodes struct {
+	mu sync.Mutex
+	by map[string]*remote.Client
 }
 
-func (b buffered) Read(p []byte) (int, error) { return b.r.Read(p) }
+// put replaces a host's connection: the newest is the one that works.
+func (n *nodes) put(host string, c *remote.Client) {
+	n.mu.Lock()
+	old := n.by[host]
+	if n.by == nil {
+		n.by = map[string]*remote.Client{}
+	}
+	n.by[host] = c
+	n.mu.Unlock()
+	if old != nil {
+		old.Close()
+	}
+}
+
+func (n *nodes) drop(host string, c *remote.Client) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.by[host] == c {
+		delete(n.by, host)
+	}
+}
+
+func (n *nodes) get(host string) *remote.Client {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.by[host]
+}
+
+// Remote is the Node of a host elsewhere whose agent is connected to this manager, else nil.
+func (a *Asker) Remote(host string) *remote.Client { return a.nodes.get(host) }
+
+// Remotes are the hosts elsewhere whose agents are connected to this manager.
+func (a *Asker) Remotes() []string {
+	a.nodes.mu.Lock()
+	defer a.nodes.mu.Unlock()
+	return slices.Sorted(maps.Keys(a.nodes.by))
+}

@@ -91,10 +91,7 @@ func (a *Asker) node(ctx context.Context, host string) (Node, error) {
 
 // nodeOf finds who answers for a function.
 func (a *Asker) nodeOf(ctx context.Context, name string) (Node, error) {
-	f, err := store.Get[api.Function](ctx, a.Store, api.KindFunction, name)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, object.NotFound(api.KindFunction, name)
-	}
+	f, err := object.Find[api.Function](ctx, a.Store, api.KindFunction, name)
 	if err != nil {
 		return nil, err
 	}
@@ -139,10 +136,7 @@ func (a *Asker) counters(w http.ResponseWriter, r *http.Request) error {
 // path answers with a policy's rendered path and the counters of each port on it.
 func (a *Asker) path(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
-	p, err := store.Get[api.Policy](r.Context(), a.Store, api.KindPolicy, name)
-	if errors.Is(err, store.ErrNotFound) {
-		return object.NotFound(api.KindPolicy, name)
-	}
+	p, err := object.Find[api.Policy](r.Context(), a.Store, api.KindPolicy, name)
 	if err != nil {
 		return err
 	}
@@ -252,13 +246,7 @@ func hops(names []string, ports map[string]port) []api.Hop {
 func (a *Asker) logs(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	o := container.LogOptions{Follow: q.Has("follow") && q.Get("follow") != "false"}
-	if s := q.Get("tail"); s != "" {
-		var err error
-		if o.Tail, err = strconv.Atoi(s); err != nil || o.Tail < 0 {
-			return api.Refuse(http.StatusBadRequest, "the query is refused",
-				api.Problem{Path: "query.tail", Message: "is " + strconv.Quote(s), Hint: "want a number of lines"})
-		}
-	}
+	o.Tail, _ = strconv.Atoi(q.Get("tail")) // 0: all
 	n, err := a.nodeOf(r.Context(), r.PathValue("name"))
 	if err != nil {
 		return err
@@ -294,9 +282,8 @@ func (a *Asker) exec(w http.ResponseWriter, r *http.Request) error {
 	if len(spec.Args) == 0 {
 		return api.Refuse(http.StatusBadRequest, "nothing to run", api.Problem{Path: "query.arg", Message: "is missing", Hint: "want the program and its arguments, one arg each"})
 	}
-	if !strings.EqualFold(r.Header.Get("Upgrade"), api.ExecProtocol) {
-		w.Header().Set("Upgrade", api.ExecProtocol)
-		return api.Refuse(http.StatusUpgradeRequired, "exec needs the headers `Connection: Upgrade` and `Upgrade: "+api.ExecProtocol+"`")
+	if err := web.WantUpgrade(w, r, "exec", api.ExecProtocol); err != nil {
+		return err
 	}
 	name := r.PathValue("name")
 	n, err := a.nodeOf(r.Context(), name)
@@ -310,19 +297,15 @@ func (a *Asker) exec(w http.ResponseWriter, r *http.Request) error {
 	defer release()
 	web.Note(r).Objects = []string{"program " + strict.Clip(spec.Args[0], strict.MaxText)} // its arguments may hold secrets
 	web.Note(r).Began(http.StatusSwitchingProtocols)
-	conn, rw, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return fmt.Errorf("exec: %w", err)
+	conn, err := web.Upgrade(w, api.ExecProtocol)
+	if conn == nil {
+		return err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Time{})
-	if _, err := fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", api.ExecProtocol); err != nil {
-		return nil // the client is gone
-	}
 	ctx, cancel := web.StreamContext(r)
 	defer cancel()
 	run := func(ctx context.Context, e container.ExecSpec) (int, error) { return n.Exec(ctx, name, e) }
-	remote.Exec(ctx, cancel, run, spec, api.NewExecStream(rw.Reader, conn))
+	remote.Exec(ctx, cancel, run, spec, api.NewExecStream(conn, conn))
 	return nil
 }
 
@@ -344,3 +327,33 @@ type Fabric interface {
 
 // ErrElsewhere is of a Fabric whose router does not run here: it does where the leader is.
 var ErrElsewhere = errors.New("the router runs at another manager")
+
+// switchRules answers with a switch's entries, read live.
+func (a *Asker) switchRules(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	s, err := object.Find[api.Switch](r.Context(), a.Store, api.KindSwitch, name)
+	if err != nil {
+		return err
+	}
+	if a.Fabric == nil {
+		return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s cannot be asked from here: this manager controls no switches (start it with --openflow)", name))
+	}
+	rules, err := a.Fabric.SwitchRules(r.Context(), name)
+	if errors.Is(err, ErrElsewhere) {
+		where := a.Lead.Leader(r.Context())
+		if where == "" || a.Lead.Leads() {
+			return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s cannot be asked now: the router is about to start, try again", name))
+		}
+		return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s cannot be asked from here: the router runs at the manager that leads, %s: ask there", name, where))
+	}
+	if err != nil {
+		return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s (%s): %s", name, s.Status.State, err))
+	}
+	if rules.Tables == nil {
+		rules.Tables = []api.SwitchTable{}
+	}
+	if rules.Rules == nil {
+		rules.Rules = []api.SwitchRule{}
+	}
+	return web.Answer(w, http.StatusOK, rules)
+}

@@ -15,22 +15,13 @@ import (
 func (a *Asker) trace(w http.ResponseWriter, r *http.Request) error {
 	v := r.URL.Query()
 	q := api.TraceQuery{From: v.Get("from"), To: v.Get("to"), Match: v.Get("match"), Source: v.Get("source"), Destination: v.Get("destination")}
-	for name, into := range map[string]*int{"source_port": &q.SourcePort, "vlan": &q.VLAN} {
-		if !v.Has(name) {
-			continue
-		}
-		n, err := strconv.Atoi(v.Get(name))
-		if err != nil || n <= 0 {
-			return api.Refuse(http.StatusBadRequest, "the query is refused",
-				api.Problem{Path: "query." + name, Message: "is " + strconv.Quote(v.Get(name)), Hint: "want a number from 1"})
-		}
-		*into = n
-	}
+	q.SourcePort, _ = strconv.Atoi(v.Get("source_port"))
+	q.VLAN, _ = strconv.Atoi(v.Get("vlan"))
 	d, now, err := a.Intent.Standing(r.Context())
 	if err != nil {
 		return err
 	}
-	t, err := a.Trace(d, q, now.Macs, now.Down)
+	t, err := a.Trace(d, q, now.MACs, now.Down)
 	if err != nil {
 		return err
 	}

@@ -101,11 +101,7 @@ func (r Repeats) Add(now time.Time, events []api.Event) (ops []store.Op, fresh R
 		if out[i].Name == "" {
 			continue
 		}
-		op, err := store.Put(api.KindEvent, &out[i])
-		if err != nil {
-			return nil, nil, err
-		}
-		ops = append(ops, op)
+		ops = append(ops, store.Put(api.KindEvent, &out[i]))
 	}
 	return ops, fresh, nil
 }

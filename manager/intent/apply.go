@@ -1,7 +1,6 @@
 package intent
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -114,7 +113,6 @@ func (st *state) prune(n object.Noun, named map[string]json.RawMessage) []api.Ch
 		st.takeOut(n, name)
 		changes = append(changes, api.Change{Action: "delete", Kind: n.Kind, Name: name})
 	}
-	slices.SortFunc(changes, func(a, b api.Change) int { return cmp.Compare(a.Name, b.Name) })
 	return changes
 }
 

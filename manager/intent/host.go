@@ -25,13 +25,10 @@ func (st *state) turnHost(name string, state api.HostState) {
 	if o.Into(&spec, &s) != nil || s.State == state {
 		return
 	}
-	st.touch(api.KindHost, name)
-	next := *o // Updated stays: when it reported last
 	silent := st.e.Hosts.Silence(name, o.Updated)
 	s.State = state
 	s.Conditions = members.Conditions(name, &s).Dated(s.Conditions, st.e.Now().UTC())
-	next.Status = object.Marshal(s)
-	st.objects[api.KindHost][name] = &next
+	st.revise(api.KindHost, name).Status = object.Marshal(s) // Updated stays: when it reported last
 	if state == api.HostLost {
 		st.tell(api.Event{Severity: api.Error, Reason: "HostLost", Kind: api.KindHost, Object: name, Host: name,
 			Message: fmt.Sprintf("host %s is lost: its agent has been silent for %v; what it forwards goes on", name, silent.Round(100*time.Millisecond))})
@@ -81,4 +78,33 @@ func (e *Editor) DeclareHost(ctx context.Context, host string, declared api.Host
 		}
 		return members.Recount(next, e.Now().UTC())
 	})
+}
+
+// crossing tells of changed chains whose functions are on several hosts and up already: no agent will, and nothing else may change.
+func (st *state) crossing() error {
+	find := func(kind api.Kind, name string) (*object.Object, error) { return st.get(kind, name), nil }
+	for _, r := range slices.Clone(st.order) {
+		o := st.get(r.Kind, r.Name)
+		if r.Kind != api.KindChain || o == nil || o.Deleting != nil {
+			continue
+		}
+		if _, local, err := object.ChainHost(r.Name, find); err != nil || local {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		var spec api.ChainSpec
+		if err := o.Into(&spec, nil); err != nil {
+			return err
+		}
+		s, err := object.ChainStatus(o, spec.Functions(), find)
+		if err != nil {
+			return err
+		}
+		if s.State == api.ChainReady {
+			st.revise(r.Kind, r.Name).Status = object.Marshal(s)
+		}
+	}
+	return nil
 }

@@ -77,11 +77,9 @@ func (st *state) settlePolicies(ctx context.Context, hosts []api.Host) error {
 			st.place(api.KindPolicy, name, &api.Placement{Host: owner.Host, Router: owner.Host == "", Reason: owner.Reason, Since: now,
 				Decision: unnumbered, FormerHost: was.Host, FormerRouter: was.Router}, nil)
 		case was.Reason != owner.Reason: // nobody has anything to do
-			st.touch(api.KindPolicy, name)
-			other, next := *o, *was
+			next := *was
 			next.Reason = owner.Reason
-			other.Placement = &next
-			st.objects[api.KindPolicy][name] = &other
+			st.revise(api.KindPolicy, name).Placement = &next
 		}
 	}
 	return nil
@@ -94,10 +92,9 @@ func (st *state) numberDecisions() {
 	for _, r := range st.order {
 		if o := st.objects[r.Kind][r.Name]; r.Kind == api.KindPolicy && o != nil && o.Placement != nil && o.Placement.Decision == unnumbered {
 			st.decision++
-			next, p := *o, *o.Placement
+			p := *o.Placement
 			p.Decision = st.decision
-			next.Placement = &p
-			st.objects[r.Kind][r.Name] = &next
+			st.revise(r.Kind, r.Name).Placement = &p
 		}
 	}
 }
@@ -169,8 +166,7 @@ func (st *state) settleEndpoints(hosts []api.Host) error {
 // place writes an object's placement. What was stored before gets a new generation, since an agent has something to do. A status says
 // how it begins there; nil: what is known, if anything, is still true.
 func (st *state) place(kind api.Kind, name string, p *api.Placement, status any) {
-	st.touch(kind, name)
-	next := *st.objects[kind][name]
+	next := st.revise(kind, name)
 	next.Placement = p
 	if st.before[kind][name] != nil {
 		if next.Generation == st.before[kind][name].Generation {
@@ -181,7 +177,6 @@ func (st *state) place(kind api.Kind, name string, p *api.Placement, status any)
 			next.Status = object.Marshal(status)
 		}
 	}
-	st.objects[kind][name] = &next
 }
 
 // settleFunctions places functions that have no host, or have lost it.
@@ -218,12 +213,10 @@ func (st *state) degrade(chains map[string]api.ChainSpec, moved map[string]bool)
 		if len(down) == 0 {
 			continue
 		}
-		st.touch(api.KindChain, name)
-		next := *st.objects[api.KindChain][name]
+		next := st.revise(api.KindChain, name)
 		s := api.ChainStatus{ObservedGeneration: next.Generation, State: api.ChainDegraded}
 		s.Say(api.Condition{Type: api.ConditionImpaired, Reason: api.ReasonMoved, Message: "moved: " + strings.Join(down, ", "), Since: st.e.Now().UTC()})
 		next.Status = object.Marshal(s)
-		st.objects[api.KindChain][name] = &next
 	}
 }
 
@@ -333,10 +326,7 @@ func (st *state) unplaced(d placement.Decision) {
 	if string(o.Status) == string(status) {
 		return
 	}
-	st.touch(api.KindFunction, d.Function)
-	next := *o
-	next.Status = status
-	st.objects[api.KindFunction][d.Function] = &next
+	st.revise(api.KindFunction, d.Function).Status = status
 	if len(st.objects[api.KindHost]) == 0 {
 		return // the first is about to come
 	}

@@ -109,10 +109,7 @@ func (st *state) setSecret(ctx context.Context, name string, value []byte) (acti
 		return "", err
 	}
 	st.secrets[name] = rec
-	op, err := store.Put(kindSealed, &rec)
-	if err != nil {
-		return "", err
-	}
+	op := store.Put(kindSealed, &rec)
 	st.conds, st.ops = append(st.conds, store.Cond{Key: op.Key, Revision: old.Revision}), append(st.ops, op)
 	return action, nil
 }
@@ -240,10 +237,7 @@ func (e *Editor) secretUsers(ctx context.Context) (map[string][]string, error) {
 // functionSecrets hands a function's secrets to the agent of its host, and to nobody else: no token reads them.
 func (e *Editor) functionSecrets(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
-	f, err := store.Get[object.Object](r.Context(), e.Store, api.KindFunction, name)
-	if errors.Is(err, store.ErrNotFound) {
-		return object.NotFound(api.KindFunction, name)
-	}
+	f, err := object.Find[object.Object](r.Context(), e.Store, api.KindFunction, name)
 	if err != nil {
 		return err
 	}
@@ -339,8 +333,7 @@ func (st *state) bindSecrets(ctx context.Context) (problems []api.Problem, err e
 			continue
 		}
 		_, touched := st.before[api.KindFunction][name]
-		st.touch(api.KindFunction, name)
-		next := *cur
+		next := st.revise(api.KindFunction, name)
 		if next.Secrets = bound; len(bound) == 0 {
 			next.Secrets = nil
 		}
@@ -348,7 +341,6 @@ func (st *state) bindSecrets(ctx context.Context) (problems []api.Problem, err e
 			next.Generation++
 			next.Updated = st.e.Now().UTC()
 		}
-		st.objects[api.KindFunction][name] = &next
 	}
 	return problems, nil
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/history"
 	"weir.dev/weir/manager/keys"
 	"weir.dev/weir/manager/members"
 	"weir.dev/weir/manager/object"
@@ -105,6 +106,20 @@ func (st *state) touch(kind api.Kind, name string) {
 	st.order = append(st.order, object.Ref{Kind: kind, Name: name})
 }
 
+// revise gives a copy of an object that the edit may change.
+func (st *state) revise(kind api.Kind, name string) *object.Object {
+	st.touch(kind, name)
+	next := *st.objects[kind][name]
+	st.objects[kind][name] = &next
+	return &next
+}
+
+// drop takes an object out at once.
+func (st *state) drop(kind api.Kind, name string) {
+	st.touch(kind, name)
+	delete(st.objects[kind], name)
+}
+
 // set gives an object a spec in stored form. A spec that is equal changes nothing.
 func (st *state) set(n object.Noun, name string, spec json.RawMessage) (*object.Object, error) {
 	cur := st.get(n.Kind, name)
@@ -125,13 +140,11 @@ func (st *state) set(n object.Noun, name string, spec json.RawMessage) (*object.
 	if string(cur.Spec) == string(spec) {
 		return cur, nil
 	}
-	st.touch(n.Kind, name)
-	next := *cur
+	next := st.revise(n.Kind, name)
 	next.Spec = spec
 	next.Generation++
 	next.Updated = st.e.Now().UTC()
-	st.objects[n.Kind][name] = &next
-	return &next, nil
+	return next, nil
 }
 
 // keepVerbs leaves a function's state and restart count as the verbs left them, where a new spec does not say.
@@ -159,14 +172,10 @@ func (st *state) takeOut(n object.Noun, name string) {
 	cur := st.get(n.Kind, name)
 	switch {
 	case !n.TwoPhase:
-		st.touch(n.Kind, name)
-		delete(st.objects[n.Kind], name)
+		st.drop(n.Kind, name)
 	case cur.Deleting == nil:
-		st.touch(n.Kind, name)
-		next := *cur
-		now := st.e.Now().UTC()
+		next, now := st.revise(n.Kind, name), st.e.Now().UTC()
 		next.Deleting, next.Updated = &now, now
-		st.objects[n.Kind][name] = &next
 	}
 }
 
@@ -266,11 +275,7 @@ func (st *state) change(ctx context.Context) (tx.Change, error) {
 			c.Ops = append(c.Ops, store.Delete(r.Kind, r.Name))
 			continue
 		}
-		op, err := store.Put(r.Kind, now)
-		if err != nil {
-			return tx.Change{}, err
-		}
-		c.Ops = append(c.Ops, op)
+		c.Ops = append(c.Ops, store.Put(r.Kind, now))
 	}
 	return c, nil
 }
@@ -333,4 +338,76 @@ func (st *state) warnings() []string {
 		return nil
 	}
 	return st.heard.verdict.Warnings
+}
+
+// Standing is what statuses tell a trace.
+type Standing struct {
+	MACs     map[string]string // of endpoints
+	Down     map[string]bool   // functions
+	Policies map[string]api.PolicyStatus
+}
+
+// Standing is the desired state, and what statuses tell of it.
+func (e *Editor) Standing(ctx context.Context) (api.Document, Standing, error) {
+	st, err := e.load(ctx)
+	if err != nil {
+		return api.Document{}, Standing{}, err
+	}
+	d, err := st.document()
+	if err != nil {
+		return api.Document{}, Standing{}, err
+	}
+	now := Standing{MACs: map[string]string{}, Down: map[string]bool{}, Policies: map[string]api.PolicyStatus{}}
+	for name, o := range st.objects[api.KindEndpoint] {
+		var s api.EndpointStatus
+		err = errors.Join(err, o.Into(nil, &s))
+		now.MACs[name] = s.MAC
+	}
+	for name, o := range st.objects[api.KindFunction] {
+		var s api.FunctionStatus
+		err = errors.Join(err, o.Into(nil, &s))
+		now.Down[name] = !s.Healthy
+	}
+	for name, o := range st.objects[api.KindPolicy] {
+		var s api.PolicyStatus
+		err = errors.Join(err, o.Into(nil, &s))
+		now.Policies[name] = s
+	}
+	return d, now, err
+}
+
+// generationLeap is added to all generations after a restore: what agents have seen of a later state is not taken for this one.
+const generationLeap = 1 << 20
+
+// Restored makes a state that came out of a backup the current one: what was reported is not known to be true, and what agents have seen of later
+// generations is not this. Agents report anew. Safe to repeat.
+func (e *Editor) Restored(ctx context.Context) error {
+	return e.Alone(func() error { return e.restored(ctx) })
+}
+
+func (e *Editor) restored(ctx context.Context) error {
+	for _, n := range object.Nouns() {
+		if n.Spec == nil {
+			continue
+		}
+		objects, _, err := store.List[object.Object](ctx, e.Store, n.Kind)
+		if err != nil {
+			return fmt.Errorf("restore: %w", err)
+		}
+		for some := range slices.Chunk(objects, history.ForgetAtOnce) {
+			var ops []store.Op
+			for i := range some {
+				o := &some[i]
+				o.Generation += generationLeap
+				if n.Kind != api.KindHost {
+					o.Status = []byte("{}")
+				}
+				ops = append(ops, store.Put(n.Kind, o))
+			}
+			if _, err := e.Store.Txn(ctx, nil, ops); err != nil {
+				return fmt.Errorf("restore: %w", err)
+			}
+		}
+	}
+	return nil
 }

@@ -34,11 +34,6 @@ func (st *state) sweep(hosts []api.Host) error {
 	return nil
 }
 
-func (st *state) drop(kind api.Kind, name string) {
-	st.touch(kind, name)
-	delete(st.objects[kind], name)
-}
-
 // follow moves operations on whose objects are gone with this edit.
 func (st *state) follow(ctx context.Context) (conds []store.Cond, ops []store.Op, err error) {
 	gone := map[object.Ref]*object.Object{}

@@ -8,8 +8,13 @@ import (
 	"slices"
 	"time"
 
+	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager/access"
+	"weir.dev/weir/manager/bounded"
 	"weir.dev/weir/manager/history"
 	"weir.dev/weir/manager/intent"
 	"weir.dev/weir/manager/keys"
@@ -21,8 +26,16 @@ import (
 	"weir.dev/weir/store"
 )
 
-// Joiner lets hosts join, and gives them what all of them need.
-type Joiner struct {
+// Bounds of refused joins from one address: failBurst at once, then one each failRefill. When there are more addresses than maxPeers, an attack comes
+// from everywhere: secrets of 192 bits bear it.
+const (
+	failBurst  = 10
+	failRefill = 3 * time.Second
+	maxPeers   = 4096
+)
+
+// Options are what a Joiner needs.
+type Options struct {
 	*tx.Writer
 	Host            string // whose agent runs in this process: nobody else joins by this name
 	Hosts           *members.Hosts
@@ -30,8 +43,17 @@ type Joiner struct {
 	Intent          *intent.Editor
 	AgentConfig     api.AgentConfig // what all hosts have in common, without time and key
 	CertificateLife time.Duration   // of agents
+}
 
-	failures limiter
+// New makes a Joiner.
+func New(o Options) *Joiner {
+	return &Joiner{Options: o, failures: bounded.Rates[string]{Burst: failBurst, Refill: failRefill, Max: maxPeers}}
+}
+
+// Joiner lets hosts join, and gives them what all of them need.
+type Joiner struct {
+	Options
+	failures bounded.Rates[string] // refused joins, by address
 }
 
 // Routes are the paths for agents that join, and for those that have.
@@ -52,7 +74,7 @@ const maxJoinBody = 16 << 10
 // joinHost gives a host its first certificate for a token.
 func (j *Joiner) joinHost(w http.ResponseWriter, r *http.Request) error {
 	from := web.PeerOf(r)
-	if wait := j.failures.wait(from, j.Now()); wait > 0 {
+	if wait := j.failures.Wait(from, j.Now()); wait > 0 {
 		w.Header().Set("Retry-After", fmt.Sprint(int(wait.Seconds())+1))
 		return api.Refuse(http.StatusTooManyRequests, fmt.Sprintf("too many refused joins from this address: try again in %v", wait.Round(time.Second)))
 	}
@@ -67,7 +89,7 @@ func (j *Joiner) joinHost(w http.ResponseWriter, r *http.Request) error {
 			continue
 		}
 		if errors.Is(err, api.ErrUnauthorized) {
-			j.failures.fail(from, j.Now())
+			j.failures.Count(from, j.Now())
 			j.Log.Warn("join refused", "peer", from, "host", printableName(req.Host), "error", err)
 		}
 		if err != nil {
@@ -163,7 +185,7 @@ func (j *Joiner) mayJoin(ctx context.Context, host, key string, token *access.To
 
 // admitHost signs, and in one step uses the token up and writes the member.
 func (j *Joiner) admitHost(ctx context.Context, req api.JoinRequest, key string, token *access.TokenRecord, old *members.Member, now time.Time) (api.Certificate, error) {
-	out, expires, err := j.sign(ctx, req.Request, req.Host, now)
+	out, err := j.sign(ctx, req.Request, req.Host, now)
 	if err != nil {
 		return api.Certificate{}, err
 	}
@@ -176,19 +198,13 @@ func (j *Joiner) admitHost(ctx context.Context, req api.JoinRequest, key string,
 	if old == nil || replaced {
 		who.Life = object.NewUID()
 	}
-	who.Keys, who.Expires, who.Updated = []string{key}, expires, now
+	who.Keys, who.Expires, who.Updated = []string{key}, out.Expires, now
 	who.Declared = api.HostSpec{CPUs: token.CPUs, Memory: token.Memory}
 	again := !token.Used.IsZero()
 	tokenAt := token.Revision
 	token.Used, token.UsedBy, token.UsedKey, token.Updated = now, req.Host, key, now
-	put, err := store.Put(members.Kind, who)
-	if err != nil {
-		return api.Certificate{}, err
-	}
-	use, err := store.Put(access.KindToken, token)
-	if err != nil {
-		return api.Certificate{}, err
-	}
+	put := store.Put(members.Kind, who)
+	use := store.Put(access.KindToken, token)
 	e := api.Event{Severity: api.Info, Reason: history.HostJoined, Kind: api.KindHost, Object: req.Host, Host: req.Host, Message: fmt.Sprintf("host %s joined with token %s", req.Host, token.Name)}
 	if replaced {
 		e = api.Event{Severity: api.Warning, Reason: history.HostReplaced, Kind: api.KindHost, Object: req.Host, Host: req.Host,
@@ -214,18 +230,18 @@ func (j *Joiner) admitHost(ctx context.Context, req api.JoinRequest, key string,
 	return out, nil
 }
 
-func (j *Joiner) sign(ctx context.Context, request, host string, now time.Time) (api.Certificate, time.Time, error) {
+func (j *Joiner) sign(ctx context.Context, request, host string, now time.Time) (api.Certificate, error) {
 	a, err := j.Keys.Authority(ctx)
 	if err != nil {
-		return api.Certificate{}, now, err
+		return api.Certificate{}, err
 	}
 	cert, err := a.Agent([]byte(request), host, now, j.CertificateLife)
 	if err != nil {
-		return api.Certificate{}, now, api.Refuse(http.StatusUnprocessableEntity, err.Error())
+		return api.Certificate{}, api.Refuse(http.StatusUnprocessableEntity, err.Error())
 	}
 	return api.Certificate{
 		Host: host, Certificate: string(pki.EncodeCertificate(cert)), Authority: string(a.Certificate()), Expires: cert.NotAfter, Time: now,
-	}, cert.NotAfter, nil
+	}, nil
 }
 
 // renew gives an agent its next certificate, for a new key.
@@ -242,34 +258,68 @@ func (j *Joiner) renew(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return api.Refuse(http.StatusUnprocessableEntity, err.Error())
 	}
-	for range tx.Attempts {
-		now := j.Now().UTC()
-		out, expires, err := j.sign(r.Context(), req.Request, who.Host, now)
-		if err != nil {
-			return err
-		}
-		rec, err := store.Get[members.Member](r.Context(), j.Store, members.Kind, who.Host)
-		if err != nil {
-			return err
-		}
-		if !slices.Contains(rec.Keys, who.Key) {
-			return members.ErrReplaced(who.Host)
-		}
-		at := rec.Revision
-		rec.Keys, rec.Expires, rec.Updated = slices.Compact([]string{pki.RequestKeyHash(csr), who.Key}), expires, now
-		put, err := store.Put(members.Kind, &rec)
-		if err != nil {
-			return err
-		}
-		_, err = j.Store.Txn(r.Context(), []store.Cond{{Key: put.Key, Revision: at}}, []store.Op{put})
-		if errors.Is(err, store.ErrConflict) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		j.Hosts.Forget(who.Host)
-		return web.Answer(w, http.StatusOK, out)
+	now := j.Now().UTC()
+	out, err := j.sign(r.Context(), req.Request, who.Host, now)
+	if err != nil {
+		return err
 	}
-	return tx.OthersWrite("objects")
+	_, err = tx.Update(r.Context(), j.Store, members.Kind, who.Host, func(rec *members.Member) (bool, error) {
+		if !slices.Contains(rec.Keys, who.Key) {
+			return false, members.ErrReplaced(who.Host)
+		}
+		rec.Keys, rec.Expires, rec.Updated = slices.Compact([]string{pki.RequestKeyHash(csr), who.Key}), out.Expires, now
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	j.Hosts.Forget(who.Host)
+	return web.Answer(w, http.StatusOK, out)
+}
+
+// HostLLDPKey signs the link discovery frames of one host: it is derived from LLDPKey and the host's membership, so that no host can
+// make another's, and one that joins anew gets another. A host that is not known (any more) has none: ErrNotFound.
+func (j *Joiner) HostLLDPKey(ctx context.Context, host string) ([]byte, error) {
+	key, err := j.Keys.LLDPKey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	life := ""
+	rec, err := store.Get[members.Member](ctx, j.Store, members.Kind, host)
+	switch {
+	case err == nil:
+		life = rec.Life
+	case !errors.Is(err, store.ErrNotFound):
+		return nil, err
+	case host != j.Host || host == "": // a manager's own has no membership
+		if _, err := j.Store.Get(ctx, store.Key(api.KindHost, host)); err != nil {
+			return nil, err
+		}
+	}
+	h := hmac.New(sha256.New, key)
+	fmt.Fprintf(h, "weir lldp host 1\x00%s\x00%s", host, life)
+	return h.Sum(nil), nil
+}
+
+// agentConfig answers with what all hosts have in common, and with the asking host's key of link discovery.
+func (j *Joiner) agentConfig(w http.ResponseWriter, r *http.Request) error {
+	host := cmp.Or(r.URL.Query().Get("host"), j.Host)
+	if who, ok := web.AgentOf(r.Context()); ok {
+		if host = cmp.Or(r.URL.Query().Get("host"), who.Host); host != who.Host {
+			return api.Refuse(http.StatusForbidden, fmt.Sprintf("the key of host %q is not for host %s", host, who.Host))
+		}
+	}
+	c := j.AgentConfig
+	c.Time = j.Now().UTC()
+	if host != "" {
+		key, err := j.HostLLDPKey(r.Context(), host)
+		if err != nil {
+			return err
+		}
+		c.LLDPKey = key
+	}
+	if c.Underlay == "" {
+		c.Underlay = "none"
+	}
+	return web.Answer(w, http.StatusOK, c)
 }

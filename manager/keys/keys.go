@@ -70,11 +70,7 @@ func (k *Keys) shared(ctx context.Context, name string, generate func() ([]byte,
 			}
 			s.Sealed = true
 		}
-		op, err := store.Put(kindSecret, &s)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := k.Store.Txn(ctx, []store.Cond{{Key: op.Key, Revision: at}}, []store.Op{op}); err == nil {
+		if err := tx.Put(ctx, k.Store, kindSecret, &s, at); err == nil {
 			return value, nil
 		} else if !errors.Is(err, store.ErrConflict) {
 			return nil, err

@@ -7,8 +7,14 @@ import (
 	"sync"
 	"time"
 
+	"net/http"
+
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/history"
+	"weir.dev/weir/manager/object"
 	"weir.dev/weir/manager/tx"
+	"weir.dev/weir/manager/web"
+	"weir.dev/weir/pki"
 	"weir.dev/weir/store"
 )
 
@@ -163,26 +169,18 @@ const maxBeatsAt = 8
 
 // noteBeatsHere writes down that a host beats at this manager. It is called with a host's first beat, and once there is nothing to write.
 func (m *Hosts) noteBeatsHere(ctx context.Context, host string) error {
-	for range tx.Attempts {
-		rec, err := store.Get[Member](ctx, m.Store, Kind, host)
-		if errors.Is(err, store.ErrNotFound) { // the agent of a manager's own process: nobody else hears it
-			return nil
+	_, err := tx.Update(ctx, m.Store, Kind, host, func(rec *Member) (bool, error) {
+		if slices.Contains(rec.Beats, m.ID) {
+			return false, nil
 		}
-		if err != nil || slices.Contains(rec.Beats, m.ID) {
-			return err
-		}
-		at := rec.Revision
 		rec.Beats = append(rec.Beats, m.ID)
 		rec.Beats = rec.Beats[max(0, len(rec.Beats)-maxBeatsAt):]
-		put, err := store.Put(Kind, &rec)
-		if err != nil {
-			return err
-		}
-		if _, err = m.Store.Txn(ctx, []store.Cond{{Key: put.Key, Revision: at}}, []store.Op{put}); !errors.Is(err, store.ErrConflict) {
-			return err
-		}
+		return true, nil
+	})
+	if errors.Is(err, store.ErrNotFound) { // the agent of a manager's own process: nobody else hears it
+		return nil
 	}
-	return nil // with its first beat after the next start
+	return err
 }
 
 func (b *beats) of(host string) (beat, bool) {
@@ -220,4 +218,44 @@ func (m *Hosts) Silence(host string, reported time.Time) time.Duration {
 		reported = last
 	}
 	return max(0, m.Now().Sub(reported))
+}
+
+// Routes are the paths of signs of life.
+func (m *Hosts) Routes() []web.Route {
+	return []web.Route{
+		{Method: "POST", Path: "/v1/hosts/{name}/beat", ID: "beat", Quiet: true, Summary: "an agent's sign of life; nothing is stored",
+			Body: api.BeatRequest{}, Answers: map[int]any{200: api.BeatAnswer{}}, Problems: []int{400, 422}, Handler: m.beat},
+	}
+}
+
+// beat takes a host's sign of life. Of all that a host gives, only the first is written to the store.
+func (m *Hosts) beat(w http.ResponseWriter, r *http.Request) error {
+	var req api.BeatRequest
+	if err := web.ReadBody(w, r, &req); err != nil {
+		return err
+	}
+	now := m.Now()
+	host := r.PathValue("name")
+	if err := object.CheckName(api.KindHost, host); err != nil {
+		return err
+	}
+	skew := time.Duration(0)
+	if !req.Time.IsZero() {
+		skew = req.Time.Sub(now)
+	}
+	before := m.beats.note(host, now, skew)
+	if before.at.IsZero() {
+		if err := m.noteBeatsHere(r.Context(), host); err != nil {
+			m.Log.Warn("note that a host beats here", "host", host, "error", err)
+		}
+	}
+	begins := before.skew.Abs() <= pki.MaxSkew || (skew-before.skew).Abs() > pki.MaxSkew // or is another
+	if err := pki.CheckSkew(host, req.Time, now); err != nil && skew != 0 && begins {
+		m.Log.Warn("clocks", "error", err)
+		e := api.Event{Severity: api.Warning, Reason: history.ClockSkew, Kind: api.KindHost, Object: host, Host: host, Message: err.Error()}
+		if _, err := m.Write(r.Context(), tx.Change{Events: []api.Event{e}}); err != nil {
+			return err
+		}
+	}
+	return web.Answer(w, http.StatusOK, api.BeatAnswer{Time: now.UTC()})
 }

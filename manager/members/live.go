@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,34 +56,20 @@ func (m *Hosts) Enter(ctx context.Context, who web.Agent, life time.Duration) (_
 	}, nil
 }
 
-// endAll ends all requests of one agent.
-func (m *Hosts) endAll(who web.Agent) {
-	m.live.mu.Lock()
-	defer m.live.mu.Unlock()
-	for _, cancel := range m.live.by[who] {
-		cancel()
-	}
-}
-
-func (m *Hosts) allLive() []web.Agent {
-	m.live.mu.Lock()
-	defer m.live.mu.Unlock()
-	out := make([]web.Agent, 0, len(m.live.by))
-	for who := range m.live.by {
-		out = append(out, who)
-	}
-	return out
-}
-
 // Dismiss ends the requests of a host's agents that are members no more; "" looks at all hosts.
 func (m *Hosts) Dismiss(ctx context.Context, host string) {
-	for _, who := range m.allLive() {
-		if host != "" && who.Host != host {
+	m.live.mu.Lock()
+	agents := slices.Collect(maps.Keys(m.live.by))
+	m.live.mu.Unlock()
+	for _, who := range agents {
+		if host != "" && who.Host != host || !errors.Is(m.Check(ctx, who.Host, who.Key), api.ErrUnauthorized) {
 			continue
 		}
-		if err := m.Check(ctx, who.Host, who.Key); errors.Is(err, api.ErrUnauthorized) {
-			m.endAll(who)
+		m.live.mu.Lock()
+		for _, cancel := range m.live.by[who] {
+			cancel()
 		}
+		m.live.mu.Unlock()
 	}
 }
 

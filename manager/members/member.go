@@ -6,24 +6,33 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/bounded"
 	"weir.dev/weir/manager/tx"
 	"weir.dev/weir/store"
 )
 
-// Hosts are the hosts that have joined, their signs of life, and their agents' requests.
-type Hosts struct {
+// Options are what Hosts need.
+type Options struct {
 	*tx.Writer
 	Began time.Time // of this manager
 	Host  string    // whose agent runs in this process, "" none: it is alive
 	ID    string    // of this manager, the same over restarts
+}
 
-	cache memberCaches
+// Hosts are the hosts that have joined, their signs of life, and their agents' requests.
+type Hosts struct {
+	Options
+	keys  bounded.Cache[[]string] // of members; none: not a member
 	beats beats
 	live  liveAgents
+}
+
+// New makes Hosts.
+func New(o Options) *Hosts {
+	return &Hosts{Options: o, keys: bounded.Cache[[]string]{Life: memberCache, Max: maxBeats}}
 }
 
 // memberCache is for how long a member's record is believed without reading it again: so long a replaced agent may still be heard by
@@ -45,61 +54,27 @@ type Member struct {
 // Kind are hosts that have joined. No path of the API lists them.
 const Kind api.Kind = "member"
 
-// memberCaches are members' records that are believed for a moment.
-type memberCaches struct {
-	sync.Mutex
-	by map[string]cachedMember
-}
-
-type cachedMember struct {
-	keys  []string // none: not a member
-	until time.Time
-}
-
 func ErrReplaced(host string) error {
 	return api.Refuse(http.StatusUnauthorized, fmt.Sprintf("the certificate of host %s is no longer accepted: another agent joined in its place, or the host was removed: join again with a new token (weir token create --replace --host %s)", host, host))
 }
 
 // Check tells whether a host may still use a key.
 func (m *Hosts) Check(ctx context.Context, host, key string) error {
-	keys, err := m.memberKeys(ctx, host)
-	if err != nil {
-		return err
-	}
-	if !slices.Contains(keys, key) {
+	keys, err := m.keys.Get(host, m.Now(), func() ([]string, error) {
+		rec, err := store.Get[Member](ctx, m.Store, Kind, host)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil, nil
+		}
+		return rec.Keys, err
+	})
+	if err == nil && !slices.Contains(keys, key) {
 		return ErrReplaced(host)
 	}
-	return nil
-}
-
-func (m *Hosts) memberKeys(ctx context.Context, host string) ([]string, error) {
-	now := m.Now()
-	c := &m.cache
-	c.Lock()
-	x, ok := c.by[host]
-	c.Unlock()
-	if ok && now.Before(x.until) {
-		return x.keys, nil
-	}
-	rec, err := store.Get[Member](ctx, m.Store, Kind, host)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return nil, err
-	}
-	c.Lock()
-	defer c.Unlock()
-	if c.by == nil || len(c.by) >= maxBeats {
-		c.by = map[string]cachedMember{}
-	}
-	c.by[host] = cachedMember{keys: rec.Keys, until: now.Add(memberCache)}
-	return rec.Keys, nil
+	return err
 }
 
 // Forget makes the next request of a host read its record.
-func (m *Hosts) Forget(host string) {
-	m.cache.Lock()
-	defer m.cache.Unlock()
-	delete(m.cache.by, host)
-}
+func (m *Hosts) Forget(host string) { m.keys.Forget(host) }
 
 // HostAlive tells of a host without a certificate, another manager's own, whether it reports.
 func (m *Hosts) HostAlive(ctx context.Context, host string) bool {

@@ -10,6 +10,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager/object"
+	"weir.dev/weir/manager/tx"
 	"weir.dev/weir/manager/web"
 	"weir.dev/weir/store"
 )
@@ -32,10 +33,10 @@ func (in *Intake) fabric(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx := r.Context()
 	err := in.tell(ctx, len(req.Events), func(n *news) error {
-		n.router, n.where = true, n.lookup(ctx, 0)
+		n.router = true
 		for _, e := range req.Events {
 			e.Source = api.SourceRouter
-			n.told = append(n.told, e)
+			n.Tell(e)
 		}
 		return errors.Join(
 			n.switches(ctx, req.Switches),
@@ -58,48 +59,34 @@ func (n *news) switches(ctx context.Context, in map[string]api.SwitchStatus) err
 		s, err := store.Get[api.Switch](ctx, n.in.Store, api.KindSwitch, name)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			s = api.Switch{Meta: object.NewMeta(name, n.in.Now())}
-			n.unsettle = true
+			s.Meta, n.unsettle = object.NewMeta(name, n.in.Now()), true
 		case err != nil:
 			return err
 		case object.Same(s.Status, in[name]):
 			continue
 		}
-		at := s.Revision
 		s.Status, s.Updated = in[name], n.in.Now().UTC()
-		if err := write(n, api.KindSwitch, &s, at); err != nil {
-			return err
-		}
+		tx.Add(&n.Change, api.KindSwitch, &s, s.Revision)
 	}
-	return nil
-}
-
-// write adds an object that was read at a revision; 0: it was not there.
-func write[T any, P store.Object[T]](n *news, kind api.Kind, v P, at int64) error {
-	op, err := store.Put(kind, v)
-	if err != nil {
-		return err
-	}
-	n.conds, n.ops = append(n.conds, store.Cond{Key: op.Key, Revision: at}), append(n.ops, op)
 	return nil
 }
 
 // gone removes switches that nobody needs to know any more.
 func (n *news) gone(ctx context.Context, names []string, there map[string]api.SwitchStatus) error {
-	seen := map[string]bool{}
-	for _, name := range names {
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
 		if _, ok := there[name]; ok {
 			return api.Refuse(http.StatusUnprocessableEntity, fmt.Sprintf("switch %s is both in switches and in gone", name))
 		}
 		i, err := n.in.Store.Get(ctx, store.Key(api.KindSwitch, name))
-		if errors.Is(err, store.ErrNotFound) || seen[name] {
+		if errors.Is(err, store.ErrNotFound) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		seen[name], n.unsettle = true, true
-		n.conds, n.ops = append(n.conds, store.Cond{Key: i.Key, Revision: i.Revision}), append(n.ops, store.Op{Key: i.Key})
+		n.unsettle = true
+		n.Remove(api.KindSwitch, name, i.Revision)
 	}
 	return nil
 }
@@ -110,7 +97,7 @@ func (n *news) assignments(ctx context.Context, in map[string]api.AssignmentSpec
 		a, err := store.Get[api.Assignment](ctx, n.in.Store, api.KindAssignment, name)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			a = api.Assignment{Meta: object.NewMeta(name, n.in.Now())}
+			a.Meta = object.NewMeta(name, n.in.Now())
 		case err != nil:
 			return err
 		case object.Same(a.Spec, in[name]):
@@ -118,11 +105,8 @@ func (n *news) assignments(ctx context.Context, in map[string]api.AssignmentSpec
 		default:
 			a.Generation++
 		}
-		at := a.Revision
 		a.Spec, a.Updated = in[name], n.in.Now().UTC()
-		if err := write(n, api.KindAssignment, &a, at); err != nil {
-			return err
-		}
+		tx.Add(&n.Change, api.KindAssignment, &a, a.Revision)
 	}
 	return nil
 }
@@ -139,7 +123,7 @@ func (n *news) assigned(ctx context.Context, host string, s *api.AssignmentStatu
 	if err != nil {
 		return err
 	}
-	at := a.Revision
 	a.Status, a.Updated = *s, n.in.Now().UTC()
-	return write(n, api.KindAssignment, &a, at)
+	tx.Add(&n.Change, api.KindAssignment, &a, a.Revision)
+	return nil
 }

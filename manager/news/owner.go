@@ -2,47 +2,21 @@ package news
 
 import (
 	"context"
-	"errors"
 	"slices"
 
+	"errors"
+	"fmt"
+
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/history"
 	"weir.dev/weir/manager/object"
+	"weir.dev/weir/manager/tx"
 	"weir.dev/weir/store"
 )
 
-// lookup finds objects as they are in the store, each once; many are read a kind at a time.
-func (n *news) lookup(ctx context.Context, many int) *object.Places {
-	cache := map[api.Kind]map[string]*object.Object{}
-	return &object.Places{Find: func(kind api.Kind, name string) (*object.Object, error) {
-		if cache[kind] == nil {
-			cache[kind] = map[string]*object.Object{}
-			if many >= manyStatuses {
-				all, err := n.read(ctx, kind, make([]string, manyStatuses))
-				if err != nil {
-					return nil, err
-				}
-				cache[kind] = all
-			}
-		}
-		if o, seen := cache[kind][name]; seen || many >= manyStatuses {
-			return o, nil
-		}
-		o, err := store.Get[object.Object](ctx, n.in.Store, kind, name)
-		if errors.Is(err, store.ErrNotFound) {
-			cache[kind][name] = nil
-			return nil, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		cache[kind][name] = &o
-		return &o, nil
-	}}
-}
-
 // owns tells whether an object is the reporter's to tell about: an endpoint or function that is placed on it, a chain all of whose
 // functions are, a policy that it steers. What was moved meanwhile is not: late news are left out.
-func (n *news) owns(kind api.Kind, o *object.Object) (bool, error) {
+func (n *news) owns(ctx context.Context, kind api.Kind, o *object.Object) (bool, error) {
 	if n.router {
 		return kind != api.KindPolicy || o.Placement.Routed(), nil
 	}
@@ -60,7 +34,7 @@ func (n *news) owns(kind api.Kind, o *object.Object) (bool, error) {
 		if !n.several {
 			return true, nil
 		}
-		host, ok, err := n.where.OfChain(o.Name)
+		host, ok, err := object.ChainHost(o.Name, n.finder(ctx))
 		return ok && host == n.reporter, err
 	case api.KindPolicy:
 		return n.at(o) && (o.Placement == nil || !o.Placement.Router), nil
@@ -99,13 +73,18 @@ func (n *news) crossing(ctx context.Context) error {
 		if !slices.ContainsFunc(members, func(f string) bool { return slices.Contains(n.turned, f) }) {
 			continue
 		}
-		if _, local, err := n.where.OfChain(chains[i].Name); err != nil || local {
+		if _, local, err := object.ChainHost(chains[i].Name, n.finder(ctx)); err != nil || local {
 			if err != nil {
 				return err
 			}
 			continue
 		}
-		status, err := n.chainStatus(&chains[i], members)
+		status, err := object.ChainStatus(&chains[i], members, func(kind api.Kind, name string) (*object.Object, error) {
+			if news, changed := n.changed[object.Ref{Kind: kind, Name: name}]; changed {
+				return news, nil
+			}
+			return n.find(ctx, kind, name)
+		})
 		if err != nil {
 			return err
 		}
@@ -116,14 +95,64 @@ func (n *news) crossing(ctx context.Context) error {
 	return nil
 }
 
-func (n *news) chainStatus(chain *object.Object, members []string) (api.ChainStatus, error) {
-	return object.ChainStatus(chain, members, func(name string) (*object.Object, error) {
-		if news, changed := n.changed[object.Ref{Kind: api.KindFunction, Name: name}]; changed {
-			return news, nil
-		}
-		return n.where.Find(api.KindFunction, name)
-	})
+func (n *news) finder(ctx context.Context) object.Finder {
+	return func(kind api.Kind, name string) (*object.Object, error) { return n.find(ctx, kind, name) }
 }
 
-// manyStatuses is from how many objects on a kind is read at once instead of one by one.
-const manyStatuses = 8
+// ForgetStatus clears what the agent of this process and the router had reported of endpoints, functions, chains and policies, for a
+// start after which none of it can be true: until they report anew these count as pending. What other hosts have told stays: they do
+// not say it again. Safe to repeat.
+func (in *Intake) ForgetStatus(ctx context.Context) error {
+	if err := in.Alone(func() error { return in.forgetStatus(ctx) }); err != nil {
+		return fmt.Errorf("forget old status: %w", err)
+	}
+	return nil
+}
+
+func (in *Intake) forgetStatus(ctx context.Context) error {
+	n := in.begin()
+	n.many = true
+	for _, kind := range []api.Kind{api.KindEndpoint, api.KindFunction, api.KindChain, api.KindPolicy} {
+		objects, _, err := store.List[object.Object](ctx, in.Store, kind)
+		if err != nil {
+			return err
+		}
+		for some := range slices.Chunk(objects, history.ForgetAtOnce) {
+			var c tx.Change
+			for i := range some {
+				o := &some[i]
+				elsewhere, err := in.elsewhere(kind, o, n.finder(ctx))
+				if err != nil {
+					return err
+				}
+				if elsewhere || len(o.Status) == 0 || string(o.Status) == "{}" {
+					continue
+				}
+				o.Status = []byte("{}")
+				tx.Add(&c, kind, o, o.Revision)
+			}
+			if len(c.Ops) == 0 {
+				continue
+			}
+			if _, err := in.Store.Txn(ctx, c.Conds, c.Ops); err != nil && !errors.Is(err, store.ErrConflict) { // else someone has news already
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// elsewhere tells whether another host's agent has told how an object is.
+func (in *Intake) elsewhere(kind api.Kind, o *object.Object, find object.Finder) (bool, error) {
+	if in.Host == "" {
+		return false, nil
+	}
+	switch kind {
+	case api.KindEndpoint, api.KindFunction, api.KindPolicy:
+		return o.At() != "" && o.At() != in.Host, nil
+	case api.KindChain:
+		host, local, err := object.ChainHost(o.Name, find)
+		return local && host != in.Host, err
+	}
+	return false, nil
+}

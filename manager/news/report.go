@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/bounded"
 	"weir.dev/weir/manager/members"
 	"weir.dev/weir/manager/object"
 	"weir.dev/weir/manager/tx"
@@ -17,13 +18,24 @@ import (
 	"weir.dev/weir/store"
 )
 
-// Intake takes the news of agents and of the router.
-type Intake struct {
+// Options are what an Intake needs.
+type Options struct {
 	*tx.Writer
 	Host     string                          // whose agent runs in this process, "" none
 	Resettle func(ctx context.Context) error // looks at all placements anew
+}
 
+// Intake takes the news of agents and of the router.
+type Intake struct {
+	Options
 	rates eventRates
+}
+
+// New makes an Intake.
+func New(o Options) *Intake {
+	return &Intake{Options: o, rates: eventRates{
+		Rates: bounded.Rates[rateKey]{Burst: eventBurst, Refill: eventRefill, Max: maxRates}, dropped: map[rateKey]drops{},
+	}}
 }
 
 // Routes are the paths of news.
@@ -55,8 +67,8 @@ func (in *Intake) report(w http.ResponseWriter, r *http.Request) error {
 	events, dropped := in.rates.admit(req.Host, remote, req.Events, in.Now())
 	err := in.tell(r.Context(), len(req.Events), func(n *news) error {
 		n.reporter = req.Host
-		err := errors.Join(in.agentNews(r.Context(), n, req), n.hostEvents(req.Host, remote, events))
-		n.told = append(n.told, dropped...)
+		err := errors.Join(in.agentNews(r.Context(), n, req), n.hostEvents(r.Context(), req.Host, remote, events))
+		n.Events = append(n.Events, dropped...)
 		return err
 	})
 	if err != nil {
@@ -73,7 +85,7 @@ func (in *Intake) tell(ctx context.Context, events int, gather func(*news) error
 	}
 	var n *news
 	_, err := in.Loop(ctx, "objects", func() (tx.Change, error) {
-		n = &news{in: in, changed: map[object.Ref]*object.Object{}}
+		n = in.begin()
 		if err := gather(n); err != nil {
 			return tx.Change{}, err
 		}
@@ -87,15 +99,15 @@ func (in *Intake) tell(ctx context.Context, events int, gather func(*news) error
 
 // news is a report on its way into a transaction.
 type news struct {
+	tx.Change
 	in      *Intake
-	conds   []store.Cond
-	ops     []store.Op
-	told    []api.Event
-	changed map[object.Ref]*object.Object // nil: removed
+	known   map[api.Kind]map[string]*object.Object // as they are in the store, each read once; nil: there is none
+	all     map[api.Kind]bool                      // kinds of which all are known
+	changed map[object.Ref]*object.Object          // nil: removed
 	// reporter is the host whose news these are; what is not its own is left out. "": nobody checks.
 	reporter string
-	router   bool // these are the router's
-	where    *object.Places
+	router   bool     // these are the router's
+	many     bool     // of them: objects are read a kind at a time
 	several  bool     // there are several hosts: what concerns more than one of them is not one agent's to tell
 	turned   []string // functions whose health or state is another now
 	unsettle bool     // a host is new, or back; a switch is new, or gone: look at all placements
@@ -111,7 +123,7 @@ func (in *Intake) agentNews(ctx context.Context, n *news, req api.StatusReport) 
 		return err
 	}
 	n.several = hosts > 1
-	n.where = n.lookup(ctx, len(req.Policies)+len(req.Chains)+len(req.Events))
+	n.many = len(req.Policies)+len(req.Chains)+len(req.Events) >= manyStatuses
 	return errors.Join(
 		statuses(ctx, n, api.KindEndpoint, req.Endpoints, endpointGone),
 		statuses(ctx, n, api.KindFunction, req.Functions, functionGone),
@@ -123,33 +135,39 @@ func (in *Intake) agentNews(ctx context.Context, n *news, req api.StatusReport) 
 	)
 }
 
+func (in *Intake) begin() *news {
+	return &news{in: in, known: map[api.Kind]map[string]*object.Object{}, all: map[api.Kind]bool{}, changed: map[object.Ref]*object.Object{}}
+}
+
 // change is what the news come to, the operations that they move on included.
 func (n *news) change(ctx context.Context) (tx.Change, error) {
-	c := tx.Change{Conds: n.conds, Ops: n.ops, Events: n.told}
 	if len(n.changed) == 0 {
-		return c, nil
+		return n.Change, nil
 	}
 	conds, ops, err := object.FollowUp(ctx, n.in.Store, n.changed, n.in.Now().UTC())
-	c.Conds, c.Ops = append(c.Conds, conds...), append(c.Ops, ops...)
-	return c, err
+	n.Conds, n.Ops = append(n.Conds, conds...), append(n.Ops, ops...)
+	return n.Change, err
 }
 
 // statuses adds the statuses that differ. gone tells whether an object that is being deleted is down.
 func statuses[S any](ctx context.Context, n *news, kind api.Kind, in map[string]S, gone func(S) bool) error {
-	cur, err := n.read(ctx, kind, slices.Sorted(maps.Keys(in)))
-	if err != nil {
-		return err
+	if len(in) >= manyStatuses {
+		if err := n.readAll(ctx, kind); err != nil {
+			return err
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(in)) {
-		o, s := cur[name], in[name]
-		if o == nil {
-			continue
-		}
-		mine, err := n.owns(kind, o)
+		s := in[name]
+		o, err := n.find(ctx, kind, name)
 		if err != nil {
 			return err
 		}
-		if !mine {
+		if o == nil {
+			continue
+		}
+		if mine, err := n.owns(ctx, kind, o); err != nil {
+			return err
+		} else if !mine {
 			continue
 		}
 		switch now := any(&s).(type) {
@@ -164,8 +182,7 @@ func statuses[S any](ctx context.Context, n *news, kind api.Kind, in map[string]
 			now.Conditions = n.dated(o, now.Conditions)
 		}
 		if o.Deleting != nil && gone != nil && gone(s) {
-			n.conds = append(n.conds, store.Cond{Key: store.Key(kind, name), Revision: o.Revision})
-			n.ops = append(n.ops, store.Delete(kind, name))
+			n.Remove(kind, name, o.Revision)
 			n.changed[object.Ref{Kind: kind, Name: name}] = nil
 			continue
 		}
@@ -181,26 +198,41 @@ func (n *news) dated(o *object.Object, now api.Conditions) api.Conditions {
 	return object.DatedAfter(o, now, n.in.Now().UTC())
 }
 
-func (n *news) read(ctx context.Context, kind api.Kind, names []string) (map[string]*object.Object, error) {
-	out := make(map[string]*object.Object, len(names))
-	if len(names) >= manyStatuses {
-		list, _, err := store.List[object.Object](ctx, n.in.Store, kind)
-		for i := range list {
-			out[list[i].Name] = &list[i]
-		}
-		return out, err
-	}
-	for _, name := range names {
-		o, err := store.Get[object.Object](ctx, n.in.Store, kind, name)
-		if errors.Is(err, store.ErrNotFound) {
-			continue
-		}
-		if err != nil {
+// manyStatuses is from how many objects on a kind is read at once instead of one by one.
+const manyStatuses = 8
+
+// find reads an object; nil: there is none.
+func (n *news) find(ctx context.Context, kind api.Kind, name string) (*object.Object, error) {
+	if n.many && !n.all[kind] {
+		if err := n.readAll(ctx, kind); err != nil {
 			return nil, err
 		}
-		out[name] = &o
 	}
-	return out, nil
+	if o, known := n.known[kind][name]; known || n.all[kind] {
+		return o, nil
+	}
+	o, err := store.Get[object.Object](ctx, n.in.Store, kind, name)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, err
+	}
+	if n.known[kind] == nil {
+		n.known[kind] = map[string]*object.Object{}
+	}
+	n.known[kind][name] = nil
+	if err == nil {
+		n.known[kind][name] = &o
+	}
+	return n.known[kind][name], nil
+}
+
+// readAll reads all objects of a kind.
+func (n *news) readAll(ctx context.Context, kind api.Kind) error {
+	list, _, err := store.List[object.Object](ctx, n.in.Store, kind)
+	n.known[kind], n.all[kind] = make(map[string]*object.Object, len(list)), err == nil
+	for i := range list {
+		n.known[kind][list[i].Name] = &list[i]
+	}
+	return err
 }
 
 // put adds an object's new status, if it differs.
@@ -210,12 +242,7 @@ func (n *news) put(kind api.Kind, o *object.Object, status json.RawMessage) erro
 	}
 	o.Status = status
 	o.Updated = n.in.Now().UTC()
-	op, err := store.Put(kind, o)
-	if err != nil {
-		return err
-	}
-	n.conds = append(n.conds, store.Cond{Key: op.Key, Revision: o.Revision})
-	n.ops = append(n.ops, op)
+	tx.Add(&n.Change, kind, o, o.Revision)
 	n.changed[object.Ref{Kind: kind, Name: o.Name}] = o
 	return nil
 }
@@ -237,7 +264,7 @@ func (n *news) host(ctx context.Context, name string, s *api.HostStatus) error {
 	var old api.HostStatus
 	if json.Unmarshal(o.Status, &old) == nil && old.State == api.HostLost && s.State != api.HostLost {
 		n.unsettle = true
-		n.told = append(n.told, members.HostBack(name, n.in.Now().Sub(o.Updated)))
+		n.Tell(members.HostBack(name, n.in.Now().Sub(o.Updated)))
 	}
 	n.unsettle = n.unsettle || o.Revision == 0
 	_, remote := web.AgentOf(ctx)
@@ -252,7 +279,7 @@ func (n *news) host(ctx context.Context, name string, s *api.HostStatus) error {
 	}
 	counted := *s
 	if members.Count(spec, old, &counted, remote) {
-		n.told = append(n.told, members.ClaimsMore(name, &counted))
+		n.Tell(members.ClaimsMore(name, &counted))
 	}
 	counted.Conditions = members.Conditions(name, &counted).Dated(old.Conditions, n.in.Now().UTC())
 	return n.put(api.KindHost, &o, object.Marshal(counted))
@@ -268,4 +295,56 @@ func (n *news) declared(ctx context.Context, o *object.Object) error {
 		return nil
 	}
 	return err
+}
+
+// maxStatus bounds what an agent may say of one object, in bytes: all agents share the state.
+const maxStatus = 1 << 20
+
+// mayReport refuses news that are not the reporter's own, and what nobody needs to say.
+func mayReport(r *http.Request, req api.StatusReport) error {
+	who, ok := web.AgentOf(r.Context())
+	if !ok {
+		return nil
+	}
+	var problems []api.Problem
+	add := func(path, host string) {
+		problems = append(problems, api.Problem{Path: path, Message: fmt.Sprintf("is of host %q", host), Hint: fmt.Sprintf("the agent of host %s reports its own", who.Host)})
+	}
+	if req.Host != who.Host {
+		add("host", req.Host)
+	}
+	long := func(path string, status any) {
+		if n := len(object.Marshal(status)); n > maxStatus {
+			problems = append(problems, api.Problem{Path: path, Message: fmt.Sprintf("has %d bytes: want at most %d", n, maxStatus)})
+		}
+	}
+	long("host_status", req.HostState)
+	long("assignment_status", req.Assigned)
+	for name, s := range req.Chains {
+		long("chains."+name, s)
+	}
+	for name, s := range req.Policies {
+		long("policies."+name, s)
+	}
+	for name, s := range req.Endpoints {
+		long("endpoints."+name, s)
+		if s.Host != "" && s.Host != who.Host {
+			add("endpoints."+name+".host", s.Host)
+		}
+	}
+	for name, s := range req.Functions {
+		long("functions."+name, s)
+		if s.Host != "" && s.Host != who.Host {
+			add("functions."+name+".host", s.Host)
+		}
+	}
+	for i, e := range req.Events {
+		if e.Host != "" && e.Host != who.Host {
+			add(fmt.Sprintf("events[%d].host", i), e.Host)
+		}
+	}
+	if len(problems) > 0 {
+		return api.Refuse(http.StatusForbidden, "the report is not this host's own, or too long", problems...)
+	}
+	return nil
 }

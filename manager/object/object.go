@@ -2,9 +2,12 @@ package object
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -123,15 +126,16 @@ func WithRevision(value []byte, revision int64) json.RawMessage {
 	return append(out, value[1:]...)
 }
 
-// Into decodes an object's parts.
+// Into decodes an object's parts; nil: not that one.
 func (o *Object) Into(spec, status any) error {
-	if err := json.Unmarshal(o.Spec, spec); err != nil {
-		return fmt.Errorf("stored %s: %w", o.Name, err)
+	var err1, err2 error
+	if spec != nil {
+		err1 = json.Unmarshal(o.Spec, spec)
 	}
-	if status == nil || len(o.Status) == 0 {
-		return nil
+	if status != nil && len(o.Status) > 0 {
+		err2 = json.Unmarshal(o.Status, status)
 	}
-	if err := json.Unmarshal(o.Status, status); err != nil {
+	if err := cmp.Or(err1, err2); err != nil {
 		return fmt.Errorf("stored %s: %w", o.Name, err)
 	}
 	return nil
@@ -189,4 +193,13 @@ func DatedAfter(o *Object, next api.Conditions, now time.Time) api.Conditions {
 	}
 	_ = json.Unmarshal(o.Status, &before) // what cannot be read held never
 	return next[:min(len(next), maxConditions)].Dated(before.Conditions, now)
+}
+
+// Find reads an object; if there is none, the error says so to a client.
+func Find[T any, P store.Object[T]](ctx context.Context, s store.Store, kind api.Kind, name string) (T, error) {
+	v, err := store.Get[T, P](ctx, s, kind, name)
+	if errors.Is(err, store.ErrNotFound) {
+		err = NotFound(kind, name)
+	}
+	return v, err
 }

@@ -25,10 +25,7 @@ func TimeName(t time.Time) string {
 }
 
 func OperationOps(op *api.Operation) ([]store.Op, error) {
-	put, err := store.Put(api.KindOperation, op)
-	if err != nil {
-		return nil, err
-	}
+	put := store.Put(api.KindOperation, op)
 	index := store.Op{Key: OpenKey(op)}
 	if isOpen(op.State) {
 		index.Value = Marshal(op.Name)
@@ -143,4 +140,54 @@ func FollowUp(ctx context.Context, s store.Store, changed map[Ref]*Object, now t
 		conds, ops = append(conds, store.Cond{Key: store.Key(api.KindOperation, op.Name), Revision: at}), append(ops, moved...)
 	}
 	return conds, ops, nil
+}
+
+// Finder finds an object; nil: there is none.
+type Finder func(kind api.Kind, name string) (*Object, error)
+
+// ChainHost is the one host where all functions of a chain are; false if they are on several, or one is nowhere, or there is
+// no such chain.
+func ChainHost(name string, find Finder) (host string, ok bool, err error) {
+	o, err := find(api.KindChain, name)
+	if err != nil || o == nil {
+		return "", false, err
+	}
+	var spec api.ChainSpec
+	if err := o.Into(&spec, nil); err != nil {
+		return "", false, err
+	}
+	for i, f := range spec.Functions() {
+		o, err := find(api.KindFunction, f)
+		if err != nil || o == nil || o.At() == "" || i > 0 && o.At() != host {
+			return "", false, err
+		}
+		host = o.At()
+	}
+	return host, host != "", nil
+}
+
+// ChainStatus is how a chain is, as its functions are.
+func ChainStatus(chain *Object, members []string, find Finder) (api.ChainStatus, error) {
+	s := api.ChainStatus{ObservedGeneration: chain.Generation, State: api.ChainReady}
+	var down []string
+	for _, name := range members {
+		o, err := find(api.KindFunction, name)
+		if err != nil {
+			return s, err
+		}
+		var f api.FunctionStatus
+		if o != nil {
+			if err := o.Into(nil, &f); err != nil {
+				return s, err
+			}
+		}
+		if !f.Healthy {
+			down = append(down, name)
+		}
+	}
+	if len(down) > 0 {
+		s.State = api.ChainDegraded
+		s.Say(api.Condition{Type: api.ConditionImpaired, Reason: api.ReasonDown, Message: "down: " + strings.Join(down, ", ")})
+	}
+	return s, nil
 }

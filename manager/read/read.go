@@ -3,7 +3,6 @@ package read
 import (
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -44,6 +43,39 @@ func New(o Options) *Reader {
 // Watches are how many watches are open.
 func (rd *Reader) Watches() int64 { return rd.open.Load() }
 
+// Routes are the paths by which objects are read.
+func (rd *Reader) Routes() []web.Route {
+	var out []web.Route
+	bind := func(n object.Noun, f func(object.Noun, http.ResponseWriter, *http.Request) error) web.Handler {
+		return func(w http.ResponseWriter, r *http.Request) error { return f(n, w, r) }
+	}
+	for _, n := range object.Nouns() {
+		all, one := "/v1/"+n.Kind.Plural(), "/v1/"+n.Kind.Plural()+"/{name}"
+		query := []string{"name", "watch", "revision"}
+		switch n.Kind {
+		case api.KindEvent:
+			query = append(query, "kind", "object", "severity", "limit")
+		case api.KindOperation:
+			query = append(query, "kind", "object", "limit")
+		}
+		out = append(out,
+			web.Route{Method: "GET", Path: all, ID: "list-" + n.Kind.Plural(), Needs: api.RoleViewer, Summary: "all " + n.Kind.Plural() + ", or with watch their changes as server-sent events",
+				Query: query, Answers: map[int]any{200: web.ListOf{Item: n.Object}}, Problems: []int{400, 410, 503}, Handler: bind(n, rd.list)},
+			web.Route{Method: "GET", Path: one, ID: "get-" + string(n.Kind), Needs: api.RoleViewer, Summary: "one " + string(n.Kind),
+				Answers: map[int]any{200: n.Object, 304: nil}, Problems: []int{404}, Handler: bind(n, rd.get)},
+		)
+	}
+	return append(out, []web.Route{
+		{Method: "GET", Path: "/v1/audit", ID: "list-audit", Summary: "who did, or tried to do, what; with watch as server-sent events",
+			Query: []string{"name", "watch", "revision", "who", "verb", "kind", "object", "limit"}, Answers: map[int]any{200: web.ListOf{Item: api.AuditRecord{}}}, Problems: []int{400, 410, 503}, Handler: func(w http.ResponseWriter, r *http.Request) error {
+				rd.Audit.Settled(r.Context())
+				return rd.list(object.Noun{Kind: api.KindAudit, Object: api.AuditRecord{}}, w, r)
+			}},
+		{Method: "GET", Path: "/v1/backup", ID: "backup", Does: "backup", Summary: "all that the store holds at one revision, secrets included, with a checksum: for weir up --restore",
+			Answers: map[int]any{200: web.Text("application/jsonl")}, Problems: []int{503}, Handler: rd.backup},
+	}...)
+}
+
 // get answers with one object.
 func (rd *Reader) get(n object.Noun, w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
@@ -66,10 +98,7 @@ func (rd *Reader) get(n object.Noun, w http.ResponseWriter, r *http.Request) err
 
 // list answers with all objects of a kind, or with a watch.
 func (rd *Reader) list(n object.Noun, w http.ResponseWriter, r *http.Request) error {
-	f, err := filterOf(r, n.Kind)
-	if err != nil {
-		return err
-	}
+	f := filterOf(r)
 	if wantsWatch(r) {
 		return rd.watch(n, f, w, r)
 	}
@@ -102,59 +131,19 @@ type filter struct {
 	limit        int
 }
 
-// filterOf reads the query.
-func filterOf(r *http.Request, kind api.Kind) (filter, error) {
+// filterOf reads the query, which fits the route's parameters.
+func filterOf(r *http.Request) filter {
 	q := r.URL.Query()
-	f := filter{name: q.Get("name")}
-	history := kind == api.KindEvent || kind == api.KindOperation || kind == api.KindAudit
-	var problems []api.Problem
-	for _, key := range slices.Sorted(maps.Keys(q)) {
-		ok := true
-		switch key {
-		case "name", "watch", "revision":
-		case "object", "kind", "limit":
-			ok = history
-		case "who", "verb":
-			ok = kind == api.KindAudit
-		case "severity":
-			ok = kind == api.KindEvent
-		default:
-			ok = false
-		}
-		if !ok {
-			problems = append(problems, api.Problem{Path: "query." + key, Message: "unknown parameter", Hint: "see /v1/openapi.json"})
-		}
+	limit, _ := strconv.Atoi(q.Get("limit"))
+	return filter{
+		name: q.Get("name"), object: q.Get("object"), who: q.Get("who"), verb: q.Get("verb"), kind: api.Kind(q.Get("kind")),
+		severity: rank(api.Severity(q.Get("severity"))), limit: limit,
 	}
-	f.object, f.kind = q.Get("object"), api.Kind(q.Get("kind"))
-	f.who, f.verb = q.Get("who"), q.Get("verb")
-	if s := q.Get("severity"); s != "" {
-		if f.severity = rank(api.Severity(s)); f.severity == 0 {
-			problems = append(problems, api.Problem{Path: "query.severity", Message: "is " + strconv.Quote(s), Hint: "want info, warning or error"})
-		}
-	}
-	if s := q.Get("limit"); s != "" {
-		var err error
-		if f.limit, err = strconv.Atoi(s); err != nil || f.limit < 1 {
-			problems = append(problems, api.Problem{Path: "query.limit", Message: "is " + strconv.Quote(s), Hint: "want a number from 1"})
-		}
-	}
-	if len(problems) > 0 {
-		return f, api.Refuse(http.StatusBadRequest, "the query is refused", problems...)
-	}
-	return f, nil
 }
 
 // rank orders severities; 0 is none.
 func rank(s api.Severity) int {
-	switch s {
-	case api.Info:
-		return 1
-	case api.Warning:
-		return 2
-	case api.Error:
-		return 3
-	}
-	return 0
+	return 1 + slices.Index([]api.Severity{api.Info, api.Warning, api.Error}, s)
 }
 
 // match tells whether an object in stored form is selected.

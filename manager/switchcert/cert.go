@@ -100,10 +100,7 @@ func (s *Certs) newSwitchCert(w http.ResponseWriter, r *http.Request) error {
 	for _, id := range dpids {
 		rec.IDs = append(rec.IDs, pki.FormatDatapathID(id))
 	}
-	put, err := store.Put(kindSwitchCert, rec)
-	if err != nil {
-		return err
-	}
+	put := store.Put(kindSwitchCert, rec)
 	ops, left, at := []store.Op{put}, len(list), int64(0)
 	for i := range list {
 		old := &list[i]
@@ -195,10 +192,7 @@ func (s *Certs) switchCertificates(w http.ResponseWriter, r *http.Request) error
 // revokeSwitchCert forgets a certificate, which is refused from then on.
 func (s *Certs) revokeSwitchCert(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("name")
-	rec, err := store.Get[switchCert](r.Context(), s.Store, kindSwitchCert, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return object.NotFound(kindSwitchCert, id)
-	}
+	rec, err := object.Find[switchCert](r.Context(), s.Store, kindSwitchCert, id)
 	if err != nil {
 		return err
 	}

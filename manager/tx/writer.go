@@ -30,6 +30,21 @@ type Change struct {
 	Operations []*api.Operation // new ones
 }
 
+// Add writes an object in place of what is at a revision; 0: nothing is.
+func Add[T any, P store.Object[T]](c *Change, kind api.Kind, v P, at int64) {
+	op := store.Put(kind, v)
+	c.Conds, c.Ops = append(c.Conds, store.Cond{Key: op.Key, Revision: at}), append(c.Ops, op)
+}
+
+// Remove removes what is at a revision.
+func (c *Change) Remove(kind api.Kind, name string, at int64) {
+	op := store.Delete(kind, name)
+	c.Conds, c.Ops = append(c.Conds, store.Cond{Key: op.Key, Revision: at}), append(c.Ops, op)
+}
+
+// Tell adds an event.
+func (c *Change) Tell(e api.Event) { c.Events = append(c.Events, e) }
+
 // Writer writes for this process, one transaction at a time. Other managers are kept apart by preconditions.
 type Writer struct {
 	Store store.Store
@@ -139,4 +154,31 @@ func trimOperations(ctx context.Context, s store.Store) error {
 	}
 	_, err = s.Txn(ctx, nil, ops)
 	return err
+}
+
+// Put writes one object, if it is at a revision still; 0: it is not there.
+func Put[T any, P store.Object[T]](ctx context.Context, s store.Store, kind api.Kind, v P, at int64) error {
+	var c Change
+	Add(&c, kind, v, at)
+	_, err := s.Txn(ctx, c.Conds, c.Ops)
+	return err
+}
+
+// Update changes one object. When another manager was faster, it is changed anew. change returns false to leave the object as it is.
+func Update[T any, P store.Object[T]](ctx context.Context, s store.Store, kind api.Kind, name string, change func(v P) (bool, error)) (T, error) {
+	for range Attempts {
+		v, err := store.Get[T, P](ctx, s, kind, name)
+		if err != nil {
+			return v, err
+		}
+		at := P(&v).Metadata().Revision
+		if changed, err := change(&v); err != nil || !changed {
+			return v, err
+		}
+		if err = Put(ctx, s, kind, P(&v), at); !errors.Is(err, store.ErrConflict) {
+			return v, err
+		}
+	}
+	var none T
+	return none, OthersWrite(string(kind))
 }

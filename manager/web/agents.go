@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/bounded"
 	"weir.dev/weir/pki"
 )
 
@@ -32,8 +32,8 @@ type agentServer struct {
 	listener  net.Listener // TCP
 	authority *pki.Authority
 	addresses []string
-	ready     chan net.Conn // handshakes that are done
-	told      limitedLog
+	ready     chan net.Conn         // handshakes that are done
+	told      bounded.Rates[string] // failures that were logged
 
 	mu   sync.Mutex
 	cert *tls.Certificate
@@ -56,6 +56,7 @@ func (x *API) listenAgents(address string) (*agentServer, error) {
 	}
 	s := &agentServer{
 		a: x, authority: a, addresses: addresses(host), ready: make(chan net.Conn),
+		told:     bounded.Rates[string]{Burst: 1, Refill: sayAgain, Max: maxTold},
 		listener: newGate(l, agentBounds, sourceAddress),
 	}
 	if _, err := s.certificate(nil); err != nil {
@@ -143,7 +144,7 @@ func (s *agentServer) accept(config *tls.Config) {
 			defer cancel()
 			t := tls.Server(c, config)
 			if err := t.HandshakeContext(ctx); err != nil {
-				s.told.warn(s.a.Log, s.a.Now(), HostOf(c.RemoteAddr().String()), "someone does not speak TLS with the agents' listener", err)
+				s.warn(HostOf(c.RemoteAddr().String()), "someone does not speak TLS with the agents' listener", err)
 				c.Close()
 				return
 			}
@@ -238,7 +239,7 @@ func (s *agentServer) handler() http.Handler {
 				ctx, leave, err = s.a.Hosts.Enter(withAgent(r.Context(), who.Agent), who.Agent, who.until.Sub(s.a.Now()))
 			}
 			if err != nil {
-				s.told.warn(s.a.Log, s.a.Now(), PeerOf(r), "an agent is refused", err)
+				s.warn(PeerOf(r), "an agent is refused", err)
 				s.a.auditAgent(r, who, err)
 				s.a.fail(&tracked{ResponseWriter: w}, r, err)
 				return
@@ -283,24 +284,9 @@ func (s *agentServer) who(r *http.Request) (certified, error) {
 	return who, nil
 }
 
-// limitedLog says the same of one address once in a while.
-type limitedLog struct {
-	mu sync.Mutex
-	by map[string]time.Time
-}
-
-func (l *limitedLog) warn(log *slog.Logger, now time.Time, peer, message string, err error) {
-	l.mu.Lock()
-	key := peer + " " + message
-	last, known := l.by[key]
-	if known && now.Sub(last) < sayAgain {
-		l.mu.Unlock()
-		return
+// warn says the same of one address once in a while.
+func (s *agentServer) warn(peer, message string, err error) {
+	if s.told.Take(peer+" "+message, s.a.Now()) {
+		s.a.Log.Warn(message+" (said once in "+sayAgain.String()+" of an address)", "peer", peer, "error", err)
 	}
-	if l.by == nil || len(l.by) >= maxTold {
-		l.by = map[string]time.Time{}
-	}
-	l.by[key] = now
-	l.mu.Unlock()
-	log.Warn(message+" (said once in "+sayAgain.String()+" of an address)", "peer", peer, "error", err)
 }

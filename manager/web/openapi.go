@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"encoding/json"
 	"math"
 	"net/http"
@@ -164,7 +165,7 @@ func (d *document) written(spec *huma.Schema) *huma.Schema {
 	s := &huma.Schema{Type: "object", AdditionalProperties: false, Properties: map[string]*huma.Schema{"spec": spec}}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[api.Meta]()) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		p := bounded(d.registry.Schema(f.Type, true, f.Name), f.Type)
+		p := ranged(d.registry.Schema(f.Type, true, f.Name), f.Type)
 		p.Nullable = false // see nullable
 		s.Properties[name] = p
 	}
@@ -192,8 +193,8 @@ func (d *document) loose(s *huma.Schema) *huma.Schema {
 	return &out
 }
 
-// bounded says what a whole number of Go can be: huma leaves that to the format, which many do not read.
-func bounded(s *huma.Schema, t reflect.Type) *huma.Schema {
+// ranged says what a whole number of Go can be: huma leaves that to the format, which many do not read.
+func ranged(s *huma.Schema, t reflect.Type) *huma.Schema {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -227,7 +228,7 @@ func (d *document) optional() {
 		for _, f := range reflect.VisibleFields(t) {
 			tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 			if p := s.Properties[tag]; p != nil {
-				bounded(p, f.Type)
+				ranged(p, f.Type)
 				if p.Enum = nil; f.Type.Kind() == reflect.String {
 					for _, state := range strict.States(f.Type) {
 						p.Enum = append(p.Enum, state)
@@ -258,53 +259,42 @@ func number(least, most float64) *huma.Schema {
 	return &huma.Schema{Type: "integer", Format: "int64", Minimum: &least, Maximum: &most}
 }
 
-func queryParameter(name string) *huma.Param {
-	p := &huma.Param{Name: name, In: "query", Schema: &huma.Schema{Type: "string"}}
-	switch name {
-	case "name":
-		p.Description = "only the object of this name"
-	case "watch":
-		p.Description, p.Schema, p.AllowEmptyValue = "stream changes as server-sent events", &huma.Schema{Type: "boolean"}, true
-	case "revision":
-		p.Description, p.Schema = "watch changes after this revision; without it the watch begins with what is there", number(0, 1<<53)
-	case "kind":
-		p.Description = "only what is about objects of this kind"
-	case "object":
-		p.Description = "only what is about the object of this name"
-	case "severity":
-		p.Description, p.Schema = "at least this severe", &huma.Schema{Type: "string", Enum: []any{"info", "warning", "error"}}
-	case "limit":
-		p.Description, p.Schema = "at most this many, the newest", number(1, math.MaxInt32)
-	case "who":
-		p.Description = "only what this one did, as in \"token ci\""
-	case "verb":
-		p.Description = "only this action, as in exec"
-	case "tail":
-		p.Description, p.Schema = "only the last lines; 0 all", number(0, math.MaxInt32)
-	case "follow":
-		p.Description, p.Schema, p.AllowEmptyValue = "go on as more is written", &huma.Schema{Type: "boolean"}, true
-	case "from":
-		p.Description, p.Required = "the endpoint that sends the packet", true
-	case "to":
-		p.Description, p.Required = "the endpoint that it is for", true
-	case "match":
-		p.Description = "what it is: tcp, udp or sctp with a port, as in tcp/80, or icmp (the default) or arp"
-	case "source":
-		p.Description = "its source address, if it is not the sender's first one"
-	case "destination":
-		p.Description = "its destination address, if it is not the receiver's first one"
-	case "source_port":
-		p.Description, p.Schema = "its source port, default 49152", number(1, 65535)
-	case "vlan":
-		p.Description, p.Schema = "the VLAN id of its tag; without it the packet is untagged", number(1, 4094)
-	case "arg":
-		p.Description, p.Required, p.Schema = "the program and its arguments, one each", true, &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}
-	case "env":
-		p.Description, p.Schema = "NAME=value, one each", &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}
-	case "host":
-		p.Description = "the host whose agent asks; default the manager's own. An agent can ask for its own only"
-	case "tty":
-		p.Description, p.Schema = "give the process a terminal", &huma.Schema{Type: "boolean"}
+// queryParameters are those of all routes.
+func queryParameters() []*huma.Param {
+	boolean, list := &huma.Schema{Type: "boolean"}, &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}
+	return []*huma.Param{
+		{Name: "name", Description: "only the object of this name"},
+		{Name: "watch", Description: "stream changes as server-sent events", Schema: boolean, AllowEmptyValue: true},
+		{Name: "revision", Description: "watch changes after this revision; without it the watch begins with what is there", Schema: number(0, 1<<53)},
+		{Name: "kind", Description: "only what is about objects of this kind"},
+		{Name: "object", Description: "only what is about the object of this name"},
+		{Name: "severity", Description: "at least this severe", Schema: &huma.Schema{Type: "string", Enum: []any{"info", "warning", "error"}}},
+		{Name: "limit", Description: "at most this many, the newest", Schema: number(1, math.MaxInt32)},
+		{Name: "who", Description: "only what this one did, as in \"token ci\""},
+		{Name: "verb", Description: "only this action, as in exec"},
+		{Name: "tail", Description: "only the last lines; 0 all", Schema: number(0, math.MaxInt32)},
+		{Name: "follow", Description: "go on as more is written", Schema: boolean, AllowEmptyValue: true},
+		{Name: "from", Description: "the endpoint that sends the packet", Required: true},
+		{Name: "to", Description: "the endpoint that it is for", Required: true},
+		{Name: "match", Description: "what it is: tcp, udp or sctp with a port, as in tcp/80, or icmp (the default) or arp"},
+		{Name: "source", Description: "its source address, if it is not the sender's first one"},
+		{Name: "destination", Description: "its destination address, if it is not the receiver's first one"},
+		{Name: "source_port", Description: "its source port, default 49152", Schema: number(1, 65535)},
+		{Name: "vlan", Description: "the VLAN id of its tag; without it the packet is untagged", Schema: number(1, 4094)},
+		{Name: "arg", Description: "the program and its arguments, one each", Required: true, Schema: list},
+		{Name: "env", Description: "NAME=value, one each", Schema: list},
+		{Name: "host", Description: "the host whose agent asks; default the manager's own. An agent can ask for its own only"},
+		{Name: "tty", Description: "give the process a terminal", Schema: boolean},
 	}
+}
+
+func queryParameter(name string) *huma.Param {
+	p := &huma.Param{Name: name}
+	for _, known := range queryParameters() {
+		if known.Name == name {
+			p = known
+		}
+	}
+	p.In, p.Schema = "query", cmp.Or(p.Schema, &huma.Schema{Type: "string"})
 	return p
 }

@@ -128,10 +128,7 @@ func list(t *testing.T, s store.Store) {
 
 func typed(t *testing.T, s store.Store) {
 	in := api.Function{Meta: api.Meta{Name: "fw", Revision: 99}, Spec: api.FunctionSpec{Image: "firewall"}}
-	op, err := store.Put(api.KindFunction, &in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	op := store.Put(api.KindFunction, &in)
 	rev, err := s.Txn(ctx(t), nil, []store.Op{op})
 	if err != nil {
 		t.Fatal(err)
