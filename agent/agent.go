@@ -28,6 +28,7 @@ import (
 
 	"weir.dev/weir/agent/health"
 	"weir.dev/weir/agent/kernel"
+	"weir.dev/weir/agent/report"
 	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/agent/secrets"
 	"weir.dev/weir/agent/tunnel"
@@ -119,7 +120,7 @@ type Agent struct {
 	wake   chan struct{}
 	slots  chan struct{} // bounds concurrent container operations
 	intent *intent
-	report *reporter
+	report *report.Reporter
 
 	probes  health.Key
 	notes   atomic.Pointer[notes]
@@ -191,7 +192,7 @@ func New(o Options) *Agent {
 		News: func() { a.news.Store(true) },
 	})
 	a.intent = newIntent(o.Host, a.poke)
-	a.report = newReporter(o)
+	a.report = report.New(o.Host, o.API, o.Log, o.Now)
 	return a
 }
 
@@ -239,7 +240,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.tunnels.Prepare()
 	}
 	a.syncUplink(ctx) // first, so that it has the same port after every start
-	wg.Go(func() { a.report.run(ctx) })
+	wg.Go(func() { a.report.Run(ctx) })
 	wg.Go(func() { a.probeAll(ctx) })
 	wg.Go(func() { a.watchSilent(ctx) })
 	wg.Go(func() { a.watchLearning(ctx) })
@@ -250,7 +251,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	if a.Uplink != "" {
 		wg.Go(func() {
-			(&uplink.Announcer{Host: a.Host, Interface: a.Uplink, Key: a.lldpKey, Known: a.report.hostTold, Hurry: a.hurry, Log: a.Log, Now: a.Now}).Run(ctx)
+			(&uplink.Announcer{Host: a.Host, Interface: a.Uplink, Key: a.lldpKey, Known: a.report.HostKnown(), Hurry: a.hurry, Log: a.Log, Now: a.Now}).Run(ctx)
 		})
 	}
 	failed := make(chan error, 1)
@@ -301,7 +302,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			if _, err := a.Runtime.List(ctx); err != nil { // which also keeps the logs within their bounds
 				a.Log.Warn("list containers", "error", err)
 			}
-			a.report.host(a.hostStatus(now))
+			a.report.Host(a.hostStatus(now))
 		}
 		if !a.surveyed {
 			again = min(again, surveyAgain)
@@ -386,9 +387,9 @@ func (a *Agent) survey() bool {
 func known[T any, P interface {
 	*T
 	Metadata() *api.Meta
-}](r *reporter, kind api.Kind, objects map[string]T) bool {
+}](r *report.Reporter, kind api.Kind, objects map[string]T) bool {
 	for name, o := range objects {
-		if !r.knows(kind, name, P(&o).Metadata().UID) {
+		if !r.Knows(kind, name, P(&o).Metadata().UID) {
 			return false
 		}
 	}
@@ -476,25 +477,25 @@ func (a *Agent) release(ctx context.Context, want share) {
 		if err := a.removeEndpoint(ctx, name, e); err != nil {
 			a.Log.Warn("remove endpoint", "endpoint", name, "error", err)
 			if ok {
-				a.report.endpoint(name, w.UID, api.EndpointStatus{State: "error", Message: err.Error(), Host: a.Host})
+				a.report.Endpoint(name, w.UID, api.EndpointStatus{State: "error", Message: err.Error(), Host: a.Host})
 			}
 			continue
 		}
 		delete(a.endpoints, name)
 		delete(a.troubles, name)
 		if ok { // else it is gone, or another host's
-			a.report.endpoint(name, w.UID, api.EndpointStatus{State: api.EndpointDeleted, Host: a.Host})
+			a.report.Endpoint(name, w.UID, api.EndpointStatus{State: api.EndpointDeleted, Host: a.Host})
 		}
 	}
 	for name, w := range want.endpoints { // being deleted when an earlier agent ended, or never made
-		if w.Deleting == nil || a.endpoints[name] != nil || a.report.knows(api.KindEndpoint, name, w.UID) {
+		if w.Deleting == nil || a.endpoints[name] != nil || a.report.Knows(api.KindEndpoint, name, w.UID) {
 			continue
 		}
 		s := api.EndpointStatus{State: api.EndpointDeleted, Host: a.Host}
 		if err := a.removeEndpoint(ctx, name, &endpoint{made: w.Spec.Netns != ""}); err != nil {
 			s.State, s.Message = "error", err.Error()
 		}
-		a.report.endpoint(name, w.UID, s)
+		a.report.Endpoint(name, w.UID, s)
 	}
 }
 

@@ -221,5 +221,5 @@ func (a *Agent) reportAssignment(want share, got assigned, err error) {
 	} else {
 		a.observed = want.assignment.Generation
 	}
-	a.report.assignment(want.assignment.UID, s)
+	a.report.Assignment(want.assignment.UID, s)
 }

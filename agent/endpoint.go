@@ -127,7 +127,7 @@ func (a *Agent) endpointBack(name string, e *endpoint) bool {
 }
 
 func (a *Agent) endpointEvent(s api.Severity, reason, name, message string, outage time.Duration) {
-	a.report.event(api.Event{Severity: s, Reason: reason, Kind: api.KindEndpoint, Object: name, Message: message, OutageNs: outage.Nanoseconds()})
+	a.report.Event(api.Event{Severity: s, Reason: reason, Kind: api.KindEndpoint, Object: name, Message: message, OutageNs: outage.Nanoseconds()})
 }
 
 // letEndpointsGo joins those that were held with the others. It reports false if one of them needs another try.
@@ -164,7 +164,7 @@ func (a *Agent) endpointUp(name string, w api.Endpoint, e *endpoint) {
 		delete(a.troubles, name)
 		a.poke() // its policies are well again
 	}
-	a.report.endpoint(name, w.UID, s)
+	a.report.Endpoint(name, w.UID, s)
 }
 
 func (a *Agent) endpointFailed(name string, w api.Endpoint, err error) {
@@ -176,7 +176,7 @@ func (a *Agent) endpointFailed(name string, w api.Endpoint, err error) {
 	if w.Spec.Netns != "" && errors.Is(err, fs.ErrNotExist) {
 		reason = api.ReasonNamespace
 	}
-	a.report.endpoint(name, w.UID, api.EndpointStatus{ObservedGeneration: w.Generation, Host: a.Host, State: api.EndpointError, Message: err.Error(),
+	a.report.Endpoint(name, w.UID, api.EndpointStatus{ObservedGeneration: w.Generation, Host: a.Host, State: api.EndpointError, Message: err.Error(),
 		Conditions: api.Conditions{{Type: api.ConditionFailed, Reason: reason, Message: err.Error()}}})
 }
 

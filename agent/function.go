@@ -243,7 +243,7 @@ func (f *function) update(change func(v *view)) {
 	found := f.adopted != 0 && after.status.PID == f.adopted && (after.status.State == "" || after.status.State == api.FunctionPending) && after.status.Message == ""
 	f.mu.Unlock()
 	if !forgot && !found { // else it is another host's to tell, or what was said of it before this agent's start still holds
-		f.a.report.function(f.name, uid, after.status) // which tells news from old
+		f.a.report.Function(f.name, uid, after.status) // which tells news from old
 	}
 	if after.placed != before.placed || after.ports != before.ports || after.wasUp != before.wasUp || after.status.Healthy != before.status.Healthy {
 		f.a.poke()
@@ -465,7 +465,7 @@ func (f *function) remove(ctx context.Context) error {
 
 // event raises an event of the agent about the function.
 func (f *function) event(s api.Severity, reason, message string, outage time.Duration) {
-	f.a.report.event(api.Event{Severity: s, Reason: reason, Kind: api.KindFunction, Object: f.name, Message: message, OutageNs: outage.Nanoseconds()})
+	f.a.report.Event(api.Event{Severity: s, Reason: reason, Kind: api.KindFunction, Object: f.name, Message: message, OutageNs: outage.Nanoseconds()})
 }
 
 // serveEvents listens where the container finds /run/weir/events.sock. Listening already: nothing to do. A socket that cannot be made is logged, since a
@@ -475,7 +475,7 @@ func (f *function) serveEvents() {
 		return
 	}
 	var err error
-	if f.events, err = events.Serve(f.path("events.new"), f.path("run", "events.sock"), f.name, f.a.report.event); err != nil {
+	if f.events, err = events.Serve(f.path("events.new"), f.path("run", "events.sock"), f.name, f.a.report.Event); err != nil {
 		f.a.Log.Warn("event socket", "function", f.name, "error", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"weir.dev/weir/agent/report"
 	"weir.dev/weir/api"
 )
 
@@ -84,7 +85,7 @@ func (i *intent) settle(now time.Time) {
 
 // follow keeps the intent current until ctx ends. A watch that the manager refuses for good is an error: an agent that
 // hears nothing must not act as if nothing were wanted.
-func (i *intent) follow(ctx context.Context, c *api.Client, report *reporter, log *slog.Logger) error {
+func (i *intent) follow(ctx context.Context, c *api.Client, report *report.Reporter, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -141,7 +142,7 @@ type named interface {
 	ID() (name, uid string, generation int64, deleting bool)
 }
 
-func follow[T named](ctx context.Context, i *intent, r api.Reader[T], o api.ListOptions, kind api.Kind, in func(*state) map[string]T, listed func(), report *reporter, log *slog.Logger) error {
+func follow[T named](ctx context.Context, i *intent, r api.Reader[T], o api.ListOptions, kind api.Kind, in func(*state) map[string]T, listed func(), report *report.Reporter, log *slog.Logger) error {
 	first := sync.OnceFunc(listed)
 	var last error
 	for d := range r.Watch(ctx, 0, o) {
@@ -159,7 +160,7 @@ func follow[T named](ctx context.Context, i *intent, r api.Reader[T], o api.List
 		}
 		gone := func(name string) {
 			delete(m, name)
-			report.forget(kind, name)
+			report.Forget(kind, name)
 			changed = true
 		}
 		switch d.Type {

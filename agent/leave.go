@@ -97,7 +97,7 @@ func (a *Agent) letLeave(want share, used map[flow.Port]bool, now time.Time) {
 			if at := want.all.functions[name].At(); at != "" {
 				where = "at " + at
 			}
-			a.report.event(api.Event{Severity: api.Warning, Reason: "FunctionKept", Kind: api.KindFunction, Object: name,
+			a.report.Event(api.Event{Severity: api.Warning, Reason: "FunctionKept", Kind: api.KindFunction, Object: name,
 				Message: fmt.Sprintf("function %s is placed %s, but rules still lead to it at %s: it goes on here until they lead elsewhere (is it up there?)", name, where, a.Host)})
 		}
 	}

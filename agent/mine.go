@@ -123,22 +123,22 @@ func (s *share) assignedFunctions() []string {
 func (a *Agent) disown(want share) {
 	for name := range want.all.endpoints {
 		if _, here := want.endpoints[name]; !here {
-			a.report.disown(api.KindEndpoint, name)
+			a.report.Disown(api.KindEndpoint, name)
 		}
 	}
 	for name := range want.all.functions {
 		if _, here := want.functions[name]; !here {
-			a.report.disown(api.KindFunction, name)
+			a.report.Disown(api.KindFunction, name)
 		}
 	}
 	for name, c := range want.chains {
 		if !want.tells(c.Spec) {
-			a.report.disown(api.KindChain, name)
+			a.report.Disown(api.KindChain, name)
 		}
 	}
 	for name := range want.all.policies {
 		if _, here := want.policies[name]; !here {
-			a.report.disown(api.KindPolicy, name)
+			a.report.Disown(api.KindPolicy, name)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func (a *Agent) watchRefused(ctx context.Context) {
 				first = false
 			}
 			for _, e := range seen.Tell(counts, now) {
-				a.report.event(e)
+				a.report.Event(e)
 			}
 		}
 		select {

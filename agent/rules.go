@@ -38,7 +38,7 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 	if err != nil {
 		a.Log.Error("commit rules", "error", err)
 		for name, w := range want.policies {
-			a.report.policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: api.PolicyError, Message: err.Error()})
+			a.report.Policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: api.PolicyError, Message: err.Error()})
 		}
 		return retryAfter, err
 	}
@@ -197,7 +197,7 @@ func (a *Agent) reportChains(want share, views map[string]view, waiting map[stri
 				s.Say(api.Condition{Type: api.ConditionImpaired, Reason: api.ReasonDown, Message: "down: " + strings.Join(down, ", ")})
 			}
 		}
-		a.report.chain(name, w.UID, s)
+		a.report.Chain(name, w.UID, s)
 	}
 }
 
@@ -241,7 +241,7 @@ func (s share) suffers(p api.PolicySpec, views map[string]view) (string, api.Con
 func (a *Agent) reportPolicies(want share, views map[string]view, now choice, out router.Output) {
 	for name, w := range want.policies {
 		if w.Deleting != nil { // the commit just done has none of its rules
-			a.report.policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: api.PolicyDeleted})
+			a.report.Policy(name, w.UID, api.PolicyStatus{ObservedGeneration: w.Generation, State: api.PolicyDeleted})
 			continue
 		}
 		s := api.PolicyStatus{ObservedGeneration: w.Generation, State: api.PolicyActive}
@@ -264,6 +264,6 @@ func (a *Agent) reportPolicies(want share, views map[string]view, now choice, ou
 		default:
 			s.Message, s.Conditions = want.suffers(w.Spec, views)
 		}
-		a.report.policy(name, w.UID, s)
+		a.report.Policy(name, w.UID, s)
 	}
 }

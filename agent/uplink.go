@@ -34,7 +34,7 @@ func (a *Agent) syncUplink(ctx context.Context) bool {
 	if a.uplink.err != err.Error() {
 		a.uplink.err = err.Error()
 		a.Log.Warn("uplink", "interface", a.Uplink, "error", err)
-		a.report.event(api.Event{Severity: api.Error, Reason: "UplinkFailed", Kind: api.KindHost, Object: a.Host, Message: err.Error()})
+		a.report.Event(api.Event{Severity: api.Error, Reason: "UplinkFailed", Kind: api.KindHost, Object: a.Host, Message: err.Error()})
 	}
 	return false
 }

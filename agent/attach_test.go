@@ -1,10 +1,8 @@
 package agent
 
 import (
-	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -24,24 +22,6 @@ func TestFunctionMountsAreReadOnly(t *testing.T) {
 		if !m.ReadOnly {
 			t.Errorf("%s can be written to at %s", m.Source, m.Target)
 		}
-	}
-}
-
-// While the manager is away, what functions raise does not drive out what the agent does.
-func TestEventsOfFunctionsMakeRoomFirst(t *testing.T) {
-	r := newReporter(Options{Host: "h1", Log: slog.New(slog.DiscardHandler), Now: time.Now})
-	r.event(api.Event{Reason: "FunctionDied"})
-	for range 2 * maxEvents {
-		r.event(api.Event{Reason: "Noise", Source: "function/fw"})
-	}
-	if e := r.pending.Events; len(e) != maxEvents || e[0].Reason != "FunctionDied" || r.lost != maxEvents+1 {
-		t.Errorf("%d events, the first %s, %d lost", len(e), e[0].Reason, r.lost)
-	}
-	for range maxEvents {
-		r.event(api.Event{Reason: "FunctionRecovered"})
-	}
-	if e := r.pending.Events; len(e) != maxEvents || e[0].Reason != "FunctionRecovered" {
-		t.Errorf("%d events, the first %s", len(e), e[0].Reason)
 	}
 }
 

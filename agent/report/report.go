@@ -1,4 +1,6 @@
-package agent
+// Package report sends the status of a host and of what is on it to the manager, and events: the latest per object, many in one request, again until it
+// arrives.
+package report
 
 import (
 	"context"
@@ -16,14 +18,14 @@ import (
 // maxEvents bounds what waits while the manager is away; the oldest go first.
 const maxEvents = 999 // and one that says how many went: the manager takes 1000
 
-// reporter sends status to the manager: the latest per object, many in one request, again until it arrives.
-type reporter struct {
+// Reporter of one host. Its methods may be called from any goroutine.
+type Reporter struct {
 	hostName string
 	client   *api.Client
 	log      *slog.Logger
 	now      func() time.Time
 	dirty    chan struct{}
-	hostTold chan struct{} // closed once the host's status has arrived
+	hostTold chan struct{}
 
 	mu       sync.Mutex
 	pending  api.StatusReport
@@ -38,10 +40,13 @@ type told struct {
 	status any
 }
 
-func newReporter(o Options) *reporter {
-	host := o.Host
-	return &reporter{hostName: host, client: o.API, log: o.Log, now: o.Now, dirty: make(chan struct{}, 1), hostTold: make(chan struct{}), last: map[string]told{}, pending: empty(host)}
+// New makes a reporter; nothing is sent before Run.
+func New(host string, client *api.Client, log *slog.Logger, now func() time.Time) *Reporter {
+	return &Reporter{hostName: host, client: client, log: log, now: now, dirty: make(chan struct{}, 1), hostTold: make(chan struct{}), last: map[string]told{}, pending: empty(host)}
 }
+
+// HostKnown is closed once the manager has the host's status.
+func (r *Reporter) HostKnown() <-chan struct{} { return r.hostTold }
 
 func empty(host string) api.StatusReport {
 	return api.StatusReport{
@@ -51,7 +56,7 @@ func empty(host string) api.StatusReport {
 }
 
 // news records a status if it differs from the last one of that object in the life that uid names.
-func news[S any](r *reporter, kind api.Kind, name, uid string, s S, into func(*api.StatusReport) map[string]S) {
+func news[S any](r *Reporter, kind api.Kind, name, uid string, s S, into func(*api.StatusReport) map[string]S) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := string(kind) + "/" + name
@@ -64,39 +69,43 @@ func news[S any](r *reporter, kind api.Kind, name, uid string, s S, into func(*a
 	r.kick()
 }
 
-// knows reports whether this life of an object has a status already.
-func (r *reporter) knows(kind api.Kind, name, uid string) bool {
+// Knows reports whether this life of an object has a status already.
+func (r *Reporter) Knows(kind api.Kind, name, uid string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t, ok := r.last[string(kind)+"/"+name]
 	return ok && t.uid == uid
 }
 
-func (r *reporter) kick() {
+func (r *Reporter) kick() {
 	select {
 	case r.dirty <- struct{}{}:
 	default:
 	}
 }
 
-func (r *reporter) endpoint(name, uid string, s api.EndpointStatus) {
+// Endpoint reports the status of an endpoint, in the life that uid names.
+func (r *Reporter) Endpoint(name, uid string, s api.EndpointStatus) {
 	news(r, api.KindEndpoint, name, uid, s, func(p *api.StatusReport) map[string]api.EndpointStatus { return p.Endpoints })
 }
 
-func (r *reporter) function(name, uid string, s api.FunctionStatus) {
+// Function reports the status of a function.
+func (r *Reporter) Function(name, uid string, s api.FunctionStatus) {
 	news(r, api.KindFunction, name, uid, s, func(p *api.StatusReport) map[string]api.FunctionStatus { return p.Functions })
 }
 
-func (r *reporter) chain(name, uid string, s api.ChainStatus) {
+// Chain reports the status of a chain.
+func (r *Reporter) Chain(name, uid string, s api.ChainStatus) {
 	news(r, api.KindChain, name, uid, s, func(p *api.StatusReport) map[string]api.ChainStatus { return p.Chains })
 }
 
-func (r *reporter) policy(name, uid string, s api.PolicyStatus) {
+// Policy reports the status of a policy.
+func (r *Reporter) Policy(name, uid string, s api.PolicyStatus) {
 	news(r, api.KindPolicy, name, uid, s, func(p *api.StatusReport) map[string]api.PolicyStatus { return p.Policies })
 }
 
-// disown forgets an object that is another host's to tell about.
-func (r *reporter) disown(kind api.Kind, name string) {
+// Disown forgets an object that is another host's to tell about.
+func (r *Reporter) Disown(kind api.Kind, name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.last, string(kind)+"/"+name)
@@ -112,8 +121,8 @@ func (r *reporter) disown(kind api.Kind, name string) {
 	}
 }
 
-// assignment answers the router, at once.
-func (r *reporter) assignment(uid string, s api.AssignmentStatus) {
+// Assignment answers the router, at once.
+func (r *Reporter) Assignment(uid string, s api.AssignmentStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := told{uid, s}
@@ -124,21 +133,23 @@ func (r *reporter) assignment(uid string, s api.AssignmentStatus) {
 	r.kick()
 }
 
-// forget drops what is known of an object whose record is gone.
-func (r *reporter) forget(kind api.Kind, name string) {
+// Forget drops what is known of an object whose record is gone.
+func (r *Reporter) Forget(kind api.Kind, name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.last, string(kind)+"/"+name)
 }
 
-func (r *reporter) host(s api.HostStatus) {
+// Host reports the status of the host.
+func (r *Reporter) Host(s api.HostStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pending.HostState = &s
 	r.kick()
 }
 
-func (r *reporter) event(e api.Event) {
+// Event reports an event, in the name of the host.
+func (r *Reporter) Event(e api.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e.Host = r.hostName
@@ -153,8 +164,8 @@ func (r *reporter) event(e api.Event) {
 	r.kick()
 }
 
-// run sends until ctx ends, then once more what is left.
-func (r *reporter) run(ctx context.Context) {
+// Run sends until ctx ends, then once more what is left.
+func (r *Reporter) Run(ctx context.Context) {
 	wait := time.Duration(0)
 	for {
 		select {
@@ -185,7 +196,7 @@ func (r *reporter) run(ctx context.Context) {
 }
 
 // send hands over everything that is pending; what does not arrive is pending again, unless the manager can never take it.
-func (r *reporter) send(ctx context.Context) error {
+func (r *Reporter) send(ctx context.Context) error {
 	r.mu.Lock()
 	batch, lost := r.pending, r.lost
 	r.pending, r.lost = empty(r.hostName), 0
@@ -216,7 +227,7 @@ func (r *reporter) send(ctx context.Context) error {
 }
 
 // told notes that the manager knows this host. Only run's goroutine sends.
-func (r *reporter) told() {
+func (r *Reporter) told() {
 	select {
 	case <-r.hostTold:
 	default:
@@ -238,7 +249,7 @@ func without(events []api.Event, over int) []api.Event {
 }
 
 // giveBack returns an unsent batch; what is newer stays.
-func (r *reporter) giveBack(b api.StatusReport, lost int) {
+func (r *Reporter) giveBack(b api.StatusReport, lost int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	restore(r.pending.Endpoints, b.Endpoints)
