@@ -30,7 +30,7 @@ of them. FILE may be a directory, or - for standard input; several files are mer
   weir apply -f endpoints.yaml -f policies/ --prune
   generate | weir apply -f - --wait=false`,
 		Args: command.NoArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, _ []string) error {
 			if coded && !plan {
 				return command.Usage("--exit-code needs --plan")
 			}
@@ -42,12 +42,7 @@ of them. FILE may be a directory, or - for standard input; several files are mer
 			if err != nil {
 				return err
 			}
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			ctx, cancel := command.Ending(cmd.Context(), timeout, "apply")
+			ctx, cancel := command.Ending(ctx, timeout, "apply")
 			defer cancel()
 			request := api.ApplyRequest{Document: f.Document, Plan: plan, Prune: prune, Secrets: secrets}
 			result, err := c.Apply(ctx, request)
@@ -74,7 +69,7 @@ of them. FILE may be a directory, or - for standard input; several files are mer
 				return nil
 			}
 			return a.waitReady(ctx, c, f.Document, result.Changes)
-		},
+		}),
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVarP(&files, "file", "f", nil, "file or directory to apply, - for standard input; may be repeated")

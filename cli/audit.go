@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"strings"
 
@@ -24,18 +25,13 @@ Attempts that are alike are one line, with how many there were at least. The man
   weir audit -f --who nobody
   weir audit --verb exec --object function/fw -o json`,
 		Args: command.NoArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, _ []string) error {
 			if o.Limit < 0 {
 				return command.Usage("--limit %d: want 0 (all) or more", o.Limit)
 			}
 			kind, name, _ := strings.Cut(about, "/")
 			o.Kind, o.Object = api.Kind(kind), name
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			l, err := c.Audit().List(cmd.Context(), o)
+			l, err := c.Audit().List(ctx, o)
 			if err != nil {
 				return err
 			}
@@ -45,8 +41,8 @@ Attempts that are alike are one line, with how many there were at least. The man
 			if err := a.printAudit(l.Items); err != nil || !follow {
 				return err
 			}
-			return followList(cmd.Context(), a, c, c.Audit().Watch(cmd.Context(), l.Revision, o), a.printAudit, func(all []api.AuditRecord) []api.AuditRecord { return all })
-		},
+			return followList(ctx, a, c, c.Audit().Watch(ctx, l.Revision, o), a.printAudit, func(all []api.AuditRecord) []api.AuditRecord { return all })
+		}),
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&follow, "follow", "f", false, "go on with what happens, until Ctrl-C or the daemon stays away")

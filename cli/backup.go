@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/api"
 	"weir.dev/weir/api/backup"
 	"weir.dev/weir/cli/command"
 	"weir.dev/weir/instance"
@@ -26,17 +28,12 @@ hosts' certificates, events. Whoever reads the file can do what an admin can, so
 		Example: `  weir backup weir.backup
   weir backup weir.backup -o json`,
 		Args: command.WantArgs(1, 1, "the file to write"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			path := args[0]
 			if _, err := os.Lstat(path); err == nil {
 				return command.WithCode(command.ExitConflict, fmt.Errorf("%s exists: give another name, or remove it first", path))
 			}
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			in, err := c.Backup(cmd.Context())
+			in, err := c.Backup(ctx)
 			if err != nil {
 				return err
 			}
@@ -50,7 +47,7 @@ hosts' certificates, events. Whoever reads the file can do what an admin can, so
 			}
 			_, err = fmt.Fprintf(a.Stdout, "%s has the state at revision %d: %d values, secrets and tokens among them; its mode is 0600\n", path, h.Revision, h.Values)
 			return err
-		},
+		}),
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -29,17 +30,12 @@ nothing.`,
   weir delete -f examples/first-chain.yaml`,
 		Args:              command.WantArgs(0, -1, ""),
 		ValidArgsFunction: a.completeObjects([]string{"endpoints", "functions", "chains", "policies", "hosts"}),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			one, all, err := a.toDelete(args, files)
 			if err != nil {
 				return err
 			}
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			ctx, cancel := command.Ending(cmd.Context(), timeout, "delete")
+			ctx, cancel := command.Ending(ctx, timeout, "delete")
 			defer cancel()
 			if len(files) > 0 {
 				_, err := a.deleteAll(ctx, c, all, wait)
@@ -49,7 +45,7 @@ nothing.`,
 				return a.deleteMany(ctx, c, one, wait, ignore)
 			}
 			return a.deleteBatch(ctx, c, one, wait, ignore)
-		},
+		}),
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVarP(&files, "file", "f", nil, "delete what this file or directory names, - for standard input; may be repeated")
@@ -79,7 +75,7 @@ func (a *app) toDelete(args, files []string) (one batch, all api.DeleteRequest, 
 		return one, all, err
 	}
 	d := f.Document
-	return one, api.DeleteRequest{Policies: keys(d.Policies), Chains: keys(d.Chains), Functions: keys(d.Functions), Endpoints: keys(d.Endpoints), Secrets: keys(f.Secrets)}, nil
+	return one, api.DeleteRequest{Policies: slices.Sorted(maps.Keys(d.Policies)), Chains: slices.Sorted(maps.Keys(d.Chains)), Functions: slices.Sorted(maps.Keys(d.Functions)), Endpoints: slices.Sorted(maps.Keys(d.Endpoints)), Secrets: slices.Sorted(maps.Keys(f.Secrets))}, nil
 }
 
 func namedBatch(args []string) (batch, error) {
@@ -150,19 +146,6 @@ func (a *app) deleteMany(ctx context.Context, c *api.Client, b batch, wait, igno
 		}
 	}
 	return errors.Join(failed...)
-}
-
-func keys[T any](m map[string]T) []string {
-	var names []string
-	for name := range m {
-		names = append(names, name)
-	}
-	return sorted(names)
-}
-
-func sorted(s []string) []string {
-	slices.Sort(s)
-	return s
 }
 
 func (a *app) deleteBatch(ctx context.Context, c *api.Client, b batch, wait, ignore bool) error {

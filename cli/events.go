@@ -25,16 +25,11 @@ func (a *app) eventsCommand() *cobra.Command {
   weir events -f --severity warning
   weir events --object function/fw -o json`,
 		Args: command.NoArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, _ []string) error {
 			if err := eventFilter(&o, about, severity); err != nil {
 				return err
 			}
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			l, err := c.Events().List(cmd.Context(), o)
+			l, err := c.Events().List(ctx, o)
 			if err != nil {
 				return err
 			}
@@ -45,8 +40,8 @@ func (a *app) eventsCommand() *cobra.Command {
 			if err := a.printEvents(l.Items); err != nil || !follow {
 				return err
 			}
-			return a.followEvents(cmd.Context(), c, l, o)
-		},
+			return a.followEvents(ctx, c, l, o)
+		}),
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&follow, "follow", "f", false, "go on with what happens, until Ctrl-C or the daemon stays away")

@@ -27,17 +27,12 @@ The program has to be in the function's image.`,
   weir function exec -it ids -- sh`,
 		Args:              command.WantArgs(2, -1, "a function and a command"),
 		ValidArgsFunction: a.completeFunctions(false),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			o.Args, o.Stdout, o.Stderr = args[1:], a.Stdout, a.Stderr
 			if interactive {
 				o.Stdin = a.Stdin
 			}
-			ctx, restore, err := a.rawTerminal(cmd.Context(), &o)
+			ctx, restore, err := a.rawTerminal(ctx, &o)
 			if err != nil {
 				return err
 			}
@@ -50,7 +45,7 @@ The program has to be in the function's image.`,
 				return command.Silent(code)
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return command.Usage("%w (put -- before the command, so that its flags are its own)", err)

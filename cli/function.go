@@ -52,13 +52,8 @@ func (a *app) functionVerb(verb, short string, do func(*api.Client, context.Cont
 		Example:           fmt.Sprintf("  weir function %s fw\n  weir function %s fw w1 --wait=false -o json", verb, verb),
 		Args:              command.WantArgs(1, -1, "at least one function"),
 		ValidArgsFunction: a.completeFunctions(true),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			ctx, cancel := command.Ending(cmd.Context(), timeout, verb)
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
+			ctx, cancel := command.Ending(ctx, timeout, verb)
 			defer cancel()
 			var ops []api.Operation
 			var failed []error
@@ -74,7 +69,7 @@ func (a *app) functionVerb(verb, short string, do func(*api.Client, context.Cont
 				failed = append(failed, a.follow(ctx, c, ops))
 			}
 			return errors.Join(append(failed, a.printOperations(ctx, c, ops, wait))...)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&wait, "wait", true, "wait until it is done")
 	cmd.Flags().DurationVar(&timeout, "timeout", command.WaitDefault, "how long to wait; 0 is for ever")
@@ -114,7 +109,7 @@ func (a *app) functionCreate() *cobra.Command {
   weir function create w1 --image wire --on-fail bypass --start
   weir function create probe --image wire --cpus 0.5 --memory 64M -- /usr/bin/probe -v`,
 		Args: command.WantArgs(1, -1, "a name"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			if spec.Image == "" {
 				return command.Usage("want an image: --image IMAGE; `weir image list` shows them")
 			}
@@ -129,12 +124,7 @@ func (a *app) functionCreate() *cobra.Command {
 			if start {
 				spec.State = api.FunctionStarted
 			}
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			ctx, cancel := command.Ending(cmd.Context(), timeout, "create")
+			ctx, cancel := command.Ending(ctx, timeout, "create")
 			defer cancel()
 			made, err := c.Functions().Put(ctx, args[0], spec, api.IfAbsent())
 			if errors.Is(err, api.ErrPrecondition) {
@@ -156,7 +146,7 @@ func (a *app) functionCreate() *cobra.Command {
 				return a.Encode(made)
 			}
 			return a.printItems(functions(), []any{made})
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVar(&spec.Image, "image", "", "image, for example firewall or firewall:1")
@@ -217,16 +207,11 @@ func (a *app) functionDelete() *cobra.Command {
 		Example:           "  weir function delete fw\n  weir function delete w1 w2 w3 --wait=false",
 		Args:              command.WantArgs(1, -1, "at least one function"),
 		ValidArgsFunction: a.completeFunctions(true),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			ctx, cancel := command.Ending(cmd.Context(), timeout, "delete")
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
+			ctx, cancel := command.Ending(ctx, timeout, "delete")
 			defer cancel()
 			return a.deleteBatch(ctx, c, batch{functions(), args}, wait, false)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&wait, "wait", true, "wait until they are gone")
 	cmd.Flags().DurationVar(&timeout, "timeout", command.WaitDefault, "how long to wait; 0 is for ever")
@@ -241,16 +226,11 @@ func (a *app) functionLogs() *cobra.Command {
 		Example:           "  weir function logs fw --tail 20\n  weir function logs -f mon",
 		Args:              command.WantArgs(1, 1, "one function"),
 		ValidArgsFunction: a.completeFunctions(false),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			if o.Tail < 0 {
 				return command.Usage("--tail %d: want 0 (all) or more", o.Tail)
 			}
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			logs, err := c.Logs(cmd.Context(), args[0], o)
+			logs, err := c.Logs(ctx, args[0], o)
 			if err != nil {
 				return err
 			}
@@ -259,7 +239,7 @@ func (a *app) functionLogs() *cobra.Command {
 				return fmt.Errorf("logs of function %s: %w", args[0], err)
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on until Ctrl-C or the function's end")
 	cmd.Flags().IntVar(&o.Tail, "tail", 0, "only the last lines; 0 is all")

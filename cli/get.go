@@ -38,16 +38,11 @@ the use of each of their tables ("12 of 2000"); their entries for default forwar
   weir get functions --watch -o json`,
 		Args:              command.WantArgs(1, -1, "a kind and perhaps names"),
 		ValidArgsFunction: a.completeObjects(append(plurals(), append(liveKinds[:], "all")...)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			args, err := split(args)
 			if err != nil {
 				return err
 			}
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
 			word := strings.ToLower(args[0])
 			switch {
 			case word == "all" || slices.Contains(liveKinds[:], plural(word)):
@@ -58,24 +53,24 @@ the use of each of their tables ("12 of 2000"); their entries for default forwar
 					return command.Usage("get all takes no names")
 				}
 				if word == "all" {
-					return a.getAll(cmd.Context(), c)
+					return a.getAll(ctx, c)
 				}
 				if plural(word) == "rules" {
-					return a.getRules(cmd.Context(), c, args[1:], everything)
+					return a.getRules(ctx, c, args[1:], everything)
 				}
-				return a.getLive(cmd.Context(), c, plural(word), args[1:])
+				return a.getLive(ctx, c, plural(word), args[1:])
 			}
 			n, err := nounNamed(word)
 			switch {
 			case err != nil:
 				return err
 			case watch:
-				return a.watch(cmd.Context(), c, n, args[1:])
+				return a.watch(ctx, c, n, args[1:])
 			case len(args) > 1:
-				return a.getNamed(cmd.Context(), c, n, args[1:])
+				return a.getNamed(ctx, c, n, args[1:])
 			}
-			return a.getList(cmd.Context(), c, n)
-		},
+			return a.getList(ctx, c, n)
+		}),
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on and show changes, until Ctrl-C or the daemon stays away")
 	cmd.Flags().BoolVar(&everything, "all", false, "rules: those of the fabric's default forwarding, too")
@@ -243,7 +238,7 @@ func (k known) news(n noun, step change) []change {
 		return []change{fresh}
 	}
 	gone := change{kind: api.DeltaDelete}
-	for _, name := range sorted(slices.Collect(maps.Keys(k))) {
+	for _, name := range slices.Sorted(maps.Keys(k)) {
 		if !there[name] {
 			gone.items = append(gone.items, k[name])
 			delete(k, name)

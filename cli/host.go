@@ -85,18 +85,13 @@ func (a *app) hostVerb(verb, short string, patch map[string]any) *cobra.Command 
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return a.completeNames(cmd, hosts(nil)), cobra.ShellCompDirectiveNoFileComp
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			var failed []error
 			for _, name := range args {
-				failed = append(failed, a.patchHost(cmd.Context(), c, name, patch))
+				failed = append(failed, a.patchHost(ctx, c, name, patch))
 			}
 			return errors.Join(failed...)
-		},
+		}),
 	}
 }
 

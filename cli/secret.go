@@ -37,7 +37,7 @@ func (a *app) secretSetCommand() *cobra.Command {
 		Short:   "Make a secret or replace its value, from standard input or a file, byte by byte",
 		Example: "  weir secret set db --from password\n  weir secret set tls --from key.pem",
 		Args:    command.WantArgs(1, 1, "the name of a secret"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			in := a.Stdin
 			if from != "-" {
 				f, err := os.Open(from)
@@ -54,12 +54,7 @@ func (a *app) secretSetCommand() *cobra.Command {
 			if n := len(value); n < 1 || n > api.MaxSecret {
 				return command.Usage("a secret of %d bytes or more: want 1 to %d", n, api.MaxSecret)
 			}
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			s, err := c.PutSecret(cmd.Context(), args[0], value)
+			s, err := c.PutSecret(ctx, args[0], value)
 			if err != nil {
 				return err
 			}
@@ -68,7 +63,7 @@ func (a *app) secretSetCommand() *cobra.Command {
 			}
 			_, err = fmt.Fprintf(a.Stdout, "secret/%s set\n", s.Name)
 			return err
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&from, "from", "-", "file with the value; - is standard input")
 	return cmd

@@ -43,20 +43,15 @@ func (a *app) statusCommand() *cobra.Command {
 		Example: `  weir status
   weir status -o json`,
 		Args: command.NoArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			if err := c.Health(cmd.Context()); err != nil {
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, _ []string) error {
+			if err := c.Health(ctx); err != nil {
 				return err
 			}
 			look := settle
 			if a.Structured() { // a program decides by itself how long it waits
 				look = survey
 			}
-			s, err := look(cmd.Context(), c)
+			s, err := look(ctx, c)
 			if err != nil {
 				return err
 			}
@@ -64,7 +59,7 @@ func (a *app) statusCommand() *cobra.Command {
 				return a.Encode(s)
 			}
 			return a.printStatus(s)
-		},
+		}),
 	}
 }
 

@@ -61,16 +61,11 @@ Made again, a certificate replaces none: the former one works until it expires o
   weir switch cert 1 2 3 --out ovs --life 720h
   weir switch cert 1 --request s1.csr --out s1`,
 		Args: command.WantArgs(1, -1, "at least one datapath id (ovs-vsctl get bridge NAME datapath_id)"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			ids, err := datapathIDs(args)
 			if err != nil {
 				return err
 			}
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
 			req := api.SwitchCertificateRequest{DatapathIDs: ids, Life: life.String(), Replace: replace}
 			var key []byte
 			if request != "" {
@@ -85,7 +80,7 @@ Made again, a certificate replaces none: the former one works until it expires o
 			if err := os.MkdirAll(out, 0o700); err != nil {
 				return fmt.Errorf("make directory: %w", err)
 			}
-			answer, err := c.NewSwitchCertificate(cmd.Context(), req)
+			answer, err := c.NewSwitchCertificate(ctx, req)
 			if err != nil {
 				return err
 			}
@@ -110,7 +105,7 @@ Made again, a certificate replaces none: the former one works until it expires o
 				fmt.Fprintf(a.Stdout, "Open vSwitch: ovs-vsctl set-ssl %s %s %s\n", absolute(out, switchKeyFile), absolute(out, switchCertFile), absolute(out, switchCAFile))
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&out, "out", ".", "directory for key.pem, cert.pem and ca.pem (mode 0600)")
 	cmd.Flags().StringVar(&request, "request", "", "file with a certificate request that the switch made; no key is made then")

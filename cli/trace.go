@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,17 +33,12 @@ that port. The counters are the ports' own, read live.`,
 			}
 			return []string{"icmp", "arp", "tcp/80", "udp/53"}, cobra.ShellCompDirectiveNoFileComp
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			q.From, q.To = args[0], args[1]
 			if len(args) > 2 {
 				q.Match = args[2]
 			}
-			c, err := a.Client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			t, err := c.Trace(cmd.Context(), q)
+			t, err := c.Trace(ctx, q)
 			if err != nil {
 				return err
 			}
@@ -54,7 +50,7 @@ that port. The counters are the ports' own, read live.`,
 			}
 			fmt.Fprintln(a.Stdout)
 			return a.printTrace("reply", t.From, t.Reply)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVar(&q.Source, "source", "", "the packet's source address, if it is not FROM's first one")

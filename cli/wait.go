@@ -100,7 +100,8 @@ func (w *awaited) missing() []string {
 	for key, why := range w.open {
 		missing = append(missing, key+": "+why)
 	}
-	return sorted(missing)
+	slices.Sort(missing)
+	return missing
 }
 
 // one of those that are missing, rather a function than what waits for it; name is the function's, "" of something else.
