@@ -28,6 +28,7 @@ import (
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/datapath/ebpf"
 	"weir.dev/weir/datapath/ovs"
+	"weir.dev/weir/flow"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
@@ -251,9 +252,9 @@ func images(_ context.Context, i instance.Instance, dir string) ([]cli.Image, er
 	}
 	var out []cli.Image
 	for _, x := range list {
-		ports := []string{"in", "out"}
-		if x.Contract.Tap {
-			ports = []string{"tap"}
+		var ports []string
+		for _, side := range flow.SidesOf(x.Contract.Tap) {
+			ports = append(ports, side.String())
 		}
 		out = append(out, cli.Image{Ref: x.Ref, Digest: x.Digest, Ports: ports, Bytes: x.Size, Description: x.Contract.Description})
 	}
