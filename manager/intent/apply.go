@@ -31,9 +31,7 @@ func (e *Editor) apply(w http.ResponseWriter, r *http.Request) error {
 		web.Note(r).Idle = true
 		return web.Answer(w, http.StatusOK, result)
 	}
-	var last *state
-	err := e.edit(r.Context(), func(st *state) (err error) {
-		last = st
+	last, err := e.edit(r.Context(), func(st *state) (err error) {
 		result.Changes, err = st.apply(r.Context(), req)
 		return err
 	})
@@ -123,9 +121,7 @@ func (e *Editor) removeAll(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var result api.DeleteResult
-	var last *state
-	err := e.edit(r.Context(), func(st *state) (err error) {
-		last = st
+	last, err := e.edit(r.Context(), func(st *state) (err error) {
 		result.Changes, err = st.removeAll(r.Context(), req)
 		return err
 	})

@@ -30,17 +30,17 @@ func (st *state) turnHost(name string, state api.HostState) {
 	s.Conditions = members.Conditions(name, &s).Dated(s.Conditions, st.e.Now().UTC())
 	st.revise(api.KindHost, name).Status = object.Marshal(s) // Updated stays: when it reported last
 	if state == api.HostLost {
-		st.tell(api.Event{Severity: api.Error, Reason: "HostLost", Kind: api.KindHost, Object: name, Host: name,
+		st.Tell(api.Event{Severity: api.Error, Reason: "HostLost", Kind: api.KindHost, Object: name, Host: name,
 			Message: fmt.Sprintf("host %s is lost: its agent has been silent for %v; what it forwards goes on", name, silent.Round(100*time.Millisecond))})
 		return
 	}
-	st.tell(members.HostBack(name, st.e.Now().Sub(o.Updated)))
+	st.Tell(members.HostBack(name, st.e.Now().Sub(o.Updated)))
 }
 
 // HostsTurned writes down which hosts are lost and which are back, and places anew what has to be, if the fence holds.
 func (e *Editor) HostsTurned(ctx context.Context, fence store.Cond, lost, back map[string]bool) error {
-	return e.edit(ctx, func(st *state) error {
-		st.conds = append(st.conds, fence)
+	_, err := e.edit(ctx, func(st *state) error {
+		st.Conds = append(st.Conds, fence)
 		st.unsettle, st.lost = true, lost
 		for _, name := range slices.Sorted(maps.Keys(lost)) {
 			st.turnHost(name, api.HostLost)
@@ -50,19 +50,21 @@ func (e *Editor) HostsTurned(ctx context.Context, fence store.Cond, lost, back m
 		}
 		return nil
 	})
+	return err
 }
 
 // Resettle looks at all placements anew.
 func (e *Editor) Resettle(ctx context.Context) error {
-	return e.edit(ctx, func(st *state) error {
+	_, err := e.edit(ctx, func(st *state) error {
 		st.unsettle = true
 		return nil
 	})
+	return err
 }
 
 // DeclareHost gives a host that is known already the capacity that its new join token names.
 func (e *Editor) DeclareHost(ctx context.Context, host string, declared api.HostSpec) error {
-	return e.edit(ctx, func(st *state) error {
+	_, err := e.edit(ctx, func(st *state) error {
 		cur := st.get(api.KindHost, host)
 		if cur == nil {
 			return nil
@@ -78,6 +80,7 @@ func (e *Editor) DeclareHost(ctx context.Context, host string, declared api.Host
 		}
 		return members.Recount(next, e.Now().UTC())
 	})
+	return err
 }
 
 // crossing tells of changed chains whose functions are on several hosts and up already: no agent will, and nothing else may change.

@@ -307,7 +307,7 @@ func (st *state) decided(d placement.Decision) {
 	s := api.FunctionStatus{State: api.FunctionPending}
 	s.Say(st.waiting(api.ReasonMoved, message))
 	st.place(api.KindFunction, d.Function, d.Placement, s)
-	st.tell(api.Event{Severity: api.Warning, Reason: "FunctionMoved", Kind: api.KindFunction, Object: d.Function, Host: d.Placement.Host, Message: message})
+	st.Tell(api.Event{Severity: api.Warning, Reason: "FunctionMoved", Kind: api.KindFunction, Object: d.Function, Host: d.Placement.Host, Message: message})
 }
 
 // unplaced tells why a function is nowhere. One that has a host stays there, as does its status: if that host comes back, it is true.
@@ -315,7 +315,7 @@ func (st *state) unplaced(d placement.Decision) {
 	o := st.get(api.KindFunction, d.Function)
 	if d.From != "" {
 		if st.lost[d.From] { // told once, with the loss
-			st.tell(api.Event{Severity: api.Error, Reason: "FunctionNotPlaced", Kind: api.KindFunction, Object: d.Function, Host: d.From, Message: d.Problem})
+			st.Tell(api.Event{Severity: api.Error, Reason: "FunctionNotPlaced", Kind: api.KindFunction, Object: d.Function, Host: d.From, Message: d.Problem})
 		}
 		return
 	}
@@ -330,16 +330,13 @@ func (st *state) unplaced(d placement.Decision) {
 	if len(st.objects[api.KindHost]) == 0 {
 		return // the first is about to come
 	}
-	st.tell(api.Event{Severity: api.Warning, Reason: "FunctionNotPlaced", Kind: api.KindFunction, Object: d.Function, Message: d.Problem})
+	st.Tell(api.Event{Severity: api.Warning, Reason: "FunctionNotPlaced", Kind: api.KindFunction, Object: d.Function, Message: d.Problem})
 }
 
 // waiting is the condition of what has no host, or not yet.
 func (st *state) waiting(r api.Reason, message string) api.Condition {
 	return api.Condition{Type: api.ConditionWaiting, Reason: r, Message: message, Since: st.e.Now().UTC()}
 }
-
-// tell adds an event to the transaction.
-func (st *state) tell(e api.Event) { st.events = append(st.events, e) }
 
 // checkHosts refuses what no host can give to what is new or changed: a name that no host has, an endpoint that does not say which of
 // several hosts, more than any host has.

@@ -13,6 +13,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager/keys"
 	"weir.dev/weir/manager/object"
+	"weir.dev/weir/manager/tx"
 	"weir.dev/weir/manager/web"
 	"weir.dev/weir/store"
 )
@@ -49,7 +50,7 @@ func (e *Editor) putSecret(w http.ResponseWriter, r *http.Request) error {
 	}
 	var rec sealed
 	status, action := http.StatusOK, ""
-	err := e.edit(r.Context(), func(st *state) (err error) {
+	_, err := e.edit(r.Context(), func(st *state) (err error) {
 		if action, err = st.setSecret(r.Context(), name, req.Value); err != nil || action == "unchanged" {
 			rec = st.secrets[name]
 			return err
@@ -109,8 +110,7 @@ func (st *state) setSecret(ctx context.Context, name string, value []byte) (acti
 		return "", err
 	}
 	st.secrets[name] = rec
-	op := store.Put(kindSealed, &rec)
-	st.conds, st.ops = append(st.conds, store.Cond{Key: op.Key, Revision: old.Revision}), append(st.ops, op)
+	tx.Add(&st.Change, kindSealed, &rec, old.Revision)
 	return action, nil
 }
 
@@ -156,8 +156,7 @@ func (st *state) dropSecret(name string) error {
 			return api.Refuse(http.StatusConflict, fmt.Sprintf("secret %s is used by function %s: take it out there first", name, user))
 		}
 	}
-	st.conds = append(st.conds, store.Cond{Key: store.Key(kindSealed, name), Revision: st.secrets[name].Revision})
-	st.ops = append(st.ops, store.Delete(kindSealed, name))
+	st.Remove(kindSealed, name, st.secrets[name].Revision)
 	delete(st.secrets, name)
 	return nil
 }
@@ -165,7 +164,7 @@ func (st *state) dropSecret(name string) error {
 // removeSecret deletes a secret that no function uses.
 func (e *Editor) removeSecret(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
-	err := e.edit(r.Context(), func(st *state) error {
+	_, err := e.edit(r.Context(), func(st *state) error {
 		if err := st.readSecrets(r.Context()); err != nil {
 			return err
 		}

@@ -46,6 +46,7 @@ type Editor struct {
 
 // state is everything declared, as it is at one epoch, and what an edit makes of it.
 type state struct {
+	tx.Change
 	e        *Editor
 	epoch    int64
 	decision int64 // the last one about who steers a policy
@@ -53,10 +54,6 @@ type state struct {
 	objects  map[api.Kind]map[string]*object.Object // after the edit
 	before   map[api.Kind]map[string]*object.Object // what it replaced; nil: was not there
 	order    []object.Ref
-	made     []*api.Operation // new operations
-	events   []api.Event      // new ones
-	conds    []store.Cond     // further ones for the commit
-	ops      []store.Op
 	secrets  map[string]sealed // users'; nil: not read, see readSecrets
 	unsettle bool              // look at all placements, whatever was changed
 	lost     map[string]bool   // hosts whose loss this edit is about
@@ -158,16 +155,7 @@ func keepVerbs(old, spec json.RawMessage) json.RawMessage {
 	return object.Marshal(b)
 }
 
-// remove deletes an object, in two phases where an agent has to take it down first: then the operation is returned.
-func (st *state) remove(n object.Noun, name string) *api.Operation {
-	st.takeOut(n, name)
-	if !n.TwoPhase {
-		return nil
-	}
-	return st.operation("delete", object.Ref{Kind: n.Kind, Name: name}, st.get(n.Kind, name).Generation)
-}
-
-// takeOut is remove without an operation: one of many objects. Operations are bounded, those of others have to stay.
+// takeOut deletes an object, in two phases where an agent has to take it down first.
 func (st *state) takeOut(n object.Noun, name string) {
 	cur := st.get(n.Kind, name)
 	switch {
@@ -180,36 +168,26 @@ func (st *state) takeOut(n object.Noun, name string) {
 }
 
 // document is the desired state: what is being deleted is no part of it any more.
-func (st *state) document() (api.Document, error) {
-	d := api.Document{}
-	var err error
-	read := func(kind api.Kind, f func(name string, spec []byte) error) {
-		for name, o := range st.objects[kind] {
-			if e := f(name, o.Spec); e != nil && o.Deleting == nil {
-				err = fmt.Errorf("stored %s/%s: %w", kind, name, e)
-			}
-		}
+func (st *state) document() (d api.Document, err error) {
+	d = api.Document{
+		Endpoints: specs[api.EndpointSpec](st, api.KindEndpoint, &err), Functions: specs[api.FunctionSpec](st, api.KindFunction, &err),
+		Chains: specs[api.ChainSpec](st, api.KindChain, &err), Policies: specs[api.PolicySpec](st, api.KindPolicy, &err),
 	}
-	d.Endpoints = specs[api.EndpointSpec](read, st, api.KindEndpoint)
-	d.Functions = specs[api.FunctionSpec](read, st, api.KindFunction)
-	d.Chains = specs[api.ChainSpec](read, st, api.KindChain)
-	d.Policies = specs[api.PolicySpec](read, st, api.KindPolicy)
 	return d, err
 }
 
-func specs[S any](read func(api.Kind, func(string, []byte) error), st *state, kind api.Kind) map[string]S {
+func specs[S any](st *state, kind api.Kind, err *error) map[string]S {
 	out := make(map[string]S, len(st.objects[kind]))
-	read(kind, func(name string, spec []byte) error {
-		if st.objects[kind][name].Deleting != nil {
-			return nil
+	for name, o := range st.objects[kind] {
+		if o.Deleting != nil {
+			continue
 		}
 		var s S
-		if err := json.Unmarshal(spec, &s); err != nil {
-			return err
+		if e := o.Into(&s, nil); e != nil {
+			*err = e
 		}
 		out[name] = s
-		return nil
-	})
+	}
 	return out
 }
 
@@ -251,7 +229,7 @@ func (st *state) check(ctx context.Context) error {
 
 // change is what the edit comes to. It holds only if nothing that it was checked against has changed.
 func (st *state) change(ctx context.Context) (tx.Change, error) {
-	if len(st.order) == 0 && len(st.made) == 0 && len(st.ops) == 0 {
+	if len(st.order) == 0 && len(st.Operations) == 0 && len(st.Ops) == 0 {
 		return tx.Change{}, nil
 	}
 	conds, ops, err := st.follow(ctx)
@@ -259,25 +237,20 @@ func (st *state) change(ctx context.Context) (tx.Change, error) {
 		return tx.Change{}, err
 	}
 	st.numberDecisions()
-	c := tx.Change{
-		Conds:  slices.Concat([]store.Cond{{Key: epochKey, Revision: st.epoch}}, st.conds, conds),
-		Ops:    slices.Concat([]store.Op{{Key: epochKey, Value: object.Marshal(epoch{st.decision})}}, st.ops, ops),
-		Events: st.events, Operations: st.made,
-	}
+	st.Conds = slices.Concat([]store.Cond{{Key: epochKey, Revision: st.epoch}}, st.Conds, conds)
+	st.Ops = slices.Concat([]store.Op{{Key: epochKey, Value: object.Marshal(epoch{st.decision})}}, st.Ops, ops)
 	for _, r := range st.order {
 		var at int64
 		if old := st.before[r.Kind][r.Name]; old != nil {
 			at = old.Revision
 		}
-		c.Conds = append(c.Conds, store.Cond{Key: store.Key(r.Kind, r.Name), Revision: at})
-		now := st.objects[r.Kind][r.Name]
-		if now == nil {
-			c.Ops = append(c.Ops, store.Delete(r.Kind, r.Name))
-			continue
+		if now := st.objects[r.Kind][r.Name]; now != nil {
+			tx.Add(&st.Change, r.Kind, now, at)
+		} else {
+			st.Remove(r.Kind, r.Name, at)
 		}
-		c.Ops = append(c.Ops, store.Put(r.Kind, now))
 	}
-	return c, nil
+	return st.Change, nil
 }
 
 // written notes the revision that the edit has got.
@@ -295,20 +268,20 @@ func (st *state) written(revision int64) {
 
 // edit loads the state, lets f change it, and commits; when someone else was faster, all over again. Hosts that have to be asked are asked in between,
 // while others edit; if those change what the hosts were asked about, they are asked again.
-func (e *Editor) edit(ctx context.Context, f func(*state) error) error {
+func (e *Editor) edit(ctx context.Context, f func(*state) error) (*state, error) {
 	var heard *hearing
 	for range tx.Attempts {
-		err := e.editOnce(ctx, heard, f)
+		st, err := e.editOnce(ctx, heard, f)
 		var ask *askFirst
 		if !errors.As(err, &ask) {
-			return err
+			return st, err
 		}
 		heard = &hearing{ask.about, e.Admit(ctx, ask.d, ask.changed)}
 	}
-	return tx.OthersWrite("specification")
+	return nil, tx.OthersWrite("specification")
 }
 
-func (e *Editor) editOnce(ctx context.Context, heard *hearing, f func(*state) error) error {
+func (e *Editor) editOnce(ctx context.Context, heard *hearing, f func(*state) error) (*state, error) {
 	var st *state
 	revision, err := e.Loop(ctx, "specification", func() (c tx.Change, err error) {
 		if st, err = e.load(ctx); err != nil {
@@ -329,7 +302,7 @@ func (e *Editor) editOnce(ctx context.Context, heard *hearing, f func(*state) er
 	if err == nil {
 		st.written(revision)
 	}
-	return err
+	return st, err
 }
 
 // warnings are what there is to say of an edit that was done.

@@ -46,7 +46,7 @@ func (st *state) follow(ctx context.Context) (conds []store.Cond, ops []store.Op
 		return nil, nil, nil
 	}
 	now := st.e.Now().UTC()
-	for _, op := range st.made {
+	for _, op := range st.Operations {
 		if _, ok := gone[object.Ref{Kind: op.Kind, Name: op.Object}]; ok {
 			object.Advance(op, nil, now)
 		}
@@ -63,7 +63,7 @@ func (st *state) removeHost(o *object.Object) error {
 	if state := st.e.Hosts.State(h); state != api.HostLost {
 		return api.Refuse(http.StatusConflict, fmt.Sprintf("host %s is %s: stop its agent first (`weir down` there), then it is lost after a moment and can be deleted; to place nothing new on it: `weir host close`", h.Name, state))
 	}
-	st.ops = append(st.ops, store.Delete(api.KindAssignment, h.Name), store.Delete(members.Kind, h.Name))
+	st.Ops = append(st.Ops, store.Delete(api.KindAssignment, h.Name), store.Delete(members.Kind, h.Name))
 	s := api.EndpointStatus{State: api.EndpointPending}
 	s.Say(st.waiting(api.ReasonMoved, "host "+h.Name+" was removed"))
 	for _, name := range slices.Sorted(maps.Keys(st.objects[api.KindEndpoint])) {
@@ -71,6 +71,6 @@ func (st *state) removeHost(o *object.Object) error {
 			st.place(api.KindEndpoint, name, e.Placement, s)
 		}
 	}
-	st.tell(api.Event{Severity: api.Info, Reason: "HostRemoved", Kind: api.KindHost, Object: h.Name, Message: "host " + h.Name + " was removed"})
+	st.Tell(api.Event{Severity: api.Info, Reason: "HostRemoved", Kind: api.KindHost, Object: h.Name, Message: "host " + h.Name + " was removed"})
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 func (e *Editor) verb(w http.ResponseWriter, r *http.Request, verb string) error {
 	name := r.PathValue("name")
 	var op *api.Operation
-	err := e.edit(r.Context(), func(st *state) error {
+	_, err := e.edit(r.Context(), func(st *state) error {
 		cur := st.get(api.KindFunction, name)
 		if cur == nil {
 			return object.NotFound(api.KindFunction, name)
@@ -76,6 +76,6 @@ func (st *state) operation(verb string, r object.Ref, target int64) *api.Operati
 		Meta: api.Meta{Name: object.TimeName(now), UID: object.NewUID(), Created: now, Updated: now},
 		Verb: verb, Kind: r.Kind, Object: r.Name, State: api.OpStarting, Started: now, Target: target,
 	}
-	st.made = append(st.made, op)
+	st.Operations = append(st.Operations, op)
 	return op
 }

@@ -40,12 +40,12 @@ func preconditions(r *http.Request, kind api.Kind, name string, cur *object.Obje
 		switch {
 		case cur == nil:
 			return api.Refuse(http.StatusPreconditionFailed, fmt.Sprintf("%s %s does not exist (any more)", kind, name))
-		case !object.EtagIn(match, cur.Revision):
+		case !object.ETagIn(match, cur.Revision):
 			return api.Refuse(http.StatusPreconditionFailed,
 				fmt.Sprintf("%s %s changed meanwhile: it is at revision %d: read it again and repeat your change", kind, name, cur.Revision))
 		}
 	}
-	if none := r.Header.Get("If-None-Match"); none != "" && cur != nil && object.EtagIn(none, cur.Revision) {
+	if none := r.Header.Get("If-None-Match"); none != "" && cur != nil && object.ETagIn(none, cur.Revision) {
 		return api.Refuse(http.StatusPreconditionFailed, fmt.Sprintf("%s %s exists already, at revision %d", kind, name, cur.Revision))
 	}
 	return nil
@@ -110,10 +110,8 @@ func (e *Editor) replace(n object.Noun, w http.ResponseWriter, r *http.Request, 
 	if err := object.CheckName(n.Kind, name); err != nil {
 		return err
 	}
-	var last *state
 	status := http.StatusOK
-	err := e.edit(r.Context(), func(st *state) error {
-		last = st
+	last, err := e.edit(r.Context(), func(st *state) error {
 		cur := st.get(n.Kind, name)
 		if err := preconditions(r, n.Kind, name, cur); err != nil {
 			return err
@@ -162,7 +160,7 @@ func (e *Editor) replace(n object.Noun, w http.ResponseWriter, r *http.Request, 
 func (e *Editor) remove(n object.Noun, w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	var op *api.Operation
-	err := e.edit(r.Context(), func(st *state) error {
+	_, err := e.edit(r.Context(), func(st *state) error {
 		cur := st.get(n.Kind, name)
 		if cur == nil {
 			return object.NotFound(n.Kind, name)
@@ -178,7 +176,9 @@ func (e *Editor) remove(n object.Noun, w http.ResponseWriter, r *http.Request) e
 				return err
 			}
 		}
-		op = st.remove(n, name)
+		if st.takeOut(n, name); n.TwoPhase {
+			op = st.operation("delete", object.Ref{Kind: n.Kind, Name: name}, st.get(n.Kind, name).Generation)
+		}
 		return nil
 	})
 	if err != nil {

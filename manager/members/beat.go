@@ -183,26 +183,11 @@ func (m *Hosts) noteBeatsHere(ctx context.Context, host string) error {
 	return err
 }
 
-func (b *beats) of(host string) (beat, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	x, ok := b.last[host]
-	return x, ok
-}
-
-// alive tells whether a host's agent gave a sign of life within api.BeatLost. The agent of this very process always does. After a start
-// nothing has been heard yet: see lastBeat and Manager.began.
-func (m *Hosts) alive(host string) bool {
-	if host == m.Host && host != "" {
-		return true
-	}
-	at, ok := m.lastBeat(host)
-	return ok && m.Now().Sub(at) <= api.BeatLost
-}
-
 // lastBeat is when a host's agent last gave a sign of life to this manager.
 func (m *Hosts) lastBeat(host string) (time.Time, bool) {
-	x, ok := m.beats.of(host)
+	m.beats.mu.Lock()
+	defer m.beats.mu.Unlock()
+	x, ok := m.beats.last[host]
 	return x.at, ok
 }
 

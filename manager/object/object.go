@@ -153,7 +153,7 @@ func NotFound(kind api.Kind, name string) error {
 	return api.Refuse(http.StatusNotFound, fmt.Sprintf("%s %q not found", kind, name))
 }
 
-func EtagIn(header string, revision int64) bool {
+func ETagIn(header string, revision int64) bool {
 	for tag := range strings.SplitSeq(header, ",") {
 		tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")
 		if tag == "*" || tag == api.ETag(revision) {

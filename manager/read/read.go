@@ -89,7 +89,7 @@ func (rd *Reader) get(n object.Noun, w http.ResponseWriter, r *http.Request) err
 	value, news := rd.Hosts.Judge(n, i)
 	i.Value = rd.viewOf(r.Context(), n)(i.Key, value, i.Revision)
 	w.Header().Set("ETag", api.ETag(i.Revision))
-	if none := r.Header.Get("If-None-Match"); none != "" && object.EtagIn(none, i.Revision) && !news {
+	if none := r.Header.Get("If-None-Match"); none != "" && object.ETagIn(none, i.Revision) && !news {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}

@@ -13,7 +13,7 @@ import (
 	"weir.dev/weir/container"
 )
 
-// Node is what an agent answers; manager.Node is a part of it.
+// Node is what an agent answers; ask.Node is a part of it.
 type Node interface {
 	Counters(ctx context.Context) (api.Counters, error)
 	Logs(ctx context.Context, function string, o container.LogOptions) (io.ReadCloser, error)

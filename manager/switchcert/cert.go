@@ -86,7 +86,7 @@ func (s *Certs) newSwitchCert(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	list, err := s.listSwitchCerts(r.Context())
+	list, _, err := store.List[switchCert](r.Context(), s.Store, kindSwitchCert)
 	if err != nil {
 		return err
 	}
@@ -119,8 +119,7 @@ func (s *Certs) newSwitchCert(w http.ResponseWriter, r *http.Request) error {
 	}
 	e := api.Event{Severity: api.Info, Reason: "SwitchCertified", Message: fmt.Sprintf("certificate %s was made for the datapath ids %s, valid until %s", rec.Name,
 		abridged(rec.IDs), rec.Expires.Format(time.DateTime+" MST"))}
-	news := tx.Change{Conds: []store.Cond{{Key: put.Key, Revision: at}}, Ops: ops, Events: []api.Event{e}}
-	if _, err := s.Write(r.Context(), news); err != nil {
+	if _, err := s.Write(r.Context(), tx.Change{Conds: []store.Cond{{Key: put.Key, Revision: at}}, Ops: ops, Events: []api.Event{e}}); err != nil {
 		return err
 	}
 	s.forget()
@@ -166,11 +165,6 @@ func checkSwitchCert(req api.SwitchCertificateRequest) (dpids []uint64, life tim
 		return nil, 0, api.Refuse(http.StatusUnprocessableEntity, "the certificate is refused", problems...)
 	}
 	return dpids, life, nil
-}
-
-func (s *Certs) listSwitchCerts(ctx context.Context) ([]switchCert, error) {
-	list, _, err := store.List[switchCert](ctx, s.Store, kindSwitchCert)
-	return list, err
 }
 
 // switchCertificates lists them, the oldest first.
@@ -228,7 +222,7 @@ func (s *Certs) SwitchIDs(ctx context.Context, c *x509.Certificate) ([]uint64, e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if age := s.Now().Sub(s.at); s.keys == nil || age > switchCertCache || age < 0 {
-		list, err := s.listSwitchCerts(ctx)
+		list, _, err := store.List[switchCert](ctx, s.Store, kindSwitchCert)
 		switch {
 		case err == nil:
 			s.keys, s.at = map[string]bool{}, s.Now()
