@@ -38,7 +38,7 @@ func problems(s study.Study, experiments map[string]experiment.Experiment) (out 
 		check := func(where string, place func(level int) string, name string, levels ...string) {
 			k := slices.IndexFunc(known, func(f experiment.Factor) bool { return f.Name == name })
 			if k < 0 {
-				out = append(out, api.Problem{Path: where, Message: fmt.Sprintf("experiment %s has no factor %q", p.Experiment, name), Hint: hint(name, names(known))})
+				out = append(out, api.Problem{Path: where, Message: fmt.Sprintf("experiment %s has no factor %q", p.Experiment, name), Hint: file.Choose(name, names(known))})
 				return
 			}
 			for j, level := range levels {
@@ -67,13 +67,6 @@ func names(factors []experiment.Factor) (out []string) {
 		out = append(out, f.Name)
 	}
 	return out
-}
-
-func hint(word string, known []string) string {
-	if h := file.Suggest(word, known); h != "" {
-		return h
-	}
-	return "want one of " + strings.Join(known, ", ")
 }
 
 // metricProblems are metrics that an experiment does not give, or in another unit.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"text/tabwriter"
 
+	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
@@ -215,7 +216,7 @@ func (r *Repeats) save(dir string) error {
 	if err != nil {
 		return fmt.Errorf("results: %w", err)
 	}
-	return replaceFile(filepath.Join(dir, repeatName), append(b, '\n'))
+	return instance.WriteShared(filepath.Join(dir, repeatName), append(b, '\n'))
 }
 
 // Headline is the figure of an A/A study: how often the complete runs told a thing from itself, beside how often chance does.

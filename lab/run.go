@@ -365,13 +365,5 @@ func Save(dir string, r Results) error {
 	if err != nil {
 		return fmt.Errorf("results: %w", err)
 	}
-	return replaceFile(filepath.Join(dir, "results.json"), append(b, '\n'))
-}
-
-// replaceFile writes a file, all or nothing, also when the machine loses its power.
-func replaceFile(path string, b []byte) error {
-	if err := instance.WriteShared(path, b); err != nil {
-		return fmt.Errorf("results: %w", err)
-	}
-	return nil
+	return instance.WriteShared(filepath.Join(dir, "results.json"), append(b, '\n'))
 }

@@ -144,6 +144,14 @@ func Suggest(word string, known []string) string {
 	return fmt.Sprintf("did you mean %q?", best)
 }
 
+// Choose is what to say of a word that is not among those known: Suggest, or all of them.
+func Choose(word string, known []string) string {
+	if hint := Suggest(word, known); hint != "" {
+		return hint
+	}
+	return "want one of " + strings.Join(known, ", ")
+}
+
 // distance is the optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours.
 func distance(a, b string) int {
 	if len(a) > 64 || len(b) > 64 {

@@ -49,11 +49,7 @@ with levels, or as a setting that is the same for all; what it does not name is 
 			names := experiment.Names()
 			if len(args) > 0 {
 				if !slices.Contains(names, args[0]) {
-					hint := file.Suggest(args[0], names)
-					if hint == "" {
-						hint = "want one of " + strings.Join(names, ", ")
-					}
-					return command.WithCode(command.ExitNotFound, fmt.Errorf("there is no experiment %q: %s", args[0], hint))
+					return command.WithCode(command.ExitNotFound, fmt.Errorf("there is no experiment %q: %s", args[0], file.Choose(args[0], names)))
 				}
 				names = args[:1]
 			}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"weir.dev/weir/e2e/rig"
+	"weir.dev/weir/lab/machine"
 	"weir.dev/weir/netns"
 )
 
@@ -165,19 +166,7 @@ func (b *bench) turn(r *rig.Rig, pinged, streamed []*path, kinds []stream) error
 			return fmt.Errorf("from %s: %w", p.from, err)
 		}
 	}
-	err := awake(func() error {
-		for _, kind := range pings {
-			for _, p := range pinged {
-				rtt, err := r.Ping(b.ctx, p.from, p.addr, kind.count, kind.interval, kind.more...)
-				if err != nil {
-					return fmt.Errorf("%s from %s: %w", kind.name, p.from, err)
-				}
-				p.rtt[kind.name] = append(p.rtt[kind.name], float64(rtt.Nanoseconds())/1e3)
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	if err := b.ping(r, pinged); err != nil {
 		return err
 	}
 	realtime := r.Realtime
@@ -190,6 +179,21 @@ func (b *bench) turn(r *rig.Rig, pinged, streamed []*path, kinds []stream) error
 				return fmt.Errorf("tcp %s from %s: %w", s.name, p.from, err)
 			}
 			p.gbps[s.name] = append(p.gbps[s.name], bits/1e9)
+		}
+	}
+	return nil
+}
+
+// ping measures each kind of round trip on each path.
+func (b *bench) ping(r *rig.Rig, paths []*path) error {
+	defer machine.Awake()()
+	for _, kind := range pings {
+		for _, p := range paths {
+			rtt, err := r.Ping(b.ctx, p.from, p.addr, kind.count, kind.interval, kind.more...)
+			if err != nil {
+				return fmt.Errorf("%s from %s: %w", kind.name, p.from, err)
+			}
+			p.rtt[kind.name] = append(p.rtt[kind.name], float64(rtt.Nanoseconds())/1e3)
 		}
 	}
 	return nil
@@ -233,18 +237,4 @@ func (w *weir) controls(b *bench) ([]string, error) {
 	}
 	b.Notes = append(b.Notes, fmt.Sprintf("congestion control: %s, Linux's default; beside it %s, this machine's, without targets: it sends at a pace of its own", cubic, own))
 	return []string{cubic, own}, nil
-}
-
-// awake keeps the processors out of deep sleep while f runs, where the machine lets one ask for that: else ping measures how long
-// they take to wake up, the same for everybody.
-func awake(f func() error) error {
-	q, err := os.OpenFile("/dev/cpu_dma_latency", os.O_WRONLY, 0)
-	if err != nil {
-		return f()
-	}
-	defer q.Close()
-	if _, err := q.Write(make([]byte, 4)); err != nil { // 0 us, until the file is closed
-		return err
-	}
-	return f()
 }

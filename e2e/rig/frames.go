@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/netns"
@@ -173,60 +175,36 @@ type Packet struct {
 
 // Bytes of the frame, checksums included.
 func (p Packet) Bytes(from, to Station) []byte {
-	var l4 []byte
+	ip := &layers.IPv4{
+		Version: 4, Id: 7, Flags: layers.IPv4DontFragment, TTL: p.TTL, Protocol: layers.IPProtocol(p.Proto), SrcIP: from.Addr.AsSlice(), DstIP: to.Addr.AsSlice(),
+	}
+	var l4 interface {
+		gopacket.SerializableLayer
+		SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
+	}
 	switch p.Proto {
 	case unix.IPPROTO_UDP:
-		l4 = binary.BigEndian.AppendUint16(l4, p.Src)
-		l4 = binary.BigEndian.AppendUint16(l4, p.Dst)
-		l4 = binary.BigEndian.AppendUint16(l4, uint16(8+len(p.Payload)))
-		l4 = append(l4, 0, 0)
-		l4 = append(l4, p.Payload...)
-		binary.BigEndian.PutUint16(l4[6:], l4sum(l4, from, to, p.Proto))
+		l4 = &layers.UDP{SrcPort: layers.UDPPort(p.Src), DstPort: layers.UDPPort(p.Dst)}
 	case unix.IPPROTO_TCP:
-		l4 = binary.BigEndian.AppendUint16(l4, p.Src)
-		l4 = binary.BigEndian.AppendUint16(l4, p.Dst)
-		l4 = append(l4, 0, 0, 0, 1, 0, 0, 0, 0, 5<<4, 0x02, 0xff, 0xff, 0, 0, 0, 0)
-		l4 = append(l4, p.Payload...)
-		binary.BigEndian.PutUint16(l4[16:], l4sum(l4, from, to, p.Proto))
+		l4 = &layers.TCP{SrcPort: layers.TCPPort(p.Src), DstPort: layers.TCPPort(p.Dst), Seq: 1, SYN: true, Window: 0xffff}
 	case unix.IPPROTO_ICMP:
-		l4 = append(l4, 8, 0, 0, 0, 0x12, 0x34, 0, 1)
-		l4 = append(l4, p.Payload...)
-		binary.BigEndian.PutUint16(l4[2:], ^fold(sum16(0, l4)))
+		l4 = icmp{&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: 0x1234, Seq: 1}}
 	default:
 		panic(fmt.Sprintf("protocol %d", p.Proto))
 	}
-	ip := []byte{0x45, 0, 0, 0, 0, 7, 0x40, 0, p.TTL, p.Proto, 0, 0}
-	ip = append(append(ip, from.Addr.AsSlice()...), to.Addr.AsSlice()...)
-	binary.BigEndian.PutUint16(ip[2:], uint16(20+len(l4)))
-	binary.BigEndian.PutUint16(ip[10:], ^fold(sum16(0, ip)))
-	return slices.Concat(to.MAC, from.MAC, []byte{0x08, 0x00}, ip, l4)
+	b := gopacket.NewSerializeBuffer()
+	err := errors.Join(l4.SetNetworkLayerForChecksum(ip),
+		gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, ip, l4, gopacket.Payload(p.Payload)))
+	if err != nil {
+		panic(err) // addresses that are not IPv4
+	}
+	return slices.Concat(to.MAC, from.MAC, []byte{0x08, 0x00}, b.Bytes()) // layers.Ethernet would pad it
 }
 
-func sum16(sum uint32, b []byte) uint32 {
-	for i := 0; i+1 < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	if len(b)%2 == 1 {
-		sum += uint32(b[len(b)-1]) << 8
-	}
-	return sum
-}
+// icmp has a checksum without addresses.
+type icmp struct{ *layers.ICMPv4 }
 
-func fold(sum uint32) uint16 {
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return uint16(sum)
-}
-
-func l4sum(l4 []byte, from, to Station, proto uint8) uint16 {
-	pseudo := slices.Concat(from.Addr.AsSlice(), to.Addr.AsSlice(), []byte{0, proto, byte(len(l4) >> 8), byte(len(l4))})
-	s := ^fold(sum16(sum16(0, pseudo), l4))
-	if s == 0 && proto == unix.IPPROTO_UDP {
-		s = 0xffff
-	}
-	return s
-}
+func (icmp) SetNetworkLayerForChecksum(gopacket.NetworkLayer) error { return nil }
 
 // Sender sends frames by one interface.
 type Sender struct {

@@ -3,12 +3,12 @@ package experiment
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"weir.dev/weir/lab/machine"
 	"weir.dev/weir/lab/peers"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/traffic"
@@ -191,7 +191,7 @@ func measurePing(ctx context.Context, c *chain, _ time.Duration) (Measurement, e
 	if err != nil {
 		return Measurement{}, err
 	}
-	release := awake()
+	release := machine.Awake()
 	bounded, cancel := context.WithTimeout(ctx, echoGrace)
 	defer cancel()
 	p, err := tools.RunPing(bounded, path.From, tools.PingOptions{To: path.Address, Count: echoes, FullTrip: true})
@@ -223,18 +223,4 @@ func measurePing(ctx context.Context, c *chain, _ time.Duration) (Measurement, e
 func middle(x []float64) float64 {
 	s := slices.Sorted(slices.Values(x))
 	return stats.Mean(s[len(s)/4 : len(s)-len(s)/4])
-}
-
-// awake keeps the processors out of deep sleep where the machine lets one ask for that: else an idle path's delay is how long they take to
-// wake up, the same for everybody.
-func awake() (release func()) {
-	f, err := os.OpenFile("/dev/cpu_dma_latency", os.O_WRONLY, 0)
-	if err != nil {
-		return func() {}
-	}
-	if _, err := f.Write(make([]byte, 4)); err != nil { // 0 us, until the file is closed
-		_ = f.Close()
-		return func() {}
-	}
-	return func() { _ = f.Close() }
 }

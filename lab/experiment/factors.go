@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"weir.dev/weir/api/file"
 )
@@ -69,9 +68,6 @@ func oneOf(words ...string) func(string) error {
 		if slices.Contains(words, level) {
 			return nil
 		}
-		if hint := file.Suggest(level, words); hint != "" {
-			return fmt.Errorf("%q: %s", level, hint)
-		}
-		return fmt.Errorf("%q: want one of %s", level, strings.Join(words, ", "))
+		return fmt.Errorf("%q: %s", level, file.Choose(level, words))
 	}
 }

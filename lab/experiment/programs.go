@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"weir.dev/weir/lab/machine"
 	"weir.dev/weir/lab/peers"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/traffic/rr"
@@ -64,7 +65,7 @@ func sockperfRR(ctx context.Context, c *chain, path peers.Path, length time.Dura
 	request, _ := sockperfBytes(c.levels)
 	bounded, cancel := context.WithTimeout(ctx, length+streamGrace)
 	defer cancel()
-	release := awake()
+	release := machine.Awake()
 	r, err := tools.RunSockperfLatency(bounded, tools.SockperfOptions{
 		From: path.From, To: path.To, Address: path.Address, Duration: length, Message: request, TCP: true,
 	})

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"weir.dev/weir/lab/machine"
 	"weir.dev/weir/lab/peers"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/traffic/rr"
@@ -51,7 +52,7 @@ func measureRR(ctx context.Context, c *chain, length time.Duration) (Measurement
 			Connections: c.levels.number(factorConnections, "1"), Request: c.levels.number(factorRequest, "1"), Response: c.levels.number(factorResponse, "1"),
 			Congestion: c.levels.or(factorCongestion, DefaultCongestion),
 		}
-		release := awake()
+		release := machine.Awake()
 		r, err := rr.Run(ctx, o)
 		release()
 		if err != nil {

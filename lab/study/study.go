@@ -206,7 +206,7 @@ func times(a, b int) int {
 
 func (p Part) validate(c *check, at string, experiments []string) {
 	if !slices.Contains(experiments, p.Experiment) {
-		c.add(at+".experiment", hint(p.Experiment, experiments), "there is no experiment %q", p.Experiment)
+		c.add(at+".experiment", file.Choose(p.Experiment, experiments), "there is no experiment %q", p.Experiment)
 	}
 	if p.Question == "" {
 		c.add(at+".question", "ask what a reader wants to know", "is empty")
@@ -290,11 +290,11 @@ func (p Part) validateFactors(c *check, at string) {
 	}
 	f, ok := p.Factor(p.Compare)
 	if !ok {
-		c.add(at+".compare", hint(p.Compare, p.factorNames()), "there is no factor %q", p.Compare)
+		c.add(at+".compare", file.Choose(p.Compare, p.factorNames()), "there is no factor %q", p.Compare)
 		return
 	}
 	if !slices.Contains(f.Levels, p.Baseline) {
-		c.add(at+".baseline", hint(p.Baseline, f.Levels), "factor %s has no level %q", f.Name, p.Baseline)
+		c.add(at+".baseline", file.Choose(p.Baseline, f.Levels), "factor %s has no level %q", f.Name, p.Baseline)
 	}
 }
 
@@ -335,9 +335,9 @@ func (p Part) validateClaim(c *check, at string, claim Claim) {
 func (p Part) validateLevels(c *check, at string, levels map[string]string) {
 	for name, level := range levels {
 		if f, ok := p.Factor(name); !ok {
-			c.add(at+"."+name, hint(name, p.factorNames()), "there is no factor %q", name)
+			c.add(at+"."+name, file.Choose(name, p.factorNames()), "there is no factor %q", name)
 		} else if !slices.Contains(f.Levels, level) {
-			c.add(at+"."+name, hint(level, f.Levels), "factor %s has no level %q", name, level)
+			c.add(at+"."+name, file.Choose(level, f.Levels), "factor %s has no level %q", name, level)
 		}
 	}
 }
@@ -357,11 +357,4 @@ func (p Part) factorNames() (names []string) {
 		names = append(names, f.Name)
 	}
 	return names
-}
-
-func hint(word string, known []string) string {
-	if h := file.Suggest(word, known); h != "" {
-		return h
-	}
-	return "want one of " + strings.Join(known, ", ")
 }

@@ -25,7 +25,7 @@ type Feature struct {
 // Queues are those in use. A combined one counts for both directions.
 type Queues struct{ RX, TX uint32 }
 
-type featureWord struct{ available, requested, active, neverChanged uint32 }
+type featureWord struct{ available, _, active, neverChanged uint32 }
 
 // Features of an interface by name.
 func Features(link string) (map[string]Feature, error) {
