@@ -2,10 +2,8 @@ package ask
 
 import (
 	"context"
-	"maps"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	"weir.dev/weir/api"
@@ -42,8 +40,10 @@ func (a *Asker) connect(w http.ResponseWriter, r *http.Request) error {
 		a.Log.Warn("connection of a host", "host", host, "error", err)
 		return nil
 	}
-	a.nodes.put(host, c)
-	defer a.nodes.drop(host, c)
+	if old, connected := a.nodes.Swap(host, c); connected { // the newest is the one that works
+		old.(*remote.Client).Close()
+	}
+	defer a.nodes.CompareAndDelete(host, c)
 	a.Log.Info("host connected", "host", host, "peer", r.RemoteAddr)
 	select {
 	case <-c.Done():
@@ -53,46 +53,19 @@ func (a *Asker) connect(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// nodes are the hosts that keep a connection open to this manager.
-type nodes struct {
-	mu sync.Mutex
-	by map[string]*remote.Client
-}
-
-// put replaces a host's connection: the newest is the one that works.
-func (n *nodes) put(host string, c *remote.Client) {
-	n.mu.Lock()
-	old := n.by[host]
-	if n.by == nil {
-		n.by = map[string]*remote.Client{}
-	}
-	n.by[host] = c
-	n.mu.Unlock()
-	if old != nil {
-		old.Close()
-	}
-}
-
-func (n *nodes) drop(host string, c *remote.Client) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.by[host] == c {
-		delete(n.by, host)
-	}
-}
-
-func (n *nodes) get(host string) *remote.Client {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.by[host]
-}
-
 // Remote is the Node of a host elsewhere whose agent is connected to this manager, else nil.
-func (a *Asker) Remote(host string) *remote.Client { return a.nodes.get(host) }
+func (a *Asker) Remote(host string) *remote.Client {
+	c, _ := a.nodes.Load(host)
+	client, _ := c.(*remote.Client)
+	return client
+}
 
 // Remotes are the hosts elsewhere whose agents are connected to this manager.
-func (a *Asker) Remotes() []string {
-	a.nodes.mu.Lock()
-	defer a.nodes.mu.Unlock()
-	return slices.Sorted(maps.Keys(a.nodes.by))
+func (a *Asker) Remotes() (hosts []string) {
+	a.nodes.Range(func(host, _ any) bool {
+		hosts = append(hosts, host.(string))
+		return true
+	})
+	slices.Sort(hosts)
+	return hosts
 }

@@ -42,7 +42,7 @@ type Options struct {
 type Asker struct {
 	Options
 	streams web.Slots // logs and execs
-	nodes   nodes
+	nodes   sync.Map  // host -> *remote.Client: of the hosts that keep a connection open to this manager
 }
 
 // New makes an Asker.
@@ -83,7 +83,7 @@ func (a *Asker) node(ctx context.Context, host string) (Node, error) {
 	if why := a.Hosts.Lost(h); err == nil && why != "" {
 		return nil, api.Refuse(http.StatusServiceUnavailable, why)
 	}
-	if n := a.nodes.get(host); n != nil {
+	if n := a.Remote(host); n != nil {
 		return n, nil
 	}
 	return nil, api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("the agent of host %q cannot be asked from here: is it running, and does it know this manager (--manager)?", host))

@@ -106,6 +106,7 @@ func Seal(key []byte, name string, value []byte) ([]byte, error) {
 
 var errDamaged = errors.New("damaged")
 
+// Open decrypts what Seal has encrypted under the same name.
 func Open(key []byte, name string, sealed []byte) ([]byte, error) {
 	gcm, err := newCipher(key)
 	if err != nil {

@@ -51,7 +51,7 @@ func Count(spec api.HostSpec, before api.HostStatus, s *api.HostStatus, joined b
 	return before.Claims == nil || *before.Claims != claim
 }
 
-// Recount is count for a spec that has changed.
+// Recount is Count for a spec that has changed.
 func Recount(o *object.Object, now time.Time) error {
 	h := api.Host{Meta: o.Meta}
 	if err := o.Into(&h.Spec, &h.Status); err != nil {
@@ -70,6 +70,7 @@ func Recount(o *object.Object, now time.Time) error {
 	return nil
 }
 
+// ClaimsMore is the event of a host that claims more than counts.
 func ClaimsMore(name string, s *api.HostStatus) api.Event {
 	return api.Event{Severity: api.Warning, Reason: "HostClaimsMore", Kind: api.KindHost, Object: name, Host: name, Message: claimText(name, s)}
 }
@@ -91,6 +92,7 @@ func CheckHostSpec(raw json.RawMessage) error {
 	return nil
 }
 
+// CheckCapacity refuses capacities that are none, each with its path.
 func CheckCapacity(cpus, memory, path string) (problems []api.Problem) {
 	if n, err := api.ParseCPUs(cpus); err != nil {
 		problems = append(problems, api.Problem{Path: path + "cpus", Message: err.Error()})

@@ -91,6 +91,7 @@ func hostState(h api.Host, began, now time.Time) api.HostState {
 	return h.Status.State
 }
 
+// HostBack is the event of a host that was lost and has come back.
 func HostBack(name string, away time.Duration) api.Event {
 	return api.Event{Severity: api.Info, Reason: "HostBack", Kind: api.KindHost, Object: name, Host: name,
 		Message: "host " + name + " is back", OutageNs: max(0, away).Nanoseconds()}

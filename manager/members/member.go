@@ -54,6 +54,7 @@ type Member struct {
 // Kind are hosts that have joined. No path of the API lists them.
 const Kind api.Kind = "member"
 
+// ErrReplaced refuses a certificate whose key is not the host's any more.
 func ErrReplaced(host string) error {
 	return api.Refuse(http.StatusUnauthorized, fmt.Sprintf("the certificate of host %s is no longer accepted: another agent joined in its place, or the host was removed: join again with a new token (weir token create --replace --host %s)", host, host))
 }

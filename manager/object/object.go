@@ -40,6 +40,7 @@ type Noun struct {
 	TwoPhase bool       // the agent takes it down before it disappears
 }
 
+// Nouns are all kinds that the API lists.
 func Nouns() []Noun {
 	return []Noun{
 		{Kind: api.KindEndpoint, Object: api.Endpoint{}, Spec: api.EndpointSpec{}, status: api.EndpointStatus{}, Body: bodyOf[api.EndpointSpec], Declared: true, TwoPhase: true},
@@ -65,6 +66,7 @@ func bodyOf[S any]() any {
 	}{}
 }
 
+// NounOf is the noun of a kind; the zero Noun if there is none.
 func NounOf(k api.Kind) Noun {
 	for _, n := range Nouns() {
 		if n.Kind == k {
@@ -97,6 +99,7 @@ func New(n Noun, name string, spec json.RawMessage, now time.Time) *Object {
 	return &Object{Meta: NewMeta(name, now), Spec: spec, Status: Marshal(n.status)}
 }
 
+// NewUID tells an object from others that had its name.
 func NewUID() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -115,6 +118,7 @@ func Marshal(v any) json.RawMessage {
 // Wire gives a stored value as the API shows it: with its revision. Stored values are objects that begin with the name.
 func Wire(i store.Item) json.RawMessage { return WithRevision(i.Value, i.Revision) }
 
+// WithRevision adds the revision to a stored value.
 func WithRevision(value []byte, revision int64) json.RawMessage {
 	if len(value) < 3 || value[0] != '{' {
 		return value
@@ -149,10 +153,12 @@ func (o *Object) At() string {
 	return o.Placement.Host
 }
 
+// NotFound refuses a name that no object has.
 func NotFound(kind api.Kind, name string) error {
 	return api.Refuse(http.StatusNotFound, fmt.Sprintf("%s %q not found", kind, name))
 }
 
+// ETagIn tells whether a header of preconditions names a revision.
 func ETagIn(header string, revision int64) bool {
 	for tag := range strings.SplitSeq(header, ",") {
 		tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")
@@ -174,6 +180,7 @@ func CheckName(kind api.Kind, name string) error {
 	return nil
 }
 
+// Ref names an object.
 type Ref struct {
 	Kind api.Kind
 	Name string
@@ -181,6 +188,7 @@ type Ref struct {
 
 func (r Ref) String() string { return string(r.Kind) + "/" + r.Name }
 
+// Same compares by what is stored.
 func Same(a, b any) bool { return string(Marshal(a)) == string(Marshal(b)) }
 
 // maxConditions of an object. There are fewer types.

@@ -15,6 +15,7 @@ import (
 // openPrefix is an index of the operations that still can change: open/KIND/OBJECT/OPERATION, with the operation's name as value.
 const openPrefix = "open/"
 
+// OpenKey is where the index has an operation.
 func OpenKey(op *api.Operation) string {
 	return openPrefix + string(op.Kind) + "/" + op.Object + "/" + op.Name
 }
@@ -24,6 +25,7 @@ func TimeName(t time.Time) string {
 	return t.UTC().Format("20060102t150405.000000000") + "-" + NewUID()[:6]
 }
 
+// OperationOps write an operation and its place in the index.
 func OperationOps(op *api.Operation) ([]store.Op, error) {
 	put := store.Put(api.KindOperation, op)
 	index := store.Op{Key: OpenKey(op)}

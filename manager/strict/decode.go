@@ -71,6 +71,7 @@ type nothing struct{}
 // UnmarshalJSON implements json.Unmarshaler.
 func (*nothing) UnmarshalJSON([]byte) error { return nil }
 
+// BadJSON refuses what is not JSON, with the line and the column.
 func BadJSON(raw []byte, err error) error {
 	p := api.Problem{Message: err.Error()}
 	var syntax *json.SyntaxError
@@ -88,6 +89,7 @@ func BadJSON(raw []byte, err error) error {
 	return api.Refuse(http.StatusBadRequest, "the body is not JSON", p)
 }
 
+// Join is the path of a field.
 func Join(path, field string) string {
 	if path == "" || field == "" {
 		return path + field

@@ -196,6 +196,7 @@ func AgentOf(ctx context.Context) (Agent, bool) {
 	return a, ok
 }
 
+// PeerOf is the address that a request came from, without its port.
 func PeerOf(r *http.Request) string {
 	if p, ok := r.Context().Value(peerKey{}).(string); ok {
 		return p
@@ -203,6 +204,7 @@ func PeerOf(r *http.Request) string {
 	return HostOf(r.RemoteAddr)
 }
 
+// HostOf is an address without its port.
 func HostOf(address string) string {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		return host

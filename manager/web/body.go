@@ -134,6 +134,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, v any) error {
 	return DecodeBody(w, r, raw, v)
 }
 
+// DecodeBody decodes strictly, when there is memory for what the body becomes.
 func DecodeBody(w http.ResponseWriter, r *http.Request, raw []byte, v any) error {
 	cost, err := strict.Scan(raw, reflect.TypeOf(v), "", r.Method == http.MethodPatch)
 	if err != nil {
