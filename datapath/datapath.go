@@ -81,8 +81,8 @@ const (
 )
 
 // Function is a network function's place in the switch: its namespace, its ports and how it forwards.
-// The links exist already: host side In, Out (inline) or Tap; inside the namespace their peers have the interface
-// indexes InIndex and OutIndex (or TapIndex).
+// The links exist already: In, Out (inline) or Tap. Of ports of kind veth they are the ends in the switch's namespace, and the other ends are in Netns. Of
+// kind tap the function holds them open; it has no namespace, and MACs are needed.
 type Function struct {
 	Name      string
 	Netns     string // path of the bind-mounted namespace
@@ -94,6 +94,7 @@ type Function struct {
 	Forwarder string        // "" the function forwards by itself; else one of the switch's Abilities.Forwarders does, inside the namespace
 	Speaks    bool          // contract: frames that the function's own interfaces originate may leave
 	OnFail    OnFail
+	MACs      [flow.Sides]flow.MAC `json:",omitzero"` // of its own interfaces, where they are not links of this kernel
 	// Probe: the addresses of the function's probe frames. Zero: the switch draws some, and keeps them.
 	Probe ProbeAddresses `json:",omitzero"`
 }
@@ -131,8 +132,22 @@ func (f Function) Check() error {
 		return errors.New("want the links in and out, or tap alone")
 	case f.Forwarder != "" && f.Tap != "":
 		return errors.New("a tap forwards nothing: want no forwarder")
+	case f.Kind == portkind.Tap:
+		return f.checkTap()
 	case f.Netns == "":
 		return errors.New("a namespace is needed")
+	}
+	return nil
+}
+
+func (f Function) checkTap() error {
+	if f.Netns != "" || f.Forwarder != "" {
+		return errors.New("ports of kind tap: the function has no network namespace, and no forwarder in it")
+	}
+	for _, side := range flow.SidesOf(f.Tap != "") {
+		if f.MACs[side] == (flow.MAC{}) {
+			return fmt.Errorf("ports of kind tap: the MAC of its interface %s is needed", side)
+		}
 	}
 	return nil
 }

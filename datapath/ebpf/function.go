@@ -19,9 +19,9 @@ import (
 	"weir.dev/weir/portkind"
 )
 
-// Abilities: functions in network namespaces, and the forwarder of package bpf.
+// Abilities: functions in network namespaces and in virtual machines, and for the first the forwarder of package bpf.
 func (s *Switch) Abilities() datapath.Abilities {
-	return datapath.Abilities{Ports: []portkind.Kind{portkind.Veth}, Forwarders: []string{datapath.Wire}}
+	return datapath.Abilities{Ports: []portkind.Kind{portkind.Veth, portkind.Tap}, Forwarders: []string{datapath.Wire}}
 }
 
 // AddFunction makes a function's links ports.
@@ -106,7 +106,7 @@ func (s *Switch) findPorts(f *datapath.Function, space *netns.Space) ([]*port, e
 	var ports []*port
 	for _, side := range sides {
 		attrs := side.Link.Attrs()
-		p := &port{Name: side.At.Of(f.Name), Link: attrs.Name, Index: uint32(attrs.Index), Veth: true,
+		p := &port{Name: side.At.Of(f.Name), Link: attrs.Name, Index: uint32(attrs.Index), Veth: f.Kind != portkind.Tap,
 			Inner: uint32(side.Inside.Index), Own: side.Inside.MAC, WasUp: attrs.Flags&net.FlagUp != 0}
 		if slot, taken := s.byIndex[p.Index]; taken && s.ports[slot].Name != p.Name {
 			return nil, fmt.Errorf("interface %s is already the port %s", p.Link, s.ports[slot].Name)

@@ -17,9 +17,9 @@ import (
 	"weir.dev/weir/portkind"
 )
 
-// Abilities: functions in network namespaces, and the forwarder of package bpf.
+// Abilities: functions in network namespaces and in virtual machines, and for the first the forwarder of package bpf.
 func (s *Switch) Abilities() datapath.Abilities {
-	return datapath.Abilities{Ports: []portkind.Kind{portkind.Veth}, Forwarders: []string{datapath.Wire}}
+	return datapath.Abilities{Ports: []portkind.Kind{portkind.Veth, portkind.Tap}, Forwarders: []string{datapath.Wire}}
 }
 
 // AddFunction makes a function's links ports.

@@ -20,6 +20,7 @@ import (
 	"weir.dev/weir/flow"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
+	"weir.dev/weir/portkind"
 )
 
 // Factory opens a switch of the instance. It is called on a thread inside the namespace that is to be the switch's.
@@ -287,9 +288,17 @@ func (r *Rig) Plug(fn *Function) {
 func (r *Rig) Links(f datapath.Function, tap bool) *Function {
 	r.t.Helper()
 	fn := &Function{Name: f.Name, NS: r.namespace(f.Name), Sockets: map[string]*Socket{}}
-	f.Netns = r.Path(f.Name)
+	if f.Kind != portkind.Tap {
+		f.Netns = r.Path(f.Name)
+	}
 	for _, side := range flow.SidesOf(tap) {
 		object := side.Of(f.Name)
+		if f.Kind == portkind.Tap {
+			link := r.Instance.Link(object)
+			*[]*string{&f.In, &f.Out, &f.Tap}[side], f.MACs[side] = link, r.Instance.MAC(object+"/peer")
+			fn.Sockets[side.String()] = newTap(r.t, r.Host, link, r.Instance.Alias(object))
+			continue
+		}
 		index := 1024 + int(side)
 		pair, err := r.Host.Veth(fn.NS, netns.VethOptions{HostName: r.Instance.Link(object), Alias: r.Instance.Alias(object),
 			PeerName: side.String(), PeerIndex: index, PeerMAC: r.Instance.MAC(object + "/peer"), Quiet: true})

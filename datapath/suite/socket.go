@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/netns"
@@ -17,7 +19,7 @@ import (
 // off, so that they are as they were on the wire.
 type Socket struct {
 	fd    int
-	index int
+	index int // of the interface; 0: fd is that of a tap
 	done  sync.WaitGroup
 	stop  chan struct{}
 	once  sync.Once
@@ -65,7 +67,7 @@ func (s *Socket) receive() {
 			return
 		default:
 		}
-		n, on, _, _, err := unix.Recvmsg(s.fd, buf, oob, 0)
+		n, on, err := s.read(buf, oob)
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENETDOWN) {
 			continue
 		}
@@ -83,6 +85,46 @@ func (s *Socket) receive() {
 		s.frames = append(s.frames, frame) // who sees it may rely on it having been handled
 		s.mu.Unlock()
 	}
+}
+
+func (s *Socket) read(buf, oob []byte) (n, on int, err error) {
+	if s.index != 0 {
+		n, on, _, _, err = unix.Recvmsg(s.fd, buf, oob, 0)
+		return n, on, err
+	}
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}, 50); n == 0 && err == nil {
+		return 0, 0, unix.EAGAIN
+	}
+	n, err = unix.Read(s.fd, buf)
+	return n, 0, err
+}
+
+// newTap makes a link of kind tap and holds it, as a virtual machine does. It says nothing for itself.
+func newTap(t testing.TB, ns *netns.Space, name, alias string) *Socket {
+	t.Helper()
+	s := &Socket{stop: make(chan struct{})}
+	err := ns.Do(func() (err error) {
+		if s.fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+			return err
+		}
+		r, err := unix.NewIfreq(name)
+		if err != nil {
+			return err
+		}
+		r.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+		if err := unix.IoctlIfreq(s.fd, unix.TUNSETIFF, r); err != nil {
+			return err
+		}
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		return errors.Join(netlink.LinkSetAlias(l, alias), netlink.LinkSetARPOff(l), netlink.LinkSetIP6AddrGenMode(l, nl.IN6_ADDR_GEN_MODE_NONE))
+	})
+	must(t, err)
+	s.done.Go(s.receive)
+	t.Cleanup(s.Close)
+	return s
 }
 
 // untrim puts the outermost tag back.
@@ -115,7 +157,12 @@ func (s *Socket) Send(t testing.TB, frame []byte) {
 
 func (s *Socket) send(frame []byte) error {
 	for {
-		err := unix.Sendto(s.fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: s.index})
+		var err error
+		if s.index == 0 {
+			_, err = unix.Write(s.fd, frame)
+		} else {
+			err = unix.Sendto(s.fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: s.index})
+		}
 		if !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR) {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/netns"
+	"weir.dev/weir/portkind"
 )
 
 // Handle opens an rtnetlink socket of the library's own in a namespace.
@@ -84,6 +85,9 @@ type Side struct {
 // Sides looks a function's links up in the switch's namespace, home, and their other ends in the function's, space. It refuses what cannot be a
 // function's port.
 func Sides(nl *netlink.Handle, home, space *netns.Space, f *datapath.Function) ([]Side, error) {
+	if f.Kind == portkind.Tap {
+		return taps(nl, home, f)
+	}
 	inside, err := space.Links("")
 	if err != nil {
 		return nil, err
@@ -112,6 +116,28 @@ func Sides(nl *netlink.Handle, home, space *netns.Space, f *datapath.Function) (
 	if f.Forwarder == datapath.Wire && sides[0].Inside.Index^1 != sides[1].Inside.Index {
 		return nil, fmt.Errorf("the interfaces inside have the indexes %d and %d: a wire wants them to differ in the last bit only, as 1024 and 1025 do",
 			sides[0].Inside.Index, sides[1].Inside.Index)
+	}
+	return sides, nil
+}
+
+// taps looks links of kind tap up. Their other ends are no links.
+func taps(nl *netlink.Handle, home *netns.Space, f *datapath.Function) ([]Side, error) {
+	var sides []Side
+	for at, link := range [...]string{f.In, f.Out, f.Tap} {
+		if link == "" {
+			continue
+		}
+		l, err := ByName(nl, home, link)
+		if err != nil {
+			return nil, err
+		}
+		if t, ok := l.(*netlink.Tuntap); !ok || t.Mode != netlink.TUNTAP_MODE_TAP {
+			return nil, fmt.Errorf("interface %s is a %s: want a tap", link, l.Type())
+		}
+		if l.Attrs().MasterIndex != 0 {
+			return nil, fmt.Errorf("interface %s belongs to a bridge: a function's port belongs to none", link)
+		}
+		sides = append(sides, Side{flow.Side(at), l, netns.Link{MAC: f.MACs[at]}})
 	}
 	return sides, nil
 }
