@@ -36,69 +36,66 @@ type contest struct {
 }
 
 // live: the station there can be asked, and heard.
-func (l *loop) live(at seat) bool {
-	d := l.deviceOf(at.id)
-	if d == nil || d.session == nil {
+func (n *network) live(at seat) bool {
+	d := n.switchOf(at.id)
+	if d == nil || !d.connected {
 		return false
 	}
 	p := d.ports[at.port]
-	return p != nil && p.up && p.edge && !p.looped && p.heard.IsZero()
+	return p != nil && p.stations()
 }
 
 // contested begins, or goes on with, a contest if what a frame claims belongs to a station that can be asked. It returns what of the
 // claim holds at once: ok is false when the MAC itself is contested, and ip is invalid when the address is.
-func (l *loop) contested(mac flow.MAC, ip netip.Addr, at seat, now time.Time) (free netip.Addr, ok bool) {
-	if s := l.stations.by[mac]; s != nil && s.at != at && l.live(s.at) {
-		l.contest(claimed{mac: mac}, contest{by: mac, at: at}, now)
+func (n *network) contested(mac flow.MAC, ip netip.Addr, at seat, now time.Time) (free netip.Addr, ok bool) {
+	if s := n.stations.by[mac]; s != nil && s.at != at && n.live(s.at) {
+		n.contest(claimed{mac: mac}, contest{by: mac, at: at}, now)
 		return ip, false
 	}
 	if !ip.IsValid() {
 		return ip, true
 	}
-	if c, declared := l.declaredIPs[ip]; declared && (c.at != at || c.mac != flow.MAC{} && c.mac != mac) {
-		if l.damp("claim " + ip.String()) {
-			l.event(api.Warning, "StationRefused", api.KindSwitch, l.nameOf(at.id), fmt.Sprintf("station %s at %s says that it has %s, but that address is declared by %s: ignored", mac, l.seatName(at), ip, c.who), 0)
+	if c, declared := n.declaredIPs[ip]; declared && (c.at != at || c.mac != flow.MAC{} && c.mac != mac) {
+		if n.damp("claim "+ip.String(), now) {
+			n.event(api.Warning, "StationRefused", api.KindSwitch, n.nameOf(at.id), fmt.Sprintf("station %s at %s says that it has %s, but that address is declared by %s: ignored", mac, n.seatName(at), ip, c.who), 0)
 		}
 		return netip.Addr{}, true
 	}
-	owner := l.stations.by[l.stations.ips[ip]]
-	if owner != nil && owner.mac != mac && l.live(owner.at) {
-		l.contest(claimed{owner.mac, ip}, contest{by: mac, at: at}, now)
+	owner := n.stations.by[n.stations.ips[ip]]
+	if owner != nil && owner.mac != mac && n.live(owner.at) {
+		n.contest(claimed{owner.mac, ip}, contest{by: mac, at: at}, now)
 		return netip.Addr{}, true
 	}
 	return ip, true
 }
 
-func (l *loop) contest(what claimed, c contest, now time.Time) {
-	if _, known := l.contests[what]; known || len(l.contests) >= maxContests {
+func (n *network) contest(what claimed, c contest, now time.Time) {
+	if _, known := n.contests[what]; known || len(n.contests) >= maxContests {
 		return
 	}
-	if l.contests == nil {
-		l.contests = map[claimed]*contest{}
-	}
 	c.since, c.next = now, now
-	l.contests[what] = &c
+	n.contests[what] = &c
 }
 
 // tickContests asks owners, and decides.
-func (l *loop) tickContests(now time.Time) {
+func (n *network) tickContests(now time.Time) {
 	asked := 0
-	for what, c := range l.contests {
-		owner := l.stations.by[what.mac]
+	for what, c := range n.contests {
+		owner := n.stations.by[what.mac]
 		switch {
-		case owner == nil || what.ip.IsValid() && l.stations.ips[what.ip] != what.mac || !what.ip.IsValid() && owner.at == c.at:
-			delete(l.contests, what) // there is nothing to contest any more
+		case owner == nil || what.ip.IsValid() && n.stations.ips[what.ip] != what.mac || !what.ip.IsValid() && owner.at == c.at:
+			delete(n.contests, what) // there is nothing to contest any more
 		case owner.answered(what.ip, c.since):
-			delete(l.contests, what)
-			l.dismissed(what, c, owner)
-		case !l.live(owner.at) || c.asked >= contestAsks && !now.Before(c.next):
-			delete(l.contests, what)
-			l.holds(what, c, now)
+			delete(n.contests, what)
+			n.dismissed(what, c, owner, now)
+		case !n.live(owner.at) || c.asked >= contestAsks && !now.Before(c.next):
+			delete(n.contests, what)
+			n.holds(what, c, now)
 		case !now.Before(c.next) && asked < maxAsked:
 			asked++
 			c.asked++
 			c.next = now.Add(contestGap)
-			l.askOwner(owner, what.ip)
+			n.askOwner(owner, what.ip)
 		}
 	}
 }
@@ -116,31 +113,31 @@ func (s *spotted) answered(ip netip.Addr, since time.Time) bool {
 	return false
 }
 
-func (l *loop) dismissed(what claimed, c *contest, owner *spotted) {
+func (n *network) dismissed(what claimed, c *contest, owner *spotted, now time.Time) {
 	address := what.mac.String()
 	if what.ip.IsValid() {
 		address = what.ip.String()
 	}
-	if l.damp("claim " + address) {
-		l.event(api.Warning, "StationRefused", api.KindSwitch, l.nameOf(c.at.id), fmt.Sprintf("station %s at %s claims %s, but station %s answers at %s: ignored",
-			c.by, l.seatName(c.at), address, owner.mac, l.seatName(owner.at)), 0)
+	if n.damp("claim "+address, now) {
+		n.event(api.Warning, "StationRefused", api.KindSwitch, n.nameOf(c.at.id), fmt.Sprintf("station %s at %s claims %s, but station %s answers at %s: ignored",
+			c.by, n.seatName(c.at), address, owner.mac, n.seatName(owner.at)), 0)
 	}
 }
 
 // holds: the owner is gone.
-func (l *loop) holds(what claimed, c *contest, now time.Time) {
-	if s := l.stations.by[c.by]; what.ip.IsValid() && s != nil && s.at != c.at {
+func (n *network) holds(what claimed, c *contest, now time.Time) {
+	if s := n.stations.by[c.by]; what.ip.IsValid() && s != nil && s.at != c.at {
 		return // who claimed it has moved on
 	}
-	if d := l.deviceOf(c.at.id); d != nil {
-		l.seen(d, c.by, what.ip, c.at, now)
+	if d := n.switchOf(c.at.id); d != nil {
+		n.seen(d, c.by, what.ip, c.at, now)
 	}
 }
 
 // askOwner asks a station for one address, or for those that it has.
-func (l *loop) askOwner(s *spotted, only netip.Addr) {
-	d := l.deviceOf(s.at.id)
-	if d == nil || d.session == nil || d.ports[s.at.port] == nil {
+func (n *network) askOwner(s *spotted, only netip.Addr) {
+	d := n.switchOf(s.at.id)
+	if d == nil || !d.connected || d.ports[s.at.port] == nil {
 		return
 	}
 	p, port := d.ports[s.at.port], openflow.Port(s.at.port)
@@ -155,7 +152,7 @@ func (l *loop) askOwner(s *spotted, only netip.Addr) {
 		}
 	}
 	if len(out) > 0 {
-		d.session.out(out)
+		n.send(d, out)
 	}
 }
 

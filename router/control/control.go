@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -64,8 +65,8 @@ const (
 	defaultSwitches = 1024
 	defaultDrain    = 500 * time.Millisecond
 	eventQueue      = 8192
+	probesAtOnce    = 64 // messages to a switch
 	tickEvery       = 50 * time.Millisecond
-	settleTime      = 4 * time.Second       // after the start, for switches that were there before to come back
 	debounce        = 5 * time.Millisecond  // of changes
 	debounceMax     = 50 * time.Millisecond // then rules are computed although changes go on
 )
@@ -195,23 +196,14 @@ type loop struct {
 	toldPlain  map[string]bool // hosts of which an event told that they cannot encrypt
 	switches   map[uint64]*device
 	byName     map[string]*device
-	stations   stations
-	contests   map[claimed]*contest
-	sought     map[string]sought // by endpoint
-	window     lldp.Window
-	sequence   lldp.Sequence
-	hostKeys   map[string]hostKey
+	net        *network
 	generation uint64
-	damped     map[string]time.Time
-	lost       map[cable]outage // links that were there
-	links      map[cable]bool   // links in the last input
 
 	since, until time.Time // of the oldest change that is not computed yet; when it is
 	computing    bool
 	steering
-	lastTick time.Time
-	status   bool // statuses have changed
-	told     time.Time
+	status bool // statuses have changed
+	told   time.Time
 }
 
 func newLoop(c *Controller) *loop {
@@ -220,12 +212,16 @@ func newLoop(c *Controller) *loop {
 		o.Compile = rollout.NewCompiler()
 	}
 	l := &loop{
-		o: o, c: c, log: c.o.Log, events: make(chan event, eventQueue), reports: newReporter(c.o), started: now, lastTick: now,
-		intent: newIntent(), switches: map[uint64]*device{}, byName: map[string]*device{}, stations: newStations(),
-		generation: uint64(now.UnixMilli()), damped: map[string]time.Time{}, toldPlain: map[string]bool{}, lost: map[cable]outage{}, links: map[cable]bool{}, hostKeys: map[string]hostKey{},
+		o: o, c: c, log: c.o.Log, events: make(chan event, eventQueue), reports: newReporter(c.o), started: now,
+		intent: newIntent(), switches: map[uint64]*device{}, byName: map[string]*device{},
+		generation: uint64(now.UnixMilli()), toldPlain: map[string]bool{},
 		steering: newSteering(c.o.Drain),
 	}
 	l.Fleet.Fresh = l.fresh
+	l.net = newNetwork(networkOptions{key: o.LLDPKey, hostKey: o.HostKey, log: o.Log, known: func(host string) bool {
+		_, known := l.intent.hosts[host]
+		return known || !l.complete
+	}}, now)
 	return l
 }
 
@@ -248,8 +244,30 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) {
 		case <-timer.C:
 		}
 		now := l.o.Now()
+		l.carryOut(now)
 		l.advance(now)
 		timer.Reset(l.next(now))
+	}
+}
+
+// carryOut does what follows from what was found in the network.
+func (l *loop) carryOut(now time.Time) {
+	f := l.net.take()
+	for dpid, messages := range f.out {
+		if d := l.switches[dpid]; d != nil && d.session != nil {
+			for some := range slices.Chunk(messages, probesAtOnce) {
+				d.session.out(some)
+			}
+		}
+	}
+	for _, e := range f.events {
+		l.event(e.Severity, e.Reason, e.Kind, e.Object, e.Message, time.Duration(e.OutageNs))
+	}
+	switch {
+	case f.atOnce:
+		l.dirtyNow(now)
+	case f.changed:
+		l.dirty()
 	}
 }
 
@@ -326,17 +344,7 @@ func (l *loop) ready(now time.Time) bool {
 }
 
 // damp reports that something may be told again: once a minute for each thing.
-func (l *loop) damp(what string) bool {
-	now := l.o.Now()
-	if at, ok := l.damped[what]; ok && now.Sub(at) < time.Minute {
-		return false
-	}
-	if len(l.damped) > 4096 {
-		clear(l.damped)
-	}
-	l.damped[what] = now
-	return true
-}
+func (l *loop) damp(what string) bool { return l.net.damp(what, l.o.Now()) }
 
 func (l *loop) event(severity api.Severity, reason string, kind api.Kind, object, message string, outage time.Duration) {
 	l.log.Info(message, "event", reason, "kind", kind, "object", object)

@@ -4,33 +4,17 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
-	"weir.dev/weir/openflow/lldp"
 	"weir.dev/weir/router"
 	"weir.dev/weir/router/fabric"
 	"weir.dev/weir/router/rollout"
 )
-
-// cable is a link by its ends, the smaller one first.
-type cable struct{ a, b fabric.At }
-
-func cableOf(a, b fabric.At) cable {
-	if a.Compare(b) > 0 {
-		a, b = b, a
-	}
-	return cable{a, b}
-}
-
-// outage of a link: when it was last known to work.
-type outage struct{ at time.Time }
 
 // input is the network and the intent as they are now. What it returns is not changed later.
 func (l *loop) input(now time.Time) fabric.Input {
@@ -92,52 +76,15 @@ func (l *loop) policyInput(in *fabric.Input) {
 
 // cables adds switches, hosts, and the links between them that were found.
 func (l *loop) cables(in *fabric.Input, now time.Time) {
-	links := map[cable]uint32{}
-	uplinks := map[string][]cable{}
-	for _, d := range l.devices() {
-		s := fabric.Switch{Name: d.name, OneTree: d.single.is, Fragments: readsFragments(d.product)}
+	found := l.net.survey(now)
+	for _, d := range l.switches {
+		s := fabric.Switch{Name: d.name, OneTree: d.single.is, Fragments: readsFragments(d.product), Ports: found.ports[d.dpid]}
 		for _, t := range d.tables {
 			size := t.size
 			if shown := d.full[t.id]; shown > 0 {
 				size = shown
 			}
 			s.Tables = append(s.Tables, size)
-		}
-		for _, p := range d.sortedPorts() {
-			at := fabric.At{Switch: d.id, Port: fabric.Port{Number: flow.Port(p.number)}}
-			switch {
-			case !p.up || p.looped:
-				continue
-			case p.heard.IsZero():
-				if p.edge {
-					s.Ports = append(s.Ports, at.Port)
-				}
-				continue
-			}
-			id, host, err := lldp.ParseChassis(string(p.from.Switch))
-			switch {
-			case err != nil:
-				s.Ports = append(s.Ports, at.Port)
-			case host != "":
-				s.Ports = append(s.Ports, at.Port)
-				uplinks[host] = append(uplinks[host], cable{at, p.from})
-			default: // a link has to be heard at both ends; what is one at one end is no edge port: floods would go round by it
-				peer := l.switches[id]
-				if peer == nil {
-					break
-				}
-				if q := peer.ports[uint32(p.from.Port.Number)]; q != nil && q.up && !q.looped && !q.heard.IsZero() && q.from == at {
-					cost := uint32(1)
-					switch {
-					case p.silent || q.silent:
-						cost = silentCost
-					case l.isLost(d, now) || l.isLost(peer, now):
-						cost = lostCost
-					}
-					links[cableOf(at, p.from)] = cost
-					s.Ports = append(s.Ports, at.Port)
-				}
-			}
 		}
 		in.Switches[d.id] = s
 	}
@@ -146,77 +93,19 @@ func (l *loop) cables(in *fabric.Input, now time.Time) {
 			in.Switches[rollout.HostID(name)] = fabric.Switch{Name: name, Host: true}
 		}
 	}
-	for name, at := range uplinks {
+	for name, used := range found.uplinks {
 		s, known := in.Switches[rollout.HostID(name)]
 		if !known {
 			continue
 		}
-		slices.SortFunc(at, func(x, y cable) int {
-			return cmp.Or(strings.Compare(x.b.Port.Name, y.b.Port.Name), x.a.Compare(y.a))
-		})
-		used := at[0] // one uplink of a host is in use
 		s.Ports = append(s.Ports, used.b.Port)
 		in.Switches[rollout.HostID(name)] = s
-		links[cableOf(used.a, used.b)] = 1
+		found.links[cableOf(used.a, used.b)] = 1
 	}
-	for _, c := range slices.SortedFunc(maps.Keys(links), func(x, y cable) int { return cmp.Or(x.a.Compare(y.a), x.b.Compare(y.b)) }) {
-		in.Links = append(in.Links, fabric.Link{A: c.a, B: c.b, Cost: links[c]})
+	for _, c := range slices.SortedFunc(maps.Keys(found.links), func(x, y cable) int { return cmp.Or(x.a.Compare(y.a), x.b.Compare(y.b)) }) {
+		in.Links = append(in.Links, fabric.Link{A: c.a, B: c.b, Cost: found.links[c]})
 	}
-	l.compareLinks(links, now)
-}
-
-// isLost: not connected, and after the start not merely not yet.
-func (l *loop) isLost(d *device, now time.Time) bool {
-	return d.session == nil && !(d.remembered && now.Sub(l.started) < settleTime)
-}
-
-// compareLinks tells which links are new or gone.
-func (l *loop) compareLinks(links map[cable]uint32, now time.Time) {
-	for c, cost := range links {
-		if l.links[c] || cost == silentCost {
-			continue
-		}
-		l.links[c] = true
-		was, gone := l.lost[c]
-		delete(l.lost, c)
-		if gone {
-			d := now.Sub(was.at)
-			l.event(api.Info, "LinkRestored", api.KindSwitch, l.nameOf(c.a.Switch), fmt.Sprintf("the link %s is back", l.cableName(c)), d)
-		} else {
-			l.log.Info("link", "ends", l.cableName(c))
-		}
-	}
-	for c := range l.links {
-		if cost, there := links[c]; there && cost != silentCost {
-			continue
-		}
-		delete(l.links, c)
-		if len(l.lost) > 4096 {
-			clear(l.lost)
-		}
-		l.lost[c] = outage{now}
-		l.event(api.Warning, "LinkLost", api.KindSwitch, l.nameOf(c.a.Switch), fmt.Sprintf("the link %s is lost", l.cableName(c)), 0)
-	}
-}
-
-func (l *loop) cableName(c cable) string { return l.atName(c.a) + " - " + l.atName(c.b) }
-
-// atName is a port as people know it: "s1:2", "h1:eth1".
-func (l *loop) atName(at fabric.At) string {
-	if at.Port.Name != "" {
-		return l.nameOf(at.Switch) + ":" + strings.TrimPrefix(at.Port.Name, "uplink/")
-	}
-	return fmt.Sprintf("%s:%d", l.nameOf(at.Switch), at.Port.Number)
-}
-
-func (l *loop) nameOf(id fabric.SwitchID) string {
-	if name, ok := strings.CutPrefix(string(id), rollout.HostPrefix); ok {
-		return name
-	}
-	if d := l.deviceOf(id); d != nil {
-		return d.name
-	}
-	return string(id)
+	l.net.compareLinks(found.links, now)
 }
 
 // tunnels joins all hosts with each other, where that is the underlay.
@@ -325,24 +214,17 @@ func cannotSeal(h api.Host) string {
 
 // places finds endpoints and stations, and who has declared which address.
 func (l *loop) places(in *fabric.Input) {
-	l.declared, l.declaredIPs, l.guards = map[flow.MAC]claim{}, map[netip.Addr]claim{}, map[seat]portSecurity{}
-	edge := map[seat]bool{}
-	for _, d := range l.switches {
-		for _, p := range d.ports {
-			if p.up && p.edge && !p.looped && p.heard.IsZero() {
-				edge[seat{d.id, p.number}] = true
-			}
-		}
-	}
+	l.net.declared, l.net.declaredIPs, l.guards = map[flow.MAC]claim{}, map[netip.Addr]claim{}, map[seat]portSecurity{}
+	edge := l.net.edges()
 	for name, h := range l.intent.hosts {
 		for _, u := range h.Status.Uplinks {
 			if mac, ok := parseMAC(u.MAC); ok {
-				l.declared[mac] = claim{who: "host " + name}
+				l.net.declared[mac] = claim{who: "host " + name}
 			}
 		}
 	}
 	taken := map[flow.MAC]string{} // stations that an endpoint is
-	all := l.stations.sorted()
+	all := l.net.stations.sorted()
 	for _, name := range slices.Sorted(maps.Keys(l.intent.endpoints)) {
 		e := l.intent.endpoints[name]
 		if e.Deleting != nil {
@@ -356,11 +238,11 @@ func (l *loop) places(in *fabric.Input) {
 		}
 		in.Endpoints[name] = f
 	}
-	for _, s := range l.stations.sorted() { // endpoints may have added some
+	for _, s := range l.net.stations.sorted() { // endpoints may have added some
 		if !edge[s.at] {
 			continue
 		}
-		if c, ok := l.declared[s.mac]; ok && c.at != s.at {
+		if c, ok := l.net.declared[s.mac]; ok && c.at != s.at {
 			continue
 		}
 		in.Stations = append(in.Stations, fabric.Station{
@@ -383,11 +265,11 @@ func (l *loop) hostEndpoint(name, host string, e api.Endpoint, in *fabric.Input)
 	s, known := in.Switches[rollout.HostID(host)]
 	if ok {
 		f.MACs = []flow.MAC{mac}
-		l.declared[mac] = claim{who: "endpoint " + name}
+		l.net.declared[mac] = claim{who: "endpoint " + name}
 	}
 	for _, p := range f.Prefixes {
 		if p.IsSingleIP() {
-			l.declaredIPs[p.Addr()] = claim{who: "endpoint " + name}
+			l.net.declaredIPs[p.Addr()] = claim{who: "endpoint " + name}
 		}
 	}
 	if !known || e.Status.State != api.EndpointUp {
@@ -416,15 +298,15 @@ func (l *loop) stationEndpoint(name string, e api.Endpoint, all []*spotted, edge
 	if hasMAC {
 		f.MACs = []flow.MAC{mac}
 		if fixed {
-			l.declared[mac] = claim{who: "endpoint " + name, at: at}
+			l.net.declared[mac] = claim{who: "endpoint " + name, at: at}
 		}
 	}
 	for _, p := range f.Prefixes {
 		if fixed && p.IsSingleIP() {
-			l.declaredIPs[p.Addr()] = claim{who: "endpoint " + name, at: at, mac: mac}
+			l.net.declaredIPs[p.Addr()] = claim{who: "endpoint " + name, at: at, mac: mac}
 		}
 	}
-	for _, s := range l.candidates(e.Spec, f.Prefixes, all) {
+	for _, s := range l.net.stations.candidates(e.Spec, f.Prefixes, all) {
 		if !edge[s.at] || (fixed || at != seat{}) && s.at != at {
 			continue
 		}
@@ -448,42 +330,10 @@ func (l *loop) stationEndpoint(name string, e api.Endpoint, all []*spotted, edge
 		l.guardAt(at, name, g)
 	}
 	if hasMAC && fixed && taken[mac] == "" {
-		l.stations.see(mac, netip.Addr{}, at, l.o.Now()) // where it was declared, before it has said anything
+		l.net.stations.see(mac, netip.Addr{}, at, l.o.Now()) // where it was declared, before it has said anything
 		taken[mac] = name
 	}
 	return f
-}
-
-// candidates are the stations that an endpoint may be, by MAC: that of its MAC, else those of its addresses, else all (at its port).
-func (l *loop) candidates(e api.EndpointSpec, prefixes []netip.Prefix, all []*spotted) []*spotted {
-	if mac, ok := parseMAC(e.MAC); ok {
-		if s := l.stations.by[mac]; s != nil {
-			return []*spotted{s}
-		}
-		return nil
-	}
-	if len(prefixes) == 0 {
-		if e.Switch == "" {
-			return nil
-		}
-		return all
-	}
-	var out []*spotted
-	for _, p := range prefixes {
-		if p.IsSingleIP() {
-			if s := l.stations.by[l.stations.ips[p.Addr()]]; s != nil {
-				out = append(out, s)
-			}
-			continue
-		}
-		for _, s := range all {
-			if slices.ContainsFunc(s.ips, func(a address) bool { return p.Contains(a.ip) }) {
-				out = append(out, s)
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b *spotted) int { return slices.Compare(a.mac[:], b.mac[:]) })
-	return slices.Compact(out)
 }
 
 // seatOf is the port that an endpoint's spec names.
@@ -517,14 +367,6 @@ func prefixes(e api.EndpointSpec) []netip.Prefix {
 		}
 	}
 	return out
-}
-
-func parseMAC(s string) (flow.MAC, bool) {
-	hw, err := net.ParseMAC(s)
-	if err != nil || len(hw) != 6 {
-		return flow.MAC{}, false
-	}
-	return flow.MAC(hw), true
 }
 
 // function is where a function really can be met: at its new place when it runs there, before that at the old one, as long as that can be

@@ -1,12 +1,12 @@
 package control
 
 import (
+	"maps"
 	"net/netip"
 	"time"
 
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow"
-	"weir.dev/weir/router/fabric"
 )
 
 const (
@@ -22,27 +22,29 @@ type sought struct {
 	next  time.Time
 }
 
+// missing is an endpoint of the fabric whose station is not known.
+type missing struct {
+	name  string
+	ips   []netip.Addr
+	at    seat // where it is declared to be, if fixed
+	fixed bool
+}
+
 // seek asks, at every edge port, for the stations of endpoints that say only an address, or a port where nothing has been heard: a station
 // that nobody talks to says nothing by itself.
-func (l *loop) seek(now time.Time) {
-	if l.sought == nil {
-		l.sought = map[string]sought{}
-	}
+func (n *network) seek(all []missing, now time.Time) {
 	asked := 0
-	for name, e := range l.intent.endpoints {
-		if e.Deleting != nil || onHost(e) || len(l.at[name].MACs) > 0 && l.at[name].At != (fabric.At{}) {
-			delete(l.sought, name)
-			continue
-		}
-		s := l.sought[name]
+	still := map[string]bool{}
+	for _, m := range all {
+		still[m.name] = true
+		s := n.sought[m.name]
 		if now.Before(s.next) || asked == maxSought {
 			continue
 		}
-		at, fixed := l.seatOf(e.Spec)
-		for _, p := range prefixes(e.Spec) {
-			if p.IsSingleIP() && p.Addr().Is4() {
+		for _, ip := range m.ips {
+			if ip.Is4() {
 				asked++
-				l.askEverywhere(p.Addr(), at, fixed)
+				n.askEverywhere(ip, m.at, m.fixed)
 			}
 		}
 		s.times++
@@ -50,30 +52,26 @@ func (l *loop) seek(now time.Time) {
 		if s.times > seekTimes {
 			s.next = now.Add(seekLater)
 		}
-		l.sought[name] = s
+		n.sought[m.name] = s
 	}
-	for name := range l.sought {
-		if _, wanted := l.intent.endpoints[name]; !wanted {
-			delete(l.sought, name)
-		}
-	}
+	maps.DeleteFunc(n.sought, func(name string, _ sought) bool { return !still[name] })
 }
 
 // askEverywhere sends an ARP probe out of every edge port, or of one.
-func (l *loop) askEverywhere(ip netip.Addr, only seat, one bool) {
-	for _, d := range l.switches {
-		if d.session == nil {
+func (n *network) askEverywhere(ip netip.Addr, only seat, one bool) {
+	for _, d := range n.switches {
+		if !d.connected {
 			continue
 		}
 		var out []openflow.Message
 		for _, p := range d.ports {
 			at := seat{d.id, uint32(p.number)}
-			if p.up && p.edge && !p.looped && p.heard.IsZero() && (!one || at == only) {
+			if p.stations() && (!one || at == only) {
 				out = append(out, arpProbe(flow.MAC{255, 255, 255, 255, 255, 255}, p.mac, ip, openflow.Port(p.number)))
 			}
 		}
 		if len(out) > 0 {
-			d.session.out(out)
+			n.send(d, out)
 		}
 	}
 }
@@ -86,15 +84,4 @@ func arpProbe(to flow.MAC, from [6]byte, ip netip.Addr, port openflow.Port) *ope
 	target := ip.As4()
 	b = append(append(b, 0, 0, 0, 0, 0, 0), target[:]...)
 	return &openflow.PacketOut{Actions: []openflow.Action{openflow.Output{Port: port}}, Data: append(b, make([]byte, 60-len(b))...)}
-}
-
-// named are the MAC addresses of endpoints' stations: they are remembered as long as their port is up, however silent they are.
-func (l *loop) named() map[flow.MAC]bool {
-	macs := map[flow.MAC]bool{}
-	for _, e := range l.at {
-		for _, m := range e.MACs {
-			macs[m] = true
-		}
-	}
-	return macs
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,7 +13,6 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow"
-	"weir.dev/weir/openflow/lldp"
 	"weir.dev/weir/router/fabric"
 )
 
@@ -172,8 +172,8 @@ func (s *spotted) addresses() []netip.Addr {
 }
 
 // station learns from a frame that came in at an edge port.
-func (l *loop) station(d *device, p *port, frame []byte) {
-	if !p.edge || p.looped || !p.heard.IsZero() {
+func (n *network) station(d *sw, p *port, frame []byte, now time.Time) {
+	if !p.stations() {
 		return
 	}
 	mac, ip, ok := senderOf(frame)
@@ -181,42 +181,41 @@ func (l *loop) station(d *device, p *port, frame []byte) {
 		return
 	}
 	at := seat{d.id, uint32(p.number)}
-	if c, ok := l.declared[mac]; ok && c.at != at {
-		if l.damp("claim " + mac.String()) {
-			l.event(api.Warning, "StationRefused", api.KindSwitch, d.name, fmt.Sprintf("a frame from %s came in at port %d of %s, but that address is declared by %s: ignored", mac, p.number, d.name, c.who), 0)
+	if c, ok := n.declared[mac]; ok && c.at != at {
+		if n.damp("claim "+mac.String(), now) {
+			n.event(api.Warning, "StationRefused", api.KindSwitch, d.name, fmt.Sprintf("a frame from %s came in at port %d of %s, but that address is declared by %s: ignored", mac, p.number, d.name, c.who), 0)
 		}
 		return
 	}
-	now := l.o.Now()
-	if ip, ok = l.contested(mac, ip, at, now); ok {
-		l.seen(d, mac, ip, at, now)
+	if ip, ok = n.contested(mac, ip, at, now); ok {
+		n.seen(d, mac, ip, at, now)
 	}
 }
 
 // seen takes note of a station whose claim is not contested.
-func (l *loop) seen(d *device, mac flow.MAC, ip netip.Addr, at seat, now time.Time) {
-	o, before := l.stations.see(mac, ip, at, now)
+func (n *network) seen(d *sw, mac flow.MAC, ip netip.Addr, at seat, now time.Time) {
+	o, before := n.stations.see(mac, ip, at, now)
 	switch o {
 	case nothingNew:
 		return
 	case moved:
-		l.event(api.Info, "StationMoved", api.KindSwitch, d.name, fmt.Sprintf("station %s moved from %s to %s", mac, l.seatName(before), l.seatName(at)), 0)
-		l.dirtyNow(now)
+		n.event(api.Info, "StationMoved", api.KindSwitch, d.name, fmt.Sprintf("station %s moved from %s to %s", mac, n.seatName(before), n.seatName(at)), 0)
+		n.dirtyNow()
 	case learned:
-		l.dirty()
+		n.dirty()
 	case flapping:
-		if l.damp("flap " + mac.String()) {
-			l.event(api.Warning, "StationFlapping", api.KindSwitch, d.name, fmt.Sprintf("station %s is seen at %s and %s in turn: it stays at the first", mac, l.seatName(before), l.seatName(at)), 0)
+		if n.damp("flap "+mac.String(), now) {
+			n.event(api.Warning, "StationFlapping", api.KindSwitch, d.name, fmt.Sprintf("station %s is seen at %s and %s in turn: it stays at the first", mac, n.seatName(before), n.seatName(at)), 0)
 		}
 	case tableFull:
-		if l.damp("stations full") {
-			l.event(api.Warning, "TooManyStations", api.KindSwitch, d.name, fmt.Sprintf("there are too many stations at %s (at most %d a port, %d in all)", l.seatName(at), maxPerPort, maxStations), 0)
+		if n.damp("stations full", now) {
+			n.event(api.Warning, "TooManyStations", api.KindSwitch, d.name, fmt.Sprintf("there are too many stations at %s (at most %d a port, %d in all)", n.seatName(at), maxPerPort, maxStations), 0)
 		}
 	}
 }
 
-func (l *loop) seatName(s seat) string {
-	if d := l.deviceOf(s.id); d != nil {
+func (n *network) seatName(s seat) string {
+	if d := n.switchOf(s.id); d != nil {
 		return fmt.Sprintf("%s:%d", d.name, s.port)
 	}
 	return fmt.Sprintf("%s:%d", s.id, s.port)
@@ -266,54 +265,38 @@ func senderOf(b []byte) (mac flow.MAC, ip netip.Addr, ok bool) {
 }
 
 // tickStations asks silent stations whether they are there, and forgets those that do not answer.
-func (l *loop) tickStations(now time.Time) {
-	if now.Sub(l.stations.swept) < stationSweep {
+func (n *network) tickStations(now time.Time, look func() ([]missing, map[flow.MAC]bool)) {
+	if now.Sub(n.stations.swept) < stationSweep {
 		return
 	}
-	l.stations.swept = now
-	l.seek(now)
-	named := l.named()
+	n.stations.swept = now
+	all, named := look()
+	n.seek(all, now)
 	asked := 0
-	for _, s := range l.stations.by {
+	for _, s := range n.stations.by {
 		silent := now.Sub(s.seen)
 		if silent < stationAsk {
 			continue
 		}
-		d := l.deviceOf(s.at.id)
-		if d == nil || d.session == nil {
+		d := n.switchOf(s.at.id)
+		if d == nil || !d.connected {
 			continue // it cannot be heard
 		}
 		if silent >= stationExpiry && !named[s.mac] {
-			l.stations.remove(s)
-			l.dirty()
+			n.stations.remove(s)
+			n.dirty()
 			continue
 		}
 		if now.Sub(s.asked) >= stationAskGap && asked < 256 {
 			s.asked = now
 			asked++
-			l.ask(d, s)
+			n.ask(d, s)
 		}
 	}
 }
 
-func (l *loop) deviceOf(id fabric.SwitchID) *device {
-	dpid, host, err := lldp.ParseChassis(string(id))
-	if err != nil || host != "" {
-		return nil
-	}
-	return l.switches[dpid]
-}
-
-// portAt is a switch's port, nil for a host's.
-func (l *loop) portAt(at fabric.At) *port {
-	if d := l.deviceOf(at.Switch); d != nil {
-		return d.ports[uint32(at.Port.Number)]
-	}
-	return nil
-}
-
 // ask sends ARP probes (RFC 5227: the sender's address is 0.0.0.0, so that nobody's table changes) to a station.
-func (l *loop) ask(d *device, s *spotted) {
+func (n *network) ask(d *sw, s *spotted) {
 	p := d.ports[s.at.port]
 	if p == nil {
 		return
@@ -325,7 +308,7 @@ func (l *loop) ask(d *device, s *spotted) {
 		}
 	}
 	if len(out) > 0 {
-		d.session.out(out)
+		n.send(d, out)
 	}
 }
 
@@ -351,4 +334,44 @@ func parseStation(text string) (mac flow.MAC, ips []netip.Addr, ok bool) {
 		}
 	}
 	return mac, ips, ok
+}
+
+// candidates are the stations that an endpoint may be, by MAC: that of its MAC, else those of its addresses, else all (at its port).
+func (t *stations) candidates(e api.EndpointSpec, prefixes []netip.Prefix, all []*spotted) []*spotted {
+	if mac, ok := parseMAC(e.MAC); ok {
+		if s := t.by[mac]; s != nil {
+			return []*spotted{s}
+		}
+		return nil
+	}
+	if len(prefixes) == 0 {
+		if e.Switch == "" {
+			return nil
+		}
+		return all
+	}
+	var out []*spotted
+	for _, p := range prefixes {
+		if p.IsSingleIP() {
+			if s := t.by[t.ips[p.Addr()]]; s != nil {
+				out = append(out, s)
+			}
+			continue
+		}
+		for _, s := range all {
+			if slices.ContainsFunc(s.ips, func(a address) bool { return p.Contains(a.ip) }) {
+				out = append(out, s)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *spotted) int { return slices.Compare(a.mac[:], b.mac[:]) })
+	return slices.Compact(out)
+}
+
+func parseMAC(s string) (flow.MAC, bool) {
+	hw, err := net.ParseMAC(s)
+	if err != nil || len(hw) != 6 {
+		return flow.MAC{}, false
+	}
+	return flow.MAC(hw), true
 }

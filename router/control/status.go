@@ -15,7 +15,6 @@ import (
 	"weir.dev/weir/openflow/lldp"
 	"weir.dev/weir/router"
 	"weir.dev/weir/router/fabric"
-	"weir.dev/weir/router/rollout"
 )
 
 // tell reports how things are, if that has changed.
@@ -25,7 +24,7 @@ func (l *loop) tell(now time.Time) {
 	}
 	l.status, l.told = false, now
 	at := map[seat][]string{}
-	for _, s := range l.stations.sorted() {
+	for _, s := range l.net.stations.sorted() {
 		at[s.at] = append(at[s.at], s.text())
 	}
 	for _, d := range l.switches {
@@ -68,24 +67,7 @@ func (l *loop) deviceStatus(d *device, stations map[seat][]string) api.SwitchSta
 			s.CertificateExpires = d.session.cert.NotAfter
 		}
 	}
-	for _, p := range d.sortedPorts() {
-		x := api.SwitchPort{Number: p.number, Name: p.name, State: api.LinkDown, Kind: "unknown"}
-		if p.up {
-			x.State = api.LinkUp
-		}
-		switch {
-		case p.looped:
-			x.Kind, x.Peer = "link", l.atName(p.from)
-		case !p.heard.IsZero():
-			x.Kind, x.Peer = "link", l.atName(p.from)
-			if _, host := rollout.HostName(p.from.Switch); host {
-				x.Kind = "host"
-			}
-		case p.edge:
-			x.Kind, x.Stations = "edge", stations[seat{d.id, p.number}]
-		}
-		s.Ports = append(s.Ports, x)
-	}
+	s.Ports = l.net.status(&d.sw, stations)
 	count := map[uint8]int{}
 	for k := range d.node.Held {
 		count[k.Table]++
@@ -256,7 +238,7 @@ func (c *Controller) progress(l *loop, now time.Time, pending int) {
 	if len(c.watch) == 0 {
 		return
 	}
-	p := Progress{At: now, Links: len(l.links), Pending: pending, Round: l.rounds}
+	p := Progress{At: now, Links: len(l.net.links), Pending: pending, Round: l.rounds}
 	for _, d := range l.switches {
 		if d.session != nil {
 			p.Switches++
@@ -308,44 +290,14 @@ func (l *loop) remember(ctx context.Context) error {
 			d.tables = append(d.tables, table{t.ID, t.Name, t.Size})
 		}
 	}
+	byName := make(map[string]*sw, len(l.byName))
+	for name, d := range l.byName {
+		byName[name] = &d.sw
+	}
 	for _, s := range list.Items {
-		if d := l.byName[s.Name]; d != nil {
-			l.rememberPorts(d, s.Status.Ports, now)
+		if d := byName[s.Name]; d != nil {
+			l.net.recall(d, s.Status.Ports, byName, now)
 		}
 	}
 	return nil
-}
-
-func (l *loop) rememberPorts(d *device, ports []api.SwitchPort, now time.Time) {
-	for _, x := range ports {
-		p := &port{number: x.Number, name: x.Name, up: x.State == api.LinkUp}
-		d.ports[x.Number] = p
-		peer, end, _ := strings.Cut(x.Peer, ":")
-		n, err := strconv.ParseUint(end, 10, 32)
-		other := l.byName[peer]
-		switch {
-		case !p.up:
-		case x.Kind == "host":
-			p.heard, p.from = now, fabric.At{Switch: rollout.HostID(peer), Port: fabric.Port{Name: "uplink/" + end}}
-		case x.Kind == "link" && other != nil && err == nil:
-			p.heard, p.from, p.looped = now, fabric.At{Switch: other.id, Port: fabric.Port{Number: flow.Port(n)}}, other == d
-		case x.Kind == "edge":
-			p.edge, p.first = true, now
-			for _, text := range x.Stations {
-				mac, ips, ok := parseStation(text)
-				if !ok {
-					continue
-				}
-				l.stations.see(mac, firstOf(ips), seat{d.id, x.Number}, now)
-				for _, ip := range ips {
-					l.stations.see(mac, ip, seat{d.id, x.Number}, now)
-				}
-			}
-		}
-	}
-}
-
-func firstOf[T any](s []T) T {
-	var zero T
-	return append(slices.Clip(s), zero)[0]
 }

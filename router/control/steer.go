@@ -4,12 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/router"
 	"weir.dev/weir/router/fabric"
@@ -25,34 +23,32 @@ const (
 // steering is the part of the loop's state that is about rules.
 type steering struct {
 	rollout.Fleet
-	out         fabric.Output
-	errors      map[string]error           // of policies, also those that could not be encoded
-	bad         map[string]error           // of the latter
-	policies    map[string]rollout.Version // in the last input
-	at          map[string]fabric.Endpoint // places in the last input
-	declared    map[flow.MAC]claim
-	declaredIPs map[netip.Addr]claim
-	guards      map[seat]portSecurity // at ports of stations
-	dropped     dropped
-	placed      map[string]string          // functions' hosts where they last ran
-	inForce     map[string]bool            // policies that were in force at some time: they fail closed
-	steady      map[string]bool            // policies that are in force while the router tidies up behind a change
-	unproven    map[string]bool            // policies that have other paths than when they were last seen in force
-	wanted      fabric.Input               // the last one
-	versions    map[string]rollout.Version // of its policies
-	edited      map[string]bool            // those that have changed since
-	rounds      int
-	again       time.Time
-	patient     time.Time // until when a change waits for what is in its way
-	changed     time.Time // first cause of what is being changed; zero: all is in force
-	last        rollout.Steps
-	stage       rollout.Stage
+	out      fabric.Output
+	errors   map[string]error           // of policies, also those that could not be encoded
+	bad      map[string]error           // of the latter
+	policies map[string]rollout.Version // in the last input
+	at       map[string]fabric.Endpoint // places in the last input
+	guards   map[seat]portSecurity      // at ports of stations
+	dropped  dropped
+	placed   map[string]string          // functions' hosts where they last ran
+	inForce  map[string]bool            // policies that were in force at some time: they fail closed
+	steady   map[string]bool            // policies that are in force while the router tidies up behind a change
+	unproven map[string]bool            // policies that have other paths than when they were last seen in force
+	wanted   fabric.Input               // the last one
+	versions map[string]rollout.Version // of its policies
+	edited   map[string]bool            // those that have changed since
+	rounds   int
+	again    time.Time
+	patient  time.Time // until when a change waits for what is in its way
+	changed  time.Time // first cause of what is being changed; zero: all is in force
+	last     rollout.Steps
+	stage    rollout.Stage
 }
 
 func newSteering(drain time.Duration) steering {
 	return steering{
 		Fleet:  rollout.Fleet{Nodes: map[fabric.SwitchID]*rollout.Node{}, Peers: map[string]*rollout.Peer{}, Drain: drain},
-		errors: map[string]error{}, policies: map[string]rollout.Version{}, declared: map[flow.MAC]claim{}, placed: map[string]string{}, inForce: map[string]bool{},
+		errors: map[string]error{}, policies: map[string]rollout.Version{}, placed: map[string]string{}, inForce: map[string]bool{},
 		unproven: map[string]bool{}, edited: map[string]bool{}, dropped: dropped{counts: router.Counts{}},
 	}
 }
@@ -284,7 +280,7 @@ func (l *loop) push(now time.Time) {
 	}
 	for _, d := range l.switches {
 		if d.session != nil && !d.primed && d.node.Pending == 0 && !d.node.Busy {
-			l.prime(d, now)
+			l.net.prime(&d.sw, now)
 		}
 	}
 	l.settledAt(now)
