@@ -71,6 +71,7 @@ var layers = map[string][]string{
 	"router/fabric/model":  {"router", "api", "flow", "placement"},
 	"router/fabric/oracle": {"router/fabric", "api", "flow"}, // independent of what it checks
 	"router/rollout":       {"api", "flow", "openflow", "router/fabric"},
+	"router/discovery":     {"api", "flow", "openflow", "router/fabric", "router/rollout"},
 
 	// packages of manager, lower ones first
 	"manager/strict":     {"api"},

@@ -16,6 +16,7 @@ import (
 	"weir.dev/weir/manager/switchcert"
 	"weir.dev/weir/pki"
 	"weir.dev/weir/router/control"
+	"weir.dev/weir/router/discovery"
 	"weir.dev/weir/store"
 )
 
@@ -112,7 +113,7 @@ func hostKey(ctx context.Context, m *manager.Manager, host string) ([]byte, erro
 	defer cancel()
 	key, err := m.Join.HostLLDPKey(ctx, host)
 	if errors.Is(err, store.ErrNotFound) {
-		return nil, control.ErrNoKey
+		return nil, discovery.ErrNoKey
 	}
 	return key, err
 }

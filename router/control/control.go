@@ -14,6 +14,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/openflow/lldp"
+	"weir.dev/weir/router/discovery"
 	"weir.dev/weir/router/fabric"
 	"weir.dev/weir/router/rollout"
 )
@@ -36,7 +37,7 @@ type Options struct {
 	API      *api.Client
 	Listener net.Listener // where switches connect; nil: there are none. Run closes it.
 	LLDPKey  []byte       // signs switches' link discovery frames, at least lldp.MinKey octets
-	// HostKey is the key (api.AgentConfig.LLDPKey) by which a host's frames are known; ErrNoKey: the host is unknown. It must be quick:
+	// HostKey is the key (api.AgentConfig.LLDPKey) by which a host's frames are known; discovery.ErrNoKey: the host is unknown. It must be quick:
 	// it is asked while the loop waits, at most once a second and host. nil: no host has an uplink.
 	HostKey func(host string) ([]byte, error)
 	// TLS is the listener's, nil: switches connect without. Certify returns the datapath ids for which a certificate is good now.
@@ -196,7 +197,7 @@ type loop struct {
 	toldPlain  map[string]bool // hosts of which an event told that they cannot encrypt
 	switches   map[uint64]*device
 	byName     map[string]*device
-	net        *network
+	net        *discovery.Network
 	generation uint64
 
 	since, until time.Time // of the oldest change that is not computed yet; when it is
@@ -218,7 +219,7 @@ func newLoop(c *Controller) *loop {
 		steering: newSteering(c.o.Drain),
 	}
 	l.Fleet.Fresh = l.fresh
-	l.net = newNetwork(networkOptions{key: o.LLDPKey, hostKey: o.HostKey, log: o.Log, known: func(host string) bool {
+	l.net = discovery.New(discovery.Options{Key: o.LLDPKey, HostKey: o.HostKey, Log: o.Log, Known: func(host string) bool {
 		_, known := l.intent.hosts[host]
 		return known || !l.complete
 	}}, now)
@@ -252,21 +253,21 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) {
 
 // carryOut does what follows from what was found in the network.
 func (l *loop) carryOut(now time.Time) {
-	f := l.net.take()
-	for dpid, messages := range f.out {
+	f := l.net.Take()
+	for dpid, messages := range f.Out {
 		if d := l.switches[dpid]; d != nil && d.session != nil {
 			for some := range slices.Chunk(messages, probesAtOnce) {
 				d.session.out(some)
 			}
 		}
 	}
-	for _, e := range f.events {
+	for _, e := range f.Events {
 		l.event(e.Severity, e.Reason, e.Kind, e.Object, e.Message, time.Duration(e.OutageNs))
 	}
 	switch {
-	case f.atOnce:
+	case f.AtOnce:
 		l.dirtyNow(now)
-	case f.changed:
+	case f.Changed:
 		l.dirty()
 	}
 }
@@ -327,11 +328,11 @@ func (l *loop) ready(now time.Time) bool {
 	if !l.complete {
 		return false
 	}
-	if now.Sub(l.started) >= settleTime {
+	if now.Sub(l.started) >= discovery.SettleTime {
 		return true
 	}
 	for _, d := range l.switches {
-		if d.session == nil && d.remembered {
+		if d.session == nil && d.Remembered {
 			return false
 		}
 	}
@@ -344,7 +345,7 @@ func (l *loop) ready(now time.Time) bool {
 }
 
 // damp reports that something may be told again: once a minute for each thing.
-func (l *loop) damp(what string) bool { return l.net.damp(what, l.o.Now()) }
+func (l *loop) damp(what string) bool { return l.net.Damp(what, l.o.Now()) }
 
 func (l *loop) event(severity api.Severity, reason string, kind api.Kind, object, message string, outage time.Duration) {
 	l.log.Info(message, "event", reason, "kind", kind, "object", object)

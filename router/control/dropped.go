@@ -7,6 +7,7 @@ import (
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/router"
+	"weir.dev/weir/router/discovery"
 	"weir.dev/weir/router/rollout"
 )
 
@@ -45,7 +46,7 @@ func (l *loop) countDropped(d *device, now time.Time) {
 func (l *loop) addDropped(d *device, entries []openflow.FlowStats) {
 	hits := packetsOf(entries)
 	for port, have := range d.guarded {
-		want, there := l.guards[seat{d.id, port}]
+		want, there := l.guards[discovery.Seat{ID: d.ID, Port: port}]
 		if !there {
 			continue
 		}

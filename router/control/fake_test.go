@@ -10,6 +10,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/openflow/fake"
+	"weir.dev/weir/router/discovery"
 	"weir.dev/weir/router/rollout"
 )
 
@@ -86,7 +87,7 @@ func TestForgedAndReplayedLinksAreIgnored(t *testing.T) {
 	forged[len(forged)-10] ^= 1
 	b.Receive(1, forged)
 	r.waitEvent("LinkForged", "signature")
-	old := time.Now().Add(2 * maxFrameAge)
+	old := time.Now().Add(2 * discovery.MaxFrameAge)
 	eventually(t, "time for a replay", func() string {
 		if time.Now().Before(old) {
 			return "too early"
@@ -573,7 +574,7 @@ func TestAFlappingPortIsLeftOut(t *testing.T) {
 	s := fake.New(fake.Config{DatapathID: 1, Ports: ports(2)})
 	r.dial(s)
 	r.waitEdge("s1", 2)
-	for range flapUps + 2 {
+	for range discovery.FlapUps + 2 {
 		s.SetLink(2, false)
 		s.SetLink(2, true)
 	}

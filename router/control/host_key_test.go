@@ -8,6 +8,7 @@ import (
 
 	"weir.dev/weir/openflow/fake"
 	"weir.dev/weir/openflow/lldp"
+	"weir.dev/weir/router/discovery"
 )
 
 // TestAHostSignsForItselfOnly: with its own key a host shows its own uplink, and neither another host's nor a switch's port; a host whose
@@ -17,7 +18,7 @@ func TestAHostSignsForItselfOnly(t *testing.T) {
 	var revoked atomic.Bool
 	r := newRig(t, Options{Names: map[uint64]string{1: "s1", 2: "s2"}, HostKey: func(name string) ([]byte, error) {
 		if name == "h1" && revoked.Load() {
-			return nil, ErrNoKey
+			return nil, discovery.ErrNoKey
 		}
 		return keyOfHost(name), nil
 	}})

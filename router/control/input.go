@@ -12,6 +12,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/router"
+	"weir.dev/weir/router/discovery"
 	"weir.dev/weir/router/fabric"
 	"weir.dev/weir/router/rollout"
 )
@@ -76,9 +77,9 @@ func (l *loop) policyInput(in *fabric.Input) {
 
 // cables adds switches, hosts, and the links between them that were found.
 func (l *loop) cables(in *fabric.Input, now time.Time) {
-	found := l.net.survey(now)
+	found := l.net.Survey(now)
 	for _, d := range l.switches {
-		s := fabric.Switch{Name: d.name, OneTree: d.single.is, Fragments: readsFragments(d.product), Ports: found.ports[d.dpid]}
+		s := fabric.Switch{Name: d.Name, OneTree: d.single.is, Fragments: readsFragments(d.product), Ports: found.Ports[d.DPID]}
 		for _, t := range d.tables {
 			size := t.size
 			if shown := d.full[t.id]; shown > 0 {
@@ -86,26 +87,26 @@ func (l *loop) cables(in *fabric.Input, now time.Time) {
 			}
 			s.Tables = append(s.Tables, size)
 		}
-		in.Switches[d.id] = s
+		in.Switches[d.ID] = s
 	}
 	for name, h := range l.intent.hosts {
 		if h.Deleting == nil {
 			in.Switches[rollout.HostID(name)] = fabric.Switch{Name: name, Host: true}
 		}
 	}
-	for name, used := range found.uplinks {
+	for name, used := range found.Uplinks {
 		s, known := in.Switches[rollout.HostID(name)]
 		if !known {
 			continue
 		}
-		s.Ports = append(s.Ports, used.b.Port)
+		s.Ports = append(s.Ports, used.B.Port)
 		in.Switches[rollout.HostID(name)] = s
-		found.links[cableOf(used.a, used.b)] = 1
+		found.Links[discovery.CableOf(used.A, used.B)] = 1
 	}
-	for _, c := range slices.SortedFunc(maps.Keys(found.links), func(x, y cable) int { return cmp.Or(x.a.Compare(y.a), x.b.Compare(y.b)) }) {
-		in.Links = append(in.Links, fabric.Link{A: c.a, B: c.b, Cost: found.links[c]})
+	for _, c := range slices.SortedFunc(maps.Keys(found.Links), func(x, y discovery.Cable) int { return cmp.Or(x.A.Compare(y.A), x.B.Compare(y.B)) }) {
+		in.Links = append(in.Links, fabric.Link{A: c.A, B: c.B, Cost: found.Links[c]})
 	}
-	l.net.compareLinks(found.links, now)
+	l.net.CompareLinks(found.Links, now)
 }
 
 // tunnels joins all hosts with each other, where that is the underlay.
@@ -214,17 +215,17 @@ func cannotSeal(h api.Host) string {
 
 // places finds endpoints and stations, and who has declared which address.
 func (l *loop) places(in *fabric.Input) {
-	l.net.declared, l.net.declaredIPs, l.guards = map[flow.MAC]claim{}, map[netip.Addr]claim{}, map[seat]portSecurity{}
-	edge := l.net.edges()
+	l.net.Declared, l.net.DeclaredIPs, l.guards = map[flow.MAC]discovery.Claim{}, map[netip.Addr]discovery.Claim{}, map[discovery.Seat]portSecurity{}
+	edge := l.net.Edges()
 	for name, h := range l.intent.hosts {
 		for _, u := range h.Status.Uplinks {
-			if mac, ok := parseMAC(u.MAC); ok {
-				l.net.declared[mac] = claim{who: "host " + name}
+			if mac, ok := discovery.ParseMAC(u.MAC); ok {
+				l.net.Declared[mac] = discovery.Claim{Who: "host " + name}
 			}
 		}
 	}
 	taken := map[flow.MAC]string{} // stations that an endpoint is
-	all := l.net.stations.sorted()
+	all := l.net.Stations.Sorted()
 	for _, name := range slices.Sorted(maps.Keys(l.intent.endpoints)) {
 		e := l.intent.endpoints[name]
 		if e.Deleting != nil {
@@ -238,15 +239,15 @@ func (l *loop) places(in *fabric.Input) {
 		}
 		in.Endpoints[name] = f
 	}
-	for _, s := range l.net.stations.sorted() { // endpoints may have added some
-		if !edge[s.at] {
+	for _, s := range l.net.Stations.Sorted() { // endpoints may have added some
+		if !edge[s.At] {
 			continue
 		}
-		if c, ok := l.net.declared[s.mac]; ok && c.at != s.at {
+		if c, ok := l.net.Declared[s.MAC]; ok && c.At != s.At {
 			continue
 		}
 		in.Stations = append(in.Stations, fabric.Station{
-			MAC: s.mac, IPs: s.addresses(), At: fabric.At{Switch: s.at.id, Port: fabric.Port{Number: flow.Port(s.at.port)}}, Endpoint: taken[s.mac],
+			MAC: s.MAC, IPs: s.Addresses(), At: fabric.At{Switch: s.At.ID, Port: fabric.Port{Number: flow.Port(s.At.Port)}}, Endpoint: taken[s.MAC],
 		})
 	}
 }
@@ -261,15 +262,15 @@ func hostOfEndpoint(e api.Endpoint) string {
 // hostEndpoint is at its host's switch. Its station is there, too.
 func (l *loop) hostEndpoint(name, host string, e api.Endpoint, in *fabric.Input) fabric.Endpoint {
 	f := fabric.Endpoint{Prefixes: prefixes(e.Spec)}
-	mac, ok := parseMAC(cmp.Or(e.Spec.MAC, e.Status.MAC))
+	mac, ok := discovery.ParseMAC(cmp.Or(e.Spec.MAC, e.Status.MAC))
 	s, known := in.Switches[rollout.HostID(host)]
 	if ok {
 		f.MACs = []flow.MAC{mac}
-		l.net.declared[mac] = claim{who: "endpoint " + name}
+		l.net.Declared[mac] = discovery.Claim{Who: "endpoint " + name}
 	}
 	for _, p := range f.Prefixes {
 		if p.IsSingleIP() {
-			l.net.declaredIPs[p.Addr()] = claim{who: "endpoint " + name}
+			l.net.DeclaredIPs[p.Addr()] = discovery.Claim{Who: "endpoint " + name}
 		}
 	}
 	if !known || e.Status.State != api.EndpointUp {
@@ -291,37 +292,37 @@ func (l *loop) hostEndpoint(name, host string, e api.Endpoint, in *fabric.Input)
 }
 
 // stationEndpoint is where its switch and port say, else where its address or MAC was seen.
-func (l *loop) stationEndpoint(name string, e api.Endpoint, all []*spotted, edge map[seat]bool, taken map[flow.MAC]string) fabric.Endpoint {
+func (l *loop) stationEndpoint(name string, e api.Endpoint, all []*discovery.Spotted, edge map[discovery.Seat]bool, taken map[flow.MAC]string) fabric.Endpoint {
 	f := fabric.Endpoint{Prefixes: prefixes(e.Spec)}
-	mac, hasMAC := parseMAC(e.Spec.MAC)
+	mac, hasMAC := discovery.ParseMAC(e.Spec.MAC)
 	at, fixed := l.seatOf(e.Spec)
 	if hasMAC {
 		f.MACs = []flow.MAC{mac}
 		if fixed {
-			l.net.declared[mac] = claim{who: "endpoint " + name, at: at}
+			l.net.Declared[mac] = discovery.Claim{Who: "endpoint " + name, At: at}
 		}
 	}
 	for _, p := range f.Prefixes {
 		if fixed && p.IsSingleIP() {
-			l.net.declaredIPs[p.Addr()] = claim{who: "endpoint " + name, at: at, mac: mac}
+			l.net.DeclaredIPs[p.Addr()] = discovery.Claim{Who: "endpoint " + name, At: at, MAC: mac}
 		}
 	}
-	for _, s := range l.net.stations.candidates(e.Spec, f.Prefixes, all) {
-		if !edge[s.at] || (fixed || at != seat{}) && s.at != at {
+	for _, s := range l.net.Stations.Candidates(e.Spec, f.Prefixes, all) {
+		if !edge[s.At] || (fixed || at != discovery.Seat{}) && s.At != at {
 			continue
 		}
-		at = s.at
-		if !slices.Contains(f.MACs, s.mac) {
-			f.MACs = append(f.MACs, s.mac)
+		at = s.At
+		if !slices.Contains(f.MACs, s.MAC) {
+			f.MACs = append(f.MACs, s.MAC)
 		}
-		if taken[s.mac] == "" {
-			taken[s.mac] = name
+		if taken[s.MAC] == "" {
+			taken[s.MAC] = name
 		}
 	}
 	if !edge[at] {
 		return f
 	}
-	f.At = fabric.At{Switch: at.id, Port: fabric.Port{Number: flow.Port(at.port)}}
+	f.At = fabric.At{Switch: at.ID, Port: fabric.Port{Number: flow.Port(at.Port)}}
 	known := mac
 	if !hasMAC && len(f.MACs) == 1 {
 		known = f.MACs[0]
@@ -330,27 +331,27 @@ func (l *loop) stationEndpoint(name string, e api.Endpoint, all []*spotted, edge
 		l.guardAt(at, name, g)
 	}
 	if hasMAC && fixed && taken[mac] == "" {
-		l.net.stations.see(mac, netip.Addr{}, at, l.o.Now()) // where it was declared, before it has said anything
+		l.net.Stations.See(mac, netip.Addr{}, at, l.o.Now()) // where it was declared, before it has said anything
 		taken[mac] = name
 	}
 	return f
 }
 
 // seatOf is the port that an endpoint's spec names.
-func (l *loop) seatOf(e api.EndpointSpec) (seat, bool) {
+func (l *loop) seatOf(e api.EndpointSpec) (discovery.Seat, bool) {
 	d := l.byName[e.Switch]
 	if d == nil || e.SwitchPort == "" {
-		return seat{}, false
+		return discovery.Seat{}, false
 	}
 	if n, err := strconv.ParseUint(e.SwitchPort, 10, 32); err == nil {
-		return seat{d.id, uint32(n)}, true
+		return discovery.Seat{ID: d.ID, Port: uint32(n)}, true
 	}
-	for _, p := range d.ports {
-		if p.name == e.SwitchPort {
-			return seat{d.id, p.number}, true
+	for _, p := range d.Ports {
+		if p.Name == e.SwitchPort {
+			return discovery.Seat{ID: d.ID, Port: p.Number}, true
 		}
 	}
-	return seat{}, false
+	return discovery.Seat{}, false
 }
 
 // prefixes are an endpoint's addresses. One with host bits is that host's, with the mask of its network: 10.9.0.1/24 is 10.9.0.1.

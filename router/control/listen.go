@@ -207,7 +207,7 @@ func (l *loop) watchCertificate(ctx context.Context, s *session) {
 		}
 		post(ctx, l.events, func(l *loop) {
 			if d := l.switches[s.dpid]; d != nil && d.session == s {
-				l.event(api.Error, "SwitchRefused", api.KindSwitch, d.name, fmt.Sprintf("switch %s is disconnected: its certificate: %v", d.name, err), 0)
+				l.event(api.Error, "SwitchRefused", api.KindSwitch, d.Name, fmt.Sprintf("switch %s is disconnected: its certificate: %v", d.Name, err), 0)
 			}
 			s.conn.Close()
 		})
@@ -240,7 +240,7 @@ func (l *loop) refusedPeer(peer net.Addr, err error) {
 	if errors.As(err, &claim) { // what else comes from that address does not hide it
 		key, severity = fmt.Sprintf("claim %016x %s", claim.dpid, claim.cert), api.Error
 		if d := l.switches[claim.dpid]; d != nil {
-			object = d.name
+			object = d.Name
 		}
 	}
 	switch {
@@ -265,8 +265,8 @@ func (l *loop) duplicate(s, first *session) {
 	if d == nil || !l.damp(fmt.Sprintf("duplicate %016x %s", s.dpid, host(s.address))) {
 		return
 	}
-	l.event(api.Error, "SwitchRefused", api.KindSwitch, d.name, fmt.Sprintf("a switch at %s has the datapath id %016x of %s at %s, which is connected: give it another one",
-		s.address, s.dpid, d.name, first.address), 0)
+	l.event(api.Error, "SwitchRefused", api.KindSwitch, d.Name, fmt.Sprintf("a switch at %s has the datapath id %016x of %s at %s, which is connected: give it another one",
+		s.address, s.dpid, d.Name, first.address), 0)
 }
 
 func host(address string) string {

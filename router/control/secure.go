@@ -7,6 +7,7 @@ import (
 
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow"
+	"weir.dev/weir/router/discovery"
 	"weir.dev/weir/router/fabric"
 	"weir.dev/weir/router/identity"
 	"weir.dev/weir/router/rollout"
@@ -42,14 +43,14 @@ func (l *loop) secures(d *device) bool {
 // secure brings the rules of port security into the switches' targets. renewed are switches whose whole target is new.
 func (l *loop) secure(renewed map[fabric.SwitchID]bool) {
 	for _, d := range l.switches {
-		n := l.Fleet.Nodes[d.id]
+		n := l.Fleet.Nodes[d.ID]
 		if n == nil {
 			continue
 		}
 		var gone []rollout.Key
 		var add []*rollout.Rule
 		for port, have := range d.guarded {
-			if want, still := l.guards[seat{d.id, port}]; !still || !l.secures(d) || !want.Guard.Equal(have.guard) {
+			if want, still := l.guards[discovery.Seat{ID: d.ID, Port: port}]; !still || !l.secures(d) || !want.Guard.Equal(have.guard) {
 				for _, r := range have.rules {
 					gone = append(gone, r.Key)
 				}
@@ -57,18 +58,18 @@ func (l *loop) secure(renewed map[fabric.SwitchID]bool) {
 			}
 		}
 		for at, g := range l.guards {
-			if at.id != d.id || !l.secures(d) {
+			if at.ID != d.ID || !l.secures(d) {
 				continue
 			}
-			have, there := d.guarded[at.port]
+			have, there := d.guarded[at.Port]
 			if !there {
-				have = guarded{g.Guard, guardRules(at.port, g.Guard)}
+				have = guarded{g.Guard, guardRules(at.Port, g.Guard)}
 				if d.guarded == nil {
 					d.guarded = map[uint32]guarded{}
 				}
-				d.guarded[at.port] = have
+				d.guarded[at.Port] = have
 			}
-			if !there || renewed[d.id] {
+			if !there || renewed[d.ID] {
 				add = append(add, have.rules...)
 			}
 		}
@@ -79,7 +80,7 @@ func (l *loop) secure(renewed map[fabric.SwitchID]bool) {
 }
 
 // guardAt notes the port security of a station's port. Stations of one port share it; events name the first endpoint.
-func (l *loop) guardAt(at seat, endpoint string, g flow.Guard) {
+func (l *loop) guardAt(at discovery.Seat, endpoint string, g flow.Guard) {
 	have, there := l.guards[at]
 	if !there {
 		l.guards[at] = portSecurity{g, endpoint}

@@ -34,7 +34,7 @@ func (l *loop) oneTree(d *device, said bool) {
 	told := d.single.told
 	d.single = singleTree{is: true, said: said, since: l.o.Now(), told: true}
 	if !told {
-		l.event(api.Info, "OneFloodTree", api.KindSwitch, d.name, fmt.Sprintf("switch %s does not match a bit of a sender's MAC: floods of its network follow one tree, not two", d.name), 0)
+		l.event(api.Info, "OneFloodTree", api.KindSwitch, d.Name, fmt.Sprintf("switch %s does not match a bit of a sender's MAC: floods of its network follow one tree, not two", d.Name), 0)
 	}
 	l.dirty()
 }
@@ -45,5 +45,5 @@ func (l *loop) twoTrees(d *device, r *rollout.Rule) {
 		return
 	}
 	d.single.told = false
-	l.event(api.Info, "TwoFloodTrees", api.KindSwitch, d.name, fmt.Sprintf("switch %s matches a bit of a sender's MAC now: floods of its network may follow two trees", d.name), 0)
+	l.event(api.Info, "TwoFloodTrees", api.KindSwitch, d.Name, fmt.Sprintf("switch %s matches a bit of a sender's MAC now: floods of its network may follow two trees", d.Name), 0)
 }

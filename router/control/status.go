@@ -14,6 +14,7 @@ import (
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow/lldp"
 	"weir.dev/weir/router"
+	"weir.dev/weir/router/discovery"
 	"weir.dev/weir/router/fabric"
 )
 
@@ -23,13 +24,13 @@ func (l *loop) tell(now time.Time) {
 		return
 	}
 	l.status, l.told = false, now
-	at := map[seat][]string{}
-	for _, s := range l.net.stations.sorted() {
-		at[s.at] = append(at[s.at], s.text())
+	at := map[discovery.Seat][]string{}
+	for _, s := range l.net.Stations.Sorted() {
+		at[s.At] = append(at[s.At], s.Text())
 	}
 	for _, d := range l.switches {
-		if !d.remembered {
-			l.reports.device(d.name, l.deviceStatus(d, at))
+		if !d.Remembered {
+			l.reports.device(d.Name, l.deviceStatus(d, at))
 		}
 	}
 	if l.rounds == 0 {
@@ -54,9 +55,9 @@ func (l *loop) tell(now time.Time) {
 	}
 }
 
-func (l *loop) deviceStatus(d *device, stations map[seat][]string) api.SwitchStatus {
+func (l *loop) deviceStatus(d *device, stations map[discovery.Seat][]string) api.SwitchStatus {
 	s := api.SwitchStatus{
-		State: api.SwitchConnected, Message: cmp.Or(d.message, d.shortage()), DatapathID: fmt.Sprintf("%016x", d.dpid), Address: d.address, Version: "OpenFlow 1.3", Product: d.product,
+		State: api.SwitchConnected, Message: cmp.Or(d.message, d.shortage()), DatapathID: fmt.Sprintf("%016x", d.DPID), Address: d.address, Version: "OpenFlow 1.3", Product: d.product,
 		Since: d.since.UTC(), Rules: len(d.node.Held),
 	}
 	if d.session == nil {
@@ -67,7 +68,7 @@ func (l *loop) deviceStatus(d *device, stations map[seat][]string) api.SwitchSta
 			s.CertificateExpires = d.session.cert.NotAfter
 		}
 	}
-	s.Ports = l.net.status(&d.sw, stations)
+	s.Ports = l.net.Status(&d.Switch, stations)
 	count := map[uint8]int{}
 	for k := range d.node.Held {
 		count[k.Table]++
@@ -107,7 +108,7 @@ func (c *capacity) shortage() string {
 // tellShort notes which tables are too small for default forwarding, before the switch shows it by refusing entries.
 func (l *loop) tellShort(short map[fabric.SwitchID][]fabric.Short) {
 	for _, d := range l.devices() {
-		now := short[d.id]
+		now := short[d.ID]
 		if slices.Equal(now, d.short) {
 			continue
 		}
@@ -115,9 +116,9 @@ func (l *loop) tellShort(short map[fabric.SwitchID][]fabric.Short) {
 		d.short = now
 		switch {
 		case len(now) == 0:
-			l.event(api.Info, "TableLargeEnough", api.KindSwitch, d.name, fmt.Sprintf("the tables of %s hold the entries of all stations again", d.name), 0)
-		case was == 0 || l.damp("short "+d.name):
-			l.event(api.Warning, "TableTooSmall", api.KindSwitch, d.name, fmt.Sprintf("switch %s: %s", d.name, d.shortage()), 0)
+			l.event(api.Info, "TableLargeEnough", api.KindSwitch, d.Name, fmt.Sprintf("the tables of %s hold the entries of all stations again", d.Name), 0)
+		case was == 0 || l.damp("short "+d.Name):
+			l.event(api.Warning, "TableTooSmall", api.KindSwitch, d.Name, fmt.Sprintf("switch %s: %s", d.Name, d.shortage()), 0)
 		}
 	}
 }
@@ -192,7 +193,7 @@ func (l *loop) stillOpen(name string) bool {
 func (l *loop) waiting(what string) string {
 	if id, _, err := lldp.ParseChassis(what); err == nil {
 		if d := l.switches[id]; d != nil {
-			return "switch " + d.name + ", which is lost"
+			return "switch " + d.Name + ", which is lost"
 		}
 	}
 	if name, ok := strings.CutPrefix(what, "host "); ok {
@@ -222,12 +223,12 @@ func (l *loop) endpointStatus(e api.Endpoint) api.EndpointStatus {
 		}
 		return s
 	}
-	s.State, s.Port, s.Link = api.EndpointUp, uint32(at.At.Port.Number), fmt.Sprintf("%s:%d", d.name, at.At.Port.Number)
+	s.State, s.Port, s.Link = api.EndpointUp, uint32(at.At.Port.Number), fmt.Sprintf("%s:%d", d.Name, at.At.Port.Number)
 	if len(at.MACs) > 0 {
 		s.MAC = at.MACs[0].String()
 	}
 	if router.Guard(e.Spec, flow.MAC{}).On && !l.secures(d) {
-		s.Message = fmt.Sprintf("port security is not in force: switch %s (%s) cannot look at frames before all else; want Open vSwitch, with Weir's own forwarding", d.name, d.product)
+		s.Message = fmt.Sprintf("port security is not in force: switch %s (%s) cannot look at frames before all else; want Open vSwitch, with Weir's own forwarding", d.Name, d.product)
 	}
 	return s
 }
@@ -238,7 +239,7 @@ func (c *Controller) progress(l *loop, now time.Time, pending int) {
 	if len(c.watch) == 0 {
 		return
 	}
-	p := Progress{At: now, Links: len(l.net.links), Pending: pending, Round: l.rounds}
+	p := Progress{At: now, Links: len(l.net.Links), Pending: pending, Round: l.rounds}
 	for _, d := range l.switches {
 		if d.session != nil {
 			p.Switches++
@@ -278,25 +279,25 @@ func (l *loop) remember(ctx context.Context) error {
 			continue
 		}
 		d := l.newDevice(id, "")
-		delete(l.byName, d.name)
-		d.name = s.Name
-		l.byName[d.name] = d
-		d.remembered = s.Status.State == api.SwitchConnected
+		delete(l.byName, d.Name)
+		d.Name = s.Name
+		l.byName[d.Name] = d
+		d.Remembered = s.Status.State == api.SwitchConnected
 		d.since, d.product, d.address = now, s.Status.Product, s.Status.Address
-		if !d.remembered {
+		if !d.Remembered {
 			d.since = s.Status.Since
 		}
 		for _, t := range s.Status.Tables {
 			d.tables = append(d.tables, table{t.ID, t.Name, t.Size})
 		}
 	}
-	byName := make(map[string]*sw, len(l.byName))
+	byName := make(map[string]*discovery.Switch, len(l.byName))
 	for name, d := range l.byName {
-		byName[name] = &d.sw
+		byName[name] = &d.Switch
 	}
 	for _, s := range list.Items {
 		if d := byName[s.Name]; d != nil {
-			l.net.recall(d, s.Status.Ports, byName, now)
+			l.net.Recall(d, s.Status.Ports, byName, now)
 		}
 	}
 	return nil

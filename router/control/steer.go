@@ -10,6 +10,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/router"
+	"weir.dev/weir/router/discovery"
 	"weir.dev/weir/router/fabric"
 	"weir.dev/weir/router/policy"
 	"weir.dev/weir/router/rollout"
@@ -24,11 +25,11 @@ const (
 type steering struct {
 	rollout.Fleet
 	out      fabric.Output
-	errors   map[string]error           // of policies, also those that could not be encoded
-	bad      map[string]error           // of the latter
-	policies map[string]rollout.Version // in the last input
-	at       map[string]fabric.Endpoint // places in the last input
-	guards   map[seat]portSecurity      // at ports of stations
+	errors   map[string]error                // of policies, also those that could not be encoded
+	bad      map[string]error                // of the latter
+	policies map[string]rollout.Version      // in the last input
+	at       map[string]fabric.Endpoint      // places in the last input
+	guards   map[discovery.Seat]portSecurity // at ports of stations
 	dropped  dropped
 	placed   map[string]string          // functions' hosts where they last ran
 	inForce  map[string]bool            // policies that were in force at some time: they fail closed
@@ -279,8 +280,8 @@ func (l *loop) push(now time.Time) {
 		}
 	}
 	for _, d := range l.switches {
-		if d.session != nil && !d.primed && d.node.Pending == 0 && !d.node.Busy {
-			l.net.prime(&d.sw, now)
+		if d.session != nil && !d.Primed && d.node.Pending == 0 && !d.node.Busy {
+			l.net.Prime(&d.Switch, now)
 		}
 	}
 	l.settledAt(now)
@@ -324,7 +325,7 @@ func (l *loop) send(d *device, b rollout.Batch) {
 				return
 			}
 			l.confirmed(d, b, no, now)
-			l.log.Debug("entries", "switch", d.name, "added", len(b.Add)-len(no), "removed", len(b.Remove), "took", now.Sub(began))
+			l.log.Debug("entries", "switch", d.Name, "added", len(b.Add)-len(no), "removed", len(b.Remove), "took", now.Sub(began))
 		})
 	})
 }
@@ -369,7 +370,7 @@ func (l *loop) refusedEntry(d *device, r refused, now time.Time) {
 	n := d.node
 	x := n.Refused[r.rule.Key]
 	x.Wait = min(max(2*x.Wait, retryMin), retryMax)
-	x.Content, x.Until, x.Err = r.rule.Content, now.Add(x.Wait), fmt.Errorf("switch %s refuses an entry: %w", d.name, r.err)
+	x.Content, x.Until, x.Err = r.rule.Content, now.Add(x.Wait), fmt.Errorf("switch %s refuses an entry: %w", d.Name, r.err)
 	n.Refused[r.rule.Key] = x
 	d.message = x.Err.Error()
 	if rollout.OddSenders(r.rule.Match) >= 0 {
@@ -385,13 +386,13 @@ func (l *loop) refusedEntry(d *device, r refused, now time.Time) {
 		}
 		if d.full[r.rule.Table] != size && size > 0 {
 			d.full[r.rule.Table] = size
-			l.event(api.Error, "TableFull", api.KindSwitch, d.name, fmt.Sprintf("table %d of %s takes no more than %d entries of Weir", r.rule.Table, d.name, size), 0)
+			l.event(api.Error, "TableFull", api.KindSwitch, d.Name, fmt.Sprintf("table %d of %s takes no more than %d entries of Weir", r.rule.Table, d.Name, size), 0)
 			l.dirty()
 		}
 		return
 	}
-	if l.damp("refused " + d.name + r.err.Error()) {
-		l.event(api.Error, "EntryRefused", api.KindSwitch, d.name, fmt.Sprintf("%v (policy %q: %s)", x.Err, r.rule.Policy, r.rule.Note), 0)
+	if l.damp("refused " + d.Name + r.err.Error()) {
+		l.event(api.Error, "EntryRefused", api.KindSwitch, d.Name, fmt.Sprintf("%v (policy %q: %s)", x.Err, r.rule.Policy, r.rule.Note), 0)
 	}
 }
 
@@ -400,7 +401,7 @@ func (l *loop) failed(d *device, s *session, err error, now time.Time) {
 	d.backoff = min(max(2*d.backoff, retryMin), retryMax)
 	d.retry = now.Add(d.backoff)
 	d.message = err.Error()
-	l.log.Warn("change of entries", "switch", d.name, "error", err, "retry", d.backoff)
+	l.log.Warn("change of entries", "switch", d.Name, "error", err, "retry", d.backoff)
 	l.reread(d, s)
 }
 
@@ -416,7 +417,7 @@ func (l *loop) reread(d *device, s *session) {
 			d.node.Busy, l.again = false, time.Time{}
 			d.node.Heard()
 			if err != nil {
-				l.log.Warn("read entries", "switch", d.name, "error", err)
+				l.log.Warn("read entries", "switch", d.Name, "error", err)
 				s.conn.Close() // it does not answer: a new connection starts from what there is
 				return
 			}
@@ -440,7 +441,7 @@ func (l *loop) audit(d *device, now time.Time) {
 			if d.session != s || err != nil || !d.node.Settled() || d.node.Busy || len(d.node.Held) != want || got == want {
 				return
 			}
-			l.event(api.Warning, "EntriesChanged", api.KindSwitch, d.name, fmt.Sprintf("switch %s has %d entries of Weir, want %d: someone else changed them; they are put right", d.name, got, want), 0)
+			l.event(api.Warning, "EntriesChanged", api.KindSwitch, d.Name, fmt.Sprintf("switch %s has %d entries of Weir, want %d: someone else changed them; they are put right", d.Name, got, want), 0)
 			l.reread(d, s)
 		})
 	})

@@ -12,6 +12,7 @@ import (
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/openflow/lldp"
+	"weir.dev/weir/router/discovery"
 	"weir.dev/weir/router/fabric"
 	"weir.dev/weir/router/rollout"
 )
@@ -23,7 +24,7 @@ const (
 
 // device is a switch that has been seen, with or without a connection.
 type device struct {
-	sw
+	discovery.Switch
 	session  *session // nil: lost
 	since    time.Time
 	node     *rollout.Node
@@ -57,19 +58,19 @@ func switchID(dpid uint64) fabric.SwitchID { return fabric.SwitchID(lldp.SwitchC
 // newDevice gives a switch its name: the configured one, what its description says, or its datapath id.
 func (l *loop) newDevice(dpid uint64, said string) *device {
 	d := &device{
-		sw: sw{dpid: dpid, id: switchID(dpid), ports: map[uint32]*port{}}, capacity: capacity{full: map[uint8]uint32{}}, node: rollout.NewNode(),
+		Switch: discovery.Switch{DPID: dpid, ID: switchID(dpid), Ports: map[uint32]*discovery.Port{}}, capacity: capacity{full: map[uint8]uint32{}}, node: rollout.NewNode(),
 	}
-	d.name = fmt.Sprintf("of-%016x", dpid)
+	d.Name = fmt.Sprintf("of-%016x", dpid)
 	for _, name := range []string{l.o.Names[dpid], said} {
 		if other := l.byName[name]; name != "" && name != "None" && api.CheckName(name) == nil && other == nil {
-			d.name = name
+			d.Name = name
 			break
 		} else if other != nil && l.damp("name "+name) {
-			l.event(api.Warning, "SwitchNameTaken", api.KindSwitch, name, fmt.Sprintf("switch %016x is called %s, too; it is shown as %s", dpid, name, d.name), 0)
+			l.event(api.Warning, "SwitchNameTaken", api.KindSwitch, name, fmt.Sprintf("switch %016x is called %s, too; it is shown as %s", dpid, name, d.Name), 0)
 		}
 	}
-	l.switches[dpid], l.byName[d.name], l.net.switches[dpid] = d, d, &d.sw
-	l.Fleet.Nodes[d.id] = d.node
+	l.switches[dpid], l.byName[d.Name], l.net.Switches[dpid] = d, d, &d.Switch
+	l.Fleet.Nodes[d.ID] = d.node
 	return d
 }
 
@@ -93,21 +94,21 @@ func (l *loop) admit(s *session) admission {
 		d = l.newDevice(s.dpid, s.desc.Datapath)
 	}
 	outage := time.Duration(0)
-	if !d.since.IsZero() && !d.remembered {
+	if !d.since.IsZero() && !d.Remembered {
 		outage = now.Sub(d.since)
 	}
-	d.session, d.connected, d.since, d.remembered, d.tables, d.address, d.certified = s, true, now, false, s.sizes, s.address, s.cert != nil
+	d.session, d.Connected, d.since, d.Remembered, d.tables, d.address, d.certified = s, true, now, false, s.sizes, s.address, s.cert != nil
 	former := d.product
 	d.product, d.message, d.backoff, d.retry, d.audited = product(s.desc), "", 0, time.Time{}, now
 	l.adopt(d, s.entries)
 	s.entries = nil
-	known := d.ports
-	d.ports = map[uint32]*port{}
+	known := d.Ports
+	d.Ports = map[uint32]*discovery.Port{}
 	for _, p := range s.ports {
-		l.net.setPort(&d.sw, p, known[uint32(p.Port)], now)
+		l.net.SetPort(&d.Switch, p, known[uint32(p.Port)], now)
 	}
 	l.c.mu.Lock()
-	l.c.running[d.name] = s
+	l.c.running[d.Name] = s
 	l.c.mu.Unlock()
 	found := ""
 	if n := len(d.node.Held); n > 0 {
@@ -118,7 +119,7 @@ func (l *loop) admit(s *session) admission {
 	} else {
 		d.single.again(former != d.product, now)
 	}
-	l.event(api.Info, "SwitchConnected", api.KindSwitch, d.name, fmt.Sprintf("switch %s (datapath %016x, %s) connected from %s%s", d.name, d.dpid, d.product, s.address, found), outage)
+	l.event(api.Info, "SwitchConnected", api.KindSwitch, d.Name, fmt.Sprintf("switch %s (datapath %016x, %s) connected from %s%s", d.Name, d.DPID, d.product, s.address, found), outage)
 	l.dirty()
 	return admission{}
 }
@@ -180,17 +181,17 @@ func (l *loop) disconnected(s *session) {
 	if d == nil || d.session != s {
 		return
 	}
-	d.session, d.connected, d.since, d.primed = nil, false, l.o.Now(), false
+	d.session, d.Connected, d.since, d.Primed = nil, false, l.o.Now(), false
 	d.node.Reachable, d.node.Busy = false, false
 	l.c.mu.Lock()
-	if l.c.running[d.name] == s {
-		delete(l.c.running, d.name)
+	if l.c.running[d.Name] == s {
+		delete(l.c.running, d.Name)
 	}
 	l.c.mu.Unlock()
 	why := s.conn.Err()
 	d.message = fmt.Sprintf("lost: %v", why)
 	if l.ctx.Err() == nil {
-		l.event(api.Error, "SwitchLost", api.KindSwitch, d.name, fmt.Sprintf("switch %s is lost: %v; it goes on with the entries that it has", d.name, why), 0)
+		l.event(api.Error, "SwitchLost", api.KindSwitch, d.Name, fmt.Sprintf("switch %s is lost: %v; it goes on with the entries that it has", d.Name, why), 0)
 	}
 	l.dirty()
 }
@@ -202,21 +203,21 @@ func (l *loop) portStatus(s *session, m *openflow.PortStatus) {
 	}
 	now := l.o.Now()
 	n := uint32(m.Desc.Port)
-	known := d.ports[n]
-	was := known != nil && known.up
+	known := d.Ports[n]
+	was := known != nil && known.Up
 	if m.Reason == openflow.PortDelete {
-		delete(d.ports, n)
+		delete(d.Ports, n)
 	} else {
-		l.net.setPort(&d.sw, m.Desc, known, now)
+		l.net.SetPort(&d.Switch, m.Desc, known, now)
 	}
-	p := d.ports[n]
-	if is := p != nil && p.up; is != was {
-		l.log.Info("port", "switch", d.name, "port", n, "name", m.Desc.Name, "up", is)
+	p := d.Ports[n]
+	if is := p != nil && p.Up; is != was {
+		l.log.Info("port", "switch", d.Name, "port", n, "name", m.Desc.Name, "up", is)
 		if l.changed.IsZero() {
 			l.changed = now
 		}
 		if is {
-			l.net.probe(&d.sw, p, now)
+			l.net.Probe(&d.Switch, p, now)
 		}
 		l.until, l.since = now, now // at once
 		l.dirtyNow(now)
@@ -230,13 +231,13 @@ func (l *loop) portsRead(s *session, ports []openflow.PortDesc) {
 	if d == nil || d.session != s {
 		return
 	}
-	if l.damp("ports " + d.name) {
-		l.event(api.Warning, "PortFlapping", api.KindSwitch, d.name, fmt.Sprintf("switch %s tells of more than %d changes of its ports a second: they are read once a second", d.name, portRate), 0)
+	if l.damp("ports " + d.Name) {
+		l.event(api.Warning, "PortFlapping", api.KindSwitch, d.Name, fmt.Sprintf("switch %s tells of more than %d changes of its ports a second: they are read once a second", d.Name, portRate), 0)
 	}
-	now, known := l.o.Now(), d.ports
-	d.ports = map[uint32]*port{}
+	now, known := l.o.Now(), d.Ports
+	d.Ports = map[uint32]*discovery.Port{}
 	for _, p := range ports {
-		l.net.setPort(&d.sw, p, known[uint32(p.Port)], now)
+		l.net.SetPort(&d.Switch, p, known[uint32(p.Port)], now)
 	}
 	l.dirty()
 }
@@ -250,7 +251,7 @@ func (l *loop) dirtyNow(now time.Time) {
 // tick gives the network the time, and looks after switches.
 func (l *loop) tick() {
 	now := l.o.Now()
-	l.net.tick(now, l.look)
+	l.net.Tick(now, l.look)
 	for _, d := range l.switches {
 		switch {
 		case d.session == nil && now.Sub(d.since) > forgetAfter && (l.intent == nil || l.complete):
@@ -263,7 +264,7 @@ func (l *loop) tick() {
 }
 
 // look finds the endpoints whose stations nobody has seen, and the addresses of the others.
-func (l *loop) look() (missing []missing, named map[flow.MAC]bool) {
+func (l *loop) look() (missing []discovery.Missing, named map[flow.MAC]bool) {
 	for name, e := range l.intent.endpoints {
 		if e.Deleting == nil && !onHost(e) && (len(l.at[name].MACs) == 0 || l.at[name].At == (fabric.At{})) {
 			missing = append(missing, l.missing(name, e.Spec))
@@ -278,12 +279,12 @@ func (l *loop) look() (missing []missing, named map[flow.MAC]bool) {
 	return missing, named
 }
 
-func (l *loop) missing(name string, e api.EndpointSpec) missing {
-	m := missing{name: name}
-	m.at, m.fixed = l.seatOf(e)
+func (l *loop) missing(name string, e api.EndpointSpec) discovery.Missing {
+	m := discovery.Missing{Name: name}
+	m.At, m.Fixed = l.seatOf(e)
 	for _, p := range prefixes(e) {
 		if p.IsSingleIP() {
-			m.ips = append(m.ips, p.Addr())
+			m.IPs = append(m.IPs, p.Addr())
 		}
 	}
 	return m
@@ -295,22 +296,22 @@ func (l *loop) packetIn(s *session, m *openflow.PacketIn) {
 	if d == nil || d.session != s {
 		return
 	}
-	l.net.frameIn(&d.sw, uint32(m.InPort()), m.Data, l.o.Now())
+	l.net.FrameIn(&d.Switch, uint32(m.InPort()), m.Data, l.o.Now())
 }
 
 func (l *loop) forgetDevice(d *device) {
-	delete(l.switches, d.dpid)
-	delete(l.byName, d.name)
-	delete(l.Fleet.Nodes, d.id)
-	l.net.forget(&d.sw)
-	l.reports.gone(d.name)
-	l.event(api.Warning, "SwitchForgotten", api.KindSwitch, d.name, fmt.Sprintf("switch %s has not come back for %v: no way leads across it any more", d.name, forgetAfter), 0)
+	delete(l.switches, d.DPID)
+	delete(l.byName, d.Name)
+	delete(l.Fleet.Nodes, d.ID)
+	l.net.Forget(&d.Switch)
+	l.reports.gone(d.Name)
+	l.event(api.Warning, "SwitchForgotten", api.KindSwitch, d.Name, fmt.Sprintf("switch %s has not come back for %v: no way leads across it any more", d.Name, forgetAfter), 0)
 	l.dirty()
 }
 
 // sorted devices make the same input of the same network.
 func (l *loop) devices() []*device {
-	return slices.SortedFunc(maps.Values(l.switches), func(a, b *device) int { return cmp.Compare(a.dpid, b.dpid) })
+	return slices.SortedFunc(maps.Values(l.switches), func(a, b *device) int { return cmp.Compare(a.DPID, b.DPID) })
 }
 
 func (l *loop) deviceOf(id fabric.SwitchID) *device {

@@ -1,4 +1,4 @@
-package control
+package discovery
 
 import (
 	"slices"
@@ -12,20 +12,20 @@ import (
 	"weir.dev/weir/router/rollout"
 )
 
-// recall takes over a switch's ports as they were reported in an earlier life.
-func (n *network) recall(d *sw, ports []api.SwitchPort, byName map[string]*sw, now time.Time) {
+// Recall takes over a switch's ports as they were reported in an earlier life.
+func (n *Network) Recall(d *Switch, ports []api.SwitchPort, byName map[string]*Switch, now time.Time) {
 	for _, x := range ports {
-		p := &port{number: x.Number, name: x.Name, up: x.State == api.LinkUp}
-		d.ports[x.Number] = p
+		p := &Port{Number: x.Number, Name: x.Name, Up: x.State == api.LinkUp}
+		d.Ports[x.Number] = p
 		peer, end, _ := strings.Cut(x.Peer, ":")
 		number, err := strconv.ParseUint(end, 10, 32)
 		other := byName[peer]
 		switch {
-		case !p.up:
+		case !p.Up:
 		case x.Kind == "host":
 			p.heard, p.from = now, fabric.At{Switch: rollout.HostID(peer), Port: fabric.Port{Name: "uplink/" + end}}
 		case x.Kind == "link" && other != nil && err == nil:
-			p.heard, p.from, p.looped = now, fabric.At{Switch: other.id, Port: fabric.Port{Number: flow.Port(number)}}, other == d
+			p.heard, p.from, p.looped = now, fabric.At{Switch: other.ID, Port: fabric.Port{Number: flow.Port(number)}}, other == d
 		case x.Kind == "edge":
 			p.edge, p.first = true, now
 			for _, text := range x.Stations {
@@ -33,9 +33,9 @@ func (n *network) recall(d *sw, ports []api.SwitchPort, byName map[string]*sw, n
 				if !ok {
 					continue
 				}
-				n.stations.see(mac, firstOf(ips), seat{d.id, x.Number}, now)
+				n.Stations.See(mac, firstOf(ips), Seat{d.ID, x.Number}, now)
 				for _, ip := range ips {
-					n.stations.see(mac, ip, seat{d.id, x.Number}, now)
+					n.Stations.See(mac, ip, Seat{d.ID, x.Number}, now)
 				}
 			}
 		}

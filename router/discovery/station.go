@@ -1,4 +1,4 @@
-package control
+package discovery
 
 import (
 	"encoding/binary"
@@ -32,16 +32,16 @@ const (
 	etherTypeSVLAN = 0x88a8
 )
 
-// seat is the place of a station: an edge port.
-type seat struct {
-	id   fabric.SwitchID
-	port uint32
+// Seat is the place of a station: an edge port.
+type Seat struct {
+	ID   fabric.SwitchID
+	Port uint32
 }
 
-// spotted is a station at an edge port.
-type spotted struct {
-	mac    flow.MAC
-	at     seat
+// Spotted is a station at an edge port.
+type Spotted struct {
+	MAC    flow.MAC
+	At     Seat
 	seen   time.Time
 	ips    []address // most recently seen first
 	asked  time.Time
@@ -56,14 +56,14 @@ type address struct {
 
 // stations is a bounded table of who is where.
 type stations struct {
-	by     map[flow.MAC]*spotted
-	atSeat map[seat]int
+	by     map[flow.MAC]*Spotted
+	atSeat map[Seat]int
 	ips    map[netip.Addr]flow.MAC
 	swept  time.Time
 }
 
 func newStations() stations {
-	return stations{by: map[flow.MAC]*spotted{}, atSeat: map[seat]int{}, ips: map[netip.Addr]flow.MAC{}}
+	return stations{by: map[flow.MAC]*Spotted{}, atSeat: map[Seat]int{}, ips: map[netip.Addr]flow.MAC{}}
 }
 
 // outcome of seeing a station.
@@ -77,20 +77,20 @@ const (
 	tableFull
 )
 
-// see takes note of a frame's sender.
-func (t *stations) see(mac flow.MAC, ip netip.Addr, at seat, now time.Time) (o outcome, before seat) {
+// See takes note of a frame's sender.
+func (t *stations) See(mac flow.MAC, ip netip.Addr, at Seat, now time.Time) (o outcome, before Seat) {
 	s := t.by[mac]
 	if s == nil {
 		if len(t.by) >= maxStations || t.atSeat[at] >= maxPerPort {
 			return tableFull, at
 		}
-		s = &spotted{mac: mac, at: at}
+		s = &Spotted{MAC: mac, At: at}
 		t.by[mac] = s
 		t.atSeat[at]++
 		o = learned
 	}
-	before = s.at
-	if s.at != at {
+	before = s.At
+	if s.At != at {
 		if now.Sub(s.window) > flapWindow {
 			s.window, s.moves = now, 0
 		}
@@ -100,9 +100,9 @@ func (t *stations) see(mac flow.MAC, ip netip.Addr, at seat, now time.Time) (o o
 		if t.atSeat[at] >= maxPerPort {
 			return tableFull, before
 		}
-		t.leaveSeat(s.at)
+		t.leaveSeat(s.At)
 		t.atSeat[at]++
-		s.at, o = at, moved
+		s.At, o = at, moved
 	}
 	s.seen = now
 	if ip.IsValid() && t.address(s, ip, now) && o == nothingNew {
@@ -112,8 +112,8 @@ func (t *stations) see(mac flow.MAC, ip netip.Addr, at seat, now time.Time) (o o
 }
 
 // address notes that the station has the address; an address belongs to the station that has used it last.
-func (t *stations) address(s *spotted, ip netip.Addr, now time.Time) bool {
-	if i := slices.IndexFunc(s.ips, func(a address) bool { return a.ip == ip }); i >= 0 && t.ips[ip] == s.mac {
+func (t *stations) address(s *Spotted, ip netip.Addr, now time.Time) bool {
+	if i := slices.IndexFunc(s.ips, func(a address) bool { return a.ip == ip }); i >= 0 && t.ips[ip] == s.MAC {
 		s.ips[i].seen = now
 		return false
 	}
@@ -122,7 +122,7 @@ func (t *stations) address(s *spotted, ip netip.Addr, now time.Time) bool {
 	}
 	s.ips = slices.DeleteFunc(s.ips, func(a address) bool { return a.ip == ip })
 	s.ips = append(s.ips, address{ip, now})
-	t.ips[ip] = s.mac
+	t.ips[ip] = s.MAC
 	if len(s.ips) > maxAddresses {
 		slices.SortFunc(s.ips, func(a, b address) int { return b.seen.Compare(a.seen) })
 		delete(t.ips, s.ips[maxAddresses].ip)
@@ -131,38 +131,38 @@ func (t *stations) address(s *spotted, ip netip.Addr, now time.Time) bool {
 	return true
 }
 
-func (t *stations) leaveSeat(at seat) {
+func (t *stations) leaveSeat(at Seat) {
 	if t.atSeat[at]--; t.atSeat[at] <= 0 {
 		delete(t.atSeat, at)
 	}
 }
 
-func (t *stations) remove(s *spotted) {
-	t.leaveSeat(s.at)
+func (t *stations) remove(s *Spotted) {
+	t.leaveSeat(s.At)
 	for _, a := range s.ips {
-		if t.ips[a.ip] == s.mac {
+		if t.ips[a.ip] == s.MAC {
 			delete(t.ips, a.ip)
 		}
 	}
-	delete(t.by, s.mac)
+	delete(t.by, s.MAC)
 }
 
 // leave forgets all stations of a switch.
 func (t *stations) leave(id fabric.SwitchID) {
 	for _, s := range t.by {
-		if s.at.id == id {
+		if s.At.ID == id {
 			t.remove(s)
 		}
 	}
 }
 
-// sorted by MAC address.
-func (t *stations) sorted() []*spotted {
-	return slices.SortedFunc(maps.Values(t.by), func(a, b *spotted) int { return slices.Compare(a.mac[:], b.mac[:]) })
+// Sorted by MAC address.
+func (t *stations) Sorted() []*Spotted {
+	return slices.SortedFunc(maps.Values(t.by), func(a, b *Spotted) int { return slices.Compare(a.MAC[:], b.MAC[:]) })
 }
 
-// addresses sorted.
-func (s *spotted) addresses() []netip.Addr {
+// Addresses sorted.
+func (s *Spotted) Addresses() []netip.Addr {
 	out := make([]netip.Addr, len(s.ips))
 	for i, a := range s.ips {
 		out[i] = a.ip
@@ -172,7 +172,7 @@ func (s *spotted) addresses() []netip.Addr {
 }
 
 // station learns from a frame that came in at an edge port.
-func (n *network) station(d *sw, p *port, frame []byte, now time.Time) {
+func (n *Network) station(d *Switch, p *Port, frame []byte, now time.Time) {
 	if !p.stations() {
 		return
 	}
@@ -180,10 +180,10 @@ func (n *network) station(d *sw, p *port, frame []byte, now time.Time) {
 	if !ok {
 		return
 	}
-	at := seat{d.id, uint32(p.number)}
-	if c, ok := n.declared[mac]; ok && c.at != at {
-		if n.damp("claim "+mac.String(), now) {
-			n.event(api.Warning, "StationRefused", api.KindSwitch, d.name, fmt.Sprintf("a frame from %s came in at port %d of %s, but that address is declared by %s: ignored", mac, p.number, d.name, c.who), 0)
+	at := Seat{d.ID, uint32(p.Number)}
+	if c, ok := n.Declared[mac]; ok && c.At != at {
+		if n.Damp("claim "+mac.String(), now) {
+			n.event(api.Warning, "StationRefused", api.KindSwitch, d.Name, fmt.Sprintf("a frame from %s came in at port %d of %s, but that address is declared by %s: ignored", mac, p.Number, d.Name, c.Who), 0)
 		}
 		return
 	}
@@ -193,39 +193,39 @@ func (n *network) station(d *sw, p *port, frame []byte, now time.Time) {
 }
 
 // seen takes note of a station whose claim is not contested.
-func (n *network) seen(d *sw, mac flow.MAC, ip netip.Addr, at seat, now time.Time) {
-	o, before := n.stations.see(mac, ip, at, now)
+func (n *Network) seen(d *Switch, mac flow.MAC, ip netip.Addr, at Seat, now time.Time) {
+	o, before := n.Stations.See(mac, ip, at, now)
 	switch o {
 	case nothingNew:
 		return
 	case moved:
-		n.event(api.Info, "StationMoved", api.KindSwitch, d.name, fmt.Sprintf("station %s moved from %s to %s", mac, n.seatName(before), n.seatName(at)), 0)
+		n.event(api.Info, "StationMoved", api.KindSwitch, d.Name, fmt.Sprintf("station %s moved from %s to %s", mac, n.seatName(before), n.seatName(at)), 0)
 		n.dirtyNow()
 	case learned:
 		n.dirty()
 	case flapping:
-		if n.damp("flap "+mac.String(), now) {
-			n.event(api.Warning, "StationFlapping", api.KindSwitch, d.name, fmt.Sprintf("station %s is seen at %s and %s in turn: it stays at the first", mac, n.seatName(before), n.seatName(at)), 0)
+		if n.Damp("flap "+mac.String(), now) {
+			n.event(api.Warning, "StationFlapping", api.KindSwitch, d.Name, fmt.Sprintf("station %s is seen at %s and %s in turn: it stays at the first", mac, n.seatName(before), n.seatName(at)), 0)
 		}
 	case tableFull:
-		if n.damp("stations full", now) {
-			n.event(api.Warning, "TooManyStations", api.KindSwitch, d.name, fmt.Sprintf("there are too many stations at %s (at most %d a port, %d in all)", n.seatName(at), maxPerPort, maxStations), 0)
+		if n.Damp("stations full", now) {
+			n.event(api.Warning, "TooManyStations", api.KindSwitch, d.Name, fmt.Sprintf("there are too many stations at %s (at most %d a port, %d in all)", n.seatName(at), maxPerPort, maxStations), 0)
 		}
 	}
 }
 
-func (n *network) seatName(s seat) string {
-	if d := n.switchOf(s.id); d != nil {
-		return fmt.Sprintf("%s:%d", d.name, s.port)
+func (n *Network) seatName(s Seat) string {
+	if d := n.switchOf(s.ID); d != nil {
+		return fmt.Sprintf("%s:%d", d.Name, s.Port)
 	}
-	return fmt.Sprintf("%s:%d", s.id, s.port)
+	return fmt.Sprintf("%s:%d", s.ID, s.Port)
 }
 
-// claim is an address that someone has declared, and where, if that is an edge port.
-type claim struct {
-	who string
-	at  seat
-	mac flow.MAC // of an IP address: whose it is, if that is declared
+// Claim is an address that someone has declared, and where, if that is an edge port.
+type Claim struct {
+	Who string
+	At  Seat
+	MAC flow.MAC // of an IP address: whose it is, if that is declared
 }
 
 // senderOf reads who sent a frame: ARP (RFC 826) and neighbour discovery (RFC 4861) tell the address, too.
@@ -265,25 +265,25 @@ func senderOf(b []byte) (mac flow.MAC, ip netip.Addr, ok bool) {
 }
 
 // tickStations asks silent stations whether they are there, and forgets those that do not answer.
-func (n *network) tickStations(now time.Time, look func() ([]missing, map[flow.MAC]bool)) {
-	if now.Sub(n.stations.swept) < stationSweep {
+func (n *Network) tickStations(now time.Time, look func() ([]Missing, map[flow.MAC]bool)) {
+	if now.Sub(n.Stations.swept) < stationSweep {
 		return
 	}
-	n.stations.swept = now
+	n.Stations.swept = now
 	all, named := look()
 	n.seek(all, now)
 	asked := 0
-	for _, s := range n.stations.by {
+	for _, s := range n.Stations.by {
 		silent := now.Sub(s.seen)
 		if silent < stationAsk {
 			continue
 		}
-		d := n.switchOf(s.at.id)
-		if d == nil || !d.connected {
+		d := n.switchOf(s.At.ID)
+		if d == nil || !d.Connected {
 			continue // it cannot be heard
 		}
-		if silent >= stationExpiry && !named[s.mac] {
-			n.stations.remove(s)
+		if silent >= stationExpiry && !named[s.MAC] {
+			n.Stations.remove(s)
 			n.dirty()
 			continue
 		}
@@ -296,15 +296,15 @@ func (n *network) tickStations(now time.Time, look func() ([]missing, map[flow.M
 }
 
 // ask sends ARP probes (RFC 5227: the sender's address is 0.0.0.0, so that nobody's table changes) to a station.
-func (n *network) ask(d *sw, s *spotted) {
-	p := d.ports[s.at.port]
+func (n *Network) ask(d *Switch, s *Spotted) {
+	p := d.Ports[s.At.Port]
 	if p == nil {
 		return
 	}
 	var out []openflow.Message
 	for _, a := range s.ips {
 		if a.ip.Is4() && len(out) < 4 {
-			out = append(out, arpProbe(s.mac, p.mac, a.ip, openflow.Port(s.at.port)))
+			out = append(out, arpProbe(s.MAC, p.mac, a.ip, openflow.Port(s.At.Port)))
 		}
 	}
 	if len(out) > 0 {
@@ -312,10 +312,10 @@ func (n *network) ask(d *sw, s *spotted) {
 	}
 }
 
-// text is a station as it is reported: "06:57:00:00:00:01 10.0.0.1 10.0.0.2".
-func (s *spotted) text() string {
-	parts := []string{s.mac.String()}
-	for _, ip := range s.addresses() {
+// Text is a station as it is reported: "06:57:00:00:00:01 10.0.0.1 10.0.0.2".
+func (s *Spotted) Text() string {
+	parts := []string{s.MAC.String()}
+	for _, ip := range s.Addresses() {
 		parts = append(parts, ip.String())
 	}
 	return strings.Join(parts, " ")
@@ -327,7 +327,7 @@ func parseStation(text string) (mac flow.MAC, ips []netip.Addr, ok bool) {
 	if len(fields) == 0 {
 		return mac, nil, false
 	}
-	mac, ok = parseMAC(fields[0])
+	mac, ok = ParseMAC(fields[0])
 	for _, f := range fields[1:] {
 		if ip, err := netip.ParseAddr(f); err == nil {
 			ips = append(ips, ip)
@@ -336,11 +336,11 @@ func parseStation(text string) (mac flow.MAC, ips []netip.Addr, ok bool) {
 	return mac, ips, ok
 }
 
-// candidates are the stations that an endpoint may be, by MAC: that of its MAC, else those of its addresses, else all (at its port).
-func (t *stations) candidates(e api.EndpointSpec, prefixes []netip.Prefix, all []*spotted) []*spotted {
-	if mac, ok := parseMAC(e.MAC); ok {
+// Candidates are the stations that an endpoint may be, by MAC: that of its MAC, else those of its addresses, else all (at its port).
+func (t *stations) Candidates(e api.EndpointSpec, prefixes []netip.Prefix, all []*Spotted) []*Spotted {
+	if mac, ok := ParseMAC(e.MAC); ok {
 		if s := t.by[mac]; s != nil {
-			return []*spotted{s}
+			return []*Spotted{s}
 		}
 		return nil
 	}
@@ -350,7 +350,7 @@ func (t *stations) candidates(e api.EndpointSpec, prefixes []netip.Prefix, all [
 		}
 		return all
 	}
-	var out []*spotted
+	var out []*Spotted
 	for _, p := range prefixes {
 		if p.IsSingleIP() {
 			if s := t.by[t.ips[p.Addr()]]; s != nil {
@@ -364,11 +364,11 @@ func (t *stations) candidates(e api.EndpointSpec, prefixes []netip.Prefix, all [
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b *spotted) int { return slices.Compare(a.mac[:], b.mac[:]) })
+	slices.SortFunc(out, func(a, b *Spotted) int { return slices.Compare(a.MAC[:], b.MAC[:]) })
 	return slices.Compact(out)
 }
 
-func parseMAC(s string) (flow.MAC, bool) {
+func ParseMAC(s string) (flow.MAC, bool) {
 	hw, err := net.ParseMAC(s)
 	if err != nil || len(hw) != 6 {
 		return flow.MAC{}, false

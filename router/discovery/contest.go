@@ -1,4 +1,4 @@
-package control
+package discovery
 
 import (
 	"encoding/binary"
@@ -29,47 +29,47 @@ type claimed struct {
 // contest is a claim under way.
 type contest struct {
 	by    flow.MAC // claims an IP address
-	at    seat     // of who claims
+	at    Seat     // of who claims
 	since time.Time
 	next  time.Time
 	asked int
 }
 
 // live: the station there can be asked, and heard.
-func (n *network) live(at seat) bool {
-	d := n.switchOf(at.id)
-	if d == nil || !d.connected {
+func (n *Network) live(at Seat) bool {
+	d := n.switchOf(at.ID)
+	if d == nil || !d.Connected {
 		return false
 	}
-	p := d.ports[at.port]
+	p := d.Ports[at.Port]
 	return p != nil && p.stations()
 }
 
 // contested begins, or goes on with, a contest if what a frame claims belongs to a station that can be asked. It returns what of the
 // claim holds at once: ok is false when the MAC itself is contested, and ip is invalid when the address is.
-func (n *network) contested(mac flow.MAC, ip netip.Addr, at seat, now time.Time) (free netip.Addr, ok bool) {
-	if s := n.stations.by[mac]; s != nil && s.at != at && n.live(s.at) {
+func (n *Network) contested(mac flow.MAC, ip netip.Addr, at Seat, now time.Time) (free netip.Addr, ok bool) {
+	if s := n.Stations.by[mac]; s != nil && s.At != at && n.live(s.At) {
 		n.contest(claimed{mac: mac}, contest{by: mac, at: at}, now)
 		return ip, false
 	}
 	if !ip.IsValid() {
 		return ip, true
 	}
-	if c, declared := n.declaredIPs[ip]; declared && (c.at != at || c.mac != flow.MAC{} && c.mac != mac) {
-		if n.damp("claim "+ip.String(), now) {
-			n.event(api.Warning, "StationRefused", api.KindSwitch, n.nameOf(at.id), fmt.Sprintf("station %s at %s says that it has %s, but that address is declared by %s: ignored", mac, n.seatName(at), ip, c.who), 0)
+	if c, declared := n.DeclaredIPs[ip]; declared && (c.At != at || c.MAC != flow.MAC{} && c.MAC != mac) {
+		if n.Damp("claim "+ip.String(), now) {
+			n.event(api.Warning, "StationRefused", api.KindSwitch, n.nameOf(at.ID), fmt.Sprintf("station %s at %s says that it has %s, but that address is declared by %s: ignored", mac, n.seatName(at), ip, c.Who), 0)
 		}
 		return netip.Addr{}, true
 	}
-	owner := n.stations.by[n.stations.ips[ip]]
-	if owner != nil && owner.mac != mac && n.live(owner.at) {
-		n.contest(claimed{owner.mac, ip}, contest{by: mac, at: at}, now)
+	owner := n.Stations.by[n.Stations.ips[ip]]
+	if owner != nil && owner.MAC != mac && n.live(owner.At) {
+		n.contest(claimed{owner.MAC, ip}, contest{by: mac, at: at}, now)
 		return netip.Addr{}, true
 	}
 	return ip, true
 }
 
-func (n *network) contest(what claimed, c contest, now time.Time) {
+func (n *Network) contest(what claimed, c contest, now time.Time) {
 	if _, known := n.contests[what]; known || len(n.contests) >= maxContests {
 		return
 	}
@@ -78,17 +78,17 @@ func (n *network) contest(what claimed, c contest, now time.Time) {
 }
 
 // tickContests asks owners, and decides.
-func (n *network) tickContests(now time.Time) {
+func (n *Network) tickContests(now time.Time) {
 	asked := 0
 	for what, c := range n.contests {
-		owner := n.stations.by[what.mac]
+		owner := n.Stations.by[what.mac]
 		switch {
-		case owner == nil || what.ip.IsValid() && n.stations.ips[what.ip] != what.mac || !what.ip.IsValid() && owner.at == c.at:
+		case owner == nil || what.ip.IsValid() && n.Stations.ips[what.ip] != what.mac || !what.ip.IsValid() && owner.At == c.at:
 			delete(n.contests, what) // there is nothing to contest any more
 		case owner.answered(what.ip, c.since):
 			delete(n.contests, what)
 			n.dismissed(what, c, owner, now)
-		case !n.live(owner.at) || c.asked >= contestAsks && !now.Before(c.next):
+		case !n.live(owner.At) || c.asked >= contestAsks && !now.Before(c.next):
 			delete(n.contests, what)
 			n.holds(what, c, now)
 		case !now.Before(c.next) && asked < maxAsked:
@@ -101,7 +101,7 @@ func (n *network) tickContests(now time.Time) {
 }
 
 // answered: the station was heard at its place since then, with that address if one is given.
-func (s *spotted) answered(ip netip.Addr, since time.Time) bool {
+func (s *Spotted) answered(ip netip.Addr, since time.Time) bool {
 	if !ip.IsValid() {
 		return s.seen.After(since)
 	}
@@ -113,42 +113,42 @@ func (s *spotted) answered(ip netip.Addr, since time.Time) bool {
 	return false
 }
 
-func (n *network) dismissed(what claimed, c *contest, owner *spotted, now time.Time) {
+func (n *Network) dismissed(what claimed, c *contest, owner *Spotted, now time.Time) {
 	address := what.mac.String()
 	if what.ip.IsValid() {
 		address = what.ip.String()
 	}
-	if n.damp("claim "+address, now) {
-		n.event(api.Warning, "StationRefused", api.KindSwitch, n.nameOf(c.at.id), fmt.Sprintf("station %s at %s claims %s, but station %s answers at %s: ignored",
-			c.by, n.seatName(c.at), address, owner.mac, n.seatName(owner.at)), 0)
+	if n.Damp("claim "+address, now) {
+		n.event(api.Warning, "StationRefused", api.KindSwitch, n.nameOf(c.at.ID), fmt.Sprintf("station %s at %s claims %s, but station %s answers at %s: ignored",
+			c.by, n.seatName(c.at), address, owner.MAC, n.seatName(owner.At)), 0)
 	}
 }
 
 // holds: the owner is gone.
-func (n *network) holds(what claimed, c *contest, now time.Time) {
-	if s := n.stations.by[c.by]; what.ip.IsValid() && s != nil && s.at != c.at {
+func (n *Network) holds(what claimed, c *contest, now time.Time) {
+	if s := n.Stations.by[c.by]; what.ip.IsValid() && s != nil && s.At != c.at {
 		return // who claimed it has moved on
 	}
-	if d := n.switchOf(c.at.id); d != nil {
+	if d := n.switchOf(c.at.ID); d != nil {
 		n.seen(d, c.by, what.ip, c.at, now)
 	}
 }
 
 // askOwner asks a station for one address, or for those that it has.
-func (n *network) askOwner(s *spotted, only netip.Addr) {
-	d := n.switchOf(s.at.id)
-	if d == nil || !d.connected || d.ports[s.at.port] == nil {
+func (n *Network) askOwner(s *Spotted, only netip.Addr) {
+	d := n.switchOf(s.At.ID)
+	if d == nil || !d.Connected || d.Ports[s.At.Port] == nil {
 		return
 	}
-	p, port := d.ports[s.at.port], openflow.Port(s.at.port)
+	p, port := d.Ports[s.At.Port], openflow.Port(s.At.Port)
 	var out []openflow.Message
 	for _, a := range s.ips {
 		switch {
 		case only.IsValid() && a.ip != only || len(out) == 4:
 		case a.ip.Is4():
-			out = append(out, arpProbe(s.mac, p.mac, a.ip, port))
+			out = append(out, arpProbe(s.MAC, p.mac, a.ip, port))
 		default:
-			out = append(out, neighbourProbe(s.mac, p.mac, a.ip, port))
+			out = append(out, neighbourProbe(s.MAC, p.mac, a.ip, port))
 		}
 	}
 	if len(out) > 0 {

@@ -1,4 +1,4 @@
-package control
+package discovery
 
 import (
 	"maps"
@@ -22,29 +22,29 @@ type sought struct {
 	next  time.Time
 }
 
-// missing is an endpoint of the fabric whose station is not known.
-type missing struct {
-	name  string
-	ips   []netip.Addr
-	at    seat // where it is declared to be, if fixed
-	fixed bool
+// Missing is an endpoint of the fabric whose station is not known.
+type Missing struct {
+	Name  string
+	IPs   []netip.Addr
+	At    Seat // where it is declared to be, if fixed
+	Fixed bool
 }
 
 // seek asks, at every edge port, for the stations of endpoints that say only an address, or a port where nothing has been heard: a station
 // that nobody talks to says nothing by itself.
-func (n *network) seek(all []missing, now time.Time) {
+func (n *Network) seek(all []Missing, now time.Time) {
 	asked := 0
 	still := map[string]bool{}
 	for _, m := range all {
-		still[m.name] = true
-		s := n.sought[m.name]
+		still[m.Name] = true
+		s := n.sought[m.Name]
 		if now.Before(s.next) || asked == maxSought {
 			continue
 		}
-		for _, ip := range m.ips {
+		for _, ip := range m.IPs {
 			if ip.Is4() {
 				asked++
-				n.askEverywhere(ip, m.at, m.fixed)
+				n.askEverywhere(ip, m.At, m.Fixed)
 			}
 		}
 		s.times++
@@ -52,22 +52,22 @@ func (n *network) seek(all []missing, now time.Time) {
 		if s.times > seekTimes {
 			s.next = now.Add(seekLater)
 		}
-		n.sought[m.name] = s
+		n.sought[m.Name] = s
 	}
 	maps.DeleteFunc(n.sought, func(name string, _ sought) bool { return !still[name] })
 }
 
 // askEverywhere sends an ARP probe out of every edge port, or of one.
-func (n *network) askEverywhere(ip netip.Addr, only seat, one bool) {
-	for _, d := range n.switches {
-		if !d.connected {
+func (n *Network) askEverywhere(ip netip.Addr, only Seat, one bool) {
+	for _, d := range n.Switches {
+		if !d.Connected {
 			continue
 		}
 		var out []openflow.Message
-		for _, p := range d.ports {
-			at := seat{d.id, uint32(p.number)}
+		for _, p := range d.Ports {
+			at := Seat{d.ID, uint32(p.Number)}
 			if p.stations() && (!one || at == only) {
-				out = append(out, arpProbe(flow.MAC{255, 255, 255, 255, 255, 255}, p.mac, ip, openflow.Port(p.number)))
+				out = append(out, arpProbe(flow.MAC{255, 255, 255, 255, 255, 255}, p.mac, ip, openflow.Port(p.Number)))
 			}
 		}
 		if len(out) > 0 {
