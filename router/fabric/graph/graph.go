@@ -33,30 +33,24 @@ type Graph struct {
 	Link   []map[fabric.Port]int // the arc that leaves by a port
 	Edges  [][]flow.Port         // of OpenFlow switches: ports without a link behind
 	dist   [][]uint32            // by target; filled as needed
-	paths  []path                // filled as needed
-	known  [][]int32             // by target and beginning: 1 and which of paths; 0 none yet
+	key    []uint64              // by target: chooses among ways of one length
 	root   []int                 // of each node's island, the same in both trees; -1 none
 	Trees  [2]*Tree              // for floods of senders whose MAC is even, and odd; they may be one
 	Tells  []bool                // of OpenFlow switches: entries tell the two from each other
 	single map[flow.Port][]fabric.Out
 }
 
-// path is arcs from one node to another.
-type path struct {
-	arcs []int
-	ok   bool
-}
-
 const Unreachable = math.MaxUint32
 
 func New(t fabric.Topology) *Graph {
 	n := len(t.Switches)
-	g := &Graph{IDs: slices.Sorted(maps.Keys(t.Switches)), Index: make(map[fabric.SwitchID]int, n), dist: make([][]uint32, n), known: make([][]int32, n), single: map[flow.Port][]fabric.Out{}}
+	g := &Graph{IDs: slices.Sorted(maps.Keys(t.Switches)), Index: make(map[fabric.SwitchID]int, n), dist: make([][]uint32, n), single: map[flow.Port][]fabric.Out{}}
 	g.Out, g.Edges, g.Link = make([][]int, n), make([][]flow.Port, n), make([]map[fabric.Port]int, n)
 	for i, id := range g.IDs {
 		g.Index[id] = i
 		g.Switch = append(g.Switch, t.Switches[id])
 		g.Link[i] = map[fabric.Port]int{}
+		g.key = append(g.key, identity.Of("to", string(id)))
 		g.Toward = append(g.Toward, "to "+g.Name(i))
 	}
 	links := slices.Clone(t.Links)
@@ -252,35 +246,20 @@ func Choose(g *Graph, arcs []int, key uint64) int {
 
 // Path is the arcs from one node to another; ok is false when there is no way. It depends, at each node, on the target only.
 func (g *Graph) Path(from, to int) (arcs []int, ok bool) {
-	row := g.known[to]
-	if row == nil {
-		row = make([]int32, len(g.IDs))
-		g.known[to] = row
-	}
-	if row[from] == 0 {
-		g.paths = append(g.paths, g.find(from, to))
-		row[from] = int32(len(g.paths))
-	}
-	p := &g.paths[row[from]-1]
-	return p.arcs, p.ok
-}
-
-func (g *Graph) find(from, to int) path {
 	far := g.To(to)[from]
 	if far == Unreachable {
-		return path{}
+		return nil, false
 	}
-	key := identity.Of("to", string(g.IDs[to]))
-	p := path{arcs: make([]int, 0, min(far, 8)), ok: true}
+	arcs = make([]int, 0, min(far, 8))
 	for at := from; at != to; {
-		a := g.next(at, to, key)
+		a := g.next(at, to, g.key[to])
 		if a < 0 {
-			return path{}
+			return nil, false
 		}
-		p.arcs = append(p.arcs, a)
+		arcs = append(arcs, a)
 		at = g.Arcs[a].To
 	}
-	return p
+	return arcs, true
 }
 
 // Opposite is the arc of the same link in the other direction.

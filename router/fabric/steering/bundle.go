@@ -72,6 +72,11 @@ func (b *bundle) claim() switches.Claim {
 	return switches.Claim{Owner: b, Policy: b.policy.Name, Priority: b.policy.Priority}
 }
 
+// note says what is done with the frames of a match.
+func (b *bundle) note(m *selected, what string) string {
+	return "policy " + b.policy.Name + ": " + m.term + " " + what
+}
+
 func (b *bundle) steers() bool { return !b.policy.Replica() }
 
 // first is 1 for forward, which takes the frames that both directions of a policy select.

@@ -127,10 +127,6 @@ func (p *planner) catch(s *stream, node int, out flow.Port, tag uint16, turn boo
 			e.Outs = []fabric.Out{{Port: out, Push: tag}}
 		}
 	}
-	notes := len(p.c.tmp.notes) // behind those of the caller
-	for k := range b.matches {
-		p.c.tmp.notes = append(p.c.tmp.notes, "policy "+b.policy.Name+": "+b.matches[k].term+" "+verb(b, out))
-	}
 	for _, port := range ports {
 		is := n.Catch.Port(port).With(b.policy.Name).With(b.Way.String())
 		this := e
@@ -152,12 +148,11 @@ func (p *planner) catch(s *stream, node int, out flow.Port, tag uint16, turn boo
 		}
 		for k := range b.matches {
 			m := &b.matches[k]
-			this.Match, this.Note, this.Cookie = m.Match, p.c.tmp.notes[notes+k], is.With(m.key).Entry()
+			this.Match, this.Note, this.Cookie = m.Match, b.note(m, verb(b, out)), is.With(m.key).Entry()
 			this.Match.InPort = port
 			p.keep(s, node, &this, ports)
 		}
 	}
-	p.c.tmp.notes = p.c.tmp.notes[:notes]
 }
 
 func verb(b *bundle, out flow.Port) string {

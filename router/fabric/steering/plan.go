@@ -248,7 +248,6 @@ func (p *planner) arrive(l plannedLeg, host int, steps []step, i int) {
 // transit makes the entries of the OpenFlow switches that a leg passes.
 func (p *planner) transit(l plannedLeg, target, i int) {
 	b, g := p.b, p.c.w.Graph
-	p.c.tmp.notes = p.c.tmp.notes[:0] // by match: the same at all switches
 	for _, a := range l.arcs {
 		x := &g.Arcs[a]
 		if x.To == target || g.Switch[x.To].Host {
@@ -260,12 +259,9 @@ func (p *planner) transit(l plannedLeg, target, i int) {
 		}
 		e := fabric.Entry{Hop: hopNumber(i, fabric.MaxHops-len(on)), Policy: b.policy.Name, Outs: g.Outs(g.Arcs[on[0]].Out.Number)}
 		if l.tag != 0 {
-			if len(p.c.tmp.notes) == 0 {
-				p.c.tmp.notes = append(p.c.tmp.notes, "chain "+b.policy.chain.Name+": tag "+strconv.Itoa(int(l.tag))+" "+g.Toward[target])
-			}
 			e.Priority, e.Match = switches.PrioTag, flow.Match{InPort: x.In.Number, Tag: l.tag}
 			e.Cookie = g.TagCookie(a, l.tag, l.end)
-			e.Note = p.c.tmp.notes[0]
+			e.Note = "chain " + b.policy.chain.Name + ": tag " + strconv.Itoa(int(l.tag)) + " " + g.Toward[target]
 			p.entry(x.To, &e)
 			continue
 		}
@@ -273,13 +269,9 @@ func (p *planner) transit(l plannedLeg, target, i int) {
 		is := p.c.Nodes[x.To].Transit.Port(x.In.Number).With(b.policy.Name).With(b.Way.String())
 		for k := range b.matches {
 			m := &b.matches[k]
-			if len(p.c.tmp.notes) == k {
-				p.c.tmp.notes = append(p.c.tmp.notes, "policy "+b.policy.Name+": "+m.term+" "+g.Toward[target])
-			}
-			e.Match = m.Match
+			e.Match, e.Note = m.Match, b.note(m, g.Toward[target])
 			e.Match.InPort = x.In.Number
 			e.Cookie = is.With(m.key).Entry()
-			e.Note = p.c.tmp.notes[k]
 			p.entry(x.To, &e)
 		}
 	}

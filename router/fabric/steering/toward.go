@@ -86,7 +86,6 @@ type scratch struct {
 	arcMark, nodeMark []uint32
 	mark              uint32
 	arcs              []int
-	notes             []string // by match
 	texts             []string
 	ports             []flow.Port
 	nodes             []int
@@ -238,11 +237,6 @@ func (p *planner) swapped(s *stream) {
 	for k := range steps {
 		p.each(host, last.In.Name, plannedLeg{}, &steps[k])
 	}
-	notes := p.c.tmp.notes[:0]
-	for k := range b.matches {
-		notes = append(notes, "policy "+b.policy.Name+": "+b.matches[k].term+" "+what)
-	}
-	p.c.tmp.notes = notes
 	back := s.Port.Number
 	for i, a := range arcs {
 		x := &g.Arcs[a]
@@ -250,7 +244,8 @@ func (p *planner) swapped(s *stream) {
 		is := p.c.Nodes[x.From].Transit.Port(x.Out.Number).With(b.policy.Name).With(b.Way.String())
 		e := fabric.Entry{Priority: switches.PrioSource + p.c.level(b.policy), Outs: g.Outs(back), Hop: 1, Policy: b.policy.Name}
 		for k := range b.matches {
-			e.Match, e.Note, e.Cookie = b.matches[k].Match, notes[k], is.With(b.matches[k].key).Entry()
+			m := &b.matches[k]
+			e.Match, e.Note, e.Cookie = m.Match, b.note(m, what), is.With(m.key).Entry()
 			e.Match.InPort = x.Out.Number
 			p.entry(x.From, &e)
 		}

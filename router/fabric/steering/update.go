@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	"weir.dev/weir/api"
 	"weir.dev/weir/router/fabric"
 )
 
@@ -35,16 +34,18 @@ func (c *Compiler) Update(in fabric.Input) fabric.Output {
 // policies.
 func (c *Compiler) changes(in fabric.Input) (fresh, gone map[string]*compiled, ok bool) {
 	fresh, gone = map[string]*compiled{}, map[string]*compiled{}
-	same := 0
-	look := func(name string, spec api.PolicySpec) {
+	look := func(name string) {
 		p := c.policies[name]
+		spec, still := in.Policies[name]
 		if p != nil {
-			same++
-			if fabric.SamePolicy(p.Spec, spec) && (p.err == nil || p.held == in.InForce[name] && !errors.Is(p.err, fabric.ErrTags)) {
+			if still && fabric.SamePolicy(p.Spec, spec) && (p.err == nil || p.held == in.InForce[name] && !errors.Is(p.err, fabric.ErrTags)) {
 				p.held = in.InForce[name]
 				return
 			}
 			gone[name] = p
+		}
+		if !still {
+			return
 		}
 		p = &compiled{}
 		c.w.readPolicy(p, name, spec)
@@ -53,26 +54,20 @@ func (c *Compiler) changes(in fabric.Input) (fresh, gone map[string]*compiled, o
 	}
 	if names, few := fabric.Edited(&c.w.In, &in); few {
 		for _, name := range names {
-			if spec, still := in.Policies[name]; still {
-				look(name, spec)
-			} else if p := c.policies[name]; p != nil {
-				gone[name] = p
-			}
+			look(name)
 		}
 		for name := range c.errs {
-			if spec, still := in.Policies[name]; still && fresh[name] == nil {
-				look(name, spec)
+			if fresh[name] == nil {
+				look(name)
 			}
 		}
 	} else {
-		for name, spec := range in.Policies {
-			look(name, spec)
+		for name := range in.Policies {
+			look(name)
 		}
-		if same < len(c.policies) {
-			for name, p := range c.policies {
-				if _, still := in.Policies[name]; !still {
-					gone[name] = p
-				}
+		for name := range c.policies {
+			if fresh[name] == nil {
+				look(name)
 			}
 		}
 	}

@@ -334,7 +334,7 @@ func merge[T any](old, fresh, gone []*T, order func(a, b *T) int) []*T {
 		}
 		x := (*next)[0]
 		*next = (*next)[1:]
-		i := find(old, x, order)
+		i, _ := slices.BinarySearchFunc(old, x, order)
 		sorted = append(sorted, old[:i]...)
 		if old = old[i:]; less {
 			old = old[1:]
@@ -343,17 +343,6 @@ func merge[T any](old, fresh, gone []*T, order func(a, b *T) int) []*T {
 		}
 	}
 	return append(sorted, old...)
-}
-
-// find gives the first place in order that is not before x, which is most likely near the beginning.
-func find[T any](list []*T, x *T, order func(a, b *T) int) int {
-	lo, step := 0, 1
-	for lo+step <= len(list) && order(list[lo+step-1], x) < 0 {
-		lo += step
-		step *= 2
-	}
-	i, _ := slices.BinarySearchFunc(list[lo:min(lo+step, len(list))], x, order)
-	return lo + i
 }
 
 // Room tells why a table has none. flood counts the entries for floods that are to come.
