@@ -2,7 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -52,12 +51,8 @@ func yesNo(b bool) string {
 }
 
 func endpoints() noun {
-	return nounOf[api.Endpoint]{
+	return stored(nounOf[api.Endpoint]{
 		k: api.KindEndpoint, other: []string{"ep", "eps"},
-		reader: func(c *api.Client) api.Reader[api.Endpoint] { return c.Endpoints().Reader },
-		delete: func(ctx context.Context, c *api.Client, name string) (*api.Operation, error) {
-			return c.Endpoints().Delete(ctx, name)
-		},
 		columns: []column[api.Endpoint]{
 			{head: "NAME", cell: func(e api.Endpoint) string { return e.Name }},
 			{head: "STATE", state: true, cell: func(e api.Endpoint) string { return state(e.Meta, e.Status.State) }},
@@ -78,16 +73,12 @@ func endpoints() noun {
 			{head: "AGE", cell: func(e api.Endpoint) string { return since(e.Created) }},
 			{head: "MESSAGE", cell: func(e api.Endpoint) string { return e.Status.Message }},
 		},
-	}
+	}, (*api.Client).Endpoints)
 }
 
 func functions() noun {
-	return nounOf[api.Function]{
+	return stored(nounOf[api.Function]{
 		k: api.KindFunction, other: []string{"fn", "fns", "nf", "nfs"},
-		reader: func(c *api.Client) api.Reader[api.Function] { return c.Functions().Reader },
-		delete: func(ctx context.Context, c *api.Client, name string) (*api.Operation, error) {
-			return c.Functions().Delete(ctx, name)
-		},
 		columns: []column[api.Function]{
 			{head: "NAME", cell: func(f api.Function) string { return f.Name }},
 			{head: "STATE", state: true, cell: func(f api.Function) string { return state(f.Meta, f.Status.State) }},
@@ -117,7 +108,7 @@ func functions() noun {
 			{head: "AGE", cell: func(f api.Function) string { return since(f.Created) }},
 			{head: "MESSAGE", cell: func(f api.Function) string { return f.Status.Message }},
 		},
-	}
+	}, (*api.Client).Functions)
 }
 
 // health of a function that should run; of the others there is nothing to say.
@@ -144,12 +135,8 @@ func shortDigest(d string) string {
 }
 
 func chains() noun {
-	return nounOf[api.Chain]{
-		k:      api.KindChain,
-		reader: func(c *api.Client) api.Reader[api.Chain] { return c.Chains().Reader },
-		delete: func(ctx context.Context, c *api.Client, name string) (*api.Operation, error) {
-			return c.Chains().Delete(ctx, name)
-		},
+	return stored(nounOf[api.Chain]{
+		k: api.KindChain,
 		columns: []column[api.Chain]{
 			{head: "NAME", cell: func(x api.Chain) string { return x.Name }},
 			{head: "STATE", state: true, cell: func(x api.Chain) string { return state(x.Meta, x.Status.State) }},
@@ -157,16 +144,12 @@ func chains() noun {
 			{head: "AGE", cell: func(x api.Chain) string { return since(x.Created) }},
 			{head: "MESSAGE", cell: func(x api.Chain) string { return x.Status.Message }},
 		},
-	}
+	}, (*api.Client).Chains)
 }
 
 func policies() noun {
-	return nounOf[api.Policy]{
+	return stored(nounOf[api.Policy]{
 		k: api.KindPolicy, other: []string{"pol"},
-		reader: func(c *api.Client) api.Reader[api.Policy] { return c.Policies().Reader },
-		delete: func(ctx context.Context, c *api.Client, name string) (*api.Operation, error) {
-			return c.Policies().Delete(ctx, name)
-		},
 		columns: []column[api.Policy]{
 			{head: "NAME", cell: func(p api.Policy) string { return p.Name }},
 			{head: "STATE", state: true, cell: func(p api.Policy) string { return state(p.Meta, p.Status.State) }},
@@ -183,7 +166,7 @@ func policies() noun {
 			{head: "AGE", cell: func(p api.Policy) string { return since(p.Created) }},
 			{head: "MESSAGE", cell: func(p api.Policy) string { return p.Status.Message }},
 		},
-	}
+	}, (*api.Client).Policies)
 }
 
 func operations() noun {

@@ -121,12 +121,8 @@ func assignments() noun {
 
 // hosts are the hosts; placed tells how many functions are on each, nil if nobody has counted.
 func hosts(placed map[string]int) noun {
-	return nounOf[api.Host]{
-		k:      api.KindHost,
-		reader: func(c *api.Client) api.Reader[api.Host] { return c.Hosts().Reader },
-		delete: func(ctx context.Context, c *api.Client, name string) (*api.Operation, error) {
-			return c.Hosts().Delete(ctx, name)
-		},
+	return stored(nounOf[api.Host]{
+		k: api.KindHost,
 		columns: []column[api.Host]{
 			{head: "NAME", cell: func(h api.Host) string { return h.Name }},
 			{head: "STATE", state: true, cell: func(h api.Host) string { return state(h.Meta, h.Status.State) }},
@@ -174,7 +170,7 @@ func hosts(placed map[string]int) noun {
 			}},
 			{head: "IMAGES", wide: true, cell: func(h api.Host) string { return strings.Join(h.Status.Images, ",") }},
 		},
-	}
+	}, (*api.Client).Hosts)
 }
 
 func uplinks(list []api.Uplink) string {

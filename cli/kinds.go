@@ -46,6 +46,15 @@ type nounOf[T any] struct {
 	columns []column[T]
 }
 
+// stored completes a kind that users write: how it is read and deleted.
+func stored[T, S any](n nounOf[T], of func(*api.Client) api.Resource[T, S]) noun {
+	n.reader = func(c *api.Client) api.Reader[T] { return of(c).Reader }
+	n.delete = func(ctx context.Context, c *api.Client, name string) (*api.Operation, error) {
+		return of(c).Delete(ctx, name)
+	}
+	return n
+}
+
 func (n nounOf[T]) kind() api.Kind    { return n.k }
 func (n nounOf[T]) aliases() []string { return n.other }
 

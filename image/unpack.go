@@ -91,15 +91,24 @@ func removePartial(dir string) error {
 	return nil
 }
 
+// openLayer opens a layer's file. A missing one is a damaged layout.
+func openLayer(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: layer %s is missing; %s", ErrCorrupt, path, remedy)
+	case err != nil:
+		return nil, fmt.Errorf("open layer: %w", err)
+	}
+	return f, nil
+}
+
 // unpack verifies both digests while it writes, and gives the directory its name only when all of it is on disk.
 func (s *Store) unpack(ctx context.Context, layout string, d v1.Descriptor, diffID string) (err error) {
 	path := blobPath(layout, d.Digest)
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: layer %s is missing; %s", ErrCorrupt, path, remedy)
-	}
+	f, err := openLayer(path)
 	if err != nil {
-		return fmt.Errorf("open layer: %w", err)
+		return err
 	}
 	defer f.Close()
 	partial, err := os.MkdirTemp(s.layersDir(), partialPrefix)

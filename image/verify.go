@@ -3,10 +3,8 @@ package image
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"time"
 
@@ -40,12 +38,9 @@ func (s *Store) Verify(ctx context.Context, ref string) (Image, error) {
 }
 
 func (s *Store) verifyBlob(ctx context.Context, path string, d v1.Descriptor) error {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: layer %s is missing; %s", ErrCorrupt, path, remedy)
-	}
+	f, err := openLayer(path)
 	if err != nil {
-		return fmt.Errorf("open layer: %w", err)
+		return err
 	}
 	defer f.Close()
 	info, err := f.Stat()

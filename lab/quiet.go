@@ -4,10 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"strconv"
 	"strings"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,30 +22,20 @@ var pressures = []string{"cpu", "io", "memory"}
 
 // pressure is the share of the last 10 s in which at least one task waited for a resource, in %; false: the kernel does not tell.
 func pressure(resource string) (percent float64, known bool, err error) {
-	text, err := os.ReadFile("/proc/pressure/" + resource)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) { // not built in, or switched off at boot
-		return 0, false, nil
-	}
+	proc, err := procfs.NewDefaultFS()
 	if err != nil {
 		return 0, false, err
 	}
-	return parsePressure(string(text))
-}
-
-func parsePressure(text string) (percent float64, known bool, err error) {
-	for line := range strings.Lines(text) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 || fields[0] != "some" {
-			continue
-		}
-		value, ok := strings.CutPrefix(fields[1], "avg10=")
-		if !ok {
-			break
-		}
-		percent, err = strconv.ParseFloat(value, 64)
-		return percent, err == nil, err
+	p, err := proc.PSIStatsForResource(resource)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EOPNOTSUPP): // not built in, or switched off at boot
+		return 0, false, nil
+	case err != nil:
+		return 0, false, err
+	case p.Some == nil:
+		return 0, false, fmt.Errorf("/proc/pressure/%s: want a line \"some\"", resource)
 	}
-	return 0, false, fmt.Errorf("pressure %q: want a line \"some avg10=\"", text)
+	return p.Some.Avg10, true, nil
 }
 
 // quiet judges how busy a machine is, and says what it goes by.

@@ -26,14 +26,13 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-func TestParsePressure(t *testing.T) {
-	text := "some avg10=98.40 avg60=87.35 avg300=82.54 total=10498277747\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
-	if percent, known, err := parsePressure(text); percent != 98.4 || !known || err != nil {
-		t.Errorf("%v, %v, %v: want 98.4", percent, known, err)
-	}
-	for _, text := range []string{"", "full avg10=1.00\n", "some avg60=1\n", "some avg10=x\n"} {
-		if percent, known, err := parsePressure(text); known || err == nil {
-			t.Errorf("%q: %v, %v, %v: want an error", text, percent, known, err)
+func TestPressureIsRead(t *testing.T) {
+	for _, resource := range pressures {
+		if percent, known, err := pressure(resource); err != nil || percent < 0 || percent > 100 {
+			t.Errorf("%s: %v %t %v", resource, percent, known, err)
 		}
+	}
+	if _, known, err := pressure("nothing"); known || err != nil {
+		t.Errorf("a resource that there is not: %t %v", known, err)
 	}
 }
