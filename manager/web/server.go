@@ -31,7 +31,6 @@ type ServeOptions struct {
 	Listen    string // loopback address and port of TCP, "" none; needs the token
 	TokenFile string // made with mode 0600 if it does not exist
 	Agents    string // host:port of TLS for agents elsewhere, "" none
-	Ready     func() // called, if set, once the API can be reached
 }
 
 // Server is a manager that listens.
@@ -42,18 +41,6 @@ type Server struct {
 	tcp       net.Addr
 	gate      *gate // of TCP, nil if it is not served
 	agents    *agentServer
-}
-
-// Serve is Listen, then Server.Serve.
-func (a *API) Serve(ctx context.Context, o ServeOptions) error {
-	s, err := a.Listen(o)
-	if err != nil {
-		return err
-	}
-	if o.Ready != nil {
-		o.Ready() // connections wait in the listeners' queues from here on
-	}
-	return s.Serve(ctx)
 }
 
 // Listen takes the socket and the port; Serve answers on them.
