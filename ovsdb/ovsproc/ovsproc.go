@@ -130,19 +130,26 @@ func (p *Process) lock(ctx context.Context) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	tick := time.NewTicker(10 * time.Millisecond)
+	locked := func() bool { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil }
+	if err := await(ctx, locked); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// await asks again and again, until it is so or ctx ends.
+func await(ctx context.Context, so func() bool) error {
+	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for {
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
-			return func() { f.Close() }, nil
-		}
+	for !so() {
 		select {
 		case <-ctx.Done():
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", f.Name(), ctx.Err())
+			return ctx.Err()
 		case <-tick.C:
 		}
 	}
+	return nil
 }
 
 // createDatabase makes it in one step: a crash leaves none or a whole one.
@@ -185,22 +192,20 @@ func (p *Process) StartSwitch(ctx context.Context) error {
 
 // daemon starts a program. One that was killed a moment ago may still hold its pid file's lock: that is waited for.
 func (p *Process) daemon(ctx context.Context, program string, args ...string) error {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for begin := time.Now(); ; {
-		err := p.run(ctx, program, args...)
+	var err error
+	begin := time.Now()
+	_ = await(ctx, func() bool {
+		err = p.run(ctx, program, args...)
 		if err == nil || !strings.Contains(err.Error(), "already running") || time.Since(begin) > patience {
-			return err
+			return true
 		}
 		if p.pid(program) > 0 {
-			return nil // somebody else started it
+			err = nil // somebody else started it
+			return true
 		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-tick.C:
-		}
-	}
+		return false
+	})
+	return err
 }
 
 // common arguments. With --detach the program returns when it is ready, and its daemon belongs to init.
@@ -357,18 +362,14 @@ const dying = 10 * time.Second
 func (p *Process) gone(ctx context.Context, program string) error {
 	ctx, cancel := context.WithTimeout(ctx, dying)
 	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if pid := p.written(program); pid == 0 || !exiting(pid) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s was killed and does not end: %w", program, ctx.Err())
-		case <-tick.C:
-		}
+	over := func() bool {
+		pid := p.written(program)
+		return pid == 0 || !exiting(pid)
 	}
+	if err := await(ctx, over); err != nil {
+		return fmt.Errorf("%s was killed and does not end: %w", program, err)
+	}
+	return nil
 }
 
 // exiting: the kernel is taking the process down, and a thread of it may still hold its files (proc(5), stat: flags, num_threads).
