@@ -25,8 +25,16 @@ const (
 // Exec runs one more process in a running container and returns its exit code, 128+n if signal n ended it. When ctx ends, the
 // process does. A Stdin that blocks is abandoned, not waited for: the caller closes it.
 func (r *Runtime) Exec(ctx context.Context, id string, x container.ExecSpec) (int, error) {
+	code, err := r.execute(ctx, id, x)
+	if err != nil {
+		return -1, fmt.Errorf("exec in container %s: %w", id, err)
+	}
+	return code, nil
+}
+
+func (r *Runtime) execute(ctx context.Context, id string, x container.ExecSpec) (int, error) {
 	if len(x.Args) == 0 || x.Args[0] == "" {
-		return -1, fmt.Errorf("exec in container %s: no command", id)
+		return -1, errors.New("no command")
 	}
 	r.mu.Lock()
 	state := container.State("")
@@ -37,13 +45,14 @@ func (r *Runtime) Exec(ctx context.Context, id string, x container.ExecSpec) (in
 	switch state {
 	case container.Running:
 	case "":
-		return -1, fmt.Errorf("exec in container %s: %w", id, container.ErrNotFound)
+		return -1, container.ErrNotFound
 	default:
-		return -1, fmt.Errorf("exec in container %s: %w: it is %s, want running", id, container.ErrState, state)
+		return -1, fmt.Errorf("%w: it is %s, want running", container.ErrState, state)
 	}
+	// The call of the runtime; its log and the process's id are read from files.
 	dir, err := os.MkdirTemp(r.bundle(id), "exec-")
 	if err != nil {
-		return -1, fmt.Errorf("exec in container %s: %w", id, err)
+		return -1, err
 	}
 	defer os.RemoveAll(dir)
 	log, pidFile := filepath.Join(dir, "log"), filepath.Join(dir, "pid")
@@ -63,12 +72,13 @@ func (r *Runtime) Exec(ctx context.Context, id string, x container.ExecSpec) (in
 	} else {
 		err = runPiped(cmd, x)
 	}
+	// What came of it: the caller has left, the runtime has failed, or the process has ended.
 	if ctx.Err() != nil {
-		return -1, fmt.Errorf("exec in container %s: %w", id, ctx.Err())
+		return -1, ctx.Err()
 	}
 	if text := lastError(log); text != "" {
 		failure := &cliError{verb: filepath.Base(r.cli) + " exec", text: text, err: err}
-		return -1, fmt.Errorf("exec in container %s: %w", id, explain(failure, container.Spec{Args: x.Args}))
+		return -1, explain(failure, container.Spec{Args: x.Args})
 	}
 	var exit *exec.ExitError
 	switch {
@@ -78,7 +88,7 @@ func (r *Runtime) Exec(ctx context.Context, id string, x container.ExecSpec) (in
 		}
 		return exit.ExitCode(), nil
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
-		return -1, fmt.Errorf("exec in container %s: %w", id, err)
+		return -1, err
 	}
 	return 0, nil
 }

@@ -92,13 +92,7 @@ func (r *Runtime) recover(ctx context.Context) error {
 		return err
 	}
 	for _, id := range ids {
-		e, release, err := r.take(ctx, id, true)
-		if err != nil {
-			return err
-		}
-		err = r.adopt(ctx, e, id)
-		release()
-		if err != nil {
+		if err := r.inTurn(ctx, id, true, func(e *entry) error { return r.adopt(ctx, e, id) }); err != nil {
 			return err
 		}
 	}
@@ -122,7 +116,7 @@ func (r *Runtime) adopt(ctx context.Context, e *entry, id string) error {
 	}
 	proc, ticks, err := openProcess(rec.PID, rec.Ticks)
 	if err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("container %s: %w", id, err)
+		return err
 	}
 	if rec.Ticks == 0 {
 		rec.Ticks = ticks
@@ -148,7 +142,7 @@ func (r *Runtime) ask(ctx context.Context, rec *record) (bool, error) {
 		Created time.Time `json:"created"`
 	}
 	if err := json.Unmarshal(out, &state); err != nil {
-		return false, fmt.Errorf("container %s: answer of %s state: %w", rec.Spec.ID, r.cli, err)
+		return false, fmt.Errorf("answer of %s state: %w", r.cli, err)
 	}
 	switch state.Status {
 	case "created":
@@ -257,22 +251,22 @@ func (r *Runtime) purge(ctx context.Context, e *entry, id string, fate logFate) 
 	if _, err := os.Lstat(state); err == nil {
 		if err := r.call(ctx, id, nil, "delete", id); err != nil {
 			if err := r.call(ctx, id, nil, "delete", "--force", id); err != nil && ctx.Err() != nil {
-				return fmt.Errorf("container %s: %w", id, err)
+				return err
 			}
 		}
 		// Its processes are gone; what the runtime could not make sense of are files.
 		if err := os.RemoveAll(state); err != nil {
-			return fmt.Errorf("container %s: remove state: %w", id, err)
+			return fmt.Errorf("remove state: %w", err)
 		}
 	}
 	if err := r.removeCgroup(ctx, id); err != nil {
-		return fmt.Errorf("container %s: %w", id, err)
+		return err
 	}
 	if err := r.removeWritable(id); err != nil {
-		return fmt.Errorf("container %s: %w", id, err)
+		return err
 	}
 	if err := os.RemoveAll(r.bundle(id)); err != nil {
-		return fmt.Errorf("container %s: remove bundle: %w", id, err)
+		return fmt.Errorf("remove bundle: %w", err)
 	}
 	r.mu.Lock()
 	log := cmp.Or(e.rec.Spec.Log, id)
@@ -280,7 +274,7 @@ func (r *Runtime) purge(ctx context.Context, e *entry, id string, fate logFate) 
 	if fate == dropLog && r.logs()[log] <= 1 {
 		for _, f := range []string{r.logFile(log), r.logFile(log) + ".1"} {
 			if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("container %s: remove log: %w", id, err)
+				return fmt.Errorf("remove log: %w", err)
 			}
 		}
 	}

@@ -180,22 +180,19 @@ func (r *Runtime) makeDirs() error {
 	return nil
 }
 
-// take gets a container's turn; release it by the returned function. With anew, an unknown container gets an entry.
-func (r *Runtime) take(ctx context.Context, id string, anew bool) (*entry, func(), error) {
-	if !idPattern.MatchString(id) {
-		return nil, nil, fmt.Errorf("container id %q: want 1 to 64 letters, digits, . _ or -, a letter or digit first", id)
-	}
+// take gets a container's turn, until release. With anew, an unknown container gets an entry.
+func (r *Runtime) take(ctx context.Context, id string, anew bool) (*entry, error) {
 	for {
 		r.mu.Lock()
 		if r.closed {
 			r.mu.Unlock()
-			return nil, nil, fmt.Errorf("container %s: %w", id, os.ErrClosed)
+			return nil, os.ErrClosed
 		}
 		e := r.containers[id]
 		if e == nil {
 			if !anew {
 				r.mu.Unlock()
-				return nil, nil, fmt.Errorf("container %s: %w", id, container.ErrNotFound)
+				return nil, container.ErrNotFound
 			}
 			e = &entry{turn: make(chan struct{}, 1)}
 			r.containers[id] = e
@@ -204,16 +201,32 @@ func (r *Runtime) take(ctx context.Context, id string, anew bool) (*entry, func(
 		select {
 		case e.turn <- struct{}{}:
 		case <-ctx.Done():
-			return nil, nil, fmt.Errorf("container %s: %w", id, ctx.Err())
+			return nil, ctx.Err()
 		}
 		r.mu.Lock()
 		gone := e.gone
 		r.mu.Unlock()
 		if !gone {
-			return e, func() { r.release(id, e) }, nil
+			return e, nil
 		}
 		<-e.turn
 	}
+}
+
+// inTurn runs f with a container's turn; see take. An error says which container it is about.
+func (r *Runtime) inTurn(ctx context.Context, id string, anew bool, f func(*entry) error) error {
+	if !idPattern.MatchString(id) {
+		return fmt.Errorf("container id %q: want 1 to 64 letters, digits, . _ or -, a letter or digit first", id)
+	}
+	e, err := r.take(ctx, id, anew)
+	if err == nil {
+		defer r.release(id, e)
+		err = f(e)
+	}
+	if err != nil {
+		return fmt.Errorf("container %s: %w", id, err)
+	}
+	return nil
 }
 
 // release ends a turn; an entry that holds no container goes.
@@ -252,22 +265,19 @@ func (r *Runtime) stateOf(e *entry) container.State {
 
 // Create prepares a container: its process waits before the first instruction.
 func (r *Runtime) Create(ctx context.Context, s container.Spec) error {
-	return r.provide(ctx, s, false)
+	return r.inTurn(ctx, s.ID, true, func(e *entry) error { return r.provide(ctx, e, s, false) })
 }
 
 // Run is Create and Start in one call of the runtime.
-func (r *Runtime) Run(ctx context.Context, s container.Spec) error { return r.provide(ctx, s, true) }
+func (r *Runtime) Run(ctx context.Context, s container.Spec) error {
+	return r.inTurn(ctx, s.ID, true, func(e *entry) error { return r.provide(ctx, e, s, true) })
+}
 
-func (r *Runtime) provide(ctx context.Context, s container.Spec, run bool) error {
-	e, release, err := r.take(ctx, s.ID, true)
-	if err != nil {
-		return err
-	}
-	defer release()
+func (r *Runtime) provide(ctx context.Context, e *entry, s container.Spec, run bool) error {
 	switch state := r.stateOf(e); state {
 	case container.Created, container.Running:
 		if !equal(e.rec.Spec, s) {
-			return fmt.Errorf("container %s: %w: it is %s with another spec; delete it first", s.ID, container.ErrState, state)
+			return fmt.Errorf("%w: it is %s with another spec; delete it first", container.ErrState, state)
 		}
 		if run && state == container.Created {
 			return r.start(ctx, e)
@@ -280,19 +290,19 @@ func (r *Runtime) provide(ctx context.Context, s container.Spec, run bool) error
 // make builds a container from nothing. What an earlier attempt left under the id goes first.
 func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool) (err error) {
 	if err := check(s); err != nil {
-		return fmt.Errorf("container %s: %w", s.ID, err)
+		return err
 	}
 	if err := r.checkLimits(s); err != nil {
-		return fmt.Errorf("container %s: %w", s.ID, err)
+		return err
 	}
 	if r.leftover(s.ID) {
 		if err := r.purge(ctx, e, s.ID, keepLog); err != nil {
-			return fmt.Errorf("container %s: %w", s.ID, err)
+			return err
 		}
 	}
 	defer r.rouse()()
 	if err := r.makeDirs(); err != nil { // Destroy removes them
-		return fmt.Errorf("container %s: %w", s.ID, err)
+		return err
 	}
 	r.mu.Lock()
 	e.rec, e.proc = record{Spec: s, Phase: phaseCreating, ExitCode: -1}, nil
@@ -310,30 +320,34 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 		r.reapOrphans()
 	}()
 	if err := r.writeBundle(e.rec); err != nil {
-		return fmt.Errorf("container %s: %w", s.ID, err)
+		return err
 	}
-	verb := []string{"create"}
-	phase := phaseCreated
-	if run {
-		verb, phase = []string{"run", "--detach"}, phaseRunning
-	}
+	return r.launch(ctx, e, s, run)
+}
+
+// launch has the runtime make the container of a bundle, and start it if run, with its output in the log.
+func (r *Runtime) launch(ctx context.Context, e *entry, s container.Spec, run bool) error {
 	log, err := os.OpenFile(r.logFile(logOf(s)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return fmt.Errorf("container %s: open log: %w", s.ID, err)
+		return fmt.Errorf("open log: %w", err)
 	}
 	defer log.Close()
 	if s.Userns != "" { // programs that open /dev/stdout have to be allowed to
 		if err := log.Chown(int(s.IDs.First), int(s.IDs.First)); err != nil {
-			return fmt.Errorf("container %s: log: %w", s.ID, err)
+			return fmt.Errorf("log: %w", err)
 		}
 	}
 	if fi, err := log.Stat(); err == nil {
 		e.rec.LogStart = fi.Size()
 	}
+	verb, phase := []string{"create"}, phaseCreated
+	if run {
+		verb, phase = []string{"run", "--detach"}, phaseRunning
+	}
 	bundle := r.bundle(s.ID)
 	args := append(verb, "--bundle", bundle, "--pid-file", filepath.Join(bundle, "pid"), s.ID)
 	if err := r.call(ctx, s.ID, log, args...); err != nil {
-		return fmt.Errorf("container %s: %w", s.ID, explain(err, s))
+		return explain(err, s)
 	}
 	r.yieldCPU()
 	return r.settle(e, phase)
@@ -341,14 +355,13 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 
 // settle takes over the process that the runtime made, and records it.
 func (r *Runtime) settle(e *entry, phase phase) error {
-	id := e.rec.Spec.ID
-	pid, err := readPID(filepath.Join(r.bundle(id), "pid"))
+	pid, err := readPID(filepath.Join(r.bundle(e.rec.Spec.ID), "pid"))
 	if err != nil {
-		return fmt.Errorf("container %s: %w", id, err)
+		return err
 	}
 	proc, ticks, err := openProcess(pid, 0)
 	if err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("container %s: %w", id, err)
+		return err
 	}
 	rec := e.rec
 	rec.Phase, rec.PID, rec.Ticks = phase, pid, ticks
@@ -359,20 +372,19 @@ func (r *Runtime) settle(e *entry, phase phase) error {
 	rec.Limits, err = r.readLimits(rec.Spec)
 	if err != nil && proc != nil && !proc.ended() {
 		proc.close()
-		return fmt.Errorf("container %s: %w", id, err)
+		return err
 	}
 	return r.keep(e, rec, proc)
 }
 
 // keep records what a container is now, and watches its process, nil if it has none.
 func (r *Runtime) keep(e *entry, rec record, proc *process) error {
-	id := rec.Spec.ID
 	r.mu.Lock()
 	e.rec, e.proc = rec, proc
-	err := rec.write(r.bundle(id))
+	err := rec.write(r.bundle(rec.Spec.ID))
 	r.mu.Unlock()
 	if err != nil {
-		return fmt.Errorf("container %s: %w", id, err)
+		return err
 	}
 	if proc != nil {
 		go r.watch(e, proc)
@@ -402,38 +414,31 @@ func (r *Runtime) watch(e *entry, p *process) {
 
 // Start lets a created container run; a stopped one is made anew from its Spec.
 func (r *Runtime) Start(ctx context.Context, id string) error {
-	e, release, err := r.take(ctx, id, false)
-	if err != nil {
-		return err
-	}
-	defer release()
-	switch r.stateOf(e) {
-	case container.Running:
-		return nil
-	case container.Created:
-		return r.start(ctx, e)
-	case container.Stopped:
-		return r.make(ctx, e, e.rec.Spec, true)
-	}
-	return fmt.Errorf("container %s: %w", id, container.ErrNotFound)
+	return r.inTurn(ctx, id, false, func(e *entry) error {
+		switch r.stateOf(e) {
+		case container.Running:
+			return nil
+		case container.Created:
+			return r.start(ctx, e)
+		case container.Stopped:
+			return r.make(ctx, e, e.rec.Spec, true)
+		}
+		return container.ErrNotFound
+	})
 }
 
 func (r *Runtime) start(ctx context.Context, e *entry) error {
 	id := e.rec.Spec.ID
 	if err := r.setPhase(e, phaseStarting); err != nil {
-		return fmt.Errorf("container %s: %w", id, err)
+		return err
 	}
 	if err := r.call(ctx, id, nil, "start", id); err != nil {
-		err = fmt.Errorf("container %s: %w", id, explain(err, e.rec.Spec))
-		return errors.Join(err, r.setPhase(e, phaseCreated))
+		return errors.Join(explain(err, e.rec.Spec), r.setPhase(e, phaseCreated))
 	}
 	r.mu.Lock()
 	e.rec.Started = time.Now()
 	r.mu.Unlock()
-	if err := r.setPhase(e, phaseRunning); err != nil {
-		return fmt.Errorf("container %s: %w", id, err)
-	}
-	return nil
+	return r.setPhase(e, phaseRunning)
 }
 
 func (r *Runtime) setPhase(e *entry, p phase) error {
@@ -445,14 +450,14 @@ func (r *Runtime) setPhase(e *entry, p phase) error {
 
 // Stop sends SIGTERM, then SIGKILL after grace.
 func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) error {
-	e, release, err := r.take(ctx, id, false)
+	err := r.inTurn(ctx, id, false, func(e *entry) error { return r.stop(ctx, e, grace) })
 	if errors.Is(err, container.ErrNotFound) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	defer release()
+	return err
+}
+
+func (r *Runtime) stop(ctx context.Context, e *entry, grace time.Duration) error {
 	state := r.stateOf(e)
 	if state != container.Created && state != container.Running {
 		return nil
@@ -463,13 +468,13 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 	if state == container.Running && grace > 0 {
 		ended, err := r.terminate(ctx, e, proc, grace)
 		if err != nil {
-			return fmt.Errorf("container %s: SIGTERM: %w", id, err)
+			return fmt.Errorf("SIGTERM: %w", err)
 		}
 		if ended {
 			return nil
 		}
 	}
-	return r.kill(context.WithoutCancel(ctx), id, proc)
+	return r.kill(context.WithoutCancel(ctx), e.rec.Spec.ID, proc)
 }
 
 const (
@@ -512,30 +517,22 @@ func (r *Runtime) kill(ctx context.Context, id string, proc *process) error {
 	defer cancel()
 	if proc != nil {
 		if err := proc.signal(unix.SIGKILL); err != nil {
-			return fmt.Errorf("container %s: SIGKILL: %w", id, err)
+			return fmt.Errorf("SIGKILL: %w", err)
 		}
 		select {
 		case <-proc.done:
 		case <-ctx.Done():
-			return fmt.Errorf("container %s: process %d does not end after SIGKILL: %w", id, proc.pid, ctx.Err())
+			return fmt.Errorf("process %d does not end after SIGKILL: %w", proc.pid, ctx.Err())
 		}
 	}
-	if err := r.killCgroup(ctx, id); err != nil {
-		return fmt.Errorf("container %s: %w", id, err)
-	}
-	return nil
+	return r.killCgroup(ctx, id)
 }
 
 // Delete removes the container and all that belongs to it, its log too.
 func (r *Runtime) Delete(ctx context.Context, id string) error { return r.remove(ctx, id, dropLog) }
 
 func (r *Runtime) remove(ctx context.Context, id string, fate logFate) error {
-	e, release, err := r.take(ctx, id, true)
-	if err != nil {
-		return err
-	}
-	defer release()
-	return r.purge(ctx, e, id, fate)
+	return r.inTurn(ctx, id, true, func(e *entry) error { return r.purge(ctx, e, id, fate) })
 }
 
 // Status reports one container.

@@ -36,9 +36,8 @@ type Kernel struct {
 
 // isolated is one test of isolation.
 type isolated struct {
-	*testing.T
-	Kernel
-	ctx context.Context
+	*test
+	Root string // Kernel's
 }
 
 // Isolation tests what keeps containers from the host and from each other. A driver that runs containers as processes of this kernel passes it
@@ -55,23 +54,9 @@ func Isolation(t *testing.T, open func(t *testing.T) Kernel) {
 		"without a network namespace it gets one of its own":        ownNetns,
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-			defer cancel()
 			k := open(t)
-			t.Cleanup(func() {
-				if err := k.Runtime.Destroy(context.Background()); err != nil {
-					t.Errorf("destroy: %v", err)
-				}
-			})
-			f(&isolated{T: t, Kernel: k, ctx: ctx})
+			with(t, Driver{Runtime: k.Runtime}, func(t *test) { f(&isolated{t, k.Root}) })
 		})
-	}
-}
-
-func (t *isolated) must(err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -62,18 +62,20 @@ func Run(t *testing.T, open func(t *testing.T) Driver) {
 		"wait returns when the container is deleted":         waitDelete,
 		"list reports the states of all, in order of the id": list,
 	} {
-		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-			defer cancel()
-			d := open(t)
-			t.Cleanup(func() {
-				if err := d.Runtime.Destroy(context.Background()); err != nil {
-					t.Errorf("destroy: %v", err)
-				}
-			})
-			f(&test{T: t, Driver: d, ctx: ctx})
-		})
+		t.Run(name, func(t *testing.T) { with(t, open(t), f) })
 	}
+}
+
+// with runs a test, and destroys all containers afterwards.
+func with(t *testing.T, d Driver, f func(*test)) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	t.Cleanup(func() {
+		if err := d.Runtime.Destroy(context.Background()); err != nil {
+			t.Errorf("destroy: %v", err)
+		}
+	})
+	f(&test{T: t, Driver: d, ctx: ctx})
 }
 
 func (t *test) spec(id string, args ...string) container.Spec {
