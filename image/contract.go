@@ -112,6 +112,9 @@ func listLabel(labels map[string]string, key string) []string {
 	return out
 }
 
+// schemaURL is what a config schema is called within its compiler.
+const schemaURL = "weir:config"
+
 func (c Contract) schema() (*jsonschema.Schema, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(c.ConfigSchema))
 	if err != nil {
@@ -122,11 +125,10 @@ func (c Contract) schema() (*jsonschema.Schema, error) {
 	}
 	compiler := jsonschema.NewCompiler()
 	compiler.UseLoader(noLoader{})
-	const url = "weir:config"
-	if err := compiler.AddResource(url, doc); err != nil {
+	if err := compiler.AddResource(schemaURL, doc); err != nil {
 		return nil, err
 	}
-	return compiler.Compile(url)
+	return compiler.Compile(schemaURL)
 }
 
 // noLoader keeps an image's schema from reaching files or the network by $ref.
@@ -229,16 +231,11 @@ func (c Contract) causes(schema *jsonschema.Schema, e *jsonschema.ValidationErro
 
 // description is what the schema says for people at a place, such as "weir:config#/$defs/services/items".
 func (c Contract) description(url string) string {
-	var at any
-	if json.Unmarshal(c.ConfigSchema, &at) != nil {
+	var w weigher
+	if json.Unmarshal(c.ConfigSchema, &w.root) != nil {
 		return ""
 	}
-	_, pointer, _ := strings.Cut(url, "#/")
-	unescape := strings.NewReplacer("~1", "/", "~0", "~")
-	for step := range strings.SplitSeq(pointer, "/") {
-		object, _ := at.(map[string]any) // what is in a list (anyOf) has no way here, and needs none
-		at = object[unescape.Replace(step)]
-	}
+	at, _ := w.find(strings.TrimPrefix(url, schemaURL))
 	object, _ := at.(map[string]any)
 	text, _ := object["description"].(string)
 	return text

@@ -291,6 +291,7 @@ func (s *Store) load(layout string, d v1.Descriptor) (*entry, error) {
 	if e, ok := s.parsed.Load(d.Digest.String()); ok {
 		return e.(*entry), nil
 	}
+	// The manifest, and the config that it names.
 	raw, err := readBlob(layout, d.Digest)
 	if err != nil {
 		return nil, err
@@ -313,6 +314,7 @@ func (s *Store) load(layout string, d v1.Descriptor) (*entry, error) {
 	if err := json.Unmarshal(rawConfig, &config); err != nil {
 		return nil, fmt.Errorf("%w: config %s: %v; %s", ErrCorrupt, blobPath(layout, manifest.Config.Digest), err, remedy)
 	}
+	// Whether they fit together, and this machine.
 	if len(config.RootFS.DiffIDs) != len(manifest.Layers) || len(manifest.Layers) == 0 {
 		return nil, fmt.Errorf("%w: manifest %s has %d layers, its config %d", ErrCorrupt, digest, len(manifest.Layers), len(config.RootFS.DiffIDs))
 	}
@@ -327,6 +329,7 @@ func (s *Store) load(layout string, d v1.Descriptor) (*entry, error) {
 			return nil, fmt.Errorf("%w: manifest %s: layer %d is without its digests; %s", ErrCorrupt, digest, i+1, remedy)
 		}
 	}
+	// What the image asks for, and what its containers get.
 	contract, err := ParseContract(config.Config.Labels)
 	if err != nil {
 		return nil, err
