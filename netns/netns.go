@@ -125,7 +125,7 @@ func settle(o Options) error {
 		return nil
 	}
 	for _, conf := range []string{"default", "all"} {
-		if err := disableIPv6(conf); err != nil {
+		if err := DisableIPv6(conf); err != nil {
 			return err
 		}
 	}
@@ -238,9 +238,9 @@ func onThread(f func() error) error {
 	return r.err
 }
 
-// disableIPv6 stops IPv6 on one interface ("default", "all": those to come, and all) of the thread's namespace. A kernel
+// DisableIPv6 stops IPv6 on one interface ("default", "all": those to come, and all) of the thread's namespace. A kernel
 // without IPv6 has nothing to stop.
-func disableIPv6(conf string) error {
+func DisableIPv6(conf string) error {
 	return setSysctl(filepath.Join("ipv6/conf", conf, "disable_ipv6"), "1")
 }
 

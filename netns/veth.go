@@ -206,7 +206,7 @@ func (l Link) describe() string {
 
 // setUp silences, marks and raises both ends, and sets the peer's addresses.
 func (s *Space) setUp(peer *Space, o VethOptions, made bool) error {
-	if err := s.Do(func() error { return disableIPv6(o.HostName) }); err != nil {
+	if err := s.Do(func() error { return DisableIPv6(o.HostName) }); err != nil {
 		return err
 	}
 	if err := s.setLink(o.HostName, o.Alias, o.HostMAC, o.MTU, 0, made); err != nil {
@@ -215,7 +215,7 @@ func (s *Space) setUp(peer *Space, o VethOptions, made bool) error {
 	var flags uint32
 	if o.Quiet {
 		flags = unix.IFF_NOARP
-		if err := peer.Do(func() error { return disableIPv6(o.PeerName) }); err != nil {
+		if err := peer.Do(func() error { return DisableIPv6(o.PeerName) }); err != nil {
 			return err
 		}
 	}

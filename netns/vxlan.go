@@ -103,7 +103,7 @@ func ensureVXLAN(h *netlink.Handle, o VXLANOptions) (made bool, err error) {
 		}
 		return false, err
 	}
-	return true, disableIPv6(o.Name)
+	return true, DisableIPv6(o.Name)
 }
 
 func (o VXLANOptions) equal(v *netlink.Vxlan) bool {
@@ -185,7 +185,7 @@ func (s *Space) VXLANThrough(inside *Space, o VXLANOptions) (Link, error) {
 	if err := inside.moveTo(s, o.Name); err != nil {
 		return Link{}, err
 	}
-	if err := s.Do(func() error { return disableIPv6(o.Name) }); err != nil {
+	if err := s.Do(func() error { return DisableIPv6(o.Name) }); err != nil {
 		return Link{}, err
 	}
 	return s.Link(o.Name)

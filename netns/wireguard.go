@@ -164,13 +164,11 @@ func (o WireGuardOptions) settle(h *netlink.Handle) error {
 
 // Of linux/wireguard.h.
 const (
-	wgSetDevice, wgGetDevice                                               = 1, 0
-	wgDeviceName, wgDeviceKey, wgDevicePublic, wgDeviceFlags, wgDevicePort = 2, 3, 4, 5, 6
-	wgDevicePeers                                                          = 8
-	wgPeerKey, wgPeerFlags, wgPeerEndpoint, wgPeerAllowed                  = 1, 3, 4, 9
-	wgAllowedFamily, wgAllowedAddress, wgAllowedMask                       = 1, 2, 3
-	wgReplacePeers                                                         = 1
-	wgPeerRemove, wgPeerReplaceAllowed                                     = 1, 2
+	wgSetDevice, wgGetDevice                               = 1, 0
+	wgDeviceName, wgDeviceKey, wgDevicePort, wgDevicePeers = 2, 3, 6, 8
+	wgPeerKey, wgPeerFlags, wgPeerEndpoint, wgPeerAllowed  = 1, 3, 4, 9
+	wgAllowedFamily, wgAllowedAddress, wgAllowedMask       = 1, 2, 3
+	wgPeerRemove, wgPeerReplaceAllowed                     = 1, 2
 )
 
 // configure sets key, port and peers over generic netlink, in the namespace of the calling thread. Peers that stay keep their sessions.

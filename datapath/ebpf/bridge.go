@@ -3,13 +3,11 @@ package ebpf
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/datapath/internal/hostlink"
 	"weir.dev/weir/netns"
 )
 
@@ -18,8 +16,7 @@ import (
 func (s *Switch) openBridge() error {
 	name, alias := s.opts.Instance.Bridge(), s.opts.Instance.Alias("bridge")
 	l, err := s.nl.LinkByName(name)
-	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) {
+	if hostlink.Missing(err) {
 		if l, err = s.makeBridge(name, alias); err != nil {
 			return err
 		}
@@ -37,8 +34,8 @@ func (s *Switch) openBridge() error {
 		}
 	}
 	s.bridge = l.Attrs().Index
-	if err := s.home.Do(func() error { return quiet(name) }); err != nil {
-		return err
+	if err := s.home.Do(func() error { return netns.DisableIPv6(name) }); err != nil {
+		return fmt.Errorf("silence bridge %s: %w", name, err)
 	}
 	if err := s.nl.LinkSetARPOff(l); err != nil {
 		return fmt.Errorf("silence bridge %s: %w", name, err)
@@ -68,20 +65,4 @@ func (s *Switch) makeBridge(name, alias string) (netlink.Link, error) {
 		return nil, fmt.Errorf("make bridge %s: %w", name, err)
 	}
 	return s.nl.LinkByName(name)
-}
-
-// quiet stops IPv6 on an interface of the thread's namespace.
-func quiet(name string) error {
-	f, err := os.OpenFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "disable_ipv6"), os.O_WRONLY, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // a kernel without IPv6
-	}
-	if err != nil {
-		return fmt.Errorf("silence %s: %w", name, err)
-	}
-	defer f.Close()
-	if _, err := f.WriteString("1"); err != nil {
-		return fmt.Errorf("silence %s: %w", name, err)
-	}
-	return nil
 }

@@ -77,8 +77,7 @@ func (s *Switch) demolish() error {
 		}
 	}
 	bridge, err := s.nl.LinkByName(s.opts.Instance.Bridge())
-	var missing netlink.LinkNotFoundError
-	if err != nil && !errors.As(err, &missing) {
+	if err != nil && !hostlink.Missing(err) {
 		try(fmt.Errorf("bridge: %w", err))
 	}
 	ours := err == nil && bridge.Attrs().Alias == s.opts.Instance.Alias("bridge")

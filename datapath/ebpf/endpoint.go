@@ -35,6 +35,7 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 	if err := e.Check(); err != nil {
 		return 0, err
 	}
+	// The link, which must not be another port already.
 	l, err := hostlink.ByName(s.nl, s.home, e.Link)
 	if err != nil {
 		return 0, err
@@ -44,6 +45,7 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 	if slot, taken := s.byIndex[p.Index]; taken && s.ports[slot].Name != p.Name {
 		return 0, fmt.Errorf("interface %s is already the port %s", e.Link, s.ports[slot].Name)
 	}
+	// An endpoint that is known keeps its slot and number. If nothing but its guard differs, that alone is changed.
 	changed := false // into a port of another kind
 	came := true     // the station
 	var was flow.MAC
@@ -78,6 +80,7 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 	} else if p.Slot, err = s.newSlot(); err != nil {
 		return 0, err
 	}
+	// What is about to be done is on record before it is done.
 	if err := hostlink.Check(s.nl, s.bridge, l); err != nil {
 		return 0, err
 	}
@@ -90,6 +93,7 @@ func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 	if err := s.enlist(p); err != nil {
 		return 0, err
 	}
+	// The programs come before the bridge: they see the first frame that it gets.
 	if err := s.attachOuter(p, !s.own(l)); err != nil {
 		return 0, err
 	}
@@ -121,8 +125,7 @@ func (s *Switch) plug(l netlink.Link) error {
 	if !errors.Is(err, unix.EINVAL) {
 		return err
 	}
-	var missing netlink.LinkNotFoundError
-	if _, gone := s.nl.LinkByIndex(s.bridge); !errors.As(gone, &missing) {
+	if _, gone := s.nl.LinkByIndex(s.bridge); !hostlink.Missing(gone) {
 		return err
 	}
 	if err := s.openBridge(); err != nil {
@@ -175,18 +178,17 @@ func (s *Switch) later(slot uint16) {
 
 // releaseLink gives an endpoint's link back as it was. A link that is gone needs nothing.
 func (s *Switch) releaseLink(p *port) error {
-	l, err := s.nl.LinkByIndex(int(p.Index))
-	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) {
+	l, err := hostlink.ByIndex(s.nl, int(p.Index), p.Link)
+	if err != nil {
+		return err
+	}
+	if l == nil {
 		for _, at := range s.outer(p) {
 			if err := at.unlink(false); err != nil {
 				return err
 			}
 		}
 		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("interface %s: %w", p.Link, err)
 	}
 	if l.Attrs().MasterIndex == s.bridge {
 		if err := s.nl.LinkSetNoMaster(l); err != nil && !hostlink.Gone(err) {
@@ -199,9 +201,7 @@ func (s *Switch) releaseLink(p *port) error {
 		}
 	}
 	if !p.WasUp {
-		if err := s.nl.LinkSetDown(l); err != nil && !hostlink.Gone(err) {
-			return fmt.Errorf("set %s down: %w", p.Link, err)
-		}
+		return hostlink.SetDown(s.nl, l)
 	}
 	return nil
 }

@@ -297,13 +297,9 @@ func (s *Switch) releasePort(p *port) error {
 			return err
 		}
 	}
-	l, err := s.nl.LinkByIndex(int(p.Index))
-	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("interface %s: %w", p.Link, err)
+	l, err := hostlink.ByIndex(s.nl, int(p.Index), p.Link)
+	if err != nil || l == nil {
+		return err
 	}
 	for _, at := range s.outer(p) {
 		if err := at.side().Detach(s.nl); err != nil {
@@ -311,9 +307,7 @@ func (s *Switch) releasePort(p *port) error {
 		}
 	}
 	if !p.WasUp {
-		if err := s.nl.LinkSetDown(l); err != nil && !hostlink.Gone(err) {
-			return fmt.Errorf("set %s down: %w", p.Link, err)
-		}
+		return hostlink.SetDown(s.nl, l)
 	}
 	return nil
 }

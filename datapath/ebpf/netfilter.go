@@ -43,6 +43,7 @@ func seenBy(bridge int, programs *filters) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	// Tables of iptables and the like, where bridged packets are shown to them.
 	families := []nftables.TableFamily{nftables.TableFamilyBridge, nftables.TableFamilyNetdev, nftables.TableFamilyINet}
 	calls := map[nftables.TableFamily]bool{}
 	for _, to := range shownTo {
@@ -62,6 +63,7 @@ func seenBy(bridge int, programs *filters) (string, error) {
 			return fmt.Sprintf("%s table %s", to.name, strings.Fields(tables)[0]), nil
 		}
 	}
+	// Tables of ebtables: a module of them is enough.
 	modules, err := inFile("/proc/modules")
 	if err != nil {
 		return "", err
@@ -74,6 +76,7 @@ func seenBy(bridge int, programs *filters) (string, error) {
 	if builtIn, err := ebtablesBuiltIn(); builtIn || err != nil {
 		return "ebtables (built into the kernel)", err
 	}
+	// BPF programs, and IPVS.
 	if by, err := programs.seenBy(calls); by != "" || err != nil {
 		return by, err
 	}
@@ -86,6 +89,7 @@ func seenBy(bridge int, programs *filters) (string, error) {
 			return "IPVS", nil
 		}
 	}
+	// Chains of nftables.
 	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return "", fmt.Errorf("ask nftables: %w", err)

@@ -52,28 +52,15 @@ func (s *Switch) restore(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := ctx.Err(); err != nil {
-		return err
+	filled := func() error { return s.at("filled") }
+	for _, step := range []func() error{
+		ctx.Err, filled, s.attachAll, s.restoreStations, s.lookAround, s.watchProcesses, s.finishUpgrade, s.sweep,
+	} {
+		if err := step(); err != nil {
+			return err
+		}
 	}
-	if err := s.at("filled"); err != nil {
-		return err
-	}
-	if err := s.attachAll(); err != nil {
-		return err
-	}
-	if err := s.restoreStations(); err != nil {
-		return err
-	}
-	if err := s.lookAround(); err != nil {
-		return err
-	}
-	if err := s.watchProcesses(); err != nil {
-		return err
-	}
-	if err := s.finishUpgrade(); err != nil {
-		return err
-	}
-	return s.sweep()
+	return nil
 }
 
 // loadRecords reads the ports' files. A port whose link is gone keeps its slot and its name until it is added again or removed.
@@ -97,27 +84,20 @@ func (s *Switch) loadRecords() error {
 		s.lastSlot = max(s.lastSlot, p.Slot)
 		return nil
 	}
-	files, err := s.store.List("endpoint")
+	endpoints, err := record.All[port](s.store, "endpoint")
 	if err != nil {
 		return err
 	}
-	for _, f := range files {
-		p := &port{}
-		if _, err := s.store.Read(f, p); err != nil {
-			return err
-		}
+	for _, p := range endpoints {
 		if err := know(p); err != nil {
 			return err
 		}
 	}
-	if files, err = s.store.List("function"); err != nil {
+	functions, err := record.All[function](s.store, "function")
+	if err != nil {
 		return err
 	}
-	for _, f := range files {
-		fn := &function{}
-		if _, err := s.store.Read(f, fn); err != nil {
-			return err
-		}
+	for _, fn := range functions {
 		if err := probing.Draw(&fn.F, nil); err != nil { // an older version's
 			return err
 		}
@@ -266,57 +246,53 @@ func (s *Switch) fill() error {
 	return s.flip(s.version)
 }
 
-// previous map of the layout being replaced; nil when it is not there.
-func (s *Switch) previous(name string) (*ebpf.Map, error) {
-	m, err := ebpf.LoadPinnedMap(filepath.Join(s.mapsDir(s.state.Previous), name), &ebpf.LoadPinOptions{ReadOnly: true})
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return m, err
-}
-
 // carryOver takes the version in force, the functions' states and the learned addresses from the maps being replaced. In every
 // layout, control begins with the version, a function with state, on_fail and process; other maps are carried over when
 // they still look the same.
 func (s *Switch) carryOver() error {
-	old, err := s.previous("controls")
+	return errors.Join(s.carry("controls", s.carryVersion), s.carry("functions", s.carryFunctions), s.carry("learned", s.carryLearned))
+}
+
+// carry calls over with a map that is being replaced, if there is one.
+func (s *Switch) carry(name string, over func(*ebpf.Map) error) error {
+	old, err := ebpf.LoadPinnedMap(filepath.Join(s.mapsDir(s.state.Previous), name), &ebpf.LoadPinOptions{ReadOnly: true})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	if old != nil {
-		defer old.Close()
-		raw, err := old.LookupBytes(uint32(0))
-		if err == nil && len(raw) >= 4 {
-			s.version = word(raw)
+	defer old.Close()
+	return over(old)
+}
+
+func (s *Switch) carryVersion(controls *ebpf.Map) error {
+	if raw, err := controls.LookupBytes(uint32(0)); err == nil && len(raw) >= 4 {
+		s.version = word(raw)
+	}
+	return nil
+}
+
+func (s *Switch) carryFunctions(functions *ebpf.Map) error {
+	for _, fn := range s.fns {
+		raw, err := functions.LookupBytes(uint32(fn.Slot))
+		if err != nil || len(raw) < 12 {
+			continue
 		}
-	}
-	functions, err := s.previous("functions")
-	if err != nil {
-		return err
-	}
-	if functions != nil {
-		defer functions.Close()
-		for _, fn := range s.fns {
-			raw, err := functions.LookupBytes(uint32(fn.Slot))
-			if err != nil || len(raw) < 12 {
-				continue
-			}
-			v := bpf.SteerFunction{State: word(raw), OnFail: word(raw[4:]), Pid: word(raw[8:]), Used: 1}
-			if err := s.maps.Functions.Put(uint32(fn.Slot), v); err != nil {
+		v := bpf.SteerFunction{State: word(raw), OnFail: word(raw[4:]), Pid: word(raw[8:]), Used: 1}
+		if err := s.maps.Functions.Put(uint32(fn.Slot), v); err != nil {
+			return fmt.Errorf("carry function %s over: %w", fn.F.Name, err)
+		}
+		if v.Pid != 0 && s.exit {
+			if err := s.maps.Processes.Put(v.Pid, uint32(fn.Slot)); err != nil {
 				return fmt.Errorf("carry function %s over: %w", fn.F.Name, err)
 			}
-			if v.Pid != 0 && s.exit {
-				if err := s.maps.Processes.Put(v.Pid, uint32(fn.Slot)); err != nil {
-					return fmt.Errorf("carry function %s over: %w", fn.F.Name, err)
-				}
-			}
 		}
 	}
-	learned, err := s.previous("learned")
-	if err != nil || learned == nil {
-		return err
-	}
-	defer learned.Close()
+	return nil
+}
+
+func (s *Switch) carryLearned(learned *ebpf.Map) error {
 	if learned.KeySize() != s.maps.Learned.KeySize() || learned.ValueSize() != s.maps.Learned.ValueSize() {
 		return nil
 	}
@@ -401,30 +377,9 @@ func (s *Switch) finishUpgrade() error {
 	if err := barrier(); err != nil {
 		return err
 	}
-	rules, err := s.previous("rule_counts")
+	err := errors.Join(s.carry("rule_counts", s.addRuleCounts), s.carry("port_counts", s.addPortCounts))
 	if err != nil {
 		return err
-	}
-	if rules != nil {
-		defer rules.Close()
-		for cookie, slot := range s.rules.Slots {
-			if sum, err := sums(rules, slot, 2); err == nil {
-				c := s.state.Rules[cookie]
-				s.state.Rules[cookie] = counter{Packets: c.Packets + sum[0], Bytes: c.Bytes + sum[1]}
-			}
-		}
-	}
-	ports, err := s.previous("port_counts")
-	if err != nil {
-		return err
-	}
-	if ports != nil {
-		defer ports.Close()
-		for slot, p := range s.ports {
-			if sum, err := sums(ports, uint32(slot), 6); err == nil {
-				s.state.Ports[p.Name] = s.state.Ports[p.Name].plus(sum)
-			}
-		}
 	}
 	was := s.state.Previous
 	s.state.Previous = ""
@@ -435,6 +390,25 @@ func (s *Switch) finishUpgrade() error {
 	for _, fn := range s.fns { // one may have ended between the programs
 		if err := s.changeFunction(fn, func(*bpf.SteerFunction) {}); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+func (s *Switch) addRuleCounts(counts *ebpf.Map) error {
+	for cookie, slot := range s.rules.Slots {
+		if sum, err := sums(counts, slot, 2); err == nil {
+			c := s.state.Rules[cookie]
+			s.state.Rules[cookie] = counter{Packets: c.Packets + sum[0], Bytes: c.Bytes + sum[1]}
+		}
+	}
+	return nil
+}
+
+func (s *Switch) addPortCounts(counts *ebpf.Map) error {
+	for slot, p := range s.ports {
+		if sum, err := sums(counts, uint32(slot), 6); err == nil {
+			s.state.Ports[p.Name] = s.state.Ports[p.Name].plus(sum)
 		}
 	}
 	return nil

@@ -9,8 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
+	"weir.dev/weir/datapath/internal/hostlink"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/netns"
 	"weir.dev/weir/ovsdb"
@@ -247,10 +246,9 @@ func (s *Switch) makeBridge(ctx context.Context) error {
 		_, err := s.change(ctx, ovsdb.Update{Table: "Bridge", Where: named(name), Row: ovsdb.Row{"fail_mode": "secure", "datapath_type": s.state.Datapath}})
 		return err
 	}
-	var missing netlink.LinkNotFoundError
 	if l, err := s.nl.LinkByName(name); err == nil {
 		return fmt.Errorf("interface %s (%s, alias %q) is in the way of the switch's bridge; rename it, or use another instance name", name, l.Type(), l.Attrs().Alias)
-	} else if !errors.As(err, &missing) {
+	} else if !hostlink.Missing(err) {
 		return fmt.Errorf("interface %s: %w", name, err)
 	}
 	if _, err := s.change(ctx, s.bridgeOps(name)...); err != nil {

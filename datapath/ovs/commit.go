@@ -145,6 +145,7 @@ func (s *Switch) install(ctx context.Context, w *world, rules, besides []*entry,
 	if s.of == nil || s.of.Err() != nil { // the next connection will see to it
 		return errors.New("no connection to Open vSwitch")
 	}
+	// Entries that are wanted no more go; those among going take counts with them.
 	var mods []openflow.Message
 	var going []*entry
 	for k, e := range s.installed {
@@ -156,6 +157,7 @@ func (s *Switch) install(ctx context.Context, w *world, rules, besides []*entry,
 			going = append(going, e)
 		}
 	}
+	// Entries that are not there yet, or under another cookie, come.
 	carry := map[uint64]uint64{} // counters that go on under another cookie
 	for k, n := range next {
 		e := s.installed[k]
@@ -180,6 +182,7 @@ func (s *Switch) install(ctx context.Context, w *world, rules, besides []*entry,
 		done()
 		return nil
 	}
+	// The counts of those that go are read first, and added up when the bundle is in force.
 	going = slices.DeleteFunc(going, func(e *entry) bool { return len(e.owners) == 0 || e.owners[0].Kind == 0 })
 	if err := s.readBefore(ctx, going); err != nil {
 		return err
@@ -255,6 +258,7 @@ func all(w *world, rules []*entry) (map[entryKey]*entry, error) {
 
 // reconcile makes a switch to which a connection has just been made have its entries, and writes only what differs.
 func (s *Switch) reconcile(ctx context.Context) error {
+	// What is there tells which set of rules is in force.
 	stats, err := s.of.Flows(ctx, openflow.FlowStatsRequest{Table: openflow.TableAll})
 	if err != nil {
 		return fmt.Errorf("read entries: %w", err)
@@ -273,6 +277,7 @@ func (s *Switch) reconcile(ctx context.Context) error {
 	if s.installed, err = all(w, s.ruleEnts); err != nil {
 		return err
 	}
+	// Entries that are not ours go.
 	entries := s.byCookie()
 	var mods []openflow.Message
 	for i := range stats {
@@ -286,6 +291,7 @@ func (s *Switch) reconcile(ctx context.Context) error {
 		}
 		mods = append(mods, &openflow.FlowMod{Command: openflow.FlowDeleteStrict, Table: f.Table, Priority: f.Priority, Match: f.Match})
 	}
+	// Entries of ours that are missing come.
 	missing := 0
 	for _, e := range s.installed {
 		if !cookies[e.cookie] {

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/ovsdb"
@@ -93,15 +92,7 @@ func (s *Switch) demolish(ctx context.Context) error {
 		if p.function != nil {
 			continue
 		}
-		l, err := s.nl.LinkByIndex(p.Index)
-		var missing netlink.LinkNotFoundError
-		switch {
-		case errors.As(err, &missing):
-		case err != nil:
-			try(err)
-		default:
-			try(s.giveBack(p, l))
-		}
+		try(s.giveBack(p))
 	}
 	for _, fn := range s.fns {
 		try(s.giveBackFunction(fn))

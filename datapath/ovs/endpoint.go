@@ -2,7 +2,6 @@ package ovs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -235,24 +234,20 @@ func (s *Switch) offloads(path string, l netlink.Link, on bool) error {
 	return nil
 }
 
-// release gives an endpoint's link back as it was. A link that is gone needs nothing.
+// release gives an endpoint's link back as it was.
 func (s *Switch) release(ctx context.Context, p *port) error {
 	if err := s.unplug(ctx, p.Link); err != nil {
 		return err
 	}
-	l, err := s.nl.LinkByIndex(p.Index)
-	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("interface %s: %w", p.Link, err)
-	}
-	return s.giveBack(p, l)
+	return s.giveBack(p)
 }
 
-// giveBack undoes what was done to a link itself.
-func (s *Switch) giveBack(p *port, l netlink.Link) error {
+// giveBack undoes what was done to a link itself. One that is gone needs nothing.
+func (s *Switch) giveBack(p *port) error {
+	l, err := hostlink.ByIndex(s.nl, p.Index, p.Link)
+	if err != nil || l == nil {
+		return err
+	}
 	if err := s.unhush(p); err != nil {
 		return err
 	}
@@ -272,9 +267,7 @@ func (s *Switch) giveBack(p *port, l netlink.Link) error {
 		}
 	}
 	if !p.WasUp {
-		if err := s.nl.LinkSetDown(l); err != nil && !hostlink.Gone(err) {
-			return fmt.Errorf("set %s down: %w", p.Link, err)
-		}
+		return hostlink.SetDown(s.nl, l)
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package ovs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 
@@ -330,13 +329,12 @@ func (f *function) links() []string {
 // giveBackFunction undoes what was done to the links of a function, at both ends. What is gone needs nothing.
 func (s *Switch) giveBackFunction(fn *function) error {
 	for _, p := range fn.Ports {
-		l, err := s.nl.LinkByIndex(p.Index)
-		var missing netlink.LinkNotFoundError
-		if errors.As(err, &missing) {
-			continue
-		}
+		l, err := hostlink.ByIndex(s.nl, p.Index, p.Link)
 		if err != nil {
-			return fmt.Errorf("interface %s: %w", p.Link, err)
+			return err
+		}
+		if l == nil {
+			continue
 		}
 		if err := s.unhush(p); err != nil {
 			return err
@@ -347,8 +345,8 @@ func (s *Switch) giveBackFunction(fn *function) error {
 			}
 		}
 		if !p.WasUp {
-			if err := s.nl.LinkSetDown(l); err != nil && !hostlink.Gone(err) {
-				return fmt.Errorf("set %s down: %w", p.Link, err)
+			if err := hostlink.SetDown(s.nl, l); err != nil {
+				return err
 			}
 		}
 	}

@@ -70,26 +70,18 @@ func (s *Switch) loadState() error {
 	if err := s.loadCounters(); err != nil {
 		return err
 	}
-	endpoints, err := s.store.List("endpoint")
+	endpoints, err := record.All[port](s.store, "endpoint")
 	if err != nil {
 		return err
 	}
-	for _, name := range endpoints {
-		p := &port{}
-		if _, err := s.store.Read(name, p); err != nil {
-			return err
-		}
+	for _, p := range endpoints {
 		s.enlist(p)
 	}
-	functions, err := s.store.List("function")
+	functions, err := record.All[function](s.store, "function")
 	if err != nil {
 		return err
 	}
-	for _, name := range functions {
-		f := &function{}
-		if _, err := s.store.Read(name, f); err != nil {
-			return err
-		}
+	for _, f := range functions {
 		if err := probing.Draw(&f.F, nil); err != nil { // an older version's
 			return err
 		}

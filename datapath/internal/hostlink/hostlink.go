@@ -1,5 +1,5 @@
 // Package hostlink is what every switch driver asks of a host's network interfaces: which one is meant, whether it can become a port
-// without breaking what it is used for, and where the other end of a veth is. It changes nothing.
+// without breaking what it is used for, and where the other end of a veth is. It changes nothing but by SetDown.
 package hostlink
 
 import (
@@ -51,14 +51,39 @@ func ByName(nl *netlink.Handle, space *netns.Space, name string) (netlink.Link, 
 		return nil, fmt.Errorf("interface name %q: want 1 to %d bytes", name, unix.IFNAMSIZ-1)
 	}
 	l, err := nl.LinkByName(name)
-	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) {
+	if Missing(err) {
 		return nil, fmt.Errorf("interface %s in %s: %w", name, space, datapath.ErrNotFound)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("interface %s: %w", name, err)
 	}
 	return l, nil
+}
+
+// ByIndex looks a port's link up again, of which people know the name. It is nil if the link is gone.
+func ByIndex(nl *netlink.Handle, index int, name string) (netlink.Link, error) {
+	l, err := nl.LinkByIndex(index)
+	if Missing(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("interface %s: %w", name, err)
+	}
+	return l, nil
+}
+
+// Missing: a look-up found no such interface.
+func Missing(err error) bool {
+	var missing netlink.LinkNotFoundError
+	return errors.As(err, &missing)
+}
+
+// SetDown sets a link down that was down before it became a port. One that is gone needs nothing.
+func SetDown(nl *netlink.Handle, l netlink.Link) error {
+	if err := nl.LinkSetDown(l); err != nil && !Gone(err) {
+		return fmt.Errorf("set %s down: %w", l.Attrs().Name, err)
+	}
+	return nil
 }
 
 // PeerElsewhere: a veth whose other end is in another namespace, where redirect_peer can put frames.

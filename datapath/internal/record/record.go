@@ -62,19 +62,23 @@ func (s Store) Remove(name string) error {
 	return nil
 }
 
-// List names the files of a kind.
-func (s Store) List(kind string) ([]string, error) {
+// All reads the files of a kind.
+func All[T any](s Store, kind string) ([]*T, error) {
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read switch state: %w", err)
 	}
-	var names []string
+	var all []*T
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), kind+".") && strings.HasSuffix(e.Name(), ".json") {
-			names = append(names, e.Name())
+			v := new(T)
+			if _, err := s.Read(e.Name(), v); err != nil {
+				return nil, err
+			}
+			all = append(all, v)
 		}
 	}
-	return names, nil
+	return all, nil
 }
 
 // Lock makes the directory and keeps two processes from driving one switch, until the file is closed.
