@@ -36,7 +36,9 @@ func decodeNicira(in *reader) Action {
 			}
 			return a
 		case nxLearn:
-			return decodeLearn(in)
+			if a, ok := decodeLearn(in); ok {
+				return a
+			}
 		case nxRegLoad2: // its field follows at once, without padding
 			return decodeSetField(in)
 		case nxClone:
@@ -138,8 +140,7 @@ func (a Learn) append(b []byte) ([]byte, error) {
 	start := len(b)
 	b = appendNicira(b, nxLearn)
 	b = be.AppendUint16(be.AppendUint16(be.AppendUint16(b, a.IdleS), a.HardS), a.Priority)
-	b = be.AppendUint16(be.AppendUint64(b, a.Cookie), uint16(a.Flags))
-	b = be.AppendUint16(be.AppendUint16(append(b, a.Table, 0), a.FinIdleS), a.FinHardS)
+	b = append(be.AppendUint64(b, a.Cookie), 0, 0, a.Table, 0, 0, 0, 0, 0) // no flags, no timeouts for TCP's FIN
 	var err error
 	for i := range a.Specs {
 		if b, err = a.Specs[i].append(b); err != nil {
@@ -149,68 +150,41 @@ func (a Learn) append(b []byte) ([]byte, error) {
 	return putLen(pad8(b, start), start)
 }
 
-func (s *LearnSpec) width() uint16 {
-	if s.Kind == LearnOutput {
-		return s.Src.Count
-	}
-	return s.Dst.Count
-}
-
 func (s *LearnSpec) append(b []byte) ([]byte, error) {
-	n := s.width()
-	if s.Kind > LearnOutput || s.Kind == LearnOutput && s.Immediate || n == 0 || n > 1023 || s.Immediate && n > 64 {
-		return b, fmt.Errorf("kind %d with %d bits is not possible", s.Kind, n)
+	if s.Kind > LearnLoad || s.Src.Count != s.Dst.Count {
+		return b, fmt.Errorf("kind %d with %d bits from %d is not possible", s.Kind, s.Dst.Count, s.Src.Count)
 	}
-	h := n | uint16(s.Kind)<<11
-	if s.Immediate {
-		b = be.AppendUint16(b, h|1<<13)
-		words := int(n+15) / 16
-		for i := words - 1; i >= 0; i-- {
-			b = be.AppendUint16(b, uint16(s.Value>>(16*i)))
-		}
-	} else {
-		if err := s.Src.check(1023); err != nil {
-			return b, fmt.Errorf("from %w", err)
-		}
-		b = be.AppendUint16(b, h)
-		b = be.AppendUint16(be.AppendUint32(b, uint32(s.Src.Field)), s.Src.First)
-	}
-	if s.Kind == LearnOutput {
-		return b, nil
+	if err := s.Src.check(1023); err != nil {
+		return b, fmt.Errorf("from %w", err)
 	}
 	if err := s.Dst.check(1023); err != nil {
 		return b, fmt.Errorf("into %w", err)
 	}
+	b = be.AppendUint16(b, s.Dst.Count|uint16(s.Kind)<<11)
+	b = be.AppendUint16(be.AppendUint32(b, uint32(s.Src.Field)), s.Src.First)
 	return be.AppendUint16(be.AppendUint32(b, uint32(s.Dst.Field)), s.Dst.First), nil
 }
 
-func decodeLearn(in *reader) Action {
-	a := Learn{IdleS: in.u16(), HardS: in.u16(), Priority: in.u16(), Cookie: in.u64(), Flags: LearnFlags(in.u16()), Table: in.u8()}
+// decodeLearn reads what Learn can say; false: this is more.
+func decodeLearn(in *reader) (a Learn, ok bool) {
+	a = Learn{IdleS: in.u16(), HardS: in.u16(), Priority: in.u16(), Cookie: in.u64()}
+	flags := in.u16()
+	a.Table = in.u8()
 	in.skip(1)
-	a.FinIdleS, a.FinHardS = in.u16(), in.u16()
+	if fin := in.u32(); flags != 0 || fin != 0 {
+		return a, false
+	}
 	for len(in.b) >= 2 {
 		h := in.u16()
 		if h == 0 {
 			break
 		}
-		s := LearnSpec{Kind: LearnKind(h >> 11 & 3), Immediate: h>>13&1 == 1}
-		n := h & 0x7ff
-		if h>>14 != 0 || s.Kind > LearnOutput || n == 0 || s.Immediate && (n > 64 || s.Kind == LearnOutput) {
-			in.fail(BadActionArgument, "learn: part with header %#04x", h)
-			return a
+		kind, n := LearnKind(h>>11), h&0x7ff
+		if kind > LearnLoad || n == 0 {
+			return a, false
 		}
-		if s.Immediate {
-			for range (n + 15) / 16 {
-				s.Value = s.Value<<16 | uint64(in.u16())
-			}
-		} else {
-			s.Src = Bits{in.field(), in.u16(), n}
-		}
-		if s.Kind != LearnOutput {
-			s.Dst = Bits{in.field(), in.u16(), n}
-		}
-		a.Specs = append(a.Specs, s)
+		a.Specs = append(a.Specs, LearnSpec{kind, Bits{in.field(), in.u16(), n}, Bits{in.field(), in.u16(), n}})
 	}
 	in.b = in.b[:0] // padding
-	return a
+	return a, true
 }

@@ -56,18 +56,10 @@ const (
 	FieldReg0       Field = 0x0001<<16 | 0<<9 | 4 // reg n: Reg(n)
 	FieldNXMTunID   Field = 0x0001<<16 | 16<<9 | 8
 	FieldIPFrag     Field = 0x0001<<16 | 26<<9 | 1
-	FieldTunSrc     Field = 0x0001<<16 | 31<<9 | 4
-	FieldTunDst     Field = 0x0001<<16 | 32<<9 | 4
-	FieldPktMark    Field = 0x0001<<16 | 33<<9 | 4
-	FieldTCPFlags   Field = 0x0001<<16 | 34<<9 | 2
-	FieldXReg0      Field = 0x8001<<16 | 0<<9 | 8 // xreg n: XReg(n)
 )
 
 // Reg is register n, 0 to 15.
 func Reg(n int) Field { return FieldReg0 + Field(n)<<9 }
-
-// XReg is the 64-bit register n, 0 to 7: Reg(2n) is its upper, Reg(2n+1) its lower half.
-func XReg(n int) Field { return FieldXReg0 + Field(n)<<9 }
 
 // VLANPresent is set in the VLAN id field of a tagged frame; 0 is untagged (OFPVID_PRESENT, OFPVID_NONE).
 const VLANPresent uint16 = 0x1000

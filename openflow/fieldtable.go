@@ -73,10 +73,8 @@ var basic = [...]fieldInfo{
 }
 
 var (
-	regNames  = [16]string{"reg0", "reg1", "reg2", "reg3", "reg4", "reg5", "reg6", "reg7", "reg8", "reg9", "reg10", "reg11", "reg12", "reg13", "reg14", "reg15"}
-	regNXM    = [16]string{"NXM_NX_REG0", "NXM_NX_REG1", "NXM_NX_REG2", "NXM_NX_REG3", "NXM_NX_REG4", "NXM_NX_REG5", "NXM_NX_REG6", "NXM_NX_REG7", "NXM_NX_REG8", "NXM_NX_REG9", "NXM_NX_REG10", "NXM_NX_REG11", "NXM_NX_REG12", "NXM_NX_REG13", "NXM_NX_REG14", "NXM_NX_REG15"}
-	xregNames = [8]string{"xreg0", "xreg1", "xreg2", "xreg3", "xreg4", "xreg5", "xreg6", "xreg7"}
-	xregNXM   = [8]string{"OXM_OF_PKT_REG0", "OXM_OF_PKT_REG1", "OXM_OF_PKT_REG2", "OXM_OF_PKT_REG3", "OXM_OF_PKT_REG4", "OXM_OF_PKT_REG5", "OXM_OF_PKT_REG6", "OXM_OF_PKT_REG7"}
+	regNames = [16]string{"reg0", "reg1", "reg2", "reg3", "reg4", "reg5", "reg6", "reg7", "reg8", "reg9", "reg10", "reg11", "reg12", "reg13", "reg14", "reg15"}
+	regNXM   = [16]string{"NXM_NX_REG0", "NXM_NX_REG1", "NXM_NX_REG2", "NXM_NX_REG3", "NXM_NX_REG4", "NXM_NX_REG5", "NXM_NX_REG6", "NXM_NX_REG7", "NXM_NX_REG8", "NXM_NX_REG9", "NXM_NX_REG10", "NXM_NX_REG11", "NXM_NX_REG12", "NXM_NX_REG13", "NXM_NX_REG14", "NXM_NX_REG15"}
 )
 
 func (f Field) number() int { return int(f >> 9 & 0x7f) }
@@ -95,10 +93,6 @@ func (f Field) info() (fieldInfo, bool) {
 		if n < 16 && f.Len() == 4 {
 			return fieldInfo{regNames[n], regNXM[n], 32, anyMask, hexa, preNone}, true
 		}
-	case 0x8001:
-		if n < 8 && f.Len() == 8 {
-			return fieldInfo{xregNames[n], xregNXM[n], 64, anyMask, hexa, preNone}, true
-		}
 	}
 	switch f {
 	case FieldNXMInPort:
@@ -109,14 +103,6 @@ func (f Field) info() (fieldInfo, bool) {
 		return fieldInfo{"tun_id", "NXM_NX_TUN_ID", 64, anyMask, hexa, preNone}, true
 	case FieldIPFrag:
 		return fieldInfo{"ip_frag", "NXM_NX_IP_FRAG", 8, anyMask, hexa, preIP}, true
-	case FieldTunSrc:
-		return fieldInfo{"tun_src", "NXM_NX_TUN_IPV4_SRC", 32, anyMask, ip, preNone}, true
-	case FieldTunDst:
-		return fieldInfo{"tun_dst", "NXM_NX_TUN_IPV4_DST", 32, anyMask, ip, preNone}, true
-	case FieldPktMark:
-		return fieldInfo{"pkt_mark", "NXM_NX_PKT_MARK", 32, anyMask, hexa, preNone}, true
-	case FieldTCPFlags:
-		return fieldInfo{"tcp_flags", "NXM_NX_TCP_FLAGS", 12, anyMask, hexa, preTCP}, true
 	}
 	return fieldInfo{}, false
 }

@@ -71,10 +71,7 @@ var allFields = func() (fs []Field) {
 	for i := range 16 {
 		fs = append(fs, Reg(i))
 	}
-	for i := range 8 {
-		fs = append(fs, XReg(i))
-	}
-	return append(fs, FieldTunSrc, FieldTunDst, FieldPktMark, FieldTCPFlags, FieldIPFrag)
+	return append(fs, FieldIPFrag)
 }()
 
 func genOXM(t *rapid.T, f Field) OXM {
@@ -106,7 +103,7 @@ func genMatch(t *rapid.T) (m Match) {
 }
 
 func genBits(t *rapid.T, most int) Bits {
-	f := rapid.SampledFrom([]Field{Reg(0), Reg(15), XReg(3), FieldMetadata, FieldTunnelID, FieldEthSrc, FieldIPv4Dst, FieldNXMInPort}).Draw(t, "bits")
+	f := rapid.SampledFrom([]Field{Reg(0), Reg(15), FieldMetadata, FieldTunnelID, FieldEthSrc, FieldIPv4Dst, FieldNXMInPort}).Draw(t, "bits")
 	width := 8 * f.Len()
 	first := pick(t, width, "first")
 	return Bits{f, uint16(first), uint16(rapid.IntRange(1, min(width-first, most)).Draw(t, "width"))}
@@ -127,8 +124,7 @@ func genAction(t *rapid.T, depth int) Action {
 		func() Action { b := genBits(t, 64); return RegLoad{b, limit(u64(t, "value"), b.Count)} },
 		func() Action { b := genBits(t, 64); return RegMove{b, b} },
 		func() Action {
-			return Learn{u16(t, "idle"), u16(t, "hard"), u16(t, "prio"), u64(t, "cookie"), LearnFlags(u16(t, "flags")), u8(t, "table"),
-				u16(t, "fi"), u16(t, "fh"), many(t, 4, genLearnSpec)}
+			return Learn{u16(t, "idle"), u16(t, "hard"), u16(t, "prio"), u64(t, "cookie"), u8(t, "table"), many(t, 4, genLearnSpec)}
 		},
 		func() Action {
 			if depth == 0 {
@@ -141,16 +137,8 @@ func genAction(t *rapid.T, depth int) Action {
 }
 
 func genLearnSpec(t *rapid.T) LearnSpec {
-	s := LearnSpec{Kind: LearnKind(pick(t, 3, "kind")), Dst: genBits(t, 64)}
-	if s.Kind == LearnOutput {
-		return LearnSpec{Kind: s.Kind, Src: s.Dst}
-	}
-	if s.Immediate = rapid.Bool().Draw(t, "immediate"); s.Immediate {
-		s.Value = limit(u64(t, "value"), s.Dst.Count)
-	} else {
-		s.Src = Bits{XReg(0), 0, s.Dst.Count}
-	}
-	return s
+	dst := genBits(t, 64)
+	return LearnSpec{LearnKind(pick(t, 2, "kind")), Bits{FieldMetadata, 0, dst.Count}, dst}
 }
 
 func genActions(t *rapid.T) []Action {

@@ -230,9 +230,6 @@ func decodeMatch(r *reader) (m Match) {
 	return m
 }
 
-// tcpFlagsONF is the header of ONF's experimenter field for TCP flags, without mask bit and length.
-const tcpFlagsONF = 0xffff<<16 | 42<<9
-
 func decodeOXM(r *reader) (o OXM) {
 	h := r.u32()
 	o.Masked = h&0x100 != 0
@@ -240,10 +237,6 @@ func decodeOXM(r *reader) (o OXM) {
 	p := r.take(n)
 	if p == nil && n > 0 {
 		return o
-	}
-	if h&^0x1ff == tcpFlagsONF && (n == 6 && !o.Masked || n == 8 && o.Masked) && be.Uint32(p) == onf {
-		// How Open vSwitch writes tcp_flags to OpenFlow 1.3 to 1.4; it takes Nicira's form as well.
-		h, p, n = uint32(FieldTCPFlags)&^0xff|h&0x100, p[4:], n-4
 	}
 	if h>>16 == 0xffff || o.Masked && n%2 != 0 || n > 32 || !o.Masked && n > 16 || n == 0 {
 		// The length stays that of the payload, mask included: such a field is only kept, never looked into.

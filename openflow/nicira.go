@@ -25,39 +25,25 @@ type RegMove struct{ Src, Dst Bits }
 // Clone executes actions on a copy (NXAST_CLONE).
 type Clone []Action
 
-// Learn adds an entry made from the packet (NXAST_LEARN).
+// Learn adds an entry made from the packet (NXAST_LEARN). One with flags, constants or outputs is read as a RawAction.
 type Learn struct {
-	IdleS, HardS       uint16
-	Priority           uint16
-	Cookie             uint64
-	Flags              LearnFlags
-	Table              uint8
-	FinIdleS, FinHardS uint16
-	Specs              []LearnSpec
+	IdleS, HardS uint16
+	Priority     uint16
+	Cookie       uint64
+	Table        uint8
+	Specs        []LearnSpec
 }
-
-// LearnFlags of a Learn action.
-type LearnFlags uint16
-
-const (
-	LearnSendFlowRemoved LearnFlags = 1 << 0
-	LearnDeleteLearned   LearnFlags = 1 << 1
-)
 
 // LearnKind is what a LearnSpec makes.
 type LearnKind uint8
 
 const (
-	LearnMatch  LearnKind = iota // the new entry matches Dst = source
-	LearnLoad                    // its actions load the source into Dst
-	LearnOutput                  // its actions output to the port in the source
+	LearnMatch LearnKind = iota // the new entry matches Dst = Src
+	LearnLoad                   // its actions load Src into Dst
 )
 
-// LearnSpec is one part of the learned entry. The source is Src, or Value if Immediate.
+// LearnSpec is one part of the learned entry. Src, of the packet, and Dst are equally wide.
 type LearnSpec struct {
-	Kind      LearnKind
-	Immediate bool
-	Value     uint64 // at most 64 bits of Dst.Count
-	Src       Bits   // Src.Count is the width if not Immediate
-	Dst       Bits   // unused by LearnOutput
+	Kind     LearnKind
+	Src, Dst Bits
 }

@@ -14,7 +14,7 @@ var matchOrder = [...]struct {
 	name  string
 	text  func(OXM) string
 }{
-	{FieldTunnelID, "tun_id", nil}, {FieldNXMTunID, "tun_id", nil}, {FieldTunSrc, "tun_src", nil}, {FieldTunDst, "tun_dst", nil},
+	{FieldTunnelID, "tun_id", nil}, {FieldNXMTunID, "tun_id", nil},
 	{FieldMetadata, "metadata", nil}, {FieldInPort, "in_port", nil}, {FieldInPhyPort, "in_phy_port", nil},
 	{FieldVLANVID, "", nil}, {FieldEthSrc, "dl_src", nil}, {FieldEthDst, "dl_dst", nil},
 	{FieldEthType, "dl_type", func(o OXM) string { return fmt.Sprintf("0x%04x", o.Uint()) }},
@@ -35,9 +35,6 @@ func (m Match) String() string {
 	t.protocol()
 	for i := range 16 {
 		t.field(Reg(i), Reg(i).String(), nil)
-	}
-	for i := range 8 {
-		t.field(XReg(i), XReg(i).String(), nil)
 	}
 	for _, f := range matchOrder {
 		if f.field == FieldVLANVID {
@@ -177,9 +174,6 @@ func (o OXM) valueText() string {
 			return strconv.FormatUint(o.Uint(), 10)
 		}
 	}
-	if o.Field == FieldTCPFlags && o.Masked {
-		return flagNames(o.Uint(), o.UintMask())
-	}
 	s := "0" // as C's %#x
 	if v := o.Uint(); v != 0 {
 		s = fmt.Sprintf("0x%x", v)
@@ -188,21 +182,6 @@ func (o OXM) valueText() string {
 		s += fmt.Sprintf("/0x%x", o.UintMask())
 	}
 	return s
-}
-
-// flagNames is "+syn-ack".
-func flagNames(v, mask uint64) string {
-	var b strings.Builder
-	for i, name := range [...]string{"fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns"} {
-		switch {
-		case mask&(1<<i) == 0:
-		case v&(1<<i) != 0:
-			b.WriteString("+" + name)
-		default:
-			b.WriteString("-" + name)
-		}
-	}
-	return b.String()
 }
 
 func ipText(o OXM, n int) string {
@@ -322,11 +301,7 @@ func (a Learn) text() string {
 	}
 	add(a.IdleS != 0, "idle_timeout=%d", a.IdleS)
 	add(a.HardS != 0, "hard_timeout=%d", a.HardS)
-	add(a.FinIdleS != 0, "fin_idle_timeout=%d", a.FinIdleS)
-	add(a.FinHardS != 0, "fin_hard_timeout=%d", a.FinHardS)
 	add(a.Priority != 0x8000, "priority=%d", a.Priority)
-	add(a.Flags&LearnSendFlowRemoved != 0, "%s", "send_flow_rem")
-	add(a.Flags&LearnDeleteLearned != 0, "%s", "delete_learned")
 	add(a.Cookie != 0, "cookie=0x%x", a.Cookie)
 	for _, s := range a.Specs {
 		parts = append(parts, s.text())
@@ -335,32 +310,13 @@ func (a Learn) text() string {
 }
 
 func (s LearnSpec) text() string {
-	src := s.Src.String()
-	if s.Immediate {
-		src = fmt.Sprintf("0x%x", s.Value)
+	switch {
+	case s.Kind == LearnLoad:
+		return "load:" + s.Src.String() + "->" + s.Dst.String()
+	case s.Src == s.Dst:
+		return s.Src.String()
 	}
-	switch s.Kind {
-	case LearnOutput:
-		return "output:" + src
-	case LearnLoad:
-		return "load:" + src + "->" + s.Dst.String()
-	}
-	if !s.Immediate && s.Src == s.Dst {
-		return src
-	}
-	if s.Immediate {
-		if info, ok := s.Dst.Field.info(); ok && s.Dst.First == 0 && int(s.Dst.Count) == info.bits && info.kind != ip {
-			name := strings.TrimSuffix(s.Dst.String(), "[]")
-			if s.Dst.Field == FieldEthType {
-				return fmt.Sprintf("eth_type=0x%x", s.Value)
-			}
-			if f := info.name; f == "nw_proto" || f == "metadata" || f == "tun_id" || strings.HasPrefix(f, "reg") {
-				name = f
-			}
-			return name + "=" + Uint(s.Dst.Field, s.Value).valueText()
-		}
-	}
-	return s.Dst.String() + "=" + src
+	return s.Dst.String() + "=" + s.Src.String()
 }
 
 func flagsText(f FlowFlags) string {
