@@ -2,7 +2,6 @@ package openflow
 
 import (
 	"context"
-	"net"
 	"time"
 )
 
@@ -41,9 +40,6 @@ func (c *Conn) Done() <-chan struct{} { return c.done }
 
 // Close ends the connection. Requests that wait fail. Safe to call twice.
 func (c *Conn) Close() error { return c.shut(ErrClosed) }
-
-// RemoteAddr is the peer's address.
-func (c *Conn) RemoteAddr() net.Addr { return c.nc.RemoteAddr() }
 
 // Barrier waits until the switch has processed all that was sent before.
 func (c *Conn) Barrier(ctx context.Context) error { return c.Transact(ctx) }

@@ -34,7 +34,6 @@ const (
 	BadActionType        ErrorCode = 2 << 16
 	BadActionLen         ErrorCode = 2<<16 | 1
 	BadActionOutPort     ErrorCode = 2<<16 | 4
-	BadActionArgument    ErrorCode = 2<<16 | 5
 	BadActionTooMany     ErrorCode = 2<<16 | 7
 	BadInstruction       ErrorCode = 3 << 16
 	BadInstructionTable  ErrorCode = 3<<16 | 2

@@ -13,7 +13,6 @@ const (
 	AuthorityLife = 10 * 365 * 24 * time.Hour
 	ManagerLife   = 30 * 24 * time.Hour // of a manager's listener; it makes itself a new one in time
 	AgentLife     = 30 * 24 * time.Hour
-	MinLife       = 2 * time.Second
 
 	// Backdate is by how much certificates are valid before they are made, for hosts whose clocks are behind, and for a manager whose clock is set back by an
 	// hour (daylight saving done by hand): it would refuse those that it has just made. It is more than an hour and MaxSkew.

@@ -69,11 +69,6 @@ func (i *Identity) With(certificate, authority []byte, hash string) (*Identity, 
 	return out, nil
 }
 
-// SameAuthority tells whether another identity was given by the same authority.
-func (i *Identity) SameAuthority(o *Identity) bool {
-	return i.Joined() && o.Joined() && i.authority.Equal(o.authority)
-}
-
 // AuthorityHash names the authority.
 func (i *Identity) AuthorityHash() string { return KeyHash(i.authority) }
 
