@@ -82,6 +82,7 @@ func variant(in Input, p api.PolicySpec, coming bool) Variant {
 	return v
 }
 
+// SameVariants tells whether two lists of forms are the same.
 func SameVariants(a, b []Variant) bool {
 	return slices.EqualFunc(a, b, func(x, y Variant) bool {
 		return x.Absent == y.Absent && x.Coming == y.Coming && SamePolicy(x.Policy, y.Policy) && x.Policy.ModeOrDefault() == y.Policy.ModeOrDefault() &&

@@ -64,6 +64,7 @@ func SameWorld(a, b *Input) bool {
 		sameSlice(a.Stations, b.Stations, sameStation)
 }
 
+// AtOnePlace tells whether two maps are one in memory.
 func AtOnePlace[K comparable, V any](a, b map[K]V) bool {
 	return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
 }
@@ -94,6 +95,7 @@ func sameFunction(a, b Function) bool { return a == b }
 
 func sameChain(a, b api.ChainSpec) bool { return a.Path == b.Path }
 
+// SamePolicy tells whether two policies mean the same.
 func SamePolicy(a, b api.PolicySpec) bool {
 	return a.From == b.From && a.To == b.To && a.Mode == b.Mode && a.Chain == b.Chain && a.Priority == b.Priority && a.MatchBy == b.MatchBy &&
 		a.IsSymmetric() == b.IsSymmetric() && slices.Equal(a.Match, b.Match)

@@ -159,6 +159,7 @@ func (t *Tables) Flooding() {
 	}
 }
 
+// FloodOf gives the entries by which a switch floods.
 func (t *Tables) FloodOf(i int, n *switches.Node) []fabric.Entry {
 	g := t.w.Graph
 	var flood []fabric.Entry

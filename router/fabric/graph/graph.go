@@ -40,8 +40,10 @@ type Graph struct {
 	single map[flow.Port][]fabric.Out
 }
 
+// Unreachable is the distance where there is no way.
 const Unreachable = math.MaxUint32
 
+// New makes the graph of a topology.
 func New(t fabric.Topology) *Graph {
 	n := len(t.Switches)
 	g := &Graph{IDs: slices.Sorted(maps.Keys(t.Switches)), Index: make(map[fabric.SwitchID]int, n), dist: make([][]uint32, n), single: map[flow.Port][]fabric.Out{}}
@@ -129,6 +131,7 @@ func (g *Graph) Outs(p flow.Port) []fabric.Out {
 	return o
 }
 
+// Decimal renders the number of a port.
 func Decimal(n flow.Port) string { return strconv.FormatUint(uint64(n), 10) }
 
 // queue is a heap of nodes, the nearest first.

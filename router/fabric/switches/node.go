@@ -90,6 +90,7 @@ type Returned struct {
 	Tag      uint16
 }
 
+// NewNode holds nothing yet.
 func NewNode(s fabric.Switch, id fabric.SwitchID) *Node {
 	n := &Node{Switch: s, tables: len(s.Tables), Dirty: true, FloodDirty: true}
 	if s.Host {
@@ -127,6 +128,7 @@ func another[T any](slab *[]T) *T {
 	return &(*slab)[len(*slab)-1]
 }
 
+// Add makes an entry, or its policy one more user of one that is there.
 func (n *Node) Add(e *fabric.Entry) *Counted {
 	for {
 		have := n.entries[e.Cookie]
@@ -156,12 +158,14 @@ func (n *Node) Count(e *fabric.Entry) *Counted {
 	return c
 }
 
+// Put lists a new entry.
 func (n *Node) Put(c *Counted) {
 	n.fresh = append(n.fresh, c)
 	n.Used[c.Table] += int(c.size)
 	n.Dirty = true
 }
 
+// Remove takes a policy from the users of an entry.
 func (n *Node) Remove(c *Counted, policy string) {
 	if c.users--; c.users == 0 {
 		delete(n.entries, c.Cookie)
@@ -180,6 +184,7 @@ func (n *Node) Remove(c *Counted, policy string) {
 	n.fresh = append(n.fresh, c)
 }
 
+// Drop takes an entry out whoever uses it.
 func (n *Node) Drop(c *Counted) {
 	c.users = 0
 	n.Used[c.Table] -= int(c.size)
@@ -214,6 +219,7 @@ func (n *Node) AddRule(id uint64, r *api.HostRule, policy string) *CountedRule {
 	return c
 }
 
+// RemoveRule takes a policy from the users of a rule.
 func (n *Node) RemoveRule(c *CountedRule, policy string) {
 	i := slices.Index(c.policies, policy)
 	c.policies = slices.Delete(c.policies, i, i+1)
@@ -244,6 +250,7 @@ func (n *Node) Hook(p flow.Port, h Hook) {
 	n.FloodDirty = true
 }
 
+// Unhook undoes Hook.
 func (n *Node) Unhook(p flow.Port, owner any) {
 	n.Hooks[p] = slices.DeleteFunc(n.Hooks[p], func(h Hook) bool { return h.Owner == owner })
 	if len(n.Hooks[p]) == 0 {
@@ -271,6 +278,7 @@ func (n *Node) Unclaim(owner any) {
 	n.FloodDirty = true
 }
 
+// Order is that of entries: by table, descending priority, identity.
 func Order(a, b *fabric.Entry) int {
 	switch {
 	case a.Table != b.Table:
@@ -304,6 +312,7 @@ func (n *Node) All() []*fabric.Entry {
 	return n.sorted
 }
 
+// HostRules are all rules in order.
 func (n *Node) HostRules() []*api.HostRule {
 	if !n.Dirty {
 		return n.sortedRules

@@ -10,6 +10,7 @@ import (
 	"weir.dev/weir/router/fabric/graph"
 )
 
+// ManyTags is how many fabric tags there are.
 const ManyTags = int(flow.TagLast-flow.TagFirst) + 1
 
 // Tags tells which tags are in use on which arc. One tag on one arc has one meaning: where the frame is going. Legs to the same end
@@ -39,6 +40,7 @@ type meaning struct {
 	cookie uint64
 }
 
+// New has no tag in use.
 func New(g *graph.Graph) *Tags {
 	n := len(g.Arcs)
 	return &Tags{g: g, used: make([][(ManyTags + 63) / 64]uint64, n), ends: make([]map[uint16]*lane, n), have: map[string]map[uint16]int{}, old: make([]map[uint16][]meaning, n), led: map[string]map[uint16]bool{}, left: make([]map[uint16]bool, n)}
