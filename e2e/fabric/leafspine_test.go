@@ -298,7 +298,7 @@ type probe struct {
 func (l *leafSpine) round(name string, d api.Document) {
 	l.t.Helper()
 	in := l.input(d)
-	for _, path := range steering.Compile(in).Paths {
+	for _, path := range steering.Compile(in).Paths.All() {
 		l.tagged += min(1, len(path.Tags))
 	}
 	l.entries(name, in)

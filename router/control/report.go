@@ -277,11 +277,11 @@ func samePolicyStatus(a, b api.PolicyStatus) bool {
 }
 
 // keepPolicies forgets what was said of other policies: their hosts speak for them now.
-func (r *reporter) keepPolicies(ours fabric.Paths) {
+func (r *reporter) keepPolicies(ours *fabric.Paths) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name := range r.policies {
-		if ours[name] == nil {
+		if ours.Of(name) == nil {
 			delete(r.policies, name)
 			delete(r.pending.Policies, name)
 		}

@@ -36,7 +36,7 @@ func (l *loop) tell(now time.Time) {
 	if l.rounds == 0 {
 		return
 	}
-	for name := range l.out.Paths {
+	for name := range l.out.Paths.All() {
 		_, there := l.intent.policies[name] // else it is on its way out
 		if v, ok := l.policies[name]; ok && there {
 			l.reports.policy(name, l.policyStatus(name, v.Generation))
@@ -44,7 +44,7 @@ func (l *loop) tell(now time.Time) {
 	}
 	l.reports.keepPolicies(l.out.Paths)
 	for name, p := range l.intent.policies {
-		if p.Deleting != nil && p.Placement.Routed() && l.out.Paths[name] == nil { // nothing of it is wanted any more
+		if p.Deleting != nil && p.Placement.Routed() && l.out.Paths.Of(name) == nil { // nothing of it is wanted any more
 			l.reports.policy(name, api.PolicyStatus{ObservedGeneration: p.Generation, State: api.PolicyDeleted})
 		}
 	}
@@ -125,7 +125,7 @@ func (l *loop) tellShort(short map[fabric.SwitchID][]fabric.Short) {
 
 func (l *loop) policyStatus(name string, generation int64) api.PolicyStatus {
 	var path fabric.Path
-	if p := l.out.Paths[name]; p != nil {
+	if p := l.out.Paths.Of(name); p != nil {
 		path = *p
 	}
 	s := api.PolicyStatus{ObservedGeneration: generation, State: api.PolicyActive, RenderedPath: path.Forward, RenderedReverse: path.Reverse, Rules: path.Rules, InForce: l.inForce[name]}
@@ -246,7 +246,7 @@ func (c *Controller) progress(l *loop, now time.Time, pending int) {
 		}
 		p.Entries += len(d.node.Held)
 	}
-	for name := range l.Fleet.Paths {
+	for name := range l.Fleet.Paths.All() {
 		if x := l.last.Progress[name]; x == nil || x.Done() {
 			p.Policies++
 		}

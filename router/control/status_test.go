@@ -10,7 +10,7 @@ import (
 
 func TestAPolicyInForceStaysActiveWhileTheRouterTidiesUp(t *testing.T) {
 	l := &loop{intent: newIntent(), steering: newSteering(0)}
-	l.out.Paths = fabric.Paths{"p": {Forward: []string{"a"}}, "new": {Forward: []string{"b"}}}
+	l.out.Paths = fabric.NewPaths(map[string]*fabric.Path{"p": {Forward: []string{"a"}}, "new": {Forward: []string{"b"}}})
 	l.last.Progress = map[string]*rollout.Progress{"new": {Hosts: 1}}
 	l.steady = l.proven()
 	l.last.Progress = map[string]*rollout.Progress{"p": {Catching: 1}, "new": {Hosts: 1}}

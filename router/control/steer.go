@@ -103,7 +103,7 @@ func (l *loop) compute(now time.Time) {
 // proven are the policies that are in force as they were computed last.
 func (l *loop) proven() map[string]bool {
 	all := map[string]bool{}
-	for name := range l.out.Paths {
+	for name := range l.out.Paths.All() {
 		if p := l.last.Progress[name]; p == nil || p.Done() {
 			all[name] = true
 		}
@@ -271,7 +271,7 @@ func (l *loop) push(now time.Time) {
 		})
 	}
 	for name := range l.unproven {
-		path, p := l.Fleet.Paths[name], s.Progress[name]
+		path, p := l.Fleet.Paths.Of(name), s.Progress[name]
 		if path == nil || len(path.Forward) == 0 {
 			delete(l.unproven, name) // until it has another path
 		} else if p == nil || p.Done() {

@@ -165,7 +165,7 @@ type Path struct {
 type Output struct {
 	Entries map[SwitchID][]*Entry        // of OpenFlow switches, in the order of table, descending priority, cookie
 	Hosts   map[SwitchID][]*api.HostRule // of hosts, in the order of cookies
-	Paths   Paths                        // of the policies
+	Paths   *Paths                       // of the policies
 	Errors  map[string]error
 	Short   map[SwitchID][]Short // tables that do not hold the entries of default forwarding
 	// Clash tells that rules of a former form in Input.Changing would take frames of a coming one: it must not come before they are gone.

@@ -215,7 +215,7 @@ func (h *Peer) inForce() bool {
 type Fleet struct {
 	Nodes    map[fabric.SwitchID]*Node
 	Peers    map[string]*Peer
-	Paths    fabric.Paths
+	Paths    *fabric.Paths
 	followed int64        // all decisions up to this one have been looked at
 	places   fabric.Input // with these endpoints
 	// Fresh tells of a policy that it never was in force and does not fail open; nil: none is. Its frames are dropped until its way is ready.
@@ -546,7 +546,7 @@ func (f *Fleet) due(r removal, s *Steps, calm bool) (due, wait bool) {
 		return calm, true
 	}
 	p := s.Progress[r.policy]
-	inForce := f.Paths[r.policy] != nil
+	inForce := f.Paths.Of(r.policy) != nil
 	switch {
 	case r.policy == "":
 		return calm, true

@@ -108,7 +108,7 @@ func (w *world) want(entries map[fabric.SwitchID][]fabric.Entry, hosts map[strin
 			}
 		}
 	}
-	w.f.Paths = paths
+	w.f.Paths = fabric.NewPaths(paths)
 }
 
 // do has a switch carry out a batch.

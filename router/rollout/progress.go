@@ -122,7 +122,7 @@ func (f *Fleet) measure(now time.Time) map[string]*Progress {
 		}
 	}
 	if len(shared) > 0 {
-		for policy, path := range f.Paths {
+		for policy, path := range f.Paths.All() {
 			for _, id := range path.Switches {
 				if shared[id] > 0 {
 					p := at(policy)

@@ -23,7 +23,7 @@ func TestAChangeWaitsUntilTheFormerWayIsMarked(t *testing.T) {
 		case len(in.Changing) > 0:
 			cookie = marked
 		}
-		return fabric.Output{Entries: map[fabric.SwitchID][]*fabric.Entry{"of:1": {{Cookie: cookie}}}, Paths: fabric.Paths{}}
+		return fabric.Output{Entries: map[fabric.SwitchID][]*fabric.Entry{"of:1": {{Cookie: cookie}}}, Paths: &fabric.Paths{}}
 	}
 	now := time.Now()
 	var s Stage
@@ -74,7 +74,7 @@ func TestTheLastStepTidiesUp(t *testing.T) {
 	}
 	compile := func(in fabric.Input) fabric.Output {
 		cookie := uint64(len(in.Changing))<<8 | uint64(in.Chains["c"].Path[0])
-		return fabric.Output{Entries: map[fabric.SwitchID][]*fabric.Entry{"of:1": {{Cookie: cookie}}}, Paths: fabric.Paths{}}
+		return fabric.Output{Entries: map[fabric.SwitchID][]*fabric.Entry{"of:1": {{Cookie: cookie}}}, Paths: &fabric.Paths{}}
 	}
 	for name, c := range map[string]struct {
 		ready  bool

@@ -27,7 +27,7 @@ type Translation struct {
 func Translate(out fabric.Output, have map[fabric.SwitchID][]*fabric.Entry, bad map[string]error, noForwarding bool) Translation {
 	t := Translation{Deltas: map[fabric.SwitchID]Delta{}, Errors: map[string]error{}}
 	for policy, err := range bad { // as before, unless it is gone or has changed
-		if out.Paths[policy] != nil {
+		if out.Paths.Of(policy) != nil {
 			t.Errors[policy] = err
 		}
 	}

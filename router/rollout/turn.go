@@ -105,7 +105,7 @@ func (f *Fleet) concerns(name string, t turn, call func(policy string)) {
 	if !t.policies[""] {
 		return
 	}
-	for p, path := range f.Paths {
+	for p, path := range f.Paths.All() {
 		for _, id := range path.Switches {
 			if id == HostID(name) && !t.policies[p] {
 				call(p)
@@ -144,7 +144,7 @@ func (f *Fleet) early(h *Held) bool {
 	if h.Hop <= fabric.Catching {
 		return true
 	}
-	inForce := f.Paths[h.Policy] != nil
+	inForce := f.Paths.Of(h.Policy) != nil
 	_, _, tagged := actsOn(h.Match)
 	return !inForce && !tagged
 }

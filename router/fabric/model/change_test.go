@@ -108,7 +108,7 @@ func half(old, now fabric.Output, done func(part) bool) fabric.Output {
 	return out
 }
 
-func inForce(out fabric.Output, policy string) bool { return out.Paths[policy] != nil }
+func inForce(out fabric.Output, policy string) bool { return out.Paths.Of(policy) != nil }
 
 // replaces tells whether a rule leads what comes out of a function elsewhere than any of the others there, those before or after it.
 func replaces(r *api.HostRule, others []*api.HostRule) bool {

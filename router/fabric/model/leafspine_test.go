@@ -78,7 +78,7 @@ func TestHundredPoliciesOnLeafSpine(t *testing.T) {
 		d := drawDense(100).Example(seed)
 		out := steering.Compile(d.in)
 		tagged := 0
-		for name, p := range out.Paths {
+		for name, p := range out.Paths.All() {
 			if err := out.Errors[name]; err != nil && !strings.Contains(err.Error(), "no station sends frames to itself") {
 				t.Errorf("policy %s: %v", name, err)
 			}

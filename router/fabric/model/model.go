@@ -172,7 +172,7 @@ func (n *Network) Install(in fabric.Input, out fabric.Output) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", id, err)
 		}
-		local := router.Compile(n.localTo(id, in, slices.Sorted(maps.Keys(out.Paths))))
+		local := router.Compile(n.localTo(id, in, out.Paths.Names()))
 		rules = append(rules, local.Rules...)
 		if err := h.sw.Commit(rules); err != nil {
 			return fmt.Errorf("%s: %w", id, err)

@@ -111,7 +111,7 @@ func describe(in fabric.Input, out fabric.Output) string {
 	for _, name := range slices.Sorted(maps.Keys(in.Policies)) {
 		p := in.Policies[name]
 		fmt.Fprintf(&b, "policy %s: %s -> %s %v %s by %q, %q, priority %d, symmetric %v; crossing %v, error %v\n  %+v\n", name, p.From, p.To, p.Match, p.Mode, p.MatchBy, in.Chains[p.Chain].Path, p.Priority, p.IsSymmetric(),
-			out.Paths[name] != nil, out.Errors[name], out.Paths[name])
+			out.Paths.Of(name) != nil, out.Errors[name], out.Paths.Of(name))
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.Functions)) {
 		fmt.Fprintf(&b, "function %s: %+v\n", name, in.Functions[name])
@@ -149,7 +149,7 @@ func unserved(t interface{ Fatal(...any) }, in fabric.Input) (fabric.Input, fabr
 		refused := map[string]error{}
 		maps.Copy(refused, out.Errors)
 		for id := range n.hosts {
-			maps.Copy(refused, router.Compile(n.localTo(id, in, slices.Sorted(maps.Keys(out.Paths)))).Errors)
+			maps.Copy(refused, router.Compile(n.localTo(id, in, out.Paths.Names())).Errors)
 		}
 		maps.DeleteFunc(refused, func(_ string, err error) bool {
 			return errors.Is(err, policy.ErrNotReady)
@@ -385,7 +385,7 @@ func shape(out fabric.Output) map[string]int {
 	for name := range out.Errors {
 		s["error "+name]++
 	}
-	for name := range out.Paths {
+	for name := range out.Paths.All() {
 		s["crossing "+name]++
 	}
 	return s

@@ -30,9 +30,9 @@ type Compiler struct {
 	tmp    scratch
 	ranks  map[int]int // of replica policies' priorities, from 1
 	scale  uint16
-	paths  fabric.Paths
+	paths  fabric.PathsNow
 	errs   map[string]error
-	shared bool // errs and paths are an output's, too
+	shared bool // errs is an output's, too
 	// of policies that change: their other forms
 	forms          map[string][]*compiled
 	ignoresChanges bool // what changes is not looked at: no tags are left
@@ -47,7 +47,7 @@ func New(in fabric.Input) *Compiler {
 
 func (c *Compiler) reset(in fabric.Input) {
 	n, before := len(in.Policies), c.tags
-	*c = Compiler{w: newWorld(in), policies: make(map[string]*compiled, n), near: map[forwarding.Place][]*bundle{}, forms: map[string][]*compiled{}, paths: make(fabric.Paths, n), errs: map[string]error{}}
+	*c = Compiler{w: newWorld(in), policies: make(map[string]*compiled, n), near: map[forwarding.Place][]*bundle{}, forms: map[string][]*compiled{}, paths: fabric.NewPathsNow(n), errs: map[string]error{}}
 	c.crossings, c.tmp = newCrossings(c.w.Graph), newScratch(c.w.Graph)
 	all := make([]compiled, n)
 	order := make([]*compiled, 0, n)
@@ -86,7 +86,7 @@ func (c *Compiler) planAll(order []*compiled) {
 				continue
 			}
 			c.plan(p)
-			c.paths[p.Name] = p.path
+			c.paths.Set(p.Name, p.path)
 			if delete(c.errs, p.Name); p.err != nil {
 				c.errs[p.Name] = p.err
 			}
@@ -324,7 +324,7 @@ func (c *Compiler) undo(p *compiled) {
 
 // Output gives the whole rule set. What it returns is never changed later, and slices of switches without change are the same as before.
 func (c *Compiler) Output() fabric.Output {
-	out := fabric.Output{Entries: make(map[fabric.SwitchID][]*fabric.Entry, len(c.Nodes)), Hosts: map[fabric.SwitchID][]*api.HostRule{}, Paths: c.paths, Errors: c.errs, Short: c.Short}
+	out := fabric.Output{Entries: make(map[fabric.SwitchID][]*fabric.Entry, len(c.Nodes)), Hosts: map[fabric.SwitchID][]*api.HostRule{}, Paths: c.paths.Share(), Errors: c.errs, Short: c.Short}
 	c.shared = true
 	for i, n := range c.Nodes {
 		if c.w.Graph.Switch[i].Host {

@@ -145,7 +145,7 @@ func TestTableI(t *testing.T) {
 		t.Fatal(diff)
 	}
 	path := []string{"endpoint/vm1", "s1:2", "s1:1", "s2:1", "s2:3", "nfv1:uplink/eth0", "function/nf/in", "function/nf/out", "any"}
-	if diff := cmp.Diff(path, out.Paths["p"].Forward); diff != "" {
+	if diff := cmp.Diff(path, out.Paths.Of("p").Forward); diff != "" {
 		t.Fatal(diff)
 	}
 }

@@ -3,6 +3,7 @@ package steering
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -145,7 +146,7 @@ func TestTagWhereALinkIsCrossedTwice(t *testing.T) {
 	if diff := cmp.Diff(want, text(in, out)); diff != "" {
 		t.Fatal(diff)
 	}
-	if diff := cmp.Diff([]uint16{flow.TagFirst}, out.Paths["p"].Tags); diff != "" {
+	if diff := cmp.Diff([]uint16{flow.TagFirst}, out.Paths.Of("p").Tags); diff != "" {
 		t.Fatal(diff)
 	}
 }
@@ -285,7 +286,7 @@ func TestCompileIsDeterministic(t *testing.T) {
 	if diff := cmp.Diff(a.Hosts, b.Hosts); diff != "" {
 		t.Fatal(diff)
 	}
-	if diff := cmp.Diff(a.Paths, b.Paths); diff != "" {
+	if diff := cmp.Diff(maps.Collect(a.Paths.All()), maps.Collect(b.Paths.All())); diff != "" {
 		t.Fatal(diff)
 	}
 }
@@ -312,7 +313,7 @@ func TestTableIBack(t *testing.T) {
 	in.Policies["q"] = api.PolicySpec{From: "vm2", Match: []string{"ip"}, Chain: "second", Priority: 50}
 	in.Functions["nf2"] = fabric.Function{Host: "host:nfv1", Ready: true}
 	in.Chains["second"] = api.ChainSpec{Path: "nf2"}
-	if out := Compile(in); len(out.Paths["p"].Tags) == 0 || len(out.Paths["q"].Tags) == 0 {
+	if out := Compile(in); len(out.Paths.Of("p").Tags) == 0 || len(out.Paths.Of("q").Tags) == 0 {
 		t.Fatal("no tag where one is needed: ", text(in, out))
 	}
 }
@@ -333,8 +334,8 @@ func TestLostLinkChangesOnlyItsWays(t *testing.T) {
 		return slices.Contains(all, end(lost.A)) || slices.Contains(all, end(lost.B))
 	}
 	changed := 0
-	for name, p := range before.Paths {
-		q := after.Paths[name]
+	for name, p := range before.Paths.All() {
+		q := after.Paths.Of(name)
 		if over(q) {
 			t.Fatalf("policy %s still goes over the lost link: %v", name, q)
 		}

@@ -16,9 +16,9 @@ func TestPathsOfFormerOutputsStay(t *testing.T) {
 	in := leafSpine(2, 4, 12, 200)
 	c := New(in)
 	first := c.Output().Paths
-	were := maps.Clone(first)
-	if len(were) != 200 {
-		t.Fatalf("%d paths, want 200", len(were))
+	were := maps.Collect(first.All())
+	if len(were) != 200 || first.Len() != 200 || len(first.Names()) != 200 {
+		t.Fatalf("%d paths, %d names, Len %d: want 200", len(were), len(first.Names()), first.Len())
 	}
 	next := in
 	next.Policies = maps.Clone(in.Policies)
@@ -26,26 +26,26 @@ func TestPathsOfFormerOutputsStay(t *testing.T) {
 	next.Policies["q"] = benchPolicy(1000, 12)
 	next.Before, next.Edited = in.Policies, []string{"q", "p00007"}
 	second := c.Update(next).Paths
-	if diff := cmp.Diff(were, first); diff != "" {
+	if diff := cmp.Diff(were, maps.Collect(first.All())); diff != "" {
 		t.Error("the first output's paths have changed: ", diff)
 	}
-	if first["q"] != nil || second["q"] == nil || first["p00007"] == nil || second["p00007"] != nil {
+	if first.Of("q") != nil || second.Of("q") == nil || first.Of("p00007") == nil || second.Of("p00007") != nil {
 		t.Error("paths of what has come or gone are wrong")
 	}
 	changed := second.Changed(first)
 	for name, was := range were {
-		if changed := slices.Contains(changed, name); changed != (second[name] != was) {
+		if changed := slices.Contains(changed, name); changed != (second.Of(name) != was) {
 			t.Errorf("%s: said to be changed: %v", name, changed)
 		}
 	}
-	if !slices.Contains(changed, "q") || first.Same(second) || !first.Same(were) || !second.Same(second) {
+	if !slices.Contains(changed, "q") || first.Same(second) || !first.Same(fabric.NewPaths(were)) || !second.Same(second) {
 		t.Error("other paths are said to be the same, or the same ones others")
 	}
-	if left := second.Without(map[string]error{"q": nil}); left["q"] != nil || len(left) != len(second)-1 {
+	if left := second.Without(map[string]error{"q": nil}); left.Of("q") != nil || left.Len() != second.Len()-1 {
 		t.Error("a policy that was left out is there")
 	}
-	var none fabric.Paths
-	if len(none) != 0 || none["q"] != nil || len(none.Changed(second)) != len(second) || !none.Same(fabric.Paths{}) || none.Same(second) {
+	var none *fabric.Paths
+	if none.Len() != 0 || none.Of("q") != nil || len(none.Changed(second)) != second.Len() || !none.Same(fabric.NewPaths(nil)) || none.Same(second) {
 		t.Error("no paths are not as empty ones")
 	}
 }

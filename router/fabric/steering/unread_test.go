@@ -83,8 +83,8 @@ func TestWhatCannotBeReadIsDropped(t *testing.T) {
 			if diff := cmp.Diff(tt.want, unreads(in, out)); diff != "" {
 				t.Error(diff)
 			}
-			if tt.name != "to a station" && (len(out.Paths["p"].Tags) > 0) != tt.tagged {
-				t.Errorf("tags %v: what a host reads further than switches needs one", out.Paths["p"].Tags)
+			if tt.name != "to a station" && (len(out.Paths.Of("p").Tags) > 0) != tt.tagged {
+				t.Errorf("tags %v: what a host reads further than switches needs one", out.Paths.Of("p").Tags)
 			}
 			in.Functions["nf"] = fabric.Function{Host: "host:nfv1", OnFail: tt.onFail}
 			if diff := cmp.Diff(tt.want, unreads(in, Compile(in))); diff != "" {

@@ -86,7 +86,7 @@ func (c *Compiler) changes(in fabric.Input) (fresh, gone map[string]*compiled, o
 // now, or none any more. other: policies that have not the same other forms any more.
 func (c *Compiler) swap(fresh, gone map[string]*compiled, other []string) {
 	if c.shared {
-		c.errs, c.paths, c.shared = maps.Clone(c.errs), maps.Clone(c.paths), false
+		c.errs, c.shared = maps.Clone(c.errs), false
 	}
 	again, concerned := map[string]*compiled{}, map[*bundle]bool{}
 	affects := func(p *compiled) {
@@ -98,7 +98,7 @@ func (c *Compiler) swap(fresh, gone map[string]*compiled, other []string) {
 	for name, p := range gone {
 		affects(p)
 		delete(c.policies, name)
-		delete(c.paths, name)
+		c.paths.Drop(name)
 		delete(c.errs, name)
 	}
 	for name, p := range fresh {
