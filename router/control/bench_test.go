@@ -162,6 +162,18 @@ func BenchmarkPlan10000(b *testing.B) {
 	}
 }
 
+// BenchmarkTranslate10000 makes OpenFlow rules of all entries of 10,000 policies on 100 switches.
+func BenchmarkTranslate10000(b *testing.B) {
+	out := fabricrules.New(inputOf(100, 10000)).Output()
+	none := map[fabric.SwitchID][]*fabric.Entry{}
+	for id := range out.Entries {
+		none[id] = nil
+	}
+	for b.Loop() {
+		rollout.Translate(out, none, nil, false)
+	}
+}
+
 // BenchmarkFirstRule measures from the API's answer to a new policy until its last entry is in force at switches in memory.
 func BenchmarkFirstRule(b *testing.B) {
 	r := newRig(b, Options{Names: map[uint64]string{1: "s1", 2: "s2"}})

@@ -91,16 +91,8 @@ func (r *Rule) Remove() openflow.FlowMod {
 
 // Encoder remembers what it has encoded: most entries send frames to one port and no more. The zero value is ready.
 type Encoder struct {
-	known  map[plain]deed
-	fields []openflow.OXM // where matches are made, many at once
-	rules  []Rule
+	known map[plain]deed
 }
-
-// Entries and fields that are made at once.
-const (
-	rulesAtOnce  = 64
-	fieldsAtOnce = 256
-)
 
 // plain is what an entry does that has one copy at most and puts no tag back.
 type plain struct {
@@ -147,14 +139,10 @@ func (c *Encoder) Encode(to []*Rule, e *fabric.Entry) ([]*Rule, error) {
 		if e.Tiny {
 			m = append(slices.Clone(m), openflow.UintMask(openflow.FieldIPFrag, 1, 3), openflow.SrcPortMask(e.Match.Proto, 0, 0xffff), openflow.DstPortMask(e.Match.Proto, 0, 0xffff))
 		}
-		if len(c.rules) == cap(c.rules) {
-			c.rules = make([]Rule, 0, rulesAtOnce)
-		}
-		c.rules = append(c.rules, Rule{
+		r := &Rule{
 			Key:      Key{e.Table, e.Priority, m.Key()},
 			Identity: e.Cookie, Content: d.content, Match: m, Do: d.do, Policy: e.Policy, Note: e.Note, Hop: e.Hop,
-		})
-		r := &c.rules[len(c.rules)-1]
+		}
 		if e.Policy == "" && mayFlood(&r.Key, d.do) {
 			r.flood = floodPorts(d.do)
 		}
@@ -371,19 +359,9 @@ func (c *Encoder) unread(to []openflow.Match, out openflow.Match, m *flow.Match)
 		if dst.IsValid() {
 			each = append(each, openflow.IPDst(dst))
 		}
-		to = append(to, c.keep(each))
+		to = append(to, slices.Clone(each))
 	}
 	return to
-}
-
-// keep copies fields.
-func (c *Encoder) keep(m openflow.Match) openflow.Match {
-	if len(c.fields)+len(m) > cap(c.fields) {
-		c.fields = make([]openflow.OXM, 0, fieldsAtOnce)
-	}
-	n := len(c.fields)
-	c.fields = append(c.fields, m...)
-	return openflow.Match(c.fields[n:len(c.fields):len(c.fields)])
 }
 
 func etherType(m *flow.Match) (uint16, error) {
@@ -404,7 +382,7 @@ func etherType(m *flow.Match) (uint16, error) {
 // expand appends a match for each pair of masks of its ports.
 func (c *Encoder) expand(to []openflow.Match, m openflow.Match, f *flow.Match) ([]openflow.Match, error) {
 	if f.SrcPorts.Any() && f.DstPorts.Any() {
-		return append(to, c.keep(m)), nil
+		return append(to, slices.Clone(m)), nil
 	}
 	if f.Proto != flow.ProtoTCP && f.Proto != flow.ProtoUDP && f.Proto != flow.ProtoSCTP {
 		return to, fmt.Errorf("ports of IP protocol %d: only TCP, UDP and SCTP have some", f.Proto)
@@ -424,7 +402,7 @@ func (c *Encoder) expand(to []openflow.Match, m openflow.Match, f *flow.Match) (
 			if y.Mask != 0 {
 				each = append(each, openflow.DstPortMask(f.Proto, y.Port, y.Mask))
 			}
-			to = append(to, c.keep(each))
+			to = append(to, slices.Clone(each))
 		}
 	}
 	return to, nil
