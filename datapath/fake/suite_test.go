@@ -90,7 +90,7 @@ func (p *plugged) AddEndpoint(ctx context.Context, e datapath.Endpoint) (flow.Po
 }
 
 func (p *plugged) AddFunction(ctx context.Context, f datapath.Function) (datapath.Ports, error) {
-	if f.Check() == nil && f.Forwarder == "" {
+	if f.Check() == nil && p.Abilities().Check(f) == nil && f.Forwarder == "" {
 		if _, err := p.peer(f, flow.SidesOf(f.Tap != "")[0]); err != nil {
 			return datapath.Ports{}, err
 		}
