@@ -176,13 +176,10 @@ func eight(p netip.Prefix) netip.Prefix {
 
 // bypassed tells that a policy's traffic may pass when its chain does not work: all functions say so, or it only copies.
 func bypassed(in router.Input, p api.PolicySpec, views map[string]view) bool {
-	hops, err := api.ParsePath(in.Chains[p.Chain].Path)
-	if err != nil {
-		return false
-	}
-	return p.ModeOrDefault() == api.ModeReplica || !slices.ContainsFunc(hops, func(h api.PathHop) bool {
+	hops := in.Chains[p.Chain].Hops()
+	return len(hops) > 0 && (p.ModeOrDefault() == api.ModeReplica || !slices.ContainsFunc(hops, func(h api.PathHop) bool {
 		return !h.Tap && views[h.Function].onFail != api.OnFailBypass
-	})
+	}))
 }
 
 // maxMisfits bounds the problems of one change.

@@ -185,13 +185,8 @@ func (a *Agent) reportChains(want share, views map[string]view, waiting map[stri
 		if why := waiting[name]; why != "" {
 			s.State = api.ChainPending
 			s.Say(api.Condition{Type: api.ConditionWaiting, Reason: api.ReasonWaiting, Message: why})
-		} else if hops, err := api.ParsePath(w.Spec.Path); err == nil {
-			var down []string
-			for _, h := range hops {
-				if !want.healthy(h.Function, views) {
-					down = append(down, h.Function)
-				}
-			}
+		} else {
+			down := slices.DeleteFunc(w.Spec.Functions(), func(f string) bool { return want.healthy(f, views) })
 			if len(down) > 0 {
 				s.State = api.ChainDegraded
 				s.Say(api.Condition{Type: api.ConditionImpaired, Reason: api.ReasonDown, Message: "down: " + strings.Join(down, ", ")})
@@ -211,12 +206,11 @@ func (s share) healthy(function string, views map[string]view) bool {
 
 // suffers tells what becomes of a policy's traffic at functions that are down; copies are nobody's traffic.
 func (s share) suffers(p api.PolicySpec, views map[string]view) (string, api.Conditions) {
-	hops, err := api.ParsePath(s.all.chains[p.Chain].Spec.Path)
-	if err != nil || p.ModeOrDefault() == api.ModeReplica {
+	if p.ModeOrDefault() == api.ModeReplica {
 		return "", nil
 	}
 	var dropped, passed []string
-	for _, h := range hops {
+	for _, h := range s.all.chains[p.Chain].Spec.Hops() {
 		switch {
 		case h.Tap || s.healthy(h.Function, views):
 		case s.all.functions[h.Function].Spec.OnFail == api.OnFailBypass:

@@ -75,15 +75,17 @@ func ParsePath(path string) ([]PathHop, error) {
 	return hops, nil
 }
 
+// Hops are the places of the chain; none if the path cannot be read, which no stored one is.
+func (s ChainSpec) Hops() []PathHop {
+	hops, _ := ParsePath(s.Path)
+	return hops
+}
+
 // Functions are the names in the chain's path, in order; none if the path cannot be read.
 func (s ChainSpec) Functions() []string {
-	hops, err := ParsePath(s.Path)
-	if err != nil {
-		return nil
-	}
-	names := make([]string, len(hops))
-	for i, h := range hops {
-		names[i] = h.Function
+	var names []string
+	for _, h := range s.Hops() {
+		names = append(names, h.Function)
 	}
 	return names
 }

@@ -150,16 +150,6 @@ func policiesWith(ctx context.Context, c *api.Client, uses func(api.PolicySpec) 
 	return names, nil
 }
 
-// members are the functions of a chain's path; none if it cannot be read.
-func members(path string) []string {
-	var names []string
-	hops, _ := api.ParsePath(path)
-	for _, h := range hops {
-		names = append(names, h.Function)
-	}
-	return names
-}
-
 func functionRelations(ctx context.Context, c *api.Client, f api.Function) ([]relation, error) {
 	out := []relation{{"placed", "nowhere yet"}}
 	if p := f.Placement; p != nil {
@@ -171,7 +161,7 @@ func functionRelations(ctx context.Context, c *api.Client, f api.Function) ([]re
 		return nil, err
 	}
 	for _, chain := range l.Items {
-		if !slices.Contains(members(chain.Spec.Path), f.Name) {
+		if !slices.Contains(chain.Spec.Functions(), f.Name) {
 			continue
 		}
 		users, err := policiesWith(ctx, c, func(s api.PolicySpec) bool { return s.Chain == chain.Name })
@@ -244,7 +234,7 @@ func chainRelations(ctx context.Context, c *api.Client, chain api.Chain) ([]rela
 		why[f.Name] = cmp.Or(ready(f), "healthy")
 	}
 	var parts []string
-	for _, name := range members(chain.Spec.Path) {
+	for _, name := range chain.Spec.Functions() {
 		parts = append(parts, fmt.Sprintf("%s (%s)", name, cmp.Or(why[name], "missing")))
 	}
 	users, err := policiesWith(ctx, c, func(s api.PolicySpec) bool { return s.Chain == chain.Name })

@@ -92,16 +92,10 @@ func degrade(s overview) {
 		down[f.Name] = !f.Status.Healthy
 	}
 	for i, c := range s.Chains {
-		hops, err := api.ParsePath(c.Spec.Path)
-		if err != nil || c.Status.State != api.ChainReady {
+		if c.Status.State != api.ChainReady {
 			continue
 		}
-		var names []string
-		for _, h := range hops {
-			if down[h.Function] {
-				names = append(names, h.Function)
-			}
-		}
+		names := slices.DeleteFunc(c.Spec.Functions(), func(f string) bool { return !down[f] })
 		if len(names) > 0 {
 			s.Chains[i].Status.State, s.Chains[i].Status.Message = api.ChainDegraded, "down: "+strings.Join(names, ", ")
 		}

@@ -343,12 +343,8 @@ func among(left map[string]api.FunctionSpec, against map[string][]api.Problem) m
 func admitChains(images Images, d, changed api.Document) []api.Problem {
 	var out []api.Problem
 	for _, name := range slices.Sorted(maps.Keys(d.Chains)) {
-		hops, err := api.ParsePath(d.Chains[name].Path)
-		if err != nil {
-			continue // said elsewhere
-		}
 		_, new := changed.Chains[name]
-		for _, h := range hops {
+		for _, h := range d.Chains[name].Hops() { // a path that cannot be read is said elsewhere
 			f, there := d.Functions[h.Function]
 			if _, newer := changed.Functions[h.Function]; !there || !new && !newer {
 				continue

@@ -175,13 +175,9 @@ func newView(hosts []api.Host, functions []api.Function, c Context) *View {
 	v := &View{Context: c, byName: map[string]*Candidate{}, functions: map[string]*api.Function{}, at: map[string]string{},
 		chainOf: map[string]string{}, members: map[string][]string{}}
 	for name, chain := range c.Chains {
-		hops, err := api.ParsePath(chain.Path)
-		if err != nil {
-			continue // refused when it was written
-		}
-		for _, h := range hops {
-			v.members[name] = append(v.members[name], h.Function)
-			v.chainOf[h.Function] = name
+		v.members[name] = chain.Functions()
+		for _, f := range v.members[name] {
+			v.chainOf[f] = name
 		}
 	}
 	for i := range hosts {

@@ -26,11 +26,10 @@ func BothWays(chains map[string]api.ChainSpec, policies map[string]api.PolicySpe
 		t.from, t.to, t.policies = append(t.from, from), append(t.to, to), append(t.policies, policy)
 	}
 	for name, p := range policies {
-		hops, err := api.ParsePath(chains[p.Chain].Path)
-		if err != nil || p.ModeOrDefault() == api.ModeReplica {
+		if p.ModeOrDefault() == api.ModeReplica {
 			continue
 		}
-		for _, h := range hops {
+		for _, h := range chains[p.Chain].Hops() {
 			if h.Tap {
 				continue
 			}
