@@ -31,14 +31,13 @@ import (
 
 // desk is an agent at the real API, with a switch, a runtime, a kernel and images in memory. It needs no rights.
 type desk struct {
-	t        *testing.T
-	client   *api.Client
-	sw       *switchfake.Switch
-	runtime  *runtimefake.Runtime
-	kernel   *kernelfake.Kernel
-	options  agent.Options
-	stop     func() // the agent
-	stations []string
+	t       *testing.T
+	client  *api.Client
+	sw      *switchfake.Switch
+	runtime *runtimefake.Runtime
+	kernel  *kernelfake.Kernel
+	options agent.Options
+	stop    func() // the agent
 }
 
 // newDesk starts an agent and puts alice, bob and carol behind endpoints.
