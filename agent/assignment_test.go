@@ -94,7 +94,12 @@ func placed(host string) *api.Placement {
 // An assignment that is without a policy which the router has given back waits until the host hears of that, for a while.
 func TestAnAssignmentWaitsForTheDecisionsThatItFollows(t *testing.T) {
 	poked := make(chan struct{}, 1)
-	i := newIntent("h1", func() { poked <- struct{}{} })
+	i := newIntent("h1", func() {
+		select {
+		case poked <- struct{}{}:
+		default:
+		}
+	})
 	now := time.Now()
 	known := func() int64 { return i.snapshot(now).assignment.Spec.Known }
 	assign := func(known int64) {
@@ -130,6 +135,22 @@ func TestAnAssignmentWaitsForTheDecisionsThatItFollows(t *testing.T) {
 	if got := known(); got != 6 {
 		t.Errorf("%d again", got)
 	}
+	assign(9)
+	for at := int64(6); at < 9; at++ { // others are on their way
+		decide(at)
+		if got := known(); got != 6 {
+			t.Errorf("%d, but the host has heard of %d only", got, at)
+		}
+		now = now.Add(aheadMost * 3 / 4)
+	}
+	i.deaf, now = true, now.Add(aheadMost)
+	if got := known(); got != 6 {
+		t.Errorf("%d, but the watch of policies is broken", got)
+	}
+	if now = now.Add(deafMost); known() != 9 {
+		t.Error("it waits for ever")
+	}
+	i.deaf = false
 	delete(i.now.assignments, "h1")
 	if i.snapshot(now).assignment != nil {
 		t.Error("the assignment is gone")

@@ -158,7 +158,7 @@ func (c *choice) choosePolicies() {
 func (c *choice) close() {
 	onFail := func(function string) api.OnFail { return c.want.all.functions[function].Spec.OnFail }
 	for name, w := range c.want.all.policies {
-		if _, inForce := c.policies[name]; inForce || w.Deleting != nil || c.want.routed(name) ||
+		if _, inForce := c.policies[name]; inForce || w.Deleting != nil || c.want.leaves(name) ||
 			router.FailsOpen(w.Spec, c.want.all.chains[w.Spec.Chain].Spec, onFail) {
 			continue
 		}

@@ -193,7 +193,12 @@ func TestChoose(t *testing.T) {
 		"and gives it back: it is the router's until the assignment follows that": {
 			{routed + "assignment 1 1\ncaught p\n", []string{"chain c: fw"}},
 			{given + "assignment 1 1\ncaught p\n", []string{"chain c: fw"}},
-			{given + "assignment 1 1\n", []string{"chain c: fw"}},
+			{given + "assignment 1 1\n", []string{"chain c: fw", "closed p"}},
+			{given + "assignment 2 2\n", inForce},
+		},
+		"and gives one back that it never had in force: it stays closed": {
+			{routed + "assignment 0 0\n", []string{"chain c: fw", "closed p"}},
+			{given + "assignment 0 0\n", []string{"chain c: fw", "closed p"}},
 			{given + "assignment 2 2\n", inForce},
 		},
 		"the router's policy is closed here until the assignment follows that": {

@@ -37,11 +37,17 @@ type intent struct {
 	assignment *api.Assignment // in snapshots
 	decided    int64           // the last decision about a policy's owner that was heard
 	ahead      time.Time       // since when the newest assignment waits for a decision; zero: it does not
+	quiet      time.Time       // since when it has waited without hearing of another one
+	deaf       bool            // the watch of policies is broken, or has told of nothing since it was
+	wake       *time.Timer
 }
 
-// aheadMost bounds how long an assignment waits for the decisions that it follows. The watches of assignments and policies are apart, usually by
-// less than a millisecond; the policy of the last decision may be gone.
-const aheadMost = 250 * time.Millisecond
+// An assignment waits for the decisions that it follows. The watches of assignments and policies are apart, usually by less than a millisecond.
+// The policy of the last decision may be gone, so the wait is bounded.
+const (
+	aheadMost = 250 * time.Millisecond // after the last decision that was heard
+	deafMost  = 10 * time.Second       // while the watch of policies comes back, and at all
+)
 
 func newIntent(host string, poke func()) *intent {
 	return &intent{host: host, poke: poke, complete: make(chan struct{}), now: state{
@@ -65,21 +71,34 @@ func (i *intent) snapshot(now time.Time) state {
 func (i *intent) settle(now time.Time) {
 	newest, there := i.now.assignments[i.host]
 	known := newest.Spec.Known
+	if i.wake != nil {
+		i.wake.Stop()
+	}
 	if there && i.decided < known {
+		before := i.decided
 		for _, p := range i.now.policies {
 			if p.Placement != nil {
 				i.decided = max(i.decided, p.Placement.Decision)
 			}
 		}
+		if i.decided > before || i.ahead.IsZero() {
+			i.quiet = now
+		}
+		if i.ahead.IsZero() {
+			i.ahead = now
+		}
+	}
+	end := i.ahead.Add(deafMost)
+	if quiet := i.quiet.Add(aheadMost); !i.deaf && quiet.Before(end) {
+		end = quiet
 	}
 	switch {
 	case !there:
 		i.assignment, i.ahead = nil, time.Time{}
-	case i.assignment == nil || known <= i.decided || !i.ahead.IsZero() && now.Sub(i.ahead) >= aheadMost:
+	case i.assignment == nil || known <= i.decided || !now.Before(end):
 		i.assignment, i.ahead, i.decided = &newest, time.Time{}, max(i.decided, known)
-	case i.ahead.IsZero():
-		i.ahead = now
-		time.AfterFunc(aheadMost, i.poke)
+	default:
+		i.wake = time.AfterFunc(end.Sub(now), i.poke)
 	}
 }
 
@@ -148,6 +167,9 @@ func follow[T named](ctx context.Context, i *intent, r api.Reader[T], o api.List
 	for d := range r.Watch(ctx, 0, o) {
 		i.mu.Lock()
 		m, changed := in(&i.now), false
+		if kind == api.KindPolicy {
+			i.deaf = d.Type == api.DeltaError
+		}
 		put := func(o T) {
 			name, uid, gen, del := o.ID()
 			if old, ok := m[name]; ok {

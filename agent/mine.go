@@ -64,6 +64,12 @@ func (s *share) routed(policy string) bool {
 	return p.Router && s.assignment.Spec.Known >= p.Decision
 }
 
+// leaves reports whether a policy's frames go on here where no rule of the router catches them. A policy of which all is here is caught here or
+// nowhere: the router may have given it back before it had any rules.
+func (s *share) leaves(policy string) bool {
+	return s.routed(policy) && (s.caught[policy] || s.all.policies[policy].Placement.Host != s.host)
+}
+
 // placedHere: where something is, is the manager's decision. What is placed nowhere is nobody's.
 func (a *Agent) placedHere(p *api.Placement) bool { return p != nil && p.Host == a.Host }
 
