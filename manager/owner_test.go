@@ -9,6 +9,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/store"
 )
 
 // Who steers a policy is decided with what makes it necessary, in the same transaction: a document, another host, a switch, a lost endpoint.
@@ -106,5 +107,40 @@ func TestDecisionsAboutOwnersAreNumbered(t *testing.T) {
 		`z: 7, "h1", before "", router true`,
 	}, got); d != "" {
 		t.Errorf("-want +got\n%s", d)
+	}
+}
+
+// A decision is later than all that agents may have heard of, also after a restore, and after a manager of an earlier version has written.
+func TestDecisionsNeverCountBack(t *testing.T) {
+	b := start(t, manager.Options{})
+	hostUp(t, b, "h1")
+	decided := func(policy string) int64 {
+		t.Helper()
+		p := must(b.Policies().Get(ctx(t), policy))(t)
+		return p.Placement.Decision
+	}
+	document := api.Document{
+		Endpoints: map[string]api.EndpointSpec{"a": {Netns: "a", Interface: "eth0"}},
+		Functions: map[string]api.FunctionSpec{"f": {Image: "wire"}, "g": {Image: "wire"}, "h": {Image: "wire"}},
+		Chains:    map[string]api.ChainSpec{"c": {Path: "f"}, "d": {Path: "g"}, "e": {Path: "h"}},
+		Policies:  map[string]api.PolicySpec{"p": {From: "a", Symmetric: new(bool), Chain: "c", Priority: 1}},
+	}
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: document}))(t)
+	first := decided("p")
+	if _, err := b.store.Txn(ctx(t), nil, []store.Op{{Key: "meta/spec", Value: []byte("{}")}}); err != nil {
+		t.Fatal(err)
+	}
+	document.Policies["q"] = api.PolicySpec{From: "a", Symmetric: new(bool), Chain: "d", Priority: 2}
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: document}))(t)
+	if second := decided("q"); second <= first {
+		t.Errorf("an earlier version wrote: decision %d after %d", second, first)
+	}
+	if err := b.m.Intent.Restored(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	document.Policies["r"] = api.PolicySpec{From: "a", Symmetric: new(bool), Chain: "e", Priority: 3}
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: document}))(t)
+	if third := decided("r"); third < 1000 {
+		t.Errorf("restored: decision %d, and agents may have heard of later ones", third)
 	}
 }

@@ -75,7 +75,7 @@ func (st *state) settlePolicies(ctx context.Context, hosts []api.Host) error {
 			st.place(api.KindPolicy, name, &api.Placement{Host: owner.Host, Router: owner.Host == "", Reason: owner.Reason, Since: now, Decision: unnumbered}, nil)
 		case was.Host != owner.Host:
 			st.place(api.KindPolicy, name, &api.Placement{Host: owner.Host, Router: owner.Host == "", Reason: owner.Reason, Since: now,
-				Decision: unnumbered, FormerHost: was.Host, FormerRouter: was.Router}, nil)
+				Decision: unnumbered, FormerHost: was.Host, FormerRouter: was.Router && !st.e.NoRouter}, nil)
 		case was.Reason != owner.Reason: // nobody has anything to do
 			next := *was
 			next.Reason = owner.Reason

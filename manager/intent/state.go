@@ -87,6 +87,9 @@ func (e *Editor) load(ctx context.Context) (*state, error) {
 		st.objects[n.Kind], st.before[n.Kind] = make(map[string]*object.Object, len(list)), map[string]*object.Object{}
 		for k := range list {
 			st.objects[n.Kind][list[k].Name] = &list[k]
+			if p := list[k].Placement; p != nil { // a manager of an earlier version that writes does not count
+				st.decision = max(st.decision, p.Decision)
+			}
 		}
 	}
 	return st, nil
@@ -349,7 +352,7 @@ func (e *Editor) Standing(ctx context.Context) (api.Document, Standing, error) {
 	return d, now, err
 }
 
-// generationLeap is added to all generations after a restore: what agents have seen of a later state is not taken for this one.
+// generationLeap is added to all generations, and to the number of decisions, after a restore: what agents have seen of a later state is not taken for this one.
 const generationLeap = 1 << 20
 
 // Restored makes a state that came out of a backup the current one: what was reported is not known to be true, and what agents have seen of later
@@ -359,6 +362,14 @@ func (e *Editor) Restored(ctx context.Context) error {
 }
 
 func (e *Editor) restored(ctx context.Context) error {
+	st, err := e.load(ctx)
+	if err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	counted := store.Op{Key: epochKey, Value: object.Marshal(epoch{st.decision + generationLeap})} // agents may have heard of later decisions
+	if _, err := e.Store.Txn(ctx, nil, []store.Op{counted}); err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
 	for _, n := range object.Nouns() {
 		if n.Spec == nil {
 			continue
