@@ -2,6 +2,7 @@ package control
 
 import (
 	"testing"
+	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/router/fabric"
@@ -28,5 +29,17 @@ func TestAPolicyInForceStaysActiveWhileTheRouterTidiesUp(t *testing.T) {
 	l.steady, l.last.Progress["p"].Refused = nil, nil
 	if got := state("p"); got != api.PolicyPending {
 		t.Errorf("p, which changes, is %s", got)
+	}
+}
+
+// When the router has tidied up, a policy that lacks something is not in force again until it has that.
+func TestAPolicyThatLosesARuleAfterwardsIsNotActive(t *testing.T) {
+	l := newLoop(&Controller{o: Options{Now: time.Now}})
+	l.out.Paths = fabric.NewPaths(map[string]*fabric.Path{"p": {Forward: []string{"a"}}})
+	l.steady = l.proven()
+	l.push(time.Now()) // nothing is to be done any more
+	l.last.Progress = map[string]*rollout.Progress{"p": {Catching: 1}}
+	if got := l.policyStatus("p", 1).State; got != api.PolicyPending {
+		t.Errorf("p is %s", got)
 	}
 }

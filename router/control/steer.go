@@ -270,6 +270,10 @@ func (l *loop) push(now time.Time) {
 			post(l.ctx, l.events, func(l *loop) { l.assigned(name, err) })
 		})
 	}
+	maps.DeleteFunc(l.steady, func(name string, _ bool) bool {
+		p := s.Progress[name]
+		return p == nil || p.Done() // what it lacks from now on is another matter
+	})
 	for name := range l.unproven {
 		path, p := l.Fleet.Paths.Of(name), s.Progress[name]
 		if path == nil || len(path.Forward) == 0 {
