@@ -66,10 +66,12 @@ func (l *loop) policyInput(in *fabric.Input) {
 		delete(in.Policies, name)
 		delete(l.versions, name)
 		switch p, there := l.intent.policies[name]; {
-		case !there || p.Deleting != nil:
+		case !there:
 		case p.Placement.Routed():
-			in.Policies[name], l.versions[name] = p.Spec, rollout.VersionOf(p)
-		case p.Placement.FormerRouter:
+			if p.Deleting == nil {
+				in.Policies[name], l.versions[name] = p.Spec, rollout.VersionOf(p)
+			}
+		case p.Placement.FormerRouter: // also one that is being deleted: its host takes it down when it has been given back
 			l.versions[name] = rollout.VersionOf(p)
 		}
 	}

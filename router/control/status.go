@@ -160,10 +160,10 @@ func (l *loop) policyStatus(name string, generation int64) api.PolicyStatus {
 	return s
 }
 
-// fresh tells of a policy that it never was in force, at a host neither, and does not fail open.
-func (l *loop) fresh(name string) bool {
+// fresh tells of a policy that it never was in force, that a host has not steered it by itself, and that it does not fail open.
+func (l *loop) fresh(name, host string) bool {
 	p, there := l.intent.policies[name]
-	return there && !l.inForce[name] && (p.Placement == nil || p.Placement.FormerHost == "") && !l.failsOpen(p.Spec)
+	return there && !l.inForce[name] && (p.Placement == nil || p.Placement.FormerHost != host) && !l.failsOpen(p.Spec)
 }
 
 func (l *loop) failsOpen(p api.PolicySpec) bool {

@@ -90,9 +90,9 @@ func (h *Peer) handOver(spec *api.AssignmentSpec, progress map[string]*Progress)
 	spec.Known = max(h.known, h.Written.Known)
 	spec.Taken = spec.Known
 	for name, decision := range h.coming {
-		if p := progress[name]; p == nil || p.ready() {
-			delete(h.coming, name)
-		} else {
+		if h.Written.Taken >= decision {
+			delete(h.coming, name) // not before: what is planned may not be written
+		} else if p := progress[name]; p != nil && !p.ready() {
 			spec.Taken = min(spec.Taken, max(h.Written.Taken, decision-1))
 		}
 	}

@@ -218,8 +218,9 @@ type Fleet struct {
 	Paths    *fabric.Paths
 	followed int64        // all decisions up to this one have been looked at
 	places   fabric.Input // with these endpoints
-	// Fresh tells of a policy that it never was in force and does not fail open; nil: none is. Its frames are dropped until its way is ready.
-	Fresh func(policy string) bool
+	// Fresh tells of a policy that it never was in force at a host and does not fail open; nil: none is. Its frames are dropped there until its
+	// way is ready.
+	Fresh func(policy, host string) bool
 	Drain time.Duration
 	odds  time.Time // when some switch flooded to a port to which it shall not, last
 }
@@ -581,7 +582,7 @@ func (f *Fleet) assign(h *Peer, s *Steps, calm bool, now time.Time) api.Assignme
 			spec.Rules = append(spec.Rules, r)
 		case there:
 			spec.Rules = append(spec.Rules, old)
-		case r.Catches() && f.Fresh != nil && f.Fresh(r.Policy):
+		case r.Catches() && f.Fresh != nil && f.Fresh(r.Policy, h.name):
 			spec.Rules = append(spec.Rules, closing(r))
 		}
 	}

@@ -286,6 +286,15 @@ func TestALocalPolicyStaysWithItsHostUntilTheRouterIsReady(t *testing.T) {
 	if d := cmp.Diff(api.AssignmentSpec{Known: 6, Taken: 4}, s.Specs["h"]); d != "" {
 		t.Errorf("at first: %s", d)
 	}
+	target := w.f.Nodes["s2"].Target
+	w.f.Nodes["s2"].Want(Delta{Whole: true})
+	if s = w.plan(); s.Specs["h"].Taken != 6 {
+		t.Errorf("ready: %+v", s.Specs["h"])
+	}
+	w.f.Nodes["s2"].Want(Delta{Whole: true, Add: slices.Collect(maps.Values(target))})
+	if s = w.plan(); s.Specs["h"].Taken != 4 {
+		t.Errorf("changed before that was written: %+v", s.Specs["h"])
+	}
 	w.all()
 	if d := cmp.Diff(api.AssignmentSpec{Known: 6, Taken: 6}, h.Written); d != "" {
 		t.Errorf("at last: %s", d)
@@ -299,7 +308,7 @@ func TestALocalPolicyStaysWithItsHostUntilTheRouterIsReady(t *testing.T) {
 func TestANewPolicyIsClosedAtHostsUntilItsWayIsReady(t *testing.T) {
 	w := newWorld(t, "s1")
 	h := w.host("h")
-	w.f.Fresh = func(policy string) bool { return policy == "p" }
+	w.f.Fresh = func(policy, host string) bool { return policy == "p" && host == "h" }
 	rule := func(cookie, policy string) api.HostRule {
 		return api.HostRule{Cookie: cookie, Stage: "ingress", Match: api.HostMatch{InPort: "endpoint/a"}, Action: api.HostAction{Op: "output", Port: "uplink/eth1"}, Policy: policy}
 	}
