@@ -23,7 +23,7 @@ func VersionOf(p api.Policy) Version {
 
 // Follow tells each host the last decision that its rules follow. Only hosts learn of a decision that would else steer or close the policy by
 // themselves: the former owner, the new one, and a host that has all endpoints which the policy names. A decision that was looked at costs
-// nothing more as long as endpoints and hosts are as before.
+// nothing more as long as the policy, endpoints and hosts are as before.
 func (f *Fleet) Follow(in *fabric.Input, versions map[string]Version) {
 	since, last := f.followed, f.followed
 	if !fabric.SamePlaces(&f.places, in) {
@@ -35,8 +35,9 @@ func (f *Fleet) Follow(in *fabric.Input, versions map[string]Version) {
 			h.follows, since = true, 0
 		}
 	}
+	alike := fabric.AtOnePlace(f.versions, versions)
 	for name, v := range versions {
-		if v.decision <= since {
+		if v.decision <= since && (alike || f.versions[name].Generation == v.Generation) {
 			continue
 		}
 		last = max(last, v.decision)
@@ -59,7 +60,7 @@ func (f *Fleet) Follow(in *fabric.Input, versions map[string]Version) {
 			}
 		}
 	}
-	f.followed = last
+	f.followed, f.versions = last, versions
 }
 
 func (f *Fleet) knows(host string, decision int64) {

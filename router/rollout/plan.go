@@ -216,8 +216,9 @@ type Fleet struct {
 	Nodes    map[fabric.SwitchID]*Node
 	Peers    map[string]*Peer
 	Paths    *fabric.Paths
-	followed int64        // all decisions up to this one have been looked at
-	places   fabric.Input // with these endpoints
+	followed int64              // all decisions up to this one have been looked at
+	places   fabric.Input       // with these endpoints
+	versions map[string]Version // of these policies
 	// Fresh tells of a policy that it never was in force at a host and does not fail open; nil: none is. Its frames are dropped there until its
 	// way is ready.
 	Fresh func(policy, host string) bool

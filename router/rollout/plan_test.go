@@ -383,6 +383,13 @@ func TestHostsFollowDecisionsThatConcernThem(t *testing.T) {
 	if h2.known != 5 {
 		t.Errorf("the host to which an endpoint has moved follows %d", h2.known)
 	}
+	h3 := w.host("h3")
+	in.Endpoints = map[string]fabric.Endpoint{"a": at("h2"), "c": at("h2"), "d": at("h3")}
+	w.f.Follow(&in, versions)
+	in.Policies["two"] = api.PolicySpec{From: "d", To: "any"}
+	if w.f.Follow(&in, map[string]Version{"any": {decision: 4}, "two": {decision: 5, Generation: 2}}); h3.known != 5 {
+		t.Errorf("the host of whose endpoint an edited policy speaks now follows %d", h3.known)
+	}
 }
 
 // TestEmptySwitchesSteerBeforeTheyForward: switches lose all their entries, any of them. None forwards as long as it lacks one that steers, in
