@@ -20,6 +20,7 @@ func Parse(text string) (Set, error) {
 	if text == "" {
 		return s, nil
 	}
+	var in [Max + 1]bool // ranges may overlap any number of times
 	for _, part := range strings.Split(text, ",") {
 		from, to, isRange := strings.Cut(part, "-")
 		if !isRange {
@@ -31,11 +32,15 @@ func Parse(text string) (Set, error) {
 			return nil, fmt.Errorf("processors %q: want numbers from 0 to %d and ranges, as in 0-3,5", text, Max)
 		}
 		for n := first; n <= last; n++ {
-			s = append(s, int(n))
+			in[n] = true
 		}
 	}
-	slices.Sort(s)
-	return slices.Compact(s), nil
+	for n, there := range in {
+		if there {
+			s = append(s, n)
+		}
+	}
+	return s, nil
 }
 
 // String is a set in the kernel's form: ranges as long as possible, in rising order.

@@ -1,6 +1,9 @@
 package cpuset
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestParse(t *testing.T) {
 	for text, want := range map[string]string{
@@ -14,6 +17,19 @@ func TestParse(t *testing.T) {
 		if s, err := Parse(text); err == nil {
 			t.Errorf("%q is %v, want an error", text, s)
 		}
+	}
+}
+
+// What overlaps again and again takes no more memory than the processors that there can be.
+func TestOverlapsTakeNoMemory(t *testing.T) {
+	text := strings.Repeat("0-8191,", 20_000) + "0"
+	before := testing.AllocsPerRun(1, func() {
+		if s, err := Parse(text); err != nil || len(s) != Max+1 || cap(s) > 4*Max {
+			t.Errorf("%d processors with room for %d, %v; want %d", len(s), cap(s), err, Max+1)
+		}
+	})
+	if before > 100 {
+		t.Errorf("%.0f allocations", before)
 	}
 }
 
