@@ -48,6 +48,39 @@ func TestConditionsSayHowLongTheyHold(t *testing.T) {
 	}
 }
 
+// A chain across hosts, of which the manager itself tells, says since when it is impaired.
+func TestConditionsOfChainsAcrossHosts(t *testing.T) {
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	now := begin
+	b := start(t, manager.Options{Now: func() time.Time { return now }})
+	hostUp(t, b, "h1", "h2")
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: api.Document{
+		Functions: map[string]api.FunctionSpec{"f": {Image: "wire", Host: "h1"}, "g": {Image: "wire", Host: "h2"}},
+		Chains:    map[string]api.ChainSpec{"c": {Path: "f | g"}},
+	}}))(t)
+	for i, x := range []struct {
+		f, g  bool
+		since int // -1: no condition
+	}{{true, false, 0}, {false, false, 0}, {true, true, -1}, {false, true, 3}} {
+		now = begin.Add(time.Duration(i) * time.Second)
+		for host, s := range map[string]map[string]bool{"h1": {"f": x.f}, "h2": {"g": x.g}} {
+			for name, healthy := range s {
+				report(t, b, api.StatusReport{Host: host, Functions: map[string]api.FunctionStatus{name: {State: api.FunctionStarted, Healthy: healthy, Host: host}}})
+			}
+		}
+		c := must(b.Chains().Get(ctx(t), "c"))(t).Status.Conditions
+		if x.since < 0 {
+			if len(c) > 0 {
+				t.Errorf("%d: %+v", i, c)
+			}
+			continue
+		}
+		if want := begin.Add(time.Duration(x.since) * time.Second); len(c) != 1 || c[0].Type != api.ConditionImpaired || !c[0].Since.Equal(want) {
+			t.Errorf("%d: %+v, want it since %v", i, c, want)
+		}
+	}
+}
+
 // A state that no type has is refused, with those that there are.
 func TestStatesAreOfTheirType(t *testing.T) {
 	b := start(t, manager.Options{})

@@ -88,6 +88,7 @@ func (n *news) crossing(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		status.Conditions = n.dated(&chains[i], status.Conditions)
 		if err := n.put(api.KindChain, &chains[i], object.Marshal(status)); err != nil {
 			return err
 		}
