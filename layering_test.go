@@ -82,7 +82,7 @@ var layers = map[string][]string{
 	"manager/tx":         {"api", "manager/history", "manager/object", "store"},
 	"manager/keys":       {"api", "manager/object", "manager/tx", "pki", "store"},
 	"manager/web":        {"api", "manager/bounded", "manager/history", "manager/keys", "manager/object", "manager/strict", "pki", "store"},
-	"manager/members":    {"api", "manager/bounded", "manager/history", "manager/object", "manager/tx", "manager/web", "pki", "store"},
+	"manager/members":    {"api", "manager/bounded", "manager/history", "manager/object", "manager/strict", "manager/tx", "manager/web", "pki", "store"},
 	"manager/access":     {"api", "instance", "manager/bounded", "manager/history", "manager/keys", "manager/members", "manager/object", "manager/tx", "manager/web", "pki", "store"},
 	"manager/switchcert": {"api", "manager/history", "manager/keys", "manager/object", "manager/tx", "manager/web", "pki", "store"},
 	"manager/read":       {"api", "manager/history", "manager/members", "manager/object", "manager/web", "store"},

@@ -191,16 +191,27 @@ func (r Ref) String() string { return string(r.Kind) + "/" + r.Name }
 // Same compares by what is stored.
 func Same(a, b any) bool { return string(Marshal(a)) == string(Marshal(b)) }
 
-// maxConditions of an object. There are fewer types.
-const maxConditions = 16
+// Bounds of what agents say in conditions.
+const (
+	maxConditions    = 16 // of an object; there are fewer types
+	maxConditionWord = 64
+	maxConditionText = 8 << 10
+)
 
-// DatedAfter gives an object's new conditions the times since when they hold.
+// DatedAfter gives an object's new conditions, one of each type, the times since when they hold.
 func DatedAfter(o *Object, next api.Conditions, now time.Time) api.Conditions {
 	var before struct {
 		Conditions api.Conditions `json:"conditions"`
 	}
 	_ = json.Unmarshal(o.Status, &before) // what cannot be read held never
-	return next[:min(len(next), maxConditions)].Dated(before.Conditions, now)
+	var some api.Conditions
+	for _, c := range next[:min(len(next), maxConditions)] {
+		c.Type, c.Reason = api.ConditionType(strict.Clip(string(c.Type), maxConditionWord)), api.Reason(strict.Clip(string(c.Reason), maxConditionWord))
+		if c.Message = strict.Clip(c.Message, maxConditionText); some.Get(c.Type) == nil {
+			some = append(some, c)
+		}
+	}
+	return some.Dated(before.Conditions, now)
 }
 
 // Find reads an object; if there is none, the error says so to a client.

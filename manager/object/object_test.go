@@ -1,7 +1,10 @@
 package object
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -18,5 +21,21 @@ func TestNounsAreComplete(t *testing.T) {
 	}
 	if d := cmp.Diff(api.Kinds(), kinds); d != "" {
 		t.Error(d)
+	}
+}
+
+// Whatever an agent says, an object has a few conditions, one of each type, with words and texts of some length.
+func TestConditionsAreBounded(t *testing.T) {
+	long, now := strings.Repeat("x", 1<<20), time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	before := api.Conditions{{Type: "b", Reason: "r", Since: now.Add(-time.Hour)}}
+	next := api.Conditions{{Type: "a", Reason: api.Reason(long), Message: long}, {Type: "b", Reason: "r", Message: "first"}, {Type: "b", Reason: "other"},
+		{Type: api.ConditionType(long)}, {Type: api.ConditionType(long + "y")}}
+	o := &Object{Status: Marshal(map[string]any{"conditions": before})}
+	got := DatedAfter(o, append(next, make(api.Conditions, 100)...), now)
+	if raw, _ := json.Marshal(got); len(got) != 4 || len(raw) > 2*maxConditionText {
+		t.Fatalf("%d conditions of %d bytes", len(got), len(raw))
+	}
+	if b := got.Get("b"); b.Message != "first" || !b.Since.Equal(now.Add(-time.Hour)) || !got.Get("a").Since.Equal(now) {
+		t.Errorf("%+v", got)
 	}
 }
