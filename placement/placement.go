@@ -126,7 +126,17 @@ func (h *Candidate) apart() string {
 		return ""
 	}
 	return fmt.Sprintf("cannot join functions with its switch: runtime %s gives ports of kind %s; switch %s takes %s",
-		st.Runtime, portkind.List(st.RuntimePorts), st.Switch, portkind.List(st.SwitchPorts))
+		clip(st.Runtime), clip(portkind.List(st.RuntimePorts)), clip(st.Switch), clip(portkind.List(st.SwitchPorts)))
+}
+
+// maxClaim bounds the bytes that a host's own words take in what is said of functions.
+const maxClaim = 128
+
+func clip(words string) string {
+	if len(words) <= maxClaim {
+		return words
+	}
+	return strings.ToValidUTF8(words[:maxClaim], "") + "..."
 }
 
 // requests of a function; what it does not say is 0.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -169,6 +170,18 @@ func TestPlace(t *testing.T) {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// What a hostile host says of itself is no burden on the functions of others.
+func TestAHostsWordsAreShort(t *testing.T) {
+	long := strings.Repeat("é", 1<<20)
+	h := host("h1", 8, 16, ports(portkind.Kind(long), "veth"))
+	h.Status.Runtime, h.Status.Switch = long, long
+	for _, d := range placement.Place([]api.Host{h, host("h2", 4, 8, isLost)}, []api.Function{function("a"), function("b", pin("h1"))}, placement.Context{}, now) {
+		if len(d.Problem) > 1000 || !strings.Contains(d.Problem, "cannot join") || !utf8.ValidString(d.Problem) {
+			t.Errorf("%s: %d bytes: %.200s", d.Function, len(d.Problem), d.Problem)
+		}
 	}
 }
 
