@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -48,7 +49,7 @@ func (r *eventRates) admit(host string, remote bool, events []api.Event, now tim
 		key := rateKey{host, e.Source != ""}
 		if !remote && !key.functions || r.Take(key, now) {
 			admitted = append(admitted, e)
-		} else if d, known := r.dropped[key]; known || len(r.dropped) < maxRates {
+		} else if d, known := r.dropped[key]; known || r.room(now) {
 			r.dropped[key] = drops{d.n + 1, d.told}
 		}
 	}
@@ -66,6 +67,14 @@ func (r *eventRates) admit(host string, remote bool, events []api.Event, now tim
 		r.dropped[key] = drops{told: now}
 	}
 	return admitted, told
+}
+
+// room makes some for one more in dropped, where that is full of what was told long ago.
+func (r *eventRates) room(now time.Time) bool {
+	if len(r.dropped) >= maxRates {
+		maps.DeleteFunc(r.dropped, func(_ rateKey, d drops) bool { return d.n == 0 && now.Sub(d.told).Abs() >= dropAgain })
+	}
+	return len(r.dropped) < maxRates
 }
 
 // hostEvents adds what a host's agent raised. Who raised it is the host, or a function of its own whose agent says so. An event that names what is not the
