@@ -2,6 +2,6 @@
 // under an interleaved schedule, with the covariates that void a trial fixed in advance, and writes each to a journal, so that a run that was
 // killed goes on where it stopped.
 //
-// It owns the engine and what the results are. lab/experiment has what is measured, lab/stats judges, lab/traffic makes load, lab/peers builds what is
-// compared. DESIGN.md has the flow and what may be claimed.
+// It owns the engine and the form of results. lab/experiment has what is measured, lab/stats estimates and tests, lab/traffic makes load,
+// lab/peers builds what is compared. DESIGN.md has the flow and what may be claimed.
 package lab
