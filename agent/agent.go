@@ -221,6 +221,7 @@ func (a *Agent) poke() {
 
 // Run reconciles until ctx ends, and leaves everything as it is then. It returns an error only if it could not begin.
 func (a *Agent) Run(ctx context.Context) error {
+	// Containers that an earlier agent left; whether user namespaces work here.
 	found, err := a.Runtime.List(ctx)
 	if err != nil {
 		return fmt.Errorf("list containers: %w", err)
@@ -232,6 +233,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.unshared(); err != nil {
 		a.Log.Warn("no user namespaces: " + sandbox.Feature(err).Detail)
 	}
+	// The goroutines around the loop. Run waits for them at its end.
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -254,6 +256,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			(&uplink.Announcer{Host: a.Host, Interface: a.Uplink, Key: a.lldpKey, Known: a.report.HostKnown(), Hurry: a.hurry, Log: a.Log, Now: a.Now}).Run(ctx)
 		})
 	}
+	// The intent: from the manager, or from the copy on disk.
 	failed := make(chan error, 1)
 	wg.Go(func() {
 		if err := a.intent.follow(ctx, a.API, a.report, a.Log); err != nil {
@@ -263,6 +266,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if heard, err := a.hear(ctx, failed); !heard {
 		return err
 	}
+	// What was in force stays in force; objects that the intent no longer names go.
 	a.begun = time.Now()
 	if err := a.loadInForce(); err != nil {
 		a.Log.Error("read what was in force", "error", err)
@@ -272,6 +276,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.sweep(ctx, &wg, existing)
 
+	// The loop: a pass after each change, and one each resync.
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	beat := time.Time{}
@@ -294,6 +299,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			default:
 			}
 		}
+		// After the pass the host's status is reported, if it is news or due.
 		again := a.pass(ctx, &wg, existing)
 		existing = nil // only the first pass adopts
 		news := a.survey()
@@ -522,6 +528,7 @@ func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[stri
 		a.Log.Warn("list ports", "error", err)
 	}
 	a.adoptLeaving(ctx, wg, want, existing, ports)
+	// Containers of functions that are not wanted are deleted.
 	for function, c := range existing {
 		if _, ok := want.functions[function]; ok {
 			continue
@@ -532,6 +539,7 @@ func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[stri
 		}
 		delete(existing, function)
 	}
+	// judge decides about links and ports by the object that they belong to.
 	links, err := a.Kernel.Links(a.Instance.Alias(""))
 	if err != nil {
 		a.Log.Warn("list links", "error", err)
@@ -557,6 +565,7 @@ func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[stri
 			orphans[kind+"/"+name] = true
 		}
 	}
+	// A link has its object in its alias.
 	for _, l := range links {
 		object := strings.TrimPrefix(l.Alias, a.Instance.Alias(""))
 		judge(object)
@@ -569,6 +578,7 @@ func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[stri
 	for _, p := range ports { // interfaces that Weir only took carry no mark
 		judge(p.Name)
 	}
+	// Orphans are removed: the port, then its links.
 	for object := range orphans {
 		a.Log.Info("remove orphan", "object", object)
 		links := object

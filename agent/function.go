@@ -332,6 +332,7 @@ func desired(want api.Function) api.FunctionState {
 
 // step brings the function to the wanted state, or says why not and when to try again.
 func (f *function) step(ctx context.Context, want api.Function) (time.Duration, error) {
+	// The image and the container's spec are prepared anew only if the function has changed.
 	anew := f.have != container.Running || f.ready.uid != want.UID || f.ready.generation != want.Generation
 	if anew {
 		img, spec, err := f.prepare(ctx, want)
@@ -344,6 +345,7 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 	if err := f.resize(); err != nil {
 		return retryAfter, err
 	}
+	// An instance that no longer fits: a new one is made beside it, or it ends first.
 	img, spec, hash := f.ready.image, f.ready.spec, f.ready.hash
 	desired := desired(want)
 	stale := (f.have == container.Running || f.have == container.Created) &&
@@ -374,6 +376,7 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 			return retryAfter, err
 		}
 	}
+	// A function that is stopped or only created is done here.
 	switch desired {
 	case api.FunctionStopped:
 		f.settle(want, img, api.FunctionStopped)
@@ -387,6 +390,7 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 		f.settle(want, img, api.FunctionCreated)
 		return resync, nil
 	}
+	// A function that is to run waits for its backoff, then is started, or its start is followed.
 	f.afresh(attempt{want.UID, want.Generation, img.Digest})
 	if wait := time.Until(f.notBefore); wait > 0 && f.have != container.Running {
 		return min(wait, retryAfter), nil // the image may be replaced meanwhile
@@ -403,6 +407,7 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 			return min(f.backoff(), retryAfter), err
 		}
 	}
+	// Its health says when to look again.
 	wait, err := f.watchHealth(ctx, want, img)
 	return min(wait, f.recovered()), err
 }

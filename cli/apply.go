@@ -21,8 +21,8 @@ func (a *app) applyCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE...",
-		Short: "Make things as the files have them",
-		Long: `Make things as the files have them: objects are created or changed, in one step or, if anything is wrong, not at all.
+		Short: "Apply configuration",
+		Long: `Apply configuration: objects are created or changed, in one step or, if anything is wrong, not at all.
 What is equal already is left alone. With --prune, objects that the files do not name are deleted; secrets only where the files have a section
 of them. FILE may be a directory, or - for standard input; several files are merged. The format: docs/file.md, or "weir schema".`,
 		Example: `  weir apply -f examples/first-chain.yaml
@@ -34,6 +34,7 @@ of them. FILE may be a directory, or - for standard input; several files are mer
 			if coded && !plan {
 				return command.Usage("--exit-code needs --plan")
 			}
+			// Read the files.
 			f, err := a.Load(files)
 			if err != nil {
 				return err
@@ -42,6 +43,7 @@ of them. FILE may be a directory, or - for standard input; several files are mer
 			if err != nil {
 				return err
 			}
+			// Apply in one request; again while objects of these names are still being deleted.
 			ctx, cancel := command.Ending(ctx, timeout, "apply")
 			defer cancel()
 			request := api.ApplyRequest{Document: f.Document, Plan: plan, Prune: prune, Secrets: secrets}
@@ -52,6 +54,7 @@ of them. FILE may be a directory, or - for standard input; several files are mer
 			if err != nil {
 				return inFile(f, err)
 			}
+			// Print what it changes, or would change.
 			if err := a.printChanges(result, plan); err != nil {
 				return err
 			}
@@ -64,6 +67,7 @@ of them. FILE may be a directory, or - for standard input; several files are mer
 				}
 				return nil
 			}
+			// Wait until the change is seen, or in force.
 			if !wait {
 				a.waitSeen(ctx, c, result.Changes)
 				return nil

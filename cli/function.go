@@ -110,6 +110,7 @@ func (a *app) functionCreate() *cobra.Command {
   weir function create probe --image wire --cpus 0.5 --memory 64M -- /usr/bin/probe -v`,
 		Args: command.WantArgs(1, -1, "a name"),
 		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
+			// Make the spec from the flags.
 			if spec.Image == "" {
 				return command.Usage("want an image: --image IMAGE; `weir image list` shows them")
 			}
@@ -124,6 +125,7 @@ func (a *app) functionCreate() *cobra.Command {
 			if start {
 				spec.State = api.FunctionStarted
 			}
+			// Create the function, unless it exists.
 			ctx, cancel := command.Ending(ctx, timeout, "create")
 			defer cancel()
 			made, err := c.Functions().Put(ctx, args[0], spec, api.IfAbsent())
@@ -133,6 +135,7 @@ func (a *app) functionCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			// Wait until it is prepared, or healthy if it is to start.
 			if wait {
 				d := api.Document{Functions: map[string]api.FunctionSpec{args[0]: spec}}
 				if err := a.waitFor(ctx, c, d, nil); err != nil {

@@ -62,6 +62,7 @@ Made again, a certificate replaces none: the former one works until it expires o
   weir switch cert 1 --request s1.csr --out s1`,
 		Args: command.WantArgs(1, -1, "at least one datapath id (ovs-vsctl get bridge NAME datapath_id)"),
 		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
+			// The request is made here with a new key, or was made by the switch.
 			ids, err := datapathIDs(args)
 			if err != nil {
 				return err
@@ -77,6 +78,7 @@ Made again, a certificate replaces none: the former one works until it expires o
 			} else if key, req.Request, err = switchKey(); err != nil {
 				return err
 			}
+			// The directory comes first: no certificate is issued that cannot be written.
 			if err := os.MkdirAll(out, 0o700); err != nil {
 				return fmt.Errorf("make directory: %w", err)
 			}
@@ -84,6 +86,7 @@ Made again, a certificate replaces none: the former one works until it expires o
 			if err != nil {
 				return err
 			}
+			// Write the files.
 			files := []struct {
 				name string
 				text []byte
@@ -96,6 +99,7 @@ Made again, a certificate replaces none: the former one works until it expires o
 					return fmt.Errorf("write %s: %w", f.name, err)
 				}
 			}
+			// Say where they are, and how Open vSwitch takes them.
 			if a.Structured() {
 				answer.Certificate, answer.Authority = "", ""
 				return a.Encode(answer)

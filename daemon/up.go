@@ -37,6 +37,7 @@ type UpOptions struct {
 
 // Up runs store, manager and, if this machine is a host, its agent until ctx ends. What they made goes on forwarding then.
 func Up(ctx context.Context, o UpOptions) (err error) {
+	// Check rights; take the instance, so that no second process runs it.
 	if err := o.checkRights(); err != nil {
 		return fmt.Errorf("weir up: %w", err)
 	}
@@ -45,6 +46,7 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 		return err
 	}
 	defer c.release()
+	// Notify systemd; remove everything again if a first start fails.
 	isUp := false
 	notify := newNotifier()
 	o.Ready = both(func() { isUp = true; notify.ready(o.Log) }, o.Ready)
@@ -54,6 +56,7 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 			err = errors.Join(err, c.neverWas(ctx, o.Instance, o.Drivers))
 		}
 	}()
+	// Restore a backup before anything reads the state.
 	if err := o.restore(ctx); err != nil {
 		return err
 	}
@@ -62,6 +65,7 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 		return err
 	}
 	defer client.Close()
+	// Open this host: runtime, switch and agent.
 	var h *host
 	fresh := false
 	if !o.NoAgent {
@@ -75,6 +79,7 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 		}
 		defer func() { err = errors.Join(err, h.close()) }()
 	}
+	// Open the store and make the manager.
 	key, err := secretKey(o.SecretKey)
 	if err != nil {
 		return err
@@ -99,6 +104,7 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 			return err
 		}
 	}
+	// Start the watchdog, end if the store fails, save snapshots regularly.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go notify.watch(ctx, o.Log, func(ctx context.Context) error {
@@ -131,6 +137,7 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 			}
 		}()
 	}
+	// Serve the API and run router and agent until ctx ends.
 	err = serve(ctx, o, m, h, r, client)
 	if cause := context.Cause(ctx); errors.Is(cause, errStoreFailed) {
 		err = errors.Join(cause, err)

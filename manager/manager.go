@@ -94,6 +94,7 @@ type Manager struct {
 
 // New makes a manager.
 func New(o Options) (*Manager, error) {
+	// Options that are not given get their defaults.
 	if o.Store == nil {
 		return nil, errors.New("manager without a store")
 	}
@@ -131,12 +132,14 @@ func New(o Options) (*Manager, error) {
 		return nil, err
 	}
 	began := o.Now() // UTC() would take the monotonic clock away, and what is compared with it could be stepped
+	// Parts that others share.
 	writer := &tx.Writer{Store: o.Store, Log: o.Log, Now: o.Now}
 	audit := &history.Audit{Store: o.Store, Log: o.Log, Now: o.Now, File: history.File{Path: o.AuditFile}}
 	ks := &keys.Keys{Store: o.Store, Now: o.Now, SecretKey: o.SecretKey, SealKey: o.SealKey}
 	hosts := members.New(members.Options{Writer: writer, Began: began, Host: o.Host, ID: o.ID})
 	tokens := access.New(access.Options{Store: o.Store, Log: o.Log, Now: o.Now, Began: began, Keys: ks})
 	m := &Manager{Keys: ks, Switches: &switchcert.Certs{Writer: writer, Keys: ks}}
+	// Parts that serve routes.
 	m.Intent = &intent.Editor{
 		Writer: writer, Hosts: hosts, Keys: ks, Validate: o.Validate, Admit: o.Admit,
 		Strategy: strategy, Placement: o.Placement, Underlay: o.AgentConfig.Underlay, NoRouter: o.NoRouter,
@@ -146,6 +149,7 @@ func New(o Options) (*Manager, error) {
 	m.Read = read.New(read.Options{Store: o.Store, Now: o.Now, Hosts: hosts, Audit: audit, Version: o.Version, SecretsKey: o.SecretsKey})
 	m.Ask = ask.New(ask.Options{Store: o.Store, Log: o.Log, Hosts: hosts, Intent: m.Intent, Lead: m.Leader, Node: o.Node, Fabric: o.Fabric, Trace: o.Trace})
 	m.Join = join.New(join.Options{Writer: writer, Host: o.Host, Hosts: hosts, Keys: ks, Intent: m.Intent, AgentConfig: o.AgentConfig, CertificateLife: o.CertificateLife})
+	// The API serves the routes of all parts.
 	health := func(ctx context.Context) error {
 		if err := o.Health(); err != nil {
 			return api.Refuse(http.StatusServiceUnavailable, err.Error())

@@ -118,6 +118,7 @@ func (a *labs) labDescribe() *cobra.Command {
 			if a.Structured() {
 				return a.Encode(s)
 			}
+			// Describe the study.
 			var b strings.Builder
 			fmt.Fprintf(&b, "%s: %s\n", s.Name, s.Title)
 			for _, line := range []string{s.About, s.Source} {
@@ -126,6 +127,7 @@ func (a *labs) labDescribe() *cobra.Command {
 				}
 			}
 			experiments := experiment.All()
+			// Describe each part: question, metrics, factors, settings, number of blocks, published figures.
 			for _, p := range s.Parts {
 				fmt.Fprintf(&b, "\n%s: %s\n  experiment  %s: %s\n", p.Name, p.Question, p.Experiment, experiments[p.Experiment].About())
 				for _, m := range p.Metrics {
@@ -212,6 +214,7 @@ chains and policies through the API, under names that begin with the run's.`,
   weir lab run aa --repeat 20`,
 		Args: command.WantArgs(1, 1, "a study"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			// Choose what to run: mode, study, levels, seed, directory.
 			if quick && full {
 				return command.Usage("--quick and --full exclude each other")
 			}
@@ -239,6 +242,7 @@ chains and policies through the API, under names that begin with the run's.`,
 			if repeat < 1 || repeat > lab.MaxRepeats {
 				return command.Usage("--repeat %d: want 1 to %d", repeat, lab.MaxRepeats)
 			}
+			// Run it, once or repeatedly.
 			where, err := a.labAPI()
 			if err != nil {
 				return err

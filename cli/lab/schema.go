@@ -46,6 +46,7 @@ with levels, or as a setting that is the same for all; what it does not name is 
 		Example: "  weir lab experiments\n  weir lab experiments tcp\n  weir lab experiments -o json",
 		Args:    command.WantArgs(0, 1, "an experiment"),
 		RunE: func(_ *cobra.Command, args []string) error {
+			// Choose the experiments.
 			names := experiment.Names()
 			if len(args) > 0 {
 				if !slices.Contains(names, args[0]) {
@@ -53,6 +54,7 @@ with levels, or as a setting that is the same for all; what it does not name is 
 				}
 				names = args[:1]
 			}
+			// Collect what a study can name of each.
 			type factor struct {
 				Name    string `json:"name"`
 				About   string `json:"about"`
@@ -77,6 +79,7 @@ with levels, or as a setting that is the same for all; what it does not name is 
 			if a.Structured() {
 				return a.Encode(map[string]any{"items": items})
 			}
+			// Print it as text.
 			var b strings.Builder
 			for n, i := range items {
 				if n > 0 {

@@ -134,6 +134,7 @@ func runPiped(cmd *exec.Cmd, x container.ExecSpec) error {
 
 // runTTY gives the runtime a terminal of its own; the runtime joins it with the one that it makes in the container.
 func runTTY(cmd *exec.Cmd, x container.ExecSpec) error {
+	// The terminal becomes the controlling terminal of the runtime's process.
 	master, slave, err := openPTY()
 	if err != nil {
 		return err
@@ -141,6 +142,7 @@ func runTTY(cmd *exec.Cmd, x container.ExecSpec) error {
 	defer master.Close()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	// Its size is set before the start and at each change.
 	over := make(chan struct{})
 	defer close(over)
 	size := func(s [2]uint16) {
@@ -175,6 +177,7 @@ func runTTY(cmd *exec.Cmd, x container.ExecSpec) error {
 			}
 		}
 	}()
+	// Input and output are copied beside it.
 	if x.Stdin != nil {
 		go func() {
 			if _, err := io.Copy(master, x.Stdin); err == nil {
@@ -191,6 +194,7 @@ func runTTY(cmd *exec.Cmd, x container.ExecSpec) error {
 		}
 		_, _ = io.Copy(out, master) // ends with EIO when the last slave is closed
 	}()
+	// Output may still be in the terminal when the process has ended.
 	err = cmd.Wait()
 	select {
 	case <-drained:

@@ -209,6 +209,7 @@ const startTestpmd = 30 * time.Second
 
 // measureTestpmd counts what arrives in a window of the trial's length, after it has begun.
 func measureTestpmd(ctx context.Context, t *test, length time.Duration) (m Measurement, err error) {
+	// The sink counts before testpmd begins.
 	s, err := t.spec(0, length)
 	if err != nil {
 		return m, err
@@ -221,6 +222,7 @@ func measureTestpmd(ctx context.Context, t *test, length time.Duration) (m Measu
 	if err := sink.Arm(s); err != nil {
 		return m, err
 	}
+	// testpmd runs on two CPUs: one sends, the other does the rest.
 	rest, sender, err := twoCPUs()
 	if err != nil {
 		return m, err
@@ -241,6 +243,7 @@ func measureTestpmd(ctx context.Context, t *test, length time.Duration) (m Measu
 		}{r.Argv, out}
 		err = errors.Join(err, serr)
 	}()
+	// The window opens when the first frame has arrived.
 	begin, cancel := context.WithTimeout(ctx, startTestpmd)
 	defer cancel()
 	for n := uint64(0); n == 0; {
@@ -254,6 +257,7 @@ func measureTestpmd(ctx context.Context, t *test, length time.Duration) (m Measu
 			return m, fmt.Errorf("testpmd sends nothing: %w", err)
 		}
 	}
+	// Count over the window.
 	first, err := sink.Foreign()
 	if err != nil {
 		return m, err

@@ -27,6 +27,7 @@ func alongFigures(p lab.PartResult, metric int, id string) (out []figure) {
 		if along.Name != mainFactor(p.Part) {
 			continue
 		}
+		// Make a curve for each level that is compared, bundled by the levels of all other factors.
 		type bundle struct {
 			at     string
 			curves []curve
@@ -64,6 +65,7 @@ func alongFigures(p lab.PartResult, metric int, id string) (out []figure) {
 				c.x, c.y, c.low, c.high = append(c.x, x), append(c.y, *v.Median), append(c.low, low), append(c.high, high)
 			}
 		}
+		// Make a figure of each bundle.
 		for _, b := range bundles {
 			if len(b.curves) == 0 {
 				continue
@@ -148,6 +150,7 @@ func (c *canvas) legend(curves []curve) float64 {
 
 func plot(width float64, curves []curve, xLabel, yLabel string, xLog, yLog bool) *canvas {
 	c := &canvas{w: width}
+	// Draw the legend; it decides the height.
 	top := c.legend(curves) + 16
 	height := 260.0
 	if width >= 500 {
@@ -155,6 +158,7 @@ func plot(width float64, curves []curve, xLabel, yLabel string, xLog, yLog bool)
 	}
 	bottom := top + height
 	c.h = bottom + 42
+	// Choose the scales.
 	var xs, ys []float64
 	for _, s := range curves {
 		xs = append(xs, s.x...)
@@ -172,6 +176,7 @@ func plot(width float64, curves []curve, xLabel, yLabel string, xLog, yLog bool)
 	}
 	left += 12
 	x := newScale(xs, xLog, left, width-12)
+	// Draw grid, ticks and axes.
 	c.text("muted", "start", 0, top-8, yLabel)
 	for _, t := range yTicks {
 		c.line("grid", left, y.at(t), width-6, y.at(t))
@@ -183,6 +188,7 @@ func plot(width float64, curves []curve, xLabel, yLabel string, xLog, yLog bool)
 	}
 	c.line("axis", left, bottom, width-6, bottom)
 	c.text("muted", "middle", (left+width)/2, bottom+36, xLabel)
+	// Draw each curve: its line or fit, then points with intervals.
 	for _, s := range curves {
 		class := series(s.colour)
 		if s.fit != nil {

@@ -234,6 +234,7 @@ func valuesTable(p lab.PartResult, metric int) table {
 
 // dots draws rows of points with intervals. A reference other than 0 is a line, with the margin of equivalence around it.
 func dots(width float64, rows []row, reference float64, axis string, ratio bool) *canvas {
+	// Collect the values that the axis must show, and the widths of the labels.
 	small := width < 500
 	var values []float64
 	longest, text := 0.0, 0.0
@@ -259,6 +260,7 @@ func dots(width float64, rows []row, reference float64, axis string, ratio bool)
 	if small {
 		left = min(longest, 118) + 6
 	}
+	// Choose the height.
 	const rowHeight, headHeight, top = 22.0, 26.0, 8.0
 	c := &canvas{w: width, h: top}
 	for _, r := range rows {
@@ -270,6 +272,7 @@ func dots(width float64, rows []row, reference float64, axis string, ratio bool)
 	}
 	bottom := c.h + 2
 	c.h = bottom + 40
+	// Draw the axis with its ticks.
 	x := newScale(values, ratio || spansDecade(values), left, width-right)
 	ticks := x.ticks(max(2, int((x.to-x.from)/58)))
 	if ratio && !slices.Contains(ticks, 1) {
@@ -287,6 +290,7 @@ func dots(width float64, rows []row, reference float64, axis string, ratio bool)
 		c.text("muted", "middle", x.at(t), bottom+16, label)
 	}
 	c.text("muted", "middle", min(max((x.from+x.to)/2, textWidth(axis)/2), width-textWidth(axis)/2), bottom+34, axis)
+	// Draw the band of equivalence behind everything else.
 	y := top
 	var band []mark
 	for _, r := range rows {
@@ -300,9 +304,11 @@ func dots(width float64, rows []row, reference float64, axis string, ratio bool)
 		y += height
 	}
 	c.marks = append(band, c.marks...)
+	// Draw the line of the reference.
 	if reference != 0 {
 		c.line("one", x.at(reference), top, x.at(reference), bottom)
 	}
+	// Draw the rows: label, interval, point, text, verdict.
 	y = top
 	for _, r := range rows {
 		if r.heading != "" {

@@ -124,6 +124,7 @@ func (r Report) timeline() (figure, bool) {
 
 func timeline(width float64, points []moment) *canvas {
 	c := &canvas{w: width}
+	// Choose three scales: minutes, results, steal.
 	var minutes, values, steals []float64
 	for _, m := range points {
 		minutes = append(minutes, m.minutes)
@@ -140,6 +141,7 @@ func timeline(width float64, points []moment) *canvas {
 	y := newScale(values, true, top+upper, top)
 	z := newScale(steals, false, top+upper+gap+lower, top+upper+gap)
 	c.h = z.from + 40
+	// Draw a stripe for each run of trials of one part.
 	part, from := points[0].part, points[0].minutes
 	odd := false
 	section := func(to float64) {
@@ -158,6 +160,7 @@ func timeline(width float64, points []moment) *canvas {
 		}
 	}
 	section(x.high)
+	// Draw titles, grid and ticks.
 	c.text("strong", "start", 0, 14, "result by the median of its variant")
 	c.text("strong", "start", 0, z.to-10, "steal, % of CPU time")
 	for _, t := range y.ticks(5) {
@@ -173,6 +176,7 @@ func timeline(width float64, points []moment) *canvas {
 		c.text("muted", "middle", x.at(t), z.from+16, tick(t))
 	}
 	c.text("muted", "middle", (left+width)/2, z.from+34, "minutes since the start")
+	// Draw the trials.
 	for _, m := range points {
 		if !math.IsNaN(m.value) {
 			c.rect("dot", x.at(m.minutes)-1.2, y.at(m.value)-1.2, x.at(m.minutes)+1.2, y.at(m.value)+1.2)

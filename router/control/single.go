@@ -16,7 +16,7 @@ type singleTree struct {
 	told  bool      // an event has told, and none that it can
 }
 
-// askAgain is how long a switch that has refused an entry for odd senders is not given one again: each time the trees of its network change twice.
+// askAgain is how long a switch that has refused an entry for tree bit 1 is not given one again: each time the trees of its network change twice.
 const askAgain = time.Minute
 
 // again gives a switch that connects, and does not say that it cannot, another chance: what it is may have changed meanwhile.

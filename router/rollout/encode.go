@@ -59,7 +59,7 @@ func (r *Rule) flooding() []openflow.Port {
 	return floodPorts(r.Do)
 }
 
-// below is the key of the entry that takes the frames of one for floods of odd senders when that is gone; ok is false for all others.
+// below is the key of the entry that takes the frames of one for floods with tree bit 1 when that is gone; ok is false for all others.
 func (r *Rule) below() (k Key, ok bool) {
 	if r.Policy != "" {
 		return Key{}, false
@@ -71,7 +71,7 @@ func (r *Rule) below() (k Key, ok bool) {
 	return Key{r.Table, r.Priority - 1, slices.Delete(slices.Clone(r.Match), i, i+1).Key()}, true
 }
 
-// OddSenders is the place of the field that tells the frames of odd senders, -1 if there is none.
+// OddSenders is the place of the field that matches tree bit 1, -1 if there is none.
 func OddSenders(m openflow.Match) int {
 	return slices.IndexFunc(m, func(o openflow.OXM) bool { return o.Field == openflow.FieldEthSrc && o.UintMask() == 1 })
 }

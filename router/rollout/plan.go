@@ -566,6 +566,7 @@ func (f *Fleet) assign(h *Peer, s *Steps, calm bool, now time.Time) api.Assignme
 	for _, r := range h.Written.Rules {
 		had[r.Cookie] = r
 	}
+	// Wanted rules are written in their new form, in their old form, or not yet.
 	t := h.turns()
 	turn := f.mayTurn(h.name, h, t, s, now)
 	for c, r := range h.Target {
@@ -587,6 +588,7 @@ func (f *Fleet) assign(h *Peer, s *Steps, calm bool, now time.Time) api.Assignme
 			spec.Rules = append(spec.Rules, closing(r))
 		}
 	}
+	// Unwanted rules go at once, with the host's turn, or after their frames have drained.
 	for c, r := range had {
 		if _, wanted := h.Target[c]; wanted {
 			continue
@@ -622,6 +624,7 @@ func (f *Fleet) assign(h *Peer, s *Steps, calm bool, now time.Time) api.Assignme
 		}
 		delete(h.unwanted, c)
 	}
+	// Rules are in one order, so that an equal assignment is not written again.
 	slices.SortFunc(spec.Rules, func(a, b api.HostRule) int { return cmp.Compare(a.Cookie, b.Cookie) })
 	h.handOver(&spec, s.Progress)
 	return spec

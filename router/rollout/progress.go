@@ -36,6 +36,7 @@ func (f *Fleet) measure(now time.Time) map[string]*Progress {
 		}
 		return p
 	}
+	// Switches: entries that are to go, entries that are not confirmed yet.
 	for id, n := range f.Nodes {
 		n.Pending = 0
 		for k := range n.Differs {
@@ -71,6 +72,7 @@ func (f *Fleet) measure(now time.Time) map[string]*Progress {
 			}
 		}
 	}
+	// Hosts: rules that are to go, turns that are due, rules that are not in force yet.
 	shared := map[fabric.SwitchID]int{} // rules that a host lacks and that belong to a chain, not to one policy
 	for name, h := range f.Peers {
 		if h.Settled {
@@ -93,6 +95,7 @@ func (f *Fleet) measure(now time.Time) map[string]*Progress {
 				}
 			}
 		}
+		// A turn is counted for each policy whose frames it leads on.
 		f.concerns(name, t, func(policy string) {
 			p := at(policy)
 			p.turning++
@@ -121,6 +124,7 @@ func (f *Fleet) measure(now time.Time) map[string]*Progress {
 			}
 		}
 	}
+	// A missing rule of a chain counts for every policy whose path meets that host.
 	if len(shared) > 0 {
 		for policy, path := range f.Paths.All() {
 			for _, id := range path.Switches {

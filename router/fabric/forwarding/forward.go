@@ -161,6 +161,7 @@ func (t *Tables) Flooding() {
 
 // FloodOf gives the entries by which a switch floods.
 func (t *Tables) FloodOf(i int, n *switches.Node) []fabric.Entry {
+	// An entry's identity is its switch and the parts of its match.
 	g := t.w.Graph
 	var flood []fabric.Entry
 	id := string(g.IDs[i])
@@ -177,7 +178,9 @@ func (t *Tables) FloodOf(i int, n *switches.Node) []fabric.Entry {
 	from := func(in flow.Port) func(k *graph.Tree) []fabric.Out {
 		return func(k *graph.Tree) []fabric.Out { return t.floodOuts(i, k, in, 0) }
 	}
+	// The entry for all frames.
 	add(fabric.Entry{Note: "flood"}, from(0), "all")
+	// Ports with hooks of policies: each has a flood of its own.
 	special := map[flow.Port]bool{} // ports where a copy would go back out, or must not be made
 	for p, hooks := range n.Hooks {
 		special[p] = true
@@ -190,6 +193,7 @@ func (t *Tables) FloodOf(i int, n *switches.Node) []fabric.Entry {
 	for _, p := range slices.Sorted(maps.Keys(special)) {
 		add(fabric.Entry{Priority: switches.PrioFlood, Match: flow.Match{InPort: p}, Note: "flood from " + graph.Decimal(p)}, from(p), "in", graph.Decimal(p))
 	}
+	// Sources whose floods must not come back to them.
 	seen := map[flow.MAC]bool{}
 	for _, x := range n.Prune {
 		if seen[x.MAC] {
@@ -207,6 +211,7 @@ func (t *Tables) FloodOf(i int, n *switches.Node) []fabric.Entry {
 			add(fabric.Entry{Priority: switches.PrioFlood + 3, Match: m, Note: note}, not(p), "not", x.MAC.String(), graph.Decimal(p))
 		}
 	}
+	// Frames that came back with a tag are flooded as from the port where they were caught.
 	for j, r := range n.Returns {
 		if slices.ContainsFunc(n.Returns[:j], func(o switches.Returned) bool { return o.In == r.In && o.Tag == r.Tag }) {
 			continue // policies may share the leg that it came by
@@ -225,6 +230,7 @@ func (t *Tables) FloodOf(i int, n *switches.Node) []fabric.Entry {
 	if n.Second() != 0 {
 		return flood // the router has its copies from the first table
 	}
+	// With one table, ARP and neighbour discovery are flooded and copied to the router.
 	for _, p := range g.Edges[i] {
 		for _, m := range neighbours {
 			m.InPort = p
@@ -242,7 +248,7 @@ var neighbours = [...]flow.Match{
 	{EtherType: flow.EtherTypeIPv6, Proto: flow.ProtoICMPv6, DstMAC: group, DstMACMask: group},
 }
 
-// byTree appends an entry that floods: one for the frames of all senders, and above it another one for those of odd ones.
+// byTree appends an entry that floods: one for the frames of all senders, and above it one for those with tree bit 1.
 func (t *Tables) byTree(flood []fabric.Entry, i int, e fabric.Entry, outs func(k *graph.Tree) []fabric.Out) []fabric.Entry {
 	g := t.w.Graph
 	if e.Match.SrcMACMask == wholeMAC {

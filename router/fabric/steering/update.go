@@ -88,6 +88,7 @@ func (c *Compiler) swap(fresh, gone map[string]*compiled, other []string) {
 	if c.shared {
 		c.errs, c.shared = maps.Clone(c.errs), false
 	}
+	// again: policies to plan anew. concerned: directions whose need for a tag may have changed.
 	again, concerned := map[string]*compiled{}, map[*bundle]bool{}
 	affects := func(p *compiled) {
 		c.touched(p, again)
@@ -95,6 +96,7 @@ func (c *Compiler) swap(fresh, gone map[string]*compiled, other []string) {
 			c.concerned(b, concerned)
 		}
 	}
+	// Policies go and come; the policies and directions that they affect are noted.
 	for name, p := range gone {
 		affects(p)
 		delete(c.policies, name)
@@ -106,6 +108,7 @@ func (c *Compiler) swap(fresh, gone map[string]*compiled, other []string) {
 		c.begin(p)
 		affects(p)
 	}
+	// Policies whose other forms (Input.Changing) have changed.
 	for _, name := range other {
 		for _, p := range c.dropForms(name) {
 			affects(p)
@@ -120,6 +123,7 @@ func (c *Compiler) swap(fresh, gone map[string]*compiled, other []string) {
 			again[name] = p
 		}
 	}
+	// Policies that go give back their entries and legs.
 	for name, p := range gone {
 		c.undo(p)
 		c.end(p)
@@ -127,11 +131,13 @@ func (c *Compiler) swap(fresh, gone map[string]*compiled, other []string) {
 			delete(again, name)
 		}
 	}
+	// A direction is planned again only if its need for a tag has changed.
 	for b := range concerned {
 		if p := b.policy; c.policies[p.Name] == p && fresh[p.Name] != p && (b.untagged != c.plainly(b) || b.toDest && !b.untagged && b.streams[0].kind == toEdge && b.alone != c.alone(b)) {
 			again[p.Name] = p
 		}
 	}
+	// Policies that are planned again give back their entries first.
 	for name, p := range fresh {
 		again[name] = p
 	}
@@ -147,6 +153,7 @@ func (c *Compiler) swap(fresh, gone map[string]*compiled, other []string) {
 			again[name] = p
 		}
 	}
+	// They are planned in the order of priority; then the floods that they change.
 	c.planAll(slices.Collect(maps.Values(again)))
 	c.Flooding()
 }
