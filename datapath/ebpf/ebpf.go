@@ -19,6 +19,7 @@ import (
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/datapath/internal/hostlink"
+	"weir.dev/weir/datapath/internal/netfilter"
 	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/instance"
@@ -101,7 +102,7 @@ type Switch struct {
 	tcx  bool // the kernel has it
 	exit bool // processes' ends are told by the kernel
 
-	programsOfOthers filters
+	programsOfOthers netfilter.Programs
 
 	stop context.CancelFunc // what goes on in the background, see done
 	done sync.WaitGroup

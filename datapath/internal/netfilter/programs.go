@@ -1,4 +1,4 @@
-package ebpf
+package netfilter
 
 import (
 	"bufio"
@@ -17,17 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What sees packets beside the tables of iptables and nftables.
-
-// filters are the BPF programs at netfilter's hooks (Linux 6.4). The kernel does not say in which namespace: those of all count.
-type filters struct {
+// Programs are the BPF programs at netfilter's hooks (Linux 6.4). The kernel does not say in which namespace: those of all count.
+type Programs struct {
 	mu    sync.Mutex
 	last  link.ID // the latest link that was looked at: later ones have higher numbers
 	found map[link.ID]link.NetfilterInfo
 }
 
 // seenBy names one that sees what is shown to these families.
-func (f *filters) seenBy(calls map[nftables.TableFamily]bool) (string, error) {
+func (f *Programs) seenBy(calls map[nftables.TableFamily]bool) (string, error) {
 	if len(calls) == 0 {
 		return "", nil
 	}
@@ -57,7 +55,7 @@ func (f *filters) seenBy(calls map[nftables.TableFamily]bool) (string, error) {
 }
 
 // look finds those that are new since the last time.
-func (f *filters) look() error {
+func (f *Programs) look() error {
 	it := link.Iterator{ID: f.last}
 	defer it.Close()
 	for it.Next() {
