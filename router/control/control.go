@@ -247,6 +247,7 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) {
 		now := l.o.Now()
 		l.carryOut(now)
 		l.advance(now)
+		l.carryOut(now) // the input of a computation finds links that are new or gone
 		timer.Reset(l.next(now))
 	}
 }
