@@ -1,6 +1,9 @@
 package suite
 
-import "testing"
+import (
+	"maps"
+	"testing"
+)
 
 // Run runs the suite against a driver.
 func Run(t *testing.T, open Factory) { RunBut(t, open, nil) }
