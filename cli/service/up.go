@@ -99,6 +99,25 @@ func readiness() (ready func(), detached bool) {
 	}, true
 }
 
+// awaitHost waits, but not for long, until the manager has heard of the machine's own host: whoever applies something next finds a host to place it on.
+func awaitHost(ctx context.Context, i instance.Instance) {
+	c, err := api.Dial(api.Options{Socket: i.Socket()})
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	for range 200 { // 2 s
+		if l, err := c.Hosts().List(ctx, api.ListOptions{}); err != nil || len(l.Items) > 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
 // detach runs this program again in the background and waits until it is ready or dead.
 func (a *commands) detach(cmd *cobra.Command, i instance.Instance, timeout time.Duration) error {
 	if c, err := api.Dial(api.Options{Socket: i.Socket()}); err == nil {
@@ -150,6 +169,9 @@ func (a *commands) detach(cmd *cobra.Command, i instance.Instance, timeout time.
 		select {
 		case <-tick.C:
 		case <-up:
+			if cmd.Name() == "up" {
+				awaitHost(ctx, i)
+			}
 			p.Clear()
 			return a.saySelf(cmd.Name(), i, child.Process.Pid, log.Name())
 		case <-died:
