@@ -44,6 +44,9 @@ func Snapshot(ctx context.Context, spaces ...string) ([]string, error) {
 			return nil, err
 		}
 		for _, e := range entries {
+			if e.Name() == ".ids" { // all Weirs of the machine share it: it comes and goes with any of them
+				continue
+			}
 			if dir != netns.Dir || slices.ContainsFunc(spaces, func(s string) bool { return s == e.Name() }) || strings.Contains(e.Name(), "weir") {
 				facts = append(facts, dir+": "+e.Name())
 			}
