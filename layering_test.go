@@ -49,8 +49,8 @@ var layers = map[string][]string{
 	"lab/search":     {},
 	"lab/study":      {"api"},
 	"lab/traffic":    {"lab/stats", "netns"},
-	"lab/peers":      {"lab/traffic/tools", "api", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "router"},
-	"lab/experiment": {"lab/machine", "lab/search", "lab/stats", "lab/traffic", "lab/peers", "api/file", "container/oci", "image", "instance", "netns"},
+	"lab/platform":   {"lab/traffic/tools", "api", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "router"},
+	"lab/experiment": {"lab/machine", "lab/search", "lab/stats", "lab/traffic", "lab/platform", "api/file", "container/oci", "image", "instance", "netns"},
 
 	// packages of cli, lower ones first
 	"cli/command": {"api", "instance"},

@@ -3,5 +3,5 @@
 // killed goes on where it stopped.
 //
 // It owns the engine and the form of results. lab/experiment has what is measured, lab/stats estimates and tests, lab/traffic makes load,
-// lab/peers builds what is compared. DESIGN.md has the flow and what may be claimed.
+// lab/platform builds what is compared. DESIGN.md has the flow and what may be claimed.
 package lab

@@ -18,7 +18,7 @@ import (
 	"weir.dev/weir/datapath/ebpf"
 	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/machine"
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/study"
 )
 
@@ -86,7 +86,7 @@ func limits(e map[string]string, s study.Study) []string {
 func usesHosts(s study.Study) bool {
 	return slices.ContainsFunc(s.Parts, func(p study.Part) bool {
 		f, _ := p.Factor(experiment.FactorPlatform)
-		return p.Settings[experiment.FactorPlatform] == peers.PlatformHosts || slices.Contains(f.Levels, peers.PlatformHosts)
+		return p.Settings[experiment.FactorPlatform] == platform.PlatformHosts || slices.Contains(f.Levels, platform.PlatformHosts)
 	})
 }
 
@@ -111,7 +111,7 @@ type VariantFindings struct {
 }
 
 // Examine looks at the machine for a second. It leaves nothing behind; the kernel may load modules that it is asked about.
-func Examine(ctx context.Context, images []string, where peers.API) (Examination, error) {
+func Examine(ctx context.Context, images []string, where platform.API) (Examination, error) {
 	x := Examination{Studies: map[string][]VariantFindings{}}
 	e := Environment()
 	x.add("root", os.Geteuid() == 0, "measuring needs it")
@@ -122,7 +122,7 @@ func Examine(ctx context.Context, images []string, where peers.API) (Examination
 	x.network(e)
 	x.features()
 	x.programs()
-	if text, err := peers.Hosts(ctx, where); err != nil {
+	if text, err := platform.Hosts(ctx, where); err != nil {
 		x.add("hosts", false, "platform hosts: %s", err)
 	} else {
 		x.add("hosts", true, "platform hosts, at %s: %s", where, text)
@@ -135,7 +135,7 @@ func Examine(ctx context.Context, images []string, where peers.API) (Examination
 	default:
 		x.add("leftovers", len(left) == 0, "%d of crashed runs; the next run removes them", len(left))
 		for _, name := range left {
-			if text := peers.Owed(name); text != "" {
+			if text := platform.Owed(name); text != "" {
 				x.add("leftovers", false, "%s", text)
 			}
 		}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"weir.dev/weir/lab/experiment"
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/study"
 )
 
@@ -23,8 +23,8 @@ type Options struct {
 	Seed      uint64
 	Dir       string
 	Version   string
-	Images    []string  // layouts with the image "wire"
-	API       peers.API // of a Weir that runs, for platform hosts
+	Images    []string     // layouts with the image "wire"
+	API       platform.API // of a Weir that runs, for platform hosts
 	Progress  Progress
 }
 

@@ -23,7 +23,7 @@ import (
 	"weir.dev/weir/cli/command"
 	"weir.dev/weir/lab"
 	"weir.dev/weir/lab/experiment"
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/report"
 	"weir.dev/weir/lab/study"
 )
@@ -272,17 +272,17 @@ chains and policies through the API, under names that begin with the run's.`,
 }
 
 // labAPI is where platform hosts finds the Weir that runs; nothing is asked yet.
-func (a *labs) labAPI() (peers.API, error) {
+func (a *labs) labAPI() (platform.API, error) {
 	i, err := a.Instance()
 	if err != nil {
-		return peers.API{}, err
+		return platform.API{}, err
 	}
 	if a.URL != "" {
 		path, err := filepath.Abs(cmp.Or(a.TokenFile, i.TokenFile()))
-		return peers.API{URL: a.URL, TokenFile: path}, err
+		return platform.API{URL: a.URL, TokenFile: path}, err
 	}
 	path, err := filepath.Abs(cmp.Or(a.Socket, i.Socket()))
-	return peers.API{Socket: path}, err
+	return platform.API{Socket: path}, err
 }
 
 // labRepetition says which of the runs begins.

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir.dev/weir/e2e/rig"
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/netns"
 )
 
@@ -62,7 +62,7 @@ func TestPeersAndGeneratorCarryTraffic(t *testing.T) {
 }
 
 // carries sends pings, a TCP stream and injected datagrams along a path.
-func carries(t *testing.T, b *bench, r *rig.Rig, p peers.Path) {
+func carries(t *testing.T, b *bench, r *rig.Rig, p platform.Path) {
 	t.Helper()
 	rtt, err := r.Ping(b.ctx, p.From, p.Address.String(), 5, "0.02")
 	if err != nil {

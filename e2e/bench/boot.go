@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/procfs"
 
 	"weir.dev/weir/e2e/rig"
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 )
 
 const bootFunctions = 100
@@ -115,18 +115,18 @@ func cpuShare(pid int, d time.Duration) (float64, error) {
 func dockerRun(ctx context.Context, images string, n int) (took []float64, err error) {
 	var id [2]byte
 	_, _ = rand.Read(id[:]) // never fails
-	o := peers.Options{Name: "b" + hex.EncodeToString(id[:]), Images: []string{images}}
-	if why := peers.CheckEngine(o); why != "" {
+	o := platform.Options{Name: "b" + hex.EncodeToString(id[:]), Images: []string{images}}
+	if why := platform.CheckEngine(o); why != "" {
 		return nil, errors.New(why)
 	}
-	e, err := peers.StartEngine(ctx, o)
+	e, err := platform.StartEngine(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	for i := range n + 1 {
 		begin := time.Now()
-		if _, err := e.Docker(ctx, nil, "run", "-d", "--network", "none", peers.DockerImage, "/bin/busybox", "sleep", "1000"); err != nil {
+		if _, err := e.Docker(ctx, nil, "run", "-d", "--network", "none", platform.DockerImage, "/bin/busybox", "sleep", "1000"); err != nil {
 			return nil, err
 		}
 		if i > 0 { // the first one warms up

@@ -11,7 +11,7 @@ import (
 
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/e2e/rig"
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/netns"
 )
 
@@ -41,8 +41,8 @@ func newLeast(r *rig.Rig, n int) (*least, error) {
 	return l, nil
 }
 
-func (l *least) path() peers.Path {
-	return peers.Path{
+func (l *least) path() platform.Path {
+	return platform.Path{
 		From: l.rig.Name + "-lsrc", To: l.rig.Name + "-ldst", Source: netip.MustParseAddr("10.7.0.1"), Address: netip.MustParseAddr("10.7.0.2"), Space: l.hub, Link: "lsrc",
 	}
 }

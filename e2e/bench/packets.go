@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 )
 
 // side is the path from alice to bob, who reach each other.
@@ -18,7 +18,7 @@ func (w *weir) side(b *bench) (*side, error) {
 		return nil, err
 	}
 	_, err = w.Ping(b.ctx, w.alice(), "10.9.0.2", 3, "0.05")
-	return &side{Path: peers.Path{From: w.alice(), To: w.bob(), Source: netip.MustParseAddr("10.9.0.1"), Address: netip.MustParseAddr("10.9.0.2"), Space: w.Netns, Link: port}}, err
+	return &side{Path: platform.Path{From: w.alice(), To: w.bob(), Source: netip.MustParseAddr("10.9.0.1"), Address: netip.MustParseAddr("10.9.0.2"), Space: w.Netns, Link: port}}, err
 }
 
 func (w *weir) link(endpoint string) (string, error) {

@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"weir.dev/weir/e2e/rig"
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/netns"
 )
 
@@ -34,16 +34,16 @@ func (s *spaces) close() error {
 }
 
 // newBridges makes the peer: the lab's chain of n namespaces, each with a Linux bridge between two veths, joined by Linux bridges.
-func newBridges(ctx context.Context, r *rig.Rig, n int) (path peers.Path, done func() error, err error) {
-	kind, _ := peers.Find("bridges")
-	platform, err := kind.Open(ctx, peers.Options{Name: r.Name})
+func newBridges(ctx context.Context, r *rig.Rig, n int) (path platform.Path, done func() error, err error) {
+	kind, _ := platform.Find("bridges")
+	p, err := kind.Open(ctx, platform.Options{Name: r.Name})
 	if err != nil {
 		return path, nil, err
 	}
-	if path, err = platform.Path(ctx, n); err != nil {
-		return path, nil, errors.Join(err, platform.Close())
+	if path, err = p.Path(ctx, n); err != nil {
+		return path, nil, errors.Join(err, p.Close())
 	}
-	return path, platform.Close, nil
+	return path, p.Close, nil
 }
 
 func mac(name string) [6]byte {

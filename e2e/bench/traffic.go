@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/traffic"
 	"weir.dev/weir/lab/traffic/xdp"
 )
@@ -14,7 +14,7 @@ import (
 // side is one of those that are measured in turn. Frames enter its path as if a link had just received them, on the CPU that does the chain's work:
 // the rate that they reach is the cost of a packet, not a capacity without loss.
 type side struct {
-	peers.Path
+	platform.Path
 	got []float64 // Mpps
 }
 
@@ -29,7 +29,7 @@ func (s side) rate(ctx context.Context, d time.Duration) (pps float64, err error
 	if err != nil {
 		return 0, err
 	}
-	g, err := xdp.New(xdp.Options{In: xdp.Place{Space: s.Space, Link: s.Link}, Sink: xdp.Place{Space: s.To, Link: peers.Station}, Batch: batchFrames, CPU: -1})
+	g, err := xdp.New(xdp.Options{In: xdp.Place{Space: s.Space, Link: s.Link}, Sink: xdp.Place{Space: s.To, Link: platform.Station}, Batch: batchFrames, CPU: -1})
 	if err != nil {
 		return 0, err
 	}

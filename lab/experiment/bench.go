@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/instance"
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 )
 
 // Bench is what the experiments of a run share: its name, by which everything that it makes is found again, and the platforms that are up.
@@ -24,10 +24,10 @@ import (
 type Bench struct {
 	Name   string
 	Images []string
-	API    peers.API // of the Weir whose hosts are the platform hosts
+	API    platform.API // of the Weir whose hosts are the platform hosts
 
 	locks     []*os.File
-	platforms map[string]peers.Platform
+	platforms map[string]platform.Platform
 	starters  map[string]starter
 }
 
@@ -51,7 +51,7 @@ func NewBench(ctx context.Context, images []string) (*Bench, error) {
 		if _, err := rand.Read(id); err != nil {
 			return nil, err
 		}
-		b := &Bench{Name: "lab-" + hex.EncodeToString(id), Images: images, platforms: map[string]peers.Platform{}, starters: map[string]starter{}}
+		b := &Bench{Name: "lab-" + hex.EncodeToString(id), Images: images, platforms: map[string]platform.Platform{}, starters: map[string]starter{}}
 		if ok, err := b.take(); err != nil {
 			return nil, errors.Join(err, b.letGo())
 		} else if ok {
@@ -65,7 +65,7 @@ func NewBench(ctx context.Context, images []string) (*Bench, error) {
 
 // homes are where runs keep what they make. A run has a directory in each, and each tells that it lives: a process in another mount namespace may
 // see one of them only.
-func homes() []string { return []string{peers.Run, "/var/lib/weir"} }
+func homes() []string { return []string{platform.Run, "/var/lib/weir"} }
 
 // take the bench's directories, if its name is free.
 func (b *Bench) take() (ok bool, err error) {
@@ -200,7 +200,7 @@ func sweep(ctx context.Context) error {
 		return err
 	}
 	for _, n := range names {
-		errs := []error{peers.Remove(ctx, n), removeBoot(ctx, n)}
+		errs := []error{platform.Remove(ctx, n), removeBoot(ctx, n)}
 		for _, home := range homes() {
 			errs = append(errs, os.RemoveAll(filepath.Join(home, n)))
 		}
@@ -211,18 +211,18 @@ func sweep(ctx context.Context) error {
 	return nil
 }
 
-func (b *Bench) options() peers.Options {
-	return peers.Options{Name: b.Name, Images: b.Images, API: b.API}
+func (b *Bench) options() platform.Options {
+	return platform.Options{Name: b.Name, Images: b.Images, API: b.API}
 }
 
 // Platform opens a platform, once.
-func (b *Bench) Platform(ctx context.Context, name string) (peers.Platform, error) {
+func (b *Bench) Platform(ctx context.Context, name string) (platform.Platform, error) {
 	if p, ok := b.platforms[name]; ok {
 		return p, nil
 	}
-	k, ok := peers.Find(name)
+	k, ok := platform.Find(name)
 	if !ok {
-		return nil, fmt.Errorf("there is no platform %q: want one of %s", name, strings.Join(peers.Names(), ", "))
+		return nil, fmt.Errorf("there is no platform %q: want one of %s", name, strings.Join(platform.Names(), ", "))
 	}
 	p, err := k.Open(ctx, b.options())
 	if err != nil {

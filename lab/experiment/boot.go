@@ -15,7 +15,7 @@ import (
 	"weir.dev/weir/container/oci"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/traffic/tools"
 	"weir.dev/weir/netns"
 )
@@ -64,18 +64,18 @@ func (bootExperiment) Check(_ context.Context, b *Bench, l Levels) string {
 	}
 	switch l[factorRuntime] {
 	case "oci", "runc":
-		k, _ := peers.Find("ebpf") // it has containers
+		k, _ := platform.Find("ebpf") // it has containers
 		return k.Check(b.options())
 	case "docker":
-		return peers.CheckEngine(b.options())
+		return platform.CheckEngine(b.options())
 	case runtimeVM:
-		k, _ := peers.Find("vm-virtio")
+		k, _ := platform.Find("vm-virtio")
 		return k.Check(b.options())
 	case "lxc":
 		if err := tools.Installed("lxc-start"); err != nil {
 			return "lxc-start: not installed (apt-get install lxc)"
 		}
-		k, _ := peers.Find("ebpf")
+		k, _ := platform.Find("ebpf")
 		return k.Check(b.options())
 	}
 	return fmt.Sprintf("there is no runtime %q: this lab has oci, docker, runc and lxc", l[factorRuntime])
@@ -98,8 +98,8 @@ func (b *Bench) starter(ctx context.Context, name string) (starter, error) {
 	var r starter
 	var err error
 	if name == "docker" {
-		var e *peers.Engine
-		if e, err = peers.StartEngine(ctx, b.options()); err == nil {
+		var e *platform.Engine
+		if e, err = platform.StartEngine(ctx, b.options()); err == nil {
 			r = dockerRuntime{e}
 		}
 	} else {
@@ -156,7 +156,7 @@ func (b *boot) Measure(ctx context.Context, _ time.Duration) (Measurement, error
 }
 
 // dockerRuntime is `docker` as a user calls it.
-type dockerRuntime struct{ e *peers.Engine }
+type dockerRuntime struct{ e *platform.Engine }
 
 func (d dockerRuntime) do(ctx context.Context, args ...string) error {
 	_, err := d.e.Docker(ctx, nil, args...)
@@ -164,11 +164,11 @@ func (d dockerRuntime) do(ctx context.Context, args ...string) error {
 }
 
 func (d dockerRuntime) create(ctx context.Context, name string) error {
-	return d.do(ctx, "create", "--network", "none", "--name", name, peers.DockerImage, peers.WireProgram)
+	return d.do(ctx, "create", "--network", "none", "--name", name, platform.DockerImage, platform.WireProgram)
 }
 func (d dockerRuntime) start(ctx context.Context, name string) error { return d.do(ctx, "start", name) }
 func (d dockerRuntime) run(ctx context.Context, name string) error {
-	return d.do(ctx, "run", "-d", "--network", "none", "--name", name, peers.DockerImage, peers.WireProgram)
+	return d.do(ctx, "run", "-d", "--network", "none", "--name", name, platform.DockerImage, platform.WireProgram)
 }
 func (d dockerRuntime) stop(ctx context.Context, name string) error {
 	return d.do(ctx, "stop", "-t", "0", name)
@@ -228,14 +228,14 @@ func (o *ociRuntime) create(ctx context.Context, name string) error {
 	if err := netns.Create(o.space(name), netns.Options{Quiet: true}); err != nil {
 		return err
 	}
-	return o.rt.Create(ctx, peers.Container(name, o.space(name), o.root, o.img))
+	return o.rt.Create(ctx, platform.Container(name, o.space(name), o.root, o.img))
 }
 func (o *ociRuntime) start(ctx context.Context, name string) error { return o.rt.Start(ctx, name) }
 func (o *ociRuntime) run(ctx context.Context, name string) error {
 	if err := netns.Create(o.space(name), netns.Options{Quiet: true}); err != nil {
 		return err
 	}
-	return o.rt.Run(ctx, peers.Container(name, o.space(name), o.root, o.img))
+	return o.rt.Run(ctx, platform.Container(name, o.space(name), o.root, o.img))
 }
 func (o *ociRuntime) stop(ctx context.Context, name string) error { return o.rt.Stop(ctx, name, 0) }
 func (o *ociRuntime) remove(ctx context.Context, name string) error {
@@ -410,7 +410,7 @@ func removeBoot(ctx context.Context, name string) error {
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	errs = append(errs, rt.Destroy(ctx), rt.Close(), peers.RemoveCgroups(ctx, u.cgroup()), image.Open(inst).Destroy(ctx))
+	errs = append(errs, rt.Destroy(ctx), rt.Close(), platform.RemoveCgroups(ctx, u.cgroup()), image.Open(inst).Destroy(ctx))
 	spaces, err := os.ReadDir(inst.NetnsDir())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, err)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/traffic"
 	"weir.dev/weir/lab/traffic/afpacket"
 	"weir.dev/weir/lab/traffic/testpmd"
@@ -34,17 +34,17 @@ func genFactor(names ...string) Factor {
 }
 
 // bareLink is the path on which generators are tested.
-func bareLink(ctx context.Context, b *Bench) (peers.Path, error) {
+func bareLink(ctx context.Context, b *Bench) (platform.Path, error) {
 	p, err := b.Platform(ctx, "veth")
 	if err != nil {
-		return peers.Path{}, err
+		return platform.Path{}, err
 	}
 	return p.Path(ctx, 0)
 }
 
 // generatorOn opens one of the lab's own generators. One that comes first, where it can, keeps its rate beside other programs.
-func generatorOn(p peers.Path, name string, batch int, first bool) (traffic.Generator, error) {
-	from, to := xdp.Place{Space: p.From, Link: peers.Station}, xdp.Place{Space: p.To, Link: peers.Station}
+func generatorOn(p platform.Path, name string, batch int, first bool) (traffic.Generator, error) {
+	from, to := xdp.Place{Space: p.From, Link: platform.Station}, xdp.Place{Space: p.To, Link: platform.Station}
 	cpu, other, err := twoCPUs()
 	if err != nil && cpu < 0 {
 		return nil, err
@@ -92,7 +92,7 @@ type test struct {
 	x      *selfTest
 	levels Levels
 	load   load
-	path   peers.Path
+	path   platform.Path
 }
 
 func (x *selfTest) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
@@ -214,7 +214,7 @@ func measureTestpmd(ctx context.Context, t *test, length time.Duration) (m Measu
 	if err != nil {
 		return m, err
 	}
-	sink, err := xdp.NewSink(xdp.Place{Space: t.path.To, Link: peers.Station}, false)
+	sink, err := xdp.NewSink(xdp.Place{Space: t.path.To, Link: platform.Station}, false)
 	if err != nil {
 		return m, err
 	}
@@ -228,7 +228,7 @@ func measureTestpmd(ctx context.Context, t *test, length time.Duration) (m Measu
 		return m, err
 	}
 	o := testpmd.Options{
-		Space: t.path.From, Link: peers.Station, Port: targetPort, Size: t.load.sizes[0], Main: rest, Send: sender, DstMAC: s.Flows[0].DstMAC,
+		Space: t.path.From, Link: platform.Station, Port: targetPort, Size: t.load.sizes[0], Main: rest, Send: sender, DstMAC: s.Flows[0].DstMAC,
 		Dir: filepath.Dir(t.path.From), // it goes with the platform, also after a crash
 	}
 	r, err := testpmd.Start(ctx, o)
@@ -389,13 +389,13 @@ func measureLatency(ctx context.Context, t *test, length time.Duration) (m Measu
 	if err != nil && cpu < 0 {
 		return m, err
 	}
-	from := xdp.Place{Space: t.path.From, Link: peers.Station}
-	g, err := xdp.New(xdp.Options{In: from, Sink: xdp.Place{Space: t.path.To, Link: peers.Station}, Batch: latencyBatch, CPU: cpu})
+	from := xdp.Place{Space: t.path.From, Link: platform.Station}
+	g, err := xdp.New(xdp.Options{In: from, Sink: xdp.Place{Space: t.path.To, Link: platform.Station}, Batch: latencyBatch, CPU: cpu})
 	if err != nil {
 		return m, err
 	}
 	defer closing(g, &err)
-	d, err := xdp.NewDelay(from, peers.Station) // what it "receives" goes out where it came from
+	d, err := xdp.NewDelay(from, platform.Station) // what it "receives" goes out where it came from
 	if err != nil {
 		return m, err
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"weir.dev/weir/lab/machine"
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/traffic"
 	"weir.dev/weir/lab/traffic/tools"
@@ -50,11 +50,11 @@ func (x *chains) Factors() []Factor {
 		return nil
 	}
 	out := []Factor{
-		{Name: FactorPlatform, About: "what carries the packets: " + strings.Join(peers.Names(), ", "), Check: oneOf(peers.Names()...)},
+		{Name: FactorPlatform, About: "what carries the packets: " + strings.Join(platform.Names(), ", "), Check: oneOf(platform.Names()...)},
 		{Name: factorWires, About: "functions in the chain", Default: "1", Check: between(0, maxWires, "a number of wires")},
-		{Name: factorPlacement, Default: peers.PlacedOne, Check: peers.CheckPlacement,
+		{Name: factorPlacement, Default: platform.PlacedOne, Check: platform.CheckPlacement,
 			About: "platform hosts: where the functions are: one (on the first station's host), spread (in turns over all hosts), or hosts' names joined with +, in turns"},
-		{Name: factorStations, Default: peers.StationsHere, Check: peers.CheckStations,
+		{Name: factorStations, Default: platform.StationsHere, Check: platform.CheckStations,
 			About: "platform hosts: whose endpoints the stations are: here (this machine's host), a host's name, or two joined with +"},
 	}
 	if x.inject {
@@ -66,7 +66,7 @@ func (x *chains) Factors() []Factor {
 	return append(out, x.more...)
 }
 
-func (x *chains) wires(l Levels, k peers.Kind) (int, string) {
+func (x *chains) wires(l Levels, k platform.Kind) (int, string) {
 	text, ok := l[factorWires]
 	if !ok {
 		return min(1, k.Most), ""
@@ -82,9 +82,9 @@ func (x *chains) wires(l Levels, k peers.Kind) (int, string) {
 }
 
 func (x *chains) Check(_ context.Context, b *Bench, l Levels) string {
-	k, ok := peers.Find(l[FactorPlatform])
+	k, ok := platform.Find(l[FactorPlatform])
 	if !ok {
-		return fmt.Sprintf("there is no platform %q: this lab has %s", l[FactorPlatform], strings.Join(peers.Names(), ", "))
+		return fmt.Sprintf("there is no platform %q: this lab has %s", l[FactorPlatform], strings.Join(platform.Names(), ", "))
 	}
 	if err := tools.Installed(x.programs...); err != nil {
 		return err.Error()
@@ -122,21 +122,21 @@ func (x *chains) Check(_ context.Context, b *Bench, l Levels) string {
 // chain is a path that is ready.
 type chain struct {
 	x        *chains
-	platform peers.Platform
+	platform platform.Platform
 	wires    int
 	size     int
 	levels   Levels
 }
 
 func (x *chains) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
-	k, _ := peers.Find(l[FactorPlatform]) // checked
+	k, _ := platform.Find(l[FactorPlatform]) // checked
 	p, err := b.Platform(ctx, k.Name)
 	if err != nil {
 		return nil, err
 	}
 	c := &chain{x: x, platform: p, levels: l}
-	if p, ok := p.(peers.Placed); ok {
-		c.platform = p.At(peers.Where{Placement: l[factorPlacement], Stations: l[factorStations]})
+	if p, ok := p.(platform.Placed); ok {
+		c.platform = p.At(platform.Where{Placement: l[factorPlacement], Stations: l[factorStations]})
 	}
 	c.wires, _ = x.wires(l, k) // checked
 	if c.size, err = size(l); err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/netns"
 	"weir.dev/weir/netns/ethtool"
 )
@@ -66,7 +66,7 @@ func CongestionHere(name string) string {
 }
 
 // setOffloads of both stations' interfaces; restore puts back what there was.
-func setOffloads(path peers.Path, on bool) (restore func() error, err error) {
+func setOffloads(path platform.Path, on bool) (restore func() error, err error) {
 	var undo []func() error
 	restore = func() error {
 		var errs []error
@@ -84,7 +84,7 @@ func setOffloads(path peers.Path, on bool) (restore func() error, err error) {
 			return nil, errors.Join(err, restore())
 		}
 		defer s.Close()
-		joins, err := s.Coalescing(peers.Station)
+		joins, err := s.Coalescing(platform.Station)
 		if err != nil {
 			return nil, errors.Join(err, restore())
 		}
@@ -102,11 +102,11 @@ func switchOffloads(space string, send, receive bool) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.Offloads(peers.Station, send), s.SetCoalescing(peers.Station, receive), s.Close())
+	return errors.Join(s.Offloads(platform.Station, send), s.SetCoalescing(platform.Station, receive), s.Close())
 }
 
 // prepare the stations for sockets as the levels want them.
-func (c *chain) prepare(path peers.Path) (restore func() error, err error) {
+func (c *chain) prepare(path platform.Path) (restore func() error, err error) {
 	return setOffloads(path, c.levels.or(factorOffload, defaultOffload) == "on")
 }
 
@@ -127,11 +127,11 @@ const (
 )
 
 // stationConditions are read from the interfaces of both stations, sender / receiver where they differ.
-func stationConditions(path peers.Path) (map[string]string, error) {
+func stationConditions(path platform.Path) (map[string]string, error) {
 	var ends [2]map[string]string
 	for i, space := range []string{path.From, path.To} {
 		err := netns.Do(space, func() (err error) {
-			ends[i], err = interfaceConditions(peers.Station)
+			ends[i], err = interfaceConditions(platform.Station)
 			return err
 		})
 		if err != nil {
@@ -177,20 +177,20 @@ func interfaceConditions(name string) (map[string]string, error) {
 }
 
 // conditions of sockets at both ends: the stations', and what the platform says of itself.
-func (c *chain) conditions(path peers.Path) (map[string]string, error) {
+func (c *chain) conditions(path platform.Path) (map[string]string, error) {
 	out, err := stationConditions(path)
 	if err != nil {
 		return nil, err
 	}
 	out[condRepresentation] = "socket"
-	if p, ok := c.platform.(peers.Described); ok {
+	if p, ok := c.platform.(platform.Described); ok {
 		maps.Copy(out, p.Conditions())
 	}
 	return out, nil
 }
 
 // sockets measures with the stations as the levels want them, and adds what they were to the conditions.
-func (c *chain) sockets(ctx context.Context, measure func(peers.Path) (Measurement, error)) (m Measurement, err error) {
+func (c *chain) sockets(ctx context.Context, measure func(platform.Path) (Measurement, error)) (m Measurement, err error) {
 	path, err := c.platform.Path(ctx, c.wires)
 	if err != nil {
 		return m, err

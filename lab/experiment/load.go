@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/traffic"
 	"weir.dev/weir/lab/traffic/xdp"
 )
@@ -66,10 +66,10 @@ func loadOf(l Levels) (load, error) {
 	}
 	if l.or(factorSize, "") == imix { // the smallest that such a flow can have
 		for i := range x.sizes {
-			x.sizes[i] = max(x.sizes[i], x.flow(peers.Path{}, [6]byte{}, [6]byte{}, 0).Least())
+			x.sizes[i] = max(x.sizes[i], x.flow(platform.Path{}, [6]byte{}, [6]byte{}, 0).Least())
 		}
 	}
-	return x, x.spec(peers.Path{}, [6]byte{}, [6]byte{}, time.Second).Validate()
+	return x, x.spec(platform.Path{}, [6]byte{}, [6]byte{}, time.Second).Validate()
 }
 
 // Addresses of flows of version 6; no station has them, and none is asked.
@@ -83,7 +83,7 @@ const (
 	targetPort = 9
 )
 
-func (x load) flow(p peers.Path, from, to [6]byte, i int) traffic.Flow {
+func (x load) flow(p platform.Path, from, to [6]byte, i int) traffic.Flow {
 	f := traffic.Flow{SrcMAC: from, DstMAC: to, Src: p.Source, Dst: p.Address, SrcPort: uint16(firstPort + i), DstPort: targetPort, VLAN: uint16(x.vlan)}
 	if !f.Src.IsValid() {
 		f.Src, f.Dst = netip.IPv4Unspecified(), netip.IPv4Unspecified()
@@ -95,7 +95,7 @@ func (x load) flow(p peers.Path, from, to [6]byte, i int) traffic.Flow {
 }
 
 // spec of a run over a path.
-func (x load) spec(p peers.Path, from, to [6]byte, length time.Duration) traffic.Spec {
+func (x load) spec(p platform.Path, from, to [6]byte, length time.Duration) traffic.Spec {
 	s := traffic.Spec{Sizes: x.sizes, Duration: length}
 	for i := range x.flows {
 		s.Flows = append(s.Flows, x.flow(p, from, to, i))

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/traffic"
 	"weir.dev/weir/lab/traffic/afpacket"
 	"weir.dev/weir/lab/traffic/xdp"
@@ -60,7 +60,7 @@ func (x *ndr) Check(ctx context.Context, b *Bench, l Levels) string {
 	if why := x.packets.Check(ctx, b, l); why != "" {
 		return why
 	}
-	k, _ := peers.Find(l[FactorPlatform]) // checked, as the rig
+	k, _ := platform.Find(l[FactorPlatform]) // checked, as the rig
 	if r, _ := rigOf(l, k); r.representation == asFrame && l[factorGenerator] == generatorPacket {
 		return "a packet socket sends no XDP frames"
 	}
@@ -88,7 +88,7 @@ func (x *ndr) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error
 	}
 	ceiling := func(ctx context.Context) (site, error) {
 		p, err := bare.Path(ctx, 0)
-		p.Space, p.Link = p.To, peers.Station // skbs enter where they are counted
+		p.Space, p.Link = p.To, platform.Station // skbs enter where they are counted
 		r := f.rig
 		r.process = false
 		return site{r, p, batchOf(0), generator}, err
@@ -104,7 +104,7 @@ func (x *ndr) arrange(l load, path, ceiling func(context.Context) (site, error))
 // site is where and how frames enter, and where they are counted.
 type site struct {
 	rig       rig
-	path      peers.Path
+	path      platform.Path
 	batch     int
 	generator string
 }
@@ -158,7 +158,7 @@ func (s site) open() (sender, error) {
 			return sender{}, err
 		}
 	}
-	o := afpacket.Options{Out: xdp.Place{Space: s.path.From, Link: peers.Station}, Sink: xdp.Place{Space: s.path.To, Link: peers.Station}}
+	o := afpacket.Options{Out: xdp.Place{Space: s.path.From, Link: platform.Station}, Sink: xdp.Place{Space: s.path.To, Link: platform.Station}}
 	g, err := afpacket.New(o)
 	if err != nil {
 		return sender{}, errors.Join(err, undo())

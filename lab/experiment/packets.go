@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/traffic"
 	"weir.dev/weir/lab/traffic/tools"
 )
@@ -37,7 +37,7 @@ func (x packets) Factors() []Factor {
 // path are the factors of what is sent, how, and through what.
 func (packets) path() []Factor {
 	out := []Factor{
-		{Name: FactorPlatform, About: "what carries the packets", Check: oneOf(peers.Names()...)},
+		{Name: FactorPlatform, About: "what carries the packets", Check: oneOf(platform.Names()...)},
 		{Name: factorWires, About: "functions in the chain", Default: "1", Check: between(0, maxWires, "a number of wires")},
 	}
 	return append(append(out, rigFactors()...), loadFactors()...)
@@ -59,7 +59,7 @@ func offered(level string) (float64, error) {
 }
 
 // wiresOf is how many wires the path of a variant has; without the factor one, or none where there are none.
-func wiresOf(l Levels, k peers.Kind) (int, string) {
+func wiresOf(l Levels, k platform.Kind) (int, string) {
 	if _, ok := l[factorWires]; !ok {
 		return min(1, k.Most), ""
 	}
@@ -71,7 +71,7 @@ func wiresOf(l Levels, k peers.Kind) (int, string) {
 }
 
 func (packets) Check(_ context.Context, b *Bench, l Levels) string {
-	k, ok := peers.Find(l[FactorPlatform])
+	k, ok := platform.Find(l[FactorPlatform])
 	if !ok {
 		return fmt.Sprintf("there is no platform %q", l[FactorPlatform])
 	}
@@ -92,7 +92,7 @@ func (packets) Check(_ context.Context, b *Bench, l Levels) string {
 
 // flood is a path that is ready.
 type flood struct {
-	platform peers.Platform
+	platform platform.Platform
 	wires    int
 	rig      rig
 	load     load
@@ -100,7 +100,7 @@ type flood struct {
 }
 
 func (packets) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
-	k, _ := peers.Find(l[FactorPlatform]) // checked, as all below
+	k, _ := platform.Find(l[FactorPlatform]) // checked, as all below
 	f := &flood{}
 	f.rig, _ = rigOf(l, k)
 	f.wires, _ = wiresOf(l, k)

@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/traffic"
 )
 
-func kind(t *testing.T, name string) peers.Kind {
+func kind(t *testing.T, name string) platform.Kind {
 	t.Helper()
-	k, ok := peers.Find(name)
+	k, ok := platform.Find(name)
 	if !ok {
 		t.Fatalf("no platform %s", name)
 	}

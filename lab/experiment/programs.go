@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"weir.dev/weir/lab/machine"
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/traffic/rr"
 	"weir.dev/weir/lab/traffic/tools"
@@ -61,7 +61,7 @@ func checkRR(l Levels) string {
 }
 
 // sockperfRR is the experiment rr by sockperf: it tells half of a round trip.
-func sockperfRR(ctx context.Context, c *chain, path peers.Path, length time.Duration) (Measurement, error) {
+func sockperfRR(ctx context.Context, c *chain, path platform.Path, length time.Duration) (Measurement, error) {
 	request, _ := sockperfBytes(c.levels)
 	bounded, cancel := context.WithTimeout(ctx, length+streamGrace)
 	defer cancel()
@@ -111,7 +111,7 @@ func checkFCT(l Levels) string {
 }
 
 // netcatFlows are the flows of a mix by netcat. The start of its process is in their times, that of the receiver's is not.
-func netcatFlows(ctx context.Context, path peers.Path, m rr.Mix, seed uint64) (r rr.FlowResult, raw *tools.Raw, err error) {
+func netcatFlows(ctx context.Context, path platform.Path, m rr.Mix, seed uint64) (r rr.FlowResult, raw *tools.Raw, err error) {
 	if err := m.Check(); err != nil {
 		return r, nil, err
 	}

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/traffic"
 	"weir.dev/weir/lab/traffic/xdp"
 )
@@ -51,7 +51,7 @@ type rig struct {
 }
 
 // rigOf levels on a kind of platform; why says what contradicts itself or cannot be had here.
-func rigOf(l Levels, k peers.Kind) (r rig, why string) {
+func rigOf(l Levels, k platform.Kind) (r rig, why string) {
 	r = rig{mode: l.or(factorMode, modeCost), representation: l.or(factorRepresentation, asOwn), process: k.Process}
 	if r.representation == asOwn {
 		r.representation = asSkb
@@ -96,9 +96,9 @@ func twoCPUs() (first, second int, err error) {
 }
 
 // generator of a rig on a path.
-func (r rig) generator(p peers.Path, batch int) (*xdp.Generator, error) {
+func (r rig) generator(p platform.Path, batch int) (*xdp.Generator, error) {
 	o := xdp.Options{
-		In: xdp.Place{Space: p.Space, Link: p.Link}, Sink: xdp.Place{Space: p.To, Link: peers.Station}, Batch: batch,
+		In: xdp.Place{Space: p.Space, Link: p.Link}, Sink: xdp.Place{Space: p.To, Link: platform.Station}, Batch: batch,
 		CPU: r.sender, Apart: r.mode == modeLoss && !r.process, Chain: r.chain, First: r.first,
 	}
 	if r.representation == asFrame {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/traffic/xdp"
 	"weir.dev/weir/netns"
 )
@@ -45,7 +45,7 @@ func NewShaped(t *testing.T) (x Experiment, chain int) {
 			t.Error(err)
 		}
 	})
-	for _, pair := range [][2]string{{"in0", "in1"}, {"out0", peers.Station}} {
+	for _, pair := range [][2]string{{"in0", "in1"}, {"out0", platform.Station}} {
 		if _, err := netns.Veth(s.space, s.space, netns.VethOptions{HostName: pair[0], PeerName: pair[1], Alias: "weir:test:" + pair[0], Quiet: true}); err != nil {
 			t.Fatal(err)
 		}
@@ -80,12 +80,12 @@ func (s *shaped) Setup(_ context.Context, _ *Bench, l Levels) (Arrangement, erro
 		return nil, err
 	}
 	where := func(link string) func(context.Context) (site, error) {
-		p := peers.Path{From: s.space, To: s.space, Space: s.space, Link: link}
+		p := platform.Path{From: s.space, To: s.space, Space: s.space, Link: link}
 		return func(context.Context) (site, error) {
 			return site{s.rig, p, limitBatch, generatorXDP}, s.limit.Set(rate, int(limitBurst*float64(rate)*LimitTrial.Seconds()))
 		}
 	}
-	return s.arrange(frames, where("in0"), where(peers.Station)), nil
+	return s.arrange(frames, where("in0"), where(platform.Station)), nil
 }
 
 // NDRRaw is what the journal keeps of a trial.

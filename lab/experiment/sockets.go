@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"weir.dev/weir/lab/machine"
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/traffic/rr"
 	"weir.dev/weir/lab/traffic/tools"
@@ -43,7 +43,7 @@ func rrExperiment() Experiment {
 }
 
 func measureRR(ctx context.Context, c *chain, length time.Duration) (Measurement, error) {
-	return c.sockets(ctx, func(path peers.Path) (Measurement, error) {
+	return c.sockets(ctx, func(path platform.Path) (Measurement, error) {
 		if c.levels.or(factorTool, toolOwn) == toolSockperf {
 			return sockperfRR(ctx, c, path, length)
 		}
@@ -121,7 +121,7 @@ func mix(l Levels) rr.Mix {
 }
 
 func measureFCT(ctx context.Context, c *chain, _ time.Duration) (Measurement, error) {
-	return c.sockets(ctx, func(path peers.Path) (Measurement, error) {
+	return c.sockets(ctx, func(path platform.Path) (Measurement, error) {
 		o := rr.FlowOptions{
 			From: path.From, To: path.To, Address: path.Address, Mix: mix(c.levels), Message: c.levels.number(factorMessage, defaultMessage),
 			Seed: uint64(c.levels.number(factorSeed, "1")), Congestion: c.levels.or(factorCongestion, DefaultCongestion),

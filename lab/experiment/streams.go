@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"weir.dev/weir/lab/machine"
-	"weir.dev/weir/lab/peers"
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/traffic/tools"
 )
 
@@ -110,7 +110,7 @@ func stream(ctx context.Context, tool string, o tools.StreamOptions) (tools.Stre
 }
 
 func measureTCP(ctx context.Context, c *chain, length time.Duration) (Measurement, error) {
-	return c.sockets(ctx, func(path peers.Path) (Measurement, error) {
+	return c.sockets(ctx, func(path platform.Path) (Measurement, error) {
 		tool := c.levels.or(factorTool, toolIPerf3)
 		o := tools.StreamOptions{
 			From: path.From, To: path.To, Address: path.Address, Duration: length,

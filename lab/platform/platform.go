@@ -1,7 +1,7 @@
-// Package peers builds what the lab compares: paths of N wires between two stations, by Weir's own drivers, by the hosts of a Weir that
+// Package platform builds what the lab compares: paths of N wires between two stations, by Weir's own drivers, by the hosts of a Weir that
 // runs, and by what others have. But for these hosts everything stands in network namespaces of its own; nothing is made in the one that the program
 // runs in.
-package peers
+package platform
 
 import (
 	"context"

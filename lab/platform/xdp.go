@@ -1,4 +1,4 @@
-package peers
+package platform
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"weir.dev/weir/netns/ethtool"
 )
 
-//go:generate go tool bpf2go -go-package peers -target bpfel hop hop.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu
+//go:generate go tool bpf2go -go-package platform -target bpfel hop hop.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu
 
 const suffixXDP = "-x"
 

@@ -1,4 +1,4 @@
-package peers
+package platform
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getuid() != 0 {
-		fmt.Fprintln(os.Stderr, "peers: these tests make network namespaces and containers: run them as root")
+		fmt.Fprintln(os.Stderr, "platform: these tests make network namespaces and containers: run them as root")
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
