@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -188,6 +189,11 @@ func (s *Space) reuse(peer *Space, o VethOptions) (bool, error) {
 		return false, fmt.Errorf("interface index %d in %s is taken: %w", o.PeerIndex, peer, ErrForeign)
 	}
 	return false, nil // the kernel was removing a link, with a namespace that had ended
+}
+
+// Marked tells that the link carries the mark of an object, which is an alias, or of a part of the object.
+func (l Link) Marked(alias string) bool {
+	return l.Alias == alias || strings.HasPrefix(l.Alias, alias+"/")
 }
 
 // ours: the mark, or none yet.

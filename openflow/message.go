@@ -35,7 +35,6 @@ const (
 	CapFlowStats  Capabilities = 1 << 0
 	CapTableStats Capabilities = 1 << 1
 	CapPortStats  Capabilities = 1 << 2
-	CapGroupStats Capabilities = 1 << 3
 )
 
 // FeaturesReply says what a switch is (7.3.1).

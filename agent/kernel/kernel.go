@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"strings"
 
 	"weir.dev/weir/netns"
 )
@@ -75,7 +74,7 @@ func (h Host) DeleteMarked(alias string) error {
 		return err
 	}
 	for _, l := range links {
-		if l.Alias == alias || strings.HasPrefix(l.Alias, alias+"/") {
+		if l.Marked(alias) {
 			err = errors.Join(err, h.DeleteLinks(l.Name))
 		}
 	}

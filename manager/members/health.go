@@ -98,13 +98,10 @@ func HostBack(name string, away time.Duration) api.Event {
 		Message: "host " + name + " is back", OutageNs: max(0, away).Nanoseconds()}
 }
 
-// maxConditionText bounds what a host's claims put into the message of a condition.
-const maxConditionText = 8 << 10
-
 // Conditions say of a host what its status comes to.
 func Conditions(name string, s *api.HostStatus) (out api.Conditions) {
 	note := func(t api.ConditionType, r api.Reason, message string) {
-		out = append(out, api.Condition{Type: t, Reason: r, Message: strict.Clip(message, maxConditionText)})
+		out = append(out, api.Condition{Type: t, Reason: r, Message: strict.Clip(message, object.MaxConditionText)})
 	}
 	switch s.State {
 	case api.HostLost:

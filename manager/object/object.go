@@ -195,7 +195,7 @@ func Same(a, b any) bool { return string(Marshal(a)) == string(Marshal(b)) }
 const (
 	maxConditions    = 16 // of an object; there are fewer types
 	maxConditionWord = 64
-	maxConditionText = 8 << 10
+	MaxConditionText = 8 << 10 // bytes of a message
 )
 
 // DatedAfter gives an object's new conditions, one of each type, the times since when they hold.
@@ -207,7 +207,7 @@ func DatedAfter(o *Object, next api.Conditions, now time.Time) api.Conditions {
 	var some api.Conditions
 	for _, c := range next[:min(len(next), maxConditions)] {
 		c.Type, c.Reason = api.ConditionType(strict.Clip(string(c.Type), maxConditionWord)), api.Reason(strict.Clip(string(c.Reason), maxConditionWord))
-		if c.Message = strict.Clip(c.Message, maxConditionText); some.Get(c.Type) == nil {
+		if c.Message = strict.Clip(c.Message, MaxConditionText); some.Get(c.Type) == nil {
 			some = append(some, c)
 		}
 	}

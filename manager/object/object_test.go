@@ -32,7 +32,7 @@ func TestConditionsAreBounded(t *testing.T) {
 		{Type: api.ConditionType(long)}, {Type: api.ConditionType(long + "y")}}
 	o := &Object{Status: Marshal(map[string]any{"conditions": before})}
 	got := DatedAfter(o, append(next, make(api.Conditions, 100)...), now)
-	if raw, _ := json.Marshal(got); len(got) != 4 || len(raw) > 2*maxConditionText {
+	if raw, _ := json.Marshal(got); len(got) != 4 || len(raw) > 2*MaxConditionText {
 		t.Fatalf("%d conditions of %d bytes", len(got), len(raw))
 	}
 	if b := got.Get("b"); b.Message != "first" || !b.Since.Equal(now.Add(-time.Hour)) || !got.Get("a").Since.Equal(now) {

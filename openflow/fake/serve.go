@@ -36,7 +36,7 @@ func (s *Switch) serve(ctx context.Context, nc net.Conn) error {
 		return s.refuse(ctx, nc)
 	}
 	conn, err := openflow.Switch(ctx, nc, openflow.FeaturesReply{DatapathID: s.c.DatapathID, Tables: uint8(s.c.Tables),
-		Capabilities: openflow.CapFlowStats | openflow.CapTableStats | openflow.CapPortStats | openflow.CapGroupStats}, openflow.Options{EchoInterval: -1})
+		Capabilities: openflow.CapFlowStats | openflow.CapTableStats | openflow.CapPortStats}, openflow.Options{EchoInterval: -1})
 	if err != nil {
 		return fmt.Errorf("switch %#x: %w", s.c.DatapathID, err)
 	}

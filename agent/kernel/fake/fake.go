@@ -189,7 +189,7 @@ func (k *Kernel) DeleteLinks(names ...string) error {
 func (k *Kernel) DeleteMarked(alias string) error {
 	links, err := k.Links(alias)
 	for _, l := range links {
-		if l.Alias == alias || strings.HasPrefix(l.Alias, alias+"/") {
+		if l.Marked(alias) {
 			err = errors.Join(err, k.DeleteLinks(l.Name))
 		}
 	}

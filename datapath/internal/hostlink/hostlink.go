@@ -107,15 +107,16 @@ type Side struct {
 	Inside netns.Link // the other end, in the function's namespace
 }
 
-// Sides looks a function's links up in the switch's namespace, home, and their other ends in the function's, space. It refuses what cannot be a
+// Sides looks a function's links up in the switch's namespace, home, and the other ends of veths in the function's, space. It refuses what cannot be a
 // function's port.
 func Sides(nl *netlink.Handle, home, space *netns.Space, f *datapath.Function) ([]Side, error) {
-	if f.Kind == portkind.Tap {
-		return taps(nl, home, f)
-	}
-	inside, err := space.Links("")
-	if err != nil {
-		return nil, err
+	other := func(l netlink.Link, side flow.Side) (netns.Link, error) { return tap(l, f.MACs[side]) }
+	if f.Kind != portkind.Tap {
+		inside, err := space.Links("")
+		if err != nil {
+			return nil, err
+		}
+		other = func(l netlink.Link, _ flow.Side) (netns.Link, error) { return veth(l, inside, space) }
 	}
 	var sides []Side
 	for at, link := range [...]string{f.In, f.Out, f.Tap} {
@@ -126,15 +127,9 @@ func Sides(nl *netlink.Handle, home, space *netns.Space, f *datapath.Function) (
 		if err != nil {
 			return nil, err
 		}
-		if !PeerElsewhere(l) {
-			return nil, fmt.Errorf("interface %s is a %s: want a veth whose other end is in %s", link, l.Type(), space)
-		}
-		if l.Attrs().MasterIndex != 0 {
-			return nil, fmt.Errorf("interface %s belongs to a bridge: a function's port belongs to none", link)
-		}
-		in, ok := Inside(l, inside)
-		if !ok {
-			return nil, fmt.Errorf("the other end of %s is not in %s", link, space)
+		in, err := other(l, flow.Side(at))
+		if err != nil {
+			return nil, err
 		}
 		sides = append(sides, Side{flow.Side(at), l, in})
 	}
@@ -145,26 +140,34 @@ func Sides(nl *netlink.Handle, home, space *netns.Space, f *datapath.Function) (
 	return sides, nil
 }
 
-// taps looks links of kind tap up. Their other ends are no links.
-func taps(nl *netlink.Handle, home *netns.Space, f *datapath.Function) ([]Side, error) {
-	var sides []Side
-	for at, link := range [...]string{f.In, f.Out, f.Tap} {
-		if link == "" {
-			continue
-		}
-		l, err := ByName(nl, home, link)
-		if err != nil {
-			return nil, err
-		}
-		if t, ok := l.(*netlink.Tuntap); !ok || t.Mode != netlink.TUNTAP_MODE_TAP {
-			return nil, fmt.Errorf("interface %s is a %s: want a tap", link, l.Type())
-		}
-		if l.Attrs().MasterIndex != 0 {
-			return nil, fmt.Errorf("interface %s belongs to a bridge: a function's port belongs to none", link)
-		}
-		sides = append(sides, Side{flow.Side(at), l, netns.Link{MAC: f.MACs[at]}})
+// veth tells a veth's other end, which must be among the links of the function's namespace.
+func veth(l netlink.Link, inside []netns.Link, space *netns.Space) (netns.Link, error) {
+	if !PeerElsewhere(l) {
+		return netns.Link{}, fmt.Errorf("interface %s is a %s: want a veth whose other end is in %s", l.Attrs().Name, l.Type(), space)
 	}
-	return sides, nil
+	if err := unbridged(l); err != nil {
+		return netns.Link{}, err
+	}
+	in, ok := Inside(l, inside)
+	if !ok {
+		return in, fmt.Errorf("the other end of %s is not in %s", l.Attrs().Name, space)
+	}
+	return in, nil
+}
+
+// tap tells what is behind a tap: an interface of the function that is no link of this kernel.
+func tap(l netlink.Link, mac flow.MAC) (netns.Link, error) {
+	if t, ok := l.(*netlink.Tuntap); !ok || t.Mode != netlink.TUNTAP_MODE_TAP {
+		return netns.Link{}, fmt.Errorf("interface %s is a %s: want a tap", l.Attrs().Name, l.Type())
+	}
+	return netns.Link{MAC: mac}, unbridged(l)
+}
+
+func unbridged(l netlink.Link) error {
+	if l.Attrs().MasterIndex != 0 {
+		return fmt.Errorf("interface %s belongs to a bridge: a function's port belongs to none", l.Attrs().Name)
+	}
+	return nil
 }
 
 // Check refuses links whose becoming a port of the bridge with this interface index would break what they are used for.
