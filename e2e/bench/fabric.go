@@ -192,7 +192,7 @@ func leafSpine(spines, leaves, stations, policies int) fabric.Input {
 		for s := range spines {
 			in.Links = append(in.Links, fabric.Link{A: port(s + 1), B: port(leaf)})
 		}
-		h, uplink := fabric.SwitchID(fmt.Sprint("host:h", l)), fabric.Port{Name: "uplink/eth1"}
+		h, uplink := fabric.HostID(fmt.Sprint("h", l)), fabric.Port{Name: "uplink/eth1"}
 		in.Switches[h] = fabric.Switch{Name: fmt.Sprint("h", l), Host: true, Ports: []fabric.Port{uplink}}
 		in.Links = append(in.Links, fabric.Link{A: port(leaf), B: fabric.At{Switch: h, Port: uplink}})
 	}
@@ -207,7 +207,7 @@ func leafSpine(spines, leaves, stations, policies int) fabric.Input {
 		path := ""
 		for f := range 1 + c%4 {
 			name := fmt.Sprintf("f%d-%d", c, f)
-			in.Functions[name] = fabric.Function{Host: fabric.SwitchID(fmt.Sprint("host:h", (c*7+f/2*13)%leaves)), Ready: true}
+			in.Functions[name] = fabric.Function{Host: fabric.HostID(fmt.Sprint("h", (c*7+f/2*13)%leaves)), Ready: true}
 			if f > 0 {
 				path += " | "
 			}

@@ -136,7 +136,7 @@ func (l *leafSpine) look() {
 			ids[n.Name] = fabric.SwitchID("of:" + n.DatapathID)
 			l.topology.Switches[ids[n.Name]] = fabric.Switch{Name: n.Name, Tables: make([]uint32, 254), Fragments: true}
 		case "agent":
-			ids[n.Name] = fabric.SwitchID("host:" + n.Name)
+			ids[n.Name] = fabric.HostID(n.Name)
 			l.topology.Switches[ids[n.Name]] = fabric.Switch{Name: n.Name, Host: true, Ports: []fabric.Port{{Name: "uplink/eth1"}}}
 		}
 	}
@@ -183,7 +183,7 @@ func (l *leafSpine) input(d api.Document) fabric.Input {
 		in.Stations = append(in.Stations, fabric.Station{MAC: mac, IPs: []netip.Addr{s.Addr}, At: l.places[name], Endpoint: name})
 	}
 	for name, f := range d.Functions {
-		in.Functions[name] = fabric.Function{Host: fabric.SwitchID("host:" + f.Host), Tap: f.Image == "monitor", Ready: true}
+		in.Functions[name] = fabric.Function{Host: fabric.HostID(f.Host), Tap: f.Image == "monitor", Ready: true}
 	}
 	return in
 }
@@ -384,7 +384,8 @@ func (l *leafSpine) settled(name string, in fabric.Input) {
 		for i, r := range rules {
 			list[i] = *r
 		}
-		want[strings.TrimPrefix(string(id), "host:")] = stages(list)
+		host, _ := id.Host()
+		want[host] = stages(list)
 	}
 	l.await(name+": the hosts have their rules", func() (bool, string) {
 		all, err := l.client.Assignments().List(l.ctx, api.ListOptions{})

@@ -202,7 +202,8 @@ func (w *walk) input() (fabric.Input, error) {
 	in := fabric.Input{Topology: fabric.Topology{Switches: map[fabric.SwitchID]fabric.Switch{}}, Endpoints: map[string]fabric.Endpoint{}, Functions: map[string]fabric.Function{},
 		Chains: m.doc.Chains, Policies: m.doc.Policies, InForce: map[string]bool{}}
 	for _, at := range m.kind.places {
-		in.Switches[at] = fabric.Switch{Host: strings.HasPrefix(string(at), "host:")}
+		_, host := at.Host()
+		in.Switches[at] = fabric.Switch{Host: host}
 	}
 	for s := range m.doc.Endpoints {
 		a := w.address(s)
@@ -211,9 +212,9 @@ func (w *walk) input() (fabric.Input, error) {
 	}
 	functions, err := w.client.Functions().List(w.ctx, api.ListOptions{})
 	for _, f := range functions.Items {
-		at := fabric.SwitchID("host:" + f.Status.Host)
+		at := fabric.HostID(f.Status.Host)
 		if len(m.kind.hosts) == 1 {
-			at = "host:h"
+			at = fabric.HostID("h")
 		}
 		in.Switches[at] = fabric.Switch{Host: true}
 		in.Functions[f.Name] = fabric.Function{Host: at, Tap: f.Spec.Image == "monitor", Ready: !m.stopped[f.Name], OnFail: f.Spec.OnFail}
@@ -455,7 +456,8 @@ func (w *walk) listen(in fabric.Input) (at map[string]*rig.Capture, closeAll fun
 		if !f.Ready {
 			continue
 		}
-		d, ok := daemons[strings.TrimPrefix(string(f.Host), "host:")]
+		host, _ := f.Host.Host()
+		d, ok := daemons[host]
 		if !ok {
 			d = daemons["weir"]
 		}

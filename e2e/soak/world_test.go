@@ -232,7 +232,7 @@ func (s *several) stations() map[string]api.EndpointSpec {
 	all := map[string]api.EndpointSpec{}
 	for i, name := range []string{"a", "b", "c"} {
 		e := station(i)
-		if host, ok := strings.CutPrefix(string(s.kind.places[name]), "host:"); ok {
+		if host, ok := s.kind.places[name].Host(); ok {
 			e.Netns, e.Interface, e.Host = s.space(name), "eth0", host
 		} else {
 			e.MAC = "" // the router sees it

@@ -21,9 +21,9 @@ import (
 // station in turn.
 func inputOf(switches, policies int) fabric.Input {
 	in := fabric.Input{
-		Topology:  fabric.Topology{Switches: map[fabric.SwitchID]fabric.Switch{rollout.HostID("h"): {Name: "h", Host: true, Ports: []fabric.Port{{Name: "uplink/eth0"}}}}},
+		Topology:  fabric.Topology{Switches: map[fabric.SwitchID]fabric.Switch{fabric.HostID("h"): {Name: "h", Host: true, Ports: []fabric.Port{{Name: "uplink/eth0"}}}}},
 		Endpoints: map[string]fabric.Endpoint{},
-		Functions: map[string]fabric.Function{"fw": {Host: rollout.HostID("h"), Ready: true}},
+		Functions: map[string]fabric.Function{"fw": {Host: fabric.HostID("h"), Ready: true}},
 		Chains:    map[string]api.ChainSpec{"c": {Path: "fw"}},
 		Policies:  map[string]api.PolicySpec{},
 	}
@@ -50,7 +50,7 @@ func inputOf(switches, policies int) fabric.Input {
 		in.Endpoints[fmt.Sprint("e", i-spines)] = fabric.Endpoint{At: at(i, edge), MACs: []flow.MAC{m}, Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 32)}}
 		in.Stations = append(in.Stations, fabric.Station{MAC: m, At: at(i, edge), Endpoint: fmt.Sprint("e", i-spines)})
 	}
-	in.Links = append(in.Links, fabric.Link{A: at(switches-1, flow.Port(spines+2)), B: fabric.At{Switch: rollout.HostID("h"), Port: fabric.Port{Name: "uplink/eth0"}}})
+	in.Links = append(in.Links, fabric.Link{A: at(switches-1, flow.Port(spines+2)), B: fabric.At{Switch: fabric.HostID("h"), Port: fabric.Port{Name: "uplink/eth0"}}})
 	no := false
 	for i := range policies {
 		in.Policies[fmt.Sprintf("p%05d", i)] = api.PolicySpec{

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
@@ -247,29 +246,7 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) {
 		now := l.o.Now()
 		l.carryOut(now)
 		l.advance(now)
-		l.carryOut(now) // the input of a computation finds links that are new or gone
 		timer.Reset(l.next(now))
-	}
-}
-
-// carryOut does what follows from what was found in the network.
-func (l *loop) carryOut(now time.Time) {
-	f := l.net.Take()
-	for dpid, messages := range f.Out {
-		if d := l.switches[dpid]; d != nil && d.session != nil {
-			for some := range slices.Chunk(messages, probesAtOnce) {
-				d.session.out(some)
-			}
-		}
-	}
-	for _, e := range f.Events {
-		l.event(e.Severity, e.Reason, e.Kind, e.Object, e.Message, time.Duration(e.OutageNs))
-	}
-	switch {
-	case f.AtOnce:
-		l.dirtyNow(now)
-	case f.Changed:
-		l.dirty()
 	}
 }
 

@@ -32,6 +32,7 @@ func (l *loop) input(now time.Time) fabric.Input {
 	l.cables(&in, now)
 	l.tunnels(&in)
 	l.places(&in)
+	l.carryOut(now) // the events of links that are new or gone do not wait for the loop's next turn
 	taps := map[string]bool{}
 	for name, c := range l.intent.chains {
 		in.Chains[name] = c.Spec
@@ -93,22 +94,43 @@ func (l *loop) cables(in *fabric.Input, now time.Time) {
 	}
 	for name, h := range l.intent.hosts {
 		if h.Deleting == nil {
-			in.Switches[rollout.HostID(name)] = fabric.Switch{Name: name, Host: true}
+			in.Switches[fabric.HostID(name)] = fabric.Switch{Name: name, Host: true}
 		}
 	}
 	for name, used := range found.Uplinks {
-		s, known := in.Switches[rollout.HostID(name)]
+		s, known := in.Switches[fabric.HostID(name)]
 		if !known {
 			continue
 		}
 		s.Ports = append(s.Ports, used.B.Port)
-		in.Switches[rollout.HostID(name)] = s
+		in.Switches[fabric.HostID(name)] = s
 		found.Links[discovery.CableOf(used.A, used.B)] = 1
 	}
 	for _, c := range slices.SortedFunc(maps.Keys(found.Links), func(x, y discovery.Cable) int { return cmp.Or(x.A.Compare(y.A), x.B.Compare(y.B)) }) {
 		in.Links = append(in.Links, fabric.Link{A: c.A, B: c.B, Cost: found.Links[c]})
 	}
 	l.net.CompareLinks(found.Links, now)
+}
+
+// carryOut does what follows from what was found in the network.
+func (l *loop) carryOut(now time.Time) {
+	f := l.net.Take()
+	for dpid, messages := range f.Out {
+		if d := l.switches[dpid]; d != nil && d.session != nil {
+			for some := range slices.Chunk(messages, probesAtOnce) {
+				d.session.out(some)
+			}
+		}
+	}
+	for _, e := range f.Events {
+		l.event(e.Severity, e.Reason, e.Kind, e.Object, e.Message, time.Duration(e.OutageNs))
+	}
+	switch {
+	case f.AtOnce:
+		l.dirtyNow(now)
+	case f.Changed:
+		l.dirty()
+	}
 }
 
 // tunnels joins all hosts with each other, where that is the underlay.
@@ -120,11 +142,11 @@ func (l *loop) tunnels(in *fabric.Input) {
 				continue
 			}
 			ap, bp := fabric.Port{Name: "tunnel/" + b}, fabric.Port{Name: "tunnel/" + a}
-			in.Links = append(in.Links, fabric.Link{A: fabric.At{Switch: rollout.HostID(a), Port: ap}, B: fabric.At{Switch: rollout.HostID(b), Port: bp}, Cost: 1})
+			in.Links = append(in.Links, fabric.Link{A: fabric.At{Switch: fabric.HostID(a), Port: ap}, B: fabric.At{Switch: fabric.HostID(b), Port: bp}, Cost: 1})
 			for name, p := range map[string]fabric.Port{a: ap, b: bp} {
-				s := in.Switches[rollout.HostID(name)]
+				s := in.Switches[fabric.HostID(name)]
 				s.Ports = append(s.Ports, p)
-				in.Switches[rollout.HostID(name)] = s
+				in.Switches[fabric.HostID(name)] = s
 			}
 		}
 	}
@@ -265,7 +287,7 @@ func hostOfEndpoint(e api.Endpoint) string {
 func (l *loop) hostEndpoint(name, host string, e api.Endpoint, in *fabric.Input) fabric.Endpoint {
 	f := fabric.Endpoint{Prefixes: prefixes(e.Spec)}
 	mac, ok := discovery.ParseMAC(cmp.Or(e.Spec.MAC, e.Status.MAC))
-	s, known := in.Switches[rollout.HostID(host)]
+	s, known := in.Switches[fabric.HostID(host)]
 	if ok {
 		f.MACs = []flow.MAC{mac}
 		l.net.Declared[mac] = discovery.Claim{Who: "endpoint " + name}
@@ -278,9 +300,9 @@ func (l *loop) hostEndpoint(name, host string, e api.Endpoint, in *fabric.Input)
 	if !known || e.Status.State != api.EndpointUp {
 		return f
 	}
-	f.At = fabric.At{Switch: rollout.HostID(host), Port: fabric.Port{Name: "endpoint/" + name}}
+	f.At = fabric.At{Switch: fabric.HostID(host), Port: fabric.Port{Name: "endpoint/" + name}}
 	s.Ports = append(s.Ports, f.At.Port)
-	in.Switches[rollout.HostID(host)] = s
+	in.Switches[fabric.HostID(host)] = s
 	if ok {
 		var ips []netip.Addr
 		for _, p := range f.Prefixes {
@@ -387,7 +409,7 @@ func (l *loop) function(name string, f api.Function, taps map[string]bool, in *f
 	host := placedAt(f.Placement)
 	if runs && f.Status.Host == host && host != "" {
 		l.placed[name] = host
-		out.Host, out.Ready = rollout.HostID(host), true
+		out.Host, out.Ready = fabric.HostID(host), true
 		return out
 	}
 	old := l.placed[name]
@@ -395,11 +417,11 @@ func (l *loop) function(name string, f api.Function, taps map[string]bool, in *f
 		old = f.Status.Host
 	}
 	if old != "" && (old != host || f.Status.Host == "") && l.reachable(old, in) {
-		out.Host, out.Ready = rollout.HostID(old), runs || f.Status.Host != old
+		out.Host, out.Ready = fabric.HostID(old), runs || f.Status.Host != old
 		return out
 	}
 	if host != "" {
-		out.Host = rollout.HostID(host)
+		out.Host = fabric.HostID(host)
 	}
 	return out
 }
@@ -413,6 +435,6 @@ func (l *loop) reachable(host string, in *fabric.Input) bool {
 	if l.o.Underlay == UnderlayVXLAN && len(h.Status.Uplinks) == 0 {
 		return h.Status.State != api.HostLost
 	}
-	id := rollout.HostID(host)
+	id := fabric.HostID(host)
 	return slices.ContainsFunc(in.Links, func(k fabric.Link) bool { return k.A.Switch == id || k.B.Switch == id })
 }

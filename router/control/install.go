@@ -1,14 +1,12 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -75,7 +73,7 @@ func installAt(ctx context.Context, conn *openflow.Conn, entries []*fabric.Entry
 	return len(rules), nil
 }
 
-// ordered encodes one switch's entries, what leads on before what catches.
+// ordered encodes one switch's entries, in the order in which they are installed.
 func ordered(entries []*fabric.Entry) ([]*rollout.Rule, error) {
 	c := rollout.Encoder{}
 	rules := make([]*rollout.Rule, 0, len(entries))
@@ -85,18 +83,6 @@ func ordered(entries []*fabric.Entry) ([]*rollout.Rule, error) {
 			return nil, fmt.Errorf("policy %q: %w", e.Policy, err)
 		}
 	}
-	slices.SortFunc(rules, func(a, b *rollout.Rule) int {
-		switch {
-		case a.Hop != b.Hop:
-			return int(b.Hop) - int(a.Hop)
-		case a.Table != b.Table:
-			return int(b.Table) - int(a.Table)
-		case a.Priority != b.Priority:
-			return int(b.Priority) - int(a.Priority)
-		case a.Identity != b.Identity:
-			return cmp.Compare(a.Identity, b.Identity)
-		}
-		return strings.Compare(a.Key.Match, b.Key.Match)
-	})
+	slices.SortFunc(rules, rollout.Order)
 	return rules, nil
 }

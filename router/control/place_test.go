@@ -6,7 +6,6 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/router/fabric"
-	"weir.dev/weir/router/rollout"
 )
 
 // A function is met where it runs. Until that is its new place, it is where it ran last.
@@ -40,7 +39,7 @@ func TestWhereAFunctionIsMet(t *testing.T) {
 			l.placed["f"] = x.ran
 		}
 		f := api.Function{Placement: &api.Placement{Host: x.placed}, Status: x.status}
-		if got := l.function("f", f, nil, &fabric.Input{}); got.Host != rollout.HostID(x.host) || got.Ready != x.ready {
+		if got := l.function("f", f, nil, &fabric.Input{}); got.Host != fabric.HostID(x.host) || got.Ready != x.ready {
 			t.Errorf("%s: at %s, ready %v; want %s, %v", name, got.Host, got.Ready, x.host, x.ready)
 		}
 	}

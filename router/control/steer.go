@@ -152,7 +152,7 @@ func (l *loop) assignAll(in *fabric.Input, out fabric.Output, t rollout.Translat
 		p := l.peer(name)
 		p.Present = h.Deleting == nil
 		changed := false
-		if rules := out.Hosts[rollout.HostID(name)]; !p.Sourced || len(t.Errors) > 0 || !rollout.SameList(rules, p.Source) {
+		if rules := out.Hosts[fabric.HostID(name)]; !p.Sourced || len(t.Errors) > 0 || !rollout.SameList(rules, p.Source) {
 			target := make(map[string]api.HostRule, len(rules))
 			for _, r := range rules {
 				if t.Errors[r.Policy] == nil || r.Policy == "" {

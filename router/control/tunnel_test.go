@@ -6,7 +6,6 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/router/fabric"
-	"weir.dev/weir/router/rollout"
 )
 
 // A host with an uplink and tunnels would be a second way for what is flooded: it gets no tunnels, and says so.
@@ -24,10 +23,10 @@ func TestAHostWithAnUplinkGetsNoTunnels(t *testing.T) {
 			h.Status.Uplinks = []api.Uplink{{Interface: "eth1", State: "up"}}
 		}
 		l.intent.hosts[name] = h
-		in.Switches[rollout.HostID(name)] = fabric.Switch{Name: name, Host: true}
+		in.Switches[fabric.HostID(name)] = fabric.Switch{Name: name, Host: true}
 	}
 	l.tunnels(&in)
-	if len(in.Links) != 1 || in.Links[0].A.Switch != rollout.HostID("h1") || in.Links[0].B.Switch != rollout.HostID("h2") {
+	if len(in.Links) != 1 || in.Links[0].A.Switch != fabric.HostID("h1") || in.Links[0].B.Switch != fabric.HostID("h2") {
 		t.Errorf("links %v", in.Links)
 	}
 	for name, want := range map[string][]string{"h1": {"h2"}, "h2": {"h1"}, "h3": nil, "h4": nil} {

@@ -11,7 +11,6 @@ import (
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/openflow/lldp"
 	"weir.dev/weir/router/fabric"
-	"weir.dev/weir/router/rollout"
 )
 
 const (
@@ -119,7 +118,7 @@ func (n *Network) patience(now time.Time) time.Duration {
 	heard, silent := 0, 0
 	for _, d := range n.Switches {
 		for _, p := range d.Ports {
-			if _, host := rollout.HostName(p.from.Switch); p.Up && !host && !p.heard.IsZero() && d.Connected {
+			if _, host := p.from.Switch.Host(); p.Up && !host && !p.heard.IsZero() && d.Connected {
 				heard++
 				if now.Sub(p.heard) > missedAfter {
 					silent++
@@ -339,7 +338,7 @@ func (n *Network) keyOf(host string, life time.Duration, now time.Time) hostKey 
 
 // unplug: a host's uplink is at one port only, the one where it was heard last.
 func (n *Network) unplug(from fabric.At, here *Port, now time.Time) {
-	if _, host := rollout.HostName(from.Switch); !host {
+	if _, host := from.Switch.Host(); !host {
 		return
 	}
 	for _, d := range n.Switches {

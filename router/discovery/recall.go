@@ -9,7 +9,6 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/router/fabric"
-	"weir.dev/weir/router/rollout"
 )
 
 // Recall takes over a switch's ports as they were reported in an earlier life.
@@ -23,7 +22,7 @@ func (n *Network) Recall(d *Switch, ports []api.SwitchPort, byName map[string]*S
 		switch {
 		case !p.Up:
 		case x.Kind == "host":
-			p.heard, p.from = now, fabric.At{Switch: rollout.HostID(peer), Port: fabric.Port{Name: "uplink/" + end}}
+			p.heard, p.from = now, fabric.At{Switch: fabric.HostID(peer), Port: fabric.Port{Name: "uplink/" + end}}
 		case x.Kind == "link" && other != nil && err == nil:
 			p.heard, p.from, p.looped = now, fabric.At{Switch: other.ID, Port: fabric.Port{Number: flow.Port(number)}}, other == d
 		case x.Kind == "edge":

@@ -10,7 +10,6 @@ import (
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow/lldp"
 	"weir.dev/weir/router/fabric"
-	"weir.dev/weir/router/rollout"
 )
 
 // Cable is a link by its ends, the smaller one first.
@@ -114,7 +113,7 @@ func (n *Network) Status(d *Switch, stations map[Seat][]string) (all []api.Switc
 			x.Kind, x.Peer = "link", n.atName(p.from)
 		case !p.heard.IsZero():
 			x.Kind, x.Peer = "link", n.atName(p.from)
-			if _, host := rollout.HostName(p.from.Switch); host {
+			if _, host := p.from.Switch.Host(); host {
 				x.Kind = "host"
 			}
 		case p.edge:
@@ -170,7 +169,7 @@ func (n *Network) atName(at fabric.At) string {
 }
 
 func (n *Network) nameOf(id fabric.SwitchID) string {
-	if name, ok := strings.CutPrefix(string(id), rollout.HostPrefix); ok {
+	if name, ok := id.Host(); ok {
 		return name
 	}
 	if d := n.switchOf(id); d != nil {

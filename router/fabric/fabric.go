@@ -14,13 +14,27 @@ import (
 	"cmp"
 	"errors"
 	"net/netip"
+	"strings"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
 )
 
-// SwitchID is "of:" and 16 hexadecimal digits of the datapath id, or "host:" and the host's name.
+// SwitchID is "of:" and 16 hexadecimal digits of the datapath id, or "host:" and the host's name, as in link discovery (openflow/lldp).
 type SwitchID string
+
+const hostPrefix = "host:"
+
+// HostID is a host's switch.
+func HostID(name string) SwitchID { return SwitchID(hostPrefix + name) }
+
+// Host is the name of the host whose switch this is; ok is false for OpenFlow switches.
+func (s SwitchID) Host() (name string, ok bool) {
+	if name, ok = strings.CutPrefix(string(s), hostPrefix); !ok || name == "" {
+		return "", false
+	}
+	return name, true
+}
 
 // Port is a port of a switch: Number at an OpenFlow switch, Name at a host ("uplink/eth1", "tunnel/h2", "endpoint/alice", "function/fw/in").
 type Port struct {
@@ -147,6 +161,17 @@ type Entry struct {
 	Note   string
 }
 
+// Compare is the order of the entries of an Output: by table, descending priority, identity.
+func (e *Entry) Compare(other *Entry) int {
+	switch {
+	case e.Table != other.Table:
+		return int(e.Table) - int(other.Table)
+	case e.Priority != other.Priority:
+		return int(other.Priority) - int(e.Priority)
+	}
+	return cmp.Compare(e.Cookie, other.Cookie)
+}
+
 // Catching is the highest hop of what catches frames, FirstLeg that of the way to a chain's first host.
 const (
 	Catching = MaxHops
@@ -163,7 +188,7 @@ type Path struct {
 
 // Output is the whole rule set, never to be changed: outputs share what is the same in them. A policy in Errors is not in force.
 type Output struct {
-	Entries map[SwitchID][]*Entry        // of OpenFlow switches, in the order of table, descending priority, cookie
+	Entries map[SwitchID][]*Entry        // of OpenFlow switches, in the order of Entry.Compare
 	Hosts   map[SwitchID][]*api.HostRule // of hosts, in the order of cookies
 	Paths   *Paths                       // of the policies
 	Errors  map[string]error

@@ -1,9 +1,11 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow"
@@ -49,6 +51,20 @@ type Rule struct {
 	Hop      uint8
 	Refusal  flow.Refusal    // of an entry of port security that drops
 	flood    []openflow.Port // of an entry that floods: sorted ports of copies without a tag, not nil
+}
+
+// Order is the order in which a switch's entries are installed: those that lead frames on before those that catch them. They are removed in the
+// reverse order.
+func Order(a, b *Rule) int {
+	switch {
+	case a.Hop != b.Hop:
+		return int(b.Hop) - int(a.Hop)
+	case a.Table != b.Table:
+		return int(b.Table) - int(a.Table)
+	case a.Priority != b.Priority:
+		return int(b.Priority) - int(a.Priority)
+	}
+	return cmp.Or(cmp.Compare(a.Identity, b.Identity), strings.Compare(a.Key.Match, b.Key.Match))
 }
 
 // flooding is where the entry sends copies, also if it was found and not made.

@@ -35,7 +35,7 @@ func (f *follower) next(in fabric.Input) {
 	for _, name := range f.names {
 		p := f.f.Peers[name]
 		p.Target, p.Settled = map[string]api.HostRule{}, false
-		for _, r := range t.Out.Hosts[HostID(name)] {
+		for _, r := range t.Out.Hosts[fabric.HostID(name)] {
 			p.Target[r.Cookie] = *r
 		}
 	}
@@ -58,7 +58,7 @@ func (f *follower) show() {
 	for name, p := range f.f.Peers {
 		for _, c := range slices.Sorted(maps.Keys(p.Acked)) {
 			r := p.Acked[c]
-			out.Hosts[HostID(name)] = append(out.Hosts[HostID(name)], &r)
+			out.Hosts[fabric.HostID(name)] = append(out.Hosts[fabric.HostID(name)], &r)
 		}
 	}
 	if err := f.n.Install(f.in, out); err != nil {
@@ -107,10 +107,10 @@ func mesh(hosts ...string) fabric.Input {
 			}
 			s.Ports = append(s.Ports, fabric.Port{Name: "tunnel/" + b})
 			if i < j {
-				in.Links = append(in.Links, fabric.Link{A: fabric.At{Switch: HostID(a), Port: fabric.Port{Name: "tunnel/" + b}}, B: fabric.At{Switch: HostID(b), Port: fabric.Port{Name: "tunnel/" + a}}})
+				in.Links = append(in.Links, fabric.Link{A: fabric.At{Switch: fabric.HostID(a), Port: fabric.Port{Name: "tunnel/" + b}}, B: fabric.At{Switch: fabric.HostID(b), Port: fabric.Port{Name: "tunnel/" + a}}})
 			}
 		}
-		in.Switches[HostID(a)] = s
+		in.Switches[fabric.HostID(a)] = s
 	}
 	return in
 }
@@ -121,12 +121,12 @@ func TestFramesFollowOnePathWhileItIsEdited(t *testing.T) {
 	for i, at := range []string{"h1", "h2"} {
 		name := fmt.Sprint("v", i+1)
 		in.Endpoints[name] = fabric.Endpoint{
-			At: fabric.At{Switch: HostID(at), Port: fabric.Port{Name: "endpoint/" + name}}, MACs: []flow.MAC{{2, 0, 0, 0, 0, byte(i + 1)}},
+			At: fabric.At{Switch: fabric.HostID(at), Port: fabric.Port{Name: "endpoint/" + name}}, MACs: []flow.MAC{{2, 0, 0, 0, 0, byte(i + 1)}},
 			Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 32)},
 		}
 	}
 	for name, at := range map[string]string{"a1": "h3", "b1": "h1", "a2": "h2", "b2": "h3", "a5": "h3", "b5": "h2", "a6": "h1", "b6": "h3", "w1": "h3", "w2": "h1"} {
-		in.Functions[name] = fabric.Function{Host: HostID(at), Ready: true}
+		in.Functions[name] = fabric.Function{Host: fabric.HostID(at), Ready: true}
 	}
 	no := false
 	in.Policies["p"] = api.PolicySpec{From: "v1", To: "v2", Match: []string{"udp"}, Symmetric: &no, Chain: "c"}

@@ -77,7 +77,7 @@ func endpointsHost(in *fabric.Input, policy string) (host string, named bool) {
 		if !ok {
 			continue
 		}
-		at, onHost := HostName(e.At.Switch)
+		at, onHost := e.At.Switch.Host()
 		if !onHost || named && at != host {
 			return "", true
 		}

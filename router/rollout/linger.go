@@ -35,7 +35,7 @@ func (f *Fleet) Lingering() []fabric.Lingering {
 			if _, wanted := h.Target[r.Cookie]; wanted || r.Match.Tag == 0 || err != nil {
 				return
 			}
-			all = append(all, fabric.Lingering{At: fabric.At{Switch: HostID(name), Port: fabric.Port{Name: r.Match.InPort}}, Tag: r.Match.Tag, Cookie: cookie})
+			all = append(all, fabric.Lingering{At: fabric.At{Switch: fabric.HostID(name), Port: fabric.Port{Name: r.Match.InPort}}, Tag: r.Match.Tag, Cookie: cookie})
 		}
 		for _, r := range h.Written.Rules {
 			left(r)

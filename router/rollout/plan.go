@@ -445,13 +445,8 @@ func (f *Fleet) batch(n *Node, s *Steps, trees, calm bool, now time.Time) Batch 
 			b.Add = append(b.Add, r)
 		}
 	}
-	slices.SortFunc(b.Add, func(x, y *Rule) int { // what leads on before what catches
-		return cmp.Or(cmp.Compare(y.Hop, x.Hop), cmp.Compare(y.Table, x.Table), cmp.Compare(y.Priority, x.Priority), cmp.Compare(x.Identity, y.Identity),
-			cmp.Compare(x.Key.Match, y.Key.Match))
-	})
-	slices.SortFunc(b.Remove, func(x, y *Held) int {
-		return cmp.Or(cmp.Compare(x.Hop, y.Hop), cmp.Compare(x.Table, y.Table), cmp.Compare(x.Priority, y.Priority), cmp.Compare(x.Key.Match, y.Key.Match))
-	})
+	slices.SortFunc(b.Add, Order)
+	slices.SortFunc(b.Remove, func(x, y *Held) int { return Order(y.Rule, x.Rule) })
 	if len(b.Add) > MaxBatch {
 		return Batch{Add: b.Add[:MaxBatch]}
 	}
@@ -636,15 +631,4 @@ func SameHostRule(a, b api.HostRule) bool {
 
 func SameSpec(a, b api.AssignmentSpec) bool {
 	return slices.EqualFunc(a.Rules, b.Rules, SameHostRule) && slices.Equal(a.Tunnels, b.Tunnels) && a.Known == b.Known && a.Taken == b.Taken
-}
-
-const HostPrefix = "host:"
-
-func HostID(name string) fabric.SwitchID { return fabric.SwitchID(HostPrefix + name) }
-
-func HostName(id fabric.SwitchID) (string, bool) {
-	if len(id) > len(HostPrefix) && id[:len(HostPrefix)] == HostPrefix {
-		return string(id[len(HostPrefix):]), true
-	}
-	return "", false
 }

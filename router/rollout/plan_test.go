@@ -104,7 +104,7 @@ func (w *world) want(entries map[fabric.SwitchID][]fabric.Entry, hosts map[strin
 				if paths[r.Policy] == nil {
 					paths[r.Policy] = &fabric.Path{}
 				}
-				paths[r.Policy].Switches = append(paths[r.Policy].Switches, HostID(name))
+				paths[r.Policy].Switches = append(paths[r.Policy].Switches, fabric.HostID(name))
 			}
 		}
 	}
@@ -332,7 +332,7 @@ func TestANewPolicyIsClosedAtHostsUntilItsWayIsReady(t *testing.T) {
 
 // Only hosts follow a decision that would steer or close the policy by themselves, and each is told once.
 func TestHostsFollowDecisionsThatConcernThem(t *testing.T) {
-	at := func(host string) fabric.Endpoint { return fabric.Endpoint{At: fabric.At{Switch: HostID(host)}} }
+	at := func(host string) fabric.Endpoint { return fabric.Endpoint{At: fabric.At{Switch: fabric.HostID(host)}} }
 	in := fabric.Input{
 		Endpoints: map[string]fabric.Endpoint{"a": at("h1"), "b": at("h1"), "c": at("h2"), "s": {At: fabric.At{Switch: "s1"}}, "x": {}},
 		Policies: map[string]api.PolicySpec{

@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"strings"
 	"time"
 
 	"weir.dev/weir/router/fabric"
@@ -107,7 +106,7 @@ func (f *Fleet) measure(now time.Time) map[string]*Progress {
 				continue
 			}
 			if r.Policy == "" {
-				shared[HostID(name)]++
+				shared[fabric.HostID(name)]++
 				continue
 			}
 			p := at(r.Policy)
@@ -131,7 +130,8 @@ func (f *Fleet) measure(now time.Time) map[string]*Progress {
 				if shared[id] > 0 {
 					p := at(policy)
 					p.Hosts += shared[id]
-					p.WaitsFor = "host " + strings.TrimPrefix(string(id), HostPrefix)
+					host, _ := id.Host()
+					p.WaitsFor = "host " + host
 				}
 			}
 		}

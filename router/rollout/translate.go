@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"cmp"
 	"slices"
 
 	"weir.dev/weir/flow"
@@ -103,7 +102,7 @@ func differences(old, now []*fabric.Entry) (del, add []*fabric.Entry) {
 				old, now = old[1:], now[1:]
 				continue
 			}
-			order = cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Cookie, b.Cookie))
+			order = a.Compare(b)
 			if order == 0 && !sameEntry(a, b) {
 				del, add = append(del, a), append(add, b)
 			}

@@ -107,7 +107,7 @@ func (f *Fleet) concerns(name string, t turn, call func(policy string)) {
 	}
 	for p, path := range f.Paths.All() {
 		for _, id := range path.Switches {
-			if id == HostID(name) && !t.policies[p] {
+			if id == fabric.HostID(name) && !t.policies[p] {
 				call(p)
 			}
 		}

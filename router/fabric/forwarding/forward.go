@@ -90,7 +90,7 @@ func (t *Tables) forwarding() {
 			n.Base = append(n.Base, &base[len(base)-1])
 		}
 		n.Used[second] += len(base)
-		slices.SortFunc(n.Base, switches.Order)
+		slices.SortFunc(n.Base, (*fabric.Entry).Compare)
 	}
 }
 

@@ -34,7 +34,7 @@ func (b *builder) openflow(n int) fabric.SwitchID {
 }
 
 func (b *builder) host(n int) fabric.SwitchID {
-	id := fabric.SwitchID(fmt.Sprintf("host:h%d", n))
+	id := fabric.HostID(fmt.Sprintf("h%d", n))
 	b.in.Switches[id] = fabric.Switch{Name: fmt.Sprintf("h%d", n), Host: true}
 	return id
 }
@@ -54,7 +54,8 @@ func (b *builder) port(s fabric.SwitchID, name string) fabric.At {
 func (b *builder) link(x, y fabric.SwitchID) {
 	name := func(at, other fabric.SwitchID) string {
 		if b.in.Switches[other].Host {
-			return "tunnel/" + strings.TrimPrefix(string(other), "host:")
+			host, _ := other.Host()
+			return "tunnel/" + host
 		}
 		return "uplink/eth1"
 	}

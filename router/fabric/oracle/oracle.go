@@ -112,7 +112,8 @@ func Crossing(in fabric.Input) map[string]bool {
 			if host == "" {
 				host = string(s)
 			}
-			return strings.HasPrefix(string(s), "host:") && host == string(s)
+			_, isHost := s.Host()
+			return isHost && host == string(s)
 		}
 		ok := true
 		for _, end := range []string{p.From, p.To} {

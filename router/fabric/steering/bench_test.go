@@ -37,7 +37,7 @@ func leafSpine(spines, leaves, stations, policies int) fabric.Input {
 		for s := range spines {
 			in.Links = append(in.Links, fabric.Link{A: port(of(s + 1)), B: port(leaf)})
 		}
-		h := fabric.SwitchID(fmt.Sprintf("host:h%d", l))
+		h := fabric.HostID(fmt.Sprintf("h%d", l))
 		in.Switches[h] = fabric.Switch{Name: fmt.Sprint("h", l), Host: true, Ports: []fabric.Port{{Name: "uplink/eth1"}}}
 		in.Links = append(in.Links, fabric.Link{A: port(leaf), B: named(h, "uplink/eth1")})
 	}
@@ -51,7 +51,7 @@ func leafSpine(spines, leaves, stations, policies int) fabric.Input {
 		path := ""
 		for f := range 1 + c%4 {
 			name := fmt.Sprintf("f%d-%d", c, f)
-			in.Functions[name] = fabric.Function{Host: fabric.SwitchID(fmt.Sprintf("host:h%d", (c*7+f/2*13)%leaves)), Ready: true}
+			in.Functions[name] = fabric.Function{Host: fabric.HostID(fmt.Sprintf("h%d", (c*7+f/2*13)%leaves)), Ready: true}
 			if f > 0 {
 				path += " | "
 			}

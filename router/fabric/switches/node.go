@@ -278,17 +278,6 @@ func (n *Node) Unclaim(owner any) {
 	n.FloodDirty = true
 }
 
-// Order is that of entries: by table, descending priority, identity.
-func Order(a, b *fabric.Entry) int {
-	switch {
-	case a.Table != b.Table:
-		return int(a.Table) - int(b.Table)
-	case a.Priority != b.Priority:
-		return int(b.Priority) - int(a.Priority)
-	}
-	return cmp.Compare(a.Cookie, b.Cookie)
-}
-
 func ruleOrder(a, b *api.HostRule) int { return cmp.Compare(a.Cookie, b.Cookie) }
 
 // All entries in order.
@@ -307,7 +296,7 @@ func (n *Node) All() []*fabric.Entry {
 			fresh = append(fresh, c.Entry)
 		}
 	}
-	n.sorted = merge(n.sorted, fresh, n.gone, Order)
+	n.sorted = merge(n.sorted, fresh, n.gone, (*fabric.Entry).Compare)
 	n.fresh, n.gone = nil, nil
 	return n.sorted
 }
