@@ -40,17 +40,18 @@ var layers = map[string][]string{
 	"cli":       {"api", "instance", "router"},
 	"catalogue": {"image", "netns"},
 	"e2e":       {"*"},
-	"lab":       {"agent", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "router"},
+	"lab":       {"agent", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "ovsdb", "router"},
 	"examples":  {"api"},
 
 	// packages of lab, lower ones first
-	"lab/machine":    {},
-	"lab/stats":      {},
-	"lab/search":     {},
-	"lab/study":      {"api"},
-	"lab/traffic":    {"lab/stats", "netns"},
-	"lab/platform":   {"lab/traffic/tools", "api", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "router"},
-	"lab/experiment": {"lab/machine", "lab/search", "lab/stats", "lab/traffic", "lab/platform", "api/file", "container/oci", "image", "instance", "netns"},
+	"lab/machine":     {},
+	"lab/stats":       {},
+	"lab/search":      {},
+	"lab/study":       {"api"},
+	"lab/traffic":     {"lab/stats", "netns"},
+	"lab/platform":    {"lab/traffic/tools", "api", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "router"},
+	"lab/controllers": {"api", "flow", "netns", "openflow", "ovsdb", "router"},
+	"lab/experiment":  {"lab/controllers", "lab/machine", "lab/search", "lab/stats", "lab/traffic", "lab/platform", "api/file", "container/oci", "image", "instance", "netns", "ovsdb", "router/fabric"},
 
 	// packages of cli, lower ones first
 	"cli/command": {"api", "instance"},

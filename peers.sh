@@ -2,7 +2,7 @@
 # Fetch what Weir is tested and measured beside, on Debian or Ubuntu. Safe to run again: does nothing when all is there.
 # A kernel with WireGuard is unpacked into build/vm: tests of encrypted tunnels boot it in a virtual machine.
 # Docker's engine and LXC are unpacked into build/peers and not installed: installed they would start now and at every boot, and change the packet filter.
-# DPDK's testpmd is installed: it starts nothing.
+# DPDK's testpmd is installed: it starts nothing. os-ken, a controller in Python, is in a virtual environment in build/os-ken-VERSION.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -30,7 +30,30 @@ if [ "${1:-}" = attack ] && ! ready; then
 	}
 fi
 [ "${1:-}" = attack ] && exit 0
-unpacked && installed && kernel && exit 0
+# os-ken's Python, in the version that lab/controllers wants, as the program os-ken-python.
+mkdir -p build
+osken=$(readlink -f build)/os-ken-$(sed -n 's/.*oskenVersion = "\(.*\)"$/\1/p' lab/controllers/osken.go)
+wrapper=$dir/usr/bin/os-ken-python
+control() { "$osken/bin/python3" -c 'import os_ken.base.app_manager' 2>/dev/null; }
+wrapped() { [ -x "$wrapper" ] && grep -qF "$osken/" "$wrapper"; }
+controls() {
+	if ! control; then
+		say "installing ${osken##*/} into build"
+		{ python3 -m venv --clear "$osken" && "$osken/bin/pip" install -q --disable-pip-version-check "os-ken==${osken##*-}"; } >build/os-ken.log 2>&1 || {
+			tail -n 20 build/os-ken.log >&2
+			say "${osken##*/} could not be installed (its last lines are above): without python3-venv and a package index the lab skips it"
+			return
+		}
+	fi
+	mkdir -p "$(dirname "$wrapper")"
+	printf '#!/bin/sh\nexec "%s/bin/python3" "$@"\n' "$osken" >"$wrapper"
+	chmod +x "$wrapper"
+}
+control && wrapped && unpacked && installed && kernel && exit 0
+if unpacked && installed && kernel; then
+	controls
+	exit 0
+fi
 [ "$(id -u)" = 0 ] || { say "missing ${unpack[*]} (unpacked into $dir) or ${need[*]} librte-net-af-packet: run as root"; exit 1; }
 
 log=$(mktemp)
@@ -74,4 +97,5 @@ if ! kernel; then
 	rm -rf build/vm/kern
 	mv "$work/kern" build/vm/kern
 fi
+controls # behind the others, which unpack into its place
 say "done"

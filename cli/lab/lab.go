@@ -55,7 +55,7 @@ is on the disk before the next one begins: a run that was killed goes on with "w
 		Args: cobra.ArbitraryArgs,
 		RunE: command.Group,
 	}
-	cmd.AddCommand(a.labList(), a.labDescribe(), a.labRun(), a.labResume(), a.labReport(), a.labCompare(), a.labDoctor(), a.labExperiments(), a.labSchema())
+	cmd.AddCommand(a.labList(), a.labDescribe(), a.labRun(), a.labResume(), a.labReport(), a.labCompare(), a.labDoctor(), a.labExperiments(), a.labSchema(), a.labSink())
 	return cmd
 }
 

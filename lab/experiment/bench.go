@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/instance"
+	"weir.dev/weir/lab/controllers"
 	"weir.dev/weir/lab/platform"
 )
 
@@ -25,10 +27,13 @@ type Bench struct {
 	Name   string
 	Images []string
 	API    platform.API // of the Weir whose hosts are the platform hosts
+	// Program is the Weir of which daemons are run; empty: this program.
+	Program string
 
 	locks     []*os.File
 	platforms map[string]platform.Platform
 	starters  map[string]starter
+	shared    map[string]io.Closer
 }
 
 var benchName = regexp.MustCompile(`^lab-[0-9a-f]{4}$`)
@@ -200,7 +205,7 @@ func sweep(ctx context.Context) error {
 		return err
 	}
 	for _, n := range names {
-		errs := []error{platform.Remove(ctx, n), removeBoot(ctx, n)}
+		errs := []error{platform.Remove(ctx, n), removeBoot(ctx, n), controllers.Remove(ctx, installDir(n))}
 		for _, home := range homes() {
 			errs = append(errs, os.RemoveAll(filepath.Join(home, n)))
 		}
@@ -213,6 +218,14 @@ func sweep(ctx context.Context) error {
 
 func (b *Bench) options() platform.Options {
 	return platform.Options{Name: b.Name, Images: b.Images, API: b.API}
+}
+
+// program of the daemons that it runs, as an absolute path.
+func (b *Bench) program() (string, error) {
+	if b.Program != "" {
+		return filepath.Abs(b.Program)
+	}
+	return os.Executable()
 }
 
 // Platform opens a platform, once.
@@ -251,6 +264,7 @@ func (b *Bench) Clear() error {
 		errs = append(errs, r.close())
 		delete(b.starters, name)
 	}
+	errs = append(errs, b.closeShared()...)
 	ctx, cancel := context.WithTimeout(context.Background(), clearing)
 	defer cancel()
 	return errors.Join(append(errs, removeBoot(ctx, b.Name))...)

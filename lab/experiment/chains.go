@@ -176,8 +176,33 @@ func pingExperiment() Experiment {
 	return &chains{
 		name: "ping", about: "round trips of ICMP echoes through an idle path, one at a time; the mean of the middle half", programs: []string{"ping"},
 		metrics: map[string]string{"rtt": "us", "p90": "us", "lost": "echoes"}, measure: measurePing,
-		more: []Factor{},
+		more: []Factor{
+			{Name: factorInterval, Default: backToBack, Check: checkInterval, About: "from one request to the next: " + backToBack + " (each when the answer to the one before is there), or a time, as 2ms: caches go cold meanwhile"},
+			{Name: factorEnds, Default: endsInPing, Check: oneOf(endsInPing, endsInQueue), About: "where a round trip ends: in " + endsInPing + ", which is what a user waits for (-U), or where the kernel " +
+				"queued the answer last, which may be before the way back through a chain without queues"},
+		},
 	}
+}
+
+// Factors of echoes, and their levels.
+const (
+	factorInterval = "interval"
+	backToBack     = "0"
+
+	factorEnds  = "ends"
+	endsInPing  = "ping"
+	endsInQueue = "queue"
+)
+
+// mostInterval bounds a trial: all its echoes take half a minute.
+const mostInterval = 100 * time.Millisecond
+
+func checkInterval(level string) error {
+	d, err := time.ParseDuration(level)
+	if err != nil || level != backToBack && (d < time.Millisecond || d > mostInterval) {
+		return fmt.Errorf("%q: want %s, or a time of 1ms to %s", level, backToBack, mostInterval)
+	}
+	return nil
 }
 
 // Echoes of a trial, and how many of them only warm the path up.
@@ -194,7 +219,10 @@ func measurePing(ctx context.Context, c *chain, _ time.Duration) (Measurement, e
 	release := machine.Awake()
 	bounded, cancel := context.WithTimeout(ctx, echoGrace)
 	defer cancel()
-	p, err := tools.RunPing(bounded, path.From, tools.PingOptions{To: path.Address, Count: echoes, FullTrip: true})
+	interval, _ := time.ParseDuration(c.levels.or(factorInterval, backToBack)) // checked
+	p, err := tools.RunPing(bounded, path.From, tools.PingOptions{
+		To: path.Address, Count: echoes, Interval: interval, FullTrip: c.levels.or(factorEnds, endsInPing) == endsInPing,
+	})
 	release()
 	if err != nil {
 		return Measurement{}, err

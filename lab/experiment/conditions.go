@@ -124,6 +124,7 @@ const (
 	condRepresentation = "representation"
 	condMode           = "mode"
 	condTool           = "tool"
+	condCPUs           = "CPUs"
 )
 
 // stationConditions are read from the interfaces of both stations, sender / receiver where they differ.

@@ -53,7 +53,7 @@ type Measurement struct {
 func All() map[string]Experiment {
 	out := map[string]Experiment{}
 	for _, x := range []Experiment{tcpExperiment(), pingExperiment(), ppsExperiment(), ndrExperiment(), rrExperiment(), fctExperiment(), bootExperiment{},
-		ceilingExperiment(), paceExperiment(), latencyExperiment()} {
+		ceilingExperiment(), paceExperiment(), latencyExperiment(), installExperiment{}, compileExperiment{}} {
 		out[x.Name()] = x
 	}
 	return out

@@ -21,9 +21,18 @@ func tcpExperiment() Experiment {
 				"of iperf and sockperf what the sender's sockets took counts; nuttcp and sockperf have the machine's congestion control; sockperf has one stream"},
 			{Name: factorFlows, About: "streams at once", Default: defaultFlows, Check: between(1, maxStreams, "a number of streams")},
 			{Name: factorMessage, About: "bytes that the program writes at once", Default: defaultMessage, Check: between(64, maxMessage, "bytes")},
+			{Name: factorCPUs, Default: cpusAll, Check: oneOf(cpusAll, cpusOne), About: "iperf3: " + cpusAll + ": both ends where the scheduler puts them, anew in each trial; " +
+				cpusOne + ": both on one CPU, at the same real-time priority: the rate is what the whole path costs"},
 		},
 	}
 }
+
+// Levels of the factor cpus.
+const (
+	factorCPUs = "cpus"
+	cpusAll    = "all"
+	cpusOne    = "one"
+)
 
 // Levels of the factor tool. What is ours has no process of its own.
 const (
@@ -76,6 +85,14 @@ func checkTool(tool string, l Levels, chooses bool) string {
 
 func checkStream(l Levels) string {
 	tool := l.or(factorTool, toolIPerf3)
+	if l.or(factorCPUs, cpusAll) == cpusOne {
+		if tool != toolIPerf3 {
+			return fmt.Sprintf("%s does not keep both ends on one CPU: want tool %s, or cpus: %s", tool, toolIPerf3, cpusAll)
+		}
+		if err := tools.Installed(tools.RealTime); err != nil {
+			return err.Error()
+		}
+	}
 	if why := checkTool(tool, l, tool == toolIPerf3 || tool == toolIPerf2); why != "" || tool != toolSockperf {
 		return why
 	}
@@ -120,6 +137,14 @@ func measureTCP(ctx context.Context, c *chain, length time.Duration) (Measuremen
 		if tool == toolSockperf {
 			o.Message = sockperfMessage(c.levels)
 		}
+		where := "as the scheduler puts them"
+		if c.levels.or(factorCPUs, cpusAll) == cpusOne {
+			first, _, err := twoCPUs()
+			if first < 0 {
+				return Measurement{}, err
+			}
+			o.CPU, where = &first, fmt.Sprintf("both ends on CPU %d", first)
+		}
 		before, err := machine.Take()
 		if err != nil {
 			return Measurement{}, err
@@ -136,7 +161,7 @@ func measureTCP(ctx context.Context, c *chain, length time.Duration) (Measuremen
 		}
 		m := Measurement{
 			Values: map[string]float64{"rate": s.BitsPerSec / 1e9}, Conditions: map[string]string{
-				condTool: s.Raw.Version, condFlows: strconv.Itoa(o.Streams), condMessage: strconv.Itoa(o.Message) + " B",
+				condTool: s.Raw.Version, condFlows: strconv.Itoa(o.Streams), condMessage: strconv.Itoa(o.Message) + " B", condCPUs: where,
 			},
 		}
 		if tool == toolIPerf3 || tool == toolNuttcp { // the others do not say

@@ -35,6 +35,8 @@ func packageOf(program string) string {
 		return "iputils-ping"
 	case "nc":
 		return "netcat-openbsd"
+	case RealTime:
+		return "util-linux"
 	}
 	return program
 }

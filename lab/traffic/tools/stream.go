@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,12 +36,17 @@ type StreamOptions struct {
 	Streams  int // 0: 1
 	Message  int // bytes of a write; 0: the program's default
 
+	CPU *int // iperf3: of both ends, which then have the same real-time priority: they do not interrupt each other; nil: wherever they come to run
+
 	Congestion string // iperf3 and iperf: control of the sender; empty: that of its namespace. nuttcp cannot choose
 }
 
 func (o StreamOptions) seconds() string {
 	return strconv.Itoa(int(max(o.Duration, time.Second).Round(time.Second) / time.Second))
 }
+
+// RealTime is the program that gives others a real-time priority.
+const RealTime = "chrt"
 
 const (
 	iperf3Port = 5201
@@ -50,7 +56,11 @@ const (
 
 // RunIPerf3 runs one transfer of iperf3.
 func RunIPerf3(ctx context.Context, o StreamOptions) (Stream, error) {
-	end, err := server(ctx, o.To, "tcp", iperf3Port, "iperf3", "-s", "-1")
+	var first []string
+	if o.CPU != nil {
+		first = []string{RealTime, "-r", "1"} // not -f: both ends share a CPU
+	}
+	end, err := server(ctx, o.To, "tcp", iperf3Port, append(slices.Clone(first), "iperf3", "-s", "-1")...)
 	if err != nil {
 		return Stream{}, err
 	}
@@ -65,7 +75,13 @@ func RunIPerf3(ctx context.Context, o StreamOptions) (Stream, error) {
 	if o.Rate > 0 {
 		argv = append(argv, "-u", "-b", strconv.FormatFloat(o.Rate, 'f', 0, 64))
 	}
-	raw, err := client(ctx, o.From, argv...)
+	if o.CPU != nil {
+		argv = append(argv, "-A", fmt.Sprintf("%d,%d", *o.CPU, *o.CPU))
+	}
+	raw, err := client(ctx, o.From, append(first, argv...)...)
+	if o.CPU != nil {
+		raw.Version = version("iperf3")
+	}
 	s, perr := ParseIPerf3(raw.Output)
 	s.Raw = raw
 	return s, cmpErr(perr, err)
