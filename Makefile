@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(shell git -c safe.directory='*' describe --ta
 export CGO_ENABLED := 0
 export GOFLAGS := $(filter-out -trimpath -buildvcs=%,$(GOFLAGS)) -trimpath -buildvcs=false
 
-.PHONY: help root setup peers build demo test soak attack race bench lint generate clean
+.PHONY: help root setup peers build demo test soak attack race bench keep lint generate clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ attack: root build peers ## requests of all kinds to the API for ATTACK (30m), f
 
 bench: root build peers ## performance beside the peers, a table and JSON (bin/bench.json)
 	PATH="$$PATH:$(CURDIR)/build/peers/usr/sbin:$(CURDIR)/build/peers/usr/bin" go run ./e2e/bench -o bin/bench.json $(BENCH)
+
+keep: ## keep a finished run of the lab in docs/results: RUN=DIR WHY="..." [ADDS=older run]
+	@go run ./lab/kept/tool keep -why "$$WHY" -adds "$$ADDS" "$$RUN"
 
 lint: setup ## gofmt, vet, staticcheck, layering
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }

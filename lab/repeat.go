@@ -64,7 +64,7 @@ func RunRepeated(ctx context.Context, o Options, n int, begin func(i int, dir st
 	if err != nil {
 		return Repeats{}, err
 	}
-	for _, name := range []string{repeatName, "results.jsonl"} {
+	for _, name := range []string{repeatName, study.JournalFile, study.JournalKept} {
 		if _, err := os.Lstat(filepath.Join(o.Dir, name)); err == nil {
 			return Repeats{}, fmt.Errorf("%w: %s has results already: resume them, or choose another directory", study.ErrJournal, o.Dir)
 		}

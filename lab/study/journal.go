@@ -76,6 +76,9 @@ func Create(dir string, h Header) (*Journal, error) {
 		return nil, fmt.Errorf("results: %w", err)
 	}
 	f, err := os.OpenFile(filepath.Join(dir, journalName), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644)
+	if err == nil && isKept(dir) {
+		err = errors.Join(os.ErrExist, f.Close(), os.Remove(f.Name()))
+	}
 	if errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("%w: %s has results already: resume them, or choose another directory", ErrJournal, dir)
 	}
@@ -96,6 +99,9 @@ func Create(dir string, h Header) (*Journal, error) {
 // Open reads a journal and goes on with it.
 func Open(dir string) (*Journal, error) {
 	f, err := os.OpenFile(filepath.Join(dir, journalName), os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) && isKept(dir) {
+		return nil, fmt.Errorf("%w: %s has only %s, a run that is over: report it, or begin another one", ErrJournal, dir, JournalKept)
+	}
 	if err != nil {
 		return nil, noResults(dir, err)
 	}
@@ -103,7 +109,7 @@ func Open(dir string) (*Journal, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	j := &Journal{f: f, done: map[string]bool{}, steps: map[string][]Step{}}
-	good, err := j.read()
+	good, err := j.read(f)
 	if err == nil {
 		err = f.Truncate(good)
 	}
@@ -125,18 +131,17 @@ func alone(f *os.File, dir string) error {
 	return nil
 }
 
-// Read reads a journal for a report.
+// Read reads a journal for a report, compressed or not.
 func Read(dir string) (*Journal, error) {
-	f, err := os.Open(filepath.Join(dir, journalName))
+	raw, name, err := OpenRaw(dir)
 	if err != nil {
 		return nil, noResults(dir, err)
 	}
-	defer f.Close()
-	j := &Journal{f: f, done: map[string]bool{}, steps: map[string][]Step{}}
-	if _, err := j.read(); err != nil {
-		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	defer raw.Close()
+	j := &Journal{done: map[string]bool{}, steps: map[string][]Step{}}
+	if _, err := j.read(raw); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	j.f = nil
 	return j, nil
 }
 
@@ -148,8 +153,8 @@ func noResults(dir string, err error) error {
 }
 
 // read gives the length of what is whole.
-func (j *Journal) read() (good int64, err error) {
-	r := bufio.NewReaderSize(j.f, 1<<20)
+func (j *Journal) read(raw io.Reader) (good int64, err error) {
+	r := bufio.NewReaderSize(raw, 1<<20)
 	for n := 0; ; n++ {
 		line, err := readLine(r)
 		if errors.Is(err, io.EOF) {
