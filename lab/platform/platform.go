@@ -25,6 +25,10 @@ type Options struct {
 	Images []string // layouts with the image "wire"
 	API    API      // of the Weir whose hosts are the platform hosts
 	Where  Where    // a path is to be, for Check
+	// Program is the Weir of the lab's own daemons; empty: this program.
+	Program string
+	// Former is another version of Weir, beside which this one is measured; empty: none.
+	Former Former
 }
 
 // Path leads from one station to another.
@@ -73,6 +77,9 @@ func Kinds() []Kind {
 			Most: maxWires, Skbs: true, Process: true},
 		{Name: "veth", About: "a veth pair between the stations and nothing else", Check: free, Open: openVeth, Frames: true},
 		{Name: "xdp", About: "XDP redirect by hand: N namespaces, each with a program that redirects frames from one veth to another", Check: free, Open: openXDP, Most: maxWires, Frames: true},
+		{Name: "least", About: "minimal veth chain: namespaces, veths, tcx links and wires as Weir's, and at each port one hash look-up for the next port", Check: checkLeast, Open: openLeast, Most: maxWires, Skbs: true},
+		{Name: PlatformDaemon, About: "Weir as users run it: this program's daemon, started for the lab, eBPF switch", Check: checkWeir, Open: openDaemon(false), Most: maxWires, Skbs: true},
+		{Name: PlatformFormer, About: "another version's daemon, from a clone of it (--before DIR)", Check: checkFormer, Open: openDaemon(true), Most: maxWires, Skbs: true},
 		{Name: "docker", About: "two containers on Docker's own bridge", Check: checkDocker, Open: openDocker},
 		{Name: PlatformHosts, About: "hosts of a Weir that runs, driven through its API (--socket, --url)", Check: checkHosts, Open: openHosts, Most: api.MaxHops},
 		{Name: "clickos", About: "ClickOS", Check: never("needs a Xen hypervisor and ClickOS images: this lab has no driver for them"), Least: 1, Most: maxWires},
@@ -80,6 +87,12 @@ func Kinds() []Kind {
 		{Name: "vm-e1000", About: "a virtual machine's bridge, e1000 NICs", Check: checkKVM, Least: 1, Most: 1},
 	}
 }
+
+// PlatformDaemon and PlatformFormer are daemons of this and of another version.
+const (
+	PlatformDaemon = "weir"
+	PlatformFormer = "former"
+)
 
 // PlatformHosts is the one that is not made for the lab.
 const PlatformHosts = "hosts"

@@ -25,7 +25,11 @@ func testOptions(t *testing.T) Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Options{Name: fmt.Sprintf("tst-%04x", time.Now().UnixNano()&0xffff), Images: []string{images}}
+	program := filepath.Join(filepath.Dir(images), "weir")
+	if _, err := os.Stat(program); err != nil {
+		t.Fatalf("%v: build it with `make build`", err)
+	}
+	return Options{Name: fmt.Sprintf("tst-%04x", time.Now().UnixNano()&0xffff), Images: []string{images}, Program: program, Former: "../.."}
 }
 
 // A peer must really carry traffic, through as many wires as it says, or a ratio to it means nothing. It leaves nothing behind.
@@ -53,7 +57,7 @@ func TestPlatformsCarry(t *testing.T) {
 				if err := p.Close(); err != nil {
 					t.Error(err)
 				}
-				for _, pattern := range []string{Run + "/" + o.Name + "*", "/var/lib/weir/" + o.Name + "*", "/sys/fs/cgroup/*/*" + o.Name + "*", "/sys/fs/cgroup/*/weir/" + o.Name + "*"} {
+				for _, pattern := range []string{Run + "/" + o.Name + "*", Run + "/" + daemonNames(o) + "*", State + "/" + daemonNames(o) + "*", "/var/lib/weir/" + o.Name + "*", "/sys/fs/cgroup/*/*" + o.Name + "*", "/sys/fs/cgroup/*/weir/" + o.Name + "*"} {
 					if left, _ := filepath.Glob(pattern); len(left) > 0 {
 						t.Errorf("left behind: %v", left)
 					}

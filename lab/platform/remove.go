@@ -37,7 +37,7 @@ func Remove(ctx context.Context, name string) error {
 		w.destroy = destroy(w)
 		errs = append(errs, w.Close())
 	}
-	return errors.Join(append(errs, removeSpaces(dir(o, suffixBridges)), removeSpaces(dir(o, suffixVeth)), removeSpaces(dir(o, suffixXDP)), newSwitched(o).Close(), removeDocker(o), removeHosts(ctx, o))...)
+	return errors.Join(append(errs, removeSpaces(dir(o, suffixBridges)), removeSpaces(dir(o, suffixVeth)), removeSpaces(dir(o, suffixXDP)), removeSpaces(dir(o, suffixLeast)), removeDaemons(o), newSwitched(o).Close(), removeDocker(o), removeHosts(ctx, o))...)
 }
 
 func exists(path string) bool {

@@ -1,0 +1,121 @@
+package platform
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"weir.dev/weir/netns"
+)
+
+// A daemon whose lab was killed is ended by the next run, by the record that it left; and nothing else.
+func TestDaemonsOfACrashAreRemoved(t *testing.T) {
+	o := testOptions(t)
+	var left []*Daemon
+	for range 2 {
+		d, err := StartDaemon(t.Context(), o, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, d)
+	}
+	t.Cleanup(func() {
+		for _, d := range left {
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if left[0].inst.Name == left[1].inst.Name {
+		t.Fatalf("two daemons are called %s", left[0].inst.Name)
+	}
+	if err := left[0].Apply(t.Context(), Wires(1)); err != nil {
+		t.Error(err)
+	}
+	before, err := left[0].CPU()
+	if err != nil || before <= 0 || before > time.Minute {
+		t.Errorf("it has used %s: %v", before, err)
+	}
+	if err := removeDaemons(o); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range left {
+		select {
+		case <-d.ended:
+		case <-time.After(10 * time.Second):
+			t.Errorf("daemon %s lives on", d.inst.Name)
+		}
+	}
+	for _, pattern := range []string{Run + "/" + o.Name + "*", State + "/" + o.Name + "*", Run + "/" + daemonNames(o) + "*", State + "/" + daemonNames(o) + "*"} {
+		if found, _ := filepath.Glob(pattern); len(found) > 0 {
+			t.Errorf("left behind: %v", found)
+		}
+	}
+	if err := removeDaemons(o); err != nil {
+		t.Errorf("nothing is there: %v", err)
+	}
+}
+
+// A program that does not come up leaves its words and nothing else.
+func TestDaemonThatDoesNotComeUp(t *testing.T) {
+	o := testOptions(t)
+	o.Program = "/bin/false"
+	if _, err := StartDaemon(t.Context(), o, false); err == nil || !strings.Contains(err.Error(), "/bin/false up ended") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Lstat(filepath.Join(State, o.Name+suffixDaemons)); err == nil {
+		entries, _ := os.ReadDir(filepath.Join(State, o.Name+suffixDaemons))
+		if len(entries) > 0 {
+			t.Errorf("left behind: %v", entries)
+		}
+		if err := removeDaemons(o); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, f := range []Former{"", Former(t.TempDir())} {
+		if f.Check() == "" {
+			t.Errorf("clone %q: it has a program", f)
+		}
+	}
+}
+
+// The minimal chain goes through each of its namespaces, or it is no chain.
+func TestLeastGoesThroughAllWires(t *testing.T) {
+	const wires, echoes = 3, 50
+	o := testOptions(t)
+	p, err := openLeast(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	path, err := p.Path(t.Context(), wires)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range echoes {
+		if err := path.Try(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range wires {
+		err := netns.Do(filepath.Join(dir(o, suffixLeast), fmt.Sprint(wires), wireName(i)), func() error {
+			in, err := netlink.LinkByName("in")
+			if err == nil && in.Attrs().Statistics.RxPackets < echoes {
+				t.Errorf("wire %d has received %d packets", i, in.Attrs().Statistics.RxPackets)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
