@@ -23,8 +23,9 @@ type Options struct {
 	Seed      uint64
 	Dir       string
 	Version   string
-	Images    []string     // layouts with the image "wire"
-	API       platform.API // of a Weir that runs, for platform hosts
+	Images    []string        // layouts with the image "wire"
+	API       platform.API    // of a Weir that runs, for platform hosts
+	Former    platform.Former // another version of Weir, for platform former
 	Progress  Progress
 }
 
@@ -38,7 +39,7 @@ func Run(ctx context.Context, o Options) (Results, error) {
 	if err != nil {
 		return Results{}, err
 	}
-	b.API = o.API
+	b.API, b.Former = o.API, o.Former
 	j, err := study.Create(o.Dir, study.Header{
 		Study: s, Mode: o.Mode, Seed: o.Seed, Started: time.Now().UTC(), Version: o.Version, Environment: Environment(),
 	})
@@ -58,7 +59,7 @@ func Resume(ctx context.Context, o Options) (Results, error) {
 	if err != nil {
 		return Results{}, errors.Join(err, j.Close())
 	}
-	b.API = o.API
+	b.API, b.Former = o.API, o.Former
 	if len(j.Left()) > 0 {
 		if err := j.GoOn(study.Resumption{At: time.Now().UTC(), Version: o.Version, Environment: Environment()}); err != nil {
 			return Results{}, errors.Join(err, b.Close(), j.Close())

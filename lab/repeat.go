@@ -132,10 +132,10 @@ func (r *Repeats) run(ctx context.Context, o Options, begin func(i int, dir stri
 		switch {
 		case errors.Is(err, os.ErrNotExist):
 			begin(i, dir)
-			one, err = Run(ctx, Options{Study: r.Study, Mode: r.Mode, Seed: r.Seed + uint64(i), Dir: dir, Version: o.Version, Images: o.Images, API: o.API, Progress: o.Progress})
+			one, err = Run(ctx, Options{Study: r.Study, Mode: r.Mode, Seed: r.Seed + uint64(i), Dir: dir, Version: o.Version, Images: o.Images, API: o.API, Former: o.Former, Progress: o.Progress})
 		case err == nil && one.Left > 0:
 			begin(i, dir)
-			one, err = Resume(ctx, Options{Dir: dir, Version: o.Version, Images: o.Images, API: o.API, Progress: o.Progress})
+			one, err = Resume(ctx, Options{Dir: dir, Version: o.Version, Images: o.Images, API: o.API, Former: o.Former, Progress: o.Progress})
 		}
 		if one.Planned > 0 {
 			r.add(i, one)

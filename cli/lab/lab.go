@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"weir.dev/weir/cli/command"
@@ -193,7 +194,7 @@ func (a *labs) labProgress() lab.Progress {
 
 func (a *labs) labRun() *cobra.Command {
 	var quick, full bool
-	var only, dir, images string
+	var only, dir, images, before string
 	var seed uint64
 	var repeat int
 	cmd := &cobra.Command{
@@ -211,7 +212,8 @@ chains and policies through the API, under names that begin with the run's.`,
   weir lab run wires --only part=throughput,platform=ebpf,wires=1,wires=9
   weir lab run my-study.yaml --seed 7
   weir lab run examples/study/hosts.yaml --url http://127.0.0.1:7411 --token-file token
-  weir lab run aa --repeat 20`,
+  weir lab run aa --repeat 20
+  weir lab run before --before ../weir-before`,
 		Args: command.WantArgs(1, 1, "a study"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// Choose what to run: mode, study, levels, seed, directory.
@@ -250,7 +252,7 @@ chains and policies through the API, under names that begin with the run's.`,
 			fmt.Fprintf(a.Stderr, "study %s, %s, seed %d, results in %s\n", s.Name, mode, seed, dir)
 			o := lab.Options{
 				Study: s, Selection: sel, Mode: mode, Seed: seed, Dir: dir, Version: a.Version, Images: a.layouts(images), API: where,
-				Progress: a.labProgress(),
+				Former: platform.Former(before), Progress: a.labProgress(),
 			}
 			if repeat > 1 {
 				r, err := lab.RunRepeated(cmd.Context(), o, repeat, a.labRepetition(repeat))
@@ -268,7 +270,13 @@ chains and policies through the API, under names that begin with the run's.`,
 	f.IntVar(&repeat, "repeat", 1, "run the study so many times, each set up anew and with the next seed, and count what was said of things that are the same")
 	f.StringVar(&dir, "dir", "", "directory of the results (default weir-lab-STUDY-TIME)")
 	command.ImagesFlag(f, &images)
+	beforeFlag(f, &before)
 	return cmd
+}
+
+// beforeFlag names another version of Weir.
+func beforeFlag(f *pflag.FlagSet, dir *string) {
+	f.StringVar(dir, "before", "", "platform former: another version of Weir, a clone of it in which \"make build\" ran")
 }
 
 // labAPI is where platform hosts finds the Weir that runs; nothing is asked yet.
@@ -379,7 +387,7 @@ func labCode(err error) error {
 }
 
 func (a *labs) labResume() *cobra.Command {
-	var images string
+	var images, before string
 	cmd := &cobra.Command{
 		Use: "resume DIR", Short: "Go on with a run that ended early",
 		Long:    "Go on with a run that ended early, by Ctrl-C, a crash or a full disk: the trials that are left are made in the order in which they were to be made.",
@@ -390,7 +398,7 @@ func (a *labs) labResume() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			o := lab.Options{Dir: args[0], Version: a.Version, Images: a.layouts(images), API: where, Progress: a.labProgress()}
+			o := lab.Options{Dir: args[0], Version: a.Version, Images: a.layouts(images), API: where, Former: platform.Former(before), Progress: a.labProgress()}
 			if lab.Repeated(args[0]) {
 				r, err := lab.ResumeRepeated(cmd.Context(), o, func(_ int, dir string) { fmt.Fprintf(a.Stderr, "run in %s\n", dir) })
 				return a.labRepeated(cmd.Context(), args[0], r, err)
@@ -399,6 +407,7 @@ func (a *labs) labResume() *cobra.Command {
 			return a.labOutcome(cmd.Context(), args[0], r, err)
 		},
 	}
+	beforeFlag(cmd.Flags(), &before)
 	command.ImagesFlag(cmd.Flags(), &images)
 	return cmd
 }

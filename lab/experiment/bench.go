@@ -29,6 +29,7 @@ type Bench struct {
 	API    platform.API // of the Weir whose hosts are the platform hosts
 	// Program is the Weir of which daemons are run; empty: this program.
 	Program string
+	Former  platform.Former // another version of Weir, for the platform former; empty: none
 
 	locks     []*os.File
 	platforms map[string]platform.Platform
@@ -217,7 +218,7 @@ func sweep(ctx context.Context) error {
 }
 
 func (b *Bench) options() platform.Options {
-	return platform.Options{Name: b.Name, Images: b.Images, API: b.API}
+	return platform.Options{Name: b.Name, Images: b.Images, API: b.API, Program: b.Program, Former: b.Former}
 }
 
 // program of the daemons that it runs, as an absolute path.
