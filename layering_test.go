@@ -35,7 +35,7 @@ var layers = map[string][]string{
 	"testbed":   {"api", "instance", "netns", "ovsdb"},
 	"store":     {"api"},
 	"manager":   {"api", "container", "instance", "pki", "placement", "store"},
-	"agent":     {"api", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "pki", "portkind", "router"},
+	"agent":     {"api", "container", "cpuset", "datapath", "flow", "image", "instance", "netns", "openflow", "pki", "portkind", "router"},
 	"daemon":    {"agent", "pki", "placement", "api", "container", "datapath", "flow", "image", "instance", "manager", "netns", "router", "store"},
 	"cli":       {"api", "instance", "router"},
 	"catalogue": {"image", "netns"},
@@ -100,7 +100,7 @@ var testsOnly = map[string][]string{
 	"agent":     {"manager", "store"}, // agents speak to the real API
 	"openflow":  {"netns", "ovsdb"},   // Open vSwitch is the oracle
 	"datapath":  {"router"},           // the same cases run on the reference switch and in the kernel
-	"manager":   {"router"},
+	"manager":   {"router", "portkind"},
 	"store":     {"instance"},
 	"catalogue": {"container", "instance"},
 	"container": {"image"},

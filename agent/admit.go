@@ -10,6 +10,7 @@ import (
 
 	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
+	"weir.dev/weir/cpuset"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/image"
 	"weir.dev/weir/netns"
@@ -66,7 +67,26 @@ func (a *Agent) CheckFunction(name string, f api.FunctionSpec, img image.Image) 
 		return &api.Problem{Path: "image", Message: fmt.Sprintf("image %s wants the forwarder %s; switch %s of host %s has %s", f.Image, want, a.SwitchName, a.Host,
 			cmp.Or(strings.Join(can.Forwarders, ", "), "none")), Hint: "the label weir.forwarder names a program of the switch; an image without it forwards by itself"}
 	}
+	if err := a.checkCPUSet(f.CPUSet); err != nil {
+		return &api.Problem{Path: "cpuset", Message: err.Error(), Hint: "leave cpuset out, or name a host that has these processors (host)"}
+	}
 	return a.CheckCapabilities(f, img)
+}
+
+// checkCPUSet refuses processors that this machine lacks. Empty: all of them.
+func (a *Agent) checkCPUSet(text string) error {
+	want, err := cpuset.Parse(text)
+	if err != nil || len(want) == 0 {
+		return err
+	}
+	online, err := cpuset.Online()
+	if err != nil {
+		return fmt.Errorf("processors of host %s: %w", a.Host, err)
+	}
+	if lacks := want.Without(online); len(lacks) > 0 {
+		return fmt.Errorf("cpuset %s: host %s has no processor %s, it has %s", text, a.Host, lacks, online)
+	}
+	return nil
 }
 
 // portKind is the kind of ports by which functions are joined with the switch here.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cpuset"
 	"weir.dev/weir/image"
 	"weir.dev/weir/netns"
 )
@@ -40,5 +41,25 @@ func TestCapabilitiesAreTheOperatorsToGive(t *testing.T) {
 				t.Errorf("%+v: want %s in it", p, c.refused)
 			}
 		})
+	}
+}
+
+// Processors that a host lacks are refused before anything is made.
+func TestProcessorsThatAHostLacksAreRefused(t *testing.T) {
+	a := &Agent{Options: Options{Host: "h1"}}
+	online, err := cpuset.Online()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, says := range map[string]string{
+		"": "", online.String(): "", fmt.Sprint(online[0]): "",
+		fmt.Sprint(cpuset.Max):                      fmt.Sprintf("host h1 has no processor %d, it has %s", cpuset.Max, online),
+		fmt.Sprintf("%d,%d", cpuset.Max, online[0]): fmt.Sprintf("has no processor %d,", cpuset.Max),
+		"3-1": "want numbers",
+	} {
+		err := a.checkCPUSet(text)
+		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v, want %q", text, err, says)
+		}
 	}
 }

@@ -196,6 +196,9 @@ func New(o Options) *Agent {
 	return a
 }
 
+// HostKnown is closed once the manager has heard of this host.
+func (a *Agent) HostKnown() <-chan struct{} { return a.report.HostKnown() }
+
 // stalledAfter is far longer than any pass takes.
 const stalledAfter = time.Minute
 

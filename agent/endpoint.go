@@ -176,8 +176,9 @@ func (a *Agent) endpointFailed(name string, w api.Endpoint, err error) {
 	if w.Spec.Netns != "" && errors.Is(err, fs.ErrNotExist) {
 		reason = api.ReasonNamespace
 	}
-	a.report.Endpoint(name, w.UID, api.EndpointStatus{ObservedGeneration: w.Generation, Host: a.Host, State: api.EndpointError, Message: err.Error(),
-		Conditions: api.Conditions{{Type: api.ConditionFailed, Reason: reason, Message: err.Error()}}})
+	s := api.EndpointStatus{ObservedGeneration: w.Generation, Host: a.Host, State: api.EndpointError}
+	s.Say(api.Condition{Type: api.ConditionFailed, Reason: reason, Message: err.Error()})
+	a.report.Endpoint(name, w.UID, s)
 }
 
 // switchEndpoint is the endpoint as the switch takes it.

@@ -1,5 +1,7 @@
 package agent
 
+import "weir.dev/weir/api"
+
 // Ports of functions carry whatever an endpoint can send: the largest MTU of all endpoints. A chain may come to serve others at any time, and
 // a port that could carry more than is sent costs nothing.
 
@@ -26,12 +28,9 @@ func (a *Agent) widen(want share) {
 	}
 }
 
-// defaultMTU of endpoints.
-const defaultMTU = 1500
-
 // tunnelMTU is what all endpoints of the whole Weir need.
 func tunnelMTU(want share) int {
-	mtu := defaultMTU
+	mtu := api.DefaultMTU
 	for _, e := range want.all.endpoints {
 		mtu = max(mtu, e.Spec.MTU)
 	}
@@ -39,7 +38,7 @@ func tunnelMTU(want share) int {
 }
 
 // portMTU of functions.
-func (a *Agent) portMTU() int { return max(int(a.mtu.Load()), defaultMTU) }
+func (a *Agent) portMTU() int { return max(int(a.mtu.Load()), api.DefaultMTU) }
 
 // resize makes the function's ports carry what they have to, on both sides, while they are in use.
 func (f *function) resize() error {

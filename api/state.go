@@ -130,7 +130,8 @@ const (
 	ConditionLearning ConditionType = "Learning"
 	// ConditionOutdated is of a function that runs as it was before its last change: the change did not come up.
 	ConditionOutdated ConditionType = "Outdated"
-	// ConditionWaiting is of a chain that is not in force as it is wanted, and of a function or endpoint that no host has yet.
+	// ConditionWaiting is of a chain that is not in force as it is wanted, of a function or endpoint that no host has yet, and of an endpoint of the
+	// fabric that has not been found.
 	ConditionWaiting ConditionType = "Waiting"
 	// ConditionLost is of a host whose agent is silent.
 	ConditionLost ConditionType = "Lost"

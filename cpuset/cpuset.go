@@ -3,6 +3,7 @@ package cpuset
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,6 +60,20 @@ func (s Set) String() string {
 		i = end + 1
 	}
 	return strings.Join(parts, ",")
+}
+
+// Online are the processors of this machine that the kernel uses.
+func Online() (Set, error) {
+	const file = "/sys/devices/system/cpu/online"
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	s, err := Parse(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return s, nil
 }
 
 // Without are the processors of a set that another lacks.

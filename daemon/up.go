@@ -31,7 +31,7 @@ type UpOptions struct {
 	Host    config.Host
 	Version string
 	Log     *slog.Logger
-	Ready   func() // called once the API answers
+	Ready   func() // called once the API answers and the manager has heard of this host, but for the latter at most knownWithin is waited
 	Drivers Drivers
 }
 
@@ -255,6 +255,24 @@ func managerID(i instance.Instance) string {
 // errStoreFailed ends the daemon: etcd cannot be opened again in the same process. Traffic goes on; starting again is safe.
 var errStoreFailed = errors.New("weir cannot go on without its state")
 
+// knownWithin bounds how long the daemon waits, before it reports that it is ready, for the manager to hear of its host.
+const knownWithin = 2 * time.Second
+
+// awaitKnown waits until the manager has heard of this host, so that whoever applies something next finds a host to place it on. It returns false when
+// ctx ends first.
+func awaitKnown(ctx context.Context, known <-chan struct{}, log *slog.Logger) bool {
+	late := time.NewTimer(knownWithin)
+	defer late.Stop()
+	select {
+	case <-known:
+	case <-late.C:
+		log.Warn("ready, but the manager has not heard of this host yet: what is applied now waits for a host", "waited", knownWithin)
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
 // serve runs manager and agent side by side; the agent ends first, so that its last reports arrive.
 func serve(ctx context.Context, o UpOptions, m *manager.Manager, h *host, r *fabric, client *api.Client) error {
 	if err := r.check(); err != nil {
@@ -276,13 +294,18 @@ func serve(ctx context.Context, o UpOptions, m *manager.Manager, h *host, r *fab
 		defer cancel()
 		served = server.Serve(serving)
 	})
-	o.Ready() // connections wait in the listeners' queues from here on
 	var ran, led error
 	var own sync.WaitGroup // what ends before the API does
 	own.Go(func() { led = m.Lead(ctx, func(ctx context.Context) { r.run(ctx, m) }) })
 	if h == nil {
+		o.Ready() // connections wait in the listeners' queues from here on
 		<-ctx.Done()
 	} else {
+		own.Go(func() {
+			if awaitKnown(ctx, h.agent.HostKnown(), o.Log) {
+				o.Ready()
+			}
+		})
 		own.Go(func() {
 			pulse{client: client, host: h.name, now: time.Now, changed: func(_, now error) { o.Log.Debug("beat", "error", now) }, clock: func(time.Time) {}}.run(ctx)
 		})

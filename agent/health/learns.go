@@ -34,7 +34,7 @@ func BothWays(chains map[string]api.ChainSpec, policies map[string]api.PolicySpe
 				continue
 			}
 			add(port{h.Function, false}, p.From, p.To, name)
-			if p.Symmetric == nil || *p.Symmetric {
+			if p.IsSymmetric() {
 				add(port{h.Function, true}, p.To, p.From, name)
 			}
 		}

@@ -42,7 +42,7 @@ type DaemonOptions struct {
 	LogLevel          string // debug, info, warn, error
 	LogFormat         string // text or json
 	Stderr            io.Writer
-	// Ready is called once the daemon works; with --detach the command returns then. Safe to call twice.
+	// Ready is called once the daemon works and its manager knows the host; with --detach the command returns then. Safe to call twice.
 	Ready func()
 }
 
@@ -99,25 +99,6 @@ func readiness() (ready func(), detached bool) {
 	}, true
 }
 
-// awaitHost waits, but not for long, until the manager has heard of the machine's own host: whoever applies something next finds a host to place it on.
-func awaitHost(ctx context.Context, i instance.Instance) {
-	c, err := api.Dial(api.Options{Socket: i.Socket()})
-	if err != nil {
-		return
-	}
-	defer c.Close()
-	for range 200 { // 2 s
-		if l, err := c.Hosts().List(ctx, api.ListOptions{}); err != nil || len(l.Items) > 0 {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-}
-
 // detach runs this program again in the background and waits until it is ready or dead.
 func (a *commands) detach(cmd *cobra.Command, i instance.Instance, timeout time.Duration) error {
 	if c, err := api.Dial(api.Options{Socket: i.Socket()}); err == nil {
@@ -169,9 +150,6 @@ func (a *commands) detach(cmd *cobra.Command, i instance.Instance, timeout time.
 		select {
 		case <-tick.C:
 		case <-up:
-			if cmd.Name() == "up" {
-				awaitHost(ctx, i)
-			}
 			p.Clear()
 			return a.saySelf(cmd.Name(), i, child.Process.Pid, log.Name())
 		case <-died:

@@ -453,7 +453,7 @@ func TestParseHierarchies(t *testing.T) {
 func TestLimitsAreReadBack(t *testing.T) {
 	spec := container.Spec{ID: "a", CPUs: 0.5, Memory: 1<<20 + 1, PIDs: 7, CPUSet: "0-3,5"}
 	v1 := map[string]string{"memory.limit_in_bytes": "1048576", "cpu.cfs_quota_us": "50000", "pids.max": "7", "cpuset.cpus": "0-3,5"}
-	v2 := map[string]string{"memory.max": "1048576", "cpu.max": "50000 100000", "pids.max": "7", "cpuset.cpus": "0-3,5"}
+	v2 := map[string]string{"memory.max": "1048576", "cpu.max": "50000 100000", "pids.max": "7", "cpuset.cpus": "0-3,5", "cpuset.cpus.effective": "0-3,5"}
 	for name, tt := range map[string]struct {
 		files  map[string]string
 		v2     bool
@@ -464,7 +464,8 @@ func TestLimitsAreReadBack(t *testing.T) {
 		"v2":                  {files: v2, v2: true},
 		"v2 without memory":   {files: v2, v2: true, change: map[string]string{"memory.max": "max"}, err: "memory.max is max, want 1048576"},
 		"v1 other quota":      {files: v1, change: map[string]string{"cpu.cfs_quota_us": "-1"}, err: "cpu.cfs_quota_us is -1, want 50000"},
-		"v2 other processors": {files: v2, v2: true, change: map[string]string{"cpuset.cpus": "0-7"}, err: "cpuset.cpus is 0-7, want 0-3,5"},
+		"v2 other processors": {files: v2, v2: true, change: map[string]string{"cpuset.cpus.effective": "0-7"}, err: "cpuset.cpus.effective is 0-7, want 0-3,5"},
+		"v2 fewer above it":   {files: v2, v2: true, change: map[string]string{"cpuset.cpus.effective": "0-1"}, err: "cpuset.cpus.effective is 0-1, want 0-3,5"},
 		"v1 all processors":   {files: v1, change: map[string]string{"cpuset.cpus": ""}, err: "cpuset.cpus is , want 0-3,5"},
 		"file missing":        {files: v1, v2: true, err: "memory.max: no such file"},
 	} {

@@ -129,7 +129,8 @@ func (r *Runtime) controls(s container.Spec) []control {
 			}})
 	}
 	if l.CPUSet != "" {
-		cs = append(cs, control{"cpuset", "cpuset.cpus", "cpuset.cpus", true, l.CPUSet, nil, func(res *specs.LinuxResources, l container.Limits) {
+		// Version 2 has what was asked for in cpuset.cpus, and what the kernel gives, of what the cgroups above have, here.
+		cs = append(cs, control{"cpuset", "cpuset.cpus", "cpuset.cpus.effective", true, l.CPUSet, nil, func(res *specs.LinuxResources, l container.Limits) {
 			cpu(res).Cpus = l.CPUSet
 		}})
 	}
@@ -217,11 +218,7 @@ func checkCPUSet(text string) error {
 	case text == "":
 		return nil
 	}
-	raw, err := os.ReadFile("/sys/devices/system/cpu/online")
-	if err != nil {
-		return fmt.Errorf("cpuset: %w", err)
-	}
-	online, err := cpuset.Parse(strings.TrimSpace(string(raw)))
+	online, err := cpuset.Online()
 	if err != nil {
 		return fmt.Errorf("cpuset: %w", err)
 	}
@@ -265,5 +262,5 @@ func (r *Runtime) readLimit(id string, c control) error {
 	} else if text, _, _ = strings.Cut(text, " "); text == c.want { // cpu.max has the period behind
 		return nil
 	}
-	return fmt.Errorf("limit %s is %s, want %s: it was not set", file, text, c.want)
+	return fmt.Errorf("limit %s is %s, want %s: it is not in force", file, text, c.want)
 }

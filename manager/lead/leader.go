@@ -182,7 +182,7 @@ func (v *hostsView) note(b store.Batch) {
 
 // offers is what of a host decides whether a function that fits nowhere now fits.
 func offers(h api.Host) string {
-	return fmt.Sprint(h.Spec.Unschedulable, h.Status.State, h.Status.Cores, h.Status.Memory, h.Status.Images)
+	return fmt.Sprint(h.Spec.Unschedulable, h.Status.State, h.Status.Cores, h.Status.Memory, h.Status.Images, h.Status.RuntimePorts, h.Status.SwitchPorts)
 }
 
 // lookAtHosts writes down which hosts are lost and which are back, and places anew what has to be, all in one step.

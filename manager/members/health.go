@@ -63,7 +63,7 @@ func (m *Hosts) Lost(h api.Host) string {
 	return fmt.Sprintf("host %s is lost: its agent has been silent for %v", h.Name, max(0, m.Now().Sub(last)).Round(time.Second))
 }
 
-// silence is for how long a host that is judged by its reports may not report.
+// silence is for how long a host whose health is decided by its reports may not report; then it is lost.
 const silence = 3 * api.HostBeat
 
 // beatState judges a host whose agent beats at this manager. When it has come back, the leader says so. One that beats no more and goes on

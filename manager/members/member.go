@@ -80,5 +80,5 @@ func (m *Hosts) Forget(host string) { m.keys.Forget(host) }
 // HostAlive tells of a host without a certificate, another manager's own, whether it reports.
 func (m *Hosts) HostAlive(ctx context.Context, host string) bool {
 	h, err := store.Get[api.Host](ctx, m.Store, api.KindHost, host)
-	return err == nil && (m.BeatsAgain(host) || m.Now().Sub(m.beats.reported(h, m.Now())) < 3*api.HostBeat)
+	return err == nil && (m.BeatsAgain(host) || m.Now().Sub(m.beats.reported(h, m.Now())) <= silence)
 }

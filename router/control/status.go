@@ -213,14 +213,14 @@ func (l *loop) endpointStatus(e api.Endpoint) api.EndpointStatus {
 	at := l.at[e.Name]
 	d := l.deviceOf(at.At.Switch)
 	if d == nil {
+		why := fmt.Sprintf("no station with %s has been seen", cmp.Or(e.Spec.MAC, e.Spec.Address))
 		switch {
 		case e.Spec.Switch != "" && l.byName[e.Spec.Switch] == nil:
-			s.Message = fmt.Sprintf("switch %s has not connected", e.Spec.Switch)
+			why = fmt.Sprintf("switch %s has not connected", e.Spec.Switch)
 		case e.Spec.Switch != "":
-			s.Message = fmt.Sprintf("port %s of switch %s is not there, not up, or no edge port", e.Spec.SwitchPort, e.Spec.Switch)
-		default:
-			s.Message = fmt.Sprintf("no station with %s has been seen", cmp.Or(e.Spec.MAC, e.Spec.Address))
+			why = fmt.Sprintf("port %s of switch %s is not there, not up, or no edge port", e.Spec.SwitchPort, e.Spec.Switch)
 		}
+		s.Say(api.Condition{Type: api.ConditionWaiting, Reason: api.ReasonWaiting, Message: why})
 		return s
 	}
 	s.State, s.Port, s.Link = api.EndpointUp, uint32(at.At.Port.Number), fmt.Sprintf("%s:%d", d.Name, at.At.Port.Number)

@@ -43,3 +43,18 @@ func TestAPolicyThatLosesARuleAfterwardsIsNotActive(t *testing.T) {
 		t.Errorf("p is %s", got)
 	}
 }
+
+func TestAnEndpointThatIsNotFoundIsWaiting(t *testing.T) {
+	l := newLoop(&Controller{o: Options{Now: time.Now}})
+	l.newDevice(1, "s1")
+	for says, spec := range map[string]api.EndpointSpec{
+		"switch s9 has not connected":                               {Switch: "s9", SwitchPort: "1"},
+		"port 1 of switch s1 is not there, not up, or no edge port": {Switch: "s1", SwitchPort: "1"},
+		"no station with 10.0.0.1 has been seen":                    {Address: "10.0.0.1"},
+	} {
+		s := l.endpointStatus(api.Endpoint{Spec: spec})
+		if c := s.Conditions.Get(api.ConditionWaiting); c == nil || c.Reason != api.ReasonWaiting || c.Message != says || s.Message != says || s.State != api.EndpointPending {
+			t.Errorf("%+v, want %q", s, says)
+		}
+	}
+}
