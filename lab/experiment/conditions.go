@@ -125,6 +125,7 @@ const (
 	condMode           = "mode"
 	condTool           = "tool"
 	condCPUs           = "CPUs"
+	condWeir           = "weir"
 )
 
 // stationConditions are read from the interfaces of both stations, sender / receiver where they differ.

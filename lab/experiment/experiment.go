@@ -53,7 +53,8 @@ type Measurement struct {
 func All() map[string]Experiment {
 	out := map[string]Experiment{}
 	for _, x := range []Experiment{tcpExperiment(), pingExperiment(), ppsExperiment(), ndrExperiment(), rrExperiment(), fctExperiment(), bootExperiment{},
-		ceilingExperiment(), paceExperiment(), latencyExperiment(), installExperiment{}, compileExperiment{}} {
+		ceilingExperiment(), paceExperiment(), latencyExperiment(), installExperiment{}, compileExperiment{},
+		rulesExperiment{}, policiesExperiment{}, startExperiment{}, changeExperiment{}} {
 		out[x.Name()] = x
 	}
 	return out
