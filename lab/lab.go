@@ -35,16 +35,15 @@ func Run(ctx context.Context, o Options) (Results, error) {
 	if err != nil {
 		return Results{}, err
 	}
-	b, err := experiment.NewBench(ctx, o.Images)
+	b, err := o.benches(ctx)
 	if err != nil {
 		return Results{}, err
 	}
-	b.API, b.Former = o.API, o.Former
 	j, err := study.Create(o.Dir, study.Header{
 		Study: s, Mode: o.Mode, Seed: o.Seed, Started: time.Now().UTC(), Version: o.Version, Environment: Environment(),
 	})
 	if err != nil {
-		return Results{}, errors.Join(err, b.Close())
+		return Results{}, errors.Join(err, b.close())
 	}
 	return finish(ctx, o.Dir, j, b, o.Progress)
 }
@@ -55,24 +54,38 @@ func Resume(ctx context.Context, o Options) (Results, error) {
 	if err != nil {
 		return Results{}, err
 	}
-	b, err := experiment.NewBench(ctx, o.Images)
+	b, err := o.benches(ctx)
 	if err != nil {
 		return Results{}, errors.Join(err, j.Close())
 	}
-	b.API, b.Former = o.API, o.Former
 	if len(j.Left()) > 0 {
 		if err := j.GoOn(study.Resumption{At: time.Now().UTC(), Version: o.Version, Environment: Environment()}); err != nil {
-			return Results{}, errors.Join(err, b.Close(), j.Close())
+			return Results{}, errors.Join(err, b.close(), j.Close())
 		}
 	}
 	return finish(ctx, o.Dir, j, b, o.Progress)
 }
 
+// benches of a run: of all variants, and of the duplicate.
+type benches [2]*experiment.Bench
+
+func (o Options) benches(ctx context.Context) (b benches, err error) {
+	for i := range b {
+		if b[i], err = experiment.NewBench(ctx, o.Images); err != nil {
+			return b, errors.Join(err, b.close())
+		}
+		b[i].API, b[i].Former = o.API, o.Former
+	}
+	return b, nil
+}
+
+func (b benches) close() error { return errors.Join(b[0].Close(), b[1].Close()) }
+
 // finish a run that has begun.
-func finish(ctx context.Context, dir string, j *study.Journal, b *experiment.Bench, progress Progress) (Results, error) {
-	r := &Runner{Experiments: experiment.All(), Journal: j, Bench: b, Progress: progress, Rules: Rules()}
+func finish(ctx context.Context, dir string, j *study.Journal, b benches, progress Progress) (Results, error) {
+	r := &Runner{Experiments: experiment.All(), Journal: j, Bench: b[0], Twin: b[1], Progress: progress, Rules: Rules()}
 	err := r.Run(ctx)
-	err = errors.Join(err, b.Close())
+	err = errors.Join(err, b.close())
 	results := Summarise(j)
 	return results, errors.Join(err, j.Close(), Save(dir, results))
 }

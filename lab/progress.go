@@ -17,6 +17,7 @@ type Silent struct{}
 
 func (Silent) Begin(int, int)                     {}
 func (Silent) Part(study.Part, int)               {}
+func (Silent) Block(study.Part, int, int)         {}
 func (Silent) Setup(study.Part, study.Variant)    {}
 func (Silent) Trial(study.Trial)                  {}
 func (Silent) Done(study.Part, study.Record, int) {}
@@ -39,9 +40,11 @@ func (l *Lines) Part(p study.Part, trials int) {
 	fmt.Fprintf(l.W, "part %s: %s (%d trials)\n", p.Name, p.Question, trials)
 }
 
-func (l *Lines) Setup(p study.Part, v study.Variant) {
-	fmt.Fprintf(l.W, "set up %s %s\n", p.Name, strings.Join(v, " "))
+func (l *Lines) Block(p study.Part, n, of int) {
+	fmt.Fprintf(l.W, "part %s: set up block %d of %d\n", p.Name, n, of)
 }
+
+func (l *Lines) Setup(study.Part, study.Variant) {}
 
 func (l *Lines) Trial(study.Trial) {}
 
@@ -85,31 +88,28 @@ func Figure(v float64) string {
 	return fmt.Sprintf("%.3g", v)
 }
 
-// timeLeft estimates by the trials of the part that were made.
+// timeLeft of a part is estimated by those of its blocks that are over: all are alike, and in each the set-up is a good part of the time.
 type timeLeft struct {
-	begun time.Time
-	took  []float64 // seconds
+	begun time.Time // the block that goes on
+	took  []float64 // seconds, of those before it
+	left  int       // blocks, with the one that goes on
 }
 
-func (t *timeLeft) begin() {
-	if t.begun.IsZero() {
-		t.begun = time.Now()
-	}
-}
-
-func (t *timeLeft) end() {
+// block n of so many begins.
+func (t *timeLeft) block(n, of int) {
 	if !t.begun.IsZero() {
 		t.took = append(t.took, time.Since(t.begun).Seconds())
-		t.begun = time.Time{}
 	}
+	t.begun, t.left = time.Now(), of-n+1
 }
 
-// of n trials; 0 if unknown.
-func (t *timeLeft) of(n int) time.Duration {
+// now is what is left; 0 if unknown.
+func (t *timeLeft) now() time.Duration {
 	if len(t.took) == 0 {
 		return 0
 	}
-	return time.Duration(stats.Mean(t.took) * float64(n) * float64(time.Second)).Round(time.Second)
+	whole := time.Duration(stats.Mean(t.took) * float64(t.left) * float64(time.Second))
+	return max(0, whole-time.Since(t.begun)).Round(time.Second)
 }
 
 // Live is progress on a terminal: a line for every variant of the part, and a bar with the time that is left, drawn anew in place.
@@ -119,7 +119,6 @@ type Live struct {
 
 	planned, done int
 	part          study.Part
-	ofPart        int // trials of it that are left
 	values        map[string][]float64
 	voids         map[string]int
 	order         []string
@@ -132,10 +131,10 @@ type Live struct {
 func (l *Live) Begin(planned, done int) { l.planned, l.done, l.began = planned, done, time.Now() }
 
 // Part leaves the former part's lines on the screen.
-func (l *Live) Part(p study.Part, trials int) {
+func (l *Live) Part(p study.Part, _ int) {
 	l.draw()
 	l.drawn = 0
-	l.part, l.ofPart, l.left, l.now = p, trials, timeLeft{}, ""
+	l.part, l.left, l.now = p, timeLeft{}, ""
 	l.values, l.voids, l.order = map[string][]float64{}, map[string]int{}, nil
 	for _, v := range p.Variants() { // in the order of the study
 		l.order = append(l.order, key(v, false))
@@ -146,19 +145,24 @@ func (l *Live) Part(p study.Part, trials int) {
 	fmt.Fprintf(l.W, "\n%s: %s\n", p.Name, p.Question)
 }
 
+func (l *Live) Block(_ study.Part, n, of int) {
+	l.left.block(n, of)
+	l.now = fmt.Sprintf("block %d of %d: taking down the one before", n, of)
+	l.draw()
+}
+
 func (l *Live) Setup(_ study.Part, v study.Variant) {
 	l.now = "setting up " + strings.Join(v, " ")
 	l.draw()
 }
 
 func (l *Live) Trial(t study.Trial) {
-	l.left.begin()
 	l.now = strings.TrimPrefix(t.Key(), t.Part+"/")
 	l.draw()
 }
 
 func (l *Live) Done(p study.Part, r study.Record, left int) {
-	l.done, l.ofPart = l.planned-left, l.ofPart-1
+	l.done = l.planned - left
 	k := key(r.Trial.Variant, r.Trial.Duplicate)
 	switch {
 	case r.Skipped != "":
@@ -169,7 +173,6 @@ func (l *Live) Done(p study.Part, r study.Record, left int) {
 	default:
 		l.values[k] = append(l.values[k], r.Values[p.Metrics[0].Name])
 	}
-	l.left.end()
 	l.draw()
 }
 
@@ -226,7 +229,7 @@ func (l *Live) lines() (out []string) {
 		full = width * l.done / l.planned
 	}
 	state := fmt.Sprintf("[%s%s] %d/%d, %s", strings.Repeat("#", full), strings.Repeat(".", width-full), l.done, l.planned, time.Since(l.began).Round(time.Second))
-	if d := l.left.of(l.ofPart); d > 0 {
+	if d := l.left.now(); d > 0 {
 		state += fmt.Sprintf(", this part takes %s more", d)
 	}
 	return append(out, state+"  "+l.now)

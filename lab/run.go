@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"weir.dev/weir/instance"
@@ -19,6 +21,7 @@ type Runner struct {
 	Experiments map[string]experiment.Experiment
 	Journal     *study.Journal
 	Bench       *experiment.Bench // what variants are set up on
+	Twin        *experiment.Bench // what the duplicate of the baseline is set up on
 	Progress    Progress
 	Rules       VoidRules
 	Memory      func() (free float64) // share of the machine's memory that is free; nil: as the kernel says
@@ -28,6 +31,7 @@ type Runner struct {
 type Progress interface {
 	Begin(planned, done int)
 	Part(p study.Part, trials int)                  // trials that are left of it
+	Block(p study.Part, n, of int)                  // the n-th block of the part begins: everything is set up anew, which takes a while
 	Setup(part study.Part, v study.Variant)         // takes a while
 	Trial(t study.Trial)                            // begins
 	Done(part study.Part, r study.Record, left int) // it is on the disk
@@ -44,28 +48,37 @@ const maxTrial = 5 * time.Minute
 type state struct {
 	*Runner
 	sampler *machine.Sampler
-	ready   map[string]experiment.Arrangement
-	checked map[string]string // reason to skip, by variant
-	failed  map[string]int    // trials in a row, by variant
-	needs   string
-	waited  time.Duration // for quiet moments
+	ready   map[string]experiment.Arrangement // by variant; of one block
+	broken  map[string]error                  // set-ups that failed, whose trial is yet to come
+	checked map[string]string                 // reason to skip, by variant
+	failed  map[string]int                    // trials in a row, by variant
+	cleared int                               // times that the benches were
+	waited  time.Duration                     // for quiet moments
 	begun   time.Time
 	again   time.Duration // spent on trials that were made again
 }
 
-// Run makes all trials that are left. When ctx ends it stops behind the trial that it is in, which is not counted: what is there is a valid
-// partial result. Everything that was set up is taken down.
+func newState(r *Runner) *state {
+	return &state{
+		Runner: r, sampler: machine.NewSampler(), begun: time.Now(),
+		ready: map[string]experiment.Arrangement{}, broken: map[string]error{}, checked: map[string]string{}, failed: map[string]int{},
+	}
+}
+
+// Run makes all trials that are left, block by block: for each block everything is set up anew. When ctx ends it stops behind the trial that it is
+// in, which is not counted: what is there is a valid partial result. Everything that was set up is taken down.
 func (r *Runner) Run(ctx context.Context) (err error) {
-	s := &state{Runner: r, sampler: machine.NewSampler(), ready: map[string]experiment.Arrangement{}, checked: map[string]string{}, failed: map[string]int{}, begun: time.Now()}
+	s := newState(r)
 	left := r.Journal.Left()
 	r.Progress.Begin(len(left)+len(r.Journal.Records), len(r.Journal.Records))
 	defer r.Progress.End()
-	defer func() { err = errors.Join(err, s.clear("")) }()
+	defer func() { err = errors.Join(err, s.clear()) }()
 	perPart := map[string]int{}
 	for _, t := range left {
 		perPart[t.Part]++
 	}
-	part, n := "", len(left)
+	n := len(left)
+	var last study.Trial // of the block that goes on
 	made := map[string]bool{}
 	done := func(p study.Part) func(study.Record) error {
 		return func(record study.Record) error {
@@ -93,13 +106,15 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 		if !ok {
 			return fmt.Errorf("part %s: this program has no experiment %q", p.Name, p.Experiment)
 		}
-		if t.Part != part {
-			part = t.Part
-			r.Progress.Part(p, perPart[part])
-			if err := s.begin(x); err != nil {
+		if t.Part != last.Part {
+			r.Progress.Part(p, perPart[t.Part])
+		}
+		if t.Part != last.Part || t.Block != last.Block {
+			if err := s.begin(ctx, p, x, block(left[i:])); err != nil {
 				return err
 			}
 		}
+		last = t
 		if err := s.advance(ctx, p, x, t, left[i:], done(p)); err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -131,28 +146,71 @@ func (r *Runner) part(name string) (study.Part, error) {
 	return study.Part{}, fmt.Errorf("the study has no part %q", name)
 }
 
-// begin a part: what the last one was set up on goes, unless this one needs the same.
-func (s *state) begin(x experiment.Experiment) error {
-	needs := x.Needs()
-	same := needs != "" && needs == s.needs
-	s.needs = needs
-	if same {
-		return s.clear("keep")
+// block is the trials of the first one's block.
+func block(left []study.Trial) []study.Trial {
+	n := slices.IndexFunc(left, func(t study.Trial) bool { return t.Part != left[0].Part || t.Block != left[0].Block })
+	if n < 0 {
+		n = len(left)
 	}
-	return s.clear("")
+	return left[:n]
 }
 
-// clear takes all arrangements down and, unless they are to be kept, what they stand on.
-func (s *state) clear(keep string) error {
+// begin a block: everything that the last one stood on goes, and what the trials of this one stand on is made before the first of them, so that no
+// trial follows its own set-up more closely than the others do. Where memory is short the rest is set up when its turn comes.
+func (s *state) begin(ctx context.Context, p study.Part, x experiment.Experiment, trials []study.Trial) error {
+	s.Progress.Block(p, trials[0].Block+1, p.Plan(s.Journal.Header.Mode).Blocks)
+	if err := s.clear(); err != nil {
+		return err
+	}
+	for _, t := range trials {
+		levels := levelsOf(p, t.Variant)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if s.short() {
+			return nil
+		}
+		if s.skip(ctx, p, x, t, levels) != "" {
+			continue
+		}
+		if _, err := s.arrange(ctx, p, x, t, levels); err != nil {
+			s.broken[key(t.Variant, t.Duplicate)] = err
+		}
+	}
+	return nil
+}
+
+// clear takes all arrangements down, and then what they stand on, both benches at a time.
+func (s *state) clear() error {
 	var errs []error
 	for k, a := range s.ready {
 		errs = append(errs, a.Close())
 		delete(s.ready, k)
 	}
-	if keep == "" && s.Bench != nil {
-		errs = append(errs, s.Bench.Clear())
+	clear(s.broken)
+	s.cleared++
+	var twin error
+	var all sync.WaitGroup
+	all.Go(func() { twin = s.Twin.Clear() })
+	errs = append(errs, s.Bench.Clear())
+	all.Wait()
+	return errors.Join(append(errs, twin)...)
+}
+
+// bench of a trial: the duplicate of the baseline has one of its own, so that it is made as often as the baseline, and shares nothing with it.
+func (s *state) bench(t study.Trial) *experiment.Bench {
+	if t.Duplicate {
+		return s.Twin
 	}
-	return errors.Join(errs...)
+	return s.Bench
+}
+
+// setup names what a trial is measured on: the bench, and how many times this run has set up on it.
+func (s *state) setup(t study.Trial) string {
+	if b := s.bench(t); b != nil {
+		return fmt.Sprintf("%s/%d", b.Name, s.cleared)
+	}
+	return ""
 }
 
 // trial makes one. An error ends the run.
@@ -166,6 +224,7 @@ func (s *state) trial(ctx context.Context, p study.Part, x experiment.Experiment
 	if err != nil {
 		return s.fail(ctx, r, "set up", err)
 	}
+	r.Setup = s.setup(t)
 	s.Progress.Trial(t)
 	var last taken
 	for {
@@ -329,17 +388,23 @@ func (s *state) skip(ctx context.Context, p study.Part, x experiment.Experiment,
 	return reason
 }
 
-// arrange gives the variant as it was set up, or sets it up.
+// arrange gives the variant as it was set up in this block, or sets it up.
 func (s *state) arrange(ctx context.Context, p study.Part, x experiment.Experiment, t study.Trial, levels experiment.Levels) (experiment.Arrangement, error) {
 	k := key(t.Variant, t.Duplicate)
 	if a, ok := s.ready[k]; ok {
 		return a, nil
 	}
-	if err := s.makeRoom(); err != nil {
+	if err, ok := s.broken[k]; ok { // told once
+		delete(s.broken, k)
 		return nil, err
 	}
+	if len(s.ready) > 0 && s.short() { // what waits is set up again when it is needed
+		if err := s.clear(); err != nil {
+			return nil, err
+		}
+	}
 	s.Progress.Setup(p, t.Variant)
-	a, err := x.Setup(ctx, s.Bench, levels)
+	a, err := x.Setup(ctx, s.bench(t), levels)
 	if err != nil {
 		return nil, err
 	}
@@ -347,16 +412,13 @@ func (s *state) arrange(ctx context.Context, p study.Part, x experiment.Experime
 	return a, nil
 }
 
-// makeRoom takes everything that waits down when memory is short: what is needed next is set up again.
-func (s *state) makeRoom() error {
+// short of memory.
+func (s *state) short() bool {
 	free := s.Memory
 	if free == nil {
 		free = machine.FreeMemory
 	}
-	if len(s.ready) == 0 || free() >= lowMemory {
-		return nil
-	}
-	return s.clear("")
+	return free() < lowMemory
 }
 
 // Save writes the results of a run beside its journal, all or nothing.

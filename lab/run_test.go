@@ -35,7 +35,6 @@ type fake struct {
 func (f *fake) Name() string               { return "fake" }
 func (f *fake) About() string              { return "figures that are known" }
 func (f *fake) Metrics() map[string]string { return map[string]string{"rate": "Gb/s"} }
-func (f *fake) Needs() string              { return "" }
 func (f *fake) Check(_ context.Context, _ *experiment.Bench, l experiment.Levels) string {
 	if f.skip == nil {
 		return ""
@@ -118,8 +117,8 @@ func TestRunFindsTheTruth(t *testing.T) {
 	if f.open != 0 {
 		t.Errorf("%d arrangements are still open", f.open)
 	}
-	// 9 variants and 3 duplicates, without the one that is left out: each set up once.
-	if len(f.setups) != 11 || f.trials != 8*11 {
+	// 9 variants and 3 duplicates, without the one that is left out: each set up once a block.
+	if len(f.setups) != 8*11 || f.trials != 8*11 {
 		t.Errorf("%d set up, %d trials", len(f.setups), f.trials)
 	}
 	got := Summarise(r.Journal)
@@ -490,7 +489,7 @@ func TestProgressIsShown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := strings.Count(lines.String(), "\n"); got != 2+11+88+1 { // head, part, set-ups, trials, one reason to skip
+	if got := strings.Count(lines.String(), "\n"); got != 2+8+88+1 { // head, part, blocks, trials, one reason to skip
 		t.Errorf("%d lines:\n%s", got, lines.String())
 	}
 	for _, want := range []string{"96/96", "n=8", "and 5 more", "\x1b["} {

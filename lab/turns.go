@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"weir.dev/weir/lab/experiment"
@@ -157,7 +158,7 @@ func (s *state) step(ctx context.Context, p study.Part, x experiment.Stepped, u 
 	}
 	st := study.Step{ // there are many: no more digits than count
 		Of: u.trial, N: len(u.steps), What: next.What, Load: next.Load, Length: next.Length, Begun: taken.begun, Took: taken.took,
-		Values: rounded(taken.m.Values, 6), Covariates: rounded(taken.covariates, 3), Void: taken.void,
+		Values: rounded(taken.m.Values, 6), Covariates: rounded(taken.covariates, 3), Void: taken.void, Setup: s.setup(u.trial),
 	}
 	if taken.m.Raw != nil {
 		if st.Raw, err = json.Marshal(taken.m.Raw); err != nil {
@@ -181,11 +182,15 @@ func (s *state) step(ctx context.Context, p study.Part, x experiment.Stepped, u 
 func (u *turn) record() study.Record {
 	r := study.Record{Trial: u.trial, Begun: time.Now().UTC(), Covariates: map[string]float64{}}
 	n := map[string]float64{}
+	var setups []string
 	for i, st := range u.steps {
 		if i == 0 {
 			r.Begun = st.Begun
 		}
 		r.Took += st.Took
+		if !slices.Contains(setups, st.Setup) {
+			setups = append(setups, st.Setup)
+		}
 		for name, v := range st.Covariates {
 			switch n[name]++; name {
 			case covCanary, covOwnRSS:
@@ -195,6 +200,7 @@ func (u *turn) record() study.Record {
 			}
 		}
 	}
+	r.Setup = strings.Join(setups, ",")
 	return r
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"weir.dev/weir/lab/experiment"
-	"weir.dev/weir/lab/machine"
 	"weir.dev/weir/lab/study"
 )
 
@@ -37,7 +36,6 @@ func newBounded() *bounded {
 	}
 }
 
-func (b *bounded) Needs() string                                                      { return "" }
 func (b *bounded) Check(context.Context, *experiment.Bench, experiment.Levels) string { return "" }
 func (b *bounded) Setup(_ context.Context, _ *experiment.Bench, l experiment.Levels) (experiment.Arrangement, error) {
 	limit, err := strconv.ParseFloat(l["limit"], 64)
@@ -250,7 +248,7 @@ func TestStepsThatWereHeldUpAreMadeAgain(t *testing.T) {
 	j := limitJournal(t, filepath.Join(t.TempDir(), "run"), 1)
 	defer j.Close()
 	left := j.Left()[:1]
-	s := &state{Runner: limitRunner(b, j), sampler: machine.NewSampler(), ready: map[string]experiment.Arrangement{}, checked: map[string]string{}, failed: map[string]int{}}
+	s := newState(limitRunner(b, j))
 	if err := s.turns(t.Context(), j.Header.Study.Parts[0], b, left, j.Add); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -254,13 +255,20 @@ func (b *Bench) Clear() error {
 	if b == nil {
 		return nil
 	}
-	var errs []error
-	for name, p := range b.platforms {
-		if err := p.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("platform %s: %w", name, err))
-		}
-		delete(b.platforms, name)
+	errs := make([]error, 0, len(b.platforms))
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for name, p := range b.platforms { // there are few
+		all.Go(func() {
+			if err := p.Close(); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, fmt.Errorf("platform %s: %w", name, err))
+			}
+		})
 	}
+	all.Wait()
+	clear(b.platforms)
 	for name, r := range b.starters {
 		errs = append(errs, r.close())
 		delete(b.starters, name)
@@ -271,8 +279,11 @@ func (b *Bench) Clear() error {
 	return errors.Join(append(errs, removeBoot(ctx, b.Name))...)
 }
 
-// Close removes everything.
+// Close removes everything. A bench of nil has nothing.
 func (b *Bench) Close() error {
+	if b == nil {
+		return nil
+	}
 	err := b.Clear()
 	return errors.Join(err, b.letGo())
 }

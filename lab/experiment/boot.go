@@ -31,7 +31,6 @@ func (bootExperiment) About() string {
 func (bootExperiment) Metrics() map[string]string {
 	return map[string]string{"run": "s", "create": "s", "start": "s", "stop": "s"}
 }
-func (bootExperiment) Needs() string { return "boot" }
 func (bootExperiment) Factors() []Factor {
 	return []Factor{
 		{Name: factorRuntime, About: "what makes containers", Check: oneOf("oci", "docker", "runc", "lxc", runtimeVM)},

@@ -74,7 +74,6 @@ type selfTest struct {
 func (x *selfTest) Name() string               { return x.name }
 func (x *selfTest) About() string              { return x.about }
 func (x *selfTest) Metrics() map[string]string { return x.metrics }
-func (x *selfTest) Needs() string              { return "chains" }
 func (x *selfTest) Factors() []Factor          { return x.factors }
 
 func (x *selfTest) Check(_ context.Context, _ *Bench, l Levels) string {

@@ -42,7 +42,6 @@ type chains struct {
 func (x *chains) Name() string               { return x.name }
 func (x *chains) About() string              { return x.about }
 func (x *chains) Metrics() map[string]string { return x.metrics }
-func (x *chains) Needs() string              { return "chains" }
 
 // Factors that it can vary, if it says so.
 func (x *chains) Factors() []Factor {

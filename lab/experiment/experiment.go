@@ -20,11 +20,9 @@ type Experiment interface {
 	About() string
 	// Metrics that a trial gives, by name, with their units.
 	Metrics() map[string]string
-	// Needs names what variants are set up on; what another experiment needs is taken down before ("" nothing).
-	Needs() string
 	// Check tells why a variant cannot be measured here; empty: it can. It changes nothing.
 	Check(ctx context.Context, b *Bench, l Levels) string
-	// Setup prepares a variant. It is kept through all blocks where memory allows.
+	// Setup prepares a variant on a bench. It is kept for one block, or less where memory is short.
 	Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error)
 }
 

@@ -117,8 +117,8 @@ type sender struct {
 
 func (s sender) close() error { return errors.Join(s.Close(), s.undo()) }
 
-// sender of a site. Variants that share a site, a baseline and its duplicate, share it: each of two sinks at one place would take the other's
-// frames. For the same reason others at the place are closed.
+// sender of a site. Variants that share a site share it (the bare link of a bench, for example): each of two sinks at one place would take the
+// other's frames. For the same reason others at the place are closed.
 func (x *ndr) sender(s site) (sender, error) {
 	if g, ok := x.senders[s]; ok {
 		return g, nil
@@ -203,7 +203,7 @@ func (p *ndrPath) Measure(ctx context.Context, length time.Duration) (Measuremen
 	return InARow(ctx, c, p)
 }
 
-// Close takes the senders away with the last arrangement; the platforms stay for others.
+// Close takes the senders away with the last arrangement, before what they stand on is taken down.
 func (p *ndrPath) Close() (err error) {
 	if p.x.users--; p.x.users > 0 {
 		return nil

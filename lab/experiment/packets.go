@@ -24,7 +24,6 @@ func (packets) About() string {
 func (packets) Metrics() map[string]string {
 	return map[string]string{"rate": "Mpps", "cost": "ns", "loss": "%"}
 }
-func (packets) Needs() string { return "chains" }
 
 // Factors that a study can name.
 func (x packets) Factors() []Factor {

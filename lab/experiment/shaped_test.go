@@ -67,7 +67,6 @@ func NewShaped(t *testing.T) (x Experiment, chain int) {
 	return s, s.rig.chain
 }
 
-func (s *shaped) Needs() string                                { return "" }
 func (s *shaped) Check(context.Context, *Bench, Levels) string { return "" }
 
 func (s *shaped) Setup(_ context.Context, _ *Bench, l Levels) (Arrangement, error) {

@@ -38,7 +38,10 @@ type Record struct {
 	Void       string             `json:"void,omitempty"`
 	Tries      []Try              `json:"tries,omitempty"` // before this one, which the machine disturbed
 	Skipped    string             `json:"skipped,omitempty"`
-	Raw        json.RawMessage    `json:"raw,omitempty"`
+	// Setup names what it was measured on: a bench, and which of its set-ups ("lab-1f2e/3"; several, with commas, if the run was cut off within the
+	// trial). Trials of a block have the same one, but for the duplicate, whose bench is another. Empty: an older version's, which set up once a run.
+	Setup string          `json:"setup,omitempty"`
+	Raw   json.RawMessage `json:"raw,omitempty"`
 }
 
 // Try is a trial that did not count and was made again.

@@ -19,6 +19,7 @@ type Step struct {
 	Values     map[string]float64 `json:"values,omitempty"`
 	Covariates map[string]float64 `json:"covariates,omitempty"`
 	Void       string             `json:"void,omitempty"`
+	Setup      string             `json:"setup,omitempty"` // see Record.Setup
 	Raw        json.RawMessage    `json:"raw,omitempty"`
 }
 
