@@ -3,7 +3,6 @@ package lab
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/study"
+	"weir.dev/weir/netns"
 )
 
 const rebuiltStudy = `name: rebuilt
@@ -23,7 +23,7 @@ parts:
   - name: one
     question: Is it another one?
     experiment: looked-at
-    metrics: [{name: inode, unit: number, better: higher}]
+    metrics: [{name: cookie, unit: number, better: higher}]
     factors: [{name: platform, levels: [bridges, veth]}]
     compare: platform
     baseline: bridges
@@ -31,12 +31,12 @@ parts:
     full: {blocks: 6}
 `
 
-// lookedAt notes on which station each trial of a real platform is made, by the number that the kernel gives its namespace.
+// lookedAt notes on which station each trial of a real platform is made, by the cookie of its namespace.
 type lookedAt struct{ trial func() }
 
 func (lookedAt) Name() string                                                       { return "looked-at" }
 func (lookedAt) About() string                                                      { return "what a trial stands on" }
-func (lookedAt) Metrics() map[string]string                                         { return map[string]string{"inode": "number"} }
+func (lookedAt) Metrics() map[string]string                                         { return map[string]string{"cookie": "number"} }
 func (lookedAt) Check(context.Context, *experiment.Bench, experiment.Levels) string { return "" }
 func (x lookedAt) Setup(ctx context.Context, b *experiment.Bench, l experiment.Levels) (experiment.Arrangement, error) {
 	p, err := b.Platform(ctx, l["platform"])
@@ -58,11 +58,25 @@ func (p lookedAtPath) Measure(ctx context.Context, _ time.Duration) (experiment.
 	if p.x.trial != nil {
 		p.x.trial()
 	}
-	var st unix.Stat_t
-	if err := unix.Stat(p.path.From, &st); err != nil {
-		return experiment.Measurement{}, fmt.Errorf("%s: %w", p.path.From, err)
+	n, err := cookie(p.path.From)
+	if err != nil {
+		return experiment.Measurement{}, err
 	}
-	return experiment.Measurement{Values: map[string]float64{"inode": float64(st.Ino)}, Conditions: map[string]string{"station": p.path.From}}, p.path.Try(ctx)
+	return experiment.Measurement{Values: map[string]float64{"cookie": float64(n)}, Conditions: map[string]string{"station": p.path.From}}, p.path.Try(ctx)
+}
+
+// cookie is the number of a network namespace, which no other ever has until the machine is started again.
+func cookie(space string) (n uint64, err error) {
+	err = netns.Do(space, func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		n, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		return err
+	})
+	return n, err
 }
 
 // rebuilt makes the trials of a journal that are left on benches of their own, and gives the benches' names.
@@ -120,14 +134,14 @@ func TestEveryBlockIsRebuilt(t *testing.T) {
 		setup string
 		level string
 	}
-	stations := map[float64]place{} // by its namespace
+	stations := map[float64]place{} // by cookie
 	cut := map[string]bool{}
 	for _, r := range j.Records {
 		at := place{r.Trial.Block, r.Setup, r.Trial.Variant[0]}
-		if other, ok := stations[r.Values["inode"]]; ok && r.Values["inode"] > 0 {
+		if other, ok := stations[r.Values["cookie"]]; ok && r.Values["cookie"] > 0 {
 			t.Errorf("%s stands on what %+v stood on", r.Trial.Key(), other)
 		}
-		stations[r.Values["inode"]] = at
+		stations[r.Values["cookie"]] = at
 		bench, n, ok := strings.Cut(r.Setup, "/")
 		want := first
 		if r.Trial.Block == 2 || slices.Contains(second, bench) && r.Trial.Block == 1 {

@@ -50,8 +50,8 @@ type SelfTest struct {
 	Metric    string `json:"metric"`
 	Level     string `json:"level"`
 	Duplicate bool   `json:"duplicate,omitempty"` // the hidden one of the baseline
-	Same      int    `json:"same"`                // not called different
-	Different int    `json:"different"`
+	Same      int    `json:"same"`                // not told apart by the test
+	Different int    `json:"different"`           // told apart by the test, within the margin too: chance makes 5 %
 	TooFew    int    `json:"too_few"`
 }
 
@@ -159,14 +159,16 @@ func (r *Repeats) add(i int, one Results) {
 				at := SelfTest{Part: p.Part.Name, Group: g.Name, Metric: m.Metric.Name}
 				twin := at
 				twin.Level, twin.Duplicate = p.Part.Baseline, true
-				run.judge(r.count(twin, m.Comparison.Duplicate))
+				r.count(twin, m.Comparison.Duplicate)
+				run.judge(m.Comparison.Duplicate)
 				if p.Part.Compare != experiment.FactorLabel {
 					continue
 				}
 				for _, v := range m.Values { // in the order of the levels
 					if ratio, ok := m.Comparison.Variants[v.Level]; ok && !v.Duplicate {
 						at.Level = v.Level
-						run.judge(r.count(at, ratio))
+						r.count(at, ratio)
+						run.judge(ratio)
 					}
 				}
 			}
@@ -181,16 +183,16 @@ const (
 	different = "different"
 )
 
-func (r *Repetition) judge(v stats.Verdict) {
+func (r *Repetition) judge(ratio stats.Ratio) {
 	switch {
-	case v == stats.Higher || v == stats.Lower:
+	case ratio.Apart():
 		r.Verdict = different
-	case (v == stats.TooFew || v == stats.NoRatio) && r.Verdict != different:
+	case !ratio.Decided() && r.Verdict != different:
 		r.Verdict = string(stats.TooFew)
 	}
 }
 
-func (r *Repeats) count(at SelfTest, ratio stats.Ratio) stats.Verdict {
+func (r *Repeats) count(at SelfTest, ratio stats.Ratio) {
 	i := slices.IndexFunc(r.Comparisons, func(o SelfTest) bool {
 		return o.Part == at.Part && o.Group == at.Group && o.Metric == at.Metric && o.Level == at.Level && o.Duplicate == at.Duplicate
 	})
@@ -202,12 +204,11 @@ func (r *Repeats) count(at SelfTest, ratio stats.Ratio) stats.Verdict {
 	switch {
 	case !ratio.Decided():
 		c.TooFew++
-	case ratio.Claimed():
+	case ratio.Apart():
 		c.Different++
 	default:
 		c.Same++
 	}
-	return ratio.Verdict
 }
 
 // save beside the runs, all or nothing.

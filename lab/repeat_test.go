@@ -16,18 +16,24 @@ import (
 	"weir.dev/weir/lab/study"
 )
 
-// twins is a run's results in which a comparison of a thing with itself said this.
-func twins(duplicate, label stats.Verdict) Results {
+// twins is a run's results in which the test of a thing with itself had these p-values; 0: too few blocks.
+func twins(duplicate, label float64) Results {
+	ratio := func(p float64) stats.Ratio {
+		if p == 0 {
+			return stats.Ratio{Verdict: stats.TooFew}
+		}
+		return stats.Ratio{Ratio: 1.01, P: p, Verdict: stats.Equivalent} // within the margin, all of them
+	}
 	p := study.Part{Name: "idle", Compare: experiment.FactorLabel, Baseline: "one"}
-	c := stats.Comparison{Duplicate: stats.Ratio{Verdict: duplicate}, Variants: map[string]stats.Ratio{"two": {Verdict: label}}}
+	c := stats.Comparison{Duplicate: ratio(duplicate), Variants: map[string]stats.Ratio{"two": ratio(label)}}
 	m := MetricResult{Metric: study.Metric{Name: "rtt"}, Comparison: c, Values: []Value{{Level: "one"}, {Level: "one", Duplicate: true}, {Level: "two"}}}
 	return Results{Planned: 3, Measured: 3, Parts: []PartResult{{Part: p, Groups: []Group{{Metrics: []MetricResult{m}}}}}}
 }
 
 func TestRepeatsAreCounted(t *testing.T) {
-	const same = stats.Equivalent
+	const same, apart = 0.5, 0.04
 	r := Repeats{Planned: 6}
-	for i, x := range []Results{twins(same, same), twins(same, stats.Higher), twins(same, same), twins(stats.TooFew, stats.TooFew), twins(stats.Lower, stats.Higher)} {
+	for i, x := range []Results{twins(same, same), twins(same, apart), twins(same, same), twins(0, 0), twins(apart, apart)} {
 		r.add(i, x)
 	}
 	partial := twins(same, same)

@@ -24,6 +24,7 @@ type Results struct {
 	Environment map[string]string  `json:"environment,omitempty"`
 	Resumed     []study.Resumption `json:"resumed,omitempty"` // by another version, or on another machine
 	Limits      []string           `json:"limits"`            // what a run on this machine cannot claim
+	Distrusted  []Distrust         `json:"distrusted"`        // parts of which nothing is claimed, and why
 
 	Planned  int      `json:"planned"` // trials, by what became of them
 	Measured int      `json:"measured"`
@@ -53,7 +54,9 @@ type PartResult struct {
 	Claims []ClaimResult `json:"claims,omitempty"`
 	Skips  []Skip        `json:"skips,omitempty"`
 	Voids  []Void        `json:"voids,omitempty"`
-	Bounds []Bound       `json:"bounds,omitempty"` // results that the generator may have limited
+	// Setups are the blocks, from 0, whose trials do not all stand on one set-up: the run was cut off in them, or memory was short.
+	Setups []int   `json:"setups,omitempty"`
+	Bounds []Bound `json:"bounds,omitempty"` // results that the generator may have limited
 	// Conditions under which its trials were made, as they were read back.
 	Conditions []Condition `json:"conditions,omitempty"`
 }
@@ -127,7 +130,10 @@ func Summarise(j *study.Journal) Results {
 	h := j.Header
 	r := Results{
 		Study: h.Study, Mode: h.Mode, Seed: h.Seed, Started: h.Started, Version: h.Version, Environment: h.Environment, Resumed: j.Resumed,
-		Limits: limits(h.Environment, h.Study), Rules: Rules().Text(), Left: len(j.Left()), Timeline: []Point{}, Parts: []PartResult{},
+		Limits: limits(h.Environment, h.Study), Rules: Rules().Text(), Left: len(j.Left()), Timeline: []Point{}, Parts: []PartResult{}, Distrusted: []Distrust{},
+	}
+	if setUpOnce(j.Records) {
+		r.Limits = append(r.Limits, onceText)
 	}
 	r.Planned = len(j.Records) + r.Left
 	byPart := map[string][]study.Record{}
@@ -149,8 +155,14 @@ func Summarise(j *study.Journal) Results {
 		r.Timeline = append(r.Timeline, Point{x.Trial.Key(), x.Trial.Part, x.Begun, x.Took, x.Covariates, x.Void})
 	}
 	r.Overhead = overhead(r.Timeline)
+	schedule := h.Study.Schedule(h.Mode, h.Seed)
 	for _, p := range h.Study.Parts {
-		r.Parts = append(r.Parts, summarisePart(p, p.Plan(h.Mode).Blocks, byPart[p.Name], h.Seed))
+		part := summarisePart(p, p.Plan(h.Mode).Blocks, byPart[p.Name], h.Seed)
+		if why := misordered(p, schedule, byPart[p.Name]); why != "" {
+			r.Distrusted = append(r.Distrusted, Distrust{p.Name, why})
+			part.disown(why)
+		}
+		r.Parts = append(r.Parts, part)
 	}
 	return r
 }
@@ -202,7 +214,7 @@ func (c *cell) series(metric string, blocks int) []float64 {
 }
 
 func summarisePart(p study.Part, blocks int, records []study.Record, seed uint64) PartResult {
-	out := PartResult{Part: p, Conditions: conditionsOf(p, records), Bounds: bounds(p, records)}
+	out := PartResult{Part: p, Conditions: conditionsOf(p, records), Bounds: bounds(p, records), Setups: severalSetups(records)}
 	all := cells{}
 	seen := map[string]bool{}
 	for i := range records {

@@ -24,6 +24,9 @@ func Text(w io.Writer, r Results) error {
 	for _, text := range r.ResumedText() {
 		fmt.Fprintf(t, "This run %s\n", text)
 	}
+	for _, d := range r.Distrusted {
+		fmt.Fprintf(t, "DO NOT TRUST %s\n", d)
+	}
 	for _, p := range r.Parts {
 		fmt.Fprintf(t, "\n%s: %s\n", p.Part.Name, p.Part.Question)
 		for _, g := range p.Groups {
@@ -53,6 +56,9 @@ func partNotes(w io.Writer, p PartResult) {
 	}
 	for _, b := range p.Bounds {
 		fmt.Fprintln(w, b)
+	}
+	if text := p.SetupsText(); text != "" {
+		fmt.Fprintln(w, text)
 	}
 	for _, c := range p.Claims {
 		ours := ""

@@ -169,8 +169,16 @@ func hostLinks(t testing.TB) []string {
 	return names
 }
 
-// traces of a run on the host, by its name: directories, mounts, BPF pins, links, cgroups, processes.
-func traces(t testing.TB, name string) (found []string) {
+// traces of a run on the host, by the names of its benches: directories, mounts, BPF pins, links, cgroups, processes.
+func traces(t testing.TB, names []string) (found []string) {
+	t.Helper()
+	for _, name := range names {
+		found = append(found, tracesOf(t, name)...)
+	}
+	return found
+}
+
+func tracesOf(t testing.TB, name string) (found []string) {
 	t.Helper()
 	for _, dir := range []string{"/run/weir", "/var/lib/weir", "/run/netns", "/sys/fs/bpf", "/sys/fs/bpf/weir"} {
 		entries, err := os.ReadDir(dir)
@@ -222,32 +230,32 @@ func traces(t testing.TB, name string) (found []string) {
 
 var benchDir = regexp.MustCompile(`^/run/weir/(lab-[0-9a-f]{4})$`)
 
-// benchOf finds the name of a run by the directory that its process keeps locked.
-func benchOf(pid int) string {
+// benchesOf finds the names of a run's benches by the directories that its process keeps locked.
+func benchesOf(pid int) (names []string) {
 	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // it may have ended
 	for _, fd := range fds {
 		if to, err := os.Readlink(fd); err == nil {
 			if m := benchDir.FindStringSubmatch(to); m != nil {
-				return m[1]
+				names = append(names, m[1])
 			}
 		}
 	}
-	return ""
+	return names
 }
 
-// until the run has made n trials. It returns its name.
-func until(t testing.TB, ctx context.Context, cmd *exec.Cmd, dir string, n int) (name string) {
+// until the run has made n trials. It returns the names of its benches: of all variants, and of the duplicate.
+func until(t testing.TB, ctx context.Context, cmd *exec.Cmd, dir string, n int) (names []string) {
 	t.Helper()
 	for {
-		if found := benchOf(cmd.Process.Pid); found != "" {
-			name = found
+		if found := benchesOf(cmd.Process.Pid); len(found) > 0 {
+			names = found
 		}
 		text, err := os.ReadFile(filepath.Join(dir, "results.jsonl"))
 		if err == nil && bytes.Count(text, []byte("\n")) > n {
-			if name == "" {
-				t.Fatal("the run has no name")
+			if len(names) != 2 {
+				t.Fatalf("the run has benches %v: want two", names)
 			}
-			return name
+			return names
 		}
 		select {
 		case <-ctx.Done():
@@ -257,8 +265,8 @@ func until(t testing.TB, ctx context.Context, cmd *exec.Cmd, dir string, n int) 
 	}
 }
 
-// resumed goes on with a run to its end; it gives the name that it had taken when n trials were there, its results, and what it said.
-func resumed(t testing.TB, ctx context.Context, dir string, n int, more ...string) (name string, results []byte, problems string) {
+// resumed goes on with a run to its end; it gives the names of its benches, its results, and what it said.
+func resumed(t testing.TB, ctx context.Context, dir string, n int, more ...string) (names []string, results []byte, problems string) {
 	t.Helper()
 	var out, said bytes.Buffer
 	c := weir(t, ctx, append([]string{"resume", dir, "-o", "json"}, more...)...)
@@ -266,16 +274,16 @@ func resumed(t testing.TB, ctx context.Context, dir string, n int, more ...strin
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	name = until(t, ctx, c, dir, n)
+	names = until(t, ctx, c, dir, n)
 	if err := c.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, said.String())
 	}
-	return name, out.Bytes(), said.String()
+	return names, out.Bytes(), said.String()
 }
 
-func gone(t testing.TB, name string) {
+func gone(t testing.TB, names []string) {
 	t.Helper()
-	if left := traces(t, name); len(left) > 0 {
+	if left := traces(t, names); len(left) > 0 {
 		t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
 	}
 }
@@ -302,7 +310,7 @@ func TestKilledRunGoesOn(t *testing.T) {
 		t.Error("a killed run leaves nothing: the test does not test")
 	}
 	left, err := experiment.Leftovers()
-	if err != nil || !slices.Contains(left, first) {
+	if err != nil || !slices.Contains(left, first[0]) || !slices.Contains(left, first[1]) {
 		t.Errorf("leftovers: %v, %v: want %s among them", left, err, first)
 	}
 
@@ -393,7 +401,7 @@ func interrupted(t *testing.T, code int, signals ...syscall.Signal) {
 	if err := run.Start(); err != nil {
 		t.Fatal(err)
 	}
-	name := until(t, ctx, run, dir, 4)
+	names := until(t, ctx, run, dir, 4)
 	// One that begins where /run is another, and so sees half of what this one has, takes nothing of it away.
 	other := weir(t, ctx, "run", studyFile(t), "--dir", dir)
 	other.Args = append([]string{"unshare", "--mount", "sh", "-c", `mount -t tmpfs none /run && exec "$0" "$@"`, other.Path}, other.Args[1:]...)
@@ -415,7 +423,7 @@ func interrupted(t *testing.T, code int, signals ...syscall.Signal) {
 	if !strings.Contains(problems.String(), "weir lab resume "+dir) {
 		t.Errorf("it does not say how to go on:\n%s", problems.String())
 	}
-	gone(t, name)
+	gone(t, names)
 	text, err := os.ReadFile(filepath.Join(dir, "results.json"))
 	if err != nil {
 		t.Fatal(err)

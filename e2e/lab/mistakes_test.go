@@ -244,11 +244,11 @@ func TestFullDiskEndsTheRun(t *testing.T) {
 	if err := run.Start(); err != nil {
 		t.Fatal(err)
 	}
-	name := until(t, ctx, run, dir, 1)
+	names := until(t, ctx, run, dir, 1)
 	if _ = run.Wait(); run.ProcessState.ExitCode() != 10 || !strings.Contains(problems.String(), "no space left on device") || !strings.Contains(problems.String(), "weir lab resume "+dir) {
 		t.Errorf("exit code %d\n%s", run.ProcessState.ExitCode(), problems.String())
 	}
-	gone(t, name)
+	gone(t, names)
 	before, err := study.Read(dir)
 	if err != nil || len(before.Records) == 0 || len(before.Left()) == 0 {
 		t.Fatalf("what a full disk leaves: %v", err)
@@ -299,7 +299,7 @@ func TestInterruptedSetUp(t *testing.T) {
 		if err := run.Start(); err != nil {
 			t.Fatal(err)
 		}
-		name := building(t, ctx, run)
+		names := building(t, ctx, run)
 		if err := run.Process.Signal(c.signal); err != nil {
 			t.Fatal(err)
 		}
@@ -311,22 +311,23 @@ func TestInterruptedSetUp(t *testing.T) {
 			t.Errorf("%s: %d trials were made, it was to set up: %v", c.signal, len(j.Records), err)
 		}
 		if c.signal == syscall.SIGKILL {
-			if len(traces(t, name)) == 0 {
+			if len(traces(t, names)) == 0 {
 				t.Error("a killed run leaves nothing: the test does not test")
 			}
 			ended(t, weir(t, ctx, "run", studyFile(t), "--only", "part=stream,platform=bridges,wires=2", "--dir", filepath.Join(t.TempDir(), "next")), 0, "bridges")
 		}
-		gone(t, name)
+		gone(t, names)
 	}
 }
 
-// building waits until the run has made some functions, and gives its name.
-func building(t *testing.T, ctx context.Context, run *exec.Cmd) string {
+// building waits until the run has made some functions, and gives the names of its benches.
+func building(t *testing.T, ctx context.Context, run *exec.Cmd) []string {
 	t.Helper()
 	for {
-		if name := benchOf(run.Process.Pid); name != "" {
+		names := benchesOf(run.Process.Pid)
+		for _, name := range names {
 			if made, err := filepath.Glob("/run/weir/" + name + "-e/netns/w00[3-9]"); err == nil && len(made) > 0 {
-				return name
+				return names
 			}
 		}
 		select {

@@ -18,7 +18,6 @@ func (compileExperiment) About() string {
 func (compileExperiment) Metrics() map[string]string {
 	return map[string]string{"all": "s", "one": "ms", "one-p99": "ms", "entries": "entries"}
 }
-func (compileExperiment) Needs() string { return "" }
 func (compileExperiment) Factors() []Factor {
 	return []Factor{{Name: factorPolicies, About: "how many", Default: defaultPolicies, Check: between(10, maxPolicies, "policies")}}
 }

@@ -25,7 +25,6 @@ func (installExperiment) About() string {
 func (installExperiment) Metrics() map[string]string {
 	return map[string]string{"policies": "1/s", "entries": "1/s", "cpu": "us/entry"}
 }
-func (installExperiment) Needs() string { return "install" }
 
 // Factors of the experiment install, and their levels.
 const (

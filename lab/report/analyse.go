@@ -16,7 +16,7 @@ import (
 type Trust struct {
 	Comparisons int     `json:"comparisons"` // A/A, of all parts, groups and metrics
 	Same        int     `json:"same"`        // not told apart
-	Different   int     `json:"different"`
+	Different   int     `json:"different"`   // told apart by the test, within the margin too
 	TooFew      int     `json:"too_few"`
 	Apart       float64 `json:"apart,omitempty"` // median of how far off they are, a ratio above 1
 	WorstApart  float64 `json:"worst_apart,omitempty"`
@@ -27,7 +27,7 @@ type Trust struct {
 }
 
 // chance of so many false alarms or more under which the run is not trusted. Comparisons of one run share trials, so that their alarms come together.
-const chance = 0.01
+const chance = 0.001
 
 func trust(r lab.Results) Trust {
 	t := Trust{LeastBlocks: math.MaxInt}
@@ -45,7 +45,7 @@ func trust(r lab.Results) Trust {
 				case !d.Decided():
 					t.TooFew++
 					continue
-				case d.Claimed():
+				case d.Apart():
 					t.Different++
 				default:
 					t.Same++
@@ -100,6 +100,8 @@ const (
 	Open    Sense = "inconclusive"
 	NoRatio Sense = "no ratio"
 	Skipped Sense = "skipped"
+	// Unclaimed: see stats.NotClaimed.
+	Unclaimed Sense = "not claimed"
 )
 
 // Finding answers a part's question with its first metric.
@@ -141,7 +143,7 @@ func finding(p lab.PartResult) Finding {
 	m := g.Metrics[0]
 	f := Finding{
 		Part: p.Part.Name, Question: p.Part.Question, Metric: m.Metric, Baseline: p.Part.Baseline, Group: g.Name,
-		Trusted: m.Comparison.Duplicate.Decided() && !m.Comparison.Duplicate.Claimed(), Levels: []LevelFinding{},
+		Trusted: trusted(m.Comparison.Duplicate), Levels: []LevelFinding{},
 	}
 	var clauses []string
 	skipped := map[string][]string{} // levels, by reason
@@ -178,6 +180,9 @@ func finding(p lab.PartResult) Finding {
 	f.More = append(f.More, ranges(p, f)...)
 	return f
 }
+
+// trusted unless the baseline differs from its duplicate by more than the margin, or nothing is claimed.
+func trusted(d stats.Ratio) bool { return d.Decided() && !d.Claimed() && d.Verdict != stats.NotClaimed }
 
 // headline chooses the group of the sentence: that of the first published figure, otherwise the middle of those with most verdicts. It knows
 // nothing of the results' sizes.
@@ -229,6 +234,8 @@ func sense(m study.Metric, r stats.Ratio) Sense {
 		return Open
 	case stats.NoRatio:
 		return NoRatio
+	case stats.NotClaimed:
+		return Unclaimed
 	case stats.Higher, stats.Lower:
 		if (r.Verdict == stats.Higher) == (m.Better == "higher") {
 			return Better
@@ -254,6 +261,8 @@ func clause(l LevelFinding, v lab.Value, m study.Metric) string {
 		return fmt.Sprintf("%s has too few blocks (%d of %d)", l.Level, l.Ratio.Blocks, stats.MinBlocks)
 	case NoRatio:
 		return fmt.Sprintf("%s has no ratio: it or the baseline, not both, was 0 in %d of %d blocks", l.Level, l.Ratio.Zeros, l.Ratio.Blocks)
+	case Unclaimed:
+		return fmt.Sprintf("nothing is claimed of %s, %s", l.Level, ratioText(l.Ratio))
 	case Same:
 		return fmt.Sprintf("%s is equivalent within %s, %s", l.Level, offText(l.Ratio.Margin), ratioText(l.Ratio))
 	case Open:

@@ -54,6 +54,9 @@ func (r Report) document(figures []figure) []section {
 		if len(p.Conditions) > 0 {
 			s.Blocks = append(s.Blocks, block{Text: "Measured with: " + lab.ConditionsText(p.Conditions) + ".", Note: "quiet"})
 		}
+		if text := p.SetupsText(); text != "" {
+			s.Blocks = append(s.Blocks, block{Text: text, Note: "quiet"})
+		}
 		for i := range figures {
 			if figures[i].Part == p.Part.Name {
 				s.Blocks = append(s.Blocks, block{Figure: &figures[i]})
@@ -97,6 +100,9 @@ func (r Report) minute() section {
 	}
 	for _, text := range x.ResumedText() {
 		s.Blocks = append(s.Blocks, block{Note: "bad", Text: "This run " + text + ". Absolute figures are of both."})
+	}
+	for _, d := range x.Distrusted {
+		s.Blocks = append(s.Blocks, block{Note: "bad", Text: "Do not trust " + d.String() + "."})
 	}
 	for i := range r.Findings {
 		f := shownFinding{Finding: r.Findings[i], Part: r.Findings[i].Part}
@@ -155,7 +161,7 @@ func badge(f Finding) (text, note string) {
 	for _, l := range f.Levels {
 		n[l.Sense]++
 	}
-	told := n[Better] + n[Worse] + n[Same] + n[Open] + n[NoRatio]
+	told := n[Better] + n[Worse] + n[Same] + n[Open] + n[NoRatio] + n[Unclaimed]
 	switch {
 	case told == 0 && n[Skipped] == len(f.Levels) && n[Skipped] > 0:
 		return "skipped", "quiet"

@@ -33,6 +33,8 @@ const (
 	// Inconclusive is neither: the run shows no difference, and does not show that there is none.
 	Inconclusive Verdict = "inconclusive"
 	TooFew       Verdict = "too few blocks"
+	// NotClaimed is said where the trials were not made as they have to be for a verdict. The figures are told all the same.
+	NotClaimed Verdict = "not claimed"
 	// NoRatio is said of values that are 0 in half of the blocks or more, on one side only.
 	NoRatio Verdict = "no ratio"
 )
@@ -56,6 +58,10 @@ func (r Ratio) Decided() bool { return r.Verdict != TooFew && r.Verdict != NoRat
 
 // Claimed tells whether a difference is claimed.
 func (r Ratio) Claimed() bool { return r.Verdict == Higher || r.Verdict == Lower }
+
+// Apart tells whether the test tells both apart at Alpha, also where the difference lies within the margin: chance alone makes this in a share Alpha of
+// comparisons of a thing with itself.
+func (r Ratio) Apart() bool { return r.Decided() && r.P < Alpha }
 
 // Comparison of all variants with one baseline.
 type Comparison struct {
@@ -89,6 +95,20 @@ func compare(baseline, duplicate []float64, variants map[string][]float64, margi
 		c.Variants[names[i]] = r.judged(noise[names[i]], len(p), runs, rng)
 	}
 	return c
+}
+
+// Disown takes all verdicts back that rest on the order of the trials.
+func (c *Comparison) Disown() {
+	disowned := func(r Ratio) Ratio {
+		if r.Decided() {
+			r.Verdict = NotClaimed
+		}
+		return r
+	}
+	c.Duplicate = disowned(c.Duplicate)
+	for name, r := range c.Variants {
+		c.Variants[name] = disowned(r)
+	}
 }
 
 // logRatios of the blocks in which both are valid. Two zeros are equal. Beside a zero anything is infinitely much: no block is left out for what
