@@ -118,7 +118,7 @@ func (c *claim) lock(i instance.Instance, dir string, mode os.FileMode) error {
 	if err != nil {
 		return fmt.Errorf("lock instance %s: %w: give a directory that can be written with --root", i.Name, err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := lockLingering(f); err != nil {
 		pid, _ := locker(f)
 		f.Close()
 		if dir == i.Root && len(c.files) > 0 {
@@ -138,6 +138,23 @@ func (c *claim) lock(i instance.Instance, dir string, mode os.FileMode) error {
 		return fmt.Errorf("lock instance %s: %w", i.Name, err)
 	}
 	return nil
+}
+
+// lingers bounds the wait for the lock of a process that is dead.
+const lingers = 2 * time.Second
+
+// lockLingering locks a file, or fails if a living process has the lock. A process that was killed can leave a child that it had just forked: the child
+// has the lock until it begins its program, so the lock of a dead process is waited for.
+func lockLingering(f *os.File) error {
+	for end := time.Now().Add(lingers); ; time.Sleep(10 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			return err
+		}
+		if pid, lerr := locker(f); lerr == nil && !errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			return err
+		}
+	}
 }
 
 func writeAt(f *os.File, s string) error {

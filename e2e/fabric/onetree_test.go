@@ -43,7 +43,7 @@ func TestFloodsGoFromTwoTreesToOneAndBack(t *testing.T) {
 		n := strings.Count(strings.Join(b.flows("s2"), "\n"), "priority=900,")
 		for i := n; i < 44; i++ {
 			hello := whoHas(net.HardwareAddr{2, 0x77, 0, 0, 0, byte(i)}, netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + i)}))
-			if err := s.Send(hello); err != nil && !errors.Is(err, unix.ENOBUFS) { // then it is lost, and another one comes
+			if err := s.TrySend(hello); err != nil && !errors.Is(err, unix.ENOBUFS) { // then it is lost, and another one comes
 				t.Fatal(err)
 			}
 		}
@@ -167,7 +167,7 @@ func (b *bed) flooding(names []string, do func()) {
 					return
 				case <-tick.C:
 					p := rig.Packet{Proto: unix.IPPROTO_UDP, Src: 1, Dst: 2, TTL: 64, Payload: fmt.Sprintf("<%s/%d>", from, n.Load())}
-					err := s.Send(p.Bytes(me, rig.Station{MAC: net.HardwareAddr{255, 255, 255, 255, 255, 255}, Addr: netip.MustParseAddr("10.0.0.255")}))
+					err := s.TrySend(p.Bytes(me, rig.Station{MAC: net.HardwareAddr{255, 255, 255, 255, 255, 255}, Addr: netip.MustParseAddr("10.0.0.255")}))
 					if errors.Is(err, unix.ENOBUFS) {
 						continue // a queue of this machine was full: it is not sent
 					}

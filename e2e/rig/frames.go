@@ -229,8 +229,20 @@ func NewSender(space, link string) (*Sender, error) {
 	return s, nil
 }
 
-// Send sends one frame.
+// sendPatience bounds how long a frame waits for its interface: for a moment after its link came up the kernel takes none.
+const sendPatience = 5 * time.Second
+
+// Send sends one frame. It fails with ENOBUFS if the interface takes none for a while.
 func (s *Sender) Send(data []byte) error {
+	for end := time.Now().Add(sendPatience); ; time.Sleep(time.Millisecond) {
+		if err := s.TrySend(data); !errors.Is(err, unix.ENOBUFS) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// TrySend sends one frame, or fails with ENOBUFS if the interface takes none now.
+func (s *Sender) TrySend(data []byte) error {
 	return unix.Sendto(s.fd, data, 0, &unix.SockaddrLinklayer{Ifindex: s.index})
 }
 
