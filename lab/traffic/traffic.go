@@ -35,6 +35,7 @@ type Spec struct {
 	Rate     float64       // frames a second over all flows; 0: as fast as it goes
 	Duration time.Duration // from start to stop
 	Strict   bool          // the sink compares every byte with what was sent; costs time there
+	CatchUp  time.Duration // paced: a sender that was late makes good for so long at most; 0: as the generator does by itself
 }
 
 // Validate says what no generator can send.
@@ -58,6 +59,9 @@ func (s Spec) Validate() error {
 				errs = append(errs, fmt.Errorf("flow %d: %d bytes: want %d to %d", i, size, least, MaxFrame))
 			}
 		}
+	}
+	if s.CatchUp < 0 || s.CatchUp > time.Second {
+		errs = append(errs, fmt.Errorf("a late sender makes good for %s: want 0 to 1s", s.CatchUp))
 	}
 	if s.Rate < 0 || s.Duration <= 0 || s.Duration > time.Hour {
 		errs = append(errs, fmt.Errorf("rate %v for %s: want a rate of at least 0 for up to an hour", s.Rate, s.Duration))
@@ -90,7 +94,6 @@ type Count struct {
 	Late       uint64        `json:"late"`       // the generator was held up: they left later or, skipped, not at all
 	Received   uint64        `json:"received"`   // frames of this run at the sink, bad ones too
 	Unique     uint64        `json:"unique"`     // different frames that arrived whole
-	Held       time.Duration `json:"held_ns"`    // paced: how long others had the generator's CPU
 	Lost       uint64        `json:"lost"`       //
 	Duplicated uint64        `json:"duplicated"` //
 	Reordered  uint64        `json:"reordered"`  // after a later one of the flow (RFC 4737)
@@ -102,6 +105,7 @@ type Count struct {
 	Span       time.Duration `json:"span_ns"`    // from the first arrival to the last
 	CPUs       uint64        `json:"cpus"`       // where they were counted: bit i is CPU i, 64 like 0
 	Latency    Latency       `json:"latency"`
+	Stalled    Stalled       `json:"stalled,omitzero"` // of a watched run: frames that were due near stalls of its CPUs
 }
 
 // Rate in frames a second that were really sent.
@@ -110,6 +114,11 @@ func (c Count) Rate() float64 { return float64(c.Sent) / c.Took.Seconds() }
 // OnTime is the share of the intended frames that left when they were due, or next to it.
 func (c Count) OnTime() float64 {
 	return float64(min(c.Sent, c.Intended-min(c.Late, c.Intended))) / float64(max(c.Intended, 1))
+}
+
+// Plain is what is missing apart from stalls: of the frames that were due then, those that were sent and lost, and those that were not sent.
+func (c Count) Plain() (due, lost, skipped uint64) {
+	return c.Intended - min(c.Intended, c.Stalled.Due), c.Lost - min(c.Lost, c.Stalled.Lost), c.Skipped - min(c.Skipped, c.Stalled.Skipped)
 }
 
 // Goodput in unique frames a second.
@@ -140,6 +149,8 @@ func (c Count) Check() error {
 		return fmt.Errorf("the books do not balance: %+v", c)
 	case c.Received != c.Unique+c.Duplicated+c.Corrupted:
 		return fmt.Errorf("%d frames arrived: %d different, %d again, %d corrupted", c.Received, c.Unique, c.Duplicated, c.Corrupted)
+	case c.Stalled.Lost > c.Lost || c.Stalled.Skipped > c.Skipped || c.Stalled.Lost+c.Stalled.Skipped > c.Stalled.Due || c.Stalled.Due > c.Intended:
+		return fmt.Errorf("of %d frames, %d lost, %d not sent, were near stalls: %+v", c.Intended, c.Lost, c.Skipped, c.Stalled)
 	case c.Early > 0:
 		return fmt.Errorf("%d frames arrived before they were sent", c.Early)
 	}

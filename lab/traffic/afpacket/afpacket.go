@@ -21,9 +21,6 @@ import (
 // batch is how many frames one sendmmsg takes, and how far the generator may be behind before slots count as skipped.
 const batch = 64
 
-// brief is how long a round of the loop in which nothing is sent may take: what is longer was spent elsewhere.
-const brief = 50 * time.Microsecond
-
 const frameRoom = traffic.MaxFrame - traffic.FCS
 
 // Options say where frames leave and where they are counted.
@@ -41,8 +38,11 @@ type Generator struct {
 	vectors  [batch]unix.Iovec
 	messages [batch]message
 	sent     uint64
+	departed []uint64 // of a paced run: a bit for each frame that was sent
 	took     time.Duration
-	held     time.Duration
+	began    time.Duration
+	thread   func(thread, cpu int) error
+	cpu      int // see Pin
 }
 
 // message is struct mmsghdr.
@@ -58,7 +58,7 @@ func New(o Options) (*Generator, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Generator{Sink: sink, fd: -1}
+	g := &Generator{Sink: sink, fd: -1, cpu: -1}
 	err = netns.Do(o.Out.Space, func() error {
 		ifi, err := net.InterfaceByName(o.Out.Link)
 		if err != nil {
@@ -86,8 +86,14 @@ func New(o Options) (*Generator, error) {
 
 // Arm prepares a run.
 func (g *Generator) Arm(_ context.Context, s traffic.Spec) error {
-	g.spec, g.sent, g.took, g.held = s, 0, 0, 0
-	return g.Sink.Arm(s)
+	g.spec, g.sent, g.took, g.departed = s, 0, 0, nil
+	if err := g.Sink.Arm(s); err != nil {
+		return err
+	}
+	if s.Rate > 0 {
+		g.departed = make([]uint64, (g.Limit()+63)/64)
+	}
+	return nil
 }
 
 // Start sends; see traffic.Generator. It keeps one CPU busy.
@@ -101,22 +107,23 @@ func (g *Generator) Start(ctx context.Context, at time.Time) error {
 	}
 	for time.Until(at) > 0 {
 	}
+	if g.thread != nil {
+		if err := g.thread(unix.Gettid(), g.cpu); err != nil {
+			return err
+		}
+	}
 	start, err := xdp.Monotonic()
 	if err != nil {
 		return err
 	}
-	g.took = g.spec.Duration
+	g.began, g.took = start, g.spec.Duration
 	next := uint64(0) // sequence number
-	for last, idle := time.Duration(0), true; ctx.Err() == nil; {
+	for ctx.Err() == nil {
 		now, err := xdp.Monotonic()
 		if err != nil {
 			return err
 		}
 		elapsed := now - start
-		if away := min(elapsed, g.spec.Duration) - last; idle && away > brief && g.spec.Rate > 0 {
-			g.held += away
-		}
-		last = elapsed
 		if elapsed >= g.spec.Duration || next >= g.Limit() {
 			return nil
 		}
@@ -128,7 +135,7 @@ func (g *Generator) Start(ctx context.Context, at time.Time) error {
 		if due > next+batch {
 			next = due - batch // too late for those before
 		}
-		if idle = due <= next; idle {
+		if due <= next {
 			continue
 		}
 		if err := g.send(next, int(due-next), now); err != nil {
@@ -149,6 +156,7 @@ func (g *Generator) send(next uint64, n int, now time.Duration) error {
 		switch errno {
 		case 0:
 			g.sent += uint64(r)
+			g.note(next+uint64(done), int(r))
 			done += int(r)
 		case unix.EINTR:
 		case unix.ENOBUFS, unix.EAGAIN:
@@ -160,11 +168,28 @@ func (g *Generator) send(next uint64, n int, now time.Duration) error {
 	return nil
 }
 
+// note that frames were sent.
+func (g *Generator) note(first uint64, n int) {
+	for i := first; i < first+uint64(n) && i/64 < uint64(len(g.departed)); i++ {
+		g.departed[i/64] |= 1 << (i % 64)
+	}
+}
+
 // Read gives the counts of the run.
-func (g *Generator) Read() (traffic.Count, error) {
-	c, err := g.Sink.Read(g.sent, g.took)
-	c.Held = g.held
-	return c, err
+func (g *Generator) Read() (traffic.Count, error) { return g.Sink.Read(g.sent, g.took) }
+
+// OnThread implements traffic.Traced. The thread sends from the CPU that Pin has named.
+func (g *Generator) OnThread(f func(thread, cpu int) error) { g.thread = f }
+
+// Pin says from which CPU the caller has Start send. Without it the sender's CPU is not known: -1.
+func (g *Generator) Pin(cpu int) { g.cpu = cpu }
+
+// Window implements traffic.Traced.
+func (g *Generator) Window() (begin, end time.Duration) { return g.began, g.began + g.took }
+
+// Missing implements traffic.Traced.
+func (g *Generator) Missing(spans []traffic.Span) (traffic.Stalled, error) {
+	return g.Sink.Missing(g.began, g.departed, spans)
 }
 
 // Close ends the socket and the sink.
@@ -177,4 +202,4 @@ func (g *Generator) Close() error {
 	return errors.Join(err, g.Sink.Close())
 }
 
-var _ traffic.Generator = (*Generator)(nil)
+var _ traffic.Traced = (*Generator)(nil)

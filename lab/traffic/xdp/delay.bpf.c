@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 //go:build ignore
-// A forwarder that holds every frame back until a given time after its departure.
+// A forwarder that holds every frame back until a given time after its departure, or, without a stamp, works on each for that time.
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
@@ -20,9 +20,14 @@ SEC("tc") int hold(struct __sk_buff *skb)
 	__be16 s[3];
 	struct wait w;
 
-	if (!o || bpf_skb_load_bytes(skb, o->stamp, s, sizeof(s)))
+	if (!o)
 		return TC_ACT_SHOT;
-	w.until = ((__u64)bpf_ntohs(s[0]) << 32 | (__u64)bpf_ntohs(s[1]) << 16 | bpf_ntohs(s[2])) + o->delay;
+	if (!o->stamp)
+		w.until = bpf_ktime_get_ns() + o->delay;
+	else if (bpf_skb_load_bytes(skb, o->stamp, s, sizeof(s)))
+		return TC_ACT_SHOT;
+	else
+		w.until = ((__u64)bpf_ntohs(s[0]) << 32 | (__u64)bpf_ntohs(s[1]) << 16 | bpf_ntohs(s[2])) + o->delay;
 	bpf_loop(1 << 17, spin, &w, 0);
 	return bpf_redirect(o->to, 0);
 }

@@ -154,17 +154,82 @@ func (s *Sink) clear() error {
 		_, err := m.BatchUpdate(indexes(m), make([]uint64, m.MaxEntries()), nil)
 		errs = append(errs, err)
 	}
-	seen, err := s.maps.Seen.Memory()
-	if err != nil {
-		return errors.Join(append(errs, err)...)
+	frames := s.plan.Limit
+	if s.spec.Rate == 0 { // it leaves no departures
+		return errors.Join(append(errs, zero(s.maps.Seen, frames))...)
 	}
-	zero := make([]byte, 1<<20)
-	for at := int64(0); at < int64(seen.Size()); at += int64(len(zero)) {
-		if _, err := seen.WriteAt(zero, at); err != nil {
-			return errors.Join(append(errs, err)...)
+	return errors.Join(append(errs, zero(s.maps.Seen, frames), zero(s.maps.Departures, frames))...)
+}
+
+// zero the bits of so many frames.
+func zero(m *ebpf.Map, frames uint64) error {
+	memory, err := m.Memory()
+	if err != nil {
+		return err
+	}
+	none := make([]byte, 1<<20)
+	for at, end := int64(0), bytesOf(frames); at < end; at += int64(len(none)) {
+		if _, err := memory.WriteAt(none[:min(int64(len(none)), end-at)], at); err != nil {
+			return err
 		}
 	}
-	return errors.Join(errs...)
+	return nil
+}
+
+// bytesOf so many frames, a bit each, in whole words.
+func bytesOf(frames uint64) int64 { return int64((frames + 63) / 64 * 8) }
+
+// words are the bits of so many frames.
+func words(m *ebpf.Map, frames uint64) ([]uint64, error) {
+	memory, err := m.Memory()
+	if err != nil {
+		return nil, err
+	}
+	raw := make([]byte, bytesOf(frames))
+	if _, err := memory.ReadAt(raw, 0); err != nil {
+		return nil, err
+	}
+	out := make([]uint64, len(raw)/8)
+	for i := range out {
+		out[i] = binary.NativeEndian.Uint64(raw[8*i:])
+	}
+	return out, nil
+}
+
+// Missing counts what is missing of a paced run that began at a time, of the frames that were due in the spans. departed has a bit for each frame
+// that left.
+func (s *Sink) Missing(began time.Duration, departed []uint64, spans []traffic.Span) (out traffic.Stalled, err error) {
+	if s.plan.Rate == 0 {
+		return out, errors.New("a run without a rate: no frame was due at a time")
+	}
+	if len(spans) == 0 {
+		return out, nil
+	}
+	arrived, err := words(s.maps.Seen, s.plan.Limit)
+	if err != nil {
+		return out, err
+	}
+	for _, span := range spans {
+		first, end := s.dueSince(span.Begin-began), s.dueSince(span.End-began)
+		for i := first; i < end; i++ {
+			word, bit := i/64, uint64(1)<<(i%64)
+			out.Due++
+			switch {
+			case word < uint64(len(departed)) && departed[word]&bit != 0:
+				if arrived[word]&bit == 0 {
+					out.Lost++
+				}
+			default:
+				out.Skipped++
+			}
+		}
+	}
+	return out, nil
+}
+
+// dueSince is the first frame that is due at a time of the run or later.
+func (s *Sink) dueSince(at time.Duration) uint64 {
+	return uint64(min(max(math.Ceil(at.Seconds()*float64(s.plan.Rate)), 0), float64(s.plan.Limit)))
 }
 
 // indexes are the keys of an array.

@@ -29,7 +29,7 @@ struct plan {
 	__u32 strict;         /* the sink compares every byte */
 	__u32 apart;          /* redirected frames leave from CPU cpu, whose kernel thread sends them on */
 	__u32 cpu;
-	__u32 batch;          /* frames of a round: between two rounds the path does its work */
+	__u32 unused;
 };
 
 struct slot {
@@ -46,9 +46,7 @@ struct fields {
 
 struct departed {
 	__u64 sent, skipped, spins, now;
-	__u64 lag, late;           /* frames that the schedule is put off by; all that were, or skipped */
-	__u64 runs, held;          /* of a paced run: runs of the program; ns, see hold */
-	__u64 round, worked, work; /* frames that left in this round, in all former ones; ns behind those */
+	__u64 lag, late; /* frames that the schedule is put off by; all that were, or skipped */
 };
 struct arrived { __u64 frames, bytes, unique, duplicated, reordered, corrupted, foreign, early, sum, least, most, first, last; };
 
@@ -59,6 +57,8 @@ struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 1); __type
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, SLOTS); __type(key, __u32); __type(value, __u64); } highest SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, BUCKETS); __type(key, __u32); __type(value, __u64); } latency SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __uint(max_entries, SEEN_WORDS); __type(key, __u32); __type(value, __u64); } seen SEC(".maps");
+/* as seen, of what left in a paced run: what is not there was skipped */
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __uint(max_entries, SEEN_WORDS); __type(key, __u32); __type(value, __u64); } departures SEC(".maps");
 
 /* As many entries as the machine may have CPUs: the loader says. */
 struct { __uint(type, BPF_MAP_TYPE_CPUMAP); __uint(max_entries, 1); __type(key, __u32); __type(value, struct bpf_cpumap_val); } elsewhere SEC(".maps");
@@ -79,48 +79,21 @@ static __always_inline __u32 sum_of(const struct fields *f)
 	return fold((seq & 0xffff) + (seq >> 16) + f->stamp[0] + f->stamp[1] + f->stamp[2]);
 }
 
-#define BRIEF 50000 /* ns: an interrupt */
-#define TIMES 4
-
-/* held is the time between runs in which neither this program nor the path ran: somebody else had the processor. Within a round and behind one in
- * which no frame left, the path has nothing to do; else it has what its frames take on average, and TIMES as much is still its own. */
-static __always_inline void hold(const struct plan *c, struct departed *g, __u64 before)
-{
-	__u64 from = before > c->start ? before : c->start, to = g->now < c->stop ? g->now : c->stop, gap, usual = 0;
-	int begins = c->batch && g->runs++ % c->batch == 0;
-
-	if (to > from) {
-		gap = to - from;
-		if (begins && g->round) {
-			usual = g->worked ? g->work / g->worked * g->round : gap;
-			g->work += gap < TIMES * usual ? gap : TIMES * usual;
-			g->worked += g->round;
-		}
-		if (gap > BRIEF && gap > TIMES * usual)
-			g->held += gap - usual;
-	}
-	if (begins)
-		g->round = 0;
-}
-
 SEC("xdp") int generate(struct xdp_md *ctx)
 {
-	__u32 zero = 0, at, length, payload;
+	__u32 zero = 0, at, length, payload, word;
 	struct plan *c = bpf_map_lookup_elem(&config, &zero);
 	struct departed *g = bpf_map_lookup_elem(&generated, &zero);
 	struct slot *s;
 	struct fields f;
-	__u64 now, done, due, behind, before;
+	__u64 now, done, due, behind, *p;
 
 	if (!c || !g)
 		return XDP_ABORTED;
-	before = g->now;
 	/* Reading the clock is a tenth of the work. At full speed, where latencies say nothing, every eighth frame does it. */
 	if (c->rate || !(g->sent & 7))
 		g->now = bpf_ktime_get_ns();
 	now = g->now;
-	if (c->rate)
-		hold(c, g, before);
 	done = g->sent + g->skipped;
 	if (now < c->start || now >= c->stop || done >= c->limit || !c->slots) {
 		g->spins++;
@@ -170,7 +143,9 @@ SEC("xdp") int generate(struct xdp_md *ctx)
 	if (bpf_xdp_store_bytes(ctx, payload, &f, sizeof(f)))
 		return XDP_ABORTED;
 	g->sent++;
-	g->round++;
+	word = done / 64;
+	if (c->rate && (p = bpf_map_lookup_elem(&departures, &word))) /* no other CPU writes */
+		*p |= 1ULL << (done % 64);
 	if (!c->redirect)
 		return XDP_PASS;
 	if (c->apart)

@@ -38,11 +38,6 @@ type trafficDeparted struct {
 	Now     uint64
 	Lag     uint64
 	Late    uint64
-	Runs    uint64
-	Held    uint64
-	Round   uint64
-	Worked  uint64
-	Work    uint64
 }
 
 type trafficPlan struct {
@@ -62,7 +57,7 @@ type trafficPlan struct {
 	Strict   uint32
 	Apart    uint32
 	Cpu      uint32
-	Batch    uint32
+	Unused   uint32
 	_        [4]byte
 }
 
@@ -81,6 +76,7 @@ type trafficSlot struct {
 const (
 	trafficMapConfig      = "config"
 	trafficMapCounted     = "counted"
+	trafficMapDepartures  = "departures"
 	trafficMapElsewhere   = "elsewhere"
 	trafficMapGenerated   = "generated"
 	trafficMapHighest     = "highest"
@@ -146,15 +142,16 @@ type trafficProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type trafficMapSpecs struct {
-	Config    *ebpf.MapSpec `ebpf:"config"`
-	Counted   *ebpf.MapSpec `ebpf:"counted"`
-	Elsewhere *ebpf.MapSpec `ebpf:"elsewhere"`
-	Generated *ebpf.MapSpec `ebpf:"generated"`
-	Highest   *ebpf.MapSpec `ebpf:"highest"`
-	Latency   *ebpf.MapSpec `ebpf:"latency"`
-	Scratch   *ebpf.MapSpec `ebpf:"scratch"`
-	Seen      *ebpf.MapSpec `ebpf:"seen"`
-	Slots     *ebpf.MapSpec `ebpf:"slots"`
+	Config     *ebpf.MapSpec `ebpf:"config"`
+	Counted    *ebpf.MapSpec `ebpf:"counted"`
+	Departures *ebpf.MapSpec `ebpf:"departures"`
+	Elsewhere  *ebpf.MapSpec `ebpf:"elsewhere"`
+	Generated  *ebpf.MapSpec `ebpf:"generated"`
+	Highest    *ebpf.MapSpec `ebpf:"highest"`
+	Latency    *ebpf.MapSpec `ebpf:"latency"`
+	Scratch    *ebpf.MapSpec `ebpf:"scratch"`
+	Seen       *ebpf.MapSpec `ebpf:"seen"`
+	Slots      *ebpf.MapSpec `ebpf:"slots"`
 }
 
 // trafficVariableSpecs contains global variables before they are loaded into the kernel.
@@ -183,21 +180,23 @@ func (o *trafficObjects) Close() error {
 //
 // It can be passed to loadTrafficObjects or ebpf.CollectionSpec.LoadAndAssign.
 type trafficMaps struct {
-	Config    *ebpf.Map `ebpf:"config"`
-	Counted   *ebpf.Map `ebpf:"counted"`
-	Elsewhere *ebpf.Map `ebpf:"elsewhere"`
-	Generated *ebpf.Map `ebpf:"generated"`
-	Highest   *ebpf.Map `ebpf:"highest"`
-	Latency   *ebpf.Map `ebpf:"latency"`
-	Scratch   *ebpf.Map `ebpf:"scratch"`
-	Seen      *ebpf.Map `ebpf:"seen"`
-	Slots     *ebpf.Map `ebpf:"slots"`
+	Config     *ebpf.Map `ebpf:"config"`
+	Counted    *ebpf.Map `ebpf:"counted"`
+	Departures *ebpf.Map `ebpf:"departures"`
+	Elsewhere  *ebpf.Map `ebpf:"elsewhere"`
+	Generated  *ebpf.Map `ebpf:"generated"`
+	Highest    *ebpf.Map `ebpf:"highest"`
+	Latency    *ebpf.Map `ebpf:"latency"`
+	Scratch    *ebpf.Map `ebpf:"scratch"`
+	Seen       *ebpf.Map `ebpf:"seen"`
+	Slots      *ebpf.Map `ebpf:"slots"`
 }
 
 func (m *trafficMaps) Close() error {
 	return _TrafficClose(
 		m.Config,
 		m.Counted,
+		m.Departures,
 		m.Elsewhere,
 		m.Generated,
 		m.Highest,

@@ -44,7 +44,8 @@ type Options struct {
 	First bool
 }
 
-// A sender that was held up makes good for at most catchUp: of each faster frames one more leaves than are due. What is later yet is skipped.
+// A sender that was held up makes good for at most catchUp, or what the run's spec says: of each faster frames one more leaves than are due. What
+// is later yet is skipped.
 const (
 	catchUp = 20 * time.Millisecond
 	faster  = 8
@@ -58,7 +59,8 @@ type Generator struct {
 	*Sink
 	o      Options
 	undo   []func() error
-	meta   [24]byte // struct xdp_md
+	thread func(thread, cpu int) error // see OnThread
+	meta   [24]byte                    // struct xdp_md
 	room   []byte
 	began  time.Duration
 	ended  time.Duration
@@ -150,11 +152,14 @@ func (g *Generator) SetBatch(n int) error {
 // Arm prepares a run.
 func (g *Generator) Arm(_ context.Context, spec traffic.Spec) error {
 	g.over.Store(false)
-	g.plan.Batch = uint32(g.o.Batch)
 	if err := g.Sink.Arm(spec); err != nil {
 		return err
 	}
-	g.plan.Slack, g.plan.Faster = uint32(min(spec.Rate*catchUp.Seconds(), math.MaxUint32)), faster
+	late := catchUp
+	if spec.CatchUp > 0 {
+		late = spec.CatchUp
+	}
+	g.plan.Slack, g.plan.Faster = uint32(min(spec.Rate*late.Seconds(), math.MaxUint32)), faster
 	g.room = make([]byte, g.plan.Room)
 	binary.NativeEndian.PutUint32(g.meta[4:], g.plan.Room) // data_end
 	return g.maps.Generated.Put(uint32(0), &trafficDeparted{})
@@ -246,6 +251,11 @@ func (g *Generator) send(ctx context.Context) error {
 		defer restore()
 	}
 	tid := unix.Gettid()
+	if g.thread != nil {
+		if err := g.thread(tid, g.o.CPU); err != nil {
+			return err
+		}
+	}
 	finished, stopped := make(chan struct{}), make(chan struct{})
 	go func() { // interrupts the system call at the end
 		defer close(stopped)
@@ -322,9 +332,27 @@ func (g *Generator) Read() (traffic.Count, error) {
 		return traffic.Count{}, fmt.Errorf("read the generator: %w", err)
 	}
 	c, err := g.Sink.Read(out.Sent, g.ended-g.began)
-	c.Late, c.Held = out.Late, time.Duration(out.Held)
+	c.Late = out.Late
 	return c, err
 }
+
+// OnThread implements traffic.Traced.
+func (g *Generator) OnThread(f func(thread, cpu int) error) { g.thread = f }
+
+// Window implements traffic.Traced.
+func (g *Generator) Window() (begin, end time.Duration) { return g.began, g.ended }
+
+// Missing implements traffic.Traced.
+func (g *Generator) Missing(spans []traffic.Span) (traffic.Stalled, error) {
+	departed, err := g.departures()
+	if err != nil {
+		return traffic.Stalled{}, err
+	}
+	return g.Sink.Missing(g.began, departed, spans)
+}
+
+// departures are the frames that left, a bit each, as far as the run's limit.
+func (g *Generator) departures() ([]uint64, error) { return words(g.maps.Departures, g.Limit()) }
 
 // Close detaches everything and leaves the links as they were.
 func (g *Generator) Close() error {
@@ -338,3 +366,5 @@ func (g *Generator) Close() error {
 	}
 	return errors.Join(append(errs, g.Sink.Close())...)
 }
+
+var _ traffic.Traced = (*Generator)(nil)

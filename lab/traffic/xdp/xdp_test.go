@@ -321,50 +321,6 @@ func TestLateFramesAreMadeGood(t *testing.T) {
 	}
 }
 
-// TestHeldUp: what another program takes of the generator's CPU is told, and what the path takes is not.
-func TestHeldUp(t *testing.T) {
-	b := newBench(t)
-	g := newGenerator(t, Options{In: b.at("in0"), Sink: b.at("sink0"), CPU: 0})
-	d, err := NewDelay(b.at("in0"), "out0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	const delay = 500 * time.Microsecond
-	if err := d.Set(delay); err != nil {
-		t.Fatal(err)
-	}
-	spec := traffic.Spec{Flows: []traffic.Flow{flow(0)}, Sizes: []int{64}, Rate: 500, Duration: 100 * time.Millisecond}
-	end := time.Now().Add(time.Minute)
-	for { // others may be on this machine
-		c := run(t, g, spec)
-		if c.Sent == c.Intended && c.Held < c.Took/20 { // the path takes a quarter
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the generator was never left alone, held up for %s of %s", c.Held, c.Took)
-		}
-	}
-	var over atomic.Bool
-	var all sync.WaitGroup
-	all.Go(func() {
-		for !over.Load() {
-			hog(t, 0, 20*time.Millisecond)
-			unix.Nanosleep(&unix.Timespec{Nsec: 2e7}, nil)
-		}
-	})
-	c := run(t, g, spec)
-	over.Store(true)
-	all.Wait()
-	if c.Held < c.Took/10 || c.Held > c.Took {
-		t.Errorf("another program had the CPU for half of the time: %s of %s is told", c.Held, c.Took)
-	}
-}
-
 // TestSaboteurIsCaught: a function in user space loses, repeats, swaps and damages frames; each is counted exactly.
 func TestSaboteurIsCaught(t *testing.T) {
 	b := newBench(t)

@@ -1,0 +1,102 @@
+package traffic
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Stall is a time on CLOCK_MONOTONIC in which a CPU did not run or, with Thread, in which the sender did not have the CPU.
+type Stall struct {
+	CPU    int           `json:"cpu"`
+	Begin  time.Duration `json:"begin_ns"`
+	End    time.Duration `json:"end_ns"`
+	Thread bool          `json:"thread,omitempty"`
+}
+
+// Stalls of a run, in the order in which they began. Unlisted is how many more there were than the list has room for.
+type Stalls struct {
+	List     []Stall `json:"list,omitempty"`
+	Unlisted uint64  `json:"unlisted,omitempty"`
+}
+
+// A frame is missing because of a stall if it was due from Before its begin to After its end. Nothing that a run measures changes these times.
+//
+// Before: a sender may send a frame StallCatchUp late. After: the queue in front of the path's CPU is full when the stall ends, and takes nothing until
+// the first 1,000 frames in it are done (net.core.netdev_max_backlog; 20 ms at 50,000 frames a second); a sender that was late sends an eighth more for
+// 8 ms.
+const (
+	Before       = 2 * time.Millisecond
+	After        = 20 * time.Millisecond
+	StallCatchUp = time.Millisecond
+)
+
+// Span of time.
+type Span struct{ Begin, End time.Duration }
+
+// Spans are the times near stalls, in their order; none overlaps another.
+func (s Stalls) Spans() (out []Span) {
+	for _, x := range s.List {
+		span := Span{x.Begin - Before, x.End + After}
+		if n := len(out); n > 0 && out[n-1].End >= span.Begin {
+			out[n-1].End = max(out[n-1].End, span.End)
+			continue
+		}
+		out = append(out, span)
+	}
+	return out
+}
+
+// Time is how long the stalls took; those of two CPUs at once count once.
+func (s Stalls) Time() (sum time.Duration) {
+	var until time.Duration
+	for _, x := range s.List {
+		sum += max(0, x.End-max(x.Begin, until))
+		until = max(until, x.End)
+	}
+	return sum
+}
+
+// Stalled are the frames of a paced run that were due near a stall. Of those, Lost were sent and did not arrive, and Skipped were not sent.
+type Stalled struct {
+	Due     uint64 `json:"due"`
+	Lost    uint64 `json:"lost"`
+	Skipped uint64 `json:"skipped"`
+}
+
+// Traced is a generator that knows of every frame of a paced run when it was due, and whether it was sent and arrived.
+type Traced interface {
+	Generator
+	// OnThread is called by the thread that sends, on the CPU that it sends from, just before it begins.
+	OnThread(f func(thread, cpu int) error)
+	// Window of the run: from the first slot to the end of the last, on CLOCK_MONOTONIC.
+	Window() (begin, end time.Duration)
+	// Missing counts the frames that were due in the spans. They are in order and do not overlap.
+	Missing(spans []Span) (Stalled, error)
+}
+
+// Watch sees stalls. Begin forgets all before; a thread that is not 0 has the CPU for itself. Read gives those before the end of a run.
+type Watch interface {
+	Begin(thread, cpu int) error
+	Read(end time.Duration) (Stalls, error)
+}
+
+// SendWatched makes one paced run of a generator, and counts apart what is missing near stalls.
+func SendWatched(ctx context.Context, g Traced, s Spec, w Watch) (c Count, stalls Stalls, err error) {
+	g.OnThread(w.Begin)
+	defer g.OnThread(nil)
+	if c, err = Send(ctx, g, s); err != nil {
+		return c, stalls, err
+	}
+	begin, end := g.Window()
+	if stalls, err = w.Read(end); err != nil {
+		return c, stalls, err
+	}
+	for len(stalls.List) > 0 && stalls.List[0].End < begin-After {
+		stalls.List = stalls.List[1:]
+	}
+	if c.Stalled, err = g.Missing(stalls.Spans()); err != nil {
+		return c, stalls, fmt.Errorf("frames that were due near stalls: %w", err)
+	}
+	return c, stalls, nil
+}
