@@ -39,7 +39,7 @@ func (r VoidRules) Text() []string {
 		fmt.Sprintf("a fixed piece of work just before or behind the trial took more than %g times as long as undisturbed", r.Canary),
 		fmt.Sprintf("more than %g softirq rounds a second out of budget (time_squeeze) in a trial that leaves the machine idle", r.Squeeze),
 		fmt.Sprintf("less than %.1f %% of the intended load was offered on time", r.Offered*100),
-		fmt.Sprintf("in a search: others than generator and path had the CPU while most of the frames were due with which the generator was late (%d times in a row at most)", mostHeld),
+		fmt.Sprintf("in a search: more than %.0f %% of the frames were due near a stall of the sender's or the path's CPU, which is measured apart from what is lost", experiment.MostStalled*100),
 		"frames that do not balance (sent is not received and lost), or none sent",
 		"the trial failed: the reason is told",
 	}

@@ -166,6 +166,7 @@ func Differences(a, b Results) (out []string) {
 		q := b.Study.Parts[i]
 		differ("part "+p.Name+", experiment", p.Experiment, q.Experiment)
 		differ("part "+p.Name+", length of a trial", p.Plan(a.Mode).Duration, q.Plan(b.Mode).Duration)
+		differ("part "+p.Name+", length of a trial that verifies", p.Plan(a.Mode).Verify, q.Plan(b.Mode).Verify)
 		for _, name := range slices.Sorted(maps.Keys(both(p.Settings, q.Settings))) {
 			differ("part "+p.Name+", "+name, p.Settings[name], q.Settings[name])
 		}

@@ -15,20 +15,17 @@ import (
 	"weir.dev/weir/lab/study"
 )
 
-// mostVoidSteps of a trial; with one more it is void as a whole. A step in which something else held up the generator is made again, but so often
-// in a row at most, and not beyond that number: then it counts as it is.
-const (
-	mostVoidSteps = 150
-	mostHeld      = 8
-)
+// mostVoidSteps of a trial; with one more it is void as a whole.
+const mostVoidSteps = 150
 
 // turn is a trial of those that take turns.
 type turn struct {
 	trial      study.Trial
 	course     experiment.Course
 	levels     experiment.Levels
+	verify     time.Duration // of the steps that verify; 0: as the experiment has it
 	steps      []study.Step
-	voids, row int               // all, and those behind the last that counts
+	voids      int
 	last       string            // why the last void one is void
 	conditions map[string]string // of its first step
 }
@@ -48,6 +45,7 @@ func (s *state) turns(ctx context.Context, p study.Part, x experiment.Stepped, t
 	var active []*turn
 	for _, t := range trials {
 		u := &turn{trial: t, levels: levelsOf(p, t.Variant)}
+		u.verify, _ = p.Plan(s.Journal.Header.Mode).VerifyLength() // checked
 		if why := s.skip(ctx, p, x, t, u.levels); why != "" {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -80,7 +78,7 @@ func (s *state) turns(ctx context.Context, p study.Part, x experiment.Stepped, t
 
 // begin with the steps that were made before the run was cut off.
 func (u *turn) begin(x experiment.Stepped, steps []study.Step) (err error) {
-	if u.course, err = x.Begin(u.levels, u.trial.Duration); err != nil {
+	if u.course, err = x.Begin(u.levels, u.trial.Duration, u.verify); err != nil {
 		return err
 	}
 	for _, st := range steps {
@@ -96,10 +94,9 @@ func (u *turn) begin(x experiment.Stepped, steps []study.Step) (err error) {
 func (u *turn) add(st study.Step) {
 	u.steps = append(u.steps, st)
 	if st.Void != "" {
-		u.voids, u.row, u.last = u.voids+1, u.row+1, st.Void
+		u.voids, u.last = u.voids+1, st.Void
 		return
 	}
-	u.row = 0
 	u.course.Tell(st.Values)
 }
 
@@ -153,9 +150,6 @@ func (s *state) step(ctx context.Context, p study.Part, x experiment.Stepped, u 
 		return r, true, err
 	}
 	delete(s.failed, p.Name+"/"+key(u.trial.Variant, false))
-	if taken.void == "" && u.row < mostHeld && u.voids < mostVoidSteps {
-		taken.void = taken.m.Held
-	}
 	st := study.Step{ // there are many: no more digits than count
 		Of: u.trial, N: len(u.steps), What: next.What, Load: next.Load, Length: next.Length, Begun: taken.begun, Took: taken.took,
 		Values: rounded(taken.m.Values, 6), Covariates: rounded(taken.covariates, 3), Void: taken.void, Setup: s.setup(u.trial),

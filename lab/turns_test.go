@@ -26,13 +26,14 @@ type bounded struct {
 	seen map[string]bool               // steps that were void once
 	step func() error                  // called in every step
 	void func(n experiment.Next) bool  // the first time
-	held func(n experiment.Next) bool  // others had the generator's CPU
 	open map[string]experiment.Stepper // arrangements
+
+	stalled func(n experiment.Next) bool // a CPU of the machine
 }
 
 func newBounded() *bounded {
 	return &bounded{
-		Stepped: experiment.All()["ndr"].(experiment.Stepped), seen: map[string]bool{}, open: map[string]experiment.Stepper{}, step: func() error { return nil }, void: func(experiment.Next) bool { return false }, held: func(experiment.Next) bool { return false },
+		Stepped: experiment.All()["ndr"].(experiment.Stepped), seen: map[string]bool{}, open: map[string]experiment.Stepper{}, step: func() error { return nil }, void: func(experiment.Next) bool { return false }, stalled: func(experiment.Next) bool { return false },
 	}
 }
 
@@ -49,7 +50,7 @@ type boundedPath struct {
 
 func (p *boundedPath) Close() error { return nil }
 func (p *boundedPath) Measure(ctx context.Context, length time.Duration) (experiment.Measurement, error) {
-	c, err := p.b.Begin(nil, length)
+	c, err := p.b.Begin(nil, length, 0)
 	if err != nil {
 		return experiment.Measurement{}, err
 	}
@@ -71,8 +72,8 @@ func (p *boundedPath) Step(_ context.Context, n experiment.Next) (experiment.Mea
 		p.b.seen[k] = true
 		m.Void = "noise"
 	}
-	if p.b.held(n) {
-		m.Held, m.Values[experiment.ValueLoss] = "held up", 0.5
+	if p.b.stalled(n) {
+		m.Values[experiment.ValueStalled], m.Values[experiment.ValueLoss] = 0.5, 0.5
 	}
 	return m, nil
 }
@@ -240,11 +241,11 @@ func TestStepsThatDoNotCount(t *testing.T) {
 	}
 }
 
-// TestStepsThatWereHeldUpAreMadeAgain: the generator is held up in most steps, which then lose half of what was to be sent. The result is right, and
-// where every step is held up the search ends all the same.
-func TestStepsThatWereHeldUpAreMadeAgain(t *testing.T) {
+// TestStepsNearStallsAreMadeAgain: in every other step a CPU stalls, and half of what was to be sent is lost. The result is right, and where every step
+// stalls the trial ends and says so.
+func TestStepsNearStallsAreMadeAgain(t *testing.T) {
 	b := newBounded()
-	b.held = func(experiment.Next) bool { return b.made%4 != 0 } // three of four
+	b.stalled = func(n experiment.Next) bool { return b.made%2 == 0 }
 	j := limitJournal(t, filepath.Join(t.TempDir(), "run"), 1)
 	defer j.Close()
 	left := j.Left()[:1]
@@ -254,34 +255,19 @@ func TestStepsThatWereHeldUpAreMadeAgain(t *testing.T) {
 	}
 	r := j.Records[0]
 	limit, err := strconv.ParseFloat(r.Trial.Variant[0], 64)
-	if err != nil || r.Void != "" || math.Abs(r.Values[experiment.MetricNDR]*1e6/limit-1) > experiment.SearchWidth {
+	if err != nil || r.Void != "" || math.Abs(r.Values[experiment.MetricNDR]*1e6/limit-1) > 2*experiment.SearchWidth {
 		t.Errorf("%+v", r)
 	}
-	row := 0
-	for _, st := range j.StepsOf(left[0]) {
-		if row++; st.Void == "" {
-			row = 0
-		}
-		if row > mostHeld || st.Void != "" && st.Void != "held up" {
-			t.Fatalf("step %d: %d in a row, %q", st.N, row, st.Void)
-		}
-	}
 	b = newBounded()
-	b.held = func(experiment.Next) bool { return true }
+	b.stalled = func(experiment.Next) bool { return true }
 	j = limitJournal(t, filepath.Join(t.TempDir(), "run"), 1)
 	defer j.Close()
 	if err := limitRunner(b, j).Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range j.Records {
-		voids := 0
-		for _, st := range j.StepsOf(r.Trial) {
-			if st.Void != "" {
-				voids++
-			}
-		}
-		if voids == 0 || voids > mostVoidSteps || strings.Contains(r.Void, "do not count") {
-			t.Errorf("%s: %d steps are void: %q", r.Trial.Key(), voids, r.Void)
+		if n := len(j.StepsOf(r.Trial)); !strings.Contains(r.Void, "the machine stalls") || n > 30 {
+			t.Errorf("%s: %d steps: %q", r.Trial.Key(), n, r.Void)
 		}
 	}
 }

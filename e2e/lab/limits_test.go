@@ -31,7 +31,7 @@ parts:
       - {name: wires, levels: ["1"]}
     compare: platform
     baseline: bridges
-    quick: {blocks: 1, duration: 20ms}
+    quick: {blocks: 1, duration: 20ms, verify: 100ms}
     full: {blocks: 6, duration: 200ms}
 `
 
@@ -86,11 +86,11 @@ func TestKilledSearchGoesOn(t *testing.T) {
 			t.Errorf("%s: other steps than before:\n%s", r.Trial.Key(), diff)
 		}
 		for _, m := range after.Header.Study.Parts[0].Metrics {
-			if r.Void == "" && r.Values[m.Name] <= 0 {
+			if r.Void == "" && r.Values[m.Name] <= 0 && m.Name != "ndr" { // on a busy machine every load may lose a frame
 				t.Errorf("%s: no %s: %v", r.Trial.Key(), m.Name, r.Values)
 			}
 		}
-		if strings.HasPrefix(r.Void, "failed") || r.Skipped != "" || r.Void == "" && r.Values["ndr"] <= 0 {
+		if strings.HasPrefix(r.Void, "failed") || r.Skipped != "" || r.Void == "" && r.Values["pdr"] <= 0 {
 			t.Errorf("%s: %s%s %v", r.Trial.Key(), r.Void, r.Skipped, r.Values)
 		}
 	}

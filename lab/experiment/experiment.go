@@ -42,7 +42,6 @@ type Measurement struct {
 	Offered float64       // share of the intended load that was offered on time; 0: no load was intended
 	Sending time.Duration // CPU time in which this process made traffic
 	Void    string        // the books do not balance: why
-	Held    string        // of a step: why it is made again, some times in a row at most
 	// Conditions under which it was measured, as they were read back: congestion control, offloads, queues, representation of the packets.
 	Conditions map[string]string
 }

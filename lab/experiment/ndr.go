@@ -2,9 +2,12 @@ package experiment
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"weir.dev/weir/lab/search"
+	"weir.dev/weir/lab/traffic/xdp"
 )
 
 // Goals of the search: NDR loses nothing, PDR at most this share (RFC 2544 knows only the first; FD.io CSIT measures both).
@@ -25,6 +28,19 @@ const (
 	ceilingTrials = 2    // full-length trials that the measurement of the ceiling takes
 )
 
+// Rules for steps, fixed beforehand; neither looks at what was lost.
+const (
+	MostStalled  = 0.2   // of the frames may be due near stalls (traffic.Before, traffic.After); with more a step is made again
+	stalledSteps = 20    // of a search that are made again in a row
+	leastOffered = 0.995 // of the other frames are to be sent; with less the load was not offered, and is not the path's
+)
+
+// Length of a verification trial: if a study does not say it, so many times the length of its trials.
+const (
+	verifyTimes  = 40
+	longestCheck = time.Minute
+)
+
 // Headroom: a generator whose ceiling is not so many times the result may be what limits it.
 const Headroom = 1.3
 
@@ -42,9 +58,14 @@ const (
 
 // Values of a step.
 const (
-	ValueLoss    = "loss"    // share of what was to be sent: what the generator could not send is lost
+	ValueLoss    = "loss"    // share of the frames that were sent and not due near a stall; see Frames.Values
 	ValueSent    = "sent"    // frames a second
 	ValueArrived = "arrived" // frames a second
+	ValueLost    = "lost"    // frames, apart from those near stalls
+	ValueLostIn  = "lost-in-stalls"
+	ValueOffered = "offered" // share of the frames that were not due near a stall; only where the sender has a CPU of its own
+	ValueStalled = "stalled" // share of the frames that were due near a stall
+	ValueAway    = "away"    // share of the time in which a CPU was stalled
 	ValueTypical = "typical" // us: the median
 	valueWorst   = "worst"   // us: p99.9, where enough frames are beyond it
 )
@@ -66,23 +87,31 @@ func DelayName(kind string, share int) string {
 	return fmt.Sprintf("%s-%d", kind, share)
 }
 
-// ndrCourse is a trial of the experiment ndr: the generator's ceiling, the search, a verification of what it found, delays. It is pure.
+// ndrCourse is a trial of the experiment ndr: the generator's ceiling, the search, verifications of what it found, delays. It is pure.
 type ndrCourse struct {
-	length        time.Duration // of a full trial
-	sent, ceiling float64       // frames a second: what the generator sends at most, and what then arrives without anything in between
-	search        *search.Search
-	failed        string
-	found         map[string]search.Result
-	then          []Next // behind the search; those made are taken away
-	values        map[string]float64
-	verified      map[string]float64 // loss
+	length, verify time.Duration // of a full trial of the search, and of a trial that verifies
+	sent, ceiling  float64       // frames a second: what the generator sends at most, and what then arrives without anything in between
+	search         *search.Search
+	stalled        int     // steps in a row that are made again
+	denied         float64 // the least load that the generator could not send; 0: none
+	failed         string
+	ndr, pdr       *search.Verification // behind the search
+	delays         []Next               // behind the verifications, those made are taken away; nil: not yet
+	values         map[string]float64
 }
 
-func newNDRCourse(length time.Duration) (*ndrCourse, error) {
+// newNDRCourse with trials of a length; verify is that of trials that verify, 0: by verifyTimes.
+func newNDRCourse(length, verify time.Duration) (*ndrCourse, error) {
 	if length <= 0 {
 		return nil, fmt.Errorf("a search needs the length of its trials: duration: 200ms")
 	}
-	return &ndrCourse{length: length, values: map[string]float64{}, verified: map[string]float64{}}, nil
+	if verify == 0 {
+		verify = min(verifyTimes*length, longestCheck)
+	}
+	if verify < length || verify > longestCheck {
+		return nil, fmt.Errorf("verify: %s: want at least the length of the search's trials (%s) and at most %s", verify, length, longestCheck)
+	}
+	return &ndrCourse{length: length, verify: verify, values: map[string]float64{}}, nil
 }
 
 func (c *ndrCourse) Next() (Next, bool) {
@@ -95,13 +124,31 @@ func (c *ndrCourse) Next() (Next, bool) {
 	if t, ok := c.search.Next(); ok {
 		return Next{What: StepSearch, Load: t.Load, Length: t.Duration}, true
 	}
-	if c.found == nil {
-		c.settle()
+	if c.ndr == nil {
+		c.ndr = c.verification(goalNDR)
 	}
-	if len(c.then) == 0 {
+	if load, ok := c.ndr.Next(); ok {
+		return c.check(StepNDR, load), true
+	}
+	if c.pdr == nil {
+		c.pdr = c.verification(goalPDR)
+		c.pdr.Known(c.ndr.Result().Load)
+	}
+	if load, ok := c.pdr.Next(); ok {
+		return c.check(StepPDR, load), true
+	}
+	if c.delays == nil {
+		c.delays = c.shares(c.pdr.Result().Load)
+	}
+	if len(c.delays) == 0 {
 		return Next{}, false
 	}
-	return c.then[0], true
+	return c.delays[0], true
+}
+
+// check is a trial that verifies a load.
+func (c *ndrCourse) check(what string, load float64) Next {
+	return Next{What: what, Load: load, Length: min(c.verify, time.Duration(xdp.MaxFrames/load*float64(time.Second)))}
 }
 
 func (c *ndrCourse) Tell(values map[string]float64) {
@@ -109,23 +156,55 @@ func (c *ndrCourse) Tell(values map[string]float64) {
 	if !ok {
 		return
 	}
+	kind := kindOf(values)
+	if kind == search.NotOffered && (c.denied == 0 || n.Load < c.denied) {
+		c.denied = n.Load
+	}
 	switch n.What {
 	case StepCeiling:
 		c.begin(values)
-		return
 	case StepSearch:
-		c.search.Add(search.Outcome{Trial: search.Trial{Load: n.Load, Duration: n.Length}, Loss: values[ValueLoss]})
-		return
-	case StepNDR, StepPDR:
-		c.verified[n.What] = values[ValueLoss]
+		c.searched(n, kind, values)
+	case StepNDR:
+		c.ndr.Add(kind, values[ValueLoss])
+	case StepPDR:
+		c.pdr.Add(kind, values[ValueLoss])
 	default:
-		for _, kind := range []string{ValueTypical, valueWorst} {
-			if v, ok := values[kind]; ok {
-				c.values[DelayName(kind, n.delayed())] = v
+		for _, name := range []string{ValueTypical, valueWorst} {
+			if v, ok := values[name]; ok {
+				c.values[DelayName(name, n.delayed())] = v
 			}
 		}
+		c.delays = c.delays[1:]
 	}
-	c.then = c.then[1:]
+}
+
+// kindOf a step by its rules.
+func kindOf(values map[string]float64) search.Kind {
+	offered, told := values[ValueOffered]
+	switch {
+	case values[ValueStalled] > MostStalled:
+		return search.Stalled
+	case told && offered < leastOffered:
+		return search.NotOffered
+	}
+	return search.Counts
+}
+
+// searched tells the search of a step. A load that the generator cannot send is too high, whatever the path does with it.
+func (c *ndrCourse) searched(n Next, kind search.Kind, values map[string]float64) {
+	if kind == search.Stalled {
+		if c.stalled++; c.stalled == stalledSteps {
+			c.failed = fmt.Sprintf("the machine stalls: in %d steps in a row more than %.0f %% of the frames were due near stalls of the CPUs", c.stalled, MostStalled*100)
+		}
+		return
+	}
+	c.stalled = 0
+	loss := values[ValueLoss]
+	if kind == search.NotOffered {
+		loss = max(loss, 1-values[ValueOffered])
+	}
+	c.search.Add(search.Outcome{Trial: search.Trial{Load: n.Load, Duration: n.Length}, Loss: loss})
 }
 
 // StepDelay is the name of the step that measures delays at a share of PDR.
@@ -141,65 +220,87 @@ func (n Next) delayed() int {
 	return 0
 }
 
+// goals of the search: NDR, PDR.
+func (c *ndrCourse) goals() []search.Goal {
+	goal := search.Goal{Exceed: exceedRatio, Trial: c.length, Sum: trialsOfSum * c.length, Width: SearchWidth, First: c.length / firstTrials}
+	ndr, pdr := goal, goal
+	ndr.Name, pdr.Name, pdr.Loss = goalNDR, goalPDR, pdrLoss
+	return []search.Goal{ndr, pdr}
+}
+
+// least load that the shortest trial can tell something of.
+func (c *ndrCourse) least() float64 { return leastFrames / (c.length / firstTrials).Seconds() }
+
 // begin the search below what the generator can send.
 func (c *ndrCourse) begin(values map[string]float64) {
 	c.sent, c.ceiling = values[ValueSent], values[ValueArrived]
-	first := c.length / firstTrials
-	goal := search.Goal{Exceed: exceedRatio, Trial: c.length, Sum: trialsOfSum * c.length, Width: SearchWidth, First: first}
-	ndr, pdr := goal, goal
-	ndr.Name, pdr.Name, pdr.Loss = goalNDR, goalPDR, pdrLoss
 	var err error
-	c.search, err = search.New(search.Config{Min: leastFrames / first.Seconds(), Max: c.sent, Goals: []search.Goal{ndr, pdr}, Trials: mostSteps})
+	c.search, err = search.New(search.Config{Min: c.least(), Max: c.sent, Goals: c.goals(), Trials: mostSteps})
 	if err != nil {
 		c.failed = fmt.Sprintf("the generator sends %.0f frames a second: %s", c.sent, err)
 	}
 }
 
-// settle what is done behind the search.
-func (c *ndrCourse) settle() {
-	c.found = map[string]search.Result{}
-	for _, r := range c.search.Results() {
-		c.found[r.Goal] = r
-	}
-	sum := trialsOfSum * c.length
-	if r := c.found[goalNDR]; r.Lower > 0 {
-		c.then = append(c.then, Next{What: StepNDR, Load: r.Lower, Length: sum})
-	}
-	r := c.found[goalPDR]
-	if r.Lower <= 0 {
-		return
-	}
-	c.then = append(c.then, Next{What: StepPDR, Load: r.Lower, Length: sum})
-	for _, share := range DelayShares() {
-		load := r.Lower * float64(share) / 100
-		length := min(max(time.Duration(delayFrames/load*float64(time.Second)), ceilingTrials*c.length), longestDelay)
-		c.then = append(c.then, Next{What: StepDelay(share), Load: load, Length: length})
-	}
+// found by the search for a goal.
+func (c *ndrCourse) found(goal string) search.Result {
+	i := slices.IndexFunc(c.search.Results(), func(r search.Result) bool { return r.Goal == goal })
+	return c.search.Results()[i] // Next has ended: all goals have a result
 }
 
-// ndrRaw is what the journal keeps of a trial beside its steps.
-type ndrRaw struct {
-	Results  []search.Result    `json:"results"`
-	Ceiling  float64            `json:"ceiling"` // frames a second
-	Limited  bool               `json:"generator_limited"`
-	Verified map[string]float64 `json:"verified"` // loss in the verification trials
-	Trials   int                `json:"trials"`   // of the search
+// verification of what the search has found for a goal.
+func (c *ndrCourse) verification(goal string) *search.Verification {
+	goals := c.goals()
+	i := slices.IndexFunc(goals, func(g search.Goal) bool { return g.Name == goal })
+	return search.Verify(goals[i], c.found(goal).Lower, c.least())
+}
+
+// shares of PDR at which delays are measured; none without PDR.
+func (c *ndrCourse) shares(pdr float64) []Next {
+	out := []Next{}
+	if pdr <= 0 {
+		return out
+	}
+	for _, share := range DelayShares() {
+		load := pdr * float64(share) / 100
+		length := min(max(time.Duration(delayFrames/load*float64(time.Second)), ceilingTrials*c.length), longestDelay)
+		out = append(out, Next{What: StepDelay(share), Load: load, Length: length})
+	}
+	return out
+}
+
+// NDRRaw is what the journal keeps of a trial beside its steps.
+type NDRRaw struct {
+	Results      []search.Result   `json:"results"` // of the search
+	Ceiling      float64           `json:"ceiling"` // frames a second
+	Limited      bool              `json:"generator_limited"`
+	Denied       float64           `json:"not_offered,omitempty"` // the least load, in frames a second, that the generator could not send
+	Verification []search.Verified `json:"verification"`          // the results
+	Trials       int               `json:"trials"`                // of the search
 }
 
 func (c *ndrCourse) Result() Measurement {
 	if c.failed != "" {
 		return Measurement{Void: c.failed}
 	}
-	raw := ndrRaw{Results: c.search.Results(), Ceiling: c.ceiling, Verified: c.verified, Trials: c.search.Trials()}
+	raw := NDRRaw{Results: c.search.Results(), Ceiling: c.ceiling, Denied: c.denied, Trials: c.search.Trials()}
 	m := Measurement{Values: c.values}
-	least := leastFrames / (c.length / firstTrials).Seconds()
-	for _, r := range raw.Results {
-		if r.Lower <= 0 {
-			m.Void = fmt.Sprintf("%s: not even %.0f frames a second pass, the least that trials of this length can tell", r.Goal, least)
+	var none []string
+	for metric, v := range map[string]search.Verified{MetricNDR: c.ndr.Result(), metricPDR: c.pdr.Result()} {
+		if c.found(v.Goal).Lower <= 0 {
+			v.Why = fmt.Sprintf("not even %.0f frames a second pass, the least that trials of this length can tell", c.least())
+		}
+		raw.Verification = append(raw.Verification, v)
+		if v.Load <= 0 {
+			none = append(none, v.Goal+": "+v.Why)
 			continue
 		}
-		m.Values[map[string]string{goalNDR: MetricNDR, goalPDR: metricPDR}[r.Goal]] = r.Throughput / 1e6
-		raw.Limited = raw.Limited || c.ceiling < Headroom*r.Lower
+		m.Values[metric] = v.Load / 1e6
+		raw.Limited = raw.Limited || c.ceiling < Headroom*v.Load || c.denied > 0 && c.denied < Headroom*v.Load
+	}
+	slices.SortFunc(raw.Verification, func(a, b search.Verified) int { return strings.Compare(a.Goal, b.Goal) })
+	slices.Sort(none)
+	if len(none) == len(raw.Verification) {
+		m.Void = strings.Join(none, "; ")
 	}
 	m.Values[ValueCeiling], m.Values[ValueLimited] = c.ceiling/1e6, 0
 	if raw.Limited {

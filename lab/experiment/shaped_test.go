@@ -84,8 +84,5 @@ func (s *shaped) Setup(_ context.Context, _ *Bench, l Levels) (Arrangement, erro
 			return site{s.rig, p, limitBatch, generatorXDP}, s.limit.Set(rate, int(limitBurst*float64(rate)*LimitTrial.Seconds()))
 		}
 	}
-	return s.arrange(frames, where("in0"), where(platform.Station)), nil
+	return s.arrange(s.rig, frames, where("in0"), where(platform.Station))
 }
-
-// NDRRaw is what the journal keeps of a trial.
-type NDRRaw = ndrRaw

@@ -12,8 +12,8 @@ import (
 // Its arrangements are Steppers.
 type Stepped interface {
 	Experiment
-	// Begin a trial.
-	Begin(l Levels, length time.Duration) (Course, error)
+	// Begin a trial with steps of a length; verify is that of the steps that verify its result, 0: as the experiment has it.
+	Begin(l Levels, length, verify time.Duration) (Course, error)
 }
 
 // Course of a trial. It is pure: told the same steps, it takes the same way.

@@ -27,11 +27,11 @@ type Verification struct {
 // Bounds of a verification.
 const (
 	VerifyTrials = 3    // at a load
-	VerifyWidth  = 0.04 // relative: what is verified and what is refused may be so far apart
-	verifyStep   = 0.04 // the first step downwards; each further one is twice as large
-	verifySteps  = 7    // with all of them, about 5 % of the load are left
-	verifyHalves = 5
-	verifyVoids  = 3 // trials at a load in which the machine stalled for too long
+	VerifyWidth  = 0.05 // relative: what is verified and what is refused may be so far apart
+	verifyStep   = 0.05 // the first step downwards; each further one is twice as large
+	verifySteps  = 7    // with all of them, about 3 % of the load are left
+	verifyHalves = 4
+	verifyVoids  = 6 // trials at a load in which the machine stalled for too long
 )
 
 // Verified is the outcome of a verification.

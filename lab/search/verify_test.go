@@ -71,8 +71,8 @@ func TestNothingVerifies(t *testing.T) {
 	if r.Load != 0 || n != verifySteps+1 || !strings.Contains(r.Why, "not found between") || !strings.Contains(r.Why, "and 1000 frames") {
 		t.Errorf("%+v after %d trials", r, n)
 	}
-	r, n = verify(t, Verify(Goal{}, 1000, 950), capacity(0.1))
-	if r.Load != 0 || r.Upper != 950 || n != 3 {
+	r, n = verify(t, Verify(Goal{}, 1000, 940), capacity(0.1))
+	if r.Load != 0 || r.Upper != 940 || n != 3 {
 		t.Errorf("%+v after %d trials: nothing below the least load is tried", r, n)
 	}
 	if r, n := verify(t, Verify(Goal{}, 0, 1), capacity(1)); r.Load != 0 || n != 0 {

@@ -60,6 +60,7 @@ func One(factor string) string { return strings.TrimSuffix(factor, "s") }
 type Plan struct {
 	Blocks   int    `json:"blocks"`
 	Duration string `json:"duration,omitempty"` // of a trial, for experiments that take one: 2s
+	Verify   string `json:"verify,omitempty"`   // length of the trials that verify a result, for experiments that search one: 10s
 	// Leave are combinations of levels that take too long for this plan. They stay in the schedule and are reported as skipped.
 	Leave []map[string]string `json:"leave,omitempty"`
 }
@@ -107,6 +108,7 @@ const (
 	maxVariants = 2000 // of a part
 	maxTrials   = 1e6  // of a run: weeks of measuring, 1 GB of schedule
 	maxDuration = time.Hour
+	maxVerify   = time.Minute
 )
 
 const wantTop = "want a mapping with name, title and parts"
@@ -230,6 +232,9 @@ func (p Part) validate(c *check, at string, experiments []string) {
 		if _, err := plan.Length(); err != nil {
 			c.add(at+"."+name+".duration", "for example 2s", "%s", err)
 		}
+		if _, err := plan.VerifyLength(); err != nil {
+			c.add(at+"."+name+".verify", "for example 10s", "%s", err)
+		}
 		for i, levels := range plan.Leave {
 			p.validateLevels(c, fmt.Sprintf("%s.%s.leave[%d]", at, name, i), levels)
 		}
@@ -240,13 +245,18 @@ func (p Part) validate(c *check, at string, experiments []string) {
 }
 
 // Length of a trial; 0 if the experiment takes none.
-func (p Plan) Length() (time.Duration, error) {
-	if p.Duration == "" {
+func (p Plan) Length() (time.Duration, error) { return length(p.Duration, maxDuration) }
+
+// VerifyLength is that of a trial that verifies a result; 0 if the plan does not say it.
+func (p Plan) VerifyLength() (time.Duration, error) { return length(p.Verify, maxVerify) }
+
+func length(text string, most time.Duration) (time.Duration, error) {
+	if text == "" {
 		return 0, nil
 	}
-	d, err := time.ParseDuration(p.Duration)
-	if err == nil && (d <= 0 || d > maxDuration) {
-		err = fmt.Errorf("%s: want more than 0 and at most %s", d, maxDuration)
+	d, err := time.ParseDuration(text)
+	if err == nil && (d <= 0 || d > most) {
+		err = fmt.Errorf("%s: want more than 0 and at most %s", d, most)
 	}
 	return d, err
 }

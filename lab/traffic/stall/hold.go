@@ -38,6 +38,9 @@ func Hold(cpu int, length time.Duration) (gone traffic.Span, err error) {
 		return gone, fmt.Errorf("hold CPU %d: %w", cpu, err)
 	}
 	defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	if err := unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_ENABLE, 0); err != nil {
+		return gone, fmt.Errorf("hold CPU %d: %w", cpu, err)
+	}
 	for end := time.Now().Add(holdWait); time.Now().Before(end); {
 		var h stallHold
 		if err := maps.Holds.Lookup(uint32(0), &h); err != nil {

@@ -37,7 +37,7 @@ type Watch struct {
 	events []int
 }
 
-// New watches over one or two CPUs until Close (perf software clocks with a BPF program, Linux 4.9; bpf_get_ns_current_pid_tgid, Linux 5.7).
+// New makes a watch over one or two CPUs (perf software clocks with a BPF program, Linux 4.9; bpf_get_ns_current_pid_tgid, Linux 5.7).
 func New(cpus ...int) (*Watch, error) {
 	cpus = slices.Compact(slices.Sorted(slices.Values(cpus)))
 	if len(cpus) < 1 || len(cpus) > MostCPUs {
@@ -57,24 +57,20 @@ func New(cpus ...int) (*Watch, error) {
 	return w, nil
 }
 
-// clock has a program run on a CPU once a period, in hard interrupts.
+// clock has a program run on a CPU once a period, in hard interrupts, while it is enabled.
 func clock(cpu int, period time.Duration, p *ebpf.Program) (fd int, err error) {
 	attr := unix.PerfEventAttr{Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_CPU_CLOCK, Sample: uint64(period), Bits: unix.PerfBitDisabled}
 	attr.Size = uint32(unix.PERF_ATTR_SIZE_VER0)
 	if fd, err = unix.PerfEventOpen(&attr, -1, cpu, -1, unix.PERF_FLAG_FD_CLOEXEC); err != nil {
 		return -1, fmt.Errorf("a software clock (CONFIG_PERF_EVENTS): %w", err)
 	}
-	err = unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_SET_BPF, p.FD())
-	if err == nil {
-		err = unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_ENABLE, 0)
-	}
-	if err != nil {
+	if err := unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_SET_BPF, p.FD()); err != nil {
 		return -1, errors.Join(fmt.Errorf("a program for a software clock (CONFIG_BPF_EVENTS): %w", err), unix.Close(fd))
 	}
 	return fd, nil
 }
 
-// Begin forgets what was seen. If thread is not 0, the watch also sees when that thread of this process, which is to have the CPU named
+// Begin forgets what was seen and ticks until Read. If thread is not 0, the watch also sees when that thread of this process, which is to have the CPU named
 // for itself, does not have it.
 func (w *Watch) Begin(thread, cpu int) error {
 	var st unix.Stat_t
@@ -86,19 +82,28 @@ func (w *Watch) Begin(thread, cpu int) error {
 		if c == cpu {
 			v.Thread = uint32(thread)
 		}
-		if err := w.maps.Watches.Put(uint32(i), &v); err != nil {
+		err := w.maps.Watches.Put(uint32(i), &v)
+		if err == nil {
+			err = unix.IoctlSetInt(w.events[i], unix.PERF_EVENT_IOC_ENABLE, 0)
+		}
+		if err != nil {
 			return fmt.Errorf("begin the watch over CPU %d: %w", c, err)
 		}
 	}
 	return nil
 }
 
-// Read gives the stalls since Begin, of both CPUs in the order in which they began. A thread that is away since end or later is not missed: it is done.
+// Read ends the ticks and gives the stalls since Begin that began before end, those of both CPUs in the order in which they began. A thread that is
+// away since end or later is not missed: it is done.
 func (w *Watch) Read(end time.Duration) (traffic.Stalls, error) {
 	var all traffic.Stalls
 	for i, c := range w.cpus {
 		var v stallWatch
-		if err := w.maps.Watches.Lookup(uint32(i), &v); err != nil {
+		err := unix.IoctlSetInt(w.events[i], unix.PERF_EVENT_IOC_DISABLE, 0)
+		if err == nil {
+			err = w.maps.Watches.Lookup(uint32(i), &v)
+		}
+		if err != nil {
 			return all, fmt.Errorf("read the watch over CPU %d: %w", c, err)
 		}
 		if v.Ticks == 0 {
