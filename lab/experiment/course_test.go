@@ -170,7 +170,9 @@ func TestLoadThatWasNotOffered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	through(t, c, func(n Next) map[string]float64 { return map[string]float64{ValueLoss: 0, ValueOffered: min(1, most/n.Load)} })
+	through(t, c, func(n Next) map[string]float64 {
+		return map[string]float64{ValueLoss: 0, ValueOffered: min(1, most/n.Load)}
+	})
 	m := c.Result()
 	if off := m.Values[MetricNDR]*1e6/most - 1; math.Abs(off) > 2*SearchWidth || m.Values[ValueLimited] != 1 || m.Raw.(NDRRaw).Denied == 0 {
 		t.Errorf("%+v", m)
