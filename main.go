@@ -92,6 +92,7 @@ func switches() map[string]switchDriver {
 // drivers lists what this binary can drive.
 func drivers(switchName, imagesDir string, rt oci.Options, log *slog.Logger) daemon.Drivers {
 	return daemon.Drivers{
+		RuntimeName: "oci",
 		Switch: func(ctx context.Context, i instance.Instance) (datapath.Switch, error) {
 			s, ok := switches()[switchName]
 			if !ok {

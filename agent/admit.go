@@ -61,7 +61,7 @@ func (a *Agent) CheckEndpoint(ctx context.Context, name string, d api.Document) 
 func (a *Agent) CheckFunction(name string, f api.FunctionSpec, img image.Image) *api.Problem {
 	can := a.Switch.Abilities()
 	if _, err := a.portKind(name); err != nil {
-		return problem("image", err)
+		return &api.Problem{Path: "image", Message: err.Error(), Hint: "start the agent of this host with another --switch, or name another host (host)"}
 	}
 	if want := img.Contract.Forwarder; want != "" && !slices.Contains(can.Forwarders, want) {
 		return &api.Problem{Path: "image", Message: fmt.Sprintf("image %s wants the forwarder %s; switch %s of host %s has %s", f.Image, want, a.SwitchName, a.Host,

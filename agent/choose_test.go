@@ -18,7 +18,7 @@ import (
 //	function fw h1 up bypass     up: its ports are there and it was up; bypass: on_fail
 //	chain c fw | w1              deleting at the end
 //	policy p alice bob c h1      from, to, chain and owner: a host, router, or "-" for nobody; replica, deleting at the end
-//	policy p alice bob c h1 after router   the second decision; the first one said router
+//	policy p alice bob c h1 after router   the second decision; the first one said router. A number behind it: the decision's
 //	assignment 2 1               of the router, which knows of the second decision and has taken over what follows from the first
 //	caught p                     the assignment has a rule that catches frames of p
 type world string
@@ -73,6 +73,11 @@ func (w world) read(t *testing.T) (share, map[string]view, map[string]bool) {
 			}
 			if i := slices.Index(f, "after"); i > 0 {
 				p.Decision = 2
+				if len(f) > i+2 {
+					if _, err := fmt.Sscan(f[i+2], &p.Decision); err != nil {
+						t.Fatal(err)
+					}
+				}
 				if p.FormerRouter = f[i+1] == "router"; !p.FormerRouter {
 					p.FormerHost = f[i+1]
 				}
@@ -118,6 +123,7 @@ const (
 	works  = ends + "function fw h1 up\nchain c fw\n" + policy
 	routed = ends + "function fw h1 up\nchain c fw\npolicy p alice bob c router\n"
 	taken  = ends + "function fw h1 up\nchain c fw\npolicy p alice bob c router after h1\n"
+	again  = ends + "function fw h1 up\nchain c fw\npolicy p alice bob c h1 after router 3\n"
 	given  = ends + "function fw h1 up\nchain c fw\npolicy p alice bob c h1 after router\n"
 )
 
@@ -195,6 +201,13 @@ func TestChoose(t *testing.T) {
 			{given + "assignment 1 1\ncaught p\n", []string{"chain c: fw"}},
 			{given + "assignment 1 1\n", []string{"chain c: fw", "closed p"}},
 			{given + "assignment 2 2\n", inForce},
+		},
+		"and gives it back before it has taken it over: it is closed until the assignment follows that": {
+			{works, inForce},
+			{taken + "assignment 1 1\n", inForce},
+			{again + "assignment 1 1\n", []string{"chain c: fw", "closed p"}},
+			{again + "assignment 2 2\n", []string{"chain c: fw", "closed p"}},
+			{again + "assignment 3 3\n", inForce},
 		},
 		"and gives one back that it never had in force: it stays closed": {
 			{routed + "assignment 0 0\n", []string{"chain c: fw", "closed p"}},

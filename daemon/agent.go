@@ -54,7 +54,7 @@ func openHost(ctx context.Context, o agent.Options, d Drivers) (*host, error) {
 		return nil, errors.Join(err, h.sw.Close())
 	}
 	h.images = d.Images(o.Instance)
-	o.Switch, o.Runtime, o.Images, o.Features, o.Config = h.sw, h.rt, h.images, d.Features(), func(ctx context.Context) (api.AgentConfig, error) {
+	o.Switch, o.Runtime, o.RuntimeName, o.Images, o.Features, o.Config = h.sw, h.rt, d.RuntimeName, h.images, d.Features(), func(ctx context.Context) (api.AgentConfig, error) {
 		return o.API.AgentConfig(ctx, o.Host)
 	}
 	h.agent = agent.New(o)

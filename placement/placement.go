@@ -125,7 +125,7 @@ func (h *Candidate) apart() string {
 	if len(st.RuntimePorts)+len(st.SwitchPorts) == 0 || portkind.Join(st.RuntimePorts, st.SwitchPorts) != "" {
 		return ""
 	}
-	return fmt.Sprintf("cannot join functions with its switch: runtime %s gives ports of kind %s; switch %s takes %s",
+	return fmt.Sprintf("cannot join functions with its switch: runtime %s gives ports of kind %s; switch %s takes %s (start its agent with another --switch)",
 		clip(st.Runtime), clip(portkind.List(st.RuntimePorts)), clip(st.Switch), clip(portkind.List(st.SwitchPorts)))
 }
 

@@ -115,7 +115,7 @@ func usable(h api.Host) error {
 	case h.Status.State != api.HostReady:
 		return fmt.Errorf("host %s is %s", h.Name, cmp.Or(string(h.Status.State), "not known yet"))
 	case h.Spec.Unschedulable:
-		return fmt.Errorf("host %s is closed to new functions (weir host open %s)", h.Name, h.Name)
+		return fmt.Errorf("host %s takes no new functions (weir host open %s)", h.Name, h.Name)
 	case !slices.Contains(h.Status.Images, wireImage):
 		return fmt.Errorf("host %s has no image %s", h.Name, wireImage)
 	}

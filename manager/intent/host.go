@@ -41,7 +41,7 @@ func (st *state) turnHost(name string, state api.HostState) {
 func (e *Editor) HostsTurned(ctx context.Context, fence store.Cond, lost, back map[string]bool) error {
 	_, err := e.edit(ctx, func(st *state) error {
 		st.Conds = append(st.Conds, fence)
-		st.unsettle, st.lost = true, lost
+		st.placeAll, st.lost = true, lost
 		for _, name := range slices.Sorted(maps.Keys(lost)) {
 			st.turnHost(name, api.HostLost)
 		}
@@ -56,7 +56,7 @@ func (e *Editor) HostsTurned(ctx context.Context, fence store.Cond, lost, back m
 // Resettle looks at all placements anew.
 func (e *Editor) Resettle(ctx context.Context) error {
 	_, err := e.edit(ctx, func(st *state) error {
-		st.unsettle = true
+		st.placeAll = true
 		return nil
 	})
 	return err

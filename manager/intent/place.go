@@ -21,7 +21,7 @@ func (st *state) settle(ctx context.Context) error {
 	touched := func(kinds ...api.Kind) bool {
 		return slices.ContainsFunc(st.order, func(r object.Ref) bool { return slices.Contains(kinds, r.Kind) })
 	}
-	if !st.unsettle && !touched(api.KindEndpoint, api.KindFunction, api.KindChain, api.KindPolicy, api.KindHost) {
+	if !st.placeAll && !touched(api.KindEndpoint, api.KindFunction, api.KindChain, api.KindPolicy, api.KindHost) {
 		return nil
 	}
 	hosts, err := st.hosts()
@@ -31,7 +31,7 @@ func (st *state) settle(ctx context.Context) error {
 	if err := st.sweep(hosts); err != nil {
 		return err
 	}
-	if st.unsettle || touched(api.KindEndpoint, api.KindFunction, api.KindHost) {
+	if st.placeAll || touched(api.KindEndpoint, api.KindFunction, api.KindHost) {
 		if err := st.settleEndpoints(hosts); err != nil {
 			return err
 		}

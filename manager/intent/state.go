@@ -55,7 +55,7 @@ type state struct {
 	before   map[api.Kind]map[string]*object.Object // what it replaced; nil: was not there
 	order    []object.Ref
 	secrets  map[string]sealed // users'; nil: not read, see readSecrets
-	unsettle bool              // look at all placements, whatever was changed
+	placeAll bool              // look at all placements, whatever was changed
 	lost     map[string]bool   // hosts whose loss this edit is about
 	locked   bool              // others wait for this edit: no host is asked
 	heard    *hearing          // what hosts have said, if they were asked

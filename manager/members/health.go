@@ -12,9 +12,9 @@ import (
 	"weir.dev/weir/store"
 )
 
-// Judge gives a stored object as it is now, and tells whether that is news: of a host, the agent says how it is and the manager whether that is still true,
-// and when it last gave a sign of life, which changes all the time and is no news. Managers that share a store share the time of its last report too.
-func (m *Hosts) Judge(n object.Noun, i store.Item) (now []byte, news bool) {
+// WithHealth returns a stored object as clients see it. A host gets its health as the manager decides it now, and the time of its agent's last sign of
+// life; all other objects are as stored. news: the host's state differs from the stored one. A later sign of life alone is no news.
+func (m *Hosts) WithHealth(n object.Noun, i store.Item) (now []byte, news bool) {
 	if n.Kind != api.KindHost {
 		return i.Value, false
 	}
@@ -66,7 +66,7 @@ func (m *Hosts) Lost(h api.Host) string {
 // silence is for how long a host whose health is decided by its reports may not report; then it is lost.
 const silence = 3 * api.HostBeat
 
-// beatState judges a host whose agent beats at this manager. When it has come back, the leader says so. One that beats no more and goes on
+// beatState decides the health of a host whose agent beats at this manager. When it has come back, the leader says so. One that beats no more and goes on
 // reporting does so by another manager.
 func beatState(h api.Host, last, began, now time.Time) api.HostState {
 	switch elsewhere := h.Updated.Sub(last) > api.BeatLost && now.Sub(h.Updated) <= silence; {
@@ -78,7 +78,7 @@ func beatState(h api.Host, last, began, now time.Time) api.HostState {
 	return h.Status.State
 }
 
-// hostState judges a host by its reports alone, which come less often: the one of this process, and those of which this manager has
+// hostState decides a host's health by its reports alone, which come less often: the one of this process, and those of which this manager has
 // heard no beat yet.
 func hostState(h api.Host, began, now time.Time) api.HostState {
 	switch {

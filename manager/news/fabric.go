@@ -59,7 +59,7 @@ func (n *news) switches(ctx context.Context, in map[string]api.SwitchStatus) err
 		s, err := store.Get[api.Switch](ctx, n.in.Store, api.KindSwitch, name)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			s.Meta, n.unsettle = object.NewMeta(name, n.in.Now()), true
+			s.Meta, n.placeAll = object.NewMeta(name, n.in.Now()), true
 		case err != nil:
 			return err
 		case object.Same(s.Status, in[name]):
@@ -85,7 +85,7 @@ func (n *news) gone(ctx context.Context, names []string, there map[string]api.Sw
 		if err != nil {
 			return err
 		}
-		n.unsettle = true
+		n.placeAll = true
 		n.Remove(api.KindSwitch, name, i.Revision)
 	}
 	return nil

@@ -91,7 +91,7 @@ func (in *Intake) tell(ctx context.Context, events int, gather func(*news) error
 		}
 		return n.change(ctx)
 	})
-	if err == nil && n.unsettle {
+	if err == nil && n.placeAll {
 		err = in.Resettle(ctx)
 	}
 	return err
@@ -110,7 +110,7 @@ type news struct {
 	many     bool     // of them: objects are read a kind at a time
 	several  bool     // there are several hosts: what concerns more than one of them is not one agent's to tell
 	turned   []string // functions whose health or state is another now
-	unsettle bool     // a host is new, or back; a switch is new, or gone: look at all placements
+	placeAll bool     // a host is new, or back; a switch is new, or gone: look at all placements
 }
 
 func endpointGone(s api.EndpointStatus) bool { return s.State == api.EndpointDeleted }
@@ -263,10 +263,10 @@ func (n *news) host(ctx context.Context, name string, s *api.HostStatus) error {
 	}
 	var old api.HostStatus
 	if json.Unmarshal(o.Status, &old) == nil && old.State == api.HostLost && s.State != api.HostLost {
-		n.unsettle = true
+		n.placeAll = true
 		n.Tell(members.HostBack(name, n.in.Now().Sub(o.Updated)))
 	}
-	n.unsettle = n.unsettle || o.Revision == 0
+	n.placeAll = n.placeAll || o.Revision == 0
 	_, remote := web.AgentOf(ctx)
 	if remote && o.Revision == 0 {
 		if err := n.declared(ctx, &o); err != nil {

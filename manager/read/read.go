@@ -86,7 +86,7 @@ func (rd *Reader) get(n object.Noun, w http.ResponseWriter, r *http.Request) err
 	if err != nil {
 		return err
 	}
-	value, news := rd.Hosts.Judge(n, i)
+	value, news := rd.Hosts.WithHealth(n, i)
 	i.Value = rd.viewOf(r.Context(), n)(i.Key, value, i.Revision)
 	w.Header().Set("ETag", api.ETag(i.Revision))
 	if none := r.Header.Get("If-None-Match"); none != "" && object.ETagIn(none, i.Revision) && !news {
@@ -109,7 +109,7 @@ func (rd *Reader) list(n object.Noun, w http.ResponseWriter, r *http.Request) er
 	out := api.List[json.RawMessage]{Items: []json.RawMessage{}, Revision: rev}
 	view := rd.viewOf(r.Context(), n)
 	for _, i := range items {
-		value, _ := rd.Hosts.Judge(n, i)
+		value, _ := rd.Hosts.WithHealth(n, i)
 		i.Value = view(i.Key, value, i.Revision)
 		if f.match(store.NameOf(i.Key), i.Value) {
 			out.Items = append(out.Items, object.Wire(i))

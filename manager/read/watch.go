@@ -63,7 +63,7 @@ func (rd *Reader) watch(n object.Noun, f filter, w http.ResponseWriter, r *http.
 	w.Header().Set("Cache-Control", "no-store")
 	for _, i := range first {
 		if f.match(store.NameOf(i.Key), i.Value) {
-			value, _ := rd.Hosts.Judge(n, i)
+			value, _ := rd.Hosts.WithHealth(n, i)
 			i.Value = view(i.Key, value, i.Revision)
 			s.event("put", object.Wire(i))
 		}

@@ -715,7 +715,7 @@ func spread(t *testing.T, odd fake.Config, trees int) {
 	odds := 0
 	for _, s := range sw {
 		for _, f := range s.Flows() {
-			if rollout.OddSenders(f.Match) >= 0 {
+			if rollout.TreeBitField(f.Match) >= 0 {
 				odds++
 			}
 		}

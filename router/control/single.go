@@ -41,7 +41,7 @@ func (l *loop) oneTree(d *device, said bool) {
 
 // twoTrees: the switch has taken an entry. If it could not tell before, it can now.
 func (l *loop) twoTrees(d *device, r *rollout.Rule) {
-	if !d.single.told || rollout.OddSenders(r.Match) < 0 {
+	if !d.single.told || rollout.TreeBitField(r.Match) < 0 {
 		return
 	}
 	d.single.told = false

@@ -31,7 +31,7 @@ func TestASwitchMayLearnToTellTrees(t *testing.T) {
 			}
 			odd := func(s *fake.Switch) (n int) {
 				for _, f := range s.Flows() {
-					if rollout.OddSenders(f.Match) >= 0 {
+					if rollout.TreeBitField(f.Match) >= 0 {
 						n++
 					}
 				}

@@ -377,7 +377,7 @@ func (l *loop) refusedEntry(d *device, r refused, now time.Time) {
 	x.Content, x.Until, x.Err = r.rule.Content, now.Add(x.Wait), fmt.Errorf("switch %s refuses an entry: %w", d.Name, r.err)
 	n.Refused[r.rule.Key] = x
 	d.message = x.Err.Error()
-	if rollout.OddSenders(r.rule.Match) >= 0 {
+	if rollout.TreeBitField(r.rule.Match) >= 0 {
 		l.oneTree(d, false)
 	}
 	full := &openflow.Error{Code: openflow.TableFull}

@@ -80,15 +80,15 @@ func (r *Rule) below() (k Key, ok bool) {
 	if r.Policy != "" {
 		return Key{}, false
 	}
-	i := OddSenders(r.Match)
+	i := TreeBitField(r.Match)
 	if i < 0 {
 		return Key{}, false
 	}
 	return Key{r.Table, r.Priority - 1, slices.Delete(slices.Clone(r.Match), i, i+1).Key()}, true
 }
 
-// OddSenders is the place of the field that matches tree bit 1, -1 if there is none.
-func OddSenders(m openflow.Match) int {
+// TreeBitField is the index of the field that matches tree bit 1 (the lowest bit of the source MAC), -1 if there is none.
+func TreeBitField(m openflow.Match) int {
 	return slices.IndexFunc(m, func(o openflow.OXM) bool { return o.Field == openflow.FieldEthSrc && o.UintMask() == 1 })
 }
 

@@ -203,7 +203,7 @@ func (f *floods) carry(id fabric.SwitchID, b Batch) {
 	}
 	for _, r := range b.Add {
 		f.open[id] = append(f.open[id], func() {
-			if id == f.deaf && OddSenders(r.Match) >= 0 {
+			if id == f.deaf && TreeBitField(r.Match) >= 0 {
 				if force[r.Key] != nil {
 					f.hits["refusals of changes"]++
 				}
