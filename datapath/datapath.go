@@ -158,6 +158,14 @@ type Ports struct{ In, Out, Tap flow.Port }
 // At is the number of one of them.
 func (p *Ports) At(s flow.Side) *flow.Port { return [...]*flow.Port{&p.In, &p.Out, &p.Tap}[s] }
 
+// Numbered gives a function's ports these numbers: in and out, or tap.
+func (f *Function) Numbered(numbers ...flow.Port) (p Ports) {
+	for i, side := range flow.SidesOf(f.Tap != "") {
+		*p.At(side) = numbers[i]
+	}
+	return p
+}
+
 // Counter counts since the port or rule was first installed; it never goes back, whatever restarts.
 // Packets counts wire packets (a GSO packet counts as its segments), Bytes the bytes of the buffers.
 type Counter struct {

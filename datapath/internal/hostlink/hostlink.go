@@ -100,6 +100,12 @@ func Inside(l netlink.Link, inside []netns.Link) (netns.Link, bool) {
 	return netns.Link{}, false
 }
 
+// Abilities are those of a switch whose functions' ports are what Sides finds: functions in network namespaces and in virtual machines, and for the first
+// the forwarder of package bpf.
+func Abilities() datapath.Abilities {
+	return datapath.Abilities{Ports: []portkind.Kind{portkind.Veth, portkind.Tap}, Forwarders: []string{datapath.Wire}}
+}
+
 // Side is one of a function's links that are to become ports.
 type Side struct {
 	At     flow.Side
@@ -173,6 +179,7 @@ func unbridged(l netlink.Link) error {
 // Check refuses links whose becoming a port of the bridge with this interface index would break what they are used for.
 func Check(nl *netlink.Handle, bridge int, l netlink.Link) error {
 	attrs := l.Attrs()
+	// Of what kind it is.
 	if attrs.Index == bridge {
 		return fmt.Errorf("interface %s is this switch's bridge", attrs.Name)
 	}
@@ -182,6 +189,7 @@ func Check(nl *netlink.Handle, bridge int, l netlink.Link) error {
 	if err := carriesOthers(l); err != nil {
 		return err
 	}
+	// Who has it.
 	if attrs.MasterIndex != 0 && attrs.MasterIndex != bridge {
 		master := fmt.Sprint(attrs.MasterIndex)
 		if m, err := nl.LinkByIndex(attrs.MasterIndex); err == nil {
@@ -189,6 +197,7 @@ func Check(nl *netlink.Handle, bridge int, l netlink.Link) error {
 		}
 		return fmt.Errorf("interface %s belongs to %s: take it out there first (ip link set %s nomaster)", attrs.Name, master, attrs.Name)
 	}
+	// What the host itself uses it for: a bridge takes all that enters there. The kernel gives link-local addresses to every link.
 	var addresses []netlink.Addr
 	err := Retry(func() (err error) {
 		addresses, err = nl.AddrList(l, netlink.FAMILY_ALL)
