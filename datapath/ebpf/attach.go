@@ -12,6 +12,9 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
+	"weir.dev/weir/datapath/internal/home"
+	"weir.dev/weir/datapath/internal/hostlink"
+	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/datapath/internal/tcfilter"
 	"weir.dev/weir/netns"
 )
@@ -29,20 +32,28 @@ type spot struct {
 	made   *bool // the clsact qdisc is ours
 }
 
+// hooks are where the programs are attached: at the switch's side of every port, and inside functions for the forwarder.
+type hooks struct {
+	home    *home.Home
+	tables  *tables
+	bridge  *bridge
+	waiting *waiting
+}
+
 // outer spots of a port, in the switch's namespace.
-func (s *Switch) outer(p *port) []spot {
-	pin := filepath.Join(s.linksDir(), fmt.Sprint(p.Slot))
-	in := spot{pin + "-ingress", p.Index, false, s.programs.IngressTcx, s.programs.IngressCls, &p.Clsact}
+func (h *hooks) outer(p *port) []spot {
+	pin := filepath.Join(h.tables.linksDir(), fmt.Sprint(p.Slot))
+	in := spot{pin + "-ingress", p.Index, false, h.tables.programs.IngressTcx, h.tables.programs.IngressCls, &p.Clsact}
 	if p.kind() != portEndpoint {
 		return []spot{in}
 	}
-	return []spot{in, {pin + "-egress", p.Index, true, s.programs.EgressTcx, s.programs.EgressCls, &p.Clsact}}
+	return []spot{in, {pin + "-egress", p.Index, true, h.tables.programs.EgressTcx, h.tables.programs.EgressCls, &p.Clsact}}
 }
 
 // inner spot of a wire's port, in the function's namespace.
-func (s *Switch) inner(p *port) spot {
-	pin := filepath.Join(s.linksDir(), fmt.Sprint(p.Slot))
-	return spot{pin + "-wire", p.Inner, false, s.programs.Wire, s.programs.Wire, &p.InnerCl}
+func (h *hooks) inner(p *port) spot {
+	pin := filepath.Join(h.tables.linksDir(), fmt.Sprint(p.Slot))
+	return spot{pin + "-wire", p.Inner, false, h.tables.programs.Wire, h.tables.programs.Wire, &p.InnerCl}
 }
 
 func (p *spot) attachType() ebpf.AttachType {
@@ -107,8 +118,8 @@ func (p *spot) attachTCX() error {
 
 // attach makes sure of a spot by the hook in use; at once when the link may be busy already. True: a tcx link may take over from the
 // filter later.
-func (s *Switch) attach(space *netns.Space, nl *netlink.Handle, p spot, busy bool) (later bool, err error) {
-	if s.state.Hook != HookClsact {
+func (h *hooks) attach(space *netns.Space, nl *netlink.Handle, p spot, busy bool) (later bool, err error) {
+	if h.tables.state.Hook != HookClsact {
 		linked, err := p.linked()
 		if err != nil {
 			return false, err
@@ -116,11 +127,11 @@ func (s *Switch) attach(space *netns.Space, nl *netlink.Handle, p spot, busy boo
 		if linked {
 			return false, nil
 		}
-		if s.state.Hook == HookTCX || busy {
+		if h.tables.state.Hook == HookTCX || busy {
 			return false, space.Do(p.attachTCX)
 		}
 	}
-	return s.state.Hook == HookAuto, p.side().Attach(nl, p.cls)
+	return h.tables.state.Hook == HookAuto, p.side().Attach(nl, p.cls)
 }
 
 // detach takes our program off a spot.
@@ -159,4 +170,163 @@ func (p *spot) cut() error {
 		return fmt.Errorf("detach link %s: %w", p.pin, err)
 	}
 	return nil
+}
+
+// attachOuter puts the programs at the switch's side of a port.
+func (h *hooks) attachOuter(p *port, busy bool) error {
+	made := p.Clsact
+	for _, at := range h.outer(p) {
+		later, err := h.attach(h.home.Space, h.home.NL, at, busy)
+		if err != nil {
+			return err
+		}
+		if later {
+			h.waiting.add(p.Slot)
+		}
+	}
+	if made != p.Clsact && p.kind() == portEndpoint {
+		return h.home.Store.Write(record.File("endpoint", p.E.Name), p)
+	}
+	return nil
+}
+
+// releaseLink gives an endpoint's link back as it was. A link that is gone needs nothing.
+func (h *hooks) releaseLink(p *port) error {
+	l, err := hostlink.ByIndex(h.home.NL, int(p.Index), p.Link)
+	if err != nil {
+		return err
+	}
+	if l == nil {
+		for _, at := range h.outer(p) {
+			if err := at.unlink(false); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if l.Attrs().MasterIndex == h.bridge.index {
+		if err := h.home.NL.LinkSetNoMaster(l); err != nil && !hostlink.Gone(err) {
+			return fmt.Errorf("take %s out of %s: %w", p.Link, h.home.Instance.Bridge(), err)
+		}
+	}
+	for _, at := range h.outer(p) {
+		if err := at.detach(h.home.NL, !h.home.Made(l)); err != nil {
+			return err
+		}
+	}
+	if !p.WasUp {
+		return hostlink.SetDown(h.home.NL, l)
+	}
+	return nil
+}
+
+// leaveLinks lets go of the tcx links of a port that moves: an interface of the same index may be in its new namespace.
+func (h *hooks) leaveLinks(p *port) error {
+	for _, at := range append(h.outer(p), h.inner(p)) {
+		if err := at.unlink(false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attachFunction puts the programs at a function's ports: outside, and inside for a forwarder of ours.
+func (h *hooks) attachFunction(fn *function, space *netns.Space) error {
+	before := fn.written
+	for _, p := range fn.Ports {
+		if err := h.attachOuter(p, false); err != nil {
+			return err
+		}
+	}
+	if err := h.attachInner(fn, space); err != nil {
+		return err
+	}
+	if before != fn.qdiscs() {
+		fn.written = fn.qdiscs()
+		return h.home.Store.Write(record.File("function", fn.F.Name), fn)
+	}
+	return nil
+}
+
+// attachInner puts the forwarder inside, or takes away one that was there before.
+func (h *hooks) attachInner(fn *function, space *netns.Space) error {
+	var nl *netlink.Handle
+	for _, p := range fn.Ports {
+		at := h.inner(p)
+		if fn.F.Forwarder == "" {
+			if err := at.unlink(false); err != nil { // it had one before
+				return err
+			}
+			if !p.InnerCl {
+				continue
+			}
+		}
+		if nl == nil {
+			var err error
+			if nl, err = hostlink.Handle(space); err != nil {
+				return err
+			}
+			defer nl.Close()
+		}
+		if fn.F.Forwarder == "" {
+			if err := at.side().Detach(nl); err != nil {
+				return err
+			}
+			continue
+		}
+		later, err := h.attach(space, nl, at, false)
+		if err != nil {
+			return fmt.Errorf("in %s: %w", space, err)
+		}
+		if later {
+			h.waiting.add(p.Slot)
+		}
+	}
+	return nil
+}
+
+// releasePort takes the program off the switch's side of a function's port.
+func (h *hooks) releasePort(p *port) error {
+	for _, at := range h.outer(p) {
+		if err := at.unlink(false); err != nil {
+			return err
+		}
+	}
+	l, err := hostlink.ByIndex(h.home.NL, int(p.Index), p.Link)
+	if err != nil || l == nil {
+		return err
+	}
+	for _, at := range h.outer(p) {
+		if err := at.side().Detach(h.home.NL); err != nil {
+			return err
+		}
+	}
+	if !p.WasUp {
+		return hostlink.SetDown(h.home.NL, l)
+	}
+	return nil
+}
+
+// releaseInner takes the forwarder away. A namespace that is gone took it along.
+func (h *hooks) releaseInner(fn *function) error {
+	left := false
+	for _, p := range fn.Ports {
+		at := h.inner(p)
+		if err := at.unlink(false); err != nil {
+			return err
+		}
+		left = left || p.InnerCl
+	}
+	if !left || !netns.Exists(fn.F.Netns) {
+		return nil
+	}
+	return hostlink.In(fn.F.Netns, func(_ *netns.Space, nl *netlink.Handle) error {
+		for _, p := range fn.Ports {
+			at := h.inner(p)
+			if err := at.side().Detach(nl); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

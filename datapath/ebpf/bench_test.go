@@ -57,7 +57,7 @@ func BenchmarkRules(b *testing.B) {
 			alice, bob, fn := r.Station("alice"), r.Station("bob"), r.Wire("w")
 			r.Commit(manyRules(n, bob.Port, fn.Ports.In)...)
 			s := r.Switch.(*Switch)
-			bench(b, r, s.programs.EgressTcx, bob.Port, known(alice, bob))
+			bench(b, r, s.tables.programs.EgressTcx, bob.Port, known(alice, bob))
 		})
 	}
 }
@@ -68,7 +68,7 @@ func BenchmarkHop(b *testing.B) {
 	alice, bob := r.Station("alice"), r.Station("bob")
 	all := []*suite.Function{r.Wire("f0"), r.Wire("f1")}
 	r.Commit(chainRules(alice, bob, all)...)
-	bench(b, r, r.Switch.(*Switch).programs.IngressTcx, all[0].Ports.Out, known(alice, bob))
+	bench(b, r, r.Switch.(*Switch).tables.programs.IngressTcx, all[0].Ports.Out, known(alice, bob))
 }
 
 // known is a frame of a flow that the rules select.
@@ -89,7 +89,7 @@ func BenchmarkUntaken(b *testing.B) {
 		r.Commit(manyRules(n, bob.Port, fn.Ports.In)...)
 		s := r.Switch.(*Switch)
 		for _, st := range []*suite.Station{alice, bob} { // the bridge has met them
-			if err := s.maps.Homes.Put(uint32(s.byName["endpoint/"+st.Name]), uint32(1)); err != nil {
+			if err := s.tables.maps.Homes.Put(uint32(s.ports.byName["endpoint/"+st.Name]), uint32(1)); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -98,9 +98,9 @@ func BenchmarkUntaken(b *testing.B) {
 		elsewhere := slices.Clone(frame)
 		elsewhere[5]++
 		const unspec = 0xffffffff
-		b.Run(fmt.Sprint(n, "/enters, to nobody"), func(b *testing.B) { benchVerdict(b, r, s.programs.IngressTcx, alice.Port, elsewhere, unspec) })
-		b.Run(fmt.Sprint(n, "/enters"), func(b *testing.B) { benchVerdict(b, r, s.programs.IngressTcx, alice.Port, frame, unspec) })
-		b.Run(fmt.Sprint(n, "/leaves"), func(b *testing.B) { benchVerdict(b, r, s.programs.EgressTcx, bob.Port, frame, unspec) })
+		b.Run(fmt.Sprint(n, "/enters, to nobody"), func(b *testing.B) { benchVerdict(b, r, s.tables.programs.IngressTcx, alice.Port, elsewhere, unspec) })
+		b.Run(fmt.Sprint(n, "/enters"), func(b *testing.B) { benchVerdict(b, r, s.tables.programs.IngressTcx, alice.Port, frame, unspec) })
+		b.Run(fmt.Sprint(n, "/leaves"), func(b *testing.B) { benchVerdict(b, r, s.tables.programs.EgressTcx, bob.Port, frame, unspec) })
 	}
 }
 
@@ -320,8 +320,10 @@ func BenchmarkGuard(b *testing.B) {
 	copy(six, own[:12])
 	copy(six[12:], []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 24, 6, 64, 0xfd, 0x57})
 	six[37] = 1
-	b.Run("off", func(b *testing.B) { benchVerdict(b, r, s.programs.IngressTcx, alice.Port, known(alice, bob), unspec) })
-	b.Run("own IPv4", func(b *testing.B) { benchVerdict(b, r, s.programs.IngressTcx, mallory.Port, own, unspec) })
-	b.Run("own IPv6", func(b *testing.B) { benchVerdict(b, r, s.programs.IngressTcx, mallory.Port, six, unspec) })
-	b.Run("forged", func(b *testing.B) { benchVerdict(b, r, s.programs.IngressTcx, mallory.Port, forged, shot) })
+	b.Run("off", func(b *testing.B) {
+		benchVerdict(b, r, s.tables.programs.IngressTcx, alice.Port, known(alice, bob), unspec)
+	})
+	b.Run("own IPv4", func(b *testing.B) { benchVerdict(b, r, s.tables.programs.IngressTcx, mallory.Port, own, unspec) })
+	b.Run("own IPv6", func(b *testing.B) { benchVerdict(b, r, s.tables.programs.IngressTcx, mallory.Port, six, unspec) })
+	b.Run("forged", func(b *testing.B) { benchVerdict(b, r, s.tables.programs.IngressTcx, mallory.Port, forged, shot) })
 }

@@ -4,16 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
-	"strings"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/datapath/internal/hostlink"
-	"weir.dev/weir/netns"
 )
 
 // Destroy removes all that the switch made: programs, pins, the bpffs, the bridge, its files. The ports' links are given back as
@@ -22,21 +15,16 @@ func (s *Switch) Destroy(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return Destroy(ctx, s.opts)
+	if !s.gate.Shut() {
+		return Destroy(ctx, *s.opts)
 	}
-	s.closed = true
-	s.mu.Unlock()
 	s.halt()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.gate.Lock()
+	defer s.gate.Unlock()
 	defer s.letGo()
-	s.programs.close()
-	s.maps.close()
+	s.tables.close()
 	if err := s.demolish(); err != nil {
-		return fmt.Errorf("destroy ebpf switch %s: %w", s.opts.Instance.Name, err)
+		return fmt.Errorf("destroy ebpf switch %s: %w", s.home.Instance.Name, err)
 	}
 	return nil
 }
@@ -49,16 +37,9 @@ func Destroy(ctx context.Context, o Options) error {
 	if err := o.defaults(); err != nil {
 		return err
 	}
-	s := &Switch{opts: o, log: o.Logger, store: newStore(o.Instance), ports: map[uint16]*port{}, byName: map[string]uint16{},
-		byIndex: map[uint32]uint16{}, fns: map[string]*function{}}
+	s := newSwitch(&o)
 	defer s.letGo()
-	var err error
-	if s.lock, err = s.store.Lock(); err == nil {
-		s.home, err = netns.At("")
-	}
-	if err == nil {
-		s.nl, err = hostlink.Handle(s.home)
-	}
+	err := s.home.Open()
 	if err == nil {
 		err = s.demolish()
 	}
@@ -76,41 +57,43 @@ func (s *Switch) demolish() error {
 			errs = append(errs, err)
 		}
 	}
-	bridge, err := s.nl.LinkByName(s.opts.Instance.Bridge())
+	// The bridge, if it is ours: links are taken out of no other.
+	bridge, err := s.home.NL.LinkByName(s.home.Instance.Bridge())
 	if err != nil && !hostlink.Missing(err) {
 		try(fmt.Errorf("bridge: %w", err))
 	}
-	ours := err == nil && bridge.Attrs().Alias == s.opts.Instance.Alias("bridge")
-	s.bridge = -1
+	ours := err == nil && bridge.Attrs().Alias == s.home.Instance.Alias("bridge")
+	s.bridge.index = -1
 	if ours {
-		s.bridge = bridge.Attrs().Index
+		s.bridge.index = bridge.Attrs().Index
 	}
-	if len(s.ports)+len(s.fns) == 0 {
+	// Ports' links are given back before the pins go, which tell what is attached.
+	if len(s.ports.bySlot)+len(s.ports.fns) == 0 {
 		try(s.loadLeft())
 	}
-	for _, p := range s.ports {
+	for _, p := range s.ports.bySlot {
 		if p.kind() == portEndpoint {
-			try(s.releaseLink(p))
+			try(s.hooks.releaseLink(p))
 		} else {
-			try(s.releasePort(p))
+			try(s.hooks.releasePort(p))
 		}
 	}
-	for _, fn := range s.fns {
-		try(s.releaseInner(fn))
+	for _, fn := range s.ports.fns {
+		try(s.hooks.releaseInner(fn))
 	}
-	try(s.removePins())
+	try(s.tables.unpin())
 	if ours {
-		if err := s.nl.LinkDel(bridge); err != nil && !hostlink.Gone(err) {
+		if err := s.home.NL.LinkDel(bridge); err != nil && !hostlink.Gone(err) {
 			try(fmt.Errorf("remove bridge: %w", err))
 		}
 	}
 	if len(errs) > 0 {
 		return errors.Join(errs...) // the records stay, for another attempt
 	}
-	if err := os.RemoveAll(s.store.Dir); err != nil {
+	if err := os.RemoveAll(s.home.Store.Dir); err != nil {
 		return err
 	}
-	os.Remove(s.opts.Instance.Run) // if nothing else is there
+	os.Remove(s.home.Instance.Run) // if nothing else is there
 	return nil
 }
 
@@ -119,53 +102,13 @@ func (s *Switch) loadLeft() error {
 	o := s.opts.Ports
 	s.opts.Ports = maxSlots
 	defer func() { s.opts.Ports = o }()
-	if err := s.loadRecords(); err != nil {
-		s.log.Warn("records of the switch are damaged", "error", err)
+	if err := s.ports.load(s.home); err != nil {
+		s.home.Log.Warn("records of the switch are damaged", "error", err)
 	}
-	for name, fn := range s.fns {
+	for name, fn := range s.ports.fns {
 		if fn.F.Check() != nil || len(fn.Ports) == 0 {
-			delete(s.fns, name)
+			delete(s.ports.fns, name)
 		}
 	}
 	return nil
-}
-
-// removePins removes our bpffs and all in it. Links that are pinned nowhere else end with it.
-func (s *Switch) removePins() error {
-	dir := s.opts.Instance.BPFFS()
-	for range 16 { // mounts may be stacked
-		var st unix.Statfs_t
-		if err := unix.Statfs(dir, &st); errors.Is(err, fs.ErrNotExist) {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("statfs %s: %w", dir, err)
-		}
-		if st.Type != unix.BPF_FS_MAGIC {
-			break
-		}
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			return err
-		}
-		for _, e := range entries { // a mount elsewhere (a namespace's copy) must not keep them alive
-			if strings.Contains(e.Name(), ".") {
-				continue // the kernel's own
-			}
-			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
-				return fmt.Errorf("remove pins: %w", err)
-			}
-		}
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmount %s: %w", dir, err)
-		}
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove %s: %w", dir, err)
-	}
-	return nil
-}
-
-// own tells a link that this Weir made.
-func (s *Switch) own(l netlink.Link) bool {
-	return strings.HasPrefix(l.Attrs().Alias, s.opts.Instance.Alias(""))
 }

@@ -11,19 +11,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
-	"time"
-
-	"github.com/vishvananda/netlink"
 
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
-	"weir.dev/weir/datapath/internal/hostlink"
-	"weir.dev/weir/datapath/internal/netfilter"
-	"weir.dev/weir/datapath/internal/record"
+	"weir.dev/weir/datapath/ebpf/internal/compile"
+	"weir.dev/weir/datapath/internal/home"
+	"weir.dev/weir/datapath/internal/lifecycle"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/instance"
-	"weir.dev/weir/netns"
 )
 
 // Hook says where programs are attached.
@@ -53,9 +48,7 @@ type Options struct {
 // MaxSlots bounds the options' sizes: slots are 16 bits wide.
 const maxSlots = 1 << 16
 
-// lists is the size of the table of lists of masks: a key may have one of its own. Tables have room for twice what a set of rules may have, since
-// the former set is there until the new one is in force.
-func (o *Options) lists() int { return 2*o.Keys + 2*o.Masks }
+func (o *Options) limits() compile.Limits { return compile.Limits{Keys: o.Keys, Masks: o.Masks} }
 
 func (o *Options) defaults() error {
 	if o.Instance.Name == "" {
@@ -92,51 +85,43 @@ func (o *Options) defaults() error {
 	return nil
 }
 
-// Switch implements datapath.Switch. It belongs to the network namespace of the thread that opened it.
+// at is a place where a test can make the process "die".
+func (o *Options) at(step string) error {
+	if o.fault == nil {
+		return nil
+	}
+	return o.fault(step)
+}
+
+// Switch implements datapath.Switch. It belongs to the network namespace of the thread that opened it. Each part owns what its fields say; all of it is
+// under the gate's lock. Parts know those above them only.
 type Switch struct {
-	opts Options
-	log  *slog.Logger
-	home *netns.Space
-	nl   *netlink.Handle // in home
-	lock *os.File
-	tcx  bool // the kernel has it
-	exit bool // processes' ends are told by the kernel
+	opts   *Options
+	gate   *lifecycle.Gate
+	work   *lifecycle.Work
+	home   *home.Home
+	kernel *kernel
+	tables *tables
+	bridge *bridge
 
-	programsOfOthers netfilter.Programs
-
-	stop context.CancelFunc // what goes on in the background, see done
-	done sync.WaitGroup
-
-	mu       sync.Mutex
-	closed   bool
-	touched  time.Time // last change of ports: promotion waits until it is quiet
-	losses   hostlink.Losses
-	bridge   int // interface index
-	maps     tables
-	programs programs
-	store    record.Store
-	state    state             // switch.json
-	ports    map[uint16]*port  // by slot
-	byIndex  map[uint32]uint16 // interface index -> slot
-	byName   map[string]uint16 // "endpoint/alice", "function/fw/in" -> slot
-	fns      map[string]*function
-	near     map[uint32]uint32   // place in the table nearby -> interface index
-	stations map[flow.MAC]uint16 // whose address is in the programs' table -> slot
-	owned    map[flow.MAC]bool   // in the programs' table of guarded MACs
-	lastSlot uint16
-	todo     map[uint16]bool // ports whose filters tcx links may replace
-	wake     chan struct{}   // promoteAll's
-	image    *image          // in force
-	pending  changes         // keys whose copy that is not in force is still the former one
-	rules    ruleSet
-	version  uint32
-	past     bool      // frames may pass the bridge by
-	unknown  error     // why it is not known whether they may
-	kept     time.Time // when stations' entries were last looked at
-	probes   *os.File  // nil until the first probe
+	ports     *ports
+	control   *control
+	guards    *guards
+	stations  *stations
+	onlookers *onlookers
+	counters  *counters
+	rules     *rules
+	hooks     *hooks
+	promoter  *promoter
+	liveness  *liveness
+	upgrade   *upgrade
+	prober    *prober
 }
 
 var _ datapath.Switch = (*Switch)(nil)
+
+// ErrClosed says that the switch has been closed or destroyed.
+var ErrClosed = lifecycle.ErrClosed
 
 // Open takes the instance's switch into its hands, as it finds it: what an earlier process made goes on and is not
 // touched, what a crash left half done is repaired. The first Open makes bridge and maps.
@@ -144,12 +129,7 @@ func Open(ctx context.Context, o Options) (*Switch, error) {
 	if err := o.defaults(); err != nil {
 		return nil, err
 	}
-	s := &Switch{
-		opts: o, log: o.Logger, store: newStore(o.Instance),
-		ports: map[uint16]*port{}, byIndex: map[uint32]uint16{}, byName: map[string]uint16{}, fns: map[string]*function{},
-		near: map[uint32]uint32{}, stations: map[flow.MAC]uint16{}, owned: map[flow.MAC]bool{}, todo: map[uint16]bool{}, wake: make(chan struct{}, 1),
-		image: newImage(), rules: ruleSet{Slots: map[uint64]uint32{}},
-	}
+	s := newSwitch(&o)
 	if err := s.open(ctx); err != nil {
 		s.letGo()
 		return nil, fmt.Errorf("open ebpf switch %s: %w", o.Instance.Name, err)
@@ -157,104 +137,81 @@ func Open(ctx context.Context, o Options) (*Switch, error) {
 	return s, nil
 }
 
+// newSwitch puts the parts together. It makes nothing.
+func newSwitch(o *Options) *Switch {
+	s := &Switch{opts: o, gate: &lifecycle.Gate{}, work: lifecycle.NewWork(), kernel: &kernel{}}
+	s.home = &home.Home{Instance: o.Instance, Log: o.Logger, Store: newStore(o.Instance)}
+	s.tables = &tables{home: s.home, opts: o, kernel: s.kernel}
+	maps := &s.tables.maps
+	s.bridge = &bridge{home: s.home, opts: o}
+	s.ports = newPorts(o, maps)
+	s.control = &control{maps: maps, state: &s.tables.state}
+	s.guards = &guards{maps: maps, ports: s.ports, control: s.control, owned: map[flow.MAC]bool{}}
+	s.stations = &stations{home: s.home, maps: maps, ports: s.ports, bridge: s.bridge, slots: map[flow.MAC]uint16{}}
+	s.onlookers = &onlookers{home: s.home, bridge: s.bridge, control: s.control, stations: s.stations}
+	s.counters = &counters{home: s.home, tables: s.tables, ports: s.ports, guards: s.guards}
+	s.rules = &rules{opts: o, home: s.home, maps: maps, ports: s.ports, control: s.control, counters: s.counters,
+		image: compile.NewImage(), set: ruleSet{Slots: map[uint64]uint32{}}}
+	s.rules.onward = func() error { return errors.Join(s.onlookers.look(), s.stations.leaveHomes()) }
+	s.hooks = &hooks{home: s.home, tables: s.tables, bridge: s.bridge, waiting: newWaiting()}
+	s.promoter = &promoter{gate: s.gate, home: s.home, ports: s.ports, hooks: s.hooks, waiting: s.hooks.waiting}
+	s.liveness = &liveness{tables: s.tables, kernel: s.kernel}
+	s.upgrade = &upgrade{home: s.home, tables: s.tables, ports: s.ports, control: s.control, rules: s.rules, counters: s.counters, liveness: s.liveness}
+	s.prober = &prober{gate: s.gate, home: s.home, maps: maps, ports: s.ports}
+	return s
+}
+
 func (s *Switch) open(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("want root (CAP_NET_ADMIN, CAP_BPF, CAP_SYS_ADMIN)")
 	}
-	var err error
-	if s.lock, err = s.store.Lock(); err != nil {
+	if err := s.home.Open(); err != nil {
 		return err
 	}
-	if err := s.probe(); err != nil {
+	if err := s.kernel.probe(s.opts.Hook); err != nil {
 		return err
 	}
-	if s.home, err = netns.At(""); err != nil {
+	if err := mountBPFFS(s.home.Instance.BPFFS()); err != nil {
 		return err
 	}
-	if s.nl, err = hostlink.Handle(s.home); err != nil {
+	if err := s.tables.open(); err != nil {
 		return err
 	}
-	if err := mountBPFFS(s.opts.Instance.BPFFS()); err != nil {
-		return err
-	}
-	if err := s.openTables(); err != nil {
-		return err
-	}
-	if err := s.openBridge(); err != nil {
+	if err := s.bridge.open(); err != nil {
 		return err
 	}
 	if err := s.restore(ctx); err != nil {
 		return err
 	}
-	work, stop := context.WithCancel(context.Background())
-	s.stop = stop
-	if s.state.Hook == HookAuto {
-		s.done.Go(func() { s.promoteAll(work) })
+	if s.tables.state.Hook == HookAuto {
+		s.work.Go(s.promoter.run)
 	}
-	s.done.Go(func() { s.watch(work) })
+	s.work.Go(s.watch)
 	return nil
 }
 
 // Close lets go and leaves everything forwarding.
 func (s *Switch) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	if !s.gate.Shut() {
 		return nil
 	}
-	s.closed = true
-	s.mu.Unlock()
 	s.halt()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.gate.Lock()
+	defer s.gate.Unlock()
 	s.letGo()
 	return nil
 }
 
 // halt ends what goes on in the background; the switch goes on.
 func (s *Switch) halt() {
-	s.stop()
-	s.done.Wait()
+	s.work.Stop()
+	s.work.Wait()
 }
 
 // letGo closes what is open, when nothing goes on in the background any more.
 func (s *Switch) letGo() {
-	s.programs.close()
-	s.maps.close()
-	if s.probes != nil {
-		s.probes.Close() // errors of one that is sending are its own
-	}
-	if s.nl != nil {
-		s.nl.Close()
-	}
-	if s.home != nil {
-		s.home.Close()
-	}
-	if s.lock != nil {
-		s.lock.Close()
-	}
-}
-
-// ErrClosed says that the switch has been closed or destroyed.
-var ErrClosed = errors.New("switch is closed")
-
-// enter takes the lock for one operation.
-func (s *Switch) enter(ctx context.Context) (func(), error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return nil, ErrClosed
-	}
-	return s.mu.Unlock, nil
-}
-
-// at is a place where a test can make the process "die".
-func (s *Switch) at(step string) error {
-	if s.opts.fault == nil {
-		return nil
-	}
-	return s.opts.fault(step)
+	s.work.Stop()
+	s.tables.close()
+	s.prober.close()
+	s.home.Close()
 }

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/datapath/internal/hostlink"
@@ -19,7 +17,7 @@ import (
 
 // AddEndpoint makes a link a port of the bridge, with the programs at both its sides.
 func (s *Switch) AddEndpoint(ctx context.Context, e datapath.Endpoint) (flow.Port, error) {
-	leave, err := s.enter(ctx)
+	leave, err := s.gate.Enter(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -31,189 +29,180 @@ func (s *Switch) AddEndpoint(ctx context.Context, e datapath.Endpoint) (flow.Por
 	return p, nil
 }
 
+// addition is what adding an endpoint changes beside the port.
+type addition struct {
+	kind    bool     // the port is of another kind now: isolated, or no more
+	station bool     // came just now
+	was     flow.MAC // of the port's former station
+}
+
 func (s *Switch) addEndpoint(e datapath.Endpoint) (flow.Port, error) {
 	if err := e.Check(); err != nil {
 		return 0, err
 	}
 	// The link, which must not be another port already.
-	l, err := hostlink.ByName(s.nl, s.home, e.Link)
+	l, err := hostlink.ByName(s.home.NL, s.home.Space, e.Link)
 	if err != nil {
 		return 0, err
 	}
 	attrs := l.Attrs()
 	p := &port{Name: "endpoint/" + e.Name, Link: e.Link, Index: uint32(attrs.Index), Veth: hostlink.PeerElsewhere(l), WasUp: attrs.Flags&net.FlagUp != 0, E: e}
-	if slot, taken := s.byIndex[p.Index]; taken && s.ports[slot].Name != p.Name {
-		return 0, fmt.Errorf("interface %s is already the port %s", e.Link, s.ports[slot].Name)
+	if err := s.ports.free(p); err != nil {
+		return 0, err
 	}
 	// An endpoint that is known keeps its slot and number. If nothing but its guard differs, that alone is changed.
-	changed := false // into a port of another kind
-	came := true     // the station
-	var was flow.MAC
-	if slot, known := s.byName[p.Name]; known {
-		old := s.ports[slot]
-		was = old.E.Peer
-		changed = old.E.Isolated != e.Isolated
-		came = old.Index != p.Index || was != e.Peer || old.E.Held
-		p.Slot = slot
+	adds := addition{station: true}
+	if old := s.ports.named(p.Name); old != nil {
+		adds = addition{kind: old.E.Isolated != e.Isolated, station: old.Index != p.Index || old.E.Peer != e.Peer || old.E.Held, was: old.E.Peer}
+		p.Slot = old.Slot
 		if old.Index == p.Index {
 			p.WasUp, p.Clsact, p.Number = old.WasUp, old.Clsact, old.Number
-			e.Held = e.Held && attrs.MasterIndex != s.bridge
-			p.E = e
-			if old.E.EqualButGuard(e) && old.Veth == p.Veth && attrs.MasterIndex == s.bridge && attrs.Flags&net.FlagUp != 0 {
-				if !old.E.Guard.Equal(e.Guard) {
-					if err := s.changeGuard(old, e.Guard); err != nil {
-						return 0, err
-					}
-					old = s.ports[old.Slot]
-				}
-				return p.number(), errors.Join(s.attachOuter(old, !s.own(l)), s.placeStation(e.Peer, false))
+			p.E.Held = e.Held && attrs.MasterIndex != s.bridge.index
+			if old.E.EqualButGuard(p.E) && old.Veth == p.Veth && attrs.MasterIndex == s.bridge.index && attrs.Flags&net.FlagUp != 0 {
+				return p.number(), s.keepEndpoint(old, p.E, l)
 			}
 		}
-		if err := s.dropStation(was); err != nil {
+		if err := s.leaveEndpoint(old, p); err != nil {
 			return 0, err
 		}
-		if old.Index != p.Index { // the name has another link now
-			if err := s.releaseLink(old); err != nil {
-				return 0, err
-			}
-		}
-	} else if p.Slot, err = s.newSlot(); err != nil {
+	} else if p.Slot, err = s.ports.newSlot(s.rules.targets()); err != nil {
 		return 0, err
 	}
-	// What is about to be done is on record before it is done.
-	if err := hostlink.Check(s.nl, s.bridge, l); err != nil {
+	if err := s.makeEndpoint(p, l); err != nil {
 		return 0, err
+	}
+	if p.E.Held {
+		return p.number(), s.stations.place(adds.was, false)
+	}
+	return p.number(), s.plugEndpoint(p, l, adds)
+}
+
+// keepEndpoint is for one that is a port already, as it should be, its guard apart.
+func (s *Switch) keepEndpoint(p *port, e datapath.Endpoint, l netlink.Link) error {
+	if !p.E.Guard.Equal(e.Guard) {
+		if err := s.changeGuard(p, e.Guard); err != nil {
+			return err
+		}
+		p = s.ports.bySlot[p.Slot]
+	}
+	return errors.Join(s.hooks.attachOuter(p, !s.home.Made(l)), s.stations.place(e.Peer, false))
+}
+
+// leaveEndpoint before next takes its place: with the same link, or another.
+func (s *Switch) leaveEndpoint(old, next *port) error {
+	if err := s.stations.drop(old.E.Peer); err != nil {
+		return err
+	}
+	if old.Index == next.Index {
+		return nil
+	}
+	return s.hooks.releaseLink(old)
+}
+
+// makeEndpoint makes a link a port of the switch that is none of the bridge yet, or no more than it was.
+func (s *Switch) makeEndpoint(p *port, l netlink.Link) error {
+	if err := hostlink.Check(s.home.NL, s.bridge.index, l); err != nil {
+		return err
 	}
 	if p.Number == 0 {
-		p.Number = s.newNumber(p)
+		p.Number = s.ports.newNumber(p)
 	}
-	if err := s.store.Write(record.File("endpoint", e.Name), p); err != nil {
-		return 0, err
+	// What is about to be done is on record before it is done.
+	if err := s.home.Store.Write(record.File("endpoint", p.E.Name), p); err != nil {
+		return err
 	}
 	if err := s.enlist(p); err != nil {
-		return 0, err
+		return err
 	}
 	// The programs come before the bridge: they see the first frame that it gets.
-	if err := s.attachOuter(p, !s.own(l)); err != nil {
-		return 0, err
-	}
-	if err := s.at("attached"); err != nil {
-		return 0, err
-	}
-	if e.Held {
-		return p.number(), s.placeStation(was, false)
-	}
-	if err := s.plug(l); err != nil {
-		return 0, fmt.Errorf("make %s a port of %s: %w", e.Link, s.opts.Instance.Bridge(), err)
-	}
-	if err := s.isolate(l, e.Isolated, changed); err != nil {
-		return 0, err
-	}
-	if err := s.nl.LinkSetUp(l); err != nil {
-		return 0, fmt.Errorf("set %s up: %w", e.Link, err)
-	}
-	err = s.placeStation(e.Peer, came)
-	if was != e.Peer { // it may be another port's alone now
-		err = errors.Join(err, s.placeStation(was, false))
-	}
-	return p.number(), err
-}
-
-// plug makes a link a port of the bridge, and the bridge anew if someone has deleted it.
-func (s *Switch) plug(l netlink.Link) error {
-	err := s.nl.LinkSetMasterByIndex(l, s.bridge)
-	if !errors.Is(err, unix.EINVAL) {
+	if err := s.hooks.attachOuter(p, !s.home.Made(l)); err != nil {
 		return err
 	}
-	if _, gone := s.nl.LinkByIndex(s.bridge); !hostlink.Missing(gone) {
+	return s.opts.at("attached")
+}
+
+// plugEndpoint makes the link a port of the bridge.
+func (s *Switch) plugEndpoint(p *port, l netlink.Link, adds addition) error {
+	if err := s.bridge.plug(l); err != nil {
+		return fmt.Errorf("make %s a port of %s: %w", p.Link, s.home.Instance.Bridge(), err)
+	}
+	if err := s.bridge.isolate(l, p.E.Isolated, adds.kind); err != nil {
 		return err
 	}
-	if err := s.openBridge(); err != nil {
+	if err := s.home.NL.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set %s up: %w", p.Link, err)
+	}
+	err := s.stations.place(p.E.Peer, adds.station)
+	if adds.was != p.E.Peer { // it may be another port's alone now
+		err = errors.Join(err, s.stations.place(adds.was, false))
+	}
+	return err
+}
+
+// changeGuard exchanges the guard of a port and nothing else.
+func (s *Switch) changeGuard(p *port, g flow.Guard) error {
+	next := *p
+	next.E.Guard = g
+	if err := s.home.Store.Write(record.File("endpoint", p.E.Name), &next); err != nil {
 		return err
 	}
-	return s.nl.LinkSetMasterByIndex(l, s.bridge)
+	return s.enlist(&next)
 }
 
-// isolate sets or clears the flag of a bridge port (Linux 4.18).
-func (s *Switch) isolate(l netlink.Link, on, changed bool) error {
-	if !on && !changed { // a port begins without
-		return nil
-	}
-	if err := s.nl.LinkSetIsolated(l, on); err != nil {
-		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
-			err = unsupported("isolated bridge ports", "tunnels to several hosts", "Linux 4.18")
-		}
-		return fmt.Errorf("isolate %s from other isolated ports: %w", l.Attrs().Name, err)
-	}
-	return nil
-}
-
-// attachOuter puts the programs at the switch's side of a port.
-func (s *Switch) attachOuter(p *port, busy bool) error {
-	made := p.Clsact
-	for _, at := range s.outer(p) {
-		later, err := s.attach(s.home, s.nl, at, busy)
-		if err != nil {
-			return err
-		}
-		if later {
-			s.later(p.Slot)
-		}
-	}
-	if made != p.Clsact && p.kind() == portEndpoint {
-		return s.store.Write(record.File("endpoint", p.E.Name), p)
-	}
-	return nil
-}
-
-// later: a tcx link may take over from the port's filters when it is quiet.
-func (s *Switch) later(slot uint16) {
-	s.todo[slot] = true
-	s.touched = time.Now()
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// releaseLink gives an endpoint's link back as it was. A link that is gone needs nothing.
-func (s *Switch) releaseLink(p *port) error {
-	l, err := hostlink.ByIndex(s.nl, int(p.Index), p.Link)
-	if err != nil {
+// enlist makes a port known to the programs; its record is on disk already.
+func (s *Switch) enlist(p *port) error {
+	if err := s.ports.note(p); err != nil {
 		return err
 	}
-	if l == nil {
-		for _, at := range s.outer(p) {
-			if err := at.unlink(false); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if l.Attrs().MasterIndex == s.bridge {
-		if err := s.nl.LinkSetNoMaster(l); err != nil && !hostlink.Gone(err) {
-			return fmt.Errorf("take %s out of %s: %w", p.Link, s.opts.Instance.Bridge(), err)
-		}
-	}
-	for _, at := range s.outer(p) {
-		if err := at.detach(s.nl, !s.own(l)); err != nil {
+	st, fresh := s.rules.give(p)
+	if fresh {
+		if err := s.counters.clear(p.Slot); err != nil {
 			return err
 		}
 	}
-	if !p.WasUp {
-		return hostlink.SetDown(s.nl, l)
+	if err := s.guards.put(p); err != nil {
+		return err
 	}
-	return nil
+	if err := s.rules.writeSlot(p.Slot, st, st); err != nil {
+		return err
+	}
+	if p.kind() == portEndpoint && !p.E.Guard.On {
+		if err := s.guards.drop(p.Slot); err != nil {
+			return err
+		}
+	}
+	return s.ports.setIndex(p.Index, p.Slot)
+}
+
+// delist is the reverse.
+func (s *Switch) delist(p *port) error {
+	if err := s.ports.forget(p); err != nil {
+		return err
+	}
+	delete(s.hooks.waiting.slots, p.Slot)
+	if err := s.rules.take(p.Slot); err != nil {
+		return err
+	}
+	if err := s.guards.drop(p.Slot); err != nil {
+		return err
+	}
+	if err := s.rules.stopDrains(p.Slot); err != nil {
+		return err
+	}
+	if err := s.counters.forget(p.Name); err != nil {
+		return err
+	}
+	return s.tables.maps.unlearn(p.Slot)
 }
 
 // Remove takes an endpoint or a function out of the switch.
 func (s *Switch) Remove(ctx context.Context, object string) error {
-	leave, err := s.enter(ctx)
+	leave, err := s.gate.Enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	s.touched = time.Now()
+	s.hooks.waiting.touch()
 	kind, name, _ := strings.Cut(object, "/")
 	switch kind {
 	case "endpoint":
@@ -230,22 +219,42 @@ func (s *Switch) Remove(ctx context.Context, object string) error {
 }
 
 func (s *Switch) removeEndpoint(name string) error {
-	slot, known := s.byName["endpoint/"+name]
-	if !known {
-		return s.store.Remove(record.File("endpoint", name))
+	p := s.ports.named("endpoint/" + name)
+	if p == nil {
+		return s.home.Store.Remove(record.File("endpoint", name))
 	}
-	p := s.ports[slot]
-	if err := s.dropStation(p.E.Peer); err != nil {
+	if err := s.stations.drop(p.E.Peer); err != nil {
 		return err
 	}
-	if err := s.releaseLink(p); err != nil {
+	if err := s.hooks.releaseLink(p); err != nil {
 		return err
 	}
 	if err := s.delist(p); err != nil {
 		return err
 	}
-	if err := s.placeStation(p.E.Peer, false); err != nil {
+	if err := s.stations.place(p.E.Peer, false); err != nil {
 		return err
 	}
-	return s.store.Remove(record.File("endpoint", name))
+	return s.home.Store.Remove(record.File("endpoint", name))
+}
+
+// CheckEndpoint tells whether AddEndpoint would take the link. A link that another endpoint took is no obstacle: that one may be
+// about to give it up.
+func (s *Switch) CheckEndpoint(ctx context.Context, e datapath.Endpoint) error {
+	leave, err := s.gate.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	l, err := hostlink.ByName(s.home.NL, s.home.Space, e.Link)
+	if err != nil {
+		return err
+	}
+	if slot, taken := s.ports.byIndex[uint32(l.Attrs().Index)]; taken {
+		if p := s.ports.bySlot[slot]; s.home.Made(l) && p.Name != "endpoint/"+e.Name {
+			return fmt.Errorf("interface %s is already the port %s", e.Link, p.Name)
+		}
+		return nil
+	}
+	return hostlink.Check(s.home.NL, s.bridge.index, l)
 }

@@ -76,8 +76,14 @@ func Features() []datapath.Feature {
 // Features of the switch's kernel.
 func (s *Switch) Features() []datapath.Feature { return Features() }
 
+// kernel is what the kernel has of what is not needed.
+type kernel struct {
+	tcx  bool
+	exit bool // it tells of processes' ends
+}
+
 // probe finds out what the switch can use, and names what it cannot go without.
-func (s *Switch) probe() error {
+func (k *kernel) probe(hook string) error {
 	for _, n := range needs() {
 		if n.without != "" {
 			continue
@@ -86,8 +92,8 @@ func (s *Switch) probe() error {
 			return unsupported(n.name, n.purpose, n.since)
 		}
 	}
-	s.tcx, s.exit = haveTCX() == nil, haveExit() == nil
-	if s.opts.Hook == HookTCX && !s.tcx {
+	k.tcx, k.exit = haveTCX() == nil, haveExit() == nil
+	if hook == HookTCX && !k.tcx {
 		return unsupported("tcx", "the hook asked for", "kernel 6.6, or the hook auto")
 	}
 	return nil

@@ -9,12 +9,19 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir.dev/weir/bpf"
-	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/flow"
 )
 
 // Port security (flow.Guard): the programs find a port's in the map guards, by slot. Its flag and the address that most packets have are in the port's
 // own entry. The map owners has the MACs of all guards: what has one of these enters nowhere else.
+
+// guards are the tables of port security.
+type guards struct {
+	maps    *mapSet
+	ports   *ports
+	control *control
+	owned   map[flow.MAC]bool // in the programs' table of guarded MACs
+}
 
 // guardValue is a guard as the programs read it.
 func guardValue(g flow.Guard) bpf.SteerGuard {
@@ -82,104 +89,90 @@ func usual(p *port) (v4 uint32, v6 [2]uint64) {
 	return v4, v6
 }
 
-// putGuard writes the port's guard, before its flag.
-func (s *Switch) putGuard(p *port) error {
+// put writes the port's guard, before its flag.
+func (g *guards) put(p *port) error {
 	if p.kind() != portEndpoint {
 		return nil
 	}
-	err := s.maps.GuardCounts.Update(uint32(p.Slot), bpf.SteerGuardStats{}, ebpf.UpdateNoExist)
+	err := g.maps.GuardCounts.Update(uint32(p.Slot), bpf.SteerGuardStats{}, ebpf.UpdateNoExist)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
 		return fmt.Errorf("write port security of %s: %w", p.Name, err)
 	}
 	if !p.E.Guard.On {
 		return nil
 	}
-	if err := s.maps.Guards.Put(uint32(p.Slot), guardValue(p.E.Guard)); err != nil {
+	if err := g.maps.Guards.Put(uint32(p.Slot), guardValue(p.E.Guard)); err != nil {
 		return fmt.Errorf("write port security of %s: %w", p.Name, err)
 	}
-	return s.placeOwners()
+	return g.placeOwners()
 }
 
-// dropGuard is for a port that has none any more; its flag is cleared.
-func (s *Switch) dropGuard(slot uint16) error {
-	err := s.maps.Guards.Delete(uint32(slot))
+// drop is for a port that has none any more; its flag is cleared.
+func (g *guards) drop(slot uint16) error {
+	err := g.maps.Guards.Delete(uint32(slot))
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("remove port security: %w", err)
 	}
-	return s.placeOwners()
+	return g.placeOwners()
 }
 
 // placeOwners makes the table of guarded MACs right.
-func (s *Switch) placeOwners() error {
+func (g *guards) placeOwners() error {
 	want := map[flow.MAC]bool{}
-	for _, p := range s.ports {
+	for _, p := range g.ports.bySlot {
 		if p.kind() == portEndpoint && p.E.Guard.On {
 			for _, m := range p.E.Guard.MACs {
 				want[m] = true
 			}
 		}
 	}
-	had := len(s.owned)
 	for m := range want {
-		if s.owned[m] {
+		if g.owned[m] {
 			continue
 		}
-		if err := s.maps.Owners.Put(stationKey(m), uint32(1)); err != nil {
+		if err := g.maps.Owners.Put(stationKey(m), uint32(1)); err != nil {
 			return fmt.Errorf("write guarded MAC %s: %w", m, err)
 		}
-		s.owned[m] = true
+		g.owned[m] = true
 	}
-	for m := range s.owned {
+	for m := range g.owned {
 		if want[m] {
 			continue
 		}
-		if err := s.maps.Owners.Delete(stationKey(m)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := g.maps.Owners.Delete(stationKey(m)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("remove guarded MAC %s: %w", m, err)
 		}
-		delete(s.owned, m)
+		delete(g.owned, m)
 	}
-	if had == len(s.owned) || s.version == 0 { // before the first version control is not written yet
-		return nil
-	}
-	return s.control()
+	return g.control.count(len(g.owned))
 }
 
-// restoreGuards makes the tables right after a start, before ports' flags are.
-func (s *Switch) restoreGuards() error {
+// restore makes the tables right after a start, before ports' flags are.
+func (g *guards) restore() error {
 	var k bpf.SteerStationKey
 	var one uint32
-	it := s.maps.Owners.Iterate()
+	it := g.maps.Owners.Iterate()
 	for it.Next(&k, &one) {
-		s.owned[k.Mac] = true
+		g.owned[k.Mac] = true
 	}
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("read guarded MACs: %w", err)
 	}
-	for _, p := range s.ports {
-		if err := s.putGuard(p); err != nil {
+	for _, p := range g.ports.bySlot {
+		if err := g.put(p); err != nil {
 			return err
 		}
 	}
-	return s.placeOwners()
-}
-
-// changeGuard exchanges the guard of a port and nothing else.
-func (s *Switch) changeGuard(p *port, g flow.Guard) error {
-	next := *p
-	next.E.Guard = g
-	if err := s.store.Write(record.File("endpoint", p.E.Name), &next); err != nil {
-		return err
-	}
-	return s.enlist(&next)
+	return g.placeOwners()
 }
 
 // refused are the packets that the port's guard dropped, by reason.
-func (s *Switch) refused(p *port) ([flow.Refusals]uint64, error) {
+func (g *guards) refused(p *port) ([flow.Refusals]uint64, error) {
 	var v bpf.SteerGuardStats
 	if p.kind() != portEndpoint {
 		return v.Refused, nil
 	}
-	err := s.maps.GuardCounts.Lookup(uint32(p.Slot), &v)
+	err := g.maps.GuardCounts.Lookup(uint32(p.Slot), &v)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return v.Refused, fmt.Errorf("read port security: %w", err)
 	}

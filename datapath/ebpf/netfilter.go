@@ -3,10 +3,9 @@ package ebpf
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
-	"weir.dev/weir/bpf"
+	"weir.dev/weir/datapath/internal/home"
 	"weir.dev/weir/datapath/internal/netfilter"
 )
 
@@ -25,56 +24,50 @@ func haveUnseenBridge() error {
 	return err
 }
 
-// lookAround finds out whether frames may pass the bridge by, and says so to the programs: not while someone's rules look at what
-// crosses it.
-func (s *Switch) lookAround() error { return s.heed(s.see(s.bridge)) }
+// onlookers are whoever looks at bridged frames by netfilter: while there are some, no frame passes the bridge by.
+type onlookers struct {
+	home     *home.Home
+	bridge   *bridge
+	control  *control
+	stations *stations
+	programs netfilter.Programs
+	unknown  error     // why it is not known whether there are any
+	kept     time.Time // when stations' entries were last looked at
+}
 
-func (s *Switch) see(bridge int) (by string, err error) {
-	err = s.home.Do(func() (err error) {
-		by, err = netfilter.SeenBy(bridge, &s.programsOfOthers)
+// look for them now, and tell the programs.
+func (o *onlookers) look() error { return o.heed(o.see(o.bridge.index)) }
+
+func (o *onlookers) see(bridge int) (by string, err error) {
+	err = o.home.Space.Do(func() (err error) {
+		by, err = netfilter.SeenBy(bridge, &o.programs)
 		return err
 	})
 	return by, err
 }
 
-func (s *Switch) heed(by string, err error) error {
-	if err != nil && s.unknown == nil {
-		s.log.Warn("whether netfilter looks at bridged frames is not known: all cross the bridge", "error", err)
+// heed what see has told.
+func (o *onlookers) heed(by string, err error) error {
+	if err != nil && o.unknown == nil {
+		o.home.Log.Warn("whether netfilter looks at bridged frames is not known: all cross the bridge", "error", err)
 	}
-	s.unknown = err
+	o.unknown = err
 	past := err == nil && by == ""
-	if past == s.past {
+	if past == o.control.past {
 		return nil
 	}
 	if err == nil {
-		s.log.Info("frames between stations may meet their rules before the bridge", "may", past, "seen by", by)
+		o.home.Log.Info("frames between stations may meet their rules before the bridge", "may", past, "seen by", by)
 	}
 	if past {
-		if err := s.leaveHomes(); err != nil {
+		if err := o.stations.leaveHomes(); err != nil {
 			return err
 		}
 	}
-	s.past = past
-	if err := s.control(); err != nil {
-		s.past = !past
-		return err
-	}
-	return nil
+	return o.control.let(past)
 }
 
-// control writes what every frame asks first.
-func (s *Switch) control() error {
-	c := bpf.SteerControl{Version: s.version, Secret: s.state.Secret, Owned: uint32(len(s.owned))}
-	if s.past {
-		c.Past = 1
-	}
-	if err := s.maps.Controls.Put(uint32(0), c); err != nil {
-		return fmt.Errorf("write control: %w", err)
-	}
-	return nil
-}
-
-// watch looks around from time to time while there are rules for which it matters.
+// watch looks from time to time.
 func (s *Switch) watch(ctx context.Context) {
 	t := time.NewTicker(watchEvery)
 	defer t.Stop()
@@ -85,30 +78,36 @@ func (s *Switch) watch(ctx context.Context) {
 		case <-t.C:
 		}
 		if err := s.lookAgain(); err != nil {
-			s.log.Warn("look after what passes the bridge by", "error", err)
+			s.home.Log.Warn("look after what passes the bridge by", "error", err)
 		}
 	}
 }
 
+// lookAgain looks while there are rules for which it matters.
 func (s *Switch) lookAgain() error {
-	s.mu.Lock()
-	bridge, idle := s.bridge, s.closed || !s.image.onward()
-	s.mu.Unlock()
+	s.gate.Lock()
+	bridge, idle := s.bridge.index, s.gate.Closed() || !s.rules.image.Onward()
+	s.gate.Unlock()
 	if idle {
 		return nil
 	}
-	by, err := s.see(bridge) // there may be thousands of chains: nobody waits for it
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || !s.image.onward() {
+	by, err := s.onlookers.see(bridge) // there may be thousands of chains: nobody waits for it
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	if s.gate.Closed() || !s.rules.image.Onward() {
 		return nil
 	}
-	if err := s.heed(by, err); err != nil {
+	if err := s.onlookers.heed(by, err); err != nil {
 		return err
 	}
-	if time.Since(s.kept) < keepEvery {
+	return s.onlookers.keep()
+}
+
+// keep stations' static entries, now and then.
+func (o *onlookers) keep() error {
+	if time.Since(o.kept) < keepEvery {
 		return nil
 	}
-	s.kept = time.Now()
-	return s.keepStatic()
+	o.kept = time.Now()
+	return o.stations.keepStatic()
 }

@@ -21,13 +21,13 @@ func TestWhatNetfilterDoesNotTellIsSaidOnce(t *testing.T) {
 	s := h.Switch.(*Switch)
 	heed := func(by string, err error) {
 		t.Helper()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if err := s.heed(by, err); err != nil {
+		s.gate.Lock()
+		defer s.gate.Unlock()
+		if err := s.onlookers.heed(by, err); err != nil {
 			t.Fatal(err)
 		}
-		if want := by == "" && err == nil; s.past != want {
-			t.Errorf("seen by %q, %v: frames may pass the bridge by: %v, want %v", by, err, s.past, want)
+		if want := by == "" && err == nil; s.control.past != want {
+			t.Errorf("seen by %q, %v: frames may pass the bridge by: %v, want %v", by, err, s.control.past, want)
 		}
 	}
 	heed("somebody", nil)

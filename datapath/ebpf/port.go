@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -11,10 +12,64 @@ import (
 
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/ebpf/internal/compile"
+	"weir.dev/weir/datapath/internal/home"
+	"weir.dev/weir/datapath/internal/probing"
+	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/flow"
 )
 
-type counter = datapath.Counter
+// The C's constants (bpf/weir.h).
+const (
+	portEndpoint, portFunction, portTap = compile.PortEndpoint, compile.PortFunction, compile.PortTap
+
+	portPeer, portSpeaks, portFabric, portGuard  = 1, 2, 4, 8
+	guardMAC, guardBound, guardDHCP, guardRouter = 1, 2, 4, 8
+
+	near = 4096 // places in the table nearby
+)
+
+type (
+	key    = bpf.SteerKey
+	stage  = bpf.SteerStage
+	stages = bpf.SteerStages
+)
+
+// ports are the switch's ports and functions, and the programs' tables from interfaces to ports.
+type ports struct {
+	opts    *Options
+	maps    *mapSet
+	bySlot  map[uint16]*port
+	byIndex map[uint32]uint16 // interface index -> slot, of ports whose link is there
+	byName  map[string]uint16 // "endpoint/alice", "function/fw/in" -> slot
+	fns     map[string]*function
+	near    map[uint32]uint32 // place in the table nearby -> interface index
+	last    uint16            // slot that was given out last
+}
+
+func newPorts(o *Options, m *mapSet) *ports {
+	return &ports{opts: o, maps: m, bySlot: map[uint16]*port{}, byIndex: map[uint32]uint16{}, byName: map[string]uint16{}, fns: map[string]*function{},
+		near: map[uint32]uint32{}}
+}
+
+// named is nil if there is no such port.
+func (s *ports) named(name string) *port {
+	if slot, known := s.byName[name]; known {
+		return s.bySlot[slot]
+	}
+	return nil
+}
+
+// there tells that the port's link is.
+func (s *ports) there(p *port) bool { return s.byIndex[p.Index] == p.Slot }
+
+// free tells that no other port has the link.
+func (s *ports) free(p *port) error {
+	if slot, taken := s.byIndex[p.Index]; taken && s.bySlot[slot].Name != p.Name {
+		return fmt.Errorf("interface %s is already the port %s", p.Link, s.bySlot[slot].Name)
+	}
+	return nil
+}
 
 func (p *port) kind() uint8 {
 	switch {
@@ -36,8 +91,8 @@ func (p *port) functionName() string {
 	return rest[:at]
 }
 
-// portValue is what the programs know of a port, rules apart.
-func (s *Switch) portValue(p *port) bpf.SteerPort {
+// value is what the programs know of a port, rules apart.
+func (s *ports) value(p *port) bpf.SteerPort {
 	v := bpf.SteerPort{Ifindex: p.Index, Kind: p.kind()}
 	if p.kind() == portEndpoint {
 		v.Peer = p.E.Peer
@@ -81,9 +136,9 @@ func (s *Switch) portValue(p *port) bpf.SteerPort {
 func (p *port) number() flow.Port { return flow.Port(cmp.Or(p.Number, p.Index)) }
 
 // newNumber for a port: its interface's index, or a free number beyond all indexes if a function's port that has moved to another interface has that.
-func (s *Switch) newNumber(p *port) uint32 {
+func (s *ports) newNumber(p *port) uint32 {
 	used := map[flow.Port]bool{}
-	for _, q := range s.ports {
+	for _, q := range s.bySlot {
 		if q.Name != p.Name {
 			used[q.number()] = true
 		}
@@ -95,109 +150,44 @@ func (s *Switch) newNumber(p *port) uint32 {
 	return n
 }
 
-// newSlot for a port. Slots are used in turn, so that one is reused late, and not while a rule in force leads there.
-func (s *Switch) newSlot() (uint16, error) {
-	used := s.targets()
+// newSlot for a port. Slots are used in turn, so that one is reused late, and not while a rule in force leads there: these are used.
+func (s *ports) newSlot(used map[uint16]bool) (uint16, error) {
 	for range s.opts.Ports {
-		s.lastSlot++
-		if int(s.lastSlot) >= s.opts.Ports {
-			s.lastSlot = 1
+		s.last++
+		if int(s.last) >= s.opts.Ports {
+			s.last = 1
 		}
-		slot := s.lastSlot
-		if s.ports[slot] == nil && !used[slot] {
+		slot := s.last
+		if s.bySlot[slot] == nil && !used[slot] {
 			return slot, nil
 		}
 	}
 	return 0, fmt.Errorf("%w: the switch has %d ports: raise its Ports", datapath.ErrFull, s.opts.Ports-1)
 }
 
-// targets of the rules in force.
-func (s *Switch) targets() map[uint16]bool {
-	used := map[uint16]bool{}
-	add := func(a *action) {
-		used[a.Target] = true
-		for _, c := range a.Clone[:a.Clones] {
-			used[c.Port] = true
-		}
-	}
-	for _, t := range s.image.tuples {
-		add(&t.Action)
-	}
-	for _, st := range s.image.stages {
-		for i := range st.Stage {
-			add(&st.Stage[i].Action)
-		}
-	}
-	return used
-}
-
-// enlist makes a port known to the programs; its record is on disk already.
-func (s *Switch) enlist(p *port) error {
-	if old := s.ports[p.Slot]; old != nil && old.Index != p.Index {
+// note makes a port one of the switch's, whose programs know it by setIndex only. It replaces one of the same slot.
+func (s *ports) note(p *port) error {
+	if old := s.bySlot[p.Slot]; old != nil && old.Index != p.Index {
 		if err := s.clearIndex(old.Index); err != nil {
 			return err
 		}
 	}
-	s.ports[p.Slot], s.byName[p.Name], s.byIndex[p.Index] = p, p.Slot, p.Slot
-	st, known := s.image.stages[p.Slot]
-	if !known {
-		if p.kind() == portEndpoint {
-			st = s.image.stages[0] // the rules for any endpoint
-		}
-		s.image.stages[p.Slot] = st
-		if err := s.clearCounters(p.Slot); err != nil {
-			return err
-		}
-	}
-	if err := s.putGuard(p); err != nil {
-		return err
-	}
-	if err := s.writeSlot(p.Slot, st, st); err != nil {
-		return err
-	}
-	if p.kind() == portEndpoint && !p.E.Guard.On {
-		if err := s.dropGuard(p.Slot); err != nil {
-			return err
-		}
-	}
-	return s.setIndex(p.Index, p.Slot)
+	s.bySlot[p.Slot], s.byName[p.Name], s.byIndex[p.Index] = p, p.Slot, p.Slot
+	return nil
 }
 
-// delist is the reverse.
-func (s *Switch) delist(p *port) error {
+// forget is the reverse of note and setIndex.
+func (s *ports) forget(p *port) error {
 	if err := s.clearIndex(p.Index); err != nil {
 		return err
 	}
-	delete(s.ports, p.Slot)
+	delete(s.bySlot, p.Slot)
 	delete(s.byName, p.Name)
-	delete(s.image.stages, p.Slot)
-	delete(s.pending.stages, p.Slot)
-	delete(s.todo, p.Slot)
-	if err := s.writeSlot(p.Slot, stages{}, stages{}); err != nil {
-		return err
-	}
-	if err := s.dropGuard(p.Slot); err != nil {
-		return err
-	}
-	for slot, st := range s.image.stages { // nobody drains into a slot that will be another's
-		if d := &st.Stage[0]; d.Kind == kindDrain && d.Action.Target == p.Slot {
-			*d = stage{}
-			s.image.stages[slot] = st
-			if err := s.writeSlot(slot, st, st); err != nil {
-				return err
-			}
-		}
-	}
-	if _, had := s.state.Ports[p.Name]; had {
-		delete(s.state.Ports, p.Name)
-		if err := s.store.Write("switch.json", &s.state); err != nil {
-			return err
-		}
-	}
-	return s.unlearn(p.Slot)
+	return nil
 }
 
-func (s *Switch) setIndex(index uint32, slot uint16) error {
+// setIndex tells the programs whose interface it is.
+func (s *ports) setIndex(index uint32, slot uint16) error {
 	s.byIndex[index] = slot
 	if err := s.maps.Ports.Put(index, uint32(slot)); err != nil {
 		if errors.Is(err, unix.E2BIG) {
@@ -216,7 +206,7 @@ func (s *Switch) setIndex(index uint32, slot uint16) error {
 	return nil
 }
 
-func (s *Switch) clearIndex(index uint32) error {
+func (s *ports) clearIndex(index uint32) error {
 	delete(s.byIndex, index)
 	at := index % near
 	if s.near[at] == index {
@@ -231,48 +221,120 @@ func (s *Switch) clearIndex(index uint32) error {
 	return nil
 }
 
-func (s *Switch) clearCounters(slot uint16) error {
-	cpus, err := ebpf.PossibleCPU()
+// load reads the ports' files. A port whose link is gone keeps its slot and its name until it is added again or removed.
+func (s *ports) load(h *home.Home) error {
+	links, err := h.Space.Links("")
 	if err != nil {
 		return err
 	}
-	if err := s.maps.PortCounts.Put(uint32(slot), make([]bpf.SteerPortStats, cpus)); err != nil {
-		return fmt.Errorf("clear counters: %w", err)
+	here := map[uint32]string{}
+	for _, l := range links {
+		here[uint32(l.Index)] = l.Name
 	}
-	if err := s.maps.GuardCounts.Delete(uint32(slot)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("clear counters: %w", err)
+	endpoints, err := record.All[port](h.Store, "endpoint")
+	if err != nil {
+		return err
+	}
+	if err := s.known(endpoints, here); err != nil {
+		return err
+	}
+	functions, err := record.All[function](h.Store, "function")
+	if err != nil {
+		return err
+	}
+	for _, fn := range functions {
+		if err := probing.Draw(&fn.F, nil); err != nil { // an older version's
+			return err
+		}
+		fn.written, fn.turn = fn.qdiscs(), &probing.Turn{}
+		s.fns[fn.F.Name] = fn
+		if err := s.known(fn.Ports, here); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// unlearn forgets the addresses met at a port that goes.
-func (s *Switch) unlearn(slot uint16) error {
-	var k bpf.SteerExitKey
-	var at uint32
-	var stale []bpf.SteerExitKey
-	it := s.maps.Learned.Iterate()
-	for it.Next(&k, &at) {
-		if at == uint32(slot) {
-			stale = append(stale, k)
+// known are ports that have records; here are the links that there are, by index.
+func (s *ports) known(all []*port, here map[uint32]string) error {
+	for _, p := range all {
+		if int(p.Slot) >= s.opts.Ports {
+			return fmt.Errorf("%w: port %s has slot %d: raise the switch's Ports", datapath.ErrFull, p.Name, p.Slot)
+		}
+		s.bySlot[p.Slot], s.byName[p.Name] = p, p.Slot
+		if here[p.Index] == p.Link {
+			s.byIndex[p.Index] = p.Slot
+		}
+		s.last = max(s.last, p.Slot)
+	}
+	return nil
+}
+
+// places are the ports that rules may name.
+func (s *ports) places() map[flow.Port]compile.Place {
+	all := make(map[flow.Port]compile.Place, len(s.bySlot))
+	for slot, p := range s.bySlot {
+		all[p.number()] = compile.Place{Slot: slot, Kind: p.kind(), Fabric: p.E.Fabric}
+	}
+	return all
+}
+
+// newFunctionSlot is the lowest free one from 1.
+func (s *ports) newFunctionSlot() (uint16, error) {
+	used := map[uint16]bool{0: true}
+	for _, f := range s.fns {
+		used[f.Slot] = true
+	}
+	for slot := uint16(1); int(slot) < s.opts.Ports; slot++ {
+		if !used[slot] {
+			return slot, nil
 		}
 	}
-	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		return fmt.Errorf("read learned addresses: %w", err)
+	return 0, fmt.Errorf("%w: the switch has %d functions: raise its Ports", datapath.ErrFull, s.opts.Ports-1)
+}
+
+// checkIndex makes the tables from interface indexes to slots right, writing only what is wrong.
+func (s *ports) checkIndex() error {
+	// What the programs have.
+	var index, slot uint32
+	have := map[uint32]uint16{}
+	it := s.maps.Ports.Iterate()
+	for it.Next(&index, &slot) {
+		have[index] = uint16(slot)
 	}
-	for _, k := range stale {
-		if err := s.maps.Learned.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("forget learned address: %w", err)
+	if err := it.Err(); err != nil {
+		return fmt.Errorf("read port indexes: %w", err)
+	}
+	// The table nearby is an array: each place is right, or is cleared.
+	for at := range uint32(near) {
+		var n bpf.SteerNear
+		if err := s.maps.Nearby.Lookup(at, &n); err != nil {
+			return fmt.Errorf("read port indexes: %w", err)
+		}
+		switch want, known := s.byIndex[n.Ifindex]; {
+		case n.Ifindex == 0:
+		case known && uint32(want) == n.Slot:
+			s.near[at] = n.Ifindex
+		default:
+			if err := s.maps.Nearby.Put(at, bpf.SteerNear{}); err != nil {
+				return fmt.Errorf("clear port index: %w", err)
+			}
 		}
 	}
-	if len(stale) == 0 {
-		return nil
+	// Interfaces that are no ports go before those that are missing come, for which there may be no room else.
+	for index := range have {
+		if _, known := s.byIndex[index]; !known {
+			if err := s.clearIndex(index); err != nil {
+				return err
+			}
+		}
 	}
-	var moves uint32
-	if err := s.maps.Moves.Lookup(uint32(0), &moves); err != nil {
-		return fmt.Errorf("read moves: %w", err)
-	}
-	if err := s.maps.Moves.Put(uint32(0), moves+1); err != nil {
-		return fmt.Errorf("write moves: %w", err)
+	for index, slot := range maps.Clone(s.byIndex) {
+		if have[index] != slot || s.near[index%near] == 0 {
+			if err := s.setIndex(index, slot); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -13,76 +12,106 @@ import (
 
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/home"
+	"weir.dev/weir/datapath/internal/lifecycle"
 	"weir.dev/weir/datapath/internal/probing"
 )
 
+// prober sends probes.
+type prober struct {
+	gate   *lifecycle.Gate
+	home   *home.Home
+	maps   *mapSet
+	ports  *ports
+	socket *os.File // nil until the first probe
+}
+
 // probeWay is what one probe needs.
 type probeWay struct {
-	name string
-	in   int         // interface to send out of
-	out  uint16      // slot of the port where the program consumes it
-	slot uint32      // of the function
-	turn *sync.Mutex // one probe of a function is outstanding at a time
-	with datapath.ProbeAddresses
-	sent uint64
-	rtt  time.Duration // 0: it has not come out
+	name   string
+	in     int    // interface to send out of
+	out    uint16 // slot of the port where the program consumes it
+	slot   uint32 // of the function
+	with   datapath.ProbeAddresses
+	turn   *probing.Turn
+	seen   *ebpf.Map
+	socket *os.File
+	sent   uint64
 }
 
 // Probe sends a frame in at one port of an inline function and waits for it at the other, where the program consumes it.
 func (s *Switch) Probe(ctx context.Context, name string) (datapath.Probe, error) {
-	return probing.Through(s.sendProbes).One(ctx, name)
+	return probing.Through(s.prober.send).One(ctx, name)
 }
 
 // ProbeAll probes many functions at once.
 func (s *Switch) ProbeAll(ctx context.Context, names []string) (map[string]datapath.Probe, error) {
-	return probing.Through(s.sendProbes).All(ctx, names)
+	return probing.Through(s.prober.send).All(ctx, names)
 }
 
-// sendProbes is a probing.Through.
-func (s *Switch) sendProbes(ctx context.Context, names []string) (map[string]time.Duration, error) {
-	ways, seen, socket, err := s.probeWays(ctx, names)
+// send is a probing.Through.
+func (p *prober) send(ctx context.Context, names []string) (map[string]time.Duration, error) {
+	ways, seen, err := p.ways(ctx, names)
 	if err != nil || len(ways) == 0 {
 		return nil, err
 	}
 	defer seen.Close()
-	var out []*probeWay // on their way
-	for i := range ways {
-		w := &ways[i]
-		if len(names) == 1 {
-			w.turn.Lock()
-		} else if !w.turn.TryLock() { // somebody looks closely at this one just now
-			continue
-		}
-		defer w.turn.Unlock()
-		if err := w.send(seen, socket); err != nil && len(names) == 1 { // one whose link is gone is none of the others' trouble
-			return nil, fmt.Errorf("send: %w", err)
-		}
-		out = append(out, w)
-	}
-	err = probing.Await(ctx, len(out), func(i int) (bool, error) {
-		var p bpf.SteerProbe
-		w := out[i]
-		if err := seen.Lookup(w.slot, &p); err != nil {
-			return false, err
-		}
-		if w.sent == 0 || p.Time < w.sent {
-			return false, nil
-		}
-		w.rtt = max(time.Duration(p.Time-w.sent), 1)
-		return true, nil
-	})
-	if err != nil && ctx.Err() == nil {
-		return nil, err
-	}
-	took := make(map[string]time.Duration, len(ways))
-	for _, w := range ways {
-		took[w.name] = w.rtt
-	}
-	return took, nil
+	return probing.Run(ctx, ways, len(names) == 1)
 }
 
-// send tells the program which probe is outstanding, and sends it.
-func (w *probeWay) send(seen *ebpf.Map, socket *os.File) error {
+// ways looks up what probes need. The map is the caller's to close: Close may come meanwhile.
+func (p *prober) ways(ctx context.Context, names []string) (ways []*probeWay, seen *ebpf.Map, err error) {
+	leave, err := p.gate.Enter(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer leave()
+	for _, name := range names {
+		if fn := p.ports.fns[name]; fn != nil && len(fn.Ports) == 2 {
+			ways = append(ways, &probeWay{name: name, in: int(fn.Ports[0].Index), out: fn.Ports[1].Slot, slot: uint32(fn.Slot), turn: fn.turn, with: fn.F.Probe})
+		}
+	}
+	if len(ways) == 0 {
+		return nil, nil, nil
+	}
+	if err := p.open(); err != nil {
+		return nil, nil, err
+	}
+	seen, err = p.maps.Probes.Clone()
+	for _, w := range ways {
+		w.seen, w.socket = seen, p.socket
+	}
+	return ways, seen, err
+}
+
+// open the socket that sends frames out of any link of the switch's namespace. It is kept: making a thread and a socket for each
+// probe and closing it again (the kernel waits for a grace period) costs many times the probe itself.
+func (p *prober) open() error {
+	if p.socket != nil {
+		return nil
+	}
+	return p.home.Space.Do(func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // protocol 0: receives nothing
+		if err != nil {
+			return fmt.Errorf("packet socket: %w", err)
+		}
+		p.socket = os.NewFile(uintptr(fd), "probes")
+		return nil
+	})
+}
+
+func (p *prober) close() {
+	if p.socket != nil {
+		p.socket.Close() // errors of one that is sending are its own
+	}
+}
+
+func (w *probeWay) Function() string    { return w.name }
+func (w *probeWay) Take(wait bool) bool { return w.turn.Take(wait) }
+func (w *probeWay) Done()               { w.turn.Give() }
+
+// Send tells the program which probe is outstanding, and sends it.
+func (w *probeWay) Send() error {
 	frame, nonce, err := probing.Frame(w.with)
 	if err != nil {
 		return err
@@ -93,48 +122,18 @@ func (w *probeWay) send(seen *ebpf.Map, socket *os.File) error {
 	}
 	p := bpf.SteerProbe{Dst: w.with.Dst, Src: w.with.Src, Port: w.out,
 		Nonce: [2]uint64{binary.NativeEndian.Uint64(nonce[:8]), binary.NativeEndian.Uint64(nonce[8:])}}
-	if err := seen.Put(w.slot, p); err != nil {
+	if err := w.seen.Put(w.slot, p); err != nil {
 		return err
 	}
 	w.sent = sent
-	return probing.Send(socket, frame, w.in)
+	return probing.Send(w.socket, frame, w.in)
 }
 
-// probeWays looks up what probes need. The map is the caller's to close: Close may come meanwhile.
-func (s *Switch) probeWays(ctx context.Context, names []string) ([]probeWay, *ebpf.Map, *os.File, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return nil, nil, nil, err
+// Back asks the program whether the frame has come out.
+func (w *probeWay) Back() (time.Duration, error) {
+	var p bpf.SteerProbe
+	if err := w.seen.Lookup(w.slot, &p); err != nil || w.sent == 0 || p.Time < w.sent {
+		return 0, err
 	}
-	defer leave()
-	var ways []probeWay
-	for _, name := range names {
-		if fn := s.fns[name]; fn != nil && len(fn.Ports) == 2 {
-			ways = append(ways, probeWay{name: name, in: int(fn.Ports[0].Index), out: fn.Ports[1].Slot, slot: uint32(fn.Slot), turn: fn.turn, with: fn.F.Probe})
-		}
-	}
-	if len(ways) == 0 {
-		return nil, nil, nil, nil
-	}
-	if err := s.openProbes(); err != nil {
-		return nil, nil, nil, err
-	}
-	seen, err := s.maps.Probes.Clone()
-	return ways, seen, s.probes, err
-}
-
-// openProbes opens the socket that sends frames out of any link of the switch's namespace. It is kept: making a thread and a socket for each
-// probe and closing it again (the kernel waits for a grace period) costs many times the probe itself.
-func (s *Switch) openProbes() error {
-	if s.probes != nil {
-		return nil
-	}
-	return s.home.Do(func() error {
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // protocol 0: receives nothing
-		if err != nil {
-			return fmt.Errorf("packet socket: %w", err)
-		}
-		s.probes = os.NewFile(uintptr(fd), "probes")
-		return nil
-	})
+	return max(time.Duration(p.Time-w.sent), 1), nil
 }

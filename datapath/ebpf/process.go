@@ -18,48 +18,75 @@ import (
 
 // SetState changes a function's liveness. With a process, the kernel itself sets Down when that ends.
 func (s *Switch) SetState(ctx context.Context, name string, st datapath.State, pid int) error {
-	leave, err := s.enter(ctx)
+	leave, err := s.gate.Enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	fn := s.fns[name]
+	fn := s.ports.fns[name]
 	if fn == nil {
 		return fmt.Errorf("set state of function %s: %w", name, datapath.ErrNotFound)
 	}
-	if err := s.setState(fn, st, pid); err != nil {
+	if err := s.liveness.set(fn, st, pid); err != nil {
 		return fmt.Errorf("set state of function %s: %w", name, err)
 	}
 	return nil
 }
 
-func (s *Switch) setState(fn *function, st datapath.State, pid int) error {
-	if pid < 0 || st == datapath.Down || !s.exit {
+// liveness is what the programs know of functions: whether they are up, and whose process is watched.
+type liveness struct {
+	tables *tables
+	kernel *kernel
+}
+
+// add a function that is Down until set.
+func (l *liveness) add(fn *function) error {
+	v := bpf.SteerFunction{OnFail: uint32(fn.F.OnFail), Used: 1}
+	if err := l.tables.maps.Functions.Put(uint32(fn.Slot), v); err != nil {
+		return fmt.Errorf("write function: %w", err)
+	}
+	return nil
+}
+
+// remove a function.
+func (l *liveness) remove(fn *function) error {
+	if err := l.forget(fn); err != nil {
+		return err
+	}
+	if err := l.tables.maps.Functions.Put(uint32(fn.Slot), bpf.SteerFunction{}); err != nil {
+		return fmt.Errorf("clear function: %w", err)
+	}
+	return nil
+}
+
+// set a function's state. With a process, the kernel itself sets Down when that ends.
+func (l *liveness) set(fn *function, st datapath.State, pid int) error {
+	if pid < 0 || st == datapath.Down || !l.kernel.exit {
 		pid = 0
 	}
-	if err := s.forgetProcess(fn); err != nil {
+	if err := l.forget(fn); err != nil {
 		return err
 	}
 	if pid > 0 {
-		if err := s.maps.Processes.Put(uint32(pid), uint32(fn.Slot)); err != nil {
+		if err := l.tables.maps.Processes.Put(uint32(pid), uint32(fn.Slot)); err != nil {
 			return fmt.Errorf("watch process %d: %w", pid, err)
 		}
 	}
-	return s.changeFunction(fn, func(v *bpf.SteerFunction) { v.State, v.Pid = uint32(st), uint32(pid) })
+	return l.change(fn, func(v *bpf.SteerFunction) { v.State, v.Pid = uint32(st), uint32(pid) })
 }
 
-// changeFunction changes what the programs know of a function. They may set Down meanwhile, so a process that ended is looked for
+// change changes what the programs know of a function. They may set Down meanwhile, so a process that ended is looked for
 // afterwards.
-func (s *Switch) changeFunction(fn *function, change func(*bpf.SteerFunction)) error {
+func (l *liveness) change(fn *function, change func(*bpf.SteerFunction)) error {
 	var was bpf.SteerFunction
-	if err := s.maps.Functions.Lookup(uint32(fn.Slot), &was); err != nil {
+	if err := l.tables.maps.Functions.Lookup(uint32(fn.Slot), &was); err != nil {
 		return fmt.Errorf("read function: %w", err)
 	}
 	v := was
 	v.Used = 1
 	change(&v)
 	if v != was {
-		if err := s.maps.Functions.Put(uint32(fn.Slot), v); err != nil {
+		if err := l.tables.maps.Functions.Put(uint32(fn.Slot), v); err != nil {
 			return fmt.Errorf("write function: %w", err)
 		}
 	}
@@ -67,7 +94,7 @@ func (s *Switch) changeFunction(fn *function, change func(*bpf.SteerFunction)) e
 		return nil
 	}
 	v.State, v.Pid = uint32(datapath.Down), 0
-	if err := s.maps.Functions.Put(uint32(fn.Slot), v); err != nil {
+	if err := l.tables.maps.Functions.Put(uint32(fn.Slot), v); err != nil {
 		return fmt.Errorf("write function: %w", err)
 	}
 	return nil
@@ -84,31 +111,32 @@ func alive(pid int) bool {
 	return err != nil || n == 0
 }
 
-func (s *Switch) forgetProcess(fn *function) error {
+// forget the process that is watched.
+func (l *liveness) forget(fn *function) error {
 	var v bpf.SteerFunction
-	if err := s.maps.Functions.Lookup(uint32(fn.Slot), &v); err != nil {
+	if err := l.tables.maps.Functions.Lookup(uint32(fn.Slot), &v); err != nil {
 		return fmt.Errorf("read function: %w", err)
 	}
 	if v.Pid == 0 {
 		return nil
 	}
 	var slot uint32
-	if err := s.maps.Processes.Lookup(v.Pid, &slot); err != nil || slot != uint32(fn.Slot) {
+	if err := l.tables.maps.Processes.Lookup(v.Pid, &slot); err != nil || slot != uint32(fn.Slot) {
 		return nil // the process ended
 	}
-	if err := s.maps.Processes.Delete(v.Pid); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := l.tables.maps.Processes.Delete(v.Pid); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("forget process %d: %w", v.Pid, err)
 	}
 	return nil
 }
 
-// watchProcesses attaches the program that is told when a process ends, and takes an older build's away.
-func (s *Switch) watchProcesses() error {
-	if !s.exit {
+// watch attaches the program that is told when a process ends, and takes an older build's away.
+func (l *liveness) watch() error {
+	if !l.kernel.exit {
 		return nil
 	}
-	name := "exit-" + s.state.ABI + "-" + s.state.Build
-	entries, err := os.ReadDir(s.linksDir())
+	name := "exit-" + l.tables.state.ABI + "-" + l.tables.state.Build
+	entries, err := os.ReadDir(l.tables.linksDir())
 	if err != nil {
 		return err
 	}
@@ -117,18 +145,18 @@ func (s *Switch) watchProcesses() error {
 		have = have || e.Name() == name
 	}
 	if !have {
-		l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_exit", Program: s.programs.ProcessExit})
+		hook, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_exit", Program: l.tables.programs.ProcessExit})
 		if err != nil {
 			return fmt.Errorf("attach to tracepoint sched_process_exit: %w", err)
 		}
-		defer l.Close()
-		if err := l.Pin(filepath.Join(s.linksDir(), name)); err != nil {
+		defer hook.Close()
+		if err := hook.Pin(filepath.Join(l.tables.linksDir(), name)); err != nil {
 			return fmt.Errorf("pin link to tracepoint: %w", err)
 		}
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), "exit-") && e.Name() != name {
-			if err := os.Remove(filepath.Join(s.linksDir(), e.Name())); err != nil {
+			if err := os.Remove(filepath.Join(l.tables.linksDir(), e.Name())); err != nil {
 				return fmt.Errorf("unpin link to tracepoint: %w", err)
 			}
 		}

@@ -9,88 +9,126 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/datapath/internal/home"
 	"weir.dev/weir/datapath/internal/hostlink"
+	"weir.dev/weir/datapath/internal/lifecycle"
 	"weir.dev/weir/netns"
 )
 
 // quietTime is how long ports must be left alone before tcx links replace their filters.
 const quietTime = 300 * time.Millisecond
 
-// promoteAll replaces tc filters by tcx links, which are quicker per packet but take the kernel some 10 ms each to attach, with its
+// waiting are ports whose filters tcx links may replace when it is quiet.
+type waiting struct {
+	slots   map[uint16]bool
+	touched time.Time     // last change of ports
+	wake    chan struct{} // a port has come
+}
+
+func newWaiting() *waiting {
+	return &waiting{slots: map[uint16]bool{}, wake: make(chan struct{}, 1)}
+}
+
+// add a port that was made just now.
+func (w *waiting) add(slot uint16) {
+	w.slots[slot] = true
+	w.touch()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// touch: ports change just now.
+func (w *waiting) touch() { w.touched = time.Now() }
+
+func (w *waiting) quiet() bool { return time.Since(w.touched) >= quietTime }
+
+// promoter replaces tc filters by tcx links, which are quicker per packet but take the kernel some 10 ms each to attach, with its
 // lock on all links held. So it waits until nobody makes or removes ports, and takes one port at a time.
-func (s *Switch) promoteAll(ctx context.Context) {
+type promoter struct {
+	gate    *lifecycle.Gate
+	home    *home.Home
+	ports   *ports
+	hooks   *hooks
+	waiting *waiting
+}
+
+// run until ctx ends.
+func (r *promoter) run(ctx context.Context) {
 	t := time.NewTimer(0)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.wake: // a port was made
+		case <-r.waiting.wake:
 		case <-t.C:
 		}
-		for ctx.Err() == nil && s.promoteNext(false) {
+		for ctx.Err() == nil && r.next(false) {
 		}
-		if s.promotes() { // it is not quiet yet
+		if r.left() > 0 { // it is not quiet yet
 			t.Reset(quietTime / 2)
 		}
 	}
 }
 
-// promotes reports whether ports are waiting for their tcx links.
-func (s *Switch) promotes() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.closed && len(s.todo) > 0
+// left are the ports that still have filters.
+func (r *promoter) left() int {
+	r.gate.Lock()
+	defer r.gate.Unlock()
+	if r.gate.Closed() || r.hooks.tables.state.Hook != HookAuto {
+		return 0
+	}
+	return len(r.waiting.slots)
 }
 
 // Settle replaces all tc filters by tcx links now, for those who are about to measure.
 func (s *Switch) Settle(ctx context.Context) error {
-	for s.promoteNext(true) {
+	for s.promoter.next(true) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.state.Hook == HookAuto && len(s.todo) > 0 {
-		return fmt.Errorf("%d ports still have tc filters", len(s.todo))
+	if n := s.promoter.left(); n > 0 {
+		return fmt.Errorf("%d ports still have tc filters", n)
 	}
 	return nil
 }
 
-// promoteNext takes one port. False: nothing to do now.
-func (s *Switch) promoteNext(hurry bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.state.Hook != HookAuto || !hurry && time.Since(s.touched) < quietTime {
+// next takes one port. False: nothing to do now.
+func (r *promoter) next(hurry bool) bool {
+	r.gate.Lock()
+	defer r.gate.Unlock()
+	if r.gate.Closed() || r.hooks.tables.state.Hook != HookAuto || !hurry && !r.waiting.quiet() {
 		return false
 	}
-	for slot := range s.todo {
-		delete(s.todo, slot)
-		p := s.ports[slot]
+	for slot := range r.waiting.slots {
+		delete(r.waiting.slots, slot)
+		p := r.ports.bySlot[slot]
 		if p == nil {
 			continue
 		}
-		if err := s.promotePort(p); err != nil && !errors.Is(err, unix.ENODEV) {
-			s.log.Warn("port keeps its tc filters", "port", p.Name, "error", err)
+		if err := r.port(p); err != nil && !errors.Is(err, unix.ENODEV) {
+			r.home.Log.Warn("port keeps its tc filters", "port", p.Name, "error", err)
 		}
 		return true
 	}
 	return false
 }
 
-// promotePort: the tcx link comes first, so that at no time a frame finds none. What both see, the filter's program leaves alone.
-func (s *Switch) promotePort(p *port) error {
-	for _, at := range s.outer(p) {
-		if err := promote(at, s.home, s.nl); err != nil {
+// port: the tcx link comes first, so that at no time a frame finds none. What both see, the filter's program leaves alone.
+func (r *promoter) port(p *port) error {
+	for _, at := range r.hooks.outer(p) {
+		if err := promote(at, r.home.Space, r.home.NL); err != nil {
 			return err
 		}
 	}
-	fn := s.fns[p.functionName()]
+	fn := r.ports.fns[p.functionName()]
 	if fn == nil || fn.F.Forwarder == "" || !netns.Exists(fn.F.Netns) {
 		return nil
 	}
-	return hostlink.In(fn.F.Netns, func(space *netns.Space, nl *netlink.Handle) error { return promote(s.inner(p), space, nl) })
+	return hostlink.In(fn.F.Netns, func(space *netns.Space, nl *netlink.Handle) error { return promote(r.hooks.inner(p), space, nl) })
 }
 
 func promote(at spot, space *netns.Space, nl *netlink.Handle) error {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/ebpf/internal/compile"
 	"weir.dev/weir/datapath/suite"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/instance"
@@ -52,16 +53,16 @@ func BenchmarkNewFlow(b *testing.B) {
 			s := r.Switch.(*Switch)
 			frame := known(alice, bob)
 			frame[23] = flow.ProtoUDP
-			for slot := range s.ports { // the cache is not to know
-				var p = s.image.stages[slot]
+			for slot := range s.ports.bySlot { // the cache is not to know
+				var p = s.rules.image.Stages[slot]
 				for i := range p.Stage {
-					p.Stage[i].Flags &^= stageCached
+					p.Stage[i].Flags &^= compile.StageCached
 				}
-				if err := s.writeSlot(slot, p, p); err != nil {
+				if err := s.rules.writeSlot(slot, p, p); err != nil {
 					b.Fatal(err)
 				}
 			}
-			bench(b, r, s.programs.EgressTcx, bob.Port, frame)
+			bench(b, r, s.tables.programs.EgressTcx, bob.Port, frame)
 		})
 	}
 }

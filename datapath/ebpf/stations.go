@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/bpf"
+	"weir.dev/weir/datapath/internal/home"
 	"weir.dev/weir/flow"
 )
 
@@ -19,31 +20,40 @@ import (
 // stationKey of a MAC.
 func stationKey(mac flow.MAC) bpf.SteerStationKey { return bpf.SteerStationKey{Mac: mac} }
 
-// isStation: the MAC behind the port is the only one there, and the port forwards.
-func (s *Switch) isStation(p *port) bool {
-	return p.kind() == portEndpoint && p.Veth && !p.E.Fabric && !p.E.Isolated && !p.E.Held && p.E.Peer != flow.MAC{} && s.byIndex[p.Index] == p.Slot
+// stations are the MACs in the programs' table, as long as one port alone claims each.
+type stations struct {
+	home   *home.Home
+	maps   *mapSet
+	ports  *ports
+	bridge *bridge
+	slots  map[flow.MAC]uint16 // what the table says
 }
 
-// placeStation makes tables and bridge say where a station is now: nowhere when several ports claim its address, as the links of a bond do. Of one
+// has: the MAC behind the port is the only one there, and the port forwards.
+func (s *stations) has(p *port) bool {
+	return p.kind() == portEndpoint && p.Veth && !p.E.Fabric && !p.E.Isolated && !p.E.Held && p.E.Peer != flow.MAC{} && s.ports.there(p)
+}
+
+// place makes tables and bridge say where a station is now: nowhere when several ports claim its address, as the links of a bond do. Of one
 // that came just now that is news to the bridge; of another the bridge may know better.
-func (s *Switch) placeStation(mac flow.MAC, came bool) error {
+func (s *stations) place(mac flow.MAC, came bool) error {
 	if mac == (flow.MAC{}) {
 		return nil
 	}
 	var only *port
-	for _, p := range s.ports {
-		if p.E.Peer != mac || !s.isStation(p) {
+	for _, p := range s.ports.bySlot {
+		if p.E.Peer != mac || !s.has(p) {
 			continue
 		}
 		if only != nil {
-			return s.dropStation(mac)
+			return s.drop(mac)
 		}
 		only = p
 	}
 	if only == nil {
-		return s.dropStation(mac)
+		return s.drop(mac)
 	}
-	if s.stations[mac] == only.Slot {
+	if s.slots[mac] == only.Slot {
 		return nil
 	}
 	if err := s.fix(mac, only, came); err != nil {
@@ -55,13 +65,13 @@ func (s *Switch) placeStation(mac flow.MAC, came bool) error {
 	if err := s.maps.Stations.Put(stationKey(mac), uint32(only.Slot)); err != nil {
 		return fmt.Errorf("write the station of %s: %w", only.Name, err)
 	}
-	s.stations[mac] = only.Slot
+	s.slots[mac] = only.Slot
 	return nil
 }
 
-// dropStation is for one that is gone, or of which it is not known where it is: the bridge learns it.
-func (s *Switch) dropStation(mac flow.MAC) error {
-	slot, known := s.stations[mac]
+// drop is for one that is gone, or of which it is not known where it is: the bridge learns it.
+func (s *stations) drop(mac flow.MAC) error {
+	slot, known := s.slots[mac]
 	if !known {
 		return nil
 	}
@@ -72,8 +82,8 @@ func (s *Switch) dropStation(mac flow.MAC) error {
 		return err
 	}
 	err := error(unix.ENODEV) // the bridge forgot it with the port
-	if p := s.ports[slot]; p != nil && s.byIndex[p.Index] == slot {
-		err = s.nl.NeighDel(fdbEntry(mac, p.Index))
+	if p := s.ports.bySlot[slot]; p != nil && s.ports.there(p) {
+		err = s.home.NL.NeighDel(fdbEntry(mac, p.Index))
 	}
 	if noPort(err) || errors.Is(err, unix.ENOENT) {
 		err = s.loosen(mac)
@@ -81,60 +91,40 @@ func (s *Switch) dropStation(mac flow.MAC) error {
 	if err != nil {
 		return fmt.Errorf("let the bridge learn %s: %w", mac, err)
 	}
-	delete(s.stations, mac)
+	delete(s.slots, mac)
 	return nil
 }
 
 // fix makes the address of a station at its port a static one. Where the bridge has met it elsewhere, that stays, unless it came just now.
-func (s *Switch) fix(mac flow.MAC, p *port, came bool) error {
+func (s *stations) fix(mac flow.MAC, p *port, came bool) error {
 	entry := fdbEntry(mac, p.Index)
 	if came {
-		return s.nl.NeighSet(entry)
+		return s.home.NL.NeighSet(entry)
 	}
-	err := s.nl.NeighAdd(entry)
+	err := s.home.NL.NeighAdd(entry)
 	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	have, err := s.addresses()
+	have, err := s.bridge.addresses()
 	if at, known := have[mac]; err != nil || known && at.index != int(p.Index) {
 		return err
 	}
-	return s.nl.NeighSet(entry)
+	return s.home.NL.NeighSet(entry)
 }
 
 // loosen makes an address that has moved, with its static entry, one that the bridge learned.
-func (s *Switch) loosen(mac flow.MAC) error {
-	have, err := s.addresses()
+func (s *stations) loosen(mac flow.MAC) error {
+	have, err := s.bridge.addresses()
 	at, known := have[mac]
 	if err != nil || !known || !at.static {
 		return err
 	}
 	entry := fdbEntry(mac, uint32(at.index))
 	entry.State = netlink.NUD_REACHABLE
-	if err := s.nl.NeighSet(entry); !noPort(err) {
+	if err := s.home.NL.NeighSet(entry); !noPort(err) {
 		return err
 	}
 	return nil
-}
-
-// address is where the bridge has an address.
-type address struct {
-	index  int
-	static bool
-}
-
-func (s *Switch) addresses() (map[flow.MAC]address, error) {
-	all, err := s.nl.NeighList(0, unix.AF_BRIDGE)
-	if err != nil {
-		return nil, fmt.Errorf("read the bridge's addresses: %w", err)
-	}
-	have := map[flow.MAC]address{}
-	for _, e := range all {
-		if e.MasterIndex == s.bridge && e.Vlan == 0 && len(e.HardwareAddr) == 6 {
-			have[flow.MAC(e.HardwareAddr)] = address{e.LinkIndex, e.State&netlink.NUD_NOARP != 0}
-		}
-	}
-	return have, nil
 }
 
 // noPort: the link is gone, or not in the bridge.
@@ -144,18 +134,18 @@ func noPort(err error) bool {
 
 // keepStatic gives stations their static entries again, should they have lost them: with the port to which the address had moved, or by
 // somebody's hand. Where the bridge has met a station elsewhere, that stays.
-func (s *Switch) keepStatic() error {
-	have, err := s.addresses()
+func (s *stations) keepStatic() error {
+	have, err := s.bridge.addresses()
 	if err != nil {
 		return err
 	}
-	for mac, slot := range s.stations {
-		p := s.ports[slot]
+	for mac, slot := range s.slots {
+		p := s.ports.bySlot[slot]
 		e, known := have[mac]
 		if p == nil || known && (e.static || e.index != int(p.Index)) {
 			continue
 		}
-		if err := s.nl.NeighSet(fdbEntry(mac, p.Index)); err != nil && !noPort(err) {
+		if err := s.home.NL.NeighSet(fdbEntry(mac, p.Index)); err != nil && !noPort(err) {
 			return fmt.Errorf("make the address of %s a static one of the bridge: %w", p.Name, err)
 		}
 	}
@@ -163,7 +153,7 @@ func (s *Switch) keepStatic() error {
 }
 
 // leaveHome: the bridge has to meet a station once before frames pass it by.
-func (s *Switch) leaveHome(slot uint16) error {
+func (s *stations) leaveHome(slot uint16) error {
 	if err := s.maps.Homes.Put(uint32(slot), uint32(0)); err != nil {
 		return fmt.Errorf("write home %d: %w", slot, err)
 	}
@@ -171,8 +161,8 @@ func (s *Switch) leaveHome(slot uint16) error {
 }
 
 // leaveHomes comes before rules for which frames may pass the bridge by: while there are none, nobody notes who moves.
-func (s *Switch) leaveHomes() error {
-	for slot, p := range s.ports {
+func (s *stations) leaveHomes() error {
+	for slot, p := range s.ports.bySlot {
 		if p.kind() == portEndpoint {
 			if err := s.leaveHome(slot); err != nil {
 				return err
@@ -187,29 +177,29 @@ func fdbEntry(mac flow.MAC, index uint32) *netlink.Neigh {
 	return &netlink.Neigh{LinkIndex: int(index), Family: unix.AF_BRIDGE, State: netlink.NUD_NOARP, Flags: netlink.NTF_MASTER, HardwareAddr: mac[:]}
 }
 
-// restoreStations makes the table right after a start, writing only what is wrong. Endpoints are ports of the bridge since before.
-func (s *Switch) restoreStations() error {
+// restore makes the table right after a start, writing only what is wrong. Endpoints are ports of the bridge since before.
+func (s *stations) restore() error {
 	var k bpf.SteerStationKey
 	var slot uint32
 	it := s.maps.Stations.Iterate()
 	for it.Next(&k, &slot) {
-		s.stations[k.Mac] = uint16(slot)
+		s.slots[k.Mac] = uint16(slot)
 	}
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("read stations: %w", err)
 	}
-	for mac, slot := range s.stations {
-		if p := s.ports[slot]; p == nil || p.E.Peer != mac || !s.isStation(p) {
-			if err := s.dropStation(mac); err != nil {
+	for mac, slot := range s.slots {
+		if p := s.ports.bySlot[slot]; p == nil || p.E.Peer != mac || !s.has(p) {
+			if err := s.drop(mac); err != nil {
 				return err
 			}
 		}
 	}
-	for _, p := range s.ports {
-		if !s.isStation(p) {
+	for _, p := range s.ports.bySlot {
+		if !s.has(p) {
 			continue
 		}
-		if err := s.placeStation(p.E.Peer, false); err != nil && !noPort(err) {
+		if err := s.place(p.E.Peer, false); err != nil && !noPort(err) {
 			return err // else it will be added again
 		}
 	}

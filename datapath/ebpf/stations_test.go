@@ -136,9 +136,9 @@ func TestPastTheBridge(t *testing.T) {
 			wantStatic(t, h, h.alice)
 			speak()
 			s := h.Switch.(*Switch)
-			s.mu.Lock()
-			s.kept = time.Time{}
-			s.mu.Unlock()
+			s.gate.Lock()
+			s.onlookers.kept = time.Time{}
+			s.gate.Unlock()
 			suite.Until(t, "bob's static entry", func() bool { return len(static(t, h)) == 2 })
 			wantStatic(t, h, h.alice, h.bob)
 			passes(true)
@@ -310,9 +310,9 @@ func TestAddingAnewLeavesAStationWhereItWasMet(t *testing.T) {
 
 func (h *host) past() bool {
 	s := h.Switch.(*Switch)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.past
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	return s.control.past
 }
 
 // run carries a command out in the switch's namespace.

@@ -2,9 +2,9 @@ package ebpf
 
 import (
 	"path/filepath"
-	"sync"
 
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/probing"
 	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/instance"
@@ -16,6 +16,8 @@ import (
 func newStore(i instance.Instance) record.Store {
 	return record.Store{Dir: filepath.Join(i.Run, "switch")}
 }
+
+type counter = datapath.Counter
 
 // state is switch.json.
 type state struct {
@@ -52,8 +54,8 @@ type function struct {
 	F     datapath.Function
 	Ports []*port // in, out or tap
 
-	written [4]bool     // qdiscs, as the file tells
-	turn    *sync.Mutex // of the probe that is outstanding
+	written [4]bool       // qdiscs, as the file tells
+	turn    *probing.Turn // of the probe that is outstanding
 }
 
 // ruleSet is a file: rules.0.json or rules.1.json, by the copy in which they are.

@@ -12,38 +12,52 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/bpf"
+	"weir.dev/weir/datapath/internal/home"
 	"weir.dev/weir/flow"
 )
 
-// tables of the switch. The names are those in the C.
+// tables are the maps and programs in the kernel, pinned in the instance's bpffs, and switch.json, which says which of them are in force.
 type tables struct {
+	home     *home.Home
+	opts     *Options
+	kernel   *kernel
+	maps     mapSet
+	programs programSet
+	state    state // switch.json
+}
+
+// mapSet has the names that are in the C.
+type mapSet struct {
 	bpf.SteerMaps
 	Processes *ebpf.Map `ebpf:"processes"`
 }
 
-func (m *tables) close() {
-	m.SteerMaps.Close() // nil is fine
-	m.Processes.Close()
-}
-
-// programs of the switch; ProcessExit is nil where processes' ends are not told.
-type programs struct {
+// programSet has a nil ProcessExit where processes' ends are not told.
+type programSet struct {
 	bpf.SteerPrograms
 	bpf.WirePrograms
 	bpf.ExitPrograms
 }
 
-func (p *programs) close() {
-	p.SteerPrograms.Close()
-	p.WirePrograms.Close()
-	p.ExitPrograms.Close()
+// close lets go of maps and programs, which stay pinned. Safe to call twice and before open.
+func (t *tables) close() {
+	t.programs.SteerPrograms.Close() // nil is fine
+	t.programs.WirePrograms.Close()
+	t.programs.ExitPrograms.Close()
+	t.maps.SteerMaps.Close()
+	t.maps.Processes.Close()
 }
+
+// save writes switch.json.
+func (t *tables) save() error { return t.home.Store.Write("switch.json", &t.state) }
 
 // specs of all maps at the sizes asked for, and the name of their layout: maps of another one are not reused.
 func (o *Options) specs() (steer, exit *ebpf.CollectionSpec, abi string, err error) {
@@ -56,7 +70,7 @@ func (o *Options) specs() (steer, exit *ebpf.CollectionSpec, abi string, err err
 	sizes := map[string]int{
 		"ports": o.Ports, "slots": o.Ports, "functions": o.Ports, "probes": o.Ports, "port_counts": o.Ports, "processes": o.Ports,
 		"stations": o.Ports, "homes": o.Ports, "guards": o.Ports, "guard_counts": o.Ports, "owners": flow.MaxGuardMACs * o.Ports,
-		"lists": o.lists(), "masks": 2 * o.Masks, "tuples": 2 * o.Keys, "flows": o.Flows, "learned": o.Flows / 2, "rule_counts": 2 * o.Rules,
+		"lists": o.limits().Lists(), "masks": 2 * o.Masks, "tuples": 2 * o.Keys, "flows": o.Flows, "learned": o.Flows / 2, "rule_counts": 2 * o.Rules,
 	}
 	h := sha256.New()
 	fmt.Fprintln(h, "layout", bpf.Layout)
@@ -95,36 +109,36 @@ func mountBPFFS(dir string) error {
 	return nil
 }
 
-func (s *Switch) mapsDir(abi string) string {
-	return filepath.Join(s.opts.Instance.BPFFS(), "maps-"+abi)
+func (t *tables) mapsDir(abi string) string {
+	return filepath.Join(t.home.Instance.BPFFS(), "maps-"+abi)
 }
 
-func (s *Switch) programsDir(abi, build string) string {
-	return filepath.Join(s.opts.Instance.BPFFS(), "programs-"+abi+"-"+build)
+func (t *tables) programsDir(abi, build string) string {
+	return filepath.Join(t.home.Instance.BPFFS(), "programs-"+abi+"-"+build)
 }
 
-func (s *Switch) linksDir() string { return filepath.Join(s.opts.Instance.BPFFS(), "links") }
+func (t *tables) linksDir() string { return filepath.Join(t.home.Instance.BPFFS(), "links") }
 
-// openTables opens the maps and programs of this build's layout, or makes them. s.state tells afterwards which were in force before.
-func (s *Switch) openTables() error {
+// open opens the maps and programs of this build's layout, or makes them. state tells afterwards which were in force before.
+func (t *tables) open() error {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return fmt.Errorf("raise RLIMIT_MEMLOCK: %w", err)
 	}
-	if _, err := s.store.Read("switch.json", &s.state); err != nil {
+	if _, err := t.home.Store.Read("switch.json", &t.state); err != nil {
 		return err
 	}
-	steer, exit, abi, err := s.opts.specs()
+	steer, exit, abi, err := t.opts.specs()
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(s.linksDir(), 0o700); err != nil {
+	if err := os.MkdirAll(t.linksDir(), 0o700); err != nil {
 		return err
 	}
-	pinned, err := openMaps(s.mapsDir(abi), steer, exit)
+	pinned, err := openMaps(t.mapsDir(abi), steer, exit)
 	if err != nil {
 		return err
 	}
-	if err := (&ebpf.Collection{Maps: maps.Clone(pinned)}).Assign(&s.maps); err != nil {
+	if err := (&ebpf.Collection{Maps: maps.Clone(pinned)}).Assign(&t.maps); err != nil {
 		return err
 	}
 	wire, err := bpf.LoadWire()
@@ -132,47 +146,47 @@ func (s *Switch) openTables() error {
 		return err
 	}
 	specs := []*ebpf.CollectionSpec{steer, wire}
-	if s.exit {
+	if t.kernel.exit {
 		specs = append(specs, exit)
 	}
-	if err := s.openPrograms(s.programsDir(abi, s.opts.build), pinned, specs); err != nil {
+	if err := t.openPrograms(t.programsDir(abi, t.opts.build), pinned, specs); err != nil {
 		return err
 	}
-	return s.adopt(abi)
+	return t.adopt(abi)
 }
 
 // adopt makes the maps and programs just opened those of the switch.
-func (s *Switch) adopt(abi string) error {
-	was := s.state
-	if s.state.Secret == 0 {
+func (t *tables) adopt(abi string) error {
+	was := t.state
+	if t.state.Secret == 0 {
 		var b [4]byte
 		if _, err := rand.Read(b[:]); err != nil {
 			return err
 		}
-		s.state.Secret = binary.NativeEndian.Uint32(b[:]) | 1<<31 // secret ^ ifindex is never 0
+		t.state.Secret = binary.NativeEndian.Uint32(b[:]) | 1<<31 // secret ^ ifindex is never 0
 	}
-	hook := s.state.Hook
+	hook := t.state.Hook
 	if hook == "" {
-		if hook = s.opts.Hook; hook == HookAuto {
+		if hook = t.opts.Hook; hook == HookAuto {
 			hook = HookClsact
-			if s.tcx {
+			if t.kernel.tcx {
 				hook = HookAuto
 			}
 		}
 	}
-	if s.opts.Hook != HookAuto && hook != s.opts.Hook {
-		return fmt.Errorf("the switch is attached by %s: destroy it first to attach it by %s", hook, s.opts.Hook)
+	if t.opts.Hook != HookAuto && hook != t.opts.Hook {
+		return fmt.Errorf("the switch is attached by %s: destroy it first to attach it by %s", hook, t.opts.Hook)
 	}
-	s.state.Hook, s.state.ABI, s.state.Build = hook, abi, s.opts.build
+	t.state.Hook, t.state.ABI, t.state.Build = hook, abi, t.opts.build
 	if was.ABI != "" && was.ABI != abi && was.Previous == "" {
-		if _, err := os.Stat(s.mapsDir(was.ABI)); err == nil {
-			s.state.Previous = was.ABI
+		if _, err := os.Stat(t.mapsDir(was.ABI)); err == nil {
+			t.state.Previous = was.ABI
 		}
 	}
-	if s.state.Rules == nil {
-		s.state.Rules, s.state.Ports = map[uint64]counter{}, map[string]portCounters{}
+	if t.state.Rules == nil {
+		t.state.Rules, t.state.Ports = map[uint64]counter{}, map[string]portCounters{}
 	}
-	return s.store.Write("switch.json", &s.state)
+	return t.save()
 }
 
 // openMaps opens the pinned maps, or makes them all: half a set, left by a crash, lies under another name and is removed.
@@ -240,7 +254,7 @@ func makeMaps(dir string, specs []*ebpf.CollectionSpec) error {
 }
 
 // openPrograms opens the pinned programs of this build, or loads them.
-func (s *Switch) openPrograms(dir string, all map[string]*ebpf.Map, specs []*ebpf.CollectionSpec) error {
+func (t *tables) openPrograms(dir string, all map[string]*ebpf.Map, specs []*ebpf.CollectionSpec) error {
 	err := makeOnce(dir, func(fresh string) error { return loadPrograms(fresh, all, specs) })
 	if err != nil {
 		return err
@@ -254,9 +268,9 @@ func (s *Switch) openPrograms(dir string, all map[string]*ebpf.Map, specs []*ebp
 			}
 		}
 	}
-	err = errors.Join(c.Assign(&s.programs.SteerPrograms), c.Assign(&s.programs.WirePrograms))
-	if err == nil && s.exit {
-		err = c.Assign(&s.programs.ExitPrograms)
+	err = errors.Join(c.Assign(&t.programs.SteerPrograms), c.Assign(&t.programs.WirePrograms))
+	if err == nil && t.kernel.exit {
+		err = c.Assign(&t.programs.ExitPrograms)
 	}
 	return err
 }
@@ -278,6 +292,117 @@ func loadPrograms(dir string, all map[string]*ebpf.Map, specs []*ebpf.Collection
 			}
 		}
 		c.Close()
+	}
+	return nil
+}
+
+// carry calls over with a map that is being replaced, if there is one.
+func (t *tables) carry(name string, over func(*ebpf.Map) error) error {
+	old, err := ebpf.LoadPinnedMap(filepath.Join(t.mapsDir(t.state.Previous), name), &ebpf.LoadPinOptions{ReadOnly: true})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer old.Close()
+	return over(old)
+}
+
+// sweep removes pins that nothing uses: of other builds and layouts, and of ports that are not used.
+func (t *tables) sweep(used func(slot uint16) bool) error {
+	root := t.home.Instance.BPFFS()
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return err
+	}
+	keep := map[string]bool{t.linksDir(): true, t.mapsDir(t.state.ABI): true, t.programsDir(t.state.ABI, t.state.Build): true}
+	for _, e := range entries {
+		if path := filepath.Join(root, e.Name()); !keep[path] && !strings.Contains(e.Name(), ".") { // the kernel's own have dots
+			if err := os.RemoveAll(path); err != nil {
+				return fmt.Errorf("remove old pins: %w", err)
+			}
+		}
+	}
+	if entries, err = os.ReadDir(t.linksDir()); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		number, _, _ := strings.Cut(e.Name(), "-")
+		slot, err := strconv.ParseUint(number, 10, 16)
+		if err != nil || used(uint16(slot)) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(t.linksDir(), e.Name())); err != nil {
+			return fmt.Errorf("remove old pins: %w", err)
+		}
+	}
+	return nil
+}
+
+// unpin removes our bpffs and all in it. Links that are pinned nowhere else end with it.
+func (t *tables) unpin() error {
+	dir := t.home.Instance.BPFFS()
+	for range 16 { // mounts may be stacked
+		var st unix.Statfs_t
+		if err := unix.Statfs(dir, &st); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("statfs %s: %w", dir, err)
+		}
+		if st.Type != unix.BPF_FS_MAGIC {
+			break
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries { // a mount elsewhere (a namespace's copy) must not keep them alive
+			if strings.Contains(e.Name(), ".") {
+				continue // the kernel's own
+			}
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return fmt.Errorf("remove pins: %w", err)
+			}
+		}
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount %s: %w", dir, err)
+		}
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	return nil
+}
+
+// unlearn forgets the addresses met at a port that goes.
+func (m *mapSet) unlearn(slot uint16) error {
+	var k bpf.SteerExitKey
+	var at uint32
+	var stale []bpf.SteerExitKey
+	it := m.Learned.Iterate()
+	for it.Next(&k, &at) {
+		if at == uint32(slot) {
+			stale = append(stale, k)
+		}
+	}
+	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return fmt.Errorf("read learned addresses: %w", err)
+	}
+	for _, k := range stale {
+		if err := m.Learned.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("forget learned address: %w", err)
+		}
+	}
+	if len(stale) == 0 {
+		return nil
+	}
+	var moves uint32
+	if err := m.Moves.Lookup(uint32(0), &moves); err != nil {
+		return fmt.Errorf("read moves: %w", err)
+	}
+	if err := m.Moves.Put(uint32(0), moves+1); err != nil {
+		return fmt.Errorf("write moves: %w", err)
 	}
 	return nil
 }

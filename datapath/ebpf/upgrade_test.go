@@ -141,11 +141,11 @@ func TestCommitDiesHalfway(t *testing.T) {
 				want, other = next, h.rules
 			}
 			s := h.Switch.(*Switch)
-			_, stale, err := s.readImage()
+			_, stale, err := s.rules.readImage()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !stale.none() {
+			if !stale.None() {
 				t.Errorf("copies differ after repair: %+v", stale)
 			}
 			if c := h.Commit(want...); c.Unchanged != 3 || c.Added+c.Changed+c.Removed != 0 {
@@ -252,7 +252,7 @@ func TestFunctionMoves(t *testing.T) {
 	}
 	s := suite.StartStream(h.alice, h.bob)
 	suite.Until(t, "traffic", func() bool { return h.bob.Count() > 1500 })
-	before := h.Switch.(*Switch).version
+	before := h.Switch.(*Switch).control.version
 	if c := h.Commit(h.rules...); c.Changed != 0 || c.Version != before {
 		t.Errorf("moved ports: %+v, version was %d", c, before)
 	}

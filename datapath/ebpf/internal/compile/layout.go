@@ -1,49 +1,30 @@
-package ebpf
+package compile
 
 import (
 	"encoding/binary"
 	"fmt"
-	"iter"
 	"slices"
 
 	"weir.dev/weir/datapath"
 )
 
-// layout places lists in the table of lists. Equal lists share a place, and a list that was there before stays where it was: a commit
+// layout places lists in the table of lists. Equal lists share a Place, and a list that was there before stays where it was: a commit
 // that leaves a port's shapes alone writes nothing for it.
 type layout struct {
 	before map[string]uint32 // content -> first, of the former image
 	placed map[string]uint32
 }
 
-func newLayout(old *image) layout {
+func newLayout(old *Image) layout {
 	l := layout{before: map[string]uint32{}, placed: map[string]uint32{}}
-	for first, count := range old.spans() {
+	for first, count := range old.Spans() {
 		list := make([]listCopy, count)
 		for i := range list {
-			list[i] = old.lists[first+uint32(i)]
+			list[i] = old.Lists[first+uint32(i)]
 		}
 		l.before[content(list)] = first
 	}
 	return l
-}
-
-// spans are the lists in use, by where they begin.
-func (i *image) spans() iter.Seq2[uint32, uint16] {
-	return func(yield func(uint32, uint16) bool) {
-		for _, st := range i.stages {
-			for _, s := range st.Stage {
-				if s.Kind == kindClassify && !yield(s.First, s.Count) {
-					return
-				}
-			}
-		}
-		for _, t := range i.tuples {
-			if t.Action.Op == opSearch && !yield(t.Action.Rule, t.Action.Target) {
-				return
-			}
-		}
-	}
 }
 
 func content(list []listCopy) string {
@@ -58,6 +39,7 @@ func content(list []listCopy) string {
 type span struct{ first, end int }
 
 func (l *layout) place(jobs []*job, size int) error {
+	// Lists that were there before keep their places.
 	var taken []span
 	var rest []*job
 	for _, j := range jobs {
@@ -78,6 +60,7 @@ func (l *layout) place(jobs []*job, size int) error {
 		j.first = first
 		taken = append(taken, span{int(first), int(first) + len(j.list)})
 	}
+	// The rest goes into the gaps between these, in order.
 	slices.SortFunc(taken, func(a, b span) int { return a.first - b.first })
 	at, i := 0, 0
 	for _, j := range rest {

@@ -1,4 +1,4 @@
-package ebpf
+package compile
 
 import (
 	"cmp"
@@ -8,9 +8,9 @@ import (
 	"weir.dev/weir/datapath"
 )
 
-// The rules of one place are searched mask by mask. Where their masks are many, the rules are put into lists by one field after the other:
+// The rules of one Place are searched mask by mask. Where their masks are many, the rules are put into lists by one field after the other:
 // a prefix of the source, one of the destination, a block of ports. Under each mask of the field a frame finds at most one list, that of
-// the rules with its own prefix, and only the masks of these are tried. So the number of look-ups grows with how many prefixes of a place are nested
+// the rules with its own prefix, and only the masks of these are tried. So the number of look-ups grows with how many prefixes of a Place are nested
 // in each other, not with how many combinations of lengths there are.
 
 // flat is how many masks are tried one after the other before a field splits them.
@@ -37,7 +37,7 @@ type found struct {
 func (c *compiler) tree(leaves []key, level int) (found, error) {
 	masks := c.priorities(leaves)
 	for ; len(masks) > flat && level < len(splits); level++ {
-		groups := grouped(leaves, func(k key) key { return splits[level](c.next.masks[k.Mask]) })
+		groups := grouped(leaves, func(k key) key { return splits[level](c.next.Masks[k.Mask]) })
 		if len(groups) > 1 || groups[0].at != (key{}) {
 			return c.split(groups, level)
 		}
@@ -54,7 +54,7 @@ func (c *compiler) tree(leaves []key, level int) (found, error) {
 func (c *compiler) priorities(leaves []key) map[uint16]uint32 {
 	masks := map[uint16]uint32{}
 	for _, k := range leaves {
-		masks[k.Mask] = max(masks[k.Mask], c.next.tuples[k].Priority)
+		masks[k.Mask] = max(masks[k.Mask], c.next.Tuples[k].Priority)
 	}
 	return masks
 }
@@ -78,7 +78,7 @@ func (c *compiler) split(groups []group, level int) (found, error) {
 			f.list = append(f.list, listCopy{Mask: g.keys[0].Mask, Priority: priority})
 			continue
 		}
-		part := partOf(c.next.masks[g.keys[0].Mask], level)
+		part := partOf(c.next.Masks[g.keys[0].Mask], level)
 		part.Pad = uint8(level + 1) // unlike a rule's mask, and one of another level
 		id, err := c.maskID(part)
 		if err != nil {
@@ -93,7 +93,7 @@ func (c *compiler) split(groups []group, level int) (found, error) {
 			}
 			most = max(most, below.steps)
 			v.at.Mask = id
-			c.next.tuples[v.at] = tupleCopy{Priority: below.list[0].Priority, Action: action{Op: opSearch, Target: uint16(len(below.list) + 1)}}
+			c.next.Tuples[v.at] = tupleCopy{Priority: below.list[0].Priority, Action: action{Op: opSearch, Target: uint16(len(below.list) + 1)}}
 			c.below = append(c.below, &job{node: v.at, list: append(below.list, listCopy{})})
 		}
 		f.steps += most

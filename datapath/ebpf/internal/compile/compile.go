@@ -1,4 +1,4 @@
-package ebpf
+package compile
 
 import (
 	"cmp"
@@ -7,72 +7,18 @@ import (
 	"net/netip"
 	"slices"
 
-	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/flow"
 )
 
-// The C's constants (bpf/weir.h).
-const (
-	portNone, portEndpoint, portFunction, portTap = 0, 1, 2, 3
-
-	portPeer, portSpeaks, portFabric, portGuard  = 1, 2, 4, 8
-	guardMAC, guardBound, guardDHCP, guardRouter = 1, 2, 4, 8
-
-	kindPass, kindDirect, kindClassify, kindDrain = 0, 1, 2, 3
-
-	stageCached, stageOnward = 1, 2
-
-	fieldInPort, fieldMACs, fieldVLAN, fieldType, fieldAddresses, fieldProto, fieldPorts = 1, 2, 4, 8, 16, 32, 64
-
-	actionLearn, actionPop = 1, 2
-
-	hasIP, hasPorts, unreadNetwork, unreadUpper = 1, 2, 4, 8
-
-	maxSteps = 4096 // of a search
-	near     = 4096
-)
-
-type (
-	key       = bpf.SteerKey
-	action    = bpf.SteerAction
-	clone     = bpf.SteerClone
-	stage     = bpf.SteerStage
-	stages    = bpf.SteerStages
-	tupleCopy = bpf.SteerTupleCopy
-	listCopy  = bpf.SteerListCopy
-)
-
-// image is what the maps say of one set of rules: one copy of everything that comes in two.
-type image struct {
-	stages map[uint16]stages // by port slot; 0: of an endpoint that no rule names
-	tuples map[key]tupleCopy
-	lists  map[uint32]listCopy
-	masks  map[uint16]key // never change while in use
-}
-
-// onward: frames may pass the bridge by.
-func (i *image) onward() bool { return i.stages[0].Stage[flow.Ingress].Flags&stageOnward != 0 }
-
-func newImage() *image {
-	return &image{stages: map[uint16]stages{}, tuples: map[key]tupleCopy{}, lists: map[uint32]listCopy{}, masks: map[uint16]key{}}
-}
-
-// place is a port as the compiler sees it.
-type place struct {
-	slot   uint16
-	kind   uint8
-	fabric bool
-}
-
-// compiler turns rules into an image. It does no I/O.
+// compiler turns rules into an image.
 type compiler struct {
-	ports map[flow.Port]place
+	ports map[flow.Port]Place
 	slots map[uint64]uint32 // cookie -> counters
-	old   *image
-	opts  *Options
+	old   *Image
+	limit Limits
 
-	next    *image
+	next    *Image
 	maskIDs map[key]uint16
 	shapes  [2]shapes // by stage: rules for any port
 	named   map[uint16]*[2]shapes
@@ -104,12 +50,13 @@ func before(a, b *flow.Rule) bool {
 	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Cookie, b.Cookie)) < 0
 }
 
-func (o *Options) compile(rules []flow.Rule, slots map[uint64]uint32, ports map[flow.Port]place, old *image) (*image, error) {
-	c := &compiler{ports: ports, slots: slots, old: old, opts: o, next: newImage(), maskIDs: map[key]uint16{}, named: map[uint16]*[2]shapes{}, free: 1}
-	for id, m := range old.masks {
+// Rules compiles rules whose counters are in these slots, by cookie, for ports. What does not change against the old image stays where it is.
+func Rules(l Limits, rules []flow.Rule, slots map[uint64]uint32, ports map[flow.Port]Place, old *Image) (*Image, error) {
+	c := &compiler{ports: ports, slots: slots, old: old, limit: l, next: NewImage(), maskIDs: map[key]uint16{}, named: map[uint16]*[2]shapes{}, free: 1}
+	for id, m := range old.Masks {
 		c.maskIDs[m] = id
 	}
-	if err := datapath.CheckRules(rules, c.kind); err != nil {
+	if err := datapath.CheckRules(rules, Kind(ports)); err != nil {
 		return nil, err
 	}
 	for i := range rules {
@@ -120,23 +67,25 @@ func (o *Options) compile(rules []flow.Rule, slots map[uint64]uint32, ports map[
 	if err := c.finish(); err != nil {
 		return nil, err
 	}
-	if len(c.next.tuples) > o.Keys {
-		return nil, fmt.Errorf("%w: %d rules expand into %d keys, the table holds %d: raise the switch's Keys", datapath.ErrFull, len(rules), len(c.next.tuples), o.Keys)
+	if len(c.next.Tuples) > l.Keys {
+		return nil, fmt.Errorf("%w: %d rules expand into %d keys, the table holds %d: raise the switch's Keys", datapath.ErrFull, len(rules), len(c.next.Tuples), l.Keys)
 	}
 	return c.next, nil
 }
 
-// kind of a port, as datapath.CheckRule asks for it.
-func (c *compiler) kind(n flow.Port) datapath.PortKind {
-	switch p := c.ports[n]; {
-	case p.kind == portNone:
-		return datapath.NoPort
-	case p.kind != portEndpoint:
-		return datapath.FunctionPort
-	case p.fabric:
-		return datapath.FabricPort
+// Kind of a port, as datapath.CheckRule asks for it.
+func Kind(ports map[flow.Port]Place) func(flow.Port) datapath.PortKind {
+	return func(n flow.Port) datapath.PortKind {
+		switch p := ports[n]; {
+		case p.Kind == PortNone:
+			return datapath.NoPort
+		case p.Kind != PortEndpoint:
+			return datapath.FunctionPort
+		case p.Fabric:
+			return datapath.FabricPort
+		}
+		return datapath.EndpointPort
 	}
-	return datapath.EndpointPort
 }
 
 func (c *compiler) action(r *flow.Rule) action {
@@ -148,9 +97,9 @@ func (c *compiler) action(r *flow.Rule) action {
 		a.Flags |= actionPop
 	}
 	a.Push = r.Action.Push
-	a.Target = c.ports[r.Action.Port].slot
+	a.Target = c.ports[r.Action.Port].Slot
 	for i, cl := range r.Action.Clones {
-		a.Clone[i] = clone{Port: c.ports[cl.Port].slot, Push: cl.Push}
+		a.Clone[i] = clone{Port: c.ports[cl.Port].Slot, Push: cl.Push}
 	}
 	return a
 }
@@ -163,7 +112,7 @@ func (c *compiler) add(r *flow.Rule) error {
 	}
 	where := &c.shapes[r.Stage]
 	if at != 0 {
-		slot := c.ports[at].slot
+		slot := c.ports[at].Slot
 		if c.named[slot] == nil {
 			c.named[slot] = &[2]shapes{}
 		}
@@ -183,12 +132,12 @@ func (c *compiler) add(r *flow.Rule) error {
 				return err
 			}
 			k.Mask = id
-			had, taken := c.next.tuples[k]
+			had, taken := c.next.Tuples[k]
 			if !taken {
 				where.leaves, where.together = append(where.leaves, k), or(where.together, m)
 			}
 			if !taken || had.Priority < copied.Priority || had.Priority == copied.Priority && had.Cookie > copied.Cookie {
-				c.next.tuples[k] = copied
+				c.next.Tuples[k] = copied
 			}
 		}
 	}
@@ -198,14 +147,16 @@ func (c *compiler) add(r *flow.Rule) error {
 // keys of a rule, L4 ports apart.
 func (c *compiler) keys(r *flow.Rule, at flow.Port) (value, mask key) {
 	m := &r.Match
+	// Where the rule stands. A rule that names no port matches at all of the stage.
 	value.Stage, mask.Stage = uint8(r.Stage), 0xff
 	value.Tag, mask.Tag = m.Tag, 0xffff // frames without one are told from those with
 	if at != 0 {
-		value.Port, mask.Port = c.ports[at].slot, 0xffff
+		value.Port, mask.Port = c.ports[at].Slot, 0xffff
 	}
 	if r.Stage == flow.Egress && m.InPort != 0 {
-		value.InPort, mask.InPort = c.ports[m.InPort].slot, 0xffff
+		value.InPort, mask.InPort = c.ports[m.InPort].Slot, 0xffff
 	}
+	// Headers, from the outside in.
 	value.SrcMac, mask.SrcMac = m.SrcMAC, m.SrcMACMask
 	value.DstMac, mask.DstMac = m.DstMAC, m.DstMACMask
 	if m.VLAN != 0 {
@@ -228,6 +179,7 @@ func (c *compiler) keys(r *flow.Rule, at flow.Port) (value, mask key) {
 			a.mask[i/8] |= 0x80 >> (i % 8)
 		}
 	}
+	// A rule with a protocol or L4 ports is not for frames that lack them, whose fields are zero, too.
 	if m.Proto != 0 {
 		value.Proto, mask.Proto = m.Proto, 0xff
 		value.Has, mask.Has = value.Has|hasIP, mask.Has|hasIP
@@ -245,19 +197,19 @@ func (c *compiler) keys(r *flow.Rule, at flow.Port) (value, mask key) {
 func (c *compiler) maskID(m key) (uint16, error) {
 	id, known := c.maskIDs[m]
 	if !known {
-		for ; c.free < uint32(2*c.opts.Masks); c.free++ {
-			if _, taken := c.old.masks[uint16(c.free)]; !taken {
+		for ; c.free < uint32(2*c.limit.Masks); c.free++ {
+			if _, taken := c.old.Masks[uint16(c.free)]; !taken {
 				break
 			}
 		}
-		if c.free >= uint32(2*c.opts.Masks) || len(c.next.masks) >= c.opts.Masks {
-			return 0, fmt.Errorf("%w: more than %d shapes of rules: raise the switch's Masks", datapath.ErrFull, c.opts.Masks)
+		if c.free >= uint32(2*c.limit.Masks) || len(c.next.Masks) >= c.limit.Masks {
+			return 0, fmt.Errorf("%w: more than %d shapes of rules: raise the switch's Masks", datapath.ErrFull, c.limit.Masks)
 		}
 		id = uint16(c.free)
 		c.free++
 		c.maskIDs[m] = id
 	}
-	c.next.masks[id] = m
+	c.next.Masks[id] = m
 	return id, nil
 }
 
@@ -267,11 +219,12 @@ func (c *compiler) finish() error {
 	if err := c.trees(); err != nil {
 		return err
 	}
-	slots := []place{{}} // 0: an endpoint that no rule names
+	// Stages in the order of slots, so that equal rules give equal images.
+	slots := []Place{{}} // 0: an endpoint that no rule names
 	for _, p := range c.ports {
 		slots = append(slots, p)
 	}
-	slices.SortFunc(slots, func(a, b place) int { return cmp.Compare(a.slot, b.slot) })
+	slices.SortFunc(slots, func(a, b Place) int { return cmp.Compare(a.Slot, b.Slot) })
 	var jobs []*job
 	for _, p := range slots {
 		var st stages
@@ -285,23 +238,24 @@ func (c *compiler) finish() error {
 				st.Stage[i] = j.stage
 			}
 		}
-		c.next.stages[p.slot] = st
+		c.next.Stages[p.Slot] = st
 	}
-	if err := c.layout.place(slices.Concat(jobs, c.below), c.opts.lists()); err != nil {
+	// Lists get their places together: equal ones share one, and those of before stay.
+	if err := c.layout.place(slices.Concat(jobs, c.below), c.limit.Lists()); err != nil {
 		return err
 	}
 	for _, j := range jobs {
 		if len(j.list) > 0 {
-			st := c.next.stages[j.slot]
+			st := c.next.Stages[j.slot]
 			st.Stage[j.index].First = j.first
-			c.next.stages[j.slot] = st
+			c.next.Stages[j.slot] = st
 			c.next.list(j)
 		}
 	}
 	for _, j := range c.below {
-		t := c.next.tuples[j.node]
+		t := c.next.Tuples[j.node]
 		t.Action.Rule = j.first
-		c.next.tuples[j.node] = t
+		c.next.Tuples[j.node] = t
 		c.next.list(j)
 	}
 	c.onward(slots)
@@ -327,22 +281,22 @@ func (c *compiler) trees() error {
 }
 
 // list writes one that has its place.
-func (i *image) list(j *job) {
+func (i *Image) list(j *job) {
 	for n, l := range j.list {
-		i.lists[j.first+uint32(n)] = l
+		i.Lists[j.first+uint32(n)] = l
 	}
 }
 
 // onward tells all endpoints when one has rules where frames leave.
-func (c *compiler) onward(slots []place) {
-	ends := slices.DeleteFunc(slices.Clone(slots), func(p place) bool { return p.slot != 0 && p.kind != portEndpoint })
-	if !slices.ContainsFunc(ends, func(p place) bool { return c.next.stages[p.slot].Stage[flow.Egress].Kind != kindPass }) {
+func (c *compiler) onward(slots []Place) {
+	ends := slices.DeleteFunc(slices.Clone(slots), func(p Place) bool { return p.Slot != 0 && p.Kind != PortEndpoint })
+	if !slices.ContainsFunc(ends, func(p Place) bool { return c.next.Stages[p.Slot].Stage[flow.Egress].Kind != KindPass }) {
 		return
 	}
 	for _, p := range ends {
-		st := c.next.stages[p.slot]
+		st := c.next.Stages[p.Slot]
 		st.Stage[flow.Ingress].Flags |= stageOnward
-		c.next.stages[p.slot] = st
+		c.next.Stages[p.Slot] = st
 	}
 }
 
@@ -357,15 +311,16 @@ type job struct {
 }
 
 // stage of a port: its own rules, and at endpoints those for any port. nil: none.
-func (c *compiler) stage(p place, index int) (*job, error) {
+func (c *compiler) stage(p Place, index int) (*job, error) {
 	var own, all *shapes
-	if named := c.named[p.slot]; named != nil {
+	if named := c.named[p.Slot]; named != nil {
 		own = &named[index]
 	}
-	if p.slot == 0 || p.kind == portEndpoint {
+	if p.Slot == 0 || p.Kind == PortEndpoint {
 		all = &c.shapes[index]
 	}
-	j := &job{slot: p.slot, index: index}
+	// The port's own rules and those for any port are searched together.
+	j := &job{slot: p.Slot, index: index}
 	steps, count := 0, 0
 	var together key
 	var top *flow.Rule
@@ -385,12 +340,14 @@ func (c *compiler) stage(p place, index int) (*job, error) {
 	if top == nil {
 		return nil, nil
 	}
-	if total(top) && !(tags && p.fabric) {
-		return &job{slot: p.slot, index: index, stage: stage{Kind: kindDirect, Action: c.action(top)}}, nil
+	// Where the rule that wins takes every frame, there is nothing to search.
+	if total(top) && !(tags && p.Fabric) {
+		return &job{slot: p.Slot, index: index, stage: stage{Kind: KindDirect, Action: c.action(top)}}, nil
 	}
 	if steps > maxSteps {
 		return nil, tooMany(steps, count)
 	}
+	// Else frames are looked up mask by mask. Where an exit is learned, the cache has to tell frames by the address that is learned.
 	f := found{list: j.list}
 	f.sort()
 	j.list = append(f.list, listCopy{}) // its end
@@ -407,9 +364,9 @@ func (c *compiler) stage(p place, index int) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j.stage = stage{Kind: kindClassify, Together: id, Count: uint16(len(j.list)), Fields: fields(&together)}
+	j.stage = stage{Kind: KindClassify, Together: id, Count: uint16(len(j.list)), Fields: fields(&together)}
 	if learn || steps > 2 {
-		j.stage.Flags = stageCached
+		j.stage.Flags = StageCached
 	}
 	return j, nil
 }
