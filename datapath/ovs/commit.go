@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/home"
+	"weir.dev/weir/datapath/internal/lifecycle"
 	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow"
@@ -16,14 +18,30 @@ import (
 // drainS is how many seconds frames that are still inside a function go on by the rule that its port had, after a commit took it away.
 const drainS = 2
 
+// rules are those in force, and the entries into which they and the ports are made.
+type rules struct {
+	gate       *lifecycle.Gate
+	home       *home.Home
+	state      *state
+	ports      *ports
+	processes  *processes
+	connection *connection
+	counters   *counters
+	set        ruleSet
+	entries    []*entry // of the rules in force
+	installed  entrySet // as the switch has, or is to have, them
+	wanted     uint64   // changes of states and ports so far
+	applied    uint64   // of these, in force
+}
+
 // Commit puts exactly these rules in force, by one atomic bundle.
 func (s *Switch) Commit(ctx context.Context, rules []flow.Rule) (datapath.Commit, error) {
-	leave, err := s.enterReady(ctx)
+	leave, err := s.connection.enter(ctx)
 	if err != nil {
 		return datapath.Commit{}, fmt.Errorf("commit rules: %w", err)
 	}
 	defer leave()
-	c, err := s.commit(ctx, rules)
+	c, err := s.rules.commit(ctx, rules)
 	if err != nil {
 		return datapath.Commit{}, fmt.Errorf("commit rules: %w", err)
 	}
@@ -45,26 +63,28 @@ func (s *Switch) Fits(rules []flow.Rule, t flow.Topology) error {
 	return err
 }
 
-func (s *Switch) commit(ctx context.Context, rules []flow.Rule) (datapath.Commit, error) {
+func (s *rules) commit(ctx context.Context, rules []flow.Rule) (datapath.Commit, error) {
 	if len(rules) > maxRules {
 		return datapath.Commit{}, fmt.Errorf("%w: %d rules, it holds %d", datapath.ErrFull, len(rules), maxRules)
 	}
-	if err := datapath.CheckRules(rules, s.kind); err != nil {
+	if err := datapath.CheckRules(rules, s.ports.kind); err != nil {
 		return datapath.Commit{}, err
 	}
-	result := datapath.Compare(s.rules.Rules, rules)
-	result.Version = s.rules.Version
+	// Rules that differ in their notes alone change no entry.
+	result := datapath.Compare(s.set.Rules, rules)
+	result.Version = s.set.Version
 	if result.Added+result.Changed+result.Removed == 0 {
-		if !datapath.SameNotes(s.rules.Rules, rules) {
-			s.rules.Rules = cloneRules(rules) // texts for people, and the order of Status
-			return result, s.store.Write(record.Rules(s.rules.Version), &s.rules)
+		if !datapath.SameNotes(s.set.Rules, rules) {
+			s.set.Rules = cloneRules(rules) // texts for people, and the order of Status
+			return result, s.home.Store.Write(record.Rules(s.set.Version), &s.set)
 		}
 		return result, nil
 	}
-	next := ruleSet{Version: s.rules.Version + 1, Rules: cloneRules(rules)}
-	w := s.world(&next)
+	// The next entries, among them those by which frames get out of functions that lose their rules.
+	next := ruleSet{Version: s.set.Version + 1, Rules: cloneRules(rules)}
+	w := newWorld(s.ports.all, &next)
 	var err error
-	if next.Priority, err = w.priorities(s.rules.Priority); err != nil {
+	if next.Priority, err = w.priorities(s.set.Priority); err != nil {
 		return datapath.Commit{}, err
 	}
 	w.prio = next.Priority
@@ -76,21 +96,22 @@ func (s *Switch) commit(ctx context.Context, rules []flow.Rule) (datapath.Commit
 	if err != nil {
 		return datapath.Commit{}, err
 	}
-	if err := s.store.Write(record.Rules(next.Version), &next); err != nil {
+	// The rules are on record before they are in force: reconcile finds them by the mark that comes with them.
+	if err := s.home.Store.Write(record.Rules(next.Version), &next); err != nil {
 		return datapath.Commit{}, err
 	}
-	former := s.rules
+	former := s.set
 	err = s.install(ctx, w, ents, drains, func() {
-		s.rules, s.ruleEnts = next, ents
+		s.set, s.entries = next, ents
 		s.state.Version = next.Version
-		s.forgetCounters()
+		s.counters.forget(s.set.Rules)
 	})
 	if err != nil {
 		return datapath.Commit{}, err
 	}
 	result.Version = next.Version
-	if err := s.store.Write("switch.json", &s.state); err != nil {
-		s.log.Warn("the switch's state was not written", "error", err, "version", next.Version, "before", former.Version)
+	if err := s.home.Store.Write("switch.json", s.state); err != nil {
+		s.home.Log.Warn("the switch's state was not written", "error", err, "version", next.Version, "before", former.Version)
 	}
 	return result, nil
 }
@@ -104,9 +125,9 @@ func cloneRules(rules []flow.Rule) []flow.Rule {
 }
 
 // drains are the former entries of functions' ports that have no rules any more.
-func (s *Switch) drains(next *world) ([]*entry, error) {
+func (s *rules) drains(next *world) ([]*entry, error) {
 	var all []*entry
-	old := s.world(&s.rules)
+	old := newWorld(s.ports.all, &s.set)
 	for n, rules := range old.at {
 		if len(next.at[n]) > 0 {
 			continue
@@ -131,18 +152,38 @@ func sealed(all []*entry) ([]*entry, error) {
 }
 
 // refresh brings the entries up to ports and states as they are now.
-func (s *Switch) refresh(ctx context.Context) error {
-	return s.install(ctx, s.world(&s.rules), s.ruleEnts, nil, func() {})
+func (s *rules) refresh(ctx context.Context) error {
+	return s.install(ctx, newWorld(s.ports.all, &s.set), s.entries, nil, func() {})
+}
+
+// change notes a change of ports or states. It is in force after apply with the number that this tells.
+func (s *rules) change() uint64 {
+	s.wanted++
+	return s.wanted
+}
+
+// apply brings the entries up to a change of ports or states, together with all others that were noted by the time the lock is had. The lock
+// must not be held.
+func (s *rules) apply(ctx context.Context, change uint64) error {
+	leave, err := s.gate.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if s.applied >= change || !s.connection.up() { // the next connection will see to it
+		return nil
+	}
+	return s.refresh(ctx)
 }
 
 // install makes the switch's entries those of the world and its rules, by one bundle; besides is added to them. done is called when they are
 // in force.
-func (s *Switch) install(ctx context.Context, w *world, rules, besides []*entry, done func()) error {
+func (s *rules) install(ctx context.Context, w *world, rules, besides []*entry, done func()) error {
 	next, err := all(w, rules)
 	if err != nil {
 		return err
 	}
-	if s.of == nil || s.of.Err() != nil { // the next connection will see to it
+	if !s.connection.up() { // the next connection will see to it
 		return errors.New("no connection to Open vSwitch")
 	}
 	// Entries that are wanted no more go; those among going take counts with them.
@@ -184,65 +225,37 @@ func (s *Switch) install(ctx context.Context, w *world, rules, besides []*entry,
 	}
 	// The counts of those that go are read first, and added up when the bundle is in force.
 	going = slices.DeleteFunc(going, func(e *entry) bool { return len(e.owners) == 0 || e.owners[0].Kind == 0 })
-	if err := s.readBefore(ctx, going); err != nil {
+	if err := s.counters.readBefore(ctx, going, s.installed); err != nil {
 		return err
 	}
-	if err := s.bundle(ctx, mods); err != nil {
+	if err := s.connection.bundle(ctx, mods); err != nil {
 		return err
 	}
 	for _, e := range going {
-		s.counts.fold(e)
+		s.counters.counts.fold(e)
 	}
 	for from, to := range carry {
-		if last, ok := s.counts.Last[from]; ok {
-			s.counts.Last[to] = last
-			delete(s.counts.Last, from)
+		if last, ok := s.counters.counts.Last[from]; ok {
+			s.counters.counts.Last[to] = last
+			delete(s.counters.counts.Last, from)
 		}
 	}
 	s.installed, s.applied = next, s.wanted
 	done()
-	s.flush(ctx)
+	s.processes.flush(ctx, s.connection.up)
 	if len(going)+len(carry) > 0 {
-		return s.saveCounters()
+		return s.counters.save()
 	}
 	return nil
 }
 
-// flush the cached flows of private processes, so that what has been changed holds for the very next frame; they take the change over by
-// themselves a few milliseconds later. The host's own Open vSwitch has other users: there these milliseconds are waited for by nobody.
-func (s *Switch) flush(ctx context.Context) {
-	if s.procs == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience) // a busy machine may not let it answer sooner
-	defer cancel()
-	err := s.procs.Control(ctx, "revalidator/purge")
-	if err != nil && s.of.Err() == nil {
-		s.log.Warn("cached flows of Open vSwitch were not flushed", "error", err)
-	}
-}
-
-// bundle executes flow-mods, all or none. When it is not known which, the connection is given up: the next one looks.
-func (s *Switch) bundle(ctx context.Context, mods []openflow.Message) error {
-	err := s.of.Bundle(ctx, openflow.BundleAtomic|openflow.BundleOrdered, mods...)
-	if err == nil {
-		return nil
-	}
-	var refused *openflow.FlowError
-	var told *openflow.Error
-	if !errors.As(err, &refused) && !errors.As(err, &told) {
-		s.of.Close()
-	}
-	return fmt.Errorf("bundle of %d changes: %w", len(mods), err)
-}
-
 // all entries by key.
-func all(w *world, rules []*entry) (map[entryKey]*entry, error) {
+func all(w *world, rules []*entry) (entrySet, error) {
 	others, err := sealed(append(w.pipeline(), w.counted()...))
 	if err != nil {
 		return nil, err
 	}
-	next := make(map[entryKey]*entry, len(others)+len(rules))
+	next := make(entrySet, len(others)+len(rules))
 	for _, e := range slices.Concat(others, rules) {
 		k := e.key()
 		if twin := next[k]; twin != nil {
@@ -257,9 +270,9 @@ func all(w *world, rules []*entry) (map[entryKey]*entry, error) {
 }
 
 // reconcile makes a switch to which a connection has just been made have its entries, and writes only what differs.
-func (s *Switch) reconcile(ctx context.Context) error {
+func (s *rules) reconcile(ctx context.Context) error {
 	// What is there tells which set of rules is in force.
-	stats, err := s.of.Flows(ctx, openflow.FlowStatsRequest{Table: openflow.TableAll})
+	stats, err := s.connection.of.Flows(ctx, openflow.FlowStatsRequest{Table: openflow.TableAll})
 	if err != nil {
 		return fmt.Errorf("read entries: %w", err)
 	}
@@ -270,15 +283,15 @@ func (s *Switch) reconcile(ctx context.Context) error {
 	if err := s.adopt(cookies); err != nil {
 		return err
 	}
-	w := s.world(&s.rules)
-	if s.ruleEnts, err = sealed(w.steering(s.rules.Version)); err != nil {
+	w := newWorld(s.ports.all, &s.set)
+	if s.entries, err = sealed(w.steering(s.set.Version)); err != nil {
 		return err
 	}
-	if s.installed, err = all(w, s.ruleEnts); err != nil {
+	if s.installed, err = all(w, s.entries); err != nil {
 		return err
 	}
 	// Entries that are not ours go.
-	entries := s.byCookie()
+	entries := s.installed.byCookie()
 	var mods []openflow.Message
 	for i := range stats {
 		f := &stats[i]
@@ -286,7 +299,7 @@ func (s *Switch) reconcile(ctx context.Context) error {
 			continue
 		}
 		if e := entries[f.Cookie]; e != nil && e.table == f.Table {
-			s.counts.saw(e, counter{Packets: f.Packets, Bytes: f.Bytes})
+			s.counters.counts.saw(e, counter{Packets: f.Packets, Bytes: f.Bytes})
 			continue
 		}
 		mods = append(mods, &openflow.FlowMod{Command: openflow.FlowDeleteStrict, Table: f.Table, Priority: f.Priority, Match: f.Match})
@@ -295,7 +308,7 @@ func (s *Switch) reconcile(ctx context.Context) error {
 	missing := 0
 	for _, e := range s.installed {
 		if !cookies[e.cookie] {
-			s.counts.fold(e)
+			s.counters.counts.fold(e)
 			m := e.mod(openflow.FlowAdd)
 			m.Flags |= openflow.FlagResetCounts
 			mods = append(mods, m)
@@ -305,32 +318,32 @@ func (s *Switch) reconcile(ctx context.Context) error {
 	if len(mods) == 0 {
 		return nil
 	}
-	s.log.Info("entries restored", "bridge", s.opts.Instance.Bridge(), "missing", missing, "foreign", len(mods)-missing, "found", len(stats))
-	if err := s.bundle(ctx, mods); err != nil {
+	s.home.Log.Info("entries restored", "bridge", s.home.Instance.Bridge(), "missing", missing, "foreign", len(mods)-missing, "found", len(stats))
+	if err := s.connection.bundle(ctx, mods); err != nil {
 		return err
 	}
-	return s.saveCounters()
+	return s.counters.save()
 }
 
 // adopt finds out which set of rules is in force: a crash may have come between a commit and the note of it.
-func (s *Switch) adopt(cookies map[uint64]bool) error {
+func (s *rules) adopt(cookies map[uint64]bool) error {
 	for _, version := range []uint32{s.state.Version, s.state.Version + 1} {
 		mark := (&world{}).steering(version)[0]
 		if err := mark.seal(); err != nil {
 			return err
 		}
-		if !cookies[mark.cookie] || version == s.rules.Version {
+		if !cookies[mark.cookie] || version == s.set.Version {
 			continue
 		}
 		var r ruleSet
-		if ok, err := s.store.Read(record.Rules(version), &r); err != nil || !ok || r.Version != version {
+		if ok, err := s.home.Store.Read(record.Rules(version), &r); err != nil || !ok || r.Version != version {
 			return err
 		}
-		s.rules = r
+		s.set = r
 	}
-	if s.rules.Version != s.state.Version {
-		s.state.Version = s.rules.Version
-		return s.store.Write("switch.json", &s.state)
+	if s.set.Version != s.state.Version {
+		s.state.Version = s.set.Version
+		return s.home.Store.Write("switch.json", s.state)
 	}
 	return nil
 }

@@ -9,19 +9,6 @@ import (
 	"weir.dev/weir/openflow"
 )
 
-// kind of a port, as datapath.CheckRule asks for it.
-func (s *Switch) kind(n flow.Port) datapath.PortKind {
-	switch p := s.ports[n]; {
-	case p == nil:
-		return datapath.NoPort
-	case p.function != nil:
-		return datapath.FunctionPort
-	case p.E.Fabric:
-		return datapath.FabricPort
-	}
-	return datapath.EndpointPort
-}
-
 // entries of one rule.
 func (w *world) entries(r *flow.Rule, table uint8) []*entry {
 	var all []*entry
@@ -92,6 +79,7 @@ func (w *world) counted() []*entry {
 // act is what a rule does with a frame. The fabric tag of one that has it is in a register, not on the frame.
 func (w *world) act(r *flow.Rule) []openflow.Action {
 	a := r.Action
+	// The exit is learned from the frame as it came in, before anything happens to it.
 	var out []openflow.Action
 	switch {
 	case r.Learn && r.Stage == flow.Ingress:
@@ -102,6 +90,7 @@ func (w *world) act(r *flow.Rule) []openflow.Action {
 	if r.Match.Tag != 0 && a.Pop {
 		out = append(out, load(regTag, 0))
 	}
+	// Copies come before the frame's own way, which may change it.
 	out = append(out, w.copies(r)...)
 	to := load(regTo, uint64(a.Port)) // 0 if it is to be learned
 	switch a.Op {
@@ -156,6 +145,7 @@ func (w *world) copies(r *flow.Rule) []openflow.Action {
 // matches are the rule's match in OpenFlow's terms: one for each family of addresses and each aligned block of L4 ports.
 func matches(r *flow.Rule, table uint8) []openflow.Match {
 	m := r.Match
+	// Ports and fabric tags are in registers.
 	var base openflow.Match
 	switch table {
 	case tableIngress:
@@ -173,6 +163,7 @@ func matches(r *flow.Rule, table uint8) []openflow.Match {
 	default:
 		base = append(base, reg(regAt, uint64(m.InPort)))
 	}
+	// Fields of the frame that do not depend on its family.
 	if m.SrcMACMask != (flow.MAC{}) {
 		base = append(base, openflow.EthSrcMask(openflow.MAC(m.SrcMAC), openflow.MAC(m.SrcMACMask)))
 	}
@@ -186,6 +177,7 @@ func matches(r *flow.Rule, table uint8) []openflow.Match {
 	default:
 		base = append(base, openflow.VLANID(m.VLAN))
 	}
+	// Fields of IP and above.
 	var all []openflow.Match
 	if m.Unread != flow.ReadAll {
 		for _, u := range unread(m) {

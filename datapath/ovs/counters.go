@@ -8,19 +8,30 @@ import (
 	"time"
 
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/home"
+	"weir.dev/weir/datapath/internal/hostlink"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/openflow"
 )
 
 type counter = datapath.Counter
 
-// counters of rules and ports never go back, while entries, and Open vSwitch itself, come and go: an owner's counter is what was counted by
+// counters are those of rules and ports. They never go back, while entries, and Open vSwitch itself, come and go: an owner's counter is what was counted by
 // entries that are gone, and what those that are there count.
 type counters struct {
+	home       *home.Home
+	connection *connection
+	ports      *ports
+	counts     counts
+	saved      time.Time
+	losses     hostlink.Losses
+	unsent     map[flow.Port]uint64 // as Open vSwitch has told last, by its ports
+}
+
+// counts is counters.json.
+type counts struct {
 	Gone map[owner]counter
 	Last map[uint64]counter // by the entry's cookie, as last read
-
-	saved time.Time
 }
 
 // MarshalText makes an owner a key of JSON objects.
@@ -38,8 +49,8 @@ func (o *owner) UnmarshalText(b []byte) error {
 	return err
 }
 
-func (s *Switch) loadCounters() error {
-	_, err := s.store.Read("counters.json", &s.counts)
+func (s *counters) load() error {
+	_, err := s.home.Store.Read("counters.json", &s.counts)
 	if s.counts.Gone == nil {
 		s.counts.Gone = map[owner]counter{}
 	}
@@ -49,9 +60,9 @@ func (s *Switch) loadCounters() error {
 	return err
 }
 
-func (s *Switch) saveCounters() error {
-	s.counts.saved = time.Now()
-	return s.store.Write("counters.json", &s.counts)
+func (s *counters) save() error {
+	s.saved = time.Now()
+	return s.home.Store.Write("counters.json", &s.counts)
 }
 
 func plus(a, b counter) counter {
@@ -59,7 +70,7 @@ func plus(a, b counter) counter {
 }
 
 // saw an entry's counter. One that went back began anew: the switch had been restarted.
-func (c *counters) saw(e *entry, now counter) {
+func (c *counts) saw(e *entry, now counter) {
 	last := c.Last[e.cookie]
 	if now.Packets < last.Packets || now.Bytes < last.Bytes {
 		c.fold(e)
@@ -68,7 +79,7 @@ func (c *counters) saw(e *entry, now counter) {
 }
 
 // fold keeps what an entry that is gone has counted.
-func (c *counters) fold(e *entry) {
+func (c *counts) fold(e *entry) {
 	last, ok := c.Last[e.cookie]
 	if !ok {
 		return
@@ -80,12 +91,12 @@ func (c *counters) fold(e *entry) {
 }
 
 // sums of all owners.
-func (s *Switch) sums() map[owner]counter {
-	all := make(map[owner]counter, len(s.installed))
+func (s *counters) sums(installed entrySet) map[owner]counter {
+	all := make(map[owner]counter, len(installed))
 	for o, c := range s.counts.Gone {
 		all[o] = c
 	}
-	for _, e := range s.installed {
+	for _, e := range installed {
 		last := s.counts.Last[e.cookie]
 		for _, o := range e.owners {
 			all[o] = plus(all[o], last)
@@ -103,21 +114,13 @@ func kept(table uint8) bool {
 	return table < tables
 }
 
-func (s *Switch) byCookie() map[uint64]*entry {
-	all := make(map[uint64]*entry, len(s.installed))
-	for _, e := range s.installed {
-		all[e.cookie] = e
-	}
-	return all
-}
-
-// readCounters of all entries.
-func (s *Switch) readCounters(ctx context.Context) error {
-	stats, err := s.of.Flows(ctx, openflow.FlowStatsRequest{Table: openflow.TableAll})
+// read those of all entries.
+func (s *counters) read(ctx context.Context, installed entrySet) error {
+	stats, err := s.connection.of.Flows(ctx, openflow.FlowStatsRequest{Table: openflow.TableAll})
 	if err != nil {
 		return fmt.Errorf("read entries: %w", err)
 	}
-	entries := s.byCookie()
+	entries := installed.byCookie()
 	for i := range stats {
 		if e := entries[stats[i].Cookie]; e != nil && kept(stats[i].Table) {
 			s.counts.saw(e, counter{Packets: stats[i].Packets, Bytes: stats[i].Bytes})
@@ -127,8 +130,8 @@ func (s *Switch) readCounters(ctx context.Context) error {
 }
 
 // readLosses reads what ports could not send: frames that are larger than the link's MTU, for example.
-func (s *Switch) readLosses(ctx context.Context) error {
-	stats, err := s.of.PortStats(ctx, openflow.PortAny)
+func (s *counters) readLosses(ctx context.Context) error {
+	stats, err := s.connection.of.PortStats(ctx, openflow.PortAny)
 	if err != nil {
 		return fmt.Errorf("read statistics of ports: %w", err)
 	}
@@ -147,15 +150,15 @@ func (s *Switch) readLosses(ctx context.Context) error {
 const maxSingle = 16
 
 // readBefore reads the counters of entries that are about to go, if anybody still wants to know.
-func (s *Switch) readBefore(ctx context.Context, going []*entry) error {
+func (s *counters) readBefore(ctx context.Context, going []*entry, installed entrySet) error {
 	if len(going) == 0 {
 		return nil
 	}
 	if len(going) > maxSingle {
-		return s.readCounters(ctx)
+		return s.read(ctx, installed)
 	}
 	for _, e := range going {
-		stats, err := s.of.Flows(ctx, openflow.FlowStatsRequest{Table: e.table, Cookie: e.cookie, CookieMask: ^uint64(0)})
+		stats, err := s.connection.of.Flows(ctx, openflow.FlowStatsRequest{Table: e.table, Cookie: e.cookie, CookieMask: ^uint64(0)})
 		if err != nil {
 			return fmt.Errorf("read an entry: %w", err)
 		}
@@ -166,14 +169,14 @@ func (s *Switch) readBefore(ctx context.Context, going []*entry) error {
 	return nil
 }
 
-// forgetCounters of owners that are no more.
-func (s *Switch) forgetCounters() {
-	rules := make(map[uint64]bool, len(s.rules.Rules))
-	for i := range s.rules.Rules {
-		rules[s.rules.Rules[i].Cookie] = true
+// forget owners that are no more; these are the rules in force.
+func (s *counters) forget(inForce []flow.Rule) {
+	rules := make(map[uint64]bool, len(inForce))
+	for i := range inForce {
+		rules[inForce[i].Cookie] = true
 	}
 	for o := range s.counts.Gone {
-		if o.Kind == ownRule && !rules[o.ID] || o.Kind != ownRule && s.ports[flow.Port(o.ID)] == nil {
+		if o.Kind == ownRule && !rules[o.ID] || o.Kind != ownRule && s.ports.all[flow.Port(o.ID)] == nil {
 			delete(s.counts.Gone, o)
 		}
 	}

@@ -16,7 +16,7 @@ func TestPlainOpenVSwitchLosesTheDEIBit(t *testing.T) {
 	r := suite.NewRig(t, factory)
 	alice, bob := r.Station("alice"), r.Station("bob")
 	carol, dave := r.Unplugged("carol"), r.Unplugged("dave")
-	out, err := exec.CommandContext(suite.Context(t), "ovs-vsctl", "--db="+ours(r).procs.DB(), "--", "add-br", "plain", "--", "set", "bridge", "plain", "datapath_type=netdev",
+	out, err := exec.CommandContext(suite.Context(t), "ovs-vsctl", "--db="+ours(r).processes.own.DB(), "--", "add-br", "plain", "--", "set", "bridge", "plain", "datapath_type=netdev",
 		"--", "add-port", "plain", carol.E.Link, "--", "add-port", "plain", dave.E.Link).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v %s", err, out)

@@ -5,12 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"time"
 
-	"golang.org/x/sys/unix"
-
-	"weir.dev/weir/ovsdb"
 	"weir.dev/weir/ovsdb/ovsproc"
 )
 
@@ -20,21 +15,17 @@ func (s *Switch) Destroy(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return Destroy(ctx, s.opts)
+	if !s.gate.Shut() {
+		return Destroy(ctx, *s.opts)
 	}
-	s.closed = true
-	s.mu.Unlock()
 	s.halt()
-	s.mu.Lock()
+	s.gate.Lock()
 	defer func() {
-		s.mu.Unlock()
+		s.gate.Unlock()
 		s.letGo()
 	}()
 	if err := s.demolish(ctx); err != nil {
-		return fmt.Errorf("destroy ovs switch %s: %w", s.opts.Instance.Name, err)
+		return fmt.Errorf("destroy ovs switch %s: %w", s.home.Instance.Name, err)
 	}
 	return nil
 }
@@ -44,15 +35,15 @@ func Destroy(ctx context.Context, o Options) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	s, err := newSwitch(o)
-	if err != nil {
+	if err := o.defaults(); err != nil {
 		return fmt.Errorf("destroy ovs switch %s: %w", o.Instance.Name, err)
 	}
+	s := newSwitch(&o)
 	defer s.letGo()
-	err = s.enterHome()
+	err := s.home.Open()
 	if err == nil {
-		if err := s.loadState(); err != nil {
-			s.log.Warn("records of the switch are damaged", "error", err)
+		if err := s.load(); err != nil {
+			s.home.Log.Warn("records of the switch are damaged", "error", err)
 		}
 		err = s.demolish(ctx)
 	}
@@ -70,7 +61,6 @@ func (s *Switch) demolish(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
-	dir := filepath.Dir(s.store.Dir)
 	where := s.state.OVSDB
 	if where == "" { // the record is lost, or there never was one
 		where = s.opts.OVSDB
@@ -79,68 +69,33 @@ func (s *Switch) demolish(ctx context.Context) error {
 		}
 	}
 	// Ports of private processes are freed with them; in the host's Open vSwitch the bridge is taken away.
+	dir := s.processes.dir()
 	private := ovsproc.At(ovsproc.Options{Dir: dir})
 	if _, err := os.Stat(private.Socket()); err == nil || where == Private {
 		try(private.Destroy(ctx))
-		try(s.removeTaps())
+		try(s.processes.removeTaps())
 	}
 	if where != "" && where != Private {
-		s.state.OVSDB, s.procs = where, nil
-		try(s.removeBridge(ctx))
+		s.state.OVSDB, s.processes.own = where, nil
+		try(s.bridge.remove(ctx))
 	}
-	for _, p := range s.ports {
+	// Links are given back when they are no ports any more.
+	for _, p := range s.ports.all {
 		if p.function != nil {
 			continue
 		}
-		try(s.giveBack(p))
+		try(s.hooks.giveBack(p))
 	}
-	for _, fn := range s.fns {
-		try(s.giveBackFunction(fn))
+	for _, fn := range s.ports.fns {
+		try(s.hooks.giveBackFunction(fn))
 	}
 	if len(errs) > 0 {
 		return errors.Join(errs...) // the records stay, for another attempt
 	}
-	if err := os.RemoveAll(s.store.Dir); err != nil {
+	if err := os.RemoveAll(s.home.Store.Dir); err != nil {
 		return err
 	}
 	os.Remove(dir)                 // if nothing else is there
-	os.Remove(s.opts.Instance.Run) // the same
-	return nil
-}
-
-// removeTaps that an ovs-vswitchd of ours left when it was killed. One that a process holds is another Open vSwitch's.
-func (s *Switch) removeTaps() error {
-	for _, name := range []string{s.opts.Instance.Bridge(), userDatapath} {
-		f, err := s.holdTap(name)
-		if errors.Is(err, errNoTap) || errors.Is(err, unix.EBUSY) {
-			continue
-		}
-		if err == nil {
-			err = errors.Join(unix.IoctlSetInt(int(f.Fd()), unix.TUNSETPERSIST, 0), f.Close()) // it goes with its last holder
-		}
-		if err != nil {
-			return fmt.Errorf("remove %s: %w", name, err)
-		}
-	}
-	return nil
-}
-
-// removeBridge from the host's Open vSwitch, if it is this Weir's. One that runs no more has to be started to be rid of it.
-func (s *Switch) removeBridge(ctx context.Context) error {
-	if path := s.state.OVSDB[len("unix:"):]; s.state.Datapath == "" {
-		if _, err := os.Stat(path); err != nil {
-			return nil // no record of a bridge, and no Open vSwitch
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	have, err := s.row(ctx, "Bridge", s.opts.Instance.Bridge())
-	if err != nil || !s.ours(have) {
-		return err
-	}
-	_, err = s.change(ctx, ovsdb.Mutate{Table: "Open_vSwitch", Mutations: []ovsdb.Mutation{{Column: "bridges", Mutator: ovsdb.Take, Value: have.UUIDs("_uuid")}}})
-	if err != nil {
-		return fmt.Errorf("remove bridge %s: %w", s.opts.Instance.Bridge(), err)
-	}
+	os.Remove(s.home.Instance.Run) // the same
 	return nil
 }

@@ -82,10 +82,12 @@ func (w *world) guardFixed() []*entry {
 	}
 	pass, link, source, target := list(goTo(tableIngress)), list(goTo(tableGuardLink)), list(goTo(tableGuardSource)), list(goTo(tableGuardTarget))
 	ip4, ip6, arp := flow.EtherTypeIPv4, flow.EtherTypeIPv6, flow.EtherTypeARP
+	// MACs of guards enter at their own ports only, and from the fabric not into ordinary switching.
 	for _, m := range w.owned() {
 		add(tableGuard, 2, openflow.Match{openflow.EthSrc(openflow.MAC(m))}, refuse(flow.RefusedMAC))
 		add(tableLearn, 3, openflow.Match{openflow.EthSrc(openflow.MAC(m)), openflow.UintMask(openflow.Reg(regFlag), flagFabric, flagFabric)}, refuse(flow.RefusedMAC))
 	}
+	// What may not enter at all, and what kind the rest is of: the higher priority says more of the frame.
 	kind := func(priority uint16, m openflow.Match, a []openflow.Action) { add(tableGuardKind, priority, m, a) }
 	for _, tag := range []uint16{flow.EtherTypeVLAN, flow.EtherTypeQinQ} { // a third one
 		kind(8, openflow.Ethernet(tag), refuse(flow.RefusedUnread))
@@ -112,12 +114,14 @@ func (w *world) guardFixed() []*entry {
 	kind(4, openflow.Ethernet(ip6, asks(guardSource)), source)
 	kind(0, nil, pass)
 
+	// MACs that ARP and neighbour discovery tell: ports have entries for theirs, at 3.
 	add(tableGuardLink, 2, openflow.ICMPv6(neighbourAsk, openflow.NDSLL(openflow.MAC{})), source)
 	add(tableGuardLink, 2, openflow.ICMPv6(neighbourTell, openflow.NDTLL(openflow.MAC{})), source)
 	add(tableGuardLink, 1, openflow.Ethernet(arp, asks(guardMACs)), refuse(flow.RefusedARP))
 	add(tableGuardLink, 1, openflow.Ethernet(ip6, asks(guardMACs)), refuse(flow.RefusedND))
 	add(tableGuardLink, 0, nil, source)
 
+	// Addresses that packets come from: ports have entries for theirs, at 2 and 4.
 	add(tableGuardSource, 6, openflow.ICMPv6(neighbourAsk, openflow.IPSrc(nowhere6)), target)
 	add(tableGuardSource, 5, openflow.Ethernet(ip6, asks(guardSource), openflow.IPSrc(nowhere6)), refuse(flow.RefusedSource))
 	add(tableGuardSource, 3, openflow.Ethernet(arp, asks(guardBound), openflow.ARPSPA(nowhere4)), refuse(flow.RefusedARP))
@@ -126,6 +130,7 @@ func (w *world) guardFixed() []*entry {
 	add(tableGuardSource, 1, openflow.Ethernet(ip6, asks(guardSource)), refuse(flow.RefusedSource))
 	add(tableGuardSource, 0, nil, target)
 
+	// Addresses that neighbour discovery tells, at 2.
 	add(tableGuardTarget, 1, openflow.ICMPv6(neighbourAsk, asks(guardBound), openflow.IPSrc(nowhere6)), refuse(flow.RefusedND))
 	add(tableGuardTarget, 1, openflow.ICMPv6(neighbourTell, asks(guardBound)), refuse(flow.RefusedND))
 	add(tableGuardTarget, 0, nil, pass)
@@ -141,6 +146,7 @@ func (w *world) guard(p *port) []*entry {
 	add := func(table uint8, priority uint16, m openflow.Match, a []openflow.Action) {
 		all = append(all, &entry{table: table, priority: priority, match: at(m), actions: a})
 	}
+	// Counters of what is refused. A port without a guard refuses others' MACs.
 	if w.guards {
 		for why := flow.RefusedMAC; why < flow.Refusals; why++ {
 			if why == flow.RefusedMAC || g.On {
@@ -156,12 +162,14 @@ func (w *world) guard(p *port) []*entry {
 		add(tableGuard, 1, nil, list(goTo(tableIngress)))
 		return all
 	}
+	// What the guard asks for goes into a register, for the entries that all ports share.
 	next := list(load(regGuard, guardBits(g)), goTo(tableGuardKind))
 	if len(g.MACs) > 0 {
 		add(tableGuard, 1, nil, refuse(flow.RefusedMAC))
 	} else {
 		add(tableGuard, 1, nil, next)
 	}
+	// What its lists allow.
 	source, target, pass := list(goTo(tableGuardSource)), list(goTo(tableGuardTarget)), list(goTo(tableIngress))
 	for _, m := range g.MACs {
 		add(tableGuard, 3, openflow.Match{openflow.EthSrc(openflow.MAC(m))}, next)

@@ -33,7 +33,7 @@ func TestTheOldestLearnedAddressesGiveWay(t *testing.T) {
 	number := func(mark uint64) []byte { return binary.BigEndian.AppendUint64(nil, mark) }
 	learned := func() (all []flow.MAC) {
 		s := ours(r)
-		stats, err := s.of.Flows(suite.Context(t), openflow.FlowStatsRequest{Table: tableMACs})
+		stats, err := s.connection.of.Flows(suite.Context(t), openflow.FlowStatsRequest{Table: tableMACs})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,25 +6,24 @@
 package ovs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
+	"path/filepath"
+	"strings"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"weir.dev/weir/datapath"
-	"weir.dev/weir/datapath/internal/hostlink"
+	"weir.dev/weir/datapath/internal/home"
+	"weir.dev/weir/datapath/internal/lifecycle"
 	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
-	"weir.dev/weir/openflow"
 	"weir.dev/weir/ovsdb"
-	"weir.dev/weir/ovsdb/ovsproc"
 )
 
 // HostDB is the database of the host's own Open vSwitch.
@@ -81,56 +80,40 @@ const (
 	netdev = "netdev"
 )
 
-// Switch implements datapath.Switch. It belongs to the network namespace of the thread that opened it.
+// Switch implements datapath.Switch. It belongs to the network namespace of the thread that opened it. Each part owns what its fields say; all of it is
+// under the gate's lock. Parts know those above them only.
 type Switch struct {
-	opts  Options
-	log   *slog.Logger
-	store record.Store
-	lock  *os.File
-	home  *netns.Space
-	nl    *netlink.Handle  // in home
-	procs *ovsproc.Process // nil: the host's own Open vSwitch
+	opts  *Options
+	gate  *lifecycle.Gate
+	work  *lifecycle.Work
+	home  *home.Home
+	state *state // switch.json
 
-	mu        sync.Mutex
-	closed    bool
-	state     state
-	db        *ovsdb.Client  // nil: not connected
-	of        *openflow.Conn // nil: not connected
-	ofReady   chan struct{}  // closed when of is there and the entries are as they should be
-	programs  programs
-	ports     map[flow.Port]*port
-	byName    map[string]*port // "endpoint/alice", "function/fw/in"
-	fns       map[string]*function
-	rules     ruleSet
-	installed map[entryKey]*entry // as the switch has, or is to have, them
-	ruleEnts  []*entry            // of the rules in force
-	counts    counters
-	losses    hostlink.Losses
-	unsent    map[flow.Port]uint64 // as Open vSwitch has told last, by its ports
-	deaths    map[string]*death    // watched processes, by function
-	ears      map[string]*ear      // of probes, by function
-	joiners   []*joiner            // wait for becoming ports
-	joining   bool                 // somebody sees to them
-	wanted    uint64               // changes of states and ports so far
-	applied   uint64               // of these, in force
-
-	stop context.CancelFunc
-	done sync.WaitGroup
-	work context.Context
+	processes  *processes
+	config     *config
+	bridge     *bridge
+	connection *connection
+	ports      *ports
+	counters   *counters
+	rules      *rules
+	hooks      *hooks
+	liveness   *liveness
+	joining    *joining
+	prober     *prober
 }
 
 var _ datapath.Switch = (*Switch)(nil)
 
 // ErrClosed says that the switch has been closed or destroyed.
-var ErrClosed = errors.New("switch is closed")
+var ErrClosed = lifecycle.ErrClosed
 
 // Open takes the instance's switch into its hands, as it finds it: what an earlier process made goes on and is not touched, what a
 // crash left half done is repaired. The first Open makes the bridge.
 func Open(ctx context.Context, o Options) (*Switch, error) {
-	s, err := newSwitch(o)
-	if err != nil {
+	if err := o.defaults(); err != nil {
 		return nil, fmt.Errorf("open ovs switch %s: %w", o.Instance.Name, err)
 	}
+	s := newSwitch(&o)
 	if err := s.open(ctx); err != nil {
 		s.letGo()
 		return nil, fmt.Errorf("open ovs switch %s: %w", o.Instance.Name, err)
@@ -138,157 +121,218 @@ func Open(ctx context.Context, o Options) (*Switch, error) {
 	return s, nil
 }
 
-func newSwitch(o Options) (*Switch, error) {
-	if err := o.defaults(); err != nil {
-		return nil, err
-	}
-	s := &Switch{opts: o, log: o.Logger, store: newStore(o.Instance), ports: map[flow.Port]*port{}, byName: map[string]*port{},
-		fns: map[string]*function{}, installed: map[entryKey]*entry{}, deaths: map[string]*death{}, ears: map[string]*ear{}, ofReady: make(chan struct{})}
-	s.work, s.stop = context.WithCancel(context.Background())
-	return s, nil
+// newSwitch puts the parts together. It makes nothing.
+func newSwitch(o *Options) *Switch {
+	s := &Switch{opts: o, gate: &lifecycle.Gate{}, work: lifecycle.NewWork(), state: &state{}, ports: newPorts()}
+	s.home = &home.Home{Instance: o.Instance, Log: o.Logger, Store: newStore(o.Instance)}
+	s.processes = &processes{home: s.home, state: s.state}
+	s.config = &config{home: s.home, state: s.state, processes: s.processes}
+	s.bridge = &bridge{home: s.home, opts: o, state: s.state, config: s.config, processes: s.processes}
+	s.connection = &connection{gate: s.gate, work: s.work, home: s.home, state: s.state, processes: s.processes, ready: make(chan struct{})}
+	s.counters = &counters{home: s.home, connection: s.connection, ports: s.ports}
+	s.rules = &rules{gate: s.gate, home: s.home, state: s.state, ports: s.ports, processes: s.processes, connection: s.connection, counters: s.counters,
+		installed: entrySet{}}
+	s.connection.restore = s.rules.reconcile
+	s.hooks = &hooks{home: s.home, state: s.state}
+	s.liveness = &liveness{gate: s.gate, work: s.work, home: s.home, ports: s.ports, rules: s.rules, deaths: map[string]*death{}}
+	s.joining = &joining{gate: s.gate, work: s.work, home: s.home, ports: s.ports, bridge: s.bridge, connection: s.connection, rules: s.rules}
+	s.prober = &prober{gate: s.gate, home: s.home, ports: s.ports, ears: map[string]*ear{}}
+	return s
 }
 
 func (s *Switch) open(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("want root (CAP_NET_ADMIN, CAP_BPF, CAP_SYS_ADMIN)")
 	}
-	if err := s.enterHome(); err != nil {
+	if err := s.home.Open(); err != nil {
 		return err
 	}
-	if err := s.loadState(); err != nil {
+	if err := s.load(); err != nil {
 		return err
 	}
 	if err := s.choose(ctx); err != nil {
 		return err
 	}
-	if err := s.programs.load(); err != nil {
+	if err := s.hooks.load(); err != nil {
 		return err
 	}
-	if err := s.makeBridge(ctx); err != nil {
+	if err := s.bridge.make(ctx); err != nil {
 		return err
 	}
 	if err := s.restorePorts(ctx); err != nil {
 		return err
 	}
-	s.done.Go(s.watch)
-	return s.ready(ctx)
+	s.work.Go(s.connection.watch)
+	return s.connection.wait(ctx)
 }
 
-// enterHome takes the lock and opens the namespace that the thread is in.
-func (s *Switch) enterHome() error {
-	var err error
-	if s.lock, err = s.store.Lock(); err != nil {
+// load reads all records.
+func (s *Switch) load() error {
+	if _, err := s.home.Store.Read("switch.json", s.state); err != nil {
 		return err
 	}
-	if s.home, err = netns.At(""); err != nil {
+	if err := s.counters.load(); err != nil {
 		return err
 	}
-	s.nl, err = hostlink.Handle(s.home)
+	if err := s.ports.load(s.home); err != nil {
+		return err
+	}
+	_, err := s.home.Store.Read(record.Rules(s.state.Version), &s.rules.set)
 	return err
 }
 
-// Close lets go and leaves everything forwarding.
-func (s *Switch) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+// choose which Open vSwitch this switch is in, and remember it.
+func (s *Switch) choose(ctx context.Context) error {
+	if err := s.chooseDatabase(ctx); err != nil {
+		return err
+	}
+	if s.state.OVSDB == Private {
+		s.state.RunDir = s.processes.dir()
+		if err := s.processes.start(ctx); err != nil {
+			return err
+		}
+	} else {
+		path, ok := strings.CutPrefix(s.state.OVSDB, "unix:")
+		if !ok {
+			return fmt.Errorf("database %s: want unix:PATH", s.state.OVSDB)
+		}
+		s.state.RunDir = cmp.Or(s.opts.RunDir, filepath.Dir(path))
+	}
+	if s.state.Datapath == "" {
+		kind, err := s.chooseDatapath(ctx)
+		if err != nil {
+			return err
+		}
+		s.state.Datapath = kind
+	}
+	return s.home.Store.Write("switch.json", s.state)
+}
+
+// chooseDatabase, unless that was done before: what was asked for, else the host's own if it answers.
+func (s *Switch) chooseDatabase(ctx context.Context) error {
+	want := s.opts.OVSDB
+	if s.state.OVSDB != "" {
+		if want != "" && want != s.state.OVSDB {
+			return fmt.Errorf("the switch is in Open vSwitch %s, not %s: destroy it first", s.state.OVSDB, want)
+		}
 		return nil
 	}
-	s.closed = true
-	err := s.saveCounters()
-	s.mu.Unlock()
+	if want == "" {
+		want = Private
+		if inInitialNamespace() && answers(ctx, HostDB) {
+			want = HostDB
+		}
+	}
+	s.state.OVSDB = want
+	return nil
+}
+
+// chooseDatapath: what was asked for, else the kernel's where Open vSwitch has it. Private processes leave the kernel's datapaths alone: these are one set
+// for all of the machine.
+func (s *Switch) chooseDatapath(ctx context.Context) (string, error) {
+	if s.opts.Datapath != "" {
+		return s.opts.Datapath, nil
+	}
+	if s.processes.own != nil {
+		return netdev, nil
+	}
+	inKernel, err := s.config.hasKernelDatapath(ctx)
+	if inKernel {
+		return system, err
+	}
+	return netdev, err
+}
+
+func answers(ctx context.Context, address string) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	c, err := ovsdb.Dial(ctx, address, ovsdb.Options{})
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	return c.Echo(ctx) == nil
+}
+
+// inInitialNamespace: the thread is in the namespace of process 1.
+func inInitialNamespace() bool {
+	own, err := os.Stat("/proc/thread-self/ns/net")
+	if err != nil {
+		return false
+	}
+	first, err := os.Stat("/proc/1/ns/net")
+	return err == nil && os.SameFile(own, first)
+}
+
+// restorePorts compares records and database: a port without a record is taken out, a record without a port is plugged again.
+func (s *Switch) restorePorts(ctx context.Context) error {
+	db, err := s.config.client(ctx)
+	if err != nil {
+		return err
+	}
+	res, err := db.Transact(ctx, database, ovsdb.Select{Table: "Interface", Columns: []string{"name", "external_ids", "ofport"},
+		Where: []ovsdb.Condition{{Column: "external_ids", Test: ovsdb.Includes, Value: ovsdb.Map{markInstance: s.home.Instance.Name}}}})
+	if err != nil {
+		return err
+	}
+	plugged := map[string]bool{}
+	for _, r := range res[0].Rows {
+		name := r.Text("name")
+		if p := s.ports.byName[r.Texts("external_ids")[markObject]]; p != nil && p.Link == name {
+			n, ok := r.Int("ofport")
+			plugged[p.Name] = ok && flow.Port(n) == p.Number
+			continue
+		}
+		if err := s.bridge.unplug(ctx, name); err != nil {
+			return err
+		}
+	}
+	var missing []*port
+	for _, p := range newWorld(s.ports.all, &s.rules.set).sorted() {
+		if plugged[p.Name] || p.E.Held {
+			continue
+		}
+		if _, err := s.home.Space.Link(p.Link); errors.Is(err, netns.ErrNoLink) {
+			continue // whoever makes it again adds it again
+		}
+		missing = append(missing, p)
+	}
+	if err := s.bridge.plug(ctx, missing...); err != nil {
+		return err
+	}
+	return s.liveness.restore()
+}
+
+// Datapath in use, "system" or "netdev".
+func (s *Switch) Datapath() string { return s.state.Datapath }
+
+// Close lets go and leaves everything forwarding.
+func (s *Switch) Close() error {
+	if !s.gate.Shut() {
+		return nil
+	}
+	s.gate.Lock()
+	err := s.counters.save()
+	s.gate.Unlock()
 	s.letGo()
 	return err
 }
 
 // halt ends what goes on in the background; the switch goes on. Safe to call twice.
 func (s *Switch) halt() {
-	s.stop()
-	s.mu.Lock()
-	for _, d := range s.deaths {
-		d.stop()
-	}
-	if s.of != nil {
-		s.of.Close()
-	}
-	s.mu.Unlock()
-	s.done.Wait()
+	s.work.Stop()
+	s.gate.Lock()
+	s.liveness.stop()
+	s.connection.close()
+	s.gate.Unlock()
+	s.work.Wait()
 }
 
 // letGo ends what this process does; the switch goes on. No other method runs any more.
 func (s *Switch) letGo() {
 	s.halt()
-	for name := range s.ears {
-		s.deafen(name)
-	}
-	if s.db != nil {
-		s.db.Close()
-	}
-	s.programs.close()
-	if s.nl != nil {
-		s.nl.Close()
-	}
-	if s.home != nil {
-		s.home.Close()
-	}
-	if s.lock != nil {
-		s.lock.Close()
-	}
-}
-
-// enter takes the lock for one operation.
-func (s *Switch) enter(ctx context.Context) (func(), error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return nil, ErrClosed
-	}
-	return s.mu.Unlock, nil
-}
-
-// patience with an Open vSwitch that is being restarted, for operations whose context sets no shorter bound.
-const patience = 10 * time.Second
-
-// ready waits until the switch is connected and has the entries that it should have. The lock must not be held.
-func (s *Switch) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for {
-		s.mu.Lock()
-		ready, up := s.ofReady, s.of != nil
-		s.mu.Unlock()
-		if up {
-			return nil
-		}
-		select {
-		case <-ready:
-		case <-s.work.Done():
-			return ErrClosed
-		case <-ctx.Done():
-			return fmt.Errorf("no connection to bridge %s of Open vSwitch (is ovs-vswitchd running?): %w", s.opts.Instance.Bridge(), ctx.Err())
-		}
-	}
-}
-
-// enterReady is enter with a connection.
-func (s *Switch) enterReady(ctx context.Context) (func(), error) {
-	for {
-		leave, err := s.enter(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if s.of != nil && s.of.Err() == nil {
-			return leave, nil
-		}
-		if s.of != nil {
-			s.lost()
-		}
-		leave()
-		if err := s.ready(ctx); err != nil {
-			return nil, err
-		}
-	}
+	s.prober.close()
+	s.config.close()
+	s.hooks.close()
+	s.home.Close()
 }

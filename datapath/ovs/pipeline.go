@@ -97,6 +97,17 @@ type entry struct {
 	cookie uint64
 }
 
+// entrySet is entries by what tells them apart.
+type entrySet map[entryKey]*entry
+
+func (s entrySet) byCookie() map[uint64]*entry {
+	all := make(map[uint64]*entry, len(s))
+	for _, e := range s {
+		all[e.cookie] = e
+	}
+	return all
+}
+
 // entryKey is what tells entries apart in the switch.
 type entryKey struct {
 	table    uint8
@@ -182,8 +193,9 @@ type world struct {
 	guards bool // some endpoint has port security
 }
 
-func (s *Switch) world(rules *ruleSet) *world {
-	w := &world{ports: s.ports, rules: rules.Rules, prio: rules.Priority, at: map[flow.Port][]*flow.Rule{}}
+// newWorld of these ports and rules.
+func newWorld(ports map[flow.Port]*port, rules *ruleSet) *world {
+	w := &world{ports: ports, rules: rules.Rules, prio: rules.Priority, at: map[flow.Port][]*flow.Rule{}}
 	for i := range w.rules {
 		r := &w.rules[i]
 		if p := w.ports[r.Match.InPort]; r.Stage == flow.Ingress && p != nil && p.function != nil {
@@ -284,6 +296,7 @@ func (w *world) endpoint(p *port) []*entry {
 	if w.guarded(p) {
 		first = tableGuard
 	}
+	// Every frame that enters here begins with these registers.
 	start := list(load(regIn, n), load(regAt, n), load(regFlag, flags), forgetInPort())
 	with := func(a ...openflow.Action) []openflow.Action { return slices.Concat(start, a) }
 	all := []*entry{
@@ -297,6 +310,7 @@ func (w *world) endpoint(p *port) []*entry {
 	if p.E.Isolated {
 		all = append(all, &entry{table: tableCheck, match: openflow.Match{openflow.UintMask(openflow.Reg(regFlag), flagIsolated, flagIsolated), reg(regOut, n)}, priority: 1})
 	}
+	// At a port into the fabric a tag of the fabric's is taken off, and put on again behind tableTagged only.
 	if !p.E.Fabric {
 		return all
 	}

@@ -7,18 +7,27 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/home"
+	"weir.dev/weir/datapath/internal/lifecycle"
 	"weir.dev/weir/datapath/internal/probing"
 )
 
+// prober sends probes.
+type prober struct {
+	gate  *lifecycle.Gate
+	home  *home.Home
+	ports *ports
+	ears  map[string]*ear // by function
+}
+
 // ear is the socket at which a function's probes are heard. It is kept: to close one costs a grace period of the kernel, many times the probe.
 type ear struct {
-	busy  sync.Mutex // one probe at a time
+	turn  probing.Turn
 	f     *os.File
 	index int // of the link
 	hears datapath.ProbeAddresses
@@ -32,73 +41,42 @@ type probeWay struct {
 	kept  bool // the ear is
 	frame []byte
 	sent  time.Time
-	rtt   time.Duration // 0: it has not come out
 }
 
 // Probe sends a frame in at an inline function's port in and waits for it at out, where an entry drops it.
 func (s *Switch) Probe(ctx context.Context, name string) (datapath.Probe, error) {
-	return probing.Through(s.sendProbes).One(ctx, name)
+	return probing.Through(s.prober.send).One(ctx, name)
 }
 
 // ProbeAll probes many functions at once.
 func (s *Switch) ProbeAll(ctx context.Context, names []string) (map[string]datapath.Probe, error) {
-	return probing.Through(s.sendProbes).All(ctx, names)
+	return probing.Through(s.prober.send).All(ctx, names)
 }
 
-// sendProbes is a probing.Through.
-func (s *Switch) sendProbes(ctx context.Context, names []string) (map[string]time.Duration, error) {
-	ways, err := s.probeWays(ctx, names)
+// send is a probing.Through.
+func (p *prober) send(ctx context.Context, names []string) (map[string]time.Duration, error) {
+	ways, err := p.ways(ctx, names)
 	if err != nil || len(ways) == 0 {
 		return nil, err
 	}
-	var out []*probeWay // on their way
-	for _, w := range ways {
-		if len(names) == 1 {
-			w.ear.busy.Lock()
-		} else if !w.ear.busy.TryLock() { // somebody looks closely at this one just now
-			continue
-		}
-		defer w.done()
-		if w.frame, _, err = probing.Frame(w.ear.hears); err != nil {
-			return nil, err
-		}
-		if err := w.send(); err != nil && len(names) == 1 { // one whose link is gone is none of the others' trouble
-			return nil, fmt.Errorf("send: %w", err)
-		}
-		out = append(out, w)
-	}
-	err = probing.Await(ctx, len(out), func(i int) (bool, error) {
-		there, err := out[i].back()
-		if len(names) > 1 { // as above
-			err = nil
-		}
-		return there, err
-	})
-	if err != nil && ctx.Err() == nil {
-		return nil, err
-	}
-	took := make(map[string]time.Duration, len(ways))
-	for _, w := range ways {
-		took[w.name] = w.rtt
-	}
-	return took, nil
+	return probing.Run(ctx, ways, len(names) == 1)
 }
 
-// probeWays looks up what probes need.
-func (s *Switch) probeWays(ctx context.Context, names []string) ([]*probeWay, error) {
-	leave, err := s.enter(ctx)
+// ways looks up what probes need.
+func (p *prober) ways(ctx context.Context, names []string) ([]*probeWay, error) {
+	leave, err := p.gate.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	var ways []*probeWay
 	for _, name := range names {
-		fn := s.fns[name]
+		fn := p.ports.fns[name]
 		if fn == nil || len(fn.Ports) != 2 {
 			continue
 		}
 		w := &probeWay{name: name, in: fn.Ports[0].Index, kept: fn.F.Forwarder == ""}
-		if w.ear, err = s.ear(fn); err != nil && len(names) == 1 {
+		if w.ear, err = p.ear(fn); err != nil && len(names) == 1 {
 			return nil, err
 		} else if err == nil {
 			ways = append(ways, w)
@@ -109,33 +87,42 @@ func (s *Switch) probeWays(ctx context.Context, names []string) ([]*probeWay, er
 
 // ear of a function; kept where the function forwards by itself. One that the switch forwards for is probed rarely, and would pay for an ear
 // with each frame.
-func (s *Switch) ear(fn *function) (*ear, error) {
+func (p *prober) ear(fn *function) (*ear, error) {
 	index := fn.Ports[1].Index
-	if e := s.ears[fn.F.Name]; e != nil && e.index == index && e.hears == fn.F.Probe {
+	if e := p.ears[fn.F.Name]; e != nil && e.index == index && e.hears == fn.F.Probe {
 		return e, nil
 	}
-	s.deafen(fn.F.Name)
-	f, err := s.listen(index, fn.F.Probe)
+	p.deafen(fn.F.Name)
+	f, err := p.listen(index, fn.F.Probe)
 	if err != nil {
 		return nil, err
 	}
 	e := &ear{f: f, index: index, hears: fn.F.Probe}
 	if fn.F.Forwarder == "" {
-		s.ears[fn.F.Name] = e
+		p.ears[fn.F.Name] = e
 	}
 	return e, nil
 }
 
 // deafen closes a function's ear.
-func (s *Switch) deafen(name string) {
-	if e := s.ears[name]; e != nil {
+func (p *prober) deafen(name string) {
+	if e := p.ears[name]; e != nil {
 		e.f.Close()
-		delete(s.ears, name)
+		delete(p.ears, name)
 	}
 }
 
-func (w *probeWay) done() {
-	w.ear.busy.Unlock()
+func (p *prober) close() {
+	for name := range p.ears {
+		p.deafen(name)
+	}
+}
+
+func (w *probeWay) Function() string    { return w.name }
+func (w *probeWay) Take(wait bool) bool { return w.ear.turn.Take(wait) }
+
+func (w *probeWay) Done() {
+	w.ear.turn.Give()
 	if !w.kept {
 		w.ear.f.Close()
 	}
@@ -144,7 +131,11 @@ func (w *probeWay) done() {
 // maxStale bounds what is thrown away of earlier probes: a function may send frames of that kind as fast as it likes.
 const maxStale = 256
 
-func (w *probeWay) send() error {
+// Send forgets frames of earlier probes, and sends a new one.
+func (w *probeWay) Send() (err error) {
+	if w.frame, _, err = probing.Frame(w.ear.hears); err != nil {
+		return err
+	}
 	for range maxStale {
 		if n, _, err := w.receive(nil); err != nil || n < 0 {
 			break
@@ -154,20 +145,19 @@ func (w *probeWay) send() error {
 	return probing.Send(w.ear.f, w.frame, w.in)
 }
 
-// back reports whether the frame has come out.
-func (w *probeWay) back() (bool, error) {
+// Back tells whether the frame has come out.
+func (w *probeWay) Back() (time.Duration, error) {
 	buf := make([]byte, len(w.frame))
 	for range maxStale {
 		n, at, err := w.receive(buf)
 		if err != nil || n < 0 {
-			return false, err
+			return 0, err
 		}
 		if bytes.Equal(buf[:n], w.frame) {
-			w.rtt = max(at.Sub(w.sent.Round(0)), 1) // the wall clock: the kernel's stamps are of that
-			return true, nil
+			return max(at.Sub(w.sent.Round(0)), 1), nil // the wall clock: the kernel's stamps are of that
 		}
 	}
-	return false, nil
+	return 0, nil
 }
 
 // receive a frame without waiting; -1: there is none. at is when the kernel got it.
@@ -207,10 +197,10 @@ func (e *ear) do(f func(fd int) error) error {
 
 // listen for a function's probe frames at a link: the socket sees them before Open vSwitch does. Other frames do not even get into the
 // socket's buffer, so no station can fill it.
-func (s *Switch) listen(index int, a datapath.ProbeAddresses) (*os.File, error) {
+func (p *prober) listen(index int, a datapath.ProbeAddresses) (*os.File, error) {
 	prog := only(probing.Head(a))
 	var f *os.File
-	err := s.home.Do(func() error {
+	err := p.home.Space.Do(func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // protocol 0: nothing yet
 		if err != nil {
 			return fmt.Errorf("packet socket: %w", err)

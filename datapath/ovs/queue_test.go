@@ -14,7 +14,7 @@ import (
 func TestFramesWaitForASwitchThatGetsNoProcessor(t *testing.T) {
 	const frames = 5000
 	r, alice, bob := steered(t, factory)
-	procs := ours(r).procs
+	procs := ours(r).processes.own
 	mark := []byte("waits for a processor")
 	frame := slices.Concat(bob.MAC[:], alice.MAC[:], []byte{0x12, 0x34}, mark, make([]byte, 33))
 	stall := func(t *testing.T) {

@@ -173,8 +173,8 @@ func TestProcessesDie(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r, alice, bob := steered(t, factory)
 			s := ours(r)
-			p := s.procs
-			version := s.rules.Version
+			p := s.processes.own
+			version := s.rules.set.Version
 			stream := pace(t, alice, bob, 1000)
 			suite.Until(t, "frames come", func() bool { return bob.Count() > 200 })
 			suite.Until(t, "they are counted", func() bool { return hits(t, r.Switch, 2).Packets > 100 })
@@ -195,7 +195,7 @@ func TestProcessesDie(t *testing.T) {
 			if c.noLoss && lost > 0 || twice > 0 {
 				t.Errorf("%d lost, %d doubled", lost, twice)
 			}
-			if v := ours(r).rules.Version; v != version {
+			if v := ours(r).rules.set.Version; v != version {
 				t.Errorf("version %d, was %d", v, version)
 			}
 			// Everything still works.
@@ -210,13 +210,13 @@ func TestProcessesDie(t *testing.T) {
 func TestLogsOfPrivateProcessesAreBounded(t *testing.T) {
 	s := ours(suite.NewRig(t, factory))
 	for _, program := range []string{"ovs-vswitchd", "ovsdb-server"} {
-		if err := os.Truncate(filepath.Join(s.procs.Dir(), program+".log"), 5<<20); err != nil {
+		if err := os.Truncate(filepath.Join(s.processes.own.Dir(), program+".log"), 5<<20); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, program := range []string{"ovs-vswitchd", "ovsdb-server"} {
 		suite.Until(t, program+"'s log is turned over", func() bool {
-			path := filepath.Join(s.procs.Dir(), program+".log")
+			path := filepath.Join(s.processes.own.Dir(), program+".log")
 			old, err := os.Stat(path + ".1")
 			now, nerr := os.Stat(path)
 			return err == nil && nerr == nil && old.Size() >= 5<<20 && now.Size() < 1<<20

@@ -17,59 +17,59 @@ const saveEvery = time.Second
 // Status reads ports, by name, and rules, in the order of the commit, back with their counters. While Open vSwitch is away the counters are
 // the last known ones.
 func (s *Switch) Status(ctx context.Context) ([]datapath.PortStatus, []datapath.RuleStatus, error) {
-	leave, err := s.enter(ctx)
+	leave, err := s.gate.Enter(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer leave()
-	sums, err := s.count(ctx)
+	sums, err := s.counters.count(ctx, s.rules.installed)
 	if err != nil {
 		return nil, nil, err
 	}
-	rules := make([]datapath.RuleStatus, 0, len(s.rules.Rules))
-	for i := range s.rules.Rules {
-		r := &s.rules.Rules[i]
+	rules := make([]datapath.RuleStatus, 0, len(s.rules.set.Rules))
+	for i := range s.rules.set.Rules {
+		r := &s.rules.set.Rules[i]
 		rules = append(rules, datapath.RuleStatus{Cookie: r.Cookie, Note: r.Note, Hits: sums[owner{ownRule, r.Cookie}]})
 	}
-	return s.portsStatus(sums), rules, nil
+	return s.counters.ofPorts(sums), rules, nil
 }
 
 // Ports reads ports, by name, back with their counters, which are those of entries.
 func (s *Switch) Ports(ctx context.Context) ([]datapath.PortStatus, error) {
-	leave, err := s.enter(ctx)
+	leave, err := s.gate.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	sums, err := s.count(ctx)
+	sums, err := s.counters.count(ctx, s.rules.installed)
 	if err != nil {
 		return nil, err
 	}
-	return s.portsStatus(sums), nil
+	return s.counters.ofPorts(sums), nil
 }
 
 // count reads all counters, if Open vSwitch is there.
-func (s *Switch) count(ctx context.Context) (map[owner]counter, error) {
-	if s.of != nil && s.of.Err() == nil {
-		if err := s.readCounters(ctx); err != nil && s.of.Err() == nil {
+func (s *counters) count(ctx context.Context, installed entrySet) (map[owner]counter, error) {
+	if s.connection.up() {
+		if err := s.read(ctx, installed); err != nil && s.connection.of.Err() == nil {
 			return nil, fmt.Errorf("status: %w", err)
 		}
-		if err := s.readLosses(ctx); err != nil && s.of.Err() == nil {
+		if err := s.readLosses(ctx); err != nil && s.connection.of.Err() == nil {
 			return nil, fmt.Errorf("status: %w", err)
 		}
-		if time.Since(s.counts.saved) > saveEvery {
-			if err := s.saveCounters(); err != nil {
+		if time.Since(s.saved) > saveEvery {
+			if err := s.save(); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return s.sums(), nil
+	return s.sums(installed), nil
 }
 
-func (s *Switch) portsStatus(sums map[owner]counter) []datapath.PortStatus {
-	ports := make([]datapath.PortStatus, 0, len(s.ports))
-	there := make(map[string]bool, len(s.ports))
-	for _, p := range s.ports {
+func (s *counters) ofPorts(sums map[owner]counter) []datapath.PortStatus {
+	ports := make([]datapath.PortStatus, 0, len(s.ports.all))
+	there := make(map[string]bool, len(s.ports.all))
+	for _, p := range s.ports.all {
 		there[p.Name] = true
 		n := uint64(p.Number)
 		st := datapath.PortStatus{Port: p.Number, Name: p.Name, Link: p.Link, State: datapath.Up,

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"weir.dev/weir/datapath"
+	"weir.dev/weir/datapath/internal/home"
 	"weir.dev/weir/datapath/internal/probing"
 	"weir.dev/weir/datapath/internal/record"
 	"weir.dev/weir/flow"
@@ -62,22 +63,27 @@ type ruleSet struct {
 	Priority map[uint64]uint16 // cookie -> priority of its entries
 }
 
-// loadState reads all records.
-func (s *Switch) loadState() error {
-	if _, err := s.store.Read("switch.json", &s.state); err != nil {
-		return err
-	}
-	if err := s.loadCounters(); err != nil {
-		return err
-	}
-	endpoints, err := record.All[port](s.store, "endpoint")
+// ports are the switch's ports and functions.
+type ports struct {
+	all    map[flow.Port]*port
+	byName map[string]*port // "endpoint/alice", "function/fw/in"
+	fns    map[string]*function
+}
+
+func newPorts() *ports {
+	return &ports{all: map[flow.Port]*port{}, byName: map[string]*port{}, fns: map[string]*function{}}
+}
+
+// load reads the ports' files.
+func (s *ports) load(h *home.Home) error {
+	endpoints, err := record.All[port](h.Store, "endpoint")
 	if err != nil {
 		return err
 	}
 	for _, p := range endpoints {
-		s.enlist(p)
+		s.add(p)
 	}
-	functions, err := record.All[function](s.store, "function")
+	functions, err := record.All[function](h.Store, "function")
 	if err != nil {
 		return err
 	}
@@ -88,28 +94,50 @@ func (s *Switch) loadState() error {
 		s.fns[f.F.Name] = f
 		for _, p := range f.Ports {
 			p.function = f
-			s.enlist(p)
+			s.add(p)
 		}
 	}
-	_, err = s.store.Read(record.Rules(s.state.Version), &s.rules)
-	return err
+	return nil
 }
 
-func (s *Switch) enlist(p *port) {
-	s.ports[p.Number], s.byName[p.Name] = p, p
+func (s *ports) add(p *port) {
+	s.all[p.Number], s.byName[p.Name] = p, p
 }
 
-func (s *Switch) delist(p *port) {
-	delete(s.ports, p.Number)
+func (s *ports) drop(p *port) {
+	delete(s.all, p.Number)
 	delete(s.byName, p.Name)
 }
 
 // newNumber is the lowest free one from 1.
-func (s *Switch) newNumber() (flow.Port, error) {
+func (s *ports) newNumber() (flow.Port, error) {
 	for n := flow.Port(1); n <= maxPorts; n++ {
-		if s.ports[n] == nil {
+		if s.all[n] == nil {
 			return n, nil
 		}
 	}
 	return 0, fmt.Errorf("%w: it has %d ports", datapath.ErrFull, maxPorts)
+}
+
+// free tells that no other port has the link.
+func (s *ports) free(p *port) error {
+	for _, other := range s.all {
+		if other.Index == p.Index && other.Name != p.Name {
+			return fmt.Errorf("interface %s is already the port %s", p.Link, other.Name)
+		}
+	}
+	return nil
+}
+
+// kind of a port, as datapath.CheckRule asks for it.
+func (s *ports) kind(n flow.Port) datapath.PortKind {
+	switch p := s.all[n]; {
+	case p == nil:
+		return datapath.NoPort
+	case p.function != nil:
+		return datapath.FunctionPort
+	case p.E.Fabric:
+		return datapath.FabricPort
+	}
+	return datapath.EndpointPort
 }

@@ -19,7 +19,7 @@ func (tested) Lacks() []suite.Capability {
 
 // Converge empties the cache of flows, as the commits of this driver do; without that learned addresses take hold some milliseconds later.
 func (t tested) Converge(ctx context.Context) error {
-	return t.procs.Control(ctx, "revalidator/purge")
+	return t.processes.own.Control(ctx, "revalidator/purge")
 }
 
 func factory(i instance.Instance) (datapath.Switch, error) {

@@ -47,14 +47,14 @@ func TestASecondOneInTheNamespace(t *testing.T) {
 func TestTapsOfAKilledOne(t *testing.T) {
 	r := suite.NewRig(t, factory)
 	s := r.Switch.(tested).Switch
-	kill(t, s.procs.SwitchPID())
+	kill(t, s.processes.own.SwitchPID())
 	if _, err := r.Host.Link(userDatapath); err != nil {
 		t.Fatalf("the premise: %v", err)
 	}
 	if err := s.Destroy(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{userDatapath, s.opts.Instance.Bridge()} {
+	for _, name := range []string{userDatapath, s.home.Instance.Bridge()} {
 		if _, err := r.Host.Link(name); !errors.Is(err, netns.ErrNoLink) {
 			t.Errorf("%s: %v", name, err)
 		}
