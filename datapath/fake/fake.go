@@ -177,6 +177,7 @@ func (s *Switch) addEndpoint(e *datapath.Endpoint) error {
 			return nil
 		}
 	}
+	// The same link is the same port.
 	now := &endpoint{Endpoint: *e}
 	switch {
 	case old != nil && old.Link == e.Link:
@@ -188,6 +189,7 @@ func (s *Switch) addEndpoint(e *datapath.Endpoint) error {
 	default:
 		now.port = s.number()
 	}
+	// The reference switch has ports that are in use only.
 	if old != nil {
 		s.renew(old.port)
 	}
@@ -296,6 +298,7 @@ func (s *Switch) addFunction(f datapath.Function) (*function, error) {
 			return nil, err
 		}
 	}
+	// One that is known keeps its numbers, and its state as long as its links are the same.
 	if old != nil && (old.Tap == "") == (f.Tap == "") {
 		now.ports = old.ports
 		if old.Netns == f.Netns && slices.Equal(old.links(), now.links()) {
@@ -311,6 +314,7 @@ func (s *Switch) addFunction(f datapath.Function) (*function, error) {
 	if old != nil {
 		s.renew(old.ports.In, old.ports.Out, old.ports.Tap)
 	}
+	// What it does with frames: what the test says, else what a wire does.
 	in := flow.Function{}
 	if s.o.Forward != nil {
 		in = s.o.Forward(f)

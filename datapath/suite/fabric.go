@@ -222,6 +222,7 @@ func (r *Rig) stream(alice, bob *Station) {
 		st.Close()
 		address(t, st)
 	}
+	// Bob sends back what comes.
 	var listener net.Listener
 	if err := bob.NS.Do(func() (err error) {
 		listener, err = net.Listen("tcp4", "10.9.0.2:7")
@@ -247,6 +248,7 @@ func (r *Rig) stream(alice, bob *Station) {
 	}
 	defer c.Close()
 	must(t, c.SetDeadline(time.Now().Add(30*time.Second)))
+	// Random bytes: one that is doubled, lost or out of place is noticed.
 	sent := make([]byte, streamLength)
 	source := rand.NewChaCha8([32]byte{1})
 	_, _ = source.Read(sent)

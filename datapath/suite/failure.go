@@ -25,6 +25,7 @@ func testDown(t *testing.T, open Factory) {
 	function := func(name string, f datapath.OnFail) hop {
 		return hop{fn: r.Inline(datapath.Function{Name: name, OnFail: f})}
 	}
+	// Two chains: in one all functions are bypassed, around a tap; in the other one drops in the middle.
 	bypassed, dropping := []hop{}, []hop{}
 	for i := range 3 {
 		bypassed = append(bypassed, function(fmt.Sprintf("b%d", i), datapath.FailBypass))
@@ -57,6 +58,7 @@ func testDown(t *testing.T, open Factory) {
 				p := policy{mode: mode, from: alice, to: bob, chain: c.chain, match: flow.Match{EtherType: 0x1234}, cookie: 1}
 				w.commit(p.rules()...)
 				w.exchange(alice, bob)
+				// Up again, they are passed again.
 				for _, name := range c.down {
 					w.state(name, datapath.Up)
 				}

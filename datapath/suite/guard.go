@@ -208,6 +208,7 @@ func testGuard(t *testing.T, open Factory) {
 	fn := r.Inline(datapath.Function{Name: "f"})
 	w := newTwins(t, r)
 	w.hello()
+	// Port security comes before every kind of rule, and drops the same frames.
 	policies := map[string][]flow.Rule{
 		"ordinary switching":      nil,
 		"an exhaustive chain":     policy{mode: "exhaustive", from: alice, chain: []hop{{fn: fn}}, cookie: 1}.rules(),

@@ -22,6 +22,7 @@ func testTooLarge(t *testing.T, open Factory) {
 			must(t, err)
 		}
 	}
+	// Ports of every kind. No switch forwards all of these frames everywhere; where one does not, it counts them.
 	dropped := func(port string) uint64 { return r.port(port).Dropped.Packets }
 	const frames = 20
 	for i, x := range []struct {

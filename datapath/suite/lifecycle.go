@@ -173,6 +173,7 @@ func testRestart(t *testing.T, open Factory) {
 		rules[i].Note = "rule " + string(rune('a'+i))
 	}
 	first := r.Commit(rules...)
+	// Under traffic: closed, opened, told of the same ports and rules again. All stays as it was.
 	type all struct {
 		Ports []datapath.PortStatus
 		Rules []datapath.RuleStatus
@@ -303,6 +304,7 @@ func testHeld(t *testing.T, open Factory) {
 		m = mark(n)
 		return m, l2(bob.MAC, alice.MAC, nil, etherType, m)
 	}
+	// While it is held nothing passes, also after a restart.
 	var early [][]byte
 	held := func() {
 		for _, e := range []uint16{0x88b5, 0x1234} {
@@ -318,6 +320,7 @@ func testHeld(t *testing.T, open Factory) {
 		t.Fatalf("held again: port %d, %v; was %d", p, err, alice.Port)
 	}
 	held()
+	// Once it passes frames, it is not held up any more, and its rules were there before the first frame.
 	for _, held := range []bool{false, true, false} {
 		alice.E.Held = held
 		if p, err := r.Switch.AddEndpoint(Context(t), alice.E); err != nil || p != alice.Port {
@@ -338,6 +341,7 @@ func testHeld(t *testing.T, open Factory) {
 			t.Errorf("%s passed while the endpoint was held", m)
 		}
 	}
+	// One that was only ever held leaves nothing behind.
 	other := r.Unplugged("carol")
 	other.E.Held = true
 	r.settle()
@@ -359,6 +363,7 @@ func testDestroy(t *testing.T, open Factory) {
 		t.Run(c, func(t *testing.T) {
 			r := NewRig(t, open)
 			must(t, r.Switch.Destroy(Context(t)))
+			// Links as they were found, one of them down, with things of others.
 			nic := r.Unplugged("nic")
 			fn := r.Links(datapath.Function{Name: "f", Forwarder: "wire"}, false)
 			tap := r.Links(datapath.Function{Name: "t"}, true)
@@ -389,6 +394,7 @@ func testDestroy(t *testing.T, open Factory) {
 					t.Errorf("ports left: %v, %v", ports, err)
 				}
 			}
+			// Destroy finds the switch open, closed or empty, and nothing the second time.
 			for range 2 {
 				err := r.Host.Do(func() error { return r.Switch.Destroy(Context(t)) })
 				must(t, err)
@@ -428,6 +434,7 @@ func testRefusals(t *testing.T, open Factory) {
 	kept := flow.Rule{Cookie: 1, Priority: 5, Match: flow.Match{InPort: alice.Port, EtherType: 0x1234}, Action: flow.Action{Op: flow.Drop}}
 	r.Commit(kept)
 
+	// Links that are in use elsewhere: one with an address, one in another bridge.
 	busy := r.Unplugged("busy")
 	host := func(f func(h *netlink.Handle) error) {
 		t.Helper()
@@ -513,6 +520,7 @@ func testRefusals(t *testing.T, open Factory) {
 	if err := r.Switch.SetState(Context(t), "nobody", datapath.Up, 0); !errors.Is(err, datapath.ErrNotFound) {
 		t.Errorf("state of an unknown function: %v", err)
 	}
+	// What was refused has changed nothing.
 	if c := r.Commit(kept); c.Unchanged != 1 || c.Changed+c.Added+c.Removed != 0 {
 		t.Errorf("refused commits changed something: %+v", c)
 	}

@@ -36,6 +36,7 @@ func testRandom(t *testing.T, open Factory) {
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		w.t = t
+		// Policies, whose chains share no function.
 		var rules []flow.Rule
 		free := rapid.Permutation(functions).Draw(rt, "functions")
 		for i := range rapid.IntRange(1, 3).Draw(rt, "policies") {
@@ -52,6 +53,7 @@ func testRandom(t *testing.T, open Factory) {
 			}
 			rules = append(rules, p.rules()...)
 		}
+		// Rules that are nobody's policy, at any place.
 		for i := range rapid.IntRange(0, 6).Draw(rt, "more rules") {
 			st := rapid.SampledFrom(stations).Draw(rt, "at")
 			rule := flow.Rule{Cookie: uint64(1000 + i), Priority: uint16(rapid.IntRange(0, 4).Draw(rt, "priority")), Match: drawMatch(rt),
@@ -69,6 +71,7 @@ func testRandom(t *testing.T, open Factory) {
 		for _, f := range functions {
 			w.state(f.Name, datapath.State(rapid.IntRange(0, 3).Draw(rt, "state")&1|rapid.IntRange(0, 1).Draw(rt, "up")))
 		}
+		// The reference switch says what becomes of each frame.
 		w.commit(rules...)
 		for range rapid.IntRange(1, 8).Draw(rt, "frames") {
 			from := rapid.SampledFrom(stations).Draw(rt, "from")
