@@ -309,24 +309,16 @@ func (h *hooks) releasePort(p *port) error {
 
 // releaseInner takes the forwarder away. A namespace that is gone took it along.
 func (h *hooks) releaseInner(fn *function) error {
-	left := false
+	left, inside := false, []tcfilter.Spot{}
 	for _, p := range fn.Ports {
 		at := h.inner(p)
 		if err := at.unlink(false); err != nil {
 			return err
 		}
-		left = left || p.InnerCl
+		left, inside = left || p.InnerCl, append(inside, at.side())
 	}
 	if !left || !netns.Exists(fn.F.Netns) {
 		return nil
 	}
-	return hostlink.In(fn.F.Netns, func(_ *netns.Space, nl *netlink.Handle) error {
-		for _, p := range fn.Ports {
-			at := h.inner(p)
-			if err := at.side().Detach(nl); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return tcfilter.DetachIn(fn.F.Netns, inside)
 }

@@ -102,9 +102,10 @@ func (s *Switch) plugEndpoint(ctx context.Context, p *port, l netlink.Link) erro
 	if p.MTU == 0 && p.E.Fabric && s.state.Datapath == netdev {
 		p.MTU = l.Attrs().MTU
 	}
+	joins := false
 	if l.Type() != "veth" && s.state.Datapath == netdev {
 		if on, err := s.home.Space.Coalescing(p.Link); err == nil && on { // a link without such features has nothing to switch off
-			p.Joins = true
+			joins, p.Joins = true, true
 		}
 	}
 	intent := *p
@@ -112,7 +113,7 @@ func (s *Switch) plugEndpoint(ctx context.Context, p *port, l netlink.Link) erro
 	if err := s.home.Store.Write(record.File("endpoint", p.E.Name), &intent); err != nil {
 		return err
 	}
-	s.hooks.adapt(p, l)
+	s.hooks.adapt(p, l, joins)
 	s.ports.add(p)
 	if err := s.hooks.hush(p); err != nil {
 		return err

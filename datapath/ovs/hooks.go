@@ -80,14 +80,15 @@ func (h *hooks) offloads(path string, l netlink.Link, on bool) error {
 	return nil
 }
 
-// adapt a link to a user-space switch: room for a fabric tag, and received frames one by one. The port's record says already what is to be undone.
-func (h *hooks) adapt(p *port, l netlink.Link) {
+// adapt a link to a user-space switch: room for a fabric tag, and received frames one by one if it joins them. The port's record says already what is to
+// be undone.
+func (h *hooks) adapt(p *port, l netlink.Link, joins bool) {
 	if p.MTU > 0 && l.Attrs().MTU == p.MTU {
 		if err := h.home.NL.LinkSetMTU(l, p.MTU+tagLen); err != nil {
 			h.home.Log.Warn("full-size frames with a fabric tag will not pass: raise the MTU of this link", "link", p.Link, "mtu", p.MTU, "error", err)
 		}
 	}
-	if p.Joins {
+	if joins {
 		if err := h.home.Space.SetCoalescing(p.Link, false); err != nil {
 			h.home.Log.Warn("received frames that this link joins will be lost: switch GRO and LRO off", "link", p.Link, "error", err)
 		}
@@ -217,12 +218,9 @@ func (h *hooks) giveBackFunction(fn *function) error {
 	if fn.F.Forwarder == "" || !netns.Exists(fn.F.Netns) {
 		return nil
 	}
-	return hostlink.In(fn.F.Netns, func(_ *netns.Space, nl *netlink.Handle) error {
-		for _, p := range fn.Ports {
-			if err := p.inner().Detach(nl); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	var inside []tcfilter.Spot
+	for _, p := range fn.Ports {
+		inside = append(inside, p.inner())
+	}
+	return tcfilter.DetachIn(fn.F.Netns, inside)
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/datapath/internal/hostlink"
+	"weir.dev/weir/netns"
 )
 
 // Our tc filter on a link: told from foreign ones by all three.
@@ -154,6 +155,18 @@ func (p Spot) Detach(nl *netlink.Handle) error {
 	}
 	*p.Made = false
 	return nil
+}
+
+// DetachIn is Detach for sides of interfaces in another namespace, by its path.
+func DetachIn(path string, all []Spot) error {
+	return hostlink.In(path, func(_ *netns.Space, nl *netlink.Handle) error {
+		for _, p := range all {
+			if err := p.Detach(nl); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // ProgramID of a loaded program.
