@@ -1,5 +1,5 @@
-// Weir runs network functions in containers and steers chosen traffic through chains of them. This file lists the drivers
-// and wires the commands; everything else is in the folders.
+// Weir runs network functions in containers and steers chosen traffic through chains of them. This file wires the drivers
+// and the commands; everything else is in the folders.
 package main
 
 import (
@@ -23,11 +23,10 @@ import (
 	"weir.dev/weir/cli/command"
 	"weir.dev/weir/cli/service"
 	"weir.dev/weir/container"
-	"weir.dev/weir/container/oci"
+	runtimes "weir.dev/weir/container/drivers"
 	"weir.dev/weir/daemon"
 	"weir.dev/weir/datapath"
-	"weir.dev/weir/datapath/ebpf"
-	"weir.dev/weir/datapath/ovs"
+	switches "weir.dev/weir/datapath/drivers"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
@@ -53,65 +52,35 @@ func main() {
 		Hooks: service.Hooks{
 			Up: up, Agent: agent, Down: down, Unit: unit, Features: features, Validate: router.Validate,
 			CheckRoot:  func(i instance.Instance) error { return coded(daemon.CheckRoot(i)) },
-			Placements: placement.Names(), Switches: slices.Sorted(maps.Keys(switches())),
+			Placements: placement.Names(), Switches: slices.Sorted(maps.Keys(switches.All())),
 		},
 	}, os.Args[1:]))
 }
 
-// switchDriver is one way to forward on a host.
-type switchDriver struct {
-	open     func(ctx context.Context, i instance.Instance, log *slog.Logger) (datapath.Switch, error)
-	destroy  func(ctx context.Context, i instance.Instance) error // also where it was never opened
-	features func() []datapath.Feature
-}
-
-// switches lists the drivers by the name that --switch takes.
-func switches() map[string]switchDriver {
-	return map[string]switchDriver{
-		"ebpf": {
-			open: func(ctx context.Context, i instance.Instance, log *slog.Logger) (datapath.Switch, error) {
-				return ebpf.Open(ctx, ebpf.Options{Instance: i, Logger: log})
-			},
-			destroy: func(ctx context.Context, i instance.Instance) error {
-				return ebpf.Destroy(ctx, ebpf.Options{Instance: i})
-			},
-			features: ebpf.Features,
-		},
-		"ovs": {
-			open: func(ctx context.Context, i instance.Instance, log *slog.Logger) (datapath.Switch, error) {
-				return ovs.Open(ctx, ovs.Options{Instance: i, Logger: log})
-			},
-			destroy: func(ctx context.Context, i instance.Instance) error {
-				return ovs.Destroy(ctx, ovs.Options{Instance: i})
-			},
-			features: ovs.Features,
-		},
-	}
-}
-
 // drivers lists what this binary can drive.
-func drivers(switchName, imagesDir string, rt oci.Options, log *slog.Logger) daemon.Drivers {
+func drivers(switchName, imagesDir string, rt runtimes.Options, log *slog.Logger) daemon.Drivers {
 	return daemon.Drivers{
 		RuntimeName: "oci",
 		Switch: func(ctx context.Context, i instance.Instance) (datapath.Switch, error) {
-			s, ok := switches()[switchName]
+			s, ok := switches.All()[switchName]
 			if !ok {
-				return nil, fmt.Errorf("--switch %s: %w: this program has %v", switchName, datapath.ErrUnsupported, slices.Sorted(maps.Keys(switches())))
+				return nil, fmt.Errorf("--switch %s: %w: this program has %v", switchName, datapath.ErrUnsupported, slices.Sorted(maps.Keys(switches.All())))
 			}
-			return s.open(ctx, i, log)
+			return s.Open(ctx, switches.Options{Instance: i, Logger: log})
 		},
 		DestroySwitch: func(ctx context.Context, i instance.Instance) error { // whichever it was
 			var errs []error
-			for _, name := range slices.Sorted(maps.Keys(switches())) {
-				errs = append(errs, switches()[name].destroy(ctx, i))
+			all := switches.All()
+			for _, name := range slices.Sorted(maps.Keys(all)) {
+				errs = append(errs, all[name].Destroy(ctx, switches.Options{Instance: i}))
 			}
 			return errors.Join(errs...)
 		},
 		Runtime: func(ctx context.Context, i instance.Instance) (container.Runtime, error) {
-			return oci.New(ctx, i, rt)
+			return runtimes.All()[runtimes.Default].Open(ctx, i, rt)
 		},
 		DestroyRuntime: func(ctx context.Context, i instance.Instance, keepLogs bool) error {
-			rt, err := oci.New(ctx, i, oci.Options{CLI: rt.CLI, Adopt: true, Remove: true, KeepLogs: keepLogs})
+			rt, err := runtimes.All()[runtimes.Default].Open(ctx, i, runtimes.Options{CLI: rt.CLI, Adopt: true, Remove: true, KeepLogs: keepLogs})
 			if err != nil {
 				return err
 			}
@@ -119,16 +88,16 @@ func drivers(switchName, imagesDir string, rt oci.Options, log *slog.Logger) dae
 		},
 		Images: func(i instance.Instance) daemon.Images { return image.Open(i, layouts(imagesDir)...) },
 		Features: func() []datapath.Feature {
-			if s, ok := switches()[switchName]; ok {
-				return s.features()
+			if s, ok := switches.All()[switchName]; ok {
+				return s.Features()
 			}
 			return nil
 		},
 	}
 }
 
-func runtimeOptions(o service.DaemonOptions, log *slog.Logger) oci.Options {
-	return oci.Options{CLI: o.Runtime, Adopt: true, Memory: o.FunctionMemory, CPUs: o.FunctionCPUs.Of(runtime.NumCPU()), DiskBytes: o.FunctionDisk,
+func runtimeOptions(o service.DaemonOptions, log *slog.Logger) runtimes.Options {
+	return runtimes.Options{CLI: o.Runtime, Adopt: true, Memory: o.FunctionMemory, CPUs: o.FunctionCPUs.Of(runtime.NumCPU()), DiskBytes: o.FunctionDisk,
 		Vulnerable: o.VulnerableRuntime, Log: log}
 }
 
@@ -174,7 +143,7 @@ func agent(ctx context.Context, o service.AgentOptions) error {
 
 func down(ctx context.Context, o service.DownOptions) error {
 	return coded(daemon.Down(ctx, daemon.DownOptions{
-		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", oci.Options{}, slog.New(slog.DiscardHandler)),
+		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", runtimes.Options{}, slog.New(slog.DiscardHandler)),
 	}))
 }
 
@@ -219,7 +188,7 @@ func features(ctx context.Context, i instance.Instance) ([]api.Feature, error) {
 	}
 	var out []api.Feature
 	var missing []string
-	for _, f := range ebpf.Features() {
+	for _, f := range switches.All()["ebpf"].Features() {
 		out = append(out, api.Feature(f))
 		if !f.OK && f.Required {
 			missing = append(missing, f.Name+": "+f.Detail)

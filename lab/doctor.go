@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,6 +123,8 @@ func Examine(ctx context.Context, images []string, where platform.API) (Examinat
 	x.network(e)
 	x.features()
 	x.programs()
+	b := &experiment.Bench{Name: "lab-0000", Images: images, API: where}
+	x.platforms(b)
 	if text, err := platform.Hosts(ctx, where); err != nil {
 		x.add("hosts", false, "platform hosts: %s", err)
 	} else {
@@ -140,7 +143,6 @@ func Examine(ctx context.Context, images []string, where platform.API) (Examinat
 			}
 		}
 	}
-	b := &experiment.Bench{Name: "lab-0000", Images: images, API: where}
 	for _, name := range Studies() {
 		st, err := Load(name, nil)
 		if err != nil {
@@ -246,6 +248,18 @@ func (x *Examination) features() {
 			detail = fmt.Sprintf("needed for %s: %s (%v)", p.purpose, p.since, err)
 		}
 		x.add("kernel: "+p.name, err == nil, "%s", detail)
+	}
+}
+
+// platforms that studies can name, and of what they are made.
+func (x *Examination) platforms(b *experiment.Bench) {
+	for _, k := range platform.Kinds() {
+		made := ""
+		if parts := k.Point.String(); parts != k.Name {
+			made = parts + ": "
+		}
+		why := b.CheckPlatform(k)
+		x.add("platform: "+k.Name, why == "", "%s%s", made, cmp.Or(why, k.About))
 	}
 }
 

@@ -44,7 +44,7 @@ func (x lookedAt) Setup(ctx context.Context, b *experiment.Bench, l experiment.L
 		return nil, err
 	}
 	wires := map[string]int{"bridges": 2}[l["platform"]]
-	path, err := p.Path(ctx, wires)
+	path, err := p.Path(ctx, platform.Layout{Chain: wires})
 	return lookedAtPath{x, path}, err
 }
 

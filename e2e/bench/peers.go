@@ -40,7 +40,7 @@ func newBridges(ctx context.Context, r *rig.Rig, n int) (path platform.Path, don
 	if err != nil {
 		return path, nil, err
 	}
-	if path, err = p.Path(ctx, n); err != nil {
+	if path, err = p.Path(ctx, platform.Layout{Chain: n}); err != nil {
 		return path, nil, errors.Join(err, p.Close())
 	}
 	return path, p.Close, nil

@@ -326,7 +326,7 @@ func building(t *testing.T, ctx context.Context, run *exec.Cmd) []string {
 	for {
 		names := benchesOf(run.Process.Pid)
 		for _, name := range names {
-			if made, err := filepath.Glob("/run/weir/" + name + "-e/netns/w00[3-9]"); err == nil && len(made) > 0 {
+			if made, err := filepath.Glob("/run/weir/" + name + "-?/netns/w00[3-9]"); err == nil && len(made) > 0 {
 				return names
 			}
 		}

@@ -230,6 +230,9 @@ func (b *Bench) program() (string, error) {
 	return os.Executable()
 }
 
+// CheckPlatform tells why a platform cannot be had here; empty: it can.
+func (b *Bench) CheckPlatform(k platform.Kind) string { return k.Check(b.options()) }
+
 // Platform opens a platform, once.
 func (b *Bench) Platform(ctx context.Context, name string) (platform.Platform, error) {
 	if p, ok := b.platforms[name]; ok {

@@ -5,15 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"weir.dev/weir/container/oci"
-	"weir.dev/weir/image"
+	"weir.dev/weir/container"
+	containers "weir.dev/weir/container/drivers"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/traffic/tools"
@@ -33,9 +35,14 @@ func (bootExperiment) Metrics() map[string]string {
 }
 func (bootExperiment) Factors() []Factor {
 	return []Factor{
-		{Name: factorRuntime, About: "what makes containers", Check: oneOf("oci", "docker", "runc", "lxc", runtimeVM)},
+		{Name: factorRuntime, About: "what makes containers", Check: oneOf(bootRuntimes()...)},
 		{Name: factorFunctions, About: "how many", Check: between(1, maxFunctions, "functions")},
 	}
+}
+
+// bootRuntimes are Weir's own drivers and what a user can run by hand.
+func bootRuntimes() []string {
+	return append(slices.Sorted(maps.Keys(containers.All())), "docker", "runc", "lxc", runtimeVM)
 }
 
 const (
@@ -61,10 +68,16 @@ func (bootExperiment) Check(_ context.Context, b *Bench, l Levels) string {
 	if n, err := strconv.Atoi(l[factorFunctions]); err != nil || n < 1 || n > maxFunctions {
 		return fmt.Sprintf("functions %q: want 1 to %d", l[factorFunctions], maxFunctions)
 	}
-	switch l[factorRuntime] {
-	case "oci", "runc":
-		k, _ := platform.Find("ebpf") // it has containers
-		return k.Check(b.options())
+	name := l[factorRuntime]
+	if _, ours := containers.All()[name]; ours {
+		return platform.CheckRuntime(name, b.options())
+	}
+	switch name {
+	case "runc":
+		if err := tools.Installed("runc"); err != nil {
+			return err.Error()
+		}
+		return platform.CheckImage(b.options())
 	case "docker":
 		return platform.CheckEngine(b.options())
 	case runtimeVM:
@@ -74,10 +87,9 @@ func (bootExperiment) Check(_ context.Context, b *Bench, l Levels) string {
 		if err := tools.Installed("lxc-start"); err != nil {
 			return "lxc-start: not installed (apt-get install lxc)"
 		}
-		k, _ := platform.Find("ebpf")
-		return k.Check(b.options())
+		return platform.CheckImage(b.options())
 	}
-	return fmt.Sprintf("there is no runtime %q: this lab has oci, docker, runc and lxc", l[factorRuntime])
+	return fmt.Sprintf("there is no runtime %q: this lab has %s", name, strings.Join(bootRuntimes(), ", "))
 }
 
 func (bootExperiment) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
@@ -179,12 +191,10 @@ func (d dockerRuntime) remove(ctx context.Context, name string) error {
 }
 func (d dockerRuntime) close() error { return d.e.Close() }
 
-// bundles are what oci, runc and lxc have in common: the image's root and namespaces.
+// bundles are what Weir's runtimes, runc and lxc have in common: the image's root and namespaces.
 type bundles struct {
-	inst  instance.Instance
-	store *image.Store
-	img   image.Image
-	root  string
+	platform.Bundle
+	inst instance.Instance
 }
 
 func bootInstance(name string) (instance.Instance, error) { return instance.New(name+suffixBoot, "") }
@@ -194,21 +204,18 @@ func openBundles(ctx context.Context, b *Bench, kind string) (starter, error) {
 	if err != nil {
 		return nil, err
 	}
-	u := &bundles{inst: inst, store: image.Open(inst, b.Images...)}
+	u := &bundles{inst: inst}
 	if err := os.MkdirAll(inst.NetnsDir(), 0o755); err != nil {
 		return nil, err
 	}
-	if u.img, err = u.store.Resolve("wire"); err == nil {
-		u.root, err = u.store.Mount(ctx, "wire")
-	}
-	if err != nil {
+	if u.Bundle, err = platform.OpenBundle(ctx, inst, b.Images); err != nil {
 		return nil, err
 	}
-	switch kind {
-	case "oci":
-		rt, err := oci.New(ctx, inst, oci.Options{Adopt: true})
-		return &ociRuntime{u, rt}, err
-	case "lxc":
+	if d, ok := containers.All()[kind]; ok {
+		rt, err := d.Open(ctx, inst, containers.Options{Adopt: true})
+		return &driverRuntime{u, rt}, err
+	}
+	if kind == "lxc" {
 		return &lxcRuntime{u}, nil
 	}
 	r := &runcRuntime{bundles: u}
@@ -217,30 +224,30 @@ func openBundles(ctx context.Context, b *Bench, kind string) (starter, error) {
 
 func (u *bundles) space(name string) string { return filepath.Join(u.inst.NetnsDir(), name) }
 
-// ociRuntime is Weir's driver.
-type ociRuntime struct {
+// driverRuntime is one of Weir's drivers.
+type driverRuntime struct {
 	*bundles
-	rt *oci.Runtime
+	rt container.Runtime
 }
 
-func (o *ociRuntime) create(ctx context.Context, name string) error {
+func (o *driverRuntime) create(ctx context.Context, name string) error {
 	if err := netns.Create(o.space(name), netns.Options{Quiet: true}); err != nil {
 		return err
 	}
-	return o.rt.Create(ctx, platform.Container(name, o.space(name), o.root, o.img))
+	return o.rt.Create(ctx, o.Container(name, o.space(name)))
 }
-func (o *ociRuntime) start(ctx context.Context, name string) error { return o.rt.Start(ctx, name) }
-func (o *ociRuntime) run(ctx context.Context, name string) error {
+func (o *driverRuntime) start(ctx context.Context, name string) error { return o.rt.Start(ctx, name) }
+func (o *driverRuntime) run(ctx context.Context, name string) error {
 	if err := netns.Create(o.space(name), netns.Options{Quiet: true}); err != nil {
 		return err
 	}
-	return o.rt.Run(ctx, platform.Container(name, o.space(name), o.root, o.img))
+	return o.rt.Run(ctx, o.Container(name, o.space(name)))
 }
-func (o *ociRuntime) stop(ctx context.Context, name string) error { return o.rt.Stop(ctx, name, 0) }
-func (o *ociRuntime) remove(ctx context.Context, name string) error {
+func (o *driverRuntime) stop(ctx context.Context, name string) error { return o.rt.Stop(ctx, name, 0) }
+func (o *driverRuntime) remove(ctx context.Context, name string) error {
 	return errors.Join(o.rt.Delete(ctx, name), netns.Delete(o.space(name)))
 }
-func (o *ociRuntime) close() error { return nil } // with the others' directories: removeBoot
+func (o *driverRuntime) close() error { return nil } // with the others' directories: removeBoot
 
 // command runs a program to its end. Its output goes to a file: what it starts may keep it open.
 func (u *bundles) command(ctx context.Context, argv ...string) error {
@@ -294,8 +301,8 @@ func (r *runcRuntime) readSpec(ctx context.Context) error {
 	if process == nil || root == nil || linux == nil {
 		return fmt.Errorf("%s: want process, root and linux", path)
 	}
-	process["terminal"], process["args"] = false, r.img.Args
-	root["path"], root["readonly"] = r.root, true
+	process["terminal"], process["args"] = false, r.Args()
+	root["path"], root["readonly"] = r.Root(), true
 	return os.RemoveAll(dir)
 }
 
@@ -350,7 +357,7 @@ func (x *lxcRuntime) create(_ context.Context, name string) error {
 	}
 	own := x.cgroup() + "/" + name
 	text := strings.Join([]string{
-		"lxc.uts.name = " + name, "lxc.rootfs.path = dir:" + x.root, "lxc.rootfs.mount = " + mount, "lxc.rootfs.options = ro", "lxc.init.cmd = " + strings.Join(x.img.Args, " "),
+		"lxc.uts.name = " + name, "lxc.rootfs.path = dir:" + x.Root(), "lxc.rootfs.mount = " + mount, "lxc.rootfs.options = ro", "lxc.init.cmd = " + strings.Join(x.Args(), " "),
 		"lxc.net.0.type = empty", "lxc.autodev = 1", "lxc.console.path = none", "lxc.tty.max = 0", "lxc.pty.max = 1",
 		"lxc.cgroup.dir.container = " + own, "lxc.cgroup.dir.monitor = " + own + ".monitor", "lxc.cgroup.dir.monitor.pivot = " + own + ".pivot", "",
 	}, "\n")
@@ -405,20 +412,9 @@ func removeBoot(ctx context.Context, name string) error {
 			errs = append(errs, r.remove(ctx, e.Name()))
 		}
 	}
-	rt, err := oci.New(ctx, inst, oci.Options{Remove: true})
-	if err != nil {
-		return errors.Join(append(errs, err)...)
-	}
-	errs = append(errs, rt.Destroy(ctx), rt.Close(), platform.RemoveCgroups(ctx, u.cgroup()), image.Open(inst).Destroy(ctx))
-	spaces, err := os.ReadDir(inst.NetnsDir())
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		errs = append(errs, err)
-	}
-	for _, e := range spaces {
-		errs = append(errs, netns.Delete(u.space(e.Name())))
-	}
+	errs = append(errs, platform.RemoveContainers(ctx, inst), platform.RemoveCgroups(ctx, u.cgroup()))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return errors.Join(os.RemoveAll(inst.Run), os.RemoveAll(inst.Root))
+	return platform.RemoveInstance(inst)
 }

@@ -39,7 +39,7 @@ func bareLink(ctx context.Context, b *Bench) (platform.Path, error) {
 	if err != nil {
 		return platform.Path{}, err
 	}
-	return p.Path(ctx, 0)
+	return p.Path(ctx, platform.Layout{})
 }
 
 // generatorOn opens one of the lab's own generators. One that comes first, where it can, keeps its rate beside other programs.

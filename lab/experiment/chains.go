@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"weir.dev/weir/lab/machine"
@@ -18,6 +17,8 @@ import (
 // Factors of experiments on chains.
 const (
 	FactorPlatform = "platform"
+	factorNetwork  = "network"
+	factorFunction = "function"
 	factorWires    = "wires"
 
 	factorPlacement = "placement"
@@ -48,14 +49,13 @@ func (x *chains) Factors() []Factor {
 	if x.more == nil {
 		return nil
 	}
-	out := []Factor{
-		{Name: FactorPlatform, About: "what carries the packets: " + strings.Join(platform.Names(), ", "), Check: oneOf(platform.Names()...)},
+	out := append(platformFactors(), []Factor{
 		{Name: factorWires, About: "functions in the chain", Default: "1", Check: between(0, maxWires, "a number of wires")},
 		{Name: factorPlacement, Default: platform.PlacedOne, Check: platform.CheckPlacement,
 			About: "platform hosts: where the functions are: one (on the first station's host), spread (in turns over all hosts), or hosts' names joined with +, in turns"},
 		{Name: factorStations, Default: platform.StationsHere, Check: platform.CheckStations,
 			About: "platform hosts: whose endpoints the stations are: here (this machine's host), a host's name, or two joined with +"},
-	}
+	}...)
 	if x.inject {
 		out = append(out, loadFactors()[0])
 	}
@@ -65,35 +65,19 @@ func (x *chains) Factors() []Factor {
 	return append(out, x.more...)
 }
 
-func (x *chains) wires(l Levels, k platform.Kind) (int, string) {
-	text, ok := l[factorWires]
-	if !ok {
-		return min(1, k.Most), ""
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 {
-		return 0, fmt.Sprintf("wires %q: want a number", text)
-	}
-	if n < k.Least || n > k.Most {
-		return 0, fmt.Sprintf("%s has %d to %d wires", k.Name, k.Least, k.Most)
-	}
-	return n, ""
-}
-
 func (x *chains) Check(_ context.Context, b *Bench, l Levels) string {
-	k, ok := platform.Find(l[FactorPlatform])
-	if !ok {
-		return fmt.Sprintf("there is no platform %q: this lab has %s", l[FactorPlatform], strings.Join(platform.Names(), ", "))
+	k, err := platformOf(l)
+	if err != nil {
+		return err.Error()
 	}
 	if err := tools.Installed(x.programs...); err != nil {
 		return err.Error()
 	}
 	o := b.options()
 	var why string
-	if o.Where.Wires, why = x.wires(l, k); why != "" {
+	if o.Layout, why = layoutOf(l, k); why != "" {
 		return why
 	}
-	o.Where.Placement, o.Where.Stations = l[factorPlacement], l[factorStations]
 	if why := k.Check(o); why != "" {
 		return why
 	}
@@ -122,26 +106,26 @@ func (x *chains) Check(_ context.Context, b *Bench, l Levels) string {
 type chain struct {
 	x        *chains
 	platform platform.Platform
-	wires    int
+	layout   platform.Layout
 	size     int
 	levels   Levels
 }
 
 func (x *chains) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
-	k, _ := platform.Find(l[FactorPlatform]) // checked
+	k, err := platformOf(l)
+	if err != nil {
+		return nil, err
+	}
 	p, err := b.Platform(ctx, k.Name)
 	if err != nil {
 		return nil, err
 	}
 	c := &chain{x: x, platform: p, levels: l}
-	if p, ok := p.(platform.Placed); ok {
-		c.platform = p.At(platform.Where{Placement: l[factorPlacement], Stations: l[factorStations]})
-	}
-	c.wires, _ = x.wires(l, k) // checked
+	c.layout, _ = layoutOf(l, k) // checked
 	if c.size, err = size(l); err != nil {
 		return nil, err
 	}
-	path, err := c.platform.Path(ctx, c.wires)
+	path, err := c.platform.Path(ctx, c.layout)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +195,7 @@ const (
 )
 
 func measurePing(ctx context.Context, c *chain, _ time.Duration) (Measurement, error) {
-	path, err := c.platform.Path(ctx, c.wires)
+	path, err := c.platform.Path(ctx, c.layout)
 	if err != nil {
 		return Measurement{}, err
 	}

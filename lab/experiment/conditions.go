@@ -193,7 +193,7 @@ func (c *chain) conditions(path platform.Path) (map[string]string, error) {
 
 // sockets measures with the stations as the levels want them, and adds what they were to the conditions.
 func (c *chain) sockets(ctx context.Context, measure func(platform.Path) (Measurement, error)) (m Measurement, err error) {
-	path, err := c.platform.Path(ctx, c.wires)
+	path, err := c.platform.Path(ctx, c.layout)
 	if err != nil {
 		return m, err
 	}

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"weir.dev/weir/api/file"
+	"weir.dev/weir/lab/platform"
 )
 
 // Factor is what an experiment can vary. A study names it as a factor, with levels, or as a setting, the same for all variants of a part.
@@ -25,6 +27,47 @@ const FactorLabel = "label"
 
 func labels() Factor {
 	return Factor{Name: FactorLabel, About: "a name that changes nothing, to compare a thing with itself", Default: "none"}
+}
+
+// platformFactors choose a platform: by its name, or by its parts.
+func platformFactors() []Factor {
+	parts := func(names []string, about string) Factor {
+		return Factor{About: about + ", in the place of the platform's: " + strings.Join(names, ", "), Check: oneOf(names...)}
+	}
+	out := []Factor{
+		{Name: FactorPlatform, Default: defaultPlatform, About: "what carries the packets: " + strings.Join(platform.ShortNames(), ", ") + ", or runtime+network+function", Check: oneOf(platform.Names()...)},
+		parts(platform.Runtimes(), "what a function runs in"), parts(platform.Networks(), "what joins functions and stations"), parts(platform.Functions(), "what forwards in a function"),
+	}
+	out[1].Name, out[2].Name, out[3].Name = factorRuntime, factorNetwork, factorFunction
+	return out
+}
+
+const defaultPlatform = "ebpf"
+
+// platformOf levels is the platform that they choose.
+func platformOf(l Levels) (platform.Kind, error) {
+	name := l.or(FactorPlatform, defaultPlatform)
+	k, ok := platform.Find(name)
+	if !ok {
+		return k, fmt.Errorf("there is no platform %q: %s", name, file.Choose(name, platform.Names()))
+	}
+	return k.With(platform.Point{Runtime: l[factorRuntime], Network: l[factorNetwork], Function: l[factorFunction]})
+}
+
+// layoutOf levels on a kind of platform; why says what it cannot have. Without the factor wires it is one function, or none where there are none.
+func layoutOf(l Levels, k platform.Kind) (out platform.Layout, why string) {
+	out = platform.Layout{Chain: min(1, k.Most), Placement: l[factorPlacement], Stations: l[factorStations]}
+	if text, ok := l[factorWires]; ok {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return out, fmt.Sprintf("wires %q: want a number", text)
+		}
+		out.Chain = n
+	}
+	if out.Chain < k.Least || out.Chain > k.Most {
+		return out, fmt.Sprintf("%s has %d to %d wires", k.Name, k.Least, k.Most)
+	}
+	return out, ""
 }
 
 // Factors of an experiment; false: it does not say.

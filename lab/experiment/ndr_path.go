@@ -62,7 +62,7 @@ func (x *ndr) Check(ctx context.Context, b *Bench, l Levels) string {
 	if why := x.packets.Check(ctx, b, l); why != "" {
 		return why
 	}
-	k, _ := platform.Find(l[FactorPlatform]) // checked, as the rig
+	k, _ := platformOf(l) // checked, as the rig
 	if r, _ := rigOf(l, k); r.representation == asFrame && l[factorGenerator] == generatorPacket {
 		return "a packet socket sends no XDP frames"
 	}
@@ -87,11 +87,11 @@ func (x *ndr) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error
 	}
 	generator := l.or(factorGenerator, generatorXDP)
 	path := func(ctx context.Context) (site, error) {
-		p, err := f.platform.Path(ctx, f.wires)
-		return site{f.rig, p, batchOf(f.wires), generator}, err
+		p, err := f.platform.Path(ctx, f.layout)
+		return site{f.rig, p, batchOf(f.layout.Chain), generator}, err
 	}
 	ceiling := func(ctx context.Context) (site, error) {
-		p, err := bare.Path(ctx, 0)
+		p, err := bare.Path(ctx, platform.Layout{})
 		p.Space, p.Link = p.To, platform.Station // skbs enter where they are counted
 		r := f.rig
 		r.process = false

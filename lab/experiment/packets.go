@@ -35,10 +35,7 @@ func (x packets) Factors() []Factor {
 
 // path are the factors of what is sent, how, and through what.
 func (packets) path() []Factor {
-	out := []Factor{
-		{Name: FactorPlatform, About: "what carries the packets", Check: oneOf(platform.Names()...)},
-		{Name: factorWires, About: "functions in the chain", Default: "1", Check: between(0, maxWires, "a number of wires")},
-	}
+	out := append(platformFactors(), Factor{Name: factorWires, About: "functions in the chain", Default: "1", Check: between(0, maxWires, "a number of wires")})
 	return append(append(out, rigFactors()...), loadFactors()...)
 }
 
@@ -57,22 +54,10 @@ func offered(level string) (float64, error) {
 	return x.rate, nil
 }
 
-// wiresOf is how many wires the path of a variant has; without the factor one, or none where there are none.
-func wiresOf(l Levels, k platform.Kind) (int, string) {
-	if _, ok := l[factorWires]; !ok {
-		return min(1, k.Most), ""
-	}
-	n := l.number(factorWires, "")
-	if n < k.Least || n > k.Most {
-		return 0, fmt.Sprintf("%s has %d to %d wires", k.Name, k.Least, k.Most)
-	}
-	return n, ""
-}
-
 func (packets) Check(_ context.Context, b *Bench, l Levels) string {
-	k, ok := platform.Find(l[FactorPlatform])
-	if !ok {
-		return fmt.Sprintf("there is no platform %q", l[FactorPlatform])
+	k, err := platformOf(l)
+	if err != nil {
+		return err.Error()
 	}
 	if err := tools.Installed("ping"); err != nil {
 		return err.Error()
@@ -80,7 +65,7 @@ func (packets) Check(_ context.Context, b *Bench, l Levels) string {
 	if _, why := rigOf(l, k); why != "" {
 		return why
 	}
-	if _, why := wiresOf(l, k); why != "" {
+	if _, why := layoutOf(l, k); why != "" {
 		return why
 	}
 	if _, err := loadOf(l); err != nil {
@@ -92,18 +77,20 @@ func (packets) Check(_ context.Context, b *Bench, l Levels) string {
 // flood is a path that is ready.
 type flood struct {
 	platform platform.Platform
-	wires    int
+	layout   platform.Layout
 	rig      rig
 	load     load
 	rate     float64 // frames a second; 0: as fast as it goes
 }
 
 func (packets) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
-	k, _ := platform.Find(l[FactorPlatform]) // checked, as all below
+	k, err := platformOf(l)
+	if err != nil {
+		return nil, err
+	}
 	f := &flood{}
-	f.rig, _ = rigOf(l, k)
-	f.wires, _ = wiresOf(l, k)
-	var err error
+	f.rig, _ = rigOf(l, k) // checked, as all below
+	f.layout, _ = layoutOf(l, k)
 	if f.load, err = loadOf(l); err != nil {
 		return nil, err
 	}
@@ -113,7 +100,7 @@ func (packets) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, erro
 	if f.platform, err = b.Platform(ctx, k.Name); err != nil {
 		return nil, err
 	}
-	path, err := f.platform.Path(ctx, f.wires)
+	path, err := f.platform.Path(ctx, f.layout)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +111,7 @@ func (packets) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, erro
 func (f *flood) Close() error { return nil }
 
 func (f *flood) Measure(ctx context.Context, length time.Duration) (m Measurement, err error) {
-	path, err := f.platform.Path(ctx, f.wires)
+	path, err := f.platform.Path(ctx, f.layout)
 	if err != nil {
 		return m, err
 	}
@@ -132,7 +119,7 @@ func (f *flood) Measure(ctx context.Context, length time.Duration) (m Measuremen
 	if err != nil {
 		return m, err
 	}
-	batch := batchOf(f.wires)
+	batch := batchOf(f.layout.Chain)
 	g, err := f.rig.generator(path, batch)
 	if err != nil {
 		return m, err

@@ -71,7 +71,7 @@ func (rulesExperiment) Setup(ctx context.Context, b *Bench, l Levels) (_ Arrange
 		return nil, err
 	}
 	k, _ := platform.Find(platform.PlatformDaemon)
-	r := &ruled{d: d, flood: flood{platform: only{path}, wires: 1}}
+	r := &ruled{d: d, flood: flood{platform: only{path}, layout: platform.Layout{Chain: 1}}}
 	if r.rig, _ = rigOf(Levels{}, k); r.rig.sender < 0 {
 		return nil, errors.New("no CPU to send on")
 	}
@@ -84,8 +84,8 @@ func (r *ruled) Close() error { return r.d.Close() }
 // only is a platform with one path, which stays as it is.
 type only struct{ path platform.Path }
 
-func (o only) Path(context.Context, int) (platform.Path, error) { return o.path, nil }
-func (only) Close() error                                       { return nil }
+func (o only) Path(context.Context, platform.Layout) (platform.Path, error) { return o.path, nil }
+func (only) Close() error                                                   { return nil }
 
 // policiesExperiment is how long it takes until many policies are in force.
 type policiesExperiment struct{}

@@ -69,7 +69,13 @@ func checkFormer(o Options) string {
 	if why := o.Former.Check(); why != "" {
 		return why
 	}
-	return checkWeir(o)
+	return checkDaemon(o)
+}
+
+// checkDaemon: it has the switch and the runtime that the platform ebpf has.
+func checkDaemon(o Options) string {
+	k, _ := Find("ebpf")
+	return k.Check(o)
 }
 
 // own is the program of the daemons that are no other version's.

@@ -1,16 +1,11 @@
 package platform
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/vishvananda/netlink"
-
-	"weir.dev/weir/netns"
 )
 
 // A daemon whose lab was killed is ended by the next run, by the record that it left; and nothing else.
@@ -80,42 +75,6 @@ func TestDaemonThatDoesNotComeUp(t *testing.T) {
 	for _, f := range []Former{"", Former(t.TempDir())} {
 		if f.Check() == "" {
 			t.Errorf("clone %q: it has a program", f)
-		}
-	}
-}
-
-// The minimal chain goes through each of its namespaces, or it is no chain.
-func TestLeastGoesThroughAllWires(t *testing.T) {
-	const wires, echoes = 3, 50
-	o := testOptions(t)
-	p, err := openLeast(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	path, err := p.Path(t.Context(), wires)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range echoes {
-		if err := path.Try(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range wires {
-		err := netns.Do(filepath.Join(dir(o, suffixLeast), fmt.Sprint(wires), wireName(i)), func() error {
-			in, err := netlink.LinkByName("in")
-			if err == nil && in.Attrs().Statistics.RxPackets < echoes {
-				t.Errorf("wire %d has received %d packets", i, in.Attrs().Statistics.RxPackets)
-			}
-			return err
-		})
-		if err != nil {
-			t.Error(err)
 		}
 	}
 }

@@ -39,7 +39,8 @@ func openDaemon(former bool) func(ctx context.Context, o Options) (Platform, err
 }
 
 // Path leads everything between the stations through n wires. Wires that a shorter path does not need stay.
-func (d *daemons) Path(ctx context.Context, n int) (_ Path, err error) {
+func (d *daemons) Path(ctx context.Context, l Layout) (_ Path, err error) {
+	n := l.Chain
 	if n == d.inForce && d.path.From != "" {
 		return d.path, nil
 	}

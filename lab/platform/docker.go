@@ -50,7 +50,7 @@ func checkDocker(o Options) string {
 			return fmt.Sprintf("%s: %s (apt-get install %s)", program, tools.ErrMissing, of)
 		}
 	}
-	return checkContainers(o)
+	return CheckRuntime("oci", o)
 }
 
 // CheckEngine tells why there can be no engine here; empty: there can.
@@ -82,7 +82,7 @@ func (e *Engine) start(ctx context.Context, o Options) error {
 			return err
 		}
 	}
-	if err := netns.Create(e.space, netns.Options{}); err != nil {
+	if err := netns.Create(e.space, netns.Options{Quiet: true}); err != nil {
 		return err
 	}
 	var err error
@@ -292,15 +292,16 @@ func (d *docker) build(ctx context.Context) error {
 			d.path.To = space
 		}
 	}
+	d.path.Middle = d.e.space
 	return d.path.Try(ctx)
 }
 
 // WireProgram is the program of the image "wire".
 const WireProgram = "/usr/bin/wire"
 
-func (d *docker) Path(_ context.Context, n int) (Path, error) {
-	if n != 0 {
-		return Path{}, fmt.Errorf("two containers on Docker's bridge have no wires between them: %d", n)
+func (d *docker) Path(_ context.Context, l Layout) (Path, error) {
+	if l.Chain != 0 {
+		return Path{}, fmt.Errorf("two containers on Docker's bridge have no functions between them: %d", l.Chain)
 	}
 	return d.path, nil
 }

@@ -21,16 +21,6 @@ const suffixHosts = "-h"
 // pollAPI is how often a manager is asked for what is awaited.
 const pollAPI = 30 * time.Millisecond
 
-// Placed is a platform whose paths can stand in several places.
-type Placed interface {
-	Platform
-	// At is the platform with paths at one place. Close is the whole platform's.
-	At(w Where) Platform
-}
-
-// Described is a platform that says what a figure taken on it depends on: name and value.
-type Described interface{ Conditions() map[string]string }
-
 // hosts is a Weir that runs: everything is made there through its API, under names that begin with the run's, and steered by its agents and its
 // router. One path is in force at a time.
 type hosts struct {
@@ -43,6 +33,8 @@ type hosts struct {
 	made      int                 // functions
 	chain     string              // its path
 	inForce   *pair               // that has a policy; nil: none
+	// conditions of the last path
+	conditions map[string]string
 }
 
 // pair of stations, and the policy between them.
@@ -52,13 +44,6 @@ type pair struct {
 	names  [2]string // endpoints
 	policy string
 	tried  bool // the path carries as it is in force
-}
-
-// placedHosts are paths at one place.
-type placedHosts struct {
-	*hosts
-	w          Where
-	conditions map[string]string
 }
 
 func openHosts(ctx context.Context, o Options) (_ Platform, err error) {
@@ -112,39 +97,35 @@ func (h *hosts) name(format string, args ...any) string {
 	return h.o.Name + "-" + fmt.Sprintf(format, args...)
 }
 
-func (h *hosts) At(w Where) Platform { return &placedHosts{hosts: h, w: w.orDefault()} }
-
-func (h *hosts) Path(ctx context.Context, n int) (Path, error) { return h.At(Where{}).Path(ctx, n) }
-
-// Path gives the path of n wires at its place and puts it in force.
-func (p *placedHosts) Path(ctx context.Context, n int) (Path, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience+time.Duration(n)*time.Second)
+// Path gives a path and puts it in force.
+func (h *hosts) Path(ctx context.Context, l Layout) (Path, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience+time.Duration(l.Chain)*time.Second)
 	defer cancel()
-	p.w.Wires = n
-	s, err := look(ctx, p.c, p.o.API.String())
+	l = l.orDefault()
+	s, err := look(ctx, h.c, h.o.API.String())
 	if err != nil {
 		return Path{}, err
 	}
-	from, to, err := s.stations(p.w.Stations)
+	from, to, err := s.stations(l.Stations)
 	if err != nil {
 		return Path{}, err
 	}
-	on, err := s.place(p.w, from)
+	on, err := s.place(l, from)
 	if err != nil {
 		return Path{}, err
 	}
-	ends, err := p.stations(ctx, from, to)
+	ends, err := h.stations(ctx, from, to)
 	if err != nil {
 		return Path{}, err
 	}
-	names, err := p.wires(ctx, on)
+	names, err := h.wires(ctx, on)
 	if err != nil {
 		return ends.path, err
 	}
-	if err := p.lead(ctx, ends, names); err != nil {
+	if err := h.lead(ctx, ends, names); err != nil {
 		return ends.path, err
 	}
-	if p.conditions, err = p.describe(ctx, s, ends, on); err != nil || ends.tried {
+	if h.conditions, err = h.describe(ctx, s, ends, on); err != nil || ends.tried {
 		return ends.path, err
 	}
 	err = ends.path.Try(ctx)
@@ -153,7 +134,7 @@ func (p *placedHosts) Path(ctx context.Context, n int) (Path, error) {
 }
 
 // Conditions of the last path.
-func (p *placedHosts) Conditions() map[string]string { return p.conditions }
+func (h *hosts) Conditions() map[string]string { return h.conditions }
 
 // stations as endpoints of two hosts, or of one.
 func (h *hosts) stations(ctx context.Context, from, to string) (*pair, error) {
@@ -423,5 +404,5 @@ func (h *hosts) Close() error {
 	if len(h.record.Objects) > 0 {
 		err = h.record.remove(ctx, h.c)
 	}
-	return errors.Join(err, h.spaces.close())
+	return errors.Join(err, removeSpaces(h.spaces.dir))
 }

@@ -103,27 +103,27 @@ func TestHostsSayWhyAPathCannotBe(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	for _, x := range []struct {
 		api  API
-		w    Where
+		l    Layout
 		want string // empty: it can be
 	}{
-		{r.api, Where{Wires: 2}, ""},
-		{r.api, Where{Wires: 3, Placement: PlacedSpread}, ""},
-		{r.api, Where{Wires: 3, Placement: "b-far+e", Stations: "e+d"}, ""},
-		{r.api, Where{Wires: 1, Placement: PlacedSpread}, "wants two hosts and two functions at least: here it is 3 and 1"},
-		{r.api, Where{Wires: 1, Placement: "x"}, "there is no host x at " + r.api.Socket + ": want one of a-lost, b-far, c-bare, d, e"},
-		{r.api, Where{Wires: 1, Placement: "d+a-lost"}, "host a-lost is lost"},
-		{r.api, Where{Wires: 0, Placement: "c-bare"}, "host c-bare has no image wire"},
-		{r.api, Where{Stations: "b-far"}, "host b-far is not this machine"},
-		{r.api, Where{Stations: "d+a-lost"}, "host a-lost is lost"},
-		{r.api, Where{Stations: "x"}, "there is no host x"},
-		{away.api, Where{}, "none of the hosts at " + away.api.Socket + " is this machine (far)"},
-		{API{}, Where{}, "no Weir is given"},
-		{API{Socket: "/run/weir/nowhere/api.sock"}, Where{}, "not reachable at /run/weir/nowhere/api.sock"},
-		{API{URL: "http://127.0.0.1:1", TokenFile: token}, Where{}, "read token for http://127.0.0.1:1"},
+		{r.api, Layout{Chain: 2}, ""},
+		{r.api, Layout{Chain: 3, Placement: PlacedSpread}, ""},
+		{r.api, Layout{Chain: 3, Placement: "b-far+e", Stations: "e+d"}, ""},
+		{r.api, Layout{Chain: 1, Placement: PlacedSpread}, "wants two hosts and two functions at least: here it is 3 and 1"},
+		{r.api, Layout{Chain: 1, Placement: "x"}, "there is no host x at " + r.api.Socket + ": want one of a-lost, b-far, c-bare, d, e"},
+		{r.api, Layout{Chain: 1, Placement: "d+a-lost"}, "host a-lost is lost"},
+		{r.api, Layout{Chain: 0, Placement: "c-bare"}, "host c-bare has no image wire"},
+		{r.api, Layout{Stations: "b-far"}, "host b-far is not this machine"},
+		{r.api, Layout{Stations: "d+a-lost"}, "host a-lost is lost"},
+		{r.api, Layout{Stations: "x"}, "there is no host x"},
+		{away.api, Layout{}, "none of the hosts at " + away.api.Socket + " is this machine (far)"},
+		{API{}, Layout{}, "no Weir is given"},
+		{API{Socket: "/run/weir/nowhere/api.sock"}, Layout{}, "not reachable at /run/weir/nowhere/api.sock"},
+		{API{URL: "http://127.0.0.1:1", TokenFile: token}, Layout{}, "read token for http://127.0.0.1:1"},
 	} {
-		got := checkHosts(Options{API: x.api, Where: x.w})
+		got := checkHosts(Options{API: x.api, Layout: x.l})
 		if x.want == "" && got != "" || !strings.Contains(got, x.want) {
-			t.Errorf("%+v: %q: want %q", x.w, got, x.want)
+			t.Errorf("%+v: %q: want %q", x.l, got, x.want)
 		}
 	}
 }
@@ -137,7 +137,7 @@ func TestFunctionsAreSpreadInTurns(t *testing.T) {
 	for placement, want := range map[string][]string{
 		"one": {"b", "b", "b", "b"}, "spread": {"b", "a", "d", "b"}, "d": {"d", "d", "d", "d"}, "d+a+d": {"d", "a", "d", "d"},
 	} {
-		got, err := s.place(Where{Placement: placement, Wires: 4}, "b")
+		got, err := s.place(Layout{Placement: placement, Chain: 4}, "b")
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v\n%s", placement, err, diff)
 		}

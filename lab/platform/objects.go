@@ -29,9 +29,6 @@ type record struct {
 	path    string
 }
 
-// State is the directory of what has to be found again after a reboot.
-const State = "/var/lib/weir"
-
 func recordPath(o Options) string { return filepath.Join(State, o.Name+suffixHosts, "objects.json") }
 
 func readRecord(o Options) (*record, error) {

@@ -1,20 +1,21 @@
-// Package platform builds what the lab compares: paths of N wires between two stations, by Weir's own drivers, by the hosts of a Weir that
-// runs, and by what others have. But for these hosts everything stands in network namespaces of its own; nothing is made in the one that the program
-// runs in.
+// Package platform builds what the lab compares: paths of functions between two stations. A platform is a point of a product: what runs a function
+// (runtime), what joins functions (network), and what forwards inside a function (function). See kinds.go for what there is. But for the hosts of a Weir
+// that runs everything stands in network namespaces of its own; nothing is made in the one that the program runs in.
 package platform
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
+	"strings"
 	"time"
 
-	"weir.dev/weir/api"
+	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/traffic/tools"
 	"weir.dev/weir/netns"
 )
@@ -24,11 +25,19 @@ type Options struct {
 	Name   string   // of the lab's run: 8 characters, of which everything's name begins
 	Images []string // layouts with the image "wire"
 	API    API      // of the Weir whose hosts are the platform hosts
-	Where  Where    // a path is to be, for Check
+	Layout Layout   // of a path that is to be, for Check
 	// Program is the Weir of the lab's own daemons; empty: this program.
 	Program string
 	// Former is another version of Weir, beside which this one is measured; empty: none.
 	Former Former
+}
+
+// Layout says what a path leads through, and where that stands.
+type Layout struct {
+	Chain int // functions one behind the other
+	// Placement of the functions and Stations are the hosts of platform hosts; empty: the defaults. Other platforms have one place only.
+	Placement string // one, spread, or hosts' names joined with +
+	Stations  string // hosts whose endpoints the stations are: here, or one or two names joined with +
 }
 
 // Path leads from one station to another.
@@ -40,93 +49,27 @@ type Path struct {
 	Space, Link string
 	// FrameSpace and FrameLink are where XDP frames leave towards the platform; empty: it takes none.
 	FrameSpace, FrameLink string
+	// Middle are the namespaces between the stations, joined as in PATH; empty: there are none, or they are not this machine's.
+	Middle string
 }
 
 // Station is the name of the stations' interfaces.
 const Station = "eth0"
 
-// Platform makes paths of N wires. Its methods are called from one goroutine.
+// Platform makes paths. Its methods are called from one goroutine.
 type Platform interface {
-	// Path gives the path of n wires and puts it in force. What was made once stays until Close.
-	Path(ctx context.Context, n int) (Path, error)
+	// Path gives a path and puts it in force. What was made once stays until Close.
+	Path(ctx context.Context, l Layout) (Path, error)
 	Close() error
 }
 
-// Kind is a platform that there could be.
-type Kind struct {
-	Name  string
-	About string
-	// Check tells why it cannot be had on this machine; empty: it can.
-	Check func(o Options) string
-	Open  func(ctx context.Context, o Options) (Platform, error)
-	// Least and Most wires that a path can have.
-	Least, Most int
-	// Skbs and Frames: what the lab's generator can put in, socket buffers as if just received (Path.Link) or XDP frames (Path.FrameLink).
-	Skbs, Frames bool
-	// Process: it forwards in a process of its own, not on the CPU where a frame enters.
-	Process bool
-}
+// Described is a platform that says what a figure taken on it depends on: name and value.
+type Described interface{ Conditions() map[string]string }
 
-// Kinds of platforms, those too that this machine may not have.
-func Kinds() []Kind {
-	return []Kind{
-		{Name: "ebpf", About: "Weir: eBPF switch, containers by runc, image wire", Check: checkWeir, Open: openEBPF, Most: maxWires, Skbs: true},
-		{Name: "ovs", About: "Weir: Open vSwitch, containers by runc, image wire", Check: checkOVS, Open: openOVS, Most: maxWires, Skbs: true, Process: true},
-		{Name: "bridges", About: "a Linux bridge in each of N namespaces, joined by Linux bridges", Check: free, Open: openBridges, Most: maxWires, Skbs: true},
-		{Name: "ovs-chain", About: "a Linux bridge in each of N namespaces, joined by an Open vSwitch (netdev) by hand: an entry from port to port", Check: checkSwitched, Open: openSwitched,
-			Most: maxWires, Skbs: true, Process: true},
-		{Name: "veth", About: "a veth pair between the stations and nothing else", Check: free, Open: openVeth, Frames: true},
-		{Name: "xdp", About: "XDP redirect by hand: N namespaces, each with a program that redirects frames from one veth to another", Check: free, Open: openXDP, Most: maxWires, Frames: true},
-		{Name: "least", About: "minimal veth chain: namespaces, veths, tcx links and wires as Weir's, and at each port one hash look-up for the next port", Check: checkLeast, Open: openLeast, Most: maxWires, Skbs: true},
-		{Name: PlatformDaemon, About: "Weir as users run it: this program's daemon, started for the lab, eBPF switch", Check: checkWeir, Open: openDaemon(false), Most: maxWires, Skbs: true},
-		{Name: PlatformFormer, About: "another version's daemon, from a clone of it (--before DIR)", Check: checkFormer, Open: openDaemon(true), Most: maxWires, Skbs: true},
-		{Name: "docker", About: "two containers on Docker's own bridge", Check: checkDocker, Open: openDocker},
-		{Name: PlatformHosts, About: "hosts of a Weir that runs, driven through its API (--socket, --url)", Check: checkHosts, Open: openHosts, Most: api.MaxHops},
-		{Name: "clickos", About: "ClickOS", Check: never("needs a Xen hypervisor and ClickOS images: this lab has no driver for them"), Least: 1, Most: maxWires},
-		{Name: "vm-virtio", About: "a virtual machine's bridge, virtio NICs", Check: checkKVM, Least: 1, Most: 1},
-		{Name: "vm-e1000", About: "a virtual machine's bridge, e1000 NICs", Check: checkKVM, Least: 1, Most: 1},
-	}
-}
-
-// PlatformDaemon and PlatformFormer are daemons of this and of another version.
 const (
-	PlatformDaemon = "weir"
-	PlatformFormer = "former"
+	maxWires = 500
+	patience = time.Minute
 )
-
-// PlatformHosts is the one that is not made for the lab.
-const PlatformHosts = "hosts"
-
-const maxWires = 500
-
-// Find a kind by its name.
-func Find(name string) (Kind, bool) {
-	kinds := Kinds()
-	i := slices.IndexFunc(kinds, func(k Kind) bool { return k.Name == name })
-	if i < 0 {
-		return Kind{}, false
-	}
-	return kinds[i], true
-}
-
-// Names of all kinds.
-func Names() (names []string) {
-	for _, k := range Kinds() {
-		names = append(names, k.Name)
-	}
-	return names
-}
-
-func never(reason string) func(Options) string { return func(Options) string { return reason } }
-
-func free(Options) string { return "" }
-
-func checkKVM(Options) string {
-	if _, err := os.Stat("/dev/kvm"); err != nil {
-		return "no KVM on this machine (/dev/kvm): a virtual machine would be emulated"
-	}
-	return "this lab has no driver for virtual machines yet"
-}
 
 // Address of the stations on every platform; each has namespaces of its own.
 var (
@@ -134,11 +77,11 @@ var (
 	targetAddress = netip.MustParsePrefix("10.9.0.2/24")
 )
 
-// Dir is where a platform keeps its namespaces.
-func dir(o Options, suffix string) string { return filepath.Join(Run, o.Name+suffix) }
-
-// Run is the directory of what the lab makes while it runs.
-const Run = "/run/weir"
+// Run is the directory of what the lab makes while it runs, State that of what has to be found again after a reboot.
+const (
+	Run   = "/run/weir"
+	State = "/var/lib/weir"
+)
 
 // Try sends a few echoes through a path: caches and tables have then seen it, and it is known to carry.
 func (p Path) Try(ctx context.Context) error {
@@ -173,6 +116,27 @@ func (p Path) MACs() (from, to [6]byte, err error) {
 	return from, to, errors.Join(read(p.From, &from), read(p.To, &to))
 }
 
+// Letters that platforms take one after another, the last of an instance's name. Others are taken: d by Docker's engine, h by platform hosts, w by
+// daemons, r by what runs functions without a network.
+const letters = "0123456789abcefgijklmnopqstuvxyz"
+
+// dir is where a platform with a letter of its own keeps what it makes.
+func dir(o Options, suffix string) string { return filepath.Join(Run, o.Name+suffix) }
+
+// newInstance takes a free name for a platform of the run, by making its directories. It is marked on all that the platform makes.
+func newInstance(o Options) (i instance.Instance, err error) {
+	for _, letter := range letters {
+		if i, err = instance.New(o.Name+"-"+string(letter), ""); err != nil {
+			return i, err
+		}
+		if exists(i.Run) || exists(i.Root) {
+			continue
+		}
+		return i, os.MkdirAll(i.NetnsDir(), 0o755)
+	}
+	return i, fmt.Errorf("%s: %d platforms are open: close some", o.Name, len(letters))
+}
+
 // spaces are namespaces of one platform under one directory.
 type spaces struct {
 	dir  string
@@ -191,11 +155,31 @@ func (s *spaces) add(name string, quiet bool) (string, error) {
 	return path, nil
 }
 
-func (s *spaces) close() error {
-	var errs []error
-	for _, p := range s.made {
-		errs = append(errs, netns.Delete(p))
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// removeSpaces takes a directory of namespaces away.
+func removeSpaces(dir string) error {
+	if !strings.HasPrefix(dir, Run+"/") {
+		return errors.New("not a directory of the lab: " + dir)
 	}
-	s.made = nil
-	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
+	var errs []error
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		errs = append(errs, netns.Delete(path))
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return errors.Join(append(errs, err, os.RemoveAll(dir))...)
+}
+
+// RemoveInstance takes an instance's namespaces and directories away.
+func RemoveInstance(i instance.Instance) error {
+	return errors.Join(removeSpaces(i.NetnsDir()), os.RemoveAll(i.Run), os.RemoveAll(i.Root))
 }

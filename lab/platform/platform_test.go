@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"weir.dev/weir/lab/traffic/tools"
+	"weir.dev/weir/netns"
 )
 
 func TestMain(m *testing.M) {
@@ -68,7 +70,7 @@ func TestPlatformsCarry(t *testing.T) {
 				lengths = []int{3, 1, 2}
 			}
 			for _, n := range lengths {
-				path, err := p.Path(ctx, n)
+				path, err := p.Path(ctx, Layout{Chain: n})
 				if err != nil {
 					t.Fatalf("%d wires: %v", n, err)
 				}
@@ -79,4 +81,89 @@ func TestPlatformsCarry(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A platform is named by a short name or by its parts, and its parts can be exchanged; what nobody can make is refused with what there is.
+func TestPlatformsAreChosen(t *testing.T) {
+	ebpf, _ := Find("ebpf")
+	for _, c := range []struct {
+		with       Point
+		name, want string // of the kind, or in the error
+	}{
+		{Point{}, "ebpf", ""},
+		{Point{Network: "ovs"}, "ovs", ""},
+		{Point{Runtime: "bare"}, "bare+ebpf+wire", ""},
+		{Point{Runtime: "bare", Network: "bridge", Function: "bridge"}, "bridges", ""},
+		{Point{Runtime: "docker"}, "", "nobody can make a platform of runtime docker, network ebpf and function wire: near it there are ebpf"},
+		{Point{Function: "redirect"}, "", "function redirect"},
+		{Point{Network: "brigde"}, "", `did you mean "bridge"`},
+	} {
+		k, err := ebpf.With(c.with)
+		switch {
+		case c.want == "" && (err != nil || k.Name != c.name):
+			t.Errorf("ebpf with %+v: %s, %v: want %s", c.with, k.Name, err, c.name)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("ebpf with %+v: %v: want %q", c.with, err, c.want)
+		}
+	}
+	seen := map[Point]bool{}
+	for _, k := range Kinds() {
+		if one, ok := Find(k.Point.String()); !ok || one.Name != k.Name || seen[k.Point] || k.About == "" {
+			t.Errorf("%+v is found as %+v", k, one)
+		}
+		seen[k.Point] = true
+	}
+}
+
+// A path leads through the functions that it says, whatever was in force before: each has seen frames.
+func TestPathsLeadThroughTheirFunctions(t *testing.T) {
+	for _, name := range []string{"bridges", "ovs-chain", "least"} {
+		t.Run(name, func(t *testing.T) {
+			k, _ := Find(name)
+			p, err := k.Open(t.Context(), testOptions(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := p.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			for _, n := range []int{2, 4, 0, 3, 1} {
+				path, err := p.Path(t.Context(), Layout{Chain: n})
+				if err != nil {
+					t.Fatalf("%d functions: %v", n, err)
+				}
+				before := received(t, path)
+				if len(before) != n {
+					t.Fatalf("%d functions: %v", n, before)
+				}
+				if err := path.Try(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				for space, frames := range received(t, path) {
+					if frames < before[space]+3 {
+						t.Errorf("%d functions: %s saw %d frames of 3 echoes", n, space, frames-before[space])
+					}
+				}
+			}
+		})
+	}
+}
+
+// received frames of the functions of a path, at their links in.
+func received(t *testing.T, p Path) map[string]uint64 {
+	t.Helper()
+	out := map[string]uint64{}
+	for _, path := range filepath.SplitList(p.Middle)[1:] {
+		space, err := netns.At(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out[path], err = space.Received("in"); err != nil {
+			t.Fatal(err)
+		}
+		space.Close()
+	}
+	return out
 }

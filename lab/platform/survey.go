@@ -40,13 +40,6 @@ func (a API) dial() (*api.Client, error) {
 	return api.Dial(o)
 }
 
-// Where a path of platform hosts stands. Other platforms have one place only.
-type Where struct {
-	Placement string // of the functions: one, spread, or hosts' names joined with +
-	Stations  string // hosts whose endpoints the stations are: here, or one or two names joined with +
-	Wires     int    // functions of the path
-}
-
 // Words that stand for hosts, and their defaults.
 const (
 	PlacedOne    = "one"    // all functions on the first station's host
@@ -168,9 +161,9 @@ func (s survey) stations(level string) (from, to string, err error) {
 }
 
 // place says on which host each of the functions is.
-func (s survey) place(w Where, first string) ([]string, error) {
+func (s survey) place(l Layout, first string) ([]string, error) {
 	var on []string
-	switch w.Placement {
+	switch l.Placement {
 	case PlacedOne:
 		on = []string{first}
 	case PlacedSpread:
@@ -180,11 +173,11 @@ func (s survey) place(w Where, first string) ([]string, error) {
 				on = append(on, h.Name)
 			}
 		}
-		if len(on) < 2 || w.Wires < 2 {
-			return nil, fmt.Errorf("placement %s wants two hosts and two functions at least: here it is %d and %d", PlacedSpread, len(on), w.Wires)
+		if len(on) < 2 || l.Chain < 2 {
+			return nil, fmt.Errorf("placement %s wants two hosts and two functions at least: here it is %d and %d", PlacedSpread, len(on), l.Chain)
 		}
 	default:
-		on = strings.Split(w.Placement, joinHosts)
+		on = strings.Split(l.Placement, joinHosts)
 	}
 	for _, name := range on {
 		h, err := s.find(name)
@@ -195,7 +188,7 @@ func (s survey) place(w Where, first string) ([]string, error) {
 			return nil, err
 		}
 	}
-	out := make([]string, w.Wires)
+	out := make([]string, l.Chain)
 	for i := range out {
 		out[i] = on[i%len(on)]
 	}
@@ -219,10 +212,10 @@ func checkHosts(o Options) string {
 	if err != nil {
 		return err.Error()
 	}
-	w := o.Where.orDefault()
-	from, _, err := s.stations(w.Stations)
+	l := o.Layout.orDefault()
+	from, _, err := s.stations(l.Stations)
 	if err == nil {
-		_, err = s.place(w, from)
+		_, err = s.place(l, from)
 	}
 	if err != nil {
 		return err.Error()
@@ -230,14 +223,14 @@ func checkHosts(o Options) string {
 	return ""
 }
 
-func (w Where) orDefault() Where {
-	if w.Placement == "" {
-		w.Placement = PlacedOne
+func (l Layout) orDefault() Layout {
+	if l.Placement == "" {
+		l.Placement = PlacedOne
 	}
-	if w.Stations == "" {
-		w.Stations = StationsHere
+	if l.Stations == "" {
+		l.Stations = StationsHere
 	}
-	return w
+	return l
 }
 
 // Hosts says in a line what a running Weir has for platform hosts; an error: why nothing.

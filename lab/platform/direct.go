@@ -2,25 +2,78 @@ package platform
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
 	"weir.dev/weir/netns/ethtool"
 )
 
 //go:generate go tool bpf2go -go-package platform -target bpfel hop hop.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu
 
-const suffixXDP = "-x"
+// direct is a platform without a switch: neighbours are the two ends of one veth pair. It has a chain of its own for each length.
+type direct struct {
+	inst   instance.Instance
+	build  func(s *spaces, n int) (Path, error)
+	chains map[int]Path
+}
+
+func openDirect(o Options, build func(s *spaces, n int) (Path, error)) (Platform, error) {
+	i, err := newInstance(o)
+	return &direct{inst: i, build: build, chains: map[int]Path{}}, err
+}
+
+// openVeth makes a pair between the stations.
+func openVeth(_ context.Context, o Options) (Platform, error) { return openDirect(o, chainRedirects) }
 
 // openXDP makes chains of namespaces whose two links an XDP program joins: the least that a chain of frames can cost in this kernel, without any
-// of what a switch does. The links of neighbours are the two ends of one pair.
+// of what a switch does.
 func openXDP(_ context.Context, o Options) (Platform, error) {
-	return &chains{dir: dir(o, suffixXDP), build: chainRedirects, paths: map[int]Path{}}, nil
+	return openDirect(o, func(s *spaces, n int) (Path, error) {
+		p, err := chainRedirects(s, n)
+		if err != nil {
+			return p, err
+		}
+		for _, space := range []string{p.From, p.To} {
+			if err := netns.Do(space, takesFrames); err != nil {
+				return p, fmt.Errorf("station in %s: %w", space, err)
+			}
+		}
+		return p, nil
+	})
 }
+
+// xdpInherent settings: see takesFrames.
+func xdpInherent() map[string]string {
+	return map[string]string{
+		SettingGRO: "a veth takes redirected frames only with GRO on", SettingChecksums: "nobody behind an XDP program puts checksums in",
+		SettingTSO: "an XDP frame is no longer than the MTU", SettingGSO: "an XDP frame is no longer than the MTU",
+	}
+}
+
+func (d *direct) Path(ctx context.Context, l Layout) (Path, error) {
+	if p, ok := d.chains[l.Chain]; ok {
+		return p, nil
+	}
+	s := &spaces{dir: filepath.Join(d.inst.NetnsDir(), fmt.Sprint(l.Chain))}
+	p, err := d.build(s, l.Chain)
+	if err == nil {
+		err = p.Try(ctx)
+	}
+	if err != nil {
+		return p, errors.Join(err, removeSpaces(s.dir))
+	}
+	d.chains[l.Chain] = p
+	return p, nil
+}
+
+func (d *direct) Close() error { return RemoveInstance(d.inst) }
 
 // place is one end of a pair.
 type place struct {
@@ -57,11 +110,7 @@ func chainRedirects(s *spaces, n int) (Path, error) {
 			return p, fmt.Errorf("XDP in %s: %w", space, err)
 		}
 	}
-	for _, space := range []string{p.From, p.To} {
-		if err := netns.Do(space, takesFrames); err != nil {
-			return p, fmt.Errorf("station in %s: %w", space, err)
-		}
-	}
+	p.Middle = joinSpaces(s.made[2:])
 	return p, nil
 }
 

@@ -1,0 +1,102 @@
+package platform
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+
+	"weir.dev/weir/bpf"
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
+)
+
+// wire hands each frame on, unchanged, by Weir's BPF program. A switch of Weir's puts it in place itself.
+func wire() function {
+	return function{name: wireFunction, about: "Weir's wire (a BPF program)", forwarder: datapath.Wire, inside: attachWire}
+}
+
+// attached programs of a function, and what holds them.
+type attached struct {
+	objects bpf.WireObjects
+	hooks   []link.Link
+}
+
+func attachWire() (io.Closer, error) {
+	a := &attached{}
+	if err := bpf.LoadWireObjects(&a.objects, nil); err != nil {
+		return nil, fmt.Errorf("load the wire: %w", err)
+	}
+	for _, side := range []flow.Side{flow.In, flow.Out} {
+		l, err := netlink.LinkByName(side.String())
+		if err == nil {
+			var hook link.Link
+			if hook, err = link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: a.objects.Wire, Attach: ebpf.AttachTCXIngress}); err == nil {
+				a.hooks = append(a.hooks, hook)
+				continue
+			}
+		}
+		return nil, errors.Join(fmt.Errorf("attach the wire to %s: %w", side, err), a.Close())
+	}
+	return a, nil
+}
+
+func (a *attached) Close() error {
+	errs := []error{a.objects.Close()}
+	for _, hook := range a.hooks {
+		errs = append(errs, hook.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// bridgeFunction is a Linux bridge between a function's two links.
+func bridgeFunction() function {
+	return function{name: byBridges, about: "a Linux bridge", inside: func() (io.Closer, error) {
+		if err := makeBridge("br0", mark+"br0"); err != nil {
+			return nil, err
+		}
+		return nil, errors.Join(moveTo("br0", flow.In.String()), moveTo("br0", flow.Out.String()))
+	}}
+}
+
+// mark of what the lab makes inside namespaces, and that belongs to no instance.
+const mark = "weir-lab:"
+
+// makeBridge in the thread's namespace, up. It asks nobody for multicast members.
+func makeBridge(name, alias string) error {
+	a := netlink.NewLinkAttrs()
+	a.Name, a.Alias = name, alias
+	snooping := false
+	br := &netlink.Bridge{LinkAttrs: a, MulticastSnooping: &snooping}
+	err := netlink.LinkAdd(br)
+	if err == nil {
+		err = netlink.LinkSetUp(br)
+	}
+	if err != nil {
+		return fmt.Errorf("bridge %s: %w", name, err)
+	}
+	return nil
+}
+
+// moveTo makes a link of the thread's namespace a port of a bridge, or of none.
+func moveTo(bridge, name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("link %s: %w", name, err)
+	}
+	if bridge == "" {
+		err = netlink.LinkSetNoMaster(l)
+	} else {
+		var br netlink.Link
+		if br, err = netlink.LinkByName(bridge); err == nil {
+			err = netlink.LinkSetMaster(l, br)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("link %s to bridge %q: %w", name, bridge, err)
+	}
+	return nil
+}
