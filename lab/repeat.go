@@ -24,12 +24,15 @@ const repeatName = "repeat.json"
 
 // Repeats is a study that is run several times, each time set up anew and with another seed, in directories 001, 002 ... of its own.
 type Repeats struct {
-	Study       study.Study  `json:"study"` // after the selection
-	Mode        study.Mode   `json:"mode"`
-	Seed        uint64       `json:"seed"` // of the first run; the next has the next one
-	Planned     int          `json:"planned"`
-	Runs        []Repetition `json:"runs"`        // that are complete
-	Comparisons []SelfTest   `json:"comparisons"` // of a thing with itself, over all complete runs
+	Study       study.Study      `json:"study"` // after the selection
+	Mode        study.Mode       `json:"mode"`
+	Seed        uint64           `json:"seed"` // of the first run; the next has the next one
+	Planned     int              `json:"planned"`
+	Runs        []Repetition     `json:"runs"`             // that are complete
+	Comparisons []SelfTest       `json:"comparisons"`      // of a thing with itself, over all complete runs
+	Pooled      []PooledVariants `json:"pooled,omitempty"` // all comparisons, with what differs between the complete runs; from two runs on
+
+	complete []Results
 }
 
 // Repetition is one complete run.
@@ -107,7 +110,7 @@ func ReportRepeated(dir string) (Repeats, error) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		return r, fmt.Errorf("%w: %s: %w", study.ErrJournal, filepath.Join(dir, repeatName), err)
 	}
-	r.Runs, r.Comparisons = nil, nil
+	r.begin()
 	for i := range r.Planned {
 		one, err := Report(filepath.Join(dir, r.dir(i)))
 		if errors.Is(err, os.ErrNotExist) {
@@ -125,7 +128,7 @@ func (r *Repeats) dir(i int) string { return fmt.Sprintf("%03d", i+1) }
 
 // run those that are not complete.
 func (r *Repeats) run(ctx context.Context, o Options, begin func(i int, dir string)) error {
-	r.Runs, r.Comparisons = nil, nil
+	r.begin()
 	for i := range r.Planned {
 		dir := filepath.Join(o.Dir, r.dir(i))
 		one, err := Report(dir)
@@ -175,7 +178,13 @@ func (r *Repeats) add(i int, one Results) {
 		}
 	}
 	r.Runs = append(r.Runs, run)
+	if r.complete = append(r.complete, one); len(r.complete) >= stats.MinRuns {
+		r.Pooled = poolComparisons(r.complete)
+	}
 }
+
+// begin to count anew.
+func (r *Repeats) begin() { r.Runs, r.Comparisons, r.Pooled, r.complete = nil, nil, nil, nil }
 
 // Verdicts on things that are the same: told apart, or not.
 const (
@@ -250,5 +259,9 @@ func (r *Repeats) Text(w io.Writer) error {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d of %d\t%d\t%d\n", part, c.Metric, what, c.Same, c.Same+c.Different, c.Different, c.TooFew)
 	}
 	fmt.Fprintln(t, r.Headline())
+	if len(r.Pooled) > 0 {
+		fmt.Fprintf(t, "\nAll %d runs as one, with what differs between them:\n", len(r.Runs))
+		poolTable(t, r.Pooled)
+	}
 	return t.Flush()
 }

@@ -53,7 +53,7 @@ func TestRepeatsAreCounted(t *testing.T) {
 		t.Error(diff)
 	}
 	var b strings.Builder
-	if err := r.Text(&b); err != nil || !strings.Contains(b.String(), "5 of 6 runs") || !strings.Contains(b.String(), "3 of 4") || !strings.HasSuffix(b.String(), r.Headline()+"\n") {
+	if err := r.Text(&b); err != nil || !strings.Contains(b.String(), "5 of 6 runs") || !strings.Contains(b.String(), "3 of 4") || !strings.Contains(b.String(), r.Headline()+"\n") || !strings.Contains(b.String(), "All 5 runs as one") {
 		t.Errorf("%v\n%s", err, b.String())
 	}
 }

@@ -267,7 +267,7 @@ chains and policies through the API, under names that begin with the run's.`,
 	f.BoolVar(&full, "full", false, "as many and as long trials as the study wants")
 	f.StringVar(&only, "only", "", "levels to keep: factor=level, several with commas")
 	f.Uint64Var(&seed, "seed", 0, "seed of the order of trials (default random)")
-	f.IntVar(&repeat, "repeat", 1, "run the study so many times, each set up anew and with the next seed, and count what was said of things that are the same")
+	f.IntVar(&repeat, "repeat", 1, "run the study so many times, each set up anew and with the next seed, count what was said of things that are the same, and pool all")
 	f.StringVar(&dir, "dir", "", "directory of the results (default weir-lab-STUDY-TIME)")
 	command.ImagesFlag(f, &images)
 	beforeFlag(f, &before)
@@ -415,16 +415,24 @@ func (a *labs) labResume() *cobra.Command {
 func (a *labs) labReport() *cobra.Command {
 	var format, out string
 	cmd := &cobra.Command{
-		Use: "report DIR [--format html,md,...] [--out DIR]", Short: "Tell what came of a run",
+		Use: "report DIR... [--format html,md,...] [--out DIR]", Short: "Tell what came of a run, or of several together",
 		Long: `Tell what came of a run, also of one that is not over: ratios to the baseline with their intervals, absolute values, published figures
 beside ours, what was skipped and void. Prints tables and writes the report's forms beside the results: html (one page that needs nothing
-else), md, json, csv, benchstat, svg and png.`,
-		Example: "  weir lab report weir-lab-wires-20260102-150405\n  weir lab report results/wires --format html,md --out /tmp/report\n  weir lab report results/wires -o json",
-		Args:    command.WantArgs(1, 1, "a directory of results"),
+else), md, json, csv, benchstat, svg and png.
+Several directories with runs of the same study, or one of repeated runs ("weir lab run --repeat"), are pooled: for each comparison the ratio over all
+runs, with an interval that holds what differs from run to run, how much that is, and a verdict by the margin.`,
+		Example: "  weir lab report weir-lab-wires-20260102-150405\n  weir lab report results/wires --format html,md --out /tmp/report\n  weir lab report results/wires -o json\n  weir lab report results/wires-1 results/wires-2 results/wires-3",
+		Args:    command.WantArgs(1, lab.MaxRepeats, "directories of results"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			forms, err := report.ParseOutputs(format)
 			if err != nil {
 				return command.Usage("--format: %w", err)
+			}
+			if len(args) > 1 {
+				if out != "" || cmd.Flags().Changed("format") {
+					return command.Usage("--format and --out are for one run: of several together there is a table, or -o json")
+				}
+				return a.labPooled(args)
 			}
 			if lab.Repeated(args[0]) {
 				r, err := lab.ReportRepeated(args[0])
@@ -443,6 +451,20 @@ else), md, json, csv, benchstat, svg and png.`,
 	cmd.Flags().StringVar(&format, "format", "all", "forms to write: html, md, json, csv, benchstat, svg, png, several with commas, or all")
 	cmd.Flags().StringVar(&out, "out", "", "directory of the report (default DIR)")
 	return cmd
+}
+
+// labPooled prints what several runs say together.
+func (a *labs) labPooled(dirs []string) error {
+	p, err := lab.PoolDirs(dirs...)
+	switch {
+	case errors.Is(err, lab.ErrPool):
+		return command.WithCode(command.ExitConflict, err)
+	case err != nil:
+		return labCode(err)
+	case a.Structured():
+		return a.Encode(p)
+	}
+	return p.Text(a.Stdout)
 }
 
 func (a *labs) labCompare() *cobra.Command {

@@ -383,5 +383,9 @@ parts:
 		}
 	}
 	ended(t, weir(t, ctx, "report", dir), 0, "A/A: ")
+	first, second := filepath.Join(dir, r.Runs[0].Dir), filepath.Join(dir, r.Runs[1].Dir)
+	ended(t, weir(t, ctx, "report", first, second), 0, "A link beside itself (quick): 2 runs")
+	ended(t, weir(t, ctx, "report", first, first), 5, "are the same run")
+	ended(t, weir(t, ctx, "report", first, second, "--format", "html"), 2, "--format and --out are for one run")
 	ended(t, weir(t, ctx, "resume", dir), 0, r.Headline())
 }
