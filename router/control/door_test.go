@@ -263,11 +263,8 @@ func TestAStormOfPortChangesIsBounded(t *testing.T) {
 	s := fake.New(fake.Config{DatapathID: 1, Ports: ports(3)})
 	r.dial(s)
 	r.waitEdge("s1", 1)
-	for i := range 10 * portBurst {
+	for i := range 4 * portBurst { // fewer than may wait in a connection's queue: a switch that sends more while nobody reads is disconnected
 		s.SetLink(openflow.Port(2+i%2), i%4 < 2)
-		if i%500 == 0 {
-			time.Sleep(5 * time.Millisecond) // else a busy machine takes it for a switch that sends without end
-		}
 	}
 	s.SetLink(2, false)
 	s.SetLink(3, true)
