@@ -16,6 +16,7 @@ packages=(
 	iperf sockperf nuttcp netcat-openbsd        # the lab's tools
 	qemu-system-x86                             # a kernel with WireGuard, to test encrypted tunnels
 	python3-openvswitch python3-venv            # OpenFlow of others, to test against
+	python3-numpy python3-scipy python3-yaml    # to recompute the figures by other means
 	systemd                                     # to test the service
 	chromium fonts-dejavu-core                  # to open reports in a real browser, to test
 )

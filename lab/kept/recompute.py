@@ -1,0 +1,611 @@
+#!/usr/bin/python3
+"""Recompute the lab's results and the published figures from the raw data, with numpy and scipy.
+
+  recompute.py pages TOP            every figure of the generated tables in README.md and docs/results/README.md
+  recompute.py run DIR RESULTS      the results of one run (DIR), as the lab computed them (RESULTS, JSON of its report's "results")
+
+It reads journals (results.jsonl, results.jsonl.gz), files of the former harness, index.yaml, figures.yaml and the pages. It uses nothing of Weir's
+code. It prints what differs and exits with 1, or prints how many figures it compared.
+
+Definitions: lab/DESIGN.md, "What may be claimed". What it does not recompute, since it is simulated or resampled: "detectable", and the
+intervals of slopes.
+"""
+import datetime
+import functools
+import gzip
+import hashlib
+import json
+import math
+import os
+import re
+import sys
+
+import numpy as np
+import scipy.stats
+import yaml
+
+MIN_BLOCKS = 6
+ALPHA = 0.05
+MARGIN = 0.05
+
+problems = []
+compared = 0
+
+
+def check(what, ok, said, ours):
+    global compared
+    compared += 1
+    if not ok:
+        problems.append(f"{what}: says {said}, and the raw data {ours}")
+
+
+def close(what, said, ours, tolerance=1e-6):
+    """Two numbers, to six digits."""
+    if ours is None or said is None:
+        check(what, ours is None and said is None, said, ours)
+        return
+    check(what, math.isclose(said, ours, rel_tol=tolerance, abs_tol=1e-12), said, ours)
+
+
+# --- statistics ---
+
+@functools.cache
+def coverages(n):
+    """How often the k-th values from both ends of n enclose the median, by k."""
+    return [1.0] + [1 - 2 * scipy.stats.binom.cdf(k - 1, n, 0.5) for k in range(1, (n + 1) // 2 + 2)]
+
+
+def median_interval(x, level):
+    """Hettmansperger and Sheather (1986): between the order statistics around the level. Infinite with too few values."""
+    x = np.sort(np.asarray(x, float))
+    n, coverage = len(x), coverages(len(x))
+    k = max(j for j in range(0, (n + 1) // 2 + 1) if coverage[j] >= level)
+    if k == 0:
+        return -math.inf, math.inf
+    if k == (n + 1) // 2:
+        return float(x[k - 1]), float(x[n - k])
+    i = (coverage[k] - level) / (coverage[k] - coverage[k + 1])
+    w = (n - k) * i / (k + (n - 2 * k) * i)
+    return float((1 - w) * x[k - 1] + w * x[k]), float((1 - w) * x[n - k] + w * x[n - k - 1])
+
+
+def median_p(x):
+    """The level at which the interval begins to exclude 0."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        p = (low + high) / 2
+        a, b = median_interval(x, 1 - p)
+        low, high = (p, high) if a <= 0 <= b else (low, p)
+    return high
+
+
+def holm(ps):
+    order = np.argsort(ps, kind="stable")
+    out, worst = [0.0] * len(ps), 0.0
+    for rank, i in enumerate(order):
+        worst = max(worst, min(1.0, (len(ps) - rank) * ps[i]))
+        out[i] = worst
+    return out
+
+
+def log_ratios(x, base):
+    """Log-ratios of the blocks in which both are valid, and how many have a 0 on one side only."""
+    out = []
+    for a, b in zip(x, base):
+        if not (np.isfinite(a) and np.isfinite(b)) or a < 0 or b < 0:
+            continue
+        if a == 0 and b == 0:
+            out.append(0.0)
+        else:
+            out.append(-math.inf if a == 0 else math.inf if b == 0 else math.log(a) - math.log(b))
+    return out, sum(1 for v in out if math.isinf(v))
+
+
+def ratio(x, base, margin):
+    """Ratio of x to base without its verdict; p is not corrected."""
+    l, zeros = log_ratios(x, base)
+    r = {"blocks": len(l), "zeros": zeros}
+    if len(l) < MIN_BLOCKS:
+        return r | {"verdict": "too few blocks"}
+    if 2 * zeros >= len(l):
+        return r | {"verdict": "no ratio"}
+    most = max([math.log(2)] + [abs(v) for v in l if math.isfinite(v)])
+    l = np.clip(l, -most, most)
+    low, high = np.exp(median_interval(l, 1 - ALPHA))
+    within = np.exp(median_interval(l, 1 - 2 * ALPHA))
+    equivalent = within[0] > 1 / (1 + margin) and within[1] < 1 + margin
+    return r | {"ratio": math.exp(np.median(l)), "low": low, "high": high, "p": median_p(l), "equivalent": equivalent}
+
+
+def verdicts(ratios):
+    """Adds corrected p-values and verdicts to ratios by level."""
+    decided = sorted(k for k, r in ratios.items() if "ratio" in r)
+    for k, p in zip(decided, holm([ratios[k]["p"] for k in decided])):
+        r = ratios[k]
+        r["p"] = p
+        r["verdict"] = "equivalent" if r["equivalent"] else "inconclusive" if p >= ALPHA else "higher" if r["ratio"] > 1 else "lower"
+    return ratios
+
+
+def valid(s):
+    return s[np.isfinite(s)]
+
+
+# --- a run of the lab ---
+
+class Run:
+    def __init__(self, path):
+        lines = read_lines(path)
+        self.header = json.loads(lines[0])
+        self.study = self.header["study"]
+        self.records, self.steps, self.cells = [], {}, {}
+        for line in lines[1:]:
+            r = json.loads(line)
+            if "step" in r:
+                self.steps.setdefault(key(r["step"]["of"]), []).append(r["step"])
+            elif "trial" in r:
+                self.records.append(r)
+                self.cells[key(r["trial"])] = r
+
+    def part(self, name):
+        return next(p for p in self.study["parts"] if p["name"] == name)
+
+    def blocks(self, part):
+        return part[self.header["mode"]]["blocks"]
+
+    def series(self, part, levels, value, duplicate=False):
+        """A value of a variant by block, NaN where there is no valid trial."""
+        variant = ",".join(levels[f["name"]] for f in part["factors"])
+        out = np.full(self.blocks(part), np.nan)
+        for b in range(len(out)):
+            r = self.cells.get((part["name"], b, variant, duplicate))
+            if r and not r.get("void") and not r.get("skipped") and value in r.get("values", {}):
+                out[b] = r["values"][value]
+        return out
+
+    def comparison(self, part, group, metric):
+        """The duplicate, and every level of the compared factor, against the baseline."""
+        at = lambda level: group | {part["compare"]: level}
+        margin = metric.get("margin") or MARGIN
+        base = self.series(part, at(part["baseline"]), metric["name"])
+        twin = self.series(part, at(part["baseline"]), metric["name"], True)
+        levels = [l for l in factor(part, part["compare"]) if l != part["baseline"]]
+        return (verdicts({"": ratio(twin, base, margin)})[""],
+                verdicts({l: ratio(self.series(part, at(l), metric["name"]), base, margin) for l in levels}))
+
+    def counts(self):
+        c = {"measured": 0, "void": 0, "skipped": 0, "again": 0}
+        for r in self.records:
+            c["again"] += len(r.get("tries", []))
+            c["skipped" if r.get("skipped") else "void" if r.get("void") else "measured"] += 1
+        return c
+
+    def took(self):
+        """Seconds from the beginning to the end of the last trial."""
+        ends = [when(r["begun"]) + r["took_ns"] / 1e9 for r in self.records if not r.get("skipped")]
+        return max(ends) - when(self.header["started"])
+
+    def aa(self, labels=False):
+        """How often the baseline was told from itself, and in how many comparisons; labels counts the levels of the factor label, too."""
+        told = different = 0
+        for part in self.study["parts"]:
+            for group in groups(part):
+                for metric in part["metrics"]:
+                    twin, levels = self.comparison(part, group, metric)
+                    for r in [twin] + (list(levels.values()) if labels and part["compare"] == "label" else []):
+                        told += "ratio" in r
+                        different += r["verdict"] in ("higher", "lower")
+        return different, told
+
+    def claim(self, part, claim):
+        """Our figure of a claim with its interval; None where it was not measured. The interval of a slope is not recomputed."""
+        fill = lambda given: {f["name"]: given.get(f["name"], part["baseline"] if f["name"] == part["compare"] else f["levels"][0]) for f in part["factors"]}
+        if claim.get("shape"):
+            return self.slope(part, claim, fill(claim.get("at") or {})), None
+        at = fill(claim.get("at") or {})
+        x = self.series(part, at, claim["metric"])
+        if claim.get("against"):
+            base = self.series(part, fill(claim["against"]), claim["metric"])
+            if any(b == 0 for a, b in zip(x, base) if not np.isnan(a)):
+                return None, None
+            x = x / base
+        x = valid(x)
+        if len(x) < MIN_BLOCKS:
+            return None, None
+        return float(np.median(x)), median_interval(x, 1 - ALPHA)
+
+    def slope(self, part, claim, at):
+        xs, ys = [], []
+        for level in factor(part, claim["along"]):
+            y = valid(self.series(part, at | {claim["along"]: level}, claim["metric"]))
+            if len(y):
+                xs.append(float(level))
+                ys.append(np.median(y))
+        return float(scipy.stats.theilslopes(ys, xs).slope) if len(xs) >= 3 else None
+
+
+def read_lines(path):
+    name = os.path.join(path, "results.jsonl")
+    opened = open(name, "rb") if os.path.exists(name) else gzip.open(name + ".gz", "rb")
+    with opened as f:
+        text = f.read()
+    return text[: text.rfind(b"\n")].split(b"\n")  # a line without its end was cut off
+
+
+def key(trial):
+    return trial["part"], trial["block"], ",".join(trial["variant"]), trial.get("duplicate", False)
+
+
+def factor(part, name):
+    return next(f["levels"] for f in part["factors"] if f["name"] == name)
+
+
+def groups(part):
+    out = [{}]
+    for f in part["factors"]:
+        if f["name"] != part["compare"]:
+            out = [g | {f["name"]: l} for g in out for l in f["levels"]]
+    return out
+
+
+def when(text):
+    """Seconds of a time such as 2026-11-22T19:50:43.30805795Z."""
+    whole, _, fraction = text.rstrip("Z").partition(".")
+    return datetime.datetime.fromisoformat(whole + "+00:00").timestamp() + float("0." + (fraction or "0"))
+
+
+# --- the lab's results of a run ---
+
+def check_run(directory, results):
+    run = Run(directory)
+    for name, n in run.counts().items():
+        check(name, results[name] == n, results[name], n)
+    check("parts", [p["part"]["name"] for p in results["parts"]] == [p["name"] for p in run.study["parts"]], "others", "these")
+    for said in results["parts"]:
+        part = run.part(said["part"]["name"])
+        wanted = groups(part)
+        check(f"{part['name']}: groups", [g.get("levels") or {} for g in said["groups"]] == wanted, "others", wanted)
+        for group, g in zip(said["groups"], wanted):
+            for m in group["metrics"]:
+                check_metric(run, part, g, m)
+        voids = sum(1 for r in run.records if r["trial"]["part"] == part["name"] and r.get("void") and not r.get("skipped"))
+        check(f"{part['name']}: voids", len(said.get("voids") or []) == voids, said.get("voids"), voids)
+        for c in said.get("claims") or []:
+            check_claim(f"{part['name']}, claim {c['claim']['id']}", c, *run.claim(part, c["claim"]))
+
+
+def check_metric(run, part, group, m):
+    name = m["metric"]["name"]
+    where = f"{part['name']} {','.join(group.values())} {name}"
+    for v in m["values"]:
+        s = run.series(part, group | {part["compare"]: v["level"]}, name, v.get("duplicate", False))
+        x = valid(s)
+        at = f"{where} {v['level']}{chr(39) if v.get('duplicate') else ''}"
+        check(at + " n", v["n"] == len(x), v["n"], len(x))
+        check(at + " blocks", [b is None for b in v["blocks"]] == list(np.isnan(s)) and np.allclose([b for b in v["blocks"] if b is not None], x), v["blocks"], s)
+        close(at + " median", v["median"], float(np.median(x)) if len(x) else None)
+        check_interval(at, v["interval"], median_interval(x, 1 - ALPHA) if len(x) >= MIN_BLOCKS else None)
+        if v["cv"] is not None:
+            close(at + " cv", v["cv"], float(np.std(x, ddof=1) / abs(np.mean(x))))
+    twin, levels = run.comparison(part, group, next(k for k in part["metrics"] if k["name"] == name))
+    check_ratio(where + " duplicate", m["comparison"]["duplicate"], twin)
+    said = m["comparison"]["variants"]
+    check(where + " levels", sorted(said) == sorted(levels), sorted(said), sorted(levels))
+    for level in said:
+        check_ratio(f"{where} {level}", said[level], levels[level])
+
+
+def check_ratio(where, said, ours):
+    check(where + " blocks", said["blocks"] == ours["blocks"] and said.get("zeros", 0) == ours["zeros"], said, ours)
+    check(where + " verdict", said["verdict"] == ours["verdict"], said["verdict"], ours["verdict"])
+    if "ratio" in ours:
+        close(where + " ratio", said["ratio"], ours["ratio"])
+        check_interval(where, said["interval"], (ours["low"], ours["high"]))
+        close(where + " p", said["p"], ours["p"])
+
+
+def check_interval(where, said, ours):
+    check(where + " has an interval", (said is None) == (ours is None), said, ours)
+    if said and ours:
+        close(where + " low", said["low"], ours[0])
+        close(where + " high", said["high"], ours[1])
+
+
+def check_claim(where, said, ours, interval):
+    if said["ours"] is None:
+        return  # a claim may be not testable for reasons that no figure has
+    close(where, said["ours"], ours)
+    if interval is None:
+        return
+    check_interval(where, said["interval"], interval)
+    check(where + " verdict", bound_holds(said["agreement"], said["claim"], interval), said["agreement"], interval)
+
+
+def bound_holds(verdict, claim, interval):
+    """Whether a bound's verdict is what the interval says: reproduced or contradicted as a whole, neither otherwise."""
+    if claim.get("at_least"):
+        met, missed = interval[0] >= claim["at_least"], interval[1] < claim["at_least"]
+    elif claim.get("at_most"):
+        met, missed = interval[1] <= claim["at_most"], interval[0] > claim["at_most"]
+    else:
+        return True
+    return (verdict.startswith("reproduced"), verdict.startswith("contradicted")) == (met, missed)
+
+
+# --- the pages ---
+
+DIGITS = 3
+NUMBER = r"-?[0-9][0-9,]*(?:\.[0-9]+)?"
+
+
+def numbers(text):
+    return [float(t.replace(",", "")) for t in re.findall(NUMBER, text)]
+
+
+def shown(what, text, *ours):
+    """The numbers of a cell, in their order, each with three significant digits."""
+    said = numbers(text)
+    if len(said) != len(ours):
+        check(what, False, repr(text), [f"{v:.5g}" for v in ours])
+        return
+    for s, v in zip(said, ours):
+        half = 0 if v == 0 else 0.5 * 10.0 ** (math.floor(math.log10(abs(v))) - DIGITS + 1)
+        check(what, abs(s - v) <= half * 1.001, text, f"{v:.6g}")
+
+
+class Pages:
+    def __init__(self, top):
+        self.top, self.dir = top, os.path.join(top, "docs", "results")
+        with open(os.path.join(self.dir, "index.yaml"), encoding="utf-8") as f:
+            self.index = {r["run"]: r for r in yaml.safe_load(f)["runs"]}
+        with open(os.path.join(self.dir, "figures.yaml"), encoding="utf-8") as f:
+            self.tables = {t["name"]: t for t in yaml.safe_load(f)["tables"]}
+        self.runs = {}
+
+    def run(self, name):
+        if name not in self.runs:
+            path = os.path.join(self.dir, name)
+            if name.endswith(".json"):
+                with open(path, encoding="utf-8") as f:
+                    self.runs[name] = {r["name"]: r for r in json.load(f)["results"]}
+            elif os.path.exists(os.path.join(path, "repeat.json")):
+                self.runs[name] = [Run(os.path.join(path, d)) for d in sorted(os.listdir(path)) if d.isdigit()]
+            else:
+                self.runs[name] = Run(path)
+        return self.runs[name]
+
+    def check(self):
+        for name, row in self.index.items():
+            self.check_raw(name, row)
+        seen = set()
+        for page in ("README.md", "docs/results/README.md"):
+            with open(os.path.join(self.top, page), encoding="utf-8") as f:
+                blocks = re.findall(r"<!-- figures (\S+) -->\n(.*?)<!-- end of figures -->", f.read(), re.S)
+            for name, text in blocks:
+                seen.add(name)
+                if name == "runs":
+                    self.check_index(page, text)
+                else:
+                    self.check_table(f"{page}, {name}", self.tables[name], text)
+        check("tables on the pages", len(seen) > 1, seen, "some")
+
+    def check_raw(self, name, row):
+        """The raw data are those of the row."""
+        for file, digest in row["raw"].items():
+            path = os.path.join(self.dir, file if name.endswith(".json") else os.path.join(name, file))
+            opened = open(path, "rb") if os.path.exists(path) else gzip.open(path + ".gz", "rb")
+            with opened as f:
+                check(f"{name}/{file}", hashlib.sha256(f.read()).hexdigest() == digest, digest, "another digest")
+
+    def check_index(self, page, text):
+        rows = cells(text)[1:]
+        said = [(re.match(r"\[(.*?)\]", r[0]).group(1), r[2], r[3]) for r in rows]
+        want = [(n, r["started"].strftime("%Y-%m-%d %H:%M"), r.get("version", "not said")) for n, r in self.index.items()]
+        check(f"{page}: runs", said == want[::-1], said, want[::-1])
+
+    def check_table(self, where, table, text):
+        rows = cells(text)
+        heads, rows = rows[0], rows[1:]
+        lines = table.get("lines") or table["claims"]
+        check(where + " lines", len(rows) == len(lines), len(rows), len(lines))
+        of = []
+        for line, row in zip(lines, rows):
+            name = line.get("run") or table["run"]
+            if name not in of:
+                of.append(name)
+            run, at = self.run(name), f"{where}, {row[0]!r}"
+            if "claims" in table:
+                self.check_claim(at, run, line["id"], row)
+            else:
+                expected = bench_line(run[line["bench"]], line) if "bench" in line else lab_line(run, line)
+                check_line(at, expected, column(heads, row))
+        for name in table.get("tell", []):
+            if name not in of:
+                of.append(name)
+        told = re.findall(r"^- \[(.*?)\]\(.*$", text, re.M)
+        check(where + " runs", told == of, told, of)
+        for line in re.findall(r"^- \[.*$", text, re.M):
+            self.check_about(where, line)
+
+    def check_claim(self, where, run, claim, row):
+        for part in run.study["parts"]:
+            for c in part.get("claims", []):
+                if c["id"] == claim:
+                    ours, interval = run.claim(part, c)
+                    check(where + " text", row[0].startswith(c["text"]), row[0], c["text"])
+                    if interval:
+                        shown(where, row[1], ours, *interval)
+                        check(where + " verdict", bound_holds(row[2], c, interval), row[2], interval)
+                    return
+        check(where, False, "a claim", "none")
+
+    def check_about(self, where, line):
+        """The sentence on a run: what was measured, and the comparisons of a thing with itself."""
+        name = re.match(r"- \[(.*?)\]", line).group(1)
+        run, row = self.run(name), self.index[name]
+        if row.get("version"):
+            check(f"{where}: {name} version", f"Weir {row['version']};" in line, line, row["version"])
+        if isinstance(run, dict):
+            return
+        repeated = isinstance(run, list)
+        told = [r.aa(labels=repeated) for r in (run if repeated else [run])]
+        different, all_told = sum(t[0] for t in told), sum(t[1] for t in told)
+        said = re.search(r"([0-9]+) of ([0-9]+) comparisons", line)
+        check(f"{where}: {name} A/A", said and (int(said[1]), int(said[2])) == (different, all_told), line, (different, all_told))
+        if repeated:
+            return
+        c = run.counts()
+        said = re.search(r"([0-9]+) trials measured in (?:([0-9]+)h)?(?:([0-9]+)m)?([0-9]+)s, ([0-9]+) void, ([0-9]+) made again, ([0-9]+) not", line)
+        if said is None:
+            check(f"{where}: {name}", False, line, c)
+            return
+        n = [int(g or 0) for g in said.groups()]
+        check(f"{where}: {name} trials", (n[0], *n[4:]) == (c["measured"], c["void"], c["again"], c["skipped"]), line, c)
+        check(f"{where}: {name} time", abs(n[1] * 3600 + n[2] * 60 + n[3] - run.took()) <= 0.501, line, run.took())
+
+
+def cells(text):
+    """Rows of a table, its head first."""
+    rows = [[c.strip() for c in line.strip().strip("|").split("|")] for line in text.split("\n") if line.startswith("|")]
+    return [r for r in rows if not all(re.fullmatch(r"-*", c) for c in r)]
+
+
+def column(heads, row):
+    """Cells by what they are: columns that are empty in all rows are left out."""
+    out = {"what": row[0], "ours": row[1]}
+    for head, cell in zip(heads[2:], row[2:]):
+        kind = next((k for k in ("ratio", "lost", "n", "verdict") if head == k or head.startswith(k + " ") or head.startswith(k + ":")), "peer")
+        out[kind] = cell
+    return out
+
+
+def check_line(where, expected, row):
+    """expected: numbers by column, or texts."""
+    for kind, want in expected.items():
+        have = row.get(kind, "")
+        if isinstance(want, str):
+            check(f"{where} {kind}", have == want, repr(have), repr(want))
+        elif kind in ("ours", "peer", "lost", "ratio"):
+            body = have
+            if kind == "peer":
+                body = re.match(NUMBER, have).group(0) if re.match(NUMBER, have) else have
+            if kind == "ours":
+                body = re.sub(r"[^0-9.,()\s-]|(?<![0-9])[.,]", "", re.sub(r"\b1/s", "", have))
+            shown(f"{where} {kind}", body, *want)
+    for kind in row:
+        check(f"{where} {kind}", kind in expected or row[kind] == "", repr(row[kind]), "nothing")
+
+
+def judge(target, low, high):
+    sign, bound = target.split()
+    bound = float(bound)
+    met, missed = (low >= bound, high < bound) if sign == ">=" else (high <= bound, low > bound)
+    return f"{'≥' if sign == '>=' else '≤'} {bound:g}: {'met' if met else '**missed**' if missed else 'open'}"
+
+
+def with_target(line, verdict, low, high):
+    return "; ".join([v for v in (verdict, judge(line["target"], low, high) if "target" in line else "") if v])
+
+
+def bench_line(b, line):
+    """A figure of the former harness: medians of all runs, and the median and quartiles of the ratios of neighbours, above 1 where Weir is better."""
+    times, ours = line.get("times", 1), np.array(b["weir_runs"])
+    middle = float(np.median(ours)) * times
+    out = {"what": line["what"], "ours": [middle], "n": str(len(ours))}
+    low = high = middle
+    if b.get("peer_runs") and not line.get("alone"):
+        peer = np.array(b["peer_runs"])
+        bigger = b["unit"] in ("Gb/s", "Mpps", "1/s")
+        out["peer"] = [float(np.median(peer)) * times]
+        if len(peer) == len(ours):
+            r = ours / peer if bigger else peer / ours
+            low = high = float(np.median(r))
+            out["ratio"] = [low] + ([float(np.quantile(r, q)) for q in (0.25, 0.75)] if len(r) >= 3 else [])
+        else:
+            low = high = float(np.median(ours) / np.median(peer) if bigger else np.median(peer) / np.median(ours))
+            out["ratio"] = [low]
+    if (line.get("unit") or b["unit"]) in ("Gb/s", "Mpps"):
+        out["lost"] = "not recorded"
+    out["verdict"] = with_target(line, "", low, high)
+    return out
+
+
+def lab_line(run, line):
+    part = run.part(line["part"])
+    metric = next(m for m in part["metrics"] if m["name"] == line["metric"])
+    times = line.get("times", 1)
+    at = {f["name"]: line.get("at", {}).get(f["name"], f["levels"][0]) for f in part["factors"]}
+    ours = run.series(part, at, metric["name"])
+    out, sides = {"what": line["what"]}, [(at, ours)]
+    if line.get("alone"):
+        interval = np.array(median_interval(valid(ours), 1 - ALPHA)) * times
+        out |= {"ours": [np.median(valid(ours)) * times, *interval], "n": str(len(valid(ours))), "verdict": with_target(line, "", *interval)}
+    else:
+        other = at | (line.get("against") or {part["compare"]: part["baseline"]})
+        theirs = run.series(part, other, metric["name"])
+        sides.append((other, theirs))
+        out |= compared_line(run, part, metric, line, at, other, ours, theirs)
+    if "lost" in line:
+        if line["lost"].get("no"):
+            out["lost"] = line["lost"]["no"]
+        else:
+            out["lost"] = [lost(run, part, levels, line["lost"], s) for levels, s in sides]
+    for name in line.get("says", []):
+        variants = [[levels[f["name"]] for f in part["factors"]] for levels, _ in sides]
+        values = {r["conditions"][name] for r in run.records
+                  if r["trial"]["part"] == part["name"] and r["trial"]["variant"] in variants and r.get("conditions", {}).get(name)}
+        out["what"] += ", " + " and ".join(sorted(values))
+    return out
+
+
+def compared_line(run, part, metric, line, at, other, ours, theirs):
+    times, compare = line.get("times", 1), part["compare"]
+    r = ratio(ours, theirs, metric.get("margin") or MARGIN)
+    middle, low, high = r["ratio"], r["low"], r["high"]
+    rest = lambda levels: {k: v for k, v in levels.items() if k != compare}
+    verdict = ""
+    if rest(at) == rest(other) and other[compare] == part["baseline"] and at[compare] != part["baseline"]:
+        verdict = run.comparison(part, rest(at), metric)[1][at[compare]]["verdict"]
+    spread = (low, high)
+    if line.get("spread") == "quartiles":
+        q = ours / theirs
+        q = q[np.isfinite(q)]
+        spread = (np.quantile(q, 0.25), np.quantile(q, 0.75))
+    if line.get("inverse"):
+        middle, low, high, spread = 1 / middle, 1 / high, 1 / low, (1 / spread[1], 1 / spread[0])
+    return {"ours": [np.median(valid(ours)) * times], "peer": [np.median(valid(theirs)) * times], "ratio": [middle, *spread],
+            "n": str(r["blocks"]), "verdict": with_target(line, verdict, low, high)}
+
+
+def lost(run, part, levels, l, s):
+    """Median over the valid blocks of what was lost; of the last step of a name that counts."""
+    variant, out = ",".join(levels[f["name"]] for f in part["factors"]), []
+    for b in range(len(s)):
+        k = (part["name"], b, variant, False)
+        if np.isnan(s[b]) or k not in run.cells:
+            continue
+        values = run.cells[k].get("values", {})
+        if l.get("step"):
+            steps = [x for x in run.steps.get(k, []) if x["what"] == l["step"] and not x.get("void")]
+            values = steps[-1].get("values", {}) if steps else {}
+        if l["value"] in values:
+            out.append(values[l["value"]])
+    return float(np.median(out)) * l.get("times", 1)
+
+
+def main(arguments):
+    if len(arguments) == 2 and arguments[0] == "pages":
+        Pages(arguments[1]).check()
+    elif len(arguments) == 3 and arguments[0] == "run":
+        with open(arguments[2], encoding="utf-8") as f:
+            check_run(arguments[1], json.load(f))
+    else:
+        sys.exit(__doc__)
+    for p in problems[:50]:
+        print(p)
+    print(f"{compared} comparisons with numpy {np.__version__} and scipy {scipy.__version__}: {len(problems)} differ")
+    sys.exit(1 if problems or not compared else 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

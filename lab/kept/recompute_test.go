@@ -1,0 +1,132 @@
+package kept
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"weir.dev/weir/lab"
+)
+
+// python is Debian's, for which `make setup` installs numpy, scipy and yaml; another one on the PATH has not got them.
+const python = "/usr/bin/python3"
+
+// recompute prints what the other program says, and whether it agrees.
+func recompute(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	out, err := exec.Command(python, append([]string{"recompute.py"}, args...)...).CombinedOutput()
+	if err != nil && !strings.Contains(string(out), " differ") {
+		t.Fatalf("recompute.py %v: %v (numpy, scipy and yaml are installed by `make setup`)\n%s", args, err, out)
+	}
+	return string(out), err
+}
+
+// Every published figure, by another program from the raw data.
+func TestFiguresAreRecomputed(t *testing.T) {
+	t.Parallel()
+	if out, err := recompute(t, "pages", top); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// resultsOf a run, as the lab computes them, in a file.
+func resultsOf(t *testing.T, dir string, edit func(*lab.Results)) string {
+	t.Helper()
+	r, err := lab.Report(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit(&r)
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "results.json")
+	write(t, file, string(text))
+	return file
+}
+
+// The lab's results of every run that is kept, by another program: medians, ratios, intervals, p-values, verdicts, claims, what is void.
+func TestResultsAreRecomputed(t *testing.T) {
+	t.Parallel()
+	for _, row := range index(t).Runs {
+		dir := filepath.Join(published, row.Run)
+		if row.Bench() {
+			continue
+		}
+		if lab.Repeated(dir) {
+			dir = filepath.Join(dir, "001")
+		}
+		if out, err := recompute(t, "run", dir, resultsOf(t, dir, func(*lab.Results) {})); err != nil {
+			t.Errorf("%s: %v\n%s", row.Run, err, out)
+		}
+	}
+}
+
+// The other program sees what is wrong: with results of the lab, and with a page.
+func TestAlteredFiguresAreFound(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(published, "generator-2026-11-22")
+	for want, edit := range map[string]func(*lab.Results){
+		"measured": func(r *lab.Results) { r.Measured++ },
+		"median":   func(r *lab.Results) { *r.Parts[0].Groups[0].Metrics[0].Values[0].Median *= 1.00001 },
+		"low":      func(r *lab.Results) { r.Parts[0].Groups[0].Metrics[0].Values[1].Interval.Low *= 0.9999 },
+		"verdict": func(r *lab.Results) {
+			alter(r, func(v *lab.MetricResult, level string) {
+				x := v.Comparison.Variants[level]
+				x.Verdict = "lower"
+				v.Comparison.Variants[level] = x
+			})
+		},
+		"ratio": func(r *lab.Results) {
+			alter(r, func(v *lab.MetricResult, level string) {
+				x := v.Comparison.Variants[level]
+				x.Ratio *= 1.00001
+				v.Comparison.Variants[level] = x
+			})
+		},
+		" p": func(r *lab.Results) {
+			alter(r, func(v *lab.MetricResult, level string) {
+				x := v.Comparison.Variants[level]
+				x.P *= 1.001
+				v.Comparison.Variants[level] = x
+			})
+		},
+		"claim":        func(r *lab.Results) { r.Parts[0].Claims[0].Interval.High *= 2 },
+		"packet-frame": func(r *lab.Results) { r.Parts[0].Claims[1].Agreement = lab.Contradicted },
+	} {
+		out, err := recompute(t, "run", dir, resultsOf(t, dir, edit))
+		if err == nil || !strings.Contains(out, want) {
+			t.Errorf("altered %q: %v\n%s", want, err, out)
+		}
+	}
+
+	other := t.TempDir()
+	abs, err := filepath.Abs(published)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(other, "docs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(abs, filepath.Join(other, Dir)); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(other, "README.md"), editFigure(t, readPage(t, "README.md"), "ping through 100"))
+	if out, err := recompute(t, "pages", other); err == nil || !strings.Contains(out, "ping through 100") || !strings.Contains(out, ": 1 differ") {
+		t.Errorf("an edited figure: %v\n%s", err, out)
+	}
+}
+
+// alter the result of a level that is compared.
+func alter(r *lab.Results, edit func(*lab.MetricResult, string)) {
+	m := &r.Parts[0].Groups[0].Metrics[0]
+	for level := range m.Comparison.Variants {
+		if level == "xdp-frame" {
+			edit(m, level)
+		}
+	}
+}
