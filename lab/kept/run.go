@@ -74,6 +74,11 @@ func readRun(dir string, row Row) (*run, error) {
 
 // part of a run with its result.
 func (r *run) part(name string) (lab.PartResult, error) {
+	for _, d := range r.report.Results.Distrusted {
+		if d.Part == name {
+			return lab.PartResult{}, fmt.Errorf("run %s: nothing is claimed of part %s: %s", r.row.Run, name, d.Reason)
+		}
+	}
 	for _, p := range r.report.Results.Parts {
 		if p.Part.Name == name {
 			return p, nil
