@@ -186,22 +186,53 @@ func (s *rules) install(ctx context.Context, w *world, rules, besides []*entry, 
 	if !s.connection.up() { // the next connection will see to it
 		return errors.New("no connection to Open vSwitch")
 	}
-	// Entries that are wanted no more go; those among going take counts with them.
-	var mods []openflow.Message
-	var going []*entry
-	for k, e := range s.installed {
+	to := s.installed.towards(next)
+	for _, e := range besides {
+		to.mods = append(to.mods, e.mod(openflow.FlowAdd))
+	}
+	if len(to.mods) == 0 {
+		s.installed, s.applied = next, s.wanted
+		done()
+		return nil
+	}
+	// The counts of those that go are read first, and added up when the bundle is in force.
+	if err := s.counters.readBefore(ctx, to.going, s.installed); err != nil {
+		return err
+	}
+	if err := s.connection.bundle(ctx, to.mods); err != nil {
+		return err
+	}
+	s.counters.follow(to)
+	s.installed, s.applied = next, s.wanted
+	done()
+	s.processes.flush(ctx, s.connection.up)
+	if len(to.going)+len(to.carry) > 0 {
+		return s.counters.save()
+	}
+	return nil
+}
+
+// transition leads from one set of entries to another.
+type transition struct {
+	mods  []openflow.Message
+	going []*entry          // whose counts are to be kept
+	carry map[uint64]uint64 // counters that go on under another cookie
+}
+
+// towards next: what is wanted no more goes, what is missing or says something else comes.
+func (s entrySet) towards(next entrySet) transition {
+	t := transition{carry: map[uint64]uint64{}}
+	for k, e := range s {
 		n := next[k]
 		if n == nil {
-			mods = append(mods, e.mod(openflow.FlowDeleteStrict))
+			t.mods = append(t.mods, e.mod(openflow.FlowDeleteStrict))
 		}
-		if n == nil || !slices.Equal(n.owners, e.owners) {
-			going = append(going, e)
+		if e.counted() && (n == nil || !slices.Equal(n.owners, e.owners)) {
+			t.going = append(t.going, e)
 		}
 	}
-	// Entries that are not there yet, or under another cookie, come.
-	carry := map[uint64]uint64{} // counters that go on under another cookie
 	for k, n := range next {
-		e := s.installed[k]
+		e := s[k]
 		if e != nil && e.cookie == n.cookie {
 			continue
 		}
@@ -209,44 +240,13 @@ func (s *rules) install(ctx context.Context, w *world, rules, besides []*entry, 
 		switch {
 		case e == nil:
 		case slices.Equal(e.owners, n.owners):
-			carry[e.cookie] = n.cookie
+			t.carry[e.cookie] = n.cookie
 		default:
 			m.Flags |= openflow.FlagResetCounts
 		}
-		mods = append(mods, m)
+		t.mods = append(t.mods, m)
 	}
-	for _, e := range besides {
-		mods = append(mods, e.mod(openflow.FlowAdd))
-	}
-	if len(mods) == 0 {
-		s.installed, s.applied = next, s.wanted
-		done()
-		return nil
-	}
-	// The counts of those that go are read first, and added up when the bundle is in force.
-	going = slices.DeleteFunc(going, func(e *entry) bool { return len(e.owners) == 0 || e.owners[0].Kind == 0 })
-	if err := s.counters.readBefore(ctx, going, s.installed); err != nil {
-		return err
-	}
-	if err := s.connection.bundle(ctx, mods); err != nil {
-		return err
-	}
-	for _, e := range going {
-		s.counters.counts.fold(e)
-	}
-	for from, to := range carry {
-		if last, ok := s.counters.counts.Last[from]; ok {
-			s.counters.counts.Last[to] = last
-			delete(s.counters.counts.Last, from)
-		}
-	}
-	s.installed, s.applied = next, s.wanted
-	done()
-	s.processes.flush(ctx, s.connection.up)
-	if len(going)+len(carry) > 0 {
-		return s.counters.save()
-	}
-	return nil
+	return t
 }
 
 // all entries by key.

@@ -169,6 +169,19 @@ func (s *counters) readBefore(ctx context.Context, going []*entry, installed ent
 	return nil
 }
 
+// follow a transition that is in force.
+func (s *counters) follow(t transition) {
+	for _, e := range t.going {
+		s.counts.fold(e)
+	}
+	for from, to := range t.carry {
+		if last, ok := s.counts.Last[from]; ok {
+			s.counts.Last[to] = last
+			delete(s.counts.Last, from)
+		}
+	}
+}
+
 // forget owners that are no more; these are the rules in force.
 func (s *counters) forget(inForce []flow.Rule) {
 	rules := make(map[uint64]bool, len(inForce))

@@ -138,6 +138,9 @@ func (e *entry) mod(command openflow.FlowCommand) *openflow.FlowMod {
 	return f
 }
 
+// counted: somebody asks for the entry's counter.
+func (e *entry) counted() bool { return len(e.owners) > 0 && e.owners[0].Kind != 0 }
+
 // seal computes the cookie. Zero is nobody's.
 func (e *entry) seal() error {
 	e.cookie = 0
