@@ -40,7 +40,7 @@ var layers = map[string][]string{
 	"cli":       {"api", "instance", "router"},
 	"catalogue": {"image", "netns"},
 	"e2e":       {"*"},
-	"lab":       {"agent", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "ovsdb", "router"},
+	"lab":       {"agent", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "ovsdb", "router", "testbed"},
 	"examples":  {"api"},
 
 	// packages of lab, lower ones first
@@ -51,7 +51,7 @@ var layers = map[string][]string{
 	"lab/traffic":     {"lab/stats", "netns"},
 	"lab/platform":    {"lab/traffic/tools", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "router"},
 	"lab/controllers": {"api", "flow", "netns", "openflow", "ovsdb", "router"},
-	"lab/experiment":  {"lab/controllers", "lab/machine", "lab/search", "lab/stats", "lab/traffic", "lab/platform", "api/file", "container", "image", "instance", "netns", "ovsdb", "router/fabric"},
+	"lab/experiment":  {"lab/controllers", "lab/machine", "lab/search", "lab/stats", "lab/traffic", "lab/platform", "api/file", "container", "image", "instance", "netns", "ovsdb", "router/fabric", "testbed"},
 
 	// packages of cli, lower ones first
 	"cli/command": {"api", "instance"},

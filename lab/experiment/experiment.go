@@ -51,7 +51,7 @@ func All() map[string]Experiment {
 	out := map[string]Experiment{}
 	for _, x := range []Experiment{tcpExperiment(), pingExperiment(), ppsExperiment(), ndrExperiment(), rrExperiment(), fctExperiment(), bootExperiment{},
 		ceilingExperiment(), paceExperiment(), latencyExperiment(), installExperiment{}, compileExperiment{},
-		rulesExperiment{}, policiesExperiment{}, startExperiment{}, changeExperiment{}} {
+		rulesExperiment{}, policiesExperiment{}, startExperiment{}, changeExperiment{}, appliedExperiment{}} {
 		out[x.Name()] = x
 	}
 	return out
