@@ -104,7 +104,7 @@ func TestTruthIsFound(t *testing.T) {
 	for name, noise := range noises {
 		for _, blocks := range []int{6, 8, 12, 20} {
 			same := experiments(1, blocks, noise)
-			alarms := share(same, func(c experiment) bool { return c.Duplicate.Claimed() })
+			alarms := share(same, func(c experiment) bool { return c.Duplicate.Apart() })
 			covered := share(same, func(c experiment) bool { return variant(c).Interval.Contains(1) })
 			t.Logf("%s noise, %d blocks: covered %.1f %%, A/A alarms %.1f %%", name, blocks, 100*covered, 100*alarms)
 			if covered < 0.93 || covered > 0.97 || alarms < 0.03 || alarms > 0.07 {
@@ -124,6 +124,71 @@ func TestTruthIsFound(t *testing.T) {
 				if math.Abs(found-foretold) > 0.12 {
 					t.Errorf("%s noise, %d blocks, slower by %v: found in %.2f of the runs, foretold in %.2f", name, blocks, slower, found, foretold)
 				}
+			}
+		}
+	}
+}
+
+// setups are logarithms of what a chain is off by, as it happened to be made.
+var setups = map[string]func(*rand.Rand) float64{
+	"normal": func(r *rand.Rand) float64 { return 0.05 * r.NormFloat64() },
+	"lucky or not": func(r *rand.Rand) float64 {
+		if r.Float64() < 0.3 {
+			return -0.12
+		}
+		return 0
+	},
+}
+
+// setUp are runs in which baseline, duplicate and variant stand on chains that are each off by something of their own: rebuilt for every block, or kept
+// through all, the duplicate on the baseline's.
+func setUp(truth float64, blocks int, chain func(*rand.Rand) float64, rebuilt bool) []experiment {
+	return simulate(func(seed uint64) experiment {
+		m := machine{rng: rand.New(rand.NewPCG(seed, 87)), noise: func(r *rand.Rand) float64 { return 0.02 * r.NormFloat64() }}
+		var base, again, variant []float64
+		var chains [3]float64
+		for b := range blocks {
+			m.block()
+			if rebuilt || b == 0 {
+				chains = [3]float64{chain(m.rng), chain(m.rng), chain(m.rng)}
+				if !rebuilt {
+					chains[1] = chains[0]
+				}
+			}
+			base, again = append(base, m.trial(math.Exp(chains[0]))), append(again, m.trial(math.Exp(chains[1])))
+			variant = append(variant, m.trial(truth*math.Exp(chains[2])))
+		}
+		_, l := estimate(variant, base, 1.0001)
+		return experiment{compareOnly(base, again, map[string][]float64{"variant": variant}), l}
+	})
+}
+
+// TestSetUpsAreInTheIntervals: with chains that are rebuilt for every block, what differs between them is in the interval, in the A/A alarms and in what a
+// run foretells. With chains that are kept, two equal variants are called different most of the time, and the duplicate on the same chain does not tell.
+func TestSetUpsAreInTheIntervals(t *testing.T) {
+	for name, chain := range setups {
+		for _, blocks := range []int{6, 12, 20} {
+			same := setUp(1, blocks, chain, true)
+			alarms := share(same, func(c experiment) bool { return c.Duplicate.Apart() })
+			covered := share(same, func(c experiment) bool { return c.Variants["variant"].Interval.Contains(1) })
+			const effect = 1.15
+			found := share(setUp(effect, blocks, chain, true), func(c experiment) bool { return c.Variants["variant"].Verdict == Higher })
+			foretold := 0.0
+			for _, run := range same {
+				reach := reaches(run.noise, Alpha, 200, rand.New(rand.NewPCG(1, 1)))
+				n, _ := slices.BinarySearch(reach, math.Log(effect))
+				foretold += float64(n) / float64(len(reach)) / float64(len(same))
+			}
+			kept := setUp(1, blocks, chain, false)
+			wrong := share(kept, func(c experiment) bool { return !c.Variants["variant"].Interval.Contains(1) })
+			silent := share(kept, func(c experiment) bool { return !c.Duplicate.Apart() })
+			t.Logf("%s set-ups, %d blocks: covered %.1f %%, A/A alarms %.1f %%, %.2f found in %.0f %%, foretold %.0f %%; kept: missed in %.0f %%, the duplicate silent in %.0f %%",
+				name, blocks, 100*covered, 100*alarms, effect, 100*found, 100*foretold, 100*wrong, 100*silent)
+			if covered < 0.93 || covered > 0.97 || alarms < 0.03 || alarms > 0.07 || math.Abs(found-foretold) > 0.12 {
+				t.Errorf("%s set-ups, %d blocks: covered %.3f, want 0.93 to 0.97; alarms %.3f, want 0.03 to 0.07; found %.2f, foretold %.2f", name, blocks, covered, alarms, found, foretold)
+			}
+			if wrong < 0.3 || silent < 0.9 {
+				t.Errorf("%s set-ups, %d blocks, kept: missed in %.2f, silent in %.2f: the test shows nothing", name, blocks, wrong, silent)
 			}
 		}
 	}
