@@ -1,7 +1,9 @@
 package lab
 
 import (
-	"fmt"
+	"bytes"
+	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -9,27 +11,16 @@ import (
 	"weir.dev/weir/lab/study"
 )
 
-const limitStudy = `name: limits
-title: Limits that are known
-parts:
-  - name: limits
-    question: Are they found?
-    experiment: ndr
-    metrics: [{name: ndr, unit: Mpps, better: higher}, {name: pdr, unit: Mpps, better: higher}, {name: typical-50, unit: us, better: lower}]
-    factors:
-      - {name: limit, levels: ["40000", "100000"]}
-    compare: limit
-    baseline: "40000"
-    quick: {blocks: %d, duration: 50ms}
-    full: {blocks: 6, duration: 50ms}
-`
-
 const limitTrial = 50 * time.Millisecond
 
 // limitJournal is a run of so many blocks, each of three searches: of both limits, and of the first again.
 func limitJournal(t testing.TB, dir string, blocks int) *study.Journal {
 	t.Helper()
-	f, err := study.Parse("limits.yaml", fmt.Appendf(nil, limitStudy, blocks), []string{"ndr"})
+	text, err := os.ReadFile("testdata/limits.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := study.Parse("limits.yaml", bytes.ReplaceAll(text, []byte("BLOCKS"), []byte(strconv.Itoa(blocks))), []string{"ndr"})
 	if err != nil {
 		t.Fatal(err)
 	}

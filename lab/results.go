@@ -2,7 +2,6 @@ package lab
 
 import (
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -384,62 +383,14 @@ func fit(p study.Part, m study.Metric, along study.Factor, x []float64, start st
 		v := slices.Clone(start)
 		v[place] = l
 		s := all[key(v, false)].series(m.Name, blocks)
-		if w := valid(s); len(w) > 0 {
-			f.X, f.Y, series = append(f.X, x[i]), append(f.Y, stats.Median(w)), append(series, s)
+		if len(valid(s)) > 0 {
+			f.X, series = append(f.X, x[i]), append(series, s)
 		}
 	}
 	if len(f.X) < 3 {
 		return f, false
 	}
-	line := func(chosen []float64) stats.Line {
-		var xs, ys []float64
-		for i := range f.X {
-			var of []float64
-			for _, b := range chosen {
-				of = append(of, series[i][int(b)])
-			}
-			if of = valid(of); len(of) > 0 {
-				xs, ys = append(xs, f.X[i]), append(ys, stats.Median(of))
-			}
-		}
-		return stats.TheilSen(xs, ys)
-	}
-	every := Made(series)
-	whole := line(every)
-	f.A, f.B, f.R2 = whole.A, whole.B, r2(whole, f.X, f.Y)
-	if math.IsNaN(f.A) || math.IsNaN(f.B) {
-		return f, false
-	}
-	if len(every) >= stats.MinBlocks {
-		i := stats.BCa(every, func(b []float64) float64 { return line(b).B }, 1-stats.Alpha, stats.Resamples, rand.New(rand.NewPCG(seed, 0xf17)))
-		if !math.IsNaN(i.Low) && !math.IsNaN(i.High) && !math.IsInf(i.Low, 0) && !math.IsInf(i.High, 0) {
-			f.Interval = &i
-		}
-	}
-	return f, true
-}
-
-// Made are the blocks in which some of the series have a value: what a line through them stands on. A run that is not over has fewer than planned.
-func Made(series [][]float64) (blocks []float64) {
-	for b := range series[0] {
-		if slices.ContainsFunc(series, func(s []float64) bool { return !math.IsNaN(s[b]) }) {
-			blocks = append(blocks, float64(b))
-		}
-	}
-	return blocks
-}
-
-// r2 is how much of the medians' spread the line explains, at least 0.
-func r2(l stats.Line, x, y []float64) float64 {
-	m := stats.Mean(y)
-	var rest, spread float64
-	for i := range x {
-		d := y[i] - l.A - l.B*x[i]
-		rest += d * d
-		spread += (y[i] - m) * (y[i] - m)
-	}
-	if spread == 0 {
-		return 0
-	}
-	return max(0, 1-rest/spread)
+	line, ok := stats.FitLine(f.X, series, seed)
+	f.A, f.B, f.Interval, f.R2, f.Y = line.A, line.B, line.Interval, line.R2, line.Y
+	return f, ok
 }

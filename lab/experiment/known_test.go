@@ -1,10 +1,11 @@
 package experiment_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
-	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -21,21 +22,6 @@ import (
 	"weir.dev/weir/lab/search"
 	"weir.dev/weir/lab/study"
 )
-
-const limitStudy = `name: limits
-title: Limits that are known
-parts:
-  - name: limits
-    question: Are they found?
-    experiment: ndr
-    metrics: [{name: ndr, unit: Mpps, better: higher}, {name: pdr, unit: Mpps, better: higher}, {name: typical-50, unit: us, better: lower}]
-    factors:
-      - {name: limit, levels: ["40000", "100000"]}
-    compare: limit
-    baseline: "40000"
-    quick: {blocks: %d, duration: 50ms, verify: 200ms}
-    full: {blocks: 6, duration: 50ms}
-`
 
 // busy keeps a CPU busy until the test ends.
 func busy(t *testing.T, cpu int) {
@@ -61,7 +47,11 @@ var tries = flag.Int("tries", 3, "searches of TestKnownLimitsAreFound, three at 
 func TestKnownLimitsAreFound(t *testing.T) {
 	x, chain := experiment.NewShaped(t)
 	busy(t, chain)
-	f, err := study.Parse("limits.yaml", fmt.Appendf(nil, limitStudy, (*tries+2)/3), []string{"ndr"})
+	text, err := os.ReadFile("../testdata/limits.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := study.Parse("limits.yaml", bytes.ReplaceAll(text, []byte("BLOCKS"), []byte(strconv.Itoa((*tries+2)/3))), []string{"ndr"})
 	if err != nil {
 		t.Fatal(err)
 	}

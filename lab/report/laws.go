@@ -2,7 +2,6 @@ package report
 
 import (
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -120,63 +119,28 @@ func costs(p lab.PartResult, metric int, name string, scale float64, seed uint64
 					l = &line{law: Law{Part: p.Part.Name, Metric: name, Unit: "ns", Derived: true, Level: v.Level, Along: along.Name, At: at}}
 					lines[key], order = l, append(order, key)
 				}
-				s := make([]float64, len(v.Blocks))
-				var whole []float64
+				s, whole := make([]float64, len(v.Blocks)), false
 				for i, b := range v.Blocks {
 					s[i] = math.NaN()
 					if b != nil && *b > 0 {
-						s[i] = 1e9 / (*b * scale)
-						whole = append(whole, s[i])
+						s[i], whole = 1e9/(*b*scale), true
 					}
 				}
-				if len(whole) > 0 {
-					l.law.X, l.law.Y, l.series = append(l.law.X, x), append(l.law.Y, stats.Median(whole)), append(l.series, s)
+				if whole {
+					l.law.X, l.series = append(l.law.X, x), append(l.series, s)
 				}
 			}
 		}
 		for _, key := range order {
-			if l := lines[key]; len(l.law.X) >= 3 {
-				out = append(out, l.law.fit(l.series, seed))
+			l := lines[key]
+			if len(l.law.X) < 3 {
+				continue
+			}
+			if f, ok := stats.FitLine(l.law.X, l.series, seed); ok {
+				l.law.A, l.law.B, l.law.Interval, l.law.R2, l.law.Y = f.A, f.B, f.Interval, f.R2, f.Y
+				out = append(out, l.law)
 			}
 		}
 	}
 	return out
-}
-
-// fit by Theil and Sen through the medians; b's interval by bootstrap over blocks.
-func (l Law) fit(series [][]float64, seed uint64) Law {
-	through := func(blocks []float64) stats.Line {
-		var x, y []float64
-		for i, s := range series {
-			var of []float64
-			for _, b := range blocks {
-				if v := s[int(b)]; !math.IsNaN(v) {
-					of = append(of, v)
-				}
-			}
-			if len(of) > 0 {
-				x, y = append(x, l.X[i]), append(y, stats.Median(of))
-			}
-		}
-		return stats.TheilSen(x, y)
-	}
-	every := lab.Made(series)
-	whole := through(every)
-	l.A, l.B = whole.A, whole.B
-	mean, rest, spread := stats.Mean(l.Y), 0.0, 0.0
-	for i := range l.X {
-		d, e := l.Y[i]-l.A-l.B*l.X[i], l.Y[i]-mean
-		rest, spread = rest+d*d, spread+e*e
-	}
-	if spread > 0 {
-		l.R2 = max(0, 1-rest/spread)
-	}
-	if len(every) >= stats.MinBlocks {
-		rng := rand.New(rand.NewPCG(seed, 0x1a3))
-		i := stats.BCa(every, func(b []float64) float64 { return through(b).B }, 1-stats.Alpha, stats.Resamples, rng)
-		if finite(i.Low) && finite(i.High) {
-			l.Interval = &i
-		}
-	}
-	return l
 }
