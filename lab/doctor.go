@@ -31,17 +31,7 @@ func Environment() map[string]string {
 		e["kernel"] = unix.ByteSliceToString(u.Release[:])
 	}
 	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(text)) {
-			name, value, _ := strings.Cut(line, ":")
-			switch strings.TrimSpace(name) {
-			case "model name":
-				e["cpu"] = strings.TrimSpace(value)
-			case "flags":
-				if strings.Contains(" "+strings.TrimSpace(value)+" ", " hypervisor ") {
-					e["virtual"] = "yes"
-				}
-			}
-		}
+		readCPU(string(text), e)
 	}
 	var i unix.Sysinfo_t
 	if err := unix.Sysinfo(&i); err == nil {
@@ -59,6 +49,28 @@ func Environment() map[string]string {
 	nodes, _ := filepath.Glob("/sys/devices/system/node/node[0-9]*")
 	e["numa_nodes"] = strconv.Itoa(max(len(nodes), 1))
 	return e
+}
+
+// readCPU reads the CPU's model, and whether the machine is virtual, from the text of /proc/cpuinfo. ARM has no name of the model there, but numbers.
+func readCPU(text string, e map[string]string) {
+	arm := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(line, ":")
+		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		switch name {
+		case "model name":
+			e["cpu"] = value
+		case "CPU implementer", "CPU part", "CPU revision":
+			arm[name] = value
+		case "flags":
+			if strings.Contains(" "+value+" ", " hypervisor ") {
+				e["virtual"] = "yes"
+			}
+		}
+	}
+	if e["cpu"] == "" && arm["CPU part"] != "" {
+		e["cpu"] = fmt.Sprintf("ARM implementer %s part %s revision %s", arm["CPU implementer"], arm["CPU part"], arm["CPU revision"])
+	}
 }
 
 // limits are what cannot be claimed of a run in such an environment.

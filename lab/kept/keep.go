@@ -121,7 +121,7 @@ func rowOf(ctx context.Context, o Order) (Row, error) {
 	if row.Commit, err = commitOf(ctx, o.Top, row.Version); err != nil {
 		return row, fmt.Errorf("%w: %s: %w", ErrRefused, o.Run, err)
 	}
-	row.Raw, err = walk(o.Run)
+	row.Raw, err = walk(o.Run, false)
 	return row, err
 }
 

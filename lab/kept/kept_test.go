@@ -159,6 +159,10 @@ func finished(t *testing.T, h study.Header, seed uint64, made int) string {
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
+	// What lies beside it besides is not kept.
+	for _, name := range []string{"report.html", "results.json", "notes.txt", "figures/rtt.svg"} {
+		write(t, filepath.Join(dir, name), "not raw\n")
+	}
 	return dir
 }
 
@@ -183,6 +187,9 @@ func TestAFinishedRunIsKept(t *testing.T) {
 	}
 	if err := x.Check(dir); err != nil {
 		t.Error(err)
+	}
+	if entries, err := os.ReadDir(filepath.Join(dir, row.Run)); err != nil || len(entries) != 1 {
+		t.Errorf("more than the journal was kept: %v %v", entries, err)
 	}
 	was, err := lab.Report(run)
 	if err != nil {

@@ -23,7 +23,7 @@ const repeatsName = "repeat.json"
 const mostFiles = 2000
 
 // made are the files that `weir lab report` writes into a run's directory. They follow from the raw data, and are not kept.
-var made = []string{"report.html", "report.md", "report.json", "schema.json", "trials.csv", "summary.csv", "benchstat.txt", "figures"}
+var made = []string{"report.html", "report.md", "report.json", "report.schema.json", "results.json", "trials.csv", "summary.csv", "benchstat.txt", "figures"}
 
 // both are the keys of two maps, sorted.
 func both[V any](a, b map[string]V) []string {
@@ -47,11 +47,11 @@ func digestsOf(dir, run string) (map[string]string, error) {
 		sum, err := digest(f)
 		return map[string]string{run: sum}, err
 	}
-	return walk(path)
+	return walk(path, true)
 }
 
-// walk gives the digests of the raw files below a run's directory, and refuses files of which it does not know what they are.
-func walk(path string) (map[string]string, error) {
+// walk gives the digests of the raw files below a run's directory. strict refuses files of which it does not know what they are.
+func walk(path string, strict bool) (map[string]string, error) {
 	out := map[string]string{}
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -78,14 +78,14 @@ func walk(path string) (map[string]string, error) {
 				return nil, err
 			}
 		case e.IsDir() && !strings.HasPrefix(e.Name(), "."):
-			below, err := walk(name)
+			below, err := walk(name, strict)
 			if err != nil {
 				return nil, err
 			}
 			for file, sum := range below {
 				out[e.Name()+"/"+file] = sum
 			}
-		default:
+		case strict:
 			return nil, fmt.Errorf("%s is no file of a run", name)
 		}
 		if len(out) > mostFiles {
