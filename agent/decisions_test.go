@@ -25,6 +25,7 @@ import (
 	imagefake "weir.dev/weir/image/fake"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/managertest"
 	"weir.dev/weir/portkind"
 	"weir.dev/weir/store/mem"
 )
@@ -58,19 +59,7 @@ func newDesk(t *testing.T, o switchfake.Options, change ...func(*desk)) *desk {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(dir, "api.sock")
-	s, err := m.Listen(manager.ServeOptions{Socket: socket})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	managertest.Serve(t, m, manager.ServeOptions{Socket: socket})
 	client, err := api.Dial(api.Options{Socket: socket})
 	if err != nil {
 		t.Fatal(err)

@@ -32,6 +32,7 @@ import (
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/managertest"
 	"weir.dev/weir/netns"
 	"weir.dev/weir/store/mem"
 )
@@ -141,19 +142,7 @@ func (w *world) manage() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	s, err := m.Listen(manager.ServeOptions{Socket: w.socket})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx) }()
-	w.t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			w.t.Error(err)
-		}
-	})
+	managertest.Serve(w.t, m, manager.ServeOptions{Socket: w.socket})
 }
 
 func (w *world) path(name string) string { return filepath.Join(w.dir, "ns", name) }

@@ -9,13 +9,13 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/managertest"
 	"weir.dev/weir/pki"
 	"weir.dev/weir/store/mem"
 )
@@ -41,18 +41,8 @@ func joinWorld(t testing.TB, o manager.Options) *world {
 	}
 	w.m = must(manager.New(o))(t)
 	w.socket = filepath.Join(shortDir(t), "api.sock")
-	s := must(w.m.Listen(manager.ServeOptions{Socket: w.socket, Agents: "127.0.0.1:0"}))(t)
-	w.addr = s.AgentsAddr().String()
-	c, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(c) }()
-	w.stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("serve: %v", err)
-		}
-	})
-	t.Cleanup(w.stop)
+	s, stop := managertest.Serve(t, w.m, manager.ServeOptions{Socket: w.socket, Agents: "127.0.0.1:0"})
+	w.addr, w.stop = s.AgentsAddr().String(), stop
 	w.Client = must(api.Dial(api.Options{Socket: w.socket}))(t)
 	t.Cleanup(w.Client.Close)
 	return w

@@ -12,6 +12,8 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/managertest"
+	"weir.dev/weir/manager/web"
 	"weir.dev/weir/store"
 	"weir.dev/weir/store/mem"
 )
@@ -56,31 +58,14 @@ func startIn(t testing.TB, dir string, o manager.Options) *bench {
 	}
 	b := &bench{m: m, store: o.Store, socket: filepath.Join(dir, "api.sock")}
 	tokenFile := filepath.Join(dir, "token")
-	s, err := m.Listen(manager.ServeOptions{Socket: b.socket, Listen: "127.0.0.1:0", TokenFile: tokenFile})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var s *web.Server
+	s, b.stop = managertest.Serve(t, m, manager.ServeOptions{Socket: b.socket, Listen: "127.0.0.1:0", TokenFile: tokenFile})
 	b.url = "http://" + s.TCPAddr().String()
 	secret, err := os.ReadFile(tokenFile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.token = string(secret[:len(secret)-1])
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx) }()
-	stopped := false
-	b.stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("serve: %v", err)
-		}
-	}
-	t.Cleanup(b.stop)
 	if b.Client, err = api.Dial(api.Options{Socket: b.socket}); err != nil {
 		t.Fatal(err)
 	}

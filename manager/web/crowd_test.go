@@ -16,9 +16,8 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/managertest"
 	"weir.dev/weir/manager/web"
-	"weir.dev/weir/store/mem"
 )
 
 // crowdEnv makes this test binary one that opens connections to an address, and says how many stay open.
@@ -61,24 +60,9 @@ func TestNobodyLocksTheAPIOut(t *testing.T) {
 		t.Fatal("root is needed, to become nobody")
 	}
 	dir := t.TempDir()
-	m, err := manager.New(manager.Options{Store: mem.New()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := testManager(t)
 	socket, tokenFile := filepath.Join(dir, "s"), filepath.Join(dir, "token")
-	s, err := m.Listen(web.ServeOptions{Socket: socket, Listen: "127.0.0.1:0", TokenFile: tokenFile})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	s, _ := managertest.Serve(t, m, web.ServeOptions{Socket: socket, Listen: "127.0.0.1:0", TokenFile: tokenFile})
 	crowd := exec.Command("/proc/self/exe", "-test.run", "^TestCrowd$", "-test.v")
 	crowd.Dir = "/"
 	crowd.Env = []string{crowdEnv + "=" + s.TCPAddr().String()}

@@ -15,6 +15,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/managertest"
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/openflow/fake"
 	"weir.dev/weir/store/mem"
@@ -171,14 +172,8 @@ func TestASwitchIsWhatItsCertificateSays(t *testing.T) {
 		}
 	}})
 	dir := t.TempDir()
-	s, err := m.Listen(manager.ServeOptions{Socket: dir + "/s"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
+	managertest.Serve(t, m, manager.ServeOptions{Socket: dir + "/s"})
+	ctx := t.Context()
 	client, err := api.Dial(api.Options{Socket: dir + "/s"})
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/managertest"
 	"weir.dev/weir/openflow"
 	"weir.dev/weir/openflow/fake"
 	"weir.dev/weir/openflow/lldp"
@@ -65,24 +66,12 @@ func newRigAt(t testing.TB, o Options, address string, listen func(string) (net.
 		t.Fatal(err)
 	}
 	socket := filepath.Join(dir, "api.sock")
-	s, err := m.Listen(manager.ServeOptions{Socket: socket})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx) }()
+	managertest.Serve(t, m, manager.ServeOptions{Socket: socket})
 	client, err := api.Dial(api.Options{Socket: socket})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		client.Close()
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("manager: %v", err)
-		}
-	})
+	t.Cleanup(client.Close)
 	r := &rig{t: t, client: client, address: address, o: o, listen: listen, agents: map[string]*agent{}}
 	r.start()
 	t.Cleanup(func() { r.stop() })
