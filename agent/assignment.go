@@ -81,6 +81,7 @@ func resolveRule(h api.HostRule, ports map[string]flow.Port) (r *flow.Rule, miss
 	if r.Cookie, err = strconv.ParseUint(h.Cookie, 16, 64); err != nil || len(h.Cookie) != 16 {
 		return nil, false, fmt.Errorf("cookie %q: want 16 hexadecimal digits", h.Cookie)
 	}
+	// The stage. Rules for frames that cannot be read have stages of their own, which older agents refuse.
 	in, out := flow.Ingress.String(), flow.Egress.String()
 	if h.Match.Unread != "" {
 		in, out = api.UnreadStage(in), api.UnreadStage(out)
@@ -99,12 +100,14 @@ func resolveRule(h api.HostRule, ports map[string]flow.Port) (r *flow.Rule, miss
 		return nil, false, err
 	}
 	r.Action.Pop, r.Action.Push = h.Action.Pop, h.Action.Push
+	// Fabric tags are for ports into the fabric only: no endpoint or function may see one.
 	if r.Action.Push != 0 && !leadsOut(h.Action.Port) {
 		return nil, false, fmt.Errorf("fabric tag %d is pushed to %q, which is no port into the fabric", r.Action.Push, h.Action.Port)
 	}
 	if r.Match.Tag != 0 && h.Match.InPort != "" && !leadsOut(h.Match.InPort) {
 		return nil, false, fmt.Errorf("fabric tag %d is matched at %q, which is no port into the fabric", r.Match.Tag, h.Match.InPort)
 	}
+	// A rule whose match names a missing port has nothing to match: it waits.
 	for _, at := range []struct {
 		name string
 		port *flow.Port
@@ -113,6 +116,7 @@ func resolveRule(h api.HostRule, ports map[string]flow.Port) (r *flow.Rule, miss
 			return nil, true, nil
 		}
 	}
+	// A missing port of a copy costs the copy. A missing target costs the frame: it must not pass unsteered.
 	for _, c := range h.Action.Clones {
 		if c.Push != 0 && !leadsOut(c.Port) {
 			return nil, false, fmt.Errorf("fabric tag %d is pushed on a copy to %q, which is no port into the fabric", c.Push, c.Port)

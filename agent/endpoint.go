@@ -195,6 +195,7 @@ func (a *Agent) endpointLink(name string, s api.EndpointSpec) string {
 
 func (a *Agent) ensureEndpoint(ctx context.Context, name string, s api.EndpointSpec) (*endpoint, error) {
 	object := "endpoint/" + name
+	// A link cannot change these properties: it is made anew.
 	if old := a.endpoints[name]; old != nil && (old.spec.Netns != s.Netns || old.spec.Interface != s.Interface || old.spec.MAC != s.MAC || old.spec.MTU != s.MTU) {
 		if err := a.removeEndpoint(ctx, name, old); err != nil {
 			return nil, err
@@ -203,6 +204,7 @@ func (a *Agent) ensureEndpoint(ctx context.Context, name string, s api.EndpointS
 	}
 	old := a.endpoints[name]
 	e := &endpoint{spec: s, made: s.Netns != "", held: old == nil || old.held}
+	// Weir makes the link into a namespace. An interface of the host is taken as it is.
 	if e.made {
 		o := netns.VethOptions{
 			HostName: a.endpointLink(name, s), Alias: a.Instance.Alias(object), HostMAC: a.Instance.MAC(object + "/switch"),
@@ -233,6 +235,7 @@ func (a *Agent) ensureEndpoint(ctx context.Context, name string, s api.EndpointS
 		}
 		e.anew = made
 	}
+	// A new endpoint is held: its first frame has to meet the rules.
 	asked := a.switchEndpoint(name, e)
 	asked.Held = e.held
 	port, err := a.Switch.AddEndpoint(ctx, asked)

@@ -84,6 +84,7 @@ func (a *Agent) commit(ctx context.Context, in router.Input, others []flow.Rule,
 // misfits are policies that the switch has no room for beside the others. Those that fitted before come first, then the others by name. They are found by
 // halves; what is not decided after so many tries is left out, too.
 func misfits(policies, fitted map[string]api.PolicySpec, try func(map[string]api.PolicySpec) error) map[string]error {
+	// Policies that fitted before come first: a new one does not drive them out.
 	var before, rest []string
 	for _, name := range slices.Sorted(maps.Keys(policies)) {
 		if was, ok := fitted[name]; ok && reflect.DeepEqual(was, policies[name]) {
@@ -96,6 +97,7 @@ func misfits(policies, fitted map[string]api.PolicySpec, try func(map[string]api
 	left := map[string]error{}
 	tries := 0
 	var last error
+	// Halve what does not fit until single policies are left, with a bounded number of tries.
 	var add func(names []string)
 	add = func(names []string) {
 		if len(names) == 0 {

@@ -26,6 +26,7 @@ func (a *Agent) Counters(ctx context.Context) (api.Counters, error) {
 	if err != nil {
 		return api.Counters{}, err
 	}
+	// Only ports of the instance in force, under the names that the rest of Weir has for them.
 	c := api.Counters{Host: a.Host, Ports: []api.PortCounters{}, Rules: []api.RuleCounters{}}
 	for _, p := range a.instances(ports) {
 		x := api.PortCounters{
@@ -46,6 +47,7 @@ func (a *Agent) Counters(ctx context.Context) (api.Counters, error) {
 		}
 		c.Ports = append(c.Ports, x)
 	}
+	// The switch knows rules by cookies; who owns them is in the notes of the last commit.
 	notes := a.notes.Load()
 	for _, r := range rules {
 		x := api.RuleCounters{Cookie: hex64(r.Cookie), Note: r.Note, Hits: api.Counter(r.Hits)}

@@ -27,6 +27,7 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 	views := a.views()
 	next := choose(want, views, a.joined(), choice{chains: a.chains, policies: a.policies})
 	a.chains, a.policies = next.chains, next.policies
+	// The host's own rules and those of the assignment go into one commit, so that no frame meets half of either.
 	in := a.routerInput(views)
 	in.Closed = next.closed
 	var fromRouter assigned
@@ -45,12 +46,14 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 	if c.Added+c.Changed+c.Removed > 0 {
 		a.Log.Info("rules committed", "version", c.Version, "added", c.Added, "changed", c.Changed, "removed", c.Removed, "unchanged", c.Unchanged)
 	}
+	// What is in force now: for the next pass, for counters and for a restart.
 	a.installed, a.committed = rules, true
 	a.noteSteered(rules)
 	both := health.BothWays(a.chains, a.policies)
 	a.both.Store(&both)
 	a.fitted = maps.Clone(a.policies)
 	maps.DeleteFunc(a.fitted, func(name string, _ api.PolicySpec) bool { return a.full != nil && a.full.left[name] != nil })
+	// The switch keeps cookies only; live questions need texts and owners.
 	n := &notes{version: c.Version, text: make(map[uint64]string, len(rules)), owners: out.Owners}
 	for cookie, policy := range fromRouter.policies {
 		if policy != "-" {

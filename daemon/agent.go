@@ -73,11 +73,13 @@ func Agent(ctx context.Context, o AgentOptions) (err error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	// Take the instance, so that no second process runs it.
 	c, err := take(o.Instance)
 	if err != nil {
 		return err
 	}
 	defer c.release()
+	// A first start that fails leaves nothing behind.
 	isUp := false
 	notify := newNotifier()
 	o.Ready = both(func() { isUp = true; notify.ready(o.Log) }, o.Ready)
@@ -90,6 +92,7 @@ func Agent(ctx context.Context, o AgentOptions) (err error) {
 	if _, err := settle(o.Instance); err != nil {
 		return err
 	}
+	// Join, or take the certificate of an earlier join: it names the host.
 	m, err := enter(ctx, o)
 	if err != nil {
 		return err
@@ -100,6 +103,7 @@ func Agent(ctx context.Context, o AgentOptions) (err error) {
 		return err
 	}
 	defer client.Close()
+	// Open this host: runtime, switch and agent.
 	host := agentOptions(o.Host)
 	host.Instance, host.Version, host.API, host.Log, host.Now, host.Joined = o.Instance, o.Version, client, o.Log, o.Now, true
 	h, err := openHost(ctx, host, o.Drivers)
@@ -107,6 +111,7 @@ func Agent(ctx context.Context, o AgentOptions) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, h.close()) }()
+	// Renew the certificate, stay connected to every manager, and run the agent until ctx ends.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup

@@ -99,6 +99,7 @@ func checkState(i instance.Instance, names []string) error {
 // lock takes one directory.
 func (c *claim) lock(i instance.Instance, dir string, mode os.FileMode) error {
 	path := filepath.Join(dir, instance.LockFile)
+	// What this claim makes is removed again if the first start fails.
 	var made []string
 	for _, p := range []string{filepath.Dir(i.Run), dir, path} {
 		if _, err := os.Lstat(p); errors.Is(err, fs.ErrNotExist) {
@@ -109,6 +110,7 @@ func (c *claim) lock(i instance.Instance, dir string, mode os.FileMode) error {
 		return fmt.Errorf("directory of instance %s: %w: give a directory that can be made and written with --root", i.Name, err)
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	// Removing an instance works on a read-only file system, too; running one does not.
 	frozen := errors.Is(err, unix.EROFS)
 	if frozen && c.ending {
 		f, err = os.Open(path)
@@ -118,6 +120,7 @@ func (c *claim) lock(i instance.Instance, dir string, mode os.FileMode) error {
 	if err != nil {
 		return fmt.Errorf("lock instance %s: %w: give a directory that can be written with --root", i.Name, err)
 	}
+	// The file stays where it is after a crash. The lock goes with the process.
 	if err := lockLingering(f); err != nil {
 		pid, _ := locker(f)
 		f.Close()

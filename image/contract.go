@@ -63,6 +63,7 @@ func ParseContract(labels map[string]string) (Contract, error) {
 	default:
 		return Contract{}, fmt.Errorf("label %s: want beside or recreate, not %q", LabelUpdate, u)
 	}
+	// Lists name only what Weir can do or grant.
 	c.Rewrites = listLabel(labels, LabelRewrites)
 	for _, f := range c.Rewrites {
 		if !slices.Contains(rewriteFields, f) {

@@ -136,6 +136,7 @@ func sweep(entries []planned, visit func(a, b planned) bool) bool {
 	if least == 0 {
 		return true
 	}
+	// Entries that do not name the field meet all others.
 	var wide []planned
 	var narrow []item
 	for _, e := range entries {

@@ -177,6 +177,7 @@ func (t *tracer) follow(from, to string, m flow.Match) (api.TraceWay, error) {
 		return way, fmt.Errorf("trace: no frame meets %+v", m)
 	}
 	way.Packet = k.String()
+	// The reference switch decides: a trace uses the rules, not a second reading of the policies.
 	s := flow.New()
 	for _, name := range []string{from, to} {
 		if err := s.AddEndpoint(t.in.Endpoints[name], name); err != nil {

@@ -74,6 +74,7 @@ func listenFor(fresh, path string) (net.Listener, error) {
 func handler(function string, raise func(api.Event)) http.Handler {
 	b := &bucket{tokens: burst, last: time.Now()}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Functions are taken as hostile: whatever they send is bounded and checked.
 		if r.Method != http.MethodPost {
 			http.Error(w, "POST one JSON object {severity, reason, message}", http.StatusMethodNotAllowed)
 			return
@@ -106,6 +107,7 @@ func handler(function string, raise func(api.Event)) http.Handler {
 			http.Error(w, "reason: "+wrong, http.StatusBadRequest)
 			return
 		}
+		// The rate is checked last, so that a mistake costs no event.
 		if !b.take(time.Now()) {
 			http.Error(w, "too many events", http.StatusTooManyRequests)
 			return

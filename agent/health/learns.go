@@ -39,6 +39,7 @@ func BothWays(chains map[string]api.ChainSpec, policies map[string]api.PolicySpe
 			}
 		}
 	}
+	// Where frames to an endpoint come in by the port at which its own frames do, a function that is a bridge does not hand them on.
 	found := map[string][]string{}
 	for p, t := range at {
 		for i, from := range t.from {

@@ -49,6 +49,7 @@ func (a *Announcer) Run(ctx context.Context) {
 		return
 	}
 	defer host.Close()
+	// The router ignores hosts that it does not know: wait until the manager and then the router have heard of this one.
 	select {
 	case <-a.Known:
 	case <-time.After(introduceIn):
@@ -60,6 +61,7 @@ func (a *Announcer) Run(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
+	// The same failure is logged once.
 	failed := ""
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -50,6 +50,7 @@ func (st *state) apply(ctx context.Context, req api.ApplyRequest) ([]api.Change,
 	if err != nil {
 		return nil, err
 	}
+	// In the order of the nouns: users come after what they use.
 	for _, n := range object.Nouns() {
 		if !n.Declared {
 			continue
@@ -74,6 +75,7 @@ func (st *state) apply(ctx context.Context, req api.ApplyRequest) ([]api.Change,
 			changes = append(changes, st.prune(n, specs)...)
 		}
 	}
+	// A request without secrets says nothing about them, so none is pruned.
 	if req.Prune && req.Secrets != nil {
 		for _, name := range slices.Sorted(maps.Keys(st.secrets)) {
 			if _, named := req.Secrets[name]; named {
@@ -88,6 +90,7 @@ func (st *state) apply(ctx context.Context, req api.ApplyRequest) ([]api.Change,
 	if err := st.check(ctx); err != nil {
 		return nil, err
 	}
+	// What else a change concerns, for people who look at a plan.
 	relations := relate(st.objects, st.before)
 	for i, c := range changes {
 		if c.Action != "unchanged" && c.Kind == api.KindSecret {

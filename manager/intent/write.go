@@ -112,6 +112,7 @@ func (e *Editor) replace(n object.Noun, w http.ResponseWriter, r *http.Request, 
 	}
 	status := http.StatusOK
 	last, err := e.edit(r.Context(), func(st *state) error {
+		// The edit may run again after a conflict, so it starts from the stored object each time.
 		cur := st.get(n.Kind, name)
 		if err := preconditions(r, n.Kind, name, cur); err != nil {
 			return err
@@ -128,6 +129,7 @@ func (e *Editor) replace(n object.Noun, w http.ResponseWriter, r *http.Request, 
 		if cur == nil {
 			status = http.StatusCreated
 		}
+		// An equal spec writes nothing.
 		if web.Note(r).Idle = now == cur; now == cur {
 			return nil
 		}
@@ -144,6 +146,7 @@ func (e *Editor) replace(n object.Noun, w http.ResponseWriter, r *http.Request, 
 	if err != nil {
 		return err
 	}
+	// The answer shows the object as it was committed.
 	now := last.get(n.Kind, name)
 	web.Note(r).Generation = now.Generation
 	w.Header().Set("ETag", api.ETag(now.Revision))

@@ -189,6 +189,7 @@ func (j *Joiner) admitHost(ctx context.Context, req api.JoinRequest, key string,
 	if err != nil {
 		return api.Certificate{}, err
 	}
+	// A member keeps its record. With another key it begins a new life: the former agent is shut out.
 	who := &members.Member{Meta: api.Meta{Name: req.Host, UID: object.NewUID(), Created: now}}
 	memberAt := int64(0)
 	replaced := old != nil && !slices.Contains(old.Keys, key)
@@ -200,6 +201,7 @@ func (j *Joiner) admitHost(ctx context.Context, req api.JoinRequest, key string,
 	}
 	who.Keys, who.Expires, who.Updated = []string{key}, out.Expires, now
 	who.Declared = api.HostSpec{CPUs: token.CPUs, Memory: token.Memory}
+	// A token may be used again with the same key only: an answer got lost. No second event then.
 	again := !token.Used.IsZero()
 	tokenAt := token.Revision
 	token.Used, token.UsedBy, token.UsedKey, token.Updated = now, req.Host, key, now
@@ -214,6 +216,7 @@ func (j *Joiner) admitHost(ctx context.Context, req api.JoinRequest, key string,
 	if again {
 		events = nil
 	}
+	// Member and token change in one transaction, so a token never admits two hosts.
 	_, err = j.Write(ctx, tx.Change{Conds: []store.Cond{{Key: put.Key, Revision: memberAt}, {Key: use.Key, Revision: tokenAt}}, Ops: []store.Op{put, use}, Events: events})
 	if err != nil {
 		return api.Certificate{}, err

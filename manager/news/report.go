@@ -151,6 +151,7 @@ func (n *news) change(ctx context.Context) (tx.Change, error) {
 
 // statuses adds the statuses that differ. gone tells whether an object that is being deleted is down.
 func statuses[S any](ctx context.Context, n *news, kind api.Kind, in map[string]S, gone func(S) bool) error {
+	// Many objects are read at once, few one by one.
 	if len(in) >= manyStatuses {
 		if err := n.readAll(ctx, kind); err != nil {
 			return err
@@ -162,6 +163,7 @@ func statuses[S any](ctx context.Context, n *news, kind api.Kind, in map[string]
 		if err != nil {
 			return err
 		}
+		// Objects that are gone, or another host's, are left out: news may be late.
 		if o == nil {
 			continue
 		}
@@ -181,6 +183,7 @@ func statuses[S any](ctx context.Context, n *news, kind api.Kind, in map[string]
 		case *api.PolicyStatus:
 			now.Conditions = n.dated(o, now.Conditions)
 		}
+		// An object goes when its agent has taken it down.
 		if o.Deleting != nil && gone != nil && gone(s) {
 			n.Remove(kind, name, o.Revision)
 			n.changed[object.Ref{Kind: kind, Name: name}] = nil
@@ -310,6 +313,7 @@ func mayReport(r *http.Request, req api.StatusReport) error {
 	add := func(path, host string) {
 		problems = append(problems, api.Problem{Path: path, Message: fmt.Sprintf("is of host %q", host), Hint: fmt.Sprintf("the agent of host %s reports its own", who.Host)})
 	}
+	// An agent may name no host but its own, and not fill the state.
 	if req.Host != who.Host {
 		add("host", req.Host)
 	}

@@ -119,6 +119,7 @@ func (a *API) serve(rt Route) http.Handler {
 		defer t.body.giveBack()
 		n := &noted{}
 		r = r.WithContext(context.WithValue(r.Context(), notedKey{}, n))
+		// A request has at most one audit record; that of a stream is written when the stream begins. A refused request has one, whatever it asks.
 		var told bool
 		record := func(status int, err error) {
 			refused := status == http.StatusUnauthorized || status == http.StatusForbidden
@@ -128,6 +129,7 @@ func (a *API) serve(rt Route) http.Handler {
 			told = told || rt.recorded() || refused
 		}
 		n.Began = func(status int) { record(status, nil) }
+		// A panic in one request must not end the manager.
 		defer func() {
 			if p := recover(); p != nil {
 				a.Log.Error("panic in a request", "method", r.Method, "path", r.URL.Path, "panic", p, "stack", strict.Clip(string(debug.Stack()), maxStack))

@@ -151,6 +151,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	streams, endStreams := context.WithCancel(context.Background())
 	defer endStreams()
+	// Each connection carries who its peer is, as far as the socket tells.
 	srv := s.server(s.handler(), func(ctx context.Context, c net.Conn) context.Context {
 		ctx = context.WithValue(ctx, streamsKey{}, streams)
 		if who, unix := socketCaller(c); unix {
@@ -163,6 +164,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		go func() { ended <- srv.Serve(l) }()
 	}
 	servers := []*http.Server{srv}
+	// Agents have a listener of their own, with TLS and other bounds.
 	if s.agents != nil {
 		forAgents := s.server(s.agents.handler(), func(ctx context.Context, c net.Conn) context.Context {
 			return s.agents.connContext(context.WithValue(ctx, streamsKey{}, streams), c)
@@ -177,6 +179,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	case <-ctx.Done():
 	case err = <-ended:
 	}
+	// Watches end at once; other requests have a moment to end.
 	endStreams()
 	drain, cancel := context.WithTimeout(context.Background(), drainTimeout)
 	defer cancel()

@@ -36,6 +36,7 @@ func watchAll(ctx context.Context, c *api.Client, to chan<- event) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
+	// Nothing is computed before all nouns have been listed once: what is not known yet would count as not wanted.
 	var left atomic.Int32
 	left.Store(6)
 	listed := func() {
@@ -113,6 +114,7 @@ func watchKind[T interface {
 	put := func(l *loop, o T) {
 		name, _, _, _ := o.ID()
 		m := in(l.intent)
+		// Statuses change all the time; only what the compiler reads makes it compute.
 		if old, there := m[name]; !there || !alike(old, o) {
 			if kind == api.KindPolicy {
 				l.edited[name] = true

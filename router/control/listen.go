@@ -90,6 +90,7 @@ func (l *loop) attend(ctx context.Context, nc net.Conn, d *door, opened func()) 
 	stop := context.AfterFunc(ctx, func() { s.conn.Close() })
 	defer stop()
 	defer s.conn.Close()
+	// Ask the loop for a place. If another connection has it, look whether that one is alive, and ask again if not.
 	for {
 		verdict := make(chan admission, 1)
 		post(ctx, l.events, func(l *loop) { verdict <- l.admit(s) })

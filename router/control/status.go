@@ -271,6 +271,7 @@ func (l *loop) remember(ctx context.Context) error {
 		}
 		list, err = l.o.API.Switches().List(ctx, api.ListOptions{})
 	}
+	// First all switches, then their ports: a link needs the switches at both ends.
 	now := l.o.Now()
 	for _, s := range list.Items {
 		id, err := strconv.ParseUint(s.Status.DatapathID, 16, 64)

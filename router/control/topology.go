@@ -93,6 +93,7 @@ func (l *loop) admit(s *session) admission {
 		}
 		d = l.newDevice(s.dpid, s.desc.Datapath)
 	}
+	// What was known of the switch stays: it went on forwarding while it was away.
 	outage := time.Duration(0)
 	if !d.since.IsZero() && !d.Remembered {
 		outage = now.Sub(d.since)
@@ -102,6 +103,7 @@ func (l *loop) admit(s *session) admission {
 	d.product, d.message, d.backoff, d.retry, d.audited = product(s.desc), "", 0, time.Time{}, now
 	l.adopt(d, s.entries)
 	s.entries = nil
+	// Ports may have come, gone or changed meanwhile.
 	known := d.Ports
 	d.Ports = map[uint32]*discovery.Port{}
 	for _, p := range s.ports {

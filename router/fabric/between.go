@@ -18,6 +18,7 @@ type Variant struct {
 
 // Between gives the policies that have another form in b than in a, with that form.
 func Between(a, b Input, coming bool) map[string][]Variant {
+	// Functions that moved change their chains; changed chains change their policies.
 	moved := map[string]bool{}
 	if !AtOnePlace(a.Functions, b.Functions) {
 		for name, f := range a.Functions {
@@ -55,6 +56,7 @@ func Between(a, b Input, coming bool) map[string][]Variant {
 			out[name] = []Variant{variant(b, q, coming)}
 		}
 	}
+	// Usually few policies were edited: the others are not looked at.
 	if names, few := Edited(&a, &b); few && len(changed) == 0 {
 		for _, name := range names {
 			compare(name)

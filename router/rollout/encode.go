@@ -332,6 +332,7 @@ func (c *Encoder) encodeMatch(to []openflow.Match, m *flow.Match, tagged bool) (
 	if m.Unread != flow.ReadAll {
 		return c.unread(to, out, m), nil
 	}
+	// A field has to come after those that it depends on (OpenFlow 1.3.5, 7.2.3.6): the EtherType, then the protocol, then ports.
 	kind, err := etherType(m)
 	if err != nil {
 		return to, err

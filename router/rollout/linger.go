@@ -26,6 +26,7 @@ func (f *Fleet) Lingering() []fabric.Lingering {
 			}
 		}
 	}
+	// A host may have in force what it confirmed, what was written, and every assignment sent since.
 	for name, h := range f.Peers {
 		if h.Settled {
 			continue

@@ -101,6 +101,7 @@ func (w *world) direct(p *compiled, v policy.Way) (*bundle, error) {
 	b := &p.pair[v]
 	*b = bundle{Direction: p.Direction(v, policy.SourceFirst), policy: p, visits: p.chain.walks[v].visits, blind: p.chain.walks[v].blind}
 	for _, s := range [2]*api.Selector{&b.Src, &b.Dst} {
+		// Both ends have to be in the network.
 		if s.Kind != api.SelectEndpoint {
 			continue
 		}
@@ -116,6 +117,7 @@ func (w *world) direct(p *compiled, v policy.Way) (*bundle, error) {
 		}
 	}
 	open := false
+	// Where frames are caught: everywhere, or at the place of one end.
 	if b.At == policy.Anywhere {
 		b.streams = w.everywhere(b.Src)
 	} else {

@@ -230,6 +230,7 @@ func (c *Compiler) plan(p *compiled) {
 		return
 	}
 	p.err = nil
+	// Reasons that need no way: report them, and drop the frames where the policy was in force.
 	if c.fenced(p) {
 		p.err = fmt.Errorf("chain %s: frames are dropped until those under way have left it, since functions change places: %w", p.chain.Name, policy.ErrNotReady)
 		c.failClosed(p)
@@ -248,6 +249,7 @@ func (c *Compiler) plan(p *compiled) {
 	if err == nil {
 		err = c.try(p)
 	}
+	// Too few tags to keep all forms apart: the policy goes without those that only the change needs.
 	if errors.Is(err, fabric.ErrTags) && len(c.w.In.Changing) > 0 {
 		c.undo(p)
 		c.ignoresChanges = true

@@ -55,6 +55,7 @@ func (c *Compiler) render(p *compiled) {
 func (c *Compiler) ports(b *bundle) []string {
 	g := c.w.Graph
 	out := append(c.tmp.texts[:0], b.Src.String())
+	// Of several places where frames are caught the first one is shown.
 	s := b.streams[0]
 	at := -1
 	if s.Node >= 0 {

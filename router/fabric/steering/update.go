@@ -37,6 +37,7 @@ func (c *Compiler) changes(in fabric.Input) (fresh, gone map[string]*compiled, o
 	look := func(name string) {
 		p := c.policies[name]
 		spec, still := in.Policies[name]
+		// A policy stays as it is unless it was edited, or what kept it out of force may have gone.
 		if p != nil {
 			if still && fabric.SamePolicy(p.Spec, spec) && (p.err == nil || p.held == in.InForce[name] && !errors.Is(p.err, fabric.ErrTags)) {
 				p.held = in.InForce[name]
@@ -71,6 +72,7 @@ func (c *Compiler) changes(in fabric.Input) (fresh, gone map[string]*compiled, o
 			}
 		}
 	}
+	// Copies are ranked among each other, so a changed one needs all computed anew.
 	copies := func(all map[string]*compiled) bool {
 		for _, p := range all {
 			if p.Replica() {
