@@ -1,4 +1,4 @@
-// Package rig drives the real binary for the demo, the scenarios and the benchmarks: a Weir of its own name in a network
+// Package rig drives the real binary for the demo and the scenarios: a Weir of its own name in a network
 // namespace of its own, stations in further namespaces, commands run inside them, and everything removed at the end.
 package rig
 
@@ -34,8 +34,6 @@ type Rig struct {
 	Args   []string // further arguments of it
 	// LogFile takes what the daemon prints; default Root/daemon.log.
 	LogFile string
-	// Realtime gives iperf3 real-time priority: what else the machine does counts less.
-	Realtime bool
 
 	above  string // of Options.Open: holds the state directory
 	daemon *exec.Cmd
@@ -316,11 +314,7 @@ const streamGrace = time.Minute
 func (r *Rig) Iperf(ctx context.Context, from, to, addr string, port, seconds int, more ...string) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+streamGrace)
 	defer cancel()
-	var first []string
-	if r.Realtime {
-		first = []string{"chrt", "-r", "1"} // not -f: both ends may share a CPU
-	}
-	server, err := r.Start(to, append(slices.Clone(first), "iperf3", "-s", "-1", "-p", strconv.Itoa(port))...)
+	server, err := r.Start(to, "iperf3", "-s", "-1", "-p", strconv.Itoa(port))
 	if err != nil {
 		return 0, err
 	}
@@ -328,7 +322,7 @@ func (r *Rig) Iperf(ctx context.Context, from, to, addr string, port, seconds in
 	if err := r.Listening(ctx, to, port); err != nil {
 		return 0, err
 	}
-	argv := append(first, "iperf3", "-c", addr, "-p", strconv.Itoa(port), "-t", strconv.Itoa(seconds), "-J")
+	argv := []string{"iperf3", "-c", addr, "-p", strconv.Itoa(port), "-t", strconv.Itoa(seconds), "-J"}
 	out, err := r.Run(ctx, from, append(argv, more...)...)
 	if err != nil {
 		return 0, err
