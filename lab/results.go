@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -32,6 +33,8 @@ type Results struct {
 	Left     int      `json:"left"`  // not made yet: the run was interrupted
 	Again    int      `json:"again"` // times that a trial was made again, since the machine had disturbed it
 	Rules    []string `json:"rules"`
+	// Refused trials are void, too: their values contradict the raw counts in the journal. Each has its key and the reason, mostRefused at most.
+	Refused []string `json:"refused,omitempty"`
 
 	Overhead Overhead     `json:"overhead"`
 	Parts    []PartResult `json:"parts"`
@@ -99,6 +102,27 @@ type Fit struct {
 	R2       float64           `json:"r2"`       // of the medians
 	X        []float64         `json:"x"`
 	Y        []float64         `json:"y"` // medians
+	// Extrapolated are points of the line, not measurements, at levels whose trials were all void.
+	Extrapolated []Extrapolated `json:"extrapolated,omitempty"`
+}
+
+// Extrapolated is a metric by the line of a Fit where it could not be measured, and why not.
+type Extrapolated struct {
+	X   float64 `json:"x"`
+	Y   float64 `json:"y"`
+	Why string  `json:"why"` // of one of the trials
+}
+
+// Text says that figures are the line's: "by the line, measured to 20 wires only: 93.1 at 50, 187 at 100".
+func (f Fit) Text() string {
+	if len(f.Extrapolated) == 0 {
+		return ""
+	}
+	var at []string
+	for _, e := range f.Extrapolated {
+		at = append(at, fmt.Sprintf("%s at %g (%s)", Figure(e.Y), e.X, e.Why))
+	}
+	return fmt.Sprintf("by the line, measured to %g only: %s", slices.Max(f.X), strings.Join(at, ", "))
 }
 
 // Skip is a variant that could not be measured.
@@ -137,6 +161,11 @@ func Summarise(j *study.Journal) Results {
 	r.Planned = len(j.Records) + r.Left
 	byPart := map[string][]study.Record{}
 	for _, x := range j.Records {
+		if p, ok := partOf(h.Study, x.Trial.Part); ok && x.Void == "" {
+			if x.Void = refused(p, x, j.StepsOf(x.Trial)); x.Void != "" && len(r.Refused) < mostRefused {
+				r.Refused = append(r.Refused, x.Trial.Key()+": "+x.Void)
+			}
+		}
 		byPart[x.Trial.Part] = append(byPart[x.Trial.Part], x)
 		r.Again += len(x.Tries)
 		switch {
@@ -164,6 +193,14 @@ func Summarise(j *study.Journal) Results {
 		r.Parts = append(r.Parts, part)
 	}
 	return r
+}
+
+func partOf(s study.Study, name string) (study.Part, bool) {
+	i := slices.IndexFunc(s.Parts, func(p study.Part) bool { return p.Name == name })
+	if i < 0 {
+		return study.Part{}, false
+	}
+	return s.Parts[i], true
 }
 
 func overhead(points []Point) (o Overhead) {
@@ -210,6 +247,23 @@ func (c *cell) series(metric string, blocks int) []float64 {
 		}
 	}
 	return out
+}
+
+// allVoid is why the last trial of a cell is void, if all are; else empty.
+func (c *cell) allVoid() (why string) {
+	if c == nil {
+		return ""
+	}
+	for _, r := range c.records {
+		switch {
+		case r == nil:
+		case r.Void == "":
+			return ""
+		default:
+			why = r.Void
+		}
+	}
+	return why
 }
 
 func summarisePart(p study.Part, blocks int, records []study.Record, seed uint64) PartResult {
@@ -385,6 +439,8 @@ func fit(p study.Part, m study.Metric, along study.Factor, x []float64, start st
 		s := all[key(v, false)].series(m.Name, blocks)
 		if len(valid(s)) > 0 {
 			f.X, series = append(f.X, x[i]), append(series, s)
+		} else if why := all[key(v, false)].allVoid(); why != "" {
+			f.Extrapolated = append(f.Extrapolated, Extrapolated{X: x[i], Why: why})
 		}
 	}
 	if len(f.X) < 3 {
@@ -392,5 +448,8 @@ func fit(p study.Part, m study.Metric, along study.Factor, x []float64, start st
 	}
 	line, ok := stats.FitLine(f.X, series, seed)
 	f.A, f.B, f.Interval, f.R2, f.Y = line.A, line.B, line.Interval, line.R2, line.Y
+	for i, e := range f.Extrapolated {
+		f.Extrapolated[i].Y = f.A + f.B*e.X
+	}
 	return f, ok
 }

@@ -18,6 +18,9 @@ func Text(w io.Writer, r Results) error {
 	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "%s (%s, seed %d, %s)\n", r.Study.Title, r.Mode, r.Seed, r.Started.Format(time.RFC3339))
 	fmt.Fprintf(t, "%d trials: %d measured, %d void, %d skipped, %d left; %d times one was made again, since the machine had disturbed it\n", r.Planned, r.Measured, r.Void, r.Skipped, r.Left, r.Again)
+	for _, text := range r.Refused {
+		fmt.Fprintf(t, "DO NOT TRUST THIS RUN: %s\n", text)
+	}
 	if r.Left > 0 {
 		fmt.Fprintln(t, "This is a partial result: weir lab resume goes on with it.")
 	}
@@ -53,6 +56,9 @@ func partNotes(w io.Writer, p PartResult) {
 			slope = " (" + span(f.Interval) + ")"
 		}
 		fmt.Fprintf(w, "line: %s of %s%s = %s + %s%s %s per %s, R2 %.3f\n", f.Metric.Name, f.Level, where(f.At), Figure(f.A), Figure(f.B), slope, f.Metric.Unit, study.One(f.Along), f.R2)
+		if text := f.Text(); text != "" {
+			fmt.Fprintf(w, "  %s of %s%s %s\n", f.Metric.Name, f.Level, where(f.At), text)
+		}
 	}
 	for _, b := range p.Bounds {
 		fmt.Fprintln(w, b)

@@ -67,13 +67,17 @@ func (p *boundedPath) Step(_ context.Context, n experiment.Next) (experiment.Mea
 		return experiment.Measurement{Values: map[string]float64{experiment.ValueSent: 1e6, experiment.ValueArrived: 8e5}}, nil
 	}
 	noise := rand.New(rand.NewPCG(math.Float64bits(n.Load), uint64(n.Length))).Float64()
-	m := experiment.Measurement{Values: map[string]float64{experiment.ValueLoss: max(0, 1-p.limit/n.Load), experiment.ValueTypical: 10 * (1 + noise)}}
+	const sent = 1_000_000
+	f := experiment.Frames{Intended: sent, Sent: sent, Unique: uint64(sent * min(1, p.limit/n.Load))}
+	if p.b.stalled(n) {
+		f.Unique, f.Stalled.Due, f.Stalls = sent/2, sent/2, 1
+	}
+	f.Lost = sent - f.Unique
+	m := experiment.Measurement{Values: f.Values(), Raw: f}
+	m.Values[experiment.ValueTypical] = 10 * (1 + noise)
 	if k := fmt.Sprint(p.limit, n); p.b.void(n) && !p.b.seen[k] {
 		p.b.seen[k] = true
 		m.Void = "noise"
-	}
-	if p.b.stalled(n) {
-		m.Values[experiment.ValueStalled], m.Values[experiment.ValueLoss] = 0.5, 0.5
 	}
 	return m, nil
 }

@@ -124,6 +124,7 @@ const (
 	condRepresentation = "representation"
 	condMode           = "mode"
 	condTool           = "tool"
+	condBatch          = "batch"
 	condCPUs           = "CPUs"
 	condWeir           = "weir"
 )

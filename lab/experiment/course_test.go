@@ -41,7 +41,7 @@ func TestCourse(t *testing.T) {
 		t.Errorf("first %s, last:\n%s", whats[0], diff)
 	}
 	m := c.Result()
-	if m.Void != "" || math.Abs(m.Values[MetricNDR]/0.3-1) > SearchWidth || math.Abs(m.Values[metricPDR]/(0.3/(1-pdrLoss))-1) > SearchWidth || m.Values[ValueCeiling] != 1 || m.Values[ValueLimited] != 0 {
+	if m.Void != "" || math.Abs(m.Values[MetricNDR]/0.3-1) > SearchWidth || math.Abs(m.Values[MetricPDR]/(0.3/(1-PDRLoss))-1) > SearchWidth || m.Values[ValueCeiling] != 1 || m.Values[ValueLimited] != 0 {
 		t.Errorf("%+v", m)
 	}
 	pdr := m.Raw.(NDRRaw).Verification[1].Load
@@ -125,7 +125,7 @@ func TestResultsAreVerified(t *testing.T) {
 	through(t, c, path)
 	m := c.Result()
 	for _, v := range m.Raw.(NDRRaw).Verification {
-		if v.Load > long/(1-pdrLoss) || v.Load < 0.9*long || v.Upper <= v.Load {
+		if v.Load > long/(1-PDRLoss) || v.Load < 0.9*long || v.Upper <= v.Load {
 			t.Errorf("%+v: want a load near %d", v, long)
 		}
 	}
@@ -143,7 +143,7 @@ func TestResultsAreVerified(t *testing.T) {
 	})
 	m = c.Result()
 	ndr := m.Raw.(NDRRaw).Verification[0]
-	if _, ok := m.Values[MetricNDR]; ok || ndr.Goal != goalNDR || !strings.Contains(ndr.Why, "not found between") || ndr.Upper <= 0 || m.Values[metricPDR] <= 0 || m.Void != "" {
+	if _, ok := m.Values[MetricNDR]; ok || ndr.Goal != GoalNDR || !strings.Contains(ndr.Why, "not found between") || ndr.Upper <= 0 || m.Values[MetricPDR] <= 0 || m.Void != "" {
 		t.Errorf("%+v, %+v", ndr, m)
 	}
 	// A machine that stalls whenever something is verified gives no result, and says why.

@@ -12,9 +12,9 @@ import (
 
 // Goals of the search: NDR loses nothing, PDR at most this share (RFC 2544 knows only the first; FD.io CSIT measures both).
 const (
-	goalNDR = "NDR"
-	goalPDR = "PDR"
-	pdrLoss = 0.005
+	GoalNDR = "NDR"
+	GoalPDR = "PDR"
+	PDRLoss = 0.005
 )
 
 // What the search asks of a load. A trial of it is a step of ours.
@@ -51,8 +51,8 @@ const NDR = "ndr"
 const (
 	StepCeiling = "ceiling"
 	StepSearch  = "search"
-	StepNDR     = "verify " + goalNDR
-	StepPDR     = "verify " + goalPDR
+	StepNDR     = "verify " + GoalNDR
+	StepPDR     = "verify " + GoalPDR
 	stepDelay   = "delay at "
 )
 
@@ -125,13 +125,13 @@ func (c *ndrCourse) Next() (Next, bool) {
 		return Next{What: StepSearch, Load: t.Load, Length: t.Duration}, true
 	}
 	if c.ndr == nil {
-		c.ndr = c.verification(goalNDR)
+		c.ndr = c.verification(GoalNDR)
 	}
 	if load, ok := c.ndr.Next(); ok {
 		return c.check(StepNDR, load), true
 	}
 	if c.pdr == nil {
-		c.pdr = c.verification(goalPDR)
+		c.pdr = c.verification(GoalPDR)
 		c.pdr.Known(c.ndr.Result().Load)
 	}
 	if load, ok := c.pdr.Next(); ok {
@@ -224,7 +224,7 @@ func (n Next) delayed() int {
 func (c *ndrCourse) goals() []search.Goal {
 	goal := search.Goal{Exceed: exceedRatio, Trial: c.length, Sum: trialsOfSum * c.length, Width: SearchWidth, First: c.length / firstTrials}
 	ndr, pdr := goal, goal
-	ndr.Name, pdr.Name, pdr.Loss = goalNDR, goalPDR, pdrLoss
+	ndr.Name, pdr.Name, pdr.Loss = GoalNDR, GoalPDR, PDRLoss
 	return []search.Goal{ndr, pdr}
 }
 
@@ -278,6 +278,17 @@ type NDRRaw struct {
 	Trials       int               `json:"trials"`                // of the search
 }
 
+// Offers tells whether a step of that name offers a load whose loss is counted.
+func Offers(what string) bool { return what == StepSearch || what == StepNDR || what == StepPDR }
+
+// CountsAs tells whether the rules for steps let one with these values count: its CPUs did not stall for too long, and its load was offered.
+func CountsAs(values map[string]float64) bool { return kindOf(values) == search.Counts }
+
+// MetricOf a goal is the metric that has its result.
+func MetricOf(goal string) string {
+	return map[string]string{GoalNDR: MetricNDR, GoalPDR: MetricPDR}[goal]
+}
+
 func (c *ndrCourse) Result() Measurement {
 	if c.failed != "" {
 		return Measurement{Void: c.failed}
@@ -285,7 +296,7 @@ func (c *ndrCourse) Result() Measurement {
 	raw := NDRRaw{Results: c.search.Results(), Ceiling: c.ceiling, Denied: c.denied, Trials: c.search.Trials()}
 	m := Measurement{Values: c.values}
 	var none []string
-	for metric, v := range map[string]search.Verified{MetricNDR: c.ndr.Result(), metricPDR: c.pdr.Result()} {
+	for _, v := range []search.Verified{c.ndr.Result(), c.pdr.Result()} {
 		if c.found(v.Goal).Lower <= 0 {
 			v.Why = fmt.Sprintf("not even %.0f frames a second pass, the least that trials of this length can tell", c.least())
 		}
@@ -294,11 +305,9 @@ func (c *ndrCourse) Result() Measurement {
 			none = append(none, v.Goal+": "+v.Why)
 			continue
 		}
-		m.Values[metric] = v.Load / 1e6
+		m.Values[MetricOf(v.Goal)] = v.Load / 1e6
 		raw.Limited = raw.Limited || c.ceiling < Headroom*v.Load || c.denied > 0 && c.denied < Headroom*v.Load
 	}
-	slices.SortFunc(raw.Verification, func(a, b search.Verified) int { return strings.Compare(a.Goal, b.Goal) })
-	slices.Sort(none)
 	if len(none) == len(raw.Verification) {
 		m.Void = strings.Join(none, "; ")
 	}
@@ -313,13 +322,13 @@ func (c *ndrCourse) Result() Measurement {
 // Metrics of the experiment, and ValueLimited.
 const (
 	MetricNDR    = "ndr"
-	metricPDR    = "pdr"
+	MetricPDR    = "pdr"
 	ValueCeiling = "ceiling"
 	ValueLimited = "limited" // 1: by the generator
 )
 
 func ndrMetrics() map[string]string {
-	m := map[string]string{MetricNDR: "Mpps", metricPDR: "Mpps", ValueCeiling: "Mpps"}
+	m := map[string]string{MetricNDR: "Mpps", MetricPDR: "Mpps", ValueCeiling: "Mpps"}
 	for _, share := range DelayShares() {
 		m[DelayName(ValueTypical, share)], m[DelayName(valueWorst, share)] = "us", "us"
 	}

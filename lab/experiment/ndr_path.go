@@ -88,14 +88,14 @@ func (x *ndr) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error
 	generator := l.or(factorGenerator, generatorXDP)
 	path := func(ctx context.Context) (site, error) {
 		p, err := f.platform.Path(ctx, f.layout)
-		return site{f.rig, p, batchOf(f.layout.Chain), generator}, err
+		return site{f.rig, p, f.batch, generator}, err
 	}
 	ceiling := func(ctx context.Context) (site, error) {
 		p, err := bare.Path(ctx, platform.Layout{})
 		p.Space, p.Link = p.To, platform.Station // skbs enter where they are counted
 		r := f.rig
 		r.process = false
-		return site{r, p, batchOf(0), generator}, err
+		return site{r, p, f.rig.batch(0), generator}, err
 	}
 	return x.arrange(f.rig, f.load, path, ceiling)
 }

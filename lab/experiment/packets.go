@@ -17,7 +17,10 @@ type packets struct{}
 // ppsExperiment is what a packet costs, or how many get through.
 func ppsExperiment() Experiment { return packets{} }
 
-func (packets) Name() string { return "pps" }
+// PPS as studies write it.
+const PPS = "pps"
+
+func (packets) Name() string { return PPS }
 func (packets) About() string {
 	return "UDP frames as fast as they go: what a packet costs (mode cost) or how many get through (mode loss), as socket buffers or XDP frames; each is counted"
 }
@@ -79,6 +82,7 @@ type flood struct {
 	platform platform.Platform
 	layout   platform.Layout
 	rig      rig
+	batch    int // frames that enter at a time
 	load     load
 	rate     float64 // frames a second; 0: as fast as it goes
 }
@@ -104,7 +108,45 @@ func (packets) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, erro
 	if err != nil {
 		return nil, err
 	}
-	return f, path.Try(ctx)
+	if err := path.Try(ctx); err != nil {
+		return nil, err
+	}
+	f.batch = f.rig.batch(f.layout.Chain)
+	return f, f.close(ctx, path)
+}
+
+// probe of a closed loop.
+const probe = 100 * time.Millisecond
+
+// close the loop: in mode cost the batch is halved until a probe loses no frame. If a batch of one frame loses some, its trials say so.
+func (f *flood) close(ctx context.Context, path platform.Path) error {
+	for f.rig.mode == modeCost && f.batch > 1 {
+		n, err := f.send(ctx, path, probe)
+		if err != nil {
+			return fmt.Errorf("probe: %w", err)
+		}
+		if n.Lost == 0 {
+			return nil
+		}
+		f.batch /= 2
+	}
+	return nil
+}
+
+// send frames through the path.
+func (f *flood) send(ctx context.Context, path platform.Path, length time.Duration) (n traffic.Count, err error) {
+	from, to, err := path.MACs()
+	if err != nil {
+		return n, err
+	}
+	g, err := f.rig.generator(path, f.batch)
+	if err != nil {
+		return n, err
+	}
+	defer closing(g, &err)
+	spec := f.load.spec(path, from, to, length)
+	spec.Rate = f.rate
+	return traffic.Send(ctx, g, spec)
 }
 
 // Close leaves the platform to others.
@@ -115,19 +157,7 @@ func (f *flood) Measure(ctx context.Context, length time.Duration) (m Measuremen
 	if err != nil {
 		return m, err
 	}
-	from, to, err := path.MACs()
-	if err != nil {
-		return m, err
-	}
-	batch := batchOf(f.layout.Chain)
-	g, err := f.rig.generator(path, batch)
-	if err != nil {
-		return m, err
-	}
-	defer closing(g, &err)
-	spec := f.load.spec(path, from, to, length)
-	spec.Rate = f.rate
-	n, err := traffic.Send(ctx, g, spec)
+	n, err := f.send(ctx, path, length)
 	if err != nil {
 		return m, err
 	}
@@ -145,25 +175,22 @@ func (f *flood) Measure(ctx context.Context, length time.Duration) (m Measuremen
 		m.Void = "the generator sent nothing"
 		return m, nil
 	}
-	m.Values = map[string]float64{"rate": n.Goodput() / 1e6, "loss": float64(n.Lost) / float64(n.Sent) * 100}
-	switch {
-	case n.Unique > 0:
-		m.Values["cost"] = 1e9 / n.Goodput()
-	case f.rig.mode == modeCost: // a path that is overrun may let nothing through, but one that is waited for cannot
-		return m, fmt.Errorf("none of %d frames arrived", n.Sent)
-	}
 	n.Latency.Buckets = nil // at full speed it says how long the queues are
-	m.Raw = sentFrames{n, batch, f.load.sizes, f.load.flows, f.rig.mode, f.rig.kind(), f.rig.label()}
+	raw := SentFrames{n, f.batch, f.load.sizes, f.load.flows, f.rig.mode, f.rig.kind(), f.rig.label(), f.rig.mode == modeCost}
+	m.Values, m.Raw = raw.Values(), raw
+	if raw.open() && m.Void == "" {
+		m.Void = fmt.Sprintf("lost %d of %d frames: not a closed loop", n.Lost, n.Sent)
+	}
 	if m.Conditions, err = stationConditions(path); err != nil {
 		return m, err
 	}
 	m.Conditions[condRepresentation], m.Conditions[condMode] = f.rig.kind(), f.rig.label()
-	m.Conditions[condFlows] = strconv.Itoa(f.load.flows)
+	m.Conditions[condFlows], m.Conditions[condBatch] = strconv.Itoa(f.load.flows), strconv.Itoa(f.batch)
 	return m, nil
 }
 
-// sentFrames is what the journal keeps of a trial.
-type sentFrames struct {
+// SentFrames are the raw counts of a trial of the experiment pps: what the journal keeps of it. The trial's values follow from them.
+type SentFrames struct {
 	traffic.Count
 	Batch          int    `json:"batch"`
 	Sizes          []int  `json:"wire_bytes"`
@@ -171,4 +198,38 @@ type sentFrames struct {
 	Mode           string `json:"mode"`
 	Representation string `json:"representation"`
 	Label          string `json:"label"`
+	// Closed: the trial was to lose nothing, and was judged so. Runs of versions that did not ask for that told a rate all the same.
+	Closed bool `json:"closed,omitempty"`
+}
+
+// missing are the frames that were sent and did not arrive, whatever Lost says.
+func (n SentFrames) missing() uint64 { return n.Sent - min(n.Unique, n.Sent) }
+
+// open tells of a closed loop that it was none.
+func (n SentFrames) open() bool { return n.Mode == modeCost && n.missing() > 0 }
+
+// Values of the trial. Where frames of a closed loop were lost, the time was not spent on those that arrived: there is no rate and no cost.
+func (n SentFrames) Values() map[string]float64 {
+	v := map[string]float64{"loss": ratio(float64(n.missing()), float64(n.Sent)) * 100}
+	if n.open() {
+		return v
+	}
+	v["rate"] = n.Goodput() / 1e6
+	if n.Unique > 0 {
+		v["cost"] = 1e9 / n.Goodput()
+	}
+	return v
+}
+
+// Check reports counts that contradict each other, and values that do not follow from them.
+func (n SentFrames) Check(values map[string]float64) error {
+	if err := n.Count.Check(); err != nil {
+		return err
+	}
+	for _, name := range []string{"rate", "cost"} {
+		if v, ok := values[name]; ok && n.Closed && n.open() {
+			return fmt.Errorf("%s is said to be %v: %d of %d frames of a closed loop were lost", name, v, n.missing(), n.Sent)
+		}
+	}
+	return follow(values, n.Values())
 }

@@ -71,6 +71,10 @@ func trust(r lab.Results) Trust {
 	default:
 		t.Sentence = fmt.Sprintf("The baseline was told from its own duplicate (A/A) in %d of %d comparisons, more than chance explains (%s): do not trust this run.", t.Different, told, expected)
 	}
+	if len(r.Refused) > 0 {
+		t.Sound = false
+		t.Sentence = fmt.Sprintf("Values contradict the raw counts: do not trust this run (%s). %s", strings.Join(r.Refused, "; "), t.Sentence)
+	}
 	return t
 }
 

@@ -265,6 +265,9 @@ func lawFigures(all []Law, p lab.PartResult) (out []figure) {
 			}
 			f.Table.Rows = append(f.Table.Rows, []string{levelsText(l.At), l.Level, number(l.A), number(l.B), interval, fmt.Sprintf("%.3f", l.R2)})
 			curves = append(curves, curve{label: l.Level, colour: colourOf(p.Part, l.Level), x: l.X, y: l.Y, fit: &[2]float64{l.A, l.B}})
+			if l.Extrapolated != "" {
+				f.About += fmt.Sprintf(" %s: %s; these are no measurements.", l.Level, l.Extrapolated)
+			}
 		}
 		f.plot(curves, first.Along, first.Metric+", "+unitText(first.Unit), false, false)
 		out = append(out, f)

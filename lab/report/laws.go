@@ -28,6 +28,8 @@ type Law struct {
 	R2       float64           `json:"r2"`
 	X        []float64         `json:"x"`
 	Y        []float64         `json:"y"` // medians
+	// Extrapolated says what the line gives where nothing could be measured, and why; empty: everything was.
+	Extrapolated string `json:"extrapolated,omitempty"`
 }
 
 func laws(r lab.Results) []Law {
@@ -39,7 +41,7 @@ func laws(r lab.Results) []Law {
 			}
 			out = append(out, Law{
 				Part: p.Part.Name, Metric: f.Metric.Name, Unit: f.Metric.Unit, Level: f.Level, Along: f.Along, At: f.At,
-				A: f.A, B: f.B, Interval: f.Interval, R2: f.R2, X: f.X, Y: f.Y,
+				A: f.A, B: f.B, Interval: f.Interval, R2: f.R2, X: f.X, Y: f.Y, Extrapolated: f.Text(),
 			})
 		}
 		if slices.ContainsFunc(p.Part.Metrics, func(m study.Metric) bool { return m.Name == metricCost }) { // the law is there already

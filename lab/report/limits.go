@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -10,6 +11,7 @@ import (
 
 	"weir.dev/weir/lab"
 	"weir.dev/weir/lab/experiment"
+	"weir.dev/weir/lab/search"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
 	"weir.dev/weir/lab/traffic"
@@ -25,7 +27,8 @@ type Limit struct {
 	Void     int       `json:"void_steps"`
 	Ceiling  float64   `json:"ceiling_mpps"`
 	Limited  int       `json:"generator_limited"` // searches whose result is a lower bound
-	Verified []Loss    `json:"verified"`          // of a trial at the result
+	Verified []Loss    `json:"verified"`          // of a trial that verifies, at whatever load
+	Results  []Checked `json:"results,omitempty"` // of NDR and PDR; none in runs that did not verify them
 	Losses   []Loss    `json:"losses"`            // against load
 	Delays   []DelayAt `json:"delays"`            // at shares of PDR
 }
@@ -39,6 +42,27 @@ type Loss struct {
 	High   float64 `json:"high"`
 	N      int     `json:"n"`
 }
+
+// Checked is what the verification of a variant's searches for a goal came to, all together.
+type Checked struct {
+	Goal         string   `json:"goal"`
+	Found        int      `json:"found"`          // searches with a result
+	Not          int      `json:"not_found"`      // without
+	Load         float64  `json:"load_pps"`       // median of the results; 0: there is none
+	Trials       int      `json:"trials"`         // at the results
+	Sent         uint64   `json:"sent"`           // frames in those trials
+	Lost         uint64   `json:"lost"`           // of them, apart from stalls
+	LostIn       uint64   `json:"lost_in_stalls"` //
+	Away         float64  `json:"stalled"`        // share of the trials' time, median
+	Lowered      int      `json:"refused"`        // trials at other loads that lost too much, or were not offered
+	Repeated     int      `json:"stalled_trials"` // trials that were made again, since CPUs stalled for too long
+	Why          []string `json:"why,omitempty"`  // there is none
+	loads, aways []float64
+	tried        []point // all trials that verify and count
+}
+
+// point of a curve.
+type point struct{ x, y float64 }
 
 // DelayAt a share of PDR in percent, 1 is as good as idle. Percentiles in us of all frames; null where fewer than 10 frames are beyond them.
 type DelayAt struct {
@@ -66,7 +90,11 @@ func limits(j *study.Journal) []Limit {
 			var steps []study.Step
 			var ceilings []float64
 			for _, r := range j.Records {
-				if r.Trial.Part != p.Name || r.Trial.Duplicate || r.Void != "" || r.Skipped != "" || !slices.Equal(r.Trial.Variant, v) {
+				if r.Trial.Part != p.Name || r.Trial.Duplicate || r.Skipped != "" || !slices.Equal(r.Trial.Variant, v) {
+					continue
+				}
+				l.check(r, j.StepsOf(r.Trial))
+				if r.Void != "" {
 					continue
 				}
 				l.Trials++
@@ -80,7 +108,12 @@ func limits(j *study.Journal) []Limit {
 					steps = append(steps, s)
 				}
 			}
+			if l.Trials == 0 && len(l.Results) == 0 {
+				continue
+			}
+			l.summarise()
 			if l.Trials == 0 {
+				out = append(out, l)
 				continue
 			}
 			l.Ceiling, l.Steps = stats.Median(ceilings), len(steps)
@@ -92,6 +125,76 @@ func limits(j *study.Journal) []Limit {
 		}
 	}
 	return out
+}
+
+// check adds what a search's verification came to. Void ones count if they ended without a result.
+func (l *Limit) check(r study.Record, steps []study.Step) {
+	var raw experiment.NDRRaw
+	if len(r.Raw) == 0 || json.Unmarshal(r.Raw, &raw) != nil {
+		return
+	}
+	for _, v := range raw.Verification {
+		i := slices.IndexFunc(l.Results, func(c Checked) bool { return c.Goal == v.Goal })
+		if i < 0 {
+			i = len(l.Results)
+			l.Results = append(l.Results, Checked{Goal: v.Goal})
+		}
+		c := &l.Results[i]
+		if v.Load <= 0 {
+			c.Not++
+			if !slices.Contains(c.Why, v.Why) {
+				c.Why = append(c.Why, v.Why)
+			}
+		} else if r.Void == "" {
+			c.Found++
+			c.loads = append(c.loads, v.Load)
+		}
+		c.add(v, r.Void == "", steps)
+	}
+}
+
+// add the trials of a verification.
+func (c *Checked) add(v search.Verified, counts bool, steps []study.Step) {
+	name := map[string]string{experiment.GoalNDR: experiment.StepNDR, experiment.GoalPDR: experiment.StepPDR}[v.Goal]
+	for _, s := range steps {
+		if s.What == name && s.Void == "" && experiment.CountsAs(s.Values) {
+			c.tried = append(c.tried, point{s.Load / 1e6, s.Values[experiment.ValueLoss] * 100})
+		}
+		switch {
+		case s.What != name || s.Void != "" || s.Load == v.Load:
+		case s.Values[experiment.ValueStalled] > experiment.MostStalled:
+			c.Repeated++
+		case !experiment.CountsAs(s.Values) || s.Values[experiment.ValueLoss] > 0 && s.Load >= v.Upper:
+			c.Lowered++
+		}
+	}
+	if !counts || v.Load <= 0 {
+		return
+	}
+	for _, s := range lab.VerifiedBy(v, steps) {
+		var f experiment.Frames
+		if json.Unmarshal(s.Raw, &f) != nil {
+			continue
+		}
+		c.Trials++
+		c.Sent += f.Sent
+		c.Lost += uint64(f.Values()[experiment.ValueLost])
+		c.LostIn += f.Stalled.Lost
+		c.aways = append(c.aways, s.Values[experiment.ValueAway])
+	}
+}
+
+// summarise the verifications of all searches.
+func (l *Limit) summarise() {
+	for i := range l.Results {
+		c := &l.Results[i]
+		if len(c.loads) > 0 {
+			c.Load = stats.Median(c.loads)
+		}
+		if len(c.aways) > 0 {
+			c.Away = stats.Median(c.aways)
+		}
+	}
 }
 
 // losses of the steps of searches, by load, and of the verifications.
@@ -187,6 +290,10 @@ func limitFigures(all []Limit, p lab.PartResult) (out []figure) {
 		f := lossFigure(p.Part, of)
 		f.ID, f.Title, f.Part = slug(p.Part.Name+"-loss"+at), f.Title+at, p.Part.Name
 		out = append(out, f)
+		if f, ok := checkedTable(p.Part, of); ok {
+			f.ID, f.Title, f.Part = slug(p.Part.Name+"-verified"+at), f.Title+at, p.Part.Name
+			out = append(out, f)
+		}
 		if f, ok := delayFigure(p.Part, of); ok {
 			f.ID, f.Title, f.Part = slug(p.Part.Name+"-delays"+at), f.Title+at, p.Part.Name
 			out = append(out, f)
@@ -198,7 +305,7 @@ func limitFigures(all []Limit, p lab.PartResult) (out []figure) {
 func lossFigure(p study.Part, of []Limit) figure {
 	f := figure{
 		Title: "Loss against load",
-		About: "Every trial of the searches: the median loss of those at about the same load, with quartiles. What the generator could not send counts as lost. " +
+		About: "Every trial of the searches: the median loss of those at about the same load, with quartiles. What was due near stalls of the CPUs is left out. " +
 			"A result is a lower bound if the generator's ceiling is less than 1.3 times as much.",
 		Table: table{Head: []string{p.Compare, "searches", "steps", "void steps", "ceiling, Mpps", "limited by the generator", "loss when NDR was verified", "loss when PDR was verified"}},
 	}
@@ -222,6 +329,45 @@ func lossFigure(p study.Part, of []Limit) figure {
 	}
 	f.plot(curves, "load, Mpps", "loss, %", spansDecade(loads), false)
 	return f
+}
+
+// checkedTable has the trials that verified the results.
+func checkedTable(p study.Part, of []Limit) (figure, bool) {
+	f := figure{
+		Title: "Verification of NDR and PDR",
+		About: fmt.Sprintf("Long trials at the results, all searches together: at NDR none of them lost a frame, at PDR each lost less than %g %%. Frames that were due near a stall "+
+			"of the sender's or the path's CPU are counted apart; stalls are measured without regard to loss. A trial with more than %.0f %% of its frames near stalls was made again.",
+			experiment.PDRLoss*100, experiment.MostStalled*100),
+		Table: table{Head: []string{p.Compare, "goal", "result, Mpps", "found", "trials at results", "frames sent", "lost", "lost near stalls", "time stalled", "trials refused", "trials made again"}},
+	}
+	var curves []curve
+	for _, l := range of {
+		tried := curve{label: l.Level, colour: colourOf(p, l.Level)}
+		var points []point
+		for _, c := range l.Results {
+			points = append(points, c.tried...)
+			load := none
+			if c.Found > 0 {
+				load = number(c.Load / 1e6)
+			}
+			if len(c.Why) > 0 {
+				load += "\n" + strings.Join(c.Why, "; ")
+			}
+			f.Table.Rows = append(f.Table.Rows, []string{
+				l.Level, c.Goal, load, fmt.Sprintf("%d of %d", c.Found, c.Found+c.Not), strconv.Itoa(c.Trials), strconv.FormatUint(c.Sent, 10), strconv.FormatUint(c.Lost, 10),
+				strconv.FormatUint(c.LostIn, 10), fmt.Sprintf("%.1f %%", c.Away*100), strconv.Itoa(c.Lowered), strconv.Itoa(c.Repeated),
+			})
+		}
+		slices.SortFunc(points, func(a, b point) int { return cmp.Or(cmp.Compare(a.x, b.x), cmp.Compare(a.y, b.y)) })
+		for _, at := range points {
+			tried.x, tried.y = append(tried.x, at.x), append(tried.y, at.y)
+		}
+		if len(points) > 0 {
+			curves = append(curves, tried)
+		}
+	}
+	f.plot(curves, "load, Mpps", "loss of a long trial, %", false, false)
+	return f, len(curves) > 0
 }
 
 // sharesText are the shares of PDR at which delays are measured: "1 % (as good as idle), 10, 50 and 90 %".

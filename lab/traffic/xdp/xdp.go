@@ -19,7 +19,7 @@ import (
 	"weir.dev/weir/netns/ethtool"
 )
 
-// DefaultBatch is how many frames enter between two runs of the network's softirq. Batch x crossings of veths must stay under about 3000.
+// DefaultBatch is how many frames enter between two runs of the network's softirq.
 const DefaultBatch = 64
 
 // MaxBatch is the kernel's.
