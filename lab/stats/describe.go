@@ -87,7 +87,10 @@ func Jain(x []float64) float64 {
 }
 
 // Line is y = A + B x.
-type Line struct{ A, B float64 }
+type Line struct {
+	A float64 `json:"a"`
+	B float64 `json:"b"`
+}
 
 // TheilSen fits a line that a third of wrong points does not bend: B is the median of the slopes of all pairs with different x, A the median of
 // y - B x (Theil 1950, Sen 1968). NaN if no two x differ.
