@@ -5,87 +5,168 @@ import (
 	"math"
 	"slices"
 
+	"weir.dev/weir/lab/claim"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
 )
 
-// Agreement of what we see with what was published.
-type Agreement string
-
-const (
-	Reproduced   Agreement = "reproduced"
-	SameShape    Agreement = "same shape"
-	Contradicted Agreement = "contradicted"
-	NotTestable  Agreement = "not testable here"
-)
-
-// near is how close to a published figure counts as the same.
-const near = 0.25
-
-// linearR2 is from which on medians count as lying on a line; GrowingR2 as growing with it.
-const (
-	linearR2  = 0.95
-	GrowingR2 = 0.7
-	// growth is how much of its median a metric that grows gains over all levels.
-	growth = 0.1
-)
-
-// ClaimResult is a published figure beside ours.
+// ClaimResult is a published figure, or a target, beside ours.
 type ClaimResult struct {
-	Claim     study.Claim     `json:"claim"`
-	Agreement Agreement       `json:"agreement"`
-	Why       string          `json:"why"`
-	Unit      string          `json:"unit,omitempty"` // empty for a ratio
-	Ours      *float64        `json:"ours"`           // the metric, its ratio, or the slope
-	Interval  *stats.Interval `json:"interval"`
+	Claim   study.Claim   `json:"claim"`
+	Rule    claim.Rule    `json:"rule"` // fixed by the study, before anything is measured
+	Verdict claim.Verdict `json:"verdict"`
+	// Systems on which it was judged. The verdict is that of the first.
+	Systems []ClaimOn `json:"systems"`
 }
+
+// ClaimOn is a claim on one system.
+type ClaimOn struct {
+	System   string          `json:"system"`            // level of the compared factor
+	Instead  bool            `json:"instead,omitempty"` // no such system as the published one, but what Weir offers in its place
+	Verdict  claim.Verdict   `json:"verdict"`
+	Why      string          `json:"why"`
+	Unit     string          `json:"unit,omitempty"` // empty for a ratio
+	Ours     *float64        `json:"ours"`           // the metric, its ratio, or the slope
+	Interval *stats.Interval `json:"interval"`
+	Shape    *stats.ShapeFit `json:"shape,omitempty"`
+}
+
+// Headline is the system nearest to the published one.
+func (r ClaimResult) Headline() ClaimOn { return r.Systems[0] }
+
+// SystemText is a system's name with what it is to the claim.
+func (r ClaimResult) SystemText(on ClaimOn) string {
+	switch {
+	case on.Instead:
+		return on.System + ", Weir instead"
+	case r.Named() && on.System == r.Claim.Systems[0]:
+		return on.System + ", nearest to the published system"
+	case !r.Named() && !r.Claim.IsTarget():
+		return on.System + ", no nearer system is named"
+	}
+	return on.System
+}
+
+// Named tells whether the study names the system that is nearest to the published one. Studies of earlier versions do not.
+func (r ClaimResult) Named() bool { return len(r.Claim.Systems) > 0 }
 
 func judgeClaims(p study.Part, all cells, blocks int, seed uint64) (out []ClaimResult) {
 	for _, c := range p.Claims {
-		out = append(out, judgeClaim(p, c, all, blocks, seed))
+		i := slices.IndexFunc(p.Metrics, func(m study.Metric) bool { return m.Name == c.Metric })
+		if i < 0 {
+			on := ClaimOn{}.untestable("the part has no metric %s", c.Metric)
+			out = append(out, ClaimResult{Claim: c, Verdict: on.Verdict, Systems: []ClaimOn{on}})
+			continue
+		}
+		j := judge{p, c, p.Metrics[i], all, blocks, seed}
+		r := ClaimResult{Claim: c, Rule: claim.RuleOf(c, j.metric)}
+		for _, system := range c.Systems {
+			r.Systems = append(r.Systems, j.on(system))
+		}
+		if len(c.Systems) == 0 {
+			r.Systems = append(r.Systems, j.on(systemAt(p, c)))
+		}
+		for _, system := range c.Instead {
+			on := j.on(system)
+			on.Instead = true
+			r.Systems = append(r.Systems, on)
+		}
+		r.Verdict = r.Headline().Verdict
+		out = append(out, r)
 	}
 	return out
 }
 
-func judgeClaim(p study.Part, c study.Claim, all cells, blocks int, seed uint64) ClaimResult {
-	r := ClaimResult{Claim: c}
-	i := slices.IndexFunc(p.Metrics, func(m study.Metric) bool { return m.Name == c.Metric })
-	if i < 0 {
-		return r.untestable("the part has no metric %s", c.Metric)
+// systemAt is where a claim that names no systems is judged.
+func systemAt(p study.Part, c study.Claim) string {
+	if level, ok := c.At[p.Compare]; ok {
+		return level
 	}
-	m := p.Metrics[i]
-	if c.Shape != "" {
-		return r.shape(p, m, all, blocks, seed)
+	return p.Baseline
+}
+
+// judge has what a claim is judged from.
+type judge struct {
+	part   study.Part
+	claim  study.Claim
+	metric study.Metric
+	all    cells
+	blocks int
+	seed   uint64
+}
+
+func (j judge) on(system string) ClaimOn {
+	r := ClaimOn{System: system}
+	at, against := j.claim.Places(j.part.Compare, system)
+	if j.claim.Shape != "" {
+		return j.shape(r, at)
 	}
-	ours, why := seriesAt(p, c.Metric, c.At, all, blocks)
+	ours, why := j.series(at)
 	if why != "" {
 		return r.untestable("%s", why)
 	}
-	if c.Against != nil {
-		theirs, why := seriesAt(p, c.Metric, c.Against, all, blocks)
-		if why != "" {
-			return r.untestable("%s", why)
-		}
-		zeros := 0
-		for b := range ours {
-			if !math.IsNaN(ours[b]) && theirs[b] == 0 {
-				zeros++
-			}
-			ours[b] /= theirs[b]
-		}
-		if zeros > 0 {
-			return r.untestable("what it is related to is 0 in %s", blocksText(zeros))
-		}
-	} else {
-		r.Unit = m.Unit
+	if against == nil {
+		r.Unit = j.metric.Unit
+	} else if why = j.relate(ours, against); why != "" {
+		return r.untestable("%s", why)
 	}
 	x := valid(ours)
-	if len(x) < stats.MinBlocks {
-		return r.untestable("%d complete blocks: want at least %d", len(x), stats.MinBlocks)
+	if len(x) > 0 {
+		v := stats.Median(x)
+		r.Ours = &v
 	}
-	v, iv := stats.Median(x), stats.MedianInterval(x, 1-stats.Alpha)
-	r.Ours, r.Interval = &v, &iv
-	return r.figure(m)
+	if len(x) >= stats.MinBlocks {
+		iv := stats.MedianInterval(x, 1-stats.Alpha)
+		r.Interval = &iv
+	}
+	switch {
+	case claim.RuleOf(j.claim, j.metric).NotTestable != "": // whatever was measured
+		r.Verdict, r.Why = claim.Figure(j.claim, j.metric, stats.Interval{})
+	case r.Interval == nil:
+		return r.open(len(x))
+	default:
+		r.Verdict, r.Why = claim.Figure(j.claim, j.metric, *r.Interval)
+	}
+	return r
+}
+
+// open: there are too few blocks for a verdict.
+func (r ClaimOn) open(blocks int) ClaimOn {
+	r.Verdict, r.Why = claim.Inconclusive, fmt.Sprintf("%d complete blocks: want at least %d", blocks, stats.MinBlocks)
+	return r
+}
+
+// untestable on every system.
+func (r ClaimResult) untestable(format string, args ...any) ClaimResult {
+	for i := range r.Systems {
+		r.Systems[i] = r.Systems[i].untestable(format, args...)
+	}
+	r.Verdict = claim.NotTestable
+	return r
+}
+
+func (r ClaimOn) untestable(format string, args ...any) ClaimOn {
+	r.Verdict, r.Why = claim.NotTestable, fmt.Sprintf(format, args...)
+	return r
+}
+
+// relate makes ours a ratio to other levels, block by block.
+func (j judge) relate(ours []float64, against map[string]string) (why string) {
+	theirs, why := j.series(against)
+	if why != "" {
+		return why
+	}
+	zeros := 0
+	for b := range ours {
+		if !math.IsNaN(ours[b]) && theirs[b] == 0 {
+			zeros++
+		}
+		ours[b] /= theirs[b]
+	}
+	if zeros == 0 {
+		return ""
+	}
+	return "what it is related to is 0 in " + blocksText(zeros)
 }
 
 func blocksText(n int) string {
@@ -95,103 +176,69 @@ func blocksText(n int) string {
 	return fmt.Sprintf("%d blocks", n)
 }
 
-func (r ClaimResult) untestable(format string, args ...any) ClaimResult {
-	r.Agreement, r.Why = NotTestable, fmt.Sprintf(format, args...)
-	return r
-}
-
-// figure compares a figure with the published one. A bound holds or fails with the whole interval. A figure of other hardware is reproduced
-// if ours is near or better; being worse on another machine contradicts nothing. A ratio is reproduced if near, has the same shape if on the
-// same side of 1, and contradicts if it is significantly on the other.
-func (r ClaimResult) figure(m study.Metric) ClaimResult {
-	c, v, iv := r.Claim, *r.Ours, *r.Interval
-	switch {
-	case c.AtLeast > 0:
-		return r.bound(iv.Low >= c.AtLeast, iv.High < c.AtLeast, "at least", c.AtLeast)
-	case c.AtMost > 0:
-		return r.bound(iv.High <= c.AtMost, iv.Low > c.AtMost, "at most", c.AtMost)
-	case math.Abs(v/c.Value-1) <= near || iv.Contains(c.Value):
-		r.Agreement, r.Why = Reproduced, fmt.Sprintf("within %.0f %% of it", near*100)
-	case c.Against == nil && (v > c.Value) == (m.Better == "higher"):
-		r.Agreement, r.Why = Reproduced, "ours is better, on other hardware"
-	case c.Against == nil:
-		return r.untestable("an absolute figure of other hardware")
-	case iv.Low > 1 && c.Value > 1 || iv.High < 1 && c.Value < 1:
-		r.Agreement, r.Why = SameShape, "same direction, another size"
-	case iv.Low > 1 || iv.High < 1:
-		r.Agreement, r.Why = Contradicted, "the other direction"
-	default:
-		return r.untestable("the ratio's interval contains 1")
-	}
-	return r
-}
-
-func (r ClaimResult) bound(holds, fails bool, word string, bound float64) ClaimResult {
-	switch {
-	case holds:
-		r.Agreement, r.Why = Reproduced, fmt.Sprintf("the whole interval is %s %g", word, bound)
-	case fails:
-		r.Agreement, r.Why = Contradicted, fmt.Sprintf("no part of the interval is %s %g", word, bound)
-	default:
-		return r.untestable("the interval contains the bound %g", bound)
-	}
-	return r
-}
-
-// shape: linear growth along a factor.
-func (r ClaimResult) shape(p study.Part, m study.Metric, all cells, blocks int, seed uint64) ClaimResult {
-	along, ok := p.Factor(r.Claim.Along)
+// shape of the metric along a factor. Levels that have too few blocks, or were skipped, do not count.
+func (j judge) shape(r ClaimOn, at map[string]string) ClaimOn {
+	along, ok := j.part.Factor(j.claim.Along)
 	if !ok {
-		return r.untestable("the part has no factor %s", r.Claim.Along)
+		return r.untestable("the part has no factor %s", j.claim.Along)
 	}
-	x, ok := numbers(along.Levels)
+	levels, ok := numbers(along.Levels)
 	if !ok {
 		return r.untestable("the levels of %s are no numbers", along.Name)
 	}
-	start := study.Variant{}
-	for _, f := range p.Factors {
-		level, given := r.Claim.At[f.Name]
-		switch {
-		case f.Name == along.Name:
-			level = f.Levels[0]
-		case !given && f.Name == p.Compare:
-			level = p.Baseline
-		case !given:
-			level = f.Levels[0]
+	var x []float64
+	var series [][]float64
+	begun, most, skipped := 0, 0, ""
+	for i, level := range along.Levels {
+		at[along.Name] = level
+		s, why := j.series(at)
+		if why != "" {
+			skipped = why
+			continue
 		}
-		if !slices.Contains(f.Levels, level) {
-			return r.untestable("%s=%s is not part of this run", f.Name, level)
+		begun++
+		n := len(valid(s))
+		if most = max(most, n); n >= stats.MinBlocks {
+			x, series = append(x, levels[i]), append(series, j.oriented(s))
 		}
-		start = append(start, level)
 	}
-	f, ok := fit(p, m, along, x, start, all, blocks, seed)
-	if !ok {
-		return r.untestable("fewer than three levels of %s were measured", along.Name)
-	}
-	r.Unit = m.Unit + " per " + study.One(along.Name)
-	r.Ours, r.Interval = &f.B, f.Interval
-	text := fmt.Sprintf("the line explains %.1f %% of the medians' spread", f.R2*100)
-	gain := f.B * (slices.Max(f.X) - slices.Min(f.X)) / stats.Median(f.Y)
 	switch {
-	case f.Interval == nil:
-		return r.untestable("too few blocks for the slope's interval; %s", text)
-	case gain < growth:
-		r.Agreement, r.Why = Contradicted, fmt.Sprintf("from the least to the most it gains %.1f %%", gain*100)
-	case f.Interval.Low > 0 && f.R2 >= linearR2:
-		r.Agreement, r.Why = Reproduced, text
-	case f.Interval.Low > 0 && f.R2 >= GrowingR2:
-		r.Agreement, r.Why = SameShape, "it grows, but "+text
-	case f.Interval.Contains(0):
-		return r.untestable("the slope's interval contains 0")
-	default:
-		r.Agreement, r.Why = Contradicted, text
+	case begun == 0:
+		return r.untestable("%s", skipped)
+	case begun < study.MinLevels:
+		return r.untestable("%d levels of %s are in this run: a shape stands on at least %d", begun, along.Name, study.MinLevels)
+	case len(x) == 0:
+		return r.open(most)
+	case len(x) < study.MinLevels:
+		r.Verdict, r.Why = claim.Inconclusive, fmt.Sprintf("%d levels of %s have %d blocks: a shape stands on at least %d", len(x), along.Name, stats.MinBlocks, study.MinLevels)
+		return r
 	}
+	f, ok := stats.FitShape(claim.Law(j.claim.Shape), x, series, stats.Resamples, j.seed)
+	if !ok {
+		return r.untestable("a median is not above 0: errors relative to it have no meaning")
+	}
+	r.Unit = j.metric.Unit + " per " + study.One(along.Name)
+	if j.claim.Shape == study.Inverse {
+		r.Unit = "1/(" + j.metric.Unit + ") per " + study.One(along.Name)
+	}
+	r.Ours, r.Interval, r.Shape = &f.Slope.B, &f.SlopeInterval, &f
+	r.Verdict, r.Why = claim.Shape(j.claim, f)
 	return r
 }
 
-// seriesAt is a metric by block at the given levels; factors that are not given take their first level, the compared one its baseline.
-func seriesAt(p study.Part, metric string, levels map[string]string, all cells, blocks int) (s []float64, why string) {
-	v := study.Variant{}
+// oriented is what grows if the claim is true.
+func (j judge) oriented(s []float64) []float64 {
+	if j.claim.Shape != study.Inverse {
+		return s
+	}
+	for i := range s {
+		s[i] = 1 / s[i]
+	}
+	return s
+}
+
+// variantAt are the levels at which something is claimed; factors that are not given take their first level, the compared one its baseline.
+func variantAt(p study.Part, levels map[string]string) (v study.Variant, why string) {
 	for _, f := range p.Factors {
 		level, given := levels[f.Name]
 		if !given {
@@ -205,9 +252,18 @@ func seriesAt(p study.Part, metric string, levels map[string]string, all cells, 
 		}
 		v = append(v, level)
 	}
-	c := all[key(v, false)]
+	return v, ""
+}
+
+// series of the metric by block.
+func (j judge) series(levels map[string]string) (s []float64, why string) {
+	v, why := variantAt(j.part, levels)
+	if why != "" {
+		return nil, why
+	}
+	c := j.all[key(v, false)]
 	if c != nil && c.skipped != "" {
 		return nil, c.skipped
 	}
-	return c.series(metric, blocks), ""
+	return c.series(j.metric.Name, j.blocks), ""
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"weir.dev/weir/lab/claim"
 	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
@@ -32,7 +33,7 @@ func TestAClaimBesideNothing(t *testing.T) {
 		}
 	}
 	r := summarisePart(p, 8, records, 1)
-	if c := r.Claims[0]; c.Agreement != NotTestable || c.Why != "what it is related to is 0 in 2 blocks" || c.Ours != nil {
+	if c := r.Claims[0]; c.Verdict != claim.NotTestable || c.Headline().Why != "what it is related to is 0 in 2 blocks" || c.Headline().Ours != nil {
 		t.Errorf("%+v", c)
 	}
 	if _, err := json.Marshal(r); err != nil {
@@ -84,7 +85,7 @@ func TestFewValuesHaveNoInterval(t *testing.T) {
 func TestASlopeStandsOnTheBlocksThatWereMade(t *testing.T) {
 	p := study.Part{
 		Name: "one", Metrics: []study.Metric{{Name: "cost", Unit: "ns", Better: "lower"}}, Compare: "platform", Baseline: "ours",
-		Factors: []study.Factor{{Name: "platform", Levels: []string{"ours"}}, {Name: "wires", Levels: []string{"1", "2", "4", "8"}}},
+		Factors: []study.Factor{{Name: "platform", Levels: []string{"ours"}}, {Name: "wires", Levels: []string{"1", "2", "4", "8", "16"}}},
 		Claims:  []study.Claim{{ID: "linear", Metric: "cost", At: map[string]string{"platform": "ours"}, Shape: "linear", Along: "wires"}},
 	}
 	for made := 1; made <= 8; made++ {
@@ -99,8 +100,11 @@ func TestASlopeStandsOnTheBlocksThatWereMade(t *testing.T) {
 		}
 		r := summarisePart(p, 8, records, 1)
 		told := made >= stats.MinBlocks
-		if (r.Fits[0].Interval != nil) != told || (r.Claims[0].Agreement == Reproduced) != told {
+		if (r.Fits[0].Interval != nil) != told || (r.Claims[0].Verdict == claim.Reproduced) != told {
 			t.Errorf("%d of 8 blocks: %+v, %+v", made, r.Fits[0], r.Claims[0])
+		}
+		if !told && (r.Claims[0].Verdict != claim.Inconclusive || !strings.HasSuffix(r.Claims[0].Headline().Why, "complete blocks: want at least 6")) {
+			t.Errorf("%d of 8 blocks: %+v", made, r.Claims[0])
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"weir.dev/weir/lab/claim"
 	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
@@ -92,9 +93,9 @@ func TestAnOrderThatIsNotRandomIsCaught(t *testing.T) {
 				t.Errorf("%s: duplicate of %s: %s", name, g.Name, v)
 			}
 		}
-		for _, claim := range r.Parts[0].Claims {
-			if claim.Agreement != NotTestable || !strings.Contains(claim.Why, "nothing is claimed of this part") {
-				t.Errorf("%s: claim %s: %s (%s)", name, claim.Claim.ID, claim.Agreement, claim.Why)
+		for _, c := range r.Parts[0].Claims {
+			if c.Verdict != claim.NotTestable || !strings.Contains(c.Headline().Why, "nothing is claimed of this part") {
+				t.Errorf("%s: claim %s: %s (%s)", name, c.Claim.ID, c.Verdict, c.Headline().Why)
 			}
 		}
 	}

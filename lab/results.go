@@ -339,7 +339,7 @@ func summariseGroup(p study.Part, compared study.Factor, name string, any study.
 		}
 		base := all[key(at(p.Baseline), false)].series(m.Name, blocks)
 		twin := all[key(at(p.Baseline), true)].series(m.Name, blocks)
-		mr.Comparison = stats.Compare(base, twin, variants, margin(m), seed)
+		mr.Comparison = stats.Compare(base, twin, variants, m.Band(), seed)
 		g.Metrics = append(g.Metrics, mr)
 	}
 	return g
@@ -372,14 +372,6 @@ func value(level string, duplicate bool, c *cell, s []float64, seed uint64) Valu
 		}
 	}
 	return v
-}
-
-// margin of a metric as a ratio above 1.
-func margin(m study.Metric) float64 {
-	if m.Margin == 0 {
-		return stats.Margin
-	}
-	return 1 + m.Margin
 }
 
 func valid(s []float64) []float64 {

@@ -119,6 +119,9 @@ func TestSchemaAgreesWithLoading(t *testing.T) {
 		"better is neither":              {"better: higher", "better: bigger", false},
 		"a name with capitals":           {"name: mine", "name: Mine", false},
 		"no parts":                       {goodStudy[strings.Index(goodStudy, "parts:"):], "parts: []\n", false},
+		"a claim on systems":             {"    compare:", "    claims: [{id: a, text: b, source: c, metric: rate, systems: [bridges], instead: [ebpf], against: {wires: \"9\"}, value: 3, tolerance: 0.5}]\n    compare:", true},
+		"a tolerance of all":             {"    compare:", "    claims: [{id: a, text: b, source: c, metric: rate, at_most: 3, tolerance: 1}]\n    compare:", false},
+		"a system twice":                 {"    compare:", "    claims: [{id: a, text: b, source: c, metric: rate, systems: [ebpf, ebpf], at_most: 3}]\n    compare:", false},
 		"a shape that does not go along": {"    compare:", "    claims: [{id: a, text: b, source: c, metric: rate, shape: linear}]\n    compare:", false},
 	} {
 		text := strings.Replace(goodStudy, c.old, c.new, 1)

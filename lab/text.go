@@ -67,11 +67,7 @@ func partNotes(w io.Writer, p PartResult) {
 		fmt.Fprintln(w, text)
 	}
 	for _, c := range p.Claims {
-		ours := ""
-		if c.Ours != nil {
-			ours = strings.TrimRight(", we see "+Figure(*c.Ours)+" "+c.Unit, " ")
-		}
-		fmt.Fprintf(w, "claim %s: %s [%s]%s: %s (%s)\n", c.Claim.ID, c.Claim.Text, c.Claim.Source, ours, c.Agreement, c.Why)
+		claimText(w, c)
 	}
 	reasons := map[string][]string{}
 	for _, s := range p.Skips {
@@ -87,6 +83,24 @@ func partNotes(w io.Writer, p PartResult) {
 	}
 	for _, why := range slices.Sorted(maps.Keys(voids)) {
 		fmt.Fprintf(w, "void: %d by %s\n", voids[why], why)
+	}
+}
+
+// claimText says the rule before what was seen.
+func claimText(w io.Writer, c ClaimResult) {
+	fmt.Fprintf(w, "claim %s: %s [%s]: %s\n", c.Claim.ID, c.Claim.Text, c.Claim.Source, c.Verdict)
+	for _, line := range c.Rule.Lines(c.Claim.IsTarget()) {
+		fmt.Fprintf(w, "  %s\n", line)
+	}
+	for _, on := range c.Systems {
+		ours := "nothing"
+		if on.Ours != nil {
+			ours = strings.TrimRight(Figure(*on.Ours)+" "+on.Unit, " ")
+		}
+		if on.Interval != nil {
+			ours += " (" + span(on.Interval) + ")"
+		}
+		fmt.Fprintf(w, "  on %s we see %s: %s (%s)\n", c.SystemText(on), ours, on.Verdict, on.Why)
 	}
 }
 

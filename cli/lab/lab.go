@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"math/rand/v2"
@@ -23,6 +24,7 @@ import (
 
 	"weir.dev/weir/cli/command"
 	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/claim"
 	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/report"
@@ -161,12 +163,35 @@ func (a *labs) labDescribe() *cobra.Command {
 					fmt.Fprintln(&b)
 				}
 				for _, c := range p.Claims {
-					fmt.Fprintf(&b, "  published   %s (%s)\n", c.Text, c.Source)
+					describeClaim(&b, p, c)
 				}
 			}
 			_, err = a.Stdout.Write([]byte(b.String()))
 			return err
 		},
+	}
+}
+
+// describeClaim says what would contradict it: that is fixed before anything is measured.
+func describeClaim(w io.Writer, p study.Part, c study.Claim) {
+	word := "published"
+	if c.IsTarget() {
+		word = "target"
+	}
+	fmt.Fprintf(w, "  %-11s %s (%s)\n", word, c.Text, c.Source)
+	if len(c.Systems) > 0 {
+		text := "on " + strings.Join(c.Systems, ", then ")
+		if len(c.Instead) > 0 {
+			text += "; Weir instead: " + strings.Join(c.Instead, ", ")
+		}
+		fmt.Fprintf(w, "  %-11s %s\n", "", text)
+	}
+	for _, m := range p.Metrics {
+		if m.Name == c.Metric {
+			for _, line := range claim.RuleOf(c, m).Lines(c.IsTarget()) {
+				fmt.Fprintf(w, "  %-11s %s\n", "", line)
+			}
+		}
 	}
 }
 

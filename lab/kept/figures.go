@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/claim"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
 )
@@ -390,10 +391,15 @@ func (f *figures) claim(id, from string) ([]string, error) {
 				continue
 			}
 			ours := "not measured"
-			if c.Ours != nil && c.Interval != nil {
-				ours = fmt.Sprintf("%s (%s to %s)", quantity(*c.Ours, c.Unit), number(c.Interval.Low), number(c.Interval.High))
+			on := c.Headline()
+			if on.Ours != nil && on.Interval != nil {
+				ours = fmt.Sprintf("%s (%s to %s)", quantity(*on.Ours, on.Unit), number(on.Interval.Low), number(on.Interval.High))
 			}
-			return []string{c.Claim.Text + " (" + c.Claim.Source + ")", ours, string(c.Agreement) + ": " + c.Why}, nil
+			verdict := string(on.Verdict)
+			if on.Verdict == claim.Missed || on.Verdict == claim.Contradicted {
+				verdict = "**" + verdict + "**"
+			}
+			return []string{c.Claim.Text + " (" + c.Claim.Source + ")", ours, verdict + ": " + on.Why}, nil
 		}
 	}
 	return nil, fmt.Errorf("run %s has no such claim", from)

@@ -8,7 +8,7 @@ It reads journals (results.jsonl, results.jsonl.gz), files of the former harness
 code. It prints what differs and exits with 1, or prints how many figures it compared.
 
 Definitions: lab/DESIGN.md, "What may be claimed". What it does not recompute, since it is simulated or resampled: "detectable", and the
-intervals of slopes.
+intervals of slopes and of what a shape gains and exceeds its rivals by.
 """
 import datetime
 import functools
@@ -27,6 +27,9 @@ import yaml
 MIN_BLOCKS = 6
 ALPHA = 0.05
 MARGIN = 0.05
+MIN_LEVELS = 5  # of a shape
+GROWTH = 0.1  # of its median, which a metric that grows gains
+LAWS = ("constant", "linear", "quadratic", "exponential", "power")
 
 problems = []
 compared = 0
@@ -197,31 +200,95 @@ class Run:
                         different += "ratio" in r and r["p"] < ALPHA
         return different, told
 
-    def claim(self, part, claim):
-        """Our figure of a claim with its interval; None where it was not measured. The interval of a slope is not recomputed."""
+    def claim(self, part, claim, system=None):
+        """Our figure of a claim on a system (the nearest one if none is given) with its interval; None where it was not measured. The interval of a slope is
+        not recomputed."""
         fill = lambda given: {f["name"]: given.get(f["name"], part["baseline"] if f["name"] == part["compare"] else f["levels"][0]) for f in part["factors"]}
+        at = dict(claim.get("at") or {})
+        if system or claim.get("systems"):
+            at[part["compare"]] = system or claim["systems"][0]
         if claim.get("shape"):
-            return self.slope(part, claim, fill(claim.get("at") or {})), None
-        at = fill(claim.get("at") or {})
-        x = self.series(part, at, claim["metric"])
+            return self.slope(part, claim, fill(at)), None
+        x = self.series(part, fill(at), claim["metric"])
         if claim.get("against"):
-            base = self.series(part, fill(claim["against"]), claim["metric"])
+            base = self.series(part, fill(at | claim["against"]), claim["metric"])
             if any(b == 0 for a, b in zip(x, base) if not np.isnan(a)):
                 return None, None
             x = x / base
         x = valid(x)
-        if len(x) < MIN_BLOCKS:
+        if not len(x):
             return None, None
-        return float(np.median(x)), median_interval(x, 1 - ALPHA)
+        return float(np.median(x)), median_interval(x, 1 - ALPHA) if len(x) >= MIN_BLOCKS else None
 
-    def slope(self, part, claim, at):
+    def medians(self, part, claim, at):
+        """The levels along which a shape is claimed, and their medians: 1/metric where it is to fall as 1/(a + b x)."""
         xs, ys = [], []
         for level in factor(part, claim["along"]):
             y = valid(self.series(part, at | {claim["along"]: level}, claim["metric"]))
-            if len(y):
+            if len(y) >= MIN_BLOCKS:
                 xs.append(float(level))
-                ys.append(np.median(y))
-        return float(scipy.stats.theilslopes(ys, xs).slope) if len(xs) >= 3 else None
+                ys.append(np.median(1 / y if claim["shape"] == "inverse" else y))
+        return np.array(xs), np.array(ys)
+
+    def slope(self, part, claim, at):
+        xs, ys = self.medians(part, claim, at)
+        return float(scipy.stats.theilslopes(ys, xs).slope) if len(xs) >= MIN_LEVELS else None
+
+    def law_errors(self, part, claim, system):
+        """How well each law predicts a level from the others, on average, relative to it."""
+        fill = {f["name"]: part["baseline"] if f["name"] == part["compare"] else f["levels"][0] for f in part["factors"]}
+        x, y = self.medians(part, claim, fill | (claim.get("at") or {}) | {part["compare"]: system})
+        rest = lambda i: np.arange(len(x)) != i
+        return {law: float(np.mean([min(1, abs(predict(law, x[rest(i)], y[rest(i)], x[i]) / y[i] - 1)) for i in range(len(x))])) for law in LAWS}
+
+
+def predict(law, x, y, x0):
+    if law == "exponential":
+        return np.exp(np.polyval(np.polyfit(x, np.log(y), 1), x0))
+    if law == "power":
+        return np.exp(np.polyval(np.polyfit(np.log(x), np.log(y), 1), np.log(x0)))
+    return np.polyval(np.polyfit(x, y, {"constant": 0, "linear": 1, "quadratic": 2}[law], w=1 / y), x0)
+
+
+def verdict(part, claim, interval, shape=None):
+    """What a claim's interval, or the intervals of a shape's gain and excess, say of it."""
+    v = word(part, claim, interval, shape)
+    if claim["source"].startswith("target"):
+        return {"reproduced": "met", "same direction": "missed", "contradicted": "missed"}.get(v, v)
+    return v
+
+
+def word(part, claim, interval, shape):
+    if claim.get("value") and not claim.get("against"):
+        return "not testable"
+    if claim.get("shape"):
+        gain, excess, off = shape["gain_interval"], shape["excess_interval"], claim.get("tolerance") or 0.05
+        if gain["high"] < GROWTH:
+            return "contradicted"
+        if gain["low"] <= 0:
+            return "inconclusive"
+        return "reproduced" if excess["high"] <= off else "same direction" if excess["low"] > 0 else "inconclusive"
+    if interval is None:
+        return "inconclusive"
+    low, high = interval
+    off = claim.get("tolerance") or (0.25 if claim.get("value") else 0)
+    if claim.get("at_least"):
+        edge = claim["at_least"] * (1 - off)
+        return "reproduced" if low >= edge else "contradicted" if high < edge else "inconclusive"
+    if claim.get("at_most"):
+        edge = claim["at_most"] * (1 + off)
+        return "reproduced" if high <= edge else "contradicted" if low > edge else "inconclusive"
+    band = 1 + (next(m for m in part["metrics"] if m["name"] == claim["metric"]).get("margin") or MARGIN)
+    value = claim["value"]
+    within = low >= value / (1 + off) and high <= value * (1 + off)
+    outside = high < value / (1 + off) or low > value * (1 + off)
+    if 1 / band <= value <= band:
+        return "reproduced" if within else "contradicted" if outside else "inconclusive"
+    if low > 1 / band and high < band or (high < 1 if value > 1 else low > 1):
+        return "contradicted"
+    if low <= 1 <= high:
+        return "inconclusive"
+    return "reproduced" if within else "same direction"
 
 
 def read_lines(path):
@@ -272,7 +339,10 @@ def check_run(directory, results):
         voids = sum(1 for r in run.records if r["trial"]["part"] == part["name"] and r.get("void") and not r.get("skipped"))
         check(f"{part['name']}: voids", len(said.get("voids") or []) == voids, said.get("voids"), voids)
         for c in said.get("claims") or []:
-            check_claim(f"{part['name']}, claim {c['claim']['id']}", c, *run.claim(part, c["claim"]))
+            where = f"{part['name']}, claim {c['claim']['id']}"
+            check(where + " verdict", c["verdict"] == c["systems"][0]["verdict"], c["verdict"], c["systems"][0]["verdict"])
+            for on in c["systems"]:
+                check_claim(f"{where} on {on['system']}", run, part, c["claim"], on, part["name"] in distrusted)
 
 
 def check_metric(run, part, group, m, distrusted):
@@ -315,25 +385,18 @@ def check_interval(where, said, ours):
         close(where + " high", said["high"], ours[1])
 
 
-def check_claim(where, said, ours, interval):
-    if said["ours"] is None:
+def check_claim(where, run, part, claim, on, distrusted):
+    if on["ours"] is None:
         return  # a claim may be not testable for reasons that no figure has
-    close(where, said["ours"], ours)
-    if interval is None:
-        return
-    check_interval(where, said["interval"], interval)
-    check(where + " verdict", bound_holds(said["agreement"], said["claim"], interval), said["agreement"], interval)
-
-
-def bound_holds(verdict, claim, interval):
-    """Whether a bound's verdict is what the interval says: reproduced or contradicted as a whole, neither otherwise."""
-    if claim.get("at_least"):
-        met, missed = interval[0] >= claim["at_least"], interval[1] < claim["at_least"]
-    elif claim.get("at_most"):
-        met, missed = interval[1] <= claim["at_most"], interval[0] > claim["at_most"]
+    ours, interval = run.claim(part, claim, on["system"])
+    close(where, on["ours"], ours)
+    if claim.get("shape"):
+        for law, error in run.law_errors(part, claim, on["system"]).items():
+            close(f"{where} error of the law {law}", on["shape"]["errors"][law], error)
     else:
-        return True
-    return (verdict.startswith("reproduced"), verdict.startswith("contradicted")) == (met, missed)
+        check_interval(where, on["interval"], interval)
+    want = "not testable" if distrusted else verdict(part, claim, interval, on.get("shape"))
+    check(where + " verdict", on["verdict"] == want, on["verdict"], want)
 
 
 # --- the pages ---
@@ -439,7 +502,8 @@ class Pages:
                     check(where + " text", row[0].startswith(c["text"]), row[0], c["text"])
                     if interval:
                         shown(where, row[1], ours, *interval)
-                        check(where + " verdict", bound_holds(row[2], c, interval), row[2], interval)
+                        said, want = row[2].split(":")[0].strip("*"), verdict(part, c, interval)
+                        check(where + " verdict", said == want, said, want)
                     return
         check(where, False, "a claim", "none")
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/claim"
 )
 
 // python is Debian's, for which `make setup` installs numpy, scipy and yaml; another one on the PATH has not got them.
@@ -95,8 +96,8 @@ func TestAlteredFiguresAreFound(t *testing.T) {
 				v.Comparison.Variants[level] = x
 			})
 		},
-		"claim":        func(r *lab.Results) { r.Parts[0].Claims[0].Interval.High *= 2 },
-		"packet-frame": func(r *lab.Results) { r.Parts[0].Claims[1].Agreement = lab.Contradicted },
+		"claim":        func(r *lab.Results) { r.Parts[0].Claims[0].Systems[0].Interval.High *= 2 },
+		"packet-frame": func(r *lab.Results) { r.Parts[0].Claims[1].Systems[0].Verdict = claim.Missed },
 	} {
 		out, err := recompute(t, "run", dir, resultsOf(t, dir, edit))
 		if err == nil || !strings.Contains(out, want) {

@@ -26,6 +26,9 @@ func (r *Report) answer() {
 	}
 }
 
+// growingR2 is from which on a metric counts as growing along a line.
+const growingR2 = 0.7
+
 // growth of a finding's metric, or of the time of a packet, along the part's main factor, where it counts as growing.
 func growth(p lab.PartResult, f Finding, all []Law) (out []string) {
 	at := map[string]string{}
@@ -39,7 +42,7 @@ func growth(p lab.PartResult, f Finding, all []Law) (out []string) {
 	levels := map[string][]string{}
 	var metrics []string
 	for _, l := range all {
-		if l.Part != f.Part || l.Along != along || !maps.Equal(l.At, at) || l.R2 < lab.GrowingR2 || l.Interval == nil {
+		if l.Part != f.Part || l.Along != along || !maps.Equal(l.At, at) || l.R2 < growingR2 || l.Interval == nil {
 			continue
 		}
 		if l.Metric != f.Metric.Name && l.Metric != metricCost && !l.Derived {

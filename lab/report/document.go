@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/claim"
 	"weir.dev/weir/lab/study"
 )
 
@@ -45,8 +46,10 @@ func say(format string, args ...any) block { return block{Text: fmt.Sprintf(form
 // document of the report. The first section is the page for the busy.
 func (r Report) document(figures []figure) []section {
 	doc := []section{r.minute()}
-	if s, ok := r.claims(); ok {
-		doc = append(doc, s)
+	for _, targets := range []bool{false, true} {
+		if s, ok := r.claims(targets); ok {
+			doc = append(doc, s)
+		}
 	}
 	for _, p := range r.Results.Parts {
 		s := section{ID: "part-" + p.Part.Name, Title: p.Part.Name + ": " + p.Part.Question, Short: p.Part.Name}
@@ -112,9 +115,7 @@ func (r Report) minute() section {
 		}
 		s.Blocks = append(s.Blocks, block{Finding: &f})
 	}
-	if counts := r.agreements(); counts != "" {
-		s.Blocks = append(s.Blocks, say("Of what was published: %s.", counts))
-	}
+	s.Blocks = append(s.Blocks, r.summaries()...)
 	s.Blocks = append(s.Blocks, block{Heading: "How sure"})
 	note := "good"
 	if !r.Trust.Sound {
@@ -183,47 +184,123 @@ func badge(f Finding) (text, note string) {
 	return strings.Join(parts, ", "), "plain"
 }
 
-func (r Report) agreements() string {
-	n := map[lab.Agreement]int{}
+// claimed are the results of all claims, in the order of the parts: those of others, or targets of our own.
+func (r Report) claimed(targets bool) (out []partClaim) {
 	for _, p := range r.Results.Parts {
 		for _, c := range p.Claims {
-			n[c.Agreement]++
+			if c.Claim.IsTarget() == targets {
+				out = append(out, partClaim{p.Part, c})
+			}
 		}
 	}
+	return out
+}
+
+type partClaim struct {
+	part study.Part
+	lab.ClaimResult
+}
+
+// verdicts counts every verdict, those too that no claim has.
+func verdicts(all []partClaim, words []claim.Verdict) string {
 	var parts []string
-	for _, a := range []lab.Agreement{lab.Reproduced, lab.SameShape, lab.Contradicted, lab.NotTestable} {
-		if n[a] > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n[a], a))
+	for _, v := range words {
+		n := 0
+		for _, c := range all {
+			if c.Verdict == v {
+				n++
+			}
 		}
+		parts = append(parts, fmt.Sprintf("%d %s", n, v))
 	}
 	return strings.Join(parts, ", ")
 }
 
-// claims of all parts: what was published, what we see, whether that agrees.
-func (r Report) claims() (section, bool) {
-	t := table{Head: []string{"published", "theirs", "ours", "agreement"}}
-	for _, p := range r.Results.Parts {
-		for _, c := range p.Claims {
-			say := func(v float64) string { return times(v) }
-			if c.Claim.Against == nil {
-				say = func(v float64) string { return quantity(v, c.Unit) }
+// summaries say how many claims and targets have which verdict, and name each that was contradicted or missed.
+func (r Report) summaries() (out []block) {
+	if all := r.claimed(false); len(all) > 0 {
+		out = append(out, say("Of %s: %s.", count(len(all), "published claim", "published claims"), verdicts(all, claim.Published())))
+		out = append(out, failures(all, claim.Contradicted)...)
+	}
+	if all := r.claimed(true); len(all) > 0 {
+		out = append(out, say("Of %s of our own: %s.", count(len(all), "target", "targets"), verdicts(all, claim.Targets())))
+		out = append(out, failures(all, claim.Missed)...)
+	}
+	return out
+}
+
+func failures(all []partClaim, v claim.Verdict) (out []block) {
+	for _, c := range all {
+		if c.Verdict != v {
+			continue
+		}
+		on := c.Headline()
+		text := fmt.Sprintf("%s%s: %s", strings.ToUpper(string(v[:1])), v[1:], c.Claim.Text)
+		if on.Ours != nil {
+			text += "; we see " + strings.ReplaceAll(ours(c.Claim, on), "\n", ", ") + " on " + on.System
+		}
+		out = append(out, block{Text: text + ".", Note: "bad"})
+	}
+	return out
+}
+
+// claims of all parts: what was published, what would contradict it, what we see, and the verdict, for each system.
+func (r Report) claims(targets bool) (section, bool) {
+	s := section{ID: "published", Title: "Paper says, we see"}
+	head := []string{"published", "contradicted if", "on", "ours", "verdict"}
+	intro := "What would contradict a claim follows from the study alone, before anything is measured. The verdict is that of the system nearest to the published one; " +
+		"what Weir offers in its place stands beside it. An absolute figure of other hardware is shown beside ours and neither reproduced nor contradicted."
+	if targets {
+		s = section{ID: "targets", Title: "Targets of our own"}
+		head = []string{"target", "missed if", "on", "ours", "verdict"}
+		intro = "What counts as missed follows from the study alone, before anything is measured."
+	}
+	t := table{Head: head}
+	notes := []string{}
+	all := r.claimed(targets)
+	for _, c := range all {
+		if c.Rule.Note != "" && !slices.Contains(notes, c.Rule.Note) {
+			notes = append(notes, c.Rule.Note)
+		}
+		text := fmt.Sprintf("%s\n%s (%s: %s)", c.Claim.Text, theirs(c.ClaimResult, c.part), c.part.Name, c.Claim.Source)
+		for i, on := range c.Systems {
+			row := []string{text, contradictedIf(c.Rule), c.SystemText(on), ours(c.Claim, on), string(on.Verdict) + "\n" + on.Why}
+			if i > 0 {
+				row[0], row[1] = "the same", none
 			}
-			ours := none
-			if c.Ours != nil {
-				ours = say(*c.Ours)
-			}
-			if c.Interval != nil {
-				ours += "\n" + say(c.Interval.Low) + " to " + say(c.Interval.High)
-			}
-			t.Rows = append(t.Rows, []string{c.Claim.Text + "\n" + p.Part.Name + ": " + c.Claim.Source, theirs(c, p.Part), ours, string(c.Agreement) + "\n" + c.Why})
+			t.Rows = append(t.Rows, row)
 		}
 	}
-	s := section{ID: "published", Title: "Paper says, we see"}
-	s.Blocks = []block{say("Figures of other hardware are shown beside ours; only ratios, shapes and bounds can be contradicted."), {Table: &t}}
-	if r.Results.Study.Source != "" {
-		s.Blocks = append([]block{say("Published in: %s", r.Results.Study.Source)}, s.Blocks...)
+	if r.Results.Study.Source != "" && !targets {
+		s.Blocks = append(s.Blocks, say("Published in: %s", r.Results.Study.Source))
+	}
+	s.Blocks = append(s.Blocks, say("%s", intro), say("%s.", verdicts(all, map[bool][]claim.Verdict{false: claim.Published(), true: claim.Targets()}[targets])), block{Table: &t})
+	for _, n := range notes {
+		s.Blocks = append(s.Blocks, block{Text: n, Note: "quiet"})
 	}
 	return s, len(t.Rows) > 0
+}
+
+func contradictedIf(r claim.Rule) string {
+	if r.Contradicted == "" {
+		return "nothing"
+	}
+	return r.Contradicted
+}
+
+func ours(c study.Claim, on lab.ClaimOn) string {
+	if on.Ours == nil {
+		return none
+	}
+	say := func(v float64) string { return quantity(v, on.Unit) }
+	if c.Against != nil {
+		say = times
+	}
+	text := say(*on.Ours)
+	if on.Interval != nil {
+		text += "\n" + say(on.Interval.Low) + " to " + say(on.Interval.High)
+	}
+	return text
 }
 
 func theirs(c lab.ClaimResult, p study.Part) string {

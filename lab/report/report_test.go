@@ -22,6 +22,7 @@ import (
 
 	"weir.dev/weir/api/schematest"
 	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/claim"
 	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
 )
@@ -95,11 +96,14 @@ func TestFindsTheTruth(t *testing.T) {
 			t.Errorf("the sentence does not say %q: %s", piece, chain.Sentence)
 		}
 	}
-	agreement := map[string]lab.Agreement{"nine": lab.Reproduced, "triple": lab.Reproduced, "slower": lab.Contradicted, "linear": lab.Reproduced, "ovs": lab.NotTestable}
+	verdicts := map[string]claim.Verdict{
+		"nine": claim.NotTestable, "triple": claim.Reproduced, "slower": claim.Contradicted, "linear": claim.Reproduced, "ovs": claim.NotTestable, "inverse": claim.SameDirection,
+		"far": claim.NotTestable, "twice": claim.Met, "quick": claim.Missed,
+	}
 	for _, p := range r.Results.Parts {
 		for _, c := range p.Claims {
-			if c.Agreement != agreement[c.Claim.ID] {
-				t.Errorf("claim %s: %s (%s): want %s", c.Claim.ID, c.Agreement, c.Why, agreement[c.Claim.ID])
+			if c.Verdict != verdicts[c.Claim.ID] {
+				t.Errorf("claim %s: %s (%s): want %s", c.Claim.ID, c.Verdict, c.Headline().Why, verdicts[c.Claim.ID])
 			}
 		}
 	}

@@ -22,7 +22,7 @@ parts:
     metrics: [{name: rate, unit: Gb/s, better: higher}, {name: rtt, unit: us, better: lower}]
     factors:
       - {name: platform, levels: [bridges, ebpf, veth, ovs]}
-      - {name: wires, levels: ["1", "2", "9", "50"]}
+      - {name: wires, levels: ["1", "2", "5", "9", "20", "50"]}
     compare: platform
     baseline: bridges
     quick: {blocks: 10, duration: 1s}
@@ -32,7 +32,11 @@ parts:
       - {id: triple, text: 9 wires are 3.1 times as fast as bridges, source: Section 4, metric: rate, at: {wires: "9", platform: ebpf}, against: {wires: "9", platform: bridges}, value: 3.1}
       - {id: slower, text: ebpf is slower than bridges, source: Section 5, metric: rate, at: {wires: "2", platform: ebpf}, against: {wires: "2", platform: bridges}, value: 0.5}
       - {id: linear, text: the delay grows linearly, source: Fig. 6, metric: rtt, at: {platform: ebpf}, shape: linear, along: wires}
-      - {id: ovs, text: ovs carries 70 Gb/s, source: Table 1, metric: rate, at: {wires: "1", platform: ovs}, value: 70}
+      - {id: ovs, text: ovs carries 70 Gb/s, source: Table 1, metric: rate, at: {wires: "1"}, systems: [ovs, bridges], instead: [ebpf], value: 70}
+      - {id: far, text: 50 wires carry half of what 1 carries, source: Table 2, metric: rate, at: {wires: "50"}, against: {wires: "1"}, systems: [ovs, bridges], instead: [ebpf], value: 0.5}
+      - {id: inverse, text: the rate falls as 1/length, source: Fig. 7, metric: rate, systems: [bridges], instead: [ebpf], shape: inverse, along: wires}
+      - {id: twice, text: ebpf is twice as fast as bridges, source: target of ours, metric: rate, at: {wires: "9", platform: ebpf}, against: {platform: bridges}, at_least: 2}
+      - {id: quick, text: the round trip through 50 wires is below 100 us, source: target of ours, metric: rtt, at: {wires: "50", platform: ebpf}, at_most: 100}
   - name: packets
     question: What does a packet cost?
     experiment: packets

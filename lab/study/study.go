@@ -3,7 +3,6 @@ package study
 import (
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -47,6 +46,17 @@ type Metric struct {
 	Margin float64 `json:"margin,omitempty"`
 }
 
+// margin of a metric that sets none: stats.Margin.
+const margin = 0.05
+
+// Band is the margin as a ratio above 1.
+func (m Metric) Band() float64 {
+	if m.Margin == 0 {
+		return 1 + margin
+	}
+	return 1 + m.Margin
+}
+
 // Factor has the levels in the order in which they are shown.
 type Factor struct {
 	Name   string   `json:"name"`
@@ -83,22 +93,6 @@ func (p Part) Plan(m Mode) Plan {
 		return p.Full
 	}
 	return p.Quick
-}
-
-// Claim is a published figure or finding. At says for which levels; Against, if set, makes it a ratio to those levels. Exactly one of Value,
-// AtLeast, AtMost and Shape is set.
-type Claim struct {
-	ID      string            `json:"id"`
-	Text    string            `json:"text"`
-	Source  string            `json:"source"` // section, figure or table
-	Metric  string            `json:"metric"`
-	At      map[string]string `json:"at,omitempty"`
-	Against map[string]string `json:"against,omitempty"`
-	Value   float64           `json:"value,omitempty"`    // on their hardware
-	AtLeast float64           `json:"at_least,omitempty"` //
-	AtMost  float64           `json:"at_most,omitempty"`
-	Shape   string            `json:"shape,omitempty"` // linear: the metric grows linearly with the factor Along
-	Along   string            `json:"along,omitempty"`
 }
 
 // Bounds of what a study may ask for.
@@ -310,37 +304,6 @@ func (p Part) validateFactors(c *check, at string) {
 
 // badLevel: levels are written in keys of trials and in selections.
 func badLevel(l string) bool { return l == "" || strings.ContainsAny(l, "=,/'") }
-
-func (p Part) validateClaim(c *check, at string, claim Claim) {
-	if claim.ID == "" || claim.Text == "" || claim.Source == "" {
-		c.add(at, "", "want an id, a text and a source (section, figure or table)")
-	}
-	if !slices.ContainsFunc(p.Metrics, func(m Metric) bool { return m.Name == claim.Metric }) {
-		c.add(at+".metric", "", "the part has no metric %q", claim.Metric)
-	}
-	for where, levels := range map[string]map[string]string{"at": claim.At, "against": claim.Against} {
-		p.validateLevels(c, at+"."+where, levels)
-	}
-	set := 0
-	for _, v := range []float64{claim.Value, claim.AtLeast, claim.AtMost} {
-		if v != 0 {
-			set++
-		}
-		if v < 0 || math.IsInf(v, 0) || math.IsNaN(v) {
-			c.add(at, "", "figure %v: want more than 0", v)
-		}
-	}
-	if claim.Shape != "" {
-		set++
-		f, ok := p.Factor(claim.Along)
-		if claim.Shape != "linear" || !ok || len(f.Levels) < 3 {
-			c.add(at+".shape", "", "want shape: linear, along a factor of at least 3 levels")
-		}
-	}
-	if set != 1 {
-		c.add(at, "", "want exactly one of value, at_least, at_most and shape")
-	}
-}
 
 func (p Part) validateLevels(c *check, at string, levels map[string]string) {
 	for name, level := range levels {

@@ -103,6 +103,14 @@ func TestBadStudySaysWhere(t *testing.T) {
 		"2^64 combinations":      {"- {name: platform, levels: [ebpf, bridges, veth]}", strings.TrimSpace(factors(64)), "too many combinations of levels: want at most 2000"},
 		"a life's work":          {"levels: [\"1\", \"9\", \"100\"]", "levels: [\"9\", " + numbers(600) + "]", "quick: more than 1000000 trials"},
 		"claim that contradicts": {"value: 13.8}", "value: 13.8, at_least: 20}", "want exactly one of"},
+		"shape of few levels":    {"value: 13.8}", "shape: linear, along: wires}", "along a factor of at least 5 levels"},
+		"unknown system":         {"value: 13.8}", "value: 13.8, systems: [ovs]}", `claims[0].systems[0]: factor platform has no level "ovs"`},
+		"system and instead":     {"value: 13.8}", "value: 13.8, systems: [bridges], instead: [bridges]}", `claims[0].instead[0]: "bridges" is there twice`},
+		"instead of nothing":     {"value: 13.8}", "value: 13.8, instead: [ebpf]}", "stands beside no system"},
+		"system twice said":      {`at: {wires: "9"}, value: 13.8}`, `at: {platform: ebpf}, systems: [bridges], value: 13.8}`, "systems and instead say where the claim is judged"},
+		"tolerance past 1":       {"value: 13.8}", `against: {wires: "1"}, value: 1.2}`, "a ratio of 1.2 within 25 % would be reproduced where there is no difference"},
+		"tolerance of all":       {"value: 13.8}", `against: {wires: "1"}, value: 3, tolerance: 1}`, "want a share between 0 and 1"},
+		"tolerance of hardware":  {"value: 13.8}", `value: 3, tolerance: 0.1}`, "an absolute figure of other hardware is not compared"},
 	} {
 		text := strings.Replace(good, c.old, c.new, 1)
 		if name == "a life's work" {

@@ -1,0 +1,155 @@
+package lab
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"weir.dev/weir/lab/claim"
+	"weir.dev/weir/lab/stats"
+	"weir.dev/weir/lab/study"
+)
+
+// chainPart compares three systems along five lengths; "absent" was skipped.
+func chainPart(claims ...study.Claim) study.Part {
+	for i := range claims {
+		claims[i].ID, claims[i].Metric = fmt.Sprint(i), "rtt"
+	}
+	return study.Part{
+		Name: "one", Metrics: []study.Metric{{Name: "rtt", Unit: "us", Better: "lower"}}, Compare: "platform", Baseline: "bridges",
+		Factors: []study.Factor{{Name: "platform", Levels: []string{"ebpf", "bridges", "ovs-chain", "absent"}}, {Name: "wires", Levels: []string{"1", "2", "5", "10", "20"}}},
+		Claims:  claims,
+	}
+}
+
+// chainRecords of 8 blocks: a line on bridges, a parabola on ebpf, and on ovs-chain something that does not depend on the length, in the first two lengths only.
+func chainRecords(p study.Part) (records []study.Record) {
+	for b := range 8 {
+		for i, v := range p.Variants() {
+			r := study.Record{Trial: study.Trial{Part: p.Name, Block: b, Variant: v}}
+			var x float64
+			fmt.Sscan(v[1], &x)
+			noise := math.Exp(0.01 * float64((b*7+i*5)%9-4))
+			switch {
+			case v[0] == "absent":
+				r.Skipped = "there is none"
+			case v[0] == "ovs-chain" && x > 2:
+				r.Skipped = "takes too long"
+			default:
+				r.Values = map[string]float64{"rtt": noise * map[string]float64{"bridges": 10 + 2*x, "ebpf": 5 + 0.1*x*x, "ovs-chain": 100}[v[0]]}
+			}
+			records = append(records, r)
+		}
+	}
+	return records
+}
+
+func judged(t *testing.T, c study.Claim) ClaimResult {
+	t.Helper()
+	p := chainPart(c)
+	return summarisePart(p, 8, chainRecords(p), 1).Claims[0]
+}
+
+// TestTheNearestSystemHasTheVerdict: what Weir offers instead stands beside it and does not count.
+func TestTheNearestSystemHasTheVerdict(t *testing.T) {
+	short := map[string]string{"wires": "1"}
+	r := judged(t, study.Claim{At: map[string]string{"wires": "20"}, Against: short, Systems: []string{"bridges"}, Instead: []string{"ebpf"}, AtMost: 5})
+	if len(r.Systems) != 2 || r.Verdict != claim.Reproduced || r.Systems[1].Verdict != claim.Contradicted || !r.Systems[1].Instead || r.Systems[0].Instead {
+		t.Errorf("%+v", r)
+	}
+	if v := *r.Headline().Ours; v < 4 || v > 4.4 { // 50 : 12
+		t.Errorf("ours is %v: it is related to another system", v)
+	}
+	if got := r.SystemText(r.Systems[0]) + "; " + r.SystemText(r.Systems[1]); got != "bridges, nearest to the published system; ebpf, Weir instead" {
+		t.Error(got)
+	}
+	r = judged(t, study.Claim{At: short, Systems: []string{"absent", "bridges"}, Instead: []string{"ebpf"}, AtMost: 100})
+	if r.Verdict != claim.NotTestable || r.Headline().Why != "there is none" || r.Systems[1].Verdict != claim.Reproduced {
+		t.Errorf("the nearest system was skipped: %+v", r)
+	}
+	r = judged(t, study.Claim{At: map[string]string{"platform": "ebpf", "wires": "1"}, AtMost: 100})
+	if r.Verdict != claim.Reproduced || r.Named() || !strings.Contains(r.SystemText(r.Headline()), "no nearer system is named") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestAFigureOfOtherHardwareIsShown, not judged.
+func TestAFigureOfOtherHardwareIsShown(t *testing.T) {
+	for _, value := range []float64{12, 1, 1000} {
+		r := judged(t, study.Claim{At: map[string]string{"wires": "1"}, Systems: []string{"bridges"}, Value: value})
+		if r.Verdict != claim.NotTestable || r.Headline().Ours == nil || r.Headline().Interval == nil {
+			t.Errorf("%v: %+v", value, r)
+		}
+	}
+}
+
+func TestMarginsAreThoseOfTheTests(t *testing.T) {
+	if got := (study.Metric{}).Band(); got != stats.Margin {
+		t.Errorf("a metric without a margin: %v, want %v", got, stats.Margin)
+	}
+}
+
+func TestShapesAreJudged(t *testing.T) {
+	linear := study.Claim{Shape: study.Linear, Along: "wires"}
+	for system, want := range map[string]claim.Verdict{"bridges": claim.Reproduced, "ebpf": claim.SameDirection, "ovs-chain": claim.NotTestable, "absent": claim.NotTestable} {
+		c := linear
+		c.Systems = []string{system}
+		r := judged(t, c)
+		if r.Verdict != want || r.Headline().Why == "" {
+			t.Errorf("%s: %s (%s): want %s", system, r.Verdict, r.Headline().Why, want)
+		}
+		if s := r.Headline().Shape; (s != nil) != (want != claim.NotTestable) || s != nil && system == "ebpf" && s.Rival != "quadratic" {
+			t.Errorf("%s: %+v", system, s)
+		}
+		if system == "ovs-chain" && r.Headline().Why != "2 levels of wires are in this run: a shape stands on at least 5" {
+			t.Error(r.Headline().Why)
+		}
+	}
+	falls := study.Claim{Shape: study.Inverse, Along: "wires", Systems: []string{"bridges"}}
+	if r := judged(t, falls); r.Verdict != claim.Contradicted {
+		t.Errorf("what grows does not fall: %+v", r)
+	}
+}
+
+// TestStudiesMeasureTheLevelsOfTheirShapes in both modes: on the nearest system at least five.
+func TestStudiesMeasureTheLevelsOfTheirShapes(t *testing.T) {
+	shapes := 0
+	for _, name := range Studies() {
+		s, err := Load(name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range s.Parts {
+			for _, c := range p.Claims {
+				if c.Shape == "" {
+					continue
+				}
+				shapes++
+				for _, mode := range []study.Mode{study.Quick, study.Full} {
+					for _, system := range append(c.Systems, c.Instead...) {
+						at, _ := c.Places(p.Compare, system)
+						along, _ := p.Factor(c.Along)
+						n := 0
+						for _, level := range along.Levels {
+							at[c.Along] = level
+							v, why := variantAt(p, at)
+							if why != "" {
+								t.Fatal(why)
+							}
+							if !p.Leaves(p.Plan(mode), v) {
+								n++
+							}
+						}
+						if n < study.MinLevels {
+							t.Errorf("%s %s %s: %s of --%s leaves %d levels of %s on %s", name, p.Name, c.ID, c.Shape, mode, n, c.Along, system)
+						}
+					}
+				}
+			}
+		}
+	}
+	if shapes == 0 {
+		t.Error("no study has a shape")
+	}
+}
