@@ -48,6 +48,7 @@ var layers = map[string][]string{
 	"lab/stats":       {},
 	"lab/search":      {},
 	"lab/study":       {"api"},
+	"lab/claim":       {"lab/stats", "lab/study"},
 	"lab/traffic":     {"lab/stats", "netns"},
 	"lab/platform":    {"lab/traffic/tools", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "router"},
 	"lab/controllers": {"api", "flow", "netns", "openflow", "ovsdb", "router"},
