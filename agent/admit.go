@@ -61,14 +61,14 @@ func (a *Agent) CheckEndpoint(ctx context.Context, name string, d api.Document) 
 func (a *Agent) CheckFunction(name string, f api.FunctionSpec, img image.Image) *api.Problem {
 	can := a.Switch.Abilities()
 	if _, err := a.portKind(name); err != nil {
-		return &api.Problem{Path: "image", Message: err.Error(), Hint: "start the agent of this host with another --switch, or name another host (host)"}
+		return &api.Problem{Path: "image", Message: err.Error(), Hint: "start the agent of this host with another --switch, or set host to another host"}
 	}
 	if want := img.Contract.Forwarder; want != "" && !slices.Contains(can.Forwarders, want) {
 		return &api.Problem{Path: "image", Message: fmt.Sprintf("image %s wants the forwarder %s; switch %s of host %s has %s", f.Image, want, a.SwitchName, a.Host,
 			cmp.Or(strings.Join(can.Forwarders, ", "), "none")), Hint: "the label weir.forwarder names a program of the switch; an image without it forwards by itself"}
 	}
 	if err := a.checkCPUSet(f.CPUSet); err != nil {
-		return &api.Problem{Path: "cpuset", Message: err.Error(), Hint: "leave cpuset out, or name a host that has these processors (host)"}
+		return &api.Problem{Path: "cpuset", Message: err.Error(), Hint: "leave cpuset out, or set host to a host that has these processors"}
 	}
 	return a.CheckCapabilities(f, img)
 }
