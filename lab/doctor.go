@@ -40,7 +40,8 @@ func Environment() map[string]string {
 	for name, path := range map[string]string{
 		"governor": "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "clock": "/sys/devices/system/clocksource/clocksource0/current_clocksource",
 		"congestion_control": "/proc/sys/net/ipv4/tcp_congestion_control", "default_qdisc": "/proc/sys/net/core/default_qdisc",
-		"bpf_jit": "/proc/sys/net/core/bpf_jit_enable",
+		"netdev_max_backlog": "/proc/sys/net/core/netdev_max_backlog",
+		"bpf_jit":            "/proc/sys/net/core/bpf_jit_enable",
 	} {
 		if text, err := os.ReadFile(path); err == nil {
 			e[name] = strings.TrimSpace(string(text))

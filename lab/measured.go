@@ -46,22 +46,40 @@ func conditionsOf(p study.Part, records []study.Record) (out []Condition) {
 	return out
 }
 
-// ConditionsText is one line: "congestion control cubic; GRO off (ebpf), on (bridges)".
+// ConditionsText is one line: "GRO, TSO off (ebpf), on (bridges); congestion control cubic". Switches that are the same everywhere are told together.
 func ConditionsText(conditions []Condition) string {
-	var b strings.Builder
-	for i, c := range conditions {
-		switch {
-		case i > 0 && conditions[i-1].Name == c.Name:
-			b.WriteString(", ")
-		case i > 0:
-			b.WriteString("; " + c.Name + " ")
-		default:
-			b.WriteString(c.Name + " ")
-		}
-		b.WriteString(c.Value)
+	var order []string // of names
+	values := map[string][]string{}
+	switches := map[string]bool{}
+	for _, c := range conditions {
+		text := c.Value
 		if len(c.Levels) > 0 {
-			b.WriteString(" (" + strings.Join(c.Levels, ", ") + ")")
+			text += " (" + strings.Join(c.Levels, ", ") + ")"
 		}
+		if values[c.Name] == nil {
+			order, switches[c.Name] = append(order, c.Name), true
+		}
+		values[c.Name] = append(values[c.Name], text)
+		switches[c.Name] = switches[c.Name] && isSwitch(c.Value)
 	}
-	return b.String()
+	var out []string
+	told := map[string]bool{}
+	for _, name := range order {
+		if told[name] {
+			continue
+		}
+		names := []string{name}
+		for _, other := range order {
+			if other != name && switches[name] && switches[other] && slices.Equal(values[name], values[other]) {
+				names, told[other] = append(names, other), true
+			}
+		}
+		out = append(out, strings.Join(names, ", ")+" "+strings.Join(values[name], ", "))
+	}
+	return strings.Join(out, "; ")
+}
+
+// isSwitch tells whether a value says of something that it is on or off.
+func isSwitch(value string) bool {
+	return slices.Contains([]string{"on", "off", "0", "1"}, value)
 }

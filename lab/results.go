@@ -190,6 +190,8 @@ func Summarise(j *study.Journal) Results {
 			r.Distrusted = append(r.Distrusted, Distrust{p.Name, why})
 			part.disown(why)
 		}
+		unfair, told := part.judgeFairness(byPart[p.Name])
+		r.Distrusted, r.Limits = append(r.Distrusted, unfair...), append(r.Limits, told...)
 		r.Parts = append(r.Parts, part)
 	}
 	return r

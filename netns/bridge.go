@@ -72,6 +72,21 @@ func (s *Space) BridgeLearned(name string) (learned, most uint32, err error) {
 	return word(infoAttr(m, nl.IFLA_INFO_DATA, bridgeLearned)), word(infoAttr(m, nl.IFLA_INFO_DATA, bridgeMost)), nil
 }
 
+// BridgeShows tells to which tables a Linux bridge shows what it forwards by an option of its own: "iptables", "ip6tables", "arptables". The sysctls
+// net.bridge.bridge-nf-call-* do so for all bridges of a namespace.
+func (s *Space) BridgeShows(name string) (tables []string, err error) {
+	m, err := s.linkMessage(name, filterSkipStats)
+	if err != nil {
+		return nil, err
+	}
+	for i, table := range []string{"iptables", "ip6tables", "arptables"} {
+		if on := infoAttr(m, nl.IFLA_INFO_DATA, uint16(nl.IFLA_BR_NF_CALL_IPTABLES+i)); len(on) > 0 && on[0] != 0 {
+			tables = append(tables, table)
+		}
+	}
+	return tables, nil
+}
+
 // linkMessage asks for an interface; filter says what not to tell of it (RTEXT_FILTER_...).
 func (s *Space) linkMessage(name string, filter uint32) ([]byte, error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)

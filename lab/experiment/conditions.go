@@ -7,14 +7,10 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
-
-	"github.com/vishvananda/netlink"
 
 	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/netns"
-	"weir.dev/weir/netns/ethtool"
 )
 
 // Factors of experiments with sockets.
@@ -42,13 +38,13 @@ const (
 // socketFactors are those of every experiment whose ends are TCP sockets.
 func socketFactors() []Factor {
 	return []Factor{
-		{Name: factorCongestion, About: "congestion control of both stations", Default: DefaultCongestion, Check: func(level string) error {
+		{Name: factorCongestion, Sets: []string{condCongestion}, About: "congestion control of both stations", Default: DefaultCongestion, Check: func(level string) error {
 			if strings.TrimFunc(level, func(r rune) bool { return r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' }) != "" || len(level) > 15 {
 				return fmt.Errorf("%q: want the kernel's name of a congestion control, for example cubic", level)
 			}
 			return nil
 		}},
-		{Name: factorOffload, About: "on: both stations' interfaces as they were made; off: no segmentation, checksums or joining of packets there (TSO, GSO, GRO)", Default: defaultOffload, Check: oneOf("on", "off")},
+		{Name: factorOffload, Sets: []string{platform.SettingTSO, platform.SettingGSO, platform.SettingGRO, platform.SettingChecksums}, About: "on: both stations' interfaces as they were made; off: no segmentation, checksums or joining of packets there (TSO, GSO, GRO)", Default: defaultOffload, Check: oneOf("on", "off")},
 	}
 }
 
@@ -115,12 +111,6 @@ const (
 	condCongestion     = "congestion control"
 	condFlows          = "flows"
 	condMessage        = "message"
-	condMTU            = "MTU"
-	condGSO            = "GSO"
-	condGRO            = "GRO"
-	condTSO            = "TSO"
-	condQueues         = "queues"
-	condQdisc          = "qdisc"
 	condRepresentation = "representation"
 	condMode           = "mode"
 	condTool           = "tool"
@@ -129,59 +119,15 @@ const (
 	condWeir           = "weir"
 )
 
-// stationConditions are read from the interfaces of both stations, sender / receiver where they differ.
-func stationConditions(path platform.Path) (map[string]string, error) {
-	var ends [2]map[string]string
-	for i, space := range []string{path.From, path.To} {
-		err := netns.Do(space, func() (err error) {
-			ends[i], err = interfaceConditions(platform.Station)
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("conditions of %s: %w", space, err)
-		}
-	}
-	out := ends[0]
-	for name, there := range ends[1] {
-		if here := out[name]; here != there {
-			out[name] = here + " / " + there
-		}
-	}
-	return out, nil
+// Setting tells whether a condition is a setting, which has to be alike for all that is compared, or says what a platform is. What nobody knows is a
+// setting. The batch of a closed loop is as large as the path takes. A setting may differ where the compared factor is about it (Factor.Sets), or where a platform has no other (platform.Kind.Inherent).
+func Setting(condition string) bool {
+	return !slices.Contains([]string{condRepresentation, condMode, condBatch, condWeir, "hosts", "stations", "underlay", "hooks"}, condition)
 }
 
-// interfaceConditions in the thread's namespace.
-func interfaceConditions(name string) (map[string]string, error) {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return nil, err
-	}
-	out := map[string]string{condMTU: strconv.Itoa(link.Attrs().MTU), condQdisc: "none"}
-	qdiscs, err := netlink.QdiscList(link)
-	if err != nil {
-		return nil, fmt.Errorf("qdiscs of %s: %w", name, err)
-	}
-	for _, q := range qdiscs {
-		if q.Attrs().Parent == netlink.HANDLE_ROOT {
-			out[condQdisc] = q.Type()
-		}
-	}
-	features, err := ethtool.Features(name)
-	if err != nil {
-		return nil, err
-	}
-	for label, feature := range map[string]string{condGSO: "tx-generic-segmentation", condTSO: "tx-tcp-segmentation", condGRO: "rx-gro"} {
-		out[label] = map[bool]string{true: "on", false: "off"}[features[feature].Active]
-	}
-	if q, err := ethtool.QueuesOf(name); err == nil {
-		out[condQueues] = fmt.Sprintf("%d tx, %d rx", q.TX, q.RX)
-	}
-	return out, nil
-}
-
-// conditions of sockets at both ends: the stations', and what the platform says of itself.
+// conditions of sockets at both ends: the path's, and what the platform says of itself.
 func (c *chain) conditions(path platform.Path) (map[string]string, error) {
-	out, err := stationConditions(path)
+	out, err := path.Conditions()
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,8 @@ type Measurement struct {
 	Offered float64       // share of the intended load that was offered on time; 0: no load was intended
 	Sending time.Duration // CPU time in which this process made traffic
 	Void    string        // the books do not balance: why
-	// Conditions under which it was measured, as they were read back: congestion control, offloads, queues, representation of the packets.
+	// Conditions under which it was measured, as they were read back: settings, which have to be alike for what is compared, and what the platform is.
+	// See Setting.
 	Conditions map[string]string
 }
 

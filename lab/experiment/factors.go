@@ -17,6 +17,8 @@ type Factor struct {
 	Default string // its level if a study does not name it
 	// Check tells what is wrong with a level on any machine; nil: every level is right. What this machine lacks is Experiment.Check's.
 	Check func(level string) error
+	// Sets names the conditions that a level decides. They may differ where the factor is compared, as may one of the factor's own name.
+	Sets []string
 }
 
 // Factored is an experiment that says what it can vary. What it does not know is then refused before anything is measured.
@@ -40,6 +42,18 @@ func platformFactors() []Factor {
 	}
 	out[1].Name, out[2].Name, out[3].Name = factorRuntime, factorNetwork, factorFunction
 	return out
+}
+
+// Inherent settings of the platform that levels choose, with the reason; see platform.Kind.
+func Inherent(l Levels) map[string]string {
+	if _, runs := l[factorFunctions]; runs { // functions without a network
+		return nil
+	}
+	k, err := platformOf(l)
+	if err != nil {
+		return nil
+	}
+	return k.Inherent
 }
 
 const defaultPlatform = "ebpf"

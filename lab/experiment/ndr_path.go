@@ -281,7 +281,7 @@ func (p *ndrPath) Step(ctx context.Context, n Next) (m Measurement, err error) {
 		return m, nil
 	}
 	if p.conditions == nil {
-		if p.conditions, err = stationConditions(s.path); err != nil {
+		if p.conditions, err = s.path.Conditions(); err != nil {
 			return m, err
 		}
 		p.conditions[condRepresentation], p.conditions[condMode], p.conditions[condFlows] = s.rig.kind(), s.rig.label(), strconv.Itoa(p.load.flows)

@@ -181,7 +181,7 @@ func (f *flood) Measure(ctx context.Context, length time.Duration) (m Measuremen
 	if raw.open() && m.Void == "" {
 		m.Void = fmt.Sprintf("lost %d of %d frames: not a closed loop", n.Lost, n.Sent)
 	}
-	if m.Conditions, err = stationConditions(path); err != nil {
+	if m.Conditions, err = path.Conditions(); err != nil {
 		return m, err
 	}
 	m.Conditions[condRepresentation], m.Conditions[condMode] = f.rig.kind(), f.rig.label()

@@ -33,11 +33,11 @@ func rrExperiment() Experiment {
 		name: "rr", about: "TCP requests and responses through a path, on each connection one at a time; its latency is the client's", programs: []string{"ping"},
 		metrics: map[string]string{"rate": "transactions/s", "mean": "us", "p50": "us", "p90": "us", "p99": "us", "p99.9": "us", "fairness": "index"},
 		measure: measureRR, check: checkRR, sockets: true, more: []Factor{
-			{Name: factorTool, Default: toolOwn, Check: oneOf(toolOwn, toolSockperf),
+			{Name: factorTool, Sets: []string{condTool, condMessage, condCongestion}, Default: toolOwn, Check: oneOf(toolOwn, toolSockperf),
 				About: "own, or sockperf: one connection, request and response of one size, 14 bytes at least, the machine's congestion control"},
-			{Name: factorConnections, About: "connections at once", Default: "1", Check: between(1, rr.MaxConnections, "a number of connections")},
-			{Name: factorRequest, About: "bytes of a request", Default: "1", Check: between(1, rr.MaxBytes, "bytes")},
-			{Name: factorResponse, About: "bytes of a response", Default: "1", Check: between(1, rr.MaxBytes, "bytes")},
+			{Name: factorConnections, Sets: []string{condFlows}, About: "connections at once", Default: "1", Check: between(1, rr.MaxConnections, "a number of connections")},
+			{Name: factorRequest, Sets: []string{condMessage}, About: "bytes of a request", Default: "1", Check: between(1, rr.MaxBytes, "bytes")},
+			{Name: factorResponse, Sets: []string{condMessage}, About: "bytes of a response", Default: "1", Check: between(1, rr.MaxBytes, "bytes")},
 		},
 	}
 }
@@ -100,7 +100,7 @@ func fctExperiment() Experiment {
 			"rate": "Gb/s", "retransmits": "segments", "fairness": "index",
 		},
 		more: []Factor{
-			{Name: factorTool, Default: toolOwn, Check: oneOf(toolOwn, toolNetcat),
+			{Name: factorTool, Sets: []string{condTool, condMessage, condCongestion}, Default: toolOwn, Check: oneOf(toolOwn, toolNetcat),
 				About: "own, or netcat: a process at each end of a flow, the start of the sender's is in its time; the machine's congestion control"},
 			{Name: factorFlows, About: "flows at once", Default: defaultFlows, Check: between(1, rr.MaxConnections, "a number of flows")},
 			{Name: factorRounds, About: "rounds of a trial: in each every sender has one flow", Default: "1", Check: between(1, rr.MaxFlows, "rounds")},

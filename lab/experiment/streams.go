@@ -17,11 +17,11 @@ func tcpExperiment() Experiment {
 		name: "tcp", about: "TCP streams of iperf3, or of another program, through a path; what the receiver got", programs: []string{"ping"},
 		metrics: map[string]string{"rate": "Gb/s", "retransmits": "segments", "cpu": "CPU s per GB"}, measure: measureTCP, check: checkStream,
 		sockets: true, more: []Factor{
-			{Name: factorTool, Default: toolIPerf3, Check: oneOf(toolIPerf3, toolIPerf2, toolNuttcp, toolSockperf), About: "program that makes the streams: " +
+			{Name: factorTool, Sets: []string{condTool, condMessage, condCongestion}, Default: toolIPerf3, Check: oneOf(toolIPerf3, toolIPerf2, toolNuttcp, toolSockperf), About: "program that makes the streams: " +
 				"of iperf and sockperf what the sender's sockets took counts; nuttcp and sockperf have the machine's congestion control; sockperf has one stream"},
 			{Name: factorFlows, About: "streams at once", Default: defaultFlows, Check: between(1, maxStreams, "a number of streams")},
 			{Name: factorMessage, About: "bytes that the program writes at once", Default: defaultMessage, Check: between(64, maxMessage, "bytes")},
-			{Name: factorCPUs, Default: cpusAll, Check: oneOf(cpusAll, cpusOne), About: "iperf3: " + cpusAll + ": both ends where the scheduler puts them, anew in each trial; " +
+			{Name: factorCPUs, Sets: []string{condCPUs}, Default: cpusAll, Check: oneOf(cpusAll, cpusOne), About: "iperf3: " + cpusAll + ": both ends where the scheduler puts them, anew in each trial; " +
 				cpusOne + ": both on one CPU, at the same real-time priority: the rate is what the whole path costs"},
 		},
 	}

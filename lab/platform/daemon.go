@@ -164,7 +164,7 @@ func (d *Daemon) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for _, space := range []string{d.home(), d.Alice(), d.Bob()} {
-		if err := netns.Create(space, netns.Options{}); err != nil {
+		if err := netns.Create(space, netns.Options{Quiet: space == d.home()}); err != nil {
 			return err
 		}
 	}
@@ -263,7 +263,7 @@ func (d *Daemon) Path(ctx context.Context) (Path, error) {
 	}
 	defer c.Close()
 	e, err := c.Endpoints().Get(ctx, "alice")
-	p := Path{From: d.Alice(), To: d.Bob(), Source: sourceAddress.Addr(), Address: targetAddress.Addr(), Space: d.home(), Link: e.Status.Link}
+	p := Path{From: d.Alice(), To: d.Bob(), Source: sourceAddress.Addr(), Address: targetAddress.Addr(), Space: d.home(), Middle: d.home(), Link: e.Status.Link}
 	if err != nil {
 		return p, err
 	}

@@ -53,6 +53,7 @@ func openXDP(_ context.Context, o Options) (Platform, error) {
 func xdpInherent() map[string]string {
 	return map[string]string{
 		SettingGRO: "a veth takes redirected frames only with GRO on", SettingChecksums: "nobody behind an XDP program puts checksums in",
+		SettingRPS: "XDP frames are steered by a cpumap",
 		SettingTSO: "an XDP frame is no longer than the MTU", SettingGSO: "an XDP frame is no longer than the MTU",
 	}
 }
@@ -124,7 +125,7 @@ func join(a, b place) error {
 	err = netns.Do(a.space, func() error {
 		at := netlink.NewLinkAttrs()
 		at.Name, at.Alias = a.link, mark+a.link
-		pair := &netlink.Veth{LinkAttrs: at, PeerName: b.link, PeerNamespace: netlink.NsFd(to.Fd())}
+		pair := &netlink.Veth{LinkAttrs: at, PeerName: b.link, PeerTxQLen: -1, PeerNamespace: netlink.NsFd(to.Fd())}
 		if err := netlink.LinkAdd(pair); err != nil {
 			return fmt.Errorf("veth %s: %w", a.link, err)
 		}

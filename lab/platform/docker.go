@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/image"
@@ -293,7 +294,29 @@ func (d *docker) build(ctx context.Context) error {
 		}
 	}
 	d.path.Middle = d.e.space
+	for _, space := range []string{d.path.From, d.path.To, d.e.space} {
+		if err := netns.Do(space, usualQueues); err != nil {
+			return fmt.Errorf("queues in %s: %w", space, err)
+		}
+	}
 	return d.path.Try(ctx)
+}
+
+// usualQueue is the kernel's length of a veth's transmit queue (TxQLen), which Docker makes 0.
+const usualQueue = 1000
+
+// usualQueues gives Docker's veths of the thread's namespace what those of other platforms have.
+func usualQueues() error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		if l.Type() == "veth" {
+			err = errors.Join(err, netlink.LinkSetTxQLen(l, usualQueue))
+		}
+	}
+	return err
 }
 
 // WireProgram is the program of the image "wire".

@@ -55,7 +55,7 @@ func flowNetwork() networkMaker {
 // userSpaceSwitch is what a switch in user space cannot have: it sends on what it gets.
 func userSpaceSwitch() map[string]string {
 	const why = "a switch in user space passes frames on as they are: their checksums have to be right, and no frame is longer than the MTU"
-	return map[string]string{SettingTSO: why, SettingGSO: why, SettingChecksums: why}
+	return map[string]string{SettingTSO: why, SettingGSO: why, SettingChecksums: why, SettingRPS: "it forwards in a process: the kernel has nothing to steer to another CPU"}
 }
 
 func processOptions(l links) ovsproc.Options {

@@ -97,17 +97,21 @@ func compare(baseline, duplicate []float64, variants map[string][]float64, margi
 	return c
 }
 
-// Disown takes all verdicts back that rest on the order of the trials.
-func (c *Comparison) Disown() {
+// Disown takes verdicts back that cannot rest on how the trials were made: those of some variants, or all where none is named.
+func (c *Comparison) Disown(variants ...string) {
 	disowned := func(r Ratio) Ratio {
 		if r.Decided() {
 			r.Verdict = NotClaimed
 		}
 		return r
 	}
-	c.Duplicate = disowned(c.Duplicate)
+	if len(variants) == 0 {
+		c.Duplicate = disowned(c.Duplicate)
+	}
 	for name, r := range c.Variants {
-		c.Variants[name] = disowned(r)
+		if len(variants) == 0 || slices.Contains(variants, name) {
+			c.Variants[name] = disowned(r)
+		}
 	}
 }
 

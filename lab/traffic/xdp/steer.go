@@ -25,9 +25,9 @@ func Steer(at Place, cpu int) (undo func() error, err error) {
 
 // steer at a link of the thread's namespace.
 func steer(link string, cpu int) (undo func() error, err error) {
-	fs, err := sysfs()
+	fs, err := netns.Sysfs()
 	if err != nil {
-		return nil, fmt.Errorf("sysfs of the namespace: %w", err)
+		return nil, err
 	}
 	defer unix.Close(fs)
 	path := "class/net/" + link + "/queues/rx-0/rps_cpus" // frames enter at the first queue
@@ -48,22 +48,6 @@ func steer(link string, cpu int) (undo func() error, err error) {
 		_, err := f.WriteAt([]byte(strings.TrimSpace(string(old[:n]))), 0)
 		return errors.Join(err, f.Close())
 	}, nil
-}
-
-// sysfs is a mount of it that nobody else sees; its network links are those of the thread's namespace (new mount API, Linux 5.2).
-func sysfs() (fd int, err error) {
-	fs, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return -1, fmt.Errorf("fsopen: %w", err)
-	}
-	defer unix.Close(fs)
-	if err := unix.FsconfigCreate(fs); err != nil {
-		return -1, fmt.Errorf("fsconfig: %w", err)
-	}
-	if fd, err = unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC); err != nil {
-		return -1, fmt.Errorf("fsmount: %w", err)
-	}
-	return fd, nil
 }
 
 // mask of one CPU as sysfs has it: groups of 32 bits, the highest first.
