@@ -49,6 +49,9 @@ attack: root build peers ## requests of all kinds to the API for ATTACK (30m), f
 bench: root build peers ## performance beside the peers: the study bench, quick (BENCH="--full", BENCH="--only part=stream")
 	PATH="$$PATH:/usr/sbin:/sbin:$(CURDIR)/build/peers/usr/sbin:$(CURDIR)/build/peers/usr/bin" bin/weir lab run bench --dir bin/bench-$$(date +%Y%m%d-%H%M%S) $(BENCH)
 
+keep: ## keep a finished run of the lab in docs/results: RUN=DIR WHY="..." [ADDS=older run]
+	@go run ./lab/kept/tool keep -why "$$WHY" -adds "$$ADDS" "$$RUN"
+
 lint: setup ## gofmt, vet, staticcheck, layering
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
 	go vet ./...

@@ -49,9 +49,9 @@ func Command(app *command.App, o Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lab",
 		Short: "Measure chains beside others' on this machine",
-		Long: `Measure chains of network functions beside what others have, on this machine and however noisy it is: a study says what to compare,
-its trials are interleaved in random blocks, the baseline is measured twice, and what cannot be told apart is said to be so. Every trial
-is on the disk before the next one begins: a run that was killed goes on with "weir lab resume".`,
+		Long: `Measure chains of network functions beside Linux bridges, Open vSwitch and others, on a machine that may be noisy. A study says what to compare.
+Its trials take turns, in blocks of random order. The baseline is measured twice, to show what chance makes. Every trial is on the disk before
+the next one begins: "weir lab resume" continues a run that was killed.`,
 		Example: `  weir lab doctor
   weir lab run wires --quick
   weir lab report weir-lab-wires-20260102-150405`,
@@ -109,8 +109,8 @@ func (a *labs) study(name string) (study.Study, error) {
 
 func (a *labs) labDescribe() *cobra.Command {
 	return &cobra.Command{
-		Use: "describe STUDY", Short: "Tell what a study measures",
-		Long:    "Tell what a study measures: its questions, factors, levels, metrics and published figures. STUDY is a name of \"weir lab list\", a file, or - for standard input.",
+		Use: "describe STUDY", Short: "Describe what a study measures",
+		Long:    "Describe what a study measures: its questions, factors, levels, metrics, published figures and targets. STUDY is a name of \"weir lab list\", a file, or - for standard input.",
 		Example: "  weir lab describe wires\n  weir lab describe my-study.yaml\n  weir lab describe wires -o yaml",
 		Args:    command.WantArgs(1, 1, "a study"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -156,7 +156,10 @@ func (a *labs) labDescribe() *cobra.Command {
 				}
 				for _, mode := range []study.Mode{study.Quick, study.Full} {
 					plan := p.Plan(mode)
-					fmt.Fprintf(&b, "  --%-9s %d blocks %s", mode, plan.Blocks, plan.Duration)
+					fmt.Fprintf(&b, "  --%-9s %d blocks", mode, plan.Blocks)
+					if plan.Duration != "" {
+						fmt.Fprintf(&b, ", trials of %s", plan.Duration)
+					}
 					if len(plan.Leave) > 0 {
 						fmt.Fprintf(&b, ", leaves out %d combinations of levels", len(plan.Leave))
 					}
@@ -225,13 +228,13 @@ func (a *labs) labRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run STUDY [--quick|--full] [--only FACTOR=LEVEL,...] [--seed N] [--repeat N] [--dir DIR]",
 		Short: "Run a study",
-		Long: `Run a study and print what came of it. STUDY is a name of "weir lab list" or a file. --quick (the default) measures less often and more
-shortly than --full. --only keeps some levels; the factor "part" chooses parts; a baseline always stays. The same seed gives the same
-order of trials. Ctrl-C ends the run in order, as does closing its terminal (not with nohup): what was measured is a valid partial result, and
-"weir lab resume" goes on with it.
-Needs root. Everything is made in network namespaces of its own and removed at the end; what a killed run left the next one removes.
-Platform hosts is the hosts of the Weir that runs (--socket, --url): stations are made on this machine, which has to be one of them, functions,
-chains and policies through the API, under names that begin with the run's.`,
+		Long: `Run a study and print its results. STUDY is a name of "weir lab list" or a file. --quick (the default) makes fewer and shorter trials than
+--full. --only keeps some levels; the factor "part" chooses parts; a baseline always stays. The same seed gives the same order of trials.
+Ctrl-C ends the run in order. So does closing its terminal, unless it runs under nohup. The trials made so far are a valid partial result, and
+"weir lab resume" continues the run.
+Needs root. Everything is made in network namespaces of its own and removed at the end. The next run removes what a killed run left.
+The platform "hosts" is a Weir that runs already (--socket, --url). This machine has to be one of its hosts: the stations are made here. Functions,
+chains and policies are made through the API, under names that begin with the run's.`,
 		Example: `  weir lab run wires --quick
   weir lab run wires --full --dir results/wires
   weir lab run wires --only part=throughput,platform=ebpf,wires=1,wires=9
@@ -289,10 +292,10 @@ chains and policies through the API, under names that begin with the run's.`,
 	}
 	f := cmd.Flags()
 	f.BoolVar(&quick, "quick", false, "few and short trials (default)")
-	f.BoolVar(&full, "full", false, "as many and as long trials as the study wants")
+	f.BoolVar(&full, "full", false, "more and longer trials, as many as the study's full plan has")
 	f.StringVar(&only, "only", "", "levels to keep: factor=level, several with commas")
 	f.Uint64Var(&seed, "seed", 0, "seed of the order of trials (default random)")
-	f.IntVar(&repeat, "repeat", 1, "run the study so many times, each set up anew and with the next seed, count what was said of things that are the same, and pool all")
+	f.IntVar(&repeat, "repeat", 1, "run the study so many times, each with new set-ups and the next seed; count the differences found in A/A comparisons, and pool all runs")
 	f.StringVar(&dir, "dir", "", "directory of the results (default weir-lab-STUDY-TIME)")
 	command.ImagesFlag(f, &images)
 	beforeFlag(f, &before)
@@ -301,7 +304,7 @@ chains and policies through the API, under names that begin with the run's.`,
 
 // beforeFlag names another version of Weir.
 func beforeFlag(f *pflag.FlagSet, dir *string) {
-	f.StringVar(dir, "before", "", "platform former: another version of Weir, a clone of it in which \"make build\" ran")
+	f.StringVar(dir, "before", "", "directory of another version of Weir, for the platform former: a clone in which \"make build\" ran")
 }
 
 // labAPI is where platform hosts finds the Weir that runs; nothing is asked yet.
@@ -414,8 +417,8 @@ func labCode(err error) error {
 func (a *labs) labResume() *cobra.Command {
 	var images, before string
 	cmd := &cobra.Command{
-		Use: "resume DIR", Short: "Go on with a run that ended early",
-		Long:    "Go on with a run that ended early, by Ctrl-C, a crash or a full disk: the trials that are left are made in the order in which they were to be made.",
+		Use: "resume DIR", Short: "Continue a run that ended early",
+		Long:    "Continue a run that ended early, by Ctrl-C, a crash or a full disk. The trials that are left are made in their planned order.",
 		Example: "  weir lab resume weir-lab-wires-20260102-150405",
 		Args:    command.WantArgs(1, 1, "a directory of results"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -440,12 +443,12 @@ func (a *labs) labResume() *cobra.Command {
 func (a *labs) labReport() *cobra.Command {
 	var format, out string
 	cmd := &cobra.Command{
-		Use: "report DIR... [--format html,md,...] [--out DIR]", Short: "Tell what came of a run, or of several together",
-		Long: `Tell what came of a run, also of one that is not over: ratios to the baseline with their intervals, absolute values, published figures
-beside ours, what was skipped and void. Prints tables and writes the report's forms beside the results: html (one page that needs nothing
-else), md, json, csv, benchstat, svg and png.
+		Use: "report DIR... [--format html,md,...] [--out DIR]", Short: "Print the results of a run, or of several together",
+		Long: `Print the results of a run, also of one that is not over: ratios to the baseline with their intervals, absolute values, published figures
+beside ours, skipped and void trials. Also write the report into DIR, in several forms: html (one page that needs no other file), md, json, csv,
+benchstat, svg and png.
 Several directories with runs of the same study, or one of repeated runs ("weir lab run --repeat"), are pooled: for each comparison the ratio over all
-runs, with an interval that holds what differs from run to run, how much that is, and a verdict by the margin.`,
+runs, with an interval that includes the differences between runs, the size of these differences, and a verdict by the margin.`,
 		Example: "  weir lab report weir-lab-wires-20260102-150405\n  weir lab report results/wires --format html,md --out /tmp/report\n  weir lab report results/wires -o json\n  weir lab report results/wires-1 results/wires-2 results/wires-3",
 		Args:    command.WantArgs(1, lab.MaxRepeats, "directories of results"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -494,9 +497,9 @@ func (a *labs) labPooled(dirs []string) error {
 
 func (a *labs) labCompare() *cobra.Command {
 	return &cobra.Command{
-		Use: "compare A B", Short: "Set two runs side by side",
-		Long: `Set two runs of a study side by side: medians, their ratio, and whether their 95 % intervals are apart. Two runs are not interleaved:
-what changed on the machine between them is in the ratio, and what else they differ in is said. To claim a difference put both into one study.`,
+		Use: "compare A B", Short: "Compare two runs of a study",
+		Long: `Compare two runs of a study: medians, their ratio, and whether their 95 % intervals are apart. Two runs are not interleaved, so the ratio
+includes what changed on the machine between them. Other differences of the runs are listed. To claim a difference, put both variants into one study.`,
 		Example: "  weir lab compare results/before results/after",
 		Args:    command.WantArgs(2, 2, "two directories of results"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -540,8 +543,8 @@ what changed on the machine between them is in the ratio, and what else they dif
 func (a *labs) labDoctor() *cobra.Command {
 	var images string
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Tell what this machine is good for",
-		Long:    "Tell what this machine is good for: what makes figures noisy here, which tools and kernel features are missing, and what each study can and cannot measure. Changes nothing.",
+		Use: "doctor", Short: "Check what this machine can measure",
+		Long:    "Check what this machine can measure: what makes figures noisy here, which tools and kernel features are missing, and what each study can and cannot measure. Changes nothing.",
 		Example: "  weir lab doctor\n  weir lab doctor -o json",
 		Args:    command.NoArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
