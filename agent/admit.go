@@ -67,16 +67,17 @@ func (a *Agent) CheckFunction(name string, f api.FunctionSpec, img image.Image) 
 		return &api.Problem{Path: "image", Message: fmt.Sprintf("image %s wants the forwarder %s; switch %s of host %s has %s", f.Image, want, a.SwitchName, a.Host,
 			cmp.Or(strings.Join(can.Forwarders, ", "), "none")), Hint: "the label weir.forwarder names a program of the switch; an image without it forwards by itself"}
 	}
-	if err := a.checkCPUSet(f.CPUSet); err != nil {
+	if err := a.checkCPUSet(f); err != nil {
 		return &api.Problem{Path: "cpuset", Message: err.Error(), Hint: "leave cpuset out, or set host to a host that has these processors"}
 	}
 	return a.CheckCapabilities(f, img)
 }
 
-// checkCPUSet refuses processors that this machine lacks. Empty: all of them.
-func (a *Agent) checkCPUSet(text string) error {
-	want, err := cpuset.Parse(text)
-	if err != nil || len(want) == 0 {
+// checkCPUSet refuses processors that this machine lacks. Empty: all of them. A function that is not to run can be changed though its host has lost a
+// processor: else nobody could stop it.
+func (a *Agent) checkCPUSet(f api.FunctionSpec) error {
+	want, err := cpuset.Parse(f.CPUSet)
+	if err != nil || len(want) == 0 || f.State != "" && f.State != api.FunctionStarted {
 		return err
 	}
 	online, err := cpuset.Online()
@@ -84,7 +85,7 @@ func (a *Agent) checkCPUSet(text string) error {
 		return fmt.Errorf("processors of host %s: %w", a.Host, err)
 	}
 	if lacks := want.Without(online); len(lacks) > 0 {
-		return fmt.Errorf("cpuset %s: host %s has no processor %s, it has %s", text, a.Host, lacks, online)
+		return fmt.Errorf("cpuset %s: host %s has no processor %s, it has %s", want, a.Host, lacks, online)
 	}
 	return nil
 }

@@ -57,9 +57,12 @@ func TestProcessorsThatAHostLacksAreRefused(t *testing.T) {
 		fmt.Sprintf("%d,%d", cpuset.Max, online[0]): fmt.Sprintf("has no processor %d,", cpuset.Max),
 		"3-1": "want numbers",
 	} {
-		err := a.checkCPUSet(text)
+		err := a.checkCPUSet(api.FunctionSpec{CPUSet: text})
 		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", text, err, says)
 		}
+	}
+	if err := a.checkCPUSet(api.FunctionSpec{CPUSet: fmt.Sprint(cpuset.Max), State: api.FunctionStopped}); err != nil {
+		t.Errorf("a function that is to be stopped: %v", err)
 	}
 }

@@ -12,6 +12,9 @@ import (
 // Max is the greatest number of a processor (NR_CPUS of the largest kernels).
 const Max = 8191
 
+// maxText of a set, in bytes: more than all numbers, each by itself.
+const maxText = 64 << 10
+
 // Set is processors by number, in rising order, each once.
 type Set []int
 
@@ -20,6 +23,9 @@ func Parse(text string) (Set, error) {
 	var s Set
 	if text == "" {
 		return s, nil
+	}
+	if len(text) > maxText {
+		return nil, fmt.Errorf("processors: %d bytes of text: want at most %d: numbers from 0 to %d and ranges, as in 0-3,5", len(text), maxText, Max)
 	}
 	var in [Max + 1]bool // ranges may overlap any number of times
 	for _, part := range strings.Split(text, ",") {
@@ -30,7 +36,7 @@ func Parse(text string) (Set, error) {
 		first, err := strconv.ParseUint(from, 10, 16)
 		last, lerr := strconv.ParseUint(to, 10, 16)
 		if err != nil || lerr != nil || first > last || last > Max {
-			return nil, fmt.Errorf("processors %q: want numbers from 0 to %d and ranges, as in 0-3,5", text, Max)
+			return nil, fmt.Errorf("processors %.100q: want numbers from 0 to %d and ranges, as in 0-3,5", text, Max)
 		}
 		for n := first; n <= last; n++ {
 			in[n] = true

@@ -185,7 +185,7 @@ func needed(d, changed api.Document) api.Document {
 func bare(changed api.Document) api.Document {
 	functions := make(map[string]api.FunctionSpec, len(changed.Functions))
 	for name, f := range changed.Functions {
-		functions[name] = api.FunctionSpec{Image: f.Image, Config: f.Config, Allow: f.Allow, CPUSet: f.CPUSet}
+		functions[name] = api.FunctionSpec{Image: f.Image, Config: f.Config, Allow: f.Allow, CPUSet: f.CPUSet, State: f.State}
 	}
 	changed.Functions = functions
 	return changed

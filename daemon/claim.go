@@ -154,10 +154,23 @@ func lockLingering(f *os.File) error {
 		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
 			return err
 		}
-		if pid, lerr := locker(f); lerr == nil && !errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+		if pid, lerr := locker(f); lerr == nil && lives(pid) {
 			return err
 		}
 	}
+}
+
+// lives tells whether a process has not ended. One that has, and whose parent has not heard of it yet (Z), has closed its files.
+func lives(pid int) bool {
+	if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+		return false
+	}
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	st, err := p.Stat()
+	return err != nil || st.State != "Z" && st.State != "X"
 }
 
 func writeAt(f *os.File, s string) error {

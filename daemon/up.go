@@ -32,6 +32,7 @@ type UpOptions struct {
 	Version string
 	Log     *slog.Logger
 	Ready   func() // called once the API answers and the manager has heard of this host, but for the latter at most knownWithin is waited
+	served  func() // called once the API answers
 	Drivers Drivers
 }
 
@@ -49,7 +50,8 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 	// Notify systemd; remove everything again if a first start fails.
 	isUp := false
 	notify := newNotifier()
-	o.Ready = both(func() { isUp = true; notify.ready(o.Log) }, o.Ready)
+	o.served = func() { isUp = true }
+	o.Ready = both(func() { notify.ready(o.Log) }, o.Ready)
 	defer notify.stopping()
 	defer func() {
 		if err != nil && !isUp && c.fresh(o.Instance) {
@@ -294,11 +296,12 @@ func serve(ctx context.Context, o UpOptions, m *manager.Manager, h *host, r *fab
 		defer cancel()
 		served = server.Serve(serving)
 	})
+	o.served() // connections wait in the listeners' queues from here on: what is written now must stay
 	var ran, led error
 	var own sync.WaitGroup // what ends before the API does
 	own.Go(func() { led = m.Lead(ctx, func(ctx context.Context) { r.run(ctx, m) }) })
 	if h == nil {
-		o.Ready() // connections wait in the listeners' queues from here on
+		o.Ready()
 		<-ctx.Done()
 	} else {
 		own.Go(func() {

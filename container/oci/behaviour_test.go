@@ -565,7 +565,7 @@ func TestADefaultThatTheKernelRefusesHindersNoStart(t *testing.T) {
 	must(t, r.Run(t.Context(), container.Spec{ID: "a", Rootfs: rootfs(t), ReadOnly: true, Args: waiting}))
 	st, err := r.Status(t.Context(), "a")
 	must(t, err)
-	if st.State != container.Running || st.Limits.CPUs != 0.5 || st.Limits.DiskBytes != 0 || !strings.Contains(st.Limits.Missing, "it was not set") {
+	if st.State != container.Running || st.Limits.CPUs != 0.5 || st.Limits.DiskBytes != 0 || !strings.Contains(st.Limits.Missing, "it is not in force") {
 		t.Errorf("%+v: want it to run, with a word of the disk's limit", st)
 	}
 }
