@@ -106,7 +106,7 @@ func (c *claim) lock(i instance.Instance, dir string, mode os.FileMode) error {
 			made = append(made, p)
 		}
 	}
-	if err := os.MkdirAll(dir, mode); err != nil {
+	if err := instance.MakeDir(dir, mode); err != nil {
 		return fmt.Errorf("directory of instance %s: %w: give a directory that can be made and written with --root", i.Name, err)
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)

@@ -11,6 +11,19 @@ import (
 // FileNew is the end of the name under which files are written before they replace others; a crash may leave such a file.
 const FileNew = ".new"
 
+// mostVanished bounds how often a directory is made whose parent is removed meanwhile.
+const mostVanished = 100
+
+// MakeDir is os.MkdirAll for a directory whose parent others remove when it is empty: /run/weir goes with the last instance in it.
+func MakeDir(path string, mode fs.FileMode) (err error) {
+	for range mostVanished {
+		if err = os.MkdirAll(path, mode); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return err
+}
+
 // WriteFile writes a file of mode 0600, whole or not at all: whatever happens, also to the power, there is the former one or this, and this once
 // WriteFile has returned. Its directory is made with mode 0700.
 func WriteFile(path string, text []byte) error {

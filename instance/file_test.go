@@ -4,6 +4,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -49,5 +51,28 @@ func TestFileThatCannotBeReplacedStays(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 || !left[0].IsDir() {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// A directory is made though others remove its empty parent all the time.
+func TestMakeDirBesideRemovals(t *testing.T) {
+	parent := filepath.Join(t.TempDir(), "weir")
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for !stop.Load() {
+			_ = os.Remove(parent)
+		}
+	})
+	defer wg.Wait()
+	defer stop.Store(true)
+	for range 2000 {
+		dir := filepath.Join(parent, "x")
+		if err := MakeDir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -100,12 +100,15 @@ func lock(name string) (release func(remove bool), err error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(runBase, 0o755); err != nil {
-		return nil, fmt.Errorf("lock testbed %s: %w", name, err)
-	}
 	path := filepath.Join(runBase, name+".lock")
 	for range 10 { // whoever had it may have removed the file while we waited for it
+		if err := instance.MakeDir(runBase, 0o755); err != nil {
+			return nil, fmt.Errorf("lock testbed %s: %w", name, err)
+		}
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if errors.Is(err, fs.ErrNotExist) { // the last testbed has just removed the directory
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("lock testbed %s: %w", name, err)
 		}

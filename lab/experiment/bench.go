@@ -81,7 +81,10 @@ func (b *Bench) take() (ok bool, err error) {
 		if others, err := filepath.Glob(dir + "-*"); err != nil || len(others) > 0 {
 			return false, err
 		}
-		if err := os.Mkdir(dir, 0o755); errors.Is(err, os.ErrExist) {
+		if err := instance.MakeDir(home, 0o755); err != nil { // `weir down` of the last instance may have just removed it
+			return false, err
+		}
+		if err := os.Mkdir(dir, 0o755); errors.Is(err, os.ErrExist) || errors.Is(err, os.ErrNotExist) {
 			return false, nil
 		} else if err != nil {
 			return false, err
@@ -121,7 +124,7 @@ func guard(ctx context.Context) (end func(), err error) {
 		}
 	}
 	for _, home := range homes() {
-		if err := os.MkdirAll(home, 0o755); err != nil {
+		if err := instance.MakeDir(home, 0o755); err != nil {
 			end()
 			return nil, err
 		}
