@@ -119,6 +119,7 @@ func unlike(a, b Results) string {
 		for _, x := range []struct{ what, a, b string }{
 			{"experiment", p.Experiment, q.Experiment}, {"compared factor", p.Compare, q.Compare}, {"baseline", p.Baseline, q.Baseline},
 			{"settings", fmt.Sprint(p.Settings), fmt.Sprint(q.Settings)}, {"length of a trial", p.Plan(a.Mode).Duration, q.Plan(b.Mode).Duration},
+			{"length of verifying trials", p.Plan(a.Mode).Verify, q.Plan(b.Mode).Verify},
 			{"metrics", fmt.Sprint(p.Metrics), fmt.Sprint(q.Metrics)},
 		} {
 			if x.a != x.b {

@@ -251,17 +251,13 @@ func (c *cell) series(metric string, blocks int) []float64 {
 	return out
 }
 
-// allVoid is why the last trial of a cell is void, if all are; else empty.
-func (c *cell) allVoid() (why string) {
+// whyVoid is why the last void trial of a cell is void; empty: none is.
+func (c *cell) whyVoid() (why string) {
 	if c == nil {
 		return ""
 	}
 	for _, r := range c.records {
-		switch {
-		case r == nil:
-		case r.Void == "":
-			return ""
-		default:
+		if r != nil && r.Void != "" {
 			why = r.Void
 		}
 	}
@@ -426,14 +422,21 @@ func fit(p study.Part, m study.Metric, along study.Factor, x []float64, start st
 			f.At[g.Name] = start[i]
 		}
 	}
+	at := func(level string) *cell {
+		v := slices.Clone(start)
+		v[place] = level
+		return all[key(v, false)]
+	}
+	most := 0 // values of a level: a run that is not over has fewer than planned
+	for _, l := range along.Levels {
+		most = max(most, len(valid(at(l).series(m.Name, blocks))))
+	}
 	var series [][]float64
 	for i, l := range along.Levels {
-		v := slices.Clone(start)
-		v[place] = l
-		s := all[key(v, false)].series(m.Name, blocks)
-		if len(valid(s)) > 0 {
+		s := at(l).series(m.Name, blocks)
+		if n := len(valid(s)); n > 0 && n >= min(most, stats.MinBlocks) { // a level of which next to all trials are void is not measured
 			f.X, series = append(f.X, x[i]), append(series, s)
-		} else if why := all[key(v, false)].allVoid(); why != "" {
+		} else if why := at(l).whyVoid(); why != "" {
 			f.Extrapolated = append(f.Extrapolated, Extrapolated{X: x[i], Why: why})
 		}
 	}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -197,17 +198,18 @@ func (s *state) clear() error {
 	return errors.Join(append(errs, twin)...)
 }
 
-// bench of a trial: the duplicate of the baseline has one of its own, so that it is made as often as the baseline, and shares nothing with it.
-func (s *state) bench(t study.Trial) *experiment.Bench {
-	if t.Duplicate {
+// bench of a trial: the duplicate of the baseline has one of its own, so that it is made as often as the baseline, and shares nothing with it. So have
+// levels that are the baseline under another name.
+func (s *state) bench(p study.Part, t study.Trial) *experiment.Bench {
+	if t.Duplicate || p.Compare == experiment.FactorLabel && p.Level(t.Variant, p.Compare) != p.Baseline {
 		return s.Twin
 	}
 	return s.Bench
 }
 
 // setup names what a trial is measured on: the bench, and how many times this run has set up on it.
-func (s *state) setup(t study.Trial) string {
-	if b := s.bench(t); b != nil {
+func (s *state) setup(p study.Part, t study.Trial) string {
+	if b := s.bench(p, t); b != nil {
 		return fmt.Sprintf("%s/%d", b.Name, s.cleared)
 	}
 	return ""
@@ -224,7 +226,7 @@ func (s *state) trial(ctx context.Context, p study.Part, x experiment.Experiment
 	if err != nil {
 		return s.fail(ctx, r, "set up", err)
 	}
-	r.Setup = s.setup(t)
+	r.Setup = s.setup(p, t)
 	s.Progress.Trial(t)
 	var last taken
 	for {
@@ -265,7 +267,7 @@ func AgainText() string {
 
 // repeats tells whether to make a trial again. What decides is the machine's state, never the result, nor whether the books balance.
 func (s *state) repeats(t taken, tries int) bool {
-	if t.void == "" || t.m.Void != "" || tries >= mostTries || s.again > againAlways+time.Duration(againShare*float64(time.Since(s.begun))) {
+	if t.disturbed == "" || tries >= mostTries || s.again > againAlways+time.Duration(againShare*float64(time.Since(s.begun))) {
 		return false
 	}
 	s.again += t.took
@@ -294,7 +296,8 @@ type taken struct {
 	m          experiment.Measurement
 	failed     error // nothing was measured
 	covariates map[string]float64
-	void       string
+	disturbed  string // by the machine: why, by the rules
+	void       string // that, or that the books do not balance
 }
 
 // measure once, in a quiet moment, and judge by the rules whether it counts. An error ends the run.
@@ -320,9 +323,8 @@ func (s *state) measure(ctx context.Context, length time.Duration, f func(contex
 		return t, err
 	}
 	t.covariates = covariates(first, last, max(before, s.sampler.Check()), t.m)
-	if t.void = t.m.Void; t.void == "" {
-		t.void = s.Rules.void(t.covariates, t.m.Idle)
-	}
+	t.disturbed = s.Rules.void(t.covariates, t.m.Idle)
+	t.void = cmp.Or(t.disturbed, t.m.Void)
 	return t, nil
 }
 
@@ -404,7 +406,7 @@ func (s *state) arrange(ctx context.Context, p study.Part, x experiment.Experime
 		}
 	}
 	s.Progress.Setup(p, t.Variant)
-	a, err := x.Setup(ctx, s.bench(t), levels)
+	a, err := x.Setup(ctx, s.bench(p, t), levels)
 	if err != nil {
 		return nil, err
 	}

@@ -309,7 +309,7 @@ func TestADisturbedTrialIsMadeAgain(t *testing.T) {
 // No more than its share of a run is spent on trials that are made again.
 func TestTrialsAreNotMadeAgainForEver(t *testing.T) {
 	s := &state{begun: time.Now()}
-	disturbed := taken{took: 2 * time.Second, void: "steal 50 %"}
+	disturbed := taken{took: 2 * time.Second, disturbed: "steal 50 %", void: "steal 50 %"}
 	n := 0
 	for s.repeats(disturbed, 0) {
 		n++

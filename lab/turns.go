@@ -152,7 +152,7 @@ func (s *state) step(ctx context.Context, p study.Part, x experiment.Stepped, u 
 	delete(s.failed, p.Name+"/"+key(u.trial.Variant, false))
 	st := study.Step{ // there are many: no more digits than count
 		Of: u.trial, N: len(u.steps), What: next.What, Load: next.Load, Length: next.Length, Begun: taken.begun, Took: taken.took,
-		Values: rounded(taken.m.Values, 6), Covariates: rounded(taken.covariates, 3), Void: taken.void, Setup: s.setup(u.trial),
+		Values: rounded(taken.m.Values, 6), Covariates: rounded(taken.covariates, 3), Void: taken.void, Setup: s.setup(p, u.trial),
 	}
 	if taken.m.Raw != nil {
 		if st.Raw, err = json.Marshal(taken.m.Raw); err != nil {

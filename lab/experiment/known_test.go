@@ -19,7 +19,6 @@ import (
 	"weir.dev/weir/lab"
 	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/machine"
-	"weir.dev/weir/lab/search"
 	"weir.dev/weir/lab/study"
 )
 
@@ -59,6 +58,7 @@ func TestKnownLimitsAreFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const lowered = 0.3 // 5, 10 and 20 %
 	begun := time.Now()
 	r := lab.Runner{Experiments: map[string]experiment.Experiment{"ndr": x}, Journal: j, Progress: lab.Silent{}, Rules: lab.VoidRules{Steal: 2, Canary: 1e9, Squeeze: 1e9}}
 	if err := r.Run(t.Context()); err != nil {
@@ -76,8 +76,8 @@ func TestKnownLimitsAreFound(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, v := range raw.Verification { // one short disturbance refuses a load: the limit stores few frames
-			if off := v.Load/n - 1; off > experiment.SearchWidth || off < -2*search.VerifyWidth {
+		for _, v := range raw.Verification { // one short disturbance refuses a load, since the limit stores few frames: other programs take three steps at most
+			if off := v.Load/n - 1; off > experiment.SearchWidth || off < -lowered {
 				t.Errorf("%s of a limit of %.0f verified is off by %.2f %%: %+v", v.Goal, n, off*100, v)
 			}
 		}

@@ -646,7 +646,7 @@ def compared_line(run, part, metric, line, at, other, ours, theirs):
 
 
 def lost(run, part, levels, l, s):
-    """Median over the valid blocks of what was lost; of the last step of a name that counts."""
+    """Median over the valid blocks of what was lost; of the steps that verified the load, or (former versions) of the last one."""
     variant, out = ",".join(levels[f["name"]] for f in part["factors"]), []
     for b in range(len(s)):
         k = (part["name"], b, variant, False)
@@ -654,8 +654,9 @@ def lost(run, part, levels, l, s):
             continue
         values = run.cells[k].get("values", {})
         if l.get("step"):
-            steps = [x for x in run.steps.get(k, []) if x["what"] == l["step"] and not x.get("void")]
-            values = steps[-1].get("values", {}) if steps else {}
+            steps = [x for x in run.steps.get(k, []) if x["what"] == l["step"] and not x.get("void") and l["value"] in x["values"]]
+            verified = [x["values"][l["value"]] for x in steps if abs(x["load"] - 1e6 * s[b]) <= s[b]]
+            values = {l["value"]: max(verified)} if verified else steps[-1]["values"] if steps else {}
         if l["value"] in values:
             out.append(values[l["value"]])
     return float(np.median(out)) * l.get("times", 1)

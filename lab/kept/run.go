@@ -137,6 +137,26 @@ func floats(blocks []*float64) []float64 {
 	return out
 }
 
+// lostAt is the most that was lost in the steps which verified a load, in frames a second. Former versions had one such step, at the load below what
+// they called the result: then it is the last step that counts.
+func lostAt(steps []study.Step, l Loss, load float64) (most float64, ok bool) {
+	last := math.NaN()
+	for _, step := range steps {
+		v, has := step.Values[l.Value]
+		if step.What != l.Step || step.Void != "" || !has {
+			continue
+		}
+		last = v
+		if math.Abs(step.Load-load) <= 1e-6*load {
+			most, ok = max(most, v), true
+		}
+	}
+	if !ok {
+		return last, !math.IsNaN(last)
+	}
+	return most, true
+}
+
 // lost is the median loss of a variant over the blocks in which s has a value.
 func (r *run) lost(part string, v study.Variant, l Loss, s []float64) (float64, error) {
 	var all []float64
@@ -148,11 +168,7 @@ func (r *run) lost(part string, v study.Variant, l Loss, s []float64) (float64, 
 		value, ok := x.Values[l.Value]
 		if l.Step != "" {
 			value, ok = math.NaN(), false
-			for _, step := range r.journal.StepsOf(t) { // the last one that counts
-				if step.What == l.Step && step.Void == "" {
-					value, ok = step.Values[l.Value]
-				}
-			}
+			value, ok = lostAt(r.journal.StepsOf(t), l, s[t.Block]*1e6)
 		}
 		if ok {
 			all = append(all, value)

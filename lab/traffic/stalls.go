@@ -20,24 +20,34 @@ type Stalls struct {
 	Unlisted uint64  `json:"unlisted,omitempty"`
 }
 
-// A frame is missing because of a stall if it was due from Before its begin to After its end. Nothing that a run measures changes these times.
+// A frame is missing because of a stall if it was due from Before its begin to After(rate) its end. Nothing that a run measures changes these times.
 //
-// Before: a sender may send a frame StallCatchUp late. After: the queue in front of the path's CPU is full when the stall ends, and takes nothing until
-// the first 1,000 frames in it are done (net.core.netdev_max_backlog; 20 ms at 50,000 frames a second); a sender that was late sends an eighth more for
-// 8 ms.
+// Before: a sender may send a frame StallCatchUp late. After: see there.
 const (
 	Before       = 2 * time.Millisecond
-	After        = 20 * time.Millisecond
 	StallCatchUp = time.Millisecond
+	leastAfter   = 20 * time.Millisecond
+	backlog      = 1000 // frames: net.core.netdev_max_backlog
 )
+
+// After a stall of a run with so many frames a second. The queue in front of the path's CPU is full when the stall ends, and each crossing on the way
+// goes through that queue: it takes nothing until the frames in it are done, which takes a path at its limit about as long as they take to come. Twice
+// that, and at least 20 ms, in which a sender that was late sends an eighth more for 8 ms.
+func After(rate float64) time.Duration {
+	if rate <= 0 {
+		return leastAfter
+	}
+	return max(leastAfter, time.Duration(2*backlog/rate*float64(time.Second)))
+}
 
 // Span of time.
 type Span struct{ Begin, End time.Duration }
 
-// Spans are the times near stalls, in their order; none overlaps another.
-func (s Stalls) Spans() (out []Span) {
+// Spans are the times near stalls of a run with so many frames a second, in their order; none overlaps another.
+func (s Stalls) Spans(rate float64) (out []Span) {
+	after := After(rate)
 	for _, x := range s.List {
-		span := Span{x.Begin - Before, x.End + After}
+		span := Span{x.Begin - Before, x.End + after}
 		if n := len(out); n > 0 && out[n-1].End >= span.Begin {
 			out[n-1].End = max(out[n-1].End, span.End)
 			continue
@@ -92,10 +102,10 @@ func SendWatched(ctx context.Context, g Traced, s Spec, w Watch) (c Count, stall
 	if stalls, err = w.Read(end); err != nil {
 		return c, stalls, err
 	}
-	for len(stalls.List) > 0 && stalls.List[0].End < begin-After {
+	for len(stalls.List) > 0 && stalls.List[0].End < begin-After(s.Rate) {
 		stalls.List = stalls.List[1:]
 	}
-	if c.Stalled, err = g.Missing(stalls.Spans()); err != nil {
+	if c.Stalled, err = g.Missing(stalls.Spans(s.Rate)); err != nil {
 		return c, stalls, fmt.Errorf("frames that were due near stalls: %w", err)
 	}
 	return c, stalls, nil
