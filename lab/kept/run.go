@@ -167,7 +167,6 @@ func (r *run) lost(part string, v study.Variant, l Loss, s []float64) (float64, 
 		}
 		value, ok := x.Values[l.Value]
 		if l.Step != "" {
-			value, ok = math.NaN(), false
 			value, ok = lostAt(r.journal.StepsOf(t), l, s[t.Block]*1e6)
 		}
 		if ok {

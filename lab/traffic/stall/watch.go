@@ -35,6 +35,7 @@ type Watch struct {
 	maps   stallObjects
 	cpus   []int
 	events []int
+	awake  []*awake
 }
 
 // New makes a watch over one or two CPUs (perf software clocks with a BPF program, Linux 4.9; bpf_get_ns_current_pid_tgid, Linux 5.7).
@@ -53,6 +54,11 @@ func New(cpus ...int) (*Watch, error) {
 			return nil, errors.Join(fmt.Errorf("watch over CPU %d: %w", cpu, err), w.Close())
 		}
 		w.events = append(w.events, fd)
+		a, err := keepAwake(cpu)
+		if err != nil {
+			return nil, errors.Join(err, w.Close())
+		}
+		w.awake = append(w.awake, a)
 	}
 	return w, nil
 }
@@ -82,7 +88,10 @@ func (w *Watch) Begin(thread, cpu int) error {
 		if c == cpu {
 			v.Thread = uint32(thread)
 		}
-		err := w.maps.Watches.Put(uint32(i), &v)
+		err := w.awake[i].signal(unix.SIGCONT)
+		if err == nil {
+			err = w.maps.Watches.Put(uint32(i), &v)
+		}
 		if err == nil {
 			err = unix.IoctlSetInt(w.events[i], unix.PERF_EVENT_IOC_ENABLE, 0)
 		}
@@ -103,6 +112,7 @@ func (w *Watch) Read(end time.Duration) (traffic.Stalls, error) {
 		if err == nil {
 			err = w.maps.Watches.Lookup(uint32(i), &v)
 		}
+		err = errors.Join(err, w.awake[i].signal(unix.SIGSTOP))
 		if err != nil {
 			return all, fmt.Errorf("read the watch over CPU %d: %w", c, err)
 		}
@@ -130,6 +140,9 @@ func (w *Watch) Close() error {
 	for _, fd := range w.events {
 		errs = append(errs, os.NewSyscallError("close", unix.Close(fd)))
 	}
-	w.events = nil
+	for _, a := range w.awake {
+		errs = append(errs, a.close())
+	}
+	w.events, w.awake = nil, nil
 	return errors.Join(append(errs, w.maps.Close())...)
 }

@@ -77,7 +77,8 @@ func TestStallOfThePath(t *testing.T) {
 	})
 }
 
-// TestOverloadIsNoStall: a path that takes 50 us a frame loses most of what comes faster. No CPU stalls: all of the loss is the path's.
+// TestOverloadIsNoStall: a path that takes 50 us a frame loses most of what comes faster. That is no stall: the loss is the path's, but for what the
+// machine's own stalls cost.
 func TestOverloadIsNoStall(t *testing.T) {
 	twoCPUs(t)
 	b := newBench(t)
@@ -96,6 +97,6 @@ func TestOverloadIsNoStall(t *testing.T) {
 	}
 	watched(t, g, 80_000, func() {}, func(c traffic.Count, s traffic.Stalls) bool {
 		_, lost, _ := c.Plain()
-		return lost > 16_000 && len(s.List) == 0
+		return lost > 16_000 && s.Time() < 40*time.Millisecond && c.Stalled.Due < c.Intended/4
 	})
 }
