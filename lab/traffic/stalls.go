@@ -31,13 +31,13 @@ const (
 )
 
 // After a stall of a run with so many frames a second. The queue in front of the path's CPU is full when the stall ends, and each crossing on the way
-// goes through that queue: it takes nothing until the frames in it are done, which takes a path at its limit about as long as they take to come. Twice
-// that, and at least 20 ms, in which a sender that was late sends an eighth more for 8 ms.
+// goes through that queue: it takes nothing until the frames in it are done, which takes a path at its limit about as long as they take to come. At least 20 ms,
+// in which a sender that was late sends an eighth more for 8 ms.
 func After(rate float64) time.Duration {
 	if rate <= 0 {
 		return leastAfter
 	}
-	return max(leastAfter, time.Duration(2*backlog/rate*float64(time.Second)))
+	return max(leastAfter, time.Duration(backlog/rate*float64(time.Second)))
 }
 
 // Span of time.

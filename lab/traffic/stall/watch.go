@@ -85,10 +85,12 @@ func (w *Watch) Begin(thread, cpu int) error {
 	}
 	for i, c := range w.cpus {
 		v := stallWatch{Period: uint64(Period), Limit: uint64(Limit), Cpu: uint32(c), Dev: st.Dev, Ino: st.Ino}
-		if c == cpu {
+		var err error
+		if thread != 0 && c == cpu { // it keeps its CPU awake, and the kernel would give a share of that to a program that waits
 			v.Thread = uint32(thread)
+		} else {
+			err = w.awake[i].signal(unix.SIGCONT)
 		}
-		err := w.awake[i].signal(unix.SIGCONT)
 		if err == nil {
 			err = w.maps.Watches.Put(uint32(i), &v)
 		}
