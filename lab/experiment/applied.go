@@ -45,11 +45,18 @@ const (
 func (appliedExperiment) Factors() []Factor {
 	return []Factor{
 		{Name: factorPolicy, Check: oneOf(policyEndpoint, policyPrefix, policyStarts), About: "endpoint: it names the sender; prefix: it names addresses only; starts: its function has to be started"},
+		{Name: FactorPlatform, Check: oneOf(platform.PlatformDaemon, platform.PlatformFormer), Default: platform.PlatformDaemon,
+			About: "whose daemons: this program's, or another version's"},
 		{Name: factorApplies, About: "policies that a trial applies, one after another", Default: "10", Check: between(1, 1000, "policies")},
 	}
 }
 
-func (appliedExperiment) Check(_ context.Context, b *Bench, _ Levels) string {
+func (appliedExperiment) Check(_ context.Context, b *Bench, l Levels) string {
+	if l[FactorPlatform] == platform.PlatformFormer {
+		if why := b.Former.Check(); why != "" {
+			return why
+		}
+	}
 	if ovsproc.Installed() != nil {
 		return "Open vSwitch is not installed (apt-get install openvswitch-switch)"
 	}
@@ -76,20 +83,26 @@ type fig2 struct {
 
 const fig2Base = "endpoints:\n  vm1: {address: 10.0.0.1/24}\n  vm2: {address: 10.0.0.2/24}\nfunctions:\n  nf: {image: wire}\nchains:\n  through: nf\n"
 
-const suffixFig2 = "-t"
+// suffixesFig2 are of the testbeds' names: this program's, and another version's.
+var suffixesFig2 = map[string]string{platform.PlatformDaemon: "-t", platform.PlatformFormer: "-u"}
 
 // programFile is in a testbed's record: the program that made it, and can take it down.
 const programFile = "program"
 
-// atFig2 is the testbed of a bench, which may be there. Its record says that a testbed of this name is the lab's.
-func atFig2(bench string) *fig2 {
-	return &fig2{name: strings.ReplaceAll(bench, "-", "") + suffixFig2, record: filepath.Join(platform.State, bench+suffixFig2)}
+// atFig2 is the testbed of a bench and a version, which may be there. Its record says that a testbed of this name is the lab's.
+func atFig2(bench, suffix string) *fig2 {
+	return &fig2{name: strings.ReplaceAll(bench, "-", "") + suffix, record: filepath.Join(platform.State, bench+suffix)}
 }
 
-func openFig2(ctx context.Context, b *Bench) (*fig2, error) {
-	n := atFig2(b.Name)
+func openFig2(ctx context.Context, b *Bench, whose string) (*fig2, error) {
+	n := atFig2(b.Name, suffixesFig2[whose])
 	var err error
-	if n.program, err = b.program(); err != nil {
+	if whose == platform.PlatformFormer {
+		n.program, err = filepath.Abs(b.Former.Program())
+	} else {
+		n.program, err = b.program()
+	}
+	if err != nil {
 		return nil, err
 	}
 	if names, err := testbed.Names(); err != nil || slices.Contains(names, n.name) {
@@ -131,16 +144,20 @@ func (n *fig2) Close() error {
 
 // removeFig2 takes away what a crash of a bench left.
 func removeFig2(bench string) error {
-	n := atFig2(bench)
-	if _, err := os.Lstat(n.record); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if text, err := os.ReadFile(filepath.Join(n.record, programFile)); err == nil {
-		if _, err := os.Stat(string(text)); err == nil {
-			n.program = string(text)
+	var errs []error
+	for _, suffix := range suffixesFig2 {
+		n := atFig2(bench, suffix)
+		if _, err := os.Lstat(n.record); errors.Is(err, os.ErrNotExist) {
+			continue
 		}
+		if text, err := os.ReadFile(filepath.Join(n.record, programFile)); err == nil {
+			if _, err := os.Stat(string(text)); err == nil {
+				n.program = string(text)
+			}
+		}
+		errs = append(errs, n.Close())
 	}
-	return n.Close()
+	return errors.Join(errs...)
 }
 
 func (n *fig2) space(node string) string {
@@ -185,7 +202,8 @@ type policed struct {
 }
 
 func (appliedExperiment) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
-	n, err := shared(b, "fig2", func() (*fig2, error) { return openFig2(ctx, b) })
+	whose := l.or(FactorPlatform, platform.PlatformDaemon)
+	n, err := shared(b, "fig2 of "+whose, func() (*fig2, error) { return openFig2(ctx, b, whose) })
 	if err != nil {
 		return nil, err
 	}

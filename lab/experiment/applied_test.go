@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/testbed"
 )
 
@@ -18,14 +19,21 @@ func TestPoliciesAreApplied(t *testing.T) {
 		}
 		t.Logf("%s: %v", kind, m.Values)
 	}
+	b.Former = "../.." // the same program, as another version
+	if m := measure(t, appliedExperiment{}, b, Levels{FactorPlatform: platform.PlatformFormer, factorPolicy: policyEndpoint, factorApplies: "2"}); m.Values["first"] <= 0 {
+		t.Errorf("former: %+v", m)
+	}
 	if err := removeFig2(b.Name); err != nil { // as if it had been killed
 		t.Fatal(err)
 	}
 	names, err := testbed.Names()
-	if err != nil || slices.Contains(names, atFig2(b.Name).name) {
-		t.Errorf("testbeds %v are left: %v", names, err)
-	}
-	if _, err := os.Lstat(atFig2(b.Name).record); err == nil {
-		t.Error("its record is left")
+	for whose, suffix := range suffixesFig2 {
+		n := atFig2(b.Name, suffix)
+		if err != nil || slices.Contains(names, n.name) {
+			t.Errorf("%s: testbeds %v are left: %v", whose, names, err)
+		}
+		if _, err := os.Lstat(n.record); err == nil {
+			t.Errorf("%s: its record is left", whose)
+		}
 	}
 }
