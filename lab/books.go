@@ -2,6 +2,7 @@ package lab
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 
@@ -24,7 +25,7 @@ func refused(p study.Part, r study.Record, steps []study.Step) string {
 	case experiment.PPS:
 		var n experiment.SentFrames
 		if err = json.Unmarshal(r.Raw, &n); err == nil {
-			err = n.Check(r.Values)
+			err = errors.Join(n.Check(r.Values), checkBatch(n, r))
 		}
 	case experiment.NDR:
 		err = checkSearch(r, steps)
@@ -33,6 +34,14 @@ func refused(p study.Part, r study.Record, steps []study.Step) string {
 		return "refused: its values contradict its raw counts: " + err.Error()
 	}
 	return ""
+}
+
+// checkBatch: by the batch in its conditions a trial is compared. Older versions did not write it there.
+func checkBatch(n experiment.SentFrames, r study.Record) error {
+	if said := experiment.BatchOf(r.Conditions); said != 0 && said != n.Batch {
+		return fmt.Errorf("%d frames are said to enter at a time: they were sent in batches of %d", said, n.Batch)
+	}
+	return nil
 }
 
 // checkSearch checks the steps of a search, and that its results were verified. Runs of versions that did not keep the counts of steps have none to check.

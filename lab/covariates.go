@@ -41,6 +41,7 @@ func (r VoidRules) Text() []string {
 		fmt.Sprintf("less than %.1f %% of the intended load was offered on time", r.Offered*100),
 		fmt.Sprintf("in a search: more than %.0f %% of the frames were due near a stall of the sender's or the path's CPU, which is measured apart from what is lost", experiment.MostStalled*100),
 		"packets in mode cost: a frame was lost, so that it was no closed loop",
+		"packets: what is compared did not enter in batches of one size within a block",
 		"values that contradict the raw counts of frames in the journal",
 		"frames that do not balance (sent is not received and lost), or none sent",
 		"the trial failed: the reason is told",

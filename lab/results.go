@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -160,9 +161,10 @@ func Summarise(j *study.Journal) Results {
 	}
 	r.Planned = len(j.Records) + r.Left
 	byPart := map[string][]study.Record{}
+	unlike := unlikeBatches(h.Study, j.Records)
 	for _, x := range j.Records {
-		if p, ok := partOf(h.Study, x.Trial.Part); ok && x.Void == "" {
-			if x.Void = refused(p, x, j.StepsOf(x.Trial)); x.Void != "" && len(r.Refused) < mostRefused {
+		if p, ok := partOf(h.Study, x.Trial.Part); ok && x.Void == "" && x.Skipped == "" {
+			if x.Void = cmp.Or(refused(p, x, j.StepsOf(x.Trial)), unlike[groupKey(p, x.Trial)]); x.Void != "" && len(r.Refused) < mostRefused {
 				r.Refused = append(r.Refused, x.Trial.Key()+": "+x.Void)
 			}
 		}

@@ -227,6 +227,9 @@ func (s *state) trial(ctx context.Context, p study.Part, x experiment.Experiment
 		return s.fail(ctx, r, "set up", err)
 	}
 	r.Setup = s.setup(p, t)
+	if b, ok := a.(experiment.Batched); ok {
+		b.SetBatch(s.batch(p, t))
+	}
 	s.Progress.Trial(t)
 	var last taken
 	for {

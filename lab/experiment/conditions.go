@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"weir.dev/weir/lab/platform"
@@ -120,9 +121,19 @@ const (
 )
 
 // Setting tells whether a condition is a setting, which has to be alike for all that is compared, or says what a platform is. What nobody knows is a
-// setting. The batch of a closed loop is as large as the path takes. A setting may differ where the compared factor is about it (Factor.Sets), or where a platform has no other (platform.Kind.Inherent).
+// setting. The batch may differ between blocks, not within a group of one: see Batched. A setting may differ where the compared factor is about it
+// (Factor.Sets), or where a platform has no other (platform.Kind.Inherent).
 func Setting(condition string) bool {
 	return !slices.Contains([]string{condRepresentation, condMode, condBatch, condWeir, "hosts", "stations", "underlay", "hooks"}, condition)
+}
+
+// BatchOf conditions is how many frames entered at a time; 0: the trial had no batches.
+func BatchOf(conditions map[string]string) int {
+	n, err := strconv.Atoi(conditions[condBatch])
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // conditions of sockets at both ends: the path's, and what the platform says of itself.

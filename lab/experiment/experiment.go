@@ -32,6 +32,16 @@ type Arrangement interface {
 	Close() error
 }
 
+// Batched is an arrangement through which frames pass in batches. A batch amortises what is done once for all of its frames, so everything that is
+// compared in a block has to have the same one: the engine sets the smallest that any of it takes.
+type Batched interface {
+	Arrangement
+	// Takes is the largest batch that passes without a loss, as it was found when the arrangement was set up.
+	Takes() int
+	// SetBatch of the next trials.
+	SetBatch(frames int)
+}
+
 // Measurement is what came of a trial.
 type Measurement struct {
 	Values  map[string]float64

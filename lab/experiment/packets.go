@@ -82,7 +82,8 @@ type flood struct {
 	platform platform.Platform
 	layout   platform.Layout
 	rig      rig
-	batch    int // frames that enter at a time
+	takes    int // frames at a time that pass without a loss
+	batch    int // frames that enter at a time: no more than what is compared with it takes
 	load     load
 	rate     float64 // frames a second; 0: as fast as it goes
 }
@@ -111,7 +112,6 @@ func (packets) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, erro
 	if err := path.Try(ctx); err != nil {
 		return nil, err
 	}
-	f.batch = f.rig.batch(f.layout.Chain)
 	return f, f.close(ctx, path)
 }
 
@@ -120,6 +120,8 @@ const probe = 100 * time.Millisecond
 
 // close the loop: in mode cost the batch is halved until a probe loses no frame. If a batch of one frame loses some, its trials say so.
 func (f *flood) close(ctx context.Context, path platform.Path) error {
+	f.batch = f.rig.batch(f.layout.Chain)
+	defer func() { f.takes = f.batch }()
 	for f.rig.mode == modeCost && f.batch > 1 {
 		n, err := f.send(ctx, path, probe)
 		if err != nil {
@@ -151,6 +153,9 @@ func (f *flood) send(ctx context.Context, path platform.Path, length time.Durati
 
 // Close leaves the platform to others.
 func (f *flood) Close() error { return nil }
+
+func (f *flood) Takes() int     { return f.takes }
+func (f *flood) SetBatch(n int) { f.batch = n }
 
 func (f *flood) Measure(ctx context.Context, length time.Duration) (m Measurement, err error) {
 	path, err := f.platform.Path(ctx, f.layout)

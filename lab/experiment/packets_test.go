@@ -232,7 +232,20 @@ func TestClosedLoopIsClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.(*flood).batch = 256
+	b20 := a.(Batched)
+	if n := b20.Takes(); n < 1 || n >= 20 { // 42 crossings a frame, and a round of 300
+		t.Errorf("20 bridges take %d frames at a time", n)
+	}
+	// With the batch of what it is compared with a trial says so, in its counts too.
+	b20.SetBatch(2)
+	small, err := a.Measure(t.Context(), 300*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := small.Raw.(SentFrames); n.Batch != 2 || BatchOf(small.Conditions) != 2 || n.Lost > 0 || b20.Takes() == 2 {
+		t.Errorf("batches of 2: %+v, %v, takes %d", n, small.Conditions[condBatch], b20.Takes())
+	}
+	b20.SetBatch(256)
 	m, err := a.Measure(t.Context(), 300*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)

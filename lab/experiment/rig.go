@@ -132,7 +132,8 @@ func (r rig) label() string {
 	return fmt.Sprintf("loss-limited (sender on CPU %d, path on CPU %d by %s)", r.sender, r.chain, by)
 }
 
-// batch is how many frames enter at a time on a path of so many wires, at most.
+// batch is how many frames enter at a time on a path of so many wires, at most. Variants that are compared may take fewer, each another number: see
+// Batched.
 //
 // Mode cost is a closed loop only if the path is done with a batch before the next enters. Otherwise a bridge's path overflows. Its veths have no NAPI, so
 // each crossing of one hands the packet on through the CPU's backlog (netif_rx), one queue of net.core.netdev_max_backlog (1,000) packets for all

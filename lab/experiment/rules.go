@@ -75,8 +75,10 @@ func (rulesExperiment) Setup(ctx context.Context, b *Bench, l Levels) (_ Arrange
 	if r.rig, _ = rigOf(Levels{}, k); r.rig.sender < 0 {
 		return nil, errors.New("no CPU to send on")
 	}
-	r.load, err = loadOf(Levels{})
-	return r, err
+	if r.load, err = loadOf(Levels{}); err != nil {
+		return nil, err
+	}
+	return r, r.close(ctx, path)
 }
 
 func (r *ruled) Close() error { return r.d.Close() }
