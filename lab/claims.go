@@ -50,7 +50,7 @@ func (r ClaimResult) SystemText(on ClaimOn) string {
 // Named tells whether the study names the system that is nearest to the published one. Studies of earlier versions do not.
 func (r ClaimResult) Named() bool { return len(r.Claim.Systems) > 0 }
 
-func judgeClaims(p study.Part, all cells, blocks int, seed uint64) (out []ClaimResult) {
+func judgeClaims(p study.Part, all cells, blocks int) (out []ClaimResult) {
 	for _, c := range p.Claims {
 		i := slices.IndexFunc(p.Metrics, func(m study.Metric) bool { return m.Name == c.Metric })
 		if i < 0 {
@@ -58,7 +58,7 @@ func judgeClaims(p study.Part, all cells, blocks int, seed uint64) (out []ClaimR
 			out = append(out, ClaimResult{Claim: c, Verdict: on.Verdict, Systems: []ClaimOn{on}})
 			continue
 		}
-		j := judge{p, c, p.Metrics[i], all, blocks, seed}
+		j := judge{p, c, p.Metrics[i], all, blocks}
 		r := ClaimResult{Claim: c, Rule: claim.RuleOf(c, j.metric)}
 		for _, system := range c.Systems {
 			r.Systems = append(r.Systems, j.on(system))
@@ -92,7 +92,6 @@ type judge struct {
 	metric study.Metric
 	all    cells
 	blocks int
-	seed   uint64
 }
 
 func (j judge) on(system string) ClaimOn {
@@ -213,15 +212,18 @@ func (j judge) shape(r ClaimOn, at map[string]string) ClaimOn {
 		r.Verdict, r.Why = claim.Inconclusive, fmt.Sprintf("%d levels of %s have %d blocks: a shape stands on at least %d", len(x), along.Name, stats.MinBlocks, study.MinLevels)
 		return r
 	}
-	f, ok := stats.FitShape(claim.Law(j.claim.Shape), x, series, stats.Resamples, j.seed)
+	if complete := len(stats.CompleteBlocks(series)); complete < stats.MinBlocks {
+		return r.open(complete)
+	}
+	f, ok := stats.FitShape(claim.Law(j.claim.Shape), x, series)
 	if !ok {
-		return r.untestable("a median is not above 0: errors relative to it have no meaning")
+		return r.untestable("a value is not above 0: errors relative to it have no meaning")
 	}
 	r.Unit = j.metric.Unit + " per " + study.One(along.Name)
 	if j.claim.Shape == study.Inverse {
 		r.Unit = "1/(" + j.metric.Unit + ") per " + study.One(along.Name)
 	}
-	r.Ours, r.Interval, r.Shape = &f.Slope.B, &f.SlopeInterval, &f
+	r.Ours, r.Interval, r.Shape = &f.Slope, &f.SlopeInterval, &f
 	r.Verdict, r.Why = claim.Shape(j.claim, f)
 	return r
 }

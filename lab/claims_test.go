@@ -99,7 +99,7 @@ func TestShapesAreJudged(t *testing.T) {
 		if r.Verdict != want || r.Headline().Why == "" {
 			t.Errorf("%s: %s (%s): want %s", system, r.Verdict, r.Headline().Why, want)
 		}
-		if s := r.Headline().Shape; (s != nil) != (want != claim.NotTestable) || s != nil && system == "ebpf" && s.Rival != "quadratic" {
+		if s := r.Headline().Shape; (s != nil) != (want != claim.NotTestable) || s != nil && system == "ebpf" && !(s.Behind["quadratic"].High < 0) {
 			t.Errorf("%s: %+v", system, s)
 		}
 		if system == "ovs-chain" && r.Headline().Why != "2 levels of wires are in this run: a shape stands on at least 5" {
@@ -109,6 +109,56 @@ func TestShapesAreJudged(t *testing.T) {
 	falls := study.Claim{Shape: study.Inverse, Along: "wires", Systems: []string{"bridges"}}
 	if r := judged(t, falls); r.Verdict != claim.Contradicted {
 		t.Errorf("what grows does not fall: %+v", r)
+	}
+}
+
+// TestShapesStandOnWhatWasMeasured: a curve is not called a line, nor is anything said of blocks that are not complete or of a 0.
+func TestShapesStandOnWhatWasMeasured(t *testing.T) {
+	judged := func(at func(x float64, block int) float64) ClaimResult {
+		p := chainPart(study.Claim{Shape: study.Linear, Along: "wires", Systems: []string{"bridges"}})
+		var records []study.Record
+		for b := range 8 {
+			for i, v := range p.Variants() {
+				var x float64
+				fmt.Sscan(v[1], &x)
+				r := study.Record{Trial: study.Trial{Part: p.Name, Block: b, Variant: v}}
+				if y := at(x, b); y >= 0 {
+					r.Values = map[string]float64{"rtt": y * math.Exp(0.01*float64((b*7+i*5)%9-4))}
+				} else {
+					r.Void = "as it is wanted"
+				}
+				records = append(records, r)
+			}
+		}
+		return summarisePart(p, 8, records, 1).Claims[0]
+	}
+	line := func(x float64) float64 { return 10 + 2*x }
+	for name, c := range map[string]struct {
+		at   func(x float64, block int) float64
+		want claim.Verdict
+		why  string
+	}{
+		"a line":                         {func(x float64, _ int) float64 { return line(x) }, claim.Reproduced, "the nearest other law (exponential) is worse by"},
+		"exponential growth to 2.5-fold": {func(x float64, _ int) float64 { return 10 * math.Pow(2.5, (x-1)/19) }, claim.SameDirection, "exponential is better by"},
+		"a step":                         {func(x float64, _ int) float64 { return 10 + 10*min(1, math.Floor(x/5)) }, claim.SameDirection, "off, noise apart"},
+		"two blocks without a level each": {func(x float64, b int) float64 {
+			if b == 1 && x == 2 || b == 2 && x == 20 {
+				return -1
+			}
+			return line(x)
+		}, claim.Reproduced, "is worse by"},
+		"three blocks without a level each": {func(x float64, b int) float64 {
+			if b < 3 && x == []float64{1, 5, 20}[b] {
+				return -1
+			}
+			return line(x)
+		}, claim.Inconclusive, "5 complete blocks: want at least 6"},
+		"a 0": {func(x float64, b int) float64 { return line(x) * min(1, math.Abs(x-5)+float64(b)) }, claim.NotTestable, "a value is not above 0"},
+	} {
+		r := judged(c.at)
+		if on := r.Headline(); r.Verdict != c.want || !strings.Contains(on.Why, c.why) {
+			t.Errorf("%s: %s (%s): want %s (%s)", name, r.Verdict, on.Why, c.want, c.why)
+		}
 	}
 }
 

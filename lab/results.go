@@ -304,7 +304,7 @@ func summarisePart(p study.Part, blocks int, records []study.Record, seed uint64
 		out.Groups = append(out.Groups, summariseGroup(p, compared, name, groups[name], all, blocks, seed))
 	}
 	out.Fits = fits(p, compared, all, blocks, seed)
-	out.Claims = judgeClaims(p, all, blocks, seed)
+	out.Claims = judgeClaims(p, all, blocks)
 	return out
 }
 

@@ -5,6 +5,7 @@ package claim
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -113,9 +114,37 @@ func RuleOf(c study.Claim, m study.Metric) Rule {
 	return t.ratioRule()
 }
 
-// near is the range that reproduces a ratio.
+// near is the range that reproduces a ratio. Where a difference was published it is on the published side of 1: its end towards 1 is at least half of the way
+// from 1 to the published ratio, on the scale of logarithms, and outside of the margin within which there is no difference. Where no difference was published
+// it is that margin, unless the claim sets a tolerance.
 func (t terms) near() stats.Interval {
-	return stats.Interval{Low: t.Value / (1 + t.off), High: t.Value * (1 + t.off)}
+	if t.equal() && t.Tolerance == 0 {
+		return stats.Interval{Low: 1 / t.band, High: t.band}
+	}
+	off := 1 + t.off
+	if !t.equal() {
+		off = min(off, math.Sqrt(max(t.Value, 1/t.Value)))
+	}
+	near := stats.Interval{Low: t.Value / off, High: t.Value * off}
+	switch {
+	case t.equal():
+	case t.Value > 1:
+		near.Low = max(near.Low, t.band)
+	default:
+		near.High = min(near.High, 1/t.band)
+	}
+	return near
+}
+
+// nearText says where the range comes from.
+func (t terms) nearText() string {
+	switch {
+	case t.equal() && t.Tolerance == 0:
+		return "no difference"
+	case !t.equal() && 1+t.off > math.Sqrt(max(t.Value, 1/t.Value)):
+		return fmt.Sprintf("from %s at most half of the way to 1", figure(t.Value))
+	}
+	return fmt.Sprintf("%s %% of %s", figure(t.off*100), figure(t.Value))
 }
 
 // equal tells whether what was published is that there is no difference.
@@ -124,8 +153,8 @@ func (t terms) equal() bool { return t.Value >= 1/t.band && t.Value <= t.band }
 func (t terms) ratioRule() Rule {
 	near := t.near()
 	r := Rule{
-		Reproduced:   fmt.Sprintf("the whole interval of the ratio lies within %s to %s (%s %% of %s)", figure(near.Low), figure(near.High), figure(t.off*100), figure(t.Value)),
-		Inconclusive: fmt.Sprintf("the interval reaches to both sides of 1; an interval whose ends are more than %s times apart cannot reproduce it", figure((1+t.off)*(1+t.off))),
+		Reproduced:   fmt.Sprintf("the whole interval of the ratio lies within %s to %s (%s)", figure(near.Low), figure(near.High), t.nearText()),
+		Inconclusive: fmt.Sprintf("the interval reaches to both sides of 1; an interval whose ends are more than %s times apart cannot reproduce it", figure(near.High/near.Low)),
 	}
 	none := fmt.Sprintf("lies within %s to %s (no difference)", figure(1/t.band), figure(t.band))
 	switch {
@@ -148,9 +177,9 @@ func (t terms) ratio(i stats.Interval) (Verdict, string) {
 	within := i.Low >= near.Low && i.High <= near.High
 	switch {
 	case t.equal() && within:
-		return Reproduced, fmt.Sprintf("the whole interval is within %s %% of it", figure(t.off*100))
+		return Reproduced, fmt.Sprintf("the whole interval is within %s to %s", figure(near.Low), figure(near.High))
 	case t.equal() && (i.High < near.Low || i.Low > near.High):
-		return Contradicted, fmt.Sprintf("the whole interval is more than %s %% off", figure(t.off*100))
+		return Contradicted, fmt.Sprintf("no part of the interval is within %s to %s", figure(near.Low), figure(near.High))
 	case t.equal():
 		return Inconclusive, "the interval reaches beyond the tolerance"
 	case same:
@@ -160,19 +189,28 @@ func (t terms) ratio(i stats.Interval) (Verdict, string) {
 	case !above && !below:
 		return Inconclusive, "the interval contains 1"
 	case within:
-		return Reproduced, fmt.Sprintf("the whole interval is within %s %% of it", figure(t.off*100))
+		return Reproduced, fmt.Sprintf("the whole interval is within %s to %s", figure(near.Low), figure(near.High))
 	case i.High < near.Low || i.Low > near.High:
 		return SameDirection, "another size: no part of the interval is within the tolerance"
 	}
 	return SameDirection, "the interval reaches beyond the tolerance: its size is open"
 }
 
-// edge is the bound with its tolerance.
+// edge is the bound with its tolerance. That of a ratio stays on the bound's side of 1, at least half of the way from 1 to it.
 func (t terms) edge() (word string, edge float64) {
+	ratio := !t.IsAbsolute()
 	if t.AtLeast > 0 {
-		return "at least", t.AtLeast * (1 - t.off)
+		edge = t.AtLeast * (1 - t.off)
+		if ratio && t.AtLeast > 1 {
+			edge = max(edge, math.Sqrt(t.AtLeast))
+		}
+		return "at least", edge
 	}
-	return "at most", t.AtMost * (1 + t.off)
+	edge = t.AtMost * (1 + t.off)
+	if ratio && t.AtMost < 1 {
+		edge = min(edge, math.Sqrt(t.AtMost))
+	}
+	return "at most", edge
 }
 
 func (t terms) boundRule() Rule {
@@ -238,12 +276,25 @@ func (t terms) shapeRule() Rule {
 	if t.Shape == study.Inverse {
 		what = "1/" + what
 	}
+	law, off := Law(t.Shape), figure(t.off*100)
+	var apart []string
+	wider := ""
+	for _, r := range rivals(law) {
+		switch {
+		case contains(r, law):
+			wider = fmt.Sprintf("; the %s law, which contains it, is not better by more than %s %%", r, off)
+		case r == stats.LawPower && law == stats.LawLinear:
+			apart = append(apart, fmt.Sprintf("%s (unless its exponent is within %s to %s: a line)", r, figure(1-t.off), figure(1+t.off)))
+		default:
+			apart = append(apart, r)
+		}
+	}
 	return Rule{
-		Reproduced: fmt.Sprintf("%s grows with %s, and the law's error in predicting a level that it has not seen is, with its whole interval, at most %s %% of the figure more than that of the best rival (%s)",
-			what, t.Along, figure(t.off*100), strings.Join(rivals(t.Shape), ", ")),
-		SameDirection: fmt.Sprintf("%s grows, but a rival predicts better: the whole interval of the excess is above 0", what),
+		Reproduced: fmt.Sprintf("%s grows with %s, and by whole intervals: the %s law is at most %s %% off, noise apart%s; every other law is worse: %s",
+			what, t.Along, law, off, wider, strings.Join(apart, ", ")),
+		SameDirection: fmt.Sprintf("%s grows, and by a whole interval the law is more than %s %% off, or another law is better", what, off),
 		Contradicted:  fmt.Sprintf("the whole interval of what %s gains from the least to the most %s is below %s %% of its median", what, t.Along, figure(Growth*100)),
-		Inconclusive:  fmt.Sprintf("the interval of the gain contains 0, or that of the excess reaches from below 0 to above %s %%", figure(t.off*100)),
+		Inconclusive:  "the interval of the gain contains 0, or one of the others reaches to both sides",
 		NotTestable:   fmt.Sprintf("with fewer than %d measured levels of %s", study.MinLevels, t.Along),
 	}
 }
@@ -256,13 +307,16 @@ func Law(shape string) string {
 	return stats.LawLinear
 }
 
-func rivals(shape string) (out []string) {
-	for _, l := range stats.Laws() {
-		if l != Law(shape) {
-			out = append(out, l)
-		}
-	}
-	return out
+func rivals(law string) []string {
+	return slices.DeleteFunc(stats.Laws(), func(l string) bool { return l == law })
+}
+
+// contains tells whether a wider law has another one as a special case. It is worse only by its own noise.
+func contains(wider, law string) bool { return wider == stats.LawQuadratic && law == stats.LawLinear }
+
+// isLine tells whether the power law is the line through the origin, which a linear law contains.
+func isLine(f stats.ShapeFit, off float64) bool {
+	return f.Law == stats.LawLinear && f.ExponentInterval.Low >= 1-off && f.ExponentInterval.High <= 1+off
 }
 
 // Shape judges how a metric grows by the fit of the claim's law, of 1/y if the shape is inverse.
@@ -275,8 +329,6 @@ func Shape(c study.Claim, f stats.ShapeFit) (Verdict, string) {
 }
 
 func shape(f stats.ShapeFit, off float64) (Verdict, string) {
-	errors := fmt.Sprintf("%s predicts a level that it has not seen within %s, the best rival (%s) within %s on average, an excess of %s to %s",
-		f.Law, percent(f.Errors[f.Law]), f.Rival, percent(f.Errors[f.Rival]), percent(f.ExcessInterval.Low), percent(f.ExcessInterval.High))
 	switch {
 	case f.GainInterval.High < 0:
 		return Contradicted, fmt.Sprintf("it shrinks by %s to %s of its median", percent(-f.GainInterval.High), percent(-f.GainInterval.Low))
@@ -284,12 +336,40 @@ func shape(f stats.ShapeFit, off float64) (Verdict, string) {
 		return Contradicted, fmt.Sprintf("from the least to the most it gains at most %s of its median", percent(f.GainInterval.High))
 	case f.GainInterval.Low <= 0:
 		return Inconclusive, "the interval of the gain contains 0"
-	case f.ExcessInterval.High <= off:
-		return Reproduced, errors
-	case f.ExcessInterval.Low > 0:
-		return SameDirection, "it grows, but a rival predicts better: " + errors
 	}
-	return Inconclusive, "it grows, but how well the laws predict is too uncertain: " + errors
+	var against, open []string
+	switch m := f.Misfit; {
+	case m.Low > off:
+		against = append(against, fmt.Sprintf("%s is %s to %s off, noise apart", f.Law, percent(m.Low), percent(m.High)))
+	case m.High > off:
+		open = append(open, fmt.Sprintf("%s may be up to %s off, noise apart", f.Law, percent(m.High)))
+	}
+	nearest, by := "", stats.Interval{}
+	for _, rival := range rivals(f.Law) {
+		behind, ok := f.Behind[rival]
+		if !ok || rival == stats.LawPower && isLine(f, off) {
+			continue
+		}
+		better, margin := stats.Interval{Low: -behind.High, High: -behind.Low}, 0.0
+		if contains(rival, f.Law) {
+			margin = off
+		}
+		switch {
+		case better.Low > margin:
+			against = append(against, fmt.Sprintf("%s is better by %s to %s", rival, percent(better.Low), percent(better.High)))
+		case better.High > margin || margin == 0 && better.High == 0:
+			open = append(open, fmt.Sprintf("%s is between %s worse and %s better", rival, percent(behind.High), percent(better.High)))
+		case margin == 0 && (nearest == "" || behind.Low < by.Low):
+			nearest, by = rival, behind
+		}
+	}
+	switch {
+	case len(against) > 0:
+		return SameDirection, "it grows, but " + strings.Join(against, "; ")
+	case len(open) > 0:
+		return Inconclusive, "it grows, but how is open: " + strings.Join(open, "; ")
+	}
+	return Reproduced, fmt.Sprintf("%s is at most %s off, noise apart; the nearest other law (%s) is worse by %s to %s", f.Law, percent(max(0, f.Misfit.High)), nearest, percent(by.Low), percent(by.High))
 }
 
 // figure with three digits.

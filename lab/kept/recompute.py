@@ -7,8 +7,7 @@
 It reads journals (results.jsonl, results.jsonl.gz), files of the former harness, index.yaml, figures.yaml and the pages. It uses nothing of Weir's
 code. It prints what differs and exits with 1, or prints how many figures it compared.
 
-Definitions: lab/DESIGN.md, "What may be claimed". What it does not recompute, since it is simulated or resampled: "detectable", and the
-intervals of slopes and of what a shape gains and exceeds its rivals by.
+Definitions: lab/DESIGN.md, "What may be claimed". What it does not recompute, since it is simulated: "detectable".
 """
 import datetime
 import functools
@@ -29,6 +28,7 @@ ALPHA = 0.05
 MARGIN = 0.05
 MIN_LEVELS = 5  # of a shape
 GROWTH = 0.1  # of its median, which a metric that grows gains
+SHAPE = 0.05  # by which levels may be off a shape
 LAWS = ("constant", "linear", "quadratic", "exponential", "power")
 
 problems = []
@@ -201,14 +201,14 @@ class Run:
         return different, told
 
     def claim(self, part, claim, system=None):
-        """Our figure of a claim on a system (the nearest one if none is given) with its interval; None where it was not measured. The interval of a slope is
-        not recomputed."""
+        """Our figure of a claim on a system (the nearest one if none is given) with its interval; None where it was not measured."""
         fill = lambda given: {f["name"]: given.get(f["name"], part["baseline"] if f["name"] == part["compare"] else f["levels"][0]) for f in part["factors"]}
         at = dict(claim.get("at") or {})
         if system or claim.get("systems"):
             at[part["compare"]] = system or claim["systems"][0]
         if claim.get("shape"):
-            return self.slope(part, claim, fill(at)), None
+            fit = self.shape(part, claim, fill(at))
+            return (fit["slope"][0], fit["slope"][1:]) if fit else (None, None)
         x = self.series(part, fill(at), claim["metric"])
         if claim.get("against"):
             base = self.series(part, fill(at | claim["against"]), claim["metric"])
@@ -220,38 +220,78 @@ class Run:
             return None, None
         return float(np.median(x)), median_interval(x, 1 - ALPHA) if len(x) >= MIN_BLOCKS else None
 
-    def medians(self, part, claim, at):
-        """The levels along which a shape is claimed, and their medians: 1/metric where it is to fall as 1/(a + b x)."""
-        xs, ys = [], []
+    def shape(self, part, claim, at):
+        """How well laws predict the blocks along a factor, of 1/metric where it is to fall as 1/(a + b x). None where there are too few levels."""
+        x, rows = [], []
         for level in factor(part, claim["along"]):
-            y = valid(self.series(part, at | {claim["along"]: level}, claim["metric"]))
-            if len(y) >= MIN_BLOCKS:
-                xs.append(float(level))
-                ys.append(np.median(1 / y if claim["shape"] == "inverse" else y))
-        return np.array(xs), np.array(ys)
-
-    def slope(self, part, claim, at):
-        xs, ys = self.medians(part, claim, at)
-        return float(scipy.stats.theilslopes(ys, xs).slope) if len(xs) >= MIN_LEVELS else None
-
-    def law_errors(self, part, claim, system):
-        """How well each law predicts a level from the others, on average, relative to it."""
-        fill = {f["name"]: part["baseline"] if f["name"] == part["compare"] else f["levels"][0] for f in part["factors"]}
-        x, y = self.medians(part, claim, fill | (claim.get("at") or {}) | {part["compare"]: system})
-        rest = lambda i: np.arange(len(x)) != i
-        return {law: float(np.mean([min(1, abs(predict(law, x[rest(i)], y[rest(i)], x[i]) / y[i] - 1)) for i in range(len(x))])) for law in LAWS}
+            y = self.series(part, at | {claim["along"]: level}, claim["metric"])
+            if len(valid(y)) >= MIN_BLOCKS:
+                x.append(float(level))
+                rows.append(1 / y if claim["shape"] == "inverse" else y)
+        if len(x) < MIN_LEVELS:
+            return None
+        y = np.array(rows).T
+        y = y[np.isfinite(y).all(axis=1)]
+        if len(y) < MIN_BLOCKS or (y <= 0).any():
+            return None
+        return fit_shape(LAW[claim["shape"]], np.array(x), y)
 
 
-def predict(law, x, y, x0):
+LAW = {"linear": "linear", "inverse": "linear", "exponential": "exponential"}
+
+
+def law_logs(law, x, y):
+    """The logarithm of what a law says at x that is fitted to y."""
     if law == "exponential":
-        return np.exp(np.polyval(np.polyfit(x, np.log(y), 1), x0))
+        return np.polyval(np.polyfit(x, np.log(y), 1), x)
     if law == "power":
-        return np.exp(np.polyval(np.polyfit(np.log(x), np.log(y), 1), np.log(x0)))
-    return np.polyval(np.polyfit(x, y, {"constant": 0, "linear": 1, "quadratic": 2}[law], w=1 / y), x0)
+        return np.polyval(np.polyfit(np.log(x), np.log(y), 1), np.log(x))
+    shares = np.polyval(np.polyfit(x, y, {"constant": 0, "linear": 1, "quadratic": 2}[law], w=1 / y), x) / y
+    return np.log(y * np.clip(shares, math.exp(-1), math.exp(1)))
+
+
+def fit_shape(law, x, y):
+    """y by block and level. Errors are roots of medians over the blocks, with their intervals."""
+    laws = [l for l in LAWS if l != "power" or x.min() > 0]
+    squares, noise = {l: [] for l in laws}, []
+    rows = np.log(y) - np.log(y).mean(axis=1, keepdims=True)
+    for b, row in enumerate(rows):
+        others = np.median(np.delete(rows, b, axis=0), axis=0)
+        m = len(rows) - 1
+        noise.append(np.var(row - others) * m / (m + math.pi / 2))
+        for l in laws:
+            squares[l].append(np.var(row - law_logs(l, x, np.exp(others))))
+    root = lambda v: math.copysign(math.sqrt(abs(v)), v)
+    differ = lambda a, b: [root(v) for v in median_interval(np.array(a) - np.array(b), 1 - ALPHA)]
+    over = lambda v: [float(np.median(v)), *median_interval(v, 1 - ALPHA)]
+    slopes = np.array([scipy.stats.theilslopes(row, x).slope for row in y])
+    out = {"law": law, "blocks": len(y), "errors": {l: root(np.median(squares[l])) for l in laws}, "noise": root(np.median(noise)),
+           "misfit": differ(squares[law], noise), "behind": {l: differ(squares[l], squares[law]) for l in laws if l != law},
+           "slope": over(slopes), "gain": over(slopes * (x.max() - x.min()) / np.median(y, axis=1))}
+    if "power" in laws:
+        out["exponent"] = over([np.polyfit(np.log(x), np.log(row), 1)[0] for row in y])
+    return out
+
+
+def shape_word(fit, off):
+    _, least, most = fit["gain"]
+    if most < GROWTH:
+        return "contradicted"
+    if least <= 0:
+        return "inconclusive"
+    against, sure = fit["misfit"][0] > off, fit["misfit"][1] <= off
+    for rival, (low, high) in fit["behind"].items():
+        if fit["law"] == "linear" and rival == "power" and 1 - off <= fit["exponent"][1] and fit["exponent"][2] <= 1 + off:
+            continue  # a line through the origin
+        if fit["law"] == "linear" and rival == "quadratic":  # it contains the line
+            against, sure = against or high < -off, sure and low >= -off
+        else:
+            against, sure = against or high < 0, sure and low > 0
+    return "same direction" if against else "reproduced" if sure else "inconclusive"
 
 
 def verdict(part, claim, interval, shape=None):
-    """What a claim's interval, or the intervals of a shape's gain and excess, say of it."""
+    """What a claim's interval, or the fit of its shape, says of it."""
     v = word(part, claim, interval, shape)
     if claim["source"].startswith("target"):
         return {"reproduced": "met", "same direction": "missed", "contradicted": "missed"}.get(v, v)
@@ -262,33 +302,35 @@ def word(part, claim, interval, shape):
     if claim.get("value") and not claim.get("against"):
         return "not testable"
     if claim.get("shape"):
-        gain, excess, off = shape["gain_interval"], shape["excess_interval"], claim.get("tolerance") or 0.05
-        if gain["high"] < GROWTH:
-            return "contradicted"
-        if gain["low"] <= 0:
-            return "inconclusive"
-        return "reproduced" if excess["high"] <= off else "same direction" if excess["low"] > 0 else "inconclusive"
+        return shape_word(shape, claim.get("tolerance") or SHAPE)
     if interval is None:
         return "inconclusive"
     low, high = interval
     off = claim.get("tolerance") or (0.25 if claim.get("value") else 0)
+    ratio = claim.get("against") is not None  # its tolerance reaches at most half of the way to 1
     if claim.get("at_least"):
         edge = claim["at_least"] * (1 - off)
+        if ratio and claim["at_least"] > 1:
+            edge = max(edge, math.sqrt(claim["at_least"]))
         return "reproduced" if low >= edge else "contradicted" if high < edge else "inconclusive"
     if claim.get("at_most"):
         edge = claim["at_most"] * (1 + off)
+        if ratio and claim["at_most"] < 1:
+            edge = min(edge, math.sqrt(claim["at_most"]))
         return "reproduced" if high <= edge else "contradicted" if low > edge else "inconclusive"
     band = 1 + (next(m for m in part["metrics"] if m["name"] == claim["metric"]).get("margin") or MARGIN)
     value = claim["value"]
-    within = low >= value / (1 + off) and high <= value * (1 + off)
-    outside = high < value / (1 + off) or low > value * (1 + off)
-    if 1 / band <= value <= band:
-        return "reproduced" if within else "contradicted" if outside else "inconclusive"
+    if 1 / band <= value <= band:  # no difference was published
+        least, most = (value / (1 + off), value * (1 + off)) if claim.get("tolerance") else (1 / band, band)
+        return "reproduced" if least <= low and high <= most else "contradicted" if high < least or low > most else "inconclusive"
+    off = math.exp(min(math.log(1 + off), abs(math.log(value)) / 2))
+    least, most = value / off, value * off
+    least, most = (max(least, band), most) if value > 1 else (least, min(most, 1 / band))
     if low > 1 / band and high < band or (high < 1 if value > 1 else low > 1):
         return "contradicted"
     if low <= 1 <= high:
         return "inconclusive"
-    return "reproduced" if within else "same direction"
+    return "reproduced" if least <= low and high <= most else "same direction"
 
 
 def read_lines(path):
@@ -390,13 +432,29 @@ def check_claim(where, run, part, claim, on, distrusted):
         return  # a claim may be not testable for reasons that no figure has
     ours, interval = run.claim(part, claim, on["system"])
     close(where, on["ours"], ours)
+    check_interval(where, on["interval"], interval)
+    fit = None
     if claim.get("shape"):
-        for law, error in run.law_errors(part, claim, on["system"]).items():
-            close(f"{where} error of the law {law}", on["shape"]["errors"][law], error)
-    else:
-        check_interval(where, on["interval"], interval)
-    want = "not testable" if distrusted else verdict(part, claim, interval, on.get("shape"))
+        fill = {f["name"]: part["baseline"] if f["name"] == part["compare"] else f["levels"][0] for f in part["factors"]}
+        fit = run.shape(part, claim, fill | (claim.get("at") or {}) | {part["compare"]: on["system"]})
+        check_shape(where, on["shape"], fit)
+    want = "not testable" if distrusted else verdict(part, claim, interval, fit)
     check(where + " verdict", on["verdict"] == want, on["verdict"], want)
+
+
+def check_shape(where, said, ours):
+    check(where + " laws", (said["law"], said["blocks"], sorted(said["errors"]), sorted(said["behind"])) ==
+          (ours["law"], ours["blocks"], sorted(ours["errors"]), sorted(ours["behind"])), said, ours)
+    for law, error in ours["errors"].items():
+        close(f"{where} error of the law {law}", said["errors"][law], error)
+    close(where + " noise", said["noise"], ours["noise"])
+    check_interval(where + " misfit", said["misfit"], ours["misfit"])
+    for law, interval in ours["behind"].items():
+        check_interval(f"{where} behind, {law}", said["behind"].get(law), interval)
+    for name in ("slope", "gain", "exponent"):
+        if name in ours:
+            close(f"{where} {name}", said[name], ours[name][0])
+            check_interval(f"{where} {name}", said[name + "_interval"], ours[name][1:])
 
 
 # --- the pages ---

@@ -122,6 +122,39 @@ func TestAlteredFiguresAreFound(t *testing.T) {
 	}
 }
 
+// What a shape is judged by is recomputed, too.
+func TestAlteredShapesAreFound(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(published, "wires-2026-11-22")
+	for want, edit := range map[string]func(*lab.ClaimOn){
+		"error of the law power": func(on *lab.ClaimOn) { on.Shape.Errors["power"] *= 1.00001 },
+		"noise":                  func(on *lab.ClaimOn) { on.Shape.Noise *= 1.00001 },
+		"misfit high":            func(on *lab.ClaimOn) { on.Shape.Misfit.High *= 1.00001 },
+		"behind, quadratic low": func(on *lab.ClaimOn) {
+			i := on.Shape.Behind["quadratic"]
+			i.Low *= 1.00001
+			on.Shape.Behind["quadratic"] = i
+		},
+		"exponent low": func(on *lab.ClaimOn) { on.Shape.ExponentInterval.Low *= 1.00001 },
+		"slope":        func(on *lab.ClaimOn) { on.Shape.Slope *= 1.00001 },
+		"gain high":    func(on *lab.ClaimOn) { on.Shape.GainInterval.High *= 1.00001 },
+		"verdict":      func(on *lab.ClaimOn) { on.Verdict = claim.SameDirection },
+	} {
+		out, err := recompute(t, "run", dir, resultsOf(t, dir, func(r *lab.Results) {
+			for _, p := range r.Parts {
+				for _, c := range p.Claims {
+					if c.Claim.ID == "linear-cost" {
+						edit(&c.Systems[0])
+					}
+				}
+			}
+		}))
+		if err == nil || !strings.Contains(out, "claim linear-cost on ebpf "+want) {
+			t.Errorf("altered %q: %v\n%s", want, err, out)
+		}
+	}
+}
+
 // alter the result of a level that is compared.
 func alter(r *lab.Results, edit func(*lab.MetricResult, string)) {
 	m := &r.Parts[0].Groups[0].Metrics[0]

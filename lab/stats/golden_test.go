@@ -29,10 +29,14 @@ type golden struct {
 		A, B float64
 	} `json:"line"`
 	Shapes []struct {
-		X      []float64
-		Series [][]float64
-		Errors map[string]float64
-		Slope  float64
+		Law                   string
+		X                     []float64
+		Series                [][]float64
+		Errors                map[string]float64
+		Noise                 float64
+		Misfit                [2]float64
+		Behind                map[string][2]float64
+		Exponent, Slope, Gain [3]float64 // with their intervals
 	}
 }
 
@@ -83,51 +87,6 @@ func TestSameAsScipy(t *testing.T) {
 	line := TheilSen(g.Line.X, g.Line.Y)
 	near(t, "slope", line.B, g.Line.B, 1e-12)
 	near(t, "intercept", line.A, g.Line.A, 1e-9)
-}
-
-func TestShapesAreAsNumpyFitsThem(t *testing.T) {
-	for _, s := range readGolden(t).Shapes {
-		f, ok := FitShape(LawLinear, s.X, s.Series, 100, 1)
-		if !ok || len(f.Errors) != len(s.Errors) {
-			t.Fatalf("%v: %+v", s.X, f)
-		}
-		for law, want := range s.Errors {
-			near(t, fmt.Sprintf("error of the law %s at %v", law, s.X), f.Errors[law], want, 1e-9)
-		}
-		near(t, "slope", f.Slope.B, s.Slope, 1e-9)
-		if best := f.Errors[f.Rival]; best > f.Errors[LawQuadratic] || f.Rival == LawLinear || f.Excess != f.Errors[LawLinear]-best || !f.ExcessInterval.Contains(f.Excess) {
-			t.Errorf("%v: %+v", s.X, f)
-		}
-	}
-}
-
-// TestAShapeNeedsEnough levels, blocks, and figures above 0.
-func TestAShapeNeedsEnough(t *testing.T) {
-	x, full := []float64{1, 2, 3, 4, 5}, make([][]float64, 5)
-	for i := range full {
-		full[i] = []float64{1, 2, 3, 4, 5, 6}
-	}
-	if _, ok := FitShape(LawLinear, x, full, 50, 1); !ok {
-		t.Error("six blocks of five levels are not enough")
-	}
-	if _, ok := FitShape(LawLinear, x[:3], full[:3], 50, 1); ok {
-		t.Error("three levels are enough")
-	}
-	short, zero := slices.Clone(full), slices.Clone(full)
-	for i := range short {
-		short[i] = short[i][:5]
-	}
-	zero[2] = make([]float64, 6)
-	for what, s := range map[string][][]float64{"five blocks": short, "a median of 0": zero} {
-		if f, ok := FitShape(LawLinear, x, s, 50, 1); ok {
-			t.Errorf("%s: %+v", what, f)
-		}
-	}
-	gap := slices.Clone(full)
-	gap[1] = []float64{1, math.NaN(), 3, math.NaN(), 5, 6}
-	if f, ok := FitShape(LawLinear, x, gap, 50, 1); !ok || math.IsNaN(f.ExcessInterval.Low) {
-		t.Errorf("blocks that one level does not have: %+v", f)
-	}
 }
 
 func TestHolmAsPublished(t *testing.T) {

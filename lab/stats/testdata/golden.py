@@ -33,16 +33,27 @@ for n in (6,7,8,12,20,31):
         out["medians"].append({"x":d.tolist(),"level":level,"interval":i,"p":pvalue(d)})
 X=np.array([0,1,2,5,9,10,20,50,100.]); Y=np.round(3+0.4*X+rng.normal(0,0.5,9),4); Y[3]=40
 t=st.theilslopes(Y,X,method="joint"); out["line"]={"x":X.tolist(),"y":Y.tolist(),"b":float(t.slope),"a":float(t.intercept)}
-# Errors of laws that predict each level from the others, by numpy's least squares: relative to y, or of the logarithms.
-def law(name,x,y,x0):
-    if name=="exponential": return np.exp(np.polyval(np.polyfit(x,np.log(y),1),x0))
-    if name=="power": return np.exp(np.polyval(np.polyfit(np.log(x),np.log(y),1),np.log(x0)))
-    return np.polyval(np.polyfit(x,y,{"constant":0,"linear":1,"quadratic":2}[name],w=1/y),x0)
-def left_out(name,x,y):
-    keep=lambda i: np.arange(len(x))!=i
-    return float(np.mean([min(1,abs(law(name,x[keep(i)],y[keep(i)],x[i])/y[i]-1)) for i in range(len(x))]))
+# Laws that predict a block from the medians of the others, by numpy's least squares: relative to y, or of the logarithms. See "Shapes" in lab/DESIGN.md.
+def law(name,x,y):
+    if name=="exponential": return np.polyval(np.polyfit(x,np.log(y),1),x)
+    if name=="power": return np.polyval(np.polyfit(np.log(x),np.log(y),1),np.log(x))
+    f=np.polyval(np.polyfit(x,y,{"constant":0,"linear":1,"quadratic":2}[name],w=1/y),x)/y
+    return np.log(y*np.clip(f,np.exp(-1),np.exp(1)))
+root=lambda v: float(np.sign(v)*np.sqrt(abs(v)))
+def over(v): return [float(np.median(v)),*map(float,interval(v,.95))]
+def shape(name,x,Y):
+    Z=np.log(Y)-np.log(Y).mean(axis=1,keepdims=True); n=len(Y); E={}
+    for b in range(n):
+        m=np.median(np.delete(Z,b,axis=0),axis=0)
+        for l,p in [(l,law(l,x,np.exp(m))) for l in ("constant","linear","quadratic","exponential","power")]+[("",m)]:
+            E.setdefault(l,[]).append(np.var(Z[b]-p))
+    E={l:np.array(e) for l,e in E.items()}; noise=E.pop("")*(n-1)/(n-1+np.pi/2)
+    slopes=np.array([st.theilslopes(y,x).slope for y in Y])
+    return {"errors":{l:root(np.median(e)) for l,e in E.items()},"noise":root(np.median(noise)),"misfit":[root(v) for v in interval(E[name]-noise,.95)],
+        "behind":{l:[root(v) for v in interval(e-E[name],.95)] for l,e in E.items() if l!=name},"exponent":over([np.polyfit(np.log(x),np.log(y),1)[0] for y in Y]),
+        "slope":over(slopes),"gain":over(slopes*(x.max()-x.min())/np.median(Y,axis=1))}
 out["shapes"]=[]
-for x,f in (([1,5,9,20,50,100],lambda x:10+2.3*x),([1,2,5,9,20],lambda x:10*np.exp(.1*x)),([1,2,5,10,20,25,50],lambda x:3*x**.5),([1,5,9,20,50,100],lambda x:10+x+.05*x*x)):
-    x=np.array(x,float); Y=np.round(f(x)*rng.lognormal(0,.1,(9,len(x))),4); y=np.median(Y,axis=0)
-    out["shapes"].append({"x":x.tolist(),"series":Y.T.tolist(),"errors":{n:left_out(n,x,y) for n in ("constant","linear","quadratic","exponential","power")},"slope":float(st.theilslopes(y,x).slope)})
+for name,x,f in (("linear",[1,5,9,20,50,100],lambda x:10+2.3*x),("exponential",[1,2,5,9,20],lambda x:10*np.exp(.1*x)),("linear",[1,2,5,10,20,25,50],lambda x:3*x**.5),("linear",[1,5,9,20,50,100],lambda x:1+.01*x+.02*x*x)):
+    x=np.array(x,float); Y=np.round(f(x)*rng.lognormal(0,.1,(9,len(x))),4)
+    out["shapes"].append({"law":name,"x":x.tolist(),"series":Y.T.tolist(),**shape(name,x,Y)})
 print(json.dumps(out,indent=1))
