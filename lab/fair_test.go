@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -78,9 +80,10 @@ func TestUnfairPeersAreFound(t *testing.T) {
 		mistake func(platform.Path) error
 		want    string // empty: fair
 	}{
-		"none":     {"bridges", func(platform.Path) error { return nil }, ""},
-		"sysctl":   {"bridges", slowStart, "unfair: tcp_rmem is"},
-		"offloads": {"bridges", switchOff, "unfair: TSO is on at least, off and on at bridges"},
+		"none":                       {"bridges", func(platform.Path) error { return nil }, ""},
+		"sysctl":                     {"bridges", slowStart, "unfair: tcp_rmem is"},
+		"bridge-nf without a bridge": {"least", showTables, "unfair: bridge-nf-call-iptables is 0 and 1 at least, 0 at bridges"},
+		"offloads":                   {"bridges", switchOff, "unfair: TSO is on at least, off and on at bridges"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := runMistaken(t, fairStudy, c.level, c.mistake)
@@ -138,52 +141,86 @@ func runMistaken(t *testing.T, text, level string, mistake func(platform.Path) e
 	return Summarise(j)
 }
 
-// Of settings that differ a verdict and a claim are taken back; what the compared factor is about may differ, and what a platform cannot have otherwise
-// is told.
+// conditioned is a run of a study on ping, on made-up trials. A condition whose name begins with a level's name and a space is of that level only, and
+// replaces one of all levels; one that begins with a level, a space and a block's number is of that trial only.
+func conditioned(t *testing.T, text string, conditions map[string]string) Results {
+	t.Helper()
+	f, err := study.Parse("fair.yaml", []byte(text), []string{"ping"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := study.Create(filepath.Join(t.TempDir(), "run"), study.Header{Study: f.Study, Mode: study.Quick, Seed: 5, Started: time.Unix(0, 0).UTC()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	levels, _ := f.Study.Parts[0].Factor("platform")
+	for i, tr := range j.Left() {
+		r := study.Record{
+			Trial: tr, Begun: time.Unix(int64(i), 0), Conditions: map[string]string{},
+			Values: map[string]float64{"rtt": map[string]float64{"ovs": 300, "least": 10, "veth": 5, "bridges": 20}[tr.Variant[0]]},
+		}
+		for _, depth := range []int{0, 1, 2} { // of all, of a level, of a trial
+			for key, value := range conditions {
+				words := strings.SplitN(key, " ", 3)
+				of := 0
+				if slices.Contains(levels.Levels, words[0]) {
+					of++
+					if _, err := strconv.Atoi(words[1]); err == nil {
+						of++
+					}
+				}
+				switch {
+				case of != depth || of > 0 && words[0] != tr.Variant[0] || of > 1 && words[1] != strconv.Itoa(tr.Block):
+				case value == "":
+					delete(r.Conditions, strings.Join(strings.Fields(key)[of:], " "))
+				default:
+					r.Conditions[strings.Join(strings.Fields(key)[of:], " ")] = value
+				}
+			}
+		}
+		if err := j.Add(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return Summarise(j)
+}
+
+// Of settings that differ, or are known on one side only, a verdict and a claim are taken back; what the compared factor is about may differ, and what a
+// platform cannot have otherwise, or does not have, is told.
 func TestWhatDiffersIsJudged(t *testing.T) {
 	text := strings.Replace(fairStudy, "[least, bridges]", "[ovs, least, bridges]", 1)
 	text = strings.Replace(text, "    quick: {blocks: 1}\n", `    quick: {blocks: 8}
     claims: [{id: half, text: half as long, source: here, metric: rtt, at: {platform: least}, against: {platform: bridges}, value: 0.5}]
 `, 1)
+	none := strings.ReplaceAll(strings.Replace(text, `wires: "2"`, `wires: "0"`, 1), "least", "veth")
 	for name, c := range map[string]struct {
-		conditions         map[string]string // those of a level behind its name
-		unfair, told, want string            // want: the level of which nothing is claimed
+		text, level  string            // of which nothing is claimed; empty: of all
+		conditions   map[string]string // see conditioned
+		unfair, told string
 	}{
-		"alike":       {map[string]string{"GRO": "off"}, "", "", ""},
-		"unfair":      {map[string]string{"tcp_sack": "1", "least tcp_sack": "0"}, "unfair: tcp_sack is 0 at least, 1 at bridges", "", "least"},
-		"inherent":    {map[string]string{"TSO of ports": "on (4)", "ovs TSO of ports": "on (2), off (2)"}, "", "TSO of ports at ovs, not at bridges: a switch in user space", ""},
-		"how many":    {map[string]string{"RPS of ports": "0 (4), 2 (1)", "least RPS of ports": "2 (1), 0 (40)"}, "", "", ""},
-		"description": {map[string]string{"mode": "one", "least mode": "another"}, "", "", ""},
-		"unknown":     {map[string]string{"least colour": "red"}, "", "", ""},
+		"alike":       {text, "", map[string]string{"GRO": "off"}, "", ""},
+		"unfair":      {text, "least", map[string]string{"tcp_sack": "1", "least tcp_sack": "0"}, "unfair: tcp_sack is 0 at least, 1 at bridges", ""},
+		"inherent":    {text, "", map[string]string{"TSO of ports": "on (4)", "ovs TSO of ports": "on (2), off (2)"}, "", "TSO of ports at ovs, not at bridges: a switch in user space"},
+		"how many":    {text, "", map[string]string{"RPS of ports": "0 (4), 2 (1)", "least RPS of ports": "2 (1), 0 (40)"}, "", ""},
+		"description": {text, "", map[string]string{"mode": "one", "least mode": "another"}, "", ""},
+
+		"known at a level only": {text, "least", map[string]string{"least colour": "red", "least size": "7"}, "unfair: known at least, not at bridges: colour, size; ", ""},
+		"known at the baseline and another": {text, "least", map[string]string{"tcp_sack": "1", "least tcp_sack": ""},
+			"unfair: known at bridges, not at least: tcp_sack; ", ""},
+		"known in some trials only": {text, "least", map[string]string{"tcp_sack": "1", "GRO": "on", "least 3 tcp_sack": ""},
+			"unfair: tcp_sack is 1 and not known at least, 1 at bridges; ", ""},
+		"nothing known of a trial": {text, "", map[string]string{"tcp_sack": "1", "least 3 tcp_sack": ""}, "", ""}, // it was resumed behind its last step
+		"inherent or not known": {text, "ovs", map[string]string{"GRO": "on", "TSO of ports": "on", "ovs TSO of ports": "off", "ovs 3 TSO of ports": ""},
+			"unfair: TSO of ports is not known and off at ovs, on at bridges", ""},
+
+		"nothing has it": {none, "", map[string]string{"GRO": "on", "MTU of ports": "1500", "bridge-nf-call-iptables": "0", "veth MTU of ports": "", "veth bridge-nf-call-iptables": ""}, "",
+			"Part idle: MTU of ports, bridge-nf-call-iptables at bridges, not at veth: the stations are the ends of one veth pair"},
+		"a station has it": {none, "veth", map[string]string{"GRO": "on", "MTU": "1500", "veth MTU": ""}, "unfair: known at bridges, not at veth: MTU; ", ""},
+		"something has it": {text, "least", map[string]string{"GRO": "on", "MTU of ports": "1500", "least MTU of ports": ""}, "unfair: known at bridges, not at least: MTU of ports; ", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f, err := study.Parse("fair.yaml", []byte(text), []string{"ping"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			j, err := study.Create(filepath.Join(t.TempDir(), "run"), study.Header{Study: f.Study, Mode: study.Quick, Seed: 5, Started: time.Unix(0, 0).UTC()})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer j.Close()
-			for i, tr := range j.Left() {
-				r := study.Record{Trial: tr, Begun: time.Unix(int64(i), 0), Values: map[string]float64{"rtt": map[string]float64{"ovs": 300, "least": 10, "bridges": 20}[tr.Variant[0]]}, Conditions: map[string]string{}}
-				for _, own := range []bool{false, true} {
-					for key, value := range c.conditions {
-						level, setting, is := strings.Cut(key, " ")
-						if is = is && (level == "ovs" || level == "least"); is != own || is && level != tr.Variant[0] {
-							continue
-						} else if !is {
-							setting = key
-						}
-						r.Conditions[setting] = value
-					}
-				}
-				if err := j.Add(r); err != nil {
-					t.Fatal(err)
-				}
-			}
-			r := Summarise(j)
+			r := conditioned(t, c.text, c.conditions)
 			if got := fmt.Sprint(r.Distrusted); (c.unfair == "") != (len(r.Distrusted) == 0) || !strings.Contains(got, c.unfair) {
 				t.Errorf("distrusted %s: want %q", got, c.unfair)
 			}
@@ -191,11 +228,11 @@ func TestWhatDiffersIsJudged(t *testing.T) {
 				t.Errorf("limits: want %q in\n%s", c.told, got)
 			}
 			for level, ratio := range r.Parts[0].Groups[0].Metrics[0].Comparison.Variants {
-				if (ratio.Verdict == stats.NotClaimed) != (level == c.want) {
+				if (ratio.Verdict == stats.NotClaimed) != (level == c.level) {
 					t.Errorf("%s is %s", level, ratio.Verdict)
 				}
 			}
-			if claim := r.Parts[0].Claims[0]; strings.Contains(claim.Headline().Why, "unfair: ") != (c.want == "least") {
+			if claim := r.Parts[0].Claims[0]; strings.Contains(claim.Headline().Why, "unfair: ") != (c.level == "least" || c.level == "veth") {
 				t.Errorf("claim: %s, %s", claim.Verdict, claim.Headline().Why)
 			}
 		})

@@ -56,6 +56,16 @@ func Inherent(l Levels) map[string]string {
 	return k.Inherent
 }
 
+// Absent tells why there is nothing at levels that could have a setting; empty: there is. See platform.Kind.
+func Absent(l Levels, setting string) string {
+	k, err := platformOf(l)
+	if err != nil {
+		return ""
+	}
+	layout, _ := layoutOf(l, k) // it was measured
+	return k.Absent(layout, setting)
+}
+
 const defaultPlatform = "ebpf"
 
 // platformOf levels is the platform that they choose.

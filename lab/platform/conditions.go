@@ -33,7 +33,8 @@ const (
 	ofPorts = " of ports"
 )
 
-// settingShown begins the name of the settings by which bridges show what they forward to a table.
+// settingShown begins the name of the settings by which bridges show what they forward to a table. Each namespace between the stations has them, with
+// bridges or without; a station forwards nothing.
 const settingShown = "bridge-nf-call-"
 
 // stationSysctls are settings of the stations' namespaces, by their files below /proc/sys/net.
@@ -98,7 +99,7 @@ func (p Path) Conditions() (map[string]string, error) {
 			return nil, fmt.Errorf("conditions of %s: %w", space, err)
 		}
 		err = s.Do(func() error {
-			return errors.Join(t.bridges(s), t.links(ofPorts, func(l netlink.Link) bool { return l.Type() == "veth" && l.Attrs().Flags&unix.IFF_UP != 0 }))
+			return errors.Join(t.shown(s), t.links(ofPorts, func(l netlink.Link) bool { return l.Type() == "veth" && l.Attrs().Flags&unix.IFF_UP != 0 }))
 		})
 		if err = errors.Join(err, s.Close()); err != nil {
 			return nil, fmt.Errorf("conditions of %s: %w", space, err)
@@ -117,8 +118,13 @@ func (t tally) sysctl(name, file string) error {
 	return err
 }
 
-// bridges of the thread's namespace: to whom they show what they forward, by the namespace's sysctl or by an option of their own.
-func (t tally) bridges(s *netns.Space) error {
+// shown tells to whom bridges of the thread's namespace show what they forward, or would: by the namespace's sysctl, and by options of their own.
+func (t tally) shown(s *netns.Space) error {
+	for _, table := range []string{"iptables", "ip6tables", "arptables"} {
+		if err := t.sysctl(settingShown+table, "bridge/"+settingShown+table); err != nil {
+			return err
+		}
+	}
 	links, err := s.Links("")
 	if err != nil {
 		return err
@@ -131,12 +137,8 @@ func (t tally) bridges(s *netns.Space) error {
 		if err != nil {
 			return err
 		}
-		for _, table := range []string{"iptables", "ip6tables", "arptables"} {
-			if slices.Contains(own, table) {
-				t.add(settingShown+table, "1")
-			} else if err := t.sysctl(settingShown+table, "bridge/bridge-nf-call-"+table); err != nil {
-				return err
-			}
+		for _, table := range own {
+			t.add(settingShown+table, "1")
 		}
 	}
 	return nil

@@ -49,6 +49,14 @@ func openXDP(_ context.Context, o Options) (Platform, error) {
 	})
 }
 
+// onePair: see Kind.Nothing.
+func onePair(l Layout) string {
+	if l.Chain > 0 {
+		return ""
+	}
+	return "the stations are the ends of one veth pair, and nothing is between them"
+}
+
 // xdpInherent settings: see takesFrames.
 func xdpInherent() map[string]string {
 	return map[string]string{

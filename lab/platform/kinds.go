@@ -45,6 +45,16 @@ type Kind struct {
 	Process bool
 	// Inherent settings are what the platform is: it has no others. Name and reason. See Setting.
 	Inherent map[string]string
+	// Nothing tells why there is nothing between the stations of a path; empty: there is. nil: on every path there is.
+	Nothing func(l Layout) string
+}
+
+// Absent tells why a path of the platform has nothing that could have a setting; empty: it has. What is there and cannot be read is not absent.
+func (k Kind) Absent(l Layout, setting string) string {
+	if k.Nothing == nil || !strings.HasSuffix(setting, ofPorts) && !strings.HasPrefix(setting, settingShown) {
+		return ""
+	}
+	return k.Nothing(l)
 }
 
 // PlatformHosts is the one that is not made for the lab.
@@ -104,9 +114,9 @@ func named() []Kind {
 		{Name: "ovs", Point: Point{"oci", "ovs", wireFunction}},
 		{Name: "bridges", Point: Point{bare, byBridges, byBridges}},
 		{Name: "ovs-chain", Point: Point{bare, byFlows, byBridges}},
-		{Name: "veth", Point: Point{bare, byLinks, none}, About: "a veth pair between the stations and nothing else", Check: free, Open: openVeth, Frames: true},
+		{Name: "veth", Point: Point{bare, byLinks, none}, About: "a veth pair between the stations and nothing else", Check: free, Open: openVeth, Frames: true, Nothing: onePair},
 		{Name: "xdp", Point: Point{bare, byLinks, byRedirect}, About: "XDP redirect by hand: in each namespace a program redirects frames from one veth to another",
-			Check: free, Open: openXDP, Most: maxWires, Frames: true, Inherent: xdpInherent()},
+			Check: free, Open: openXDP, Most: maxWires, Frames: true, Inherent: xdpInherent(), Nothing: onePair},
 		{Name: "least", Point: Point{bare, byLookup, wireFunction}},
 		{Name: PlatformDaemon, Point: Point{"daemon", "ebpf", wireFunction}, About: "Weir as users run it: this program's daemon, started for the lab, eBPF switch",
 			Check: checkDaemon, Open: openDaemon(false), Most: maxWires, Skbs: true},

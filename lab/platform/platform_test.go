@@ -34,8 +34,29 @@ func testOptions(t *testing.T) Options {
 	return Options{Name: fmt.Sprintf("tst-%04x", time.Now().UnixNano()&0xffff), Images: []string{images}, Program: program, Former: "../.."}
 }
 
-// A peer must really carry traffic, through as many wires as it says, or a ratio to it means nothing. It leaves nothing behind.
+// A peer must really carry traffic, through as many wires as it says, or a ratio to it means nothing. Of all peers the same settings are read, or the peer
+// says why it has nothing that could have them. It leaves nothing behind.
 func TestPlatformsCarry(t *testing.T) {
+	read := map[string]map[string]string{} // settings of paths
+	absent := map[string]func(setting string) string{}
+	defer func() {
+		all := map[string]bool{}
+		for _, settings := range read {
+			for name := range settings {
+				all[name] = true
+			}
+		}
+		if len(all) < 20 || !all[settingShown+"iptables"] || !all[SettingMTU+ofPorts] {
+			t.Errorf("%d settings are read: %v", len(all), all)
+		}
+		for path, settings := range read {
+			for name := range all {
+				if _, known := settings[name]; known == (absent[path](name) != "") {
+					t.Errorf("%s: %s is %q, absent: %q", path, name, settings[name], absent[path](name))
+				}
+			}
+		}
+	}()
 	for _, k := range Kinds() {
 		t.Run(k.Name, func(t *testing.T) {
 			o := testOptions(t)
@@ -67,7 +88,7 @@ func TestPlatformsCarry(t *testing.T) {
 			})
 			lengths := []int{0}
 			if k.Most > 0 {
-				lengths = []int{3, 1, 2}
+				lengths = []int{3, 1, 2, 0}
 			}
 			for _, n := range lengths {
 				path, err := p.Path(ctx, Layout{Chain: n})
@@ -78,6 +99,11 @@ func TestPlatformsCarry(t *testing.T) {
 				if err != nil || r.Received != 5 {
 					t.Errorf("%d wires: %d of 5 echoes: %v", n, r.Received, err)
 				}
+				name := fmt.Sprintf("%s, %d wires", k.Name, n)
+				if read[name], err = path.Conditions(); err != nil {
+					t.Error(err)
+				}
+				absent[name] = func(setting string) string { return k.Absent(Layout{Chain: n}, setting) }
 			}
 		})
 	}
