@@ -15,10 +15,17 @@ import (
 const mostRefused = 20
 
 // refused tells why a trial's values cannot be believed: its loss is computed anew from the raw counts in the journal, of each step where a trial has
-// steps. Empty: the values follow from the counts, or the trial has none.
-func refused(p study.Part, r study.Record, steps []study.Step) string {
-	if r.Void != "" || r.Skipped != "" || len(r.Raw) == 0 {
+// steps. Trials that count frames must have counts; journals of former formats may lack them. Empty: the values follow from the counts, or the experiment
+// counts no frames.
+func refused(h study.Header, p study.Part, r study.Record, steps []study.Step) string {
+	counts := p.Experiment == experiment.PPS || p.Experiment == experiment.NDR
+	switch {
+	case r.Void != "" || r.Skipped != "" || !counts:
 		return ""
+	case len(r.Raw) == 0 && h.Format < study.FormatCounts:
+		return ""
+	case len(r.Raw) == 0:
+		return "refused: it has no raw counts"
 	}
 	var err error
 	switch p.Experiment {
@@ -28,7 +35,7 @@ func refused(p study.Part, r study.Record, steps []study.Step) string {
 			err = errors.Join(n.Check(r.Values), checkBatch(n, r))
 		}
 	case experiment.NDR:
-		err = checkSearch(r, steps)
+		err = checkSearch(h, r, steps)
 	}
 	if err != nil {
 		return "refused: its values contradict its raw counts: " + err.Error()
@@ -44,14 +51,20 @@ func checkBatch(n experiment.SentFrames, r study.Record) error {
 	return nil
 }
 
-// checkSearch checks the steps of a search, and that its results were verified. Runs of versions that did not keep the counts of steps have none to check.
-func checkSearch(r study.Record, steps []study.Step) error {
+// checkSearch checks the steps of a search, and that its results were verified. Journals of former formats may lack the counts of steps.
+func checkSearch(h study.Header, r study.Record, steps []study.Step) error {
 	var raw experiment.NDRRaw
 	if err := json.Unmarshal(r.Raw, &raw); err != nil {
 		return err
 	}
 	if len(raw.Verification) == 0 {
-		return nil
+		if h.Format < study.FormatCounts {
+			return nil
+		}
+		return errors.New("no result was verified")
+	}
+	if err := checkGenerator(raw, steps); err != nil {
+		return err
 	}
 	for _, s := range steps {
 		if s.Void != "" || !experiment.Offers(s.What) {
@@ -69,6 +82,26 @@ func checkSearch(r study.Record, steps []study.Step) error {
 	return checkVerified(raw, r.Values, steps)
 }
 
+// checkGenerator checks what is said of the generator's limits, by which a result is a bound or is not.
+func checkGenerator(raw experiment.NDRRaw, steps []study.Step) error {
+	denied := 0.0
+	for _, s := range steps {
+		switch offered, told := s.Values[experiment.ValueOffered]; {
+		case s.Void != "":
+		case s.What == experiment.StepCeiling:
+			if got := s.Values[experiment.ValueArrived]; math.Abs(got-raw.Ceiling) > 1e-5*raw.Ceiling {
+				return fmt.Errorf("the generator's ceiling is said to be %.0f frames a second: step %d says %.0f", raw.Ceiling, s.N, got)
+			}
+		case experiment.Offers(s.What) && told && offered < experiment.LeastOffered && s.Values[experiment.ValueStalled] <= experiment.MostStalled && (denied == 0 || s.Load < denied):
+			denied = s.Load
+		}
+	}
+	if denied != raw.Denied {
+		return fmt.Errorf("the least load that was not offered is said to be %.0f frames a second: by the steps it is %.0f", raw.Denied, denied)
+	}
+	return nil
+}
+
 // VerifiedBy are the steps that verified a result: those at its load that count. What met NDR has met PDR.
 func VerifiedBy(v search.Verified, steps []study.Step) (out []study.Step) {
 	for _, s := range steps {
@@ -84,10 +117,15 @@ func VerifiedBy(v search.Verified, steps []study.Step) (out []study.Step) {
 func checkVerified(raw experiment.NDRRaw, values map[string]float64, steps []study.Step) error {
 	results := map[string]float64{}
 	for _, v := range raw.Verification {
+		if _, ok := raw.Range(v.Goal); ok {
+			results[experiment.MetricOf(v.Goal)] = v.Load / 1e6
+		}
 		if v.Load <= 0 {
+			if err := checkNone(raw, v, steps); err != nil {
+				return err
+			}
 			continue
 		}
-		results[experiment.MetricOf(v.Goal)] = v.Load / 1e6
 		by := VerifiedBy(v, steps)
 		if len(by) < search.VerifyTrials {
 			return fmt.Errorf("%s of %.0f frames a second was verified by %d trials: want %d", v.Goal, v.Load, len(by), search.VerifyTrials)
@@ -100,9 +138,25 @@ func checkVerified(raw experiment.NDRRaw, values map[string]float64, steps []stu
 	}
 	for _, metric := range []string{experiment.MetricNDR, experiment.MetricPDR} {
 		got, ok := values[metric]
-		if want := results[metric]; ok != (want > 0) || math.Abs(got-want) > 1e-9*want {
+		if want, known := results[metric]; ok != known || math.Abs(got-want) > 1e-9*want {
 			return fmt.Errorf("%s is said to be %v: verified is %v", metric, got, want)
 		}
 	}
 	return nil
+}
+
+// checkNone: that no load was found is a result, too. The load below which it is must have been refused by a step that counts and lost too much.
+func checkNone(raw experiment.NDRRaw, v search.Verified, steps []study.Step) error {
+	r, ok := raw.Range(v.Goal)
+	if !ok {
+		return nil
+	}
+	for _, s := range steps {
+		loss := s.Values[experiment.ValueLoss]
+		if s.Void == "" && experiment.Offers(s.What) && s.Load == r.High && experiment.CountsAs(s.Values) && loss > 0 &&
+			(v.Goal == experiment.GoalNDR || loss >= experiment.PDRLoss) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is said to be less than %.0f frames a second: no step lost too much there", v.Goal, r.High)
 }

@@ -11,6 +11,7 @@ import (
 
 	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/search"
+	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
 	"weir.dev/weir/lab/traffic"
 )
@@ -104,6 +105,7 @@ func searchRecord(t *testing.T, r *study.Record) (steps []study.Step) {
 	clean := experiment.Frames{Intended: 1e5, Sent: 1e5, Received: 1e5, Unique: 1e5, Length: time.Second}
 	lossy := clean
 	lossy.Received, lossy.Unique, lossy.Lost = 9e4, 9e4, 1e4
+	steps = append(steps, study.Step{Of: r.Trial, What: experiment.StepCeiling, Length: time.Second, Values: map[string]float64{experiment.ValueArrived: booksCeiling}})
 	step(experiment.StepSearch, 2*load, lossy)
 	step(experiment.StepNDR, 1.05*load, lossy)
 	for range search.VerifyTrials {
@@ -111,8 +113,36 @@ func searchRecord(t *testing.T, r *study.Record) (steps []study.Step) {
 	}
 	v := []search.Verified{{Goal: experiment.GoalNDR, Load: load, Upper: 1.05 * load}, {Goal: experiment.GoalPDR, Load: load}}
 	r.Values = map[string]float64{experiment.MetricNDR: load / 1e6, experiment.MetricPDR: load / 1e6}
-	r.Raw = raw(t, experiment.NDRRaw{Verification: v})
+	r.Raw = raw(t, experiment.NDRRaw{Verification: v, Ceiling: booksCeiling})
 	return steps
+}
+
+// booksCeiling is far above what passes.
+const booksCeiling = 1e6
+
+// forgeSearch changes what a search says of itself.
+func forgeSearch(t *testing.T, r *study.Record, change func(n *experiment.NDRRaw)) {
+	t.Helper()
+	var n experiment.NDRRaw
+	if err := json.Unmarshal(r.Raw, &n); err != nil {
+		t.Fatal(err)
+	}
+	change(&n)
+	r.Raw = raw(t, n)
+}
+
+// nothingFound makes a search one that no load verified: all steps lose what the first did.
+func nothingFound(t *testing.T, r *study.Record, steps []study.Step) {
+	t.Helper()
+	for i := 2; i < len(steps); i++ {
+		steps[i].Values, steps[i].Raw = steps[1].Values, steps[1].Raw
+	}
+	forgeSearch(t, r, func(n *experiment.NDRRaw) {
+		for i := range n.Verification {
+			n.Verification[i].Load, n.Verification[i].Upper, n.Verification[i].Why = 0, steps[3].Load, "not found"
+		}
+	})
+	r.Values = map[string]float64{experiment.MetricNDR: 0, experiment.MetricPDR: 0}
 }
 
 // TestForgedLossIsRefused: a trial whose values hide what its raw counts say was lost does not count, and the run says not to trust it.
@@ -144,11 +174,30 @@ func TestForgedLossIsRefused(t *testing.T) {
 			r.Raw = raw(t, n)
 		}},
 		"a better rate":           {"packets", "rate is said to be", func(r *study.Record, _ []study.Step) { r.Values["rate"] *= 2 }},
-		"a step that hides loss":  {"limits", "are said to be lost", func(_ *study.Record, s []study.Step) { s[3].Raw = hide(s[3].Raw) }},
-		"a step without counts":   {"limits", "step 3", func(_ *study.Record, s []study.Step) { s[3].Raw = nil }},
-		"a step of another loss":  {"limits", "loss is said to be 0", func(_ *study.Record, s []study.Step) { s[0].Values[experiment.ValueLoss] = 0 }},
-		"a trial that was lossy":  {"limits", "lost 10.0000 %", func(_ *study.Record, s []study.Step) { s[3].Values, s[3].Raw = s[1].Values, s[1].Raw }},
-		"too few trials":          {"limits", "by 2 trials: want 3", func(_ *study.Record, s []study.Step) { s[3].Load *= 0.99 }},
+		"packets without counts":  {"packets", "no raw counts", func(r *study.Record, _ []study.Step) { r.Raw = nil }},
+		"a search without counts": {"limits", "no raw counts", func(r *study.Record, _ []study.Step) { r.Raw = nil }},
+		"a search that verified nothing it tells of": {"limits", "no result was verified", func(r *study.Record, _ []study.Step) {
+			forgeSearch(t, r, func(n *experiment.NDRRaw) { n.Verification = nil })
+		}},
+		"a generator with more to give": {"limits", "ceiling is said to be", func(r *study.Record, _ []study.Step) {
+			forgeSearch(t, r, func(n *experiment.NDRRaw) { n.Ceiling *= 2 })
+		}},
+		"a load that was said not to be offered": {"limits", "not offered is said to be", func(r *study.Record, _ []study.Step) {
+			forgeSearch(t, r, func(n *experiment.NDRRaw) { n.Denied = 2e5 })
+		}},
+		"a result of 0 that is left out": {"limits", "ndr is said to be", func(r *study.Record, s []study.Step) {
+			nothingFound(t, r, s)
+			delete(r.Values, experiment.MetricNDR)
+		}},
+		"nothing found though nothing was lost": {"limits", "no step lost too much there", func(r *study.Record, s []study.Step) {
+			nothingFound(t, r, s)
+			forgeSearch(t, r, func(n *experiment.NDRRaw) { n.Verification[0].Upper /= 2 })
+		}},
+		"a step that hides loss":  {"limits", "are said to be lost", func(_ *study.Record, s []study.Step) { s[4].Raw = hide(s[4].Raw) }},
+		"a step without counts":   {"limits", "step 4", func(_ *study.Record, s []study.Step) { s[4].Raw = nil }},
+		"a step of another loss":  {"limits", "loss is said to be 0", func(_ *study.Record, s []study.Step) { s[1].Values[experiment.ValueLoss] = 0 }},
+		"a trial that was lossy":  {"limits", "lost 10.0000 %", func(_ *study.Record, s []study.Step) { s[4].Values, s[4].Raw = s[2].Values, s[2].Raw }},
+		"too few trials":          {"limits", "by 2 trials: want 3", func(_ *study.Record, s []study.Step) { s[4].Load *= 0.99 }},
 		"another load is claimed": {"limits", "ndr is said to be", func(r *study.Record, _ []study.Step) { r.Values[experiment.MetricNDR] *= 1.05 }},
 	} {
 		got := Summarise(booksJournal(t, func(r *study.Record, steps []study.Step) {
@@ -181,5 +230,80 @@ func TestCostBeyondWhatWasMeasured(t *testing.T) {
 	}
 	if i := slices.IndexFunc(r.Parts[0].Fits, func(f Fit) bool { return f.Level == "ebpf" && len(f.Extrapolated) > 0 }); i >= 0 {
 		t.Errorf("everything of ebpf was measured: %+v", r.Parts[0].Fits[i])
+	}
+}
+
+// TestNotFoundIsAResult: a path that met the goal at no load has 0 as a result, below the load that was refused. Blocks without a result because of the path
+// do not drop out of the ratio; those that the generator limits are lower bounds, of which nothing equivalent is said.
+func TestNotFoundIsAResult(t *testing.T) {
+	limits := func(r Results) (MetricResult, string) {
+		var text strings.Builder
+		if err := Text(&text, r); err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Refused) > 0 {
+			t.Errorf("refused: %v", r.Refused)
+		}
+		return r.Parts[1].Groups[0].Metrics[0], text.String()
+	}
+	of := func(m MetricResult) Value {
+		return m.Values[slices.IndexFunc(m.Values, func(v Value) bool { return v.Level == "ebpf" })]
+	}
+	ours := func(r *study.Record) bool { return r.Trial.Part == "limits" && r.Trial.Variant[0] == "ebpf" }
+
+	m, text := limits(Summarise(booksJournal(t, func(r *study.Record, s []study.Step) {
+		if ours(r) && r.Trial.Block < 2 {
+			nothingFound(t, r, s)
+		}
+	})))
+	v, ratio := of(m), m.Comparison.Variants["ebpf"]
+	if v.N != 6 || v.NotFound != 2 || v.Open != stats.Closed || ratio.Blocks != 6 || ratio.Bounds != 2 || ratio.Interval.Low != 0 || ratio.Verdict != stats.Inconclusive {
+		t.Errorf("none in two of six blocks: %+v, %+v", v, ratio)
+	}
+	if !strings.Contains(text, "found in 4 of 6 blocks") {
+		t.Error(text)
+	}
+
+	m, text = limits(Summarise(booksJournal(t, func(r *study.Record, s []study.Step) {
+		if ours(r) {
+			nothingFound(t, r, s)
+		}
+	})))
+	v, ratio = of(m), m.Comparison.Variants["ebpf"]
+	if v.Median == nil || *v.Median != 0.1 || v.Open != stats.AtMost || ratio.Open != stats.AtMost || ratio.Interval.High != 1 {
+		t.Errorf("none in any block: %+v, %+v", v, ratio)
+	}
+	if !strings.Contains(text, "≤ 0.1") || !strings.Contains(text, "found in 0 of 6 blocks") {
+		t.Error(text)
+	}
+
+	m, text = limits(Summarise(booksJournal(t, func(r *study.Record, s []study.Step) {
+		if ours(r) {
+			forgeSearch(t, r, func(n *experiment.NDRRaw) { n.Ceiling = 1.2e5 })
+			s[0].Values = map[string]float64{experiment.ValueArrived: 1.2e5}
+		}
+	})))
+	v, ratio = of(m), m.Comparison.Variants["ebpf"]
+	if v.Limited != 6 || v.Open != stats.AtLeast || ratio.Open != stats.AtLeast || ratio.Verdict == stats.Equivalent || !math.IsInf(ratio.Interval.High, 1) {
+		t.Errorf("limited by the generator: %+v, %+v", v, ratio)
+	}
+	if !strings.Contains(text, "≥ 0.1") || !strings.Contains(text, "a lower bound in 6 of 6 blocks") {
+		t.Error(text)
+	}
+
+	// The machine is the reason: nothing is known, and the block does not count.
+	m, _ = limits(Summarise(booksJournal(t, func(r *study.Record, s []study.Step) {
+		if ours(r) && r.Trial.Block == 0 {
+			nothingFound(t, r, s)
+			forgeSearch(t, r, func(n *experiment.NDRRaw) {
+				for i := range n.Verification {
+					n.Verification[i].Upper = 0
+				}
+			})
+			r.Values, r.Void = nil, "NDR: not found: the machine stalls"
+		}
+	})))
+	if v := of(m); v.N != 5 || v.NotFound != 0 {
+		t.Errorf("the machine stalled: %+v", v)
 	}
 }

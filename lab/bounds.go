@@ -1,13 +1,75 @@
 package lab
 
 import (
+	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
 	"weir.dev/weir/lab/experiment"
+	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
 )
+
+// rangeOf a value of a record: itself, unless the trial says that it is a bound.
+func rangeOf(p study.Part, r *study.Record, metric string, value stats.Interval) stats.Interval {
+	if p.Experiment != experiment.NDR {
+		return value
+	}
+	for _, goal := range []string{experiment.GoalNDR, experiment.GoalPDR} {
+		if experiment.MetricOf(goal) != metric {
+			continue
+		}
+		var raw experiment.NDRRaw
+		_ = json.Unmarshal(r.Raw, &raw) // of former versions it may be missing; newer ones without are refused
+		of, ok := raw.Range(goal)
+		switch {
+		case !ok && len(raw.Verification) == 0 && r.Values[experiment.ValueLimited] == 1: // of versions that did not verify
+			return stats.Interval{Low: value.Low, High: math.Inf(1)}
+		case !ok:
+			return value
+		case of.Low == 0:
+			return stats.Interval{Low: 0, High: of.High / 1e6}
+		case !of.Point():
+			return stats.Interval{Low: value.Low, High: math.Inf(1)}
+		}
+	}
+	return value
+}
+
+// Ranges of the value by block; NaN where there is none.
+func (v Value) Ranges() []stats.Interval {
+	out := make([]stats.Interval, len(v.Blocks))
+	for i, at := range v.Blocks {
+		switch {
+		case at != nil:
+			out[i] = stats.Interval{Low: *at, High: *at}
+		case len(v.Bounds) > i && v.Bounds[i] != nil:
+			out[i] = *v.Bounds[i]
+		default:
+			out[i] = stats.Interval{Low: math.NaN(), High: math.NaN()}
+		}
+	}
+	return out
+}
+
+// FoundText says in how many blocks there is a result: "found in 5 of 8 blocks, limited by the generator in 2". Empty: in all, and no generator limits it.
+func (v Value) FoundText() string {
+	var parts []string
+	if v.NotFound > 0 {
+		parts = append(parts, fmt.Sprintf("found in %d of %d blocks", v.N-v.NotFound, v.N))
+	}
+	if v.Limited > 0 {
+		parts = append(parts, fmt.Sprintf("a lower bound in %d of %d blocks, limited by the generator", v.Limited, v.N))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// OpenSign stands before a figure that is a bound: "≥ ", "≤ ".
+func OpenSign(o stats.Open) string {
+	return map[stats.Open]string{stats.AtLeast: "≥ ", stats.AtMost: "≤ "}[o]
+}
 
 // Bound is a variant whose generator may have been what limited it: its NDR and PDR are lower bounds.
 type Bound struct {

@@ -51,7 +51,7 @@ func TestFewValuesHaveNoInterval(t *testing.T) {
 				s[i] = float64(10 + i)
 			}
 		}
-		if v := value("x", false, nil, s, 1); (v.Interval != nil) != (n >= stats.MinBlocks) || v.Median == nil || v.N != n || (v.CV != nil) != (n > 1) {
+		if v := value("x", false, nil, stats.Exact(s)); (v.Interval != nil) != (n >= stats.MinBlocks) || v.Median == nil || v.N != n || (v.CV != nil) != (n > 1) {
 			t.Errorf("%d values: %+v", n, v)
 		}
 	}

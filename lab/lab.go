@@ -12,6 +12,7 @@ import (
 
 	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/platform"
+	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
 )
 
@@ -113,7 +114,7 @@ type Pair struct {
 	TooFew bool    `json:"too_few,omitempty"` // blocks for an interval, in one of them
 }
 
-// Beside sets the medians of two runs side by side, those that both have.
+// Beside sets the medians of two runs side by side, those that both have and that are no bounds.
 func Beside(a, b Results) []Pair {
 	type place struct{ part, group, level, metric, unit string }
 	have := map[place]Value{}
@@ -122,7 +123,7 @@ func Beside(a, b Results) []Pair {
 			for _, g := range p.Groups {
 				for _, m := range g.Metrics {
 					for _, v := range m.Values {
-						if !v.Duplicate && v.Median != nil {
+						if !v.Duplicate && v.Median != nil && v.Open == stats.Closed {
 							f(place{p.Part.Name, g.Name, v.Level, m.Metric.Name, m.Metric.Unit}, v)
 						}
 					}

@@ -78,16 +78,22 @@ type MetricResult struct {
 	Values     []Value          `json:"values"`     // in the order of the levels, the duplicate behind the baseline
 }
 
-// Value is the absolute value of one level. Blocks[i] is block i, null where the trial was void, skipped, or is yet to be made.
+// Value is the absolute value of one level. Blocks[i] is block i, null where the trial was void, skipped, or is yet to be
+// made, and where its value is a bound.
 type Value struct {
 	Level     string          `json:"level"`
 	Duplicate bool            `json:"duplicate,omitempty"`
 	N         int             `json:"n"` // valid blocks
 	Median    *float64        `json:"median"`
-	Interval  *stats.Interval `json:"interval"` // 95 %, of the median; from stats.MinBlocks on: no interval of fewer values is one of 95 %
+	Open      stats.Open      `json:"open,omitempty"` // the median is a bound: too many blocks have only one
+	Interval  *stats.Interval `json:"interval"`       // 95 %, of the median; from stats.MinBlocks on: no interval of fewer values is one of 95 %
 	CV        *float64        `json:"cv"`
 	Blocks    []*float64      `json:"blocks"`
-	Skipped   string          `json:"skipped,omitempty"` // why
+	// Bounds[i] is of block i where only a range of the value is known, null elsewhere. Without bounds it is not there.
+	Bounds   []*stats.Interval `json:"bounds,omitempty"`
+	Limited  int               `json:"limited,omitempty"`   // blocks whose value is a lower bound: the generator may be what limits it
+	NotFound int               `json:"not_found,omitempty"` // blocks whose value is an upper bound: the path met the goal at no load
+	Skipped  string            `json:"skipped,omitempty"`   // why
 }
 
 // Fit is a metric as a line over a factor whose levels are numbers: Y = A + B x by Theil and Sen through the medians, B's interval by bootstrap
@@ -164,7 +170,7 @@ func Summarise(j *study.Journal) Results {
 	unlike := unlikeBatches(h.Study, j.Records)
 	for _, x := range j.Records {
 		if p, ok := partOf(h.Study, x.Trial.Part); ok && x.Void == "" && x.Skipped == "" {
-			if x.Void = cmp.Or(refused(p, x, j.StepsOf(x.Trial)), unlike[groupKey(p, x.Trial)]); x.Void != "" && len(r.Refused) < mostRefused {
+			if x.Void = cmp.Or(refused(h, p, x, j.StepsOf(x.Trial)), unlike[groupKey(p, x.Trial)]); x.Void != "" && len(r.Refused) < mostRefused {
 				r.Refused = append(r.Refused, x.Trial.Key()+": "+x.Void)
 			}
 		}
@@ -238,8 +244,19 @@ func key(v study.Variant, duplicate bool) string {
 	return k
 }
 
-// series is a metric by block, NaN where there is no valid trial.
-func (c *cell) series(metric string, blocks int) []float64 {
+// series is a metric by block, NaN where there is no valid trial, or its value is only a bound.
+func (c *cell) series(p study.Part, metric string, blocks int) []float64 {
+	out := c.all(metric, blocks)
+	for i, r := range c.ranges(p, metric, blocks) {
+		if !r.Point() {
+			out[i] = math.NaN()
+		}
+	}
+	return out
+}
+
+// all values of a metric by block, NaN where there is no valid trial.
+func (c *cell) all(metric string, blocks int) []float64 {
 	out := make([]float64, blocks)
 	for i := range out {
 		out[i] = math.NaN()
@@ -248,6 +265,17 @@ func (c *cell) series(metric string, blocks int) []float64 {
 		}
 		if v, ok := c.records[i].Values[metric]; ok && !math.IsInf(v, 0) {
 			out[i] = v
+		}
+	}
+	return out
+}
+
+// ranges of a metric by block: the values, or what bounds them.
+func (c *cell) ranges(p study.Part, metric string, blocks int) []stats.Interval {
+	out := stats.Exact(c.all(metric, blocks))
+	for i := range out {
+		if !math.IsNaN(out[i].Low) {
+			out[i] = rangeOf(p, c.records[i], metric, out[i])
 		}
 	}
 	return out
@@ -325,48 +353,64 @@ func summariseGroup(p study.Part, compared study.Factor, name string, any study.
 	}
 	for _, m := range p.Metrics {
 		mr := MetricResult{Metric: m}
-		variants := map[string][]float64{}
+		variants := map[string][]stats.Interval{}
 		for _, l := range compared.Levels {
 			c := all[key(at(l), false)]
-			s := c.series(m.Name, blocks)
-			mr.Values = append(mr.Values, value(l, false, c, s, seed))
+			s := c.ranges(p, m.Name, blocks)
+			mr.Values = append(mr.Values, value(l, false, c, s))
 			if l == p.Baseline {
 				d := all[key(at(l), true)]
-				mr.Values = append(mr.Values, value(l, true, d, d.series(m.Name, blocks), seed))
+				mr.Values = append(mr.Values, value(l, true, d, d.ranges(p, m.Name, blocks)))
 			} else {
 				variants[l] = s
 			}
 		}
-		base := all[key(at(p.Baseline), false)].series(m.Name, blocks)
-		twin := all[key(at(p.Baseline), true)].series(m.Name, blocks)
-		mr.Comparison = stats.Compare(base, twin, variants, m.Band(), seed)
+		base := all[key(at(p.Baseline), false)].ranges(p, m.Name, blocks)
+		twin := all[key(at(p.Baseline), true)].ranges(p, m.Name, blocks)
+		mr.Comparison = stats.CompareRanges(base, twin, variants, m.Band(), seed)
 		g.Metrics = append(g.Metrics, mr)
 	}
 	return g
 }
 
-func value(level string, duplicate bool, c *cell, s []float64, seed uint64) Value {
+func value(level string, duplicate bool, c *cell, s []stats.Interval) Value {
 	v := Value{Level: level, Duplicate: duplicate, Blocks: make([]*float64, len(s))}
 	if c != nil {
 		v.Skipped = c.skipped
 	}
-	for i := range s {
-		if !math.IsNaN(s[i]) {
-			v.Blocks[i] = &s[i]
+	bounds := make([]*stats.Interval, len(s))
+	var x []float64
+	for i, r := range s {
+		if math.IsNaN(r.Low) {
+			continue
 		}
+		x = append(x, r.Low)
+		switch {
+		case r.Point():
+			v.Blocks[i] = &s[i].Low
+			continue
+		case math.IsInf(r.High, 1):
+			v.Limited++
+		default:
+			v.NotFound++
+		}
+		bounds[i] = &s[i]
 	}
-	x := valid(s)
 	v.N = len(x)
+	if v.Limited+v.NotFound > 0 {
+		v.Bounds = bounds
+	}
 	if len(x) == 0 {
 		return v
 	}
-	m := stats.Median(x)
-	v.Median = &m
-	if len(x) >= stats.MinBlocks {
-		i := stats.MedianInterval(x, 1-stats.Alpha)
-		v.Interval = &i
+	median, open, interval, ok := stats.MedianRange(s, 1-stats.Alpha)
+	if ok {
+		v.Median, v.Open = &median, open
+		if len(x) >= stats.MinBlocks {
+			v.Interval = &interval
+		}
 	}
-	if len(x) > 1 {
+	if len(x) > 1 && v.Limited+v.NotFound == 0 {
 		if cv := stats.CV(x); !math.IsNaN(cv) && !math.IsInf(cv, 0) {
 			v.CV = &cv
 		}
@@ -431,11 +475,11 @@ func fit(p study.Part, m study.Metric, along study.Factor, x []float64, start st
 	}
 	most := 0 // values of a level: a run that is not over has fewer than planned
 	for _, l := range along.Levels {
-		most = max(most, len(valid(at(l).series(m.Name, blocks))))
+		most = max(most, len(valid(at(l).series(p, m.Name, blocks))))
 	}
 	var series [][]float64
 	for i, l := range along.Levels {
-		s := at(l).series(m.Name, blocks)
+		s := at(l).series(p, m.Name, blocks)
 		if n := len(valid(s)); n > 0 && n >= min(most, stats.MinBlocks) { // a level of which next to all trials are void is not measured
 			f.X, series = append(f.X, x[i]), append(series, s)
 		} else if why := at(l).whyVoid(); why != "" {

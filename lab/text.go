@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -136,7 +137,7 @@ func metricTable(w io.Writer, group string, m MetricResult, baseline string) {
 		}
 		median := "-"
 		if v.Median != nil {
-			median = Figure(*v.Median)
+			median = OpenSign(v.Open) + Figure(*v.Median)
 		}
 		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%d", name, median, span(v.Interval), cv, v.N)
 		switch {
@@ -145,10 +146,12 @@ func metricTable(w io.Writer, group string, m MetricResult, baseline string) {
 		case !ratio.Decided():
 			fmt.Fprintf(w, "\t-\t\t%s", ratio.Verdict)
 		default:
-			fmt.Fprintf(w, "\t%.3f\t%.3f to %.3f\t%s", ratio.Ratio, ratio.Interval.Low, ratio.Interval.High, ratio.Verdict)
+			fmt.Fprintf(w, "\t%s%.3f\t%.3f to %s\t%s", OpenSign(ratio.Open), ratio.Ratio, ratio.Interval.Low, upTo("%.3f", ratio.Interval.High), ratio.Verdict)
 			switch {
 			case ratio.Verdict == stats.Equivalent:
 				fmt.Fprintf(w, " within %.0f %%", (ratio.Margin-1)*100)
+			case ratio.Verdict == stats.Inconclusive && ratio.Bounds > 0:
+				fmt.Fprintf(w, " (a bound in %d of %d blocks, p %.3f)", ratio.Bounds, ratio.Blocks, ratio.P)
 			case ratio.Verdict == stats.Inconclusive && ratio.Detectable == 0:
 				fmt.Fprintf(w, " (%d blocks are too few, p %.3f)", ratio.Blocks, ratio.P)
 			case ratio.Verdict == stats.Inconclusive:
@@ -158,6 +161,9 @@ func metricTable(w io.Writer, group string, m MetricResult, baseline string) {
 		if known && ratio.Zeros > 0 {
 			fmt.Fprintf(w, ", one of both 0 in %d of %d blocks", ratio.Zeros, ratio.Blocks)
 		}
+		if text := v.FoundText(); text != "" {
+			fmt.Fprint(w, ", ", text)
+		}
 		fmt.Fprintln(w)
 	}
 }
@@ -166,5 +172,16 @@ func span(i *stats.Interval) string {
 	if i == nil {
 		return ""
 	}
-	return Figure(i.Low) + " to " + Figure(i.High)
+	return Figure(i.Low) + " to " + upTo("%s", i.High)
+}
+
+// upTo is the upper end of an interval; of one without it "∞".
+func upTo(format string, high float64) string {
+	switch {
+	case math.IsInf(high, 1):
+		return "∞"
+	case format == "%s":
+		return Figure(high)
+	}
+	return fmt.Sprintf(format, high)
 }

@@ -74,8 +74,11 @@ func TestCourse(t *testing.T) {
 	// Nothing does, or too little to be told.
 	c = newCourse()
 	tell(t, c, 10, 2e6, 2e6)
-	if m := c.Result(); !strings.Contains(m.Void, "not even 8000 frames") {
-		t.Errorf("nothing passes: %+v", m)
+	m = c.Result()
+	raw, _ := m.Raw.(NDRRaw)
+	r, ok := raw.Range(GoalNDR)
+	if v, has := m.Values[MetricNDR]; m.Void != "" || !has || v != 0 || !ok || r.Low != 0 || r.High != 8000 || !strings.Contains(raw.Verification[0].Why, "not even 8000 frames") {
+		t.Errorf("nothing passes: %+v, %+v", m, r)
 	}
 	c = newCourse()
 	tell(t, c, 10, 100, 100)
@@ -143,7 +146,8 @@ func TestResultsAreVerified(t *testing.T) {
 	})
 	m = c.Result()
 	ndr := m.Raw.(NDRRaw).Verification[0]
-	if _, ok := m.Values[MetricNDR]; ok || ndr.Goal != GoalNDR || !strings.Contains(ndr.Why, "not found between") || ndr.Upper <= 0 || m.Values[MetricPDR] <= 0 || m.Void != "" {
+	r, known := m.Raw.(NDRRaw).Range(GoalNDR)
+	if v, ok := m.Values[MetricNDR]; !ok || v != 0 || !known || r.Low != 0 || r.High != ndr.Upper || ndr.Goal != GoalNDR || !strings.Contains(ndr.Why, "not found between") || ndr.Upper <= 0 || m.Values[MetricPDR] <= 0 || m.Void != "" {
 		t.Errorf("%+v, %+v", ndr, m)
 	}
 	// A machine that stalls whenever something is verified gives no result, and says why.

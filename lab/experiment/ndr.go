@@ -2,11 +2,13 @@ package experiment
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"weir.dev/weir/lab/search"
+	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/traffic/xdp"
 )
 
@@ -32,7 +34,7 @@ const (
 const (
 	MostStalled  = 0.2   // of the frames may be due near stalls (traffic.Before, traffic.After); with more a step is made again
 	stalledSteps = 20    // of a search that are made again in a row
-	leastOffered = 0.995 // of the other frames are to be sent; with less the load was not offered, and is not the path's
+	LeastOffered = 0.995 // of the other frames are to be sent; with less the load was not offered, and is not the path's
 )
 
 // Length of a verification trial: if a study does not say it, so many times the length of its trials.
@@ -185,7 +187,7 @@ func kindOf(values map[string]float64) search.Kind {
 	switch {
 	case values[ValueStalled] > MostStalled:
 		return search.Stalled
-	case told && offered < leastOffered:
+	case told && offered < LeastOffered:
 		return search.NotOffered
 	}
 	return search.Counts
@@ -289,24 +291,59 @@ func MetricOf(goal string) string {
 	return map[string]string{GoalNDR: MetricNDR, GoalPDR: MetricPDR}[goal]
 }
 
+// Range of the load that meets a goal, in frames a second; ok is false if the trial says nothing of it.
+//   - The load that was verified.
+//   - That or more, if the generator may be what limits it: it could not send Headroom times as much.
+//   - Less than what was refused, where nothing was verified and the path lost the frames.
+//
+// If the generator did not offer what was refused, or the machine stalled before anything was refused, the machine is the reason, and nothing is known.
+func (n NDRRaw) Range(goal string) (r stats.Interval, ok bool) {
+	i := slices.IndexFunc(n.Verification, func(v search.Verified) bool { return v.Goal == goal })
+	if i < 0 {
+		return r, false
+	}
+	if v := n.Verification[i]; v.Load > 0 {
+		r = stats.Interval{Low: v.Load, High: v.Load}
+		if n.limits(v.Load) {
+			r.High = math.Inf(1)
+		}
+		return r, true
+	}
+	refused := n.Verification[i].Upper
+	for _, found := range n.Results { // nothing was verified, since already the search found nothing
+		if found.Goal == goal && found.Lower <= 0 {
+			refused = found.Upper
+		}
+	}
+	return stats.Interval{Low: 0, High: refused}, refused > 0 && (n.Denied == 0 || refused < n.Denied)
+}
+
+// limits tells whether a load is too near to what the generator can send.
+func (n NDRRaw) limits(load float64) bool {
+	return n.Ceiling < Headroom*load || n.Denied > 0 && n.Denied < Headroom*load
+}
+
 func (c *ndrCourse) Result() Measurement {
 	if c.failed != "" {
 		return Measurement{Void: c.failed}
 	}
 	raw := NDRRaw{Results: c.search.Results(), Ceiling: c.ceiling, Denied: c.denied, Trials: c.search.Trials()}
 	m := Measurement{Values: c.values}
-	var none []string
 	for _, v := range []search.Verified{c.ndr.Result(), c.pdr.Result()} {
 		if c.found(v.Goal).Lower <= 0 {
 			v.Why = fmt.Sprintf("not even %.0f frames a second pass, the least that trials of this length can tell", c.least())
 		}
 		raw.Verification = append(raw.Verification, v)
-		if v.Load <= 0 {
+		raw.Limited = raw.Limited || v.Load > 0 && raw.limits(v.Load)
+	}
+	var none []string
+	for _, v := range raw.Verification {
+		// A result of 0 says that there is none because of the path.
+		if _, ok := raw.Range(v.Goal); ok {
+			m.Values[MetricOf(v.Goal)] = v.Load / 1e6
+		} else {
 			none = append(none, v.Goal+": "+v.Why)
-			continue
 		}
-		m.Values[MetricOf(v.Goal)] = v.Load / 1e6
-		raw.Limited = raw.Limited || c.ceiling < Headroom*v.Load || c.denied > 0 && c.denied < Headroom*v.Load
 	}
 	if len(none) == len(raw.Verification) {
 		m.Void = strings.Join(none, "; ")
@@ -321,7 +358,7 @@ func (c *ndrCourse) Result() Measurement {
 
 // Metrics of the experiment, and ValueLimited.
 const (
-	MetricNDR    = "ndr"
+	MetricNDR    = "ndr" // 0: none was found because of the path, see NDRRaw.Range
 	MetricPDR    = "pdr"
 	ValueCeiling = "ceiling"
 	ValueLimited = "limited" // 1: by the generator

@@ -212,11 +212,11 @@ func (r *run) labLine(l Line, named bool) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, m, err := series(p, l.Metric, v)
+	value, m, err := valueOf(p, l.Metric, v)
 	if err != nil {
 		return nil, err
 	}
-	x := pick{run: r, line: l, part: p, metric: m, ours: v, series: s}
+	x := pick{run: r, line: l, part: p, metric: m, ours: v, value: value}
 	unit := orElse(l.Unit, m.Metric.Unit)
 	if isRate(unit) && l.Lost == nil {
 		return nil, fmt.Errorf("%s is a rate: want what was lost beside it", l.Metric)
@@ -247,21 +247,19 @@ type pick struct {
 	part   lab.PartResult
 	metric lab.MetricResult // of the group of ours
 	ours   study.Variant
-	series []float64
+	value  lab.Value       // of ours
 	peer   []study.Variant // none or one
 }
 
-func valid(s []float64) []float64 { return slices.DeleteFunc(slices.Clone(s), math.IsNaN) }
-
 func (x *pick) alone(cells []string, unit string) error {
-	have := valid(x.series)
-	if len(have) < stats.MinBlocks {
-		return fmt.Errorf("%d valid blocks: want at least %d", len(have), stats.MinBlocks)
+	if x.value.N < stats.MinBlocks {
+		return fmt.Errorf("%d valid blocks: want at least %d", x.value.N, stats.MinBlocks)
 	}
-	times := scale(x.line.Times)
-	i := stats.MedianInterval(have, 1-stats.Alpha)
-	cells[1] = fmt.Sprintf("%s (%s to %s)", quantity(stats.Median(have)*times, unit), number(i.Low*times), number(i.High*times))
-	cells[5] = fmt.Sprint(len(have))
+	times, i := scale(x.line.Times), x.value.Interval
+	cells[1] = fmt.Sprintf("%s (%s to %s)", quantity(median(x.value, times), unit), number(i.Low*times), number(i.High*times))
+	cells[1] = lab.OpenSign(x.value.Open) + cells[1]
+	cells[5] = fmt.Sprint(x.value.N)
+	x.found(cells, x.value, "")
 	if err := x.losses(cells); err != nil {
 		return err
 	}
@@ -284,7 +282,7 @@ func (x *pick) compared(cells []string, unit string, named bool) error {
 		return err
 	}
 	x.peer = []study.Variant{v}
-	theirs, _, err := series(x.part, x.line.Metric, v)
+	theirs, _, err := valueOf(x.part, x.line.Metric, v)
 	if err != nil {
 		return err
 	}
@@ -293,18 +291,21 @@ func (x *pick) compared(cells []string, unit string, named bool) error {
 		return err
 	}
 	times := scale(x.line.Times)
-	cells[1] = quantity(stats.Median(valid(x.series))*times, unit)
-	cells[2] = beside(stats.Median(valid(theirs))*times, orElse(x.line.Peer, texts(levels)), named)
+	cells[1] = lab.OpenSign(x.value.Open) + quantity(median(x.value, times), unit)
+	cells[2] = lab.OpenSign(theirs.Open) + beside(median(theirs, times), orElse(x.line.Peer, texts(levels)), named)
+	x.found(cells, x.value, "")
+	x.found(cells, theirs, "the peer: ")
 	low, high := ratio.Interval.Low, ratio.Interval.High
-	middle, words := ratio.Ratio, ""
+	middle, words, sign := ratio.Ratio, "", ratio.Open
 	if x.line.Spread == spreadQuartiles {
-		low, high = quartiles(x.series, theirs)
+		low, high = quartiles(floats(x.value), floats(theirs))
 		words = "quartiles "
 	}
 	if x.line.Inverse {
 		middle, low, high = 1/middle, 1/high, 1/low
+		sign = map[stats.Open]stats.Open{stats.AtLeast: stats.AtMost, stats.AtMost: stats.AtLeast}[sign]
 	}
-	cells[3] = fmt.Sprintf("%s (%s%s to %s)", number(middle), words, number(low), number(high))
+	cells[3] = lab.OpenSign(sign) + fmt.Sprintf("%s (%s%s to %s)", number(middle), words, number(low), number(high))
 	cells[5], cells[6] = fmt.Sprint(ratio.Blocks), verdict
 	if err := x.losses(cells); err != nil {
 		return err
@@ -314,6 +315,21 @@ func (x *pick) compared(cells []string, unit string, named bool) error {
 		low, high = 1/high, 1/low
 	}
 	return aim(cells, x.line.Target, low, high)
+}
+
+// median of a value, or what bounds it; NaN if nothing is known of it.
+func median(v lab.Value, times float64) float64 {
+	if v.Median == nil {
+		return math.NaN()
+	}
+	return *v.Median * times
+}
+
+// found says in the first cell in how many blocks there is a result, and in how many it is a bound.
+func (*pick) found(cells []string, v lab.Value, whose string) {
+	if text := v.FoundText(); text != "" {
+		cells[0] += "; " + whose + text
+	}
 }
 
 // texts of levels, in the order of their factors' names.
@@ -326,7 +342,7 @@ func texts(levels map[string]string) string {
 }
 
 // ratio to a peer; the verdict is empty where the part itself does not compare the two.
-func (x *pick) ratio(peer study.Variant, theirs []float64) (stats.Ratio, string, error) {
+func (x *pick) ratio(peer study.Variant, theirs lab.Value) (stats.Ratio, string, error) {
 	p := x.part.Part
 	level := p.Level(x.ours, p.Compare)
 	var ratio stats.Ratio
@@ -335,7 +351,7 @@ func (x *pick) ratio(peer study.Variant, theirs []float64) (stats.Ratio, string,
 		ratio = x.metric.Comparison.Variants[level]
 		verdict = string(ratio.Verdict)
 	} else {
-		ratio = stats.Compare(theirs, theirs, map[string][]float64{"ours": x.series}, stats.Margin, 1).Variants["ours"]
+		ratio = stats.CompareRanges(theirs.Ranges(), theirs.Ranges(), map[string][]stats.Interval{"ours": x.value.Ranges()}, stats.Margin, 1).Variants["ours"]
 	}
 	if !ratio.Decided() {
 		return ratio, "", fmt.Errorf("no ratio: %s, %d blocks", ratio.Verdict, ratio.Blocks)
@@ -363,19 +379,27 @@ func (x *pick) losses(cells []string) error {
 		cells[4] = l.No
 		return nil
 	}
-	var all []string
+	var all, near, void []string
+	voids := 0
 	for _, v := range append([]study.Variant{x.ours}, x.peer...) {
-		s, _, err := series(x.part, x.line.Metric, v)
+		value, _, err := valueOf(x.part, x.line.Metric, v)
 		if err != nil {
 			return err
 		}
-		lost, err := x.run.lost(x.line.Part, v, *l, s)
+		lost, stalled, n, of, err := x.run.lost(x.line.Part, v, *l, floats(value))
 		if err != nil {
 			return err
 		}
-		all = append(all, number(lost))
+		all, near, void = append(all, number(lost)), append(near, number(stalled)), append(void, fmt.Sprintf("%d of %d", n, of))
+		voids += n
 	}
 	cells[4] = strings.Join(all, ", ") + " " + l.Unit
+	if l.Stalls != "" {
+		cells[4] += "; near stalls " + strings.Join(near, ", ")
+	}
+	if voids > 0 { // in the mode cost a trial that loses anything is void: the loss beside what is left says nothing
+		cells[4] += "; void trials " + strings.Join(void, ", ")
+	}
 	return nil
 }
 

@@ -11,6 +11,9 @@ const digits = 3
 
 // number with three significant digits, thousands apart.
 func number(v float64) string {
+	if math.IsInf(v, 1) {
+		return "∞"
+	}
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return "–"
 	}

@@ -69,7 +69,8 @@ def median_interval(x, level):
         return float(x[k - 1]), float(x[n - k])
     i = (coverage[k] - level) / (coverage[k] - coverage[k + 1])
     w = (n - k) * i / (k + (n - 2 * k) * i)
-    return float((1 - w) * x[k - 1] + w * x[k]), float((1 - w) * x[n - k] + w * x[n - k - 1])
+    inwards = lambda a, b: float(a) if math.isinf(a) or math.isinf(b) else float((1 - w) * a + w * b)
+    return inwards(x[k - 1], x[k]), inwards(x[n - k], x[n - k - 1])
 
 
 def median_p(x):
@@ -91,33 +92,78 @@ def holm(ps):
     return out
 
 
+def points(x):
+    """Values by block as pairs of their least and their greatest: those that were measured have both alike."""
+    return list(zip(x, x))
+
+
 def log_ratios(x, base):
-    """Log-ratios of the blocks in which both are valid, and how many have a 0 on one side only."""
-    out = []
-    for a, b in zip(x, base):
-        if not (np.isfinite(a) and np.isfinite(b)) or a < 0 or b < 0:
+    """Log-ratios of the blocks in which both are known: the least and the greatest that each can be; how many have a 0 on one side only, and in how many one
+    of both is a bound. x, base: pairs by block, NaN where there is none."""
+    least, most, zeros, bounds = [], [], 0, 0
+    log = lambda v: -math.inf if v == 0 else math.log(v)
+    for (a, a2), (b, b2) in zip(x, base):
+        if np.isnan([a, a2, b, b2]).any() or a < 0 or b < 0:
             continue
-        if a == 0 and b == 0:
-            out.append(0.0)
+        low, high = log(a) - log(b2), log(a2) - log(b)
+        if a == a2 and b == b2:
+            low = high = 0.0 if a == b == 0 else low
+            zeros += math.isinf(low)
         else:
-            out.append(-math.inf if a == 0 else math.inf if b == 0 else math.log(a) - math.log(b))
-    return out, sum(1 for v in out if math.isinf(v))
+            bounds += 1
+            low, high = -math.inf if math.isnan(low) else low, math.inf if math.isnan(high) else high
+        least.append(low)
+        most.append(high)
+    return np.sort(least), np.sort(most), zeros, bounds
+
+
+def halfway(x):
+    """The median, infinite values among them; NaN between -inf and inf."""
+    with np.errstate(invalid="ignore"):
+        return float(np.median(x))
+
+
+def known(least, most, none):
+    """Of a median that lies between these: the figure, and how it is told. none: what says nothing of the least."""
+    if least == most and math.isfinite(least):
+        return least, ""
+    if least > none and math.isfinite(least):
+        return least, "at least"
+    return (most, "at most") if math.isfinite(most) else (None, "")
 
 
 def ratio(x, base, margin):
-    """Ratio of x to base without its verdict; p is not corrected."""
-    l, zeros = log_ratios(x, base)
-    r = {"blocks": len(l), "zeros": zeros}
-    if len(l) < MIN_BLOCKS:
+    """Ratio of x to base without its verdict; p is not corrected. x, base: pairs by block."""
+    least, most, zeros, bounds = log_ratios(x, base)
+    r = {"blocks": len(least), "zeros": zeros, "bounds": bounds, "open": ""}
+    if len(least) < MIN_BLOCKS:
         return r | {"verdict": "too few blocks"}
-    if 2 * zeros >= len(l):
+    if 2 * zeros >= len(least):
         return r | {"verdict": "no ratio"}
-    most = max([math.log(2)] + [abs(v) for v in l if math.isfinite(v)])
-    l = np.clip(l, -most, most)
-    low, high = np.exp(median_interval(l, 1 - ALPHA))
-    within = np.exp(median_interval(l, 1 - 2 * ALPHA))
+    if not bounds:
+        far = max([math.log(2)] + [abs(v) for v in least if math.isfinite(v)])
+        least = most = np.clip(least, -far, far)
+    a, b = halfway(least), halfway(most)
+    middle, how = (b, "at most") if a < b < 0 else known(a, b, -math.inf)
+    if middle is None:
+        return r | {"verdict": "no ratio"}
+    ends = lambda level: (math.exp(median_interval(least, level)[0]), math.exp(median_interval(most, level)[1]))
+    low, high = ends(1 - ALPHA)
+    within = ends(1 - 2 * ALPHA)
     equivalent = within[0] > 1 / (1 + margin) and within[1] < 1 + margin
-    return r | {"ratio": math.exp(np.median(l)), "low": low, "high": high, "p": median_p(l), "equivalent": equivalent}
+    p = median_p(least) if a > 0 or not bounds else median_p(most) if b < 0 else 1.0
+    return r | {"ratio": math.exp(middle), "open": how, "low": low, "high": high, "p": p, "equivalent": equivalent}
+
+
+def alone(x):
+    """Median and interval of values by themselves. x: pairs by block."""
+    x = [v for v in x if not np.isnan(v).any()]
+    if not x:
+        return None, "", None
+    least, most = [v[0] for v in x], [v[1] for v in x]
+    middle, how = known(halfway(least), halfway(most), 0)
+    interval = (median_interval(least, 1 - ALPHA)[0], median_interval(most, 1 - ALPHA)[1])
+    return middle, how, interval if len(x) >= MIN_BLOCKS and middle is not None else None
 
 
 def verdicts(ratios):
@@ -157,7 +203,20 @@ class Run:
         return part[self.header["mode"]]["blocks"]
 
     def series(self, part, levels, value, duplicate=False):
-        """A value of a variant by block, NaN where there is no valid trial."""
+        """A value of a variant by block, NaN where there is no valid trial, or only a bound."""
+        return np.array([a if a == b else np.nan for a, b in self.ranges(part, levels, value, duplicate)])
+
+    def ranges(self, part, levels, value, duplicate=False):
+        """A value of a variant by block: its least and its greatest, both NaN where there is no valid trial."""
+        variant = ",".join(levels[f["name"]] for f in part["factors"])
+        out = points(self.values(part, levels, value, duplicate))
+        for b, (v, _) in enumerate(out):
+            if part["experiment"] == "ndr" and value in ("ndr", "pdr") and not np.isnan(v):
+                out[b] = load_range(self.cells[(part["name"], b, variant, duplicate)], value.upper(), v)
+        return out
+
+    def values(self, part, levels, value, duplicate=False):
+        """A value of a variant by block as the journal has it, NaN where there is no valid trial."""
         variant = ",".join(levels[f["name"]] for f in part["factors"])
         out = np.full(self.blocks(part), np.nan)
         for b in range(len(out)):
@@ -170,11 +229,11 @@ class Run:
         """The duplicate, and every level of the compared factor, against the baseline."""
         at = lambda level: group | {part["compare"]: level}
         margin = metric.get("margin") or MARGIN
-        base = self.series(part, at(part["baseline"]), metric["name"])
-        twin = self.series(part, at(part["baseline"]), metric["name"], True)
+        base = self.ranges(part, at(part["baseline"]), metric["name"])
+        twin = self.ranges(part, at(part["baseline"]), metric["name"], True)
         levels = [l for l in factor(part, part["compare"]) if l != part["baseline"]]
         return (verdicts({"": ratio(twin, base, margin)})[""],
-                verdicts({l: ratio(self.series(part, at(l), metric["name"]), base, margin) for l in levels}))
+                verdicts({l: ratio(self.ranges(part, at(l), metric["name"]), base, margin) for l in levels}))
 
     def counts(self):
         c = {"measured": 0, "void": 0, "skipped": 0, "again": 0}
@@ -209,6 +268,9 @@ class Run:
         if claim.get("shape"):
             fit = self.shape(part, claim, fill(at))
             return (fit["slope"][0], fit["slope"][1:]) if fit else (None, None)
+        sides = [at, at | claim["against"]] if claim.get("against") else [at]
+        if any(a < b for levels in sides for a, b in self.ranges(part, fill(levels), claim["metric"])):
+            return None, None  # of bounds nothing is claimed
         x = self.series(part, fill(at), claim["metric"])
         if claim.get("against"):
             base = self.series(part, fill(at | claim["against"]), claim["metric"])
@@ -235,6 +297,24 @@ class Run:
         if len(y) < MIN_BLOCKS or (y <= 0).any():
             return None
         return fit_shape(LAW[claim["shape"]], np.array(x), y)
+
+
+HEADROOM = 1.3  # how many times a load the generator must be able to send
+
+
+def load_range(record, goal, value):
+    """NDR and PDR: the load that was verified; that or more, if the generator cannot send enough beyond it; less than what was refused, if none was verified
+    and the generator did offer it."""
+    raw = record.get("raw") or {}
+    verified = next((v for v in raw.get("verification") or [] if v["goal"] == goal), None)
+    if verified is None:  # versions that did not verify
+        return value, math.inf if record["values"].get("limited") else value
+    denied, load = raw.get("not_offered", 0), verified["load"]
+    if load > 0:
+        return value, math.inf if raw["ceiling"] < HEADROOM * load or 0 < denied < HEADROOM * load else value
+    found = next(r for r in raw["results"] if r["goal"] == goal)
+    refused = verified["upper"] if found["lower"] > 0 else found["upper"]
+    return (0.0, refused / 1e6) if refused > 0 and (denied == 0 or refused < denied) else (value, value)
 
 
 LAW = {"linear": "linear", "inverse": "linear", "exponential": "exponential"}
@@ -392,13 +472,22 @@ def check_metric(run, part, group, m, distrusted):
     name = m["metric"]["name"]
     where = f"{part['name']} {','.join(group.values())} {name}"
     for v in m["values"]:
-        s = run.series(part, group | {part["compare"]: v["level"]}, name, v.get("duplicate", False))
-        x = valid(s)
+        pairs = run.ranges(part, group | {part["compare"]: v["level"]}, name, v.get("duplicate", False))
+        s = np.array([a if a == b else np.nan for a, b in pairs])
+        x, n = valid(s), sum(not np.isnan(a) for a, _ in pairs)
         at = f"{where} {v['level']}{chr(39) if v.get('duplicate') else ''}"
-        check(at + " n", v["n"] == len(x), v["n"], len(x))
+        check(at + " n", v["n"] == n, v["n"], n)
+        check(at + " limited", v.get("limited", 0) == sum(b == math.inf for _, b in pairs), v.get("limited"), pairs)
+        check(at + " not found", v.get("not_found", 0) == sum(a < b < math.inf for a, b in pairs), v.get("not_found"), pairs)
+        for told, (a, b) in zip(v.get("bounds") or [], pairs):
+            check(at + " bounds", (told is None) == (a == b or np.isnan(a)), told, (a, b))
+            if told:
+                check_interval(at + " bound", told, (a, b))
+        middle, how, interval = alone(pairs)
+        check(at + " is told", v.get("open", "") == how, v.get("open"), how)
         check(at + " blocks", [b is None for b in v["blocks"]] == list(np.isnan(s)) and np.allclose([b for b in v["blocks"] if b is not None], x), v["blocks"], s)
-        close(at + " median", v["median"], float(np.median(x)) if len(x) else None)
-        check_interval(at, v["interval"], median_interval(x, 1 - ALPHA) if len(x) >= MIN_BLOCKS else None)
+        close(at + " median", v["median"], middle)
+        check_interval(at, v["interval"], interval)
         if v["cv"] is not None:
             close(at + " cv", v["cv"], float(np.std(x, ddof=1) / abs(np.mean(x))))
     twin, levels = run.comparison(part, group, next(k for k in part["metrics"] if k["name"] == name))
@@ -412,7 +501,8 @@ def check_metric(run, part, group, m, distrusted):
 def check_ratio(where, said, ours, distrusted):
     if distrusted and "ratio" in ours:
         ours = ours | {"verdict": "not claimed"}
-    check(where + " blocks", said["blocks"] == ours["blocks"] and said.get("zeros", 0) == ours["zeros"], said, ours)
+    check(where + " blocks", said["blocks"] == ours["blocks"] and said.get("zeros", 0) == ours["zeros"] and said.get("bounds", 0) == ours["bounds"], said, ours)
+    check(where + " is told", said.get("open", "") == ours["open"], said.get("open"), ours["open"])
     check(where + " verdict", said["verdict"] == ours["verdict"], said["verdict"], ours["verdict"])
     if "ratio" in ours:
         close(where + " ratio", said["ratio"], ours["ratio"])
@@ -423,8 +513,8 @@ def check_ratio(where, said, ours, distrusted):
 def check_interval(where, said, ours):
     check(where + " has an interval", (said is None) == (ours is None), said, ours)
     if said and ours:
-        close(where + " low", said["low"], ours[0])
-        close(where + " high", said["high"], ours[1])
+        for end, v in zip(("low", "high"), ours):
+            close(f"{where} {end}", said[end], v if math.isfinite(v) else None)
 
 
 def check_claim(where, run, part, claim, on, distrusted):
@@ -469,7 +559,7 @@ def numbers(text):
 
 def shown(what, text, *ours):
     """The numbers of a cell, in their order, each with three significant digits."""
-    said = numbers(text)
+    said, ours = numbers(text), [v for v in ours if v != math.inf]  # "∞" is no number
     if len(said) != len(ours):
         check(what, False, repr(text), [f"{v:.5g}" for v in ours])
         return
@@ -661,21 +751,24 @@ def lab_line(run, line):
     metric = next(m for m in part["metrics"] if m["name"] == line["metric"])
     times = line.get("times", 1)
     at = {f["name"]: line.get("at", {}).get(f["name"], f["levels"][0]) for f in part["factors"]}
-    ours = run.series(part, at, metric["name"])
-    out, sides = {"what": line["what"]}, [(at, ours)]
+    ours = run.ranges(part, at, metric["name"])
+    out, sides = {"what": line["what"] + found(ours, "")}, [(at, ours)]
     if line.get("alone"):
-        interval = np.array(median_interval(valid(ours), 1 - ALPHA)) * times
-        out |= {"ours": [np.median(valid(ours)) * times, *interval], "n": str(len(valid(ours))), "verdict": with_target(line, "", *interval)}
+        middle, _, interval = alone(ours)
+        interval = np.array(interval) * times
+        out |= {"ours": [middle * times, *interval], "n": str(sum(not np.isnan(a) for a, _ in ours)), "verdict": with_target(line, "", *interval)}
     else:
         other = at | (line.get("against") or {part["compare"]: part["baseline"]})
-        theirs = run.series(part, other, metric["name"])
+        theirs = run.ranges(part, other, metric["name"])
         sides.append((other, theirs))
+        out["what"] += found(theirs, "the peer: ")
         out |= compared_line(run, part, metric, line, at, other, ours, theirs)
     if "lost" in line:
         if line["lost"].get("no"):
             out["lost"] = line["lost"]["no"]
         else:
-            out["lost"] = [lost(run, part, levels, line["lost"], s) for levels, s in sides]
+            of = [lost(run, part, levels, line["lost"], s) for levels, s in sides]
+            out["lost"] = [o[0] for o in of] + [o[1] for o in of if "stalls" in line["lost"]] + [n for o in of for n in o[2:] if any(x[2] for x in of)]
     for name in line.get("says", []):
         variants = [[levels[f["name"]] for f in part["factors"]] for levels, _ in sides]
         values = {r["conditions"][name] for r in run.records
@@ -694,30 +787,43 @@ def compared_line(run, part, metric, line, at, other, ours, theirs):
         verdict = run.comparison(part, rest(at), metric)[1][at[compare]]["verdict"]
     spread = (low, high)
     if line.get("spread") == "quartiles":
-        q = ours / theirs
-        q = q[np.isfinite(q)]
+        q = [a / b for (a, _), (b, _) in zip(ours, theirs) if a > 0 and b > 0]
         spread = (np.quantile(q, 0.25), np.quantile(q, 0.75))
     if line.get("inverse"):
         middle, low, high, spread = 1 / middle, 1 / high, 1 / low, (1 / spread[1], 1 / spread[0])
-    return {"ours": [np.median(valid(ours)) * times], "peer": [np.median(valid(theirs)) * times], "ratio": [middle, *spread],
+    return {"ours": [alone(ours)[0] * times], "peer": [alone(theirs)[0] * times], "ratio": [middle, *spread],
             "n": str(r["blocks"]), "verdict": with_target(line, verdict, low, high)}
 
 
+def found(pairs, whose):
+    """In how many blocks there is a result, and in how many the generator limits it."""
+    n, none, limited = sum(not np.isnan(a) for a, _ in pairs), sum(a < b < math.inf for a, b in pairs), sum(b == math.inf for _, b in pairs)
+    out = [f"found in {n - none} of {n} blocks"] * (none > 0) + [f"a lower bound in {limited} of {n} blocks, limited by the generator"] * (limited > 0)
+    return f"; {whose}{'; '.join(out)}" if out else ""
+
+
 def lost(run, part, levels, l, s):
-    """Median over the valid blocks of what was lost; of the steps that verified the load, or (former versions) of the last one."""
-    variant, out = ",".join(levels[f["name"]] for f in part["factors"]), []
-    for b in range(len(s)):
+    """Median over the valid blocks of what was lost, and of what was lost near stalls: of the steps that verified the load, or (former versions) of the last
+    one. Then the void trials, and all of them."""
+    variant, out, near, void, trials = ",".join(levels[f["name"]] for f in part["factors"]), [], [], 0, 0
+    for b, (load, high) in enumerate(s):
         k = (part["name"], b, variant, False)
-        if np.isnan(s[b]) or k not in run.cells:
+        if k not in run.cells or run.cells[k].get("skipped"):
             continue
-        values = run.cells[k].get("values", {})
-        if l.get("step"):
-            steps = [x for x in run.steps.get(k, []) if x["what"] == l["step"] and not x.get("void") and l["value"] in x["values"]]
-            verified = [x["values"][l["value"]] for x in steps if abs(x["load"] - 1e6 * s[b]) <= s[b]]
-            values = {l["value"]: max(verified)} if verified else steps[-1]["values"] if steps else {}
-        if l["value"] in values:
-            out.append(values[l["value"]])
-    return float(np.median(out)) * l.get("times", 1)
+        trials += 1
+        void += bool(run.cells[k].get("void"))
+        if np.isnan(load) or load == 0 < high:
+            continue
+        for value, to in ((l["value"], out), (l.get("stalls"), near)):
+            values = run.cells[k].get("values", {})
+            if l.get("step"):
+                steps = [x for x in run.steps.get(k, []) if x["what"] == l["step"] and not x.get("void") and value in x["values"]]
+                verified = [x["values"][value] for x in steps if abs(x["load"] - 1e6 * load) <= load]
+                values = {value: max(verified)} if verified else steps[-1]["values"] if steps else {}
+            if value in values:
+                to.append(values[value])
+    times = l.get("times", 1)
+    return float(np.median(out)) * times, float(np.median(near)) * times if near else 0.0, void, trials
 
 
 def main(arguments):

@@ -108,8 +108,8 @@ func variant(p study.Part, levels map[string]string) (study.Variant, error) {
 	return v, nil
 }
 
-// series of a metric of a variant by block, NaN where there is no valid trial; metric is the part's.
-func series(p lab.PartResult, metric string, v study.Variant) (s []float64, result lab.MetricResult, err error) {
+// valueOf a metric of a variant; metric is the part's.
+func valueOf(p lab.PartResult, metric string, v study.Variant) (value lab.Value, result lab.MetricResult, err error) {
 	group, level := p.Part.Group(v), p.Part.Level(v, p.Part.Compare)
 	for _, g := range p.Groups {
 		for _, m := range g.Metrics {
@@ -118,20 +118,21 @@ func series(p lab.PartResult, metric string, v study.Variant) (s []float64, resu
 			}
 			for _, value := range m.Values {
 				if value.Level == level && !value.Duplicate {
-					return floats(value.Blocks), m, nil
+					return value, m, nil
 				}
 			}
 		}
 	}
-	return nil, result, fmt.Errorf("part %s has no %s of %s", p.Part.Name, metric, strings.Join(v, ", "))
+	return value, result, fmt.Errorf("part %s has no %s of %s", p.Part.Name, metric, strings.Join(v, ", "))
 }
 
-func floats(blocks []*float64) []float64 {
-	out := make([]float64, len(blocks))
-	for i, v := range blocks {
-		out[i] = math.NaN()
-		if v != nil {
-			out[i] = *v
+// floats are the values that were measured, and lower bounds; NaN elsewhere.
+func floats(v lab.Value) []float64 {
+	out := make([]float64, len(v.Blocks))
+	for i, r := range v.Ranges() {
+		out[i] = r.Low
+		if r.Low == 0 && !r.Point() {
+			out[i] = math.NaN()
 		}
 	}
 	return out
@@ -157,26 +158,44 @@ func lostAt(steps []study.Step, l Loss, load float64) (most float64, ok bool) {
 	return most, true
 }
 
-// lost is the median loss of a variant over the blocks in which s has a value.
-func (r *run) lost(part string, v study.Variant, l Loss, s []float64) (float64, error) {
-	var all []float64
+// lost is the median loss of a variant over the blocks in which s has a value, and the median of what was lost near stalls. voids are the trials that do not
+// count, of all.
+func (r *run) lost(part string, v study.Variant, l Loss, s []float64) (lost, stalled float64, voids, trials int, err error) {
+	var all, near []float64
 	for _, x := range r.journal.Records {
 		t := x.Trial
-		if t.Part != part || t.Duplicate || !slices.Equal(t.Variant, v) || t.Block >= len(s) || math.IsNaN(s[t.Block]) {
+		if t.Part != part || t.Duplicate || !slices.Equal(t.Variant, v) || t.Block >= len(s) || x.Skipped != "" {
 			continue
 		}
-		value, ok := x.Values[l.Value]
-		if l.Step != "" {
-			value, ok = lostAt(r.journal.StepsOf(t), l, s[t.Block]*1e6)
+		if trials++; x.Void != "" {
+			voids++
 		}
-		if ok {
+		if math.IsNaN(s[t.Block]) {
+			continue
+		}
+		of := func(name string) (float64, bool) {
+			if l.Step != "" {
+				return lostAt(r.journal.StepsOf(t), Loss{Step: l.Step, Value: name}, s[t.Block]*1e6)
+			}
+			value, ok := x.Values[name]
+			return value, ok
+		}
+		if value, ok := of(l.Value); ok {
 			all = append(all, value)
 		}
+		if value, ok := of(l.Stalls); ok {
+			near = append(near, value)
+		}
 	}
-	if len(all) == 0 {
-		return 0, fmt.Errorf("part %s: no trial of %s has %s %s", part, strings.Join(v, ", "), l.Step, l.Value)
+	switch {
+	case len(all) == 0:
+		err = fmt.Errorf("part %s: no trial of %s has %s %s", part, strings.Join(v, ", "), l.Step, l.Value)
+	case l.Stalls != "" && len(near) == 0:
+		err = fmt.Errorf("part %s: no trial of %s has %s %s", part, strings.Join(v, ", "), l.Step, l.Stalls)
+	case l.Stalls != "":
+		stalled = stats.Median(near)
 	}
-	return stats.Median(all) * scale(l.Times), nil
+	return stats.Median(all) * scale(l.Times), stalled * scale(l.Times), voids, trials, err
 }
 
 func scale(times float64) float64 {

@@ -67,7 +67,9 @@ type Loss struct {
 	Step  string  `yaml:"step,omitempty"`
 	Times float64 `yaml:"times,omitempty"`
 	Unit  string  `yaml:"unit"`
-	No    string  `yaml:"no,omitempty"` // instead of all: why nothing is known
+	// Stalls is the value of what was lost near stalls of a CPU; "": there is none.
+	Stalls string `yaml:"stalls,omitempty"`
+	No     string `yaml:"no,omitempty"` // instead of all: why nothing is known
 }
 
 const (

@@ -264,12 +264,18 @@ func clause(l LevelFinding, v lab.Value, m study.Metric) string {
 	case Unknown:
 		return fmt.Sprintf("%s has too few blocks (%d of %d)", l.Level, l.Ratio.Blocks, stats.MinBlocks)
 	case NoRatio:
+		if l.Ratio.Bounds > 0 {
+			return fmt.Sprintf("%s has no ratio: it or the baseline is only a bound in %d of %d blocks%s", l.Level, l.Ratio.Bounds, l.Ratio.Blocks, found(v))
+		}
 		return fmt.Sprintf("%s has no ratio: it or the baseline, not both, was 0 in %d of %d blocks", l.Level, l.Ratio.Zeros, l.Ratio.Blocks)
 	case Unclaimed:
-		return fmt.Sprintf("nothing is claimed of %s, %s", l.Level, ratioText(l.Ratio))
+		return fmt.Sprintf("nothing is claimed of %s, %s%s", l.Level, ratioText(l.Ratio), found(v))
 	case Same:
 		return fmt.Sprintf("%s is equivalent within %s, %s", l.Level, offText(l.Ratio.Margin), ratioText(l.Ratio))
 	case Open:
+		if l.Ratio.Bounds > 0 {
+			return fmt.Sprintf("%s is inconclusive, %s, with bounds in %d of %d blocks%s", l.Level, ratioText(l.Ratio), l.Ratio.Bounds, l.Ratio.Blocks, found(v))
+		}
 		if l.Ratio.Detectable == 0 {
 			return fmt.Sprintf("%s is inconclusive, %s, with too few blocks (%d) for the test (p %s)", l.Level, ratioText(l.Ratio), l.Ratio.Blocks, pText(l.Ratio.P))
 		}
@@ -277,9 +283,17 @@ func clause(l LevelFinding, v lab.Value, m study.Metric) string {
 	}
 	text := fmt.Sprintf("%s is %s, %s", l.Level, l.Sense, ratioText(l.Ratio))
 	if v.Median != nil {
-		text += ", at " + quantity(*v.Median, m.Unit)
+		text += ", at " + lab.OpenSign(v.Open) + quantity(*v.Median, m.Unit)
 	}
-	return text
+	return text + found(v)
+}
+
+// found is what FoundText says of a level, behind a comma.
+func found(v lab.Value) string {
+	if text := v.FoundText(); text != "" {
+		return ", " + text
+	}
+	return ""
 }
 
 // skipClause says a reason once for all levels that have it.
@@ -295,7 +309,7 @@ const intervalWord = "95 % interval "
 
 // ratioText is "3.10× (95 % interval 2.95× to 3.28×)".
 func ratioText(r stats.Ratio) string {
-	return times(r.Ratio) + " (" + intervalWord + span(times, r.Interval) + ")"
+	return lab.OpenSign(r.Open) + times(r.Ratio) + " (" + intervalWord + span(times, r.Interval) + ")"
 }
 
 // lead of a sentence: what is compared with what.
@@ -307,7 +321,7 @@ func (f Finding) lead(b lab.Value) string {
 	fmt.Fprintf(&s, "%s against %s", f.Metric.Name, f.Baseline)
 	switch {
 	case b.Median != nil:
-		fmt.Fprintf(&s, " (%s)", quantity(*b.Median, f.Metric.Unit))
+		fmt.Fprintf(&s, " (%s%s%s)", lab.OpenSign(b.Open), quantity(*b.Median, f.Metric.Unit), found(b))
 	case b.Skipped != "":
 		fmt.Fprintf(&s, " (skipped: %s)", b.Skipped)
 	}

@@ -59,7 +59,7 @@ func alongFigures(p lab.PartResult, metric int, id string) (out []figure) {
 				}
 				c := &b.curves[k]
 				low, high := *v.Median, *v.Median
-				if v.Interval != nil {
+				if v.Interval != nil && finite(v.Interval.High) {
 					low, high = v.Interval.Low, v.Interval.High
 				}
 				c.x, c.y, c.low, c.high = append(c.x, x), append(c.y, *v.Median), append(c.low, low), append(c.high, high)

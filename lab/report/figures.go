@@ -146,13 +146,13 @@ func forest(p lab.PartResult, metric int, id string) (figure, bool) {
 				s = "differs from itself"
 			}
 			x := row{label: label, colour: colourOf(p.Part, v.Level), value: ratio.Ratio, low: ratio.Interval.Low, high: ratio.Interval.High,
-				text: times(ratio.Ratio), verdict: s, weak: !ratio.Claimed(), margin: ratio.Margin}
-			cells := []string{spaced(g.Name), label, times(ratio.Ratio), span(times, ratio.Interval), pText(ratio.P), strconv.Itoa(ratio.Blocks),
+				text: lab.OpenSign(ratio.Open) + times(ratio.Ratio), verdict: s, weak: !ratio.Claimed(), margin: ratio.Margin}
+			cells := []string{spaced(g.Name), label, lab.OpenSign(ratio.Open) + times(ratio.Ratio), span(times, ratio.Interval), pText(ratio.P), strconv.Itoa(ratio.Blocks),
 				offText(ratio.Margin), times(ratio.Detectable), s}
 			if !ratio.Decided() {
 				x.missing, x.missingBecause = true, fmt.Sprintf("too few blocks (%d)", ratio.Blocks)
 				if ratio.Verdict == stats.NoRatio {
-					x.missingBecause = fmt.Sprintf("no ratio: 0 in %d of %d", ratio.Zeros, ratio.Blocks)
+					x.missingBecause = fmt.Sprintf("no ratio: 0 or a bound in %d of %d", ratio.Zeros+ratio.Bounds, ratio.Blocks)
 				}
 				cells[2], cells[3], cells[4], cells[7] = none, none, none, none
 			}
@@ -168,7 +168,14 @@ func forest(p lab.PartResult, metric int, id string) (figure, bool) {
 }
 
 func span(say func(float64) string, i stats.Interval) string {
-	return say(i.Low) + " to " + say(i.High)
+	low, high := say(i.Low), say(i.High)
+	if i.Low == 0 {
+		low = "0"
+	}
+	if math.IsInf(i.High, 1) {
+		high = "∞"
+	}
+	return low + " to " + high
 }
 
 // absolute values of a metric, one row a variant.
@@ -195,7 +202,7 @@ func absolute(p lab.PartResult, metric int, id string) (figure, bool) {
 			x := row{label: v.Level, colour: colourOf(p.Part, v.Level), missing: true, missingBecause: "no valid trial"}
 			if v.Median != nil {
 				any = true
-				x.missing, x.value, x.low, x.high, x.text = false, *v.Median, *v.Median, *v.Median, number(*v.Median)
+				x.missing, x.value, x.low, x.high, x.text = false, *v.Median, *v.Median, *v.Median, lab.OpenSign(v.Open)+number(*v.Median)
 				if v.Interval != nil {
 					x.low, x.high = v.Interval.Low, v.Interval.High
 				}
@@ -226,6 +233,9 @@ func valuesTable(p lab.PartResult, metric int) table {
 				cv = share(*v.CV)
 			}
 			median := optional(v.Median)
+			if v.Median != nil {
+				median = lab.OpenSign(v.Open) + median + found(v)
+			}
 			t.Rows = append(t.Rows, []string{spaced(g.Name), label, median, interval, cv, strconv.Itoa(v.N)})
 		}
 	}
@@ -241,7 +251,10 @@ func dots(width float64, rows []row, reference float64, axis string, ratio bool)
 	for _, r := range rows {
 		longest = max(longest, textWidth(r.label)+16)
 		if r.heading == "" && !r.missing {
-			values = append(values, r.low, r.high, r.value)
+			values = append(values, r.low, r.value)
+			if finite(r.high) { // an end that nobody knows is drawn at the border
+				values = append(values, r.high)
+			}
 			text = max(text, textWidth(r.text))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
 )
 
@@ -54,6 +55,12 @@ func JournalSchemaJSON() []byte {
 	return append(b, '\n')
 }
 
+// openInterval is stats.Interval as it is written: an end that is infinite is null.
+type openInterval struct {
+	Low  *float64 `json:"low"`
+	High *float64 `json:"high"`
+}
+
 func schemaOf(t reflect.Type, defs map[string]any) map[string]any {
 	switch {
 	case t == reflect.TypeFor[time.Time]():
@@ -83,6 +90,9 @@ func schemaOf(t reflect.Type, defs map[string]any) map[string]any {
 		name := path[len(path)-1] + "." + t.Name()
 		if _, ok := defs[name]; !ok {
 			defs[name] = nil // it may contain itself
+			if t == reflect.TypeFor[stats.Interval]() {
+				t = reflect.TypeFor[openInterval]()
+			}
 			defs[name] = object(t, defs)
 		}
 		return map[string]any{"$ref": "#/$defs/" + name}

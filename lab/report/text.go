@@ -63,7 +63,7 @@ func (r Report) trialsCSV() []byte {
 // summaryCSV has a row for each part, group, metric and level.
 func (r Report) summaryCSV() []byte {
 	rows := [][]string{{"part", "group", "metric", "unit", "better", "level", "duplicate", "blocks", "median", "low", "high", "cv", "ratio", "ratio_low", "ratio_high", "p",
-		"margin", "detectable", "verdict", "skipped"}}
+		"margin", "detectable", "verdict", "skipped", "median_is", "ratio_is", "limited", "not_found"}}
 	orNone := func(v *float64) string {
 		if v == nil {
 			return ""
@@ -96,7 +96,7 @@ func (r Report) summaryCSV() []byte {
 					default:
 						row = append(row, exact(c.Ratio), exact(c.Interval.Low), exact(c.Interval.High), exact(c.P), exact(c.Margin), detectable, string(c.Verdict))
 					}
-					rows = append(rows, append(row, v.Skipped))
+					rows = append(rows, append(row, v.Skipped, string(v.Open), string(c.Open), strconv.Itoa(v.Limited), strconv.Itoa(v.NotFound)))
 				}
 			}
 		}

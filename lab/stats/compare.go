@@ -35,19 +35,23 @@ const (
 	TooFew       Verdict = "too few blocks"
 	// NotClaimed is said where the trials were not made as they have to be for a verdict. The figures are told all the same.
 	NotClaimed Verdict = "not claimed"
-	// NoRatio is said of values that are 0 in half of the blocks or more, on one side only.
+	// NoRatio is said of values that are 0 in half of the blocks or more, on one side only, and of values that are bounds in so many blocks that the
+	// ratio may be anything.
 	NoRatio Verdict = "no ratio"
 )
 
 // Ratio is a variant against the baseline. Ratios are variant by baseline. P is that of the test which belongs to the interval, corrected for all variants
-// of the comparison; Interval is not corrected. With the verdicts TooFew and NoRatio everything but Blocks and Zeros is zero.
+// of the comparison; Interval is not corrected. With the verdicts TooFew and NoRatio everything but Blocks, Zeros and Bounds is zero.
 type Ratio struct {
-	Blocks   int      `json:"blocks"`          // in which both were valid
-	Zeros    int      `json:"zeros,omitempty"` // of them, those in which one of both was 0 and the other was not
-	Ratio    float64  `json:"ratio,omitempty"` // exp of the median log-ratio
+	Blocks   int      `json:"blocks"`           // in which both were valid
+	Zeros    int      `json:"zeros,omitempty"`  // of them, those in which one of both was 0 and the other was not
+	Bounds   int      `json:"bounds,omitempty"` // of them, those in which one of both was a bound
+	Ratio    float64  `json:"ratio,omitempty"`  // exp of the median log-ratio, or the end of it that Open names
+	Open     Open     `json:"open,omitempty"`
 	Interval Interval `json:"interval,omitzero"`
 	P        float64  `json:"p,omitempty"`
-	// Detectable is the smallest ratio above 1 that a run with this noise calls higher with probability Power. 0: none, however great.
+	// Detectable is the smallest ratio above 1 that a run with this noise calls higher with probability Power. 0: none, however great, or it is not
+	// known since there are Bounds.
 	Detectable float64 `json:"detectable,omitempty"`
 	Margin     float64 `json:"margin,omitempty"` // of equivalence, a ratio above 1
 	Verdict    Verdict `json:"verdict"`
@@ -73,15 +77,29 @@ type Comparison struct {
 // Compare sets every variant against the baseline, block by block: index i of every slice is block i, NaN where the trial was void or has not
 // run. Values are rates, times, counts: 0 or more. margin is that of equivalence, a ratio above 1. The same seed gives the same result.
 func Compare(baseline, duplicate []float64, variants map[string][]float64, margin float64, seed uint64) Comparison {
+	return compareExact(baseline, duplicate, variants, margin, simulatedRuns, rand.New(rand.NewPCG(seed, 0x5eed)))
+}
+
+// CompareRanges is Compare for values of which some are bounds: each block has the range in which its value lies. A ratio of such values lies in a range, too.
+// Everything that is said holds wherever in their ranges the values are: the interval has the lowest and the highest end, the test its least sure outcome.
+func CompareRanges(baseline, duplicate []Interval, variants map[string][]Interval, margin float64, seed uint64) Comparison {
 	return compare(baseline, duplicate, variants, margin, simulatedRuns, rand.New(rand.NewPCG(seed, 0x5eed)))
 }
 
-func compare(baseline, duplicate []float64, variants map[string][]float64, margin float64, runs int, rng *rand.Rand) Comparison {
+func compareExact(baseline, duplicate []float64, variants map[string][]float64, margin float64, runs int, rng *rand.Rand) Comparison {
+	ranges := make(map[string][]Interval, len(variants))
+	for name, values := range variants {
+		ranges[name] = Exact(values)
+	}
+	return compare(Exact(baseline), Exact(duplicate), ranges, margin, runs, rng)
+}
+
+func compare(baseline, duplicate []Interval, variants map[string][]Interval, margin float64, runs int, rng *rand.Rand) Comparison {
 	again, l := estimate(duplicate, baseline, margin)
 	c := Comparison{Duplicate: again.judged(l, 1, runs, rng), Variants: make(map[string]Ratio, len(variants))}
 	var names []string // that were tested
 	var p []float64
-	noise := map[string][]float64{}
+	noise := map[string]quotients{}
 	for _, name := range slices.Sorted(maps.Keys(variants)) {
 		r, l := estimate(variants[name], baseline, margin)
 		c.Variants[name] = r
@@ -115,30 +133,50 @@ func (c *Comparison) Disown(variants ...string) {
 	}
 }
 
+// quotients are the log-ratios of the blocks in which both are valid: the lowest and the highest that each can be, sorted. Without bounds both are the same.
+type quotients struct {
+	low, high []float64
+	zeros     int // blocks in which one of both was 0
+	bounds    int // blocks in which one of both was no point
+}
+
 // logRatios of the blocks in which both are valid. Two zeros are equal. Beside a zero anything is infinitely much: no block is left out for what
 // was measured in it.
-func logRatios(x, base []float64) (out []float64, zeros int) {
-	bad := func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) || v < 0 }
+func logRatios(x, base []Interval) (l quotients) {
 	for i := range min(len(x), len(base)) {
+		a, b := x[i], base[i]
+		exact := a.Point() && b.Point()
 		switch {
-		case bad(x[i]) || bad(base[i]):
-		case x[i] == 0 && base[i] == 0:
-			out = append(out, 0)
-		default:
-			l := math.Log(x[i]) - math.Log(base[i])
-			if math.IsInf(l, 0) {
-				zeros++
-			}
-			out = append(out, l)
+		case a.missing() || b.missing() || exact && (math.IsInf(a.High, 1) || math.IsInf(b.High, 1)):
+			continue
+		case exact && a.Low == 0 && b.Low == 0:
+			l.low, l.high = append(l.low, 0), append(l.high, 0)
+			continue
 		}
+		low, high := math.Log(a.Low)-math.Log(b.High), math.Log(a.High)-math.Log(b.Low)
+		switch {
+		case !exact:
+			l.bounds++
+			if math.IsNaN(low) { // two that are both nothing, or both without an end, may be anything beside each other
+				low = math.Inf(-1)
+			}
+			if math.IsNaN(high) {
+				high = math.Inf(1)
+			}
+		case math.IsInf(low, 0):
+			l.zeros++
+		}
+		l.low, l.high = append(l.low, low), append(l.high, high)
 	}
-	return out, zeros
+	slices.Sort(l.low)
+	slices.Sort(l.high)
+	return l
 }
 
 // leastExtreme is how far off a ratio beside a zero is taken to be at least, as a logarithm.
 const leastExtreme = math.Ln2
 
-// tamed log-ratios: what is infinite becomes as far off as the farthest finite one. Neither the median nor its rank moves as long as that is less
+// tamed sorted log-ratios: what is infinite becomes as far off as the farthest finite one. Neither the median nor its rank moves as long as that is less
 // than half of them, and signs, which the test is about, stay.
 func tamed(l []float64) []float64 {
 	most := leastExtreme
@@ -147,39 +185,67 @@ func tamed(l []float64) []float64 {
 			most = max(most, a)
 		}
 	}
+	out := make([]float64, len(l))
 	for i, v := range l {
-		l[i] = min(max(v, -most), most)
+		out[i] = min(max(v, -most), most)
 	}
-	return l
+	return out
 }
 
-// estimate gives the ratio without its verdict, unless there is none, and its sorted log-ratios.
-func estimate(x, base []float64, margin float64) (Ratio, []float64) {
-	l, zeros := logRatios(x, base)
-	r := Ratio{Blocks: len(l), Zeros: zeros}
+// estimate gives the ratio without its verdict, unless there is none, and its log-ratios.
+func estimate(x, base []Interval, margin float64) (Ratio, quotients) {
+	l := logRatios(x, base)
+	r := Ratio{Blocks: len(l.low), Zeros: l.zeros, Bounds: l.bounds}
 	switch {
-	case len(l) < MinBlocks:
+	case len(l.low) < MinBlocks:
 		r.Verdict = TooFew
-		return r, nil
-	case 2*zeros >= len(l):
+		return r, l
+	case 2*l.zeros >= len(l.low):
 		r.Verdict = NoRatio
-		return r, nil
+		return r, l
 	}
-	l = tamed(l)
-	slices.Sort(l)
-	r.Ratio, r.Interval, r.P, r.Margin = math.Exp(medianSorted(l)), exp(medianInterval(l, 1-Alpha)), medianP(l), margin
+	if l.bounds == 0 { // an end that nobody knows stays infinite
+		l.low, l.high = tamed(l.low), tamed(l.high)
+	}
+	m, open, ok := middleLog(l)
+	if !ok {
+		r.Verdict = NoRatio
+		return r, l
+	}
+	r.Ratio, r.Open, r.Interval, r.P, r.Margin = math.Exp(m), open, exp(outer(l.low, l.high, 1-Alpha)), l.p(), margin
 	return r, l
+}
+
+// middleLog is the median log-ratio, or the end of it that is known: of two the one that is on one side of 0 with the other.
+func middleLog(l quotients) (m float64, open Open, ok bool) {
+	if most := medianSorted(l.high); most < 0 && medianSorted(l.low) < most {
+		return most, AtMost, true
+	}
+	return middle(l.low, l.high, math.Inf(-1))
+}
+
+// p of the values in their ranges that are the least sure: those next to 0. If their medians may lie on either side of it, nothing is sure.
+func (l quotients) p() float64 {
+	switch {
+	case l.bounds == 0, medianSorted(l.low) > 0:
+		return medianP(l.low)
+	case medianSorted(l.high) < 0:
+		return medianP(l.high)
+	}
+	return 1
 }
 
 func exp(i Interval) Interval { return Interval{math.Exp(i.Low), math.Exp(i.High)} }
 
 // judged gives the verdict. Equivalence comes first: a difference within the margin is none that matters, however surely it is there.
-func (r Ratio) judged(l []float64, tested, runs int, rng *rand.Rand) Ratio {
+func (r Ratio) judged(l quotients, tested, runs int, rng *rand.Rand) Ratio {
 	if !r.Decided() {
 		return r
 	}
-	r.Detectable = detectable(l, Alpha/float64(tested), runs, rng)
-	within := exp(medianInterval(l, 1-2*Alpha))
+	if l.bounds == 0 {
+		r.Detectable = detectable(l.low, Alpha/float64(tested), runs, rng)
+	}
+	within := exp(outer(l.low, l.high, 1-2*Alpha))
 	switch {
 	case within.Low > 1/r.Margin && within.High < r.Margin:
 		r.Verdict = Equivalent

@@ -39,7 +39,15 @@ func medianInterval(s []float64, level float64) Interval {
 func between(s []float64, k int, part float64) Interval {
 	n := len(s)
 	w := float64(n-k) * part / (float64(k) + float64(n-2*k)*part)
-	return Interval{s[k-1] + w*(s[k]-s[k-1]), s[n-k] + w*(s[n-k-1]-s[n-k])}
+	return Interval{inwards(s[k-1], s[k], w), inwards(s[n-k], s[n-k-1], w)}
+}
+
+// inwards goes a share w of the way. Beside an infinite end it stays where it is, so that the interval is too wide rather than too narrow.
+func inwards(from, to, w float64) float64 {
+	if math.IsInf(from, 0) || math.IsInf(to, 0) {
+		return from
+	}
+	return from + w*(to-from)
 }
 
 // medianP is the p-value that belongs to MedianInterval: the interval of every level below 1-p excludes 0, and none above does.

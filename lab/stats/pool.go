@@ -36,7 +36,7 @@ type PooledComparison struct {
 }
 
 // Pool puts the comparisons of several runs together. A run whose ratio was not decided, since too few of its blocks were valid, is left out; one of which
-// nothing is claimed, too. One in which a variant has no ratio, since it or the baseline was 0, leaves the variant without one in all.
+// nothing is claimed, too. One in which a variant has no ratio, since it or the baseline was 0, or only a bound of it, leaves the variant without one in all.
 func Pool(runs []Comparison) PooledComparison {
 	of := func(get func(Comparison) (Ratio, bool)) (out []Ratio) {
 		for _, c := range runs {
@@ -101,7 +101,7 @@ func pool(ratios []Ratio) pooled {
 	spread := 0.0 // of one block, as a variance, summed over runs
 	for _, r := range ratios {
 		switch {
-		case r.Verdict == NoRatio:
+		case r.Verdict == NoRatio, r.Open != Closed:
 			out.Verdict = NoRatio
 			continue
 		case !r.Decided() || r.Verdict == NotClaimed:

@@ -53,10 +53,13 @@ type Try struct {
 }
 
 const (
-	format      = 1
+	format      = 2
 	journalName = "results.jsonl"
 	maxLine     = 16 << 20
 )
+
+// FormatCounts is the first format of journals in which every trial that counts frames has its raw counts. The lab reads former ones, too.
+const FormatCounts = 2
 
 // ErrJournal says that a journal cannot be used.
 var ErrJournal = errors.New("journal")
@@ -171,8 +174,8 @@ func (j *Journal) read(raw io.Reader) (good int64, err error) {
 		}
 		if n == 0 {
 			err = json.Unmarshal(line, &j.Header)
-			if err == nil && j.Header.Format != format {
-				err = fmt.Errorf("format %d: this version reads %d", j.Header.Format, format)
+			if err == nil && (j.Header.Format < 1 || j.Header.Format > format) {
+				err = fmt.Errorf("format %d: this version reads 1 to %d", j.Header.Format, format)
 			}
 			if err == nil {
 				err = j.checkHeader()
