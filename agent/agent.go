@@ -20,7 +20,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,7 +81,7 @@ type Options struct {
 	Kernel   Kernel // default this machine's
 	Features []datapath.Feature
 	Log      *slog.Logger
-	Parallel int // container operations at once; 0: two per core
+	Parallel int // container operations at once; 0: container.AtOnce
 
 	SwitchName      string                                             // ebpf, ovs; default ebpf
 	RuntimeName     string                                             // default oci
@@ -168,7 +167,7 @@ func New(o Options) *Agent {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Parallel <= 0 {
-		o.Parallel = 2 * runtime.NumCPU()
+		o.Parallel = container.AtOnce()
 	}
 	if o.Now == nil {
 		o.Now = time.Now

@@ -118,6 +118,7 @@ const (
 	condBatch          = "batch"
 	condCPUs           = "CPUs"
 	condWeir           = "weir"
+	condAtOnce         = "operations at once"
 )
 
 // Setting tells whether a condition is a setting, which has to be alike for all that is compared, or says what a platform is. What nobody knows is a

@@ -17,8 +17,8 @@ func TestDaemonsAreMeasured(t *testing.T) {
 	}{
 		{rulesExperiment{}, Levels{factorPolicies: "20"}, []string{"rate", "cost"}},
 		{policiesExperiment{}, Levels{factorPolicies: "20"}, []string{"apply", "again"}},
-		{startExperiment{}, Levels{factorBy: byWeir, factorFunctions: "2"}, []string{"each", "all", "memory", "cpu"}},
-		{startExperiment{}, Levels{factorBy: byDocker, factorFunctions: "2"}, []string{"each"}},
+		{startExperiment{}, Levels{factorBy: byWeir, factorFunctions: "2"}, []string{"one", "each", "all", "memory", "cpu"}},
+		{startExperiment{}, Levels{factorBy: byDocker, factorFunctions: "2"}, []string{"one", "each", "all"}},
 		{changeExperiment{}, Levels{FactorPlatform: platform.PlatformDaemon, factorChange: changeWire}, []string{"took"}},
 		{changeExperiment{}, Levels{FactorPlatform: platform.PlatformFormer, factorChange: changeFirewall}, []string{"took"}},
 	} {

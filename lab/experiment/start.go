@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/procfs"
+	"golang.org/x/sync/errgroup"
 
+	"weir.dev/weir/container"
 	"weir.dev/weir/lab/platform"
 )
 
@@ -16,12 +19,19 @@ type startExperiment struct{}
 
 func (startExperiment) Name() string { return "start" }
 func (startExperiment) About() string {
-	return "functions created, started and chained by `weir apply` on a Weir that runs, and what its daemon needs behind that; or `docker run`, one after another, at most 10"
+	return "functions created and started one by one, then many at once: by `weir apply` on a Weir that runs, and what its daemon needs behind that; or by `docker run`"
 }
 func (startExperiment) Metrics() map[string]string {
-	return map[string]string{"each": "ms", "all": "s", "memory": "MB", "cpu": "% core"}
+	return map[string]string{metricOne: "ms", metricEach: "ms", metricAll: "s", "memory": "MB", "cpu": "% core"}
 }
 func (startExperiment) Needs() string { return "start" }
+
+// Metrics: the time of one command that starts one function and returns when it runs; of all at once; and that divided by their number.
+const (
+	metricOne  = "one"
+	metricEach = "each"
+	metricAll  = "all"
+)
 
 // Levels of the factor by.
 const (
@@ -31,8 +41,8 @@ const (
 
 func (startExperiment) Factors() []Factor {
 	return []Factor{
-		{Name: factorBy, Check: oneOf(byWeir, byDocker), About: "weir: all in one chain, from `weir apply` until it carries, and the daemon's memory and CPU time over the trial's length; " +
-			"docker: `docker run -d --network none` on an engine of the lab's own, each from the call to its end"},
+		{Name: factorBy, Check: oneOf(byWeir, byDocker), About: "weir: a `weir apply` for each, then one for all in one chain, until it carries, and the daemon's memory and CPU time over the trial's length; " +
+			"docker: `docker run -d --network none` on an engine of the lab's own, one after another, then as many at once as Weir starts at once"},
 		{Name: factorFunctions, About: "how many", Default: "100", Check: between(1, maxFunctions, "functions")},
 	}
 }
@@ -57,8 +67,12 @@ func (startExperiment) Setup(ctx context.Context, b *Bench, l Levels) (Arrangeme
 	if err != nil {
 		return nil, err
 	}
-	x := &running{r, min(n, mostRuns)}
-	return x, x.once(ctx, 0) // the first one warms the engine up
+	x := &running{r: r, n: n}
+	// The first one warms the engine up.
+	if err := r.run(ctx, x.name(0)); err != nil {
+		return nil, err
+	}
+	return x, r.remove(ctx, x.name(0))
 }
 
 // starting is a Weir that starts functions.
@@ -76,17 +90,20 @@ func (s *starting) Measure(ctx context.Context, length time.Duration) (Measureme
 	if err := s.d.Apply(ctx, s.d.Endpoints(), "--prune"); err != nil {
 		return Measurement{}, err
 	}
+	m := Measurement{Sampled: metricOne, Values: map[string]float64{}, Conditions: map[string]string{condWeir: s.d.Version(), condAtOnce: strconv.Itoa(container.AtOnce())}}
+	if err := oneByOne(&m, s.n, func(i int) error { return s.d.Apply(ctx, platform.Wire(fmt.Sprintf("o%03d", i))) }); err != nil {
+		return Measurement{}, err
+	}
+	if err := s.d.Apply(ctx, s.d.Endpoints(), "--prune"); err != nil {
+		return Measurement{}, err
+	}
 	begin := time.Now()
 	if err := s.d.Apply(ctx, platform.Wires(s.n)); err != nil {
 		return Measurement{}, err
 	}
-	took := time.Since(begin)
+	m.together(begin, s.n)
 	if _, err := s.d.Path(ctx); err != nil { // the chain really carries
 		return Measurement{}, err
-	}
-	m := Measurement{
-		Values:     map[string]float64{"each": took.Seconds() * 1e3 / float64(s.n), "all": took.Seconds()},
-		Conditions: map[string]string{condWeir: s.d.Version()},
 	}
 	if _, err := s.d.Settle(ctx); err != nil {
 		return m, err
@@ -133,8 +150,31 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// mostRuns of Docker's in a trial.
+// mostRuns of a trial that are made one by one.
 const mostRuns = 10
+
+// oneByOne starts the first functions one after another, and takes the time of each.
+func oneByOne(m *Measurement, n int, start func(i int) error) error {
+	sum := time.Duration(0)
+	n = min(n, mostRuns)
+	for i := range n {
+		begin := time.Now()
+		if err := start(i); err != nil {
+			return err
+		}
+		took := time.Since(begin)
+		m.Samples = append(m.Samples, took.Seconds()*1e3)
+		sum += took
+	}
+	m.Values[metricOne] = sum.Seconds() * 1e3 / float64(n)
+	return nil
+}
+
+// together has what n functions took that were started at once.
+func (m *Measurement) together(begin time.Time, n int) {
+	took := time.Since(begin).Seconds()
+	m.Values[metricAll], m.Values[metricEach] = took, took*1e3/float64(n)
+}
 
 // running is an engine on which containers are run.
 type running struct {
@@ -145,39 +185,38 @@ type running struct {
 // Close leaves the engine to others.
 func (*running) Close() error { return nil }
 
-// once runs a container and removes it; how long the run took is not asked.
-func (x *running) once(ctx context.Context, i int) error {
-	_, err := x.run(ctx, i)
-	return err
+func (*running) name(i int) string { return fmt.Sprintf("s%03d", i) }
+
+// atOnce calls f of 0 to n-1 for as many at once as Weir starts.
+func (x *running) atOnce(n int, f func(name string) error) error {
+	var g errgroup.Group
+	g.SetLimit(container.AtOnce())
+	for i := range n {
+		g.Go(func() error { return f(x.name(i)) })
+	}
+	return g.Wait()
 }
 
-func (x *running) run(ctx context.Context, i int) (took time.Duration, err error) {
-	name := fmt.Sprintf("s%03d", i)
-	begin := time.Now()
-	if err = x.r.run(ctx, name); err == nil {
-		took = time.Since(begin)
-	}
-	return took, err
+// clear removes all containers of a trial, those too that a failure left.
+func (x *running) clear(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), clearing)
+	defer cancel()
+	return x.atOnce(x.n, func(name string) error { return x.r.remove(ctx, name) })
 }
 
 func (x *running) Measure(ctx context.Context, _ time.Duration) (m Measurement, err error) {
-	defer func() {
-		cleaning, cancel := context.WithTimeout(context.WithoutCancel(ctx), clearing)
-		defer cancel()
-		for i := range x.n + 1 {
-			err = errors.Join(err, x.r.remove(cleaning, fmt.Sprintf("s%03d", i)))
-		}
-	}()
-	sum := time.Duration(0)
-	for i := range x.n {
-		took, err := x.run(ctx, i+1)
-		if err != nil {
-			return m, err
-		}
-		sum += took
-		m.Samples = append(m.Samples, took.Seconds()*1e3)
+	m = Measurement{Sampled: metricOne, Values: map[string]float64{}, Conditions: map[string]string{condAtOnce: strconv.Itoa(container.AtOnce())}}
+	defer func() { err = errors.Join(err, x.clear(ctx)) }()
+	if err := oneByOne(&m, x.n, func(i int) error { return x.r.run(ctx, x.name(i)) }); err != nil {
+		return m, err
 	}
-	m.Sampled = "each"
-	m.Values = map[string]float64{"each": sum.Seconds() * 1e3 / float64(x.n)}
+	if err := x.clear(ctx); err != nil {
+		return m, err
+	}
+	begin := time.Now()
+	if err := x.atOnce(x.n, func(name string) error { return x.r.run(ctx, name) }); err != nil {
+		return m, err
+	}
+	m.together(begin, x.n)
 	return m, nil
 }

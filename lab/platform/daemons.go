@@ -15,6 +15,9 @@ type daemons struct {
 	left    int  // programs that are tc filters still
 }
 
+// Wire is a document with one wire that nothing is led through.
+func Wire(name string) string { return fmt.Sprintf("functions:\n  %s: {image: %s}\n", name, wireImage) }
+
 // Wires is a document with a chain of n wires for everything that the stations exchange.
 func Wires(n int) string {
 	var d strings.Builder
