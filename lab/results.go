@@ -194,7 +194,7 @@ func Summarise(j *study.Journal) Results {
 	schedule := h.Study.Schedule(h.Mode, h.Seed)
 	for _, p := range h.Study.Parts {
 		part := summarisePart(p, p.Plan(h.Mode).Blocks, byPart[p.Name], h.Seed)
-		if why := misordered(p, schedule, byPart[p.Name]); why != "" {
+		if why := misordered(p, schedule, byPart[p.Name], j); why != "" {
 			r.Distrusted = append(r.Distrusted, Distrust{p.Name, why})
 			part.disown(why)
 		}

@@ -100,13 +100,16 @@ func (u *turn) add(st study.Step) {
 	u.course.Tell(st.Values)
 }
 
+// draw is what a trial draws for the order of the steps with the number n: the lowest comes first.
+func draw(seed uint64, t study.Trial, n int) uint64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s/%d", t.Key(), n)
+	return rand.New(rand.NewPCG(seed, h.Sum64())).Uint64()
+}
+
 // nextTurn is that of fewest steps. Who comes first among equals is drawn anew in every round, by the seed: a resumed run goes on in the same order.
 func nextTurn(seed uint64, active []*turn) *turn {
-	draw := func(u *turn) uint64 {
-		h := fnv.New64a()
-		fmt.Fprintf(h, "%s/%d", u.trial.Key(), len(u.steps))
-		return rand.New(rand.NewPCG(seed, h.Sum64())).Uint64()
-	}
+	draw := func(u *turn) uint64 { return draw(seed, u.trial, len(u.steps)) }
 	return slices.MinFunc(active, func(a, b *turn) int {
 		if d := len(a.steps) - len(b.steps); d != 0 {
 			return d

@@ -133,6 +133,9 @@ func TestVariantsTakeTurns(t *testing.T) {
 		t.Errorf("not everybody is the first now and then: %v", firsts)
 	}
 	r := Summarise(j)
+	if len(r.Distrusted) != 0 {
+		t.Errorf("an honest run is suspected: %v", r.Distrusted)
+	}
 	if r.Measured != 3 || r.Void != 0 || r.Left != 0 {
 		t.Errorf("%d measured, %d void, %d left", r.Measured, r.Void, r.Left)
 	}
@@ -196,6 +199,9 @@ func TestCutOffSearchGoesOn(t *testing.T) {
 		// Each step once, and once more the one in which it was cut off; that one's first time may have been its void one.
 		if extra := b.made - whole.made; extra < 0 || extra > 1 {
 			t.Errorf("cut at step %d: %d steps, without the cut %d", cut, b.made, whole.made)
+		}
+		if r := Summarise(again); len(r.Distrusted) != 0 {
+			t.Errorf("cut at step %d: a run that goes on is suspected: %v", cut, r.Distrusted)
 		}
 		if err := again.Close(); err != nil {
 			t.Fatal(err)
@@ -294,4 +300,64 @@ func TestMeasureMakesAllStepsInARow(t *testing.T) {
 	if err != nil || math.Abs(m.Values[experiment.MetricNDR]/0.04-1) > experiment.SearchWidth {
 		t.Errorf("%+v, %v", m, err)
 	}
+}
+
+// TestStepsOutOfTurnAreCaught: a variant whose steps are made first in each round, or a single step that was made too early, takes the part's claims back.
+func TestStepsOutOfTurnAreCaught(t *testing.T) {
+	j := limitJournal(t, filepath.Join(t.TempDir(), "run"), 6)
+	defer j.Close()
+	if err := limitRunner(newBounded(), j).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		began func(s study.Step) time.Time
+		want  string
+	}{
+		"as it was": {func(s study.Step) time.Time { return s.Begun }, ""},
+		"one variant first": {func(s study.Step) time.Time {
+			if s.Of.Variant[0] == "100000" && !s.Of.Duplicate {
+				return s.Begun.Add(-time.Hour)
+			}
+			return s.Begun
+		}, "was not made when the seed wanted it"},
+		"one step too early": {func(s study.Step) time.Time {
+			if s.Of.Block == 3 && s.N == 5 && draw(j.Header.Seed, s.Of, 5) == latest(j, s) {
+				return s.Begun.Add(-time.Hour)
+			}
+			return s.Begun
+		}, "step 5 of trial limits/3/"},
+	} {
+		forged, err := study.Create(filepath.Join(t.TempDir(), "run"), j.Header)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range j.Records {
+			for _, s := range j.StepsOf(r.Trial) {
+				s.Begun = c.began(s)
+				if err := forged.AddStep(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := forged.Add(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := Summarise(forged)
+		if c.want == "" != (len(r.Distrusted) == 0) || c.want != "" && !strings.Contains(r.Distrusted[0].Reason, c.want) {
+			t.Errorf("%s: %+v: want %q", name, r.Distrusted, c.want)
+		}
+		if err := forged.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// latest draw of the round of a step.
+func latest(j *study.Journal, s study.Step) (most uint64) {
+	for _, r := range j.Records {
+		if r.Trial.Block == s.Of.Block && len(j.StepsOf(r.Trial)) > s.N {
+			most = max(most, draw(j.Header.Seed, r.Trial, s.N))
+		}
+	}
+	return most
 }
