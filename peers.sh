@@ -7,6 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 say() { printf 'peers: %s\n' "$*" >&2; }
+. ./apt.sh
 dir=build/peers
 need=(patchelf libapparmor1 libcap2 libseccomp2 libselinux1 dpdk-dev) # the libraries: LXC's
 newest() { apt-cache pkgnames "$1" | sort -V | tail -n 1; } # of packages whose names carry an ABI
@@ -59,23 +60,22 @@ fi
 log=$(mktemp)
 work=$(mktemp -d)
 trap 'rm -rf "$log" "$work"' EXIT
-export DEBIAN_FRONTEND=noninteractive
 failed() {
 	tail -n 20 "$log" >&2
 	say "$1 (its last lines are above)"
 	exit 1
 }
-apt-get update -qq >"$log" 2>&1 || failed "apt-get could not update its lists"
+bounded apt-get update -qq || failed "apt-get could not update its lists"
 if ! installed; then
 	need+=("$(testpmd)")
 	[ -n "${need[-1]}" ] || { say "no package librte-net-af-packet here: add the distribution's DPDK packages to apt's sources"; exit 1; }
 	say "installing ${need[*]}"
-	apt-get install -y -qq --no-install-recommends "${need[@]}" >"$log" 2>&1 || failed "apt-get could not install ${need[*]}"
+	bounded apt-get install -y -qq --no-install-recommends "${need[@]}" || failed "apt-get could not install ${need[*]}"
 fi
 if ! unpacked; then
 	unpack+=("$(newest liblxc1)")
 	say "unpacking ${unpack[*]} into $dir"
-	(cd "$work" && apt-get download "${unpack[@]}") >"$log" 2>&1 || failed "apt-get could not download ${unpack[*]}"
+	(cd "$work" && bounded apt-get download "${unpack[@]}") || failed "apt-get could not download ${unpack[*]}"
 	for p in "$work"/*.deb; do
 		dpkg-deb -x "$p" "$work/root" >"$log" 2>&1 || failed "dpkg-deb could not unpack $(basename "$p")"
 	done
@@ -92,7 +92,7 @@ if ! kernel; then
 	[ -n "$image" ] || { say "no package linux-image-cloud-amd64 here: add Debian's main archive to apt's sources"; exit 1; }
 	say "unpacking $image into build/vm"
 	mkdir -p "$work/kernel" build/vm
-	(cd "$work/kernel" && apt-get download "$image") >"$log" 2>&1 || failed "apt-get could not download $image"
+	(cd "$work/kernel" && bounded apt-get download "$image") || failed "apt-get could not download $image"
 	dpkg-deb -x "$work/kernel"/*.deb "$work/kern" >"$log" 2>&1 || failed "dpkg-deb could not unpack $image"
 	rm -rf build/vm/kern
 	mv "$work/kern" build/vm/kern

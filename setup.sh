@@ -21,7 +21,9 @@ packages=(
 	chromium fonts-dejavu-core                  # to open reports in a real browser, to test
 )
 
+cd "$(dirname "$0")"
 say() { printf 'setup: %s\n' "$*" >&2; }
+. ./apt.sh
 version_ok() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
 
 if ! command -v go >/dev/null; then
@@ -57,8 +59,7 @@ fi
 say "installing ${missing[*]}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-export DEBIAN_FRONTEND=noninteractive
-if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+if ! { bounded apt-get update -qq && bounded apt-get install -y -qq --no-install-recommends "${missing[@]}"; }; then
 	tail -n 20 "$log" >&2
 	say "apt-get could not install: ${missing[*]} (its last lines are above)"
 	exit 1
