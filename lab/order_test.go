@@ -119,8 +119,8 @@ func TestSetupsAreTold(t *testing.T) {
 	if p := (PartResult{Setups: severalSetups(records[:3])}); p.SetupsText() != "" {
 		t.Error(p.SetupsText())
 	}
-	old := append(records[:1:1], study.Record{})
-	if !setUpOnce(old) || setUpOnce([]study.Record{{Skipped: "there is none"}}) {
+	old := append(records[:1:1], study.Record{Values: map[string]float64{"rate": 1}})
+	if !setUpOnce(old) || setUpOnce([]study.Record{{Skipped: "there is none"}, {Void: "failed: set up: there is no memory"}}) {
 		t.Error("a run that was set up once is not told")
 	}
 }

@@ -73,7 +73,7 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	left := r.Journal.Left()
 	r.Progress.Begin(len(left)+len(r.Journal.Records), len(r.Journal.Records))
 	defer r.Progress.End()
-	defer func() { err = errors.Join(err, s.clear()) }()
+	defer func() { err = errors.Join(err, s.end()) }()
 	perPart := map[string]int{}
 	for _, t := range left {
 		perPart[t.Part]++
@@ -158,8 +158,13 @@ func block(left []study.Trial) []study.Trial {
 
 // begin a block: everything that the last one stood on goes, and what the trials of this one stand on is made before the first of them, so that no
 // trial follows its own set-up more closely than the others do. Where memory is short the rest is set up when its turn comes.
-func (s *state) begin(ctx context.Context, p study.Part, x experiment.Experiment, trials []study.Trial) error {
+func (s *state) begin(ctx context.Context, p study.Part, x experiment.Experiment, trials []study.Trial) (err error) {
 	s.Progress.Block(p, trials[0].Block+1, p.Plan(s.Journal.Header.Mode).Blocks)
+	back, err := s.Bench.Hurry()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, back()) }()
 	if err := s.clear(); err != nil {
 		return err
 	}
@@ -196,6 +201,15 @@ func (s *state) clear() error {
 	errs = append(errs, s.Bench.Clear())
 	all.Wait()
 	return errors.Join(append(errs, twin)...)
+}
+
+// end of the run: nothing stays.
+func (s *state) end() error {
+	back, err := s.Bench.Hurry()
+	if err != nil {
+		return errors.Join(err, s.clear())
+	}
+	return errors.Join(s.clear(), back())
 }
 
 // bench of a trial: the duplicate of the baseline has one of its own, so that it is made as often as the baseline, and shares nothing with it. So have

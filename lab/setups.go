@@ -12,9 +12,10 @@ import (
 // onceText is a limit of runs of older versions.
 const onceText = "Each variant was set up once and kept through all blocks: how far chains differ that are made alike is not in the intervals, nor in the comparisons of the baseline with itself."
 
-// setUpOnce tells whether a trial was measured that does not say on which set-up: by a version that kept one through all blocks.
+// setUpOnce tells whether a trial was measured that does not say on which set-up: by a version that kept one through all blocks. A trial whose set-up
+// failed stands on none.
 func setUpOnce(records []study.Record) bool {
-	return slices.ContainsFunc(records, func(r study.Record) bool { return r.Skipped == "" && r.Setup == "" })
+	return slices.ContainsFunc(records, func(r study.Record) bool { return len(r.Values) > 0 && r.Setup == "" })
 }
 
 // severalSetups are the blocks of a part whose trials do not all stand on one set-up. The duplicate has one of its own.

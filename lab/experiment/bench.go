@@ -210,7 +210,7 @@ func sweep(ctx context.Context) error {
 		return err
 	}
 	for _, n := range names {
-		errs := []error{platform.Remove(ctx, n), removeBoot(ctx, n), controllers.Remove(ctx, installDir(n)), removeFig2(n)}
+		errs := []error{calm(rcuExpedited, hurryMark(n)), platform.Remove(ctx, n), removeBoot(ctx, n), controllers.Remove(ctx, installDir(n)), removeFig2(n)}
 		for _, home := range homes() {
 			errs = append(errs, os.RemoveAll(filepath.Join(home, n)))
 		}

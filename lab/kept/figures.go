@@ -65,11 +65,19 @@ func (f *figures) table(name string, link func(string) string) (string, error) {
 	var of []string // runs
 	for _, l := range t.Lines {
 		from := orElse(l.Run, t.Run)
-		row, err := f.line(l, from, t.Peer != "")
+		of = append(of, from)
+		var row []string
+		var err error
+		if t.Again != "" {
+			row, err = f.agree(l, from, t.Again)
+			of = append(of, t.Again)
+		} else {
+			row, err = f.line(l, from, t.Peer != "")
+		}
 		if err != nil {
 			return "", fmt.Errorf("table %s, %q: %w", name, l.What, err)
 		}
-		rows, of = append(rows, row), append(of, from)
+		rows = append(rows, row)
 	}
 	for _, id := range t.Claims {
 		from := orElse(id.Run, t.Run)
@@ -80,8 +88,11 @@ func (f *figures) table(name string, link func(string) string) (string, error) {
 		rows, of = append(rows, row), append(of, from)
 	}
 	heads := []string{"", t.Ours, orElse(t.Peer, "peer"), "ratio (95 % interval, or quartiles)", "lost: " + t.Ours + ", peer", "n", "verdict"}
-	if len(t.Claims) > 0 {
+	switch {
+	case len(t.Claims) > 0:
 		heads = []string{"", t.Ours + " (95 % interval)", "verdict"}
+	case t.Again != "":
+		heads = []string{"", t.Run + " (95 % interval)", t.Again + " (95 % interval)", "verdict"}
 	}
 	var b strings.Builder
 	b.WriteString(markdown(heads, rows))
@@ -107,7 +118,7 @@ func (f *figures) about(of []string, link func(string) string) (string, error) {
 		}
 		fmt.Fprintf(&b, "- %s", r.about(link(name)))
 		if len(r.row.Wrong) > 0 {
-			fmt.Fprintf(&b, " [Its mistakes](%s).", link("README.md#runs"))
+			fmt.Fprintf(&b, " [Its mistakes](%s).", link("runs.md"))
 		}
 		b.WriteString("\n")
 	}
@@ -266,18 +277,27 @@ func (x *pick) alone(cells []string, unit string) error {
 	return aim(cells, x.line.Target, i.Low*times, i.High*times)
 }
 
-func (x *pick) compared(cells []string, unit string, named bool) error {
-	p := x.part.Part
-	levels := map[string]string{p.Compare: p.Baseline}
+// peerLevels are those in which the peer differs.
+func (x *pick) peerLevels() map[string]string {
 	if x.line.Against != nil {
-		levels = x.line.Against
+		return x.line.Against
 	}
+	return map[string]string{x.part.Part.Compare: x.part.Part.Baseline}
+}
+
+// against are all levels of the peer.
+func (x *pick) against() map[string]string {
 	at := map[string]string{}
-	for i, f := range p.Factors {
+	for i, f := range x.part.Part.Factors {
 		at[f.Name] = x.ours[i]
 	}
-	maps.Copy(at, levels)
-	v, err := variant(p, at)
+	maps.Copy(at, x.peerLevels())
+	return at
+}
+
+func (x *pick) compared(cells []string, unit string, named bool) error {
+	levels := x.peerLevels()
+	v, err := variant(x.part.Part, x.against())
 	if err != nil {
 		return err
 	}

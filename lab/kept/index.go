@@ -22,7 +22,7 @@ const Dir = "docs/results"
 const indexName = "index.yaml"
 
 // notRuns are the files of Dir that are no runs.
-var notRuns = []string{".gitignore", "README.md", indexName, selectionName}
+var notRuns = []string{".gitignore", "README.md", "runs.md", indexName, selectionName}
 
 // Index lists every run that is kept, the oldest first.
 type Index struct {

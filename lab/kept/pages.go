@@ -13,7 +13,7 @@ import (
 )
 
 // Pages have figures, between markers: <!-- figures NAME --> and <!-- end of figures -->.
-var Pages = []string{"README.md", Dir + "/README.md"}
+var Pages = []string{"README.md", Dir + "/README.md", Dir + "/runs.md"}
 
 var (
 	block      = regexp.MustCompile(`(?s)<!-- figures (\S+) -->\n(.*?)<!-- end of figures -->`)

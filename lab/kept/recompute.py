@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Recompute the lab's results and the published figures from the raw data, with numpy and scipy.
 
-  recompute.py pages TOP            every figure of the generated tables in README.md and docs/results/README.md
+  recompute.py pages TOP            every figure of the generated tables in README.md, docs/results/README.md and docs/results/runs.md
   recompute.py run DIR RESULTS      the results of one run (DIR), as the lab computed them (RESULTS, JSON of its report's "results")
 
 It reads journals (results.jsonl, results.jsonl.gz), files of the former harness, index.yaml, figures.yaml and the pages. It uses nothing of Weir's
@@ -593,7 +593,7 @@ class Pages:
         for name, row in self.index.items():
             self.check_raw(name, row)
         seen = set()
-        for page in ("README.md", "docs/results/README.md"):
+        for page in ("README.md", "docs/results/README.md", "docs/results/runs.md"):
             with open(os.path.join(self.top, page), encoding="utf-8") as f:
                 blocks = re.findall(r"<!-- figures (\S+) -->\n(.*?)<!-- end of figures -->", f.read(), re.S)
             for name, text in blocks:
@@ -629,7 +629,11 @@ class Pages:
             if name not in of:
                 of.append(name)
             run, at = self.run(name), f"{where}, {row[0]!r}"
-            if "claims" in table:
+            if "again" in table:
+                if table["again"] not in of:
+                    of.append(table["again"])
+                self.check_agree(at, line, run, self.run(table["again"]), row)
+            elif "claims" in table:
                 self.check_claim(at, run, line["id"], row)
             else:
                 expected = bench_line(run[line["bench"]], line) if "bench" in line else lab_line(run, line)
@@ -641,6 +645,17 @@ class Pages:
         check(where + " runs", told == of, told, of)
         for line in re.findall(r"^- \[.*$", text, re.M):
             self.check_about(where, line)
+
+    def check_agree(self, where, line, one, two, row):
+        """A quantity in two runs: the intervals overlap, or not."""
+        ours = [measured(one, line), measured(two, line | line.get("other", {}))]
+        check(where + " what", row[0] == line["what"], row[0], line["what"])
+        for cell, numbers in zip(row[1:3], ours):
+            body = re.sub(r"[^0-9.,()\s-]|(?<![0-9])[.,]", "", re.sub(r"\b1/s", "", cell))
+            shown(where, body, *numbers)
+        (_, low, high), (_, low2, high2) = ours
+        want = "**differ**" if high < low2 or high2 < low else "agree"
+        check(where + " verdict", row[3] == want, row[3], want)
 
     def check_claim(self, where, run, claim, row):
         for part in run.study["parts"]:
@@ -775,6 +790,19 @@ def lab_line(run, line):
                   if r["trial"]["part"] == part["name"] and r["trial"]["variant"] in variants and r.get("conditions", {}).get(name)}
         out["what"] += ", " + " and ".join(sorted(values))
     return out
+
+
+def measured(run, line):
+    """A value with its interval, or its ratio to that of other levels."""
+    part = run.part(line["part"])
+    metric = next(m for m in part["metrics"] if m["name"] == line["metric"])
+    at = {f["name"]: line["at"].get(f["name"], f["levels"][0]) for f in part["factors"]}
+    ours = run.ranges(part, at, metric["name"])
+    if not line.get("against"):
+        middle, _, interval = alone(ours)
+        return middle, *interval
+    r = ratio(ours, run.ranges(part, at | line["against"], metric["name"]), metric.get("margin") or MARGIN)
+    return r["ratio"], r["low"], r["high"]
 
 
 def compared_line(run, part, metric, line, at, other, ours, theirs):

@@ -26,6 +26,7 @@ type Table struct {
 	Run    string `yaml:"run,omitempty"` // of lines and claims that name none
 	Ours   string `yaml:"ours"`          // heading of the column
 	Peer   string `yaml:"peer,omitempty"`
+	Again  string `yaml:"again,omitempty"` // another run, in which the lines' quantities are sought, too: do the two agree?
 	Lines  []Line `yaml:"lines,omitempty"`
 	Claims []ID   `yaml:"claims,omitempty"`
 	// Tell of more runs below the table than of those that it shows.
@@ -47,6 +48,7 @@ type Line struct {
 	Metric  string            `yaml:"metric,omitempty"`
 	At      map[string]string `yaml:"at,omitempty"`      // levels of all factors that have several
 	Against map[string]string `yaml:"against,omitempty"` // levels of the peer that differ; empty: the part's baseline
+	Other   *Place            `yaml:"other,omitempty"`   // in the table's second run
 	Lost    *Loss             `yaml:"lost,omitempty"`
 	Says    []string          `yaml:"says,omitempty"` // conditions, as they were read back
 	// of a run of the former harness: the name of its result
@@ -97,7 +99,7 @@ func readSelection(dir string) (Selection, error) {
 			all = append(all, fmt.Errorf("%s: table %s: want lines, or claims", selectionName, t.Name))
 		}
 		for _, l := range t.Lines {
-			if err := l.check(); err != nil {
+			if err := l.check(t.Again != ""); err != nil {
 				all = append(all, fmt.Errorf("%s: table %s, %q: %w", selectionName, t.Name, l.What, err))
 			}
 		}
@@ -107,10 +109,15 @@ func readSelection(dir string) (Selection, error) {
 
 var nameForm = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
 
-func (l Line) check() error {
+// check a line; again: of a table that sets two runs side by side.
+func (l Line) check(again bool) error {
 	switch {
 	case l.What == "":
 		return errors.New("want what it is")
+	case !again && l.Other != nil:
+		return errors.New("only tables with again have an other place")
+	case again && (l.Bench != "" || l.Lost != nil || l.Says != nil || l.Target != "" || l.Alone || l.Inverse || l.Times != 0 || l.Unit != "" || l.Spread != ""):
+		return errors.New("a table with again wants part, metric, at, against and other alone")
 	case (l.Bench == "") == (l.Part == ""):
 		return errors.New("want part and metric of a run of the lab, or bench")
 	case l.Bench != "" && (l.Metric != "" || l.At != nil || l.Against != nil || len(l.Says) > 0):
