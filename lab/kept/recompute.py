@@ -13,6 +13,7 @@ import datetime
 import functools
 import gzip
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -320,54 +321,96 @@ def load_range(record, goal, value):
 LAW = {"linear": "linear", "inverse": "linear", "exponential": "exponential"}
 
 
-def law_logs(law, x, y):
-    """The logarithm of what a law says at x that is fitted to y."""
-    if law == "exponential":
-        return np.polyval(np.polyfit(x, np.log(y), 1), x)
-    if law == "power":
-        return np.polyval(np.polyfit(np.log(x), np.log(y), 1), np.log(x))
-    shares = np.polyval(np.polyfit(x, y, {"constant": 0, "linear": 1, "quadratic": 2}[law], w=1 / y), x) / y
-    return np.log(y * np.clip(shares, math.exp(-1), math.exp(1)))
+def law_terms(law, x):
+    """The columns that a law's parameters multiply; x is scaled, which changes no prediction."""
+    u = np.log(x) if law == "power" else x / np.abs(x).max()
+    return np.column_stack([u ** power for power in range({"constant": 1, "quadratic": 3}.get(law, 2))])
+
+
+def law_logs(law, x, m):
+    """The logarithms of what a law predicts at x, fitted to the points exp(m); at most 1 from m."""
+    terms = law_terms(law, x)
+    if law in ("exponential", "power"):
+        logs = terms @ np.linalg.lstsq(terms, m, rcond=None)[0]
+    else:  # (predicted - exp m) / exp m is terms / exp m times the parameters, less 1
+        predicted = terms @ np.linalg.lstsq(terms / np.exp(m)[:, None], np.ones(len(m)), rcond=None)[0]
+        logs = np.array([math.log(v) if v > 0 else -math.inf for v in predicted])
+    return np.minimum(np.maximum(logs, m - 1), m + 1)
+
+
+def root(d):
+    """The square root of a number's size, with its sign."""
+    return math.copysign(math.sqrt(abs(d)), d)
+
+
+def root_interval(v):
+    """The interval of the median of numbers by block, with the root at both ends."""
+    return tuple(root(end) for end in median_interval(v, 1 - ALPHA))
+
+
+def with_median(v):
+    """The median of numbers by block, and its interval."""
+    return (float(np.median(v)), *median_interval(v, 1 - ALPHA))
+
+
+def theil_sen(x, y):
+    """The median of the slopes between all pairs of points."""
+    return float(np.median([(d - b) / (c - a) for (a, b), (c, d) in itertools.combinations(zip(x, y), 2)]))
+
+
+def law_errors(x, y):
+    """By block: how far each law is off that was fitted to the other blocks, and the noise, which no law explains (variances over the levels)."""
+    z = np.array([np.log(row) - np.log(row).mean() for row in y])
+    n = len(z)
+    errors, noise = {law: [] for law in LAWS if law != "power" or min(x) > 0}, []
+    for b in range(n):
+        m = np.median(np.delete(z, b, axis=0), axis=0)
+        noise.append(np.var(z[b] - m) * (n - 1) / (n - 1 + math.pi / 2))
+        for law in errors:
+            errors[law].append(np.var(z[b] - law_logs(law, x, m)))
+    return {law: np.array(e) for law, e in errors.items()}, np.array(noise)
 
 
 def fit_shape(law, x, y):
-    """y by block and level. Errors are roots of medians over the blocks, with their intervals."""
-    laws = [l for l in LAWS if l != "power" or x.min() > 0]
-    squares, noise = {l: [] for l in laws}, []
-    rows = np.log(y) - np.log(y).mean(axis=1, keepdims=True)
-    for b, row in enumerate(rows):
-        others = np.median(np.delete(rows, b, axis=0), axis=0)
-        m = len(rows) - 1
-        noise.append(np.var(row - others) * m / (m + math.pi / 2))
-        for l in laws:
-            squares[l].append(np.var(row - law_logs(l, x, np.exp(others))))
-    root = lambda v: math.copysign(math.sqrt(abs(v)), v)
-    differ = lambda a, b: [root(v) for v in median_interval(np.array(a) - np.array(b), 1 - ALPHA)]
-    over = lambda v: [float(np.median(v)), *median_interval(v, 1 - ALPHA)]
-    slopes = np.array([scipy.stats.theilslopes(row, x).slope for row in y])
-    out = {"law": law, "blocks": len(y), "errors": {l: root(np.median(squares[l])) for l in laws}, "noise": root(np.median(noise)),
-           "misfit": differ(squares[law], noise), "behind": {l: differ(squares[l], squares[law]) for l in laws if l != law},
-           "slope": over(slopes), "gain": over(slopes * (x.max() - x.min()) / np.median(y, axis=1))}
-    if "power" in laws:
-        out["exponent"] = over([np.polyfit(np.log(x), np.log(row), 1)[0] for row in y])
-    return out
+    """How well a law describes the blocks (rows of y) along the levels x, beside the other laws."""
+    errors, noise = law_errors(x, y)
+    slopes = np.array([theil_sen(x, row) for row in y])
+    fit = {
+        "law": law, "blocks": len(y),
+        "errors": {l: root(np.median(e)) for l, e in errors.items()}, "noise": root(np.median(noise)),
+        "misfit": root_interval(errors[law] - noise),
+        "behind": {l: root_interval(e - errors[law]) for l, e in errors.items() if l != law},
+        "slope": with_median(slopes),
+        "gain": with_median(slopes * (max(x) - min(x)) / np.median(y, axis=1)),
+    }
+    if min(x) > 0:
+        fit["exponent"] = with_median([scipy.stats.linregress(np.log(x), np.log(row)).slope for row in y])
+    return fit
 
 
-def shape_word(fit, off):
-    _, least, most = fit["gain"]
+def shape_rivals(fit, t):
+    """How far each rival is behind, as an interval, and the edge that it is judged by."""
+    rivals = {law: (interval, 0.0) for law, interval in fit["behind"].items()}
+    if fit["law"] == "linear":
+        rivals["quadratic"] = fit["behind"]["quadratic"], -t  # it contains the line
+        if "exponent" in fit and 1 - t <= fit["exponent"][1] and fit["exponent"][2] <= 1 + t:
+            del rivals["power"]  # it is the line through the origin
+    return rivals
+
+
+def shape_word(fit, t):
+    """The verdict on a claim of a shape."""
+    if fit is None:
+        return "not testable"
+    (_, least, most), (low, high), rivals = fit["gain"], fit["misfit"], shape_rivals(fit, t)
     if most < GROWTH:
         return "contradicted"
     if least <= 0:
         return "inconclusive"
-    against, sure = fit["misfit"][0] > off, fit["misfit"][1] <= off
-    for rival, (low, high) in fit["behind"].items():
-        if fit["law"] == "linear" and rival == "power" and 1 - off <= fit["exponent"][1] and fit["exponent"][2] <= 1 + off:
-            continue  # a line through the origin
-        if fit["law"] == "linear" and rival == "quadratic":  # it contains the line
-            against, sure = against or high < -off, sure and low >= -off
-        else:
-            against, sure = against or high < 0, sure and low > 0
-    return "same direction" if against else "reproduced" if sure else "inconclusive"
+    if low > t or any(end < edge for (_, end), edge in rivals.values()):
+        return "same direction"
+    ahead = all(begin > edge or begin == edge < 0 for (begin, _), edge in rivals.values())
+    return "reproduced" if high <= t and ahead else "inconclusive"
 
 
 def verdict(part, claim, interval, shape=None):
