@@ -15,8 +15,8 @@ import (
 const mostRefused = 20
 
 // refused tells why a trial's values cannot be believed: its loss is computed anew from the raw counts in the journal, of each step where a trial has
-// steps. Trials that count frames must have counts; journals of former formats may lack them. Empty: the values follow from the counts, or the experiment
-// counts no frames.
+// steps. Trials of pps and ndr must have counts; journals of former formats may lack them. Empty: the values follow from the counts, or it is a trial of another
+// experiment.
 func refused(h study.Header, p study.Part, r study.Record, steps []study.Step) string {
 	counts := p.Experiment == experiment.PPS || p.Experiment == experiment.NDR
 	switch {
@@ -25,7 +25,7 @@ func refused(h study.Header, p study.Part, r study.Record, steps []study.Step) s
 	case len(r.Raw) == 0 && h.Format < study.FormatCounts:
 		return ""
 	case len(r.Raw) == 0:
-		return "refused: it has no raw counts"
+		return "refused: it has no raw counts: the journal was edited, or written by another program; measure again"
 	}
 	var err error
 	switch p.Experiment {
@@ -61,7 +61,7 @@ func checkSearch(h study.Header, r study.Record, steps []study.Step) error {
 		if h.Format < study.FormatCounts {
 			return nil
 		}
-		return errors.New("no result was verified")
+		return errors.New("no result was verified: the journal was edited, or written by another program; measure again")
 	}
 	if err := checkGenerator(raw, steps); err != nil {
 		return err
@@ -84,17 +84,21 @@ func checkSearch(h study.Header, r study.Record, steps []study.Step) error {
 
 // checkGenerator checks what is said of the generator's limits, by which a result is a bound or is not.
 func checkGenerator(raw experiment.NDRRaw, steps []study.Step) error {
-	denied := 0.0
+	denied, ceilings := 0.0, 0
 	for _, s := range steps {
 		switch offered, told := s.Values[experiment.ValueOffered]; {
 		case s.Void != "":
 		case s.What == experiment.StepCeiling:
+			ceilings++
 			if got := s.Values[experiment.ValueArrived]; math.Abs(got-raw.Ceiling) > 1e-5*raw.Ceiling {
 				return fmt.Errorf("the generator's ceiling is said to be %.0f frames a second: step %d says %.0f", raw.Ceiling, s.N, got)
 			}
 		case experiment.Offers(s.What) && told && offered < experiment.LeastOffered && s.Values[experiment.ValueStalled] <= experiment.MostStalled && (denied == 0 || s.Load < denied):
 			denied = s.Load
 		}
+	}
+	if ceilings != 1 {
+		return fmt.Errorf("the generator's ceiling was measured by %d steps that count: want one", ceilings)
 	}
 	if denied != raw.Denied {
 		return fmt.Errorf("the least load that was not offered is said to be %.0f frames a second: by the steps it is %.0f", raw.Denied, denied)
@@ -115,17 +119,15 @@ func VerifiedBy(v search.Verified, steps []study.Step) (out []study.Step) {
 
 // checkVerified reports results that the steps did not verify, and values that are not the results. The steps' own values were checked.
 func checkVerified(raw experiment.NDRRaw, values map[string]float64, steps []study.Step) error {
-	results := map[string]float64{}
+	results := map[string]float64{} // of what was verified
 	for _, v := range raw.Verification {
-		if _, ok := raw.Range(v.Goal); ok {
-			results[experiment.MetricOf(v.Goal)] = v.Load / 1e6
-		}
 		if v.Load <= 0 {
 			if err := checkNone(raw, v, steps); err != nil {
 				return err
 			}
 			continue
 		}
+		results[experiment.MetricOf(v.Goal)] = v.Load / 1e6
 		by := VerifiedBy(v, steps)
 		if len(by) < search.VerifyTrials {
 			return fmt.Errorf("%s of %.0f frames a second was verified by %d trials: want %d", v.Goal, v.Load, len(by), search.VerifyTrials)
@@ -137,16 +139,29 @@ func checkVerified(raw experiment.NDRRaw, values map[string]float64, steps []stu
 		}
 	}
 	for _, metric := range []string{experiment.MetricNDR, experiment.MetricPDR} {
+		// What was not found is 0, or missing: what is known of it follows from the counts alone.
 		got, ok := values[metric]
-		if want, known := results[metric]; ok != known || math.Abs(got-want) > 1e-9*want {
+		if want, known := results[metric]; known && !ok || math.Abs(got-want) > 1e-9*want {
 			return fmt.Errorf("%s is said to be %v: verified is %v", metric, got, want)
 		}
 	}
 	return nil
 }
 
-// checkNone: that no load was found is a result, too. The load below which it is must have been refused by a step that counts and lost too much.
+// checkNone: that no load was found is a result, too. No load may have been verified, and the load below which the result is must have been refused by a step
+// that counts and lost too much.
 func checkNone(raw experiment.NDRRaw, v search.Verified, steps []study.Step) error {
+	passed := map[float64]int{}
+	for _, s := range steps {
+		if verifies := s.What == experiment.StepNDR || s.What == experiment.StepPDR && v.Goal == experiment.GoalPDR; !verifies || s.Void != "" || !experiment.CountsAs(s.Values) {
+			continue
+		}
+		if loss := s.Values[experiment.ValueLoss]; loss > 0 && (v.Goal == experiment.GoalNDR || loss >= experiment.PDRLoss) {
+			passed[s.Load] = 0
+		} else if passed[s.Load]++; passed[s.Load] == search.VerifyTrials {
+			return fmt.Errorf("%s is said not to be found: %d trials verified %.0f frames a second", v.Goal, search.VerifyTrials, s.Load)
+		}
+	}
 	r, ok := raw.Range(v.Goal)
 	if !ok {
 		return nil

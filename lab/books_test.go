@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -55,6 +56,8 @@ func booksJournal(t *testing.T, forge func(r *study.Record, steps []study.Step))
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = j.Close() })
+	var records []study.Record
+	var all []study.Step
 	for _, tr := range j.Left() {
 		r := study.Record{Trial: tr, Took: time.Second}
 		var steps []study.Step
@@ -64,12 +67,17 @@ func booksJournal(t *testing.T, forge func(r *study.Record, steps []study.Step))
 			steps = searchRecord(t, &r)
 		}
 		forge(&r, steps)
-		for _, s := range steps {
-			s.Begun = time.Unix(0, int64(draw(1, tr, s.N)>>1)) // in the order that the seed wants
-			if err := j.AddStep(s); err != nil {
-				t.Fatal(err)
-			}
+		records, all = append(records, r), append(all, steps...)
+	}
+	slices.SortFunc(all, func(a, b study.Step) int { // in the order that the seed wants
+		return cmp.Or(cmp.Compare(a.N, b.N), cmp.Compare(draw(1, a.Of, a.N), draw(1, b.Of, b.N)))
+	})
+	for _, s := range all {
+		if err := j.AddStep(s); err != nil {
+			t.Fatal(err)
 		}
+	}
+	for _, r := range records {
 		if err := j.Add(r); err != nil {
 			t.Fatal(err)
 		}
@@ -186,9 +194,10 @@ func TestForgedLossIsRefused(t *testing.T) {
 		"a load that was said not to be offered": {"limits", "not offered is said to be", func(r *study.Record, _ []study.Step) {
 			forgeSearch(t, r, func(n *experiment.NDRRaw) { n.Denied = 2e5 })
 		}},
-		"a result of 0 that is left out": {"limits", "ndr is said to be", func(r *study.Record, s []study.Step) {
-			nothingFound(t, r, s)
-			delete(r.Values, experiment.MetricNDR)
+		"a generator whose limit nobody measured": {"limits", "ceiling was measured by 0 steps", func(_ *study.Record, s []study.Step) { s[0].Void = "away" }},
+		"nothing found though a load was verified": {"limits", "3 trials verified 100000", func(r *study.Record, s []study.Step) {
+			forgeSearch(t, r, func(n *experiment.NDRRaw) { n.Verification[0].Load, n.Verification[0].Upper = 0, s[2].Load })
+			r.Values[experiment.MetricNDR] = 0
 		}},
 		"nothing found though nothing was lost": {"limits", "no step lost too much there", func(r *study.Record, s []study.Step) {
 			nothingFound(t, r, s)
@@ -256,6 +265,9 @@ func TestNotFoundIsAResult(t *testing.T) {
 		if ours(r) && r.Trial.Block < 2 {
 			nothingFound(t, r, s)
 		}
+		if ours(r) && r.Trial.Block == 1 { // as versions wrote it that left such a result out
+			delete(r.Values, experiment.MetricNDR)
+		}
 	})))
 	v, ratio := of(m), m.Comparison.Variants["ebpf"]
 	if v.N != 6 || v.NotFound != 2 || v.Open != stats.Closed || ratio.Blocks != 6 || ratio.Bounds != 2 || ratio.Interval.Low != 0 || ratio.Verdict != stats.Inconclusive {
@@ -292,6 +304,18 @@ func TestNotFoundIsAResult(t *testing.T) {
 		t.Error(text)
 	}
 
+	// The generator could not send much more than what was refused, so that it may be the reason: nothing is known.
+	m, _ = limits(Summarise(booksJournal(t, func(r *study.Record, s []study.Step) {
+		if ours(r) && r.Trial.Block == 0 {
+			nothingFound(t, r, s)
+			forgeSearch(t, r, func(n *experiment.NDRRaw) { n.Ceiling = 1.2e5 })
+			s[0].Values = map[string]float64{experiment.ValueArrived: 1.2e5}
+		}
+	})))
+	if v := of(m); v.N != 5 || v.NotFound != 0 {
+		t.Errorf("refused near the generator's ceiling: %+v", v)
+	}
+
 	// The machine is the reason: nothing is known, and the block does not count.
 	m, _ = limits(Summarise(booksJournal(t, func(r *study.Record, s []study.Step) {
 		if ours(r) && r.Trial.Block == 0 {
@@ -306,5 +330,34 @@ func TestNotFoundIsAResult(t *testing.T) {
 	})))
 	if v := of(m); v.N != 5 || v.NotFound != 0 {
 		t.Errorf("the machine stalled: %+v", v)
+	}
+}
+
+// TestNoLineThroughBounds: which blocks of a level are bounds depends on their values, so the others are no fair sample of it. The level is left out, and the
+// line says why.
+func TestNoLineThroughBounds(t *testing.T) {
+	p := study.Part{Name: "limits", Experiment: experiment.NDR, Compare: "platform", Baseline: "bridges",
+		Metrics: []study.Metric{{Name: experiment.MetricNDR, Unit: "Mpps"}},
+		Factors: []study.Factor{{Name: "platform", Levels: []string{"bridges"}}, {Name: "wires", Levels: []string{"1", "2", "3", "4"}}}}
+	all := cells{}
+	for wires := 1; wires <= 4; wires++ {
+		c := &cell{}
+		for block := range 6 {
+			load := 1e6 / float64(wires)
+			raw := experiment.NDRRaw{Ceiling: 2e6, Verification: []search.Verified{{Goal: experiment.GoalNDR, Load: load}}}
+			if wires == 4 && block > 0 {
+				raw.Ceiling = 1.1 * load
+			}
+			b, err := json.Marshal(raw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.records = append(c.records, &study.Record{Values: map[string]float64{experiment.MetricNDR: load / 1e6}, Raw: b})
+		}
+		all[key(study.Variant{"bridges", fmt.Sprint(wires)}, false)] = c
+	}
+	f, ok := fit(p, p.Metrics[0], p.Factors[1], []float64{1, 2, 3, 4}, study.Variant{"bridges", "1"}, all, 6, 1)
+	if !ok || len(f.X) != 3 || len(f.Extrapolated) != 1 || f.Extrapolated[0].X != 4 || f.Extrapolated[0].Why != "it is only a bound in 5 blocks" {
+		t.Errorf("%v: %+v", ok, f)
 	}
 }

@@ -25,10 +25,12 @@ func rangeOf(p study.Part, r *study.Record, metric string, value stats.Interval)
 		_ = json.Unmarshal(r.Raw, &raw) // of former versions it may be missing; newer ones without are refused
 		of, ok := raw.Range(goal)
 		switch {
-		case !ok && len(raw.Verification) == 0 && r.Values[experiment.ValueLimited] == 1: // of versions that did not verify
+		case len(raw.Verification) == 0 && r.Values[experiment.ValueLimited] == 1: // of versions that did not verify
 			return stats.Interval{Low: value.Low, High: math.Inf(1)}
-		case !ok:
+		case len(raw.Verification) == 0:
 			return value
+		case !ok:
+			return stats.Interval{Low: math.NaN(), High: math.NaN()}
 		case of.Low == 0:
 			return stats.Interval{Low: 0, High: of.High / 1e6}
 		case !of.Point():
@@ -54,7 +56,7 @@ func (v Value) Ranges() []stats.Interval {
 	return out
 }
 
-// FoundText says in how many blocks there is a result: "found in 5 of 8 blocks, limited by the generator in 2". Empty: in all, and no generator limits it.
+// FoundText says in how many blocks there is a result, and in how many the generator may be what limits it. Empty: in all, and it limits none.
 func (v Value) FoundText() string {
 	var parts []string
 	if v.NotFound > 0 {
@@ -71,10 +73,10 @@ func OpenSign(o stats.Open) string {
 	return map[stats.Open]string{stats.AtLeast: "≥ ", stats.AtMost: "≤ "}[o]
 }
 
-// Bound is a variant whose generator may have been what limited it: its NDR and PDR are lower bounds.
+// Bound is a variant whose generator may have been what limited it: its NDR or its PDR is a lower bound.
 type Bound struct {
 	Variant study.Variant `json:"variant"`
-	Limited int           `json:"limited"` // blocks
+	Limited int           `json:"limited"` // trials
 	Of      int           `json:"of"`      // valid ones
 }
 
@@ -96,5 +98,5 @@ func bounds(p study.Part, records []study.Record) (out []Bound) {
 
 // String says it in words.
 func (b Bound) String() string {
-	return fmt.Sprintf("%s: limited by the generator, whose ceiling is less than %g times the result, in %d of %d trials: a lower bound", strings.Join(b.Variant, " "), experiment.Headroom, b.Limited, b.Of)
+	return fmt.Sprintf("%s: limited by the generator, whose ceiling is less than %g times the result, in %d of %d trials: its NDR or its PDR is a lower bound", strings.Join(b.Variant, " "), experiment.Headroom, b.Limited, b.Of)
 }

@@ -267,13 +267,7 @@ func (j judge) series(levels map[string]string) (s []float64, why string) {
 	if c != nil && c.skipped != "" {
 		return nil, c.skipped
 	}
-	n := 0
-	for _, r := range c.ranges(j.part, j.metric.Name, j.blocks) {
-		if !math.IsNaN(r.Low) && !r.Point() {
-			n++
-		}
-	}
-	if n > 0 {
+	if n := c.bounds(j.part, j.metric.Name, j.blocks); n > 0 {
 		return nil, "it is only a bound in " + blocksText(n)
 	}
 	return c.series(j.part, j.metric.Name, j.blocks), ""

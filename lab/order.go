@@ -1,10 +1,10 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/stats"
@@ -62,11 +62,11 @@ func outOfTurn(schedule []study.Trial, records []study.Record) (study.Trial, boo
 	return study.Trial{}, false
 }
 
-// made is a trial, or a step of one, and when it began.
+// made is a trial, or a step of one.
 type made struct {
 	trial study.Trial
-	n     int // of the step
-	begun time.Time
+	n     int   // of the step
+	at    int64 // when it was made, before what has more
 }
 
 // groupsOf trials that were in random order with each other: those of a block and of a group.
@@ -75,7 +75,7 @@ func groupsOf(p study.Part, records []study.Record) [][]made {
 	for _, r := range records {
 		if r.Skipped == "" {
 			k := fmt.Sprintf("%d/%s", r.Trial.Block, p.Group(r.Trial.Variant))
-			groups[k] = append(groups[k], made{r.Trial, 0, r.Begun})
+			groups[k] = append(groups[k], made{r.Trial, 0, r.Begun.UnixNano()})
 		}
 	}
 	return slices.Collect(maps.Values(groups))
@@ -88,7 +88,7 @@ func rounds(p study.Part, records []study.Record, j *study.Journal) [][]made {
 	for _, r := range records {
 		for _, s := range j.StepsOf(r.Trial) {
 			k := fmt.Sprintf("%d/%s/%d", r.Trial.Block, p.Group(r.Trial.Variant), s.N)
-			groups[k] = append(groups[k], made{r.Trial, s.N, s.Begun})
+			groups[k] = append(groups[k], made{r.Trial, s.N, int64(s.Line)})
 		}
 	}
 	return slices.Collect(maps.Values(groups))
@@ -97,7 +97,7 @@ func rounds(p study.Part, records []study.Record, j *study.Journal) [][]made {
 // outOfRound is a step that was made before one of its round that had drawn less.
 func outOfRound(seed uint64, rounds [][]made) (t study.Trial, n int, ok bool) {
 	for _, round := range rounds {
-		slices.SortStableFunc(round, func(a, b made) int { return a.begun.Compare(b.begun) })
+		slices.SortStableFunc(round, func(a, b made) int { return cmp.Compare(a.at, b.at) })
 		for i := 1; i < len(round); i++ {
 			if a, b := round[i-1], round[i]; draw(seed, a.trial, a.n) > draw(seed, b.trial, b.n) {
 				return a.trial, a.n, true
@@ -119,7 +119,7 @@ func positionsOf(p study.Part, groups [][]made) (by map[string][]stats.Position,
 	}
 	by = map[string][]stats.Position{}
 	for _, group := range groups {
-		slices.SortStableFunc(group, func(a, b made) int { return a.begun.Compare(b.begun) })
+		slices.SortStableFunc(group, func(a, b made) int { return cmp.Compare(a.at, b.at) })
 		for i, m := range group {
 			level := p.Level(m.trial.Variant, p.Compare)
 			if m.trial.Duplicate {

@@ -211,7 +211,7 @@ func (r *Repeats) count(at SelfTest, ratio stats.Ratio) {
 	}
 	c := &r.Comparisons[i]
 	switch {
-	case !ratio.Decided():
+	case !ratio.Decided(), ratio.Bounds > 0: // of bounds no difference can be found
 		c.TooFew++
 	case ratio.Apart():
 		c.Different++

@@ -92,7 +92,7 @@ type Value struct {
 	// Bounds[i] is of block i where only a range of the value is known, null elsewhere. Without bounds it is not there.
 	Bounds   []*stats.Interval `json:"bounds,omitempty"`
 	Limited  int               `json:"limited,omitempty"`   // blocks whose value is a lower bound: the generator may be what limits it
-	NotFound int               `json:"not_found,omitempty"` // blocks whose value is an upper bound: the path met the goal at no load
+	NotFound int               `json:"not_found,omitempty"` // blocks whose value is an upper bound: the path refused that load, and none below was verified
 	Skipped  string            `json:"skipped,omitempty"`   // why
 }
 
@@ -109,7 +109,7 @@ type Fit struct {
 	R2       float64           `json:"r2"`       // of the medians
 	X        []float64         `json:"x"`
 	Y        []float64         `json:"y"` // medians
-	// Extrapolated are points of the line, not measurements, at levels whose trials were all void.
+	// Extrapolated are points of the line, not measurements, at levels whose trials were all void, or whose values are only bounds.
 	Extrapolated []Extrapolated `json:"extrapolated,omitempty"`
 }
 
@@ -260,7 +260,7 @@ func (c *cell) all(metric string, blocks int) []float64 {
 	out := make([]float64, blocks)
 	for i := range out {
 		out[i] = math.NaN()
-		if c == nil || c.records[i] == nil || c.records[i].Void != "" || c.records[i].Skipped != "" {
+		if !c.counts(i) {
 			continue
 		}
 		if v, ok := c.records[i].Values[metric]; ok && !math.IsInf(v, 0) {
@@ -274,11 +274,26 @@ func (c *cell) all(metric string, blocks int) []float64 {
 func (c *cell) ranges(p study.Part, metric string, blocks int) []stats.Interval {
 	out := stats.Exact(c.all(metric, blocks))
 	for i := range out {
-		if !math.IsNaN(out[i].Low) {
+		if c.counts(i) {
 			out[i] = rangeOf(p, c.records[i], metric, out[i])
 		}
 	}
 	return out
+}
+
+// counts tells whether a block has a valid trial.
+func (c *cell) counts(block int) bool {
+	return c != nil && c.records[block] != nil && c.records[block].Void == "" && c.records[block].Skipped == ""
+}
+
+// bounds is in how many blocks only a bound of a metric is known.
+func (c *cell) bounds(p study.Part, metric string, blocks int) (n int) {
+	for _, r := range c.ranges(p, metric, blocks) {
+		if !math.IsNaN(r.Low) && !r.Point() {
+			n++
+		}
+	}
+	return n
 }
 
 // whyVoid is why the last void trial of a cell is void; empty: none is.
@@ -480,9 +495,14 @@ func fit(p study.Part, m study.Metric, along study.Factor, x []float64, start st
 	var series [][]float64
 	for i, l := range along.Levels {
 		s := at(l).series(p, m.Name, blocks)
-		if n := len(valid(s)); n > 0 && n >= min(most, stats.MinBlocks) { // a level of which next to all trials are void is not measured
+		n, why := len(valid(s)), at(l).whyVoid()
+		if b := at(l).bounds(p, m.Name, blocks); b > 0 { // which blocks have only a bound depends on their values: the others are no fair sample
+			n, why = 0, "it is only a bound in "+blocksText(b)
+		}
+		switch {
+		case n > 0 && n >= min(most, stats.MinBlocks): // a level of which next to all trials are void is not measured
 			f.X, series = append(f.X, x[i]), append(series, s)
-		} else if why := at(l).whyVoid(); why != "" {
+		case why != "":
 			f.Extrapolated = append(f.Extrapolated, Extrapolated{X: x[i], Why: why})
 		}
 	}

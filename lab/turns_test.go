@@ -322,7 +322,7 @@ func TestStepsOutOfTurnAreCaught(t *testing.T) {
 		}, "was not made when the seed wanted it"},
 		"one step too early": {func(s study.Step) time.Time {
 			if s.Of.Block == 3 && s.N == 5 && draw(j.Header.Seed, s.Of, 5) == latest(j, s) {
-				return s.Begun.Add(-time.Hour)
+				return earliest(j, s).Add(-time.Nanosecond)
 			}
 			return s.Begun
 		}, "step 5 of trial limits/3/"},
@@ -331,13 +331,17 @@ func TestStepsOutOfTurnAreCaught(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		var steps []study.Step
 		for _, r := range j.Records {
-			for _, s := range j.StepsOf(r.Trial) {
-				s.Begun = c.began(s)
-				if err := forged.AddStep(s); err != nil {
-					t.Fatal(err)
-				}
+			steps = append(steps, j.StepsOf(r.Trial)...)
+		}
+		slices.SortStableFunc(steps, func(a, b study.Step) int { return c.began(a).Compare(c.began(b)) })
+		for _, s := range steps {
+			if err := forged.AddStep(s); err != nil {
+				t.Fatal(err)
 			}
+		}
+		for _, r := range j.Records {
 			if err := forged.Add(r); err != nil {
 				t.Fatal(err)
 			}
@@ -350,6 +354,16 @@ func TestStepsOutOfTurnAreCaught(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// earliest beginning in the round of a step.
+func earliest(j *study.Journal, s study.Step) (at time.Time) {
+	for _, r := range j.Records {
+		if steps := j.StepsOf(r.Trial); r.Trial.Block == s.Of.Block && len(steps) > s.N && (at.IsZero() || steps[s.N].Begun.Before(at)) {
+			at = steps[s.N].Begun
+		}
+	}
+	return at
 }
 
 // latest draw of the round of a step.

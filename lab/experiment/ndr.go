@@ -296,7 +296,8 @@ func MetricOf(goal string) string {
 //   - That or more, if the generator may be what limits it: it could not send Headroom times as much.
 //   - Less than what was refused, where nothing was verified and the path lost the frames.
 //
-// If the generator did not offer what was refused, or the machine stalled before anything was refused, the machine is the reason, and nothing is known.
+// If the generator may be the reason for which a load was refused, since it could not send Headroom times as much, or if the machine stalled before
+// anything was refused, nothing is known.
 func (n NDRRaw) Range(goal string) (r stats.Interval, ok bool) {
 	i := slices.IndexFunc(n.Verification, func(v search.Verified) bool { return v.Goal == goal })
 	if i < 0 {
@@ -315,7 +316,7 @@ func (n NDRRaw) Range(goal string) (r stats.Interval, ok bool) {
 			refused = found.Upper
 		}
 	}
-	return stats.Interval{Low: 0, High: refused}, refused > 0 && (n.Denied == 0 || refused < n.Denied)
+	return stats.Interval{Low: 0, High: refused}, refused > 0 && !n.limits(refused)
 }
 
 // limits tells whether a load is too near to what the generator can send.

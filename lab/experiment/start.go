@@ -61,18 +61,18 @@ func (startExperiment) Setup(ctx context.Context, b *Bench, l Levels) (Arrangeme
 		if err != nil {
 			return nil, err
 		}
-		return &starting{d: d, n: n}, nil
+		s := &starting{d: d, n: n}
+		if err := s.warm(ctx); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		return s, nil
 	}
 	r, err := b.starter(ctx, byDocker)
 	if err != nil {
 		return nil, err
 	}
 	x := &running{r: r, n: n}
-	// The first one warms the engine up.
-	if err := r.run(ctx, x.name(0)); err != nil {
-		return nil, err
-	}
-	return x, r.remove(ctx, x.name(0))
+	return x, errors.Join(r.run(ctx, x.name(0)), r.remove(ctx, x.name(0))) // the first one warms the engine up
 }
 
 // starting is a Weir that starts functions.
@@ -82,6 +82,16 @@ type starting struct {
 }
 
 func (s *starting) Close() error { return s.d.Close() }
+
+// warm starts and deletes a function: the first one unpacks the image. The peer has had its first one, too.
+func (s *starting) warm(ctx context.Context) error {
+	for _, file := range []string{s.d.Endpoints(), platform.Wire("o000"), s.d.Endpoints()} {
+		if err := s.d.Apply(ctx, file, "--prune"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // resting is how long a daemon gets before what it needs at rest is measured: the last reports of the start are out then.
 const resting = 3 * time.Second

@@ -134,7 +134,7 @@ def known(least, most, none):
 
 
 def ratio(x, base, margin):
-    """Ratio of x to base without its verdict; p is not corrected. x, base: pairs by block."""
+    """Ratio of x to base without its verdict; p is not corrected. x, base: pairs by block. What bounds leave without a ratio may be anything: p is 1."""
     least, most, zeros, bounds = log_ratios(x, base)
     r = {"blocks": len(least), "zeros": zeros, "bounds": bounds, "open": ""}
     if len(least) < MIN_BLOCKS:
@@ -147,7 +147,7 @@ def ratio(x, base, margin):
     a, b = halfway(least), halfway(most)
     middle, how = (b, "at most") if a < b < 0 else known(a, b, -math.inf)
     if middle is None:
-        return r | {"verdict": "no ratio"}
+        return r | {"verdict": "no ratio", "p": 1.0}
     ends = lambda level: (math.exp(median_interval(least, level)[0]), math.exp(median_interval(most, level)[1]))
     low, high = ends(1 - ALPHA)
     within = ends(1 - 2 * ALPHA)
@@ -168,12 +168,13 @@ def alone(x):
 
 
 def verdicts(ratios):
-    """Adds corrected p-values and verdicts to ratios by level."""
-    decided = sorted(k for k, r in ratios.items() if "ratio" in r)
-    for k, p in zip(decided, holm([ratios[k]["p"] for k in decided])):
+    """Adds corrected p-values and verdicts to ratios by level. Those that bounds leave without a ratio count in the correction of the others."""
+    family = sorted(k for k, r in ratios.items() if "p" in r)
+    for k, p in zip(family, holm([ratios[k]["p"] for k in family])):
         r = ratios[k]
         r["p"] = p
-        r["verdict"] = "equivalent" if r["equivalent"] else "inconclusive" if p >= ALPHA else "higher" if r["ratio"] > 1 else "lower"
+        if "ratio" in r:
+            r["verdict"] = "equivalent" if r["equivalent"] else "inconclusive" if p >= ALPHA else "higher" if r["ratio"] > 1 else "lower"
     return ratios
 
 
@@ -188,7 +189,7 @@ class Run:
         lines = read_lines(path)
         self.header = json.loads(lines[0])
         self.study = self.header["study"]
-        self.records, self.steps, self.cells = [], {}, {}
+        self.records, self.steps, self.cells, self.loads = [], {}, {}, {}
         for line in lines[1:]:
             r = json.loads(line)
             if "step" in r:
@@ -209,12 +210,24 @@ class Run:
 
     def ranges(self, part, levels, value, duplicate=False):
         """A value of a variant by block: its least and its greatest, both NaN where there is no valid trial."""
+        if part["experiment"] != "ndr" or value not in ("ndr", "pdr"):
+            return points(self.values(part, levels, value, duplicate))
         variant = ",".join(levels[f["name"]] for f in part["factors"])
-        out = points(self.values(part, levels, value, duplicate))
-        for b, (v, _) in enumerate(out):
-            if part["experiment"] == "ndr" and value in ("ndr", "pdr") and not np.isnan(v):
-                out[b] = load_range(self.cells[(part["name"], b, variant, duplicate)], value.upper(), v)
-        return out
+        return [self.load((part["name"], b, variant, duplicate), value.upper()) for b in range(self.blocks(part))]
+
+    def load(self, of, goal):
+        """The NDR or PDR of a trial (a key of cells): its least and its greatest, both NaN where there is none. Each is looked at once."""
+        if (of, goal) not in self.loads:
+            r = self.cells.get(of, {"void": "not made"})
+            if r.get("void") or r.get("skipped"):
+                self.loads[of, goal] = math.nan, math.nan
+            elif self.header["format"] == 1 and not (r.get("raw") or {}).get("verification"):  # versions that did not verify
+                value = r.get("values", {}).get(goal.lower(), math.nan)
+                self.loads[of, goal] = value, value + math.inf if r.get("values", {}).get("limited") else value
+            else:
+                where = f"{of[0]} {of[2]}{chr(39) if of[3] else ''} block {of[1]} {goal}"
+                self.loads[of, goal] = load_range(where, r, self.steps.get(of, []), goal)
+        return self.loads[of, goal]
 
     def values(self, part, levels, value, duplicate=False):
         """A value of a variant by block as the journal has it, NaN where there is no valid trial."""
@@ -249,15 +262,17 @@ class Run:
         return max(ends) - when(self.header["started"])
 
     def aa(self, labels=False):
-        """How often the baseline was told from itself, and in how many comparisons; labels counts the levels of the factor label, too."""
+        """How often the baseline was told from itself, and in how many comparisons without bounds, which could tell nothing; labels counts the levels of the
+        factor label, too."""
         told = different = 0
         for part in self.study["parts"]:
             for group in groups(part):
                 for metric in part["metrics"]:
                     twin, levels = self.comparison(part, group, metric)
                     for r in [twin] + (list(levels.values()) if labels and part["compare"] == "label" else []):
-                        told += "ratio" in r
-                        different += "ratio" in r and r["p"] < ALPHA
+                        counts = "ratio" in r and r["bounds"] == 0
+                        told += counts
+                        different += counts and r["p"] < ALPHA
         return different, told
 
     def claim(self, part, claim, system=None):
@@ -267,7 +282,7 @@ class Run:
         if system or claim.get("systems"):
             at[part["compare"]] = system or claim["systems"][0]
         if claim.get("shape"):
-            fit = self.shape(part, claim, fill(at))
+            fit = self.shape(part, claim, system)
             return (fit["slope"][0], fit["slope"][1:]) if fit else (None, None)
         sides = [at, at | claim["against"]] if claim.get("against") else [at]
         if any(a < b for levels in sides for a, b in self.ranges(part, fill(levels), claim["metric"])):
@@ -283,39 +298,102 @@ class Run:
             return None, None
         return float(np.median(x)), median_interval(x, 1 - ALPHA) if len(x) >= MIN_BLOCKS else None
 
-    def shape(self, part, claim, at):
+    def shape(self, part, claim, system=None):
         """How well laws predict the blocks along a factor, of 1/metric where it is to fall as 1/(a + b x). None where there are too few levels."""
+        at = {f["name"]: part["baseline"] if f["name"] == part["compare"] else f["levels"][0] for f in part["factors"]} | (claim.get("at") or {})
+        if system or claim.get("systems"):
+            at[part["compare"]] = system or claim["systems"][0]
         x, rows = [], []
         for level in factor(part, claim["along"]):
-            y = self.series(part, at | {claim["along"]: level}, claim["metric"])
+            pairs = self.ranges(part, at | {claim["along"]: level}, claim["metric"])
+            if any(a < b for a, b in pairs):
+                continue  # which of its blocks are bounds depends on their values
+            y = np.array([a for a, _ in pairs])
             if len(valid(y)) >= MIN_BLOCKS:
                 x.append(float(level))
-                rows.append(1 / y if claim["shape"] == "inverse" else y)
+                rows.append(y)
         if len(x) < MIN_LEVELS:
             return None
         y = np.array(rows).T
-        y = y[np.isfinite(y).all(axis=1)]
+        y = y[~np.isnan(y).any(axis=1)]
         if len(y) < MIN_BLOCKS or (y <= 0).any():
             return None
+        y = 1 / y if claim["shape"] == "inverse" else y
         return fit_shape(LAW[claim["shape"]], np.array(x), y)
 
 
+# Of the search and verification of NDR and PDR. Loads are in frames a second.
 HEADROOM = 1.3  # how many times a load the generator must be able to send
+GOALS = {"NDR": 0.0, "PDR": 0.005}  # shares of loss: with that much a load is refused, but 0 is none
+LEAST_OFFERED = 0.995  # of the frames that are not near stalls
+MOST_STALLED = 0.2  # of the frames: with more a step says nothing
+IN_A_ROW = 3  # trials that verify a load
+ENOUGH_TIME = 5  # full-length trials of the search that settle a load
 
 
-def load_range(record, goal, value):
-    """NDR and PDR: the load that was verified; that or more, if the generator cannot send enough beyond it; less than what was refused, if none was verified
-    and the generator did offer it."""
-    raw = record.get("raw") or {}
-    verified = next((v for v in raw.get("verification") or [] if v["goal"] == goal), None)
-    if verified is None:  # versions that did not verify
-        return value, math.inf if record["values"].get("limited") else value
-    denied, load = raw.get("not_offered", 0), verified["load"]
-    if load > 0:
-        return value, math.inf if raw["ceiling"] < HEADROOM * load or 0 < denied < HEADROOM * load else value
-    found = next(r for r in raw["results"] if r["goal"] == goal)
-    refused = verified["upper"] if found["lower"] > 0 else found["upper"]
-    return (0.0, refused / 1e6) if refused > 0 and (denied == 0 or refused < denied) else (value, value)
+def denied(step):
+    """Whether the generator could not send a step's load."""
+    return step["values"].get("offered", 1) < LEAST_OFFERED
+
+
+def verification(steps, goal):
+    """The highest load that trials in a row verified, and the lowest that one of them refused; 0 where there is none."""
+    refuses = lambda s: denied(s) or 0 < s["values"]["loss"] >= GOALS[goal]
+    verified, refused = [0], []
+    for (load, lost), row in itertools.groupby((s for s in steps if s["what"] == "verify " + goal), lambda s: (s["load"], refuses(s))):
+        if lost:
+            refused.append(load)
+        elif len(list(row)) >= IN_A_ROW:
+            verified.append(load)
+    return max(verified), min(refused, default=0)
+
+
+def refused_by_search(steps, goal, full):
+    """The lowest load that at some time had lost too much in more than half of the time that settles a load; 0 where there is none. Of trials shorter than a
+    full one that time counts by which those that lost too much are longer than the others."""
+    times, refused = {}, []
+    for s in steps:
+        if s["what"] != "search":
+            continue
+        loss = max(s["values"]["loss"], 1 - s["values"]["offered"] if denied(s) else 0)
+        t = times.setdefault(s["load"], dict.fromkeys(itertools.product((False, True), repeat=2), 0))
+        t[s["length_ns"] >= full, loss > GOALS[goal]] += s["length_ns"]
+        high = t[True, True] + max(0, t[False, True] - t[False, False])
+        if 2 * high > max(high + t[True, False], ENOUGH_TIME * full):
+            refused.append(s["load"])
+    return min(refused, default=0)
+
+
+def by_steps(steps, goal, full):
+    """What the steps of a trial say of a goal: the generator's ceiling, the lowest load that it could not send, the highest that was verified, and the lowest
+    that the verification refused, or the search, if it found none to verify. None or 0 where there is none. full: length of the search's full trials."""
+    steps = [s for s in steps if not s.get("void")]
+    ceiling = next((s["values"]["arrived"] for s in steps if s["what"] == "ceiling"), None)
+    begun = any(s["what"] == "verify " + goal for s in steps)
+    steps = [s for s in steps if s["what"] in ("search", "verify NDR", "verify PDR") and s["values"].get("stalled", 0) <= MOST_STALLED]
+    verified, refused = verification(steps, goal)
+    if goal == "PDR":  # what met NDR has met PDR
+        verified = max(verified, verification(steps, "NDR")[0])
+    if not verified and not begun:
+        refused = refused_by_search(steps, goal, full)
+    return ceiling, min((s["load"] for s in steps if denied(s)), default=0), verified, refused
+
+
+def load_range(where, record, steps, goal):
+    """NDR and PDR in Mpps, from the steps: the load that was verified; that or more, if the generator cannot send enough beyond it; less than what was
+    refused, if none was verified and the generator can send enough beyond that. What the record says has to be the same."""
+    raw, said = record.get("raw") or {}, record.get("values", {}).get(goal.lower())
+    told, found = (next((r for r in raw.get(name) or [] if r["goal"] == goal), {}) for name in ("verification", "results"))
+    ceiling, unsent, verified, refused = by_steps(steps, goal, record["trial"]["duration_ns"])
+    close(where + " ceiling", raw.get("ceiling"), ceiling)
+    close(where + " not offered", raw.get("not_offered", 0), unsent)
+    close(where + " verified", told.get("load"), verified)
+    close(where + " refused", (told if told.get("load") or found.get("lower") else found).get("upper"), refused)
+    check(where + " value", math.isclose(said or 0, verified / 1e6), said, verified / 1e6)  # what was not found is 0, or missing
+    limits = lambda load: ceiling is None or ceiling < HEADROOM * load or 0 < unsent < HEADROOM * load
+    if verified:
+        return verified / 1e6, math.inf if limits(verified) else verified / 1e6
+    return (0.0, refused / 1e6) if refused and not limits(refused) else (math.nan, math.nan)
 
 
 LAW = {"linear": "linear", "inverse": "linear", "exponential": "exponential"}
@@ -566,10 +644,8 @@ def check_claim(where, run, part, claim, on, distrusted):
     ours, interval = run.claim(part, claim, on["system"])
     close(where, on["ours"], ours)
     check_interval(where, on["interval"], interval)
-    fit = None
-    if claim.get("shape"):
-        fill = {f["name"]: part["baseline"] if f["name"] == part["compare"] else f["levels"][0] for f in part["factors"]}
-        fit = run.shape(part, claim, fill | (claim.get("at") or {}) | {part["compare"]: on["system"]})
+    fit = run.shape(part, claim, on["system"]) if claim.get("shape") else None
+    if fit:
         check_shape(where, on["shape"], fit)
     want = "not testable" if distrusted else verdict(part, claim, interval, fit)
     check(where + " verdict", on["verdict"] == want, on["verdict"], want)
@@ -593,6 +669,8 @@ def check_shape(where, said, ours):
 # --- the pages ---
 
 DIGITS = 3
+SIGNS = {"": "", "at least": "≥ ", "at most": "≤ "}  # before a figure that is a bound
+OTHER_WAY = {"": "", "at least": "at most", "at most": "at least"}  # of 1/ratio
 NUMBER = r"-?[0-9][0-9,]*(?:\.[0-9]+)?"
 
 
@@ -609,6 +687,13 @@ def shown(what, text, *ours):
     for s, v in zip(said, ours):
         half = 0 if v == 0 else 0.5 * 10.0 ** (math.floor(math.log10(abs(v))) - DIGITS + 1)
         check(what, abs(s - v) <= half * 1.001, text, f"{v:.6g}")
+
+
+def signed(what, text, how):
+    """The cell without its sign, which tells how its figure is known."""
+    sign = re.match("(?:[≥≤] )?", text).group(0)
+    check(what + " sign", sign == SIGNS[how], repr(text), how or "no bound")
+    return text[len(sign):]
 
 
 class Pages:
@@ -693,10 +778,10 @@ class Pages:
         """A quantity in two runs: the intervals overlap, or not."""
         ours = [measured(one, line), measured(two, line | line.get("other", {}))]
         check(where + " what", row[0] == line["what"], row[0], line["what"])
-        for cell, numbers in zip(row[1:3], ours):
-            body = re.sub(r"[^0-9.,()\s-]|(?<![0-9])[.,]", "", re.sub(r"\b1/s", "", cell))
+        for cell, (how, *numbers) in zip(row[1:3], ours):
+            body = re.sub(r"[^0-9.,()\s-]|(?<![0-9])[.,]", "", re.sub(r"\b1/s", "", signed(where, cell, how)))
             shown(where, body, *numbers)
-        (_, low, high), (_, low2, high2) = ours
+        (_, _, low, high), (_, _, low2, high2) = ours
         want = "**differ**" if high < low2 or high2 < low else "agree"
         check(where + " verdict", row[3] == want, row[3], want)
 
@@ -708,7 +793,8 @@ class Pages:
                     check(where + " text", row[0].startswith(c["text"]), row[0], c["text"])
                     if interval:
                         shown(where, row[1], ours, *interval)
-                        said, want = row[2].split(":")[0].strip("*"), verdict(part, c, interval)
+                        fit = run.shape(part, c) if c.get("shape") else None
+                        said, want = row[2].split(":")[0].strip("*"), verdict(part, c, interval, fit)
                         check(where + " verdict", said == want, said, want)
                     return
         check(where, False, "a claim", "none")
@@ -754,18 +840,20 @@ def column(heads, row):
 
 
 def check_line(where, expected, row):
-    """expected: numbers by column, or texts."""
+    """expected: by column texts, or numbers; before those of ours, peer and ratio how they are known."""
     for kind, want in expected.items():
-        have = row.get(kind, "")
+        body = row.get(kind, "")
         if isinstance(want, str):
-            check(f"{where} {kind}", have == want, repr(have), repr(want))
-        elif kind in ("ours", "peer", "lost", "ratio"):
-            body = have
-            if kind == "peer":
-                body = re.match(NUMBER, have).group(0) if re.match(NUMBER, have) else have
-            if kind == "ours":
-                body = re.sub(r"[^0-9.,()\s-]|(?<![0-9])[.,]", "", re.sub(r"\b1/s", "", have))
-            shown(f"{where} {kind}", body, *want)
+            check(f"{where} {kind}", body == want, repr(body), repr(want))
+            continue
+        if kind in ("ours", "peer", "ratio"):
+            how, *want = want
+            body = signed(f"{where} {kind}", body, how)
+        if kind == "peer":
+            body = re.match(NUMBER, body).group(0) if re.match(NUMBER, body) else body
+        if kind == "ours":
+            body = re.sub(r"[^0-9.,()\s-]|(?<![0-9])[.,]", "", re.sub(r"\b1/s", "", body))
+        shown(f"{where} {kind}", body, *want)
     for kind in row:
         check(f"{where} {kind}", kind in expected or row[kind] == "", repr(row[kind]), "nothing")
 
@@ -785,19 +873,19 @@ def bench_line(b, line):
     """A figure of the former harness: medians of all runs, and the median and quartiles of the ratios of neighbours, above 1 where Weir is better."""
     times, ours = line.get("times", 1), np.array(b["weir_runs"])
     middle = float(np.median(ours)) * times
-    out = {"what": line["what"], "ours": [middle], "n": str(len(ours))}
+    out = {"what": line["what"], "ours": ["", middle], "n": str(len(ours))}
     low = high = middle
     if b.get("peer_runs") and not line.get("alone"):
         peer = np.array(b["peer_runs"])
         bigger = b["unit"] in ("Gb/s", "Mpps", "1/s")
-        out["peer"] = [float(np.median(peer)) * times]
+        out["peer"] = ["", float(np.median(peer)) * times]
         if len(peer) == len(ours):
             r = ours / peer if bigger else peer / ours
             low = high = float(np.median(r))
-            out["ratio"] = [low] + ([float(np.quantile(r, q)) for q in (0.25, 0.75)] if len(r) >= 3 else [])
+            out["ratio"] = ["", low] + ([float(np.quantile(r, q)) for q in (0.25, 0.75)] if len(r) >= 3 else [])
         else:
             low = high = float(np.median(ours) / np.median(peer) if bigger else np.median(peer) / np.median(ours))
-            out["ratio"] = [low]
+            out["ratio"] = ["", low]
     if (line.get("unit") or b["unit"]) in ("Gb/s", "Mpps"):
         out["lost"] = "not recorded"
     out["verdict"] = with_target(line, "", low, high)
@@ -812,9 +900,9 @@ def lab_line(run, line):
     ours = run.ranges(part, at, metric["name"])
     out, sides = {"what": line["what"] + found(ours, "")}, [(at, ours)]
     if line.get("alone"):
-        middle, _, interval = alone(ours)
+        middle, how, interval = alone(ours)
         interval = np.array(interval) * times
-        out |= {"ours": [middle * times, *interval], "n": str(sum(not np.isnan(a) for a, _ in ours)), "verdict": with_target(line, "", *interval)}
+        out |= {"ours": [how, middle * times, *interval], "n": str(sum(not np.isnan(a) for a, _ in ours)), "verdict": with_target(line, "", *interval)}
     else:
         other = at | (line.get("against") or {part["compare"]: part["baseline"]})
         theirs = run.ranges(part, other, metric["name"])
@@ -836,22 +924,22 @@ def lab_line(run, line):
 
 
 def measured(run, line):
-    """A value with its interval, or its ratio to that of other levels."""
+    """How a value, or its ratio to that of other levels, is known; then the figure, and its interval."""
     part = run.part(line["part"])
     metric = next(m for m in part["metrics"] if m["name"] == line["metric"])
     at = {f["name"]: line["at"].get(f["name"], f["levels"][0]) for f in part["factors"]}
     ours = run.ranges(part, at, metric["name"])
     if not line.get("against"):
-        middle, _, interval = alone(ours)
-        return middle, *interval
+        middle, how, interval = alone(ours)
+        return how, middle, *interval
     r = ratio(ours, run.ranges(part, at | line["against"], metric["name"]), metric.get("margin") or MARGIN)
-    return r["ratio"], r["low"], r["high"]
+    return r["open"], r["ratio"], r["low"], r["high"]
 
 
 def compared_line(run, part, metric, line, at, other, ours, theirs):
     times, compare = line.get("times", 1), part["compare"]
     r = ratio(ours, theirs, metric.get("margin") or MARGIN)
-    middle, low, high = r["ratio"], r["low"], r["high"]
+    how, middle, low, high = r["open"], r["ratio"], r["low"], r["high"]
     rest = lambda levels: {k: v for k, v in levels.items() if k != compare}
     verdict = ""
     if rest(at) == rest(other) and other[compare] == part["baseline"] and at[compare] != part["baseline"]:
@@ -861,15 +949,17 @@ def compared_line(run, part, metric, line, at, other, ours, theirs):
         q = [a / b for (a, _), (b, _) in zip(ours, theirs) if a > 0 and b > 0]
         spread = (np.quantile(q, 0.25), np.quantile(q, 0.75))
     if line.get("inverse"):
-        middle, low, high, spread = 1 / middle, 1 / high, 1 / low, (1 / spread[1], 1 / spread[0])
-    return {"ours": [alone(ours)[0] * times], "peer": [alone(theirs)[0] * times], "ratio": [middle, *spread],
+        inverse = lambda v: 1 / v if v else math.inf
+        how, middle, low, high, spread = OTHER_WAY[how], inverse(middle), inverse(high), inverse(low), (inverse(spread[1]), inverse(spread[0]))
+    (mine, mine_how, _), (peer, peer_how, _) = alone(ours), alone(theirs)
+    return {"ours": [mine_how, mine * times], "peer": [peer_how, peer * times], "ratio": [how, middle, *spread],
             "n": str(r["blocks"]), "verdict": with_target(line, verdict, low, high)}
 
 
 def found(pairs, whose):
     """In how many blocks there is a result, and in how many the generator limits it."""
     n, none, limited = sum(not np.isnan(a) for a, _ in pairs), sum(a < b < math.inf for a, b in pairs), sum(b == math.inf for _, b in pairs)
-    out = [f"found in {n - none} of {n} blocks"] * (none > 0) + [f"a lower bound in {limited} of {n} blocks, limited by the generator"] * (limited > 0)
+    out = [f"found in {n - none} of {n} blocks"] * bool(none) + [f"a lower bound in {limited} of {n} blocks, limited by the generator"] * bool(limited)
     return f"; {whose}{'; '.join(out)}" if out else ""
 
 

@@ -42,7 +42,7 @@ func trust(r lab.Results) Trust {
 				t.Comparisons++
 				t.LeastBlocks, t.MostBlocks = min(t.LeastBlocks, d.Blocks), max(t.MostBlocks, d.Blocks)
 				switch {
-				case !d.Decided():
+				case !d.Decided(), d.Bounds > 0: // of bounds no difference can be found
 					t.TooFew++
 					continue
 				case d.Apart():

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"weir.dev/weir/lab"
+	"weir.dev/weir/lab/stats"
 	"weir.dev/weir/lab/study"
 )
 
@@ -48,7 +49,7 @@ func alongFigures(p lab.PartResult, metric int, id string) (out []figure) {
 			}
 			x, _ := strconv.ParseFloat(g.Levels[along.Name], 64)
 			for _, v := range g.Metrics[metric].Values {
-				if v.Duplicate || v.Median == nil {
+				if v.Duplicate || v.Median == nil || v.Open != stats.Closed { // a bound is in the table, with its sign
 					continue
 				}
 				b := bundles[i]
@@ -59,8 +60,11 @@ func alongFigures(p lab.PartResult, metric int, id string) (out []figure) {
 				}
 				c := &b.curves[k]
 				low, high := *v.Median, *v.Median
-				if v.Interval != nil && finite(v.Interval.High) {
-					low, high = v.Interval.Low, v.Interval.High
+				if v.Interval != nil {
+					low = v.Interval.Low
+					if finite(v.Interval.High) {
+						high = v.Interval.High
+					}
 				}
 				c.x, c.y, c.low, c.high = append(c.x, x), append(c.y, *v.Median), append(c.low, low), append(c.high, high)
 			}

@@ -112,7 +112,7 @@ func costs(p lab.PartResult, metric int, name string, scale float64, seed uint64
 				}
 			}
 			for _, v := range g.Metrics[metric].Values {
-				if v.Duplicate || v.N == 0 {
+				if v.Duplicate || v.N == 0 || v.Limited+v.NotFound > 0 { // of bounds there is no line
 					continue
 				}
 				key := v.Level + "/" + levelsText(at)

@@ -124,7 +124,7 @@ func TestLimitsComeFromTheSteps(t *testing.T) {
 		}
 	}
 	more := strings.Join(r.Findings[0].More, " ")
-	if !strings.Contains(more, "ebpf 1: limited by the generator") || !strings.Contains(more, "in 1 of 5 trials: a lower bound") {
+	if !strings.Contains(more, "ebpf 1: limited by the generator") || !strings.Contains(more, "in 1 of 5 trials: its NDR or its PDR is a lower bound") {
 		t.Errorf("a lower bound is not said to be one: %s", more)
 	}
 	files, err := r.Files(Outputs()...)

@@ -99,20 +99,36 @@ func compare(baseline, duplicate []Interval, variants map[string][]Interval, mar
 	c := Comparison{Duplicate: again.judged(l, 1, runs, rng), Variants: make(map[string]Ratio, len(variants))}
 	var names []string // that were tested
 	var p []float64
+	unknown := 0 // variants that bounds leave without a ratio
 	noise := map[string]quotients{}
 	for _, name := range slices.Sorted(maps.Keys(variants)) {
 		r, l := estimate(variants[name], baseline, margin)
 		c.Variants[name] = r
-		if r.Decided() {
+		switch {
+		case r.Decided():
 			names, p, noise[name] = append(names, name), append(p, r.P), l
+		case r.anything():
+			unknown++
 		}
 	}
-	for i, corrected := range Holm(p) {
+	for i, corrected := range holmBeside(p, unknown) {
 		r := c.Variants[names[i]]
 		r.P = corrected
-		c.Variants[names[i]] = r.judged(noise[names[i]], len(p), runs, rng)
+		c.Variants[names[i]] = r.judged(noise[names[i]], len(p)+unknown, runs, rng)
 	}
 	return c
+}
+
+// anything tells whether bounds are the reason for which there is no ratio. With the values themselves there would be one, and a test.
+func (r Ratio) anything() bool { return r.Verdict == NoRatio && r.Bounds > 0 && 2*r.Zeros < r.Blocks }
+
+// holmBeside corrects p as if there were more tests, each with the outcome 1: so a bound never makes the correction of the others weaker.
+func holmBeside(p []float64, more int) []float64 {
+	all := slices.Clone(p)
+	for range more {
+		all = append(all, 1)
+	}
+	return Holm(all)[:len(p)]
 }
 
 // Disown takes verdicts back that cannot rest on how the trials were made: those of some variants, or all where none is named.
@@ -147,7 +163,9 @@ func logRatios(x, base []Interval) (l quotients) {
 		a, b := x[i], base[i]
 		exact := a.Point() && b.Point()
 		switch {
-		case a.missing() || b.missing() || exact && (math.IsInf(a.High, 1) || math.IsInf(b.High, 1)):
+		case a.missing() || b.missing() || a.Low < 0 || b.Low < 0: // below 0 nothing has a logarithm
+			continue
+		case exact && (math.IsInf(a.High, 1) || math.IsInf(b.High, 1)):
 			continue
 		case exact && a.Low == 0 && b.Low == 0:
 			l.low, l.high = append(l.low, 0), append(l.high, 0)
@@ -216,7 +234,7 @@ func estimate(x, base []Interval, margin float64) (Ratio, quotients) {
 	return r, l
 }
 
-// middleLog is the median log-ratio, or the end of it that is known: of two the one that is on one side of 0 with the other.
+// middleLog is the median log-ratio, or the end of it that is known. If both ends are known and below 0, it is the upper one; otherwise the lower one.
 func middleLog(l quotients) (m float64, open Open, ok bool) {
 	if most := medianSorted(l.high); most < 0 && medianSorted(l.low) < most {
 		return most, AtMost, true
@@ -224,7 +242,7 @@ func middleLog(l quotients) (m float64, open Open, ok bool) {
 	return middle(l.low, l.high, math.Inf(-1))
 }
 
-// p of the values in their ranges that are the least sure: those next to 0. If their medians may lie on either side of it, nothing is sure.
+// p is the greatest that values in these ranges can have: that of the ends nearest to 0. It is 1 if the median may lie on either side of 0.
 func (l quotients) p() float64 {
 	switch {
 	case l.bounds == 0, medianSorted(l.low) > 0:

@@ -57,15 +57,19 @@ func Pool(runs []Comparison) PooledComparison {
 	}
 	var names []string // that were tested
 	var p []float64
+	unknown := 0 // variants that bounds leave without a ratio
 	within := map[string]Interval{}
 	for _, name := range slices.Sorted(maps.Keys(every)) {
 		x := pool(of(func(c Comparison) (Ratio, bool) { r, ok := c.Variants[name]; return r, ok }))
 		out.Variants[name], within[name] = x.Pooled, x.within
-		if x.Decided() {
+		switch {
+		case x.Decided():
 			names, p = append(names, name), append(p, x.P)
+		case x.bounds:
+			unknown++
 		}
 	}
-	for i, corrected := range Holm(p) {
+	for i, corrected := range holmBeside(p, unknown) {
 		x := out.Variants[names[i]]
 		x.P = corrected
 		out.Variants[names[i]] = x.judged(within[names[i]])
@@ -93,6 +97,7 @@ func (p Pooled) judged(within Interval) Pooled {
 type pooled struct {
 	Pooled
 	within Interval
+	bounds bool // are the reason for which there is no ratio
 }
 
 func pool(ratios []Ratio) pooled {
@@ -101,7 +106,10 @@ func pool(ratios []Ratio) pooled {
 	spread := 0.0 // of one block, as a variance, summed over runs
 	for _, r := range ratios {
 		switch {
-		case r.Verdict == NoRatio, r.Open != Closed:
+		case r.Bounds > 0: // the ratio may be a point all the same, but an end of its interval is no measure of its noise
+			out.Verdict, out.bounds = NoRatio, true
+			continue
+		case r.Verdict == NoRatio:
 			out.Verdict = NoRatio
 			continue
 		case !r.Decided() || r.Verdict == NotClaimed:
@@ -113,7 +121,7 @@ func pool(ratios []Ratio) pooled {
 	}
 	switch {
 	case out.Verdict == NoRatio:
-		return pooled{Pooled: Pooled{Runs: []float64{}, Verdict: NoRatio}}
+		return pooled{Pooled: Pooled{Runs: []float64{}, Verdict: NoRatio}, bounds: out.bounds}
 	case len(y) < MinRuns:
 		return pooled{Pooled: Pooled{Runs: out.Runs, Verdict: TooFewRuns}}
 	}

@@ -136,6 +136,9 @@ func TestPoolOfLittle(t *testing.T) {
 		return Comparison{Duplicate: x, Variants: map[string]Ratio{"x": x}}
 	}
 	few, none, unclaimed := ratio(0, TooFew), ratio(0, NoRatio), ratio(3, NotClaimed)
+	// Not found in three of eight blocks: the median is a point, and its interval begins at 0.
+	of := Ratio{Blocks: 8, Bounds: 3, Ratio: 2, Interval: Interval{0, 2}, P: 1, Margin: 1.05, Verdict: Inconclusive}
+	bounded := Comparison{Duplicate: of, Variants: map[string]Ratio{"x": of}}
 	for _, c := range []struct {
 		runs []Comparison
 		want Verdict
@@ -146,6 +149,7 @@ func TestPoolOfLittle(t *testing.T) {
 		{[]Comparison{ratio(2, Higher), few, unclaimed}, TooFewRuns, 1},
 		{[]Comparison{ratio(2, Higher), ratio(2, Higher), few}, Higher, 2},
 		{[]Comparison{ratio(2, Higher), ratio(2, Higher), none}, NoRatio, 0}, // left out for what was measured, it would look as in the others
+		{[]Comparison{ratio(2, Higher), ratio(2, Higher), bounded}, NoRatio, 0},
 		{[]Comparison{ratio(1.5, Higher), ratio(0.7, Lower)}, Inconclusive, 2},
 		{[]Comparison{ratio(1, Equivalent), ratio(1, Equivalent), ratio(1, Equivalent)}, Equivalent, 3},
 	} {

@@ -18,9 +18,9 @@ func Exact(values []float64) []Interval {
 // Point tells whether both ends are the same: the value itself.
 func (i Interval) Point() bool { return i.Low == i.High }
 
-// missing tells whether a block has no value; below 0 nothing has a logarithm.
+// missing tells whether a block has no value.
 func (i Interval) missing() bool {
-	return math.IsNaN(i.Low) || math.IsNaN(i.High) || i.Low < 0 || math.IsInf(i.Low, 1) || i.Low > i.High
+	return math.IsNaN(i.Low) || math.IsNaN(i.High) || math.IsInf(i.Low, 1) || i.Low > i.High
 }
 
 // Open tells how a median is known whose values are ranges.
@@ -52,8 +52,8 @@ func ends(x []Interval) (low, high []float64) {
 	return low, high
 }
 
-// middle of values between these: none is the lower end that says nothing, and so is none or +Inf of the upper. Where both ends are known the one that is
-// nearer to the other side of none is told.
+// middle is the median of values between sorted low and sorted high, or the end of it that is known. A lower end at none says nothing, and neither does an
+// upper end at +Inf. If both ends are known it is the lower one.
 func middle(low, high []float64, none float64) (median float64, open Open, ok bool) {
 	if len(low) == 0 {
 		return math.NaN(), Closed, false

@@ -32,9 +32,15 @@ func TestBoundsSayNoMoreThanTheValues(t *testing.T) {
 			return values, ranges
 		}
 		base, baseRanges := draw("baseline", 1)
-		x, ranges := draw("variant", truth)
-		exact := compareExact(base, base, map[string][]float64{"x": x}, Margin, 1, rand.New(rand.NewPCG(1, 1))).Variants["x"]
-		got := compare(baseRanges, baseRanges, map[string][]Interval{"x": ranges}, Margin, 1, rand.New(rand.NewPCG(1, 1))).Variants["x"]
+		// x is looked at; the others are tested beside it, so that it is corrected for them.
+		values, ranges := map[string][]float64{}, map[string][]Interval{}
+		values["x"], ranges["x"] = draw("variant", truth)
+		for i := range rapid.IntRange(0, 2).Draw(rt, "others") {
+			name := string(rune('a' + i))
+			values[name], ranges[name] = draw(name, truth)
+		}
+		exact := compareExact(base, base, values, Margin, 1, rand.New(rand.NewPCG(1, 1))).Variants["x"]
+		got := compare(baseRanges, baseRanges, ranges, Margin, 1, rand.New(rand.NewPCG(1, 1))).Variants["x"]
 		if got.Blocks != n {
 			rt.Fatalf("%d of %d blocks count: a bound is no missing value", got.Blocks, n)
 		}
@@ -107,6 +113,16 @@ func TestRatiosOfBounds(t *testing.T) {
 	}
 }
 
+// TestBoundsWeakenNoCorrection: a variant of which nothing is known beside an unknown baseline would have been tested with the values themselves.
+func TestBoundsWeakenNoCorrection(t *testing.T) {
+	limited := times(6, Interval{1, inf})
+	alone := CompareRanges(limited, limited, map[string][]Interval{"a": times(6, Interval{0.5, 0.5})}, Margin, 1).Variants["a"]
+	beside := CompareRanges(limited, limited, map[string][]Interval{"a": times(6, Interval{0.5, 0.5}), "c": limited}, Margin, 1)
+	if a, c := beside.Variants["a"], beside.Variants["c"]; alone.Verdict != Lower || a.Verdict != Inconclusive || a.P != 2*alone.P || c.Verdict != NoRatio {
+		t.Errorf("alone %+v, beside another %+v and %+v", alone, a, c)
+	}
+}
+
 // TestMedianRange: the median of a level by itself.
 func TestMedianRange(t *testing.T) {
 	for name, x := range map[string]struct {
@@ -123,6 +139,7 @@ func TestMedianRange(t *testing.T) {
 		"nothing is known":         {[]Interval{{0, inf}, {0, inf}}, 0, Closed, false},
 		"there is no value":        {Exact([]float64{math.NaN()}), 0, Closed, false},
 		"0 is a value like others": {Exact([]float64{0, 0, 1}), 0, Closed, true},
+		"so is what is below 0":    {Exact([]float64{-2, -1, 1}), -1, Closed, true},
 	} {
 		median, open, _, ok := MedianRange(x.values, 1-Alpha)
 		if ok != x.ok || ok && (median != x.median || open != x.open) {

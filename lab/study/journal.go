@@ -73,6 +73,7 @@ type Journal struct {
 	f       *os.File
 	done    map[string]bool
 	steps   map[string][]Step // by the key of their trial
+	lines   int               // of steps
 	planned map[string]bool   // keys of the schedule
 }
 
@@ -207,7 +208,7 @@ func (j *Journal) take(line []byte) error {
 		if err := errors.Join(j.checkTrial(s.Of), j.checkStep(*s)); err != nil {
 			return err
 		}
-		j.steps[s.Of.Key()] = append(j.steps[s.Of.Key()], *s)
+		j.keepStep(*s)
 		return nil
 	}
 	if err := j.checkTrial(r.Trial); err != nil {

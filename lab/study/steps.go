@@ -21,6 +21,7 @@ type Step struct {
 	Void       string             `json:"void,omitempty"`
 	Setup      string             `json:"setup,omitempty"` // see Record.Setup
 	Raw        json.RawMessage    `json:"raw,omitempty"`
+	Line       int                `json:"-"` // in the journal, among all steps: the order in which they were made, whatever the clock said
 }
 
 // stepLine is how a step stands in the journal.
@@ -39,8 +40,15 @@ func (j *Journal) AddStep(s Step) error {
 	if err := j.append(stepLine{&s}); err != nil {
 		return err
 	}
-	j.steps[s.Of.Key()] = append(j.steps[s.Of.Key()], s)
+	j.keepStep(s)
 	return nil
+}
+
+// keepStep of the journal's next line.
+func (j *Journal) keepStep(s Step) {
+	j.lines++
+	s.Line = j.lines
+	j.steps[s.Of.Key()] = append(j.steps[s.Of.Key()], s)
 }
 
 // checkStep: every step once, none left out, none behind the end of its trial.

@@ -35,8 +35,9 @@ X=np.array([0,1,2,5,9,10,20,50,100.]); Y=np.round(3+0.4*X+rng.normal(0,0.5,9),4)
 t=st.theilslopes(Y,X,method="joint"); out["line"]={"x":X.tolist(),"y":Y.tolist(),"b":float(t.slope),"a":float(t.intercept)}
 # Laws that predict a block from the medians of the others, by numpy's least squares: relative to y, or of the logarithms. See "Shapes" in lab/DESIGN.md.
 def law(name,x,y):
-    if name=="exponential": return np.polyval(np.polyfit(x,np.log(y),1),x)
-    if name=="power": return np.polyval(np.polyfit(np.log(x),np.log(y),1),np.log(x))
+    near=lambda p: np.clip(p,np.log(y)-1,np.log(y)+1)
+    if name=="exponential": return near(np.polyval(np.polyfit(x,np.log(y),1),x))
+    if name=="power": return near(np.polyval(np.polyfit(np.log(x),np.log(y),1),np.log(x)))
     f=np.polyval(np.polyfit(x,y,{"constant":0,"linear":1,"quadratic":2}[name],w=1/y),x)/y
     return np.log(y*np.clip(f,np.exp(-1),np.exp(1)))
 root=lambda v: float(np.sign(v)*np.sqrt(abs(v)))
@@ -53,7 +54,7 @@ def shape(name,x,Y):
         "behind":{l:[root(v) for v in interval(e-E[name],.95)] for l,e in E.items() if l!=name},"exponent":over([np.polyfit(np.log(x),np.log(y),1)[0] for y in Y]),
         "slope":over(slopes),"gain":over(slopes*(x.max()-x.min())/np.median(Y,axis=1))}
 out["shapes"]=[]
-for name,x,f in (("linear",[1,5,9,20,50,100],lambda x:10+2.3*x),("exponential",[1,2,5,9,20],lambda x:10*np.exp(.1*x)),("linear",[1,2,5,10,20,25,50],lambda x:3*x**.5),("linear",[1,5,9,20,50,100],lambda x:1+.01*x+.02*x*x)):
+for name,x,f in (("linear",[1,5,9,20,50,100],lambda x:10+2.3*x),("exponential",[1,2,5,9,20],lambda x:10*np.exp(.1*x)),("linear",[1,2,5,10,20,25,50],lambda x:3*x**.5),("linear",[1,5,9,20,50,100],lambda x:1+.01*x+.02*x*x),("linear",[1,2,5,9,20,50,100],lambda x:np.where(x<20,1,60)*x**.2)): # the last is beyond the limit of each law
     x=np.array(x,float); Y=np.round(f(x)*rng.lognormal(0,.1,(9,len(x))),4)
     out["shapes"].append({"law":name,"x":x.tolist(),"series":Y.T.tolist(),**shape(name,x,Y)})
 print(json.dumps(out,indent=1))
