@@ -106,15 +106,18 @@ func checkGenerator(raw experiment.NDRRaw, steps []study.Step) error {
 	return nil
 }
 
-// VerifiedBy are the steps that verified a result: those at its load that count. What met NDR has met PDR.
-func VerifiedBy(v search.Verified, steps []study.Step) (out []study.Step) {
+// VerifiedBy are the steps that verified a result: those at its load that count. What met NDR has met PDR, which then has no steps of its own there.
+func VerifiedBy(v search.Verified, steps []study.Step) []study.Step {
+	by := map[string][]study.Step{}
 	for _, s := range steps {
-		verifies := s.What == experiment.StepNDR || s.What == experiment.StepPDR && v.Goal == experiment.GoalPDR
-		if verifies && s.Void == "" && s.Load == v.Load && experiment.CountsAs(s.Values) {
-			out = append(out, s)
+		if s.Void == "" && s.Load == v.Load && experiment.CountsAs(s.Values) {
+			by[s.What] = append(by[s.What], s)
 		}
 	}
-	return out
+	if own := by[experiment.StepPDR]; v.Goal == experiment.GoalPDR && len(own) > 0 {
+		return own
+	}
+	return by[experiment.StepNDR]
 }
 
 // checkVerified reports results that the steps did not verify, and values that are not the results. The steps' own values were checked.
@@ -151,14 +154,19 @@ func checkVerified(raw experiment.NDRRaw, values map[string]float64, steps []stu
 // checkNone: that no load was found is a result, too. No load may have been verified, and the load below which the result is must have been refused by a step
 // that counts and lost too much.
 func checkNone(raw experiment.NDRRaw, v search.Verified, steps []study.Step) error {
-	passed := map[float64]int{}
+	type trials struct {
+		what string
+		load float64
+	}
+	passed := map[trials]int{}
 	for _, s := range steps {
 		if verifies := s.What == experiment.StepNDR || s.What == experiment.StepPDR && v.Goal == experiment.GoalPDR; !verifies || s.Void != "" || !experiment.CountsAs(s.Values) {
 			continue
 		}
-		if loss := s.Values[experiment.ValueLoss]; loss > 0 && (v.Goal == experiment.GoalNDR || loss >= experiment.PDRLoss) {
-			passed[s.Load] = 0
-		} else if passed[s.Load]++; passed[s.Load] == search.VerifyTrials {
+		at := trials{s.What, s.Load}
+		if loss := s.Values[experiment.ValueLoss]; loss > 0 && (s.What == experiment.StepNDR || loss >= experiment.PDRLoss) {
+			passed[at] = 0
+		} else if passed[at]++; passed[at] == search.VerifyTrials {
 			return fmt.Errorf("%s is said not to be found: %d trials verified %.0f frames a second", v.Goal, search.VerifyTrials, s.Load)
 		}
 	}

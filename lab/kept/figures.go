@@ -324,6 +324,7 @@ func (x *pick) compared(cells []string, unit string, named bool) error {
 	if x.line.Inverse {
 		middle, low, high = 1/middle, 1/high, 1/low
 		sign = map[stats.Open]stats.Open{stats.AtLeast: stats.AtMost, stats.AtMost: stats.AtLeast}[sign]
+		verdict = turned(verdict)
 	}
 	cells[3] = lab.OpenSign(sign) + fmt.Sprintf("%s (%s%s to %s)", number(middle), words, number(low), number(high))
 	cells[5], cells[6] = fmt.Sprint(ratio.Blocks), verdict
@@ -335,6 +336,17 @@ func (x *pick) compared(cells []string, unit string, named bool) error {
 		low, high = 1/high, 1/low
 	}
 	return aim(cells, x.line.Target, low, high)
+}
+
+// turned is the verdict on a ratio of which the table has the inverse.
+func turned(verdict string) string {
+	switch stats.Verdict(verdict) {
+	case stats.Higher:
+		return string(stats.Lower)
+	case stats.Lower:
+		return string(stats.Higher)
+	}
+	return verdict
 }
 
 // median of a value, or what bounds it; NaN if nothing is known of it.

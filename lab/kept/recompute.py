@@ -950,6 +950,7 @@ def compared_line(run, part, metric, line, at, other, ours, theirs):
         spread = (np.quantile(q, 0.25), np.quantile(q, 0.75))
     if line.get("inverse"):
         inverse = lambda v: 1 / v if v else math.inf
+        verdict = {"higher": "lower", "lower": "higher"}.get(verdict, verdict)
         how, middle, low, high, spread = OTHER_WAY[how], inverse(middle), inverse(high), inverse(low), (inverse(spread[1]), inverse(spread[0]))
     (mine, mine_how, _), (peer, peer_how, _) = alone(ours), alone(theirs)
     return {"ours": [mine_how, mine * times], "peer": [peer_how, peer * times], "ratio": [how, middle, *spread],
