@@ -106,12 +106,8 @@ func (p *plugged) AddFunction(ctx context.Context, f datapath.Function) (datapat
 
 // SetState watches the process as a driver does.
 func (p *plugged) SetState(ctx context.Context, function string, s datapath.State, pid int) error {
+	p.Settle() // frames that were sent before meet the former state
 	p.mu.Lock()
-	for p.waiting() { // frames that were sent before meet the former state
-		p.mu.Unlock()
-		runtime.Gosched()
-		p.mu.Lock()
-	}
 	err := p.Switch.SetState(ctx, function, s, pid)
 	p.pids[pid] = true
 	p.mu.Unlock()
@@ -135,6 +131,17 @@ func (p *plugged) SetState(ctx context.Context, function string, s datapath.Stat
 		p.Ended(pid)
 	}()
 	return nil
+}
+
+// Settle returns when the switch has met all frames that have come in.
+func (p *plugged) Settle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.waiting() {
+		p.mu.Unlock()
+		runtime.Gosched()
+		p.mu.Lock()
+	}
 }
 
 // waiting tells whether a frame has come in that the switch has not met.

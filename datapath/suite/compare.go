@@ -60,15 +60,24 @@ func (w *twins) commit(rules ...flow.Rule) {
 	}
 }
 
-// state of a function, in both switches. What was sent before has met the former one: a frame that is dropped arrives nowhere where it could be
-// awaited, but it is in no queue any more.
-func (w *twins) state(function string, s datapath.State) {
+// Settler is a switch that may meet a frame later than the next one at another port, as no kernel does. Settle returns when it has met all that came in.
+type Settler interface{ Settle() }
+
+// emptyQueues waits until no frame is on its way to a switch.
+func (w *twins) emptyQueues() {
 	w.t.Helper()
 	Until(w.t, "empty receive queues", func() bool {
 		n, err := netns.Backlog()
 		must(w.t, err)
 		return n == 0
 	})
+}
+
+// state of a function, in both switches. What was sent before has met the former one: a frame that is dropped arrives nowhere where it could be
+// awaited, but it is in no queue any more.
+func (w *twins) state(function string, s datapath.State) {
+	w.t.Helper()
+	w.emptyQueues()
 	must(w.t, w.ref.SetDown(function, s == datapath.Down))
 	must(w.t, w.r.Switch.SetState(Context(w.t), function, s, 0))
 }
@@ -114,6 +123,10 @@ func (w *twins) send(what string, from *Station, mark, frame []byte) {
 	w.sent = append(w.sent, s)
 	from.Send(w.t, frame)
 	w.await(s) // what bridges learn depends on the order
+	if x, ok := w.r.Switch.(Settler); ok && len(s.want) == 0 {
+		w.emptyQueues()
+		x.Settle()
+	}
 	news := false
 	header := string(frame[:min(18, len(frame))])
 	for _, key := range []string{header, "from " + header[6:]} { // bridges learn from the sender alone
