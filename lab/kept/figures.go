@@ -87,7 +87,7 @@ func (f *figures) table(name string, link func(string) string) (string, error) {
 		}
 		rows, of = append(rows, row), append(of, from)
 	}
-	heads := []string{"", t.Ours, orElse(t.Peer, "peer"), "ratio (95 % interval, or quartiles)", "lost: " + t.Ours + ", peer", "n", "verdict"}
+	heads := []string{"", t.Ours, orElse(t.Peer, "peer"), "ratio (95 % interval, or quartiles)", "lost: " + t.Ours + ", " + orElse(t.Peer, "peer"), "n", "verdict"}
 	switch {
 	case len(t.Claims) > 0:
 		heads = []string{"", t.Ours + " (95 % interval)", "verdict"}
@@ -118,7 +118,7 @@ func (f *figures) about(of []string, link func(string) string) (string, error) {
 		}
 		fmt.Fprintf(&b, "- %s", r.about(link(name)))
 		if len(r.row.Wrong) > 0 {
-			fmt.Fprintf(&b, " [Its mistakes](%s).", link("runs.md"))
+			fmt.Fprintf(&b, " [Known mistakes](%s): %s.", link("runs.md#mistakes"), f.wrong(r.row))
 		}
 		b.WriteString("\n")
 	}
@@ -481,6 +481,7 @@ func (f *figures) allRuns(link func(string) string) string {
 // wrongs are all the mistakes, each with its number.
 func (f *figures) wrongs() string {
 	var b strings.Builder
+	b.WriteString("### Mistakes\n")
 	for i, w := range f.mistakes() {
 		fmt.Fprintf(&b, "%d. %s\n", i+1, w)
 	}

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"weir.dev/weir/lab/claim"
+	"weir.dev/weir/lab/study"
 )
 
 // The pages show what the generator makes of the raw data.
@@ -214,5 +217,52 @@ func TestNumbers(t *testing.T) {
 	}
 	if got := fmt.Sprint(number(0.1 / 3 * 3)); got != "0.100" {
 		t.Error(got)
+	}
+}
+
+// A target that a run of the tables missed is in a table, as the README says.
+func TestMissedTargetsAreShown(t *testing.T) {
+	f := current(t)
+	shown := func(c study.Claim, part study.Part) bool {
+		for _, table := range f.selection.Tables {
+			for _, id := range table.Claims {
+				if id.ID == c.ID {
+					return true
+				}
+			}
+			for _, l := range table.Lines {
+				same := l.Part == part.Name && l.Metric == c.Metric && l.Target != ""
+				for factor, level := range c.At {
+					same = same && (factor == part.Compare || l.At[factor] == level)
+				}
+				if same {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	missed := 0
+	for _, table := range f.selection.Tables {
+		if table.Run == "" || strings.HasSuffix(table.Run, ".json") {
+			continue
+		}
+		r, err := f.run(table.Run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range r.report.Results.Parts {
+			for _, c := range p.Claims {
+				if c.Headline().Verdict != claim.Missed {
+					continue
+				}
+				if missed++; !shown(c.Claim, p.Part) {
+					t.Errorf("%s: target %s is missed, and no table shows it", table.Run, c.Claim.ID)
+				}
+			}
+		}
+	}
+	if missed == 0 {
+		t.Error("no run misses a target: this test has nothing to find")
 	}
 }

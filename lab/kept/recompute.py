@@ -815,7 +815,7 @@ class Pages:
         if repeated:
             return
         c = run.counts()
-        said = re.search(r"([0-9]+) trials measured in (?:([0-9]+)h)?(?:([0-9]+)m)?([0-9]+)s, ([0-9]+) void, ([0-9]+) made again, ([0-9]+) not", line)
+        said = re.search(r"([0-9]+) trials measured in (?:([0-9]+)h)?(?:([0-9]+)m)?([0-9]+)s, ([0-9]+) void, ([0-9]+) made again, ([0-9]+) skipped", line)
         if said is None:
             check(f"{where}: {name}", False, line, c)
             return

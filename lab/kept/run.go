@@ -241,7 +241,7 @@ func (r *run) about(link string) string {
 		fmt.Fprintf(&b, "; %s", r.repeated.Headline())
 	case r.journal != nil:
 		t := r.report.Trust
-		fmt.Fprintf(&b, "; %d trials measured in %s, %d void, %d made again, %d not possible here or left to another mode; the baseline was told from itself (A/A) in %d of %d comparisons, by chance in about %.0f",
+		fmt.Fprintf(&b, "; %d trials measured in %s, %d void, %d made again, %d skipped (not possible on this machine, or only with --full); A/A: the baseline differed from its own copy in %d of %d comparisons, where chance alone makes about %.1f",
 			x.Measured, x.Ended.Sub(x.Started).Round(time.Second), x.Void, x.Again, x.Skipped, t.Different, t.Same+t.Different, stats.Alpha*float64(t.Same+t.Different))
 	}
 	b.WriteString(".")
