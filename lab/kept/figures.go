@@ -316,37 +316,17 @@ func (x *pick) compared(cells []string, unit string, named bool) error {
 	x.found(cells, x.value, "")
 	x.found(cells, theirs, "the peer: ")
 	low, high := ratio.Interval.Low, ratio.Interval.High
-	middle, words, sign := ratio.Ratio, "", ratio.Open
+	words := ""
 	if x.line.Spread == spreadQuartiles {
 		low, high = quartiles(floats(x.value), floats(theirs))
 		words = "quartiles "
 	}
-	if x.line.Inverse {
-		middle, low, high = 1/middle, 1/high, 1/low
-		sign = map[stats.Open]stats.Open{stats.AtLeast: stats.AtMost, stats.AtMost: stats.AtLeast}[sign]
-		verdict = turned(verdict)
-	}
-	cells[3] = lab.OpenSign(sign) + fmt.Sprintf("%s (%s%s to %s)", number(middle), words, number(low), number(high))
+	cells[3] = lab.OpenSign(ratio.Open) + fmt.Sprintf("%s (%s%s to %s)", number(ratio.Ratio), words, number(low), number(high))
 	cells[5], cells[6] = fmt.Sprint(ratio.Blocks), verdict
 	if err := x.losses(cells); err != nil {
 		return err
 	}
-	low, high = ratio.Interval.Low, ratio.Interval.High
-	if x.line.Inverse {
-		low, high = 1/high, 1/low
-	}
-	return aim(cells, x.line.Target, low, high)
-}
-
-// turned is the verdict on a ratio of which the table has the inverse.
-func turned(verdict string) string {
-	switch stats.Verdict(verdict) {
-	case stats.Higher:
-		return string(stats.Lower)
-	case stats.Lower:
-		return string(stats.Higher)
-	}
-	return verdict
+	return aim(cells, x.line.Target, ratio.Interval.Low, ratio.Interval.High)
 }
 
 // median of a value, or what bounds it; NaN if nothing is known of it.

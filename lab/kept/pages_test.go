@@ -181,7 +181,7 @@ func TestBadSelectionsAreRefused(t *testing.T) {
 		"tables: [{name: a, ours: x, lines: [{what: a, part: b, metric: c, target: '1.5'}]}]",
 		"tables: [{name: a, ours: x, lines: [{what: a, part: b, bench: c}]}]",
 		"tables: [{name: a, ours: x, lines: [{what: a, part: b, spread: wide}]}]",
-		"tables: [{name: a, ours: x, lines: [{what: a, part: b, alone: true, inverse: true}]}]",
+		"tables: [{name: a, ours: x, lines: [{what: a, part: b, alone: true, against: {c: d}}]}]",
 		"tables: [{name: a, ours: x, lins: []}]",
 	} {
 		dir := t.TempDir()

@@ -670,7 +670,6 @@ def check_shape(where, said, ours):
 
 DIGITS = 3
 SIGNS = {"": "", "at least": "≥ ", "at most": "≤ "}  # before a figure that is a bound
-OTHER_WAY = {"": "", "at least": "at most", "at most": "at least"}  # of 1/ratio
 NUMBER = r"-?[0-9][0-9,]*(?:\.[0-9]+)?"
 
 
@@ -948,10 +947,6 @@ def compared_line(run, part, metric, line, at, other, ours, theirs):
     if line.get("spread") == "quartiles":
         q = [a / b for (a, _), (b, _) in zip(ours, theirs) if a > 0 and b > 0]
         spread = (np.quantile(q, 0.25), np.quantile(q, 0.75))
-    if line.get("inverse"):
-        inverse = lambda v: 1 / v if v else math.inf
-        verdict = {"higher": "lower", "lower": "higher"}.get(verdict, verdict)
-        how, middle, low, high, spread = OTHER_WAY[how], inverse(middle), inverse(high), inverse(low), (inverse(spread[1]), inverse(spread[0]))
     (mine, mine_how, _), (peer, peer_how, _) = alone(ours), alone(theirs)
     return {"ours": [mine_how, mine * times], "peer": [peer_how, peer * times], "ratio": [how, middle, *spread],
             "n": str(r["blocks"]), "verdict": with_target(line, verdict, low, high)}

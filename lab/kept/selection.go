@@ -54,13 +54,12 @@ type Line struct {
 	// of a run of the former harness: the name of its result
 	Bench string `yaml:"bench,omitempty"`
 
-	Peer    string  `yaml:"peer,omitempty"`    // what the peer is, if the levels do not say it well
-	Alone   bool    `yaml:"alone,omitempty"`   // no peer
-	Inverse bool    `yaml:"inverse,omitempty"` // the ratio is peer : ours
-	Spread  string  `yaml:"spread,omitempty"`  // of the ratio: interval (95 %), quartiles
-	Times   float64 `yaml:"times,omitempty"`   // both values, for another unit
-	Unit    string  `yaml:"unit,omitempty"`
-	Target  string  `yaml:"target,omitempty"` // of the ratio, or of what has no peer: ">= 1.7", "<= 4"
+	Peer   string  `yaml:"peer,omitempty"`   // what the peer is, if the levels do not say it well
+	Alone  bool    `yaml:"alone,omitempty"`  // no peer
+	Spread string  `yaml:"spread,omitempty"` // of the ratio: interval (95 %), quartiles
+	Times  float64 `yaml:"times,omitempty"`  // both values, for another unit
+	Unit   string  `yaml:"unit,omitempty"`
+	Target string  `yaml:"target,omitempty"` // of the ratio, or of what has no peer: ">= 1.7", "<= 4"
 }
 
 // Loss is what was lost while a rate was measured: the median over the blocks of a value of the trials, or of their steps of a name.
@@ -116,7 +115,7 @@ func (l Line) check(again bool) error {
 		return errors.New("want what it is")
 	case !again && l.Other != nil:
 		return errors.New("only tables with again have an other place")
-	case again && (l.Bench != "" || l.Lost != nil || l.Says != nil || l.Target != "" || l.Alone || l.Inverse || l.Times != 0 || l.Unit != "" || l.Spread != ""):
+	case again && (l.Bench != "" || l.Lost != nil || l.Says != nil || l.Target != "" || l.Alone || l.Times != 0 || l.Unit != "" || l.Spread != ""):
 		return errors.New("a table with again wants part, metric, at, against and other alone")
 	case (l.Bench == "") == (l.Part == ""):
 		return errors.New("want part and metric of a run of the lab, or bench")
@@ -124,7 +123,7 @@ func (l Line) check(again bool) error {
 		return errors.New("bench stands alone")
 	case !slices.Contains([]string{"", spreadInterval, spreadQuartiles}, l.Spread):
 		return fmt.Errorf("spread %q: want %s or %s", l.Spread, spreadInterval, spreadQuartiles)
-	case l.Alone && (l.Against != nil || l.Inverse):
+	case l.Alone && l.Against != nil:
 		return errors.New("alone has no peer")
 	}
 	if l.Target != "" {
