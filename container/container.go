@@ -32,9 +32,21 @@ const (
 	Stopped State = "stopped"
 )
 
+// About is what is known of one runtime on this host.
+type About struct {
+	Name    string
+	Version string          // of its programs, as they say it
+	Ports   []portkind.Kind // by which its containers can be joined with a switch; see Runtime.PortKinds
+	Userns  bool            // its containers can be in a user namespace: see Spec.Userns
+	Missing string          // why it cannot be used here, and what would help; "": it can
+	Note    string          // what an operator should know of it, such as an emulated processor; "" nothing
+}
+
 // Spec says what to run. Netns, if named, exists and its links are up before Create is called.
 type Spec struct {
 	ID string
+	// Runtime is the name of the runtime that runs it, where there are several to choose from; "": the host's default.
+	Runtime string `json:",omitempty"`
 	// Image is the reference of the image that the root is of, for runtimes that have images of their own. "" if there is none.
 	Image string `json:",omitempty"`
 	// Rootfs is how the root file system is had: a directory where it is mounted. It is never written when ReadOnly.

@@ -19,6 +19,8 @@ type Options = oci.Options
 type Driver struct {
 	// Open gives the runtime of an instance; it may be an io.Closer.
 	Open func(ctx context.Context, i instance.Instance, o Options) (container.Runtime, error)
+	// About tells what this host has of it, without Open. It makes nothing, and takes as long as its programs take to say their versions.
+	About func(ctx context.Context, o Options) container.About
 	// Programs that it runs.
 	Programs []string
 }
@@ -34,6 +36,7 @@ func All() map[string]Driver {
 				}
 				return rt, nil
 			},
+			About:    oci.About,
 			Programs: []string{"runc"},
 		},
 	}

@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,12 +11,41 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"weir.dev/weir/container"
+	"weir.dev/weir/portkind"
 )
 
 // ErrVulnerable says that the runtime's program has a known way out of containers.
 var ErrVulnerable = errors.New("known container escapes")
 
 const versionTimeout = 10 * time.Second
+
+// About tells whether the runtime's program is there and may be used.
+func About(ctx context.Context, o Options) container.About {
+	a := container.About{Name: "oci", Ports: []portkind.Kind{portkind.Veth}, Userns: true}
+	name := cmp.Or(o.CLI, defaultCLI)
+	cli, err := exec.LookPath(name)
+	if err != nil {
+		a.Missing = fmt.Sprintf("no program %s: install it (apt-get install runc) or name another with --runtime", name)
+		return a
+	}
+	r := &Runtime{cli: cli}
+	warning, err := r.checkVersion(ctx)
+	switch {
+	case errors.Is(err, ErrVulnerable) && o.Vulnerable:
+		warning = err.Error()
+	case err != nil:
+		a.Missing = err.Error()
+	}
+	a.Note = warning
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, cli, "--version").Output(); err == nil {
+		a.Version, _, _ = strings.Cut(string(out), "\n")
+	}
+	return a
+}
 
 // checkVersion refuses a runc with known ways out that user namespaces do not close, and tells of one whose ways out they do close. Other runtimes
 // have other faults: nothing is known of them here.
