@@ -27,6 +27,7 @@ import (
 	"weir.dev/weir/agent/kernel"
 	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
+	runtime "weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/oci"
 	"weir.dev/weir/datapath/ebpf"
 	"weir.dev/weir/image"
@@ -76,7 +77,7 @@ func child(text string) error {
 	if err != nil {
 		return err
 	}
-	rt, err := oci.New(ctx, o.Instance, oci.Options{Adopt: true})
+	rt, err := oci.New(ctx, o.Instance, oci.Options{Options: runtime.Options{Adopt: true}})
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"weir.dev/weir/catalogue/rig"
 	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/oci"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
@@ -20,7 +21,7 @@ import (
 // world is an instance with the catalogue's images and a runtime.
 type world struct {
 	images  *image.Store
-	runtime *oci.Runtime
+	runtime *kernel.Runtime
 }
 
 func newWorld(t testing.TB) world {
@@ -47,7 +48,7 @@ func newWorld(t testing.TB) world {
 		}
 	}
 	w := world{images: image.Open(inst, dir)}
-	if w.runtime, err = oci.New(t.Context(), inst, oci.Options{Adopt: true}); err != nil {
+	if w.runtime, err = oci.New(t.Context(), inst, oci.Options{Options: kernel.Options{Adopt: true}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

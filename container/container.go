@@ -1,6 +1,6 @@
 // Package container is the contract of a container runtime and the conformance suite that every driver passes.
 //
-// Drivers: container/oci. A container outlives the process that made it.
+// Drivers: see container/drivers. A container outlives the process that made it.
 package container
 
 import (

@@ -3,8 +3,10 @@ package drivers
 
 import (
 	"context"
+	"log/slog"
 
 	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/oci"
 	"weir.dev/weir/instance"
 )
@@ -12,8 +14,23 @@ import (
 // Default is the runtime that an agent has.
 const Default = "oci"
 
-// Options are those of the runtime oci, so far the only one.
-type Options = oci.Options
+// Options of all drivers; each takes what it has use for. See kernel.Options and oci.Options.
+type Options struct {
+	CLI               string // program of the runtime oci
+	Remove, KeepLogs  bool
+	Memory, DiskBytes int64
+	CPUs              float64
+	Adopt, Vulnerable bool
+	Log               *slog.Logger
+}
+
+func (o Options) kernel() kernel.Options {
+	return kernel.Options{KeepLogs: o.KeepLogs, Memory: o.Memory, DiskBytes: o.DiskBytes, CPUs: o.CPUs, Adopt: o.Adopt}
+}
+
+func (o Options) oci() oci.Options {
+	return oci.Options{Options: o.kernel(), CLI: o.CLI, Remove: o.Remove, Vulnerable: o.Vulnerable, Log: o.Log}
+}
 
 // Driver is one way to run containers.
 type Driver struct {
@@ -30,13 +47,13 @@ func All() map[string]Driver {
 	return map[string]Driver{
 		Default: {
 			Open: func(ctx context.Context, i instance.Instance, o Options) (container.Runtime, error) {
-				rt, err := oci.New(ctx, i, o)
+				rt, err := oci.New(ctx, i, o.oci())
 				if err != nil { // not a nil pointer in an interface
 					return nil, err
 				}
 				return rt, nil
 			},
-			About:    oci.About,
+			About:    func(ctx context.Context, o Options) container.About { return oci.About(ctx, o.oci()) },
 			Programs: []string{"runc"},
 		},
 	}

@@ -10,21 +10,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
-	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
 )
-
-// callMark is an environment variable of every runtime process that we start: INSTANCE/VERB/ID. It does not reach the container.
-// A new process of the instance finds by it the calls that a killed one left in flight.
-const callMark = "WEIR_RUNTIME_CALL"
 
 // cliError is what a failed runtime call said.
 type cliError struct {
@@ -44,75 +35,56 @@ func (e *cliError) Unwrap() error { return e.err }
 
 // command prepares a runtime call. Its process group is its own, so that a terminal's ^C to the daemon does not reach it, and its
 // standard streams are files, so that it ends well when the daemon is killed.
-func (r *Runtime) command(ctx context.Context, id, log string, args []string) *exec.Cmd {
+func (e *Engine) command(ctx context.Context, id, log string, args []string) *exec.Cmd {
 	verb := args[0]
-	cmd := exec.CommandContext(ctx, r.cli, append([]string{"--root", r.stateDir(), "--log", log, "--log-format", "json"}, args...)...)
-	cmd.Env = append(os.Environ(), callMark+"="+r.mark(verb, id))
+	cmd := exec.CommandContext(ctx, e.cli, append([]string{"--root", e.stateDir(), "--log", log, "--log-format", "json"}, args...)...)
+	cmd.Env = append(os.Environ(), e.home.Mark(verb, id))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd
 }
 
-func (r *Runtime) mark(verb, id string) string { return r.inst.Name + "/" + verb + "/" + id }
-
-func (r *Runtime) callLog(id string) string { return filepath.Join(r.dir(), "call-"+id+".log") }
+func (e *Engine) callLog(id string) string { return filepath.Join(e.home.Dir(), "call-"+id+".log") }
 
 // call runs one runtime command. out, if any, becomes the container's standard output and error.
-func (r *Runtime) call(ctx context.Context, id string, out *os.File, args ...string) error {
+func (e *Engine) call(ctx context.Context, id string, out *os.File, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, cliTimeout)
 	defer cancel()
-	log := r.callLog(id)
+	log := e.callLog(id)
 	defer os.Remove(log)
-	cmd := r.command(ctx, id, log, args)
+	cmd := e.command(ctx, id, log, args)
 	if out != nil { // a nil *os.File is no nil io.Writer
 		cmd.Stdout, cmd.Stderr = out, out
 	}
-	err := startSparing(cmd)
+	err := kernel.StartSparing(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}
 	if err != nil {
-		return r.failed(ctx, args[0], log, err)
+		return e.failed(ctx, args[0], log, err)
 	}
 	return nil
 }
 
-// startSparing starts a command with SIGXFSZ blocked, for itself and whatever it executes: a full log (maxLog) must end nobody. The mask of blocked signals
-// passes through fork, exec and Go's runtime, and so through runc into the container. To ignore the signal would not do: what runc, a Go program, finds
-// ignored it handles, and what is handled is the default again for the program that it executes, which is death.
-func startSparing(cmd *exec.Cmd) error {
-	runtime.LockOSThread() // the child has the mask of the thread that forks
-	defer runtime.UnlockOSThread()
-	var set, before unix.Sigset_t
-	n := uint(unix.SIGXFSZ) - 1
-	bits := uint(unsafe.Sizeof(set.Val[0])) * 8
-	set.Val[n/bits] = 1 << (n % bits)
-	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &set, &before); err != nil {
-		return fmt.Errorf("block SIGXFSZ: %w", err)
-	}
-	defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil) }() // the kernel's own mask: it cannot be wrong
-	return cmd.Start()
-}
-
 // output runs a runtime command that makes nothing, for what it prints.
-func (r *Runtime) output(ctx context.Context, id string, args ...string) ([]byte, error) {
+func (e *Engine) output(ctx context.Context, id string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, cliTimeout)
 	defer cancel()
-	log := r.callLog(id)
+	log := e.callLog(id)
 	defer os.Remove(log)
 	var out bytes.Buffer
-	cmd := r.command(ctx, id, log, args)
+	cmd := e.command(ctx, id, log, args)
 	cmd.Stdout = &out
 	if err := cmd.Run(); err != nil {
-		return nil, r.failed(ctx, args[0], log, err)
+		return nil, e.failed(ctx, args[0], log, err)
 	}
 	return out.Bytes(), nil
 }
 
-func (r *Runtime) failed(ctx context.Context, verb, log string, err error) error {
+func (e *Engine) failed(ctx context.Context, verb, log string, err error) error {
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	return &cliError{verb: filepath.Base(r.cli) + " " + verb, text: lastError(log), err: err}
+	return &cliError{verb: filepath.Base(e.cli) + " " + verb, text: lastError(log), err: err}
 }
 
 // lastError is the last error in a runtime's JSON log.
@@ -160,66 +132,4 @@ func explain(err error, s container.Spec) error {
 		return fmt.Errorf("command %q is not executable in the image: %w", s.Args[0], err)
 	}
 	return err
-}
-
-// endStrayCalls waits for runtime calls that a killed process of this instance left in flight: they end by themselves in a moment.
-// Those that serve a client that is gone (exec), and those that hang, are killed. Exec's process in the container is ended too,
-// by the runtime, which forwards SIGTERM.
-func (r *Runtime) endStrayCalls(ctx context.Context) error {
-	procs, err := os.ReadDir("/proc")
-	if err != nil {
-		return err
-	}
-	prefix := []byte(callMark + "=" + r.inst.Name + "/")
-	deadline, cancel := context.WithTimeout(ctx, killTimeout)
-	defer cancel()
-	for _, d := range procs {
-		pid, err := strconv.Atoi(d.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		p, _, err := openProcess(pid, 0)
-		if err != nil {
-			continue
-		}
-		env, _ := os.ReadFile("/proc/" + d.Name() + "/environ")
-		verb := ""
-		for v := range bytes.SplitSeq(env, []byte{0}) {
-			if rest, ok := bytes.CutPrefix(v, prefix); ok {
-				verb, _, _ = strings.Cut(string(rest), "/")
-			}
-		}
-		if verb != "" {
-			if verb == "exec" {
-				_ = p.signal(unix.SIGTERM)
-			}
-			p.waitOrKill(deadline)
-		}
-		p.close()
-	}
-	return ctx.Err()
-}
-
-// waitOrKill polls, as it is rare and short.
-func (p *process) waitOrKill(ctx context.Context) {
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	over := func() (yes bool) {
-		raw, err := p.file.SyscallConn()
-		if err != nil {
-			return true
-		}
-		if err := raw.Control(func(fd uintptr) { yes = readable(int(fd)) }); err != nil {
-			return true
-		}
-		return yes
-	}
-	for !over() {
-		select {
-		case <-ctx.Done():
-			_ = p.signal(unix.SIGKILL)
-			return
-		case <-tick.C:
-		}
-	}
 }

@@ -30,8 +30,7 @@ func About(ctx context.Context, o Options) container.About {
 		a.Missing = fmt.Sprintf("no program %s: install it (apt-get install runc) or name another with --runtime", name)
 		return a
 	}
-	r := &Runtime{cli: cli}
-	warning, err := r.checkVersion(ctx)
+	warning, err := checkVersion(ctx, cli)
 	switch {
 	case errors.Is(err, ErrVulnerable) && o.Vulnerable:
 		warning = err.Error()
@@ -49,14 +48,14 @@ func About(ctx context.Context, o Options) container.About {
 
 // checkVersion refuses a runc with known ways out that user namespaces do not close, and tells of one whose ways out they do close. Other runtimes
 // have other faults: nothing is known of them here.
-func (r *Runtime) checkVersion(ctx context.Context) (warning string, err error) {
+func checkVersion(ctx context.Context, cli string) (warning string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, r.cli, "--version").Output()
+	out, err := exec.CommandContext(ctx, cli, "--version").Output()
 	if err != nil {
-		return "", fmt.Errorf("%s --version: %w", r.cli, err)
+		return "", fmt.Errorf("%s --version: %w", cli, err)
 	}
-	return judge(string(out), distribution(ctx, r.cli))
+	return judge(string(out), distribution(ctx, cli))
 }
 
 // distribution is the version of the Debian package that a program belongs to, "" none.

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"weir.dev/weir/container/kernel/suite"
 )
 
 func TestRuntimesWithKnownEscapesAreToldOrRefused(t *testing.T) {
@@ -45,7 +47,7 @@ func TestRuntimesWithKnownEscapesAreToldOrRefused(t *testing.T) {
 func TestVulnerableRuntimeIsRefused(t *testing.T) {
 	cli := filepath.Join(t.TempDir(), "runc")
 	must(t, os.WriteFile(cli, []byte("#!/bin/sh\ncase \"$1\" in --version) echo runc version 1.1.11; exit;; esac\nexec runc \"$@\"\n"), 0o755))
-	inst := newInstance(t)
+	inst := suite.NewInstance(t)
 	if _, err := New(t.Context(), inst, Options{CLI: cli}); !errors.Is(err, ErrVulnerable) || !strings.Contains(err.Error(), "CVE-2024-21626") || !strings.Contains(err.Error(), "--allow-vulnerable-runtime") {
 		t.Errorf("got %v", err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/oci"
 	"weir.dev/weir/daemon"
 	"weir.dev/weir/daemon/config"
@@ -66,10 +67,10 @@ func runSkewed(text string) error {
 				return ebpf.Destroy(ctx, ebpf.Options{Instance: i})
 			},
 			Runtime: func(ctx context.Context, i instance.Instance) (container.Runtime, error) {
-				return oci.New(ctx, i, oci.Options{Adopt: true})
+				return oci.New(ctx, i, oci.Options{Options: kernel.Options{Adopt: true}})
 			},
 			DestroyRuntime: func(ctx context.Context, i instance.Instance, _ bool) error {
-				rt, err := oci.New(ctx, i, oci.Options{Adopt: true, Remove: true})
+				rt, err := oci.New(ctx, i, oci.Options{Options: kernel.Options{Adopt: true}, Remove: true})
 				if err != nil {
 					return err
 				}

@@ -1,4 +1,4 @@
-package oci
+package kernel
 
 import (
 	"cmp"
@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -69,18 +68,6 @@ func readRecord(bundle string) (record, error) {
 	return rec, nil
 }
 
-func readPID(path string) (int, error) {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return 0, fmt.Errorf("the runtime left no pid: %w", err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
-	if err != nil || pid <= 0 {
-		return 0, fmt.Errorf("the runtime left no pid: %s holds %q", path, raw)
-	}
-	return pid, nil
-}
-
 // recover loads the records of an earlier process of this instance. Runtime calls that it left in flight are waited for; then
 // every container is either known or removed.
 func (r *Runtime) recover(ctx context.Context) error {
@@ -101,7 +88,7 @@ func (r *Runtime) recover(ctx context.Context) error {
 
 // adopt makes an entry from what is on disk, or removes that.
 func (r *Runtime) adopt(ctx context.Context, e *entry, id string) error {
-	rec, err := readRecord(r.bundle(id))
+	rec, err := readRecord(r.Bundle(id))
 	if err != nil || rec.Spec.ID != id {
 		return r.purge(ctx, e, id, keepLog) // interrupted before the record, or while it was being removed
 	}
@@ -114,7 +101,7 @@ func (r *Runtime) adopt(ctx context.Context, e *entry, id string) error {
 			return r.purge(ctx, e, id, keepLog)
 		}
 	}
-	proc, ticks, err := openProcess(rec.PID, rec.Ticks)
+	proc, ticks, err := OpenProcess(rec.PID, rec.Ticks)
 	if err != nil && !errors.Is(err, unix.ESRCH) {
 		return err
 	}
@@ -127,42 +114,31 @@ func (r *Runtime) adopt(ctx context.Context, e *entry, id string) error {
 	return r.keep(e, rec, proc)
 }
 
-// ask lets the runtime say what became of an interrupted step. False: there is no such container.
+// ask lets the engine say what became of an interrupted step. False: there is no such container.
 func (r *Runtime) ask(ctx context.Context, rec *record) (bool, error) {
-	out, err := r.output(ctx, rec.Spec.ID, "state", rec.Spec.ID)
+	found, err := r.engine.Find(ctx, r.container(rec.Spec, rec.PID))
 	if err != nil {
-		if ctx.Err() != nil {
-			return false, err
-		}
-		return false, nil
+		return false, err
 	}
-	var state struct {
-		PID     int       `json:"pid"`
-		Status  string    `json:"status"`
-		Created time.Time `json:"created"`
-	}
-	if err := json.Unmarshal(out, &state); err != nil {
-		return false, fmt.Errorf("answer of %s state: %w", r.cli, err)
-	}
-	switch state.Status {
-	case "created":
+	switch found.State {
+	case container.Created:
 		rec.Phase = phaseCreated
-	case "running":
+	case container.Running:
 		rec.Phase = phaseRunning
 		if rec.Started.IsZero() {
-			rec.Started = state.Created
+			rec.Started = found.Started
 		}
-	case "stopped": // it ended before we could look; without a process there is nothing to wait for
+	case container.Stopped: // it ended before we could look; without a process there is nothing to wait for
 		rec.Phase = phaseRunning
 		return rec.PID != 0, nil
-	default: // "creating": the call died half-way
+	default:
 		return false, nil
 	}
-	if !r.member(state.PID, rec.Spec.ID) {
+	if !r.Member(found.PID, rec.Spec.ID) {
 		return false, nil
 	}
-	if rec.PID != state.PID {
-		rec.PID, rec.Ticks = state.PID, 0
+	if rec.PID != found.PID {
+		rec.PID, rec.Ticks = found.PID, 0
 	}
 	return true, nil
 }
@@ -194,9 +170,16 @@ func (r *Runtime) sweepRoot() error {
 // everyID finds ids in every place where a container leaves something.
 func (r *Runtime) everyID() ([]string, error) {
 	set := map[string]bool{}
-	dirs := []string{r.bundlesDir(), r.stateDir(), r.writableDir()}
+	left, err := r.engine.Left()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range left {
+		set[id] = true
+	}
+	dirs := []string{r.bundlesDir(), r.writableDir()}
 	for _, h := range r.cgroups {
-		dirs = append(dirs, h.dir(r.cgroupPath("")))
+		dirs = append(dirs, h.dir(r.CgroupPath("")))
 	}
 	for _, dir := range dirs {
 		entries, err := os.ReadDir(dir)
@@ -219,13 +202,13 @@ func (r *Runtime) everyID() ([]string, error) {
 
 // leftover tells whether anything stands under the id.
 func (r *Runtime) leftover(id string) bool {
-	for _, p := range []string{r.bundle(id), filepath.Join(r.stateDir(), id), r.writable(id)} {
+	for _, p := range []string{r.Bundle(id), r.writable(id)} {
 		if _, err := os.Lstat(p); err == nil {
 			return true
 		}
 	}
 	for _, h := range r.cgroups {
-		if _, err := os.Lstat(h.dir(r.cgroupPath(id))); err == nil {
+		if _, err := os.Lstat(h.dir(r.CgroupPath(id))); err == nil {
 			return true
 		}
 	}
@@ -247,17 +230,8 @@ func (r *Runtime) purge(ctx context.Context, e *entry, id string, fate logFate) 
 	if err := r.kill(ctx, id, proc); err != nil {
 		return err
 	}
-	state := filepath.Join(r.stateDir(), id)
-	if _, err := os.Lstat(state); err == nil {
-		if err := r.call(ctx, id, nil, "delete", id); err != nil {
-			if err := r.call(ctx, id, nil, "delete", "--force", id); err != nil && ctx.Err() != nil {
-				return err
-			}
-		}
-		// Its processes are gone; what the runtime could not make sense of are files.
-		if err := os.RemoveAll(state); err != nil {
-			return fmt.Errorf("remove state: %w", err)
-		}
+	if err := r.engine.Remove(ctx, id); err != nil {
+		return err
 	}
 	if err := r.removeCgroup(ctx, id); err != nil {
 		return err
@@ -265,14 +239,14 @@ func (r *Runtime) purge(ctx context.Context, e *entry, id string, fate logFate) 
 	if err := r.removeWritable(id); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(r.bundle(id)); err != nil {
+	if err := os.RemoveAll(r.Bundle(id)); err != nil {
 		return fmt.Errorf("remove bundle: %w", err)
 	}
 	r.mu.Lock()
 	log := cmp.Or(e.rec.Spec.Log, id)
 	r.mu.Unlock()
 	if fate == dropLog && r.logs()[log] <= 1 {
-		for _, f := range []string{r.logFile(log), r.logFile(log) + ".1"} {
+		for _, f := range []string{r.LogFile(log), r.LogFile(log) + ".1"} {
 			if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("remove log: %w", err)
 			}
@@ -281,20 +255,5 @@ func (r *Runtime) purge(ctx context.Context, e *entry, id string, fate logFate) 
 	r.mu.Lock()
 	e.rec, e.proc = record{}, nil
 	r.mu.Unlock()
-	return nil
-}
-
-func (r *Runtime) removeWritable(id string) error {
-	dir := r.writable(id)
-	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	err := unix.Unmount(filepath.Join(dir, "root"), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("unmount %s/root: %w", dir, err)
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("remove writable layer: %w", err)
-	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package oci
+package kernel
 
 import (
 	"os"
@@ -40,20 +40,22 @@ func TestOwnProcsIsOfAGroupThatTheProcessIsIn(t *testing.T) {
 
 // Here and now: the file that is named lists this process, and to move it there leaves it where it is.
 func TestRouseMovesNothing(t *testing.T) {
-	r, _ := fresh(t)
+	hierarchies, err := findHierarchies()
+	must(t, err)
+	h := &Home{cgroups: hierarchies}
 	groups := func() string {
 		raw, err := os.ReadFile("/proc/self/cgroup")
 		must(t, err)
 		return string(raw)
 	}
 	before := groups()
-	own := ownProcs(before, r.cgroups)
+	own := ownProcs(before, h.cgroups)
 	pids, err := readProcs(own)
 	must(t, err)
 	if !slices.Contains(pids, os.Getpid()) {
 		t.Errorf("%q does not list this process, %d", own, os.Getpid())
 	}
-	r.rouse()()
+	h.Rouse()()
 	if diff := cmp.Diff(before, groups()); diff != "" {
 		t.Error(diff)
 	}

@@ -1,17 +1,13 @@
-// Package oci drives containers through the command line of any OCI runtime (runc, crun, runsc, kata).
+// Package kernel runs containers that are processes of this kernel: what they have in common whichever engine makes their processes. An Engine is a
+// program such as runc (container/oci), or a launcher of our own (container/native).
 //
-// It owns INSTANCE.Run/oci (records, bundles, the runtime's own state), INSTANCE.Root/logs, INSTANCE.Root/containers (writable
-// layers) and the cgroups weir/INSTANCE/ID. It does not own images, network namespaces or links.
+// It owns INSTANCE.Run/ENGINE (records, bundles), logs and writable layers in INSTANCE.Root, and the cgroups weir/INSTANCE@ENGINE/ID; see Home. It does
+// not own images, network namespaces or links.
 //
-// Containers belong to nobody but the kernel: their output goes to files, no process of ours stands between. The one
-// process that opened the instance keeps a pidfd per container, so that a tick over 100 containers forks nothing.
-// Every step is recorded before it is taken; what a crash leaves half-made is found by that record and removed.
-//
-// What Run costs is the runtime. With runc 1.1 on two cores a start alone takes some 25 ms of processor time, nearly all of it in
-// processes that are not ours (profile of 60 starts): runc itself 47 %, its init until it executes the program 34 %, its two helpers
-// between them 8 %, Weir 9 %, the program 2 %. Seven tenths are spent in the kernel (page faults, executing, cgroups, mounts), a fifth
-// in runc's Go code, a twentieth on the filter of system calls. Of waiting beside that there was one piece: see rouse.
-package oci
+// Containers belong to nobody but the kernel: their output goes to files, no process of ours stands between. The one process that opened the instance
+// keeps a pidfd per container, so that a tick over 100 containers forks nothing. Every step is recorded before it is taken; what a crash leaves
+// half-made is found by that record and removed.
+package kernel
 
 import (
 	"cmp"
@@ -19,10 +15,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -47,9 +40,7 @@ var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
 // Options of a Runtime; the zero value is useful.
 type Options struct {
-	CLI      string // name or path of the runtime, default runc
-	Remove   bool   // only Destroy will be called: it can do without the runtime's program
-	KeepLogs bool   // Destroy leaves what containers have printed
+	KeepLogs bool // Destroy leaves what containers have printed
 	// Limits of a container whose Spec has none, where the kernel can; 0 none. DiskBytes is for a second, for reading and for writing each.
 	Memory, DiskBytes int64
 	CPUs              float64
@@ -57,22 +48,14 @@ type Options struct {
 	// Adopt makes this process the reaper of the containers that it starts (PR_SET_CHILD_SUBREAPER), so that exit codes are known on
 	// every kernel, of the shortest run too. Without it they are known from Linux 6.15 on.
 	Adopt bool
-	// Vulnerable accepts a runtime with known escapes.
-	Vulnerable bool
-	Log        *slog.Logger // takes warnings; nil: nobody does
 }
 
-// Runtime is container.Runtime over an OCI runtime's command line. See New.
+// Runtime is container.Runtime over an engine. See New.
 type Runtime struct {
-	inst     instance.Instance
-	cli      string
+	*Home
+	engine   Engine
 	logBytes int64
 	keepLogs bool
-	defaults container.Limits // where a Spec has none
-	disk     disk             // that defaults bound
-	cgroups  []hierarchy
-	seccomp  profiles
-	rousing  sync.Mutex // held while rouse is at it
 	adopts   bool
 
 	mu         sync.Mutex
@@ -89,60 +72,41 @@ func (*Runtime) PortKinds() []portkind.Kind { return []portkind.Kind{portkind.Ve
 type entry struct {
 	turn chan struct{} // a lock that ctx can leave
 	rec  record
-	proc *process // nil: no process known
+	proc *Process // nil: no process known
 	gone bool     // deleted: whoever waited for turn looks again
 }
 
-// New opens the instance's containers: it takes over those that run and removes what a crash left half-made.
-func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, error) {
+// New opens an engine's containers of an instance: it takes over those that run and removes what a crash left half-made. Errors say what is wrong, not
+// which engine it is.
+func New(ctx context.Context, inst instance.Instance, name string, o Options, engine func(*Home) (Engine, error)) (*Runtime, error) {
 	if os.Geteuid() != 0 {
-		return nil, errors.New("container runtime: not root: run weir as root")
-	}
-	if o.CLI == "" {
-		o.CLI = defaultCLI
+		return nil, errors.New("not root: run weir as root")
 	}
 	if o.LogBytes <= 0 {
 		o.LogBytes = defaultLogBytes
 	}
 	o.LogBytes = min(o.LogBytes, maxLog/2) // a log has to reach it to be cut
-	cli, err := exec.LookPath(o.CLI)
-	if o.Remove && err != nil {
-		cli, err = o.CLI, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("container runtime %s: %w: install it (apt-get install runc) or name another with --runtime", o.CLI, err)
-	}
 	cgroups, err := findHierarchies()
 	if err != nil {
-		return nil, fmt.Errorf("container runtime: %w", err)
+		return nil, err
 	}
-	r := &Runtime{inst: inst, cli: cli, logBytes: o.LogBytes, keepLogs: o.KeepLogs, cgroups: cgroups, adopts: o.Adopt, containers: map[string]*entry{}}
-	r.setDefaults(o)
-	if !o.Remove {
-		warning, err := r.checkVersion(ctx)
-		switch {
-		case errors.Is(err, ErrVulnerable) && !o.Vulnerable:
-			return nil, fmt.Errorf("container runtime %s: %w (or start with --allow-vulnerable-runtime, and trust every image)", cli, err)
-		case errors.Is(err, ErrVulnerable):
-			warning = err.Error()
-		case err != nil:
-			return nil, fmt.Errorf("container runtime: %w", err)
-		}
-		if warning != "" && o.Log != nil {
-			o.Log.Warn("container runtime", "program", cli, "warning", warning)
-		}
+	h := &Home{inst: inst, engine: name, cgroups: cgroups}
+	h.setDefaults(o)
+	r := &Runtime{Home: h, logBytes: o.LogBytes, keepLogs: o.KeepLogs, adopts: o.Adopt, containers: map[string]*entry{}}
+	if r.engine, err = engine(h); err != nil {
+		return nil, err
 	}
 	if err := r.makeDirs(); err != nil {
-		return nil, fmt.Errorf("container runtime: %w", err)
+		return nil, err
 	}
 	if o.Adopt {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-			return nil, fmt.Errorf("container runtime: become reaper: %w", err)
+			return nil, fmt.Errorf("become reaper: %w", err)
 		}
 	}
 	if err := r.recover(ctx); err != nil {
 		r.Close()
-		return nil, fmt.Errorf("container runtime: recover: %w", err)
+		return nil, fmt.Errorf("recover: %w", err)
 	}
 	r.reapOrphans()
 	return r, nil
@@ -155,26 +119,7 @@ func (r *Runtime) Close() error {
 	r.closed = true
 	for _, e := range r.containers {
 		if e.proc != nil {
-			e.proc.close()
-		}
-	}
-	return nil
-}
-
-func (r *Runtime) dir() string                 { return filepath.Join(r.inst.Run, "oci") }
-func (r *Runtime) stateDir() string            { return filepath.Join(r.dir(), "state") }
-func (r *Runtime) bundlesDir() string          { return filepath.Join(r.dir(), "bundles") }
-func (r *Runtime) bundle(id string) string     { return filepath.Join(r.bundlesDir(), id) }
-func (r *Runtime) logsDir() string             { return filepath.Join(r.inst.Root, "logs") }
-func (r *Runtime) logFile(log string) string   { return filepath.Join(r.logsDir(), log+".log") }
-func (r *Runtime) writableDir() string         { return filepath.Join(r.inst.Root, "containers") }
-func (r *Runtime) writable(id string) string   { return filepath.Join(r.writableDir(), id) }
-func (r *Runtime) cgroupPath(id string) string { return filepath.Join("/weir", r.inst.Name, id) }
-
-func (r *Runtime) makeDirs() error {
-	for _, dir := range []string{r.stateDir(), r.bundlesDir(), r.logsDir()} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
+			e.proc.Close()
 		}
 	}
 	return nil
@@ -300,7 +245,6 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 			return err
 		}
 	}
-	defer r.rouse()()
 	if err := r.makeDirs(); err != nil { // Destroy removes them
 		return err
 	}
@@ -319,15 +263,32 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 		}
 		r.reapOrphans()
 	}()
-	if err := r.writeBundle(e.rec); err != nil {
+	if err := r.prepare(e.rec); err != nil {
 		return err
 	}
 	return r.launch(ctx, e, s, run)
 }
 
-// launch has the runtime make the container of a bundle, and start it if run, with its output in the log.
+// prepare makes the bundle with the record and what the engine wants in it, and mounts the writable layer if there is one.
+func (r *Runtime) prepare(rec record) error {
+	bundle := r.Bundle(rec.Spec.ID)
+	if err := os.Mkdir(bundle, 0o700); err != nil {
+		return fmt.Errorf("make bundle: %w", err)
+	}
+	if err := rec.write(bundle); err != nil {
+		return err
+	}
+	if !rec.Spec.ReadOnly {
+		if err := r.mountWritable(rec.Spec); err != nil {
+			return err
+		}
+	}
+	return r.engine.Prepare(r.container(rec.Spec, 0))
+}
+
+// launch has the engine make the container's process, and start it if run, with its output in the log.
 func (r *Runtime) launch(ctx context.Context, e *entry, s container.Spec, run bool) error {
-	log, err := os.OpenFile(r.logFile(logOf(s)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(r.LogFile(logOf(s)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
@@ -340,26 +301,20 @@ func (r *Runtime) launch(ctx context.Context, e *entry, s container.Spec, run bo
 	if fi, err := log.Stat(); err == nil {
 		e.rec.LogStart = fi.Size()
 	}
-	verb, phase := []string{"create"}, phaseCreated
-	if run {
-		verb, phase = []string{"run", "--detach"}, phaseRunning
-	}
-	bundle := r.bundle(s.ID)
-	args := append(verb, "--bundle", bundle, "--pid-file", filepath.Join(bundle, "pid"), s.ID)
-	if err := r.call(ctx, s.ID, log, args...); err != nil {
-		return explain(err, s)
-	}
-	r.yieldCPU()
-	return r.settle(e, phase)
-}
-
-// settle takes over the process that the runtime made, and records it.
-func (r *Runtime) settle(e *entry, phase phase) error {
-	pid, err := readPID(filepath.Join(r.bundle(e.rec.Spec.ID), "pid"))
+	pid, err := r.engine.Launch(ctx, r.container(s, 0), log, run)
 	if err != nil {
 		return err
 	}
-	proc, ticks, err := openProcess(pid, 0)
+	r.yieldCPU()
+	if run {
+		return r.settle(e, pid, phaseRunning)
+	}
+	return r.settle(e, pid, phaseCreated)
+}
+
+// settle takes over the process that the engine made, and records it.
+func (r *Runtime) settle(e *entry, pid int, phase phase) error {
+	proc, ticks, err := OpenProcess(pid, 0)
 	if err != nil && !errors.Is(err, unix.ESRCH) {
 		return err
 	}
@@ -371,17 +326,17 @@ func (r *Runtime) settle(e *entry, phase phase) error {
 	r.setHostDefaults(rec.Spec)
 	rec.Limits, err = r.readLimits(rec.Spec)
 	if err != nil && proc != nil && !proc.ended() {
-		proc.close()
+		proc.Close()
 		return err
 	}
 	return r.keep(e, rec, proc)
 }
 
 // keep records what a container is now, and watches its process, nil if it has none.
-func (r *Runtime) keep(e *entry, rec record, proc *process) error {
+func (r *Runtime) keep(e *entry, rec record, proc *Process) error {
 	r.mu.Lock()
 	e.rec, e.proc = rec, proc
-	err := rec.write(r.bundle(rec.Spec.ID))
+	err := rec.write(r.Bundle(rec.Spec.ID))
 	r.mu.Unlock()
 	if err != nil {
 		return err
@@ -393,7 +348,7 @@ func (r *Runtime) keep(e *entry, rec record, proc *process) error {
 }
 
 // watch waits for the end of a container's process and records it.
-func (r *Runtime) watch(e *entry, p *process) {
+func (r *Runtime) watch(e *entry, p *Process) {
 	ok := p.wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -405,11 +360,11 @@ func (r *Runtime) watch(e *entry, p *process) {
 		e.rec.OOM = p.end.signal == int(unix.SIGKILL) && r.outOfMemory(e.rec.Spec.ID)
 		if e.rec.Phase != "" {
 			// Losing this costs an exit code after a restart of the daemon, no more.
-			_ = e.rec.write(r.bundle(e.rec.Spec.ID))
+			_ = e.rec.write(r.Bundle(e.rec.Spec.ID))
 		}
 	}
 	close(p.done)
-	p.close()
+	p.Close()
 }
 
 // Start lets a created container run; a stopped one is made anew from its Spec.
@@ -428,12 +383,11 @@ func (r *Runtime) Start(ctx context.Context, id string) error {
 }
 
 func (r *Runtime) start(ctx context.Context, e *entry) error {
-	id := e.rec.Spec.ID
 	if err := r.setPhase(e, phaseStarting); err != nil {
 		return err
 	}
-	if err := r.call(ctx, id, nil, "start", id); err != nil {
-		return errors.Join(explain(err, e.rec.Spec), r.setPhase(e, phaseCreated))
+	if err := r.engine.Start(ctx, r.container(e.rec.Spec, e.rec.PID)); err != nil {
+		return errors.Join(err, r.setPhase(e, phaseCreated))
 	}
 	r.mu.Lock()
 	e.rec.Started = time.Now()
@@ -445,7 +399,7 @@ func (r *Runtime) setPhase(e *entry, p phase) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e.rec.Phase = p
-	return e.rec.write(r.bundle(e.rec.Spec.ID))
+	return e.rec.write(r.Bundle(e.rec.Spec.ID))
 }
 
 // Stop sends SIGTERM, then SIGKILL after grace.
@@ -485,7 +439,7 @@ const (
 // terminate asks the process to end and waits; false: it must be killed. The kernel does not give a namespace's process 1 a signal
 // that it does not listen to: to one that has just started SIGTERM would be lost, and for one that never listens there is nothing
 // to wait for. (One that sleeps in sigwait does not seem to listen, but takes the signal.)
-func (r *Runtime) terminate(ctx context.Context, e *entry, proc *process, grace time.Duration) (bool, error) {
+func (r *Runtime) terminate(ctx context.Context, e *entry, proc *Process, grace time.Duration) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, grace) // a caller that leaves is in a hurry: kill
 	defer cancel()
 	r.mu.Lock()
@@ -502,7 +456,7 @@ func (r *Runtime) terminate(ctx context.Context, e *entry, proc *process, grace 
 			return false, nil
 		}
 	}
-	if err := proc.signal(unix.SIGTERM); err != nil {
+	if err := proc.Signal(unix.SIGTERM); err != nil {
 		return false, err
 	}
 	if proc.endsWithin(ctx, deafness) {
@@ -512,11 +466,11 @@ func (r *Runtime) terminate(ctx context.Context, e *entry, proc *process, grace 
 }
 
 // kill ends a container's first process and everything else in its cgroups.
-func (r *Runtime) kill(ctx context.Context, id string, proc *process) error {
+func (r *Runtime) kill(ctx context.Context, id string, proc *Process) error {
 	ctx, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
 	if proc != nil {
-		if err := proc.signal(unix.SIGKILL); err != nil {
+		if err := proc.Signal(unix.SIGKILL); err != nil {
 			return fmt.Errorf("SIGKILL: %w", err)
 		}
 		select {
@@ -597,13 +551,41 @@ func (r *Runtime) Wait(ctx context.Context, id string) (container.Status, error)
 	return status, nil
 }
 
+// Exec runs one more process in a running container and returns its exit code, 128+n if signal n ended it. When ctx ends, the
+// process does. A Stdin that blocks is abandoned, not waited for: the caller closes it.
+func (r *Runtime) Exec(ctx context.Context, id string, x container.ExecSpec) (int, error) {
+	code, err := r.execute(ctx, id, x)
+	if err != nil {
+		return -1, fmt.Errorf("exec in container %s: %w", id, err)
+	}
+	return code, nil
+}
+
+func (r *Runtime) execute(ctx context.Context, id string, x container.ExecSpec) (int, error) {
+	if len(x.Args) == 0 || x.Args[0] == "" {
+		return -1, errors.New("no command")
+	}
+	r.mu.Lock()
+	e := r.containers[id]
+	if !e.known() {
+		r.mu.Unlock()
+		return -1, container.ErrNotFound
+	}
+	state, c := e.status().State, r.container(e.rec.Spec, e.rec.PID)
+	r.mu.Unlock()
+	if state != container.Running {
+		return -1, fmt.Errorf("%w: it is %s, want running", container.ErrState, state)
+	}
+	return r.engine.Exec(ctx, c, x)
+}
+
 // Destroy removes every container of this instance, also those that only a crash left.
 func (r *Runtime) Destroy(ctx context.Context) error {
 	ids, err := r.everyID()
 	if err != nil {
 		return err
 	}
-	dirs, fate := []string{r.dir(), r.writableDir(), r.logsDir()}, dropLog
+	dirs, fate := []string{r.Dir(), r.writableDir(), r.logsDir()}, dropLog
 	if r.keepLogs {
 		dirs, fate = dirs[:2], keepLog
 	}
@@ -639,7 +621,7 @@ func (r *Runtime) reapOrphans() {
 		}
 	}
 	r.mu.Unlock()
-	reapOrphans(r.cgroupPath(""), func(pid int) bool { return held[pid] })
+	reapOrphans(r.CgroupPath(""), func(pid int) bool { return held[pid] })
 }
 
 // logOf is the name of a container's log.

@@ -1,4 +1,4 @@
-package oci
+package kernel
 
 import (
 	"cmp"
@@ -34,37 +34,37 @@ type control struct {
 }
 
 // setDefaults finds out what bounds a container whose Spec names no limit.
-func (r *Runtime) setDefaults(o Options) {
-	r.defaults = container.Limits{PIDs: defaultPIDs}
+func (h *Home) setDefaults(o Options) {
+	h.defaults = container.Limits{PIDs: defaultPIDs}
 	var missing []string
 	bound := func(controller, what string, wanted bool) bool {
-		_, ok := r.hierarchyOf(controller)
+		_, ok := h.hierarchyOf(controller)
 		if wanted && !ok {
 			missing = append(missing, what+": the kernel has no cgroup controller "+strconv.Quote(controller))
 		}
 		return wanted && ok
 	}
 	if bound("memory", "memory", o.Memory > 0) {
-		r.defaults.Memory = o.Memory
+		h.defaults.Memory = o.Memory
 	}
 	if bound("cpu", "cpus", o.CPUs > 0) {
-		r.defaults.CPUs = o.CPUs
+		h.defaults.CPUs = o.CPUs
 	}
 	if o.DiskBytes > 0 {
 		controller := "io"
-		if _, ok := r.hierarchyOf("blkio"); ok {
+		if _, ok := h.hierarchyOf("blkio"); ok {
 			controller = "blkio"
 		}
 		if bound(controller, "disk", true) {
 			var err error
-			if r.disk, err = diskOf(r.inst.Root); err != nil {
+			if h.disk, err = diskOf(h.inst.Root); err != nil {
 				missing = append(missing, "disk: "+err.Error())
 			} else {
-				r.defaults.DiskBytes, r.defaults.DiskOps = o.DiskBytes, max(1, o.DiskBytes/diskOpBytes)
+				h.defaults.DiskBytes, h.defaults.DiskOps = o.DiskBytes, max(1, o.DiskBytes/diskOpBytes)
 			}
 		}
 	}
-	r.defaults.Missing = strings.Join(missing, "; ")
+	h.defaults.Missing = strings.Join(missing, "; ")
 }
 
 // disk is a block device's number.
@@ -101,16 +101,16 @@ func diskOf(dir string) (disk, error) {
 }
 
 // limitsOf is what a container is to get at most.
-func (r *Runtime) limitsOf(s container.Spec) container.Limits {
-	l := r.defaults
+func (h *Home) limitsOf(s container.Spec) container.Limits {
+	l := h.defaults
 	l.CPUSet = s.CPUSet
 	l.CPUs, l.Memory, l.PIDs = cmp.Or(s.CPUs, l.CPUs), cmp.Or(s.Memory, l.Memory), cmp.Or(s.PIDs, l.PIDs)
 	return l
 }
 
 // controls are the files that hold a container's limits.
-func (r *Runtime) controls(s container.Spec) []control {
-	l := r.limitsOf(s)
+func (h *Home) controls(s container.Spec) []control {
+	l := h.limitsOf(s)
 	cs := []control{{"pids", "pids.max", "pids.max", true, strconv.FormatInt(l.PIDs, 10), nil, func(res *specs.LinuxResources, l container.Limits) {
 		res.Pids = &specs.LinuxPids{Limit: &l.PIDs}
 	}}}
@@ -135,7 +135,7 @@ func (r *Runtime) controls(s container.Spec) []control {
 		}})
 	}
 	if l.DiskBytes > 0 {
-		cs = append(cs, r.diskControls(l)...)
+		cs = append(cs, h.diskControls(l)...)
 	}
 	return cs
 }
@@ -147,24 +147,24 @@ func cpu(res *specs.LinuxResources) *specs.LinuxCPU {
 	return res.CPU
 }
 
-func (r *Runtime) diskControls(l container.Limits) (cs []control) {
+func (h *Home) diskControls(l container.Limits) (cs []control) {
 	drop := func(l *container.Limits) { l.DiskBytes, l.DiskOps = 0, 0 }
-	if _, v1 := r.hierarchyOf("blkio"); !v1 {
-		want := fmt.Sprintf("%s rbps=%d wbps=%d riops=%d wiops=%d", r.disk, l.DiskBytes, l.DiskBytes, l.DiskOps, l.DiskOps)
+	if _, v1 := h.hierarchyOf("blkio"); !v1 {
+		want := fmt.Sprintf("%s rbps=%d wbps=%d riops=%d wiops=%d", h.disk, l.DiskBytes, l.DiskBytes, l.DiskOps, l.DiskOps)
 		return []control{{"io", "", "io.max", false, want, drop, nil}}
 	}
 	for file, rate := range map[string]int64{"read_bps": l.DiskBytes, "write_bps": l.DiskBytes, "read_iops": l.DiskOps, "write_iops": l.DiskOps} {
-		cs = append(cs, control{"blkio", "blkio.throttle." + file + "_device", "", false, fmt.Sprintf("%s %d", r.disk, rate), drop, nil})
+		cs = append(cs, control{"blkio", "blkio.throttle." + file + "_device", "", false, fmt.Sprintf("%s %d", h.disk, rate), drop, nil})
 	}
 	return cs
 }
 
 // resources asks the runtime for a container's limits.
-func (r *Runtime) resources(s container.Spec) *specs.LinuxResources {
+func (h *Home) resources(s container.Spec) *specs.LinuxResources {
 	res := &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}}
-	for _, c := range r.controls(s) {
+	for _, c := range h.controls(s) {
 		if c.own {
-			c.set(res, r.limitsOf(s))
+			c.set(res, h.limitsOf(s))
 		}
 	}
 	return res
@@ -172,35 +172,40 @@ func (r *Runtime) resources(s container.Spec) *specs.LinuxResources {
 
 // setHostDefaults writes the host's defaults for processors and disks, when the container is there. A runtime that was asked for one that the kernel cannot
 // do would not start the container; what is refused here readLimits finds.
-func (r *Runtime) setHostDefaults(s container.Spec) {
-	for _, c := range r.controls(s) {
+func (h *Home) setHostDefaults(s container.Spec) {
+	for _, c := range h.controls(s) {
 		if c.own {
 			continue
 		}
-		if f, err := os.OpenFile(r.controlFile(s.ID, c), os.O_WRONLY, 0); err == nil {
+		if f, err := os.OpenFile(h.controlFile(s.ID, c), os.O_WRONLY, 0); err == nil {
 			_, _ = f.WriteString(c.want)
 			f.Close()
 		}
 	}
 }
 
-func (r *Runtime) controlFile(id string, c control) string {
-	h, _ := r.hierarchyOf(c.controller)
-	name := c.v1
-	if h.v2 {
-		name = c.v2
+// ControlFile is a control file of a container's cgroup, by its name in cgroups of version 1 or 2; false: the kernel has no such controller.
+func (h *Home) ControlFile(id, controller, v1, v2 string) (string, bool) {
+	t, ok := h.hierarchyOf(controller)
+	if t.v2 {
+		v1 = v2
 	}
-	return filepath.Join(h.dir(r.cgroupPath(id)), name)
+	return filepath.Join(t.dir(h.CgroupPath(id)), v1), ok
+}
+
+func (h *Home) controlFile(id string, c control) string {
+	file, _ := h.ControlFile(id, c.controller, c.v1, c.v2)
+	return file
 }
 
 // checkLimits refuses a limit that this host cannot keep.
-func (r *Runtime) checkLimits(s container.Spec) error {
+func (h *Home) checkLimits(s container.Spec) error {
 	need := []struct {
 		controller, field string
 		wanted            bool
 	}{{"cpu", "cpus", s.CPUs > 0}, {"memory", "memory", s.Memory > 0}, {"pids", "pids", true}, {"cpuset", "cpuset", s.CPUSet != ""}}
 	for _, n := range need {
-		if _, ok := r.hierarchyOf(n.controller); n.wanted && !ok {
+		if _, ok := h.hierarchyOf(n.controller); n.wanted && !ok {
 			return fmt.Errorf("%s: the kernel has no cgroup controller %q (boot with cgroup_enable=%s, or leave the limit out)", n.field, n.controller, n.controller)
 		}
 	}
@@ -230,10 +235,10 @@ func checkCPUSet(text string) error {
 
 // readLimits reads a container's limits back. One that silently is not there would be no limit: an error, or where it is the host's default for processors
 // or disks, which not every runtime and kernel can do, a word in Missing.
-func (r *Runtime) readLimits(s container.Spec) (container.Limits, error) {
-	l := r.limitsOf(s)
-	for _, c := range r.controls(s) {
-		err := r.readLimit(s.ID, c)
+func (h *Home) readLimits(s container.Spec) (container.Limits, error) {
+	l := h.limitsOf(s)
+	for _, c := range h.controls(s) {
+		err := h.readLimit(s.ID, c)
 		if err == nil {
 			continue
 		}
@@ -248,8 +253,8 @@ func (r *Runtime) readLimits(s container.Spec) (container.Limits, error) {
 	return l, nil
 }
 
-func (r *Runtime) readLimit(id string, c control) error {
-	file := r.controlFile(id, c)
+func (h *Home) readLimit(id string, c control) error {
+	file := h.controlFile(id, c)
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		return fmt.Errorf("read limit back: %w", err)

@@ -1,4 +1,4 @@
-package oci
+package kernel
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 // bound keeps a log within its size. The container holds the file open, so it is copied and cut, not renamed; lines written in
 // between may be lost.
 func (r *Runtime) bound(log string) error {
-	path := r.logFile(log)
+	path := r.LogFile(log)
 	fi, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && fi.Size() <= r.logBytes {
 		return nil
@@ -91,7 +91,7 @@ func (r *Runtime) Logs(ctx context.Context, id string, o container.LogOptions) (
 		return nil, fmt.Errorf("logs of container %s: %w", id, container.ErrNotFound)
 	}
 	l := &logReader{ctx: ctx, follow: o.Follow}
-	paths := []string{r.logFile(log) + ".1", r.logFile(log)}
+	paths := []string{r.LogFile(log) + ".1", r.LogFile(log)}
 	if o.Latest {
 		paths = paths[1:]
 	}

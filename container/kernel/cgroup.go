@@ -1,4 +1,4 @@
-package oci
+package kernel
 
 import (
 	"bufio"
@@ -85,23 +85,23 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-func (r *Runtime) hierarchyOf(controller string) (hierarchy, bool) {
-	for _, h := range r.cgroups {
-		if slices.Contains(h.controllers, controller) {
-			return h, true
+func (h *Home) hierarchyOf(controller string) (hierarchy, bool) {
+	for _, t := range h.cgroups {
+		if slices.Contains(t.controllers, controller) {
+			return t, true
 		}
 	}
 	return hierarchy{}, false
 }
 
 // outOfMemory tells whether the kernel has killed a process of the container for want of memory, by its own limit or the machine's.
-func (r *Runtime) outOfMemory(id string) bool {
-	h, _ := r.hierarchyOf("memory")
+func (h *Home) outOfMemory(id string) bool {
+	t, _ := h.hierarchyOf("memory")
 	file := "memory.oom_control" // since Linux 4.13
-	if h.v2 {
+	if t.v2 {
 		file = "memory.events"
 	}
-	raw, err := os.ReadFile(filepath.Join(h.dir(r.cgroupPath(id)), file))
+	raw, err := os.ReadFile(filepath.Join(t.dir(h.CgroupPath(id)), file))
 	return err == nil && oomKills(string(raw)) > 0
 }
 
@@ -115,21 +115,21 @@ func oomKills(text string) (n int64) {
 	return n
 }
 
-// rouse has the kernel ready for the runtime's moves of a process into cgroups, while the runtime is still starting. The first move
+// Rouse has the kernel ready for the runtime's moves of a process into cgroups, while the runtime is still starting. The first move
 // after some 10 ms without one waits for a grace period of RCU (8 to 16 ms), as every fork has to look at a lock from then on
 // (cgroup_threadgroup_rwsem); those that follow soon do not wait. So this process is moved to where it is, which changes nothing but
 // that: a start alone takes a quarter less time. What cannot be done is left out. The function that is returned waits for the end.
-func (r *Runtime) rouse() (wait func()) {
-	if !r.rousing.TryLock() {
+func (h *Home) Rouse() (wait func()) {
+	if !h.rousing.TryLock() {
 		return func() {} // another's serves this one
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		defer r.rousing.Unlock()
+		defer h.rousing.Unlock()
 		raw, err := os.ReadFile("/proc/self/cgroup")
 		if err == nil {
-			moveSelf(ownProcs(string(raw), r.cgroups))
+			moveSelf(ownProcs(string(raw), h.cgroups))
 		}
 	}()
 	return func() { <-done }
@@ -154,9 +154,9 @@ func ownProcs(groups string, hierarchies []hierarchy) string {
 			continue
 		}
 		first, _, _ := strings.Cut(strings.TrimPrefix(f[1], "name="), ",")
-		for _, h := range hierarchies {
-			if h.v2 && first == "" || !h.v2 && first != "" && slices.Contains(h.controllers, first) {
-				return filepath.Join(h.dir(f[2]), "cgroup.procs")
+		for _, t := range hierarchies {
+			if t.v2 && first == "" || !t.v2 && first != "" && slices.Contains(t.controllers, first) {
+				return filepath.Join(t.dir(f[2]), "cgroup.procs")
 			}
 		}
 	}
@@ -168,26 +168,26 @@ func ownProcs(groups string, hierarchies []hierarchy) string {
 const weight = 512
 
 // yieldCPU gives the group of all instances its weight. Without, or where it cannot be set, it has what the kernel gives to every group.
-func (r *Runtime) yieldCPU() {
-	h, ok := r.hierarchyOf("cpu")
+func (h *Home) yieldCPU() {
+	t, ok := h.hierarchyOf("cpu")
 	if !ok {
 		return
 	}
 	file, value := "cpu.shares", strconv.Itoa(weight)
-	if h.v2 {
+	if t.v2 {
 		file, value = "cpu.weight", strconv.Itoa(weight*100/1024)
 	}
-	path := filepath.Join(h.dir("/weir"), file)
+	path := filepath.Join(t.dir("/weir"), file)
 	if old, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(old)) != value {
 		_ = os.WriteFile(path, []byte(value), 0o644)
 	}
 }
 
 // members lists every process in the container's cgroups, those of its sub-groups included.
-func (r *Runtime) members(id string) ([]int, error) {
+func (h *Home) members(id string) ([]int, error) {
 	var pids []int
-	for _, h := range r.cgroups {
-		err := filepath.WalkDir(h.dir(r.cgroupPath(id)), func(path string, d fs.DirEntry, err error) error {
+	for _, t := range h.cgroups {
+		err := filepath.WalkDir(t.dir(h.CgroupPath(id)), func(path string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 				return nil
 			}
@@ -227,45 +227,45 @@ func readProcs(file string) ([]int, error) {
 	return pids, nil
 }
 
-// member tells whether a process is in the container's cgroups.
-func (r *Runtime) member(pid int, id string) bool {
-	pids, err := r.members(id)
+// Member tells whether a process is in the container's cgroups.
+func (h *Home) Member(pid int, id string) bool {
+	pids, err := h.members(id)
 	return err == nil && slices.Contains(pids, pid)
 }
 
 // killCgroup kills until nobody is left: a half-made container's init, or what an exec started.
-func (r *Runtime) killCgroup(ctx context.Context, id string) error {
+func (h *Home) killCgroup(ctx context.Context, id string) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		pids, err := r.members(id)
+		pids, err := h.members(id)
 		if err != nil || len(pids) == 0 {
 			return err
 		}
 		for _, pid := range pids {
-			p, _, err := openProcess(pid, 0)
+			p, _, err := OpenProcess(pid, 0)
 			if err != nil {
 				continue // ended meanwhile
 			}
-			if r.member(pid, id) { // still it, now that the pidfd holds it
-				_ = p.signal(unix.SIGKILL)
-				p.waitOrKill(ctx)
+			if h.Member(pid, id) { // still it, now that the pidfd holds it
+				_ = p.Signal(unix.SIGKILL)
+				p.WaitOrKill(ctx)
 				p.reap() // where its parent has left it to us
 			}
-			p.close()
+			p.Close()
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("processes %v of cgroup %s do not end after SIGKILL: %w", pids, r.cgroupPath(id), ctx.Err())
+			return fmt.Errorf("processes %v of cgroup %s do not end after SIGKILL: %w", pids, h.CgroupPath(id), ctx.Err())
 		case <-tick.C:
 		}
 	}
 }
 
 // removeCgroup removes the container's groups in every hierarchy; they may stay busy for a moment after the last exit.
-func (r *Runtime) removeCgroup(ctx context.Context, id string) error {
-	for _, h := range r.cgroups {
-		if err := removeGroup(ctx, h.dir(r.cgroupPath(id))); err != nil {
+func (h *Home) removeCgroup(ctx context.Context, id string) error {
+	for _, t := range h.cgroups {
+		if err := removeGroup(ctx, t.dir(h.CgroupPath(id))); err != nil {
 			return err
 		}
 	}
@@ -307,14 +307,14 @@ func removeGroup(ctx context.Context, dir string) error {
 }
 
 // removeCgroupRoots removes the instance's groups, and the group of all instances when it was the last.
-func (r *Runtime) removeCgroupRoots() error {
-	for _, h := range r.cgroups {
-		if err := unix.Rmdir(h.dir(r.cgroupPath(""))); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("remove cgroup %s: %w", h.dir(r.cgroupPath("")), err)
+func (h *Home) removeCgroupRoots() error {
+	for _, t := range h.cgroups {
+		if err := unix.Rmdir(t.dir(h.CgroupPath(""))); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("remove cgroup %s: %w", t.dir(h.CgroupPath("")), err)
 		}
-		err := unix.Rmdir(h.dir("/weir"))
+		err := unix.Rmdir(t.dir("/weir"))
 		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOTEMPTY) {
-			return fmt.Errorf("remove cgroup %s: %w", h.dir("/weir"), err)
+			return fmt.Errorf("remove cgroup %s: %w", t.dir("/weir"), err)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package oci
+package kernel
 
 import (
 	"bytes"
@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is a container's first process, held by a pidfd: its number cannot be reused under us.
-type process struct {
+// Process is a container's first process, held by a pidfd: its number cannot be reused under us.
+type Process struct {
 	pid    int
 	ticks  uint64
 	file   *os.File
@@ -30,8 +30,8 @@ type process struct {
 // end is how a process ended. 128+n: killed by signal n. -1: unknown.
 type end struct{ code, signal int }
 
-// openProcess opens a process and tells its start time. If ticks is given and differs, the number was reused: ESRCH.
-func openProcess(pid int, ticks uint64) (*process, uint64, error) {
+// OpenProcess opens a process and tells its start time. If ticks is given and differs, the number was reused: ESRCH.
+func OpenProcess(pid int, ticks uint64) (*Process, uint64, error) {
 	if pid <= 0 {
 		return nil, 0, unix.ESRCH
 	}
@@ -44,18 +44,18 @@ func openProcess(pid int, ticks uint64) (*process, uint64, error) {
 		unix.Close(fd)
 		return nil, 0, fmt.Errorf("process %d is another one now: %w", pid, unix.ESRCH)
 	}
-	p := &process{pid: pid, ticks: st.ticks, file: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{}), closed: make(chan struct{}), end: end{code: -1}}
+	p := &Process{pid: pid, ticks: st.ticks, file: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{}), closed: make(chan struct{}), end: end{code: -1}}
 	return p, st.ticks, nil
 }
 
-func (p *process) close() {
+func (p *Process) Close() {
 	p.once.Do(func() {
 		close(p.closed)
 		p.file.Close()
 	})
 }
 
-func (p *process) ended() bool {
+func (p *Process) ended() bool {
 	select {
 	case <-p.done:
 		return true
@@ -65,7 +65,7 @@ func (p *process) ended() bool {
 }
 
 // endsWithin waits for the end, up to a time or ctx.
-func (p *process) endsWithin(ctx context.Context, d time.Duration) bool {
+func (p *Process) endsWithin(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -78,7 +78,7 @@ func (p *process) endsWithin(ctx context.Context, d time.Duration) bool {
 }
 
 // wait parks in the runtime's poller (no thread) until the process ends, and sets end. False: closed before. The caller closes done.
-func (p *process) wait() bool {
+func (p *Process) wait() bool {
 	raw, err := p.file.SyscallConn()
 	if err != nil {
 		return false
@@ -103,8 +103,8 @@ func readable(fd int) bool {
 	}
 }
 
-// signal is nil for a process that has ended.
-func (p *process) signal(sig unix.Signal) error {
+// Signal is nil for a process that has ended.
+func (p *Process) Signal(sig unix.Signal) error {
 	raw, err := p.file.SyscallConn()
 	if err != nil {
 		return nil
@@ -118,7 +118,7 @@ func (p *process) signal(sig unix.Signal) error {
 }
 
 // hears tells whether the process catches a signal, or blocks it to wait for it.
-func (p *process) hears(sig unix.Signal) bool {
+func (p *Process) hears(sig unix.Signal) bool {
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/status")
 	if err != nil {
 		return true // ended, or hidden: the signal may tell
@@ -139,7 +139,7 @@ func (p *process) hears(sig unix.Signal) bool {
 
 // ending of an ended process: as its parent where we are that, else from the zombie, else what the pidfd keeps of it after its
 // parent reaped it (Linux 6.15).
-func (p *process) ending(fd int) end {
+func (p *Process) ending(fd int) end {
 	for range 40 {
 		if e, ok := reap(fd); ok {
 			return e
@@ -180,8 +180,32 @@ func reap(fd int) (end, bool) {
 
 func killed(signal int) end { return end{code: 128 + signal, signal: signal} }
 
+// WaitOrKill waits for the end, and kills when ctx ends. It polls, as it is rare and short.
+func (p *Process) WaitOrKill(ctx context.Context) {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	over := func() (yes bool) {
+		raw, err := p.file.SyscallConn()
+		if err != nil {
+			return true
+		}
+		if err := raw.Control(func(fd uintptr) { yes = readable(int(fd)) }); err != nil {
+			return true
+		}
+		return yes
+	}
+	for !over() {
+		select {
+		case <-ctx.Done():
+			_ = p.Signal(unix.SIGKILL)
+			return
+		case <-tick.C:
+		}
+	}
+}
+
 // reap collects the process if it is our child and has ended.
-func (p *process) reap() {
+func (p *Process) reap() {
 	if raw, err := p.file.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { reap(int(fd)) })
 	}
@@ -212,9 +236,9 @@ func reapOrphans(cgroup string, held func(pid int) bool) {
 			if err != nil || !bytes.Contains(groups, []byte(":"+cgroup+"/")) {
 				continue
 			}
-			if p, _, err := openProcess(pid, st.ticks); err == nil {
+			if p, _, err := OpenProcess(pid, st.ticks); err == nil {
 				p.reap()
-				p.close()
+				p.Close()
 			}
 		}
 	}
