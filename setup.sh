@@ -11,7 +11,7 @@ packages=(
 )
 [ "${FOR:-}" = demo ] || packages+=(
 	openvswitch-switch openvswitch-common       # to run: Open vSwitch (--switch ovs, testbeds)
-	clang llvm libbpf-dev                       # to regenerate the BPF objects (make generate)
+	clang llvm lld libbpf-dev                   # to regenerate the BPF objects and the launcher (make generate)
 	tcpdump tshark ethtool jq                   # to test and measure
 	iperf sockperf nuttcp netcat-openbsd        # the lab's tools
 	qemu-system-x86                             # a kernel with WireGuard, to test encrypted tunnels

@@ -7,6 +7,7 @@ import (
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/native"
 	"weir.dev/weir/container/oci"
 	"weir.dev/weir/instance"
 )
@@ -55,6 +56,16 @@ func All() map[string]Driver {
 			},
 			About:    func(ctx context.Context, o Options) container.About { return oci.About(ctx, o.oci()) },
 			Programs: []string{"runc"},
+		},
+		native.Name: {
+			Open: func(ctx context.Context, i instance.Instance, o Options) (container.Runtime, error) {
+				rt, err := native.New(ctx, i, o.kernel())
+				if err != nil {
+					return nil, err
+				}
+				return rt, nil
+			},
+			About: func(ctx context.Context, _ Options) container.About { return native.About(ctx) },
 		},
 	}
 }

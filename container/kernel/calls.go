@@ -111,14 +111,19 @@ func RunPiped(cmd *exec.Cmd, x container.ExecSpec) error {
 
 // RunTTY gives the runtime a terminal of its own; the runtime joins it with the one that it makes in the container.
 func RunTTY(cmd *exec.Cmd, x container.ExecSpec) error {
-	// The terminal becomes the controlling terminal of the runtime's process.
 	master, slave, err := openPTY()
 	if err != nil {
 		return err
 	}
+	// The terminal becomes the controlling terminal of the runtime's process.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	return RunOn(cmd, master, slave, x)
+}
+
+// RunOn runs a command with a terminal's slave as its streams, joins x with the terminal's master, and closes both.
+func RunOn(cmd *exec.Cmd, master, slave *os.File, x container.ExecSpec) error {
 	defer master.Close()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	// Its size is set before the start and at each change.
 	over := make(chan struct{})
 	defer close(over)
@@ -136,7 +141,7 @@ func RunTTY(cmd *exec.Cmd, x container.ExecSpec) error {
 		}
 	default:
 	}
-	err = StartSparing(cmd)
+	err := StartSparing(cmd)
 	slave.Close()
 	if err != nil {
 		return err

@@ -228,6 +228,10 @@ func ids(t *isolated) {
 			}
 		}
 		all := t.processes(pid)
+		for len(all) < 3 && t.ctx.Err() == nil { // a shell takes a moment to start its child
+			time.Sleep(5 * time.Millisecond)
+			all = t.processes(pid)
+		}
 		if len(all) < 3 {
 			t.Errorf("%d processes of %s, want its first, a child, and that of exec", len(all), b.spec.ID)
 		}

@@ -1,0 +1,284 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/capability"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/native/launcher"
+)
+
+// Descriptors of the launcher's process.
+const (
+	saidFD = launcher.FirstFile
+	goFD   = launcher.FirstFile + 1
+	moreFD = launcher.FirstFile + 2
+)
+
+const execute = "execute the command"
+
+// build is a program in the making, with the files that it wants to have open.
+type build struct {
+	program *launcher.Program
+	config  *specs.Spec
+	files   []*os.File // from descriptor first on
+	first   int
+	borrow  map[*os.File]bool // not ours to close
+	err     error
+}
+
+func newBuild(config *specs.Spec, first int) *build {
+	return &build{program: launcher.New(saidFD), config: config, first: first, borrow: map[*os.File]bool{}}
+}
+
+func (b *build) close() {
+	for _, f := range b.files {
+		if !b.borrow[f] {
+			f.Close()
+		}
+	}
+}
+
+// file adds an open file, and is its descriptor in the launcher.
+func (b *build) file(f *os.File) launcher.Arg {
+	b.files = append(b.files, f)
+	return launcher.Int(b.first + len(b.files) - 1)
+}
+
+// open is file for one that is to be opened; the first error is kept.
+func (b *build) open(name string) launcher.Arg {
+	f, err := os.Open(name)
+	if err != nil {
+		b.fail(err)
+		return launcher.Int(-1)
+	}
+	return b.file(f)
+}
+
+func (b *build) fail(err error) { b.err = errors.Join(b.err, err) }
+
+func (b *build) call(what string, number uintptr, args ...launcher.Arg) launcher.Step {
+	return b.program.Call(what, number, args...)
+}
+
+func (b *build) str(s string) launcher.Arg { return b.program.String(s) }
+
+var null = launcher.Int(0)
+
+// creation is the program that makes a container and is its first process.
+func (e *Engine) creation(c kernel.Container, groups kernel.Groups, run bool) (*build, error) {
+	config, err := e.home.Config(c)
+	if err != nil {
+		return nil, err
+	}
+	b := newBuild(config, moreFD)
+	b.hide()
+	for _, f := range groups.Tasks {
+		b.borrow[f] = true
+		b.call("enter the cgroups", unix.SYS_WRITE, b.file(f), b.str("0"), launcher.Int(1))
+	}
+	b.enter(c)
+	fork := b.program.Fork("make the first process", unix.CLONE_NEWPID|unix.CLONE_PARENT)
+	b.call("begin a session", unix.SYS_SETSID)
+	b.root(c)
+	b.call("set the host's name", unix.SYS_SETHOSTNAME, b.str(config.Hostname), launcher.Int(len(config.Hostname)))
+	b.call("close what is not needed any more", unix.SYS_CLOSE_RANGE, launcher.Int(moreFD), launcher.Int(^uint32(0)), null)
+	b.confine(e)
+	b.begin(run)
+	b.program.Land(fork.Step)
+	b.program.SayPID(fork)
+	b.program.Exit(0)
+	if b.err != nil {
+		b.close()
+		return nil, b.err
+	}
+	return b, nil
+}
+
+// hide closes the process to others: nobody may look into it or its files by /proc while it has something of the host, and nothing of that is open for the
+// container's program.
+func (b *build) hide() {
+	b.call("hide the process", unix.SYS_PRCTL, launcher.Int(unix.PR_SET_DUMPABLE), null, null, null, null)
+	b.call("close files at execve", unix.SYS_CLOSE_RANGE, launcher.Int(3), launcher.Int(^uint32(0)), launcher.Int(unix.CLOSE_RANGE_CLOEXEC))
+	for sig := range 31 { // an ignored signal stays ignored over execve: a daemon under nohup ignores SIGHUP
+		if s := unix.Signal(sig + 1); s != unix.SIGKILL && s != unix.SIGSTOP {
+			b.call("reset signals", unix.SYS_RT_SIGACTION, launcher.Int(sig+1), b.program.Bytes(make([]byte, 32)), null, launcher.Int(8))
+		}
+	}
+}
+
+// enter joins the namespaces that are there, as root of the user namespace if there is one, and makes the others.
+func (b *build) enter(c kernel.Container) {
+	if c.Userns != "" {
+		b.call("enter the user namespace", unix.SYS_SETNS, b.open(c.Userns), launcher.Int(unix.CLONE_NEWUSER))
+	}
+	if c.Netns != "" {
+		b.call("enter the network namespace", unix.SYS_SETNS, b.open(c.Netns), launcher.Int(unix.CLONE_NEWNET))
+	}
+	b.become(0, 0)
+	flags := unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+	if c.Netns == "" {
+		flags |= unix.CLONE_NEWNET
+	}
+	b.call("make namespaces", unix.SYS_UNSHARE, launcher.Int(flags))
+	if c.Netns == "" {
+		b.loopback()
+	}
+}
+
+// become is a user and its group, and no other group.
+func (b *build) become(uid, gid uint32) {
+	b.call("leave all groups", unix.SYS_SETGROUPS, null, null)
+	b.call("become the group", unix.SYS_SETRESGID, launcher.Int(gid), launcher.Int(gid), launcher.Int(gid))
+	b.call("become the user", unix.SYS_SETRESUID, launcher.Int(uid), launcher.Int(uid), launcher.Int(uid))
+}
+
+// loopback takes up the link lo of a new network namespace: struct ifreq with its name and flags.
+func (b *build) loopback() {
+	ifreq := make([]byte, 40)
+	copy(ifreq, "lo")
+	ifreq[16] = unix.IFF_UP
+	s := b.call("open a socket", unix.SYS_SOCKET, launcher.Int(unix.AF_INET), launcher.Int(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), null)
+	b.call("take the loopback up", unix.SYS_IOCTL, launcher.Result(s), launcher.Int(unix.SIOCSIFFLAGS), b.program.Bytes(ifreq))
+	b.call("close the socket", unix.SYS_CLOSE, launcher.Result(s))
+}
+
+// confine takes from the process what the container is not to have, the filter of system calls last.
+func (b *build) confine(e *Engine) {
+	p := b.config.Process
+	none := b.call("leave the session's keyring", unix.SYS_KEYCTL, launcher.Int(unix.KEYCTL_JOIN_SESSION_KEYRING), null)
+	b.program.Spare(none, unix.ENOSYS)
+	for _, l := range p.Rlimits {
+		b.call("limit "+l.Type, unix.SYS_PRLIMIT64, null, launcher.Int(rlimits[l.Type]), b.program.Bytes(pair(l.Soft, l.Hard)), null)
+	}
+	b.call("set the mode of new files", unix.SYS_UMASK, launcher.Int(0o022))
+	b.drop(p.Capabilities.Bounding)
+	if p.User.UID != 0 {
+		b.call("keep capabilities", unix.SYS_PRCTL, launcher.Int(unix.PR_SET_KEEPCAPS), launcher.Int(1), null, null, null)
+	}
+	b.become(p.User.UID, p.User.GID)
+	b.hold(p)
+	b.call("gain no privileges", unix.SYS_PRCTL, launcher.Int(unix.PR_SET_NO_NEW_PRIVS), launcher.Int(1), null, null, null)
+	n, code, err := e.filters.of(b.config.Linux.Seccomp)
+	if err != nil {
+		b.fail(err)
+		return
+	}
+	b.call("go to the working directory", unix.SYS_CHDIR, b.str(p.Cwd))
+	b.call("filter system calls", unix.SYS_SECCOMP, launcher.Int(unix.SECCOMP_SET_MODE_FILTER), null, b.program.Filter(n, code))
+}
+
+var rlimits = map[string]int{"RLIMIT_NOFILE": unix.RLIMIT_NOFILE, "RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_FSIZE": unix.RLIMIT_FSIZE}
+
+// drop takes all other capabilities out of the bounding set.
+func (b *build) drop(keep []string) {
+	for _, c := range capability.ListKnown() {
+		if slices.Contains(keep, "CAP_"+strings.ToUpper(c.String())) {
+			continue
+		}
+		s := b.call("drop capability "+c.String(), unix.SYS_PRCTL, launcher.Int(unix.PR_CAPBSET_DROP), launcher.Int(int(c)), null, null, null)
+		b.program.Spare(s, unix.EINVAL) // this kernel does not know it
+	}
+}
+
+// hold keeps exactly the capabilities of the configuration.
+func (b *build) hold(p *specs.Process) {
+	effective, permitted, inheritable := bits(p.Capabilities.Effective), bits(p.Capabilities.Permitted), bits(p.Capabilities.Inheritable)
+	header := []byte{0x22, 0x05, 0x08, 0x20, 0, 0, 0, 0} // _LINUX_CAPABILITY_VERSION_3
+	var data []byte
+	for shift := 0; shift < 64; shift += 32 {
+		for _, set := range []uint64{effective, permitted, inheritable} {
+			data = append(data, byte(set>>shift), byte(set>>(shift+8)), byte(set>>(shift+16)), byte(set>>(shift+24)))
+		}
+	}
+	b.call("set capabilities", unix.SYS_CAPSET, b.program.Bytes(header), b.program.Bytes(data))
+	b.call("clear ambient capabilities", unix.SYS_PRCTL, launcher.Int(unix.PR_CAP_AMBIENT), launcher.Int(unix.PR_CAP_AMBIENT_CLEAR_ALL), null, null, null)
+	for n := range 64 {
+		if bits(p.Capabilities.Ambient)&(1<<n) != 0 {
+			b.call("keep a capability over execve", unix.SYS_PRCTL, launcher.Int(unix.PR_CAP_AMBIENT), launcher.Int(unix.PR_CAP_AMBIENT_RAISE), launcher.Int(n), null, null)
+		}
+	}
+}
+
+func bits(names []string) (set uint64) {
+	for _, c := range capability.ListKnown() {
+		if slices.Contains(names, "CAP_"+strings.ToUpper(c.String())) {
+			set |= 1 << uint(c)
+		}
+	}
+	return set
+}
+
+func pair(a, b uint64) []byte {
+	out := make([]byte, 16)
+	for i := range 8 {
+		out[i], out[8+i] = byte(a>>(8*i)), byte(b>>(8*i))
+	}
+	return out
+}
+
+// begin says that all is done, waits for the word to go unless it is to run at once, and executes the command.
+func (b *build) begin(run bool) {
+	if !run {
+		b.program.SayReady()
+		b.call("wait for the start", unix.SYS_READ, launcher.Int(goFD), b.program.Bytes(make([]byte, 8)), launcher.Int(1))
+	}
+	b.exec(b.config.Process.Args, b.config.Process.Env)
+}
+
+// exec tries a command's places one after another, as execvp(3) does.
+func (b *build) exec(args, env []string) {
+	argv, envp := b.program.Strings(args), b.program.Strings(env)
+	places := []string{args[0]}
+	if !strings.Contains(args[0], "/") {
+		places = nil
+		for dir := range strings.SplitSeq(value(env, "PATH"), ":") {
+			places = append(places, path.Join("/", dir, args[0]))
+		}
+	}
+	for i, place := range places {
+		s := b.call(execute, unix.SYS_EXECVE, b.str(place), argv, envp)
+		if i < len(places)-1 {
+			b.program.Spare(s, unix.ENOENT, unix.ENOTDIR, unix.EACCES)
+		}
+	}
+}
+
+func value(env []string, name string) string {
+	for _, e := range slices.Backward(env) {
+		if v, ok := strings.CutPrefix(e, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// checkRoot refuses a root whose mount points are symbolic links: what is mounted at them would be elsewhere.
+func checkRoot(c kernel.Container) error {
+	root, err := os.OpenRoot(c.Root)
+	if err != nil {
+		return fmt.Errorf("root file system: %w", err)
+	}
+	defer root.Close()
+	targets := []string{"proc", "dev", "sys", "run", "tmp"}
+	for _, m := range c.Mounts {
+		targets = append(targets, strings.TrimPrefix(path.Clean(m.Target), "/"))
+	}
+	for _, t := range targets {
+		for at := t; at != "." && at != "/"; at = path.Dir(at) {
+			fi, err := root.Lstat(at)
+			if err == nil && fi.Mode()&os.ModeSymlink != 0 {
+				return fmt.Errorf("mount /%s: /%s of the image is a symbolic link: want a directory", t, at)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/native/launcher"
+)
+
+// Exec is container.Runtime's, for a container that runs. The launcher stays as the parent of the program, which ends with it.
+func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecSpec) (int, error) {
+	if err := ctx.Err(); err != nil {
+		return -1, err
+	}
+	groups, err := e.home.OpenGroups(c.ID)
+	if err != nil {
+		return -1, err
+	}
+	defer groups.Close()
+	b, err := e.entry(c, groups, x)
+	if err != nil {
+		return -1, err
+	}
+	defer b.close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return -1, err
+	}
+	defer r.Close()
+	// ctx has its own way to end the program, so the command has none.
+	cmd, done, err := b.program.Command(context.WithoutCancel(ctx), groups.Unified, append([]*os.File{w, w}, b.files...)...)
+	if err != nil {
+		w.Close()
+		return -1, err
+	}
+	defer done()
+	cmd.Env = []string{e.home.Mark("exec", c.ID)}
+	runtime.LockOSThread() // the launcher dies with the thread that starts it, and takes the program along
+	defer runtime.UnlockOSThread()
+	heard := make(chan error, 1)
+	go func() {
+		_, err := b.program.Hear(r, func(h launcher.Said) bool {
+			if h.PID != 0 {
+				context.AfterFunc(ctx, func() { e.end(c, h.PID) })
+			}
+			return false
+		})
+		heard <- err
+	}()
+	if x.TTY {
+		err = e.runTTY(cmd, c, x, w)
+	} else {
+		if x.Stdout != nil { // always a pipe of ours, see own
+			x.Stdout = struct{ io.Writer }{x.Stdout}
+		}
+		if x.Stderr != nil {
+			x.Stderr = struct{ io.Writer }{x.Stderr}
+		}
+		err = kernel.RunPiped(cmd, x)
+	}
+	w.Close()
+	return outcome(ctx, err, <-heard, x)
+}
+
+// outcome is what came of it: the caller has left, the launcher has failed, or the program has ended.
+func outcome(ctx context.Context, err, failed error, x container.ExecSpec) (int, error) {
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return -1, ctx.Err()
+	case failed != nil:
+		return -1, explain(failed, x.Args)
+	case errors.As(err, &exit):
+		if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			return 128 + int(ws.Signal()), nil
+		}
+		return exit.ExitCode(), nil
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
+		return -1, err
+	}
+	return 0, nil
+}
+
+// end asks a program of Exec to end, and kills it in the end.
+func (e *Engine) end(c kernel.Container, pid int) {
+	p, _, err := kernel.OpenProcess(pid, 0)
+	if err != nil {
+		return
+	}
+	defer p.Close()
+	if !e.home.Member(pid, c.ID) {
+		return
+	}
+	_ = p.Signal(unix.SIGTERM)
+	deadline, cancel := context.WithTimeout(context.Background(), kernel.ExecGrace)
+	defer cancel()
+	p.WaitOrKill(deadline)
+}
+
+// entry is the program that enters a container that runs, for one more process.
+func (e *Engine) entry(c kernel.Container, groups kernel.Groups, x container.ExecSpec) (*build, error) {
+	config, err := e.home.Config(c)
+	if err != nil {
+		return nil, err
+	}
+	config.Process.Args, config.Process.Env = x.Args, append(slices.Clone(config.Process.Env), x.Env...)
+	if x.TTY {
+		config.Process.Env = append(config.Process.Env, "TERM=xterm-256color")
+	}
+	fd, err := unix.PidfdOpen(c.PID, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open process %d: %w", c.PID, err)
+	}
+	b := newBuild(config, moreFD)
+	pid := b.file(os.NewFile(uintptr(fd), "pidfd"))
+	if !e.home.Member(c.PID, c.ID) {
+		b.close()
+		return nil, fmt.Errorf("process %d of the container has ended: %w", c.PID, container.ErrState)
+	}
+	b.hide()
+	b.call("enter the process namespace", unix.SYS_SETNS, pid, launcher.Int(unix.CLONE_NEWPID))
+	fork := b.program.Fork("make a process", 0)
+	b.call("die with the launcher", unix.SYS_PRCTL, launcher.Int(unix.PR_SET_PDEATHSIG), launcher.Int(int(unix.SIGKILL)), null, null, null)
+	for _, f := range groups.Tasks {
+		b.borrow[f] = true
+		b.call("enter the cgroups", unix.SYS_WRITE, b.file(f), b.str("0"), launcher.Int(1))
+	}
+	b.own(c, x)
+	flags := unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+	if c.Userns != "" {
+		flags |= unix.CLONE_NEWUSER
+	}
+	b.call("enter the namespaces", unix.SYS_SETNS, pid, launcher.Int(flags))
+	b.become(0, 0)
+	b.call("begin a session", unix.SYS_SETSID)
+	if x.TTY {
+		b.call("take the terminal", unix.SYS_IOCTL, null, launcher.Int(unix.TIOCSCTTY), null)
+	}
+	b.call("close what is not needed any more", unix.SYS_CLOSE_RANGE, launcher.Int(moreFD), launcher.Int(^uint32(0)), null)
+	b.confine(e)
+	b.exec(config.Process.Args, config.Process.Env)
+	b.program.Land(fork.Step)
+	b.program.SayPID(fork)
+	b.call("close what it says", unix.SYS_CLOSE, launcher.Int(saidFD))
+	b.call("close what it says", unix.SYS_CLOSE, launcher.Int(goFD))
+	b.program.ExitAs(fork.Step)
+	if b.err != nil {
+		b.close()
+		return nil, b.err
+	}
+	return b, nil
+}
+
+// own gives the pipes of a program's streams to its user, who else could not open /dev/stdout.
+func (b *build) own(c kernel.Container, x container.ExecSpec) {
+	if x.TTY || c.Userns == "" && c.UID == 0 {
+		return
+	}
+	for fd, there := range map[int]bool{0: x.Stdin != nil, 1: x.Stdout != nil, 2: x.Stderr != nil} {
+		if there {
+			b.call("give a stream away", unix.SYS_FCHOWN, launcher.Int(fd), launcher.Int(c.IDs.First+c.UID), launcher.Int(c.IDs.First+c.GID))
+		}
+	}
+}
+
+// runTTY runs a command on a terminal of the container's.
+func (e *Engine) runTTY(cmd *exec.Cmd, c kernel.Container, x container.ExecSpec, said io.Closer) error {
+	master, slave, err := openPTY(c)
+	if err != nil {
+		said.Close()
+		return err
+	}
+	return kernel.RunOn(cmd, master, slave, x)
+}
+
+// openPTY makes a terminal in the container's own /dev/pts, whatever its processes have done with the path.
+func openPTY(c kernel.Container) (master, slave *os.File, err error) {
+	root, err := unix.Open(fmt.Sprintf("/proc/%d/root", c.PID), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open terminal: %w", err)
+	}
+	defer unix.Close(root)
+	how := unix.OpenHow{Flags: unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC | unix.O_NONBLOCK, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_SYMLINKS}
+	fd, err := unix.Openat2(root, "dev/pts/ptmx", &how)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open terminal: /dev/pts/ptmx of the container: %w", err)
+	}
+	master = os.NewFile(uintptr(fd), "ptmx")
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil || fs.Type != unix.DEVPTS_SUPER_MAGIC {
+		master.Close()
+		return nil, nil, errors.New("open terminal: /dev/pts/ptmx of the container is no terminal")
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		master.Close()
+		return nil, nil, fmt.Errorf("open terminal: %w", err)
+	}
+	n, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), tiocgptpeer, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		master.Close()
+		return nil, nil, fmt.Errorf("open terminal: %w", errno)
+	}
+	slave = os.NewFile(n, "pts")
+	if err := slave.Chown(int(c.IDs.First+c.UID), int(c.IDs.First)+ttyGroup); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("open terminal: %w", err), master.Close(), slave.Close())
+	}
+	return master, slave, nil
+}
+
+const (
+	tiocgptpeer = 0x5441
+	ttyGroup    = 5 // as the mount of /dev/pts has it
+)

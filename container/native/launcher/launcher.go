@@ -1,0 +1,52 @@
+// Package launcher runs lists of system calls in a program of 1.3 KB (launcher.c), so that a process can leave the host step by step and then be another
+// program: what fork and exec of a Go process cannot do, as its threads may not change their user namespace, and what a runtime with a language's own
+// start-up would take ten times as long for.
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+//go:generate clang --target=x86_64-linux-gnu -Os -Wall -Wextra -Werror -ffreestanding -fno-stack-protector -fno-asynchronous-unwind-tables -fno-pic -nostdlib -static -fuse-ld=lld -Wl,--build-id=none,-z,noexecstack,-z,norelro,--strip-all -o launcher_amd64.elf launcher.c
+//go:generate clang --target=aarch64-linux-gnu -Os -Wall -Wextra -Werror -ffreestanding -fno-stack-protector -fno-asynchronous-unwind-tables -fno-pic -nostdlib -static -fuse-ld=lld -Wl,--build-id=none,-z,noexecstack,-z,norelro,--strip-all -o launcher_arm64.elf launcher.c
+
+// ErrMachine says that there is no launcher for this machine's processor.
+var ErrMachine = errors.New("no launcher for this kind of processor")
+
+// Name of the file that a process of the launcher executes, as /proc/PID/exe has it until the container's program takes its place.
+const Name = "weir-launcher"
+
+// file is the launcher in memory, sealed: whoever runs it can read it and change nothing.
+var file = sync.OnceValues(func() (*os.File, error) {
+	if len(code) == 0 {
+		return nil, ErrMachine
+	}
+	fd, err := unix.MemfdCreate(Name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_EXEC)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3 every such file can be executed
+		fd, err = unix.MemfdCreate(Name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("launcher: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), Name)
+	if _, err := f.Write(code); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("launcher: %w", err)
+	}
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("launcher: %w", err)
+	}
+	return f, nil
+})
+
+// Ready tells why nothing can be launched here; nil: it can.
+func Ready() error {
+	_, err := file()
+	return err
+}

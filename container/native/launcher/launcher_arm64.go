@@ -1,0 +1,6 @@
+package launcher
+
+import _ "embed"
+
+//go:embed launcher_arm64.elf
+var code []byte

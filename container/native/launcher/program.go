@@ -1,0 +1,225 @@
+package launcher
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sizes and numbers of launcher.c.
+const (
+	magic      = 0x77656972
+	headerSize = 32
+	stepSize   = 80
+	stepsMax   = 4096
+	exit       = -1
+	exitAs     = -2
+)
+
+// Arg is an argument of a system call.
+type Arg struct {
+	kind  uint8
+	value uint64
+}
+
+const (
+	value uint8 = iota
+	address
+	result
+)
+
+// Step is one of a Program.
+type Step int
+
+// when a step is not followed by the next one.
+type when uint8
+
+const (
+	never    when = iota
+	Positive      // it returned more than 0
+	Zero          // it returned 0
+	Refused       // it failed with an error that is spared
+)
+
+type step struct {
+	what   string
+	number int64
+	args   []Arg
+	spared []unix.Errno
+	when   when
+	target int
+}
+
+// Program is a list of system calls, made by a process without threads. It ends with an execve or an exit. The zero value is empty.
+type Program struct {
+	said  int // descriptor for what it says
+	steps []step
+	data  []byte
+	words []uint64 // offsets in data of words that are addresses
+}
+
+// New begins a program that says what fails on a descriptor; see Hear.
+func New(said int) *Program { return &Program{said: said} }
+
+// Int is a number.
+func Int[T ~int | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~uintptr](n T) Arg {
+	return Arg{value, uint64(n)}
+}
+
+// Here is AT_FDCWD, a directory's descriptor that means the current one.
+func Here() Arg { return Int(int64(unix.AT_FDCWD)) }
+
+// Result is what a former step returned.
+func Result(s Step) Arg { return Arg{result, uint64(s)} }
+
+// Bytes is the address of a copy of b, aligned to 8 bytes.
+func (p *Program) Bytes(b []byte) Arg {
+	for len(p.data)%8 != 0 {
+		p.data = append(p.data, 0)
+	}
+	at := len(p.data)
+	p.data = append(p.data, b...)
+	return Arg{address, uint64(at)}
+}
+
+// String is the address of a string of C.
+func (p *Program) String(s string) Arg { return p.Bytes(append([]byte(s), 0)) }
+
+// Strings is the address of an array of strings that ends with 0, as execve wants it.
+func (p *Program) Strings(all []string) Arg {
+	at := make([]uint64, len(all))
+	for i, s := range all {
+		at[i] = p.String(s).value
+	}
+	array := p.Bytes(make([]byte, 8*(len(all)+1)))
+	for i := range all {
+		p.point(int(array.value)+8*i, at[i])
+	}
+	return array
+}
+
+// Filter is the address of a struct sock_fprog of n instructions.
+func (p *Program) Filter(n int, instructions []byte) Arg {
+	code := p.Bytes(instructions)
+	head := p.Bytes(binary.LittleEndian.AppendUint64(nil, uint64(n)))
+	p.Bytes(make([]byte, 8)) // directly behind: 8 bytes are already aligned
+	p.point(int(head.value)+8, code.value)
+	return head
+}
+
+// point lets a word of data hold an address in data.
+func (p *Program) point(word int, at uint64) {
+	binary.LittleEndian.PutUint64(p.data[word:], at)
+	p.words = append(p.words, uint64(word))
+}
+
+// Call adds a system call; what says what it is for, in a message of its failure.
+func (p *Program) Call(what string, number uintptr, args ...Arg) Step {
+	p.steps = append(p.steps, step{what: what, number: int64(number), args: args})
+	return Step(len(p.steps) - 1)
+}
+
+// Spare lets errors of a step, at most three, be no failure.
+func (p *Program) Spare(s Step, errs ...unix.Errno) Step {
+	p.steps[s].spared = errs
+	return s
+}
+
+// Jump says where to go on after a step when w; Land says where that is.
+func (p *Program) Jump(s Step, w when) Step {
+	p.steps[s].when = w
+	return s
+}
+
+// Land lets a step's jump end at the next step to be added.
+func (p *Program) Land(steps ...Step) {
+	for _, s := range steps {
+		p.steps[s].target = len(p.steps)
+	}
+}
+
+// Exit ends the process.
+func (p *Program) Exit(code int) {
+	p.steps = append(p.steps, step{number: exit, args: []Arg{Int(code)}})
+}
+
+// ExitAs waits for a child whose id a step returned, and ends as it does: with its exit code, or 128 and its signal.
+func (p *Program) ExitAs(s Step) {
+	p.steps = append(p.steps, step{number: exitAs, args: []Arg{Result(s)}})
+}
+
+// encode is what launcher.c reads.
+func (p *Program) encode() ([]byte, error) {
+	if len(p.steps) > stepsMax {
+		return nil, fmt.Errorf("launcher: %d steps, at most %d", len(p.steps), stepsMax)
+	}
+	at := uint64(headerSize + stepSize*len(p.steps))
+	for len(p.data)%8 != 0 {
+		p.data = append(p.data, 0)
+	}
+	le := binary.LittleEndian
+	out := le.AppendUint32(nil, magic)
+	out = le.AppendUint32(out, uint32(len(p.steps)))
+	out = le.AppendUint32(out, uint32(len(p.words)))
+	out = le.AppendUint32(out, uint32(p.said))
+	out = le.AppendUint64(out, at+uint64(len(p.data)))
+	out = le.AppendUint64(out, at+uint64(len(p.data)+8*len(p.words)))
+	for _, s := range p.steps {
+		out = s.encode(out, at)
+	}
+	data := append([]byte(nil), p.data...)
+	for _, w := range p.words {
+		le.PutUint64(data[w:], le.Uint64(data[w:])+at)
+	}
+	out = append(out, data...)
+	for _, w := range p.words {
+		out = le.AppendUint64(out, w+at)
+	}
+	return out, nil
+}
+
+func (s step) encode(out []byte, data uint64) []byte {
+	le := binary.LittleEndian
+	begin := len(out)
+	out = le.AppendUint64(out, uint64(s.number))
+	var kinds [6]uint8
+	for i := range 6 {
+		var a Arg
+		if i < len(s.args) {
+			a = s.args[i]
+		}
+		if kinds[i] = a.kind; a.kind == address {
+			a.value += data
+		}
+		out = le.AppendUint64(out, a.value)
+	}
+	out = append(out, kinds[:]...)
+	var spared [3]uint8
+	for i, e := range s.spared {
+		spared[i] = uint8(e)
+	}
+	out = append(out, spared[:]...)
+	out = append(out, uint8(s.when), 0, 0)
+	out = le.AppendUint32(out, uint32(s.target))
+	return append(out, make([]byte, stepSize-(len(out)-begin))...)
+}
+
+// file is the program in memory.
+func (p *Program) file() (*os.File, error) {
+	raw, err := p.encode()
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate("program", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("launcher: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "program")
+	if _, err := f.Write(raw); err != nil {
+		return nil, errors.Join(fmt.Errorf("launcher: %w", err), f.Close())
+	}
+	return f, nil
+}

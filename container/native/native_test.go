@@ -1,0 +1,19 @@
+package native
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"weir.dev/weir/container/kernel/suite"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var kit = suite.Kit{Open: New}
+
+func TestEngine(t *testing.T)         { kit.Run(t) }
+func TestChild(t *testing.T)          { kit.Child(t) }
+func TestExecChild(t *testing.T)      { kit.ExecChild(t) }
+func BenchmarkLifecycle(b *testing.B) { kit.Lifecycle(b) }
+func BenchmarkParallel(b *testing.B)  { kit.Parallel(b) }
