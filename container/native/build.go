@@ -80,16 +80,19 @@ func (e *Engine) creation(c kernel.Container, groups kernel.Groups, run bool) (*
 		return nil, err
 	}
 	b := newBuild(config, moreFD)
-	b.hide()
-	for _, f := range groups.Tasks {
-		b.borrow[f] = true
-		b.call("enter the cgroups", unix.SYS_WRITE, b.file(f), b.str("0"), launcher.Int(1))
+	own, first := uintptr(unix.CLONE_NEWNS|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS), uintptr(unix.CLONE_NEWPID)
+	if e.bare {
+		own, first = unix.CLONE_NEWNS, 0
 	}
-	b.enter(c)
-	fork := b.program.Fork("make the first process", unix.CLONE_NEWPID|unix.CLONE_PARENT)
+	b.hide()
+	b.join(groups)
+	b.enter(c, own)
+	fork := b.program.Fork("make the first process", first|unix.CLONE_PARENT)
 	b.call("begin a session", unix.SYS_SETSID)
 	b.root(c)
-	b.call("set the host's name", unix.SYS_SETHOSTNAME, b.str(config.Hostname), launcher.Int(len(config.Hostname)))
+	if !e.bare {
+		b.call("set the host's name", unix.SYS_SETHOSTNAME, b.str(config.Hostname), launcher.Int(len(config.Hostname)))
+	}
 	b.call("close what is not needed any more", unix.SYS_CLOSE_RANGE, launcher.Int(moreFD), launcher.Int(^uint32(0)), null)
 	b.confine(e)
 	b.begin(run)
@@ -115,8 +118,16 @@ func (b *build) hide() {
 	}
 }
 
-// enter joins the namespaces that are there, as root of the user namespace if there is one, and makes the others.
-func (b *build) enter(c kernel.Container) {
+// join enters the container's cgroups of version 1.
+func (b *build) join(groups kernel.Groups) {
+	for _, f := range groups.Tasks {
+		b.borrow[f] = true
+		b.call("enter the cgroups", unix.SYS_WRITE, b.file(f), b.str("0"), launcher.Int(1))
+	}
+}
+
+// enter joins the namespaces that are there, as root of the user namespace if there is one, and makes those of flags.
+func (b *build) enter(c kernel.Container, flags uintptr) {
 	if c.Userns != "" {
 		b.call("enter the user namespace", unix.SYS_SETNS, b.open(c.Userns), launcher.Int(unix.CLONE_NEWUSER))
 	}
@@ -124,7 +135,6 @@ func (b *build) enter(c kernel.Container) {
 		b.call("enter the network namespace", unix.SYS_SETNS, b.open(c.Netns), launcher.Int(unix.CLONE_NEWNET))
 	}
 	b.become(0, 0)
-	flags := unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 	if c.Netns == "" {
 		flags |= unix.CLONE_NEWNET
 	}
@@ -167,12 +177,15 @@ func (b *build) confine(e *Engine) {
 	b.become(p.User.UID, p.User.GID)
 	b.hold(p)
 	b.call("gain no privileges", unix.SYS_PRCTL, launcher.Int(unix.PR_SET_NO_NEW_PRIVS), launcher.Int(1), null, null, null)
+	b.call("go to the working directory", unix.SYS_CHDIR, b.str(p.Cwd))
+	if e.bare {
+		return
+	}
 	n, code, err := e.filters.of(b.config.Linux.Seccomp)
 	if err != nil {
 		b.fail(err)
 		return
 	}
-	b.call("go to the working directory", unix.SYS_CHDIR, b.str(p.Cwd))
 	b.call("filter system calls", unix.SYS_SECCOMP, launcher.Int(unix.SECCOMP_SET_MODE_FILTER), null, b.program.Filter(n, code))
 }
 

@@ -132,10 +132,7 @@ func (e *Engine) entry(c kernel.Container, groups kernel.Groups, x container.Exe
 	b.call("enter the process namespace", unix.SYS_SETNS, pid, launcher.Int(unix.CLONE_NEWPID))
 	fork := b.program.Fork("make a process", 0)
 	b.call("die with the launcher", unix.SYS_PRCTL, launcher.Int(unix.PR_SET_PDEATHSIG), launcher.Int(int(unix.SIGKILL)), null, null, null)
-	for _, f := range groups.Tasks {
-		b.borrow[f] = true
-		b.call("enter the cgroups", unix.SYS_WRITE, b.file(f), b.str("0"), launcher.Int(1))
-	}
+	b.join(groups)
 	b.own(c, x)
 	flags := unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 	if c.Userns != "" {

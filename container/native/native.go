@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -20,12 +21,17 @@ import (
 	"weir.dev/weir/portkind"
 )
 
-// Name of the runtime.
-const Name = "native"
+// Names of the runtimes: Bare has no namespaces but those of the network and of mounts, and no filter of system calls; it is what containers are measured
+// against.
+const (
+	Name = "native"
+	Bare = "bare"
+)
 
 // Engine is kernel.Engine over package launcher.
 type Engine struct {
 	home    *kernel.Home
+	bare    bool
 	filters filters
 }
 
@@ -33,16 +39,34 @@ var _ kernel.Engine = (*Engine)(nil)
 
 // New opens the instance's containers; see kernel.New.
 func New(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error) {
-	r, err := kernel.New(ctx, inst, Name, o, func(h *kernel.Home) (kernel.Engine, error) { return &Engine{home: h}, nil })
+	return open(ctx, inst, Name, o)
+}
+
+// NewBare opens the instance's processes that are nearly on the bare host.
+func NewBare(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error) {
+	return open(ctx, inst, Bare, o)
+}
+
+func open(ctx context.Context, inst instance.Instance, name string, o kernel.Options) (*kernel.Runtime, error) {
+	r, err := kernel.New(ctx, inst, name, o, func(h *kernel.Home) (kernel.Engine, error) { return &Engine{home: h, bare: name == Bare}, nil })
 	if err != nil {
-		return nil, fmt.Errorf("container runtime %s: %w", Name, err)
+		return nil, fmt.Errorf("container runtime %s: %w", name, err)
 	}
 	return r, nil
 }
 
 // About tells whether containers can be launched here.
-func About(context.Context) container.About {
-	a := container.About{Name: Name, Ports: []portkind.Kind{portkind.Veth}, Userns: true}
+func About(context.Context) container.About { return about(Name) }
+
+// AboutBare is the same of NewBare.
+func AboutBare(context.Context) container.About {
+	a := about(Bare)
+	a.Userns, a.Note = false, "its functions are processes of the host's root: for images that you trust as you trust your own programs"
+	return a
+}
+
+func about(name string) container.About {
+	a := container.About{Name: name, Ports: []portkind.Kind{portkind.Veth}, Userns: true}
 	if err := launcher.Ready(); err != nil {
 		a.Missing = fmt.Sprintf("%v (%s): take runtime oci", err, runtime.GOARCH)
 	}
@@ -59,6 +83,12 @@ func (e *Engine) Prepare(c kernel.Container) error {
 		if err := unix.Mkfifo(path, 0o600); err != nil {
 			return fmt.Errorf("make %s: %w", path, err)
 		}
+	}
+	if e.bare && c.Userns != "" {
+		return errors.New("runtime bare has no user namespaces")
+	}
+	if c.Userns == "" && slices.Contains(c.Capabilities, "CAP_MKNOD") {
+		return errors.New("CAP_MKNOD without a user namespace would make devices of the host: take runtime oci")
 	}
 	return checkRoot(c)
 }

@@ -53,11 +53,19 @@ func (w *walk) measure() (measures, error) {
 		return nil, err
 	}
 	m := measures{}
+	here := map[string]int{} // functions of the document that are to be at a node
+	for _, f := range w.model.doc.Functions {
+		here[f.Host]++
+	}
 	for node, d := range all {
 		if err := m.process(node, d); err != nil {
 			return nil, fmt.Errorf("measure %s: %w", node, err)
 		}
-		if err := m.things(node, d); err != nil {
+		functions := here[node]
+		if len(w.model.kind.hosts) == 1 {
+			functions = len(w.model.doc.Functions)
+		}
+		if err := m.things(node, d, functions); err != nil {
 			return nil, fmt.Errorf("measure %s: %w", node, err)
 		}
 		m.files(node, d)
@@ -98,17 +106,18 @@ func (m measures) process(node string, d daemon) error {
 	return nil
 }
 
-// settleSandboxes bounds how long a former instance of a function may stay after a change: it drains, then its process has 3 s to end.
+// settleSandboxes bounds how long a former instance of a function may stay after a change, and a function that has moved to another host: it drains, then
+// its process has 3 s to end.
 const settleSandboxes = 20 * time.Second
 
 // things of the kernel that bear the instance's name.
-func (m measures) things(node string, d daemon) error {
+func (m measures) things(node string, d daemon, want int) error {
 	run := "/run/weir/" + d.instance
 	for end := time.Now().Add(settleSandboxes); ; {
 		boxes, _ := os.ReadDir(run + "/sandboxes")
 		functions, _ := os.ReadDir(run + "/netns") // none yet
 		m[node+"/sandboxes"] = float64(len(boxes))
-		if len(boxes) <= len(functions) || time.Now().After(end) {
+		if len(boxes) <= len(functions) && len(functions) <= want || time.Now().After(end) {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)

@@ -88,11 +88,45 @@ func (m *model) change() (next api.Document, text string) {
 				texts = append(texts, t)
 			}
 		}
-		if len(texts) > 0 && len(router.Validate(d)) == 0 {
+		if len(texts) > 0 && len(router.Validate(d)) == 0 && (m.kind.file == "" || !mixed(d)) {
 			return d, strings.Join(texts, "; ")
 		}
 	}
 }
+
+// mixed tells whether policies share a chain of which one catches frames at their source and another at their destination, as a fabric refuses in the
+// status of the second one (router/fabric/steering, mixed); the overlap of their traffic is not looked at here.
+func mixed(d api.Document) bool {
+	type way struct {
+		chain   string
+		reverse bool
+	}
+	at := map[way][2]bool{}
+	see := func(w way, from, to string) {
+		places := at[w]
+		if wide(from) && !wide(to) {
+			places[1] = true
+		} else {
+			places[0] = true
+		}
+		at[w] = places
+	}
+	for _, p := range d.Policies {
+		see(way{p.Chain, false}, p.From, p.To)
+		if p.Symmetric == nil || *p.Symmetric {
+			see(way{p.Chain, true}, p.To, p.From)
+		}
+	}
+	for _, places := range at {
+		if places[0] && places[1] {
+			return true
+		}
+	}
+	return false
+}
+
+// wide tells whether an end of a policy may be several stations.
+func wide(end string) bool { return end == "" || end == "any" || strings.Contains(end, "/") }
 
 // edit makes one change; "" where there was nothing to change.
 func (m *model) edit(d *api.Document) string {
@@ -245,7 +279,6 @@ func (m *model) policy(d *api.Document) api.PolicySpec {
 	for p.From, p.To = end(), end(); p.From != "any" && p.From == p.To || own(p.From, p.To) || own(p.To, p.From); { // no station sends to itself
 		p.From, p.To = end(), end()
 	}
-	wide := func(end string) bool { return end == "any" || strings.Contains(end, "/") }
 	if wide(p.From) && wide(p.To) {
 		p.Symmetric = new(bool)
 	}

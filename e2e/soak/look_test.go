@@ -246,8 +246,8 @@ func (w *walk) look() (wrong []string, err error) {
 	}
 	at, closeAll, err := w.listen(in)
 	defer closeAll()
-	if err != nil {
-		return nil, err
+	if err != nil { // a link that was deleted may be on its way back, and Weir not have seen that it was gone
+		return []string{err.Error()}, nil
 	}
 	before, err := netns.Overruns()
 	if err != nil {
