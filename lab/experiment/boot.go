@@ -12,11 +12,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"weir.dev/weir/container"
 	containers "weir.dev/weir/container/drivers"
 	"weir.dev/weir/instance"
+	"weir.dev/weir/lab/machine"
 	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/traffic/tools"
 	"weir.dev/weir/netns"
@@ -28,10 +30,10 @@ type bootExperiment struct{}
 
 func (bootExperiment) Name() string { return "boot" }
 func (bootExperiment) About() string {
-	return "N functions, one after another, each in a network namespace of its own: create all, start all, stop all, create and start all"
+	return "N functions, one after another, each in a network namespace of its own: create all, start all, stop all, delete all, create and start all"
 }
 func (bootExperiment) Metrics() map[string]string {
-	return map[string]string{"run": "s", "create": "s", "start": "s", "stop": "s"}
+	return map[string]string{"run": "s", "create": "s", "start": "s", "stop": "s", "delete": "s", "memory": "MB"}
 }
 func (bootExperiment) Factors() []Factor {
 	return []Factor{
@@ -42,7 +44,7 @@ func (bootExperiment) Factors() []Factor {
 
 // bootRuntimes are Weir's own drivers and what a user can run by hand.
 func bootRuntimes() []string {
-	return append(slices.Sorted(maps.Keys(containers.All())), "docker", "runc", "lxc", runtimeVM)
+	return append(slices.Sorted(maps.Keys(containers.All())), dockerRun, runcRun, lxcStart, nspawn, runtimeVM)
 }
 
 const (
@@ -50,6 +52,12 @@ const (
 	factorFunctions = "functions"
 	maxFunctions    = 500
 	suffixBoot      = "-r"
+
+	// By hand, as a user calls the programs.
+	dockerRun = "docker-run"
+	runcRun   = "runc"
+	lxcStart  = "lxc-start"
+	nspawn    = "systemd-nspawn"
 
 	runtimeVM = "vm" // what functions are compared with in papers
 )
@@ -73,19 +81,24 @@ func (bootExperiment) Check(_ context.Context, b *Bench, l Levels) string {
 		return platform.CheckRuntime(name, b.options())
 	}
 	switch name {
-	case "runc":
+	case runcRun:
 		if err := tools.Installed("runc"); err != nil {
 			return err.Error()
 		}
 		return platform.CheckImage(b.options())
-	case "docker":
+	case dockerRun:
 		return platform.CheckEngine(b.options())
 	case runtimeVM:
 		k, _ := platform.Find("vm-virtio")
 		return k.Check(b.options())
-	case "lxc":
+	case lxcStart:
 		if err := tools.Installed("lxc-start"); err != nil {
 			return "lxc-start: not installed (apt-get install lxc)"
+		}
+		return platform.CheckImage(b.options())
+	case nspawn:
+		if err := tools.Installed("systemd-nspawn"); err != nil {
+			return "systemd-nspawn: not installed (apt-get install systemd-container)"
 		}
 		return platform.CheckImage(b.options())
 	}
@@ -108,7 +121,7 @@ func (b *Bench) starter(ctx context.Context, name string) (starter, error) {
 	}
 	var r starter
 	var err error
-	if name == "docker" {
+	if name == dockerRun {
 		var e *platform.Engine
 		if e, err = platform.StartEngine(ctx, b.options()); err == nil {
 			r = dockerRuntime{e}
@@ -153,10 +166,16 @@ func (b *boot) Measure(ctx context.Context, _ time.Duration) (Measurement, error
 		err = all("stop", b.r.stop)
 	}
 	if err == nil {
-		err = all("", b.r.remove)
+		err = all("delete", b.r.remove)
 	}
+	before, merr := machine.Available()
 	if err == nil {
 		err = all("run", b.r.run)
+	}
+	after, aerr := machine.Available()
+	if err == nil {
+		err = errors.Join(merr, aerr)
+		m.Values["memory"] = float64(before-after) / 1e6
 	}
 	cleaning, cancel := context.WithTimeout(context.Background(), time.Minute) // also when ctx is over
 	defer cancel()
@@ -215,8 +234,11 @@ func openBundles(ctx context.Context, b *Bench, kind string) (starter, error) {
 		rt, err := d.Open(ctx, inst, containers.Options{Adopt: true})
 		return &driverRuntime{u, rt}, err
 	}
-	if kind == "lxc" {
+	switch kind {
+	case lxcStart:
 		return &lxcRuntime{u}, nil
+	case nspawn:
+		return &nspawnRuntime{bundles: u, running: map[string]*exec.Cmd{}}, nil
 	}
 	r := &runcRuntime{bundles: u}
 	return r, r.readSpec(ctx)
@@ -388,6 +410,91 @@ func (x *lxcRuntime) remove(ctx context.Context, name string) error {
 	return os.RemoveAll(dir)
 }
 func (x *lxcRuntime) close() error { return nil }
+
+// nspawnRuntime is systemd-nspawn by hand: a program in the foreground, that a user puts into the background.
+type nspawnRuntime struct {
+	*bundles
+	running map[string]*exec.Cmd
+}
+
+// create: there is nothing to prepare.
+func (*nspawnRuntime) create(context.Context, string) error { return nil }
+
+func (n *nspawnRuntime) start(ctx context.Context, name string) error {
+	out, err := os.CreateTemp(n.inst.Run, "out-")
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	defer os.Remove(out.Name())
+	cmd := exec.Command("systemd-nspawn", append([]string{"--quiet", "--register=no", "--keep-unit", "--read-only", "--private-network", "--machine=" + name,
+		"--directory=" + n.Root(), "--console=pipe", "--"}, n.Args()...)...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	n.running[name] = cmd
+	for ctx.Err() == nil { // there is a program when a descendant of it executes the image's
+		if executes(cmd.Process.Pid, filepath.Base(n.Args()[0])) {
+			return nil
+		}
+		if ended(cmd.Process.Pid) {
+			text, _ := os.ReadFile(out.Name())
+			return fmt.Errorf("systemd-nspawn has ended: %s", strings.TrimSpace(string(text)))
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return ctx.Err()
+}
+func (n *nspawnRuntime) run(ctx context.Context, name string) error { return n.start(ctx, name) }
+
+// stop ends it as machinectl terminate does: by its own signal, and the kernel takes the rest along.
+func (n *nspawnRuntime) stop(_ context.Context, name string) error {
+	cmd := n.running[name]
+	if cmd == nil {
+		return nil
+	}
+	delete(n.running, name)
+	if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	_ = cmd.Wait() // killed
+	return nil
+}
+func (n *nspawnRuntime) remove(ctx context.Context, name string) error { return n.stop(ctx, name) }
+func (n *nspawnRuntime) close() error {
+	var errs []error
+	for name := range n.running {
+		errs = append(errs, n.stop(context.Background(), name))
+	}
+	return errors.Join(errs...)
+}
+
+// executes tells whether a process or one of its descendants executes a program of that name.
+func executes(pid int, program string) bool {
+	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil && filepath.Base(exe) == program {
+		return true
+	}
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is right
+	for _, list := range lists {
+		raw, err := os.ReadFile(list)
+		if err != nil {
+			continue // it has ended
+		}
+		for f := range strings.FieldsSeq(string(raw)) {
+			if child, err := strconv.Atoi(f); err == nil && executes(child, program) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func ended(pid int) bool {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(raw), ") Z ")
+}
 
 // removeBoot takes away what functions of the experiment boot have left.
 func removeBoot(ctx context.Context, name string) error {

@@ -2,6 +2,7 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -46,6 +47,22 @@ func Take() (Sample, error) {
 	}
 	s.Own = time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	return s, nil
+}
+
+// Available is the memory that programs could have, in bytes.
+func Available() (int64, error) {
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return 0, err
+	}
+	m, err := fs.Meminfo()
+	if err != nil {
+		return 0, err
+	}
+	if m.MemAvailable == nil {
+		return 0, errors.New("/proc/meminfo has no MemAvailable")
+	}
+	return int64(*m.MemAvailable) << 10, nil
 }
 
 // FreeMemory is the share of memory that is available; 1 if the kernel does not say.
