@@ -1,6 +1,6 @@
 // Package placement decides where functions run. It is pure: the same hosts, functions and context give the same decisions.
 //
-// It owns what must hold of a placement (a pin, a host that is there, takes new functions, has the image and has room) and the
+// It owns what must hold of a placement (a pin, a host that is there, takes new functions, has the runtime, the image and has room) and the
 // strategies that choose among the hosts for which it holds. What is placed stays where it is until its host is lost, removed, or its
 // pin says otherwise: no strategy moves it. Who reads hosts and writes placements is the manager.
 package placement
@@ -107,8 +107,8 @@ func (h *Candidate) fits(f *api.Function, cpus float64, memory int64) string {
 		return "is lost"
 	case h.Host.Spec.Unschedulable:
 		return "takes no new functions (spec.unschedulable)"
-	case h.apart() != "":
-		return h.apart()
+	case h.lacks(f) != "":
+		return h.lacks(f)
 	case !hasImage(st.Images, f.Spec.Image):
 		return "has no image " + f.Spec.Image
 	case st.Cores > 0 && h.CPUs+cpus > float64(st.Cores)+1e-9:
@@ -119,14 +119,23 @@ func (h *Candidate) fits(f *api.Function, cpus float64, memory int64) string {
 	return ""
 }
 
-// apart tells why no function here could be joined with the host's switch; "" if it could.
-func (h *Candidate) apart() string {
+// lacks tells what of a function's runtime is not to be had here: the runtime itself, or a kind of ports that it and the host's switch have in common;
+// "" nothing.
+func (h *Candidate) lacks(f *api.Function) string {
 	st := &h.Host.Status
-	if len(st.RuntimePorts)+len(st.SwitchPorts) == 0 || portkind.Join(st.RuntimePorts, st.SwitchPorts) != "" {
+	r, ok := st.RuntimeOf(f.Spec.Runtime)
+	switch {
+	case !ok && len(st.Runtimes) == 0:
+		return fmt.Sprintf("has no runtime %s, as far as is known: its agent names none but %s", r.Name, clip(cmp.Or(st.Runtime, "its default")))
+	case !ok:
+		return fmt.Sprintf("has no runtime %s: the program of its agent does not know it", r.Name)
+	case !r.Available:
+		return fmt.Sprintf("has no runtime %s: %s", clip(r.Name), clip(cmp.Or(r.Why, "it does not say why")))
+	case len(r.Ports)+len(st.SwitchPorts) == 0 || portkind.Join(r.Ports, st.SwitchPorts) != "":
 		return ""
 	}
 	return fmt.Sprintf("cannot join functions with its switch: runtime %s gives ports of kind %s; switch %s takes %s (start its agent with another --switch)",
-		clip(st.Runtime), clip(portkind.List(st.RuntimePorts)), clip(st.Switch), clip(portkind.List(st.SwitchPorts)))
+		clip(r.Name), clip(portkind.List(r.Ports)), clip(st.Switch), clip(portkind.List(st.SwitchPorts)))
 }
 
 // maxClaim bounds the bytes that a host's own words take in what is said of functions.
@@ -281,15 +290,15 @@ func (v *View) choose(f *api.Function) (host, reason, problem string) {
 			return "", "", fmt.Sprintf("pinned by spec.host to %s, which is lost", pin)
 		case h.Host.Status.State == lost:
 			return "", "", "pinned there by spec.host"
-		case h.apart() != "":
-			return "", "", fmt.Sprintf("pinned by spec.host to %s, which %s", pin, h.apart())
+		case h.lacks(f) != "":
+			return "", "", fmt.Sprintf("pinned by spec.host to %s, which %s", pin, h.lacks(f))
 		}
 		return pin, "pinned by spec.host", ""
 	}
 	if len(v.hosts) == 0 {
 		return "", "", "no host has joined yet"
 	}
-	if only := v.hosts[0]; len(v.hosts) == 1 && only.Host.Status.State != lost && !only.Host.Spec.Unschedulable && only.apart() == "" {
+	if only := v.hosts[0]; len(v.hosts) == 1 && only.Host.Status.State != lost && !only.Host.Spec.Unschedulable && only.lacks(f) == "" {
 		return only.Host.Name, "the only host", ""
 	}
 	var best *Candidate
