@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/container"
 	"weir.dev/weir/cpuset"
 	"weir.dev/weir/image"
 	"weir.dev/weir/netns"
@@ -18,6 +19,7 @@ func TestCapabilitiesAreTheOperatorsToGive(t *testing.T) {
 	for name, c := range map[string]struct {
 		asks, allow []string
 		unshared    error
+		noUserns    bool   // in the runtime
 		refused     string // "" none
 	}{
 		"nothing":                                   {unshared: none},
@@ -27,13 +29,14 @@ func TestCapabilitiesAreTheOperatorsToGive(t *testing.T) {
 		"the host's network":                        {asks: []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}, unshared: none, refused: "CAP_NET_ADMIN, CAP_NET_RAW"},
 		"the host's network, one of two allowed":    {asks: []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}, allow: []string{"CAP_NET_RAW"}, unshared: none, refused: "CAP_NET_ADMIN"},
 		"the host's network by the operator's word": {asks: []string{"CAP_NET_ADMIN"}, allow: []string{"CAP_NET_ADMIN"}, unshared: none},
-		"not known whether bounded":                 {asks: []string{"CAP_NET_ADMIN"}, unshared: unknown, refused: "CAP_NET_ADMIN"},
-		"not known, and nothing asked for":          {unshared: unknown},
-		"allowed, and not asked for":                {allow: []string{"CAP_NET_ADMIN"}, unshared: none},
+		"the host's network, in a runtime without user namespaces": {asks: []string{"CAP_NET_ADMIN"}, noUserns: true, refused: "CAP_NET_ADMIN"},
+		"not known whether bounded":                                {asks: []string{"CAP_NET_ADMIN"}, unshared: unknown, refused: "CAP_NET_ADMIN"},
+		"not known, and nothing asked for":                         {unshared: unknown},
+		"allowed, and not asked for":                               {allow: []string{"CAP_NET_ADMIN"}, unshared: none},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &Agent{Options: Options{Host: "h1"}, unshared: func() error { return c.unshared }}
-			p := a.CheckCapabilities(api.FunctionSpec{Image: "x:1", Allow: c.allow}, image.Image{Contract: image.Contract{Capabilities: c.asks}})
+			p := a.CheckCapabilities(container.About{Name: "oci", Userns: !c.noUserns}, api.FunctionSpec{Image: "x:1", Allow: c.allow}, image.Image{Contract: image.Contract{Capabilities: c.asks}})
 			if (p != nil) != (c.refused != "") {
 				t.Fatalf("got %+v", p)
 			}

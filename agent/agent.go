@@ -84,7 +84,10 @@ type Options struct {
 	Parallel int // container operations at once; 0: container.AtOnce
 
 	SwitchName      string                                             // ebpf, ovs; default ebpf
-	RuntimeName     string                                             // default oci
+	RuntimeName     string                                             // of functions that name none; default oci
+	Runtimes        Runtimes                                           // of Runtime; nil: it is one, called RuntimeName
+	AllowBare       bool                                               // the runtime bare runs every image, not the catalogue's alone
+	Catalogue       func(digest string) bool                           // whether an image is of the catalogue; nil: none is
 	Uplink          string                                             // the host's interface into the OpenFlow fabric; "" none
 	UnderlayAddress netip.Addr                                         // where tunnels from other hosts end; invalid: none
 	Config          func(ctx context.Context) (api.AgentConfig, error) // what all hosts have in common; nil: a host for itself
@@ -152,6 +155,7 @@ type Agent struct {
 	fitted     map[string]api.PolicySpec // in force, and not left out for want of room
 	full       *overfull                 // nil: the switch has room for all
 
+	runtimes runtimes
 	boxes    *sandbox.Maker
 	unshared func() error // why functions have no user namespaces; nil: they have
 
@@ -245,6 +249,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.syncUplink(ctx) // first, so that it has the same port after every start
 	wg.Go(func() { a.report.Run(ctx) })
+	wg.Go(func() { a.watchRuntimes(ctx) })
 	wg.Go(func() { a.probeAll(ctx) })
 	wg.Go(func() { a.watchSilent(ctx) })
 	wg.Go(func() { a.watchLearning(ctx) })

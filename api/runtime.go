@@ -13,6 +13,9 @@ func Runtimes() []string {
 	return []string{"native", "oci", "docker", "lxc", "nspawn", "rkt", "kvm", "bare"}
 }
 
+// RuntimeOCI runs a function by the program of an OCI runtime: runc, crun, runsc, kata-runtime.
+const RuntimeOCI = "oci"
+
 // RuntimeBare runs a function as processes of the host itself: nothing is kept apart but its network.
 const RuntimeBare = "bare"
 
@@ -47,7 +50,7 @@ func checkRuntime(c *check, name string) {
 	}
 	hint := "leave runtime out for the host's default; `weir get hosts -o wide` shows which runtimes hosts have"
 	for _, known := range Runtimes() {
-		if EditDistance(strings.ToLower(name), known) <= 1 {
+		if EditDistance(strings.ToLower(name), known) <= len(known)/3 {
 			hint = fmt.Sprintf("did you mean %q? %s", known, hint)
 			break
 		}
