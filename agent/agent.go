@@ -86,6 +86,7 @@ type Options struct {
 	SwitchName      string                                             // ebpf, ovs; default ebpf
 	RuntimeName     string                                             // of functions that name none; default oci
 	Runtimes        Runtimes                                           // of Runtime; nil: it is one, called RuntimeName
+	LookEvery       time.Duration                                      // at runtimes; default 3 minutes
 	AllowBare       bool                                               // the runtime bare runs every image, not the catalogue's alone
 	Catalogue       func(digest string) bool                           // whether an image is of the catalogue; nil: none is
 	Uplink          string                                             // the host's interface into the OpenFlow fabric; "" none
@@ -176,6 +177,7 @@ func New(o Options) *Agent {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	o.LookEvery = cmp.Or(o.LookEvery, runtimesEvery)
 	o.SwitchName, o.RuntimeName = cmp.Or(o.SwitchName, "ebpf"), cmp.Or(o.RuntimeName, "oci")
 	if o.Kernel == nil {
 		o.Kernel = kernel.Host{}

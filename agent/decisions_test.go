@@ -243,6 +243,12 @@ func TestDecisions(t *testing.T) {
 		"a link that is deleted is made anew":         aLinkThatIsDeletedIsMadeAnew,
 		"what the host cannot do is said":             whatTheHostCannotDoIsSaid,
 		"what is deleted goes":                        whatIsDeletedGoes,
+		"a function's runtime can be changed":         aFunctionsRuntimeCanBeChanged,
+		"a runtime that goes is said":                 aRuntimeThatGoesIsSaid,
+		"a runtime that comes back is said":           aRuntimeThatComesBackIsSaid,
+		"a change to a runtime that is not there":     aChangeToARuntimeThatIsNotThere,
+		"another default moves nothing":               anotherDefaultMovesNothing,
+		"bare is for the catalogue":                   bareIsForTheCatalogue,
 	} {
 		t.Run(name, f)
 	}

@@ -63,7 +63,7 @@ func (a *Agent) runtime(ctx context.Context, name string) (container.About, erro
 		about = container.About{Name: name, Ports: a.Runtime.PortKinds(), Userns: true}
 	case a.Runtimes == nil:
 		about = container.About{Name: name, Missing: "its agent has the runtime " + a.RuntimeName + " only"}
-	case known && (s.about.Missing == "" || time.Since(s.at) < runtimeAgain):
+	case known && (s.about.Missing == "" || time.Since(s.at) < min(runtimeAgain, a.LookEvery)):
 		about = s.about
 	default:
 		about = a.lookAtRuntime(ctx, name)
@@ -182,7 +182,7 @@ func (a *Agent) watchRuntimes(ctx context.Context) {
 	if a.Runtimes == nil {
 		return
 	}
-	tick := time.NewTicker(runtimesEvery)
+	tick := time.NewTicker(a.LookEvery)
 	defer tick.Stop()
 	for {
 		var wg sync.WaitGroup
