@@ -171,7 +171,9 @@ func aRuntimeThatGoesIsSaid(t *testing.T) {
 		t.Errorf("frames go %q", got)
 	}
 	e.set("")
-	d.until("it is back", func() bool { return docker().Available && d.function("fw").Status.Conditions.Get(api.ConditionIncapable) == nil })
+	d.until("it is back", func() bool {
+		return docker().Available && d.function("fw").Status.Conditions.Get(api.ConditionIncapable) == nil
+	})
 	d.only(e.docker, "fw", d.runtime)
 	if n := len(slices.DeleteFunc(e.docker.Calls(), func(c string) bool { return !strings.HasPrefix(c, "Start fw.") })); n != 1 {
 		t.Errorf("fw was started %d times", n)
