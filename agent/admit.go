@@ -74,7 +74,11 @@ func started(f api.FunctionSpec) bool { return f.State == "" || f.State == api.F
 func (a *Agent) checkIn(about container.About, name string, f api.FunctionSpec, img image.Image) *api.Problem {
 	can := a.Switch.Abilities()
 	if _, err := a.portKind(name, about); err != nil {
-		return &api.Problem{Path: "image", Message: err.Error(), Hint: "start the agent of this host with another --switch, or set host to another host"}
+		field := "image"
+		if f.Runtime != "" {
+			field = "runtime"
+		}
+		return &api.Problem{Path: field, Message: err.Error(), Hint: "start the agent of this host with another --switch, or set host to another host"}
 	}
 	if want := img.Contract.Forwarder; want != "" && !slices.Contains(can.Forwarders, want) {
 		return &api.Problem{Path: "image", Message: fmt.Sprintf("image %s wants the forwarder %s; switch %s of host %s has %s", f.Image, want, a.SwitchName, a.Host,

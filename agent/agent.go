@@ -341,7 +341,11 @@ func (a *Agent) present(ctx context.Context, found []container.Status) (map[stri
 		if _, m := sandbox.Of(other.ID); a.inForceNow(name, c.ID) || !a.inForceNow(name, other.ID) && keeps(c, n, other, m) {
 			existing[name], c = c, other
 		}
-		errs = append(errs, a.Runtime.Delete(ctx, c.ID))
+		if err := a.Runtime.Delete(ctx, c.ID); errors.Is(err, container.ErrMissing) {
+			a.later(c.ID)
+		} else {
+			errs = append(errs, err)
+		}
 	}
 	return existing, errors.Join(errs...)
 }
@@ -545,6 +549,7 @@ func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[stri
 		a.Log.Info("remove orphan container", "container", c.ID)
 		if err := a.Runtime.Delete(ctx, c.ID); err != nil {
 			a.Log.Warn("remove orphan container", "container", c.ID, "error", err)
+			a.later(c.ID)
 		}
 		delete(existing, function)
 	}

@@ -36,6 +36,7 @@ const (
 type runtimes struct {
 	mu    sync.Mutex
 	known map[string]runtimeState
+	late  []string // containers that nobody wants, and that could not be deleted yet
 }
 
 type runtimeState struct {
@@ -190,10 +191,31 @@ func (a *Agent) watchRuntimes(ctx context.Context) {
 			wg.Go(func() { a.lookAtRuntime(ctx, name) })
 		}
 		wg.Wait()
+		a.deleteLate(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+	}
+}
+
+// later notes a container to be deleted when its runtime is there.
+func (a *Agent) later(id string) {
+	a.runtimes.mu.Lock()
+	defer a.runtimes.mu.Unlock()
+	a.runtimes.late = append(a.runtimes.late, id)
+}
+
+func (a *Agent) deleteLate(ctx context.Context) {
+	a.runtimes.mu.Lock()
+	late := a.runtimes.late
+	a.runtimes.late = nil
+	a.runtimes.mu.Unlock()
+	for _, id := range late {
+		if err := a.Runtime.Delete(ctx, id); err != nil && ctx.Err() == nil {
+			a.Log.Warn("remove orphan container", "container", id, "error", err)
+			a.later(id)
 		}
 	}
 }

@@ -182,6 +182,27 @@ func aRuntimeThatGoesIsSaid(t *testing.T) {
 	d.up("late")
 }
 
+// A second container of a function that an agent which was killed has left, in a runtime that is missing now, keeps no agent from starting; it goes when
+// the runtime is back.
+func aSecondContainerInAMissingRuntimeGoesLater(t *testing.T) {
+	e := newEngines()
+	d := newDesk(t, switchfake.Options{}, e.several("oci"))
+	d.put("fw", api.FunctionSpec{})
+	pid := d.up("fw").Status.PID
+	d.stop()
+	d.must(nil, d.options.Runtime.Run(t.Context(), container.Spec{ID: "fw.7", Runtime: "docker", Args: []string{"wait"}}))
+	e.set("no engine")
+	e.several("oci")(d)
+	d.start()
+	d.put("late", api.FunctionSpec{})
+	d.up("late")
+	e.set("")
+	d.until("the second one is gone", func() bool { list, err := e.docker.List(t.Context()); return err == nil && len(list) == 0 })
+	if s := d.up("fw").Status; s.PID != pid || s.Runtime != "oci" {
+		t.Errorf("fw: process %d, was %d, in %s", s.PID, pid, s.Runtime)
+	}
+}
+
 // A runtime that goes and comes under one agent is told twice.
 func aRuntimeThatComesBackIsSaid(t *testing.T) {
 	e := newEngines()

@@ -8,6 +8,7 @@ package placement
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +23,8 @@ type Context struct {
 	Chains    map[string]api.ChainSpec
 	Policies  map[string]api.PolicySpec // for Nearest, as are the next
 	Endpoints map[string]string         // the node where an endpoint is: a host's name, or SwitchNode of a switch; absent: not known
+	// Changed are functions that name another runtime now: they leave a host that lacks it, if another can have them. Others stay whatever their host loses.
+	Changed map[string]bool
 	// Distance is the number of links between two nodes of the fabric, false if no way is known; see Topology. nil: 0 on one host, else 1.
 	Distance func(a, b string) (hops int, ok bool)
 }
@@ -44,10 +47,11 @@ const lost = api.HostLost
 // choose: a function that is pinned, and a Weir with one host.
 func Place(hosts []api.Host, functions []api.Function, c Context, now time.Time) []Decision {
 	open := Unsettled(hosts, functions)
-	if len(open) == 0 {
+	if len(open)+len(c.Changed) == 0 {
 		return nil
 	}
 	v := newView(hosts, functions, c)
+	open = append(open, v.stranded(open)...)
 	v.sort(open)
 	var out []Decision
 	for _, f := range open {
@@ -69,6 +73,20 @@ func Unsettled(hosts []api.Host, functions []api.Function) []*api.Function {
 		f := &functions[i]
 		at := f.At()
 		if f.Deleting == nil && (at == "" || !there[at] || f.Spec.Host != "" && f.Spec.Host != at) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// stranded are the functions that name another runtime now, which their host lacks; but not those in open.
+func (v *View) stranded(open []*api.Function) (out []*api.Function) {
+	for _, name := range slices.Sorted(maps.Keys(v.Changed)) {
+		f := v.functions[name]
+		if f == nil || f.Deleting != nil || f.Spec.Host != "" || slices.Contains(open, f) {
+			continue
+		}
+		if h := v.byName[f.At()]; h != nil && h.lacks(f) != "" {
 			out = append(out, f)
 		}
 	}
@@ -265,6 +283,8 @@ func (v *View) place(f *api.Function, now time.Time) (d Decision, news bool) {
 		why = d.From + " was removed; "
 	case h.Host.Status.State == lost:
 		why = d.From + " is lost; "
+	case h.lacks(f) != "" && v.Changed[f.Name]:
+		why = d.From + " " + h.lacks(f) + "; "
 	}
 	host, reason, problem := v.choose(f)
 	if problem != "" {

@@ -124,6 +124,7 @@ func TestPlace(t *testing.T) {
 		hosts     []api.Host
 		functions []api.Function
 		strategy  string
+		changed   map[string]bool
 		chains    map[string]api.ChainSpec
 		want      []string
 	}{
@@ -193,6 +194,15 @@ func TestPlace(t *testing.T) {
 				"b to h1: the only host"}},
 		"a host that has lost a runtime keeps its functions": {hosts: []api.Host{host("h1", 8, 16, runtimes("oci", "", "docker", "no engine")), host("h2", 4, 8, runtimes("oci", "", "docker", ""))},
 			functions: []api.Function{function("a", in("docker"), at("h1"))}, want: []string{}},
+		"one that names another runtime now goes where that is": {hosts: []api.Host{host("h1", 8, 16, runtimes("oci", "", "docker", "no engine")), host("h2", 4, 8, runtimes("oci", "", "docker", ""))},
+			functions: []api.Function{function("a", in("docker"), at("h1")), function("b", in("docker"), at("h1"))}, changed: map[string]bool{"a": true},
+			want: []string{"a from h1 to h2: h1 has no runtime docker: no engine; most-available: 4 of 4 cores and 8 GiB of 8 GiB free"}},
+		"one that names another runtime now stays where that is": {hosts: []api.Host{host("h1", 8, 16, runtimes("oci", "", "docker", "")), host("h2", 16, 32, runtimes("oci", "", "docker", ""))},
+			functions: []api.Function{function("a", in("docker"), at("h1"))}, changed: map[string]bool{"a": true}, want: []string{}},
+		"one that names a runtime that nobody has stays": {hosts: []api.Host{host("h1", 8, 16, runtimes("oci", "")), host("h2", 16, 32, runtimes("oci", ""))},
+			functions: []api.Function{function("a", in("kvm"), at("h1"))}, changed: map[string]bool{"a": true},
+			want: []string{"a from h1 nowhere: h1 has no runtime kvm: the program of its agent does not know it; no host: h1 has no runtime kvm: the program of its agent does not know it; " +
+				"h2 has no runtime kvm: the program of its agent does not know it"}},
 		"its runtime at a host of a former version": {hosts: []api.Host{host("h1", 8, 16, former)}, functions: []api.Function{function("a", in("oci"))}, want: []string{"a to h1: the only host"}},
 		"nothing fits": {hosts: []api.Host{host("h1", 4, 8, unschedulable), host("h2", 4, 8, isLost), host("h3", 4, 8, images("x")), host("h4", 1, 8), host("h5", 4, 1)},
 			functions: []api.Function{function("a", cpus("2"), memory("2G"))},
@@ -211,7 +221,7 @@ func TestPlace(t *testing.T) {
 				"e to h1: spread: 0 of its chain here, 0 of its image, 2 in all"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := placement.Context{Strategy: strategy(t, x.strategy), Chains: x.chains}
+			c := placement.Context{Strategy: strategy(t, x.strategy), Chains: x.chains, Changed: x.changed}
 			if d := cmp.Diff(x.want, told(placement.Place(x.hosts, x.functions, c, now))); d != "" {
 				t.Error(d)
 			}

@@ -44,7 +44,8 @@ type Options struct {
 	Dir     string // where it writes down whose containers are; it is made. What is in it need not outlive a reboot
 	Default string // the runtime of a Spec that names none
 	Drivers map[string]Driver
-	Log     *slog.Logger // takes warnings; nil: nobody does
+	Again   time.Duration // after which a runtime that could not be opened is tried again; 0: at once
+	Log     *slog.Logger  // takes warnings; nil: nobody does
 }
 
 // Runtime is a container.Runtime over several; see Open.
@@ -64,6 +65,7 @@ type slot struct {
 	Driver
 	rt      container.Runtime // nil: not open
 	err     error             // why the last attempt to open it failed
+	failed  time.Time         // when
 	attempt chan struct{}     // closed when the attempt under way has ended; nil: there is none
 	opened  chan struct{}     // closed when it is open
 	answer  *answer           // to a question that is under way; nil: there is none
@@ -171,6 +173,10 @@ func (r *Runtime) open(ctx context.Context, name string) (container.Runtime, err
 		return s.rt, nil
 	}
 	attempt := s.attempt
+	if attempt == nil && s.err != nil && time.Since(s.failed) < r.o.Again {
+		defer r.mu.Unlock()
+		return nil, s.err
+	}
 	if attempt == nil {
 		attempt = make(chan struct{})
 		s.attempt = attempt
@@ -207,7 +213,8 @@ func (r *Runtime) try(ctx context.Context, s *slot) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if s.err = err; err == nil {
+	s.err, s.failed = err, time.Now()
+	if err == nil {
 		s.rt = rt
 		close(s.opened)
 	}

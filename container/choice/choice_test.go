@@ -350,6 +350,22 @@ func TestContainersOfARuntimeThatIsMissing(t *testing.T) {
 	}
 }
 
+// What has just failed is not tried by each caller anew.
+func TestAttemptsToOpenAreSpared(t *testing.T) {
+	b := newBench(t)
+	b.set("no engine")
+	r, err := choice.Open(t.Context(), choice.Options{Dir: b.dir, Default: "one", Again: time.Hour, Drivers: map[string]choice.Driver{"one": b.driver("one", b.one), "two": b.driver("two", b.two)}})
+	b.must(err)
+	for range 5 {
+		if err := r.Run(t.Context(), spec("a", "two")); !errors.Is(err, container.ErrMissing) || !strings.Contains(err.Error(), "no engine") {
+			t.Errorf("%v", err)
+		}
+	}
+	if n := b.opened("two"); n != 1 {
+		t.Errorf("%d attempts", n)
+	}
+}
+
 // The default runtime has to work.
 func TestADefaultThatIsMissing(t *testing.T) {
 	b := newBench(t)

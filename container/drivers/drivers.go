@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/choice"
@@ -66,9 +67,12 @@ func anyIn(dirs ...string) bool {
 	return false
 }
 
+// openAgain spares a host attempts to open what has just failed: many functions may want it.
+const openAgain = 2 * time.Second
+
 // Open gives all of them as one runtime: each container is run by the one that it names, or by fallback.
 func Open(ctx context.Context, i instance.Instance, o Options, fallback string) (*choice.Runtime, error) {
-	c := choice.Options{Dir: filepath.Join(i.Run, "runtimes"), Default: fallback, Drivers: map[string]choice.Driver{}, Log: o.Log}
+	c := choice.Options{Dir: filepath.Join(i.Run, "runtimes"), Default: fallback, Drivers: map[string]choice.Driver{}, Again: openAgain, Log: o.Log}
 	for name, d := range All() {
 		bound := choice.Driver{
 			Open:  func(ctx context.Context) (container.Runtime, error) { return d.Open(ctx, i, o) },
