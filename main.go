@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,9 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	"weir.dev/weir/agent/kernel"
 	"weir.dev/weir/agent/sandbox"
@@ -52,15 +55,14 @@ func main() {
 		Hooks: service.Hooks{
 			Up: up, Agent: agent, Down: down, Unit: unit, Features: features, Validate: router.Validate,
 			CheckRoot:  func(i instance.Instance) error { return coded(daemon.CheckRoot(i)) },
-			Placements: placement.Names(), Switches: slices.Sorted(maps.Keys(switches.All())),
+			Placements: placement.Names(), Switches: slices.Sorted(maps.Keys(switches.All())), Runtimes: slices.Sorted(maps.Keys(runtimes.All())),
 		},
 	}, os.Args[1:]))
 }
 
 // drivers lists what this binary can drive.
-func drivers(switchName, imagesDir string, rt runtimes.Options, log *slog.Logger) daemon.Drivers {
+func drivers(switchName, runtimeName, imagesDir string, rt runtimes.Options, log *slog.Logger) daemon.Drivers {
 	return daemon.Drivers{
-		RuntimeName: "oci",
 		Switch: func(ctx context.Context, i instance.Instance) (datapath.Switch, error) {
 			s, ok := switches.All()[switchName]
 			if !ok {
@@ -77,16 +79,21 @@ func drivers(switchName, imagesDir string, rt runtimes.Options, log *slog.Logger
 			return errors.Join(errs...)
 		},
 		Runtime: func(ctx context.Context, i instance.Instance) (container.Runtime, error) {
-			return runtimes.All()[runtimes.Default].Open(ctx, i, rt)
+			all, err := runtimes.Open(ctx, i, rt, runtimeName)
+			if err != nil { // not a nil pointer in an interface
+				return nil, err
+			}
+			return all, nil
 		},
-		DestroyRuntime: func(ctx context.Context, i instance.Instance, keepLogs bool) error {
-			rt, err := runtimes.All()[runtimes.Default].Open(ctx, i, runtimes.Options{CLI: rt.CLI, Adopt: true, Remove: true, KeepLogs: keepLogs})
+		DestroyRuntime: func(ctx context.Context, i instance.Instance, keepLogs bool) error { // whichever it was
+			all, err := runtimes.Open(ctx, i, runtimes.Options{CLI: rt.CLI, Adopt: true, Remove: true, KeepLogs: keepLogs}, runtimes.Default)
 			if err != nil {
 				return err
 			}
-			return rt.Destroy(ctx)
+			return all.Destroy(ctx)
 		},
-		Images: func(i instance.Instance) daemon.Images { return image.Open(i, layouts(imagesDir)...) },
+		Catalogue: func(digest string) bool { return image.Holds(digest, shipped()...) },
+		Images:    func(i instance.Instance) daemon.Images { return image.Open(i, layouts(imagesDir)...) },
 		Features: func() []datapath.Feature {
 			if s, ok := switches.All()[switchName]; ok {
 				return s.Features()
@@ -103,30 +110,35 @@ func runtimeOptions(o service.DaemonOptions, log *slog.Logger) runtimes.Options 
 
 // layouts are the image layouts searched: the user's, what was built beside the binary, what a package installs.
 func layouts(extra string) []string {
-	var dirs []string
+	dirs := slices.DeleteFunc(shipped(), func(dir string) bool { return dir == extra })
 	if extra != "" {
-		dirs = append(dirs, extra)
+		dirs = append([]string{extra}, dirs...)
 	}
+	return dirs
+}
+
+// shipped are the image layouts that come with this program: the catalogue's.
+func shipped() (dirs []string) {
 	if self, err := os.Executable(); err == nil {
-		if beside := filepath.Join(filepath.Dir(self), "images"); beside != extra {
-			dirs = append(dirs, beside)
-		}
+		dirs = append(dirs, filepath.Join(filepath.Dir(self), "images"))
 	}
 	return append(dirs, "/usr/share/weir/images")
 }
 
 func up(ctx context.Context, o service.UpOptions) error {
+	o.Host.Runtime = cmp.Or(o.Host.Runtime, runtimes.Default)
 	log := logger(o.Stderr, o.LogLevel, o.LogFormat)
 	if err := daemon.Settle(!o.NoAgent); err != nil {
 		return err
 	}
 	return coded(daemon.Up(ctx, daemon.UpOptions{
 		Instance: o.Instance, Manager: o.Manager, Host: o.Host, Version: version, Log: log, Ready: o.Ready,
-		Drivers: drivers(o.Host.Switch, o.ImagesDir, runtimeOptions(o.DaemonOptions, log), log),
+		Drivers: drivers(o.Host.Switch, o.Host.Runtime, o.ImagesDir, runtimeOptions(o.DaemonOptions, log), log),
 	}))
 }
 
 func agent(ctx context.Context, o service.AgentOptions) error {
+	o.Host.Runtime = cmp.Or(o.Host.Runtime, runtimes.Default)
 	log := logger(o.Stderr, o.LogLevel, o.LogFormat)
 	managers, err := daemon.CheckManagers(o.Managers)
 	if err != nil {
@@ -137,13 +149,13 @@ func agent(ctx context.Context, o service.AgentOptions) error {
 	}
 	return coded(daemon.Agent(ctx, daemon.AgentOptions{
 		Instance: o.Instance, Managers: managers, TokenFile: o.TokenFile, Host: o.Host, Version: version, Log: log, Ready: o.Ready,
-		Drivers: drivers(o.Host.Switch, o.ImagesDir, runtimeOptions(o.DaemonOptions, log), log),
+		Drivers: drivers(o.Host.Switch, o.Host.Runtime, o.ImagesDir, runtimeOptions(o.DaemonOptions, log), log),
 	}))
 }
 
 func down(ctx context.Context, o service.DownOptions) error {
 	return coded(daemon.Down(ctx, daemon.DownOptions{
-		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", runtimes.Options{}, slog.New(slog.DiscardHandler)),
+		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", "", runtimes.Options{}, slog.New(slog.DiscardHandler)),
 	}))
 }
 
@@ -199,11 +211,39 @@ func features(ctx context.Context, i instance.Instance) ([]api.Feature, error) {
 	if err != nil {
 		return out, fmt.Errorf("weir check: user namespaces: %w", err)
 	}
-	out = append(out, userns)
+	out = append(append(out, userns), runtimeFeatures(ctx)...)
 	if len(missing) > 0 {
 		return out, fmt.Errorf("this kernel lacks what Weir needs: %s: %w", strings.Join(missing, "; "), datapath.ErrUnsupported)
 	}
 	return out, nil
+}
+
+// runtimeCheck bounds what each runtime takes to tell about itself: some try whether they work.
+const runtimeCheck = 30 * time.Second
+
+// runtimeFeatures tells which container runtimes this machine has; of the others why not, and what would help.
+func runtimeFeatures(ctx context.Context) []api.Feature {
+	ctx, cancel := context.WithTimeout(ctx, runtimeCheck)
+	defer cancel()
+	all := runtimes.All()
+	names := slices.Sorted(maps.Keys(all))
+	out := make([]api.Feature, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() {
+			about := all[name].About(ctx, runtimes.Options{})
+			f := api.Feature{Name: "runtime " + name, OK: about.Missing == "", Detail: about.Missing}
+			if f.OK {
+				f.Detail = strings.Join(slices.DeleteFunc([]string{about.Version, about.Note}, func(s string) bool { return s == "" }), "; ")
+			}
+			if name == runtimes.Default {
+				f.Detail = strings.TrimSuffix("default; "+f.Detail, "; ")
+			}
+			out[i] = f
+		})
+	}
+	wg.Wait()
+	return out
 }
 
 // sealedFeature tells whether tunnels to other hosts can be encrypted.

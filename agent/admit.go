@@ -10,6 +10,7 @@ import (
 
 	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
+	"weir.dev/weir/container"
 	"weir.dev/weir/cpuset"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/image"
@@ -58,10 +59,26 @@ func (a *Agent) CheckEndpoint(ctx context.Context, name string, d api.Document) 
 }
 
 // CheckFunction tells why a function with this image could not run here, nil if it could.
-func (a *Agent) CheckFunction(name string, f api.FunctionSpec, img image.Image) *api.Problem {
+func (a *Agent) CheckFunction(ctx context.Context, name string, f api.FunctionSpec, img image.Image) *api.Problem {
+	about, err := a.runtime(ctx, f.Runtime)
+	if err != nil && started(f) { // else nobody could stop it
+		return &api.Problem{Path: "runtime", Message: err.Error(), Hint: "`weir get hosts -o wide` shows which runtimes hosts have: name another, or set host to another host"}
+	}
+	return a.checkIn(about, name, f, img)
+}
+
+// started tells whether a function is to run.
+func started(f api.FunctionSpec) bool { return f.State == "" || f.State == api.FunctionStarted }
+
+// checkIn is CheckFunction for a runtime that is there.
+func (a *Agent) checkIn(about container.About, name string, f api.FunctionSpec, img image.Image) *api.Problem {
 	can := a.Switch.Abilities()
-	if _, err := a.portKind(name); err != nil {
-		return &api.Problem{Path: "image", Message: err.Error(), Hint: "start the agent of this host with another --switch, or set host to another host"}
+	if _, err := a.portKind(name, about); err != nil {
+		field := "image"
+		if f.Runtime != "" {
+			field = "runtime"
+		}
+		return &api.Problem{Path: field, Message: err.Error(), Hint: "start the agent of this host with another --switch, or set host to another host"}
 	}
 	if want := img.Contract.Forwarder; want != "" && !slices.Contains(can.Forwarders, want) {
 		return &api.Problem{Path: "image", Message: fmt.Sprintf("image %s wants the forwarder %s; switch %s of host %s has %s", f.Image, want, a.SwitchName, a.Host,
@@ -70,14 +87,35 @@ func (a *Agent) CheckFunction(name string, f api.FunctionSpec, img image.Image) 
 	if err := a.checkCPUSet(f); err != nil {
 		return &api.Problem{Path: "cpuset", Message: err.Error(), Hint: "leave cpuset out, or set host to a host that has these processors"}
 	}
-	return a.CheckCapabilities(f, img)
+	if p := a.checkBare(about, f, img); p != nil {
+		return p
+	}
+	return a.CheckCapabilities(about, f, img)
+}
+
+// checkBare refuses to run on the host itself what does not come with this program.
+func (a *Agent) checkBare(about container.About, f api.FunctionSpec, img image.Image) *api.Problem {
+	if about.Name != api.RuntimeBare || a.AllowBare {
+		return nil
+	}
+	why := ""
+	switch {
+	case a.Catalogue == nil || !a.Catalogue(img.Digest):
+		why = "the image is none of the catalogue"
+	case len(f.Command) > 0:
+		why = "its command is not the image's"
+	default:
+		return nil
+	}
+	return &api.Problem{Path: "runtime", Message: fmt.Sprintf("the runtime bare runs image %s as processes of host %s itself, and %s", f.Image, a.Host, why),
+		Hint: "name another runtime; or, if you trust all that is applied with this host, start its agent with --allow-bare"}
 }
 
 // checkCPUSet refuses processors that this machine lacks. Empty: all of them. A function that is not to run can be changed though its host has lost a
 // processor: else nobody could stop it.
 func (a *Agent) checkCPUSet(f api.FunctionSpec) error {
 	want, err := cpuset.Parse(f.CPUSet)
-	if err != nil || len(want) == 0 || f.State != "" && f.State != api.FunctionStarted {
+	if err != nil || len(want) == 0 || !started(f) {
 		return err
 	}
 	online, err := cpuset.Online()
@@ -90,24 +128,24 @@ func (a *Agent) checkCPUSet(f api.FunctionSpec) error {
 	return nil
 }
 
-// portKind is the kind of ports by which functions are joined with the switch here.
-func (a *Agent) portKind(function string) (portkind.Kind, error) {
-	gives, takes := a.Runtime.PortKinds(), a.Switch.Abilities().Ports
+// portKind is the kind of ports by which functions in a runtime are joined with the switch here.
+func (a *Agent) portKind(function string, about container.About) (portkind.Kind, error) {
+	gives, takes := about.Ports, a.Switch.Abilities().Ports
 	kind := portkind.Join(gives, takes)
 	if kind == "" {
 		return "", fmt.Errorf("function %s: runtime %s gives ports of kind %s; switch %s of host %s takes %s",
-			function, a.RuntimeName, portkind.List(gives), a.SwitchName, a.Host, portkind.List(takes))
+			function, about.Name, portkind.List(gives), a.SwitchName, a.Host, portkind.List(takes))
 	}
 	return kind, nil
 }
 
 // own are the capabilities that an image may ask for where a user namespace of its own bounds them: they count in the function's network namespace
-// alone. All others count only by the operator's word, and so do these on a host without user namespaces.
+// alone. All others count only by the operator's word, and so do these on a host, or in a runtime, without user namespaces.
 var own = []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}
 
 // CheckCapabilities tells which capabilities an image asks for that its function may not have here, nil if it may have them all.
-func (a *Agent) CheckCapabilities(f api.FunctionSpec, img image.Image) *api.Problem {
-	unshared := a.unshared()
+func (a *Agent) CheckCapabilities(about container.About, f api.FunctionSpec, img image.Image) *api.Problem {
+	unshared := a.unsharedIn(about)
 	var refused []string
 	for _, name := range img.Contract.Capabilities {
 		if slices.Contains(f.Allow, name) || unshared == nil && slices.Contains(own, name) {

@@ -1,12 +1,17 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"weir.dev/weir/agent/report"
+	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
+	"weir.dev/weir/container"
 	"weir.dev/weir/cpuset"
 	"weir.dev/weir/image"
 	"weir.dev/weir/netns"
@@ -18,6 +23,7 @@ func TestCapabilitiesAreTheOperatorsToGive(t *testing.T) {
 	for name, c := range map[string]struct {
 		asks, allow []string
 		unshared    error
+		noUserns    bool   // in the runtime
 		refused     string // "" none
 	}{
 		"nothing":                                   {unshared: none},
@@ -27,13 +33,14 @@ func TestCapabilitiesAreTheOperatorsToGive(t *testing.T) {
 		"the host's network":                        {asks: []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}, unshared: none, refused: "CAP_NET_ADMIN, CAP_NET_RAW"},
 		"the host's network, one of two allowed":    {asks: []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}, allow: []string{"CAP_NET_RAW"}, unshared: none, refused: "CAP_NET_ADMIN"},
 		"the host's network by the operator's word": {asks: []string{"CAP_NET_ADMIN"}, allow: []string{"CAP_NET_ADMIN"}, unshared: none},
-		"not known whether bounded":                 {asks: []string{"CAP_NET_ADMIN"}, unshared: unknown, refused: "CAP_NET_ADMIN"},
-		"not known, and nothing asked for":          {unshared: unknown},
-		"allowed, and not asked for":                {allow: []string{"CAP_NET_ADMIN"}, unshared: none},
+		"the host's network, in a runtime without user namespaces": {asks: []string{"CAP_NET_ADMIN"}, noUserns: true, refused: "CAP_NET_ADMIN"},
+		"not known whether bounded":                                {asks: []string{"CAP_NET_ADMIN"}, unshared: unknown, refused: "CAP_NET_ADMIN"},
+		"not known, and nothing asked for":                         {unshared: unknown},
+		"allowed, and not asked for":                               {allow: []string{"CAP_NET_ADMIN"}, unshared: none},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &Agent{Options: Options{Host: "h1"}, unshared: func() error { return c.unshared }}
-			p := a.CheckCapabilities(api.FunctionSpec{Image: "x:1", Allow: c.allow}, image.Image{Contract: image.Contract{Capabilities: c.asks}})
+			p := a.CheckCapabilities(container.About{Name: "oci", Userns: !c.noUserns}, api.FunctionSpec{Image: "x:1", Allow: c.allow}, image.Image{Contract: image.Contract{Capabilities: c.asks}})
 			if (p != nil) != (c.refused != "") {
 				t.Fatalf("got %+v", p)
 			}
@@ -64,5 +71,44 @@ func TestProcessorsThatAHostLacksAreRefused(t *testing.T) {
 	}
 	if err := a.checkCPUSet(api.FunctionSpec{CPUSet: fmt.Sprint(cpuset.Max), State: api.FunctionStopped}); err != nil {
 		t.Errorf("a function that is to be stopped: %v", err)
+	}
+}
+
+// stubRuntimes are the runtimes with and without user namespaces.
+type stubRuntimes struct{}
+
+func (stubRuntimes) Names() []string { return []string{"with", "without"} }
+func (stubRuntimes) About(_ context.Context, name string) (container.About, error) {
+	a := container.About{Name: name, Userns: name == "with"}
+	if name != "with" && name != "without" {
+		a.Missing = "no such runtime"
+	}
+	return a, nil
+}
+func (stubRuntimes) Of(string) string { return "" }
+
+// A sandbox of a runtime without user namespaces is the host's: a container of a runtime with them is not made in it, and the reverse.
+func TestASandboxSuitsItsRuntime(t *testing.T) {
+	none := fmt.Errorf("x: %w", netns.ErrNoUserns)
+	for name, x := range map[string]struct {
+		runtime  string
+		ids      netns.IDs
+		unshared error
+		suits    bool
+	}{
+		"own, for a runtime that uses it":              {"with", netns.OwnIDs(netns.FirstID), nil, true},
+		"the host's, for a runtime that wants its own": {"with", netns.IDs{}, nil, false},
+		"the default's": {"", netns.IDs{}, nil, false},
+		"the host's, on a host that has no others": {"with", netns.IDs{}, none, true},
+		"own, for a runtime that cannot":           {"without", netns.OwnIDs(netns.FirstID), nil, false},
+		"the host's, for a runtime that cannot":    {"without", netns.IDs{}, nil, true},
+		"a runtime that is not there":              {"nobody", netns.IDs{}, none, false},
+	} {
+		a := &Agent{Options: Options{Host: "h1", RuntimeName: "with", Runtimes: stubRuntimes{}}, unshared: func() error { return x.unshared },
+			report: report.New("h1", nil, nil, time.Now), wake: make(chan struct{}, 1)}
+		f := &function{a: a, box: sandbox.Box{IDs: x.ids}, ready: prepared{spec: container.Spec{Runtime: x.runtime}}}
+		if got := f.suits(t.Context()); got != x.suits {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }

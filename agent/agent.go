@@ -84,7 +84,11 @@ type Options struct {
 	Parallel int // container operations at once; 0: container.AtOnce
 
 	SwitchName      string                                             // ebpf, ovs; default ebpf
-	RuntimeName     string                                             // default oci
+	RuntimeName     string                                             // of functions that name none; default oci
+	Runtimes        Runtimes                                           // of Runtime; nil: it is one, called RuntimeName
+	LookEvery       time.Duration                                      // at runtimes; default 3 minutes
+	AllowBare       bool                                               // the runtime bare runs every image, not the catalogue's alone
+	Catalogue       func(digest string) bool                           // whether an image is of the catalogue; nil: none is
 	Uplink          string                                             // the host's interface into the OpenFlow fabric; "" none
 	UnderlayAddress netip.Addr                                         // where tunnels from other hosts end; invalid: none
 	Config          func(ctx context.Context) (api.AgentConfig, error) // what all hosts have in common; nil: a host for itself
@@ -152,6 +156,7 @@ type Agent struct {
 	fitted     map[string]api.PolicySpec // in force, and not left out for want of room
 	full       *overfull                 // nil: the switch has room for all
 
+	runtimes runtimes
 	boxes    *sandbox.Maker
 	unshared func() error // why functions have no user namespaces; nil: they have
 
@@ -172,6 +177,7 @@ func New(o Options) *Agent {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	o.LookEvery = cmp.Or(o.LookEvery, runtimesEvery)
 	o.SwitchName, o.RuntimeName = cmp.Or(o.SwitchName, "ebpf"), cmp.Or(o.RuntimeName, "oci")
 	if o.Kernel == nil {
 		o.Kernel = kernel.Host{}
@@ -245,6 +251,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.syncUplink(ctx) // first, so that it has the same port after every start
 	wg.Go(func() { a.report.Run(ctx) })
+	wg.Go(func() { a.watchRuntimes(ctx) })
 	wg.Go(func() { a.probeAll(ctx) })
 	wg.Go(func() { a.watchSilent(ctx) })
 	wg.Go(func() { a.watchLearning(ctx) })
@@ -334,7 +341,11 @@ func (a *Agent) present(ctx context.Context, found []container.Status) (map[stri
 		if _, m := sandbox.Of(other.ID); a.inForceNow(name, c.ID) || !a.inForceNow(name, other.ID) && keeps(c, n, other, m) {
 			existing[name], c = c, other
 		}
-		errs = append(errs, a.Runtime.Delete(ctx, c.ID))
+		if err := a.Runtime.Delete(ctx, c.ID); errors.Is(err, container.ErrMissing) {
+			a.later(c.ID)
+		} else {
+			errs = append(errs, err)
+		}
 	}
 	return existing, errors.Join(errs...)
 }
@@ -538,6 +549,7 @@ func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[stri
 		a.Log.Info("remove orphan container", "container", c.ID)
 		if err := a.Runtime.Delete(ctx, c.ID); err != nil {
 			a.Log.Warn("remove orphan container", "container", c.ID, "error", err)
+			a.later(c.ID)
 		}
 		delete(existing, function)
 	}

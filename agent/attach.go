@@ -19,6 +19,7 @@ import (
 	"weir.dev/weir/flow"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
+	"weir.dev/weir/netns"
 	"weir.dev/weir/portkind"
 )
 
@@ -42,8 +43,14 @@ func (f *function) prepare(ctx context.Context, want api.Function) (image.Image,
 	if err != nil {
 		return img, container.Spec{}, err
 	}
-	if p := f.a.CheckFunction(f.name, want.Spec, img); p != nil { // the image has changed since it was admitted
-		return img, container.Spec{}, errors.New(strings.TrimSuffix(p.Message+": "+p.Hint, ": "))
+	about, err := f.a.runtime(ctx, want.Spec.Runtime)
+	if err != nil && started(want.Spec) && !(f.have == container.Running && f.a.runtimeOf(f.container()) == about.Name) { // what runs goes on
+		return img, container.Spec{}, err
+	}
+	if err == nil {
+		if p := f.a.checkIn(about, f.name, want.Spec, img); p != nil { // the image has changed since it was admitted
+			return img, container.Spec{}, errors.New(strings.TrimSuffix(p.Message+": "+p.Hint, ": "))
+		}
 	}
 	rootfs, err := f.a.Images.Mount(ctx, want.Spec.Image)
 	if err != nil {
@@ -61,7 +68,7 @@ func (f *function) prepare(ctx context.Context, want api.Function) (image.Image,
 
 func (f *function) spec(want api.Function, img image.Image, rootfs string) (container.Spec, error) {
 	s := container.Spec{
-		Rootfs: rootfs, ReadOnly: true, Args: img.Args, Dir: img.Dir,
+		Runtime: want.Spec.Runtime, Rootfs: rootfs, ReadOnly: true, Args: img.Args, Dir: img.Dir,
 		Env: slices.Clone(img.Env), Capabilities: img.Contract.Capabilities,
 		Mounts: []container.Mount{
 			{Source: f.path("etc"), Target: sandbox.ConfigDir, ReadOnly: true},
@@ -153,8 +160,8 @@ func (f *function) attach(ctx context.Context, want api.Function, img image.Imag
 			return err
 		}
 	}
-	if contained := f.have == container.Running || f.have == container.Created; !contained && (f.box.Used || !f.a.boxes.Whole(f.box)) {
-		if err := f.newBox(); err != nil {
+	if contained := f.have == container.Running || f.have == container.Created; !contained && (f.box.Used || !f.a.boxes.Whole(f.box) || !f.suits(ctx)) {
+		if err := f.newBox(ctx); err != nil {
 			return err
 		}
 	}
@@ -181,7 +188,13 @@ func (v *view) join(ports datapath.Ports, tap bool) {
 
 // plug makes links between a sandbox and the switch, and a function of the switch of them.
 func (f *function) plug(ctx context.Context, b sandbox.Box, name string, next attachment) (ports datapath.Ports, err error) {
-	kind, err := f.a.portKind(f.name)
+	about, err := f.a.runtime(ctx, f.ready.spec.Runtime)
+	kind := portkind.Veth // of what runs while its runtime is missing
+	if err == nil {
+		kind, err = f.a.portKind(f.name, about)
+	} else if f.have == container.Running {
+		err = nil
+	}
 	if err != nil {
 		return ports, err
 	}
@@ -210,7 +223,7 @@ func (f *function) plug(ctx context.Context, b sandbox.Box, name string, next at
 
 // newBox gives the function a pristine sandbox. The links of the former one go at once, as nothing is to come from there any more; the rest can
 // wait until the function is up again.
-func (f *function) newBox() error {
+func (f *function) newBox(ctx context.Context) error {
 	f.attached = attachment{}
 	former := f.box
 	f.last++
@@ -225,12 +238,28 @@ func (f *function) newBox() error {
 		return err
 	}
 	f.litter = true
-	b, err := f.a.boxes.New(f.name, f.last)
+	b, err := f.makeBox(ctx)
 	if err != nil {
 		return err
 	}
 	f.enterBox(b)
 	return f.showNetns(b)
+}
+
+// suits tells whether the sandbox has a user namespace if, and only if, a container in the function's runtime is to have one: it may have been made for
+// another runtime.
+func (f *function) suits(ctx context.Context) bool {
+	about, err := f.a.runtime(ctx, f.ready.spec.Runtime)
+	return err == nil && (f.box.IDs != netns.IDs{}) == (f.a.unsharedIn(about) == nil)
+}
+
+// makeBox makes a sandbox of the last number, with a user namespace if the function's runtime can use one.
+func (f *function) makeBox(ctx context.Context) (sandbox.Box, error) {
+	about, err := f.a.runtime(ctx, f.ready.spec.Runtime)
+	if err != nil {
+		return sandbox.Box{}, err
+	}
+	return f.a.boxes.New(f.name, f.last, !about.Userns)
 }
 
 // showNetns lets users find a sandbox's network namespace under the function's name.

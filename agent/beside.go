@@ -117,6 +117,7 @@ func (f *function) replace(ctx context.Context, want api.Function) error {
 	}
 	f.update(func(v *view) {
 		v.status.PID, v.status.Limits = s.here.PID, limitsOf(s.here)
+		f.a.ranBy(v, s.box.ID())
 		v.former = ports
 		v.join(s.ports, s.next.tap)
 	})
@@ -150,7 +151,7 @@ func (f *function) prove(ctx context.Context, want api.Function) (s successor, e
 	s.next = attachment{tap: img.Contract.Tap, speaks: img.Contract.Speaks, forwarder: img.Contract.Forwarder, onFail: want.Spec.OnFail, done: true}
 	f.last++
 	f.litter = true
-	if s.box, err = f.a.boxes.New(f.name, f.last); err != nil {
+	if s.box, err = f.makeBox(ctx); err != nil {
 		return s, err
 	}
 	if s.ports, err = f.plug(ctx, s.box, s.name, s.next); err != nil {

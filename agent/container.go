@@ -79,7 +79,10 @@ func (f *function) readPID(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.update(func(v *view) { v.status.PID, v.status.Started, v.status.Limits = c.PID, f.started, limitsOf(c) })
+	f.update(func(v *view) {
+		v.status.PID, v.status.Started, v.status.Limits = c.PID, f.started, limitsOf(c)
+		f.a.ranBy(v, c.ID)
+	})
 	return nil
 }
 

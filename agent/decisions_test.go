@@ -233,16 +233,23 @@ func through(functions ...string) string {
 // TestDecisions: the agent's logic without a kernel, without rights, in under two seconds. go test ./agent -run '^TestDecisions$'
 func TestDecisions(t *testing.T) {
 	for name, f := range map[string]func(*testing.T){
-		"what is applied is steered":                  whatIsAppliedIsSteered,
-		"a policy is closed until its function is up": aPolicyIsClosedUntilItsFunctionIsUp,
-		"a function that crashes is started again":    aFunctionThatCrashesIsStartedAgain,
-		"a planned change moves when it is up":        aPlannedChangeMovesWhenItIsUp,
-		"a function that leaves its chain drains":     aFunctionThatLeavesItsChainDrains,
-		"a full switch closes what does not fit":      aFullSwitchClosesWhatDoesNotFit,
-		"a commit that fails is tried again":          aCommitThatFailsIsTriedAgain,
-		"a link that is deleted is made anew":         aLinkThatIsDeletedIsMadeAnew,
-		"what the host cannot do is said":             whatTheHostCannotDoIsSaid,
-		"what is deleted goes":                        whatIsDeletedGoes,
+		"what is applied is steered":                         whatIsAppliedIsSteered,
+		"a policy is closed until its function is up":        aPolicyIsClosedUntilItsFunctionIsUp,
+		"a function that crashes is started again":           aFunctionThatCrashesIsStartedAgain,
+		"a planned change moves when it is up":               aPlannedChangeMovesWhenItIsUp,
+		"a function that leaves its chain drains":            aFunctionThatLeavesItsChainDrains,
+		"a full switch closes what does not fit":             aFullSwitchClosesWhatDoesNotFit,
+		"a commit that fails is tried again":                 aCommitThatFailsIsTriedAgain,
+		"a link that is deleted is made anew":                aLinkThatIsDeletedIsMadeAnew,
+		"what the host cannot do is said":                    whatTheHostCannotDoIsSaid,
+		"what is deleted goes":                               whatIsDeletedGoes,
+		"a function's runtime can be changed":                aFunctionsRuntimeCanBeChanged,
+		"a runtime that goes is said":                        aRuntimeThatGoesIsSaid,
+		"a second container in a missing runtime goes later": aSecondContainerInAMissingRuntimeGoesLater,
+		"a runtime that comes back is said":                  aRuntimeThatComesBackIsSaid,
+		"a change to a runtime that is not there":            aChangeToARuntimeThatIsNotThere,
+		"another default moves nothing":                      anotherDefaultMovesNothing,
+		"bare is for the catalogue":                          bareIsForTheCatalogue,
 	} {
 		t.Run(name, f)
 	}

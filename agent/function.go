@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -117,6 +118,7 @@ func newFunction(a *Agent, name, uid string, existing map[string]container.Statu
 		}
 		f.have = c.State
 		f.seen.status.PID, f.seen.status.Limits = c.PID, limitsOf(c)
+		a.ranBy(&f.seen, c.ID)
 		if c.State == container.Running {
 			f.adopted = c.PID
 		}
@@ -315,6 +317,9 @@ func (f *function) fail(want api.Function, err error) {
 			v.status.State = api.FunctionFailed
 		}
 		now := api.Condition{Type: api.ConditionOutdated, Reason: api.ReasonError, Message: err.Error()}
+		if errors.Is(err, container.ErrMissing) {
+			now.Reason = api.ReasonRuntime
+		}
 		if v.status.State == api.FunctionFailed {
 			now.Type = api.ConditionFailed
 		}

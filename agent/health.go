@@ -102,6 +102,9 @@ func (f *function) up(ctx context.Context, want api.Function, img image.Image) e
 		v.wasUp = true
 		v.status.State, v.status.Healthy = api.FunctionStarted, true
 		v.status.Say()
+		if s, _ := f.a.runtimeState(v.status.Runtime); s.about.Missing != "" {
+			v.status.Say(*f.a.incapable(s.about))
+		}
 		if !f.behind {
 			v.status.ObservedGeneration, v.status.ObservedRestart, v.status.Image = want.Generation, want.Spec.Restart, img.Digest
 		}

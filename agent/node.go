@@ -108,7 +108,7 @@ func (a *Agent) hostStatus(now time.Time) api.HostStatus {
 		Switch: a.SwitchName, Runtime: a.RuntimeName, Bridge: a.Instance.Bridge(),
 	}
 	can := a.Switch.Abilities()
-	s.RuntimePorts, s.SwitchPorts, s.Forwarders = a.Runtime.PortKinds(), can.Ports, can.Forwarders
+	s.Runtimes, s.RuntimePorts, s.SwitchPorts, s.Forwarders = a.hostRuntimes(), a.Runtime.PortKinds(), can.Ports, can.Forwarders
 	if !a.surveyed {
 		s.State = api.HostStarting
 	}

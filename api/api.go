@@ -127,6 +127,7 @@ type FunctionSpec struct {
 	CPUs    string            `json:"cpus,omitempty"`    // cores, e.g. "0.5"
 	CPUSet  string            `json:"cpuset,omitempty"`  // processors that it may run on, e.g. "0-3,5"; default all
 	Memory  string            `json:"memory,omitempty"`  // bytes with an optional K, M or G (powers of 1024)
+	Runtime string            `json:"runtime,omitempty"` // what runs it: one of Runtimes; default the host's
 	Command []string          `json:"command,omitempty"` // replaces the image's entrypoint and arguments
 	Env     map[string]string `json:"env,omitempty"`
 	Allow   []string          `json:"allow,omitempty"`   // capabilities that the image asks for and that count only by the operator's word, e.g. CAP_SYS_NICE
@@ -158,6 +159,8 @@ type FunctionStatus struct {
 	Restarts           int           `json:"restarts,omitempty"`
 	Started            time.Time     `json:"started,omitzero"`
 	LastExit           string        `json:"last_exit,omitempty"`
+	Runtime            string        `json:"runtime,omitempty"`      // that runs it
+	RuntimeNote        string        `json:"runtime_note,omitempty"` // what its host says of that runtime, such as an emulated processor
 	Limits             Limits        `json:"limits,omitzero"`
 	RTTns              int64         `json:"rtt_ns,omitempty"` // of the last probe through the ports
 	Ports              FunctionPorts `json:"ports,omitzero"`
@@ -372,8 +375,10 @@ type HostStatus struct {
 	Claims     *HostCapacity `json:"claims,omitempty"`   // by the manager: what the agent says that it has, where that is more than what counts
 	Accepted   *HostCapacity `json:"accepted,omitempty"` // by the manager: what counts without a word of an operator
 	Switch     string        `json:"switch,omitempty"`
-	Runtime    string        `json:"runtime,omitempty"`
-	// Functions run where the runtime gives a kind of ports that the switch takes. A host that names none is an older one: both are veth.
+	Runtime    string        `json:"runtime,omitempty"`  // of functions that name none
+	Runtimes   []HostRuntime `json:"runtimes,omitempty"` // all that the agent's program knows; none: not known yet, or an older agent; see RuntimeOf
+	// Functions run where their runtime gives a kind of ports that the switch takes; RuntimePorts are the default runtime's. A host that names none is an
+	// older one: both are veth.
 	RuntimePorts []portkind.Kind `json:"runtime_ports,omitempty"`
 	SwitchPorts  []portkind.Kind `json:"switch_ports,omitempty"`
 	Forwarders   []string        `json:"forwarders,omitempty"` // programs of the switch that an image may name as its function's forwarder

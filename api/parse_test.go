@@ -191,6 +191,8 @@ func TestValidateSpecs(t *testing.T) {
 		{"on_fail", FunctionSpec{Image: "w", OnFail: "ignore"}.Validate(), "on_fail: on_fail \"ignore\": want drop or bypass"},
 		{"state", FunctionSpec{Image: "w", State: FunctionFailed}.Validate(), "state: state \"failed\""},
 		{"cpus", FunctionSpec{Image: "w", CPUs: "many"}.Validate(), "cpus: cpus \"many\""},
+		{"runtime", FunctionSpec{Image: "w", Runtime: "dockr"}.Validate(), "runtime: runtime \"dockr\": want native, oci, docker, lxc, nspawn, rkt, kvm or bare"},
+		{"runtime in capitals", FunctionSpec{Image: "w", Runtime: "OCI"}.Validate(), "runtime: runtime \"OCI\""},
 		{"cpuset", FunctionSpec{Image: "w", CPUSet: "3-1"}.Validate(), "cpuset: processors \"3-1\""},
 		{"memory", FunctionSpec{Image: "w", Memory: "64 MB"}.Validate(), "memory: memory"},
 		{"environment", FunctionSpec{Image: "w", Env: map[string]string{"A=B": "c"}}.Validate(), "env: environment variable \"A=B\""},

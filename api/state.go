@@ -139,7 +139,7 @@ const (
 	ConditionStarting ConditionType = "Starting"
 	// ConditionOverclaimed is of a host whose agent says that it has more than what counts.
 	ConditionOverclaimed ConditionType = "Overclaimed"
-	// ConditionIncapable is of a host whose kernel lacks a feature that Weir needs.
+	// ConditionIncapable is of a host whose kernel lacks a feature that Weir needs, and of a function whose host has lost its runtime: it is not moved.
 	ConditionIncapable ConditionType = "Incapable"
 )
 
@@ -147,23 +147,24 @@ const (
 type Reason string
 
 const (
-	ReasonWaiting   Reason = "Waiting"   // a part is not there yet: it will be as wanted once that comes
-	ReasonRefused   Reason = "Refused"   // it cannot be in force as it is
-	ReasonUnfit     Reason = "Unfit"     // a function has other ports than the chain wants of it
-	ReasonDropped   Reason = "Dropped"   // a function is down, and its frames are dropped
-	ReasonBypassed  Reason = "Bypassed"  // a function is down, and its frames go round it
-	ReasonNamespace Reason = "Namespace" // the network namespace is not there
-	ReasonUnplaced  Reason = "Unplaced"  // no host can have it
-	ReasonMoved     Reason = "Moved"     // another host has it now
-	ReasonBridge    Reason = "Bridge"    // a bridge inside of the function
-	ReasonDown      Reason = "Down"      // a function is down
-	ReasonExited    Reason = "Exited"    // its process ended
-	ReasonMemory    Reason = "Memory"    // its process ran out of memory
-	ReasonSilent    Reason = "Silent"    // no probe frame, or no sign of life, came
-	ReasonRestart   Reason = "Restart"   // it is being restarted
-	ReasonCapacity  Reason = "Capacity"  // processors or memory
-	ReasonFeature   Reason = "Feature"   // of the kernel
-	ReasonError     Reason = "Error"     // see the message
+	ReasonWaiting   Reason = "Waiting"        // a part is not there yet: it will be as wanted once that comes
+	ReasonRefused   Reason = "Refused"        // it cannot be in force as it is
+	ReasonUnfit     Reason = "Unfit"          // a function has other ports than the chain wants of it
+	ReasonDropped   Reason = "Dropped"        // a function is down, and its frames are dropped
+	ReasonBypassed  Reason = "Bypassed"       // a function is down, and its frames go round it
+	ReasonNamespace Reason = "Namespace"      // the network namespace is not there
+	ReasonUnplaced  Reason = "Unplaced"       // no host can have it
+	ReasonMoved     Reason = "Moved"          // another host has it now
+	ReasonBridge    Reason = "Bridge"         // a bridge inside of the function
+	ReasonDown      Reason = "Down"           // a function is down
+	ReasonExited    Reason = "Exited"         // its process ended
+	ReasonMemory    Reason = "Memory"         // its process ran out of memory
+	ReasonSilent    Reason = "Silent"         // no probe frame, or no sign of life, came
+	ReasonRestart   Reason = "Restart"        // it is being restarted
+	ReasonCapacity  Reason = "Capacity"       // processors or memory
+	ReasonFeature   Reason = "Feature"        // of the kernel
+	ReasonRuntime   Reason = "RuntimeMissing" // its host has not, or no longer, what runs it
+	ReasonError     Reason = "Error"          // see the message
 )
 
 // Condition is something that programs may want to know of an object beside its state. It is there as long as it holds.

@@ -250,6 +250,7 @@ func (s FunctionSpec) Validate() []Problem {
 	c.err("cpuset", err)
 	_, err = ParseMemory(s.Memory)
 	c.err("memory", err)
+	checkRuntime(&c, s.Runtime)
 	switch s.State {
 	case "", FunctionCreated, FunctionStarted, FunctionStopped:
 	default:

@@ -87,6 +87,7 @@ func functions() noun {
 			{head: "HOST", cell: func(f api.Function) string { return f.At() }},
 			{head: "PORTS", cell: func(f api.Function) string { return ports(f.Status.Ports) }},
 			{head: "RESTARTS", cell: func(f api.Function) string { return fmt.Sprint(f.Status.Restarts) }},
+			{head: "RUNTIME", wide: true, cell: func(f api.Function) string { return cmp.Or(f.Status.Runtime, f.Spec.Runtime) }},
 			{head: "PID", wide: true, cell: func(f api.Function) string { return number(f.Status.PID) }},
 			{head: "CPUS", wide: true, cell: func(f api.Function) string { return cmp.Or(f.Spec.CPUs, decimal(f.Status.Limits.CPUs)) }},
 			{head: "MEMORY", wide: true, cell: func(f api.Function) string { return cmp.Or(f.Spec.Memory, command.Size(f.Status.Limits.MemoryBytes)) }},

@@ -161,6 +161,10 @@ func hosts(placed map[string]int) noun {
 			{head: "VERSION", cell: func(h api.Host) string { return h.Status.Version }},
 			{head: "KERNEL", wide: true, cell: func(h api.Host) string { return h.Status.Kernel }},
 			{head: "RUNTIME", wide: true, cell: func(h api.Host) string { return h.Status.Runtime }},
+			{head: "RUNTIMES", wide: true, cell: func(h api.Host) string {
+				there, _ := runtimesOf(h.Status)
+				return strings.Join(there, ",")
+			}},
 			{head: "BRIDGE", wide: true, cell: func(h api.Host) string { return h.Status.Bridge }},
 			{head: "SKEW", wide: true, cell: func(h api.Host) string {
 				if h.Status.Skew == 0 {
@@ -171,6 +175,18 @@ func hosts(placed map[string]int) noun {
 			{head: "IMAGES", wide: true, cell: func(h api.Host) string { return strings.Join(h.Status.Images, ",") }},
 		},
 	}, (*api.Client).Hosts)
+}
+
+// runtimesOf are the names of the runtimes that a host has, and of those that it has not.
+func runtimesOf(s api.HostStatus) (there, missing []string) {
+	for _, r := range s.Runtimes {
+		if r.Available {
+			there = append(there, r.Name)
+		} else {
+			missing = append(missing, r.Name)
+		}
+	}
+	return there, missing
 }
 
 func uplinks(list []api.Uplink) string {

@@ -107,6 +107,7 @@ func (a *app) functionCreate() *cobra.Command {
 		Short: "Create a function: everything is prepared, a start is then fast",
 		Example: `  weir function create fw --image firewall --config 'allow=[tcp/80, icmp]'
   weir function create w1 --image wire --on-fail bypass --start
+  weir function create vm1 --image wire --runtime kvm
   weir function create probe --image wire --cpus 0.5 --memory 64M -- /usr/bin/probe -v`,
 		Args: command.WantArgs(1, -1, "a name"),
 		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
@@ -157,6 +158,7 @@ func (a *app) functionCreate() *cobra.Command {
 	f.StringArrayVar(&env, "env", nil, "NAME=VALUE in the function's environment; may be repeated")
 	f.StringVar(&onFail, "on-fail", "", "what happens to traffic while it is down: drop (default) or bypass")
 	f.StringVar(&spec.CPUs, "cpus", "", "cores, for example 0.5")
+	f.StringVar(&spec.Runtime, "runtime", "", "what runs it: "+strings.Join(api.Runtimes(), ", ")+"; default what its host says")
 	f.StringVar(&spec.CPUSet, "cpuset", "", "processors that it may run on, for example 0-3,5; default all")
 	f.StringVar(&spec.Memory, "memory", "", "memory, for example 64M")
 	f.StringVar(&spec.Host, "host", "", "host to run on")

@@ -125,7 +125,7 @@ func (a *app) printItems(n noun, items []any) error {
 	for _, item := range items {
 		t.Add(row(item)...)
 	}
-	for _, head := range []string{"MESSAGE", "ADDRESS", "UPLINK", "FUNCTIONS", "MISSING", "TUNNELS", "SKEW", "MATCH_BY"} {
+	for _, head := range []string{"MESSAGE", "ADDRESS", "UPLINK", "FUNCTIONS", "MISSING", "TUNNELS", "SKEW", "MATCH_BY", "RUNTIMES"} {
 		dropEmpty(&t, head)
 	}
 	return a.PrintTable(t)

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -154,7 +155,9 @@ func follow[T any](ctx context.Context, r api.Reader[T], tell func()) {
 func (h *hollow) look(ctx context.Context, c *api.Client) (api.StatusReport, error) {
 	r := api.StatusReport{Host: "local", Endpoints: map[string]api.EndpointStatus{}, Functions: map[string]api.FunctionStatus{},
 		Chains: map[string]api.ChainStatus{}, Policies: map[string]api.PolicyStatus{},
-		HostState: &api.HostStatus{State: "ready", Version: "test", Kernel: "6.6", Cores: 2, Memory: 4 << 30, Switch: "ebpf", Runtime: "runc",
+		HostState: &api.HostStatus{State: "ready", Version: "test", Kernel: "6.6", Cores: 2, Memory: 4 << 30, Switch: "ebpf", Runtime: "oci",
+			Runtimes: []api.HostRuntime{{Name: "docker", Why: "no engine at /run/docker.sock: start dockerd"}, {Name: "lxc", Available: true, Version: "5.0.2"},
+				{Name: "oci", Available: true, Default: true, Version: "runc version 1.1.5"}},
 			Features: []api.Feature{{Name: "tcx", OK: true}, {Name: "netkit", Detail: "kernel 6.7; veth is used"}}}}
 	endpoints, err1 := c.Endpoints().List(ctx, api.ListOptions{})
 	functions, err2 := c.Functions().List(ctx, api.ListOptions{})
@@ -197,7 +200,7 @@ func (h *hollow) look(ctx context.Context, c *api.Client) (api.StatusReport, err
 }
 
 func (h *hollow) function(f api.Function, port uint32) api.FunctionStatus {
-	s := api.FunctionStatus{ObservedGeneration: f.Generation, ObservedRestart: f.Spec.Restart, State: f.Spec.State, Host: "local",
+	s := api.FunctionStatus{ObservedGeneration: f.Generation, ObservedRestart: f.Spec.Restart, State: f.Spec.State, Host: "local", Runtime: cmp.Or(f.Spec.Runtime, "oci"),
 		Ports: api.FunctionPorts{In: port, Out: port + 1}}
 	if s.State == "" {
 		s.State = api.FunctionStarted

@@ -31,6 +31,7 @@ func TestMain(m *testing.M) {
 					Up: up, CheckRoot: checkRoot, Down: down, Features: features,
 					Placements: []string{"most-available", "pack", "spread", "nearest"},
 					Switches:   []string{"ebpf", "ovs"},
+					Runtimes:   []string{"docker", "lxc", "oci"},
 				},
 			}, os.Args[1:]))
 		},
@@ -41,8 +42,8 @@ var longLine = strings.Repeat("x", 64<<10)
 
 // up acts as the script says: a daemon that is ready, talks much, dies, or never comes up.
 func up(ctx context.Context, o service.UpOptions) error {
-	fmt.Fprintf(o.Stderr, "instance=%s root=%s listen=%q etcd=%q runtime=%s images=%s log=%s/%s dir=%s\n", o.Instance.Name, o.Instance.Root,
-		o.Listen, o.Etcd, o.Runtime, o.ImagesDir, o.LogLevel, o.LogFormat, workDir())
+	fmt.Fprintf(o.Stderr, "instance=%s root=%s listen=%q etcd=%q runtime=%s program=%s images=%s log=%s/%s dir=%s\n", o.Instance.Name, o.Instance.Root,
+		o.Listen, o.Etcd, o.Host.Runtime, o.Runtime, o.ImagesDir, o.LogLevel, o.LogFormat, workDir())
 	switch os.Getenv("TEST_UP") {
 	case "dies":
 		return command.WithCode(command.ExitForbidden, errors.New("kernel 5.4 lacks tcx (6.6) and clsact (4.5)"))

@@ -196,6 +196,10 @@ func (a *app) printHost(h api.Host) {
 		parts = append(parts, "silent for "+command.Age(st.Heartbeat, time.Now()))
 	}
 	fmt.Fprintf(a.Stdout, "host %s: %s\n", command.Printable(h.Name), command.Printable(strings.Join(parts, ", ")))
+	if there, missing := runtimesOf(st); len(missing) > 0 {
+		fmt.Fprintf(a.Stdout, "  runtimes: %s; without %s (why: weir describe host %s)\n", command.Printable(strings.Join(there, ", ")),
+			command.Printable(strings.Join(missing, ", ")), command.Printable(h.Name))
+	}
 	for _, f := range st.Features {
 		if !f.OK {
 			fmt.Fprintf(a.Stdout, "  without %s: %s\n", command.Printable(f.Name), shortened(command.Printable(f.Detail)))

@@ -18,6 +18,7 @@ import (
 var (
 	ErrNotFound = errors.New("container not found")
 	ErrState    = errors.New("container is in the wrong state")
+	ErrMissing  = errors.New("container runtime is not available") // on this host, now; see About.Missing
 )
 
 // AtOnce is how many operations on containers a machine does at once: two per core, since half of the time of one is waiting.
@@ -144,4 +145,10 @@ type Runtime interface {
 	Logs(ctx context.Context, id string, o LogOptions) (io.ReadCloser, error)
 	// Destroy removes every container of this instance and whatever a crash left of them.
 	Destroy(ctx context.Context) error
+}
+
+// LogSharer is a Runtime of several of one instance that keep logs in one place: a container may go on with the log of one that another runtime had.
+type LogSharer interface {
+	// ShareLogs tells it, before anything else is called, which logs containers of other runtimes have now: those it does not remove.
+	ShareLogs(used func(log string) bool)
 }

@@ -41,7 +41,7 @@ func (h *host) Admit(ctx context.Context, d, changed api.Document) []api.Problem
 			add("functions."+name+".image", err.Error(), "")
 			continue
 		}
-		if p := h.agent.CheckFunction(name, f, img); p != nil {
+		if p := h.agent.CheckFunction(ctx, name, f, img); p != nil {
 			add("functions."+name+"."+p.Path, p.Message, p.Hint)
 		}
 		for _, p := range img.Contract.CheckConfig(f.Config) {
@@ -185,7 +185,7 @@ func needed(d, changed api.Document) api.Document {
 func bare(changed api.Document) api.Document {
 	functions := make(map[string]api.FunctionSpec, len(changed.Functions))
 	for name, f := range changed.Functions {
-		functions[name] = api.FunctionSpec{Image: f.Image, Config: f.Config, Allow: f.Allow, CPUSet: f.CPUSet, State: f.State}
+		functions[name] = api.FunctionSpec{Image: f.Image, Config: f.Config, Allow: f.Allow, CPUSet: f.CPUSet, Runtime: f.Runtime, State: f.State}
 	}
 	changed.Functions = functions
 	return changed

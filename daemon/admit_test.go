@@ -130,7 +130,7 @@ func TestAHostSaysNothingOfWhatItWasNotAskedAbout(t *testing.T) {
 
 // What hosts elsewhere are asked about names no secrets of functions that may run at others.
 func TestHostsSeeWhatTheyNeed(t *testing.T) {
-	f := api.FunctionSpec{Image: "wire", Env: map[string]string{"KEY": "s3cret"}, Config: api.Config{"a": 1.0}, CPUSet: "3"}
+	f := api.FunctionSpec{Image: "wire", Env: map[string]string{"KEY": "s3cret"}, Config: api.Config{"a": 1.0}, CPUSet: "3", Runtime: "oci"}
 	d := api.Document{
 		Functions: map[string]api.FunctionSpec{"f": f, "g": f, "h": f}, Chains: map[string]api.ChainSpec{"c": {Path: "f | g"}, "x": {Path: "h"}},
 		Policies: map[string]api.PolicySpec{"p": {Chain: "c"}},
@@ -140,7 +140,7 @@ func TestHostsSeeWhatTheyNeed(t *testing.T) {
 	if len(n.Functions) != 2 || len(n.Chains) != 1 || n.Policies != nil || n.Functions["g"].Env != nil || n.Functions["g"].Image != "wire" {
 		t.Errorf("of the document: %+v", n)
 	}
-	if b.Functions["f"].Env != nil || b.Functions["f"].Config == nil || b.Functions["f"].CPUSet != "3" || changed.Functions["f"].Env == nil {
+	if b.Functions["f"].Env != nil || b.Functions["f"].Config == nil || b.Functions["f"].CPUSet != "3" || b.Functions["f"].Runtime != "oci" || changed.Functions["f"].Env == nil {
 		t.Errorf("of what changed: %+v", b)
 	}
 }

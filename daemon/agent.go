@@ -40,7 +40,7 @@ type host struct {
 
 // agentOptions are those of the machine's agent.
 func agentOptions(h config.Host) agent.Options {
-	return agent.Options{Host: h.Name, SwitchName: h.Switch, Uplink: h.Uplink, UnderlayAddress: h.UnderlayAddress}
+	return agent.Options{Host: h.Name, SwitchName: h.Switch, RuntimeName: h.Runtime, AllowBare: h.AllowBare, Uplink: h.Uplink, UnderlayAddress: h.UnderlayAddress}
 }
 
 // openHost opens what the drivers give and makes the agent. Of the options, Instance, Host and API are needed.
@@ -54,9 +54,9 @@ func openHost(ctx context.Context, o agent.Options, d Drivers) (*host, error) {
 		return nil, errors.Join(err, h.sw.Close())
 	}
 	h.images = d.Images(o.Instance)
-	o.Switch, o.Runtime, o.RuntimeName, o.Images, o.Features, o.Config = h.sw, h.rt, d.RuntimeName, h.images, d.Features(), func(ctx context.Context) (api.AgentConfig, error) {
-		return o.API.AgentConfig(ctx, o.Host)
-	}
+	o.Switch, o.Runtime, o.Images, o.Features, o.Catalogue = h.sw, h.rt, h.images, d.Features(), d.Catalogue
+	o.Runtimes, _ = h.rt.(agent.Runtimes)
+	o.Config = func(ctx context.Context) (api.AgentConfig, error) { return o.API.AgentConfig(ctx, o.Host) }
 	h.agent = agent.New(o)
 	return h, nil
 }

@@ -25,10 +25,11 @@ type Images interface {
 type Drivers struct {
 	Switch        func(ctx context.Context, i instance.Instance) (datapath.Switch, error)
 	DestroySwitch func(ctx context.Context, i instance.Instance) error // works without a usable kernel or state
-	Runtime       func(ctx context.Context, i instance.Instance) (container.Runtime, error)
-	RuntimeName   string // as the host's status has it, e.g. oci
+	// Runtime may be several: then it is an agent.Runtimes, too.
+	Runtime func(ctx context.Context, i instance.Instance) (container.Runtime, error)
 	// DestroyRuntime removes all containers, also where the runtime's program is missing. With keepLogs, what they printed stays.
 	DestroyRuntime func(ctx context.Context, i instance.Instance, keepLogs bool) error
 	Images         func(i instance.Instance) Images
+	Catalogue      func(digest string) bool // whether an image is one that comes with this program
 	Features       func() []datapath.Feature
 }

@@ -96,6 +96,23 @@ func (s *Store) List() ([]Image, error) {
 	return out, errors.Join(errs...)
 }
 
+// Holds tells whether one of some layouts has the image with a digest, for this machine's platform. What cannot be read has none.
+func Holds(digest string, layouts ...string) bool {
+	s := &Store{dirs: layouts}
+	for _, dir := range layouts {
+		refs, err := readIndex(dir)
+		if err != nil {
+			continue
+		}
+		for _, r := range refs {
+			if e, err := s.load(dir, r.desc); err == nil && e.image.Digest == digest {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (s *Store) resolve(ref string) (*entry, error) {
 	name, tag, digest, err := splitRef(ref)
 	if err != nil {

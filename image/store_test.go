@@ -461,3 +461,31 @@ func TestImagesThatDoNotFitAreRefused(t *testing.T) {
 		})
 	}
 }
+
+// An image of a layout is known by its digest, under whichever name another layout has it.
+func TestALayoutHoldsAnImage(t *testing.T) {
+	shipped, other := t.TempDir(), t.TempDir()
+	digest := built(t, shipped, recipe(t, "wire", "1", "hello"))
+	foreign := built(t, other, recipe(t, "wire", "1", "something else"))
+	same := built(t, other, recipe(t, "wire", "1", "hello"))
+	if same != digest {
+		t.Fatalf("the same image has the digests %s and %s", digest, same)
+	}
+	img, err := newStore(t, other).Resolve("wire:1")
+	must(t, err)
+	for name, x := range map[string]struct {
+		digest  string
+		layouts []string
+		want    bool
+	}{
+		"it has it":             {digest, []string{shipped}, true},
+		"one of two has it":     {img.Digest, []string{filepath.Join(shipped, "not there"), shipped}, true},
+		"another, by that name": {foreign, []string{shipped}, false},
+		"no layout":             {digest, nil, false},
+		"no digest":             {"", []string{shipped}, false},
+	} {
+		if got := Holds(x.digest, x.layouts...); got != x.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

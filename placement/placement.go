@@ -1,6 +1,6 @@
 // Package placement decides where functions run. It is pure: the same hosts, functions and context give the same decisions.
 //
-// It owns what must hold of a placement (a pin, a host that is there, takes new functions, has the image and has room) and the
+// It owns what must hold of a placement (a pin, a host that is there, takes new functions, has the runtime, the image and has room) and the
 // strategies that choose among the hosts for which it holds. What is placed stays where it is until its host is lost, removed, or its
 // pin says otherwise: no strategy moves it. Who reads hosts and writes placements is the manager.
 package placement
@@ -8,6 +8,7 @@ package placement
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +23,8 @@ type Context struct {
 	Chains    map[string]api.ChainSpec
 	Policies  map[string]api.PolicySpec // for Nearest, as are the next
 	Endpoints map[string]string         // the node where an endpoint is: a host's name, or SwitchNode of a switch; absent: not known
+	// Changed are functions that name another runtime now: they leave a host that lacks it, if another can have them. Others stay whatever their host loses.
+	Changed map[string]bool
 	// Distance is the number of links between two nodes of the fabric, false if no way is known; see Topology. nil: 0 on one host, else 1.
 	Distance func(a, b string) (hops int, ok bool)
 }
@@ -44,10 +47,11 @@ const lost = api.HostLost
 // choose: a function that is pinned, and a Weir with one host.
 func Place(hosts []api.Host, functions []api.Function, c Context, now time.Time) []Decision {
 	open := Unsettled(hosts, functions)
-	if len(open) == 0 {
+	if len(open)+len(c.Changed) == 0 {
 		return nil
 	}
 	v := newView(hosts, functions, c)
+	open = append(open, v.stranded(open)...)
 	v.sort(open)
 	var out []Decision
 	for _, f := range open {
@@ -69,6 +73,20 @@ func Unsettled(hosts []api.Host, functions []api.Function) []*api.Function {
 		f := &functions[i]
 		at := f.At()
 		if f.Deleting == nil && (at == "" || !there[at] || f.Spec.Host != "" && f.Spec.Host != at) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// stranded are the functions that name another runtime now, which their host lacks; but not those in open.
+func (v *View) stranded(open []*api.Function) (out []*api.Function) {
+	for _, name := range slices.Sorted(maps.Keys(v.Changed)) {
+		f := v.functions[name]
+		if f == nil || f.Deleting != nil || f.Spec.Host != "" || slices.Contains(open, f) {
+			continue
+		}
+		if h := v.byName[f.At()]; h != nil && h.lacks(f) != "" {
 			out = append(out, f)
 		}
 	}
@@ -107,8 +125,8 @@ func (h *Candidate) fits(f *api.Function, cpus float64, memory int64) string {
 		return "is lost"
 	case h.Host.Spec.Unschedulable:
 		return "takes no new functions (spec.unschedulable)"
-	case h.apart() != "":
-		return h.apart()
+	case h.lacks(f) != "":
+		return h.lacks(f)
 	case !hasImage(st.Images, f.Spec.Image):
 		return "has no image " + f.Spec.Image
 	case st.Cores > 0 && h.CPUs+cpus > float64(st.Cores)+1e-9:
@@ -119,14 +137,23 @@ func (h *Candidate) fits(f *api.Function, cpus float64, memory int64) string {
 	return ""
 }
 
-// apart tells why no function here could be joined with the host's switch; "" if it could.
-func (h *Candidate) apart() string {
+// lacks tells what of a function's runtime is not to be had here: the runtime itself, or a kind of ports that it and the host's switch have in common;
+// "" nothing.
+func (h *Candidate) lacks(f *api.Function) string {
 	st := &h.Host.Status
-	if len(st.RuntimePorts)+len(st.SwitchPorts) == 0 || portkind.Join(st.RuntimePorts, st.SwitchPorts) != "" {
+	r, ok := st.RuntimeOf(f.Spec.Runtime)
+	switch {
+	case !ok && len(st.Runtimes) == 0:
+		return fmt.Sprintf("has no runtime %s, as far as is known: its agent names none but %s", r.Name, clip(cmp.Or(st.Runtime, "its default")))
+	case !ok:
+		return fmt.Sprintf("has no runtime %s: the program of its agent does not know it", r.Name)
+	case !r.Available:
+		return fmt.Sprintf("has no runtime %s: %s", clip(r.Name), clip(cmp.Or(r.Why, "it does not say why")))
+	case len(r.Ports)+len(st.SwitchPorts) == 0 || portkind.Join(r.Ports, st.SwitchPorts) != "":
 		return ""
 	}
 	return fmt.Sprintf("cannot join functions with its switch: runtime %s gives ports of kind %s; switch %s takes %s (start its agent with another --switch)",
-		clip(st.Runtime), clip(portkind.List(st.RuntimePorts)), clip(st.Switch), clip(portkind.List(st.SwitchPorts)))
+		clip(r.Name), clip(portkind.List(r.Ports)), clip(st.Switch), clip(portkind.List(st.SwitchPorts)))
 }
 
 // maxClaim bounds the bytes that a host's own words take in what is said of functions.
@@ -256,6 +283,8 @@ func (v *View) place(f *api.Function, now time.Time) (d Decision, news bool) {
 		why = d.From + " was removed; "
 	case h.Host.Status.State == lost:
 		why = d.From + " is lost; "
+	case h.lacks(f) != "" && v.Changed[f.Name]:
+		why = d.From + " " + h.lacks(f) + "; "
 	}
 	host, reason, problem := v.choose(f)
 	if problem != "" {
@@ -281,15 +310,15 @@ func (v *View) choose(f *api.Function) (host, reason, problem string) {
 			return "", "", fmt.Sprintf("pinned by spec.host to %s, which is lost", pin)
 		case h.Host.Status.State == lost:
 			return "", "", "pinned there by spec.host"
-		case h.apart() != "":
-			return "", "", fmt.Sprintf("pinned by spec.host to %s, which %s", pin, h.apart())
+		case h.lacks(f) != "":
+			return "", "", fmt.Sprintf("pinned by spec.host to %s, which %s", pin, h.lacks(f))
 		}
 		return pin, "pinned by spec.host", ""
 	}
 	if len(v.hosts) == 0 {
 		return "", "", "no host has joined yet"
 	}
-	if only := v.hosts[0]; len(v.hosts) == 1 && only.Host.Status.State != lost && !only.Host.Spec.Unschedulable && only.apart() == "" {
+	if only := v.hosts[0]; len(v.hosts) == 1 && only.Host.Status.State != lost && !only.Host.Spec.Unschedulable && only.lacks(f) == "" {
 		return only.Host.Name, "the only host", ""
 	}
 	var best *Candidate

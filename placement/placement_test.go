@@ -50,6 +50,30 @@ func ports(runtime, sw portkind.Kind) func(*api.Host) {
 		h.Status.Switch, h.Status.SwitchPorts = "ebpf", []portkind.Kind{sw}
 	}
 }
+
+// former is a host whose agent knows one runtime.
+func former(h *api.Host) {
+	h.Status.Runtime, h.Status.RuntimePorts, h.Status.SwitchPorts = "oci", []portkind.Kind{portkind.Veth}, []portkind.Kind{portkind.Veth}
+}
+
+// runtimes are what a host says of each, by name and why it is not available; the first is the default.
+func runtimes(all ...string) func(*api.Host) {
+	return func(h *api.Host) {
+		h.Status.Runtime, h.Status.SwitchPorts = all[0], []portkind.Kind{portkind.Veth}
+		for i := 0; i < len(all); i += 2 {
+			h.Status.Runtimes = append(h.Status.Runtimes, api.HostRuntime{Name: all[i], Available: all[i+1] == "", Why: all[i+1], Default: i == 0, Ports: []portkind.Kind{portkind.Veth}})
+		}
+	}
+}
+
+func another(name string, kind portkind.Kind) func(*api.Host) {
+	return func(h *api.Host) {
+		h.Status.Runtimes = append(h.Status.Runtimes, api.HostRuntime{Name: name, Available: true, Ports: []portkind.Kind{kind}})
+	}
+}
+func in(runtime string) func(*api.Function) {
+	return func(f *api.Function) { f.Spec.Runtime = runtime }
+}
 func pin(h string) func(*api.Function) { return func(f *api.Function) { f.Spec.Host = h } }
 func cpus(c string) func(*api.Function) {
 	return func(f *api.Function) { f.Spec.CPUs = c }
@@ -100,6 +124,7 @@ func TestPlace(t *testing.T) {
 		hosts     []api.Host
 		functions []api.Function
 		strategy  string
+		changed   map[string]bool
 		chains    map[string]api.ChainSpec
 		want      []string
 	}{
@@ -148,6 +173,37 @@ func TestPlace(t *testing.T) {
 			want: []string{"a nowhere: no host: h1 cannot join functions with its switch: runtime kvm gives ports of kind tap; switch ebpf takes veth (start its agent with another --switch)"}},
 		"pinned to a host whose switch does not": {hosts: []api.Host{host("h1", 8, 16, ports("tap", "veth"))}, functions: []api.Function{function("a", pin("h1"))},
 			want: []string{"a nowhere: pinned by spec.host to h1, which cannot join functions with its switch: runtime kvm gives ports of kind tap; switch ebpf takes veth (start its agent with another --switch)"}},
+		"where its runtime is": {hosts: []api.Host{host("h1", 8, 16, runtimes("oci", "")), host("h2", 4, 8, runtimes("oci", "", "docker", "")), host("h3", 16, 64)},
+			functions: []api.Function{function("a", in("docker")), function("b", in("oci"), at("h1")), function("c")},
+			want:      []string{"a to h2: most-available: 4 of 4 cores and 8 GiB of 8 GiB free", "c to h3: most-available: 16 of 16 cores and 64 GiB of 64 GiB free"}},
+		"no host has its runtime": {hosts: []api.Host{host("h1", 8, 16, runtimes("oci", "", "docker", "no engine: start dockerd")), host("h2", 4, 8, runtimes("oci", "")), host("h3", 16, 64, former)},
+			functions: []api.Function{function("a", in("docker"))},
+			want: []string{"a nowhere: no host: h1 has no runtime docker: no engine: start dockerd; h2 has no runtime docker: the program of its agent does not know it; " +
+				"h3 has no runtime docker, as far as is known: its agent names none but oci"}},
+		"the only host lacks its runtime": {hosts: []api.Host{host("h1", 8, 16, runtimes("oci", "", "docker", "no engine"))}, functions: []api.Function{function("a", in("docker"))},
+			want: []string{"a nowhere: no host: h1 has no runtime docker: no engine"}},
+		"the only host lacks its default": {hosts: []api.Host{host("h1", 8, 16, runtimes("oci", "no program runc"))}, functions: []api.Function{function("a")},
+			want: []string{"a nowhere: no host: h1 has no runtime oci: no program runc"}},
+		"pinned to a host that lacks its runtime": {hosts: []api.Host{host("h1", 8, 16, runtimes("oci", "")), host("h2", 4, 8, runtimes("oci", "", "docker", ""))},
+			functions: []api.Function{function("a", in("docker"), pin("h1"))},
+			want:      []string{"a nowhere: pinned by spec.host to h1, which has no runtime docker: the program of its agent does not know it"}},
+		"the switch takes the ports of the default, and not of its runtime": {
+			hosts:     []api.Host{host("h1", 8, 16, ports("veth", "veth"), runtimes("oci", ""), another("kvm", portkind.Tap))},
+			functions: []api.Function{function("a", in("kvm")), function("b")},
+			want: []string{"a nowhere: no host: h1 cannot join functions with its switch: runtime kvm gives ports of kind tap; switch ebpf takes veth (start its agent with another --switch)",
+				"b to h1: the only host"}},
+		"a host that has lost a runtime keeps its functions": {hosts: []api.Host{host("h1", 8, 16, runtimes("oci", "", "docker", "no engine")), host("h2", 4, 8, runtimes("oci", "", "docker", ""))},
+			functions: []api.Function{function("a", in("docker"), at("h1"))}, want: []string{}},
+		"one that names another runtime now goes where that is": {hosts: []api.Host{host("h1", 8, 16, runtimes("oci", "", "docker", "no engine")), host("h2", 4, 8, runtimes("oci", "", "docker", ""))},
+			functions: []api.Function{function("a", in("docker"), at("h1")), function("b", in("docker"), at("h1"))}, changed: map[string]bool{"a": true},
+			want: []string{"a from h1 to h2: h1 has no runtime docker: no engine; most-available: 4 of 4 cores and 8 GiB of 8 GiB free"}},
+		"one that names another runtime now stays where that is": {hosts: []api.Host{host("h1", 8, 16, runtimes("oci", "", "docker", "")), host("h2", 16, 32, runtimes("oci", "", "docker", ""))},
+			functions: []api.Function{function("a", in("docker"), at("h1"))}, changed: map[string]bool{"a": true}, want: []string{}},
+		"one that names a runtime that nobody has stays": {hosts: []api.Host{host("h1", 8, 16, runtimes("oci", "")), host("h2", 16, 32, runtimes("oci", ""))},
+			functions: []api.Function{function("a", in("kvm"), at("h1"))}, changed: map[string]bool{"a": true},
+			want: []string{"a from h1 nowhere: h1 has no runtime kvm: the program of its agent does not know it; no host: h1 has no runtime kvm: the program of its agent does not know it; " +
+				"h2 has no runtime kvm: the program of its agent does not know it"}},
+		"its runtime at a host of a former version": {hosts: []api.Host{host("h1", 8, 16, former)}, functions: []api.Function{function("a", in("oci"))}, want: []string{"a to h1: the only host"}},
 		"nothing fits": {hosts: []api.Host{host("h1", 4, 8, unschedulable), host("h2", 4, 8, isLost), host("h3", 4, 8, images("x")), host("h4", 1, 8), host("h5", 4, 1)},
 			functions: []api.Function{function("a", cpus("2"), memory("2G"))},
 			want:      []string{"a nowhere: no host: h1 takes no new functions (spec.unschedulable); h2 is lost; h3 has no image wire; h4 has 1 of 1 cores left, and 2 are asked for; and 1 more"}},
@@ -165,7 +221,7 @@ func TestPlace(t *testing.T) {
 				"e to h1: spread: 0 of its chain here, 0 of its image, 2 in all"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := placement.Context{Strategy: strategy(t, x.strategy), Chains: x.chains}
+			c := placement.Context{Strategy: strategy(t, x.strategy), Chains: x.chains, Changed: x.changed}
 			if d := cmp.Diff(x.want, told(placement.Place(x.hosts, x.functions, c, now))); d != "" {
 				t.Error(d)
 			}

@@ -24,13 +24,13 @@ func TestAPassingFaultGivesNoFunctionTheHostsRoot(t *testing.T) {
 	}
 	i.Run = t.TempDir()
 	m := &Maker{instance: i, kernel: kernel.Host{}, unshared: onceKnown(func() error { asked++; return answers[asked-1] })}
-	if b, err := m.New("f", 1); err == nil || !strings.Contains(err.Error(), "not known: disk full") || netns.Exists(b.Net()) {
+	if b, err := m.New("f", 1, false); err == nil || !strings.Contains(err.Error(), "not known: disk full") || netns.Exists(b.Net()) {
 		t.Errorf("the disk is full: %v", err)
 	}
 	if f := Feature(errors.New("disk full")); f.OK || !strings.Contains(f.Detail, "not known, so no function starts: disk full") {
 		t.Errorf("the host says %+v", f)
 	}
-	b, err := m.New("f", 1)
+	b, err := m.New("f", 1, false)
 	if err != nil || netns.Exists(b.user()) || !netns.Exists(b.Net()) {
 		t.Errorf("known that it cannot: %v", err)
 	}

@@ -139,8 +139,8 @@ func (m *Maker) Find(function string) ([]Box, error) {
 	return found, nil
 }
 
-// New makes a pristine one, without links. What a crash leaves of it Find finds.
-func (m *Maker) New(function string, n int) (b Box, err error) {
+// New makes a pristine one, without links. What a crash leaves of it Find finds. One that is plain has no user namespace: its container could not be in it.
+func (m *Maker) New(function string, n int, plain bool) (b Box, err error) {
 	b = Box{Name: function, N: n, Dir: filepath.Join(m.Dir(), function+"."+strconv.Itoa(n))}
 	if err := errors.Join(m.makeDir(), os.Mkdir(b.Dir, 0o700)); err != nil {
 		return b, fmt.Errorf("sandbox of function %s: %w", function, err)
@@ -150,6 +150,9 @@ func (m *Maker) New(function string, n int) (b Box, err error) {
 			err = errors.Join(fmt.Errorf("sandbox of function %s: %w", function, err), m.Delete(b))
 		}
 	}()
+	if plain {
+		return b, m.kernel.Create(b.Net())
+	}
 	switch err := m.unshared(); {
 	case err != nil && !Cannot(err): // else a full disk would make functions root of the host
 		return b, fmt.Errorf("whether functions can have user namespaces is not known: %w", err)

@@ -56,6 +56,21 @@ func TestSchemaHasTheFieldsOfTheSpecs(t *testing.T) {
 	}
 }
 
+// A function may name the same runtimes in a file and by the API.
+func TestSchemaHasTheRuntimes(t *testing.T) {
+	var s struct {
+		Defs map[string]struct {
+			Properties map[string]struct{ Enum []string } `json:"properties"`
+		} `json:"$defs"`
+	}
+	if err := json.Unmarshal(Schema(), &s); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(api.Runtimes(), s.Defs["function"].Properties["runtime"].Enum); d != "" {
+		t.Errorf("(-api +schema)\n%s", d)
+	}
+}
+
 func fields(t reflect.Type) []string {
 	var names []string
 	for i := range t.NumField() {

@@ -24,6 +24,7 @@ not needed any more; but a host that was deleted or replaced joins again with a 
 and while no manager can be reached; "weir down" removes it. With several managers of one state (--etcd) give --manager for each.`,
 		Example: `  weir agent --manager https://10.0.0.1:7412 --token-file token
   weir agent --manager https://10.0.0.1:7412 --detach
+  weir agent --manager https://10.0.0.1:7412 --runtime lxc
   weir agent --manager https://10.0.0.1:7412 --manager https://10.0.0.2:7412 --host h2 --uplink eth1 --switch ovs`,
 		Args: command.NoArgs(),
 	}

@@ -42,7 +42,7 @@ func (a *commands) daemonFlags(cmd *cobra.Command, o *DaemonOptions, run func(*c
 		if !slices.Contains([]string{"text", "json"}, o.LogFormat) {
 			return command.Usage("--log-format %q: want text or json", o.LogFormat)
 		}
-		if err := a.checkHostFlags(&o.Host, cmd.Flags()); err != nil {
+		if err := errors.Join(a.checkHostFlags(&o.Host, cmd.Flags()), a.checkRuntime(o, cmd.Flags())); err != nil {
 			return err
 		}
 		if t := cmd.Flags().Lookup("token-file"); detach && t.Value.String() == "-" {
@@ -107,7 +107,9 @@ func hostFlags(f *pflag.FlagSet, o *DaemonOptions, name string) {
 	f.StringVar(&o.Host.Switch, "switch", "ebpf", "what forwards on this host: ebpf or ovs (Open vSwitch)")
 	f.StringVar(&o.Host.Uplink, "uplink", "", "interface into the OpenFlow fabric, for example eth1")
 	f.String("underlay-address", "", "address of this host to which other hosts tunnel, with --underlay vxlan at the manager")
-	f.StringVar(&o.Runtime, "runtime", "runc", "OCI runtime: a program's name or path (runc, crun, runsc, kata-runtime)")
+	f.String("runtime", "", "what runs functions that name no runtime: "+strings.Join(api.Runtimes(), ", ")+"; or the program of an OCI runtime, by name or path "+
+		"(runc, crun, /opt/runsc): then it is oci, with that program. Default: as weir check says")
+	f.BoolVar(&o.Host.AllowBare, "allow-bare", false, "let the runtime bare run every image on this host itself, not only those that come with Weir")
 	f.BoolVar(&o.VulnerableRuntime, "allow-vulnerable-runtime", false, "accept an OCI runtime with known container escapes")
 	o.FunctionMemory = functionMemory
 	f.Var((*memoryFlag)(&o.FunctionMemory), "function-memory", "memory limit of functions whose spec has none, with an optional K, M or G; none: no limit")
@@ -228,6 +230,25 @@ func (a *commands) checkHostFlags(h *config.Host, f *pflag.FlagSet) error {
 		return command.Usage("--underlay-address %q: want an address of this host, for example 10.0.0.1", text)
 	}
 	h.UnderlayAddress = ip.Unmap()
+	return nil
+}
+
+// checkRuntime makes out whether --runtime names a runtime or a program.
+func (a *commands) checkRuntime(o *DaemonOptions, f *pflag.FlagSet) error {
+	flag := f.Lookup("runtime")
+	if flag == nil {
+		return nil
+	}
+	name := flag.Value.String()
+	switch {
+	case name == "":
+	case !slices.Contains(append(api.Runtimes(), a.Runtimes...), name):
+		o.Host.Runtime, o.Runtime = api.RuntimeOCI, name
+	case len(a.Runtimes) > 0 && !slices.Contains(a.Runtimes, name):
+		return command.Usage("--runtime %s: this version of Weir has no such runtime; want %s, or the path of an OCI runtime's program", name, strings.Join(a.Runtimes, ", "))
+	default:
+		o.Host.Runtime = name
+	}
 	return nil
 }
 

@@ -25,6 +25,8 @@ type Hooks struct {
 	Placements []string
 	// Switches are the drivers that --switch takes; none: all.
 	Switches []string
+	// Runtimes are the container runtimes that --runtime takes; none: all.
+	Runtimes []string
 	// Down stops a daemon that runs and removes all that the instance made. Nothing there: nil.
 	Down func(ctx context.Context, o DownOptions) error
 	// Features tells what the host has; the error is about something that Weir cannot do without.

@@ -31,7 +31,7 @@ type UpOptions struct {
 type DaemonOptions struct {
 	Instance instance.Instance
 	Host     config.Host
-	Runtime  string // OCI runtime CLI, a name or a path
+	Runtime  string // program of the runtime oci, a name or a path; "": its own default
 	// FunctionMemory bounds a function whose spec names no limit, in bytes; 0: nothing does.
 	FunctionMemory int64
 	// FunctionCPUs and FunctionDisk (bytes a second) do the same for processors and disks.
@@ -72,6 +72,8 @@ ROOT/token. With --agents further hosts can join (weir token create, weir agent)
 of an OpenFlow fabric.`,
 		Example: `  weir up
   weir up --detach
+  weir up --runtime docker
+  weir up --runtime crun
   weir up --name lab --root /tmp/lab --listen none
   weir up --restore weir.backup
   weir up --etcd http://10.0.0.1:2379 --etcd http://10.0.0.2:2379

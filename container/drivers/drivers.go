@@ -4,16 +4,22 @@ package drivers
 import (
 	"context"
 	"log/slog"
+	"path/filepath"
+	"time"
 
 	"weir.dev/weir/container"
+	"weir.dev/weir/container/choice"
 	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/native"
 	"weir.dev/weir/container/oci"
 	"weir.dev/weir/instance"
 )
 
-// Default is the runtime that an agent has.
-const Default = "oci"
+// OCI is the runtime whose program is any OCI runtime's.
+const OCI = oci.Name
+
+// Default is the runtime of functions that name none, on a host that names none.
+const Default = native.Name
 
 // Options of all drivers; each takes what it has use for. See kernel.Options and oci.Options.
 type Options struct {
@@ -39,6 +45,8 @@ type Driver struct {
 	Open func(ctx context.Context, i instance.Instance, o Options) (container.Runtime, error)
 	// About tells what this host has of it, without Open. It makes nothing, and takes as long as its programs take to say their versions.
 	About func(ctx context.Context, o Options) container.About
+	// Left tells whether an instance may have something of it, without Open.
+	Left func(i instance.Instance) bool
 	// Programs that it runs.
 	Programs []string
 }
@@ -46,26 +54,50 @@ type Driver struct {
 // All drivers by name.
 func All() map[string]Driver {
 	return map[string]Driver{
-		Default: {
-			Open: func(ctx context.Context, i instance.Instance, o Options) (container.Runtime, error) {
-				rt, err := oci.New(ctx, i, o.oci())
-				if err != nil { // not a nil pointer in an interface
-					return nil, err
-				}
-				return rt, nil
-			},
-			About:    func(ctx context.Context, o Options) container.About { return oci.About(ctx, o.oci()) },
-			Programs: []string{"runc"},
-		},
-		native.Name: {
-			Open: func(ctx context.Context, i instance.Instance, o Options) (container.Runtime, error) {
-				rt, err := native.New(ctx, i, o.kernel())
-				if err != nil {
-					return nil, err
-				}
-				return rt, nil
-			},
-			About: func(ctx context.Context, _ Options) container.About { return native.About(ctx) },
-		},
+		native.Name: processes(native.Name, func(ctx context.Context, i instance.Instance, o Options) (*kernel.Runtime, error) {
+			return native.New(ctx, i, o.kernel())
+		}, func(ctx context.Context, _ Options) container.About { return native.About(ctx) }),
+		native.Bare: processes(native.Bare, func(ctx context.Context, i instance.Instance, o Options) (*kernel.Runtime, error) {
+			return native.NewBare(ctx, i, o.kernel())
+		}, func(ctx context.Context, _ Options) container.About { return native.AboutBare(ctx) }),
+		OCI: processes(OCI, func(ctx context.Context, i instance.Instance, o Options) (*kernel.Runtime, error) {
+			return oci.New(ctx, i, o.oci())
+		}, func(ctx context.Context, o Options) container.About { return oci.About(ctx, o.oci()) }, "runc"),
 	}
+}
+
+// processes is a driver of containers that are processes of this kernel.
+func processes(name string, open func(context.Context, instance.Instance, Options) (*kernel.Runtime, error), about func(context.Context, Options) container.About,
+	programs ...string) Driver {
+	return Driver{
+		Open: func(ctx context.Context, i instance.Instance, o Options) (container.Runtime, error) {
+			rt, err := open(ctx, i, o)
+			if err != nil { // not a nil pointer in an interface
+				return nil, err
+			}
+			return rt, nil
+		},
+		About:    about,
+		Left:     func(i instance.Instance) bool { return kernel.Left(i, name) },
+		Programs: programs,
+	}
+}
+
+// openAgain spares a host attempts to open what has just failed: many functions may want it.
+const openAgain = 2 * time.Second
+
+// Open gives all of them as one runtime: each container is run by the one that it names, or by fallback.
+func Open(ctx context.Context, i instance.Instance, o Options, fallback string) (*choice.Runtime, error) {
+	c := choice.Options{Dir: filepath.Join(i.Run, "runtimes"), Default: fallback, Drivers: map[string]choice.Driver{}, Again: openAgain, Log: o.Log}
+	for name, d := range All() {
+		bound := choice.Driver{
+			Open:  func(ctx context.Context) (container.Runtime, error) { return d.Open(ctx, i, o) },
+			About: func(ctx context.Context) container.About { return d.About(ctx, o) },
+		}
+		if d.Left != nil {
+			bound.Left = func() bool { return d.Left(i) }
+		}
+		c.Drivers[name] = bound
+	}
+	return choice.Open(ctx, c)
 }

@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -62,4 +64,16 @@ func (h *Home) makeDirs() error {
 		}
 	}
 	return nil
+}
+
+// Left tells whether an instance may have containers of an engine, or what a crash left of them, as far as can be told.
+func Left(i instance.Instance, engine string) bool {
+	h := &Home{inst: i, engine: engine}
+	for _, dir := range []string{h.bundlesDir(), filepath.Join(h.Dir(), "state"), h.writableDir()} {
+		entries, err := os.ReadDir(dir)
+		if len(entries) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+	}
+	return false
 }

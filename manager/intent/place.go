@@ -185,13 +185,15 @@ func (st *state) settleFunctions(ctx context.Context, hosts []api.Host) error {
 	if err != nil {
 		return err
 	}
-	if len(placement.Unsettled(hosts, functions)) == 0 {
+	changed := st.runtimeChanged(functions)
+	if len(placement.Unsettled(hosts, functions))+len(changed) == 0 {
 		return nil
 	}
 	c, err := st.placementContext(ctx, hosts)
 	if err != nil {
 		return err
 	}
+	c.Changed = changed
 	moved := map[string]bool{}
 	for _, d := range placement.Place(hosts, functions, c, st.e.Now()) {
 		st.decided(d)
@@ -231,6 +233,19 @@ func (st *state) functions() ([]api.Function, error) {
 		out = append(out, f)
 	}
 	return out, nil
+}
+
+// runtimeChanged are the functions that name another runtime since this change.
+func (st *state) runtimeChanged(functions []api.Function) map[string]bool {
+	out := map[string]bool{}
+	for _, f := range functions {
+		var before api.FunctionSpec
+		if old := st.before[api.KindFunction][f.Name]; old == nil || old.Into(&before, nil) != nil || before.Runtime == f.Spec.Runtime {
+			continue
+		}
+		out[f.Name] = true
+	}
+	return out
 }
 
 // placementContext is what the functions are for.

@@ -182,7 +182,11 @@ func (v *hostsView) note(b store.Batch) {
 
 // offers is what of a host decides whether a function that fits nowhere now fits.
 func offers(h api.Host) string {
-	return fmt.Sprint(h.Spec.Unschedulable, h.Status.State, h.Status.Cores, h.Status.Memory, h.Status.Images, h.Status.RuntimePorts, h.Status.SwitchPorts)
+	var runtimes []any
+	for _, r := range h.Status.Runtimes {
+		runtimes = append(runtimes, r.Name, r.Available, r.Default, r.Ports)
+	}
+	return fmt.Sprint(h.Spec.Unschedulable, h.Status.State, h.Status.Cores, h.Status.Memory, h.Status.Images, h.Status.RuntimePorts, h.Status.SwitchPorts, runtimes)
 }
 
 // lookAtHosts writes down which hosts are lost and which are back, and places anew what has to be, all in one step.

@@ -136,7 +136,7 @@ func Problem(err error) *api.ProblemError {
 		return p
 	case errors.Is(err, container.ErrNotFound):
 		return api.Refuse(http.StatusConflict, err.Error()+": is the function created yet?")
-	case errors.Is(err, container.ErrState):
+	case errors.Is(err, container.ErrState), errors.Is(err, container.ErrMissing):
 		return api.Refuse(http.StatusConflict, err.Error())
 	}
 	return api.Refuse(http.StatusInternalServerError, err.Error())

@@ -1,0 +1,303 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/container"
+	"weir.dev/weir/container/choice"
+	runtimefake "weir.dev/weir/container/fake"
+	switchfake "weir.dev/weir/datapath/fake"
+)
+
+// engines are the runtimes of a desk beside oci, which is its d.runtime.
+type engines struct {
+	docker, bare *runtimefake.Runtime
+	mu           sync.Mutex
+	missing      string // why there is no docker
+}
+
+func (e *engines) set(missing string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.missing = missing
+}
+
+func (e *engines) why() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.missing
+}
+
+// several gives a desk the runtimes oci, docker and bare; fallback is the default.
+func (e *engines) several(fallback string) func(*desk) {
+	return func(d *desk) {
+		driver := func(rt *runtimefake.Runtime, a container.About, why func() string) choice.Driver {
+			return choice.Driver{
+				Open: func(context.Context) (container.Runtime, error) {
+					if w := why(); w != "" {
+						return nil, errors.New(w)
+					}
+					return rt, nil
+				},
+				About: func(context.Context) container.About {
+					now := a
+					now.Ports, now.Missing = rt.Kinds, why()
+					return now
+				},
+				Left: func() bool { return false },
+			}
+		}
+		there := func() string { return "" }
+		r, err := choice.Open(d.t.Context(), choice.Options{Dir: d.options.Instance.Run + "/runtimes", Default: fallback, Drivers: map[string]choice.Driver{
+			"oci": driver(d.runtime, container.About{Version: "1.1"}, there), "docker": driver(e.docker, container.About{Note: "an old engine"}, e.why),
+			"bare": driver(e.bare, container.About{}, there),
+		}})
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		d.options.Runtime, d.options.Runtimes, d.options.RuntimeName, d.options.LookEvery = r, r, fallback, 20*time.Millisecond
+	}
+}
+
+func newEngines() *engines { return &engines{docker: runtimefake.New(), bare: runtimefake.New()} }
+
+// only waits until a function's container, and no other one, is in a runtime.
+func (d *desk) only(in *runtimefake.Runtime, function string, others ...*runtimefake.Runtime) {
+	d.t.Helper()
+	has := func(rt *runtimefake.Runtime) (n int) {
+		list, err := rt.List(d.t.Context())
+		d.must(nil, err)
+		for _, c := range list {
+			if name, _, _ := strings.Cut(c.ID, "."); name == function {
+				n++
+			}
+		}
+		return n
+	}
+	d.until("function "+function+" is in its runtime alone", func() bool {
+		return has(in) == 1 && !slices.ContainsFunc(others, func(rt *runtimefake.Runtime) bool { return has(rt) > 0 })
+	})
+}
+
+func (d *desk) reasons() (out []string) {
+	d.t.Helper()
+	events, err := d.client.Events().List(d.t.Context(), api.ListOptions{})
+	d.must(nil, err)
+	for _, e := range events.Items {
+		out = append(out, e.Reason)
+	}
+	return out
+}
+
+// A function runs in the runtime that it names. A change of that is a planned change: traffic goes on, by the same ports.
+func aFunctionsRuntimeCanBeChanged(t *testing.T) {
+	e := newEngines()
+	d := newDesk(t, switchfake.Options{}, e.several("oci"))
+	d.put("fw", api.FunctionSpec{Runtime: "docker"})
+	d.put("ids", api.FunctionSpec{})
+	d.chain("web", "fw | ids")
+	d.policy("guests", "web", 80)
+	d.only(e.docker, "fw", d.runtime)
+	d.only(d.runtime, "ids", e.docker)
+	if s := d.up("fw").Status; s.Runtime != "docker" || s.RuntimeNote != "an old engine" {
+		t.Errorf("fw runs in %q (%s)", s.Runtime, s.RuntimeNote)
+	}
+	if s := d.up("ids").Status; s.Runtime != "oci" || s.RuntimeNote != "" {
+		t.Errorf("ids runs in %q (%s)", s.Runtime, s.RuntimeNote)
+	}
+	d.waits("the chain is in force", through("fw", "ids"), 80)
+	d.put("fw", api.FunctionSpec{Runtime: "oci"})
+	d.until("it is changed", func() bool {
+		if got := d.way(80); got != through("fw", "ids") && !strings.HasPrefix(got, "function/fw~/in") {
+			t.Fatalf("while it changes frames go %q", got)
+		}
+		f := d.function("fw")
+		return f.Status.Healthy && f.Status.ObservedGeneration == f.Generation && f.Status.Runtime == "oci"
+	})
+	d.only(d.runtime, "fw", e.docker)
+	d.put("fw", api.FunctionSpec{Runtime: "docker"})
+	d.until("and back", func() bool { f := d.up("fw"); return f.Status.Runtime == "docker" })
+	d.only(e.docker, "fw", d.runtime)
+	d.put("fw", api.FunctionSpec{})
+	d.until("and to the default", func() bool { f := d.up("fw"); return f.Status.Runtime == "oci" })
+	d.only(d.runtime, "fw", e.docker)
+}
+
+// Of a runtime that goes the host says so, and each function that it runs: none is moved, and traffic goes on while it can.
+func aRuntimeThatGoesIsSaid(t *testing.T) {
+	e := newEngines()
+	d := newDesk(t, switchfake.Options{}, e.several("oci"))
+	d.put("fw", api.FunctionSpec{Runtime: "docker"})
+	d.chain("web", "fw")
+	d.policy("guests", "web", 80)
+	pid := d.up("fw").Status.PID
+	d.waits("the chain is in force", through("fw"), 80)
+	e.set("no engine: start dockerd")
+	docker := func() api.HostRuntime {
+		h, err := d.client.Hosts().Get(t.Context(), "h1")
+		d.must(nil, err)
+		r, _ := h.Status.RuntimeOf("docker")
+		return r
+	}
+	d.until("the host says it", func() bool { r := docker(); return !r.Available && r.Why == "no engine: start dockerd" })
+	d.until("the function says it", func() bool {
+		c := d.function("fw").Status.Conditions.Get(api.ConditionIncapable)
+		return c != nil && c.Reason == api.ReasonRuntime && strings.Contains(c.Message, "host h1 has no runtime docker: no engine: start dockerd")
+	})
+	d.until("an event tells", func() bool { return slices.Contains(d.reasons(), "RuntimeLost") })
+	if f := d.function("fw"); !f.Status.Healthy || f.At() != "h1" || f.Status.PID != pid || d.way(80) != through("fw") {
+		t.Errorf("it is at %s, process %d, was %d, healthy %v; frames go %q", f.At(), f.Status.PID, pid, f.Status.Healthy, d.way(80))
+	}
+	d.put("late", api.FunctionSpec{Runtime: "docker"})
+	d.until("what comes now waits", func() bool {
+		return strings.Contains(d.function("late").Status.Message, "h1 has no runtime docker: no engine: start dockerd")
+	})
+	// An agent that starts meanwhile leaves alone what it cannot see.
+	d.stop()
+	e.several("oci")(d)
+	d.start()
+	d.until("the next agent takes it as it is", func() bool {
+		f := d.function("fw")
+		return f.Status.Healthy && f.Status.Runtime == "docker" && f.Status.Conditions.Get(api.ConditionIncapable) != nil
+	})
+	if got := d.way(80); got != through("fw") {
+		t.Errorf("frames go %q", got)
+	}
+	e.set("")
+	d.until("it is back", func() bool {
+		return docker().Available && d.function("fw").Status.Conditions.Get(api.ConditionIncapable) == nil
+	})
+	d.only(e.docker, "fw", d.runtime)
+	if n := len(slices.DeleteFunc(e.docker.Calls(), func(c string) bool { return !strings.HasPrefix(c, "Start fw.") })); n != 1 {
+		t.Errorf("fw was started %d times", n)
+	}
+	d.put("late", api.FunctionSpec{Runtime: "docker", Env: map[string]string{"LOOK": "again"}}) // here nobody leads, who would look at hosts
+	d.up("late")
+}
+
+// A second container of a function that an agent which was killed has left, in a runtime that is missing now, keeps no agent from starting; it goes when
+// the runtime is back.
+func aSecondContainerInAMissingRuntimeGoesLater(t *testing.T) {
+	e := newEngines()
+	d := newDesk(t, switchfake.Options{}, e.several("oci"))
+	d.put("fw", api.FunctionSpec{})
+	pid := d.up("fw").Status.PID
+	d.stop()
+	d.must(nil, d.options.Runtime.Run(t.Context(), container.Spec{ID: "fw.7", Runtime: "docker", Args: []string{"wait"}}))
+	e.set("no engine")
+	e.several("oci")(d)
+	d.start()
+	d.put("late", api.FunctionSpec{})
+	d.up("late")
+	e.set("")
+	d.until("the second one is gone", func() bool { list, err := e.docker.List(t.Context()); return err == nil && len(list) == 0 })
+	if s := d.up("fw").Status; s.PID != pid || s.Runtime != "oci" {
+		t.Errorf("fw: process %d, was %d, in %s", s.PID, pid, s.Runtime)
+	}
+}
+
+// A runtime that goes and comes under one agent is told twice.
+func aRuntimeThatComesBackIsSaid(t *testing.T) {
+	e := newEngines()
+	d := newDesk(t, switchfake.Options{}, e.several("oci"))
+	d.put("fw", api.FunctionSpec{Runtime: "docker"})
+	d.up("fw")
+	e.set("no engine")
+	d.until("an event tells", func() bool { return slices.Contains(d.reasons(), "RuntimeLost") })
+	e.set("")
+	d.until("and another", func() bool { return slices.Contains(d.reasons(), "RuntimeBack") })
+	d.until("the condition is gone", func() bool { return d.function("fw").Status.Conditions.Get(api.ConditionIncapable) == nil })
+}
+
+// A change to a runtime that the host has not changes nothing.
+func aChangeToARuntimeThatIsNotThere(t *testing.T) {
+	e := newEngines()
+	e.set("no engine")
+	d := newDesk(t, switchfake.Options{}, e.several("oci"))
+	d.put("fw", api.FunctionSpec{})
+	d.chain("web", "fw")
+	d.policy("guests", "web", 80)
+	d.waits("the chain is in force", through("fw"), 80)
+	pid := d.up("fw").Status.PID
+	d.put("fw", api.FunctionSpec{Runtime: "docker"})
+	d.until("its status says why", func() bool {
+		c := d.function("fw").Status.Conditions.Get(api.ConditionOutdated)
+		return c != nil && c.Reason == api.ReasonRuntime && strings.Contains(c.Message, "host h1 has no runtime docker: no engine")
+	})
+	if f := d.function("fw"); f.Status.PID != pid || f.Status.Runtime != "oci" || d.way(80) != through("fw") {
+		t.Errorf("process %d, was %d, in %s; frames go %q", f.Status.PID, pid, f.Status.Runtime, d.way(80))
+	}
+	e.set("")
+	d.until("it moves when the runtime is there", func() bool { f := d.function("fw"); return f.Status.Healthy && f.Status.Runtime == "docker" })
+	d.only(e.docker, "fw", d.runtime)
+}
+
+// Another default is for what starts from then on: what runs, also what a former version made, is adopted as it is.
+func anotherDefaultMovesNothing(t *testing.T) {
+	e := newEngines()
+	d := newDesk(t, switchfake.Options{}) // a former version: one runtime
+	d.put("fw", api.FunctionSpec{})
+	d.chain("web", "fw")
+	d.policy("guests", "web", 80)
+	pid := d.up("fw").Status.PID
+	d.waits("the chain is in force", through("fw"), 80)
+	version := d.sw.Version()
+	d.stop()
+	several := func(d *desk) {
+		e.several("docker")(d)
+		r, err := choice.Open(t.Context(), choice.Options{Dir: d.options.Instance.Run + "/runtimes", Default: "docker", Drivers: map[string]choice.Driver{
+			"oci": {Open: func(context.Context) (container.Runtime, error) { return d.runtime, nil }, About: func(context.Context) container.About {
+				return container.About{Ports: d.runtime.Kinds}
+			}},
+			"docker": {Open: func(context.Context) (container.Runtime, error) { return e.docker, nil }, About: func(context.Context) container.About {
+				return container.About{Ports: e.docker.Kinds}
+			}},
+		}})
+		d.must(nil, err)
+		d.options.Runtime, d.options.Runtimes = r, r
+	}
+	several(d)
+	d.start()
+	d.put("late", api.FunctionSpec{})
+	if s := d.up("late").Status; s.Runtime != "docker" {
+		t.Errorf("late runs in %s", s.Runtime)
+	}
+	if f := d.up("fw"); f.Status.PID != pid || f.Status.Runtime != "oci" || d.sw.Version() != version {
+		t.Errorf("fw: process %d, was %d, in %s; %d commits", f.Status.PID, pid, f.Status.Runtime, d.sw.Version()-version)
+	}
+	d.runtime.Crash("fw.1", 3)
+	d.until("what starts anew is in the default", func() bool { f := d.function("fw"); return f.Status.Healthy && f.Status.Runtime == "docker" })
+	d.only(e.docker, "fw", d.runtime)
+}
+
+// What does not come with Weir does not run on the host itself, but by the operator's word.
+func bareIsForTheCatalogue(t *testing.T) {
+	e := newEngines()
+	d := newDesk(t, switchfake.Options{}, e.several("oci"), func(d *desk) {
+		d.options.Catalogue = func(digest string) bool { return digest == "sha256:monitor" }
+	})
+	d.put("fw", api.FunctionSpec{Runtime: "bare"})
+	d.put("mon", api.FunctionSpec{Runtime: "bare", Image: "monitor"})
+	d.put("other", api.FunctionSpec{Runtime: "bare", Image: "monitor", Command: []string{"wait", "for"}})
+	for name, want := range map[string]string{"fw": "image firewall as processes of host h1 itself, and the image is none of the catalogue", "other": "and its command is not the image's"} {
+		d.until(name+" is refused", func() bool {
+			m := d.function(name).Status.Message
+			return strings.Contains(m, want) && strings.Contains(m, "--allow-bare")
+		})
+	}
+	d.up("mon")
+	d.only(e.bare, "mon", d.runtime, e.docker)
+	d.stop()
+	d.options.AllowBare = true
+	d.start()
+	d.up("fw")
+	d.up("other")
+	d.only(e.bare, "fw", d.runtime, e.docker)
+}

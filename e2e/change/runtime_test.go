@@ -1,0 +1,133 @@
+package change
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/e2e/rig"
+	"weir.dev/weir/portkind"
+)
+
+func ofRuntime(r *rig.Rig, runtime string) string {
+	return r.Endpoints() + `
+functions:
+  w: {image: wire}
+  fw: {image: firewall` + runtime + `, config: {default: accept, deny: [udp/9001]}}
+chains:
+  c: w | fw
+policies:
+  p: {from: alice, to: bob, match: [udp], chain: c}
+`
+}
+
+func runsIn(ctx context.Context, t *testing.T, r *rig.Rig, runtime string) api.Function {
+	t.Helper()
+	var f api.Function
+	if err := r.Get(ctx, &f, "function", "fw"); err != nil {
+		t.Fatal(err)
+	}
+	if f.Status.Runtime != runtime {
+		t.Errorf("fw runs in %q, want %q", f.Status.Runtime, runtime)
+	}
+	return f
+}
+
+// portNames are those of the function's ports, as the switch has them.
+func portNames(ctx context.Context, t *testing.T, r *rig.Rig) string {
+	t.Helper()
+	var c api.Counters
+	if err := r.Get(ctx, &c, "ports"); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range c.Ports {
+		if strings.HasPrefix(p.Name, "function/") {
+			names = append(names, p.Name)
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+// A function moves from its host's default to each other runtime that the host has, and back, while traffic flows: nothing is lost, nothing forbidden
+// passes, its ports are the same.
+func TestAFunctionChangesItsRuntime(t *testing.T) {
+	r, ctx := rig.ForTest(t, rig.Options{})
+	r.MustApply(ctx, t, ofRuntime(r, ""))
+	var h api.Host
+	rig.Eventually(ctx, t, "the host says which runtimes it has", func() (bool, string) {
+		err := r.Get(ctx, &h, "host", "local")
+		return err == nil && len(h.Status.Runtimes) > 0, fmt.Sprint(err)
+	})
+	if is, ok := h.Status.RuntimeOf("oci"); !ok || !is.Available || is.Version == "" {
+		t.Errorf("of oci it says %+v, %v", is, ok)
+	}
+	runsIn(ctx, t, r, h.Status.Runtime)
+	ports := portNames(ctx, t, r)
+	for _, x := range h.Status.Runtimes {
+		if !x.Available || portkind.Join(x.Ports, h.Status.SwitchPorts) == "" {
+			fmt.Printf("runtime %s: not here: %s\n", x.Name, x.Why)
+			continue
+		}
+		there, back, forbidden := counted(ctx, t, r, func() { r.MustApply(ctx, t, ofRuntime(r, ", runtime: "+x.Name)) })
+		if there.Lost+back.Lost+there.Duplicated+back.Duplicated != 0 || forbidden.Received != 0 {
+			t.Errorf("to %s: there %+v, back %+v, %d forbidden passed", x.Name, there, back, forbidden.Received)
+		}
+		runsIn(ctx, t, r, x.Name)
+		if now := portNames(ctx, t, r); now != ports {
+			t.Errorf("in %s its ports are %s, were %s", x.Name, now, ports)
+		}
+		fmt.Printf("runtime %s: %d datagrams there, %d back, none lost\n", x.Name, there.Sent, back.Sent)
+	}
+	r.MustApply(ctx, t, ofRuntime(r, ""))
+	runsIn(ctx, t, r, h.Status.Runtime)
+}
+
+// A host whose program is given by --runtime runs oci with it, for functions that name no runtime and for those that name oci. A runtime that it has not
+// is refused, with the reason, and nothing changes. All is found again by the next daemon, also if nothing is written down of whose a container is, as a
+// former version left it.
+func TestARuntimeGivenByItsProgram(t *testing.T) {
+	t.Parallel()
+	r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--runtime", "runc"}})
+	r.MustApply(ctx, t, ofRuntime(r, ", runtime: oci"))
+	before := runsIn(ctx, t, r, "oci")
+	var h api.Host
+	rig.Eventually(ctx, t, "the host says which runtimes it has", func() (bool, string) {
+		err := r.Get(ctx, &h, "host", "local")
+		return err == nil && len(h.Status.Runtimes) > 0, fmt.Sprint(err)
+	})
+	if is, _ := h.Status.RuntimeOf(""); is.Name != "oci" || !is.Default || !is.Available {
+		t.Errorf("by default it has %+v", is)
+	}
+	for _, name := range api.Runtimes() {
+		if slices.ContainsFunc(h.Status.Runtimes, func(x api.HostRuntime) bool { return x.Name == name && x.Available }) {
+			continue
+		}
+		_, err := r.Apply(ctx, ofRuntime(r, ", runtime: "+name))
+		if err == nil || !strings.Contains(err.Error(), "functions.fw.runtime: host local has no runtime "+name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, kept := range []string{"written down", "of a former version"} {
+		if err := r.Kill(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if kept != "written down" {
+			if _, err := r.Run(ctx, "", "rm", "-r", filepath.Join("/run/weir", r.Name, "runtimes")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.Up(ctx); err != nil {
+			t.Fatal(err)
+		}
+		r.MustApply(ctx, t, ofRuntime(r, ", runtime: oci"))
+		if after := runsIn(ctx, t, r, "oci"); after.Status.PID != before.Status.PID {
+			t.Errorf("%s: process %d, was %d", kept, after.Status.PID, before.Status.PID)
+		}
+	}
+}
