@@ -146,9 +146,3 @@ type Runtime interface {
 	// Destroy removes every container of this instance and whatever a crash left of them.
 	Destroy(ctx context.Context) error
 }
-
-// LogSharer is a Runtime of several of one instance that keep logs in one place: a container may go on with the log of one that another runtime had.
-type LogSharer interface {
-	// ShareLogs tells it, before anything else is called, which logs containers of other runtimes have now: those it does not remove.
-	ShareLogs(used func(log string) bool)
-}

@@ -202,9 +202,6 @@ func (r *Runtime) try(ctx context.Context, s *slot) {
 	defer cancel()
 	rt, err := s.Open(ctx)
 	if err == nil {
-		if x, ok := rt.(container.LogSharer); ok {
-			x.ShareLogs(func(log string) bool { return r.logUsed(log, s.name) })
-		}
 		if err = r.takeOver(ctx, s, rt); err != nil {
 			err = errors.Join(err, closed(rt))
 		}
@@ -257,9 +254,9 @@ func (r *Runtime) takeOver(ctx context.Context, s *slot, rt container.Runtime) e
 
 // adopt takes a container in that a runtime has. Of a second one of the same id only what is written down stays.
 func (r *Runtime) adopt(ctx context.Context, e *entry, id, name string, rt container.Runtime) error {
-	owner, log := r.owner(e)
+	owner := r.owner(e)
 	if owner == "" {
-		return r.note(e, id, name, log)
+		return r.note(e, id, name)
 	}
 	if owner == name {
 		other, err := r.alsoIn(ctx, id, name)
@@ -274,7 +271,7 @@ func (r *Runtime) adopt(ctx context.Context, e *entry, id, name string, rt conta
 	}
 	switch _, err := other.Status(ctx, id); {
 	case errors.Is(err, container.ErrNotFound):
-		return r.note(e, id, name, log)
+		return r.note(e, id, name)
 	case err != nil:
 		return err
 	}
@@ -302,7 +299,7 @@ func (r *Runtime) alsoIn(ctx context.Context, id, not string) (string, error) {
 
 // lose forgets a container that a runtime has not. If another has it, it is that one's.
 func (r *Runtime) lose(ctx context.Context, e *entry, id, name string) error {
-	owner, log := r.owner(e)
+	owner := r.owner(e)
 	if owner != name {
 		return nil
 	}
@@ -311,7 +308,7 @@ func (r *Runtime) lose(ctx context.Context, e *entry, id, name string) error {
 	case err != nil:
 		return err
 	case other != "":
-		return r.note(e, id, other, log)
+		return r.note(e, id, other)
 	}
 	return r.forget(e, id)
 }
@@ -351,7 +348,7 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	for _, e := range r.ids {
-		e.runtime, e.log = "", ""
+		e.runtime = ""
 	}
 	r.mu.Unlock()
 	if err := os.RemoveAll(r.o.Dir); err != nil {

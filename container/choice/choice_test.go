@@ -493,34 +493,3 @@ func TestAboutIsBounded(t *testing.T) {
 		t.Errorf("asked %d times", asked)
 	}
 }
-
-// A runtime that shares its logs knows which are others', so that it does not remove them with a container of its own.
-func TestLogsThatOthersGoOnWith(t *testing.T) {
-	b := newBench(t)
-	sharer := &sharing{Runtime: b.one}
-	d := b.driver("one", b.one)
-	d.Open = func(context.Context) (container.Runtime, error) { return sharer, nil }
-	r, err := choice.Open(t.Context(), choice.Options{Dir: b.dir, Default: "one", Drivers: map[string]choice.Driver{"one": d, "two": b.driver("two", b.two)}})
-	b.must(err)
-	for id, runtime := range map[string]string{"fw.1": "one", "fw.2": "two", "other": "two"} {
-		s := spec(id, runtime)
-		s.Log, _, _ = strings.Cut(id, ".")
-		b.must(r.Run(t.Context(), s))
-	}
-	for log, want := range map[string]bool{"fw": true, "other": true, "fw.1": false} {
-		if got := sharer.used(log); got != want {
-			t.Errorf("log %s used by others: %v, want %v", log, got, want)
-		}
-	}
-	b.must(r.Delete(t.Context(), "fw.2"))
-	if sharer.used("fw") {
-		t.Error("nobody else has the log any more")
-	}
-}
-
-type sharing struct {
-	*fake.Runtime
-	used func(string) bool
-}
-
-func (s *sharing) ShareLogs(used func(string) bool) { s.used = used }

@@ -41,7 +41,7 @@ func (r *Runtime) provide(ctx context.Context, s container.Spec, how maker) erro
 		}
 		again := false
 		err = r.inTurn(ctx, s.ID, func(e *entry) error {
-			if now, _ := r.owner(e); now != p.former {
+			if r.owner(e) != p.former {
 				again = true
 				return nil
 			}
@@ -89,13 +89,12 @@ func lives(ctx context.Context, rt container.Runtime, id string) (bool, error) {
 // makeIn makes a container in a runtime. Another one's, had, which has ended, is removed first: names of what a container has are the same in all
 // runtimes. In the record it is the new runtime's before; if a crash comes between, it is taken for the former one's again, as that still has it.
 func (r *Runtime) makeIn(ctx context.Context, e *entry, s container.Spec, p plan, how maker) error {
-	_, log := r.owner(e)
-	if err := r.note(e, s.ID, p.name, s.Log); err != nil {
+	if err := r.note(e, s.ID, p.name); err != nil {
 		return err
 	}
 	if p.had != nil {
 		if err := p.had.Delete(ctx, s.ID); err != nil {
-			return errors.Join(err, r.note(e, s.ID, p.former, log))
+			return errors.Join(err, r.note(e, s.ID, p.former))
 		}
 	}
 	err := how(p.rt, ctx, s)
@@ -152,7 +151,7 @@ func (r *Runtime) Delete(ctx context.Context, id string) error {
 		}
 		again := false
 		err = r.inTurn(ctx, id, func(e *entry) error {
-			if now, _ := r.owner(e); now != name {
+			if r.owner(e) != name {
 				again = true
 				return nil
 			}

@@ -1,7 +1,6 @@
 package choice
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,14 +22,12 @@ var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 type entry struct {
 	turn    chan struct{} // a lock that ctx can leave
 	runtime string        // whose it is; "": nobody's, only a turn
-	log     string
-	gone    bool // whoever waited for turn looks again
+	gone    bool          // whoever waited for turn looks again
 }
 
 // record is what is written down of a container.
 type record struct {
 	Runtime string `json:"runtime"`
-	Log     string `json:"log,omitempty"` // the name under which its output is kept, if that is not its id
 }
 
 // inTurn runs f in a container's turn.
@@ -88,10 +85,10 @@ func (r *Runtime) Of(id string) string {
 	return ""
 }
 
-func (r *Runtime) owner(e *entry) (name, log string) {
+func (r *Runtime) owner(e *entry) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return e.runtime, e.log
+	return e.runtime
 }
 
 // idsOf are the containers of a runtime, sorted.
@@ -111,30 +108,15 @@ func (r *Runtime) idsOf(name string) []string {
 // owes tells whether a runtime has containers.
 func (r *Runtime) owes(name string) bool { return len(r.idsOf(name)) > 0 }
 
-// logUsed tells whether a container of another runtime has a log.
-func (r *Runtime) logUsed(log, not string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for id, e := range r.ids {
-		if e.runtime != "" && e.runtime != not && cmp.Or(e.log, id) == log {
-			return true
-		}
-	}
-	return false
-}
-
 func (r *Runtime) file(id string) string { return filepath.Join(r.o.Dir, id) }
 
 // note writes down whose a container is. The caller has its turn.
-func (r *Runtime) note(e *entry, id, name, log string) error {
-	if log == id {
-		log = ""
-	}
-	if had, hadLog := r.owner(e); had == name && hadLog == log {
+func (r *Runtime) note(e *entry, id, name string) error {
+	if r.owner(e) == name {
 		return nil
 	}
 	if idPattern.MatchString(id) { // others no runtime makes
-		text, err := json.Marshal(record{Runtime: name, Log: log})
+		text, err := json.Marshal(record{Runtime: name})
 		if err == nil {
 			err = os.MkdirAll(r.o.Dir, 0o700)
 		}
@@ -147,7 +129,7 @@ func (r *Runtime) note(e *entry, id, name, log string) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e.runtime, e.log = name, log
+	e.runtime = name
 	return nil
 }
 
@@ -160,7 +142,7 @@ func (r *Runtime) forget(e *entry, id string) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e.runtime, e.log = "", ""
+	e.runtime = ""
 	return nil
 }
 
@@ -185,7 +167,7 @@ func (r *Runtime) readRecords() error {
 			r.o.Log.Warn("runtime of a container", "container", id, "runtime", rec.Runtime, "error", err)
 			continue
 		}
-		r.ids[id] = &entry{turn: make(chan struct{}, 1), runtime: rec.Runtime, log: rec.Log}
+		r.ids[id] = &entry{turn: make(chan struct{}, 1), runtime: rec.Runtime}
 	}
 	return nil
 }
