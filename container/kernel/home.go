@@ -66,12 +66,11 @@ func (h *Home) makeDirs() error {
 	return nil
 }
 
-// Left tells whether an instance may have containers of an engine, or what a crash left of them, as far as can be told.
+// Left tells whether there may be something of an engine's, containers or logs or what a crash left, as far as can be told.
 func Left(i instance.Instance, engine string) bool {
 	h := &Home{inst: i, engine: engine}
-	for _, dir := range []string{h.bundlesDir(), filepath.Join(h.Dir(), "state"), h.writableDir()} {
-		entries, err := os.ReadDir(dir)
-		if len(entries) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, dir := range []string{h.Dir(), h.logsDir(), h.writableDir()} {
+		if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 			return true
 		}
 	}
