@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container"
 )
 
 // hierarchy is one mounted cgroup tree. A v1 host has several, a v2 host one, a hybrid host both kinds.
@@ -148,6 +150,14 @@ func moveSelf(file string) {
 // ownProcs is the cgroup.procs file of a group that this process is in, as its /proc/self/cgroup says; "" if no hierarchy is known.
 // Any will do, all hierarchies have one lock.
 func ownProcs(groups string, hierarchies []hierarchy) string {
+	if all := procsFiles(groups, hierarchies); len(all) > 0 {
+		return all[0]
+	}
+	return ""
+}
+
+// procsFiles are the cgroup.procs files of the groups that a process's cgroup file in /proc names.
+func procsFiles(groups string, hierarchies []hierarchy) (out []string) {
 	for line := range strings.Lines(groups) { // ID:CONTROLLERS:PATH
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(f) != 3 || !path.IsAbs(f[2]) {
@@ -156,11 +166,12 @@ func ownProcs(groups string, hierarchies []hierarchy) string {
 		first, _, _ := strings.Cut(strings.TrimPrefix(f[1], "name="), ",")
 		for _, t := range hierarchies {
 			if t.v2 && first == "" || !t.v2 && first != "" && slices.Contains(t.controllers, first) {
-				return filepath.Join(t.dir(f[2]), "cgroup.procs")
+				out = append(out, filepath.Join(t.dir(f[2]), "cgroup.procs"))
+				break
 			}
 		}
 	}
-	return ""
+	return out
 }
 
 // weight of all functions of all instances together beside other groups at the top (systemd's slices, or the machine's own processes one by one),
@@ -318,4 +329,101 @@ func (h *Home) removeCgroupRoots() error {
 		}
 	}
 	return nil
+}
+
+// MakeGroups makes a container's group in every hierarchy, with its own limits in force, for an engine whose program makes none.
+func (h *Home) MakeGroups(s container.Spec) error {
+	if !idPattern.MatchString(s.ID) { // the limits would be those of the groups above
+		return fmt.Errorf("make cgroup: no container id: %q", s.ID)
+	}
+	for _, t := range h.cgroups {
+		if err := t.make(h.CgroupPath(s.ID)); err != nil {
+			return fmt.Errorf("make cgroup: %w", err)
+		}
+	}
+	for _, l := range h.Settings(s) {
+		file, ok := h.ControlFile(s.ID, l.Controller, l.File, l.File)
+		if !ok {
+			continue
+		}
+		if err := os.WriteFile(file, []byte(l.Value), 0o644); err != nil {
+			return fmt.Errorf("limit %s: %w", l.File, err)
+		}
+	}
+	return nil
+}
+
+// make makes a group and those above it, so that it can have limits and processes.
+func (h hierarchy) make(group string) error {
+	at := "/"
+	for _, name := range strings.Split(strings.Trim(group, "/"), "/") {
+		if h.v2 {
+			h.delegate(at)
+		}
+		above := at
+		at = filepath.Join(at, name)
+		if err := os.Mkdir(h.dir(at), 0o755); err != nil {
+			if errors.Is(err, fs.ErrExist) {
+				continue
+			}
+			return err
+		}
+		if slices.Contains(h.controllers, "cpuset") && !h.v2 { // of version 1 without these it takes no process
+			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+				raw, err := os.ReadFile(filepath.Join(h.dir(above), file))
+				if err == nil {
+					err = os.WriteFile(filepath.Join(h.dir(at), file), raw, 0o644)
+				}
+				if err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// delegate lets the groups below one of version 2 have limits. What cannot be had readLimits finds.
+func (h hierarchy) delegate(group string) {
+	for _, c := range h.controllers {
+		_ = os.WriteFile(filepath.Join(h.dir(group), "cgroup.subtree_control"), []byte("+"+c), 0o644)
+	}
+}
+
+// Procs are the cgroup.procs files of a container's groups, one for each hierarchy.
+func (h *Home) Procs(id string) (out []string) {
+	for _, t := range h.cgroups {
+		out = append(out, filepath.Join(t.dir(h.CgroupPath(id)), "cgroup.procs"))
+	}
+	return out
+}
+
+// ProcsOf are the cgroup.procs files of the groups that a process is in, the same as or below those of its container.
+func (h *Home) ProcsOf(pid int) ([]string, error) {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	if err != nil {
+		return nil, fmt.Errorf("cgroups of process %d: %w", pid, err)
+	}
+	return procsFiles(string(raw), h.cgroups), nil
+}
+
+// Trust lets root of a container's user namespace make groups below the container's, in the hierarchies that systemd keeps books in.
+func (h *Home) Trust(id string, owner uint32) error {
+	for _, t := range h.cgroups {
+		if !t.v2 && !slices.Contains(t.controllers, "systemd") {
+			continue
+		}
+		dir := t.dir(h.CgroupPath(id))
+		for _, path := range []string{dir, filepath.Join(dir, "cgroup.procs"), filepath.Join(dir, "cgroup.threads"), filepath.Join(dir, "cgroup.subtree_control")} {
+			if err := os.Lchown(path, int(owner), int(owner)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("give cgroup to the container: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// AnyUnified tells whether the host has cgroups of version 2.
+func (h *Home) AnyUnified() bool {
+	return slices.ContainsFunc(h.cgroups, func(t hierarchy) bool { return t.v2 })
 }

@@ -27,6 +27,10 @@ type Engine interface {
 	Remove(ctx context.Context, id string) error
 }
 
+// Stepwise is an Engine whose Launch is never asked to run: Start is as good as nothing, and between the two the process is taken hold of, so that how it
+// ends is known although another than this process collects it.
+type Stepwise interface{ Stepwise() }
+
 // Container is what an engine is told of one container.
 type Container struct {
 	container.Spec

@@ -170,6 +170,39 @@ func (h *Home) resources(s container.Spec) *specs.LinuxResources {
 	return res
 }
 
+// Setting is one file of a cgroup that an engine sets.
+type Setting struct {
+	Controller, File, Value string
+	V2                      bool // a group of version 2
+}
+
+// devices of cgroups of version 1: a container may make any node, and use these.
+var devices = []Setting{
+	{"devices", "devices.deny", "a", false}, {"devices", "devices.allow", "c *:* m", false}, {"devices", "devices.allow", "b *:* m", false},
+	{"devices", "devices.allow", "c 1:3 rwm", false}, {"devices", "devices.allow", "c 1:5 rwm", false}, {"devices", "devices.allow", "c 1:7 rwm", false},
+	{"devices", "devices.allow", "c 1:8 rwm", false}, {"devices", "devices.allow", "c 1:9 rwm", false}, {"devices", "devices.allow", "c 5:0 rwm", false},
+	{"devices", "devices.allow", "c 5:2 rwm", false}, {"devices", "devices.allow", "c 136:* rwm", false},
+}
+
+// Settings are a container's own limits, those of Config's resources, file by file; and in cgroups of version 1 the devices that it may use.
+func (h *Home) Settings(s container.Spec) (out []Setting) {
+	for _, c := range h.controls(s) {
+		t, ok := h.hierarchyOf(c.controller)
+		if !c.own || !ok {
+			continue
+		}
+		file := c.v1
+		if t.v2 {
+			file = strings.TrimSuffix(c.v2, ".effective") // what is asked for, not what is given
+		}
+		out = append(out, Setting{c.controller, file, c.want, t.v2})
+	}
+	if t, ok := h.hierarchyOf("devices"); ok && !t.v2 {
+		out = append(out, devices...)
+	}
+	return out
+}
+
 // setHostDefaults writes the host's defaults for processors and disks, when the container is there. A runtime that was asked for one that the kernel cannot
 // do would not start the container; what is refused here readLimits finds.
 func (h *Home) setHostDefaults(s container.Spec) {

@@ -48,6 +48,9 @@ func OpenProcess(pid int, ticks uint64) (*Process, uint64, error) {
 	return p, st.ticks, nil
 }
 
+// PID is the process's id.
+func (p *Process) PID() int { return p.pid }
+
 func (p *Process) Close() {
 	p.once.Do(func() {
 		close(p.closed)
@@ -91,6 +94,13 @@ func (p *Process) wait() bool {
 		return true
 	})
 	return err == nil
+}
+
+// Collect waits for the end of a process that nobody else waits for, without a thread, and collects it if it is our child. Then it closes done, and p.
+func (p *Process) Collect(done chan<- struct{}) {
+	p.wait()
+	close(done)
+	p.Close()
 }
 
 func readable(fd int) bool {

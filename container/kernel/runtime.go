@@ -266,6 +266,12 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 	if err := r.prepare(e.rec); err != nil {
 		return err
 	}
+	if _, ok := r.engine.(Stepwise); ok && run {
+		if err := r.launch(ctx, e, s, false); err != nil {
+			return err
+		}
+		return r.start(ctx, e)
+	}
 	return r.launch(ctx, e, s, run)
 }
 

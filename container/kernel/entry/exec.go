@@ -1,0 +1,154 @@
+package entry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
+)
+
+// The descriptors of Exec.
+const (
+	fdExecList = iota + 3
+	fdExecReply
+	fdExecProgram
+)
+
+// Exec is kernel.Engine's: a process enters the namespaces and cgroups of the container's first one, and one that it starts there becomes what that one
+// is. It does not take the engine's program, whose own ways in would give the process other rights than the first one has.
+func (t *Tool) Exec(ctx context.Context, c kernel.Container, x container.ExecSpec) (int, error) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return -1, err
+	}
+	defer read.Close()
+	f := &Files{all: []*os.File{nil, write, nil}}
+	defer func() { f.Close() }()
+	list, err := t.execList(f, c, x)
+	if err != nil {
+		return -1, err
+	}
+	if f.all[0], err = list.file(); err != nil {
+		return -1, err
+	}
+	if f.all[2], err = memory(programName, program); err != nil {
+		return -1, err
+	}
+	cmd := exec.CommandContext(ctx, "/proc/self/fd/"+strconv.Itoa(fdExecProgram), strconv.Itoa(fdExecList))
+	cmd.ExtraFiles = f.all
+	cmd.Env = []string{t.Home.Mark("exec", c.ID)}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) } // it hands it on
+	cmd.WaitDelay = kernel.ExecGrace + kernel.ExecDrain                   // killed, it takes its process with it
+	if x.TTY {
+		err = kernel.RunTTY(cmd, x)
+	} else {
+		err = kernel.RunPiped(cmd, x)
+	}
+	if ctx.Err() != nil {
+		return -1, ctx.Err()
+	}
+	f.Close() // of the pipe, so that it ends
+	if rerr := readReply(read, x.Args[0], list); !errors.Is(rerr, io.EOF) {
+		return -1, rerr
+	}
+	return exitCode(err)
+}
+
+// execList is what a further process of a container does. Which groups it joins is read from the first one: a program may have put it below the container's.
+func (t *Tool) execList(f *Files, c kernel.Container, x container.ExecSpec) (*List, error) {
+	config, err := t.Home.Config(c)
+	if err != nil {
+		return nil, err
+	}
+	filter, err := t.filters.of(config.Linux.Seccomp, c.Capabilities)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.PidfdOpen(c.PID, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the container's process: %w", err)
+	}
+	n := f.Add(os.NewFile(uintptr(fd), "container"))
+	groups, err := t.Home.ProcsOf(c.PID)
+	if err != nil {
+		return nil, err
+	}
+	l := &List{}
+	l.Reply(fdExecReply, false)
+	l.Private()
+	for _, g := range groups {
+		l.Join(g)
+	}
+	kinds := unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
+	if c.Userns != "" {
+		kinds |= unix.CLONE_NEWUSER
+	}
+	l.Enter("namespaces of the container", n, kinds)
+	l.Root()
+	l.Part(x.TTY)
+	var extra []string
+	if x.TTY {
+		extra = append(extra, "TERM=xterm-256color")
+	}
+	if err := become(l, config.Process, x.Args, append(extra, x.Env...), filter); err != nil {
+		return nil, err
+	}
+	l.Follow()
+	l.Execute("")
+	return l, nil
+}
+
+// exitCode is what the process that waits outside has ended with.
+func exitCode(err error) (int, error) {
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			return 128 + int(ws.Signal()), nil
+		}
+		return exit.ExitCode(), nil
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
+		return -1, err
+	}
+	return 0, nil
+}
+
+// filters caches compiled filters by the capabilities that they depend on.
+type filters struct {
+	mu   sync.Mutex
+	made map[string][]byte
+}
+
+const mostFilters = 64
+
+func (f *filters) of(profile *specs.LinuxSeccomp, caps []string) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := strings.Join(slices.Sorted(slices.Values(caps)), ",")
+	if p := f.made[key]; p != nil {
+		return p, nil
+	}
+	p, err := Compile(profile)
+	if err != nil {
+		return nil, err
+	}
+	if f.made == nil || len(f.made) >= mostFilters {
+		f.made = map[string][]byte{}
+	}
+	f.made[key] = p
+	return p, nil
+}

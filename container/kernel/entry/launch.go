@@ -1,0 +1,258 @@
+package entry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
+)
+
+const (
+	launchTimeout = time.Minute
+	gateFile      = "gate"  // a byte into it lets the container's process go on
+	replyFile     = "reply" // what the process says
+	saysFile      = "says"  // what the engine's program says
+	programName   = "weir-entry"
+)
+
+// The descriptors of a launch.
+const (
+	fdOuter = iota + 3
+	fdInner
+	fdGate
+	fdReply
+	fdProgram
+)
+
+// ErrNoProgram: package entry has no program for this processor.
+var ErrNoProgram = errors.New("no program for this processor: want amd64 or arm64")
+
+// Supported tells whether there is a program for this processor.
+func Supported() error {
+	if len(program) == 0 {
+		return ErrNoProgram
+	}
+	return nil
+}
+
+// Tool is what engines have in common whose containers are made by a program that executes package entry's as the container's first process. The
+// program says what the container's namespaces, root and devices are; the rest of what kernel.Config asks for is done in the container, by the steps of
+// become, and the same way for each further process. It has the methods Start, Find and Exec of kernel.Engine.
+type Tool struct {
+	Home    *kernel.Home
+	Program string // its name
+	filters filters
+}
+
+// Launch is one call of an engine's program.
+type Launch struct {
+	List  // what is done before the program is executed
+	Files Files
+	Hide  []string // mounts of the program's own that the container does not need
+	Args  []string // of the program; [0] is its path
+	Env   []string
+	// Numbered is a variable, such as LISTEN_PID=, that has the process's id.
+	Numbered string
+}
+
+// Entry is the command by which the engine's program executes package entry's.
+func Entry() []string {
+	return []string{"/proc/self/fd/" + strconv.Itoa(fdProgram), strconv.Itoa(fdInner)}
+}
+
+// Descriptors is how many descriptors the container's first process wants, from 3 on.
+func (x *Launch) Descriptors() int { return len(x.Files.all) }
+
+// Stepwise: see kernel.Stepwise.
+func (t *Tool) Stepwise() {}
+
+// Launch is kernel.Engine's, without run. plan says how the engine's program is called.
+func (t *Tool) Launch(ctx context.Context, c kernel.Container, log *os.File, plan func(*Launch) error) (pid int, err error) {
+	x := &Launch{}
+	defer func() { x.Files.Close() }()
+	r, err := newReply(c.Bundle)
+	if err != nil {
+		return 0, err
+	}
+	defer r.Close()
+	var inner List
+	if err := t.prepare(x, &inner, r, c, plan); err != nil {
+		return 0, err
+	}
+	says, err := os.OpenFile(filepath.Join(c.Bundle, saysFile), os.O_CREATE|os.O_WRONLY|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	defer says.Close()
+	keeper, over, err := start(x, log, says)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", t.Program, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
+	defer cancel()
+	if err := r.await(ctx, over, c.Args[0], &x.List, &inner); err != nil {
+		_ = keeper.Signal(unix.SIGKILL)
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+		if text := lastLines(says.Name()); text != "" && (errors.Is(err, errEnded) || errors.Is(err, io.EOF)) {
+			err = errors.New(text)
+		}
+		return 0, fmt.Errorf("%s: %w", t.Program, err)
+	}
+	return t.first(keeper.PID(), c)
+}
+
+// prepare makes the two lists, and their files in the order of their numbers.
+func (t *Tool) prepare(x *Launch, inner *List, r *replies, c kernel.Container, plan func(*Launch) error) error {
+	for range fdProgram - fdOuter + 1 { // the lists come last, when all is in them
+		x.Files.all = append(x.Files.all, nil)
+	}
+	if err := plan(x); err != nil {
+		return err
+	}
+	config, err := t.Home.Config(c)
+	if err != nil {
+		return err
+	}
+	filter, err := t.filters.of(config.Linux.Seccomp, c.Capabilities)
+	if err != nil {
+		return err
+	}
+	inner.Outlive() // of the program: it does not end the container by its own end
+	inner.Reply(fdReply, true)
+	inner.Session()
+	for _, m := range x.Hide {
+		inner.Unmount(m)
+	}
+	if err := mounts(inner, &x.Files, config); err != nil {
+		return err
+	}
+	inner.Dup(1, 2) // the program's own words go elsewhere
+	if err := become(inner, config.Process, c.Args, nil, filter); err != nil {
+		return err
+	}
+	inner.Pass(fdGate)
+	inner.Execute("")
+	if x.Numbered != "" {
+		x.Env = append(x.Env, "LISTEN_FDS="+strconv.Itoa(x.Descriptors()))
+	}
+	x.Words(x.Args, x.Env, x.Numbered)
+	x.Execute(x.Args[0])
+	return x.fill(inner, r, c.Bundle)
+}
+
+// fill opens the files with the first numbers.
+func (x *Launch) fill(inner *List, r *replies, bundle string) (err error) {
+	inner.first = uint32(len(x.steps))
+	for i, make := range []func() (*os.File, error){
+		x.file,
+		inner.file,
+		func() (*os.File, error) { return blocking(filepath.Join(bundle, gateFile)) },
+		func() (*os.File, error) { return openFIFO(r.path, unix.O_RDONLY) },
+		func() (*os.File, error) { return memory(programName, program) },
+	} {
+		if x.Files.all[i], err = make(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start starts the program. It ends with this process until it has joined a cgroup by which it is found.
+func start(x *Launch, log, says *os.File) (*kernel.Process, <-chan struct{}, error) {
+	cmd := exec.Command("/proc/self/fd/"+strconv.Itoa(fdProgram), strconv.Itoa(fdOuter))
+	cmd.ExtraFiles = x.Files.all
+	cmd.Stdout, cmd.Stderr = log, says
+	cmd.Env = []string{}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = cmd.Process.Release() }()
+	p, _, err := kernel.OpenProcess(cmd.Process.Pid, 0)
+	if err != nil { // it is our child, and not collected
+		_ = cmd.Process.Kill()
+		_, werr := cmd.Process.Wait()
+		return nil, nil, errors.Join(err, werr)
+	}
+	over := make(chan struct{})
+	go p.Collect(over)
+	return p, over, nil
+}
+
+// first finds the container's first process: the program's child that executes ours, or the only one.
+func (t *Tool) first(keeper int, c kernel.Container) (int, error) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", keeper, keeper))
+	if err != nil {
+		return 0, fmt.Errorf("%s: find the container's process: %w", t.Program, err)
+	}
+	for f := range bytes.FieldsSeq(raw) {
+		pid, err := strconv.Atoi(string(f))
+		if err == nil && t.Home.Member(pid, c.ID) {
+			return pid, nil
+		}
+	}
+	return 0, fmt.Errorf("%s: the container's process has ended", t.Program)
+}
+
+// Start lets a container that waits run.
+func (t *Tool) Start(ctx context.Context, c kernel.Container) error {
+	reply, err := openFIFO(filepath.Join(c.Bundle, replyFile), unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer reply.Close()
+	if !waits(c.PID) {
+		return errors.New("its process has ended before the start")
+	}
+	gate, err := openFIFO(filepath.Join(c.Bundle, gateFile), unix.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	defer gate.Close()
+	stop := context.AfterFunc(ctx, func() { _ = reply.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if _, err := gate.Write([]byte{1}); err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	err = readReply(reply, c.Args[0])
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// Find is kernel.Engine's: of a launch that was interrupted nothing is used; a start has happened or not.
+func (t *Tool) Find(_ context.Context, c kernel.Container) (kernel.Found, error) {
+	switch {
+	case c.PID == 0:
+		return kernel.Found{}, nil
+	case waits(c.PID):
+		return kernel.Found{State: container.Created, PID: c.PID}, nil
+	case t.Home.Member(c.PID, c.ID):
+		return kernel.Found{State: container.Running, PID: c.PID, Started: time.Now()}, nil
+	}
+	return kernel.Found{State: container.Stopped}, nil
+}
+
+// waits tells whether a process still executes package entry's program.
+func waits(pid int) bool {
+	exe, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe")
+	return err == nil && exe == "/memfd:"+programName+" (deleted)"
+}

@@ -1,0 +1,59 @@
+package lxc
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/kernel/entry"
+)
+
+// config is lxc.container.conf(5). Of what it could say of the container's process package entry takes care. user and net
+// are the paths at which lxc-start finds the sandbox's namespaces.
+func (e *Engine) config(c kernel.Container, user, net string) string {
+	var b strings.Builder
+	line := func(key, format string, args ...any) {
+		fmt.Fprintf(&b, "lxc.%s = %s\n", key, fmt.Sprintf(format, args...))
+	}
+	line("uts.name", "%s", c.ID)
+	line("rootfs.path", "dir:%s", rootDir)
+	line("rootfs.mount", "%s", mountDir)
+	if c.ReadOnly {
+		line("rootfs.options", "ro")
+	}
+	line("init.cmd", "%s", strings.Join(entry.Entry(), " "))
+	line("autodev", "1")
+	line("console.path", "none")
+	line("tty.max", "0")
+	line("pty.max", "1024")
+	line("mount.entry", "proc proc proc nosuid,noexec,nodev 0 0")
+	line("mount.entry", "sysfs sys sysfs nosuid,noexec,nodev,ro 0 0")
+	if c.Userns != "" {
+		line("idmap", "u 0 %d %d", c.IDs.First, c.IDs.Count)
+		line("idmap", "g 0 %d %d", c.IDs.First, c.IDs.Count)
+		line("namespace.share.user", "%s", user)
+	}
+	if c.Netns != "" {
+		line("namespace.share.net", "%s", net)
+	} else {
+		line("net.0.type", "empty")
+	}
+	own, keeper := relative(e.Home.CgroupPath(c.ID)), relative(e.Home.KeeperPath(c.ID))
+	line("cgroup.dir.container", "%s", own)
+	line("cgroup.dir.monitor", "%s/monitor", keeper)
+	line("cgroup.dir.monitor.pivot", "%s/pivot", keeper)
+	// When the container has ended lxc-start would remove its cgroups, and with them the kernel's word whether memory was short. So it ends before: the
+	// hook ends its own process group, which is lxc-start's. (To end its parent would be wrong: that may be another one by then.)
+	line("hook.stop", "sh -c 'kill -KILL 0'")
+	for _, s := range e.Home.Settings(c.Spec) {
+		version := "cgroup"
+		if s.V2 {
+			version = "cgroup2"
+		}
+		line(version+"."+s.File, "%s", s.Value)
+	}
+	return b.String()
+}
+
+func relative(group string) string { return strings.TrimPrefix(filepath.Clean(group), "/") }

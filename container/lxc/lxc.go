@@ -1,0 +1,176 @@
+// Package lxc makes containers by LXC's lxc-start, version 5 and newer, as an engine of package kernel.
+//
+// lxc-start runs in the foreground, as a child of nobody, in a mount namespace in which /run is empty but for the container's root. It makes the
+// container's namespaces, or enters the sandbox's, its root, /dev, /proc, /sys and cgroups, and executes package entry's program as the container's first
+// process. It stays as the container's keeper.
+package lxc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/kernel/entry"
+	"weir.dev/weir/instance"
+)
+
+// Name of the runtime.
+const Name = "lxc"
+
+const program = "lxc-start"
+
+// Options of a Runtime; the zero value is useful.
+type Options struct {
+	kernel.Options
+	Remove bool // only Destroy will be called: it can do without LXC
+}
+
+// Engine is kernel.Engine over lxc-start.
+type Engine struct {
+	entry.Tool
+	cli string
+}
+
+var _ kernel.Engine = (*Engine)(nil)
+
+// New opens the instance's containers; see kernel.New.
+func New(ctx context.Context, inst instance.Instance, o Options) (*kernel.Runtime, error) {
+	cli := program
+	if !o.Remove {
+		a, path := look(ctx)
+		if a.Missing != "" {
+			return nil, fmt.Errorf("container runtime %s: %s", Name, a.Missing)
+		}
+		cli = path
+	}
+	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
+		return &Engine{Tool: entry.Tool{Home: h, Program: program}, cli: cli}, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("container runtime %s: %w", Name, err)
+	}
+	return r, nil
+}
+
+// Prepare: all that lxc-start wants it is given when it is called.
+func (e *Engine) Prepare(kernel.Container) error { return nil }
+
+// Where lxc-start finds the container's root and puts it, in its own /run.
+const (
+	rootDir  = "/run/root"
+	mountDir = "/run/mount"
+)
+
+// Launch is one call of lxc-start.
+func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, _ bool) (int, error) {
+	defer e.Home.Rouse()()
+	pid, err := e.Tool.Launch(ctx, c, log, func(x *entry.Launch) error { return e.plan(x, c) })
+	return pid, explain(err)
+}
+
+func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
+	procs, err := e.Home.MakeKeeper(c.ID)
+	if err != nil {
+		return err
+	}
+	set := uint64(0)
+	if c.ReadOnly {
+		set = unix.MOUNT_ATTR_RDONLY
+	}
+	root, err := x.Files.Tree(c.Root, set)
+	if err != nil {
+		return err
+	}
+	user, err := space(x, c.Userns)
+	if err != nil {
+		return err
+	}
+	net, err := space(x, c.Netns)
+	if err != nil {
+		return err
+	}
+	config, err := os.CreateTemp(c.Bundle, "config-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(config.Name())
+	at := x.Files.Add(config)
+	if _, err := config.WriteString(e.config(c, user, net)); err != nil {
+		return fmt.Errorf("write config: %w", err)
+	}
+	x.Join(procs)
+	x.Outlive()
+	x.Unshare(unix.CLONE_NEWNS)
+	x.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	x.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size=1m")
+	x.Directory(rootDir, 0o755)
+	x.Directory(mountDir, 0o755)
+	x.Move(c.Root, root, rootDir)
+	x.Path(e.Home.Dir()) // no container of another instance has the same
+	x.Args = []string{e.cli, "--lxcpath", e.Home.Dir(), "--name", c.ID, "--foreground", "--quiet",
+		"--rcfile", descriptor(at), "--logpriority", "ERROR", "--logfile", "/proc/self/fd/2"}
+	x.Env = []string{"PATH=" + os.Getenv("PATH")}
+	return nil
+}
+
+// space opens a namespace, as the place where it is bound cannot be seen by lxc-start.
+func space(x *entry.Launch, path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	fd, err := x.Files.Open(path)
+	return descriptor(fd), err
+}
+
+func descriptor(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
+
+// explain turns what lxc-start says into what to do.
+func explain(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "Failed to create monitor cgroup") || strings.Contains(text, "Failed creating cgroups"):
+		return fmt.Errorf("LXC cannot make its cgroups: are all controllers mounted and writable? %w", err)
+	case strings.Contains(text, "No space left on device"):
+		return fmt.Errorf("disk full: free some space under the instance's directories: %w", err)
+	}
+	return err
+}
+
+// Left are those that have a keeper.
+func (e *Engine) Left() ([]string, error) { return e.Home.Keepers() }
+
+// Remove ends lxc-start.
+func (e *Engine) Remove(ctx context.Context, id string) error { return e.Home.EndKeeper(ctx, id) }
+
+func look(ctx context.Context) (container.About, string) {
+	a := about()
+	if err := entry.Supported(); err != nil {
+		a.Missing = err.Error()
+		return a, ""
+	}
+	cli, err := exec.LookPath(program)
+	if err != nil {
+		a.Missing = "no program " + program + ": install LXC 5 or newer (apt-get install lxc)"
+		return a, ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, cli, "--version").Output()
+	a.Version = strings.TrimSpace(string(out))
+	if err != nil {
+		a.Missing = fmt.Sprintf("%s --version: %v", program, err)
+	} else {
+		a.Missing = judge(a.Version)
+	}
+	return a, cli
+}
