@@ -2,6 +2,7 @@ package entry
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,8 +108,8 @@ func (t *Tool) Launch(ctx context.Context, c kernel.Container, log *os.File, pla
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
 		}
-		if text := lastLines(says.Name()); text != "" && (errors.Is(err, errEnded) || errors.Is(err, io.EOF)) {
-			err = errors.New(text)
+		if errors.Is(err, io.EOF) {
+			err = errors.New(cmp.Or(lastLines(says.Name()), "it ended without a word"))
 		}
 		return 0, fmt.Errorf("%s: %w", t.Program, err)
 	}

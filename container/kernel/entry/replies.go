@@ -22,6 +22,11 @@ func newReply(bundle string) (r *replies, err error) {
 	if r.read, err = fifo(r.path, unix.O_RDONLY); err != nil {
 		return nil, err
 	}
+	// Root of a user namespace opens it anew, by its descriptor: nobody gets to it by its path.
+	if err := os.Chmod(r.path, 0o622); err != nil {
+		r.read.Close()
+		return nil, err
+	}
 	if r.hold, err = openFIFO(r.path, unix.O_WRONLY); err != nil {
 		r.read.Close()
 		return nil, err

@@ -31,15 +31,12 @@ func commandError(command string, errno unix.Errno) error {
 	return fmt.Errorf("command %q: %w", command, errno)
 }
 
-// errEnded: nobody who could report is left.
-var errEnded = errors.New("it ended without a word")
-
 // readReply reads one report. nil: ready. io.EOF: the program has been executed, or has ended.
 func readReply(r io.Reader, command string, lists ...*List) error {
 	var raw [8]byte
 	if _, err := io.ReadFull(r, raw[:]); err != nil {
 		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return errEnded
+			return io.EOF
 		}
 		return err
 	}

@@ -1,0 +1,237 @@
+// Package nspawn makes containers by systemd-nspawn, without systemd in them or outside, as an engine of package kernel.
+//
+// systemd-nspawn runs in the container's cgroups and, if the container has a user namespace, in that as its root: it is then as little as the container
+// outside. It sees a mount namespace in which /run is empty but for the container's root. It makes the container's namespaces, enters the sandbox's network
+// namespace, and executes package entry's program as the container's first process.
+package nspawn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/kernel/entry"
+	"weir.dev/weir/instance"
+)
+
+// Name of the runtime.
+const Name = "nspawn"
+
+const program = "systemd-nspawn"
+
+// Options of a Runtime; the zero value is useful.
+type Options struct {
+	kernel.Options
+	Remove bool // only Destroy will be called: it can do without systemd-nspawn
+}
+
+// Engine is kernel.Engine over systemd-nspawn.
+type Engine struct {
+	entry.Tool
+	cli string
+}
+
+var _ kernel.Engine = (*Engine)(nil)
+
+// New opens the instance's containers; see kernel.New.
+func New(ctx context.Context, inst instance.Instance, o Options) (*kernel.Runtime, error) {
+	cli := program
+	if !o.Remove {
+		a, path := look(ctx)
+		if a.Missing != "" {
+			return nil, fmt.Errorf("container runtime %s: %s", Name, a.Missing)
+		}
+		cli = path
+	}
+	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
+		return &Engine{Tool: entry.Tool{Home: h, Program: program}, cli: cli}, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("container runtime %s: %w", Name, err)
+	}
+	return r, nil
+}
+
+// Prepare makes what systemd-nspawn insists on in a writable root. In one that is read-only Launch adds it.
+func (e *Engine) Prepare(c kernel.Container) error {
+	if c.ReadOnly {
+		return nil
+	}
+	if err := os.Mkdir(filepath.Join(c.Root, insisted), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("root file system: %w", err)
+	}
+	return nil
+}
+
+// insisted is the directory without which systemd-nspawn takes a root for none.
+const insisted = "usr"
+
+// Where systemd-nspawn finds the container's root, in its own /run.
+const (
+	rootDir  = "/run/stage/root"
+	imageDir = "/run/stage/image"
+	extraDir = "/run/stage/extra"
+)
+
+// extras are what systemd-nspawn puts into a container besides what is asked for; paths that end ours begin with come later in the list.
+var extras = []string{"/sys/fs/cgroup", "/dev/mqueue", "/dev/net/tun", "/run/host/os-release", "/run/host/incoming", "/run/host", "/run", "/tmp", "/dev/shm"}
+
+// Launch is one call of systemd-nspawn.
+func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, _ bool) (int, error) {
+	defer e.Home.Rouse()()
+	pid, err := e.Tool.Launch(ctx, c, log, func(x *entry.Launch) error { return e.plan(x, c) })
+	return pid, explain(err)
+}
+
+func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
+	if err := e.Home.MakeGroups(c.Spec); err != nil {
+		return err
+	}
+	if c.Userns != "" {
+		if err := e.Home.Trust(c.ID, c.IDs.First); err != nil {
+			return err
+		}
+	}
+	groups := e.Home.Procs(c.ID)
+	x.Join(groups[0])
+	x.Outlive()
+	for _, g := range groups[1:] {
+		x.Join(g)
+	}
+	if err := enter(x, c); err != nil {
+		return err
+	}
+	if err := stage(x, c); err != nil {
+		return err
+	}
+	x.Hide = extras
+	x.Args = e.arguments(c)
+	x.Numbered = "LISTEN_PID="
+	unified := "0"
+	if e.Home.AnyUnified() { // in a user namespace it can mount no other, and in none it need not
+		unified = "1"
+	}
+	x.Env = []string{"PATH=" + os.Getenv("PATH"), "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=" + unified, "SYSTEMD_LOG_TARGET=console", "SYSTEMD_LOG_COLOR=0"}
+	return nil
+}
+
+// enter goes to the container's user namespace and the sandbox's network.
+func enter(x *entry.Launch, c kernel.Container) error {
+	if c.Userns != "" {
+		fd, err := x.Files.Open(c.Userns)
+		if err != nil {
+			return fmt.Errorf("user namespace: %w", err)
+		}
+		x.Enter("user namespace "+c.Userns, fd, unix.CLONE_NEWUSER)
+		x.Root()
+	}
+	if c.Netns != "" {
+		fd, err := x.Files.Open(c.Netns)
+		if err != nil {
+			return fmt.Errorf("network namespace: %w", err)
+		}
+		x.Enter("network namespace "+c.Netns, fd, unix.CLONE_NEWNET)
+	}
+	return nil
+}
+
+// stage makes the mounts that systemd-nspawn sees.
+func stage(x *entry.Launch, c kernel.Container) error {
+	set := uint64(0)
+	if c.ReadOnly {
+		set = unix.MOUNT_ATTR_RDONLY
+	}
+	root, err := x.Files.Tree(c.Root, set)
+	if err != nil {
+		return err
+	}
+	x.Unshare(unix.CLONE_NEWNS)
+	x.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	x.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size=1m")
+	x.Path(rootDir)
+	if fi, err := os.Stat(filepath.Join(c.Root, insisted)); err == nil && fi.IsDir() {
+		x.Move(c.Root, root, rootDir)
+		return nil
+	}
+	x.Path(imageDir)
+	x.Path(extraDir + "/" + insisted)
+	x.Move(c.Root, root, imageDir)
+	x.Mount("overlay", rootDir, "overlay", unix.MS_RDONLY, "lowerdir="+imageDir+":"+extraDir)
+	return nil
+}
+
+// arguments are systemd-nspawn(1). Of the container's process package entry takes care; until then it may do all.
+func (e *Engine) arguments(c kernel.Container) []string {
+	a := []string{e.cli, "--quiet", "--directory=" + rootDir, "--machine=weir", "--register=no", "--keep-unit", "--settings=no", "--console=pipe",
+		"--private-users=no", "--resolv-conf=off", "--timezone=off", "--link-journal=no", "--capability=all", "--rlimit=RLIMIT_NOFILE=" + files()}
+	if c.ReadOnly {
+		a = append(a, "--read-only")
+	}
+	if c.Netns != "" {
+		a = append(a, "--network-namespace-path=/proc/self/ns/net")
+	} else {
+		a = append(a, "--private-network")
+	}
+	return append(append(a, "--"), entry.Entry()...)
+}
+
+// files is the limit of open files, as it is here: systemd-nspawn would take that of the host's first process, which may be lower.
+func files() string {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
+		return "1024"
+	}
+	return fmt.Sprintf("1024:%d", own.Max)
+}
+
+// explain turns what systemd-nspawn says into what to do.
+func explain(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "No space left on device"):
+		return fmt.Errorf("disk full: free some space under the instance's directories: %w", err)
+	case strings.Contains(text, "subcgroup"):
+		return fmt.Errorf("systemd-nspawn cannot make its cgroups: is the hierarchy that systemd uses mounted and writable? %w", err)
+	}
+	return err
+}
+
+// Left: nothing is kept but in the container's own cgroups and bundle.
+func (e *Engine) Left() ([]string, error) { return nil, nil }
+
+// Remove: systemd-nspawn has been ended with the container's other processes.
+func (e *Engine) Remove(context.Context, string) error { return nil }
+
+func look(ctx context.Context) (container.About, string) {
+	a := about()
+	if err := entry.Supported(); err != nil {
+		a.Missing = err.Error()
+		return a, ""
+	}
+	cli, err := exec.LookPath(program)
+	if err != nil {
+		a.Missing = "no program " + program + ": install it (apt-get install systemd-container)"
+		return a, ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, cli, "--version").Output()
+	a.Version, _, _ = strings.Cut(string(out), "\n")
+	if err != nil {
+		a.Missing = fmt.Sprintf("%s --version: %v", program, err)
+	} else {
+		a.Missing = judge(a.Version)
+	}
+	return a, cli
+}
