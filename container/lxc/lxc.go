@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -131,12 +132,18 @@ func space(x *entry.Launch, path string) (string, error) {
 
 func descriptor(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
+// noise is what stands before each of lxc-start's words in its log, and the same words as it prints them.
+var noise = regexp.MustCompile(`lxc-start \S+ \d+\.\d+ ERROR +\S+ - \S+ - |; lxc-start: \S+: \.\./src[^;]*`)
+
 // explain turns what lxc-start says into what to do.
 func explain(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	text := err.Error()
+	text := noise.ReplaceAllString(err.Error(), "")
+	if text != err.Error() {
+		err = errors.New(text)
+	}
 	switch {
 	case strings.Contains(text, "Failed to create monitor cgroup") || strings.Contains(text, "Failed creating cgroups"):
 		return fmt.Errorf("LXC cannot make its cgroups: are all controllers mounted and writable? %w", err)

@@ -81,8 +81,11 @@ const (
 	extraDir = "/run/stage/extra"
 )
 
-// extras are what systemd-nspawn puts into a container besides what is asked for; paths that end ours begin with come later in the list.
-var extras = []string{"/sys/fs/cgroup", "/dev/mqueue", "/dev/net/tun", "/run/host/os-release", "/run/host/incoming", "/run/host", "/run", "/tmp", "/dev/shm"}
+// extras are what systemd-nspawn puts into a container besides what is asked for, or in another way, the inner mounts first.
+var extras = []string{
+	"/sys/fs/cgroup", "/dev/mqueue", "/dev/net/tun", "/dev/shm", "/run/host/os-release", "/run/host/incoming", "/run/host", "/run", "/tmp",
+	"/proc/sys/kernel/random/boot_id", "/proc/sys/net", "/proc/sys", "/proc/kmsg", "/proc/acpi", "/proc/bus", "/proc/fs", "/proc/irq",
+}
 
 // Launch is one call of systemd-nspawn.
 func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, _ bool) (int, error) {

@@ -18,6 +18,7 @@ var kit = suite.Kit{Open: func(ctx context.Context, inst instance.Instance, o ke
 }}
 
 func TestEngine(t *testing.T)         { kit.Run(t) }
+func TestKeeperKilled(t *testing.T)   { kit.KeeperKilled(t) }
 func TestChild(t *testing.T)          { kit.Child(t) }
 func TestExecChild(t *testing.T)      { kit.ExecChild(t) }
 func BenchmarkLifecycle(b *testing.B) { kit.Lifecycle(b) }

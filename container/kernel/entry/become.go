@@ -10,8 +10,6 @@ import (
 	"github.com/moby/sys/capability"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-
-	"weir.dev/weir/container/kernel"
 )
 
 // Files are the descriptors that a process gets besides its standard streams.
@@ -162,18 +160,4 @@ func bits(names []string) (out uint64) {
 		}
 	}
 	return out
-}
-
-// usersOf enters a container's user namespace, if it has one of its own, as its root.
-func usersOf(l *List, f *Files, c kernel.Container) error {
-	if c.Userns == "" {
-		return nil
-	}
-	fd, err := f.Open(c.Userns)
-	if err != nil {
-		return fmt.Errorf("user namespace: %w", err)
-	}
-	l.Enter("user namespace "+c.Userns, fd, unix.CLONE_NEWUSER)
-	l.Root()
-	return nil
 }

@@ -112,6 +112,9 @@ static int words(char **out, char *s, u64 n)
 
 static long blocked(u64 signals) { return S4(rt_sigprocmask, SIG_SETMASK, &signals, 0, sizeof signals); }
 
+// As rt_sigaction(2) has it, all zero: SIG_DFL.
+static const struct { u64 handler, flags, restorer, mask; } defaults;
+
 // identity takes the user and exactly these capabilities. Root has them by executing; an ordinary user by the ambient set.
 static long identity(u32 uid, u32 gid, u64 caps)
 {
@@ -301,8 +304,6 @@ static long carry(struct step *s)
 		while ((r = S2(umount2, a, 2 /* MNT_DETACH */ | 8 /* UMOUNT_NOFOLLOW */)) == 0)
 			;
 		return r == -EINVAL || r == -ENOENT ? 0 : r;
-	case UNLINK:
-		return S3(unlinkat, AT_FDCWD, a, s->flags);
 	case DIRECTORY:
 		r = S3(mkdirat, AT_FDCWD, a, s->flags);
 		return r == -EEXIST ? 0 : r;
@@ -326,6 +327,8 @@ static long carry(struct step *s)
 		return part(s->flags);
 	case MASK:
 		S1(umask, 022);
+		for (int n = 1; n <= 64; n++)
+			S4(rt_sigaction, n, &defaults, 0, sizeof(u64)); // but of SIGKILL and SIGSTOP
 		return blocked(s->flags);
 	case FILTER:
 		return filter(a, s->number);

@@ -37,13 +37,13 @@ const (
 	fdProgram
 )
 
-// ErrNoProgram: package entry has no program for this processor.
-var ErrNoProgram = errors.New("no program for this processor: want amd64 or arm64")
-
-// Supported tells whether there is a program for this processor.
+// Supported tells whether this processor and this kernel can do what the steps need.
 func Supported() error {
 	if len(program) == 0 {
-		return ErrNoProgram
+		return errors.New("no program for this processor: want amd64 or arm64")
+	}
+	if err := unix.MountSetattr(-1, "", 0, &unix.MountAttr{}); errors.Is(err, unix.ENOSYS) {
+		return errors.New("this kernel has no mount_setattr(2): want Linux 5.12 or newer")
 	}
 	return nil
 }

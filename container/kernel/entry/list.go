@@ -21,7 +21,6 @@ const (
 	mount
 	move
 	unmount
-	unlink
 	directory
 	touch
 	hostname
@@ -190,7 +189,7 @@ func (l *List) Part(terminal bool) {
 	l.add("start a process in the container", part, 0, flags)
 }
 
-// Mask blocks these signals and no others.
+// Mask blocks these signals and no others, all with their default actions, and sets the usual umask.
 func (l *List) Mask(signals uint64) { l.add("block signals", mask, 0, signals) }
 
 // Filter sets no_new_privs and a filter of system calls, see Compile.
