@@ -81,12 +81,6 @@ const (
 	extraDir = "/run/stage/extra"
 )
 
-// extras are what systemd-nspawn puts into a container besides what is asked for, or in another way, the inner mounts first.
-var extras = []string{
-	"/sys/fs/cgroup", "/dev/mqueue", "/dev/net/tun", "/dev/shm", "/run/host/os-release", "/run/host/incoming", "/run/host", "/run", "/tmp",
-	"/proc/sys/kernel/random/boot_id", "/proc/sys/net", "/proc/sys", "/proc/kmsg", "/proc/acpi", "/proc/bus", "/proc/fs", "/proc/irq",
-}
-
 // Launch is one call of systemd-nspawn.
 func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, _ bool) (int, error) {
 	defer e.Home.Rouse()()
@@ -115,7 +109,7 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	if err := stage(x, c); err != nil {
 		return err
 	}
-	x.Hide = extras
+	x.Cover = []string{"/sys/fs/cgroup"}
 	x.Args = e.arguments(c)
 	x.Numbered = "LISTEN_PID="
 	unified := "0"

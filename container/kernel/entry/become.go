@@ -78,7 +78,7 @@ func mounts(l *List, f *Files, config *specs.Spec) error {
 	l.Hostname(config.Hostname)
 	const own = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC // what proc is mounted with
 	for _, p := range config.Linux.ReadonlyPaths {
-		l.MountIfThere(p, p, "", unix.MS_BIND|unix.MS_REC, "")
+		l.MountIfThere(p, p, "", unix.MS_BIND, "") // without what is mounted below it: that may be writable
 		l.MountIfThere(p, p, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|own, "")
 	}
 	for _, p := range config.Linux.MaskedPaths {

@@ -300,10 +300,6 @@ static long carry(struct step *s)
 		return r == -ENOENT && s->number ? 0 : r; // a path that some kernels lack
 	case MOVE:
 		return S5(move_mount, s->number, "", AT_FDCWD, a, MOVE_MOUNT_F_EMPTY_PATH);
-	case UNMOUNT: // what is not there need not go
-		while ((r = S2(umount2, a, 2 /* MNT_DETACH */ | 8 /* UMOUNT_NOFOLLOW */)) == 0)
-			;
-		return r == -EINVAL || r == -ENOENT ? 0 : r;
 	case DIRECTORY:
 		r = S3(mkdirat, AT_FDCWD, a, s->flags);
 		return r == -EEXIST ? 0 : r;

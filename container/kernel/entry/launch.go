@@ -61,7 +61,7 @@ type Tool struct {
 type Launch struct {
 	List  // what is done before the program is executed
 	Files Files
-	Hide  []string // mounts of the program's own that the container does not need
+	Cover []string // directories in the container that show nothing
 	Args  []string // of the program; [0] is its path
 	Env   []string
 	// Numbered is a variable, such as LISTEN_PID=, that has the process's id.
@@ -135,8 +135,8 @@ func (t *Tool) prepare(x *Launch, inner *List, r *replies, c kernel.Container, p
 	inner.Outlive() // of the program: it does not end the container by its own end
 	inner.Reply(fdReply, true)
 	inner.Session()
-	for _, m := range x.Hide {
-		inner.Unmount(m)
+	for _, dir := range x.Cover {
+		inner.MountIfThere("tmpfs", dir, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=0k,mode=755")
 	}
 	if err := mounts(inner, &x.Files, config); err != nil {
 		return err

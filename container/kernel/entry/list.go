@@ -20,7 +20,6 @@ const (
 	unshare
 	mount
 	move
-	unmount
 	directory
 	touch
 	hostname
@@ -134,9 +133,6 @@ func (l *List) MountIfThere(source, target, fstype string, flags uintptr, data s
 func (l *List) Move(source string, fd int, target string) {
 	l.add(fmt.Sprintf("mount %s on %s", source, target), move, uint32(fd), 0, target)
 }
-
-// Unmount takes away all mounts at a place, if there are any.
-func (l *List) Unmount(target string) { l.add("unmount "+target, unmount, 0, 0, target) }
 
 // Directory makes one unless it is there.
 func (l *List) Directory(path string, mode uint32) {
