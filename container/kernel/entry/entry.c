@@ -4,7 +4,7 @@
 // executes another program. It runs where nothing can be relied on (no C library, no shell, no file of the host), so it is one static file of a few
 // kilobytes that allocates nothing. It decides nothing: order, names and numbers are the list's.
 //
-// Usage: entry FD. The list is read from that descriptor. Its first failing step is reported as {step, errno} on the reply, and ends the program.
+// Usage: entry LIST. The list is read from the descriptor of that number, or else from the file of that name. Its first failing step is reported as {step, errno} on the reply, and ends the program.
 #if defined(__aarch64__)
 #define __ASM_X86_BITSPERLONG_H // the headers here may be those of an x86: see build.sh
 #define __BITS_PER_LONG 64
@@ -315,6 +315,12 @@ static long carry(struct step *s)
 		return identity(s->text[0], s->text[1], s->flags);
 	case CHANGE:
 		return S1(chdir, a);
+	case OPEN:
+		if ((r = S4(openat, AT_FDCWD, a, s->flags | O_CLOEXEC, 0)) < 0)
+			return r;
+		return S3(dup3, r, s->number, O_CLOEXEC);
+	case REROOT:
+		return (r = S1(fchdir, s->number)) < 0 ? r : S1(chroot, ".");
 	case COPY:
 		return S3(dup3, s->number, s->flags, 0);
 	case PRIVATE:
@@ -349,8 +355,11 @@ __attribute__((used)) void begin(u64 *stack)
 {
 	u64 fd = 0, size = 0;
 	struct head *head = (struct head *)list;
-	for (const char *s = stack[0] > 1 ? (const char *)stack[2] : ""; *s >= '0' && *s <= '9'; s++)
-		fd = fd * 10 + *s - '0';
+	const char *name = stack[0] > 1 ? (const char *)stack[2] : "", *at = name;
+	for (; *at >= '0' && *at <= '9'; at++)
+		fd = fd * 10 + *at - '0';
+	if (*at)
+		fd = S4(openat, AT_FDCWD, name, O_RDONLY | O_CLOEXEC, 0);
 	for (long n = 1; size < MOST && n > 0; size += n)
 		if ((n = S4(pread64, fd, list + size, MOST - size, size)) < 0)
 			break;

@@ -83,6 +83,11 @@ func (t *Tool) execList(f *Files, c kernel.Container, x container.ExecSpec) (*Li
 		return nil, fmt.Errorf("open the container's process: %w", err)
 	}
 	n := f.Add(os.NewFile(uintptr(fd), "container"))
+	rootFD, err := unix.Open(fmt.Sprintf("/proc/%d/root", c.PID), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the container's root: %w", err)
+	}
+	top := f.Add(os.NewFile(uintptr(rootFD), "root"))
 	groups, err := t.Home.ProcsOf(c.PID)
 	if err != nil {
 		return nil, err
@@ -99,6 +104,7 @@ func (t *Tool) execList(f *Files, c kernel.Container, x container.ExecSpec) (*Li
 	}
 	l.Enter("namespaces of the container", n, kinds)
 	l.Root()
+	l.Reroot(top)
 	l.Part(x.TTY)
 	var extra []string
 	if x.TTY {

@@ -7,13 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/container"
@@ -25,6 +29,7 @@ const (
 	gateFile      = "gate"  // a byte into it lets the container's process go on
 	replyFile     = "reply" // what the process says
 	saysFile      = "says"  // what the engine's program says
+	listFile      = "list"
 	programName   = "weir-entry"
 )
 
@@ -66,11 +71,27 @@ type Launch struct {
 	Env   []string
 	// Numbered is a variable, such as LISTEN_PID=, that has the process's id.
 	Numbered string
+	// Apart is for a program that hands no descriptors on, and makes the container's mounts and cgroups itself.
+	Apart Apart
 }
+
+// Apart says where the container's first process finds what else it would get as descriptors. The zero value: it gets descriptors.
+type Apart struct {
+	Inside string // where Dir is in the container
+	Log    string // where the log is in the container
+}
+
+// Dir is the directory of a container that has what its first process needs.
+func Dir(c kernel.Container) string { return filepath.Join(c.Bundle, "entry") }
 
 // Entry is the command by which the engine's program executes package entry's.
 func Entry() []string {
 	return []string{"/proc/self/fd/" + strconv.Itoa(fdProgram), strconv.Itoa(fdInner)}
+}
+
+// Command is the same of a program that hands no descriptors on.
+func (a Apart) Command() []string {
+	return []string{filepath.Join(a.Inside, programName), filepath.Join(a.Inside, listFile)}
 }
 
 // Descriptors is how many descriptors the container's first process wants, from 3 on.
@@ -83,7 +104,10 @@ func (t *Tool) Stepwise() {}
 func (t *Tool) Launch(ctx context.Context, c kernel.Container, log *os.File, plan func(*Launch) error) (pid int, err error) {
 	x := &Launch{}
 	defer func() { x.Files.Close() }()
-	r, err := newReply(c.Bundle)
+	if err := os.Mkdir(Dir(c), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return 0, err
+	}
+	r, err := newReply(Dir(c))
 	if err != nil {
 		return 0, err
 	}
@@ -113,7 +137,7 @@ func (t *Tool) Launch(ctx context.Context, c kernel.Container, log *os.File, pla
 		}
 		return 0, fmt.Errorf("%s: %w", t.Program, err)
 	}
-	return t.first(keeper.PID(), c)
+	return t.first(keeper.PID(), c, x.Apart != Apart{})
 }
 
 // prepare makes the two lists, and their files in the order of their numbers.
@@ -132,16 +156,9 @@ func (t *Tool) prepare(x *Launch, inner *List, r *replies, c kernel.Container, p
 	if err != nil {
 		return err
 	}
-	inner.Outlive() // of the program: it does not end the container by its own end
-	inner.Reply(fdReply, true)
-	inner.Session()
-	for _, dir := range x.Cover {
-		inner.MountIfThere("tmpfs", dir, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=0k,mode=755")
-	}
-	if err := mounts(inner, &x.Files, config); err != nil {
+	if err := x.inside(inner, config); err != nil {
 		return err
 	}
-	inner.Dup(1, 2) // the program's own words go elsewhere
 	if err := become(inner, config.Process, c.Args, nil, filter); err != nil {
 		return err
 	}
@@ -152,16 +169,16 @@ func (t *Tool) prepare(x *Launch, inner *List, r *replies, c kernel.Container, p
 	}
 	x.Words(x.Args, x.Env, x.Numbered)
 	x.Execute(x.Args[0])
-	return x.fill(inner, r, c.Bundle)
+	return x.fill(inner, r, Dir(c))
 }
 
 // fill opens the files with the first numbers.
-func (x *Launch) fill(inner *List, r *replies, bundle string) (err error) {
+func (x *Launch) fill(inner *List, r *replies, dir string) (err error) {
 	inner.first = uint32(len(x.steps))
 	for i, make := range []func() (*os.File, error){
 		x.file,
 		inner.file,
-		func() (*os.File, error) { return blocking(filepath.Join(bundle, gateFile)) },
+		func() (*os.File, error) { return blocking(filepath.Join(dir, gateFile)) },
 		func() (*os.File, error) { return openFIFO(r.path, unix.O_RDONLY) },
 		func() (*os.File, error) { return memory(programName, program) },
 	} {
@@ -169,6 +186,41 @@ func (x *Launch) fill(inner *List, r *replies, bundle string) (err error) {
 			return err
 		}
 	}
+	if x.Apart == (Apart{}) {
+		return nil
+	}
+	list, err := inner.bytes()
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, listFile), list, 0o644)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, programName), program, 0o755)
+	}
+	return err
+}
+
+// inside is what the container's first process does before it becomes what it is to be.
+func (x *Launch) inside(inner *List, config *specs.Spec) error {
+	inner.Outlive() // of the program: it does not end the container by its own end
+	if a := x.Apart; a != (Apart{}) {
+		inner.Open(filepath.Join(a.Inside, replyFile), unix.O_WRONLY, fdReply)
+		inner.Reply(fdReply, false)
+		inner.Open(filepath.Join(a.Inside, gateFile), unix.O_RDWR, fdGate)
+		inner.Session()
+		inner.Open(a.Log, unix.O_WRONLY|unix.O_APPEND, fdProgram)
+		inner.Dup(fdProgram, 1)
+		inner.Dup(fdProgram, 2)
+		return nil
+	}
+	inner.Reply(fdReply, true)
+	inner.Session()
+	for _, dir := range x.Cover {
+		inner.MountIfThere("tmpfs", dir, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=0k,mode=755")
+	}
+	if err := mounts(inner, &x.Files, config); err != nil {
+		return err
+	}
+	inner.Dup(1, 2) // the program's own words go elsewhere
 	return nil
 }
 
@@ -194,24 +246,50 @@ func start(x *Launch, log, says *os.File) (*kernel.Process, <-chan struct{}, err
 	return p, over, nil
 }
 
-// first finds the container's first process: the program's child that executes ours, or the only one.
-func (t *Tool) first(keeper int, c kernel.Container) (int, error) {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", keeper, keeper))
-	if err != nil {
-		return 0, fmt.Errorf("%s: find the container's process: %w", t.Program, err)
-	}
-	for f := range bytes.FieldsSeq(raw) {
-		pid, err := strconv.Atoi(string(f))
-		if err == nil && t.Home.Member(pid, c.ID) {
-			return pid, nil
+// mostProcesses bounds how many processes of an engine's program are looked at.
+const mostProcesses = 64
+
+// first finds the container's first process: that below the program's which executes ours. With move it is put into the container's cgroups.
+func (t *Tool) first(keeper int, c kernel.Container, move bool) (int, error) {
+	for queue := []int{keeper}; len(queue) > 0 && len(queue) < mostProcesses; queue = queue[1:] {
+		if waits(queue[0]) {
+			return queue[0], t.own(queue[0], c.ID, move)
+		}
+		lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", queue[0]))
+		if err != nil {
+			return 0, err
+		}
+		for _, list := range lists {
+			raw, _ := os.ReadFile(list) // it may have ended
+			for f := range bytes.FieldsSeq(raw) {
+				if pid, err := strconv.Atoi(string(f)); err == nil {
+					queue = append(queue, pid)
+				}
+			}
 		}
 	}
 	return 0, fmt.Errorf("%s: the container's process has ended", t.Program)
 }
 
+// own makes sure that a process is in its container's cgroups.
+func (t *Tool) own(pid int, id string, move bool) error {
+	for _, procs := range t.Home.Procs(id) {
+		if !move {
+			break
+		}
+		if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0o644); err != nil {
+			return fmt.Errorf("%s: join cgroup: %w", t.Program, err)
+		}
+	}
+	if !t.Home.Member(pid, id) {
+		return fmt.Errorf("%s: process %d is not in cgroup %s", t.Program, pid, t.Home.CgroupPath(id))
+	}
+	return nil
+}
+
 // Start lets a container that waits run.
 func (t *Tool) Start(ctx context.Context, c kernel.Container) error {
-	reply, err := openFIFO(filepath.Join(c.Bundle, replyFile), unix.O_RDONLY)
+	reply, err := openFIFO(filepath.Join(Dir(c), replyFile), unix.O_RDONLY)
 	if err != nil {
 		return err
 	}
@@ -219,7 +297,7 @@ func (t *Tool) Start(ctx context.Context, c kernel.Container) error {
 	if !waits(c.PID) {
 		return errors.New("its process has ended before the start")
 	}
-	gate, err := openFIFO(filepath.Join(c.Bundle, gateFile), unix.O_WRONLY)
+	gate, err := openFIFO(filepath.Join(Dir(c), gateFile), unix.O_WRONLY)
 	if err != nil {
 		return err
 	}
@@ -252,8 +330,9 @@ func (t *Tool) Find(_ context.Context, c kernel.Container) (kernel.Found, error)
 	return kernel.Found{State: container.Stopped}, nil
 }
 
-// waits tells whether a process still executes package entry's program.
+// waits tells whether a process still executes package entry's program, from memory or a file.
 func waits(pid int) bool {
 	exe, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe")
-	return err == nil && exe == "/memfd:"+programName+" (deleted)"
+	exe = strings.TrimSuffix(exe, " (deleted)")
+	return err == nil && (exe == "/memfd:"+programName || path.Base(exe) == programName)
 }

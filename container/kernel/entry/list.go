@@ -38,6 +38,8 @@ const (
 	seal
 	execute
 	session
+	open
+	reroot
 )
 
 const (
@@ -170,6 +172,14 @@ func (l *List) Change(dir string) {
 	l.add(fmt.Sprintf("enter working directory %q of the image", dir), change, 0, 0, dir)
 }
 
+// Open opens a file as a descriptor.
+func (l *List) Open(path string, flags int, fd int) {
+	l.add("open "+path, open, uint32(fd), uint64(flags), path)
+}
+
+// Reroot makes a directory the root and the working directory.
+func (l *List) Reroot(fd int) { l.add("enter the root", reroot, uint32(fd), 0) }
+
 // Dup is dup2(2).
 func (l *List) Dup(from, to int) { l.add("copy a descriptor", dup, uint32(from), uint64(to)) }
 
@@ -244,6 +254,15 @@ func (l *List) Execute(path string) {
 
 // file gives the list to a process. Nobody who gets it can change it.
 func (l *List) file() (*os.File, error) {
+	raw, err := l.bytes()
+	if err != nil {
+		return nil, err
+	}
+	return memory("weir-list", raw)
+}
+
+// bytes is the list as entry.c reads it.
+func (l *List) bytes() ([]byte, error) {
 	if len(l.blob) == 0 {
 		l.blob = []byte{0}
 	}
@@ -268,7 +287,7 @@ func (l *List) file() (*os.File, error) {
 		}
 	}
 	raw = append(raw, l.blob...)
-	return memory("weir-list", append(raw, 0))
+	return append(raw, 0), nil
 }
 
 // memory makes a sealed file of a content.
