@@ -10,8 +10,11 @@ import (
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/choice"
 	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/lxc"
 	"weir.dev/weir/container/native"
+	"weir.dev/weir/container/nspawn"
 	"weir.dev/weir/container/oci"
+	"weir.dev/weir/container/rkt"
 	"weir.dev/weir/instance"
 )
 
@@ -63,6 +66,15 @@ func All() map[string]Driver {
 		OCI: processes(OCI, func(ctx context.Context, i instance.Instance, o Options) (*kernel.Runtime, error) {
 			return oci.New(ctx, i, o.oci())
 		}, func(ctx context.Context, o Options) container.About { return oci.About(ctx, o.oci()) }, "runc"),
+		lxc.Name: processes(lxc.Name, func(ctx context.Context, i instance.Instance, o Options) (*kernel.Runtime, error) {
+			return lxc.New(ctx, i, lxc.Options{Options: o.kernel(), Remove: o.Remove})
+		}, func(ctx context.Context, _ Options) container.About { return lxc.About(ctx) }, "lxc-start"),
+		nspawn.Name: processes(nspawn.Name, func(ctx context.Context, i instance.Instance, o Options) (*kernel.Runtime, error) {
+			return nspawn.New(ctx, i, nspawn.Options{Options: o.kernel(), Remove: o.Remove})
+		}, func(ctx context.Context, _ Options) container.About { return nspawn.About(ctx) }, "systemd-nspawn"),
+		rkt.Name: processes(rkt.Name, func(ctx context.Context, i instance.Instance, o Options) (*kernel.Runtime, error) {
+			return rkt.New(ctx, i, rkt.Options{Options: o.kernel(), Remove: o.Remove})
+		}, func(ctx context.Context, _ Options) container.About { return rkt.About(ctx) }, "rkt"),
 	}
 }
 

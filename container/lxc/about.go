@@ -17,7 +17,7 @@ const (
 )
 
 // About tells whether LXC is here and new enough.
-func About(ctx context.Context, _ Options) container.About {
+func About(ctx context.Context) container.About {
 	a, _ := look(ctx)
 	return a
 }

@@ -15,7 +15,7 @@ const (
 )
 
 // About tells whether systemd-nspawn is here and new enough.
-func About(ctx context.Context, _ Options) container.About {
+func About(ctx context.Context) container.About {
 	a, _ := look(ctx)
 	return a
 }

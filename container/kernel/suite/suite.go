@@ -115,7 +115,7 @@ type Kit struct {
 
 // Run tests an engine: the conformance of its runtime, its isolation, and what package kernel promises of every engine.
 func (k Kit) Run(t *testing.T) {
-	t.Run("conformance", k.conformance)
+	t.Run("conformance", k.Conformance)
 	t.Run("isolation", k.isolation)
 	for name, f := range map[string]func(t *testing.T){
 		"what a program finds in its container":         k.containment,
@@ -164,7 +164,8 @@ var Waiting = sh("trap 'exit 0' TERM; while :; do sleep 1000 & wait; done")
 
 func sh(script string) []string { return []string{"/bin/sh", "-c", script} }
 
-func (k Kit) conformance(t *testing.T) {
+// Conformance is that of the runtime alone.
+func (k Kit) Conformance(t *testing.T) {
 	contract.Run(t, func(t *testing.T) contract.Driver {
 		r, spec := k.fresh(t)
 		return contract.Driver{
