@@ -282,7 +282,8 @@ func (x *Examination) programs() {
 		{"iperf3", "experiment tcp"}, {"iperf", "experiment tcp, tool iperf"}, {"nuttcp", "experiment tcp, tool nuttcp"},
 		{"sockperf", "experiments tcp and rr, tool sockperf"}, {"nc", "experiment fct, tool netcat"},
 		{"ping", "experiment ping, and to know that a path carries"}, {"runc", "platforms ebpf and ovs, runtimes oci and runc"},
-		{"dockerd", "platform and runtime docker"}, {"docker", "platform and runtime docker"}, {"lxc-start", "runtime lxc"},
+		{"dockerd", "platform and runtime docker"}, {"docker", "platform and runtime docker"}, {"lxc-start", "runtimes lxc and lxc-start"},
+		{"systemd-nspawn", "runtime nspawn"},
 		{"ovs-vswitchd", "platform ovs"}, {"ovsdb-server", "platform ovs"}, {"dpdk-testpmd", "experiment ceiling, generator testpmd"},
 	} {
 		path, err := exec.LookPath(t.program)

@@ -19,6 +19,7 @@ var kit = suite.Kit{Open: func(ctx context.Context, inst instance.Instance, o ke
 
 func TestEngine(t *testing.T)         { kit.Run(t) }
 func TestKeeperKilled(t *testing.T)   { kit.KeeperKilled(t) }
+func TestProgram(t *testing.T)        { kit.Program(t, program, "5.0.2", "4.0.12") }
 func TestChild(t *testing.T)          { kit.Child(t) }
 func TestExecChild(t *testing.T)      { kit.ExecChild(t) }
 func BenchmarkLifecycle(b *testing.B) { kit.Lifecycle(b) }
