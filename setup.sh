@@ -11,12 +11,8 @@ packages=(
 )
 [ "${FOR:-}" = demo ] || packages+=(
 	openvswitch-switch openvswitch-common       # to run: Open vSwitch (--switch ovs, testbeds)
-<<<<<<< HEAD
-	clang llvm lld libbpf-dev                   # to regenerate the BPF objects and the launcher (make generate)
-=======
 	systemd-container                           # to run: systemd-nspawn (runtime nspawn)
-	clang llvm lld libbpf-dev                   # to regenerate the BPF objects and the containers' first program (make generate)
->>>>>>> 208d086 (container/kernel: test programs of engines that are missing, old, failing or hanging; lab: the name lxc is the driver's)
+	clang llvm lld libbpf-dev                   # to regenerate the BPF objects and the first programs of containers (make generate)
 	tcpdump tshark ethtool jq                   # to test and measure
 	iperf sockperf nuttcp netcat-openbsd        # the lab's tools
 	qemu-system-x86                             # a kernel with WireGuard, to test encrypted tunnels

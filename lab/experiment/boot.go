@@ -370,7 +370,7 @@ func (r *runcRuntime) close() error { return nil }
 // lxcRuntime is LXC's programs by hand.
 type lxcRuntime struct{ *bundles }
 
-func (x *lxcRuntime) dir() string { return filepath.Join(x.inst.Run, "lxc") }
+func (x *lxcRuntime) dir() string { return filepath.Join(x.inst.Run, lxcStart) }
 
 func (x *lxcRuntime) create(_ context.Context, name string) error {
 	mount := filepath.Join(x.dir(), name, "rootfs") // LXC's own is there only where LXC is installed

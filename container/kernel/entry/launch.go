@@ -287,14 +287,18 @@ func (t *Tool) own(pid int, id string, move bool) error {
 	return nil
 }
 
-// Start lets a container that waits run.
+// Start lets a container that waits run. One that runs already, by a Start that nobody saw the end of, it leaves alone.
 func (t *Tool) Start(ctx context.Context, c kernel.Container) error {
 	reply, err := openFIFO(filepath.Join(Dir(c), replyFile), unix.O_RDONLY)
 	if err != nil {
 		return err
 	}
 	defer reply.Close()
-	if !waits(c.PID) {
+	switch {
+	case waits(c.PID):
+	case t.Home.Member(c.PID, c.ID):
+		return nil
+	default:
 		return errors.New("its process has ended before the start")
 	}
 	gate, err := openFIFO(filepath.Join(Dir(c), gateFile), unix.O_WRONLY)
@@ -317,17 +321,15 @@ func (t *Tool) Start(ctx context.Context, c kernel.Container) error {
 	return err
 }
 
-// Find is kernel.Engine's: of a launch that was interrupted nothing is used; a start has happened or not.
-func (t *Tool) Find(_ context.Context, c kernel.Container) (kernel.Found, error) {
-	switch {
-	case c.PID == 0:
+// Find is kernel.Engine's: of a launch that was interrupted nothing is used. A start that was is completed, as nobody can tell whether its byte is on the way.
+func (t *Tool) Find(ctx context.Context, c kernel.Container) (kernel.Found, error) {
+	if c.PID == 0 {
 		return kernel.Found{}, nil
-	case waits(c.PID):
-		return kernel.Found{State: container.Created, PID: c.PID}, nil
-	case t.Home.Member(c.PID, c.ID):
-		return kernel.Found{State: container.Running, PID: c.PID, Started: time.Now()}, nil
 	}
-	return kernel.Found{State: container.Stopped}, nil
+	if err := t.Start(ctx, c); err != nil || !t.Home.Member(c.PID, c.ID) {
+		return kernel.Found{State: container.Stopped}, ctx.Err()
+	}
+	return kernel.Found{State: container.Running, PID: c.PID, Started: time.Now()}, nil
 }
 
 // waits tells whether a process still executes package entry's program, from memory or a file.
