@@ -96,13 +96,21 @@ func (h *Home) hierarchyOf(controller string) (hierarchy, bool) {
 
 // outOfMemory tells whether the kernel has killed a process of the container for want of memory, by its own limit or the machine's.
 func (h *Home) outOfMemory(id string) bool {
+	raw, err := os.ReadFile(h.OOMFile(id))
+	if err != nil {
+		raw, err = os.ReadFile(filepath.Join(h.Bundle(id), EndedFile))
+	}
+	return err == nil && oomKills(string(raw)) > 0
+}
+
+// OOMFile counts the kernel's kills for want of memory in a container's cgroup.
+func (h *Home) OOMFile(id string) string {
 	t, _ := h.hierarchyOf("memory")
 	file := "memory.oom_control" // since Linux 4.13
 	if t.v2 {
 		file = "memory.events"
 	}
-	raw, err := os.ReadFile(filepath.Join(t.dir(h.CgroupPath(id)), file))
-	return err == nil && oomKills(string(raw)) > 0
+	return filepath.Join(t.dir(h.CgroupPath(id)), file)
 }
 
 // oomKills reads a cgroup's flat keyed file.

@@ -27,6 +27,19 @@ type Engine interface {
 	Remove(ctx context.Context, id string) error
 }
 
+// Foreign is an Engine whose processes are children of a daemon that is not ours, which collects them when they have ended. It is never asked to run one in
+// Launch: the process is to be held by a pidfd before it can end.
+type Foreign interface {
+	Engine
+	// ExitCode of a container's first process, which has ended, where the kernel does not tell it; false: not known.
+	ExitCode(ctx context.Context, id string) (int, bool)
+	// Destroy removes what the engine keeps for the instance besides containers.
+	Destroy(ctx context.Context) error
+}
+
+// EndedFile is in the bundle of a Foreign's container whose cgroup went with its process: a copy of Home.OOMFile of before.
+const EndedFile = "ended"
+
 // Container is what an engine is told of one container.
 type Container struct {
 	container.Spec
