@@ -98,13 +98,21 @@ func (h *Home) hierarchyOf(controller string) (hierarchy, bool) {
 
 // outOfMemory tells whether the kernel has killed a process of the container for want of memory, by its own limit or the machine's.
 func (h *Home) outOfMemory(id string) bool {
+	raw, err := os.ReadFile(h.OOMFile(id))
+	if err != nil {
+		raw, err = os.ReadFile(filepath.Join(h.Bundle(id), EndedFile))
+	}
+	return err == nil && oomKills(string(raw)) > 0
+}
+
+// OOMFile counts the kernel's kills for want of memory in a container's cgroup.
+func (h *Home) OOMFile(id string) string {
 	t, _ := h.hierarchyOf("memory")
 	file := "memory.oom_control" // since Linux 4.13
 	if t.v2 {
 		file = "memory.events"
 	}
-	raw, err := os.ReadFile(filepath.Join(t.dir(h.CgroupPath(id)), file))
-	return err == nil && oomKills(string(raw)) > 0
+	return filepath.Join(t.dir(h.CgroupPath(id)), file)
 }
 
 // oomKills reads a cgroup's flat keyed file.
@@ -338,7 +346,7 @@ func (h *Home) MakeGroups(s container.Spec) error {
 	}
 	for _, t := range h.cgroups {
 		if err := t.make(h.CgroupPath(s.ID)); err != nil {
-			return fmt.Errorf("make cgroup: %w", err)
+			return err
 		}
 	}
 	for _, l := range h.Settings(s) {
@@ -348,36 +356,6 @@ func (h *Home) MakeGroups(s container.Spec) error {
 		}
 		if err := os.WriteFile(file, []byte(l.Value), 0o644); err != nil {
 			return fmt.Errorf("limit %s: %w", l.File, err)
-		}
-	}
-	return nil
-}
-
-// make makes a group and those above it, so that it can have limits and processes.
-func (h hierarchy) make(group string) error {
-	at := "/"
-	for _, name := range strings.Split(strings.Trim(group, "/"), "/") {
-		if h.v2 {
-			h.delegate(at)
-		}
-		above := at
-		at = filepath.Join(at, name)
-		if err := os.Mkdir(h.dir(at), 0o755); err != nil {
-			if errors.Is(err, fs.ErrExist) {
-				continue
-			}
-			return err
-		}
-		if slices.Contains(h.controllers, "cpuset") && !h.v2 { // of version 1 without these it takes no process
-			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-				raw, err := os.ReadFile(filepath.Join(h.dir(above), file))
-				if err == nil {
-					err = os.WriteFile(filepath.Join(h.dir(at), file), raw, 0o644)
-				}
-				if err != nil {
-					return err
-				}
-			}
 		}
 	}
 	return nil

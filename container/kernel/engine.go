@@ -31,6 +31,19 @@ type Engine interface {
 // ends is known although another than this process collects it.
 type Stepwise interface{ Stepwise() }
 
+// Foreign is an Engine whose processes are children of a daemon that is not ours, which collects them when they have ended.
+type Foreign interface {
+	Engine
+	Stepwise
+	// ExitCode of a container's first process, which has ended, where the kernel does not tell it; false: not known.
+	ExitCode(ctx context.Context, id string) (int, bool)
+	// Destroy removes what the engine keeps for the instance besides containers.
+	Destroy(ctx context.Context) error
+}
+
+// EndedFile is in the bundle of a Foreign's container whose cgroup went with its process: a copy of Home.OOMFile of before.
+const EndedFile = "ended"
+
 // Container is what an engine is told of one container.
 type Container struct {
 	container.Spec

@@ -30,25 +30,10 @@ func (g Groups) Close() {
 
 // Groups makes a container's cgroups where they are missing, with the limits of its Spec, and opens them.
 func (h *Home) Groups(c Container) (Groups, error) {
-	var g Groups
-	for _, t := range h.cgroups {
-		if err := t.make(h.CgroupPath(c.ID)); err != nil {
-			g.Close()
-			return Groups{}, err
-		}
-	}
-	err := h.setLimits(c)
-	for _, t := range h.cgroups {
-		if err != nil {
-			break
-		}
-		err = g.open(t, t.dir(h.CgroupPath(c.ID)))
-	}
-	if err != nil {
-		g.Close()
+	if err := h.MakeGroups(c.Spec); err != nil {
 		return Groups{}, err
 	}
-	return g, nil
+	return h.OpenGroups(c.ID)
 }
 
 // OpenGroups opens those of a container that runs.
@@ -79,20 +64,19 @@ func (g *Groups) open(t hierarchy, dir string) (err error) {
 }
 
 // make makes a group and those above it. What version 2 and cpuset want of those above is done on the way.
-func (t hierarchy) make(path string) error {
-	dir := t.mount
-	for name := range strings.SplitSeq(strings.Trim(path, "/"), "/") {
-		if t.v2 {
-			for _, c := range t.controllers { // one by one: what one may not be does not hinder the others, and limits are read back
-				_ = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+c), 0)
-			}
+func (h hierarchy) make(group string) error {
+	at := "/"
+	for name := range strings.SplitSeq(strings.Trim(group, "/"), "/") {
+		if h.v2 {
+			h.delegate(at)
 		}
-		parent := dir
-		dir = filepath.Join(dir, name)
+		parent := h.dir(at)
+		at = filepath.Join(at, name)
+		dir := h.dir(at)
 		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("make cgroup: %w", err)
 		}
-		if !t.v2 && slices.Contains(t.controllers, "cpuset") {
+		if !h.v2 && slices.Contains(h.controllers, "cpuset") {
 			if err := inherit(parent, dir, "cpuset.cpus", "cpuset.mems"); err != nil {
 				return fmt.Errorf("make cgroup: %w", err)
 			}
@@ -117,23 +101,6 @@ func inherit(parent, dir string, files ...string) error {
 		}
 		if err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// setLimits writes those that the Spec has, or that bound every container. The host's defaults come later: see setHostDefaults.
-func (h *Home) setLimits(c Container) error {
-	for _, l := range h.controls(c.Spec) {
-		if !l.own {
-			continue
-		}
-		file, ok := h.ControlFile(c.ID, l.controller, l.v1, strings.TrimSuffix(l.v2, ".effective"))
-		if !ok {
-			return fmt.Errorf("limit %s: the kernel has no cgroup controller %q", l.v1, l.controller)
-		}
-		if err := os.WriteFile(file, []byte(l.want), 0); err != nil {
-			return fmt.Errorf("limit %s: %w", file, err)
 		}
 	}
 	return nil

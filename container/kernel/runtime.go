@@ -54,6 +54,7 @@ type Options struct {
 type Runtime struct {
 	*Home
 	engine   Engine
+	foreign  Foreign // engine, if it is one; else nil
 	logBytes int64
 	keepLogs bool
 	adopts   bool
@@ -96,6 +97,7 @@ func New(ctx context.Context, inst instance.Instance, name string, o Options, en
 	if r.engine, err = engine(h); err != nil {
 		return nil, err
 	}
+	r.foreign, _ = r.engine.(Foreign)
 	if err := r.makeDirs(); err != nil {
 		return nil, err
 	}
@@ -356,6 +358,9 @@ func (r *Runtime) keep(e *entry, rec record, proc *Process) error {
 // watch waits for the end of a container's process and records it.
 func (r *Runtime) watch(e *entry, p *Process) {
 	ok := p.wait()
+	if ok && p.end.code == -1 && r.foreign != nil {
+		r.askEnd(e, p)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !ok { // closed
@@ -371,6 +376,24 @@ func (r *Runtime) watch(e *entry, p *Process) {
 	}
 	close(p.done)
 	p.Close()
+}
+
+// askEnd asks the engine for an exit code that the kernel did not tell.
+func (r *Runtime) askEnd(e *entry, p *Process) {
+	r.mu.Lock()
+	id, current := e.rec.Spec.ID, e.proc == p && !e.gone
+	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+	defer cancel()
+	if !current {
+		return
+	}
+	if code, ok := r.foreign.ExitCode(ctx, id); ok {
+		p.end = end{code: code}
+		if code > 128 { // the engine does not tell a signal from such a code
+			p.end.signal = code - 128
+		}
+	}
 }
 
 // Start lets a created container run; a stopped one is made anew from its Spec.
@@ -606,10 +629,18 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	if err := r.removeCgroupRoots(); err != nil {
 		return err
 	}
+	if r.foreign != nil {
+		if err := r.foreign.Destroy(ctx); err != nil {
+			return err
+		}
+	}
 	for _, dir := range dirs {
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("destroy containers: %w", err)
 		}
+	}
+	if r.root() != r.inst.Root {
+		_ = os.Remove(r.root()) // if nothing is kept in it
 	}
 	return nil
 }

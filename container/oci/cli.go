@@ -37,7 +37,7 @@ func (e *cliError) Unwrap() error { return e.err }
 // standard streams are files, so that it ends well when the daemon is killed.
 func (e *Engine) command(ctx context.Context, id, log string, args []string) *exec.Cmd {
 	verb := args[0]
-	cmd := exec.CommandContext(ctx, e.cli, append([]string{"--root", e.stateDir(), "--log", log, "--log-format", "json"}, args...)...)
+	cmd := exec.CommandContext(ctx, e.cli, append([]string{"--root", e.handle(id).Root, "--log", log, "--log-format", "json"}, args...)...)
 	cmd.Env = append(os.Environ(), e.home.Mark(verb, id))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd
@@ -132,4 +132,9 @@ func explain(err error, s container.Spec) error {
 		return fmt.Errorf("command %q is not executable in the image: %w", s.Args[0], err)
 	}
 	return err
+}
+
+// Explain turns the message of a daemon that has had a runtime's program make a container into one that says what to do.
+func Explain(daemon string, err error, s container.Spec) error {
+	return explain(&cliError{verb: daemon, text: condense(err.Error()), err: err}, s)
 }

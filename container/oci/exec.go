@@ -31,7 +31,7 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 	for _, env := range x.Env {
 		args = append(args, "--env", env)
 	}
-	cmd := e.command(ctx, id, log, append(append(args, id), x.Args...))
+	cmd := e.command(ctx, id, log, append(append(args, e.handle(id).ID), x.Args...))
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) } // the runtime passes it on
 	stop := context.AfterFunc(ctx, func() { e.killExec(cmd, id, pidFile) })
 	defer stop()

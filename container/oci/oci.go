@@ -44,8 +44,17 @@ type Options struct {
 
 // Engine is kernel.Engine over an OCI runtime's command line.
 type Engine struct {
-	home *kernel.Home
-	cli  string
+	home   *kernel.Home
+	cli    string
+	handle func(id string) Handle
+}
+
+// Handle is how the runtime's program knows a container: by an id, in a directory.
+type Handle struct{ Root, ID string }
+
+// Over gives an Engine for containers that a daemon has the runtime's program make: all but Launch and Left.
+func Over(h *kernel.Home, cli string, handle func(id string) Handle) *Engine {
+	return &Engine{home: h, cli: cli, handle: handle}
 }
 
 var _ kernel.Engine = (*Engine)(nil)
@@ -67,6 +76,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*kernel.Runtim
 	}
 	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
 		e := &Engine{home: h, cli: cli}
+		e.handle = func(id string) Handle { return Handle{e.stateDir(), id} }
 		return e, os.MkdirAll(e.stateDir(), 0o700)
 	})
 	if err != nil {
@@ -129,7 +139,7 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 
 // Start is one call of the runtime.
 func (e *Engine) Start(ctx context.Context, c kernel.Container) error {
-	if err := e.call(ctx, c.ID, nil, "start", c.ID); err != nil {
+	if err := e.call(ctx, c.ID, nil, "start", e.handle(c.ID).ID); err != nil {
 		return explain(err, c.Spec)
 	}
 	return nil
@@ -137,7 +147,7 @@ func (e *Engine) Start(ctx context.Context, c kernel.Container) error {
 
 // Find asks the runtime.
 func (e *Engine) Find(ctx context.Context, c kernel.Container) (kernel.Found, error) {
-	out, err := e.output(ctx, c.ID, "state", c.ID)
+	out, err := e.output(ctx, c.ID, "state", e.handle(c.ID).ID)
 	if err != nil {
 		return kernel.Found{}, ctx.Err() // it does not know it
 	}
@@ -171,12 +181,17 @@ func (e *Engine) Left() ([]string, error) {
 
 // Remove has the runtime forget a container.
 func (e *Engine) Remove(ctx context.Context, id string) error {
-	state := filepath.Join(e.stateDir(), id)
+	return e.Forget(ctx, id, e.handle(id))
+}
+
+// Forget removes what the program knows under a handle. The id is for messages.
+func (e *Engine) Forget(ctx context.Context, id string, h Handle) error {
+	state := filepath.Join(h.Root, h.ID)
 	if _, err := os.Lstat(state); err != nil {
 		return nil
 	}
-	if err := e.call(ctx, id, nil, "delete", id); err != nil {
-		if err := e.call(ctx, id, nil, "delete", "--force", id); err != nil && ctx.Err() != nil {
+	if err := e.call(ctx, id, nil, "delete", h.ID); err != nil {
+		if err := e.call(ctx, id, nil, "delete", "--force", h.ID); err != nil && ctx.Err() != nil {
 			return err
 		}
 	}
