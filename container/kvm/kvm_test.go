@@ -3,6 +3,7 @@ package kvm
 import (
 	"context"
 	"strconv"
+	"sync/atomic"
 	"testing"
 
 	"weir.dev/weir/container"
@@ -19,12 +20,21 @@ func sh(script string) []string { return []string{"/bin/sh", "-c", script} }
 
 var waiting = sh("trap 'exit 0' TERM; while :; do sleep 1000 & wait; done")
 
+// found is what the trial of the first test has found: it is the same for all.
+var found atomic.Pointer[shape]
+
 func open(t testing.TB, inst instance.Instance) *Runtime {
 	t.Helper()
 	r, err := New(context.Background(), inst, Options{Options: kernel.Options{Adopt: true}, Kernel: testKernel})
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.engine.shape = found.Load()
+	t.Cleanup(func() {
+		r.engine.making.Lock()
+		defer r.engine.making.Unlock()
+		found.Store(r.engine.shape)
+	})
 	return r
 }
 
