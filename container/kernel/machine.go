@@ -31,6 +31,8 @@ type Machine interface {
 	Terminate(ctx context.Context, c Container) error
 	// Ended tells how the program has ended whose machine has ended like this.
 	Ended(c Container, machine End) End
+	// Close lets go of all machines, which run on.
+	Close()
 	// Bound keeps the files that a machine writes besides its log within bounds.
 	Bound(c Container) error
 }

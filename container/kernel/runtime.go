@@ -115,6 +115,9 @@ func New(ctx context.Context, inst instance.Instance, name string, o Options, en
 
 // Close lets go of every container and leaves it as it is. A pending Wait returns an error.
 func (r *Runtime) Close() error {
+	if r.machine != nil {
+		defer r.machine.Close()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true

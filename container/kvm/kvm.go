@@ -76,8 +76,10 @@ type Engine struct {
 	system *system
 	shape  *shape
 
-	mu    sync.Mutex
-	lines map[string]*line
+	dialing sync.Mutex // held while a line is made: a machine has one
+	mu      sync.Mutex
+	lines   map[string]*line
+	closed  bool
 }
 
 var _ kernel.Machine = (*Engine)(nil)
@@ -253,7 +255,9 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, sockets []string,
 	if err != nil {
 		return e.explain(c, err)
 	}
-	e.keep(c.ID, l)
+	if err := e.keep(c.ID, l); err != nil {
+		return err
+	}
 	state, err := l.sync(ctx)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -272,14 +276,21 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, sockets []string,
 }
 
 // keep remembers the line to a machine, instead of a former one's.
-func (e *Engine) keep(id string, l *line) {
+func (e *Engine) keep(id string, l *line) error {
 	e.mu.Lock()
-	former := e.lines[id]
-	e.lines[id] = l
+	former, closed := e.lines[id], e.closed
+	if !closed {
+		e.lines[id] = l
+	}
 	e.mu.Unlock()
+	if closed {
+		l.close()
+		return os.ErrClosed
+	}
 	if former != nil {
 		former.close()
 	}
+	return nil
 }
 
 func (e *Engine) forget(id string) {
@@ -294,15 +305,9 @@ func (e *Engine) forget(id string) {
 
 // line is the line to a machine that runs; one that a former process of ours had is taken over.
 func (e *Engine) line(ctx context.Context, c kernel.Container) (*line, error) {
-	e.mu.Lock()
-	l := e.lines[c.ID]
-	e.mu.Unlock()
-	if l == nil || !l.alive() {
-		var err error
-		if l, err = dial(ctx, c.Bundle, socketsOf(c.Mounts).paths()); err != nil {
-			return nil, fmt.Errorf("virtual machine: %w", err)
-		}
-		e.keep(c.ID, l)
+	l, err := e.connected(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("virtual machine: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answersIn)
 	defer cancel()
@@ -310,6 +315,34 @@ func (e *Engine) line(ctx context.Context, c kernel.Container) (*line, error) {
 		return nil, fmt.Errorf("the virtual machine does not answer: %w", err)
 	}
 	return l, nil
+}
+
+func (e *Engine) connected(ctx context.Context, c kernel.Container) (*line, error) {
+	e.dialing.Lock()
+	defer e.dialing.Unlock()
+	e.mu.Lock()
+	l := e.lines[c.ID]
+	e.mu.Unlock()
+	if l != nil && l.alive() {
+		return l, nil
+	}
+	l, err := dial(ctx, c.Bundle, socketsOf(c.Mounts).paths())
+	if err != nil {
+		return nil, err
+	}
+	return l, e.keep(c.ID, l)
+}
+
+// Close lets go of the lines: another process's turn.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	e.closed = true
+	all := e.lines
+	e.lines = map[string]*line{}
+	e.mu.Unlock()
+	for _, l := range all {
+		l.close()
+	}
 }
 
 // Watch takes the line of a machine that was taken over, so that its functions reach our sockets.

@@ -2,14 +2,12 @@ package kvm
 
 import (
 	"context"
-	"strconv"
 	"sync/atomic"
 	"testing"
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
 	kit "weir.dev/weir/container/kernel/suite"
-	"weir.dev/weir/container/suite"
 	"weir.dev/weir/instance"
 )
 
@@ -51,18 +49,27 @@ func fresh(t testing.TB) (*Runtime, container.Spec) {
 	return r, container.Spec{Rootfs: kit.Rootfs(t), ReadOnly: true}
 }
 
-func TestConformance(t *testing.T) {
-	suite.Run(t, func(t *testing.T) suite.Driver {
-		r, spec := fresh(t)
-		return suite.Driver{
-			Runtime: r, Spec: spec,
-			Wait:     waiting,
-			Stubborn: sh("trap '' TERM; while :; do sleep 1000; done"),
-			Exit:     func(code int) []string { return sh("exit " + strconv.Itoa(code)) },
-			Print: func(text string) []string {
-				return sh("echo " + text + "; trap 'exit 0' TERM; while :; do sleep 1000 & wait; done")
-			},
-			Cat: []string{"cat"}, ExitCodes: true,
-		}
-	})
+var machines = kit.Kit{Memory: minMemory, Open: func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error) {
+	r, err := New(ctx, inst, Options{Options: o, Kernel: testKernel})
+	if err != nil {
+		return nil, err
+	}
+	r.engine.shape = found.Load()
+	return r.Runtime, nil
+}}
+
+func TestMachine(t *testing.T) {
+	r, spec := fresh(t) // has the trial
+	spec.ID, spec.Args = "first", sh("exit 3")
+	if err := r.Run(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := r.Wait(t.Context(), "first"); err != nil || st.ExitCode != 3 {
+		t.Fatal(st, err)
+	}
+	found.Store(r.engine.shape)
+	machines.Machine(t)
 }
+
+func TestChild(t *testing.T)     { machines.Child(t) }
+func TestExecChild(t *testing.T) { machines.ExecChild(t) }

@@ -104,10 +104,10 @@ func lookup(name string, env []string) (string, error) {
 	there := false
 	for _, c := range candidates {
 		info, err := os.Stat(c)
-		if err != nil || info.IsDir() {
+		if err != nil {
 			continue
 		}
-		if there = true; info.Mode()&0o111 != 0 {
+		if there = true; !info.IsDir() && info.Mode()&0o111 != 0 {
 			return c, nil
 		}
 	}
