@@ -67,10 +67,11 @@ type Runtime struct {
 
 // Engine is kernel.Machine over QEMU.
 type Engine struct {
-	home *kernel.Home
-	qemu string
-	log  *slog.Logger
-	want string // kernel
+	home  *kernel.Home
+	qemu  string
+	log   *slog.Logger
+	want  string        // kernel
+	boots time.Duration // how long a machine may take to come up
 
 	making sync.Mutex // held while what all machines have in common is made, or tried
 	system *system
@@ -92,7 +93,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 			return nil, fmt.Errorf("virtual machines: %w", err)
 		}
 	}
-	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, lines: map[string]*line{}}
+	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, lines: map[string]*line{}}
 	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
 		e.home = h
 		return e, nil
@@ -234,7 +235,7 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	if err != nil {
 		return 0, err
 	}
-	boot, cancel := context.WithTimeout(ctx, bootsIn)
+	boot, cancel := context.WithTimeout(ctx, e.boots)
 	defer cancel()
 	if err = e.boot(boot, c, sockets, run); err != nil {
 		_ = cmd.Process.Kill()
@@ -261,7 +262,7 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, sockets []string,
 	state, err := l.sync(ctx)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return e.explain(c, fmt.Errorf("the virtual machine has not come up in %v", bootsIn))
+		return e.explain(c, fmt.Errorf("the virtual machine has not come up in %v", e.boots))
 	case err != nil:
 		return e.explain(c, err)
 	case state.Error != "":
@@ -442,11 +443,22 @@ func (e *Engine) Ended(c kernel.Container, machine kernel.End) kernel.End {
 	case machine.Signal != 0:
 		return machine
 	}
-	e.note(c, tail(c.Bundle, consoleFile, 1))
+	e.note(c, lastWords(c.Bundle))
 	if machine.Code >= 0 {
 		machine.Code = failed
 	}
 	return machine
+}
+
+// lastWords are the line of a console that tells why its kernel stopped, or the last one.
+func lastWords(bundle string) string {
+	lines := strings.Split(tail(bundle, consoleFile, 100), "\n")
+	for _, l := range lines {
+		if strings.Contains(l, "Kernel panic") {
+			return l
+		}
+	}
+	return lines[len(lines)-1]
 }
 
 // failed is the exit code of a machine that stopped by itself, as when its kernel panics.

@@ -156,20 +156,27 @@ func forward(t testing.TB, r *Runtime, s container.Spec, b sandbox) {
 		t.Fatal(err)
 	}
 	eventually(t, "it forwards", func() bool {
-		l, err := r.Logs(t.Context(), "fn", container.LogOptions{Latest: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		text, err := io.ReadAll(l)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if text := string(text); strings.Contains(text, "ip:") {
+		text := logOf(t, r, "fn")
+		if strings.Contains(text, "ip:") {
 			t.Fatal(text)
 		}
-		return string(text) == "ready\n"
+		return text == "ready\n"
 	})
+}
+
+// logOf is what a machine's program has printed.
+func logOf(t testing.TB, r *Runtime, id string) string {
+	t.Helper()
+	l, err := r.Logs(t.Context(), id, container.LogOptions{Latest: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	text, err := io.ReadAll(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 func eventually(t testing.TB, what string, ok func() bool) {
