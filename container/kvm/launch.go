@@ -169,8 +169,14 @@ func (e *Engine) begin(c kernel.Container, sys system, s shape, ports []*port, l
 	if err != nil {
 		return nil, fmt.Errorf("files of the virtual machine: %w", err)
 	}
+	limits := e.home.LimitsOf(c.Spec)
+	ram, err := memory(limits.Memory)
+	if err != nil {
+		return nil, err
+	}
+	defer ram.Close()
 	var q command
-	q.basis(s, e.home.LimitsOf(c.Spec).Memory, processors(e.home.LimitsOf(c.Spec)))
+	q.basis(s, limits.Memory, processors(limits), ram)
 	q.boots(s, vmlinux, initrd, console, exit)
 	for _, serial := range []string{channel.DiskModules, channel.DiskRoot, channel.DiskConfig} {
 		q.disk(s, serial, disks[serial])
@@ -185,6 +191,19 @@ func (e *Engine) begin(c kernel.Container, sys system, s shape, ports []*port, l
 		return nil, err
 	}
 	return e.run(c.Spec, user, q, words)
+}
+
+// memory is a machine's, as a file without a name: of small pages, so that what the machine has not touched, or has given back, is not there.
+func memory(size int64) (*os.File, error) {
+	fd, err := unix.MemfdCreate("weir-machine", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("memory of the virtual machine: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "memory")
+	if err := f.Truncate(size); err != nil {
+		return nil, errors.Join(fmt.Errorf("memory of the virtual machine: %w", err), f.Close())
+	}
+	return f, nil
 }
 
 // run starts QEMU as a user.

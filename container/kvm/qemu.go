@@ -58,7 +58,7 @@ func (c *command) written(id string, f *os.File) {
 }
 
 // basis is what a trial and a machine have in common.
-func (c *command) basis(s shape, memory int64, cpus int) {
+func (c *command) basis(s shape, memory int64, cpus int, ram *os.File) {
 	machine, accel, cpu := s.Machine, s.Accel, "host"
 	if machine == "microvm" {
 		machine += ",x-option-roms=off,rtc=on,isa-serial=on,acpi=on,auto-kernel-cmdline=off"
@@ -66,13 +66,17 @@ func (c *command) basis(s shape, memory int64, cpus int) {
 	if accel == "tcg" {
 		accel, cpu = "tcg,tb-size="+strconv.Itoa(translated), "max"
 	}
+	if ram != nil {
+		machine += ",memory-backend=ram"
+		c.add("-object", fmt.Sprintf("memory-backend-file,id=ram,size=%d,share=on,prealloc=off,mem-path=%s", memory, c.reopen(ram)))
+	}
 	c.add("-machine", machine, "-accel", accel, "-cpu", cpu, "-smp", strconv.Itoa(cpus), "-m", strconv.FormatInt(memory>>20, 10)+"M",
 		"-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-global", "virtio-mmio.force-legacy=false",
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
 }
 
 // translated is how many MiB of translated code an emulated processor keeps.
-const translated = 32
+const translated = 16
 
 // boots has the machine begin with a system's kernel, its console in one file and its exit in another.
 func (c *command) boots(s shape, kernel, initrd, console, exit *os.File, words ...string) {

@@ -117,7 +117,7 @@ func (e *Engine) try(ctx context.Context, sys system, s shape) (err error) {
 		return nil
 	}
 	var q command
-	q.basis(s, defaultMemory, 1)
+	q.basis(s, defaultMemory, 1, nil)
 	q.boots(s, named("vmlinux"), named("initrd"), named(consoleFile), named(exitFile), channel.Trial)
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), answersIn)
