@@ -82,7 +82,7 @@ const translated = 16
 func (c *command) boots(s shape, kernel, initrd, console, exit *os.File, words ...string) {
 	c.written("console", console)
 	c.written("exit", exit)
-	line := "console=ttyS0 loglevel=4 panic=-1 reboot=t random.trust_cpu=on cryptomgr.notests apparmor=0 lsm=capability audit=0 init_on_alloc=0 8250.nr_uarts=2"
+	line := "console=ttyS0 loglevel=4 panic=-1 reboot=t random.trust_cpu=on cryptomgr.notests apparmor=0 lsm=capability audit=0 init_on_alloc=0 initcall_blacklist=tracer_init_tracefs 8250.nr_uarts=2"
 	if s.Accel == "tcg" { // a guest on a busy host measures its clock wrongly, and hangs
 		line += fmt.Sprintf(" mitigations=off tsc=reliable tsc_early_khz=%d", clockRate())
 	}
