@@ -10,6 +10,7 @@ import (
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/choice"
 	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/kvm"
 	"weir.dev/weir/container/native"
 	"weir.dev/weir/container/oci"
 	"weir.dev/weir/instance"
@@ -39,6 +40,10 @@ func (o Options) oci() oci.Options {
 	return oci.Options{Options: o.kernel(), CLI: o.CLI, Remove: o.Remove, Vulnerable: o.Vulnerable, Log: o.Log}
 }
 
+func (o Options) kvm() kvm.Options {
+	return kvm.Options{Options: o.kernel(), Remove: o.Remove, Log: o.Log}
+}
+
 // Driver is one way to run containers.
 type Driver struct {
 	// Open gives the runtime of an instance; it may be an io.Closer.
@@ -63,6 +68,18 @@ func All() map[string]Driver {
 		OCI: processes(OCI, func(ctx context.Context, i instance.Instance, o Options) (*kernel.Runtime, error) {
 			return oci.New(ctx, i, o.oci())
 		}, func(ctx context.Context, o Options) container.About { return oci.About(ctx, o.oci()) }, "runc"),
+		kvm.Name: {
+			Open: func(ctx context.Context, i instance.Instance, o Options) (container.Runtime, error) {
+				rt, err := kvm.New(ctx, i, o.kvm())
+				if err != nil { // not a nil pointer in an interface
+					return nil, err
+				}
+				return rt, nil
+			},
+			About:    func(ctx context.Context, o Options) container.About { return kvm.About(ctx, o.kvm()) },
+			Left:     func(i instance.Instance) bool { return kernel.Left(i, kvm.Name) },
+			Programs: []string{kvm.QEMU, "prlimit"},
+		},
 	}
 }
 

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -46,36 +43,31 @@ type End struct {
 // StartIn starts a command in the cgroups of a container, with its limits: it is there from its first instruction on, so that nothing of it is left
 // behind, whoever is killed when. It is in a network namespace, "" a new one, and SIGXFSZ is blocked for it, see StartSparing.
 func (h *Home) StartIn(s container.Spec, netns string, cmd *exec.Cmd) error {
-	groups, err := h.makeGroups(s)
+	groups, err := h.Groups(Container{Spec: s})
 	if err != nil {
 		return err
 	}
+	defer groups.Close()
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	if netns == "" {
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWNET
 	}
-	if len(groups) == 1 && groups[0].v2 {
-		unified, err := os.Open(groups[0].dir(h.CgroupPath(s.ID)))
-		if err != nil {
-			return fmt.Errorf("cgroup: %w", err)
-		}
-		defer unified.Close()
-		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(unified.Fd())
-		groups = nil
+	if groups.Unified != nil {
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(groups.Unified.Fd())
 	}
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // for ever: the thread ends with this goroutine
-		done <- startAsThread(cmd, netns, groups, h.CgroupPath(s.ID))
+		done <- h.startAsThread(cmd, netns, groups)
 	}()
 	return <-done
 }
 
 // startAsThread starts a command from a thread that goes to where the command is to be: a process begins in the cgroups of the thread that forks it. Then
-// the thread goes back, lest the group be taken for one of this process.
-func startAsThread(cmd *exec.Cmd, netns string, groups []hierarchy, path string) (err error) {
+// the thread goes back, lest the groups be taken for some of this process.
+func (h *Home) startAsThread(cmd *exec.Cmd, netns string, groups Groups) (err error) {
 	if netns != "" {
 		f, err := os.Open(netns)
 		if err != nil {
@@ -90,90 +82,26 @@ func startAsThread(cmd *exec.Cmd, netns string, groups []hierarchy, path string)
 	if err != nil {
 		return fmt.Errorf("cgroup: %w", err)
 	}
-	for _, t := range groups {
-		back := ownProcs(string(home), []hierarchy{t})
-		if back == "" {
+	for _, t := range h.cgroups {
+		if t.v2 {
+			continue
+		}
+		own := ownProcs(string(home), []hierarchy{t})
+		if own == "" {
 			return fmt.Errorf("cgroup: this process is in none of %s", t.mount)
 		}
 		defer func() {
-			if berr := moveThread(filepath.Dir(back)); berr != nil {
+			if berr := os.WriteFile(filepath.Join(filepath.Dir(own), "tasks"), []byte("0"), 0); berr != nil {
 				err = errors.Join(err, fmt.Errorf("cgroup: go back: %w", berr))
 			}
 		}()
-		if err := moveThread(t.dir(path)); err != nil {
+	}
+	for _, tasks := range groups.Tasks {
+		if _, err := tasks.WriteString("0"); err != nil {
 			return fmt.Errorf("cgroup: %w", err)
 		}
 	}
 	return StartSparing(cmd)
-}
-
-// moveThread moves this thread to a group of version 1.
-func moveThread(group string) error {
-	return os.WriteFile(filepath.Join(group, "tasks"), []byte("0"), 0)
-}
-
-// makeGroups makes a container's groups, those of version 1 where there are such, and writes its limits.
-func (h *Home) makeGroups(s container.Spec) (made []hierarchy, err error) {
-	needed := []string{"pids", "memory", "cpu", "cpuset", "blkio"}
-	for _, t := range h.cgroups {
-		if t.v2 && len(h.cgroups) > 1 {
-			continue
-		}
-		if !t.v2 && !slices.ContainsFunc(t.controllers, func(c string) bool { return slices.Contains(needed, c) }) {
-			continue
-		}
-		if err := makeGroup(t, h.CgroupPath(s.ID), needed); err != nil {
-			return nil, fmt.Errorf("cgroup: %w", err)
-		}
-		made = append(made, t)
-	}
-	for _, c := range h.controls(s) {
-		if err := os.WriteFile(h.controlFile(s.ID, c), []byte(c.want), 0); err != nil && c.own {
-			return nil, fmt.Errorf("limit: %w", err)
-		}
-	}
-	return made, nil
-}
-
-// makeGroup makes a group with those above it, and has them hand on their controllers.
-func makeGroup(t hierarchy, path string, controllers []string) error {
-	above := t.mount
-	for part := range strings.SplitSeq(strings.Trim(path, "/"), "/") {
-		if t.v2 {
-			for _, c := range controllers { // one that the kernel does not have is no error here: see checkLimits
-				_ = os.WriteFile(filepath.Join(above, "cgroup.subtree_control"), []byte("+"+c), 0)
-			}
-			_ = os.WriteFile(filepath.Join(above, "cgroup.subtree_control"), []byte("+io"), 0)
-		}
-		dir := filepath.Join(above, part)
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		if !t.v2 { // a group of cpuset is empty at first, and takes nobody
-			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-				if err := inherit(filepath.Join(above, file), filepath.Join(dir, file)); err != nil {
-					return err
-				}
-			}
-		}
-		above = dir
-	}
-	return nil
-}
-
-func inherit(from, to string) error {
-	have, err := os.ReadFile(to)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && strings.TrimSpace(string(have)) != "" {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	text, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(to, text, 0)
 }
 
 // Bounded is a command whose files are bounded, see maxLog, and which dumps no core: the program prlimit sets the limits on itself, as to set them on

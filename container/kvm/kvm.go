@@ -27,9 +27,10 @@ import (
 
 const (
 	// Name of the runtime.
-	Name        = "kvm"
-	defaultQEMU = "qemu-system-x86_64"
-	arch        = "amd64" // of hosts and guests
+	Name = "kvm"
+	// QEMU is the program that is run.
+	QEMU = "qemu-system-x86_64"
+	arch = "amd64" // of hosts and guests
 
 	minMemory     = 96 << 20  // of a machine: below that its kernel does not come up
 	defaultMemory = 128 << 20 // of a machine without a limit
@@ -53,7 +54,7 @@ const (
 // Options of a Runtime; the zero value is useful.
 type Options struct {
 	kernel.Options
-	QEMU   string       // name or path, default qemu-system-x86_64
+	QEMU   string       // name or path; default the constant
 	Kernel string       // of the machines: a path or a pattern; default: see kernels
 	Remove bool         // only Destroy will be called: it can do without QEMU
 	Log    *slog.Logger // takes warnings; nil: nobody does
@@ -87,7 +88,7 @@ var _ kernel.Machine = (*Engine)(nil)
 
 // New opens the instance's machines; see kernel.New. Whether a machine boots here, and how, the first one tells.
 func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, error) {
-	qemu, err := exec.LookPath(cmp.Or(o.QEMU, defaultQEMU))
+	qemu, err := exec.LookPath(cmp.Or(o.QEMU, QEMU))
 	if !o.Remove {
 		if err := missing(o, err); err != nil {
 			return nil, fmt.Errorf("virtual machines: %w", err)
@@ -110,7 +111,7 @@ func missing(o Options, looked error) error {
 	case runtime.GOARCH != arch:
 		return fmt.Errorf("this program makes them on %s, and this host is %s", arch, runtime.GOARCH)
 	case looked != nil:
-		return fmt.Errorf("%s: %w: install it (apt-get install qemu-system-x86)", cmp.Or(o.QEMU, defaultQEMU), looked)
+		return fmt.Errorf("%s: %w: install it (apt-get install qemu-system-x86)", cmp.Or(o.QEMU, QEMU), looked)
 	}
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		return fmt.Errorf("%w: the kernel has no taps (CONFIG_TUN; try `modprobe tun`)", err)
@@ -122,7 +123,7 @@ func missing(o Options, looked error) error {
 // About tells what is known of virtual machines here without booting one.
 func About(ctx context.Context, o Options) container.About {
 	a := container.About{Name: Name, Ports: (*kernel.Runtime)(nil).PortKinds(), Userns: true}
-	qemu, err := exec.LookPath(cmp.Or(o.QEMU, defaultQEMU))
+	qemu, err := exec.LookPath(cmp.Or(o.QEMU, QEMU))
 	if err := missing(o, err); err != nil {
 		a.Missing = err.Error()
 		return a
