@@ -10,6 +10,7 @@ import (
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/choice"
 	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/kvm"
 	"weir.dev/weir/container/lxc"
 	"weir.dev/weir/container/native"
 	"weir.dev/weir/container/nspawn"
@@ -40,6 +41,10 @@ func (o Options) kernel() kernel.Options {
 
 func (o Options) oci() oci.Options {
 	return oci.Options{Options: o.kernel(), CLI: o.CLI, Remove: o.Remove, Vulnerable: o.Vulnerable, Log: o.Log}
+}
+
+func (o Options) kvm() kvm.Options {
+	return kvm.Options{Options: o.kernel(), Remove: o.Remove, Log: o.Log}
 }
 
 // Driver is one way to run containers.
@@ -75,11 +80,14 @@ func All() map[string]Driver {
 		rkt.Name: processes(rkt.Name, func(ctx context.Context, i instance.Instance, o Options) (*kernel.Runtime, error) {
 			return rkt.New(ctx, i, rkt.Options{Options: o.kernel(), Remove: o.Remove})
 		}, func(ctx context.Context, _ Options) container.About { return rkt.About(ctx) }, "rkt"),
+		kvm.Name: processes(kvm.Name, func(ctx context.Context, i instance.Instance, o Options) (*kvm.Runtime, error) {
+			return kvm.New(ctx, i, o.kvm())
+		}, func(ctx context.Context, o Options) container.About { return kvm.About(ctx, o.kvm()) }, kvm.QEMU, "prlimit"),
 	}
 }
 
-// processes is a driver of containers that are processes of this kernel.
-func processes(name string, open func(context.Context, instance.Instance, Options) (*kernel.Runtime, error), about func(context.Context, Options) container.About,
+// processes is a driver over an engine of package kernel.
+func processes[R container.Runtime](name string, open func(context.Context, instance.Instance, Options) (R, error), about func(context.Context, Options) container.About,
 	programs ...string) Driver {
 	return Driver{
 		Open: func(ctx context.Context, i instance.Instance, o Options) (container.Runtime, error) {

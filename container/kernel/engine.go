@@ -61,7 +61,7 @@ type Found struct {
 
 func (h *Home) container(s container.Spec, pid int) Container {
 	c := Container{Spec: s, Bundle: h.Bundle(s.ID), Root: s.Rootfs, PID: pid}
-	if !s.ReadOnly {
+	if !s.ReadOnly && h.machine == nil {
 		c.Root = h.layer(s.ID)
 	}
 	return c

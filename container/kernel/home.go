@@ -23,6 +23,7 @@ type Home struct {
 	disk     disk             // that defaults bound
 	seccomp  profiles
 	rousing  sync.Mutex // held while Rouse is at it
+	machine  Machine    // the engine, if it is one
 }
 
 // Dir is the engine's run directory. Everything directly in it but "bundles" is the engine's own.

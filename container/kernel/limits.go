@@ -110,7 +110,7 @@ func (h *Home) limitsOf(s container.Spec) container.Limits {
 
 // controls are the files that hold a container's limits.
 func (h *Home) controls(s container.Spec) []control {
-	l := h.limitsOf(s)
+	l := h.bounds(s)
 	cs := []control{{"pids", "pids.max", "pids.max", true, strconv.FormatInt(l.PIDs, 10), nil, func(res *specs.LinuxResources, l container.Limits) {
 		res.Pids = &specs.LinuxPids{Limit: &l.PIDs}
 	}}}
@@ -269,7 +269,7 @@ func checkCPUSet(text string) error {
 // readLimits reads a container's limits back. One that silently is not there would be no limit: an error, or where it is the host's default for processors
 // or disks, which not every runtime and kernel can do, a word in Missing.
 func (h *Home) readLimits(s container.Spec) (container.Limits, error) {
-	l := h.limitsOf(s)
+	l := h.LimitsOf(s)
 	for _, c := range h.controls(s) {
 		err := h.readLimit(s.ID, c)
 		if err == nil {

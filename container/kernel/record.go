@@ -111,7 +111,18 @@ func (r *Runtime) adopt(ctx context.Context, e *entry, id string) error {
 	if proc != nil && rec.Limits == (container.Limits{}) { // a former version did not record them
 		rec.Limits, _ = r.readLimits(rec.Spec) // it runs already
 	}
+	if proc == nil && r.machine != nil && rec.ExitCode == -1 && rec.Phase == phaseRunning { // it ended while nobody looked
+		var of end
+		of, rec.OOM = r.programsEnd(rec, end{code: -1})
+		rec.ExitCode, rec.Signal = of.code, of.signal
+	}
 	return r.keep(e, rec, proc)
+}
+
+// programsEnd tells how the program of a machine has ended.
+func (r *Runtime) programsEnd(rec record, machine end) (end, bool) {
+	of := r.machine.Ended(r.container(rec.Spec, rec.PID), End{Code: machine.code, Signal: machine.signal, OOM: rec.OOM})
+	return end{of.Code, of.Signal}, of.OOM
 }
 
 // ask lets the engine say what became of an interrupted step. False: there is no such container.

@@ -98,6 +98,7 @@ func New(ctx context.Context, inst instance.Instance, name string, o Options, en
 		return nil, err
 	}
 	r.foreign, _ = r.engine.(Foreign)
+	h.machine, _ = r.engine.(Machine)
 	if err := r.makeDirs(); err != nil {
 		return nil, err
 	}
@@ -116,6 +117,9 @@ func New(ctx context.Context, inst instance.Instance, name string, o Options, en
 
 // Close lets go of every container and leaves it as it is. A pending Wait returns an error.
 func (r *Runtime) Close() error {
+	if r.machine != nil {
+		defer r.machine.Close()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
@@ -286,7 +290,7 @@ func (r *Runtime) prepare(rec record) error {
 	if err := rec.write(bundle); err != nil {
 		return err
 	}
-	if !rec.Spec.ReadOnly {
+	if !rec.Spec.ReadOnly && r.machine == nil {
 		if err := r.mountWritable(rec.Spec); err != nil {
 			return err
 		}
@@ -349,9 +353,13 @@ func (r *Runtime) keep(e *entry, rec record, proc *Process) error {
 	if err != nil {
 		return err
 	}
-	if proc != nil {
-		go r.watch(e, proc)
+	if proc == nil {
+		return nil
 	}
+	if r.machine != nil {
+		r.machine.Watch(r.container(rec.Spec, rec.PID))
+	}
+	go r.watch(e, proc)
 	return nil
 }
 
@@ -367,8 +375,11 @@ func (r *Runtime) watch(e *entry, p *Process) {
 		return
 	}
 	if e.proc == p && !e.gone {
-		e.rec.ExitCode, e.rec.Signal = p.end.code, p.end.signal
 		e.rec.OOM = p.end.signal == int(unix.SIGKILL) && r.outOfMemory(e.rec.Spec.ID)
+		if r.machine != nil {
+			p.end, e.rec.OOM = r.programsEnd(e.rec, p.end)
+		}
+		e.rec.ExitCode, e.rec.Signal = p.end.code, p.end.signal
 		if e.rec.Phase != "" {
 			// Losing this costs an exit code after a restart of the daemon, no more.
 			_ = e.rec.write(r.Bundle(e.rec.Spec.ID))
@@ -471,6 +482,12 @@ const (
 func (r *Runtime) terminate(ctx context.Context, e *entry, proc *Process, grace time.Duration) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, grace) // a caller that leaves is in a hurry: kill
 	defer cancel()
+	if r.machine != nil {
+		if err := r.machine.Terminate(ctx, r.container(e.rec.Spec, e.rec.PID)); err != nil {
+			return false, nil // it cannot be asked: it is killed
+		}
+		return proc.endsWithin(ctx, grace), nil
+	}
 	r.mu.Lock()
 	started := e.rec.Started
 	r.mu.Unlock()
@@ -535,14 +552,21 @@ func (e *entry) known() bool { return e != nil && e.rec.Phase != "" && e.rec.Pha
 func (r *Runtime) List(context.Context) ([]container.Status, error) {
 	r.mu.Lock()
 	out := make([]container.Status, 0, len(r.containers))
+	var machines []Container
 	for _, e := range r.containers {
 		if e.known() {
 			out = append(out, e.status())
+			machines = append(machines, r.container(e.rec.Spec, e.rec.PID))
 		}
 	}
 	r.mu.Unlock()
 	slices.SortFunc(out, func(a, b container.Status) int { return strings.Compare(a.ID, b.ID) })
 	var errs []error
+	for _, c := range machines {
+		if r.machine != nil {
+			errs = append(errs, r.machine.Bound(c))
+		}
+	}
 	for log := range r.logs() {
 		if err := r.bound(log); err != nil {
 			errs = append(errs, err)

@@ -513,7 +513,7 @@ func (k Kit) Child(t *testing.T) {
 	for w := range 2 {
 		wg.Go(func() {
 			for i := 0; ; i++ {
-				s := container.Spec{ID: fmt.Sprintf("c%d-%d", w, i%3), Rootfs: image, ReadOnly: i%4 != 0, Args: []string{"/bin/sleep", "1000"}, Memory: 16 << 20}
+				s := container.Spec{ID: fmt.Sprintf("c%d-%d", w, i%3), Rootfs: image, ReadOnly: i%4 != 0, Args: []string{"/bin/sleep", "1000"}, Memory: max(k.Memory, 16<<20)}
 				steps := []func() error{
 					func() error { return r.Delete(ctx, s.ID) }, // what a former child has left may have another spec
 					func() error { return r.Run(ctx, s) },

@@ -110,7 +110,8 @@ func Rootfs(t testing.TB) string {
 
 // Kit is one engine under test.
 type Kit struct {
-	Open func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error)
+	Open   func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error)
+	Memory int64 // that a container takes at least; 0: 16 MiB will do
 }
 
 // Run tests an engine: the conformance of its runtime, its isolation, and what package kernel promises of every engine.

@@ -1,0 +1,61 @@
+package channel
+
+// Machine is what a machine is to be. It finds it as JSON in the file MachineFile on the disk DiskConfig, and beside it the directory MountsDir.
+type Machine struct {
+	Hostname     string
+	ReadOnly     bool // else the root has a writable layer in the machine's memory
+	Process      Process
+	Dir          string
+	UID, GID     uint32
+	Capabilities uint64 // bits; the program has no others
+	PIDs         int64  // processes at most; 0 no limit
+	FileBytes    uint64 // of a file at most; 0 no limit
+	Links        []Link
+	Mounts       []Mount
+	Sockets      []Socket
+}
+
+// Link names an interface.
+type Link struct {
+	MAC  string // as in "02:00:00:00:00:01"
+	Name string
+	MTU  int
+}
+
+// Mount is a file or a directory, copied when the machine was made: MountsDir/N, N its place in the list.
+type Mount struct {
+	Target   string
+	Dir      bool
+	ReadOnly bool
+}
+
+// Socket is a unix socket in one of the mounts, which the driver answers; its number is its place in the list. Any user of the machine may connect.
+type Socket struct {
+	Mount int // place in Mounts
+	Name  string
+}
+
+// Disks, by their serial numbers.
+const (
+	DiskModules = "modules"
+	DiskRoot    = "root"
+	DiskConfig  = "config"
+)
+
+// Files.
+const (
+	MachineFile = "machine.json"
+	MountsDir   = "mounts"
+	IndexFile   = "index" // on DiskModules: a name and the files to load, in order, a line each
+	BootModules = "/boot" // in the initial file system, in order of their names: those without which no disk is found
+)
+
+// Trial on the kernel's command line has a machine end as soon as it has come to process 1.
+const Trial = "weir.trial"
+
+// Ports, by their names, and the serial line on which a machine writes its Exit when it ends.
+const (
+	PortControl = "weir.control"
+	PortLog     = "weir.log"
+	ExitLine    = "/dev/ttyS1"
+)

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container/kvm/channel"
+)
+
+// bootModules loads what finds the disks and the ports.
+func bootModules() error {
+	all, err := os.ReadDir(channel.BootModules) // in order
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return wrap("modules", err)
+	}
+	for _, e := range all {
+		if err := load(filepath.Join(channel.BootModules, e.Name())); err != nil {
+			return err
+		}
+	}
+	// Free memory is given back in pieces of 16 KiB, not of 2 MiB as the kernel would have it: a small machine has few of those. A kernel that cannot
+	// gives back less.
+	_ = os.WriteFile("/sys/module/page_reporting/parameters/page_reporting_order", []byte("2"), 0)
+	return nil
+}
+
+func load(path string) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return wrap("module "+path, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.FinitModule(fd, "", 0); err != nil && !errors.Is(err, unix.EEXIST) {
+		return wrap("module "+path, err)
+	}
+	return nil
+}
+
+// modprobe loads what the kernel asks for by one of a module's names.
+func modprobe(name string) error {
+	text, err := os.ReadFile("/modules/" + channel.IndexFile)
+	if err != nil {
+		return err
+	}
+	name = strings.ReplaceAll(name, "-", "_")
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) < 2 || f[0] != name {
+			continue
+		}
+		for _, file := range f[1:] {
+			if err := load("/modules/" + file); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return errors.New(name + ": no such module")
+}

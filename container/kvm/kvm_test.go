@@ -1,0 +1,75 @@
+package kvm
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
+	kit "weir.dev/weir/container/kernel/suite"
+	"weir.dev/weir/instance"
+)
+
+// testKernel is the one that peers.sh unpacks.
+const testKernel = "../../build/vm/kern/boot/vmlinuz-*-cloud-amd64"
+
+func sh(script string) []string { return []string{"/bin/sh", "-c", script} }
+
+var waiting = sh("trap 'exit 0' TERM; while :; do sleep 1000 & wait; done")
+
+// found is what the trial of the first test has found: it is the same for all.
+var found atomic.Pointer[shape]
+
+func open(t testing.TB, inst instance.Instance) *Runtime {
+	t.Helper()
+	r, err := New(context.Background(), inst, Options{Options: kernel.Options{Adopt: true}, Kernel: testKernel})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.engine.shape = found.Load()
+	t.Cleanup(func() {
+		r.engine.making.Lock()
+		defer r.engine.making.Unlock()
+		found.Store(r.engine.shape)
+	})
+	return r
+}
+
+// fresh opens a runtime whose instance is destroyed at the end.
+func fresh(t testing.TB) (*Runtime, container.Spec) {
+	t.Helper()
+	r := open(t, kit.NewInstance(t))
+	t.Cleanup(func() {
+		if err := r.Destroy(context.Background()); err != nil {
+			t.Error(err)
+		}
+		r.Close()
+	})
+	return r, container.Spec{Rootfs: kit.Rootfs(t), ReadOnly: true}
+}
+
+var machines = kit.Kit{Memory: minMemory, Open: func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error) {
+	r, err := New(ctx, inst, Options{Options: o, Kernel: testKernel})
+	if err != nil {
+		return nil, err
+	}
+	r.engine.shape = found.Load()
+	return r.Runtime, nil
+}}
+
+func TestMachine(t *testing.T) {
+	r, spec := fresh(t) // has the trial
+	spec.ID, spec.Args = "first", sh("exit 3")
+	if err := r.Run(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := r.Wait(t.Context(), "first"); err != nil || st.ExitCode != 3 {
+		t.Fatal(st, err)
+	}
+	found.Store(r.engine.shape)
+	machines.Machine(t)
+}
+
+func TestChild(t *testing.T)     { machines.Child(t) }
+func TestExecChild(t *testing.T) { machines.ExecChild(t) }

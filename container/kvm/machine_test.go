@@ -1,0 +1,272 @@
+package kvm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"weir.dev/weir/container"
+	kit "weir.dev/weir/container/kernel/suite"
+)
+
+// prints runs a program to its end, and returns what it printed.
+func prints(t *testing.T, r *Runtime, s container.Spec) (string, container.Status) {
+	t.Helper()
+	s.ID = "a"
+	if err := r.Run(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	st, err := r.Wait(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := logOf(t, r, "a")
+	if err := r.Delete(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	return text, st
+}
+
+func compare(t *testing.T, got string, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, strings.Split(strings.TrimSpace(got), "\n")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestWhatAProgramFinds(t *testing.T) {
+	r, spec := fresh(t)
+	shared := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(shared, "dir"), 0o750), os.WriteFile(filepath.Join(shared, "dir", "config.json"), []byte("text\n"), 0o640),
+		os.WriteFile(filepath.Join(shared, "one"), []byte("one\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	spec.Mounts = []container.Mount{
+		{Source: filepath.Join(shared, "dir"), Target: "/etc/weir", ReadOnly: true}, {Source: filepath.Join(shared, "dir"), Target: "/run/copy"},
+		{Source: filepath.Join(shared, "one"), Target: "/run/secrets/one", ReadOnly: true},
+	}
+	spec.Env, spec.Dir, spec.PIDs, spec.Memory = []string{"A=b"}, "/tmp", 20, 100<<20
+	t.Run("as root", func(t *testing.T) {
+		s := spec
+		s.Capabilities = []string{"CAP_NET_ADMIN"}
+		s.Args = sh(`echo $A; pwd; cat /proc/sys/kernel/hostname; cat /etc/weir/config.json /run/copy/config.json /run/secrets/one
+(echo x >/new) 2>/dev/null || echo refused; (echo x >/etc/weir/new) 2>/dev/null || echo refused; echo x >/run/copy/new && cat /run/copy/new
+busybox stat -c '%a %u' /etc/weir /etc/weir/config.json /run/secrets/one /tmp
+grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status; ls /sys/class/net; ls /dev | busybox tr '\n' ' '; echo
+i=0; while [ $i -lt 40 ]; do busybox sleep 100 & i=$((i+1)); done 2>/dev/null`)
+		text, st := prints(t, r, s)
+		compare(t, text, "b", "/tmp", "a", "text", "text", "one", "refused", "refused", "x", "750 0", "640 0", "600 0", "1777 0",
+			"CapEff:\t0000000000001000", "CapBnd:\t0000000000001000", "NoNewPrivs:\t1", "lo",
+			"fd full null ptmx pts random shm stderr stdin stdout tty urandom zero")
+		if st.ExitCode == 0 {
+			t.Error("40 processes where 20 are allowed")
+		}
+		if st.Limits.Memory != 100<<20 || st.Limits.PIDs != 20 {
+			t.Errorf("limits %+v", st.Limits)
+		}
+	})
+	t.Run("as a user, with a writable root", func(t *testing.T) {
+		s := spec
+		s.UID, s.GID, s.ReadOnly, s.Capabilities = 65534, 65533, false, []string{"CAP_NET_ADMIN"}
+		if err := os.Mkdir(filepath.Join(s.Rootfs, "open"), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(s.Rootfs, "open"), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		s.Args = sh(`id -u; id -g; grep -E 'CapEff|Groups' /proc/self/status; echo x >/open/new && cat /open/new; echo out >/dev/stdout`)
+		text, _ := prints(t, r, s)
+		compare(t, text, "65534", "65533", "Groups:\t ", "CapEff:\t0000000000001000", "x", "out")
+		if _, err := os.Stat(filepath.Join(s.Rootfs, "open", "new")); err == nil {
+			t.Error("it has written to the image")
+		}
+	})
+}
+
+// A function raises events at a socket that its agent has made, and makes anew.
+func TestSocketsOfMounts(t *testing.T) {
+	r, spec := fresh(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "events.sock")
+	spec.Mounts = []container.Mount{{Source: dir, Target: "/run/weir", ReadOnly: true}}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(spec.Rootfs, "bin", "probe"), self, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.ID, spec.Args, spec.Env = "a", waiting, []string{"WEIR_IN_MACHINE=/run/weir/events.sock"}
+	if err := r.Run(t.Context(), spec); err != nil { // the socket comes later
+		t.Fatal(err)
+	}
+	for _, word := range []string{"one", "two"} {
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan string, 1)
+		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			b, _ := io.ReadAll(r.Body)
+			got <- fmt.Sprint(r.Method, " ", len(b), " ", strings.TrimLeft(string(b), "x"))
+			_, _ = w.Write(bytes.Repeat([]byte("y"), 300_000))
+		})}
+		go func() { _ = s.Serve(l) }()
+		var out bytes.Buffer
+		code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"probe", "-test.run=^TestInMachine$"}, Env: []string{"WORD=" + word}, Stdout: &out, Stderr: &out})
+		if err != nil || code != 0 {
+			t.Fatalf("%d, %v: %s", code, err, out.String())
+		}
+		if text, want := <-got, "POST 200003 "+word; text != want {
+			t.Errorf("%q, want %q", text, want)
+		}
+		s.Close()
+	}
+}
+
+// TestInMachine is the program of TestSocketsOfMounts.
+func TestInMachine(t *testing.T) {
+	path := os.Getenv("WEIR_IN_MACHINE")
+	if path == "" {
+		return
+	}
+	c := http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", path) }}, Timeout: 20 * time.Second}
+	answer, err := c.Post("http://weir/", "text/plain", strings.NewReader(strings.Repeat("x", 200_000)+os.Getenv("WORD")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if b, err := io.ReadAll(answer.Body); err != nil || len(b) != 300_000 {
+		t.Fatalf("%d bytes, %v", len(b), err)
+	}
+}
+
+// Much goes both ways by exec, and a client that does not read holds up nobody else.
+func TestExecCarriesMuch(t *testing.T) {
+	r, spec := fresh(t)
+	spec.ID, spec.Args = "a", waiting
+	if err := r.Run(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	stuck, unstick := io.Pipe()
+	defer stuck.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = r.Exec(t.Context(), "a", container.ExecSpec{Args: sh("busybox dd if=/dev/zero bs=1M count=4"), Stdout: unstick})
+	}()
+	in := make([]byte, 1<<20)
+	for i := range in {
+		in[i] = byte(i * i >> 3)
+	}
+	var out bytes.Buffer
+	code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"cat"}, Stdin: bytes.NewReader(in), Stdout: &out})
+	if err != nil || code != 0 || !bytes.Equal(in, out.Bytes()) {
+		t.Errorf("%d, %v: %d bytes of %d", code, err, out.Len(), len(in))
+	}
+	stuck.Close()
+	<-done
+}
+
+func TestMachinesThatFail(t *testing.T) {
+	r, spec := fresh(t)
+	t.Run("its kernel panics", func(t *testing.T) {
+		s := spec
+		s.Args = sh("echo begin; sleep 1; echo c >/proc/sysrq-trigger; sleep 100")
+		text, st := prints(t, r, s)
+		if st.ExitCode != failed || !strings.HasPrefix(text, "begin\n[weir: the virtual machine has ended: ") || !strings.Contains(text, "Kernel panic") {
+			t.Errorf("%+v: %q", st, text)
+		}
+	})
+	t.Run("out of memory", func(t *testing.T) {
+		s := spec
+		s.Args = []string{"/bin/busybox", "tail", "/dev/zero"}
+		if text, st := prints(t, r, s); !st.OOM || st.ExitCode != 137 || st.Signal != 9 {
+			t.Errorf("%+v: %q", st, text)
+		}
+	})
+	t.Run("it does not come up in time", func(t *testing.T) {
+		r.engine.boots = 200 * time.Millisecond
+		defer func() { r.engine.boots = bootsIn }()
+		s := spec
+		s.ID, s.Args = "a", waiting
+		if err := r.Run(t.Context(), s); err == nil || !strings.Contains(err.Error(), "the virtual machine has not come up in 200ms") {
+			t.Errorf("got %v", err)
+		}
+		if all, err := r.List(t.Context()); err != nil || len(all) != 0 {
+			t.Errorf("left %v, %v", all, err)
+		}
+	})
+	t.Run("too little memory", func(t *testing.T) {
+		s := spec
+		s.ID, s.Args, s.Memory = "a", waiting, 64<<20
+		if err := r.Run(t.Context(), s); err == nil || !strings.Contains(err.Error(), "memory 64M: a virtual machine wants at least 96M") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("a program for other processors", func(t *testing.T) {
+		program := make([]byte, 64) // the header of an ELF file
+		copy(program, "\x7fELF\x02\x01\x01")
+		binary.LittleEndian.PutUint16(program[16:], 2)
+		binary.LittleEndian.PutUint16(program[18:], 183)
+		binary.LittleEndian.PutUint32(program[20:], 1)
+		if err := os.WriteFile(filepath.Join(spec.Rootfs, "bin/arm"), program, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		s := spec
+		s.ID, s.Args = "a", []string{"/bin/arm"}
+		if err := r.Run(t.Context(), s); err == nil || !strings.Contains(err.Error(), "command /bin/arm is for EM_AARCH64") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestWhatAHostLacks(t *testing.T) {
+	empty := t.TempDir()
+	notKernel := filepath.Join(empty, "vmlinuz-1")
+	if err := os.WriteFile(notKernel, make([]byte, 4096), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		o    Options
+		want string
+	}{
+		"no QEMU":   {Options{QEMU: "/no/such/qemu", Kernel: testKernel}, "apt-get install qemu-system-x86"},
+		"no kernel": {Options{Kernel: empty + "/vmlinux"}, "no kernel for virtual machines in " + empty + "/vmlinux: install one"},
+	} {
+		if a := About(t.Context(), tt.o); !strings.Contains(a.Missing, tt.want) {
+			t.Errorf("%s: about says %q", name, a.Missing)
+		}
+		if _, err := New(t.Context(), kit.NewInstance(t), tt.o); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	a := About(t.Context(), Options{Kernel: testKernel})
+	if a.Missing != "" || !strings.Contains(a.Version, "QEMU emulator version") || !strings.Contains(a.Note, "tcg") || !a.Userns {
+		t.Errorf("%+v", a)
+	}
+	inst := kit.NewInstance(t)
+	r, err := New(t.Context(), inst, Options{Kernel: notKernel})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	err = r.Run(t.Context(), container.Spec{ID: "a", Rootfs: kit.Rootfs(t), ReadOnly: true, Args: waiting})
+	if err == nil || !strings.Contains(err.Error(), notKernel+": neither an ELF file nor a kernel for PCs") {
+		t.Errorf("not a kernel: %v", err)
+	}
+	if err := r.Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,143 @@
+package kvm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"weir.dev/weir/container"
+	"weir.dev/weir/container/kvm/channel"
+	"weir.dev/weir/instance"
+)
+
+// trialID is the name of the group in which trials run; a function's has its number behind.
+const trialID = "weir-trial"
+
+// nobody runs trials.
+const nobody = 65534
+
+// trialIn bounds one trial. A processor that is the host's own is quick, or it does not work.
+var trialIn = map[string]time.Duration{"kvm": 15 * time.Second, "tcg": bootsIn}
+
+// trial is what was found out, and about what.
+type trial struct {
+	About string // the host's boot, QEMU, and the system
+	Shape shape
+}
+
+// tryShapes finds out how a machine comes up here, by having it do so: that /dev/kvm can be opened says nothing. What was found counts until the host is
+// booted anew.
+func (e *Engine) tryShapes(ctx context.Context, sys system) (shape, error) {
+	about := e.about(sys)
+	var known trial
+	if text, err := os.ReadFile(e.trialFile()); err == nil && json.Unmarshal(text, &known) == nil && known.About == about {
+		return known.Shape, nil
+	}
+	accels := []string{"kvm", "tcg"}
+	if _, err := os.Stat("/dev/kvm"); err != nil {
+		accels = accels[1:]
+	}
+	var failures []error
+	for _, accel := range accels {
+		for _, machine := range []string{"microvm", "q35", "pc"} {
+			s := shape{accel, machine}
+			err := e.try(ctx, sys, s)
+			if ctx.Err() != nil {
+				return s, ctx.Err()
+			}
+			if err == nil {
+				e.tell(s, failures)
+				return s, e.remember(trial{about, s})
+			}
+			failures = append(failures, fmt.Errorf("%s: %w", s, err))
+		}
+	}
+	return shape{}, fmt.Errorf("no virtual machine comes up here: %w", errors.Join(failures...))
+}
+
+func (e *Engine) tell(s shape, failures []error) {
+	if e.log == nil {
+		return
+	}
+	if s.Accel == "tcg" {
+		e.log.Warn("virtual machines have an emulated processor", "machine", s.Machine, "because", errors.Join(failures...))
+		return
+	}
+	e.log.Info("virtual machines", "machine", s.Machine, "processor", s.Accel)
+}
+
+func (e *Engine) remember(t trial) error {
+	text, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	return instance.Replace(e.trialFile(), text, 0o600)
+}
+
+// about says what a trial is true of.
+func (e *Engine) about(sys system) string {
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	of := strings.TrimSpace(string(boot)) + " " + sys.dir + " " + e.qemu
+	if info, err := os.Stat(e.qemu); err == nil {
+		of += " " + info.ModTime().UTC().Format(time.RFC3339Nano)
+	}
+	return of
+}
+
+// try boots a machine that ends at once.
+func (e *Engine) try(ctx context.Context, sys system, s shape) (err error) {
+	dir, err := os.MkdirTemp(e.home.Dir(), "trial-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	var files []*os.File
+	for path, flags := range map[string]int{
+		sys.kernel(): os.O_RDONLY, sys.initrd(): os.O_RDONLY, filepath.Join(dir, consoleFile): os.O_CREATE | os.O_WRONLY | os.O_APPEND,
+		filepath.Join(dir, exitFile): os.O_CREATE | os.O_WRONLY | os.O_APPEND, filepath.Join(dir, wordsFile): os.O_CREATE | os.O_WRONLY | os.O_APPEND,
+	} {
+		f, err := os.OpenFile(path, flags, 0o600)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		files = append(files, f)
+	}
+	named := func(name string) *os.File {
+		for _, f := range files {
+			if filepath.Base(f.Name()) == name {
+				return f
+			}
+		}
+		return nil
+	}
+	var q command
+	q.basis(s, defaultMemory, 1, nil)
+	q.boots(s, named("vmlinux"), named("initrd"), named(consoleFile), named(exitFile), channel.Trial)
+	defer func() {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), answersIn)
+		defer cancel()
+		err = errors.Join(err, e.home.EndIn(clean, trialID))
+	}()
+	cmd, err := e.run(container.Spec{ID: trialID}, nobody, q, named(wordsFile))
+	if err != nil {
+		return err
+	}
+	limit, cancel := context.WithTimeout(ctx, trialIn[s.Accel])
+	defer cancel()
+	stop := context.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
+	defer stop()
+	_ = cmd.Wait()
+	if exit, ok := readExit(dir); ok && exit.Code == 0 {
+		return nil
+	}
+	if limit.Err() != nil {
+		return fmt.Errorf("it has not come up in %v: %s", trialIn[s.Accel], printable(tail(dir, consoleFile, 3)))
+	}
+	return fmt.Errorf("it ended: %s", printable(tail(dir, wordsFile, 2)+" "+tail(dir, consoleFile, 3)))
+}
