@@ -9,6 +9,7 @@ import (
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/choice"
+	"weir.dev/weir/container/docker"
 	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/native"
 	"weir.dev/weir/container/oci"
@@ -39,6 +40,10 @@ func (o Options) oci() oci.Options {
 	return oci.Options{Options: o.kernel(), CLI: o.CLI, Remove: o.Remove, Vulnerable: o.Vulnerable, Log: o.Log}
 }
 
+func (o Options) docker() docker.Options {
+	return docker.Options{Options: o.kernel(), Remove: o.Remove, Vulnerable: o.Vulnerable}
+}
+
 // Driver is one way to run containers.
 type Driver struct {
 	// Open gives the runtime of an instance; it may be an io.Closer.
@@ -63,7 +68,16 @@ func All() map[string]Driver {
 		OCI: processes(OCI, func(ctx context.Context, i instance.Instance, o Options) (*kernel.Runtime, error) {
 			return oci.New(ctx, i, o.oci())
 		}, func(ctx context.Context, o Options) container.About { return oci.About(ctx, o.oci()) }, "runc"),
+		docker.Name: overDocker(),
 	}
+}
+
+func overDocker() Driver {
+	d := processes(docker.Name, func(ctx context.Context, i instance.Instance, o Options) (*kernel.Runtime, error) {
+		return docker.New(ctx, i, o.docker())
+	}, func(ctx context.Context, o Options) container.About { return docker.About(ctx, o.docker()) }, "runc")
+	d.Left = docker.Left
+	return d
 }
 
 // processes is a driver of containers that are processes of this kernel.
