@@ -101,7 +101,7 @@ func BenchmarkImages(b *testing.B) {
 		start = time.Now()
 		must(b, e.importImage(b.Context()))
 		none = append(none, time.Since(start))
-		must(b, e.removeImage(b.Context()))
+		must(b, e.removeImages(b.Context()))
 	}
 	slices.Sort(files)
 	slices.Sort(none)

@@ -73,6 +73,8 @@ func Left(i instance.Instance) bool {
 
 // use records that there is something from now on.
 func (e *engine) use() error {
+	e.shared.Lock()
+	defer e.shared.Unlock()
 	if _, err := os.Lstat(usedFile(e.inst)); err == nil {
 		return nil
 	}

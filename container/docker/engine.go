@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -38,6 +39,7 @@ type engine struct {
 	host   string
 	script string
 	api    *client.Client
+	shared sync.Mutex // held while what all containers share is made: usedFile and the image
 }
 
 var _ kernel.Foreign = (*engine)(nil)
@@ -384,7 +386,7 @@ func (e *engine) Destroy(ctx context.Context) error {
 	if err := e.unlink(func(string, string) (bool, error) { return true, nil }); err != nil {
 		return err
 	}
-	if err := e.removeImage(ctx); err != nil {
+	if err := e.removeImages(ctx); err != nil {
 		return err
 	}
 	if err := os.Remove(usedFile(e.inst)); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -16,8 +16,13 @@ import (
 // image is the name of the instance's image. It is empty: a container's root is Spec.Rootfs. The engine wants one, and shows its name.
 func (e *engine) image() string { return "weir/" + e.inst.Name + ":empty" }
 
-// importImage gives the engine the image.
+// importImage gives the engine the image, unless another caller just has.
 func (e *engine) importImage(ctx context.Context) error {
+	e.shared.Lock()
+	defer e.shared.Unlock()
+	if _, err := e.api.ImageInspect(ctx, e.image()); !errdefs.IsNotFound(err) {
+		return explain(err)
+	}
 	var layer bytes.Buffer
 	if err := tar.NewWriter(&layer).Close(); err != nil {
 		return err
@@ -53,14 +58,16 @@ func importError(r io.Reader) error {
 	}
 }
 
-// removeImage removes the image, if it is ours.
-func (e *engine) removeImage(ctx context.Context) error {
-	i, err := e.api.ImageInspect(ctx, e.image())
-	if err == nil && i.Config != nil && i.Config.Labels[labelInstance] == e.inst.Name {
-		_, err = e.api.ImageRemove(ctx, e.image(), client.ImageRemoveOptions{PruneChildren: true})
+// removeImages removes the image, and any that a killed engine has not named yet.
+func (e *engine) removeImages(ctx context.Context) error {
+	list, err := e.api.ImageList(ctx, client.ImageListOptions{All: true, Filters: make(client.Filters).Add("label", labelInstance+"="+e.inst.Name)})
+	if err != nil {
+		return fmt.Errorf("find images in the engine: %w", explain(err))
 	}
-	if err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("remove image %s from the engine: %w", e.image(), explain(err))
+	for _, i := range list.Items {
+		if _, err := e.api.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{PruneChildren: true}); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("remove image %s from the engine: %w", i.ID, explain(err))
+		}
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/choice"
+	"weir.dev/weir/container/docker"
 	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/kvm"
 	"weir.dev/weir/container/lxc"
@@ -47,6 +48,10 @@ func (o Options) kvm() kvm.Options {
 	return kvm.Options{Options: o.kernel(), Remove: o.Remove, Log: o.Log}
 }
 
+func (o Options) docker() docker.Options {
+	return docker.Options{Options: o.kernel(), Remove: o.Remove, Vulnerable: o.Vulnerable}
+}
+
 // Driver is one way to run containers.
 type Driver struct {
 	// Open gives the runtime of an instance; it may be an io.Closer.
@@ -83,7 +88,16 @@ func All() map[string]Driver {
 		kvm.Name: processes(kvm.Name, func(ctx context.Context, i instance.Instance, o Options) (*kvm.Runtime, error) {
 			return kvm.New(ctx, i, o.kvm())
 		}, func(ctx context.Context, o Options) container.About { return kvm.About(ctx, o.kvm()) }, kvm.QEMU, "prlimit"),
+		docker.Name: overDocker(),
 	}
+}
+
+func overDocker() Driver {
+	d := processes(docker.Name, func(ctx context.Context, i instance.Instance, o Options) (*kernel.Runtime, error) {
+		return docker.New(ctx, i, o.docker())
+	}, func(ctx context.Context, o Options) container.About { return docker.About(ctx, o.docker()) }, "runc")
+	d.Left = docker.Left
+	return d
 }
 
 // processes is a driver over an engine of package kernel.

@@ -75,6 +75,9 @@ func CheckRuntime(name string, o Options) string {
 	if err := tools.Installed(d.Programs...); err != nil {
 		return err.Error()
 	}
+	if a := d.About(context.Background(), containers.Options{}); a.Missing != "" {
+		return fmt.Sprintf("runtime %s: %s", name, a.Missing)
+	}
 	return CheckImage(o)
 }
 
