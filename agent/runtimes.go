@@ -136,9 +136,9 @@ func (a *Agent) tellRuntime(about container.About, lost, back bool) {
 	slices.Sort(names)
 	switch {
 	case lost && len(names) > 0:
-		a.hostEvent(api.Warning, "RuntimeLost", fmt.Sprintf("runtime %s is not available any more: %s; it runs %s, which stay here", about.Name, about.Missing, listed(names)))
+		a.event(api.Warning, "RuntimeLost", fmt.Sprintf("runtime %s is not available any more: %s; it runs %s, which stay here", about.Name, about.Missing, listed(names)))
 	case back && len(names) > 0:
-		a.hostEvent(api.Info, "RuntimeBack", fmt.Sprintf("runtime %s is available again; it runs %s", about.Name, listed(names)))
+		a.event(api.Info, "RuntimeBack", fmt.Sprintf("runtime %s is available again; it runs %s", about.Name, listed(names)))
 	}
 	a.news.Store(true)
 	a.poke()
@@ -154,7 +154,7 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-func (a *Agent) hostEvent(s api.Severity, reason, message string) {
+func (a *Agent) event(s api.Severity, reason, message string) {
 	a.report.Event(api.Event{Severity: s, Reason: reason, Kind: api.KindHost, Object: a.Host, Message: message})
 }
 
