@@ -161,6 +161,8 @@ func (a *Agent) CheckCapabilities(about container.About, f api.FunctionSpec, img
 	switch {
 	case unshared != nil && !sandbox.Cannot(unshared):
 		why = fmt.Sprintf("and whether a user namespace can bound them on host %s is not known: %v", a.Host, unshared)
+	case !about.Userns:
+		why = fmt.Sprintf("which would count on host %s itself, as functions in the runtime %s have no user namespaces", a.Host, about.Name)
 	case unshared != nil:
 		why = fmt.Sprintf("which would count on host %s itself, as its functions have no user namespaces (%v)", a.Host, unshared)
 	}

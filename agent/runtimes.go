@@ -136,9 +136,9 @@ func (a *Agent) tellRuntime(about container.About, lost, back bool) {
 	slices.Sort(names)
 	switch {
 	case lost && len(names) > 0:
-		a.hostEvent(api.Warning, "RuntimeLost", fmt.Sprintf("runtime %s is not available any more: %s; it runs %s, which stay here", about.Name, about.Missing, listed(names)))
+		a.event(api.Warning, "RuntimeLost", fmt.Sprintf("runtime %s is not available any more: %s; it runs %s, which stay here", about.Name, about.Missing, listed(names)))
 	case back && len(names) > 0:
-		a.hostEvent(api.Info, "RuntimeBack", fmt.Sprintf("runtime %s is available again; it runs %s", about.Name, listed(names)))
+		a.event(api.Info, "RuntimeBack", fmt.Sprintf("runtime %s is available again; it runs %s", about.Name, listed(names)))
 	}
 	a.news.Store(true)
 	a.poke()
@@ -154,7 +154,7 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-func (a *Agent) hostEvent(s api.Severity, reason, message string) {
+func (a *Agent) event(s api.Severity, reason, message string) {
 	a.report.Event(api.Event{Severity: s, Reason: reason, Kind: api.KindHost, Object: a.Host, Message: message})
 }
 
@@ -220,18 +220,23 @@ func (a *Agent) deleteLate(ctx context.Context) {
 	}
 }
 
-// hostRuntimes is what the host's status says of runtimes; nil before all have told.
+// hostRuntimes is what the host's status says of runtimes. Of those that have not told yet only the default counts as available: it has been opened.
 func (a *Agent) hostRuntimes() (out []api.HostRuntime) {
 	if a.Runtimes == nil {
 		return nil
 	}
 	for _, name := range a.Runtimes.Names() {
+		x := api.HostRuntime{Name: name, Default: name == a.RuntimeName}
 		s, known := a.runtimeState(name)
-		if !known {
-			return nil
+		switch r := s.about; {
+		case known:
+			x.Version, x.Ports, x.Userns, x.Available, x.Why, x.Note = r.Version, r.Ports, r.Userns, r.Missing == "", r.Missing, r.Note
+		case x.Default:
+			x.Available, x.Ports = true, a.Runtime.PortKinds()
+		default:
+			x.Why = "not known yet"
 		}
-		r := s.about
-		out = append(out, api.HostRuntime{Name: name, Version: r.Version, Ports: r.Ports, Userns: r.Userns, Available: r.Missing == "", Default: name == a.RuntimeName, Why: r.Missing, Note: r.Note})
+		out = append(out, x)
 	}
 	return out
 }

@@ -19,6 +19,7 @@ import (
 // engines are the runtimes of a desk beside oci, which is its d.runtime.
 type engines struct {
 	docker, bare *runtimefake.Runtime
+	left         bool // each may have containers
 	mu           sync.Mutex
 	missing      string // why there is no docker
 }
@@ -51,7 +52,7 @@ func (e *engines) several(fallback string) func(*desk) {
 					now.Ports, now.Missing = rt.Kinds, why()
 					return now
 				},
-				Left: func() bool { return false },
+				Left: func() bool { return e.left },
 			}
 		}
 		there := func() string { return "" }
@@ -250,20 +251,8 @@ func anotherDefaultMovesNothing(t *testing.T) {
 	d.waits("the chain is in force", through("fw"), 80)
 	version := d.sw.Version()
 	d.stop()
-	several := func(d *desk) {
-		e.several("docker")(d)
-		r, err := choice.Open(t.Context(), choice.Options{Dir: d.options.Instance.Run + "/runtimes", Default: "docker", Drivers: map[string]choice.Driver{
-			"oci": {Open: func(context.Context) (container.Runtime, error) { return d.runtime, nil }, About: func(context.Context) container.About {
-				return container.About{Ports: d.runtime.Kinds}
-			}},
-			"docker": {Open: func(context.Context) (container.Runtime, error) { return e.docker, nil }, About: func(context.Context) container.About {
-				return container.About{Ports: e.docker.Kinds}
-			}},
-		}})
-		d.must(nil, err)
-		d.options.Runtime, d.options.Runtimes = r, r
-	}
-	several(d)
+	e.left = true // it wrote down nothing of whose its containers are
+	e.several("docker")(d)
 	d.start()
 	d.put("late", api.FunctionSpec{})
 	if s := d.up("late").Status; s.Runtime != "docker" {

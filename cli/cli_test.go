@@ -77,9 +77,9 @@ func variable(flag string) string {
 	return "WEIR_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// ofOneDeed tells whether a flag is of one deed, which a variable would have done at each start.
+// ofOneDeed tells whether a flag is of one deed, which a variable would have done at each start, or with each object.
 func ofOneDeed(command, flag string) bool {
-	return (command == "weir up" || command == "weir manager") && (flag == "restore" || flag == "replace")
+	return (command == "weir up" || command == "weir manager") && (flag == "restore" || flag == "replace") || command == "weir function create" && flag == "runtime"
 }
 
 func TestEveryFlagNamesItsEnvironmentVariable(t *testing.T) {

@@ -159,6 +159,7 @@ func (a *app) functionCreate() *cobra.Command {
 	f.StringVar(&onFail, "on-fail", "", "what happens to traffic while it is down: drop (default) or bypass")
 	f.StringVar(&spec.CPUs, "cpus", "", "cores, for example 0.5")
 	f.StringVar(&spec.Runtime, "runtime", "", "what runs it: "+strings.Join(api.Runtimes(), ", ")+"; default what its host says")
+	f.Lookup("runtime").Annotations = map[string][]string{command.Once: {"true"}} // the variable is the daemon's, and may name a program
 	f.StringVar(&spec.CPUSet, "cpuset", "", "processors that it may run on, for example 0-3,5; default all")
 	f.StringVar(&spec.Memory, "memory", "", "memory, for example 64M")
 	f.StringVar(&spec.Host, "host", "", "host to run on")

@@ -3,11 +3,14 @@ package change
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/e2e/rig"
@@ -38,6 +41,26 @@ func runsIn(ctx context.Context, t *testing.T, r *rig.Rig, runtime string) api.F
 	return f
 }
 
+// named is how a function names a runtime. Without user namespaces the firewall gets its capability by our word only.
+func named(x api.HostRuntime) string {
+	if x.Userns {
+		return ", runtime: " + x.Name
+	}
+	return ", runtime: " + x.Name + ", allow: [CAP_NET_ADMIN]"
+}
+
+// runtimesOf is the host when it knows all of its runtimes.
+func runtimesOf(ctx context.Context, t *testing.T, r *rig.Rig) (h api.Host) {
+	t.Helper()
+	rig.Eventually(ctx, t, "the host says which runtimes it has", func() (bool, string) {
+		err := r.Get(ctx, &h, "host", "local")
+		d, _ := h.Status.RuntimeOf("")
+		unknown := func(x api.HostRuntime) bool { return x.Why == "not known yet" }
+		return err == nil && d.Userns && !slices.ContainsFunc(h.Status.Runtimes, unknown), fmt.Sprint(err, h.Status.Runtimes)
+	})
+	return h
+}
+
 // portNames are those of the function's ports, as the switch has them.
 func portNames(ctx context.Context, t *testing.T, r *rig.Rig) string {
 	t.Helper()
@@ -59,11 +82,7 @@ func portNames(ctx context.Context, t *testing.T, r *rig.Rig) string {
 func TestAFunctionChangesItsRuntime(t *testing.T) {
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, ofRuntime(r, ""))
-	var h api.Host
-	rig.Eventually(ctx, t, "the host says which runtimes it has", func() (bool, string) {
-		err := r.Get(ctx, &h, "host", "local")
-		return err == nil && len(h.Status.Runtimes) > 0, fmt.Sprint(err)
-	})
+	h := runtimesOf(ctx, t, r)
 	if is, ok := h.Status.RuntimeOf("oci"); !ok || !is.Available || is.Version == "" {
 		t.Errorf("of oci it says %+v, %v", is, ok)
 	}
@@ -74,7 +93,7 @@ func TestAFunctionChangesItsRuntime(t *testing.T) {
 			fmt.Printf("runtime %s: not here: %s\n", x.Name, x.Why)
 			continue
 		}
-		there, back, forbidden := counted(ctx, t, r, func() { r.MustApply(ctx, t, ofRuntime(r, ", runtime: "+x.Name)) })
+		there, back, forbidden := counted(ctx, t, r, func() { r.MustApply(ctx, t, ofRuntime(r, named(x))) })
 		if there.Lost+back.Lost+there.Duplicated+back.Duplicated != 0 || forbidden.Received != 0 {
 			t.Errorf("to %s: there %+v, back %+v, %d forbidden passed", x.Name, there, back, forbidden.Received)
 		}
@@ -88,6 +107,43 @@ func TestAFunctionChangesItsRuntime(t *testing.T) {
 	runsIn(ctx, t, r, h.Status.Runtime)
 }
 
+// Daemons that are killed at any moment of a change of runtime leave one container for each function, and nothing in the other runtimes.
+func TestKilledWhileARuntimeChanges(t *testing.T) {
+	t.Parallel()
+	r, ctx := rig.ForTest(t, rig.Options{})
+	r.MustApply(ctx, t, ofRuntime(r, ""))
+	h := runtimesOf(ctx, t, r)
+	there := slices.DeleteFunc(h.Status.Runtimes, func(x api.HostRuntime) bool {
+		return !x.Available || portkind.Join(x.Ports, h.Status.SwitchPorts) == ""
+	})
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for i := range max(12, 2*len(there)) {
+		if _, err := r.Apply(ctx, ofRuntime(r, named(there[i%len(there)])), "--wait=false"); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Duration(random.IntN(600)) * time.Millisecond) // the moment to die is the point
+		if err := r.Kill(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Up(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.MustApply(ctx, t, ofRuntime(r, named(there[0])))
+	runsIn(ctx, t, r, there[0].Name)
+	rig.Eventually(ctx, t, "one container for each function is left", func() (bool, string) {
+		written, err := os.ReadDir(filepath.Join("/run/weir", r.Name, "runtimes"))
+		boxes, berr := os.ReadDir(filepath.Join("/run/weir", r.Name, "sandboxes"))
+		bundles, gerr := filepath.Glob(filepath.Join("/run/weir", r.Name, "*/bundles/*"))
+		return err == nil && berr == nil && gerr == nil && len(written) == 2 && len(boxes) == 2 && len(bundles) <= 2, fmt.Sprint(written, boxes, bundles, err, berr, gerr)
+	})
+	if _, err := r.Ping(ctx, r.Alice(), rig.BobAddr, 3, "0.02"); err != nil {
+		t.Error(err)
+	}
+}
+
 // A host whose program is given by --runtime runs oci with it, for functions that name no runtime and for those that name oci. A runtime that it has not
 // is refused, with the reason, and nothing changes. All is found again by the next daemon, also if nothing is written down of whose a container is, as a
 // former version left it.
@@ -96,11 +152,7 @@ func TestARuntimeGivenByItsProgram(t *testing.T) {
 	r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--runtime", "runc"}})
 	r.MustApply(ctx, t, ofRuntime(r, ", runtime: oci"))
 	before := runsIn(ctx, t, r, "oci")
-	var h api.Host
-	rig.Eventually(ctx, t, "the host says which runtimes it has", func() (bool, string) {
-		err := r.Get(ctx, &h, "host", "local")
-		return err == nil && len(h.Status.Runtimes) > 0, fmt.Sprint(err)
-	})
+	h := runtimesOf(ctx, t, r)
 	if is, _ := h.Status.RuntimeOf(""); is.Name != "oci" || !is.Default || !is.Available {
 		t.Errorf("by default it has %+v", is)
 	}
