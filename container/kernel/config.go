@@ -2,8 +2,10 @@ package kernel
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -44,6 +46,10 @@ func (h *Home) Config(c Container) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
+	score, err := ownScore()
+	if err != nil {
+		return nil, err
+	}
 	limits := []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: min(1024, files), Hard: files}, {Type: "RLIMIT_CORE"}}
 	if s.ReadOnly {
 		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_FSIZE", Soft: maxLog, Hard: maxLog})
@@ -53,7 +59,7 @@ func (h *Home) Config(c Container) (*specs.Spec, error) {
 		Root:    &specs.Root{Path: root, Readonly: s.ReadOnly},
 		Process: &specs.Process{
 			Args: s.Args, Env: env, Cwd: dir, NoNewPrivileges: true, Capabilities: caps, User: specs.User{UID: s.UID, GID: s.GID},
-			Rlimits: limits,
+			Rlimits: limits, OOMScoreAdj: score,
 		},
 		Hostname:    s.ID,
 		Mounts:      mounts(s),
@@ -87,6 +93,22 @@ func maxFiles() (uint64, error) {
 		return 0, fmt.Errorf("read limit of open files: %w", err)
 	}
 	return min(own.Max, 524288), nil
+}
+
+// ownScore is the OOM score of containers: 0 where we are better than that and they would inherit it, as our unit has us kept; nil: what we have.
+func ownScore() (*int, error) {
+	raw, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return nil, fmt.Errorf("read OOM score: %w", err)
+	}
+	return scoreBeside(string(raw)), nil
+}
+
+func scoreBeside(own string) *int {
+	if n, err := strconv.Atoi(strings.TrimSpace(own)); err == nil && n < 0 {
+		return new(int)
+	}
+	return nil
 }
 
 func mounts(s container.Spec) []specs.Mount {
@@ -131,6 +153,7 @@ func (p *profiles) of(caps []string) (*specs.LinuxSeccomp, error) {
 	if native, ok := nativeArch[runtime.GOARCH]; ok {
 		f.Architectures = []specs.Arch{native}
 	}
+	f.Syscalls = socketsOf32Bits(f)
 	if p.made == nil || len(p.made) > 64 {
 		p.made = map[string]*specs.LinuxSeccomp{}
 	}
@@ -139,3 +162,56 @@ func (p *profiles) of(caps []string) (*specs.LinuxSeccomp, error) {
 }
 
 var nativeArch = map[string]specs.Arch{"amd64": specs.ArchX86_64, "arm64": specs.ArchAARCH64, "riscv64": specs.ArchRISCV64}
+
+// socketFamilies is more than any kernel has, and a power of 2.
+const socketFamilies = 64
+
+// socketsOf32Bits are a profile's rules with those for socket written anew: the profile compares the family with all 64 bits of a register, but the kernel
+// takes the lower 32 alone, so that what is refused would only want something in the upper half. Families that are allowed are told by their bits.
+func socketsOf32Bits(f *specs.LinuxSeccomp) []specs.LinuxSyscall {
+	isSocket := func(r specs.LinuxSyscall) bool {
+		return slices.Equal(r.Names, []string{"socket"}) && r.Action == specs.ActAllow
+	}
+	allowed := make([]bool, socketFamilies)
+	for _, r := range f.Syscalls {
+		for family := range allowed {
+			allowed[family] = allowed[family] || isSocket(r) && !slices.ContainsFunc(r.Args, func(a specs.LinuxSeccompArg) bool { return !matches(a, uint64(family)) })
+		}
+	}
+	rules := slices.DeleteFunc(slices.Clone(f.Syscalls), isSocket)
+	for first := 0; first < socketFamilies; {
+		size := 1 // of the largest aligned block from first on that is allowed
+		for first%(2*size) == 0 && first+2*size <= socketFamilies && !slices.Contains(allowed[first:first+2*size], false) {
+			size *= 2
+		}
+		if allowed[first] {
+			rules = append(rules, specs.LinuxSyscall{Names: []string{"socket"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{
+				{Index: 0, Op: specs.OpMaskedEqual, Value: 1<<32 - uint64(size), ValueTwo: uint64(first)},
+			}})
+		}
+		first += size
+	}
+	return rules
+}
+
+// matches tells whether a family is what a rule wants; what is not understood is not.
+func matches(a specs.LinuxSeccompArg, family uint64) bool {
+	if a.Index != 0 {
+		return false
+	}
+	switch a.Op {
+	case specs.OpEqualTo:
+		return family == a.Value
+	case specs.OpNotEqual:
+		return family != a.Value
+	case specs.OpLessThan:
+		return family < a.Value
+	case specs.OpLessEqual:
+		return family <= a.Value
+	case specs.OpGreaterThan:
+		return family > a.Value
+	case specs.OpGreaterEqual:
+		return family >= a.Value
+	}
+	return false
+}
