@@ -1,0 +1,383 @@
+package native
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/image"
+	"weir.dev/weir/netns"
+)
+
+// probe is this test's program, in a container.
+const probe = "/bin/probe"
+
+// attempt is what the program does in a container: it prints a line of what went through, and waits if it is told so.
+func attempt(args []string) {
+	call := func(nr uintptr, a ...uintptr) {
+		var all [6]uintptr
+		copy(all[:], a)
+		r, _, errno := unix.RawSyscall6(nr, all[0], all[1], all[2], all[3], all[4], all[5])
+		if errno != 0 {
+			fmt.Println("refused:", errno.Error())
+			return
+		}
+		fmt.Println("went through:", r)
+	}
+	number := func(i int) uintptr {
+		n, err := strconv.ParseUint(args[i], 0, 64)
+		if err != nil {
+			panic(err)
+		}
+		return uintptr(n)
+	}
+	said := func(what string, err error) {
+		if err != nil {
+			fmt.Println(what, "refused:", err)
+			return
+		}
+		fmt.Println(what, "went through")
+	}
+	switch args[0] {
+	case "personality":
+		call(unix.SYS_PERSONALITY, number(1))
+	case "socket":
+		call(unix.SYS_SOCKET, number(1), unix.SOCK_SEQPACKET, 0)
+	case "chmod": // to the mode that they have: it does no harm
+		for _, d := range append(devices, "stdin", "stdout", "stderr") {
+			if fi, err := os.Stat("/dev/" + d); err == nil && fi.Mode()&os.ModeCharDevice != 0 {
+				said(d, os.Chmod("/dev/"+d, fi.Mode().Perm()))
+			}
+		}
+	case "lease": // its log, so that whoever else opens it waits
+		read, err := os.Open("/proc/self/fd/1")
+		if err != nil {
+			panic(err)
+		}
+		for n := range 3 {
+			unix.Close(n)
+		}
+		_, err = unix.FcntlInt(read.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+		if err != nil {
+			os.Exit(7)
+		}
+		time.Sleep(time.Hour)
+	case "exe": // of a process that is about to be the container's program
+		for {
+			all, _ := filepath.Glob("/proc/[0-9]*/exe")
+			for _, p := range all {
+				if to, err := os.Readlink(p); err == nil && strings.Contains(to, "memfd:") {
+					if f, err := os.Open(p); err == nil {
+						said("chmod", f.Chmod(0))
+						time.Sleep(time.Hour)
+					}
+				}
+			}
+		}
+	case "wait":
+		fmt.Println("ready")
+		time.Sleep(time.Hour)
+	}
+}
+
+// withProbe is a root with the program in it.
+func withProbe(t *testing.T, s *container.Spec) {
+	t.Helper()
+	self, err := os.ReadFile("/proc/self/exe")
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(s.Rootfs, probe), self, 0o755))
+}
+
+// enclosed gives a spec namespaces that its root is the owner of, as the agent does.
+func enclosed(t *testing.T, s *container.Spec) {
+	t.Helper()
+	dir, err := os.MkdirTemp("/run", "weir-native-")
+	must(t, err)
+	must(t, os.Chmod(dir, 0o711))
+	s.Netns, s.Userns = filepath.Join(dir, "net"), filepath.Join(dir, "user")
+	s.IDs, err = netns.TakeIDs(dir)
+	must(t, err)
+	must(t, netns.CreateOwned(s.Userns, s.Netns, s.IDs, netns.Options{Quiet: true}))
+	user, err := os.Open(s.Userns)
+	must(t, err)
+	defer user.Close()
+	root, err := image.Shifted(s.Rootfs, user)
+	must(t, err)
+	defer unix.Close(root)
+	s.Rootfs = filepath.Join(dir, "root")
+	must(t, os.Mkdir(s.Rootfs, 0o755))
+	must(t, unix.MoveMount(root, "", unix.AT_FDCWD, s.Rootfs, unix.MOVE_MOUNT_F_EMPTY_PATH))
+	ids, rootfs, paths := s.IDs, s.Rootfs, []string{s.Netns, s.Userns}
+	t.Cleanup(func() {
+		must(t, unix.Unmount(rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
+		for _, p := range paths {
+			must(t, netns.Delete(p))
+		}
+		must(t, os.RemoveAll(dir))
+		must(t, netns.GiveIDsBack(dir, ids))
+	})
+}
+
+// printed is what a container prints up to its end.
+func printed(t *testing.T, r *kernel.Runtime, s container.Spec, args ...string) string {
+	t.Helper()
+	s.Args = append([]string{probe}, args...)
+	must(t, r.Run(t.Context(), s))
+	_, err := r.Wait(t.Context(), s.ID)
+	must(t, err)
+	l, err := r.Logs(t.Context(), s.ID, container.LogOptions{Latest: true})
+	must(t, err)
+	defer l.Close()
+	var out bytes.Buffer
+	_, err = out.ReadFrom(l)
+	must(t, err)
+	return out.String()
+}
+
+// The kernel looks at the lower half of some arguments only: what is in the upper one may not lead around the profile.
+func TestNoArgumentLeadsAroundTheFilter(t *testing.T) {
+	r, _, s := fresh(t)
+	withProbe(t, &s)
+	for _, c := range []struct{ call, arg, want string }{
+		{"personality", "0x40000", "refused"},
+		{"personality", "0x9e00040000", "refused"}, // 0x9e is arch_prctl on amd64
+		{"personality", "0x9e", "refused"},
+		{"personality", "8", "went through"},
+		{"socket", "40", "refused: operation not permitted"},
+		{"socket", "0x2900000028", "refused: operation not permitted"}, // AF_VSOCK; 0x29 is socket itself
+		{"socket", "38", "refused: operation not permitted"},
+		{"socket", "0x100000026", "refused: operation not permitted"}, // AF_ALG
+		{"socket", "1", "went through"},
+	} {
+		if got := printed(t, r, s, c.call, c.arg); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s(%s): %s, want %s", c.call, c.arg, strings.TrimSpace(got), c.want)
+		}
+	}
+}
+
+// Root of a container without a user namespace owns the host's devices, and could take them from the host. So they and what stands for a stream that is
+// not there are on mounts that are only read, which hinders nobody from writing into them.
+func TestTheHostsDevicesCannotBeChanged(t *testing.T) {
+	r, _, s := fresh(t)
+	withProbe(t, &s)
+	if got := printed(t, r, s, "chmod"); strings.Contains(got, "went through") || strings.Count(got, "refused") < len(devices) {
+		t.Errorf("at its start:\n%s", got)
+	}
+	s.Args = []string{probe, "wait"}
+	must(t, r.Run(t.Context(), s))
+	var out bytes.Buffer
+	_, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{probe, "chmod"}, Stdout: &out})
+	must(t, err)
+	if got := out.String(); strings.Contains(got, "went through") || strings.Count(got, "refused") < len(devices)+2 { // input and errors
+		t.Errorf("one more process:\n%s", got)
+	}
+	out.Reset()
+	const use = "echo x >/dev/null && busybox head -c 4 /dev/zero | busybox wc -c && busybox head -c 2 /dev/urandom | busybox wc -c"
+	code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"/bin/sh", "-c", use}, Stdout: &out})
+	if err != nil || code != 0 || out.String() != "4\n2\n" {
+		t.Errorf("they cannot be used: exit code %d, %v: %s", code, err, out.String())
+	}
+}
+
+// A program of Exec dies with the launcher, and so with the daemon, also where becoming root of a user namespace makes the kernel forget that it should.
+func TestExecDiesWithTheLauncher(t *testing.T) {
+	for _, shared := range []bool{true, false} {
+		for _, uid := range []uint32{0, 65534} {
+			t.Run(fmt.Sprintf("shared %v, user %d", shared, uid), func(t *testing.T) {
+				r, _, s := fresh(t)
+				withProbe(t, &s)
+				if !shared {
+					enclosed(t, &s)
+				}
+				s.UID, s.GID = uid, uid
+				s.Args = []string{probe, "wait"}
+				must(t, r.Run(t.Context(), s))
+				over := make(chan error, 1)
+				ready, w, err := os.Pipe()
+				must(t, err)
+				defer ready.Close()
+				go func() {
+					_, err := r.Exec(context.WithoutCancel(t.Context()), "a", container.ExecSpec{Args: []string{probe, "wait", "exec"}, Stdout: w})
+					over <- err
+				}()
+				_, err = ready.Read(make([]byte, 1))
+				must(t, err)
+				program, parent := find(t, "exec")
+				must(t, unix.Kill(parent, unix.SIGKILL))
+				<-over
+				w.Close()
+				gone := false
+				for deadline := time.Now().Add(5 * time.Second); !gone && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+					_, err := os.Stat(fmt.Sprintf("/proc/%d", program))
+					gone = errors.Is(err, fs.ErrNotExist) || state(program) == "Z"
+				}
+				if !gone {
+					t.Error("the program lives on")
+				}
+			})
+		}
+	}
+}
+
+func state(pid int) string {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	m := regexp.MustCompile(`State:\s+(\S)`).FindSubmatch(b)
+	if m == nil {
+		return ""
+	}
+	return string(m[1])
+}
+
+// find is our probe with a last argument, and its parent.
+func find(t *testing.T, last string) (pid, parent int) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	must(t, err)
+	for _, p := range all {
+		b, _ := os.ReadFile(p)
+		if !bytes.HasPrefix(b, []byte(probe+"\x00")) || !bytes.HasSuffix(b, []byte("\x00"+last+"\x00")) {
+			continue
+		}
+		status, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "status"))
+		m := regexp.MustCompile(`PPid:\s+(\d+)`).FindSubmatch(status)
+		pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(p)))
+		parent, _ = strconv.Atoi(string(m[1]))
+		up, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", parent))
+		if m := regexp.MustCompile(`PPid:\s+(\d+)`).FindSubmatch(up); m != nil && string(m[1]) == strconv.Itoa(os.Getpid()) {
+			return pid, parent
+		}
+	}
+	t.Fatal("no such process")
+	return 0, 0
+}
+
+// An image with a pipe where a file is to be mounted holds nobody up.
+func TestAPipeAtAMountPoint(t *testing.T) {
+	r, _, s := fresh(t)
+	file := filepath.Join(t.TempDir(), "secret")
+	must(t, os.WriteFile(file, []byte("x"), 0o644))
+	must(t, unix.Mkfifo(filepath.Join(s.Rootfs, "etc/secret"), 0o666))
+	s.Mounts = []container.Mount{{Source: file, Target: "/etc/secret", ReadOnly: true}}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	s.Args = []string{"/bin/sh", "-c", "cat /etc/secret; sleep 1000"}
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx, s) }()
+	select {
+	case err := <-done:
+		must(t, err)
+	case <-time.After(8 * time.Second):
+		t.Error("it hangs, though its context has ended")
+		w, err := os.OpenFile(filepath.Join(s.Rootfs, "etc/secret"), os.O_RDWR, 0)
+		must(t, err)
+		defer w.Close()
+		<-done
+	}
+}
+
+// Functions are no better than what else runs on the host when memory is short, however well the daemon is kept.
+func TestTheDaemonsOOMScoreIsItsOwn(t *testing.T) {
+	const own = "/proc/self/oom_score_adj"
+	before, err := os.ReadFile(own)
+	must(t, err)
+	if err := os.WriteFile(own, []byte("-500"), 0); errors.Is(err, unix.EACCES) {
+		t.Skip("nobody may lower an OOM score here: CAP_SYS_RESOURCE is missing")
+	}
+	defer func() { must(t, os.WriteFile(own, before, 0)) }()
+	r, _, s := fresh(t)
+	s.Args = []string{"/bin/sh", "-c", "cat /proc/self/oom_score_adj; echo -1 >/proc/self/oom_score_adj 2>/dev/null && echo lowered; sleep 1000"}
+	must(t, r.Run(t.Context(), s))
+	var out bytes.Buffer
+	_, err = r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"/bin/cat", own, "/proc/1/oom_score_adj"}, Stdout: &out})
+	must(t, err)
+	if out.String() != "0\n0\n" {
+		t.Errorf("%q, want 0 for both", out.String())
+	}
+	l, err := r.Logs(t.Context(), "a", container.LogOptions{})
+	must(t, err)
+	defer l.Close()
+	var text bytes.Buffer
+	_, err = text.ReadFrom(l)
+	must(t, err)
+	if strings.Contains(text.String(), "lowered") {
+		t.Error("it lowers its score")
+	}
+}
+
+// A function that takes a lease on its log holds nobody up who reads or bounds it.
+func TestALeaseOnTheLogHoldsNobodyUp(t *testing.T) {
+	for _, shared := range []bool{true, false} {
+		t.Run(fmt.Sprint("shared ", shared), func(t *testing.T) {
+			r, e, s := fresh(t)
+			withProbe(t, &s)
+			if !shared {
+				enclosed(t, &s)
+			}
+			s.Args = []string{"/bin/sh", "-c", "busybox head -c 9000000 /dev/zero; exec " + probe + " lease"}
+			must(t, r.Run(t.Context(), s))
+			path := e.home.LogFile("a")
+			deadline := time.Now().Add(20 * time.Second)
+			for held := false; !held; time.Sleep(10 * time.Millisecond) {
+				f, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
+				held = errors.Is(err, unix.EWOULDBLOCK)
+				if err == nil {
+					f.Close()
+				}
+				if time.Now().After(deadline) {
+					t.Fatal("it takes no lease")
+				}
+			}
+			done := make(chan error, 1)
+			go func() {
+				_, err := r.List(t.Context())
+				done <- err
+			}()
+			select {
+			case err := <-done:
+				t.Log(err)
+			case <-time.After(10 * time.Second):
+				t.Error("the list of containers waits for the lease's end")
+				must(t, r.Delete(context.Background(), "a"))
+				<-done
+			}
+		})
+	}
+}
+
+// Root of a container without a user namespace owns the launcher's file, too. What it does to it is its own affair.
+func TestNobodySpoilsTheLauncher(t *testing.T) {
+	r, _, s := fresh(t)
+	withProbe(t, &s)
+	must(t, os.WriteFile(filepath.Join(s.Rootfs, "bin/loop"), []byte("#!/proc/self/exe\n"), 0o755))
+	s.Args = []string{probe, "exe"}
+	must(t, r.Run(t.Context(), s))
+	for range 300 {
+		if _, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"/bin/loop"}}); err != nil && !strings.Contains(err.Error(), "not executable") {
+			t.Fatal(err)
+		}
+		if l, err := r.Logs(t.Context(), "a", container.LogOptions{}); err == nil {
+			var out bytes.Buffer
+			_, _ = out.ReadFrom(l)
+			l.Close()
+			if out.Len() > 0 {
+				t.Log(out.String())
+				break
+			}
+		}
+	}
+	s.ID, s.Args = "b", []string{"/bin/sh", "-c", "exit 0"}
+	must(t, r.Run(t.Context(), s))
+}
