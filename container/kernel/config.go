@@ -153,7 +153,7 @@ func (p *profiles) of(caps []string) (*specs.LinuxSeccomp, error) {
 	if native, ok := nativeArch[runtime.GOARCH]; ok {
 		f.Architectures = []specs.Arch{native}
 	}
-	f.Syscalls = socketsOf32Bits(f)
+	f.Syscalls = reserveNothing(socketsOf32Bits(f.Syscalls))
 	if p.made == nil || len(p.made) > 64 {
 		p.made = map[string]*specs.LinuxSeccomp{}
 	}
@@ -162,56 +162,3 @@ func (p *profiles) of(caps []string) (*specs.LinuxSeccomp, error) {
 }
 
 var nativeArch = map[string]specs.Arch{"amd64": specs.ArchX86_64, "arm64": specs.ArchAARCH64, "riscv64": specs.ArchRISCV64}
-
-// socketFamilies is more than any kernel has, and a power of 2.
-const socketFamilies = 64
-
-// socketsOf32Bits are a profile's rules with those for socket written anew: the profile compares the family with all 64 bits of a register, but the kernel
-// takes the lower 32 alone, so that what is refused would only want something in the upper half. Families that are allowed are told by their bits.
-func socketsOf32Bits(f *specs.LinuxSeccomp) []specs.LinuxSyscall {
-	isSocket := func(r specs.LinuxSyscall) bool {
-		return slices.Equal(r.Names, []string{"socket"}) && r.Action == specs.ActAllow
-	}
-	allowed := make([]bool, socketFamilies)
-	for _, r := range f.Syscalls {
-		for family := range allowed {
-			allowed[family] = allowed[family] || isSocket(r) && !slices.ContainsFunc(r.Args, func(a specs.LinuxSeccompArg) bool { return !matches(a, uint64(family)) })
-		}
-	}
-	rules := slices.DeleteFunc(slices.Clone(f.Syscalls), isSocket)
-	for first := 0; first < socketFamilies; {
-		size := 1 // of the largest aligned block from first on that is allowed
-		for first%(2*size) == 0 && first+2*size <= socketFamilies && !slices.Contains(allowed[first:first+2*size], false) {
-			size *= 2
-		}
-		if allowed[first] {
-			rules = append(rules, specs.LinuxSyscall{Names: []string{"socket"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{
-				{Index: 0, Op: specs.OpMaskedEqual, Value: 1<<32 - uint64(size), ValueTwo: uint64(first)},
-			}})
-		}
-		first += size
-	}
-	return rules
-}
-
-// matches tells whether a family is what a rule wants; what is not understood is not.
-func matches(a specs.LinuxSeccompArg, family uint64) bool {
-	if a.Index != 0 {
-		return false
-	}
-	switch a.Op {
-	case specs.OpEqualTo:
-		return family == a.Value
-	case specs.OpNotEqual:
-		return family != a.Value
-	case specs.OpLessThan:
-		return family < a.Value
-	case specs.OpLessEqual:
-		return family <= a.Value
-	case specs.OpGreaterThan:
-		return family > a.Value
-	case specs.OpGreaterEqual:
-		return family >= a.Value
-	}
-	return false
-}

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -87,11 +89,35 @@ func attempt(args []string) {
 				}
 			}
 		}
+	case "reserve": // disk, for its log, beyond its end: no limit of a file's size counts there
+		for range 2 {
+			said("fallocate", unix.Fallocate(1, unix.FALLOC_FL_KEEP_SIZE, 0, reserved))
+			said("zero", unix.Fallocate(1, unix.FALLOC_FL_KEEP_SIZE|unix.FALLOC_FL_ZERO_RANGE, 0, reserved))
+			for _, number := range []uintptr{0x40305828, 0x4030582a, 1<<32 | 0x40305828} { // FS_IOC_RESVSP and its 64
+				space := struct {
+					kind, whence int16
+					start, n     int64
+					system       int32
+					pid          uint32
+					_            [4]int32
+				}{n: reserved}
+				_, _, errno := unix.RawSyscall(unix.SYS_IOCTL, 1, number, uintptr(unsafe.Pointer(&space)))
+				if errno == 0 {
+					fmt.Println("ioctl went through")
+				}
+			}
+		}
+		said("hole", unix.Fallocate(1, unix.FALLOC_FL_KEEP_SIZE|unix.FALLOC_FL_PUNCH_HOLE, 1<<20, 4096))
+		_, err := unix.IoctlGetInt(1, unix.TIOCINQ)
+		fmt.Println("another ioctl:", err)
+		time.Sleep(time.Hour)
 	case "wait":
 		fmt.Println("ready")
 		time.Sleep(time.Hour)
 	}
 }
+
+const reserved = 256 << 20
 
 // withProbe is a root with the program in it.
 func withProbe(t *testing.T, s *container.Spec) {
@@ -380,4 +406,82 @@ func TestNobodySpoilsTheLauncher(t *testing.T) {
 	}
 	s.ID, s.Args = "b", []string{"/bin/sh", "-c", "exit 0"}
 	must(t, r.Run(t.Context(), s))
+}
+
+// All that package e2e/escape has a hostile function try leads to nothing of the host's.
+func TestTheHostileFunctionStaysInside(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "hostile")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "weir.dev/weir/e2e/escape/hostile")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	raw, err := os.ReadFile(program)
+	must(t, err)
+	many := []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID",
+		"CAP_SYS_CHROOT", "CAP_SYS_NICE", "CAP_SYS_RESOURCE"}
+	for name, c := range map[string]struct {
+		shared bool
+		caps   []string
+	}{"alone": {}, "with capabilities": {caps: many}, "without a user namespace": {shared: true}} {
+		t.Run(name, func(t *testing.T) {
+			r, _, s := fresh(t)
+			must(t, os.WriteFile(filepath.Join(s.Rootfs, "hostile"), raw, 0o755))
+			if !c.shared {
+				enclosed(t, &s)
+			}
+			config := t.TempDir()
+			must(t, os.WriteFile(filepath.Join(config, "config.json"), []byte("{}"), 0o644))
+			s.Capabilities, s.Args, s.Mounts = c.caps, []string{"/hostile"}, []container.Mount{{Source: config, Target: "/etc/weir", ReadOnly: true}}
+			must(t, r.Run(t.Context(), s))
+			var text bytes.Buffer
+			for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(text.String(), "ESCAPE done"); time.Sleep(100 * time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("it does not come to an end:\n%s", text.String())
+				}
+				l, err := r.Logs(t.Context(), "a", container.LogOptions{})
+				must(t, err)
+				text.Reset()
+				_, err = text.ReadFrom(l)
+				must(t, err)
+				l.Close()
+			}
+			for line := range strings.Lines(text.String()) {
+				if strings.Contains(line, " ESCAPED ") && (!c.shared || !strings.HasPrefix(line, "ESCAPE host-ids ")) {
+					t.Error(strings.TrimSpace(line))
+				}
+			}
+			t.Logf("%d attempts\n%s", strings.Count(text.String(), "ESCAPE ")-1, text.String())
+		})
+	}
+}
+
+// A function reserves no disk for its log.
+func TestALogReservesNoDisk(t *testing.T) {
+	r, e, s := fresh(t)
+	withProbe(t, &s)
+	enclosed(t, &s)
+	s.Args = []string{probe, "reserve"}
+	must(t, r.Run(t.Context(), s))
+	text := ""
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(text, "another ioctl"); time.Sleep(10 * time.Millisecond) {
+		raw, err := os.ReadFile(e.home.LogFile("a"))
+		must(t, err)
+		if text = string(raw); time.Now().After(deadline) {
+			t.Fatal(text)
+		}
+	}
+	var st unix.Stat_t
+	must(t, unix.Stat(e.home.LogFile("a"), &st))
+	if st.Blocks*512 >= reserved {
+		t.Errorf("its log of %d bytes takes %d MiB of the disk:\n%s", st.Size, st.Blocks*512>>20, text)
+	}
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, "went through") && !strings.HasPrefix(line, "hole") {
+			t.Error(line)
+		}
+	}
+	if strings.Contains(text, "hole refused: operation not permitted") || strings.Contains(text, "another ioctl: operation not permitted") {
+		t.Errorf("more is refused than has to be:\n%s", text)
+	}
 }
