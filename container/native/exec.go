@@ -38,8 +38,10 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 		return -1, err
 	}
 	defer r.Close()
-	// ctx has its own way to end the program, so the command has none.
-	cmd, done, err := b.program.Command(context.WithoutCancel(ctx), groups.Unified, append([]*os.File{w, w}, b.files...)...)
+	// The end of ctx ends the program first, and the launcher, which tells how it ended, then: who traces the program can keep its end from the launcher.
+	running, kill := context.WithCancel(context.WithoutCancel(ctx))
+	defer kill()
+	cmd, done, err := b.program.Command(running, groups.Unified, append([]*os.File{w, w}, b.files...)...)
 	if err != nil {
 		w.Close()
 		return -1, err
@@ -58,7 +60,10 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 	go func() {
 		_, err := b.program.Hear(r, func(h launcher.Said) bool {
 			if h.PID != 0 {
-				stop = context.AfterFunc(ctx, func() { e.end(c, h.PID) })
+				stop = context.AfterFunc(ctx, func() {
+					e.end(c, h.PID)
+					kill()
+				})
 			}
 			return false
 		})

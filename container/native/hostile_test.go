@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -111,11 +112,50 @@ func attempt(args []string) {
 		_, err := unix.IoctlGetInt(1, unix.TIOCINQ)
 		fmt.Println("another ioctl:", err)
 		time.Sleep(time.Hour)
+	case "peek": // into processes that are the launcher's still, whose name is that of the descriptor that it is executed from
+		name := func(dir string) string { b, _ := os.ReadFile(dir + "/comm"); return strings.TrimSpace(string(b)) }
+		fmt.Println("ready")
+		for seen := map[string]bool{}; ; {
+			all, _ := filepath.Glob("/proc/[0-9]*")
+			for _, dir := range all {
+				if name(dir) != "3" {
+					continue
+				}
+				if !seen[dir] {
+					seen[dir] = true
+					fmt.Println("met one")
+				}
+				for what, try := range map[string]func() error{
+					"environ": func() error { return second(os.ReadFile(dir + "/environ")) }, "exe": func() error { return second(os.Readlink(dir + "/exe")) },
+					"fd": func() error { return second(os.Readlink(dir + "/fd/4")) }, "file": func() error { return second(os.Open(dir + "/fd/4")) }, "root": func() error { return second(os.Readlink(dir + "/root")) },
+					"cwd": func() error { return second(os.Readlink(dir + "/cwd")) }, "mem": func() error { return second(os.Open(dir + "/mem")) },
+					"maps": func() error { return second(os.ReadFile(dir + "/maps")) },
+				} {
+					if err := try(); err == nil && name(dir) == "3" {
+						fmt.Println(what, "went through")
+					}
+				}
+			}
+		}
+	case "trace": // what ends then is not seen by its parent
+		fmt.Println("ready")
+		for traced := map[int]bool{}; ; {
+			all, _ := filepath.Glob("/proc/[0-9]*")
+			for _, dir := range all {
+				pid, _ := strconv.Atoi(filepath.Base(dir))
+				if b, _ := os.ReadFile(dir + "/comm"); string(b) == "sleep\n" && !traced[pid] && unix.PtraceSeize(pid) == nil {
+					traced[pid] = true
+					fmt.Println("traced")
+				}
+			}
+		}
 	case "wait":
 		fmt.Println("ready")
 		time.Sleep(time.Hour)
 	}
 }
+
+func second[T any](_ T, err error) error { return err }
 
 const reserved = 256 << 20
 
@@ -483,5 +523,125 @@ func TestALogReservesNoDisk(t *testing.T) {
 	}
 	if strings.Contains(text, "hole refused: operation not permitted") || strings.Contains(text, "another ioctl: operation not permitted") {
 		t.Errorf("more is refused than has to be:\n%s", text)
+	}
+}
+
+// A process of the container that may trace all others does not get at one that is about to become another of the container's programs.
+func TestNobodyLooksIntoTheLauncher(t *testing.T) {
+	for _, shared := range []bool{true, false} {
+		t.Run(fmt.Sprint("shared ", shared), func(t *testing.T) {
+			r, e, s := fresh(t)
+			withProbe(t, &s)
+			s.Capabilities, s.Args = []string{"CAP_KILL"}, []string{probe, "peek"}
+			if !shared {
+				enclosed(t, &s)
+				s.Capabilities = append(s.Capabilities, "CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH")
+			}
+			must(t, r.Run(t.Context(), s))
+			text := ""
+			for n := 0; n < 2000 && strings.Count(text, "met one") < 20; n++ {
+				_, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"/bin/busybox", "true"}})
+				must(t, err)
+				raw, err := os.ReadFile(e.home.LogFile("a"))
+				must(t, err)
+				text = string(raw)
+			}
+			if strings.Count(text, "met one") < 20 || strings.Contains(text, "went through") {
+				t.Errorf("%d met:\n%.2000s", strings.Count(text, "met one"), text)
+			}
+		})
+	}
+}
+
+// Mounts are of the container alone, whatever the host has for its own.
+func TestMountsAreTheContainers(t *testing.T) {
+	for _, shared := range []bool{true, false} {
+		t.Run(fmt.Sprint("shared ", shared), func(t *testing.T) {
+			r, _, s := fresh(t)
+			base := t.TempDir() // a tree of mounts that are passed on to all copies
+			must(t, unix.Mount("weir-test", base, "tmpfs", 0, ""))
+			t.Cleanup(func() { must(t, unix.Unmount(base, unix.MNT_DETACH)) })
+			must(t, unix.Mount("", base, "", unix.MS_SHARED, ""))
+			must(t, os.Mkdir(filepath.Join(base, "in"), 0o755))
+			must(t, os.Mkdir(filepath.Join(base, "later"), 0o755))
+			must(t, unix.Mount("weir-test", filepath.Join(base, "in"), "tmpfs", 0, ""))
+			if !shared {
+				enclosed(t, &s)
+			}
+			s.Mounts = []container.Mount{{Source: base, Target: "/etc/weir", ReadOnly: true}, {Source: base, Target: "/run/weir"}}
+			must(t, r.Run(t.Context(), s))
+			st, err := r.Status(t.Context(), "a")
+			must(t, err)
+			must(t, unix.Mount("weir-late", filepath.Join(base, "later"), "tmpfs", 0, ""))
+			raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", st.PID))
+			must(t, err)
+			deep := 0
+			for line := range strings.Lines(string(raw)) {
+				f := strings.Fields(line)
+				if len(f) < 7 || f[6] != "-" {
+					t.Errorf("it is joined with others: %s", line)
+				}
+				options := strings.Split(f[5], ",")
+				has := func(o string) bool { return slices.Contains(options, o) }
+				switch {
+				case strings.Contains(line, "weir-late"):
+					t.Errorf("it was made on the host later: %s", line)
+				case strings.HasPrefix(f[4], "/etc/weir"):
+					deep++
+					if !has("ro") {
+						t.Errorf("it can be written: %s", line)
+					}
+				case (f[4] == "/" || strings.HasPrefix(f[4], "/sys") || strings.HasPrefix(f[4], "/proc/") || strings.HasPrefix(f[4], "/dev/") && f[3] != "/") && !has("ro"):
+					t.Errorf("it can be written: %s", line)
+				}
+				if !has("nosuid") || !has("nodev") && !strings.HasPrefix(f[4], "/dev") && !strings.Contains(line, "/null") {
+					t.Errorf("it gives rights: %s", line)
+				}
+			}
+			if deep != 2 {
+				t.Errorf("%d mounts below /etc/weir, want 2:\n%s", deep, raw)
+			}
+		})
+	}
+}
+
+// A process of the container that traces a program of Exec keeps its end from the launcher. The caller's context ends the wait all the same.
+func TestATracedProgramHoldsNobodyUp(t *testing.T) {
+	r, e, s := fresh(t)
+	withProbe(t, &s)
+	s.Args = []string{probe, "trace"}
+	must(t, r.Run(t.Context(), s))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.Exec(ctx, "a", container.ExecSpec{Args: []string{"/bin/sleep", "1"}})
+		done <- err
+	}()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		raw, err := os.ReadFile(e.home.LogFile("a"))
+		must(t, err)
+		if strings.Contains(string(raw), "traced") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it traces nothing")
+		}
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("its end is seen: %v", err) // then this test shows nothing
+	case <-time.After(2 * time.Second):
+	}
+	cancel()
+	select {
+	case err := <-done:
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	case <-time.After(4 * kernel.ExecGrace):
+		t.Error("the call waits though its context has ended")
+		must(t, r.Delete(t.Context(), "a"))
+		<-done
 	}
 }
