@@ -149,6 +149,13 @@ func attempt(args []string) {
 				}
 			}
 		}
+	case "terminals":
+		for n := 0; ; n++ {
+			if _, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY, 0); err != nil {
+				fmt.Println(n, err)
+				return
+			}
+		}
 	case "wait":
 		fmt.Println("ready")
 		time.Sleep(time.Hour)
@@ -643,5 +650,17 @@ func TestATracedProgramHoldsNobodyUp(t *testing.T) {
 		t.Error("the call waits though its context has ended")
 		must(t, r.Delete(t.Context(), "a"))
 		<-done
+	}
+}
+
+// Terminals are of one store for the whole kernel.
+func TestNobodyTakesAllTerminals(t *testing.T) {
+	r, _, s := fresh(t)
+	withProbe(t, &s)
+	enclosed(t, &s)
+	var n int
+	got := printed(t, r, s, "terminals")
+	if _, err := fmt.Sscan(got, &n); err != nil || n < 16 || n > 256 {
+		t.Errorf("it has got %s, want 16 to 256", got)
 	}
 }
