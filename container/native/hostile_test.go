@@ -21,6 +21,8 @@ import (
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/kernel/suite"
+	"weir.dev/weir/container/native/launcher"
 	"weir.dev/weir/image"
 	"weir.dev/weir/netns"
 )
@@ -149,6 +151,19 @@ func attempt(args []string) {
 				}
 			}
 		}
+	case "forge": // the launcher's name for what it executes
+		program, err := os.ReadFile("/bin/busybox")
+		if err != nil {
+			panic(err)
+		}
+		fd, err := unix.MemfdCreate(launcher.Name, 0)
+		if err == nil {
+			_, err = unix.Write(fd, program)
+		}
+		if err == nil {
+			err = unix.Exec(fmt.Sprintf("/proc/self/fd/%d", fd), []string{"sleep", "1000"}, nil)
+		}
+		panic(err)
 	case "terminals":
 		for n := 0; ; n++ {
 			if _, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY, 0); err != nil {
@@ -663,4 +678,63 @@ func TestNobodyTakesAllTerminals(t *testing.T) {
 	if _, err := fmt.Sscan(got, &n); err != nil || n < 16 || n > 256 {
 		t.Errorf("it has got %s, want 16 to 256", got)
 	}
+}
+
+// Who forks faster than one can be killed after the other is ended all the same, without a process namespace, too.
+func TestABombIsDefused(t *testing.T) {
+	inst := suite.NewInstance(t)
+	r, err := NewBare(t.Context(), inst, kernel.Options{Adopt: true})
+	must(t, err)
+	s := container.Spec{ID: "a", Rootfs: suite.Rootfs(t), ReadOnly: true, Args: []string{"/bin/bomb"}, PIDs: 48}
+	must(t, os.WriteFile(filepath.Join(s.Rootfs, "bin/bomb"), []byte("#!/bin/sh\nwhile :; do /bin/bomb 2>/dev/null & done\n"), 0o755))
+	must(t, r.Run(t.Context(), s))
+	t.Cleanup(func() {
+		must(t, r.Destroy(context.Background()))
+		must(t, r.Close())
+	})
+	file, ok := r.ControlFile("a", "pids", "pids.current", "pids.current")
+	if !ok {
+		t.Fatal("no limit of processes here")
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		raw, err := os.ReadFile(file)
+		must(t, err)
+		if n, err := strconv.Atoi(strings.TrimSpace(string(raw))); err == nil && n > 24 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it forks nothing")
+		}
+	}
+	must(t, r.Delete(t.Context(), "a"))
+}
+
+// After a crash a program that has the launcher's name is not taken for one that still waits for its start, and one that waits is.
+func TestAForgedLauncherIsNoLauncher(t *testing.T) {
+	r, e, s := fresh(t)
+	withProbe(t, &s)
+	s.Args = []string{probe, "forge"}
+	must(t, r.Create(t.Context(), s))
+	st, err := r.Status(t.Context(), "a")
+	must(t, err)
+	c := kernel.Container{Spec: s, Bundle: e.home.Bundle("a"), Root: s.Rootfs, PID: st.PID}
+	found := func(want container.State) {
+		t.Helper()
+		if f, err := e.Find(t.Context(), c); err != nil || f.State != want || f.PID != st.PID {
+			t.Errorf("%+v, %v, want %s", f, err, want)
+		}
+	}
+	found(container.Created)
+	must(t, r.Start(t.Context(), "a"))
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", st.PID))
+		must(t, err)
+		if strings.HasPrefix(exe, "/memfd:"+launcher.Name) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it forges nothing: " + exe)
+		}
+	}
+	found(container.Running)
 }
