@@ -2,8 +2,10 @@ package kernel
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -44,6 +46,10 @@ func (h *Home) Config(c Container) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
+	score, err := ownScore()
+	if err != nil {
+		return nil, err
+	}
 	limits := []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: min(1024, files), Hard: files}, {Type: "RLIMIT_CORE"}}
 	if s.ReadOnly {
 		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_FSIZE", Soft: maxLog, Hard: maxLog})
@@ -53,7 +59,7 @@ func (h *Home) Config(c Container) (*specs.Spec, error) {
 		Root:    &specs.Root{Path: root, Readonly: s.ReadOnly},
 		Process: &specs.Process{
 			Args: s.Args, Env: env, Cwd: dir, NoNewPrivileges: true, Capabilities: caps, User: specs.User{UID: s.UID, GID: s.GID},
-			Rlimits: limits,
+			Rlimits: limits, OOMScoreAdj: score,
 		},
 		Hostname:    s.ID,
 		Mounts:      mounts(s),
@@ -89,11 +95,27 @@ func maxFiles() (uint64, error) {
 	return min(own.Max, 524288), nil
 }
 
+// ownScore is the OOM score of containers: 0 where we are better than that and they would inherit it, as our unit has us kept; nil: what we have.
+func ownScore() (*int, error) {
+	raw, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return nil, fmt.Errorf("read OOM score: %w", err)
+	}
+	return scoreBeside(string(raw)), nil
+}
+
+func scoreBeside(own string) *int {
+	if n, err := strconv.Atoi(strings.TrimSpace(own)); err == nil && n < 0 {
+		return new(int)
+	}
+	return nil
+}
+
 func mounts(s container.Spec) []specs.Mount {
 	out := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "strictatime", "mode=755", "size=64k"}},
-		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5", "max=64"}},
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=64m"}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
 		{Destination: "/run", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "nodev", "mode=755", "size=16m"}},
@@ -131,6 +153,7 @@ func (p *profiles) of(caps []string) (*specs.LinuxSeccomp, error) {
 	if native, ok := nativeArch[runtime.GOARCH]; ok {
 		f.Architectures = []specs.Arch{native}
 	}
+	f.Syscalls = reserveNothing(socketsOf32Bits(f.Syscalls))
 	if p.made == nil || len(p.made) > 64 {
 		p.made = map[string]*specs.LinuxSeccomp{}
 	}

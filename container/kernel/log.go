@@ -10,8 +10,20 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir.dev/weir/container"
 )
+
+// openLog opens a log that a container may hold a lease on, as its owner: that would have whoever opens it wait for 45 s, time and again. So it is EAGAIN
+// until the kernel ends the lease, which it begins to at the first try.
+func openLog(path string, flag int) (*os.File, error) {
+	f, err := os.OpenFile(path, flag|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.EAGAIN) {
+		return nil, fmt.Errorf("%s: the function holds a lease on its log: try again in a minute, or restart it: %w", path, err)
+	}
+	return f, err
+}
 
 // bound keeps a log within its size. The container holds the file open, so it is copied and cut, not renamed; lines written in
 // between may be lost.
@@ -24,7 +36,10 @@ func (r *Runtime) bound(log string) error {
 	if err != nil {
 		return fmt.Errorf("log of %s: %w", log, err)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := openLog(path, os.O_RDWR)
+	if errors.Is(err, unix.EAGAIN) {
+		return nil // the next look may cut it; it grows to maxLog at most
+	}
 	if err != nil {
 		return fmt.Errorf("log of %s: %w", log, err)
 	}
@@ -96,7 +111,7 @@ func (r *Runtime) Logs(ctx context.Context, id string, o container.LogOptions) (
 		paths = paths[1:]
 	}
 	for _, path := range paths {
-		f, err := os.Open(path)
+		f, err := openLog(path, os.O_RDONLY)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

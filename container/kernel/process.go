@@ -221,7 +221,7 @@ func (p *Process) reap() {
 	}
 }
 
-// reapOrphans collects ended children of ours that belonged to a container under a cgroup path and that nothing else waits for:
+// reapOrphans collects ended children of ours that belonged to a cgroup or one below it, and that nothing else waits for:
 // what a killed call left was handed to us. Children that os/exec waits for are in no such group.
 func reapOrphans(cgroup string, held func(pid int) bool) {
 	lists, err := filepath.Glob("/proc/self/task/*/children")
@@ -243,7 +243,7 @@ func reapOrphans(cgroup string, held func(pid int) bool) {
 				continue
 			}
 			groups, err := os.ReadFile("/proc/" + string(f) + "/cgroup")
-			if err != nil || !bytes.Contains(groups, []byte(":"+cgroup+"/")) {
+			if err != nil || !bytes.Contains(groups, []byte(":"+cgroup+"/")) && !bytes.Contains(groups, []byte(":"+cgroup+"\n")) {
 				continue
 			}
 			if p, _, err := OpenProcess(pid, st.ticks); err == nil {

@@ -111,7 +111,7 @@ func New(ctx context.Context, inst instance.Instance, name string, o Options, en
 		r.Close()
 		return nil, fmt.Errorf("recover: %w", err)
 	}
-	r.reapOrphans()
+	r.reapOrphans("")
 	return r, nil
 }
 
@@ -267,7 +267,7 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 		if perr := r.purge(clean, e, s.ID, keepLog); perr != nil {
 			err = errors.Join(err, perr)
 		}
-		r.reapOrphans()
+		r.reapOrphans("")
 	}()
 	if err := r.prepare(e.rec); err != nil {
 		return err
@@ -519,13 +519,28 @@ func (r *Runtime) kill(ctx context.Context, id string, proc *Process) error {
 		if err := proc.Signal(unix.SIGKILL); err != nil {
 			return fmt.Errorf("SIGKILL: %w", err)
 		}
+		if err := r.buried(ctx, id, proc); err != nil {
+			return err
+		}
+	}
+	return r.killCgroup(ctx, id)
+}
+
+// buried waits for the end of a first process that is killed. The kernel lets it end when all others of its namespace are reaped, and some may have been
+// left to us: what Exec ran, when the engine's process between was killed.
+func (r *Runtime) buried(ctx context.Context, id string, proc *Process) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
 		select {
 		case <-proc.done:
+			return nil
+		case <-tick.C:
+			r.reapOrphans(id)
 		case <-ctx.Done():
 			return fmt.Errorf("process %d does not end after SIGKILL: %w", proc.pid, ctx.Err())
 		}
 	}
-	return r.killCgroup(ctx, id)
 }
 
 // Delete removes the container and all that belongs to it, its log too.
@@ -649,7 +664,7 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	r.reapOrphans()
+	r.reapOrphans("")
 	if err := r.removeCgroupRoots(); err != nil {
 		return err
 	}
@@ -669,8 +684,8 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	return nil
 }
 
-// reapOrphans is of use to a process that adopts; see Options.
-func (r *Runtime) reapOrphans() {
+// reapOrphans is of use to a process that adopts; see Options. They are of one container, or "" of any.
+func (r *Runtime) reapOrphans(id string) {
 	if !r.adopts {
 		return
 	}
@@ -682,7 +697,7 @@ func (r *Runtime) reapOrphans() {
 		}
 	}
 	r.mu.Unlock()
-	reapOrphans(r.CgroupPath(""), func(pid int) bool { return held[pid] })
+	reapOrphans(r.CgroupPath(id), func(pid int) bool { return held[pid] })
 }
 
 // logOf is the name of a container's log.

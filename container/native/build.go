@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/moby/sys/capability"
@@ -32,7 +33,9 @@ type build struct {
 	files   []*os.File // from descriptor first on
 	first   int
 	borrow  map[*os.File]bool // not ours to close
-	err     error
+	// followed: the process has the launcher as its parent, open as goFD, and ends as soon as it does.
+	followed bool
+	err      error
 }
 
 func newBuild(config *specs.Spec, first int) *build {
@@ -85,6 +88,7 @@ func (e *Engine) creation(c kernel.Container, groups kernel.Groups, run bool) (*
 		own, first = unix.CLONE_NEWNS, 0
 	}
 	b.hide()
+	b.score()
 	b.join(groups)
 	b.enter(c, own)
 	fork := b.program.Fork("make the first process", first|unix.CLONE_PARENT)
@@ -118,6 +122,16 @@ func (b *build) hide() {
 	}
 }
 
+// score sets how soon the process is killed for want of memory, as long as it has the right to: what follows cannot go below.
+func (b *build) score() {
+	if n := b.config.Process.OOMScoreAdj; n != nil {
+		f := b.call("open the OOM score", unix.SYS_OPENAT, launcher.Here(), b.str("/proc/self/oom_score_adj"), launcher.Int(unix.O_WRONLY|unix.O_CLOEXEC), null)
+		text := strconv.Itoa(*n)
+		b.call("set the OOM score", unix.SYS_WRITE, launcher.Result(f), b.str(text), launcher.Int(len(text)))
+		b.call("close the OOM score", unix.SYS_CLOSE, launcher.Result(f))
+	}
+}
+
 // join enters the container's cgroups of version 1.
 func (b *build) join(groups kernel.Groups) {
 	for _, f := range groups.Tasks {
@@ -144,11 +158,23 @@ func (b *build) enter(c kernel.Container, flags uintptr) {
 	}
 }
 
-// become is a user and its group, and no other group.
+// become is a user and its group, and no other group. The kernel may think that who changes its user has no secrets any more (sysctl fs.suid_dumpable).
 func (b *build) become(uid, gid uint32) {
 	b.call("leave all groups", unix.SYS_SETGROUPS, null, null)
 	b.call("become the group", unix.SYS_SETRESGID, launcher.Int(gid), launcher.Int(gid), launcher.Int(gid))
 	b.call("become the user", unix.SYS_SETRESUID, launcher.Int(uid), launcher.Int(uid), launcher.Int(uid))
+	b.call("hide the process", unix.SYS_PRCTL, launcher.Int(unix.PR_SET_DUMPABLE), null, null, null, null)
+}
+
+// follow lets the process die with the launcher. The kernel forgets that at a change of user or capabilities, so there was a while in which the launcher
+// may have ended unseen.
+func (b *build) follow() {
+	b.call("die with the launcher", unix.SYS_PRCTL, launcher.Int(unix.PR_SET_PDEATHSIG), launcher.Int(int(unix.SIGKILL)), null, null, null)
+	poll := []byte{goFD, 0, 0, 0, unix.POLLIN, 0, 0, 0}
+	s := b.call("see whether the launcher lives", unix.SYS_PPOLL, b.program.Bytes(poll), launcher.Int(1), b.program.Bytes(make([]byte, 16)), null, null)
+	b.program.Jump(s, launcher.Zero)
+	b.program.Exit(127)
+	b.program.Land(s)
 }
 
 // loopback takes up the link lo of a new network namespace: struct ifreq with its name and flags.
@@ -176,6 +202,9 @@ func (b *build) confine(e *Engine) {
 	}
 	b.become(p.User.UID, p.User.GID)
 	b.hold(p)
+	if b.followed {
+		b.follow()
+	}
 	b.call("gain no privileges", unix.SYS_PRCTL, launcher.Int(unix.PR_SET_NO_NEW_PRIVS), launcher.Int(1), null, null, null)
 	b.call("go to the working directory", unix.SYS_CHDIR, b.str(p.Cwd))
 	if e.bare {
@@ -191,14 +220,13 @@ func (b *build) confine(e *Engine) {
 
 var rlimits = map[string]int{"RLIMIT_NOFILE": unix.RLIMIT_NOFILE, "RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_FSIZE": unix.RLIMIT_FSIZE}
 
-// drop takes all other capabilities out of the bounding set.
+// drop takes all other capabilities out of the bounding set, those too that the kernel knows and we do not.
 func (b *build) drop(keep []string) {
-	for _, c := range capability.ListKnown() {
-		if slices.Contains(keep, "CAP_"+strings.ToUpper(c.String())) {
-			continue
+	for n := range 64 {
+		if bits(keep)&(1<<n) == 0 {
+			s := b.call(fmt.Sprint("drop capability ", n), unix.SYS_PRCTL, launcher.Int(unix.PR_CAPBSET_DROP), launcher.Int(n), null, null, null)
+			b.program.Spare(s, unix.EINVAL) // this kernel does not know it
 		}
-		s := b.call("drop capability "+c.String(), unix.SYS_PRCTL, launcher.Int(unix.PR_CAPBSET_DROP), launcher.Int(int(c)), null, null, null)
-		b.program.Spare(s, unix.EINVAL) // this kernel does not know it
 	}
 }
 

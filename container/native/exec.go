@@ -38,21 +38,32 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 		return -1, err
 	}
 	defer r.Close()
-	// ctx has its own way to end the program, so the command has none.
-	cmd, done, err := b.program.Command(context.WithoutCancel(ctx), groups.Unified, append([]*os.File{w, w}, b.files...)...)
+	// The end of ctx ends the program first, and the launcher, which tells how it ended, then: who traces the program can keep its end from the launcher.
+	running, kill := context.WithCancel(context.WithoutCancel(ctx))
+	defer kill()
+	cmd, done, err := b.program.Command(running, groups.Unified, append([]*os.File{w, w}, b.files...)...)
 	if err != nil {
 		w.Close()
 		return -1, err
 	}
 	defer done()
 	cmd.Env = []string{e.home.Mark("exec", c.ID)}
+	null, err := openNull()
+	if err != nil {
+		w.Close()
+		return -1, err
+	}
+	defer null.Close()
 	runtime.LockOSThread() // the launcher dies with the thread that starts it, and takes the program along
 	defer runtime.UnlockOSThread()
-	heard := make(chan error, 1)
+	heard, stop := make(chan error, 1), func() bool { return true }
 	go func() {
 		_, err := b.program.Hear(r, func(h launcher.Said) bool {
 			if h.PID != 0 {
-				context.AfterFunc(ctx, func() { e.end(c, h.PID) })
+				stop = context.AfterFunc(ctx, func() {
+					e.end(c, h.PID)
+					kill()
+				})
 			}
 			return false
 		})
@@ -61,16 +72,27 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 	if x.TTY {
 		err = e.runTTY(cmd, c, x, w)
 	} else {
-		if x.Stdout != nil { // always a pipe of ours, see own
-			x.Stdout = struct{ io.Writer }{x.Stdout}
-		}
-		if x.Stderr != nil {
-			x.Stderr = struct{ io.Writer }{x.Stderr}
-		}
-		err = kernel.RunPiped(cmd, x)
+		err = kernel.RunPiped(cmd, piped(cmd, x, null))
 	}
 	w.Close()
-	return outcome(ctx, err, <-heard, x)
+	failed := <-heard
+	stop() // the number may be another's soon
+	return outcome(ctx, err, failed, x)
+}
+
+// piped gives every stream a pipe of ours, see own, or null.
+func piped(cmd *exec.Cmd, x container.ExecSpec, null *os.File) container.ExecSpec {
+	if x.Stdin == nil {
+		cmd.Stdin = null
+	}
+	for _, w := range []*io.Writer{&x.Stdout, &x.Stderr} {
+		if *w == nil {
+			*w = null
+		} else {
+			*w = struct{ io.Writer }{*w}
+		}
+	}
+	return x
 }
 
 // outcome is what came of it: the caller has left, the launcher has failed, or the program has ended.
@@ -129,9 +151,14 @@ func (e *Engine) entry(c kernel.Container, groups kernel.Groups, x container.Exe
 		return nil, fmt.Errorf("process %d of the container has ended: %w", c.PID, container.ErrState)
 	}
 	b.hide()
+	self := b.call("tell the launcher's number", unix.SYS_GETPID)
+	parent := b.call("open the launcher", unix.SYS_PIDFD_OPEN, launcher.Result(self), null)
+	b.call("keep the launcher open", unix.SYS_DUP3, launcher.Result(parent), launcher.Int(goFD), launcher.Int(unix.O_CLOEXEC))
+	b.followed = true
 	b.call("enter the process namespace", unix.SYS_SETNS, pid, launcher.Int(unix.CLONE_NEWPID))
 	fork := b.program.Fork("make a process", 0)
 	b.call("die with the launcher", unix.SYS_PRCTL, launcher.Int(unix.PR_SET_PDEATHSIG), launcher.Int(int(unix.SIGKILL)), null, null, null)
+	b.score()
 	b.join(groups)
 	b.own(c, x)
 	flags := unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS

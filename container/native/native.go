@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -133,7 +132,13 @@ func (e *Engine) launch(ctx context.Context, c kernel.Container, b *build, group
 		return launcher.Said{}, err
 	}
 	defer done()
-	cmd.Stdout, cmd.Stderr = log, log
+	null, err := openNull()
+	if err != nil {
+		w.Close()
+		return launcher.Said{}, err
+	}
+	defer null.Close()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = null, log, log
 	runtime.LockOSThread() // the launcher dies with the thread that starts it
 	defer runtime.UnlockOSThread()
 	err = kernel.StartSparing(cmd)
@@ -141,13 +146,15 @@ func (e *Engine) launch(ctx context.Context, c kernel.Container, b *build, group
 	if err != nil {
 		return launcher.Said{}, fmt.Errorf("launcher: %w", err)
 	}
+	stop := context.AfterFunc(ctx, func() { r.Close() }) // the first process is not cmd's, and may be held up
+	defer stop()
 	heard, err := b.program.Hear(r, func(h launcher.Said) bool { return !run && h.PID != 0 && h.Ready })
 	werr := cmd.Wait()
 	switch {
-	case err != nil:
-		return heard, err
 	case ctx.Err() != nil:
 		return heard, ctx.Err()
+	case err != nil:
+		return heard, err
 	case heard.PID == 0:
 		return heard, fmt.Errorf("launcher: it ended before there was a process: %w", errors.Join(werr, unix.ESRCH))
 	}
@@ -198,19 +205,24 @@ func (e *Engine) Start(ctx context.Context, c kernel.Container) error {
 	return nil
 }
 
-// Find looks at the container's process: the launcher's file means that it still waits.
+// Find looks at the container's process. It still waits if somebody reads the pipe that no program of an image has open, and nothing is in it to be read.
+// What /proc says that it executes would be no proof: a program may give itself the launcher's name.
 func (e *Engine) Find(_ context.Context, c kernel.Container) (kernel.Found, error) {
 	if c.PID == 0 { // launched, and perhaps not to the end
 		return kernel.Found{}, nil
 	}
-	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", c.PID))
-	switch {
-	case err != nil:
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", c.PID)); err != nil {
 		return kernel.Found{State: container.Stopped}, nil
-	case strings.HasPrefix(exe, "/memfd:"+launcher.Name):
-		return kernel.Found{State: container.Created, PID: c.PID}, nil
 	}
-	return kernel.Found{State: container.Running, PID: c.PID}, nil
+	start, err := os.OpenFile(goFile(c), os.O_WRONLY|unix.O_NONBLOCK, 0)
+	if err != nil { // nobody reads it
+		return kernel.Found{State: container.Running, PID: c.PID}, nil
+	}
+	defer start.Close()
+	if n, err := unix.IoctlGetInt(int(start.Fd()), unix.TIOCINQ); err == nil && n > 0 { // told to go on already
+		return kernel.Found{State: container.Running, PID: c.PID}, nil
+	}
+	return kernel.Found{State: container.Created, PID: c.PID}, nil
 }
 
 // Left: all is in the bundle.

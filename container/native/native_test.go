@@ -1,6 +1,7 @@
 package native
 
 import (
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -8,7 +9,13 @@ import (
 	"weir.dev/weir/container/kernel/suite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Args[0] == probe {
+		attempt(os.Args[1:])
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 var kit = suite.Kit{Open: New}
 

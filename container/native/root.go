@@ -1,6 +1,7 @@
 package native
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -63,17 +64,40 @@ func (b *build) root(c kernel.Container) {
 
 // tree takes a directory or file with all mounts below it from the host's tree, and sets flags of these mounts.
 func (b *build) tree(source string, set uint64) launcher.Arg {
+	f, err := takeTree(source, set)
+	if err != nil {
+		b.fail(err)
+		return launcher.Int(-1)
+	}
+	return b.file(f)
+}
+
+func takeTree(source string, set uint64) (*os.File, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
-		b.fail(fmt.Errorf("take %s: %w", source, err))
-		return launcher.Int(-1)
+		return nil, fmt.Errorf("take %s: %w", source, err)
 	}
 	f := os.NewFile(uintptr(fd), source)
 	attr := unix.MountAttr{Attr_set: set, Propagation: unix.MS_PRIVATE}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
-		b.fail(fmt.Errorf("mount flags of %s: %w", source, err))
+		return nil, errors.Join(fmt.Errorf("mount flags of %s: %w", source, err), f.Close())
 	}
-	return b.file(f)
+	return f, nil
+}
+
+// openNull opens the null device on a mount of its own that is only read: it stands for streams that are not there, and what has it open could change the
+// host's device else.
+func openNull() (*os.File, error) {
+	tree, err := takeTree(os.DevNull, deviceFlags)
+	if err != nil {
+		return nil, err
+	}
+	defer tree.Close()
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", tree.Fd()), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", os.DevNull, err)
+	}
+	return os.NewFile(uintptr(fd), os.DevNull), nil
 }
 
 func (b *build) attach(what string, tree launcher.Arg, target string) {
@@ -128,17 +152,21 @@ func (b *build) makeDir(dir string) {
 	}
 }
 
+// makeFile makes a file where it is missing. What the image has there is not opened: a pipe would hold us up.
 func (b *build) makeFile(name string) {
-	s := b.call("make "+name, unix.SYS_OPENAT, launcher.Here(), b.str(name), launcher.Int(unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW), launcher.Int(0o666))
-	b.program.Jump(b.program.Spare(s, unix.EROFS), launcher.Refused)
+	s := b.call("make "+name, unix.SYS_OPENAT, launcher.Here(), b.str(name), launcher.Int(unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC), launcher.Int(0o666))
+	b.program.Jump(b.program.Spare(s, unix.EEXIST, unix.EROFS), launcher.Refused)
 	b.call("close "+name, unix.SYS_CLOSE, launcher.Result(s))
 	b.program.Land(s)
 }
 
+// deviceFlags let devices be used, and not be changed: without a user namespace the container's root owns them, the host's.
+const deviceFlags = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY
+
 func (b *build) devices() {
 	for _, d := range devices {
 		target := "/dev/" + d
-		tree := b.tree(target, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+		tree := b.tree(target, deviceFlags)
 		b.makeFile(target)
 		b.attach("mount "+target, tree, target)
 	}

@@ -157,8 +157,8 @@ var tried = regexp.MustCompile(`(?m)ESCAPE (\S+) (refused|harmless|ESCAPED)(.*)$
 
 // What may go through since it touches nothing but the function's own, with the capabilities that an operator may give.
 var mayPass = map[string][]string{
-	"":           {"namespace-parent", "personality", "ptrace"},
-	"net":        {"namespace-parent", "personality", "ptrace", "veth-into-host"},
+	"":           {"device-modes", "namespace-parent", "personality", "ptrace"},
+	"net":        {"device-modes", "namespace-parent", "personality", "ptrace", "veth-into-host"},
 	"everything": {"*"}, // whatever it does stays in its namespaces: nothing may be ESCAPED
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,8 +20,12 @@ var ErrMachine = errors.New("no launcher for this kind of processor")
 // Name of the file that a process of the launcher executes, as /proc/PID/exe has it until the container's program takes its place.
 const Name = "weir-launcher"
 
-// file is the launcher in memory, sealed: whoever runs it can read it and change nothing.
-var file = sync.OnceValues(func() (*os.File, error) {
+const sealExec = 0x20 // F_SEAL_EXEC, since Linux 6.3: the mode cannot change
+
+// file is the launcher in memory: whoever runs it can change nothing of it. It is made anew for each run, and for the host's root alone, as programs of a
+// container can get hold of it: by /proc/PID/exe of a process that is about to be theirs, or as the interpreter of a script. A container's root that is the
+// host's owns it, and could take its mode from it.
+func file() (*os.File, error) {
 	if len(code) == 0 {
 		return nil, ErrMachine
 	}
@@ -34,19 +37,27 @@ var file = sync.OnceValues(func() (*os.File, error) {
 		return nil, fmt.Errorf("launcher: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), Name)
-	if _, err := f.Write(code); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("launcher: %w", err)
+	const seals = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	_, err = f.Write(code)
+	if err == nil {
+		err = f.Chmod(0o500)
 	}
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("launcher: %w", err)
+	if err == nil {
+		if _, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals|sealExec); errors.Is(err, unix.EINVAL) {
+			_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("launcher: %w", err), f.Close())
 	}
 	return f, nil
-})
+}
 
 // Ready tells why nothing can be launched here; nil: it can.
 func Ready() error {
-	_, err := file()
-	return err
+	f, err := file()
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }

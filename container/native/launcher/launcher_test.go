@@ -152,6 +152,10 @@ func TestTheLauncherIsSealed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer f.Close()
+	if fi, err := f.Stat(); err != nil || fi.Mode().Perm() != 0o500 {
+		t.Errorf("mode %v, %v: want none for others", fi.Mode(), err)
+	}
 	if _, err := f.WriteAt([]byte{0}, 0); !errors.Is(err, unix.EPERM) {
 		t.Errorf("written: %v", err)
 	}

@@ -25,7 +25,7 @@ func (p *Program) Command(ctx context.Context, cgroup *os.File, files ...*os.Fil
 	}
 	list, err := p.file()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, errors.Join(err, exe.Close())
 	}
 	cmd := exec.CommandContext(ctx, "/proc/self/fd/3")
 	cmd.Args, cmd.Env = []string{Name}, []string{}
@@ -34,7 +34,7 @@ func (p *Program) Command(ctx context.Context, cgroup *os.File, files ...*os.Fil
 	if cgroup != nil {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(cgroup.Fd())
 	}
-	return cmd, func() { list.Close() }, nil
+	return cmd, func() { exe.Close(); list.Close() }, nil
 }
 
 // What a program says: words of 8 bytes, two at a time.

@@ -404,11 +404,57 @@ func kernelAttempts() []attempt {
 			return all(func() (string, string) { return call(escaped, unix.SYS_IOPL, 3) }, func() (string, string) { return call(escaped, unix.SYS_IOPERM, 0x70, 2, 1) })
 		}},
 		{"personality", func() (string, string) { return call(harmless, unix.SYS_PERSONALITY, 0x0040000) }},
+		{"filter-upper-half", func() (string, string) { // the kernel takes 32 bits of these arguments, the filter sees 64: every number that a filter may mistake them for
+			var tries []func() (string, string)
+			for nr := range uintptr(512) {
+				tries = append(tries, func() (string, string) { return call(escaped, unix.SYS_PERSONALITY, (nr+1)<<32|0x0040000) },
+					func() (string, string) {
+						return call(escaped, unix.SYS_SOCKET, (nr+1)<<32|unix.AF_VSOCK, unix.SOCK_STREAM, 0)
+					},
+					func() (string, string) {
+						return call(escaped, unix.SYS_SOCKET, (nr+1)<<32|unix.AF_ALG, unix.SOCK_SEQPACKET, 0)
+					},
+					func() (string, string) {
+						return call(escaped, unix.SYS_CLONE, (nr+1)<<32|unix.CLONE_NEWUSER|17, 0, 0, 0, 0)
+					})
+			}
+			return all(tries...)
+		}},
+		{"other-machines-calls", func() (string, string) { // x32
+			var tries []func() (string, string)
+			for nr := range uintptr(600) {
+				if nr != 15 && nr != 58 { // they do not return
+					tries = append(tries, func() (string, string) { return call(escaped, 0x40000000|nr, 1<<63, 1<<63, 1<<63, 1<<63) })
+				}
+			}
+			return all(tries...)
+		}},
 	}
 }
 
 func deviceAttempts() []attempt {
 	return []attempt{
+		{"device-modes", func() (string, string) { // of the host's nodes, to what they are: root without a user namespace owns them
+			var tries []func() (string, string)
+			for _, path := range []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/proc/self/fd/0"} {
+				tries = append(tries, func() (string, string) {
+					var fs unix.Statfs_t
+					fi, err := os.Stat(path)
+					if err == nil {
+						err = unix.Statfs(path, &fs)
+					}
+					if err != nil || fi.Mode()&os.ModeCharDevice == 0 {
+						return refused, path + " is no device"
+					}
+					verdict := escaped
+					if fs.Bavail*uint64(fs.Bsize) <= 64<<10 { // the tmpfs of its own /dev, see package kernel
+						verdict = harmless
+					}
+					return no(os.Chmod(path, fi.Mode().Perm()), verdict, "changed the mode of "+path)
+				})
+			}
+			return all(tries...)
+		}},
 		{"device-files", func() (string, string) {
 			return opens(os.O_RDWR, escaped, "/dev/mem", "/dev/kmem", "/dev/port", "/dev/vda", "/dev/sda", "/dev/kvm", "/dev/fuse", "/dev/loop0", "/dev/loop-control", "/dev/net/tun", "/dev/kmsg", "/dev/vhost-net")
 		}},
