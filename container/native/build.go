@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/kernel/filter"
 	"weir.dev/weir/container/native/launcher"
 )
 
@@ -210,12 +211,12 @@ func (b *build) confine(e *Engine) {
 	if e.bare {
 		return
 	}
-	n, code, err := e.filters.of(b.config.Linux.Seccomp)
+	code, err := e.filters.Of(b.config.Linux.Seccomp)
 	if err != nil {
 		b.fail(err)
 		return
 	}
-	b.call("filter system calls", unix.SYS_SECCOMP, launcher.Int(unix.SECCOMP_SET_MODE_FILTER), null, b.program.Filter(n, code))
+	b.call("filter system calls", unix.SYS_SECCOMP, launcher.Int(unix.SECCOMP_SET_MODE_FILTER), null, b.program.Filter(len(code)/filter.Size, code))
 }
 
 var rlimits = map[string]int{"RLIMIT_NOFILE": unix.RLIMIT_NOFILE, "RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_FSIZE": unix.RLIMIT_FSIZE}

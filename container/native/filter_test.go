@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/kernel/filter"
 )
 
 const (
@@ -124,8 +125,12 @@ func TestTheFilterIsTheProfile(t *testing.T) {
 			config, err := e.home.Config(kernel.Container{Spec: s, Root: s.Rootfs})
 			must(t, err)
 			profile := config.Linux.Seccomp
-			raw, err := compile(profile)
+			code, err := filter.Compile(profile)
 			must(t, err)
+			var raw []bpf.RawInstruction
+			for p := code; len(p) > 0; p = p[filter.Size:] {
+				raw = append(raw, bpf.RawInstruction{Op: binary.NativeEndian.Uint16(p), Jt: p[2], Jf: p[3], K: binary.NativeEndian.Uint32(p[4:])})
+			}
 			m := newMachine(t, raw)
 			last := 0
 			for nr, name := range info.SyscallNumbers {

@@ -15,6 +15,7 @@ import (
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/kernel/filter"
 	"weir.dev/weir/container/native/launcher"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/portkind"
@@ -31,7 +32,7 @@ const (
 type Engine struct {
 	home    *kernel.Home
 	bare    bool
-	filters filters
+	filters filter.Cache
 }
 
 var _ kernel.Engine = (*Engine)(nil)

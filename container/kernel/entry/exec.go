@@ -7,13 +7,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"syscall"
 
-	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/container"
@@ -74,7 +70,7 @@ func (t *Tool) execList(f *Files, c kernel.Container, x container.ExecSpec) (*Li
 	if err != nil {
 		return nil, err
 	}
-	filter, err := t.filters.of(config.Linux.Seccomp, c.Capabilities)
+	filter, err := t.filters.Of(config.Linux.Seccomp)
 	if err != nil {
 		return nil, err
 	}
@@ -131,30 +127,4 @@ func exitCode(err error) (int, error) {
 		return -1, err
 	}
 	return 0, nil
-}
-
-// filters caches compiled filters by the capabilities that they depend on.
-type filters struct {
-	mu   sync.Mutex
-	made map[string][]byte
-}
-
-const mostFilters = 64
-
-func (f *filters) of(profile *specs.LinuxSeccomp, caps []string) ([]byte, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	key := strings.Join(slices.Sorted(slices.Values(caps)), ",")
-	if p := f.made[key]; p != nil {
-		return p, nil
-	}
-	p, err := Compile(profile)
-	if err != nil {
-		return nil, err
-	}
-	if f.made == nil || len(f.made) >= mostFilters {
-		f.made = map[string][]byte{}
-	}
-	f.made[key] = p
-	return p, nil
 }

@@ -22,6 +22,7 @@ import (
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
+	compiled "weir.dev/weir/container/kernel/filter"
 )
 
 const (
@@ -59,7 +60,7 @@ func Supported() error {
 type Tool struct {
 	Home    *kernel.Home
 	Program string // its name
-	filters filters
+	filters compiled.Cache
 }
 
 // Launch is one call of an engine's program.
@@ -152,7 +153,7 @@ func (t *Tool) prepare(x *Launch, inner *List, r *replies, c kernel.Container, p
 	if err != nil {
 		return err
 	}
-	filter, err := t.filters.of(config.Linux.Seccomp, c.Capabilities)
+	filter, err := t.filters.Of(config.Linux.Seccomp)
 	if err != nil {
 		return err
 	}

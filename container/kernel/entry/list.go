@@ -198,7 +198,7 @@ func (l *List) Part(terminal bool) {
 // Mask blocks these signals and no others, all with their default actions, and sets the usual umask.
 func (l *List) Mask(signals uint64) { l.add("block signals", mask, 0, signals) }
 
-// Filter sets no_new_privs and a filter of system calls, see Compile.
+// Filter sets no_new_privs and a filter of system calls, see package filter.
 func (l *List) Filter(program []byte) {
 	if len(l.blob) == 0 {
 		l.blob = []byte{0}

@@ -1,4 +1,6 @@
-package native
+// Package filter compiles profiles of system calls, as the OCI runtime specification has them, to what seccomp(2) takes, for engines that install filters
+// themselves. Names and numbers are those of go-seccomp-bpf's tables; its assembler is not used, as it goes on to compare numbers after an argument is loaded.
+package filter
 
 import (
 	"encoding/binary"
@@ -14,40 +16,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filters caches what profiles compile to.
-type filters struct {
+// Cache keeps what profiles compile to. The zero value is empty. Profiles are compared by their address: package kernel has one for each set of capabilities.
+type Cache struct {
 	mu   sync.Mutex
-	made map[*specs.LinuxSeccomp]filter
+	made map[*specs.LinuxSeccomp][]byte
 }
 
-type filter struct {
-	n    int
-	code []byte
-}
+const mostKept = 64
 
-// of is a profile as the kernel takes it: n instructions of struct sock_filter. Profiles are compared by their address: package kernel has one for each set
-// of capabilities.
-func (f *filters) of(profile *specs.LinuxSeccomp) (n int, code []byte, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if made, ok := f.made[profile]; ok {
-		return made.n, made.code, nil
+// Of is Compile, once for each profile.
+func (c *Cache) Of(profile *specs.LinuxSeccomp) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if made, ok := c.made[profile]; ok {
+		return made, nil
 	}
+	code, err := Compile(profile)
+	if err != nil {
+		return nil, err
+	}
+	if c.made == nil || len(c.made) >= mostKept {
+		c.made = map[*specs.LinuxSeccomp][]byte{}
+	}
+	c.made[profile] = code
+	return code, nil
+}
+
+// Size of an instruction, struct sock_filter.
+const Size = 8
+
+// Compile gives a profile as instructions of struct sock_filter, one behind the other.
+func Compile(profile *specs.LinuxSeccomp) ([]byte, error) {
 	program, err := compile(profile)
 	if err != nil {
-		return 0, nil, fmt.Errorf("seccomp profile: %w", err)
+		return nil, fmt.Errorf("seccomp profile: %w", err)
 	}
+	if len(program) > mostInstructions {
+		return nil, fmt.Errorf("seccomp profile: %d instructions, the kernel takes %d", len(program), mostInstructions)
+	}
+	code := make([]byte, 0, Size*len(program))
 	for _, i := range program {
 		code = binary.NativeEndian.AppendUint16(code, i.Op)
-		code = append(code, i.Jt, i.Jf)
-		code = binary.NativeEndian.AppendUint32(code, i.K)
+		code = binary.NativeEndian.AppendUint32(append(code, i.Jt, i.Jf), i.K)
 	}
-	if f.made == nil || len(f.made) > 64 {
-		f.made = map[*specs.LinuxSeccomp]filter{}
-	}
-	f.made[profile] = filter{len(program), code}
-	return len(program), code, nil
+	return code, nil
 }
+
+const mostInstructions = 4096
 
 // Verdicts of a filter, see seccomp(2), and where struct seccomp_data has the number, the machine and the arguments.
 const (
