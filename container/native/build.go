@@ -116,7 +116,7 @@ func (e *Engine) creation(c kernel.Container, groups kernel.Groups, run bool) (*
 func (b *build) hide() {
 	b.call("hide the process", unix.SYS_PRCTL, launcher.Int(unix.PR_SET_DUMPABLE), null, null, null, null)
 	b.call("close files at execve", unix.SYS_CLOSE_RANGE, launcher.Int(3), launcher.Int(^uint32(0)), launcher.Int(unix.CLOSE_RANGE_CLOEXEC))
-	for sig := range 31 { // an ignored signal stays ignored over execve: a daemon under nohup ignores SIGHUP
+	for sig := range 64 { // an ignored signal stays ignored over execve: a daemon under nohup ignores SIGHUP
 		if s := unix.Signal(sig + 1); s != unix.SIGKILL && s != unix.SIGSTOP {
 			b.call("reset signals", unix.SYS_RT_SIGACTION, launcher.Int(sig+1), b.program.Bytes(make([]byte, 32)), null, launcher.Int(8))
 		}

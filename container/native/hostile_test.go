@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -737,4 +738,28 @@ func TestAForgedLauncherIsNoLauncher(t *testing.T) {
 		}
 	}
 	found(container.Running)
+}
+
+// Programs find all signals as at boot, whatever the daemon ignores, but for the one that a full log sends (kernel.StartSparing).
+func TestSignalsAreAsAtBoot(t *testing.T) {
+	ignored := []os.Signal{unix.SIGHUP, unix.SIGPIPE, unix.Signal(40), unix.Signal(64)}
+	signal.Ignore(ignored...)
+	defer signal.Reset(ignored...)
+	r, _, s := fresh(t)
+	s.Args = []string{"/bin/sleep", "1000"}
+	must(t, r.Run(t.Context(), s))
+	st, err := r.Status(t.Context(), "a")
+	must(t, err)
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", st.PID))
+	must(t, err)
+	var out bytes.Buffer
+	_, err = r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"/bin/cat", "/proc/self/status"}, Stdout: &out})
+	must(t, err)
+	for name, text := range map[string]string{"first": string(raw), "one more": out.String()} {
+		for _, want := range []string{"SigIgn:\t0000000000000000\n", "SigBlk:\t0000000001000000\n", "SigPnd:\t0000000000000000\n"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: want %q in\n%s", name, want, text)
+			}
+		}
+	}
 }

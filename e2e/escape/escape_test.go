@@ -34,6 +34,7 @@ var runtimes = []struct {
 	args []string
 }{
 	{"runc", []string{"--runtime", "runc"}},
+	{"native", []string{"--runtime", "native"}},
 }
 
 // onEach runs a test on every runtime driver.
