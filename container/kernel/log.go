@@ -25,6 +25,27 @@ func openLog(path string, flag int) (*os.File, error) {
 	return f, err
 }
 
+// startLog opens a log for a process that is to print to it. Where a former process of the function holds a lease on it, the log begins anew, and what was
+// there is the older file.
+func startLog(path string) (*os.File, error) {
+	const flag = os.O_CREATE | os.O_WRONLY | os.O_APPEND
+	f, err := os.OpenFile(path, flag|unix.O_NONBLOCK, 0o600)
+	if errors.Is(err, unix.EAGAIN) {
+		if err := os.Rename(path, path+".1"); err != nil {
+			return nil, err
+		}
+		f, err = os.OpenFile(path, flag|unix.O_NONBLOCK, 0o600)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.SetNonblock(int(f.Fd()), false); err != nil { // the program's own business
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
 // bound keeps a log within its size. The container holds the file open, so it is copied and cut, not renamed; lines written in
 // between may be lost.
 func (r *Runtime) bound(log string) error {

@@ -3,6 +3,7 @@ package kernel
 import (
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -29,5 +30,28 @@ func TestTailOfAnEndlessLog(t *testing.T) {
 				t.Errorf("%d bytes, %q", len(text), text[:min(len(text), 20)])
 			}
 		})
+	}
+}
+
+// A former process that holds a lease on the log does not hold its successor up: the log begins anew.
+func TestALeaseHoldsNoStartUp(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	must(t, os.WriteFile(path, []byte("old\n"), 0o600))
+	holder, err := os.OpenFile(path, os.O_RDONLY, 0)
+	must(t, err)
+	defer holder.Close()
+	signal.Ignore(unix.SIGIO) // that the lease is to end
+	defer signal.Reset(unix.SIGIO)
+	_, err = unix.FcntlInt(holder.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+	must(t, err)
+	f, err := startLog(path)
+	must(t, err)
+	defer f.Close()
+	_, err = f.WriteString("new\n")
+	must(t, err)
+	for name, want := range map[string]string{path: "new\n", path + ".1": "old\n"} {
+		if got, err := os.ReadFile(name); err != nil || string(got) != want {
+			t.Errorf("%s holds %q, %v", name, got, err)
+		}
 	}
 }

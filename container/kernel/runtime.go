@@ -300,7 +300,7 @@ func (r *Runtime) prepare(rec record) error {
 
 // launch has the engine make the container's process, and start it if run, with its output in the log.
 func (r *Runtime) launch(ctx context.Context, e *entry, s container.Spec, run bool) error {
-	log, err := os.OpenFile(r.LogFile(logOf(s)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := startLog(r.LogFile(logOf(s)))
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
