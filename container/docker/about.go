@@ -66,7 +66,8 @@ func (e *engine) look(ctx context.Context) (found, error) {
 	var f found
 	ping, err := e.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
 	if f.api = ping.APIVersion; f.api == "" && err == nil {
-		return f, fmt.Errorf("what listens at %s tells no version of its API: this is no Docker engine, or one before 1.12: want API %s (Docker 19.03) or newer", e.host, oldestAPI)
+		return f, fmt.Errorf("what listens at %s tells no version of its API: this is no Docker engine, or one before 1.12: want API %s (Docker 19.03) or newer",
+			e.host, oldestAPI)
 	}
 	if errdefs.IsInvalidArgument(err) {
 		return f, fmt.Errorf("the engine at %s speaks version %s of its API: want %s or newer (Docker 19.03 or later)", e.host, f.api, oldestAPI)
@@ -131,8 +132,8 @@ func (e *engine) register(why string) string {
 	if err != nil {
 		return err.Error()
 	}
-	return fmt.Sprintf("%s, by which its containers get Weir's ports and namespaces: write %s into /etc/docker/daemon.json (beside what is there) and run: systemctl reload docker "+
-		"(no container is stopped)", why, entry)
+	return fmt.Sprintf("%s, by which its containers get Weir's ports and namespaces: write %s into /etc/docker/daemon.json (beside what is there) and run: "+
+		"systemctl reload docker (no container is stopped)", why, entry)
 }
 
 // writeScript writes the runtime, where it is not there as it should be. It stays when an instance ends: the engine knows it, and others may use it.

@@ -60,12 +60,13 @@ func TestEnginesThatCannotBeUsed(t *testing.T) {
 		options Options
 		want    []string
 	}{
-		"no socket":        {Options{Host: "unix:///run/no-such.sock"}, []string{"no socket at /run/no-such.sock", "apt-get install docker.io", "DOCKER_HOST"}},
-		"nobody listens":   {Options{Host: "unix://" + dead}, []string{"nobody listens at " + dead, "systemctl start docker"}},
-		"by the network":   {Options{Host: "tcp://127.0.0.1:2375"}, []string{`engine at "tcp://127.0.0.1:2375"`, "want unix:///PATH"}},
-		"too old":          {Options{Host: old(t, "1.24")}, []string{"speaks version 1.24 of its API", "want 1.40 or newer"}},
-		"older still":      {Options{Host: old(t, "")}, []string{"tells no version of its API", "want API 1.40"}},
-		"not registered":   {optionsOf(bare), []string{"the engine has no runtime weir", `{"runtimes":{"weir":{"path":"` + optionsOf(bare).Script + `"}}}`, "/etc/docker/daemon.json", "systemctl reload docker"}},
+		"no socket":      {Options{Host: "unix:///run/no-such.sock"}, []string{"no socket at /run/no-such.sock", "apt-get install docker.io", "DOCKER_HOST"}},
+		"nobody listens": {Options{Host: "unix://" + dead}, []string{"nobody listens at " + dead, "systemctl start docker"}},
+		"by the network": {Options{Host: "tcp://127.0.0.1:2375"}, []string{`engine at "tcp://127.0.0.1:2375"`, "want unix:///PATH"}},
+		"too old":        {Options{Host: old(t, "1.24")}, []string{"speaks version 1.24 of its API", "want 1.40 or newer"}},
+		"older still":    {Options{Host: old(t, "")}, []string{"tells no version of its API", "want API 1.40"}},
+		"not registered": {optionsOf(bare), []string{"the engine has no runtime weir", `{"runtimes":{"weir":{"path":"` + optionsOf(bare).Script + `"}}}`,
+			"/etc/docker/daemon.json", "systemctl reload docker"}},
 		"registered so":    {optionsOf(other), []string{"the engine's runtime weir is /usr/bin/other, want " + optionsOf(other).Script}},
 		"answers nonsense": {Options{Host: old(t, "1.41")}, []string{"the engine does not answer"}},
 	} {
@@ -176,7 +177,8 @@ func TestScript(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "weir-runtime")
 	must(t, os.WriteFile(path, script, 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, "runc"), []byte("#!/bin/sh\nprintf '%s|' \"$@\"\nfor a; do [ \"$last\" = --pid-file ] && echo 1 >\"$a\"; last=$a; done\nexit 0\n"), 0o755))
+	const runc = "#!/bin/sh\nprintf '%s|' \"$@\"\nfor a; do [ \"$last\" = --pid-file ] && echo 1 >\"$a\"; last=$a; done\nexit 0\n"
+	must(t, os.WriteFile(filepath.Join(dir, "runc"), []byte(runc), 0o755))
 	inst := suite.NewInstance(t)
 	e := &engine{inst: inst}
 	bundle, theirs := e.bundle("a"), filepath.Join(dir, "bundle")

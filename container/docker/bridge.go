@@ -37,5 +37,6 @@ func bridgeNote(table string, seen, drops bool) string {
 		return fmt.Sprintf("%[1]s sees bridged traffic and its FORWARD policy is DROP, as Docker sets both: frames between endpoints on this host are dropped; "+
 			"set net.bridge.bridge-nf-call-%[1]s=0, or accept the bridge in FORWARD", table)
 	}
-	return fmt.Sprintf("the FORWARD policy of %s is DROP, as Docker sets it: this host routes nothing that its rules do not accept; bridged traffic is not affected", table)
+	return fmt.Sprintf("the FORWARD policy of %s is DROP, as Docker sets it: this host routes nothing that its rules do not accept; bridged traffic is not affected",
+		table)
 }

@@ -82,7 +82,7 @@ func (e *engine) use() error {
 }
 
 // patience is how long an engine that restarts is waited for, where containers of ours may run in it.
-const patience = 20 * time.Second
+const patience = 3 * time.Second
 
 // prepare checks the engine and, to make containers, its runtime.
 func (e *engine) prepare(ctx context.Context, create bool) error {

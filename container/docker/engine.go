@@ -178,7 +178,8 @@ func (e *engine) giveWay(ctx context.Context, id string) error {
 		return err
 	}
 	if !e.ours(c.Container.Config, id) {
-		return fmt.Errorf("the engine has a container %s that is not of instance %s (no label %s): rename it (docker rename %s NAME)", name, e.inst.Name, labelInstance, name)
+		return fmt.Errorf("the engine has a container %s that is not of instance %s (no label %s): rename it (docker rename %s NAME)",
+			name, e.inst.Name, labelInstance, name)
 	}
 	return e.Remove(ctx, id)
 }

@@ -107,7 +107,8 @@ func TestCreatedContainerEndedByHand(t *testing.T) {
 func all(t testing.TB, d *dockerd.Engine) []string {
 	t.Helper()
 	var out []string
-	for _, args := range [][]string{{"ps", "--all", "--quiet", "--no-trunc"}, {"images", "--all", "--quiet", "--no-trunc"}, {"network", "ls", "--quiet", "--no-trunc"}, {"volume", "ls", "--quiet"}} {
+	for _, args := range [][]string{{"ps", "--all", "--quiet", "--no-trunc"}, {"images", "--all", "--quiet", "--no-trunc"}, {"network", "ls", "--quiet", "--no-trunc"},
+		{"volume", "ls", "--quiet"}} {
 		out = append(out, strings.Fields(mustCLI(t, d, args...))...)
 	}
 	slices.Sort(out)
@@ -124,7 +125,8 @@ func TestForeignThingsAreNotTouched(t *testing.T) {
 	for _, args := range [][]string{
 		{"run", "-d", "--name", "plain", "--network", "none", "op:1", "sleep", "1000"},
 		{"run", "-d", "--name", "by-weir-runtime", "--runtime", runtimeName, "--network", "none", "op:1", "sleep", "1000"},
-		{"run", "-d", "--name", "other-instance", "--label", labelInstance + "=" + inst.Name + "x", "--label", labelID + "=a", "--network", "none", "op:1", "sleep", "1000"},
+		{"run", "-d", "--name", "other-instance", "--label", labelInstance + "=" + inst.Name + "x", "--label", labelID + "=a", "--network", "none",
+			"op:1", "sleep", "1000"},
 		{"create", "--name", "weir-" + inst.Name + "-taken", "op:1", "sleep", "1000"},
 		{"create", "--name", "labelled", "--label", labelInstance + "=" + inst.Name, "--label", labelID + "=a", "op:1", "sleep", "1000"},
 		{"volume", "create", "own"},
@@ -168,7 +170,8 @@ func TestEngineShowsContainers(t *testing.T) {
 	must(t, r.Run(t.Context(), spec))
 	s, err := r.Status(t.Context(), spec.ID)
 	must(t, err)
-	got := mustCLI(t, shared, "inspect", "--format", `{{.State.Running}} {{.State.Pid}} {{index .Config.Labels "weir.image"}} {{.HostConfig.Memory}} {{.HostConfig.NanoCpus}} {{.HostConfig.CpusetCpus}} {{.HostConfig.PidsLimit}} {{.HostConfig.ReadonlyRootfs}} {{.HostConfig.CapDrop}}`,
+	got := mustCLI(t, shared, "inspect", "--format", `{{.State.Running}} {{.State.Pid}} {{index .Config.Labels "weir.image"}} {{with .HostConfig}}`+
+		`{{.Memory}} {{.NanoCpus}} {{.CpusetCpus}} {{.PidsLimit}} {{.ReadonlyRootfs}} {{.CapDrop}}{{end}}`,
 		hand(t, shared, spec.ID))
 	if want := fmt.Sprintf("true %d firewall:1 33554432 500000000 0 40 true [ALL]", s.PID); got != want {
 		t.Errorf("docker inspect: %s\nwant %s", got, want)
