@@ -186,9 +186,12 @@ func (a *Agent) watchRuntimes(ctx context.Context) {
 	tick := time.NewTicker(a.LookEvery)
 	defer tick.Stop()
 	for {
+		a.lookAtRuntime(ctx, a.RuntimeName) // first: functions wait for it
 		var wg sync.WaitGroup
 		for _, name := range a.Runtimes.Names() {
-			wg.Go(func() { a.lookAtRuntime(ctx, name) })
+			if name != a.RuntimeName {
+				wg.Go(func() { a.lookAtRuntime(ctx, name) })
+			}
 		}
 		wg.Wait()
 		a.deleteLate(ctx)

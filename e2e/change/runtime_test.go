@@ -165,6 +165,14 @@ func TestARuntimeGivenByItsProgram(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if is, ok := h.Status.RuntimeOf(api.RuntimeBare); ok && is.Available { // the host itself runs what comes with Weir, as it comes
+		_, err := r.Apply(ctx, ofRuntime(r, ", runtime: bare, allow: [CAP_NET_ADMIN], command: [/bin/busybox, sleep, '9']"))
+		for _, part := range []string{"functions.fw.runtime: the runtime bare runs image firewall as processes of host local itself", "its command is not the image's", "--allow-bare"} {
+			if err == nil || !strings.Contains(err.Error(), part) {
+				t.Errorf("bare with another command: %v: lacks %q", err, part)
+			}
+		}
+	}
 	for _, kept := range []string{"written down", "of a former version"} {
 		if err := r.Kill(syscall.SIGKILL); err != nil {
 			t.Fatal(err)
