@@ -18,14 +18,14 @@ const keeperMark = "@"
 // KeeperPath is the group of a container's keeper, below which its program may make others.
 func (h *Home) KeeperPath(id string) string { return h.CgroupPath(keeperMark + id) }
 
-// MakeKeeper makes a group for a keeper to begin in, in one hierarchy, and gives its cgroup.procs file.
-func (h *Home) MakeKeeper(id string) (procs string, err error) {
+// MakeKeeper makes a group for a keeper to begin in, in one hierarchy, and gives the file by which it enters.
+func (h *Home) MakeKeeper(id string) (entrance string, err error) {
 	t := h.cgroups[max(0, slices.IndexFunc(h.cgroups, func(t hierarchy) bool { return t.v2 }))]
 	group := filepath.Join(h.KeeperPath(id), "begin")
 	if err := t.make(group); err != nil {
-		return "", fmt.Errorf("make cgroup: %w", err)
+		return "", err
 	}
-	return filepath.Join(t.dir(group), "cgroup.procs"), nil
+	return filepath.Join(t.dir(group), t.entrance()), nil
 }
 
 // EndKeeper ends a container's keeper and whatever the keeper had begun for the container, and removes its groups. Safe to call twice.

@@ -97,7 +97,7 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 			return err
 		}
 	}
-	groups := e.Home.Procs(c.ID)
+	groups := e.Home.Entrances(c.ID)
 	x.Join(groups[0])
 	x.Outlive()
 	for _, g := range groups[1:] {

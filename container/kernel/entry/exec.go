@@ -84,7 +84,7 @@ func (t *Tool) execList(f *Files, c kernel.Container, x container.ExecSpec) (*Li
 		return nil, fmt.Errorf("open the container's root: %w", err)
 	}
 	top := f.Add(os.NewFile(uintptr(rootFD), "root"))
-	groups, err := t.Home.ProcsOf(c.PID)
+	groups, err := t.Home.EntrancesOf(c.PID)
 	if err != nil {
 		return nil, err
 	}

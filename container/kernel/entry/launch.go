@@ -274,11 +274,11 @@ func (t *Tool) first(keeper int, c kernel.Container, move bool) (int, error) {
 
 // own makes sure that a process is in its container's cgroups.
 func (t *Tool) own(pid int, id string, move bool) error {
-	for _, procs := range t.Home.Procs(id) {
+	for _, entrance := range t.Home.Entrances(id) {
 		if !move {
 			break
 		}
-		if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0o644); err != nil {
+		if err := os.WriteFile(entrance, []byte(strconv.Itoa(pid)), 0o644); err != nil {
 			return fmt.Errorf("%s: join cgroup: %w", t.Program, err)
 		}
 	}

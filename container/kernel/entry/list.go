@@ -97,8 +97,8 @@ func (l *List) strings(all []string) uint32 {
 	return at
 }
 
-// Join moves the process into the cgroup of a cgroup.procs file.
-func (l *List) Join(procs string) { l.add("join cgroup "+procs, join, 0, 0, procs) }
+// Join moves the process into a cgroup by one of its files, cgroup.procs or tasks.
+func (l *List) Join(entrance string) { l.add("join cgroup "+entrance, join, 0, 0, entrance) }
 
 // Outlive: the end of the process's parent is no end of it.
 func (l *List) Outlive() { l.add("outlive the parent", outlive, 0, 0) }
