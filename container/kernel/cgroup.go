@@ -361,22 +361,6 @@ func (h *Home) EntrancesOf(pid int) ([]string, error) {
 	return entrances(string(raw), h.cgroups), nil
 }
 
-// Trust lets root of a container's user namespace make groups below the container's, in the hierarchies that systemd keeps books in.
-func (h *Home) Trust(id string, owner uint32) error {
-	for _, t := range h.cgroups {
-		if !t.v2 && !slices.Contains(t.controllers, "systemd") {
-			continue
-		}
-		dir := t.dir(h.CgroupPath(id))
-		for _, path := range []string{dir, filepath.Join(dir, "cgroup.procs"), filepath.Join(dir, "cgroup.threads"), filepath.Join(dir, "cgroup.subtree_control")} {
-			if err := os.Lchown(path, int(owner), int(owner)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("give cgroup to the container: %w", err)
-			}
-		}
-	}
-	return nil
-}
-
 // AnyUnified tells whether the host has cgroups of version 2.
 func (h *Home) AnyUnified() bool {
 	return slices.ContainsFunc(h.cgroups, func(t hierarchy) bool { return t.v2 })

@@ -18,15 +18,33 @@ const keeperMark = "@"
 // KeeperPath is the group of a container's keeper, below which its program may make others.
 func (h *Home) KeeperPath(id string) string { return h.CgroupPath(keeperMark + id) }
 
-// MakeKeeper makes a group for a keeper to begin in, in one hierarchy, and gives the file by which it enters.
-func (h *Home) MakeKeeper(id string) (entrance string, err error) {
-	t := h.cgroups[max(0, slices.IndexFunc(h.cgroups, func(t hierarchy) bool { return t.v2 }))]
-	group := filepath.Join(h.KeeperPath(id), "begin")
-	if err := t.make(group); err != nil {
-		return "", err
+// MakeKeeper makes a group for a keeper to begin in, and gives the files by which it enters: in the hierarchies that systemd keeps its books in, or any
+// one. With an owner that user may make groups below it.
+func (h *Home) MakeKeeper(id string, owner uint32) (entrances []string, err error) {
+	in := h.cgroups[:1]
+	if booked := slices.DeleteFunc(slices.Clone(h.cgroups), func(t hierarchy) bool { return !t.booked() }); len(booked) > 0 {
+		in = booked
 	}
-	return filepath.Join(t.dir(group), t.entrance()), nil
+	for _, t := range in {
+		group := filepath.Join(h.KeeperPath(id), "begin")
+		if err := t.make(group); err != nil {
+			return nil, err
+		}
+		entrances = append(entrances, filepath.Join(t.dir(group), t.entrance()))
+		if owner == 0 {
+			continue
+		}
+		for _, name := range []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} {
+			if err := os.Lchown(filepath.Join(t.dir(group), name), int(owner), int(owner)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, fmt.Errorf("give cgroup to its keeper: %w", err)
+			}
+		}
+	}
+	return entrances, nil
 }
+
+// booked tells whether systemd keeps its books in a hierarchy.
+func (t hierarchy) booked() bool { return t.v2 || slices.Contains(t.controllers, "systemd") }
 
 // EndKeeper ends a container's keeper and whatever the keeper had begun for the container, and removes its groups. Safe to call twice.
 func (h *Home) EndKeeper(ctx context.Context, id string) error {

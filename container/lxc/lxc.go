@@ -77,7 +77,7 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, _
 }
 
 func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
-	procs, err := e.Home.MakeKeeper(c.ID)
+	entrances, err := e.Home.MakeKeeper(c.ID, 0)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	if _, err := config.WriteString(e.config(c, user, net)); err != nil {
 		return fmt.Errorf("write config: %w", err)
 	}
-	x.Join(procs)
+	x.Join(entrances[0])
 	x.Outlive()
 	x.Unshare(unix.CLONE_NEWNS)
 	x.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")

@@ -241,10 +241,11 @@ static long pass(u32 gate)
 	return r == 1 ? 0 : r < 0 ? r : -EPIPE;
 }
 
-static long join(const char *path)
+// join enters a cgroup by a file that is open already, or by its path.
+static long join(long fd, const char *path)
 {
-	long fd = S4(openat, AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0), r;
-	if (fd < 0)
+	long r;
+	if (*path && (fd = S4(openat, AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0)) < 0)
 		return fd;
 	r = S3(write, fd, "0", 1);
 	S1(close, fd);
@@ -281,7 +282,7 @@ static long carry(struct step *s)
 		reply = s->flags ? S4(openat, AT_FDCWD, descriptor(s->number), O_WRONLY | O_CLOEXEC, 0) : s->number;
 		return reply;
 	case JOIN:
-		return join(a);
+		return join(s->number, a);
 	case OUTLIVE:
 		return S5(prctl, PR_SET_PDEATHSIG, s->flags, 0, 0, 0);
 	case ENTER:

@@ -68,8 +68,10 @@ type Launch struct {
 	List  // what is done before the program is executed
 	Files Files
 	Cover []string // directories in the container that show nothing
-	Args  []string // of the program; [0] is its path
-	Env   []string
+	// Enters are the files by which the container's first process enters its cgroups, if the program does not put it there.
+	Enters []string
+	Args   []string // of the program; [0] is its path
+	Env    []string
 	// Numbered is a variable, such as LISTEN_PID=, that has the process's id.
 	Numbered string
 	// Apart is for a program that hands no descriptors on, and makes the container's mounts and cgroups itself.
@@ -215,6 +217,16 @@ func (x *Launch) inside(inner *List, config *specs.Spec) error {
 	}
 	inner.Reply(fdReply, true)
 	inner.Session()
+	for _, entrance := range x.Enters {
+		file, err := os.OpenFile(entrance, os.O_WRONLY, 0)
+		if err != nil {
+			return fmt.Errorf("join cgroup: %w", err)
+		}
+		inner.JoinOpen(entrance, x.Files.Add(file))
+	}
+	if len(x.Enters) > 0 { // where it is now shall be its root
+		inner.Unshare(unix.CLONE_NEWCGROUP)
+	}
 	for _, dir := range x.Cover {
 		inner.MountIfThere("tmpfs", dir, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=0k,mode=755")
 	}

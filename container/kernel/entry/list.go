@@ -100,6 +100,9 @@ func (l *List) strings(all []string) uint32 {
 // Join moves the process into a cgroup by one of its files, cgroup.procs or tasks.
 func (l *List) Join(entrance string) { l.add("join cgroup "+entrance, join, 0, 0, entrance) }
 
+// JoinOpen is Join by a descriptor.
+func (l *List) JoinOpen(entrance string, fd int) { l.add("join cgroup "+entrance, join, uint32(fd), 0) }
+
 // Outlive: the end of the process's parent is no end of it.
 func (l *List) Outlive() { l.add("outlive the parent", outlive, 0, 0) }
 
