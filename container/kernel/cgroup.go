@@ -201,10 +201,12 @@ func (h *Home) yieldCPU() {
 }
 
 // members lists every process in the container's cgroups, those of its sub-groups included.
-func (h *Home) members(id string) ([]int, error) {
+func (h *Home) members(id string) ([]int, error) { return membersOf(h.cgroups, h.CgroupPath(id)) }
+
+func membersOf(in []hierarchy, group string) ([]int, error) {
 	var pids []int
-	for _, t := range h.cgroups {
-		err := filepath.WalkDir(t.dir(h.CgroupPath(id)), func(path string, d fs.DirEntry, err error) error {
+	for _, t := range in {
+		err := filepath.WalkDir(t.dir(group), func(path string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 				return nil
 			}
@@ -245,17 +247,23 @@ func readProcs(file string) ([]int, error) {
 }
 
 // Member tells whether a process is in the container's cgroups.
-func (h *Home) Member(pid int, id string) bool {
-	pids, err := h.members(id)
+func (h *Home) Member(pid int, id string) bool { return memberOf(h.cgroups, h.CgroupPath(id), pid) }
+
+func memberOf(in []hierarchy, group string, pid int) bool {
+	pids, err := membersOf(in, group)
 	return err == nil && slices.Contains(pids, pid)
 }
 
 // killCgroup kills until nobody is left: a half-made container's init, or what an exec started.
 func (h *Home) killCgroup(ctx context.Context, id string) error {
+	return killIn(ctx, h.cgroups, h.CgroupPath(id))
+}
+
+func killIn(ctx context.Context, in []hierarchy, group string) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		pids, err := h.members(id)
+		pids, err := membersOf(in, group)
 		if err != nil || len(pids) == 0 {
 			return err
 		}
@@ -264,7 +272,7 @@ func (h *Home) killCgroup(ctx context.Context, id string) error {
 			if err != nil {
 				continue // ended meanwhile
 			}
-			if h.Member(pid, id) { // still it, now that the pidfd holds it
+			if memberOf(in, group, pid) { // still it, now that the pidfd holds it
 				_ = p.Signal(unix.SIGKILL)
 				p.WaitOrKill(ctx)
 				p.reap() // where its parent has left it to us
@@ -273,7 +281,7 @@ func (h *Home) killCgroup(ctx context.Context, id string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("processes %v of cgroup %s do not end after SIGKILL: %w", pids, h.CgroupPath(id), ctx.Err())
+			return fmt.Errorf("processes %v of cgroup %s do not end after SIGKILL: %w", pids, group, ctx.Err())
 		case <-tick.C:
 		}
 	}
