@@ -200,9 +200,7 @@ func (h *Home) yieldCPU() {
 	}
 }
 
-// members lists every process in the container's cgroups, those of its sub-groups included.
-func (h *Home) members(id string) ([]int, error) { return membersOf(h.cgroups, h.CgroupPath(id)) }
-
+// membersOf lists every process in a container's cgroups, those of its sub-groups included.
 func membersOf(in []hierarchy, group string) ([]int, error) {
 	var pids []int
 	for _, t := range in {

@@ -89,22 +89,9 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	if err != nil {
 		return err
 	}
-	user, err := space(x, c.Userns)
+	config, err := e.open(x, c)
 	if err != nil {
 		return err
-	}
-	net, err := space(x, c.Netns)
-	if err != nil {
-		return err
-	}
-	config, err := os.CreateTemp(c.Bundle, "config-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(config.Name())
-	at := x.Files.Add(config)
-	if _, err := config.WriteString(e.config(c, user, net)); err != nil {
-		return fmt.Errorf("write config: %w", err)
 	}
 	x.Join(entrances[0])
 	x.Outlive()
@@ -116,9 +103,31 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	x.Move(c.Root, root, rootDir)
 	x.Path(e.Home.Dir()) // no container of another instance has the same
 	x.Args = []string{e.cli, "--lxcpath", e.Home.Dir(), "--name", c.ID, "--foreground", "--quiet",
-		"--rcfile", descriptor(at), "--logpriority", "ERROR", "--logfile", "/proc/self/fd/2"}
+		"--rcfile", config, "--logpriority", "ERROR", "--logfile", "/proc/self/fd/2"}
 	x.Env = []string{"PATH=" + os.Getenv("PATH")}
 	return nil
+}
+
+// open gives the configuration to lxc-start, and returns its path there.
+func (e *Engine) open(x *entry.Launch, c kernel.Container) (string, error) {
+	user, err := space(x, c.Userns)
+	if err != nil {
+		return "", err
+	}
+	net, err := space(x, c.Netns)
+	if err != nil {
+		return "", err
+	}
+	file, err := os.CreateTemp(c.Bundle, "config-")
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(file.Name())
+	at := x.Files.Add(file)
+	if _, err := file.WriteString(e.config(c, user, net)); err != nil {
+		return "", fmt.Errorf("write config: %w", err)
+	}
+	return descriptor(at), nil
 }
 
 // space opens a namespace, as the place where it is bound cannot be seen by lxc-start.

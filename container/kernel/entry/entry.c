@@ -4,7 +4,8 @@
 // executes another program. It runs where nothing can be relied on (no C library, no shell, no file of the host), so it is one static file of a few
 // kilobytes that allocates nothing. It decides nothing: order, names and numbers are the list's.
 //
-// Usage: entry LIST. The list is read from the descriptor of that number, or else from the file of that name. Its first failing step is reported as {step, errno} on the reply, and ends the program.
+// Usage: entry LIST. The list is read from the descriptor of that number, or else from the file of that name. Its first failing step is reported as
+// {step, errno} on the reply, and ends the program.
 #if defined(__aarch64__)
 #define __ASM_X86_BITSPERLONG_H // the headers here may be those of an x86: see build.sh
 #define __BITS_PER_LONG 64
