@@ -26,7 +26,7 @@ func (e *Engine) config(c kernel.Container, user, net string) string {
 	line("autodev", "1")
 	line("console.path", "none")
 	line("tty.max", "0")
-	line("pty.max", "1024")
+	line("pty.max", "64") // as kernel.Config
 	line("mount.entry", "proc proc proc nosuid,noexec,nodev 0 0")
 	line("mount.entry", "sysfs sys sysfs nosuid,noexec,nodev,ro 0 0")
 	if c.Userns != "" {

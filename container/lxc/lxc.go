@@ -101,7 +101,8 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	x.Directory(rootDir, 0o755)
 	x.Directory(mountDir, 0o755)
 	x.Move(c.Root, root, rootDir)
-	x.Path(e.Home.Dir()) // no container of another instance has the same
+	x.Made = []string{"/dev/pts"} // with /dev/ptmx
+	x.Path(e.Home.Dir())          // no container of another instance has the same
 	x.Args = []string{e.cli, "--lxcpath", e.Home.Dir(), "--name", c.ID, "--foreground", "--quiet",
 		"--rcfile", config, "--logpriority", "ERROR", "--logfile", "/proc/self/fd/2"}
 	x.Env = []string{"PATH=" + os.Getenv("PATH")}

@@ -321,6 +321,13 @@ static long carry(struct step *s)
 		if ((r = S4(openat, AT_FDCWD, a, s->flags | O_CLOEXEC, 0)) < 0)
 			return r;
 		return S3(dup3, r, s->number, O_CLOEXEC);
+	case WRITE:
+		if ((r = S4(openat, AT_FDCWD, a, O_WRONLY | O_CLOEXEC, 0)) < 0)
+			return r;
+		limit[0] = r;
+		r = S3(write, limit[0], b, length(b));
+		S1(close, limit[0]);
+		return r;
 	case REROOT:
 		return (r = S1(fchdir, s->number)) < 0 ? r : S1(chroot, ".");
 	case COPY:

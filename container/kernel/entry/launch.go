@@ -68,6 +68,7 @@ type Launch struct {
 	List  // what is done before the program is executed
 	Files Files
 	Cover []string // directories in the container that show nothing
+	Made  []string // mounts of kernel.Config that the program makes as that wants them, besides /proc, /sys and /dev
 	// Enters are the files by which the container's first process enters its cgroups, if the program does not put it there.
 	Enters []string
 	Args   []string // of the program; [0] is its path
@@ -230,7 +231,7 @@ func (x *Launch) inside(inner *List, config *specs.Spec) error {
 	for _, dir := range x.Cover {
 		inner.MountIfThere("tmpfs", dir, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=0k,mode=755")
 	}
-	if err := mounts(inner, &x.Files, config); err != nil {
+	if err := mounts(inner, &x.Files, config, x.Made); err != nil {
 		return err
 	}
 	inner.Dup(1, 2) // the program's own words go elsewhere

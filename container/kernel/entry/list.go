@@ -40,6 +40,7 @@ const (
 	session
 	open
 	reroot
+	write
 )
 
 const (
@@ -179,6 +180,9 @@ func (l *List) Change(dir string) {
 func (l *List) Open(path string, flags int, fd int) {
 	l.add("open "+path, open, uint32(fd), uint64(flags), path)
 }
+
+// Write writes a text into a file.
+func (l *List) Write(path, text string) { l.add("write "+path, write, 0, 0, path, text) }
 
 // Reroot makes a directory the root and the working directory.
 func (l *List) Reroot(fd int) { l.add("enter the root", reroot, uint32(fd), 0) }
