@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"weir.dev/weir/container"
 )
 
 // hierarchy is one mounted cgroup tree. A v1 host has several, a v2 host one, a hybrid host both kinds.
@@ -158,14 +156,14 @@ func moveSelf(file string) {
 // ownProcs is the cgroup.procs file of a group that this process is in, as its /proc/self/cgroup says; "" if no hierarchy is known.
 // Any will do, all hierarchies have one lock.
 func ownProcs(groups string, hierarchies []hierarchy) string {
-	if all := procsFiles(groups, hierarchies); len(all) > 0 {
-		return all[0]
+	if all := entrances(groups, hierarchies); len(all) > 0 {
+		return filepath.Join(filepath.Dir(all[0]), "cgroup.procs")
 	}
 	return ""
 }
 
-// procsFiles are the cgroup.procs files of the groups that a process's cgroup file in /proc names.
-func procsFiles(groups string, hierarchies []hierarchy) (out []string) {
+// entrances are those of the groups that a process's cgroup file in /proc names.
+func entrances(groups string, hierarchies []hierarchy) (out []string) {
 	for line := range strings.Lines(groups) { // ID:CONTROLLERS:PATH
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(f) != 3 || !path.IsAbs(f[2]) {
@@ -174,7 +172,7 @@ func procsFiles(groups string, hierarchies []hierarchy) (out []string) {
 		first, _, _ := strings.Cut(strings.TrimPrefix(f[1], "name="), ",")
 		for _, t := range hierarchies {
 			if t.v2 && first == "" || !t.v2 && first != "" && slices.Contains(t.controllers, first) {
-				out = append(out, filepath.Join(t.dir(f[2]), "cgroup.procs"))
+				out = append(out, filepath.Join(t.dir(f[2]), t.entrance()))
 				break
 			}
 		}
@@ -202,11 +200,11 @@ func (h *Home) yieldCPU() {
 	}
 }
 
-// members lists every process in the container's cgroups, those of its sub-groups included.
-func (h *Home) members(id string) ([]int, error) {
+// membersOf lists every process in a container's cgroups, those of its sub-groups included.
+func membersOf(in []hierarchy, group string) ([]int, error) {
 	var pids []int
-	for _, t := range h.cgroups {
-		err := filepath.WalkDir(t.dir(h.CgroupPath(id)), func(path string, d fs.DirEntry, err error) error {
+	for _, t := range in {
+		err := filepath.WalkDir(t.dir(group), func(path string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 				return nil
 			}
@@ -247,17 +245,23 @@ func readProcs(file string) ([]int, error) {
 }
 
 // Member tells whether a process is in the container's cgroups.
-func (h *Home) Member(pid int, id string) bool {
-	pids, err := h.members(id)
+func (h *Home) Member(pid int, id string) bool { return memberOf(h.cgroups, h.CgroupPath(id), pid) }
+
+func memberOf(in []hierarchy, group string, pid int) bool {
+	pids, err := membersOf(in, group)
 	return err == nil && slices.Contains(pids, pid)
 }
 
 // killCgroup kills until nobody is left: a half-made container's init, or what an exec started.
 func (h *Home) killCgroup(ctx context.Context, id string) error {
+	return killIn(ctx, h.cgroups, h.CgroupPath(id))
+}
+
+func killIn(ctx context.Context, in []hierarchy, group string) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		pids, err := h.members(id)
+		pids, err := membersOf(in, group)
 		if err != nil || len(pids) == 0 {
 			return err
 		}
@@ -266,7 +270,7 @@ func (h *Home) killCgroup(ctx context.Context, id string) error {
 			if err != nil {
 				continue // ended meanwhile
 			}
-			if h.Member(pid, id) { // still it, now that the pidfd holds it
+			if memberOf(in, group, pid) { // still it, now that the pidfd holds it
 				_ = p.Signal(unix.SIGKILL)
 				p.WaitOrKill(ctx)
 				p.reap() // where its parent has left it to us
@@ -275,7 +279,7 @@ func (h *Home) killCgroup(ctx context.Context, id string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("processes %v of cgroup %s do not end after SIGKILL: %w", pids, h.CgroupPath(id), ctx.Err())
+			return fmt.Errorf("processes %v of cgroup %s do not end after SIGKILL: %w", pids, group, ctx.Err())
 		case <-tick.C:
 		}
 	}
@@ -339,66 +343,28 @@ func (h *Home) removeCgroupRoots() error {
 	return nil
 }
 
-// MakeGroups makes a container's group in every hierarchy, with its own limits in force, for an engine whose program makes none.
-func (h *Home) MakeGroups(s container.Spec) error {
-	if !idPattern.MatchString(s.ID) { // the limits would be those of the groups above
-		return fmt.Errorf("make cgroup: no container id: %q", s.ID)
-	}
+// Entrances are files, one for each hierarchy, by which a single-threaded process that writes "0" to them enters a container's groups. See Groups.Tasks.
+func (h *Home) Entrances(id string) (out []string) {
 	for _, t := range h.cgroups {
-		if err := t.make(h.CgroupPath(s.ID)); err != nil {
-			return err
-		}
-	}
-	for _, l := range h.Settings(s) {
-		file, ok := h.ControlFile(s.ID, l.Controller, l.File, l.File)
-		if !ok {
-			continue
-		}
-		if err := os.WriteFile(file, []byte(l.Value), 0o644); err != nil {
-			return fmt.Errorf("limit %s: %w", l.File, err)
-		}
-	}
-	return nil
-}
-
-// delegate lets the groups below one of version 2 have limits. What cannot be had readLimits finds.
-func (h hierarchy) delegate(group string) {
-	for _, c := range h.controllers {
-		_ = os.WriteFile(filepath.Join(h.dir(group), "cgroup.subtree_control"), []byte("+"+c), 0o644)
-	}
-}
-
-// Procs are the cgroup.procs files of a container's groups, one for each hierarchy.
-func (h *Home) Procs(id string) (out []string) {
-	for _, t := range h.cgroups {
-		out = append(out, filepath.Join(t.dir(h.CgroupPath(id)), "cgroup.procs"))
+		out = append(out, filepath.Join(t.dir(h.CgroupPath(id)), t.entrance()))
 	}
 	return out
 }
 
-// ProcsOf are the cgroup.procs files of the groups that a process is in, the same as or below those of its container.
-func (h *Home) ProcsOf(pid int) ([]string, error) {
+func (t hierarchy) entrance() string {
+	if t.v2 {
+		return "cgroup.procs"
+	}
+	return "tasks"
+}
+
+// EntrancesOf are those of the groups that a process is in, the same as or below those of its container.
+func (h *Home) EntrancesOf(pid int) ([]string, error) {
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
 	if err != nil {
 		return nil, fmt.Errorf("cgroups of process %d: %w", pid, err)
 	}
-	return procsFiles(string(raw), h.cgroups), nil
-}
-
-// Trust lets root of a container's user namespace make groups below the container's, in the hierarchies that systemd keeps books in.
-func (h *Home) Trust(id string, owner uint32) error {
-	for _, t := range h.cgroups {
-		if !t.v2 && !slices.Contains(t.controllers, "systemd") {
-			continue
-		}
-		dir := t.dir(h.CgroupPath(id))
-		for _, path := range []string{dir, filepath.Join(dir, "cgroup.procs"), filepath.Join(dir, "cgroup.threads"), filepath.Join(dir, "cgroup.subtree_control")} {
-			if err := os.Lchown(path, int(owner), int(owner)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("give cgroup to the container: %w", err)
-			}
-		}
-	}
-	return nil
+	return entrances(string(raw), h.cgroups), nil
 }
 
 // AnyUnified tells whether the host has cgroups of version 2.

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"weir.dev/weir/container"
 )
 
 // Groups are a container's cgroups, ready for a process to enter.
@@ -34,6 +36,35 @@ func (h *Home) Groups(c Container) (Groups, error) {
 		return Groups{}, err
 	}
 	return h.OpenGroups(c.ID)
+}
+
+// MakeGroups makes a container's group in every hierarchy, with its own limits in force, and in version 1 with the devices that it may use.
+func (h *Home) MakeGroups(s container.Spec) error {
+	if !idPattern.MatchString(s.ID) { // the limits would be those of the groups above
+		return fmt.Errorf("make cgroup: no container id: %q", s.ID)
+	}
+	for _, t := range h.cgroups {
+		if err := t.make(h.CgroupPath(s.ID)); err != nil {
+			return err
+		}
+	}
+	for _, l := range h.Settings(s) {
+		file, ok := h.ControlFile(s.ID, l.Controller, l.File, l.File)
+		if !ok {
+			continue
+		}
+		if err := os.WriteFile(file, []byte(l.Value), 0o644); err != nil {
+			return fmt.Errorf("limit %s: %w", l.File, err)
+		}
+	}
+	return nil
+}
+
+// delegate lets the groups below one of version 2 have limits. What cannot be had readLimits finds.
+func (h hierarchy) delegate(group string) {
+	for _, c := range h.controllers {
+		_ = os.WriteFile(filepath.Join(h.dir(group), "cgroup.subtree_control"), []byte("+"+c), 0o644)
+	}
 }
 
 // OpenGroups opens those of a container that runs.

@@ -18,19 +18,39 @@ const keeperMark = "@"
 // KeeperPath is the group of a container's keeper, below which its program may make others.
 func (h *Home) KeeperPath(id string) string { return h.CgroupPath(keeperMark + id) }
 
-// MakeKeeper makes a group for a keeper to begin in, in one hierarchy, and gives its cgroup.procs file.
-func (h *Home) MakeKeeper(id string) (procs string, err error) {
-	t := h.cgroups[max(0, slices.IndexFunc(h.cgroups, func(t hierarchy) bool { return t.v2 }))]
-	group := filepath.Join(h.KeeperPath(id), "begin")
-	if err := t.make(group); err != nil {
-		return "", fmt.Errorf("make cgroup: %w", err)
+// MakeKeeper makes a group for a keeper to begin in, and gives the files by which it enters: in the hierarchies that systemd keeps its books in, or any
+// one. With an owner that user may make groups below it.
+func (h *Home) MakeKeeper(id string, owner uint32) (entrances []string, err error) {
+	for _, t := range h.keeping() {
+		group := filepath.Join(h.KeeperPath(id), "begin")
+		if err := t.make(group); err != nil {
+			return nil, err
+		}
+		entrances = append(entrances, filepath.Join(t.dir(group), t.entrance()))
+		if owner == 0 {
+			continue
+		}
+		for _, name := range []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} {
+			if err := os.Lchown(filepath.Join(t.dir(group), name), int(owner), int(owner)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, fmt.Errorf("give cgroup to its keeper: %w", err)
+			}
+		}
 	}
-	return filepath.Join(t.dir(group), "cgroup.procs"), nil
+	return entrances, nil
+}
+
+// keeping are the hierarchies in which all keepers are.
+func (h *Home) keeping() []hierarchy {
+	booked := slices.DeleteFunc(slices.Clone(h.cgroups), func(t hierarchy) bool { return !t.v2 && !slices.Contains(t.controllers, "systemd") })
+	if len(booked) == 0 {
+		return h.cgroups[:1]
+	}
+	return booked
 }
 
 // EndKeeper ends a container's keeper and whatever the keeper had begun for the container, and removes its groups. Safe to call twice.
 func (h *Home) EndKeeper(ctx context.Context, id string) error {
-	if err := h.killCgroup(ctx, keeperMark+id); err != nil {
+	if err := killIn(ctx, h.keeping(), h.KeeperPath(id)); err != nil {
 		return err
 	}
 	if err := h.killCgroup(ctx, id); err != nil { // nobody is left who could begin more
@@ -42,7 +62,7 @@ func (h *Home) EndKeeper(ctx context.Context, id string) error {
 // Keepers are the ids of the containers that have keepers.
 func (h *Home) Keepers() ([]string, error) {
 	var ids []string
-	for _, t := range h.cgroups {
+	for _, t := range h.cgroups { // of one that had ended a group may be left in any
 		entries, err := os.ReadDir(t.dir(h.CgroupPath("")))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("find keepers: %w", err)

@@ -26,7 +26,7 @@ func (e *Engine) config(c kernel.Container, user, net string) string {
 	line("autodev", "1")
 	line("console.path", "none")
 	line("tty.max", "0")
-	line("pty.max", "1024")
+	line("pty.max", "64") // as kernel.Config
 	line("mount.entry", "proc proc proc nosuid,noexec,nodev 0 0")
 	line("mount.entry", "sysfs sys sysfs nosuid,noexec,nodev,ro 0 0")
 	if c.Userns != "" {
@@ -39,6 +39,12 @@ func (e *Engine) config(c kernel.Container, user, net string) string {
 	} else {
 		line("net.0.type", "empty")
 	}
+	e.groups(line, c)
+	return b.String()
+}
+
+// groups are the container's cgroups, with its limits, and those of lxc-start.
+func (e *Engine) groups(line func(key, format string, args ...any), c kernel.Container) {
 	own, keeper := relative(e.Home.CgroupPath(c.ID)), relative(e.Home.KeeperPath(c.ID))
 	line("cgroup.dir.container", "%s", own)
 	line("cgroup.dir.monitor", "%s/monitor", keeper)
@@ -53,7 +59,6 @@ func (e *Engine) config(c kernel.Container, user, net string) string {
 		}
 		line(version+"."+s.File, "%s", s.Value)
 	}
-	return b.String()
 }
 
 func relative(group string) string { return strings.TrimPrefix(filepath.Clean(group), "/") }

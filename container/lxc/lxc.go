@@ -77,7 +77,7 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, _
 }
 
 func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
-	procs, err := e.Home.MakeKeeper(c.ID)
+	entrances, err := e.Home.MakeKeeper(c.ID, 0)
 	if err != nil {
 		return err
 	}
@@ -89,24 +89,11 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	if err != nil {
 		return err
 	}
-	user, err := space(x, c.Userns)
+	config, err := e.open(x, c)
 	if err != nil {
 		return err
 	}
-	net, err := space(x, c.Netns)
-	if err != nil {
-		return err
-	}
-	config, err := os.CreateTemp(c.Bundle, "config-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(config.Name())
-	at := x.Files.Add(config)
-	if _, err := config.WriteString(e.config(c, user, net)); err != nil {
-		return fmt.Errorf("write config: %w", err)
-	}
-	x.Join(procs)
+	x.Join(entrances[0])
 	x.Outlive()
 	x.Unshare(unix.CLONE_NEWNS)
 	x.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
@@ -114,11 +101,34 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	x.Directory(rootDir, 0o755)
 	x.Directory(mountDir, 0o755)
 	x.Move(c.Root, root, rootDir)
-	x.Path(e.Home.Dir()) // no container of another instance has the same
+	x.Made = []string{"/dev/pts"} // with /dev/ptmx
+	x.Path(e.Home.Dir())          // no container of another instance has the same
 	x.Args = []string{e.cli, "--lxcpath", e.Home.Dir(), "--name", c.ID, "--foreground", "--quiet",
-		"--rcfile", descriptor(at), "--logpriority", "ERROR", "--logfile", "/proc/self/fd/2"}
+		"--rcfile", config, "--logpriority", "ERROR", "--logfile", "/proc/self/fd/2"}
 	x.Env = []string{"PATH=" + os.Getenv("PATH")}
 	return nil
+}
+
+// open gives the configuration to lxc-start, and returns its path there.
+func (e *Engine) open(x *entry.Launch, c kernel.Container) (string, error) {
+	user, err := space(x, c.Userns)
+	if err != nil {
+		return "", err
+	}
+	net, err := space(x, c.Netns)
+	if err != nil {
+		return "", err
+	}
+	file, err := os.CreateTemp(c.Bundle, "config-")
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(file.Name())
+	at := x.Files.Add(file)
+	if _, err := file.WriteString(e.config(c, user, net)); err != nil {
+		return "", fmt.Errorf("write config: %w", err)
+	}
+	return descriptor(at), nil
 }
 
 // space opens a namespace, as the place where it is bound cannot be seen by lxc-start.

@@ -1,8 +1,8 @@
 // Package nspawn makes containers by systemd-nspawn, without systemd in them or outside, as an engine of package kernel.
 //
-// systemd-nspawn runs in the container's cgroups and, if the container has a user namespace, in that as its root: it is then as little as the container
-// outside. It sees a mount namespace in which /run is empty but for the container's root. It makes the container's namespaces, enters the sandbox's network
-// namespace, and executes package entry's program as the container's first process.
+// systemd-nspawn runs, if the container has a user namespace, in that as its root: it is then as little as the container outside. It sees a mount namespace
+// in which /run is empty but for the container's root. It makes the container's namespaces, enters the sandbox's network namespace, and executes package
+// entry's program as the container's first process.
 package nspawn
 
 import (
@@ -92,17 +92,17 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	if err := e.Home.MakeGroups(c.Spec); err != nil {
 		return err
 	}
-	if c.Userns != "" {
-		if err := e.Home.Trust(c.ID, c.IDs.First); err != nil {
-			return err
+	entrances, err := e.Home.MakeKeeper(c.ID, c.IDs.First)
+	if err != nil {
+		return err
+	}
+	for i, entrance := range entrances {
+		x.Join(entrance)
+		if i == 0 {
+			x.Outlive()
 		}
 	}
-	groups := e.Home.Procs(c.ID)
-	x.Join(groups[0])
-	x.Outlive()
-	for _, g := range groups[1:] {
-		x.Join(g)
-	}
+	x.Enters = e.Home.Entrances(c.ID)
 	if err := enter(x, c); err != nil {
 		return err
 	}
@@ -204,11 +204,11 @@ func explain(err error) error {
 	return err
 }
 
-// Left: nothing is kept but in the container's own cgroups and bundle.
-func (e *Engine) Left() ([]string, error) { return nil, nil }
+// Left are those that have a keeper.
+func (e *Engine) Left() ([]string, error) { return e.Home.Keepers() }
 
-// Remove: systemd-nspawn has been ended with the container's other processes.
-func (e *Engine) Remove(context.Context, string) error { return nil }
+// Remove ends systemd-nspawn.
+func (e *Engine) Remove(ctx context.Context, id string) error { return e.Home.EndKeeper(ctx, id) }
 
 func look(ctx context.Context) (container.About, string) {
 	a := about()

@@ -122,11 +122,11 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container, pod string) error {
 	if err := e.Home.MakeGroups(c.Spec); err != nil {
 		return err
 	}
-	procs, err := e.Home.MakeKeeper(c.ID)
+	entrances, err := e.Home.MakeKeeper(c.ID, 0)
 	if err != nil {
 		return err
 	}
-	x.Join(procs)
+	x.Join(entrances[0])
 	x.Outlive()
 	network := "--net=none"
 	if c.Netns != "" {

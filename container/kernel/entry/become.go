@@ -5,6 +5,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/moby/sys/capability"
@@ -58,13 +59,13 @@ var flags = map[string]uintptr{
 }
 
 // given are the mounts of a configuration that every engine's program makes: the steps here need them.
-var given = []string{"/proc", "/sys", "/dev", "/dev/pts"}
+var given = []string{"/proc", "/sys", "/dev"}
 
-// mounts makes a configuration's mounts but those that are given, its host name, and hides what is to be hidden.
-func mounts(l *List, f *Files, config *specs.Spec) error {
+// mounts makes a configuration's mounts but those that are given or made already, its host name, and hides what is to be hidden.
+func mounts(l *List, f *Files, config *specs.Spec, made []string) error {
 	for _, m := range config.Mounts {
 		switch {
-		case slices.Contains(given, m.Destination):
+		case slices.Contains(given, m.Destination) || slices.Contains(made, m.Destination):
 		case m.Type == "bind":
 			if err := bind(l, f, m); err != nil {
 				return err
@@ -140,6 +141,9 @@ func become(l *List, p *specs.Process, args, extra []string, filter []byte) erro
 			return fmt.Errorf("limit %s is not known here", r.Type)
 		}
 		l.Limit(r.Type, resource, r.Soft, r.Hard)
+	}
+	if p.OOMScoreAdj != nil {
+		l.Write("/proc/self/oom_score_adj", strconv.Itoa(*p.OOMScoreAdj))
 	}
 	l.Change(p.Cwd)
 	l.Identity(p.User.UID, p.User.GID, bits(p.Capabilities.Bounding))

@@ -4,7 +4,8 @@
 // executes another program. It runs where nothing can be relied on (no C library, no shell, no file of the host), so it is one static file of a few
 // kilobytes that allocates nothing. It decides nothing: order, names and numbers are the list's.
 //
-// Usage: entry LIST. The list is read from the descriptor of that number, or else from the file of that name. Its first failing step is reported as {step, errno} on the reply, and ends the program.
+// Usage: entry LIST. The list is read from the descriptor of that number, or else from the file of that name. Its first failing step is reported as
+// {step, errno} on the reply, and ends the program.
 #if defined(__aarch64__)
 #define __ASM_X86_BITSPERLONG_H // the headers here may be those of an x86: see build.sh
 #define __BITS_PER_LONG 64
@@ -241,10 +242,11 @@ static long pass(u32 gate)
 	return r == 1 ? 0 : r < 0 ? r : -EPIPE;
 }
 
-static long join(const char *path)
+// join enters a cgroup by a file that is open already, or by its path.
+static long join(long fd, const char *path)
 {
-	long fd = S4(openat, AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0), r;
-	if (fd < 0)
+	long r;
+	if (*path && (fd = S4(openat, AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0)) < 0)
 		return fd;
 	r = S3(write, fd, "0", 1);
 	S1(close, fd);
@@ -281,7 +283,7 @@ static long carry(struct step *s)
 		reply = s->flags ? S4(openat, AT_FDCWD, descriptor(s->number), O_WRONLY | O_CLOEXEC, 0) : s->number;
 		return reply;
 	case JOIN:
-		return join(a);
+		return join(s->number, a);
 	case OUTLIVE:
 		return S5(prctl, PR_SET_PDEATHSIG, s->flags, 0, 0, 0);
 	case ENTER:
@@ -319,6 +321,13 @@ static long carry(struct step *s)
 		if ((r = S4(openat, AT_FDCWD, a, s->flags | O_CLOEXEC, 0)) < 0)
 			return r;
 		return S3(dup3, r, s->number, O_CLOEXEC);
+	case WRITE:
+		if ((r = S4(openat, AT_FDCWD, a, O_WRONLY | O_CLOEXEC, 0)) < 0)
+			return r;
+		limit[0] = r;
+		r = S3(write, limit[0], b, length(b));
+		S1(close, limit[0]);
+		return r;
 	case REROOT:
 		return (r = S1(fchdir, s->number)) < 0 ? r : S1(chroot, ".");
 	case COPY:

@@ -74,33 +74,12 @@ func (t *Tool) execList(f *Files, c kernel.Container, x container.ExecSpec) (*Li
 	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.PidfdOpen(c.PID, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open the container's process: %w", err)
-	}
-	n := f.Add(os.NewFile(uintptr(fd), "container"))
-	rootFD, err := unix.Open(fmt.Sprintf("/proc/%d/root", c.PID), unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open the container's root: %w", err)
-	}
-	top := f.Add(os.NewFile(uintptr(rootFD), "root"))
-	groups, err := t.Home.ProcsOf(c.PID)
-	if err != nil {
-		return nil, err
-	}
 	l := &List{}
 	l.Reply(fdExecReply, false)
 	l.Private()
-	for _, g := range groups {
-		l.Join(g)
+	if err := t.into(l, f, c); err != nil {
+		return nil, err
 	}
-	kinds := unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
-	if c.Userns != "" {
-		kinds |= unix.CLONE_NEWUSER
-	}
-	l.Enter("namespaces of the container", n, kinds)
-	l.Root()
-	l.Reroot(top)
 	l.Part(x.TTY)
 	var extra []string
 	if x.TTY {
@@ -112,6 +91,34 @@ func (t *Tool) execList(f *Files, c kernel.Container, x container.ExecSpec) (*Li
 	l.Follow()
 	l.Execute("")
 	return l, nil
+}
+
+// into enters the cgroups, namespaces and root of a container's first process.
+func (t *Tool) into(l *List, f *Files, c kernel.Container) error {
+	fd, err := unix.PidfdOpen(c.PID, 0)
+	if err != nil {
+		return fmt.Errorf("open the container's process: %w", err)
+	}
+	process := f.Add(os.NewFile(uintptr(fd), "container"))
+	if fd, err = unix.Open(fmt.Sprintf("/proc/%d/root", c.PID), unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("open the container's root: %w", err)
+	}
+	top := f.Add(os.NewFile(uintptr(fd), "root"))
+	groups, err := t.Home.EntrancesOf(c.PID)
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		l.Join(g)
+	}
+	kinds := unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
+	if c.Userns != "" {
+		kinds |= unix.CLONE_NEWUSER
+	}
+	l.Enter("namespaces of the container", process, kinds)
+	l.Root()
+	l.Reroot(top)
+	return nil
 }
 
 // exitCode is what the process that waits outside has ended with.

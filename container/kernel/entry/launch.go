@@ -68,8 +68,11 @@ type Launch struct {
 	List  // what is done before the program is executed
 	Files Files
 	Cover []string // directories in the container that show nothing
-	Args  []string // of the program; [0] is its path
-	Env   []string
+	Made  []string // mounts of kernel.Config that the program makes as that wants them, besides /proc, /sys and /dev
+	// Enters are the files by which the container's first process enters its cgroups, if the program does not put it there.
+	Enters []string
+	Args   []string // of the program; [0] is its path
+	Env    []string
 	// Numbered is a variable, such as LISTEN_PID=, that has the process's id.
 	Numbered string
 	// Apart is for a program that hands no descriptors on, and makes the container's mounts and cgroups itself.
@@ -215,10 +218,20 @@ func (x *Launch) inside(inner *List, config *specs.Spec) error {
 	}
 	inner.Reply(fdReply, true)
 	inner.Session()
+	for _, entrance := range x.Enters {
+		file, err := os.OpenFile(entrance, os.O_WRONLY, 0)
+		if err != nil {
+			return fmt.Errorf("join cgroup: %w", err)
+		}
+		inner.JoinOpen(entrance, x.Files.Add(file))
+	}
+	if len(x.Enters) > 0 { // where it is now shall be its root
+		inner.Unshare(unix.CLONE_NEWCGROUP)
+	}
 	for _, dir := range x.Cover {
 		inner.MountIfThere("tmpfs", dir, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=0k,mode=755")
 	}
-	if err := mounts(inner, &x.Files, config); err != nil {
+	if err := mounts(inner, &x.Files, config, x.Made); err != nil {
 		return err
 	}
 	inner.Dup(1, 2) // the program's own words go elsewhere
@@ -274,11 +287,11 @@ func (t *Tool) first(keeper int, c kernel.Container, move bool) (int, error) {
 
 // own makes sure that a process is in its container's cgroups.
 func (t *Tool) own(pid int, id string, move bool) error {
-	for _, procs := range t.Home.Procs(id) {
+	for _, entrance := range t.Home.Entrances(id) {
 		if !move {
 			break
 		}
-		if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0o644); err != nil {
+		if err := os.WriteFile(entrance, []byte(strconv.Itoa(pid)), 0o644); err != nil {
 			return fmt.Errorf("%s: join cgroup: %w", t.Program, err)
 		}
 	}

@@ -40,6 +40,7 @@ const (
 	session
 	open
 	reroot
+	write
 )
 
 const (
@@ -97,8 +98,11 @@ func (l *List) strings(all []string) uint32 {
 	return at
 }
 
-// Join moves the process into the cgroup of a cgroup.procs file.
-func (l *List) Join(procs string) { l.add("join cgroup "+procs, join, 0, 0, procs) }
+// Join moves the process into a cgroup by one of its files, cgroup.procs or tasks.
+func (l *List) Join(entrance string) { l.add("join cgroup "+entrance, join, 0, 0, entrance) }
+
+// JoinOpen is Join by a descriptor.
+func (l *List) JoinOpen(entrance string, fd int) { l.add("join cgroup "+entrance, join, uint32(fd), 0) }
 
 // Outlive: the end of the process's parent is no end of it.
 func (l *List) Outlive() { l.add("outlive the parent", outlive, 0, 0) }
@@ -176,6 +180,9 @@ func (l *List) Change(dir string) {
 func (l *List) Open(path string, flags int, fd int) {
 	l.add("open "+path, open, uint32(fd), uint64(flags), path)
 }
+
+// Write writes a text into a file.
+func (l *List) Write(path, text string) { l.add("write "+path, write, 0, 0, path, text) }
 
 // Reroot makes a directory the root and the working directory.
 func (l *List) Reroot(fd int) { l.add("enter the root", reroot, uint32(fd), 0) }

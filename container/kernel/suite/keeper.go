@@ -35,7 +35,8 @@ func (k Kit) KeeperKilled(t *testing.T) {
 			killKeeper(t, st.PID)
 		}
 		var out bytes.Buffer
-		if code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"echo", "inside"}, Stdout: &out}); err != nil || code != 0 || out.String() != "inside\n" {
+		code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"echo", "inside"}, Stdout: &out})
+		if err != nil || code != 0 || out.String() != "inside\n" {
 			t.Fatalf("round %d: exit code %d, %v, %q", round, code, err, out.String())
 		}
 		must(t, r.Stop(t.Context(), "a", 10*time.Second))
