@@ -25,6 +25,7 @@ const Default = native.Name
 // Options of all drivers; each takes what it has use for. See kernel.Options and oci.Options.
 type Options struct {
 	CLI               string // program of the runtime oci
+	KVMKernel         string // of virtual machines
 	Remove, KeepLogs  bool
 	Memory, DiskBytes int64
 	CPUs              float64
@@ -41,7 +42,7 @@ func (o Options) oci() oci.Options {
 }
 
 func (o Options) kvm() kvm.Options {
-	return kvm.Options{Options: o.kernel(), Remove: o.Remove, Log: o.Log}
+	return kvm.Options{Options: o.kernel(), Kernel: o.KVMKernel, Remove: o.Remove, Log: o.Log}
 }
 
 // Driver is one way to run containers.

@@ -74,9 +74,10 @@ type Engine struct {
 	want  string        // kernel
 	boots time.Duration // how long a machine may take to come up
 
-	making sync.Mutex // held while what all machines have in common is made, or tried
-	system *system
-	shape  *shape
+	booting chan struct{} // full: as many machines come up as there are processors, and more would only make all of them late
+	making  sync.Mutex    // held while what all machines have in common is made, or tried
+	system  *system
+	shape   *shape
 
 	dialing sync.Mutex // held while a line is made: a machine has one
 	mu      sync.Mutex
@@ -94,7 +95,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 			return nil, fmt.Errorf("virtual machines: %w", err)
 		}
 	}
-	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, lines: map[string]*line{}}
+	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, booting: make(chan struct{}, runtime.NumCPU()), lines: map[string]*line{}}
 	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
 		e.home = h
 		return e, nil
@@ -112,6 +113,9 @@ func missing(o Options, looked error) error {
 		return fmt.Errorf("this program makes them on %s, and this host is %s", arch, runtime.GOARCH)
 	case looked != nil:
 		return fmt.Errorf("%s: %w: install it (apt-get install qemu-system-x86)", cmp.Or(o.QEMU, QEMU), looked)
+	}
+	if _, err := exec.LookPath("prlimit"); err != nil {
+		return fmt.Errorf("%w: install it (apt-get install util-linux)", err)
 	}
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		return fmt.Errorf("%w: the kernel has no taps (CONFIG_TUN; try `modprobe tun`)", err)
@@ -217,6 +221,12 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	sys, shape, err := e.common(ctx)
 	if err != nil {
 		return 0, err
+	}
+	select {
+	case e.booting <- struct{}{}:
+		defer func() { <-e.booting }()
+	case <-ctx.Done():
+		return 0, ctx.Err()
 	}
 	if err := ctx.Err(); err != nil {
 		return 0, err
