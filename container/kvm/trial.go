@@ -91,6 +91,11 @@ func (e *Engine) about(sys system) string {
 
 // try boots a machine that ends at once.
 func (e *Engine) try(ctx context.Context, sys system, s shape) (err error) {
+	if left, err := filepath.Glob(filepath.Join(e.home.Dir(), "trial-*")); err == nil { // of a process that was killed
+		for _, dir := range left {
+			_ = os.RemoveAll(dir)
+		}
+	}
 	dir, err := os.MkdirTemp(e.home.Dir(), "trial-")
 	if err != nil {
 		return err
