@@ -21,6 +21,7 @@ import (
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/kvm/channel"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
 )
@@ -37,7 +38,8 @@ const (
 	overhead      = 160 << 20 // of QEMU beside its machine's memory: its code, translated code, files
 	threads       = 64        // of QEMU at most
 
-	bootsIn = 60 * time.Second // on a slow and busy host
+	bootsIn   = 60 * time.Second // on a slow host, of the time in which it has a processor
+	starvedIn = 5 * time.Minute  // at most, on a busy one
 )
 
 // Files of a bundle.
@@ -246,9 +248,7 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	if err != nil {
 		return 0, err
 	}
-	boot, cancel := context.WithTimeout(ctx, e.boots)
-	defer cancel()
-	if err = e.boot(boot, c, sockets, run); err != nil {
+	if err = e.boot(ctx, c, cmd.Process.Pid, sockets, run); err != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		e.forget(c.ID)
@@ -262,7 +262,9 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 }
 
 // boot waits for the machine.
-func (e *Engine) boot(ctx context.Context, c kernel.Container, sockets []string, run bool) error {
+func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets []string, run bool) error {
+	ctx, cancel := context.WithTimeout(ctx, starvedIn)
+	defer cancel()
 	l, err := dial(ctx, c.Bundle, sockets)
 	if err != nil {
 		return e.explain(c, err)
@@ -270,7 +272,7 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, sockets []string,
 	if err := e.keep(c.ID, l); err != nil {
 		return err
 	}
-	state, err := l.sync(ctx)
+	state, err := e.comesUp(ctx, l, pid)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return e.explain(c, fmt.Errorf("the virtual machine has not come up in %v", e.boots))
@@ -285,6 +287,35 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, sockets []string,
 		return e.explain(c, err)
 	}
 	return nil
+}
+
+// comesUp waits for a machine's first answer. The time in which the machine wanted a processor and the host gave it none does not count.
+func (e *Engine) comesUp(ctx context.Context, l *line, pid int) (channel.State, error) {
+	for begin := time.Now(); ; {
+		left := e.boots + starved(pid) - time.Since(begin)
+		if left <= 0 {
+			return channel.State{}, context.DeadlineExceeded
+		}
+		part, cancel := context.WithTimeout(ctx, left)
+		state, err := l.sync(part)
+		cancel()
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return state, err
+		}
+	}
+}
+
+// starved is how long a process's threads have waited for a processor; where the kernel does not tell, no time at all.
+func starved(pid int) (sum time.Duration) {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if fields := strings.Fields(string(text)); err == nil && len(fields) == 3 {
+			ns, _ := strconv.ParseInt(fields[1], 10, 64)
+			sum += time.Duration(ns)
+		}
+	}
+	return sum
 }
 
 // keep remembers the line to a machine, instead of a former one's.
@@ -398,7 +429,7 @@ func (e *Engine) Find(ctx context.Context, c kernel.Container) (kernel.Found, er
 	switch {
 	case err != nil:
 		return kernel.Found{}, ctx.Err()
-	case state.Phase == "running":
+	case state.Phase == channel.Running:
 		return kernel.Found{State: container.Running, PID: c.PID}, nil
 	}
 	return kernel.Found{State: container.Created, PID: c.PID}, nil

@@ -22,7 +22,7 @@ const trialID = "weir-trial"
 const nobody = 65534
 
 // trialIn bounds one trial. A processor that is the host's own is quick, or it does not work.
-var trialIn = map[string]time.Duration{"kvm": 15 * time.Second, "tcg": bootsIn}
+var trialIn = map[string]time.Duration{"kvm": 15 * time.Second, "tcg": 2 * bootsIn}
 
 // trial is what was found out, and about what.
 type trial struct {
