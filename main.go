@@ -105,7 +105,7 @@ func drivers(switchName, runtimeName, imagesDir string, rt runtimes.Options, log
 
 func runtimeOptions(o service.DaemonOptions, log *slog.Logger) runtimes.Options {
 	return runtimes.Options{CLI: o.Runtime, Adopt: true, Memory: o.FunctionMemory, CPUs: o.FunctionCPUs.Of(runtime.NumCPU()), DiskBytes: o.FunctionDisk,
-		Vulnerable: o.VulnerableRuntime, Log: log}
+		Vulnerable: o.VulnerableRuntime, KVMKernel: o.KVMKernel, Log: log}
 }
 
 // layouts are the image layouts searched: the user's, what was built beside the binary, what a package installs.

@@ -111,6 +111,7 @@ func hostFlags(f *pflag.FlagSet, o *DaemonOptions, name string) {
 		"(runc, crun, /opt/runsc): then it is oci, with that program. Default: as weir check says")
 	f.BoolVar(&o.Host.AllowBare, "allow-bare", false, "let the runtime bare run every image on this host itself, not only those that come with Weir")
 	f.BoolVar(&o.VulnerableRuntime, "allow-vulnerable-runtime", false, "accept an OCI runtime with known container escapes")
+	f.StringVar(&o.KVMKernel, "kvm-kernel", "", "kernel of the virtual machines of the runtime kvm, a vmlinux or vmlinuz; default: of /usr/lib/weir/kvm, or the newest of /boot")
 	o.FunctionMemory = functionMemory
 	f.Var((*memoryFlag)(&o.FunctionMemory), "function-memory", "memory limit of functions whose spec has none, with an optional K, M or G; none: no limit")
 	o.FunctionCPUs, o.FunctionDisk = Cores{Percent: functionCPUs}, functionDisk

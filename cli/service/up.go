@@ -38,6 +38,7 @@ type DaemonOptions struct {
 	FunctionCPUs      Cores
 	FunctionDisk      int64
 	VulnerableRuntime bool   // accept a runtime with known container escapes
+	KVMKernel         string // of the virtual machines of the runtime kvm, a path or a pattern; "": looked for
 	ImagesDir         string // a further OCI layout to find images in
 	LogLevel          string // debug, info, warn, error
 	LogFormat         string // text or json

@@ -29,6 +29,7 @@ const Default = native.Name
 // Options of all drivers; each takes what it has use for. See kernel.Options and oci.Options.
 type Options struct {
 	CLI               string // program of the runtime oci
+	KVMKernel         string // of virtual machines
 	Remove, KeepLogs  bool
 	Memory, DiskBytes int64
 	CPUs              float64
@@ -45,7 +46,7 @@ func (o Options) oci() oci.Options {
 }
 
 func (o Options) kvm() kvm.Options {
-	return kvm.Options{Options: o.kernel(), Remove: o.Remove, Log: o.Log}
+	return kvm.Options{Options: o.kernel(), Kernel: o.KVMKernel, Remove: o.Remove, Log: o.Log}
 }
 
 func (o Options) docker() docker.Options {

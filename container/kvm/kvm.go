@@ -21,6 +21,7 @@ import (
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/kvm/channel"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
 )
@@ -37,7 +38,8 @@ const (
 	overhead      = 160 << 20 // of QEMU beside its machine's memory: its code, translated code, files
 	threads       = 64        // of QEMU at most
 
-	bootsIn = 60 * time.Second // on a slow and busy host
+	bootsIn   = 60 * time.Second // on a slow host, of the time in which it has a processor
+	starvedIn = 5 * time.Minute  // at most, on a busy one
 )
 
 // Files of a bundle.
@@ -74,9 +76,10 @@ type Engine struct {
 	want  string        // kernel
 	boots time.Duration // how long a machine may take to come up
 
-	making sync.Mutex // held while what all machines have in common is made, or tried
-	system *system
-	shape  *shape
+	booting chan struct{} // full: as many machines come up as there are processors, and more would only make all of them late
+	making  sync.Mutex    // held while what all machines have in common is made, or tried
+	system  *system
+	shape   *shape
 
 	dialing sync.Mutex // held while a line is made: a machine has one
 	mu      sync.Mutex
@@ -94,7 +97,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 			return nil, fmt.Errorf("virtual machines: %w", err)
 		}
 	}
-	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, lines: map[string]*line{}}
+	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, booting: make(chan struct{}, runtime.NumCPU()), lines: map[string]*line{}}
 	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
 		e.home = h
 		return e, nil
@@ -112,6 +115,9 @@ func missing(o Options, looked error) error {
 		return fmt.Errorf("this program makes them on %s, and this host is %s", arch, runtime.GOARCH)
 	case looked != nil:
 		return fmt.Errorf("%s: %w: install it (apt-get install qemu-system-x86)", cmp.Or(o.QEMU, QEMU), looked)
+	}
+	if _, err := exec.LookPath("prlimit"); err != nil {
+		return fmt.Errorf("%w: install it (apt-get install util-linux)", err)
 	}
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		return fmt.Errorf("%w: the kernel has no taps (CONFIG_TUN; try `modprobe tun`)", err)
@@ -218,6 +224,12 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	if err != nil {
 		return 0, err
 	}
+	select {
+	case e.booting <- struct{}{}:
+		defer func() { <-e.booting }()
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -236,9 +248,7 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	if err != nil {
 		return 0, err
 	}
-	boot, cancel := context.WithTimeout(ctx, e.boots)
-	defer cancel()
-	if err = e.boot(boot, c, sockets, run); err != nil {
+	if err = e.boot(ctx, c, cmd.Process.Pid, sockets, run); err != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		e.forget(c.ID)
@@ -252,7 +262,9 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 }
 
 // boot waits for the machine.
-func (e *Engine) boot(ctx context.Context, c kernel.Container, sockets []string, run bool) error {
+func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets []string, run bool) error {
+	ctx, cancel := context.WithTimeout(ctx, starvedIn)
+	defer cancel()
 	l, err := dial(ctx, c.Bundle, sockets)
 	if err != nil {
 		return e.explain(c, err)
@@ -260,7 +272,7 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, sockets []string,
 	if err := e.keep(c.ID, l); err != nil {
 		return err
 	}
-	state, err := l.sync(ctx)
+	state, err := e.comesUp(ctx, l, pid)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return e.explain(c, fmt.Errorf("the virtual machine has not come up in %v", e.boots))
@@ -275,6 +287,35 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, sockets []string,
 		return e.explain(c, err)
 	}
 	return nil
+}
+
+// comesUp waits for a machine's first answer. The time in which the machine wanted a processor and the host gave it none does not count.
+func (e *Engine) comesUp(ctx context.Context, l *line, pid int) (channel.State, error) {
+	for begin := time.Now(); ; {
+		left := e.boots + starved(pid) - time.Since(begin)
+		if left <= 0 {
+			return channel.State{}, context.DeadlineExceeded
+		}
+		part, cancel := context.WithTimeout(ctx, left)
+		state, err := l.sync(part)
+		cancel()
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return state, err
+		}
+	}
+}
+
+// starved is how long a process's threads have waited for a processor; where the kernel does not tell, no time at all.
+func starved(pid int) (sum time.Duration) {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if fields := strings.Fields(string(text)); err == nil && len(fields) == 3 {
+			ns, _ := strconv.ParseInt(fields[1], 10, 64)
+			sum += time.Duration(ns)
+		}
+	}
+	return sum
 }
 
 // keep remembers the line to a machine, instead of a former one's.
@@ -388,7 +429,7 @@ func (e *Engine) Find(ctx context.Context, c kernel.Container) (kernel.Found, er
 	switch {
 	case err != nil:
 		return kernel.Found{}, ctx.Err()
-	case state.Phase == "running":
+	case state.Phase == channel.Running:
 		return kernel.Found{State: container.Running, PID: c.PID}, nil
 	}
 	return kernel.Found{State: container.Created, PID: c.PID}, nil

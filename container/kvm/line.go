@@ -39,7 +39,9 @@ type line struct {
 var errGone = errors.New("the virtual machine has ended")
 
 const (
-	syncEvery   = 100 * time.Millisecond
+	// Sync is sent again and again, ever more seldom: what a machine that is coming up does not read yet waits in the socket, which is small.
+	syncFirst   = 100 * time.Millisecond
+	syncLast    = 2 * time.Second
 	answersIn   = 20 * time.Second // a machine that runs, on a busy host
 	connections = 8                // that a machine may have to our sockets at a time
 )
@@ -142,11 +144,11 @@ func (l *line) await(ctx context.Context, f func() bool) error {
 
 // sync waits until the machine answers, and returns what state it is in.
 func (l *line) sync(ctx context.Context) (channel.State, error) {
-	for {
+	for every := syncFirst; ; every = min(2*every, syncLast) {
 		if err := l.conn.Send(channel.Frame{Kind: channel.Sync, Payload: l.mark}); err != nil {
 			return channel.State{}, errGone
 		}
-		soon, cancel := context.WithTimeout(ctx, syncEvery)
+		soon, cancel := context.WithTimeout(ctx, every)
 		err := l.await(soon, func() bool { return l.state != nil })
 		cancel()
 		if err == nil {

@@ -2,6 +2,7 @@ package kvm
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -141,7 +142,9 @@ func TestInMachine(t *testing.T) {
 	if path == "" {
 		return
 	}
-	c := http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", path) }}, Timeout: 20 * time.Second}
+	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}, Timeout: 20 * time.Second}
 	answer, err := c.Post("http://weir/", "text/plain", strings.NewReader(strings.Repeat("x", 200_000)+os.Getenv("WORD")))
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ const trialID = "weir-trial"
 const nobody = 65534
 
 // trialIn bounds one trial. A processor that is the host's own is quick, or it does not work.
-var trialIn = map[string]time.Duration{"kvm": 15 * time.Second, "tcg": bootsIn}
+var trialIn = map[string]time.Duration{"kvm": 15 * time.Second, "tcg": 2 * bootsIn}
 
 // trial is what was found out, and about what.
 type trial struct {
@@ -91,6 +91,11 @@ func (e *Engine) about(sys system) string {
 
 // try boots a machine that ends at once.
 func (e *Engine) try(ctx context.Context, sys system, s shape) (err error) {
+	if left, err := filepath.Glob(filepath.Join(e.home.Dir(), "trial-*")); err == nil { // of a process that was killed
+		for _, dir := range left {
+			_ = os.RemoveAll(dir)
+		}
+	}
 	dir, err := os.MkdirTemp(e.home.Dir(), "trial-")
 	if err != nil {
 		return err

@@ -81,8 +81,13 @@ func (c *Conn) CloseAll(err error) {
 	for _, s := range all {
 		s.End(err)
 	}
-	c.writing.Lock() // whoever was at it is through
-	c.writing.Unlock()
+	c.through()
+}
+
+// through returns when whoever was writing has done so.
+func (c *Conn) through() {
+	c.writing.Lock()
+	defer c.writing.Unlock()
 }
 
 // Stream of bytes in both directions, with credit.
