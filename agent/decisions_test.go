@@ -72,6 +72,7 @@ func newDesk(t *testing.T, o switchfake.Options, change ...func(*desk)) *desk {
 	probe := image.Image{Args: []string{"wait"}, Contract: image.Contract{Probe: true}}
 	tap := image.Image{Args: []string{"wait"}, Contract: image.Contract{Tap: true}}
 	magic := image.Image{Args: []string{"wait"}, Contract: image.Contract{Forwarder: "magic"}}
+	wire := image.Image{Args: []string{"wait"}, Contract: image.Contract{Forwarder: "wire"}}
 	i := instance.Instance{Name: "desk", Root: filepath.Join(dir, "root"), Run: filepath.Join(dir, "run", "desk")}
 	for _, p := range []string{i.Root, i.Run} {
 		if err := os.MkdirAll(p, 0o755); err != nil {
@@ -80,7 +81,7 @@ func newDesk(t *testing.T, o switchfake.Options, change ...func(*desk)) *desk {
 	}
 	d.options = agent.Options{
 		Instance: i, Host: "h1", API: client, Switch: d.sw, Runtime: d.runtime, Kernel: d.kernel, Log: slog.New(slog.DiscardHandler),
-		Images: imagefake.Store{Root: dir, Images: map[string]image.Image{"firewall": probe, "monitor": tap, "magic": magic}},
+		Images: imagefake.Store{Root: dir, Images: map[string]image.Image{"firewall": probe, "monitor": tap, "magic": magic, "wire": wire}},
 	}
 	for _, f := range change {
 		f(d)
@@ -250,6 +251,7 @@ func TestDecisions(t *testing.T) {
 		"a change to a runtime that is not there":            aChangeToARuntimeThatIsNotThere,
 		"another default moves nothing":                      anotherDefaultMovesNothing,
 		"bare is for the catalogue":                          bareIsForTheCatalogue,
+		"a machine takes no image that the switch forwards":  aMachineTakesNoImageThatTheSwitchForwards,
 	} {
 		t.Run(name, f)
 	}

@@ -18,10 +18,10 @@ import (
 
 // engines are the runtimes of a desk beside oci, which is its d.runtime.
 type engines struct {
-	docker, bare *runtimefake.Runtime
-	left         bool // each may have containers
-	mu           sync.Mutex
-	missing      string // why there is no docker
+	docker, bare, kvm *runtimefake.Runtime
+	left              bool // each may have containers
+	mu                sync.Mutex
+	missing           string // why there is no docker
 }
 
 func (e *engines) set(missing string) {
@@ -36,7 +36,7 @@ func (e *engines) why() string {
 	return e.missing
 }
 
-// several gives a desk the runtimes oci, docker and bare; fallback is the default.
+// several gives a desk the runtimes oci, docker, bare and kvm; fallback is the default.
 func (e *engines) several(fallback string) func(*desk) {
 	return func(d *desk) {
 		driver := func(rt *runtimefake.Runtime, a container.About, why func() string) choice.Driver {
@@ -58,7 +58,7 @@ func (e *engines) several(fallback string) func(*desk) {
 		there := func() string { return "" }
 		r, err := choice.Open(d.t.Context(), choice.Options{Dir: d.options.Instance.Run + "/runtimes", Default: fallback, Drivers: map[string]choice.Driver{
 			"oci": driver(d.runtime, container.About{Version: "1.1"}, there), "docker": driver(e.docker, container.About{Note: "an old engine"}, e.why),
-			"bare": driver(e.bare, container.About{}, there),
+			"bare": driver(e.bare, container.About{}, there), "kvm": driver(e.kvm, container.About{Machine: true}, there),
 		}})
 		if err != nil {
 			d.t.Fatal(err)
@@ -67,7 +67,9 @@ func (e *engines) several(fallback string) func(*desk) {
 	}
 }
 
-func newEngines() *engines { return &engines{docker: runtimefake.New(), bare: runtimefake.New()} }
+func newEngines() *engines {
+	return &engines{docker: runtimefake.New(), bare: runtimefake.New(), kvm: runtimefake.New()}
+}
 
 // only waits until a function's container, and no other one, is in a runtime.
 func (d *desk) only(in *runtimefake.Runtime, function string, others ...*runtimefake.Runtime) {
@@ -289,4 +291,18 @@ func bareIsForTheCatalogue(t *testing.T) {
 	d.up("fw")
 	d.up("other")
 	d.only(e.bare, "fw", d.runtime, e.docker)
+}
+
+// What the switch forwards in a function's namespace would never come to a machine.
+func aMachineTakesNoImageThatTheSwitchForwards(t *testing.T) {
+	e := newEngines()
+	d := newDesk(t, switchfake.Options{}, e.several("oci"))
+	d.put("w", api.FunctionSpec{Image: "wire", Runtime: "kvm"})
+	d.until("it is refused", func() bool {
+		return strings.Contains(d.function("w").Status.Message, "image wire is forwarded by the switch (weir.forwarder: wire)")
+	})
+	d.put("w", api.FunctionSpec{Image: "wire"})
+	d.only(d.runtime, "w", e.kvm)
+	d.put("fw", api.FunctionSpec{Runtime: "kvm"})
+	d.only(e.kvm, "fw", d.runtime)
 }

@@ -39,6 +39,7 @@ type About struct {
 	Version string          // of its programs, as they say it
 	Ports   []portkind.Kind // by which its containers can be joined with a switch; see Runtime.PortKinds
 	Userns  bool            // its containers can be in a user namespace: see Spec.Userns
+	Machine bool            // its containers have a kernel of their own: what acts in their network namespace acts before they see a frame
 	Missing string          // why it cannot be used here, and what would help; "": it can
 	Note    string          // what an operator should know of it, such as an emulated processor; "" nothing
 }

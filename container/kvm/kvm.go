@@ -128,7 +128,7 @@ func missing(o Options, looked error) error {
 
 // About tells what is known of virtual machines here without booting one.
 func About(ctx context.Context, o Options) container.About {
-	a := container.About{Name: Name, Ports: (*kernel.Runtime)(nil).PortKinds(), Userns: true}
+	a := container.About{Name: Name, Ports: (*kernel.Runtime)(nil).PortKinds(), Userns: true, Machine: true}
 	qemu, err := exec.LookPath(cmp.Or(o.QEMU, QEMU))
 	if err := missing(o, err); err != nil {
 		a.Missing = err.Error()
