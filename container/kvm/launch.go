@@ -40,6 +40,9 @@ func (e *Engine) writeConfig(c kernel.Container, ports []*port) ([]string, error
 		Hostname: c.ID, ReadOnly: c.ReadOnly, Dir: c.Dir, UID: c.UID, GID: c.GID, PIDs: limits.PIDs,
 		Process: channel.Process{Args: c.Args, Env: withPath(c.Env)}, Capabilities: capabilities(c.Capabilities),
 	}
+	if slices.Contains(c.Capabilities, "CAP_NET_ADMIN") {
+		m.Modules = expected
+	}
 	for _, p := range ports {
 		m.Links = append(m.Links, channel.Link{MAC: p.mac.String(), Name: p.name, MTU: p.mtu})
 	}
@@ -70,6 +73,9 @@ func (e *Engine) writeConfig(c kernel.Container, ports []*port) ([]string, error
 	}
 	return sockets.paths(), nil
 }
+
+// expected are the modules that a function with CAP_NET_ADMIN is likely to use: a bridge, and a packet filter that knows connections.
+var expected = []string{"bridge", "nf_tables", "nft_meta_bridge", "nf_conntrack_bridge", "nft_ct", "nft_reject_bridge"}
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

@@ -353,9 +353,11 @@ func TestTheFirewallFiltersInAMachine(t *testing.T) {
 	if err := r.Run(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
+	begin := time.Now()
 	eventually(t, "ICMP passes", func() bool {
 		return exec.CommandContext(t.Context(), "nsenter", "--net="+b.left, "ping", "-c", "1", "-W", "1", "10.9.0.2").Run() == nil
 	})
+	t.Logf("ICMP passes %v after the start", time.Since(begin).Round(10*time.Millisecond))
 	if text := logOf(t, r, "fn"); !strings.Contains(text, "tracking=connections") {
 		t.Errorf("its kernel cannot all that it asks for: %s", text)
 	}
