@@ -40,6 +40,9 @@ func (e *Engine) writeConfig(c kernel.Container, ports []*port) ([]string, error
 		Hostname: c.ID, ReadOnly: c.ReadOnly, Dir: c.Dir, UID: c.UID, GID: c.GID, PIDs: limits.PIDs,
 		Process: channel.Process{Args: c.Args, Env: withPath(c.Env)}, Capabilities: capabilities(c.Capabilities),
 	}
+	if slices.Contains(c.Capabilities, "CAP_NET_ADMIN") {
+		m.Modules = expected
+	}
 	for _, p := range ports {
 		m.Links = append(m.Links, channel.Link{MAC: p.mac.String(), Name: p.name, MTU: p.mtu})
 	}
@@ -70,6 +73,9 @@ func (e *Engine) writeConfig(c kernel.Container, ports []*port) ([]string, error
 	}
 	return sockets.paths(), nil
 }
+
+// expected are the modules that a function with CAP_NET_ADMIN is likely to use: a bridge, and a packet filter that knows connections.
+var expected = []string{"bridge", "nf_tables", "nft_meta_bridge", "nf_conntrack_bridge", "nft_ct", "nft_reject_bridge"}
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -131,60 +137,65 @@ func (s sockets) paths() (out []string) {
 	return out
 }
 
+// opener opens the files that QEMU is given, and remembers the first that cannot be.
+type opener struct {
+	dir   string // of those that a machine writes
+	files []*os.File
+	err   error
+}
+
+func (o *opener) keep(f *os.File, err error) *os.File {
+	if err != nil {
+		o.err = errors.Join(o.err, err)
+		return nil
+	}
+	o.files = append(o.files, f)
+	return f
+}
+
+func (o *opener) read(path string) *os.File { return o.keep(os.Open(path)) }
+
+// written is a file of the machine's own.
+func (o *opener) written(name string) *os.File {
+	return o.keep(os.OpenFile(filepath.Join(o.dir, name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600))
+}
+
+// listens is a socket on which QEMU will answer.
+func (o *opener) listens(name string) *os.File {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(o.dir, name), Net: "unix"})
+	if err != nil {
+		return o.keep(nil, err)
+	}
+	l.SetUnlinkOnClose(false)
+	defer l.Close()
+	return o.keep(l.File())
+}
+
+func (o *opener) close() {
+	for _, f := range o.files {
+		f.Close()
+	}
+}
+
 // begin starts QEMU. It is given files, and opens nothing by a name but its own; it is a user who owns nothing.
 func (e *Engine) begin(c kernel.Container, sys system, s shape, ports []*port, log *os.File) (*exec.Cmd, error) {
-	var open []*os.File
-	defer func() {
-		for _, f := range open {
-			f.Close()
-		}
-	}()
-	var err error
-	file := func(path string, flags int) *os.File {
-		f, ferr := os.OpenFile(path, flags, 0o600)
-		if ferr != nil {
-			err = errors.Join(err, ferr)
-			return nil
-		}
-		open = append(open, f)
-		return f
-	}
-	socket := func(name string) *os.File {
-		f, serr := listen(filepath.Join(c.Bundle, name))
-		if serr != nil {
-			err = errors.Join(err, serr)
-			return nil
-		}
-		open = append(open, f)
-		return f
-	}
-	const written = os.O_CREATE | os.O_WRONLY | os.O_APPEND
-	in := func(name string) string { return filepath.Join(c.Bundle, name) }
-	vmlinux, initrd := file(sys.kernel(), os.O_RDONLY), file(sys.initrd(), os.O_RDONLY)
-	disks := map[string]*os.File{
-		channel.DiskModules: file(sys.modules(), os.O_RDONLY), channel.DiskRoot: file(in("root"), os.O_RDONLY), channel.DiskConfig: file(in(configFile), os.O_RDONLY),
-	}
-	console, exit, words := file(in(consoleFile), written), file(in(exitFile), written), file(in(wordsFile), written)
-	control, qmp := socket(controlSocket), socket(qmpSocket)
-	if err != nil {
-		return nil, fmt.Errorf("files of the virtual machine: %w", err)
-	}
+	o := opener{dir: c.Bundle}
+	defer o.close()
 	limits := e.home.LimitsOf(c.Spec)
-	ram, err := memory(limits.Memory)
-	if err != nil {
-		return nil, err
-	}
-	defer ram.Close()
 	var q command
-	q.basis(s, limits.Memory, processors(limits), ram)
-	q.boots(s, vmlinux, initrd, console, exit)
-	for _, serial := range []string{channel.DiskModules, channel.DiskRoot, channel.DiskConfig} {
-		q.disk(s, serial, disks[serial])
-	}
-	q.lines(s, control, qmp, log)
+	q.basis(s, limits.Memory, processors(limits), o.keep(memory(limits.Memory)))
+	q.boots(s, o.read(sys.kernel()), o.read(sys.initrd()), o.written(consoleFile), o.written(exitFile))
+	q.disk(s, channel.DiskModules, o.read(sys.modules()))
+	q.disk(s, channel.DiskRoot, o.read(filepath.Join(c.Bundle, "root")))
+	q.disk(s, channel.DiskConfig, o.read(filepath.Join(c.Bundle, configFile)))
+	q.lines(s, o.listens(controlSocket), o.listens(qmpSocket), log)
 	q.add("-device", s.device("balloon")+",free-page-reporting=on,deflate-on-oom=on")
 	for i, p := range ports {
 		q.netdev(s, i, p)
+	}
+	words := o.written(wordsFile)
+	if o.err != nil {
+		return nil, fmt.Errorf("files of the virtual machine: %w", o.err)
 	}
 	user, err := e.user(c)
 	if err != nil {
@@ -244,17 +255,6 @@ func (e *Engine) user(c kernel.Container) (uint32, error) {
 // processors of a machine: as many as its share of the host's comes to.
 func processors(l container.Limits) int {
 	return max(1, min(int(math.Ceil(l.CPUs)), runtime.NumCPU()))
-}
-
-// listen makes a socket on which QEMU will answer.
-func listen(path string) (*os.File, error) {
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	defer l.Close()
-	return l.File()
 }
 
 // checkArch finds a program that is for other processors, which would not be executed.

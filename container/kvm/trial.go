@@ -101,35 +101,21 @@ func (e *Engine) try(ctx context.Context, sys system, s shape) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	var files []*os.File
-	for path, flags := range map[string]int{
-		sys.kernel(): os.O_RDONLY, sys.initrd(): os.O_RDONLY, filepath.Join(dir, consoleFile): os.O_CREATE | os.O_WRONLY | os.O_APPEND,
-		filepath.Join(dir, exitFile): os.O_CREATE | os.O_WRONLY | os.O_APPEND, filepath.Join(dir, wordsFile): os.O_CREATE | os.O_WRONLY | os.O_APPEND,
-	} {
-		f, err := os.OpenFile(path, flags, 0o600)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		files = append(files, f)
-	}
-	named := func(name string) *os.File {
-		for _, f := range files {
-			if filepath.Base(f.Name()) == name {
-				return f
-			}
-		}
-		return nil
-	}
+	o := opener{dir: dir}
+	defer o.close()
 	var q command
 	q.basis(s, defaultMemory, 1, nil)
-	q.boots(s, named("vmlinux"), named("initrd"), named(consoleFile), named(exitFile), channel.Trial)
+	q.boots(s, o.read(sys.kernel()), o.read(sys.initrd()), o.written(consoleFile), o.written(exitFile), channel.Trial)
+	words := o.written(wordsFile)
+	if o.err != nil {
+		return o.err
+	}
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), answersIn)
 		defer cancel()
 		err = errors.Join(err, e.home.EndIn(clean, trialID))
 	}()
-	cmd, err := e.run(container.Spec{ID: trialID}, nobody, q, named(wordsFile))
+	cmd, err := e.run(container.Spec{ID: trialID}, nobody, q, words)
 	if err != nil {
 		return err
 	}

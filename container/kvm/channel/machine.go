@@ -7,9 +7,10 @@ type Machine struct {
 	Process      Process
 	Dir          string
 	UID, GID     uint32
-	Capabilities uint64 // bits; the program has no others
-	PIDs         int64  // processes at most; 0 no limit
-	FileBytes    uint64 // of a file at most; 0 no limit
+	Capabilities uint64   // bits; the program has no others
+	PIDs         int64    // processes at most; 0 no limit
+	FileBytes    uint64   // of a file at most; 0 no limit
+	Modules      []string // loaded before the program starts, as far as the kernel has them
 	Links        []Link
 	Mounts       []Mount
 	Sockets      []Socket

@@ -40,6 +40,14 @@ func load(path string) error {
 	return nil
 }
 
+// expected loads what the program will probably ask for. Asked by the kernel, each costs a process of its own, while the program waits.
+func (m *machine) expected() error {
+	for _, name := range m.spec.Modules {
+		_ = modprobe(name) // the kernel may have it built in, or not at all: the program will see
+	}
+	return nil
+}
+
 // modprobe loads what the kernel asks for by one of a module's names.
 func modprobe(name string) error {
 	text, err := os.ReadFile("/modules/" + channel.IndexFile)
