@@ -35,6 +35,8 @@ var runtimes = []struct {
 }{
 	{"runc", []string{"--runtime", "runc"}},
 	{"native", []string{"--runtime", "native"}},
+	{"lxc", []string{"--runtime", "lxc"}},
+	{"nspawn", []string{"--runtime", "nspawn"}},
 }
 
 // onEach runs a test on every runtime driver.

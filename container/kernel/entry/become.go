@@ -59,12 +59,15 @@ var flags = map[string]uintptr{
 }
 
 // given are the mounts of a configuration that every engine's program makes: the steps here need them.
-var given = []string{"/proc", "/sys", "/dev"}
+var given = []string{"/proc", "/sys"}
 
 // mounts makes a configuration's mounts but those that are given or made already, its host name, and hides what is to be hidden.
 func mounts(l *List, f *Files, config *specs.Spec, made []string) error {
 	for _, m := range config.Mounts {
 		switch {
+		case m.Destination == "/dev": // it is there, but larger
+			set, data := options(m.Options)
+			l.Mount(m.Source, m.Destination, m.Type, set|unix.MS_REMOUNT, data)
 		case slices.Contains(given, m.Destination) || slices.Contains(made, m.Destination):
 		case m.Type == "bind":
 			if err := bind(l, f, m); err != nil {
@@ -104,6 +107,17 @@ func options(all []string) (set uintptr, data string) {
 		}
 	}
 	return set, strings.Join(rest, ",")
+}
+
+// null makes these streams the null device of the container. That of the host is not for a container: its root may be the host's, which may change it.
+func null(l *List, spare int, streams ...int) {
+	if len(streams) == 0 {
+		return
+	}
+	l.Open(os.DevNull, unix.O_RDWR, spare)
+	for _, fd := range streams {
+		l.Dup(spare, fd)
+	}
 }
 
 // bind mounts a file or directory of the host, which is looked up here, at a place that is looked up in the container.

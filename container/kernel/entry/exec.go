@@ -81,6 +81,7 @@ func (t *Tool) execList(f *Files, c kernel.Container, x container.ExecSpec) (*Li
 		return nil, err
 	}
 	l.Part(x.TTY)
+	null(l, fdExecList, absent(x)...)
 	var extra []string
 	if x.TTY {
 		extra = append(extra, "TERM=xterm-256color")
@@ -91,6 +92,19 @@ func (t *Tool) execList(f *Files, c kernel.Container, x container.ExecSpec) (*Li
 	l.Follow()
 	l.Execute("")
 	return l, nil
+}
+
+// absent are the streams that the caller does not have.
+func absent(x container.ExecSpec) (out []int) {
+	if x.TTY {
+		return nil
+	}
+	for fd, absent := range []bool{x.Stdin == nil, x.Stdout == nil, x.Stderr == nil} {
+		if absent {
+			out = append(out, fd)
+		}
+	}
+	return out
 }
 
 // into enters the cgroups, namespaces and root of a container's first process.

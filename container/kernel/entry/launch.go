@@ -235,6 +235,7 @@ func (x *Launch) inside(inner *List, config *specs.Spec) error {
 		return err
 	}
 	inner.Dup(1, 2) // the program's own words go elsewhere
+	null(inner, fdOuter, 0)
 	return nil
 }
 
