@@ -427,8 +427,13 @@ func (n *nspawnRuntime) start(ctx context.Context, name string) error {
 	}
 	defer out.Close()
 	defer os.Remove(out.Name())
-	cmd := exec.Command("systemd-nspawn", append([]string{"--quiet", "--register=no", "--keep-unit", "--read-only", "--private-network", "--machine=" + name,
-		"--directory=" + n.Root(), "--console=pipe", "--"}, n.Args()...)...)
+	procs, err := n.groups(name)
+	if err != nil {
+		return err
+	}
+	enter := "for f in " + strings.Join(procs, " ") + "; do echo 0 >$f; done; exec \"$@\"" // by tasks, which takes no time; it makes groups below its own
+	cmd := exec.Command("sh", append([]string{"-c", enter, "sh", "systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--read-only", "--private-network",
+		"--machine=" + name, "--directory=" + n.Root(), "--console=pipe", "--"}, n.Args()...)...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -436,7 +441,7 @@ func (n *nspawnRuntime) start(ctx context.Context, name string) error {
 	}
 	n.running[name] = cmd
 	for ctx.Err() == nil { // there is a program when a descendant of it executes the image's
-		if executes(cmd.Process.Pid, filepath.Base(n.Args()[0])) {
+		if _, ok := executes(cmd.Process.Pid, filepath.Base(n.Args()[0])); ok {
 			return nil
 		}
 		if ended(cmd.Process.Pid) {
@@ -449,17 +454,39 @@ func (n *nspawnRuntime) start(ctx context.Context, name string) error {
 }
 func (n *nspawnRuntime) run(ctx context.Context, name string) error { return n.start(ctx, name) }
 
-// stop ends it as machinectl terminate does: by its own signal, and the kernel takes the rest along.
+// groups makes the cgroups that it starts in, and names the files by which to enter them: where systemd keeps its books, with version 2 or without.
+func (n *nspawnRuntime) groups(name string) (procs []string, err error) {
+	for top, file := range map[string]string{"/sys/fs/cgroup/systemd": "tasks", "/sys/fs/cgroup/unified": "cgroup.procs", "/sys/fs/cgroup": "cgroup.procs"} {
+		if _, err := os.Stat(filepath.Join(top, file)); err != nil {
+			continue
+		}
+		dir := filepath.Join(top, n.cgroup(), name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		procs = append(procs, filepath.Join(dir, file))
+	}
+	return procs, nil
+}
+
+// stop ends the program, and systemd-nspawn with it: the other way round the program would live on.
 func (n *nspawnRuntime) stop(_ context.Context, name string) error {
 	cmd := n.running[name]
 	if cmd == nil {
 		return nil
 	}
 	delete(n.running, name)
-	if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	p := cmd.Process
+	if pid, ok := executes(p.Pid, filepath.Base(n.Args()[0])); ok {
+		var err error
+		if p, err = os.FindProcess(pid); err != nil {
+			return err
+		}
+	}
+	if err := p.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	_ = cmd.Wait() // killed
+	_ = cmd.Wait() // it says that its program was killed
 	return nil
 }
 func (n *nspawnRuntime) remove(ctx context.Context, name string) error { return n.stop(ctx, name) }
@@ -471,10 +498,10 @@ func (n *nspawnRuntime) close() error {
 	return errors.Join(errs...)
 }
 
-// executes tells whether a process or one of its descendants executes a program of that name.
-func executes(pid int, program string) bool {
+// executes finds the process, or one of its descendants, that executes a program of that name.
+func executes(pid int, program string) (int, bool) {
 	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil && filepath.Base(exe) == program {
-		return true
+		return pid, true
 	}
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is right
 	for _, list := range lists {
@@ -483,12 +510,14 @@ func executes(pid int, program string) bool {
 			continue // it has ended
 		}
 		for f := range strings.FieldsSeq(string(raw)) {
-			if child, err := strconv.Atoi(f); err == nil && executes(child, program) {
-				return true
+			if child, err := strconv.Atoi(f); err == nil {
+				if found, ok := executes(child, program); ok {
+					return found, true
+				}
 			}
 		}
 	}
-	return false
+	return 0, false
 }
 
 func ended(pid int) bool {
