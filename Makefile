@@ -47,7 +47,7 @@ attack: root build peers ## requests of all kinds to the API for ATTACK (30m), f
 	ATTACK=$(ATTACK) SEED=$(SEED) go test -tags attack -vet off -count 1 -timeout 0 -v -run TestAPIUnderAttack ./e2e/attack
 
 bench: root build peers ## performance beside the peers: the study bench, quick (BENCH="--full", BENCH="--only part=stream")
-	PATH="$$PATH:/usr/sbin:/sbin:$(CURDIR)/build/peers/usr/sbin:$(CURDIR)/build/peers/usr/bin" bin/weir lab run bench --dir bin/bench-$$(date +%Y%m%d-%H%M%S) $(BENCH)
+	WEIR_KVM_KERNEL="$(CURDIR)/build/vm/kern/boot/vmlinuz-*-cloud-amd64" PATH="$$PATH:/usr/sbin:/sbin:$(CURDIR)/build/peers/usr/sbin:$(CURDIR)/build/peers/usr/bin" bin/weir lab run bench --dir bin/bench-$$(date +%Y%m%d-%H%M%S) $(BENCH)
 
 keep: ## keep a finished run of the lab in docs/results: RUN=DIR WHY="..." [ADDS=older run]
 	@go run ./lab/kept/tool keep -why "$$WHY" -adds "$$ADDS" "$$RUN"

@@ -2,8 +2,10 @@
 package drivers
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -29,7 +31,7 @@ const Default = native.Name
 // Options of all drivers; each takes what it has use for. See kernel.Options and oci.Options.
 type Options struct {
 	CLI               string // program of the runtime oci
-	KVMKernel         string // of virtual machines
+	KVMKernel         string // of virtual machines; default $WEIR_KVM_KERNEL, else it is looked for
 	Remove, KeepLogs  bool
 	Memory, DiskBytes int64
 	CPUs              float64
@@ -46,7 +48,7 @@ func (o Options) oci() oci.Options {
 }
 
 func (o Options) kvm() kvm.Options {
-	return kvm.Options{Options: o.kernel(), Kernel: o.KVMKernel, Remove: o.Remove, Log: o.Log}
+	return kvm.Options{Options: o.kernel(), Kernel: cmp.Or(o.KVMKernel, os.Getenv("WEIR_KVM_KERNEL")), Remove: o.Remove, Log: o.Log}
 }
 
 func (o Options) docker() docker.Options {

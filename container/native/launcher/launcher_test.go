@@ -13,7 +13,7 @@ import (
 )
 
 // run runs a program to its end: what it says, what it prints, how it ends.
-func run(t *testing.T, make func(p *Program)) (heard Said, failed error, out string, code int) {
+func run(t *testing.T, make func(p *Program)) (heard Said, out string, code int, failed error) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -39,7 +39,7 @@ func run(t *testing.T, make func(p *Program)) (heard Said, failed error, out str
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	return heard, failed, text.String(), cmd.ProcessState.ExitCode()
+	return heard, text.String(), cmd.ProcessState.ExitCode(), failed
 }
 
 // print adds a step that writes a text.
@@ -48,7 +48,7 @@ func print(p *Program, s string) Step {
 }
 
 func TestStepsFollowEachOther(t *testing.T) {
-	_, err, out, code := run(t, func(p *Program) {
+	_, out, code, err := run(t, func(p *Program) {
 		print(p, "a")
 		s := print(p, "bcd")
 		p.Call("print as many bytes as the last step did", unix.SYS_WRITE, Int(1), p.String("xyzzy"), Result(s))
@@ -60,7 +60,7 @@ func TestStepsFollowEachOther(t *testing.T) {
 }
 
 func TestAFailureSaysWhatAndWhy(t *testing.T) {
-	_, err, out, code := run(t, func(p *Program) {
+	_, out, code, err := run(t, func(p *Program) {
 		print(p, "a")
 		p.Call("go to nowhere", unix.SYS_CHDIR, p.String("/no/such/place"))
 		print(p, "b")
@@ -86,7 +86,7 @@ func TestJumps(t *testing.T) {
 		"never":             {never, "/", nil, "middle end"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err, out, _ := run(t, func(p *Program) {
+			_, out, _, err := run(t, func(p *Program) {
 				s := p.Jump(p.Spare(p.Call("go", unix.SYS_CHDIR, p.String(c.path)), c.spared...), c.when)
 				print(p, "middle ")
 				p.Land(s)
@@ -114,7 +114,7 @@ func TestForkSaysTheChildAndEndsAsIt(t *testing.T) {
 		}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			heard, err, out, code := run(t, func(p *Program) {
+			heard, out, code, err := run(t, func(p *Program) {
 				fork := p.Fork("fork", 0)
 				c.child(p)
 				p.Land(fork.Step)
@@ -135,7 +135,7 @@ func TestForkSaysTheChildAndEndsAsIt(t *testing.T) {
 // A filter that refuses getppid with EDOM, and lets all else pass.
 func TestFilter(t *testing.T) {
 	code := []byte{0x20, 0, 0, 0, 0, 0, 0, 0, 0x15, 0, 0, 1, byte(unix.SYS_GETPPID), 0, 0, 0, 6, 0, 0, 0, byte(unix.EDOM), 0, 5, 0, 6, 0, 0, 0, 0, 0, 0xff, 0x7f}
-	_, err, _, _ := run(t, func(p *Program) {
+	_, _, _, err := run(t, func(p *Program) {
 		p.Call("no privileges", unix.SYS_PRCTL, Int(unix.PR_SET_NO_NEW_PRIVS), Int(1), Int(0), Int(0), Int(0))
 		p.Call("filter", unix.SYS_SECCOMP, Int(unix.SECCOMP_SET_MODE_FILTER), Int(0), p.Filter(4, code))
 		p.Call("getppid", unix.SYS_GETPPID)
