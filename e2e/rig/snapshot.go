@@ -88,6 +88,9 @@ func others(fact, ours string) bool {
 	if strings.HasPrefix(fact, "mount: "+os.TempDir()+"/") && !strings.Contains(fact, rig) { // other tests mount there; a rig's state has its name in its path
 		return true
 	}
+	if strings.HasPrefix(fact, "mount: /run/weir-dockerd-") { // other tests' engines
+		return true
+	}
 	if strings.HasPrefix(fact, "cgroup: ") || strings.HasPrefix(fact, "mount: ") || strings.HasPrefix(fact, "/run/") {
 		if m := instanceDir.FindStringSubmatch(fact); m != nil && !strings.HasPrefix(m[1], rig) {
 			return true
