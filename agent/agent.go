@@ -108,6 +108,7 @@ const (
 	probeFirst    = 20 * time.Millisecond  // for the first probe of a function that starts; it grows up to probeLast
 	probeLast     = time.Second
 	unhealthyFor  = 5 * time.Second        // then it is restarted
+	slowFor       = 30 * time.Second       // the same of a virtual machine, whose programs start slowly on an emulated processor
 	settleFor     = 100 * time.Millisecond // a process that no probe can check must live so long to count as up
 	steadyFor     = 3 * time.Second        // a function that failed must be up so long to count as recovered
 	giveUp        = 2                      // a process that ended so often in a row and was never up has failed, for who waits; it is started on and on

@@ -63,7 +63,7 @@ func (f *function) watchHealth(ctx context.Context, want api.Function, img image
 		f.observe(want, img)
 		return resync, nil
 	}
-	if time.Since(f.started) > unhealthyFor && f.have == container.Running {
+	if time.Since(f.started) > f.a.silentFor(f.container()) && f.have == container.Running {
 		return 0, f.restartUnhealthy(ctx)
 	}
 	f.hangs(ctx)
@@ -154,7 +154,7 @@ func (f *function) observe(want api.Function, img image.Image) {
 }
 
 func (f *function) restartUnhealthy(ctx context.Context) error {
-	f.event(api.Warning, "FunctionRestarting", fmt.Sprintf("no probe frame came through for %s", unhealthyFor), 0)
+	f.event(api.Warning, "FunctionRestarting", fmt.Sprintf("no probe frame came through for %s", f.a.silentFor(f.container())), 0)
 	if f.died.IsZero() {
 		f.died = time.Now()
 	}

@@ -75,6 +75,14 @@ func (a *Agent) runtime(ctx context.Context, name string) (container.About, erro
 	return about, nil
 }
 
+// silentFor is how long a container may be without a probe that comes through.
+func (a *Agent) silentFor(id string) time.Duration {
+	if s, known := a.runtimeState(a.runtimeOf(id)); known && s.about.Machine {
+		return slowFor
+	}
+	return unhealthyFor
+}
+
 func (a *Agent) runtimeState(name string) (runtimeState, bool) {
 	a.runtimes.mu.Lock()
 	defer a.runtimes.mu.Unlock()
