@@ -270,25 +270,46 @@ func pair(a, b uint64) []byte {
 // begin says that all is done, waits for the word to go unless it is to run at once, and executes the command.
 func (b *build) begin(run bool) {
 	if !run {
+		b.look(b.config.Process.Args, b.config.Process.Env)
 		b.program.SayReady()
 		b.call("wait for the start", unix.SYS_READ, launcher.Int(goFD), b.program.Bytes(make([]byte, 8)), launcher.Int(1))
 	}
 	b.exec(b.config.Process.Args, b.config.Process.Env)
 }
 
-// exec tries a command's places one after another, as execvp(3) does.
+// places are where a command may be, as execvp(3) looks for it.
+func places(args, env []string) []string {
+	if strings.Contains(args[0], "/") {
+		return args[:1]
+	}
+	var all []string
+	for dir := range strings.SplitSeq(value(env, "PATH"), ":") {
+		all = append(all, path.Join("/", dir, args[0]))
+	}
+	return all
+}
+
+// look fails where exec would find nothing: whoever waits for a start is to know before.
+func (b *build) look(args, env []string) {
+	var found []launcher.Step
+	all := places(args, env)
+	for i, place := range all {
+		s := b.call(execute, unix.SYS_FACCESSAT, launcher.Here(), b.str(place), launcher.Int(unix.X_OK))
+		if i < len(all)-1 {
+			b.program.Spare(s, unix.ENOENT, unix.ENOTDIR, unix.EACCES)
+		}
+		found = append(found, b.program.Jump(s, launcher.Zero))
+	}
+	b.program.Land(found...)
+}
+
+// exec tries a command's places one after another.
 func (b *build) exec(args, env []string) {
 	argv, envp := b.program.Strings(args), b.program.Strings(env)
-	places := []string{args[0]}
-	if !strings.Contains(args[0], "/") {
-		places = nil
-		for dir := range strings.SplitSeq(value(env, "PATH"), ":") {
-			places = append(places, path.Join("/", dir, args[0]))
-		}
-	}
-	for i, place := range places {
+	all := places(args, env)
+	for i, place := range all {
 		s := b.call(execute, unix.SYS_EXECVE, b.str(place), argv, envp)
-		if i < len(places)-1 {
+		if i < len(all)-1 {
 			b.program.Spare(s, unix.ENOENT, unix.ENOTDIR, unix.EACCES)
 		}
 	}

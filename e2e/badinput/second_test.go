@@ -100,7 +100,7 @@ func TestDownOfAHangingDaemon(t *testing.T) {
 	if err := syscall.Kill(r.PID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	for _, damaged := range []string{"lock", "switch/switch.json", "switch/rules.0.json", "oci/bundles/fw.*/record.json", "functions/fw/applied.json"} {
+	for _, damaged := range []string{"lock", "switch/switch.json", "switch/rules.0.json", "native/bundles/fw.*/record.json", "functions/fw/applied.json"} {
 		path := only(t, filepath.Join(run, damaged))
 		if !exists(path) {
 			t.Errorf("%s is not there: damage what is", damaged)

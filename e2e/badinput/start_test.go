@@ -99,7 +99,7 @@ func TestStartRefused(t *testing.T) {
 		say    []string
 	}{
 		{"runtime that is not there", nil, []string{"--runtime", "/nonexistent"}, failure, []string{"/nonexistent", "apt-get install runc", "--runtime"}},
-		{"no runc in the path", func(c *exec.Cmd) { c.Env = append(c.Env, "PATH=/nonexistent") }, nil, failure, []string{"runc", "not found in $PATH", "apt-get install runc"}},
+		{"no runc in the path", func(c *exec.Cmd) { c.Env = append(c.Env, "PATH=/nonexistent") }, []string{"--runtime", "oci"}, failure, []string{"runc", "not found in $PATH", "apt-get install runc"}},
 		{"port in use", nil, []string{"--listen", "127.0.0.1:7499"}, conflict, []string{"127.0.0.1:7499", "address already in use", "--listen none"}},
 		{"address of others", nil, []string{"--listen", "0.0.0.0:7411"}, failure, []string{"not loopback", "use 127.0.0.1"}},
 		{"no address", nil, []string{"--listen", "here"}, failure, []string{`"here"`, "want host:port, for example 127.0.0.1:7411"}},

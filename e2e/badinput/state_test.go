@@ -63,7 +63,7 @@ func TestDamagedFiles(t *testing.T) {
 		{"record of the home namespace", run + "/home-netns", unmount, mended, nil},
 		{"function's applied spec", run + "/functions/fw/applied.json", garbage, mended, nil},
 		{"function's config", run + "/functions/w1/etc/config.json", garbage, mended, nil},
-		{"container's record", run + "/oci/bundles/fw.*/record.json", cut(50), mended, nil},
+		{"container's record", run + "/native/bundles/fw.*/record.json", cut(50), mended, nil},
 		{"function's namespace", run + "/netns/w1", unmount, mended, nil},
 		{"what was in force", r.Root + "/inforce.json", garbage, mended, nil},
 		{"switch state", run + "/switch/switch.json", cut(50), failure, []string{run + "/switch/switch.json", "unexpected end of JSON", "remove the file"}},

@@ -106,7 +106,7 @@ policies: {p: {from: alice, to: bob, match: [udp], chain: c}}
 				boxes = append(boxes, name)
 				want = append(want, b)
 			}
-			bundles := dir(t, "/run/weir/"+r.Name+"/oci/bundles")
+			bundles := dir(t, "/run/weir/"+r.Name+"/native/bundles")
 			links, err := r.Run(ctx, r.Netns, "ip", "-o", "link")
 			if err != nil {
 				t.Fatal(err)

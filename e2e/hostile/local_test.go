@@ -185,7 +185,7 @@ func settle(ctx context.Context, t *testing.T, r *rig.Rig, p prey) prey {
 		t.Fatal(err)
 	}
 	p.PID, p.Function, p.Token = r.PID(), f.Status.PID, string(token[:16]) // not all of it: nobody's environment is nobody's
-	p.Namespace, p.Container = filepath.Join(p.Run, "sandboxes", "w.1", "net"), filepath.Join(r.Root, "logs", "w.log")
+	p.Namespace, p.Container = filepath.Join(p.Run, "sandboxes", "w.1", "net"), filepath.Join(r.Root, "native", "logs", "w.log")
 	for _, path := range []string{p.Namespace, p.Container, filepath.Join(r.Root, "secrets.key"), filepath.Join(r.Root, "audit.log"), filepath.Join(p.Run, "lock"), filepath.Join(p.Run, "api.sock")} {
 		if _, err := os.Stat(path); err != nil {
 			t.Errorf("%v: what nobody looks for is not there", err)

@@ -161,7 +161,7 @@ func localAttempts() []localAttempt {
 		{"read a file below the run folder", readsAny},
 		{"find a secret in what can be read of Weir", findsSecret},
 		{"list functions' folders", read(below(run, "functions"))},
-		{"list the runtime's state", read(below(run, "oci"))},
+		{"list the runtime's state", read(below(run, "native"))},
 		{"list secrets' folder", read(below(run, "secrets"))},
 		{"write into the run folder", func(p prey) error { return os.WriteFile(filepath.Join(p.Run, "x"), nil, 0o600) }},
 		{"take the name of another instance", func(p prey) error { return os.Mkdir(filepath.Join(filepath.Dir(p.Run), "squatted"), 0o700) }},

@@ -177,7 +177,7 @@ func TestRebootBringsEverythingBack(t *testing.T) {
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, r.Endpoints()+chain)
 	before := look(ctx, t, r)
-	logs := filepath.Join(r.Root, "logs", "fw.log")
+	logs := filepath.Join(r.Root, "native", "logs", "fw.log")
 	said, err := os.ReadFile(logs)
 	if err != nil || len(said) == 0 {
 		t.Fatalf("the firewall has printed %q, %v", said, err)
