@@ -15,8 +15,7 @@ import (
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
-	"weir.dev/weir/container/kernel"
-	"weir.dev/weir/container/oci"
+	runtimes "weir.dev/weir/container/drivers"
 	"weir.dev/weir/daemon"
 	"weir.dev/weir/daemon/config"
 	"weir.dev/weir/datapath"
@@ -67,10 +66,10 @@ func runSkewed(text string) error {
 				return ebpf.Destroy(ctx, ebpf.Options{Instance: i})
 			},
 			Runtime: func(ctx context.Context, i instance.Instance) (container.Runtime, error) {
-				return oci.New(ctx, i, oci.Options{Options: kernel.Options{Adopt: true}})
+				return runtimes.Open(ctx, i, runtimes.Options{Adopt: true}, runtimes.Default)
 			},
 			DestroyRuntime: func(ctx context.Context, i instance.Instance, _ bool) error {
-				rt, err := oci.New(ctx, i, oci.Options{Options: kernel.Options{Adopt: true}, Remove: true})
+				rt, err := runtimes.Open(ctx, i, runtimes.Options{Adopt: true, Remove: true}, runtimes.Default)
 				if err != nil {
 					return err
 				}
