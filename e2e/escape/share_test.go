@@ -15,7 +15,7 @@ import (
 
 // Functions whose specs name no limit have those of the host, which everybody can see. Three that burn processors, print without end and read the disk at
 // the same time leave a neighbour's forwarding and the API what these need.
-func TestNobodyTakesTheRest(t *testing.T) { onEach(t, nobodyTakesTheRest) }
+func TestNobodyTakesTheRest(t *testing.T) { onEach(t, itsAppetite, nobodyTakesTheRest) }
 
 func nobodyTakesTheRest(t *testing.T, runtime []string) {
 	r, ctx := world(t, runtime, "ebpf", "", "")

@@ -118,7 +118,7 @@ parts:
     experiment: boot
     metrics: [{name: run, unit: s, better: lower}]
     factors:
-      - {name: runtime, levels: [oci, runc, docker, lxc]}
+      - {name: runtime, levels: [oci, runc, docker-run, lxc]}
       - {name: functions, levels: ["2"]}
     compare: runtime
     baseline: runc
