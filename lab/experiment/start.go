@@ -67,7 +67,7 @@ func (startExperiment) Setup(ctx context.Context, b *Bench, l Levels) (Arrangeme
 		}
 		return s, nil
 	}
-	r, err := b.starter(ctx, byDocker)
+	r, err := b.starter(ctx, dockerRun)
 	if err != nil {
 		return nil, err
 	}

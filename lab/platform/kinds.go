@@ -91,6 +91,8 @@ func runtimes() []runtimeMaker {
 	out := []runtimeMaker{{bare, "in a network namespace without a process", free, openBare}}
 	drivers := containers.All()
 	delete(drivers, byDocker) // it wants an engine with Weir's runtime, and that of the lab has none
+	delete(drivers, virtual)  // what forwards here is in the namespace: frames would pass a machine by
+	delete(drivers, bare)     // the driver; here it is a namespace without a process, and the process would forward nothing
 	for _, name := range slices.Sorted(maps.Keys(drivers)) {
 		out = append(out, containerRuntime(name, drivers[name]))
 	}
