@@ -46,10 +46,6 @@ func (h *Home) Config(c Container) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	score, err := ownScore()
-	if err != nil {
-		return nil, err
-	}
 	limits := []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: min(1024, files), Hard: files}, {Type: "RLIMIT_CORE"}}
 	if s.ReadOnly {
 		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_FSIZE", Soft: maxLog, Hard: maxLog})
@@ -59,7 +55,7 @@ func (h *Home) Config(c Container) (*specs.Spec, error) {
 		Root:    &specs.Root{Path: root, Readonly: s.ReadOnly},
 		Process: &specs.Process{
 			Args: s.Args, Env: env, Cwd: dir, NoNewPrivileges: true, Capabilities: caps, User: specs.User{UID: s.UID, GID: s.GID},
-			Rlimits: limits, OOMScoreAdj: score,
+			Rlimits: limits, OOMScoreAdj: h.score,
 		},
 		Hostname:    s.ID,
 		Mounts:      mounts(s),
@@ -95,20 +91,23 @@ func maxFiles() (uint64, error) {
 	return min(own.Max, 524288), nil
 }
 
-// ownScore is the OOM score of containers: 0 where we are better than that and they would inherit it, as our unit has us kept; nil: what we have.
-func ownScore() (*int, error) {
-	raw, err := os.ReadFile("/proc/self/oom_score_adj")
-	if err != nil {
-		return nil, fmt.Errorf("read OOM score: %w", err)
+// scoreOf is the OOM score of containers: 0 where this process is better than that and they would inherit it, as our unit has it kept; nil: what it has.
+func scoreOf(own *int) (*int, error) {
+	if own == nil {
+		raw, err := os.ReadFile("/proc/self/oom_score_adj")
+		if err != nil {
+			return nil, fmt.Errorf("read OOM score: %w", err)
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+		if err != nil {
+			return nil, fmt.Errorf("read OOM score: %w", err)
+		}
+		own = &n
 	}
-	return scoreBeside(string(raw)), nil
-}
-
-func scoreBeside(own string) *int {
-	if n, err := strconv.Atoi(strings.TrimSpace(own)); err == nil && n < 0 {
-		return new(int)
+	if *own < 0 {
+		return new(int), nil
 	}
-	return nil
+	return nil, nil
 }
 
 func mounts(s container.Spec) []specs.Mount {

@@ -21,6 +21,7 @@ type Home struct {
 	cgroups  []hierarchy
 	defaults container.Limits // where a Spec has none
 	disk     disk             // that defaults bound
+	score    *int             // of containers, for want of memory; nil: as this process
 	seccomp  profiles
 	rousing  sync.Mutex // held while Rouse is at it
 	machine  Machine    // the engine, if it is one

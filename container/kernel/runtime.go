@@ -45,6 +45,7 @@ type Options struct {
 	Memory, DiskBytes int64
 	CPUs              float64
 	LogBytes          int64 // a container's log is cut at this size, one older file is kept; default 8 MiB, at most 16 MiB
+	OOMScore          *int  // of this process; nil: as the kernel has it
 	// Adopt makes this process the reaper of the containers that it starts (PR_SET_CHILD_SUBREAPER), so that exit codes are known on
 	// every kernel, of the shortest run too. Without it they are known from Linux 6.15 on.
 	Adopt bool
@@ -93,6 +94,9 @@ func New(ctx context.Context, inst instance.Instance, name string, o Options, en
 	}
 	h := &Home{inst: inst, engine: name, cgroups: cgroups}
 	h.setDefaults(o)
+	if h.score, err = scoreOf(o.OOMScore); err != nil {
+		return nil, err
+	}
 	r := &Runtime{Home: h, logBytes: o.LogBytes, keepLogs: o.KeepLogs, adopts: o.Adopt, containers: map[string]*entry{}}
 	if r.engine, err = engine(h); err != nil {
 		return nil, err

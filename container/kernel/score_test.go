@@ -3,16 +3,14 @@ package kernel
 import "testing"
 
 func TestContainersAreNoBetterThanTheRestOfTheHost(t *testing.T) {
-	for own, want := range map[string]string{"-500\n": "0", "-1000\n": "0", "0\n": "as it is", "200\n": "as it is", "": "as it is"} {
-		got := "as it is"
-		if n := scoreBeside(own); n != nil {
-			got = "0"
-			if *n != 0 {
-				t.Errorf("%q: %d", own, *n)
-			}
+	for own, lowered := range map[int]bool{-1000: true, -500: true, 0: false, 200: false} {
+		got, err := scoreOf(&own)
+		must(t, err)
+		if (got != nil) != lowered || got != nil && *got != 0 {
+			t.Errorf("beside %d: %v", own, got)
 		}
-		if got != want {
-			t.Errorf("%q: %s, want %s", own, got, want)
-		}
+	}
+	if _, err := scoreOf(nil); err != nil { // this process's
+		t.Error(err)
 	}
 }

@@ -21,8 +21,13 @@ import (
 // fresh opens a runtime and the engine under it.
 func fresh(t *testing.T) (*kernel.Runtime, *Engine, container.Spec) {
 	t.Helper()
+	return freshWith(t, kernel.Options{Adopt: true})
+}
+
+func freshWith(t *testing.T, o kernel.Options) (*kernel.Runtime, *Engine, container.Spec) {
+	t.Helper()
 	var e *Engine
-	r, err := kernel.New(t.Context(), suite.NewInstance(t), Name, kernel.Options{Adopt: true}, func(h *kernel.Home) (kernel.Engine, error) {
+	r, err := kernel.New(t.Context(), suite.NewInstance(t), Name, o, func(h *kernel.Home) (kernel.Engine, error) {
 		e = &Engine{home: h}
 		return e, nil
 	})
