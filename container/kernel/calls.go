@@ -3,6 +3,7 @@ package kernel
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -86,6 +87,21 @@ func (h *Home) endStrayCalls(ctx context.Context) error {
 		p.Close()
 	}
 	return ctx.Err()
+}
+
+// ExitCode is how a command has ended: its exit code, or 128 and the signal that killed it.
+func ExitCode(err error) (int, error) {
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			return 128 + int(ws.Signal()), nil
+		}
+		return exit.ExitCode(), nil
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
+		return -1, err
+	}
+	return 0, nil
 }
 
 // RunPiped runs a command with the streams of x.

@@ -95,5 +95,5 @@ func checkTargets(s container.Spec) error {
 
 // knownCapability tells names that the kernel has, such as CAP_NET_ADMIN.
 func knownCapability(name string) bool {
-	return slices.ContainsFunc(capability.ListKnown(), func(c capability.Cap) bool { return "CAP_"+strings.ToUpper(c.String()) == name })
+	return slices.ContainsFunc(capability.ListKnown(), func(c capability.Cap) bool { return CapabilityName(c) == name })
 }

@@ -272,6 +272,7 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 			err = errors.Join(err, perr)
 		}
 		r.reapOrphans("")
+		err = full(err)
 	}()
 	if err := r.prepare(e.rec); err != nil {
 		return err
@@ -283,6 +284,15 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 		return r.start(ctx, e)
 	}
 	return r.launch(ctx, e, s, run)
+}
+
+// full says what to do when the disk has no space, as the kernel or a program says that.
+func full(err error) error {
+	const said = "no space left on device" // of ENOSPC, in programs' words too
+	if text := strings.ToLower(err.Error()); !strings.Contains(text, said) || strings.Contains(text, "disk full: ") {
+		return err
+	}
+	return fmt.Errorf("disk full: free some space under the instance's directories: %w", err)
 }
 
 // prepare makes the bundle with the record and what the engine wants in it, and mounts the writable layer if there is one.

@@ -5,36 +5,32 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"weir.dev/weir/container"
-	"weir.dev/weir/portkind"
+	"weir.dev/weir/container/kernel/entry"
 )
 
-const (
-	versionTimeout = 10 * time.Second
-	leastVersion   = 5
-)
+const leastVersion = 5
+
+var called = entry.Program{
+	Runtime: Name, Name: program, Absent: "no program " + program + ": install LXC 5 or newer (apt-get install lxc)", Version: []string{"--version"}, Judge: judge, Userns: true,
+}
 
 // About tells whether LXC is here and new enough.
 func About(ctx context.Context) container.About {
-	a, _ := look(ctx)
+	a, _ := called.Look(ctx)
 	return a
 }
 
-func about() container.About {
-	return container.About{Name: Name, Ports: []portkind.Kind{portkind.Veth}, Userns: true}
-}
-
-// judge says what is wrong with a version, such as 5.0.2; "" nothing.
-func judge(version string) string {
-	major, _, _ := strings.Cut(version, ".")
+// judge reads a version, such as 5.0.2.
+func judge(line string) (version, wrong string) {
+	major, _, _ := strings.Cut(line, ".")
 	n, err := strconv.Atoi(major)
 	switch {
 	case err != nil:
-		return fmt.Sprintf("%s --version says %q: want a version such as 5.0.2", program, version)
+		wrong = fmt.Sprintf("%s --version says %q: want a version such as 5.0.2", program, line)
 	case n < leastVersion:
-		return fmt.Sprintf("LXC %s is too old: install LXC %d or newer", version, leastVersion)
+		wrong = fmt.Sprintf("LXC %s is too old: install LXC %d or newer", line, leastVersion)
 	}
-	return ""
+	return line, wrong
 }

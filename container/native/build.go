@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/moby/sys/capability"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
@@ -194,7 +193,11 @@ func (b *build) confine(e *Engine) {
 	none := b.call("leave the session's keyring", unix.SYS_KEYCTL, launcher.Int(unix.KEYCTL_JOIN_SESSION_KEYRING), null)
 	b.program.Spare(none, unix.ENOSYS)
 	for _, l := range p.Rlimits {
-		b.call("limit "+l.Type, unix.SYS_PRLIMIT64, null, launcher.Int(rlimits[l.Type]), b.program.Bytes(pair(l.Soft, l.Hard)), null)
+		n, err := kernel.Rlimit(l.Type)
+		if err != nil {
+			b.fail(err)
+		}
+		b.call("limit "+l.Type, unix.SYS_PRLIMIT64, null, launcher.Int(n), b.program.Bytes(pair(l.Soft, l.Hard)), null)
 	}
 	b.call("set the mode of new files", unix.SYS_UMASK, launcher.Int(0o022))
 	b.drop(p.Capabilities.Bounding)
@@ -219,12 +222,10 @@ func (b *build) confine(e *Engine) {
 	b.call("filter system calls", unix.SYS_SECCOMP, launcher.Int(unix.SECCOMP_SET_MODE_FILTER), null, b.program.Filter(len(code)/filter.Size, code))
 }
 
-var rlimits = map[string]int{"RLIMIT_NOFILE": unix.RLIMIT_NOFILE, "RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_FSIZE": unix.RLIMIT_FSIZE}
-
 // drop takes all other capabilities out of the bounding set, those too that the kernel knows and we do not.
 func (b *build) drop(keep []string) {
 	for n := range 64 {
-		if bits(keep)&(1<<n) == 0 {
+		if kernel.CapabilityBits(keep)&(1<<n) == 0 {
 			s := b.call(fmt.Sprint("drop capability ", n), unix.SYS_PRCTL, launcher.Int(unix.PR_CAPBSET_DROP), launcher.Int(n), null, null, null)
 			b.program.Spare(s, unix.EINVAL) // this kernel does not know it
 		}
@@ -233,7 +234,7 @@ func (b *build) drop(keep []string) {
 
 // hold keeps exactly the capabilities of the configuration.
 func (b *build) hold(p *specs.Process) {
-	effective, permitted, inheritable := bits(p.Capabilities.Effective), bits(p.Capabilities.Permitted), bits(p.Capabilities.Inheritable)
+	effective, permitted, inheritable := kernel.CapabilityBits(p.Capabilities.Effective), kernel.CapabilityBits(p.Capabilities.Permitted), kernel.CapabilityBits(p.Capabilities.Inheritable)
 	header := []byte{0x22, 0x05, 0x08, 0x20, 0, 0, 0, 0} // _LINUX_CAPABILITY_VERSION_3
 	var data []byte
 	for shift := 0; shift < 64; shift += 32 {
@@ -244,19 +245,10 @@ func (b *build) hold(p *specs.Process) {
 	b.call("set capabilities", unix.SYS_CAPSET, b.program.Bytes(header), b.program.Bytes(data))
 	b.call("clear ambient capabilities", unix.SYS_PRCTL, launcher.Int(unix.PR_CAP_AMBIENT), launcher.Int(unix.PR_CAP_AMBIENT_CLEAR_ALL), null, null, null)
 	for n := range 64 {
-		if bits(p.Capabilities.Ambient)&(1<<n) != 0 {
+		if kernel.CapabilityBits(p.Capabilities.Ambient)&(1<<n) != 0 {
 			b.call("keep a capability over execve", unix.SYS_PRCTL, launcher.Int(unix.PR_CAP_AMBIENT), launcher.Int(unix.PR_CAP_AMBIENT_RAISE), launcher.Int(n), null, null)
 		}
 	}
-}
-
-func bits(names []string) (set uint64) {
-	for _, c := range capability.ListKnown() {
-		if slices.Contains(names, "CAP_"+strings.ToUpper(c.String())) {
-			set |= 1 << uint(c)
-		}
-	}
-	return set
 }
 
 func pair(a, b uint64) []byte {

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -97,21 +96,13 @@ func piped(cmd *exec.Cmd, x container.ExecSpec, null *os.File) container.ExecSpe
 
 // outcome is what came of it: the caller has left, the launcher has failed, or the program has ended.
 func outcome(ctx context.Context, err, failed error, x container.ExecSpec) (int, error) {
-	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
 		return -1, ctx.Err()
 	case failed != nil:
 		return -1, explain(failed, x.Args)
-	case errors.As(err, &exit):
-		if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-			return 128 + int(ws.Signal()), nil
-		}
-		return exit.ExitCode(), nil
-	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
-		return -1, err
 	}
-	return 0, nil
+	return kernel.ExitCode(err)
 }
 
 // end asks a program of Exec to end, and kills it in the end.

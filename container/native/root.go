@@ -6,7 +6,6 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strings"
 	"unsafe"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -104,26 +103,16 @@ func (b *build) attach(what string, tree launcher.Arg, target string) {
 	b.call(what, unix.SYS_MOVE_MOUNT, tree, b.str(""), launcher.Here(), b.str(target), launcher.Int(unix.MOVE_MOUNT_F_EMPTY_PATH))
 }
 
-// mountFlags are options of the OCI specification that are flags; others are the file system's own.
-var mountFlags = map[string]uintptr{"nosuid": unix.MS_NOSUID, "noexec": unix.MS_NOEXEC, "nodev": unix.MS_NODEV, "ro": unix.MS_RDONLY, "strictatime": unix.MS_STRICTATIME}
-
 func (b *build) mount(m specs.Mount) {
 	if m.Type == "bind" {
 		b.bind(m)
 		return
 	}
-	flags, data := uintptr(0), []string{}
-	for _, o := range m.Options {
-		if f, ok := mountFlags[o]; ok {
-			flags |= f
-		} else {
-			data = append(data, o)
-		}
-	}
+	flags, data := kernel.MountOptions(m.Options)
 	if m.Destination != "/proc" && m.Destination != "/sys" {
 		b.makeDir(m.Destination)
 	}
-	b.call("mount "+m.Destination, unix.SYS_MOUNT, b.str(m.Source), b.str(m.Destination), b.str(m.Type), launcher.Int(flags), b.str(strings.Join(data, ",")))
+	b.call("mount "+m.Destination, unix.SYS_MOUNT, b.str(m.Source), b.str(m.Destination), b.str(m.Type), launcher.Int(flags), b.str(data))
 }
 
 // bind mounts what the configuration names, with the flags that package kernel gives to every such mount.

@@ -3,35 +3,30 @@ package nspawn
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"weir.dev/weir/container"
-	"weir.dev/weir/portkind"
+	"weir.dev/weir/container/kernel/entry"
 )
 
-const (
-	versionTimeout = 10 * time.Second
-	leastVersion   = 242 // --console=pipe
-)
+const leastVersion = 242 // --console=pipe
+
+var called = entry.Program{
+	Runtime: Name, Name: program, Absent: "no program " + program + ": install it (apt-get install systemd-container)", Version: []string{"--version"}, Judge: judge, Userns: true,
+}
 
 // About tells whether systemd-nspawn is here and new enough.
 func About(ctx context.Context) container.About {
-	a, _ := look(ctx)
+	a, _ := called.Look(ctx)
 	return a
 }
 
-func about() container.About {
-	return container.About{Name: Name, Ports: []portkind.Kind{portkind.Veth}, Userns: true}
-}
-
-// judge says what is wrong with a version, such as "systemd 252 (252.39-1~deb12u2)"; "" nothing.
-func judge(version string) string {
+// judge reads a version, such as "systemd 252 (252.39-1~deb12u2)".
+func judge(line string) (version, wrong string) {
 	var n int
-	if _, err := fmt.Sscanf(version, "systemd %d", &n); err != nil {
-		return fmt.Sprintf("%s --version says %q: want a version such as systemd 252", program, version)
+	if _, err := fmt.Sscanf(line, "systemd %d", &n); err != nil {
+		wrong = fmt.Sprintf("%s --version says %q: want a version such as systemd 252", program, line)
+	} else if n < leastVersion {
+		wrong = fmt.Sprintf("systemd-nspawn %d is too old: install systemd %d or newer", n, leastVersion)
 	}
-	if n < leastVersion {
-		return fmt.Sprintf("systemd-nspawn %d is too old: install systemd %d or newer", n, leastVersion)
-	}
-	return ""
+	return line, wrong
 }

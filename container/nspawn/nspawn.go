@@ -10,13 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/kernel/entry"
 	"weir.dev/weir/instance"
@@ -35,7 +33,7 @@ type Options struct {
 
 // Engine is kernel.Engine over systemd-nspawn.
 type Engine struct {
-	entry.Tool
+	*entry.Tool
 	cli string
 }
 
@@ -43,21 +41,7 @@ var _ kernel.Engine = (*Engine)(nil)
 
 // New opens the instance's containers; see kernel.New.
 func New(ctx context.Context, inst instance.Instance, o Options) (*kernel.Runtime, error) {
-	cli := program
-	if !o.Remove {
-		a, path := look(ctx)
-		if a.Missing != "" {
-			return nil, fmt.Errorf("container runtime %s: %s", Name, a.Missing)
-		}
-		cli = path
-	}
-	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
-		return &Engine{Tool: entry.Tool{Home: h, Program: program}, cli: cli}, nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("container runtime %s: %w", Name, err)
-	}
-	return r, nil
+	return called.Open(ctx, inst, o.Options, o.Remove, func(t *entry.Tool, path string) kernel.Engine { return &Engine{Tool: t, cli: path} })
 }
 
 // Prepare makes what systemd-nspawn insists on in a writable root. In one that is read-only Launch adds it.
@@ -196,8 +180,6 @@ func explain(err error) error {
 	}
 	text := err.Error()
 	switch {
-	case strings.Contains(text, "No space left on device"):
-		return fmt.Errorf("disk full: free some space under the instance's directories: %w", err)
 	case strings.Contains(text, "subcgroup"):
 		return fmt.Errorf("systemd-nspawn cannot make its cgroups: is the hierarchy that systemd uses mounted and writable? %w", err)
 	}
@@ -209,26 +191,3 @@ func (e *Engine) Left() ([]string, error) { return e.Home.Keepers() }
 
 // Remove ends systemd-nspawn.
 func (e *Engine) Remove(ctx context.Context, id string) error { return e.Home.EndKeeper(ctx, id) }
-
-func look(ctx context.Context) (container.About, string) {
-	a := about()
-	if err := entry.Supported(); err != nil {
-		a.Missing = err.Error()
-		return a, ""
-	}
-	cli, err := exec.LookPath(program)
-	if err != nil {
-		a.Missing = "no program " + program + ": install it (apt-get install systemd-container)"
-		return a, ""
-	}
-	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, cli, "--version").Output()
-	a.Version, _, _ = strings.Cut(string(out), "\n")
-	if err != nil {
-		a.Missing = fmt.Sprintf("%s --version: %v", program, err)
-	} else {
-		a.Missing = judge(a.Version)
-	}
-	return a, cli
-}

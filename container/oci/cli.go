@@ -126,8 +126,6 @@ func explain(err error, s container.Spec) error {
 	case noMountDir.MatchString(cli.text):
 		m := noMountDir.FindStringSubmatch(cli.text)
 		return fmt.Errorf("mount %s: the image has no %s and its root is read-only: %w", m[1], m[2], err)
-	case strings.Contains(cli.text, "no space left on device"):
-		return fmt.Errorf("disk full: free some space under the instance's directories: %w", err)
 	case strings.Contains(cli.text, "permission denied") && strings.Contains(cli.text, "exec"):
 		return fmt.Errorf("command %q is not executable in the image: %w", s.Args[0], err)
 	}

@@ -2,11 +2,9 @@ package oci
 
 import (
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -48,17 +46,7 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 		failure := &cliError{verb: filepath.Base(e.cli) + " exec", text: text, err: err}
 		return -1, explain(failure, container.Spec{Args: x.Args})
 	}
-	var exit *exec.ExitError
-	switch {
-	case errors.As(err, &exit):
-		if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-			return 128 + int(ws.Signal()), nil
-		}
-		return exit.ExitCode(), nil
-	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
-		return -1, err
-	}
-	return 0, nil
+	return kernel.ExitCode(err)
 }
 
 // killExec makes sure that a process that ignores SIGTERM ends too.

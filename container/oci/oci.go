@@ -87,7 +87,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*kernel.Runtim
 
 // admit refuses a runtime with known escapes, or warns of it.
 func (o Options) admit(ctx context.Context, cli string) error {
-	warning, err := checkVersion(ctx, cli)
+	_, warning, err := checkVersion(ctx, cli)
 	switch {
 	case errors.Is(err, ErrVulnerable) && !o.Vulnerable:
 		return fmt.Errorf("container runtime %s: %w (or start with --allow-vulnerable-runtime, and trust every image)", cli, err)

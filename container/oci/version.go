@@ -23,39 +23,35 @@ const versionTimeout = 10 * time.Second
 
 // About tells whether the runtime's program is there and may be used.
 func About(ctx context.Context, o Options) container.About {
-	a := container.About{Name: "oci", Ports: []portkind.Kind{portkind.Veth}, Userns: true}
+	a := container.About{Name: Name, Ports: []portkind.Kind{portkind.Veth}, Userns: true}
 	name := cmp.Or(o.CLI, defaultCLI)
 	cli, err := exec.LookPath(name)
 	if err != nil {
 		a.Missing = fmt.Sprintf("no program %s: install it (apt-get install runc) or name another with --runtime", name)
 		return a
 	}
-	warning, err := checkVersion(ctx, cli)
+	a.Version, a.Note, err = checkVersion(ctx, cli)
 	switch {
 	case errors.Is(err, ErrVulnerable) && o.Vulnerable:
-		warning = err.Error()
+		a.Note = err.Error()
 	case err != nil:
 		a.Missing = err.Error()
-	}
-	a.Note = warning
-	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
-	defer cancel()
-	if out, err := exec.CommandContext(ctx, cli, "--version").Output(); err == nil {
-		a.Version, _, _ = strings.Cut(string(out), "\n")
 	}
 	return a
 }
 
-// checkVersion refuses a runc with known ways out that user namespaces do not close, and tells of one whose ways out they do close. Other runtimes
+// checkVersion reads a program's version, and refuses a runc with known ways out that user namespaces do not close, and tells of one whose ways out they do close. Other runtimes
 // have other faults: nothing is known of them here.
-func checkVersion(ctx context.Context, cli string) (warning string, err error) {
+func checkVersion(ctx context.Context, cli string) (version, warning string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, cli, "--version").Output()
 	if err != nil {
-		return "", fmt.Errorf("%s --version: %w", cli, err)
+		return "", "", fmt.Errorf("%s --version: %w", cli, err)
 	}
-	return judge(string(out), distribution(ctx, cli))
+	version, _, _ = strings.Cut(string(out), "\n")
+	warning, err = judge(string(out), distribution(ctx, cli))
+	return version, warning, err
 }
 
 // distribution is the version of the Debian package that a program belongs to, "" none.

@@ -23,19 +23,17 @@ import (
 	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/kernel/entry"
 	"weir.dev/weir/instance"
-	"weir.dev/weir/portkind"
 )
 
 // Name of the runtime.
 const Name = "rkt"
 
 const (
-	program        = "rkt"
-	callTimeout    = time.Minute // of one call of rkt but that which stays
-	versionTimeout = 10 * time.Second
-	insideDir      = "/.weir" // in the container
-	insideLog      = "/.weir-log"
-	imageFile      = "image.aci"
+	program     = "rkt"
+	callTimeout = time.Minute // of one call of rkt but that which stays
+	insideDir   = "/.weir"    // in the container
+	insideLog   = "/.weir-log"
+	imageFile   = "image.aci"
 )
 
 // Options of a Runtime; the zero value is useful.
@@ -46,48 +44,27 @@ type Options struct {
 
 // Engine is kernel.Engine over rkt.
 type Engine struct {
-	entry.Tool
+	*entry.Tool
 	cli string
 }
 
 var _ kernel.Engine = (*Engine)(nil)
 
+var called = entry.Program{
+	Runtime: Name, Name: program, Absent: "not installed: rkt's last release is 1.30.0 (2018); studies take nspawn, its engine, as the stand-in", Version: []string{"version"},
+	Judge: func(line string) (version, wrong string) { return strings.TrimPrefix(line, "rkt Version: "), "" },
+	Any:   true,
+	Note:  "the function is not process 1 of its container; it has no user namespace",
+}
+
 // New opens the instance's containers; see kernel.New.
 func New(ctx context.Context, inst instance.Instance, o Options) (*kernel.Runtime, error) {
-	cli, err := exec.LookPath(program)
-	if err != nil && !o.Remove {
-		return nil, fmt.Errorf("container runtime %s: %s", Name, About(ctx).Missing)
-	}
-	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
-		return &Engine{Tool: entry.Tool{Home: h, Program: program}, cli: cli}, nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("container runtime %s: %w", Name, err)
-	}
-	return r, nil
+	return called.Open(ctx, inst, o.Options, o.Remove, func(t *entry.Tool, path string) kernel.Engine { return &Engine{Tool: t, cli: path} })
 }
 
 // About tells whether rkt is here.
 func About(ctx context.Context) container.About {
-	a := container.About{Name: Name, Ports: []portkind.Kind{portkind.Veth}}
-	cli, err := exec.LookPath(program)
-	if err != nil {
-		a.Missing = "not installed: rkt's last release is 1.30.0 (2018); studies take nspawn, its engine, as the stand-in"
-		return a
-	}
-	if err := entry.Supported(); err != nil {
-		a.Missing = err.Error()
-		return a
-	}
-	a.Note = "the function is not process 1 of its container; it has no user namespace"
-	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, cli, "version").Output()
-	first, _, _ := strings.Cut(string(out), "\n")
-	a.Version = strings.TrimPrefix(first, "rkt Version: ")
-	if err != nil {
-		a.Missing = fmt.Sprintf("rkt version: %v", err)
-	}
+	a, _ := called.Look(ctx)
 	return a
 }
 

@@ -6,11 +6,11 @@ import (
 	"path"
 	"slices"
 	"strconv"
-	"strings"
 
-	"github.com/moby/sys/capability"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container/kernel"
 )
 
 // Files are the descriptors that a process gets besides its standard streams.
@@ -53,11 +53,6 @@ func (f *Files) Close() {
 	}
 }
 
-// flags of mount(2), by their names in an OCI configuration.
-var flags = map[string]uintptr{
-	"nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC, "ro": unix.MS_RDONLY, "strictatime": unix.MS_STRICTATIME,
-}
-
 // given are the mounts of a configuration that every engine's program makes: the steps here need them.
 var given = []string{"/proc", "/sys"}
 
@@ -66,7 +61,7 @@ func mounts(l *List, f *Files, config *specs.Spec, made []string) error {
 	for _, m := range config.Mounts {
 		switch {
 		case m.Destination == "/dev": // it is there, but larger
-			set, data := options(m.Options)
+			set, data := kernel.MountOptions(m.Options)
 			l.Mount(m.Source, m.Destination, m.Type, set|unix.MS_REMOUNT, data)
 		case slices.Contains(given, m.Destination) || slices.Contains(made, m.Destination):
 		case m.Type == "bind":
@@ -75,7 +70,7 @@ func mounts(l *List, f *Files, config *specs.Spec, made []string) error {
 			}
 		default:
 			l.Directory(m.Destination, 0o755)
-			set, data := options(m.Options)
+			set, data := kernel.MountOptions(m.Options)
 			l.Mount(m.Source, m.Destination, m.Type, set, data)
 		}
 	}
@@ -95,18 +90,6 @@ func mounts(l *List, f *Files, config *specs.Spec, made []string) error {
 		}
 	}
 	return nil
-}
-
-func options(all []string) (set uintptr, data string) {
-	var rest []string
-	for _, o := range all {
-		if flag, ok := flags[o]; ok {
-			set |= flag
-		} else {
-			rest = append(rest, o)
-		}
-	}
-	return set, strings.Join(rest, ",")
 }
 
 // null makes these streams the null device of the container. That of the host is not for a container: its root may be the host's, which may change it.
@@ -145,14 +128,12 @@ func bind(l *List, f *Files, m specs.Mount) error {
 	return nil
 }
 
-var limits = map[string]int{"RLIMIT_NOFILE": unix.RLIMIT_NOFILE, "RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_FSIZE": unix.RLIMIT_FSIZE}
-
 // become makes the process what a configuration's process is, up to its program. extra are the variables that are set besides.
 func become(l *List, p *specs.Process, args, extra []string, filter []byte) error {
 	for _, r := range p.Rlimits {
-		resource, ok := limits[r.Type]
-		if !ok {
-			return fmt.Errorf("limit %s is not known here", r.Type)
+		resource, err := kernel.Rlimit(r.Type)
+		if err != nil {
+			return err
 		}
 		l.Limit(r.Type, resource, r.Soft, r.Hard)
 	}
@@ -160,7 +141,7 @@ func become(l *List, p *specs.Process, args, extra []string, filter []byte) erro
 		l.Write("/proc/self/oom_score_adj", strconv.Itoa(*p.OOMScoreAdj))
 	}
 	l.Change(p.Cwd)
-	l.Identity(p.User.UID, p.User.GID, bits(p.Capabilities.Bounding))
+	l.Identity(p.User.UID, p.User.GID, kernel.CapabilityBits(p.Capabilities.Bounding))
 	l.Mask(1 << (uint(unix.SIGXFSZ) - 1)) // see kernel.StartSparing
 	env := slices.Clone(p.Env)
 	l.Words(args, append(env, extra...), "")
@@ -168,14 +149,4 @@ func become(l *List, p *specs.Process, args, extra []string, filter []byte) erro
 	l.Seal()
 	l.Filter(filter)
 	return nil
-}
-
-// bits are capabilities as the kernel has them.
-func bits(names []string) (out uint64) {
-	for _, c := range capability.ListKnown() {
-		if slices.Contains(names, "CAP_"+strings.ToUpper(c.String())) {
-			out |= 1 << uint(c)
-		}
-	}
-	return out
 }

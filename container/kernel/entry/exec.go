@@ -61,7 +61,7 @@ func (t *Tool) Exec(ctx context.Context, c kernel.Container, x container.ExecSpe
 	if rerr := readReply(read, x.Args[0], list); !errors.Is(rerr, io.EOF) {
 		return -1, rerr
 	}
-	return exitCode(err)
+	return kernel.ExitCode(err)
 }
 
 // execList is what a further process of a container does. Which groups it joins is read from the first one: a program may have put it below the container's.
@@ -133,19 +133,4 @@ func (t *Tool) into(l *List, f *Files, c kernel.Container) error {
 	l.Root()
 	l.Reroot(top)
 	return nil
-}
-
-// exitCode is what the process that waits outside has ended with.
-func exitCode(err error) (int, error) {
-	var exit *exec.ExitError
-	switch {
-	case errors.As(err, &exit):
-		if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-			return 128 + int(ws.Signal()), nil
-		}
-		return exit.ExitCode(), nil
-	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
-		return -1, err
-	}
-	return 0, nil
 }
