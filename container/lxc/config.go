@@ -45,10 +45,10 @@ func (e *Engine) config(c kernel.Container, user, net string) string {
 
 // groups are the container's cgroups, with its limits, and those of lxc-start.
 func (e *Engine) groups(line func(key, format string, args ...any), c kernel.Container) {
-	own, keeper := relative(e.Home.CgroupPath(c.ID)), relative(e.Home.KeeperPath(c.ID))
+	own, monitor := relative(e.Home.CgroupPath(c.ID)), relative(e.Home.MonitorPath(c.ID))
 	line("cgroup.dir.container", "%s", own)
-	line("cgroup.dir.monitor", "%s/monitor", keeper)
-	line("cgroup.dir.monitor.pivot", "%s/pivot", keeper)
+	line("cgroup.dir.monitor", "%s/monitor", monitor)
+	line("cgroup.dir.monitor.pivot", "%s/pivot", monitor)
 	// When the container has ended lxc-start would remove its cgroups, and with them the kernel's word whether memory was short. So it ends before: the
 	// hook ends its own process group, which is lxc-start's. (To end its parent would be wrong: that may be another one by then.)
 	line("hook.stop", "sh -c 'kill -KILL 0'")

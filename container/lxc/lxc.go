@@ -2,7 +2,7 @@
 //
 // lxc-start runs in the foreground, as a child of nobody, in a mount namespace in which /run is empty but for the container's root. It makes the
 // container's namespaces, or enters the sandbox's, its root, /dev, /proc, /sys and cgroups, and executes package entry's program as the container's first
-// process. It stays as the container's keeper.
+// process. It stays as the container's monitor.
 package lxc
 
 import (
@@ -61,7 +61,7 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, _
 }
 
 func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
-	entrances, err := e.Home.MakeKeeper(c.ID, 0)
+	entrances, err := e.Home.MakeMonitor(c.ID, 0)
 	if err != nil {
 		return err
 	}
@@ -145,8 +145,8 @@ func explain(err error) error {
 	return err
 }
 
-// Left are those that have a keeper.
-func (e *Engine) Left() ([]string, error) { return e.Home.Keepers() }
+// Left are those that have a monitor.
+func (e *Engine) Left() ([]string, error) { return e.Home.Monitors() }
 
 // Remove ends lxc-start.
-func (e *Engine) Remove(ctx context.Context, id string) error { return e.Home.EndKeeper(ctx, id) }
+func (e *Engine) Remove(ctx context.Context, id string) error { return e.Home.EndMonitor(ctx, id) }

@@ -76,7 +76,7 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	if err := e.Home.MakeGroups(c.Spec); err != nil {
 		return err
 	}
-	entrances, err := e.Home.MakeKeeper(c.ID, c.IDs.First)
+	entrances, err := e.Home.MakeMonitor(c.ID, c.IDs.First)
 	if err != nil {
 		return err
 	}
@@ -186,8 +186,8 @@ func explain(err error) error {
 	return err
 }
 
-// Left are those that have a keeper.
-func (e *Engine) Left() ([]string, error) { return e.Home.Keepers() }
+// Left are those that have a monitor.
+func (e *Engine) Left() ([]string, error) { return e.Home.Monitors() }
 
 // Remove ends systemd-nspawn.
-func (e *Engine) Remove(ctx context.Context, id string) error { return e.Home.EndKeeper(ctx, id) }
+func (e *Engine) Remove(ctx context.Context, id string) error { return e.Home.EndMonitor(ctx, id) }

@@ -17,8 +17,8 @@ var kit = suite.Kit{Open: func(ctx context.Context, inst instance.Instance, o ke
 	return New(ctx, inst, Options{Options: o})
 }}
 
-func TestEngine(t *testing.T)       { kit.Run(t) }
-func TestKeeperKilled(t *testing.T) { kit.KeeperKilled(t) }
+func TestEngine(t *testing.T)        { kit.Run(t) }
+func TestMonitorKilled(t *testing.T) { kit.MonitorKilled(t) }
 func TestProgram(t *testing.T) {
 	kit.Program(t, program, "systemd 252 (252.39-1~deb12u2)", "systemd 241 (241)")
 }

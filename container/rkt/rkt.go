@@ -99,7 +99,7 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container, pod string) error {
 	if err := e.Home.MakeGroups(c.Spec); err != nil {
 		return err
 	}
-	entrances, err := e.Home.MakeKeeper(c.ID, 0)
+	entrances, err := e.Home.MakeMonitor(c.ID, 0)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (e *Engine) call(ctx context.Context, args ...string) (string, error) {
 
 // Remove ends rkt and removes the container's pods, those too that were prepared and not run.
 func (e *Engine) Remove(ctx context.Context, id string) error {
-	if err := e.Home.EndKeeper(ctx, id); err != nil {
+	if err := e.Home.EndMonitor(ctx, id); err != nil {
 		return err
 	}
 	pods, err := e.pods(ctx)
@@ -186,9 +186,9 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	return nil
 }
 
-// Left are those that have pods or keepers.
+// Left are those that have pods or monitors.
 func (e *Engine) Left() ([]string, error) {
-	ids, err := e.Home.Keepers()
+	ids, err := e.Home.Monitors()
 	if err != nil {
 		return nil, err
 	}

@@ -125,14 +125,14 @@ func (t *Tool) Launch(ctx context.Context, c kernel.Container, log *os.File, pla
 		return 0, err
 	}
 	defer says.Close()
-	keeper, over, err := start(x, log, says)
+	monitor, over, err := start(x, log, says)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t.Program, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
 	defer cancel()
 	if err := r.await(ctx, over, c.Args[0], &x.List, &inner); err != nil {
-		_ = keeper.Signal(unix.SIGKILL)
+		_ = monitor.Signal(unix.SIGKILL)
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
 		}
@@ -141,7 +141,7 @@ func (t *Tool) Launch(ctx context.Context, c kernel.Container, log *os.File, pla
 		}
 		return 0, fmt.Errorf("%s: %w", t.Program, err)
 	}
-	return t.first(keeper.PID(), c, x.Apart != Apart{})
+	return t.first(monitor.PID(), c, x.Apart != Apart{})
 }
 
 // prepare makes the two lists, and their files in the order of their numbers.
@@ -265,8 +265,8 @@ func start(x *Launch, log, says *os.File) (*kernel.Process, <-chan struct{}, err
 const mostProcesses = 64
 
 // first finds the container's first process: that below the program's which executes ours. With move it is put into the container's cgroups.
-func (t *Tool) first(keeper int, c kernel.Container, move bool) (int, error) {
-	for queue := []int{keeper}; len(queue) > 0 && len(queue) < mostProcesses; queue = queue[1:] {
+func (t *Tool) first(monitor int, c kernel.Container, move bool) (int, error) {
+	for queue := []int{monitor}; len(queue) > 0 && len(queue) < mostProcesses; queue = queue[1:] {
 		if waits(queue[0]) {
 			return queue[0], t.own(queue[0], c.ID, move)
 		}

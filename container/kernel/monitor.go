@@ -11,18 +11,18 @@ import (
 	"strings"
 )
 
-// A keeper is a process of an engine's program that stays as long as a container does, outside of the container's limits. Keepers have groups of their own
+// A monitor is a process of an engine's program that stays as long as a container does, outside of the container's limits. Monitors have groups of their own
 // beside the containers', so that they are found, and ended, when nothing else is known of them. No container's id begins with this:
-const keeperMark = "@"
+const monitorMark = "@"
 
-// KeeperPath is the group of a container's keeper, below which its program may make others.
-func (h *Home) KeeperPath(id string) string { return h.CgroupPath(keeperMark + id) }
+// MonitorPath is the group of a container's monitor, below which its program may make others.
+func (h *Home) MonitorPath(id string) string { return h.CgroupPath(monitorMark + id) }
 
-// MakeKeeper makes a group for a keeper to begin in, and gives the files by which it enters: in the hierarchies that systemd keeps its books in, or any
+// MakeMonitor makes a group for a monitor to begin in, and gives the files by which it enters: in the hierarchies that systemd keeps its books in, or any
 // one. With an owner that user may make groups below it.
-func (h *Home) MakeKeeper(id string, owner uint32) (entrances []string, err error) {
+func (h *Home) MakeMonitor(id string, owner uint32) (entrances []string, err error) {
 	for _, t := range h.keeping() {
-		group := filepath.Join(h.KeeperPath(id), "begin")
+		group := filepath.Join(h.MonitorPath(id), "begin")
 		if err := t.make(group); err != nil {
 			return nil, err
 		}
@@ -32,14 +32,14 @@ func (h *Home) MakeKeeper(id string, owner uint32) (entrances []string, err erro
 		}
 		for _, name := range []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} {
 			if err := os.Lchown(filepath.Join(t.dir(group), name), int(owner), int(owner)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return nil, fmt.Errorf("give cgroup to its keeper: %w", err)
+				return nil, fmt.Errorf("give cgroup to its monitor: %w", err)
 			}
 		}
 	}
 	return entrances, nil
 }
 
-// keeping are the hierarchies in which all keepers are.
+// keeping are the hierarchies in which all monitors are.
 func (h *Home) keeping() []hierarchy {
 	booked := slices.DeleteFunc(slices.Clone(h.cgroups), func(t hierarchy) bool { return !t.v2 && !slices.Contains(t.controllers, "systemd") })
 	if len(booked) == 0 {
@@ -48,27 +48,27 @@ func (h *Home) keeping() []hierarchy {
 	return booked
 }
 
-// EndKeeper ends a container's keeper and whatever the keeper had begun for the container, and removes its groups. Safe to call twice.
-func (h *Home) EndKeeper(ctx context.Context, id string) error {
-	if err := killIn(ctx, h.keeping(), h.KeeperPath(id)); err != nil {
+// EndMonitor ends a container's monitor and whatever the monitor had begun for the container, and removes its groups. Safe to call twice.
+func (h *Home) EndMonitor(ctx context.Context, id string) error {
+	if err := killIn(ctx, h.keeping(), h.MonitorPath(id)); err != nil {
 		return err
 	}
 	if err := h.killCgroup(ctx, id); err != nil { // nobody is left who could begin more
 		return err
 	}
-	return h.removeCgroup(ctx, keeperMark+id)
+	return h.removeCgroup(ctx, monitorMark+id)
 }
 
-// Keepers are the ids of the containers that have keepers.
-func (h *Home) Keepers() ([]string, error) {
+// Monitors are the ids of the containers that have monitors.
+func (h *Home) Monitors() ([]string, error) {
 	var ids []string
 	for _, t := range h.cgroups { // of one that had ended a group may be left in any
 		entries, err := os.ReadDir(t.dir(h.CgroupPath("")))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("find keepers: %w", err)
+			return nil, fmt.Errorf("find monitors: %w", err)
 		}
 		for _, d := range entries {
-			if id, ok := strings.CutPrefix(d.Name(), keeperMark); ok && idPattern.MatchString(id) {
+			if id, ok := strings.CutPrefix(d.Name(), monitorMark); ok && idPattern.MatchString(id) {
 				ids = append(ids, id)
 			}
 		}

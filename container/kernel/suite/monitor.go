@@ -15,9 +15,9 @@ import (
 	"weir.dev/weir/container/kernel"
 )
 
-// KeeperKilled is for an engine whose program stays beside each container, as the parent of the container's first process: killed, it takes nothing with
+// MonitorKilled is for an engine whose program stays beside each container, as the parent of the container's first process: killed, it takes nothing with
 // it. The container runs, is entered, ends as it is told, and can be removed.
-func (k Kit) KeeperKilled(t *testing.T) {
+func (k Kit) MonitorKilled(t *testing.T) {
 	inst := NewInstance(t)
 	r := k.open(t, inst, kernel.Options{})
 	defer r.Close()
@@ -28,11 +28,11 @@ func (k Kit) KeeperKilled(t *testing.T) {
 		st, err := r.Status(t.Context(), "a")
 		must(t, err)
 		if round%2 == 0 { // before the start, and after it
-			killKeeper(t, st.PID)
+			killMonitor(t, st.PID)
 		}
 		must(t, r.Start(t.Context(), "a"))
 		if round%2 == 1 {
-			killKeeper(t, st.PID)
+			killMonitor(t, st.PID)
 		}
 		var out bytes.Buffer
 		code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"echo", "inside"}, Stdout: &out})
@@ -47,20 +47,20 @@ func (k Kit) KeeperKilled(t *testing.T) {
 	}
 }
 
-// killKeeper kills the parent of a process.
-func killKeeper(t *testing.T, pid int) {
+// killMonitor kills the parent of a process.
+func killMonitor(t *testing.T, pid int) {
 	t.Helper()
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	must(t, err)
 	_, rest, _ := strings.Cut(string(raw), "\nPPid:")
-	keeper, err := strconv.Atoi(strings.Fields(rest)[0])
+	monitor, err := strconv.Atoi(strings.Fields(rest)[0])
 	must(t, err)
-	if keeper <= 1 || keeper == os.Getpid() {
-		t.Fatalf("process %d has parent %d: no program of the engine is beside it", pid, keeper)
+	if monitor <= 1 || monitor == os.Getpid() {
+		t.Fatalf("process %d has parent %d: no program of the engine is beside it", pid, monitor)
 	}
-	must(t, unix.Kill(keeper, unix.SIGKILL))
+	must(t, unix.Kill(monitor, unix.SIGKILL))
 	eventually(t, "the end of the engine's program", func() bool {
 		raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-		return err != nil || !strings.Contains(string(raw), "\nPPid:\t"+strconv.Itoa(keeper)+"\n")
+		return err != nil || !strings.Contains(string(raw), "\nPPid:\t"+strconv.Itoa(monitor)+"\n")
 	})
 }
