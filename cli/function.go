@@ -107,7 +107,7 @@ func (a *app) functionCreate() *cobra.Command {
 		Short: "Create a function: everything is prepared, a start is then fast",
 		Example: `  weir function create fw --image firewall --config 'allow=[tcp/80, icmp]'
   weir function create w1 --image wire --on-fail bypass --start
-  weir function create vm1 --image wire --runtime kvm
+  weir function create vm1 --image firewall --runtime kvm
   weir function create probe --image wire --cpus 0.5 --memory 64M -- /usr/bin/probe -v`,
 		Args: command.WantArgs(1, -1, "a name"),
 		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {

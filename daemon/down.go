@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,6 +15,7 @@ import (
 	"weir.dev/weir/agent/kernel"
 	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/agent/secrets"
+	"weir.dev/weir/api"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
 )
@@ -75,10 +77,10 @@ func clear(ctx context.Context, i instance.Instance, d Drivers) error {
 }
 
 // stateEntries are all names that Weir makes in a state directory; a directory given by --root may hold other people's files.
-var stateEntries = []string{"etcd", "images", "token", "token" + instance.FileNew, "agent.pem", "agent.pem" + instance.FileNew,
-	"inforce.json", "inforce.json" + instance.FileNew, "intent.json", "intent.json" + instance.FileNew, "probe.key", "probe.key" + instance.FileNew, "weir.log", "weir.log.1", "logs", "native", "bare", instance.LockFile,
+var stateEntries = append([]string{"etcd", "images", "token", "token" + instance.FileNew, "agent.pem", "agent.pem" + instance.FileNew,
+	"inforce.json", "inforce.json" + instance.FileNew, "intent.json", "intent.json" + instance.FileNew, "probe.key", "probe.key" + instance.FileNew, "weir.log", "weir.log.1", "logs", instance.LockFile,
 	"audit.log", "audit.log.1", "audit.log.2", "audit.log.3", "audit.log.4", secretsKeyFile, secretsKeyFile + instance.FileNew,
-	restoringDir, replacedDir, snapshotDir}
+	restoringDir, replacedDir, snapshotDir}, slices.DeleteFunc(api.Runtimes(), func(name string) bool { return name == api.RuntimeOCI })...) // each runtime has a directory
 
 func removeState(i instance.Instance) error {
 	for _, name := range stateEntries {

@@ -212,6 +212,15 @@ func TestChains(t *testing.T) {
 				chain(ctx, t, r, document(r, "f1 | f2 | f3 | tap:f4", function(all["native"], "wire"), function(all["kvm"], "firewall"), function(all["lxc"], "firewall"),
 					function(all["docker"], "monitor")), "native", "kvm", "lxc", "docker")
 			})
+			t.Run("down leaves nothing", func(t *testing.T) {
+				if _, err := r.Weir(ctx, "down"); err != nil {
+					t.Fatal(err)
+				}
+				left, err := os.ReadDir(r.Root)
+				if !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("in the state directory: %v, %v", left, err)
+				}
+			})
 		})
 	}
 }
