@@ -136,6 +136,11 @@ func TestAStateFolderThatBecomesReadOnlyLosesNothing(t *testing.T) {
 	if err := unix.Unmount(d.top, 0); err != nil {
 		t.Fatal(err)
 	}
+	// A container that starts beside, of another Weir, has a copy of all mounts for some milliseconds; with it a new mount would be of the failed file system.
+	rig.Eventually(ctx, t, "nobody has the disk mounted", func() (bool, string) {
+		loops := sh(t, "losetup", "-j", d.image)
+		return loops == "", loops
+	})
 	_ = exec.Command("e2fsck", "-fy", d.image).Run() // 1: errors were mended
 	d.mount(t)
 	if err := r.Up(ctx); err != nil {
