@@ -80,13 +80,9 @@ func (a *Agent) checkIn(about container.About, name string, f api.FunctionSpec, 
 		}
 		return &api.Problem{Path: field, Message: err.Error(), Hint: "start the agent of this host with another --switch, or set host to another host"}
 	}
-	if want := img.Contract.Forwarder; want != "" && !slices.Contains(can.Forwarders, want) {
+	if want := img.Contract.Forwarder; want != "" && !machine(about) && !slices.Contains(can.Forwarders, want) {
 		return &api.Problem{Path: "image", Message: fmt.Sprintf("image %s wants the forwarder %s; switch %s of host %s has %s", f.Image, want, a.SwitchName, a.Host,
 			cmp.Or(strings.Join(can.Forwarders, ", "), "none")), Hint: "the label weir.forwarder names a program of the switch; an image without it forwards by itself"}
-	}
-	if want := img.Contract.Forwarder; want != "" && about.Machine {
-		return &api.Problem{Path: "runtime", Message: fmt.Sprintf("image %s is forwarded by the switch (weir.forwarder: %s), in the function's network namespace: its "+
-			"frames would never come to a machine of runtime %s", f.Image, want, about.Name), Hint: "leave runtime out, or take an image that forwards by itself, such as firewall"}
 	}
 	if err := a.checkCPUSet(f); err != nil {
 		return &api.Problem{Path: "cpuset", Message: err.Error(), Hint: "leave cpuset out, or set host to a host that has these processors"}

@@ -60,6 +60,9 @@ func (f *function) prepare(ctx context.Context, want api.Function) (image.Image,
 	if err != nil {
 		return img, spec, err
 	}
+	if machine(about) {
+		spec.Forwarder = img.Contract.Forwarder
+	}
 	if err := f.writeConfig(want); err != nil {
 		return img, spec, err
 	}
@@ -147,7 +150,7 @@ func (f *function) writeEtc(name string, text []byte) error {
 
 // attach makes links between the function's sandbox and the switch, and the sandbox where a container is to be made and that of the former one is used.
 func (f *function) attach(ctx context.Context, want api.Function, img image.Image) error {
-	next := attachment{tap: img.Contract.Tap, speaks: img.Contract.Speaks, forwarder: img.Contract.Forwarder, onFail: want.Spec.OnFail, done: true}
+	next := f.attachment(want, img)
 	f.update(func(v *view) { v.status.Rewrites = img.Contract.Rewrites })
 	if f.attached.done && f.attached.tap != next.tap { // another kind of function under the same name: other ports
 		if err := f.halt(ctx, "its image changed from tap to inline or back"); err != nil {
@@ -175,6 +178,16 @@ func (f *function) attach(ctx context.Context, want api.Function, img image.Imag
 	f.attached = next
 	f.update(func(v *view) { v.join(ports, next.tap) })
 	return nil
+}
+
+// attachment is how a function of the image that is prepared has to be joined with the switch. In a machine the switch forwards nothing: what acts in the
+// function's namespace would act before the machine saw a frame.
+func (f *function) attachment(want api.Function, img image.Image) attachment {
+	next := attachment{tap: img.Contract.Tap, speaks: img.Contract.Speaks, forwarder: img.Contract.Forwarder, onFail: want.Spec.OnFail, done: true}
+	if f.ready.spec.Forwarder != "" {
+		next.forwarder = ""
+	}
+	return next
 }
 
 // join notes the ports that a function has now.

@@ -148,7 +148,7 @@ func (f *function) takeOver(s successor) {
 func (f *function) prove(ctx context.Context, want api.Function) (s successor, err error) {
 	img := f.ready.image
 	s.name = f.standby()
-	s.next = attachment{tap: img.Contract.Tap, speaks: img.Contract.Speaks, forwarder: img.Contract.Forwarder, onFail: want.Spec.OnFail, done: true}
+	s.next = f.attachment(want, img)
 	f.last++
 	f.litter = true
 	if s.box, err = f.makeBox(ctx); err != nil {

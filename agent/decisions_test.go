@@ -251,7 +251,7 @@ func TestDecisions(t *testing.T) {
 		"a change to a runtime that is not there":            aChangeToARuntimeThatIsNotThere,
 		"another default moves nothing":                      anotherDefaultMovesNothing,
 		"bare is for the catalogue":                          bareIsForTheCatalogue,
-		"a machine takes no image that the switch forwards":  aMachineTakesNoImageThatTheSwitchForwards,
+		"a machine forwards itself":                          aMachineForwardsItself,
 	} {
 		t.Run(name, f)
 	}

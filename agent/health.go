@@ -83,7 +83,7 @@ func (f *function) hung(ctx context.Context, img image.Image, err error) {
 		v.status.Say(unhealthy(api.ReasonSilent, fmt.Sprintf("no probe frame came through: %v", err)))
 	})
 	f.event(api.Warning, "FunctionUnhealthy", "probe frames do not come through; "+f.consequence(), 0)
-	if img.Contract.Forwarder != "" { // its links may be gone: they can be made anew while the container runs on
+	if f.attached.forwarder != "" { // its links may be gone: they can be made anew while the container runs on
 		f.attached, f.ready = attachment{}, prepared{}
 	}
 }
@@ -96,7 +96,7 @@ func (f *function) up(ctx context.Context, want api.Function, img image.Image) e
 	}
 	f.alive, f.windows, f.since = true, health.Windows{}, time.Now()
 	f.suspect.Store(false)
-	f.kernel.Store(img.Contract.Forwarder != "")
+	f.kernel.Store(f.attached.forwarder != "")
 	f.probing.Store(probes(img))
 	f.update(func(v *view) {
 		v.wasUp = true

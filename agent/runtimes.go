@@ -75,6 +75,9 @@ func (a *Agent) runtime(ctx context.Context, name string) (container.About, erro
 	return about, nil
 }
 
+// machine tells whether a runtime's containers are machines, also while it does not tell anything.
+func machine(about container.About) bool { return about.Machine || about.Name == api.RuntimeKVM }
+
 // silentFor is how long a container may be without a probe that comes through.
 func (a *Agent) silentFor(id string) time.Duration {
 	if s, known := a.runtimeState(a.runtimeOf(id)); known && s.about.Machine {

@@ -293,16 +293,27 @@ func bareIsForTheCatalogue(t *testing.T) {
 	d.only(e.bare, "fw", d.runtime, e.docker)
 }
 
-// What the switch forwards in a function's namespace would never come to a machine.
-func aMachineTakesNoImageThatTheSwitchForwards(t *testing.T) {
+// What the switch forwards in a function's namespace would never come to a machine: a machine forwards itself, and the switch knows of nothing.
+func aMachineForwardsItself(t *testing.T) {
 	e := newEngines()
 	d := newDesk(t, switchfake.Options{}, e.several("oci"))
+	forwards := func(rt *runtimefake.Runtime, inside, outside string) {
+		t.Helper()
+		d.until("the wire is forwarded by the right one", func() bool {
+			specs, functions := rt.Specs(), d.sw.Functions()
+			return len(specs) == 1 && specs[0].Forwarder == inside && len(functions) == 1 && functions[0].Forwarder == outside
+		})
+	}
 	d.put("w", api.FunctionSpec{Image: "wire", Runtime: "kvm"})
-	d.until("it is refused", func() bool {
-		return strings.Contains(d.function("w").Status.Message, "image wire is forwarded by the switch (weir.forwarder: wire)")
-	})
+	d.only(e.kvm, "w", d.runtime)
+	d.up("w")
+	forwards(e.kvm, "wire", "")
 	d.put("w", api.FunctionSpec{Image: "wire"})
 	d.only(d.runtime, "w", e.kvm)
-	d.put("fw", api.FunctionSpec{Runtime: "kvm"})
-	d.only(e.kvm, "fw", d.runtime)
+	forwards(d.runtime, "", "wire")
+	d.stop()
+	d.start()
+	d.put("w", api.FunctionSpec{Image: "wire", Runtime: "kvm"})
+	d.only(e.kvm, "w", d.runtime)
+	forwards(e.kvm, "wire", "")
 }

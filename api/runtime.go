@@ -16,6 +16,9 @@ func Runtimes() []string {
 // RuntimeOCI runs a function by the program of an OCI runtime: runc, crun, runsc, kata-runtime.
 const RuntimeOCI = "oci"
 
+// RuntimeKVM runs a function in a virtual machine.
+const RuntimeKVM = "kvm"
+
 // RuntimeBare runs a function as processes of the host itself: nothing is kept apart but its network.
 const RuntimeBare = "bare"
 

@@ -70,7 +70,10 @@ type Spec struct {
 	Capabilities []string // beyond none, for example CAP_NET_ADMIN; from the image's contract
 	Mounts       []Mount
 	UID, GID     uint32
-	Annotations  map[string]string
+	// Forwarder is what hands frames on between the ports in and out where the image's program does not: "wire", each frame as it is. Only a machine does it
+	// itself (About.Machine): of a container's ports everybody outside could.
+	Forwarder   string `json:",omitempty"`
+	Annotations map[string]string
 }
 
 // Mount is a bind mount into the container.

@@ -74,6 +74,16 @@ func (r *Runtime) Calls() []string {
 }
 
 // enter begins a call; the caller holds r.mu.
+// Specs are those of its containers, in no order.
+func (r *Runtime) Specs() (out []container.Spec) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.all {
+		out = append(out, c.spec)
+	}
+	return out
+}
+
 func (r *Runtime) enter(ctx context.Context, method, id string) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("container %s: %w", id, err)

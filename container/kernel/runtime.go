@@ -247,6 +247,9 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 	if err := check(s); err != nil {
 		return err
 	}
+	if s.Forwarder != "" && r.machine == nil {
+		return fmt.Errorf("forwarder %q: only a virtual machine forwards by itself", s.Forwarder)
+	}
 	if err := r.checkLimits(s); err != nil {
 		return err
 	}

@@ -205,6 +205,9 @@ func (e *Engine) Prepare(c kernel.Container) error {
 	if m := e.home.LimitsOf(c.Spec).Memory; m < minMemory {
 		return fmt.Errorf("memory %dM: a virtual machine wants at least %dM, most of it for its kernel", m>>20, minMemory>>20)
 	}
+	if c.Forwarder != "" && c.Forwarder != channel.Wire {
+		return fmt.Errorf("forwarder %q: a virtual machine has %s", c.Forwarder, channel.Wire)
+	}
 	if err := checkArch(c.Rootfs, c.Args[0]); err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ var configLimits = erofs.Limits{Files: 10_000, Bytes: 64 << 20}
 func (e *Engine) writeConfig(c kernel.Container, ports []*port) ([]string, error) {
 	limits := e.home.LimitsOf(c.Spec)
 	m := channel.Machine{
-		Hostname: c.ID, ReadOnly: c.ReadOnly, Dir: c.Dir, UID: c.UID, GID: c.GID, PIDs: limits.PIDs,
+		Hostname: c.ID, ReadOnly: c.ReadOnly, Dir: c.Dir, UID: c.UID, GID: c.GID, PIDs: limits.PIDs, Forwarder: c.Forwarder,
 		Process: channel.Process{Args: c.Args, Env: withPath(c.Env)}, Capabilities: capabilities(c.Capabilities),
 	}
 	if slices.Contains(c.Capabilities, "CAP_NET_ADMIN") {

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/container"
+	"weir.dev/weir/container/kvm/channel"
 	"weir.dev/weir/netns"
 )
 
@@ -195,9 +196,37 @@ func eventually(t testing.TB, what string, ok func() bool) {
 }
 
 func TestFramesPassAMachineAsTheyAre(t *testing.T) {
+	t.Run("by a bridge of its program", func(t *testing.T) {
+		r, spec := fresh(t)
+		b := newSandbox(t)
+		forward(t, r, spec, b)
+		framesPass(t, b)
+	})
+	t.Run("by the machine's own", func(t *testing.T) {
+		r, spec := fresh(t)
+		b := newSandbox(t)
+		spec.ID, spec.Args, spec.Netns, spec.Forwarder = "fn", waiting, b.fn, channel.Wire
+		if err := r.Run(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		framesPass(t, b)
+	})
+}
+
+func TestAForwarderThatNoMachineHas(t *testing.T) {
 	r, spec := fresh(t)
-	b := newSandbox(t)
-	forward(t, r, spec, b)
+	spec.ID, spec.Args, spec.Forwarder = "fn", waiting, "magic"
+	if err := r.Run(t.Context(), spec); err == nil || !strings.Contains(err.Error(), `forwarder "magic": a virtual machine has wire`) {
+		t.Errorf("with a forwarder that there is not: %v", err)
+	}
+	spec.Forwarder = channel.Wire // without interfaces
+	if err := r.Run(t.Context(), spec); err == nil || !strings.Contains(err.Error(), "interface in into the bridge") {
+		t.Errorf("a wire without ports: %v", err)
+	}
+}
+
+func framesPass(t *testing.T, b sandbox) {
+	t.Helper()
 	left, right := listenFrames(t, b.left), listenFrames(t, b.right)
 	for name, f := range map[string][]byte{
 		"small": frame(60, 0x88, 0xb5), "odd": frame(333, 0x88, 0xb5), "large": frame(1514, 0x88, 0xb6), "of the MTU": frame(testMTU+14, 0x88, 0xb5),

@@ -114,6 +114,16 @@ func (s *Switch) Has(object string) bool {
 	return kind == "endpoint" && s.endpoints[name] != nil || kind == "function" && s.functions[name] != nil
 }
 
+// Functions are the switch's, in no order.
+func (s *Switch) Functions() (out []datapath.Function) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.functions {
+		out = append(out, f.Function)
+	}
+	return out
+}
+
 // Send lets a frame enter at a port, "endpoint/alice" or "function/fw/out", and follows it to its ends. A port that is held or not there drops it.
 func (s *Switch) Send(port string, frame []byte) (flow.Result, error) {
 	s.mu.Lock()

@@ -190,8 +190,7 @@ func station(t *testing.T, r *rig.Rig, space, addr string) rig.Station {
 	return rig.Station{MAC: mac, Addr: netip.MustParseAddr(addr)}
 }
 
-// Every runtime runs firewall | wire | tap:monitor, on both switches; a machine, which cannot have what the switch forwards, firewall | firewall. And one
-// chain is of a container, a machine and a container of LXC.
+// Every runtime runs firewall | wire | tap:monitor, on both switches. And one chain is of a container, a machine and a container of LXC.
 func TestChains(t *testing.T) {
 	engine(t)
 	linux := kernel(t)
@@ -201,11 +200,8 @@ func TestChains(t *testing.T) {
 			all := known(ctx, t, r)
 			for _, name := range wanted {
 				t.Run(name, func(t *testing.T) {
-					x, second := all[name], "wire"
-					if name == "kvm" {
-						second = "firewall"
-					}
-					chain(ctx, t, r, document(r, "f1 | f2 | tap:f3", function(x, "firewall"), function(x, second), function(x, "monitor")), name, name, name)
+					x := all[name]
+					chain(ctx, t, r, document(r, "f1 | f2 | tap:f3", function(x, "firewall"), function(x, "wire"), function(x, "monitor")), name, name, name)
 				})
 			}
 			t.Run("mixed", func(t *testing.T) {

@@ -12,9 +12,17 @@ type Machine struct {
 	FileBytes    uint64   // of a file at most; 0 no limit
 	Modules      []string // loaded before the program starts, as far as the kernel has them
 	Links        []Link
+	Forwarder    string // Wire: frames go from the interface in to the interface out, and back; "" the program sees to it
 	Mounts       []Mount
 	Sockets      []Socket
 }
+
+// Wire hands each frame on, by a bridge. Its ports are the interfaces In and Out.
+const (
+	Wire = "wire"
+	In   = "in"
+	Out  = "out"
+)
 
 // Link names an interface.
 type Link struct {

@@ -65,7 +65,7 @@ func (m *machine) run() channel.Exit {
 }
 
 func (m *machine) prepare() error {
-	for _, f := range []func() error{bootModules, m.disks, m.expected, m.rootFiles, m.mounts, m.interfaces, m.limits, m.openPorts} {
+	for _, f := range []func() error{bootModules, m.disks, m.expected, m.rootFiles, m.mounts, m.interfaces, m.forwards, m.limits, m.openPorts} {
 		if err := f(); err != nil {
 			return err
 		}
