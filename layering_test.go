@@ -45,14 +45,15 @@ var layers = map[string][]string{
 
 	// packages of lab, lower ones first
 	"lab/machine":     {},
+	"lab/tied":        {"netns"},
 	"lab/stats":       {},
 	"lab/search":      {},
 	"lab/study":       {"api"},
 	"lab/claim":       {"lab/stats", "lab/study"},
-	"lab/traffic":     {"lab/stats", "netns"},
-	"lab/platform":    {"lab/traffic/tools", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "router"},
+	"lab/traffic":     {"lab/stats", "lab/tied", "netns"},
+	"lab/platform":    {"lab/tied", "lab/traffic/tools", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "router"},
 	"lab/controllers": {"api", "flow", "netns", "openflow", "ovsdb", "router"},
-	"lab/experiment":  {"lab/controllers", "lab/machine", "lab/search", "lab/stats", "lab/traffic", "lab/platform", "api/file", "container", "image", "instance", "netns", "ovsdb", "router/fabric", "testbed"},
+	"lab/experiment":  {"lab/controllers", "lab/machine", "lab/search", "lab/stats", "lab/tied", "lab/traffic", "lab/platform", "api/file", "container", "image", "instance", "netns", "ovsdb", "router/fabric", "testbed"},
 
 	// packages of cli, lower ones first
 	"cli/command": {"api", "instance"},

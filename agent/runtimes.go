@@ -22,6 +22,7 @@ type Runtimes interface {
 	About(ctx context.Context, name string) (container.About, error)
 	// Of names the runtime that has a container; "" none.
 	Of(id string) string
+	Note(name string) string // what a runtime has found out at work; see container.Noted
 }
 
 // Looking at runtimes.
@@ -136,7 +137,7 @@ func (a *Agent) tellRuntime(about container.About, lost, back bool) {
 		}
 		names = append(names, f.name)
 		f.update(func(v *view) {
-			v.status.RuntimeNote = about.Note
+			v.status.RuntimeNote = a.noteOf(about)
 			if c := a.incapable(about); c != nil {
 				v.status.Note(*c)
 			} else {
@@ -244,7 +245,7 @@ func (a *Agent) hostRuntimes() (out []api.HostRuntime) {
 		s, known := a.runtimeState(name)
 		switch r := s.about; {
 		case known:
-			x.Version, x.Ports, x.Userns, x.Available, x.Why, x.Note = r.Version, r.Ports, r.Userns, r.Missing == "", r.Missing, r.Note
+			x.Version, x.Ports, x.Userns, x.Available, x.Why, x.Note = r.Version, r.Ports, r.Userns, r.Missing == "", r.Missing, a.noteOf(r)
 		case x.Default:
 			x.Available, x.Ports = true, a.Runtime.PortKinds()
 		default:
@@ -263,11 +264,19 @@ func (a *Agent) runtimeOf(id string) string {
 	return cmp.Or(a.Runtimes.Of(id), a.RuntimeName)
 }
 
+// noteOf is what an operator should know of a runtime: what it has found out at work, else what it tells.
+func (a *Agent) noteOf(about container.About) string {
+	if a.Runtimes == nil || about.Missing != "" {
+		return about.Note
+	}
+	return cmp.Or(a.Runtimes.Note(about.Name), about.Note)
+}
+
 // ranBy puts the runtime of a function's container into its status.
 func (a *Agent) ranBy(v *view, id string) {
 	v.status.Runtime = a.runtimeOf(id)
 	s, _ := a.runtimeState(v.status.Runtime)
-	v.status.RuntimeNote = s.about.Note
+	v.status.RuntimeNote = a.noteOf(s.about)
 }
 
 // unsharedIn tells why functions in a runtime have no user namespaces of their own; nil: they have.

@@ -44,6 +44,12 @@ type About struct {
 	Note    string          // what an operator should know of it, such as an emulated processor; "" nothing
 }
 
+// Noted is a Runtime that finds out at work what About could not tell, such as how its machines come up on this host.
+type Noted interface {
+	// Note takes the place of About.Note; "": nothing was found out yet.
+	Note() string
+}
+
 // Spec says what to run. Netns, if named, exists and its links are up before Create is called.
 type Spec struct {
 	ID string

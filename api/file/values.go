@@ -1,6 +1,7 @@
 package file
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"reflect"
@@ -128,6 +129,10 @@ func (d *decoder) mapValue(n ast.Node, at Position, path string, into reflect.Va
 func (d *decoder) listValue(n ast.Node, at Position, path string, into reflect.Value) {
 	s, ok := n.(*ast.SequenceNode)
 	if !ok {
+		if text, isText := n.(*ast.StringNode); isText && readsItself(into) {
+			into.Set(reflect.Append(reflect.MakeSlice(into.Type(), 0, 1), reflect.ValueOf(text.Value).Convert(into.Type().Elem())))
+			return
+		}
 		d.mismatch(n, at, path, into)
 		return
 	}
@@ -138,6 +143,12 @@ func (d *decoder) listValue(n ast.Node, at Position, path string, into reflect.V
 		d.value(item, d.start(item), itemPath, list.Index(i))
 	}
 	into.Set(list)
+}
+
+// readsItself tells whether a list of texts is of a type that takes a single text, too: in JSON it sees to that itself.
+func readsItself(list reflect.Value) bool {
+	_, ok := list.Addr().Interface().(json.Unmarshaler)
+	return ok && list.Type().Elem().Kind() == reflect.String
 }
 
 // anyValue decodes what JSON can say; numbers keep their kind.

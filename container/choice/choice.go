@@ -147,6 +147,17 @@ func (r *Runtime) About(ctx context.Context, name string) (container.About, erro
 	}
 }
 
+// Note is what a runtime that is open has found out; see container.Noted.
+func (r *Runtime) Note(name string) string {
+	if r.slots[name] == nil {
+		return ""
+	}
+	if rt, ok := r.ifOpen(name).(container.Noted); ok {
+		return rt.Note()
+	}
+	return ""
+}
+
 // PortKinds are those of the default runtime; About has each one's.
 func (r *Runtime) PortKinds() []portkind.Kind {
 	if rt := r.ifOpen(r.o.Default); rt != nil {

@@ -32,6 +32,8 @@ const Default = native.Name
 type Options struct {
 	CLI               string // program of the runtime oci
 	KVMKernel         string // of virtual machines; default $WEIR_KVM_KERNEL, else it is looked for
+	DockerHost        string // where Docker's engine listens; default $DOCKER_HOST, else its usual socket
+	DockerScript      string // the engine's runtime "weir"; default where an operator has it
 	Remove, KeepLogs  bool
 	Memory, DiskBytes int64
 	CPUs              float64
@@ -52,7 +54,7 @@ func (o Options) kvm() kvm.Options {
 }
 
 func (o Options) docker() docker.Options {
-	return docker.Options{Options: o.kernel(), Remove: o.Remove, Vulnerable: o.Vulnerable}
+	return docker.Options{Options: o.kernel(), Host: o.DockerHost, Script: o.DockerScript, Remove: o.Remove, Vulnerable: o.Vulnerable}
 }
 
 // Driver is one way to run containers.

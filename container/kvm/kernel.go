@@ -30,6 +30,12 @@ type linux struct {
 
 var errNoKernel = errors.New("no kernel for virtual machines")
 
+// FindKernel is the path of the kernel that machines have; named is the operator's choice, or empty.
+func FindKernel(named string) (string, error) {
+	l, err := findKernel(named)
+	return l.path, err
+}
+
 // findKernel looks for a kernel; named is the operator's choice.
 func findKernel(named string) (linux, error) {
 	places := kernels

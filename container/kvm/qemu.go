@@ -79,15 +79,21 @@ func (c *command) basis(s shape, memory int64, cpus int, ram *os.File) {
 const translated = 16
 
 // boots has the machine begin with a system's kernel, its console in one file and its exit in another.
-func (c *command) boots(s shape, kernel, initrd, console, exit *os.File, words ...string) {
+func (c *command) boots(s shape, kernel, initrd, console, exit *os.File, extra ...string) {
 	c.written("console", console)
 	c.written("exit", exit)
+	line := words(s.Accel)
+	c.add("-serial", "chardev:console", "-device", "isa-serial,chardev=exit,index=1", "-kernel", c.reopen(kernel), "-initrd", c.reopen(initrd),
+		"-append", strings.Join(append([]string{line}, extra...), " "))
+}
+
+// words are those of the kernel's command line.
+func words(accel string) string {
 	line := "console=ttyS0 loglevel=4 panic=-1 reboot=t random.trust_cpu=on cryptomgr.notests apparmor=0 lsm=capability audit=0 init_on_alloc=0 initcall_blacklist=tracer_init_tracefs 8250.nr_uarts=2"
-	if s.Accel == "tcg" { // a guest on a busy host measures its clock wrongly, and hangs
+	if accel == "tcg" { // a guest on a busy host measures its clock wrongly, and hangs
 		line += fmt.Sprintf(" mitigations=off tsc=reliable tsc_early_khz=%d", clockRate())
 	}
-	c.add("-serial", "chardev:console", "-device", "isa-serial,chardev=exit,index=1", "-kernel", c.reopen(kernel), "-initrd", c.reopen(initrd),
-		"-append", strings.Join(append([]string{line}, words...), " "))
+	return line
 }
 
 // disk is a file system that is only read.

@@ -79,10 +79,40 @@ func (e *Engine) remember(t trial) error {
 	return instance.Replace(e.trialFile(), text, 0o600)
 }
 
+// ByHand are the arguments with which QEMU makes a machine such as the runtime does, for whoever compares the two: machine, processor, memory, the words for
+// the kernel. Kernel, disks and lines are up to the caller. It may take a trial.
+func (r *Runtime) ByHand(ctx context.Context) ([]string, error) {
+	_, s, err := r.engine.common(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var c command
+	c.basis(s, defaultMemory, 1, nil)
+	c.add("-append", words(s.Accel))
+	return c.args, nil
+}
+
+// Note tells what the last trial found.
+func (r *Runtime) Note() string {
+	var t trial
+	text, err := os.ReadFile(r.engine.trialFile())
+	if err != nil || json.Unmarshal(text, &t) != nil || !strings.HasPrefix(t.About, hostBoot()+" ") {
+		return ""
+	}
+	if t.Shape.Accel == "tcg" {
+		return fmt.Sprintf("emulated processor (tcg), machine %s: with /dev/kvm none came up, or there is none", t.Shape.Machine)
+	}
+	return fmt.Sprintf("processor by /dev/kvm, machine %s", t.Shape.Machine)
+}
+
+func hostBoot() string {
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(boot))
+}
+
 // about says what a trial is true of.
 func (e *Engine) about(sys system) string {
-	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	of := strings.TrimSpace(string(boot)) + " " + sys.dir + " " + e.qemu
+	of := hostBoot() + " " + sys.dir + " " + e.qemu
 	if info, err := os.Stat(e.qemu); err == nil {
 		of += " " + info.ModTime().UTC().Format(time.RFC3339Nano)
 	}

@@ -113,6 +113,9 @@ func chain(ctx context.Context, t *testing.T, r *rig.Rig, text string, runtimes 
 		if err := r.Get(ctx, &f, "function", fmt.Sprintf("f%d", i+1)); err != nil || f.Status.Runtime != want {
 			t.Errorf("function f%d runs in %q (%v), want %q", i+1, f.Status.Runtime, err, want)
 		}
+		if want == "kvm" && !strings.Contains(f.Status.RuntimeNote, ", machine ") { // what came up in the trial
+			t.Errorf("function f%d does not say what its machine is: %q", i+1, f.Status.RuntimeNote)
+		}
 	}
 	if _, err := r.Ping(ctx, r.Alice(), rig.BobAddr, 5, "0.05"); err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
+	"weir.dev/weir/lab/tied"
 	"weir.dev/weir/lab/traffic/tools"
 	"weir.dev/weir/netns"
 )
@@ -94,8 +95,8 @@ func (e *Engine) start(ctx context.Context, o Options) error {
 		"dockerd", "--host", e.host, "--data-root", e.data+"/data", "--exec-root", e.run+"/exec", "--pidfile", e.run+"/pid",
 		"--iptables=false", "--ip6tables=false", "--ip-masq=false", "--ip-forward=false", "--userland-proxy=false", "--bip", "10.9.0.254/24", "--cgroup-parent", "/"+e.cgroup)
 	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
-	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
-	if err := e.cmd.Start(); err != nil {
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := tied.Start("", e.cmd); err != nil {
 		e.cmd = nil
 		return fmt.Errorf("dockerd: %w", err)
 	}
@@ -164,12 +165,16 @@ func (e *Engine) Docker(ctx context.Context, stdin *os.File, args ...string) (st
 		cmd.Stdin = stdin
 	}
 	cmd.Env = append(cmd.Environ(), "DOCKER_CONFIG="+e.run, "DOCKER_CONTEXT=")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("docker %s: %w: %s", args[0], errors.Join(err, ctx.Err()), strings.TrimSpace(string(out)))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := tied.Start("", cmd)
+	if err == nil {
+		err = cmd.Wait()
 	}
-	return strings.TrimSpace(string(out)), nil
+	if err != nil {
+		return "", fmt.Errorf("docker %s: %w: %s", args[0], errors.Join(err, ctx.Err()), strings.TrimSpace(out.String()))
+	}
+	return strings.TrimSpace(out.String()), nil
 }
 
 // Close ends the engine with all its containers and removes what it kept.

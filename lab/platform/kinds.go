@@ -88,13 +88,11 @@ const (
 
 // runtimes, networks and functions are what lab platforms are made of, in the order in which they are listed.
 func runtimes() []runtimeMaker {
-	out := []runtimeMaker{{bare, "in a network namespace without a process", free, openBare}}
+	out := []runtimeMaker{{name: bare, about: "in a network namespace without a process", check: free, open: openBare}}
 	drivers := containers.All()
-	delete(drivers, byDocker) // it wants an engine with Weir's runtime, and that of the lab has none
-	delete(drivers, virtual)  // what forwards here is in the namespace: frames would pass a machine by
-	delete(drivers, bare)     // the driver; here it is a namespace without a process, and the process would forward nothing
+	delete(drivers, bare) // the driver; here it is a namespace without a process, and the process would forward nothing
 	for _, name := range slices.Sorted(maps.Keys(drivers)) {
-		out = append(out, containerRuntime(name, drivers[name]))
+		out = append(out, containerRuntime(name))
 	}
 	return out
 }
@@ -178,6 +176,9 @@ func makeKind(p Point) (Kind, error) {
 	if err != nil {
 		return Kind{}, err
 	}
+	if r.machine && f.name != byBridges {
+		return Kind{}, fmt.Errorf("runtime %s: what forwards in a virtual machine is a bridge: want function %s", p.Runtime, byBridges)
+	}
 	return Kind{
 		Name: p.String(), Point: p, About: fmt.Sprintf("each function %s, %s in it; joined by %s", r.about, f.about, n.about),
 		Check: func(o Options) string {
@@ -187,7 +188,7 @@ func makeKind(p Point) (Kind, error) {
 			return cmp.Or(n.check(o), r.check(o))
 		},
 		Open: func(ctx context.Context, o Options) (Platform, error) { return openMade(ctx, o, r, n, f) },
-		Most: maxWires, Skbs: true, Process: n.process, Inherent: n.inherent,
+		Most: maxWires, Skbs: true, Process: n.process || r.machine, Inherent: n.inherent,
 	}, nil
 }
 

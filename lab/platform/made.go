@@ -47,12 +47,15 @@ type networkMaker struct {
 type runtime interface {
 	// run it in a namespace that has the function's links; pid 0: there is none.
 	run(ctx context.Context, name, space string) (pid int, err error)
+	// conditions that say what its functions are.
+	conditions() map[string]string
 	close(ctx context.Context) error
 }
 
 // runtimeMaker makes runtimes of one kind.
 type runtimeMaker struct {
 	name, about string
+	machine     bool // its functions are machines, which forward by themselves: by a bridge
 	check       func(o Options) string
 	open        func(ctx context.Context, o Options, i instance.Instance) (runtime, error)
 }
@@ -122,7 +125,7 @@ func openMade(ctx context.Context, o Options, r runtimeMaker, n networkMaker, f 
 	if err != nil {
 		return nil, err
 	}
-	m := &made{links: linksOf(inst), fn: f, inside: f.forwarder == "" || !n.wires, inForce: -1, destroyer: n.destroy}
+	m := &made{links: linksOf(inst), fn: f, inside: !r.machine && (f.forwarder == "" || !n.wires), inForce: -1, destroyer: n.destroy}
 	if err := m.build(ctx, o, r, n); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -174,6 +177,9 @@ func (m *made) Path(ctx context.Context, l Layout) (Path, error) {
 	m.inForce = l.Chain
 	return p, p.Try(ctx)
 }
+
+// Conditions say what the functions are.
+func (m *made) Conditions() map[string]string { return m.rt.conditions() }
 
 func (m *made) space(name string) string { return filepath.Join(m.inst.NetnsDir(), name) }
 

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"weir.dev/weir/container"
+	"weir.dev/weir/container/docker/dockerd"
 	containers "weir.dev/weir/container/drivers"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
@@ -22,6 +24,7 @@ type noProcess struct{}
 func openBare(context.Context, Options, instance.Instance) (runtime, error) { return noProcess{}, nil }
 
 func (noProcess) run(context.Context, string, string) (int, error) { return 0, nil }
+func (noProcess) conditions() map[string]string                    { return nil }
 func (noProcess) close(context.Context) error                      { return nil }
 
 // Bundle is the image "wire" as it is mounted, for what runs containers of it.
@@ -47,7 +50,8 @@ func (b Bundle) Root() string   { return b.root }
 // Container is what runs in a function.
 func (b Bundle) Container(id, space string) container.Spec {
 	return container.Spec{
-		ID: id, Rootfs: b.root, ReadOnly: true, Args: b.img.Args, Env: b.img.Env, Dir: b.img.Dir, Netns: space, Capabilities: b.img.Contract.Capabilities,
+		ID: id, Image: wireImage, Rootfs: b.root, ReadOnly: true, Args: b.img.Args, Env: b.img.Env, Dir: b.img.Dir, Netns: space,
+		Capabilities: b.img.Contract.Capabilities,
 	}
 }
 
@@ -75,62 +79,140 @@ func CheckRuntime(name string, o Options) string {
 	if err := tools.Installed(d.Programs...); err != nil {
 		return err.Error()
 	}
-	if a := d.About(context.Background(), containers.Options{}); a.Missing != "" {
+	if name == byDocker { // the lab starts an engine that knows Weir's runtime
+		if err := tools.Installed("dockerd", "containerd"); err != nil {
+			return err.Error()
+		}
+	} else if a := d.About(context.Background(), containers.Options{}); a.Missing != "" {
 		return fmt.Sprintf("runtime %s: %s", name, a.Missing)
 	}
 	return CheckImage(o)
 }
 
-// contained runs the image "wire" in containers of a driver. The image's process only waits: it forwards nothing.
-type contained struct {
-	rt     container.Runtime
-	bundle Bundle
+// Runtime is a driver's, with what it needs of this machine.
+type Runtime struct {
+	container.Runtime
 	inst   instance.Instance
+	engine *dockerd.Engine // nil: it needs none
 }
 
-func containerRuntime(name string, d containers.Driver) runtimeMaker {
-	return runtimeMaker{
-		name: name, about: "in a container of the runtime " + name, check: func(o Options) string { return CheckRuntime(name, o) },
-		open: func(ctx context.Context, o Options, i instance.Instance) (runtime, error) {
-			rt, err := d.Open(ctx, i, containers.Options{Adopt: true})
-			if err != nil {
-				return nil, err
-			}
-			c := &contained{rt: rt, inst: i}
-			if c.bundle, err = OpenBundle(ctx, i, o.Images); err != nil {
-				return nil, errors.Join(err, c.close(ctx))
-			}
-			return c, nil
-		},
+// OpenRuntime opens a driver for an instance; docker with an engine of its own.
+func OpenRuntime(ctx context.Context, name string, i instance.Instance) (*Runtime, error) {
+	d, ok := containers.All()[name]
+	if !ok {
+		return nil, fmt.Errorf("this program has no container runtime %s", name)
 	}
+	o := containers.Options{Adopt: true}
+	r := &Runtime{inst: i}
+	if name == byDocker {
+		var err error
+		if r.engine, err = dockerd.Start(ctx, engineOptions(i)); err != nil {
+			return nil, err
+		}
+		o.DockerHost, o.DockerScript = r.engine.Host(), engineScript(i)
+	}
+	var err error
+	if r.Runtime, err = d.Open(ctx, i, o); err != nil {
+		return nil, errors.Join(err, r.Close(ctx))
+	}
+	return r, nil
+}
+
+// engineOptions are those of the engine of an instance whose functions run in the runtime docker.
+func engineOptions(i instance.Instance) dockerd.Options {
+	return dockerd.Options{Dir: filepath.Join(i.Run, "engine"), Name: "weir-" + i.Name + "-engine", Runtimes: map[string]string{"weir": engineScript(i)}}
+}
+
+func engineScript(i instance.Instance) string { return filepath.Join(i.Run, "docker-runtime") }
+
+// Note tells what was found out about the runtime at work; see container.Noted.
+func (r *Runtime) Note() string {
+	if n, ok := r.Runtime.(container.Noted); ok {
+		return n.Note()
+	}
+	return ""
+}
+
+// Close removes all its containers.
+func (r *Runtime) Close(ctx context.Context) error {
+	var errs []error
+	if r.Runtime != nil {
+		errs = append(errs, r.Destroy(ctx))
+	}
+	if x, ok := r.Runtime.(io.Closer); ok {
+		errs = append(errs, x.Close())
+	}
+	if r.engine != nil {
+		errs = append(errs, r.engine.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// contained runs the image "wire" in containers of a driver. The image's process only waits: it forwards nothing. A machine forwards.
+type contained struct {
+	rt      *Runtime
+	bundle  Bundle
+	machine bool
+}
+
+func containerRuntime(name string) runtimeMaker {
+	m := runtimeMaker{name: name, about: "in a container of the runtime " + name, check: func(o Options) string { return CheckRuntime(name, o) }, machine: name == virtual}
+	if m.machine {
+		m.about = "in a virtual machine of the runtime " + name
+	}
+	m.open = func(ctx context.Context, o Options, i instance.Instance) (runtime, error) {
+		c := &contained{machine: m.machine}
+		var err error
+		if c.rt, err = OpenRuntime(ctx, name, i); err != nil {
+			return nil, err
+		}
+		if c.bundle, err = OpenBundle(ctx, i, o.Images); err != nil {
+			return nil, errors.Join(err, c.close(ctx))
+		}
+		return c, nil
+	}
+	return m
 }
 
 func (c *contained) run(ctx context.Context, name, space string) (int, error) {
-	if err := c.rt.Run(ctx, c.bundle.Container(name, space)); err != nil {
+	spec := c.bundle.Container(name, space)
+	if c.machine {
+		spec.Forwarder = wireFunction
+	}
+	if err := c.rt.Run(ctx, spec); err != nil {
 		return 0, err
 	}
 	st, err := c.rt.Status(ctx, name)
 	return st.PID, err
 }
 
-func (c *contained) close(ctx context.Context) error {
-	err := c.rt.Destroy(ctx)
-	if x, ok := c.rt.(io.Closer); ok {
-		err = errors.Join(err, x.Close())
+// ConditionMachines tells how a machine comes up here.
+const ConditionMachines = "virtual machines"
+
+func (c *contained) conditions() map[string]string {
+	if note := c.rt.Note(); note != "" {
+		return map[string]string{ConditionMachines: note}
 	}
-	return errors.Join(err, image.Open(c.inst).Destroy(ctx))
+	return nil
+}
+
+func (c *contained) close(ctx context.Context) error {
+	return errors.Join(c.rt.Close(ctx), image.Open(c.rt.inst).Destroy(ctx))
 }
 
 // RemoveContainers of an instance, whichever runtime made them, and its images' mounts.
 func RemoveContainers(ctx context.Context, i instance.Instance) error {
 	var errs []error
+	if o := engineOptions(i); exists(o.Dir) { // its containers end with it
+		errs = append(errs, dockerd.Remove(o), os.RemoveAll(filepath.Join(i.Run, byDocker)), os.RemoveAll(filepath.Join(i.Root, byDocker)))
+	}
 	for _, d := range containers.All() {
 		rt, err := d.Open(ctx, i, containers.Options{Remove: true})
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		errs = append(errs, (&contained{rt: rt, inst: i}).close(ctx))
+		errs = append(errs, (&Runtime{Runtime: rt, inst: i}).Close(ctx))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, image.Open(i).Destroy(ctx))...)
 }

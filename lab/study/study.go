@@ -1,6 +1,7 @@
 package study
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -72,14 +73,38 @@ type Plan struct {
 	Duration string `json:"duration,omitempty"` // of a trial, for experiments that take one: 2s
 	Verify   string `json:"verify,omitempty"`   // length of the trials that verify a result, for experiments that search one: 10s
 	// Leave are combinations of levels that take too long for this plan. They stay in the schedule and are reported as skipped.
-	Leave []map[string]string `json:"leave,omitempty"`
+	Leave []map[string]Some `json:"leave,omitempty"`
+}
+
+// Some levels of a factor. A single one is written as a text, too.
+type Some []string
+
+func (s *Some) UnmarshalJSON(raw []byte) error {
+	var one string
+	if err := json.Unmarshal(raw, &one); err == nil {
+		*s = Some{one}
+		return nil
+	}
+	var list []string
+	if err := json.Unmarshal(raw, &list); err != nil || len(list) == 0 {
+		return fmt.Errorf("%s: want a level, or a list of levels", raw)
+	}
+	*s = list
+	return nil
+}
+
+func (s Some) MarshalJSON() ([]byte, error) {
+	if len(s) == 1 {
+		return json.Marshal(s[0])
+	}
+	return json.Marshal([]string(s))
 }
 
 // Leaves tells whether a plan leaves a variant of the part out.
 func (p Part) Leaves(plan Plan, v Variant) bool {
-	return slices.ContainsFunc(plan.Leave, func(levels map[string]string) bool {
-		for name, level := range levels {
-			if p.Level(v, name) != level {
+	return slices.ContainsFunc(plan.Leave, func(levels map[string]Some) bool {
+		for name, some := range levels {
+			if !slices.Contains(some, p.Level(v, name)) {
 				return false
 			}
 		}
@@ -230,7 +255,14 @@ func (p Part) validate(c *check, at string, experiments []string) {
 			c.add(at+"."+name+".verify", "for example 10s", "%s", err)
 		}
 		for i, levels := range plan.Leave {
-			p.validateLevels(c, fmt.Sprintf("%s.%s.leave[%d]", at, name, i), levels)
+			for factor, some := range levels {
+				if len(some) == 0 {
+					c.add(fmt.Sprintf("%s.%s.leave[%d].%s", at, name, i, factor), "", "no level: want one, or a list of some")
+				}
+				for _, level := range some {
+					p.validateLevels(c, fmt.Sprintf("%s.%s.leave[%d]", at, name, i), map[string]string{factor: level})
+				}
+			}
 		}
 	}
 	for i, claim := range p.Claims {

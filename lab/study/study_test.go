@@ -109,6 +109,8 @@ func TestBadStudySaysWhere(t *testing.T) {
 		"factor and setting":     {"compare: platform", "settings: {wires: \"9\"}\n    compare: platform", `12:23: parts[0].settings.wires: "wires" is both a setting, the same for all, and a factor`},
 		"setting without level":  {"compare: platform", "settings: {congestion: \"\"}\n    compare: platform", `parts[0].settings.congestion: level ""`},
 		"left out what is not":   {"quick: {blocks: 6,", "quick: {leave: [{wires: \"8\"}], blocks: 6,", `parts[0].quick.leave[0].wires: factor wires has no level "8"`},
+		"left out, one of some":  {"quick: {blocks: 6,", "quick: {leave: [{wires: [\"1\", \"8\"]}], blocks: 6,", `parts[0].quick.leave[0].wires: factor wires has no level "8"`},
+		"left out, nothing":      {"quick: {blocks: 6,", "quick: {leave: [{wires: []}], blocks: 6,", `parts[0].quick.leave[0].wires: no level`},
 		"a duplicate's name":     {"[ebpf, bridges, veth]", `[ebpf, bridges, "bridges'"]`, `levels[2]: level "bridges'"`},
 		"2^64 combinations":      {"- {name: platform, levels: [ebpf, bridges, veth]}", strings.TrimSpace(factors(64)), "too many combinations of levels: want at most 2000"},
 		"a life's work":          {"levels: [\"1\", \"9\", \"100\"]", "levels: [\"9\", " + numbers(600) + "]", "quick: more than 1000000 trials"},

@@ -205,6 +205,9 @@ func (e *Engine) Kill() error { return e.daemon.end(unix.SIGKILL) }
 // Stop ends the engine in order: it stops its containers, unless they outlive it.
 func (e *Engine) Stop() error { return e.daemon.end(unix.SIGTERM) }
 
+// Remove takes away what is left of an engine whose starter was killed.
+func Remove(o Options) error { return (&Engine{o: o}).Close() }
+
 // Close ends the engine, its containerd and all containers, and removes what it kept.
 func (e *Engine) Close() error {
 	err := errors.Join(e.Kill(), e.below.end(unix.SIGKILL))

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/lab/tied"
 	"weir.dev/weir/lab/traffic"
-	"weir.dev/weir/netns"
 )
 
 // program is DPDK's, as Debian names it.
@@ -73,7 +73,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	r := &Run{Argv: arguments(o), out: &output{}, ended: make(chan error, 1)}
 	r.cmd = exec.CommandContext(ctx, r.Argv[0], r.Argv[1:]...)
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.out
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	r.cmd.WaitDelay = time.Second
 	in, err := r.cmd.StdinPipe() // it ends with its standard input
 	if err != nil {
@@ -84,7 +84,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 		return nil, fmt.Errorf("testpmd: %w", err)
 	}
 	r.cmd.Env = append(r.cmd.Environ(), "RUNTIME_DIRECTORY="+r.dir, "LC_ALL=C")
-	if err := netns.Do(o.Space, r.cmd.Start); err != nil {
+	if err := tied.Start(o.Space, r.cmd); err != nil {
 		return nil, errors.Join(fmt.Errorf("testpmd at %s: %w", o.Link, err), os.RemoveAll(r.dir))
 	}
 	go func() { r.ended <- r.cmd.Wait() }()

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir.dev/weir/netns"
+	"weir.dev/weir/lab/tied"
 )
 
 // maxOutput of one program that is kept.
@@ -64,7 +64,7 @@ func client(ctx context.Context, space string, argv ...string) (Raw, error) {
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	cmd.Env = append(cmd.Environ(), "LC_ALL=C")
 	bound(cmd)
-	err := netns.Do(space, cmd.Start)
+	err := tied.Start(space, cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}
@@ -77,7 +77,7 @@ func client(ctx context.Context, space string, argv ...string) (Raw, error) {
 
 // bound makes a program end with us and with its context.
 func bound(cmd *exec.Cmd) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = time.Second
 }
@@ -92,7 +92,7 @@ func server(ctx context.Context, space, network string, port int, argv ...string
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = &problems, &problems
 	bound(cmd)
-	if err := netns.Do(space, cmd.Start); err != nil {
+	if err := tied.Start(space, cmd); err != nil {
 		cancel()
 		return nil, fmt.Errorf("%s: %w", strings.Join(argv, " "), err)
 	}
