@@ -203,7 +203,7 @@ func (n *nspawnRuntime) groups(name string) (procs []string, err error) {
 		if _, err := os.Stat(filepath.Join(top, file)); err != nil {
 			continue
 		}
-		dir := filepath.Join(top, n.cgroup(), name)
+		dir := filepath.Join(top, n.cgroup(), name+".nspawn") // LXC wants to make its groups, of the name alone, itself
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}
