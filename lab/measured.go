@@ -2,9 +2,11 @@ package lab
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
+	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/study"
 )
 
@@ -44,6 +46,17 @@ func conditionsOf(p study.Part, records []study.Record) (out []Condition) {
 		out = append(out, c)
 	}
 	return out
+}
+
+// EmulatedText says of which levels an emulated processor was measured; empty: of none. It belongs to each figure.
+func (r PartResult) EmulatedText() string {
+	var texts []string
+	for _, c := range r.Conditions {
+		if c.Name == platform.ConditionMachines && strings.HasPrefix(c.Value, platform.Emulated) {
+			texts = append(texts, fmt.Sprintf("%s: emulation is measured, no processor that runs machines (%s).", cmp.Or(strings.Join(c.Levels, ", "), "All levels"), c.Value))
+		}
+	}
+	return strings.Join(texts, " ")
 }
 
 // ConditionsText is one line: "GRO, TSO off (ebpf), on (bridges); congestion control cubic". Switches that are the same everywhere are told together.

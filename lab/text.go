@@ -64,8 +64,10 @@ func partNotes(w io.Writer, p PartResult) {
 	for _, b := range p.Bounds {
 		fmt.Fprintln(w, b)
 	}
-	if text := p.SetupsText(); text != "" {
-		fmt.Fprintln(w, text)
+	for _, text := range []string{p.SetupsText(), p.EmulatedText()} {
+		if text != "" {
+			fmt.Fprintln(w, text)
+		}
 	}
 	for _, c := range p.Claims {
 		claimText(w, c)

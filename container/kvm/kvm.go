@@ -137,7 +137,7 @@ func About(ctx context.Context, o Options) container.About {
 	if out, err := exec.CommandContext(ctx, qemu, "--version").Output(); err == nil {
 		a.Version, _, _ = strings.Cut(string(out), "\n")
 	}
-	a.Note = "emulated processor (tcg): there is no /dev/kvm"
+	a.Note = Emulated + " (tcg): there is no /dev/kvm"
 	if _, err := os.Stat("/dev/kvm"); err == nil {
 		a.Note = "processor by /dev/kvm, or emulated (tcg) where the trial at the first start shows that no machine boots with it"
 	}

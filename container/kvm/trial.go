@@ -92,6 +92,9 @@ func (r *Runtime) ByHand(ctx context.Context) ([]string, error) {
 	return c.args, nil
 }
 
+// Emulated begins the note of machines whose processor is.
+const Emulated = "emulated processor"
+
 // Note tells what the last trial found.
 func (r *Runtime) Note() string {
 	var t trial
@@ -100,7 +103,7 @@ func (r *Runtime) Note() string {
 		return ""
 	}
 	if t.Shape.Accel == "tcg" {
-		return fmt.Sprintf("emulated processor (tcg), machine %s: with /dev/kvm none came up, or there is none", t.Shape.Machine)
+		return fmt.Sprintf(Emulated+" (tcg), machine %s: with /dev/kvm none came up, or there is none", t.Shape.Machine)
 	}
 	return fmt.Sprintf("processor by /dev/kvm, machine %s", t.Shape.Machine)
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"weir.dev/weir/container"
 	containers "weir.dev/weir/container/drivers"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/machine"
@@ -173,6 +174,9 @@ func (b *boot) Measure(ctx context.Context, _ time.Duration) (Measurement, error
 		err = errors.Join(merr, aerr)
 		m.Values["memory"] = float64(before-after) / 1e6
 	}
+	if n, ok := b.r.(container.Noted); ok && n.Note() != "" {
+		m.Conditions = map[string]string{platform.ConditionMachines: n.Note()}
+	}
 	cleaning, cancel := context.WithTimeout(context.Background(), time.Minute) // also when ctx is over
 	defer cancel()
 	for i := range b.n {
@@ -271,6 +275,10 @@ func (o *driverRuntime) stop(ctx context.Context, name string) error { return o.
 func (o *driverRuntime) remove(ctx context.Context, name string) error {
 	return errors.Join(o.rt.Delete(ctx, name), netns.Delete(o.space(name)))
 }
+
+// Note tells how a machine comes up here, of runtimes that make machines.
+func (o *driverRuntime) Note() string { return o.rt.Note() }
+
 func (o *driverRuntime) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -32,6 +32,7 @@ type qemuRuntime struct {
 	*bundles
 	kernel  string
 	args    []string // of every machine
+	note    string   // how machines come up here
 	running map[string]*exec.Cmd
 }
 
@@ -53,6 +54,7 @@ func (q *qemuRuntime) prepare(ctx context.Context, b *Bench) error {
 	if q.args, err = rt.ByHand(ctx); err != nil {
 		return err
 	}
+	q.note = rt.Note()
 	if q.kernel, err = kvm.FindKernel(os.Getenv(kernelVariable)); err != nil {
 		return err
 	}
@@ -67,6 +69,9 @@ func (q *qemuRuntime) prepare(ctx context.Context, b *Bench) error {
 		cd "$2" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1 >"$4"`
 	return q.command(ctx, "sh", "-c", script, "sh", q.Root(), dir, init, q.initrd())
 }
+
+// Note tells how a machine comes up here.
+func (q *qemuRuntime) Note() string { return q.note }
 
 // create: there is nothing to prepare.
 func (*qemuRuntime) create(context.Context, string) error { return nil }

@@ -11,6 +11,7 @@ import (
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/docker/dockerd"
 	containers "weir.dev/weir/container/drivers"
+	"weir.dev/weir/container/kvm"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/traffic/tools"
@@ -186,8 +187,11 @@ func (c *contained) run(ctx context.Context, name, space string) (int, error) {
 	return st.PID, err
 }
 
-// ConditionMachines tells how a machine comes up here.
-const ConditionMachines = "virtual machines"
+// ConditionMachines tells how a machine comes up here. It begins with Emulated where there is no processor that runs machines.
+const (
+	ConditionMachines = "virtual machines"
+	Emulated          = kvm.Emulated
+)
 
 func (c *contained) conditions() map[string]string {
 	if note := c.rt.Note(); note != "" {

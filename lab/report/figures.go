@@ -54,6 +54,7 @@ func series(i int) string { return "s" + strconv.Itoa(i%colours) }
 // figures of the report in its order.
 func (r Report) figures() (out []figure) {
 	for _, p := range r.Results.Parts {
+		first := len(out)
 		for i, m := range p.Part.Metrics {
 			id := p.Part.Name + "-" + slug(m.Name)
 			if f, ok := forest(p, i, id+"-ratios"); ok {
@@ -71,6 +72,12 @@ func (r Report) figures() (out []figure) {
 		out = append(out, limitFigures(r.Limits, p)...)
 		if f, ok := cdf(r.Distributions, p); ok {
 			out = append(out, f)
+		}
+		if text := p.EmulatedText(); text != "" {
+			for i := range out[first:] {
+				f := &out[first+i]
+				f.About = strings.TrimSpace(f.About + " " + text)
+			}
 		}
 	}
 	if f, ok := r.timeline(); ok {
