@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -50,7 +51,7 @@ func (r ClaimResult) SystemText(on ClaimOn) string {
 // Named tells whether the study names the system that is nearest to the published one. Studies of earlier versions do not.
 func (r ClaimResult) Named() bool { return len(r.Claim.Systems) > 0 }
 
-func judgeClaims(p study.Part, all cells, blocks int) (out []ClaimResult) {
+func judgeClaims(p study.Part, all cells, blocks int, conditions []Condition) (out []ClaimResult) {
 	for _, c := range p.Claims {
 		i := slices.IndexFunc(p.Metrics, func(m study.Metric) bool { return m.Name == c.Metric })
 		if i < 0 {
@@ -58,7 +59,7 @@ func judgeClaims(p study.Part, all cells, blocks int) (out []ClaimResult) {
 			out = append(out, ClaimResult{Claim: c, Verdict: on.Verdict, Systems: []ClaimOn{on}})
 			continue
 		}
-		j := judge{p, c, p.Metrics[i], all, blocks}
+		j := judge{p, c, p.Metrics[i], all, blocks, conditions}
 		r := ClaimResult{Claim: c, Rule: claim.RuleOf(c, j.metric)}
 		for _, system := range c.Systems {
 			r.Systems = append(r.Systems, j.on(system))
@@ -92,11 +93,32 @@ type judge struct {
 	metric study.Metric
 	all    cells
 	blocks int
+
+	conditions []Condition
+}
+
+// emulated tells which level has an emulated processor; empty: none. A paper's figures are never compared with such.
+func (j judge) emulated(places ...map[string]string) string {
+	if j.claim.IsTarget() {
+		return ""
+	}
+	for _, levels := range places {
+		level := cmp.Or(levels[j.part.Compare], j.part.Baseline)
+		if levels != nil && slices.ContainsFunc(j.conditions, func(c Condition) bool {
+			return c.Emulated() && (len(c.Levels) == 0 || slices.Contains(c.Levels, level))
+		}) {
+			return level
+		}
+	}
+	return ""
 }
 
 func (j judge) on(system string) ClaimOn {
 	r := ClaimOn{System: system}
 	at, against := j.claim.Places(j.part.Compare, system)
+	if level := j.emulated(at, against); level != "" {
+		return r.untestable("the processor of %s is emulated here, and that of the published system was not", level)
+	}
 	if j.claim.Shape != "" {
 		return j.shape(r, at)
 	}

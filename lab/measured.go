@@ -48,11 +48,16 @@ func conditionsOf(p study.Part, records []study.Record) (out []Condition) {
 	return out
 }
 
+// Emulated tells whether it says that a processor is emulated.
+func (c Condition) Emulated() bool {
+	return c.Name == platform.ConditionMachines && strings.HasPrefix(c.Value, platform.Emulated)
+}
+
 // EmulatedText says of which levels an emulated processor was measured; empty: of none. It belongs to each figure.
 func (r PartResult) EmulatedText() string {
 	var texts []string
 	for _, c := range r.Conditions {
-		if c.Name == platform.ConditionMachines && strings.HasPrefix(c.Value, platform.Emulated) {
+		if c.Emulated() {
 			texts = append(texts, fmt.Sprintf("%s: emulation is measured, no processor that runs machines (%s).", cmp.Or(strings.Join(c.Levels, ", "), "All levels"), c.Value))
 		}
 	}

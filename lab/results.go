@@ -347,7 +347,7 @@ func summarisePart(p study.Part, blocks int, records []study.Record, seed uint64
 		out.Groups = append(out.Groups, summariseGroup(p, compared, name, groups[name], all, blocks, seed))
 	}
 	out.Fits = fits(p, compared, all, blocks, seed)
-	out.Claims = judgeClaims(p, all, blocks)
+	out.Claims = judgeClaims(p, all, blocks, out.Conditions)
 	return out
 }
 

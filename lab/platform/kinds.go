@@ -81,7 +81,6 @@ const (
 	byLookup     = "lookup"    // the least that there can be
 	byHosts      = "hosts"     // of a Weir that runs
 	virtual      = "kvm"       // runtime
-	byVirtio     = "virtio"    // network
 	byE1000      = "e1000"     // network
 	xen, click   = "xen", "click"
 )
@@ -128,8 +127,9 @@ func named() []Kind {
 			Check: checkHosts, Open: openHosts, Most: api.MaxHops},
 		{Name: "clickos", Point: Point{xen, byBridges, click}, About: "ClickOS", Check: never("needs a Xen hypervisor and ClickOS images: this lab has no driver for them"),
 			Least: 1, Most: maxWires},
-		{Name: "vm-virtio", Point: Point{virtual, byVirtio, byBridges}, About: "a virtual machine's bridge, virtio NICs", Check: checkKVM, Least: 1, Most: 1},
-		{Name: "vm-e1000", Point: Point{virtual, byE1000, byBridges}, About: "a virtual machine's bridge, e1000 NICs", Check: checkKVM, Least: 1, Most: 1},
+		{Name: "vm-virtio", Point: Point{virtual, byBridges, byBridges}},
+		{Name: "vm-e1000", Point: Point{virtual, byE1000, byBridges}, About: "a virtual machine's bridge, e1000 NICs",
+			Check: never("the runtime kvm gives its machines virtio interfaces only"), Least: 1, Most: 1},
 	}
 }
 
@@ -271,10 +271,3 @@ func parts(of func(Point) string) (names []string) {
 func never(reason string) func(Options) string { return func(Options) string { return reason } }
 
 func free(Options) string { return "" }
-
-func checkKVM(Options) string {
-	if _, err := os.Stat("/dev/kvm"); err != nil {
-		return "no KVM on this machine (/dev/kvm): a virtual machine would be emulated"
-	}
-	return "this lab has no driver for virtual machines yet"
-}

@@ -77,6 +77,9 @@ type links struct {
 // linksOf an instance.
 func linksOf(i instance.Instance) links { return links{i, filepath.Join(i.NetnsDir(), "home")} }
 
+// bootsIn bounds the time of a machine on a busy host.
+const bootsIn = 30 * time.Second
+
 // builders is how many functions are made at a time.
 const builders = 2
 
@@ -116,7 +119,8 @@ type made struct {
 	from, to  string
 	names     []string // of the functions that are there
 	forwards  []io.Closer
-	inForce   int // functions of the path in force; -1 none
+	inForce   int           // functions of the path in force; -1 none
+	each      time.Duration // that making a function may take
 	destroyer func(context.Context, links) error
 }
 
@@ -125,7 +129,10 @@ func openMade(ctx context.Context, o Options, r runtimeMaker, n networkMaker, f 
 	if err != nil {
 		return nil, err
 	}
-	m := &made{links: linksOf(inst), fn: f, inside: !r.machine && (f.forwarder == "" || !n.wires), inForce: -1, destroyer: n.destroy}
+	m := &made{links: linksOf(inst), fn: f, inside: !r.machine && (f.forwarder == "" || !n.wires), inForce: -1, each: time.Second, destroyer: n.destroy}
+	if r.machine {
+		m.each = bootsIn
+	}
 	if err := m.build(ctx, o, r, n); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -190,7 +197,7 @@ func (m *made) grow(ctx context.Context, n int) error {
 	if n <= len(m.names) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience+time.Duration(n)*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience+time.Duration(n)*m.each)
 	defer cancel()
 	var mu sync.Mutex
 	var errs []error

@@ -2,6 +2,7 @@ package platform
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,6 +19,9 @@ func TestMain(m *testing.M) {
 	if os.Getuid() != 0 {
 		fmt.Fprintln(os.Stderr, "platform: these tests make network namespaces and containers: run them as root")
 		os.Exit(1)
+	}
+	if found, _ := filepath.Glob("../../build/vm/kern/boot/vmlinuz-*-cloud-amd64"); len(found) > 0 && os.Getenv("WEIR_KVM_KERNEL") == "" { // make peers
+		os.Setenv("WEIR_KVM_KERNEL", found[0])
 	}
 	os.Exit(m.Run())
 }
@@ -121,7 +125,10 @@ func TestPlatformsAreChosen(t *testing.T) {
 		{Point{Network: "ovs"}, "ovs", ""},
 		{Point{Runtime: "bare"}, "bare+ebpf+wire", ""},
 		{Point{Runtime: "bare", Network: "bridge", Function: "bridge"}, "bridges", ""},
-		{Point{Runtime: "docker"}, "", "nobody can make a platform of runtime docker, network ebpf and function wire: near it there are ebpf"},
+		{Point{Runtime: "docker"}, "docker+ebpf+wire", ""},
+		{Point{Runtime: "kvm", Function: "bridge"}, "kvm+ebpf+bridge", ""},
+		{Point{Runtime: "kvm", Network: "bridge", Function: "bridge"}, "vm-virtio", ""},
+		{Point{Runtime: "kvm"}, "", "nobody can make a platform of runtime kvm, network ebpf and function wire: near it there are ebpf"},
 		{Point{Function: "redirect"}, "", "function redirect"},
 		{Point{Network: "brigde"}, "", `did you mean "bridge"`},
 	} {
@@ -193,4 +200,38 @@ func received(t *testing.T, p Path) map[string]uint64 {
 		space.Close()
 	}
 	return out
+}
+
+// What a killed run has left of a runtime is removed by the next one: an engine of its own, and machines.
+func TestRuntimesOfACrashAreRemoved(t *testing.T) {
+	for _, name := range []string{"native", byDocker, virtual} {
+		t.Run(name, func(t *testing.T) {
+			o := testOptions(t)
+			k, _ := Find(name + "+bridge+bridge")
+			if name == virtual {
+				k, _ = Find("vm-virtio")
+			}
+			p, err := k.Open(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.Path(t.Context(), Layout{Chain: 2}); err != nil {
+				t.Fatal(errors.Join(err, p.Close()))
+			}
+			if err := Remove(t.Context(), o.Name); err != nil { // as the next run does: p is not asked
+				t.Fatal(errors.Join(err, p.Close()))
+			}
+			for _, pattern := range []string{Run + "/" + o.Name + "*", "/var/lib/weir/" + o.Name + "*", "/sys/fs/cgroup/*/*" + o.Name + "*", "/sys/fs/cgroup/*/weir/" + o.Name + "*"} {
+				if left, _ := filepath.Glob(pattern); len(left) > 0 {
+					t.Errorf("left behind: %v", left)
+				}
+			}
+			commands, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+			for _, path := range commands {
+				if text, _ := os.ReadFile(path); strings.Contains(string(text), o.Name) {
+					t.Errorf("a process goes on: %q", text)
+				}
+			}
+		})
+	}
 }
