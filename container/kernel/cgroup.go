@@ -156,14 +156,20 @@ func moveSelf(file string) {
 // ownProcs is the cgroup.procs file of a group that this process is in, as its /proc/self/cgroup says; "" if no hierarchy is known.
 // Any will do, all hierarchies have one lock.
 func ownProcs(groups string, hierarchies []hierarchy) string {
-	if all := entrances(groups, hierarchies); len(all) > 0 {
-		return filepath.Join(filepath.Dir(all[0]), "cgroup.procs")
+	if all := groupsIn(groups, hierarchies); len(all) > 0 {
+		return filepath.Join(all[0].dir, "cgroup.procs")
 	}
 	return ""
 }
 
-// entrances are those of the groups that a process's cgroup file in /proc names.
-func entrances(groups string, hierarchies []hierarchy) (out []string) {
+// group is one of a hierarchy, by its directory.
+type group struct {
+	hierarchy
+	dir string
+}
+
+// groupsIn are the groups that a process's cgroup file in /proc names.
+func groupsIn(groups string, hierarchies []hierarchy) (out []group) {
 	for line := range strings.Lines(groups) { // ID:CONTROLLERS:PATH
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(f) != 3 || !path.IsAbs(f[2]) {
@@ -172,7 +178,7 @@ func entrances(groups string, hierarchies []hierarchy) (out []string) {
 		first, _, _ := strings.Cut(strings.TrimPrefix(f[1], "name="), ",")
 		for _, t := range hierarchies {
 			if t.v2 && first == "" || !t.v2 && first != "" && slices.Contains(t.controllers, first) {
-				out = append(out, filepath.Join(t.dir(f[2]), t.entrance()))
+				out = append(out, group{t, t.dir(f[2])})
 				break
 			}
 		}
@@ -356,15 +362,6 @@ func (t hierarchy) entrance() string {
 		return "cgroup.procs"
 	}
 	return "tasks"
-}
-
-// EntrancesOf are those of the groups that a process is in, the same as or below those of its container.
-func (h *Home) EntrancesOf(pid int) ([]string, error) {
-	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
-	if err != nil {
-		return nil, fmt.Errorf("cgroups of process %d: %w", pid, err)
-	}
-	return entrances(string(raw), h.cgroups), nil
 }
 
 // AnyUnified tells whether the host has cgroups of version 2.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"weir.dev/weir/container"
@@ -67,11 +68,27 @@ func (h hierarchy) delegate(group string) {
 	}
 }
 
-// OpenGroups opens those of a container that runs.
+// OpenGroups opens those that are there.
 func (h *Home) OpenGroups(id string) (Groups, error) {
 	var g Groups
 	for _, t := range h.cgroups {
 		if err := g.open(t, t.dir(h.CgroupPath(id))); err != nil {
+			g.Close()
+			return Groups{}, err
+		}
+	}
+	return g, nil
+}
+
+// GroupsOf opens those that a process is in, the same as or below those of its container.
+func (h *Home) GroupsOf(pid int) (Groups, error) {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	if err != nil {
+		return Groups{}, fmt.Errorf("cgroups of process %d: %w", pid, err)
+	}
+	var g Groups
+	for _, at := range groupsIn(string(raw), h.cgroups) {
+		if err := g.open(at.hierarchy, at.dir); err != nil {
 			g.Close()
 			return Groups{}, err
 		}

@@ -17,6 +17,7 @@ import (
 
 	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/kernel/entry"
+	"weir.dev/weir/container/kernel/launcher"
 	"weir.dev/weir/instance"
 )
 
@@ -69,10 +70,7 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	if c.ReadOnly {
 		set = unix.MOUNT_ATTR_RDONLY
 	}
-	root, err := x.Files.Tree(c.Root, set)
-	if err != nil {
-		return err
-	}
+	root := x.Tree(c.Root, set)
 	config, err := e.open(x, c)
 	if err != nil {
 		return err
@@ -82,11 +80,11 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	x.Unshare(unix.CLONE_NEWNS)
 	x.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	x.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size=1m")
-	x.Directory(rootDir, 0o755)
-	x.Directory(mountDir, 0o755)
-	x.Move(c.Root, root, rootDir)
+	x.MakeDir(rootDir)
+	x.MakeDir(mountDir)
+	x.Attach("mount the root", root, rootDir)
 	x.Made = []string{"/dev/pts"} // with /dev/ptmx
-	x.Path(e.Home.Dir())          // no container of another instance has the same
+	x.MakeDir(e.Home.Dir())       // no container of another instance has the same
 	x.Args = []string{e.cli, "--lxcpath", e.Home.Dir(), "--name", c.ID, "--foreground", "--quiet",
 		"--rcfile", config, "--logpriority", "ERROR", "--logfile", "/proc/self/fd/2"}
 	x.Env = []string{"PATH=" + os.Getenv("PATH")}
@@ -95,36 +93,25 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 
 // open gives the configuration to lxc-start, and returns its path there.
 func (e *Engine) open(x *entry.Launch, c kernel.Container) (string, error) {
-	user, err := space(x, c.Userns)
-	if err != nil {
-		return "", err
-	}
-	net, err := space(x, c.Netns)
-	if err != nil {
-		return "", err
-	}
 	file, err := os.CreateTemp(c.Bundle, "config-")
 	if err != nil {
 		return "", err
 	}
 	defer os.Remove(file.Name())
-	at := x.Files.Add(file)
-	if _, err := file.WriteString(e.config(c, user, net)); err != nil {
+	at := x.Add(file)
+	if _, err := file.WriteString(e.config(c, space(x, c.Userns), space(x, c.Netns))); err != nil {
 		return "", fmt.Errorf("write config: %w", err)
 	}
-	return descriptor(at), nil
+	return launcher.Descriptor(at), nil
 }
 
 // space opens a namespace, as the place where it is bound cannot be seen by lxc-start.
-func space(x *entry.Launch, path string) (string, error) {
+func space(x *entry.Launch, path string) string {
 	if path == "" {
-		return "", nil
+		return ""
 	}
-	fd, err := x.Files.Open(path)
-	return descriptor(fd), err
+	return launcher.Descriptor(x.Open(path))
 }
-
-func descriptor(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
 // noise is what stands before each of lxc-start's words in its log, and the same words as it prints them.
 var noise = regexp.MustCompile(`lxc-start \S+ \d+\.\d+ ERROR +\S+ - \S+ - |; lxc-start: \S+: \.\./src[^;]*`)

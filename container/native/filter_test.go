@@ -122,7 +122,7 @@ func TestTheFilterIsTheProfile(t *testing.T) {
 	for _, caps := range [][]string{nil, {"CAP_NET_ADMIN", "CAP_NET_RAW"}, {"CAP_SYS_ADMIN"}, {"CAP_SYS_CHROOT", "CAP_SYS_NICE", "CAP_SYS_PTRACE"}} {
 		t.Run(fmt.Sprint(caps), func(t *testing.T) {
 			s.Capabilities = caps
-			config, err := e.home.Config(kernel.Container{Spec: s, Root: s.Rootfs})
+			config, err := e.Home.Config(kernel.Container{Spec: s, Root: s.Rootfs})
 			must(t, err)
 			profile := config.Linux.Seccomp
 			code, err := filter.Compile(profile)
@@ -175,7 +175,7 @@ func TestTheFilterIsTheProfile(t *testing.T) {
 // A family that the profile refuses is refused whatever is in the half of the argument that the kernel does not look at.
 func TestSocketFamiliesAreOf32Bits(t *testing.T) {
 	_, e, s := fresh(t)
-	config, err := e.home.Config(kernel.Container{Spec: s, Root: s.Rootfs})
+	config, err := e.Home.Config(kernel.Container{Spec: s, Root: s.Rootfs})
 	must(t, err)
 	for family := range uint64(64) {
 		for _, upper := range []uint64{0, 1, 40, 1 << 31, 1<<32 - 1} {

@@ -22,8 +22,8 @@ import (
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/kernel/launcher"
 	"weir.dev/weir/container/kernel/suite"
-	"weir.dev/weir/container/native/launcher"
 	"weir.dev/weir/image"
 	"weir.dev/weir/netns"
 )
@@ -416,7 +416,7 @@ func TestALeaseOnTheLogHoldsNobodyUp(t *testing.T) {
 			}
 			s.Args = []string{"/bin/sh", "-c", "busybox head -c 9000000 /dev/zero; exec " + probe + " lease"}
 			must(t, r.Run(t.Context(), s))
-			path := e.home.LogFile("a")
+			path := e.Home.LogFile("a")
 			deadline := time.Now().Add(20 * time.Second)
 			for held := false; !held; time.Sleep(10 * time.Millisecond) {
 				f, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
@@ -527,14 +527,14 @@ func TestALogReservesNoDisk(t *testing.T) {
 	must(t, r.Run(t.Context(), s))
 	text := ""
 	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(text, "another ioctl"); time.Sleep(10 * time.Millisecond) {
-		raw, err := os.ReadFile(e.home.LogFile("a"))
+		raw, err := os.ReadFile(e.Home.LogFile("a"))
 		must(t, err)
 		if text = string(raw); time.Now().After(deadline) {
 			t.Fatal(text)
 		}
 	}
 	var st unix.Stat_t
-	must(t, unix.Stat(e.home.LogFile("a"), &st))
+	must(t, unix.Stat(e.Home.LogFile("a"), &st))
 	if st.Blocks*512 >= reserved {
 		t.Errorf("its log of %d bytes takes %d MiB of the disk:\n%s", st.Size, st.Blocks*512>>20, text)
 	}
@@ -564,7 +564,7 @@ func TestNobodyLooksIntoTheLauncher(t *testing.T) {
 			for n := 0; n < 2000 && strings.Count(text, "met one") < 20; n++ {
 				_, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"/bin/busybox", "true"}})
 				must(t, err)
-				raw, err := os.ReadFile(e.home.LogFile("a"))
+				raw, err := os.ReadFile(e.Home.LogFile("a"))
 				must(t, err)
 				text = string(raw)
 			}
@@ -641,7 +641,7 @@ func TestATracedProgramHoldsNobodyUp(t *testing.T) {
 		done <- err
 	}()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		raw, err := os.ReadFile(e.home.LogFile("a"))
+		raw, err := os.ReadFile(e.Home.LogFile("a"))
 		must(t, err)
 		if strings.Contains(string(raw), "traced") {
 			break
@@ -717,7 +717,7 @@ func TestAForgedLauncherIsNoLauncher(t *testing.T) {
 	must(t, r.Create(t.Context(), s))
 	st, err := r.Status(t.Context(), "a")
 	must(t, err)
-	c := kernel.Container{Spec: s, Bundle: e.home.Bundle("a"), Root: s.Rootfs, PID: st.PID}
+	c := kernel.Container{Spec: s, Bundle: e.Home.Bundle("a"), Root: s.Rootfs, PID: st.PID}
 	found := func(want container.State) {
 		t.Helper()
 		if f, err := e.Find(t.Context(), c); err != nil || f.State != want || f.PID != st.PID {

@@ -15,6 +15,7 @@ import (
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/kernel/steps"
 	"weir.dev/weir/container/kernel/suite"
 )
 
@@ -28,7 +29,7 @@ func freshWith(t *testing.T, o kernel.Options) (*kernel.Runtime, *Engine, contai
 	t.Helper()
 	var e *Engine
 	r, err := kernel.New(t.Context(), suite.NewInstance(t), Name, o, func(h *kernel.Home) (kernel.Engine, error) {
-		e = &Engine{home: h}
+		e = &Engine{steps.Maker{Home: h}}
 		return e, nil
 	})
 	must(t, err)
@@ -56,17 +57,17 @@ func TestSystemCalls(t *testing.T) {
 	s.Mounts = []container.Mount{{Source: t.TempDir(), Target: "/etc/weir"}}
 	c := kernel.Container{Spec: s, Bundle: t.TempDir(), Root: s.Rootfs, PID: st.PID}
 	var got []string
-	groups, err := e.home.OpenGroups("a")
+	groups, err := e.Home.OpenGroups("a")
 	must(t, err)
 	defer groups.Close()
 	b, err := e.creation(c, groups, false)
 	must(t, err)
-	defer b.close()
-	x, err := e.entry(c, groups, container.ExecSpec{Args: []string{"sh"}, TTY: true})
+	defer b.Close()
+	x, err := e.Further(c, groups, container.ExecSpec{Args: []string{"sh"}, TTY: true})
 	must(t, err)
-	defer x.close()
-	for _, p := range []*build{b, x} {
-		calls, err := p.program.Calls()
+	defer x.Close()
+	for _, p := range []*steps.List{b, x} {
+		calls, err := p.Calls()
 		must(t, err)
 		got = append(got, calls...)
 	}

@@ -87,12 +87,8 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 		}
 	}
 	x.Enters = e.Home.Entrances(c.ID)
-	if err := enter(x, c); err != nil {
-		return err
-	}
-	if err := stage(x, c); err != nil {
-		return err
-	}
+	x.Enter(c)
+	stage(x, c)
 	x.Cover = []string{"/sys/fs/cgroup"}
 	x.Args = e.arguments(c)
 	x.Numbered = "LISTEN_PID="
@@ -104,49 +100,25 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	return nil
 }
 
-// enter goes to the container's user namespace and the sandbox's network.
-func enter(x *entry.Launch, c kernel.Container) error {
-	if c.Userns != "" {
-		fd, err := x.Files.Open(c.Userns)
-		if err != nil {
-			return fmt.Errorf("user namespace: %w", err)
-		}
-		x.Enter("user namespace "+c.Userns, fd, unix.CLONE_NEWUSER)
-		x.Root()
-	}
-	if c.Netns != "" {
-		fd, err := x.Files.Open(c.Netns)
-		if err != nil {
-			return fmt.Errorf("network namespace: %w", err)
-		}
-		x.Enter("network namespace "+c.Netns, fd, unix.CLONE_NEWNET)
-	}
-	return nil
-}
-
 // stage makes the mounts that systemd-nspawn sees.
-func stage(x *entry.Launch, c kernel.Container) error {
+func stage(x *entry.Launch, c kernel.Container) {
 	set := uint64(0)
 	if c.ReadOnly {
 		set = unix.MOUNT_ATTR_RDONLY
 	}
-	root, err := x.Files.Tree(c.Root, set)
-	if err != nil {
-		return err
-	}
+	root := x.Tree(c.Root, set)
 	x.Unshare(unix.CLONE_NEWNS)
 	x.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	x.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size=1m")
-	x.Path(rootDir)
+	x.MakeDir(rootDir)
 	if fi, err := os.Stat(filepath.Join(c.Root, insisted)); err == nil && fi.IsDir() {
-		x.Move(c.Root, root, rootDir)
-		return nil
+		x.Attach("mount the root", root, rootDir)
+		return
 	}
-	x.Path(imageDir)
-	x.Path(extraDir + "/" + insisted)
-	x.Move(c.Root, root, imageDir)
+	x.MakeDir(imageDir)
+	x.MakeDir(extraDir + "/" + insisted)
+	x.Attach("mount the root", root, imageDir)
 	x.Mount("overlay", rootDir, "overlay", unix.MS_RDONLY, "lowerdir="+imageDir+":"+extraDir)
-	return nil
 }
 
 // arguments are systemd-nspawn(1). Of the container's process package entry takes care; until then it may do all.

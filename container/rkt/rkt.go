@@ -17,8 +17,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/kernel/entry"
@@ -59,7 +57,10 @@ var called = entry.Program{
 
 // New opens the instance's containers; see kernel.New.
 func New(ctx context.Context, inst instance.Instance, o Options) (*kernel.Runtime, error) {
-	return called.Open(ctx, inst, o.Options, o.Remove, func(t *entry.Tool, path string) kernel.Engine { return &Engine{Tool: t, cli: path} })
+	return called.Open(ctx, inst, o.Options, o.Remove, func(t *entry.Tool, path string) kernel.Engine {
+		t.Rooted = true
+		return &Engine{Tool: t, cli: path}
+	})
 }
 
 // About tells whether rkt is here.
@@ -106,12 +107,8 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container, pod string) error {
 	x.Join(entrances[0])
 	x.Outlive()
 	network := "--net=none"
+	x.Enter(c)
 	if c.Netns != "" {
-		fd, err := x.Files.Open(c.Netns)
-		if err != nil {
-			return fmt.Errorf("network namespace: %w", err)
-		}
-		x.Enter("network namespace "+c.Netns, fd, unix.CLONE_NEWNET)
 		network = "--net=host" // that which it is called in
 	}
 	x.Args = []string{e.cli, e.dir(), "run-prepared", network, "--mds-register=false"}

@@ -1,9 +1,5 @@
-// Package entry is the first step of a container's process, for engines whose containers another program makes (LXC's lxc-start, systemd-nspawn): a small
-// program, entry.c, that carries out a list of steps, and what writes the lists.
+// Package entry is for engines whose containers another program makes (LXC's lxc-start, systemd-nspawn, rkt): how that program is called, and how the
+// launcher is the container's first process, which becomes what kernel.Config asks for once the program has made the namespaces and the root.
 //
-// It owns how a process becomes what kernel.Config asks for, once the program has made the namespaces and the root: mounts, limits, user, capabilities,
-// filter of system calls; how it waits for its start; and how a further process gets into the container. It does not own namespaces, roots or cgroups.
-// See DESIGN.md of package kernel.
+// It does not own namespaces, roots or cgroups, nor the steps themselves: see package steps, and DESIGN.md of package kernel.
 package entry
-
-//go:generate ./build.sh

@@ -11,6 +11,7 @@ import (
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/kernel/steps"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/portkind"
 )
@@ -71,7 +72,7 @@ func (p Program) Open(ctx context.Context, inst instance.Instance, o kernel.Opti
 		return nil, fmt.Errorf("container runtime %s: %w", p.Runtime, err)
 	}
 	r, err := kernel.New(ctx, inst, p.Runtime, o, func(h *kernel.Home) (kernel.Engine, error) {
-		return engine(&Tool{Home: h, Program: p.Name}, path), nil
+		return engine(&Tool{steps.Maker{Home: h, Dir: ownDir}, p.Name}, path), nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("container runtime %s: %w", p.Runtime, err)

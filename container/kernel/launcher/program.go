@@ -2,9 +2,7 @@ package launcher
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,6 +13,7 @@ const (
 	headerSize = 32
 	stepSize   = 80
 	stepsMax   = 4096
+	listMax    = 8 << 20 // of data: more than execve takes
 	exit       = -1
 	exitAs     = -2
 )
@@ -30,6 +29,9 @@ const (
 	address
 	result
 )
+
+// Plus is the address of a byte that is n behind that of a.
+func (a Arg) Plus(n int) Arg { return Arg{a.kind, a.value + uint64(n)} }
 
 // Step is one of a Program.
 type Step int
@@ -55,14 +57,19 @@ type step struct {
 
 // Program is a list of system calls, made by a process without threads. It ends with an execve or an exit. The zero value is empty.
 type Program struct {
-	said  int // descriptor for what it says
-	steps []step
-	data  []byte
-	words []uint64 // offsets in data of words that are addresses
+	// Anyone may run it: the process that executes the launcher is not the host's root any more.
+	Anyone bool
+	said   int // descriptor for what it says
+	steps  []step
+	data   []byte
+	words  []uint64 // offsets in data of words that are addresses
 }
 
 // New begins a program that says what fails on a descriptor; see Hear.
 func New(said int) *Program { return &Program{said: said} }
+
+// Say changes the descriptor.
+func (p *Program) Say(said int) { p.said = said }
 
 // Int is a number.
 func Int[T ~int | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~uintptr](n T) Arg {
@@ -88,15 +95,16 @@ func (p *Program) Bytes(b []byte) Arg {
 // String is the address of a string of C.
 func (p *Program) String(s string) Arg { return p.Bytes(append([]byte(s), 0)) }
 
-// Strings is the address of an array of strings that ends with 0, as execve wants it.
-func (p *Program) Strings(all []string) Arg {
-	at := make([]uint64, len(all))
-	for i, s := range all {
-		at[i] = p.String(s).value
+// Strings is the address of an array of strings that ends with 0, as execve wants it. more are the addresses of further ones.
+func (p *Program) Strings(all []string, more ...Arg) Arg {
+	at := make([]Arg, 0, len(all)+len(more))
+	for _, s := range all {
+		at = append(at, p.String(s))
 	}
-	array := p.Bytes(make([]byte, 8*(len(all)+1)))
-	for i := range all {
-		p.point(int(array.value)+8*i, at[i])
+	at = append(at, more...)
+	array := p.Bytes(make([]byte, 8*(len(at)+1)))
+	for i, a := range at {
+		p.point(int(array.value)+8*i, a.value)
 	}
 	return array
 }
@@ -156,6 +164,9 @@ func (p *Program) encode() ([]byte, error) {
 	if len(p.steps) > stepsMax {
 		return nil, fmt.Errorf("launcher: %d steps, at most %d", len(p.steps), stepsMax)
 	}
+	if len(p.data) > listMax {
+		return nil, fmt.Errorf("launcher: arguments and environment take %d bytes, at most %d are possible", len(p.data), listMax)
+	}
 	at := uint64(headerSize + stepSize*len(p.steps))
 	for len(p.data)%8 != 0 {
 		p.data = append(p.data, 0)
@@ -205,21 +216,4 @@ func (s step) encode(out []byte, data uint64) []byte {
 	out = append(out, uint8(s.when), 0, 0)
 	out = le.AppendUint32(out, uint32(s.target))
 	return append(out, make([]byte, stepSize-(len(out)-begin))...)
-}
-
-// file is the program in memory.
-func (p *Program) file() (*os.File, error) {
-	raw, err := p.encode()
-	if err != nil {
-		return nil, err
-	}
-	fd, err := unix.MemfdCreate("program", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("launcher: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), "program")
-	if _, err := f.Write(raw); err != nil {
-		return nil, errors.Join(fmt.Errorf("launcher: %w", err), f.Close())
-	}
-	return f, nil
 }

@@ -1,4 +1,4 @@
-package native
+package steps
 
 import (
 	"context"
@@ -14,24 +14,24 @@ import (
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
-	"weir.dev/weir/container/native/launcher"
+	"weir.dev/weir/container/kernel/launcher"
 )
 
 // Exec is container.Runtime's, for a container that runs. The launcher stays as the parent of the program, which ends with it.
-func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecSpec) (int, error) {
+func (m *Maker) Exec(ctx context.Context, c kernel.Container, x container.ExecSpec) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return -1, err
 	}
-	groups, err := e.home.OpenGroups(c.ID)
+	groups, err := m.Home.GroupsOf(c.PID)
 	if err != nil {
 		return -1, err
 	}
 	defer groups.Close()
-	b, err := e.entry(c, groups, x)
+	l, err := m.Further(c, groups, x)
 	if err != nil {
 		return -1, err
 	}
-	defer b.close()
+	defer l.Close()
 	r, w, err := os.Pipe()
 	if err != nil {
 		return -1, err
@@ -40,14 +40,14 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 	// The end of ctx ends the program first, and the launcher, which tells how it ended, then: who traces the program can keep its end from the launcher.
 	running, kill := context.WithCancel(context.WithoutCancel(ctx))
 	defer kill()
-	cmd, done, err := b.program.Command(running, groups.Unified, append([]*os.File{w, w}, b.files...)...)
+	cmd, done, err := l.Command(running, groups.Unified, append([]*os.File{w, w}, l.All()...)...)
 	if err != nil {
 		w.Close()
 		return -1, err
 	}
 	defer done()
-	cmd.Env = []string{e.home.Mark("exec", c.ID)}
-	null, err := openNull()
+	cmd.Env = []string{m.Home.Mark("exec", c.ID)}
+	null, err := OpenNull()
 	if err != nil {
 		w.Close()
 		return -1, err
@@ -57,10 +57,10 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 	defer runtime.UnlockOSThread()
 	heard, stop := make(chan error, 1), func() bool { return true }
 	go func() {
-		_, err := b.program.Hear(r, func(h launcher.Said) bool {
+		_, err := l.Hear(r, func(h launcher.Said) bool {
 			if h.PID != 0 {
 				stop = context.AfterFunc(ctx, func() {
-					e.end(c, h.PID)
+					m.end(c, h.PID)
 					kill()
 				})
 			}
@@ -69,7 +69,7 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 		heard <- err
 	}()
 	if x.TTY {
-		err = e.runTTY(cmd, c, x, w)
+		err = m.runTTY(cmd, c, x, w)
 	} else {
 		err = kernel.RunPiped(cmd, piped(cmd, x, null))
 	}
@@ -100,19 +100,19 @@ func outcome(ctx context.Context, err, failed error, x container.ExecSpec) (int,
 	case ctx.Err() != nil:
 		return -1, ctx.Err()
 	case failed != nil:
-		return -1, explain(failed, x.Args)
+		return -1, Explain(failed, x.Args)
 	}
 	return kernel.ExitCode(err)
 }
 
 // end asks a program of Exec to end, and kills it in the end.
-func (e *Engine) end(c kernel.Container, pid int) {
+func (m *Maker) end(c kernel.Container, pid int) {
 	p, _, err := kernel.OpenProcess(pid, 0)
 	if err != nil {
 		return
 	}
 	defer p.Close()
-	if !e.home.Member(pid, c.ID) {
+	if !m.Home.Member(pid, c.ID) {
 		return
 	}
 	_ = p.Signal(unix.SIGTERM)
@@ -121,9 +121,9 @@ func (e *Engine) end(c kernel.Container, pid int) {
 	p.WaitOrKill(deadline)
 }
 
-// entry is the program that enters a container that runs, for one more process.
-func (e *Engine) entry(c kernel.Container, groups kernel.Groups, x container.ExecSpec) (*build, error) {
-	config, err := e.home.Config(c)
+// Further is the list by which one more process enters a container that runs, and becomes what its first one is.
+func (m *Maker) Further(c kernel.Container, groups kernel.Groups, x container.ExecSpec) (*List, error) {
+	config, err := m.Home.Config(c)
 	if err != nil {
 		return nil, err
 	}
@@ -135,62 +135,71 @@ func (e *Engine) entry(c kernel.Container, groups kernel.Groups, x container.Exe
 	if err != nil {
 		return nil, fmt.Errorf("open process %d: %w", c.PID, err)
 	}
-	b := newBuild(config, moreFD)
-	pid := b.file(os.NewFile(uintptr(fd), "pidfd"))
-	if !e.home.Member(c.PID, c.ID) {
-		b.close()
+	l := New()
+	pid := launcher.Int(l.Add(os.NewFile(uintptr(fd), "pidfd")))
+	if !m.Home.Member(c.PID, c.ID) {
+		l.Close()
 		return nil, fmt.Errorf("process %d of the container has ended: %w", c.PID, container.ErrState)
 	}
-	b.hide()
-	self := b.call("tell the launcher's number", unix.SYS_GETPID)
-	parent := b.call("open the launcher", unix.SYS_PIDFD_OPEN, launcher.Result(self), null)
-	b.call("keep the launcher open", unix.SYS_DUP3, launcher.Result(parent), launcher.Int(goFD), launcher.Int(unix.O_CLOEXEC))
-	b.followed = true
-	b.call("enter the process namespace", unix.SYS_SETNS, pid, launcher.Int(unix.CLONE_NEWPID))
-	fork := b.program.Fork("make a process", 0)
-	b.call("die with the launcher", unix.SYS_PRCTL, launcher.Int(unix.PR_SET_PDEATHSIG), launcher.Int(int(unix.SIGKILL)), null, null, null)
-	b.score()
-	b.join(groups)
-	b.own(c, x)
-	flags := unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+	l.Hide()
+	self := l.Call("tell the launcher's number", unix.SYS_GETPID)
+	parent := l.Call("open the launcher", unix.SYS_PIDFD_OPEN, launcher.Result(self), null)
+	l.Call("keep the launcher open", unix.SYS_DUP3, launcher.Result(parent), launcher.Int(GoFD), launcher.Int(unix.O_CLOEXEC))
+	l.Call("enter the process namespace", unix.SYS_SETNS, pid, launcher.Int(unix.CLONE_NEWPID))
+	fork := l.Fork("make a process", 0)
+	l.follow()
+	l.Score(config.Process)
+	l.JoinAll(groups)
+	l.own(c, x)
+	m.into(l, c, pid)
+	l.Call("begin a session", unix.SYS_SETSID)
+	if x.TTY {
+		l.Call("take the terminal", unix.SYS_IOCTL, null, launcher.Int(unix.TIOCSCTTY), null)
+	}
+	l.Shed()
+	l.LeaveKeyring()
+	m.confine(l, config, true)
+	l.Execute(config.Process)
+	l.Land(fork.Step)
+	l.SayPID(fork)
+	l.Call("close what it says", unix.SYS_CLOSE, launcher.Int(SaidFD))
+	l.Call("close what it says", unix.SYS_CLOSE, launcher.Int(GoFD))
+	l.ExitAs(fork.Step)
+	return l.Done()
+}
+
+// into enters the namespaces of a container's first process, and its root.
+func (m *Maker) into(l *List, c kernel.Container, pid launcher.Arg) {
+	flags := unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 	if c.Userns != "" {
 		flags |= unix.CLONE_NEWUSER
 	}
-	b.call("enter the namespaces", unix.SYS_SETNS, pid, launcher.Int(flags))
-	b.become(0, 0)
-	b.call("begin a session", unix.SYS_SETSID)
-	if x.TTY {
-		b.call("take the terminal", unix.SYS_IOCTL, null, launcher.Int(unix.TIOCSCTTY), null)
+	root := -1
+	if m.Rooted {
+		root = l.Open(fmt.Sprintf("/proc/%d/root", c.PID))
 	}
-	b.call("close what is not needed any more", unix.SYS_CLOSE_RANGE, launcher.Int(moreFD), launcher.Int(^uint32(0)), null)
-	b.confine(e)
-	b.exec(config.Process.Args, config.Process.Env)
-	b.program.Land(fork.Step)
-	b.program.SayPID(fork)
-	b.call("close what it says", unix.SYS_CLOSE, launcher.Int(saidFD))
-	b.call("close what it says", unix.SYS_CLOSE, launcher.Int(goFD))
-	b.program.ExitAs(fork.Step)
-	if b.err != nil {
-		b.close()
-		return nil, b.err
+	l.Call("enter the namespaces", unix.SYS_SETNS, pid, launcher.Int(flags))
+	l.become(0, 0)
+	if m.Rooted {
+		l.Call("go to the root", unix.SYS_FCHDIR, launcher.Int(root))
+		l.Call("change the root", unix.SYS_CHROOT, l.String("."))
 	}
-	return b, nil
 }
 
 // own gives the pipes of a program's streams to its user, who else could not open /dev/stdout.
-func (b *build) own(c kernel.Container, x container.ExecSpec) {
+func (l *List) own(c kernel.Container, x container.ExecSpec) {
 	if x.TTY || c.Userns == "" && c.UID == 0 {
 		return
 	}
 	for fd, there := range map[int]bool{0: x.Stdin != nil, 1: x.Stdout != nil, 2: x.Stderr != nil} {
 		if there {
-			b.call("give a stream away", unix.SYS_FCHOWN, launcher.Int(fd), launcher.Int(c.IDs.First+c.UID), launcher.Int(c.IDs.First+c.GID))
+			l.Call("give a stream away", unix.SYS_FCHOWN, launcher.Int(fd), launcher.Int(c.IDs.First+c.UID), launcher.Int(c.IDs.First+c.GID))
 		}
 	}
 }
 
 // runTTY runs a command on a terminal of the container's.
-func (e *Engine) runTTY(cmd *exec.Cmd, c kernel.Container, x container.ExecSpec, said io.Closer) error {
+func (m *Maker) runTTY(cmd *exec.Cmd, c kernel.Container, x container.ExecSpec, said io.Closer) error {
 	master, slave, err := openPTY(c)
 	if err != nil {
 		said.Close()

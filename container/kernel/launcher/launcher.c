@@ -1,9 +1,9 @@
 //go:build ignore
 
-// The launcher of container/native: a program that makes system calls by a list and then is the container's program, by execve.
+// The launcher: a program that makes system calls by a list and then is another program, by execve, such as a container's.
 //
-// The list is made by package launcher (program.go), which knows what each call is for; nothing here decides anything. Descriptor 4 is the list, a file
-// that is mapped privately, so that a call may write into it. There is no libc, no allocation, one thread.
+// The list is made by package launcher (program.go), which knows what each call is for; nothing here decides anything. It is descriptor 4, or the file that
+// the first argument names, and is mapped privately, so that a call may write into it. There is no libc, no allocation, one thread.
 //
 // Built by `go generate`, see launcher.go; the committed binaries are what Weir runs.
 
@@ -12,7 +12,8 @@ typedef long s64;
 typedef unsigned int u32;
 typedef unsigned char u8;
 
-enum { PROGRAM = 4, STEPS_MAX = 4096 };
+enum { LIST = 4, STEPS_MAX = 4096 };
+enum { CWD = -100, CLOEXEC = 02000000 }; // of openat
 
 // How an argument is meant.
 enum { VALUE, ADDRESS, RESULT };
@@ -39,7 +40,7 @@ struct program {
 };
 
 #if defined(__x86_64__)
-enum { NR_MMAP = 9, NR_WRITE = 1, NR_EXIT = 231, NR_WAIT4 = 61 };
+enum { NR_MMAP = 9, NR_WRITE = 1, NR_EXIT = 231, NR_WAIT4 = 61, NR_OPENAT = 257 };
 static s64 call(s64 n, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)
 {
 	s64 r;
@@ -49,9 +50,9 @@ static s64 call(s64 n, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)
 	__asm__ volatile("syscall" : "=a"(r) : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
 	return r;
 }
-__asm__(".globl _start\n_start: xor %ebp, %ebp\n and $-16, %rsp\n call launch\n hlt\n");
+__asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp\n call launch\n hlt\n");
 #elif defined(__aarch64__)
-enum { NR_MMAP = 222, NR_WRITE = 64, NR_EXIT = 94, NR_WAIT4 = 260 };
+enum { NR_MMAP = 222, NR_WRITE = 64, NR_EXIT = 94, NR_WAIT4 = 260, NR_OPENAT = 56 };
 static s64 call(s64 n, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)
 {
 	register u64 x0 __asm__("x0") = a;
@@ -64,7 +65,7 @@ static s64 call(s64 n, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)
 	__asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
 	return (s64)x0;
 }
-__asm__(".globl _start\n_start: mov x29, #0\n bl launch\n brk #1\n");
+__asm__(".globl _start\n_start: mov x29, #0\n mov x0, sp\n bl launch\n brk #1\n");
 #else
 #error "no system calls known for this machine"
 #endif
@@ -95,14 +96,17 @@ __attribute__((noreturn)) static void leave_as(u64 child)
 	leave(status & 0x7f ? 128 + (status & 0x7f) : status >> 8 & 0xff);
 }
 
-__attribute__((used, noreturn)) void launch(void)
+__attribute__((used, noreturn)) void launch(u64 *stack) // the number of arguments, the arguments
 {
+	s64 list = LIST;
+	if (stack[0] > 1 && (list = call(NR_OPENAT, CWD, stack[2], CLOEXEC, 0, 0, 0)) < 0)
+		leave(126);
 	// The first page tells the size.
-	s64 at = call(NR_MMAP, 0, 4096, 3, 2, PROGRAM, 0);
+	s64 at = call(NR_MMAP, 0, 4096, 3, 2, (u64)list, 0);
 	if (at < 0 && at > -4096)
 		leave(126);
 	struct program *p = (struct program *)at;
-	at = call(NR_MMAP, 0, p->size, 3, 2, PROGRAM, 0);
+	at = call(NR_MMAP, 0, p->size, 3, 2, (u64)list, 0);
 	if (at < 0 && at > -4096)
 		leave(126);
 	p = (struct program *)at;

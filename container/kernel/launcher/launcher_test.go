@@ -148,7 +148,7 @@ func TestFilter(t *testing.T) {
 
 // Whoever runs the launcher cannot change it for the next one.
 func TestTheLauncherIsSealed(t *testing.T) {
-	f, err := file()
+	f, err := New(FirstFile).exe()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,13 +172,75 @@ func TestTheLauncherIsSealed(t *testing.T) {
 	}
 }
 
-func TestTooManySteps(t *testing.T) {
-	p := New(FirstFile)
-	for range stepsMax + 1 {
-		p.Exit(0)
+func TestWhatIsTooMuchIsRefused(t *testing.T) {
+	for name, add := range map[string]func(p *Program){
+		"steps": func(p *Program) {
+			for range stepsMax + 1 {
+				p.Exit(0)
+			}
+		},
+		"data": func(p *Program) { p.Bytes(make([]byte, listMax+1)) },
+	} {
+		p := New(FirstFile)
+		add(p)
+		if _, _, err := p.Command(t.Context(), nil); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
 	}
-	if _, _, err := p.Command(t.Context(), nil); err == nil {
-		t.Error("accepted")
+}
+
+// A program that the launcher became executes it again, as another user.
+func TestAgain(t *testing.T) {
+	inner := New(FirstFile)
+	inner.Anyone = true
+	print(inner, "inner")
+	list, err := inner.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer list.Close()
+	p := New(2)
+	p.Anyone = true
+	print(p, "outer ")
+	p.Call("become another", unix.SYS_SETRESUID, Int(65534), Int(65534), Int(65534))
+	args := Again(FirstFile)
+	p.Call("execute", unix.SYS_EXECVE, p.String(args[0]), p.Strings(args), p.Strings(nil))
+	cmd, done, err := p.Command(t.Context(), nil, list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	if out, err := cmd.Output(); err != nil || string(out) != "outer inner" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+func TestSaved(t *testing.T) {
+	dir := t.TempDir()
+	p := New(2)
+	print(p, "x")
+	if err := p.Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	args := Saved(dir)
+	if out, err := exec.Command(args[0], args[1:]...).Output(); err != nil || string(out) != "x" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if err := exec.Command(args[0], dir+"/none").Run(); err == nil {
+		t.Error("it carries out a list that is not there")
+	}
+}
+
+// Strings with more in them: their addresses, and a number that a step writes into one.
+func TestAStepWritesIntoAString(t *testing.T) {
+	heard, out, _, err := run(t, func(p *Program) {
+		p.Say(FirstFile)
+		own := p.String("N=\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00")
+		p.Call("number the process", unix.SYS_READLINKAT, Here(), p.String("/proc/self"), own.Plus(2), Int(10))
+		p.Call("execute", unix.SYS_EXECVE, p.String("/bin/sh"), p.Strings([]string{"sh", "-c", "[ $N = $$ ] && echo $A"}), p.Strings([]string{"A=b"}, own))
+	})
+	if err != nil || out != "b\n" {
+		t.Errorf("%+v, %q, %v", heard, out, err)
 	}
 }
 

@@ -8,26 +8,37 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// FirstFile is the descriptor of the first of Files in the launcher's process.
-const FirstFile = 5
+// Descriptors in the launcher's process: FirstFile is that of the first of Command's files.
+const (
+	exeFile   = 3
+	FirstFile = 5
+)
+
+// Descriptor is the path by which a process opens anew, or executes, what it has open.
+func Descriptor(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// Again is the command by which a program that Command's launcher became executes the launcher once more, with the list that it has open as fd.
+func Again(fd int) []string { return []string{Descriptor(exeFile), Descriptor(fd)} }
 
 // Command prepares a process of the launcher that runs p, with files open from FirstFile on, in a cgroup of version 2 if one is given. When the thread that
 // starts it ends, it is killed.
 func (p *Program) Command(ctx context.Context, cgroup *os.File, files ...*os.File) (*exec.Cmd, func(), error) {
-	exe, err := file()
+	exe, err := p.exe()
 	if err != nil {
 		return nil, nil, err
 	}
-	list, err := p.file()
+	list, err := p.File()
 	if err != nil {
 		return nil, nil, errors.Join(err, exe.Close())
 	}
-	cmd := exec.CommandContext(ctx, "/proc/self/fd/3")
+	cmd := exec.CommandContext(ctx, Descriptor(exeFile))
 	cmd.Args, cmd.Env = []string{Name}, []string{}
 	cmd.ExtraFiles = append([]*os.File{exe, list}, files...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
@@ -35,6 +46,25 @@ func (p *Program) Command(ctx context.Context, cgroup *os.File, files ...*os.Fil
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(cgroup.Fd())
 	}
 	return cmd, func() { exe.Close(); list.Close() }, nil
+}
+
+const listName = "list"
+
+// Saved is the command by which a process without descriptors executes the launcher, with the list that Save has put there.
+func Saved(dir string) []string {
+	return []string{filepath.Join(dir, Name), filepath.Join(dir, listName)}
+}
+
+// Save puts the launcher and p into a directory.
+func (p *Program) Save(dir string) error {
+	raw, err := p.encode()
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, listName), raw, 0o644)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, Name), code, 0o755)
+	}
+	return err
 }
 
 // What a program says: words of 8 bytes, two at a time.
@@ -68,8 +98,7 @@ type Fork struct {
 // Fork adds a clone with flags: the child goes on at the next step, the parent where Land says.
 func (p *Program) Fork(what string, flags uintptr) Fork {
 	say := p.Bytes(said(sayPID, 0))
-	pid := Arg{address, say.value + 8}
-	s := p.Call(what, unix.SYS_CLONE, Int(flags|unix.CLONE_PARENT_SETTID|uintptr(unix.SIGCHLD)), Int(0), pid, Int(0), Int(0))
+	s := p.Call(what, unix.SYS_CLONE, Int(flags|unix.CLONE_PARENT_SETTID|uintptr(unix.SIGCHLD)), Int(0), say.Plus(8), Int(0), Int(0))
 	return Fork{p.Jump(s, Positive), say}
 }
 

@@ -1,0 +1,66 @@
+package launcher
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The committed binaries are what launcher.c gives: with the compiler that made them they are made again, with another one the source alone is compared.
+func TestTheBinariesAreThoseOfTheSource(t *testing.T) {
+	source, err := os.ReadFile("launcher.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, err := os.ReadFile("launcher.sum")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiler, rest, _ := strings.Cut(string(sum), "\n")
+	if want := fmt.Sprintf("%x  launcher.c\n", sha256.Sum256(source)); rest != want {
+		t.Errorf("the binaries were built from another launcher.c (%s): go generate ./container/kernel/launcher", strings.TrimSpace(rest))
+	}
+	version, err := exec.Command("clang", "--version").Output()
+	if err != nil {
+		t.Fatalf("%v (apt-get install clang lld)", err)
+	}
+	if here, _, _ := strings.Cut(string(version), "\n"); here != compiler {
+		t.Logf("built by %s, here is %s", compiler, here)
+		return
+	}
+	text, err := os.ReadFile("launcher.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := regexp.MustCompile(`(?m)^//go:generate (clang .*)$`).FindAllStringSubmatch(string(text), -1)
+	if len(commands) != 2 {
+		t.Fatalf("%d commands, want one for each processor", len(commands))
+	}
+	for _, c := range commands {
+		args := strings.Fields(c[1])
+		at := slices.Index(args, "-o") + 1
+		committed := args[at]
+		args[at] = filepath.Join(t.TempDir(), committed)
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		want, err := os.ReadFile(args[at])
+		if err != nil {
+			t.Fatal(err)
+		}
+		have, err := os.ReadFile(committed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(have, want) {
+			t.Errorf("%s is not what launcher.c gives: go generate ./container/kernel/launcher", committed)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
+	"weir.dev/weir/container/kernel/filter"
+	"weir.dev/weir/container/kernel/launcher"
+)
+
+// Maker is what engines have in common whose containers' first process is the launcher's until it is the container's program. It has the methods Start, Find
+// and Exec of kernel.Engine.
+type Maker struct {
+	Home *kernel.Home
+	Bare bool   // without a filter of system calls
+	Dir  string // in a container's bundle, for its pipes
+	// Rooted: the first process has a root of its own, chroot(2), in its mount namespace.
+	Rooted  bool
+	filters filter.Cache
+}
+
+// Files of a container: a waiting process reads one byte from the first, and the second tells what becomes of it.
+const (
+	GoFile   = "go"
+	SaidFile = "said"
+)
+
+// Path of one of these files.
+func (m *Maker) Path(c kernel.Container, file string) string {
+	return filepath.Join(c.Bundle, m.Dir, file)
+}
+
+// MakePipes makes them. perm is for who opens them anew in the container, by a descriptor: nobody there gets to them by their paths.
+func (m *Maker) MakePipes(c kernel.Container, perm os.FileMode) error {
+	for _, name := range []string{GoFile, SaidFile} {
+		path := m.Path(c, name)
+		err := unix.Mkfifo(path, 0o600)
+		if err == nil {
+			err = os.Chmod(path, perm)
+		}
+		if err != nil {
+			return fmt.Errorf("make pipe %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// OpenSaid opens the pipe's end that we hear, and the one for who says something.
+func (m *Maker) OpenSaid(c kernel.Container) (r, w *os.File, err error) {
+	if r, err = os.OpenFile(m.Path(c, SaidFile), os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
+		return nil, nil, err
+	}
+	if w, err = os.OpenFile(m.Path(c, SaidFile), os.O_WRONLY, 0); err != nil {
+		r.Close()
+		return nil, nil, err
+	}
+	return r, w, nil
+}
+
+// Confine lets a list's process become what a configuration's is, up to its program.
+func (m *Maker) Confine(l *List, config *specs.Spec) { m.confine(l, config, false) }
+
+func (m *Maker) confine(l *List, config *specs.Spec, followed bool) {
+	var code []byte
+	if !m.Bare {
+		var err error
+		if code, err = m.filters.Of(config.Linux.Seccomp); err != nil {
+			l.Fail(err)
+		}
+	}
+	l.confine(config.Process, code, followed)
+}
+
+// Start lets the process that waits go on, and waits until it is the container's program.
+func (m *Maker) Start(ctx context.Context, c kernel.Container) error {
+	r, err := os.OpenFile(m.Path(c, SaidFile), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	start, err := os.OpenFile(m.Path(c, GoFile), os.O_WRONLY|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ENXIO) {
+		return nil // nobody waits: it was killed, as will be seen
+	}
+	if err != nil {
+		return err
+	}
+	_, err = start.Write([]byte{1})
+	start.Close()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { r.Close() })
+	defer stop()
+	var failed *launcher.Error
+	_, err = launcher.New(SaidFD).Hear(r, func(launcher.Said) bool { return false })
+	if errors.As(err, &failed) {
+		failed.What = execute // the only step that is left
+	}
+	if err != nil {
+		return Explain(errors.Join(err, ctx.Err()), c.Args)
+	}
+	return nil
+}
+
+// Find looks at the container's process. It still waits if somebody reads the pipe that no program of an image has open, and nothing is in it to be read.
+// What /proc says that it executes would be no proof: a program may give itself the launcher's name.
+func (m *Maker) Find(_ context.Context, c kernel.Container) (kernel.Found, error) {
+	if c.PID == 0 { // launched, and perhaps not to the end
+		return kernel.Found{}, nil
+	}
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", c.PID)); err != nil {
+		return kernel.Found{State: container.Stopped}, nil
+	}
+	start, err := os.OpenFile(m.Path(c, GoFile), os.O_WRONLY|unix.O_NONBLOCK, 0)
+	if err != nil { // nobody reads it
+		return kernel.Found{State: container.Running, PID: c.PID}, nil
+	}
+	defer start.Close()
+	if n, err := unix.IoctlGetInt(int(start.Fd()), unix.TIOCINQ); err == nil && n > 0 { // told to go on already
+		return kernel.Found{State: container.Running, PID: c.PID}, nil
+	}
+	return kernel.Found{State: container.Created, PID: c.PID}, nil
+}
+
+// Explain turns what the launcher says into what a user can act on.
+func Explain(err error, args []string) error {
+	var failed *launcher.Error
+	if !errors.As(err, &failed) || failed.What != execute {
+		return err
+	}
+	switch failed.Errno {
+	case unix.ENOENT, unix.ENOTDIR:
+		return fmt.Errorf("command %q not found in the image: name one that it has (%w)", args[0], err)
+	case unix.EACCES, unix.EPERM, unix.EISDIR:
+		return fmt.Errorf("command %q is not executable in the image: %w", args[0], err)
+	case unix.ENOEXEC:
+		return fmt.Errorf("command %q is no program for this kind of processor (%s): %w", args[0], runtime.GOARCH, err)
+	}
+	return err
+}
