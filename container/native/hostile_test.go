@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -377,34 +376,6 @@ func TestAPipeAtAMountPoint(t *testing.T) {
 	}
 }
 
-// Functions are no better than what else runs on the host when memory is short, however well the daemon is kept.
-func TestTheDaemonsOOMScoreIsItsOwn(t *testing.T) {
-	const own = "/proc/self/oom_score_adj"
-	before, err := os.ReadFile(own)
-	must(t, err)
-	must(t, os.WriteFile(own, []byte("300"), 0)) // what a container would inherit: a lower one than it has nobody sets without CAP_SYS_RESOURCE
-	defer func() { must(t, os.WriteFile(own, before, 0)) }()
-	score := -500
-	r, _, s := freshWith(t, kernel.Options{Adopt: true, OOMScore: &score})
-	s.Args = []string{"/bin/sh", "-c", "cat /proc/self/oom_score_adj; echo -1 >/proc/self/oom_score_adj 2>/dev/null && echo lowered; sleep 1000"}
-	must(t, r.Run(t.Context(), s))
-	var out bytes.Buffer
-	_, err = r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"/bin/cat", own, "/proc/1/oom_score_adj"}, Stdout: &out})
-	must(t, err)
-	if out.String() != "0\n0\n" {
-		t.Errorf("%q, want 0 for both", out.String())
-	}
-	l, err := r.Logs(t.Context(), "a", container.LogOptions{})
-	must(t, err)
-	defer l.Close()
-	var text bytes.Buffer
-	_, err = text.ReadFrom(l)
-	must(t, err)
-	if strings.Contains(text.String(), "lowered") {
-		t.Error("it lowers its score")
-	}
-}
-
 // A function that takes a lease on its log holds nobody up who reads or bounds it.
 func TestALeaseOnTheLogHoldsNobodyUp(t *testing.T) {
 	for _, shared := range []bool{true, false} {
@@ -737,28 +708,4 @@ func TestAForgedLauncherIsNoLauncher(t *testing.T) {
 		}
 	}
 	found(container.Running)
-}
-
-// Programs find all signals as at boot, whatever the daemon ignores, but for the one that a full log sends (kernel.StartSparing).
-func TestSignalsAreAsAtBoot(t *testing.T) {
-	ignored := []os.Signal{unix.SIGHUP, unix.SIGPIPE, unix.Signal(40), unix.Signal(64)}
-	signal.Ignore(ignored...)
-	defer signal.Reset(ignored...)
-	r, _, s := fresh(t)
-	s.Args = []string{"/bin/sleep", "1000"}
-	must(t, r.Run(t.Context(), s))
-	st, err := r.Status(t.Context(), "a")
-	must(t, err)
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", st.PID))
-	must(t, err)
-	var out bytes.Buffer
-	_, err = r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"/bin/cat", "/proc/self/status"}, Stdout: &out})
-	must(t, err)
-	for name, text := range map[string]string{"first": string(raw), "one more": out.String()} {
-		for _, want := range []string{"SigIgn:\t0000000000000000\n", "SigBlk:\t0000000001000000\n", "SigPnd:\t0000000000000000\n"} {
-			if !strings.Contains(text, want) {
-				t.Errorf("%s: want %q in\n%s", name, want, text)
-			}
-		}
-	}
 }

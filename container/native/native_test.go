@@ -20,6 +20,7 @@ func TestMain(m *testing.M) {
 var kit = suite.Kit{Open: New}
 
 func TestEngine(t *testing.T)         { kit.Run(t) }
+func TestLaunched(t *testing.T)       { kit.Launched(t) }
 func TestChild(t *testing.T)          { kit.Child(t) }
 func TestExecChild(t *testing.T)      { kit.ExecChild(t) }
 func BenchmarkLifecycle(b *testing.B) { kit.Lifecycle(b) }

@@ -2,13 +2,11 @@ package native
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -22,13 +20,8 @@ import (
 // fresh opens a runtime and the engine under it.
 func fresh(t *testing.T) (*kernel.Runtime, *Engine, container.Spec) {
 	t.Helper()
-	return freshWith(t, kernel.Options{Adopt: true})
-}
-
-func freshWith(t *testing.T, o kernel.Options) (*kernel.Runtime, *Engine, container.Spec) {
-	t.Helper()
 	var e *Engine
-	r, err := kernel.New(t.Context(), suite.NewInstance(t), Name, o, func(h *kernel.Home) (kernel.Engine, error) {
+	r, err := kernel.New(t.Context(), suite.NewInstance(t), Name, kernel.Options{Adopt: true}, func(h *kernel.Home) (kernel.Engine, error) {
 		e = &Engine{steps.Maker{Home: h}}
 		return e, nil
 	})
@@ -84,48 +77,6 @@ func TestSystemCalls(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("DESIGN.md and the programs differ:\n%s", diff)
 	}
-}
-
-// Neither the process that waits nor the one that runs has anything of the host open, and nobody but the host's root can look into the one that waits.
-func TestNothingOfTheHostIsOpen(t *testing.T) {
-	r, _, s := fresh(t)
-	must(t, r.Create(t.Context(), s))
-	st, err := r.Status(t.Context(), "a")
-	must(t, err)
-	fi, err := os.Stat(fmt.Sprintf("/proc/%d/environ", st.PID))
-	must(t, err)
-	if own, ok := fi.Sys().(*syscall.Stat_t); !ok || own.Uid != 0 {
-		t.Errorf("the process that waits can be looked into: its files belong to %d", own.Uid)
-	}
-	waiting := openFiles(t, st.PID)
-	if len(waiting) != 7 { // streams, launcher, list, two pipes
-		t.Errorf("%d files: %v", len(waiting), waiting)
-	}
-	for _, f := range waiting {
-		if fi, err := os.Stat(f); err == nil && fi.IsDir() {
-			t.Errorf("%s is a directory", f)
-		}
-	}
-	must(t, r.Start(t.Context(), "a"))
-	if running := openFiles(t, st.PID); len(running) > 4 { // streams, and what the shell opens for itself
-		t.Errorf("%d files: %v", len(running), running)
-	}
-	for _, f := range []string{"/proc/%d/cwd", "/proc/%d/root"} {
-		fi, err := os.Stat(fmt.Sprintf(f, st.PID))
-		must(t, err)
-		root, err := os.Stat(s.Rootfs)
-		must(t, err)
-		if !os.SameFile(fi, root) {
-			t.Errorf(f+" is not the image's root", st.PID)
-		}
-	}
-}
-
-func openFiles(t *testing.T, pid int) []string {
-	t.Helper()
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
-	must(t, err)
-	return files
 }
 
 // An image whose mount points are symbolic links could have mounts made elsewhere.

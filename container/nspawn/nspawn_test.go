@@ -18,6 +18,7 @@ var kit = suite.Kit{Open: func(ctx context.Context, inst instance.Instance, o ke
 }}
 
 func TestEngine(t *testing.T)        { kit.Run(t) }
+func TestLaunched(t *testing.T)      { kit.Launched(t) }
 func TestMonitorKilled(t *testing.T) { kit.MonitorKilled(t) }
 func TestProgram(t *testing.T) {
 	kit.Program(t, program, "systemd 252 (252.39-1~deb12u2)", "systemd 241 (241)")

@@ -150,8 +150,13 @@ func (k Kit) open(t testing.TB, inst instance.Instance, o kernel.Options) *kerne
 // fresh opens a runtime whose instance is destroyed at the end.
 func (k Kit) fresh(t testing.TB) (*kernel.Runtime, container.Spec) {
 	t.Helper()
+	return k.freshWith(t, kernel.Options{})
+}
+
+func (k Kit) freshWith(t testing.TB, o kernel.Options) (*kernel.Runtime, container.Spec) {
+	t.Helper()
 	inst := NewInstance(t)
-	r := k.open(t, inst, kernel.Options{})
+	r := k.open(t, inst, o)
 	t.Cleanup(func() {
 		if err := r.Destroy(context.Background()); err != nil {
 			t.Error(err)
