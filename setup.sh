@@ -12,7 +12,7 @@ packages=(
 [ "${FOR:-}" = demo ] || packages+=(
 	openvswitch-switch openvswitch-common       # to run: Open vSwitch (--switch ovs, testbeds)
 	systemd-container                           # to run: systemd-nspawn (runtime nspawn)
-	clang llvm lld libbpf-dev                   # to regenerate the BPF objects and the first programs of containers (make generate)
+	clang llvm lld libbpf-dev                   # to regenerate the BPF objects and the first program of containers (make generate)
 	tcpdump tshark ethtool jq                   # to test and measure
 	iperf sockperf nuttcp netcat-openbsd        # the lab's tools
 	qemu-system-x86                             # the runtime kvm; a kernel with WireGuard, to test encrypted tunnels

@@ -1,7 +1,7 @@
 // Package lxc makes containers by LXC's lxc-start, version 5 and newer, as an engine of package kernel.
 //
 // lxc-start runs in the foreground, as a child of nobody, in a mount namespace in which /run is empty but for the container's root. It makes the
-// container's namespaces, or enters the sandbox's, its root, /dev, /proc, /sys and cgroups, and executes package entry's program as the container's first
+// container's namespaces, or enters the sandbox's, its root, /dev, /proc, /sys and cgroups, and executes the launcher as the container's first
 // process. It stays as the container's monitor.
 package lxc
 

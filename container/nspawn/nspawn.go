@@ -1,8 +1,8 @@
 // Package nspawn makes containers by systemd-nspawn, without systemd in them or outside, as an engine of package kernel.
 //
 // systemd-nspawn runs, if the container has a user namespace, in that as its root: it is then as little as the container outside. It sees a mount namespace
-// in which /run is empty but for the container's root. It makes the container's namespaces, enters the sandbox's network namespace, and executes package
-// entry's program as the container's first process.
+// in which /run is empty but for the container's root. It makes the container's namespaces, enters the sandbox's network namespace, and executes the
+// launcher as the container's first process.
 package nspawn
 
 import (

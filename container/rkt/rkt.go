@@ -1,6 +1,6 @@
 // Package rkt makes containers by rkt, where it is installed, as an engine of package kernel.
 //
-// A container is a pod of one app. Its image is written for it from the container's root; the app is package entry's program, which finds what it needs in
+// A container is a pod of one app. Its image is written for it from the container's root; the app is the launcher, which finds what it needs in
 // a volume. rkt's pod is a systemd-nspawn of its own with a systemd in it (stage 1), so the app is not process 1. rkt's last release, 1.30.0, is of 2018:
 // there is none to test with on a distribution of today. What this package relies on is what rkt's documentation says, and the package's test has a
 // program that does that.
