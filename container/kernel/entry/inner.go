@@ -2,6 +2,7 @@ package entry
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -121,7 +122,7 @@ func (t *Tool) first(monitor int, c kernel.Container, move bool) (int, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("%s: the container's process has ended", t.Program)
+	return 0, errors.New("the container's process has ended")
 }
 
 // waits tells whether a process executes the launcher, from memory or a file.
@@ -138,11 +139,11 @@ func (t *Tool) own(pid int, id string, move bool) error {
 			break
 		}
 		if err := os.WriteFile(entrance, []byte(strconv.Itoa(pid)), 0o644); err != nil {
-			return fmt.Errorf("%s: join cgroup: %w", t.Program, err)
+			return fmt.Errorf("join cgroup: %w", err)
 		}
 	}
 	if !t.Home.Member(pid, id) {
-		return fmt.Errorf("%s: process %d is not in cgroup %s", t.Program, pid, t.Home.CgroupPath(id))
+		return fmt.Errorf("process %d is not in cgroup %s", pid, t.Home.CgroupPath(id))
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -85,7 +86,7 @@ func (t *Tool) Stepwise() {}
 // Launch is kernel.Engine's, without run. plan says how the engine's program is called.
 func (t *Tool) Launch(ctx context.Context, c kernel.Container, log *os.File, plan func(*Launch) error) (pid int, err error) {
 	x := &Launch{List: steps.New()}
-	defer func() { x.Close() }()
+	defer x.Close()
 	if err := os.Mkdir(Dir(c), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return 0, err
 	}
@@ -96,26 +97,33 @@ func (t *Tool) Launch(ctx context.Context, c kernel.Container, log *os.File, pla
 	if err := t.MakePipes(c, perm); err != nil {
 		return 0, err
 	}
-	read, write, err := os.Pipe()
-	if err != nil {
-		return 0, err
-	}
-	defer read.Close()
-	defer write.Close()
 	inner, err := t.prepare(x, c, plan)
 	if err != nil {
 		return 0, err
 	}
-	x.callProgram(write)
+	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
+	defer cancel()
+	pid, err = t.run(ctx, x, inner, c, log)
+	switch {
+	case err == nil:
+		return pid, nil
+	case ctx.Err() != nil:
+		return 0, ctx.Err()
+	case errors.Is(err, io.EOF):
+		err = errors.New(cmp.Or(lastLines(filepath.Join(c.Bundle, saysFile)), "it ended without a word"))
+	}
+	return 0, fmt.Errorf("%s: %w", t.Program, steps.Explain(err, c.Args))
+}
+
+// run has the engine's program make the container, up to its first process, which waits.
+func (t *Tool) run(ctx context.Context, x *Launch, inner *steps.List, c kernel.Container, log *os.File) (int, error) {
 	said, hold, err := t.OpenSaid(c)
 	if err != nil {
 		return 0, err
 	}
 	defer said.Close()
 	defer hold.Close()
-	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
-	defer cancel()
-	monitor, over, err := t.start(ctx, x, c, log, read)
+	monitor, over, err := t.start(ctx, x, c, log)
 	if err == nil {
 		err = await(ctx, inner, said, hold, over)
 	}
@@ -125,13 +133,7 @@ func (t *Tool) Launch(ctx context.Context, c kernel.Container, log *os.File, pla
 	if monitor != nil {
 		_ = monitor.Signal(unix.SIGKILL)
 	}
-	if ctx.Err() != nil {
-		return 0, ctx.Err()
-	}
-	if errors.Is(err, io.EOF) {
-		err = errors.New(cmp.Or(lastLines(filepath.Join(c.Bundle, saysFile)), "it ended without a word"))
-	}
-	return 0, fmt.Errorf("%s: %w", t.Program, steps.Explain(err, c.Args))
+	return 0, err
 }
 
 // prepare makes the two lists, and their files in the order of their numbers.
@@ -173,7 +175,13 @@ func (x *Launch) callProgram(write *os.File) {
 }
 
 // start starts the program, and waits until it is executed. It ends with this process until it has joined a cgroup by which it is found.
-func (t *Tool) start(ctx context.Context, x *Launch, c kernel.Container, log, read *os.File) (*kernel.Process, <-chan struct{}, error) {
+func (t *Tool) start(ctx context.Context, x *Launch, c kernel.Container, log *os.File) (*kernel.Process, <-chan struct{}, error) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer read.Close()
+	x.callProgram(write)
 	says, err := os.OpenFile(filepath.Join(c.Bundle, saysFile), os.O_CREATE|os.O_WRONLY|os.O_TRUNC|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, nil, err
@@ -184,7 +192,7 @@ func (t *Tool) start(ctx context.Context, x *Launch, c kernel.Container, log, re
 		return nil, nil, err
 	}
 	defer closeAll(pipes)
-	cmd, done, err := x.Command(context.Background(), nil, append(pipes, x.All()...)...) // it stays when ctx ends well
+	cmd, done, err := x.Command(context.Background(), nil, append(pipes, x.All()...)...) // it stays when ctx ends
 	if err != nil {
 		return nil, nil, err
 	}
@@ -193,10 +201,22 @@ func (t *Tool) start(ctx context.Context, x *Launch, c kernel.Container, log, re
 	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Setsid = false, true
 	runtime.LockOSThread() // the launcher dies with the thread that starts it
 	defer runtime.UnlockOSThread()
+	p, over, err := held(cmd)
+	x.Close() // with write, so that read ends
+	if err != nil {
+		return nil, nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { read.Close() })
+	defer stop()
+	_, err = x.Hear(read, func(launcher.Said) bool { return false })
+	return p, over, err
+}
+
+// held starts a command that nobody waits for. over is closed when it has ended, and is collected.
+func held(cmd *exec.Cmd) (*kernel.Process, <-chan struct{}, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, nil, err
 	}
-	x.Close() // with the other end of read, so that it ends
 	defer func() { _ = cmd.Process.Release() }()
 	p, _, err := kernel.OpenProcess(cmd.Process.Pid, 0)
 	if err != nil { // it is our child, and not collected
@@ -206,10 +226,7 @@ func (t *Tool) start(ctx context.Context, x *Launch, c kernel.Container, log, re
 	}
 	over := make(chan struct{})
 	go p.Collect(over)
-	stop := context.AfterFunc(ctx, func() { read.Close() })
-	defer stop()
-	_, err = x.Hear(read, func(launcher.Said) bool { return false })
-	return p, over, err
+	return p, over, nil
 }
 
 // pipes are the container's, as places that the first process can open, and nobody else has open.
