@@ -330,6 +330,32 @@ func readModule(dir, file string) (*module, error) {
 	return m, nil
 }
 
+// signed ends a module with a signature: it stands behind the sizes of its parts, and those behind the signature.
+const signed = "~Module signature appended~\n"
+
+// wantsSigned tells whether a kernel takes signed modules only. Its configuration stands beside it, where distributions put it.
+func wantsSigned(kernel string) bool {
+	dir, file := filepath.Split(kernel)
+	_, version, _ := strings.Cut(file, "-")
+	text, err := os.ReadFile(filepath.Join(dir, "config-"+version))
+	return err != nil || bytes.Contains(text, []byte("\nCONFIG_MODULE_SIG_FORCE=y\n"))
+}
+
+// unsigned is a module without its signature. To verify one takes an emulated processor tens of milliseconds; and these come from a disk that we wrote.
+func unsigned(module []byte) []byte {
+	const sizes = 12 // struct module_signature: algo, hash, id_type, signer_len, key_id_len, 3 bytes, sig_len (big-endian)
+	body, ok := bytes.CutSuffix(module, []byte(signed))
+	if !ok || len(body) < sizes {
+		return module
+	}
+	at := body[len(body)-sizes:]
+	n := sizes + int(at[3]) + int(at[4]) + int(binary.BigEndian.Uint32(at[8:]))
+	if n > len(body) {
+		return module
+	}
+	return body[:len(body)-n]
+}
+
 func underscored(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
 func moduleName(file string) string {

@@ -3,6 +3,7 @@ package kvm
 import (
 	"bytes"
 	"compress/gzip"
+	"debug/elf"
 	"encoding/binary"
 	"os"
 	"path/filepath"
@@ -100,5 +101,50 @@ func TestModulesComeInOrder(t *testing.T) {
 		if _, ok := at[name]; !ok {
 			t.Errorf("%s is missing", name)
 		}
+	}
+}
+
+func TestSignaturesOfModules(t *testing.T) {
+	found, err := filepath.Glob("../../build/vm/kern/lib/modules/*/kernel/drivers/block/virtio_blk.ko*")
+	if err != nil || len(found) == 0 {
+		t.Fatalf("no modules in build/vm (make peers): %v", err)
+	}
+	mod, err := readModule(filepath.Dir(found[0]), filepath.Base(found[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare := unsigned(mod.text)
+	if cut := len(mod.text) - len(bare); cut < 100 || cut > 2000 || !bytes.HasSuffix(mod.text, []byte(signed)) {
+		t.Errorf("%d bytes of %d are a signature", cut, len(mod.text))
+	}
+	f, err := elf.NewFile(bytes.NewReader(bare))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var end uint64 // of what the ELF file has, its table of sections last
+	for _, s := range f.Sections {
+		if s.Type != elf.SHT_NOBITS {
+			end = max(end, s.Offset+s.FileSize)
+		}
+	}
+	if table := uint64(len(f.Sections)) * 64; uint64(len(bare)) < end+table || uint64(len(bare)) > end+table+64 {
+		t.Errorf("a module without signature has %d bytes, its sections end at %d and their table has %d", len(bare), end, table)
+	}
+	for _, odd := range [][]byte{nil, []byte(signed), append(bytes.Repeat([]byte{0xff}, 12), signed...)} {
+		if !bytes.Equal(unsigned(odd), odd) {
+			t.Errorf("%q is cut to %q", odd, unsigned(odd))
+		}
+	}
+	dir := t.TempDir()
+	for config, want := range map[string]bool{"CONFIG_A=y\nCONFIG_MODULE_SIG=y\n# CONFIG_MODULE_SIG_FORCE is not set\n": false, "CONFIG_A=y\nCONFIG_MODULE_SIG_FORCE=y\n": true} {
+		if err := os.WriteFile(filepath.Join(dir, "config-6.1.0-1-cloud-amd64"), []byte(config), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if have := wantsSigned(filepath.Join(dir, "vmlinuz-6.1.0-1-cloud-amd64")); have != want {
+			t.Errorf("%q: signatures are wanted: %v", config, have)
+		}
+	}
+	if !wantsSigned(filepath.Join(t.TempDir(), "vmlinuz-1")) {
+		t.Error("a kernel whose configuration nobody knows wants no signatures")
 	}
 }

@@ -38,7 +38,7 @@ func (s system) initrd() string  { return filepath.Join(s.dir, "initrd") }
 func (s system) modules() string { return filepath.Join(s.dir, "modules") }
 
 // systemFormat is to be increased when other files are made from the same ones.
-const systemFormat = "1"
+const systemFormat = "2"
 
 // boot are the modules without which the guest does not find its disks, its ports and its driver. Of each group any one will do.
 var boot = [][]string{{"virtio_mmio"}, {"virtio_pci"}, {"virtio_blk"}, {"virtio_net"}, {"virtio_console"}, {"erofs"}, {"af_packet"}, {"virtio_balloon"}}
@@ -101,7 +101,7 @@ func buildSystem(s system, k linux) error {
 	if err != nil {
 		return err
 	}
-	m := modules{dir: k.modules, read: map[string]*module{}}
+	m := modules{dir: k.modules, read: map[string]*module{}, signed: wantsSigned(k.path)}
 	if k.modules != "" {
 		if m.files, m.builtIn, err = moduleFiles(k.modules); err != nil {
 			return err
@@ -136,6 +136,7 @@ type modules struct {
 	files   map[string]string
 	builtIn map[string]bool
 	read    map[string]*module
+	signed  bool // they keep their signatures
 }
 
 // get reads a module; nil: it is built in, as far as one knows.
@@ -150,6 +151,9 @@ func (m *modules) get(name string) (*module, error) {
 	mod, err := readModule(m.dir, file)
 	if err != nil {
 		return nil, err
+	}
+	if !m.signed {
+		mod.text = unsigned(mod.text)
 	}
 	m.read[name] = mod
 	return mod, nil
