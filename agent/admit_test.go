@@ -86,7 +86,7 @@ func (stubRuntimes) About(_ context.Context, name string) (container.About, erro
 	return a, nil
 }
 func (stubRuntimes) Note(string) string { return "" }
-func (stubRuntimes) Of(string) string { return "" }
+func (stubRuntimes) Of(string) string   { return "" }
 
 // A sandbox of a runtime without user namespaces is the host's: a container of a runtime with them is not made in it, and the reverse.
 func TestASandboxSuitsItsRuntime(t *testing.T) {
