@@ -67,6 +67,9 @@ func schemaOf(t reflect.Type, defs map[string]any) map[string]any {
 		return map[string]any{"type": "string", "format": "date-time"}
 	case t == reflect.TypeFor[json.RawMessage]():
 		return map[string]any{}
+	case t == reflect.TypeFor[study.Some]():
+		one := map[string]any{"type": "string"}
+		return map[string]any{"anyOf": []any{one, map[string]any{"type": "array", "items": one, "minItems": 1}}}
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
