@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -42,8 +43,23 @@ func (m *machine) forwards() error {
 			return wrap("interface "+port+" into the bridge", err)
 		}
 	}
-	return flags(fd, wireBridge, unix.IFF_UP)
+	if err := flags(fd, wireBridge, unix.IFF_UP); err != nil {
+		return err
+	}
+	for _, port := range []string{channel.In, channel.Out} { // the kernel may take up to a second to see that a link is up
+		_, err := await("interface "+port+" of the bridge, forwarding", func() (string, bool) {
+			text, err := os.ReadFile("/sys/class/net/" + port + "/brport/state")
+			return "", err == nil && strings.TrimSpace(string(text)) == forwarding
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
+
+// forwarding is BR_STATE_FORWARDING.
+const forwarding = "3"
 
 func joinBridge(fd int, name string) error {
 	l, err := net.InterfaceByName(name)
