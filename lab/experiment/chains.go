@@ -152,8 +152,6 @@ func size(l Levels) (int, error) {
 	return n, nil
 }
 
-const userHZ = 100 // of /proc/stat, on every architecture that we know
-
 // pingExperiment is the round trip of an idle path.
 func pingExperiment() Experiment {
 	return &chains{

@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -47,6 +48,11 @@ func TestProgramsOfOthersMeasure(t *testing.T) {
 				}
 				if _, ok := m.Values[metric]; !ok {
 					t.Errorf("no %s: %v", metric, m.Values)
+				}
+			}
+			if perGB, told := m.Values["cpu"]; told { // a stream keeps a processor busy, and a program its start besides
+				if busy := perGB * m.Values["rate"] / 8; busy < 0.2 || busy > 10*float64(runtime.NumCPU()) {
+					t.Errorf("%v CPU s per GB at %v Gb/s: %.3g of %d processors are busy", perGB, m.Values["rate"], busy, runtime.NumCPU())
 				}
 			}
 			for _, metric := range c.without {

@@ -183,8 +183,8 @@ func measureTCP(ctx context.Context, c *chain, length time.Duration) (Measuremen
 		}
 		m.Raw = s
 		if gigabytes := float64(s.Bytes) / 1e9; gigabytes > 0 {
-			busy := (after.Total - before.Total) - (after.Idle - before.Idle) - (after.Steal - before.Steal)
-			m.Values["cpu"] = busy / userHZ / gigabytes
+			busy := (after.Total - before.Total) - (after.Idle - before.Idle) - (after.Steal - before.Steal) // seconds
+			m.Values["cpu"] = busy / gigabytes
 		}
 		return m, nil
 	})
