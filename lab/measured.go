@@ -24,6 +24,9 @@ func conditionsOf(p study.Part, records []study.Record) (out []Condition) {
 	var pairs []pair
 	for _, r := range records {
 		level := p.Level(r.Trial.Variant, p.Compare)
+		if len(r.Values) > 0 { // of some nothing may be known
+			measured[level] = true
+		}
 		for name, value := range r.Conditions {
 			k := pair{name, value}
 			if levels[k] == nil {

@@ -54,3 +54,16 @@ func TestNoPaperIsComparedWithEmulation(t *testing.T) {
 		t.Errorf("theirs, of a real processor: %s", r.Headline().Why)
 	}
 }
+
+// A condition that only some of the measured levels have is theirs, also where of the others nothing is known.
+func TestConditionsAreOfTheirLevels(t *testing.T) {
+	p := study.Part{Factors: []study.Factor{{Name: "runtime", Levels: []string{"native", "qemu"}}}, Compare: "runtime", Baseline: "native"}
+	values := map[string]float64{"run": 1}
+	got := conditionsOf(p, []study.Record{
+		{Trial: study.Trial{Variant: study.Variant{"native"}}, Values: values},
+		{Trial: study.Trial{Variant: study.Variant{"qemu"}}, Values: values, Conditions: map[string]string{"virtual machines": "emulated processor (tcg)"}},
+	})
+	if len(got) != 1 || len(got[0].Levels) != 1 || got[0].Levels[0] != "qemu" {
+		t.Errorf("%+v", got)
+	}
+}

@@ -477,14 +477,6 @@ func TestALostSwitchIsTheLastWay(t *testing.T) {
 		}
 		return ""
 	})
-	hangUps[1]()
-	r.waitEvent("SwitchLost", "s2")
-	eventually(t, "one way round", func() string {
-		if w := ways(); w["output:1"] != 1 || w["output:2"] != 10 {
-			return fmt.Sprint(w)
-		}
-		return ""
-	})
 	got := make(chan struct{}, 1)
 	sw[1].Attach(3, func([]byte) {
 		select {
@@ -495,10 +487,30 @@ func TestALostSwitchIsTheLastWay(t *testing.T) {
 	frame := arp(mac(1), [4]byte{10, 0, 0, 1})
 	m := mac(2)
 	copy(frame, m[:])
-	sw[0].Receive(3, frame)
-	select {
-	case <-got:
-	default:
+	reached := func() bool {
+		sw[0].Receive(3, frame)
+		select {
+		case <-got:
+			return true
+		default:
+			return false
+		}
+	}
+	eventually(t, "the switch that will be lost knows its station", func() string { // what it does not have by then, it never gets
+		if !reached() {
+			return "the station is not reached"
+		}
+		return ""
+	})
+	hangUps[1]()
+	r.waitEvent("SwitchLost", "s2")
+	eventually(t, "one way round", func() string {
+		if w := ways(); w["output:1"] != 1 || w["output:2"] != 10 {
+			return fmt.Sprint(w)
+		}
+		return ""
+	})
+	if !reached() {
 		t.Error("the station behind the lost switch cannot be reached")
 	}
 }

@@ -7,21 +7,23 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"weir.dev/weir/lab/tied"
 )
 
 // awake keeps a CPU from being idle, by a program that runs when nothing else wants the CPU (SCHED_IDLE). A virtual CPU that is idle is given back to the
 // hypervisor, which wakes it up for a timer up to tens of milliseconds late: that would look like a stall, and delays the first frame that comes.
 type awake struct{ cmd *exec.Cmd }
 
-// spin until the process that began it is gone.
-const spin = `while kill -0 $PPID 2>/dev/null; do i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; done`
+// spin for ever. The program ends with this process, however that ends: see package tied.
+const spin = `while :; do :; done`
 
 // keepAwake makes the program for a CPU. It is stopped at first.
 func keepAwake(cpu int) (*awake, error) {
 	a := &awake{exec.Command("taskset", "--cpu-list", strconv.Itoa(cpu), "chrt", "--idle", "0", "sh", "-c", spin)}
-	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // stopped in a group that loses its parent it ends, too
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	a.cmd.WaitDelay = time.Second
-	if err := a.cmd.Start(); err != nil {
+	if err := tied.Start("", a.cmd); err != nil {
 		return nil, fmt.Errorf("keep CPU %d awake (taskset and chrt of util-linux): %w", cpu, err)
 	}
 	if err := a.signal(syscall.SIGSTOP); err != nil {
