@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -241,9 +240,9 @@ func openBundles(ctx context.Context, b *Bench, kind string) (starter, error) {
 	case lxcStart:
 		return &lxcRuntime{u}, nil
 	case nspawn:
-		return &nspawnRuntime{bundles: u, running: map[string]*exec.Cmd{}}, nil
+		return &nspawnRuntime{u, foreground{}}, nil
 	case qemu:
-		q := &qemuRuntime{bundles: u, running: map[string]*exec.Cmd{}}
+		q := &qemuRuntime{bundles: u, foreground: foreground{}}
 		return q, q.prepare(ctx, b)
 	}
 	r := &runcRuntime{bundles: u}

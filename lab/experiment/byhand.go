@@ -155,10 +155,50 @@ func (x *lxcRuntime) remove(ctx context.Context, name string) error {
 }
 func (x *lxcRuntime) close() error { return nil }
 
-// nspawnRuntime is systemd-nspawn by hand: a program in the foreground, that a user puts into the background.
+// foreground are programs that stay in the foreground, by the names of functions: a user would put them into the background.
+type foreground map[string]*exec.Cmd
+
+// upIn is how long such a program may take until the function's program runs.
+const upIn = time.Minute
+
+func (f foreground) begin(name string, cmd *exec.Cmd) error {
+	err := tied.Start("", cmd)
+	if err == nil {
+		f[name] = cmd
+	}
+	return err
+}
+
+// end kills the process that which names, given that of a program, and waits for the program.
+func (f foreground) end(name string, which func(pid int) int) error {
+	cmd := f[name]
+	if cmd == nil {
+		return nil
+	}
+	delete(f, name)
+	p, err := os.FindProcess(which(cmd.Process.Pid))
+	if err != nil {
+		return err
+	}
+	if err := p.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	_ = cmd.Wait() // it says that its program was killed
+	return nil
+}
+
+func (f foreground) endAll(which func(pid int) int) error {
+	var errs []error
+	for name := range f {
+		errs = append(errs, f.end(name, which))
+	}
+	return errors.Join(errs...)
+}
+
+// nspawnRuntime is systemd-nspawn by hand.
 type nspawnRuntime struct {
 	*bundles
-	running map[string]*exec.Cmd
+	foreground
 }
 
 // create: there is nothing to prepare.
@@ -179,10 +219,11 @@ func (n *nspawnRuntime) start(ctx context.Context, name string) error {
 	cmd := exec.Command("sh", append([]string{"-c", enter, "sh", "systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--read-only", "--private-network",
 		"--machine=" + name, "--directory=" + n.Root(), "--console=pipe", "--"}, n.Args()...)...)
 	cmd.Stdout, cmd.Stderr = out, out
-	if err := tied.Start("", cmd); err != nil {
+	if err := n.begin(name, cmd); err != nil {
 		return err
 	}
-	n.running[name] = cmd
+	ctx, cancel := context.WithTimeoutCause(ctx, upIn, fmt.Errorf("its program does not run within %v", upIn))
+	defer cancel()
 	for ctx.Err() == nil { // there is a program when a descendant of it executes the image's
 		if _, ok := executes(cmd.Process.Pid, filepath.Base(n.Args()[0])); ok {
 			return nil
@@ -193,7 +234,7 @@ func (n *nspawnRuntime) start(ctx context.Context, name string) error {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	return ctx.Err()
+	return fmt.Errorf("systemd-nspawn: %w", context.Cause(ctx))
 }
 func (n *nspawnRuntime) run(ctx context.Context, name string) error { return n.start(ctx, name) }
 
@@ -212,34 +253,17 @@ func (n *nspawnRuntime) groups(name string) (procs []string, err error) {
 	return procs, nil
 }
 
-// stop ends the program, and systemd-nspawn with it: the other way round the program would live on.
-func (n *nspawnRuntime) stop(_ context.Context, name string) error {
-	cmd := n.running[name]
-	if cmd == nil {
-		return nil
+// inside is the program, with which systemd-nspawn ends: the other way round the program would live on.
+func (n *nspawnRuntime) inside(pid int) int {
+	if found, ok := executes(pid, filepath.Base(n.Args()[0])); ok {
+		return found
 	}
-	delete(n.running, name)
-	p := cmd.Process
-	if pid, ok := executes(p.Pid, filepath.Base(n.Args()[0])); ok {
-		var err error
-		if p, err = os.FindProcess(pid); err != nil {
-			return err
-		}
-	}
-	if err := p.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	_ = cmd.Wait() // it says that its program was killed
-	return nil
+	return pid
 }
-func (n *nspawnRuntime) remove(ctx context.Context, name string) error { return n.stop(ctx, name) }
-func (n *nspawnRuntime) close() error {
-	var errs []error
-	for name := range n.running {
-		errs = append(errs, n.stop(context.Background(), name))
-	}
-	return errors.Join(errs...)
-}
+
+func (n *nspawnRuntime) stop(_ context.Context, name string) error   { return n.end(name, n.inside) }
+func (n *nspawnRuntime) remove(_ context.Context, name string) error { return n.end(name, n.inside) }
+func (n *nspawnRuntime) close() error                                { return n.endAll(n.inside) }
 
 // executes finds the process, or one of its descendants, that executes a program of that name.
 func executes(pid int, program string) (int, bool) {

@@ -3,8 +3,8 @@ package experiment
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,7 +12,6 @@ import (
 
 	"weir.dev/weir/container/kvm"
 	"weir.dev/weir/lab/platform"
-	"weir.dev/weir/lab/tied"
 	"weir.dev/weir/lab/traffic/tools"
 )
 
@@ -30,10 +29,10 @@ func checkQEMU(b *Bench) string {
 // processor, the memory and the words for the kernel are those of the runtime kvm. There are no interfaces.
 type qemuRuntime struct {
 	*bundles
-	kernel  string
-	args    []string // of every machine
-	note    string   // how machines come up here
-	running map[string]*exec.Cmd
+	foreground
+	kernel string
+	args   []string // of every machine
+	note   string   // how machines come up here
 }
 
 func (q *qemuRuntime) initrd() string { return filepath.Join(q.inst.Run, "by-hand-initrd") }
@@ -82,55 +81,37 @@ func (q *qemuRuntime) start(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	var problems strings.Builder
-	cmd.Stderr = &problems
-	if err := tied.Start("", cmd); err != nil {
+	cmd.Stderr = cmd.Stdout // its own words are among the machine's
+	if err := q.begin(name, cmd); err != nil {
 		return err
 	}
-	q.running[name] = cmd
-	found := make(chan string, 1) // "": it is ready
+	up, over := make(chan struct{}), make(chan string, 1)
 	go func() {
 		last := ""
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			if last = lines.Text(); strings.Contains(last, ready) {
-				found <- ""
-				last = ""
+				close(up)
+				_, _ = io.Copy(io.Discard, out)
+				return
 			}
 		}
-		select {
-		case found <- "it ended: " + last:
-		default:
-		}
+		over <- last
 	}()
+	ctx, cancel := context.WithTimeoutCause(ctx, upIn, fmt.Errorf("the machine's program does not run within %v", upIn))
+	defer cancel()
 	select {
-	case why := <-found:
-		if why != "" {
-			return fmt.Errorf("%s: %s %s", kvm.QEMU, why, strings.TrimSpace(problems.String()))
-		}
+	case <-up:
 		return nil
+	case last := <-over:
+		return fmt.Errorf("%s: it ended: %s", kvm.QEMU, last)
 	case <-ctx.Done():
-		return fmt.Errorf("%s: the machine does not come up: %w", kvm.QEMU, ctx.Err())
+		return fmt.Errorf("%s: %w", kvm.QEMU, context.Cause(ctx))
 	}
 }
 func (q *qemuRuntime) run(ctx context.Context, name string) error { return q.start(ctx, name) }
 
-func (q *qemuRuntime) stop(_ context.Context, name string) error {
-	cmd := q.running[name]
-	if cmd == nil {
-		return nil
-	}
-	delete(q.running, name)
-	if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	_ = cmd.Wait() // it says that it was killed
-	return nil
-}
-func (q *qemuRuntime) remove(ctx context.Context, name string) error { return q.stop(ctx, name) }
-func (q *qemuRuntime) close() error {
-	var errs []error
-	for name := range q.running {
-		errs = append(errs, q.stop(context.Background(), name))
-	}
-	return errors.Join(errs...)
-}
+func itself(pid int) int { return pid }
+
+func (q *qemuRuntime) stop(_ context.Context, name string) error   { return q.end(name, itself) }
+func (q *qemuRuntime) remove(_ context.Context, name string) error { return q.end(name, itself) }
+func (q *qemuRuntime) close() error                                { return q.endAll(itself) }

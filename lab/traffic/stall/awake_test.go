@@ -16,7 +16,7 @@ import (
 // What keeps a CPU awake ends with who began it, also if that is killed at once: before the shell is there, or while it is stopped.
 func TestNothingStaysAwakeForAKilledProcess(t *testing.T) {
 	if os.Getenv("WEIR_AWAKE_CHILD") != "" {
-		a, err := keepAwake(0)
+		a, err := keepAwake(firstCPU(t))
 		if err != nil {
 			fmt.Println(err)
 			return
