@@ -55,19 +55,7 @@ func (m *Maker) Exec(ctx context.Context, c kernel.Container, x container.ExecSp
 	defer null.Close()
 	runtime.LockOSThread() // the launcher dies with the thread that starts it, and takes the program along
 	defer runtime.UnlockOSThread()
-	heard, stop := make(chan error, 1), func() bool { return true }
-	go func() {
-		_, err := l.Hear(r, func(h launcher.Said) bool {
-			if h.PID != 0 {
-				stop = context.AfterFunc(ctx, func() {
-					m.end(c, h.PID)
-					kill()
-				})
-			}
-			return false
-		})
-		heard <- err
-	}()
+	heard, stop := m.hear(ctx, l, r, c, kill)
 	if x.TTY {
 		err = m.runTTY(cmd, c, x, w)
 	} else {
@@ -77,6 +65,24 @@ func (m *Maker) Exec(ctx context.Context, c kernel.Container, x container.ExecSp
 	failed := <-heard
 	stop() // the number may be another's soon
 	return outcome(ctx, err, failed, x)
+}
+
+// hear hears what a list says up to its end. When ctx ends before, the program is ended, then kill called. stop is to be called behind heard.
+func (m *Maker) hear(ctx context.Context, l *List, r io.Reader, c kernel.Container, kill func()) (heard <-chan error, stop func()) {
+	end, undo := make(chan error, 1), func() bool { return true }
+	go func() {
+		_, err := l.Hear(r, func(h launcher.Said) bool {
+			if h.PID != 0 {
+				undo = context.AfterFunc(ctx, func() {
+					m.end(c, h.PID)
+					kill()
+				})
+			}
+			return false
+		})
+		end <- err
+	}()
+	return end, func() { undo() }
 }
 
 // piped gives every stream a pipe of ours, see own, or null.
@@ -152,10 +158,7 @@ func (m *Maker) Further(c kernel.Container, groups kernel.Groups, x container.Ex
 	l.JoinAll(groups)
 	l.own(c, x)
 	m.into(l, c, pid)
-	l.Call("begin a session", unix.SYS_SETSID)
-	if x.TTY {
-		l.Call("take the terminal", unix.SYS_IOCTL, null, launcher.Int(unix.TIOCSCTTY), null)
-	}
+	l.session(x.TTY)
 	l.Shed()
 	l.LeaveKeyring()
 	m.confine(l, config, true)
@@ -166,6 +169,14 @@ func (m *Maker) Further(c kernel.Container, groups kernel.Groups, x container.Ex
 	l.Call("close what it says", unix.SYS_CLOSE, launcher.Int(GoFD))
 	l.ExitAs(fork.Step)
 	return l.Done()
+}
+
+// session begins one, on the terminal that is the process's input if it has one.
+func (l *List) session(terminal bool) {
+	l.Call("begin a session", unix.SYS_SETSID)
+	if terminal {
+		l.Call("take the terminal", unix.SYS_IOCTL, null, launcher.Int(unix.TIOCSCTTY), null)
+	}
 }
 
 // into enters the namespaces of a container's first process, and its root.
