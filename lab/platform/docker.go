@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -17,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/container/docker/dockerd"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/tied"
@@ -218,32 +218,7 @@ func removeDirs(space string, dirs ...string) error {
 
 // RemoveCgroups takes an empty cgroup and all below it away, in every hierarchy.
 func RemoveCgroups(ctx context.Context, name string) error {
-	tops, err := filepath.Glob("/sys/fs/cgroup/*/" + name)
-	if err != nil {
-		return err
-	}
-	tops = append(tops, "/sys/fs/cgroup/"+name)
-	return retry(ctx, func() error {
-		var errs []error
-		for _, top := range tops {
-			var dirs []string
-			err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
-				if err == nil && d.IsDir() {
-					dirs = append(dirs, path)
-				}
-				return err
-			})
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
-			for i := len(dirs) - 1; i >= 0; i-- {
-				if err := unix.Rmdir(dirs[i]); err != nil && !errors.Is(err, unix.ENOENT) {
-					errs = append(errs, fmt.Errorf("cgroup %s: %w", dirs[i], err))
-				}
-			}
-		}
-		return errors.Join(errs...)
-	})
+	return retry(ctx, func() error { return dockerd.RemoveCgroups(name) })
 }
 
 // removeDocker takes away what a crash left.

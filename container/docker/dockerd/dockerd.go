@@ -213,7 +213,7 @@ func (e *Engine) Close() error {
 	err := errors.Join(e.Kill(), e.below.end(unix.SIGKILL))
 	deadline := time.Now().Add(patience)
 	for {
-		cerr := errors.Join(e.killAll(), e.unmountAll(), removeCgroups(e.o.Name), os.RemoveAll(e.o.Dir))
+		cerr := errors.Join(e.killAll(), e.unmountAll(), RemoveCgroups(e.o.Name), os.RemoveAll(e.o.Dir))
 		if cerr == nil || time.Now().After(deadline) {
 			return errors.Join(err, cerr)
 		}
@@ -277,7 +277,8 @@ func (e *Engine) unmountAll() error {
 	return err
 }
 
-func removeCgroups(name string) error {
+// RemoveCgroups takes a cgroup below the top, and all below it, away in every hierarchy. Processes in it are an error.
+func RemoveCgroups(name string) error {
 	tops, err := filepath.Glob("/sys/fs/cgroup/*/" + name)
 	if err != nil {
 		return err
