@@ -26,6 +26,14 @@ type IDs struct {
 	Count uint32 `json:"count,omitempty"`
 }
 
+// owner is to whom the user namespace belongs; 0 without a range.
+func (i IDs) owner() uint32 {
+	if i.Count == 0 {
+		return 0
+	}
+	return i.First + i.Count - 1
+}
+
 // Ranges of ids lie where neither users, nor /etc/subuid, nor systemd's containers have theirs (systemd: UIDS-GIDS.md), each as large as
 // images need (nobody is 65534). FirstID is the first of them.
 const (
@@ -42,7 +50,10 @@ const idsDir = "/run/weir/.ids"
 var ErrNoUserns = errors.New("no user namespaces")
 
 // CreateOwned makes a user namespace and a network namespace that it owns, and mounts them at paths. The ids of the user namespace are ids.
-// Processes outside have all rights over both; root inside has none outside.
+// Processes outside that have root's capabilities have all rights over both; root inside has none outside.
+//
+// The user namespace belongs to the last id of its range, which is nobody: the kernel counts what processes in it use (inotify instances, pending
+// signals) for its owner, too, so an owner that is root could be left with none. And a process of the owner's id has all rights over it.
 func CreateOwned(userPath, netPath string, ids IDs, o Options) error {
 	for _, path := range []string{userPath, netPath} {
 		f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o444)
@@ -78,6 +89,11 @@ func withNamespaces(ids IDs, f func(pid int) error) error {
 	c.Env = []string{"PATH=" + os.Getenv("PATH")}
 	c.Stderr = &problems
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it
+
+	// Where users may make no user namespaces, the owner may.
+	if owner := ids.owner(); owner != 0 {
+		c.SysProcAttr.Credential, c.SysProcAttr.AmbientCaps = &syscall.Credential{Uid: owner, Gid: owner}, []uintptr{unix.CAP_SYS_ADMIN}
+	}
 	in, err := c.StdinPipe()
 	if err != nil {
 		return err

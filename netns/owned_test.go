@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -103,6 +104,23 @@ func TestRootOfAnOwnedNamespaceReachesNoOther(t *testing.T) {
 	}
 	if ids.First < FirstID || ids.Count != 65536 {
 		t.Errorf("ids %+v", ids)
+	}
+}
+
+// What the kernel counts for the owner of a user namespace is not counted for the host's root.
+func TestAUserNamespaceBelongsToNobody(t *testing.T) {
+	dir, ids := owned(t)
+	f, err := os.Open(filepath.Join(dir, "user"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var owner uint32
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.NS_GET_OWNER_UID, uintptr(unsafe.Pointer(&owner))); errno != 0 {
+		t.Fatal(errno)
+	}
+	if want := ids.First + ids.Count - 1; owner != want {
+		t.Errorf("it belongs to %d, want %d", owner, want)
 	}
 }
 

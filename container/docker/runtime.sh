@@ -38,7 +38,9 @@ create)
 	[ -e "$dir/made" ] && refuse "this container belongs to Weir, which starts it itself"
 	printf '%s\n%s\n%s\n' "$root" "$id" "$bundle" >"$dir/made" || refuse "$dir/made cannot be written"
 	cp "$dir/config.json" "$bundle/config.json" || refuse "$dir/config.json cannot be copied to $bundle"
-	env --block-signal=XFSZ runc "$@" </dev/null >>"$dir/log" 2>&1 || exit
+	set -- runc "$@"
+	[ -e "$dir/limits" ] && set -- prlimit $(cat "$dir/limits") "$@" # to be inherited: see container/oci/limits.go
+	env --block-signal=XFSZ "$@" </dev/null >>"$dir/log" 2>&1 || exit
 	cp "$pid" "$dir/pid.new" && mv "$dir/pid.new" "$dir/pid" || refuse "$dir/pid cannot be written"
 	;;
 start) ;; # Weir does

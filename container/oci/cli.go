@@ -37,7 +37,11 @@ func (e *cliError) Unwrap() error { return e.err }
 // standard streams are files, so that it ends well when the daemon is killed.
 func (e *Engine) command(ctx context.Context, id, log string, args []string) *exec.Cmd {
 	verb := args[0]
-	cmd := exec.CommandContext(ctx, e.cli, append([]string{"--root", e.handle(id).Root, "--log", log, "--log-format", "json"}, args...)...)
+	argv := append([]string{e.cli, "--root", e.handle(id).Root, "--log", log, "--log-format", "json"}, args...)
+	if verb == "create" || verb == "run" || verb == "exec" {
+		argv = limited(e.home.Bundle(id), argv)
+	}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), e.home.Mark(verb, id))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd

@@ -110,6 +110,9 @@ func (e *Engine) Prepare(c kernel.Container) error {
 	if err != nil {
 		return err
 	}
+	if err := inherit(c.Bundle, config, c.Userns); err != nil {
+		return fmt.Errorf("write config: %w", err)
+	}
 	raw, err := json.Marshal(config)
 	if err != nil {
 		return fmt.Errorf("write config: %w", err)
