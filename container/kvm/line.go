@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kvm/channel"
@@ -183,12 +184,12 @@ func printable(text string) string {
 		if r == '\n' || r == '\t' {
 			return ' '
 		}
-		if r < ' ' || r == 0x7f || r == 0xfffd {
+		if !unicode.IsPrint(r) || r == unicode.ReplacementChar { // controls of 8 bits and marks of direction are not, either
 			return -1
 		}
 		return r
 	}, strings.ToValidUTF8(text, ""))
-	return strings.TrimSpace(text[:min(len(text), maxText)])
+	return strings.TrimSpace(strings.ToValidUTF8(text[:min(len(text), maxText)], ""))
 }
 
 func (l *line) signal(sig byte) error {

@@ -182,6 +182,21 @@ func TestExecCarriesMuch(t *testing.T) {
 	<-done
 }
 
+// Terminals take controls of 8 bits, too, and marks of direction show a text otherwise than it is.
+func TestTextsOfAMachineAreHarmless(t *testing.T) {
+	for text, want := range map[string]string{
+		"\x1b]0;owned\x07\x1b[2Ja\tb\nc":   "]0;owned[2Ja b c",
+		"\u009b31mred\u202eder":            "31mredder",
+		"\xff\ufffdé":                      "é",
+		strings.Repeat("é", maxText):       strings.Repeat("é", maxText/2),
+		"x" + strings.Repeat("é", maxText): "x" + strings.Repeat("é", (maxText-1)/2),
+	} {
+		if got := printable(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestMachinesThatFail(t *testing.T) {
 	r, spec := fresh(t)
 	t.Run("its kernel panics", func(t *testing.T) {
