@@ -49,7 +49,7 @@ func fresh(t testing.TB) (*Runtime, container.Spec) {
 	return r, container.Spec{Rootfs: kit.Rootfs(t), ReadOnly: true}
 }
 
-var machines = kit.Kit{Memory: minMemory, Open: func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error) {
+var machines = kit.Kit{Name: Name, Memory: minMemory, Open: func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error) {
 	r, err := New(ctx, inst, Options{Options: o, Kernel: testKernel})
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func TestMachine(t *testing.T) {
 		t.Fatal(st, err)
 	}
 	found.Store(r.engine.shape)
-	machines.Machine(t)
+	machines.Run(t)
 }
 
 func TestChild(t *testing.T)     { machines.Child(t) }

@@ -17,11 +17,15 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-var kit = suite.Kit{Open: New}
+var (
+	kit     = suite.Kit{Name: Name, Open: New}
+	bareKit = suite.Kit{Name: Bare, Open: NewBare, Bare: true}
+)
 
 func TestEngine(t *testing.T)         { kit.Run(t) }
+func TestBare(t *testing.T)           { bareKit.Run(t) }
 func TestLaunched(t *testing.T)       { kit.Launched(t) }
-func TestChild(t *testing.T)          { kit.Child(t) }
-func TestExecChild(t *testing.T)      { kit.ExecChild(t) }
+func TestChild(t *testing.T)          { kit.Child(t); bareKit.Child(t) }
+func TestExecChild(t *testing.T)      { kit.ExecChild(t); bareKit.ExecChild(t) }
 func BenchmarkLifecycle(b *testing.B) { kit.Lifecycle(b) }
 func BenchmarkParallel(b *testing.B)  { kit.Parallel(b) }

@@ -32,13 +32,13 @@ func documented(t *testing.T) string {
 	return calls
 }
 
-var kit = suite.Kit{Open: func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error) {
+var kit = suite.Kit{Name: Name, Open: func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error) {
 	return New(ctx, inst, Options{Options: o})
 }}
 
 func TestConformance(t *testing.T) {
 	documented(t)
-	kit.Conformance(t)
+	kit.Run(t)
 }
 
 // What rkt is called with, in order: the contract that its documentation is for.

@@ -32,30 +32,48 @@ import (
 type Kernel struct {
 	Runtime container.Runtime
 	Root    string // a root file system of its own with busybox as /bin/busybox and /bin/sh; the suite adds files to it
+	// Bare: its containers are never in a user namespace, and no filter of system calls is on them.
+	Bare bool
 }
 
 // isolated is one test of isolation.
 type isolated struct {
 	*test
-	Root string // Kernel's
+	Kernel
 }
 
+func isolations() map[string]func(*isolated) {
+	return map[string]func(*isolated){
+		IDs:    ids,
+		Owners: owners,
+		"capabilities are exactly those of the spec":             capabilities,
+		"a set-user-id program of the image gives nothing":       setuid,
+		"files of the image belong to root, and none is changed": files,
+		"a second start finds nothing of the first":              pristine,
+		"a cpuset is where it runs":                              cpusets,
+		"without a network namespace it gets one of its own":     ownNetns,
+	}
+}
+
+// Tests of user namespaces.
+const (
+	IDs    = "root is nobody outside, and no two containers share an id"
+	Owners = "the user namespace owns all other namespaces"
+)
+
+// Isolations are the names of the tests of isolation, in order.
+func Isolations() []string { return slices.Sorted(maps.Keys(isolations())) }
+
 // Isolation tests what keeps containers from the host and from each other. A driver that runs containers as processes of this kernel passes it
-// besides Run. It looks from outside, through /proc, so that no program in the container has to be believed.
-func Isolation(t *testing.T, open func(t *testing.T) Kernel) {
-	for name, f := range map[string]func(*isolated){
-		"root is nobody outside, and no two containers share an id": ids,
-		"the user namespace owns all other namespaces":              owners,
-		"capabilities are exactly those of the spec":                capabilities,
-		"a set-user-id program of the image gives nothing":          setuid,
-		"files of the image belong to root, and none is changed":    files,
-		"a second start finds nothing of the first":                 pristine,
-		"a cpuset is where it runs":                                 cpusets,
-		"without a network namespace it gets one of its own":        ownNetns,
-	} {
+// besides Run, but for what skip is true of. It looks from outside, through /proc, so that no program in the container has to be believed.
+func Isolation(t *testing.T, open func(t *testing.T) Kernel, skip func(name string) bool) {
+	for name, f := range isolations() {
+		if skip(name) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			k := open(t)
-			with(t, Driver{Runtime: k.Runtime}, func(t *test) { f(&isolated{t, k.Root}) })
+			with(t, Driver{Runtime: k.Runtime}, func(t *test) { f(&isolated{t, k}) })
 		})
 	}
 }
@@ -65,7 +83,7 @@ const waits = "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done"
 
 func shell(script string) []string { return []string{"/bin/sh", "-c", script} }
 
-// box is what the agent prepares for one start: namespaces with ids of their own, and the root as these ids see it.
+// box is what the agent prepares for one start: namespaces with ids of their own, and the root as these ids see it; for a bare one a network namespace.
 type box struct {
 	dir  string
 	spec container.Spec
@@ -85,6 +103,11 @@ func (t *isolated) box(id string, capabilities ...string) box {
 		}
 		b.close(t)
 	})
+	if t.Bare {
+		b.spec.Userns, b.spec.Rootfs = "", t.Root
+		t.must(netns.Create(b.spec.Netns, netns.Options{Quiet: true}))
+		return b
+	}
 	b.spec.IDs, err = netns.TakeIDs(dir)
 	t.must(err)
 	t.must(netns.CreateOwned(b.spec.Userns, b.spec.Netns, b.spec.IDs, netns.Options{Quiet: true}))
@@ -105,11 +128,15 @@ func (b box) close(t *isolated) {
 	if _, err := os.Stat(b.dir); err != nil {
 		return
 	}
-	if err := unix.Unmount(b.spec.Rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-		t.Errorf("root of %s: %v", b.spec.ID, err)
-		return
+	spaces := []string{b.spec.Netns}
+	if !t.Bare {
+		if err := unix.Unmount(b.spec.Rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			t.Errorf("root of %s: %v", b.spec.ID, err)
+			return
+		}
+		spaces = append(spaces, b.spec.Userns)
 	}
-	for _, path := range []string{b.spec.Netns, b.spec.Userns} {
+	for _, path := range spaces {
 		if err := netns.Delete(path); err != nil {
 			t.Error(err)
 		}
@@ -181,13 +208,20 @@ func (f *firstLine) Write(b []byte) (int, error) {
 // processes lists those in a process's PID namespace.
 func (t *isolated) processes(pid int) []int {
 	t.Helper()
-	want, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
+	same := func(dir string) (string, error) { return os.Readlink(dir + "/ns/pid") }
+	if t.Bare { // they are in the host's
+		same = func(dir string) (string, error) {
+			raw, err := os.ReadFile(dir + "/cgroup")
+			return string(raw), err
+		}
+	}
+	want, err := same(fmt.Sprintf("/proc/%d", pid))
 	t.must(err)
 	all, err := filepath.Glob("/proc/[0-9]*")
 	t.must(err)
 	var out []int
 	for _, dir := range all {
-		if got, err := os.Readlink(dir + "/ns/pid"); err != nil || got != want {
+		if got, err := same(dir); err != nil || got != want {
 			continue // or it has ended
 		}
 		n, err := strconv.Atoi(filepath.Base(dir))
@@ -309,7 +343,15 @@ func inode(t *isolated, path string) uint64 {
 func capabilities(t *isolated) {
 	bit := map[string]uint64{"CAP_NET_ADMIN": 1 << unix.CAP_NET_ADMIN, "CAP_NET_RAW": 1 << unix.CAP_NET_RAW}
 	n := 0
-	for _, shared := range []bool{false, true} {
+	filter := "2"
+	if t.Bare {
+		filter = "0"
+	}
+	modes := []bool{false, true}
+	if t.Bare {
+		modes = modes[1:]
+	}
+	for _, shared := range modes {
 		for _, uid := range []uint32{0, 65534} {
 			for _, given := range [][]string{nil, {"CAP_NET_ADMIN"}, {"CAP_NET_ADMIN", "CAP_NET_RAW"}} {
 				n++
@@ -345,8 +387,8 @@ func capabilities(t *isolated) {
 					if diff := cmp.Diff(want, got); diff != "" {
 						t.Errorf("capabilities of %s (%s) as user %d with %v, shared %v:\n%s", id, s["Name"], uid, given, shared, diff)
 					}
-					if nnp, filter := s["NoNewPrivs"], s["Seccomp"]; !slices.Equal(nnp, []string{"1"}) || !slices.Equal(filter, []string{"2"}) {
-						t.Errorf("%s (%s): no_new_privs %v, want 1; seccomp %v, want 2 (a filter)", id, s["Name"], nnp, filter)
+					if nnp, mode := s["NoNewPrivs"], s["Seccomp"]; !slices.Equal(nnp, []string{"1"}) || !slices.Equal(mode, []string{filter}) {
+						t.Errorf("%s (%s): no_new_privs %v, want 1; seccomp %v, want %s (2: a filter)", id, s["Name"], nnp, mode, filter)
 					}
 				}
 				t.must(t.Runtime.Delete(t.ctx, id))
@@ -423,15 +465,18 @@ func (t *isolated) tree(root string) map[string]string {
 	return out
 }
 
+// leftSleep is how long what a container leaves sleeps: so it is found among all processes of the host, too.
+var leftSleep = strconv.Itoa(1_000_000 + os.Getpid())
+
 // sees prints what a container finds where a former one may have left something.
-const sees = `
+var sees = `
 echo links; ls /sys/class/net
 echo addresses; busybox ip -o addr | busybox sed -n 's/.*\(inet.*\)/\1/p'
 echo routes; busybox ip route; busybox ip rule; busybox ip neigh
 echo sysctls; cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/all/arp_ignore /proc/sys/net/ipv6/conf/all/forwarding
 echo mounts; busybox cut -d' ' -f2-4 /proc/self/mounts | busybox sed 's/,[ug]id=[0-9]*//g'
 echo files; ls -A /tmp /run /dev/shm
-echo processes; busybox ps -o args | busybox grep -c '[s]leep'
+echo processes; busybox ps -o args | busybox grep -c '[s]leep ` + leftSleep + `'
 echo hostname; cat /proc/sys/kernel/hostname`
 
 // What one container leaves in its namespaces, in memory and of processes is gone with it and its sandbox: the next one of the same name, in a sandbox
@@ -473,7 +518,7 @@ func pristine(t *isolated) {
 busybox ip link set left up && busybox ip addr add 10.1.2.3/24 dev left && busybox ip route add 10.8.0.0/16 via 10.1.2.4
 busybox ip rule add from 10.1.2.0/24 table 7
 echo x >/tmp/left && echo x >/run/left && echo x >/dev/shm/left
-(busybox setsid sh -c 'trap "" TERM HUP; while :; do sleep 1000; done' >/dev/null 2>&1 &)`)
+(busybox setsid sh -c 'trap "" TERM HUP; while :; do sleep `+leftSleep+`; done' >/dev/null 2>&1 &)`)
 		// By nftables and sysctls, for which busybox has no program, or which are read-only for it.
 		for _, argv := range [][]string{
 			{"nft", "add table inet left; add chain inet left c { type filter hook input priority 0; }; add rule inet left c counter drop"},

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -38,9 +40,9 @@ type test struct {
 	ctx context.Context
 }
 
-// Run runs the suite. Each test deletes the containers that it makes.
-func Run(t *testing.T, open func(t *testing.T) Driver) {
-	for name, f := range map[string]func(*test){
+// cases are the suite's, by what they show.
+func cases() map[string]func(*test) {
+	return map[string]func(*test){
 		"create prepares, start runs":                        createStart,
 		"run does both":                                      run,
 		"every method may be called twice":                   twice,
@@ -61,7 +63,15 @@ func Run(t *testing.T, open func(t *testing.T) Driver) {
 		"destroy removes all":                                destroy,
 		"wait returns when the container is deleted":         waitDelete,
 		"list reports the states of all, in order of the id": list,
-	} {
+	}
+}
+
+// Cases are the names of the suite's tests, in order.
+func Cases() []string { return slices.Sorted(maps.Keys(cases())) }
+
+// Run runs the suite. Each test deletes the containers that it makes.
+func Run(t *testing.T, open func(t *testing.T) Driver) {
+	for name, f := range cases() {
 		t.Run(name, func(t *testing.T) { with(t, open(t), f) })
 	}
 }

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -110,30 +112,44 @@ func Rootfs(t testing.TB) string {
 
 // Kit is one engine under test.
 type Kit struct {
+	Name   string // of the runtime: by it Skipped knows what the engine cannot do
 	Open   func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error)
 	Memory int64 // that a container takes at least; 0: 16 MiB will do
+	Bare   bool  // see contract.Kernel
 }
 
-// Run tests an engine: the conformance of its runtime, its isolation, and what package kernel promises of every engine.
+// cases are what package kernel promises of every engine.
+func cases() map[string]func(k Kit, t *testing.T) {
+	return map[string]func(k Kit, t *testing.T){
+		"what a program finds in its container":         Kit.containment,
+		"limits hold":                                   Kit.limits,
+		"the host's defaults bound what names no limit": Kit.defaultsBoundWhatNamesNoLimit,
+		"bad specs are told and leave nothing":          Kit.badSpecs,
+		"exec with a terminal":                          Kit.execWithTerminal,
+		"a new process of the instance takes over":      Kit.takeOver,
+		"a log is bounded":                              Kit.logIsBounded,
+		"killed at any moment":                          Kit.killedAtAnyMoment,
+		"appetite for processors and disks is bounded":  Kit.appetiteForProcessorsAndDisksIsBounded,
+		"what a killed process ran by exec ends":        Kit.execOfAKilledProcess,
+		"destroy leaves the logs where it is told":      Kit.destroyLeavesTheLogsWhereItIsTold,
+		"a log is bounded between two looks":            Kit.logIsBoundedBetweenTwoLooks,
+		"endless output fills no disk and ends nobody":  Kit.endlessOutputFillsNoDiskAndEndsNobody,
+	}
+}
+
+// Cases are the names of all tests, in order: of the conformance of a runtime, of isolation, and of what package kernel promises.
+func Cases() (conformance, isolation, promises []string) {
+	return contract.Cases(), contract.Isolations(), slices.Sorted(maps.Keys(cases()))
+}
+
+// Run tests an engine with all that is not Skipped: the conformance of its runtime, its isolation, and what package kernel promises of every engine.
 func (k Kit) Run(t *testing.T) {
-	t.Run("conformance", k.Conformance)
+	t.Run("conformance", k.conformance)
 	t.Run("isolation", k.isolation)
-	for name, f := range map[string]func(t *testing.T){
-		"what a program finds in its container":         k.containment,
-		"limits hold":                                   k.limits,
-		"the host's defaults bound what names no limit": k.defaultsBoundWhatNamesNoLimit,
-		"bad specs are told and leave nothing":          k.badSpecs,
-		"exec with a terminal":                          k.execWithTerminal,
-		"a new process of the instance takes over":      k.takeOver,
-		"a log is bounded":                              k.logIsBounded,
-		"killed at any moment":                          k.killedAtAnyMoment,
-		"appetite for processors and disks is bounded":  k.appetiteForProcessorsAndDisksIsBounded,
-		"what a killed process ran by exec ends":        k.execOfAKilledProcess,
-		"destroy leaves the logs where it is told":      k.destroyLeavesTheLogsWhereItIsTold,
-		"a log is bounded between two looks":            k.logIsBoundedBetweenTwoLooks,
-		"endless output fills no disk and ends nobody":  k.endlessOutputFillsNoDiskAndEndsNobody,
-	} {
-		t.Run(name, f)
+	for name, f := range cases() {
+		if Skipped(k.Name, name) == "" {
+			t.Run(name, func(t *testing.T) { f(k, t) })
+		}
 	}
 }
 
@@ -170,8 +186,8 @@ var Waiting = sh("trap 'exit 0' TERM; while :; do sleep 1000 & wait; done")
 
 func sh(script string) []string { return []string{"/bin/sh", "-c", script} }
 
-// Conformance is that of the runtime alone.
-func (k Kit) Conformance(t *testing.T) {
+// conformance is that of the runtime alone. Every engine has to have it.
+func (k Kit) conformance(t *testing.T) {
 	contract.Run(t, func(t *testing.T) contract.Driver {
 		r, spec := k.fresh(t)
 		return contract.Driver{
@@ -190,8 +206,8 @@ func (k Kit) Conformance(t *testing.T) {
 func (k Kit) isolation(t *testing.T) {
 	contract.Isolation(t, func(t *testing.T) contract.Kernel {
 		r, spec := k.fresh(t)
-		return contract.Kernel{Runtime: r, Root: spec.Rootfs}
-	})
+		return contract.Kernel{Runtime: r, Root: spec.Rootfs, Bare: k.Bare}
+	}, func(name string) bool { return Skipped(k.Name, name) != "" })
 }
 
 // eventually polls to a deadline.
