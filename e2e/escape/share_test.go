@@ -15,10 +15,8 @@ import (
 
 // Functions whose specs name no limit have those of the host, which everybody can see. Three that burn processors, print without end and read the disk at
 // the same time leave a neighbour's forwarding and the API what these need.
-func TestNobodyTakesTheRest(t *testing.T) { onEach(t, itsAppetite, nobodyTakesTheRest) }
-
-func nobodyTakesTheRest(t *testing.T, runtime []string) {
-	r, ctx := world(t, runtime, "ebpf", "", "")
+func TestNobodyTakesTheRest(t *testing.T) {
+	r, ctx := world(t, of("native"), options{})
 	r.MustApply(ctx, t, "functions:\n  evil: {image: hostile, on_fail: drop}\n  evil2: {image: hostile, on_fail: drop}\n  evil3: {image: hostile, on_fail: drop, cpus: 0.5, memory: 96M}\n")
 	var f api.Function
 	if err := r.Get(ctx, &f, "function", "evil"); err != nil {

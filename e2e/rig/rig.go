@@ -32,6 +32,7 @@ type Rig struct {
 	Images string
 	Verb   string   // instead of "up": "manager"
 	Args   []string // further arguments of it
+	Extra  []string // of its environment
 	// LogFile takes what the daemon prints; default Root/daemon.log.
 	LogFile string
 
@@ -154,7 +155,7 @@ func (r *Rig) Start(space string, argv ...string) (*exec.Cmd, error) {
 
 // Env is the environment that addresses this instance.
 func (r *Rig) Env() []string {
-	return append(os.Environ(), "WEIR_NAME="+r.Name, "WEIR_ROOT="+r.Root, "WEIR_IMAGES="+r.Images, "NO_COLOR=1")
+	return slices.Concat(os.Environ(), []string{"WEIR_NAME=" + r.Name, "WEIR_ROOT=" + r.Root, "WEIR_IMAGES=" + r.Images, "NO_COLOR=1"}, r.Extra)
 }
 
 // Up starts the daemon in the foreground of a process of its own and waits until it answers.

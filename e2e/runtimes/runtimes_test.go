@@ -4,58 +4,18 @@ package runtimes
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"weir.dev/weir/api"
-	"weir.dev/weir/container/docker/dockerd"
 	"weir.dev/weir/e2e/rig"
 )
-
-// script is the runtime that Weir writes for Docker engines.
-const script = "/var/lib/weir/docker-runtime"
-
-// engine starts a private Docker engine that knows the runtime, for all Weirs that this process starts.
-func engine(t *testing.T) {
-	t.Helper()
-	if _, err := os.Stat(script); errors.Is(err, fs.ErrNotExist) {
-		t.Cleanup(func() { _ = os.Remove(script) })
-	}
-	dir := fmt.Sprintf("/run/weir-dockerd-e%x", os.Getpid())
-	d, err := dockerd.Start(t.Context(), dockerd.Options{Dir: dir, Name: filepath.Base(dir), Runtimes: map[string]string{"weir": script}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Setenv("DOCKER_HOST", d.Host())
-}
-
-// kernel is one for virtual machines, which make peers unpacks.
-func kernel(t *testing.T) string {
-	t.Helper()
-	top, err := rig.Top()
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := filepath.Glob(filepath.Join(top, "build/vm/kern/boot/vmlinuz-*-cloud-amd64"))
-	if err != nil || len(found) == 0 {
-		t.Fatalf("no kernel in build/vm (make peers): %v", err)
-	}
-	return found[0]
-}
 
 // wanted are the runtimes that this project's machines have; rkt has no package anywhere.
 var wanted = []string{"native", "oci", "docker", "lxc", "nspawn", "kvm", "bare"}
@@ -195,8 +155,8 @@ func station(t *testing.T, r *rig.Rig, space, addr string) rig.Station {
 
 // Every runtime runs firewall | wire | tap:monitor, on both switches. And one chain is of a container, a machine and a container of LXC.
 func TestChains(t *testing.T) {
-	engine(t)
-	linux := kernel(t)
+	t.Setenv("DOCKER_HOST", rig.DockerEngine(t))
+	linux := rig.MachineKernel(t)
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw, "--kvm-kernel", linux}})

@@ -10,9 +10,11 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -92,6 +94,35 @@ var abuses = map[string]func(deadline time.Time) string{
 			_ = os.Remove(f.Name())
 		}
 		return strings.Join(said, ", ")
+	},
+	"watches": func(deadline time.Time) string { // of files, which the kernel counts for each user of the host
+		n := 0
+		var last error
+		for ; n < 1<<16; n++ {
+			if _, last = unix.InotifyInit1(0); last != nil {
+				break
+			}
+		}
+		time.Sleep(time.Until(deadline))
+		return fmt.Sprintf("%d inotify instances, then %v", n, last)
+	},
+	"signals": func(deadline time.Time) string { // that wait to be taken, which the kernel counts as well
+		runtime.LockOSThread()
+		const number = 40 // a real-time signal: each one waits
+		var set unix.Sigset_t
+		set.Val[0] = 1 << (number - 1)
+		_ = unix.PthreadSigmask(unix.SIG_BLOCK, &set, nil)
+		info := [32]int32{0: number, 2: -1} // SI_QUEUE
+		n := 0
+		var last error
+		for ; n < 1<<20; n++ {
+			if _, _, errno := unix.RawSyscall6(unix.SYS_RT_TGSIGQUEUEINFO, uintptr(os.Getpid()), uintptr(unix.Gettid()), number, uintptr(unsafe.Pointer(&info)), 0, 0); errno != 0 {
+				last = errno
+				break
+			}
+		}
+		time.Sleep(time.Until(deadline))
+		return fmt.Sprintf("%d signals, then %v", n, last)
 	},
 	"inodes": func(deadline time.Time) string {
 		n := 0
@@ -207,7 +238,7 @@ var abuses = map[string]func(deadline time.Time) string{
 
 var spun atomic.Uint64
 
-const abuseFor = 8 * time.Second
+const abuseFor = 4 * time.Second
 
 func abuse(name string) {
 	f := abuses[name]

@@ -35,6 +35,7 @@ func attempts() []attempt {
 	list = append(list, kernelAttempts()...)
 	list = append(list, deviceAttempts()...)
 	list = append(list, processAttempts()...)
+	list = append(list, otherAttempts()...)
 	return append(list, socketAttempts()...)
 }
 
@@ -49,14 +50,7 @@ func namespaceAttempts() []attempt {
 					if other, err := os.Readlink(path); err != nil || other == own {
 						continue
 					}
-					tries = append(tries, func() (string, string) {
-						f, err := os.Open(path)
-						if err != nil {
-							return refused, err.Error()
-						}
-						defer f.Close()
-						return no(unix.Setns(int(f.Fd()), 0), escaped, "entered "+path)
-					})
+					tries = append(tries, func() (string, string) { return enters(path) })
 				}
 			}
 			if len(tries) == 0 {
@@ -98,7 +92,7 @@ func namespaceAttempts() []attempt {
 			return no(unix.Setns(fd, unix.CLONE_NEWNET|unix.CLONE_NEWNS), harmless, "entered the namespaces of PID 1, which are its own")
 		}},
 		{"unshare-user", func() (string, string) {
-			return no(unix.Unshare(unix.CLONE_NEWUSER), harmless, "a user namespace below its own")
+			return no(forked(unix.SYS_UNSHARE, unix.CLONE_NEWUSER), harmless, "a user namespace below its own")
 		}},
 		{"unshare-mount", func() (string, string) {
 			return no(unix.Unshare(unix.CLONE_NEWNS|unix.CLONE_FS), harmless, "a mount namespace of its own")
@@ -394,7 +388,10 @@ func kernelAttempts() []attempt {
 					_, err := unix.KeyctlGetKeyringID(ring, true)
 					return no(err, escaped, "the "+name+" keyring")
 				}, func() (string, string) {
-					_, err := unix.AddKey("user", "escape", []byte("x"), ring)
+					key, err := unix.AddKey("user", "escape", []byte("x"), ring)
+					if err == nil {
+						_, _ = unix.KeyctlInt(unix.KEYCTL_UNLINK, key, ring, 0, 0)
+					}
 					return no(err, escaped, "a key in the "+name+" keyring")
 				})
 			}
@@ -415,7 +412,7 @@ func kernelAttempts() []attempt {
 						return call(escaped, unix.SYS_SOCKET, (nr+1)<<32|unix.AF_ALG, unix.SOCK_SEQPACKET, 0)
 					},
 					func() (string, string) {
-						return call(escaped, unix.SYS_CLONE, (nr+1)<<32|unix.CLONE_NEWUSER|17, 0, 0, 0, 0)
+						return clones(escaped, unix.SYS_CLONE, (nr+1)<<32|unix.CLONE_NEWUSER|uintptr(unix.SIGCHLD))
 					})
 			}
 			return all(tries...)
@@ -423,7 +420,11 @@ func kernelAttempts() []attempt {
 		{"other-machines-calls", func() (string, string) { // x32
 			var tries []func() (string, string)
 			for nr := range uintptr(600) {
-				if nr != 15 && nr != 58 { // they do not return
+				switch nr {
+				case 15, 58: // they do not return
+				case unix.SYS_CLONE, unix.SYS_FORK:
+					tries = append(tries, func() (string, string) { return clones(escaped, 0x40000000|nr, uintptr(unix.SIGCHLD)) })
+				default:
 					tries = append(tries, func() (string, string) { return call(escaped, 0x40000000|nr, 1<<63, 1<<63, 1<<63, 1<<63) })
 				}
 			}
@@ -491,22 +492,6 @@ func processAttempts() []attempt {
 					_, err := unix.ProcessVMReadv(2, local, []unix.RemoteIovec{{Base: 0x400000, Len: 8}}, 0)
 					return no(err, harmless, "read memory of a process of its own")
 				})
-		}},
-		{"foreign-processes", func() (string, string) {
-			entries, err := os.ReadDir("/proc")
-			if err != nil {
-				return refused, err.Error()
-			}
-			for _, e := range entries {
-				if _, err := strconv.Atoi(e.Name()); err != nil {
-					continue
-				}
-				b, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-				if len(b) > 0 && !bytes.Contains(b, []byte("hostile")) && !bytes.Contains(b, []byte("/proc/self/exe")) {
-					return escaped, fmt.Sprintf("process %s: %q", e.Name(), b)
-				}
-			}
-			return refused, "no process but its own"
 		}},
 		{"signals", func() (string, string) { // PIDs of the host that certainly exist
 			var tries []func() (string, string)
