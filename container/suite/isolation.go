@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -51,6 +52,7 @@ func isolations() map[string]func(*isolated) {
 		"files of the image belong to root, and none is changed": files,
 		"a second start finds nothing of the first":              pristine,
 		"a cpuset is where it runs":                              cpusets,
+		"limits of each process are in force":                    rlimits,
 		"without a network namespace it gets one of its own":     ownNetns,
 	}
 }
@@ -615,6 +617,23 @@ func cpusets(t *isolated) {
 	missing := container.Spec{ID: "b", Rootfs: t.Root, ReadOnly: true, Args: shell(waits), CPUSet: strconv.Itoa(cpuset.Max)}
 	if err := t.Runtime.Run(t.ctx, missing); err == nil || !strings.Contains(err.Error(), "no processor "+missing.CPUSet) {
 		t.Errorf("a processor that is not there: %v", err)
+	}
+}
+
+// rlimits: its processes, and those of Exec, have the limits of open files, of core dumps, and, as the root is only read, of the size of files.
+func rlimits(t *isolated) {
+	b := t.box("a")
+	pid := t.start(b.spec)
+	want := "1024\n0\n65536\n"
+	if got := t.run("a", "ulimit -Sn; ulimit -c; ulimit -f"); got != want { // the last in pieces of 512 bytes
+		t.Errorf("a process of Exec has the limits %q, want %q", got, want)
+	}
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
+	t.must(err)
+	for _, line := range []string{`Max open files +1024 `, `Max core file size +0 +0 `, `Max file size +33554432 +33554432 `} {
+		if !regexp.MustCompile(line).Match(raw) {
+			t.Errorf("its process has no %q:\n%s", line, raw)
+		}
 	}
 }
 
