@@ -23,6 +23,7 @@ var hostCapabilities = []capability.Cap{
 	capability.CAP_NET_BIND_SERVICE,                             // a listen address with a port below 1024
 	capability.CAP_SYS_PTRACE,                                   // namespaces of other processes
 	capability.CAP_SYS_RESOURCE,                                 // limits of BPF memory, of functions' files
+	capability.CAP_SYS_NICE,                                     // cpusets of processes in a user namespace that belongs to nobody (LXC)
 	capability.CAP_SYS_CHROOT,                                   // the OCI runtime enters a root
 	capability.CAP_SETUID,                                       // and becomes the function's user
 	capability.CAP_SETGID,                                       //

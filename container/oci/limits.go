@@ -17,7 +17,8 @@ import (
 const limitsFile = "limits"
 
 // inherit takes the limits out of a configuration, for where the runtime may not set them itself: it does so from outside of the container's user
-// namespace, which belongs to nobody, and for that it needs CAP_SYS_RESOURCE. Where it has that, as on most hosts, nothing is done.
+// namespace, which belongs to nobody, and for that it needs CAP_SYS_RESOURCE. Where it has that, as on most hosts, nothing is done. runc, which is
+// written in Go, then leaves its containers the soft limit of open files at the hard one.
 func inherit(bundle string, config *specs.Spec, userns string) error {
 	file := filepath.Join(bundle, limitsFile)
 	if userns == "" || resourceful() {
