@@ -77,7 +77,7 @@ func TestKilledOverAndOver(t *testing.T) {
 func childIsKilled(t *testing.T, name, root, image string, after time.Duration) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestChild$")
-	cmd.Env = append(os.Environ(), "WEIR_CHILD="+name, "WEIR_CHILD_ROOT="+root, "WEIR_CHILD_IMAGE="+image)
+	cmd.Env = append(os.Environ(), "WEIR_CHILD="+name, "WEIR_CHILD_KIT="+Name, "WEIR_CHILD_ROOT="+root, "WEIR_CHILD_IMAGE="+image)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -101,9 +101,10 @@ func judge(t *testing.T, rt runtime, g grant, text string) {
 func held(ctx context.Context, t *testing.T, r *rig.Rig) {
 	t.Helper()
 	var f api.Function
-	if err := r.Get(ctx, &f, "function", "evil"); err != nil {
-		t.Fatal(err)
-	}
+	rig.Eventually(ctx, t, "the hostile function runs", func() (bool, string) {
+		err := r.Get(ctx, &f, "function", "evil")
+		return err == nil && f.Status.PID != 0, fmt.Sprint(f.Status, err)
+	})
 	proc := fmt.Sprintf("/proc/%d/", f.Status.PID)
 	for ns, own := range map[string]bool{"net": true, "mnt": true, "user": false, "pid": false, "ipc": false, "uts": false} {
 		theirs, err := os.Readlink(proc + "ns/" + ns)
