@@ -74,7 +74,9 @@ func everything() {
 		names = names[round(names):]
 	}
 	fmt.Println("ESCAPE done")
-	select {}
+	for { // not select {}: Go ends a program in which nothing can go on
+		time.Sleep(time.Hour)
+	}
 }
 
 // round makes attempts in one process until it ends, and tells how many those were: at least one.
