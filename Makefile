@@ -18,8 +18,9 @@ root:
 setup: ## install the Debian packages that Weir needs, check Go
 	@./setup.sh
 
-peers: setup ## what Weir is tested and measured beside: Docker's engine and LXC (unpacked, not installed), testpmd
+peers: setup ## what Weir is tested and measured beside: Docker's engine, LXC, Open vSwitch with DPDK (unpacked, not installed), testpmd, a bridge by libpcap
 	@./peers.sh
+	go run ./lab/functions -o bin/images
 
 build: setup ## build bin/weir and the images of the catalogue (bin/images)
 	go build -ldflags "$(LDFLAGS)" -o bin/weir .

@@ -40,10 +40,11 @@ var layers = map[string][]string{
 	"cli":       {"api", "instance", "router"},
 	"catalogue": {"image", "netns"},
 	"e2e":       {"*"},
-	"lab":       {"agent", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "ovsdb", "router", "testbed"},
+	"lab":       {"agent", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "ovsdb", "portkind", "router", "testbed"},
 	"examples":  {"api"},
 
 	// packages of lab, lower ones first
+	"lab/functions":   {"image"},
 	"lab/machine":     {},
 	"lab/tied":        {"netns"},
 	"lab/stats":       {},
@@ -51,7 +52,7 @@ var layers = map[string][]string{
 	"lab/study":       {"api"},
 	"lab/claim":       {"lab/stats", "lab/study"},
 	"lab/traffic":     {"lab/stats", "lab/tied", "netns"},
-	"lab/platform":    {"lab/tied", "lab/traffic/tools", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "router"},
+	"lab/platform":    {"lab/tied", "lab/traffic/tools", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "portkind", "router"},
 	"lab/controllers": {"api", "flow", "netns", "openflow", "ovsdb", "router"},
 	"lab/experiment":  {"lab/controllers", "lab/machine", "lab/search", "lab/stats", "lab/tied", "lab/traffic", "lab/platform", "api/file", "container", "image", "instance", "netns", "ovsdb", "router/fabric", "testbed"},
 

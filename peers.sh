@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetch what Weir is tested and measured beside, on Debian or Ubuntu. Safe to run again: does nothing when all is there.
 # A kernel with WireGuard is unpacked into build/vm: tests of encrypted tunnels, and of the runtime kvm, boot it in virtual machines.
-# Docker's engine and LXC are unpacked into build/peers and not installed: installed they would start now and at every boot, and change the packet filter.
+# Docker's engine, LXC and an Open vSwitch with DPDK are unpacked into build/peers and not installed: installed they would start now and at every boot, and change the packet filter.
 # DPDK's testpmd is installed: it starts nothing. os-ken, a controller in Python, is in a virtual environment in build/os-ken-VERSION.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -9,11 +9,12 @@ cd "$(dirname "$0")"
 say() { printf 'peers: %s\n' "$*" >&2; }
 . ./apt.sh
 dir=build/peers
-need=(patchelf libapparmor1 libcap2 libseccomp2 libselinux1 dpdk-dev) # the libraries: LXC's
+need=(patchelf libapparmor1 libcap2 libseccomp2 libselinux1 dpdk-dev gcc libc6-dev libpcap-dev) # the libraries: LXC's; the last three: lab/functions
 newest() { apt-cache pkgnames "$1" | sort -V | tail -n 1; } # of packages whose names carry an ABI
 testpmd() { newest librte-net-af-packet; }
-unpack=(docker.io containerd lxc)
-unpacked() { [ -x "$dir/usr/sbin/dockerd" ] && [ -x "$dir/usr/bin/containerd" ] && [ -x "$dir/usr/bin/lxc-start" ]; }
+unpack=(docker.io containerd lxc openvswitch-switch-dpdk)
+polls=usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk # installed it would take the place of the machine's ovs-vswitchd
+unpacked() { [ -x "$dir/usr/sbin/dockerd" ] && [ -x "$dir/usr/bin/containerd" ] && [ -x "$dir/usr/bin/lxc-start" ] && [ -x "$dir/usr/sbin/ovs-vswitchd-dpdk" ]; }
 installed() { command -v dpdk-testpmd >/dev/null && dpkg-query -W "${need[@]}" "$(testpmd)" >/dev/null 2>&1; }
 kernel() { compgen -G 'build/vm/kern/boot/vmlinuz-*-cloud-amd64' >/dev/null; }
 # For `make attack` only: schemathesis, which makes requests from the OpenAPI document, in a virtual environment of its own, in versions that are pinned.
@@ -83,6 +84,8 @@ if ! unpacked; then
 	for p in lxc-start lxc-stop; do # they find their library beside them
 		patchelf --set-rpath "\$ORIGIN/../lib/$lib" "$work/root/usr/bin/$p" >"$log" 2>&1 || failed "patchelf could not change $p"
 	done
+	[ -x "$work/root/$polls" ] || { say "openvswitch-switch-dpdk has no $polls"; exit 1; }
+	ln -s "../../$polls" "$work/root/usr/sbin/ovs-vswitchd-dpdk"
 	rm -rf "$dir"
 	mkdir -p "$(dirname "$dir")"
 	mv "$work/root" "$dir"

@@ -180,7 +180,10 @@ func (r Recipe) ownLayer(ctx context.Context, work string) (builtLayer, error) {
 		case f.C != "":
 			src, err = out, buildC(ctx, filepath.Join(r.dir, f.C), out)
 		default:
-			src, mode = filepath.Join(r.dir, f.From), 0o644
+			src, mode = f.From, 0o644
+			if !filepath.IsAbs(src) {
+				src = filepath.Join(r.dir, src)
+			}
 		}
 		if err != nil {
 			return builtLayer{}, fmt.Errorf("%s: %w", f.To, err)

@@ -36,7 +36,7 @@ type RecipeFileSpec struct {
 	To   string `yaml:"to"`   // absolute path in the image
 	Go   string `yaml:"go"`   // package directory, built static
 	C    string `yaml:"c"`    // freestanding source, built static without a C library
-	From string `yaml:"from"` // file, copied
+	From string `yaml:"from"` // file, copied; a path in the recipe's folder, or an absolute one
 	Mode uint32 `yaml:"mode"` // default 0755 for programs, 0644 for files
 }
 

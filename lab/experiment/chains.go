@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -20,6 +21,7 @@ const (
 	factorNetwork  = "network"
 	factorFunction = "function"
 	factorWires    = "wires"
+	factorParallel = "parallel"
 
 	factorPlacement = "placement"
 	factorStations  = "stations"
@@ -111,7 +113,7 @@ type chain struct {
 	levels   Levels
 }
 
-func (x *chains) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
+func (x *chains) Setup(ctx context.Context, b *Bench, l Levels) (_ Arrangement, err error) {
 	k, err := platformOf(l)
 	if err != nil {
 		return nil, err
@@ -125,6 +127,7 @@ func (x *chains) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, er
 	if c.size, err = size(l); err != nil {
 		return nil, err
 	}
+	defer rest(p, &err)
 	path, err := c.platform.Path(ctx, c.layout)
 	if err != nil {
 		return nil, err
@@ -132,8 +135,16 @@ func (x *chains) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, er
 	return c, path.Try(ctx)
 }
 
-func (c *chain) Measure(ctx context.Context, length time.Duration) (Measurement, error) {
+func (c *chain) Measure(ctx context.Context, length time.Duration) (m Measurement, err error) {
+	defer rest(c.platform, &err)
 	return c.x.measure(ctx, c, length)
+}
+
+// rest stops what polls on a platform until its next path, at the end of a function.
+func rest(p platform.Platform, err *error) {
+	if r, ok := p.(platform.Resting); ok {
+		*err = errors.Join(*err, r.Rest())
+	}
 }
 
 // Close leaves the platform to others.
@@ -155,8 +166,8 @@ func size(l Levels) (int, error) {
 // pingExperiment is the round trip of an idle path.
 func pingExperiment() Experiment {
 	return &chains{
-		name: "ping", about: "round trips of ICMP echoes through an idle path, one at a time; the mean of the middle half", programs: []string{"ping"},
-		metrics: map[string]string{"rtt": "us", "p90": "us", "lost": "echoes"}, measure: measurePing,
+		name: "ping", about: "round trips of ICMP echoes through an idle path, one at a time; the mean of the middle half, and that of the first 100", programs: []string{"ping"},
+		metrics: map[string]string{"rtt": "us", "mean": "us", "p90": "us", "lost": "echoes"}, measure: measurePing,
 		more: []Factor{
 			{Name: factorInterval, Default: backToBack, Check: checkInterval, About: "from one request to the next: " + backToBack + " (each when the answer to the one before is there), or a time, as 2ms: caches go cold meanwhile"},
 			{Name: factorEnds, Default: endsInPing, Check: oneOf(endsInPing, endsInQueue), About: "where a round trip ends: in " + endsInPing + ", which is what a user waits for (-U), or where the kernel " +
@@ -186,10 +197,11 @@ func checkInterval(level string) error {
 	return nil
 }
 
-// Echoes of a trial, and how many of them only warm the path up.
+// Echoes of a trial, how many of them only warm the path up, and of how many behind these papers tell the mean.
 const (
 	echoes = 220
 	warm   = 20
+	meanOf = 100
 )
 
 func measurePing(ctx context.Context, c *chain, _ time.Duration) (Measurement, error) {
@@ -216,6 +228,7 @@ func measurePing(ctx context.Context, c *chain, _ time.Duration) (Measurement, e
 		m.Samples = append(m.Samples, float64(rtt)/float64(time.Microsecond))
 	}
 	m.Values["rtt"] = middle(m.Samples)
+	m.Values["mean"] = stats.Mean(m.Samples[:min(meanOf, len(m.Samples))])
 	if v, ok := stats.Percentile(m.Samples, 0.9); ok {
 		m.Values["p90"] = v
 	}

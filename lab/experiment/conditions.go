@@ -125,7 +125,7 @@ const (
 // setting. The batch may differ between blocks, not within a group of one: see Batched. A setting may differ where the compared factor is about it
 // (Factor.Sets), or where a platform has no other (platform.Kind.Inherent).
 func Setting(condition string) bool {
-	return !slices.Contains([]string{condRepresentation, condMode, condBatch, condWeir, platform.ConditionMachines, "hosts", "stations", "underlay", "hooks"}, condition)
+	return !slices.Contains([]string{condRepresentation, condMode, condBatch, condWeir, platform.ConditionMachines, "hosts", "stations", "underlay", "hooks", "datapath"}, condition)
 }
 
 // BatchOf conditions is how many frames entered at a time; 0: the trial had no batches.

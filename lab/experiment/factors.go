@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"weir.dev/weir/api/file"
 	"weir.dev/weir/lab/platform"
 )
@@ -91,7 +93,50 @@ func layoutOf(l Levels, k platform.Kind) (out platform.Layout, why string) {
 	if out.Chain < k.Least || out.Chain > k.Most {
 		return out, fmt.Sprintf("%s has %d to %d wires", k.Name, k.Least, k.Most)
 	}
+	if n := l.number(factorParallel, "1"); n > 1 {
+		out.Parallel = n
+	}
+	switch {
+	case out.Parallel > 1 && !k.Splits:
+		return out, fmt.Sprintf("platform %s does not split traffic by source MAC: it has one chain, not %d side by side", k.Name, out.Parallel)
+	case out.Parallel > 1 && (out.Chain == 0 || out.Parallel*out.Chain > k.Most):
+		return out, fmt.Sprintf("%d chains of %d functions: want 1 to %d functions in all", out.Parallel, out.Chain, k.Most)
+	}
 	return out, ""
+}
+
+// Levels of the factor crowding.
+const (
+	factorCrowding = "crowding"
+	crowdingAny    = "any"
+	crowdingNone   = "none"
+)
+
+// crowding is the factor of threads that poll beside processors.
+func crowding() Factor {
+	return Factor{Name: factorCrowding, About: "none: only where each thread that polls has a processor of its own, beside the sender's; any: also where they share", Default: crowdingAny,
+		Check: oneOf(crowdingAny, crowdingNone)}
+}
+
+// crowded tells why the threads that poll on a path would share processors although levels forbid it.
+func crowded(l Levels, k platform.Kind, layout platform.Layout) string {
+	if l.or(factorCrowding, crowdingAny) == crowdingAny || k.Polls == nil {
+		return ""
+	}
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return "affinity: " + err.Error()
+	}
+	if n, have := k.Polls(layout)+1, set.Count(); n > have {
+		return fmt.Sprintf("%d threads poll, and the sender wants a CPU, too: this process has %d CPUs, want %d", n-1, have, n)
+	}
+	return ""
+}
+
+// parallel is the factor of chains side by side.
+func parallel() Factor {
+	return Factor{Name: factorParallel, About: "chains side by side, each of so many functions; what is sent is split among them by its source MAC", Default: "1",
+		Check: between(1, platform.MostParallel, "a number of chains")}
 }
 
 // Factors of an experiment; false: it does not say.

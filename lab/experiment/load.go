@@ -33,7 +33,7 @@ func loadFactors() []Factor {
 	return []Factor{
 		{Name: factorSize, About: "bytes of a frame as the papers count: 64 with the FCS, larger ones without; or imix (7, 4 and 1 of 64, 594 and 1518)", Default: "64",
 			Check: func(level string) error { _, err := sizes(level); return err }},
-		{Name: factorFlows, About: "UDP flows, by source port", Default: "1", Check: between(1, xdp.MaxSlots, "a number of flows")},
+		{Name: factorFlows, About: "UDP flows, by source port; with chains side by side a multiple of these, by default one for each", Default: "1", Check: between(1, xdp.MaxSlots, "a number of flows")},
 		{Name: factorIP, About: "version of IP", Default: "4", Check: oneOf("4", "6")},
 		{Name: factorVLAN, About: "VLAN of the frames' tag, 0 untagged", Default: "0", Check: between(0, 4094, "a VLAN")},
 	}
@@ -57,9 +57,13 @@ func sizes(level string) ([]int, error) {
 // loadOf levels that were checked one by one says why they do not go together.
 func loadOf(l Levels) (load, error) {
 	s, err := sizes(l.or(factorSize, "64"))
-	x := load{sizes: s, flows: l.number(factorFlows, "1"), six: l.or(factorIP, "4") == "6", vlan: l.number(factorVLAN, "0")}
+	chains := l.number(factorParallel, "1")
+	x := load{sizes: s, flows: l.number(factorFlows, strconv.Itoa(chains)), six: l.or(factorIP, "4") == "6", vlan: l.number(factorVLAN, "0")}
 	if err != nil {
 		return x, err
+	}
+	if x.flows%chains != 0 {
+		return x, fmt.Errorf("%d flows and %d chains side by side: want as many flows for each", x.flows, chains)
 	}
 	if n := x.flows * len(x.sizes); n > xdp.MaxSlots {
 		return x, fmt.Errorf("%d flows of %d sizes: want at most %d of both together", x.flows, len(x.sizes), xdp.MaxSlots)
@@ -85,6 +89,9 @@ const (
 
 func (x load) flow(p platform.Path, from, to [6]byte, i int) traffic.Flow {
 	f := traffic.Flow{SrcMAC: from, DstMAC: to, Src: p.Source, Dst: p.Address, SrcPort: uint16(firstPort + i), DstPort: targetPort, VLAN: uint16(x.vlan)}
+	if p.Chains > 1 && i%p.Chains > 0 {
+		f.SrcMAC = platform.SourceMAC(i % p.Chains)
+	}
 	if !f.Src.IsValid() {
 		f.Src, f.Dst = netip.IPv4Unspecified(), netip.IPv4Unspecified()
 	}

@@ -97,10 +97,15 @@ func (x *ndr) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error
 		r.process = false
 		return site{r, p, f.rig.batch(0), generator}, err
 	}
-	return x.arrange(f.rig, f.load, path, ceiling)
+	arranged, err := x.arrange(f.rig, f.load, path, ceiling)
+	if err != nil {
+		return nil, err
+	}
+	arranged.platform = f.platform
+	return arranged, nil
 }
 
-func (x *ndr) arrange(r rig, l load, path, ceiling func(context.Context) (site, error)) (Arrangement, error) {
+func (x *ndr) arrange(r rig, l load, path, ceiling func(context.Context) (site, error)) (*ndrPath, error) {
 	if x.watch == nil {
 		cpus := []int{r.sender}
 		if r.chain >= 0 {
@@ -207,6 +212,7 @@ type ndrPath struct {
 	x             *ndr
 	load          load
 	path, ceiling func(ctx context.Context) (site, error)
+	platform      platform.Platform // of the path; nil: one that needs no rest
 	conditions    map[string]string // as they were read back at the first step
 }
 
@@ -246,6 +252,7 @@ func (s site) batchFor(n Next) int {
 }
 
 func (p *ndrPath) Step(ctx context.Context, n Next) (m Measurement, err error) {
+	defer rest(p.platform, &err)
 	where := p.path
 	if n.What == StepCeiling {
 		where = p.ceiling

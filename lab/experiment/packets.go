@@ -3,9 +3,11 @@ package experiment
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
+	"weir.dev/weir/lab/machine"
 	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/traffic"
 	"weir.dev/weir/lab/traffic/tools"
@@ -25,12 +27,12 @@ func (packets) About() string {
 	return "UDP frames as fast as they go: what a packet costs (mode cost) or how many get through (mode loss), as socket buffers or XDP frames; each is counted"
 }
 func (packets) Metrics() map[string]string {
-	return map[string]string{"rate": "Mpps", "cost": "ns", "loss": "%"}
+	return map[string]string{"rate": "Mpps", "throughput": "Gb/s", "cost": "ns", "cpu": "us", "loss": "%"}
 }
 
 // Factors that a study can name.
 func (x packets) Factors() []Factor {
-	return append(x.path(), Factor{
+	return append(x.path(), crowding(), Factor{
 		Name: factorLoad, About: "frames a second that are offered, or " + mostLoad, Default: mostLoad,
 		Check: func(level string) error { _, err := offered(level); return err },
 	})
@@ -38,7 +40,7 @@ func (x packets) Factors() []Factor {
 
 // path are the factors of what is sent, how, and through what.
 func (packets) path() []Factor {
-	out := append(platformFactors(), Factor{Name: factorWires, About: "functions in the chain", Default: "1", Check: between(0, maxWires, "a number of wires")})
+	out := append(platformFactors(), Factor{Name: factorWires, About: "functions in the chain", Default: "1", Check: between(0, maxWires, "a number of wires")}, parallel())
 	return append(append(out, rigFactors()...), loadFactors()...)
 }
 
@@ -68,7 +70,11 @@ func (packets) Check(_ context.Context, b *Bench, l Levels) string {
 	if _, why := rigOf(l, k); why != "" {
 		return why
 	}
-	if _, why := layoutOf(l, k); why != "" {
+	layout, why := layoutOf(l, k)
+	if why != "" {
+		return why
+	}
+	if why := crowded(l, k, layout); why != "" {
 		return why
 	}
 	if _, err := loadOf(l); err != nil {
@@ -88,7 +94,7 @@ type flood struct {
 	rate     float64 // frames a second; 0: as fast as it goes
 }
 
-func (packets) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
+func (packets) Setup(ctx context.Context, b *Bench, l Levels) (_ Arrangement, err error) {
 	k, err := platformOf(l)
 	if err != nil {
 		return nil, err
@@ -105,6 +111,7 @@ func (packets) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, erro
 	if f.platform, err = b.Platform(ctx, k.Name); err != nil {
 		return nil, err
 	}
+	defer rest(f.platform, &err)
 	path, err := f.platform.Path(ctx, f.layout)
 	if err != nil {
 		return nil, err
@@ -158,11 +165,20 @@ func (f *flood) Takes() int     { return f.takes }
 func (f *flood) SetBatch(n int) { f.batch = n }
 
 func (f *flood) Measure(ctx context.Context, length time.Duration) (m Measurement, err error) {
+	defer rest(f.platform, &err)
 	path, err := f.platform.Path(ctx, f.layout)
 	if err != nil {
 		return m, err
 	}
+	before, err := machine.Take()
+	if err != nil {
+		return m, err
+	}
 	n, err := f.send(ctx, path, length)
+	if err != nil {
+		return m, err
+	}
+	after, err := machine.Take()
 	if err != nil {
 		return m, err
 	}
@@ -181,13 +197,16 @@ func (f *flood) Measure(ctx context.Context, length time.Duration) (m Measuremen
 		return m, nil
 	}
 	n.Latency.Buckets = nil // at full speed it says how long the queues are
-	raw := SentFrames{n, f.batch, f.load.sizes, f.load.flows, f.rig.mode, f.rig.kind(), f.rig.label(), f.rig.mode == modeCost}
+	raw := SentFrames{n, f.batch, f.load.sizes, f.load.flows, f.rig.mode, f.rig.kind(), f.rig.label(), f.rig.mode == modeCost, after.Busy() - before.Busy()}
 	m.Values, m.Raw = raw.Values(), raw
 	if raw.open() && m.Void == "" {
 		m.Void = fmt.Sprintf("lost %d of %d frames: not a closed loop", n.Lost, n.Sent)
 	}
 	if m.Conditions, err = path.Conditions(); err != nil {
 		return m, err
+	}
+	if p, ok := f.platform.(platform.Described); ok {
+		maps.Copy(m.Conditions, p.Conditions())
 	}
 	m.Conditions[condRepresentation], m.Conditions[condMode] = f.rig.kind(), f.rig.label()
 	m.Conditions[condFlows], m.Conditions[condBatch] = strconv.Itoa(f.load.flows), strconv.Itoa(f.batch)
@@ -205,6 +224,8 @@ type SentFrames struct {
 	Label          string `json:"label"`
 	// Closed: the trial was to lose nothing, and was judged so. Runs of versions that did not ask for that told a rate all the same.
 	Closed bool `json:"closed,omitempty"`
+	// Busy are the seconds for which CPUs of the machine were busy, the sender's too. Earlier versions did not write them.
+	Busy float64 `json:"busy_s,omitempty"`
 }
 
 // missing are the frames that were sent and did not arrive, whatever Lost says.
@@ -222,6 +243,12 @@ func (n SentFrames) Values() map[string]float64 {
 	v["rate"] = n.Goodput() / 1e6
 	if n.Unique > 0 {
 		v["cost"] = 1e9 / n.Goodput()
+	}
+	if n.Busy > 0 {
+		v["throughput"] = ratio(float64(n.Bytes), float64(n.Received)) * 8 * n.Goodput() / 1e9
+		if n.Unique > 0 {
+			v["cpu"] = n.Busy * 1e6 / float64(n.Unique)
+		}
 	}
 	return v
 }

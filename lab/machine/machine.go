@@ -49,6 +49,9 @@ func Take() (Sample, error) {
 	return s, nil
 }
 
+// Busy seconds of all CPUs: neither idle nor with the hypervisor.
+func (s Sample) Busy() float64 { return s.Total - s.Idle - s.Steal }
+
 // Available is the memory that programs could have, in bytes.
 func Available() (int64, error) {
 	fs, err := procfs.NewDefaultFS()

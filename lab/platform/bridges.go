@@ -51,7 +51,8 @@ func (b *bridged) add(_ context.Context, name, space string) error {
 func (b *bridged) ready(context.Context, string, int) error { return nil }
 
 // lead moves no more links than it has to: those of another chain stay where they are in nobody's way.
-func (b *bridged) lead(_ context.Context, functions []string) error {
+func (b *bridged) lead(_ context.Context, chains [][]string) error {
+	functions := chains[0] // it does not split
 	last := len(functions)
 	want := map[string]int{b.stations[0]: 0, b.stations[1]: last}
 	for i, name := range functions {

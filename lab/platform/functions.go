@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -50,6 +51,30 @@ func (a *attached) Close() error {
 		errs = append(errs, hook.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// check tells why the function cannot be had here; empty: it can. namespace: it is to run without a container.
+func (f function) check(o Options, namespace bool) string {
+	if f.program == nil {
+		return ""
+	}
+	if why := checkImage(o, f.program.image, builtBy); why != "" || !namespace {
+		return why
+	}
+	if _, err := f.program.host(""); err != nil {
+		return fmt.Sprintf("%s (%s)", err, builtBy)
+	}
+	return ""
+}
+
+// inherits are the settings that a platform of the function cannot have otherwise, beside those of its network.
+func (f function) inherits(network map[string]string) map[string]string {
+	if f.program == nil {
+		return network
+	}
+	out := maps.Clone(f.program.inherent)
+	maps.Copy(out, network)
+	return out
 }
 
 // bridgeFunction is a Linux bridge between a function's two links.

@@ -43,6 +43,10 @@ type Kind struct {
 	Skbs, Frames bool
 	// Process: it forwards in a process of its own, not on the CPU where a frame enters.
 	Process bool
+	// Polls is how many threads on a path never wait for frames: each wants a processor of its own. nil: none.
+	Polls func(l Layout) int
+	// Splits: a path can have several chains side by side, each for a source MAC (Layout.Parallel).
+	Splits bool
 	// Inherent settings are what the platform is: it has no others. Name and reason. See Setting.
 	Inherent map[string]string
 	// Nothing tells why there is nothing between the stations of a path; empty: there is. nil: on every path there is.
@@ -71,17 +75,22 @@ const none = "none"
 
 // Parts of points, beside the drivers of this program.
 const (
-	bare         = "bare"      // a network namespace, without a process
-	byBridges    = "bridge"    // a Linux bridge
-	byFlows      = "ovs-flows" // Open vSwitch by hand
-	byLinks      = "link"      // neighbours are the ends of one veth pair
-	byDocker     = "docker"    // runtime and network
-	wireFunction = "wire"      // a BPF program hands each frame on
-	byRedirect   = "redirect"  // an XDP program does
-	byLookup     = "lookup"    // the least that there can be
-	byHosts      = "hosts"     // of a Weir that runs
-	virtual      = "kvm"       // runtime
-	byE1000      = "e1000"     // network
+	bare         = "bare"       // a network namespace, without a process
+	byBridges    = "bridge"     // a Linux bridge
+	byFlows      = "ovs-flows"  // Open vSwitch by hand, in user space
+	byKernel     = "ovs-kernel" // the same with the kernel's datapath
+	byBest       = "ovs-here"   // ovs-kernel where the kernel has a datapath, else ovs-flows
+	byPolling    = "ovs-dpdk-"  // the same with DPDK, and how many threads poll
+	byPcap       = "pcap"       // a process by libpcap
+	byTestpmd    = "testpmd"    // a process of DPDK
+	byLinks      = "link"       // neighbours are the ends of one veth pair
+	byDocker     = "docker"     // runtime and network
+	wireFunction = "wire"       // a BPF program hands each frame on
+	byRedirect   = "redirect"   // an XDP program does
+	byLookup     = "lookup"     // the least that there can be
+	byHosts      = "hosts"      // of a Weir that runs
+	virtual      = "kvm"        // runtime
+	byE1000      = "e1000"      // network
 	xen, click   = "xen", "click"
 )
 
@@ -102,10 +111,16 @@ func networks() []networkMaker {
 	for _, name := range slices.Sorted(maps.Keys(drivers)) {
 		out = append(out, switchNetwork(name, drivers[name]))
 	}
-	return append(out, bridgeNetwork(), flowNetwork(), lookupNetwork())
+	out = append(out, bridgeNetwork(), flowNetwork(), kernelNetwork(), bestNetwork())
+	for threads := 1; threads <= mostPolling; threads++ {
+		out = append(out, pollingNetwork(threads))
+	}
+	return append(out, lookupNetwork())
 }
 
-func functions() []function { return []function{wire(), bridgeFunction()} }
+func functions() []function {
+	return []function{wire(), bridgeFunction(), pcapFunction(), testpmdFunction()}
+}
 
 // named are the points that have a short name, and those that only one maker can make.
 func named() []Kind {
@@ -176,8 +191,8 @@ func makeKind(p Point) (Kind, error) {
 	if err != nil {
 		return Kind{}, err
 	}
-	if r.machine && f.name != byBridges {
-		return Kind{}, fmt.Errorf("runtime %s: what forwards in a virtual machine is a bridge: want function %s", p.Runtime, byBridges)
+	if r.machine && f.name != byBridges && f.program == nil {
+		return Kind{}, fmt.Errorf("runtime %s: what forwards in a virtual machine is a bridge, or a program: want another function, such as %s", p.Runtime, byBridges)
 	}
 	return Kind{
 		Name: p.String(), Point: p, About: fmt.Sprintf("each function %s, %s in it; joined by %s", r.about, f.about, n.about),
@@ -185,10 +200,10 @@ func makeKind(p Point) (Kind, error) {
 			if os.Geteuid() != 0 {
 				return "needs root"
 			}
-			return cmp.Or(n.check(o), r.check(o))
+			return cmp.Or(n.check(o), f.check(o, p.Runtime == bare), vhostOf(p, n, f), r.check(o))
 		},
 		Open: func(ctx context.Context, o Options) (Platform, error) { return openMade(ctx, o, r, n, f) },
-		Most: maxWires, Skbs: true, Process: n.process || r.machine, Inherent: n.inherent,
+		Most: maxWires, Skbs: true, Process: n.process || r.machine || f.program != nil, Splits: n.splits, Polls: pollsOf(n, f), Inherent: f.inherits(n.inherent),
 	}, nil
 }
 

@@ -109,7 +109,8 @@ func (u *lookup) attach(port netns.Link) error {
 func (u *lookup) ready(context.Context, string, int) error { return nil }
 
 // lead writes every joint in both directions. Ports of functions that are not on the way lead to where nothing comes from.
-func (u *lookup) lead(_ context.Context, functions []string) error {
+func (u *lookup) lead(_ context.Context, chains [][]string) error {
+	functions := chains[0] // it does not split
 	last := u.ends[0].Index
 	join := func(a, b int) error {
 		return errors.Join(u.next.Put(uint32(a), uint32(b)), u.next.Put(uint32(b), uint32(a)))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -24,8 +25,9 @@ type network interface {
 	add(ctx context.Context, name, space string) error
 	// ready says that a function runs; pid 0: it has no process.
 	ready(ctx context.Context, name string, pid int) error
-	// lead what one station sends through functions, one behind the other, to the other station.
-	lead(ctx context.Context, functions []string) error
+	// lead what one station sends through functions, one behind the other, to the other station. Of several chains the first leads everything but what
+	// comes from the SourceMAC of one of the others.
+	lead(ctx context.Context, chains [][]string) error
 	// entry is the link in the namespace home where frames of the first station enter.
 	entry() string
 	close(ctx context.Context) error
@@ -36,6 +38,8 @@ type networkMaker struct {
 	name, about string
 	check       func(o Options) string
 	process     bool              // it forwards in a process of its own
+	splits      bool              // see Kind
+	threads     int               // of it that never wait for frames; more than 0: it has ports of vhost-user
 	wires       bool              // it puts the program of the function wire into the function's namespace itself
 	inherent    map[string]string // see Kind
 	open        func(ctx context.Context, l links, f function) (network, error)
@@ -43,10 +47,19 @@ type networkMaker struct {
 	destroy func(ctx context.Context, l links) error
 }
 
+// work is what a runtime runs in a function.
+type work struct {
+	name, space string
+	program     *program // nil: nothing that forwards
+	ports       ports
+}
+
 // runtime runs the process of a function, if it has one.
 type runtime interface {
 	// run it in a namespace that has the function's links; pid 0: there is none.
-	run(ctx context.Context, name, space string) (pid int, err error)
+	run(ctx context.Context, w work) (pid int, err error)
+	// ill says what has ended that should run; nil: nothing.
+	ill(ctx context.Context) error
 	// conditions that say what its functions are.
 	conditions() map[string]string
 	close(ctx context.Context) error
@@ -57,15 +70,16 @@ type runtimeMaker struct {
 	name, about string
 	machine     bool // its functions are machines, which forward by themselves: by a bridge
 	check       func(o Options) string
-	open        func(ctx context.Context, o Options, i instance.Instance) (runtime, error)
+	open        func(ctx context.Context, o Options, i instance.Instance, f function) (runtime, error)
 }
 
 // function is what forwards between the two links of a function.
 type function struct {
 	name, about string
 	forwarder   string // of a switch, by its name; empty: none
-	// inside makes it forward between links in and out of the thread's namespace, until it is closed.
-	inside func() (io.Closer, error)
+	// inside makes it forward between links in and out of the thread's namespace, until it is closed; nil: its program forwards.
+	inside  func() (io.Closer, error)
+	program *program // a process that forwards; nil: there is none
 }
 
 // links are the veth pairs of a platform: one end in its namespace home, the other one in that of a station or of a function.
@@ -119,9 +133,11 @@ type made struct {
 	from, to  string
 	names     []string // of the functions that are there
 	forwards  []io.Closer
-	inForce   int           // functions of the path in force; -1 none
+	inForce   Layout        // of the path in force
+	led       bool          // one is
 	each      time.Duration // that making a function may take
 	destroyer func(context.Context, links) error
+	pollers   pollers
 }
 
 func openMade(ctx context.Context, o Options, r runtimeMaker, n networkMaker, f function) (Platform, error) {
@@ -129,7 +145,7 @@ func openMade(ctx context.Context, o Options, r runtimeMaker, n networkMaker, f 
 	if err != nil {
 		return nil, err
 	}
-	m := &made{links: linksOf(inst), fn: f, inside: !r.machine && (f.forwarder == "" || !n.wires), inForce: -1, each: time.Second, destroyer: n.destroy}
+	m := &made{links: linksOf(inst), fn: f, inside: !r.machine && f.inside != nil && (f.forwarder == "" || !n.wires), each: time.Second, destroyer: n.destroy}
 	if r.machine {
 		m.each = bootsIn
 	}
@@ -153,44 +169,75 @@ func (m *made) build(ctx context.Context, o Options, r runtimeMaker, n networkMa
 	if m.net, err = n.open(ctx, m.links, m.fn); err != nil {
 		return err
 	}
-	if m.rt, err = r.open(ctx, o, m.inst); err != nil {
+	if n, ok := m.net.(*flows); ok && n.polls != nil {
+		if err := m.pollers.add(n.process.SwitchPID()); err != nil {
+			return err
+		}
+	}
+	if m.rt, err = r.open(ctx, o, m.inst, m.fn); err != nil {
 		return err
 	}
 	if err := m.net.station(ctx, "alice", m.from, sourceAddress); err != nil {
 		return err
 	}
-	return m.net.station(ctx, "bob", m.to, targetAddress)
+	if err := m.net.station(ctx, "bob", m.to, targetAddress); err != nil || m.fn.program == nil {
+		return err
+	}
+	for _, space := range []string{m.from, m.to} { // see copies
+		if err := wholeFrames(space, Station); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wholeFrames has an interface send frames as they are on a wire.
+func wholeFrames(space, name string) error {
+	at, err := netns.At(space)
+	if err != nil {
+		return err
+	}
+	return errors.Join(at.Offloads(name, false), at.Close())
 }
 
 // Path grows the platform to the functions of a layout and leads everything between the stations through them.
 func (m *made) Path(ctx context.Context, l Layout) (Path, error) {
-	p := Path{From: m.from, To: m.to, Source: sourceAddress.Addr(), Address: targetAddress.Addr(), Space: m.home, Link: m.net.entry()}
-	if err := m.grow(ctx, l.Chain); err != nil {
+	p := Path{From: m.from, To: m.to, Source: sourceAddress.Addr(), Address: targetAddress.Addr(), Space: m.home, Link: m.net.entry(), Chains: l.Parallel}
+	if err := m.pollers.wake(); err != nil {
 		return p, err
 	}
-	chain := m.names[:l.Chain]
+	if err := m.grow(ctx, l.side()*l.Chain); err != nil {
+		return p, err
+	}
 	middle := []string{m.home}
-	for _, name := range chain {
-		middle = append(middle, m.space(name))
+	var chains [][]string
+	for i := range l.side() {
+		chains = append(chains, m.names[i*l.Chain:(i+1)*l.Chain])
+		for _, name := range chains[i] {
+			middle = append(middle, m.space(name))
+		}
 	}
 	p.Middle = joinSpaces(middle)
-	if l.Chain == m.inForce {
+	if m.led && l == m.inForce {
 		return p, nil
 	}
-	m.inForce = -1
-	if err := m.net.lead(ctx, chain); err != nil {
+	m.led = false
+	if err := m.net.lead(ctx, chains); err != nil {
 		return p, err
 	}
-	m.inForce = l.Chain
-	return p, p.Try(ctx)
+	m.inForce, m.led = l, true
+	err := p.Try(ctx)
+	if err != nil {
+		err = errors.Join(err, m.rt.ill(ctx))
+	}
+	return p, err
 }
-
-// Conditions say what the functions are.
-func (m *made) Conditions() map[string]string { return m.rt.conditions() }
 
 func (m *made) space(name string) string { return filepath.Join(m.inst.NetnsDir(), name) }
 
-func wireName(i int) string { return fmt.Sprintf("w%03d", i) }
+const wirePattern = "w%03d"
+
+func wireName(i int) string { return fmt.Sprintf(wirePattern, i) }
 
 // grow makes functions until there are n.
 func (m *made) grow(ctx context.Context, n int) error {
@@ -246,18 +293,54 @@ func (m *made) add(ctx context.Context, name string) (forwards io.Closer, err er
 			return nil, fmt.Errorf("in %s: %w", space, err)
 		}
 	}
-	pid, err := m.rt.run(ctx, name, space)
+	w := work{name: name, space: space, program: m.fn.program}
+	if w.program != nil {
+		w.ports = m.portsOf(name)
+	}
+	pid, err := m.rt.run(ctx, w)
 	if err != nil {
 		return forwards, err
 	}
+	if w.program != nil && w.program.polls {
+		if err := m.pollers.add(pid); err != nil {
+			return forwards, err
+		}
+	}
 	return forwards, m.net.ready(ctx, name, pid)
+}
+
+// Conditions under which it carries, beside those of a path.
+func (m *made) Conditions() map[string]string {
+	out := map[string]string{}
+	maps.Copy(out, m.rt.conditions())
+	if n, ok := m.net.(*flows); ok {
+		maps.Copy(out, n.conditions())
+	}
+	return out
+}
+
+// portsOf a function's program: sockets where the network has such for it, and a processor in turns if it polls.
+func (m *made) portsOf(name string) (p ports) {
+	threads := 0
+	if n, ok := m.net.(*flows); ok && n.polls != nil {
+		threads = n.polls.threads
+		if m.fn.program.sockets {
+			p.sockets = n.sockets(name)
+			p.seen = p.sockets
+		}
+	}
+	_, cpus := shareOut(processors(), threads)
+	i := 0
+	_, _ = fmt.Sscanf(name, wirePattern, &i) // as wireName made it
+	p.cpu = cpus[i%len(cpus)]
+	return p
 }
 
 // Close removes everything.
 func (m *made) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	var errs []error
+	errs := []error{m.pollers.wake()}
 	if m.rt != nil {
 		errs = append(errs, m.rt.close(ctx))
 	}
@@ -269,6 +352,7 @@ func (m *made) Close() error {
 	} else {
 		errs = append(errs, m.destroyer(ctx, m.links))
 	}
+	m.pollers.close()
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove %s: %w", m.inst.Name, err)
 	}

@@ -4,21 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 
+	"github.com/vishvananda/netlink"
+
 	"weir.dev/weir/lab/traffic/tools"
-	"weir.dev/weir/netns"
 	"weir.dev/weir/ovsdb/ovsproc"
 )
 
-// flows is Open vSwitch as anybody can set it up: one bridge of the netdev datapath, and an entry from port to port for each joint, by ovs-ofctl. Weir has
-// no part in it.
+// flows is Open vSwitch as anybody can set it up: one bridge, and an entry from port to port for each joint, by ovs-ofctl. Weir has no part in it. Its datapath
+// is in user space, in the kernel (network ovs-kernel), or in user space with DPDK (ovsdpdk.go).
 type flows struct {
 	links
+	kind    string   // of the datapath, as Open vSwitch calls it
+	polls   *polling // nil: without DPDK
+	fn      function
+	options ovsproc.Options
 	process *ovsproc.Process
 	mu      sync.Mutex
 	numbers map[string]int       // of ports, by link
@@ -32,24 +38,74 @@ const switchName = "br0"
 // switchQueue is the receive buffer of a port, in bytes: Weir's driver gives its ports as much.
 const switchQueue = 8 << 20
 
+// Kinds of datapaths.
+const (
+	inUserSpace = "netdev"
+	inKernel    = "system"
+)
+
 func flowNetwork() networkMaker {
 	return networkMaker{
-		name: byFlows, about: "Open vSwitch (netdev) by hand: an entry from port to port", process: true, inherent: userSpaceSwitch(),
+		name: byFlows, about: "Open vSwitch (netdev, its datapath in user space) by hand: an entry from port to port", process: true, splits: true, inherent: userSpaceSwitch(),
+		check: func(Options) string { return checkOVS() },
+		open: func(ctx context.Context, l links, f function) (network, error) {
+			return openFlows(ctx, newFlows(l, f, inUserSpace, nil))
+		},
+		destroy: destroyFlows,
+	}
+}
+
+// kernelNetwork is what the paper and most people have: packets are forwarded in the kernel.
+func kernelNetwork() networkMaker {
+	return networkMaker{
+		name: byKernel, about: "Open vSwitch (the kernel's datapath) by hand: an entry from port to port", splits: true,
 		check: func(Options) string {
-			if err := errors.Join(ovsproc.Installed(), tools.Installed("ovs-ofctl")); err != nil {
-				return "Open vSwitch is not installed (apt-get install openvswitch-switch)"
+			if why := checkOVS(); why != "" {
+				return why
+			}
+			if _, err := netlink.GenlFamilyGet("ovs_datapath"); err != nil {
+				return "this kernel lacks Open vSwitch's datapath (CONFIG_OPENVSWITCH, modprobe openvswitch): " + byFlows + " has one in user space"
 			}
 			return ""
 		},
-		open: func(ctx context.Context, l links, _ function) (network, error) {
-			f := &flows{links: l, process: processOf(l), numbers: map[string]int{}, ports: map[string][2]string{}}
-			if err := f.start(ctx); err != nil {
-				return nil, errors.Join(err, f.close(ctx))
-			}
-			return f, nil
+		open: func(ctx context.Context, l links, f function) (network, error) {
+			return openFlows(ctx, newFlows(l, f, inKernel, nil))
 		},
-		destroy: func(ctx context.Context, l links) error { return processOf(l).Destroy(ctx) },
+		destroy: destroyFlows,
 	}
+}
+
+// bestNetwork is the Open vSwitch that a machine has: that of the kernel, or else the one in user space.
+func bestNetwork() networkMaker {
+	n := kernelNetwork()
+	if n.check(Options{}) != "" {
+		n = flowNetwork()
+	}
+	n.name = byBest
+	return n
+}
+
+func checkOVS() string {
+	if err := errors.Join(ovsproc.Installed(), tools.Installed("ovs-ofctl")); err != nil {
+		return "Open vSwitch is not installed (apt-get install openvswitch-switch)"
+	}
+	return ""
+}
+
+func newFlows(l links, fn function, kind string, p *polling) *flows {
+	o := processOptions(l)
+	o.Kernel = kind == inKernel
+	if p != nil {
+		o.Switch, o.Polls = p.program, true
+	}
+	return &flows{links: l, fn: fn, kind: kind, polls: p, options: o, process: ovsproc.At(o), numbers: map[string]int{}, ports: map[string][2]string{}}
+}
+
+func openFlows(ctx context.Context, f *flows) (network, error) {
+	if err := f.start(ctx); err != nil {
+		return nil, errors.Join(err, f.close(ctx))
+	}
+	return f, nil
 }
 
 // userSpaceSwitch is what a switch in user space cannot have: it sends on what it gets.
@@ -62,13 +118,21 @@ func processOptions(l links) ovsproc.Options {
 	return ovsproc.Options{Dir: filepath.Join(l.inst.Run, "ovs"), Netns: l.home}
 }
 
-func processOf(l links) *ovsproc.Process { return ovsproc.At(processOptions(l)) }
+// destroyFlows ends what a crashed run has left, and gives back what it took.
+func destroyFlows(ctx context.Context, l links) error {
+	return errors.Join(ovsproc.At(processOptions(l)).Destroy(ctx), hugepagesOf(l.inst).giveBack())
+}
 
 func (f *flows) start(ctx context.Context) error {
-	if _, err := ovsproc.Start(ctx, processOptions(f.links)); err != nil {
+	if _, err := ovsproc.Start(ctx, f.options); err != nil {
 		return err
 	}
-	return f.vsctl(ctx, "add-br", switchName, "--", "set", "bridge", switchName, "datapath_type=netdev", "fail_mode=secure", "protocols=OpenFlow13", "other-config:disable-in-band=true")
+	if f.polls != nil {
+		if err := f.poll(ctx); err != nil {
+			return err
+		}
+	}
+	return f.vsctl(ctx, "add-br", switchName, "--", "set", "bridge", switchName, "datapath_type="+f.kind, "fail_mode=secure", "protocols=OpenFlow13", "other-config:disable-in-band=true")
 }
 
 func (f *flows) station(_ context.Context, name, space string, address netip.Prefix) error {
@@ -78,24 +142,32 @@ func (f *flows) station(_ context.Context, name, space string, address netip.Pre
 	}
 	f.enlist(link.Name)
 	f.ends = append(f.ends, link.Name)
-	at, err := netns.At(space) // see userSpaceSwitch
-	if err != nil {
-		return err
+	if f.kind == inKernel {
+		return nil
 	}
-	return errors.Join(at.Offloads(Station, false), at.Close())
+	return wholeFrames(space, Station) // see userSpaceSwitch
 }
 
 func (f *flows) add(_ context.Context, name, space string) error {
-	in, out, err := f.joinFunction(name, space)
+	in, out, err := f.portsFor(name, space)
 	if err != nil {
 		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.enlist(in.Name)
-	f.enlist(out.Name)
-	f.ports[name] = [2]string{in.Name, out.Name}
+	f.enlist(in)
+	f.enlist(out)
+	f.ports[name] = [2]string{in, out}
 	return nil
+}
+
+// portsFor a function: links of its namespace, or sockets.
+func (f *flows) portsFor(name, space string) (in, out string, err error) {
+	if f.shares() {
+		return f.makeSockets(name)
+	}
+	a, b, err := f.joinFunction(name, space)
+	return a.Name, b.Name, err
 }
 
 // enlist a link that is to become a port, under a number of its own.
@@ -108,22 +180,35 @@ func (f *flows) enlist(link string) {
 
 func (f *flows) ready(context.Context, string, int) error { return nil }
 
-func (f *flows) lead(ctx context.Context, functions []string) error {
+func (f *flows) lead(ctx context.Context, chains [][]string) error {
 	if err := f.plug(ctx); err != nil {
 		return err
 	}
-	var entries strings.Builder
-	join := func(one, other string) {
+	return f.run(ctx, f.entries(chains), "ovs-ofctl", "-O", "OpenFlow13", "replace-flows", "unix:"+f.process.Mgmt(switchName), "-")
+}
+
+// entries from port to port. Where chains part, what comes from a source of another chain than the first has an entry of a higher priority.
+func (f *flows) entries(chains [][]string) string {
+	var out strings.Builder
+	join := func(one, other, there, back string) {
 		a, b := f.numbers[one], f.numbers[other]
-		fmt.Fprintf(&entries, "in_port=%d,actions=output:%d\nin_port=%d,actions=output:%d\n", a, b, b, a)
+		fmt.Fprintf(&out, "%sin_port=%d,actions=output:%d\n%sin_port=%d,actions=output:%d\n", there, a, b, back, b, a)
 	}
-	last := f.ends[0]
-	for _, name := range functions {
-		join(last, f.ports[name][0])
-		last = f.ports[name][1]
+	for i, functions := range chains {
+		there, back := "", ""
+		if i > 0 {
+			source := SourceMAC(i)
+			mac := net.HardwareAddr(source[:]).String()
+			there, back = "priority=40000,dl_src="+mac+",", "priority=40000,dl_dst="+mac+","
+		}
+		last, first := f.ends[0], there
+		for _, name := range functions {
+			join(last, f.ports[name][0], first, "")
+			last, first = f.ports[name][1], ""
+		}
+		join(last, f.ends[1], first, back)
 	}
-	join(last, f.ends[1])
-	return f.run(ctx, entries.String(), "ovs-ofctl", "-O", "OpenFlow13", "replace-flows", "unix:"+f.process.Mgmt(switchName), "-")
+	return out.String()
 }
 
 // plug links that wait into the switch, all at once.
@@ -131,6 +216,9 @@ func (f *flows) plug(ctx context.Context) error {
 	var argv []string
 	for _, link := range f.waiting {
 		argv = append(argv, "--", "add-port", switchName, link, "--", "set", "interface", link, fmt.Sprintf("ofport_request=%d", f.numbers[link]))
+		if f.polls != nil {
+			argv = append(argv, f.device(link)...)
+		}
 	}
 	if len(argv) == 0 {
 		return nil
@@ -139,24 +227,55 @@ func (f *flows) plug(ctx context.Context) error {
 		return err
 	}
 	f.waiting = nil
+	switch {
+	case f.polls != nil:
+		return f.plugged(ctx)
+	case f.kind == inKernel:
+		return nil
+	}
 	return f.process.Widen(switchQueue)
 }
 
 func (f *flows) vsctl(ctx context.Context, argv ...string) error {
-	return f.run(ctx, "", "ovs-vsctl", append([]string{"--db=" + f.process.DB(), "--timeout=30"}, argv...)...)
+	_, err := f.ask(ctx, argv...)
+	return err
+}
+
+// ask the database.
+func (f *flows) ask(ctx context.Context, argv ...string) (string, error) {
+	return f.output(ctx, "", "ovs-vsctl", append([]string{"--db=" + f.process.DB(), "--timeout=30"}, argv...)...)
 }
 
 // run a program of Open vSwitch to its end.
 func (f *flows) run(ctx context.Context, stdin, name string, argv ...string) error {
+	_, err := f.output(ctx, stdin, name, argv...)
+	return err
+}
+
+func (f *flows) output(ctx context.Context, stdin, name string, argv ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, argv...)
 	cmd.Stdin = strings.NewReader(stdin)
 	cmd.Env = append(cmd.Environ(), "OVS_RUNDIR="+f.process.Dir())
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(string(out)))
+	out, err := cmd.CombinedOutput()
+	text := strings.TrimSpace(string(out))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", name, err, text)
 	}
-	return nil
+	return text, nil
+}
+
+// conditions that the switch adds to what is measured.
+func (f *flows) conditions() map[string]string {
+	text := f.kind
+	if f.polls != nil {
+		cpus, _ := shareOut(processors(), f.polls.threads)
+		text += fmt.Sprintf(" with DPDK, polling on CPUs %v", cpus)
+	}
+	return map[string]string{"datapath": text}
 }
 
 func (f *flows) entry() string { return f.ends[0] }
 
-func (f *flows) close(ctx context.Context) error { return f.process.Destroy(ctx) }
+func (f *flows) close(ctx context.Context) error {
+	return errors.Join(f.process.Destroy(ctx), hugepagesOf(f.inst).giveBack())
+}

@@ -35,6 +35,8 @@ type Options struct {
 // Layout says what a path leads through, and where that stands.
 type Layout struct {
 	Chain int // functions one behind the other
+	// Parallel chains side by side, each of so many functions: what a station sends is split by its source MAC. 0: one.
+	Parallel int
 	// Placement of the functions and Stations are the hosts of platform hosts; empty: the defaults. Other platforms have one place only.
 	Placement string // one, spread, or hosts' names joined with +
 	Stations  string // hosts whose endpoints the stations are: here, or one or two names joined with +
@@ -49,9 +51,20 @@ type Path struct {
 	Space, Link string
 	// FrameSpace and FrameLink are where XDP frames leave towards the platform; empty: it takes none.
 	FrameSpace, FrameLink string
+	// Chains are side by side, and what is put in is split among them by its source MAC: SourceMAC. 0 or 1: there is one.
+	Chains int
 	// Middle are the namespaces between the stations, joined as in PATH; empty: there are none, or they are not this machine's.
 	Middle string
 }
+
+// side is how many chains are side by side.
+func (l Layout) side() int { return max(1, l.Parallel) }
+
+// MostParallel chains of a path.
+const MostParallel = 64
+
+// SourceMAC of what goes into the i-th of several chains, from the second on. The first takes everything else.
+func SourceMAC(i int) [6]byte { return [6]byte{0x02, 0x57, 0x45, 0, 0, byte(i)} } // locally administered
 
 // Station is the name of the stations' interfaces.
 const Station = "eth0"

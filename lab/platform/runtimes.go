@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/docker/dockerd"
@@ -19,27 +20,22 @@ import (
 
 const wireImage = "wire"
 
-// noProcess is the runtime of functions without a process.
-type noProcess struct{}
-
-func openBare(context.Context, Options, instance.Instance) (runtime, error) { return noProcess{}, nil }
-
-func (noProcess) run(context.Context, string, string) (int, error) { return 0, nil }
-func (noProcess) conditions() map[string]string                    { return nil }
-func (noProcess) close(context.Context) error                      { return nil }
-
-// Bundle is the image "wire" as it is mounted, for what runs containers of it.
+// Bundle is an image as it is mounted, for what runs containers of it.
 type Bundle struct {
 	store *image.Store
 	img   image.Image
 	root  string
 }
 
-// OpenBundle mounts the image.
-func OpenBundle(ctx context.Context, i instance.Instance, images []string) (b Bundle, err error) {
+// OpenBundle mounts the image "wire".
+func OpenBundle(ctx context.Context, i instance.Instance, images []string) (Bundle, error) {
+	return openBundle(ctx, i, images, wireImage)
+}
+
+func openBundle(ctx context.Context, i instance.Instance, images []string, name string) (b Bundle, err error) {
 	b.store = image.Open(i, images...)
-	if b.img, err = b.store.Resolve(wireImage); err == nil {
-		b.root, err = b.store.Mount(ctx, wireImage)
+	if b.img, err = b.store.Resolve(name); err == nil {
+		b.root, err = b.store.Mount(ctx, name)
 	}
 	return b, err
 }
@@ -51,19 +47,21 @@ func (b Bundle) Root() string   { return b.root }
 // Container is what runs in a function.
 func (b Bundle) Container(id, space string) container.Spec {
 	return container.Spec{
-		ID: id, Image: wireImage, Rootfs: b.root, ReadOnly: true, Args: b.img.Args, Env: b.img.Env, Dir: b.img.Dir, Netns: space,
+		ID: id, Image: b.img.Ref, Rootfs: b.root, ReadOnly: true, Args: b.img.Args, Env: b.img.Env, Dir: b.img.Dir, Netns: space,
 		Capabilities: b.img.Contract.Capabilities,
 	}
 }
 
 // CheckImage tells why there is no image "wire"; empty: there is.
-func CheckImage(o Options) string {
+func CheckImage(o Options) string { return checkImage(o, wireImage, "make build") }
+
+func checkImage(o Options, name, builtBy string) string {
 	i, err := instance.New("0", os.DevNull)
 	if err == nil {
-		_, err = image.Open(i, o.Images...).Resolve(wireImage)
+		_, err = image.Open(i, o.Images...).Resolve(name)
 	}
 	if err != nil {
-		return fmt.Sprintf("image %s: %s (make build)", wireImage, err)
+		return fmt.Sprintf("%s (%s)", err, builtBy)
 	}
 	return ""
 }
@@ -149,7 +147,7 @@ func (r *Runtime) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// contained runs the image "wire" in containers of a driver. The image's process only waits: it forwards nothing. A machine forwards.
+// contained runs images in containers of a driver: that of the function's program, or "wire", whose process only waits. A machine without a program forwards.
 type contained struct {
 	rt      *Runtime
 	bundle  Bundle
@@ -161,13 +159,17 @@ func containerRuntime(name string) runtimeMaker {
 	if m.machine {
 		m.about = "in a virtual machine of the runtime " + name
 	}
-	m.open = func(ctx context.Context, o Options, i instance.Instance) (runtime, error) {
+	m.open = func(ctx context.Context, o Options, i instance.Instance, f function) (runtime, error) {
 		c := &contained{machine: m.machine}
 		var err error
 		if c.rt, err = OpenRuntime(ctx, name, i); err != nil {
 			return nil, err
 		}
-		if c.bundle, err = OpenBundle(ctx, i, o.Images); err != nil {
+		image := wireImage
+		if f.program != nil {
+			image = f.program.image
+		}
+		if c.bundle, err = openBundle(ctx, i, o.Images, image); err != nil {
 			return nil, errors.Join(err, c.close(ctx))
 		}
 		return c, nil
@@ -175,15 +177,22 @@ func containerRuntime(name string) runtimeMaker {
 	return m
 }
 
-func (c *contained) run(ctx context.Context, name, space string) (int, error) {
-	spec := c.bundle.Container(name, space)
-	if c.machine {
-		spec.Forwarder = wireFunction
+func (c *contained) run(ctx context.Context, w work) (int, error) {
+	s := c.bundle.Container(w.name, w.space)
+	switch {
+	case w.program == nil && c.machine:
+		s.Forwarder = wireFunction
+	case w.program != nil:
+		if w.ports.sockets != "" {
+			w.ports.seen = socketsInside
+			s.Mounts = append(s.Mounts, container.Mount{Source: w.ports.sockets, Target: socketsInside})
+		}
+		s.Args = append(slices.Clone(s.Args), w.program.arguments(w.ports)...)
 	}
-	if err := c.rt.Run(ctx, spec); err != nil {
+	if err := c.rt.Run(ctx, s); err != nil {
 		return 0, err
 	}
-	st, err := c.rt.Status(ctx, name)
+	st, err := c.rt.Status(ctx, w.name)
 	return st.PID, err
 }
 
@@ -198,6 +207,28 @@ func (c *contained) conditions() map[string]string {
 		return map[string]string{ConditionMachines: note}
 	}
 	return nil
+}
+
+// ill says which containers have ended, and their last words; nil: none has.
+func (c *contained) ill(ctx context.Context) error {
+	all, err := c.rt.List(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, st := range all {
+		if st.State == container.Running {
+			continue
+		}
+		text := ""
+		if log, err := c.rt.Logs(ctx, st.ID, container.LogOptions{Tail: 5}); err == nil {
+			b, _ := io.ReadAll(io.LimitReader(log, maxSaid))
+			text = lastOf(string(b))
+			_ = log.Close()
+		}
+		errs = append(errs, fmt.Errorf("function %s: its container is %s: %s", st.ID, st.State, text))
+	}
+	return errors.Join(errs...)
 }
 
 func (c *contained) close(ctx context.Context) error {

@@ -32,7 +32,7 @@ func switchNetwork(name string, d switches.Driver) networkMaker {
 		return switches.Options{Instance: l.inst, Logger: slog.New(slog.DiscardHandler), Private: true}
 	}
 	n := networkMaker{
-		name: name, about: "Weir's switch " + name, wires: true,
+		name: name, about: "Weir's switch " + name, wires: true, splits: true,
 		check: func(Options) string {
 			for _, f := range d.Features() {
 				if f.Required && !f.OK {
@@ -90,16 +90,23 @@ func (s *switched) ready(ctx context.Context, name string, pid int) error {
 	return s.sw.SetState(ctx, name, datapath.Up, pid)
 }
 
-func (s *switched) lead(ctx context.Context, functions []string) error {
+func (s *switched) lead(ctx context.Context, chains [][]string) error {
 	if x, ok := s.sw.(interface{ Settle(context.Context) error }); ok { // what a driver puts off
 		if err := x.Settle(ctx); err != nil {
 			return err
 		}
 	}
 	in := router.Input{Endpoints: s.endpoints, Functions: s.functions, Chains: map[string]api.ChainSpec{}, Policies: map[string]api.PolicySpec{}}
-	if len(functions) > 0 {
-		in.Chains["wires"] = api.ChainSpec{Path: strings.Join(functions, " | ")}
-		in.Policies["all"] = api.PolicySpec{From: "alice", To: "bob", Match: []string{"tcp", "udp", "icmp"}, Chain: "wires"}
+	for i, functions := range chains {
+		if len(functions) == 0 {
+			continue
+		}
+		name, from := fmt.Sprintf("wires-%d", i), "alice"
+		if i > 0 {
+			from = api.Selector{Kind: api.SelectMAC, MAC: SourceMAC(i)}.String()
+		}
+		in.Chains[name] = api.ChainSpec{Path: strings.Join(functions, " | ")}
+		in.Policies[name] = api.PolicySpec{From: from, To: "bob", Match: []string{"tcp", "udp", "icmp"}, Chain: name, Priority: 100 + i}
 	}
 	out := router.Compile(in)
 	for name, err := range out.Errors {

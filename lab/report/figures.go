@@ -68,6 +68,7 @@ func (r Report) figures() (out []figure) {
 				}
 			}
 		}
+		out = append(out, twinFigures(p)...)
 		out = append(out, lawFigures(r.Laws, p)...)
 		out = append(out, limitFigures(r.Limits, p)...)
 		if f, ok := cdf(r.Distributions, p); ok {

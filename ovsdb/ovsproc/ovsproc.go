@@ -39,6 +39,12 @@ var ErrNotInstalled = errors.New("not installed; Open vSwitch is wanted (Debian:
 type Options struct {
 	Dir   string // absolute, at most 80 bytes: database, sockets, pid files, logs; made if missing
 	Netns string // path, or name under /run/netns; "" the calling thread's own
+	// Switch is the program in the place of ovs-vswitchd, such as one with DPDK; "": that.
+	Switch string
+	// Kernel lets it have datapaths of the kernel, too, in its namespace.
+	Kernel bool
+	// Polls: threads of it never wait for frames. Then it has no priority over other processes, which would starve.
+	Polls bool
 }
 
 // Process is a handle on the processes of one directory; it holds nothing open.
@@ -182,8 +188,15 @@ func (p *Process) StartSwitch(ctx context.Context) error {
 	if p.pid(switchd) > 0 {
 		return nil
 	}
-	if err := p.daemon(ctx, switchd, p.common(switchd, "--disable-system", p.DB())...); err != nil {
+	args := []string{p.DB()}
+	if !p.o.Kernel {
+		args = append(args, "--disable-system")
+	}
+	if err := p.daemon(ctx, switchd, p.common(switchd, args...)...); err != nil {
 		return err
+	}
+	if p.o.Polls {
+		return nil
 	}
 	// Where the kernel shares processors between sessions first (sched(7), autogroup), that counts among those of one session only.
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", p.pid(switchd)), []byte(priority), 0)
@@ -224,9 +237,12 @@ const runTime = 30 * time.Second
 
 // run a program to its end (of a daemon: until it has detached) in the namespace.
 func (p *Process) run(ctx context.Context, program string, args ...string) error {
-	path, err := find(program)
-	if err != nil {
-		return err
+	path := p.o.Switch
+	if program != switchd || path == "" {
+		var err error
+		if path, err = find(program); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, runTime)
 	defer cancel()
@@ -235,7 +251,7 @@ func (p *Process) run(ctx context.Context, program string, args ...string) error
 		return err
 	}
 	defer out.Close()
-	if nice, err := find("nice"); err == nil && program == switchd {
+	if nice, err := find("nice"); err == nil && program == switchd && !p.o.Polls {
 		path, args = nice, append([]string{"-n", priority, path}, args...)
 	}
 	c := exec.CommandContext(ctx, path, args...)
@@ -392,9 +408,11 @@ var files = []string{"conf.db", "conf.db.new", ".conf.db.~lock~", ".conf.db.new.
 
 // cleanup lets ovs-vswitchd end and take away what would outlive it: the taps of bridges.
 func (p *Process) cleanup(ctx context.Context) {
-	if p.SwitchPID() == 0 {
+	pid := p.SwitchPID()
+	if pid == 0 {
 		return
 	}
+	_ = unix.Kill(pid, unix.SIGCONT) // somebody may have stopped it, and been killed
 	c, err := ovsdb.Dial(ctx, "unix:"+p.SwitchControl(), ovsdb.Options{})
 	if err != nil {
 		return // it will be ended by a signal

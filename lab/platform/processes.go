@@ -1,0 +1,142 @@
+package platform
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/image"
+	"weir.dev/weir/instance"
+	"weir.dev/weir/lab/tied"
+)
+
+// processes is the runtime of functions that are network namespaces: their programs, where they have any, are processes of the lab, which end with it.
+type processes struct {
+	images []string
+	inst   instance.Instance
+	mu     sync.Mutex
+	roots  map[string]string // where images are mounted
+	all    []*process
+}
+
+// process of a function.
+type process struct {
+	name  string
+	cmd   *exec.Cmd
+	out   said
+	ended chan struct{}
+}
+
+// maxSaid is how much of a program's output is kept.
+const maxSaid = 1 << 16
+
+// said is the beginning of an output.
+type said struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if room := maxSaid - s.b.Len(); room > 0 {
+		s.b.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}
+
+func (s *said) tail() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return lastOf(s.b.String())
+}
+
+// lastOf a program's output, for an error.
+func lastOf(text string) string {
+	text = strings.TrimSpace(text)
+	return text[max(0, len(text)-600):]
+}
+
+func openBare(_ context.Context, o Options, i instance.Instance, _ function) (runtime, error) {
+	return &processes{images: o.Images, inst: i, roots: map[string]string{}}, nil
+}
+
+func (r *processes) run(ctx context.Context, w work) (pid int, err error) {
+	if w.program == nil {
+		return 0, nil
+	}
+	root, err := r.root(ctx, w.program.image)
+	if err != nil {
+		return 0, err
+	}
+	path, err := w.program.host(root)
+	if err != nil {
+		return 0, err
+	}
+	p := &process{name: w.name, ended: make(chan struct{})}
+	p.cmd = exec.Command(path, w.program.arguments(w.ports)...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	p.cmd.Env = append(p.cmd.Environ(), "RUNTIME_DIRECTORY="+r.inst.Run, "LC_ALL=C")
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := tied.Start(w.space, p.cmd); err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	go func() { _ = p.cmd.Wait(); close(p.ended) }() // how it ended is in its output
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, p)
+	return p.cmd.Process.Pid, nil
+}
+
+// root of an image, mounted once.
+func (r *processes) root(ctx context.Context, name string) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if root, ok := r.roots[name]; ok {
+		return root, nil
+	}
+	root, err := image.Open(r.inst, r.images...).Mount(ctx, name)
+	if err == nil {
+		r.roots[name] = root
+	}
+	return root, err
+}
+
+func (r *processes) conditions() map[string]string { return nil }
+
+// ill says which programs have ended, and their last words; nil: none has.
+func (r *processes) ill(context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for _, p := range r.all {
+		select {
+		case <-p.ended:
+			errs = append(errs, fmt.Errorf("function %s: its program has ended: %s", p.name, p.out.tail()))
+		default:
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *processes) close(ctx context.Context) error {
+	var errs []error
+	for _, p := range r.all {
+		if err := unix.Kill(-p.cmd.Process.Pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, err)
+		}
+		<-p.ended
+	}
+	r.all = nil
+	if len(r.roots) > 0 {
+		errs = append(errs, image.Open(r.inst).Destroy(ctx))
+	}
+	return errors.Join(errs...)
+}

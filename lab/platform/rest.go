@@ -1,0 +1,103 @@
+package platform
+
+import (
+	"errors"
+	"fmt"
+	goruntime "runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Resting is a platform that may keep processors busy without frames, since it polls. It is stopped by Rest, and wakes at its next Path. What else is measured
+// in the same block would share its processors with it.
+type Resting interface{ Rest() error }
+
+// Rest stops what polls.
+func (m *made) Rest() error { return m.pollers.rest() }
+
+// pollers are processes that never wait.
+type pollers struct {
+	mu      sync.Mutex
+	pidfds  []int // so that no id comes to mean another process
+	resting bool
+}
+
+func (p *pollers) add(pid int) error {
+	if pid == 0 {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return fmt.Errorf("process %d: %w", pid, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pidfds = append(p.pidfds, fd)
+	return nil
+}
+
+func (p *pollers) rest() error {
+	if p.resting || len(p.pidfds) == 0 {
+		return nil
+	}
+	p.resting = true
+	return p.signal(unix.SIGSTOP)
+}
+
+func (p *pollers) wake() error {
+	if !p.resting {
+		return nil
+	}
+	p.resting = false
+	return p.signal(unix.SIGCONT)
+}
+
+func (p *pollers) signal(s unix.Signal) error {
+	var errs []error
+	for _, fd := range p.pidfds {
+		if err := unix.PidfdSendSignal(fd, s, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (p *pollers) close() {
+	for _, fd := range p.pidfds {
+		_ = unix.Close(fd)
+	}
+	p.pidfds = nil
+}
+
+// processors that this process may use.
+func processors() (all []int) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		for i := range goruntime.NumCPU() {
+			all = append(all, i)
+		}
+		return all
+	}
+	for i := range len(set) * 64 {
+		if set.IsSet(i) {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// shareOut says which processors the polling threads of a switch have, and which its polling functions, in turns. The first one sends: it is left alone as long
+// as there are others. Where there are too few, functions share those of the switch.
+func shareOut(all []int, threads int) (switches, functions []int) {
+	threads = min(threads, len(all))
+	switches = all[len(all)-threads:]
+	functions = all[:len(all)-threads]
+	switch {
+	case len(functions) > 1:
+		functions = functions[1:]
+	case len(functions) == 0:
+		functions = all
+	}
+	return switches, functions
+}
