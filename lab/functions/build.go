@@ -74,7 +74,7 @@ func pcapBridge(ctx context.Context, from, work string) (image.Recipe, error) {
 	}, nil
 }
 
-// drivers of DPDK that the function needs, of all that are installed: the program loads what is in its folder of drivers.
+// drivers of DPDK that the function needs, of all that are installed. In the image they are beside other libraries: one file each, loaded once.
 var drivers = []string{"librte_bus_vdev", "librte_bus_pci", "librte_mempool_ring", "librte_net_af_packet", "librte_net_virtio"}
 
 func testpmd(ctx context.Context) (image.Recipe, error) {
@@ -94,9 +94,11 @@ func testpmd(ctx context.Context) (image.Recipe, error) {
 		if err != nil || len(found) == 0 {
 			return r, errors.Join(fmt.Errorf("DPDK's driver %s is not installed (make peers)", d), err)
 		}
-		short := slices.MinFunc(found, func(a, b string) int { return len(a) - len(b) }) // .so.23, not .so.23.0
-		r.Files = append(r.Files, image.RecipeFileSpec{To: short, From: short, Mode: 0o755})
-		loaded = append(loaded, short)
+		driver := slices.MinFunc(found, func(a, b string) int { return len(a) - len(b) }) // libX.so.23, as others need it, of which libX.so.23.0 is another name
+		libraries := filepath.Dir(filepath.Dir(filepath.Dir(driver)))
+		r.Files = append(r.Files, image.RecipeFileSpec{To: filepath.Join(libraries, filepath.Base(driver)), From: driver, Mode: 0o755})
+		r.Entrypoint = append(r.Entrypoint, "-d", filepath.Base(driver))
+		loaded = append(loaded, driver)
 	}
 	libraries, err := needed(ctx, loaded)
 	for _, path := range libraries {

@@ -226,11 +226,36 @@ func (m *made) Path(ctx context.Context, l Layout) (Path, error) {
 		return p, err
 	}
 	m.inForce, m.led = l, true
-	err := p.Try(ctx)
-	if err != nil {
-		err = errors.Join(err, m.rt.ill(ctx))
+	return p, m.try(ctx, p)
+}
+
+// checkup is how often programs that should run are looked at while a path is tried.
+const checkup = 500 * time.Millisecond
+
+// try a path. A program that has ended is not waited for.
+func (m *made) try(ctx context.Context, p Path) error {
+	if m.fn.program == nil {
+		return p.Try(ctx)
 	}
-	return p, err
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	tried := make(chan error, 1)
+	go func() { tried <- p.Try(ctx) }()
+	for {
+		select {
+		case err := <-tried:
+			if err == nil {
+				return nil
+			}
+			return errors.Join(err, m.rt.ill(context.WithoutCancel(ctx)))
+		case <-time.After(checkup):
+			if err := m.rt.ill(ctx); err != nil {
+				cancel(err)
+				<-tried
+				return err
+			}
+		}
+	}
 }
 
 func (m *made) space(name string) string { return filepath.Join(m.inst.NetnsDir(), name) }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	containers "weir.dev/weir/container/drivers"
 	"weir.dev/weir/flow"
@@ -114,16 +115,27 @@ func (f *flows) poll(ctx context.Context) error {
 		digits += fmt.Sprintf("%x", d)
 	}
 	err := f.vsctl(ctx, "set", "Open_vSwitch", ".", "other_config:pmd-cpu-mask=0x"+strings.TrimLeft(digits, "0"),
-		fmt.Sprintf("other_config:dpdk-socket-mem=%d", pagesOfSwitch*2), "other_config:dpdk-extra=--no-pci --no-telemetry --in-memory --single-file-segments",
+		fmt.Sprintf("other_config:dpdk-socket-mem=%d", pagesOfSwitch*2), fmt.Sprintf("other_config:dpdk-socket-limit=%d", pagesOfSwitch*2), "other_config:dpdk-extra=--no-pci --no-telemetry --in-memory --single-file-segments",
 		"other_config:dpdk-init=true")
 	if err != nil {
 		return err
 	}
-	if up, err := f.ask(ctx, "get", "Open_vSwitch", ".", "dpdk_initialized"); err != nil || up != "true" {
-		return errors.Join(fmt.Errorf("DPDK does not come up in Open vSwitch: %s", f.log()), err)
+	ctx, cancel := context.WithTimeout(ctx, upWithin)
+	defer cancel()
+	for {
+		up, err := f.ask(ctx, "get", "Open_vSwitch", ".", "dpdk_initialized")
+		if err == nil && up == "true" {
+			return nil
+		}
+		if err != nil || f.process.SwitchPID() == 0 || ctx.Err() != nil {
+			return errors.Join(fmt.Errorf("DPDK does not come up in Open vSwitch: %s", f.log()), err, ctx.Err())
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
-	return nil
 }
+
+// upWithin is how long DPDK may take to come up: it clears its memory.
+const upWithin = 20 * time.Second
 
 // log is the end of what the switch wrote.
 func (f *flows) log() string {
