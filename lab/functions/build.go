@@ -81,7 +81,7 @@ func testpmd(ctx context.Context) (image.Recipe, error) {
 	const name = "dpdk-testpmd"
 	r := image.Recipe{
 		Name: "testpmd", Tag: "1", Description: "Forwards every frame between its two ports unchanged, by DPDK's testpmd", Entrypoint: []string{"/usr/bin/" + name},
-		Labels: labels("CAP_NET_RAW,CAP_NET_ADMIN,CAP_IPC_LOCK"), Env: []string{"RUNTIME_DIRECTORY=/tmp", "LC_ALL=C"},
+		Labels: labels("CAP_NET_RAW,CAP_NET_ADMIN,CAP_IPC_LOCK,CAP_SYS_NICE"), Env: []string{"RUNTIME_DIRECTORY=/tmp", "LC_ALL=C"},
 	}
 	program, err := exec.LookPath(name)
 	if err != nil {

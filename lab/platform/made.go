@@ -203,10 +203,12 @@ func wholeFrames(space, name string) error {
 // Path grows the platform to the functions of a layout and leads everything between the stations through them.
 func (m *made) Path(ctx context.Context, l Layout) (Path, error) {
 	p := Path{From: m.from, To: m.to, Source: sourceAddress.Addr(), Address: targetAddress.Addr(), Space: m.home, Link: m.net.entry(), Chains: l.Parallel}
-	if err := m.pollers.wake(); err != nil {
-		return p, err
+	if n := l.side() * l.Chain; n > len(m.names) { // what polls would take the processors meanwhile
+		if err := errors.Join(m.pollers.rest(), m.grow(ctx, n)); err != nil {
+			return p, err
+		}
 	}
-	if err := m.grow(ctx, l.side()*l.Chain); err != nil {
+	if err := m.pollers.wake(); err != nil {
 		return p, err
 	}
 	middle := []string{m.home}
@@ -266,10 +268,7 @@ func wireName(i int) string { return fmt.Sprintf(wirePattern, i) }
 
 // grow makes functions until there are n.
 func (m *made) grow(ctx context.Context, n int) error {
-	if n <= len(m.names) {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience+time.Duration(n)*m.each)
+	ctx, cancel := context.WithTimeout(ctx, patience+time.Duration(n-len(m.names))*m.each)
 	defer cancel()
 	var mu sync.Mutex
 	var errs []error
