@@ -161,14 +161,15 @@ func Kinds() []Kind {
 			kinds[i] = made
 		}
 	}
+	all, short := networks(), kinds
 	for _, r := range runtimes() {
-		for _, n := range networks() {
+		for _, n := range all {
 			for _, f := range functions() {
 				p := Point{r.name, n.name, f.name}
-				if slices.ContainsFunc(kinds, func(k Kind) bool { return k.Point == p }) {
+				if slices.ContainsFunc(short, func(k Kind) bool { return k.Point == p }) {
 					continue
 				}
-				if k, err := makeKind(p); err == nil {
+				if k, err := kindOf(r, n, f); err == nil {
 					kinds = append(kinds, k)
 				}
 			}
@@ -191,6 +192,12 @@ func makeKind(p Point) (Kind, error) {
 	if err != nil {
 		return Kind{}, err
 	}
+	return kindOf(r, n, f)
+}
+
+// kindOf makers. The error says why they do not go together.
+func kindOf(r runtimeMaker, n networkMaker, f function) (Kind, error) {
+	p := Point{r.name, n.name, f.name}
 	if r.machine && f.name != byBridges && f.program == nil {
 		return Kind{}, fmt.Errorf("runtime %s: what forwards in a virtual machine is a bridge, or a program: want another function, such as %s", p.Runtime, byBridges)
 	}

@@ -63,10 +63,7 @@ func kernelNetwork() networkMaker {
 			if why := checkOVS(); why != "" {
 				return why
 			}
-			if _, err := netlink.GenlFamilyGet("ovs_datapath"); err != nil {
-				return "this kernel lacks Open vSwitch's datapath (CONFIG_OPENVSWITCH, modprobe openvswitch): " + byFlows + " has one in user space"
-			}
-			return ""
+			return checkKernel()
 		},
 		open: func(ctx context.Context, l links, f function) (network, error) {
 			return openFlows(ctx, newFlows(l, f, inKernel, nil))
@@ -75,10 +72,18 @@ func kernelNetwork() networkMaker {
 	}
 }
 
+// checkKernel tells why there is no datapath of the kernel; empty: there is.
+var checkKernel = sync.OnceValue(func() string {
+	if _, err := netlink.GenlFamilyGet("ovs_datapath"); err != nil {
+		return "this kernel lacks Open vSwitch's datapath (CONFIG_OPENVSWITCH, modprobe openvswitch): " + byFlows + " has one in user space"
+	}
+	return ""
+})
+
 // bestNetwork is the Open vSwitch that a machine has: that of the kernel, or else the one in user space.
 func bestNetwork() networkMaker {
 	n := kernelNetwork()
-	if n.check(Options{}) != "" {
+	if checkKernel() != "" {
 		n = flowNetwork()
 	}
 	n.name = byBest

@@ -1,0 +1,235 @@
+package platform
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// counted is a file that stands for the kernel's: at most so many can be had.
+func counted(t *testing.T, n int) hugepages {
+	dir := t.TempDir()
+	h := hugepages{count: filepath.Join(dir, "nr_hugepages"), record: filepath.Join(dir, "hugepages")}
+	if err := os.WriteFile(h.count, []byte(fmt.Sprintln(n)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func (h hugepages) now(t *testing.T) int {
+	t.Helper()
+	text, err := os.ReadFile(h.count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (h hugepages) set(t *testing.T, n int) {
+	t.Helper()
+	if err := os.WriteFile(h.count, []byte(fmt.Sprintln(n)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Hugepages that were taken are given back, and those of others stay, whatever these did meanwhile.
+func TestHugepagesAreGivenBackExactly(t *testing.T) {
+	h := counted(t, 1000)
+	for _, n := range []int{100, 20} {
+		if err := h.more(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := h.now(t); n != 1120 {
+		t.Fatalf("%d: want 1120", n)
+	}
+	h.set(t, 1620) // another takes 500
+	for range 2 {  // the second time there is nothing to give back
+		if err := h.giveBack(); err != nil {
+			t.Fatal(err)
+		}
+		if n := h.now(t); n != 1500 {
+			t.Fatalf("%d: want 1500", n)
+		}
+	}
+	if _, err := os.Stat(h.record); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the record is still there: %v", err)
+	}
+}
+
+// A crash at any moment of a change leaves a record from which the number before is found.
+func TestHugepagesOfACrashAreGivenBack(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		record    pages
+		now, want int
+	}{
+		{"before taking", pages{Before: 1000, Change: 100}, 1000, 1000},
+		{"behind taking", pages{Before: 1000, Change: 100}, 1100, 1000},
+		{"part of it", pages{Before: 1000, Change: 100}, 1040, 1000},
+		{"the second time, before", pages{Taken: 100, Before: 1100, Change: 20}, 1100, 1000},
+		{"the second time, behind", pages{Taken: 100, Before: 1100, Change: 20}, 1120, 1000},
+		{"at work", pages{Taken: 120}, 1120, 1000},
+		{"before giving back", pages{Taken: 120, Before: 1120, Change: -120}, 1120, 1000},
+		{"behind giving back", pages{Taken: 120, Before: 1120, Change: -120}, 1000, 1000},
+	} {
+		h := counted(t, c.now)
+		text, err := json.Marshal(c.record)
+		if err == nil {
+			err = os.WriteFile(h.record, text, 0o600)
+		}
+		if err == nil {
+			err = h.giveBack()
+		}
+		if n := h.now(t); err != nil || n != c.want {
+			t.Errorf("%s: %d, %v: want %d", c.name, n, err, c.want)
+		}
+	}
+}
+
+// Chains side by side have an entry for each source MAC where they part, and in the other direction for each destination.
+func TestChainsSideBySideHaveEntries(t *testing.T) {
+	f := &flows{numbers: map[string]int{"alice": 1, "bob": 2, "a1": 3, "a2": 4, "b1": 5, "b2": 6}, ends: []string{"alice", "bob"},
+		ports: map[string][2]string{"a": {"a1", "a2"}, "b": {"b1", "b2"}}}
+	want := strings.Join([]string{
+		"in_port=1,actions=output:3", "in_port=3,actions=output:1", "in_port=4,actions=output:2", "in_port=2,actions=output:4",
+		"priority=40000,dl_src=02:57:45:00:00:01,in_port=1,actions=output:5", "in_port=5,actions=output:1",
+		"in_port=6,actions=output:2", "priority=40000,dl_dst=02:57:45:00:00:01,in_port=2,actions=output:6", "",
+	}, "\n")
+	if diff := cmp.Diff(want, f.entries([][]string{{"a"}, {"b"}})); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestProcessorsAreSharedOut(t *testing.T) {
+	for _, c := range []struct {
+		all       []int
+		threads   int
+		switches  []int
+		functions []int
+	}{
+		{[]int{0, 1}, 0, nil, []int{1}},
+		{[]int{0, 1}, 1, []int{1}, []int{0}},
+		{[]int{0, 1}, 2, []int{0, 1}, []int{0, 1}},
+		{[]int{2, 3, 5, 7}, 1, []int{7}, []int{3, 5}},
+		{[]int{2, 3, 5, 7}, 3, []int{3, 5, 7}, []int{2}},
+		{[]int{4}, 1, []int{4}, []int{4}},
+		{[]int{4}, 0, nil, []int{4}},
+	} {
+		switches, functions := shareOut(c.all, c.threads)
+		if !slices.Equal(switches, c.switches) || !slices.Equal(functions, c.functions) {
+			t.Errorf("%d of %v: %v and %v: want %v and %v", c.threads, c.all, switches, functions, c.switches, c.functions)
+		}
+	}
+}
+
+// What polls is stopped while nothing is measured, and goes on with the next path.
+func TestWhatPollsRests(t *testing.T) {
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	var p pollers
+	if err := p.add(cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	state := func() string {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(text), ") ")
+		return rest[:1]
+	}
+	wait := func(want string) {
+		t.Helper()
+		for begin := time.Now(); state() != want; time.Sleep(time.Millisecond) {
+			if time.Since(begin) > 10*time.Second {
+				t.Fatalf("its state is %s: want %s", state(), want)
+			}
+		}
+	}
+	wait("S")
+	for range 2 {
+		if err := errors.Join(p.rest(), p.rest()); err != nil {
+			t.Fatal(err)
+		}
+		wait("T")
+		if err := errors.Join(p.wake(), p.wake()); err != nil {
+			t.Fatal(err)
+		}
+		wait("S")
+	}
+}
+
+// A run that is killed leaves a switch that polls, its sockets and its hugepages: the next run's removal ends the one and gives back the others. What stopped the
+// switch may have died with the run.
+func TestPollingSwitchOfACrashIsRemoved(t *testing.T) {
+	k, _ := Find("bare+ovs-dpdk-1+testpmd")
+	o := testOptions(t)
+	if why := k.Check(o); why != "" {
+		t.Fatal(why)
+	}
+	p, err := k.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := p.(*made)
+	defer func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := p.Path(t.Context(), Layout{Chain: 2}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Rest(); err != nil {
+		t.Fatal(err)
+	}
+	h := hugepagesOf(m.inst)
+	text, err := os.ReadFile(h.record)
+	var taken pages
+	if err == nil {
+		err = json.Unmarshal(text, &taken)
+	}
+	if err != nil || taken.Taken != pagesOfSwitch+2*pagesPerFunction {
+		t.Fatalf("%+v on record: %v", taken, err)
+	}
+	before := h.now(t)
+	pid := m.net.(*flows).process.SwitchPID()
+	// The functions' programs end with a lab that is killed.
+	if err := m.rt.close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(t.Context(), o.Name); err != nil {
+		t.Fatal(err)
+	}
+	if n := before - h.now(t); n != taken.Taken {
+		t.Errorf("%d hugepages were given back: want %d", n, taken.Taken)
+	}
+	if args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && len(args) > 0 { // what has ended and was not waited for has none
+		t.Errorf("the switch lives on: %d", pid)
+	}
+	for _, dir := range []string{m.inst.Run, m.inst.Root} {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+}
