@@ -29,7 +29,7 @@ type polling struct {
 const mostPolling = 3
 
 // pagesOfSwitch are its hugepages of 2 MiB, beside those for each function.
-const pagesOfSwitch = 256
+const pagesOfSwitch = 128
 
 // withDPDK are places of an ovs-vswitchd with DPDK: beside others in the path, or where Debian puts it.
 func withDPDK() (string, error) {
@@ -135,7 +135,7 @@ func (f *flows) poll(ctx context.Context) error {
 }
 
 // upWithin is how long DPDK may take to come up: it clears its memory.
-const upWithin = 20 * time.Second
+const upWithin = time.Minute
 
 // log is the end of what the switch wrote.
 func (f *flows) log() string {

@@ -248,7 +248,7 @@ func (f *flows) vsctl(ctx context.Context, argv ...string) error {
 
 // ask the database.
 func (f *flows) ask(ctx context.Context, argv ...string) (string, error) {
-	return f.output(ctx, "", "ovs-vsctl", append([]string{"--db=" + f.process.DB(), "--timeout=30"}, argv...)...)
+	return f.output(ctx, "", "ovs-vsctl", append([]string{"--db=" + f.process.DB(), "--timeout=60"}, argv...)...)
 }
 
 // run a program of Open vSwitch to its end.

@@ -63,8 +63,17 @@ func TestPlatformsCarry(t *testing.T) {
 		}
 	}()
 	for _, k := range Kinds() {
+		if !stands(k.Point) {
+			continue
+		}
 		t.Run(k.Name, func(t *testing.T) {
 			o := testOptions(t)
+			if strings.HasPrefix(k.Point.Network, byPolling) && len(processors()) < k.Polls(Layout{}) {
+				t.Skip("this machine lacks processors: " + k.Check(o))
+			}
+			if k.Point.Network == byKernel && checkKernel() != "" {
+				t.Skip(checkKernel())
+			}
 			elsewhere := k.Name == PlatformHosts || k.Open == nil // it needs a Weir that runs, or the lab has no driver for it
 			if why := k.Check(o); why != "" {
 				if !elsewhere && k.Point.Runtime != rkt.Name { // which nobody packs any more
@@ -111,6 +120,57 @@ func TestPlatformsCarry(t *testing.T) {
 				absent[name] = func(setting string) string { return k.Absent(Layout{Chain: n}, setting) }
 			}
 		})
+	}
+}
+
+// stands tells which points are tried: the product is large. A network, and a function with a program, is tried without containers with all others, and a
+// program in those runtimes that differ in what they allow it.
+func stands(p Point) bool {
+	network := p.Network == byBest || p.Network == byKernel || strings.HasPrefix(p.Network, byPolling)
+	program := p.Function == byPcap || p.Function == byTestpmd
+	switch {
+	case p.Runtime == bare || !network && !program:
+		return true
+	case p.Function == byPcap && p.Network == "ebpf", p.Function == byTestpmd && p.Network == byPolling+"1":
+		return p.Runtime == "oci" || p.Runtime == "native" || p.Runtime == byDocker
+	}
+	return p.Runtime == virtual && p.Network == byBest && p.Function == byPcap
+}
+
+// What this machine cannot run says why: more threads that poll than it has processors, and a machine whose memory a switch should share.
+func TestWhatCannotPollSaysWhy(t *testing.T) {
+	o := testOptions(t)
+	k, _ := Find("kvm+ovs-dpdk-1+testpmd")
+	if why := k.Check(o); !strings.Contains(why, "the runtime kvm has no ports of kind vhost-user (it has veth)") {
+		t.Error(why)
+	}
+	for threads := len(processors()) + 1; threads <= mostPolling; threads++ {
+		k, _ := Find(fmt.Sprint("bare+", byPolling, threads, "+testpmd"))
+		if why := k.Check(o); !strings.Contains(why, fmt.Sprintf("%d polling threads need %d CPUs", threads, threads)) {
+			t.Error(why)
+		}
+	}
+}
+
+// A function whose program ends is told with its last words, at once.
+func TestProgramsThatEndAreTold(t *testing.T) {
+	for _, runtime := range []string{bare, "oci"} {
+		k, _ := Find(runtime + "+bridge+pcap")
+		p, err := k.Open(t.Context(), testOptions(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := p.(*made)
+		pcap := *m.fn.program
+		pcap.arguments = func(ports) []string { return []string{"in", "elsewhere"} }
+		m.fn.program = &pcap
+		begin := time.Now()
+		if _, err := p.Path(t.Context(), Layout{Chain: 1}); err == nil || !strings.Contains(err.Error(), "pcap-bridge: elsewhere: activate") || time.Since(begin) > 25*time.Second {
+			t.Errorf("%s: %v after %s", runtime, err, time.Since(begin))
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
