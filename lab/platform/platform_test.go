@@ -109,9 +109,13 @@ func TestPlatformsCarry(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%d wires: %v", n, err)
 				}
-				r, err := tools.RunPing(ctx, path.From, tools.PingOptions{To: path.Address, Count: 5, Interval: 5 * time.Millisecond})
-				if err != nil || r.Received != 5 {
-					t.Errorf("%d wires: %d of 5 echoes: %v", n, r.Received, err)
+				if turns := k.Polls != nil || k.Point.Function == byPcap; turns { // processes that take turns on a busy machine: ping does not wait for what is late
+					err = path.Try(ctx)
+				} else if r, perr := tools.RunPing(ctx, path.From, tools.PingOptions{To: path.Address, Count: 5, Interval: 5 * time.Millisecond}); perr != nil || r.Received != 5 {
+					err = fmt.Errorf("%d of 5 echoes: %v", r.Received, perr)
+				}
+				if err != nil {
+					t.Errorf("%d wires: %v", n, err)
 				}
 				name := fmt.Sprintf("%s, %d wires", k.Name, n)
 				if read[name], err = path.Conditions(); err != nil {
