@@ -114,7 +114,7 @@ func (f *flows) poll(ctx context.Context) error {
 	for _, d := range mask {
 		digits += fmt.Sprintf("%x", d)
 	}
-	err := f.vsctl(ctx, "set", "Open_vSwitch", ".", "other_config:pmd-cpu-mask=0x"+strings.TrimLeft(digits, "0"),
+	err := f.vsctl(ctx, "--no-wait", "set", "Open_vSwitch", ".", "other_config:pmd-cpu-mask=0x"+strings.TrimLeft(digits, "0"),
 		fmt.Sprintf("other_config:dpdk-socket-mem=%d", pagesOfSwitch*2), fmt.Sprintf("other_config:dpdk-socket-limit=%d", pagesOfSwitch*2), "other_config:dpdk-extra=--no-pci --no-telemetry --in-memory --single-file-segments",
 		"other_config:dpdk-init=true")
 	if err != nil {
@@ -122,13 +122,13 @@ func (f *flows) poll(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, upWithin)
 	defer cancel()
-	for {
-		up, err := f.ask(ctx, "get", "Open_vSwitch", ".", "dpdk_initialized")
-		if err == nil && up == "true" {
+	for { // the log: what the switch tells the database (dpdk_initialized) is lost if somebody else writes there at the same time
+		log, err := f.log()
+		if strings.Contains(log, "DPDK Enabled - initialized") {
 			return nil
 		}
 		if err != nil || f.process.SwitchPID() == 0 || ctx.Err() != nil {
-			return errors.Join(fmt.Errorf("DPDK does not come up in Open vSwitch: %s", f.log()), err, ctx.Err())
+			return errors.Join(fmt.Errorf("DPDK does not come up in Open vSwitch: %s", lastOf(log)), err, ctx.Err())
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -137,13 +137,11 @@ func (f *flows) poll(ctx context.Context) error {
 // upWithin is how long DPDK may take to come up: it clears its memory.
 const upWithin = time.Minute
 
-// log is the end of what the switch wrote.
-func (f *flows) log() string {
+// log is what the switch wrote, but for its statistics of itself.
+func (f *flows) log() (string, error) {
 	text, err := os.ReadFile(filepath.Join(f.process.Dir(), "ovs-vswitchd.log"))
-	if err != nil {
-		return err.Error()
-	}
-	return lastOf(string(text))
+	lines := slices.DeleteFunc(strings.Split(string(text), "\n"), func(line string) bool { return strings.Contains(line, "|coverage|") })
+	return strings.Join(lines, "\n"), err
 }
 
 // shares tells whether functions share memory with the switch: their ports are sockets.
