@@ -284,7 +284,8 @@ func (x *Examination) programs() {
 		{"ping", "experiment ping, and to know that a path carries"}, {"runc", "platforms ebpf and ovs, runtimes oci and runc"},
 		{"dockerd", "platform and runtime docker"}, {"docker", "platform and runtime docker"}, {"lxc-start", "runtimes lxc and lxc-start"},
 		{"systemd-nspawn", "runtime nspawn"},
-		{"ovs-vswitchd", "platform ovs"}, {"ovsdb-server", "platform ovs"}, {"dpdk-testpmd", "experiment ceiling, generator testpmd"},
+		{"ovs-vswitchd", "platform ovs"}, {"ovsdb-server", "platform ovs"}, {"dpdk-testpmd", "experiment ceiling, generator testpmd; function testpmd"},
+		{"ovs-vswitchd-dpdk", "networks ovs-dpdk-1 to ovs-dpdk-3"},
 	} {
 		path, err := exec.LookPath(t.program)
 		if err != nil {
