@@ -283,7 +283,8 @@ func (x *Examination) programs() {
 		{"sockperf", "experiments tcp and rr, tool sockperf"}, {"nc", "experiment fct, tool netcat"},
 		{"ping", "experiment ping, and to know that a path carries"}, {"runc", "platforms ebpf and ovs, runtimes oci and runc"},
 		{"dockerd", "platform and runtime docker"}, {"docker", "platform and runtime docker"}, {"lxc-start", "runtimes lxc and lxc-start"},
-		{"systemd-nspawn", "runtime nspawn"},
+		{"systemd-nspawn", "runtime nspawn"}, {"qemu-system-x86_64", "host kinds vm and vm-emulated, runtime kvm"},
+		{"xz", "experiment compress"}, {"sysbench", "experiment disk"}, {"dd", "experiment disk"}, {"busybox", "experiments with a guest's network or disk"},
 		{"ovs-vswitchd", "platform ovs"}, {"ovsdb-server", "platform ovs"}, {"dpdk-testpmd", "experiment ceiling, generator testpmd; function testpmd"},
 		{"ovs-vswitchd-dpdk", "networks ovs-dpdk-1 to ovs-dpdk-3"},
 	} {

@@ -36,6 +36,7 @@ func Run(ctx context.Context, o Options) (Results, error) {
 	if err != nil {
 		return Results{}, err
 	}
+	s = s.For(o.Mode)
 	b, err := o.benches(ctx)
 	if err != nil {
 		return Results{}, err

@@ -54,9 +54,11 @@ func problems(s study.Study, experiments map[string]experiment.Experiment) (out 
 			here := fmt.Sprintf("%s.factors[%d]", at, j)
 			check(here+".name", func(level int) string { return fmt.Sprintf("%s.levels[%d]", here, level) }, f.Name, f.Levels...)
 		}
-		for name, level := range p.Settings {
-			here := at + ".settings." + name
-			check(here, func(int) string { return here }, name, level)
+		for where, settings := range p.AllSettings() {
+			for name, level := range settings {
+				here := at + "." + where + "." + name
+				check(here, func(int) string { return here }, name, level)
+			}
 		}
 	}
 	return out

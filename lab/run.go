@@ -179,7 +179,7 @@ func (s *state) begin(ctx context.Context, p study.Part, x experiment.Experiment
 		if s.skip(ctx, p, x, t, levels) != "" {
 			continue
 		}
-		if _, err := s.arrange(ctx, p, x, t, levels); err != nil {
+		if _, err := s.arrange(ctx, p, x, t, levels); err != nil && !s.absent(p, t, err) {
 			s.broken[key(t.Variant, t.Duplicate)] = err
 		}
 	}
@@ -237,6 +237,10 @@ func (s *state) trial(ctx context.Context, p study.Part, x experiment.Experiment
 		return r, ctx.Err()
 	}
 	a, err := s.arrange(ctx, p, x, t, levels)
+	if s.absent(p, t, err) {
+		r.Skipped = s.skip(ctx, p, x, t, levels)
+		return r, ctx.Err()
+	}
 	if err != nil {
 		return s.fail(ctx, r, "set up", err)
 	}
@@ -405,6 +409,15 @@ func (s *state) skip(ctx context.Context, p study.Part, x experiment.Experiment,
 		s.checked[k] = reason
 	}
 	return reason
+}
+
+// absent tells whether a set-up has found that this machine has no such variant: its trials are skipped from now on.
+func (s *state) absent(p study.Part, t study.Trial, err error) bool {
+	if !errors.Is(err, experiment.ErrNotHere) {
+		return false
+	}
+	s.checked[p.Name+"/"+key(t.Variant, false)] = err.Error()
+	return true
 }
 
 // arrange gives the variant as it was set up in this block, or sets it up.

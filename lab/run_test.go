@@ -31,6 +31,7 @@ type fake struct {
 	open    int // arrangements
 	trials  int
 	measure func() // called in every trial
+	setup   func(l experiment.Levels) error
 }
 
 func (f *fake) Name() string               { return "fake" }
@@ -44,6 +45,11 @@ func (f *fake) Check(_ context.Context, _ *experiment.Bench, l experiment.Levels
 }
 func (f *fake) Setup(_ context.Context, _ *experiment.Bench, l experiment.Levels) (experiment.Arrangement, error) {
 	f.setups = append(f.setups, l["platform"]+" "+l["wires"])
+	if f.setup != nil {
+		if err := f.setup(l); err != nil {
+			return nil, err
+		}
+	}
 	f.open++
 	return &fakeArrangement{f, l}, nil
 }
@@ -106,6 +112,29 @@ func fakeRun(t testing.TB, f *fake, dir string) *Runner {
 // runner with rules that a busy test machine does not break.
 func runner(f *fake, j *study.Journal) *Runner {
 	return &Runner{Experiments: map[string]experiment.Experiment{"fake": f}, Journal: j, Progress: Silent{}, Rules: VoidRules{Steal: 2, Canary: 1e9, Squeeze: 1e9, Offered: 0.995}}
+}
+
+// What only a set-up can tell is a reason to skip a variant, from its first trial on. It is asked once.
+func TestWhatIsNotHereIsSkipped(t *testing.T) {
+	f := &fake{value: known, setup: func(l experiment.Levels) error {
+		if l["platform"] == "third" {
+			return fmt.Errorf("third: %w: another machine has it", experiment.ErrNotHere)
+		}
+		return nil
+	}}
+	r := fakeRun(t, f, filepath.Join(t.TempDir(), "run"))
+	if err := r.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, record := range r.Journal.Records {
+		third := record.Trial.Variant[0] == "third"
+		if third != (record.Skipped != "") || record.Void != "" || third && !strings.Contains(record.Skipped, "another machine has it") && record.Trial.Variant[1] != "4" {
+			t.Errorf("%s: skipped %q, void %q", record.Trial.Key(), record.Skipped, record.Void)
+		}
+	}
+	if n := len(slices.DeleteFunc(f.setups, func(s string) bool { return !strings.HasPrefix(s, "third") })); n != 2 {
+		t.Errorf("%d set-ups of what is not here: want one for each of two variants", n)
+	}
 }
 
 func TestRunFindsTheTruth(t *testing.T) {

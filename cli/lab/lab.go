@@ -160,6 +160,9 @@ func (a *labs) labDescribe() *cobra.Command {
 					if plan.Duration != "" {
 						fmt.Fprintf(&b, ", trials of %s", plan.Duration)
 					}
+					for _, name := range slices.Sorted(maps.Keys(plan.Settings)) {
+						fmt.Fprintf(&b, ", %s: %s", name, plan.Settings[name])
+					}
 					if len(plan.Leave) > 0 {
 						fmt.Fprintf(&b, ", leaves out %d combinations of levels", len(plan.Leave))
 					}

@@ -19,6 +19,7 @@ import (
 
 	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/controllers"
+	"weir.dev/weir/lab/guest"
 	"weir.dev/weir/lab/platform"
 )
 
@@ -36,6 +37,7 @@ type Bench struct {
 	platforms map[string]platform.Platform
 	starters  map[string]starter
 	shared    map[string]io.Closer
+	site      *guest.Site // of guests; it stays until Close, they until Clear
 }
 
 var benchName = regexp.MustCompile(`^lab-[0-9a-f]{4}$`)
@@ -210,7 +212,7 @@ func sweep(ctx context.Context) error {
 		return err
 	}
 	for _, n := range names {
-		errs := []error{calm(rcuExpedited, hurryMark(n)), platform.Remove(ctx, n), removeBoot(ctx, n), controllers.Remove(ctx, installDir(n)), removeFig2(n)}
+		errs := []error{calm(rcuExpedited, hurryMark(n)), platform.Remove(ctx, n), removeBoot(ctx, n), guest.Remove(ctx, n), controllers.Remove(ctx, installDir(n)), removeFig2(n)}
 		for _, home := range homes() {
 			errs = append(errs, os.RemoveAll(filepath.Join(home, n)))
 		}
@@ -280,6 +282,9 @@ func (b *Bench) Clear() error {
 		delete(b.starters, name)
 	}
 	errs = append(errs, b.closeShared()...)
+	if b.site != nil {
+		errs = append(errs, b.site.Clear())
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), clearing)
 	defer cancel()
 	return errors.Join(append(errs, removeBoot(ctx, b.Name))...)
@@ -291,5 +296,9 @@ func (b *Bench) Close() error {
 		return nil
 	}
 	err := b.Clear()
+	if b.site != nil {
+		err = errors.Join(err, b.site.Close())
+		b.site = nil
+	}
 	return errors.Join(err, b.letGo())
 }

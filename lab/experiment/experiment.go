@@ -7,7 +7,12 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"weir.dev/weir/lab/guest"
 )
+
+// ErrNotHere is of what only a set-up can tell: that this machine has no such variant. The variant is skipped, and the error is the reason.
+var ErrNotHere = guest.ErrOther
 
 // Levels of a variant, by factor.
 type Levels map[string]string
@@ -62,7 +67,8 @@ func All() map[string]Experiment {
 	out := map[string]Experiment{}
 	for _, x := range []Experiment{tcpExperiment(), pingExperiment(), ppsExperiment(), ndrExperiment(), rrExperiment(), fctExperiment(), bootExperiment{},
 		ceilingExperiment(), paceExperiment(), latencyExperiment(), installExperiment{}, compileExperiment{},
-		rulesExperiment{}, policiesExperiment{}, startExperiment{}, changeExperiment{}, appliedExperiment{}} {
+		rulesExperiment{}, policiesExperiment{}, startExperiment{}, changeExperiment{}, appliedExperiment{},
+		compressExperiment(), transferExperiment(), exchangeExperiment(), memoryExperiment(), diskExperiment(), usableExperiment()} {
 		out[x.Name()] = x
 	}
 	return out

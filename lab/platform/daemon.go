@@ -333,6 +333,18 @@ func (d *Daemon) CPU() (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
+// Pause stops its process, or lets it go on: meanwhile this machine is one without it. `weir down` ends a stopped one, too.
+func (d *Daemon) Pause(on bool) error {
+	s := unix.SIGCONT
+	if on {
+		s = unix.SIGSTOP
+	}
+	if err := unix.Kill(d.PID(), s); err != nil {
+		return fmt.Errorf("daemon %s: %w", d.inst.Name, err)
+	}
+	return nil
+}
+
 // Close ends it and removes what it made. It also removes what a crash left.
 func (d *Daemon) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

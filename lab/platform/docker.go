@@ -68,17 +68,29 @@ func newEngine(o Options) (*Engine, error) {
 
 // StartEngine starts one and gives it the image "wire". One at a time for a run.
 func StartEngine(ctx context.Context, o Options) (*Engine, error) {
-	e, err := newEngine(o)
+	e, err := EmptyEngine(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.start(ctx, o); err != nil {
+	if err := e.load(ctx, o); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
 }
 
-func (e *Engine) start(ctx context.Context, o Options) error {
+// EmptyEngine starts one without images. One at a time for a run.
+func EmptyEngine(ctx context.Context, o Options) (*Engine, error) {
+	e, err := newEngine(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.start(ctx); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
+}
+
+func (e *Engine) start(ctx context.Context) error {
 	for _, d := range []string{e.run, e.data} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
@@ -123,17 +135,26 @@ func (e *Engine) start(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("dockerd's process: %w", err)
 	}
-	return e.load(ctx, o)
+	return nil
 }
 
 // load imports the root of the image "wire".
 func (e *Engine) load(ctx context.Context, o Options) error {
 	e.store = image.Open(e.inst, o.Images...)
-	root, err := e.store.Mount(ctx, "wire")
+	root, err := e.store.Mount(ctx, wireImage)
 	if err != nil {
 		return err
 	}
-	pack := exec.CommandContext(ctx, "tar", "-C", root, "-c", ".")
+	return e.Import(ctx, root, DockerImage)
+}
+
+// Import makes an image of a directory, without the files at its top that match patterns.
+func (e *Engine) Import(ctx context.Context, root, name string, without ...string) error {
+	args := []string{"-C", root}
+	for _, pattern := range without {
+		args = append(args, "--exclude=./"+pattern)
+	}
+	pack := exec.CommandContext(ctx, "tar", append(args, "-c", ".")...)
 	var problems bytes.Buffer
 	pack.Stderr = &problems
 	r, err := pack.StdoutPipe()
@@ -143,7 +164,7 @@ func (e *Engine) load(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("tar: %w", err)
 	}
-	_, err = e.Docker(ctx, r.(*os.File), "import", "-", DockerImage)
+	_, err = e.Docker(ctx, r.(*os.File), "import", "-", name)
 	if werr := pack.Wait(); err == nil && werr != nil {
 		err = fmt.Errorf("tar: %w: %s", werr, problems.String())
 	}
@@ -175,6 +196,12 @@ func (e *Engine) Docker(ctx context.Context, stdin *os.File, args ...string) (st
 		return "", fmt.Errorf("docker %s: %w: %s", args[0], errors.Join(err, ctx.Err()), strings.TrimSpace(out.String()))
 	}
 	return strings.TrimSpace(out.String()), nil
+}
+
+// Space is the network namespace of a container. The engine's mounts are its own: they are seen through its process.
+func (e *Engine) Space(ctx context.Context, container string) (string, error) {
+	sandbox, err := e.Docker(ctx, nil, "inspect", "-f", "{{.NetworkSettings.SandboxKey}}", container)
+	return fmt.Sprintf("/proc/%d/root%s", e.pid, sandbox), err
 }
 
 // Close ends the engine with all its containers and removes what it kept.
@@ -257,16 +284,17 @@ func (d *docker) build(ctx context.Context) error {
 		if _, err := d.e.Docker(ctx, nil, "run", "-d", "--name", name, DockerImage, WireProgram); err != nil {
 			return err
 		}
-		out, err := d.e.Docker(ctx, nil, "inspect", "-f", "{{.NetworkSettings.IPAddress}} {{.NetworkSettings.SandboxKey}}", name)
+		text, err := d.e.Docker(ctx, nil, "inspect", "-f", "{{.NetworkSettings.IPAddress}}", name)
 		if err != nil {
 			return err
 		}
-		text, sandbox, _ := strings.Cut(out, " ")
 		if *addr, err = netip.ParseAddr(text); err != nil {
 			return fmt.Errorf("docker inspect %s: %w", name, err)
 		}
-		// The engine's mounts are its own: they are seen through its process.
-		space := fmt.Sprintf("/proc/%d/root%s", d.e.pid, sandbox)
+		space, err := d.e.Space(ctx, name)
+		if err != nil {
+			return err
+		}
 		if name == "alice" {
 			d.path.From = space
 		} else {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -72,6 +73,8 @@ type Plan struct {
 	Blocks   int    `json:"blocks"`
 	Duration string `json:"duration,omitempty"` // of a trial, for experiments that take one: 2s
 	Verify   string `json:"verify,omitempty"`   // length of the trials that verify a result, for experiments that search one: 10s
+	// Settings in the place of the part's: sizes that would take too long in this mode, such as that of a file. They are the same for all variants.
+	Settings map[string]string `json:"settings,omitempty"`
 	// Leave are combinations of levels that take too long for this plan. They stay in the schedule and are reported as skipped.
 	Leave []map[string]Some `json:"leave,omitempty"`
 }
@@ -118,6 +121,21 @@ func (p Part) Plan(m Mode) Plan {
 		return p.Full
 	}
 	return p.Quick
+}
+
+// For is the study as a mode measures it: its parts have the settings of the mode's plan.
+func (s Study) For(m Mode) Study {
+	s.Parts = slices.Clone(s.Parts)
+	for i, p := range s.Parts {
+		if more := p.Plan(m).Settings; len(more) > 0 {
+			s.Parts[i].Settings = maps.Clone(p.Settings)
+			if s.Parts[i].Settings == nil {
+				s.Parts[i].Settings = map[string]string{}
+			}
+			maps.Copy(s.Parts[i].Settings, more)
+		}
+	}
+	return s
 }
 
 // Bounds of what a study may ask for.
@@ -309,16 +327,18 @@ func (p Part) validateFactors(c *check, at string) {
 			levels[l] = true
 		}
 	}
-	for name, level := range p.Settings {
-		where := at + ".settings." + name
-		if err := api.CheckName(name); err != nil {
-			c.add(where, "", "%s", err)
-		}
-		if names[name] {
-			c.add(where, "leave one of them out", "%q is both a setting, the same for all, and a factor, which varies", name)
-		}
-		if badLevel(level) {
-			c.add(where, "", "level %q: want one that is not empty, without = , / or '", level)
+	for where, settings := range p.AllSettings() {
+		for name, level := range settings {
+			where := at + "." + where + "." + name
+			if err := api.CheckName(name); err != nil {
+				c.add(where, "", "%s", err)
+			}
+			if names[name] {
+				c.add(where, "leave one of them out", "%q is both a setting, the same for all, and a factor, which varies", name)
+			}
+			if badLevel(level) {
+				c.add(where, "", "level %q: want one that is not empty, without = , / or '", level)
+			}
 		}
 	}
 	if p.variants() > maxVariants {
@@ -332,6 +352,11 @@ func (p Part) validateFactors(c *check, at string) {
 	if !slices.Contains(f.Levels, p.Baseline) {
 		c.add(at+".baseline", file.Choose(p.Baseline, f.Levels), "factor %s has no level %q", f.Name, p.Baseline)
 	}
+}
+
+// AllSettings are the part's and those of its plans, by their place in the part.
+func (p Part) AllSettings() map[string]map[string]string {
+	return map[string]map[string]string{"settings": p.Settings, "quick.settings": p.Quick.Settings, "full.settings": p.Full.Settings}
 }
 
 // badLevel: levels are written in keys of trials and in selections.

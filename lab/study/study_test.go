@@ -65,6 +65,22 @@ func TestGoodStudyIsRead(t *testing.T) {
 	}
 }
 
+// A mode's settings take the place of the part's, in that mode only.
+func TestSettingsOfAMode(t *testing.T) {
+	text := strings.Replace(good, "compare: platform", "settings: {congestion: cubic, flows: \"8\"}\n    compare: platform", 1)
+	text = strings.Replace(text, "quick: {blocks: 6,", "quick: {settings: {flows: \"1\"}, blocks: 6,", 1)
+	s := mustLoad(t, text)
+	for mode, want := range map[Mode]string{Quick: "1", Full: "8"} {
+		got := s.For(mode).Parts[0].Settings
+		if got["flows"] != want || got["congestion"] != "cubic" {
+			t.Errorf("%s: %v", mode, got)
+		}
+	}
+	if s.Parts[0].Settings["flows"] != "8" {
+		t.Errorf("the study itself has changed: %v", s.Parts[0].Settings)
+	}
+}
+
 // factors of two levels each.
 func factors(n int) string {
 	var b strings.Builder
@@ -107,6 +123,7 @@ func TestBadStudySaysWhere(t *testing.T) {
 		"claim without a figure": {"value: 13.8", "value: 0", "want exactly one of"},
 		"part twice":             {"name: boot", "name: chain", `part "chain" is there twice`},
 		"factor and setting":     {"compare: platform", "settings: {wires: \"9\"}\n    compare: platform", `12:23: parts[0].settings.wires: "wires" is both a setting, the same for all, and a factor`},
+		"a plan's, too":          {"quick: {blocks: 6,", "quick: {settings: {wires: \"9\"}, blocks: 6,", `parts[0].quick.settings.wires: "wires" is both a setting, the same for all, and a factor`},
 		"setting without level":  {"compare: platform", "settings: {congestion: \"\"}\n    compare: platform", `parts[0].settings.congestion: level ""`},
 		"left out what is not":   {"quick: {blocks: 6,", "quick: {leave: [{wires: \"8\"}], blocks: 6,", `parts[0].quick.leave[0].wires: factor wires has no level "8"`},
 		"left out, one of some":  {"quick: {blocks: 6,", "quick: {leave: [{wires: [\"1\", \"8\"]}], blocks: 6,", `parts[0].quick.leave[0].wires: factor wires has no level "8"`},

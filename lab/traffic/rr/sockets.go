@@ -78,16 +78,28 @@ func (e *ends) closeAll() error {
 	return errors.Join(errs...)
 }
 
-// make n sockets in a namespace.
+// make n sockets of TCP in a namespace.
 func (e *ends) make(space string, family, n int) (fds []int, err error) {
+	return e.sockets(space, family, unix.SOCK_STREAM, n)
+}
+
+// sockets of a kind, streams or datagrams.
+func (e *ends) sockets(space string, family, kind, n int) (fds []int, err error) {
 	err = netns.Do(space, func() error {
 		for range n {
-			fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0)
 			if err != nil {
 				return fmt.Errorf("socket: %w", err)
 			}
 			if err := e.add(fd); err != nil {
 				return err
+			}
+			if kind == unix.SOCK_DGRAM {
+				fds = append(fds, fd)
+				if err := patient(fd); err != nil {
+					return err
+				}
+				continue
 			}
 			if err := tune(fd); err != nil {
 				return err
@@ -104,11 +116,15 @@ func (e *ends) make(space string, family, n int) (fds []int, err error) {
 	return fds, err
 }
 
-// tune a socket: small writes leave at once, and no call blocks for longer than stuck.
+// tune a socket of TCP: small writes leave at once, and no call blocks for longer than stuck.
 func tune(fd int) error {
+	return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1), patient(fd))
+}
+
+// patient makes no call of a socket block for longer than stuck.
+func patient(fd int) error {
 	limit := unix.NsecToTimeval(int64(stuck))
 	return errors.Join(
-		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit),
 	)

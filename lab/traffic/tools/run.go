@@ -37,6 +37,12 @@ func packageOf(program string) string {
 		return "netcat-openbsd"
 	case RealTime:
 		return "util-linux"
+	case "xz":
+		return "xz-utils"
+	case "busybox":
+		return "busybox-static"
+	case "dd":
+		return "coreutils"
 	}
 	return program
 }

@@ -190,7 +190,7 @@ func ParseIPerf2(out string) (Stream, error) {
 
 // RunNuttcp runs one transfer of nuttcp.
 func RunNuttcp(ctx context.Context, o StreamOptions) (Stream, error) {
-	end, err := server(ctx, o.To, "tcp", nuttcpPort, "nuttcp", "-S", "-1", "--nofork")
+	end, err := ServeNuttcp(ctx, o.To)
 	if err != nil {
 		return Stream{}, err
 	}
@@ -212,6 +212,11 @@ func RunNuttcp(ctx context.Context, o StreamOptions) (Stream, error) {
 	s, err := ParseNuttcp(raw.Output)
 	s.Raw = raw
 	return s, err
+}
+
+// ServeNuttcp starts a server in a namespace that takes one transfer, in either direction. The caller ends it.
+func ServeNuttcp(ctx context.Context, space string) (end func(), err error) {
+	return server(ctx, space, "tcp", nuttcpPort, "nuttcp", "-S", "-1", "--nofork")
 }
 
 // ParseNuttcp reads the output of nuttcp -fparse.

@@ -1,0 +1,293 @@
+package guest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"weir.dev/weir/container"
+	"weir.dev/weir/lab/platform"
+)
+
+// ErrOther says that this machine makes guests of another kind in its place.
+var ErrOther = errors.New("not on this machine")
+
+// Spec of a guest. Two that are equal are one guest.
+type Spec struct {
+	Kind   string
+	N      int // tells guests apart that are alike
+	CPUs   int // of a container or a machine; 0: all. Processes of the host have no limit
+	Memory int // MiB, of every kind; 0: no limit, of a machine machineMemory
+	Data   int // MiB that it is going to write to Data; 0: it has no such directory
+	Mbits  int // of its line to a peer; 0: it has none
+}
+
+// machineMemory is what a machine has without a limit, in MiB.
+const machineMemory = 512
+
+// Guest is where programs run.
+type Guest struct {
+	Spec
+	site      *Site
+	id        string
+	rt        container.Runtime // nil: Docker's
+	line      *platform.Line
+	processor string
+}
+
+// Processors as conditions have them.
+const (
+	processorHost     = "this machine's"
+	processorVirtual  = "this machine's, virtualized (kvm)"
+	processorEmulated = "emulated (tcg)"
+)
+
+func (g *Guest) start(ctx context.Context) (err error) {
+	if g.Data > 0 {
+		if why := NoDisk(g.Kind); why != "" {
+			return fmt.Errorf("%w: %s", ErrOther, why)
+		}
+		if err := room(g.site.inst.Root, int64(g.Data)*mib, "a file"); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(g.data(), 0o755); err != nil {
+			return err
+		}
+	}
+	g.processor = processorHost
+	if g.Kind == Docker {
+		return g.startDocker(ctx)
+	}
+	if g.rt, err = g.site.runtime(ctx, driver(g.Kind)); err != nil {
+		return err
+	}
+	if machine(g.Kind) {
+		if err := g.checkProcessor(ctx); err != nil {
+			return err
+		}
+	}
+	spec := g.container()
+	if g.Mbits > 0 {
+		if g.line, err = platform.NewLine(g.site.inst, g.id, platform.LineOptions{Mbits: g.Mbits, Node: !OnHost(g.Kind), Silent: machine(g.Kind)}); err != nil {
+			return err
+		}
+		spec.Netns = g.line.Guest
+	}
+	if err := g.rt.Run(ctx, spec); err != nil {
+		return err
+	}
+	if g.line == nil || !machine(g.Kind) {
+		return nil
+	}
+	return g.address(ctx)
+}
+
+// container is the guest as a runtime makes it: the lab's program waits in it.
+func (g *Guest) container() container.Spec {
+	s := container.Spec{ID: g.id, Rootfs: g.site.root(), ReadOnly: true, Args: []string{Probe, "wait"}, Memory: int64(g.Memory) * mib}
+	if !OnHost(g.Kind) {
+		s.CPUs = float64(g.CPUs)
+	}
+	if g.Data > 0 {
+		s.Mounts = []container.Mount{{Source: g.data(), Target: Data}}
+	}
+	if machine(g.Kind) {
+		s.Capabilities = []string{"CAP_NET_ADMIN"} // it sets its own address
+		if s.Memory == 0 {
+			s.Memory = machineMemory * mib
+		}
+	}
+	return s
+}
+
+// data is the directory behind Data.
+func (g *Guest) data() string { return filepath.Join(g.site.inst.Root, "data", g.id) }
+
+// checkProcessor refuses a machine of the other kind than this host makes.
+func (g *Guest) checkProcessor(ctx context.Context) error {
+	x, ok := g.rt.(interface {
+		Accelerator(context.Context) (string, error)
+	})
+	if !ok {
+		return errors.New("this runtime does not tell what its machines run on")
+	}
+	accelerator, err := x.Accelerator(ctx)
+	g.processor = processorVirtual
+	if accelerator != "kvm" {
+		g.processor = processorEmulated
+	}
+	switch {
+	case err != nil:
+		return err
+	case g.Kind == VM && g.processor == processorEmulated:
+		return fmt.Errorf("%w: no machine boots with /dev/kvm, its processor would be emulated, which is the level %s", ErrOther, Emulated)
+	case g.Kind == Emulated && g.processor == processorVirtual:
+		return fmt.Errorf("%w: machines boot with /dev/kvm, which is the level %s", ErrOther, VM)
+	}
+	return nil
+}
+
+// address of a machine's own interface.
+func (g *Guest) address(ctx context.Context) error {
+	own, _ := platform.LineAddresses()
+	for _, args := range [][]string{{"addr", "add", own.String(), "dev", platform.Station}, {"link", "set", platform.Station, "up"}} {
+		if _, err := g.Run(ctx, append([]string{Program("busybox"), "ip"}, args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startDocker makes it as a user does, by `docker run`. Its namespace gets the end of the line when it is there.
+func (g *Guest) startDocker(ctx context.Context) error {
+	e, err := g.site.docker(ctx)
+	if err != nil {
+		return err
+	}
+	args := []string{"run", "-d", "--name", g.id, "--network", "none", "--read-only"}
+	if g.CPUs > 0 {
+		args = append(args, "--cpus", strconv.Itoa(g.CPUs))
+	}
+	if g.Memory > 0 {
+		limit := strconv.Itoa(g.Memory) + "m"
+		args = append(args, "--memory", limit, "--memory-swap", limit)
+	}
+	if g.Data > 0 {
+		args = append(args, "-v", g.data()+":"+Data)
+	}
+	corpora, err := filepath.Glob(filepath.Join(g.site.root(), "corpus-*[0-9]"))
+	if err != nil {
+		return err
+	}
+	for _, c := range corpora {
+		args = append(args, "-v", c+":/"+filepath.Base(c)+":ro")
+	}
+	if _, err := e.Docker(ctx, nil, append(args, image, Probe, "wait")...); err != nil {
+		return err
+	}
+	if g.Mbits == 0 {
+		return nil
+	}
+	space, err := e.Space(ctx, g.id)
+	if err != nil {
+		return err
+	}
+	g.line, err = platform.NewLine(g.site.inst, g.id, platform.LineOptions{Mbits: g.Mbits, Node: true, Guest: space})
+	return err
+}
+
+// Line to its peer.
+func (g *Guest) Line() *platform.Line { return g.line }
+
+// Run a program to its end, and give what it printed. An exit code other than 0 is an error, with what it said.
+func (g *Guest) Run(ctx context.Context, argv ...string) (string, error) {
+	if g.rt == nil {
+		return g.site.engine.Docker(ctx, nil, append([]string{"exec", g.id}, argv...)...)
+	}
+	var out, problems text
+	code, err := g.rt.Exec(ctx, g.id, container.ExecSpec{Args: argv, Stdout: &out, Stderr: &problems})
+	if err == nil && code != 0 {
+		err = fmt.Errorf("exit code %d", code)
+	}
+	if err != nil {
+		return out.String(), fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), errors.Join(err, ctx.Err()), strings.TrimSpace(problems.String()+" "+out.String()))
+	}
+	return out.String(), nil
+}
+
+// Ready waits until its first process has said so, in its log.
+func (g *Guest) Ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		said, err := g.log(ctx)
+		switch {
+		case err != nil:
+			return err
+		case strings.HasPrefix(said, "ready"):
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("the guest has not come up in %s: %w", patience, ctx.Err())
+		}
+	}
+}
+
+// log is the first line of what its first process printed.
+func (g *Guest) log(ctx context.Context) (string, error) {
+	if g.rt == nil {
+		return g.site.engine.Docker(ctx, nil, "logs", g.id)
+	}
+	r, err := g.rt.Logs(ctx, g.id, container.LogOptions{})
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	line, err := bufio.NewReader(r).ReadString('\n')
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return line, err
+}
+
+// Conditions under which it runs.
+func (g *Guest) Conditions() map[string]string {
+	out := map[string]string{"services": g.site.servicesText(g.Kind), "processor": g.processor}
+	if g.line != nil {
+		out["network"] = "a card of its own"
+		if g.line.Node != "" {
+			out["network"] = "a port of a bridge"
+		}
+	}
+	out["memory limit"] = "none"
+	if c := g.container(); c.Memory > 0 {
+		out["memory limit"] = fmt.Sprintf("%d MiB", c.Memory/mib)
+	}
+	return out
+}
+
+// Emulated tells that the guest's processor is.
+func (g *Guest) Emulated() bool { return g.processor == processorEmulated }
+
+// Close removes a guest that Start has made.
+func (g *Guest) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return g.remove(ctx)
+}
+
+func (g *Guest) remove(ctx context.Context) error {
+	var errs []error
+	switch {
+	case g.rt != nil:
+		errs = append(errs, g.rt.Delete(ctx, g.id))
+	case g.site.engine != nil:
+		_, err := g.site.engine.Docker(ctx, nil, "rm", "--force", g.id)
+		errs = append(errs, err)
+	}
+	if g.line != nil {
+		errs = append(errs, g.line.Close())
+	}
+	if g.Data > 0 {
+		errs = append(errs, os.RemoveAll(g.data()))
+	}
+	return errors.Join(errs...)
+}
+
+// text keeps the first bytes of an output.
+type text struct{ bytes.Buffer }
+
+const maxText = mib
+
+func (t *text) Write(p []byte) (int, error) {
+	if room := maxText - t.Len(); room > 0 {
+		t.Buffer.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}

@@ -1,0 +1,6 @@
+package guest
+
+import _ "embed"
+
+//go:embed probe_amd64
+var probe []byte

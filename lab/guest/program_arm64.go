@@ -1,0 +1,6 @@
+package guest
+
+import _ "embed"
+
+//go:embed probe_arm64
+var probe []byte
