@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/lab/platform"
+	"weir.dev/weir/lab/traffic/tools"
 )
 
 // runName is one that no run of the lab has: they are hexadecimal.
@@ -94,10 +95,12 @@ func TestGuestsRunPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, peer := platform.LineAddresses()
+	own, _ := platform.LineAddresses()
 	for _, kind := range Kinds() {
 		t.Run(kind, func(t *testing.T) {
+			begin := time.Now()
 			g := usable(t, s, Spec{Kind: kind, CPUs: 1, Memory: 256, Mbits: 100})
+			t.Logf("there in %s", time.Since(begin))
 			if err := g.Ready(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -112,8 +115,8 @@ func TestGuestsRunPrograms(t *testing.T) {
 			if _, err = g.Run(t.Context(), Probe, "run", Program("busybox"), "false"); err == nil {
 				t.Error("a program that fails is no error")
 			}
-			if out, err := g.Run(t.Context(), Program("busybox"), "ping", "-c", "2", peer.Addr().String()); err != nil {
-				t.Errorf("%s cannot reach its peer: %v: %s", own, err, out)
+			if r, err := tools.RunPing(t.Context(), g.Line().Peer, tools.PingOptions{To: own.Addr(), Count: 3}); err != nil || r.Received == 0 {
+				t.Errorf("its peer cannot reach it: %+v, %v", r, err)
 			}
 			there, back, err := g.Line().Carried()
 			if err != nil || there == 0 || back == 0 {
@@ -174,6 +177,19 @@ func TestServicesStandStill(t *testing.T) {
 	end, err = s.Begin(g.Kind)
 	if err := errors.Join(err, end()); err != nil || state() == "T" {
 		t.Errorf("services are %s, %v", state(), err)
+	}
+}
+
+// An engine that dies takes its guests along; the next one is made on another.
+func TestAnEngineThatDies(t *testing.T) {
+	s := openSite(t)
+	usable(t, s, Spec{Kind: Docker})
+	if err := s.engine.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	g := usable(t, s, Spec{Kind: Docker})
+	if _, err := g.Run(t.Context(), Probe, "run", Program("busybox"), "true"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -65,6 +65,11 @@ func (s *Site) Corpus(mebibytes int) (path string, err error) {
 
 // Guest that a Spec describes; it is made once, until Clear.
 func (s *Site) Guest(ctx context.Context, spec Spec) (*Guest, error) {
+	if spec.Kind == Docker && s.engine != nil && !s.engine.Alive() {
+		if err := s.dropDocker(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if g, ok := s.guests[spec]; ok {
 		return g, nil
 	}
@@ -159,18 +164,30 @@ func (s *Site) docker(ctx context.Context) (*platform.Engine, error) {
 	return e, nil
 }
 
+// dropDocker ends the engine, and its guests with it; one that has died is forgotten by that.
+func (s *Site) dropDocker(ctx context.Context) error {
+	var errs []error
+	if s.engine != nil {
+		errs = append(errs, s.engine.Close())
+		s.engine = nil
+	}
+	for spec, g := range s.guests {
+		if spec.Kind == Docker {
+			errs = append(errs, g.remove(ctx))
+			delete(s.guests, spec)
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Clear removes all guests and what runs beside them.
 func (s *Site) Clear() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	var errs []error
+	errs := []error{s.dropDocker(ctx)}
 	for spec, g := range s.guests {
 		errs = append(errs, g.remove(ctx))
 		delete(s.guests, spec)
-	}
-	if s.engine != nil {
-		errs = append(errs, s.engine.Close())
-		s.engine = nil
 	}
 	if s.daemon != nil {
 		errs = append(errs, s.daemon.Close())

@@ -342,8 +342,23 @@ func (d *Daemon) Pause(on bool) error {
 	if err := unix.Kill(d.PID(), s); err != nil {
 		return fmt.Errorf("daemon %s: %w", d.inst.Name, err)
 	}
+	for end := time.Now().Add(stopping); on; time.Sleep(time.Millisecond) { // its threads stop one by one
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.PID()))
+		if err != nil {
+			return fmt.Errorf("daemon %s: %w", d.inst.Name, err)
+		}
+		if _, after, _ := strings.Cut(string(text), ") "); strings.HasPrefix(after, "T") {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("daemon %s does not stop within %s of SIGSTOP", d.inst.Name, stopping)
+		}
+	}
 	return nil
 }
+
+// stopping bounds the wait for a process to stand still.
+const stopping = 5 * time.Second
 
 // Close ends it and removes what it made. It also removes what a crash left.
 func (d *Daemon) Close() error {

@@ -204,11 +204,27 @@ func (e *Engine) Space(ctx context.Context, container string) (string, error) {
 	return fmt.Sprintf("/proc/%d/root%s", e.pid, sandbox), err
 }
 
+// Alive tells whether it still runs.
+func (e *Engine) Alive() bool {
+	select {
+	case <-e.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// Kill it. Its namespaces, with all that is in them, end with it.
+func (e *Engine) Kill() error {
+	err := unix.Kill(-e.cmd.Process.Pid, unix.SIGKILL)
+	<-e.ended
+	return err
+}
+
 // Close ends the engine with all its containers and removes what it kept.
 func (e *Engine) Close() error {
 	if e.cmd != nil && e.cmd.Process != nil {
-		_ = unix.Kill(-e.cmd.Process.Pid, unix.SIGKILL) // its namespaces, with all that is in them, end with it
-		<-e.ended
+		_ = e.Kill() // it may have ended
 	}
 	if e.log != nil {
 		_ = e.log.Close()
