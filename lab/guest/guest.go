@@ -91,7 +91,8 @@ func (g *Guest) start(ctx context.Context) (err error) {
 
 // container is the guest as a runtime makes it: the lab's program waits in it.
 func (g *Guest) container() container.Spec {
-	s := container.Spec{ID: g.id, Rootfs: g.site.root(), ReadOnly: true, Args: []string{Probe, "wait"}, Memory: int64(g.Memory) * mib}
+	// Package kernel bounds every file of a container whose root is read-only.
+	s := container.Spec{ID: g.id, Rootfs: g.site.root(), ReadOnly: g.Data == 0, Args: []string{Probe, "wait"}, Memory: int64(g.Memory) * mib}
 	if !OnHost(g.Kind) {
 		s.CPUs = float64(g.CPUs)
 	}
