@@ -110,15 +110,19 @@ func (s *Site) services(ctx context.Context) error {
 		return err
 	}
 	s.daemon = d
-	return d.Apply(ctx, platform.Wires(weirChain))
+	if err := d.Apply(ctx, platform.Wires(weirChain)); err != nil {
+		return err
+	}
+	return d.Pause(true)
 }
 
-// Begin a measurement on a kind. The services of a compute host stand still while the bare host is measured, until end.
+// Begin a measurement on a kind. The services of a compute host stand still but for measurements of guests that have them beside them, until end: another
+// site of the run may measure the bare host.
 func (s *Site) Begin(kind string) (end func() error, err error) {
-	if kind != BareMetal || s.daemon == nil {
+	if kind == BareMetal || s.daemon == nil {
 		return func() error { return nil }, nil
 	}
-	return func() error { return s.daemon.Pause(false) }, s.daemon.Pause(true)
+	return func() error { return s.daemon.Pause(true) }, s.daemon.Pause(false)
 }
 
 // servicesText says what runs beside guests of a kind.
@@ -180,7 +184,7 @@ func (s *Site) dropDocker(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Clear removes all guests and what runs beside them.
+// Clear removes all guests. The services stay: they stand still.
 func (s *Site) Clear() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -189,16 +193,16 @@ func (s *Site) Clear() error {
 		errs = append(errs, g.remove(ctx))
 		delete(s.guests, spec)
 	}
-	if s.daemon != nil {
-		errs = append(errs, s.daemon.Close())
-		s.daemon = nil
-	}
 	return errors.Join(errs...)
 }
 
 // Close removes everything.
 func (s *Site) Close() error {
 	err := s.Clear()
+	if s.daemon != nil {
+		err = errors.Join(err, s.daemon.Close())
+		s.daemon = nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for name, rt := range s.runtimes {
