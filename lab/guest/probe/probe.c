@@ -153,14 +153,16 @@ enum { LEAST = sizeof(vec) };
 
 #define OPAQUE(x) __asm__ volatile("" : "+m"(x) : : "memory")
 
-static void read_on(vec *p, u64 n, u64 times)
+// What is done with `count` vectors from `from` on, so many times, or at so many random places of all n.
+static void read_on(vec *p, u64 n, u64 from, u64 count, u64 times)
 {
 	vec a = {0}, b = {0};
-	for (; times; times--) {
+	(void)n;
+	for (p += from; times; times--) {
 		u64 i = 0;
-		for (; i + 1 < n; i += 2)
+		for (; i + 1 < count; i += 2)
 			a ^= p[i], b ^= p[i + 1];
-		if (i < n)
+		if (i < count)
 			a ^= p[i];
 		__asm__ volatile("" : : : "memory");
 	}
@@ -168,11 +170,12 @@ static void read_on(vec *p, u64 n, u64 times)
 	OPAQUE(a);
 }
 
-static void write_on(vec *p, u64 n, u64 times)
+static void write_on(vec *p, u64 n, u64 from, u64 count, u64 times)
 {
 	vec v = {times, 1, 2, 3};
-	for (; times; times--) {
-		for (u64 i = 0; i < n; i++)
+	(void)n;
+	for (p += from; times; times--) {
+		for (u64 i = 0; i < count; i++)
 			p[i] = v;
 		__asm__ volatile("" : : "r"(p) : "memory");
 	}
@@ -183,11 +186,12 @@ static void write_on(vec *p, u64 n, u64 times)
 
 static u64 place = 1;
 
-static void read_about(vec *p, u64 n, u64 times)
+static void read_about(vec *p, u64 n, u64 from, u64 count, u64 times)
 {
 	vec a = {0};
 	u64 x = place;
-	for (u64 i = n * times; i; i--) {
+	(void)from;
+	for (u64 i = count * times; i; i--) {
 		NEXT(x);
 		a ^= p[x >> 33 & (n - 1)];
 	}
@@ -195,11 +199,12 @@ static void read_about(vec *p, u64 n, u64 times)
 	OPAQUE(a);
 }
 
-static void write_about(vec *p, u64 n, u64 times)
+static void write_about(vec *p, u64 n, u64 from, u64 count, u64 times)
 {
 	vec v = {times, 1, 2, 3};
 	u64 x = place;
-	for (u64 i = n * times; i; i--) {
+	(void)from;
+	for (u64 i = count * times; i; i--) {
 		NEXT(x);
 		p[x >> 33 & (n - 1)] = v;
 	}
@@ -207,17 +212,20 @@ static void write_about(vec *p, u64 n, u64 times)
 	__asm__ volatile("" : : "r"(p) : "memory");
 }
 
-// How much is done between two looks at the clock.
-enum { SLICE = 1 << 20 };
+// How much is done between two looks at the clock, and the largest block that caches may hold: it is read once beforehand.
+enum { SLICE = 1 << 20, CACHED = 1 << 26 };
 
-static void measure(const char *name, void (*work)(vec *, u64, u64), vec *p, u64 bytes, u64 span)
+static void measure(const char *name, void (*work)(vec *, u64, u64, u64, u64), vec *p, u64 bytes, u64 span)
 {
-	u64 n = bytes / LEAST, times = bytes < SLICE ? SLICE / bytes : 1, done = 0, begin, took;
-	work(p, n, times); // caches and predictors
+	u64 n = bytes / LEAST, count = bytes < SLICE ? n : SLICE / LEAST, times = bytes < SLICE ? SLICE / bytes : 1, from = 0, done = 0, begin, took;
+	if (bytes <= CACHED)
+		read_on(p, n, 0, n, 1);
+	work(p, n, 0, count, times); // predictors
 	begin = now();
 	do {
-		work(p, n, times);
-		done += bytes * times;
+		work(p, n, from, count, times);
+		from = (from + count) & (n - 1);
+		done += count * LEAST * times;
 	} while ((took = now() - begin) < span);
 	say(1, name);
 	say(1, " ");
@@ -235,7 +243,7 @@ static void memory(u64 bytes, u64 span)
 	if (at < 0 && at > -4096)
 		fail("memory: mmap", at);
 	vec *p = (vec *)at;
-	write_on(p, bytes / LEAST, 1);
+	write_on(p, bytes / LEAST, 0, bytes / LEAST, 1);
 	measure("read", read_on, p, bytes, span);
 	measure("write", write_on, p, bytes, span);
 	measure("random-read", read_about, p, bytes, span);
