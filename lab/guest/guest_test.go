@@ -194,6 +194,23 @@ func TestAnEngineThatDies(t *testing.T) {
 	}
 }
 
+// A machine that cannot boot is an error that says why, and leaves nothing.
+func TestAMachineThatDoesNotBoot(t *testing.T) {
+	s := openSite(t)
+	if why := Check(t.Context(), Emulated, s.o); why != "" {
+		t.Skip(why)
+	}
+	kernel := filepath.Join(t.TempDir(), "vmlinuz-1")
+	if err := os.WriteFile(kernel, []byte("no kernel"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("WEIR_KVM_KERNEL", kernel)
+	_, err := s.Start(t.Context(), Spec{Kind: Emulated, Mbits: 100})
+	if err == nil || errors.Is(err, ErrOther) || !strings.Contains(err.Error(), kernel) {
+		t.Errorf("%v: want an error that names %s", err, kernel)
+	}
+}
+
 // leaves is set where this program is to make guests, say so, and wait to be killed.
 const leaves = "WEIR_TEST_LEAVE_GUESTS"
 
