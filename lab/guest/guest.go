@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -49,17 +50,23 @@ const (
 	processorEmulated = "emulated (tcg)"
 )
 
+// makeData makes the directory that it writes to.
+func (g *Guest) makeData() error {
+	if g.Data == 0 {
+		return nil
+	}
+	if why := NoDisk(g.Kind); why != "" {
+		return fmt.Errorf("%w: %s", ErrOther, why)
+	}
+	if err := room(g.site.inst.Root, int64(g.Data)*mib, "a file"); err != nil {
+		return err
+	}
+	return os.MkdirAll(g.data(), 0o755)
+}
+
 func (g *Guest) start(ctx context.Context) (err error) {
-	if g.Data > 0 {
-		if why := NoDisk(g.Kind); why != "" {
-			return fmt.Errorf("%w: %s", ErrOther, why)
-		}
-		if err := room(g.site.inst.Root, int64(g.Data)*mib, "a file"); err != nil {
-			return err
-		}
-		if err := os.MkdirAll(g.data(), 0o755); err != nil {
-			return err
-		}
+	if err := g.makeData(); err != nil {
+		return err
 	}
 	g.processor = processorHost
 	if g.Kind == Docker {
@@ -103,6 +110,9 @@ func (g *Guest) container() container.Spec {
 		s.Capabilities = []string{"CAP_NET_ADMIN"} // it sets its own address
 		if s.Memory == 0 {
 			s.Memory = machineMemory * mib
+		}
+		if s.CPUs == 0 {
+			s.CPUs = float64(runtime.NumCPU()) // as a container without a limit has
 		}
 	}
 	return s
