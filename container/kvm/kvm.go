@@ -144,12 +144,6 @@ func About(ctx context.Context, o Options) container.About {
 	return a
 }
 
-// Accelerator is what machines of this host run on, kvm or tcg, which is an emulated processor. The first call boots a machine to find out.
-func (r *Runtime) Accelerator(ctx context.Context) (string, error) {
-	_, s, err := r.engine.common(ctx)
-	return s.Accel, err
-}
-
 // Destroy removes every machine of the instance, and what they had in common.
 func (r *Runtime) Destroy(ctx context.Context) error {
 	if err := r.Runtime.Destroy(ctx); err != nil {

@@ -24,10 +24,9 @@ const (
 
 // Conditions that a host kind decides.
 const (
-	condServices  = "services"
-	condProcessor = "processor"
-	condNetwork   = "network"
-	condLimit     = "memory limit"
+	condServices = "services"
+	condNetwork  = "network"
+	condLimit    = "memory limit"
 )
 
 // inside is what experiments have in common that run a program in a guest of a host kind (factor host).
@@ -47,14 +46,14 @@ func (x *inside) Metrics() map[string]string { return x.metrics }
 
 func (x *inside) Factors() []Factor {
 	return append([]Factor{{
-		Name: factorHost, Default: guest.BareMetal, Check: oneOf(guest.Kinds()...), Sets: []string{condServices, condProcessor, condNetwork, condLimit},
+		Name: factorHost, Default: guest.BareMetal, Check: oneOf(guest.Kinds()...), Sets: []string{condServices, condNetwork, condLimit},
 		About: guest.BareMetal + ": a process of the host; " + guest.Compute + ": the same beside a Weir that runs with a chain, as containers and machines have it, too; " +
-			guest.Docker + ": by docker run, on an engine of the lab's own; " + guest.VM + ": a machine by KVM; " + guest.Emulated + ": a machine whose processor is emulated; the others: a container of that runtime of Weir's",
+			guest.DockerRun + ": on an engine of the lab's own; " + guest.VM + ": a machine by KVM; " + guest.Emulated + ": a machine whose processor is emulated; the others: a container of that runtime of Weir's",
 	}}, x.more...)
 }
 
-func (x *inside) Check(ctx context.Context, b *Bench, l Levels) string {
-	if why := guest.Check(ctx, l.or(factorHost, guest.BareMetal), b.options()); why != "" {
+func (x *inside) Check(_ context.Context, b *Bench, l Levels) string {
+	if why := guest.Check(l.or(factorHost, guest.BareMetal), b.options()); why != "" {
 		return why
 	}
 	if err := tools.Installed(x.programs...); err != nil {

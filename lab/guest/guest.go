@@ -36,19 +36,11 @@ const machineMemory = 512
 // Guest is where programs run.
 type Guest struct {
 	Spec
-	site      *Site
-	id        string
-	rt        container.Runtime // nil: Docker's
-	line      *platform.Line
-	processor string
+	site *Site
+	id   string
+	rt   *platform.Runtime // nil: it is made by docker run
+	line *platform.Line
 }
-
-// Processors as conditions have them.
-const (
-	processorHost     = "this machine's"
-	processorVirtual  = "this machine's, virtualized (kvm)"
-	processorEmulated = "emulated (tcg)"
-)
 
 // makeData makes the directory that it writes to.
 func (g *Guest) makeData() error {
@@ -68,17 +60,11 @@ func (g *Guest) start(ctx context.Context) (err error) {
 	if err := g.makeData(); err != nil {
 		return err
 	}
-	g.processor = processorHost
-	if g.Kind == Docker {
+	if g.Kind == DockerRun {
 		return g.startDocker(ctx)
 	}
 	if g.rt, err = g.site.runtime(ctx, driver(g.Kind)); err != nil {
 		return err
-	}
-	if machine(g.Kind) {
-		if err := g.checkProcessor(ctx); err != nil {
-			return err
-		}
 	}
 	spec := g.container()
 	if g.Mbits > 0 {
@@ -90,8 +76,11 @@ func (g *Guest) start(ctx context.Context) (err error) {
 	if err := g.rt.Run(ctx, spec); err != nil {
 		return err
 	}
-	if g.line == nil || !machine(g.Kind) {
+	if !machine(g.Kind) {
 		return nil
+	}
+	if err := g.checkProcessor(); err != nil || g.line == nil {
+		return err
 	}
 	return g.address(ctx)
 }
@@ -122,27 +111,19 @@ func (g *Guest) container() container.Spec {
 func (g *Guest) data() string { return filepath.Join(g.site.inst.Root, "data", g.id) }
 
 // checkProcessor refuses a machine of the other kind than this host makes.
-func (g *Guest) checkProcessor(ctx context.Context) error {
-	x, ok := g.rt.(interface {
-		Accelerator(context.Context) (string, error)
-	})
-	if !ok {
-		return errors.New("this runtime does not tell what its machines run on")
-	}
-	accelerator, err := x.Accelerator(ctx)
-	g.processor = processorVirtual
-	if accelerator != "kvm" {
-		g.processor = processorEmulated
-	}
+func (g *Guest) checkProcessor() error {
 	switch {
-	case err != nil:
-		return err
-	case g.Kind == VM && g.processor == processorEmulated:
+	case g.Kind == VM && g.Emulated():
 		return fmt.Errorf("%w: no machine boots with /dev/kvm, its processor would be emulated, which is the level %s", ErrOther, Emulated)
-	case g.Kind == Emulated && g.processor == processorVirtual:
+	case g.Kind == Emulated && !g.Emulated():
 		return fmt.Errorf("%w: machines boot with /dev/kvm, which is the level %s", ErrOther, VM)
 	}
 	return nil
+}
+
+// Emulated tells that the guest's processor is.
+func (g *Guest) Emulated() bool {
+	return machine(g.Kind) && strings.HasPrefix(g.rt.Note(), platform.Emulated)
 }
 
 // address of a machine's own interface.
@@ -158,7 +139,7 @@ func (g *Guest) address(ctx context.Context) error {
 
 // startDocker makes it as a user does, by `docker run`. Its namespace gets the end of the line when it is there.
 func (g *Guest) startDocker(ctx context.Context) error {
-	e, err := g.site.docker(ctx)
+	e, err := g.site.startEngine(ctx)
 	if err != nil {
 		return err
 	}
@@ -249,7 +230,10 @@ func (g *Guest) log(ctx context.Context) (string, error) {
 
 // Conditions under which it runs.
 func (g *Guest) Conditions() map[string]string {
-	out := map[string]string{"services": g.site.servicesText(g.Kind), "processor": g.processor}
+	out := map[string]string{"services": g.site.servicesText(g.Kind)}
+	if machine(g.Kind) {
+		out[platform.ConditionMachines] = g.rt.Note()
+	}
 	if g.line != nil {
 		out["network"] = "a card of its own"
 		if g.line.Node != "" {
@@ -262,9 +246,6 @@ func (g *Guest) Conditions() map[string]string {
 	}
 	return out
 }
-
-// Emulated tells that the guest's processor is.
-func (g *Guest) Emulated() bool { return g.processor == processorEmulated }
 
 // Close removes a guest that Start has made.
 func (g *Guest) Close() error {

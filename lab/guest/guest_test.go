@@ -75,7 +75,7 @@ func empty(t *testing.T) {
 // usable guests of a kind, or a skip that names what the machine lacks.
 func usable(t *testing.T, s *Site, spec Spec) *Guest {
 	t.Helper()
-	if why := Check(t.Context(), spec.Kind, s.o); why != "" {
+	if why := Check(spec.Kind, s.o); why != "" {
 		t.Skipf("%s: %s", spec.Kind, why)
 	}
 	g, err := s.Guest(t.Context(), spec)
@@ -123,7 +123,7 @@ func TestGuestsRunPrograms(t *testing.T) {
 				t.Errorf("the line has carried %d and %d bits: %v", there, back, err)
 			}
 			c := g.Conditions()
-			if c["processor"] == "" || c["services"] == "" || c["network"] == "" || g.Emulated() != (kind == Emulated) {
+			if c["services"] == "" || c["network"] == "" || g.Emulated() != (kind == Emulated) {
 				t.Errorf("%v", c)
 			}
 		})
@@ -133,7 +133,7 @@ func TestGuestsRunPrograms(t *testing.T) {
 // A guest that is to write gets a directory of the disk; a machine has none and says so.
 func TestGuestsWrite(t *testing.T) {
 	s := openSite(t)
-	for _, kind := range []string{BareMetal, "native", Docker, Emulated} {
+	for _, kind := range []string{BareMetal, "native", DockerRun, Emulated} {
 		t.Run(kind, func(t *testing.T) {
 			if why := NoDisk(kind); why != "" {
 				if _, err := s.Start(t.Context(), Spec{Kind: kind, Memory: 256, Data: 1}); !errors.Is(err, ErrOther) {
@@ -184,11 +184,11 @@ func TestServicesStandStill(t *testing.T) {
 // An engine that dies takes its guests along; the next one is made on another.
 func TestAnEngineThatDies(t *testing.T) {
 	s := openSite(t)
-	usable(t, s, Spec{Kind: Docker})
+	usable(t, s, Spec{Kind: DockerRun})
 	if err := s.engine.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	g := usable(t, s, Spec{Kind: Docker})
+	g := usable(t, s, Spec{Kind: DockerRun})
 	if _, err := g.Run(t.Context(), Probe, "run", Program("busybox"), "true"); err != nil {
 		t.Error(err)
 	}
@@ -197,7 +197,7 @@ func TestAnEngineThatDies(t *testing.T) {
 // A machine that cannot boot is an error that says why, and leaves nothing.
 func TestAMachineThatDoesNotBoot(t *testing.T) {
 	s := openSite(t)
-	if why := Check(t.Context(), Emulated, s.o); why != "" {
+	if why := Check(Emulated, s.o); why != "" {
 		t.Skip(why)
 	}
 	kernel := filepath.Join(t.TempDir(), "vmlinuz-1")
@@ -217,8 +217,8 @@ const leaves = "WEIR_TEST_LEAVE_GUESTS"
 func leave() {
 	ctx := context.Background()
 	s, err := Open(ctx, platform.Options{Name: runName, Program: os.Getenv(leaves), Images: []string{filepath.Join(filepath.Dir(os.Getenv(leaves)), "images")}})
-	for _, kind := range []string{BareMetal, Compute, "native", Docker, Emulated} {
-		if err == nil && Check(ctx, kind, s.o) == "" {
+	for _, kind := range []string{BareMetal, Compute, "native", DockerRun, Emulated} {
+		if err == nil && Check(kind, s.o) == "" {
 			if _, err = s.Guest(ctx, Spec{Kind: kind, Memory: 256, Mbits: 100}); errors.Is(err, ErrOther) {
 				err = nil
 			}

@@ -2,8 +2,6 @@ package guest
 
 import (
 	"cmp"
-	"context"
-	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -12,14 +10,13 @@ import (
 	"weir.dev/weir/container/kvm"
 	"weir.dev/weir/container/native"
 	"weir.dev/weir/lab/platform"
-	"weir.dev/weir/lab/traffic/tools"
 )
 
 // Host kinds beside the container runtimes of this program, which have their own names.
 const (
 	BareMetal = "bare-metal"  // a process of the host
 	Compute   = "compute"     // the same, beside a Weir that runs
-	Docker    = "docker"      // a container as a user has Docker make it
+	DockerRun = "docker-run"  // a container as a user has Docker make it
 	VM        = "vm"          // a virtual machine on the processor's own virtualization
 	Emulated  = "vm-emulated" // a virtual machine whose processor is emulated
 )
@@ -27,13 +24,13 @@ const (
 // Kinds of hosts, in the order in which they are listed.
 func Kinds() []string {
 	drivers := containers.All()
-	for _, name := range []string{Docker, kvm.Name, native.Bare} {
+	for _, name := range []string{kvm.Name, native.Bare} {
 		delete(drivers, name)
 	}
-	return slices.Concat([]string{BareMetal, Compute, Docker}, slices.Sorted(maps.Keys(drivers)), []string{VM, Emulated})
+	return slices.Concat([]string{BareMetal, Compute, DockerRun}, slices.Sorted(maps.Keys(drivers)), []string{VM, Emulated})
 }
 
-// driver that runs a kind's guests; Docker's are run by its command line.
+// driver that runs a kind's guests; those of DockerRun are made by Docker's command line.
 func driver(kind string) string {
 	switch kind {
 	case BareMetal, Compute:
@@ -51,21 +48,21 @@ func machine(kind string) bool { return driver(kind) == kvm.Name }
 func OnHost(kind string) bool { return driver(kind) == native.Bare }
 
 // Check tells why this machine has no guests of a kind; empty: it has. Whether a machine's processor is emulated only its start tells: see ErrOther.
-func Check(ctx context.Context, kind string, o platform.Options) string {
+func Check(kind string, o platform.Options) string {
 	if len(probe) == 0 {
 		return "the lab's program inside guests is not built for this processor: want amd64 or arm64"
 	}
 	switch kind {
 	case Compute:
-		return cmp.Or(checkDriver(ctx, driver(kind)), checkServices(o))
-	case Docker:
+		return cmp.Or(platform.CheckRuntime(driver(kind), o), checkServices(o))
+	case DockerRun:
 		return platform.CheckEngine(o)
 	case VM:
 		if _, err := os.Stat("/dev/kvm"); err != nil {
 			return "no /dev/kvm: a machine's processor would be emulated, which is the level " + Emulated
 		}
 	}
-	return checkDriver(ctx, driver(kind))
+	return platform.CheckRuntime(driver(kind), o)
 }
 
 // NoDisk tells why guests of a kind have nothing to write to but their memory; empty: they have.
@@ -79,21 +76,4 @@ func NoDisk(kind string) string {
 func checkServices(o platform.Options) string {
 	k, _ := platform.Find(platform.PlatformDaemon)
 	return k.Check(o)
-}
-
-func checkDriver(ctx context.Context, name string) string {
-	d, ok := containers.All()[name]
-	if !ok {
-		return fmt.Sprintf("this program has no container runtime %s", name)
-	}
-	if os.Geteuid() != 0 {
-		return "needs root"
-	}
-	if err := tools.Installed(d.Programs...); err != nil {
-		return err.Error()
-	}
-	if a := d.About(ctx, containers.Options{}); a.Missing != "" {
-		return fmt.Sprintf("runtime %s: %s", name, a.Missing)
-	}
-	return ""
 }

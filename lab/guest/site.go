@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
 	"time"
 
-	"weir.dev/weir/container"
-	containers "weir.dev/weir/container/drivers"
+	"weir.dev/weir/container/docker"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/platform"
 )
@@ -20,7 +18,7 @@ import (
 type Site struct {
 	o        platform.Options
 	inst     instance.Instance
-	runtimes map[string]container.Runtime // by driver; they stay open until Close
+	runtimes map[string]*platform.Runtime // by driver; but for Docker's they stay open until Close
 	engine   *platform.Engine
 	daemon   *platform.Daemon
 	guests   map[Spec]*Guest
@@ -43,7 +41,7 @@ func Open(ctx context.Context, o platform.Options) (*Site, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Site{o: o, inst: inst, runtimes: map[string]container.Runtime{}, guests: map[Spec]*Guest{}}
+	s := &Site{o: o, inst: inst, runtimes: map[string]*platform.Runtime{}, guests: map[Spec]*Guest{}}
 	for _, dir := range []string{inst.NetnsDir(), inst.Root} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
@@ -65,7 +63,7 @@ func (s *Site) Corpus(mebibytes int) (path string, err error) {
 
 // Guest that a Spec describes; it is made once, until Clear.
 func (s *Site) Guest(ctx context.Context, spec Spec) (*Guest, error) {
-	if spec.Kind == Docker && s.engine != nil && !s.engine.Alive() {
+	if spec.Kind == DockerRun && s.engine != nil && !s.engine.Alive() {
 		if err := s.dropDocker(ctx); err != nil {
 			return nil, err
 		}
@@ -137,23 +135,29 @@ func (s *Site) servicesText(kind string) string {
 }
 
 // runtime of a driver, once.
-func (s *Site) runtime(ctx context.Context, name string) (container.Runtime, error) {
+func (s *Site) runtime(ctx context.Context, name string) (*platform.Runtime, error) {
 	if rt, ok := s.runtimes[name]; ok {
 		return rt, nil
 	}
-	d, ok := containers.All()[name]
-	if !ok {
-		return nil, fmt.Errorf("this program has no container runtime %s", name)
-	}
-	rt, err := d.Open(ctx, s.inst, containers.Options{Adopt: true})
+	rt, err := platform.OpenRuntime(ctx, name, s.inst)
 	if err == nil {
 		s.runtimes[name] = rt
 	}
 	return rt, err
 }
 
-// docker is an engine with the guests' root as an image.
-func (s *Site) docker(ctx context.Context) (*platform.Engine, error) {
+// closeRuntime of a driver, with the guests that it has.
+func (s *Site) closeRuntime(ctx context.Context, name string) error {
+	rt, ok := s.runtimes[name]
+	if !ok {
+		return nil
+	}
+	delete(s.runtimes, name)
+	return rt.Close(ctx)
+}
+
+// startEngine gives an engine with the guests' root as an image.
+func (s *Site) startEngine(ctx context.Context) (*platform.Engine, error) {
 	if s.engine != nil {
 		return s.engine, nil
 	}
@@ -176,7 +180,7 @@ func (s *Site) dropDocker(ctx context.Context) error {
 		s.engine = nil
 	}
 	for spec, g := range s.guests {
-		if spec.Kind == Docker {
+		if spec.Kind == DockerRun {
 			errs = append(errs, g.remove(ctx))
 			delete(s.guests, spec)
 		}
@@ -193,7 +197,7 @@ func (s *Site) Clear() error {
 		errs = append(errs, g.remove(ctx))
 		delete(s.guests, spec)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.closeRuntime(ctx, docker.Name))...)
 }
 
 // Close removes everything.
@@ -205,12 +209,8 @@ func (s *Site) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	for name, rt := range s.runtimes {
-		err = errors.Join(err, rt.Destroy(ctx))
-		if c, ok := rt.(io.Closer); ok {
-			err = errors.Join(err, c.Close())
-		}
-		delete(s.runtimes, name)
+	for name := range s.runtimes {
+		err = errors.Join(err, s.closeRuntime(ctx, name))
 	}
 	if err != nil { // the next run finds what is left
 		return fmt.Errorf("remove guests: %w", err)
