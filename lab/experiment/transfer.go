@@ -28,6 +28,7 @@ const (
 	defaultOffered = "1100"
 	defaultBytes   = "200"
 	leastTransfer  = time.Second // nuttcp counts in whole seconds
+	datagram       = 1448        // bytes: of more than a segment of its own connection nuttcp fears fragments
 	echoPort       = 7007
 	transferGrace  = 30 * time.Second
 )
@@ -60,7 +61,7 @@ func measureTransfer(ctx context.Context, h *hosted, length time.Duration) (Meas
 	}
 	argv := []string{guest.Program("nuttcp"), "-fparse", "-T" + seconds(atLeast(length, leastTransfer).Round(time.Second)), "-R" + h.levels.or(factorOffered, defaultOffered) + "m"}
 	if protocol == protocolUDP {
-		argv = append(argv, "-u", "-l"+strconv.Itoa(rr.MaxDatagram))
+		argv = append(argv, "-u", "-l"+strconv.Itoa(datagram))
 	}
 	if back {
 		argv = append(argv, "-r")
