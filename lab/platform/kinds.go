@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/api/file"
@@ -162,7 +163,11 @@ func Kinds() []Kind {
 		}
 	}
 	all, short := networks(), kinds
+	for i := range all {
+		all[i].check = remembered(all[i].check)
+	}
 	for _, r := range runtimes() {
+		r.check = remembered(r.check)
 		for _, n := range all {
 			for _, f := range functions() {
 				p := Point{r.name, n.name, f.name}
@@ -176,6 +181,23 @@ func Kinds() []Kind {
 		}
 	}
 	return kinds
+}
+
+// remembered asks a check of a part once for the same images: a part is in many kinds.
+func remembered(check func(Options) string) func(Options) string {
+	var mu sync.Mutex
+	answers := map[string]string{}
+	return func(o Options) string {
+		mu.Lock()
+		defer mu.Unlock()
+		images := strings.Join(o.Images, "\n")
+		why, known := answers[images]
+		if !known {
+			why = check(o)
+			answers[images] = why
+		}
+		return why
+	}
 }
 
 // makeKind puts the makers of a point together.
