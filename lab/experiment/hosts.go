@@ -53,14 +53,16 @@ func (x *inside) Factors() []Factor {
 }
 
 func (x *inside) Check(_ context.Context, b *Bench, l Levels) string {
+	if x.check != nil {
+		if why := x.check(l); why != "" {
+			return why
+		}
+	}
 	if why := guest.Check(l.or(factorHost, guest.BareMetal), b.options()); why != "" {
 		return why
 	}
 	if err := tools.Installed(x.programs...); err != nil {
 		return err.Error()
-	}
-	if x.check != nil {
-		return x.check(l)
 	}
 	return ""
 }
