@@ -52,53 +52,60 @@ func transferExperiment() Experiment {
 	}
 }
 
-func measureTransfer(ctx context.Context, h *hosted, length time.Duration) (Measurement, error) {
-	g := h.guests[0]
-	_, peer := platform.LineAddresses()
-	protocol, back := strings.CutPrefix(h.levels.or(factorTransfer, protocolTCP), reverse)
-	if !back {
-		protocol = h.levels.or(factorTransfer, protocolTCP)
-	}
-	argv := []string{guest.Program("nuttcp"), "-fparse", "-T" + seconds(atLeast(length, leastTransfer).Round(time.Second)), "-R" + h.levels.or(factorOffered, defaultOffered) + "m"}
+// transferOf levels: what nuttcp is called with in a guest, whether by UDP, and whether to the guest.
+func transferOf(l Levels, length time.Duration) (argv []string, datagrams, back bool) {
+	protocol, back := strings.CutPrefix(l.or(factorTransfer, protocolTCP), reverse)
+	argv = []string{guest.Program("nuttcp"), "-fparse", "-T" + seconds(length), "-R" + l.or(factorOffered, defaultOffered) + "m"}
 	if protocol == protocolUDP {
 		argv = append(argv, "-u", "-l"+strconv.Itoa(datagram))
 	}
 	if back {
 		argv = append(argv, "-r")
 	}
-	ctx, cancel := context.WithTimeout(ctx, length+transferGrace)
-	defer cancel()
+	_, peer := platform.LineAddresses()
+	return append(argv, peer.Addr().String()), protocol == protocolUDP, back
+}
+
+// nuttcp runs a transfer in a guest, and tells what the cable carried meanwhile, in bits.
+func nuttcp(ctx context.Context, g *guest.Guest, argv []string, back bool) (s tools.Stream, carried uint64, err error) {
 	end, err := tools.ServeNuttcp(ctx, g.Line().Peer)
 	if err != nil {
-		return Measurement{}, err
+		return s, 0, err
 	}
 	defer end()
-	there, here, err := g.Line().Carried()
-	if err != nil {
-		return Measurement{}, err
+	count := func() uint64 {
+		there, here, cerr := g.Line().Carried()
+		err = errors.Join(err, cerr)
+		if back {
+			return here
+		}
+		return there
 	}
-	out, err := g.Run(ctx, append(argv, peer.Addr().String())...)
-	if err != nil {
-		return Measurement{}, err
+	before := count()
+	out, rerr := g.Run(ctx, argv...)
+	carried = count() - before
+	if err := errors.Join(rerr, err); err != nil {
+		return s, 0, err
 	}
-	s, err := tools.ParseNuttcp(out)
-	if err != nil {
-		return Measurement{}, err
-	}
-	there2, here2, err := g.Line().Carried()
-	if err != nil {
-		return Measurement{}, err
-	}
-	carried := there2 - there
-	if back {
-		carried = here2 - here
-	}
-	if s.Seconds <= 0 {
-		return Measurement{}, misread("nuttcp", out)
+	if s, err = tools.ParseNuttcp(out); err == nil && s.Seconds <= 0 {
+		err = misread("nuttcp", out)
 	}
 	s.Raw = tools.Raw{Argv: argv, Output: out}
-	m := Measurement{Raw: s, Values: map[string]float64{"rate": s.BitsPerSec / 1e6, "line": float64(carried) / s.Seconds / 1e6}}
-	if protocol == protocolUDP {
+	return s, carried, err
+}
+
+func measureTransfer(ctx context.Context, h *hosted, length time.Duration) (Measurement, error) {
+	length = atLeast(length, leastTransfer).Round(time.Second)
+	argv, datagrams, back := transferOf(h.levels, length)
+	ctx, cancel := context.WithTimeout(ctx, length+transferGrace)
+	defer cancel()
+	s, carried, err := nuttcp(ctx, h.guests[0], argv, back)
+	if err != nil {
+		return Measurement{}, err
+	}
+	sending := max(s.Seconds, length.Seconds()) // a receiver may see less of it
+	m := Measurement{Raw: s, Values: map[string]float64{"rate": s.BitsPerSec / 1e6, "line": float64(carried) / sending / 1e6}}
+	if datagrams {
 		m.Values["loss"] = 100 * float64(s.Lost) / max(1, float64(s.Datagrams))
 	} else {
 		m.Values["retransmits"] = float64(s.Retransmits)
