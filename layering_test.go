@@ -55,7 +55,7 @@ var layers = map[string][]string{
 	"lab/platform":    {"lab/tied", "lab/traffic/tools", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "portkind", "router"},
 	"lab/guest":       {"lab/platform", "lab/traffic/tools", "container", "instance", "netns"},
 	"lab/controllers": {"api", "flow", "netns", "openflow", "ovsdb", "router"},
-	"lab/experiment":  {"lab/controllers", "lab/guest", "lab/machine", "lab/search", "lab/stats", "lab/tied", "lab/traffic", "lab/platform", "api/file", "container", "image", "instance", "netns", "ovsdb", "router/fabric", "testbed"},
+	"lab/experiment":  {"lab/controllers", "lab/guest", "lab/machine", "lab/search", "lab/stats", "lab/tied", "lab/traffic", "lab/platform", "api/file", "container", "cpuset", "image", "instance", "netns", "ovsdb", "router/fabric", "testbed"},
 
 	// packages of cli, lower ones first
 	"cli/command": {"api", "instance"},

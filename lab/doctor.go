@@ -138,6 +138,7 @@ func Examine(ctx context.Context, images []string, where platform.API) (Examinat
 	x.programs()
 	b := &experiment.Bench{Name: "lab-0000", Images: images, API: where}
 	x.platforms(b)
+	x.members(platform.Options{Name: b.Name, Images: images})
 	if text, err := platform.Hosts(ctx, where); err != nil {
 		x.add("hosts", false, "platform hosts: %s", err)
 	} else {
@@ -276,12 +277,34 @@ func (x *Examination) platforms(b *experiment.Bench) {
 	}
 }
 
+// members of networks, and what joins them.
+func (x *Examination) members(o platform.Options) {
+	names, about, missing := platform.Segments(o)
+	for _, name := range names {
+		x.add("pairs on: "+name, missing[name] == "", "%s", cmp.Or(missing[name], about[name]))
+	}
+	var can, cannot []string
+	for _, name := range platform.MemberRuntimes() {
+		if why := platform.CheckMembers(o, name, names[0]); why != "" {
+			cannot = append(cannot, name+" ("+why+")")
+		} else {
+			can = append(can, name)
+		}
+	}
+	text := "containers of pairs can be " + strings.Join(can, ", ")
+	if len(cannot) > 0 {
+		text += "; not " + strings.Join(cannot, ", ")
+	}
+	x.add("pairs of", len(can) > 0, "%s", text)
+}
+
 // programs that experiments run.
 func (x *Examination) programs() {
 	for _, t := range []struct{ program, purpose string }{
-		{"iperf3", "experiment tcp"}, {"iperf", "experiment tcp, tool iperf"}, {"nuttcp", "experiment tcp, tool nuttcp"},
-		{"sockperf", "experiments tcp and rr, tool sockperf"}, {"nc", "experiment fct, tool netcat"},
+		{"iperf3", "experiment tcp"}, {"iperf", "experiments tcp-pairs and udp-pairs; tcp, tool iperf"}, {"nuttcp", "experiment tcp, tool nuttcp"},
+		{"sockperf", "experiments tcp, tcp-pairs and rr, tool sockperf"}, {"nc", "experiment fct, tool netcat"},
 		{"ping", "experiment ping, and to know that a path carries"}, {"runc", "platforms ebpf and ovs, runtimes oci and runc"},
+		{"socat", "experiment processors"}, {"nft", "experiment processors, network nat"}, {"taskset", "experiments tcp-pairs and udp-pairs"},
 		{"dockerd", "platform and runtime docker"}, {"docker", "platform and runtime docker"}, {"lxc-start", "runtimes lxc and lxc-start"},
 		{"systemd-nspawn", "runtime nspawn"}, {"qemu-system-x86_64", "host kinds vm and vm-emulated, runtime kvm"},
 		{"xz", "experiment compress"}, {"sysbench", "experiment disk"}, {"dd", "experiment disk"}, {"busybox", "experiments with a guest's network or disk"},

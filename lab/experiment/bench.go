@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -36,7 +35,8 @@ type Bench struct {
 	locks     []*os.File
 	platforms map[string]platform.Platform
 	starters  map[string]starter
-	shared    map[string]io.Closer
+	shared    []common
+	starting  sync.Mutex  // of the engine
 	site      *guest.Site // of guests; it stays until Close, they until Clear
 }
 

@@ -67,6 +67,7 @@ func All() map[string]Experiment {
 	out := map[string]Experiment{}
 	for _, x := range []Experiment{tcpExperiment(), pingExperiment(), ppsExperiment(), ndrExperiment(), rrExperiment(), fctExperiment(), bootExperiment{},
 		ceilingExperiment(), paceExperiment(), latencyExperiment(), installExperiment{}, compileExperiment{},
+		tcpPairs(), udpPairs(), fctPairs(), processorsExperiment{},
 		rulesExperiment{}, policiesExperiment{}, startExperiment{}, changeExperiment{}, appliedExperiment{},
 		compressExperiment(), transferExperiment(), exchangeExperiment(), memoryExperiment(), diskExperiment(), usableExperiment()} {
 		out[x.Name()] = x

@@ -51,6 +51,12 @@ func Inherent(l Levels) map[string]string {
 	if _, runs := l[factorFunctions]; runs { // functions without a network
 		return nil
 	}
+	if _, runs := l[factorProcessors]; runs { // on hosts
+		return nil
+	}
+	if network, ok := pairedNetwork(l); ok {
+		return platform.SegmentInherent(network)
+	}
 	k, err := platformOf(l)
 	if err != nil {
 		return nil
@@ -60,6 +66,9 @@ func Inherent(l Levels) map[string]string {
 
 // Absent tells why there is nothing at levels that could have a setting; empty: there is. See platform.Kind.
 func Absent(l Levels, setting string) string {
+	if network, ok := pairedNetwork(l); ok {
+		return platform.SegmentAbsent(network, setting)
+	}
 	k, err := platformOf(l)
 	if err != nil {
 		return ""

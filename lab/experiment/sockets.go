@@ -96,20 +96,26 @@ func fctExperiment() Experiment {
 		name: "fct", about: "rounds of TCP flows that start together, mice and elephants; each is complete when its receiver has the last byte",
 		programs: []string{"ping"}, measure: measureFCT, check: checkFCT, sockets: true,
 		metrics: map[string]string{
-			"fct": "ms", "p90": "ms", "p99": "ms", "slowest": "ms", "mice": "ms", "mice-p99": "ms", "elephants": "ms", "elephants-p99": "ms",
+			"fct": "ms", "mean": "ms", "p90": "ms", "p99": "ms", "slowest": "ms", "mice": "ms", "mice-p99": "ms", "elephants": "ms", "elephants-p99": "ms",
 			"rate": "Gb/s", "retransmits": "segments", "fairness": "index",
 		},
-		more: []Factor{
+		more: append([]Factor{
 			{Name: factorTool, Sets: []string{condTool, condMessage, condCongestion}, Default: toolOwn, Check: oneOf(toolOwn, toolNetcat),
 				About: "own, or netcat: a process at each end of a flow, the start of the sender's is in its time; the machine's congestion control"},
 			{Name: factorFlows, About: "flows at once", Default: defaultFlows, Check: between(1, rr.MaxConnections, "a number of flows")},
 			{Name: factorRounds, About: "rounds of a trial: in each every sender has one flow", Default: "1", Check: between(1, rr.MaxFlows, "rounds")},
-			{Name: factorMouse, About: "bytes of a mouse", Default: defaultMouse, Check: between(rr.MinFlow, rr.MaxFlow, "bytes")},
-			{Name: factorElephant, About: "bytes of an elephant", Default: defaultElephant, Check: between(rr.MinFlow, rr.MaxFlow, "bytes")},
-			{Name: factorElephants, About: "elephants, percent of the flows", Default: defaultElephants, Check: between(0, 100, "percent")},
-			{Name: factorMessage, About: "bytes that the program writes at once", Default: defaultMessage, Check: between(rr.MinFlow, maxMessage, "bytes")},
-			{Name: factorSeed, About: "seed of who sends elephants", Default: "1", Check: between(0, math.MaxInt32, "a seed")},
-		},
+		}, mixFactors()...),
+	}
+}
+
+// mixFactors are those of mice and elephants.
+func mixFactors() []Factor {
+	return []Factor{
+		{Name: factorMouse, About: "bytes of a mouse", Default: defaultMouse, Check: between(rr.MinFlow, rr.MaxFlow, "bytes")},
+		{Name: factorElephant, About: "bytes of an elephant", Default: defaultElephant, Check: between(rr.MinFlow, rr.MaxFlow, "bytes")},
+		{Name: factorElephants, About: "elephants, percent of the flows", Default: defaultElephants, Check: between(0, 100, "percent")},
+		{Name: factorMessage, About: "bytes that the program writes at once", Default: defaultMessage, Check: between(rr.MinFlow, maxMessage, "bytes")},
+		{Name: factorSeed, About: "seed of who sends elephants", Default: "1", Check: between(0, math.MaxInt32, "a seed")},
 	}
 }
 
@@ -137,33 +143,38 @@ func measureFCT(ctx context.Context, c *chain, _ time.Duration) (Measurement, er
 		if err != nil {
 			return Measurement{}, err
 		}
-		m := Measurement{
-			Sending: r.CPU, Sampled: "fct", Conditions: map[string]string{condCongestion: r.Congestion, condFlows: strconv.Itoa(o.Mix.Clients)},
-			Values: map[string]float64{"rate": 8 * float64(r.Received) / float64(r.Busy)}, // bits by ns
-		}
-		if netcat != nil { // it does not say what was sent again
-			m.Conditions[condTool] = netcat.Version
-		} else {
-			m.Conditions[condMessage], m.Values["retransmits"] = strconv.Itoa(o.Message)+" B", float64(r.Retransmits)
-		}
-		if err := r.Check(); err != nil {
-			m.Void = err.Error()
-		}
-		m.Samples = completions(m.Values, r.Flows)
-		skew := time.Duration(0)
-		for _, f := range r.Flows {
-			skew = max(skew, f.Begun)
-		}
-		r.Flows = nil // they are the samples
-		m.Raw = struct {
-			rr.FlowResult
-			Mix  rr.Mix        `json:"mix"`
-			Seed uint64        `json:"seed"`
-			Skew time.Duration `json:"skew_ns"`       // from a round's start until its last flow began
-			Raw  *tools.Raw    `json:"raw,omitempty"` // of a program
-		}{r, o.Mix, o.Seed, skew, netcat}
-		return m, nil
+		return flowsMeasured(o, r, netcat), nil
 	})
+}
+
+// flowsMeasured is what became of flows. netcat is the program that made them; nil: they are our own.
+func flowsMeasured(o rr.FlowOptions, r rr.FlowResult, netcat *tools.Raw) Measurement {
+	m := Measurement{
+		Sending: r.CPU, Sampled: "fct", Conditions: map[string]string{condCongestion: r.Congestion, condFlows: strconv.Itoa(o.Mix.Clients)},
+		Values: map[string]float64{"rate": 8 * float64(r.Received) / float64(r.Busy)}, // bits by ns
+	}
+	if netcat != nil { // it does not say what was sent again
+		m.Conditions[condTool] = netcat.Version
+	} else {
+		m.Conditions[condMessage], m.Values["retransmits"] = strconv.Itoa(o.Message)+" B", float64(r.Retransmits)
+	}
+	if err := r.Check(); err != nil {
+		m.Void = err.Error()
+	}
+	m.Samples = completions(m.Values, r.Flows)
+	skew := time.Duration(0)
+	for _, f := range r.Flows {
+		skew = max(skew, f.Begun)
+	}
+	r.Flows = nil // they are the samples
+	m.Raw = struct {
+		rr.FlowResult
+		Mix  rr.Mix        `json:"mix"`
+		Seed uint64        `json:"seed"`
+		Skew time.Duration `json:"skew_ns"`       // from a round's start until its last flow began
+		Raw  *tools.Raw    `json:"raw,omitempty"` // of a program
+	}{r, o.Mix, o.Seed, skew, netcat}
+	return m
 }
 
 // completions adds what flows took to the values, by class, and returns the milliseconds of each. A percentile is there only where enough flows
@@ -193,7 +204,7 @@ func completions(values map[string]float64, flows []rr.Flow) (all []float64) {
 			values[p.name] = v
 		}
 	}
-	values["slowest"] = slices.Max(all)
+	values["slowest"], values["mean"] = slices.Max(all), stats.Mean(all)
 	if len(rates) > 1 {
 		values["fairness"] = stats.Jain(rates)
 	}

@@ -96,6 +96,11 @@ func checkStream(l Levels) string {
 	if why := checkTool(tool, l, tool == toolIPerf3 || tool == toolIPerf2); why != "" || tool != toolSockperf {
 		return why
 	}
+	return checkSockperf(l)
+}
+
+// checkSockperf tells why sockperf cannot make such streams.
+func checkSockperf(l Levels) string {
 	if n := l.number(factorFlows, defaultFlows); n != 1 {
 		return fmt.Sprintf("sockperf has one stream: %d flows: want 1, or another tool", n)
 	}

@@ -19,6 +19,7 @@ type curve struct {
 	low, high []float64 // nil: without intervals
 	fit       *[2]float64
 	step      bool
+	points    bool // without a line
 }
 
 // alongFigures draw a metric against each factor whose levels are numbers, one figure for each combination of the others.
@@ -71,7 +72,7 @@ func alongFigures(p lab.PartResult, metric int, id string) (out []figure) {
 		}
 		// Make a figure of each bundle.
 		for _, b := range bundles {
-			if len(b.curves) == 0 {
+			if !slices.ContainsFunc(b.curves, func(c curve) bool { return len(c.x) > 1 }) { // a point is no curve: see absolute
 				continue
 			}
 			f := figure{
@@ -103,7 +104,7 @@ func (f *figure) plot(curves []curve, xLabel, yLabel string, xLog, yLog bool) {
 	xs = slices.Compact(xs)
 	ch := &chart{X: xLabel, Y: yLabel, XLog: xLog, YLog: yLog, Data: [][]*float64{pointers(xs)}}
 	for _, c := range curves {
-		s := chartSeries{Label: c.label, Colour: c.colour % colours, Dash: c.colour%2 == 1, Points: c.fit != nil}
+		s := chartSeries{Label: c.label, Colour: c.colour % colours, Dash: c.colour%2 == 1, Points: c.fit != nil || c.points}
 		y, low, high := make([]*float64, len(xs)), make([]*float64, len(xs)), make([]*float64, len(xs))
 		for i := range c.x {
 			k, _ := slices.BinarySearch(xs, c.x[i])
@@ -198,7 +199,7 @@ func plot(width float64, curves []curve, xLabel, yLabel string, xLog, yLog bool)
 		if s.fit != nil {
 			first, last := x.low, x.high
 			c.path(class, s.colour%2 == 1, [][2]float64{{x.at(first), y.at(s.fit[0] + s.fit[1]*first)}, {x.at(last), y.at(s.fit[0] + s.fit[1]*last)}})
-		} else {
+		} else if !s.points {
 			var points [][2]float64
 			for i := range s.x {
 				points = append(points, [2]float64{x.at(s.x[i]), y.at(s.y[i])})

@@ -60,6 +60,10 @@ func (r Report) figures() (out []figure) {
 			if f, ok := forest(p, i, id+"-ratios"); ok {
 				out = append(out, f)
 			}
+			if f, ok := barFigure(p, i, id+"-bars"); ok {
+				out = append(out, f)
+				continue
+			}
 			along := alongFigures(p, i, id)
 			out = append(out, along...)
 			if len(along) == 0 {
@@ -72,6 +76,9 @@ func (r Report) figures() (out []figure) {
 		out = append(out, lawFigures(r.Laws, p)...)
 		out = append(out, limitFigures(r.Limits, p)...)
 		if f, ok := cdf(r.Distributions, p); ok {
+			out = append(out, f)
+		}
+		if f, ok := r.scatter(p); ok {
 			out = append(out, f)
 		}
 		if text := p.EmulatedText(); text != "" {

@@ -93,13 +93,23 @@ func (m Mix) Plan(seed uint64) []Flow {
 	return out
 }
 
+// Ends of a client's flows.
+type Ends struct {
+	From, To string     // namespaces of the sender and the receiver
+	Address  netip.Addr // of the receiver
+	// FromCPUs and ToCPUs are processors that the sender and the receiver may run on; nil: all that this process has.
+	FromCPUs, ToCPUs []int
+}
+
 // FlowOptions of a run.
 type FlowOptions struct {
 	From, To string     // namespaces of senders and receivers
 	Address  netip.Addr // of the receivers
-	Mix      Mix
-	Seed     uint64
-	Message  int // bytes written at once; 0: 128 KiB
+	// Pairs are the ends of each client in the place of those: one a client; nil: all clients have those.
+	Pairs   []Ends
+	Mix     Mix
+	Seed    uint64
+	Message int // bytes written at once; 0: 128 KiB
 
 	Congestion string // control, of both ends; empty: that of the namespaces
 }
@@ -142,12 +152,12 @@ func RunFlows(ctx context.Context, o FlowOptions) (r FlowResult, err error) {
 	if err := o.Mix.Check(); err != nil {
 		return r, fmt.Errorf("flows: %w", err)
 	}
-	if !o.Address.IsValid() || o.Message < MinFlow || o.Message > MaxMessage {
-		return r, fmt.Errorf("flows to %s, %d bytes at once: want an address, and %d to %d bytes", o.Address, o.Message, MinFlow, MaxMessage)
+	if err := o.checkEnds(); err != nil {
+		return r, err
 	}
 	e := &ends{congestion: o.Congestion}
 	defer func() { err = errors.Join(err, e.closeAll()) }()
-	listener, to, err := e.listen(o.To, o.Address, o.Mix.Clients)
+	listeners, err := e.listeners(o)
 	if err != nil {
 		return r, fmt.Errorf("flows: %w", err)
 	}
@@ -157,11 +167,68 @@ func RunFlows(ctx context.Context, o FlowOptions) (r FlowResult, err error) {
 		buffers[i] = buffer{out: make([]byte, o.Message), in: make([]byte, defaultMessage)}
 	}
 	for round := range slices.Chunk(r.Flows, o.Mix.Clients) {
-		if err := r.round(ctx, e, o, round, listener, to, buffers); err != nil {
+		if err := r.round(ctx, e, o, round, listeners, buffers); err != nil {
 			return r, fmt.Errorf("flows of round %d: %w", round[0].Round, err)
 		}
 	}
 	return r, nil
+}
+
+func (o FlowOptions) checkEnds() error {
+	if o.Pairs != nil && len(o.Pairs) != o.Mix.Clients {
+		return fmt.Errorf("flows of %d clients, %d pairs of ends: want one a client", o.Mix.Clients, len(o.Pairs))
+	}
+	for i := range o.Mix.Clients {
+		if to := o.ends(i).Address; !to.IsValid() || o.Message < MinFlow || o.Message > MaxMessage {
+			return fmt.Errorf("flows to %s, %d bytes at once: want an address, and %d to %d bytes", to, o.Message, MinFlow, MaxMessage)
+		}
+	}
+	return nil
+}
+
+// ends of a client.
+func (o FlowOptions) ends(client int) Ends {
+	if o.Pairs == nil {
+		return Ends{From: o.From, To: o.To, Address: o.Address}
+	}
+	return o.Pairs[client]
+}
+
+// listener of a client's flows.
+type listener struct {
+	fd int
+	to netip.AddrPort
+}
+
+// listeners of all clients: one for all, or, with pairs, one for each.
+func (e *ends) listeners(o FlowOptions) (out []listener, err error) {
+	for i := range o.Mix.Clients {
+		if i > 0 && o.Pairs == nil {
+			out = append(out, out[0])
+			continue
+		}
+		var l listener
+		if l.fd, l.to, err = e.listen(o.ends(i).To, o.ends(i).Address, o.Mix.Clients); err != nil {
+			return nil, err
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+// senders' sockets, one a client.
+func (e *ends) senders(o FlowOptions) (out []int, err error) {
+	if o.Pairs == nil {
+		return e.make(o.From, family(o.Address), o.Mix.Clients)
+	}
+	for _, p := range o.Pairs {
+		fds, err := e.make(p.From, family(p.Address), 1)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, fds...)
+	}
+	return out, nil
 }
 
 // buffer of a sender and of a receiver; rounds share them.
@@ -174,8 +241,8 @@ type arrival struct {
 	at     time.Time
 }
 
-func (r *FlowResult) round(ctx context.Context, e *ends, o FlowOptions, flows []Flow, listener int, to netip.AddrPort, buffers []buffer) error {
-	fds, err := e.make(o.From, family(o.Address), len(flows))
+func (r *FlowResult) round(ctx context.Context, e *ends, o FlowOptions, flows []Flow, listeners []listener, buffers []buffer) error {
+	fds, err := e.senders(o)
 	if err != nil {
 		return err
 	}
@@ -190,15 +257,16 @@ func (r *FlowResult) round(ctx context.Context, e *ends, o FlowOptions, flows []
 	var ready = make(chan struct{}, len(flows))
 	begin := make(chan struct{})
 	for i := range flows {
-		c.start("receiver", func() (err error) {
-			arrivals[i], err = e.receive(listener, buffers[i].in, flows)
+		on := o.ends(i)
+		c.startOn(on.ToCPUs, "receiver", func() (err error) {
+			arrivals[i], err = e.receive(listeners[i].fd, buffers[i].in, flows)
 			return err
 		})
-		c.start("sender", func() (err error) {
+		c.startOn(on.FromCPUs, "sender", func() (err error) {
 			ready <- struct{}{}
 			<-begin
 			begun[i] = time.Now()
-			sent[i], again[i], err = e.send(fds[i], to, flows[i], buffers[i].out)
+			sent[i], again[i], err = e.send(fds[i], listeners[i].to, flows[i], buffers[i].out)
 			return err
 		})
 	}

@@ -210,6 +210,30 @@ func TestFlowsAreCompleted(t *testing.T) {
 	}
 }
 
+// Each client's flows go from its own end to its own end.
+func TestFlowsOfPairs(t *testing.T) {
+	open := sockets(t)
+	o := FlowOptions{Seed: 3, Mix: Mix{Clients: 3, Rounds: 2, Mouse: 20_001, Elephant: 300_000, Elephants: 0.3}}
+	for range o.Mix.Clients {
+		from, to := spaces(t)
+		o.Pairs = append(o.Pairs, Ends{From: from, To: to, Address: server4, FromCPUs: []int{0}, ToCPUs: []int{0}})
+	}
+	r, err := RunFlows(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Check(); err != nil || len(r.Flows) != 6 || r.Congestion != "reno" {
+		t.Errorf("%d flows, congestion control %s: %v", len(r.Flows), r.Congestion, err)
+	}
+	o.Pairs = o.Pairs[:2]
+	if _, err := RunFlows(t.Context(), o); err == nil || !strings.Contains(err.Error(), "want one a client") {
+		t.Errorf("3 clients, 2 pairs: %v", err)
+	}
+	if now := sockets(t); now != open {
+		t.Errorf("%d sockets are open, %d before", now, open)
+	}
+}
+
 // A run ends soon after its context, whatever its threads wait for, and nothing stays open.
 func TestACancelledRunEnds(t *testing.T) {
 	from, to := spaces(t)

@@ -285,6 +285,28 @@ func (c *crew) start(what string, f func() error) {
 	})
 }
 
+// startOn runs f on a thread of its own, on some processors; none: on all that the process has.
+func (c *crew) startOn(cpus []int, what string, f func() error) {
+	if len(cpus) == 0 {
+		c.start(what, f)
+		return
+	}
+	c.start(what, func() (err error) {
+		var before, set unix.CPUSet
+		if err := unix.SchedGetaffinity(0, &before); err != nil {
+			return fmt.Errorf("affinity: %w", err)
+		}
+		for _, n := range cpus {
+			set.Set(n)
+		}
+		if err := unix.SchedSetaffinity(0, &set); err != nil {
+			return fmt.Errorf("processors %v: %w", cpus, err)
+		}
+		defer func() { err = errors.Join(err, unix.SchedSetaffinity(0, &before)) }() // the thread goes on to others
+		return f()
+	})
+}
+
 // wait for all of them.
 func (c *crew) wait() error {
 	c.all.Wait()

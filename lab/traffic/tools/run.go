@@ -35,7 +35,7 @@ func packageOf(program string) string {
 		return "iputils-ping"
 	case "nc":
 		return "netcat-openbsd"
-	case RealTime:
+	case RealTime, "taskset":
 		return "util-linux"
 	case "xz":
 		return "xz-utils"
@@ -43,6 +43,10 @@ func packageOf(program string) string {
 		return "busybox-static"
 	case "dd":
 		return "coreutils"
+	case "lxc-start":
+		return "lxc"
+	case "systemd-nspawn":
+		return "systemd-container"
 	}
 	return program
 }

@@ -1,0 +1,262 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	goruntime "runtime"
+	"strconv"
+	"time"
+
+	"weir.dev/weir/lab/platform"
+	"weir.dev/weir/lab/traffic/datagrams"
+	"weir.dev/weir/lab/traffic/tools"
+)
+
+// Factors of processors.
+const (
+	factorProcessors = "processors"
+	factorHosts      = "hosts"
+	factorPayload    = "payload"
+	factorLink       = "link"
+	toolSocat        = "socat"
+)
+
+// Defaults of processors: those of the study of them, on links of 1 Gb/s.
+const (
+	defaultLink    = "1000"
+	defaultPayload = "1454"
+	linkNone       = "none"
+)
+
+// Goal of the search: the share of the datagrams that may be lost, and that has to be sent on time.
+const (
+	processorLoss   = 0.005
+	processorOnTime = 0.995
+	processorSteps  = 7
+	processorWidth  = 1.03 // between the highest load that passed and the lowest that did not
+	fastest         = 1e6  // datagrams a second that are offered where the link does not bound them
+)
+
+// processorsExperiment is UDP datagrams through processors, one behind the other.
+type processorsExperiment struct{}
+
+func (processorsExperiment) Name() string { return "processors" }
+func (processorsExperiment) About() string {
+	return "UDP datagrams through processors in containers, each of which sends on what it receives: the highest rate that loses at most 0.5 %, and the delay at half of it"
+}
+func (processorsExperiment) Metrics() map[string]string {
+	return map[string]string{"rate": "pps", "received": "pps", "min": "us", "mean": "us", "max": "us", "p50": "us", "p99": "us"}
+}
+
+func (processorsExperiment) Factors() []Factor {
+	return []Factor{
+		{Name: factorRuntime, Default: defaultMember, About: "what the containers are; bare on network host is no container at all", Check: oneOf(platform.MemberRuntimes()...)},
+		{Name: factorNetwork, Default: "host", Check: oneOf(platform.ProcessorNetworks()...), About: "host: the host's own stack; nat: a Linux bridge behind the host's address, masquerade out, ports forwarded in; " +
+			"macvlan: bridge mode, on the host's link"},
+		{Name: factorProcessors, Default: "1", About: "one behind the other", Check: between(1, 100, "a number of processors")},
+		{Name: factorHosts, Default: "1", About: "hosts (network namespaces): 1, or 2 on which processors are in turns", Check: between(1, 2, "hosts")},
+		{Name: factorPayload, Default: defaultPayload, About: "bytes of a datagram", Check: between(datagrams.MinPayload, 1472, "bytes")},
+		{Name: factorTool, Default: toolSocat, Sets: []string{condTool, condEnds}, About: "the processor: socat, in the namespace and the cgroups of the container; own: a thread of the lab, in its namespace", Check: oneOf(toolSocat, toolOwn)},
+		{Name: factorLink, Default: defaultLink, Sets: []string{condLink, platform.SettingQdisc}, About: "Mb/s of each host's link and of the outside's, shaped by a token bucket; none: as fast as it goes", Check: checkLink},
+	}
+}
+
+// condLink is the rate of links.
+const condLink = "link"
+
+func checkLink(level string) error {
+	if n, err := strconv.Atoi(level); level != linkNone && (err != nil || n < 1 || n > 100_000) {
+		return fmt.Errorf("%q: want %s, or Mb/s, 1 to 100000", level, linkNone)
+	}
+	return nil
+}
+
+func (processorsExperiment) Check(_ context.Context, b *Bench, l Levels) string {
+	if l.or(factorTool, toolSocat) == toolSocat {
+		if err := tools.Installed(toolSocat); err != nil {
+			return err.Error()
+		}
+	}
+	return platform.CheckProcessors(b.options(), l.or(factorRuntime, defaultMember), l.or(factorNetwork, "host"), l.number(factorHosts, "1"))
+}
+
+func mbps(l Levels) int {
+	if l.or(factorLink, defaultLink) == linkNone {
+		return 0
+	}
+	return l.number(factorLink, defaultLink)
+}
+
+// forwarding is processors that are ready.
+type forwarding struct {
+	line   *platform.Processors
+	list   []platform.Processor
+	levels Levels
+	run    uint32 // of the last datagrams
+}
+
+func (processorsExperiment) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
+	o := platform.ProcessorOptions{
+		MemberOptions: platform.MemberOptions{Options: b.options(), Runtime: l.or(factorRuntime, defaultMember), Network: l.or(factorNetwork, "host"), Engine: b.engine},
+		Hosts:         l.number(factorHosts, "1"), Mbps: mbps(l),
+	}
+	name := fmt.Sprintf("line %s %s %d %d", o.Runtime, o.Network, o.Hosts, o.Mbps)
+	line, err := shared(b, name, func() (*platform.Processors, error) { return platform.OpenProcessors(ctx, o) })
+	if err != nil {
+		return nil, err
+	}
+	f := &forwarding{line: line, levels: l}
+	if f.list, err = line.Grow(ctx, l.number(factorProcessors, "1")); err != nil { // what is half made is made anew
+		return nil, errors.Join(err, b.unshare(name))
+	}
+	return f, nil
+}
+
+// Close leaves the processors' containers to others.
+func (f *forwarding) Close() error { return nil }
+
+// step is datagrams at a load.
+type step struct {
+	Load float64 `json:"load_pps"`
+	datagrams.Count
+}
+
+// passed tells whether a load is within the goal.
+func (s step) passed() bool {
+	return s.OnTime() >= processorOnTime && s.LossRatio() <= processorLoss && s.Damaged+s.Foreign == 0
+}
+
+func (f *forwarding) Measure(ctx context.Context, length time.Duration) (m Measurement, err error) {
+	defer goruntime.GOMAXPROCS(goruntime.GOMAXPROCS(len(f.list) + goruntime.NumCPU() + 4)) // see measureFCTPairs
+	end, err := f.start(ctx)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	sink, err := datagrams.Listen(f.line.Outside, f.line.Sink)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, sink.Close()) }()
+	try := func(load float64, length time.Duration) (step, error) {
+		f.run++
+		c, err := sink.Run(ctx, datagrams.Options{
+			Space: f.line.Outside, To: f.list[0].Reach, Payload: f.levels.number(factorPayload, defaultPayload), Rate: load, Duration: length, Run: f.run,
+		})
+		return step{load, c}, err
+	}
+	if first, err := try(200, 200*time.Millisecond); err != nil || first.Unique == 0 { // addresses are known then
+		return m, errors.Join(fmt.Errorf("%d of %d datagrams came through %d processors", first.Unique, first.Sent.Sent, len(f.list)), err)
+	}
+	steps, rate, err := seek(f.highest(), max(length/processorSteps, 50*time.Millisecond), try)
+	if err != nil {
+		return m, err
+	}
+	m = Measurement{Values: map[string]float64{"rate": rate, "received": steps[0].Rate()}}
+	if rate > 0 {
+		half, err := try(rate/2, length)
+		if err != nil {
+			return m, err
+		}
+		steps = append(steps, half)
+		l := half.Latency
+		m.Values["min"], m.Values["mean"], m.Values["max"] = micros(l.Min), micros(l.Mean()), micros(l.Max)
+		for name, q := range map[string]float64{"p50": 0.5, "p99": 0.99} {
+			if d, ok := l.Quantile(q); ok {
+				m.Values[name] = micros(d)
+			}
+		}
+	}
+	m.Raw = struct {
+		Steps []step `json:"steps"` // the first one at the highest load, the last one at half of the rate
+	}{steps}
+	m.Conditions, err = f.conditions()
+	return m, err
+}
+
+// highest load that is offered: what the link carries (with 66 bytes of headers, checksum and gap for each datagram), as far as it is not too much.
+func (f *forwarding) highest() float64 {
+	if n := mbps(f.levels); n > 0 {
+		return min(float64(n)*1e6/8/float64(f.levels.number(factorPayload, defaultPayload)+66), fastest)
+	}
+	return fastest
+}
+
+// seek the highest load that passes, by halves. What arrives of the highest load is where it begins. 0: no load passed.
+func seek(highest float64, length time.Duration, try func(float64, time.Duration) (step, error)) (steps []step, rate float64, err error) {
+	low, high, load := 0.0, highest, highest
+	for range processorSteps {
+		s, err := try(load, length)
+		if err != nil {
+			return steps, 0, err
+		}
+		steps = append(steps, s)
+		if s.passed() {
+			low = load
+		} else {
+			high = load
+		}
+		if low == highest || low > 0 && high <= low*processorWidth {
+			break
+		}
+		if load = (low + high) / 2; len(steps) == 1 {
+			load = min(max(s.Rate(), highest/1000), high*0.9)
+		}
+	}
+	return steps, low, nil
+}
+
+// start the processors' programs; end ends them.
+func (f *forwarding) start(ctx context.Context) (end func() error, err error) {
+	var programs []tools.Program
+	var own []*datagrams.Forwarder
+	closeOwn := func() error {
+		var errs []error
+		for _, o := range own {
+			errs = append(errs, o.Close())
+		}
+		return errors.Join(errs...)
+	}
+	for i, p := range f.list {
+		to := f.line.Sink
+		if i+1 < len(f.list) {
+			to = f.list[i+1].Reach
+		}
+		if f.levels.or(factorTool, toolSocat) == toolOwn {
+			o, err := datagrams.Forward(p.Space, p.Listen, to)
+			if err != nil {
+				return nil, errors.Join(err, closeOwn())
+			}
+			own = append(own, o)
+			continue
+		}
+		programs = append(programs, tools.Program{
+			End: tools.End{Space: p.Space, Groups: p.Groups}, Port: int(p.Listen.Port()),
+			Argv: []string{toolSocat, "-u", "-b", "65536", fmt.Sprintf("UDP4-RECV:%d,bind=%s", p.Listen.Port(), p.Listen.Addr()), "UDP4-SENDTO:" + to.String()},
+		})
+	}
+	if len(programs) == 0 {
+		return closeOwn, nil
+	}
+	list, err := tools.StartPrograms(ctx, programs)
+	if err != nil {
+		return nil, err
+	}
+	return list.Close, nil
+}
+
+func (f *forwarding) conditions() (map[string]string, error) {
+	have, err := f.line.Conditions()
+	if err != nil {
+		return nil, err
+	}
+	have[condRepresentation] = "socket"
+	have[condLink] = f.levels.or(factorLink, defaultLink) + " Mb/s"
+	have[condMessage] = f.levels.or(factorPayload, defaultPayload) + " B"
+	have[condTool], have[condEnds] = "own processor", "threads of the lab in the network namespaces of the containers"
+	if f.levels.or(factorTool, toolSocat) == toolSocat {
+		have[condTool], have[condEnds] = toolSocat, "programs in the namespaces and cgroups of the containers"
+	}
+	return have, nil
+}

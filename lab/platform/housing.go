@@ -1,0 +1,200 @@
+package platform
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"weir.dev/weir/instance"
+	"weir.dev/weir/netns"
+)
+
+// housing makes the containers that members are. House is called from several goroutines.
+type housing interface {
+	// house makes a container: its network namespace, and files by which a process enters its cgroups. space is where the namespace may be made.
+	house(ctx context.Context, name, space string) (at string, groups []string, err error)
+	close(ctx context.Context) error
+}
+
+// housingMaker makes housings of one kind.
+type housingMaker struct {
+	name, about string
+	memory      int64 // bytes that a container takes beside what runs in it, about
+	check       func(o Options) string
+	open        func(ctx context.Context, o MemberOptions, i instance.Instance) (housing, error)
+}
+
+// What a container takes, about: of a docker one its shim is most.
+const (
+	bareMemory   = 1 << 20
+	ownMemory    = 4 << 20
+	dockerMemory = 20 << 20
+)
+
+func housings() []housingMaker {
+	out := []housingMaker{{
+		bare, "a network namespace without a process", bareMemory, free,
+		func(context.Context, MemberOptions, instance.Instance) (housing, error) { return unhoused{}, nil },
+	}, {
+		byDocker, "a container of a Docker engine of the lab's own (docker run --network none)", dockerMemory, checkDocker,
+		func(_ context.Context, o MemberOptions, _ instance.Instance) (housing, error) {
+			return dockerHousing{o, rand.Text()[:8]}, nil
+		},
+	}}
+	for _, r := range runtimes() {
+		if r.name == bare || r.name == byDocker || r.machine { // those are above, and programs cannot enter a machine
+			continue
+		}
+		open := r.open
+		out = append(out, housingMaker{r.name, "a container of the runtime " + r.name, ownMemory, r.check, func(ctx context.Context, o MemberOptions, i instance.Instance) (housing, error) {
+			rt, err := open(ctx, o.Options, i, function{})
+			return housed{rt}, err
+		}})
+	}
+	return out
+}
+
+func findHousing(name string) (housingMaker, error) {
+	return find("runtime", name, housings(), func(h housingMaker) string { return h.name })
+}
+
+// MemberRuntimes are what members can be.
+func MemberRuntimes() (names []string) {
+	for _, h := range housings() {
+		names = append(names, h.name)
+	}
+	return names
+}
+
+// unhoused is members without a process.
+type unhoused struct{}
+
+func (unhoused) house(_ context.Context, _, space string) (string, []string, error) {
+	return space, nil, netns.Create(space, netns.Options{Quiet: true})
+}
+func (unhoused) close(context.Context) error { return nil }
+
+// housed is containers of a driver, as functions have them.
+type housed struct{ rt runtime }
+
+func (h housed) house(ctx context.Context, name, space string) (string, []string, error) {
+	if err := netns.Create(space, netns.Options{Quiet: true}); err != nil {
+		return space, nil, err
+	}
+	pid, err := h.rt.run(ctx, work{name: name, space: space})
+	if err != nil {
+		return space, nil, err
+	}
+	groups, err := groupsOf(pid)
+	return space, groups, err
+}
+func (h housed) close(ctx context.Context) error { return h.rt.close(ctx) }
+
+// dockerHousing is containers of an engine. It ends with the engine.
+type dockerHousing struct {
+	o  MemberOptions
+	id string // several housings have one engine
+}
+
+func (d dockerHousing) house(ctx context.Context, name, _ string) (string, []string, error) {
+	e, err := d.o.Engine(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	name += "-" + d.id
+	network := "none"
+	if d.o.Network == byHost {
+		network = "host" // which is the engine's
+	}
+	if _, err := e.Docker(ctx, nil, "run", "-d", "--network", network, "--name", name, DockerImage, WireProgram); err != nil {
+		return "", nil, err
+	}
+	out, err := e.Docker(ctx, nil, "inspect", "-f", "{{.State.Pid}} {{.NetworkSettings.SandboxKey}}", name)
+	if err != nil {
+		return "", nil, err
+	}
+	pid, sandbox, _ := strings.Cut(out, " ")
+	root := fmt.Sprintf("/proc/%d/root", e.pid) // the engine's mounts and processes are its own
+	space := root + sandbox
+	if d.o.Network == byHost {
+		space = e.space
+	}
+	if err := netns.Do(space, func() error { return errors.Join(netns.DisableIPv6("default"), netns.DisableIPv6("all")) }); err != nil {
+		return space, nil, err
+	}
+	groups, err := groupsAt(filepath.Join(root, "proc", pid, "cgroup"))
+	return space, groups, err
+}
+func (dockerHousing) close(context.Context) error { return nil }
+
+// groupsOf a process are files by which another one enters its cgroups: it writes "0" to each.
+func groupsOf(pid int) ([]string, error) { return groupsAt("/proc/" + strconv.Itoa(pid) + "/cgroup") }
+
+// groupsAt reads the cgroup file of a process.
+func groupsAt(file string) (out []string, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("cgroups: %w", err)
+	}
+	mounts, err := cgroupMounts()
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(text)) { // ID:CONTROLLERS:PATH
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(f) != 3 || !filepath.IsAbs(f[2]) {
+			continue
+		}
+		entrance := "tasks" // of a single-threaded process: no wait for a lock of all
+		if f[1] == "" {
+			entrance = "cgroup.procs"
+		}
+		mount, ok := mounts[f[1]]
+		if path := filepath.Join(mount, f[2], entrance); ok && exists(path) {
+			out = append(out, path)
+		}
+	}
+	return out, nil
+}
+
+// cgroupMounts by the controllers that /proc/PID/cgroup names; "" is version 2.
+func cgroupMounts() (map[string]string, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	out := map[string]string{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		left, right, _ := strings.Cut(s.Text(), " - ")
+		at, fs := strings.Fields(left), strings.Fields(right)
+		if len(at) < 5 || len(fs) < 3 {
+			continue
+		}
+		switch fs[0] {
+		case "cgroup2":
+			out[""] = at[4]
+		case "cgroup":
+			out[controllers(fs[2])] = at[4]
+		}
+	}
+	return out, nil
+}
+
+// controllers among the options of a mount, as /proc/PID/cgroup has them.
+func controllers(options string) string {
+	var out []string
+	for o := range strings.SplitSeq(options, ",") {
+		if !slices.Contains([]string{"rw", "ro", "xattr", "clone_children", "noprefix"}, o) && !strings.HasPrefix(o, "release_agent=") {
+			out = append(out, o)
+		}
+	}
+	return strings.Join(out, ",")
+}

@@ -1,0 +1,91 @@
+package platform
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"weir.dev/weir/lab/traffic/datagrams"
+)
+
+// Datagrams pass all processors of a line, on every network and on one host or two, and closing leaves nothing.
+func TestLinesCarry(t *testing.T) {
+	for _, network := range ProcessorNetworks() {
+		for _, c := range []struct {
+			runtime string
+			hosts   int
+		}{{bare, 1}, {bare, 2}, {"native", 1}, {byDocker, 1}} {
+			t.Run(fmt.Sprintf("%s %s %d", network, c.runtime, c.hosts), func(t *testing.T) {
+				o := ProcessorOptions{MemberOptions: MemberOptions{Options: testOptions(t), Runtime: c.runtime, Network: network}, Hosts: c.hosts, Mbps: 1000}
+				if why := CheckProcessors(o.Options, c.runtime, network, c.hosts); why != "" {
+					t.Fatalf("not on this machine: %s", why)
+				}
+				if c.runtime == byDocker {
+					e, err := StartEngine(t.Context(), o.Options)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer func() {
+						if err := e.Close(); err != nil {
+							t.Error(err)
+						}
+					}()
+					o.Engine = func(context.Context) (*Engine, error) { return e, nil }
+				}
+				carries(t, o)
+			})
+		}
+	}
+}
+
+func carries(t *testing.T, o ProcessorOptions) {
+	t.Helper()
+	l, err := OpenProcessors(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		if exists(l.inst.Run) || exists(l.inst.Root) {
+			t.Error("left behind")
+		}
+	}()
+	sink, err := datagrams.Listen(l.Outside, l.Sink)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	for run, n := range []int{1, 4} {
+		list, err := l.Grow(t.Context(), n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []*datagrams.Forwarder
+		for i, p := range list {
+			to := l.Sink
+			if i+1 < n {
+				to = list[i+1].Reach
+			}
+			f, err := datagrams.Forward(p.Space, p.Listen, to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, f)
+		}
+		c, err := sink.Run(t.Context(), datagrams.Options{Space: l.Outside, To: list[0].Reach, Payload: 1454, Rate: 200, Duration: 500 * time.Millisecond, Run: uint32(run)})
+		if err != nil || c.Unique < c.Sent.Sent*9/10 || c.Damaged+c.Foreign != 0 { // the first ones may wait for an address
+			t.Errorf("%d processors: %d of %d, %d damaged, %d foreign: %v", n, c.Unique, c.Sent.Sent, c.Damaged, c.Foreign, err)
+		}
+		for _, f := range all {
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if have, err := l.Conditions(); err != nil || have[SettingMTU] != "1500" {
+		t.Errorf("%v, %v", have, err)
+	}
+}
