@@ -163,8 +163,38 @@ func Examine(ctx context.Context, images []string, where platform.API) (Examinat
 			return x, err
 		}
 		x.Studies[name] = able(ctx, b, st)
+		x.time(st, x.Studies[name])
 	}
 	return x, nil
+}
+
+// mostQuick is how long a study takes with --quick at the most.
+const mostQuick = 15 * time.Minute
+
+// time that a study takes, where its parts say it, without those parts that cannot be measured here at all.
+func (x *Examination) time(s study.Study, parts []VariantFindings) {
+	here := map[string]bool{}
+	for _, p := range parts {
+		here[p.Part] = len(p.OK) > 0
+	}
+	var texts []string
+	sums := map[study.Mode]time.Duration{}
+	for _, m := range []study.Mode{study.Quick, study.Full} {
+		known := true
+		for _, p := range s.Parts {
+			d, _ := p.Plan(m).Time() // checked
+			known = known && (d > 0 || !here[p.Name])
+			if here[p.Name] {
+				sums[m] += d
+			}
+		}
+		if known && sums[m] > 0 {
+			texts = append(texts, fmt.Sprintf("--%s takes about %s", m, sums[m].Round(time.Minute)))
+		}
+	}
+	if len(texts) > 0 {
+		x.add("time: "+s.Name, sums[study.Quick] <= mostQuick, "%s, as measured on a machine of 2 CPUs", strings.Join(texts, ", "))
+	}
 }
 
 func (x *Examination) add(topic string, ok bool, format string, args ...any) {

@@ -485,10 +485,19 @@ func TestStudiesOfTheProgram(t *testing.T) {
 		if s.Name != name {
 			t.Errorf("study %s is in file %s", s.Name, name)
 		}
+		var quick time.Duration
 		for _, p := range s.Parts {
 			if p.Quick.Blocks < stats.MinBlocks || p.Full.Blocks < stats.MinBlocks {
 				t.Errorf("%s: part %s: too few blocks to say anything", name, p.Name)
 			}
+			d, err := p.Quick.Time()
+			if err != nil {
+				t.Error(err)
+			}
+			quick += d
+		}
+		if quick > mostQuick {
+			t.Errorf("%s --quick takes %s: want at most %s", name, quick, mostQuick)
 		}
 	}
 	for name, want := range map[string]string{

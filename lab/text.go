@@ -77,7 +77,7 @@ func partNotes(w io.Writer, p PartResult) {
 		reasons[s.Reason] = append(reasons[s.Reason], strings.Join(s.Variant, " "))
 	}
 	for _, why := range slices.Sorted(maps.Keys(reasons)) {
-		fmt.Fprintf(w, "skipped: %s: %s\n", why, strings.Join(reasons[why], "; "))
+		fmt.Fprintf(w, "skipped: %s: %s\n", why, named(reasons[why]))
 	}
 	voids := map[string]int{}
 	for _, v := range p.Voids {
@@ -87,6 +87,16 @@ func partNotes(w io.Writer, p PartResult) {
 	for _, why := range slices.Sorted(maps.Keys(voids)) {
 		fmt.Fprintf(w, "void: %d by %s\n", voids[why], why)
 	}
+}
+
+// mostNamed variants that were skipped for one reason are named; results.json has all.
+const mostNamed = 24
+
+func named(variants []string) string {
+	if more := len(variants) - mostNamed; more > 0 {
+		return fmt.Sprintf("%s; and %d more (all in results.json)", strings.Join(variants[:mostNamed], "; "), more)
+	}
+	return strings.Join(variants, "; ")
 }
 
 // claimText says the rule before what was seen.

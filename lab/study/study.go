@@ -73,6 +73,8 @@ type Plan struct {
 	Blocks   int    `json:"blocks"`
 	Duration string `json:"duration,omitempty"` // of a trial, for experiments that take one: 2s
 	Verify   string `json:"verify,omitempty"`   // length of the trials that verify a result, for experiments that search one: 10s
+	// Takes is how long the part takes, set-ups and all, as measured on a machine of two CPUs: what others can expect.
+	Takes string `json:"takes,omitempty"`
 	// Settings in the place of the part's: sizes that would take too long in this mode, such as that of a file. They are the same for all variants.
 	Settings map[string]string `json:"settings,omitempty"`
 	// Leave are combinations of levels that take too long for this plan. They stay in the schedule and are reported as skipped.
@@ -146,6 +148,7 @@ const (
 	maxTrials   = 1e6  // of a run: weeks of measuring, 1 GB of schedule
 	maxDuration = time.Hour
 	maxVerify   = time.Minute
+	maxTakes    = 7 * 24 * time.Hour
 )
 
 const wantTop = "want a mapping with name, title and parts"
@@ -272,6 +275,9 @@ func (p Part) validate(c *check, at string, experiments []string) {
 		if _, err := plan.VerifyLength(); err != nil {
 			c.add(at+"."+name+".verify", "for example 10s", "%s", err)
 		}
+		if _, err := plan.Time(); err != nil {
+			c.add(at+"."+name+".takes", "for example 4m", "%s", err)
+		}
 		for i, levels := range plan.Leave {
 			for factor, some := range levels {
 				if len(some) == 0 {
@@ -293,6 +299,9 @@ func (p Plan) Length() (time.Duration, error) { return length(p.Duration, maxDur
 
 // VerifyLength is that of a trial that verifies a result; 0 if the plan does not say it.
 func (p Plan) VerifyLength() (time.Duration, error) { return length(p.Verify, maxVerify) }
+
+// Time that the part takes; 0 if the plan does not say it.
+func (p Plan) Time() (time.Duration, error) { return length(p.Takes, maxTakes) }
 
 func length(text string, most time.Duration) (time.Duration, error) {
 	if text == "" {

@@ -118,6 +118,7 @@ func TestBadStudySaysWhere(t *testing.T) {
 		"unknown compare":        {"compare: platform", "compare: platfrom", `parts[0].compare: there is no factor "platfrom"`},
 		"level twice":            {"[ebpf, bridges, veth]", "[ebpf, bridges, ebpf]", `levels[2]: level "ebpf"`},
 		"no blocks":              {"blocks: 6", "blocks: 0", "0 blocks: want 1"},
+		"bad time":               {"quick: {blocks: 3}", "quick: {blocks: 3, takes: long}", "takes"},
 		"bad duration":           {"duration: 1s", "duration: soon", "duration"},
 		"claim about nothing":    {`at: {wires: "9"}`, `at: {wires: "8"}`, `factor wires has no level "8"`},
 		"claim without a figure": {"value: 13.8", "value: 0", "want exactly one of"},
