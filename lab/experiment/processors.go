@@ -41,7 +41,10 @@ const (
 // processorsExperiment is UDP datagrams through processors, one behind the other.
 type processorsExperiment struct{}
 
-func (processorsExperiment) Name() string { return "processors" }
+// OfProcessors is the name of the experiment on processors.
+const OfProcessors = "processors"
+
+func (processorsExperiment) Name() string { return OfProcessors }
 func (processorsExperiment) About() string {
 	return "UDP datagrams through processors in containers, each of which sends on what it receives: the highest rate that loses at most 0.5 %, and the delay at half of it"
 }

@@ -24,6 +24,11 @@ type column struct {
 type cluster struct {
 	label string
 	bars  []column
+	line  float64 // what all are compared with; 0: nothing
+}
+
+func (c cluster) measured() bool {
+	return slices.ContainsFunc(c.bars, func(b column) bool { return !b.missing })
 }
 
 // barFigure draws a metric of a part on pairs as the papers do: a cluster for each group, a bar for each level.
@@ -39,29 +44,32 @@ func barFigure(p lab.PartResult, metric int, id string) (figure, bool) {
 	var clusters []cluster
 	any := false
 	for _, g := range p.Groups {
-		c := cluster{label: strings.Join(groupLevels(p.Part, g), " ")}
-		measured := false
-		for _, v := range g.Metrics[metric].Values {
-			if v.Duplicate {
-				continue
-			}
-			b := column{level: v.Level, colour: colourOf(p.Part, v.Level), missing: v.Median == nil, published: published(p.Part, g, v.Level, m.Name)}
-			if v.Median != nil {
-				measured = true
-				b.value, b.low, b.high = *v.Median, *v.Median, *v.Median
-				if v.Interval != nil && finite(v.Interval.High) {
-					b.low, b.high = v.Interval.Low, v.Interval.High
-				}
-			}
-			c.bars = append(c.bars, b)
-		}
-		if measured {
+		if c := clusterOf(p, g, metric); c.measured() {
 			any, clusters = true, append(clusters, c)
 		}
 	}
 	axis := strings.Join(slices.DeleteFunc(factorNames(p.Part), func(name string) bool { return name == p.Part.Compare }), ", ")
-	f.draw = func(width float64) *canvas { return bars(width, clusters, m.Name+", "+unitText(m.Unit), axis) }
+	f.draw = func(width float64) *canvas { return bars(width, clusters, m.Name+", "+unitText(m.Unit), axis, false) }
 	return f, any
+}
+
+// clusterOf a group: a bar for each level.
+func clusterOf(p lab.PartResult, g lab.Group, metric int) cluster {
+	c := cluster{label: strings.Join(groupLevels(p.Part, g), " ")}
+	for _, v := range g.Metrics[metric].Values {
+		if v.Duplicate {
+			continue
+		}
+		b := column{level: v.Level, colour: colourOf(p.Part, v.Level), missing: v.Median == nil, published: published(p.Part, g, v.Level, p.Part.Metrics[metric].Name)}
+		if v.Median != nil {
+			b.value, b.low, b.high = *v.Median, *v.Median, *v.Median
+			if v.Interval != nil && finite(v.Interval.High) {
+				b.low, b.high = v.Interval.Low, v.Interval.High
+			}
+		}
+		c.bars = append(c.bars, b)
+	}
+	return c
 }
 
 func factorNames(p study.Part) (names []string) {
@@ -104,13 +112,17 @@ func published(p study.Part, g lab.Group, level, metric string) (out []float64) 
 	return out
 }
 
-// bars draws clusters on an axis that begins at 0.
-func bars(width float64, clusters []cluster, yLabel, xLabel string) *canvas {
+// bars draws clusters on an axis that begins at 0. On a logarithmic axis bars are from low to high, and the value is marked.
+func bars(width float64, clusters []cluster, yLabel, xLabel string, log bool) *canvas {
 	c := &canvas{w: width}
-	values := []float64{0}
+	values := []float64{0} // a logarithmic axis does without it
 	var levels []curve
 	for _, k := range clusters {
+		values = append(values, k.line)
 		for _, b := range k.bars {
+			if !b.missing {
+				values = append(values, b.low)
+			}
 			if !b.missing || len(b.published) > 0 {
 				values = append(append(values, b.high), b.published...)
 				if !slices.ContainsFunc(levels, func(l curve) bool { return l.label == b.level }) {
@@ -122,7 +134,7 @@ func bars(width float64, clusters []cluster, yLabel, xLabel string) *canvas {
 	top := c.legend(levels) + 16
 	bottom := top + 260
 	c.h = bottom + 42
-	y := newScale(values, false, bottom, top)
+	y := newScale(values, log, bottom, top)
 	left := 0.0
 	for _, t := range y.ticks(7) {
 		left = max(left, textWidth(tick(t)))
@@ -155,12 +167,20 @@ func (c *canvas) cluster(k cluster, levels []curve, x, wide float64, y scale, bo
 		at := x + wide*(1-share)/2 + each*(float64(i)+0.5)
 		if !b.missing {
 			hint := fmt.Sprintf("%s at %s: %s (%s to %s)", b.level, k.label, number(b.value), number(b.low), number(b.high))
-			c.thick(series(b.colour), at, bottom, at, y.at(b.value), thick, hint)
-			c.line("one", at, y.at(b.low), at, y.at(b.high))
+			if y.log {
+				c.thick(series(b.colour), at, y.at(b.low), at, y.at(b.high), thick, hint)
+				c.line("one", at-thick/2, y.at(b.value), at+thick/2, y.at(b.value))
+			} else {
+				c.thick(series(b.colour), at, bottom, at, y.at(b.value), thick, hint)
+				c.line("one", at, y.at(b.low), at, y.at(b.high))
+			}
 		}
 		for _, v := range b.published {
 			c.marker(series(b.colour), b.colour, at, y.at(v), false, fmt.Sprintf("%s at %s: %s were published", b.level, k.label, number(v)))
 		}
+	}
+	if k.line > 0 {
+		c.line("one", x+wide*(1-share)/4, y.at(k.line), x+wide*(1-(1-share)/4), y.at(k.line))
 	}
 	c.text("muted", "middle", x+wide/2, bottom+16, fitted(k.label, wide))
 }

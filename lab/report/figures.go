@@ -64,6 +64,10 @@ func (r Report) figures() (out []figure) {
 				out = append(out, f)
 				continue
 			}
+			if drawings, ok := processorFigures(p, i, id); ok {
+				out = append(out, drawings...)
+				continue
+			}
 			along := alongFigures(p, i, id)
 			out = append(out, along...)
 			if len(along) == 0 {
@@ -71,6 +75,9 @@ func (r Report) figures() (out []figure) {
 					out = append(out, f)
 				}
 			}
+		}
+		if f, ok := tableOfLosses(p); ok {
+			out = append(out, f)
 		}
 		out = append(out, twinFigures(p)...)
 		out = append(out, lawFigures(r.Laws, p)...)
