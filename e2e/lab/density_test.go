@@ -3,7 +3,7 @@ package lab
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,94 +13,87 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"weir.dev/weir/lab"
 	"weir.dev/weir/lab/study"
 )
 
-// small is a study of many containers with every part, network and runtime, few containers and short trials.
-func small(t testing.TB, name string) string {
-	t.Helper()
-	s, err := lab.Load(name, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	few := map[string][]string{"processors": {"1", "3"}, "pairs": {"2"}, "message": {"64", "65507"}, "cores": {"1", "2"}, "flows": {"1", "3"}, "elephants": {"0", "50"}}
-	for i := range s.Parts {
-		p := &s.Parts[i]
-		for k, f := range p.Factors {
-			if levels, ok := few[f.Name]; ok {
-				p.Factors[k].Levels = levels
-			}
-		}
-		for name, level := range map[string]string{"processors": "3", "pairs": "2", "transfers": "4", "mouse": "20000", "elephant": "200000"} {
-			if _, ok := p.Settings[name]; ok || p.Experiment == "fct-pairs" && name != "pairs" && name != "processors" {
-				p.Settings[name] = level
-			}
-		}
-		p.Quick = study.Plan{Blocks: 1, Duration: "100ms"}
-		p.Claims = nil // they name other levels
-	}
-	text, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "small.yaml") // JSON is YAML
-	if err := os.WriteFile(path, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
+// crowd is a study of many containers: pairs on each kind of network, flows of another runtime, and processors of several.
+const crowd = `name: crowd
+title: A few trials with many containers
+parts:
+  - name: streams
+    question: What do pairs carry?
+    experiment: tcp-pairs
+    metrics: [{name: rate, unit: Gb/s, better: higher}, {name: fairness, unit: index, better: higher}, {name: cpu, unit: CPU s per GB, better: lower}]
+    settings: {runtime: native, tool: iperf, pairs: "2"}
+    factors:
+      - {name: network, levels: [bridge, macvlan, ovs-netdev, ebpf]}
+    compare: network
+    baseline: bridge
+    quick: {blocks: 1, duration: 100ms}
+    full: {blocks: 6, duration: 1s}
+  - name: flows
+    question: How long do flows take?
+    experiment: fct-pairs
+    metrics: [{name: fct, unit: ms, better: lower}, {name: mice, unit: ms, better: lower}, {name: elephants, unit: ms, better: lower}]
+    settings: {runtime: oci, pairs: "2", elephants: "50", transfers: "4", mouse: "20000", elephant: "200000"}
+    factors:
+      - {name: network, levels: [bridge, ebpf]}
+    compare: network
+    baseline: bridge
+    quick: {blocks: 1}
+    full: {blocks: 6}
+  - name: processors
+    question: How many datagrams pass?
+    experiment: processors
+    metrics: [{name: rate, unit: pps, better: higher}, {name: mean, unit: us, better: lower}, {name: max, unit: us, better: lower}]
+    settings: {network: nat, processors: "3", payload: "28", hosts: "1", tool: socat}
+    factors:
+      - {name: runtime, levels: [bare, docker, lxc]}
+    compare: runtime
+    baseline: bare
+    quick: {blocks: 1, duration: 100ms}
+    full: {blocks: 6, duration: 1s}
+`
 
-// TestKilledDensityGoesOn: kill -9 while pairs of containers send; resume removes what was left, makes every part, and leaves the host as it was.
-func TestKilledDensityGoesOn(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
-	defer cancel()
-	links := hostLinks(t)
-	dir := filepath.Join(t.TempDir(), "run")
-	run := weir(t, ctx, "run", small(t, "density"), "--seed", "3", "--dir", dir)
+// stopped goes on with a run, and ends it by Ctrl-C a random while after n trials: it ends in order, and nothing of it stays.
+func stopped(t *testing.T, ctx context.Context, dir string, n int) (names []string) {
+	t.Helper()
+	run := weir(t, ctx, "resume", dir)
 	var out bytes.Buffer
 	run.Stdout, run.Stderr = &out, &out
 	if err := run.Start(); err != nil {
 		t.Fatal(err)
 	}
-	first := until(t, ctx, run, dir, 3)
-	if err := run.Process.Kill(); err != nil {
+	names = until(t, ctx, run, dir, n)
+	time.Sleep(rand.N(500 * time.Millisecond)) // the moment is random, not waited for
+	if err := run.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	_ = run.Wait() // killed
-	if len(traces(t, first)) == 0 {
-		t.Error("a killed run leaves nothing: the test does not test")
+	_ = run.Wait() // its code says that trials are left, or not if it was at the end
+	gone(t, names)
+	return names
+}
+
+// TestKilledCrowdGoesOn: kill -9 at random moments while pairs and processors send, and Ctrl-C; the last resume makes every trial that is left, removes what was
+// left, and leaves the host as it was.
+func TestKilledCrowdGoesOn(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	links := hostLinks(t)
+	file, dir := write(t, filepath.Join(t.TempDir(), "crowd.yaml"), crowd), filepath.Join(t.TempDir(), "run")
+	all := killedGuests(t, ctx, dir, 2, "run", file, "--seed", "3", "--dir", dir)
+	all = append(all, stopped(t, ctx, dir, 5)...)
+	all = append(all, killedGuests(t, ctx, dir, 8, "resume", dir)...)
+	last, _, problems := resumed(t, ctx, dir, 10)
+	all = append(all, last...)
+	gone(t, all)
+	if left := processes(all); len(left) > 0 {
+		t.Errorf("processes are left: %v", left)
 	}
-	second, _, problems := resumed(t, ctx, dir, 6)
-	gone(t, first)
-	gone(t, second)
 	if diff := cmp.Diff(links, hostLinks(t)); diff != "" {
 		t.Errorf("links of the host:\n%s", diff)
 	}
 	checkContainers(t, dir, problems)
-}
-
-// TestForwardersRun: processors of every runtime on every network, on one host and two; nothing stays.
-func TestForwardersRun(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
-	defer cancel()
-	links := hostLinks(t)
-	dir := filepath.Join(t.TempDir(), "run")
-	run := weir(t, ctx, "run", small(t, "forwarders"), "--seed", "3", "--dir", dir)
-	var out bytes.Buffer
-	run.Stdout, run.Stderr = &out, &out
-	if err := run.Start(); err != nil {
-		t.Fatal(err)
-	}
-	names := until(t, ctx, run, dir, 3)
-	if err := run.Wait(); err != nil {
-		t.Fatalf("%v\n%s", err, out.String())
-	}
-	gone(t, names)
-	if diff := cmp.Diff(links, hostLinks(t)); diff != "" {
-		t.Errorf("links of the host:\n%s", diff)
-	}
-	checkContainers(t, dir, out.String())
 }
 
 // lacking tells whether a trial may be skipped: for what not every machine has.
