@@ -168,10 +168,43 @@ func (h hugepages) write(p pages) error {
 	return instance.Replace(h.record, append(text, '\n'), 0o600)
 }
 
+// number of hugepages that stay: those in use beyond what was asked for (surplus) go when their last user ends, but the kernel counts them in its file until then.
 func number(f *os.File) (int, error) {
-	text, err := io.ReadAll(io.NewSectionReader(f, 0, 64))
+	for range mostReads {
+		surplus, err := surplusOf(f)
+		if err != nil {
+			return 0, err
+		}
+		all, err := read(f, f.Name())
+		if err != nil {
+			return 0, err
+		}
+		switch again, err := surplusOf(f); {
+		case err != nil:
+			return 0, err
+		case again == surplus:
+			return all - surplus, nil
+		}
+	}
+	return 0, fmt.Errorf("read %s: the surplus beside it changes all the time", f.Name())
+}
+
+// mostReads of two files that belong together and cannot be read at once.
+const mostReads = 1000
+
+func surplusOf(f *os.File) (int, error) {
+	s, err := os.Open(filepath.Join(filepath.Dir(f.Name()), "surplus_hugepages"))
 	if err != nil {
-		return 0, fmt.Errorf("read %s: %w", f.Name(), err)
+		return 0, fmt.Errorf("hugepages: %w", err)
+	}
+	defer s.Close()
+	return read(s, s.Name())
+}
+
+func read(r io.ReaderAt, name string) (int, error) {
+	text, err := io.ReadAll(io.NewSectionReader(r, 0, 64))
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", name, err)
 	}
 	return strconv.Atoi(strings.TrimSpace(string(text)))
 }

@@ -15,15 +15,19 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/instance"
 )
 
 // counted is a file that stands for the kernel's: at most so many can be had.
 func counted(t *testing.T, n int) hugepages {
 	dir := t.TempDir()
 	h := hugepages{count: filepath.Join(dir, "nr_hugepages"), record: filepath.Join(dir, "hugepages")}
-	if err := os.WriteFile(h.count, []byte(fmt.Sprintln(n)), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "surplus_hugepages"), []byte("0\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	h.set(t, n)
 	return h
 }
 
@@ -98,6 +102,43 @@ func TestHugepagesOfACrashAreGivenBack(t *testing.T) {
 		}
 		if n := h.now(t); err != nil || n != c.want {
 			t.Errorf("%s: %d, %v: want %d", c.name, n, err, c.want)
+		}
+	}
+}
+
+// What is given back while a program that ends has it in use still counts in the kernel's file: the next that takes some takes no more than its own.
+func TestHugepagesInUseAreGivenBackExactly(t *testing.T) {
+	const n = 4
+	first, second := hugepagesOf(instance.Instance{Run: t.TempDir()}), hugepagesOf(instance.Instance{Run: t.TempDir()})
+	persistent := func() int {
+		f, err := first.locked()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		n, err := number(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if why := checkHugepages(); why != "" {
+		t.Skip(why)
+	}
+	before := persistent()
+	if err := first.more(n); err != nil {
+		t.Fatal(err)
+	}
+	memory, err := unix.Mmap(-1, 0, n<<21, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_HUGETLB|unix.MAP_POPULATE)
+	if err := errors.Join(err, first.giveBack(), second.more(n)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(unix.Munmap(memory), second.giveBack()); err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); persistent() != before; time.Sleep(20 * time.Millisecond) { // others may have theirs meanwhile
+		if time.Since(begin) > time.Minute {
+			t.Fatalf("%d hugepages are left: want %d", persistent(), before)
 		}
 	}
 }
