@@ -166,7 +166,7 @@ func size(l Levels) (int, error) {
 // pingExperiment is the round trip of an idle path.
 func pingExperiment() Experiment {
 	return &chains{
-		name: "ping", about: "round trips of ICMP echoes through an idle path, one at a time; the mean of the middle half, and that of the first 100", programs: []string{"ping"},
+		name: "ping", about: "round trips of ICMP echoes through an idle path, one at a time, for up to 10 s; the mean of the middle half, and that of the first 100", programs: []string{"ping"},
 		metrics: map[string]string{"rtt": "us", "mean": "us", "p90": "us", "lost": "echoes"}, measure: measurePing,
 		more: []Factor{
 			{Name: factorInterval, Default: backToBack, Check: checkInterval, About: "from one request to the next: " + backToBack + " (each when the answer to the one before is there), or a time, as 2ms: caches go cold meanwhile"},
@@ -204,6 +204,23 @@ const (
 	meanOf = 100
 )
 
+// A path on which the echoes of a trial take longer than echoTime has fewer: leastEchoes, and a tenth of them warm it up.
+const (
+	echoTime    = 10 * time.Second
+	leastEchoes = 3
+)
+
+// behindWarm are the round trips of a trial without those that warm the path up; nil: too few came back.
+func behindWarm(p tools.Ping, cut bool) []time.Duration {
+	if cut && len(p.RTT) >= leastEchoes {
+		return p.RTT[min(warm, len(p.RTT)/10):]
+	}
+	if len(p.RTT) > warm+stats.MinBeyond {
+		return p.RTT[warm:]
+	}
+	return nil
+}
+
 func measurePing(ctx context.Context, c *chain, _ time.Duration) (Measurement, error) {
 	path, err := c.platform.Path(ctx, c.layout)
 	if err != nil {
@@ -213,24 +230,18 @@ func measurePing(ctx context.Context, c *chain, _ time.Duration) (Measurement, e
 	bounded, cancel := context.WithTimeout(ctx, echoGrace)
 	defer cancel()
 	interval, _ := time.ParseDuration(c.levels.or(factorInterval, backToBack)) // checked
-	p, err := tools.RunPing(bounded, path.From, tools.PingOptions{
-		To: path.Address, Count: echoes, Interval: interval, FullTrip: c.levels.or(factorEnds, endsInPing) == endsInPing,
-	})
+	o := tools.PingOptions{To: path.Address, Count: echoes, Interval: interval, FullTrip: c.levels.or(factorEnds, endsInPing) == endsInPing}
+	if interval == 0 {
+		o.Deadline = echoTime
+	}
+	p, err := tools.RunPing(bounded, path.From, o)
 	release()
 	if err != nil {
 		return Measurement{}, err
 	}
-	if len(p.RTT) <= warm+stats.MinBeyond {
-		return Measurement{}, fmt.Errorf("%d of %d echoes came back", p.Received, p.Sent)
-	}
-	m := Measurement{Idle: true, Sampled: "rtt", Values: map[string]float64{"lost": float64(p.Sent - p.Received)}}
-	for _, rtt := range p.RTT[warm:] {
-		m.Samples = append(m.Samples, float64(rtt)/float64(time.Microsecond))
-	}
-	m.Values["rtt"] = middle(m.Samples)
-	m.Values["mean"] = stats.Mean(m.Samples[:min(meanOf, len(m.Samples))])
-	if v, ok := stats.Percentile(m.Samples, 0.9); ok {
-		m.Values["p90"] = v
+	m, err := echoed(p, interval == 0 && p.Sent < echoes)
+	if err != nil {
+		return m, err
 	}
 	p.Raw.Output = "" // the samples are it
 	m.Raw = p
@@ -238,6 +249,27 @@ func measurePing(ctx context.Context, c *chain, _ time.Duration) (Measurement, e
 		return m, err
 	}
 	m.Conditions[condTool] = "ping, which tells whole microseconds" // an interval of less is no precision
+	return m, nil
+}
+
+// echoed is what a trial's echoes tell. If it was cut short, the last one was under way.
+func echoed(p tools.Ping, cut bool) (Measurement, error) {
+	trips, lost := behindWarm(p, cut), p.Sent-p.Received
+	if trips == nil {
+		return Measurement{}, fmt.Errorf("%d of %d echoes came back", p.Received, p.Sent)
+	}
+	if cut {
+		lost = max(0, lost-1)
+	}
+	m := Measurement{Idle: true, Sampled: "rtt", Values: map[string]float64{"lost": float64(lost)}}
+	for _, rtt := range trips {
+		m.Samples = append(m.Samples, float64(rtt)/float64(time.Microsecond))
+	}
+	m.Values["rtt"] = middle(m.Samples)
+	m.Values["mean"] = stats.Mean(m.Samples[:min(meanOf, len(m.Samples))])
+	if v, ok := stats.Percentile(m.Samples, 0.9); ok {
+		m.Values["p90"] = v
+	}
 	return m, nil
 }
 

@@ -3,6 +3,7 @@ package experiment
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"weir.dev/weir/lab/traffic/tools"
 )
@@ -29,6 +30,35 @@ func TestWaysToPing(t *testing.T) {
 	for _, level := range []string{"", "1", "-1ms", "1us", "1h", "0s"} {
 		if checkInterval(level) == nil {
 			t.Errorf("interval %q: accepted", level)
+		}
+	}
+}
+
+// A path so slow that a trial ends before its echoes has the mean of those that came back, and the one under way is not lost.
+func TestSlowEchoes(t *testing.T) {
+	ping := func(sent int, answers int) tools.Ping {
+		p := tools.Ping{Sent: sent, Received: answers}
+		for i := range answers {
+			p.RTT = append(p.RTT, time.Duration(i+1)*time.Millisecond)
+		}
+		return p
+	}
+	for _, c := range []struct {
+		sent, answers int
+		cut           bool
+		mean, lost    float64 // mean 0: refused
+	}{
+		{echoes, echoes, false, 70500, 0},
+		{echoes, echoes - 5, false, 70500, 5},
+		{echoes, 30, false, 0, 0},
+		{200, 199, true, 69500, 0},
+		{31, 30, true, 17000, 0},
+		{5, 3, true, 2000, 1},
+		{3, 2, true, 0, 0},
+	} {
+		m, err := echoed(ping(c.sent, c.answers), c.cut)
+		if (err != nil) != (c.mean == 0) || m.Values["mean"] != c.mean || m.Values["lost"] != c.lost {
+			t.Errorf("%+v: %v, %v", c, m.Values, err)
 		}
 	}
 }

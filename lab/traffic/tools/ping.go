@@ -27,6 +27,7 @@ type PingOptions struct {
 	Interval time.Duration
 	Size     int // payload bytes; 0: 56
 	FullTrip bool
+	Deadline time.Duration // whole seconds after which it ends with what has come back; 0: none
 }
 
 // RunPing runs iputils' ping.
@@ -39,6 +40,9 @@ func RunPing(ctx context.Context, space string, o PingOptions) (Ping, error) {
 	}
 	if o.Size > 0 {
 		argv = append(argv, "-s", strconv.Itoa(o.Size))
+	}
+	if o.Deadline > 0 {
+		argv = append(argv, "-w", strconv.Itoa(int(o.Deadline/time.Second)))
 	}
 	if o.FullTrip {
 		argv = append(argv, "-U")

@@ -132,6 +132,10 @@ func TestProgramsRun(t *testing.T) {
 	if err != nil || lost.Sent != 1 || lost.Received != 0 {
 		t.Errorf("ping to nobody is a result: %+v, %v", lost, err)
 	}
+	cut, err := RunPing(ctx, a, PingOptions{To: to, Count: 1000, Interval: 100 * time.Millisecond, Deadline: time.Second})
+	if err != nil || cut.Received == 0 || cut.Sent >= 1000 {
+		t.Errorf("ping with a deadline: %+v, %v", cut, err)
+	}
 	o := StreamOptions{From: a, To: b, Address: to, Duration: time.Second}
 	streams := map[string]func(context.Context, StreamOptions) (Stream, error){"iperf3": RunIPerf3, "iperf": RunIPerf2, "nuttcp": RunNuttcp}
 	for name, run := range streams {
