@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,7 +81,7 @@ func (x *chains) Check(_ context.Context, b *Bench, l Levels) string {
 	if o.Layout, why = layoutOf(l, k); why != "" {
 		return why
 	}
-	if why := k.Check(o); why != "" {
+	if why := cmp.Or(crowded(l, k, o.Layout), k.Check(o)); why != "" {
 		return why
 	}
 	if x.sockets {
@@ -166,9 +167,10 @@ func size(l Levels) (int, error) {
 // pingExperiment is the round trip of an idle path.
 func pingExperiment() Experiment {
 	return &chains{
-		name: "ping", about: "round trips of ICMP echoes through an idle path, one at a time, for up to 10 s; the mean of the middle half, and that of the first 100", programs: []string{"ping"},
+		name: "ping", about: "round trips of ICMP echoes through an idle path, one at a time, for up to 5 s; the mean of the middle half, and that of the first 100", programs: []string{"ping"},
 		metrics: map[string]string{"rtt": "us", "mean": "us", "p90": "us", "lost": "echoes"}, measure: measurePing,
 		more: []Factor{
+			crowding(),
 			{Name: factorInterval, Default: backToBack, Check: checkInterval, About: "from one request to the next: " + backToBack + " (each when the answer to the one before is there), or a time, as 2ms: caches go cold meanwhile"},
 			{Name: factorEnds, Default: endsInPing, Check: oneOf(endsInPing, endsInQueue), About: "where a round trip ends: in " + endsInPing + ", which is what a user waits for (-U), or where the kernel " +
 				"queued the answer last, which may be before the way back through a chain without queues"},
@@ -206,7 +208,7 @@ const (
 
 // A path on which the echoes of a trial take longer than echoTime has fewer: leastEchoes, and a tenth of them warm it up.
 const (
-	echoTime    = 10 * time.Second
+	echoTime    = 5 * time.Second
 	leastEchoes = 3
 )
 
