@@ -58,7 +58,7 @@ the next one begins: "weir lab resume" continues a run that was killed.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: command.Group,
 	}
-	cmd.AddCommand(a.labList(), a.labDescribe(), a.labRun(), a.labResume(), a.labReport(), a.labCompare(), a.labDoctor(), a.labExperiments(), a.labSchema(), a.labSink())
+	cmd.AddCommand(a.labList(), a.labDescribe(), a.labRun(), a.labResume(), a.labReport(), a.labSummary(), a.labCompare(), a.labDoctor(), a.labExperiments(), a.labSchema(), a.labSink())
 	return cmd
 }
 

@@ -85,9 +85,9 @@ func mark2class(cell string) string {
 		return "good"
 	case "contradicted", "worse", "differs from itself":
 		return "bad"
-	case "same shape":
+	case "same shape", "same direction":
 		return "fair"
-	case "not testable here", "equivalent", "inconclusive", "no ratio", "skipped", "too few blocks":
+	case "not testable here", "not testable", "not run", "equivalent", "inconclusive", "no ratio", "skipped", "too few blocks":
 		return "quiet"
 	}
 	return ""
