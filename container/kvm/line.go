@@ -17,6 +17,8 @@ import (
 	"time"
 	"unicode"
 
+	"golang.org/x/time/rate"
+
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kvm/channel"
 )
@@ -45,6 +47,11 @@ const (
 	syncLast    = 2 * time.Second
 	answersIn   = 20 * time.Second // a machine that runs, on a busy host
 	connections = 8                // that a machine may have to our sockets at a time
+
+	// A machine that talks without end takes a small share of a processor: beyond these it waits.
+	mostBytes = 32 << 20 // a second
+	atOnce    = 1 << 20  // bytes, after it was silent
+	frameCost = 512      // bytes that a frame counts for besides its own
 )
 
 // dial connects to the control port of a machine; it is not there yet that answers.
@@ -70,6 +77,17 @@ func (l limited) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// slowed reads from a machine no faster than the limit.
+type slowed struct {
+	net.Conn
+	limit *rate.Limiter
+}
+
+func (s slowed) Read(p []byte) (int, error) {
+	n, err := s.Conn.Read(p[:min(len(p), atOnce)])
+	return n, errors.Join(err, s.limit.WaitN(context.Background(), n))
+}
+
 func (l *line) close() {
 	l.c.Close()
 	<-l.gone
@@ -89,11 +107,12 @@ func (l *line) read() {
 	defer close(l.gone)
 	defer l.conn.CloseAll(errGone)
 	defer l.c.Close()
-	r := channel.NewReader(l.c)
+	limit := rate.NewLimiter(mostBytes, atOnce)
+	r := channel.NewReader(slowed{l.c, limit})
 	open := make(chan struct{}, connections)
 	for {
 		f, err := r.Next()
-		if err != nil {
+		if err != nil || limit.WaitN(context.Background(), frameCost) != nil { // it is below atOnce, so it waits for moments only
 			return
 		}
 		switch f.Kind {
