@@ -109,7 +109,7 @@ func (l *line) read() {
 	defer l.c.Close()
 	limit := rate.NewLimiter(mostBytes, atOnce)
 	r := channel.NewReader(slowed{l.c, limit})
-	open := make(chan struct{}, connections)
+	open, waiting := make(chan struct{}, connections), make(chan struct{}, channel.MaxStreams)
 	for {
 		f, err := r.Next()
 		if err != nil || limit.WaitN(context.Background(), frameCost) != nil { // it is below atOnce, so it waits for moments only
@@ -126,7 +126,7 @@ func (l *line) read() {
 			text := string(f.Payload)
 			l.set(func() { l.started = &text })
 		case channel.Open:
-			l.open(f, open)
+			l.open(f, open, waiting)
 		default:
 			if s := l.conn.Stream(f.Stream); s != nil {
 				s.Deliver(f)
@@ -216,7 +216,7 @@ func (l *line) signal(sig byte) error {
 }
 
 // open connects a stream of the machine's with a socket of ours.
-func (l *line) open(f channel.Frame, slots chan struct{}) {
+func (l *line) open(f channel.Frame, slots, waiting chan struct{}) {
 	s, err := l.conn.New(f.Stream | 1) // theirs are odd
 	if err != nil || f.Stream%2 == 0 {
 		return // it has used the number before, or too many: it waits in vain
@@ -225,11 +225,18 @@ func (l *line) open(f channel.Frame, slots chan struct{}) {
 		s.Close()
 		return
 	}
+	select { // those that wait for a slot are bounded, too: a machine may open and close without end
+	case waiting <- struct{}{}:
+	default:
+		s.Reset()
+		return
+	}
 	path := l.sockets[f.Payload[0]]
 	go func() {
 		defer s.Close()
 		slots <- struct{}{}
 		defer func() { <-slots }()
+		<-waiting
 		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 		if err != nil {
 			s.Reset()

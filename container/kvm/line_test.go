@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -58,4 +59,63 @@ func TestAFloodIsReadSlowly(t *testing.T) {
 			l.close()
 		})
 	}
+}
+
+// A machine whose connections never end, and that opens and closes more without end, has a bounded number of goroutines.
+func TestOpensWithoutEndAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	control, err := net.Listen("unix", filepath.Join(dir, controlSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	events := filepath.Join(dir, "events")
+	silent, err := net.Listen("unix", events) // accepts, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	l, err := dial(context.Background(), dir, []string{events})
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine, err := control.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer machine.Close()
+	before := runtime.NumGoroutine()
+	id := uint32(1)
+	send := func(f channel.Frame) {
+		t.Helper()
+		raw, err := channel.Append(nil, f)
+		if err == nil {
+			_, err = machine.Write(raw)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	go func() { // what the daemon answers
+		b := make([]byte, 4096)
+		for {
+			if _, err := machine.Read(b); err != nil {
+				return
+			}
+		}
+	}()
+	for range connections {
+		send(channel.Frame{Kind: channel.Open, Stream: id, Payload: []byte{0}})
+		id += 2
+	}
+	for range 2000 {
+		send(channel.Frame{Kind: channel.Open, Stream: id, Payload: []byte{0}})
+		send(channel.Frame{Kind: channel.Close, Stream: id})
+		id += 2
+	}
+	time.Sleep(200 * time.Millisecond) // the last ones are read
+	if n := runtime.NumGoroutine() - before; n > 4*(connections+channel.MaxStreams) {
+		t.Errorf("%d goroutines more, want at most %d", n, 4*(connections+channel.MaxStreams))
+	}
+	l.close()
 }
