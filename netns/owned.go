@@ -246,7 +246,10 @@ func withIDs(f func() error) error {
 }
 
 func lockIDs() (*os.File, error) {
-	if err := os.MkdirAll(idsDir, 0o755); err != nil {
+	if err := os.MkdirAll(idsDir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(idsDir, 0o700); err != nil { // who can open it can lock it; earlier versions let all users
 		return nil, err
 	}
 	lock, err := os.Open(idsDir)
