@@ -39,7 +39,10 @@ create)
 	printf '%s\n%s\n%s\n' "$root" "$id" "$bundle" >"$dir/made" || refuse "$dir/made cannot be written"
 	cp "$dir/config.json" "$bundle/config.json" || refuse "$dir/config.json cannot be copied to $bundle"
 	set -- runc "$@"
-	[ -e "$dir/limits" ] && set -- prlimit $(cat "$dir/limits") "$@" # to be inherited: see container/oci/limits.go
+	if [ -e "$dir/limits" ]; then # to be inherited: see container/oci/limits.go
+		limits=$(cat "$dir/limits") || refuse "$dir/limits cannot be read"
+		set -- prlimit $limits "$@"
+	fi
 	env --block-signal=XFSZ "$@" </dev/null >>"$dir/log" 2>&1 || exit
 	cp "$pid" "$dir/pid.new" && mv "$dir/pid.new" "$dir/pid" || refuse "$dir/pid cannot be written"
 	;;

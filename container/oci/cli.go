@@ -38,8 +38,12 @@ func (e *cliError) Unwrap() error { return e.err }
 func (e *Engine) command(ctx context.Context, id, log string, args []string) *exec.Cmd {
 	verb := args[0]
 	argv := append([]string{e.cli, "--root", e.handle(id).Root, "--log", log, "--log-format", "json"}, args...)
+	var err error
 	if verb == "create" || verb == "run" || verb == "exec" {
-		argv = limited(e.home.Bundle(id), argv)
+		argv, err = limited(e.home.Bundle(id), argv)
+	}
+	if err != nil { // never without limits
+		return &exec.Cmd{Err: err}
 	}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), e.home.Mark(verb, id))

@@ -43,10 +43,13 @@ func resourceful() bool {
 }
 
 // limited is a command of the runtime's program with the limits of a bundle, where it has some.
-func limited(bundle string, argv []string) []string {
+func limited(bundle string, argv []string) ([]string, error) {
 	raw, err := os.ReadFile(filepath.Join(bundle, limitsFile))
-	if err != nil {
-		return argv
+	if errors.Is(err, fs.ErrNotExist) {
+		return argv, nil
 	}
-	return append(append([]string{"prlimit"}, strings.Fields(string(raw))...), argv...)
+	if err != nil {
+		return nil, err
+	}
+	return append(append([]string{"prlimit"}, strings.Fields(string(raw))...), argv...), nil
 }
