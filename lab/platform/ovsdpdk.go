@@ -104,7 +104,7 @@ func vmPorts() []portkind.Kind {
 // poll has the switch take its memory and start its threads.
 func (f *flows) poll(ctx context.Context) error {
 	cpus, _ := shareOut(processors(), f.polls.threads)
-	mask := make([]byte, 16) // of 128 processors, four bits a digit
+	mask := make([]byte, 256) // of 1024 processors, four bits a digit
 	for _, cpu := range cpus {
 		if cpu < 4*len(mask) {
 			mask[len(mask)-1-cpu/4] |= 1 << (cpu % 4)

@@ -141,6 +141,9 @@ func (r Report) Write(dir string, outputs ...Output) ([]string, error) {
 	}
 	var paths []string
 	for name, content := range files {
+		if !filepath.IsLocal(filepath.FromSlash(name)) { // names of parts are the journal's
+			return nil, fmt.Errorf("report: %w: file %q would be outside of %s", study.ErrJournal, name, dir)
+		}
 		path := filepath.Join(dir, filepath.FromSlash(name))
 		paths = append(paths, path)
 		if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
