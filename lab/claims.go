@@ -120,6 +120,9 @@ func (j judge) on(system string) ClaimOn {
 		return r.untestable("the processor of %s is emulated here, and that of the published system was not", level)
 	}
 	if j.claim.Shape != "" {
+		if j.claim.Untestable != "" {
+			return r.untestable("%s", j.claim.Untestable)
+		}
 		return j.shape(r, at)
 	}
 	ours, why := j.series(at)

@@ -104,6 +104,8 @@ func termsOf(c study.Claim, m study.Metric) terms {
 func RuleOf(c study.Claim, m study.Metric) Rule {
 	t := termsOf(c, m)
 	switch {
+	case c.Untestable != "":
+		return Rule{NotTestable: c.Untestable}
 	case c.Shape != "":
 		return t.shapeRule()
 	case c.AtLeast > 0 || c.AtMost > 0:
@@ -247,6 +249,8 @@ func (t terms) bound(i stats.Interval) (Verdict, string) {
 func Figure(c study.Claim, m study.Metric, i stats.Interval) (v Verdict, why string) {
 	t := termsOf(c, m)
 	switch {
+	case c.Untestable != "":
+		v, why = NotTestable, c.Untestable
 	case c.AtLeast > 0 || c.AtMost > 0:
 		v, why = t.bound(i)
 	case c.IsAbsolute():

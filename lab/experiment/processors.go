@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	goruntime "runtime"
 	"strconv"
 	"time"
@@ -26,6 +27,7 @@ const (
 const (
 	defaultLink    = "1000"
 	defaultPayload = "1454"
+	fixedLoad      = "332000" // a quarter of what the link carries of 28 bytes; of 1454 bytes it carries less
 	linkNone       = "none"
 )
 
@@ -33,7 +35,8 @@ const (
 const (
 	processorLoss   = 0.005
 	processorOnTime = 0.995
-	processorSteps  = 7
+	processorSteps  = 12
+	processorShare  = 7    // of a trial's length, for a step
 	processorWidth  = 1.03 // between the highest load that passed and the lowest that did not
 	fastest         = 1e6  // datagrams a second that are offered where the link does not bound them
 )
@@ -46,10 +49,10 @@ const OfProcessors = "processors"
 
 func (processorsExperiment) Name() string { return OfProcessors }
 func (processorsExperiment) About() string {
-	return "UDP datagrams through processors in containers, each of which sends on what it receives: the highest rate that loses at most 0.5 %, and the delay at half of it"
+	return "UDP datagrams through processors in containers, each of which sends on what it receives: the highest rate that loses at most 0.5 %, and the delay at half of it; what arrives of a fixed load (received), and its delay (loaded)"
 }
 func (processorsExperiment) Metrics() map[string]string {
-	return map[string]string{"rate": "pps", "received": "pps", "min": "us", "mean": "us", "max": "us", "p50": "us", "p99": "us"}
+	return map[string]string{"rate": "pps", "received": "pps", "loaded": "us", "min": "us", "mean": "us", "max": "us", "p50": "us", "p99": "us"}
 }
 
 func (processorsExperiment) Factors() []Factor {
@@ -61,6 +64,7 @@ func (processorsExperiment) Factors() []Factor {
 		{Name: factorHosts, Default: "1", About: "hosts (network namespaces): 1, or 2 on which processors are in turns", Check: between(1, 2, "hosts")},
 		{Name: factorPayload, Default: defaultPayload, About: "bytes of a datagram", Check: between(datagrams.MinPayload, 1472, "bytes")},
 		{Name: factorTool, Default: toolSocat, Sets: []string{condTool, condEnds}, About: "the processor: socat, in the namespace and the cgroups of the container; own: a thread of the lab, in its namespace", Check: oneOf(toolSocat, toolOwn)},
+		{Name: factorOffered, Default: fixedLoad, About: "datagrams a second of the fixed load, as far as the link carries them", Check: between(1, fastest, "datagrams a second")},
 		{Name: factorLink, Default: defaultLink, Sets: []string{condLink, platform.SettingQdisc}, About: "Mb/s of each host's link and of the outside's, shaped by a token bucket; none: as fast as it goes", Check: checkLink},
 	}
 }
@@ -152,13 +156,23 @@ func (f *forwarding) Measure(ctx context.Context, length time.Duration) (m Measu
 	if first, err := try(200, 200*time.Millisecond); err != nil || first.Unique == 0 { // addresses are known then
 		return m, errors.Join(fmt.Errorf("%d of %d datagrams came through %d processors", first.Unique, first.Sent.Sent, len(f.list)), err)
 	}
-	steps, rate, err := seek(f.highest(), max(length/processorSteps, 50*time.Millisecond), try)
+	loaded, err := try(min(f.highest(), float64(f.levels.number(factorOffered, fixedLoad))), length)
 	if err != nil {
 		return m, err
 	}
-	m = Measurement{Values: map[string]float64{"rate": rate, "received": steps[0].Rate()}}
-	if rate > 0 {
-		half, err := try(rate/2, length)
+	steps, rate, err := seek(f.highest(), max(length/processorShare, 50*time.Millisecond), try)
+	if err != nil {
+		return m, err
+	}
+	m = Measurement{Values: map[string]float64{"received": loaded.Rate()}}
+	if loaded.Latency.Count > 0 {
+		m.Values["loaded"] = micros(loaded.Latency.Mean())
+	}
+	if rate.found {
+		m.Values["rate"] = rate.pps
+	}
+	if rate.pps > 0 {
+		half, err := try(rate.pps/2, length)
 		if err != nil {
 			return m, err
 		}
@@ -172,8 +186,9 @@ func (f *forwarding) Measure(ctx context.Context, length time.Duration) (m Measu
 		}
 	}
 	m.Raw = struct {
-		Steps []step `json:"steps"` // the first one at the highest load, the last one at half of the rate
-	}{steps}
+		Loaded step   `json:"loaded"` // at the load that is offered
+		Steps  []step `json:"steps"`  // the first one at the highest load, the last one at half of the rate
+	}{loaded, steps}
 	m.Conditions, err = f.conditions()
 	return m, err
 }
@@ -186,28 +201,40 @@ func (f *forwarding) highest() float64 {
 	return fastest
 }
 
-// seek the highest load that passes, by halves. What arrives of the highest load is where it begins. 0: no load passed.
-func seek(highest float64, length time.Duration, try func(float64, time.Duration) (step, error)) (steps []step, rate float64, err error) {
-	low, high, load := 0.0, highest, highest
+// limit is the highest load that passed.
+type limit struct {
+	pps   float64
+	found bool // the lowest that did not pass is hardly higher, and it was not for the sender alone that it did not
+}
+
+// seek the highest load that passes, by halves of what is open on the scale of logarithms. What arrives of the highest load is where it begins. 0: no load
+// passed.
+func seek(highest float64, length time.Duration, try func(float64, time.Duration) (step, error)) (steps []step, l limit, err error) {
+	low, high, load, late := 0.0, highest, highest, false
 	for range processorSteps {
 		s, err := try(load, length)
 		if err != nil {
-			return steps, 0, err
+			return steps, limit{}, err
 		}
 		steps = append(steps, s)
 		if s.passed() {
 			low = load
 		} else {
-			high = load
+			high, late = load, s.OnTime() < processorOnTime && s.LossRatio() <= processorLoss
 		}
 		if low == highest || low > 0 && high <= low*processorWidth {
-			break
+			return steps, limit{low, low == highest || !late}, nil
 		}
-		if load = (low + high) / 2; len(steps) == 1 {
+		switch {
+		case len(steps) == 1:
 			load = min(max(s.Rate(), highest/1000), high*0.9)
+		case low == 0:
+			load = high / 4
+		default:
+			load = math.Sqrt(low * high)
 		}
 	}
-	return steps, low, nil
+	return steps, limit{low, low == 0}, nil
 }
 
 // start the processors' programs; end ends them.

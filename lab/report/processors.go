@@ -189,13 +189,13 @@ func (l loss) measured(p lab.PartResult, metric int) (out []float64) {
 
 // tableOfLosses is the paper's table of losses from our figures, beside what was published.
 func tableOfLosses(p lab.PartResult) (figure, bool) {
-	metric := metricIndex(p.Part, "rate")
+	metric := metricIndex(p.Part, "received")
 	if p.Part.Experiment != experiment.OfProcessors || p.Part.Compare != factorRuntime || metric < 0 {
 		return figure{}, false
 	}
 	f := figure{
 		ID: p.Part.Name + "-loss", Part: p.Part.Name, Title: "Loss of throughput against bare metal",
-		About: "From the least to the greatest loss over the networks, of the medians of the rate. Published: Struye, section VI, Table II, on other hardware. Below 0 is a gain.",
+		About: "From the least to the greatest loss over the networks, of the medians of what was received. Published: Struye, section VI, Table II, on other hardware. Below 0 is a gain.",
 		Table: table{Head: []string{"hosts", "processors", "bytes", factorRuntime, "here", "networks measured", "published"}},
 	}
 	all, err := publishedLosses()

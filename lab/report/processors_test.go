@@ -15,18 +15,18 @@ import (
 func processorPart() lab.PartResult {
 	p := lab.PartResult{Part: study.Part{
 		Name: "one", Experiment: "processors", Compare: "runtime", Baseline: "bare", Settings: map[string]string{"hosts": "1", "processors": "1"},
-		Metrics: []study.Metric{{Name: "rate", Unit: "pps", Better: "higher"}, {Name: "mean", Unit: "us", Better: "lower"},
+		Metrics: []study.Metric{{Name: "received", Unit: "pps", Better: "higher"}, {Name: "mean", Unit: "us", Better: "lower"},
 			{Name: "min", Unit: "us", Better: "lower"}, {Name: "max", Unit: "us", Better: "lower"}},
 		Factors: []study.Factor{{Name: "runtime", Levels: []string{"bare", "lxc", "rkt"}}, {Name: "network", Levels: []string{"host", "nat"}}, {Name: "payload", Levels: []string{"28"}}},
 		Claims: []study.Claim{
-			{Metric: "rate", At: map[string]string{"runtime": "bare", "network": "host"}, Value: 200000},
+			{Metric: "received", At: map[string]string{"runtime": "bare", "network": "host"}, Value: 200000},
 			{Metric: "mean", At: map[string]string{"runtime": "bare", "network": "host"}, Value: 1200},
 		},
 	}}
 	for network, rates := range map[string][2]float64{"host": {1000, 700}, "nat": {900, 450}} {
 		g := lab.Group{Name: "network=" + network + " payload=28", Levels: map[string]string{"network": network, "payload": "28"}}
 		for _, m := range p.Part.Metrics {
-			scale := map[string]float64{"rate": 1, "min": 0.01, "mean": 0.1, "max": 10}[m.Name]
+			scale := map[string]float64{"received": 1, "min": 0.01, "mean": 0.1, "max": 10}[m.Name]
 			bare, lxc := rates[0]*scale, rates[1]*scale
 			g.Metrics = append(g.Metrics, lab.MetricResult{Metric: m, Values: []lab.Value{
 				{Level: "bare", Median: &bare, Interval: &stats.Interval{Low: bare * 0.9, High: bare * 1.1}}, {Level: "bare", Duplicate: true, Median: &lxc},
@@ -86,7 +86,7 @@ func TestFiguresOfProcessors(t *testing.T) {
 	for metric, want := range []struct {
 		figures, bars, published int
 		title                    string
-	}{{1, 4, 1, "rate, bars, 28 bytes"}, {1, 4, 1, "latency, bars, 28 bytes"}, {}, {}} {
+	}{{1, 4, 1, "received, bars, 28 bytes"}, {1, 4, 1, "latency, bars, 28 bytes"}, {}, {}} {
 		figures, drawn := processorFigures(p, metric, "x")
 		if !drawn || len(figures) != want.figures {
 			t.Fatalf("metric %d: %d figures, %t", metric, len(figures), drawn)

@@ -32,6 +32,8 @@ type Claim struct {
 	// Tolerance is the share by which what we see may be off: from a ratio, beyond a bound, or by which levels may be off a shape. 0: see Off. That of a ratio
 	// never reaches 1, see package claim.
 	Tolerance float64 `json:"tolerance,omitempty"`
+	// Untestable is why no run of this study can tell: what is measured is not what was published. It is shown beside it.
+	Untestable string `json:"not_testable,omitempty"`
 }
 
 // Shapes that a claim can have: y = a + b x with b > 0; y = 1 / (a + b x) with b > 0; y = a exp(b x) with b > 0.

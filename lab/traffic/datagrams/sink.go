@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +18,7 @@ import (
 type Count struct {
 	Sent
 	Unique    uint64          `json:"unique"`    // that arrived
+	InTime    uint64          `json:"in_time"`   // of those, until the last one was sent
 	Repeated  uint64          `json:"repeated"`  // that arrived again
 	Reordered uint64          `json:"reordered"` // that arrived behind a later one
 	Damaged   uint64          `json:"damaged"`
@@ -35,8 +37,8 @@ func (c Count) LossRatio() float64 {
 	return float64(c.Lost()) / float64(c.Sent.Sent)
 }
 
-// Rate at which datagrams arrived.
-func (c Count) Rate() float64 { return float64(c.Unique) / c.Took.Seconds() }
+// Rate at which datagrams arrived while some were sent: what waits in buffers at the end is none of it.
+func (c Count) Rate() float64 { return float64(c.InTime) / c.Took.Seconds() }
 
 // Sink receives at a port of a namespace. It is for one goroutine.
 type Sink struct {
@@ -81,8 +83,10 @@ func (s *Sink) Run(ctx context.Context, o Options) (c Count, err error) {
 	if err != nil {
 		cancel()
 	}
+	r.over.Store(true)
 	close(over)
 	err = errors.Join(err, <-done)
+	c.InTime = r.inTime
 	c.Unique, c.Repeated, c.Reordered, c.Damaged, c.Foreign, c.Latency = r.unique, r.repeated, r.reordered, r.damaged, r.foreign, r.latency
 	return c, err
 }
@@ -93,6 +97,8 @@ type receiver struct {
 	seen                                          []uint64 // bits by number
 	next                                          uint64
 	unique, repeated, reordered, damaged, foreign uint64
+	inTime                                        uint64
+	over                                          atomic.Bool // all are sent
 	latency                                       traffic.Latency
 }
 
@@ -144,6 +150,9 @@ func (r *receiver) take(b []byte) error {
 	}
 	r.seen[number/64] |= bit
 	r.unique++
+	if !r.over.Load() {
+		r.inTime++
+	}
 	if number < r.next {
 		r.reordered++
 	}
