@@ -3,6 +3,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -25,7 +26,7 @@ and summary.json.`,
 		Example: "  weir lab summary results/*\n  weir lab summary results/wires results/hosts --out /tmp/summary\n  weir lab summary results/wires -o json",
 		Args:    command.WantArgs(1, maxSummary, "directories of results"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			s, err := report.Summarise(args...)
+			s, err := report.Summarise(a.directories(args)...)
 			if errors.Is(err, report.ErrSummary) {
 				return command.Usage("%w", err)
 			}
@@ -47,4 +48,16 @@ and summary.json.`,
 	}
 	cmd.Flags().StringVar(&out, "out", "", "directory to write the page into")
 	return cmd
+}
+
+// directories leaves out what is a file, so that results/* can be given.
+func (a *labs) directories(args []string) (out []string) {
+	for _, arg := range args {
+		if st, err := os.Stat(arg); err == nil && !st.IsDir() {
+			fmt.Fprintf(a.Stderr, "left out: %s is no directory\n", arg)
+			continue
+		}
+		out = append(out, arg)
+	}
+	return out
 }

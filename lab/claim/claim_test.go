@@ -54,6 +54,7 @@ func TestFiguresAreJudgedAsTheRuleSays(t *testing.T) {
 		{"a difference within 25 % where none was published", ratio(1), of(1.1, 1.2), Contradicted},
 		{"a difference where none was published, unsure", ratio(1), of(1.03, 1.4), Inconclusive},
 
+		{"what this study does not measure", study.Claim{Value: 3.8, Against: beside, Untestable: "why"}, of(3.7, 3.9), NotTestable},
 		{"a bound that holds", study.Claim{AtLeast: 1}, of(1, 9), Reproduced},
 		{"a bound that does not", study.Claim{AtLeast: 1}, of(0.1, 0.99), Contradicted},
 		{"a bound within the interval", study.Claim{AtLeast: 1}, of(0.99, 9), Inconclusive},

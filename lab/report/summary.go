@@ -52,17 +52,22 @@ type Paper struct {
 	Source   string                `json:"source"`
 	Verdicts map[claim.Verdict]int `json:"verdicts"` // of the claims; NotRun among them
 	Claims   []SummaryClaim        `json:"claims"`
+
+	runs []SummaryRun
 }
 
-// NotRun stands for a verdict where no run has judged a claim.
-const NotRun claim.Verdict = "not run"
+// What stands for a verdict where no run has judged a claim, and where one reproduces and another one contradicts it.
+const (
+	NotRun   claim.Verdict = "not run"
+	Disagree claim.Verdict = "runs disagree"
+)
 
 // SummaryClaim is a claim with what each run says of it.
 type SummaryClaim struct {
 	Part    study.Part    `json:"-"`
 	Name    string        `json:"part"`
 	Claim   study.Claim   `json:"claim"`
-	Verdict claim.Verdict `json:"verdict"` // of the first run
+	Verdict claim.Verdict `json:"verdict"` // of the first run, if no other disagrees
 	Runs    []ClaimOfRun  `json:"runs"`    // in the order of the summary's runs
 }
 
@@ -70,6 +75,7 @@ type SummaryClaim struct {
 type ClaimOfRun struct {
 	Dir  string          `json:"dir"`
 	Data string          `json:"data"`
+	Mode study.Mode      `json:"mode"`
 	Says lab.ClaimResult `json:"says"`
 }
 
@@ -83,37 +89,56 @@ var ErrSummary = errors.New("no summary")
 func Summarise(dirs ...string) (Summary, error) {
 	var s Summary
 	seen := map[string]bool{}
-	for _, dir := range dirs {
+	for _, dir := range spread(dirs) {
 		if dir = filepath.Clean(dir); seen[dir] {
 			return s, fmt.Errorf("%w: %s is given twice", ErrSummary, dir)
 		}
 		seen[dir] = true
-		if lab.Repeated(dir) {
-			return s, fmt.Errorf("%w: %s has several runs: give the directories in it that you want, such as %s", ErrSummary, dir, filepath.Join(dir, "001"))
-		}
-		r, err := Build(dir)
+		r, err := runOf(dir)
 		if err != nil {
 			return s, err
 		}
-		raw, name, err := study.OpenRaw(dir)
-		if err != nil {
-			return s, fmt.Errorf("results: %w", err)
-		}
-		raw.Close()
-		x := r.Results
-		s.Runs = append(s.Runs, SummaryRun{
-			Dir: dir, Data: name, Study: x.Study.Name, Mode: x.Mode, Version: x.Version, Started: x.Started, Planned: x.Planned, Measured: x.Measured, Void: x.Void,
-			Left: x.Left, Sound: r.Trust.Sound, Trust: r.Trust.Sentence, Findings: r.Findings, results: x,
-		})
+		s.Runs = append(s.Runs, r)
 	}
 	slices.SortStableFunc(s.Runs, before)
 	return s, s.claims()
+}
+
+// spread puts the runs of a directory of repeated runs in its place.
+func spread(dirs []string) (out []string) {
+	for _, dir := range dirs {
+		if some, _ := filepath.Glob(filepath.Join(dir, "[0-9][0-9][0-9]")); lab.Repeated(dir) && len(some) > 0 { // the pattern is well formed
+			out = append(out, some...)
+			continue
+		}
+		out = append(out, dir)
+	}
+	return out
+}
+
+func runOf(dir string) (SummaryRun, error) {
+	r, err := Build(dir)
+	if err != nil {
+		return SummaryRun{}, err
+	}
+	raw, name, err := study.OpenRaw(dir)
+	if err != nil {
+		return SummaryRun{}, fmt.Errorf("results: %w", err)
+	}
+	x := r.Results
+	return SummaryRun{
+		Dir: dir, Data: name, Study: x.Study.Name, Mode: x.Mode, Version: x.Version, Started: x.Started, Planned: x.Planned, Measured: x.Measured, Void: x.Void,
+		Left: x.Left, Sound: r.Trust.Sound, Trust: r.Trust.Sentence, Findings: r.Findings, results: x,
+	}, raw.Close()
 }
 
 // before puts the run that says more first.
 func before(a, b SummaryRun) int {
 	rank := func(r SummaryRun) int {
 		n := 0
+		if !r.Sound {
+			n += 4
+		}
 		if r.Left > 0 {
 			n += 2
 		}
@@ -128,23 +153,24 @@ func before(a, b SummaryRun) int {
 	return b.Started.Compare(a.Started)
 }
 
-// claims are those of today's studies. What an older run says of a claim that has become another is left out.
+// claims are those of today's studies. What an older run says of a claim or a part that has become another is left out.
 func (s *Summary) claims() error {
 	for _, name := range papers {
 		today, err := lab.Load(name, nil)
 		if err != nil {
 			return err
 		}
-		s.Papers = append(s.Papers, s.paper(today, true))
-		for i := range s.Runs {
-			if s.Runs[i].Study == name {
-				s.Runs[i].Outdated = outdated(s.Runs[i].results, today)
+		s.Papers = append(s.Papers, s.paper(today))
+		for i, r := range s.Runs {
+			if ofStudy(r, today) {
+				s.Runs[i].Outdated = outdated(r, today)
 			}
 		}
 	}
 	for _, r := range s.Runs { // studies of others
-		if !slices.ContainsFunc(s.Papers, func(p Paper) bool { return p.Study == r.Study }) && !slices.Contains(lab.Studies(), r.Study) {
-			if p := s.paper(r.results.Study, false); len(p.Claims) > 0 {
+		known := func(p Paper) bool { return p.Study == r.Study && p.Source == r.results.Study.Source }
+		if !slices.ContainsFunc(s.Papers, known) {
+			if p := s.paper(r.results.Study); len(p.Claims) > 0 {
 				s.Papers = append(s.Papers, p)
 			}
 		}
@@ -152,17 +178,26 @@ func (s *Summary) claims() error {
 	return nil
 }
 
-func (s *Summary) paper(of study.Study, exact bool) Paper {
+// ofStudy tells whether a run is one of a study: another may have its name.
+func ofStudy(r SummaryRun, x study.Study) bool {
+	return r.Study == x.Name && r.results.Study.Source == x.Source
+}
+
+func (s *Summary) paper(of study.Study) Paper {
 	p := Paper{Study: of.Name, Title: of.Title, Source: of.Source, Verdicts: map[claim.Verdict]int{}}
-	for _, part := range of.Parts {
+	for _, r := range s.Runs {
+		if ofStudy(r, of) {
+			p.runs = append(p.runs, r)
+		}
+	}
+	for i, part := range of.Parts {
 		for _, c := range part.Claims {
 			if c.IsTarget() {
 				continue
 			}
-			one := SummaryClaim{Part: part, Name: part.Name, Claim: c, Verdict: NotRun, Runs: s.judged(of.Name, part.Name, c, exact)}
-			if len(one.Runs) > 0 {
-				one.Verdict = one.Runs[0].Says.Verdict
-			}
+			one := SummaryClaim{Part: part, Name: part.Name, Claim: c}
+			one.Runs = judged(p.runs, of, i, c)
+			one.Verdict = verdict(one.Runs)
 			p.Verdicts[one.Verdict]++
 			p.Claims = append(p.Claims, one)
 		}
@@ -170,16 +205,32 @@ func (s *Summary) paper(of study.Study, exact bool) Paper {
 	return p
 }
 
-// judged is what each run says of a claim. A run that measured nothing for it says nothing, unless no run could.
-func (s *Summary) judged(name, part string, c study.Claim, exact bool) (out []ClaimOfRun) {
-	for _, r := range s.Runs {
-		for _, p := range r.results.Parts {
-			if r.Study != name || p.Part.Name != part {
+// verdict of several runs.
+func verdict(all []ClaimOfRun) claim.Verdict {
+	if len(all) == 0 {
+		return NotRun
+	}
+	yes, no := false, false
+	for _, r := range all {
+		yes = yes || r.Says.Verdict == claim.Reproduced || r.Says.Verdict == claim.SameDirection
+		no = no || r.Says.Verdict == claim.Contradicted
+	}
+	if yes && no {
+		return Disagree
+	}
+	return all[0].Says.Verdict
+}
+
+// judged is what each run says of a claim of a part.
+func judged(runs []SummaryRun, of study.Study, part int, c study.Claim) (out []ClaimOfRun) {
+	for _, r := range runs {
+		for i, p := range r.results.Parts {
+			if !samePart(r, i, of, part, c.Metric) {
 				continue
 			}
 			for _, says := range p.Claims {
-				if says.Claim.ID == c.ID && (!exact || reflect.DeepEqual(says.Claim, c)) {
-					out = append(out, ClaimOfRun{r.Dir, r.Data, says})
+				if reflect.DeepEqual(says.Claim, c) {
+					out = append(out, ClaimOfRun{r.Dir, r.Data, r.Mode, says})
 				}
 			}
 		}
@@ -188,12 +239,30 @@ func (s *Summary) judged(name, part string, c study.Claim, exact bool) (out []Cl
 	return out
 }
 
+// samePart tells whether a run measured a metric of a part as a study has it: the same experiment, settings and baseline. It may have chosen some levels.
+func samePart(r SummaryRun, i int, of study.Study, part int, metric string) bool {
+	a, b := r.results.Study.For(r.Mode).Parts, of.For(r.Mode).Parts[part]
+	k := slices.IndexFunc(a, func(p study.Part) bool { return p.Name == r.results.Parts[i].Part.Name })
+	return k >= 0 && a[k].Name == b.Name && a[k].Experiment == b.Experiment && a[k].Compare == b.Compare && a[k].Baseline == b.Baseline &&
+		maps.Equal(a[k].Settings, b.Settings) && metricOf(a[k], metric) == metricOf(b, metric)
+}
+
+func metricOf(p study.Part, name string) study.Metric {
+	if i := metricIndex(p, name); i >= 0 {
+		return p.Metrics[i]
+	}
+	return study.Metric{}
+}
+
 // outdated counts the claims of others in a run that today's study does not have.
-func outdated(r lab.Results, today study.Study) (n int) {
-	for _, p := range r.Parts {
-		for _, says := range p.Claims {
-			same := func(c study.Claim) bool { return reflect.DeepEqual(c, says.Claim) }
-			if !says.Claim.IsTarget() && !slices.ContainsFunc(today.Parts, func(t study.Part) bool { return t.Name == p.Part.Name && slices.ContainsFunc(t.Claims, same) }) {
+func outdated(r SummaryRun, today study.Study) (n int) {
+	for _, p := range r.results.Parts {
+		for _, c := range p.Claims {
+			if c.Claim.IsTarget() {
+				continue
+			}
+			k := slices.IndexFunc(today.Parts, func(t study.Part) bool { return t.Name == p.Part.Name })
+			if k < 0 || len(judged([]SummaryRun{r}, today, k, c.Claim)) == 0 || !slices.ContainsFunc(today.Parts[k].Claims, func(t study.Claim) bool { return reflect.DeepEqual(t, c.Claim) }) {
 				n++
 			}
 		}
@@ -244,7 +313,7 @@ func (s Summary) Write(dir string) (paths []string, err error) {
 // VerdictsText is "3 reproduced, 1 not run", in the order in which verdicts are counted.
 func (p Paper) VerdictsText() string {
 	var parts []string
-	for _, v := range append(claim.Published(), NotRun) {
+	for _, v := range append(claim.Published(), Disagree, NotRun) {
 		if n := p.Verdicts[v]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, v))
 		}

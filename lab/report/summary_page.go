@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"weir.dev/weir/lab/claim"
 )
@@ -40,7 +41,8 @@ func (s Summary) rows(p Paper, dir string) (rows []summaryRow) {
 				}
 				row := first
 				first = summaryRow{}
-				row.Run, row.On, row.Verdict, row.Why, row.Data = filepath.Base(run.Dir), run.Says.SystemText(on), on.Verdict, on.Why, relative(dir, run.Data)
+				row.Run = filepath.Base(run.Dir) + " (" + string(run.Mode) + ")"
+				row.On, row.Verdict, row.Why, row.Data = run.Says.SystemText(on), on.Verdict, on.Why, relative(dir, run.Data)
 				row.Ours, row.Within, _ = strings.Cut(ours(c.Claim, on), "\n")
 				rows = append(rows, row)
 			}
@@ -59,8 +61,8 @@ func relative(dir, path string) string {
 	return (&url.URL{Path: filepath.ToSlash(path)}).String()
 }
 
-const summaryAbout = "A claim's verdict is that of the run that tells most, a complete and full one before others, on the system nearest to the published one. What would " +
-	"contradict a claim follows from its study alone, before anything is measured. Intervals are those of 95 %."
+const summaryAbout = "A claim's verdict is that of the run that tells most, a sound, complete and full one before others, on the system nearest to the published one; " +
+	"where one run reproduces it and another one contradicts it, runs disagree. What would contradict a claim follows from its study alone, before anything is measured. Intervals are those of 95 %."
 
 func (r SummaryRun) text() string {
 	text := fmt.Sprintf("%s, %s, %s, version %s: %d of %d trials measured, %d void", r.Study, r.Mode, clock(r.Started), r.Version, r.Measured, r.Planned, r.Void)
@@ -73,24 +75,39 @@ func (r SummaryRun) text() string {
 	return text
 }
 
+// printable is a text of a journal, which may be another's, that does no harm to a terminal.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) && r != '\u00a0' {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// plain is such a text in Markdown.
+func plain(text string) string {
+	return strings.NewReplacer("<", "&lt;", "[", `\[`, "]", `\]`, "`", "\\`").Replace(printable(text))
+}
+
 // Text writes the summary for a terminal.
 func (s Summary) Text(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
 	for _, p := range s.Papers {
-		fmt.Fprintf(t, "%s: %s\n", p.Study, p.VerdictsText())
+		fmt.Fprintf(t, "%s: %s\n", printable(p.Study), p.VerdictsText())
 		for _, c := range p.Claims {
 			if len(c.Runs) == 0 {
 				continue
 			}
 			on := c.Runs[0].Says.Headline()
-			fmt.Fprintf(t, "  %s/%s\t%s\t%s\t%s\t%s\n", c.Name, c.Claim.ID, theirs(c.Runs[0].Says, c.Part), strings.ReplaceAll(ours(c.Claim, on), "\n", ", "), c.Verdict, filepath.Base(c.Runs[0].Dir))
+			fmt.Fprintf(t, "  %s/%s\t%s\t%s\t%s\t%s (%s)\n", printable(c.Name), printable(c.Claim.ID), theirs(c.Runs[0].Says, c.Part), strings.ReplaceAll(ours(c.Claim, on), "\n", ", "), c.Verdict, printable(filepath.Base(c.Runs[0].Dir)), c.Runs[0].Mode)
 		}
 	}
 	all := s.total()
 	fmt.Fprintf(t, "%d claims: %s\n", len(all.Claims), all.VerdictsText())
 	_ = t.Flush()
 	for _, r := range s.Runs {
-		fmt.Fprintf(t, "%s: %s. %s\n", r.Dir, r.text(), r.Trust)
+		fmt.Fprintf(t, "%s: %s. %s\n", printable(r.Dir), printable(r.text()), printable(r.Trust))
 	}
 	return t.Flush()
 }
@@ -100,13 +117,10 @@ func (s Summary) markdown(dir string) []byte {
 	all := s.total()
 	fmt.Fprintf(&b, "# What five papers say, and what we see\n\n%d claims: %s. %s\n", len(all.Claims), all.VerdictsText(), summaryAbout)
 	for _, p := range s.Papers {
-		fmt.Fprintf(&b, "\n## %s: %s\n\nPublished in: %s. %s.\n\n", p.Study, p.Title, p.Source, p.VerdictsText())
-		for _, r := range s.Runs {
-			if r.Study != p.Study {
-				continue
-			}
+		fmt.Fprintf(&b, "\n## %s: %s\n\nPublished in: %s. %s.\n\n", plain(p.Study), plain(p.Title), plain(p.Source), p.VerdictsText())
+		for _, r := range p.runs {
 			for _, f := range r.Findings {
-				fmt.Fprintf(&b, "- %s %s (%s)\n", f.Question, f.Sentence, filepath.Base(r.Dir))
+				fmt.Fprintf(&b, "- %s %s (%s)\n", plain(f.Question), plain(f.Sentence), plain(filepath.Base(r.Dir)))
 			}
 		}
 		t := table{Head: []string{"published", "theirs", "run", "on", "ours", "95 %", "verdict", "trials"}}
@@ -126,7 +140,7 @@ func (s Summary) markdown(dir string) []byte {
 	}
 	b.WriteString("\n## Runs\n\n")
 	for _, r := range s.Runs {
-		fmt.Fprintf(&b, "- [%s](%s) %s. %s\n", r.Dir, relative(dir, r.Data), r.text(), r.Trust)
+		fmt.Fprintf(&b, "- [%s](%s) %s. %s\n", plain(r.Dir), relative(dir, r.Data), plain(r.text()), plain(r.Trust))
 	}
 	return []byte(b.String())
 }
@@ -162,13 +176,7 @@ func (s Summary) html(dir string) ([]byte, error) {
 		Total: fmt.Sprintf("%d claims: %s", len(all.Claims), all.VerdictsText()),
 	}
 	for _, paper := range s.Papers {
-		one := summaryPaper{Paper: paper, Rows: s.rows(paper, dir)}
-		for _, r := range s.Runs {
-			if r.Study == paper.Study {
-				one.Runs = append(one.Runs, r)
-			}
-		}
-		p.Papers = append(p.Papers, one)
+		p.Papers = append(p.Papers, summaryPaper{Paper: paper, Rows: s.rows(paper, dir), Runs: paper.runs})
 	}
 	for _, r := range s.Runs {
 		p.Runs = append(p.Runs, summaryLine{r.Dir, relative(dir, r.Data), r.text(), r.Trust})

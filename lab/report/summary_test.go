@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,9 +114,11 @@ func TestSummaryPages(t *testing.T) {
 
 // What says more comes first: a verdict before none, a full run before a quick one.
 func TestSummaryOrder(t *testing.T) {
-	full := SummaryRun{Mode: "full"}
-	if before(full, SummaryRun{Mode: "quick"}) >= 0 || before(SummaryRun{Mode: "quick"}, SummaryRun{Mode: "full", Left: 1}) >= 0 {
-		t.Error("a complete run comes before one that is not, and a full one before a quick one")
+	order := []SummaryRun{{Mode: "full", Sound: true}, {Mode: "quick", Sound: true}, {Mode: "full", Sound: true, Left: 1}, {Mode: "full"}}
+	for i := range order[1:] {
+		if before(order[i], order[i+1]) >= 0 {
+			t.Errorf("%+v comes before %+v", order[i+1], order[i])
+		}
 	}
 	one := lab.ClaimResult{Systems: []lab.ClaimOn{{}}}
 	rank := map[claim.Verdict]int{}
@@ -128,6 +131,58 @@ func TestSummaryOrder(t *testing.T) {
 	}
 }
 
+// One verdict of several runs.
+func TestVerdictOfRuns(t *testing.T) {
+	of := func(all ...claim.Verdict) (out []ClaimOfRun) {
+		for _, v := range all {
+			out = append(out, ClaimOfRun{Says: lab.ClaimResult{Verdict: v}})
+		}
+		return out
+	}
+	for _, tt := range []struct {
+		runs []ClaimOfRun
+		want claim.Verdict
+	}{
+		{nil, NotRun},
+		{of(claim.Reproduced, claim.Inconclusive), claim.Reproduced},
+		{of(claim.SameDirection, claim.Reproduced), claim.SameDirection},
+		{of(claim.Inconclusive, claim.Reproduced, claim.Contradicted), Disagree},
+		{of(claim.NotTestable), claim.NotTestable},
+	} {
+		if got := verdict(tt.runs); got != tt.want {
+			t.Errorf("%v: %s, want %s", tt.runs, got, tt.want)
+		}
+	}
+}
+
+// A run of a study that only has the name of a paper's says nothing of the paper, and neither does one with other settings.
+func TestOnlyTheSameStudyIsCounted(t *testing.T) {
+	x, err := lab.Load("wires", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, err := runOf(keptRun)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !ofStudy(kept, x) {
+		t.Error("a run of wires is none of wires")
+	}
+	x.Source = "somebody else"
+	if ofStudy(kept, x) {
+		t.Error("a study of another source is the same")
+	}
+	of := kept.results.Study
+	if !samePart(kept, 0, of, 0, of.Parts[0].Metrics[0].Name) {
+		t.Error("a part is not like itself")
+	}
+	of.Parts = slices.Clone(of.Parts)
+	of.Parts[0].Settings = map[string]string{"tool": "another"}
+	if samePart(kept, 0, of, 0, of.Parts[0].Metrics[0].Name) {
+		t.Error("a part with other settings is the same")
+	}
+}
+
 func TestBadSummaries(t *testing.T) {
 	for _, tt := range []struct {
 		dirs []string
@@ -135,7 +190,7 @@ func TestBadSummaries(t *testing.T) {
 		want string
 	}{
 		{[]string{keptRun, keptRun + "/"}, ErrSummary, "is given twice"},
-		{[]string{"../../docs/results/aa-2026-11-22"}, ErrSummary, "001"},
+		{[]string{"../../docs/results/aa-2026-11-22", "../../docs/results/aa-2026-11-22/003"}, ErrSummary, "003 is given twice"},
 		{[]string{t.TempDir()}, fs.ErrNotExist, "no directory of results"},
 	} {
 		if _, err := Summarise(tt.dirs...); !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.want) {
