@@ -56,6 +56,8 @@ const (
 	format      = 2
 	journalName = "results.jsonl"
 	maxLine     = 16 << 20
+	maxResumed  = 1000  // times that a run goes on elsewhere
+	maxSteps    = 10000 // of a trial
 )
 
 // FormatCounts is the first format of journals in which every trial that counts frames has its raw counts. The lab reads former ones, too.
@@ -199,6 +201,9 @@ func (j *Journal) take(line []byte) error {
 	}
 	if err := json.Unmarshal(line, &r); err != nil {
 		return err
+	}
+	if r.Resumed != nil && len(j.Resumed) == maxResumed {
+		return fmt.Errorf("more than %d resumptions", maxResumed)
 	}
 	if r.Resumed != nil {
 		j.Resumed = append(j.Resumed, *r.Resumed)

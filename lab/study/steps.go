@@ -55,6 +55,8 @@ func (j *Journal) keepStep(s Step) {
 func (j *Journal) checkStep(s Step) error {
 	key := s.Of.Key()
 	switch n := len(j.steps[key]); {
+	case n == maxSteps:
+		return fmt.Errorf("%w: more than %d steps of trial %s", ErrJournal, maxSteps, key)
 	case j.done[key]:
 		return fmt.Errorf("%w: step %d of trial %s comes behind its end", ErrJournal, s.N, key)
 	case s.N < n:

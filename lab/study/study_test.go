@@ -321,6 +321,7 @@ func TestJournalIsGuarded(t *testing.T) {
 		"other levels": strings.Replace(string(b), `"ebpf","bridges"`, `"ovs","bridges"`, 1), "longer trials": strings.Replace(string(b), `"1s"`, `"2s"`, 1),
 		"another run's trial": strings.Replace(string(b), `"trial":{"part":"chain"`, `"trial":{"part":"chains"`, 1),
 		"a trial twice":       string(b) + string(b[strings.IndexByte(string(b), '\n')+1:]),
+		"resumed too often":   string(b) + strings.Repeat(`{"resumed":{"at":"2026-01-02T03:04:05Z","version":"v"}}`+"\n", maxResumed+1),
 		"empty":               "", "no JSON": "x\n", "another format": `{"format":9}` + "\n", "damaged in the middle": strings.Replace(string(b), `{"trial"`, `{"tri`, 1) + string(b[strings.IndexByte(string(b), '\n')+1:]),
 	} {
 		other := t.TempDir()
