@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"weir.dev/weir/e2e/rig"
 	"weir.dev/weir/lab/study"
 )
 
@@ -107,6 +108,7 @@ func made(t *testing.T, dir string) int {
 func TestKilledGuestsGoOn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
+	t.Setenv("WEIR_KVM_KERNEL", rig.MachineKernel(t))
 	links := hostLinks(t)
 	file, dir := write(t, filepath.Join(t.TempDir(), "guests.yaml"), guests), filepath.Join(t.TempDir(), "run")
 	all := killedGuests(t, ctx, dir, 1, "run", file, "--seed", "4", "--dir", dir)
