@@ -1,6 +1,6 @@
 // Command summary reads `go test -json` and prints what a person wants to know: a line per package, the output of what failed,
-// every skip with its reason, and the totals. In CI (CI=true) a skip fails the run unless its reason begins with
-// "kernel lacks": only what the machine truly cannot do may be left out.
+// every skip with its reason, and the totals. In CI (CI=true) a skip fails the run unless its reason has "kernel lacks" or
+// "machine lacks": only what the machine truly cannot do may be left out.
 //
 // Tests here use real clocks, kernels and packets on machines that others use, too. So a test that failed, if few did, is run again: it has
 // to pass 3 times in a row then. It is not forgotten: the output of its failure stays, and it is listed as unsteady, which is a defect.
@@ -117,13 +117,13 @@ func run(in io.Reader, again func(pkg, test string) error) int {
 	unexcused := 0
 	for _, s := range skipped {
 		mark := "skipped"
-		if os.Getenv("CI") == "true" && !strings.Contains(s, "kernel lacks") {
+		if os.Getenv("CI") == "true" && !strings.Contains(s, "kernel lacks") && !strings.Contains(s, "machine lacks") {
 			mark, unexcused = "SKIPPED IN CI", unexcused+1
 		}
 		fmt.Printf("%s %s\n", mark, s)
 	}
 	if unexcused > 0 {
-		fmt.Printf("%d tests skipped for a reason other than the kernel's: in CI that fails\n", unexcused)
+		fmt.Printf("%d tests skipped for a reason other than the kernel's or the machine's: in CI that fails\n", unexcused)
 	}
 	if err := lines.Err(); err != nil {
 		fmt.Println("summary:", err)

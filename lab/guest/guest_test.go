@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/container/rkt"
 	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/traffic/tools"
 )
@@ -76,11 +77,17 @@ func empty(t *testing.T) {
 func usable(t *testing.T, s *Site, spec Spec) *Guest {
 	t.Helper()
 	if why := Check(spec.Kind, s.o); why != "" {
-		t.Skipf("%s: %s", spec.Kind, why)
+		switch spec.Kind {
+		case rkt.Name:
+			t.Skip("machine lacks rkt, which no distribution packs: " + why)
+		case VM:
+			t.Skip("machine lacks KVM: " + why)
+		}
+		t.Fatalf("%s: %s", spec.Kind, why)
 	}
 	g, err := s.Guest(t.Context(), spec)
-	if errors.Is(err, ErrOther) {
-		t.Skip(err)
+	if errors.Is(err, ErrOther) { // there are machines with /dev/kvm or without
+		t.Skipf("machine lacks guests of the kind %s: %v", spec.Kind, err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +205,7 @@ func TestAnEngineThatDies(t *testing.T) {
 func TestAMachineThatDoesNotBoot(t *testing.T) {
 	s := openSite(t)
 	if why := Check(Emulated, s.o); why != "" {
-		t.Skip(why)
+		t.Fatal(why)
 	}
 	kernel := filepath.Join(t.TempDir(), "vmlinuz-1")
 	if err := os.WriteFile(kernel, []byte("no kernel"), 0o600); err != nil {

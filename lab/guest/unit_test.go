@@ -15,6 +15,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if found, _ := filepath.Glob("../../build/vm/kern/boot/vmlinuz-*-cloud-amd64"); len(found) > 0 && os.Getenv("WEIR_KVM_KERNEL") == "" { // make peers
+		os.Setenv("WEIR_KVM_KERNEL", found[0])
+	}
 	if os.Getenv(leaves) != "" {
 		leave()
 		os.Exit(0)
