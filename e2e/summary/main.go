@@ -1,6 +1,6 @@
 // Command summary reads `go test -json` and prints what a person wants to know: a line per package, the output of what failed,
-// every skip with its reason, and the totals. In CI (CI=true) a skip fails the run unless its reason has "kernel lacks" or
-// "machine lacks": only what the machine truly cannot do may be left out.
+// every skip with its reason, and the totals. In CI (CI=true) a skip fails the run unless its reason names a feature that this machine lacks, as this
+// program finds itself (lacks.go): only what the machine truly cannot do may be left out.
 //
 // Tests here use real clocks, kernels and packets on machines that others use, too. So a test that failed, if few did, is run again: it has
 // to pass 3 times in a row then. It is not forgotten: the output of its failure stays, and it is listed as unsteady, which is a defect.
@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"sort"
 	"strings"
 )
 
@@ -58,7 +57,8 @@ func main() {
 // run reads events; again runs a test of a package some times more.
 func run(in io.Reader, again func(pkg, test string) error) int {
 	output := map[string]*strings.Builder{}
-	var failed, skipped []string
+	var failed []string
+	var skipped []skip
 	parents := map[string]bool{}
 	passed, bad, broken := 0, 0, 0
 	lines := bufio.NewScanner(in)
@@ -106,24 +106,24 @@ func run(in io.Reader, again func(pkg, test string) error) int {
 				failed = append(failed, key)
 				fmt.Printf("--- FAIL %s\n%s", key, text(output[key]))
 			case e.Action == "skip":
-				skipped = append(skipped, key+": "+reason(text(output[key])))
+				skipped = append(skipped, skip{key, reason(text(output[key]))})
 			case !parents[key]:
 				passed++
 			}
 			delete(output, key)
 		}
 	}
-	sort.Strings(skipped)
+	slices.SortFunc(skipped, func(a, b skip) int { return strings.Compare(a.test, b.test) })
 	unexcused := 0
 	for _, s := range skipped {
 		mark := "skipped"
-		if os.Getenv("CI") == "true" && !strings.Contains(s, "kernel lacks") && !strings.Contains(s, "machine lacks") {
+		if os.Getenv("CI") == "true" && !excused(s.reason) {
 			mark, unexcused = "SKIPPED IN CI", unexcused+1
 		}
-		fmt.Printf("%s %s\n", mark, s)
+		fmt.Printf("%s %s: %s\n", mark, s.test, s.reason)
 	}
 	if unexcused > 0 {
-		fmt.Printf("%d tests skipped for a reason other than the kernel's or the machine's: in CI that fails\n", unexcused)
+		fmt.Printf("%d tests skipped for what this machine does not lack (e2e/summary/lacks.go): in CI that fails\n", unexcused)
 	}
 	if err := lines.Err(); err != nil {
 		fmt.Println("summary:", err)
@@ -194,6 +194,9 @@ func text(b *strings.Builder) string {
 }
 
 // reason picks the message of t.Skip out of a test's output.
+// skip is a test that was, and why.
+type skip struct{ test, reason string }
+
 func reason(out string) string {
 	for _, l := range strings.Split(out, "\n") {
 		l = strings.TrimSpace(l)

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -19,7 +20,7 @@ const (
 		`{"Action":"output","Package":"q","Test":"TestA","Output":"a_test.go:1: wrong\n"}` + "\n" + `{"Action":"output","Package":"p","Test":"TestA","Output":"fine\n"}` + "\n" +
 		`{"Action":"fail","Package":"q","Test":"TestA"}` + "\n" + `{"Action":"pass","Package":"p","Test":"TestA"}` + "\n" +
 		`{"Action":"output","Package":"q","Output":"FAIL\n"}` + "\n" + `{"Action":"pass","Package":"p"}` + "\n" + `{"Action":"fail","Package":"q"}` + "\n"
-	lacks = `{"Action":"output","Package":"p","Test":"TestC","Output":"c_test.go:1: kernel lacks it\n"}` + "\n" + `{"Action":"skip","Package":"p","Test":"TestC"}` + "\n"
+	absent = `{"Action":"output","Package":"p","Test":"TestC","Output":"c_test.go:1: machine lacks processors: want 100000 of them\n"}` + "\n" + `{"Action":"skip","Package":"p","Test":"TestC"}` + "\n"
 )
 
 func TestWhatFailsTheRun(t *testing.T) {
@@ -34,18 +35,21 @@ func TestWhatFailsTheRun(t *testing.T) {
 		want   int
 		ran    []string
 	}{
-		"all pass":                   {events: passB},
-		"nothing ran":                {want: 1},
-		"failed once":                {events: failA + passB + ended, ran: []string{"p TestA"}},
-		"failed again":               {events: failA + passB + ended, again: errors.New("exit status 1"), want: 1, ran: []string{"p TestA"}},
-		"two packages at a time":     {events: interleaved, ran: []string{"q TestA"}},
-		"many failed":                {events: many.String() + passB + ended, want: 1},
-		"a package ended early":      {events: failA + passB + crashed, want: 1},
-		"a package without a test":   {events: passB + ended, want: 1},
-		"beside one that ended so":   {events: failA + passB + ended + strings.ReplaceAll(ended, `"p"`, `"q"`), want: 1},
-		"skipped":                    {events: passB + skips, want: 1},
-		"skipped for the kernel":     {events: passB + lacks},
-		"one failed and one skipped": {events: failA + passB + ended + skips, want: 1},
+		"all pass":                       {events: passB},
+		"nothing ran":                    {want: 1},
+		"failed once":                    {events: failA + passB + ended, ran: []string{"p TestA"}},
+		"failed again":                   {events: failA + passB + ended, again: errors.New("exit status 1"), want: 1, ran: []string{"p TestA"}},
+		"two packages at a time":         {events: interleaved, ran: []string{"q TestA"}},
+		"many failed":                    {events: many.String() + passB + ended, want: 1},
+		"a package ended early":          {events: failA + passB + crashed, want: 1},
+		"a package without a test":       {events: passB + ended, want: 1},
+		"beside one that ended so":       {events: failA + passB + ended + strings.ReplaceAll(ended, `"p"`, `"q"`), want: 1},
+		"skipped":                        {events: passB + skips, want: 1},
+		"skipped for what is not here":   {events: passB + absent},
+		"skipped for what is here":       {events: passB + strings.Replace(absent, "100000", "1", 1), want: 1},
+		"skipped for an unknown feature": {events: passB + strings.Replace(absent, "processors", "patience", 1), want: 1},
+		"a feature later in the reason":  {events: passB + strings.Replace(absent, "machine lacks", "failed, as if the machine lacks", 1), want: 1},
+		"one failed and one skipped":     {events: failA + passB + ended + skips, want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var ran []string
@@ -57,5 +61,28 @@ func TestWhatFailsTheRun(t *testing.T) {
 				t.Errorf("exit %d after %q: want %d after %q", got, ran, c.want, c.ran)
 			}
 		})
+	}
+}
+
+// A feature that is there excuses no skip, whatever the test says.
+func TestWhatIsThereIsNotLacked(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	if !excused("machine lacks rkt: why") || !excused("this machine lacks rkt") {
+		t.Error("a machine without rkt lacks it")
+	}
+	if err := os.WriteFile(dir+"/rkt", []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if excused("machine lacks rkt: why") {
+		t.Error("a machine with rkt is said to lack it")
+	}
+	if excused("machine lacks KVM: why") == excused("machine lacks emulated machines: why") {
+		t.Error("a machine has one kind of virtual machines, and lacks the other")
+	}
+	for _, reason := range []string{"", "no reason given", "machine lacks", "machine lacks processors: want many", "the kernel lacks WireGuard"} {
+		if excused(reason) {
+			t.Errorf("%q is excused", reason)
+		}
 	}
 }

@@ -79,17 +79,19 @@ func usable(t *testing.T, s *Site, spec Spec) *Guest {
 	if why := Check(spec.Kind, s.o); why != "" {
 		switch spec.Kind {
 		case rkt.Name:
-			t.Skip("machine lacks rkt, which no distribution packs: " + why)
+			t.Skip("machine lacks rkt: " + why)
 		case VM:
 			t.Skip("machine lacks KVM: " + why)
 		}
 		t.Fatalf("%s: %s", spec.Kind, why)
 	}
 	g, err := s.Guest(t.Context(), spec)
-	if errors.Is(err, ErrOther) { // there are machines with /dev/kvm or without
-		t.Skipf("machine lacks guests of the kind %s: %v", spec.Kind, err)
-	}
-	if err != nil {
+	switch {
+	case spec.Kind == VM && errors.Is(err, ErrOther):
+		t.Skipf("machine lacks KVM: %v", err)
+	case spec.Kind == Emulated && errors.Is(err, ErrOther):
+		t.Skipf("machine lacks emulated machines: %v", err)
+	case err != nil:
 		t.Fatal(err)
 	}
 	return g

@@ -81,7 +81,7 @@ func TestMembersAreContainers(t *testing.T) {
 				if runtime != rkt.Name { // which nobody packs any more
 					t.Fatalf("not on this machine: %s", why)
 				}
-				t.Skip("machine lacks rkt, which no distribution packs: " + why)
+				t.Skip("machine lacks rkt: " + why)
 			}
 			var engine *Engine
 			o.Engine = func(ctx context.Context) (_ *Engine, err error) {

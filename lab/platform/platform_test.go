@@ -69,7 +69,7 @@ func TestPlatformsCarry(t *testing.T) {
 		t.Run(k.Name, func(t *testing.T) {
 			o := testOptions(t)
 			if strings.HasPrefix(k.Point.Network, byPolling) && len(processors()) < k.Polls(Layout{}) {
-				t.Skip("this machine lacks processors: " + k.Check(o))
+				t.Skipf("machine lacks processors: want %d: %s", k.Polls(Layout{}), k.Check(o))
 			}
 			if k.Point.Network == byKernel && checkKernel() != "" {
 				t.Skip(checkKernel())

@@ -13,6 +13,7 @@ import (
 	"weir.dev/weir/container/docker/dockerd"
 	containers "weir.dev/weir/container/drivers"
 	"weir.dev/weir/container/kvm"
+	"weir.dev/weir/container/rkt"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/traffic/tools"
@@ -74,6 +75,11 @@ func CheckRuntime(name string, o Options) string {
 	}
 	if os.Geteuid() != 0 {
 		return "needs root"
+	}
+	if name == rkt.Name { // there is no package to name
+		if a := d.About(context.Background(), containers.Options{}); a.Missing != "" {
+			return name + ": " + a.Missing
+		}
 	}
 	if err := tools.Installed(d.Programs...); err != nil {
 		return err.Error()

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/cpuset"
+	"weir.dev/weir/netns"
+)
+
+// lacks are what a machine may lack: how the reason of a test that is skipped for it begins, and whether this machine truly does. A test's own word is not
+// enough: it may take another failure for it.
+var lacks = []struct {
+	reason string
+	truly  func(rest string) bool // of what follows in the reason
+}{
+	{"kernel lacks WireGuard", func(string) bool {
+		return errors.Is(netns.ProbeWireGuard(), netns.ErrNoWireGuard) && !module("wireguard")
+	}},
+	{"kernel lacks the netem queue", func(string) bool { return !queue("netem") && !module("sch_netem") }},
+	{"kernel lacks Open vSwitch's datapath", func(string) bool {
+		_, err := netlink.GenlFamilyGet("ovs_datapath")
+		return errors.Is(err, unix.ENOENT) && !module("openvswitch")
+	}},
+	{"kernel lacks hugepages of 2 MiB", func(string) bool {
+		_, err := os.Stat("/sys/kernel/mm/hugepages/hugepages-2048kB")
+		return errors.Is(err, fs.ErrNotExist)
+	}},
+	{"machine lacks KVM", func(string) bool { return !virtualizes() }},
+	{"machine lacks emulated machines", func(string) bool { return virtualizes() }}, // those that it starts have its own processor
+	{"machine lacks rkt", func(string) bool { _, err := exec.LookPath("rkt"); return errors.Is(err, exec.ErrNotFound) }},
+	{"machine lacks processors: want ", func(rest string) bool {
+		word, _, _ := strings.Cut(rest, " ")
+		want, err := strconv.Atoi(strings.TrimRight(word, ":,"))
+		all, err2 := cpuset.Online()
+		return err == nil && err2 == nil && len(all) < want
+	}},
+}
+
+// excused tells whether this machine truly lacks what a reason names.
+func excused(reason string) bool {
+	reason = strings.TrimPrefix(reason, "this ")
+	for _, l := range lacks {
+		if rest, ok := strings.CutPrefix(reason, l.reason); ok {
+			return l.truly(rest)
+		}
+	}
+	return false
+}
+
+// module tells whether the kernel could load a module, or has it in itself.
+func module(name string) bool {
+	return exec.Command("modprobe", "--dry-run", "--quiet", name).Run() == nil
+}
+
+// queue tells whether the kernel knows a queueing discipline.
+func queue(name string) bool {
+	out, err := exec.Command("unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", name).CombinedOutput()
+	return err == nil || !strings.Contains(string(out), "qdisc kind is unknown")
+}
+
+// virtualizes tells whether machines can have this one's processor: it says so itself, and its device opens. (A device alone may be one in software, which
+// starts no usual kernel.)
+func virtualizes() bool {
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return true // nothing is excused
+	}
+	fields := strings.Fields(string(text))
+	has := func(flag string) bool {
+		for _, f := range fields {
+			if f == flag {
+				return true
+			}
+		}
+		return false
+	}
+	if !has("vmx") && !has("svm") {
+		return false
+	}
+	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	return f.Close() == nil
+}
