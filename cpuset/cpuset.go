@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Max is the greatest number of a processor (NR_CPUS of the largest kernels).
@@ -78,6 +80,20 @@ func Online() (Set, error) {
 	s, err := Parse(strings.TrimSpace(string(raw)))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return s, nil
+}
+
+// Allowed are the processors that this process may run on.
+func Allowed() (s Set, err error) {
+	var own unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &own); err != nil {
+		return nil, fmt.Errorf("affinity: %w", err)
+	}
+	for n := range len(own) * 64 {
+		if own.IsSet(n) {
+			s = append(s, n)
+		}
 	}
 	return s, nil
 }

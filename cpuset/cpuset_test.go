@@ -1,8 +1,11 @@
 package cpuset
 
 import (
+	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestParse(t *testing.T) {
@@ -55,4 +58,23 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q is %q, and that is %q, %v", text, s, again, err)
 		}
 	})
+}
+
+// A process may run on processors that are there, and on no more when it has confined itself.
+func TestAllowedAreThoseOfThisProcess(t *testing.T) {
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
+	all, err := Allowed()
+	online, err2 := Online()
+	if err != nil || err2 != nil || len(all) == 0 || len(all.Without(online)) > 0 {
+		t.Fatalf("%v of %v: %v, %v", all, online, err, err2)
+	}
+	last := all[len(all)-1]
+	var one unix.CPUSet
+	one.Set(last)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Allowed(); err != nil || len(got) != 1 || got[0] != last {
+		t.Errorf("%v, %v: want %d alone", got, err, last)
+	}
 }

@@ -6,9 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"weir.dev/weir/api/file"
+	"weir.dev/weir/cpuset"
 	"weir.dev/weir/lab/platform"
 )
 
@@ -132,11 +131,11 @@ func crowded(l Levels, k platform.Kind, layout platform.Layout) string {
 	if l.or(factorCrowding, crowdingAny) == crowdingAny || k.Polls == nil {
 		return ""
 	}
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return "affinity: " + err.Error()
+	own, err := cpuset.Allowed()
+	if err != nil {
+		return err.Error()
 	}
-	if n, have := k.Polls(layout)+1, set.Count(); n > have {
+	if n, have := k.Polls(layout)+1, len(own); n > have {
 		return fmt.Sprintf("%d threads poll, and the sender wants a CPU, too: this process has %d CPUs, want %d", n-1, have, n)
 	}
 	return ""

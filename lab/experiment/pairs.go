@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"weir.dev/weir/cpuset"
 	"weir.dev/weir/lab/machine"
 	"weir.dev/weir/lab/platform"
@@ -124,7 +122,7 @@ type seat struct{ client, server cpuset.Set }
 
 // seats of all pairs; why says what this machine lacks.
 func seats(l Levels) (out []seat, why string) {
-	have, err := ownCPUs()
+	have, err := cpuset.Allowed()
 	if err != nil {
 		return nil, err.Error()
 	}
@@ -153,20 +151,6 @@ func seats(l Levels) (out []seat, why string) {
 		}
 	}
 	return out, ""
-}
-
-// ownCPUs are the processors that this process may run on.
-func ownCPUs() (out cpuset.Set, err error) {
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return nil, fmt.Errorf("affinity: %w", err)
-	}
-	for i := range len(set) * 64 {
-		if set.IsSet(i) {
-			out = append(out, i)
-		}
-	}
-	return out, nil
 }
 
 // gathered is members, and how many trials were made with them: each has a port of its own.
@@ -243,7 +227,7 @@ func (p *paired) place() (out []tools.Pair, where string, err error) {
 	if why != "" {
 		return nil, "", errors.New(why)
 	}
-	have, err := ownCPUs()
+	have, err := cpuset.Allowed()
 	if err != nil {
 		return nil, "", err
 	}

@@ -5,11 +5,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"weir.dev/weir/cpuset"
 )
 
 // Pairs sit where the levels say, in turns, and what a machine lacks is told.
 func TestSeats(t *testing.T) {
-	have, err := ownCPUs()
+	have, err := cpuset.Allowed()
 	if err != nil || len(have) == 0 {
 		t.Fatal(have, err)
 	}

@@ -5,8 +5,7 @@ import (
 	"fmt"
 	goruntime "runtime"
 
-	"golang.org/x/sys/unix"
-
+	"weir.dev/weir/cpuset"
 	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/traffic"
 	"weir.dev/weir/lab/traffic/xdp"
@@ -78,21 +77,14 @@ func rigOf(l Levels, k platform.Kind) (r rig, why string) {
 
 // twoCPUs are the first two that this process may use. Only the first is known with an error.
 func twoCPUs() (first, second int, err error) {
-	first, second = -1, -1
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return first, second, fmt.Errorf("affinity: %w", err)
+	own, err := cpuset.Allowed()
+	switch {
+	case err != nil:
+		return -1, -1, err
+	case len(own) > 1:
+		return own[0], own[1], nil
 	}
-	for i := range len(set) * 64 {
-		switch {
-		case !set.IsSet(i):
-		case first < 0:
-			first = i
-		default:
-			return first, i, nil
-		}
-	}
-	return first, second, fmt.Errorf("sender and path need a CPU each, and this process has %d", goruntime.GOMAXPROCS(0))
+	return own[0], -1, fmt.Errorf("sender and path need a CPU each, and this process has %d", goruntime.GOMAXPROCS(0))
 }
 
 // generator of a rig on a path.

@@ -76,7 +76,10 @@ func TestPlatformsCarry(t *testing.T) {
 			}
 			elsewhere := k.Name == PlatformHosts || k.Open == nil // it needs a Weir that runs, or the lab has no driver for it
 			if why := k.Check(o); why != "" {
-				if !elsewhere && k.Point.Runtime != rkt.Name { // which nobody packs any more
+				switch {
+				case k.Point.Runtime == rkt.Name:
+					t.Skip("machine lacks rkt: " + why)
+				case !elsewhere:
 					t.Fatalf("not on this machine: %s", why)
 				}
 				return

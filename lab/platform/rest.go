@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/cpuset"
 )
 
 // Resting is a platform that may keep processors busy without frames, since it polls. It is stopped by Rest, and wakes at its next Path. What else is measured
@@ -71,18 +73,13 @@ func (p *pollers) close() {
 }
 
 // processors that this process may use.
-func processors() (all []int) {
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		for i := range goruntime.NumCPU() {
-			all = append(all, i)
-		}
-		return all
+func processors() []int {
+	if own, err := cpuset.Allowed(); err == nil {
+		return own
 	}
-	for i := range len(set) * 64 {
-		if set.IsSet(i) {
-			all = append(all, i)
-		}
+	all := make([]int, goruntime.NumCPU())
+	for i := range all {
+		all[i] = i
 	}
 	return all
 }
