@@ -53,7 +53,7 @@ var layers = map[string][]string{
 	"lab/claim":       {"lab/stats", "lab/study"},
 	"lab/traffic":     {"lab/stats", "lab/tied", "netns"},
 	"lab/platform":    {"lab/tied", "lab/traffic/tools", "api", "cpuset", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "ovsdb", "portkind", "router"},
-	"lab/guest":       {"lab/platform", "lab/traffic/tools", "container", "instance", "netns"},
+	"lab/guest":       {"lab/platform", "lab/tied", "lab/traffic/tools", "container", "image", "instance", "netns"},
 	"lab/controllers": {"api", "flow", "netns", "openflow", "ovsdb", "router"},
 	"lab/experiment":  {"lab/controllers", "lab/guest", "lab/machine", "lab/search", "lab/stats", "lab/tied", "lab/traffic", "lab/platform", "api/file", "container", "cpuset", "image", "instance", "netns", "ovsdb", "router/fabric", "testbed"},
 

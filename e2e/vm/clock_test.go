@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"weir.dev/weir/image"
 )
 
 // clockTime bounds the run: a whole Weir in an emulated processor.
@@ -147,11 +149,12 @@ func TestStepsOfTheClockByAnHour(t *testing.T) {
 func install(t *testing.T, machine, from, to string) {
 	t.Helper()
 	files := map[string]string{to: from}
-	out, err := exec.Command("ldd", from).CombinedOutput()
-	if err == nil { // else it has none
-		for _, path := range regexp.MustCompile(`/\S+\.so\S*`).FindAllString(string(out), -1) {
-			files[path] = path
-		}
+	libraries, err := image.Libraries(t.Context(), from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range libraries {
+		files[path] = path
 	}
 	for to, from := range files {
 		b, err := os.ReadFile(from)

@@ -15,7 +15,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 
 	"weir.dev/weir/image"
@@ -100,34 +99,16 @@ func testpmd(ctx context.Context) (image.Recipe, error) {
 		r.Entrypoint = append(r.Entrypoint, "-d", filepath.Base(driver))
 		loaded = append(loaded, driver)
 	}
-	libraries, err := needed(ctx, loaded)
-	for _, path := range libraries {
-		if !slices.ContainsFunc(r.Files, func(f image.RecipeFileSpec) bool { return filepath.Base(f.To) == filepath.Base(path) }) {
-			r.Files = append(r.Files, image.RecipeFileSpec{To: path, From: path, Mode: 0o755})
-		}
-	}
-	return r, err
-}
-
-// needed are the libraries of programs, and the loader.
-func needed(ctx context.Context, programs []string) ([]string, error) {
-	var out []string
-	for _, p := range programs {
-		text, err := exec.CommandContext(ctx, "ldd", p).Output()
+	for _, l := range loaded {
+		libraries, err := image.Libraries(ctx, l)
 		if err != nil {
-			return nil, fmt.Errorf("ldd %s: %w", p, err)
+			return r, err
 		}
-		for line := range strings.Lines(string(text)) { // NAME => PATH (ADDRESS), or PATH (ADDRESS) of the loader
-			for _, word := range strings.Fields(line) {
-				if filepath.IsAbs(word) {
-					out = append(out, word)
-				}
-			}
-			if strings.Contains(line, "not found") {
-				return nil, fmt.Errorf("ldd %s: %s", p, strings.TrimSpace(line))
+		for _, path := range libraries {
+			if !slices.ContainsFunc(r.Files, func(f image.RecipeFileSpec) bool { return filepath.Base(f.To) == filepath.Base(path) }) {
+				r.Files = append(r.Files, image.RecipeFileSpec{To: path, From: path, Mode: 0o755})
 			}
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out), nil
+	return r, nil
 }

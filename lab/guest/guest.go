@@ -2,7 +2,6 @@ package guest
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/lab/platform"
+	"weir.dev/weir/lab/tied"
 )
 
 // ErrOther says that this machine makes guests of another kind in its place.
@@ -30,6 +30,9 @@ type Spec struct {
 	Data   int // MiB that it is going to write to Data; 0: it has no such directory
 	Mbits  int // of its line to a peer; 0: it has none
 }
+
+// maxText of a program that is kept.
+const maxText = mib
 
 // machineMemory is what a machine has without a limit, in MiB.
 const machineMemory = 512
@@ -162,7 +165,7 @@ func (g *Guest) startDocker(ctx context.Context) error {
 	for _, c := range corpora {
 		args = append(args, "-v", c+":/"+filepath.Base(c)+":ro")
 	}
-	if _, err := e.Docker(ctx, nil, append(args, image, Probe, "wait")...); err != nil {
+	if _, err := e.Docker(ctx, nil, append(args, guestImage, Probe, "wait")...); err != nil {
 		return err
 	}
 	if g.Mbits == 0 {
@@ -184,8 +187,8 @@ func (g *Guest) Run(ctx context.Context, argv ...string) (string, error) {
 	if g.rt == nil {
 		return g.site.engine.Docker(ctx, nil, append([]string{"exec", g.id}, argv...)...)
 	}
-	var out, problems text
-	code, err := g.rt.Exec(ctx, g.id, container.ExecSpec{Args: argv, Stdout: &out, Stderr: &problems})
+	out, problems := &tied.Output{Most: maxText}, &tied.Output{Most: maxText}
+	code, err := g.rt.Exec(ctx, g.id, container.ExecSpec{Args: argv, Stdout: out, Stderr: problems})
 	if err == nil && code != 0 {
 		err = fmt.Errorf("exit code %d", code)
 	}
@@ -272,16 +275,4 @@ func (g *Guest) remove(ctx context.Context) error {
 		errs = append(errs, os.RemoveAll(g.data()))
 	}
 	return errors.Join(errs...)
-}
-
-// text keeps the first bytes of an output.
-type text struct{ bytes.Buffer }
-
-const maxText = mib
-
-func (t *text) Write(p []byte) (int, error) {
-	if room := maxText - t.Len(); room > 0 {
-		t.Buffer.Write(p[:min(room, len(p))])
-	}
-	return len(p), nil
 }

@@ -1,8 +1,6 @@
 package guest
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
+
+	"weir.dev/weir/image"
 )
 
 // Programs that guests have, where this machine has them: of the network, of compression and of disks.
@@ -56,7 +55,7 @@ func makeRoot(ctx context.Context, dir string) error {
 }
 
 func addProgram(ctx context.Context, root, name, path string) error {
-	libraries, err := librariesOf(ctx, path)
+	libraries, err := image.Libraries(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -71,38 +70,7 @@ func addProgram(ctx context.Context, root, name, path string) error {
 	return nil
 }
 
-// librariesOf a program, the loader among them, as ldd tells them; a static program has none.
-func librariesOf(ctx context.Context, path string) ([]string, error) {
-	cmd := exec.CommandContext(ctx, "ldd", path)
-	cmd.Env = append(cmd.Environ(), "LC_ALL=C")
-	out, err := cmd.CombinedOutput()
-	if bytes.Contains(out, []byte("not a dynamic executable")) || bytes.Contains(out, []byte("statically linked")) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("ldd: %w: %s", err, bytes.TrimSpace(out))
-	}
-	return parseLdd(string(out))
-}
-
-// parseLdd reads lines such as "libc.so.6 => /lib/libc.so.6 (0x7f)" and "/lib64/ld-linux-x86-64.so.2 (0x7f)"; what the kernel itself has is no file.
-func parseLdd(out string) (files []string, err error) {
-	for lines := bufio.NewScanner(strings.NewReader(out)); lines.Scan(); {
-		name, place, arrow := strings.Cut(strings.TrimSpace(lines.Text()), " => ")
-		if !arrow {
-			place = name
-		}
-		if strings.HasPrefix(place, "not found") {
-			return nil, fmt.Errorf("library %s is not there: install the program's package anew", name)
-		}
-		if file, _, ok := strings.Cut(place, " ("); ok && filepath.IsAbs(file) {
-			files = append(files, filepath.Clean(file))
-		}
-	}
-	return files, nil
-}
-
-// copyFile with what is behind links, whole or not at all. What is there already is left as it is.
+// copyFile with what is behind links. What is there already is left as it is.
 func copyFile(from, to string) error {
 	if _, err := os.Stat(to); err == nil {
 		return nil
@@ -115,14 +83,10 @@ func copyFile(from, to string) error {
 		return err
 	}
 	defer in.Close()
-	part := to + ".part" // what was killed in the middle is written anew
-	out, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(out, in)
-	if err = errors.Join(err, out.Close()); err != nil {
-		return errors.Join(err, os.Remove(part))
-	}
-	return os.Rename(part, to)
+	return errors.Join(err, out.Close())
 }

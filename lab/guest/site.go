@@ -27,10 +27,10 @@ type Site struct {
 }
 
 const (
-	suffix    = "-z"
-	patience  = 2 * time.Minute
-	weirChain = 9 // functions of the Weir that a compute host runs
-	image     = "guest"
+	suffix     = "-z"
+	patience   = 2 * time.Minute
+	weirChain  = 9 // functions of the Weir that a compute host runs
+	guestImage = "guest"
 )
 
 func instanceOf(run string) (instance.Instance, error) { return instance.New(run+suffix, "") }
@@ -165,7 +165,7 @@ func (s *Site) startEngine(ctx context.Context) (*platform.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := e.Import(ctx, s.root(), image, "corpus-*"); err != nil {
+	if err := e.Import(ctx, s.root(), guestImage, "corpus-*"); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
 	s.engine = e

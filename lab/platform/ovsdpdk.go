@@ -15,6 +15,7 @@ import (
 
 	containers "weir.dev/weir/container/drivers"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/lab/tied"
 	"weir.dev/weir/portkind"
 )
 
@@ -128,7 +129,7 @@ func (f *flows) poll(ctx context.Context) error {
 			return nil
 		}
 		if err != nil || f.process.SwitchPID() == 0 || ctx.Err() != nil {
-			return errors.Join(fmt.Errorf("DPDK does not come up in Open vSwitch: %s", lastOf(log)), err, ctx.Err())
+			return errors.Join(fmt.Errorf("DPDK does not come up in Open vSwitch: %s", tied.Tail(log)), err, ctx.Err())
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

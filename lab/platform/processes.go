@@ -1,12 +1,10 @@
 package platform
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os/exec"
-	"strings"
 	"sync"
 	"syscall"
 
@@ -30,38 +28,8 @@ type processes struct {
 type process struct {
 	name  string
 	cmd   *exec.Cmd
-	out   said
+	out   tied.Output
 	ended chan struct{}
-}
-
-// maxSaid is how much of a program's output is kept.
-const maxSaid = 1 << 16
-
-// said is the beginning of an output.
-type said struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *said) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if room := maxSaid - s.b.Len(); room > 0 {
-		s.b.Write(p[:min(room, len(p))])
-	}
-	return len(p), nil
-}
-
-func (s *said) tail() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return lastOf(s.b.String())
-}
-
-// lastOf a program's output, for an error.
-func lastOf(text string) string {
-	text = strings.TrimSpace(text)
-	return text[max(0, len(text)-600):]
 }
 
 func openBare(_ context.Context, o Options, i instance.Instance, _ function) (runtime, error) {
@@ -119,7 +87,7 @@ func (r *processes) ill(context.Context) error {
 	for _, p := range r.all {
 		select {
 		case <-p.ended:
-			errs = append(errs, fmt.Errorf("function %s: its program has ended: %s", p.name, p.out.tail()))
+			errs = append(errs, fmt.Errorf("function %s: its program has ended: %s", p.name, p.out.Tail()))
 		default:
 		}
 	}

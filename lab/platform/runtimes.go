@@ -16,6 +16,7 @@ import (
 	"weir.dev/weir/container/rkt"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
+	"weir.dev/weir/lab/tied"
 	"weir.dev/weir/lab/traffic/tools"
 )
 
@@ -228,8 +229,8 @@ func (c *contained) ill(ctx context.Context) error {
 		}
 		text := ""
 		if log, err := c.rt.Logs(ctx, st.ID, container.LogOptions{Tail: 5}); err == nil {
-			b, _ := io.ReadAll(io.LimitReader(log, maxSaid))
-			text = lastOf(string(b))
+			b, _ := io.ReadAll(io.LimitReader(log, tied.DefaultMost))
+			text = tied.Tail(string(b))
 			_ = log.Close()
 		}
 		errs = append(errs, fmt.Errorf("function %s: its container is %s: %s", st.ID, st.State, text))

@@ -3,7 +3,6 @@
 package testpmd
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,9 +22,6 @@ import (
 
 // program is DPDK's, as Debian names it.
 const program = "dpdk-testpmd"
-
-// maxOutput of the program that is kept.
-const maxOutput = 1 << 16
 
 // ErrMissing says that testpmd is not installed.
 var ErrMissing = errors.New("not installed")
@@ -55,7 +51,7 @@ type Run struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 	dir   string // what it keeps while it runs
-	out   *output
+	out   *tied.Output
 	ended chan error
 }
 
@@ -70,7 +66,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if o.Size < traffic.MinFrame || o.Size > traffic.MaxFrame {
 		return nil, fmt.Errorf("testpmd: %d bytes: want %d to %d", o.Size, traffic.MinFrame, traffic.MaxFrame)
 	}
-	r := &Run{Argv: arguments(o), out: &output{}, ended: make(chan error, 1)}
+	r := &Run{Argv: arguments(o), out: &tied.Output{}, ended: make(chan error, 1)}
 	r.cmd = exec.CommandContext(ctx, r.Argv[0], r.Argv[1:]...)
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.out
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -110,7 +106,7 @@ func (r *Run) Ended() error {
 	select {
 	case err := <-r.ended:
 		r.ended <- err
-		return fmt.Errorf("testpmd ended: %w: %s", errors.Join(err, errors.New("before its time")), r.out.tail())
+		return fmt.Errorf("testpmd ended: %w: %s", errors.Join(err, errors.New("before its time")), r.out.Tail())
 	default:
 		return nil
 	}
@@ -126,19 +122,4 @@ func (r *Run) Stop() (string, error) {
 		<-r.ended
 	}
 	return r.out.String(), errors.Join(err, os.RemoveAll(r.dir))
-}
-
-// output keeps the first bytes.
-type output struct{ bytes.Buffer }
-
-func (o *output) Write(p []byte) (int, error) {
-	if room := maxOutput - o.Len(); room > 0 {
-		o.Buffer.Write(p[:min(room, len(p))])
-	}
-	return len(p), nil
-}
-
-func (o *output) tail() string {
-	text := strings.TrimSpace(o.String())
-	return text[max(0, len(text)-600):]
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"weir.dev/weir/lab/tied"
 	"weir.dev/weir/netns"
 )
 
@@ -164,8 +165,8 @@ func (n *netcats) start(ctx context.Context, space string, in, out, third *os.Fi
 	if third != nil {
 		cmd.ExtraFiles = []*os.File{third}
 	}
-	var problems limited
-	cmd.Stderr = &problems
+	problems := &tied.Output{Most: maxOutput}
+	cmd.Stderr = problems
 	bound(cmd)
 	if err := netns.Do(space, cmd.Start); err != nil {
 		return nil, fmt.Errorf("netcat: %w", err)

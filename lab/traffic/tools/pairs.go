@@ -216,8 +216,8 @@ func (x *crowd) program(ctx context.Context, e End, barrier *os.File, argv []str
 	cmd := exec.CommandContext(ctx, "sh", append(launch, argv...)...)
 	cmd.ExtraFiles = []*os.File{barrier}
 	cmd.Env = append(cmd.Environ(), "LC_ALL=C")
-	var problems limited
-	cmd.Stdout, cmd.Stderr = &problems, &problems // sockperf says on either what is wrong
+	problems := &tied.Output{Most: maxOutput}
+	cmd.Stdout, cmd.Stderr = problems, problems // sockperf says on either what is wrong
 	bound(cmd)
 	if err := tied.Start(e.Space, cmd); err != nil {
 		return 0, fmt.Errorf("%s: %w", argv[0], err)

@@ -1,7 +1,6 @@
 package tools
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -69,9 +68,9 @@ func client(ctx context.Context, space string, argv ...string) (Raw, error) {
 		return r, err
 	}
 	r.Version = version(argv[0])
-	var out, problems limited
+	out, problems := &tied.Output{Most: maxOutput}, &tied.Output{Most: maxOutput}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Stdout, cmd.Stderr = &out, &problems
+	cmd.Stdout, cmd.Stderr = out, problems
 	cmd.Env = append(cmd.Environ(), "LC_ALL=C")
 	bound(cmd)
 	err := tied.Start(space, cmd)
@@ -98,9 +97,9 @@ func server(ctx context.Context, space, network string, port int, argv ...string
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	var problems limited
+	problems := &tied.Output{Most: maxOutput}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Stdout, cmd.Stderr = &problems, &problems
+	cmd.Stdout, cmd.Stderr = problems, problems
 	bound(cmd)
 	if err := tied.Start(space, cmd); err != nil {
 		cancel()
@@ -148,14 +147,4 @@ func version(program string) string {
 	out, _ := exec.CommandContext(ctx, program, flag).CombinedOutput() // iperf ends with 1
 	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	return strings.TrimSpace(line)
-}
-
-// limited keeps the first bytes of an output.
-type limited struct{ bytes.Buffer }
-
-func (l *limited) Write(p []byte) (int, error) {
-	if room := maxOutput - l.Len(); room > 0 {
-		l.Buffer.Write(p[:min(room, len(p))])
-	}
-	return len(p), nil
 }
