@@ -21,6 +21,8 @@ const (
 	factorPayload    = "payload"
 	factorLink       = "link"
 	toolSocat        = "socat"
+	modeFixed        = "fixed"
+	modeSearch       = "search"
 )
 
 // Defaults of processors: those of the study of them, on links of 1 Gb/s.
@@ -36,7 +38,6 @@ const (
 	processorLoss   = 0.005
 	processorOnTime = 0.995
 	processorSteps  = 12
-	processorShare  = 7    // of a trial's length, for a step
 	processorWidth  = 1.03 // between the highest load that passed and the lowest that did not
 	fastest         = 1e6  // datagrams a second that are offered where the link does not bound them
 )
@@ -49,10 +50,10 @@ const OfProcessors = "processors"
 
 func (processorsExperiment) Name() string { return OfProcessors }
 func (processorsExperiment) About() string {
-	return "UDP datagrams through processors in containers, each of which sends on what it receives: the highest rate that loses at most 0.5 %, and the delay at half of it; what arrives of a fixed load (received), and its delay (loaded)"
+	return "UDP datagrams through processors in containers, each of which sends on what it receives: what arrives of a fixed load and its delay, or the highest rate that loses at most 0.5 % and the delay at half of it"
 }
 func (processorsExperiment) Metrics() map[string]string {
-	return map[string]string{"rate": "pps", "received": "pps", "loaded": "us", "min": "us", "mean": "us", "max": "us", "p50": "us", "p99": "us"}
+	return map[string]string{"rate": "pps", "received": "pps", "sent": "pps", "min": "us", "mean": "us", "max": "us", "p50": "us", "p99": "us"}
 }
 
 func (processorsExperiment) Factors() []Factor {
@@ -63,7 +64,9 @@ func (processorsExperiment) Factors() []Factor {
 		{Name: factorProcessors, Default: "1", About: "one behind the other", Check: between(1, 100, "a number of processors")},
 		{Name: factorHosts, Default: "1", About: "hosts (network namespaces): 1, or 2 on which processors are in turns", Check: between(1, 2, "hosts")},
 		{Name: factorPayload, Default: defaultPayload, About: "bytes of a datagram", Check: between(datagrams.MinPayload, 1472, "bytes")},
-		{Name: factorTool, Default: toolSocat, Sets: []string{condTool, condEnds}, About: "the processor: socat, in the namespace and the cgroups of the container; own: a thread of the lab, in its namespace", Check: oneOf(toolSocat, toolOwn)},
+		{Name: factorTool, Default: toolSocat, Sets: []string{condTool, condEnds}, About: "the processor: socat, the container's own process; own: a thread of the lab, in its namespace", Check: oneOf(toolSocat, toolOwn)},
+		{Name: factorMode, Default: modeFixed, About: "fixed: datagrams at one load for the length of a trial (received, sent, and their delay); search: for the highest load that loses at most 0.5 %, in steps " +
+			"of that length (rate, and the delay at half of it)", Check: oneOf(modeFixed, modeSearch)},
 		{Name: factorOffered, Default: fixedLoad, About: "datagrams a second of the fixed load, as far as the link carries them", Check: between(1, fastest, "datagrams a second")},
 		{Name: factorLink, Default: defaultLink, Sets: []string{condLink, platform.SettingQdisc}, About: "Mb/s of each host's link and of the outside's, shaped by a token bucket; none: as fast as it goes", Check: checkLink},
 	}
@@ -85,7 +88,16 @@ func (processorsExperiment) Check(_ context.Context, b *Bench, l Levels) string 
 			return err.Error()
 		}
 	}
-	return platform.CheckProcessors(b.options(), l.or(factorRuntime, defaultMember), l.or(factorNetwork, "host"), l.number(factorHosts, "1"))
+	return platform.CheckProcessors(processorOptions(b, l))
+}
+
+func processorOptions(b *Bench, l Levels) platform.ProcessorOptions {
+	return platform.ProcessorOptions{
+		MemberOptions: platform.MemberOptions{
+			Options: b.options(), Runtime: l.or(factorRuntime, defaultMember), Network: l.or(factorNetwork, "host"), Relays: l.or(factorTool, toolSocat) == toolSocat, Engine: b.engine,
+		},
+		Hosts: l.number(factorHosts, "1"), Mbps: mbps(l),
+	}
 }
 
 func mbps(l Levels) int {
@@ -97,6 +109,8 @@ func mbps(l Levels) int {
 
 // forwarding is processors that are ready.
 type forwarding struct {
+	b      *Bench
+	shared string // name of the line
 	line   *platform.Processors
 	list   []platform.Processor
 	levels Levels
@@ -104,16 +118,13 @@ type forwarding struct {
 }
 
 func (processorsExperiment) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
-	o := platform.ProcessorOptions{
-		MemberOptions: platform.MemberOptions{Options: b.options(), Runtime: l.or(factorRuntime, defaultMember), Network: l.or(factorNetwork, "host"), Engine: b.engine},
-		Hosts:         l.number(factorHosts, "1"), Mbps: mbps(l),
-	}
-	name := fmt.Sprintf("line %s %s %d %d", o.Runtime, o.Network, o.Hosts, o.Mbps)
+	o := processorOptions(b, l)
+	name := fmt.Sprintf("line %s %s %d %d %t", o.Runtime, o.Network, o.Hosts, o.Mbps, o.Relays)
 	line, err := shared(b, name, func() (*platform.Processors, error) { return platform.OpenProcessors(ctx, o) })
 	if err != nil {
 		return nil, err
 	}
-	f := &forwarding{line: line, levels: l}
+	f := &forwarding{b: b, shared: name, line: line, levels: l}
 	if f.list, err = line.Grow(ctx, l.number(factorProcessors, "1")); err != nil { // what is half made is made anew
 		return nil, errors.Join(err, b.unshare(name))
 	}
@@ -136,11 +147,16 @@ func (s step) passed() bool {
 
 func (f *forwarding) Measure(ctx context.Context, length time.Duration) (m Measurement, err error) {
 	defer goruntime.GOMAXPROCS(goruntime.GOMAXPROCS(len(f.list) + goruntime.NumCPU() + 4)) // see measureFCTPairs
-	end, err := f.start(ctx)
+	end, err := f.start()
 	if err != nil {
 		return m, err
 	}
 	defer func() { err = errors.Join(err, end()) }()
+	defer func() {
+		if ill := f.line.Ill(ctx); ill != nil { // they are made anew
+			err = errors.Join(err, ill, f.b.unshare(f.shared))
+		}
+	}()
 	sink, err := datagrams.Listen(f.line.Outside, f.line.Sink)
 	if err != nil {
 		return m, err
@@ -156,41 +172,65 @@ func (f *forwarding) Measure(ctx context.Context, length time.Duration) (m Measu
 	if first, err := try(200, 200*time.Millisecond); err != nil || first.Unique == 0 { // addresses are known then
 		return m, errors.Join(fmt.Errorf("%d of %d datagrams came through %d processors", first.Unique, first.Sent.Sent, len(f.list)), err)
 	}
-	loaded, err := try(min(f.highest(), float64(f.levels.number(factorOffered, fixedLoad))), length)
+	var steps []step
+	if f.levels.or(factorMode, modeFixed) == modeSearch {
+		steps, m.Values, err = f.search(length, try)
+	} else {
+		steps, m.Values, err = f.fixed(length, try)
+	}
 	if err != nil {
 		return m, err
-	}
-	steps, rate, err := seek(f.highest(), max(length/processorShare, 50*time.Millisecond), try)
-	if err != nil {
-		return m, err
-	}
-	m = Measurement{Values: map[string]float64{"received": loaded.Rate()}}
-	if loaded.Latency.Count > 0 {
-		m.Values["loaded"] = micros(loaded.Latency.Mean())
-	}
-	if rate.found {
-		m.Values["rate"] = rate.pps
-	}
-	if rate.pps > 0 {
-		half, err := try(rate.pps/2, length)
-		if err != nil {
-			return m, err
-		}
-		steps = append(steps, half)
-		l := half.Latency
-		m.Values["min"], m.Values["mean"], m.Values["max"] = micros(l.Min), micros(l.Mean()), micros(l.Max)
-		for name, q := range map[string]float64{"p50": 0.5, "p99": 0.99} {
-			if d, ok := l.Quantile(q); ok {
-				m.Values[name] = micros(d)
-			}
-		}
 	}
 	m.Raw = struct {
-		Loaded step   `json:"loaded"` // at the load that is offered
-		Steps  []step `json:"steps"`  // the first one at the highest load, the last one at half of the rate
-	}{loaded, steps}
+		Steps []step `json:"steps"` // of a search the first one is at the highest load, the last one at half of the rate
+	}{steps}
 	m.Conditions, err = f.conditions()
 	return m, err
+}
+
+type tryLoad func(load float64, length time.Duration) (step, error)
+
+// fixed load.
+func (f *forwarding) fixed(length time.Duration, try tryLoad) ([]step, map[string]float64, error) {
+	s, err := try(min(f.highest(), float64(f.levels.number(factorOffered, fixedLoad))), length)
+	if err != nil {
+		return nil, nil, err
+	}
+	values := s.delays()
+	values["received"], values["sent"] = s.Rate(), float64(s.Sent.Sent)/s.Took.Seconds()
+	return []step{s}, values, nil
+}
+
+// search for the highest rate.
+func (f *forwarding) search(length time.Duration, try tryLoad) ([]step, map[string]float64, error) {
+	steps, rate, err := seek(f.highest(), length, try)
+	if err != nil || rate.pps == 0 {
+		return steps, nil, err
+	}
+	half, err := try(rate.pps/2, length)
+	if err != nil {
+		return nil, nil, err
+	}
+	values := half.delays()
+	if rate.found {
+		values["rate"] = rate.pps
+	}
+	return append(steps, half), values, nil
+}
+
+// delays of the datagrams that came, in microseconds.
+func (s step) delays() map[string]float64 {
+	l, out := s.Latency, map[string]float64{}
+	if l.Count == 0 {
+		return out
+	}
+	out["min"], out["mean"], out["max"] = micros(l.Min), micros(l.Mean()), micros(l.Max)
+	for name, q := range map[string]float64{"p50": 0.5, "p99": 0.99} {
+		if d, ok := l.Quantile(q); ok {
+			out[name] = micros(d)
+		}
+	}
+	return out
 }
 
 // highest load that is offered: what the link carries (with 66 bytes of headers, checksum and gap for each datagram), as far as it is not too much.
@@ -237,43 +277,31 @@ func seek(highest float64, length time.Duration, try func(float64, time.Duration
 	return steps, limit{low, low == 0}, nil
 }
 
-// start the processors' programs; end ends them.
-func (f *forwarding) start(ctx context.Context) (end func() error, err error) {
-	var programs []tools.Program
+// start the processors that are threads of the lab; end ends them. Containers have theirs as long as they are.
+func (f *forwarding) start() (end func() error, err error) {
 	var own []*datagrams.Forwarder
-	closeOwn := func() error {
+	end = func() error {
 		var errs []error
 		for _, o := range own {
 			errs = append(errs, o.Close())
 		}
 		return errors.Join(errs...)
 	}
+	if f.levels.or(factorTool, toolSocat) != toolOwn {
+		return end, nil
+	}
 	for i, p := range f.list {
 		to := f.line.Sink
 		if i+1 < len(f.list) {
 			to = f.list[i+1].Reach
 		}
-		if f.levels.or(factorTool, toolSocat) == toolOwn {
-			o, err := datagrams.Forward(p.Space, p.Listen, to)
-			if err != nil {
-				return nil, errors.Join(err, closeOwn())
-			}
-			own = append(own, o)
-			continue
+		o, err := datagrams.Forward(p.Space, p.Listen, to)
+		if err != nil {
+			return nil, errors.Join(err, end())
 		}
-		programs = append(programs, tools.Program{
-			End: tools.End{Space: p.Space, Groups: p.Groups}, Port: int(p.Listen.Port()),
-			Argv: []string{toolSocat, "-u", "-b", "65536", fmt.Sprintf("UDP4-RECV:%d,bind=%s", p.Listen.Port(), p.Listen.Addr()), "UDP4-SENDTO:" + to.String()},
-		})
+		own = append(own, o)
 	}
-	if len(programs) == 0 {
-		return closeOwn, nil
-	}
-	list, err := tools.StartPrograms(ctx, programs)
-	if err != nil {
-		return nil, err
-	}
-	return list.Close, nil
+	return end, nil
 }
 
 func (f *forwarding) conditions() (map[string]string, error) {
@@ -286,7 +314,7 @@ func (f *forwarding) conditions() (map[string]string, error) {
 	have[condMessage] = f.levels.or(factorPayload, defaultPayload) + " B"
 	have[condTool], have[condEnds] = "own processor", "threads of the lab in the network namespaces of the containers"
 	if f.levels.or(factorTool, toolSocat) == toolSocat {
-		have[condTool], have[condEnds] = toolSocat, "programs in the namespaces and cgroups of the containers"
+		have[condTool], have[condEnds] = toolSocat, "the containers' own processes"
 	}
 	return have, nil
 }

@@ -3,6 +3,7 @@
 //
 //	pcap-bridge   a bridge in user space by libpcap (pcap/bridge.c), static
 //	testpmd       DPDK's testpmd of this machine, with the libraries and drivers that it needs
+//	socat         socat of this machine, with its libraries
 package main
 
 import (
@@ -46,7 +47,11 @@ func run(ctx context.Context, out, from string) error {
 	if err != nil {
 		return err
 	}
-	for _, r := range []image.Recipe{bridge, pmd} {
+	cat, err := socat(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range []image.Recipe{bridge, pmd, cat} {
 		digest, err := r.Build(ctx, out)
 		if err != nil {
 			return err
@@ -75,6 +80,26 @@ func pcapBridge(ctx context.Context, from, work string) (image.Recipe, error) {
 
 // drivers of DPDK that the function needs, of all that are installed. In the image they are beside other libraries: one file each, loaded once.
 var drivers = []string{"librte_bus_vdev", "librte_bus_pci", "librte_mempool_ring", "librte_net_af_packet", "librte_net_virtio"}
+
+func socat(ctx context.Context) (image.Recipe, error) {
+	const name = "socat"
+	r := image.Recipe{
+		Name: name, Tag: "1", Description: "Relays datagrams, as its arguments say", Entrypoint: []string{"/usr/bin/" + name}, Labels: map[string]string{image.LabelPorts: "in,out"},
+	}
+	program, err := exec.LookPath(name)
+	if err != nil {
+		return r, fmt.Errorf("%w (make setup installs it)", err)
+	}
+	libraries, err := image.Libraries(ctx, program)
+	if err != nil {
+		return r, err
+	}
+	r.Files = []image.RecipeFileSpec{{To: r.Entrypoint[0], From: program, Mode: 0o755}}
+	for _, path := range libraries {
+		r.Files = append(r.Files, image.RecipeFileSpec{To: path, From: path, Mode: 0o755})
+	}
+	return r, nil
+}
 
 func testpmd(ctx context.Context) (image.Recipe, error) {
 	const name = "dpdk-testpmd"

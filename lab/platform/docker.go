@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -31,7 +33,8 @@ type Engine struct {
 	run, data string
 	space     string // network
 	inst      instance.Instance
-	store     *image.Store
+	mu        sync.Mutex
+	loaded    []string // images
 	cgroup    string
 	host      string // of its API
 	cmd       *exec.Cmd
@@ -41,7 +44,7 @@ type Engine struct {
 }
 
 // DockerImage is the name under which an Engine has the image "wire".
-const DockerImage = "wire"
+const DockerImage = wireImage
 
 func checkDocker(o Options) string {
 	if os.Geteuid() != 0 {
@@ -72,7 +75,7 @@ func StartEngine(ctx context.Context, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := e.load(ctx, o); err != nil {
+	if err := e.load(ctx, o, wireImage); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
@@ -138,14 +141,21 @@ func (e *Engine) start(ctx context.Context) error {
 	return nil
 }
 
-// load imports the root of the image "wire".
-func (e *Engine) load(ctx context.Context, o Options) error {
-	e.store = image.Open(e.inst, o.Images...)
-	root, err := e.store.Mount(ctx, wireImage)
-	if err != nil {
-		return err
+// load imports the root of an image, once, under its own name.
+func (e *Engine) load(ctx context.Context, o Options, name string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if slices.Contains(e.loaded, name) {
+		return nil
 	}
-	return e.Import(ctx, root, DockerImage)
+	root, err := image.Open(e.inst, o.Images...).Mount(ctx, name)
+	if err == nil {
+		err = e.Import(ctx, root, name)
+	}
+	if err == nil {
+		e.loaded = append(e.loaded, name)
+	}
+	return err
 }
 
 // Import makes an image of a directory, without the files at its top that match patterns.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -18,8 +19,11 @@ import (
 
 // housing makes the containers that members are. House is called from several goroutines.
 type housing interface {
-	// house makes a container: its network namespace, and files by which a process enters its cgroups. space is where the namespace may be made.
-	house(ctx context.Context, name, space string) (at string, groups []string, err error)
+	// house makes a container: its network namespace, and files by which a process enters its cgroups. space is where the namespace may be made. relay are
+	// the arguments of its own process, which is socat; nil: it has one that waits.
+	house(ctx context.Context, name, space string, relay []string) (at string, groups []string, err error)
+	// ill says which of their processes have ended, and their last words; nil: none has.
+	ill(ctx context.Context) error
 	close(ctx context.Context) error
 }
 
@@ -40,8 +44,11 @@ const (
 
 func housings() []housingMaker {
 	out := []housingMaker{{
-		bare, "a network namespace without a process", bareMemory, free,
-		func(context.Context, MemberOptions, instance.Instance) (housing, error) { return unhoused{}, nil },
+		bare, "a network namespace; a process in it is one of the host's", bareMemory, free,
+		func(ctx context.Context, o MemberOptions, i instance.Instance) (housing, error) {
+			rt, err := openBare(ctx, o.Options, i, function{})
+			return unhoused{rt}, err
+		},
 	}, {
 		byDocker, "a container of a Docker engine of the lab's own (docker run --network none)", dockerMemory, checkDocker,
 		func(_ context.Context, o MemberOptions, _ instance.Instance) (housing, error) {
@@ -54,7 +61,11 @@ func housings() []housingMaker {
 		}
 		open := r.open
 		out = append(out, housingMaker{r.name, "a container of the runtime " + r.name, ownMemory, r.check, func(ctx context.Context, o MemberOptions, i instance.Instance) (housing, error) {
-			rt, err := open(ctx, o.Options, i, function{})
+			var f function
+			if o.Relays {
+				f.program = relayProgram([]string{})
+			}
+			rt, err := open(ctx, o.Options, i, f)
 			return housed{rt}, err
 		}})
 	}
@@ -73,28 +84,47 @@ func MemberRuntimes() (names []string) {
 	return names
 }
 
-// unhoused is members without a process.
-type unhoused struct{}
+// relayImage is that of socat; see lab/functions.
+const relayImage = "socat"
 
-func (unhoused) house(_ context.Context, _, space string) (string, []string, error) {
-	return space, nil, netns.Create(space, netns.Options{Quiet: true})
+// relayProgram is socat with arguments; nil: there is none.
+func relayProgram(args []string) *program {
+	if args == nil {
+		return nil
+	}
+	return &program{
+		image: relayImage, host: func(string) (string, error) { return exec.LookPath(relayImage) }, arguments: func(ports) []string { return args },
+	}
 }
-func (unhoused) close(context.Context) error { return nil }
+
+// unhoused is members that are no containers.
+type unhoused struct{ rt runtime }
+
+func (h unhoused) house(ctx context.Context, name, space string, relay []string) (string, []string, error) {
+	if err := netns.Create(space, netns.Options{Quiet: true}); err != nil {
+		return space, nil, err
+	}
+	_, err := h.rt.run(ctx, work{name: name, space: space, program: relayProgram(relay)})
+	return space, nil, err
+}
+func (h unhoused) ill(ctx context.Context) error   { return h.rt.ill(ctx) }
+func (h unhoused) close(ctx context.Context) error { return h.rt.close(ctx) }
 
 // housed is containers of a driver, as functions have them.
 type housed struct{ rt runtime }
 
-func (h housed) house(ctx context.Context, name, space string) (string, []string, error) {
+func (h housed) house(ctx context.Context, name, space string, relay []string) (string, []string, error) {
 	if err := netns.Create(space, netns.Options{Quiet: true}); err != nil {
 		return space, nil, err
 	}
-	pid, err := h.rt.run(ctx, work{name: name, space: space})
+	pid, err := h.rt.run(ctx, work{name: name, space: space, program: relayProgram(relay)})
 	if err != nil {
 		return space, nil, err
 	}
 	groups, err := groupsOf(pid)
 	return space, groups, err
 }
+func (h housed) ill(ctx context.Context) error   { return h.rt.ill(ctx) }
 func (h housed) close(ctx context.Context) error { return h.rt.close(ctx) }
 
 // dockerHousing is containers of an engine. It ends with the engine.
@@ -103,7 +133,7 @@ type dockerHousing struct {
 	id string // several housings have one engine
 }
 
-func (d dockerHousing) house(ctx context.Context, name, _ string) (string, []string, error) {
+func (d dockerHousing) house(ctx context.Context, name, _ string, relay []string) (string, []string, error) {
 	e, err := d.o.Engine(ctx)
 	if err != nil {
 		return "", nil, err
@@ -113,7 +143,14 @@ func (d dockerHousing) house(ctx context.Context, name, _ string) (string, []str
 	if d.o.Network == byHost {
 		network = "host" // which is the engine's
 	}
-	if _, err := e.Docker(ctx, nil, "run", "-d", "--network", network, "--name", name, DockerImage, WireProgram); err != nil {
+	process := []string{DockerImage, WireProgram}
+	if relay != nil {
+		if err := e.load(ctx, d.o.Options, relayImage); err != nil {
+			return "", nil, err
+		}
+		process = append([]string{relayImage, "/usr/bin/" + relayImage}, relay...)
+	}
+	if _, err := e.Docker(ctx, nil, append([]string{"run", "-d", "--network", network, "--name", name}, process...)...); err != nil {
 		return "", nil, err
 	}
 	out, err := e.Docker(ctx, nil, "inspect", "-f", "{{.State.Pid}} {{.NetworkSettings.SandboxKey}}", name)
@@ -131,6 +168,19 @@ func (d dockerHousing) house(ctx context.Context, name, _ string) (string, []str
 	}
 	groups, err := groupsAt(filepath.Join(root, "proc", pid, "cgroup"))
 	return space, groups, err
+}
+func (d dockerHousing) ill(ctx context.Context) error {
+	e, err := d.o.Engine(ctx)
+	if err != nil {
+		return err
+	}
+	ended, err := e.Docker(ctx, nil, "ps", "--all", "--filter", "status=exited", "--filter", "name="+d.id, "--format", "{{.Names}} ({{.Status}})")
+	if err != nil || ended == "" {
+		return err
+	}
+	name, _, _ := strings.Cut(ended, " ")
+	said, err := e.Docker(ctx, nil, "logs", "--tail", "5", name)
+	return errors.Join(fmt.Errorf("%s: %s", strings.ReplaceAll(ended, "\n", ", "), said), err)
 }
 func (dockerHousing) close(context.Context) error { return nil }
 

@@ -20,6 +20,7 @@ type MemberOptions struct {
 	Options
 	Runtime string // what a member is
 	Network string // what joins them
+	Relays  bool   // each has socat as its process; see Processors
 	// Engine is that of the lab, for members that are its containers.
 	Engine func(ctx context.Context) (*Engine, error)
 }
@@ -138,7 +139,7 @@ func (m *Members) Grow(ctx context.Context, n int) ([]Member, error) {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if x.Space, x.Groups, err = m.houses.house(ctx, x.Name, filepath.Join(m.inst.NetnsDir(), x.Name)); err != nil {
+			if x.Space, x.Groups, err = m.houses.house(ctx, x.Name, filepath.Join(m.inst.NetnsDir(), x.Name), nil); err != nil {
 				return fmt.Errorf("member %s: %w", x.Name, err)
 			}
 			return nil

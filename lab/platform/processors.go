@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -42,6 +43,9 @@ type Processor struct {
 
 // Processors are processors on one host or two, and an outside that sends to the first one and receives from the last one. A host is a network namespace with a
 // link to a bridge that stands for the wire between machines.
+//
+// The last one of a chain is made first, and each is made to send to the one before: so a container's own process (Relays) has its arguments from the start, and a
+// shorter chain is the end of a longer one.
 type Processors struct {
 	links
 	o       ProcessorOptions
@@ -71,7 +75,8 @@ func natAddress(host, i int) netip.Prefix {
 }
 
 // CheckProcessors tells why processors cannot be had here; empty: they can.
-func CheckProcessors(o Options, runtime, network string, hosts int) string {
+func CheckProcessors(o ProcessorOptions) string {
+	runtime, network, hosts := o.Runtime, o.Network, o.Hosts
 	h, err := findHousing(runtime)
 	if err != nil {
 		return err.Error()
@@ -84,7 +89,12 @@ func CheckProcessors(o Options, runtime, network string, hosts int) string {
 	case runtime == byDocker && network == byHost && hosts > 1:
 		return "the lab has one Docker engine, and its host network is that of one host"
 	}
-	return h.check(o)
+	if o.Relays {
+		if why := checkImage(o.Options, relayImage, builtBy); why != "" {
+			return why
+		}
+	}
+	return h.check(o.Options)
 }
 
 // OpenProcessors makes the hosts, the outside and the wire between them. Grow makes the processors.
@@ -195,7 +205,7 @@ func (l *Processors) prepare(host int, space string) error {
 	})
 }
 
-// Grow makes processors until there are n, and gives the first n.
+// Grow makes processors until there are n, and gives a chain of n.
 func (l *Processors) Grow(ctx context.Context, n int) ([]Processor, error) {
 	if n > mostProcessors {
 		return nil, fmt.Errorf("%d processors: want at most %d", n, mostProcessors)
@@ -213,8 +223,21 @@ func (l *Processors) Grow(ctx context.Context, n int) ([]Processor, error) {
 			return nil, err
 		}
 	}
-	return l.all[:n], nil
+	for _, p := range l.all[before:] {
+		if !l.o.Relays {
+			break
+		}
+		if err := tools.Listening(ctx, p.Space, "udp", int(p.Listen.Port())); err != nil {
+			return nil, errors.Join(fmt.Errorf("processor %s: %w", p.Name, err), l.houses.ill(ctx))
+		}
+	}
+	chain := slices.Clone(l.all[:n])
+	slices.Reverse(chain)
+	return chain, nil
 }
+
+// Ill says which of the containers' own processes have ended; nil: none has.
+func (l *Processors) Ill(ctx context.Context) error { return l.houses.ill(ctx) }
 
 func (l *Processors) add(ctx context.Context, i int) (p Processor, err error) {
 	host := i % len(l.hosts)
@@ -223,10 +246,18 @@ func (l *Processors) add(ctx context.Context, i int) (p Processor, err error) {
 	if l.o.Network == byHost {
 		space = l.hosts[host]
 	}
-	if p.Space, p.Groups, err = l.houses.house(ctx, p.Name, space); err != nil {
+	port, at := uint16(linePort+i), hostAddress(host)
+	var relay []string
+	if l.o.Relays {
+		to := l.Sink
+		if i > 0 {
+			to = l.all[i-1].Reach
+		}
+		relay = []string{"-u", "-b", "65536", fmt.Sprintf("UDP4-RECV:%d", port), "UDP4-SENDTO:" + to.String()}
+	}
+	if p.Space, p.Groups, err = l.houses.house(ctx, p.Name, space, relay); err != nil {
 		return p, err
 	}
-	port, at := uint16(linePort+i), hostAddress(host)
 	switch l.o.Network {
 	case byMacvlan:
 		at = lineAddress(1, byte(1+i))

@@ -3,8 +3,13 @@ package platform
 import (
 	"context"
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/lab/traffic/datagrams"
 )
@@ -15,10 +20,11 @@ func TestLinesCarry(t *testing.T) {
 		for _, c := range []struct {
 			runtime string
 			hosts   int
-		}{{bare, 1}, {bare, 2}, {"native", 1}, {byDocker, 1}} {
-			t.Run(fmt.Sprintf("%s %s %d", network, c.runtime, c.hosts), func(t *testing.T) {
-				o := ProcessorOptions{MemberOptions: MemberOptions{Options: testOptions(t), Runtime: c.runtime, Network: network}, Hosts: c.hosts, Mbps: 1000}
-				if why := CheckProcessors(o.Options, c.runtime, network, c.hosts); why != "" {
+			relays  bool
+		}{{bare, 1, false}, {bare, 2, true}, {"native", 1, false}, {"native", 2, true}, {"oci", 1, true}, {"lxc", 1, true}, {"nspawn", 1, true}, {byDocker, 1, true}} {
+			t.Run(fmt.Sprintf("%s %s %d %t", network, c.runtime, c.hosts, c.relays), func(t *testing.T) {
+				o := ProcessorOptions{MemberOptions: MemberOptions{Options: testOptions(t), Runtime: c.runtime, Network: network, Relays: c.relays}, Hosts: c.hosts, Mbps: 1000}
+				if why := CheckProcessors(o); why != "" {
 					t.Fatalf("not on this machine: %s", why)
 				}
 				if c.runtime == byDocker {
@@ -65,6 +71,9 @@ func carries(t *testing.T, o ProcessorOptions) {
 		}
 		var all []*datagrams.Forwarder
 		for i, p := range list {
+			if o.Relays {
+				break
+			}
 			to := l.Sink
 			if i+1 < n {
 				to = list[i+1].Reach
@@ -85,7 +94,33 @@ func carries(t *testing.T, o ProcessorOptions) {
 			}
 		}
 	}
+	if err := l.Ill(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if o.Relays && len(l.all[0].Groups) > 0 {
+		endOne(t, l)
+	}
 	if have, err := l.Conditions(); err != nil || have[SettingMTU] != "1500" {
 		t.Errorf("%v, %v", have, err)
+	}
+}
+
+// endOne processor: it is told.
+func endOne(t *testing.T, l *Processors) {
+	t.Helper()
+	text, err := os.ReadFile(l.all[0].Groups[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range strings.Fields(string(text)) {
+		n, _ := strconv.Atoi(pid)
+		if err := unix.Kill(n, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for begin := time.Now(); l.Ill(t.Context()) == nil; time.Sleep(20 * time.Millisecond) {
+		if time.Since(begin) > 10*time.Second {
+			t.Fatal("a processor was killed, and nobody says so")
+		}
 	}
 }

@@ -1,12 +1,28 @@
 package tools
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
 
 	"weir.dev/weir/netns"
 )
+
+// Listening waits until somebody listens at a port of a namespace, for a while.
+func Listening(ctx context.Context, space, network string, port int) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, pairsReady, fmt.Errorf("nobody listens at port %d after %s", port, pairsReady))
+	defer cancel()
+	for {
+		up, err := listens(space, network, port)
+		if up || err != nil {
+			return err
+		}
+		if err := look(ctx); err != nil {
+			return err
+		}
+	}
+}
 
 // listens tells whether somebody waits at a port of a namespace, without disturbing a server that takes one client only.
 func listens(space, network string, port int) (up bool, err error) {

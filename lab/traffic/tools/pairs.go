@@ -235,19 +235,9 @@ func (x *crowd) listen(ctx context.Context) error {
 	if x.o.UDP {
 		network = "udp"
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, pairsReady, fmt.Errorf("%s: a server does not listen at port %d after %s", x.o.Program, x.o.Port, pairsReady))
-	defer cancel()
-	for i := 0; i < len(x.o.Pairs); {
-		up, err := listens(x.o.Pairs[i].Server.Space, network, x.o.Port)
-		if err != nil {
-			return err
-		}
-		if up {
-			i++
-			continue
-		}
-		if err := look(ctx); err != nil {
-			return err
+	for _, p := range x.o.Pairs {
+		if err := Listening(ctx, p.Server.Space, network, x.o.Port); err != nil {
+			return fmt.Errorf("%s: server: %w", x.o.Program, err)
 		}
 	}
 	return nil
