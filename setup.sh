@@ -15,6 +15,7 @@ packages=(
 	clang llvm lld libbpf-dev                   # to regenerate the BPF objects and the first program of containers (make generate)
 	tcpdump tshark ethtool jq                   # to test and measure
 	iperf sockperf nuttcp netcat-openbsd socat  # the lab's tools
+	containernetworking-plugins iptables        # networks of the lab's study forwarders
 	xz-utils sysbench                           # what the lab runs inside guests (study hosts), beside nuttcp, busybox and dd
 	qemu-system-x86                             # the runtime kvm; a kernel with WireGuard, to test encrypted tunnels
 	python3-openvswitch python3-venv            # OpenFlow of others, to test against

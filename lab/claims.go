@@ -16,7 +16,7 @@ type ClaimResult struct {
 	Claim   study.Claim   `json:"claim"`
 	Rule    claim.Rule    `json:"rule"` // fixed by the study, before anything is measured
 	Verdict claim.Verdict `json:"verdict"`
-	// Systems on which it was judged. The verdict is that of the first.
+	// Systems on which it was judged. The verdict is that of the Headline.
 	Systems []ClaimOn `json:"systems"`
 }
 
@@ -32,14 +32,21 @@ type ClaimOn struct {
 	Shape    *stats.ShapeFit `json:"shape,omitempty"`
 }
 
-// Headline is the system nearest to the published one.
-func (r ClaimResult) Headline() ClaimOn { return r.Systems[0] }
+// Headline is the system nearest to the published one; of a claim about every system the first of those on which it holds least.
+func (r ClaimResult) Headline() ClaimOn {
+	if !r.Claim.Every {
+		return r.Systems[0]
+	}
+	return slices.MinFunc(r.Systems[:len(r.Claim.Systems)], func(a, b ClaimOn) int { return a.Verdict.Rank() - b.Verdict.Rank() })
+}
 
 // SystemText is a system's name with what it is to the claim.
 func (r ClaimResult) SystemText(on ClaimOn) string {
 	switch {
 	case on.Instead:
 		return on.System + ", Weir instead"
+	case r.Claim.Every:
+		return on.System + ", one of which all are claimed"
 	case r.Named() && on.System == r.Claim.Systems[0]:
 		return on.System + ", nearest to the published system"
 	case !r.Named() && !r.Claim.IsTarget():

@@ -74,6 +74,28 @@ func TestTheNearestSystemHasTheVerdict(t *testing.T) {
 	}
 }
 
+// A claim about every system holds as far as on the worst of those that could be judged.
+func TestAClaimAboutEverySystem(t *testing.T) {
+	at, short := map[string]string{"wires": "20"}, map[string]string{"wires": "1"}
+	both := study.Claim{At: at, Against: short, Systems: []string{"absent", "bridges", "ebpf"}, Every: true, AtMost: 5}
+	r := judged(t, both)
+	if r.Verdict != claim.Contradicted || r.Headline().System != "ebpf" || r.SystemText(r.Systems[1]) != "bridges, one of which all are claimed" {
+		t.Errorf("%s on %s", r.Verdict, r.Headline().System)
+	}
+	both.AtMost = 50
+	if r = judged(t, both); r.Verdict != claim.Reproduced || r.Headline().System != "bridges" {
+		t.Errorf("%s on %s", r.Verdict, r.Headline().System)
+	}
+	both.Systems, both.Instead = []string{"absent", "bridges"}, []string{"ebpf"}
+	if both.AtMost = 5; judged(t, both).Verdict != claim.Reproduced {
+		t.Error("what stands beside it counts")
+	}
+	both.Systems, both.Instead = []string{"absent", "gone"}, nil
+	if r = judged(t, both); r.Verdict != claim.NotTestable {
+		t.Errorf("nothing was measured: %s", r.Verdict)
+	}
+}
+
 // TestAFigureOfOtherHardwareIsShown, not judged.
 func TestAFigureOfOtherHardwareIsShown(t *testing.T) {
 	for _, value := range []float64{12, 1, 1000} {

@@ -45,12 +45,24 @@ parts:
   - name: processors
     question: How many datagrams pass?
     experiment: processors
-    metrics: [{name: rate, unit: pps, better: higher}, {name: mean, unit: us, better: lower}, {name: max, unit: us, better: lower}]
+    metrics: [{name: received, unit: pps, better: higher}, {name: mean, unit: us, better: lower}, {name: max, unit: us, better: lower}]
     settings: {network: nat, processors: "3", payload: "28", hosts: "1", tool: socat}
     factors:
       - {name: runtime, levels: [bare, docker, lxc]}
     compare: runtime
     baseline: bare
+    quick: {blocks: 1, duration: 100ms}
+    full: {blocks: 6, duration: 1s}
+  - name: networks
+    question: How many datagrams pass networks that a runtime's tool makes?
+    experiment: processors
+    metrics: [{name: rate, unit: pps, better: higher}, {name: mean, unit: us, better: lower}, {name: max, unit: us, better: lower}]
+    settings: {processors: "2", payload: "28", hosts: "1", mode: search}
+    factors:
+      - {name: runtime, levels: [docker, nspawn]}
+      - {name: network, levels: [own-nat, own-macvlan]}
+    compare: runtime
+    baseline: docker
     quick: {blocks: 1, duration: 100ms}
     full: {blocks: 6, duration: 1s}
 `
@@ -84,7 +96,8 @@ func TestKilledCrowdGoesOn(t *testing.T) {
 	all := killedGuests(t, ctx, dir, 2, "run", file, "--seed", "3", "--dir", dir)
 	all = append(all, stopped(t, ctx, dir, 5)...)
 	all = append(all, killedGuests(t, ctx, dir, 8, "resume", dir)...)
-	last, _, problems := resumed(t, ctx, dir, 10)
+	all = append(all, killedGuests(t, ctx, dir, 11, "resume", dir)...)
+	last, _, problems := resumed(t, ctx, dir, 13)
 	all = append(all, last...)
 	gone(t, all)
 	if left := processes(all); len(left) > 0 {

@@ -35,6 +35,11 @@ const (
 	NotTestable  Verdict = "not testable" // no run of this study on this machine can tell
 )
 
+// Rank of a verdict among those of several systems on one claim: the lowest one is that on all of them together.
+func (v Verdict) Rank() int {
+	return slices.Index([]Verdict{Contradicted, Missed, Inconclusive, SameDirection, Reproduced, Met, NotTestable}, v)
+}
+
 // Published are the verdicts on what others published, in the order in which they are counted.
 func Published() []Verdict {
 	return []Verdict{Reproduced, SameDirection, Contradicted, Inconclusive, NotTestable}

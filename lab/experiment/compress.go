@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"strconv"
-	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"weir.dev/weir/lab/guest"
 	"weir.dev/weir/lab/stats"
@@ -85,22 +82,15 @@ func measureCompress(ctx context.Context, h *hosted, _ time.Duration) (Measureme
 		return Measurement{}, err
 	}
 	size := h.levels.number(factorCorpus, defaultCorpus) << 20
-	argv := []string{guest.Probe, "run", guest.Program("xz"), "-6", "-T" + strconv.Itoa(cores(h.levels)), "--block-size=" + strconv.Itoa(min(xzBlock, size/leastBlocks)),
+	argv := []string{guest.Program("xz"), "-6", "-T" + strconv.Itoa(cores(h.levels)), "--block-size=" + strconv.Itoa(min(xzBlock, size/leastBlocks)),
 		"--keep", "--stdout", corpus}
-	took := make([]float64, len(h.guests))
-	together, ctx := errgroup.WithContext(ctx)
-	for i, g := range h.guests {
-		together.Go(func() error {
-			out, err := g.Run(ctx, argv...)
-			if err != nil {
-				return err
-			}
-			took[i], err = probeTime(out)
-			return err
-		})
-	}
-	if err := together.Wait(); err != nil {
+	all, err := guest.Together(ctx, h.guests, argv...)
+	if err != nil {
 		return Measurement{}, err
+	}
+	took := make([]float64, len(all))
+	for i, d := range all {
+		took[i] = d.Seconds()
 	}
 	m := Measurement{Values: map[string]float64{"time": stats.Mean(took)}, Raw: map[string]any{"argv": argv, "seconds": took}}
 	for _, t := range took {
@@ -108,13 +98,4 @@ func measureCompress(ctx context.Context, h *hosted, _ time.Duration) (Measureme
 	}
 	m.Values["rate"] = float64(size) * float64(len(took)) / 1e6 / m.Values["slowest"]
 	return m, nil
-}
-
-// probeTime is the seconds that the lab's program in a guest prints as nanoseconds.
-func probeTime(out string) (float64, error) {
-	ns, err := strconv.ParseUint(strings.TrimSpace(out), 10, 63)
-	if err != nil || ns == 0 {
-		return 0, misread(guest.Probe, out)
-	}
-	return float64(ns) / 1e9, nil
 }

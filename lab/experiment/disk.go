@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"weir.dev/weir/lab/guest"
@@ -112,4 +113,13 @@ func parseFileio(out string, values map[string]float64) error {
 	const mebibyte = (1 << 20) / 1e6
 	values["requests"], values["read"], values["write"] = have["reads"]+have["writes"], have["read"]*mebibyte, have["write"]*mebibyte
 	return nil
+}
+
+// probeTime is the seconds that the lab's program in a guest prints as nanoseconds.
+func probeTime(out string) (float64, error) {
+	ns, err := strconv.ParseUint(strings.TrimSpace(out), 10, 63)
+	if err != nil || ns == 0 {
+		return 0, misread(guest.Probe, out)
+	}
+	return float64(ns) / 1e9, nil
 }

@@ -60,7 +60,8 @@ func (processorsExperiment) Factors() []Factor {
 	return []Factor{
 		{Name: factorRuntime, Default: defaultMember, About: "what the containers are; bare on network host is no container at all", Check: oneOf(platform.MemberRuntimes()...)},
 		{Name: factorNetwork, Default: "host", Check: oneOf(platform.ProcessorNetworks()...), About: "host: the host's own stack; nat: a Linux bridge behind the host's address, masquerade out, ports forwarded in; " +
-			"macvlan: bridge mode, on the host's link"},
+			"macvlan: bridge mode, on the host's link; own-nat, own-macvlan: the same as the runtime's tool makes them (docker: its bridge with published ports, its macvlan; " +
+			"nspawn, rkt: the CNI plugins bridge with portmap, and macvlan)"},
 		{Name: factorProcessors, Default: "1", About: "one behind the other", Check: between(1, 100, "a number of processors")},
 		{Name: factorHosts, Default: "1", About: "hosts (network namespaces): 1, or 2 on which processors are in turns", Check: between(1, 2, "hosts")},
 		{Name: factorPayload, Default: defaultPayload, About: "bytes of a datagram", Check: between(datagrams.MinPayload, 1472, "bytes")},

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"weir.dev/weir/container"
 	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/tied"
@@ -184,18 +186,99 @@ func (g *Guest) Line() *platform.Line { return g.line }
 
 // Run a program to its end, and give what it printed. An exit code other than 0 is an error, with what it said.
 func (g *Guest) Run(ctx context.Context, argv ...string) (string, error) {
+	out := &tied.Output{Most: maxText}
+	err := g.exec(ctx, nil, out, argv...)
+	return out.String(), err
+}
+
+// output is where a program prints to.
+type output interface {
+	io.Writer
+	fmt.Stringer
+}
+
+// exec a program to its end.
+func (g *Guest) exec(ctx context.Context, in io.Reader, out output, argv ...string) (err error) {
+	problems, code := &tied.Output{Most: maxText}, 0
 	if g.rt == nil {
-		return g.site.engine.Docker(ctx, nil, append([]string{"exec", g.id}, argv...)...)
-	}
-	out, problems := &tied.Output{Most: maxText}, &tied.Output{Most: maxText}
-	code, err := g.rt.Exec(ctx, g.id, container.ExecSpec{Args: argv, Stdout: out, Stderr: problems})
-	if err == nil && code != 0 {
+		args := []string{"exec", g.id}
+		if in != nil {
+			args = []string{"exec", "--interactive", g.id}
+		}
+		err = g.site.engine.Pipe(ctx, in, out, problems, append(args, argv...)...)
+	} else if code, err = g.rt.Exec(ctx, g.id, container.ExecSpec{Args: argv, Stdin: in, Stdout: out, Stderr: problems}); err == nil && code != 0 {
 		err = fmt.Errorf("exit code %d", code)
 	}
 	if err != nil {
-		return out.String(), fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), errors.Join(err, ctx.Err()), strings.TrimSpace(problems.String()+" "+out.String()))
+		return fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), errors.Join(err, context.Cause(ctx)), strings.TrimSpace(problems.String()+" "+out.String()))
 	}
-	return out.String(), nil
+	return nil
+}
+
+// Together runs a program in several guests, each to its end, and gives how long each took. None begins before all are about to.
+func Together(ctx context.Context, guests []*Guest, argv ...string) ([]time.Duration, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	took := make([]time.Duration, len(guests))
+	there, gate := make(chan struct{}, len(guests)), make(chan struct{})
+	all, ctx := errgroup.WithContext(ctx)
+	for i, g := range guests {
+		all.Go(func() error {
+			out := &announced{Output: tied.Output{Most: maxText}, there: there}
+			if err := g.exec(ctx, barrier{ctx, gate}, out, append([]string{Probe, "begin"}, argv...)...); err != nil {
+				return err
+			}
+			ns, err := strconv.ParseInt(strings.TrimSpace(strings.TrimPrefix(out.String(), announcement)), 10, 64)
+			if err != nil || ns <= 0 {
+				return fmt.Errorf("%s: %q: want nanoseconds", Probe, out)
+			}
+			took[i] = time.Duration(ns)
+			return nil
+		})
+	}
+	late := time.AfterFunc(patience, func() { cancel(fmt.Errorf("not every guest is about to begin after %s", patience)) })
+	for range guests {
+		select {
+		case <-there:
+		case <-ctx.Done():
+		}
+	}
+	late.Stop()
+	close(gate)
+	return took, all.Wait()
+}
+
+// announcement of a program that is about to begin.
+const announcement = "ready\n"
+
+// announced is output that begins with an announcement.
+type announced struct {
+	tied.Output
+	there chan<- struct{} // has room
+	told  bool
+}
+
+func (a *announced) Write(b []byte) (int, error) {
+	n, err := a.Output.Write(b)
+	if !a.told && strings.HasPrefix(a.String(), announcement) {
+		a.told = true
+		a.there <- struct{}{}
+	}
+	return n, err
+}
+
+// barrier is an input that is empty, and ends when its gate opens.
+type barrier struct {
+	ctx  context.Context // of the programs that wait
+	gate <-chan struct{}
+}
+
+func (b barrier) Read([]byte) (int, error) {
+	select {
+	case <-b.gate:
+	case <-b.ctx.Done():
+	}
+	return 0, io.EOF
 }
 
 // Ready waits until its first process has said so, in its log.

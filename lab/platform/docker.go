@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -26,7 +27,12 @@ import (
 	"weir.dev/weir/netns"
 )
 
-const suffixDocker = "-d"
+// Suffixes of the instances of a run's engines.
+const (
+	suffixDocker  = "-d"
+	suffixNAT     = "-n" // of one on whose bridge processors are
+	suffixMacvlan = "-m" // of one on whose macvlan they are
+)
 
 // Engine is a Docker engine of the lab's own: in network, mount and process namespaces of its own, so that nothing outlives it.
 type Engine struct {
@@ -34,9 +40,10 @@ type Engine struct {
 	space     string // network
 	inst      instance.Instance
 	mu        sync.Mutex
-	loaded    []string // images
+	loaded    []string // images and networks
 	cgroup    string
 	host      string // of its API
+	networks  bool   // it forwards, masquerades and publishes ports in its namespace, as engines do unless they are told otherwise
 	cmd       *exec.Cmd
 	ended     chan struct{}
 	log       *os.File
@@ -61,12 +68,12 @@ func checkDocker(o Options) string {
 // CheckEngine tells why there can be no engine here; empty: there can.
 func CheckEngine(o Options) string { return checkDocker(o) }
 
-func newEngine(o Options) (*Engine, error) {
-	inst, err := instance.New(o.Name+suffixDocker, "")
+func newEngine(o Options, suffix string) (*Engine, error) {
+	inst, err := instance.New(o.Name+suffix, "")
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{run: inst.Run, data: inst.Root, space: filepath.Join(inst.Run, "net"), inst: inst, cgroup: "weir-" + inst.Name, host: "unix://" + inst.Run + "/docker.sock"}, nil
+	return &Engine{networks: suffix != suffixDocker, run: inst.Run, data: inst.Root, space: filepath.Join(inst.Run, "net"), inst: inst, cgroup: "weir-" + inst.Name, host: "unix://" + inst.Run + "/docker.sock"}, nil
 }
 
 // StartEngine starts one and gives it the image "wire". One at a time for a run.
@@ -83,7 +90,11 @@ func StartEngine(ctx context.Context, o Options) (*Engine, error) {
 
 // EmptyEngine starts one without images. One at a time for a run.
 func EmptyEngine(ctx context.Context, o Options) (*Engine, error) {
-	e, err := newEngine(o)
+	return openEngine(ctx, o, suffixDocker)
+}
+
+func openEngine(ctx context.Context, o Options, suffix string) (*Engine, error) {
+	e, err := newEngine(o, suffix)
 	if err != nil {
 		return nil, err
 	}
@@ -106,9 +117,13 @@ func (e *Engine) start(ctx context.Context) error {
 	if e.log, err = os.Create(filepath.Join(e.data, "log")); err != nil {
 		return err
 	}
-	e.cmd = exec.Command("nsenter", "--net="+e.space, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
-		"dockerd", "--host", e.host, "--data-root", e.data+"/data", "--exec-root", e.run+"/exec", "--pidfile", e.run+"/pid",
-		"--iptables=false", "--ip6tables=false", "--ip-masq=false", "--ip-forward=false", "--userland-proxy=false", "--bip", "10.9.0.254/24", "--cgroup-parent", "/"+e.cgroup)
+	args := []string{"--net=" + e.space, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
+		"dockerd", "--host", e.host, "--data-root", e.data + "/data", "--exec-root", e.run + "/exec", "--pidfile", e.run + "/pid",
+		"--ip6tables=false", "--bip", "10.9.0.254/24", "--cgroup-parent", "/" + e.cgroup}
+	if !e.networks {
+		args = append(args, "--iptables=false", "--ip-masq=false", "--ip-forward=false", "--userland-proxy=false")
+	}
+	e.cmd = exec.Command("nsenter", args...)
 	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := tied.Start("", e.cmd); err != nil {
@@ -189,23 +204,45 @@ func (e *Engine) tail() string {
 	return strings.TrimSpace(string(text[max(0, len(text)-600):]))
 }
 
-// Docker runs the engine's client.
+// Docker runs the engine's client, and gives what it said.
 func (e *Engine) Docker(ctx context.Context, stdin *os.File, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "docker", append([]string{"--host", e.host}, args...)...)
+	var in io.Reader
 	if stdin != nil {
-		cmd.Stdin = stdin
+		in = stdin
 	}
-	cmd.Env = append(cmd.Environ(), "DOCKER_CONFIG="+e.run, "DOCKER_CONTEXT=")
 	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := tied.Start("", cmd)
-	if err == nil {
-		err = cmd.Wait()
-	}
-	if err != nil {
+	if err := e.Pipe(ctx, in, &out, &out, args...); err != nil {
 		return "", fmt.Errorf("docker %s: %w: %s", args[0], errors.Join(err, ctx.Err()), strings.TrimSpace(out.String()))
 	}
 	return strings.TrimSpace(out.String()), nil
+}
+
+// Pipe runs the engine's client. in ends before it does, or is nil.
+func (e *Engine) Pipe(ctx context.Context, in io.Reader, out, problems io.Writer, args ...string) error {
+	cmd := exec.CommandContext(ctx, "docker", append([]string{"--host", e.host}, args...)...)
+	cmd.Env = append(cmd.Environ(), "DOCKER_CONFIG="+e.run, "DOCKER_CONTEXT=")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, problems
+	if err := tied.Start("", cmd); err != nil {
+		return err
+	}
+	return cmd.Wait()
+}
+
+// engineMacvlan is the engine's network on the link of its host.
+const engineMacvlan = "lab"
+
+// macvlan makes the engine's network on the link of its host, once. address is one on it.
+func (e *Engine) macvlan(ctx context.Context, address netip.Prefix) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if slices.Contains(e.loaded, "network "+engineMacvlan) {
+		return nil
+	}
+	_, err := e.Docker(ctx, nil, "network", "create", "--driver", "macvlan", "--subnet", address.Masked().String(), "--opt", "parent="+Station, engineMacvlan)
+	if err == nil {
+		e.loaded = append(e.loaded, "network "+engineMacvlan)
+	}
+	return err
 }
 
 // Space is the network namespace of a container. The engine's mounts are its own: they are seen through its process.
@@ -276,14 +313,17 @@ func RemoveCgroups(ctx context.Context, name string) error {
 
 // removeDocker takes away what a crash left.
 func removeDocker(o Options) error {
-	e, err := newEngine(o)
-	if err != nil {
-		return err
+	var errs []error
+	for _, suffix := range []string{suffixDocker, suffixNAT, suffixMacvlan} {
+		e, err := newEngine(o, suffix)
+		if err != nil {
+			return err
+		}
+		if exists(e.run) || exists(e.data) {
+			errs = append(errs, e.Close())
+		}
 	}
-	if !exists(e.run) && !exists(e.data) {
-		return nil
-	}
-	return e.Close()
+	return errors.Join(errs...)
 }
 
 // docker is two containers on Docker's bridge.

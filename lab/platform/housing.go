@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,12 +20,21 @@ import (
 
 // housing makes the containers that members are. House is called from several goroutines.
 type housing interface {
-	// house makes a container: its network namespace, and files by which a process enters its cgroups. space is where the namespace may be made. relay are
-	// the arguments of its own process, which is socat; nil: it has one that waits.
-	house(ctx context.Context, name, space string, relay []string) (at string, groups []string, err error)
+	// house makes a container: its network namespace, and files by which a process enters its cgroups.
+	house(ctx context.Context, c berth) (at string, groups []string, err error)
 	// ill says which of their processes have ended, and their last words; nil: none has.
 	ill(ctx context.Context) error
 	close(ctx context.Context) error
+}
+
+// berth of a container.
+type berth struct {
+	name, space string   // where its network namespace may be made
+	relay       []string // arguments of its own process, which is socat; nil: it has one that waits
+
+	// Where the network is the runtime's own (byTool), the port that it publishes at an address of the host, or its address on the host's network.
+	port            int
+	outside, inside netip.Prefix
 }
 
 // housingMaker makes housings of one kind.
@@ -100,12 +110,12 @@ func relayProgram(args []string) *program {
 // unhoused is members that are no containers.
 type unhoused struct{ rt runtime }
 
-func (h unhoused) house(ctx context.Context, name, space string, relay []string) (string, []string, error) {
-	if err := netns.Create(space, netns.Options{Quiet: true}); err != nil {
-		return space, nil, err
+func (h unhoused) house(ctx context.Context, c berth) (string, []string, error) {
+	if err := netns.Create(c.space, netns.Options{Quiet: true}); err != nil {
+		return c.space, nil, err
 	}
-	_, err := h.rt.run(ctx, work{name: name, space: space, program: relayProgram(relay)})
-	return space, nil, err
+	_, err := h.rt.run(ctx, work{name: c.name, space: c.space, program: relayProgram(c.relay)})
+	return c.space, nil, err
 }
 func (h unhoused) ill(ctx context.Context) error   { return h.rt.ill(ctx) }
 func (h unhoused) close(ctx context.Context) error { return h.rt.close(ctx) }
@@ -113,16 +123,16 @@ func (h unhoused) close(ctx context.Context) error { return h.rt.close(ctx) }
 // housed is containers of a driver, as functions have them.
 type housed struct{ rt runtime }
 
-func (h housed) house(ctx context.Context, name, space string, relay []string) (string, []string, error) {
-	if err := netns.Create(space, netns.Options{Quiet: true}); err != nil {
-		return space, nil, err
+func (h housed) house(ctx context.Context, c berth) (string, []string, error) {
+	if err := netns.Create(c.space, netns.Options{Quiet: true}); err != nil {
+		return c.space, nil, err
 	}
-	pid, err := h.rt.run(ctx, work{name: name, space: space, program: relayProgram(relay)})
+	pid, err := h.rt.run(ctx, work{name: c.name, space: c.space, program: relayProgram(c.relay)})
 	if err != nil {
-		return space, nil, err
+		return c.space, nil, err
 	}
 	groups, err := groupsOf(pid)
-	return space, groups, err
+	return c.space, groups, err
 }
 func (h housed) ill(ctx context.Context) error   { return h.rt.ill(ctx) }
 func (h housed) close(ctx context.Context) error { return h.rt.close(ctx) }
@@ -133,24 +143,32 @@ type dockerHousing struct {
 	id string // several housings have one engine
 }
 
-func (d dockerHousing) house(ctx context.Context, name, _ string, relay []string) (string, []string, error) {
+func (d dockerHousing) house(ctx context.Context, c berth) (string, []string, error) {
 	e, err := d.o.Engine(ctx)
 	if err != nil {
 		return "", nil, err
 	}
-	name += "-" + d.id
-	network := "none"
-	if d.o.Network == byHost {
-		network = "host" // which is the engine's
+	name := c.name + "-" + d.id
+	network := []string{"--network", "none"}
+	switch d.o.Network {
+	case byHost:
+		network = []string{"--network", "host"} // which is the engine's
+	case ownNAT:
+		network = []string{"--network", "bridge", "--publish", fmt.Sprintf("%s:%d:%d/udp", c.outside.Addr(), c.port, c.port)}
+	case ownMacvlan:
+		if err := e.macvlan(ctx, c.inside); err != nil {
+			return "", nil, err
+		}
+		network = []string{"--network", engineMacvlan, "--ip", c.inside.Addr().String()}
 	}
 	process := []string{DockerImage, WireProgram}
-	if relay != nil {
+	if c.relay != nil {
 		if err := e.load(ctx, d.o.Options, relayImage); err != nil {
 			return "", nil, err
 		}
-		process = append([]string{relayImage, "/usr/bin/" + relayImage}, relay...)
+		process = append([]string{relayImage, "/usr/bin/" + relayImage}, c.relay...)
 	}
-	if _, err := e.Docker(ctx, nil, append([]string{"run", "-d", "--network", network, "--name", name}, process...)...); err != nil {
+	if _, err := e.Docker(ctx, nil, slices.Concat([]string{"run", "-d", "--name", name}, network, process)...); err != nil {
 		return "", nil, err
 	}
 	out, err := e.Docker(ctx, nil, "inspect", "-f", "{{.State.Pid}} {{.NetworkSettings.SandboxKey}}", name)

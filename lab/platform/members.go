@@ -139,7 +139,7 @@ func (m *Members) Grow(ctx context.Context, n int) ([]Member, error) {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if x.Space, x.Groups, err = m.houses.house(ctx, x.Name, filepath.Join(m.inst.NetnsDir(), x.Name), nil); err != nil {
+			if x.Space, x.Groups, err = m.houses.house(ctx, berth{name: x.Name, space: filepath.Join(m.inst.NetnsDir(), x.Name)}); err != nil {
 				return fmt.Errorf("member %s: %w", x.Name, err)
 			}
 			return nil

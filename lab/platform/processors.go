@@ -27,12 +27,17 @@ type ProcessorOptions struct {
 
 // Networks of processors.
 const (
-	byHost = "host" // the host's own stack
-	byNAT  = "nat"  // a Linux bridge behind the host's address: masquerade out, ports forwarded in
+	byHost     = "host"        // the host's own stack
+	byNAT      = "nat"         // a Linux bridge behind the host's address: masquerade out, ports forwarded in
+	ownNAT     = "own-nat"     // the same, as the runtime's own tool makes it
+	ownMacvlan = "own-macvlan" // macvlan as the runtime's own tool makes it
 )
 
 // ProcessorNetworks are the networks that processors can have.
-func ProcessorNetworks() []string { return []string{byHost, byNAT, byMacvlan} }
+func ProcessorNetworks() []string { return []string{byHost, byNAT, byMacvlan, ownNAT, ownMacvlan} }
+
+// byTool tells whether the runtime's own tool makes a network.
+func byTool(network string) bool { return network == ownNAT || network == ownMacvlan }
 
 // Processor is a container whose program receives datagrams and sends them on.
 type Processor struct {
@@ -50,6 +55,7 @@ type Processors struct {
 	links
 	o       ProcessorOptions
 	houses  housing
+	engine  *Engine  // whose networks they have; nil: they have others
 	hosts   []string // namespaces
 	parents []int    // indexes of the hosts' links
 	rules   []string // of each host, for nft
@@ -86,8 +92,12 @@ func CheckProcessors(o ProcessorOptions) string {
 		return "needs root"
 	case network == byNAT && tools.Installed("nft") != nil:
 		return "nft: not installed (apt-get install nftables)"
-	case runtime == byDocker && network == byHost && hosts > 1:
-		return "the lab has one Docker engine, and its host network is that of one host"
+	case runtime == byDocker && (network == byHost || byTool(network)) && hosts > 1:
+		return "the lab has one Docker engine, and its networks are those of one host"
+	case byTool(network) && runtime != byDocker:
+		if why := checkPlugins(runtime); why != "" {
+			return why
+		}
 	}
 	if o.Relays {
 		if why := checkImage(o.Options, relayImage, builtBy); why != "" {
@@ -108,7 +118,14 @@ func OpenProcessors(ctx context.Context, o ProcessorOptions) (*Processors, error
 		return nil, err
 	}
 	l := &Processors{links: linksOf(inst), o: o, Sink: netip.AddrPortFrom(lineAddress(0, 1).Addr(), 7000)}
-	if l.houses, err = h.open(ctx, o.MemberOptions, inst); err == nil {
+	if o.Runtime == byDocker && byTool(o.Network) {
+		l.engine, err = openEngine(ctx, o.Options, map[string]string{ownNAT: suffixNAT, ownMacvlan: suffixMacvlan}[o.Network])
+		l.o.Engine = func(context.Context) (*Engine, error) { return l.engine, nil }
+	}
+	if err == nil {
+		l.houses, err = h.open(ctx, l.o.MemberOptions, inst)
+	}
+	if err == nil {
 		err = l.build(ctx)
 	}
 	if err != nil {
@@ -134,7 +151,7 @@ func (l *Processors) build(ctx context.Context) (err error) {
 	for i := range l.o.Hosts {
 		name := fmt.Sprintf("host%d", i)
 		space := ""
-		if l.o.Runtime == byDocker && l.o.Network == byHost { // its containers have the engine's network
+		if l.o.Runtime == byDocker && (l.o.Network == byHost || byTool(l.o.Network)) { // its containers have the engine's network, or are behind it
 			e, err := l.o.Engine(ctx)
 			if err != nil {
 				return err
@@ -192,6 +209,9 @@ func (l *Processors) prepare(host int, space string) error {
 			return err
 		}
 		l.parents = append(l.parents, link.Attrs().Index)
+		if l.o.Network == ownNAT {
+			return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0)
+		}
 		if l.o.Network != byNAT {
 			return nil
 		}
@@ -255,10 +275,22 @@ func (l *Processors) add(ctx context.Context, i int) (p Processor, err error) {
 		}
 		relay = []string{"-u", "-b", "65536", fmt.Sprintf("UDP4-RECV:%d", port), "UDP4-SENDTO:" + to.String()}
 	}
-	if p.Space, p.Groups, err = l.houses.house(ctx, p.Name, space, relay); err != nil {
+	c := berth{name: p.Name, space: space, relay: relay}
+	if byTool(l.o.Network) {
+		c.port, c.outside, c.inside = int(port), at, lineAddress(1, byte(1+i))
+	}
+	if p.Space, p.Groups, err = l.houses.house(ctx, c); err != nil {
 		return p, err
 	}
 	switch l.o.Network {
+	case ownNAT, ownMacvlan:
+		if l.o.Runtime != byDocker {
+			err = l.plugged(ctx, host, i, p, port)
+		}
+		if l.o.Network == ownMacvlan {
+			at = lineAddress(1, byte(1+i))
+		}
+		p.Listen = netip.AddrPortFrom(netip.IPv4Unspecified(), port)
 	case byMacvlan:
 		at = lineAddress(1, byte(1+i))
 		m := macvlans{links: links{l.inst, l.hosts[host]}, parent: l.parents[host]}
@@ -339,6 +371,11 @@ func (l *Processors) Close() error {
 	if l.houses != nil {
 		if err := l.houses.close(ctx); err != nil {
 			return fmt.Errorf("remove %s: %w", l.inst.Name, err)
+		}
+	}
+	if l.engine != nil {
+		if err := l.engine.Close(); err != nil {
+			return err
 		}
 	}
 	return RemoveInstance(l.inst)

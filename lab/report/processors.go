@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"weir.dev/weir/container/nspawn"
+	"weir.dev/weir/container/rkt"
 	"weir.dev/weir/lab"
 	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/study"
@@ -212,18 +214,26 @@ func tableOfLosses(p lab.PartResult) (figure, bool) {
 			heading = h
 			rows = append(rows, row{heading: h})
 		}
-		here := row{label: l.runtime, colour: colourOf(p.Part, l.runtime), missing: true, missingBecause: "not measured"}
+		values, name := l.measured(p, metric), l.runtime
+		if len(values) == 0 && l.runtime == rkt.Name { // its engine stands in for it
+			at := l
+			at.runtime = nspawn.Name
+			values = at.measured(p, metric)
+			if len(values) > 0 {
+				name = nspawn.Name + " for " + rkt.Name
+			}
+		}
+		here := row{label: name, colour: colourOf(p.Part, l.runtime), missing: true, missingBecause: "not measured"}
 		ours := none
-		values := l.measured(p, metric)
 		if len(values) > 0 {
 			any = true
-			here = lossRow(l.runtime, here.colour, slices.Min(values), slices.Max(values))
+			here = lossRow(name, here.colour, slices.Min(values), slices.Max(values))
 			ours = here.text
 		}
 		there := lossRow(l.runtime+", published", here.colour, l.least, l.most)
 		there.weak = true
 		rows = append(rows, here, there)
-		f.Table.Rows = append(f.Table.Rows, []string{l.hosts, l.processors, l.payload, l.runtime, ours, strconv.Itoa(len(values)), there.text})
+		f.Table.Rows = append(f.Table.Rows, []string{l.hosts, l.processors, l.payload, name, ours, strconv.Itoa(len(values)), there.text})
 	}
 	f.draw = func(width float64) *canvas { return dots(width, rows, 0, "loss of throughput, %", false) }
 	return f, any

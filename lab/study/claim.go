@@ -22,6 +22,8 @@ type Claim struct {
 	// Systems are levels of the compared factor on which the claim is judged. The first is the one nearest to the published system: the claim's verdict is its
 	// verdict. Without them the claim is judged at At.
 	Systems []string `json:"systems,omitempty"`
+	// Every says that the text is of all Systems: the claim's verdict is the worst of those that could be judged.
+	Every bool `json:"every,omitempty"`
 	// Instead are levels of the compared factor that are no such system, but what Weir offers in its place: they are judged beside it.
 	Instead []string `json:"instead,omitempty"`
 	Value   float64  `json:"value,omitempty"`    // on their hardware, or a ratio
@@ -142,6 +144,9 @@ func (p Part) validateSystems(c *check, at string, claim Claim) {
 	each("instead", claim.Instead)
 	if _, named := claim.At[p.Compare]; named && len(seen) > 0 {
 		c.add(at+".at."+p.Compare, "leave it out of at", "systems and instead say where the claim is judged")
+	}
+	if claim.Every && len(claim.Systems) < 2 {
+		c.add(at+".every", "name them in systems, or leave every out", "every one of %d systems: want at least 2", len(claim.Systems))
 	}
 	if len(claim.Instead) > 0 && len(claim.Systems) == 0 {
 		c.add(at+".instead", "name the system nearest to the published one in systems", "stands beside no system")

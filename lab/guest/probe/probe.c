@@ -3,7 +3,7 @@
 // The lab's own program inside guests: what waits, what runs and times another program, what reads and writes memory, what sends back requests. It is the
 // same file on the host, in every container and in every machine, so it needs nothing there: no C library, no shell, no allocation. See doc.go.
 //
-// Usage: probe wait | run PROGRAM ARGUMENT... | memory BYTES MILLISECONDS | echo tcp|udp PORT
+// Usage: probe wait | run PROGRAM ARGUMENT... | begin PROGRAM ARGUMENT... | memory BYTES MILLISECONDS | echo tcp|udp PORT
 #if defined(__aarch64__)
 #define __ASM_X86_BITSPERLONG_H // the headers here may be those of an x86: see build.sh
 #define __BITS_PER_LONG 64
@@ -145,6 +145,19 @@ static void run(char **argv, char **envp)
 	number(took);
 	say(1, "\n");
 	leave(status & 0x7f ? 128 + (status & 0x7f) : status >> 8 & 0xff);
+}
+
+// begin says that it is there, and runs a program when its input ends: all of whom that is the input begin at once.
+static void begin(char **argv, char **envp)
+{
+	char c;
+	long n;
+	say(1, "ready\n");
+	while ((n = S(read, 0, &c, 1, 0, 0, 0)) > 0 || n == -EINTR)
+		;
+	if (n < 0)
+		fail("input", n);
+	run(argv, envp);
 }
 
 // 256 bits: the smallest block of all, and what is read or written at a time.
@@ -297,12 +310,14 @@ __attribute__((noreturn, used)) void probe(u64 *stack)
 		stay();
 	else if (argc > 2 && equal(argv[1], "run"))
 		run(argv + 2, envp);
+	else if (argc > 2 && equal(argv[1], "begin"))
+		begin(argv + 2, envp);
 	else if (argc == 4 && equal(argv[1], "memory"))
 		memory(natural(argv[2], 1ul << 34), natural(argv[3], 60000) * 1000000);
 	else if (argc == 4 && equal(argv[1], "echo") && (equal(argv[2], "tcp") || equal(argv[2], "udp")))
 		echo(equal(argv[2], "tcp"), natural(argv[3], 65535));
 	else
-		fail("want wait, run PROGRAM..., memory BYTES MILLISECONDS, or echo tcp|udp PORT", 0);
+		fail("want wait, run PROGRAM..., begin PROGRAM..., memory BYTES MILLISECONDS, or echo tcp|udp PORT", 0);
 	leave(0);
 }
 

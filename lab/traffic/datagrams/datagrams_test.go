@@ -116,12 +116,12 @@ func saboteur(t *testing.T, in string, spoil func(b []byte) [][]byte) {
 	})
 }
 
-// What is lost, doubled, held back, damaged or of another run is counted exactly.
+// What is lost, doubled, held back, late, damaged or of another run is counted exactly.
 func TestSaboteurIsCounted(t *testing.T) {
 	in := space(t)
 	s := sink(t, in)
 	var held []byte
-	saboteur(t, in, func(b []byte) [][]byte {
+	spoil := func(b []byte) [][]byte {
 		_, number, stamp, _ := read(b)
 		switch {
 		case number%10 == 1:
@@ -144,6 +144,21 @@ func TestSaboteurIsCounted(t *testing.T) {
 			return [][]byte{b, b[:10]}
 		}
 		return [][]byte{b}
+	}
+	var late [][]byte // the last ten, until after the sender's end
+	saboteur(t, in, func(b []byte) [][]byte {
+		_, number, _, _ := read(b)
+		out := spoil(b)
+		if number < 490 {
+			return out
+		}
+		late = append(late, out...)
+		if number < 499 {
+			return nil
+		}
+		time.Sleep(drain / 2)
+		out, late = late, nil
+		return out
 	})
 	var c Count
 	for run := range uint32(20) { // numbers that a busy machine skips are not spoilt
@@ -155,10 +170,10 @@ func TestSaboteurIsCounted(t *testing.T) {
 			break
 		}
 	}
-	got := []uint64{c.Lost(), c.Unique, c.Repeated, c.Reordered, c.Damaged, c.Foreign}
-	for i, want := range []uint64{100, 400, 50, 50, 100, 50} {
+	got := []uint64{c.Lost(), c.Unique, c.Unique - c.InTime, c.Repeated, c.Reordered, c.Damaged, c.Foreign}
+	for i, want := range []uint64{100, 400, 8, 50, 50, 100, 50} {
 		if got[i] != want {
-			t.Errorf("lost, unique, repeated, reordered, damaged, foreign are %v", got)
+			t.Errorf("lost, unique, late, repeated, reordered, damaged, foreign are %v", got)
 			break
 		}
 	}
