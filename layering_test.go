@@ -60,6 +60,7 @@ var layers = map[string][]string{
 	// packages of cli, lower ones first
 	"cli/command": {"api", "instance"},
 	"cli/service": {"cli/command", "api", "daemon/config", "instance"},
+	"cli/images":  {"cli/command", "image"},
 	"cli/lab":     {"cli/command", "api/file", "lab"},
 	"cli/testbed": {"cli/command", "testbed"},
 

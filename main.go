@@ -30,7 +30,6 @@ import (
 	"weir.dev/weir/daemon"
 	"weir.dev/weir/datapath"
 	switches "weir.dev/weir/datapath/drivers"
-	"weir.dev/weir/flow"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
@@ -51,7 +50,7 @@ func main() {
 		}
 	}
 	os.Exit(cli.Main(cli.Options{
-		Version: version, Images: images, Layouts: layouts,
+		Version: version, Layouts: layouts,
 		Hooks: service.Hooks{
 			Up: up, Agent: agent, Down: down, Unit: unit, Features: features, Validate: router.Validate,
 			CheckRoot:  func(i instance.Instance) error { return coded(daemon.CheckRoot(i)) },
@@ -253,20 +252,4 @@ func sealedFeature() api.Feature {
 		f.OK, f.Detail = false, err.Error()
 	}
 	return f
-}
-
-func images(_ context.Context, i instance.Instance, dir string) ([]cli.Image, error) {
-	list, err := image.Open(i, layouts(dir)...).List()
-	if err != nil {
-		return nil, err
-	}
-	var out []cli.Image
-	for _, x := range list {
-		var ports []string
-		for _, side := range flow.SidesOf(x.Contract.Tap) {
-			ports = append(ports, side.String())
-		}
-		out = append(out, cli.Image{Ref: x.Ref, Digest: x.Digest, Ports: ports, Bytes: x.Size, Description: x.Contract.Description})
-	}
-	return out, nil
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.dev/weir/cli/command"
+	"weir.dev/weir/cli/images"
 	"weir.dev/weir/cli/lab"
 	"weir.dev/weir/cli/service"
 	"weir.dev/weir/cli/testbed"
-	"weir.dev/weir/instance"
 	"weir.dev/weir/router"
 )
 
@@ -27,22 +27,11 @@ type Options struct {
 	Version string
 
 	service.Hooks
-	// Images lists what the instance's image store has; dir is a further layout, as UpOptions.ImagesDir.
-	Images func(ctx context.Context, i instance.Instance, dir string) ([]Image, error)
-	// Layouts are the image layouts that the lab searches; dir as above.
+	// Layouts are the image layouts that are searched before the instance's own; dir is a further one, as UpOptions.ImagesDir. nil: none.
 	Layouts func(dir string) []string
 
 	Stdin          io.Reader // default os.Stdin ...
 	Stdout, Stderr io.Writer
-}
-
-// Image is one line of `weir image list`.
-type Image struct {
-	Ref         string   `json:"ref"`
-	Digest      string   `json:"digest"`
-	Ports       []string `json:"ports"`
-	Bytes       int64    `json:"size_bytes"`
-	Description string   `json:"description,omitempty"`
 }
 
 // app is the commands of one run of the program.
@@ -126,7 +115,7 @@ a packet. "weir up" starts it on this machine, "weir apply" tells it what you wa
 	a.GlobalFlags(root)
 	root.AddCommand(service.Commands(a.App, o.Hooks)...)
 	root.AddCommand(a.tokenCommand(), a.switchCommand(), a.applyCommand(), a.getCommand(), a.describeCommand(), a.traceCommand(), a.deleteCommand(),
-		a.functionCommand(), a.hostCommand(), a.secretCommand(), a.eventsCommand(), a.auditCommand(), a.backupCommand(), a.statusCommand(), a.imageCommand(), testbed.Command(a.App), lab.Command(a.App, lab.Options{Version: o.Version, Layouts: o.Layouts}), a.schemaCommand(),
+		a.functionCommand(), a.hostCommand(), a.secretCommand(), a.eventsCommand(), a.auditCommand(), a.backupCommand(), a.statusCommand(), images.Command(a.App, images.Options{Version: o.Version, Layouts: o.Layouts}), testbed.Command(a.App), lab.Command(a.App, lab.Options{Version: o.Version, Layouts: o.Layouts}), a.schemaCommand(),
 		a.versionCommand(), a.completionCommand(), command.ExitCodesTopic(), command.EnvironmentTopic())
 	command.DescribeEnvironment(root)
 	return root

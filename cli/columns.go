@@ -105,7 +105,7 @@ func functions() noun {
 				}
 				return time.Duration(f.Status.RTTns).Round(100 * time.Nanosecond).String()
 			}},
-			{head: "DIGEST", wide: true, cell: func(f api.Function) string { return shortDigest(f.Status.Image) }},
+			{head: "DIGEST", wide: true, cell: func(f api.Function) string { return command.ShortDigest(f.Status.Image) }},
 			{head: "AGE", cell: func(f api.Function) string { return since(f.Created) }},
 			{head: "MESSAGE", cell: func(f api.Function) string { return f.Status.Message }},
 		},
@@ -128,11 +128,6 @@ func ports(p api.FunctionPorts) string {
 		return fmt.Sprintf("%d > %d", p.In, p.Out)
 	}
 	return ""
-}
-
-func shortDigest(d string) string {
-	d = strings.TrimPrefix(d, "sha256:")
-	return d[:min(len(d), 12)]
 }
 
 func chains() noun {

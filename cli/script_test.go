@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"weir": func() {
 			os.Exit(cli.Main(cli.Options{
-				Version: "test", Images: images,
+				Version: "test", Layouts: func(dir string) []string { return []string{dir} },
 				Hooks: service.Hooks{
 					Up: up, CheckRoot: checkRoot, Down: down, Features: features,
 					Placements: []string{"most-available", "pack", "spread", "nearest"},
@@ -95,13 +95,6 @@ func features(context.Context, instance.Instance) ([]api.Feature, error) {
 		return append(f, api.Feature{Name: "bpffs", Detail: "mount it"}), errors.New("bpffs is missing: mount -t bpf bpf /sys/fs/bpf")
 	}
 	return f, nil
-}
-
-func images(_ context.Context, _ instance.Instance, dir string) ([]cli.Image, error) {
-	if dir != "" {
-		return []cli.Image{{Ref: dir}}, nil
-	}
-	return []cli.Image{{Ref: "wire:1", Digest: "sha256:0123456789abcdef0123", Ports: []string{"in", "out"}, Bytes: 3 << 20, Description: "hands frames on"}}, nil
 }
 
 func TestScripts(t *testing.T) { scripts(t, "testdata/script") }

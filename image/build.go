@@ -5,10 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"crypto/sha256"
 	"debug/elf"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,13 +20,9 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-
-	"weir.dev/weir/instance"
 )
 
 // epoch is the time of everything in a built image: the same sources give the same digests.
@@ -59,7 +52,7 @@ func (r Recipe) Build(ctx context.Context, layoutDir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("build image %s: %w", r.Name, err)
 	}
-	if err := put(layoutDir, r.Name+":"+r.Tag, img); err != nil {
+	if err := writable(layoutDir).put(ctx, r.Name+":"+r.Tag, img); err != nil {
 		return "", fmt.Errorf("build image %s: write layout %s: %w", r.Name, layoutDir, err)
 	}
 	return digest.String(), nil
@@ -84,86 +77,6 @@ func (r Recipe) assemble(layers ...builtLayer) (v1.Image, error) {
 		}
 	}
 	return img, nil
-}
-
-// put writes the blobs, then the index in one step: who reads meanwhile sees the old image or the new one.
-func put(dir, name string, img v1.Image) error {
-	if err := removeCorrupt(dir); err != nil {
-		return err
-	}
-	p, err := layout.FromPath(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		p, err = layout.Write(dir, empty.Index)
-	}
-	if err != nil {
-		return err
-	}
-	if err := p.WriteImage(img); err != nil {
-		return err
-	}
-	desc, err := partial.Descriptor(img)
-	if err != nil {
-		return err
-	}
-	desc.Annotations = map[string]string{refAnnotation: name}
-	desc.ArtifactType = ""
-	refs, err := readIndex(dir)
-	if err != nil {
-		return err
-	}
-	index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}
-	for _, r := range refs {
-		if r.name != name {
-			index.Manifests = append(index.Manifests, r.desc)
-		}
-	}
-	index.Manifests = append(index.Manifests, *desc)
-	slices.SortFunc(index.Manifests, func(a, b v1.Descriptor) int {
-		return strings.Compare(a.Annotations[refAnnotation], b.Annotations[refAnnotation])
-	})
-	raw, err := json.MarshalIndent(index, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := instance.WriteShared(filepath.Join(dir, "index.json"), append(raw, '\n')); err != nil {
-		return err
-	}
-	unused, err := p.GarbageCollect() // what a replaced image alone used
-	if err != nil {
-		return err
-	}
-	for _, h := range unused {
-		if err := p.RemoveBlob(h); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// removeCorrupt takes blobs out of the layout that are not what their name says, as the writer takes a blob that exists for good.
-func removeCorrupt(dir string) error {
-	blobs, err := filepath.Glob(filepath.Join(dir, "blobs", "sha256", "*"))
-	if err != nil {
-		return err
-	}
-	for _, file := range blobs {
-		f, err := os.Open(file)
-		if err != nil {
-			return err
-		}
-		h := sha256.New()
-		_, err = io.Copy(h, f)
-		f.Close()
-		if err != nil {
-			return err
-		}
-		if hex.EncodeToString(h.Sum(nil)) != filepath.Base(file) {
-			if err := os.Remove(file); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // ownLayer compiles and collects the recipe's files.

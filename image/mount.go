@@ -162,12 +162,12 @@ func (s *Store) unmountAll(ctx context.Context) error {
 	return nil
 }
 
-// flock takes an exclusive lock, polling so that ctx can end the wait.
-func flock(ctx context.Context, f *os.File) error {
+// flock takes a lock (LOCK_EX, LOCK_SH), polling so that ctx can end the wait.
+func flock(ctx context.Context, f *os.File, how int) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 		if err == nil {
 			return nil
 		}
@@ -176,7 +176,7 @@ func flock(ctx context.Context, f *os.File) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("lock %s, held by another process of this instance: %w", f.Name(), ctx.Err())
+			return fmt.Errorf("lock %s, held by another process: %w", f.Name(), ctx.Err())
 		case <-tick.C:
 		}
 	}

@@ -49,9 +49,12 @@ type entry struct {
 	layers []v1.Descriptor // beside image.Layers
 }
 
+// OwnLayout is the layout of an instance that Pull, Import and Delete change.
+func OwnLayout(i instance.Instance) string { return filepath.Join(i.Root, "images", "layout") }
+
 // Open makes a store that searches the given layouts in order, then the instance's own. A layout that does not exist (yet) is empty.
 func Open(inst instance.Instance, dirs ...string) *Store {
-	own := filepath.Join(inst.Root, "images", "layout")
+	own := OwnLayout(inst)
 	return &Store{inst: inst, dirs: append(slices.Clone(dirs), own), own: own}
 }
 
@@ -136,6 +139,9 @@ func (s *Store) resolve(ref string) (*entry, error) {
 		for _, r := range refs {
 			have = append(have, r.name)
 		}
+	}
+	if _, err := ParseRemote(ref, RemoteOptions{}); err == nil {
+		return nil, fmt.Errorf("%w on this host: `weir image pull %s` fetches it", ErrNotFound, ref)
 	}
 	if len(have) == 0 {
 		return nil, fmt.Errorf("%w: no image in %s; %s", ErrNotFound, strings.Join(s.dirs, ", "), remedy)
@@ -369,17 +375,26 @@ func choosePlatform(layout string, raw []byte) (v1.Hash, []byte, error) {
 	if err != nil {
 		return v1.Hash{}, nil, fmt.Errorf("%w: image index: %v", ErrCorrupt, err)
 	}
+	d, err := platformOf(index)
+	if err != nil {
+		return v1.Hash{}, nil, err
+	}
+	raw, err = readBlob(layout, d.Digest)
+	return d.Digest, raw, err
+}
+
+// platformOf is what an index has for this machine.
+func platformOf(index *v1.IndexManifest) (v1.Descriptor, error) {
 	var have []string
 	for _, d := range index.Manifests {
 		if p := d.Platform; p != nil {
 			if p.OS == "linux" && p.Architecture == runtime.GOARCH {
-				raw, err := readBlob(layout, d.Digest)
-				return d.Digest, raw, err
+				return d, nil
 			}
 			have = append(have, p.OS+"/"+p.Architecture)
 		}
 	}
-	return v1.Hash{}, nil, fmt.Errorf("%w for linux/%s: there are %s", ErrNotFound, runtime.GOARCH, strings.Join(have, ", "))
+	return v1.Descriptor{}, fmt.Errorf("%w for linux/%s: there are %s", ErrNotFound, runtime.GOARCH, strings.Join(have, ", "))
 }
 
 // Destroy unmounts everything that Mount mounted. The unpacked layers stay: they are a cache in the instance's root.

@@ -339,7 +339,7 @@ func TestHostileLayer(t *testing.T) {
 	img, err := r.assemble(layer)
 	must(t, err)
 	layout := filepath.Join(t.TempDir(), "layout")
-	must(t, put(layout, "bad:1", img))
+	must(t, writable(layout).put(t.Context(), "bad:1", img))
 	_, err = newStore(t, layout).Mount(t.Context(), "bad")
 	if _, serr := os.Lstat(target); serr == nil {
 		t.Errorf("it wrote outside (%v)", err)
@@ -382,7 +382,7 @@ func TestLayerThatUnpacksToTooMuch(t *testing.T) {
 	img, err := recipe(t, "bomb", "1", "x").assemble(sparse(t, 1<<50))
 	must(t, err)
 	layout := filepath.Join(t.TempDir(), "layout")
-	must(t, put(layout, "bomb:1", img))
+	must(t, writable(layout).put(t.Context(), "bomb:1", img))
 	s := newStore(t, layout)
 	must(t, os.MkdirAll(s.inst.Root, 0o755))
 	must(t, unix.Mount("tmpfs", s.inst.Root, "tmpfs", 0, "size=30m")) // or the test would fill the disk, if it failed
@@ -392,7 +392,7 @@ func TestLayerThatUnpacksToTooMuch(t *testing.T) {
 	}
 	img, err = recipe(t, "hole", "1", "x").assemble(sparse(t, 1<<20))
 	must(t, err)
-	must(t, put(layout, "hole:1", img))
+	must(t, writable(layout).put(t.Context(), "hole:1", img))
 	dir, err := s.Mount(t.Context(), "hole")
 	must(t, err)
 	defer unix.Unmount(dir, unix.MNT_DETACH)
@@ -418,7 +418,7 @@ func TestOtherArchitecture(t *testing.T) {
 	img, err = withConfig(img, cf)
 	must(t, err)
 	layout := filepath.Join(t.TempDir(), "layout")
-	must(t, put(layout, "big:1", img))
+	must(t, writable(layout).put(t.Context(), "big:1", img))
 	if _, err := newStore(t, layout).Resolve("big"); err == nil || !strings.Contains(err.Error(), "built for s390x, this machine is "+runtime.GOARCH) {
 		t.Errorf("got %v", err)
 	}
@@ -442,7 +442,7 @@ func TestImagesThatDoNotFitAreRefused(t *testing.T) {
 			img, err := recipe(t, name, "1", "x").assemble(x.layers...)
 			must(t, err)
 			layout := filepath.Join(t.TempDir(), "layout")
-			must(t, put(layout, name+":1", img))
+			must(t, writable(layout).put(t.Context(), name+":1", img))
 			s := newStore(t, layout)
 			must(t, os.MkdirAll(s.inst.Root, 0o755))
 			must(t, unix.Mount("tmpfs", s.inst.Root, "tmpfs", 0, "size=30m"))

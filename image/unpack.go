@@ -57,7 +57,7 @@ func (s *Store) unpackAll(ctx context.Context, e *entry) error {
 		return fmt.Errorf("lock layers: %w", err)
 	}
 	defer lock.Close()
-	if err := flock(ctx, lock); err != nil {
+	if err := flock(ctx, lock, unix.LOCK_EX); err != nil {
 		return err
 	}
 	if err := removePartial(dir); err != nil {

@@ -73,17 +73,26 @@ func OpenSign(o stats.Open) string {
 	return map[stats.Open]string{stats.AtLeast: "≥ ", stats.AtMost: "≤ "}[o]
 }
 
-// Bound is a variant whose generator may have been what limited it: its NDR or its PDR is a lower bound.
+// Bound is a variant whose generator may have been what limited it: its NDR or its PDR, or its rate under overload, is a lower bound.
 type Bound struct {
 	Variant study.Variant `json:"variant"`
-	Limited int           `json:"limited"` // trials
-	Of      int           `json:"of"`      // valid ones
+	Rate    bool          `json:"rate,omitempty"` // under overload
+	Limited int           `json:"limited"`        // trials
+	Of      int           `json:"of"`             // valid ones
 }
 
 func bounds(p study.Part, records []study.Record) (out []Bound) {
 	for _, v := range p.Variants() {
-		b := Bound{Variant: v}
+		b := Bound{Variant: v, Rate: p.Experiment == experiment.PPS}
 		for _, r := range records {
+			if b.Rate && r.Void == "" && slices.Equal(r.Trial.Variant, v) {
+				if limited, ok := experiment.Underfed(r.Raw); ok {
+					b.Of++
+					if limited {
+						b.Limited++
+					}
+				}
+			}
 			if limited, ok := r.Values[experiment.ValueLimited]; ok && r.Void == "" && slices.Equal(r.Trial.Variant, v) {
 				b.Limited += int(limited)
 				b.Of++
@@ -98,5 +107,8 @@ func bounds(p study.Part, records []study.Record) (out []Bound) {
 
 // String says it in words.
 func (b Bound) String() string {
+	if b.Rate {
+		return fmt.Sprintf("%s: limited by the generator, which sent less than %g times what arrived, in %d of %d trials: its rate is a lower bound", strings.Join(b.Variant, " "), experiment.Headroom, b.Limited, b.Of)
+	}
 	return fmt.Sprintf("%s: limited by the generator, whose ceiling is less than %g times the result, in %d of %d trials: its NDR or its PDR is a lower bound", strings.Join(b.Variant, " "), experiment.Headroom, b.Limited, b.Of)
 }

@@ -199,3 +199,9 @@ func Size(n int64) string {
 	}
 	return fmt.Sprintf("%.0f%c", f, units[i])
 }
+
+// ShortDigest is as much of a digest as people compare.
+func ShortDigest(d string) string {
+	d = strings.TrimPrefix(d, "sha256:")
+	return d[:min(len(d), 12)]
+}

@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"strconv"
@@ -251,6 +252,16 @@ func (n SentFrames) Values() map[string]float64 {
 		}
 	}
 	return v
+}
+
+// Underfed tells of a trial's raw counts whether the generator sent so little more than what arrived that it may be what limited the rate. ok is false where
+// the rate is not that of an overload.
+func Underfed(raw json.RawMessage) (limited, ok bool) {
+	var n SentFrames
+	if err := json.Unmarshal(raw, &n); err != nil || n.Mode != modeLoss || n.Unique == 0 {
+		return false, false
+	}
+	return float64(n.Sent) < Headroom*float64(n.Unique), true
 }
 
 // Check reports counts that contradict each other, and values that do not follow from them.

@@ -1,0 +1,382 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sys/unix"
+)
+
+// maxEntries of an archive of images: a blob each.
+const maxEntries = 10_000
+
+// Import takes the images of an archive into the instance's own layout: of an OCI layout (as `skopeo copy ... oci-archive:FILE`, `podman save --format
+// oci-archive` and Export write it), a directory with one, or of `docker save`. as is the name of the only image; empty: they keep those that they have.
+func (s *Store) Import(ctx context.Context, file, as string) ([]Image, error) {
+	if as != "" {
+		if _, _, digest, err := splitRef(as); err != nil || digest != "" {
+			return nil, fmt.Errorf("name %q: want NAME or NAME:TAG", as)
+		}
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, fmt.Errorf("import: %w", err)
+	}
+	var names []string
+	switch {
+	case info.IsDir():
+		names, err = s.importLayout(ctx, file, as)
+	case !info.Mode().IsRegular():
+		err = fmt.Errorf("want a file, or a directory with an OCI layout")
+	default:
+		names, err = s.importFile(ctx, file, as)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("import %s: %w", file, err)
+	}
+	var out []Image
+	for _, n := range names {
+		img, err := s.Verify(ctx, n)
+		if err != nil {
+			return out, err
+		}
+		out = append(out, img)
+	}
+	return out, nil
+}
+
+// importFile tells the kinds of archives apart. Newer engines write both into one file.
+func (s *Store) importFile(ctx context.Context, file, as string) ([]string, error) {
+	own := writable(s.own)
+	if _, err := own.first(ctx); err != nil {
+		return nil, err
+	}
+	use, err := own.hold(ctx, useFile, unix.LOCK_SH) // nobody collects what is half there
+	if err != nil {
+		return nil, err
+	}
+	defer use.Close()
+	dir := filepath.Join(s.own, partialsDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	half, err := os.MkdirTemp(dir, "import-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(half)
+	kind, err := extract(ctx, file, half)
+	if err != nil {
+		return nil, err
+	}
+	if kind.docker {
+		return s.importDocker(ctx, file, as)
+	}
+	if kind.oci {
+		return s.importLayout(ctx, half, as)
+	}
+	return nil, errors.New("neither an OCI archive nor one of `docker save`: it has no index.json and no manifest.json")
+}
+
+// kinds of archives that a file is.
+type kinds struct{ oci, docker bool }
+
+// extract the files of an OCI layout, and nothing else, to a directory. A compressed archive is refused: it cannot be read in any order.
+func extract(ctx context.Context, file, to string) (k kinds, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return k, err
+	}
+	defer f.Close()
+	if err := os.MkdirAll(filepath.Join(to, "blobs", "sha256"), 0o700); err != nil {
+		return k, err
+	}
+	all := tar.NewReader(f)
+	var total int64
+	for n := 0; ; n++ {
+		h, err := all.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return k, nil
+		case err != nil && n == 0:
+			return k, fmt.Errorf("no tar archive (a compressed one has to be unpacked first): %w", err)
+		case err != nil:
+			return k, err
+		case n >= maxEntries:
+			return k, fmt.Errorf("more than %d files", maxEntries)
+		case ctx.Err() != nil:
+			return k, ctx.Err()
+		}
+		name := path.Clean(h.Name)
+		k.docker = k.docker || name == "manifest.json"
+		k.oci = k.oci || name == "index.json"
+		hex, blob := strings.CutPrefix(name, "blobs/sha256/")
+		if _, err := v1.NewHash("sha256:" + hex); h.Typeflag != tar.TypeReg || !(blob && err == nil || name == "index.json" || name == "oci-layout") {
+			continue
+		}
+		if total += h.Size; h.Size < 0 || total > maxUnpacked {
+			return k, fmt.Errorf("it has more than %d GiB", maxUnpacked>>30)
+		}
+		if err := writeNew(filepath.Join(to, filepath.FromSlash(name)), all); err != nil {
+			return k, err
+		}
+	}
+}
+
+func writeNew(file string, content io.Reader) error {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, content)
+	if errors.Is(err, unix.ENOSPC) {
+		err = fmt.Errorf("%w: free some space there or choose another --root", err)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// importLayout copies what a layout has for this machine.
+func (s *Store) importLayout(ctx context.Context, dir, as string) (names []string, err error) {
+	refs, err := readIndex(dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(refs) == 0 {
+		return nil, errors.New("it has no image: want an OCI layout with an index.json that names some")
+	}
+	if as != "" && len(refs) > 1 {
+		return nil, fmt.Errorf("it has %d images: one name is not enough for them", len(refs))
+	}
+	from := &Store{dirs: []string{dir}, own: dir}
+	for _, r := range refs {
+		name := r.name
+		if as != "" {
+			name = as
+		} else if full := r.desc.Annotations["io.containerd.image.name"]; full != "" { // of newer engines, whose own annotation is the tag alone
+			name = familiar(full)
+		}
+		img, err := from.stored(ctx, r.desc.Digest.String())
+		if err != nil {
+			return names, err
+		}
+		if err := writable(s.own).put(ctx, name, img); err != nil {
+			return names, err
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
+
+// familiar is a reference as people write it: without docker.io and library.
+func familiar(ref string) string {
+	r, err := name.ParseReference(ref)
+	if err != nil || r.Context().RegistryStr() != name.DefaultRegistry {
+		return ref
+	}
+	return strings.TrimPrefix(r.Context().RepositoryStr(), "library/") + ":" + r.Identifier()
+}
+
+// importDocker reads an archive of `docker save`.
+func (s *Store) importDocker(ctx context.Context, file, as string) (names []string, err error) {
+	open := func() (io.ReadCloser, error) { return os.Open(file) }
+	m, err := tarball.LoadManifest(open)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range m {
+		names = append(names, d.RepoTags...)
+	}
+	if as != "" {
+		if len(m) != 1 {
+			return nil, fmt.Errorf("it has %d images: one name is not enough for them", len(m))
+		}
+		img, err := tarball.Image(open, nil)
+		if err != nil {
+			return nil, err
+		}
+		return []string{as}, writable(s.own).put(ctx, as, img)
+	}
+	if len(names) == 0 {
+		return nil, errors.New("its image has no name: give it one (--as NAME:TAG)")
+	}
+	for i, n := range names {
+		tag, err := name.NewTag(n)
+		if err != nil {
+			return nil, err
+		}
+		img, err := tarball.Image(open, &tag)
+		if err != nil {
+			return nil, err
+		}
+		names[i] = familiar(n)
+		if err := writable(s.own).put(ctx, names[i], img); err != nil {
+			return nil, err
+		}
+	}
+	return names, nil
+}
+
+// ImportFromEngine takes an image of a Docker engine on this machine, at a socket, into the instance's own layout.
+func (s *Store) ImportFromEngine(ctx context.Context, socket, image, as string) ([]Image, error) {
+	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
+	defer c.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker/images/get?names="+url.QueryEscape(image), nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("the Docker engine at %s: %w", socket, errors.Unwrap(err))
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		var said struct{ Message string }
+		_ = json.NewDecoder(io.LimitReader(resp.Body, maxDocument)).Decode(&said) // the status is told anyway
+		return nil, fmt.Errorf("the Docker engine at %s: image %s: %s: %s", socket, image, resp.Status, said.Message)
+	}
+	if as == "" {
+		as = familiar(image)
+	}
+	return s.ImportFrom(ctx, resp.Body, as)
+}
+
+// ImportFrom is Import of an archive that is read once.
+func (s *Store) ImportFrom(ctx context.Context, r io.Reader, as string) ([]Image, error) {
+	if _, err := writable(s.own).first(ctx); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(s.own, partialsDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.CreateTemp(dir, "import-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(f.Name())
+	n, err := io.Copy(f, io.LimitReader(r, maxUnpacked+1))
+	if n > maxUnpacked {
+		err = fmt.Errorf("it has more than %d GiB", maxUnpacked>>30)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("import: %w", err)
+	}
+	return s.Import(ctx, f.Name(), as)
+}
+
+// Export writes this machine's platform of an image as an OCI archive, a tar file that Import, skopeo and Podman read. The same image gives the same bytes.
+func (s *Store) Export(ctx context.Context, ref string, w io.Writer) error {
+	img, err := s.stored(ctx, ref)
+	if err != nil {
+		return err
+	}
+	d := v1.Descriptor{MediaType: img.parsed.MediaType, Size: int64(len(img.manifest)), Annotations: map[string]string{refAnnotation: ref}}
+	if d.Digest, err = img.Digest(); err != nil {
+		return err
+	}
+	index, err := json.Marshal(v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: []v1.Descriptor{d}})
+	if err != nil {
+		return err
+	}
+	config, err := img.RawConfigFile()
+	if err != nil {
+		return err
+	}
+	t := tar.NewWriter(w)
+	add := func(name string, size int64, content io.Reader) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o644, ModTime: epoch, Format: tar.FormatPAX})
+		if err == nil {
+			_, err = io.Copy(t, content)
+		}
+		return err
+	}
+	small := func(name string, content []byte) error {
+		return add(name, int64(len(content)), bytes.NewReader(content))
+	}
+	blob := func(h v1.Hash) string { return "blobs/sha256/" + h.Hex }
+	for _, err := range []error{
+		small("oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)), small("index.json", index), small(blob(d.Digest), img.manifest), small(blob(img.parsed.Config.Digest), config),
+	} {
+		if err != nil {
+			return fmt.Errorf("export %s: %w", ref, err)
+		}
+	}
+	seen := map[v1.Hash]bool{}
+	for _, l := range img.parsed.Layers {
+		if seen[l.Digest] {
+			continue
+		}
+		seen[l.Digest] = true
+		f, err := openLayer(blobPath(img.entry.layout, l.Digest))
+		if err == nil {
+			err = errors.Join(add(blob(l.Digest), l.Size, f), f.Close())
+		}
+		if err != nil {
+			return fmt.Errorf("export %s: %w", ref, err)
+		}
+	}
+	if err := t.Close(); err != nil {
+		return fmt.Errorf("export %s: %w", ref, err)
+	}
+	return nil
+}
+
+// Delete takes images out of the instance's own layout, by name. Functions that run keep what they have; one of an image that is gone cannot be made anew.
+func (s *Store) Delete(ctx context.Context, names ...string) error {
+	refs, err := readIndex(s.own)
+	if err != nil {
+		return err
+	}
+	var own []string
+	for _, n := range names {
+		found := ""
+		for _, r := range refs {
+			if r.name == n || r.desc.Digest.String() == n {
+				found = r.name
+			}
+		}
+		if found == "" {
+			if _, err := s.resolve(n); err == nil {
+				return fmt.Errorf("image %s: it is not in %s: it came with this program, or stands under another name", n, s.own)
+			}
+			return fmt.Errorf("image %s: %w in %s", n, ErrNotFound, s.own)
+		}
+		own = append(own, found)
+	}
+	return writable(s.own).remove(ctx, own...)
+}
+
+// Collect removes from the instance's own layout what no image uses, and what interrupted pulls left. It says how many bytes that was.
+func (s *Store) Collect(ctx context.Context) (int64, error) {
+	own := writable(s.own)
+	if _, err := os.Stat(s.own); err != nil {
+		return 0, nil // nothing is there
+	}
+	use, err := own.hold(ctx, useFile, unix.LOCK_EX)
+	if err != nil {
+		return 0, err
+	}
+	defer use.Close()
+	return own.collect(true)
+}

@@ -1,0 +1,602 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// registry is our own, behind what a test does with its answers.
+type registry struct {
+	*httptest.Server
+	Store *Store
+
+	mu     sync.Mutex
+	asked  map[string]int                                                  // requests by method and path
+	ranges []string                                                        // that were asked for
+	spoil  func(w http.ResponseWriter, r *http.Request, good http.Handler) // nil: nothing
+}
+
+// of a store with images.
+func registryOf(t *testing.T, s *Store, token string) *registry {
+	t.Helper()
+	x := &registry{Store: s, asked: map[string]int{}}
+	good := s.Handler(token)
+	x.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x.mu.Lock()
+		x.asked[r.Method+" "+r.URL.Path]++
+		if g := r.Header.Get("Range"); g != "" {
+			x.ranges = append(x.ranges, g)
+		}
+		spoil := x.spoil
+		x.mu.Unlock()
+		if spoil != nil {
+			spoil(w, r, good)
+			return
+		}
+		good.ServeHTTP(w, r)
+	}))
+	t.Cleanup(x.Close)
+	return x
+}
+
+func (x *registry) host() string { return strings.TrimPrefix(x.URL, "http://") }
+
+func (x *registry) set(spoil func(w http.ResponseWriter, r *http.Request, good http.Handler)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.spoil, x.asked, x.ranges = spoil, map[string]int{}, nil
+}
+
+// blobs that were asked for, by digest.
+func (x *registry) blobs() map[string]int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := map[string]int{}
+	for k, n := range x.asked {
+		if _, digest, ok := strings.Cut(k, "/blobs/"); ok && strings.HasPrefix(k, "GET ") {
+			out[digest] = n
+		}
+	}
+	return out
+}
+
+// isBlob tells requests for the contents of a blob of more than a few bytes.
+func isBlob(r *http.Request, h string) bool {
+	return r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/blobs/"+h)
+}
+
+// bigImage has some MiB that do not compress, for this machine.
+func bigImage(t *testing.T, layers int, bytes int64) v1.Image {
+	t.Helper()
+	img, err := random.Image(bytes, int64(layers))
+	must(t, err)
+	c, err := img.ConfigFile()
+	must(t, err)
+	c = c.DeepCopy()
+	c.Architecture, c.OS = runtime.GOARCH, "linux"
+	img, err = mutate.ConfigFile(img, c)
+	must(t, err)
+	return img
+}
+
+// with puts an image into a new store's own layout.
+func with(t *testing.T, name string, img v1.Image) *Store {
+	t.Helper()
+	s := newStore(t)
+	must(t, writable(s.own).put(t.Context(), name, img))
+	return s
+}
+
+func layersOf(t *testing.T, img v1.Image) (out []string) {
+	t.Helper()
+	m, err := img.Manifest()
+	must(t, err)
+	for _, l := range m.Layers {
+		out = append(out, l.Digest.String())
+	}
+	return out
+}
+
+// What is pushed and pulled is what was built, from Debian's registry and from our own; it runs, and nothing is fetched twice.
+func TestPushAndPull(t *testing.T) {
+	digest := ""
+	from := newStore(t)
+	digest = built(t, from.own, recipe(t, "fw", "1", "hello", LabelPorts, "in,out", LabelDescription, "x"))
+	theirs := debianRegistry(t)
+	sent, err := from.Push(t.Context(), "fw", theirs+"/nf/fw:1", RemoteOptions{})
+	must(t, err)
+	if sent != digest {
+		t.Errorf("pushed %s, built %s", sent, digest)
+	}
+	ours := registryOf(t, from, "")
+	for _, ref := range []string{theirs + "/nf/fw:1", theirs + "/nf/fw@" + digest, ours.host() + "/fw:1", ours.host() + "/fw@" + digest} {
+		to := newStore(t)
+		var most atomic.Int64
+		o := RemoteOptions{Progress: func(done, all int64) {
+			if done > all || done < 0 {
+				t.Errorf("%d of %d bytes", done, all)
+			}
+			most.Store(max(most.Load(), done))
+		}}
+		img, err := to.Pull(t.Context(), ref, o)
+		if err != nil {
+			t.Fatalf("%s: %v", ref, err)
+		}
+		if img.Digest != digest || img.Ref != ref || img.Contract.Description != "x" || most.Load() < img.Size {
+			t.Errorf("%s: %+v, %d bytes seen", ref, img, most.Load())
+		}
+		root, err := to.Mount(t.Context(), ref)
+		must(t, err)
+		if text, err := os.ReadFile(filepath.Join(root, "file")); string(text) != "hello" {
+			t.Errorf("%s: %q, %v", ref, text, err)
+		}
+		ours.set(nil)
+		if _, err := to.Pull(t.Context(), ref, RemoteOptions{}); err != nil || len(ours.blobs()) != 0 {
+			t.Errorf("again: %v, %v", ours.blobs(), err)
+		}
+	}
+}
+
+// debianRegistry runs the distribution's registry on this machine's loopback.
+func debianRegistry(t *testing.T) string {
+	t.Helper()
+	program, err := exec.LookPath("docker-registry")
+	if err != nil {
+		t.Fatalf("%v: make peers unpacks it", err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	at := l.Addr().String()
+	must(t, l.Close())
+	dir := t.TempDir()
+	config := filepath.Join(dir, "config.yml")
+	must(t, os.WriteFile(config, []byte(fmt.Sprintf("version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q}\n", dir, at)), 0o600))
+	cmd := exec.Command(program, "serve", config)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = &said, &said, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		resp, err := http.Get("http://" + at + "/v2/")
+		if err == nil {
+			resp.Body.Close()
+			return at
+		}
+		if time.Since(begin) > 20*time.Second {
+			t.Fatalf("the registry does not answer: %v: %s", err, said.String())
+		}
+	}
+}
+
+// A pull that is cut half-way leaves no image, and the next one goes on where it was.
+func TestACutPullGoesOn(t *testing.T) {
+	img := bigImage(t, 1, 8<<20)
+	x := registryOf(t, with(t, "big:1", img), "")
+	layer, ref := layersOf(t, img)[0], x.host()+"/big:1"
+	to := newStore(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	half := func(w http.ResponseWriter, r *http.Request, good http.Handler) {
+		if isBlob(r, layer) {
+			w = &cutting{ResponseWriter: w, left: 4 << 20, cut: cancel}
+		}
+		good.ServeHTTP(w, r)
+	}
+	x.set(half)
+	if _, err := to.Pull(ctx, ref, RemoteOptions{}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("cut: %v", err)
+	}
+	if all, err := to.List(); len(all) != 0 || err != nil {
+		t.Fatalf("half an image is there: %v, %v", all, err)
+	}
+	x.set(nil)
+	if _, err := to.Pull(t.Context(), ref, RemoteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if len(x.ranges) != 1 || x.ranges[0] == "bytes=0-" {
+		t.Errorf("ranges %v: it did not go on", x.ranges)
+	}
+	// In the middle of one pull, too.
+	to = newStore(t)
+	once := sync.Once{}
+	x.set(func(w http.ResponseWriter, r *http.Request, good http.Handler) {
+		if isBlob(r, layer) {
+			once.Do(func() { w = &cutting{ResponseWriter: w, left: 3 << 20, cut: func() {}} })
+		}
+		good.ServeHTTP(w, r)
+	})
+	if _, err := to.Pull(t.Context(), ref, RemoteOptions{}); err != nil || len(x.ranges) != 1 {
+		t.Errorf("a connection that breaks: %v, ranges %v", err, x.ranges)
+	}
+	// What a former try left wrong is not gone on with for ever.
+	to = newStore(t)
+	dir := filepath.Join(to.own, partialsDir)
+	must(t, os.MkdirAll(dir, 0o700))
+	must(t, os.WriteFile(filepath.Join(dir, strings.TrimPrefix(layer, "sha256:")), bytes.Repeat([]byte("x"), 1<<20), 0o600))
+	x.set(nil)
+	if _, err := to.Pull(t.Context(), ref, RemoteOptions{}); err != nil {
+		t.Errorf("a wrong half: %v", err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 0 {
+		t.Errorf("%v are left", left)
+	}
+}
+
+// cutting breaks a connection after some bytes.
+type cutting struct {
+	http.ResponseWriter
+	left int
+	cut  func()
+}
+
+func (c *cutting) Write(b []byte) (int, error) {
+	if len(b) < c.left {
+		c.left -= len(b)
+		return c.ResponseWriter.Write(b)
+	}
+	_, _ = c.ResponseWriter.Write(b[:c.left])
+	c.ResponseWriter.(http.Flusher).Flush()
+	time.Sleep(100 * time.Millisecond) // they arrive
+	c.cut()
+	panic(http.ErrAbortHandler)
+}
+
+// Each lie is told for what it is, and nothing of it is kept as an image.
+func TestRegistriesThatLie(t *testing.T) {
+	img := bigImage(t, 1, 1<<20)
+	store := with(t, "big:1", img)
+	foreign := bigImage(t, 1, 1000)
+	c, err := foreign.ConfigFile()
+	must(t, err)
+	c = c.DeepCopy()
+	c.Architecture = "vax"
+	foreign, err = mutate.ConfigFile(foreign, c)
+	must(t, err)
+	must(t, writable(store.own).put(t.Context(), "foreign:1", foreign))
+	labelled, err := mutate.Config(bigImage(t, 1, 1000), v1.Config{Labels: map[string]string{"weir.wings": "two"}})
+	must(t, err)
+	must(t, writable(store.own).put(t.Context(), "labelled:1", labelled))
+	x := registryOf(t, store, "")
+	layer := layersOf(t, img)[0]
+	m, err := img.Manifest()
+	must(t, err)
+	other := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: foreign, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "vax"}}})
+	index, err := other.RawManifest()
+	must(t, err)
+	body := func(status int, kind types.MediaType, b []byte) func(http.ResponseWriter) {
+		return func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", string(kind))
+			w.WriteHeader(status)
+			_, _ = w.Write(b)
+		}
+	}
+	for name, c := range map[string]struct {
+		ref    string
+		at     string // part of the path that is answered otherwise
+		answer func(http.ResponseWriter)
+		want   string
+	}{
+		"another content":     {"big:1", "/blobs/" + layer, body(200, "", bytes.Repeat([]byte("x"), int(m.Layers[0].Size))), "image corrupt"},
+		"too little":          {"big:1", "/blobs/" + layer, body(200, "", []byte("x")), "it ended after 1 of"},
+		"too much":            {"big:1", "/blobs/" + layer, body(200, "", bytes.Repeat([]byte("x"), 3<<20)), "image corrupt"},
+		"no blob":             {"big:1", "/blobs/" + layer, body(404, "", nil), "has no big:1"},
+		"another manifest":    {"big@sha256:" + strings.Repeat("0", 64), "/manifests/", body(200, types.OCIManifestSchema1, []byte("{}")), "manifest digest"},
+		"no manifest":         {"big:1", "/manifests/", body(200, types.OCIManifestSchema1, []byte("{")), "image corrupt"},
+		"an endless manifest": {"big:1", "/manifests/", body(200, types.OCIManifestSchema1, bytes.Repeat([]byte(" "), 40<<20)), "image corrupt"},
+		"no such platform":    {"big:1", "/manifests/", body(200, types.OCIImageIndex, index), "for linux/" + runtime.GOARCH + ": there are linux/vax"},
+		"a foreign processor": {"foreign:1", "", nil, "built for vax"},
+		"a label":             {"labelled:1", "", nil, "weir.wings"},
+		"an expired token":    {"big:1", "/manifests/", body(401, "application/json", []byte(`{"errors":[{"code":"UNAUTHORIZED","message":"token expired"}]}`)), "docker login " + x.host()},
+		"unknown":             {"none:1", "", nil, "has no none:1"},
+		"out of order":        {"big:1", "/manifests/", body(500, "", []byte("on fire")), "500"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if c.at != "" && strings.Contains(r.URL.Path, c.at) {
+					c.answer(w)
+					return
+				}
+				store.Handler("").ServeHTTP(w, r)
+			}))
+			defer mine.Close()
+			host := strings.TrimPrefix(mine.URL, "http://")
+			to := newStore(t)
+			_, err := to.Pull(t.Context(), host+"/"+c.ref, RemoteOptions{})
+			want := strings.ReplaceAll(c.want, x.host(), host)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v: want %q", err, want)
+			}
+			if all, lerr := to.List(); len(all) != 0 || lerr != nil {
+				t.Errorf("something is there: %v, %v", all, lerr)
+			}
+			freed, gerr := to.Collect(t.Context())
+			if left, _ := filepath.Glob(filepath.Join(to.own, "blobs", "sha256", "*")); gerr != nil || len(left) != 0 {
+				t.Errorf("%v are left after %d bytes, %v", left, freed, gerr)
+			}
+		})
+	}
+	down := newStore(t)
+	gone := x.host()
+	x.Close()
+	if _, err := down.Pull(t.Context(), gone+"/big:1", RemoteOptions{}); err == nil || !strings.Contains(err.Error(), "nobody answers at "+gone) {
+		t.Errorf("nobody there: %v", err)
+	}
+	for _, ref := range []string{"fw", "fw:1", "nf/fw:1", "", "/", "localhost/"} {
+		if _, err := down.Pull(t.Context(), ref, RemoteOptions{}); err == nil {
+			t.Errorf("%q was pulled", ref)
+		}
+	}
+}
+
+// Twenty pulls at once of images that share layers fetch each layer once.
+func TestPullsAtOnceShareLayers(t *testing.T) {
+	base := bigImage(t, 3, 1<<20)
+	store := newStore(t)
+	for i := range 20 {
+		img, err := mutate.Config(base, v1.Config{Env: []string{fmt.Sprint("N=", i)}})
+		must(t, err)
+		must(t, writable(store.own).put(t.Context(), fmt.Sprintf("fw:%d", i), img))
+	}
+	x := registryOf(t, store, "")
+	to := newStore(t)
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			other := Open(to.inst) // as another process has it
+			if _, err := other.Pull(t.Context(), fmt.Sprintf("%s/fw:%d", x.host(), i), RemoteOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	fetched := x.blobs()
+	for _, l := range layersOf(t, base) {
+		if fetched[l] != 1 {
+			t.Errorf("layer %s was fetched %d times", l, fetched[l])
+		}
+	}
+	if have, err := to.List(); len(have) != 20 || err != nil {
+		t.Errorf("%d images, %v", len(have), err)
+	}
+}
+
+// A registry with a token lets in who has it, and nobody writes to it.
+func TestTheRegistryIsForReadersWithTheToken(t *testing.T) {
+	img := bigImage(t, 1, 1000)
+	x := registryOf(t, with(t, "big:1", img), "0123456789abcdef")
+	if _, err := newStore(t).Pull(t.Context(), x.host()+"/big:1", RemoteOptions{}); err == nil || !strings.Contains(err.Error(), "wants other credentials") {
+		t.Errorf("without: %v", err)
+	}
+	dir := t.TempDir()
+	t.Setenv("DOCKER_CONFIG", dir)
+	for password, want := range map[string]bool{"0123456789abcdef": true, "0123456789abcdeF": false} {
+		auth := map[string]any{"auths": map[string]any{x.host(): map[string]string{"username": "weir", "password": password}}}
+		text, err := json.Marshal(auth)
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(dir, "config.json"), text, 0o600))
+		if _, err := newStore(t).Pull(t.Context(), x.host()+"/big:1", RemoteOptions{}); (err == nil) != want {
+			t.Errorf("password %s: %v", password, err)
+		}
+	}
+	for path, want := range map[string]int{
+		"/v2/": 200, "/v2/_catalog": 200, "/v2/big/tags/list": 200, "/v2/none/tags/list": 404, "/v2/big/manifests/2": 404, "/v2/big/manifests/sha256:" + strings.Repeat("0", 64): 404,
+		"/v2/big/blobs/sha256:0": 400, "/v2/big/blobs/sha256:" + strings.Repeat("0", 64): 404, "/v2/big/blobs/../../../index.json": 404, "/v2/big/nothing": 404, "/": 404, "/v2/%2e%2e/blobs/sha256:x": 400,
+	} {
+		req, err := http.NewRequest(http.MethodGet, x.URL+path, nil)
+		must(t, err)
+		req.Header.Set("Authorization", "Bearer 0123456789abcdef")
+		resp, err := http.DefaultClient.Do(req)
+		must(t, err)
+		text, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%s: %s: %s", path, resp.Status, text)
+		}
+	}
+	for _, method := range []string{http.MethodPut, http.MethodPost, http.MethodDelete, http.MethodPatch} {
+		req, err := http.NewRequest(method, x.URL+"/v2/big/manifests/2", strings.NewReader("{}"))
+		must(t, err)
+		req.SetBasicAuth("a", "0123456789abcdef")
+		resp, err := http.DefaultClient.Do(req)
+		must(t, err)
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusMethodNotAllowed {
+			t.Errorf("%s: %s", method, resp.Status)
+		}
+	}
+}
+
+// Others' tools read ours, and we read what they write.
+func TestSkopeoPullsFromUs(t *testing.T) {
+	if _, err := exec.LookPath("skopeo"); err != nil {
+		t.Fatalf("%v: make peers installs it", err)
+	}
+	from := newStore(t)
+	digest := built(t, from.own, recipe(t, "fw", "1", "hello"))
+	x := registryOf(t, from, "")
+	dir := t.TempDir()
+	for _, target := range []string{"oci-archive:" + dir + "/oci.tar:theirs:1", "docker-archive:" + dir + "/docker.tar:theirs:1", "oci:" + dir + "/layout:theirs:1"} {
+		out, err := exec.Command("skopeo", "copy", "--insecure-policy", "--src-tls-verify=false", "docker://"+x.host()+"/fw:1", target).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v: %s", target, err, out)
+		}
+	}
+	for _, file := range []string{"oci.tar", "docker.tar", "layout"} {
+		to := newStore(t)
+		all, err := to.Import(t.Context(), filepath.Join(dir, file), "")
+		if err != nil || len(all) != 1 || all[0].Ref != "theirs:1" || file != "docker.tar" && all[0].Digest != digest {
+			t.Fatalf("%s: %+v, %v", file, all, err)
+		}
+		root, err := to.Mount(t.Context(), "theirs")
+		must(t, err)
+		if text, err := os.ReadFile(filepath.Join(root, "file")); string(text) != "hello" {
+			t.Errorf("%s: %q, %v", file, text, err)
+		}
+	}
+}
+
+// An exported image is the same image, and the same bytes each time; archives that want something else get nothing.
+func TestImportAndExport(t *testing.T) {
+	from := newStore(t)
+	digest := built(t, from.own, recipe(t, "fw", "1", "hello"))
+	var first, second bytes.Buffer
+	must(t, from.Export(t.Context(), "fw:1", &first))
+	must(t, from.Export(t.Context(), "fw:1", &second))
+	if !bytes.Equal(first.Bytes(), second.Bytes()) {
+		t.Error("two exports differ")
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "fw.tar")
+	must(t, os.WriteFile(file, first.Bytes(), 0o600))
+	to := newStore(t)
+	all, err := to.Import(t.Context(), file, "other:2")
+	if err != nil || all[0].Ref != "other:2" || all[0].Digest != digest {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	// docker save, of an image without a label.
+	tag, err := name.NewTag("docker.io/library/plain:3")
+	must(t, err)
+	plain := bigImage(t, 2, 1000)
+	must(t, tarball.WriteToFile(filepath.Join(dir, "docker.tar"), tag, plain))
+	all, err = to.Import(t.Context(), filepath.Join(dir, "docker.tar"), "")
+	if err != nil || all[0].Ref != "plain:3" || all[0].Contract.Tap {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	archive := func(entries ...*tar.Header) string {
+		path := filepath.Join(t.TempDir(), "bad.tar")
+		f, err := os.Create(path)
+		must(t, err)
+		w := tar.NewWriter(f)
+		for _, h := range entries {
+			must(t, w.WriteHeader(h))
+			_, err := w.Write(bytes.Repeat([]byte("{"), int(h.Size)))
+			must(t, err)
+		}
+		must(t, w.Close())
+		must(t, f.Close())
+		return path
+	}
+	regular := func(name string) *tar.Header {
+		return &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: 10, Mode: 0o644}
+	}
+	text := filepath.Join(dir, "text")
+	must(t, os.WriteFile(text, []byte("no archive"), 0o600))
+	for name, c := range map[string]struct{ file, want string }{
+		"nothing there":  {filepath.Join(dir, "none"), "no such file"},
+		"a text":         {text, "no tar archive"},
+		"an empty one":   {archive(), "neither an OCI archive nor"},
+		"another":        {archive(regular("readme")), "neither an OCI archive nor"},
+		"outside":        {archive(regular("../../index.json"), regular("/etc/index.json")), "neither an OCI archive nor"},
+		"a bad index":    {archive(regular("index.json")), "image corrupt"},
+		"a link":         {archive(&tar.Header{Typeflag: tar.TypeSymlink, Name: "index.json", Linkname: "/etc/passwd"}), "it has no image"},
+		"a bad manifest": {archive(regular("manifest.json")), ""},
+		"no layout":      {t.TempDir(), "it has no image"},
+		"a device":       {"/dev/null", "want a file, or a directory"},
+	} {
+		before, err := to.List()
+		must(t, err)
+		if _, err := to.Import(t.Context(), c.file, ""); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v: want %q", name, err, c.want)
+		}
+		if after, err := to.List(); len(after) != len(before) || err != nil {
+			t.Errorf("%s: %d images, %d before, %v", name, len(after), len(before), err)
+		}
+	}
+	if left, err := os.ReadDir(filepath.Join(to.own, partialsDir)); len(left) != 0 {
+		t.Errorf("%v are left, %v", left, err)
+	}
+	if _, err := to.Import(t.Context(), file, "a@b"); err == nil {
+		t.Error("a name that is none")
+	}
+}
+
+// What is deleted is gone with what it alone used; what came with the program stays.
+func TestDelete(t *testing.T) {
+	s := newStore(t, filepath.Join(t.TempDir(), "shipped"))
+	built(t, s.dirs[0], recipe(t, "shipped", "1", "one"))
+	kept := built(t, s.own, recipe(t, "kept", "1", "two"))
+	built(t, s.own, recipe(t, "gone", "1", "three"))
+	for name, want := range map[string]string{"shipped:1": "came with this program", "none:1": "image not found"} {
+		if err := s.Delete(t.Context(), "gone:1", name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if all, _ := s.List(); len(all) != 3 {
+		t.Errorf("%d images: something was deleted", len(all))
+	}
+	must(t, s.Delete(t.Context(), "gone:1"))
+	if all, err := s.List(); len(all) != 2 || err != nil {
+		t.Errorf("%v, %v", all, err)
+	}
+	blobs, err := filepath.Glob(filepath.Join(s.own, "blobs", "sha256", "*"))
+	if len(blobs) != 4 || err != nil { // manifest, config, base, own
+		t.Errorf("%v, %v", blobs, err)
+	}
+	if img, err := s.Verify(t.Context(), "kept"); err != nil || img.Digest != kept {
+		t.Errorf("%+v, %v", img, err)
+	}
+}
+
+// Images that are built, pulled and deleted at once leave a sound layout.
+func TestChangesAtOnce(t *testing.T) {
+	s := newStore(t)
+	recipes := make([]Recipe, 6)
+	for i := range recipes {
+		recipes[i] = recipe(t, fmt.Sprintf("f%d", i), "1", fmt.Sprint("content ", i))
+	}
+	var all sync.WaitGroup
+	for i, r := range recipes {
+		all.Go(func() {
+			for range 3 {
+				if _, err := r.Build(t.Context(), s.own); err != nil {
+					t.Error(err)
+				}
+				if i%2 == 0 {
+					if err := Open(s.inst).Delete(t.Context(), r.Name+":1"); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	have, err := s.List()
+	must(t, err)
+	for _, x := range have {
+		if _, err := s.Verify(t.Context(), x.Ref); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(have) != 3 {
+		t.Errorf("%d images", len(have))
+	}
+}

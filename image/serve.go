@@ -1,0 +1,216 @@
+package image
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// Handler serves every image of the store as a registry, to read only (OCI Distribution 1.1). With a token it wants it as the password of any user, or as a
+// bearer's.
+func (s *Store) Handler(token string) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/v2/", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Docker-Distribution-API-Version", "registry/2.0")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if token != "" && !admitted(r, token) {
+			w.Header().Set("WWW-Authenticate", `Basic realm="weir"`)
+			refuse(w, http.StatusUnauthorized, "UNAUTHORIZED", "want the registry's token as the password of any user")
+			return
+		}
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			refuse(w, http.StatusMethodNotAllowed, "UNSUPPORTED", "this registry is to read only")
+			return
+		}
+		s.serve(w, r, strings.TrimPrefix(r.URL.Path, "/v2/"))
+	})
+	return mux
+}
+
+func admitted(r *http.Request, token string) bool {
+	_, got, ok := r.BasicAuth()
+	if !ok {
+		got = strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	}
+	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(token)) // of one length
+	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
+}
+
+// refuse a request as the protocol has it.
+func refuse(w http.ResponseWriter, status int, code, message string) {
+	reply(w, status, map[string]any{"errors": []map[string]string{{"code": code, "message": message}}})
+}
+
+func reply(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body) // the client has gone
+}
+
+func (s *Store) serve(w http.ResponseWriter, r *http.Request, path string) {
+	if path == "" {
+		reply(w, http.StatusOK, struct{}{})
+		return
+	}
+	if path == "_catalog" {
+		names, err := s.repositories("")
+		answer(w, err, map[string]any{"repositories": names})
+		return
+	}
+	if name, ok := strings.CutSuffix(path, "/tags/list"); ok {
+		tags, err := s.repositories(name)
+		if err == nil && len(tags) == 0 {
+			refuse(w, http.StatusNotFound, "NAME_UNKNOWN", fmt.Sprintf("no image %s here", name))
+			return
+		}
+		answer(w, err, map[string]any{"name": name, "tags": tags})
+		return
+	}
+	for _, kind := range []string{"/manifests/", "/blobs/"} {
+		at := strings.LastIndex(path, kind)
+		if at <= 0 {
+			continue
+		}
+		if kind == "/blobs/" {
+			s.serveBlob(w, r, path[at+len(kind):])
+		} else {
+			s.serveManifest(w, r, path[:at], path[at+len(kind):])
+		}
+		return
+	}
+	refuse(w, http.StatusNotFound, "UNSUPPORTED", "want NAME/manifests/REFERENCE, NAME/blobs/DIGEST, NAME/tags/list or _catalog")
+}
+
+func answer(w http.ResponseWriter, err error, body any) {
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, "UNKNOWN", err.Error())
+		return
+	}
+	reply(w, http.StatusOK, body)
+}
+
+// repositories are the names of all images, or the tags of one.
+func (s *Store) repositories(of string) ([]string, error) {
+	out := []string{}
+	for _, dir := range s.dirs {
+		refs, err := readIndex(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range refs {
+			name, tag, digest, err := splitRef(r.name)
+			switch {
+			case err != nil || digest != "":
+			case of == "":
+				out = append(out, name)
+			case name == of && tag == "":
+				out = append(out, "latest")
+			case name == of:
+				out = append(out, tag)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+func (s *Store) serveManifest(w http.ResponseWriter, r *http.Request, name, reference string) {
+	var raw []byte
+	h, err := v1.NewHash(reference)
+	if err == nil {
+		raw, err = s.document(h)
+	} else {
+		raw, h, err = s.tagged(name, reference)
+	}
+	if err != nil {
+		s.missing(w, err, "MANIFEST_UNKNOWN", name+":"+reference)
+		return
+	}
+	var kind struct {
+		MediaType string
+		Manifests []json.RawMessage
+	}
+	if err := json.Unmarshal(raw, &kind); err != nil {
+		refuse(w, http.StatusNotFound, "MANIFEST_UNKNOWN", reference+" is no manifest")
+		return
+	}
+	if kind.MediaType == "" {
+		kind.MediaType = "application/vnd.oci.image.manifest.v1+json"
+		if kind.Manifests != nil {
+			kind.MediaType = "application/vnd.oci.image.index.v1+json"
+		}
+	}
+	w.Header().Set("Content-Type", kind.MediaType)
+	w.Header().Set("Docker-Content-Digest", h.String())
+	w.Header().Set("Content-Length", fmt.Sprint(len(raw)))
+	if r.Method == http.MethodGet {
+		_, _ = w.Write(raw) // the client has gone
+	}
+}
+
+// tagged is what a name and a tag stand for.
+func (s *Store) tagged(name, tag string) ([]byte, v1.Hash, error) {
+	for _, dir := range s.dirs {
+		refs, err := readIndex(dir)
+		if err != nil {
+			return nil, v1.Hash{}, err
+		}
+		if d, ok := pick(refs, name, tag, ""); ok {
+			raw, err := readBlob(dir, d.Digest)
+			return raw, d.Digest, err
+		}
+	}
+	return nil, v1.Hash{}, ErrNotFound
+}
+
+// document is a small blob of any layout.
+func (s *Store) document(h v1.Hash) ([]byte, error) {
+	for _, dir := range s.dirs {
+		if _, err := os.Stat(blobPath(dir, h)); err == nil {
+			return readBlob(dir, h)
+		}
+	}
+	return nil, ErrNotFound
+}
+
+func (s *Store) serveBlob(w http.ResponseWriter, r *http.Request, digest string) {
+	h, err := v1.NewHash(digest)
+	if err != nil || h.Algorithm != "sha256" {
+		refuse(w, http.StatusBadRequest, "DIGEST_INVALID", "want sha256: and 64 hexadecimal digits")
+		return
+	}
+	for _, dir := range s.dirs {
+		f, err := os.Open(blobPath(dir, h))
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			s.missing(w, err, "BLOB_UNKNOWN", digest)
+			return
+		}
+		defer f.Close()
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Docker-Content-Digest", h.String())
+		http.ServeContent(w, r, "", time.Time{}, f) // ranges, too
+		return
+	}
+	s.missing(w, ErrNotFound, "BLOB_UNKNOWN", digest)
+}
+
+func (s *Store) missing(w http.ResponseWriter, err error, code, what string) {
+	if errors.Is(err, ErrNotFound) {
+		refuse(w, http.StatusNotFound, code, what+" is not here")
+		return
+	}
+	refuse(w, http.StatusInternalServerError, "UNKNOWN", err.Error())
+}
