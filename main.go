@@ -60,7 +60,7 @@ func main() {
 }
 
 // drivers lists what this binary can drive.
-func drivers(switchName, runtimeName, imagesDir string, rt runtimes.Options, log *slog.Logger) daemon.Drivers {
+func drivers(switchName, runtimeName, imagesDir string, registries []string, rt runtimes.Options, log *slog.Logger) daemon.Drivers {
 	return daemon.Drivers{
 		Switch: func(ctx context.Context, i instance.Instance) (datapath.Switch, error) {
 			s, ok := switches.All()[switchName]
@@ -92,7 +92,13 @@ func drivers(switchName, runtimeName, imagesDir string, rt runtimes.Options, log
 			return all.Destroy(ctx)
 		},
 		Catalogue: func(digest string) bool { return image.Holds(digest, shipped()...) },
-		Images:    func(i instance.Instance) daemon.Images { return image.Open(i, layouts(imagesDir)...) },
+		Images: func(i instance.Instance) daemon.Images {
+			s := image.Open(i, layouts(imagesDir)...)
+			if len(registries) == 0 {
+				return s
+			}
+			return &image.OnDemand{Store: s, Registries: registries, Remote: image.RemoteOptions{Version: version}, Log: log}
+		},
 		Features: func() []datapath.Feature {
 			if s, ok := switches.All()[switchName]; ok {
 				return s.Features()
@@ -132,7 +138,7 @@ func up(ctx context.Context, o service.UpOptions) error {
 	}
 	return coded(daemon.Up(ctx, daemon.UpOptions{
 		Instance: o.Instance, Manager: o.Manager, Host: o.Host, Version: version, Log: log, Ready: o.Ready,
-		Drivers: drivers(o.Host.Switch, o.Host.Runtime, o.ImagesDir, runtimeOptions(o.DaemonOptions, log), log),
+		Drivers: drivers(o.Host.Switch, o.Host.Runtime, o.ImagesDir, o.Registries, runtimeOptions(o.DaemonOptions, log), log),
 	}))
 }
 
@@ -148,13 +154,13 @@ func agent(ctx context.Context, o service.AgentOptions) error {
 	}
 	return coded(daemon.Agent(ctx, daemon.AgentOptions{
 		Instance: o.Instance, Managers: managers, TokenFile: o.TokenFile, Host: o.Host, Version: version, Log: log, Ready: o.Ready,
-		Drivers: drivers(o.Host.Switch, o.Host.Runtime, o.ImagesDir, runtimeOptions(o.DaemonOptions, log), log),
+		Drivers: drivers(o.Host.Switch, o.Host.Runtime, o.ImagesDir, o.Registries, runtimeOptions(o.DaemonOptions, log), log),
 	}))
 }
 
 func down(ctx context.Context, o service.DownOptions) error {
 	return coded(daemon.Down(ctx, daemon.DownOptions{
-		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", "", runtimes.Options{}, slog.New(slog.DiscardHandler)),
+		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", "", nil, runtimes.Options{}, slog.New(slog.DiscardHandler)),
 	}))
 }
 

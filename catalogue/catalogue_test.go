@@ -35,7 +35,7 @@ func newWorld(t testing.TB) world {
 	}
 	dir := filepath.Join(t.TempDir(), "layout")
 	recipes, err := image.FindRecipes(".")
-	if err != nil || len(recipes) < 3 {
+	if err != nil || len(recipes) < 4 {
 		t.Fatalf("recipes %v: %v", recipes, err)
 	}
 	for _, folder := range recipes {
@@ -189,6 +189,18 @@ func TestFunctionsInContainers(t *testing.T) {
 		}
 		if f := r.Server.Receive(2 * time.Second); f != nil {
 			t.Errorf("it says something for itself: % x", f)
+		}
+		w.stop(t, id)
+	})
+	t.Run("shaper", func(t *testing.T) {
+		r := rig.New(t, false)
+		id := w.run(t, "shaper", r.Netns, `{"up": {"rate": "10Mbit"}, "down": {"rate": "20Mbit"}}`)
+		rig.Eventually(t, "the bridge forwards", func() bool {
+			r.Client.Send(rig.Probe(0))
+			return r.Server.Receive(20*time.Millisecond) != nil
+		})
+		if log := w.log(t, id); !strings.Contains(log, "up=10000000 down=20000000") {
+			t.Errorf("in a container: %s", log)
 		}
 		w.stop(t, id)
 	})

@@ -31,6 +31,7 @@ import (
 type RemoteOptions struct {
 	PlainHTTP bool // not TLS; a registry on this machine is spoken to by either
 	Version   string
+	Reserve   int64 // bytes of the disk that have to stay free
 	// Progress is told bytes that are there, and of how many, from several goroutines; nil: nobody is.
 	Progress func(done, all int64)
 }
@@ -234,8 +235,8 @@ func (p *puller) admit(ctx context.Context, m *v1.Manifest) error {
 		return fmt.Errorf("free space of %s: %w", p.into, err)
 	}
 	const mib = 1 << 20
-	if free := int64(disk.Bavail) * disk.Bsize; p.all > free {
-		return fmt.Errorf("it has %d MiB, and %s has %d MiB free: free some space there or choose another --root: %w", (p.all+mib-1)/mib, p.into, free/mib, unix.ENOSPC)
+	if free := int64(disk.Bavail)*disk.Bsize - p.o.Reserve; p.all > free {
+		return fmt.Errorf("it has %d MiB, and %s has room for %d MiB: free some space there or choose another --root: %w", (p.all+mib-1)/mib, p.into, max(free, 0)/mib, unix.ENOSPC)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -598,5 +599,55 @@ func TestChangesAtOnce(t *testing.T) {
 	}
 	if len(have) != 3 {
 		t.Errorf("%d images", len(have))
+	}
+}
+
+// A host pulls what functions name from registries that its operator named, and from no other; who waits is told how far it is.
+func TestPullOnDemand(t *testing.T) {
+	img := bigImage(t, 1, 2<<20)
+	x := registryOf(t, with(t, "big:1", img), "")
+	ref := x.host() + "/big:1"
+	for _, registries := range [][]string{{"ghcr.io"}, {x.host() + "/other"}, {x.host()[:len(x.host())-1]}} {
+		s := &OnDemand{Store: newStore(t), Registries: registries, Log: slog.New(slog.DiscardHandler)}
+		if _, err := s.Verify(t.Context(), ref); !errors.Is(err, ErrNotFound) || len(x.asked) != 0 {
+			t.Errorf("%v: %v, asked %v", registries, err, x.asked)
+		}
+	}
+	s := &OnDemand{Store: newStore(t), Registries: []string{"ghcr.io", x.host()}, Log: slog.New(slog.DiscardHandler)}
+	var all sync.WaitGroup
+	for range 5 {
+		all.Go(func() {
+			if got, err := s.Verify(t.Context(), ref); err != nil || got.Ref != ref {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+	all.Wait()
+	if n := x.blobs()[layersOf(t, img)[0]]; n != 1 {
+		t.Errorf("the layer was fetched %d times", n)
+	}
+	if _, err := s.Verify(t.Context(), x.host()+"/none:1"); err == nil || !strings.Contains(err.Error(), "has no none:1") {
+		t.Errorf("none: %v", err)
+	}
+	slow := &OnDemand{Store: newStore(t), Registries: []string{x.host()}, Log: slog.New(slog.DiscardHandler)}
+	hold := make(chan struct{})
+	x.set(func(w http.ResponseWriter, r *http.Request, good http.Handler) {
+		if isBlob(r, layersOf(t, img)[0]) {
+			<-hold
+		}
+		good.ServeHTTP(w, r)
+	})
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := slow.Verify(short, ref); err == nil || !strings.Contains(err.Error(), "it is being pulled, 0 of 2 MiB so far") {
+		t.Errorf("slow: %v", err)
+	}
+	close(hold)
+	if _, err := slow.Verify(t.Context(), ref); err != nil {
+		t.Error(err)
+	}
+	full := &OnDemand{Store: newStore(t), Registries: []string{x.host()}, Log: slog.New(slog.DiscardHandler)}
+	if _, err := full.Pull(t.Context(), ref, RemoteOptions{Reserve: 1 << 60}); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("no room: %v", err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"path/filepath"
 	"testing"
+
+	"weir.dev/weir/catalogue/nf"
 )
 
 // listen plays the platform's end of the socket for events.
@@ -28,8 +30,8 @@ func listen(t *testing.T, path string) <-chan map[string]string {
 }
 
 func TestEventsSayHowMuchWasDenied(t *testing.T) {
-	s := eventSink{path: filepath.Join(t.TempDir(), "events.sock")}
-	events := listen(t, s.path)
+	s := denials{events: nf.Events(filepath.Join(t.TempDir(), "events.sock"))}
+	events := listen(t, string(s.events))
 	for packets, want := range map[uint64]string{1: `1 packet denied by rule "deny icmp"`, 2: `2 packets denied by rule "deny icmp"`} {
 		s.last = nil
 		s.denied(t.Context(), slog.New(slog.DiscardHandler), "deny icmp", packets)

@@ -6,18 +6,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strings"
 	"syscall"
 	"time"
+
+	"weir.dev/weir/catalogue/nf"
 )
 
 // look is how often the configuration file and the counters are looked at.
@@ -34,7 +32,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stdout, nil))
-	f := &firewall{path: *config, probe: *probe, in: *in, out: *out, log: log, events: &eventSink{path: *events}}
+	f := &firewall{path: *config, probe: *probe, in: *in, out: *out, log: log, events: nf.Events(*events), denials: &denials{events: nf.Events(*events)}}
 	if err := f.run(ctx); err != nil {
 		log.Error("firewall ends", "error", err)
 		os.Exit(1)
@@ -46,9 +44,10 @@ type firewall struct {
 	probe   string
 	in, out string
 	log     *slog.Logger
-	events  *eventSink
+	events  nf.Events
+	denials *denials
 	kernel  *kernel
-	seen    [2]fileMark      // of the configuration and the probe's addresses in force or refused
+	seen    [2]nf.Mark       // of the configuration and the probe's addresses in force or refused
 	denied  map[string]count // counters of denying rules at the last look
 }
 
@@ -66,23 +65,23 @@ func (f *firewall) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b, err := newBridge(f.in, f.out)
+	b, err := nf.NewBridge("firewall", f.in, f.out)
 	if err != nil {
 		return err
 	}
-	defer b.close()
+	defer b.Close()
 	if f.kernel, err = newKernel(f.in, f.out); err != nil {
 		return err
 	}
 	if err := f.apply(ctx, cfg); err != nil {
 		return err
 	}
-	if err := b.up(); err != nil {
+	if err := b.Up(); err != nil {
 		return err
 	}
 	// Stopped means stopped: no frame passes a firewall that was asked to end.
 	defer func() {
-		if err := b.down(); err != nil {
+		if err := b.Down(); err != nil {
 			f.log.Warn("take bridge down", "error", err)
 		}
 	}()
@@ -117,7 +116,7 @@ func (f *firewall) apply(ctx context.Context, cfg config) error {
 	f.log.Info("rules in force", "default", cfg.Default, "allow", cfg.Allow, "deny", cfg.Deny, "tracking", f.kernel.mode())
 	if note != "" {
 		f.log.Warn(note)
-		f.events.raise(ctx, f.log, "warning", "FeatureMissing", note)
+		f.events.Raise(ctx, f.log, "warning", "FeatureMissing", note)
 	}
 	return nil
 }
@@ -131,7 +130,7 @@ func (f *firewall) reload(ctx context.Context) {
 	}
 	if err != nil {
 		f.log.Error("configuration refused, the old rules stay in force", "error", err)
-		f.events.raise(ctx, f.log, "error", "ConfigRefused", err.Error()+"; the old rules stay in force")
+		f.events.Raise(ctx, f.log, "error", "ConfigRefused", err.Error()+"; the old rules stay in force")
 	}
 }
 
@@ -162,69 +161,24 @@ func (f *firewall) watchDenials(ctx context.Context) {
 		now[c.rule] = c
 		if more := c.packets - f.denied[c.rule].packets; c.packets > f.denied[c.rule].packets {
 			f.log.Info("denied", "rule", c.rule, "packets", more, "total", c.packets)
-			f.events.denied(ctx, f.log, c.rule, more)
+			f.denials.denied(ctx, f.log, c.rule, more)
 		}
 	}
 	f.denied = now
 }
 
-// fileMark tells whether a file changed.
-type fileMark struct {
-	size  int64
-	mtime time.Time
-	inode uint64
-}
-
-func markOf(path string) fileMark {
-	fi, err := os.Stat(path)
-	if err != nil {
-		return fileMark{}
-	}
-	m := fileMark{size: fi.Size(), mtime: fi.ModTime()}
-	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
-		m.inode = st.Ino
-	}
-	return m
-}
-
-func (f *firewall) marks() [2]fileMark { return [2]fileMark{markOf(f.path), markOf(f.probe)} }
-
-// loadProbe reads "destination source", the addresses of the frames by which the switch finds out whether we forward. nil: no such file.
-func loadProbe(path string) ([]byte, error) {
-	raw, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the probe's addresses: %w", err)
-	}
-	fields := strings.Fields(string(raw))
-	if len(fields) != 2 {
-		return nil, fmt.Errorf("probe's addresses %s: want two MAC addresses", path)
-	}
-	var head []byte
-	for _, text := range fields {
-		mac, err := net.ParseMAC(text)
-		if err != nil || len(mac) != 6 {
-			return nil, fmt.Errorf("probe's addresses %s: %q is no MAC address", path, text)
-		}
-		head = append(head, mac...)
-	}
-	return head, nil
-}
+func (f *firewall) marks() [2]nf.Mark { return [2]nf.Mark{nf.MarkOf(f.path), nf.MarkOf(f.probe)} }
 
 func load(path, probe string) (config, error) {
-	raw, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		raw = nil
-	} else if err != nil {
-		return config{}, fmt.Errorf("read configuration: %w", err)
+	raw, err := nf.ReadConfig(path)
+	if err != nil {
+		return config{}, err
 	}
 	cfg, err := parseConfig(raw)
 	if err != nil {
 		return config{}, fmt.Errorf("configuration %s: %w", path, err)
 	}
-	if cfg.probe, err = loadProbe(probe); err != nil {
+	if cfg.probe, err = nf.LoadProbe(probe); err != nil {
 		return config{}, err
 	}
 	return cfg, nil

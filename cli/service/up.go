@@ -37,11 +37,12 @@ type DaemonOptions struct {
 	// FunctionCPUs and FunctionDisk (bytes a second) do the same for processors and disks.
 	FunctionCPUs      Cores
 	FunctionDisk      int64
-	VulnerableRuntime bool   // accept a runtime with known container escapes
-	KVMKernel         string // of the virtual machines of the runtime kvm, a path or a pattern; "": looked for
-	ImagesDir         string // a further OCI layout to find images in
-	LogLevel          string // debug, info, warn, error
-	LogFormat         string // text or json
+	VulnerableRuntime bool     // accept a runtime with known container escapes
+	KVMKernel         string   // of the virtual machines of the runtime kvm, a path or a pattern; "": looked for
+	ImagesDir         string   // a further OCI layout to find images in
+	Registries        []string // from which images that functions name are pulled
+	LogLevel          string   // debug, info, warn, error
+	LogFormat         string   // text or json
 	Stderr            io.Writer
 	// Ready is called once the daemon works and its manager knows the host; with --detach the command returns then. Safe to call twice.
 	Ready func()

@@ -7,3 +7,4 @@
 package kept
 
 //go:generate go run ./tool figures ../..
+//go:generate go run ./tool papers ../..

@@ -296,7 +296,7 @@ func (s Summary) Write(dir string) (paths []string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("summary: %w", err)
 	}
-	for name, content := range map[string][]byte{"summary.html": page, "summary.md": s.markdown(dir), "summary.json": append(raw, '\n')} {
+	for name, content := range map[string][]byte{"summary.html": page, "summary.md": s.Markdown(dir), "summary.json": append(raw, '\n')} {
 		path := filepath.Join(dir, name)
 		paths = append(paths, path)
 		if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {

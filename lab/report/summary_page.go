@@ -112,7 +112,8 @@ func (s Summary) Text(w io.Writer) error {
 	return t.Flush()
 }
 
-func (s Summary) markdown(dir string) []byte {
+// Markdown is the page for a directory: its links are relative to it.
+func (s Summary) Markdown(dir string) []byte {
 	var b strings.Builder
 	all := s.total()
 	fmt.Fprintf(&b, "# What five papers say, and what we see\n\n%d claims: %s. %s\n", len(all.Claims), all.VerdictsText(), summaryAbout)

@@ -12,12 +12,15 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/kept"
+	"weir.dev/weir/lab/report"
 )
 
 const usage = `usage:
   tool keep [-why TEXT] [-adds RUN] DIR   keep the finished run of a directory
-  tool figures TOP                        write the figures into the pages of the repository at TOP`
+  tool figures TOP                        write the figures into the pages of the repository at TOP
+  tool papers TOP                         write the page of what the papers claim and the runs that are kept there say`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -37,8 +40,36 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return keep(ctx, args[1:], out)
 	case "figures":
 		return kept.Generate(args[1])
+	case "papers":
+		path := filepath.Join(args[1], filepath.FromSlash(papersFile))
+		text, err := papers(args[1])
+		if err != nil {
+			return err
+		}
+		return instance.Replace(path, text, 0o644)
 	}
 	return fmt.Errorf("no command %q: %s", args[0], usage)
+}
+
+// papersFile is the page of what the papers claim.
+const papersFile = kept.Dir + "/papers.md"
+
+// papers is the text of that page.
+func papers(top string) ([]byte, error) {
+	dir := filepath.Join(top, filepath.FromSlash(kept.Dir))
+	all, err := filepath.Glob(filepath.Join(dir, "*", "results.jsonl.gz"))
+	if err != nil {
+		return nil, err
+	}
+	var runs []string
+	for _, file := range all {
+		runs = append(runs, filepath.Dir(file))
+	}
+	s, err := report.Summarise(runs...)
+	if err != nil {
+		return nil, err
+	}
+	return s.Markdown(dir), nil
 }
 
 // keep is called at the top of the repository.

@@ -1,4 +1,4 @@
-package main
+package nf
 
 import (
 	"errors"
@@ -9,31 +9,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const bridgeName = "firewall"
-
-// bridge joins the two ports. It learns no addresses: what comes in at one port goes out of the other, always.
-type bridge struct {
+// Bridge joins the two ports of a function. It learns no addresses: what comes in at one port goes out of the other, always.
+type Bridge struct {
+	name string
 	h    *netlink.Handle
 	link netlink.Link
 }
 
-// newBridge makes the bridge, down, and takes the ports into it. One that an earlier process left goes on as it is, up.
-func newBridge(in, out string) (*bridge, error) {
+// NewBridge makes the bridge, down, and takes the ports into it. One that an earlier process left goes on as it is, up.
+func NewBridge(name, in, out string) (*Bridge, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("netlink: %w", err)
 	}
-	b := &bridge{h: h}
+	b := &Bridge{name: name, h: h}
 	if err := b.make(in, out); err != nil {
-		b.close()
+		b.Close()
 		return nil, err
 	}
 	return b, nil
 }
 
-func (b *bridge) close() { b.h.Close() }
+// Close lets go of it. It stays.
+func (b *Bridge) Close() { b.h.Close() }
 
-func (b *bridge) make(in, out string) error {
+func (b *Bridge) make(in, out string) error {
 	ports := make([]netlink.Link, 0, 2)
 	for _, name := range []string{in, out} {
 		l, err := b.h.LinkByName(name)
@@ -42,23 +42,23 @@ func (b *bridge) make(in, out string) error {
 		}
 		ports = append(ports, l)
 	}
-	if l, err := b.h.LinkByName(bridgeName); err == nil {
+	if l, err := b.h.LinkByName(b.name); err == nil {
 		b.link = l
 	} else {
 		snooping := false
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name = bridgeName
+		attrs.Name = b.name
 		attrs.MTU = min(ports[0].Attrs().MTU, ports[1].Attrs().MTU)
 		mask := uint16(0xfff8) // forward LLDP, 802.1X and the like; the kernel keeps 0 to 2 (STP, pause, LACP) back
 		br := &netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping, GroupFwdMask: &mask}
 		if err := b.h.LinkAdd(br); err != nil {
 			return fmt.Errorf("make bridge: %w (kernel option CONFIG_BRIDGE; capability CAP_NET_ADMIN)", err)
 		}
-		if b.link, err = b.h.LinkByName(bridgeName); err != nil {
+		if b.link, err = b.h.LinkByName(b.name); err != nil {
 			return fmt.Errorf("make bridge: %w", err)
 		}
 	}
-	silence(bridgeName)
+	silence(b.name)
 	if err := b.h.LinkSetIP6AddrGenMode(b.link, 1); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) { // IN6_ADDR_GEN_MODE_NONE: no link-local address
 		return fmt.Errorf("bridge: IPv6 off: %w", err)
 	}
@@ -87,11 +87,13 @@ func silence(link string) {
 	}
 }
 
-func (b *bridge) up() error {
+// Up lets frames pass.
+func (b *Bridge) Up() error {
 	if err := b.h.LinkSetUp(b.link); err != nil {
 		return fmt.Errorf("bridge up: %w", err)
 	}
 	return nil
 }
 
-func (b *bridge) down() error { return b.h.LinkSetDown(b.link) }
+// Down lets none pass.
+func (b *Bridge) Down() error { return b.h.LinkSetDown(b.link) }

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"time"
+)
+
+// config is the function's configuration; schema.json describes the same.
+type config struct {
+	Up    limit    `json:"up"`   // from in to out
+	Down  limit    `json:"down"` // from out to in
+	Queue duration `json:"queue"`
+	Fair  *bool    `json:"fair"`
+}
+
+// limit of a direction; a rate of 0: there is none.
+type limit struct {
+	Rate  rate `json:"rate"`
+	Burst size `json:"burst"` // 0: 10 ms of the rate, 16 KB at least
+}
+
+// Bounds of what can be asked for.
+const (
+	minRate  = 64e3 // bits a second
+	maxRate  = 20e9
+	minBurst = 2000 // bytes: a frame
+	maxBurst = 64 << 20
+	minQueue = time.Millisecond
+	maxQueue = 2 * time.Second
+
+	defaultQueue = 50 * time.Millisecond
+	leastBurst   = 16 << 10
+)
+
+// rate is in bits a second, size in bytes.
+type (
+	rate     uint64
+	size     uint64
+	duration time.Duration
+)
+
+func parseConfig(raw []byte) (config, error) {
+	cfg := config{Queue: duration(defaultQueue)}
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return cfg, nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&cfg); err != nil {
+		return config{}, err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return config{}, errors.New("more than one JSON value")
+	}
+	if q := time.Duration(cfg.Queue); q < minQueue || q > maxQueue {
+		return config{}, fmt.Errorf("queue %s: want %s to %s", q, minQueue, maxQueue)
+	}
+	for name, l := range map[string]limit{"up": cfg.Up, "down": cfg.Down} {
+		switch {
+		case l.Rate == 0 && l.Burst != 0:
+			return config{}, fmt.Errorf("%s: a burst without a rate", name)
+		case l.Rate != 0 && (l.Rate < minRate || l.Rate > maxRate):
+			return config{}, fmt.Errorf("%s: rate %d bit/s: want 64kbit to 20Gbit", name, l.Rate)
+		case l.Burst != 0 && (l.Burst < minBurst || l.Burst > maxBurst):
+			return config{}, fmt.Errorf("%s: burst %d bytes: want 2KB to 64MB", name, l.Burst)
+		}
+	}
+	return cfg, nil
+}
+
+func (c config) fair() bool { return c.Fair == nil || *c.Fair }
+
+// burst of a limit in bytes.
+func (l limit) burst() uint32 {
+	if l.Burst > 0 {
+		return uint32(l.Burst)
+	}
+	return max(leastBurst, uint32(uint64(l.Rate)/8/100))
+}
+
+// waits is how many bytes wait at most: what a queue of that length takes at the rate, and a frame of GSO at least.
+func (l limit) waits(queue time.Duration) uint32 {
+	return uint32(max(float64(l.Rate)/8*queue.Seconds(), 2*maxFrame))
+}
+
+// maxFrame is the longest frame that local senders hand on, unsegmented.
+const maxFrame = 64 << 10
+
+var (
+	rates = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)(|k|M|G)bit$`)
+	sizes = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)(|K|M)B$`)
+)
+
+func (r *rate) UnmarshalJSON(raw []byte) error {
+	v, err := quantity(raw, rates, "10Mbit")
+	*r = rate(v)
+	return err
+}
+
+func (s *size) UnmarshalJSON(raw []byte) error {
+	v, err := quantity(raw, sizes, "32KB")
+	*s = size(v)
+	return err
+}
+
+func quantity(raw []byte, form *regexp.Regexp, example string) (float64, error) {
+	var text string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return 0, fmt.Errorf("%s: want a text as %q", raw, example)
+	}
+	m := form.FindStringSubmatch(text)
+	if m == nil {
+		return 0, fmt.Errorf("%q: want it as %q", text, example)
+	}
+	v, err := strconv.ParseFloat(m[1], 64)
+	if err != nil || v == 0 {
+		return 0, fmt.Errorf("%q: want more than 0", text)
+	}
+	return v * map[string]float64{"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}[m[2]], nil
+}
+
+func (d *duration) UnmarshalJSON(raw []byte) error {
+	var text string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return fmt.Errorf("%s: want a text as \"50ms\"", raw)
+	}
+	v, err := time.ParseDuration(text)
+	*d = duration(v)
+	return err
+}

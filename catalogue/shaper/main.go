@@ -1,0 +1,137 @@
+// Command shaper is a network function: it bounds the rate of each direction between its ports in and out.
+//
+// It makes a Linux bridge of the two ports and shapes there with the kernel's queues, so frames never come to user space and traffic flows on within
+// its bounds if this process dies. See README.md for the configuration and how clients share a rate.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"weir.dev/weir/catalogue/nf"
+)
+
+// look is how often the configuration file and the counters are looked at.
+const look = 2 * time.Second
+
+func main() {
+	config := flag.String("config", nf.ConfigFile, "configuration file; read again when it changes and on SIGHUP")
+	probe := flag.String("probe", nf.ProbeFile, "file with the addresses of the probe frames that are not shaped")
+	in := flag.String("in", "in", "port of the clients")
+	out := flag.String("out", "out", "port of the servers")
+	events := flag.String("events", nf.EventsFile, "socket to raise events at, if it exists")
+	flag.Parse()
+	debug.SetGCPercent(25) // a hundred of these may run on one machine; little is allocated after the start
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	log := slog.New(slog.NewTextHandler(os.Stdout, nil))
+	s := &shaper{path: *config, probe: *probe, log: log, events: nf.Events(*events)}
+	if err := s.run(ctx, *in, *out); err != nil {
+		log.Error("shaper ends", "error", err)
+		os.Exit(1)
+	}
+}
+
+type shaper struct {
+	path, probe string
+	log         *slog.Logger
+	events      nf.Events
+	kernel      *kernel
+	seen        [2]nf.Mark // of the files in force or refused
+}
+
+// run shapes until ctx ends. The queues are in force before the bridge is up, so nothing passes unshaped.
+func (s *shaper) run(ctx context.Context, in, out string) error {
+	hup, usr1 := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	signal.Notify(usr1, syscall.SIGUSR1)
+	defer signal.Stop(hup)
+	defer signal.Stop(usr1)
+	b, err := nf.NewBridge("shaper", in, out)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	if s.kernel, err = newKernel(in, out); err != nil {
+		return err
+	}
+	if err := s.load(); err != nil {
+		return err
+	}
+	if err := b.Up(); err != nil {
+		return err
+	}
+	// Stopped means stopped: no frame passes a shaper that was asked to end.
+	defer func() {
+		if err := b.Down(); err != nil {
+			s.log.Warn("take bridge down", "error", err)
+		}
+	}()
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			s.report()
+			return nil
+		case <-hup:
+			s.reload(ctx)
+		case <-usr1:
+			s.report()
+		case <-tick.C:
+			if s.marks() != s.seen {
+				s.reload(ctx)
+			}
+		}
+	}
+}
+
+func (s *shaper) marks() [2]nf.Mark { return [2]nf.Mark{nf.MarkOf(s.path), nf.MarkOf(s.probe)} }
+
+// load the configuration and put it in force.
+func (s *shaper) load() error {
+	s.seen = s.marks()
+	raw, err := nf.ReadConfig(s.path)
+	if err != nil {
+		return err
+	}
+	cfg, err := parseConfig(raw)
+	if err != nil {
+		return fmt.Errorf("configuration %s: %w", s.path, err)
+	}
+	probe, err := nf.LoadProbe(s.probe)
+	if err != nil {
+		return err
+	}
+	sharing, err := s.kernel.apply(cfg, probe)
+	if err != nil {
+		return err
+	}
+	s.log.Info("limits in force", "up", cfg.Up.Rate, "down", cfg.Down.Rate, "queue", time.Duration(cfg.Queue), "fair among", sharing)
+	return nil
+}
+
+// reload keeps what is in force when the new configuration is no good.
+func (s *shaper) reload(ctx context.Context) {
+	if err := s.load(); err != nil {
+		s.log.Error("configuration refused", "error", err)
+		s.events.Raise(ctx, s.log, "error", "ConfigRefused", err.Error())
+	}
+}
+
+// report logs what each port sent, and what its queues dropped.
+func (s *shaper) report() {
+	for name, link := range map[string]netlink.Link{"up": s.kernel.out, "down": s.kernel.in} {
+		bytes, packets, drops := s.kernel.sent(link)
+		s.log.Info("counter", "direction", name, "bytes", bytes, "packets", packets, "dropped", drops)
+	}
+}

@@ -1,0 +1,67 @@
+// Package catalogue runs chains of the catalogue's functions on both switches, with real clients and servers.
+package catalogue
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/e2e/rig"
+)
+
+// TestAShaperInAChain: what its README says, between two stations: each direction has its rate, others than the chain's traffic have none, and a new rate
+// is in force without a packet lost on the way.
+func TestAShaperInAChain(t *testing.T) {
+	for _, sw := range []string{"ebpf", "ovs"} {
+		t.Run(sw, func(t *testing.T) {
+			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
+			document := func(up, down string) string {
+				return r.Endpoints() + fmt.Sprintf(`functions:
+  slow: {image: shaper, config: {up: {rate: %s}, down: {rate: %s}}}
+chains:
+  c: slow
+policies:
+  p: {from: alice, to: bob, match: [icmp, tcp], chain: c}
+`, up, down)
+			}
+			r.MustApply(ctx, t, document("20Mbit", "50Mbit"))
+			within(ctx, t, r, "up", 20e6)
+			within(ctx, t, r, "down", 50e6, "--reverse")
+			s, err := rig.NewStream(r.Alice(), r.Bob(), rig.BobAddr, 7000, 200) // datagrams, which the policy does not select
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.MustApply(ctx, t, document("40Mbit", "50Mbit"))
+			if o, err := s.Stop(); err != nil || o.Lost > 0 || o.Received == 0 {
+				t.Errorf("datagrams of others: %+v, %v", o, err)
+			}
+			within(ctx, t, r, "up, changed", 40e6)
+			var f api.Function
+			if err := r.Get(ctx, &f, "function", "slow"); err != nil || f.Status.Restarts != 0 || f.Status.State != api.FunctionStarted {
+				t.Errorf("%+v, %v: a full queue looked like a failure", f.Status, err)
+			}
+		})
+	}
+}
+
+// within tries whether TCP has the rate of whole frames, of whose bytes it sees 1448 of 1514.
+func within(ctx context.Context, t *testing.T, r *rig.Rig, what string, want float64, more ...string) {
+	t.Helper()
+	var seen []float64
+	for range 4 { // others may have the processors for a while
+		got, err := r.Iperf(ctx, r.Alice(), r.Bob(), rig.BobAddr, 5201, 3, append([]string{"--omit", "1"}, more...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got *= 1514.0 / 1448
+		seen = append(seen, got)
+		if got > want*1.06 {
+			t.Errorf("%s: %.3g bit/s: want %.3g and not more", what, got, want)
+		}
+		if got > want*0.95 {
+			return
+		}
+	}
+	t.Errorf("%s: %.3g bit/s: want %.3g", what, seen, want)
+}
