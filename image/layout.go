@@ -37,7 +37,8 @@ type writable string
 
 // hold a lock of the layout, which is made if it is not there.
 func (w writable) hold(ctx context.Context, file string, how int) (*os.File, error) {
-	if err := os.MkdirAll(string(w), 0o755); err != nil {
+	// An instance's directory may not be there yet: what is in it is root's alone.
+	if err := errors.Join(instance.MakeDir(filepath.Dir(string(w)), 0o700), instance.MakeDir(string(w), 0o755)); err != nil {
 		return nil, err
 	}
 	f, err := os.OpenFile(filepath.Join(string(w), file), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)

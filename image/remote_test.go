@@ -540,6 +540,16 @@ func TestImportAndExport(t *testing.T) {
 	}
 }
 
+// An instance whose first image is pulled has a directory that is root's alone.
+func TestTheFirstImageOpensNothing(t *testing.T) {
+	s := with(t, "big:1", bigImage(t, 1, 1000))
+	for _, dir := range []string{s.inst.Root, filepath.Join(s.inst.Root, "images")} {
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v, %v", dir, info.Mode(), err)
+		}
+	}
+}
+
 // What is deleted is gone with what it alone used; what came with the program stays.
 func TestDelete(t *testing.T) {
 	s := newStore(t, filepath.Join(t.TempDir(), "shipped"))

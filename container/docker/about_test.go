@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/container"
@@ -222,5 +223,36 @@ func TestScript(t *testing.T) {
 	}
 	if out, err = call(create...); err == nil || !strings.Contains(out, "belongs to Weir") {
 		t.Errorf("a second create: %q, %v", out, err)
+	}
+}
+
+// A container that ends by itself just when it is to be killed is removed all the same.
+func TestARemovalThatMeetsTheEnd(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "docker.sock")
+	l, err := net.Listen("unix", socket)
+	must(t, err)
+	asked := 0
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Api-Version", "1.41")
+		if r.Method != http.MethodDelete {
+			return
+		}
+		if asked++; asked == 1 {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusInternalServerError)
+			fmt.Fprint(w, `{"message": "Could not kill running container x, cannot remove - Container x is not running"}`)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Serve(l) }()
+	t.Cleanup(func() { s.Close(); <-done })
+	c, err := client.New(client.WithHost("unix://" + socket))
+	must(t, err)
+	defer c.Close()
+	must(t, (&engine{api: c}).removeContainer(t.Context(), "x"))
+	if asked != 2 {
+		t.Errorf("asked %d times, want 2", asked)
 	}
 }

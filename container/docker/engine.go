@@ -267,11 +267,14 @@ func (e *engine) removeFromEngine(ctx context.Context, id string) error {
 	})
 }
 
+// gone is what an engine says of a container that ended by itself just when it was to be killed: it does not remove it then.
+const gone = "is not running"
+
 // removeContainer waits for another's removal, too, such as one that a caller has left.
 func (e *engine) removeContainer(ctx context.Context, id string) error {
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		_, err := e.api.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-		if err == nil || !errdefs.IsConflict(err) {
+		if err == nil || !errdefs.IsConflict(err) && !strings.Contains(err.Error(), gone) {
 			return err
 		}
 		select {

@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"context"
+	"encoding/json"
 	"math/bits"
 	"slices"
 	"strings"
@@ -300,6 +301,18 @@ func TestGeneratorsAreTested(t *testing.T) {
 	} {
 		if why := ceilingExperiment().Check(t.Context(), b, l); !strings.Contains(why, wrong) && !strings.Contains(why, "apt-get") {
 			t.Errorf("%v: %q", l, why)
+		}
+	}
+}
+
+// A generator that sends hardly more than what arrives may be what limits an overload; a closed loop is none.
+func TestUnderfedGeneratorsAreKnown(t *testing.T) {
+	for text, want := range map[string][2]bool{
+		`{"sent": 1000, "unique": 500, "mode": "loss"}`: {false, true}, `{"sent": 1000, "unique": 900, "mode": "loss"}`: {true, true}, `{"sent": 1000, "unique": 1000, "mode": "loss"}`: {true, true},
+		`{"sent": 1000, "unique": 1000, "mode": "cost"}`: {false, false}, `{"sent": 1000, "mode": "loss"}`: {false, false}, `{`: {false, false}, ``: {false, false},
+	} {
+		if limited, ok := Underfed(json.RawMessage(text)); limited != want[0] || ok != want[1] {
+			t.Errorf("%s: %t, %t", text, limited, ok)
 		}
 	}
 }

@@ -269,6 +269,23 @@ func received(t *testing.T, p Path) map[string]uint64 {
 	return out
 }
 
+// What is kept of containers whose engine is gone is removed without it.
+func TestWhatADeadEngineLeftIsRemoved(t *testing.T) {
+	o := testOptions(t)
+	i, err := newInstance(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{filepath.Join(i.Run, byDocker, "bundles", "w000"), filepath.Join(i.Root, byDocker)} { // the engine itself is gone
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Remove(t.Context(), o.Name); err != nil || exists(i.Run) || exists(i.Root) {
+		t.Errorf("%v: left %t, %t", err, exists(i.Run), exists(i.Root))
+	}
+}
+
 // What a killed run has left of a runtime is removed by the next one: an engine of its own, and machines.
 func TestRuntimesOfACrashAreRemoved(t *testing.T) {
 	for _, name := range []string{"native", byDocker, virtual} {

@@ -245,9 +245,11 @@ func (c *contained) close(ctx context.Context) error {
 // RemoveContainers of an instance, whichever runtime made them, and its images' mounts.
 func RemoveContainers(ctx context.Context, i instance.Instance) error {
 	var errs []error
-	if o := engineOptions(i); exists(o.Dir) { // its containers end with it
-		errs = append(errs, dockerd.Remove(o), os.RemoveAll(filepath.Join(i.Run, byDocker)), os.RemoveAll(filepath.Join(i.Root, byDocker)))
+	// Containers of the runtime docker end with the instance's own engine, which may have ended before what is kept of them was removed.
+	if o := engineOptions(i); exists(o.Dir) {
+		errs = append(errs, dockerd.Remove(o))
 	}
+	errs = append(errs, os.RemoveAll(filepath.Join(i.Run, byDocker)), os.RemoveAll(filepath.Join(i.Root, byDocker)))
 	for _, d := range containers.All() {
 		rt, err := d.Open(ctx, i, containers.Options{Remove: true})
 		if err != nil {
