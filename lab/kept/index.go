@@ -21,8 +21,11 @@ const Dir = "docs/results"
 
 const indexName = "index.yaml"
 
+// Papers is the file of Dir that says of every claim of the papers what the runs say; the tool writes it.
+const Papers = "papers.md"
+
 // notRuns are the files of Dir that are no runs.
-var notRuns = []string{".gitignore", "README.md", "runs.md", indexName, selectionName}
+var notRuns = []string{".gitignore", "README.md", "runs.md", Papers, indexName, selectionName}
 
 // Index lists every run that is kept, the oldest first.
 type Index struct {

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -52,7 +53,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 }
 
 // papersFile is the page of what the papers claim.
-const papersFile = kept.Dir + "/papers.md"
+const papersFile = kept.Dir + "/" + kept.Papers
 
 // papers is the text of that page.
 func papers(top string) ([]byte, error) {
@@ -69,7 +70,7 @@ func papers(top string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.Markdown(dir), nil
+	return bytes.ReplaceAll(s.Markdown(dir), []byte(dir+string(filepath.Separator)), nil), nil // runs have their names, wherever the repository is
 }
 
 // keep is called at the top of the repository.
