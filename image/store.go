@@ -141,7 +141,7 @@ func (s *Store) resolve(ref string) (*entry, error) {
 		}
 	}
 	if _, err := ParseRemote(ref, RemoteOptions{}); err == nil {
-		return nil, fmt.Errorf("%w on this host: `weir image pull %s` fetches it, as the host itself does from registries that its --registries names", ErrNotFound, ref)
+		return nil, fmt.Errorf("%w on this host: `weir image pull %s` fetches it, as the host itself does from a registry that its --registry names", ErrNotFound, ref)
 	}
 	if len(have) == 0 {
 		return nil, fmt.Errorf("%w: no image in %s; %s", ErrNotFound, strings.Join(s.dirs, ", "), remedy)

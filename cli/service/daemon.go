@@ -118,8 +118,8 @@ func hostFlags(f *pflag.FlagSet, o *DaemonOptions, name string) {
 	f.Var(&o.FunctionCPUs, "function-cpus", "processor limit of functions whose spec has none: cores, or a share of this host's; none: no limit")
 	f.Var((*memoryFlag)(&o.FunctionDisk), "function-disk", "what each function may read of this host's disks in a second, and write, with an optional K, M or G; none: no limit")
 	command.ImagesFlag(f, &o.ImagesDir)
-	f.StringSliceVar(&o.Registries, "registries", nil, "registries, or repositories of them, from which this host pulls images that functions name and that it lacks (ghcr.io,registry.example.org/nf); default: "+
-		"from none, weir image pull fetches them")
+	f.StringArrayVar(&o.Registries, "registry", nil, "registry, or repository of one, from which this host pulls images that functions name and that it lacks (ghcr.io, registry.example.org/nf); may be repeated; "+
+		"default: from none, weir image pull fetches them")
 }
 
 // functionCPUs leaves the host something of what a function would never give back. Weights share the rest.
