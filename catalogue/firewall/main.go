@@ -13,13 +13,9 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
-	"time"
 
 	"weir.dev/weir/catalogue/nf"
 )
-
-// look is how often the configuration file and the counters are looked at.
-const look = 2 * time.Second
 
 func main() {
 	config := flag.String("config", "/etc/weir/config.json", "configuration file; read again when it changes and on SIGHUP")
@@ -53,13 +49,8 @@ type firewall struct {
 
 // run filters until ctx ends. The rules are in force before the bridge is up, so nothing passes unfiltered.
 func (f *firewall) run(ctx context.Context) error {
-	hup := make(chan os.Signal, 1)
-	usr1 := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	signal.Notify(usr1, syscall.SIGUSR1)
-	defer signal.Stop(hup)
-	defer signal.Stop(usr1)
-
+	told := nf.Listen()
+	defer told.Stop()
 	f.seen = f.marks()
 	cfg, err := load(f.path, f.probe)
 	if err != nil {
@@ -76,34 +67,7 @@ func (f *firewall) run(ctx context.Context) error {
 	if err := f.apply(ctx, cfg); err != nil {
 		return err
 	}
-	if err := b.Up(); err != nil {
-		return err
-	}
-	// Stopped means stopped: no frame passes a firewall that was asked to end.
-	defer func() {
-		if err := b.Down(); err != nil {
-			f.log.Warn("take bridge down", "error", err)
-		}
-	}()
-
-	tick := time.NewTicker(look)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			f.report()
-			return nil
-		case <-hup:
-			f.reload(ctx)
-		case <-usr1:
-			f.report()
-		case <-tick.C:
-			if f.marks() != f.seen {
-				f.reload(ctx)
-			}
-			f.watchDenials(ctx)
-		}
-	}
+	return nf.Serve(ctx, f.log, b, told, nf.Work{Changed: func() bool { return f.marks() != f.seen }, Reload: f.reload, Report: f.report, Look: f.watchDenials})
 }
 
 // apply puts a configuration in force in one step.

@@ -20,9 +20,6 @@ import (
 	"weir.dev/weir/catalogue/nf"
 )
 
-// look is how often the configuration file and the counters are looked at.
-const look = 2 * time.Second
-
 func main() {
 	config := flag.String("config", nf.ConfigFile, "configuration file; read again when it changes and on SIGHUP")
 	probe := flag.String("probe", nf.ProbeFile, "file with the addresses of the probe frames that are not shaped")
@@ -51,11 +48,8 @@ type shaper struct {
 
 // run shapes until ctx ends. The queues are in force before the bridge is up, so nothing passes unshaped.
 func (s *shaper) run(ctx context.Context, in, out string) error {
-	hup, usr1 := make(chan os.Signal, 1), make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	signal.Notify(usr1, syscall.SIGUSR1)
-	defer signal.Stop(hup)
-	defer signal.Stop(usr1)
+	told := nf.Listen()
+	defer told.Stop()
 	b, err := nf.NewBridge("shaper", in, out)
 	if err != nil {
 		return err
@@ -67,32 +61,7 @@ func (s *shaper) run(ctx context.Context, in, out string) error {
 	if err := s.load(); err != nil {
 		return err
 	}
-	if err := b.Up(); err != nil {
-		return err
-	}
-	// Stopped means stopped: no frame passes a shaper that was asked to end.
-	defer func() {
-		if err := b.Down(); err != nil {
-			s.log.Warn("take bridge down", "error", err)
-		}
-	}()
-	tick := time.NewTicker(look)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			s.report()
-			return nil
-		case <-hup:
-			s.reload(ctx)
-		case <-usr1:
-			s.report()
-		case <-tick.C:
-			if s.marks() != s.seen {
-				s.reload(ctx)
-			}
-		}
-	}
+	return nf.Serve(ctx, s.log, b, told, nf.Work{Changed: func() bool { return s.marks() != s.seen }, Reload: s.reload, Report: s.report})
 }
 
 func (s *shaper) marks() [2]nf.Mark { return [2]nf.Mark{nf.MarkOf(s.path), nf.MarkOf(s.probe)} }
