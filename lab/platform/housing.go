@@ -30,6 +30,7 @@ type housing interface {
 // berth of a container.
 type berth struct {
 	name, space string   // where its network namespace may be made
+	group       string   // at the top, for a group of its own if it is no container; empty: it gets none
 	relay       []string // arguments of its own process, which is socat; nil: it has one that waits
 
 	// Where the network is the runtime's own (byTool), the port that it publishes at an address of the host, or its address on the host's network.
@@ -114,8 +115,12 @@ func (h unhoused) house(ctx context.Context, c berth) (string, []string, error) 
 	if err := netns.Create(c.space, netns.Options{Quiet: true}); err != nil {
 		return c.space, nil, err
 	}
-	_, err := h.rt.run(ctx, work{name: c.name, space: c.space, program: relayProgram(c.relay)})
-	return c.space, nil, err
+	pid, err := h.rt.run(ctx, work{name: c.name, space: c.space, program: relayProgram(c.relay)})
+	if err != nil || c.group == "" {
+		return c.space, nil, err
+	}
+	groups, err := ownGroup(c.group, c.name, pid)
+	return c.space, groups, err
 }
 func (h unhoused) ill(ctx context.Context) error   { return h.rt.ill(ctx) }
 func (h unhoused) close(ctx context.Context) error { return h.rt.close(ctx) }

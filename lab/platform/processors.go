@@ -62,6 +62,7 @@ type Processors struct {
 	Outside string   // namespace
 	Sink    netip.AddrPort
 	all     []Processor
+	weights weights
 }
 
 const (
@@ -117,7 +118,7 @@ func OpenProcessors(ctx context.Context, o ProcessorOptions) (*Processors, error
 	if err != nil {
 		return nil, err
 	}
-	l := &Processors{links: linksOf(inst), o: o, Sink: netip.AddrPortFrom(lineAddress(0, 1).Addr(), 7000)}
+	l := &Processors{links: linksOf(inst), o: o, Sink: netip.AddrPortFrom(lineAddress(0, 1).Addr(), 7000), weights: weights{}}
 	if o.Runtime == byDocker && byTool(o.Network) {
 		l.engine, err = openEngine(ctx, o.Options, map[string]string{ownNAT: suffixNAT, ownMacvlan: suffixMacvlan}[o.Network])
 		l.o.Engine = func(context.Context) (*Engine, error) { return l.engine, nil }
@@ -225,7 +226,7 @@ func (l *Processors) prepare(host int, space string) error {
 	})
 }
 
-// Grow makes processors until there are n, and gives a chain of n.
+// Grow makes processors until there are n, and gives a chain of n. Until the next call or the end, all of them together have the weight of n processes.
 func (l *Processors) Grow(ctx context.Context, n int) ([]Processor, error) {
 	if n > mostProcessors {
 		return nil, fmt.Errorf("%d processors: want at most %d", n, mostProcessors)
@@ -253,6 +254,11 @@ func (l *Processors) Grow(ctx context.Context, n int) ([]Processor, error) {
 	}
 	chain := slices.Clone(l.all[:n])
 	slices.Reverse(chain)
+	for _, p := range chain {
+		if err := l.weights.give(p.Groups, n); err != nil {
+			return nil, err
+		}
+	}
 	return chain, nil
 }
 
@@ -275,7 +281,7 @@ func (l *Processors) add(ctx context.Context, i int) (p Processor, err error) {
 		}
 		relay = []string{"-u", "-b", "65536", fmt.Sprintf("UDP4-RECV:%d", port), "UDP4-SENDTO:" + to.String()}
 	}
-	c := berth{name: p.Name, space: space, relay: relay}
+	c := berth{name: p.Name, space: space, group: processGroup(l.inst), relay: relay}
 	if byTool(l.o.Network) {
 		c.port, c.outside, c.inside = int(port), at, lineAddress(1, byte(1+i))
 	}
@@ -372,6 +378,9 @@ func (l *Processors) Close() error {
 		if err := l.houses.close(ctx); err != nil {
 			return fmt.Errorf("remove %s: %w", l.inst.Name, err)
 		}
+	}
+	if err := errors.Join(l.weights.restore(), RemoveCgroups(ctx, processGroup(l.inst))); err != nil {
+		return fmt.Errorf("remove %s: %w", l.inst.Name, err)
 	}
 	if l.engine != nil {
 		if err := l.engine.Close(); err != nil {

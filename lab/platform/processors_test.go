@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -93,6 +94,9 @@ func carries(t *testing.T, o ProcessorOptions) {
 			}
 			all = append(all, f)
 		}
+		if got, want := weightsOf(t, list), n; got != want {
+			t.Errorf("%d processors have the weight of %d processes", want, got)
+		}
 		c, err := sink.Run(t.Context(), datagrams.Options{Space: l.Outside, To: list[0].Reach, Payload: 1454, Rate: 200, Duration: 500 * time.Millisecond, Run: uint32(run)})
 		if err != nil || c.Unique < c.Sent.Sent*9/10 || c.Damaged+c.Foreign != 0 { // the first ones may wait for an address
 			t.Errorf("%d processors: %d of %d, %d damaged, %d foreign: %v", n, c.Unique, c.Sent.Sent, c.Damaged, c.Foreign, err)
@@ -112,6 +116,36 @@ func carries(t *testing.T, o ProcessorOptions) {
 	if have, err := l.Conditions(); err != nil || have[SettingMTU] != "1500" {
 		t.Errorf("%v, %v", have, err)
 	}
+}
+
+// weightsOf the group at the top that all processors are in, in processes.
+func weightsOf(t *testing.T, list []Processor) int {
+	t.Helper()
+	tree, ok, err := findCPU()
+	if err != nil || !ok {
+		t.Fatalf("no cpu controller: %v", err)
+	}
+	file, one := tree.weight(1)
+	unit, err := strconv.Atoi(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := tree.top(list[0].Groups)
+	for _, p := range list {
+		if got := tree.top(p.Groups); got == "" || got != top {
+			t.Errorf("processor %s is in %q, the first one in %q (%v)", p.Name, got, top, p.Groups)
+			return 0
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(top, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n / unit
 }
 
 // endOne processor: it is told.

@@ -25,7 +25,7 @@ func Remove(ctx context.Context, name string) error {
 
 // removeMade takes a platform away, whatever it was made of.
 func removeMade(ctx context.Context, i instance.Instance) error {
-	errs := []error{RemoveContainers(ctx, i)}
+	errs := []error{RemoveContainers(ctx, i), RemoveCgroups(ctx, processGroup(i))}
 	for _, n := range networks() {
 		errs = append(errs, n.destroy(ctx, linksOf(i)))
 	}
