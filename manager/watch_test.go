@@ -3,6 +3,7 @@ package manager_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -189,6 +190,59 @@ func TestServerSentEvents(t *testing.T) {
 	}
 	if d := cmp.Diff(append([]string{"id: " + rev}, want...), read(lines(map[string]string{"Last-Event-ID": rev}), 6)); d != "" {
 		t.Errorf("resumed: %s", d)
+	}
+}
+
+// TestOneWatchOfSeveralKinds: a change is told with its kind; a watch goes on without a gap; kinds that were not named stay away.
+func TestOneWatchOfSeveralKinds(t *testing.T) {
+	b := start(t, manager.Options{})
+	must(b.Functions().Put(ctx(t), "f", api.FunctionSpec{Image: "wire"}))(t)
+	must(b.Chains().Put(ctx(t), "a", api.ChainSpec{Path: "f"}))(t)
+	told := func(query string, n int) (out []string, id string) {
+		t.Helper()
+		req := must(http.NewRequestWithContext(ctx(t), "GET", b.url+"/v1/watch?"+query, nil))(t)
+		req.Header.Set("Authorization", "Bearer "+b.token)
+		resp := must(http.DefaultTransport.RoundTrip(req))(t)
+		defer resp.Body.Close()
+		if resp.StatusCode != 200 {
+			t.Fatalf("%s: %d", query, resp.StatusCode)
+		}
+		event := ""
+		for s := bufio.NewScanner(resp.Body); s.Scan() && (len(out) < n || id == ""); {
+			switch field, value, _ := strings.Cut(s.Text(), ": "); field {
+			case "event":
+				event = value
+			case "id":
+				id = value
+			case "data":
+				var d struct {
+					Kind   api.Kind
+					Object api.Meta
+				}
+				if err := json.Unmarshal([]byte(value), &d); err != nil || d.Object.Revision == 0 {
+					t.Fatalf("%s: %v", value, err)
+				}
+				out = append(out, fmt.Sprintf("%s %s/%s", event, d.Kind, d.Object.Name))
+			}
+		}
+		return out, id
+	}
+	const kinds = "kinds=function&kinds=chain"
+	first, id := told(kinds, 2)
+	if d := cmp.Diff([]string{"put function/f", "put chain/a"}, first); d != "" {
+		t.Error(d)
+	}
+	must(b.Endpoints().Put(ctx(t), "e", api.EndpointSpec{Interface: "e"}))(t)
+	must(b.Functions().Put(ctx(t), "g", api.FunctionSpec{Image: "wire"}))(t)
+	must(b.Chains().Delete(ctx(t), "a"))(t)
+	since, _ := told(kinds+"&revision="+id, 2)
+	if d := cmp.Diff([]string{"put function/g", "delete chain/a"}, since); d != "" {
+		t.Error(d)
+	}
+	for query, want := range map[string]int{"": 400, "?kinds=secret": 400, "?kinds=": 400, "?kinds=function&watch": 400, "?kinds=function&revision=999999": 410} {
+		if got := b.status(t, b.token, "GET", "/v1/watch"+query, ""); got != want {
+			t.Errorf("%s: %d, want %d", query, got, want)
+		}
 	}
 }
 

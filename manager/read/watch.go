@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,10 +29,40 @@ func wantsWatch(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "text/event-stream")
 }
 
-// watch streams changes as server-sent events until the client goes. From no revision it begins with a put of each object.
+// watch streams changes of one kind as server-sent events until the client goes. From no revision it begins with a put of each object.
 // The id of an event is the revision after which a watch resumes without a gap: of several changes in one revision only
 // the last carries it.
 func (rd *Reader) watch(n object.Noun, f filter, w http.ResponseWriter, r *http.Request) error {
+	return rd.stream(store.Prefix(n.Kind), []object.Noun{n}, w, r, &stream{f: f})
+}
+
+// watchKinds streams changes of several kinds over one connection: a browser has six for all its pages of one server. Each event says the kind.
+func (rd *Reader) watchKinds(w http.ResponseWriter, r *http.Request) error {
+	named, known := r.URL.Query()["kinds"], []string{}
+	var nouns []object.Noun
+	for _, n := range object.Nouns() {
+		known = append(known, string(n.Kind))
+		if slices.Contains(named, string(n.Kind)) {
+			nouns = append(nouns, n)
+		}
+	}
+	refuse := func(message string) error {
+		return api.Refuse(http.StatusBadRequest, "the query is refused",
+			api.Problem{Path: "query.kinds", Message: message, Hint: "want one or more of " + strings.Join(known, ", ")})
+	}
+	for _, k := range named {
+		if !slices.Contains(known, k) {
+			return refuse(fmt.Sprintf("is %.40q", k))
+		}
+	}
+	if len(nouns) == 0 {
+		return refuse("is not given")
+	}
+	return rd.stream("", nouns, w, r, &stream{tagged: true})
+}
+
+// stream opens a watch of the keys below prefix and writes what it says of some kinds.
+func (rd *Reader) stream(prefix string, nouns []object.Noun, w http.ResponseWriter, r *http.Request, s *stream) error {
 	after, err := resumeFrom(r)
 	if err != nil {
 		return err
@@ -47,32 +78,37 @@ func (rd *Reader) watch(n object.Noun, f filter, w http.ResponseWriter, r *http.
 	defer rd.open.Add(-1)
 	ctx, cancel := web.StreamContext(r)
 	defer cancel()
-	var first []store.Item
-	if after == 0 {
-		if first, after, err = rd.Store.List(ctx, store.Prefix(n.Kind), store.ListOptions{}); err != nil {
-			return err
+	s.w, s.c, s.views = w, http.NewResponseController(w), map[api.Kind]view{}
+	for _, n := range nouns {
+		s.views[n.Kind] = rd.viewOf(r.Context(), n)
+	}
+	if after == 0 { // of several kinds the first list's revision counts: what the later lists have from after it comes again
+		for _, n := range nouns {
+			items, revision, err := rd.Store.List(ctx, store.Prefix(n.Kind), store.ListOptions{})
+			if err != nil {
+				return err
+			}
+			after = cmp.Or(after, revision)
+			for _, i := range items {
+				if s.f.match(store.NameOf(i.Key), i.Value) {
+					value, _ := rd.Hosts.WithHealth(n, i)
+					i.Value = s.views[n.Kind](i.Key, value, i.Revision)
+					s.event("put", n.Kind, object.Wire(i))
+				}
+			}
 		}
 	}
-	changes, err := rd.Store.Watch(ctx, store.Prefix(n.Kind), after)
+	changes, err := rd.Store.Watch(ctx, prefix, after)
 	if err != nil {
 		return err
 	}
-	view := rd.viewOf(r.Context(), n)
-	s := &stream{w: w, c: http.NewResponseController(w), view: view}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
-	for _, i := range first {
-		if f.match(store.NameOf(i.Key), i.Value) {
-			value, _ := rd.Hosts.WithHealth(n, i)
-			i.Value = view(i.Key, value, i.Revision)
-			s.event("put", object.Wire(i))
-		}
-	}
 	s.id(after)
 	if err := s.flush(); err != nil {
 		return nil // the client is gone
 	}
-	s.follow(f, changes)
+	s.follow(changes)
 	return nil
 }
 
@@ -90,17 +126,25 @@ func resumeFrom(r *http.Request) (int64, error) {
 	return n, nil
 }
 
+// view is what the client may see of a value at a revision; 0: of one that is gone.
+type view func(key string, value []byte, revision int64) []byte
+
 // stream writes server-sent events.
 type stream struct {
-	w   http.ResponseWriter
-	c   *http.ResponseController
-	buf bytes.Buffer
-	// view is what the client may see of a value at a revision; 0: of one that is gone.
-	view func(key string, value []byte, revision int64) []byte
+	f      filter
+	tagged bool // each event says its object's kind
+	w      http.ResponseWriter
+	c      *http.ResponseController
+	buf    bytes.Buffer
+	views  map[api.Kind]view // of the kinds that are told
 }
 
-func (s *stream) event(kind string, data []byte) {
-	fmt.Fprintf(&s.buf, "event: %s\ndata: %s\n\n", kind, data)
+func (s *stream) event(what string, kind api.Kind, data []byte) {
+	if s.tagged {
+		fmt.Fprintf(&s.buf, "event: %s\ndata: {\"kind\":%q,\"object\":%s}\n\n", what, kind, data)
+		return
+	}
+	fmt.Fprintf(&s.buf, "event: %s\ndata: %s\n\n", what, data)
 }
 
 // id ends what was written so far with the revision to resume from: an event without data only sets the id.
@@ -119,7 +163,7 @@ func (s *stream) flush() error {
 }
 
 // follow writes batches as they come, and a comment when nothing comes.
-func (s *stream) follow(f filter, changes store.Watch) {
+func (s *stream) follow(changes store.Watch) {
 	beat := time.NewTicker(api.Heartbeat)
 	defer beat.Stop()
 	for {
@@ -129,7 +173,7 @@ func (s *stream) follow(f filter, changes store.Watch) {
 				s.end(changes.Err())
 				return
 			}
-			s.batch(f, b)
+			s.batch(b)
 		case <-beat.C:
 			s.buf.WriteString(": still here\n\n")
 		}
@@ -139,20 +183,25 @@ func (s *stream) follow(f filter, changes store.Watch) {
 	}
 }
 
-func (s *stream) batch(f filter, b store.Batch) {
+func (s *stream) batch(b store.Batch) {
 	for _, e := range b.Events {
-		name := store.NameOf(e.Key)
+		prefix, name, _ := strings.Cut(e.Key, "/")
+		kind := api.Kind(prefix)
+		view := s.views[kind]
+		if view == nil {
+			continue
+		}
 		switch {
 		case e.Value != nil:
-			if f.match(name, e.Value) {
-				s.event("put", object.WithRevision(s.view(e.Key, e.Value, b.Revision), b.Revision))
+			if s.f.match(name, e.Value) {
+				s.event("put", kind, object.WithRevision(view(e.Key, e.Value, b.Revision), b.Revision))
 			}
 		case e.Last == nil: // no longer known: the name is
-			if f.match(name, object.Marshal(api.Meta{Name: name})) {
-				s.event("delete", object.WithRevision(object.Marshal(api.Meta{Name: name}), b.Revision))
+			if s.f.match(name, object.Marshal(api.Meta{Name: name})) {
+				s.event("delete", kind, object.WithRevision(object.Marshal(api.Meta{Name: name}), b.Revision))
 			}
-		case f.match(name, e.Last):
-			s.event("delete", object.WithRevision(s.view(e.Key, e.Last, 0), b.Revision))
+		case s.f.match(name, e.Last):
+			s.event("delete", kind, object.WithRevision(view(e.Key, e.Last, 0), b.Revision))
 		}
 	}
 	s.id(b.Revision)
@@ -167,6 +216,6 @@ func (s *stream) end(err error) {
 	if jsonErr != nil {
 		return
 	}
-	s.event("error", p)
+	fmt.Fprintf(&s.buf, "event: error\ndata: %s\n\n", p)
 	_ = s.flush() // the client may be gone
 }

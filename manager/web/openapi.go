@@ -266,6 +266,7 @@ func queryParameters() []*huma.Param {
 		{Name: "name", Description: "only the object of this name"},
 		{Name: "watch", Description: "stream changes as server-sent events", Schema: boolean, AllowEmptyValue: true},
 		{Name: "revision", Description: "watch changes after this revision; without it the watch begins with what is there", Schema: number(0, 1<<53)},
+		{Name: "kinds", Description: "objects of these kinds, one each: function", Required: true, Schema: list},
 		{Name: "kind", Description: "only what is about objects of this kind"},
 		{Name: "object", Description: "only what is about the object of this name"},
 		{Name: "severity", Description: "at least this severe", Schema: &huma.Schema{Type: "string", Enum: []any{"info", "warning", "error"}}},
