@@ -1,4 +1,4 @@
-// Package nf has what functions of the catalogue have in common: the bridge between their ports, their files, events.
+// Package nf has what functions of the catalogue have in common: the bridge between their ports or the loop over their frames, decoding, their files, events.
 package nf
 
 import (

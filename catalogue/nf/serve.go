@@ -12,7 +12,7 @@ import (
 // look is how often the files and the counters are looked at.
 const look = 2 * time.Second
 
-// Work is what a function does while its bridge is up.
+// Work is what a function does while it forwards.
 type Work struct {
 	Changed func() bool           // whether its files are others than those in force or refused
 	Reload  func(context.Context) // on SIGHUP, and when they are
@@ -47,13 +47,19 @@ func Serve(ctx context.Context, log *slog.Logger, b *Bridge, told Signals, w Wor
 			log.Warn("take bridge down", "error", err)
 		}
 	}()
+	w.attend(ctx, told)
+	w.Report()
+	return nil
+}
+
+// attend to signals and files until ctx ends.
+func (w Work) attend(ctx context.Context, told Signals) {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			w.Report()
-			return nil
+			return
 		case <-told.hup:
 			w.Reload(ctx)
 		case <-told.usr1:

@@ -1,0 +1,514 @@
+package nf
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Frames is the loop of a function that looks at frames in user space. It reads both ports, asks the handler about each frame, and hands on those
+// that pass, as they came: with their VLAN tags, segments of up to 64 KiB with the description of what the sender left to the hardware (struct
+// virtio_net_hdr). The platform's probes pass without the handler.
+//
+// The handler, Tick and what Do runs are called by one goroutine, never at the same time: what they share needs no lock. They must not block: no frame
+// passes meanwhile. The loop allocates nothing per frame.
+type Frames struct {
+	o     Options
+	probe []byte // the first 14 bytes of the platform's probes; nil: none
+	ports [2]*port
+	in    batch       // what was received last
+	out   [2]outgoing // by direction
+	wakes int         // eventfd
+	count Counters
+
+	mu    sync.Mutex
+	calls []func()
+	over  bool
+}
+
+// Options of a loop.
+type Options struct {
+	In, Out string                   // names of the ports; default "in" and "out"
+	Probe   string                   // file with the addresses of the platform's probes; default ProbeFile. Without such a file no frame passes unasked
+	Handle  func(Dir, Frame) Verdict // asked about each frame; nil: all pass
+	Tick    func(now time.Time)      // called each second, for what times out; nil: not called
+}
+
+// Dir is a direction.
+type Dir int
+
+// Directions.
+const (
+	Up   Dir = iota // from in (clients) to out (servers)
+	Down            // from out to in
+)
+
+// Back is the other direction.
+func (d Dir) Back() Dir { return 1 - d }
+
+func (d Dir) String() string { return [2]string{"up", "down"}[d] }
+
+// Verdict says what happens to a frame.
+type Verdict int
+
+// Verdicts. The zero value drops.
+const (
+	Drop Verdict = iota
+	Pass         // hand on, unchanged
+)
+
+// vnetHeader is the length of struct virtio_net_hdr: what the sender left to the hardware, checksums and segmentation.
+const vnetHeader = 10
+
+// Frame is an Ethernet frame. A frame that the handler gets is valid until the handler returns; Clone keeps it for longer.
+type Frame struct {
+	Data []byte // from the destination's address on, VLAN tags included; not to be changed
+	raw  []byte // the description, and Data
+}
+
+// NewFrame makes a frame to send, from a copy of its bytes. It must be complete: checksums, and no longer than the MTU allows.
+func NewFrame(data []byte) Frame {
+	raw := make([]byte, vnetHeader+len(data))
+	copy(raw[vnetHeader:], data)
+	return Frame{raw[vnetHeader:], raw}
+}
+
+// Clone is a copy that may be kept, and sent later as the frame came.
+func (f Frame) Clone() Frame {
+	raw := bytes.Clone(f.raw)
+	return Frame{raw[vnetHeader:], raw}
+}
+
+// Segmented tells whether the frame stands for several that are still to be cut: its IP packet may be longer than the MTU.
+func (f Frame) Segmented() bool { return f.raw[1] != 0 } // gso_type
+
+// ChecksumMissing tells whether the transport checksum is still to be computed: the one in the frame is not complete.
+func (f Frame) ChecksumMissing() bool { return f.raw[0]&1 != 0 } // VIRTIO_NET_HDR_F_NEEDS_CSUM
+
+// Counters of a loop.
+type Counters struct {
+	Received  [2]uint64 // frames, by direction; one of 64 KiB is one
+	Sent      [2]uint64 // probes and injected frames count
+	Missed    [2]uint64 // for which the kernel had no room: they came faster than they were read
+	Unread    [2]uint64 // longer than 64 KiB, or without an Ethernet header; dropped
+	Refused   [2]uint64 // that the other port did not take
+	Described uint64    // whose description the kernel could not make (UDP segments before Linux 6.2); dropped
+}
+
+// OpenFrames opens the sockets. Frames that come from now on wait for Run.
+func OpenFrames(o Options) (*Frames, error) {
+	if o.In == "" {
+		o.In = "in"
+	}
+	if o.Out == "" {
+		o.Out = "out"
+	}
+	if o.Probe == "" {
+		o.Probe = ProbeFile
+	}
+	if o.Handle == nil {
+		o.Handle = func(Dir, Frame) Verdict { return Pass }
+	}
+	s := &Frames{o: o, wakes: -1}
+	s.in.make()
+	probe, err := LoadProbe(o.Probe)
+	if err != nil {
+		return nil, err
+	}
+	if probe != nil {
+		s.probe = append(probe, 0x88, 0xb5)
+	}
+	if s.wakes, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	for d, name := range []string{o.In, o.Out} {
+		if s.ports[d], err = openPort(name); err != nil {
+			s.Close()
+			return nil, fmt.Errorf("port %s: %w", name, err)
+		}
+	}
+	return s, nil
+}
+
+// Close the sockets: no frame passes any more. Not while Run runs.
+func (s *Frames) Close() {
+	for _, p := range s.ports {
+		if p != nil {
+			unix.Close(p.fd)
+		}
+	}
+	if s.wakes >= 0 {
+		unix.Close(s.wakes)
+	}
+}
+
+// Send a frame in a direction: by out for Up, by in for Down. It leaves after all that were sent or passed before in that direction. Only for the handler,
+// Tick and what Do runs.
+func (s *Frames) Send(d Dir, f Frame) { s.queue(d, f.raw) }
+
+// MTU of the port by which frames leave in a direction, as it was at the start.
+func (s *Frames) MTU(d Dir) int { return s.ports[d.Back()].mtu }
+
+// Counters so far. Only for the handler, Tick and what Do runs.
+func (s *Frames) Counters() Counters {
+	for d, p := range s.ports {
+		if st, err := unix.GetsockoptTpacketStats(p.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil { // it begins anew with each reading
+			s.count.Missed[d] += uint64(st.Drops)
+		}
+	}
+	return s.count
+}
+
+// Do runs f in the loop, between frames, and returns when it has run. After the loop's end f runs at once.
+func (s *Frames) Do(f func()) {
+	done := make(chan struct{})
+	s.mu.Lock()
+	if s.over {
+		s.mu.Unlock()
+		f()
+		return
+	}
+	s.calls = append(s.calls, func() { f(); close(done) })
+	s.mu.Unlock()
+	s.wake()
+	<-done
+}
+
+func (s *Frames) wake() { _, _ = unix.Write(s.wakes, []byte{1, 0, 0, 0, 0, 0, 0, 0}) } // full: it wakes already
+
+// Serve runs the loop until ctx ends. Signals are served beside it: what Work's functions share with the handler they reach by Do.
+func (s *Frames) Serve(ctx context.Context, told Signals, w Work) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var beside sync.WaitGroup
+	beside.Go(func() { w.attend(ctx, told) })
+	err := s.Run(ctx)
+	stop()
+	beside.Wait()
+	w.Report()
+	return err
+}
+
+const tickEvery = time.Second
+
+// Run the loop until ctx ends, or a port is gone.
+func (s *Frames) Run(ctx context.Context) error {
+	defer s.end()
+	defer context.AfterFunc(ctx, s.wake)()
+	fds := [3]unix.PollFd{{Events: unix.POLLIN, Fd: int32(s.ports[Up].fd)}, {Events: unix.POLLIN, Fd: int32(s.ports[Down].fd)}, {Events: unix.POLLIN, Fd: int32(s.wakes)}}
+	next := time.Now().Add(tickEvery)
+	ready := [2]bool{true, true}
+	for ctx.Err() == nil {
+		for d := range s.ports {
+			if !ready[d] {
+				continue
+			}
+			var err error
+			if ready[d], err = s.receive(Dir(d)); err != nil {
+				return err
+			}
+		}
+		timeout := -1
+		if s.o.Tick != nil || s.ports[Up].down || s.ports[Down].down {
+			now := time.Now()
+			if !now.Before(next) {
+				if err := s.tick(now); err != nil {
+					return err
+				}
+				next = now.Add(tickEvery)
+			}
+			timeout = int(next.Sub(now).Milliseconds()) + 1
+		}
+		if ready[Up] || ready[Down] {
+			timeout = 0
+		}
+		if _, err := unix.Poll(fds[:], timeout); err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("wait for frames: %w", err)
+		}
+		for d := range s.ports {
+			ready[d] = ready[d] || fds[d].Revents != 0
+		}
+		if fds[2].Revents != 0 {
+			s.called()
+		}
+	}
+	return nil
+}
+
+func (s *Frames) tick(now time.Time) error {
+	for _, p := range s.ports {
+		if !p.down {
+			continue
+		}
+		var err error
+		if p.down, err = p.isDown(); err != nil {
+			return fmt.Errorf("port %s is gone: %w", p.name, err)
+		}
+	}
+	if s.o.Tick != nil {
+		s.o.Tick(now)
+		s.flush()
+	}
+	return nil
+}
+
+func (s *Frames) called() {
+	var b [8]byte
+	_, _ = unix.Read(s.wakes, b[:])
+	s.mu.Lock()
+	calls := s.calls
+	s.calls = nil
+	s.mu.Unlock()
+	for _, f := range calls {
+		f()
+	}
+	s.flush()
+}
+
+func (s *Frames) end() {
+	s.mu.Lock()
+	s.over = true
+	s.mu.Unlock()
+	s.called()
+}
+
+// receive takes one batch from a port. more: there may be another.
+func (s *Frames) receive(d Dir) (more bool, err error) {
+	p := s.ports[d]
+	n, err := s.in.read(p.fd)
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return false, nil
+	case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
+		return true, nil
+	case errors.Is(err, unix.EINVAL):
+		s.count.Described++
+		return true, nil
+	case errors.Is(err, unix.ENETDOWN):
+		p.down = true // the kernel says that once, and nothing when the interface goes
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("port %s: receive: %w", p.name, err)
+	}
+	s.count.Received[d] += uint64(n)
+	for i := range n {
+		raw := s.in.frame(i)
+		if raw == nil {
+			s.count.Unread[d]++
+			continue
+		}
+		f := Frame{raw[vnetHeader:], raw}
+		if s.probe != nil && bytes.HasPrefix(f.Data, s.probe) || s.o.Handle(d, f) == Pass {
+			s.queue(d, raw)
+		}
+	}
+	s.flush()
+	return n == batchSize, nil
+}
+
+func (s *Frames) queue(d Dir, raw []byte) {
+	if s.out[d].n == batchSize {
+		s.flushTo(d)
+	}
+	s.out[d].add(raw)
+}
+
+func (s *Frames) flush() {
+	s.flushTo(Up)
+	s.flushTo(Down)
+}
+
+func (s *Frames) flushTo(d Dir) {
+	if s.out[d].n == 0 {
+		return
+	}
+	sent, refused := s.out[d].write(s.ports[d.Back()].fd)
+	s.count.Sent[d] += uint64(sent)
+	s.count.Refused[d] += uint64(refused)
+}
+
+// port is one of the function's interfaces.
+type port struct {
+	name       string
+	fd         int
+	index, mtu int
+	down       bool
+}
+
+// isDown asks the namespace in which the socket was opened.
+func (p *port) isDown() (bool, error) {
+	ask, err := unix.NewIfreq(p.name)
+	if err != nil {
+		return false, err
+	}
+	if err := unix.IoctlIfreq(p.fd, unix.SIOCGIFINDEX, ask); err != nil {
+		return false, err
+	}
+	if ask.Uint32() != uint32(p.index) {
+		return false, unix.ENODEV
+	}
+	if err := unix.IoctlIfreq(p.fd, unix.SIOCGIFFLAGS, ask); err != nil {
+		return false, err
+	}
+	return ask.Uint16()&unix.IFF_UP == 0, nil
+}
+
+const (
+	receiveBuffer = 4 << 20
+	sendPatience  = 100_000 // microseconds that a full interface may hold us up
+)
+
+func openPort(name string) (*port, error) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("%w (the ports in and out must exist before the function starts)", err)
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // nothing comes until bind
+	if err != nil {
+		return nil, fmt.Errorf("packet socket: %w (kernel option CONFIG_PACKET; capability CAP_NET_RAW)", err)
+	}
+	for _, option := range []int{unix.PACKET_VNET_HDR, unix.PACKET_AUXDATA, unix.PACKET_IGNORE_OUTGOING} {
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.SOL_PACKET, option, 1)
+		}
+	}
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil { // not for root of a user namespace: as much as the host allows
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	}
+	if err == nil {
+		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Usec: sendPatience})
+	}
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: i.Index, Protocol: 0x0300}) // ETH_P_ALL, in network order
+	}
+	if err == nil { // a network card would keep back what is addressed to others
+		err = unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &unix.PacketMreq{Ifindex: int32(i.Index), Type: unix.PACKET_MR_PROMISC})
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("packet socket: %w", err)
+	}
+	return &port{name: name, fd: fd, index: i.Index, mtu: i.MTU}, nil
+}
+
+const (
+	batchSize = 32
+	tagLength = 4
+	maxFrame  = 1<<16 + 64 // an IP packet of 65535 bytes, its Ethernet header, tags
+	room      = tagLength + vnetHeader + maxFrame
+	ancillary = 64
+)
+
+// message is struct mmsghdr.
+type message struct {
+	unix.Msghdr
+	n uint32
+}
+
+// batch has room for frames to receive.
+type batch struct {
+	messages [batchSize]message
+	vectors  [batchSize]unix.Iovec
+	control  [batchSize][ancillary]byte
+	buffers  []byte
+}
+
+func (b *batch) make() {
+	b.buffers = make([]byte, batchSize*room)
+	for i := range b.messages {
+		v := &b.vectors[i]
+		v.Base = &b.buffers[i*room+tagLength]
+		v.SetLen(room - tagLength)
+		b.messages[i].Iov = v
+		b.messages[i].SetIovlen(1)
+		b.messages[i].Control = &b.control[i][0]
+	}
+}
+
+// read frames, as many as are there.
+func (b *batch) read(fd int) (int, error) {
+	for i := range b.messages {
+		b.messages[i].SetControllen(ancillary)
+	}
+	n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.messages)), batchSize, unix.MSG_DONTWAIT, 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
+}
+
+// frame gives a received frame with its description, its VLAN tag put back. nil: it is not whole.
+func (b *batch) frame(i int) []byte {
+	m := &b.messages[i]
+	if m.Flags&unix.MSG_TRUNC != 0 || m.n < vnetHeader+14 {
+		return nil
+	}
+	raw := b.buffers[i*room : i*room+tagLength+int(m.n)]
+	return retag(raw, b.control[i][:min(int(m.Controllen), ancillary)])
+}
+
+// retag puts the VLAN tag back that the kernel took off and described beside the frame (struct tpacket_auxdata). raw has room for it before the frame.
+func retag(raw, control []byte) []byte {
+	const auxdata = 20
+	if len(control) < unix.SizeofCmsghdr+auxdata {
+		return raw[tagLength:]
+	}
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&control[0]))
+	aux := control[unix.SizeofCmsghdr:]
+	if h.Level != unix.SOL_PACKET || h.Type != unix.PACKET_AUXDATA || binary.NativeEndian.Uint32(aux)&unix.TP_STATUS_VLAN_VALID == 0 {
+		return raw[tagLength:]
+	}
+	const macs = vnetHeader + 12
+	copy(raw, raw[tagLength:tagLength+macs])
+	binary.BigEndian.PutUint16(raw[macs:], binary.NativeEndian.Uint16(aux[18:]))   // tp_vlan_tpid
+	binary.BigEndian.PutUint16(raw[macs+2:], binary.NativeEndian.Uint16(aux[16:])) // tp_vlan_tci
+	for _, field := range []int{2, 6} {                                            // hdr_len and csum_start count from the frame's begin
+		if v := binary.NativeEndian.Uint16(raw[field:]); v != 0 {
+			binary.NativeEndian.PutUint16(raw[field:], v+tagLength)
+		}
+	}
+	return raw
+}
+
+// outgoing is what waits to be sent.
+type outgoing struct {
+	n        int
+	messages [batchSize]message
+	vectors  [batchSize]unix.Iovec
+}
+
+func (o *outgoing) add(raw []byte) {
+	v := &o.vectors[o.n]
+	v.Base = &raw[0]
+	v.SetLen(len(raw))
+	o.messages[o.n].Iov = v
+	o.messages[o.n].SetIovlen(1)
+	o.n++
+}
+
+// write all. A frame that the interface does not take is lost, as on any wire.
+func (o *outgoing) write(fd int) (sent, refused int) {
+	for at := 0; at < o.n; {
+		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&o.messages[at])), uintptr(o.n-at), 0, 0, 0)
+		switch {
+		case errno == unix.EINTR:
+		case errno != 0:
+			refused++
+			at++
+		default:
+			sent += int(n)
+			at += int(n)
+		}
+	}
+	clear(o.vectors[:o.n])
+	o.n = 0
+	return sent, refused
+}
