@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(shell git -c safe.directory='*' describe --ta
 export CGO_ENABLED := 0
 export GOFLAGS := $(filter-out -trimpath -buildvcs=%,$(GOFLAGS)) -trimpath -buildvcs=false
 
-.PHONY: help root setup peers build demo test soak attack race bench keep lint generate clean
+.PHONY: help root setup peers ui build demo test soak attack race bench keep lint generate clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,9 +22,23 @@ peers: setup ## what Weir is tested and measured beside: Docker's engine, LXC, O
 	@./peers.sh
 	go run ./lab/functions -o bin/images
 
-build: setup ## build bin/weir and the images of the catalogue (bin/images)
+build: setup ui ## build bin/weir with its web UI, and the images of the catalogue (bin/images); UI= leaves the web UI out
 	go build -ldflags "$(LDFLAGS)" -o bin/weir .
 	go run ./catalogue/build -o bin/images
+
+# The web UI is built by Node where that is there, and only when something of it has changed. The demo needs none.
+UI ?= $(if $(filter demo,$(MAKECMDGOALS)),,$(if $(shell command -v npm),$(if $(wildcard web/package-lock.json),web)))
+UI_FILES := $(shell [ ! -f web/package.json ] || find web -type f -not -path '*/node_modules/*' -not -path 'web/dist/*' -not -name '*.go' -not -name '*.md')
+ui: $(if $(UI),web/dist/app/index.html)
+	@[ -f web/dist/app/index.html ] || echo "make: the web UI is left out: it needs Node with npm" >&2
+
+web/node_modules/.installed: web/package.json web/package-lock.json
+	cd web && npm ci --no-audit --no-fund
+	@touch $@
+
+web/dist/app/index.html: web/node_modules/.installed $(UI_FILES)
+	cd web && npm run build
+	@touch $@
 
 # Alone it needs few packages: see setup.sh.
 ifeq ($(MAKECMDGOALS),demo)

@@ -2,6 +2,9 @@ module weir.dev/weir
 
 go 1.26.0
 
+// npm packages may hold Go files.
+ignore ./web/node_modules
+
 require (
 	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/cilium/ebpf v0.22.0
@@ -13,6 +16,7 @@ require (
 	github.com/google/go-containerregistry v0.22.1
 	github.com/google/nftables v0.3.0
 	github.com/gopacket/gopacket v1.7.7
+	github.com/gorilla/websocket v1.5.3
 	github.com/klauspost/compress v1.19.2
 	github.com/moby/go-archive v0.3.3
 	github.com/moby/moby/api v1.56.1
@@ -65,7 +69,6 @@ require (
 	github.com/golang-jwt/jwt/v5 v5.3.1 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/google/uuid v1.6.0 // indirect
-	github.com/gorilla/websocket v1.5.3 // indirect
 	github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus v1.1.0 // indirect
 	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.3 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0 // indirect

@@ -18,6 +18,7 @@ const module = "weir.dev/weir/"
 var layers = map[string][]string{
 	"":          {"*"},
 	"api":       {"cpuset", "portkind"},
+	"web":       {},
 	"instance":  {},
 	"flow":      {},
 	"portkind":  {},
@@ -91,6 +92,7 @@ var layers = map[string][]string{
 	"manager/web":        {"api", "manager/bounded", "manager/history", "manager/keys", "manager/object", "manager/strict", "pki", "store"},
 	"manager/members":    {"api", "manager/bounded", "manager/history", "manager/object", "manager/strict", "manager/tx", "manager/web", "pki", "store"},
 	"manager/access":     {"api", "instance", "manager/bounded", "manager/history", "manager/keys", "manager/members", "manager/object", "manager/tx", "manager/web", "pki", "store"},
+	"manager/ui":         {"api", "manager/web"},
 	"manager/switchcert": {"api", "manager/history", "manager/keys", "manager/object", "manager/tx", "manager/web", "pki", "store"},
 	"manager/read":       {"api", "manager/history", "manager/members", "manager/object", "manager/web", "store"},
 	"manager/news":       {"api", "manager/bounded", "manager/history", "manager/members", "manager/object", "manager/tx", "manager/web", "store"},

@@ -37,6 +37,7 @@ import (
 	"weir.dev/weir/placement"
 	"weir.dev/weir/router"
 	"weir.dev/weir/store"
+	"weir.dev/weir/web"
 )
 
 // version is set by the linker.
@@ -137,7 +138,7 @@ func up(ctx context.Context, o service.UpOptions) error {
 		return err
 	}
 	return coded(daemon.Up(ctx, daemon.UpOptions{
-		Instance: o.Instance, Manager: o.Manager, Host: o.Host, Version: version, Log: log, Ready: o.Ready,
+		Instance: o.Instance, Manager: o.Manager, Host: o.Host, Version: version, Log: log, Ready: o.Ready, Site: web.Files(),
 		Drivers: drivers(o.Host.Switch, o.Host.Runtime, o.ImagesDir, o.Registries, runtimeOptions(o.DaemonOptions, log), log),
 	}))
 }

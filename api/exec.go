@@ -13,6 +13,9 @@ const ExecProtocol = "weir-exec"
 // maxExecFrame bounds a frame's payload.
 const maxExecFrame = 64 << 10
 
+// MaxExecMessage bounds a message of a WebSocket: one frame.
+const MaxExecMessage = 5 + maxExecFrame
+
 // ExecType is the kind of a frame: one byte type, four bytes length (big endian), then the payload.
 type ExecType uint8
 

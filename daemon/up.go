@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -34,6 +35,7 @@ type UpOptions struct {
 	Ready   func() // called once the API answers and the manager has heard of this host, but for the latter at most knownWithin is waited
 	served  func() // called once the API answers
 	Drivers Drivers
+	Site    fs.FS // files of the web UI; nil: there is none
 }
 
 // Up runs store, manager and, if this machine is a host, its agent until ctx ends. What they made goes on forwarding then.
@@ -171,7 +173,7 @@ func newManager(ctx context.Context, o UpOptions, key []byte, st *store.Etcd, h 
 	}
 	m, err := manager.New(manager.Options{
 		Store: st, ID: managerID(o.Instance), Where: o.where(), SecretKey: key, Version: o.Version, Log: o.Log, Host: own, AgentConfig: api.AgentConfig{Underlay: o.Underlay, TagFirst: flow.TagFirst, TagLast: flow.TagLast}, CertificateLife: o.CertificateLife,
-		Placement: o.Placement, Fabric: r, NoRouter: !r.wanted(), AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key), SecretsKey: o.secretsKey, Health: st.Writable,
+		UI: o.Site, Placement: o.Placement, Fabric: r, NoRouter: !r.wanted(), AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key), SecretsKey: o.secretsKey, Health: st.Writable,
 		Validate: router.ValidateChange,
 		Trace:    router.Trace,
 		Admit:    a.admit,
@@ -281,7 +283,7 @@ func serve(ctx context.Context, o UpOptions, m *manager.Manager, h *host, r *fab
 		return err
 	}
 	server, err := m.Listen(manager.ServeOptions{
-		Socket: o.Instance.Socket(), Listen: o.Listen, TokenFile: o.Instance.TokenFile(), Agents: o.Agents,
+		Socket: o.Instance.Socket(), Listen: o.Listen, TokenFile: o.Instance.TokenFile(), Agents: o.Agents, UI: o.UI, UIMoves: o.UIMoves,
 	})
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -26,6 +27,7 @@ import (
 	"weir.dev/weir/manager/read"
 	"weir.dev/weir/manager/switchcert"
 	"weir.dev/weir/manager/tx"
+	"weir.dev/weir/manager/ui"
 	"weir.dev/weir/manager/web"
 	"weir.dev/weir/pki"
 	"weir.dev/weir/placement"
@@ -69,6 +71,8 @@ type Options struct {
 	SecretsKey func() (string, error)
 	// SealKey gives the key (32 bytes) of users' secrets; nil: SecretKey is it.
 	SealKey func() ([]byte, error)
+	// UI has the files of the web UI (package web); nil: this manager has none.
+	UI fs.FS
 	// ID tells this manager from others of the store; it stays the same over restarts. "" is one of its own.
 	ID      string
 	Version string
@@ -149,6 +153,10 @@ func New(o Options) (*Manager, error) {
 	m.Read = read.New(read.Options{Store: o.Store, Now: o.Now, Hosts: hosts, Audit: audit, Version: o.Version, SecretsKey: o.SecretsKey})
 	m.Ask = ask.New(ask.Options{Store: o.Store, Log: o.Log, Hosts: hosts, Intent: m.Intent, Lead: m.Leader, Node: o.Node, Fabric: o.Fabric, Trace: o.Trace})
 	m.Join = join.New(join.Options{Writer: writer, Host: o.Host, Hosts: hosts, Keys: ks, Intent: m.Intent, AgentConfig: o.AgentConfig, CertificateLife: o.CertificateLife})
+	site, err := ui.New(ui.Options{Files: o.UI, Tokens: tokens, Log: o.Log, Now: o.Now, Version: o.Version})
+	if err != nil {
+		return nil, err
+	}
 	// The API serves the routes of all parts.
 	health := func(ctx context.Context) error {
 		if err := o.Health(); err != nil {
@@ -157,7 +165,11 @@ func New(o Options) (*Manager, error) {
 		_, err := o.Store.Count(ctx, store.Prefix(api.KindHost))
 		return err
 	}
-	m.API = web.New(web.Options{Log: o.Log, Now: o.Now, Tokens: tokens, Hosts: hosts, Keys: ks, Audit: audit, Health: health, Watches: m.Read.Watches},
+	served := web.Options{Log: o.Log, Now: o.Now, Tokens: tokens, Hosts: hosts, Keys: ks, Audit: audit, Health: health, Watches: m.Read.Watches}
+	if o.UI != nil {
+		served.UI = site
+	}
+	m.API = web.New(served, site.Routes(),
 		m.Read.Routes(), m.Intent.Routes(), m.News.Routes(), m.Ask.Routes(), m.Join.Routes(), m.Switches.Routes(), tokens.Routes(), hosts.Routes())
 	return m, nil
 }

@@ -28,6 +28,7 @@ type bench struct {
 	socket string
 	url    string
 	token  string
+	ui     string // address of the web UI, if there is one
 	stop   func() // ends Serve and waits
 }
 
@@ -59,7 +60,10 @@ func startIn(t testing.TB, dir string, o manager.Options) *bench {
 	b := &bench{m: m, store: o.Store, socket: filepath.Join(dir, "api.sock")}
 	tokenFile := filepath.Join(dir, "token")
 	var s *web.Server
-	s, b.stop = managertest.Serve(t, m, manager.ServeOptions{Socket: b.socket, Listen: "127.0.0.1:0", TokenFile: tokenFile})
+	s, b.stop = managertest.Serve(t, m, manager.ServeOptions{Socket: b.socket, Listen: "127.0.0.1:0", TokenFile: tokenFile, UI: "127.0.0.1:0"})
+	if at := s.UIAddr(); at != nil {
+		b.ui = "http://" + at.String()
+	}
 	b.url = "http://" + s.TCPAddr().String()
 	secret, err := os.ReadFile(tokenFile)
 	if err != nil {

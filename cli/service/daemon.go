@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -74,10 +75,15 @@ func (a *commands) managerFlags(cmd *cobra.Command, o *UpOptions) {
 		if err := o.check(a.Placements); err != nil {
 			return err
 		}
+		o.chooseUI(cmd.Flags().Changed("ui"))
+		if _, terminal := command.Terminal(a.Stderr); terminal && o.UI != "" { // in the foreground; --detach says it itself
+			o.Ready = afterwards(o.Ready, func() { sayUI(cmd.Context(), a.Stderr, o.Instance) })
+		}
 		return a.Up(cmd.Context(), *o)
 	}, func() bool { return a.Up != nil })
 	f := cmd.Flags()
 	f.StringVar(&o.Listen, "listen", listenDefault, "loopback address of the API, or none")
+	f.StringVar(&o.UI, "ui", uiDefault, "loopback address of the web UI, or none; the default is none with --listen none, and another port if that one is taken")
 	f.StringArrayVar(&o.Etcd, "etcd", nil, "address of an external etcd instead of the embedded one; may be repeated")
 	f.StringVar(&o.EtcdCA, "etcd-ca", "", "PEM file of the authority of an external etcd's https certificate; default the machine's")
 	f.StringVar(&o.EtcdCert, "etcd-cert", "", "PEM file of this manager's certificate for an external etcd")
@@ -288,6 +294,25 @@ func (o *UpOptions) check(placements []string) error {
 		return command.Usage("--placement %q: want %s", o.Placement, strings.Join(placements, ", "))
 	}
 	return nil
+}
+
+// afterwards makes a hook of two that is safe to call twice, of which then runs once.
+func afterwards(first, then func()) func() {
+	once := sync.OnceFunc(func() { go then() })
+	return func() {
+		first()
+		once()
+	}
+}
+
+// chooseUI decides about the web UI where nobody has.
+func (o *UpOptions) chooseUI(chosen bool) {
+	switch {
+	case o.UI == "none", !chosen && o.Listen == "":
+		o.UI = ""
+	case !chosen:
+		o.UIMoves = true
+	}
 }
 
 // checkEtcd refuses TLS files that no connection would use.

@@ -58,6 +58,7 @@ type DownOptions struct {
 
 const (
 	listenDefault = "127.0.0.1:7411"
+	uiDefault     = "127.0.0.1:7410"
 	// readyVariable passes the descriptor that `up` in the background closes when it is ready.
 	readyVariable = "WEIR_INTERNAL_READY_FD"
 	endGrace      = 10 * time.Second
@@ -155,7 +156,7 @@ func (a *commands) detach(cmd *cobra.Command, i instance.Instance, timeout time.
 		case <-tick.C:
 		case <-up:
 			p.Clear()
-			return a.saySelf(cmd.Name(), i, child.Process.Pid, log.Name())
+			return a.saySelf(ctx, cmd.Name(), i, child.Process.Pid, log.Name())
 		case <-died:
 			return command.WithCode(max(child.ProcessState.ExitCode(), command.ExitFailure),
 				fmt.Errorf("the daemon ended at once (%v); %s has:\n%s", child.ProcessState, log.Name(), tail(log.Name(), begin)))
@@ -222,7 +223,36 @@ func backgroundArgs(cmd *cobra.Command, i instance.Instance) []string {
 	return args
 }
 
-func (a *commands) saySelf(command string, i instance.Instance, pid int, log string) error {
+// uiAddress is where the web UI is; "": nowhere.
+func uiAddress(ctx context.Context, i instance.Instance) string {
+	c, err := api.Dial(api.Options{Socket: i.Socket()})
+	if err != nil {
+		return ""
+	}
+	defer c.Close()
+	s, _ := c.Session(ctx) // not told: it is not there, for whoever asks
+	return s.UI
+}
+
+// sayUI prints where the web UI is: on a terminal a link that opens it once, elsewhere none, since what is written there may be kept.
+func sayUI(ctx context.Context, w io.Writer, i instance.Instance) {
+	address := uiAddress(ctx, i)
+	if address == "" {
+		return
+	}
+	if _, terminal := command.Terminal(w); terminal {
+		if c, err := api.Dial(api.Options{Socket: i.Socket()}); err == nil {
+			defer c.Close()
+			if l, err := c.SessionLink(ctx); err == nil {
+				fmt.Fprintf(w, "web UI: %s (once, until %s; another link: weir ui)\n", l.URL, l.Expires.Local().Format(time.TimeOnly))
+				return
+			}
+		}
+	}
+	fmt.Fprintf(w, "web UI: %s (weir ui prints a link to sign in)\n", address)
+}
+
+func (a *commands) saySelf(ctx context.Context, command string, i instance.Instance, pid int, log string) error {
 	what, where := "weir", "API at "+i.Socket()+", "
 	switch command {
 	case "manager":
@@ -234,11 +264,16 @@ func (a *commands) saySelf(command string, i instance.Instance, pid int, log str
 		out := map[string]any{"name": i.Name, "pid": pid, "socket": i.Socket(), "log": log}
 		if where == "" {
 			delete(out, "socket")
+		} else if address := uiAddress(ctx, i); address != "" {
+			out["ui"] = address
 		}
 		return a.Encode(out)
 	}
-	_, err := fmt.Fprintf(a.Stdout, "%s is up (pid %d), %slog in %s\n", what, pid, where, log)
-	return err
+	if _, err := fmt.Fprintf(a.Stdout, "%s is up (pid %d), %slog in %s\n", what, pid, where, log); err != nil || where == "" {
+		return err
+	}
+	sayUI(ctx, a.Stdout, i)
+	return nil
 }
 
 func exists(path string) bool {

@@ -19,6 +19,8 @@ type Host struct {
 // Manager says how a manager runs.
 type Manager struct {
 	Listen            string        // loopback address of the API; "": its Unix socket only
+	UI                string        // loopback address of the web UI; "": it is not served
+	UIMoves           bool          // to a free port, if that one is taken
 	Agents            string        // address for agents elsewhere; "": none can join
 	CertificateLife   time.Duration // of agents; 0: pki.AgentLife
 	Underlay          string        // none, vxlan

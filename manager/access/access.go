@@ -227,11 +227,16 @@ func (ts *Tokens) accessTokens(ctx context.Context) ([]api.Token, error) {
 func (ts *Tokens) Authenticate(r *http.Request) (c web.Caller, name string, err error) {
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	given = strings.TrimSpace(given)
-	from, now := web.HostOf(r.RemoteAddr), ts.Now().UTC()
-	unknown := api.Refuse(http.StatusUnauthorized, errUnknownAcct)
 	if !strings.EqualFold(scheme, "Bearer") || given == "" {
-		return c, "", unknown
+		return c, "", api.Refuse(http.StatusUnauthorized, errUnknownAcct)
 	}
+	return ts.Check(r.Context(), given, web.HostOf(r.RemoteAddr))
+}
+
+// Check finds whose token it is, as Authenticate does.
+func (ts *Tokens) Check(ctx context.Context, given, from string) (c web.Caller, name string, err error) {
+	now := ts.Now().UTC()
+	unknown := api.Refuse(http.StatusUnauthorized, errUnknownAcct)
 	ts.mu.Lock()
 	byFile := len(ts.token) > 0 && subtle.ConstantTimeCompare([]byte(given), ts.token) == 1
 	if byFile {
@@ -239,15 +244,13 @@ func (ts *Tokens) Authenticate(r *http.Request) (c web.Caller, name string, err 
 	}
 	ts.mu.Unlock()
 	if byFile {
-		return web.Caller{Who: "token " + fileTokenName, Role: api.RoleAdmin, From: from}, fileTokenName, nil
+		return web.Caller{Who: "token " + fileTokenName, Role: api.RoleAdmin, From: from, Token: fileTokenName, Proof: pki.SecretHash(fileTokenName, given)}, fileTokenName, nil
 	}
 	part := strings.Split(given, ".")
 	if len(part) != 3 || part[0] != accessVersion || api.CheckName(part[1]) != nil {
 		return c, "", unknown
 	}
-	rec, err := ts.records.Get(part[1], ts.Now(), func() (accessRecord, error) {
-		return store.Get[accessRecord](r.Context(), ts.Store, kindAccess, part[1])
-	})
+	rec, err := ts.record(ctx, part[1])
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return c, "", err
 	}
@@ -255,11 +258,46 @@ func (ts *Tokens) Authenticate(r *http.Request) (c web.Caller, name string, err 
 		return c, rec.Name, unknown
 	}
 	if now.After(rec.Expires) {
-		return c, rec.Name, api.Refuse(http.StatusUnauthorized, fmt.Sprintf("token %s expired at %s: an administrator can give it a new life (weir token rotate %s)",
-			rec.Name, rec.Expires.Format(time.DateTime+" MST"), rec.Name))
+		return c, rec.Name, errExpired(rec)
 	}
-	ts.noteUse(r.Context(), rec, from, now)
-	return web.Caller{Who: "token " + rec.Name, Role: rec.Role, From: from}, rec.Name, nil
+	ts.noteUse(ctx, rec, from, now)
+	return web.Caller{Who: "token " + rec.Name, Role: rec.Role, From: from, Token: rec.Name, Proof: rec.Hash}, rec.Name, nil
+}
+
+func (ts *Tokens) record(ctx context.Context, name string) (accessRecord, error) {
+	return ts.records.Get(name, ts.Now(), func() (accessRecord, error) {
+		return store.Get[accessRecord](ctx, ts.Store, kindAccess, name)
+	})
+}
+
+func errExpired(rec accessRecord) error {
+	return api.Refuse(http.StatusUnauthorized, fmt.Sprintf("token %s expired at %s: an administrator can give it a new life (weir token rotate %s)",
+		rec.Name, rec.Expires.Format(time.DateTime+" MST"), rec.Name))
+}
+
+// Stands says what a caller with a token may now. A token that was deleted, rotated or made anew since, or has expired, may nothing.
+func (ts *Tokens) Stands(ctx context.Context, c web.Caller) (api.Role, error) {
+	gone := api.Refuse(http.StatusUnauthorized, fmt.Sprintf("token %s was deleted or rotated: sign in again", c.Token))
+	if c.Token == fileTokenName {
+		ts.mu.Lock()
+		defer ts.mu.Unlock()
+		if !pki.SameHash(c.Proof, pki.SecretHash(fileTokenName, string(ts.token))) {
+			return "", gone
+		}
+		return api.RoleAdmin, nil
+	}
+	rec, err := ts.record(ctx, c.Token)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return "", gone
+	case err != nil:
+		return "", err
+	case !pki.SameHash(rec.Hash, c.Proof):
+		return "", gone
+	case ts.Now().UTC().After(rec.Expires):
+		return "", errExpired(rec)
+	}
+	return rec.Role, nil
 }
 
 // noteUse writes down when and from where a token was used, at most once a minute, unless the address is another.

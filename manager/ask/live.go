@@ -58,6 +58,8 @@ func (a *Asker) Routes() []web.Route {
 			Query: []string{"tail", "follow"}, Answers: map[int]any{200: web.Text("text/plain")}, Problems: []int{404, 409}, Handler: a.logs},
 		{Method: "POST", Path: "/v1/functions/{name}/exec", ID: "exec", Needs: api.RoleOperator, Does: "exec", Kind: api.KindFunction, Summary: "run a process in a function, over a connection upgraded to " + api.ExecProtocol,
 			Query: []string{"arg", "env", "tty"}, Answers: map[int]any{101: nil}, Problems: []int{400, 404, 409, 426}, Handler: a.exec},
+		{Method: "GET", Path: "/v1/functions/{name}/exec", ID: "exec-websocket", Needs: api.RoleOperator, Does: "exec", Kind: api.KindFunction, Summary: "the same for browsers, over a WebSocket of the subprotocol " + api.ExecProtocol + ": a frame in each binary message",
+			Query: []string{"arg", "env", "tty"}, Answers: map[int]any{101: nil}, Problems: []int{400, 404, 409, 426}, Handler: a.exec},
 		{Method: "GET", Path: "/v1/hosts/{name}/counters", ID: "counters", Needs: api.RoleViewer, Summary: "a host's ports and rules with their counters, read live from its switch",
 			Answers: map[int]any{200: api.Counters{}}, Problems: []int{404, 503}, Handler: a.counters},
 		{Method: "GET", Path: "/v1/policies/{name}/path", ID: "path", Needs: api.RoleViewer, Summary: "the ports that a policy's packets really meet, with live counters",
@@ -282,7 +284,12 @@ func (a *Asker) exec(w http.ResponseWriter, r *http.Request) error {
 	if len(spec.Args) == 0 {
 		return api.Refuse(http.StatusBadRequest, "nothing to run", api.Problem{Path: "query.arg", Message: "is missing", Hint: "want the program and its arguments, one arg each"})
 	}
-	if err := web.WantUpgrade(w, r, "exec", api.ExecProtocol); err != nil {
+	browser := r.Method == http.MethodGet
+	want := web.WantUpgrade
+	if browser {
+		want = web.WantWebSocket
+	}
+	if err := want(w, r, "exec", api.ExecProtocol); err != nil {
 		return err
 	}
 	name := r.PathValue("name")
@@ -297,11 +304,17 @@ func (a *Asker) exec(w http.ResponseWriter, r *http.Request) error {
 	defer release()
 	web.Note(r).Objects = []string{"program " + strict.Clip(spec.Args[0], strict.MaxText)} // its arguments may hold secrets
 	web.Note(r).Began(http.StatusSwitchingProtocols)
-	conn, err := web.Upgrade(w, api.ExecProtocol)
+	var conn io.ReadWriteCloser
+	if browser {
+		conn, err = web.UpgradeWebSocket(w, r, api.ExecProtocol, api.MaxExecMessage)
+	} else {
+		conn, err = web.Upgrade(w, api.ExecProtocol)
+	}
 	if conn == nil {
 		return err
 	}
 	defer conn.Close()
+	defer context.AfterFunc(r.Context(), func() { conn.Close() })() // a session of the web UI can end first: its process reads no more
 	ctx, cancel := web.StreamContext(r)
 	defer cancel()
 	run := func(ctx context.Context, e container.ExecSpec) (int, error) { return n.Exec(ctx, name, e) }

@@ -230,7 +230,7 @@ func (s *agentServer) handler() http.Handler {
 		if r.URL.Path != JoinPath && r.URL.Path != "/healthz" {
 			who, err := s.who(r)
 			if err == nil {
-				err = show(r)
+				err = Show(r)
 			}
 			if err == nil {
 				err = mayAgent(r, who.Host)

@@ -22,6 +22,9 @@ type Caller struct {
 	Role api.Role
 	From string
 	Self bool // this very process: its own agent
+	// Token is the name of the token that it bears, "" none; Proof tells that token from later ones of the name.
+	Token, Proof string
+	Session      bool // of the web UI, for whoever that is
 }
 
 type callerKey struct{}
@@ -37,7 +40,8 @@ func CallerOf(r *http.Request) Caller {
 	return Caller{Who: "nobody", From: PeerOf(r)}
 }
 
-func withCaller(ctx context.Context, c Caller) context.Context {
+// WithCaller is the context of a request of c.
+func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 

@@ -10,7 +10,7 @@ import (
 
 const DefaultBody = defaultBody
 
-var WithAgent, WithCaller = withAgent, withCaller
+var WithAgent = withAgent
 
 func (a *API) Mux() http.Handler { return a.mux }
 

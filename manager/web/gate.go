@@ -193,18 +193,26 @@ func withGate(ctx context.Context, c net.Conn) context.Context {
 	}
 }
 
-// show notes that whoever sent a request is known.
-func show(r *http.Request) error {
+// Show notes that whoever sent a request is known.
+func Show(r *http.Request) error {
 	if c, gated := r.Context().Value(gateKey{}).(*gatedConn); gated && !c.show() {
 		return api.Refuse(http.StatusTooManyRequests, fmt.Sprintf("%s has too many connections: use fewer, or end some", c.source))
 	}
 	return nil
 }
 
-// shown tells that the connection is not a stranger's.
-func shown(r *http.Request) bool {
+// Shown tells that the connection is not a stranger's.
+func Shown(r *http.Request) bool {
 	c, gated := r.Context().Value(gateKey{}).(*gatedConn)
 	return !gated || c.isKnown()
+}
+
+// UserOf is the user of this machine who connected over loopback, as the kernel says.
+func UserOf(r *http.Request) (string, error) {
+	if c, gated := r.Context().Value(gateKey{}).(*gatedConn); gated && c.source != unknownUser {
+		return c.source, nil
+	}
+	return "", api.Refuse(http.StatusForbidden, "the kernel does not tell which user of this machine asks")
 }
 
 func sourceAddress(c net.Conn) string { return HostOf(c.RemoteAddr().String()) }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -45,6 +46,16 @@ type Hosts interface {
 	KeepDismissing(ctx context.Context)
 }
 
+// UI is the web UI at an address of its own.
+type UI interface {
+	// Handler serves files, and the API to who has a session. refuse answers who has none.
+	Handler(api http.Handler, refuse func(w http.ResponseWriter, r *http.Request, err error)) http.Handler
+	// Serves tells it where it is served, nil: nowhere.
+	Serves(at net.Addr)
+	// KeepChecking ends sessions that stand for nobody any more, until ctx does.
+	KeepChecking(ctx context.Context)
+}
+
 // Options are what the server needs.
 type Options struct {
 	Log     *slog.Logger
@@ -53,6 +64,7 @@ type Options struct {
 	Hosts   Hosts
 	Keys    *keys.Keys
 	Audit   *history.Audit
+	UI      UI                              // nil: there is none
 	Health  func(ctx context.Context) error // nil: the manager answers, and its store works
 	Watches func() int64                    // that are open
 }

@@ -30,6 +30,8 @@ type ServeOptions struct {
 	Socket    string // Unix socket, mode 0600: whoever can open it is root
 	Listen    string // loopback address and port of TCP, "" none; needs the token
 	TokenFile string // made with mode 0600 if it does not exist
+	UI        string // loopback address and port of the web UI, "" none
+	UIMoves   bool   // to a free port, if that one is taken
 	Agents    string // host:port of TLS for agents elsewhere, "" none
 }
 
@@ -40,6 +42,7 @@ type Server struct {
 	listeners []net.Listener
 	tcp       net.Addr
 	gate      *gate // of TCP, nil if it is not served
+	ui        *gate // of the web UI, nil if it is not served
 	agents    *agentServer
 }
 
@@ -48,6 +51,12 @@ func (a *API) Listen(o ServeOptions) (*Server, error) {
 	s := &Server{a: a}
 	if o.Listen != "" {
 		if err := s.listenTCP(o); err != nil {
+			return nil, err
+		}
+	}
+	if o.UI != "" && a.UI != nil {
+		if err := s.listenUI(o); err != nil {
+			s.close()
 			return nil, err
 		}
 	}
@@ -81,14 +90,49 @@ func (s *Server) AgentsAddr() net.Addr {
 // TCPAddr is where TCP is served, nil if nowhere.
 func (s *Server) TCPAddr() net.Addr { return s.tcp }
 
-func (s *Server) listenTCP(o ServeOptions) error {
-	host, _, err := net.SplitHostPort(o.Listen)
+// UIAddr is where the web UI is served, nil if nowhere.
+func (s *Server) UIAddr() net.Addr {
+	if s.ui == nil {
+		return nil
+	}
+	return s.ui.Addr()
+}
+
+func checkLoopback(address string) error {
+	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("listen on %q: %w: want host:port, for example 127.0.0.1:7411", o.Listen, err)
+		return fmt.Errorf("listen on %q: %w: want host:port, for example 127.0.0.1:7411", address, err)
 	}
 	ip := net.ParseIP(host)
 	if host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("listen on %q: that is not loopback, and the token would travel in clear: use 127.0.0.1, and from elsewhere a tunnel to it (ssh -L)", o.Listen)
+		return fmt.Errorf("listen on %q: that is not loopback, and the token would travel in clear: use 127.0.0.1, and from elsewhere a tunnel to it (ssh -L)", address)
+	}
+	return nil
+}
+
+// listenUI takes the address of the web UI.
+func (s *Server) listenUI(o ServeOptions) error {
+	if err := checkLoopback(o.UI); err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", o.UI)
+	if err != nil && o.UIMoves {
+		host, _, _ := net.SplitHostPort(o.UI)
+		if l, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err == nil {
+			s.a.Log.Warn("the web UI has another port: its own is taken (choose one with --ui)", "wanted", o.UI, "address", l.Addr())
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("serve the web UI on %s: %w: choose another address with --ui, or --ui none", o.UI, err)
+	}
+	s.ui = newGate(l, apiBounds, localUser)
+	return nil
+}
+
+func (s *Server) listenTCP(o ServeOptions) error {
+	err := checkLoopback(o.Listen)
+	if err != nil {
+		return err
 	}
 	if err = s.a.Tokens.OpenFile(o.TokenFile); err != nil {
 		return err
@@ -135,6 +179,9 @@ func (s *Server) close() {
 	for _, l := range s.listeners {
 		l.Close()
 	}
+	if s.ui != nil {
+		s.ui.Close()
+	}
 	if s.agents != nil {
 		s.agents.listener.Close()
 	}
@@ -155,15 +202,26 @@ func (s *Server) Serve(ctx context.Context) error {
 	srv := s.server(s.handler(), func(ctx context.Context, c net.Conn) context.Context {
 		ctx = context.WithValue(ctx, streamsKey{}, streams)
 		if who, unix := socketCaller(c); unix {
-			ctx = withCaller(ctx, who)
+			ctx = WithCaller(ctx, who)
 		}
 		return withGate(ctx, c)
 	})
-	ended := make(chan error, len(s.listeners)+1)
+	ended := make(chan error, len(s.listeners)+2)
 	for _, l := range s.listeners {
 		go func() { ended <- srv.Serve(l) }()
 	}
 	servers := []*http.Server{srv}
+	// The web UI has a listener of its own: cookies count there only, and tokens do not.
+	if s.ui != nil {
+		forBrowsers := s.server(s.a.UI.Handler(s.a.mux, s.a.refuseBrowser), func(ctx context.Context, c net.Conn) context.Context {
+			return withGate(context.WithValue(ctx, streamsKey{}, streams), c)
+		})
+		servers = append(servers, forBrowsers)
+		s.a.UI.Serves(s.ui.Addr())
+		defer s.a.UI.Serves(nil)
+		go func() { ended <- forBrowsers.Serve(s.ui) }()
+		go s.a.UI.KeepChecking(streams)
+	}
 	// Agents have a listener of their own, with TLS and other bounds.
 	if s.agents != nil {
 		forAgents := s.server(s.agents.handler(), func(ctx context.Context, c net.Conn) context.Context {
@@ -225,7 +283,7 @@ func StreamContext(r *http.Request) (context.Context, context.CancelFunc) {
 // Handler serves the API without asking who calls.
 func (a *API) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.mux.ServeHTTP(w, r.WithContext(withCaller(r.Context(), local)))
+		a.mux.ServeHTTP(w, r.WithContext(WithCaller(r.Context(), local)))
 	})
 }
 
@@ -237,7 +295,7 @@ func (s *Server) handler() http.Handler {
 			return
 		}
 		if r.URL.Path == "/healthz" {
-			if !shown(r) {
+			if !Shown(r) {
 				w.Header().Set("Connection", "close") // it would be ended soon
 			}
 			s.a.mux.ServeHTTP(w, r)
@@ -245,25 +303,37 @@ func (s *Server) handler() http.Handler {
 		}
 		c, name, err := s.a.Tokens.Authenticate(r)
 		if err == nil {
-			err = show(r)
+			err = Show(r)
 		}
 		if err != nil {
 			s.a.refuseCaller(w, r, name, err)
 			return
 		}
-		s.a.mux.ServeHTTP(w, r.WithContext(withCaller(r.Context(), c)))
+		s.a.mux.ServeHTTP(w, r.WithContext(WithCaller(r.Context(), c)))
 	})
 }
 
 // refuseCaller answers who cannot say who it is. Attempts are counted in the audit log by address and by the token that is named, if there is one.
 func (a *API) refuseCaller(w http.ResponseWriter, r *http.Request, object string, err error) {
 	p := ProblemOf(err)
-	if !shown(r) {
+	if !Shown(r) {
 		w.Header().Set("Connection", "close")
 	}
 	if p.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="weir"`)
 		a.Audit.Tell(api.AuditRecord{Who: "nobody", From: PeerOf(r), Verb: "authenticate", Kind: KindTokens, Object: object, Status: p.Status, Problem: p.Error()}, true)
+	}
+	a.fail(&tracked{ResponseWriter: w}, r, err)
+}
+
+// refuseBrowser answers a browser that has no session, or that another site makes ask. Who shows nothing has tried nothing: that is in no audit log.
+func (a *API) refuseBrowser(w http.ResponseWriter, r *http.Request, err error) {
+	p := ProblemOf(err)
+	if !Shown(r) {
+		w.Header().Set("Connection", "close")
+	}
+	if p.Status == http.StatusForbidden || p.Status == http.StatusUnauthorized && r.Header.Get("Cookie") != "" {
+		a.Audit.Tell(api.AuditRecord{Who: "nobody", From: PeerOf(r) + ", web UI", Verb: "authenticate", Kind: KindTokens, Status: p.Status, Problem: p.Error()}, true)
 	}
 	a.fail(&tracked{ResponseWriter: w}, r, err)
 }
