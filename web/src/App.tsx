@@ -1,0 +1,42 @@
+import { useQueryClient } from "@tanstack/react-query";
+import { useEffect, useRef } from "react";
+import { Navigate, Route, Routes, useLocation } from "react-router";
+import { onSignedOut } from "./api/client";
+import { liveOf, useConnection } from "./api/live";
+import { useSession } from "./api/session";
+import { Empty, Loading } from "./ui/basic";
+import { pages } from "./shell/pages";
+import { Shell } from "./shell/Shell";
+import { SignIn } from "./shell/SignIn";
+
+export function App() {
+  const queries = useQueryClient();
+  const session = useSession();
+  const { pathname, hash } = useLocation();
+  const was = useRef(false);
+  useConnection(liveOf(queries));
+  useEffect(
+    () =>
+      onSignedOut(() => {
+        if (queries.getQueryData(["session"])) void queries.resetQueries({ queryKey: ["session"] });
+      }),
+    [queries],
+  );
+  if (pathname === "/sign-in" && hash.length > 1) return <SignIn />;
+  if (session.data) {
+    was.current = true;
+    return (
+      <Shell>
+        <Routes>
+          {pages.map((p) => (
+            <Route key={p.path} path={p.path} element={<p.Element />} />
+          ))}
+          <Route path="/sign-in" element={<Navigate to="/" replace />} />
+          <Route path="*" element={<Empty title="There is no such page">The address may be of another version of Weir.</Empty>} />
+        </Routes>
+      </Shell>
+    );
+  }
+  if (session.isPending) return <Loading />;
+  return <SignIn ended={was.current} />;
+}

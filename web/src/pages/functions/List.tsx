@@ -1,0 +1,40 @@
+import { useMemo } from "react";
+import { useList } from "../../api/live";
+import { functionReady } from "../../api/ready";
+import type { Func } from "../../api/types";
+import { Ago, Empty, Loading, PageHead, Panel, Ready } from "../../ui/basic";
+import { DataTable, type Column } from "../../ui/DataTable";
+import { duration } from "../../ui/format";
+import { Named } from "../../ui/Named";
+
+export function chainOf(chains: { name: string; spec: { path: string } }[] | undefined, name: string): string {
+  return chains?.find((c) => c.spec.path.split("|").some((p) => p.trim().replace(/^tap:/, "") === name))?.name ?? "";
+}
+
+export default function Functions() {
+  const functions = useList("function");
+  const chains = useList("chain");
+  const columns = useMemo<Column<Func>[]>(
+    () => [
+      { key: "name", title: "Name", value: (f) => f.name, render: (f) => <Named kind="function" name={f.name} /> },
+      { key: "state", title: "State", value: (f) => functionReady(f).state, render: (f) => <Ready r={functionReady(f)} /> },
+      { key: "image", title: "Image", value: (f) => f.spec.image, render: (f) => <span className="mono">{f.spec.image}</span> },
+      { key: "chain", title: "Chain", value: (f) => chainOf(chains, f.name), render: (f) => <span className="mono">{chainOf(chains, f.name) || <span className="dim">none</span>}</span> },
+      { key: "host", title: "Host", value: (f) => f.placement?.host ?? "", render: (f) => (f.placement?.host ? <Named kind="host" name={f.placement.host} /> : <span className="dim">none yet</span>) },
+      { key: "runtime", title: "Runtime", wide: true, value: (f) => f.status.runtime ?? "", render: (f) => <span className="mono">{f.status.runtime}</span> },
+      { key: "rtt", title: "Probe", align: "right", wide: true, value: (f) => f.status.rtt_ns ?? 0, render: (f) => (f.status.rtt_ns ? duration(f.status.rtt_ns) : "") },
+      { key: "restarts", title: "Restarts", align: "right", wide: true, value: (f) => f.status.restarts ?? 0 },
+      { key: "started", title: "Running for", align: "right", wide: true, value: (f) => f.status.started ?? "", render: (f) => (f.status.started ? <Ago at={f.status.started} suffix="" /> : "") },
+    ],
+    [chains],
+  );
+  if (!functions) return <Loading />;
+  return (
+    <div className="stack">
+      <PageHead title="Functions" lead="Network functions that run, or should. Each is in at most one chain." />
+      <Panel flush>
+        <DataTable name="functions" rows={functions} columns={columns} rowKey={(f) => f.name} empty={<Empty title="No function yet">A function is a container that packets pass: a firewall, a shaper, a monitor.</Empty>} />
+      </Panel>
+    </div>
+  );
+}

@@ -1,0 +1,31 @@
+// The pages: their addresses, names, and keys. A page's code is loaded when it is opened.
+import { IconAlarm, IconBox, IconFileCode, IconHome, IconServer } from "@tabler/icons-react";
+import { lazy, type ComponentType } from "react";
+
+export interface Page {
+  path: string;
+  title: string;
+  /** In the navigation. */
+  icon?: ComponentType<{ size?: number | string }>;
+  group?: "Network" | "Machines" | "Look";
+  /** After g. */
+  key?: string;
+  Element: ComponentType;
+}
+
+export const pages: Page[] = [
+  { path: "/", title: "Overview", icon: IconHome, key: "o", Element: lazy(() => import("../pages/Overview")) },
+  { path: "/functions", title: "Functions", icon: IconBox, group: "Network", key: "f", Element: lazy(() => import("../pages/functions/List")) },
+  { path: "/hosts", title: "Hosts", icon: IconServer, group: "Machines", key: "h", Element: lazy(() => import("../pages/hosts/List")) },
+  { path: "/events", title: "Events", icon: IconAlarm, group: "Look", key: "e", Element: lazy(() => import("../pages/Events")) },
+  { path: "/apply", title: "Apply a file", icon: IconFileCode, group: "Network", key: "a", Element: lazy(() => import("../pages/Apply")) },
+];
+
+/** Where an object is shown; undefined if there is no page of its kind. */
+export function pathOf(kind: string, name: string): string | undefined {
+  const plural = kind === "policy" ? "policies" : kind === "switch" ? "switches" : kind + "s";
+  const base = "/" + plural;
+  if (pages.some((p) => p.path === base + "/:name")) return `${base}/${encodeURIComponent(name)}`;
+  if (pages.some((p) => p.path === base)) return `${base}?q=${encodeURIComponent(name)}`;
+  return undefined;
+}
