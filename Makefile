@@ -18,9 +18,10 @@ root:
 setup: ## install the Debian packages that Weir needs, check Go
 	@./setup.sh
 
-peers: setup ## what Weir is tested and measured beside: Docker's engine, LXC, Open vSwitch with DPDK (unpacked, not installed), testpmd, a bridge by libpcap
+peers: setup ## what Weir is tested and measured beside: Docker's engine, LXC, Open vSwitch with DPDK (unpacked, not installed), testpmd, a bridge by libpcap; the catalogue's images of Debian packages
 	@./peers.sh
 	go run ./lab/functions -o bin/images
+	go run ./catalogue/build -packages -o bin/images
 
 build: setup ui ## build bin/weir with its web UI, and the images of the catalogue (bin/images); UI= leaves the web UI out
 	go build -ldflags "$(LDFLAGS)" -o bin/weir .

@@ -29,22 +29,25 @@ import (
 var epoch = time.Unix(0, 0).UTC()
 
 // Build makes the recipe's image and puts it into the layout, in place of an image of the same name and tag. It returns the
-// image's digest. The compilers that the recipe needs run with a fixed environment; nothing is fetched.
+// image's digest. The compilers that the recipe needs run with a fixed environment. Nothing is fetched but Debian packages that the user's cache of builds lacks.
 func (r Recipe) Build(ctx context.Context, layoutDir string) (string, error) {
 	work, err := os.MkdirTemp("", "weir-build-")
 	if err != nil {
 		return "", fmt.Errorf("build image %s: %w", r.Name, err)
 	}
 	defer os.RemoveAll(work)
-	base, err := baseLayer(ctx)
+	layers, err := r.baseLayers(ctx, work)
 	if err != nil {
-		return "", fmt.Errorf("build image %s: base layer: %w", r.Name, err)
+		return "", fmt.Errorf("build image %s: base: %w", r.Name, err)
 	}
-	own, err := r.ownLayer(ctx, work)
-	if err != nil {
-		return "", fmt.Errorf("build image %s: %w", r.Name, err)
+	if len(r.Files) > 0 {
+		own, err := r.ownLayer(ctx, work)
+		if err != nil {
+			return "", fmt.Errorf("build image %s: %w", r.Name, err)
+		}
+		layers = append(layers, own)
 	}
-	img, err := r.assemble(base, own)
+	img, err := r.assemble(layers...)
 	if err != nil {
 		return "", fmt.Errorf("build image %s: %w", r.Name, err)
 	}
@@ -56,6 +59,14 @@ func (r Recipe) Build(ctx context.Context, layoutDir string) (string, error) {
 		return "", fmt.Errorf("build image %s: write layout %s: %w", r.Name, layoutDir, err)
 	}
 	return digest.String(), nil
+}
+
+func (r Recipe) baseLayers(ctx context.Context, work string) ([]builtLayer, error) {
+	if r.Debian() {
+		return r.debianLayers(ctx, work)
+	}
+	b, err := baseLayer(ctx)
+	return []builtLayer{b}, err
 }
 
 func (r Recipe) assemble(layers ...builtLayer) (v1.Image, error) {

@@ -103,6 +103,10 @@ func TestLoadRecipe(t *testing.T) {
 		"no entrypoint":     {"name: a\ntag: \"1\"\n", "entrypoint: want"},
 		"bad contract":      {good + "files: [{to: /a, go: .}]\nlabels: {weir.ports: x}\n", LabelPorts},
 		"no schema file":    {good + "config_schema: nope.json\n", "nope.json"},
+		"no such base":      {good + "base: alpine\nfiles: [{to: /a, go: .}]\n", "want busybox, debian"},
+		"packages of none":  {good + "packages: [tini]\n", "want base: debian"},
+		"bad package":       {good + "base: debian\npackages: [\"--x\"]\n", "packages[0]"},
+		"into a link":       {good + "base: debian\nfiles: [{to: /bin/a, go: .}]\n", "want /usr/bin/a"},
 		"mode out of range": {good + "files: [{to: /a, go: ., mode: 4095}]\n", "at most 0777"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/goccy/go-yaml"
 )
@@ -16,8 +17,8 @@ import (
 // RecipeFile is the name of a recipe in a function's folder.
 const RecipeFile = "image.yaml"
 
-// Recipe says how an image of the catalogue is made: a base layer common to all (busybox, /etc/passwd, mount points) and a layer
-// of its own with the files named here.
+// Recipe says how an image of the catalogue is made: the layers of its base, common to many, and a layer of its own with the files named here. A base is Debian's
+// static busybox, or Debian's essential packages with those named here above them.
 type Recipe struct {
 	Name         string            `yaml:"name"`
 	Tag          string            `yaml:"tag"`
@@ -26,7 +27,12 @@ type Recipe struct {
 	Env          []string          `yaml:"env"`
 	Labels       map[string]string `yaml:"labels"`        // the contract, weir.*
 	ConfigSchema string            `yaml:"config_schema"` // file whose text becomes the label weir.config-schema
+	Base         string            `yaml:"base"`          // "busybox" (default); "debian", of this machine's release; "debian:SUITE"
+	Packages     []string          `yaml:"packages"`      // of Debian, with what they depend on
 	Files        []RecipeFileSpec  `yaml:"files"`
+
+	Say  func(string) `yaml:"-"` // told what takes long; nil: nobody is
+	Anew bool         `yaml:"-"` // fetch packages that are in the cache, too: they may have newer versions
 
 	dir string // where the recipe stands; relative paths start here
 }
@@ -80,8 +86,19 @@ func (r Recipe) check() error {
 		return fmt.Errorf("tag %q: want letters, digits, . _ and - (for example \"1\", quoted)", r.Tag)
 	case len(r.Entrypoint) == 0:
 		return fmt.Errorf("entrypoint: want at least the program")
-	case len(r.Files) == 0:
+	case r.Base != "" && r.Base != "busybox" && !debianBase.MatchString(r.Base):
+		return fmt.Errorf("base %q: want busybox, debian, or debian with a release such as debian:trixie", r.Base)
+	case len(r.Packages) > 0 && !r.Debian():
+		return fmt.Errorf("packages: want base: debian with them")
+	case len(r.Packages) > maxPackages:
+		return fmt.Errorf("packages: want at most %d", maxPackages)
+	case len(r.Files) == 0 && len(r.Packages) == 0:
 		return fmt.Errorf("files: want at least one")
+	}
+	for i, p := range r.Packages {
+		if !debianPackage.MatchString(p) {
+			return fmt.Errorf("packages[%d]: %q is no name of a Debian package", i, p)
+		}
 	}
 	for i, f := range r.Files {
 		sources := 0
@@ -96,6 +113,9 @@ func (r Recipe) check() error {
 		if !path.IsAbs(f.To) || path.Clean(f.To) != f.To || f.To == "/" {
 			return fmt.Errorf("files[%d]: to %q: want an absolute path in the image", i, f.To)
 		}
+		if top, _, _ := strings.Cut(f.To[1:], "/"); r.Debian() && (top == "bin" || top == "sbin" || strings.HasPrefix(top, "lib")) {
+			return fmt.Errorf("files[%d]: to %q: in Debian /%s is a link: want /usr%s", i, f.To, top, f.To)
+		}
 		if f.Mode > 0o777 {
 			return fmt.Errorf("files[%d]: mode %#o: want at most 0777", i, f.Mode)
 		}
@@ -104,6 +124,15 @@ func (r Recipe) check() error {
 		return err
 	}
 	return nil
+}
+
+// Debian tells whether the image is made of Debian packages, which have to be fetched.
+func (r Recipe) Debian() bool { return debianBase.MatchString(r.Base) }
+
+// suite is the release of Debian that the recipe names; empty: this machine's.
+func (r Recipe) suite() string {
+	_, suite, _ := strings.Cut(r.Base, ":")
+	return suite
 }
 
 func (r Recipe) labels() map[string]string {

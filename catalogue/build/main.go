@@ -1,4 +1,5 @@
 // Command build makes the catalogue's images: go run ./catalogue/build -o LAYOUT [FOLDER...]
+// Those of Debian packages, which have to be fetched, it makes when they are named or with -packages.
 package main
 
 import (
@@ -15,16 +16,18 @@ import (
 func main() {
 	out := flag.String("o", "bin/images", "OCI image layout to write")
 	catalogue := flag.String("catalogue", "catalogue", "folder of functions, each with its image.yaml")
+	packages := flag.Bool("packages", false, "make only the images of Debian packages")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *out, *catalogue, flag.Args()); err != nil {
+	if err := run(ctx, *out, *catalogue, *packages, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "build:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, out, catalogue string, dirs []string) error {
+func run(ctx context.Context, out, catalogue string, packages bool, dirs []string) error {
+	named := len(dirs) > 0
 	if len(dirs) == 0 {
 		var err error
 		if dirs, err = image.FindRecipes(catalogue); err != nil {
@@ -39,6 +42,10 @@ func run(ctx context.Context, out, catalogue string, dirs []string) error {
 		if err != nil {
 			return err
 		}
+		if !named && r.Debian() != packages {
+			continue
+		}
+		r.Say = func(what string) { fmt.Fprintln(os.Stderr, "build:", what) }
 		digest, err := r.Build(ctx, out)
 		if err != nil {
 			return err

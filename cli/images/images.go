@@ -186,10 +186,14 @@ func (a *images) tell(x image.Image) error {
 
 func (a *images) build() *cobra.Command {
 	var into string
+	var update bool
 	cmd := &cobra.Command{
 		Use: "build DIR", Short: "Build the image of a recipe",
-		Long:    "Build the image of the recipe DIR/image.yaml, and put it into the instance's layout. The same sources give the same digest. See docs/write-an-nf.md.",
-		Example: "  weir image build examples/blocker\n  weir image build examples/blocker --into bin/images",
+		Long: `Build the image of the recipe DIR/image.yaml, and put it into the instance's layout. The same sources give the same digest. See docs/write-an-nf.md.
+
+A recipe with "base: debian" is built of Debian packages. mmdebstrap fetches them from the Debian archive that this machine's apt uses. What was built is kept
+in $WEIR_BUILD_CACHE, or else ~/.cache/weir/build (at most 2 GiB), and taken from there the next time; --update fetches newer packages.`,
+		Example: "  weir image build examples/blocker\n  weir image build examples/blocker --into bin/images\n  weir image build catalogue/ids --update",
 		Args:    command.WantArgs(1, 1, "a directory with an image.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := image.LoadRecipe(args[0])
@@ -204,6 +208,8 @@ func (a *images) build() *cobra.Command {
 				}
 				dir = image.OwnLayout(i)
 			}
+			r.Anew = update
+			r.Say = func(what string) { fmt.Fprintln(a.Stderr, what) }
 			digest, err := r.Build(cmd.Context(), dir)
 			if err != nil {
 				return coded(err)
@@ -213,6 +219,7 @@ func (a *images) build() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&into, "into", "", "OCI image layout to write (default the instance's own)")
+	cmd.Flags().BoolVar(&update, "update", false, "fetch Debian packages anew, in the versions that the archive has now")
 	return cmd
 }
 
