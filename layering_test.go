@@ -40,6 +40,7 @@ var layers = map[string][]string{
 	"daemon":    {"agent", "pki", "placement", "api", "container", "datapath", "flow", "image", "instance", "manager", "netns", "router", "store"},
 	"cli":       {"api", "instance", "router"},
 	"catalogue": {"image", "netns"},
+	"solo":      {"agent/events", "agent/health", "agent/kernel", "agent/sandbox", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns"},
 	"e2e":       {"*"},
 	"lab":       {"agent", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "ovsdb", "portkind", "router", "testbed"},
 	"examples":  {"api"},
@@ -61,6 +62,7 @@ var layers = map[string][]string{
 	// packages of cli, lower ones first
 	"cli/command": {"api", "instance"},
 	"cli/service": {"cli/command", "api", "daemon/config", "instance"},
+	"cli/author":  {"cli/command", "container", "image", "solo"},
 	"cli/images":  {"cli/command", "image"},
 	"cli/lab":     {"cli/command", "api/file", "lab"},
 	"cli/testbed": {"cli/command", "testbed"},

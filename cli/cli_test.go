@@ -79,7 +79,7 @@ func variable(flag string) string {
 
 // ofOneDeed tells whether a flag is of one deed, which a variable would have done at each start, or with each object.
 func ofOneDeed(command, flag string) bool {
-	return (command == "weir up" || command == "weir manager") && (flag == "restore" || flag == "replace") || command == "weir function create" && flag == "runtime"
+	return (command == "weir up" || command == "weir manager") && (flag == "restore" || flag == "replace") || strings.HasPrefix(command, "weir function ") && flag == "runtime"
 }
 
 func TestEveryFlagNamesItsEnvironmentVariable(t *testing.T) {

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/cli/author"
 	"weir.dev/weir/cli/command"
 )
 
@@ -19,7 +19,7 @@ func (a *app) functionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "function",
 		Aliases: []string{"fn", "functions"},
-		Short:   "Create, start, stop, restart, delete functions; their logs; run a process in one",
+		Short:   "Create, start, stop, restart, delete functions; their logs; run a process in one; write and test one",
 		Example: `  weir function restart fw
   weir function logs -f mon
   weir function exec -it ids -- sh`,
@@ -30,6 +30,7 @@ func (a *app) functionCommand() *cobra.Command {
 		a.functionVerb("stop", "Stop functions; their ports stay, on_fail decides what happens to traffic", (*api.Client).Stop),
 		a.functionVerb("restart", "Stop functions if they run, and start them", (*api.Client).Restart),
 		a.functionDelete(), a.functionLogs(), a.functionExec())
+	cmd.AddCommand(author.Commands(a.App, author.Options{Layouts: a.o.Layouts})...)
 	return cmd
 }
 
@@ -116,7 +117,7 @@ func (a *app) functionCreate() *cobra.Command {
 				return command.Usage("want an image: --image IMAGE; `weir image list` shows them")
 			}
 			var err error
-			if spec.Config, err = configValues(config); err != nil {
+			if spec.Config, err = command.ConfigValues(config); err != nil {
 				return err
 			}
 			if spec.Env, err = envValues(env); err != nil {
@@ -167,26 +168,6 @@ func (a *app) functionCreate() *cobra.Command {
 	f.BoolVar(&wait, "wait", true, "wait until it is prepared, or healthy with --start")
 	f.DurationVar(&timeout, "timeout", command.WaitDefault, "how long to wait; 0 is for ever")
 	return cmd
-}
-
-// configValues reads KEY=VALUE with values in YAML: numbers, lists and mappings as in a file.
-func configValues(pairs []string) (map[string]any, error) {
-	if len(pairs) == 0 {
-		return nil, nil
-	}
-	config := map[string]any{}
-	for _, p := range pairs {
-		key, text, ok := strings.Cut(p, "=")
-		if !ok || key == "" {
-			return nil, command.Usage("--config %q: want KEY=VALUE", p)
-		}
-		var v any
-		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
-			return nil, command.Usage("--config %q: the value is not YAML: %s", p, strings.SplitN(err.Error(), "\n", 2)[0])
-		}
-		config[key] = v
-	}
-	return config, nil
 }
 
 func envValues(pairs []string) (map[string]string, error) {

@@ -99,6 +99,15 @@ func (s *Store) List() ([]Image, error) {
 	return out, errors.Join(errs...)
 }
 
+// In lists what the images of one layout are called there.
+func In(layout string) (names []string, err error) {
+	refs, err := readIndex(layout)
+	for _, r := range refs {
+		names = append(names, r.name)
+	}
+	return names, err
+}
+
 // Holds tells whether one of some layouts has the image with a digest, for this machine's platform. What cannot be read has none.
 func Holds(digest string, layouts ...string) bool {
 	s := &Store{dirs: layouts}

@@ -69,7 +69,7 @@ func FromEnvironment(cmd *cobra.Command) error {
 
 func EnvironmentTopic() *cobra.Command {
 	return &cobra.Command{Use: "environment", Short: "Flags as environment variables",
-		Long: fmt.Sprintf(`Every flag but --restore and --replace of weir up and weir manager, and --runtime of weir function create, can be given as an environment variable: %s, then the flag's name in capitals with _ for -.
+		Long: fmt.Sprintf(`Every flag but --restore and --replace of weir up and weir manager, and --runtime of weir function, can be given as an environment variable: %s, then the flag's name in capitals with _ for -.
 --token-file is %s, -f or --file is %s. The command line wins. An empty variable is as good as none.
 Flags that may be repeated take a list with commas. NO_COLOR=1 and TERM=dumb switch colours off.`,
 			"WEIR_", Variable("token-file"), Variable("file")),

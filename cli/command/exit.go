@@ -26,6 +26,7 @@ const (
 	ExitTimeout     = 8
 	ExitChanges     = 9
 	ExitFull        = 10
+	ExitDiffers     = 11
 	ExitHangup      = 129
 	ExitInterrupted = 130
 	ExitTerminated  = 143
@@ -47,6 +48,7 @@ var ExitCodes = [...]struct {
 	{ExitTimeout, "not done in time; it may still come to be"},
 	{ExitChanges, "weir apply --plan --exit-code: applying would change something"},
 	{ExitFull, "the state cannot be written: no space is left, or its folder is read-only; nothing was changed"},
+	{ExitDiffers, "weir function test: the function does not do what is expected"},
 	{ExitHangup, "ended because its terminal was closed (SIGHUP; not with nohup)"},
 	{ExitInterrupted, "ended by Ctrl-C (SIGINT)"},
 	{ExitTerminated, "ended by SIGTERM"},

@@ -72,7 +72,7 @@ func TestEveryExitCodeIsDocumentedOnce(t *testing.T) {
 		seen[e.Code] = true
 	}
 	for _, code := range []int{ExitOK, ExitFailure, ExitUsage, ExitInvalid, ExitNotFound, ExitConflict, ExitUnreachable, ExitForbidden, ExitTimeout,
-		ExitChanges, ExitFull, ExitHangup, ExitInterrupted, ExitTerminated} {
+		ExitChanges, ExitFull, ExitDiffers, ExitHangup, ExitInterrupted, ExitTerminated} {
 		if !seen[code] {
 			t.Errorf("code %d is not documented", code)
 		}

@@ -92,7 +92,7 @@ type colour string
 
 const (
 	plain  colour = "39"
-	red    colour = "31"
+	Red    colour = "31"
 	Green  colour = "32"
 	Yellow colour = "33"
 	Cyan   colour = "36"
@@ -108,7 +108,7 @@ func StateColour(s string) colour {
 	case "pending", "starting", "created", "STARTING", "PROCESSING", "degraded", "partial", "deleting", "warning", "update", "~":
 		return Yellow
 	case "error", "failed", "lost", "refused", "down", "FAILED", "FAILED_TEMP", "ROLLED_BACK", "no", "missing", "delete", "-":
-		return red
+		return Red
 	}
 	return plain
 }

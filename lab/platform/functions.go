@@ -6,8 +6,6 @@ import (
 	"io"
 	"maps"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
 	"weir.dev/weir/bpf"
@@ -17,40 +15,7 @@ import (
 
 // wire hands each frame on, unchanged, by Weir's BPF program. A switch of Weir's puts it in place itself.
 func wire() function {
-	return function{name: wireFunction, about: "Weir's wire (a BPF program)", forwarder: datapath.Wire, inside: attachWire}
-}
-
-// attached programs of a function, and what holds them.
-type attached struct {
-	objects bpf.WireObjects
-	hooks   []link.Link
-}
-
-func attachWire() (io.Closer, error) {
-	a := &attached{}
-	if err := bpf.LoadWireObjects(&a.objects, nil); err != nil {
-		return nil, fmt.Errorf("load the wire: %w", err)
-	}
-	for _, side := range []flow.Side{flow.In, flow.Out} {
-		l, err := netlink.LinkByName(side.String())
-		if err == nil {
-			var hook link.Link
-			if hook, err = link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: a.objects.Wire, Attach: ebpf.AttachTCXIngress}); err == nil {
-				a.hooks = append(a.hooks, hook)
-				continue
-			}
-		}
-		return nil, errors.Join(fmt.Errorf("attach the wire to %s: %w", side, err), a.Close())
-	}
-	return a, nil
-}
-
-func (a *attached) Close() error {
-	errs := []error{a.objects.Close()}
-	for _, hook := range a.hooks {
-		errs = append(errs, hook.Close())
-	}
-	return errors.Join(errs...)
+	return function{name: wireFunction, about: "Weir's wire (a BPF program)", forwarder: datapath.Wire, inside: func() (io.Closer, error) { return bpf.AttachWire(flow.In.String(), flow.Out.String()) }}
 }
 
 // check tells why the function cannot be had here; empty: it can. namespace: it is to run without a container.
