@@ -14,6 +14,7 @@ packages=(
 	systemd-container                           # to run: systemd-nspawn (runtime nspawn)
 	clang llvm lld libbpf-dev                   # to regenerate the BPF objects and the first program of containers (make generate)
 	tcpdump tshark ethtool jq                   # to test and measure
+	bind9-dnsutils knot-dnsutils dnsmasq-base   # clients and a server of DNS, to test catalogue/dns-lb; none starts a service
 	iperf sockperf nuttcp netcat-openbsd socat  # the lab's tools
 	containernetworking-plugins iptables        # networks of the lab's study forwarders
 	xz-utils sysbench                           # what the lab runs inside guests (study hosts), beside nuttcp, busybox and dd

@@ -207,6 +207,31 @@ func TestFunctionsInContainers(t *testing.T) {
 		}
 		w.stop(t, id)
 	})
+	t.Run("dns-lb", func(t *testing.T) {
+		r := rig.New(t, false)
+		id := w.run(t, "dns-lb", r.Netns, `{"names": {"own.example": {"targets": [{"address": "10.77.0.11"}], "check": {"tcp": 80}}}, "health": {"addresses": ["10.77.0.9/24"]}}`)
+		rig.Eventually(t, "frames pass", func() bool {
+			r.Client.Send(rig.Probe(0))
+			return r.Server.Receive(20*time.Millisecond) != nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+		defer cancel()
+		c, err := r.Client.Dial(ctx, "udp4", "10.77.0.2:53")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		query := "\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03own\x07example\x00\x00\x01\x00\x01"
+		b := make([]byte, 512)
+		_ = c.SetDeadline(time.Now().Add(rig.Patience))
+		if _, err := c.Write([]byte(query)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := c.Read(b); err != nil || !strings.HasSuffix(string(b[:n]), "\x0a\x4d\x00\x0b") {
+			t.Errorf("answer % x, %v; log:\n%s", b[:n], err, w.log(t, id))
+		}
+		w.stop(t, id)
+	})
 	t.Run("monitor", func(t *testing.T) {
 		r := rig.New(t, true)
 		id := w.run(t, "monitor", r.Netns, "")

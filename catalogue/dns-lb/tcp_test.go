@@ -1,0 +1,232 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"weir.dev/weir/catalogue/rig"
+	"weir.dev/weir/netns"
+)
+
+// server accepts at a station; what a connection sends, serve decides.
+func server(t *testing.T, at *rig.Station, serve func(net.Conn)) {
+	t.Helper()
+	var l net.Listener
+	must(t, netns.Do(at.Netns, func() (err error) { l, err = net.Listen("tcp", "[::]:53"); return err }))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				defer context.AfterFunc(t.Context(), func() { c.Close() })() // at the test's end
+				_ = c.SetDeadline(time.Now().Add(rig.Patience))
+				serve(c)
+			})
+		}
+	})
+	t.Cleanup(func() { l.Close(); wg.Wait() })
+}
+
+func dial(t *testing.T, r *rig.Rig, addr string) *net.TCPConn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+	defer cancel()
+	c, err := r.Client.Dial(ctx, "tcp", addr)
+	must(t, err)
+	must(t, c.SetDeadline(time.Now().Add(rig.Patience)))
+	t.Cleanup(func() { c.Close() })
+	return c.(*net.TCPConn)
+}
+
+func receive(t *testing.T, c io.Reader) []byte {
+	t.Helper()
+	var head [2]byte
+	_, err := io.ReadFull(c, head[:])
+	must(t, err)
+	b := make([]byte, binary.BigEndian.Uint16(head[:]))
+	_, err = io.ReadFull(c, b)
+	must(t, err)
+	return b
+}
+
+// echoing answers each message with it, so that what comes back is what came.
+func echoing(c net.Conn) { _, _ = io.Copy(c, c) }
+
+// Messages of others come to the server and back as they are, whatever they are, and our answers stand between whole messages, in every way to send them.
+func TestMessagesInAStream(t *testing.T) {
+	r, _, _ := start(t, own)
+	server(t, r.Server, echoing)
+	mine := framed(ask("own.example.", dns.TypeA))
+	others := [][]byte{
+		framed(ask("other.example.", dns.TypeA)), framed(nil), framed([]byte("x")), framed(bytes.Repeat([]byte{7}, 65535)), framed(bytes.Repeat([]byte("no DNS at all"), 400)),
+		framed(append(ask("other.example.", dns.TypeTXT), make([]byte, 50000)...)), // longer than any frame
+	}
+	for _, addr := range []string{"10.77.0.2:53", "[2001:db8:77::2]:53"} {
+		for name, send := range map[string]func(c net.Conn, b []byte) error{
+			"at once":     func(c net.Conn, b []byte) error { _, err := c.Write(b); return err },
+			"in crumbs":   func(c net.Conn, b []byte) error { return crumbs(c, b, 1, 300) },
+			"in segments": func(c net.Conn, b []byte) error { return crumbs(c, b, 7000, 1000) },
+		} {
+			c := dial(t, r, addr)
+			var stream, want []byte
+			answers := 0
+			for _, o := range others {
+				stream = append(append(append(stream, mine...), o...), mine...)
+				want = append(want, o...)
+				answers += 2
+			}
+			sent := make(chan error, 1)
+			go func() {
+				err := send(c, stream)
+				sent <- errors.Join(err, c.CloseWrite())
+			}()
+			var got []byte
+			for range answers + len(others) {
+				b := receive(t, c)
+				var m dns.Msg
+				if m.Unpack(b) == nil && m.Response {
+					if strings.Join(addresses(&m), " ") != "10.77.0.11" {
+						t.Errorf("%s, %s: %v", addr, name, m)
+					}
+					answers--
+					continue
+				}
+				got = append(got, framed(b)...)
+			}
+			must(t, <-sent)
+			if rest, err := io.ReadAll(c); err != nil || len(rest) > 0 {
+				t.Errorf("%s, %s: behind the last message: % x, %v", addr, name, rest, err)
+			}
+			if answers != 0 || !bytes.Equal(got, want) {
+				t.Errorf("%s, %s: %d answers too few; %d bytes of others came back, want %d", addr, name, answers, len(got), len(want))
+			}
+		}
+	}
+}
+
+// crumbs sends the first part in pieces of a size.
+func crumbs(c net.Conn, b []byte, size, most int) error {
+	for range most {
+		if len(b) <= size {
+			break
+		}
+		if _, err := c.Write(b[:size]); err != nil {
+			return err
+		}
+		b = b[size:]
+	}
+	_, err := c.Write(b)
+	return err
+}
+
+// A connection is at the server what it is at the client: addresses, end, refusal, a cut. Its half that ends says so, and the other goes on.
+func TestConnectionsAreAsAtTheServer(t *testing.T) {
+	r, p, _ := start(t, own)
+	ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+	defer cancel()
+	if c, err := r.Client.Dial(ctx, "tcp", "10.77.0.2:53"); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("nobody listens: %v, %v: want a refusal", c, err)
+	}
+	seen := make(chan string, 100)
+	server(t, r.Server, func(c net.Conn) {
+		all, err := io.ReadAll(c) // until the client has said all
+		seen <- fmt.Sprintf("%s %d %v", c.RemoteAddr(), len(all), err)
+		_, _ = c.Write(append(framed(ask("own.example.", dns.TypeA, func(m *dns.Msg) { m.Response = true })), framed([]byte("last words"))...))
+	})
+	c := dial(t, r, "10.77.0.2:53")
+	_, err := c.Write(append(framed(ask("own.example.", dns.TypeA)), "\x00\x09half"...))
+	must(t, err)
+	receive(t, c)
+	must(t, c.CloseWrite())
+	if got, want := <-seen, "[::ffff:"+c.LocalAddr().(*net.TCPAddr).IP.String()+"]:"; !strings.Contains(got, c.LocalAddr().(*net.TCPAddr).IP.String()) || !strings.HasSuffix(got, " 6 <nil>") {
+		t.Errorf("the server saw %q: want %s and 6 bytes", got, want)
+	}
+	if got := receive(t, c); string(got) != "last words" { // and not what it says about our name
+		t.Errorf("% x", got)
+	}
+	if rest, err := io.ReadAll(c); len(rest) > 0 || err != nil {
+		t.Errorf("% x, %v", rest, err)
+	}
+	c = dial(t, r, "[2001:db8:77::2]:53")
+	_, err = c.Write([]byte{0, 50, 1})
+	must(t, err)
+	must(t, c.SetLinger(0))
+	c.Close() // a reset
+	if got := <-seen; !strings.Contains(got, "2001:db8:77::1") || strings.HasSuffix(got, "<nil>") {
+		t.Errorf("the server saw %q: want an error", got)
+	}
+	// A new instance knows nothing of old connections and resets them, so that clients begin anew at once.
+	c = dial(t, r, "10.77.0.2:53")
+	_, err = c.Write(framed(ask("own.example.", dns.TypeA)))
+	must(t, err)
+	receive(t, c)
+	p.Signal(syscall.SIGKILL)
+	if p.End() == nil {
+		t.Error("killed")
+	}
+	dir := t.TempDir()
+	file := dir + "/config.json"
+	write(t, file, own)
+	again := r.Start(rig.Build(t, "."), "-config", file, "-probe", rig.WriteProbe(t, dir), "-events", "")
+	again.Await("names in force")
+	rig.Eventually(t, "the old connection is reset", func() bool {
+		_, err := c.Write(framed(ask("own.example.", dns.TypeA)))
+		return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	})
+	c = dial(t, r, "10.77.0.2:53")
+	_, err = c.Write(framed(ask("own.example.", dns.TypeA)))
+	must(t, err)
+	receive(t, c)
+}
+
+// One client cannot take all connections, those of others are bounded, too, and all that end make room.
+func TestConnectionsAreBounded(t *testing.T) {
+	r, p, _ := start(t, own)
+	server(t, r.Server, echoing)
+	var conns []net.Conn
+	for range maxPerClient {
+		conns = append(conns, dial(t, r, "10.77.0.2:53"))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if c, err := r.Client.Dial(ctx, "tcp", "10.77.0.2:53"); err == nil {
+		t.Errorf("one connection too many: %v", c.LocalAddr())
+	}
+	dial(t, r, "[2001:db8:77::2]:53") // another client
+	for _, c := range conns {
+		_, err := c.Write(framed(ask("own.example.", dns.TypeA)))
+		must(t, err)
+		receive(t, c)
+		c.Close()
+	}
+	for range 3 * maxPerClient { // one after another, at once behind the end of the one before
+		ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+		c, err := r.Client.Dial(ctx, "tcp", "10.77.0.2:53")
+		cancel()
+		must(t, err)
+		must(t, c.SetDeadline(time.Now().Add(rig.Patience)))
+		_, err = c.Write(framed(ask("own.example.", dns.TypeA)))
+		must(t, err)
+		receive(t, c)
+		c.Close()
+	}
+	p.Signal(syscall.SIGUSR1)
+	p.Await("msg=counter")
+	t.Log(p.Output()[strings.Index(p.Output(), "msg=counter"):])
+}
