@@ -91,6 +91,26 @@ func (a *Agent) Exec(ctx context.Context, function string, e container.ExecSpec)
 	return a.Runtime.Exec(ctx, a.containerOf(function), e)
 }
 
+// ImageList tells what images this host has, with their contracts. One that cannot be read is left out; so is a config schema that is too long.
+func (a *Agent) ImageList(context.Context) ([]api.Image, error) {
+	images, err := a.Images.List()
+	if len(images) == 0 && err != nil {
+		return nil, fmt.Errorf("images: %w", err)
+	}
+	out := make([]api.Image, 0, len(images))
+	for _, i := range images[:min(len(images), api.MaxImages)] {
+		c := i.Contract
+		if len(c.ConfigSchema) > api.MaxImageSchema {
+			c.ConfigSchema = nil
+		}
+		out = append(out, api.Image{
+			Name: i.Ref, Digest: i.Digest, Description: c.Description, Size: i.Size, Tap: c.Tap, Probe: c.Probe, Forwarder: c.Forwarder, Rewrites: c.Rewrites,
+			Speaks: c.Speaks, Recreate: c.Recreate, Capabilities: c.Capabilities, Command: i.Args, User: i.User, ConfigSchema: c.ConfigSchema,
+		})
+	}
+	return out, nil
+}
+
 // containerOf a function; of one that is not here its name, which no container has.
 func (a *Agent) containerOf(function string) string {
 	a.mu.Lock()

@@ -228,6 +228,10 @@ func (h *hollow) Counters(context.Context) (api.Counters, error) {
 	}, Rules: []api.RuleCounters{{Cookie: "1f", Policy: "guests", Chain: "web", Note: "policy guests: alice -> fw.in", Hits: api.Counter{Packets: 12, Bytes: 1200}}}}, nil
 }
 
+func (h *hollow) ImageList(context.Context) ([]api.Image, error) {
+	return []api.Image{{Name: "wire:1", Digest: "sha256:1"}}, nil
+}
+
 func (h *hollow) Logs(_ context.Context, function string, o container.LogOptions) (io.ReadCloser, error) {
 	lines := []string{function + " 1\n", function + " 2\n", function + " 3\n"}
 	if o.Tail > 0 {

@@ -70,6 +70,8 @@ func (h *host) admitPolicies(d, changed api.Document) (out []api.Problem) {
 // Counters, Logs and Exec are the agent's.
 func (h *host) Counters(ctx context.Context) (api.Counters, error) { return h.agent.Counters(ctx) }
 
+func (h *host) ImageList(ctx context.Context) ([]api.Image, error) { return h.agent.ImageList(ctx) }
+
 // Logs streams a function's output.
 func (h *host) Logs(ctx context.Context, function string, o container.LogOptions) (io.ReadCloser, error) {
 	return h.agent.Logs(ctx, function, o)

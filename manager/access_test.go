@@ -53,6 +53,7 @@ func TestRolesMayWhatTheTableSays(t *testing.T) {
 		{"GET", "/v1/policies/p/path", "", viewer},
 		{"GET", "/v1/hosts/h/counters", "", viewer},
 		{"GET", "/v1/watch?kinds=none", "", viewer},
+		{"GET", "/v1/images", "", viewer},
 		{"GET", "/v1/nonsense", "", viewer},
 		{"PUT", "/v1/functions/g", `{"spec":{"image":"wire"}}`, operator},
 		{"PATCH", "/v1/functions/f", `{"spec":{"on_fail":"bypass"}}`, operator},

@@ -3,6 +3,7 @@ package manager_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,10 @@ func (*node) Counters(context.Context) (api.Counters, error) {
 		{Port: 1, Name: "endpoint/alice", Link: "wr1", Rx: api.Counter{Packets: 7, Bytes: 700}},
 		{Port: 2, Name: "function/fw/in", Link: "wr2", Tx: api.Counter{Packets: 6, Bytes: 600}, State: "up"},
 	}}, nil
+}
+
+func (*node) ImageList(context.Context) ([]api.Image, error) {
+	return []api.Image{{Name: "wire:1", Digest: "sha256:1", Description: "hands on", ConfigSchema: json.RawMessage(`{"type":"object"}`)}}, nil
 }
 
 // Logs has three lines; followed, it says one more when ctx ends.

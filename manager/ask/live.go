@@ -42,11 +42,14 @@ type Options struct {
 type Asker struct {
 	Options
 	streams web.Slots // logs and execs
+	asks    web.Slots // of all hosts for their images
 	nodes   sync.Map  // host -> *remote.Client: of the hosts that keep a connection open to this manager
 }
 
 // New makes an Asker.
-func New(o Options) *Asker { return &Asker{Options: o, streams: make(web.Slots, maxStreams)} }
+func New(o Options) *Asker {
+	return &Asker{Options: o, streams: make(web.Slots, maxStreams), asks: make(web.Slots, maxImageAsks)}
+}
 
 // maxStreams bounds logs and execs.
 const maxStreams = 200
@@ -62,6 +65,8 @@ func (a *Asker) Routes() []web.Route {
 			Query: []string{"arg", "env", "tty"}, Answers: map[int]any{101: nil}, Problems: []int{400, 404, 409, 426}, Handler: a.exec},
 		{Method: "GET", Path: "/v1/hosts/{name}/counters", ID: "counters", Needs: api.RoleViewer, Summary: "a host's ports and rules with their counters, read live from its switch",
 			Answers: map[int]any{200: api.Counters{}}, Problems: []int{404, 503}, Handler: a.counters},
+		{Method: "GET", Path: "/v1/images", ID: "list-images", Needs: api.RoleViewer, Summary: "the images that hosts have now, with what their functions are like and the schema of their config",
+			Answers: map[int]any{200: api.ImageList{}}, Problems: []int{503}, Handler: a.images},
 		{Method: "GET", Path: "/v1/policies/{name}/path", ID: "path", Needs: api.RoleViewer, Summary: "the ports that a policy's packets really meet, with live counters",
 			Answers: map[int]any{200: api.PolicyPath{}}, Problems: []int{404, 503}, Handler: a.path},
 		{Method: "GET", Path: "/v1/trace", ID: "trace", Needs: api.RoleViewer, Summary: "what becomes of a packet between two endpoints, and of the reply to it, by the policies as they are declared",
@@ -330,6 +335,8 @@ type Node interface {
 	Logs(ctx context.Context, function string, o container.LogOptions) (io.ReadCloser, error)
 	// Exec runs one more process in a function and returns its exit code.
 	Exec(ctx context.Context, function string, e container.ExecSpec) (int, error)
+	// ImageList has the images of the host; an image that cannot be read is left out.
+	ImageList(ctx context.Context) ([]api.Image, error)
 }
 
 // Fabric answers what only the router knows.

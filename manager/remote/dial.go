@@ -73,6 +73,13 @@ func (c *Client) Counters(ctx context.Context) (api.Counters, error) {
 	return out, err
 }
 
+// ImageList has the images of the host.
+func (c *Client) ImageList(ctx context.Context) ([]api.Image, error) {
+	var out []api.Image
+	err := c.read(ctx, http.MethodGet, "/images", nil, maxAnswer, &out)
+	return out, err
+}
+
 // Admit tells what the host has against what is new or changed in a document. The error: it did not say.
 func (c *Client) Admit(ctx context.Context, d, changed api.Document) ([]api.Problem, error) {
 	b, err := json.Marshal(admission{d, changed})

@@ -18,6 +18,7 @@ type Node interface {
 	Counters(ctx context.Context) (api.Counters, error)
 	Logs(ctx context.Context, function string, o container.LogOptions) (io.ReadCloser, error)
 	Exec(ctx context.Context, function string, e container.ExecSpec) (int, error)
+	ImageList(ctx context.Context) ([]api.Image, error)
 	// Admit tells what the host has against what is new or changed in a document.
 	Admit(ctx context.Context, d, changed api.Document) []api.Problem
 }
@@ -26,7 +27,7 @@ type Node interface {
 const (
 	maxStreams   = 250
 	maxDocument  = 32 << 20 // bytes, of an admission
-	maxAnswer    = 16 << 20 // bytes, of counters
+	maxAnswer    = 16 << 20 // bytes, of counters or images
 	maxVerdict   = 1 << 20  // bytes, of problems
 	pingAfter    = 2 * time.Second
 	pingTimeout  = 3 * time.Second

@@ -93,6 +93,14 @@ func handler(n Node) http.Handler {
 		}
 		answer(w, http.StatusOK, "application/json", c)
 	})
+	mux.HandleFunc("GET /images", func(w http.ResponseWriter, r *http.Request) {
+		images, err := n.ImageList(r.Context())
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		answer(w, http.StatusOK, "application/json", images)
+	})
 	mux.HandleFunc("GET /alive", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("GET /functions/{name}/logs", func(w http.ResponseWriter, r *http.Request) { logs(n, w, r) })
 	mux.HandleFunc("POST /functions/{name}/exec", func(w http.ResponseWriter, r *http.Request) { exec(n, w, r) })

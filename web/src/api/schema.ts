@@ -527,6 +527,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/images": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** the images that hosts have now, with what their functions are like and the schema of their config */
+        get: operations["list-images"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/join": {
         parameters: {
             query?: never;
@@ -1413,6 +1430,28 @@ export interface components {
             tunnel_key?: string;
             uplinks?: components["schemas"]["Uplink"][] | null;
             version?: string;
+        };
+        Image: {
+            capabilities?: string[] | null;
+            command?: string[] | null;
+            config_schema?: unknown;
+            description?: string;
+            digest: string;
+            forwarder?: string;
+            hosts?: string[] | null;
+            name: string;
+            probe?: boolean;
+            recreate?: boolean;
+            rewrites?: string[] | null;
+            /** Format: int64 */
+            size_bytes?: number;
+            speaks?: boolean;
+            tap?: boolean;
+            user?: string;
+        };
+        ImageList: {
+            items: components["schemas"]["Image"][] | null;
+            warnings?: string[] | null;
         };
         JoinRequest: {
             host: string;
@@ -6426,6 +6465,71 @@ export interface operations {
             };
             /** @description Not Found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+        };
+    };
+    "list-images": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImageList"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
                 headers: {
                     [name: string]: unknown;
                 };
