@@ -47,7 +47,9 @@ func start(t *testing.T, config string) (*rig.Rig, *rig.Process, string) {
 		for _, link := range []string{"lo", s.Link.Name} {
 			r.Do(s.Netns, func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/disable_ipv6", []byte("0"), 0) })
 		}
-		command(t, s, "ip", "-6", "addr", "add", addr, "dev", s.Link.Name, "nodad")
+		for _, a := range []string{addr, strings.Replace(addr, "2001:db8:77", "fe80", 1)} {
+			command(t, s, "ip", "-6", "addr", "add", a, "dev", s.Link.Name, "nodad")
+		}
 	}
 	return r, p, dir
 }

@@ -67,7 +67,8 @@ type flow struct{ client, server netip.AddrPort }
 // link is how the frames of a connection look.
 type link struct {
 	toServer []byte // the header of the link
-	used     bool   // by a connection
+	tags     [2]uint16
+	used     bool // by a connection
 	until    time.Time
 }
 
@@ -120,7 +121,7 @@ func (x *proxy) take(d nf.Dir, p *nf.Packet, frame []byte, incomplete bool, now 
 		}
 		f = flow{f.server, f.client}
 	}
-	if p.Bad != "" || p.Part != nf.Whole || !single(p, frame) || !x.known(d, f, frame[:p.Network], opens, now) {
+	if p.Bad != "" || p.Part != nf.Whole || !single(p, frame) || !x.known(d, f, p, frame, opens, now) {
 		x.count.tcpDropped.Add(1)
 		return true
 	}
@@ -132,13 +133,13 @@ func (x *proxy) take(d nf.Dir, p *nf.Packet, frame []byte, incomplete bool, now 
 	return true
 }
 
-// known notes how the frames of a flow look. false: there is no room for one more.
-func (x *proxy) known(d nf.Dir, f flow, header []byte, opens bool, now time.Time) bool {
+// known notes how the frames of a flow look. false: there is no room for one more, or the frame is from another VLAN than the flow.
+func (x *proxy) known(d nf.Dir, f flow, p *nf.Packet, frame []byte, opens bool, now time.Time) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	l := x.flows[f]
 	if l != nil && (l.used || !opens) {
-		return true
+		return l.tags == p.Tags
 	}
 	if l == nil {
 		if len(x.flows) >= maxFlows && !x.evict(now) {
@@ -147,9 +148,9 @@ func (x *proxy) known(d nf.Dir, f flow, header []byte, opens bool, now time.Time
 		l = &link{}
 		x.flows[f] = l
 	}
-	l.toServer = append(l.toServer[:0], header...)
+	l.tags, l.toServer = p.Tags, append(l.toServer[:0], frame[:p.Network]...)
 	if d == nf.Down { // of a connection that we do not know: it is reset
-		back(l.toServer, header)
+		back(l.toServer, frame)
 	}
 	return true
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"weir.dev/weir/catalogue/nf"
 	"weir.dev/weir/catalogue/rig"
 	"weir.dev/weir/netns"
 )
@@ -77,7 +79,7 @@ func TestMessagesInAStream(t *testing.T) {
 		framed(ask("other.example.", dns.TypeA)), framed(nil), framed([]byte("x")), framed(bytes.Repeat([]byte{7}, 65535)), framed(bytes.Repeat([]byte("no DNS at all"), 400)),
 		framed(append(ask("other.example.", dns.TypeTXT), make([]byte, 50000)...)), // longer than any frame
 	}
-	for _, addr := range []string{"10.77.0.2:53", "[2001:db8:77::2]:53"} {
+	for _, addr := range []string{"10.77.0.2:53", "[2001:db8:77::2]:53", "[fe80::2%client]:53"} {
 		for name, send := range map[string]func(c net.Conn, b []byte) error{
 			"at once":     func(c net.Conn, b []byte) error { _, err := c.Write(b); return err },
 			"in crumbs":   func(c net.Conn, b []byte) error { return crumbs(c, b, 1, 300) },
@@ -229,4 +231,135 @@ func TestConnectionsAreBounded(t *testing.T) {
 	p.Signal(syscall.SIGUSR1)
 	p.Await("msg=counter")
 	t.Log(p.Output()[strings.Index(p.Output(), "msg=counter"):])
+}
+
+// A flood of connections from addresses that nobody has takes bounded memory, and the others' queries are answered meanwhile by UDP, and after it by TCP.
+func TestAFloodOfConnections(t *testing.T) {
+	r, p, _ := start(t, own)
+	server(t, r.Server, echoing)
+	frame := segment(t, ask("own.example.", dns.TypeA))
+	at := nf.Decode(frame).Transport
+	const frames = 30000
+	for i := range frames {
+		f := bytes.Clone(frame)
+		copy(f[26:], []byte{10, 77, byte(1 + i>>13), byte(i >> 5)})
+		binary.BigEndian.PutUint16(f[at:], uint16(1024+i))
+		f[at+13] = map[bool]byte{true: nf.SYN, false: nf.ACK}[i%3 > 0] // and some of connections that there never were
+		q := nf.Decode(f)
+		q.Complete(f)
+		binary.BigEndian.PutUint16(f[24:], 0)
+		binary.BigEndian.PutUint16(f[24:], headerChecksum(f[14:34]))
+		r.Client.Send(f)
+		if i%1000 == 0 {
+			if got := resolve(t, r, "own.example.", dns.TypeA); got != "10.77.0.11" {
+				t.Errorf("during the flood: %s", got)
+			}
+		}
+	}
+	resident, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	must(t, err)
+	kb := 0
+	for line := range strings.Lines(string(resident)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			_, err := fmt.Sscan(rest, &kb)
+			must(t, err)
+		}
+	}
+	t.Logf("%d frames: at most %d KB resident", frames, kb)
+	if kb == 0 || kb > 100<<10 {
+		t.Errorf("%d KB resident: want at most 100 MB", kb)
+	}
+	rig.Eventually(t, "TCP is answered again", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		c, err := r.Client.Dial(ctx, "tcp", "10.77.0.2:53")
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		must(t, c.SetDeadline(time.Now().Add(rig.Patience)))
+		_, err = c.Write(framed(ask("own.example.", dns.TypeA)))
+		must(t, err)
+		return len(receive(t, c)) > 0
+	})
+}
+
+func headerChecksum(h []byte) uint16 {
+	sum := uint32(0)
+	for ; len(h) > 0; h = h[2:] {
+		sum += uint32(binary.BigEndian.Uint16(h))
+	}
+	return ^uint16(sum + sum>>16)
+}
+
+// segment of TCP, from the client's port 4000. Its flags are still to be set and its checksums wrong.
+func segment(t *testing.T, data []byte, tags ...uint16) []byte {
+	t.Helper()
+	f := datagram(t, append(make([]byte, 12), data...), false, tags...)
+	p := nf.Decode(f)
+	f[p.Network+9] = nf.TCP
+	clear(f[p.Transport+4 : p.Transport+20])
+	f[p.Transport+12] = 5 << 4
+	return f
+}
+
+// The frames of a connection carry its VLAN tags on both sides, and who is in another VLAN has no part in it.
+func TestVLANsAreApart(t *testing.T) {
+	var b balancer
+	type sent struct {
+		d nf.Dir
+		f []byte
+	}
+	all := make(chan sent, 100)
+	x, err := newProxy(newZone(config{}, nil), &b.count, func(d nf.Dir, f []byte) { all <- sent{d, f} })
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { x.run(ctx); close(ended) }()
+	defer func() { stop(); <-ended }()
+	take := func(d nf.Dir, flags byte, ack uint32, tags ...uint16) []byte {
+		t.Helper()
+		f := segment(t, nil, tags...)
+		p := nf.Decode(f)
+		if d == nf.Down {
+			copy(f[p.Network+12:], append(p.Dst.AsSlice(), p.Src.AsSlice()...))
+			binary.BigEndian.PutUint32(f[p.Transport:], 53<<16|4000)
+			back(f, bytes.Clone(f))
+			binary.BigEndian.PutUint32(f[p.Transport+8:], ack)
+		}
+		f[p.Transport+13], f[p.Transport+14] = flags, 0x7f
+		clear(f[p.Network+10 : p.Network+12])
+		binary.BigEndian.PutUint16(f[p.Network+10:], headerChecksum(f[p.Network:p.Transport]))
+		p = nf.Decode(f)
+		if !x.take(d, &p, f, true, time.Now()) {
+			t.Fatal("it is not taken")
+		}
+		return f
+	}
+	expect := func(d nf.Dir, flags byte, link []byte) nf.Packet {
+		t.Helper()
+		select {
+		case s := <-all:
+			p := nf.Decode(s.f)
+			if s.d != d || p.Flags != flags || !bytes.Equal(s.f[:p.Network], link) || !p.Intact(s.f) {
+				t.Errorf("%v: % x: want flags %x and % x before it", s.d, s.f, flags, link)
+			}
+			return p
+		case <-time.After(rig.Patience):
+			t.Fatal("no frame comes")
+			return nf.Packet{}
+		}
+	}
+	syn := take(nf.Up, nf.SYN, 0, 7, 42)
+	p := expect(nf.Up, nf.SYN, syn[:22])
+	for _, tags := range [][]uint16{{7, 43}, {42}, nil} {
+		take(nf.Up, nf.ACK, 0, tags...)
+		take(nf.Down, nf.SYN|nf.ACK, p.Seq+1, tags...)
+	}
+	if n := b.count.tcpDropped.Load(); n != 6 || len(all) > 0 {
+		t.Errorf("%d of 6 frames from other VLANs were dropped, %d frames answer them", n, len(all))
+	}
+	answer := take(nf.Down, nf.SYN|nf.ACK, p.Seq+1, 7, 42)
+	expect(nf.Up, nf.ACK, syn[:22])
+	expect(nf.Down, nf.SYN|nf.ACK, answer[:22])
 }
