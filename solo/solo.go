@@ -69,7 +69,8 @@ type Options struct {
 	Runtime string   // "": the default one
 	Allow   []string // capabilities beyond those that count in the function's namespace only
 	Env     []string
-	MTU     int // 0: DefaultMTU
+	MTU     int      // 0: DefaultMTU
+	Session *Session // where it runs; nil: in one of its own
 }
 
 // Function is one that runs.
@@ -80,7 +81,7 @@ type Function struct {
 
 	o       Options
 	inst    instance.Instance
-	lock    *os.File
+	own     *Session // that ends with it; nil: none does
 	images  *image.Store
 	boxes   *sandbox.Maker
 	box     sandbox.Box
@@ -126,9 +127,6 @@ func homeOf(i instance.Instance) home { return home{path: filepath.Join(i.NetnsD
 
 // Prepare makes everything but the container: namespaces, image, configuration. Close removes it.
 func Prepare(ctx context.Context, o Options) (*Function, error) {
-	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("%w: it takes root to make containers and network namespaces (sudo)", ErrForbidden)
-	}
 	if o.MTU == 0 {
 		o.MTU = DefaultMTU
 	}
@@ -143,10 +141,14 @@ func Prepare(ctx context.Context, o Options) (*Function, error) {
 	if f.about = driver.About(ctx, drivers.Options{}); f.about.Missing != "" {
 		return nil, fmt.Errorf("runtime %s: %w: %s", o.Runtime, container.ErrMissing, f.about.Missing)
 	}
-	var err error
-	if f.inst, f.lock, err = claim(); err != nil {
-		return nil, err
+	if o.Session == nil {
+		var err error
+		if f.own, err = NewSession(); err != nil {
+			return nil, err
+		}
+		o.Session = f.own
 	}
+	f.inst = o.Session.inst
 	if err := f.prepare(ctx, driver); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -382,9 +384,6 @@ func (f *Function) Close() error {
 	if f.wire != nil {
 		errs = append(errs, f.wire.Close())
 	}
-	if f.inst.Name == "" {
-		return errors.Join(errs...)
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), removeFor)
 	defer cancel()
 	if f.rt != nil {
@@ -393,5 +392,9 @@ func (f *Function) Close() error {
 			errs = append(errs, x.Close())
 		}
 	}
-	return errors.Join(append(errs, remove(ctx, f.inst), f.lock.Close())...)
+	errs = append(errs, clearRun(f.inst, f.images))
+	if f.own != nil {
+		errs = append(errs, f.own.Close())
+	}
+	return errors.Join(errs...)
 }

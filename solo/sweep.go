@@ -31,6 +31,31 @@ const (
 	freshFor = time.Minute
 )
 
+// Session is a place for runs one after another. They share the files of images, which take long to unpack.
+type Session struct {
+	inst instance.Instance
+	lock *os.File
+}
+
+// NewSession makes one.
+func NewSession() (*Session, error) {
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("%w: it takes root to make containers and network namespaces (sudo)", ErrForbidden)
+	}
+	i, lock, err := claim()
+	if err != nil {
+		return nil, err
+	}
+	return &Session{i, lock}, nil
+}
+
+// Close removes what is left of it; its runs are closed.
+func (s *Session) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), removeFor)
+	defer cancel()
+	return errors.Join(remove(ctx, s.inst), s.lock.Close())
+}
+
 // claim makes an instance that no other run has, and locks it.
 func claim() (i instance.Instance, lock *os.File, err error) {
 	if i, err = instance.New(prefix+strings.ToLower(rand.Text()[:7]), ""); err != nil {
@@ -123,9 +148,8 @@ func removeContainers(ctx context.Context, i instance.Instance) error {
 	return errors.Join(all.Destroy(ctx), all.Close())
 }
 
-// remove takes away all of a run but its containers. Its directories go last, and only when nothing is mounted in them any more.
-func remove(ctx context.Context, i instance.Instance) error {
-	images := image.Open(i)
+// clearRun takes away what a run has but its container and its image.
+func clearRun(i instance.Instance, images *image.Store) error {
 	spaces, err := filepath.Glob(filepath.Join(i.NetnsDir(), "*"))
 	if err != nil {
 		return err
@@ -134,7 +158,13 @@ func remove(ctx context.Context, i instance.Instance) error {
 	for _, space := range spaces {
 		errs = append(errs, endProcesses(space), netns.Delete(space))
 	}
-	if err := errors.Join(append(errs, images.Destroy(ctx))...); err != nil {
+	return errors.Join(append(errs, os.RemoveAll(filepath.Join(i.Run, "functions")))...)
+}
+
+// remove takes away all of a run but its containers. Its directories go last, and only when nothing is mounted in them any more.
+func remove(ctx context.Context, i instance.Instance) error {
+	images := image.Open(i)
+	if err := errors.Join(clearRun(i, images), images.Destroy(ctx)); err != nil {
 		return fmt.Errorf("remove run %s: %w", i.Name, err)
 	}
 	if mounts, err := mountsBelow(i.Run, i.Root); err != nil || len(mounts) > 0 {

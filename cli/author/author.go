@@ -33,7 +33,7 @@ type author struct {
 // Commands are those below `weir function`.
 func Commands(app *command.App, o Options) []*cobra.Command {
 	a := &author{app, o}
-	return []*cobra.Command{a.test(), a.run()}
+	return []*cobra.Command{a.test(), a.run(), a.new()}
 }
 
 // flags that all runs of a function have.

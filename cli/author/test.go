@@ -86,7 +86,7 @@ goes with the next one.`,
 	return cmd
 }
 
-func (a *author) runTest(ctx context.Context, f testFlags, what string) error {
+func (a *author) runTest(ctx context.Context, f testFlags, what string) (err error) {
 	if err := solo.CheckIgnore(f.ignore); err != nil {
 		return command.Usage("--ignore: %w", err)
 	}
@@ -102,6 +102,10 @@ func (a *author) runTest(ctx context.Context, f testFlags, what string) error {
 		return err
 	}
 	defer end()
+	if o.Session, err = solo.NewSession(); err != nil {
+		return coded(err)
+	}
+	defer func() { err = errors.Join(err, o.Session.Close()) }()
 	failed := 0
 	results := []solo.Result{}
 	for _, c := range cases {

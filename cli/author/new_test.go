@@ -1,0 +1,151 @@
+package author
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"weir.dev/weir/cli/command"
+	"weir.dev/weir/image"
+)
+
+// run gives the output and the exit code of a command.
+func run(t *testing.T, args ...string) (string, int) {
+	t.Helper()
+	var out bytes.Buffer
+	app := &command.App{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Name: "author-t"}
+	for _, c := range Commands(app, Options{}) {
+		if c.Name() != args[0] {
+			continue
+		}
+		c.SilenceErrors, c.SilenceUsage = true, true
+		c.SetArgs(args[1:])
+		err := c.ExecuteContext(t.Context())
+		if err == nil {
+			return out.String(), 0
+		}
+		if text := command.ErrorText(t.Context(), err, args[0]); text != "" {
+			out.WriteString(text)
+		}
+		return out.String(), command.ExitCode(t.Context(), err)
+	}
+	t.Fatal("no command ", args[0])
+	return "", 0
+}
+
+// A new function builds and passes its tests, out of the box. Those of Debian packages, whose build fetches these, are only checked here.
+func TestNewFunctionsWork(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("not root: this test makes containers (sudo make test)")
+	}
+	for _, language := range languageNames {
+		t.Run(language, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "my-"+language)
+			if out, code := run(t, "new", dir, "--lang", language); code != 0 {
+				t.Fatalf("code %d: %s", code, out)
+			}
+			r, err := image.LoadRecipe(dir)
+			if err != nil || r.Name != "my-"+language {
+				t.Fatalf("recipe of %q: %v", r.Name, err)
+			}
+			for _, program := range r.Files {
+				if program.From == "" {
+					continue
+				}
+				check := exec.Command("sh", "-n", filepath.Join(dir, program.From))
+				if filepath.Ext(program.From) == ".py" {
+					check = exec.Command("python3", "-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())", filepath.Join(dir, program.From))
+				}
+				if text, err := check.CombinedOutput(); err != nil {
+					t.Errorf("%s: %v\n%s", program.From, err, text)
+				}
+			}
+			err = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+				if err != nil || d.IsDir() {
+					return err
+				}
+				text, err := os.ReadFile(path)
+				if bytes.Contains(text, []byte(placeholder)) || bytes.Contains(text, []byte(filesAre)) {
+					t.Errorf("%s has a placeholder", path)
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			if r.Debian() {
+				return
+			}
+			out, code := run(t, "test", dir)
+			if code != 0 || strings.Count(out, "PASS") != 2 {
+				t.Errorf("code %d:\n%s", code, out)
+			}
+			// It fails when it is not as expected, and says where.
+			in := filepath.Join(dir, casesDir, "blocked", "in.pcap")
+			out, code = run(t, "test", dir, "--in", in, "--expect", in, "--config", "port=80", "--timeout", "1s")
+			if code != command.ExitDiffers || !strings.Contains(out, "TCP 40000 > 80 SYN") || !strings.Contains(out, "PortBlocked") {
+				t.Errorf("code %d:\n%s", code, out)
+			}
+		})
+	}
+}
+
+func TestWhatIsThereIsNotOverwritten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "mine")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := run(t, "new", dir); code != 0 { // it is empty
+		t.Errorf("code %d: %s", code, out)
+	}
+	if out, code := run(t, "new", dir); code != command.ExitConflict || !strings.Contains(out, "not empty") {
+		t.Errorf("code %d: %s", code, out)
+	}
+	for _, bad := range []string{"Mine", "my function", "..", "-x-", "9to5", "my..x"} {
+		if out, code := run(t, "new", "--lang", "c", "--", filepath.Join(t.TempDir(), bad)); code != command.ExitUsage && bad != ".." {
+			t.Errorf("%q: code %d: %s", bad, code, out)
+		}
+	}
+	left, err := os.ReadDir(filepath.Dir(dir))
+	if err != nil || len(left) != 1 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+func TestUnusableCasesAreRefused(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "mine")
+	if _, code := run(t, "new", dir, "--lang", "c"); code != 0 {
+		t.Fatal(code)
+	}
+	pcap := filepath.Join(dir, casesDir, "open", "in.pcap")
+	for name, tt := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"nothing expected":    {[]string{dir, "--in", pcap}, command.ExitUsage, "want what is expected"},
+		"nothing sent":        {[]string{dir, "--expect", pcap}, command.ExitUsage, "want frames to send"},
+		"a name has no cases": {[]string{"firewall"}, command.ExitUsage, "want frames to send"},
+		"no capture":          {[]string{dir, "--in", filepath.Join(dir, "image.yaml"), "--expect", pcap}, command.ExitInvalid, "want pcap or pcapng"},
+		"no file":             {[]string{dir, "--in", "/nowhere.pcap", "--expect", pcap}, command.ExitInvalid, "no such file"},
+		"no such field":       {[]string{dir, "--in", pcap, "--expect", pcap, "--ignore", "mood"}, command.ExitUsage, "want some of checksum, ip-id, mac, ttl"},
+		"no folder":           {[]string{"./nowhere", "--in", pcap, "--expect", pcap}, command.ExitNotFound, "no such file"},
+		"config":              {[]string{dir, "--in", pcap, "--expect", pcap, "--config", "/nowhere.yaml"}, command.ExitInvalid, "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if out, code := run(t, append([]string{"test"}, tt.args...)...); code != tt.code || !strings.Contains(out, tt.says) {
+				t.Errorf("code %d, want %d and %q:\n%s", code, tt.code, tt.says, out)
+			}
+		})
+	}
+	if err := os.RemoveAll(filepath.Join(dir, casesDir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if out, code := run(t, "test", dir); code != command.ExitNotFound || !strings.Contains(out, "has no cases") {
+		t.Errorf("code %d: %s", code, out)
+	}
+}
