@@ -17,7 +17,7 @@ type Session struct {
 	Who     string    `json:"who"`
 	Role    Role      `json:"role"`
 	Expires time.Time `json:"expires,omitzero"` // of a session of the web UI: when it ends
-	UI      string    `json:"ui,omitempty"`      // address of this manager's web UI, if it serves one
+	UI      string    `json:"ui,omitempty"`     // address of this manager's web UI, if it serves one
 	Version string    `json:"version,omitempty"`
 }
 

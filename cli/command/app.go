@@ -30,6 +30,7 @@ type App struct {
 
 	root, Name, Socket, URL, TokenFile, output string
 	noColor                                    bool
+	painted                                    bool // what Stdout gets is shown on a terminal
 }
 
 // GlobalFlags gives the root command the flags that all commands have.
@@ -50,8 +51,12 @@ func (a *App) Prepare(cmd *cobra.Command) error {
 	if err := FromEnvironment(cmd); err != nil {
 		return err
 	}
-	if !slices.Contains(outputs, a.output) {
-		return Usage("output format %q: want %s", a.output, strings.Join(outputs, ", "))
+	known := outputs
+	if more := cmd.Annotations[MoreOutputs]; more != "" {
+		known = slices.Concat(outputs, strings.Split(more, ","))
+	}
+	if !slices.Contains(known, a.output) {
+		return Usage("output format %q: want %s", a.output, strings.Join(known, ", "))
 	}
 	if a.Socket != "" && a.URL != "" {
 		return Usage("--socket and --url exclude each other")

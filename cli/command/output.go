@@ -30,6 +30,19 @@ func (a *App) Structured() bool { return a.output == asJSON || a.output == asYAM
 // Wide tells whether a table has all its columns.
 func (a *App) Wide() bool { return a.output == asWide }
 
+// MoreOutputs annotates a command that knows formats of its own besides, with commas between.
+const MoreOutputs = "weir.dev/outputs"
+
+// Output is the format that was asked for.
+func (a *App) Output() string { return a.output }
+
+// With is the same run with another output, which shows the colours of this one.
+func (a *App) With(out io.Writer) *App {
+	other := *a
+	other.Stdout, other.painted = out, a.Colours(a.Stdout)
+	return &other
+}
+
 // Encode writes an API object as -o wants it: JSON, or YAML with the same keys in the same order.
 func (a *App) Encode(v any) error {
 	b, err := Marshal(v, "  ")
@@ -84,7 +97,7 @@ func Terminal(w any) (columns int, ok bool) {
 
 func (a *App) Colours(w any) bool {
 	_, tty := Terminal(w)
-	return tty && !a.noColor && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	return (tty || a.painted && w == a.Stdout) && !a.noColor && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
 // colour is an SGR code. All are of equal length, so that coloured columns stay aligned.

@@ -43,15 +43,19 @@ type Asker struct {
 	Options
 	streams web.Slots // logs and execs
 	asks    web.Slots // of all hosts for their images
-	nodes   sync.Map  // host -> *remote.Client: of the hosts that keep a connection open to this manager
+	meters  web.Slots // watches of rates
+	sampler sampler
+	nodes   sync.Map // host -> *remote.Client: of the hosts that keep a connection open to this manager
 }
 
 // New makes an Asker.
 func New(o Options) *Asker {
-	return &Asker{Options: o, streams: make(web.Slots, maxStreams), asks: make(web.Slots, maxImageAsks)}
+	a := &Asker{Options: o, streams: make(web.Slots, maxStreams), asks: make(web.Slots, maxImageAsks), meters: make(web.Slots, maxStreams)}
+	a.sampler.read, a.sampler.join = a.readAll, a.joinFunctions
+	return a
 }
 
-// maxStreams bounds logs and execs.
+// maxStreams bounds logs and execs, and as many requests for rates.
 const maxStreams = 200
 
 // Routes are the paths of what is asked of hosts and switches.
@@ -67,6 +71,8 @@ func (a *Asker) Routes() []web.Route {
 			Answers: map[int]any{200: api.Counters{}}, Problems: []int{404, 503}, Handler: a.counters},
 		{Method: "GET", Path: "/v1/images", ID: "list-images", Needs: api.RoleViewer, Summary: "the images that hosts have now, with what their functions are like and the schema of their config",
 			Answers: map[int]any{200: api.ImageList{}}, Problems: []int{503}, Handler: a.images},
+		{Method: "GET", Path: "/v1/rates", ID: "rates", Needs: api.RoleViewer, Summary: "packets and bits a second at all hosts' ports and rules and of all functions, or with watch each second as server-sent events",
+			Query: []string{"watch"}, Answers: map[int]any{200: api.Rates{}}, Problems: []int{503}, Handler: a.rates},
 		{Method: "GET", Path: "/v1/policies/{name}/path", ID: "path", Needs: api.RoleViewer, Summary: "the ports that a policy's packets really meet, with live counters",
 			Answers: map[int]any{200: api.PolicyPath{}}, Problems: []int{404, 503}, Handler: a.path},
 		{Method: "GET", Path: "/v1/trace", ID: "trace", Needs: api.RoleViewer, Summary: "what becomes of a packet between two endpoints, and of the reply to it, by the policies as they are declared",

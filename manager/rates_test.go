@@ -1,0 +1,112 @@
+package manager_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/manager"
+	"weir.dev/weir/manager/ask"
+	"weir.dev/weir/store"
+)
+
+// meter is a node whose counters grow by 1000 packets of 100 bytes with each second, from its beginning on.
+type meter struct {
+	node
+	mu    sync.Mutex
+	began time.Time
+	reads int
+}
+
+func (m *meter) Counters(context.Context) (api.Counters, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.reads++; m.began.IsZero() {
+		m.began = time.Now()
+	}
+	n := uint64(1000 * time.Since(m.began).Seconds())
+	grown := api.Counter{Packets: n, Bytes: 100 * n}
+	return api.Counters{Host: "h1", Ports: []api.PortCounters{
+		{Port: 1, Name: "endpoint/alice", Link: "wr1", Rx: grown},
+		{Port: 2, Name: "function/fw/in", Tx: grown, State: "up"},
+		{Port: 3, Name: "function/fw/out", Rx: grown, Dropped: grown, State: "up"},
+		{Port: uint32(10 + m.reads), Name: "endpoint/remade", Rx: api.Counter{Packets: uint64(1000 * m.reads)}},
+	}, Rules: []api.RuleCounters{{Cookie: "01", Policy: "guests", Hits: grown}, {Cookie: "02", Hits: api.Counter{Packets: uint64(1000 - m.reads)}}}}, nil
+}
+
+func (m *meter) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.reads
+}
+
+func TestRates(t *testing.T) {
+	m := &meter{}
+	b := start(t, manager.Options{Node: func(host string) ask.Node {
+		if host == "h1" {
+			return m
+		}
+		return nil
+	}})
+	for _, h := range []string{"h1", "h2"} {
+		if _, err := b.store.Txn(ctx(t), nil, putRaw(store.Key(api.KindHost, h))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(b.Functions().Put(ctx(t), "fw", api.FunctionSpec{Image: "firewall", Host: "h1"}))(t)
+	near := func(what string, got, want float64) {
+		t.Helper()
+		if got < want*0.9 || got > want*1.1 {
+			t.Errorf("%s: %.0f, want about %.0f", what, got, want)
+		}
+	}
+	check := func(r api.Rates) {
+		t.Helper()
+		if len(r.Hosts) != 2 || r.Hosts[0].PeriodNs < int64(time.Second)/2 || r.Hosts[1].Message == "" || r.Hosts[1].PeriodNs != 0 {
+			t.Fatalf("hosts %+v", r.Hosts)
+		}
+		if len(r.Ports) != 4 || len(r.Rules) != 2 || len(r.Functions) != 1 {
+			t.Fatalf("%d ports, %d rules, %d functions", len(r.Ports), len(r.Rules), len(r.Functions))
+		}
+		near("alice", r.Ports[0].Rx.PacketsPerS, 1000)
+		near("alice", r.Ports[0].Rx.BitsPerS, 800_000)
+		if x := r.Ports[1]; x.Name != "endpoint/remade" || x.Rx.PacketsPerS != 0 {
+			t.Errorf("a port that was made anew: %+v", x)
+		}
+		near("the rule of guests", r.Rules[0].Hits.PacketsPerS, 1000)
+		if x := r.Rules[1]; x.Hits.PacketsPerS != 0 {
+			t.Errorf("a counter that went back: %+v", x)
+		}
+		f := r.Functions[0]
+		near("fw gets", f.In.PacketsPerS, 1000)
+		near("fw gives", f.Out.BitsPerS, 800_000)
+		near("fw drops", f.DroppedPerS, 1000)
+	}
+	check(must(b.Rates(ctx(t)))(t))
+	// Those who watch share the readings, which end with the last one.
+	before := m.count()
+	enough := errors.New("enough")
+	var wg sync.WaitGroup
+	for range 10 {
+		wg.Go(func() {
+			n := 0
+			err := b.WatchRates(ctx(t), func(r api.Rates) error {
+				if n++; n == 1 {
+					check(r)
+					return nil
+				}
+				return enough
+			})
+			if !errors.Is(err, enough) {
+				t.Errorf("watch: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := m.count() - before; got > 15 {
+		t.Errorf("%d readings for ten who watched two seconds", got)
+	}
+}
