@@ -60,7 +60,7 @@ func Of(o Objects) api.Graph {
 		g.Edges = append(g.Edges, *e)
 	}
 	slices.SortFunc(g.Edges, func(x, y api.GraphEdge) int {
-		return cmp.Or(cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.From, y.From), cmp.Compare(x.To, y.To), cmp.Compare(x.Chain, y.Chain))
+		return cmp.Or(cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.From, y.From), cmp.Compare(x.To, y.To), cmp.Compare(x.Chain, y.Chain), cmp.Compare(x.Detail, y.Detail))
 	})
 	return g
 }
