@@ -32,6 +32,7 @@ const socketDir = "/run/weir"
 // attachment is what a function's ports were made from; equal means nothing to do.
 type attachment struct {
 	tap, speaks bool
+	settles     bool
 	forwarder   string
 	onFail      api.OnFail
 	done        bool
@@ -187,6 +188,7 @@ func (f *function) attachment(want api.Function, img image.Image) attachment {
 	if f.ready.spec.Forwarder != "" {
 		next.forwarder = ""
 	}
+	next.settles = img.Contract.Settles && f.a.Switch.Abilities().Settles
 	return next
 }
 
@@ -214,7 +216,7 @@ func (f *function) plug(ctx context.Context, b sandbox.Box, name string, next at
 	if kind != portkind.Veth {
 		return ports, fmt.Errorf("function %s: this agent makes no ports of kind %s", f.name, kind)
 	}
-	sw := datapath.Function{Name: name, Netns: b.Net(), Forwarder: next.forwarder, Speaks: next.speaks}
+	sw := datapath.Function{Name: name, Netns: b.Net(), Forwarder: next.forwarder, Speaks: next.speaks, Settles: next.settles}
 	if sw.Probe, err = f.a.probes.Addresses(f.name); err != nil {
 		return ports, err
 	}
@@ -231,7 +233,10 @@ func (f *function) plug(ctx context.Context, b sandbox.Box, name string, next at
 		sw.In, sw.Out = f.a.boxes.Link(b, flow.In), f.a.boxes.Link(b, flow.Out)
 		sw.InPeer, sw.OutPeer = flow.In.String(), flow.Out.String()
 	}
-	return f.a.Switch.AddFunction(ctx, sw)
+	if ports, err = f.a.Switch.AddFunction(ctx, sw); err == nil {
+		err = f.hear(name, b, next.settles)
+	}
+	return ports, err
 }
 
 // newBox gives the function a pristine sandbox. The links of the former one go at once, as nothing is to come from there any more; the rest can
@@ -328,7 +333,7 @@ func (f *function) collect(ctx context.Context) error {
 
 // detach removes ports, links, sandboxes and directories.
 func (f *function) detach(ctx context.Context) error {
-	f.stopEvents()
+	f.stopSockets()
 	boxes, err := f.a.boxes.Find(f.name)
 	err = errors.Join(err,
 		f.a.Switch.Remove(ctx, "function/"+f.name),

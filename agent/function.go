@@ -15,6 +15,7 @@ import (
 	"weir.dev/weir/agent/events"
 	"weir.dev/weir/agent/health"
 	"weir.dev/weir/agent/sandbox"
+	"weir.dev/weir/agent/settle"
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
@@ -47,10 +48,11 @@ type function struct {
 	left     time.Time // since when it is forgotten
 	keptTold bool      // that it is forgotten and still here
 	seen     view
-	adopted  int                // PID that ran when this agent started, 0 none
-	links    [flow.Sides]string // the switch-side links it may have
-	cid      string             // id of its container, "" none
-	place    string             // what the switch's name of it has behind its own: "" or second
+	adopted  int                     // PID that ran when this agent started, 0 none
+	links    [flow.Sides]string      // the switch-side links it may have
+	cid      string                  // id of its container, "" none
+	spaces   map[string]settle.Space // of instances that may settle flows, by the switch's name
+	place    string                  // what the switch's name of it has behind its own: "" or second
 
 	// Owned by the goroutine.
 	have      container.State // "" no container
@@ -65,6 +67,7 @@ type function struct {
 	former    []string       // containers that the present one has replaced
 	mtu       int            // of its ports
 	events    *events.Server // nil: not listening
+	settler   *settle.Server // nil: not listening
 	alive     bool           // the data plane was told Up
 	crashes   int
 	early     int       // ends in a row before it was up
@@ -254,7 +257,7 @@ func (f *function) update(change func(v *view)) {
 
 // run looks after the function until it is gone or ctx ends; then everything stays as it is.
 func (f *function) run(ctx context.Context) {
-	defer f.stopEvents()
+	defer f.stopSockets()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -302,7 +305,7 @@ func (f *function) run(ctx context.Context) {
 			v.placed, v.ports = false, datapath.Ports{}
 			v.status = api.FunctionStatus{State: api.FunctionDeleted, ObservedGeneration: want.Generation}
 		})
-		f.stopEvents()
+		f.stopSockets()
 		f.ended.Store(true)
 		f.a.poke() // a successor may be waiting
 		return
@@ -490,7 +493,9 @@ func (f *function) serveEvents() {
 	}
 }
 
-func (f *function) stopEvents() {
+// stopSockets ends what the function may say.
+func (f *function) stopSockets() {
 	f.events.Close()
-	f.events = nil
+	f.settler.Close()
+	f.events, f.settler = nil, nil
 }

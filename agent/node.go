@@ -31,7 +31,7 @@ func (a *Agent) Counters(ctx context.Context) (api.Counters, error) {
 	for _, p := range a.instances(ports) {
 		x := api.PortCounters{
 			Port: uint32(p.Port), Name: portName(p.Name), Link: p.Link,
-			Rx: api.Counter(p.Rx), Tx: api.Counter(p.Tx), Dropped: api.Counter(p.Dropped),
+			Rx: api.Counter(p.Rx), Tx: api.Counter(p.Tx), Dropped: api.Counter(p.Dropped), Settles: p.Settles, Settled: api.Counter(p.Settled),
 		}
 		for why, n := range p.Refused {
 			if n == 0 {

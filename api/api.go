@@ -280,6 +280,8 @@ type Hop struct {
 	Rx      Counter   `json:"rx"`
 	Tx      Counter   `json:"tx"`
 	Dropped Counter   `json:"dropped"`
+	Settles bool      `json:"settles,omitempty"` // its function may settle flows (label weir.settles)
+	Settled Counter   `json:"settled,omitzero"`  // did not enter the function here, since it had settled their flow
 }
 
 // TraceQuery describes a packet, and the reply to it.
@@ -528,7 +530,9 @@ type PortCounters struct {
 	Rx      Counter   `json:"rx"`
 	Tx      Counter   `json:"tx"`
 	Dropped Counter   `json:"dropped"`
-	State   LinkState `json:"state,omitempty"` // of a function's port
+	Settles bool      `json:"settles,omitempty"` // of a function's port: the function may settle flows (label weir.settles)
+	Settled Counter   `json:"settled,omitzero"`  // of a function's port: did not enter the function, since it had settled their flow
+	State   LinkState `json:"state,omitempty"`   // of a function's port
 	// Refused are the packets that port security dropped, by reason: mac, source, arp, nd, ra, dhcp, unreadable. They are in Dropped, too.
 	Refused map[string]uint64 `json:"refused,omitempty"`
 }

@@ -16,6 +16,8 @@ struct walk {
 	__u8 flags;
 	__u8 fields;
 	__u8 depth;
+	__u8 keyed;   // the frame's key of settled flows: enum keyed
+	__u8 settled; // functions asked for it
 	struct action action; // the rule's
 	__u32 priority;	      // of the best rule so far
 	__u32 packets;

@@ -25,7 +25,7 @@ static __always_inline void copy_out(struct __sk_buff *skb, const struct port *p
 __noinline int copy_to(struct __sk_buff *skb, __u32 slot, __u32 push)
 {
 	struct size s = size_of(skb);
-	__u32 zero = 0, fn;
+	__u32 zero = 0, fn, verdict;
 	struct function *f;
 	struct control *c;
 	struct port *p;
@@ -39,6 +39,15 @@ __noinline int copy_to(struct __sk_buff *skb, __u32 slot, __u32 push)
 	if (push && !(p->flags & PORT_FABRIC)) {
 		count_drop(slot, s);
 		return 0; // a fabric tag stays in the fabric
+	}
+	if (p->flags & PORT_SETTLES && f && f->state == FUNCTION_UP) {
+		verdict = judged(skb, slot, 0) >> 8;
+		if (verdict != VERDICT_NONE) {
+			count_settled(slot, s);
+			if (verdict == VERDICT_DROP && p->kind == PORT_FUNCTION)
+				count_drop(slot, s);
+			return verdict == VERDICT_PASS ? p->opposite : 0; // a tap has none
+		}
 	}
 	if (p->kind == PORT_ENDPOINT || (f && f->state == FUNCTION_UP)) {
 		copy_out(skb, p, slot, push, c->secret, s);

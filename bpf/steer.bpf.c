@@ -16,6 +16,7 @@
 #include "tables.h"
 #include "parse.h"
 #include "classify.h"
+#include "settle.h"
 #include "copy.h"
 #include "guard.h"
 
@@ -123,13 +124,26 @@ static __always_inline const struct action *rule(struct __sk_buff *skb, struct s
 	return NULL;
 }
 
-// hop applies the rule at the port where the walk is. GO_ON: the next function is bypassed, w->slot is its opposite port.
+// past tells whether a function that is up has settled the frame's flow: VERDICT_NONE, the function gets it.
+static __always_inline __u32 past(struct __sk_buff *skb, struct walk *w, __u32 target)
+{
+	__u32 answer;
+
+	if (w->tag || w->settled >= MAX_SETTLED)
+		return VERDICT_NONE;
+	answer = judged(skb, target, w->keyed);
+	w->keyed = answer;
+	w->settled++;
+	return answer >> 8;
+}
+
+// hop applies the rule at the port where the walk is. GO_ON: the next function is passed by, w->slot is its opposite port.
 static __always_inline int hop(struct __sk_buff *skb, struct control *c, struct port *p, struct walk *w)
 {
 	struct size s = {w->packets, w->bytes};
 	const struct action *a;
 	struct function *f;
-	__u32 target, fn;
+	__u32 target, fn, verdict;
 	struct port *to;
 	int i;
 
@@ -183,6 +197,20 @@ static __always_inline int hop(struct __sk_buff *skb, struct control *c, struct 
 	fn = to->function;
 	f = bpf_map_lookup_elem(&functions, &fn);
 	if (f && f->state == FUNCTION_UP) {
+		if (to->flags & PORT_SETTLES) {
+			verdict = past(skb, w, target);
+			if (verdict != VERDICT_NONE)
+				count_settled(target, s);
+			if (verdict == VERDICT_DROP) {
+				count_drop(target, s);
+				return TC_ACT_SHOT;
+			}
+			if (verdict == VERDICT_PASS) {
+				w->slot = to->opposite;
+				w->stage = STAGE_INGRESS;
+				return GO_ON;
+			}
+		}
 		count_tx(target, s);
 		if (skb->mark)
 			skb->mark = 0; // no namespace's business but its own
@@ -220,7 +248,7 @@ static __always_inline int steer(struct __sk_buff *skb, struct control *c, struc
 	struct size s = {w->packets, w->bytes};
 	int i, verdict = hop(skb, c, p, w);
 
-	for (i = 0; i < MAX_HOPS && verdict == GO_ON; i++)
+	for (i = 0; i < MAX_HOPS + MAX_SETTLED && verdict == GO_ON; i++)
 		verdict = hop_on(skb, w);
 	if (verdict != GO_ON)
 		return verdict;
@@ -322,7 +350,7 @@ static __always_inline int onward(struct __sk_buff *skb, struct control *c, stru
 	w->bytes = s.bytes;
 	w->stage = STAGE_EGRESS;
 	w->slot = at;
-	for (i = 0; i <= MAX_HOPS && verdict == GO_ON; i++)
+	for (i = 0; i <= MAX_HOPS + MAX_SETTLED && verdict == GO_ON; i++)
 		verdict = hop_on(skb, w);
 	if (verdict != GO_ON)
 		return verdict;

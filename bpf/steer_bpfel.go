@@ -54,11 +54,13 @@ type SteerFlow struct {
 }
 
 type SteerFunction struct {
-	_      structs.HostLayout
-	State  uint32
-	OnFail uint32
-	Pid    uint32
-	Used   uint32
+	_          structs.HostLayout
+	State      uint32
+	OnFail     uint32
+	Pid        uint32
+	Used       uint32
+	Generation uint32
+	Pad        uint32
 }
 
 type SteerGuard struct {
@@ -143,13 +145,15 @@ type SteerPort struct {
 }
 
 type SteerPortStats struct {
-	_           structs.HostLayout
-	RxPackets   uint64
-	RxBytes     uint64
-	TxPackets   uint64
-	TxBytes     uint64
-	DropPackets uint64
-	DropBytes   uint64
+	_              structs.HostLayout
+	RxPackets      uint64
+	RxBytes        uint64
+	TxPackets      uint64
+	TxBytes        uint64
+	DropPackets    uint64
+	DropBytes      uint64
+	SettledPackets uint64
+	SettledBytes   uint64
 }
 
 type SteerProbe struct {
@@ -225,6 +229,8 @@ const (
 	SteerMapPorts       = "ports"
 	SteerMapProbes      = "probes"
 	SteerMapRuleCounts  = "rule_counts"
+	SteerMapSettleWorks = "settle_works"
+	SteerMapSettled     = "settled"
 	SteerMapSlots       = "slots"
 	SteerMapStations    = "stations"
 	SteerMapTuples      = "tuples"
@@ -302,6 +308,8 @@ type SteerMapSpecs struct {
 	Ports       *ebpf.MapSpec `ebpf:"ports"`
 	Probes      *ebpf.MapSpec `ebpf:"probes"`
 	RuleCounts  *ebpf.MapSpec `ebpf:"rule_counts"`
+	SettleWorks *ebpf.MapSpec `ebpf:"settle_works"`
+	Settled     *ebpf.MapSpec `ebpf:"settled"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
 	Stations    *ebpf.MapSpec `ebpf:"stations"`
 	Tuples      *ebpf.MapSpec `ebpf:"tuples"`
@@ -349,6 +357,8 @@ type SteerMaps struct {
 	Ports       *ebpf.Map `ebpf:"ports"`
 	Probes      *ebpf.Map `ebpf:"probes"`
 	RuleCounts  *ebpf.Map `ebpf:"rule_counts"`
+	SettleWorks *ebpf.Map `ebpf:"settle_works"`
+	Settled     *ebpf.Map `ebpf:"settled"`
 	Slots       *ebpf.Map `ebpf:"slots"`
 	Stations    *ebpf.Map `ebpf:"stations"`
 	Tuples      *ebpf.Map `ebpf:"tuples"`
@@ -372,6 +382,8 @@ func (m *SteerMaps) Close() error {
 		m.Ports,
 		m.Probes,
 		m.RuleCounts,
+		m.SettleWorks,
+		m.Settled,
 		m.Slots,
 		m.Stations,
 		m.Tuples,

@@ -31,7 +31,10 @@ TABLE(owners, BPF_MAP_TYPE_HASH, struct station_key, __u32, 1, BPF_F_NO_PREALLOC
 TABLE(guard_counts, BPF_MAP_TYPE_HASH, __u32, struct guard_stats, 1, BPF_F_NO_PREALLOC); // by slot
 TABLE(port_counts, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct port_stats, 1, 0);
 TABLE(rule_counts, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct rule_stats, 1, 0);
+TABLE(settle_works, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct settle_work, 1, 0);
 TABLE(probes, BPF_MAP_TYPE_ARRAY, __u32, struct probe, 1, 0);
+
+#include "settled.h"
 
 struct size {
 	__u64 packets, bytes;
@@ -87,5 +90,15 @@ static __always_inline void count_drop(__u32 slot, struct size s)
 	if (p) {
 		p->drop_packets += s.packets;
 		p->drop_bytes += s.bytes;
+	}
+}
+
+static __always_inline void count_settled(__u32 slot, struct size s)
+{
+	struct port_stats *p = bpf_map_lookup_elem(&port_counts, &slot);
+
+	if (p) {
+		p->settled_packets += s.packets;
+		p->settled_bytes += s.bytes;
 	}
 }

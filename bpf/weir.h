@@ -10,6 +10,7 @@
 #define MAX_STEPS  4096 // of a search
 #define MAX_DEPTH  5   // lists within lists: by source, destination and the two ports, then by all
 #define MAX_HOPS   128 // dead functions bypassed in a row
+#define MAX_SETTLED 64 // functions that have settled a frame's flow, in a row; the next one gets it
 #define NEAR       4096
 
 enum stage_id { STAGE_INGRESS = 0, STAGE_EGRESS = 1, STAGES = 2 };
@@ -21,6 +22,7 @@ enum port_flags {
 	PORT_SPEAKS = 2, // what the function's interfaces say for themselves may leave
 	PORT_FABRIC = 4, // leads to other switches: frames there may carry a fabric tag
 	PORT_GUARD = 8,	 // an endpoint with port security: see struct guard
+	PORT_SETTLES = 16, // a function's, which may settle flows: see struct given
 };
 
 enum stage_kind {
@@ -164,7 +166,70 @@ struct function {
 	__u32 on_fail;
 	__u32 pid;
 	__u32 used;
+	__u32 generation; // settled flows of another one do not count
+	__u32 pad;
 };
+
+// A flow at a function's port. Its table is the function's own; the map settled has it by the function's slot.
+#define SETTLE_V4 4
+#define SETTLE_V6 6
+
+#define ICMP_REQUEST  8
+#define ICMP_REPLY    0
+#define ICMP6_REQUEST 128
+#define ICMP6_REPLY   129
+
+struct settle_key {
+	__u16 port; // slot of the port where the frames enter the function
+	__u16 vlan; // id of the only tag, VLAN_NONE without one
+	__u16 src_port; // of ICMP echo: the id
+	__u16 dst_port; // of ICMP echo: the type
+	__u8 family;
+	__u8 proto;
+	__u8 pad[2];
+	__u32 src[4]; // as on the wire; IPv4 in the first, the rest 0
+	__u32 dst[4];
+};
+
+enum verdict { VERDICT_NONE = 0, VERDICT_PASS = 1, VERDICT_DROP = 2, VERDICT_MASK = 3 };
+
+// Times of settled flows are in ticks of 2^20 ns, CLOCK_MONOTONIC.
+#define TICK_SHIFT 20
+#define SETTLE_IDLE 57220   // 60 s: a flow that is idle for so long is not known any more
+#define SETTLE_MOST 286102  // 300 s: a verdict is taken back at this age
+#define SETTLE_BAR 191	    // 200 ms: after a SYN a verdict may still be about the former connection
+
+// given is a flow that was given to a function, and what the function said of it.
+struct given {
+	__u64 state; // verdict, and above it the tick before which none is taken
+	__u64 since; // the verdict
+	__u64 last;  // its last frame
+	__u32 generation;
+	__u8 macs[12]; // of the frame that was given: a verdict is about frames between these two
+};
+
+// settle_work is where the programs work on the frame under way: their stack is short.
+struct settle_work {
+	struct settle_key key;
+	__u32 head[10];
+	__u32 macs[3];
+	__u16 opposite; // slot of the function's other port
+	__u64 now, until;
+	struct given fresh;
+};
+
+// settle_request is what user space runs the program settle with, as a frame.
+struct settle_request {
+	__u8 head[16]; // 0
+	struct settle_key key; // port is not read
+	__u16 port[2];	       // of the function; 0 none
+	__u16 function;
+	__u8 verdict;
+	__u8 oneway; // 1: not the reverse direction
+	__u8 pad[2];
+};
+
+#define SETTLE_EARLY 256 // in the program's answer, beside how many entries there are: some is barred
 
 struct control {
 	__u32 version; // copy[version & 1] is in force
@@ -247,6 +312,7 @@ struct port_stats {
 	__u64 rx_packets, rx_bytes;
 	__u64 tx_packets, tx_bytes;
 	__u64 drop_packets, drop_bytes;
+	__u64 settled_packets, settled_bytes; // did not enter the function here, since it had settled their flow
 };
 
 struct rule_stats {

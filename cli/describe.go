@@ -272,14 +272,15 @@ func (a *app) printPath(ctx context.Context, c *api.Client, policy string) error
 		if len(way.hops) == 0 {
 			continue
 		}
-		t := command.Table{Head: []string{"PORT", "HOST", "STATE", "RX PACKETS", "TX PACKETS", "DROPPED"}, Coloured: []bool{false, false, true}}
+		t := command.Table{Head: []string{"PORT", "HOST", "STATE", "RX PACKETS", "TX PACKETS", "DROPPED", "SETTLED"}, Coloured: []bool{false, false, true}}
 		for _, h := range way.hops {
 			if !h.Live { // an address or any, a switch of the fabric, or a port that is not there now
-				t.Add(h.Port, h.Host, "", "", "", "")
+				t.Add(h.Port, h.Host, "", "", "", "", "")
 				continue
 			}
-			t.Add(h.Port, h.Host, string(h.State), fmt.Sprint(h.Rx.Packets), fmt.Sprint(h.Tx.Packets), fmt.Sprint(h.Dropped.Packets))
+			t.Add(h.Port, h.Host, string(h.State), fmt.Sprint(h.Rx.Packets), fmt.Sprint(h.Tx.Packets), fmt.Sprint(h.Dropped.Packets), settledText(h.Settles, h.Settled))
 		}
+		dropEmpty(&t, "SETTLED")
 		if !severalHosts(path) {
 			for i := range t.Rows {
 				t.Rows[i][1] = ""

@@ -138,7 +138,9 @@ func dropEmpty(t *command.Table, head string) {
 		return
 	}
 	t.Head = slices.Delete(t.Head, i, i+1)
-	t.Coloured = slices.Delete(t.Coloured, i, i+1)
+	if i < len(t.Coloured) {
+		t.Coloured = slices.Delete(t.Coloured, i, i+1)
+	}
 	for j, r := range t.Rows {
 		t.Rows[j] = slices.Delete(r, i, i+1)
 	}
@@ -362,20 +364,29 @@ func keep(kind string, all []api.Counters) {
 }
 
 func portTable(ports []api.PortCounters, wide bool) command.Table {
-	t := command.Table{Head: []string{"PORT", "NAME", "STATE", "RX PACKETS", "RX BYTES", "TX PACKETS", "TX BYTES", "DROPPED", "REFUSED"}, Coloured: make([]bool, 10)}
+	t := command.Table{Head: []string{"PORT", "NAME", "STATE", "RX PACKETS", "RX BYTES", "TX PACKETS", "TX BYTES", "DROPPED", "REFUSED", "SETTLED"}, Coloured: make([]bool, 11)}
 	t.Coloured[2] = true
 	if wide {
 		t.Head = append(t.Head, "LINK")
 	}
 	for _, p := range ports {
 		row := []string{fmt.Sprint(p.Port), p.Name, string(p.State), fmt.Sprint(p.Rx.Packets), command.Size(int64(p.Rx.Bytes)),
-			fmt.Sprint(p.Tx.Packets), command.Size(int64(p.Tx.Bytes)), fmt.Sprint(p.Dropped.Packets), refusedText(p.Refused)}
+			fmt.Sprint(p.Tx.Packets), command.Size(int64(p.Tx.Bytes)), fmt.Sprint(p.Dropped.Packets), refusedText(p.Refused), settledText(p.Settles, p.Settled)}
 		if wide {
 			row = append(row, p.Link)
 		}
 		t.Add(row...)
 	}
+	dropEmpty(&t, "SETTLED")
 	return t
+}
+
+// settledText counts the packets that did not enter a function; empty where it settles no flows.
+func settledText(settles bool, c api.Counter) string {
+	if !settles && c == (api.Counter{}) {
+		return ""
+	}
+	return fmt.Sprint(c.Packets)
 }
 
 // refusedText is what port security dropped, by reason.

@@ -21,7 +21,8 @@ func (a *app) traceCommand() *cobra.Command {
 the packet and its copies meet, whether it arrives. PACKET is tcp, udp or sctp with a port, as in tcp/80, or icmp (the default) or arp.
 
 Nothing is sent. The policies are carried out as they are declared, with the present health of functions, which are taken to hand on what
-they get: what a firewall lets through is its own affair. Copies are indented; "resumed" is handed to ordinary switching as if it came from
+they get: what a firewall lets through is not evaluated. A function that settles flows (label weir.settles) is passed by the packets of
+a settled flow: the column SETTLED counts them. Copies are indented; "resumed" is handed to ordinary switching as if it came from
 that port. The counters are the ports' own, read live.`,
 		Example: `  weir trace alice bob tcp/80
   weir trace alice uplink udp/53 --destination 9.9.9.9
@@ -65,7 +66,7 @@ func (a *app) printTrace(what, to string, w api.TraceWay) error {
 	for _, line := range verdicts(w) {
 		fmt.Fprintf(a.Stdout, "  %s\n", command.Printable(line))
 	}
-	t := command.Table{Head: []string{"PORT", "EVENT", "HOST", "STATE", "RX PACKETS", "TX PACKETS", "DROPPED"}, Coloured: []bool{false, false, false, true}}
+	t := command.Table{Head: []string{"PORT", "EVENT", "HOST", "STATE", "RX PACKETS", "TX PACKETS", "DROPPED", "SETTLED"}, Coloured: []bool{false, false, false, true}}
 	several := map[string]bool{}
 	for i, s := range w.Steps {
 		if i > 0 && s.Event == "steered" && w.Steps[i-1].Event == "copied" && w.Steps[i-1].Port == s.Port {
@@ -77,11 +78,12 @@ func (a *app) printTrace(what, to string, w api.TraceWay) error {
 			name = "  " + name
 		}
 		if !s.Live {
-			t.Add(name, s.Event, s.Host, "", "", "", "")
+			t.Add(name, s.Event, s.Host, "", "", "", "", "")
 			continue
 		}
-		t.Add(name, s.Event, s.Host, string(s.State), fmt.Sprint(s.Rx.Packets), fmt.Sprint(s.Tx.Packets), fmt.Sprint(s.Dropped.Packets))
+		t.Add(name, s.Event, s.Host, string(s.State), fmt.Sprint(s.Rx.Packets), fmt.Sprint(s.Tx.Packets), fmt.Sprint(s.Dropped.Packets), settledText(s.Settles, s.Settled))
 	}
+	dropEmpty(&t, "SETTLED")
 	if delete(several, ""); len(several) < 2 {
 		for i := range t.Rows {
 			t.Rows[i][2] = ""
@@ -90,6 +92,9 @@ func (a *app) printTrace(what, to string, w api.TraceWay) error {
 	}
 	if err := a.PrintTable(t); err != nil {
 		return err
+	}
+	if slices.ContainsFunc(w.Steps, func(s api.TraceStep) bool { return s.Settles }) {
+		fmt.Fprintln(a.Stdout, "a function with a number under SETTLED may settle flows: further packets of such a flow pass it by, or are dropped before it")
 	}
 	fmt.Fprintln(a.Stdout, command.Printable(outcome(to, w)))
 	return nil

@@ -93,6 +93,7 @@ type Function struct {
 	Kind      portkind.Kind `json:",omitempty"` // of its ports; "" is portkind.Veth
 	Forwarder string        // "" the function forwards by itself; else one of the switch's Abilities.Forwarders does, inside the namespace
 	Speaks    bool          // contract: frames that the function's own interfaces originate may leave
+	Settles   bool          `json:",omitempty"` // contract: it may settle flows, where the switch can (Settler)
 	OnFail    OnFail
 	MACs      [flow.Sides]flow.MAC `json:",omitzero"` // of its own interfaces, where they are not links of this kernel
 	// Probe: the addresses of the function's probe frames. Zero: the switch draws some, and keeps them.
@@ -110,6 +111,7 @@ const Wire = "wire"
 type Abilities struct {
 	Ports      []portkind.Kind // that it takes, the preferred ones first
 	Forwarders []string        // programs of its own that can forward for a function whose image names one
+	Settles    bool            // functions can settle flows: the switch is a Settler
 }
 
 // Check says what a switch cannot take.
@@ -181,6 +183,8 @@ type PortStatus struct {
 	Rx, Tx   Counter               // Rx: entered the switch here; Tx: left here, steered or by ordinary switching
 	Dropped  Counter               // by rule, by a function that is down, by a missing exit, by port security
 	Refused  [flow.Refusals]uint64 // packets dropped by port security, by reason
+	Settles  bool                  // of a function's port: the function can settle flows here
+	Settled  Counter               // did not enter the function here, since it had settled their flow. Those that it has dropped are in Dropped, too; none is in Tx
 	Function string
 	State    State
 }

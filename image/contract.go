@@ -18,7 +18,7 @@ import (
 const labelPrefix = "weir."
 
 var knownLabels = []string{
-	LabelCapabilities, LabelConfigSchema, LabelForwarder, LabelPorts, LabelProbe, LabelRewrites, LabelSpeaks, LabelUpdate,
+	LabelCapabilities, LabelConfigSchema, LabelForwarder, LabelPorts, LabelProbe, LabelRewrites, LabelSettles, LabelSpeaks, LabelUpdate,
 }
 
 // fields that weir.rewrites may name.
@@ -69,6 +69,17 @@ func ParseContract(labels map[string]string) (Contract, error) {
 		if !slices.Contains(rewriteFields, f) {
 			return Contract{}, fmt.Errorf("label %s: unknown field %q, want some of %s", LabelRewrites, f, strings.Join(rewriteFields, ", "))
 		}
+	}
+	if c.Settles, err = boolLabel(labels, LabelSettles); err != nil {
+		return Contract{}, err
+	}
+	if c.Settles && len(c.Rewrites) > 0 {
+		return Contract{}, fmt.Errorf("label %s=true: the image rewrites %s (label %s); a settled flow passes it by unchanged, so it cannot settle any",
+			LabelSettles, strings.Join(c.Rewrites, ", "), LabelRewrites)
+	}
+	if c.Settles && c.Forwarder != "" {
+		return Contract{}, fmt.Errorf("label %s=true: the forwarder %s of the switch hands everything on (label %s); there is nothing to settle",
+			LabelSettles, c.Forwarder, LabelForwarder)
 	}
 	c.Capabilities = listLabel(labels, LabelCapabilities)
 	for _, name := range c.Capabilities {

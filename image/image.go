@@ -18,6 +18,7 @@ const (
 	LabelProbe        = "weir.probe"         // "true": frames of the probe ethertype pass through unchanged
 	LabelRewrites     = "weir.rewrites"      // comma-separated header fields it changes; empty none
 	LabelUpdate       = "weir.update"        // "recreate": no two instances at once, a change ends the former one first; default "beside"
+	LabelSettles      = "weir.settles"       // "true": it may settle flows, which then pass it by
 	LabelSpeaks       = "weir.speaks"        // "true": frames that its own interfaces originate may leave
 	LabelCapabilities = "weir.capabilities"  // comma-separated, e.g. CAP_NET_ADMIN
 	LabelConfigSchema = "weir.config-schema" // JSON Schema of the function's config
@@ -31,6 +32,7 @@ type Contract struct {
 	Probe        bool
 	Rewrites     []string
 	Recreate     bool // no two instances at once
+	Settles      bool
 	Speaks       bool
 	Capabilities []string
 	ConfigSchema json.RawMessage

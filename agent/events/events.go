@@ -4,8 +4,6 @@ package events
 
 import (
 	"encoding/json"
-	"errors"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -14,6 +12,7 @@ import (
 
 	"golang.org/x/net/netutil"
 
+	"weir.dev/weir/agent/socket"
 	"weir.dev/weir/api"
 )
 
@@ -33,18 +32,17 @@ type Server struct {
 	socket string
 }
 
-// Serve listens at socket, which is made at fresh, in the same file system. raise gets what a function raises.
-func Serve(fresh, socket, function string, raise func(api.Event)) (*Server, error) {
-	l, err := listenFor(fresh, socket)
+// Serve listens at path, which is made at fresh, in the same file system. raise gets what a function raises.
+func Serve(fresh, path, function string, raise func(api.Event)) (*Server, error) {
+	l, err := socket.Listen(fresh, path)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{socket: socket, http: &http.Server{
+	s := &Server{socket: path, http: &http.Server{
 		Handler: handler(function, raise), ReadHeaderTimeout: time.Second, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second,
 		IdleTimeout: time.Second, MaxHeaderBytes: 4 << 10,
 	}}
-	l = netutil.LimitListener(l, conns)
-	go func() { _ = s.http.Serve(l) }() // ends with Close
+	go func() { _ = s.http.Serve(netutil.LimitListener(l, conns)) }() // ends with Close
 	return s, nil
 }
 
@@ -54,21 +52,6 @@ func (s *Server) Close() {
 		_ = s.http.Close()
 		_ = os.Remove(s.socket)
 	}
-}
-
-// listenFor makes a socket for any user of a container. It is made where no container looks, then moved: whoever can write beside path, as containers
-// of older versions can, could lay a link in the way of a mode that is set there.
-func listenFor(fresh, path string) (net.Listener, error) {
-	_ = os.Remove(fresh) // of an agent that was killed
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(fresh, 0o666), os.Rename(fresh, path)); err != nil {
-		return nil, errors.Join(err, l.Close(), os.Remove(fresh))
-	}
-	return l, nil
 }
 
 func handler(function string, raise func(api.Event)) http.Handler {

@@ -160,7 +160,7 @@ func (a *images) tell(x image.Image) error {
 			"ref": i.Ref, "digest": i.Digest, "ports": i.Ports, "size_bytes": i.Bytes, "description": i.Description,
 			"args": x.Args, "env": x.Env, "working_dir": x.Dir, "user": x.User, "layers": x.Layers,
 			"contract": map[string]any{
-				"forwarder": c.Forwarder, "probe": c.Probe, "rewrites": c.Rewrites, "recreate": c.Recreate, "speaks": c.Speaks, "capabilities": c.Capabilities, "config_schema": c.ConfigSchema,
+				"forwarder": c.Forwarder, "probe": c.Probe, "rewrites": c.Rewrites, "recreate": c.Recreate, "settles": c.Settles, "speaks": c.Speaks, "capabilities": c.Capabilities, "config_schema": c.ConfigSchema,
 			},
 		})
 	}
@@ -176,6 +176,7 @@ func (a *images) tell(x image.Image) error {
 	t.Add("forwarder", c.Forwarder)
 	t.Add("probes pass", yes[c.Probe])
 	t.Add("may speak", yes[c.Speaks])
+	t.Add("settles flows", yes[c.Settles])
 	t.Add("two at once", yes[!c.Recreate])
 	t.Add("config", map[bool]string{true: "none", false: "by a schema (-o yaml shows it)"}[len(c.ConfigSchema) == 0])
 	for n, l := range x.Layers {

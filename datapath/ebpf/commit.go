@@ -30,6 +30,8 @@ type rules struct {
 	control  *control
 	counters *counters
 	onward   func() error // comes before rules for which frames may pass the bridge by
+	// leads comes before changed rules that lead to these slots, or out of them: functions there judge all flows anew.
+	leads func(slots map[uint16]bool) error
 
 	set     ruleSet         // in force
 	image   *compile.Image  // in force
@@ -114,12 +116,40 @@ func (s *rules) commit(rules []flow.Rule) (datapath.Commit, error) {
 	if err := s.opts.at("staged"); err != nil {
 		return datapath.Commit{}, err
 	}
+	if err := s.leads(s.touched(img, diff)); err != nil {
+		return datapath.Commit{}, err
+	}
 	if err := s.control.flip(next.Version); err != nil {
 		return datapath.Commit{}, err
 	}
 	s.image, s.set = img, next
 	result.Version = next.Version
 	return result, s.opts.at("flipped")
+}
+
+// touched are the slots where the rules that change apply, and those where they lead.
+func (s *rules) touched(next *compile.Image, c compile.Changes) map[uint16]bool {
+	slots := map[uint16]bool{}
+	add := func(a bpf.SteerAction) {
+		slots[a.Target] = true
+		for _, c := range a.Clone[:a.Clones] {
+			slots[c.Port] = true
+		}
+	}
+	for k := range c.Tuples {
+		slots[k.Port] = true
+		add(s.image.Tuples[k].Action)
+		add(next.Tuples[k].Action)
+	}
+	for slot := range c.Stages {
+		slots[slot] = true
+		for _, st := range []stages{s.image.Stages[slot], next.Stages[slot]} {
+			for _, one := range st.Stage {
+				add(one.Action)
+			}
+		}
+	}
+	return slots
 }
 
 // prepare all that must be right before the first frame meets the next rules. They have a version then, and a file.

@@ -39,6 +39,7 @@ type Options struct {
 	Flows    int    // known flows cached; default 65536
 	// Addresses bounds what the bridge learns (kernel 6.8); default 65536. Frames for others are flooded.
 	Addresses int
+	Settled   int // flows of one function that are known, so that it can settle them; default 32768 (6 MB)
 	Logger    *slog.Logger
 
 	build string // tests: pretends to be another build of the programs
@@ -68,6 +69,7 @@ func (o *Options) defaults() error {
 	}{
 		{"ports", &o.Ports, 4096, maxSlots}, {"rules", &o.Rules, 32768, 1 << 22}, {"keys", &o.Keys, 131072, 1 << 24},
 		{"masks", &o.Masks, 16384, maxSlots / 2}, {"flows", &o.Flows, 65536, 1 << 24}, {"addresses", &o.Addresses, 65536, 1 << 24},
+		{"settled", &o.Settled, 32768, 1 << 20},
 	} {
 		if *s.size == 0 {
 			*s.size = s.standard
@@ -114,6 +116,7 @@ type Switch struct {
 	hooks     *hooks
 	promoter  *promoter
 	liveness  *liveness
+	settlers  *settlers
 	upgrade   *upgrade
 	prober    *prober
 }
@@ -156,6 +159,8 @@ func newSwitch(o *Options) *Switch {
 	s.hooks = &hooks{home: s.home, tables: s.tables, bridge: s.bridge, waiting: newWaiting()}
 	s.promoter = &promoter{gate: s.gate, home: s.home, ports: s.ports, hooks: s.hooks, waiting: s.hooks.waiting}
 	s.liveness = &liveness{tables: s.tables, kernel: s.kernel}
+	s.settlers = &settlers{opts: o, home: s.home, tables: s.tables, ports: s.ports, liveness: s.liveness}
+	s.rules.leads = s.settlers.judgeAnew
 	s.upgrade = &upgrade{home: s.home, tables: s.tables, ports: s.ports, control: s.control, rules: s.rules, counters: s.counters, liveness: s.liveness}
 	s.prober = &prober{gate: s.gate, home: s.home, maps: maps, ports: s.ports}
 	return s

@@ -46,6 +46,8 @@ func needs() []need {
 		{"tcx", "quicker hooks", "kernel 6.6", "tc filters (clsact) are used", haveTCX},
 		{"raw tracepoints", "setting a function down the instant its process ends", "kernel 4.17 with CONFIG_BPF_EVENTS, in the initial process namespace",
 			"the agent notices some time later", haveExit},
+		{"settled flows", "functions that settle flows (weir.settles)", "kernel 5.12 with the JIT compiler of this architecture (arm64: 5.18)",
+			"every frame is given to them", haveCompareExchange},
 		{"batch updates", "quick commits", "kernel 5.6", "entries are written one by one", haveBatch},
 		{"bridge traffic past iptables", "ordinary switching", "net.bridge.bridge-nf-call-iptables=0",
 			"iptables rules see bridged packets, and a FORWARD policy of DROP (Docker sets it) stops them; without any rule the kernel cuts padding off bridged IP packets and drops those whose IP header is wrong: " +
@@ -78,8 +80,9 @@ func (s *Switch) Features() []datapath.Feature { return Features() }
 
 // kernel is what the kernel has of what is not needed.
 type kernel struct {
-	tcx  bool
-	exit bool // it tells of processes' ends
+	tcx     bool
+	exit    bool // it tells of processes' ends
+	settles bool // functions can settle flows
 }
 
 // probe finds out what the switch can use, and names what it cannot go without.
@@ -92,7 +95,7 @@ func (k *kernel) probe(hook string) error {
 			return unsupported(n.name, n.purpose, n.since)
 		}
 	}
-	k.tcx, k.exit = haveTCX() == nil, haveExit() == nil
+	k.tcx, k.exit, k.settles = haveTCX() == nil, haveExit() == nil, haveCompareExchange() == nil
 	if hook == HookTCX && !k.tcx {
 		return unsupported("tcx", "the hook asked for", "kernel 6.6, or the hook auto")
 	}
@@ -146,6 +149,21 @@ func haveExit() error {
 		return errors.New("not in the initial process namespace: process ids differ")
 	}
 	return nil
+}
+
+// haveCompareExchange loads a program as short as one that compares and exchanges can be.
+func haveCompareExchange() error {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "probe", Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: asm.Instructions{
+		asm.Mov.Imm(asm.R0, 0),
+		asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.CmpXchg.Mem(asm.RFP, asm.R1, asm.DWord, -8),
+		asm.Return(),
+	}})
+	if err != nil {
+		return err
+	}
+	return p.Close()
 }
 
 func haveBatch() error {

@@ -16,8 +16,12 @@ import (
 	"weir.dev/weir/portkind"
 )
 
-// Abilities are those of package hostlink.
-func (s *Switch) Abilities() datapath.Abilities { return hostlink.Abilities() }
+// Abilities are those of package hostlink, and to settle flows where the kernel can.
+func (s *Switch) Abilities() datapath.Abilities {
+	a := hostlink.Abilities()
+	a.Settles = s.kernel.settles
+	return a
+}
 
 // AddFunction makes a function's links ports.
 func (s *Switch) AddFunction(ctx context.Context, f datapath.Function) (datapath.Ports, error) {
@@ -76,11 +80,14 @@ func (s *Switch) addFunction(f datapath.Function) (*function, error) {
 	} else if old.F.OnFail != f.OnFail {
 		err = s.liveness.change(fn, func(v *bpf.SteerFunction) { v.OnFail = uint32(f.OnFail) })
 	}
+	if err == nil {
+		err = s.settlers.place(fn, old, moved)
+	}
 	if err != nil {
 		return nil, err
 	}
 	s.ports.fns[f.Name] = fn
-	if moved || old.F != f {
+	if moved || old.F != f || old.settles != fn.settles {
 		for _, p := range fn.Ports {
 			if err := s.enlist(p); err != nil {
 				return nil, err
@@ -188,6 +195,9 @@ func (s *Switch) removeFunction(name string) error {
 	}
 	s.hooks.waiting.touch()
 	if err := s.liveness.remove(fn); err != nil {
+		return err
+	}
+	if err := s.settlers.remove(fn); err != nil {
 		return err
 	}
 	for _, p := range fn.Ports {

@@ -24,6 +24,7 @@ const (
 	portEndpoint, portFunction, portTap = compile.PortEndpoint, compile.PortFunction, compile.PortTap
 
 	portPeer, portSpeaks, portFabric, portGuard  = 1, 2, 4, 8
+	portSettles                                  = 16
 	guardMAC, guardBound, guardDHCP, guardRouter = 1, 2, 4, 8
 
 	near = 4096 // places in the table nearby
@@ -118,6 +119,9 @@ func (s *ports) value(p *port) bpf.SteerPort {
 	}
 	if fn.F.Speaks {
 		v.Flags |= portSpeaks
+	}
+	if fn.settles {
+		v.Flags |= portSettles
 	}
 	v.Function = fn.Slot
 	for i, q := range fn.Ports {

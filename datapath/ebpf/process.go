@@ -41,7 +41,11 @@ type liveness struct {
 
 // add a function that is Down until set.
 func (l *liveness) add(fn *function) error {
-	v := bpf.SteerFunction{OnFail: uint32(fn.F.OnFail), Used: 1}
+	var was bpf.SteerFunction
+	if err := l.tables.maps.Functions.Lookup(uint32(fn.Slot), &was); err != nil {
+		return fmt.Errorf("read function: %w", err)
+	}
+	v := bpf.SteerFunction{OnFail: uint32(fn.F.OnFail), Used: 1, Generation: was.Generation + 1}
 	if err := l.tables.maps.Functions.Put(uint32(fn.Slot), v); err != nil {
 		return fmt.Errorf("write function: %w", err)
 	}
@@ -53,10 +57,7 @@ func (l *liveness) remove(fn *function) error {
 	if err := l.forget(fn); err != nil {
 		return err
 	}
-	if err := l.tables.maps.Functions.Put(uint32(fn.Slot), bpf.SteerFunction{}); err != nil {
-		return fmt.Errorf("clear function: %w", err)
-	}
-	return nil
+	return l.change(fn, func(v *bpf.SteerFunction) { *v = bpf.SteerFunction{Generation: v.Generation + 1} })
 }
 
 // set a function's state. With a process, the kernel itself sets Down when that ends.
@@ -72,7 +73,12 @@ func (l *liveness) set(fn *function, st datapath.State, pid int) error {
 			return fmt.Errorf("watch process %d: %w", pid, err)
 		}
 	}
-	return l.change(fn, func(v *bpf.SteerFunction) { v.State, v.Pid = uint32(st), uint32(pid) })
+	return l.change(fn, func(v *bpf.SteerFunction) {
+		if v.State != uint32(st) || v.Pid != uint32(pid) { // another process, or one that was away, has settled nothing
+			v.Generation++
+		}
+		v.State, v.Pid = uint32(st), uint32(pid)
+	})
 }
 
 // change changes what the programs know of a function. They may set Down meanwhile, so a process that ended is looked for

@@ -25,6 +25,9 @@ func (s *Switch) restore(ctx context.Context) error {
 	if err := s.guards.restore(); err != nil {
 		return err
 	}
+	if err := s.settlers.restore(); err != nil {
+		return err
+	}
 	// The copy of the rules in force is the truth. Maps without a version are new.
 	if found.Version == 0 {
 		err = s.fill()

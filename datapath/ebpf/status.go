@@ -25,6 +25,9 @@ type counters struct {
 	losses hostlink.Losses
 }
 
+// portWords are the words of a port's counters.
+const portWords = 8
+
 // Status reads ports, by name, and rules, in the order of the commit, back with their counters.
 func (s *Switch) Status(ctx context.Context) ([]datapath.PortStatus, []datapath.RuleStatus, error) {
 	leave, err := s.gate.Enter(ctx)
@@ -90,12 +93,12 @@ func (c *counters) ofPorts() ([]datapath.PortStatus, error) {
 }
 
 func (c *counters) ofPort(p *port) (datapath.PortStatus, error) {
-	sum, err := sums(c.tables.maps.PortCounts, uint32(p.Slot), 6)
+	sum, err := sums(c.tables.maps.PortCounts, uint32(p.Slot), portWords)
 	if err != nil {
 		return datapath.PortStatus{}, err
 	}
 	all := c.tables.state.Ports[p.Name].plus(sum)
-	st := datapath.PortStatus{Port: p.number(), Name: p.Name, Link: p.Link, Rx: all.Rx, Tx: all.Tx, Dropped: all.Dropped, State: datapath.Up}
+	st := datapath.PortStatus{Port: p.number(), Name: p.Name, Link: p.Link, Rx: all.Rx, Tx: all.Tx, Dropped: all.Dropped, Settled: all.Settled, State: datapath.Up}
 	if st.Refused, err = c.guards.refused(p); err != nil {
 		return st, err
 	}
@@ -104,7 +107,7 @@ func (c *counters) ofPort(p *port) (datapath.PortStatus, error) {
 		if err := c.tables.maps.Functions.Lookup(uint32(c.ports.fns[name].Slot), &v); err != nil {
 			return st, err
 		}
-		st.Function, st.State = name, datapath.State(v.State)
+		st.Function, st.State, st.Settles = name, datapath.State(v.State), c.ports.fns[name].settles
 	}
 	return st, nil
 }
@@ -176,7 +179,7 @@ func (c *counters) carryRules(counts *ebpf.Map, slots map[uint64]uint32) {
 // carryPorts adds what ports have in a map that is being replaced.
 func (c *counters) carryPorts(counts *ebpf.Map) error {
 	for slot, p := range c.ports.bySlot {
-		if sum, err := sums(counts, uint32(slot), 6); err == nil {
+		if sum, err := sums(counts, uint32(slot), portWords); err == nil {
 			c.tables.state.Ports[p.Name] = c.tables.state.Ports[p.Name].plus(sum)
 		}
 	}
@@ -191,6 +194,7 @@ func (c portCounters) plus(sum []uint64) portCounters {
 	add(&c.Rx, sum[0], sum[1])
 	add(&c.Tx, sum[2], sum[3])
 	add(&c.Dropped, sum[4], sum[5])
+	add(&c.Settled, sum[6], sum[7])
 	return c
 }
 

@@ -30,7 +30,7 @@ type state struct {
 	Ports    map[string]portCounters
 }
 
-type portCounters struct{ Rx, Tx, Dropped datapath.Counter }
+type portCounters struct{ Rx, Tx, Dropped, Settled datapath.Counter }
 
 // port is a file: what a link is to the switch, and how it was before.
 type port struct {
@@ -56,6 +56,7 @@ type function struct {
 
 	written [4]bool       // qdiscs, as the file tells
 	turn    *probing.Turn // of the probe that is outstanding
+	settles bool          // it has a table of flows
 }
 
 // ruleSet is a file: rules.0.json or rules.1.json, by the copy in which they are.

@@ -40,11 +40,12 @@ type mapSet struct {
 	Processes *ebpf.Map `ebpf:"processes"`
 }
 
-// programSet has a nil ProcessExit where processes' ends are not told.
+// programSet has a nil ProcessExit where processes' ends are not told, and a nil Settle where the kernel cannot compare and exchange.
 type programSet struct {
 	bpf.SteerPrograms
 	bpf.WirePrograms
 	bpf.ExitPrograms
+	bpf.SettlePrograms
 }
 
 // close lets go of maps and programs, which stay pinned. Safe to call twice and before open.
@@ -52,6 +53,7 @@ func (t *tables) close() {
 	t.programs.SteerPrograms.Close() // nil is fine
 	t.programs.WirePrograms.Close()
 	t.programs.ExitPrograms.Close()
+	t.programs.SettlePrograms.Close()
 	t.maps.SteerMaps.Close()
 	t.maps.Processes.Close()
 }
@@ -59,22 +61,28 @@ func (t *tables) close() {
 // save writes switch.json.
 func (t *tables) save() error { return t.home.Store.Write("switch.json", &t.state) }
 
-// specs of all maps at the sizes asked for, and the name of their layout: maps of another one are not reused.
-func (o *Options) specs() (steer, exit *ebpf.CollectionSpec, abi string, err error) {
-	if steer, err = bpf.LoadSteer(); err != nil {
-		return nil, nil, "", err
+// specs are what there is to load, with all maps at the sizes asked for.
+type specs struct{ steer, exit, settle *ebpf.CollectionSpec }
+
+// specs and the name of their layout: maps of another one are not reused.
+func (o *Options) specs() (all specs, abi string, err error) {
+	if all.steer, err = bpf.LoadSteer(); err != nil {
+		return all, "", err
 	}
-	if exit, err = bpf.LoadExit(); err != nil {
-		return nil, nil, "", err
+	if all.exit, err = bpf.LoadExit(); err != nil {
+		return all, "", err
+	}
+	if all.settle, err = bpf.LoadSettle(); err != nil {
+		return all, "", err
 	}
 	sizes := map[string]int{
 		"ports": o.Ports, "slots": o.Ports, "functions": o.Ports, "probes": o.Ports, "port_counts": o.Ports, "processes": o.Ports,
-		"stations": o.Ports, "homes": o.Ports, "guards": o.Ports, "guard_counts": o.Ports, "owners": flow.MaxGuardMACs * o.Ports,
+		"settled": o.Ports, "stations": o.Ports, "homes": o.Ports, "guards": o.Ports, "guard_counts": o.Ports, "owners": flow.MaxGuardMACs * o.Ports,
 		"lists": o.limits().Lists(), "masks": 2 * o.Masks, "tuples": 2 * o.Keys, "flows": o.Flows, "learned": o.Flows / 2, "rule_counts": 2 * o.Rules,
 	}
 	h := sha256.New()
 	fmt.Fprintln(h, "layout", bpf.Layout)
-	for _, spec := range []*ebpf.CollectionSpec{steer, exit} {
+	for _, spec := range []*ebpf.CollectionSpec{all.steer, all.exit, all.settle} {
 		var names []string
 		for name, m := range spec.Maps {
 			if size, ok := sizes[name]; ok {
@@ -86,9 +94,13 @@ func (o *Options) specs() (steer, exit *ebpf.CollectionSpec, abi string, err err
 		for _, name := range names {
 			m := spec.Maps[name]
 			fmt.Fprintln(h, name, m.Type, m.KeySize, m.ValueSize, m.MaxEntries, m.Flags)
+			if in := m.InnerMap; in != nil {
+				in.MaxEntries = uint32(o.Settled)
+				fmt.Fprintln(h, "its maps", in.Type, in.KeySize, in.ValueSize, in.MaxEntries, in.Flags)
+			}
 		}
 	}
-	return steer, exit, hex.EncodeToString(h.Sum(nil)[:6]), nil
+	return all, hex.EncodeToString(h.Sum(nil)[:6]), nil
 }
 
 // mountBPFFS mounts the instance's own bpffs. Not under /sys: `ip netns exec` mounts that anew.
@@ -127,14 +139,14 @@ func (t *tables) open() error {
 	if _, err := t.home.Store.Read("switch.json", &t.state); err != nil {
 		return err
 	}
-	steer, exit, abi, err := t.opts.specs()
+	all, abi, err := t.opts.specs()
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(t.linksDir(), 0o700); err != nil {
 		return err
 	}
-	pinned, err := openMaps(t.mapsDir(abi), steer, exit)
+	pinned, err := openMaps(t.mapsDir(abi), all.steer, all.exit, all.settle)
 	if err != nil {
 		return err
 	}
@@ -145,11 +157,14 @@ func (t *tables) open() error {
 	if err != nil {
 		return err
 	}
-	specs := []*ebpf.CollectionSpec{steer, wire}
+	load := []*ebpf.CollectionSpec{all.steer, wire}
 	if t.kernel.exit {
-		specs = append(specs, exit)
+		load = append(load, all.exit)
 	}
-	if err := t.openPrograms(t.programsDir(abi, t.opts.build), pinned, specs); err != nil {
+	if t.kernel.settles {
+		load = append(load, all.settle)
+	}
+	if err := t.openPrograms(t.programsDir(abi, t.opts.build), pinned, load); err != nil {
 		return err
 	}
 	return t.adopt(abi)
@@ -271,6 +286,9 @@ func (t *tables) openPrograms(dir string, all map[string]*ebpf.Map, specs []*ebp
 	err = errors.Join(c.Assign(&t.programs.SteerPrograms), c.Assign(&t.programs.WirePrograms))
 	if err == nil && t.kernel.exit {
 		err = c.Assign(&t.programs.ExitPrograms)
+	}
+	if err == nil && t.kernel.settles {
+		err = c.Assign(&t.programs.SettlePrograms)
 	}
 	return err
 }

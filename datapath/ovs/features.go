@@ -35,6 +35,7 @@ func Features() []datapath.Feature {
 		"cannot tell VLANs apart there; links into the fabric get 4 bytes of MTU more in user space", "")
 	add("functions' processes", true, false, "a function is set down when its process ends while Weir runs; otherwise when Weir is started again", "")
 	add("rules outlive ovs-vswitchd", true, false, "rules are restored at once when ovs-vswitchd comes back while Weir runs; otherwise when Weir is started again", "")
+	add("settled flows", false, false, "", "functions that settle flows (weir.settles): want the ebpf switch; here every frame is given to them")
 	return all
 }
 

@@ -38,6 +38,7 @@ func RunBut(t *testing.T, open Factory, without map[string]string) {
 		{"frames larger than a port", testTooLarge},
 		{"rules of a thousand shapes", testShapes},
 		{"random rules and frames", testRandom},
+		{"settled flows", testSettled},
 		{"port security", testGuard},
 		{"port security, random frames", testGuardRandom},
 	} {

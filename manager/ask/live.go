@@ -250,7 +250,7 @@ func hops(names []string, ports map[string]port) []api.Hop {
 	out := []api.Hop{}
 	for _, name := range names {
 		p, ok := ports[name]
-		out = append(out, api.Hop{Port: name, Host: p.host, Link: p.Link, State: p.State, Live: ok, Rx: p.Rx, Tx: p.Tx, Dropped: p.Dropped})
+		out = append(out, api.Hop{Port: name, Host: p.host, Link: p.Link, State: p.State, Live: ok, Rx: p.Rx, Tx: p.Tx, Dropped: p.Dropped, Settles: p.Settles, Settled: p.Settled})
 	}
 	return out
 }

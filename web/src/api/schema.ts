@@ -1319,6 +1319,8 @@ export interface components {
             live: boolean;
             port: string;
             rx: components["schemas"]["Counter"];
+            settled?: components["schemas"]["Counter"];
+            settles?: boolean;
             /** @enum {string} */
             state?: "" | "up" | "down";
             tx: components["schemas"]["Counter"];
@@ -1590,6 +1592,8 @@ export interface components {
                 [key: string]: number;
             };
             rx: components["schemas"]["Counter"];
+            settled?: components["schemas"]["Counter"];
+            settles?: boolean;
             /** @enum {string} */
             state?: "" | "up" | "down";
             tx: components["schemas"]["Counter"];
@@ -1830,6 +1834,8 @@ export interface components {
             live: boolean;
             port: string;
             rx: components["schemas"]["Counter"];
+            settled?: components["schemas"]["Counter"];
+            settles?: boolean;
             /** @enum {string} */
             state?: "" | "up" | "down";
             tx: components["schemas"]["Counter"];

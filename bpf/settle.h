@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+//go:build ignore
+// Flows that a function has settled pass it by, or are dropped before it. A frame that has no key goes to the function, always.
+#pragma once
+
+enum keyed {
+	KEYED = 1,   // settle_works has the frame's key
+	UNKEYED = 2, // the frame has none
+	BEGINS = 4,  // it begins or ends a connection: the function is to see it
+	FRESH = 8,   // it begins one, or answers to that: SYN
+};
+
+#define FIN 1
+#define SYN 2
+#define RST 4
+#define ACK 16
+
+static __always_inline int key_tcp(struct __sk_buff *skb, __u32 off, struct settle_key *k, __u8 *h)
+{
+	__u8 flags;
+
+	if (bpf_skb_load_bytes(skb, off, h, 14) || (h[12] >> 4) < 5 || skb->len < off + (h[12] >> 4) * 4)
+		return UNKEYED; // cut short
+	k->src_port = h[0] << 8 | h[1];
+	k->dst_port = h[2] << 8 | h[3];
+	flags = h[13];
+	if (!(flags & (SYN | FIN | RST)))
+		return flags & ACK ? KEYED : UNKEYED; // every segment of a connection has ACK, but its first
+	return flags & SYN ? KEYED | BEGINS | FRESH : KEYED | BEGINS;
+}
+
+// key_upper reads what stands behind the addresses: room is how much of the frame the IP header says there is.
+static __always_inline int key_upper(struct __sk_buff *skb, __u32 off, __u32 room, struct settle_key *k, __u8 *h)
+{
+	if (k->proto == IPPROTO_TCP)
+		return room < 20 ? UNKEYED : key_tcp(skb, off, k, h);
+	if (room < 8 || bpf_skb_load_bytes(skb, off, h, 8))
+		return UNKEYED; // cut short
+	if (k->proto == IPPROTO_UDP) {
+		k->src_port = h[0] << 8 | h[1];
+		k->dst_port = h[2] << 8 | h[3];
+		return KEYED;
+	}
+	if (h[1])
+		return UNKEYED; // no echo
+	if (k->family == SETTLE_V4 ? k->proto != IPPROTO_ICMP || (h[0] != ICMP_REQUEST && h[0] != ICMP_REPLY)
+				   : k->proto != IPPROTO_ICMPV6 || (h[0] != ICMP6_REQUEST && h[0] != ICMP6_REPLY))
+		return UNKEYED;
+	k->src_port = h[4] << 8 | h[5];
+	k->dst_port = h[0];
+	return KEYED;
+}
+
+// key_of: frames of TCP, UDP and ICMP echo with at most one 802.1Q tag, without IP options, extension headers and fragments have a key.
+static __always_inline int key_of(struct __sk_buff *skb, struct settle_work *w)
+{
+	struct settle_key *k = &w->key;
+	__u32 off = ETH_HLEN, room;
+	__u8 *h = (__u8 *)w->head;
+	__u16 type;
+
+	__builtin_memset(k, 0, sizeof(*k));
+	k->vlan = VLAN_NONE;
+	if (bpf_skb_load_bytes(skb, 12, h, 6))
+		return UNKEYED; // a runt
+	type = h[0] << 8 | h[1];
+	if (skb->vlan_present) {
+		if (skb->vlan_proto != bpf_htons(ETH_P_8021Q))
+			return UNKEYED;
+		k->vlan = skb->vlan_tci & 0xfff;
+	} else if (type == ETH_P_8021Q) {
+		k->vlan = (h[2] << 8 | h[3]) & 0xfff;
+		type = h[4] << 8 | h[5];
+		off += 4;
+	}
+	if (type == ETH_P_IP) {
+		if (bpf_skb_load_bytes(skb, off, h, 20) || h[0] != 0x45 || (h[6] & 0xbf) | h[7])
+			return UNKEYED; // cut short; options; a fragment
+		k->family = SETTLE_V4;
+		k->proto = h[9];
+		k->src[0] = w->head[3];
+		k->dst[0] = w->head[4];
+		room = h[2] << 8 | h[3];
+		if (!room) // longer than the field can say: the kernel knows
+			room = skb->gso_size ? skb->len - off : 0;
+		return room < 20 || skb->len < off + room ? UNKEYED : key_upper(skb, off + 20, room - 20, k, h);
+	}
+	if (type != ETH_P_IPV6 || bpf_skb_load_bytes(skb, off, h, 40) || h[0] >> 4 != 6)
+		return UNKEYED;
+	k->family = SETTLE_V6;
+	k->proto = h[6];
+	__builtin_memcpy(k->src, w->head + 2, 16);
+	__builtin_memcpy(k->dst, w->head + 6, 16);
+	room = h[4] << 8 | h[5];
+	if (!room)
+		room = skb->gso_size ? skb->len - off - 40 : 0;
+	return skb->len < off + 40 + room ? UNKEYED : key_upper(skb, off + 40, room, k, h);
+}
+
+// revoke has both directions of a connection judged anew, at both ports.
+static __always_inline void revoke(void *flows, struct settle_work *w, __u16 slot)
+{
+	struct given *e;
+	int i;
+
+	for (i = 0; i < 4; i++) {
+		w->key.port = i & 1 ? w->opposite : slot;
+		if (i == 2)
+			turn(&w->key);
+		e = bpf_map_lookup_elem(flows, &w->key);
+		if (e)
+			take_back(e, w->until);
+	}
+	turn(&w->key);
+	w->key.port = slot;
+}
+
+static __always_inline bool same_macs(struct __sk_buff *skb, const struct given *e, __u32 *macs)
+{
+	const __u32 *known = (const __u32 *)e->macs;
+
+	return !bpf_skb_load_bytes(skb, 0, macs, 12) && macs[0] == known[0] && macs[1] == known[1] && macs[2] == known[2];
+}
+
+// judged: what becomes of a frame that is about to enter a function that is up. The low byte of the answer is how far the frame's key is known, to
+// be given to the next such function, the next one the verdict: VERDICT_NONE, the function gets it. Then the flow is known to have been given to it.
+__noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
+{
+	__u32 at = 0;
+	struct settle_work *work;
+	struct settle_key *k;
+	struct given *e;
+	struct function *f;
+	struct port *p;
+	void *flows;
+
+	p = bpf_map_lookup_elem(&slots, &slot);
+	work = bpf_map_lookup_elem(&settle_works, &at);
+	if (!p || !work)
+		return UNKEYED; // cannot be
+	k = &work->key;
+	work->opposite = p->opposite;
+	at = p->function;
+	flows = bpf_map_lookup_elem(&settled, &at);
+	if (!flows)
+		return keyed; // it settles nothing any more
+	f = bpf_map_lookup_elem(&functions, &at);
+	if (!f)
+		return keyed; // cannot be
+	if (!keyed)
+		keyed = key_of(skb, work);
+	if (keyed & UNKEYED)
+		return keyed;
+	k->port = slot;
+	work->now = tick();
+	work->until = keyed & FRESH ? work->now + SETTLE_BAR : work->now;
+	if (keyed & BEGINS)
+		revoke(flows, work, slot);
+	e = bpf_map_lookup_elem(flows, k);
+	if (!e) {
+		if (keyed & BEGINS && !(keyed & FRESH))
+			return keyed; // it ends
+		work->fresh.state = work->until << 2;
+		work->fresh.last = work->now;
+		work->fresh.generation = f->generation;
+		bpf_skb_load_bytes(skb, 0, work->fresh.macs, sizeof(work->fresh.macs));
+		bpf_map_update_elem(flows, k, &work->fresh, BPF_NOEXIST);
+		return keyed;
+	}
+	if (e->generation != f->generation || work->now - e->last > SETTLE_IDLE) { // another instance's, or forgotten
+		take_back(e, work->until);
+		bpf_skb_load_bytes(skb, 0, e->macs, sizeof(e->macs));
+		e->last = work->now;
+		e->generation = f->generation;
+		return keyed;
+	}
+	if (!same_macs(skb, e, work->macs))
+		return keyed; // between others: a verdict says nothing of it
+	if (work->now - e->last > 256) // seldom, as other processors read it
+		e->last = work->now;
+	if (e->state & VERDICT_MASK && work->now - e->since > SETTLE_MOST)
+		take_back(e, work->now);
+	return keyed | (e->state & VERDICT_MASK) << 8;
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+//go:build ignore
+// The tables of settled flows, for the programs that look there and the one that writes verdicts.
+#pragma once
+
+struct settled_flows {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1); // set by user space
+	__uint(key_size, sizeof(struct settle_key)); // types that only an inner map points to clang does not describe
+	__uint(value_size, sizeof(struct given));
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1); // set by user space
+	__type(key, __u32); // slot in functions
+	__array(values, struct settled_flows);
+} settled SEC(".maps");
+
+static __always_inline __u64 tick(void) { return bpf_ktime_get_coarse_ns() >> TICK_SHIFT; }
+
+// turn makes a flow's key that of its reverse.
+static __always_inline void turn(struct settle_key *k)
+{
+	__u16 port = k->src_port;
+	int i;
+
+#pragma unroll
+	for (i = 0; i < 4; i++) {
+		__u32 word = k->src[i];
+
+		k->src[i] = k->dst[i];
+		k->dst[i] = word;
+	}
+	if (k->proto == IPPROTO_TCP || k->proto == IPPROTO_UDP) {
+		k->src_port = k->dst_port;
+		k->dst_port = port;
+	} else if (k->proto == IPPROTO_ICMP) {
+		k->dst_port ^= ICMP_REQUEST ^ ICMP_REPLY;
+	} else {
+		k->dst_port ^= ICMP6_REQUEST ^ ICMP6_REPLY;
+	}
+}
+
+// take_back makes the function judge a flow anew. No verdict is taken until `until`.
+static __always_inline void take_back(struct given *e, __u64 until)
+{
+	__u64 barred = e->state >> 2;
+
+	e->state = (until > barred ? until : barred) << 2;
+}

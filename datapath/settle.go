@@ -1,0 +1,90 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// Errors about settled flows that callers tell apart.
+var (
+	// ErrNotGiven: a function can settle only what it has been given.
+	ErrNotGiven = errors.New("the function has not been given this flow within the last minute")
+	// ErrEarly: after a SYN the verdict may still be about the former connection of the same ports.
+	ErrEarly = errors.New("a connection began less than 0.2 s ago: say it again")
+	// ErrSettlesNothing: its image has no label weir.settles.
+	ErrSettlesNothing = errors.New("the function settles no flows")
+)
+
+// Settler is a switch on which functions can settle flows: one whose Abilities say Settles.
+type Settler interface {
+	// SettleFlow carries out what a function says of a flow that the switch has given to it: its frames pass the function by, are dropped before it, or
+	// are given to it again. It returns how many entries have the verdict now, one a direction and port where the flow was met.
+	// Errors: ErrNotFound (no such function), ErrSettlesNothing, ErrNotGiven, ErrEarly, ErrFull.
+	//
+	// A verdict holds until the flow is idle for a minute or the verdict is 5 minutes old; until a TCP connection begins or ends, in both directions;
+	// until the function's state or process changes, its links are made anew or a rule changes that leads to it or out of it.
+	// Frames without a Flow, and those between other MAC addresses than the frame that was given, are always given to the function.
+	SettleFlow(ctx context.Context, function string, s Settlement) (int, error)
+	// UnsettleFlows takes all verdicts of a function back.
+	UnsettleFlows(ctx context.Context, function string) error
+}
+
+// Verdict is what a function says of a flow.
+type Verdict uint8
+
+const (
+	Judge   Verdict = iota // give its frames to the function
+	Pass                   // hand them on as if they had gone through the function
+	Discard                // drop them before the function
+)
+
+// Settlement is a function's word about a flow.
+type Settlement struct {
+	Verdict Verdict
+	Flow    Flow
+	OneWay  bool // not the flow's reverse
+}
+
+// Flow is TCP, UDP or ICMP echo between two addresses. Frames with IP options, extension headers, fragments, more than one VLAN tag or an 802.1ad tag,
+// and all other frames, belong to none.
+type Flow struct {
+	Protocol uint8 // unix.IPPROTO_TCP, IPPROTO_UDP, IPPROTO_ICMP, IPPROTO_ICMPV6
+	// Src and Dst have the ports. Of ICMP echo both ports are the id; Src sends the requests.
+	Src, Dst netip.AddrPort
+	VLAN     uint16 // id of the tag; NoVLAN: none. A tag with id 0 is one.
+}
+
+// NoVLAN is the VLAN of untagged frames.
+const NoVLAN = 0xffff
+
+// Check says what no frame can have.
+func (f Flow) Check() error {
+	src, dst := f.Src.Addr(), f.Dst.Addr()
+	switch {
+	case !src.IsValid() || !dst.IsValid() || src.Zone()+dst.Zone() != "" || src.Is4In6() || dst.Is4In6():
+		return errors.New("want two addresses, such as 10.9.0.1 or fd57::1")
+	case src.Is4() != dst.Is4():
+		return errors.New("want two addresses of one family")
+	case f.VLAN >= 4096 && f.VLAN != NoVLAN:
+		return errors.New("VLAN id: want 0 to 4095")
+	}
+	switch f.Protocol {
+	case unix.IPPROTO_TCP, unix.IPPROTO_UDP:
+		return nil
+	case unix.IPPROTO_ICMP:
+		if src.Is4() && f.Src.Port() == f.Dst.Port() {
+			return nil
+		}
+		return errors.New("ICMP echo: want IPv4 addresses and one id")
+	case unix.IPPROTO_ICMPV6:
+		if src.Is6() && f.Src.Port() == f.Dst.Port() {
+			return nil
+		}
+		return errors.New("ICMPv6 echo: want IPv6 addresses and one id")
+	}
+	return fmt.Errorf("protocol %d: want tcp, udp or icmp", f.Protocol)
+}

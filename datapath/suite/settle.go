@@ -1,0 +1,391 @@
+package suite
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/datapath"
+	"weir.dev/weir/flow"
+)
+
+// settling is a chain of functions of which some settle flows, between two stations.
+type settling struct {
+	*Rig
+	t          testing.TB
+	s          datapath.Settler
+	alice, bob *Station
+	n          int
+}
+
+// testSettled: a function that has settled a flow does not see its frames, and all others as before.
+func testSettled(t *testing.T, open Factory) {
+	r := NewRig(t, open)
+	s, is := r.Switch.(datapath.Settler)
+	if !r.Switch.Abilities().Settles {
+		if is {
+			if _, err := s.SettleFlow(Context(t), "fw", pass(echo)); err == nil {
+				t.Error("its abilities do not name that functions settle flows, and it settles one")
+			}
+		}
+		t.Log("on this switch functions settle no flows")
+		return
+	}
+	if !is {
+		t.Fatal("it is no Settler")
+	}
+	w := &settling{Rig: r, t: t, s: s, alice: r.Station("alice"), bob: r.Station("bob")}
+	fw := r.Inline(datapath.Function{Name: "fw", Settles: true})
+	other := r.Inline(datapath.Function{Name: "other"})
+	idle := r.Inline(datapath.Function{Name: "idle", Settles: true})
+	chain := policy{mode: "exhaustive", from: w.alice, to: w.bob, chain: []hop{{fn: fw}, {fn: other}}, cookie: 1}
+	w.Commit(chain.rules()...)
+
+	w.flows(fw, other, idle)
+	w.verdicts(fw)
+	w.connections(fw)
+	w.unkeyed(fw)
+	w.lives(fw, chain)
+	w.taps(chain)
+	if _, err := r.Switch.Probe(Context(t), "fw"); err != nil {
+		t.Errorf("probe: %v", err)
+	}
+}
+
+var echo = datapath.Flow{Protocol: unix.IPPROTO_UDP, Src: netip.MustParseAddrPort("10.9.0.1:4000"), Dst: netip.MustParseAddrPort("10.9.0.2:7"), VLAN: datapath.NoVLAN}
+
+// frame from alice to bob, or back.
+func (w *settling) frame(back bool, tags []uint16, etherType uint16, payload []byte) (from *Station, f []byte) {
+	if back {
+		return w.bob, l2(w.alice.MAC, w.bob.MAC, tags, etherType, payload)
+	}
+	return w.alice, l2(w.bob.MAC, w.alice.MAC, tags, etherType, payload)
+}
+
+// udp is a frame of the flow echo.
+func (w *settling) udp(back bool, m []byte) (*Station, []byte) {
+	if back {
+		return w.frame(true, nil, flow.EtherTypeIPv4, ipv4(2, 1, unix.IPPROTO_UDP, 64, 0, udp(7, 4000, m)))
+	}
+	return w.frame(false, nil, flow.EtherTypeIPv4, ipv4(1, 2, unix.IPPROTO_UDP, 64, 0, udp(4000, 7, m)))
+}
+
+// tcp is a segment with the same ports and these flags.
+func (w *settling) tcp(back bool, flags byte, m []byte) (*Station, []byte) {
+	src, dst, a, b := uint16(4000), uint16(7), byte(1), byte(2)
+	if back {
+		src, dst, a, b = dst, src, b, a
+	}
+	segment := tcp(src, dst, m)
+	segment[13] = flags
+	return w.frame(back, nil, flow.EtherTypeIPv4, ipv4(a, b, unix.IPPROTO_TCP, 64, 0, segment))
+}
+
+// fate sends a frame, and behind it one that no function can settle, and says which functions saw it and whether it arrived.
+func (w *settling) fate(make func(m []byte) (*Station, []byte), functions ...*Function) (seen []bool, arrived bool) {
+	w.t.Helper()
+	w.n += 2
+	m, last := mark(w.n), mark(w.n+1)
+	from, f := make(m)
+	from.Send(w.t, f)
+	to := w.bob
+	if from == w.bob {
+		to = w.alice
+	}
+	_, f = w.frame(from == w.bob, nil, 0x1234, last)
+	from.Send(w.t, f)
+	Until(w.t, "the frame behind arrives", func() bool { return len(to.Frames(last)) > 0 })
+	for _, fn := range functions {
+		saw := false
+		for _, s := range fn.Sockets {
+			saw = saw || len(s.Frames(m)) > 0
+		}
+		seen = append(seen, saw)
+	}
+	// What passes functions by may be late only where it is copied.
+	return seen, len(to.Frames(m)) > 0
+}
+
+func (w *settling) want(what string, seen, arrives bool, fn *Function, make func(m []byte) (*Station, []byte)) {
+	w.t.Helper()
+	if saw, arrived := w.fate(make, fn); saw[0] != seen || arrived != arrives {
+		w.t.Errorf("%s: seen by the function: %t, arrived: %t; want %t, %t", what, saw[0], arrived, seen, arrives)
+	}
+}
+
+func (w *settling) there(m []byte) (*Station, []byte) { return w.udp(false, m) }
+func (w *settling) back(m []byte) (*Station, []byte)  { return w.udp(true, m) }
+
+func (w *settling) settle(fn *Function, v datapath.Settlement, entries int, want error) {
+	w.t.Helper()
+	n, err := w.s.SettleFlow(Context(w.t), fn.Name, v)
+	if n != entries || !errors.Is(err, want) {
+		w.t.Errorf("settle: %d entries, %v; want %d, %v", n, err, entries, want)
+	}
+}
+
+func pass(f datapath.Flow) datapath.Settlement {
+	return datapath.Settlement{Verdict: datapath.Pass, Flow: f}
+}
+
+// flows: a function settles what it has been given, and no other flow; its word holds for itself only.
+func (w *settling) flows(fw, other, idle *Function) {
+	w.settle(fw, pass(echo), 0, datapath.ErrNotGiven)
+	w.want("a new flow", true, true, fw, w.there)
+	w.settle(idle, pass(echo), 0, datapath.ErrNotGiven) // no frame of it came there
+	w.settle(other, pass(echo), 0, datapath.ErrSettlesNothing)
+	w.settle(&Function{Name: "nobody"}, pass(echo), 0, datapath.ErrNotFound)
+	w.want("a flow that others have tried to settle", true, true, fw, w.there)
+	before := w.port("function/fw/in")
+	w.settle(fw, pass(echo), 1, nil)
+	if seen, arrived := w.fate(w.there, fw, other); seen[0] || !seen[1] || !arrived {
+		w.t.Errorf("a settled flow: seen by the function %t, by the next %t, arrived %t", seen[0], seen[1], arrived)
+	}
+	after := w.port("function/fw/in")
+	if got := after.Settled.Packets - before.Settled.Packets; got != 1 || after.Settled.Bytes <= before.Settled.Bytes || after.Tx.Packets != before.Tx.Packets+1 {
+		w.t.Errorf("counters before %+v, after %+v; want one packet settled, and one, the frame behind, sent", before, after)
+	}
+	// The other direction has not been given yet.
+	w.want("the reverse, not given yet", true, true, fw, w.back)
+	w.settle(fw, pass(echo), 2, nil)
+	w.want("the reverse", false, true, fw, w.back)
+	w.want("a settled flow", false, true, fw, w.there)
+	for what, make := range map[string]func(m []byte) (*Station, []byte){
+		"another port": func(m []byte) (*Station, []byte) {
+			return w.frame(false, nil, flow.EtherTypeIPv4, ipv4(1, 2, unix.IPPROTO_UDP, 64, 0, udp(4001, 7, m)))
+		},
+		"another address": func(m []byte) (*Station, []byte) {
+			return w.frame(false, nil, flow.EtherTypeIPv4, ipv4(3, 2, unix.IPPROTO_UDP, 64, 0, udp(4000, 7, m)))
+		},
+		"another protocol": func(m []byte) (*Station, []byte) { return w.tcp(false, 0x10, m) },
+		"another VLAN": func(m []byte) (*Station, []byte) {
+			return w.frame(false, []uint16{5}, flow.EtherTypeIPv4, ipv4(1, 2, unix.IPPROTO_UDP, 64, 0, udp(4000, 7, m)))
+		},
+		"the priority tag": func(m []byte) (*Station, []byte) {
+			return w.frame(false, []uint16{0}, flow.EtherTypeIPv4, ipv4(1, 2, unix.IPPROTO_UDP, 64, 0, udp(4000, 7, m)))
+		},
+		"another sender": func(m []byte) (*Station, []byte) {
+			return w.alice, l2(w.bob.MAC, flow.MAC{2, 6, 6, 6, 6, 6}, nil, flow.EtherTypeIPv4, ipv4(1, 2, unix.IPPROTO_UDP, 64, 0, udp(4000, 7, m)))
+		},
+		"IPv6": func(m []byte) (*Station, []byte) {
+			return w.frame(false, nil, flow.EtherTypeIPv6, ipv6(1, 2, unix.IPPROTO_UDP, 64, nil, udp(4000, 7, m)))
+		},
+	} {
+		w.want(what, true, true, fw, make)
+	}
+	must(w.t, w.s.UnsettleFlows(Context(w.t), "fw"))
+	w.want("all verdicts taken back", true, true, fw, w.there)
+}
+
+// verdicts: drop, judge, one way; IPv6, VLANs, ICMP echo.
+func (w *settling) verdicts(fw *Function) {
+	for _, back := range []func(m []byte) (*Station, []byte){w.there, w.back} {
+		w.want("a flow anew", true, true, fw, back)
+	}
+	before := w.port("function/fw/in")
+	w.settle(fw, datapath.Settlement{Verdict: datapath.Discard, Flow: echo}, 2, nil)
+	w.want("a dropped flow", false, false, fw, w.there)
+	w.want("its reverse", false, false, fw, w.back)
+	if after := w.port("function/fw/in"); after.Dropped.Packets != before.Dropped.Packets+1 || after.Settled.Packets != before.Settled.Packets+1 {
+		w.t.Errorf("counters before %+v, after %+v; want one packet dropped and settled", before, after)
+	}
+	w.settle(fw, datapath.Settlement{Verdict: datapath.Judge, Flow: echo, OneWay: true}, 1, nil)
+	w.want("a verdict taken back", true, true, fw, w.there)
+	w.want("its reverse", false, false, fw, w.back)
+	w.settle(fw, datapath.Settlement{Verdict: datapath.Judge, Flow: echo}, 2, nil)
+
+	icmp := func(kind byte, m []byte) []byte { return append([]byte{kind, 0, 0xab, 0xcd, 0, 9, 0, 1}, m...) }
+	ping := func(m []byte) (*Station, []byte) {
+		return w.frame(false, nil, flow.EtherTypeIPv4, ipv4(1, 2, unix.IPPROTO_ICMP, 64, 0, icmp(8, m)))
+	}
+	pong := func(m []byte) (*Station, []byte) {
+		return w.frame(true, nil, flow.EtherTypeIPv4, ipv4(2, 1, unix.IPPROTO_ICMP, 64, 0, icmp(0, m)))
+	}
+	six := func(m []byte) (*Station, []byte) {
+		return w.frame(false, []uint16{5}, flow.EtherTypeIPv6, ipv6(1, 2, unix.IPPROTO_TCP, 64, nil, tcp(4000, 7, m)))
+	}
+	w.want("a request", true, true, fw, ping)
+	w.want("its reply", true, true, fw, pong)
+	w.want("a segment in a VLAN", true, true, fw, six)
+	w.settle(fw, pass(datapath.Flow{Protocol: unix.IPPROTO_ICMP, Src: netip.MustParseAddrPort("10.9.0.1:9"), Dst: netip.MustParseAddrPort("10.9.0.2:9"), VLAN: datapath.NoVLAN}), 2, nil)
+	w.settle(fw, pass(datapath.Flow{Protocol: unix.IPPROTO_TCP, Src: netip.MustParseAddrPort("[fd57::1]:4000"), Dst: netip.MustParseAddrPort("[fd57::2]:7"), VLAN: 5}), 1, nil)
+	w.want("a request, settled", false, true, fw, ping)
+	w.want("its reply, settled", false, true, fw, pong)
+	w.want("a segment in a VLAN, settled", false, true, fw, six)
+	w.want("a request the other way", true, true, fw, func(m []byte) (*Station, []byte) {
+		return w.frame(true, nil, flow.EtherTypeIPv4, ipv4(2, 1, unix.IPPROTO_ICMP, 64, 0, icmp(8, m)))
+	})
+	w.want("an ICMP error", true, true, fw, func(m []byte) (*Station, []byte) {
+		return w.frame(false, nil, flow.EtherTypeIPv4, ipv4(1, 2, unix.IPPROTO_ICMP, 64, 0, icmp(3, m)))
+	})
+}
+
+const (
+	fin = 1 << iota
+	syn
+	rst
+	_
+	ack
+)
+
+// connections: the function sees the frames that begin and end one, and judges what follows anew.
+func (w *settling) connections(fw *Function) {
+	stream := echo
+	stream.Protocol = unix.IPPROTO_TCP
+	segment := func(back bool, flags byte) func(m []byte) (*Station, []byte) {
+		return func(m []byte) (*Station, []byte) { return w.tcp(back, flags, m) }
+	}
+	for what, flags := range map[string]byte{"SYN": syn, "SYN and ACK": syn | ack, "FIN": fin | ack, "RST": rst} {
+		for _, back := range []bool{false, true} {
+			Until(w.t, "the connection is settled", func() bool {
+				w.fate(segment(false, ack))
+				w.fate(segment(true, ack))
+				n, err := w.s.SettleFlow(Context(w.t), fw.Name, pass(stream))
+				if err != nil && !errors.Is(err, datapath.ErrEarly) {
+					w.t.Fatal(err)
+				}
+				return n == 2
+			})
+			w.want("a segment", false, true, fw, segment(false, ack))
+			w.want("a segment back", false, true, fw, segment(true, ack))
+			w.want(what, true, true, fw, segment(back, flags))
+			if flags&syn != 0 {
+				w.settle(fw, pass(stream), 0, datapath.ErrEarly) // this may have been about the former connection
+			}
+			w.want("a segment after "+what, true, true, fw, segment(false, ack))
+			w.want("a segment back after "+what, true, true, fw, segment(true, ack))
+		}
+	}
+}
+
+// unkeyed: frames of which a flow cannot be told are always given to the function.
+func (w *settling) unkeyed(fw *Function) {
+	w.want("a flow anew", true, true, fw, w.there)
+	w.settle(fw, pass(echo), 2, nil) // the reverse has been known since
+	w.want("a settled flow", false, true, fw, w.there)
+	with := func(b []byte, change func(b []byte)) []byte {
+		change(b)
+		copy(b[10:12], []byte{0, 0})
+		s := ^sum(b[:int(b[0]&15)*4])
+		b[10], b[11] = byte(s>>8), byte(s)
+		return b
+	}
+	for what, packet := range map[string]func(m []byte) []byte{
+		"a first fragment": func(m []byte) []byte { return ipv4(1, 2, unix.IPPROTO_UDP, 64, 0x2000, udp(4000, 7, m)) },
+		"a later fragment": func(m []byte) []byte { return ipv4(1, 2, unix.IPPROTO_UDP, 64, 8, udp(4000, 7, m)) },
+		"IP options": func(m []byte) []byte {
+			return with(ipv4(1, 2, unix.IPPROTO_UDP, 64, 0, append([]byte{1, 1, 1, 1}, udp(4000, 7, m)...)), func(b []byte) { b[0] = 0x46 })
+		},
+		"a length beyond the frame": func(m []byte) []byte {
+			return with(ipv4(1, 2, unix.IPPROTO_UDP, 64, 0, udp(4000, 7, m)), func(b []byte) { b[2] = 9 })
+		},
+		"SCTP":                    func(m []byte) []byte { return ipv4(1, 2, unix.IPPROTO_SCTP, 64, 0, udp(4000, 7, m)) },
+		"TCP without any flag":    func(m []byte) []byte { _, f := w.tcp(false, 0, m); return f[14:] },
+		"a header cut short":      func(m []byte) []byte { return ipv4(1, 2, unix.IPPROTO_TCP, 64, 0, ports(4000, 7)) },
+		"TCP with a wrong offset": func(m []byte) []byte { _, f := w.tcp(false, ack, m); f[14+20+12] = 0x10; return f[14:] },
+	} {
+		w.want(what, what != "a header cut short", what != "a header cut short", fw, func(m []byte) (*Station, []byte) {
+			return w.frame(false, nil, flow.EtherTypeIPv4, packet(m))
+		})
+	}
+	w.want("two tags", true, true, fw, func(m []byte) (*Station, []byte) {
+		return w.frame(false, []uint16{5, 6}, flow.EtherTypeIPv4, ipv4(1, 2, unix.IPPROTO_UDP, 64, 0, udp(4000, 7, m)))
+	})
+	w.want("an extension header", true, true, fw, func(m []byte) (*Station, []byte) {
+		return w.frame(false, nil, flow.EtherTypeIPv6, ipv6(1, 2, unix.IPPROTO_UDP, 64, []byte{60}, udp(4000, 7, m)))
+	})
+	for what, f := range map[string]datapath.Flow{
+		"no addresses":    {Protocol: unix.IPPROTO_UDP, VLAN: datapath.NoVLAN},
+		"two families":    {Protocol: unix.IPPROTO_UDP, VLAN: datapath.NoVLAN, Src: echo.Src, Dst: netip.MustParseAddrPort("[fd57::1]:1")},
+		"mapped":          {Protocol: unix.IPPROTO_UDP, VLAN: datapath.NoVLAN, Src: netip.MustParseAddrPort("[::ffff:10.9.0.1]:1"), Dst: netip.MustParseAddrPort("[fd57::1]:1")},
+		"a great VLAN":    {Protocol: unix.IPPROTO_UDP, VLAN: 4096, Src: echo.Src, Dst: echo.Dst},
+		"a protocol":      {Protocol: unix.IPPROTO_SCTP, VLAN: datapath.NoVLAN, Src: echo.Src, Dst: echo.Dst},
+		"ICMP of IPv6":    {Protocol: unix.IPPROTO_ICMPV6, VLAN: datapath.NoVLAN, Src: echo.Src, Dst: echo.Src},
+		"ICMP of two ids": {Protocol: unix.IPPROTO_ICMP, VLAN: datapath.NoVLAN, Src: echo.Src, Dst: echo.Dst},
+	} {
+		if n, err := w.s.SettleFlow(Context(w.t), fw.Name, pass(f)); err == nil || n != 0 {
+			w.t.Errorf("%s: %d entries, %v; want an error", what, n, err)
+		}
+	}
+	w.want("still settled", false, true, fw, w.there)
+}
+
+// lives: verdicts outlive the switch's process and commits that are about others; not the function's process, its state, and a change of the rules
+// that lead to it.
+func (w *settling) lives(fw *Function, chain policy) {
+	again := func(what string) {
+		w.t.Helper()
+		w.want("after "+what, true, true, fw, w.there)
+		w.settle(fw, pass(echo), 1, nil)
+		w.want("settled again, after "+what, false, true, fw, w.there)
+	}
+	w.Close()
+	w.Reopen()
+	w.s = w.Switch.(datapath.Settler)
+	if p, err := w.Switch.AddFunction(Context(w.t), fw.F); err != nil || p != fw.Ports {
+		w.t.Fatalf("added again: %v, %v", p, err)
+	}
+	w.want("after a restart of the switch's process", false, true, fw, w.there)
+	w.Commit(append(chain.rules(), flow.Rule{Cookie: 77, Priority: 1, Stage: flow.Egress, Match: flow.Match{OutPort: w.bob.Port, EtherType: 0x4321}, Action: flow.Action{Op: flow.Drop}})...)
+	w.want("after a commit about others", false, true, fw, w.there)
+	w.Commit(chain.rules()...)
+	up := func(pid int) { must(w.t, w.Switch.SetState(Context(w.t), "fw", datapath.Up, pid)) }
+	up(0)
+	w.want("up, as before", false, true, fw, w.there)
+	up(unix.Getpid())
+	up(0)
+	again("another process")
+	must(w.t, w.Switch.SetState(Context(w.t), "fw", datapath.Down, 0))
+	m := mark(9e6)
+	from, f := w.udp(false, m)
+	from.Send(w.t, f)
+	Until(w.t, "the frame for a dead function is dropped", func() bool { return w.port("function/fw/in").Dropped.Packets > 0 })
+	if len(w.bob.Frames(m)) > 0 {
+		w.t.Error("a settled flow passes a function that is down and drops")
+	}
+	up(0)
+	again("an outage")
+	alone := chain
+	alone.chain = chain.chain[:1]
+	w.Commit(alone.rules()...)
+	again("a change of its chain")
+	w.Commit(chain.rules()...)
+	again("another one")
+	f2 := fw.F
+	f2.Settles = false
+	if _, err := w.Switch.AddFunction(Context(w.t), f2); err != nil {
+		w.t.Fatal(err)
+	}
+	w.want("when it may not settle flows any more", true, true, fw, w.there)
+	w.settle(fw, pass(echo), 0, datapath.ErrSettlesNothing)
+	if _, err := w.Switch.AddFunction(Context(w.t), fw.F); err != nil {
+		w.t.Fatal(err)
+	}
+	again("it may again")
+}
+
+// taps: one that has settled a flow gets no more copies of it.
+func (w *settling) taps(chain policy) {
+	tap := w.function(datapath.Function{Name: "mon", Settles: true}, true)
+	chain.chain = append(chain.chain[:len(chain.chain):len(chain.chain)], hop{fn: tap, tap: true})
+	w.Commit(chain.rules()...)
+	copied := func(what string, want bool) {
+		w.t.Helper()
+		w.n += 2
+		m, last := mark(w.n), mark(w.n+1)
+		from, f := w.udp(false, m)
+		from.Send(w.t, f)
+		_, f = w.frame(false, nil, 0x1234, last)
+		from.Send(w.t, f)
+		Until(w.t, what+": both arrive", func() bool { return len(w.bob.Frames(m)) > 0 && len(w.bob.Frames(last)) > 0 })
+		Until(w.t, what+": a copy of the frame behind", func() bool { return len(tap.Sockets["tap"].Frames(last)) > 0 })
+		if got := len(tap.Sockets["tap"].Frames(m)) > 0; got != want {
+			w.t.Errorf("%s: copied: %t, want %t", what, got, want)
+		}
+	}
+	copied("a new flow", true)
+	w.settle(tap, pass(echo), 1, nil)
+	copied("a settled flow", false)
+}
