@@ -232,6 +232,32 @@ func TestFunctionsInContainers(t *testing.T) {
 		}
 		w.stop(t, id)
 	})
+	t.Run("http-filter", func(t *testing.T) {
+		r := rig.New(t, false)
+		id := w.run(t, "http-filter", r.Netns, `{"rules": [{"name": "no", "paths": ["/no"]}], "unknown": "reset"}`)
+		r.Server.Echo("10.77.0.2:80")
+		for path, want := range map[string]string{"/yes": "GET /yes", "/no": "HTTP/1.1 403 Forbidden"} {
+			var got []byte
+			rig.Eventually(t, path, func() bool {
+				ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+				defer cancel()
+				c, err := r.Client.Dial(ctx, "tcp4", "10.77.0.2:80")
+				if err != nil {
+					return false
+				}
+				defer c.Close()
+				_ = c.SetDeadline(time.Now().Add(rig.Patience))
+				fmt.Fprintf(c, "GET %s HTTP/1.0\r\n\r\n", path)
+				got = make([]byte, len(want))
+				_, err = io.ReadFull(c, got) // the server sends back what it gets, which is no answer, but not forbidden
+				return err == nil
+			})
+			if string(got) != want {
+				t.Errorf("%s: %q; log:\n%s", path, got, w.log(t, id))
+			}
+		}
+		w.stop(t, id)
+	})
 	t.Run("monitor", func(t *testing.T) {
 		r := rig.New(t, true)
 		id := w.run(t, "monitor", r.Netns, "")

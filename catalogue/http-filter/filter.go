@@ -1,0 +1,457 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"weir.dev/weir/catalogue/http-filter/inspect"
+	"weir.dev/weir/catalogue/nf"
+)
+
+// Times after which a connection is forgotten.
+const (
+	openingFor  = 20 * time.Second // without an answer to its SYN
+	endedFor    = 10 * time.Second // after its end
+	blockedFor  = 30 * time.Second
+	startingFor = time.Minute // connections that were there before the start are let through, if they are, when first seen within this time
+)
+
+const (
+	flowSize   = 1 << 10 // of the budget
+	maxAnswers = 16      // packets of our own for one connection that was ended
+)
+
+// key is a connection, from its client to its server.
+type key struct {
+	client, server netip.AddrPort
+	tags           [2]uint16
+}
+
+type state int
+
+const (
+	opening state = iota
+	open
+	passing // not looked at
+	blocked
+)
+
+// flow is a connection.
+type flow struct {
+	state   state
+	halves  [2]half
+	conn    *inspect.Conn
+	seen    time.Time
+	over    bool // both sides have ended, or one has reset it
+	cut     bool // one has reset it
+	page    []byte
+	pageAt  uint32 // its place in the server's stream
+	got     uint32 // the client's data up to where the page answers them
+	answers int
+}
+
+// filter decides about frames. It is used by one goroutine.
+type filter struct {
+	cfg     config
+	policy  *inspect.Policy
+	send    func(nf.Dir, nf.Frame)
+	event   func(kind, text string)
+	flows   map[key]*flow
+	budget  inspect.Budget
+	started time.Time
+	now     time.Time
+	count   counters
+}
+
+type counters struct {
+	Connections, Blocked, Refused, Midstream, Fragments, Malformed, QUIC, Dropped uint64
+}
+
+func newFilter(cfg config, send func(nf.Dir, nf.Frame), event func(kind, text string), now time.Time) (*filter, error) {
+	x := &filter{send: send, event: event, flows: map[key]*flow{}, started: now, now: now}
+	return x, x.configure(cfg)
+}
+
+// configure other rules. Connections that are open are judged by the rules that were in force when they began.
+func (x *filter) configure(cfg config) error {
+	p, err := cfg.policy(func(h inspect.Hit) {
+		x.event("alert "+h.Rule, fmt.Sprintf("rule %q: %s: alert only", h.Rule, describe(h)))
+	})
+	if err != nil {
+		return err
+	}
+	x.cfg, x.policy = cfg, p
+	x.budget.Limit = cfg.Limits.MemoryMB << 20
+	return nil
+}
+
+// frame decides about one.
+func (x *filter) frame(d nf.Dir, f nf.Frame) nf.Verdict {
+	p := nf.Decode(f.Data)
+	if p.Bad != "" {
+		return x.bad(&p)
+	}
+	switch {
+	case p.Network == 0 || p.Part == nf.Later: // a fragment is of no use without the first one
+		return nf.Pass
+	case p.Proto == nf.UDP && x.isQUIC(&p, f.Data):
+		x.count.QUIC++
+		return nf.Drop
+	case p.Proto != nf.TCP || !x.cfg.Ports.has(p.SrcPort) && !x.cfg.Ports.has(p.DstPort):
+		return nf.Pass
+	case p.Part == nf.First:
+		x.count.Fragments++
+		return nf.Drop
+	}
+	return x.tcp(d, f, &p)
+}
+
+// bad packets are dropped where a receiver might see TCP in them.
+func (x *filter) bad(p *nf.Packet) nf.Verdict {
+	ip := p.Network != 0 || p.TagCount > 0
+	if !ip || p.Transport != 0 && (p.Proto != nf.TCP || p.DstPort != 0 && !x.cfg.Ports.has(p.SrcPort) && !x.cfg.Ports.has(p.DstPort)) {
+		return nf.Pass
+	}
+	x.count.Malformed++
+	return nf.Drop
+}
+
+// isQUIC: a long header of a known version (RFC 9000, section 17.2), as every connection begins with.
+func (x *filter) isQUIC(p *nf.Packet, frame []byte) bool {
+	if x.cfg.QUIC != "drop" || !x.policy.NamesHosts() || !x.cfg.Ports.has(p.DstPort) && !x.cfg.Ports.has(p.SrcPort) {
+		return false
+	}
+	b := p.Data(frame)
+	return len(b) >= 7 && b[0]&0xc0 == 0xc0 && (b[1]|b[2]|b[3] == 0 && b[4] == 1 || b[1] == 0x6b && b[2] == 0x33 && b[3] == 0x43 && b[4] == 0xcf || b[1] == 0xff && b[2]|b[3] == 0)
+}
+
+// lookup finds a packet's connection, and which side sends it.
+func (x *filter) lookup(p *nf.Packet) (*flow, inspect.Side, key) {
+	src, dst := netip.AddrPortFrom(p.Src, p.SrcPort), netip.AddrPortFrom(p.Dst, p.DstPort)
+	k := key{src, dst, p.Tags}
+	if fl := x.flows[k]; fl != nil {
+		return fl, inspect.Client, k
+	}
+	back := key{dst, src, p.Tags}
+	if fl := x.flows[back]; fl != nil {
+		return fl, inspect.Server, back
+	}
+	return nil, inspect.Client, k
+}
+
+func (x *filter) tcp(d nf.Dir, f nf.Frame, p *nf.Packet) nf.Verdict {
+	fl, side, k := x.lookup(p)
+	syn := p.Flags&(nf.SYN|nf.ACK|nf.RST) == nf.SYN
+	if fl == nil {
+		return x.unknown(d, f, p, k, syn)
+	}
+	fl.seen = x.now
+	h := &fl.halves[side]
+	h.dir = d
+	if side == inspect.Client && syn && p.Seq != fl.halves[inspect.Client].first {
+		return x.again(d, f, p, k, fl)
+	}
+	switch fl.state {
+	case passing:
+		fl.follow(side, p)
+		return nf.Pass
+	case blocked:
+		x.answer(fl, side, p, f)
+		return nf.Drop
+	}
+	switch {
+	case p.Flags&nf.RST != 0:
+		x.reset(fl, side, p)
+		return nf.Pass
+	case p.Flags&nf.SYN != 0:
+		if !x.synchronise(fl, side, p) {
+			x.count.Dropped++
+			return nf.Drop
+		}
+	case fl.state == opening || fl.cut:
+		if p.Payload == p.End && p.Flags&nf.FIN == 0 {
+			return nf.Pass
+		}
+		x.count.Dropped++
+		return nf.Drop
+	}
+	return x.segment(fl, side, p, f)
+}
+
+// unknown: no connection is known to which a packet belongs.
+func (x *filter) unknown(d nf.Dir, f nf.Frame, p *nf.Packet, k key, syn bool) nf.Verdict {
+	switch {
+	case syn:
+		fl := x.add(k)
+		if fl == nil {
+			x.count.Refused++
+			x.event("full", "memory is full, or there are too many connections: new ones are "+map[bool]string{true: "let through unread", false: "refused"}[x.cfg.Full == "pass"])
+			if x.cfg.Full == "pass" {
+				return nf.Pass
+			}
+			x.send(d.Back(), p.MakeTCP(f.Data, nf.Segment{Back: true, Ack: p.Seq + 1, Flags: nf.RST | nf.ACK}))
+			return nf.Drop
+		}
+		fl.halves[inspect.Client].dir, fl.halves[inspect.Server].dir = d, d.Back()
+		if !x.cfg.Ports.has(p.DstPort) { // only the client's port is one of those
+			x.pass(fl)
+			return nf.Pass
+		}
+		fl.halves[inspect.Client].begin(p.Seq)
+		fl.conn = x.policy.NewConn(&x.budget, p.Dst)
+		return x.segment(fl, inspect.Client, p, f)
+	case p.Flags&nf.RST != 0:
+		return nf.Pass
+	case x.cfg.Midstream == "pass" && x.now.Sub(x.started) < startingFor, x.cfg.Full == "pass" && (x.budget.Used+flowSize > x.budget.Limit || len(x.flows) >= x.cfg.Limits.Connections):
+		if fl := x.add(k); fl != nil {
+			fl.halves[inspect.Client].dir, fl.halves[inspect.Server].dir = d, d.Back()
+			x.pass(fl)
+		}
+		return nf.Pass
+	}
+	x.count.Midstream++
+	if p.Payload == p.End && p.Flags&nf.ACK != 0 && p.Flags&(nf.SYN|nf.FIN) == 0 { // the last of a connection that is forgotten; it carries nothing
+		x.send(d.Back(), p.MakeTCP(f.Data, nf.Segment{Back: true, Seq: p.Ack, Flags: nf.RST}))
+		return nf.Drop
+	}
+	x.event("midstream", fmt.Sprintf("%s -> %s: a connection whose begin was not seen is reset", k.client, k.server))
+	if p.Flags&nf.ACK != 0 {
+		x.send(d.Back(), p.MakeTCP(f.Data, nf.Segment{Back: true, Seq: p.Ack, Flags: nf.RST}))
+		x.send(d, p.MakeTCP(f.Data, nf.Segment{Seq: p.Seq, Ack: p.Ack, Flags: nf.RST | nf.ACK}))
+	}
+	return nf.Drop
+}
+
+func (x *filter) add(k key) *flow {
+	if len(x.flows) >= x.cfg.Limits.Connections || !x.budget.Take(flowSize) {
+		return nil
+	}
+	fl := &flow{seen: x.now}
+	x.flows[k] = fl
+	x.count.Connections++
+	return fl
+}
+
+// remove a connection.
+func (x *filter) remove(k key, fl *flow) {
+	x.settle(fl)
+	x.budget.Give(flowSize)
+	delete(x.flows, k)
+}
+
+// settle frees what is needed only to look at a connection.
+func (x *filter) settle(fl *flow) {
+	if fl.conn != nil {
+		fl.conn.Close()
+		fl.conn = nil
+	}
+	for s := range fl.halves {
+		h := &fl.halves[s]
+		x.budget.Give(len(h.ring))
+		h.ring, h.ahead, h.blind = nil, nil, nil
+	}
+}
+
+func (x *filter) pass(fl *flow) {
+	x.settle(fl)
+	fl.state = passing
+}
+
+// follow a connection that is not looked at, to its end.
+func (fl *flow) follow(side inspect.Side, p *nf.Packet) {
+	if p.Flags&nf.FIN != 0 {
+		fl.halves[side].ended = true
+	}
+	fl.over = fl.over || p.Flags&nf.RST != 0 || fl.halves[0].ended && fl.halves[1].ended
+}
+
+// again: a client begins anew with a pair of ports. What was judged of the former connection says nothing about the new one.
+func (x *filter) again(d nf.Dir, f nf.Frame, p *nf.Packet, k key, fl *flow) nf.Verdict {
+	if fl.state == open && !fl.over { // perhaps the client has crashed. If not, its data would be read at places of the wrong connection
+		x.block(fl, inspect.Client, p, f, &inspect.Block{Hit: inspect.Hit{Why: "a second SYN"}})
+		fl.over = true
+		return nf.Drop
+	}
+	x.remove(k, fl)
+	return x.unknown(d, f, p, k, true)
+}
+
+// reset by one side, if the other can take it for one. It passes in any case.
+func (x *filter) reset(fl *flow, side inspect.Side, p *nf.Packet) {
+	h, other := &fl.halves[side], &fl.halves[side.Other()]
+	if !h.known && p.Flags&nf.ACK != 0 && p.Ack == other.next || h.known && p.Seq == h.sent {
+		fl.over, fl.cut = true, true
+	}
+}
+
+// synchronise tells whether a SYN fits. The server's must answer the client's that was seen last.
+func (x *filter) synchronise(fl *flow, side inspect.Side, p *nf.Packet) bool {
+	h, other := &fl.halves[side], &fl.halves[side.Other()]
+	if h.known {
+		return p.Seq == h.first && (side == inspect.Client) == (p.Flags&nf.ACK == 0)
+	}
+	if p.Flags&nf.ACK == 0 || p.Ack != other.first+1 && p.Ack != other.next {
+		return false
+	}
+	h.begin(p.Seq)
+	fl.state = open
+	return true
+}
+
+// segment of a connection that is followed.
+func (x *filter) segment(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) nf.Verdict {
+	h, other := &fl.halves[side], &fl.halves[side.Other()]
+	seq, data := p.Seq, p.Data(f.Data)
+	if p.Flags&nf.SYN != 0 {
+		seq++
+	}
+	if p.Flags&nf.URG != 0 { // receivers take the urgent byte out of the stream, or leave it in
+		return x.block(fl, side, p, f, &inspect.Block{Hit: inspect.Hit{Why: "urgent data"}})
+	}
+	end := seq + uint32(len(data))
+	if len(data) > 0 {
+		why := h.admit(seq, data, x.cfg.Limits.WindowKB<<10, &x.budget)
+		if why == memoryFull {
+			return x.full(fl, side, p, f)
+		}
+		if why != "" {
+			x.count.Dropped++
+			return nf.Drop
+		}
+		if err := h.judge(fl.conn, side); err != nil {
+			var b *inspect.Block
+			errors.As(err, &b)
+			if b.Full {
+				return x.full(fl, side, p, f)
+			}
+			return x.block(fl, side, p, f, b)
+		}
+	}
+	if p.Flags&nf.FIN != 0 {
+		if h.fin && h.end != end || len(h.ahead) > 0 && before(end, h.ahead[len(h.ahead)-1].end) {
+			x.count.Dropped++
+			return nf.Drop
+		}
+		h.fin, h.end = true, end
+		end++
+	}
+	h.sent = later(h.sent, end)
+	if p.Flags&nf.ACK != 0 && other.known {
+		h.ack = p.Ack
+		other.acknowledged(p.Ack, &x.budget)
+	}
+	fl.over = fl.over || h.ended && other.ended
+	if h.open && other.open && h.known && other.known && h.base == h.next && other.base == other.next {
+		x.pass(fl)
+	}
+	return nf.Pass
+}
+
+// full memory ends a connection, or lets it through.
+func (x *filter) full(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) nf.Verdict {
+	if x.cfg.Full == "pass" {
+		x.event("full", "memory is full: a connection is let through unread")
+		x.pass(fl)
+		return nf.Pass
+	}
+	return x.block(fl, side, p, f, &inspect.Block{Hit: inspect.Hit{Why: memoryFull}})
+}
+
+// block ends a connection. The segment with which it came does not pass.
+func (x *filter) block(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame, b *inspect.Block) nf.Verdict {
+	client, server := &fl.halves[inspect.Client], &fl.halves[inspect.Server]
+	x.count.Blocked++
+	ends := [2]string{netip.AddrPortFrom(p.Src, p.SrcPort).String(), netip.AddrPortFrom(p.Dst, p.DstPort).String()}
+	what := fmt.Sprintf("%s -> %s: %s", ends[side], ends[side.Other()], describe(b.Hit))
+	action := "reset"
+	if p.Flags&nf.ACK != 0 {
+		fl.halves[side].ack = p.Ack
+	}
+	back := side == inspect.Client // to the client is back to the sender
+	if b.Page != nil && back && server.known && len(server.ahead) == 0 && p.Ack == server.sent {
+		action = "403"
+		fl.page, fl.pageAt, fl.got = b.Page, server.sent, later(client.next, p.Seq+uint32(len(p.Data(f.Data))))
+		if len(client.ahead) > 0 && client.ahead[0].start == client.next {
+			fl.got = later(fl.got, client.ahead[0].end)
+		}
+		x.sendPage(fl, p, f)
+	} else if server.known {
+		x.send(server.dir, p.MakeTCP(f.Data, nf.Segment{Back: back, Seq: client.ack, Ack: client.sent, Flags: nf.RST | nf.ACK}))
+	} else {
+		x.send(server.dir, p.MakeTCP(f.Data, nf.Segment{Back: back, Ack: client.next, Flags: nf.RST | nf.ACK}))
+	}
+	x.send(client.dir, p.MakeTCP(f.Data, nf.Segment{Back: !back, Seq: client.sent, Ack: server.sent, Flags: nf.RST | nf.ACK}))
+	kind, rule := b.Rule, fmt.Sprintf("rule %q", b.Rule)
+	if b.Rule == "" {
+		kind, rule = "unreadable", "no rule"
+	}
+	x.event(kind, fmt.Sprintf("%s: %s: %s", rule, what, action))
+	x.settle(fl)
+	fl.state = blocked
+	return nf.Drop
+}
+
+// describe what was met.
+func describe(h inspect.Hit) string {
+	if h.Host == "" && h.Path == "" {
+		return h.Why
+	}
+	return fmt.Sprintf("%s: %q %q %q", h.Why, h.Method, h.Host, h.Path)
+}
+
+const pageWindow = 1 << 13
+
+// sendPage to the client, in answer to one of its frames, and ends the server's stream.
+func (x *filter) sendPage(fl *flow, p *nf.Packet, f nf.Frame) {
+	x.send(fl.halves[inspect.Server].dir, p.MakeTCP(f.Data, nf.Segment{Back: true, Seq: fl.pageAt, Ack: fl.got, Flags: nf.PSH | nf.FIN | nf.ACK, Window: pageWindow, Data: fl.page}))
+}
+
+// answer what still comes of a connection that was ended: packets of ours may have been lost.
+func (x *filter) answer(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) {
+	if p.Flags&(nf.RST|nf.SYN) != 0 || p.Flags&nf.ACK == 0 || fl.answers >= maxAnswers {
+		return
+	}
+	fl.answers++
+	after := fl.pageAt + uint32(len(fl.page)) + 1
+	to := fl.halves[side.Other()].dir
+	switch {
+	case side == inspect.Server || fl.page == nil:
+		x.send(to, p.MakeTCP(f.Data, nf.Segment{Back: true, Seq: p.Ack, Flags: nf.RST}))
+	case p.Ack != after:
+		x.sendPage(fl, p, f)
+	default: // the client has it; the end of its stream is acknowledged
+		n := uint32(len(p.Data(f.Data)))
+		if p.Flags&nf.FIN != 0 {
+			n++
+		}
+		if n > 0 {
+			x.send(to, p.MakeTCP(f.Data, nf.Segment{Back: true, Seq: after, Ack: p.Seq + n, Flags: nf.ACK, Window: pageWindow}))
+		}
+	}
+}
+
+// tick forgets connections.
+func (x *filter) tick(now time.Time) {
+	x.now = now
+	for k, fl := range x.flows {
+		limit := time.Duration(x.cfg.Limits.IdleS) * time.Second
+		switch {
+		case fl.state == blocked:
+			limit = blockedFor
+		case fl.over:
+			limit = endedFor
+		case fl.state == opening:
+			limit = openingFor
+		}
+		if now.Sub(fl.seen) >= limit {
+			x.remove(k, fl)
+			continue
+		}
+		if now.Sub(fl.seen) >= 2*time.Second {
+			fl.halves[inspect.Client].free(&x.budget)
+			fl.halves[inspect.Server].free(&x.budget)
+		}
+	}
+}

@@ -1,0 +1,574 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+
+	"weir.dev/weir/catalogue/http-filter/inspect"
+	"weir.dev/weir/catalogue/nf"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+const rules = `{"rules": [
+	{"name": "host", "hosts": ["bad.example"]},
+	{"name": "path", "paths": ["/secret*"]},
+	{"name": "word", "words": ["forbidden"]}]`
+
+// sent is a frame that the filter sends by itself.
+type sent struct {
+	dir nf.Dir
+	p   nf.Packet
+	raw []byte
+}
+
+func (s sent) data() string { return string(s.p.Data(s.raw)) }
+
+// bench is a filter and what comes out of it.
+type bench struct {
+	t      testing.TB
+	x      *filter
+	sent   []sent
+	events []string
+	six    bool
+	tags   int
+	port   uint16
+}
+
+func newBench(t testing.TB, more string) *bench {
+	t.Helper()
+	b := &bench{t: t, port: 80}
+	cfg, err := parseConfig([]byte(rules + more + "}"))
+	must(t, err)
+	b.x, err = newFilter(cfg, func(d nf.Dir, f nf.Frame) { b.sent = append(b.sent, sent{d, nf.Decode(f.Data), f.Data}) },
+		func(kind, text string) { b.events = append(b.events, text) }, time.Unix(1000, 0))
+	must(t, err)
+	return b
+}
+
+type segment struct {
+	side     inspect.Side
+	seq, ack uint32
+	flags    uint8
+	data     string
+}
+
+func (b *bench) frame(s segment) []byte {
+	b.t.Helper()
+	eth := &layers.Ethernet{SrcMAC: net.HardwareAddr{2, 9, 9, 9, 9, 1}, DstMAC: net.HardwareAddr{2, 9, 9, 9, 9, 2}, EthernetType: layers.EthernetTypeIPv4}
+	tcp := &layers.TCP{SrcPort: 4000, DstPort: layers.TCPPort(b.port), Seq: s.seq, Ack: s.ack, FIN: s.flags&nf.FIN != 0, SYN: s.flags&nf.SYN != 0, RST: s.flags&nf.RST != 0,
+		ACK: s.flags&nf.ACK != 0, URG: s.flags&nf.URG != 0}
+	v4 := &layers.IPv4{Version: 4, IHL: 5, TTL: 7, Protocol: layers.IPProtocolTCP, SrcIP: net.IP{10, 1, 1, 1}, DstIP: net.IP{10, 1, 1, 2}}
+	v6 := &layers.IPv6{Version: 6, HopLimit: 7, NextHeader: layers.IPProtocolTCP, SrcIP: net.ParseIP("fd00::1"), DstIP: net.ParseIP("fd00::2")}
+	if s.side == inspect.Server {
+		eth.SrcMAC, eth.DstMAC = eth.DstMAC, eth.SrcMAC
+		tcp.SrcPort, tcp.DstPort = tcp.DstPort, tcp.SrcPort
+		v4.SrcIP, v4.DstIP, v6.SrcIP, v6.DstIP = v4.DstIP, v4.SrcIP, v6.DstIP, v6.SrcIP
+	}
+	parts := []gopacket.SerializableLayer{eth}
+	kind := layers.EthernetTypeIPv4
+	if b.six {
+		kind = layers.EthernetTypeIPv6
+	}
+	eth.EthernetType = kind
+	if b.tags > 0 {
+		eth.EthernetType = layers.EthernetTypeDot1Q
+		parts = append(parts, &layers.Dot1Q{VLANIdentifier: 5, Type: kind})
+	}
+	if b.six {
+		parts = append(parts, v6)
+	} else {
+		parts = append(parts, v4)
+	}
+	buf := gopacket.NewSerializeBuffer()
+	must(b.t, gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true}, append(parts, tcp, gopacket.Payload(s.data))...))
+	return bytes.Clone(buf.Bytes())
+}
+
+func (b *bench) give(s segment) bool {
+	b.t.Helper()
+	return b.raw(s.side, b.frame(s))
+}
+
+func (b *bench) raw(side inspect.Side, frame []byte) bool {
+	return b.x.frame(nf.Dir(side), nf.NewFrame(frame)) == nf.Pass
+}
+
+// The sides' first sequence numbers, near where they wrap.
+var isnC, isnS uint32 = 0xfffffff0, 0xffffff00
+
+// open a connection.
+func (b *bench) open() {
+	b.t.Helper()
+	if !b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}) || !b.give(segment{inspect.Server, isnS, isnC + 1, nf.SYN | nf.ACK, ""}) || !b.give(segment{inspect.Client, isnC + 1, isnS + 1, nf.ACK, ""}) {
+		b.t.Fatal("the handshake does not pass")
+	}
+}
+
+// client sends data at a place of its stream.
+func (b *bench) client(at int, data string) bool {
+	b.t.Helper()
+	return b.give(segment{inspect.Client, isnC + 1 + uint32(at), isnS + 1, nf.ACK, data})
+}
+
+func (b *bench) server(at int, data string, acked int) bool {
+	b.t.Helper()
+	return b.give(segment{inspect.Server, isnS + 1 + uint32(at), isnC + 1 + uint32(acked), nf.ACK, data})
+}
+
+// want checks that what happened last is a block with a page, or by reset.
+func (b *bench) want(blocked bool, page bool) {
+	b.t.Helper()
+	if got := b.x.count.Blocked > 0; got != blocked {
+		b.t.Fatalf("blocked: %t, want %t; events %q", got, blocked, b.events)
+	}
+	if !blocked {
+		return
+	}
+	if len(b.sent) != 2 || b.sent[0].dir != nf.Down || b.sent[1].dir != nf.Up || b.sent[1].p.Flags&nf.RST == 0 || (b.sent[0].p.Flags&nf.RST == 0) != page || strings.Contains(b.sent[0].data(), "HTTP/1.1 403") != page {
+		b.t.Fatalf("sent %+v; want page: %t", b.sent, page)
+	}
+}
+
+const (
+	line   = "GET / HTTP/1.1\r\n"
+	good   = line + "Host: good.example\r\n\r\n"
+	bad    = line + "Host: bad.example\r\n\r\n"
+	answer = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"
+)
+
+// TestAPageHasItsPlace: the 403 is where the client waits for the answer and acknowledges its request, and the server's connection ends where it is.
+func TestAPageHasItsPlace(t *testing.T) {
+	for _, six := range []bool{false, true} {
+		for tags := range 2 {
+			b := newBench(t, "")
+			b.six, b.tags = six, tags
+			b.open()
+			if !b.client(0, good) || !b.server(0, answer, len(good)) {
+				t.Fatal("does not pass")
+			}
+			second := segment{inspect.Client, isnC + 1 + uint32(len(good)), isnS + 1 + uint32(len(answer)), nf.ACK, bad}
+			if b.give(second) {
+				t.Fatal("passes")
+			}
+			b.want(true, true)
+			page, reset := b.sent[0].p, b.sent[1].p
+			if page.Seq != second.ack || page.Ack != second.seq+uint32(len(bad)) || page.Flags != nf.PSH|nf.FIN|nf.ACK || page.DstPort != 4000 || page.TagCount != tags || reset.Seq != second.seq || reset.DstPort != 80 {
+				t.Errorf("page %+v, reset %+v", page, reset)
+			}
+			if want := `rule "host": `; !strings.HasPrefix(b.events[0], want) || !strings.Contains(b.events[0], `request: "GET" "bad.example" "/": 403`) {
+				t.Errorf("%q", b.events)
+			}
+			// The client asks again, as it would if the page was lost; then it has it, and ends.
+			b.sent = nil
+			b.give(second)
+			if len(b.sent) != 1 || !strings.Contains(b.sent[0].data(), "403") {
+				t.Errorf("%+v", b.sent)
+			}
+			b.sent = nil
+			after := page.Seq + uint32(len(b.x.flows[keyOf(b.x)].page)) + 1
+			b.give(segment{inspect.Client, page.Ack, after, nf.ACK, ""})
+			b.give(segment{inspect.Client, page.Ack, after, nf.ACK | nf.FIN, ""})
+			if len(b.sent) != 1 || b.sent[0].p.Seq != after || b.sent[0].p.Ack != page.Ack+1 || b.sent[0].p.Flags != nf.ACK {
+				t.Errorf("%+v", b.sent)
+			}
+			b.sent = nil
+			if b.give(segment{inspect.Server, isnS + 1, 77, nf.ACK, "late"}) || len(b.sent) != 1 || b.sent[0].p.Flags != nf.RST || b.sent[0].p.Seq != 77 {
+				t.Errorf("%+v", b.sent)
+			}
+		}
+	}
+}
+
+func keyOf(x *filter) (k key) {
+	for k = range x.flows {
+	}
+	return k
+}
+
+// TestEvasions: what an end could take for a forbidden request never passes whole; and what is none passes.
+func TestEvasions(t *testing.T) {
+	half := len(line) + 10 // in bad
+	for name, x := range map[string]struct {
+		blocked, page bool
+		do            func(b *bench)
+	}{
+		"nothing": {false, false, func(b *bench) { b.open(); b.passes(b.client(0, good), b.server(0, answer, len(good))) }},
+		"two segments": {true, true, func(b *bench) {
+			b.open()
+			b.passes(b.client(0, bad[:half]))
+			b.stops(b.client(half, bad[half:]))
+		}},
+		"byte by byte": {true, true, func(b *bench) {
+			b.open()
+			for i := range len(bad) - 1 {
+				b.passes(b.client(i, bad[i:i+1]))
+			}
+			b.stops(b.client(len(bad)-1, "\n"))
+		}},
+		"other order": {true, true, func(b *bench) {
+			b.open()
+			b.passes(b.client(half, bad[half:]))
+			b.stops(b.client(0, bad[:half]))
+		}},
+		"later copy differs": {true, true, func(b *bench) {
+			b.open()
+			b.passes(b.client(0, line+"Host: x"))
+			b.stops(b.client(len(line)+6, "bad.example"))
+			b.passes(b.client(len(line)+6, "xbad.example\r\n")) // the name that was judged goes on
+			b.passes(b.client(0, line))
+			b.stops(b.client(0, bad))
+			b.passes(b.x.count.Blocked == 0)
+			b.stops(b.client(len(line)+20, "Host: bad.example\r\n\r\n"))
+		}},
+		"early copy differs": {false, false, func(b *bench) {
+			b.open()
+			b.passes(b.client(len(line), "Host: good.example\r\n\r\n"))
+			b.stops(b.client(0, bad))
+			b.stops(b.client(len(line), "Host: bad.example\r\n\r\n"))
+			b.passes(b.client(0, line))
+		}},
+		"retransmission": {false, false, func(b *bench) {
+			b.open()
+			b.passes(b.client(0, good), b.client(0, good), b.client(3, good[3:]), b.server(0, answer, len(good)), b.client(0, good))
+		}},
+		"data before the answer to SYN": {false, false, func(b *bench) {
+			b.passes(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+			b.stops(b.client(0, good))
+		}},
+		"data in SYN": {true, false, func(b *bench) { b.stops(b.give(segment{inspect.Client, isnC, 0, nf.SYN, bad})) }},
+		"answer to another SYN": {false, false, func(b *bench) {
+			b.passes(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}), b.give(segment{inspect.Client, isnC - 100, 0, nf.SYN, ""}))
+			b.stops(b.give(segment{inspect.Server, isnS, isnC + 1, nf.SYN | nf.ACK, ""}), b.client(0, bad))
+		}},
+		"second SYN": {true, false, func(b *bench) {
+			b.open()
+			b.stops(b.give(segment{inspect.Client, isnC - 100, 0, nf.SYN, ""}), b.client(0, bad))
+		}},
+		"urgent": {true, false, func(b *bench) {
+			b.open()
+			b.stops(b.give(segment{inspect.Client, isnC + 1, isnS + 1, nf.ACK | nf.URG, good}))
+		}},
+		"data behind FIN": {false, false, func(b *bench) {
+			b.open()
+			b.passes(b.give(segment{inspect.Client, isnC + 1, isnS + 1, nf.ACK | nf.FIN, line}))
+			b.stops(b.client(len(line), "Host: bad.example\r\n\r\n"))
+		}},
+		"data behind RST": {false, false, func(b *bench) {
+			b.open()
+			b.passes(b.give(segment{inspect.Client, isnC + 1, 0, nf.RST, ""}))
+			b.stops(b.client(0, bad), b.client(0, good))
+		}},
+		"RST elsewhere": {true, true, func(b *bench) {
+			b.open()
+			b.passes(b.give(segment{inspect.Client, isnC + 1000, 0, nf.RST, ""}))
+			b.passes(b.client(0, bad[:half]))
+			b.stops(b.client(half, bad[half:]))
+		}},
+		"far ahead": {false, false, func(b *bench) {
+			b.open()
+			b.stops(b.client(2<<20, "x"), b.client(1<<30, "x"), b.client(-(1<<30), strings.Repeat("x", 100)) && false)
+		}},
+		"many gaps": {false, false, func(b *bench) {
+			b.open()
+			for i := range maxAhead {
+				b.passes(b.client(2*i+2, "x"))
+			}
+			b.stops(b.client(1000, "x"))
+		}},
+		"word in an answer": {true, false, func(b *bench) {
+			b.open()
+			b.passes(b.client(0, good), b.server(0, "HTTP/1.1 200 OK\r\n\r\nforb", len(good)))
+			b.stops(b.server(23, "idden", len(good)), b.server(23, "idden", len(good)))
+		}},
+		"other port": {false, false, func(b *bench) { b.port = 81; b.open(); b.passes(b.client(0, bad)); b.passes(len(b.x.flows) == 0) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, "")
+			x.do(b)
+			blocked := b.sent
+			if len(blocked) > 2 { // what was answered later
+				b.sent = blocked[:2]
+			}
+			b.want(x.blocked, x.page)
+		})
+	}
+}
+
+func (b *bench) passes(ok ...bool) {
+	b.t.Helper()
+	for i, ok := range ok {
+		if !ok {
+			b.t.Fatalf("segment %d does not pass; events %q", i, b.events)
+		}
+	}
+}
+
+func (b *bench) stops(ok ...bool) {
+	b.t.Helper()
+	for i, ok := range ok {
+		if ok {
+			b.t.Fatalf("segment %d passes; events %q", i, b.events)
+		}
+	}
+}
+
+// TestStreamsAreWhatWasJudged sends a stream in random pieces, some in another order, twice, or with other bytes, and puts together what passes as a
+// receiver does that takes the last copy of each byte, or the first. Whatever it gets is what was judged, and never the forbidden word.
+func TestStreamsAreWhatWasJudged(t *testing.T) {
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		b := newBench(t, `, "unknown": "reset"`)
+		b.open()
+		stream := "POST / HTTP/1.1\r\nHost: good.example\r\nContent-Length: 300\r\n\r\n" + strings.Repeat("x", 100) + "forbidden" + strings.Repeat("y", 191)
+		if seed%2 == 1 {
+			stream = strings.Replace(stream, "forbidden", "allowed!!", 1)
+		}
+		first, last := make([]byte, len(stream)), make([]byte, len(stream))
+		acked := 0
+		for range 400 {
+			at := min(max(0, acked-20+random.IntN(60)), len(stream)-1)
+			data := []byte(stream[at:min(len(stream), at+1+random.IntN(40))])
+			if at >= strings.Index(stream, "\n\r\n")+3 && random.IntN(4) == 0 { // another copy of some content
+				data[random.IntN(len(data))] = "forbidnx"[random.IntN(8)]
+			}
+			if !b.client(at, string(data)) || at+len(data) <= acked {
+				continue
+			}
+			for i, x := range data[max(0, acked-at):] {
+				i += max(at, acked)
+				if first[i] != 0 && first[i] != x {
+					t.Fatalf("seed %d: two copies of byte %d pass: %q, %q", seed, i, first[i], x)
+				}
+				if last[i] = x; first[i] == 0 {
+					first[i] = x
+				}
+			}
+			for acked < len(first) && first[acked] != 0 {
+				acked++
+			}
+			b.server(0, "", acked)
+		}
+		if got := string(last[:acked]); strings.Contains(strings.ToLower(got), "forbidden") {
+			t.Fatalf("seed %d: the receiver has %q", seed, got)
+		}
+	}
+}
+
+// TestMidstream: connections that were there before.
+func TestMidstream(t *testing.T) {
+	b := newBench(t, "")
+	b.stops(b.client(0, good))
+	if len(b.sent) != 2 || b.sent[0].p.Flags&nf.RST == 0 || b.sent[0].p.Seq != isnS+1 || b.sent[0].dir != nf.Down || b.sent[1].p.Seq != isnC+1 || b.sent[1].dir != nf.Up {
+		t.Errorf("%+v", b.sent)
+	}
+	b = newBench(t, `, "midstream": "pass"`)
+	b.passes(b.client(0, bad), b.server(0, answer, 0))
+	b.x.tick(b.x.now.Add(startingFor))
+	b.passes(b.client(0, bad)) // it goes on
+	b.port = 8080
+	b.stops(b.client(0, good)) // this one was not there
+}
+
+// TestFull: new connections are refused when there is no room, or pass unread.
+func TestFull(t *testing.T) {
+	b := newBench(t, `, "limits": {"connections": 1}`)
+	b.open()
+	b.port = 8080
+	b.stops(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+	if len(b.sent) != 1 || b.sent[0].p.Flags != nf.RST|nf.ACK || b.sent[0].p.Ack != isnC+1 || b.sent[0].dir != nf.Down {
+		t.Errorf("%+v", b.sent)
+	}
+	b = newBench(t, `, "full": "pass", "limits": {"connections": 1}`)
+	b.open()
+	b.port = 8080
+	b.open()
+	b.passes(b.client(0, bad))
+	b.x.tick(b.x.now.Add(time.Hour))
+	if len(b.x.flows) != 0 || b.x.budget.Used != 0 {
+		t.Errorf("%d connections, %d bytes", len(b.x.flows), b.x.budget.Used)
+	}
+}
+
+// TestConnectionsEnd: those that have ended are forgotten soon, and a new one with the same ports begins at once.
+func TestConnectionsEnd(t *testing.T) {
+	b := newBench(t, "")
+	b.open()
+	b.passes(b.client(0, good), b.server(0, answer, len(good)))
+	b.passes(b.give(segment{inspect.Server, isnS + 1 + uint32(len(answer)), isnC + 1 + uint32(len(good)), nf.ACK | nf.FIN, ""}))
+	ack := uint32(isnS + 2 + uint32(len(answer)))
+	b.passes(b.give(segment{inspect.Client, isnC + 1 + uint32(len(good)), ack, nf.ACK | nf.FIN, ""}), b.give(segment{inspect.Server, ack, isnC + 2 + uint32(len(good)), nf.ACK, ""}))
+	b.passes(b.give(segment{inspect.Client, 5000, 0, nf.SYN, ""}), b.give(segment{inspect.Server, 7000, 5001, nf.SYN | nf.ACK, ""}), b.give(segment{inspect.Client, 5001, 7001, nf.ACK, good}))
+	b.passes(b.give(segment{inspect.Client, 5001 + uint32(len(good)), 0, nf.RST, ""}))
+	b.x.tick(b.x.now.Add(endedFor))
+	if len(b.x.flows) != 0 || b.x.budget.Used != 0 {
+		t.Errorf("%d connections, %d bytes", len(b.x.flows), b.x.budget.Used)
+	}
+}
+
+// TestOthersPass: what is not HTTP or TLS on its ports passes unread, and is soon not looked at; long contents without rules are not kept.
+func TestOthersPass(t *testing.T) {
+	b := newBench(t, "")
+	b.open()
+	b.passes(b.server(0, "SSH-2.0-x\r\n", 0), b.client(0, "SSH-2.0-forbidden\r\n"))
+	b.passes(b.give(segment{inspect.Client, isnC + 1 + 19, isnS + 1 + 11, nf.ACK, ""}), b.server(11, "", 19))
+	if fl := b.x.flows[keyOf(b.x)]; fl.state != passing || b.x.budget.Used != flowSize {
+		t.Errorf("%+v, %d bytes", fl, b.x.budget.Used)
+	}
+	cfg, err := parseConfig([]byte(`{"rules": [{"name": "host", "hosts": ["bad.example"]}]}`))
+	must(t, err)
+	b = newBench(t, "")
+	must(t, b.x.configure(cfg))
+	b.open()
+	b.passes(b.client(0, good), b.server(0, "HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n", len(good)))
+	b.passes(b.server(90_000_000, "anything", len(good)), b.server(90_000_000, "whatever", len(good)))
+	if b.x.budget.Used > 20<<10 {
+		t.Errorf("%d bytes", b.x.budget.Used)
+	}
+}
+
+// TestFragments of TCP to the ports do not pass; others do.
+func TestFragments(t *testing.T) {
+	b := newBench(t, "")
+	for _, x := range []struct {
+		port uint16
+		bits uint16
+		pass bool
+	}{{80, 0x2000, false}, {80, 1, true}, {81, 0x2000, true}, {80, 0, true}} {
+		b.port = x.port
+		f := b.frame(segment{inspect.Client, isnC, 0, nf.SYN, ""})
+		binary.BigEndian.PutUint16(f[20:], x.bits)
+		if b.raw(inspect.Client, f) != x.pass {
+			t.Errorf("%+v", x)
+		}
+	}
+	f := b.frame(segment{inspect.Client, isnC, 0, nf.SYN, ""})
+	f[46] = 0x10 // TCP header of 4 bytes
+	if b.port = 80; b.raw(inspect.Client, f) {
+		t.Error("a bad header passes")
+	}
+}
+
+func TestQUIC(t *testing.T) {
+	for more, want := range map[string]bool{"": false, `, "quic": "pass"`: true} {
+		b := newBench(t, more)
+		udp := func(port layers.UDPPort, data string) []byte {
+			buf := gopacket.NewSerializeBuffer()
+			must(t, gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true}, &layers.Ethernet{SrcMAC: make([]byte, 6), DstMAC: make([]byte, 6), EthernetType: layers.EthernetTypeIPv4},
+				&layers.IPv4{Version: 4, IHL: 5, TTL: 7, Protocol: layers.IPProtocolUDP, SrcIP: net.IP{10, 1, 1, 1}, DstIP: net.IP{10, 1, 1, 2}}, &layers.UDP{SrcPort: 5, DstPort: port}, gopacket.Payload(data)))
+			return buf.Bytes()
+		}
+		if got := b.raw(0, udp(443, "\xc3\x00\x00\x00\x01\x08aaaaaaaa")); got != want {
+			t.Errorf("%s: %t", more, got)
+		}
+		b.passes(b.raw(0, udp(443, "anything")), b.raw(0, udp(53, "\xc3\x00\x00\x00\x01\x08aaaaaaaa")))
+	}
+}
+
+// TestAMillionFrames: nothing crashes on nonsense that looks like connections, and memory stays where its limit says.
+func TestAMillionFrames(t *testing.T) {
+	frames := 500_000
+	b := newBench(t, `, "limits": {"connections": 500, "memory_mb": 2}`)
+	b.x.send, b.x.event = func(nf.Dir, nf.Frame) {}, func(string, string) {}
+	random := rand.New(rand.NewPCG(7, 7))
+	texts := []string{good, bad, answer, line, "forb", "idden", "\x16\x03\x01\x00\x04\x01", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", "POST / HTTP/1.1\r\nContent-Length: 99999\r\n\r\n",
+		"GET / HTTP/1.1\r\nUpgrade: h2c\r\n\r\n", "5\r\nhello\r\n", "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00", strings.Repeat("x", 9000)}
+	var templates [][]byte
+	for _, text := range texts {
+		for side := range inspect.Side(2) {
+			templates = append(templates, b.frame(segment{side, isnC, isnS, nf.ACK, text}))
+		}
+	}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	begin, most := time.Now(), 0
+	for i := range frames {
+		f := bytes.Clone(templates[random.IntN(len(templates))])
+		for _, at := range []int{34, 36} { // the client's port, so that there are many connections
+			if f[at] != 0 || f[at+1] != 80 {
+				binary.BigEndian.PutUint16(f[at:], uint16(4000+random.IntN(2000)))
+			}
+		}
+		binary.BigEndian.PutUint32(f[38:], isnC+uint32(random.IntN(200)))
+		binary.BigEndian.PutUint32(f[42:], isnC+uint32(random.IntN(200)))
+		f[47] = []byte{nf.SYN, nf.SYN | nf.ACK, nf.ACK, nf.ACK, nf.ACK, nf.ACK | nf.FIN, nf.RST, byte(random.Uint32())}[random.IntN(8)]
+		switch random.IntN(40) {
+		case 0:
+			f[random.IntN(len(f))] = byte(random.Uint32())
+		case 1:
+			f = f[:random.IntN(len(f))]
+		}
+		b.raw(inspect.Side(random.IntN(2)), f)
+		most = max(most, b.x.budget.Used)
+		if i%1000 == 0 {
+			b.x.tick(b.x.now.Add(time.Second))
+		}
+	}
+	took := time.Since(begin)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if most > 2<<20 || len(b.x.flows) > 500 {
+		t.Errorf("%d bytes of the budget, %d connections", most, len(b.x.flows))
+	}
+	grown := int64(after.HeapAlloc) - int64(before.HeapAlloc)
+	if grown > 4<<20 {
+		t.Errorf("%d bytes more in use than before", grown)
+	}
+	t.Logf("%d frames in %v; at most %d KB of the budget; the heap grew by %d KB; %+v", frames, took, most>>10, grown>>10, b.x.count)
+	b.x.tick(b.x.now.Add(2 * time.Hour))
+	if b.x.budget.Used != 0 {
+		t.Errorf("%d bytes of the budget are not given back", b.x.budget.Used)
+	}
+}
+
+func TestParseConfig(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"rules": 5}`: "cannot unmarshal", `{"ports": "all"}`: "want a list, or any", `{"ports": [0]}`: "want 1 to 65535", `{"ports": [70000]}`: "want a list of numbers", `{"ports": []}`: "at least one",
+		`{"midstream": "drop"}`: "want reset or pass", `{"tls": {"no_name": "x"}}`: "tls.no_name", `{"limits": {"idle_s": 1}}`: "want 10 to 86400", `{"fast": true}`: "unknown field", `{} {}`: "more than one", `{`: "unexpected",
+		`{"rules": [{"name": "x", "host": ["x"]}]}`: "unknown field",
+	} {
+		if _, err := parseConfig([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v: want %q", text, err, want)
+		}
+	}
+	cfg, err := parseConfig([]byte(`{"ports": "any", "limits": {"memory_mb": 8}}`))
+	must(t, err)
+	if !cfg.Ports.has(9999) || cfg.Limits.MemoryMB != 8 || cfg.Limits.IdleS != 3600 || cfg.Midstream != "reset" {
+		t.Errorf("%+v", cfg)
+	}
+	if _, err := newFilter(config{Rules: []inspect.Rule{{Name: "x"}}}, nil, nil, time.Now()); err == nil {
+		t.Error("a rule without a condition is taken")
+	}
+}
+
+// FuzzFrames: no frame panics.
+func FuzzFrames(f *testing.F) {
+	b := newBench(f, "")
+	f.Add(b.frame(segment{inspect.Client, isnC, 0, nf.SYN, good}))
+	f.Add(b.frame(segment{inspect.Server, isnS, isnC + 1, nf.SYN | nf.ACK, ""}))
+	b.six = true
+	f.Add(b.frame(segment{inspect.Client, isnC + 1, isnS + 1, nf.ACK, bad}))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		b := newBench(t, "")
+		b.six = len(raw)%2 == 0
+		b.open()
+		b.raw(inspect.Client, raw)
+		b.raw(inspect.Server, raw)
+		b.client(0, string(raw))
+	})
+}

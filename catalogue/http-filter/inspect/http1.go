@@ -1,0 +1,511 @@
+package inspect
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// pending is a request without an answer.
+type pending struct {
+	hit       Hit
+	responses []int // rules whose words count in the answer
+	head      bool  // HEAD: the answer has no content
+	connect   bool
+	upgrade   bool
+	cost      int // of the budget, while it waits
+}
+
+const (
+	maxWaiting = 64 // pipelined requests
+	maxTunnels = 3
+	maxChunk   = 1 << 48
+	maxLine    = 4 << 10 // of a chunk's length
+)
+
+// http1 reads one side of HTTP/1.0 and 1.1.
+type http1 struct {
+	conn   *Conn
+	side   Side
+	state  h1state
+	buf    []byte // a header, or a line, as far as it is there
+	remain uint64
+	sink   sink
+	now    pending // the request that is answered
+	lines  int     // in buf, of a header
+}
+
+type h1state int
+
+const (
+	h1Head h1state = iota
+	h1Fixed
+	h1ChunkSize
+	h1Chunk
+	h1ChunkEnd
+	h1Trailer
+	h1Rest   // content up to the end
+	h1Answer // a request that may end HTTP waits for its answer
+)
+
+func newHTTP1(c *Conn, s Side) *http1 { return &http1{conn: c, side: s} }
+
+func (h *http1) close() {
+	h.conn.give(cap(h.buf))
+	h.buf = nil
+	closeSink(h.sink)
+	h.sink = nil
+}
+
+// idle: nothing of another message has come.
+func (h *http1) idle() bool { return h.state == h1Head && len(bytes.TrimLeft(h.buf, "\r\n")) == 0 }
+
+func (h *http1) feed(data []byte) (int, error) {
+	switch h.state {
+	case h1Head, h1Trailer:
+		return h.collect(data)
+	case h1Fixed, h1Chunk:
+		n := int(min(uint64(len(data)), h.remain))
+		if err := h.sink.write(data[:n]); err != nil {
+			return n, err
+		}
+		if h.remain -= uint64(n); h.remain > 0 {
+			return n, nil
+		}
+		if h.state == h1Chunk {
+			h.state = h1ChunkEnd
+			return n, nil
+		}
+		return n, h.ended()
+	case h1ChunkSize, h1ChunkEnd:
+		return h.chunkLine(data)
+	case h1Rest:
+		return len(data), h.sink.write(data)
+	}
+	return 0, malformed("data before the answer to %s", h.now.hit.Method)
+}
+
+// keep bytes of a header or a line.
+func (h *http1) keep(data []byte, limit int) error {
+	need := len(h.buf) + len(data)
+	if need > limit {
+		return malformed("header of more than %d bytes", limit)
+	}
+	if need > cap(h.buf) {
+		more := max(need, 2*cap(h.buf), 512)
+		if !h.conn.take(more) {
+			return h.conn.full()
+		}
+		old := h.buf
+		h.buf = append(make([]byte, 0, more), old...)
+		h.conn.give(cap(old))
+	}
+	h.buf = append(h.buf, data...)
+	return nil
+}
+
+// collect a header, or what follows the last chunk, up to its empty line.
+func (h *http1) collect(data []byte) (int, error) {
+	n := len(data)
+	if i := bytes.IndexByte(data, '\n'); i >= 0 {
+		n = i + 1
+	}
+	if err := h.keep(data[:n], h.conn.policy.MaxHeader); err != nil {
+		return n, err
+	}
+	if h.buf[len(h.buf)-1] != '\n' {
+		if h.side == Server && h.state == h1Head && h.lines == 0 && !strings.HasPrefix("\r\n", string(h.buf)) && !bytes.HasPrefix(h.buf, []byte("HTTP/"[:min(len(h.buf), 5)])) {
+			return n, h.notHTTP()
+		}
+		return n, nil
+	}
+	if h.lines++; h.state == h1Head && h.lines == 1 {
+		if len(bytes.TrimLeft(h.buf, "\r\n")) == 0 { // empty lines before it
+			h.buf, h.lines = h.buf[:0], 0
+			return n, nil
+		}
+		if done, err := h.firstLine(); done || err != nil {
+			return n, err
+		}
+	}
+	if !bytes.HasSuffix(h.buf, []byte("\n\n")) && !bytes.HasSuffix(h.buf, []byte("\n\r\n")) {
+		if h.state == h1Head || string(h.buf) != "\r\n" && string(h.buf) != "\n" {
+			return n, nil
+		}
+	}
+	text := string(h.buf)
+	h.buf, h.lines = h.buf[:0], 0
+	if h.state == h1Trailer {
+		return n, h.ended()
+	}
+	if h.side == Client {
+		return n, h.request(text)
+	}
+	return n, h.response(text)
+}
+
+// firstLine looks at it alone when it has just ended: it may say that there is no header.
+func (h *http1) firstLine() (done bool, err error) {
+	if h.side == Server {
+		if !bytes.HasPrefix(h.buf, []byte("HTTP/")) {
+			return true, h.notHTTP()
+		}
+		return false, nil
+	}
+	f := splitSpaces(string(h.buf))
+	if k := kindOfLine(f); k != isHTTP1 {
+		return false, malformed("request line %s", quoted(string(h.buf)))
+	}
+	if len(f) == 3 {
+		return false, nil
+	}
+	h.buf, h.lines = h.buf[:0], 0
+	q := &request{method: "GET", target: f[1], hosts: []string{normalHost(h.conn.server.String())}}
+	if host, path, ok := absolute(f[1]); ok {
+		q.hosts, q.target = []string{normalHost(host)}, path
+	}
+	h.state = h1Answer
+	_, err = h.admit(q, pending{})
+	return true, err
+}
+
+// notHTTP: an answer without a header, up to the end.
+func (h *http1) notHTTP() error {
+	h.answered()
+	h.pop()
+	text := bytes.Clone(h.buf)
+	h.buf, h.lines = h.buf[:0], 0
+	var err error
+	h.sink, err = h.conn.newContent(h.now.responses, h.now.hit, true, nil)
+	switch h.state = h1Rest; {
+	case err != nil:
+		return err
+	case h.sink == nil:
+		h.conn.end(h.side)
+		return nil
+	}
+	return h.sink.write(text)
+}
+
+// answered takes the request that is answered.
+func (h *http1) answered() {
+	c := h.conn
+	if len(c.waits) == 0 { // nobody knows what it answers: all words count
+		h.now = pending{responses: c.policy.inResponses}
+		return
+	}
+	h.now = c.waits[0]
+}
+
+func (h *http1) pop() {
+	if c := h.conn; len(c.waits) > 0 {
+		c.give(c.waits[0].cost)
+		c.waits = append(c.waits[:0], c.waits[1:]...)
+	}
+}
+
+// admit judges a request, and lets it wait for its answer.
+func (h *http1) admit(q *request, p pending) (requests []int, err error) {
+	c := h.conn
+	requests, responses, rule, hit := c.policy.judge(q)
+	if rule != nil {
+		return nil, c.block(rule, hit, 0)
+	}
+	if len(c.waits) == maxWaiting {
+		return nil, malformed("more than %d requests without an answer", maxWaiting)
+	}
+	p.hit, p.responses = hit, responses
+	if p.cost = 512 + 8*len(responses); !c.take(p.cost) {
+		return nil, c.full()
+	}
+	c.waits = append(c.waits, p)
+	h.now = p
+	return requests, nil
+}
+
+// field of a header.
+type field struct{ name, value string }
+
+// fields reads a header's lines behind the first one. Names are in lower case. A folded line is part of the value before it.
+func (h *http1) fields(text string) (first string, fields []field, err error) {
+	first, text, _ = strings.Cut(strings.TrimLeft(text, "\r\n"), "\n")
+	first = strings.TrimSuffix(first, "\r")
+	if i := strings.IndexAny(first, "\r\x00"); i >= 0 {
+		return "", nil, malformed("first line %s", quoted(first))
+	}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
+		if line == "" {
+			break
+		}
+		if strings.ContainsAny(line, "\r\x00") {
+			return "", nil, malformed("header line %s", quoted(line))
+		}
+		if line[0] == ' ' || line[0] == '\t' {
+			if len(fields) == 0 {
+				return "", nil, malformed("folded first header line")
+			}
+			f := &fields[len(fields)-1]
+			f.value = strings.TrimSpace(f.value + " " + strings.TrimSpace(line))
+			continue
+		}
+		name, value, ok := strings.Cut(line, ":")
+		if !ok || name == "" || strings.ContainsFunc(name, func(r rune) bool { return r >= 0x80 || !isToken(byte(r)) }) {
+			if h.side == Client || strings.Contains(strings.ToLower(name), "content-") || strings.Contains(strings.ToLower(name), "transfer-") {
+				return "", nil, malformed("header line %s", quoted(line))
+			}
+			continue // browsers pass it over, too
+		}
+		fields = append(fields, field{strings.ToLower(name), strings.TrimSpace(value)})
+	}
+	return first, fields, nil
+}
+
+// framing is how a message's end is known.
+type framing struct {
+	chunked bool
+	coded   []string // as transferred, and before that as content
+	length  uint64
+	known   bool // it has a length
+	given   bool // TE is there, without chunked at the end
+}
+
+func frame(fields []field, version string) (f framing, err error) {
+	var transfer, content []string
+	for _, x := range fields {
+		switch x.name {
+		case "content-length":
+			for v := range strings.SplitSeq(x.value, ",") {
+				v = strings.TrimSpace(v)
+				n, err := strconv.ParseUint(v, 10, 63)
+				if err != nil || strings.HasPrefix(v, "+") || f.known && n != f.length {
+					return f, malformed("Content-Length %s", quoted(x.value))
+				}
+				f.length, f.known = n, true
+			}
+		case "transfer-encoding":
+			f.given = true
+			for v := range strings.SplitSeq(x.value, ",") {
+				transfer = append(transfer, strings.ToLower(strings.TrimSpace(v)))
+			}
+		case "content-encoding":
+			content = append(content, strings.Split(x.value, ",")...)
+		}
+	}
+	if f.given {
+		if f.known || version != "HTTP/1.1" {
+			return f, malformed("Transfer-Encoding beside Content-Length, or in %s", quoted(version))
+		}
+		if i := slices.Index(transfer, "chunked"); i >= 0 {
+			if i != len(transfer)-1 {
+				return f, malformed("Transfer-Encoding %s", quoted(strings.Join(transfer, ", ")))
+			}
+			f.chunked = true
+			transfer = transfer[:i]
+		}
+		for _, t := range transfer {
+			if t != "gzip" && t != "x-gzip" && t != "deflate" && t != "identity" {
+				return f, malformed("Transfer-Encoding %s", quoted(t))
+			}
+		}
+	}
+	f.coded = append(content, transfer...)
+	return f, nil
+}
+
+func values(fields []field, name string) (out []string) {
+	for _, f := range fields {
+		if f.name == name {
+			out = append(out, f.value)
+		}
+	}
+	return out
+}
+
+// absolute splits a URI as requests to proxies have it.
+func absolute(target string) (host, path string, ok bool) {
+	scheme, rest, ok := strings.Cut(target, "://")
+	if !ok || scheme == "" || strings.ContainsFunc(scheme, func(r rune) bool { return r >= 0x80 || !isToken(byte(r)) }) {
+		return "", "", false
+	}
+	i := strings.IndexAny(rest, "/?#\\")
+	if i < 0 {
+		return rest, "/", true
+	}
+	if rest[i] != '/' {
+		return rest[:i], "/" + rest[i:], true
+	}
+	return rest[:i], rest[i:], true
+}
+
+func (h *http1) request(text string) error {
+	first, fields, err := h.fields(text)
+	if err != nil {
+		return err
+	}
+	f := splitSpaces(first)
+	version := strings.ToUpper(f[len(f)-1])
+	q := &request{method: f[0], target: f[1]}
+	for _, v := range values(fields, "host") {
+		q.hosts = append(q.hosts, normalHost(v))
+	}
+	connect := strings.EqualFold(q.method, "CONNECT")
+	if connect {
+		q.hosts = append([]string{normalHost(q.target)}, q.hosts...)
+	} else if host, path, ok := absolute(q.target); ok {
+		q.hosts, q.target = append([]string{normalHost(host)}, q.hosts...), path
+	}
+	if len(q.hosts) == 0 {
+		q.hosts = []string{normalHost(h.conn.server.String())}
+	}
+	body, err := frame(fields, version)
+	if err != nil {
+		return err
+	}
+	if body.given && !body.chunked {
+		return malformed("request with Transfer-Encoding, but not chunked")
+	}
+	p := pending{head: strings.EqualFold(q.method, "HEAD"), connect: connect, upgrade: len(values(fields, "upgrade")) > 0}
+	requests, err := h.admit(q, p)
+	if err != nil {
+		return err
+	}
+	if connect {
+		h.state = h1Answer
+		return nil
+	}
+	if h.sink, err = h.conn.newContent(requests, h.now.hit, false, body.coded); err != nil {
+		return err
+	}
+	return h.body(body, false)
+}
+
+// body begins a message's content.
+func (h *http1) body(f framing, untilEnd bool) error {
+	switch {
+	case f.chunked:
+		h.state = h1ChunkSize
+	case f.known && f.length > 0 && h.sink == nil: // not looked at
+		h.conn.skip[h.side] = f.length
+		return h.ended()
+	case f.known && f.length > 0:
+		h.state, h.remain = h1Fixed, f.length
+	case !f.known && untilEnd && h.sink == nil:
+		h.conn.end(h.side)
+	case !f.known && untilEnd:
+		h.state = h1Rest
+	default:
+		return h.ended()
+	}
+	return nil
+}
+
+// ended is what follows a whole message.
+func (h *http1) ended() error {
+	closeSink(h.sink)
+	h.sink = nil
+	h.state = h1Head
+	if h.side == Client && h.now.upgrade {
+		h.state = h1Answer
+	}
+	return nil
+}
+
+func (h *http1) response(text string) error {
+	first, fields, err := h.fields(text)
+	if err != nil {
+		return err
+	}
+	c := h.conn
+	h.answered()
+	f := strings.Fields(first)
+	status := 0
+	if len(f) >= 2 && len(f[1]) == 3 {
+		status, _ = strconv.Atoi(f[1])
+	}
+	if status < 100 {
+		return malformed("status line %s", quoted(first))
+	}
+	client, waiting := c.sides[Client].(*http1)
+	waiting = waiting && client.state == h1Answer
+	switch {
+	case status == 101:
+		if !h.now.upgrade || !waiting || len(c.waits) != 1 {
+			return malformed("another protocol, for which nobody asked")
+		}
+		for _, v := range values(fields, "upgrade") {
+			if strings.EqualFold(v, "h2c") {
+				return c.upgradeHTTP2(h.now)
+			}
+		}
+		c.endAll()
+		return nil
+	case status < 200:
+		return nil // another one follows
+	case status < 300 && h.now.connect:
+		h.pop()
+		if c.layers++; c.layers > maxTunnels {
+			return malformed("more than %d tunnels in each other", maxTunnels)
+		}
+		c.detect()
+		return nil
+	}
+	h.pop()
+	if waiting && (h.now.connect || h.now.upgrade) {
+		client.state = h1Head
+	}
+	if h.now.head || status == 204 || status == 304 {
+		return h.ended()
+	}
+	body, err := frame(fields, strings.ToUpper(f[0]))
+	if err != nil {
+		return err
+	}
+	if h.sink, err = c.newContent(h.now.responses, h.now.hit, true, body.coded); err != nil {
+		return err
+	}
+	return h.body(body, true)
+}
+
+// chunkLine reads the line with a chunk's length, or the one that ends a chunk.
+func (h *http1) chunkLine(data []byte) (int, error) {
+	n := len(data)
+	if i := bytes.IndexByte(data, '\n'); i >= 0 {
+		n = i + 1
+	}
+	if err := h.keep(data[:n], maxLine); err != nil {
+		return n, err
+	}
+	if h.buf[len(h.buf)-1] != '\n' {
+		return n, nil
+	}
+	line, ok := strings.CutSuffix(string(h.buf), "\r\n")
+	h.buf = h.buf[:0]
+	if !ok || strings.ContainsAny(line, "\r\n\x00") {
+		return n, malformed("line of a chunk")
+	}
+	if h.state == h1ChunkEnd {
+		if line != "" {
+			return n, malformed("chunk longer than it says")
+		}
+		h.state = h1ChunkSize
+		return n, nil
+	}
+	digits, _, _ := strings.Cut(line, ";")
+	digits = strings.TrimRight(digits, " \t")
+	size, err := strconv.ParseUint(digits, 16, 63)
+	if err != nil || size > maxChunk || strings.ContainsAny(digits, "+_") {
+		return n, malformed("length of a chunk %s", quoted(line))
+	}
+	switch h.remain = size; {
+	case size == 0:
+		h.state = h1Trailer
+	case h.sink == nil: // not looked at
+		h.conn.skip[h.side] = size
+		h.state = h1ChunkEnd
+	default:
+		h.state = h1Chunk
+	}
+	return n, nil
+}

@@ -1,0 +1,397 @@
+package inspect
+
+import (
+	"fmt"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/idna"
+)
+
+// Action of a rule.
+type Action string
+
+// Actions.
+const (
+	Forbid Action = "403"   // a page for the client where HTTP allows it now, else as Reset
+	Reset  Action = "reset" // both ends
+	Alert  Action = "alert" // an event; the traffic passes
+)
+
+// Rule forbids what meets all of its conditions.
+type Rule struct {
+	Name      string   `json:"name"`
+	Hosts     []string `json:"hosts"`
+	Paths     []string `json:"paths"`
+	Methods   []string `json:"methods"`
+	Words     []string `json:"words"`
+	Direction string   `json:"direction"` // where words are looked for: request, response, or both (default)
+	Action    Action   `json:"action"`    // default 403
+	Page      string   `json:"page"`      // text of the page
+}
+
+// Limits of rules. A page and its header fit into one packet of IPv6's least MTU.
+const (
+	maxRules   = 1000
+	maxEntries = 1000 // of one list
+	maxPage    = 900
+)
+
+// Policy is rules, ready to judge. It is never changed.
+type Policy struct {
+	Options
+	rules       []Rule
+	words       *words
+	inRequests  []int // rules with words to look for there
+	inResponses []int
+	named       bool // a rule forbids hosts in TLS
+}
+
+// Options of a policy.
+type Options struct {
+	NoName      Action    // TLS without a server's name, where a rule forbids hosts: Reset, or "" to pass it
+	Encrypted   Action    // TLS with an encrypted name: Reset, or "" to judge the outer name
+	Unknown     Action    // neither HTTP nor TLS: Reset, or ""
+	Undecodable Action    // content that cannot be decoded, where words are looked for: Reset, or ""
+	MaxHeader   int       // bytes of a message's header
+	MaxInflated int       // bytes that one message's content may have when decoded
+	Alert       func(Hit) // called for rules of the action Alert
+}
+
+// NewPolicy checks rules.
+func NewPolicy(rules []Rule, o Options) (*Policy, error) {
+	if len(rules) > maxRules {
+		return nil, fmt.Errorf("rules: %d, more than %d", len(rules), maxRules)
+	}
+	if o.MaxHeader == 0 {
+		o.MaxHeader = 64 << 10
+	}
+	if o.MaxInflated == 0 {
+		o.MaxInflated = 16 << 20
+	}
+	p := &Policy{Options: o, rules: slices.Clone(rules)}
+	list := map[int][]string{}
+	names := map[string]bool{}
+	for i := range p.rules {
+		r := &p.rules[i]
+		if err := r.check(); err != nil {
+			return nil, fmt.Errorf("rules[%d] %q: %w", i, r.Name, err)
+		}
+		if names[r.Name] {
+			return nil, fmt.Errorf("rules[%d]: a second rule %q", i, r.Name)
+		}
+		names[r.Name] = true
+		if len(r.Words) > 0 {
+			list[i] = r.Words
+			if r.Direction != "response" {
+				p.inRequests = append(p.inRequests, i)
+			}
+			if r.Direction != "request" {
+				p.inResponses = append(p.inResponses, i)
+			}
+		}
+		p.named = p.named || r.onlyHosts()
+	}
+	var err error
+	p.words, err = newWords(list)
+	return p, err
+}
+
+// NamesHosts tells whether a rule forbids hosts whatever is asked of them, so that their names count in TLS, too.
+func (p *Policy) NamesHosts() bool { return p.named }
+
+func (r *Rule) onlyHosts() bool {
+	return len(r.Hosts) > 0 && len(r.Paths)+len(r.Methods)+len(r.Words) == 0
+}
+
+func (r *Rule) check() error {
+	if r.Name == "" || len(r.Name) > 64 {
+		return fmt.Errorf("name: want 1 to 64 bytes")
+	}
+	if len(r.Hosts)+len(r.Paths)+len(r.Methods)+len(r.Words) == 0 {
+		return fmt.Errorf("want at least one of hosts, paths, methods, words")
+	}
+	for name, l := range map[string][]string{"hosts": r.Hosts, "paths": r.Paths, "methods": r.Methods, "words": r.Words} {
+		if len(l) > maxEntries {
+			return fmt.Errorf("%s: %d, more than %d", name, len(l), maxEntries)
+		}
+		for _, e := range l {
+			if e == "" || len(e) > 256 {
+				return fmt.Errorf("%s: %q: want 1 to 256 bytes", name, e)
+			}
+		}
+	}
+	r.Hosts, r.Paths, r.Methods = slices.Clone(r.Hosts), slices.Clone(r.Paths), slices.Clone(r.Methods)
+	for i, h := range r.Hosts {
+		name, wild := strings.CutPrefix(h, "*.")
+		host := normalHost(name)
+		if strings.Contains(host, "*") && host != "*" {
+			return fmt.Errorf("hosts: %q: * stands only at the begin, as in *.example.com", h)
+		}
+		if ascii, err := idna.Lookup.ToASCII(host); err == nil {
+			host = ascii
+		} else if _, err := netip.ParseAddr(host); err != nil && host != "*" {
+			return fmt.Errorf("hosts: %q: want a name, *.name (names below it), an address, or *", h)
+		}
+		if wild {
+			host = "*." + host
+		}
+		r.Hosts[i] = host
+	}
+	for i, p := range r.Paths {
+		if !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "*") {
+			return fmt.Errorf("paths: %q: want / or * at the begin", p)
+		}
+		r.Paths[i] = strings.ToLower(p)
+	}
+	for i, m := range r.Methods {
+		r.Methods[i] = strings.ToUpper(m)
+	}
+	switch r.Direction {
+	case "":
+		r.Direction = "both"
+	case "both", "request", "response":
+	default:
+		return fmt.Errorf("direction %q: want request, response or both", r.Direction)
+	}
+	switch r.Action {
+	case "":
+		r.Action = Forbid
+	case Forbid, Reset, Alert:
+	default:
+		return fmt.Errorf("action %q: want 403, reset or alert", r.Action)
+	}
+	if len(r.Page) > maxPage {
+		return fmt.Errorf("page: %d bytes, more than %d", len(r.Page), maxPage)
+	}
+	return nil
+}
+
+// normalHost is a host as it is compared: lower case, without user, port and final dot.
+func normalHost(h string) string {
+	h = strings.Trim(h, " \t")
+	if i := strings.LastIndexByte(h, '@'); i >= 0 {
+		h = h[i+1:]
+	}
+	if strings.Contains(h, "%") {
+		h = string((&unescape{}).add(nil, []byte(h)))
+	}
+	if rest, ok := strings.CutPrefix(h, "["); ok {
+		h, _, _ = strings.Cut(rest, "]")
+	} else if strings.Count(h, ":") == 1 {
+		h, _, _ = strings.Cut(h, ":")
+	}
+	h = strings.TrimRight(strings.ToLower(h), ".")
+	if a, err := netip.ParseAddr(h); err == nil {
+		return a.Unmap().String()
+	}
+	for i := range len(h) {
+		if h[i] >= 0x80 {
+			if ascii, err := idna.Lookup.ToASCII(h); err == nil {
+				return ascii
+			}
+			break
+		}
+	}
+	return h
+}
+
+func hostFits(pattern, host string) bool {
+	if pattern == "*" || pattern == host {
+		return true
+	}
+	name, wild := strings.CutPrefix(pattern, "*")
+	return wild && strings.HasSuffix(host, name)
+}
+
+// globFits: * stands for any bytes.
+func globFits(pattern, s string) bool {
+	head, rest, star := strings.Cut(pattern, "*")
+	if !star {
+		return pattern == s
+	}
+	if !strings.HasPrefix(s, head) {
+		return false
+	}
+	s = s[len(head):]
+	for {
+		var part string
+		part, rest, star = strings.Cut(rest, "*")
+		if !star {
+			return strings.HasSuffix(s, part)
+		}
+		i := strings.Index(s, part)
+		if i < 0 {
+			return false
+		}
+		s = s[i+len(part):]
+	}
+}
+
+// request is what rules see of a request.
+type request struct {
+	method string
+	hosts  []string // as compared: all that it names
+	target string   // path and query as sent
+	views  []string // of the path, as a server may read it
+	query  string
+}
+
+// read makes the views of the target: escapes read once and twice, backslashes, empty and dotted segments and parameters as servers read them.
+func (r *request) read() {
+	p, query, _ := strings.Cut(r.target, "?")
+	p, _, _ = strings.Cut(p, "#")
+	r.query = strings.ToLower(string((&unescape{}).add(nil, []byte(query))))
+	raw := []byte(strings.ReplaceAll(p, "+", "%2b"))
+	for range 2 {
+		raw = (&unescape{}).add(nil, raw)
+		v := strings.ToLower(strings.ReplaceAll(string(raw), `\`, "/"))
+		r.view(v)
+		if cut := segments(v); cut != v {
+			r.view(cut)
+		}
+		if i := strings.IndexByte(v, 0); i >= 0 {
+			r.view(v[:i])
+		}
+		raw = []byte(strings.ReplaceAll(string(raw), "+", "%2b"))
+	}
+}
+
+func (r *request) view(v string) {
+	clean := path.Clean("/" + v)
+	if strings.HasSuffix(v, "/") && clean != "/" {
+		clean += "/"
+	}
+	if !slices.Contains(r.views, clean) {
+		r.views = append(r.views, clean)
+	}
+}
+
+// segments of a path without their parameters (;...).
+func segments(p string) string {
+	if !strings.Contains(p, ";") {
+		return p
+	}
+	parts := strings.Split(p, "/")
+	for i := range parts {
+		parts[i], _, _ = strings.Cut(parts[i], ";")
+	}
+	return strings.Join(parts, "/")
+}
+
+// conditions tells whether a request meets all of a rule but its words.
+func (r *Rule) conditions(q *request) bool {
+	if len(r.Methods) > 0 && !slices.Contains(r.Methods, strings.ToUpper(q.method)) {
+		return false
+	}
+	if len(r.Hosts) > 0 && !slices.ContainsFunc(r.Hosts, func(p string) bool {
+		return slices.ContainsFunc(q.hosts, func(h string) bool { return hostFits(p, h) })
+	}) {
+		return false
+	}
+	return len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, func(p string) bool {
+		return slices.ContainsFunc(q.views, func(v string) bool {
+			if strings.Contains(p, "?") {
+				v += "?" + q.query
+			}
+			return globFits(p, v)
+		})
+	})
+}
+
+// Hit is what a rule met.
+type Hit struct {
+	Rule   string // its name; "" for what is no rule's
+	Why    string // a word, where it was, or what cannot be read
+	Method string
+	Host   string
+	Path   string
+}
+
+// Block ends a connection.
+type Block struct {
+	Hit
+	Page []byte // bytes to send to the client after what the server has sent; nil: reset both ends
+	Full bool   // memory is full: nothing was found
+}
+
+func (b *Block) Error() string { return b.Why }
+
+// judge a request. It returns the rules with words whose other conditions it meets.
+func (p *Policy) judge(q *request) (requests, responses []int, hit *Rule, h Hit) {
+	q.read()
+	h = Hit{Method: short(q.method), Path: short(q.target)}
+	if len(q.hosts) > 0 {
+		h.Host = short(q.hosts[0])
+	}
+	for i := range p.rules {
+		r := &p.rules[i]
+		if len(r.Words) > 0 || !r.conditions(q) {
+			continue
+		}
+		h.Rule, h.Why = r.Name, "request"
+		if r.Action != Alert {
+			return nil, nil, r, h
+		}
+		p.alert(h)
+	}
+	h.Rule, h.Why = "", ""
+	requests, responses = p.fitting(p.inRequests, q), p.fitting(p.inResponses, q)
+	for _, i := range requests {
+		r := &p.rules[i]
+		if !p.inTarget(i, q) {
+			continue
+		}
+		h.Rule, h.Why = r.Name, "word in the address"
+		if r.Action != Alert {
+			return nil, nil, r, h
+		}
+		p.alert(h)
+	}
+	h.Rule, h.Why = "", ""
+	return requests, responses, nil, h
+}
+
+// short is a text to keep.
+func short(s string) string { return strings.Clone(s[:min(len(s), 128)]) }
+
+func (p *Policy) alert(h Hit) {
+	if p.Alert != nil {
+		p.Alert(h)
+	}
+}
+
+func (p *Policy) fitting(of []int, q *request) (fit []int) {
+	for _, i := range of {
+		if p.rules[i].conditions(q) {
+			fit = append(fit, i)
+		}
+	}
+	return fit
+}
+
+func (p *Policy) inTarget(rule int, q *request) bool {
+	for _, text := range append([]string{q.target, string((&unescape{}).add(nil, []byte(q.target)))}, append(q.views, q.hosts...)...) {
+		if _, on := p.words.scan(0, []byte(text), func(rules []int) bool { return !slices.Contains(rules, rule) }); !on {
+			return true
+		}
+	}
+	return false
+}
+
+// judgeName of a TLS server.
+func (p *Policy) judgeName(host string) (*Rule, Hit) {
+	q := request{hosts: []string{normalHost(host)}}
+	for i := range p.rules {
+		if r := &p.rules[i]; r.onlyHosts() && r.conditions(&q) {
+			h := Hit{Rule: r.Name, Why: "TLS server name", Host: short(q.hosts[0])}
+			if r.Action != Alert {
+				return r, h
+			}
+			p.alert(h)
+		}
+	}
+	return nil, Hit{}
+}

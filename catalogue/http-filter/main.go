@@ -1,0 +1,111 @@
+// Command http-filter is a network function: it follows the TCP connections between its ports in and out and ends those in which HTTP or TLS names what its
+// rules forbid. It forwards packets as they came, and is no proxy. See README.md for the rules and for what it does not see.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"weir.dev/weir/catalogue/nf"
+)
+
+func main() {
+	file := flag.String("config", nf.ConfigFile, "configuration file; read again when it changes and on SIGHUP")
+	probe := flag.String("probe", nf.ProbeFile, "file with the addresses of the probe frames that pass; none pass without it")
+	in := flag.String("in", "in", "port of the clients")
+	out := flag.String("out", "out", "port of the servers")
+	events := flag.String("events", nf.EventsFile, "socket to raise events at, if it exists")
+	flag.Parse()
+	debug.SetGCPercent(50)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	log := slog.New(slog.NewTextHandler(os.Stdout, nil))
+	p := &program{path: *file, log: log, events: nf.Events(*events), blocked: nf.Packed{Events: nf.Events(*events), Reason: "Blocked"}}
+	if err := p.run(ctx, nf.Options{In: *in, Out: *out, Probe: *probe}); err != nil {
+		log.Error("http-filter ends", "error", err)
+		os.Exit(1)
+	}
+}
+
+type program struct {
+	path    string
+	log     *slog.Logger
+	events  nf.Events
+	blocked nf.Packed
+	frames  *nf.Frames
+	filter  *filter
+	seen    nf.Mark // of the configuration in force or refused
+}
+
+// run filters until ctx ends. Nothing passes before the rules are in force.
+func (p *program) run(ctx context.Context, o nf.Options) error {
+	told := nf.Listen()
+	defer told.Stop()
+	cfg, err := p.load()
+	if err != nil {
+		return err
+	}
+	p.filter, err = newFilter(cfg, func(d nf.Dir, f nf.Frame) { p.frames.Send(d, f) }, p.blocked.Add, time.Now())
+	if err != nil {
+		return fmt.Errorf("configuration %s: %w", p.path, err)
+	}
+	o.Handle, o.Tick = p.filter.frame, p.filter.tick
+	if p.frames, err = nf.OpenFrames(o); err != nil {
+		return err
+	}
+	defer p.frames.Close()
+	p.inForce(cfg)
+	return p.frames.Serve(ctx, told, nf.Work{
+		Changed: func() bool { return nf.MarkOf(p.path) != p.seen },
+		Reload:  p.reload,
+		Report:  p.report,
+		Look:    func(ctx context.Context) { p.blocked.Raise(ctx, p.log) },
+	})
+}
+
+func (p *program) load() (config, error) {
+	p.seen = nf.MarkOf(p.path)
+	raw, err := nf.ReadConfig(p.path)
+	if err != nil {
+		return config{}, err
+	}
+	cfg, err := parseConfig(raw)
+	if err != nil {
+		return config{}, fmt.Errorf("configuration %s: %w", p.path, err)
+	}
+	return cfg, nil
+}
+
+func (p *program) inForce(cfg config) {
+	p.log.Info("rules in force", "rules", len(cfg.Rules), "midstream", cfg.Midstream, "full", cfg.Full)
+}
+
+// reload keeps what is in force when the new configuration is no good.
+func (p *program) reload(ctx context.Context) {
+	cfg, err := p.load()
+	if err == nil {
+		p.frames.Do(func() { err = p.filter.configure(cfg) })
+	}
+	if err != nil {
+		p.log.Error("configuration refused, the old rules stay in force", "error", err)
+		p.events.Raise(ctx, p.log, "error", "ConfigRefused", err.Error()+"; the old rules stay in force")
+		return
+	}
+	p.inForce(cfg)
+}
+
+// report logs the counters.
+func (p *program) report() {
+	p.frames.Do(func() {
+		c, n := p.filter.count, p.frames.Counters()
+		p.log.Info("counters", "connections", c.Connections, "open", len(p.filter.flows), "memory", p.filter.budget.Used, "blocked", c.Blocked, "refused", c.Refused, "midstream", c.Midstream,
+			"fragments", c.Fragments, "malformed", c.Malformed, "quic", c.QUIC, "segments dropped", c.Dropped, "frames", n.Sent[nf.Up]+n.Sent[nf.Down], "missed", n.Missed[nf.Up]+n.Missed[nf.Down])
+	})
+}
