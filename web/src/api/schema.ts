@@ -439,6 +439,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/graph": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** what steers which traffic where, and what it runs on, as nodes and edges */
+        get: operations["graph"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/hosts": {
         parameters: {
             query?: never;
@@ -658,6 +675,23 @@ export interface paths {
         };
         /** the ports that a policy's packets really meet, with live counters */
         get: operations["path"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/rates": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** packets and bits a second at all hosts' ports and rules and of all functions, or with watch each second as server-sent events */
+        get: operations["rates"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1256,6 +1290,21 @@ export interface components {
             /** Format: int64 */
             tap?: number;
         };
+        FunctionRates: {
+            /** Format: double */
+            dropped_per_s: number;
+            healthy: boolean;
+            host?: string;
+            image?: string;
+            in: components["schemas"]["Rate"];
+            name: string;
+            out: components["schemas"]["Rate"];
+            /** Format: int64 */
+            restarts: number;
+            /** Format: int64 */
+            rtt_ns?: number;
+            state?: string;
+        };
         FunctionSecret: {
             name: string;
             value: string;
@@ -1307,6 +1356,30 @@ export interface components {
             runtime_note?: string;
             /** Format: date-time */
             started?: string;
+            state?: string;
+        };
+        Graph: {
+            edges: components["schemas"]["GraphEdge"][] | null;
+            nodes: components["schemas"]["GraphNode"][] | null;
+        };
+        GraphEdge: {
+            both?: boolean;
+            chain?: string;
+            detail?: string;
+            from: string;
+            kind: string;
+            policies?: string[] | null;
+            ready: boolean;
+            to: string;
+        };
+        GraphNode: {
+            detail?: string;
+            id: string;
+            kind: string;
+            message?: string;
+            name: string;
+            on?: string;
+            ready: boolean;
             state?: string;
         };
         Health: {
@@ -1373,6 +1446,12 @@ export interface components {
             unread?: string;
             /** Format: int32 */
             vlan?: number;
+        };
+        HostRates: {
+            host: string;
+            message?: string;
+            /** Format: int64 */
+            period_ns?: number;
         };
         HostRule: {
             action: components["schemas"]["HostAction"];
@@ -1598,6 +1677,19 @@ export interface components {
             state?: "" | "up" | "down";
             tx: components["schemas"]["Counter"];
         };
+        PortRates: {
+            /** Format: double */
+            dropped_per_s: number;
+            /** Format: int64 */
+            dropped_total: number;
+            host: string;
+            link?: string;
+            name: string;
+            rx: components["schemas"]["Rate"];
+            /** @enum {string} */
+            state?: "" | "up" | "down";
+            tx: components["schemas"]["Rate"];
+        };
         PortSecurity: {
             addresses?: string[] | null;
             dhcp_server?: boolean;
@@ -1624,11 +1716,33 @@ export interface components {
             title: string;
             type?: string;
         };
+        Rate: {
+            /** Format: double */
+            bits_per_s: number;
+            /** Format: double */
+            packets_per_s: number;
+        };
+        Rates: {
+            functions: components["schemas"]["FunctionRates"][] | null;
+            hosts: components["schemas"]["HostRates"][] | null;
+            ports: components["schemas"]["PortRates"][] | null;
+            rules: components["schemas"]["RuleRates"][] | null;
+            /** Format: date-time */
+            time: string;
+        };
         RuleCounters: {
             chain?: string;
             cookie: string;
             hits: components["schemas"]["Counter"];
             note: string;
+            policy?: string;
+        };
+        RuleRates: {
+            chain?: string;
+            cookie: string;
+            hits: components["schemas"]["Rate"];
+            host: string;
+            note?: string;
             policy?: string;
         };
         Secret: {
@@ -5662,6 +5776,71 @@ export interface operations {
             };
         };
     };
+    graph: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Graph"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+        };
+    };
     "list-hosts": {
         parameters: {
             query?: {
@@ -7576,6 +7755,74 @@ export interface operations {
             };
             /** @description Not Found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+        };
+    };
+    rates: {
+        parameters: {
+            query?: {
+                /** @description stream changes as server-sent events */
+                watch?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Rates"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
                 headers: {
                     [name: string]: unknown;
                 };

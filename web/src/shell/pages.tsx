@@ -1,5 +1,5 @@
 // The pages: their addresses, names, and keys. A page's code is loaded when it is opened.
-import { IconAlarm, IconBox, IconFileCode, IconHome, IconServer } from "@tabler/icons-react";
+import { IconAlarm, IconBox, IconFileCode, IconHome, IconServer, IconTopologyStar3 } from "@tabler/icons-react";
 import { lazy, type ComponentType } from "react";
 
 export interface Page {
@@ -15,6 +15,7 @@ export interface Page {
 
 export const pages: Page[] = [
   { path: "/", title: "Overview", icon: IconHome, key: "o", Element: lazy(() => import("../pages/Overview")) },
+  { path: "/topology", title: "Topology", icon: IconTopologyStar3, group: "Network", key: "t", Element: lazy(() => import("../pages/topology/Topology")) },
   { path: "/functions", title: "Functions", icon: IconBox, group: "Network", key: "f", Element: lazy(() => import("../pages/functions/List")) },
   { path: "/hosts", title: "Hosts", icon: IconServer, group: "Machines", key: "h", Element: lazy(() => import("../pages/hosts/List")) },
   { path: "/events", title: "Events", icon: IconAlarm, group: "Look", key: "e", Element: lazy(() => import("../pages/Events")) },
