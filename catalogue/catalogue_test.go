@@ -258,6 +258,23 @@ func TestFunctionsInContainers(t *testing.T) {
 		}
 		w.stop(t, id)
 	})
+	t.Run("nat", func(t *testing.T) {
+		r := rig.New(t, false)
+		id := w.run(t, "nat", r.Netns, `{"pool": ["10.77.0.100"]}`)
+		rig.Eventually(t, "frames pass", func() bool {
+			r.Client.Send(rig.Probe(0))
+			return r.Server.Receive(20*time.Millisecond) != nil
+		})
+		r.Server.Echo("10.77.0.2:80")
+		ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+		defer cancel()
+		c, err := r.Client.Dial(ctx, "tcp4", "10.77.0.2:80") // the server finds the pool, which nobody else has
+		if err != nil {
+			t.Fatalf("%v; log:\n%s", err, w.log(t, id))
+		}
+		c.Close()
+		w.stop(t, id)
+	})
 	t.Run("monitor", func(t *testing.T) {
 		r := rig.New(t, true)
 		id := w.run(t, "monitor", r.Netns, "")

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"net/netip"
+	"time"
+
+	"weir.dev/weir/catalogue/nf"
+)
+
+const icmp = 1
+
+// tags are the VLANs that a frame is in; what is in one is nothing to another.
+type tags = [2]uint16
+
+// Both sides of a session. The port of an echo request is its identifier, and 0 at the remote end.
+type (
+	inner struct { // as clients see it
+		proto          uint8
+		tags           tags
+		client, remote netip.AddrPort
+	}
+	outer struct { // as it is at out
+		proto        uint8
+		tags         tags
+		pool, remote netip.AddrPort
+	}
+	place struct { // one end of them
+		proto uint8
+		tags  tags
+		at    netip.AddrPort
+	}
+	station struct {
+		tags tags
+		addr netip.Addr
+	}
+)
+
+// session is what passes between a client and a remote end.
+type session struct {
+	inner inner
+	pool  netip.AddrPort
+	mac   [6]byte // of the client
+	seen  time.Time
+	heard [2]bool // by direction
+	ended [2]bool // by FIN
+	reset bool
+}
+
+func (s *session) outer() outer {
+	return outer{s.inner.proto, s.inner.tags, s.pool, s.inner.remote}
+}
+
+// mapping is the place in the pool that a client's place has, towards everybody (RFC 4787, REQ-1).
+type mapping struct {
+	pool     netip.AddrPort
+	sessions int
+}
+
+// Bounds and times. Those of silence are the least that RFC 4787, 5382 and 5508 allow.
+const (
+	maxSessions = 1 << 16
+	maxTries    = 256 // ports that are tried before there is none
+	firstPort   = 1024
+
+	silentUDP         = 2 * time.Minute
+	silentDNS         = 10 * time.Second // to port 53
+	silentICMP        = time.Minute
+	silentOpening     = 4 * time.Minute
+	silentEstablished = 2*time.Hour + 4*time.Minute
+	silentClosed      = 10 * time.Second
+)
+
+// table of sessions.
+type table struct {
+	cfg     *config
+	inner   map[inner]*session
+	outer   map[outer]*session
+	mapped  map[place]*mapping // by the client's place
+	taken   map[place]bool     // of the pool
+	clients map[station]int    // sessions
+	forward map[place]netip.AddrPort
+	back    map[place]netip.AddrPort // of forwards, by the client's place; without tags
+	full    uint64                   // sessions for which there was no room
+}
+
+func newTable(cfg *config) *table {
+	t := &table{cfg: cfg, inner: map[inner]*session{}, outer: map[outer]*session{}, mapped: map[place]*mapping{}, taken: map[place]bool{}, clients: map[station]int{},
+		forward: map[place]netip.AddrPort{}, back: map[place]netip.AddrPort{}}
+	for _, f := range cfg.Forward {
+		at := netip.AddrPortFrom(f.Address, f.Port)
+		t.forward[place{proto: protocols[f.Protocol], at: at}] = f.To
+		if to := (place{proto: protocols[f.Protocol], at: f.To}); !t.back[to].IsValid() {
+			t.back[to] = at
+		}
+	}
+	return t
+}
+
+// up is the session of a packet from a client, made if there is none. nil: there is no room.
+func (t *table) up(k inner, now time.Time) *session {
+	if s := t.inner[k]; s != nil {
+		return s
+	}
+	if !t.room(k) {
+		return nil
+	}
+	client := place{k.proto, k.tags, k.client}
+	pool := t.back[place{proto: k.proto, at: k.client}]
+	if m := t.mapped[client]; m != nil {
+		pool = m.pool
+	} else if !pool.IsValid() {
+		if pool = t.allocate(client); !pool.IsValid() {
+			t.full++
+			return nil
+		}
+	}
+	return t.add(&session{inner: k, pool: pool, seen: now})
+}
+
+// down is the session of a packet to the pool, made if its port is forwarded. nil: there is none.
+func (t *table) down(k outer, now time.Time) *session {
+	if s := t.outer[k]; s != nil {
+		return s
+	}
+	to, ok := t.forward[place{proto: k.proto, at: k.pool}]
+	if !ok {
+		return nil
+	}
+	in := inner{k.proto, k.tags, to, k.remote}
+	if t.inner[in] != nil || !t.room(in) { // two ports of the pool lead to one of the client, and the remote end uses both from one
+		return nil
+	}
+	return t.add(&session{inner: in, pool: k.pool, seen: now})
+}
+
+func (t *table) room(k inner) bool {
+	if len(t.inner) < maxSessions && t.clients[station{k.tags, k.client.Addr()}] < t.cfg.Sessions {
+		return true
+	}
+	t.full++
+	return false
+}
+
+func (t *table) add(s *session) *session {
+	k := s.inner
+	t.inner[k], t.outer[s.outer()] = s, s
+	t.clients[station{k.tags, k.client.Addr()}]++
+	client := place{k.proto, k.tags, k.client}
+	m := t.mapped[client]
+	if m == nil {
+		m = &mapping{pool: s.pool}
+		t.mapped[client] = m
+		t.taken[place{k.proto, k.tags, s.pool}] = true
+	}
+	m.sessions++
+	return s
+}
+
+func (t *table) remove(s *session) {
+	k := s.inner
+	delete(t.inner, k)
+	delete(t.outer, s.outer())
+	who := station{k.tags, k.client.Addr()}
+	if t.clients[who]--; t.clients[who] == 0 {
+		delete(t.clients, who)
+	}
+	client := place{k.proto, k.tags, k.client}
+	if m := t.mapped[client]; m != nil {
+		if m.sessions--; m.sessions == 0 {
+			delete(t.mapped, client)
+			delete(t.taken, place{k.proto, k.tags, m.pool})
+		}
+	}
+}
+
+// allocate a place in the pool: a client has one address of it (RFC 4787, REQ-2) and keeps its port, or gets one that a hash of both says. So a new
+// instance, which knows nothing of the old one's sessions, gives nearly all clients' places the same again.
+func (t *table) allocate(client place) netip.AddrPort {
+	h := fnv.New64a()
+	b := client.at.Addr().As4()
+	_, _ = h.Write(b[:])
+	addr := t.cfg.Pool[h.Sum64()%uint64(len(t.cfg.Pool))]
+	_, _ = h.Write(binary.BigEndian.AppendUint16([]byte{client.proto}, client.at.Port()))
+	next := uint32(h.Sum64())
+	port := client.at.Port()
+	for range maxTries {
+		at := netip.AddrPortFrom(addr, port)
+		if _, forwarded := t.forward[place{proto: client.proto, at: at}]; !forwarded && !t.taken[place{client.proto, client.tags, at}] && (port > 0 || client.proto == icmp) {
+			return at
+		}
+		next = next*1664525 + 1013904223
+		port = uint16(firstPort + (next>>8)%(65536-firstPort))
+	}
+	return netip.AddrPort{}
+}
+
+// note a packet of a session.
+func (s *session) note(d nf.Dir, flags uint8, now time.Time) {
+	s.seen = now
+	if s.inner.proto != nf.TCP {
+		s.heard[d] = true
+		return
+	}
+	if flags&(nf.SYN|nf.ACK) == nf.SYN { // a new connection with the ports of an old one
+		s.heard, s.ended = [2]bool{}, [2]bool{}
+	}
+	s.reset = flags&nf.RST != 0 // one that was forged is followed by others
+	s.heard[d] = true
+	s.ended[d] = s.ended[d] || flags&nf.FIN != 0
+}
+
+// lasts is how long a session may be silent.
+func (s *session) lasts() time.Duration {
+	switch s.inner.proto {
+	case nf.TCP:
+		switch {
+		case s.reset || s.ended[nf.Up] && s.ended[nf.Down]:
+			return silentClosed
+		case s.heard[nf.Up] && s.heard[nf.Down] && !s.ended[nf.Up] && !s.ended[nf.Down]:
+			return silentEstablished
+		}
+		return silentOpening
+	case nf.UDP:
+		if s.inner.remote.Port() == 53 {
+			return silentDNS
+		}
+		return silentUDP
+	}
+	return silentICMP
+}
+
+// expire sessions that were silent for too long.
+func (t *table) expire(now time.Time) {
+	for _, s := range t.inner {
+		if now.Sub(s.seen) > s.lasts() {
+			t.remove(s)
+		}
+	}
+}

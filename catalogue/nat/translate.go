@@ -1,0 +1,318 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/fnv"
+	"net/netip"
+	"time"
+
+	"weir.dev/weir/catalogue/nf"
+)
+
+// translator decides about frames. It is used by one goroutine.
+type translator struct {
+	cfg      *config
+	table    *table
+	mac      [6]byte // of the pool's addresses
+	send     func(nf.Dir, nf.Frame)
+	now      func() time.Time
+	parts    map[part]remembered
+	pool     map[netip.Addr]bool
+	targets  map[netip.Addr]bool // of forwarded ports
+	stations map[station][6]byte // where these are
+	count    counters
+}
+
+// counters of frames.
+type counters struct {
+	translated [2]uint64 // by direction
+	dropped    [2]uint64
+	passed     [2]uint64 // as they came
+	answered   uint64    // requests for addresses of the pool
+}
+
+// part names the fragments of one packet, as they come.
+type part struct {
+	d        nf.Dir
+	tags     tags
+	src, dst netip.Addr
+	proto    uint8
+	id       uint16
+}
+
+type remembered struct {
+	s     *session
+	until time.Time
+}
+
+const (
+	maxParts    = 1024
+	partsLast   = 30 * time.Second
+	maxStations = 4096
+
+	macs        = 12
+	etherLength = macs + 2
+	etherARP    = 0x0806
+	arpLength   = 28
+)
+
+func newTranslator(cfg *config, now func() time.Time, send func(nf.Dir, nf.Frame)) *translator {
+	t := &translator{cfg: cfg, table: newTable(cfg), send: send, now: now, parts: map[part]remembered{}, stations: map[station][6]byte{},
+		pool: map[netip.Addr]bool{}, targets: map[netip.Addr]bool{}}
+	for _, a := range cfg.Pool {
+		t.pool[a] = true
+	}
+	for _, f := range cfg.Forward {
+		t.targets[f.To.Addr()] = true
+	}
+	// The pool's MAC address depends on nothing but the pool, so that neighbours need not learn another one when a new instance takes over.
+	h := fnv.New64a()
+	for _, a := range cfg.Pool {
+		_, _ = h.Write(a.AsSlice())
+	}
+	binary.BigEndian.PutUint32(t.mac[2:], uint32(h.Sum64()>>16))
+	t.mac[0], t.mac[1] = 0x02, byte(h.Sum64()>>48)
+	return t
+}
+
+// tick forgets what is over.
+func (t *translator) tick(now time.Time) {
+	t.table.expire(now)
+	for k, r := range t.parts {
+		if now.After(r.until) {
+			delete(t.parts, k)
+		}
+	}
+}
+
+// handle a frame.
+func (t *translator) handle(d nf.Dir, f nf.Frame) nf.Verdict {
+	p := nf.Decode(f.Data)
+	var done bool
+	switch {
+	case p.Type == etherARP:
+		if t.arp(d, &p, f.Data) {
+			return nf.Drop
+		}
+		done = bytes.Equal(f.Data[:6], t.mac[:])
+	case p.Type == nf.EtherIPv6 && !bytes.Equal(f.Data[:6], t.mac[:]):
+	case p.Bad != "":
+		done = true
+		t.count.dropped[d]++
+	case p.Type == nf.EtherIPv4 && d == nf.Up:
+		done = t.up(&p, f)
+	case p.Type == nf.EtherIPv4:
+		done = t.down(&p, f)
+	default:
+		done = bytes.Equal(f.Data[:6], t.mac[:])
+	}
+	if done {
+		return nf.Drop
+	}
+	t.count.passed[d]++
+	return nf.Pass
+}
+
+// up takes a packet from in. false: it passes as it is.
+func (t *translator) up(p *nf.Packet, f nf.Frame) (done bool) {
+	switch {
+	case t.pool[p.Src]: // nobody at in has such an address
+	case group(f.Data, p.Dst):
+		return false
+	case t.pool[p.Dst]: // clients do not reach each other by the pool
+	case t.translateUp(p, f):
+		return true
+	case !t.cfg.client(p.Src):
+		return false
+	}
+	t.count.dropped[nf.Up]++
+	return true
+}
+
+// group tells whether a frame is for several.
+func group(frame []byte, dst netip.Addr) bool { return frame[0]&1 != 0 || !host(dst) }
+
+func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
+	now := t.now()
+	q, failed := quoted{}, false
+	var s *session
+	switch {
+	case p.Part == nf.Later:
+		s = t.parts[partOf(nf.Up, p, f.Data)].s
+	case p.Proto == nf.TCP || p.Proto == nf.UDP:
+		if t.cfg.client(p.Src) && p.SrcPort != 0 && p.DstPort != 0 {
+			s = t.table.up(inner{p.Proto, p.Tags, netip.AddrPortFrom(p.Src, p.SrcPort), netip.AddrPortFrom(p.Dst, p.DstPort)}, now)
+		}
+	case p.Proto == icmp && p.End >= p.Transport+icmpHeader:
+		switch kind := f.Data[p.Transport]; {
+		case echo(kind) && t.cfg.client(p.Src):
+			k := inner{icmp, p.Tags, netip.AddrPortFrom(p.Src, binary.BigEndian.Uint16(f.Data[p.Transport+echoID:])), netip.AddrPortFrom(p.Dst, 0)}
+			if kind == echoRequest {
+				s = t.table.up(k, now)
+			} else {
+				s = t.table.inner[k]
+			}
+		case failure(kind):
+			if q, failed = quote(f.Data, p); failed {
+				s = t.table.inner[inner{q.proto, p.Tags, q.target, remote(q.proto, q.source)}]
+			}
+		}
+	}
+	if s == nil || !t.remember(nf.Up, p, f.Data, s, now) {
+		return false
+	}
+	c := f.Clone()
+	if failed {
+		q.requote(c.Data, p, target, s.pool)
+		address(c.Data[p.Network:], source, s.pool.Addr())
+	} else {
+		rewrite(c.Data, p, source, s.pool, f.ChecksumMissing())
+		if p.Part != nf.Later {
+			s.note(nf.Up, p.Flags, now)
+		}
+		s.mac = [6]byte(f.Data[6:])
+		t.learn(p.Tags, p.Src, f.Data[6:])
+	}
+	copy(c.Data[6:], t.mac[:])
+	t.count.translated[nf.Up]++
+	t.send(nf.Up, c)
+	return true
+}
+
+// remote end of a session: echo requests have no port there.
+func remote(proto uint8, a netip.AddrPort) netip.AddrPort {
+	if proto == icmp {
+		return netip.AddrPortFrom(a.Addr(), 0)
+	}
+	return a
+}
+
+// down takes a packet from out. false: it passes as it is.
+func (t *translator) down(p *nf.Packet, f nf.Frame) (done bool) {
+	if !t.pool[p.Dst] {
+		// Clients' own addresses are not known at out; what comes for them all the same is not for us to hand on.
+		if done = !group(f.Data, p.Dst) && t.cfg.client(p.Dst) || bytes.Equal(f.Data[:6], t.mac[:]); done {
+			t.count.dropped[nf.Down]++
+		}
+		return done
+	}
+	if f.Data[0]&1 != 0 || !t.translateDown(p, f) {
+		t.count.dropped[nf.Down]++
+	}
+	return true
+}
+
+func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
+	now := t.now()
+	q, failed := quoted{}, false
+	var s *session
+	switch {
+	case !host(p.Src):
+	case p.Part == nf.Later:
+		s = t.parts[partOf(nf.Down, p, f.Data)].s
+	case p.Proto == nf.TCP || p.Proto == nf.UDP:
+		if p.SrcPort != 0 {
+			s = t.table.down(outer{p.Proto, p.Tags, netip.AddrPortFrom(p.Dst, p.DstPort), netip.AddrPortFrom(p.Src, p.SrcPort)}, now)
+		}
+	case p.Proto == icmp && p.End >= p.Transport+icmpHeader:
+		switch kind := f.Data[p.Transport]; {
+		case kind == echoReply:
+			s = t.table.outer[outer{icmp, p.Tags, netip.AddrPortFrom(p.Dst, binary.BigEndian.Uint16(f.Data[p.Transport+echoID:])), netip.AddrPortFrom(p.Src, 0)}]
+		case failure(kind):
+			if q, failed = quote(f.Data, p); failed {
+				s = t.table.outer[outer{q.proto, p.Tags, q.source, remote(q.proto, q.target)}]
+			}
+		}
+	}
+	if s == nil || !t.remember(nf.Down, p, f.Data, s, now) {
+		return false
+	}
+	if s.mac == [6]byte{} {
+		mac, known := t.stations[station{p.Tags, s.inner.client.Addr()}]
+		if !known { // the sender tries again
+			t.who(p.Tags, p.TagCount, f.Data, s.inner.client.Addr())
+			t.table.remove(s)
+			return false
+		}
+		s.mac = mac
+	}
+	c := f.Clone()
+	if failed {
+		q.requote(c.Data, p, source, s.inner.client)
+		address(c.Data[p.Network:], target, s.inner.client.Addr())
+	} else {
+		rewrite(c.Data, p, target, s.inner.client, f.ChecksumMissing())
+		if p.Part != nf.Later {
+			s.note(nf.Down, p.Flags, now)
+		}
+	}
+	copy(c.Data, s.mac[:])
+	t.count.translated[nf.Down]++
+	t.send(nf.Down, c)
+	return true
+}
+
+func partOf(d nf.Dir, p *nf.Packet, frame []byte) part {
+	return part{d, p.Tags, p.Src, p.Dst, p.Proto, binary.BigEndian.Uint16(frame[p.Network+4:])}
+}
+
+// remember whose the fragments behind a first one are. false: there is no room.
+func (t *translator) remember(d nf.Dir, p *nf.Packet, frame []byte, s *session, now time.Time) bool {
+	if p.Part != nf.First {
+		return true
+	}
+	k := partOf(d, p, frame)
+	if _, known := t.parts[k]; !known && len(t.parts) >= maxParts {
+		return false
+	}
+	t.parts[k] = remembered{s, now.Add(partsLast)}
+	return true
+}
+
+// learn where a station is that ports are forwarded to.
+func (t *translator) learn(v tags, a netip.Addr, mac []byte) {
+	if mac[0]&1 != 0 || !t.targets[a] {
+		return
+	}
+	k := station{v, a}
+	if _, known := t.stations[k]; known || len(t.stations) < maxStations {
+		t.stations[k] = [6]byte(mac)
+	}
+}
+
+// arp takes requests for the pool's addresses at out, and answers to our own at in. false: it passes as it is.
+func (t *translator) arp(d nf.Dir, p *nf.Packet, frame []byte) (done bool) {
+	at := etherLength + 4*p.TagCount
+	if len(frame) < at+arpLength || !bytes.Equal(frame[at:at+6], []byte{0, 1, 8, 0, 6, 4}) {
+		return false
+	}
+	a := frame[at:]
+	op, from, to := binary.BigEndian.Uint16(a[6:]), netip.AddrFrom4([4]byte(a[14:])), netip.AddrFrom4([4]byte(a[24:]))
+	if d == nf.Up {
+		t.learn(p.Tags, from, a[8:14])
+		return t.pool[from] || bytes.Equal(frame[:6], t.mac[:])
+	}
+	if op != 1 || !t.pool[to] {
+		return false
+	}
+	t.count.answered++
+	t.send(nf.Up, t.arpFrame(frame[:at], a[8:14], 2, to, from, a[8:14]))
+	return true
+}
+
+// who asks for a station at in. The question comes from no address, as a probe does (RFC 5227), so nobody learns anything wrong from it.
+func (t *translator) who(v tags, count int, like []byte, a netip.Addr) {
+	link := bytes.Clone(like[:etherLength+4*count])
+	binary.BigEndian.PutUint16(link[len(link)-2:], etherARP)
+	t.send(nf.Down, t.arpFrame(link, bytes.Repeat([]byte{0xff}, 6), 1, netip.IPv4Unspecified(), a, make([]byte, 6)))
+}
+
+func (t *translator) arpFrame(link, dst []byte, op byte, from, to netip.Addr, toMAC []byte) nf.Frame {
+	f := append(bytes.Clone(link), 0, 1, 8, 0, 6, 4, 0, op)
+	f = append(append(f, t.mac[:]...), from.AsSlice()...)
+	f = append(append(f, toMAC...), to.AsSlice()...)
+	copy(f, dst)
+	copy(f[6:], t.mac[:])
+	return nf.NewFrame(f)
+}

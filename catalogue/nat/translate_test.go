@@ -1,0 +1,529 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+
+	"weir.dev/weir/catalogue/nf"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lab is a translator and what it sent.
+type lab struct {
+	*translator
+	t    testing.TB
+	time time.Time
+	sent [2][][]byte
+}
+
+func newLab(t testing.TB, config string) *lab {
+	t.Helper()
+	cfg, err := parseConfig([]byte(config))
+	must(t, err)
+	l := &lab{t: t, time: time.Unix(1e9, 0)}
+	l.translator = newTranslator(&cfg, func() time.Time { return l.time }, func(d nf.Dir, f nf.Frame) { l.sent[d] = append(l.sent[d], bytes.Clone(f.Data)) })
+	return l
+}
+
+// give a frame; what comes out in its direction, nil if nothing does.
+func (l *lab) give(d nf.Dir, frame []byte) []byte {
+	l.t.Helper()
+	l.sent = [2][][]byte{}
+	before := bytes.Clone(frame)
+	v := l.handle(d, nf.NewFrame(frame))
+	if !bytes.Equal(before, frame) {
+		l.t.Fatal("it changed the frame that it was given")
+	}
+	switch {
+	case v == nf.Pass:
+		return frame
+	case len(l.sent[d]) == 1 && nf.Decode(l.sent[d][0]).Type != etherARP:
+		return l.sent[d][0]
+	}
+	return nil
+}
+
+var (
+	clientMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	serverMAC = net.HardwareAddr{2, 0, 0, 0, 0, 2}
+)
+
+// packet from one place to another: "tcp 10.0.0.1:1000 10.0.0.2:80"; flags, data and VLAN are optional.
+func packet(t testing.TB, text string, data []byte, vlans ...uint16) []byte {
+	t.Helper()
+	f := strings.Fields(text)
+	src, dst := netip.MustParseAddrPort(f[1]), netip.MustParseAddrPort(f[2])
+	eth := &layers.Ethernet{SrcMAC: clientMAC, DstMAC: serverMAC, EthernetType: layers.EthernetTypeIPv4}
+	parts := []gopacket.SerializableLayer{eth}
+	for range vlans {
+		eth.EthernetType = layers.EthernetTypeDot1Q
+	}
+	for _, v := range vlans {
+		parts = append(parts, &layers.Dot1Q{VLANIdentifier: v, Type: layers.EthernetTypeIPv4})
+	}
+	ip := &layers.IPv4{Version: 4, Id: 77, TTL: 9, SrcIP: src.Addr().AsSlice(), DstIP: dst.Addr().AsSlice()}
+	parts = append(parts, ip)
+	switch f[0] {
+	case "tcp":
+		ip.Protocol = layers.IPProtocolTCP
+		l := &layers.TCP{SrcPort: layers.TCPPort(src.Port()), DstPort: layers.TCPPort(dst.Port()), Seq: 5, Window: 9}
+		for _, flag := range f[3:] {
+			*map[string]*bool{"syn": &l.SYN, "ack": &l.ACK, "fin": &l.FIN, "rst": &l.RST}[flag] = true
+		}
+		must(t, l.SetNetworkLayerForChecksum(ip))
+		parts = append(parts, l)
+	case "udp":
+		ip.Protocol = layers.IPProtocolUDP
+		l := &layers.UDP{SrcPort: layers.UDPPort(src.Port()), DstPort: layers.UDPPort(dst.Port())}
+		must(t, l.SetNetworkLayerForChecksum(ip))
+		parts = append(parts, l)
+	case "ping", "pong": // the client's port is the identifier
+		ip.Protocol = layers.IPProtocolICMPv4
+		l := &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(8, 0), Id: src.Port(), Seq: 1}
+		if f[0] == "pong" {
+			l.TypeCode, l.Id = 0, dst.Port()
+		}
+		parts = append(parts, l)
+	case "unreachable":
+		ip.Protocol = layers.IPProtocolICMPv4
+		parts = append(parts, &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(3, 3)})
+	case "gre":
+		ip.Protocol = layers.IPProtocolGRE
+	}
+	buf := gopacket.NewSerializeBuffer()
+	must(t, gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, append(parts, gopacket.Payload(data))...))
+	return buf.Bytes()
+}
+
+// says what a frame is, in the same words, and "damaged" where a checksum is wrong.
+func says(frame []byte) string {
+	if frame == nil {
+		return "nothing"
+	}
+	p := nf.Decode(frame)
+	text := fmt.Sprintf("%s %s", p.Src, p.Dst)
+	intact := fold(sum(frame[p.Network:p.Transport])) == 0xffff
+	switch p.Proto {
+	case nf.TCP, nf.UDP:
+		text = fmt.Sprintf("%s %s:%d %s:%d", map[uint8]string{nf.TCP: "tcp", nf.UDP: "udp"}[p.Proto], p.Src, p.SrcPort, p.Dst, p.DstPort)
+		intact = p.Intact(frame)
+	case icmp:
+		h := frame[p.Transport:p.End]
+		intact = intact && fold(sum(h)) == 0xffff
+		switch id := binary.BigEndian.Uint16(h[4:]); h[0] {
+		case echoRequest:
+			text = fmt.Sprintf("ping %s:%d %s:0", p.Src, id, p.Dst)
+		case echoReply:
+			text = fmt.Sprintf("pong %s:0 %s:%d", p.Src, p.Dst, id)
+		default:
+			text = "error " + text + " about " + says(append(make([]byte, 12, 200), append([]byte{8, 0}, h[8:]...)...))
+		}
+	}
+	if !intact {
+		text += " damaged"
+	}
+	return text
+}
+
+func sum(b []byte) (s uint32) {
+	for ; len(b) > 1; b = b[2:] {
+		s += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		s += uint32(b[0]) << 8
+	}
+	return s
+}
+
+func fold(s uint32) uint32 {
+	for s>>16 > 0 {
+		s = s>>16 + s&0xffff
+	}
+	return s
+}
+
+const pool = `{"pool": ["192.0.2.1"], "clients": ["10.0.0.0/24"], "forward": [{"protocol": "tcp", "port": 8080, "to": "10.0.0.5:80"}]}`
+
+// A conversation: each line is a direction, what is given, and what comes out.
+func TestTranslation(t *testing.T) {
+	l := newLab(t, pool)
+	for i, c := range []struct {
+		d           nf.Dir
+		given, want string
+	}{
+		{nf.Up, "tcp 10.0.0.1:1000 198.51.100.1:80 syn", "tcp 192.0.2.1:1000 198.51.100.1:80"},
+		{nf.Down, "tcp 198.51.100.1:80 192.0.2.1:1000 syn ack", "tcp 198.51.100.1:80 10.0.0.1:1000"},
+		{nf.Up, "tcp 10.0.0.1:1000 198.51.100.2:80 syn", "tcp 192.0.2.1:1000 198.51.100.2:80"}, // the same place towards everybody
+		{nf.Down, "tcp 198.51.100.3:80 192.0.2.1:1000 syn ack", "nothing"},                     // but not from everybody
+		{nf.Down, "tcp 198.51.100.1:81 192.0.2.1:1000 ack", "nothing"},
+		{nf.Up, "udp 10.0.0.1:1000 198.51.100.1:53", "udp 192.0.2.1:1000 198.51.100.1:53"},
+		{nf.Down, "udp 198.51.100.1:53 192.0.2.1:1000", "udp 198.51.100.1:53 10.0.0.1:1000"},
+		{nf.Down, "udp 198.51.100.1:53 192.0.2.1:1001", "nothing"},
+		{nf.Up, "ping 10.0.0.1:7 198.51.100.1:0", "ping 192.0.2.1:7 198.51.100.1:0"},
+		{nf.Down, "pong 198.51.100.1:0 192.0.2.1:7", "pong 198.51.100.1:0 10.0.0.1:7"},
+		{nf.Down, "pong 198.51.100.1:0 192.0.2.1:8", "nothing"},
+		{nf.Down, "ping 198.51.100.1:9 192.0.2.1:0", "nothing"},
+		{nf.Down, "tcp 198.51.100.9:5 10.0.0.1:1000 syn", "nothing"}, // its own address is not known at out
+		{nf.Down, "tcp 198.51.100.9:5 10.0.9.1:1000 syn", "tcp 198.51.100.9:5 10.0.9.1:1000"},
+		{nf.Up, "tcp 10.0.9.1:1000 198.51.100.1:80 syn", "tcp 10.0.9.1:1000 198.51.100.1:80"}, // no client
+		{nf.Up, "tcp 192.0.2.1:1000 198.51.100.1:80 syn", "nothing"},                          // nobody at in has such an address
+		{nf.Up, "tcp 10.0.0.1:1000 192.0.2.1:8080 syn", "nothing"},                            // no way back in
+		{nf.Up, "gre 10.0.0.1:0 198.51.100.1:0", "nothing"},
+		{nf.Up, "udp 10.0.0.1:0 198.51.100.1:53", "nothing"},
+		{nf.Up, "udp 10.0.0.1:68 255.255.255.255:67", "udp 10.0.0.1:68 255.255.255.255:67"}, {nf.Up, "udp 10.0.0.1:5353 224.0.0.251:5353", "udp 10.0.0.1:5353 224.0.0.251:5353"},
+		{nf.Up, "udp 0.0.0.0:68 198.51.100.1:67", "udp 0.0.0.0:68 198.51.100.1:67"},
+		{nf.Down, "tcp 198.51.100.9:5 192.0.2.1:8080 syn", "nothing"},                        // the client was not met yet: it is asked for
+		{nf.Up, "tcp 10.0.0.5:80 198.51.100.8:5 ack", "tcp 192.0.2.1:8080 198.51.100.8:5"},   // from a forwarded port: it has the same place
+		{nf.Down, "tcp 198.51.100.9:5 192.0.2.1:8080 syn", "tcp 198.51.100.9:5 10.0.0.5:80"}, // now
+		{nf.Up, "tcp 10.0.0.5:80 198.51.100.9:5 syn ack", "tcp 192.0.2.1:8080 198.51.100.9:5"},
+	} {
+		frame := packet(t, c.given, []byte("some data"))
+		got := l.give(c.d, frame)
+		if says(got) != c.want {
+			t.Errorf("%d: %v %s: %s: want %s", i, c.d, c.given, says(got), c.want)
+		}
+		if got != nil && !bytes.Equal(got, frame) {
+			p := nf.Decode(got)
+			if c.d == nf.Up && (!bytes.Equal(got[6:12], l.mac[:]) || !bytes.Equal(got[:6], serverMAC)) || c.d == nf.Down && (!bytes.Equal(got[:6], clientMAC) || !bytes.Equal(got[6:12], clientMAC)) || got[p.Network+8] != 9 || !bytes.Contains(got, []byte("some data")) {
+				t.Errorf("%d: % x", i, got)
+			}
+		}
+	}
+}
+
+// Two clients with one port, one client in two VLANs, and ports that are taken.
+func TestPlacesInThePool(t *testing.T) {
+	l := newLab(t, `{"pool": ["192.0.2.1"], "forward": [{"protocol": "udp", "port": 1000, "to": "10.0.0.9:1"}]}`)
+	first := says(l.give(nf.Up, packet(t, "tcp 10.0.0.1:1000 198.51.100.1:80 syn", nil)))
+	second := says(l.give(nf.Up, packet(t, "tcp 10.0.0.2:1000 198.51.100.1:80 syn", nil)))
+	udp := says(l.give(nf.Up, packet(t, "udp 10.0.0.1:1000 198.51.100.1:80", nil)))
+	if first != "tcp 192.0.2.1:1000 198.51.100.1:80" || second == first || !strings.HasPrefix(second, "tcp 192.0.2.1:") || strings.HasPrefix(udp, "udp 192.0.2.1:1000 ") {
+		t.Errorf("%s, %s, %s", first, second, udp)
+	}
+	again := newLab(t, `{"pool": ["192.0.2.1"]}`) // a new instance: the one that comes first has its port again, the other the same as before
+	if a, b := says(again.give(nf.Up, packet(t, "tcp 10.0.0.1:1000 198.51.100.1:80 ack", nil))), says(again.give(nf.Up, packet(t, "tcp 10.0.0.2:1000 198.51.100.1:80 ack", nil))); a != first || b != second {
+		t.Errorf("again: %s, %s: want %s, %s", a, b, first, second)
+	}
+	v := l.give(nf.Up, packet(t, "tcp 10.0.0.1:1000 198.51.100.1:80 syn", nil, 42))
+	if says(v) != first || nf.Decode(v).Tags[0] != 42 {
+		t.Errorf("in a VLAN: %s", says(v))
+	}
+	if got := l.give(nf.Down, packet(t, "tcp 198.51.100.1:80 192.0.2.1:1000 syn ack", nil, 43)); got != nil {
+		t.Errorf("from another VLAN: %s", says(got))
+	}
+	wide := newLab(t, `{"pool": ["192.0.2.1-192.0.2.16"]}`)
+	seen := map[string]int{}
+	for i := range 200 {
+		a := strings.Fields(says(wide.give(nf.Up, packet(t, fmt.Sprintf("udp 10.0.0.%d:5 198.51.100.1:80", i), nil))))[1]
+		b := strings.Fields(says(wide.give(nf.Up, packet(t, fmt.Sprintf("udp 10.0.0.%d:6 198.51.100.2:80", i), nil))))[1]
+		addr, _, _ := strings.Cut(a, ":")
+		if !strings.HasPrefix(b, addr+":") {
+			t.Errorf("client %d has two addresses: %s, %s", i, a, b)
+		}
+		seen[addr]++
+	}
+	if len(seen) < 10 {
+		t.Errorf("200 clients have only these of 16 addresses: %v", seen)
+	}
+}
+
+// ICMP errors reach who sent what they are about, with its own addresses in them, however short they quote it.
+func TestErrorsAreTranslatedInside(t *testing.T) {
+	for _, given := range []string{"tcp 10.0.0.1:1000 198.51.100.1:80 syn", "udp 10.0.0.1:1000 198.51.100.1:80", "ping 10.0.0.1:7 198.51.100.1:0"} {
+		l := newLab(t, pool)
+		out := l.give(nf.Up, packet(t, given, []byte("data")))
+		for _, quoted := range []int{28, 38, len(out) - 14} {
+			quoted = min(quoted, len(out)-14)
+			f := packet(t, "unreachable 203.0.113.9:0 192.0.2.1:0", out[14:14+quoted])
+			got := l.give(nf.Down, f)
+			want := packet(t, "unreachable 203.0.113.9:0 10.0.0.1:0", packet(t, given, []byte("data"))[14:14+quoted])
+			copy(want, got[:12])
+			if !bytes.Equal(got, want) {
+				t.Errorf("%s, %d bytes quoted:\n% x\nwant\n% x", given, quoted, got, want)
+			}
+		}
+		if got := l.give(nf.Down, packet(t, "unreachable 203.0.113.9:0 192.0.2.1:0", out[14:14+27])); got != nil {
+			t.Errorf("too short a quotation: %s", says(got))
+		}
+		wrong := bytes.Clone(out)
+		wrong[33]++ // about another server
+		if got := l.give(nf.Down, packet(t, "unreachable 203.0.113.9:0 192.0.2.1:0", wrong[14:])); got != nil {
+			t.Errorf("about nothing that was sent: %s", says(got))
+		}
+	}
+	l := newLab(t, pool)
+	l.give(nf.Up, packet(t, "udp 10.0.0.1:1000 198.51.100.1:80", nil))
+	back := l.give(nf.Down, packet(t, "udp 198.51.100.1:80 192.0.2.1:1000", []byte("data")))
+	got := l.give(nf.Up, packet(t, "unreachable 10.0.0.1:0 198.51.100.1:0", back[14:]))
+	if want := "error 192.0.2.1 198.51.100.1 about udp 198.51.100.1:80 192.0.2.1:1000"; says(got) != want {
+		t.Errorf("a client's error: %s: want %s", says(got), want)
+	}
+}
+
+func TestFragments(t *testing.T) {
+	l := newLab(t, pool)
+	whole := packet(t, "udp 10.0.0.1:1000 198.51.100.1:80", make([]byte, 100))
+	cut := func(f []byte, id byte) (first, later []byte) {
+		first, later = bytes.Clone(f[:14+20+48]), append(bytes.Clone(f[:34]), f[14+20+48:]...)
+		for i, part := range [][]byte{first, later} {
+			part[19] = id
+			binary.BigEndian.PutUint16(part[16:], uint16(len(part)-14))
+			binary.BigEndian.PutUint16(part[20:], []uint16{0x2000, 6}[i])
+			binary.BigEndian.PutUint16(part[24:], 0)
+			binary.BigEndian.PutUint16(part[24:], uint16(^fold(sum(part[14:34]))))
+		}
+		return first, later
+	}
+	first, later := cut(whole, 1)
+	if got := l.give(nf.Up, later); got != nil {
+		t.Errorf("a later fragment without its first: %s", says(got))
+	}
+	a, b := l.give(nf.Up, first), l.give(nf.Up, later)
+	joined := append(bytes.Clone(a), b[34:]...)
+	binary.BigEndian.PutUint16(joined[16:], uint16(len(joined)-14))
+	binary.BigEndian.PutUint16(joined[20:], 0)
+	binary.BigEndian.PutUint16(joined[24:], 0)
+	binary.BigEndian.PutUint16(joined[24:], uint16(^fold(sum(joined[14:34]))))
+	if says(joined) != "udp 192.0.2.1:1000 198.51.100.1:80" {
+		t.Errorf("up: %s", says(joined))
+	}
+	for i := range 2 * maxParts {
+		f := bytes.Clone(first)
+		binary.BigEndian.PutUint16(f[18:], uint16(i+10))
+		l.give(nf.Up, f)
+	}
+	if len(l.parts) != maxParts {
+		t.Errorf("%d packets in pieces are remembered: want %d", len(l.parts), maxParts)
+	}
+	l.tick(l.time.Add(partsLast + time.Second))
+	if len(l.parts) != 0 {
+		t.Errorf("%d are remembered for ever", len(l.parts))
+	}
+}
+
+// What the hardware makes of a checksum that was left to it is right after translation, too.
+func TestMissingChecksums(t *testing.T) {
+	for _, given := range []string{"tcp 10.0.0.1:1000 198.51.100.1:80 ack", "udp 10.0.0.1:1000 198.51.100.1:80"} {
+		for i := range 2000 {
+			f := packet(t, given, []byte(fmt.Sprint("data", i)))
+			p := nf.Decode(f)
+			at := p.Transport + map[uint8]int{nf.TCP: 16, nf.UDP: 6}[p.Proto]
+			binary.BigEndian.PutUint16(f[at:], uint16(fold(sum(f[p.Network+12:p.Network+20])+uint32(p.Proto)+uint32(p.End-p.Transport))))
+			for _, e := range []end{source, target} {
+				rewrite(f, &p, e, netip.AddrPortFrom(netip.AddrFrom4([4]byte{byte(i), byte(i >> 3), 255, byte(e)}), uint16(i*31)), true)
+			}
+			binary.BigEndian.PutUint16(f[at:], uint16(^fold(sum(f[p.Transport:p.End]))))
+			if p := nf.Decode(f); !p.Intact(f) {
+				t.Fatalf("%s: % x", given, f)
+			}
+		}
+	}
+}
+
+func TestSessionsEnd(t *testing.T) {
+	for _, c := range []struct {
+		conversation string
+		lasts        time.Duration
+	}{
+		{"> tcp syn", silentOpening}, {"> tcp syn, < tcp syn ack, > tcp ack", silentEstablished}, {"> tcp syn, < tcp syn ack, > tcp fin ack", silentOpening},
+		{"> tcp syn, < tcp syn ack, > tcp fin ack, < tcp fin ack", silentClosed}, {"> tcp syn, < tcp rst ack", silentClosed}, {"> tcp syn, < tcp syn ack, < tcp rst, > tcp ack", silentEstablished},
+		{"> tcp syn, < tcp syn ack, > tcp fin ack, < tcp fin ack, > tcp syn", silentOpening}, {"> tcp ack, < tcp ack", silentEstablished}, {"> udp", silentUDP}, {"> udp, < udp", silentUDP},
+	} {
+		l := newLab(t, pool)
+		for line := range strings.SplitSeq(c.conversation, ", ") {
+			f := strings.Fields(line)
+			d, text := nf.Up, fmt.Sprintf("%s 10.0.0.1:1000 198.51.100.1:80 %s", f[1], strings.Join(f[2:], " "))
+			if f[0] == "<" {
+				d, text = nf.Down, fmt.Sprintf("%s 198.51.100.1:80 192.0.2.1:1000 %s", f[1], strings.Join(f[2:], " "))
+			}
+			if l.give(d, packet(t, text, nil)) == nil {
+				t.Fatalf("%s: %s does not pass", c.conversation, line)
+			}
+		}
+		l.tick(l.time.Add(c.lasts))
+		if len(l.table.inner) != 1 {
+			t.Errorf("%s: it ends before %s", c.conversation, c.lasts)
+		}
+		l.tick(l.time.Add(c.lasts + 1))
+		if n := len(l.table.inner) + len(l.table.outer) + len(l.table.mapped) + len(l.table.taken) + len(l.table.clients); n != 0 {
+			t.Errorf("%s: %d things are left after %s", c.conversation, n, c.lasts)
+		}
+	}
+}
+
+// A client that wants all gets its part; others get theirs.
+func TestSessionsAreBounded(t *testing.T) {
+	l := newLab(t, `{"pool": ["192.0.2.1"], "sessions_per_client": 100}`)
+	f := packet(t, "udp 10.0.0.1:1000 198.51.100.1:80", nil)
+	passed := 0
+	for i := range 1000 {
+		binary.BigEndian.PutUint16(f[34:], uint16(2000+i))
+		if l.give(nf.Up, f) != nil {
+			passed++
+		}
+	}
+	if passed != 100 || l.table.full != 900 {
+		t.Errorf("%d sessions: want 100; %d without room", passed, l.table.full)
+	}
+	if l.give(nf.Up, packet(t, "udp 10.0.0.2:1000 198.51.100.1:80", nil)) == nil {
+		t.Error("another client gets none")
+	}
+}
+
+// The pool's addresses are there for who asks at out, and nowhere else; other ARP passes.
+func TestARP(t *testing.T) {
+	l := newLab(t, pool)
+	arp := func(op uint16, from, to string, vlans ...uint16) []byte {
+		f := packet(t, "gre 10.0.0.1:0 10.0.0.2:0", make([]byte, 28), vlans...)
+		at := nf.Decode(f).Network
+		binary.BigEndian.PutUint16(f[at-2:], etherARP)
+		copy(f[at:], []byte{0, 1, 8, 0, 6, 4, 0, byte(op)})
+		copy(f[at+8:], clientMAC)
+		copy(f[at+14:], netip.MustParseAddr(from).AsSlice())
+		copy(f[at+18:], make([]byte, 6))
+		copy(f[at+24:], netip.MustParseAddr(to).AsSlice())
+		return f
+	}
+	for _, vlans := range [][]uint16{nil, {7}} {
+		ask := arp(1, "192.0.2.9", "192.0.2.1", vlans...)
+		if l.give(nf.Down, ask) != nil || len(l.sent[nf.Up]) != 1 {
+			t.Fatalf("sent %v", l.sent)
+		}
+		got := l.sent[nf.Up][0]
+		p := nf.Decode(got)
+		at := 14 + 4*p.TagCount
+		if p.Type != etherARP || p.TagCount != len(vlans) || !bytes.Equal(got[:6], clientMAC) || !bytes.Equal(got[6:12], l.mac[:]) || got[at+7] != 2 || !bytes.Equal(got[at+8:at+14], l.mac[:]) ||
+			!bytes.Equal(got[at+14:at+18], []byte{192, 0, 2, 1}) || !bytes.Equal(got[at+18:at+24], clientMAC) || !bytes.Equal(got[at+24:at+28], []byte{192, 0, 2, 9}) {
+			t.Errorf("% x", got)
+		}
+	}
+	for _, f := range [][]byte{arp(1, "10.0.0.1", "10.0.0.2"), arp(2, "10.0.0.1", "10.0.0.2")} {
+		for _, d := range []nf.Dir{nf.Up, nf.Down} {
+			if !bytes.Equal(l.give(d, f), f) {
+				t.Errorf("%v: % x does not pass", d, f)
+			}
+		}
+	}
+	if l.give(nf.Up, arp(1, "192.0.2.1", "10.0.0.2")) != nil {
+		t.Error("a client says that it has an address of the pool")
+	}
+	// Where a forwarded port leads to is asked for, and the answer is for us alone.
+	l.give(nf.Down, packet(t, "tcp 198.51.100.9:5 192.0.2.1:8080 syn", nil))
+	if len(l.sent[nf.Down]) != 1 || nf.Decode(l.sent[nf.Down][0]).Type != etherARP || l.sent[nf.Down][0][0] != 0xff {
+		t.Fatalf("sent %v", l.sent)
+	}
+	answer := arp(2, "10.0.0.5", "0.0.0.0")
+	copy(answer, l.mac[:])
+	if l.give(nf.Up, answer) != nil {
+		t.Error("the answer passes")
+	}
+	if got := l.give(nf.Down, packet(t, "tcp 198.51.100.9:5 192.0.2.1:8080 syn", nil)); says(got) != "tcp 198.51.100.9:5 10.0.0.5:80" {
+		t.Errorf("behind the answer: %s", says(got))
+	}
+}
+
+// A million frames that were a conversation until somebody changed bytes: nothing crashes, no client's address comes out, only packets of sessions go in, what
+// leaves is as whole as it came, and memory is bounded.
+func TestAMillionFrames(t *testing.T) {
+	l := newLab(t, `{"pool": ["192.0.2.1-192.0.2.4"], "clients": ["10.0.0.0/24"], "forward": [{"protocol": "tcp", "port": 8080, "to": "10.0.0.5:80"}], "sessions_per_client": 3000}`)
+	var seeds [][]byte
+	for _, text := range []string{"tcp 10.0.0.1:1000 198.51.100.1:80 syn", "tcp 198.51.100.1:80 192.0.2.1:1000 ack", "tcp 198.51.100.1:80 192.0.2.1:8080 syn", "udp 10.0.0.5:53 198.51.100.1:53", "udp 198.51.100.1:53 192.0.2.2:53", "ping 10.0.0.3:1 198.51.100.1:0",
+		"pong 198.51.100.1:0 192.0.2.3:1", "gre 10.0.0.1:0 198.51.100.1:0"} {
+		f := packet(t, text, []byte("data that is there"))
+		seeds = append(seeds, f, packet(t, text, []byte("data"), 42))
+		seeds = append(seeds, packet(t, "unreachable 203.0.113.9:0 192.0.2.1:0", f[14:]), packet(t, "unreachable 10.0.0.1:0 198.51.100.1:0", f[14:]))
+	}
+	random := rand.New(rand.NewPCG(3, 4))
+	intact := func(f []byte) bool { return f == nil || !strings.Contains(says(f), "damaged") }
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	most := 0
+	for i := range 1_000_000 {
+		f := bytes.Clone(seeds[random.IntN(len(seeds))])
+		changes := random.IntN(4)
+		for range changes {
+			f[random.IntN(len(f))] = byte(random.Uint32())
+		}
+		if random.IntN(10) == 0 {
+			f = f[:random.IntN(len(f)+1)]
+		}
+		if changes == 0 && random.IntN(2) == 0 { // other ports, whole
+			p := nf.Decode(f)
+			if p.Payload > 0 && p.Bad == "" {
+				binary.BigEndian.PutUint16(f[p.Transport:], uint16(random.Uint32()))
+				p.Complete(f)
+			}
+		}
+		if len(f) < 14 {
+			continue // no frame
+		}
+		d := nf.Dir(random.IntN(2))
+		l.time = l.time.Add(time.Millisecond)
+		got := l.give(d, f)
+		p, q := nf.Decode(f), nf.Decode(got)
+		switch {
+		case got == nil || p.Type != nf.EtherIPv4:
+		case d == nf.Up && !group(f, p.Dst) && q.Src.Is4() && l.cfg.client(q.Src):
+			t.Fatalf("a client's address comes out: % x", got)
+		case d == nf.Down && !group(f, p.Dst) && (l.cfg.client(p.Dst) || l.pool[q.Dst]):
+			t.Fatalf("it goes in: % x as % x", f, got)
+		case q.Part == nf.Whole && q.Bad == "" && (q.Proto == nf.TCP || q.Proto == nf.UDP) && intact(f) != intact(got):
+			t.Fatalf("%s\nbecomes\n%s", says(f), says(got))
+		}
+		if i%1000 == 0 {
+			l.tick(l.time)
+			most = max(most, len(l.table.inner))
+		}
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	t.Logf("%d up and %d down translated, %d and %d dropped, at most %d sessions, %d KB more memory", l.count.translated[0], l.count.translated[1], l.count.dropped[0], l.count.dropped[1], most, (int64(after.HeapAlloc)-int64(before.HeapAlloc))>>10)
+	if after.HeapAlloc > before.HeapAlloc+64<<20 || l.count.translated[0] == 0 || l.count.translated[1] == 0 || most == 0 {
+		t.Error("too much memory, or too little translated")
+	}
+	l.tick(l.time.Add(3 * time.Hour))
+	if n := len(l.table.inner) + len(l.table.outer) + len(l.table.mapped) + len(l.table.taken) + len(l.table.clients); n != 0 {
+		t.Errorf("%d things are left when all sessions are over", n)
+	}
+}
+
+func TestParseConfig(t *testing.T) {
+	forward := func(s string) string {
+		return `{"pool": ["192.0.2.1"], "clients": ["10.0.0.0/24"], "forward": [` + s + `]}`
+	}
+	for text, want := range map[string]string{
+		``: "want at least one", `{}`: "want 1 to 256", `{"pool": ["x"]}`: "want an IPv4 address", `{"pool": ["2001:db8::1"]}`: "want an IPv4", `{"pool": ["192.0.2.2-192.0.2.1"]}`: "want an IPv4", `{"pool": "192.0.2.1"}`: "want a list",
+		`{"pool": ["192.0.2.1", "192.0.2.1"]}`: "given twice", `{"pool": ["10.0.0.1-10.0.2.1"]}`: "more than 256", `{"pool": ["0.0.0.0"]}`: "want an IPv4", `{"pool": ["223.255.255.255-224.0.0.1"]}`: "want an IPv4",
+		`{"pool": ["192.0.2.1"], "clients": ["2001:db8::/64"]}`: "want an IPv4 network", `{"pool": ["192.0.2.1"], "clients": ["10.0.0.1"]}`: "no '/'", `{"pool": ["192.0.2.1"], "sessions_per_client": 0}`: "want 1 to 60000",
+		forward(`{"protocol": "sctp", "port": 1, "to": "10.0.0.5:80"}`): "want tcp or udp", forward(`{"protocol": "tcp", "to": "10.0.0.5:80"}`): "port: want", forward(`{"protocol": "tcp", "port": 1, "to": "10.0.0.5:0"}`): "want an IPv4 address and a port",
+		forward(`{"protocol": "tcp", "port": 1, "to": "10.0.1.5:80"}`): "want one of the clients", forward(`{"protocol": "tcp", "port": 1, "to": "192.0.2.1:80"}`): "want one of the clients", forward(`{"protocol": "tcp", "port": 1, "address": "192.0.2.2", "to": "10.0.0.5:80"}`): "want one of the pool",
+		forward(`{"protocol": "tcp", "port": 1, "to": "10.0.0.5:80"}, {"protocol": "tcp", "port": 1, "to": "10.0.0.6:80"}`): "given twice", `{"pool": ["192.0.2.1"], "x": 1}`: "unknown field", `{"pool": ["192.0.2.1"]} {}`: "more than one", `{`: "unexpected",
+	} {
+		if _, err := parseConfig([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v: want %q", text, err, want)
+		}
+	}
+	cfg, err := parseConfig([]byte(`{"pool": ["192.0.2.1-192.0.2.3", "192.0.2.9"], "clients": ["10.0.0.7/24"]}`))
+	must(t, err)
+	if len(cfg.Pool) != 4 || cfg.Clients[0].String() != "10.0.0.0/24" || cfg.Sessions != defaultSessions || !cfg.client(netip.MustParseAddr("10.0.0.1")) || cfg.client(netip.MustParseAddr("10.0.1.1")) {
+		t.Errorf("%+v", cfg)
+	}
+}

@@ -1,0 +1,119 @@
+package catalogue
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/e2e/rig"
+	"weir.dev/weir/netns"
+)
+
+// TestNATInAChain: the policy of its README between two stations. The server sees the pool, a port is forwarded, streams are as fast as they may be, and
+// a connection outlives a changed configuration.
+func TestNATInAChain(t *testing.T) {
+	for _, sw := range []string{"ebpf", "ovs"} {
+		t.Run(sw, func(t *testing.T) {
+			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
+			document := r.Endpoints() + example(t, "nat")
+			r.MustApply(ctx, t, document)
+			echoes(t, r.Bob(), "10.9.0.2:7000")
+			echoes(t, r.Alice(), "10.9.0.1:80")
+			out, who := connect(ctx, t, r.Alice(), "10.9.0.2:7000")
+			if !strings.HasPrefix(who, "10.9.0.10") {
+				t.Errorf("the server sees %s: want an address of the pool", who)
+			}
+			in, who := connect(ctx, t, r.Bob(), "10.9.0.100:8080")
+			if who != in.LocalAddr().String() {
+				t.Errorf("behind a forwarded port the client is %s: want %s", who, in.LocalAddr())
+			}
+			if _, err := r.Ping(ctx, r.Alice(), rig.BobAddr, 5, "0.1"); err != nil {
+				t.Errorf("ping: %v", err)
+			}
+			rate, err := r.Iperf(ctx, r.Alice(), r.Bob(), rig.BobAddr, 5201, 1)
+			if err != nil {
+				t.Error(err)
+			}
+			t.Logf("%.2f Gbit/s", rate/1e9)
+			quick, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+			defer cancel()
+			if c, err := open(quick, r.Bob(), "10.9.0.1:80"); err == nil {
+				c.Close()
+				t.Error("a client can be reached at its own address")
+			}
+			r.MustApply(ctx, t, strings.Replace(document, "port: 8080", "port: 8081", 1))
+			echo(t, out)
+			again, _ := connect(ctx, t, r.Bob(), "10.9.0.100:8081")
+			echo(t, again)
+			var f api.Function
+			if err := r.Get(ctx, &f, "function", "nat"); err != nil || f.Status.Restarts != 0 || f.Status.State != api.FunctionStarted {
+				t.Errorf("%+v, %v", f.Status, err)
+			}
+		})
+	}
+}
+
+// echoes says to each client who it is, and then sends back what comes.
+func echoes(t *testing.T, space, addr string) {
+	t.Helper()
+	var l net.Listener
+	if err := netns.Do(space, func() (err error) { l, err = net.Listen("tcp4", addr); return err }); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				defer context.AfterFunc(t.Context(), func() { c.Close() })()
+				_, _ = fmt.Fprintf(c, "%-40s", c.RemoteAddr())
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+}
+
+func open(ctx context.Context, space, addr string) (c net.Conn, err error) {
+	err = netns.Do(space, func() (err error) { c, err = (&net.Dialer{}).DialContext(ctx, "tcp4", addr); return err })
+	return c, err
+}
+
+// connect to what echoes; who we are there.
+func connect(ctx context.Context, t *testing.T, space, addr string) (net.Conn, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	c, err := open(ctx, space, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	b := make([]byte, 40)
+	if _, err := io.ReadFull(c, b); err != nil {
+		t.Fatal(err)
+	}
+	return c, strings.TrimSpace(string(b))
+}
+
+func echo(t *testing.T, c net.Conn) {
+	t.Helper()
+	b := []byte("is there anybody?")
+	_, err := c.Write(b)
+	got := make([]byte, len(b))
+	if err == nil {
+		_, err = io.ReadFull(c, got)
+	}
+	if err != nil || string(got) != string(b) {
+		t.Errorf("%s to %s: %q, %v", c.LocalAddr(), c.RemoteAddr(), got, err)
+	}
+}
