@@ -11,8 +11,9 @@ import { SignIn } from "./shell/SignIn";
 
 export function App() {
   const queries = useQueryClient();
-  const session = useSession();
   const { pathname, hash } = useLocation();
+  const byLink = pathname === "/sign-in" && hash.length > 1;
+  const session = useSession(!byLink);
   const was = useRef(false);
   useConnection(liveOf(queries));
   useEffect(
@@ -22,7 +23,7 @@ export function App() {
       }),
     [queries],
   );
-  if (pathname === "/sign-in" && hash.length > 1) return <SignIn />;
+  if (byLink) return <SignIn />;
   if (session.data) {
     was.current = true;
     return (

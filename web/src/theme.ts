@@ -1,4 +1,4 @@
-import { ActionIcon, Button, createTheme, Menu, Modal, type MantineColorsTuple, Tooltip } from "@mantine/core";
+import { ActionIcon, Button, createTheme, defaultVariantColorsResolver, Menu, Modal, type MantineColorsTuple, Tooltip } from "@mantine/core";
 
 // Water over stone: one accent, greys with a trace of it.
 const weir: MantineColorsTuple = ["#e6fbf8", "#cdf3ee", "#9be6dc", "#67d7ca", "#3fc7b8", "#26b0a2", "#129486", "#0b7a70", "#0a645c", "#074a45"];
@@ -7,8 +7,11 @@ const dark: MantineColorsTuple = ["#e4e9ec", "#b9c3ca", "#93a0aa", "#6c7983", "#
 export const theme = createTheme({
   primaryColor: "weir",
   primaryShade: { light: 7, dark: 4 },
-  autoContrast: true,
-  luminanceThreshold: 0.38,
+  variantColorResolver: (input) => {
+    const colours = defaultVariantColorsResolver(input);
+    const accent = input.variant === "filled" && (input.color ?? "weir") === "weir";
+    return accent ? { ...colours, color: "var(--on-accent)" } : colours;
+  },
   colors: { weir, dark },
   fontFamily: "'Inter Variable', system-ui, sans-serif",
   fontFamilyMonospace: "'JetBrains Mono Variable', ui-monospace, monospace",

@@ -27,8 +27,8 @@ export async function signOut(): Promise<void> {
 }
 
 /** The session; its error has status 401 where nobody is signed in. */
-export function useSession() {
-  return useQuery({ queryKey: ["session"], queryFn: readSession, retry: (n, e) => n < 20 && !(e instanceof Error && "status" in e && e.status === 401), retryDelay: 1000, staleTime: 60_000 });
+export function useSession(enabled = true) {
+  return useQuery({ queryKey: ["session"], queryFn: readSession, enabled, retry: (n, e) => n < 20 && !(e instanceof Error && "status" in e && e.status === 401), retryDelay: 1000, staleTime: 60_000 });
 }
 
 const rank: Record<string, number> = { viewer: 1, operator: 2, admin: 3 };

@@ -1,5 +1,13 @@
 // The pages: their addresses, names, and keys. A page's code is loaded when it is opened.
-import { IconAlarm, IconBox, IconFileCode, IconHome, IconServer, IconTopologyStar3 } from "@tabler/icons-react";
+import {
+  IconAlarm,
+  IconBox,
+  IconFileCode,
+  IconHome,
+  IconPackage,
+  IconServer,
+  IconTopologyStar3,
+} from "@tabler/icons-react";
 import { lazy, type ComponentType } from "react";
 
 export interface Page {
@@ -17,7 +25,11 @@ export const pages: Page[] = [
   { path: "/", title: "Overview", icon: IconHome, key: "o", Element: lazy(() => import("../pages/Overview")) },
   { path: "/topology", title: "Topology", icon: IconTopologyStar3, group: "Network", key: "t", Element: lazy(() => import("../pages/topology/Topology")) },
   { path: "/functions", title: "Functions", icon: IconBox, group: "Network", key: "f", Element: lazy(() => import("../pages/functions/List")) },
+  { path: "/functions/new", title: "New function", Element: lazy(() => import("../pages/functions/Create")) },
+  { path: "/functions/:name", title: "Function", Element: lazy(() => import("../pages/functions/Detail")) },
   { path: "/hosts", title: "Hosts", icon: IconServer, group: "Machines", key: "h", Element: lazy(() => import("../pages/hosts/List")) },
+  { path: "/hosts/:name", title: "Host", Element: lazy(() => import("../pages/hosts/Detail")) },
+  { path: "/images", title: "Images", icon: IconPackage, group: "Machines", key: "i", Element: lazy(() => import("../pages/Images")) },
   { path: "/events", title: "Events", icon: IconAlarm, group: "Look", key: "e", Element: lazy(() => import("../pages/Events")) },
   { path: "/apply", title: "Apply a file", icon: IconFileCode, group: "Network", key: "a", Element: lazy(() => import("../pages/Apply")) },
 ];

@@ -7,7 +7,7 @@ import { Named } from "./Named";
 
 const levels: Record<string, Level> = { create: "ok", update: "warn", delete: "bad", unchanged: "idle" };
 
-export function Changes({ changes }: { changes: Change[] }) {
+export function Changes({ changes, brief }: { changes: Change[]; brief?: boolean }) {
   const same = changes.filter((c) => c.action === "unchanged").length;
   const rows = changes.filter((c) => c.action !== "unchanged");
   return (
@@ -20,8 +20,8 @@ export function Changes({ changes }: { changes: Change[] }) {
               <tr>
                 <th scope="col">Action</th>
                 <th scope="col">Object</th>
-                <th scope="col">What changes</th>
-                <th scope="col">Who notices</th>
+                {!brief && <th scope="col">What changes</th>}
+                {!brief && <th scope="col">Who notices</th>}
               </tr>
             </thead>
             <tbody>
@@ -33,8 +33,8 @@ export function Changes({ changes }: { changes: Change[] }) {
                   <td>
                     <Named kind={c.kind} name={c.name} withKind />
                   </td>
-                  <td className="mono break">{c.fields?.map((f) => <div key={f}>{f}</div>)}</td>
-                  <td className="mono dim break">{c.affects?.join(", ")}</td>
+                  {!brief && <td className="mono break">{c.fields?.map((f) => <div key={f}>{f}</div>)}</td>}
+                  {!brief && <td className="mono dim break">{c.affects?.join(", ")}</td>}
                 </tr>
               ))}
             </tbody>

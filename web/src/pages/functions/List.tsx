@@ -1,8 +1,11 @@
+import { Button } from "@mantine/core";
+import { IconPlus } from "@tabler/icons-react";
 import { useMemo } from "react";
+import { Link } from "react-router";
 import { useList } from "../../api/live";
 import { functionReady } from "../../api/ready";
 import type { Func } from "../../api/types";
-import { Ago, Empty, Loading, PageHead, Panel, Ready } from "../../ui/basic";
+import { Ago, Empty, Loading, PageHead, Panel, Ready, SameAs } from "../../ui/basic";
 import { DataTable, type Column } from "../../ui/DataTable";
 import { duration } from "../../ui/format";
 import { Named } from "../../ui/Named";
@@ -31,10 +34,17 @@ export default function Functions() {
   if (!functions) return <Loading />;
   return (
     <div className="stack">
-      <PageHead title="Functions" lead="Network functions that run, or should. Each is in at most one chain." />
+      <PageHead title="Functions" lead="Network functions that run, or should. Each is in at most one chain."
+        actions={
+          <Button component={Link} to="/functions/new" leftSection={<IconPlus size={14} />}>
+            New function
+          </Button>
+        }
+      />
       <Panel flush>
-        <DataTable name="functions" rows={functions} columns={columns} rowKey={(f) => f.name} empty={<Empty title="No function yet">A function is a container that packets pass: a firewall, a shaper, a monitor.</Empty>} />
+        <DataTable name="functions" rows={functions} columns={columns} rowKey={(f) => f.name} empty={<Empty title="No function yet">A function is a container that packets pass: a firewall, a shaper, a monitor. Make one, put it in a chain, and let a policy say which traffic goes through.</Empty>} />
       </Panel>
+      <SameAs text="weir get functions" />
     </div>
   );
 }

@@ -1,34 +1,74 @@
-import { useMemo } from "react";
+import { Button } from "@mantine/core";
+import { IconPlus } from "@tabler/icons-react";
+import { useMemo, useState } from "react";
+import { promised, useHosts } from "../../api/hosts";
 import { useList } from "../../api/live";
 import { readyOf } from "../../api/ready";
+import { useMay } from "../../api/session";
 import type { Host } from "../../api/types";
-import { Empty, Loading, PageHead, Panel, Ready } from "../../ui/basic";
+import { Ago, Empty, Loading, Meter, PageHead, Panel, Ready, SameAs, State } from "../../ui/basic";
 import { DataTable, type Column } from "../../ui/DataTable";
 import { bytes } from "../../ui/format";
 import { Named } from "../../ui/Named";
+import { Join } from "./Join";
 
 export default function Hosts() {
-  const hosts = useList("host");
+  const hosts = useHosts();
+  const functions = useList("function");
+  const may = useMay("admin");
+  const [join, setJoin] = useState(false);
   const columns = useMemo<Column<Host>[]>(
     () => [
       { key: "name", title: "Name", value: (h) => h.name, render: (h) => <Named kind="host" name={h.name} /> },
-      { key: "state", title: "State", value: (h) => readyOf("host", h).state, render: (h) => <Ready r={readyOf("host", h)} /> },
-      { key: "cores", title: "Cores", align: "right", value: (h) => h.status.cores ?? 0 },
-      { key: "memory", title: "Memory", align: "right", value: (h) => h.status.memory_bytes ?? 0, render: (h) => bytes(h.status.memory_bytes ?? 0) },
-      { key: "switch", title: "Switch", value: (h) => h.status.switch ?? "" },
-      { key: "runtime", title: "Runtime", value: (h) => h.status.runtime ?? "" },
-      { key: "kernel", title: "Kernel", wide: true, value: (h) => h.status.kernel ?? "" },
-      { key: "version", title: "Weir", wide: true, value: (h) => h.status.version ?? "" },
+      {
+        key: "state",
+        title: "State",
+        value: (h) => readyOf("host", h).state + (h.spec.unschedulable ? " closed" : ""),
+        render: (h) => (
+          <span className="row">
+            <Ready r={readyOf("host", h)} />
+            {h.spec.unschedulable && <State level="idle">closed</State>}
+          </span>
+        ),
+      },
+      { key: "functions", title: "Functions", align: "right", value: (h) => promised(functions, h.name).functions.length },
+      {
+        key: "load",
+        title: "Load, of cores",
+        value: (h) => h.status.load ?? 0,
+        render: (h) => <Meter value={h.status.load ?? 0} of={h.status.cores ?? 0} text={`${(h.status.load ?? 0).toFixed(1)} of ${h.status.cores ?? 0}`} label={`load of ${h.name}`} />,
+      },
+      {
+        key: "memory",
+        title: "Memory used",
+        value: (h) => (h.status.memory_bytes ?? 0) - (h.status.free_bytes ?? 0),
+        render: (h) => {
+          const all = h.status.memory_bytes ?? 0;
+          const used = Math.max(0, all - (h.status.free_bytes ?? 0));
+          return <Meter value={used} of={all} text={`${bytes(used)} of ${bytes(all)}`} label={`memory of ${h.name}`} />;
+        },
+      },
+      { key: "switch", title: "Switch", wide: true, value: (h) => h.status.switch ?? "", render: (h) => <span className="mono">{h.status.switch}</span> },
+      { key: "runtime", title: "Runtime", wide: true, value: (h) => h.status.runtime ?? "", render: (h) => <span className="mono">{h.status.runtime}</span> },
+      { key: "kernel", title: "Kernel", wide: true, value: (h) => h.status.kernel ?? "", render: (h) => <span className="mono dim">{h.status.kernel}</span> },
+      { key: "heartbeat", title: "Last heard", align: "right", wide: true, value: (h) => h.status.heartbeat ?? "", render: (h) => <Ago at={h.status.heartbeat} /> },
     ],
-    [],
+    [functions],
   );
   if (!hosts) return <Loading />;
+  const add = (
+    <Button leftSection={<IconPlus size={14} />} onClick={() => setJoin(true)} disabled={!may.ok} title={may.why}>
+      Add a host
+    </Button>
+  );
   return (
     <div className="stack">
-      <PageHead title="Hosts" lead="Machines with an agent. Functions run there." />
+      <PageHead title="Hosts" lead="Machines with an agent: functions run there, traffic enters there." actions={add} />
       <Panel flush>
-        <DataTable name="hosts" rows={hosts} columns={columns} rowKey={(h) => h.name} empty={<Empty title="No host yet">Make a join token and start an agent with it.</Empty>} />
+        <DataTable name="hosts" rows={hosts} columns={columns} rowKey={(h) => h.name} empty={<Empty title="No host has joined yet" action={add}>Make a token and run one command on the machine that is to join.</Empty>} />
       </Panel>
+      <SameAs text="weir get hosts -o wide" />
+      <Join opened={join} onClose={() => setJoin(false)} />
     </div>
   );
 }
