@@ -46,6 +46,10 @@ type session struct {
 	heard [2]bool // by direction
 	ended [2]bool // by FIN
 	reset bool
+
+	unproven bool // begun at out, where the sender's address may be forged: it has not yet answered to an answer
+	gone     bool
+	at       int // in the table's list
 }
 
 func (s *session) outer() outer {
@@ -61,6 +65,8 @@ type mapping struct {
 // Bounds and times. Those of silence are the least that RFC 4787, 5382 and 5508 allow.
 const (
 	maxSessions = 1 << 16
+	maxUnproven = 1024
+	expireTicks = 8
 	maxTries    = 256 // ports that are tried before there is none
 	firstPort   = 1024
 
@@ -75,11 +81,14 @@ const (
 // table of sessions.
 type table struct {
 	cfg     *config
+	all     []*session
+	next    int // of them, that is looked at
 	inner   map[inner]*session
 	outer   map[outer]*session
 	mapped  map[place]*mapping // by the client's place
 	taken   map[place]bool     // of the pool
-	clients map[station]int    // sessions
+	clients map[station]int    // sessions, without the unproven ones
+	waiting []*session         // that were begun at out, the oldest first
 	forward map[place]netip.AddrPort
 	back    map[place]netip.AddrPort // of forwards, by the client's place; without tags
 	full    uint64                   // sessions for which there was no room
@@ -103,7 +112,7 @@ func (t *table) up(k inner, now time.Time) *session {
 	if s := t.inner[k]; s != nil {
 		return s
 	}
-	if !t.room(k) {
+	if !t.room(k, true) {
 		return nil
 	}
 	client := place{k.proto, k.tags, k.client}
@@ -129,24 +138,55 @@ func (t *table) down(k outer, now time.Time) *session {
 		return nil
 	}
 	in := inner{k.proto, k.tags, to, k.remote}
-	if t.inner[in] != nil || !t.room(in) { // two ports of the pool lead to one of the client, and the remote end uses both from one
+	if t.inner[in] != nil { // two ports of the pool lead to one of the client, and the remote end uses both from one
 		return nil
 	}
-	return t.add(&session{inner: in, pool: k.pool, seen: now})
+	// A flood of forged beginnings takes room from one another, and not from the client.
+	if len(t.waiting) >= maxUnproven {
+		if s := t.waiting[0]; s.unproven && !s.gone {
+			t.remove(s)
+		}
+		t.waiting = t.waiting[1:]
+	}
+	if !t.room(in, false) {
+		return nil
+	}
+	s := t.add(&session{inner: in, pool: k.pool, seen: now, unproven: true})
+	t.waiting = append(t.waiting, s)
+	return s
 }
 
-func (t *table) room(k inner) bool {
-	if len(t.inner) < maxSessions && t.clients[station{k.tags, k.client.Addr()}] < t.cfg.Sessions {
+// room for one more session, which may count as the client's.
+func (t *table) room(k inner, counts bool) bool {
+	if len(t.inner) < maxSessions && (!counts || t.clients[station{k.tags, k.client.Addr()}] < t.cfg.Sessions) {
 		return true
 	}
 	t.full++
 	return false
 }
 
+// prove a session: the sender at out has what we sent there. false: there is no room, and the session is over.
+func (t *table) prove(s *session) bool {
+	if !s.unproven {
+		return true
+	}
+	if !t.room(s.inner, true) {
+		t.remove(s)
+		return false
+	}
+	s.unproven = false
+	t.clients[station{s.inner.tags, s.inner.client.Addr()}]++
+	return true
+}
+
 func (t *table) add(s *session) *session {
 	k := s.inner
+	s.at = len(t.all)
+	t.all = append(t.all, s)
 	t.inner[k], t.outer[s.outer()] = s, s
-	t.clients[station{k.tags, k.client.Addr()}]++
+	if !s.unproven {
+		t.clients[station{k.tags, k.client.Addr()}]++
+	}
 	client := place{k.proto, k.tags, k.client}
 	m := t.mapped[client]
 	if m == nil {
@@ -162,9 +202,15 @@ func (t *table) remove(s *session) {
 	k := s.inner
 	delete(t.inner, k)
 	delete(t.outer, s.outer())
-	who := station{k.tags, k.client.Addr()}
-	if t.clients[who]--; t.clients[who] == 0 {
-		delete(t.clients, who)
+	s.gone = true
+	last := t.all[len(t.all)-1]
+	t.all[s.at], last.at = last, s.at
+	t.all[len(t.all)-1] = nil
+	t.all = t.all[:len(t.all)-1]
+	if who := (station{k.tags, k.client.Addr()}); !s.unproven {
+		if t.clients[who]--; t.clients[who] == 0 {
+			delete(t.clients, who)
+		}
 	}
 	client := place{k.proto, k.tags, k.client}
 	if m := t.mapped[client]; m != nil {
@@ -231,11 +277,19 @@ func (s *session) lasts() time.Duration {
 	return silentICMP
 }
 
-// expire sessions that were silent for too long.
+// expire sessions that were silent for too long. It looks at a part of them, and at each within some ticks, so that frames need not wait for long.
 func (t *table) expire(now time.Time) {
-	for _, s := range t.inner {
-		if now.Sub(s.seen) > s.lasts() {
-			t.remove(s)
+	for range min(len(t.all), len(t.all)/expireTicks+256) {
+		if t.next >= len(t.all) {
+			t.next = 0
+		}
+		if s := t.all[t.next]; now.Sub(s.seen) > s.lasts() {
+			t.remove(s) // another one takes its place
+		} else {
+			t.next++
+		}
+		if len(t.all) == 0 {
+			return
 		}
 	}
 }

@@ -18,6 +18,7 @@ type translator struct {
 	send     func(nf.Dir, nf.Frame)
 	now      func() time.Time
 	parts    map[part]remembered
+	pieces   map[netip.Addr]int // packets in pieces, by client
 	pool     map[netip.Addr]bool
 	targets  map[netip.Addr]bool // of forwarded ports
 	stations map[station][6]byte // where these are
@@ -47,7 +48,8 @@ type remembered struct {
 }
 
 const (
-	maxParts    = 1024
+	maxParts    = 4096
+	maxPieces   = 256 // packets in pieces of a client
 	partsLast   = 30 * time.Second
 	maxStations = 4096
 
@@ -58,7 +60,7 @@ const (
 )
 
 func newTranslator(cfg *config, now func() time.Time, send func(nf.Dir, nf.Frame)) *translator {
-	t := &translator{cfg: cfg, table: newTable(cfg), send: send, now: now, parts: map[part]remembered{}, stations: map[station][6]byte{},
+	t := &translator{cfg: cfg, table: newTable(cfg), send: send, now: now, parts: map[part]remembered{}, pieces: map[netip.Addr]int{}, stations: map[station][6]byte{},
 		pool: map[netip.Addr]bool{}, targets: map[netip.Addr]bool{}}
 	for _, a := range cfg.Pool {
 		t.pool[a] = true
@@ -81,7 +83,7 @@ func (t *translator) tick(now time.Time) {
 	t.table.expire(now)
 	for k, r := range t.parts {
 		if now.After(r.until) {
-			delete(t.parts, k)
+			t.forget(k, r)
 		}
 	}
 }
@@ -237,6 +239,9 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 		}
 		s.mac = mac
 	}
+	if !failed && s.heard[nf.Up] && !t.table.prove(s) {
+		return false
+	}
 	c := f.Clone()
 	if failed {
 		q.requote(c.Data, p, source, s.inner.client)
@@ -257,16 +262,29 @@ func partOf(d nf.Dir, p *nf.Packet, frame []byte) part {
 	return part{d, p.Tags, p.Src, p.Dst, p.Proto, binary.BigEndian.Uint16(frame[p.Network+4:])}
 }
 
+func (t *translator) forget(k part, r remembered) {
+	delete(t.parts, k)
+	who := r.s.inner.client.Addr()
+	if t.pieces[who]--; t.pieces[who] == 0 {
+		delete(t.pieces, who)
+	}
+}
+
 // remember whose the fragments behind a first one are. false: there is no room.
 func (t *translator) remember(d nf.Dir, p *nf.Packet, frame []byte, s *session, now time.Time) bool {
 	if p.Part != nf.First {
 		return true
 	}
 	k := partOf(d, p, frame)
-	if _, known := t.parts[k]; !known && len(t.parts) >= maxParts {
+	if r, known := t.parts[k]; known {
+		t.forget(k, r)
+	}
+	who := s.inner.client.Addr()
+	if len(t.parts) >= maxParts || t.pieces[who] >= maxPieces {
 		return false
 	}
 	t.parts[k] = remembered{s, now.Add(partsLast)}
+	t.pieces[who]++
 	return true
 }
 

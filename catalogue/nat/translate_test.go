@@ -42,6 +42,13 @@ func newLab(t testing.TB, config string) *lab {
 	return l
 }
 
+// end all sessions by silence.
+func (l *lab) end() {
+	for range 10 * expireTicks {
+		l.tick(l.time.Add(3 * time.Hour))
+	}
+}
+
 // give a frame; what comes out in its direction, nil if nothing does.
 func (l *lab) give(d nf.Dir, frame []byte) []byte {
 	l.t.Helper()
@@ -304,16 +311,21 @@ func TestFragments(t *testing.T) {
 	if says(joined) != "udp 192.0.2.1:1000 198.51.100.1:80" {
 		t.Errorf("up: %s", says(joined))
 	}
-	for i := range 2 * maxParts {
+	for i := range 2 * maxPieces {
 		f := bytes.Clone(first)
 		binary.BigEndian.PutUint16(f[18:], uint16(i+10))
 		l.give(nf.Up, f)
 	}
-	if len(l.parts) != maxParts {
-		t.Errorf("%d packets in pieces are remembered: want %d", len(l.parts), maxParts)
+	if len(l.parts) != maxPieces {
+		t.Errorf("%d packets in pieces are remembered: want %d", len(l.parts), maxPieces)
+	}
+	other := packet(t, "udp 10.0.0.2:1000 198.51.100.1:80", make([]byte, 100))
+	first, later = cut(other, 1)
+	if l.give(nf.Up, first) == nil || l.give(nf.Up, later) == nil {
+		t.Error("another client has no room for its own")
 	}
 	l.tick(l.time.Add(partsLast + time.Second))
-	if len(l.parts) != 0 {
+	if len(l.parts)+len(l.pieces) != 0 {
 		t.Errorf("%d are remembered for ever", len(l.parts))
 	}
 }
@@ -384,6 +396,70 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 	if l.give(nf.Up, packet(t, "udp 10.0.0.2:1000 198.51.100.1:80", nil)) == nil {
 		t.Error("another client gets none")
+	}
+}
+
+// A flood of beginnings from forged addresses to a forwarded port takes nothing from the client, and who answers gets through.
+func TestForgedBeginnings(t *testing.T) {
+	l := newLab(t, `{"pool": ["192.0.2.1"], "forward": [{"protocol": "tcp", "port": 8080, "to": "10.0.0.5:80"}], "sessions_per_client": 2}`)
+	l.give(nf.Up, packet(t, "udp 10.0.0.5:1 198.51.100.1:53", nil)) // it is met
+	flood := func(n int) {
+		f := packet(t, "tcp 203.0.113.1:1 192.0.2.1:8080 syn", nil)
+		for i := range n {
+			binary.BigEndian.PutUint16(f[28:], uint16(i))
+			if l.give(nf.Down, f) == nil {
+				t.Fatalf("beginning %d does not pass", i)
+			}
+		}
+	}
+	flood(10 * maxUnproven)
+	if n := len(l.table.inner); n != maxUnproven+1 || len(l.table.outer) != n || len(l.table.waiting) != maxUnproven {
+		t.Errorf("%d sessions, %d wait", n, len(l.table.waiting))
+	}
+	open := func(remote string) []byte {
+		l.give(nf.Down, packet(t, "tcp "+remote+" 192.0.2.1:8080 syn", nil))
+		l.give(nf.Up, packet(t, "tcp 10.0.0.5:80 "+remote+" syn ack", nil))
+		return l.give(nf.Down, packet(t, "tcp "+remote+" 192.0.2.1:8080 ack", nil))
+	}
+	if open("198.51.100.7:7") == nil {
+		t.Error("who answers does not get through")
+	}
+	flood(2 * maxUnproven)
+	if l.give(nf.Down, packet(t, "tcp 198.51.100.7:7 192.0.2.1:8080 ack", nil)) == nil {
+		t.Error("a session that is proven is pushed out")
+	}
+	if open("198.51.100.8:7") != nil {
+		t.Error("the client has more sessions than it may")
+	}
+	l.end()
+	if n := len(l.table.inner) + len(l.table.outer) + len(l.table.mapped) + len(l.table.taken) + len(l.table.clients); n != 0 {
+		t.Errorf("%d things are left when all sessions are over", n)
+	}
+}
+
+// All sessions that there can be: what they take, and that all of them end.
+func TestAllSessionsTakeBoundedMemory(t *testing.T) {
+	l := newLab(t, `{"pool": ["192.0.2.1-192.0.2.8"], "sessions_per_client": 60000}`)
+	f := packet(t, "udp 10.0.0.1:1000 198.51.100.1:80", nil)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range maxSessions + 5000 {
+		f[28] = byte(i >> 12)
+		binary.BigEndian.PutUint16(f[34:], uint16(1024+i))
+		l.give(nf.Up, f)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	begin := time.Now()
+	l.tick(l.time)
+	t.Logf("%d sessions: %d MB; a tick takes %v", len(l.table.inner), (after.HeapAlloc-before.HeapAlloc)>>20, time.Since(begin))
+	if len(l.table.inner) != maxSessions || after.HeapAlloc-before.HeapAlloc > 128<<20 {
+		t.Errorf("%d sessions, %d bytes", len(l.table.inner), after.HeapAlloc-before.HeapAlloc)
+	}
+	l.end()
+	if n := len(l.table.all) + len(l.table.inner) + len(l.table.outer) + len(l.table.mapped) + len(l.table.taken) + len(l.table.clients); n != 0 {
+		t.Errorf("%d things are left when all sessions are over", n)
 	}
 }
 
@@ -499,7 +575,7 @@ func TestAMillionFrames(t *testing.T) {
 	if after.HeapAlloc > before.HeapAlloc+64<<20 || l.count.translated[0] == 0 || l.count.translated[1] == 0 || most == 0 {
 		t.Error("too much memory, or too little translated")
 	}
-	l.tick(l.time.Add(3 * time.Hour))
+	l.end()
 	if n := len(l.table.inner) + len(l.table.outer) + len(l.table.mapped) + len(l.table.taken) + len(l.table.clients); n != 0 {
 		t.Errorf("%d things are left when all sessions are over", n)
 	}
