@@ -20,6 +20,7 @@ const (
 
 const (
 	flowSize   = 1 << 10 // of the budget
+	maxEvicted = 64      // connections that are tried to make room for a new one
 	maxAnswers = 16      // packets of our own for one connection that was ended
 )
 
@@ -38,8 +39,15 @@ const (
 	blocked
 )
 
+// client is what has its share of the memory and of the connections, at most half of each: an IPv4 address, or an IPv6 network of 64 bits.
+type client struct {
+	budget inspect.Budget
+	flows  int
+}
+
 // flow is a connection.
 type flow struct {
+	client  *client
 	state   state
 	halves  [2]half
 	conn    *inspect.Conn
@@ -59,6 +67,7 @@ type filter struct {
 	send    func(nf.Dir, nf.Frame)
 	event   func(kind, text string)
 	flows   map[key]*flow
+	clients map[netip.Prefix]*client
 	budget  inspect.Budget
 	started time.Time
 	now     time.Time
@@ -70,7 +79,7 @@ type counters struct {
 }
 
 func newFilter(cfg config, send func(nf.Dir, nf.Frame), event func(kind, text string), now time.Time) (*filter, error) {
-	x := &filter{send: send, event: event, flows: map[key]*flow{}, started: now, now: now}
+	x := &filter{send: send, event: event, flows: map[key]*flow{}, clients: map[netip.Prefix]*client{}, started: now, now: now}
 	return x, x.configure(cfg)
 }
 
@@ -148,8 +157,10 @@ func (x *filter) tcp(d nf.Dir, f nf.Frame, p *nf.Packet) nf.Verdict {
 		return x.unknown(d, f, p, k, syn)
 	}
 	fl.seen = x.now
-	h := &fl.halves[side]
-	h.dir = d
+	if h := &fl.halves[side]; h.known && h.dir != d { // somebody at the other port in its name
+		x.count.Dropped++
+		return nf.Drop
+	}
 	if side == inspect.Client && syn && p.Seq != fl.halves[inspect.Client].first {
 		return x.again(d, f, p, k, fl)
 	}
@@ -166,7 +177,7 @@ func (x *filter) tcp(d nf.Dir, f nf.Frame, p *nf.Packet) nf.Verdict {
 		x.reset(fl, side, p)
 		return nf.Pass
 	case p.Flags&nf.SYN != 0:
-		if !x.synchronise(fl, side, p) {
+		if !x.synchronise(fl, side, p, d) {
 			x.count.Dropped++
 			return nf.Drop
 		}
@@ -200,7 +211,7 @@ func (x *filter) unknown(d nf.Dir, f nf.Frame, p *nf.Packet, k key, syn bool) nf
 			return nf.Pass
 		}
 		fl.halves[inspect.Client].begin(p.Seq)
-		fl.conn = x.policy.NewConn(&x.budget, p.Dst)
+		fl.conn = x.policy.NewConn(&fl.client.budget, p.Dst)
 		return x.segment(fl, inspect.Client, p, f)
 	case p.Flags&nf.RST != 0:
 		return nf.Pass
@@ -224,20 +235,56 @@ func (x *filter) unknown(d nf.Dir, f nf.Frame, p *nf.Packet, k key, syn bool) nf
 	return nf.Drop
 }
 
+func share(a netip.Addr) netip.Prefix {
+	bits := 64
+	if a.Is4() {
+		bits = 32
+	}
+	p, _ := a.Prefix(bits) // of a proper address
+	return p
+}
+
+// add a connection; nil: there is no room.
 func (x *filter) add(k key) *flow {
-	if len(x.flows) >= x.cfg.Limits.Connections || !x.budget.Take(flowSize) {
+	if len(x.flows) >= x.cfg.Limits.Connections {
+		x.evict()
+	}
+	at := share(k.client.Addr())
+	c := x.clients[at]
+	if c == nil {
+		c = &client{budget: inspect.Budget{Limit: x.budget.Limit / 2, Parent: &x.budget}}
+	}
+	if len(x.flows) >= x.cfg.Limits.Connections || c.flows >= max(1, x.cfg.Limits.Connections/2) || !c.budget.Take(flowSize) {
 		return nil
 	}
-	fl := &flow{seen: x.now}
+	c.flows++
+	x.clients[at] = c
+	fl := &flow{client: c, seen: x.now}
 	x.flows[k] = fl
 	x.count.Connections++
 	return fl
 }
 
+// evict connections that have not begun, or have ended: a flood of SYNs must not keep others out.
+func (x *filter) evict() {
+	n := 0
+	for k, fl := range x.flows {
+		if fl.state == opening || fl.over || fl.state == blocked {
+			x.remove(k, fl)
+		}
+		if n++; n == maxEvicted {
+			return
+		}
+	}
+}
+
 // remove a connection.
 func (x *filter) remove(k key, fl *flow) {
 	x.settle(fl)
-	x.budget.Give(flowSize)
+	fl.client.budget.Give(flowSize)
+	if fl.client.flows--; fl.client.flows == 0 {
+		delete(x.clients, share(k.client.Addr()))
+	}
 	delete(x.flows, k)
 }
 
@@ -249,7 +296,7 @@ func (x *filter) settle(fl *flow) {
 	}
 	for s := range fl.halves {
 		h := &fl.halves[s]
-		x.budget.Give(len(h.ring))
+		fl.client.budget.Give(len(h.ring))
 		h.ring, h.ahead, h.blind = nil, nil, nil
 	}
 }
@@ -287,7 +334,7 @@ func (x *filter) reset(fl *flow, side inspect.Side, p *nf.Packet) {
 }
 
 // synchronise tells whether a SYN fits. The server's must answer the client's that was seen last.
-func (x *filter) synchronise(fl *flow, side inspect.Side, p *nf.Packet) bool {
+func (x *filter) synchronise(fl *flow, side inspect.Side, p *nf.Packet, d nf.Dir) bool {
 	h, other := &fl.halves[side], &fl.halves[side.Other()]
 	if h.known {
 		return p.Seq == h.first && (side == inspect.Client) == (p.Flags&nf.ACK == 0)
@@ -296,7 +343,8 @@ func (x *filter) synchronise(fl *flow, side inspect.Side, p *nf.Packet) bool {
 		return false
 	}
 	h.begin(p.Seq)
-	fl.state = open
+	h.dir = d
+	fl.state, fl.over, fl.cut = open, false, false
 	return true
 }
 
@@ -312,7 +360,7 @@ func (x *filter) segment(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) 
 	}
 	end := seq + uint32(len(data))
 	if len(data) > 0 {
-		why := h.admit(seq, data, x.cfg.Limits.WindowKB<<10, &x.budget)
+		why := h.admit(seq, data, x.cfg.Limits.WindowKB<<10, &fl.client.budget)
 		if why == memoryFull {
 			return x.full(fl, side, p, f)
 		}
@@ -340,7 +388,7 @@ func (x *filter) segment(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) 
 	h.sent = later(h.sent, end)
 	if p.Flags&nf.ACK != 0 && other.known {
 		h.ack = p.Ack
-		other.acknowledged(p.Ack, &x.budget)
+		other.acknowledged(p.Ack, &fl.client.budget)
 	}
 	fl.over = fl.over || h.ended && other.ended
 	if h.open && other.open && h.known && other.known && h.base == h.next && other.base == other.next {
@@ -450,8 +498,8 @@ func (x *filter) tick(now time.Time) {
 			continue
 		}
 		if now.Sub(fl.seen) >= 2*time.Second {
-			fl.halves[inspect.Client].free(&x.budget)
-			fl.halves[inspect.Server].free(&x.budget)
+			fl.halves[inspect.Client].free(&fl.client.budget)
+			fl.halves[inspect.Server].free(&fl.client.budget)
 		}
 	}
 }

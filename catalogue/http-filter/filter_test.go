@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -259,6 +260,17 @@ func TestEvasions(t *testing.T) {
 			b.open()
 			b.stops(b.give(segment{inspect.Client, isnC - 100, 0, nf.SYN, ""}), b.client(0, bad))
 		}},
+		"acknowledged by somebody else": {false, false, func(b *bench) { // from the client's port, in the server's name
+			b.open()
+			b.passes(b.client(0, line+"Host: x"))
+			b.stops(b.x.frame(nf.Up, nf.NewFrame(b.frame(segment{inspect.Server, isnS + 1, isnC + 1 + uint32(len(line)) + 7, nf.ACK, ""}))) == nf.Pass)
+			b.stops(b.client(len(line), "Host: bad.example\r\n\r\n"))
+		}},
+		"SYN again behind a refusal": {true, true, func(b *bench) {
+			b.passes(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}), b.give(segment{inspect.Server, 0, isnC + 1, nf.RST | nf.ACK, ""}))
+			b.open()
+			b.stops(b.client(0, bad))
+		}},
 		"urgent": {true, false, func(b *bench) {
 			b.open()
 			b.stops(b.give(segment{inspect.Client, isnC + 1, isnS + 1, nf.ACK | nf.URG, good}))
@@ -404,6 +416,37 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestAFloodLeavesRoom: SYNs without answers, and one client's connections, do not keep others out.
+func TestAFloodLeavesRoom(t *testing.T) {
+	b := newBench(t, `, "limits": {"connections": 100}`)
+	from := func(addr byte, port uint16, s segment) bool {
+		f := b.frame(s)
+		at := 29 // the client's address and port
+		if s.side == inspect.Server {
+			at = 33
+		}
+		f[at] = addr
+		binary.BigEndian.PutUint16(f[34+2*int(s.side):], port)
+		return b.raw(s.side, f)
+	}
+	for i := range 1000 {
+		if !from(byte(i/40), uint16(5000+i), segment{inspect.Client, isnC, 0, nf.SYN, ""}) {
+			t.Fatalf("SYN %d is refused", i)
+		}
+	}
+	for i := range 60 {
+		if ok := from(77, uint16(5000+i), segment{inspect.Client, isnC, 0, nf.SYN, ""}); ok != (i < 50) {
+			t.Fatalf("the client's connection %d: %t", i, ok)
+		}
+		from(77, uint16(5000+i), segment{inspect.Server, isnS, isnC + 1, nf.SYN | nf.ACK, ""})
+	}
+	b.passes(from(78, 5000, segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+	b.x.tick(b.x.now.Add(2 * time.Hour))
+	if len(b.x.flows) != 0 || len(b.x.clients) != 0 || b.x.budget.Used != 0 {
+		t.Errorf("%d connections, %d clients, %d bytes", len(b.x.flows), len(b.x.clients), b.x.budget.Used)
+	}
+}
+
 // TestConnectionsEnd: those that have ended are forgotten soon, and a new one with the same ports begins at once.
 func TestConnectionsEnd(t *testing.T) {
 	b := newBench(t, "")
@@ -439,6 +482,34 @@ func TestOthersPass(t *testing.T) {
 	if b.x.budget.Used > 20<<10 {
 		t.Errorf("%d bytes", b.x.budget.Used)
 	}
+}
+
+// TestContentOfManyGigabytes: what need not be looked at may be longer than sequence numbers count, and what follows is judged in its place.
+func TestContentOfManyGigabytes(t *testing.T) {
+	cfg, err := parseConfig([]byte(`{"rules": [{"name": "host", "hosts": ["bad.example"]}]}`))
+	must(t, err)
+	b := newBench(t, "")
+	must(t, b.x.configure(cfg))
+	b.open()
+	const length, step = 10_000_000_000, 50_000
+	head := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", length)
+	b.passes(b.client(0, good), b.server(0, head, len(good)))
+	data := strings.Repeat("x", step)
+	f, ack := nf.NewFrame(b.frame(segment{inspect.Server, 0, isnC + 1 + uint32(len(good)), nf.ACK, data})), nf.NewFrame(b.frame(segment{inspect.Client, isnC + 1 + uint32(len(good)), 0, nf.ACK, ""}))
+	at := isnS + 1 + uint32(len(head))
+	for range length / step {
+		binary.BigEndian.PutUint32(f.Data[38:], at)
+		at += step
+		binary.BigEndian.PutUint32(ack.Data[42:], at)
+		if b.x.frame(nf.Down, f) != nf.Pass || b.x.frame(nf.Up, ack) != nf.Pass {
+			t.Fatalf("does not pass; %+v", b.x.count)
+		}
+	}
+	if h := b.x.flows[keyOf(b.x)].halves[inspect.Server]; len(h.blind) > 1 || h.next != at || b.x.budget.Used > 20<<10 {
+		t.Errorf("%+v; at %d, %d bytes", h, at, b.x.budget.Used)
+	}
+	b.stops(b.give(segment{inspect.Client, isnC + 1 + uint32(len(good)), at, nf.ACK, bad}))
+	b.want(true, true)
 }
 
 // TestFragments of TCP to the ports do not pass; others do.
@@ -553,6 +624,37 @@ func TestParseConfig(t *testing.T) {
 	}
 	if _, err := newFilter(config{Rules: []inspect.Rule{{Name: "x"}}}, nil, nil, time.Now()); err == nil {
 		t.Error("a rule without a condition is taken")
+	}
+}
+
+func BenchmarkContent(b *testing.B) {
+	for _, words := range []bool{true, false} {
+		b.Run(fmt.Sprintf("words=%t", words), func(b *testing.B) {
+			x := newBench(b, "")
+			if !words {
+				cfg, err := parseConfig([]byte(`{"rules": [{"name": "host", "hosts": ["bad.example"]}]}`))
+				must(b, err)
+				must(b, x.x.configure(cfg))
+			}
+			x.open()
+			x.client(0, good)
+			head := "HTTP/1.1 200 OK\r\nContent-Length: 100000000000\r\n\r\n"
+			x.server(0, head, len(good))
+			f := x.frame(segment{inspect.Server, isnS + 1, isnC + 1, nf.ACK, strings.Repeat("some text of a page ", 3000)})
+			ack := x.frame(segment{inspect.Client, isnC + 1 + uint32(len(good)), 0, nf.ACK, ""})
+			frame, back := nf.NewFrame(f), nf.NewFrame(ack)
+			b.SetBytes(60000)
+			b.ReportAllocs()
+			for i := range b.N {
+				at := isnS + 1 + uint32(len(head)) + uint32(i)*60000
+				binary.BigEndian.PutUint32(frame.Data[38:], at)
+				if x.x.frame(nf.Down, frame) != nf.Pass {
+					b.Fatal("does not pass")
+				}
+				binary.BigEndian.PutUint32(back.Data[42:], at+60000)
+				x.x.frame(nf.Up, back)
+			}
+		})
 	}
 }
 

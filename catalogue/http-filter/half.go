@@ -7,9 +7,10 @@ import (
 
 const (
 	leastRing = 4 << 10
-	maxAhead  = 64      // pieces that came before what precedes them
-	maxBlind  = 64      // pieces that are not looked at, between such that are
-	leastSkip = 4 << 10 // shorter pieces are kept as if they were looked at
+	keptRing  = 256 << 10 // what is longer is given back as soon as nothing is in it, the others after a pause
+	maxAhead  = 64        // pieces that came before what precedes them
+	maxBlind  = 64        // pieces that are not looked at, between such that are
+	leastSkip = 4 << 10   // shorter pieces are kept as if they were looked at
 	mostSkip  = 1 << 28
 
 	memoryFull = "memory is full"
@@ -229,10 +230,14 @@ func (h *half) insert(s span) {
 // judge what follows without a gap.
 func (h *half) judge(c *inspect.Conn, side inspect.Side) error {
 	for {
-		if n := c.Skip(side); n >= leastSkip && len(h.blind) < maxBlind {
-			n = min(n, mostSkip)
+		if n := c.Skip(side); n >= leastSkip && len(h.blind) < maxBlind && h.next-h.base < mostSkip {
+			n = min(n, mostSkip) // the rest when this is behind us: numbers are compared within half of their range
 			c.Skipped(side, n)
-			h.blind = append(h.blind, span{h.next, h.next + uint32(n)})
+			if i := len(h.blind) - 1; i >= 0 && h.blind[i].end == h.next {
+				h.blind[i].end += uint32(n)
+			} else {
+				h.blind = append(h.blind, span{h.next, h.next + uint32(n)})
+			}
 			h.advance(h.next + uint32(n))
 			continue
 		}
@@ -284,7 +289,10 @@ func (h *half) acknowledged(ack uint32, budget *inspect.Budget) {
 	for len(h.blind) > 0 && !before(h.base, h.blind[0].end) {
 		h.blind = append(h.blind[:0], h.blind[1:]...)
 	}
-	if len(h.ring) > leastRing {
+	if len(h.blind) > 0 {
+		h.blind[0].start = later(h.blind[0].start, h.base)
+	}
+	if len(h.ring) > keptRing {
 		h.free(budget)
 	}
 }

@@ -19,12 +19,15 @@ const (
 // Other side.
 func (s Side) Other() Side { return 1 - s }
 
-// Budget is memory that all connections share.
-type Budget struct{ Used, Limit int }
+// Budget is memory that connections share. What is taken of it is taken of its parent, too.
+type Budget struct {
+	Used, Limit int
+	Parent      *Budget // nil: none
+}
 
 // Take some; false: it is not there.
 func (b *Budget) Take(n int) bool {
-	if b.Used+n > b.Limit {
+	if b.Used+n > b.Limit || b.Parent != nil && !b.Parent.Take(n) {
 		return false
 	}
 	b.Used += n
@@ -32,7 +35,12 @@ func (b *Budget) Take(n int) bool {
 }
 
 // Give some back.
-func (b *Budget) Give(n int) { b.Used -= n }
+func (b *Budget) Give(n int) {
+	b.Used -= n
+	if b.Parent != nil {
+		b.Parent.Give(n)
+	}
+}
 
 // Conn judges one connection.
 type Conn struct {

@@ -2,15 +2,13 @@ package inspect
 
 import (
 	"errors"
-	"slices"
 	"strings"
 )
 
 // content looks for words in one message's content.
 type content struct {
 	conn    *Conn
-	active  []int // rules whose words count here
-	alerted []int
+	active  set   // rules whose words count here, and have not been alerted
 	hit     Hit   // what there is to say of the message
 	answer  bool  // it is a response's
 	state   int32 // of the words, in the content as it is
@@ -27,7 +25,7 @@ type plainText struct {
 
 // newContent makes what the bytes of a message's content are written to; nil: they need not be looked at. coded says how they are coded, as in
 // Content-Encoding, the last one outermost.
-func (c *Conn) newContent(active []int, hit Hit, response bool, coded []string) (sink, error) {
+func (c *Conn) newContent(active set, hit Hit, response bool, coded []string) (sink, error) {
 	if len(active) == 0 {
 		return nil, nil
 	}
@@ -123,7 +121,7 @@ func (w *content) write(p []byte) error {
 
 func (w *content) found(rules []int) error {
 	for _, i := range rules {
-		if !slices.Contains(w.active, i) {
+		if !w.active.has(i) {
 			continue
 		}
 		r := &w.conn.policy.rules[i]
@@ -136,10 +134,8 @@ func (w *content) found(rules []int) error {
 		if r.Action != Alert {
 			return w.conn.block(r, h, own)
 		}
-		if !slices.Contains(w.alerted, i) {
-			w.alerted = append(w.alerted, i)
-			w.conn.policy.alert(h)
-		}
+		w.active = w.active.without(i)
+		w.conn.policy.alert(h)
 	}
 	return nil
 }

@@ -10,8 +10,8 @@ import (
 // pending is a request without an answer.
 type pending struct {
 	hit       Hit
-	responses []int // rules whose words count in the answer
-	head      bool  // HEAD: the answer has no content
+	responses set  // rules whose words count in the answer
+	head      bool // HEAD: the answer has no content
 	connect   bool
 	upgrade   bool
 	cost      int // of the budget, while it waits
@@ -206,8 +206,11 @@ func (h *http1) pop() {
 }
 
 // admit judges a request, and lets it wait for its answer.
-func (h *http1) admit(q *request, p pending) (requests []int, err error) {
+func (h *http1) admit(q *request, p pending) (requests set, err error) {
 	c := h.conn
+	if len(q.target) > maxTarget {
+		return nil, malformed("address of more than %d bytes", maxTarget)
+	}
 	requests, responses, rule, hit := c.policy.judge(q)
 	if rule != nil {
 		return nil, c.block(rule, hit, 0)

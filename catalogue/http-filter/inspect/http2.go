@@ -39,7 +39,7 @@ type h2 struct {
 
 type stream struct {
 	hit       Hit
-	responses []int
+	responses set
 	sinks     [2]sink
 	seen      [2]bool // headers
 	ended     [2]bool
@@ -372,6 +372,9 @@ func (f *h2side) request(id uint32) error {
 	}
 	q.hosts = authority
 	h.now = id
+	if len(q.target) > maxTarget {
+		return malformed("address of more than %d bytes", maxTarget)
+	}
 	requests, responses, rule, hit := c.policy.judge(&q)
 	if rule != nil {
 		return c.block(rule, hit, 0)

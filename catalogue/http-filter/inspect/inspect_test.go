@@ -150,6 +150,8 @@ func TestHTTP1(t *testing.T) {
 		"host":                     {"host", []step{c("GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
 		"host in capitals":         {"host", []step{c("GET / HTTP/1.1\r\nhOST:\tBAD.example.:80 \r\n\r\n")}},
 		"name below":               {"host", []step{c("GET / HTTP/1.1\r\nHost: a.b.bad.example\r\n\r\n")}},
+		"host with two ports":      {"host", []step{c("GET / HTTP/1.1\r\nHost: bad.example:80:80\r\n\r\n")}},
+		"long address":             {"address of more", []step{c("GET /" + strings.Repeat("x", 20000) + " HTTP/1.1\r\n\r\n")}},
 		"another name":             {"", []step{c("GET / HTTP/1.1\r\nHost: notbad.example\r\n\r\n"), ok}},
 		"IDN":                      {"host", []step{c("GET / HTTP/1.1\r\nHost: xn--bcher-kva.example\r\n\r\n")}},
 		"IDN raw":                  {"host", []step{c("GET / HTTP/1.1\r\nHost: bücher.example\r\n\r\n")}},

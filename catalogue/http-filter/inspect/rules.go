@@ -30,12 +30,17 @@ type Rule struct {
 	Direction string   `json:"direction"` // where words are looked for: request, response, or both (default)
 	Action    Action   `json:"action"`    // default 403
 	Page      string   `json:"page"`      // text of the page
+
+	exact, below map[string]bool // hosts: names, and those whose subdomains count
+	all          bool
 }
 
 // Limits of rules. A page and its header fit into one packet of IPv6's least MTU.
 const (
 	maxRules   = 1000
 	maxEntries = 1000 // of one list
+	maxHosts   = 10_000
+	maxTarget  = 16 << 10 // bytes of a request's address
 	maxPage    = 900
 )
 
@@ -44,8 +49,8 @@ type Policy struct {
 	Options
 	rules       []Rule
 	words       *words
-	inRequests  []int // rules with words to look for there
-	inResponses []int
+	inRequests  set // rules with words to look for there
+	inResponses set
 	named       bool // a rule forbids hosts in TLS
 }
 
@@ -86,10 +91,10 @@ func NewPolicy(rules []Rule, o Options) (*Policy, error) {
 		if len(r.Words) > 0 {
 			list[i] = r.Words
 			if r.Direction != "response" {
-				p.inRequests = append(p.inRequests, i)
+				p.inRequests = p.inRequests.with(i)
 			}
 			if r.Direction != "request" {
-				p.inResponses = append(p.inResponses, i)
+				p.inResponses = p.inResponses.with(i)
 			}
 		}
 		p.named = p.named || r.onlyHosts()
@@ -114,17 +119,22 @@ func (r *Rule) check() error {
 		return fmt.Errorf("want at least one of hosts, paths, methods, words")
 	}
 	for name, l := range map[string][]string{"hosts": r.Hosts, "paths": r.Paths, "methods": r.Methods, "words": r.Words} {
-		if len(l) > maxEntries {
-			return fmt.Errorf("%s: %d, more than %d", name, len(l), maxEntries)
+		most := maxEntries
+		if name == "hosts" {
+			most = maxHosts
+		}
+		if len(l) > most {
+			return fmt.Errorf("%s: %d, more than %d", name, len(l), most)
 		}
 		for _, e := range l {
-			if e == "" || len(e) > 256 {
-				return fmt.Errorf("%s: %q: want 1 to 256 bytes", name, e)
+			if e == "" || len(e) > 256 || strings.Contains(e, "\x00") {
+				return fmt.Errorf("%s: %q: want 1 to 256 bytes, none of them zero", name, e)
 			}
 		}
 	}
-	r.Hosts, r.Paths, r.Methods = slices.Clone(r.Hosts), slices.Clone(r.Paths), slices.Clone(r.Methods)
-	for i, h := range r.Hosts {
+	r.Paths, r.Methods = slices.Clone(r.Paths), slices.Clone(r.Methods)
+	r.exact, r.below = map[string]bool{}, map[string]bool{}
+	for _, h := range r.Hosts {
 		name, wild := strings.CutPrefix(h, "*.")
 		host := normalHost(name)
 		if strings.Contains(host, "*") && host != "*" {
@@ -135,10 +145,14 @@ func (r *Rule) check() error {
 		} else if _, err := netip.ParseAddr(host); err != nil && host != "*" {
 			return fmt.Errorf("hosts: %q: want a name, *.name (names below it), an address, or *", h)
 		}
-		if wild {
-			host = "*." + host
+		switch {
+		case host == "*":
+			r.all = true
+		case wild:
+			r.below[host] = true
+		default:
+			r.exact[host] = true
 		}
-		r.Hosts[i] = host
 	}
 	for i, p := range r.Paths {
 		if !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "*") {
@@ -180,7 +194,7 @@ func normalHost(h string) string {
 	}
 	if rest, ok := strings.CutPrefix(h, "["); ok {
 		h, _, _ = strings.Cut(rest, "]")
-	} else if strings.Count(h, ":") == 1 {
+	} else if _, err := netip.ParseAddr(h); err != nil {
 		h, _, _ = strings.Cut(h, ":")
 	}
 	h = strings.TrimRight(strings.ToLower(h), ".")
@@ -198,12 +212,16 @@ func normalHost(h string) string {
 	return h
 }
 
-func hostFits(pattern, host string) bool {
-	if pattern == "*" || pattern == host {
+func (r *Rule) hostFits(host string) bool {
+	if r.all || r.exact[host] {
 		return true
 	}
-	name, wild := strings.CutPrefix(pattern, "*")
-	return wild && strings.HasSuffix(host, name)
+	for ok := len(r.below) > 0; ok; {
+		if _, host, ok = strings.Cut(host, "."); ok && r.below[host] {
+			return true
+		}
+	}
+	return false
 }
 
 // globFits: * stands for any bytes.
@@ -286,9 +304,7 @@ func (r *Rule) conditions(q *request) bool {
 	if len(r.Methods) > 0 && !slices.Contains(r.Methods, strings.ToUpper(q.method)) {
 		return false
 	}
-	if len(r.Hosts) > 0 && !slices.ContainsFunc(r.Hosts, func(p string) bool {
-		return slices.ContainsFunc(q.hosts, func(h string) bool { return hostFits(p, h) })
-	}) {
+	if len(r.Hosts) > 0 && !slices.ContainsFunc(q.hosts, r.hostFits) {
 		return false
 	}
 	return len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, func(p string) bool {
@@ -320,7 +336,7 @@ type Block struct {
 func (b *Block) Error() string { return b.Why }
 
 // judge a request. It returns the rules with words whose other conditions it meets.
-func (p *Policy) judge(q *request) (requests, responses []int, hit *Rule, h Hit) {
+func (p *Policy) judge(q *request) (requests, responses set, hit *Rule, h Hit) {
 	q.read()
 	h = Hit{Method: short(q.method), Path: short(q.target)}
 	if len(q.hosts) > 0 {
@@ -339,16 +355,19 @@ func (p *Policy) judge(q *request) (requests, responses []int, hit *Rule, h Hit)
 	}
 	h.Rule, h.Why = "", ""
 	requests, responses = p.fitting(p.inRequests, q), p.fitting(p.inResponses, q)
-	for _, i := range requests {
-		r := &p.rules[i]
-		if !p.inTarget(i, q) {
-			continue
+	if requests != nil {
+		said := p.inTarget(q)
+		for i := range p.rules {
+			r := &p.rules[i]
+			if !requests.has(i) || !said.has(i) {
+				continue
+			}
+			h.Rule, h.Why = r.Name, "word in the address"
+			if r.Action != Alert {
+				return nil, nil, r, h
+			}
+			p.alert(h)
 		}
-		h.Rule, h.Why = r.Name, "word in the address"
-		if r.Action != Alert {
-			return nil, nil, r, h
-		}
-		p.alert(h)
 	}
 	h.Rule, h.Why = "", ""
 	return requests, responses, nil, h
@@ -363,22 +382,47 @@ func (p *Policy) alert(h Hit) {
 	}
 }
 
-func (p *Policy) fitting(of []int, q *request) (fit []int) {
-	for _, i := range of {
-		if p.rules[i].conditions(q) {
-			fit = append(fit, i)
+// fitting rules of a set: those whose other conditions a request meets. nil: none.
+func (p *Policy) fitting(of set, q *request) (fit set) {
+	for i := range p.rules {
+		if of.has(i) && p.rules[i].conditions(q) {
+			fit = fit.with(i)
 		}
 	}
 	return fit
 }
 
-func (p *Policy) inTarget(rule int, q *request) bool {
-	for _, text := range append([]string{q.target, string((&unescape{}).add(nil, []byte(q.target)))}, append(q.views, q.hosts...)...) {
-		if _, on := p.words.scan(0, []byte(text), func(rules []int) bool { return !slices.Contains(rules, rule) }); !on {
+// inTarget gives the rules with words in a request's address.
+func (p *Policy) inTarget(q *request) (said set) {
+	texts := append([]string{q.target, string((&unescape{}).add(nil, []byte(q.target)))}, append(q.views, q.hosts...)...)
+	for _, text := range texts {
+		p.words.scan(0, []byte(text), func(rules []int) bool {
+			for _, i := range rules {
+				said = said.with(i)
+			}
 			return true
-		}
+		})
 	}
-	return false
+	return said
+}
+
+// set of rules, by their numbers. nil is the empty one.
+type set []uint64
+
+func (s set) has(i int) bool { return i/64 < len(s) && s[i/64]>>(i%64)&1 == 1 }
+
+func (s set) with(i int) set {
+	for len(s) <= i/64 {
+		s = append(s, 0)
+	}
+	s[i/64] |= 1 << (i % 64)
+	return s
+}
+
+func (s set) without(i int) set {
+	s = slices.Clone(s)
+	s[i/64] &^= 1 << (i % 64)
+	return s
 }
 
 // judgeName of a TLS server.

@@ -67,44 +67,53 @@ func (h *handshake) feed(data []byte) (n int, err error) {
 
 // messages judges those that are whole.
 func (h *handshake) messages() error {
-	for len(h.msg) >= 4 {
-		length := 4 + int(h.msg[1])<<16 + int(h.msg[2])<<8 + int(h.msg[3])
-		if h.msg[0] != helloType {
-			if !h.plain {
-				return malformed("TLS handshake without a hello")
-			}
-			if h.cipher { // ciphertext
-				h.conn.end(Client)
-				return nil
-			}
-		}
-		if length > maxHello {
-			if h.cipher {
-				h.conn.end(Client)
-				return nil
-			}
-			return malformed("TLS handshake message of more than %d bytes", maxHello)
-		}
-		if len(h.msg) < length {
+	at := 0
+	for !h.conn.done[Client] && len(h.msg)-at >= 4 {
+		n, err := h.message(h.msg[at:])
+		switch {
+		case err != nil && h.plain && h.cipher: // ciphertext that looks like something else
+			h.conn.end(Client)
+			return nil
+		case err != nil:
+			return err
+		case n == 0:
+			h.msg = append(h.msg[:0], h.msg[at:]...)
 			return nil
 		}
-		if h.msg[0] == helloType {
-			hello, ok := readHello(h.msg[4:length])
-			if !ok {
-				if h.cipher {
-					h.conn.end(Client)
-					return nil
-				}
-				return malformed("TLS hello that cannot be read")
-			}
-			if err := h.conn.judgeHello(hello); err != nil {
-				return err
-			}
-			h.plain = true
-		}
-		h.msg = append(h.msg[:0], h.msg[length:]...)
+		at += n
+	}
+	if !h.conn.done[Client] {
+		h.msg = append(h.msg[:0], h.msg[at:]...)
 	}
 	return nil
+}
+
+// message judges the first one and returns its length; 0: it is not whole.
+func (h *handshake) message(b []byte) (int, error) {
+	length := 4 + int(b[1])<<16 + int(b[2])<<8 + int(b[3])
+	switch {
+	case b[0] != helloType && !h.plain:
+		return 0, malformed("TLS handshake without a hello")
+	case b[0] != helloType && h.cipher: // ciphertext
+		h.conn.end(Client)
+		return len(b), nil
+	case length > maxHello:
+		return 0, malformed("TLS handshake message of more than %d bytes", maxHello)
+	case len(b) < length:
+		return 0, nil
+	case b[0] != helloType:
+		return length, nil
+	}
+	hello, ok := readHello(b[4:length])
+	if !ok {
+		return 0, malformed("TLS hello that cannot be read")
+	}
+	h.plain = true
+	if err := h.conn.judgeHello(hello); err != nil {
+		h.cipher = false // it stands
+		return 0, err
+	}
+	return length, nil
 }
 
 func (c *Conn) judgeHello(h hello) error {

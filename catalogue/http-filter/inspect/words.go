@@ -11,10 +11,10 @@ const maxWordBytes = 16 << 10
 // words finds words in a stream (Aho and Corasick, 1975). ASCII letters are the same in both cases; other letters in all lower, all upper and as
 // written. Zero bytes are passed over, so ASCII words are found in UTF-16, too.
 type words struct {
-	class   [256]uint16 // of bytes that behave alike; 0: in no word
+	class   [256]uint8 // of bytes that behave alike; 0: in no word; 1: the zero byte
 	classes int
-	next    []int32 // state*classes + class
-	found   [][]int // by state: rules whose words end here
+	next    []int32 // by state and class: the next state's place here, twice; odd: words end there
+	found   [][]int // by state: rules whose words end there
 }
 
 func fold(b byte) byte {
@@ -26,7 +26,8 @@ func fold(b byte) byte {
 
 // newWords of rules, by the rules' numbers.
 func newWords(of map[int][]string) (*words, error) {
-	w := &words{classes: 1}
+	w := &words{classes: 2}
+	w.class[0] = 1
 	type spelled struct {
 		text string
 		rule int
@@ -55,7 +56,7 @@ func newWords(of map[int][]string) (*words, error) {
 	for _, s := range all {
 		for _, b := range []byte(s.text) {
 			if w.class[b] == 0 {
-				w.class[b] = uint16(w.classes)
+				w.class[b] = uint8(w.classes)
 				w.classes++
 			}
 		}
@@ -110,16 +111,25 @@ func (w *words) link() {
 			}
 		}
 	}
+	for i, t := range w.next {
+		if i%w.classes == 1 { // a zero byte changes nothing
+			t = int32(i / w.classes)
+		}
+		e := t * int32(w.classes) << 1
+		if w.found[t] != nil {
+			e |= 1
+		}
+		w.next[i] = e
+	}
 }
 
-// scan goes on from a state. f is called with the rules whose word has ended; it returns whether to go on.
+// scan goes on from a state; 0 is the first. f is called with the rules whose word has ended; it returns whether to go on.
 func (w *words) scan(state int32, data []byte, f func(rules []int) bool) (int32, bool) {
+	next := w.next
 	for _, b := range data {
-		if b == 0 {
-			continue
-		}
-		state = w.next[int(state)*w.classes+int(w.class[b])]
-		if w.found[state] != nil && !f(w.found[state]) {
+		e := next[int(state)+int(w.class[b])]
+		state = e >> 1
+		if e&1 == 1 && b != 0 && !f(w.found[int(state)/w.classes]) {
 			return state, false
 		}
 	}
