@@ -30,19 +30,11 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// start runs the function between the stations and waits until it forwards.
+// start runs the function between the stations, which have IPv6, too, and waits until it forwards.
 func start(t *testing.T, config string) (*rig.Rig, *rig.Process, string) {
 	t.Helper()
 	r := rig.New(t, false)
-	dir := t.TempDir()
-	file := filepath.Join(dir, "config.json")
-	must(t, os.WriteFile(file, []byte(config), 0o644))
-	p := r.Start(rig.Build(t, "."), "-config", file, "-probe", rig.WriteProbe(t, dir), "-events", filepath.Join(dir, "events.sock"))
-	p.Await("names in force")
-	rig.Eventually(t, "frames pass", func() bool {
-		r.Client.Send(rig.Probe(0))
-		return r.Server.Receive(20*time.Millisecond) != nil
-	})
+	p, dir := launch(t, r, config)
 	for s, addr := range map[*rig.Station]string{r.Client: "2001:db8:77::1/64", r.Server: "2001:db8:77::2/64"} {
 		for _, link := range []string{"lo", s.Link.Name} {
 			r.Do(s.Netns, func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/disable_ipv6", []byte("0"), 0) })
@@ -52,6 +44,21 @@ func start(t *testing.T, config string) (*rig.Rig, *rig.Process, string) {
 		}
 	}
 	return r, p, dir
+}
+
+// launch the function in a rig.
+func launch(t testing.TB, r *rig.Rig, config string) (p *rig.Process, dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	file := filepath.Join(dir, "config.json")
+	write(t, file, config)
+	p = r.Start(rig.Build(t, "."), "-config", file, "-probe", rig.WriteProbe(t, dir), "-events", filepath.Join(dir, "events.sock"))
+	p.Await("names in force")
+	rig.Eventually(t, "frames pass", func() bool {
+		r.Client.Send(rig.Probe(0))
+		return r.Server.Receive(20*time.Millisecond) != nil
+	})
+	return p, dir
 }
 
 // command runs a program at a station.
@@ -342,29 +349,6 @@ func TestAMillionFrames(t *testing.T) {
 	}
 	if b.count.answered.Load() == 0 || b.count.foreign.Load() == 0 || flows == 0 {
 		t.Error("the frames were too much changed: nothing was left to decide")
-	}
-}
-
-// BenchmarkQuery answers a query, without sockets.
-func BenchmarkQuery(b *testing.B) {
-	z := testZone(b, own)
-	q := ask("own.example.", dns.TypeA)
-	for b.Loop() {
-		if _, fate := z.query(q, client, 0); fate != answered {
-			b.Fatal(fate)
-		}
-	}
-}
-
-// BenchmarkOther looks at a query that is not ours.
-func BenchmarkOther(b *testing.B) {
-	z := testZone(b, own)
-	q := ask("www.other.example.", dns.TypeA)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, fate := z.query(q, client, 0); fate != passes {
-			b.Fatal(fate)
-		}
 	}
 }
 

@@ -182,11 +182,7 @@ func TestConnectionsAreAsAtTheServer(t *testing.T) {
 	if p.End() == nil {
 		t.Error("killed")
 	}
-	dir := t.TempDir()
-	file := dir + "/config.json"
-	write(t, file, own)
-	again := r.Start(rig.Build(t, "."), "-config", file, "-probe", rig.WriteProbe(t, dir), "-events", "")
-	again.Await("names in force")
+	launch(t, r, own)
 	rig.Eventually(t, "the old connection is reset", func() bool {
 		_, err := c.Write(framed(ask("own.example.", dns.TypeA)))
 		return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
