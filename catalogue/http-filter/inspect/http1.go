@@ -430,8 +430,8 @@ func (h *http1) response(text string) error {
 	if status < 100 {
 		return malformed("status line %s", quoted(first))
 	}
-	client, waiting := c.sides[Client].(*http1)
-	waiting = waiting && client.state == h1Answer
+	client, isHTTP1 := c.sides[Client].(*http1)
+	waiting := isHTTP1 && client.state == h1Answer
 	switch {
 	case status == 101:
 		if !h.now.upgrade || !waiting || len(c.waits) != 1 {
@@ -455,8 +455,11 @@ func (h *http1) response(text string) error {
 		return nil
 	}
 	h.pop()
-	if waiting && (h.now.connect || h.now.upgrade) {
-		client.state = h1Head
+	if isHTTP1 && len(c.waits) == 0 && (h.now.connect || h.now.upgrade) { // it stays what it is
+		client.now.upgrade = false
+		if waiting {
+			client.state = h1Head
+		}
 	}
 	if h.now.head || status == 204 || status == 304 {
 		return h.ended()

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"bufio"
 	"bytes"
 	"compress/flate"
 	"compress/gzip"
@@ -11,6 +12,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -226,6 +228,7 @@ func TestHTTP1(t *testing.T) {
 		"long chunk":               {"chunk longer", []step{c(get), s("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhellox\r\n")}},
 		"websocket":                {"", []step{ask("GET /w HTTP/1.1", "Upgrade: websocket", "Connection: upgrade"), s("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n\x81\x09forbidden"), c("\x81\x09forbidden")}},
 		"upgrade refused":          {"path", []step{ask("GET /w HTTP/1.1", "Upgrade: h2c", "Connection: upgrade"), ok, ask("GET /secret HTTP/1.1")}},
+		"refused before it ends":   {"path", []step{ask("PUT /w HTTP/1.1", "Upgrade: h2c", "Content-Length: 4"), ok, c("body"), ask("GET /secret HTTP/1.1")}},
 		"upgrade not awaited":      {"before the answer", []step{ask("GET /w HTTP/1.1", "Upgrade: x"), c("GET /secret HTTP/1.1\r\n\r\n")}},
 		"upgrade not asked for":    {"nobody asked", []step{c(get), s("HTTP/1.1 101 x\r\nUpgrade: websocket\r\n\r\n")}},
 		"CONNECT":                  {"host", []step{c("CONNECT bad.example:443 HTTP/1.1\r\n\r\n")}},
@@ -611,7 +614,7 @@ func (c *collected) write(p []byte) error { *c = append(*c, p...); return nil }
 
 func inflated(b []byte, gzip bool, piece func() int) ([]byte, error) {
 	var out collected
-	left := 64 << 20
+	left := 4 << 20
 	z := &inflater{to: &out, gzip: gzip, left: &left}
 	for len(b) > 0 {
 		n := min(len(b), piece())
@@ -658,6 +661,66 @@ func FuzzConn(f *testing.F) {
 		all, _ := play(t, p, 1<<20, c(string(client)), s(string(server)))
 		if (one == nil) != (all == nil) {
 			t.Errorf("byte by byte %+v, at once %+v", one, all)
+		}
+	})
+}
+
+// FuzzRequests compares with another reader of HTTP: what net/http takes for a forbidden request does not pass.
+func FuzzRequests(f *testing.F) {
+	for _, text := range []string{get, "GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n", "\r\nGET /secret HTTP/1.1\nHost: good.example\n\n", "GET http://bad.example/ HTTP/1.1\r\nHost: x\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nfor\r\n6\r\nbidden\r\n0\r\n\r\n", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nforbidden" + get} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if block, _ := play(t, policy(t, closed), 7, c(string(b))); block != nil {
+			return
+		}
+		for r := bufio.NewReader(bytes.NewReader(b)); ; {
+			q, err := http.ReadRequest(r)
+			if err != nil {
+				return
+			}
+			body, err := io.ReadAll(q.Body)
+			host := strings.ToLower(q.Host)
+			if host == "bad.example" || host == "good.example" && strings.HasPrefix(q.URL.Path, "/secret") || strings.Contains(string(body), "forbidden") {
+				t.Errorf("passes: %s %s %s %q", q.Method, host, q.URL, body)
+			}
+			if err != nil || q.Method == "CONNECT" || q.Header.Get("Upgrade") != "" {
+				return
+			}
+		}
+	})
+}
+
+// FuzzAnswers: the same of answers.
+func FuzzAnswers(f *testing.F) {
+	for _, text := range []string{answer("", "it is forbidden"), answer("Content-Encoding: gzip\r\n", gzipped("forbidden")), chunked("it is for", "bidden"), "HTTP/1.0 200 OK\r\n\r\nforbidden", "HTTP/1.1 100 Continue\r\n\r\n" + answer("", "forbidden")} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if block, _ := play(t, policy(t, closed), 7, c(get), s(string(b))); block != nil {
+			return
+		}
+		r := bufio.NewReader(bytes.NewReader(b))
+		for {
+			a, err := http.ReadResponse(r, nil)
+			if err != nil {
+				return
+			}
+			var body []byte
+			if a.Header.Get("Content-Encoding") == "gzip" {
+				if z, err := gzip.NewReader(a.Body); err == nil {
+					body, _ = io.ReadAll(io.LimitReader(z, 1<<20))
+				}
+			} else {
+				body, _ = io.ReadAll(a.Body)
+			}
+			if strings.Contains(string(body), "forbidden") {
+				t.Errorf("passes: %q", body)
+			}
+			if a.StatusCode >= 200 || a.StatusCode == 101 {
+				return
+			}
 		}
 	})
 }
