@@ -72,6 +72,9 @@ type filter struct {
 	started time.Time
 	now     time.Time
 	count   counters
+
+	reading     *nf.Packet // what is being judged, and who sent it
+	readingSide inspect.Side
 }
 
 type counters struct {
@@ -86,7 +89,7 @@ func newFilter(cfg config, send func(nf.Dir, nf.Frame), event func(kind, text st
 // configure other rules. Connections that are open are judged by the rules that were in force when they began.
 func (x *filter) configure(cfg config) error {
 	p, err := cfg.policy(func(h inspect.Hit) {
-		x.event("alert "+h.Rule, fmt.Sprintf("rule %q: %s: alert only", h.Rule, describe(h)))
+		x.event("alert "+h.Rule, fmt.Sprintf("rule %q: %s: %s: alert only", h.Rule, ends(x.reading, x.readingSide), describe(h)))
 	})
 	if err != nil {
 		return err
@@ -182,6 +185,9 @@ func (x *filter) tcp(d nf.Dir, f nf.Frame, p *nf.Packet) nf.Verdict {
 			return nf.Drop
 		}
 	case fl.state == opening || fl.cut:
+		if fl.state == opening && side == inspect.Client {
+			x.event("one way", fmt.Sprintf("%s -> %s: the server's answer to SYN did not come through here, so no data pass; is the policy symmetric?", k.client, k.server))
+		}
 		if p.Payload == p.End && p.Flags&nf.FIN == 0 {
 			return nf.Pass
 		}
@@ -368,6 +374,7 @@ func (x *filter) segment(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) 
 			x.count.Dropped++
 			return nf.Drop
 		}
+		x.reading, x.readingSide = p, side
 		if err := h.judge(fl.conn, side); err != nil {
 			var b *inspect.Block
 			errors.As(err, &b)
@@ -411,8 +418,7 @@ func (x *filter) full(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) nf.
 func (x *filter) block(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame, b *inspect.Block) nf.Verdict {
 	client, server := &fl.halves[inspect.Client], &fl.halves[inspect.Server]
 	x.count.Blocked++
-	ends := [2]string{netip.AddrPortFrom(p.Src, p.SrcPort).String(), netip.AddrPortFrom(p.Dst, p.DstPort).String()}
-	what := fmt.Sprintf("%s -> %s: %s", ends[side], ends[side.Other()], describe(b.Hit))
+	what := ends(p, side) + ": " + describe(b.Hit)
 	action := "reset"
 	if p.Flags&nf.ACK != 0 {
 		fl.halves[side].ack = p.Ack
@@ -439,6 +445,12 @@ func (x *filter) block(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame, b 
 	x.settle(fl)
 	fl.state = blocked
 	return nf.Drop
+}
+
+// ends of the connection of a packet that a side sent: client and server.
+func ends(p *nf.Packet, side inspect.Side) string {
+	e := [2]netip.AddrPort{netip.AddrPortFrom(p.Src, p.SrcPort), netip.AddrPortFrom(p.Dst, p.DstPort)}
+	return fmt.Sprintf("%s -> %s", e[side], e[side.Other()])
 }
 
 // describe what was met.

@@ -250,6 +250,7 @@ func TestEvasions(t *testing.T) {
 		"data before the answer to SYN": {false, false, func(b *bench) {
 			b.passes(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}))
 			b.stops(b.client(0, good))
+			b.passes(len(b.events) == 1 && strings.Contains(b.events[0], "is the policy symmetric?"))
 		}},
 		"data in SYN": {true, false, func(b *bench) { b.stops(b.give(segment{inspect.Client, isnC, 0, nf.SYN, bad})) }},
 		"answer to another SYN": {false, false, func(b *bench) {
@@ -460,6 +461,19 @@ func TestConnectionsEnd(t *testing.T) {
 	b.x.tick(b.x.now.Add(endedFor))
 	if len(b.x.flows) != 0 || b.x.budget.Used != 0 {
 		t.Errorf("%d connections, %d bytes", len(b.x.flows), b.x.budget.Used)
+	}
+}
+
+// TestAlerts: traffic passes, and the event says whose it was.
+func TestAlerts(t *testing.T) {
+	b := newBench(t, "")
+	cfg, err := parseConfig([]byte(`{"rules": [{"name": "see", "words": ["look"], "action": "alert"}]}`))
+	must(t, err)
+	must(t, b.x.configure(cfg))
+	b.open()
+	b.passes(b.client(0, good), b.server(0, "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlook", len(good)))
+	if want := `rule "see": 10.1.1.1:4000 -> 10.1.1.2:80: word in the response's content: "GET" "good.example" "/": alert only`; len(b.events) != 1 || b.events[0] != want {
+		t.Errorf("%q, want %q", b.events, want)
 	}
 }
 

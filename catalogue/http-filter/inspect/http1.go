@@ -34,6 +34,7 @@ type http1 struct {
 	sink   sink
 	now    pending // the request that is answered
 	lines  int     // in buf, of a header
+	junk   int     // bytes to look at for a status line, of an answer without one
 }
 
 type h1state int
@@ -81,7 +82,7 @@ func (h *http1) feed(data []byte) (int, error) {
 	case h1ChunkSize, h1ChunkEnd:
 		return h.chunkLine(data)
 	case h1Rest:
-		return len(data), h.sink.write(data)
+		return len(data), h.rest(data)
 	}
 	return 0, malformed("data before the answer to %s", h.now.hit.Method)
 }
@@ -115,7 +116,7 @@ func (h *http1) collect(data []byte) (int, error) {
 		return n, err
 	}
 	if h.buf[len(h.buf)-1] != '\n' {
-		if h.side == Server && h.state == h1Head && h.lines == 0 && !strings.HasPrefix("\r\n", string(h.buf)) && !bytes.HasPrefix(h.buf, []byte("HTTP/"[:min(len(h.buf), 5)])) {
+		if h.side == Server && h.state == h1Head && h.lines == 0 && h.buf[0] != '\r' && !strings.HasPrefix("HTTP/", string(h.buf[:min(len(h.buf), 5)])) {
 			return n, h.notHTTP()
 		}
 		return n, nil
@@ -170,6 +171,9 @@ func (h *http1) firstLine() (done bool, err error) {
 	return true, err
 }
 
+// maxJunk is how many bytes browsers look at for the begin of a status line.
+const maxJunk = 32
+
 // notHTTP: an answer without a header, up to the end.
 func (h *http1) notHTTP() error {
 	h.answered()
@@ -178,14 +182,29 @@ func (h *http1) notHTTP() error {
 	h.buf, h.lines = h.buf[:0], 0
 	var err error
 	h.sink, err = h.conn.newContent(h.now.responses, h.now.hit, true, nil)
-	switch h.state = h1Rest; {
+	h.state, h.junk = h1Rest, maxJunk
+	switch {
 	case err != nil:
 		return err
 	case h.sink == nil:
 		h.conn.end(h.side)
 		return nil
 	}
-	return h.sink.write(text)
+	return h.rest(text)
+}
+
+// rest of an answer, up to the end. A status line that browsers would find in it is none that we read.
+func (h *http1) rest(data []byte) error {
+	if n := min(h.junk, len(data)); n > 0 {
+		if err := h.keep(data[:n], maxJunk); err != nil {
+			return err
+		}
+		h.junk -= n
+		if begin := string(h.buf); strings.Contains(strings.ToLower(begin), "http/") {
+			return malformed("status line %s", quoted(begin))
+		}
+	}
+	return h.sink.write(data)
 }
 
 // answered takes the request that is answered.
