@@ -43,7 +43,7 @@ var layers = map[string][]string{
 	"solo":      {"agent/events", "agent/health", "agent/kernel", "agent/sandbox", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns"},
 	"e2e":       {"*"},
 	"lab":       {"agent", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "ovsdb", "portkind", "router", "testbed"},
-	"examples":  {"api"},
+	"examples":  {"api", "catalogue/nf"},
 
 	// packages of lab, lower ones first
 	"lab/functions":   {"image"},

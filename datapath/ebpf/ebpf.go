@@ -39,11 +39,12 @@ type Options struct {
 	Flows    int    // known flows cached; default 65536
 	// Addresses bounds what the bridge learns (kernel 6.8); default 65536. Frames for others are flooded.
 	Addresses int
-	Settled   int // flows of one function that are known, so that it can settle them; default 32768 (6 MB)
+	Settled   int // flows of one function that are known, so that it can settle them; default 32768 (5 MB)
 	Logger    *slog.Logger
 
-	build string // tests: pretends to be another build of the programs
-	fault func(step string) error
+	settlers int    // tests: at most so many functions settle flows
+	build    string // tests: pretends to be another build of the programs
+	fault    func(step string) error
 }
 
 // MaxSlots bounds the options' sizes: slots are 16 bits wide.
@@ -80,6 +81,9 @@ func (o *Options) defaults() error {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.settlers == 0 {
+		o.settlers = maxSettlers
 	}
 	if o.build == "" {
 		o.build = bpf.Build()

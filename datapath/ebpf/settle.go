@@ -75,7 +75,7 @@ func (s *settlers) function(name string) (*function, error) {
 	case !fn.F.Settles:
 		return nil, fmt.Errorf("function %s: %w", name, datapath.ErrSettlesNothing)
 	case !fn.settles:
-		return nil, fmt.Errorf("function %s: %w: at most %d functions of a switch settle flows", name, datapath.ErrFull, maxSettlers)
+		return nil, fmt.Errorf("function %s: %w: at most %d functions of a switch settle flows", name, datapath.ErrFull, s.opts.settlers)
 	default:
 		return fn, nil
 	}
@@ -170,7 +170,7 @@ func (s *settlers) place(fn, old *function, moved bool) error {
 		}
 	}
 	err := fmt.Errorf("%d functions settle flows already", number)
-	if number < maxSettlers {
+	if number < s.opts.settlers {
 		err = s.table(fn)
 	}
 	if err == nil {

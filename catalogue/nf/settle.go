@@ -1,0 +1,356 @@
+package nf
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// SettleFile is the socket where a function with the label weir.settles says what it thinks of flows.
+const SettleFile = "/run/weir/settle.sock"
+
+// Settler tells the switch what the function has made up its mind about: a flow's further frames pass the function by, or are dropped before it. It does
+// its work beside the frames: no method blocks. What it cannot say now it forgets, since the function goes on getting the flow's frames, and says it again.
+// Where the platform takes no verdicts nothing happens.
+//
+// A function that hands frames on otherwise than as they came must not settle their flow. One that changes its rules calls Reset afterwards.
+type Settler struct {
+	path string
+	log  *slog.Logger
+	stop context.CancelFunc
+	done chan struct{}
+
+	lines chan string
+	wakes chan struct{}
+	owed  atomic.Bool // a reset has to be said
+	count struct{ settled, early, unknown, refused, lost atomic.Uint64 }
+
+	mu     sync.Mutex
+	recent [recents]recent
+	seed   maphash.Seed
+}
+
+// recent is what was said last, so that it is not said for each frame.
+type recent struct {
+	hash uint64
+	at   time.Time
+}
+
+const (
+	recents    = 4096
+	sayAgain   = 100 * time.Millisecond
+	unsaid     = 1024 // lines that wait
+	unanswered = 4096
+	redial     = time.Second
+)
+
+// SettlerCounters count what became of what was said.
+type SettlerCounters struct {
+	Settled  uint64 // the switch carries it out
+	Early    uint64 // a connection had just begun
+	NotGiven uint64 // the switch has not given the flow to the function lately
+	Refused  uint64 // other errors; the first one is logged
+	Lost     uint64 // not said: too much at once, or no connection
+}
+
+// NewSettler speaks at a socket, SettleFile if path is empty, until Close.
+func NewSettler(path string, log *slog.Logger) *Settler {
+	if path == "" {
+		path = SettleFile
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s := &Settler{path: path, log: log, stop: stop, done: make(chan struct{}), lines: make(chan string, unsaid), wakes: make(chan struct{}, 1), seed: maphash.MakeSeed()}
+	go s.run(ctx)
+	return s
+}
+
+// Close ends it. What has been settled stays settled.
+func (s *Settler) Close() {
+	s.stop()
+	<-s.done
+}
+
+// Pass has the flow of a frame pass the function by, in both directions as far as the function has been given them. It may be called for each frame of a
+// flow: the switch is told ten times a second at most. Frames that begin or end a connection, and those that belong to no flow, do nothing.
+func (s *Settler) Pass(frame []byte) { s.say("pass", frame, "") }
+
+// PassOneWay is Pass for the direction of the frame alone.
+func (s *Settler) PassOneWay(frame []byte) { s.say("pass", frame, " oneway") }
+
+// Drop has the flow of a frame dropped before the function, in both directions.
+func (s *Settler) Drop(frame []byte) { s.say("drop", frame, "") }
+
+// Judge takes back what was said of the flow of a frame: the function gets its frames again.
+func (s *Settler) Judge(frame []byte) {
+	f, ok := flowOf(frame)
+	if !ok {
+		return
+	}
+	s.mu.Lock()
+	clear(s.recent[:]) // it may be said anew at once
+	s.mu.Unlock()
+	if !s.queue(f.line("judge")) {
+		s.Reset() // more than was asked for, but never less
+	}
+}
+
+// Reset takes back all that was said: the function gets all frames again, as soon as the platform has heard it. It is said again until it is heard.
+func (s *Settler) Reset() {
+	s.mu.Lock()
+	clear(s.recent[:])
+	s.mu.Unlock()
+	s.owed.Store(true)
+	s.wake()
+}
+
+// Counters so far.
+func (s *Settler) Counters() SettlerCounters {
+	c := &s.count
+	return SettlerCounters{Settled: c.settled.Load(), Early: c.early.Load(), NotGiven: c.unknown.Load(), Refused: c.refused.Load(), Lost: c.lost.Load()}
+}
+
+func (s *Settler) say(verdict string, frame []byte, more string) {
+	f, ok := flowOf(frame)
+	if !ok || f.flags&(SYN|FIN|RST) != 0 {
+		return
+	}
+	f.flags = 0
+	hash := maphash.Comparable(s.seed, struct {
+		f             settled
+		verdict, more string
+	}{f, verdict, more})
+	now := time.Now()
+	s.mu.Lock()
+	r := &s.recent[hash%recents]
+	again := r.hash == hash && now.Sub(r.at) < sayAgain
+	if !again {
+		*r = recent{hash, now}
+	}
+	s.mu.Unlock()
+	if !again && !s.queue(f.line(verdict)+more) {
+		s.count.lost.Add(1)
+	}
+}
+
+func (s *Settler) queue(line string) bool {
+	select {
+	case s.lines <- line:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *Settler) wake() {
+	select {
+	case s.wakes <- struct{}{}:
+	default:
+	}
+}
+
+// settled is a flow as the switch knows it.
+type settled struct {
+	proto    string
+	src, dst netip.AddrPort
+	id       uint16 // of ICMP echo
+	vlan     int    // -1: no tag
+	flags    uint8
+}
+
+// flowOf a frame: TCP, UDP and ICMP echo with at most one 802.1Q tag, without IP options, extension headers and fragments.
+func flowOf(b []byte) (f settled, ok bool) {
+	p := Decode(b)
+	if p.Bad != "" || p.Part != Whole || p.TagCount > 1 || !p.Src.IsValid() || p.Transport == 0 {
+		return f, false
+	}
+	header := 20
+	if p.Type == EtherIPv6 {
+		header = 40
+	}
+	at := ethernetHeader
+	f.vlan = -1
+	if p.TagCount == 1 {
+		if b[12] != 0x81 || b[13] != 0 {
+			return f, false
+		}
+		f.vlan = int(p.Tags[0])
+		at += tagLength
+	}
+	if p.Network != at || p.Transport-p.Network != header {
+		return f, false
+	}
+	f.src, f.dst = netip.AddrPortFrom(p.Src, p.SrcPort), netip.AddrPortFrom(p.Dst, p.DstPort)
+	switch p.Proto {
+	case TCP:
+		f.proto, f.flags = "tcp", p.Flags
+		return f, true
+	case UDP:
+		f.proto = "udp"
+		return f, true
+	}
+	return f, f.echo(p, b[p.Transport:p.End])
+}
+
+// echo: the reply's flow is named like the request's.
+func (f *settled) echo(p Packet, h []byte) bool {
+	if len(h) < 8 || h[1] != 0 {
+		return false
+	}
+	const icmp, icmp6 = 1, 58
+	f.proto, f.id = "icmp", uint16(h[4])<<8|uint16(h[5])
+	switch kind := h[0]; {
+	case p.Type == EtherIPv4 && p.Proto == icmp && kind == 8, p.Type == EtherIPv6 && p.Proto == icmp6 && kind == 128:
+		return true
+	case p.Type == EtherIPv4 && p.Proto == icmp && kind == 0, p.Type == EtherIPv6 && p.Proto == icmp6 && kind == 129:
+		f.src, f.dst = f.dst, f.src
+		return true
+	}
+	return false
+}
+
+func (f settled) line(verdict string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s ", verdict, f.proto)
+	if f.proto == "icmp" {
+		fmt.Fprintf(&b, "%s %s id %d", f.src.Addr(), f.dst.Addr(), f.id)
+	} else {
+		fmt.Fprintf(&b, "%s %s", f.src, f.dst)
+	}
+	if f.vlan >= 0 {
+		fmt.Fprintf(&b, " vlan %d", f.vlan)
+	}
+	return b.String()
+}
+
+// run says what there is to say, over one connection after the other.
+func (s *Settler) run(ctx context.Context) {
+	defer close(s.done)
+	for ctx.Err() == nil {
+		c, err := (&net.Dialer{Timeout: redial}).DialContext(ctx, "unix", s.path)
+		if err == nil {
+			s.converse(ctx, c)
+		}
+		s.forget()
+		select {
+		case <-ctx.Done():
+		case <-time.After(redial):
+		}
+	}
+}
+
+// forget what waits.
+func (s *Settler) forget() {
+	for {
+		select {
+		case <-s.lines:
+			s.count.lost.Add(1)
+		default:
+			return
+		}
+	}
+}
+
+// converse until the connection breaks. Answers come in the order of the lines.
+func (s *Settler) converse(ctx context.Context, c net.Conn) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	resets := make(chan bool, unanswered) // a line that waits for its answer: whether it is a reset
+	heard := make(chan struct{})
+	go func() {
+		defer close(heard)
+		defer stop()
+		s.hear(c, resets)
+	}()
+	s.speak(ctx, c, resets)
+	stop()
+	c.Close()
+	<-heard
+	for {
+		select {
+		case reset := <-resets:
+			if reset { // it may not have been heard
+				s.owed.Store(true)
+			}
+		default:
+			return
+		}
+	}
+}
+
+func (s *Settler) speak(ctx context.Context, c net.Conn, resets chan<- bool) {
+	w := bufio.NewWriter(c)
+	say := func(line string, reset bool) bool {
+		select {
+		case resets <- reset:
+		case <-ctx.Done():
+			return false
+		}
+		_, err := w.WriteString(line + "\n")
+		return err == nil
+	}
+	s.wake() // a reset may be owed
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wakes:
+		case line := <-s.lines:
+			if !s.owed.Load() && !say(line, false) {
+				return
+			}
+		}
+		if s.owed.Load() {
+			s.forget() // said before the reset
+			s.owed.Store(false)
+			if !say("reset", true) {
+				s.owed.Store(true)
+				return
+			}
+		}
+		if len(s.lines) == 0 && w.Flush() != nil {
+			return
+		}
+	}
+}
+
+func (s *Settler) hear(c net.Conn, resets <-chan bool) {
+	told := false
+	answers := bufio.NewScanner(c)
+	for answers.Scan() {
+		var reset bool
+		select {
+		case reset = <-resets:
+		default:
+			return // an answer to nothing
+		}
+		switch answer := answers.Text(); {
+		case strings.HasPrefix(answer, "ok "):
+			if !reset {
+				s.count.settled.Add(1)
+			}
+		case answer == "early":
+			s.count.early.Add(1)
+		case answer == "not-given":
+			s.count.unknown.Add(1)
+		default:
+			s.count.refused.Add(1)
+			if !told {
+				told = true
+				s.log.Warn("settle a flow", "answer", answer)
+			}
+			if reset {
+				s.owed.Store(true)
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package nf
+
+import (
+	"bufio"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func ether(tag string, rest ...byte) []byte {
+	return append([]byte("\x02\x00\x00\x00\x00\x02\x02\x00\x00\x00\x00\x01"+tag), rest...)
+}
+
+const (
+	v4 = "\x08\x00\x45\x00\x00\x28\x00\x00\x40\x00\x40\x06\x00\x00\x0a\x09\x00\x01\x0a\x09\x00\x02" // to 40 bytes, TCP
+	v6 = "\x86\xdd\x60\x00\x00\x00\x00\x08\x3a\x40" + "\xfd\x57\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01" +
+		"\xfd\x57\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02" // to 8 bytes of ICMPv6
+)
+
+func tcpFrame(tag string, flags byte) []byte {
+	return append(ether(tag+v4), 0x0f, 0xa0, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0)
+}
+
+func TestFlowsOfFramesAreNamed(t *testing.T) {
+	udp := []byte(strings.Replace(string(ether(v4))+"\x0f\xa0\x00\x35\x00\x14\x00\x00"+strings.Repeat("x", 12), "\x40\x06", "\x40\x11", 1))
+	ping := append(ether(v6), 128, 0, 0, 0, 0, 9, 0, 1)
+	pong := append(ether(v6), 129, 0, 0, 0, 0, 9, 0, 1)
+	fragment := []byte(strings.Replace(string(tcpFrame("", ACK)), "\x40\x00\x40\x06", "\x20\x00\x40\x06", 1))
+	for what, tt := range map[string]struct {
+		frame []byte
+		want  string
+	}{
+		"TCP":         {tcpFrame("", ACK), "pass tcp 10.9.0.1:4000 10.9.0.2:80"},
+		"a VLAN":      {tcpFrame("\x81\x00\x60\x07", ACK), "pass tcp 10.9.0.1:4000 10.9.0.2:80 vlan 7"},
+		"UDP":         {udp, "pass udp 10.9.0.1:4000 10.9.0.2:53"},
+		"a request":   {ping, "pass icmp fd57::1 fd57::2 id 9"},
+		"a reply":     {pong, "pass icmp fd57::2 fd57::1 id 9"},
+		"an error":    {append(ether(v6), 1, 0, 0, 0, 0, 9, 0, 1), ""},
+		"a fragment":  {fragment, ""},
+		"802.1ad":     {tcpFrame("\x88\xa8\x00\x07", ACK), ""},
+		"two tags":    {tcpFrame("\x81\x00\x00\x07\x81\x00\x00\x08", ACK), ""},
+		"no IP":       {ether("\x12\x34", 1, 2, 3), ""},
+		"cut short":   {tcpFrame("", ACK)[:40], ""},
+		"no Ethernet": {[]byte("x"), ""},
+	} {
+		f, ok := flowOf(tt.frame)
+		if got := f.line("pass"); ok != (tt.want != "") || ok && got != tt.want {
+			t.Errorf("%s: %t, %q; want %q", what, ok, got, tt.want)
+		}
+	}
+}
+
+// platform is a socket that answers, and keeps the lines.
+type platform struct {
+	t     *testing.T
+	l     net.Listener
+	lines chan string
+}
+
+func newPlatform(t *testing.T, path string, answer func(line string) string) *platform {
+	t.Helper()
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &platform{t: t, l: l, lines: make(chan string, 1000)}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for r := bufio.NewScanner(c); r.Scan(); {
+					p.lines <- r.Text()
+					a := answer(r.Text())
+					if a == "" {
+						return
+					}
+					fmt.Fprintln(c, a)
+				}
+			}()
+		}
+	}()
+	return p
+}
+
+func (p *platform) want(lines ...string) {
+	p.t.Helper()
+	for _, want := range lines {
+		select {
+		case got := <-p.lines:
+			if got != want {
+				p.t.Errorf("heard %q, want %q", got, want)
+			}
+		case <-time.After(20 * time.Second):
+			p.t.Fatalf("%q was not said", want)
+		}
+	}
+}
+
+func until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(20 * time.Second); !done(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatal(what)
+		}
+	}
+}
+
+func TestSettlerSpeaks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "settle.sock")
+	p := newPlatform(t, path, func(line string) string {
+		return map[string]string{"drop": "early", "judge": "not-given"}[strings.Fields(line)[0]] + map[bool]string{true: "ok 2"}[strings.HasPrefix(line, "pass") || line == "reset"]
+	})
+	s := NewSettler(path, slog.New(slog.DiscardHandler))
+	defer s.Close()
+	frame := tcpFrame("", ACK)
+	for range 5 {
+		s.Pass(frame)
+	}
+	for _, flags := range []byte{SYN, SYN | ACK, FIN | ACK, RST} {
+		s.Pass(tcpFrame("", flags))
+	}
+	s.PassOneWay(frame)
+	s.Drop(frame)
+	s.Judge(tcpFrame("", SYN)) // a new connection
+	s.Pass(frame)              // after Judge it is said at once
+	p.want("pass tcp 10.9.0.1:4000 10.9.0.2:80", "pass tcp 10.9.0.1:4000 10.9.0.2:80 oneway", "drop tcp 10.9.0.1:4000 10.9.0.2:80",
+		"judge tcp 10.9.0.1:4000 10.9.0.2:80", "pass tcp 10.9.0.1:4000 10.9.0.2:80")
+	s.Reset()
+	p.want("reset")
+	want := SettlerCounters{Settled: 3, Early: 1, NotGiven: 1}
+	until(t, fmt.Sprintf("counters are not %+v", want), func() bool { return s.Counters() == want })
+	// What is still refused is said again some time later.
+	end := time.Now().Add(20 * time.Second)
+	for len(p.lines) == 0 && time.Now().Before(end) {
+		s.Drop(frame)
+	}
+	p.want("drop tcp 10.9.0.1:4000 10.9.0.2:80")
+}
+
+// A reset that was not heard is said until it is: over a platform's end, and although there was none when it was said. Verdicts of before are not.
+func TestAResetIsHeard(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "settle.sock")
+	s := NewSettler(path, slog.New(slog.DiscardHandler))
+	defer s.Close()
+	s.Pass(tcpFrame("", ACK))
+	s.Reset()
+	deaf := newPlatform(t, path, func(string) string { return "" })
+	deaf.want("reset")
+	deaf.l.Close() // and with it the socket's name
+	p := newPlatform(t, path, func(string) string { return "ok 0" })
+	p.want("reset")
+	s.Pass(tcpFrame("", ACK))
+	p.want("pass tcp 10.9.0.1:4000 10.9.0.2:80")
+}
+
+// A flood of flows, with nobody to hear of them, blocks nobody and keeps little.
+func TestSettlerIsBounded(t *testing.T) {
+	s := NewSettler(filepath.Join(t.TempDir(), "nobody"), slog.New(slog.DiscardHandler))
+	defer s.Close()
+	frame := tcpFrame("", ACK)
+	const many = 100000
+	for i := range many {
+		frame[34], frame[35], frame[30] = byte(i>>8), byte(i), byte(i>>16)
+		s.Pass(frame)
+	}
+	if lost := s.Counters().Lost; lost < many-unsaid-recents {
+		t.Errorf("%d of %d flows are kept", many-lost, many)
+	}
+}

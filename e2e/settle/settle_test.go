@@ -1,0 +1,346 @@
+// Package settle tests functions that settle flows, in a chain, with real TCP.
+package settle
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/e2e/rig"
+	"weir.dev/weir/image"
+	"weir.dev/weir/instance"
+	"weir.dev/weir/netns"
+)
+
+const (
+	functions = 5
+	after     = 20 // packets that each function looks at
+	// prompt is how soon a rule holds for a settled flow. A second is what is promised; the rest is for a busy machine.
+	prompt = 5 * time.Second
+)
+
+// chain is a Weir whose chain between alice and bob is made of the example examples/settle.
+func chain(t *testing.T, args ...string) (*rig.Rig, context.Context) {
+	t.Helper()
+	r, ctx := rig.Bare(t, rig.Options{Args: args})
+	top, err := rig.Top()
+	if err != nil {
+		t.Fatal(err)
+	}
+	recipe, err := image.LoadRecipe(filepath.Join(top, "examples", "settle"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Images = filepath.Join(t.TempDir(), "images")
+	if _, err := recipe.Build(ctx, r.Images); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Up(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r.MustApply(ctx, t, document(r, nil))
+	return r, ctx
+}
+
+// document has a port that a function blocks, by its number.
+func document(r *rig.Rig, blocks map[int]int) string {
+	var b, names strings.Builder
+	b.WriteString(r.Endpoints() + "functions:\n")
+	for i := 1; i <= functions; i++ {
+		fmt.Fprintf(&b, "  f%d: {image: settle, config: {after: %d, block: %d}}\n", i, after, blocks[i])
+		fmt.Fprintf(&names, "| f%d ", i)
+	}
+	fmt.Fprintf(&b, "chains:\n  five: %s\npolicies:\n  p: {from: alice, to: bob, match: [tcp, icmp], chain: five}\n", names.String()[2:])
+	return b.String()
+}
+
+// paths of the instance.
+func paths(t *testing.T, r *rig.Rig) instance.Instance {
+	t.Helper()
+	i, err := instance.New(r.Name, r.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// talk is a TCP connection from alice to a server at bob that echoes lines.
+type talk struct {
+	t    *testing.T
+	c    net.Conn
+	r    *bufio.Reader
+	said int
+}
+
+func newTalk(t *testing.T, r *rig.Rig, port int) *talk {
+	t.Helper()
+	var l net.Listener
+	err := netns.Do(r.Bob(), func() (err error) {
+		l, err = net.Listen("tcp", fmt.Sprintf("%s:%d", rig.BobAddr, port))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	w := &talk{t: t}
+	err = netns.Do(r.Alice(), func() (err error) {
+		w.c, err = net.DialTimeout("tcp", l.Addr().String(), 10*time.Second)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.c.Close() })
+	w.r = bufio.NewReader(w.c)
+	return w
+}
+
+// say a line and hear it.
+func (w *talk) say(within time.Duration) error {
+	w.said++
+	line := w.line(w.said)
+	if err := w.c.SetDeadline(time.Now().Add(within)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(w.c, line); err != nil {
+		return err
+	}
+	got, err := w.r.ReadString('\n')
+	if err == nil && got != line {
+		err = fmt.Errorf("heard %q, said %q", got, line)
+	}
+	return err
+}
+
+func (w *talk) line(n int) string { return fmt.Sprintf("line %s %06d\n", w.c.LocalAddr(), n) }
+
+func (w *talk) mustSay(lines int) {
+	w.t.Helper()
+	for range lines {
+		if err := w.say(20 * time.Second); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// silence waits until lines are not answered any more, and says how long that took.
+func (w *talk) silence(what string) {
+	w.t.Helper()
+	begun := time.Now()
+	for last := begun; time.Since(begun) < 2*prompt; last = time.Now() {
+		if err := w.say(time.Second); err != nil {
+			if !errors.Is(err, os.ErrDeadlineExceeded) {
+				w.t.Fatalf("%s: %v", what, err)
+			}
+			w.t.Logf("%s: the last answer came after %s", what, last.Sub(begun))
+			if last.Sub(begun) > prompt {
+				w.t.Errorf("%s: a settled flow went on for %s", what, last.Sub(begun))
+			}
+			return
+		}
+	}
+	w.t.Fatalf("%s: a settled flow goes on", what)
+}
+
+// port has its counters.
+func port(ctx context.Context, t *testing.T, r *rig.Rig, name string) api.PortCounters {
+	t.Helper()
+	var all api.Counters
+	if err := r.Get(ctx, &all, "ports"); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all.Ports {
+		if p.Name == name {
+			return p
+		}
+	}
+	t.Fatalf("no port %s", name)
+	return api.PortCounters{}
+}
+
+// sniff in all functions.
+func sniff(t *testing.T, r *rig.Rig) (all []*rig.Capture) {
+	t.Helper()
+	for i := 1; i <= functions; i++ {
+		for _, link := range []string{"in", "out"} {
+			c, err := rig.Listen(filepath.Join(paths(t, r).NetnsDir(), fmt.Sprintf("f%d", i)), link)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(c.Close)
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// settled waits until no function sees the talk any more: some lines in a row.
+func (w *talk) settled(ctx context.Context, r *rig.Rig) {
+	w.t.Helper()
+	rig.Eventually(ctx, w.t, "the flow is settled", func() (bool, string) {
+		before := make([]api.PortCounters, functions)
+		for i := range before {
+			before[i] = port(ctx, w.t, r, fmt.Sprintf("function/f%d/in", i+1))
+		}
+		w.mustSay(10)
+		for i := range before {
+			now := port(ctx, w.t, r, before[i].Name)
+			if now.Settled.Packets < before[i].Settled.Packets+10 {
+				return false, fmt.Sprintf("before %+v, now %+v", before[i], now)
+			}
+		}
+		return true, ""
+	})
+}
+
+// The functions see the first packets of a flow, and none after; a rule that a function has changed itself, and one in a new configuration, hold at once for
+// flows that go on.
+func TestSettledFlowsPassTheChainBy(t *testing.T) {
+	r, ctx := chain(t)
+	seen := sniff(t, r)
+	w := newTalk(t, r, 9000)
+	w.mustSay(after)
+	w.settled(ctx, r)
+	first := w.said
+	w.mustSay(200)
+	for i, c := range seen {
+		name := fmt.Sprintf("f%d, capture %d", i/2+1, i%2)
+		if n := len(c.Incoming(strings.TrimSuffix(w.line(1), "\n"))); n != 1 {
+			t.Errorf("%s: the first line was seen %d times", name, n)
+		}
+		for n := first + 1; n <= w.said; n++ {
+			if len(c.With(strings.TrimSuffix(w.line(n), "\n"))) > 0 {
+				t.Fatalf("%s: line %d of a flow that was settled after %d was seen", name, n, first)
+			}
+		}
+	}
+	text, err := r.Weir(ctx, "trace", "alice", "bob", "tcp/9000")
+	if err != nil || !strings.Contains(text, "SETTLED") || !strings.Contains(text, "may settle flows") {
+		t.Errorf("trace: %v\n%s", err, text)
+	}
+
+	// A rule that the function itself changes.
+	if out, err := r.Weir(ctx, "function", "exec", "f3", "--", "sh", "-c", "echo 9000 >/tmp/block && kill -HUP 1"); err != nil {
+		t.Fatal(err, out)
+	}
+	w.silence("a function's own rule")
+
+	// A new instance with another configuration.
+	w = newTalk(t, r, 9001)
+	w.mustSay(after)
+	w.settled(ctx, r)
+	r.MustApply(ctx, t, document(r, map[int]int{2: 9001}))
+	w.silence("a new configuration")
+
+	// A new instance with the same one sees the flow again, and settles it again.
+	w = newTalk(t, r, 9002)
+	w.mustSay(after)
+	w.settled(ctx, r)
+	for _, line := range [][]string{{"function", "restart", "f1"}} {
+		if out, err := r.Weir(ctx, line...); err != nil {
+			t.Fatal(err, out)
+		}
+	}
+	again := sniff(t, r)[:2]
+	before := w.said
+	w.mustSay(after)
+	for _, c := range again {
+		if len(c.With(fmt.Sprintf("line %s", w.c.LocalAddr()))) == 0 {
+			t.Errorf("after a restart the function sees nothing of a settled flow, lines %d to %d", before+1, w.said)
+		}
+	}
+	w.settled(ctx, r)
+
+	// While Weir is away settled flows go on.
+	if err := r.Kill(9); err != nil {
+		t.Fatal(err)
+	}
+	w.mustSay(100)
+	if err := r.Up(ctx); err != nil {
+		t.Fatal(err)
+	}
+	w.settled(ctx, r)
+}
+
+// What a function says is checked, and nobody else has a say.
+func TestAFunctionSettlesItsOwnOnly(t *testing.T) {
+	r, ctx := chain(t)
+	w := newTalk(t, r, 9000)
+	w.mustSay(1)
+	flow := strings.Join([]string{"tcp", w.c.LocalAddr().String(), w.c.RemoteAddr().String()}, " ")
+	for _, tt := range []struct{ line, want string }{
+		{"pass tcp 10.9.0.1:1 10.9.0.2:2", "not-given"},
+		{"pass it", "error: want pass, drop or judge"},
+		{strings.Repeat("x", 300), "error: a line is longer"},
+		{"judge " + flow, "ok 2"},
+	} {
+		out, err := r.Weir(ctx, "function", "exec", "f1", "--", "weir-settle", tt.line)
+		if !strings.HasPrefix(out, tt.want) || (err == nil) != strings.HasPrefix(tt.want, "ok") {
+			t.Errorf("%s: %q, %v; want %q", tt.line, out, err, tt.want)
+		}
+	}
+	// Root of the host, who is in no function's network namespace.
+	c, err := net.Dial("unix", filepath.Join(paths(t, r).Run, "functions", "f1", "run", "settle.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(c, "drop %s\n", flow)
+	if answer, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.Contains(answer, "not in the network namespace") {
+		t.Errorf("%q, %v", answer, err)
+	}
+	w.mustSay(1)
+	// A drop is the function's to say. It holds for its flow alone.
+	other := newTalk(t, r, 9001)
+	rig.Eventually(ctx, t, "the flow is dropped", func() (bool, string) {
+		out, err := r.Weir(ctx, "function", "exec", "f1", "--", "weir-settle", "drop "+flow)
+		return err == nil, out
+	})
+	w.silence("a settled drop")
+	other.mustSay(1)
+	if p := port(ctx, t, r, "function/f1/in"); p.Dropped.Packets == 0 || !p.Settles {
+		t.Errorf("%+v", p)
+	}
+}
+
+// Where the switch cannot settle flows, functions that could get every packet, and their host says so.
+func TestOnOpenVSwitchAllIsGiven(t *testing.T) {
+	r, ctx := chain(t, "--switch", "ovs")
+	seen := sniff(t, r)
+	w := newTalk(t, r, 9000)
+	w.mustSay(3 * after)
+	for i, c := range seen {
+		if len(c.With(strings.TrimSuffix(w.line(w.said), "\n"))) == 0 {
+			t.Errorf("f%d has not seen the last line", i/2+1)
+		}
+	}
+	out, err := r.Weir(ctx, "function", "exec", "f1", "--", "weir-settle", "reset")
+	if err == nil || !strings.Contains(err.Error()+out, "the host's switch ebpf") {
+		t.Errorf("%q, %v", out, err)
+	}
+}
