@@ -42,6 +42,7 @@ const (
 	inCodes
 	inTrailer
 	inRest // behind the end
+	inJunk // behind it, and no member of gzip
 )
 
 // inflaterSize is what one needs, about.
@@ -106,18 +107,21 @@ func (z *inflater) step() (more bool, err error) {
 		return true, nil
 	}
 	rest := z.in[z.at:]
-	if len(rest) == 0 || z.gzip && len(rest) == 1 && rest[0] == 0x1f {
-		return false, nil
+	if z.gzip && z.state == inRest { // another member?
+		switch {
+		case len(rest) == 0 || len(rest) == 1 && rest[0] == 0x1f:
+			return false, nil
+		case len(rest) > 1 && rest[0] == 0x1f && rest[1] == 0x8b:
+			z.state = inHeader
+			return true, nil
+		}
 	}
-	if z.gzip && len(rest) > 1 && rest[0] == 0x1f && rest[1] == 0x8b { // another member
-		z.state = inHeader
-		return true, nil
-	}
-	if err := z.give(); err != nil { // some take what follows for content
+	z.state = inJunk
+	if err := z.give(); err != nil || len(rest) == 0 {
 		return false, err
 	}
 	z.at = len(z.in)
-	return false, z.to.write(rest)
+	return false, z.to.write(rest) // some take it for content
 }
 
 func (z *inflater) header() (bool, error) {
