@@ -77,7 +77,7 @@ func TestTargetsThatGoDown(t *testing.T) {
 		"tcp.example": `+name(`{"tcp": 8080}`, "servfail", both)+`,
 		"http.example": `+name(`{"http": {"port": 8080, "path": "/health", "host": "app.example"}}`, "pass", four)+`,
 		"icmp.example": `+name(`{"icmp": true}`, "serve", both)+`},
-		"health": {"addresses": ["10.77.0.9/24", "2001:db8:77::9/64"], "interval": "200ms", "timeout": "200ms", "rise": 1, "fall": 2}}`)
+		"health": {"addresses": ["10.77.0.9/24", "2001:db8:77::9/64"], "interval": "300ms", "timeout": "300ms", "rise": 1, "fall": 2}}`)
 	raised := events(t, dir)
 	for _, a := range []string{"10.77.0.3/24", "2001:db8:77::3/64"} {
 		command(t, r.Server, "ip", "addr", "add", a, "dev", r.Server.Link.Name, "nodad")
