@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -62,7 +61,7 @@ func run(ctx context.Context, log *slog.Logger, path string, o nf.Options, event
 		return err
 	}
 	defer frames.Close()
-	log.Info("pool in force", "addresses", len(cfg.Pool), "forwarded ports", len(cfg.Forward), "mac", net.HardwareAddr(t.mac[:]))
+	log.Info("pool in force", "addresses", len(cfg.Pool), "forwarded ports", len(cfg.Forward))
 	return frames.Serve(ctx, told, nf.Work{
 		Changed: func() bool { return false }, // a changed configuration starts a new instance
 		Reload:  func(context.Context) { log.Info("the configuration is read at the start only") },

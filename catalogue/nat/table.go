@@ -62,10 +62,17 @@ type mapping struct {
 	sessions int
 }
 
+// home is the address of the pool that a client has.
+type home struct {
+	addr     netip.Addr
+	mappings int
+}
+
 // Bounds and times. Those of silence are the least that RFC 4787, 5382 and 5508 allow.
 const (
 	maxSessions = 1 << 16
 	maxUnproven = 1024
+	maxMACs     = 4096
 	expireTicks = 8
 	maxTries    = 256 // ports that are tried before there is none
 	firstPort   = 1024
@@ -89,6 +96,9 @@ type table struct {
 	taken   map[place]bool     // of the pool
 	clients map[station]int    // sessions, without the unproven ones
 	waiting []*session         // that were begun at out, the oldest first
+	homes   map[station]*home
+	macs    map[station][6]byte // by address of the pool: of the client that used it last
+	used    map[station]int     // sessions, by address of the pool
 	forward map[place]netip.AddrPort
 	back    map[place]netip.AddrPort // of forwards, by the client's place; without tags
 	full    uint64                   // sessions for which there was no room
@@ -96,7 +106,7 @@ type table struct {
 
 func newTable(cfg *config) *table {
 	t := &table{cfg: cfg, inner: map[inner]*session{}, outer: map[outer]*session{}, mapped: map[place]*mapping{}, taken: map[place]bool{}, clients: map[station]int{},
-		forward: map[place]netip.AddrPort{}, back: map[place]netip.AddrPort{}}
+		homes: map[station]*home{}, macs: map[station][6]byte{}, used: map[station]int{}, forward: map[place]netip.AddrPort{}, back: map[place]netip.AddrPort{}}
 	for _, f := range cfg.Forward {
 		at := netip.AddrPortFrom(f.Address, f.Port)
 		t.forward[place{proto: protocols[f.Protocol], at: at}] = f.To
@@ -108,7 +118,7 @@ func newTable(cfg *config) *table {
 }
 
 // up is the session of a packet from a client, made if there is none. nil: there is no room.
-func (t *table) up(k inner, now time.Time) *session {
+func (t *table) up(k inner, mac [6]byte, now time.Time) *session {
 	if s := t.inner[k]; s != nil {
 		return s
 	}
@@ -120,7 +130,7 @@ func (t *table) up(k inner, now time.Time) *session {
 	if m := t.mapped[client]; m != nil {
 		pool = m.pool
 	} else if !pool.IsValid() {
-		if pool = t.allocate(client); !pool.IsValid() {
+		if pool = t.allocate(client, mac); !pool.IsValid() {
 			t.full++
 			return nil
 		}
@@ -193,9 +203,18 @@ func (t *table) add(s *session) *session {
 		m = &mapping{pool: s.pool}
 		t.mapped[client] = m
 		t.taken[place{k.proto, k.tags, s.pool}] = true
+		if h := t.homes[station{k.tags, k.client.Addr()}]; h != nil && !t.forwarded(k.proto, s.pool) {
+			h.mappings++
+		}
 	}
 	m.sessions++
+	t.used[station{k.tags, s.pool.Addr()}]++
 	return s
+}
+
+func (t *table) forwarded(proto uint8, pool netip.AddrPort) bool {
+	_, is := t.forward[place{proto: proto, at: pool}]
+	return is
 }
 
 func (t *table) remove(s *session) {
@@ -207,37 +226,80 @@ func (t *table) remove(s *session) {
 	t.all[s.at], last.at = last, s.at
 	t.all[len(t.all)-1] = nil
 	t.all = t.all[:len(t.all)-1]
-	if who := (station{k.tags, k.client.Addr()}); !s.unproven {
+	who, at := station{k.tags, k.client.Addr()}, station{k.tags, s.pool.Addr()}
+	if t.used[at]--; t.used[at] == 0 {
+		delete(t.used, at)
+	}
+	if !s.unproven {
 		if t.clients[who]--; t.clients[who] == 0 {
 			delete(t.clients, who)
 		}
 	}
 	client := place{k.proto, k.tags, k.client}
-	if m := t.mapped[client]; m != nil {
-		if m.sessions--; m.sessions == 0 {
-			delete(t.mapped, client)
-			delete(t.taken, place{k.proto, k.tags, m.pool})
+	m := t.mapped[client]
+	if m.sessions--; m.sessions > 0 {
+		return
+	}
+	delete(t.mapped, client)
+	delete(t.taken, place{k.proto, k.tags, m.pool})
+	if h := t.homes[who]; h != nil && !t.forwarded(k.proto, m.pool) {
+		if h.mappings--; h.mappings == 0 {
+			delete(t.homes, who)
 		}
 	}
 }
 
-// allocate a place in the pool: a client has one address of it (RFC 4787, REQ-2) and keeps its port, or gets one that a hash of both says. So a new
-// instance, which knows nothing of the old one's sessions, gives nearly all clients' places the same again.
-func (t *table) allocate(client place) netip.AddrPort {
-	h := fnv.New64a()
+// settle a client at an address of the pool (RFC 4787, REQ-2): the one that a hash of its own says, or the next one that no client with another MAC
+// address has. Each is asked for by a MAC address of a client, and a switch that knows several clients' ports sends it to that client's.
+func (t *table) settle(who station, mac [6]byte) *home {
+	if h := t.homes[who]; h != nil {
+		return h
+	}
+	sum := fnv.New64a()
+	b := who.addr.As4()
+	_, _ = sum.Write(b[:])
+	n := uint64(len(t.cfg.Pool))
+	first := sum.Sum64() % n
+	h := &home{addr: t.cfg.Pool[first]}
+	for i := range n {
+		at := t.cfg.Pool[(first+i)%n]
+		if is, known := t.macs[station{who.tags, at}]; !known || is == mac || t.used[station{who.tags, at}] == 0 {
+			h.addr = at
+			break
+		}
+	}
+	t.homes[who] = h
+	return h
+}
+
+// met a client that uses an address of the pool.
+func (t *table) met(v tags, pool netip.Addr, mac [6]byte) {
+	k := station{v, pool}
+	if is, known := t.macs[k]; is != mac && (known || len(t.macs) < maxMACs) {
+		t.macs[k] = mac
+	}
+}
+
+// allocate a place in the pool: a client keeps its port, or gets one that a hash says. So a new instance, which knows nothing of the old one's sessions,
+// gives nearly all clients' places the same again.
+func (t *table) allocate(client place, mac [6]byte) netip.AddrPort {
+	who := station{client.tags, client.at.Addr()}
+	h := t.settle(who, mac)
+	sum := fnv.New64a()
 	b := client.at.Addr().As4()
-	_, _ = h.Write(b[:])
-	addr := t.cfg.Pool[h.Sum64()%uint64(len(t.cfg.Pool))]
-	_, _ = h.Write(binary.BigEndian.AppendUint16([]byte{client.proto}, client.at.Port()))
-	next := uint32(h.Sum64())
+	_, _ = sum.Write(binary.BigEndian.AppendUint16(append(b[:], client.proto), client.at.Port()))
+	next := uint32(sum.Sum64())
 	port := client.at.Port()
 	for range maxTries {
-		at := netip.AddrPortFrom(addr, port)
-		if _, forwarded := t.forward[place{proto: client.proto, at: at}]; !forwarded && !t.taken[place{client.proto, client.tags, at}] && (port > 0 || client.proto == icmp) {
+		at := netip.AddrPortFrom(h.addr, port)
+		if !t.forwarded(client.proto, at) && !t.taken[place{client.proto, client.tags, at}] && (port > 0 || client.proto == icmp) {
 			return at
 		}
 		next = next*1664525 + 1013904223
 		port = uint16(firstPort + (next>>8)%(65536-firstPort))
+	}
+	if h.mappings == 0 {
+		delete(t.homes, who)
 	}
 	return netip.AddrPort{}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
-	"hash/fnv"
 	"net/netip"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 type translator struct {
 	cfg      *config
 	table    *table
-	mac      [6]byte // of the pool's addresses
 	send     func(nf.Dir, nf.Frame)
 	now      func() time.Time
 	parts    map[part]remembered
@@ -22,6 +20,7 @@ type translator struct {
 	pool     map[netip.Addr]bool
 	targets  map[netip.Addr]bool // of forwarded ports
 	stations map[station][6]byte // where these are
+	asked    map[station]time.Time
 	count    counters
 }
 
@@ -52,6 +51,8 @@ const (
 	maxPieces   = 256 // packets in pieces of a client
 	partsLast   = 30 * time.Second
 	maxStations = 4096
+	maxAsked    = 8 // stations, for one question
+	askedLasts  = 5 * time.Second
 
 	macs        = 12
 	etherLength = macs + 2
@@ -60,7 +61,7 @@ const (
 )
 
 func newTranslator(cfg *config, now func() time.Time, send func(nf.Dir, nf.Frame)) *translator {
-	t := &translator{cfg: cfg, table: newTable(cfg), send: send, now: now, parts: map[part]remembered{}, pieces: map[netip.Addr]int{}, stations: map[station][6]byte{},
+	t := &translator{cfg: cfg, table: newTable(cfg), send: send, now: now, parts: map[part]remembered{}, pieces: map[netip.Addr]int{}, stations: map[station][6]byte{}, asked: map[station]time.Time{},
 		pool: map[netip.Addr]bool{}, targets: map[netip.Addr]bool{}}
 	for _, a := range cfg.Pool {
 		t.pool[a] = true
@@ -68,13 +69,6 @@ func newTranslator(cfg *config, now func() time.Time, send func(nf.Dir, nf.Frame
 	for _, f := range cfg.Forward {
 		t.targets[f.To.Addr()] = true
 	}
-	// The pool's MAC address depends on nothing but the pool, so that neighbours need not learn another one when a new instance takes over.
-	h := fnv.New64a()
-	for _, a := range cfg.Pool {
-		_, _ = h.Write(a.AsSlice())
-	}
-	binary.BigEndian.PutUint32(t.mac[2:], uint32(h.Sum64()>>16))
-	t.mac[0], t.mac[1] = 0x02, byte(h.Sum64()>>48)
 	return t
 }
 
@@ -86,6 +80,11 @@ func (t *translator) tick(now time.Time) {
 			t.forget(k, r)
 		}
 	}
+	for k, at := range t.asked {
+		if now.Sub(at) > askedLasts {
+			delete(t.asked, k)
+		}
+	}
 }
 
 // handle a frame.
@@ -94,11 +93,8 @@ func (t *translator) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 	var done bool
 	switch {
 	case p.Type == etherARP:
-		if t.arp(d, &p, f.Data) {
-			return nf.Drop
-		}
-		done = bytes.Equal(f.Data[:6], t.mac[:])
-	case p.Type == nf.EtherIPv6 && !bytes.Equal(f.Data[:6], t.mac[:]):
+		done = t.arp(d, &p, f.Data)
+	case p.Type == nf.EtherIPv6:
 	case p.Bad != "":
 		done = true
 		t.count.dropped[d]++
@@ -106,8 +102,6 @@ func (t *translator) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 		done = t.up(&p, f)
 	case p.Type == nf.EtherIPv4:
 		done = t.down(&p, f)
-	default:
-		done = bytes.Equal(f.Data[:6], t.mac[:])
 	}
 	if done {
 		return nf.Drop
@@ -136,7 +130,10 @@ func (t *translator) up(p *nf.Packet, f nf.Frame) (done bool) {
 func group(frame []byte, dst netip.Addr) bool { return frame[0]&1 != 0 || !host(dst) }
 
 func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
-	now := t.now()
+	now, mac := t.now(), [6]byte(f.Data[6:])
+	if mac[0]&1 != 0 {
+		return false
+	}
 	q, failed := quoted{}, false
 	var s *session
 	switch {
@@ -144,14 +141,14 @@ func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 		s = t.parts[partOf(nf.Up, p, f.Data)].s
 	case p.Proto == nf.TCP || p.Proto == nf.UDP:
 		if t.cfg.client(p.Src) && p.SrcPort != 0 && p.DstPort != 0 {
-			s = t.table.up(inner{p.Proto, p.Tags, netip.AddrPortFrom(p.Src, p.SrcPort), netip.AddrPortFrom(p.Dst, p.DstPort)}, now)
+			s = t.table.up(inner{p.Proto, p.Tags, netip.AddrPortFrom(p.Src, p.SrcPort), netip.AddrPortFrom(p.Dst, p.DstPort)}, mac, now)
 		}
 	case p.Proto == icmp && p.End >= p.Transport+icmpHeader:
 		switch kind := f.Data[p.Transport]; {
 		case echo(kind) && t.cfg.client(p.Src):
 			k := inner{icmp, p.Tags, netip.AddrPortFrom(p.Src, binary.BigEndian.Uint16(f.Data[p.Transport+echoID:])), netip.AddrPortFrom(p.Dst, 0)}
 			if kind == echoRequest {
-				s = t.table.up(k, now)
+				s = t.table.up(k, mac, now)
 			} else {
 				s = t.table.inner[k]
 			}
@@ -173,10 +170,10 @@ func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 		if p.Part != nf.Later {
 			s.note(nf.Up, p.Flags, now)
 		}
-		s.mac = [6]byte(f.Data[6:])
-		t.learn(p.Tags, p.Src, f.Data[6:])
+		s.mac = mac
+		t.table.met(p.Tags, s.pool.Addr(), mac)
+		t.learn(p.Tags, p.Src, mac)
 	}
-	copy(c.Data[6:], t.mac[:])
 	t.count.translated[nf.Up]++
 	t.send(nf.Up, c)
 	return true
@@ -194,7 +191,7 @@ func remote(proto uint8, a netip.AddrPort) netip.AddrPort {
 func (t *translator) down(p *nf.Packet, f nf.Frame) (done bool) {
 	if !t.pool[p.Dst] {
 		// Clients' own addresses are not known at out; what comes for them all the same is not for us to hand on.
-		if done = !group(f.Data, p.Dst) && t.cfg.client(p.Dst) || bytes.Equal(f.Data[:6], t.mac[:]); done {
+		if done = !group(f.Data, p.Dst) && t.cfg.client(p.Dst); done {
 			t.count.dropped[nf.Down]++
 		}
 		return done
@@ -233,7 +230,7 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 	if s.mac == [6]byte{} {
 		mac, known := t.stations[station{p.Tags, s.inner.client.Addr()}]
 		if !known { // the sender tries again
-			t.who(p.Tags, p.TagCount, f.Data, s.inner.client.Addr())
+			t.who(p.Tags, f.Data[:etherLength+4*p.TagCount], s.inner.client.Addr())
 			t.table.remove(s)
 			return false
 		}
@@ -289,13 +286,13 @@ func (t *translator) remember(d nf.Dir, p *nf.Packet, frame []byte, s *session, 
 }
 
 // learn where a station is that ports are forwarded to.
-func (t *translator) learn(v tags, a netip.Addr, mac []byte) {
+func (t *translator) learn(v tags, a netip.Addr, mac [6]byte) {
 	if mac[0]&1 != 0 || !t.targets[a] {
 		return
 	}
 	k := station{v, a}
 	if _, known := t.stations[k]; known || len(t.stations) < maxStations {
-		t.stations[k] = [6]byte(mac)
+		t.stations[k] = mac
 	}
 }
 
@@ -308,29 +305,64 @@ func (t *translator) arp(d nf.Dir, p *nf.Packet, frame []byte) (done bool) {
 	a := frame[at:]
 	op, from, to := binary.BigEndian.Uint16(a[6:]), netip.AddrFrom4([4]byte(a[14:])), netip.AddrFrom4([4]byte(a[24:]))
 	if d == nf.Up {
-		t.learn(p.Tags, from, a[8:14])
-		return t.pool[from] || bytes.Equal(frame[:6], t.mac[:])
+		t.learn(p.Tags, from, [6]byte(a[8:]))
+		k := station{p.Tags, from}
+		_, ours := t.asked[k]
+		if ours = ours && op == 2 && to.IsUnspecified(); ours {
+			delete(t.asked, k)
+		}
+		return t.pool[from] || ours
 	}
 	if op != 1 || !t.pool[to] {
 		return false
 	}
-	t.count.answered++
-	t.send(nf.Up, t.arpFrame(frame[:at], a[8:14], 2, to, from, a[8:14]))
+	if mac, known := t.place(p.Tags, to, frame[:at]); known {
+		t.count.answered++
+		t.send(nf.Up, arpFrame(frame[:at], a[8:14], mac[:], 2, to, from, a[8:14]))
+	}
 	return true
 }
 
-// who asks for a station at in. The question comes from no address, as a probe does (RFC 5227), so nobody learns anything wrong from it.
-func (t *translator) who(v tags, count int, like []byte, a netip.Addr) {
-	link := bytes.Clone(like[:etherLength+4*count])
-	binary.BigEndian.PutUint16(link[len(link)-2:], etherARP)
-	t.send(nf.Down, t.arpFrame(link, bytes.Repeat([]byte{0xff}, 6), 1, netip.IPv4Unspecified(), a, make([]byte, 6)))
+// place is the MAC address by which an address of the pool can be reached: that of the client that used it last. So switches know where it is, and an
+// answer to one client is not flooded to all stations. Nobody has one that no client used. What ports of it are forwarded to is asked for.
+func (t *translator) place(v tags, pool netip.Addr, like []byte) (mac [6]byte, known bool) {
+	if mac, known = t.table.macs[station{v, pool}]; known {
+		return mac, true
+	}
+	asked := map[netip.Addr]bool{}
+	for _, f := range t.cfg.Forward {
+		if f.Address != pool || asked[f.To.Addr()] {
+			continue
+		}
+		if mac, known = t.stations[station{v, f.To.Addr()}]; known {
+			return mac, true
+		}
+		if len(asked) < maxAsked {
+			asked[f.To.Addr()] = true
+			t.who(v, like, f.To.Addr())
+		}
+	}
+	return mac, false
 }
 
-func (t *translator) arpFrame(link, dst []byte, op byte, from, to netip.Addr, toMAC []byte) nf.Frame {
+// who asks for a station at in, in place of the station that a frame with this header is from. The question comes from no address, as a probe does
+// (RFC 5227), so nobody learns anything wrong from it. It comes once in a second.
+func (t *translator) who(v tags, header []byte, a netip.Addr) {
+	k, now := station{v, a}, t.now()
+	if at, before := t.asked[k]; before && now.Sub(at) < time.Second || !before && len(t.asked) >= maxStations {
+		return
+	}
+	t.asked[k] = now
+	link := bytes.Clone(header)
+	binary.BigEndian.PutUint16(link[len(link)-2:], etherARP)
+	t.send(nf.Down, arpFrame(link, bytes.Repeat([]byte{0xff}, 6), header[6:12], 1, netip.IPv4Unspecified(), a, make([]byte, 6)))
+}
+
+func arpFrame(link, dst, mac []byte, op byte, from, to netip.Addr, toMAC []byte) nf.Frame {
 	f := append(bytes.Clone(link), 0, 1, 8, 0, 6, 4, 0, op)
-	f = append(append(f, t.mac[:]...), from.AsSlice()...)
+	f = append(append(f, mac...), from.AsSlice()...)
 	f = append(append(f, toMAC...), to.AsSlice()...)
 	copy(f, dst)
-	copy(f[6:], t.mac[:])
+	copy(f[6:], mac)
 	return nf.NewFrame(f)
 }

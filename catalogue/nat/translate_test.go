@@ -208,7 +208,7 @@ func TestTranslation(t *testing.T) {
 		}
 		if got != nil && !bytes.Equal(got, frame) {
 			p := nf.Decode(got)
-			if c.d == nf.Up && (!bytes.Equal(got[6:12], l.mac[:]) || !bytes.Equal(got[:6], serverMAC)) || c.d == nf.Down && (!bytes.Equal(got[:6], clientMAC) || !bytes.Equal(got[6:12], clientMAC)) || got[p.Network+8] != 9 || !bytes.Contains(got, []byte("some data")) {
+			if c.d == nf.Up && !bytes.Equal(got[:12], frame[:12]) || c.d == nf.Down && (!bytes.Equal(got[:6], clientMAC) || !bytes.Equal(got[6:12], frame[6:12])) || got[p.Network+8] != 9 || !bytes.Contains(got, []byte("some data")) {
 				t.Errorf("%d: % x", i, got)
 			}
 		}
@@ -374,7 +374,7 @@ func TestSessionsEnd(t *testing.T) {
 			t.Errorf("%s: it ends before %s", c.conversation, c.lasts)
 		}
 		l.tick(l.time.Add(c.lasts + 1))
-		if n := len(l.table.inner) + len(l.table.outer) + len(l.table.mapped) + len(l.table.taken) + len(l.table.clients); n != 0 {
+		if n := len(l.table.inner) + len(l.table.outer) + len(l.table.mapped) + len(l.table.taken) + len(l.table.clients) + len(l.table.homes) + len(l.table.used); n != 0 {
 			t.Errorf("%s: %d things are left after %s", c.conversation, n, c.lasts)
 		}
 	}
@@ -432,7 +432,7 @@ func TestForgedBeginnings(t *testing.T) {
 		t.Error("the client has more sessions than it may")
 	}
 	l.end()
-	if n := len(l.table.inner) + len(l.table.outer) + len(l.table.mapped) + len(l.table.taken) + len(l.table.clients); n != 0 {
+	if n := len(l.table.inner) + len(l.table.outer) + len(l.table.mapped) + len(l.table.taken) + len(l.table.clients) + len(l.table.homes) + len(l.table.used); n != 0 {
 		t.Errorf("%d things are left when all sessions are over", n)
 	}
 }
@@ -458,38 +458,66 @@ func TestAllSessionsTakeBoundedMemory(t *testing.T) {
 		t.Errorf("%d sessions, %d bytes", len(l.table.inner), after.HeapAlloc-before.HeapAlloc)
 	}
 	l.end()
-	if n := len(l.table.all) + len(l.table.inner) + len(l.table.outer) + len(l.table.mapped) + len(l.table.taken) + len(l.table.clients); n != 0 {
+	if n := len(l.table.all) + len(l.table.inner) + len(l.table.outer) + len(l.table.mapped) + len(l.table.taken) + len(l.table.clients) + len(l.table.homes) + len(l.table.used); n != 0 {
 		t.Errorf("%d things are left when all sessions are over", n)
 	}
 }
 
-// The pool's addresses are there for who asks at out, and nowhere else; other ARP passes.
+// The pool's addresses are there for who asks at out, by the MAC address of who uses them. Other ARP passes.
 func TestARP(t *testing.T) {
 	l := newLab(t, pool)
 	arp := func(op uint16, from, to string, vlans ...uint16) []byte {
 		f := packet(t, "gre 10.0.0.1:0 10.0.0.2:0", make([]byte, 28), vlans...)
 		at := nf.Decode(f).Network
+		copy(f[6:], serverMAC)
 		binary.BigEndian.PutUint16(f[at-2:], etherARP)
 		copy(f[at:], []byte{0, 1, 8, 0, 6, 4, 0, byte(op)})
-		copy(f[at+8:], clientMAC)
+		copy(f[at+8:], serverMAC)
 		copy(f[at+14:], netip.MustParseAddr(from).AsSlice())
 		copy(f[at+18:], make([]byte, 6))
 		copy(f[at+24:], netip.MustParseAddr(to).AsSlice())
 		return f
 	}
-	for _, vlans := range [][]uint16{nil, {7}} {
-		ask := arp(1, "192.0.2.9", "192.0.2.1", vlans...)
-		if l.give(nf.Down, ask) != nil || len(l.sent[nf.Up]) != 1 {
+	answered := func(mac net.HardwareAddr, vlans ...uint16) {
+		t.Helper()
+		if l.give(nf.Down, arp(1, "192.0.2.9", "192.0.2.1", vlans...)) != nil || len(l.sent[nf.Up]) != 1 {
 			t.Fatalf("sent %v", l.sent)
 		}
 		got := l.sent[nf.Up][0]
 		p := nf.Decode(got)
 		at := 14 + 4*p.TagCount
-		if p.Type != etherARP || p.TagCount != len(vlans) || !bytes.Equal(got[:6], clientMAC) || !bytes.Equal(got[6:12], l.mac[:]) || got[at+7] != 2 || !bytes.Equal(got[at+8:at+14], l.mac[:]) ||
-			!bytes.Equal(got[at+14:at+18], []byte{192, 0, 2, 1}) || !bytes.Equal(got[at+18:at+24], clientMAC) || !bytes.Equal(got[at+24:at+28], []byte{192, 0, 2, 9}) {
-			t.Errorf("% x", got)
+		if p.Type != etherARP || p.TagCount != len(vlans) || !bytes.Equal(got[:6], serverMAC) || !bytes.Equal(got[6:12], mac) || got[at+7] != 2 || !bytes.Equal(got[at+8:at+14], mac) ||
+			!bytes.Equal(got[at+14:at+18], []byte{192, 0, 2, 1}) || !bytes.Equal(got[at+18:at+24], serverMAC) || !bytes.Equal(got[at+24:at+28], []byte{192, 0, 2, 9}) {
+			t.Errorf("% x: want %s", got, mac)
 		}
 	}
+	// Before a client was met there is nobody to answer for: what a port is forwarded to is asked for, once in a second.
+	for range 3 {
+		if l.give(nf.Down, arp(1, "192.0.2.9", "192.0.2.1")) != nil || len(l.sent[nf.Up]) != 0 {
+			t.Fatalf("sent %v", l.sent)
+		}
+		if n := len(l.sent[nf.Down]); n > 1 {
+			t.Fatalf("%d questions", n)
+		}
+	}
+	l.time = l.time.Add(2 * time.Second)
+	l.give(nf.Down, packet(t, "tcp 198.51.100.9:5 192.0.2.1:8080 syn", nil))
+	if len(l.sent[nf.Down]) != 1 || nf.Decode(l.sent[nf.Down][0]).Type != etherARP || l.sent[nf.Down][0][0] != 0xff {
+		t.Fatalf("sent %v", l.sent)
+	}
+	answer := arp(2, "10.0.0.5", "0.0.0.0")
+	other := arp(2, "10.0.0.6", "0.0.0.0") // to somebody else's probe
+	if l.give(nf.Up, answer) != nil || l.give(nf.Up, other) == nil || l.give(nf.Up, answer) == nil {
+		t.Error("the answer passes, or others do not")
+	}
+	if got := l.give(nf.Down, packet(t, "tcp 198.51.100.9:5 192.0.2.1:8080 syn", nil)); says(got) != "tcp 198.51.100.9:5 10.0.0.5:80" || !bytes.Equal(got[:6], serverMAC) {
+		t.Errorf("behind the answer: %s", says(got))
+	}
+	answered(serverMAC) // which the answer named
+	l.give(nf.Up, packet(t, "tcp 10.0.0.1:1000 198.51.100.1:80 syn", nil))
+	answered(clientMAC)
+	l.give(nf.Up, packet(t, "tcp 10.0.0.1:1000 198.51.100.1:80 syn", nil, 7))
+	answered(clientMAC, 7)
 	for _, f := range [][]byte{arp(1, "10.0.0.1", "10.0.0.2"), arp(2, "10.0.0.1", "10.0.0.2")} {
 		for _, d := range []nf.Dir{nf.Up, nf.Down} {
 			if !bytes.Equal(l.give(d, f), f) {
@@ -500,18 +528,31 @@ func TestARP(t *testing.T) {
 	if l.give(nf.Up, arp(1, "192.0.2.1", "10.0.0.2")) != nil {
 		t.Error("a client says that it has an address of the pool")
 	}
-	// Where a forwarded port leads to is asked for, and the answer is for us alone.
-	l.give(nf.Down, packet(t, "tcp 198.51.100.9:5 192.0.2.1:8080 syn", nil))
-	if len(l.sent[nf.Down]) != 1 || nf.Decode(l.sent[nf.Down][0]).Type != etherARP || l.sent[nf.Down][0][0] != 0xff {
-		t.Fatalf("sent %v", l.sent)
+	l.tick(l.time.Add(time.Minute))
+	if len(l.asked) != 0 {
+		t.Error("questions are remembered for ever")
 	}
-	answer := arp(2, "10.0.0.5", "0.0.0.0")
-	copy(answer, l.mac[:])
-	if l.give(nf.Up, answer) != nil {
-		t.Error("the answer passes")
+}
+
+// Clients with MAC addresses of their own have addresses of their own, as long as there are some.
+func TestStationsHaveTheirOwn(t *testing.T) {
+	l := newLab(t, `{"pool": ["192.0.2.1-192.0.2.8"]}`)
+	seen := map[netip.Addr]bool{}
+	for i := range 10 {
+		f := packet(t, fmt.Sprintf("udp 10.0.0.%d:1000 198.51.100.1:80", i+1), nil)
+		f[11] = byte(i)
+		got := l.give(nf.Up, f)
+		if got == nil {
+			t.Fatalf("client %d has none", i)
+		}
+		seen[nf.Decode(got).Src] = true
+		if i == 7 && len(seen) != 8 {
+			t.Errorf("8 stations have %d addresses", len(seen))
+		}
 	}
-	if got := l.give(nf.Down, packet(t, "tcp 198.51.100.9:5 192.0.2.1:8080 syn", nil)); says(got) != "tcp 198.51.100.9:5 10.0.0.5:80" {
-		t.Errorf("behind the answer: %s", says(got))
+	l.end()
+	if len(l.table.homes)+len(l.table.used) != 0 {
+		t.Error("clients that are gone have addresses")
 	}
 }
 
@@ -571,12 +612,15 @@ func TestAMillionFrames(t *testing.T) {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
+	if len(l.table.macs) > maxMACs || len(l.stations) > maxStations || len(l.asked) > maxStations {
+		t.Errorf("%d, %d, %d", len(l.table.macs), len(l.stations), len(l.asked))
+	}
 	t.Logf("%d up and %d down translated, %d and %d dropped, at most %d sessions, %d KB more memory", l.count.translated[0], l.count.translated[1], l.count.dropped[0], l.count.dropped[1], most, (int64(after.HeapAlloc)-int64(before.HeapAlloc))>>10)
 	if after.HeapAlloc > before.HeapAlloc+64<<20 || l.count.translated[0] == 0 || l.count.translated[1] == 0 || most == 0 {
 		t.Error("too much memory, or too little translated")
 	}
 	l.end()
-	if n := len(l.table.inner) + len(l.table.outer) + len(l.table.mapped) + len(l.table.taken) + len(l.table.clients); n != 0 {
+	if n := len(l.table.inner) + len(l.table.outer) + len(l.table.mapped) + len(l.table.taken) + len(l.table.clients) + len(l.table.homes) + len(l.table.used); n != 0 {
 		t.Errorf("%d things are left when all sessions are over", n)
 	}
 }
@@ -601,5 +645,17 @@ func TestParseConfig(t *testing.T) {
 	must(t, err)
 	if len(cfg.Pool) != 4 || cfg.Clients[0].String() != "10.0.0.0/24" || cfg.Sessions != defaultSessions || !cfg.client(netip.MustParseAddr("10.0.0.1")) || cfg.client(netip.MustParseAddr("10.0.1.1")) {
 		t.Errorf("%+v", cfg)
+	}
+}
+
+// BenchmarkTranslate a full-sized frame of a session, without sockets.
+func BenchmarkTranslate(b *testing.B) {
+	cfg, err := parseConfig([]byte(pool))
+	must(b, err)
+	x := newTranslator(&cfg, time.Now, func(nf.Dir, nf.Frame) {})
+	f := nf.NewFrame(packet(b, "tcp 10.0.0.1:1000 198.51.100.1:80 ack", make([]byte, 1448)))
+	b.ReportAllocs()
+	for b.Loop() {
+		x.handle(nf.Up, f)
 	}
 }

@@ -20,8 +20,17 @@ func TestNATInAChain(t *testing.T) {
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
-			document := r.Endpoints() + example(t, "nat")
+			carol := r.Name + "-carol" // a station that has no part in it
+			if err := r.Namespace(carol); err != nil {
+				t.Fatal(err)
+			}
+			document := r.Endpoints() + "  carol: {netns: " + carol + ", interface: eth0, address: 10.9.0.3/24}\n" + example(t, "nat")
 			r.MustApply(ctx, t, document)
+			elsewhere, err := rig.Listen(carol, "eth0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer elsewhere.Close()
 			echoes(t, r.Bob(), "10.9.0.2:7000")
 			echoes(t, r.Alice(), "10.9.0.1:80")
 			out, who := connect(ctx, t, r.Alice(), "10.9.0.2:7000")
@@ -50,6 +59,12 @@ func TestNATInAChain(t *testing.T) {
 			echo(t, out)
 			again, _ := connect(ctx, t, r.Bob(), "10.9.0.100:8081")
 			echo(t, again)
+			for _, f := range elsewhere.Incoming("") {
+				if f.Data[0]&1 == 0 {
+					t.Errorf("carol gets what is for others: % x", f.Data[:60])
+					break
+				}
+			}
 			var f api.Function
 			if err := r.Get(ctx, &f, "function", "nat"); err != nil || f.Status.Restarts != 0 || f.Status.State != api.FunctionStarted {
 				t.Errorf("%+v, %v", f.Status, err)
