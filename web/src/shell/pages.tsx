@@ -4,9 +4,12 @@ import {
   IconBox,
   IconFileCode,
   IconHome,
+  IconLink,
   IconPackage,
+  IconRoute,
   IconServer,
   IconTopologyStar3,
+  IconZoomScan,
 } from "@tabler/icons-react";
 import { lazy, type ComponentType } from "react";
 
@@ -24,6 +27,14 @@ export interface Page {
 export const pages: Page[] = [
   { path: "/", title: "Overview", icon: IconHome, key: "o", Element: lazy(() => import("../pages/Overview")) },
   { path: "/topology", title: "Topology", icon: IconTopologyStar3, group: "Network", key: "t", Element: lazy(() => import("../pages/topology/Topology")) },
+  { path: "/policies", title: "Policies", icon: IconRoute, group: "Network", key: "p", Element: lazy(() => import("../pages/policies/List")) },
+  { path: "/policies/new", title: "New policy", Element: lazy(() => import("../pages/policies/Edit")) },
+  { path: "/policies/:name", title: "Policy", Element: lazy(() => import("../pages/policies/Detail")) },
+  { path: "/policies/:name/edit", title: "Change a policy", Element: lazy(() => import("../pages/policies/Edit")) },
+  { path: "/chains", title: "Chains", icon: IconLink, group: "Network", key: "c", Element: lazy(() => import("../pages/chains/List")) },
+  { path: "/chains/new", title: "New chain", Element: lazy(() => import("../pages/chains/Detail")) },
+  { path: "/chains/:name", title: "Chain", Element: lazy(() => import("../pages/chains/Detail")) },
+  { path: "/trace", title: "Trace", icon: IconZoomScan, group: "Look", key: "r", Element: lazy(() => import("../pages/Trace")) },
   { path: "/functions", title: "Functions", icon: IconBox, group: "Network", key: "f", Element: lazy(() => import("../pages/functions/List")) },
   { path: "/functions/new", title: "New function", Element: lazy(() => import("../pages/functions/Create")) },
   { path: "/functions/:name", title: "Function", Element: lazy(() => import("../pages/functions/Detail")) },
