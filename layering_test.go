@@ -40,7 +40,7 @@ var layers = map[string][]string{
 	"daemon":    {"agent", "pki", "placement", "api", "container", "datapath", "flow", "image", "instance", "manager", "netns", "router", "store"},
 	"cli":       {"api", "instance", "router"},
 	"catalogue": {"image", "netns"},
-	"solo":      {"agent/events", "agent/health", "agent/kernel", "agent/sandbox", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns"},
+	"solo":      {"agent/capture", "agent/events", "agent/health", "agent/kernel", "agent/sandbox", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns"},
 	"e2e":       {"*"},
 	"lab":       {"agent", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "ovsdb", "portkind", "router", "testbed"},
 	"examples":  {"api", "catalogue/nf"},

@@ -53,6 +53,7 @@ func TestExamplesParse(t *testing.T) {
 				continue
 			}
 			line, _, _ = strings.Cut(line, " >")
+			line, _, _ = strings.Cut(line, " | ")
 			line, _, _ = strings.Cut(line, ";")
 			line = strings.TrimSuffix(line, ")")
 			line = strings.ReplaceAll(line, "[tcp/80, icmp]", "[tcp/80,icmp]")

@@ -77,6 +77,11 @@ func (h *host) Logs(ctx context.Context, function string, o container.LogOptions
 	return h.agent.Logs(ctx, function, o)
 }
 
+// Capture streams the frames of a port.
+func (h *host) Capture(ctx context.Context, kind api.Kind, name string, o api.CaptureOptions) (io.ReadCloser, error) {
+	return h.agent.Capture(ctx, kind, name, o)
+}
+
 // Exec runs one more process in a function.
 func (h *host) Exec(ctx context.Context, function string, e container.ExecSpec) (int, error) {
 	return h.agent.Exec(ctx, function, e)

@@ -36,6 +36,10 @@ func (h *hanging) Logs(ctx context.Context, _ string, _ container.LogOptions) (i
 	return nil, h.hang(ctx)
 }
 
+func (h *hanging) Capture(ctx context.Context, _ api.Kind, _ string, _ api.CaptureOptions) (io.ReadCloser, error) {
+	return nil, h.hang(ctx)
+}
+
 func (h *hanging) Exec(ctx context.Context, _ string, _ container.ExecSpec) (int, error) {
 	return 0, h.hang(ctx)
 }

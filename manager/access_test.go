@@ -66,6 +66,8 @@ func TestRolesMayWhatTheTableSays(t *testing.T) {
 		{"GET", "/v1/session", "", viewer},
 		{"DELETE", "/v1/sessions", "", admin},
 		{"GET", "/v1/functions/f/logs", "", operator},
+		{"GET", "/v1/functions/f/capture", "", operator},
+		{"GET", "/v1/endpoints/none/capture", "", operator},
 		{"PUT", "/v1/hosts/h", `{"spec":{"unschedulable":true}}`, operator},
 		{"DELETE", "/v1/functions/none", "", operator},
 		{"DELETE", "/v1/hosts/none", "", admin},
@@ -112,7 +114,7 @@ func TestEveryRouteHasARole(t *testing.T) {
 		for method := range methods {
 			method = strings.ToUpper(method)
 			got := b.status(t, viewer, method, strings.ReplaceAll(path, "{name}", "none"), "")
-			reads := method == "GET" && path != "/v1/functions/{name}/logs" && path != "/v1/tokens" && path != "/v1/audit" && path != "/v1/backup" && path != "/v1/agent/config" &&
+			reads := method == "GET" && path != "/v1/functions/{name}/logs" && !strings.HasSuffix(path, "/capture") && path != "/v1/tokens" && path != "/v1/audit" && path != "/v1/backup" && path != "/v1/agent/config" &&
 				path != "/v1/hosts/{name}/connect" && !strings.HasPrefix(path, "/v1/agent/") || path == "/v1/join"
 			reads = reads && path != "/v1/functions/{name}/exec" || path == "/v1/session" || path == "/v1/session/links" // a session is of who asks for it
 			if reads {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/agent/capture"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/netns"
 )
@@ -240,21 +240,16 @@ func (p *port) close() []Frame {
 	return p.frames
 }
 
-// retagged puts a VLAN tag back that the kernel took out of a frame (struct tpacket_auxdata).
+// retagged puts a VLAN tag back that the kernel took out of a frame.
 func retagged(frame, oob []byte) []byte {
 	messages, err := unix.ParseSocketControlMessage(oob)
-	if err != nil || len(frame) < 12 {
+	if err != nil {
 		return frame
 	}
 	for _, m := range messages {
-		if m.Header.Level != unix.SOL_PACKET || m.Header.Type != unix.PACKET_AUXDATA || len(m.Data) < 20 ||
-			binary.NativeEndian.Uint32(m.Data)&unix.TP_STATUS_VLAN_VALID == 0 {
-			continue
+		if m.Header.Level == unix.SOL_PACKET && m.Header.Type == unix.PACKET_AUXDATA {
+			return capture.Tagged(frame, m.Data)
 		}
-		var tag [4]byte
-		binary.BigEndian.PutUint16(tag[:], binary.NativeEndian.Uint16(m.Data[18:]))
-		binary.BigEndian.PutUint16(tag[2:], binary.NativeEndian.Uint16(m.Data[16:]))
-		return bytes.Join([][]byte{frame[:12], tag[:], frame[12:]}, nil)
 	}
 	return frame
 }

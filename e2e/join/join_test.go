@@ -66,6 +66,25 @@ func TestFunctionsOfHostsElsewhereAreAsOnesOwn(t *testing.T) {
 	if out, err := w.Weir(ctx, "function", "logs", "fw"); err != nil || !strings.Contains(out, "rules in force") {
 		t.Errorf("logs: %v\n%s", err, out)
 	}
+	file := filepath.Join(t.TempDir(), "fw.pcapng")
+	captured := make(chan error, 1)
+	go func() {
+		_, err := w.Weir(ctx, "capture", "fw/out", "--count", "2", "--duration", "20s", "--filter", "icmp", "-w", file)
+		captured <- err
+	}()
+	rig.Eventually(ctx, t, "the capture has begun", func() (bool, string) {
+		i, err := os.Stat(file)
+		return err == nil && i.Size() > 0, fmt.Sprint(err)
+	})
+	if _, err := w.Ping(ctx, w.Alice(), rig.BobAddr, 2, "0.05"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-captured; err != nil {
+		t.Errorf("capture: %v", err)
+	}
+	if out, err := w.Run(ctx, "", "tcpdump", "-nr", file); err != nil || strings.Count(out, "ICMP echo") != 2 {
+		t.Errorf("capture: %v\n%s", err, out)
+	}
 	_, err := w.Weir(ctx, "function", "exec", "fw", "--", "/no/such/program")
 	if err == nil {
 		t.Error("exec of a program that is not there: no error")

@@ -41,16 +41,17 @@ type Options struct {
 // Asker asks hosts and the router what only they know now.
 type Asker struct {
 	Options
-	streams web.Slots // logs and execs
-	asks    web.Slots // of all hosts for their images
-	meters  web.Slots // watches of rates
-	sampler sampler
-	nodes   sync.Map // host -> *remote.Client: of the hosts that keep a connection open to this manager
+	streams  web.Slots // logs and execs
+	captures web.Slots
+	asks     web.Slots // of all hosts for their images
+	meters   web.Slots // watches of rates
+	sampler  sampler
+	nodes    sync.Map // host -> *remote.Client: of the hosts that keep a connection open to this manager
 }
 
 // New makes an Asker.
 func New(o Options) *Asker {
-	a := &Asker{Options: o, streams: make(web.Slots, maxStreams), asks: make(web.Slots, maxImageAsks), meters: make(web.Slots, maxStreams)}
+	a := &Asker{Options: o, streams: make(web.Slots, maxStreams), captures: make(web.Slots, maxCaptures), asks: make(web.Slots, maxImageAsks), meters: make(web.Slots, maxStreams)}
 	a.sampler.read, a.sampler.join = a.readAll, a.joinFunctions
 	return a
 }
@@ -58,11 +59,18 @@ func New(o Options) *Asker {
 // maxStreams bounds logs and execs, and as many requests for rates.
 const maxStreams = 200
 
+// maxCaptures bounds captures, whose volume is that of traffic.
+const maxCaptures = 16
+
 // Routes are the paths of what is asked of hosts and switches.
 func (a *Asker) Routes() []web.Route {
 	return []web.Route{
 		{Method: "GET", Path: "/v1/functions/{name}/logs", ID: "logs", Needs: api.RoleOperator, Does: "logs", Kind: api.KindFunction, Summary: "what a function writes to its standard output and error, as text",
 			Query: []string{"tail", "follow"}, Answers: map[int]any{200: web.Text("text/plain")}, Problems: []int{404, 409}, Handler: a.logs},
+		{Method: "GET", Path: "/v1/functions/{name}/capture", ID: "capture", Needs: api.RoleOperator, Does: "capture", Kind: api.KindFunction, Summary: "the frames of a function's port, in both directions, as pcapng",
+			Query: []string{"port", "count", "duration", "bytes", "snaplen", "filter"}, Answers: map[int]any{200: web.Text(api.CaptureType)}, Problems: []int{400, 404, 409, 503}, Handler: a.captureFunction},
+		{Method: "GET", Path: "/v1/endpoints/{name}/capture", ID: "capture-endpoint", Needs: api.RoleOperator, Does: "capture", Kind: api.KindEndpoint, Summary: "the frames of an endpoint, in both directions, as pcapng",
+			Query: []string{"count", "duration", "bytes", "snaplen", "filter"}, Answers: map[int]any{200: web.Text(api.CaptureType)}, Problems: []int{400, 404, 409, 503}, Handler: a.captureEndpoint},
 		{Method: "POST", Path: "/v1/functions/{name}/exec", ID: "exec", Needs: api.RoleOperator, Does: "exec", Kind: api.KindFunction, Summary: "run a process in a function, over a connection upgraded to " + api.ExecProtocol,
 			Query: []string{"arg", "env", "tty"}, Answers: map[int]any{101: nil}, Problems: []int{400, 404, 409, 426}, Handler: a.exec},
 		{Method: "GET", Path: "/v1/functions/{name}/exec", ID: "exec-websocket", Needs: api.RoleOperator, Does: "exec", Kind: api.KindFunction, Summary: "the same for browsers, over a WebSocket of the subprotocol " + api.ExecProtocol + ": a frame in each binary message",
@@ -275,16 +283,65 @@ func (a *Asker) logs(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return live(err)
 	}
-	defer logs.Close()
-	defer context.AfterFunc(ctx, func() { logs.Close() })() // a blocked read ends with the request
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	stream(ctx, w, r, "text/plain; charset=utf-8", logs)
+	return nil
+}
+
+// stream sends what comes, and closes it.
+func stream(ctx context.Context, w http.ResponseWriter, r *http.Request, kind string, from io.ReadCloser) {
+	defer from.Close()
+	defer context.AfterFunc(ctx, func() { from.Close() })() // a blocked read ends with the request
+	w.Header().Set("Content-Type", kind)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	web.Note(r).Began(http.StatusOK)
 	w.WriteHeader(http.StatusOK)
 	if http.NewResponseController(w).Flush() != nil { // before the first line: who follows knows that there will be some
-		return nil
+		return
 	}
-	_, _ = io.Copy(web.Flushing(w), logs) // the client is gone, or the log ended
+	_, _ = io.Copy(web.Flushing(w), from) // the client is gone, or it ended
+}
+
+func (a *Asker) captureFunction(w http.ResponseWriter, r *http.Request) error {
+	f, err := object.Find[api.Function](r.Context(), a.Store, api.KindFunction, r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	return a.capture(w, r, api.KindFunction, cmp.Or(f.At(), f.Status.Host))
+}
+
+func (a *Asker) captureEndpoint(w http.ResponseWriter, r *http.Request) error {
+	e, err := object.Find[api.Endpoint](r.Context(), a.Store, api.KindEndpoint, r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	if !e.Spec.OfHost() {
+		return api.Refuse(http.StatusConflict, fmt.Sprintf("endpoint %s is a station of the fabric, and no host's: capture at a function, or at the station", e.Name))
+	}
+	return a.capture(w, r, api.KindEndpoint, e.At())
+}
+
+// capture streams the frames of a port of a host.
+func (a *Asker) capture(w http.ResponseWriter, r *http.Request, kind api.Kind, host string) error {
+	o, err := api.ParseCapture(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	n, err := a.node(r.Context(), host)
+	if err != nil {
+		return err
+	}
+	release, err := a.captures.Take("captures")
+	if err != nil {
+		return err
+	}
+	defer release()
+	ctx, cancel := web.StreamContext(r)
+	defer cancel()
+	frames, err := n.Capture(ctx, kind, r.PathValue("name"), o)
+	if err != nil {
+		return live(err)
+	}
+	stream(ctx, w, r, api.CaptureType, frames)
 	return nil
 }
 
@@ -339,6 +396,8 @@ type Node interface {
 	Counters(ctx context.Context) (api.Counters, error)
 	// Logs streams a function's output until it ends, or with Follow until ctx does.
 	Logs(ctx context.Context, function string, o container.LogOptions) (io.ReadCloser, error)
+	// Capture streams the frames of a port of a function, or of an endpoint, as pcapng.
+	Capture(ctx context.Context, kind api.Kind, name string, o api.CaptureOptions) (io.ReadCloser, error)
 	// Exec runs one more process in a function and returns its exit code.
 	Exec(ctx context.Context, function string, e container.ExecSpec) (int, error)
 	// ImageList has the images of the host; an image that cannot be read is left out.

@@ -107,6 +107,15 @@ func (c *Client) Logs(ctx context.Context, function string, o container.LogOptio
 	return resp.Body, nil
 }
 
+// Capture streams the frames of a port as pcapng.
+func (c *Client) Capture(ctx context.Context, kind api.Kind, name string, o api.CaptureOptions) (io.ReadCloser, error) {
+	resp, err := c.do(ctx, http.MethodGet, "/capture/"+string(kind)+"/"+url.PathEscape(name)+"?"+o.Query().Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
 // Exec runs one more process in a function and returns its exit code.
 func (c *Client) Exec(ctx context.Context, function string, e container.ExecSpec) (int, error) {
 	ctx, cancel := context.WithCancel(ctx)

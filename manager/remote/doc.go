@@ -18,6 +18,7 @@ type Node interface {
 	Counters(ctx context.Context) (api.Counters, error)
 	Logs(ctx context.Context, function string, o container.LogOptions) (io.ReadCloser, error)
 	Exec(ctx context.Context, function string, e container.ExecSpec) (int, error)
+	Capture(ctx context.Context, kind api.Kind, name string, o api.CaptureOptions) (io.ReadCloser, error)
 	ImageList(ctx context.Context) ([]api.Image, error)
 	// Admit tells what the host has against what is new or changed in a document.
 	Admit(ctx context.Context, d, changed api.Document) []api.Problem

@@ -103,6 +103,7 @@ func handler(n Node) http.Handler {
 	})
 	mux.HandleFunc("GET /alive", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("GET /functions/{name}/logs", func(w http.ResponseWriter, r *http.Request) { logs(n, w, r) })
+	mux.HandleFunc("GET /capture/{kind}/{name}", func(w http.ResponseWriter, r *http.Request) { capture(n, w, r) })
 	mux.HandleFunc("POST /functions/{name}/exec", func(w http.ResponseWriter, r *http.Request) { exec(n, w, r) })
 	mux.HandleFunc("POST /admit", func(w http.ResponseWriter, r *http.Request) {
 		var a admission
@@ -165,15 +166,34 @@ func logs(n Node, w http.ResponseWriter, r *http.Request) {
 		refuse(w, err)
 		return
 	}
+	stream(w, r, "text/plain; charset=utf-8", from)
+}
+
+func capture(n Node, w http.ResponseWriter, r *http.Request) {
+	o, err := api.ParseCapture(r.URL.Query())
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	from, err := n.Capture(r.Context(), api.Kind(r.PathValue("kind")), r.PathValue("name"), o)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	stream(w, r, api.CaptureType, from)
+}
+
+// stream sends what comes, and closes it.
+func stream(w http.ResponseWriter, r *http.Request, kind string, from io.ReadCloser) {
 	defer from.Close()
 	defer context.AfterFunc(r.Context(), func() { from.Close() })() // a blocked read ends with the request
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Content-Type", kind)
 	w.WriteHeader(http.StatusOK)
 	f := &flushing{w, http.NewResponseController(w)}
 	if f.c.Flush() != nil {
 		return
 	}
-	_, _ = io.Copy(f, from) // the manager is gone, or the log ended
+	_, _ = io.Copy(f, from) // the manager is gone, or it ended
 }
 
 func exec(n Node, w http.ResponseWriter, r *http.Request) {
