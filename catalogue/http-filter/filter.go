@@ -15,6 +15,7 @@ const (
 	openingFor  = 20 * time.Second // without an answer to its SYN
 	endedFor    = 10 * time.Second // after its end
 	blockedFor  = 30 * time.Second
+	settledFor  = 15 * time.Minute
 	startingFor = time.Minute // connections that were there before the start are let through, if they are, when first seen within this time
 )
 
@@ -66,6 +67,7 @@ type filter struct {
 	policy  *inspect.Policy
 	send    func(nf.Dir, nf.Frame)
 	event   func(kind, text string)
+	settle  func(frame []byte) // the flow of a frame need not be given to us any more
 	flows   map[key]*flow
 	clients map[netip.Prefix]*client
 	budget  inspect.Budget
@@ -82,7 +84,7 @@ type counters struct {
 }
 
 func newFilter(cfg config, send func(nf.Dir, nf.Frame), event func(kind, text string), now time.Time) (*filter, error) {
-	x := &filter{send: send, event: event, flows: map[key]*flow{}, clients: map[netip.Prefix]*client{}, started: now, now: now}
+	x := &filter{send: send, event: event, settle: func([]byte) {}, flows: map[key]*flow{}, clients: map[netip.Prefix]*client{}, started: now, now: now}
 	return x, x.configure(cfg)
 }
 
@@ -111,7 +113,10 @@ func (x *filter) frame(d nf.Dir, f nf.Frame) nf.Verdict {
 	case p.Proto == nf.UDP && x.isQUIC(&p, f.Data):
 		x.count.QUIC++
 		return nf.Drop
+	case p.Proto == nf.UDP && x.looksAtUDP(&p):
+		return nf.Pass
 	case p.Proto != nf.TCP || !x.cfg.Ports.has(p.SrcPort) && !x.cfg.Ports.has(p.DstPort):
+		x.settle(f.Data)
 		return nf.Pass
 	case p.Part == nf.First:
 		x.count.Fragments++
@@ -130,13 +135,14 @@ func (x *filter) bad(p *nf.Packet) nf.Verdict {
 	return nf.Drop
 }
 
+func (x *filter) looksAtUDP(p *nf.Packet) bool {
+	return x.cfg.QUIC == "drop" && x.policy.NamesHosts() && (x.cfg.Ports.has(p.DstPort) || x.cfg.Ports.has(p.SrcPort))
+}
+
 // isQUIC: a long header of a known version (RFC 9000, section 17.2), as every connection begins with.
 func (x *filter) isQUIC(p *nf.Packet, frame []byte) bool {
-	if x.cfg.QUIC != "drop" || !x.policy.NamesHosts() || !x.cfg.Ports.has(p.DstPort) && !x.cfg.Ports.has(p.SrcPort) {
-		return false
-	}
 	b := p.Data(frame)
-	return len(b) >= 7 && b[0]&0xc0 == 0xc0 && (b[1]|b[2]|b[3] == 0 && b[4] == 1 || b[1] == 0x6b && b[2] == 0x33 && b[3] == 0x43 && b[4] == 0xcf || b[1] == 0xff && b[2]|b[3] == 0)
+	return x.looksAtUDP(p) && len(b) >= 7 && b[0]&0xc0 == 0xc0 && (b[1]|b[2]|b[3] == 0 && b[4] == 1 || b[1] == 0x6b && b[2] == 0x33 && b[3] == 0x43 && b[4] == 0xcf || b[1] == 0xff && b[2]|b[3] == 0)
 }
 
 // lookup finds a packet's connection, and which side sends it.
@@ -170,6 +176,7 @@ func (x *filter) tcp(d nf.Dir, f nf.Frame, p *nf.Packet) nf.Verdict {
 	switch fl.state {
 	case passing:
 		fl.follow(side, p)
+		x.settle(f.Data)
 		return nf.Pass
 	case blocked:
 		x.answer(fl, side, p, f)
@@ -286,7 +293,7 @@ func (x *filter) evict() {
 
 // remove a connection.
 func (x *filter) remove(k key, fl *flow) {
-	x.settle(fl)
+	x.strip(fl)
 	fl.client.budget.Give(flowSize)
 	if fl.client.flows--; fl.client.flows == 0 {
 		delete(x.clients, share(k.client.Addr()))
@@ -294,8 +301,8 @@ func (x *filter) remove(k key, fl *flow) {
 	delete(x.flows, k)
 }
 
-// settle frees what is needed only to look at a connection.
-func (x *filter) settle(fl *flow) {
+// strip frees what is needed only to look at a connection.
+func (x *filter) strip(fl *flow) {
 	if fl.conn != nil {
 		fl.conn.Close()
 		fl.conn = nil
@@ -308,7 +315,7 @@ func (x *filter) settle(fl *flow) {
 }
 
 func (x *filter) pass(fl *flow) {
-	x.settle(fl)
+	x.strip(fl)
 	fl.state = passing
 }
 
@@ -442,7 +449,7 @@ func (x *filter) block(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame, b 
 		kind, rule = "unreadable", "no rule"
 	}
 	x.event(kind, fmt.Sprintf("%s: %s: %s", rule, what, action))
-	x.settle(fl)
+	x.strip(fl)
 	fl.state = blocked
 	return nf.Drop
 }
@@ -504,6 +511,8 @@ func (x *filter) tick(now time.Time) {
 			limit = endedFor
 		case fl.state == opening:
 			limit = openingFor
+		case fl.state == passing: // perhaps the switch passes it by, for minutes
+			limit = max(limit, settledFor)
 		}
 		if now.Sub(fl.seen) >= limit {
 			x.remove(k, fl)

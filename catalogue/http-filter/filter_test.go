@@ -309,6 +309,11 @@ func TestEvasions(t *testing.T) {
 			b.stops(b.server(23, "idden", len(good)), b.server(23, "idden", len(good)))
 		}},
 		"other port": {false, false, func(b *bench) { b.port = 81; b.open(); b.passes(b.client(0, bad)); b.passes(len(b.x.flows) == 0) }},
+		"content is never settled": {false, false, func(b *bench) {
+			b.x.settle = func([]byte) { b.t.Error("settled") }
+			b.open()
+			b.passes(b.client(0, good), b.server(0, answer, len(good)))
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, "")
@@ -481,8 +486,11 @@ func TestAlerts(t *testing.T) {
 func TestOthersPass(t *testing.T) {
 	b := newBench(t, "")
 	b.open()
+	settled := 0
+	b.x.settle = func([]byte) { settled++ }
 	b.passes(b.server(0, "SSH-2.0-x\r\n", 0), b.client(0, "SSH-2.0-forbidden\r\n"))
 	b.passes(b.give(segment{inspect.Client, isnC + 1 + 19, isnS + 1 + 11, nf.ACK, ""}), b.server(11, "", 19))
+	b.passes(b.server(11, "more", 19), settled > 0)
 	if fl := b.x.flows[keyOf(b.x)]; fl.state != passing || b.x.budget.Used != flowSize {
 		t.Errorf("%+v, %d bytes", fl, b.x.budget.Used)
 	}

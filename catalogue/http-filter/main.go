@@ -22,13 +22,17 @@ func main() {
 	in := flag.String("in", "in", "port of the clients")
 	out := flag.String("out", "out", "port of the servers")
 	events := flag.String("events", nf.EventsFile, "socket to raise events at, if it exists")
+	settle := flag.String("settle", nf.SettleFile, "socket to settle flows at, if it exists")
 	flag.Parse()
 	debug.SetGCPercent(50)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stdout, nil))
 	p := &program{path: *file, log: log, events: nf.Events(*events), blocked: nf.Packed{Events: nf.Events(*events), Reason: "Blocked"}}
-	if err := p.run(ctx, nf.Options{In: *in, Out: *out, Probe: *probe}); err != nil {
+	p.settler = nf.NewSettler(*settle, log)
+	err := p.run(ctx, nf.Options{In: *in, Out: *out, Probe: *probe})
+	p.settler.Close()
+	if err != nil {
 		log.Error("http-filter ends", "error", err)
 		os.Exit(1)
 	}
@@ -39,6 +43,7 @@ type program struct {
 	log     *slog.Logger
 	events  nf.Events
 	blocked nf.Packed
+	settler *nf.Settler
 	frames  *nf.Frames
 	filter  *filter
 	seen    nf.Mark // of the configuration in force or refused
@@ -56,6 +61,7 @@ func (p *program) run(ctx context.Context, o nf.Options) error {
 	if err != nil {
 		return fmt.Errorf("configuration %s: %w", p.path, err)
 	}
+	p.filter.settle = p.settler.Pass
 	o.Handle, o.Tick = p.filter.frame, p.filter.tick
 	if p.frames, err = nf.OpenFrames(o); err != nil {
 		return err
@@ -92,6 +98,7 @@ func (p *program) reload(ctx context.Context) {
 	cfg, err := p.load()
 	if err == nil {
 		p.frames.Do(func() { err = p.filter.configure(cfg) })
+		p.settler.Reset() // other ports may count now
 	}
 	if err != nil {
 		p.log.Error("configuration refused, the old rules stay in force", "error", err)
@@ -104,8 +111,8 @@ func (p *program) reload(ctx context.Context) {
 // report logs the counters.
 func (p *program) report() {
 	p.frames.Do(func() {
-		c, n := p.filter.count, p.frames.Counters()
+		c, n, s := p.filter.count, p.frames.Counters(), p.settler.Counters()
 		p.log.Info("counters", "connections", c.Connections, "open", len(p.filter.flows), "memory", p.filter.budget.Used, "blocked", c.Blocked, "refused", c.Refused, "midstream", c.Midstream,
-			"fragments", c.Fragments, "malformed", c.Malformed, "quic", c.QUIC, "segments dropped", c.Dropped, "frames", n.Sent[nf.Up]+n.Sent[nf.Down], "missed", n.Missed[nf.Up]+n.Missed[nf.Down])
+			"fragments", c.Fragments, "malformed", c.Malformed, "quic", c.QUIC, "segments dropped", c.Dropped, "frames", n.Sent[nf.Up]+n.Sent[nf.Down], "missed", n.Missed[nf.Up]+n.Missed[nf.Down], "settled", s.Settled)
 	})
 }
