@@ -1,0 +1,343 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir.dev/weir/catalogue/rig"
+	"weir.dev/weir/image"
+	"weir.dev/weir/instance"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mounted is the image's root; it is built with the packages in the cache, or fetched.
+func mounted(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("not root: this test makes network namespaces (sudo make test)")
+	}
+	inst, err := instance.New(fmt.Sprintf("ids%x", os.Getpid()&0xffff), t.TempDir())
+	must(t, err)
+	layout := filepath.Join(t.TempDir(), "layout")
+	r, err := image.LoadRecipe(".")
+	must(t, err)
+	_, err = r.Build(t.Context(), layout)
+	must(t, err)
+	s := image.Open(inst, layout)
+	t.Cleanup(func() {
+		must(t, s.Destroy(context.Background()))
+		must(t, os.Remove(inst.Run))
+	})
+	root, err := s.Mount(t.Context(), "ids")
+	must(t, err)
+	return root
+}
+
+// enter makes the image's root writable where a container's is, and runs the function in it.
+const enter = `root=$1 config=$2; shift 2
+mount -t tmpfs run "$root/run" && mount -t tmpfs tmp "$root/tmp" && mount -t proc proc "$root/proc" && mount --bind /dev "$root/dev" && mount --bind "$config" "$root/etc/weir" &&
+exec chroot "$root" /usr/bin/ids "$@"`
+
+// The function as its image has it. The image is made once for all of these.
+func TestSuricata(t *testing.T) {
+	root := mounted(t)
+	t.Run("frames", func(t *testing.T) { testFrames(t, root) })
+	t.Run("reload", func(t *testing.T) { testReload(t, root) })
+	t.Run("bad rules", func(t *testing.T) { testBadRules(t, root) })
+}
+
+// start runs the function between two stations, and waits until Suricata reads packets.
+func start(t *testing.T, root, config string) (*rig.Rig, *rig.Process, string) {
+	t.Helper()
+	r, file := rig.New(t, false), filepath.Join(t.TempDir(), "config.json")
+	write(t, file, config)
+	p := r.Start("unshare", "--mount", "sh", "-c", enter, "sh", root, filepath.Dir(file))
+	await(t, p, "rules in force", 1)
+	return r, p, file
+}
+
+// await waits longer than the rig's patience: Suricata takes a while on a busy machine.
+func await(t *testing.T, p *rig.Process, text string, times int) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); strings.Count(p.Output(), text) < times; {
+		if time.Now().After(deadline) {
+			t.Fatalf("not %d times %q:\n%s", times, text, p.Output())
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	must(t, os.WriteFile(file+".new", []byte(text), 0o644))
+	must(t, os.Rename(file+".new", file))
+}
+
+var macs = []byte{2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8}
+
+func frame(parts ...[]byte) []byte { return bytes.Join(append([][]byte{macs}, parts...), nil) }
+
+// udp is a datagram with its IPv4 header.
+func udp(payload []byte) []byte {
+	b := make([]byte, 28, 28+len(payload))
+	b[0], b[8], b[9] = 0x45, 64, 17
+	binary.BigEndian.PutUint16(b[2:], uint16(28+len(payload)))
+	copy(b[12:], netip.MustParseAddr("10.77.0.1").AsSlice())
+	copy(b[16:], netip.MustParseAddr("10.77.0.2").AsSlice())
+	var sum uint32
+	for i := 0; i < 20; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	binary.BigEndian.PutUint16(b[10:], ^uint16(sum+sum>>16))
+	binary.BigEndian.PutUint16(b[20:], 1234)
+	binary.BigEndian.PutUint16(b[22:], 9)
+	binary.BigEndian.PutUint16(b[24:], uint16(8+len(payload)))
+	return append(b, payload...) // without a checksum, as UDP may be
+}
+
+// What no rule drops passes as it is, whatever it is; what is dropped does not, behind VLAN tags neither. Nothing is said that nobody sent.
+func testFrames(t *testing.T, root string) {
+	r, p, _ := start(t, root, `{"rules": "drop udp any any -> any any (msg:\"bad\"; content:\"evil-word\"; sid:1;)"}`)
+	rig.Eventually(t, "the doors are open", func() bool {
+		r.Client.Send(rig.Probe(0))
+		return r.Server.Receive(20*time.Millisecond) != nil
+	})
+	long := bytes.Repeat([]byte{'x'}, 1472)
+	for name, f := range map[string][]byte{
+		"IPv4":                           frame([]byte{8, 0}, udp([]byte("good"))),
+		"full size":                      frame([]byte{8, 0}, udp(long)),
+		"VLAN":                           frame([]byte{0x81, 0, 0x20, 7, 8, 0}, udp([]byte("good"))),
+		"VLAN, full size":                frame([]byte{0x81, 0, 0x20, 7, 8, 0}, udp(long)),
+		"two tags, nearly full size":     frame([]byte{0x81, 0, 0, 3, 0x81, 0, 0x20, 7, 8, 0}, udp(long[4:])),
+		"unknown ethertype":              frame([]byte{0x12, 0x34}, make([]byte, 60)),
+		"ARP":                            frame([]byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, make([]byte, 50)),
+		"LLDP":                           append([]byte{1, 0x80, 0xc2, 0, 0, 0x0e, 2, 0, 0, 0, 0, 8, 0x88, 0xcc}, make([]byte, 46)...),
+		"IPv4, too short for its header": frame([]byte{8, 0, 0x45, 0, 0, 99}, make([]byte, 42)),
+		"IPv4, wrong version":            frame([]byte{8, 0, 0x65}, make([]byte, 45)),
+		"IPv6, cut":                      frame([]byte{0x86, 0xdd, 0x60}, make([]byte, 45)),
+		"an option without an end":       frame([]byte{8, 0, 0x4f, 0, 0, 60, 0, 0, 0, 0, 64, 6, 0, 0}, make([]byte, 48)),
+		"length of 802.3":                frame([]byte{0, 46}, make([]byte, 46)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !rig.Passes(r.Client, r.Server, f) {
+				t.Error("does not come to the server as it was")
+			}
+			if !rig.Passes(r.Server, r.Client, f) {
+				t.Error("does not come to the client as it was")
+			}
+		})
+	}
+	// Suricata writes the tag that the kernel took off always as one of 802.1Q.
+	ad := frame([]byte{0x88, 0xa8, 0, 3, 8, 0}, udp([]byte("good")))
+	r.Client.Send(ad)
+	if got, want := r.Server.Receive(rig.Patience), frame([]byte{0x81, 0, 0, 3, 8, 0}, udp([]byte("good"))); !bytes.Equal(got, want) {
+		t.Errorf("a tag of 802.1ad: got % x, want % x", got, want)
+	}
+	for name, f := range map[string][]byte{
+		"plain":    frame([]byte{8, 0}, udp([]byte("an evil-word"))),
+		"VLAN":     frame([]byte{0x81, 0, 0x20, 7, 8, 0}, udp([]byte("an evil-word"))),
+		"two tags": frame([]byte{0x88, 0xa8, 0, 3, 0x81, 0, 0x20, 7, 8, 0}, udp([]byte("an evil-word"))),
+	} {
+		if rig.Passes(r.Client, r.Server, f) || rig.Passes(r.Server, r.Client, f) {
+			t.Errorf("%s: what a rule drops passes", name)
+		}
+	}
+	if f := r.Server.Receive(time.Second); f != nil {
+		t.Errorf("it says something for itself: % x", f)
+	}
+	p.Signal(syscall.SIGTERM)
+	if err := p.End(); err != nil {
+		t.Errorf("stopped: %v", err)
+	}
+	nothingPasses(t, r)
+}
+
+// Rules are read again while connections go on; a bad one is refused and changes nothing. If Suricata is killed, the function ends and nothing passes.
+func testReload(t *testing.T, root string) {
+	rule := func(word string) string {
+		return fmt.Sprintf(`{"rules": "drop tcp any any -> any any (msg:\"bad\"; content:\"%s\"; sid:1;)", "rule_files": ["decoder-events.rules"], "home_nets": ["10.77.0.0/24", "fd00::1"], "depth": "64KB"}`, word)
+	}
+	r, p, file := start(t, root, rule("first-word"))
+	r.Server.Echo("10.77.0.2:7")
+	ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+	defer cancel()
+	c, err := r.Client.Dial(ctx, "tcp4", "10.77.0.2:7")
+	must(t, err)
+	defer c.Close()
+	must(t, c.SetDeadline(time.Now().Add(2*time.Minute)))
+	exchange := func(text string) {
+		t.Helper()
+		if _, err := c.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, len(text))
+		if n, err := c.Read(b); err != nil || string(b[:n]) != text {
+			t.Fatalf("%q, %v: want %q", b[:n], err, text)
+		}
+	}
+	exchange("good")
+	write(t, file, `{"rules": "drop nonsense any any -> any any (sid:1;)"}`)
+	p.Signal(syscall.SIGHUP)
+	await(t, p, "configuration refused", 1)
+	if !strings.Contains(p.Output(), "nonsense") {
+		t.Errorf("why it is refused is not told:\n%s", p.Output())
+	}
+	write(t, file, rule("second-word"))
+	p.Signal(syscall.SIGHUP)
+	await(t, p, "rules in force", 2)
+	exchange("a first-word that may pass now")
+	if _, err := c.Write([]byte("a second-word")); err != nil {
+		t.Fatal(err)
+	}
+	await(t, p, "msg=alert sid=1 rule=bad", 1)
+	if !strings.Contains(p.Output(), "action=blocked proto=TCP src=10.77.0.1:") {
+		t.Errorf("alert:\n%s", p.Output())
+	}
+	out, err := exec.Command("pgrep", "-P", fmt.Sprint(p.PID())).Output()
+	must(t, err)
+	var suricata int
+	_, err = fmt.Sscan(string(out), &suricata)
+	must(t, err)
+	must(t, syscall.Kill(suricata, syscall.SIGKILL))
+	if err := p.End(); err == nil || !strings.Contains(p.Output(), "suricata has ended") {
+		t.Errorf("Suricata was killed: %v\n%s", err, p.Output())
+	}
+	nothingPasses(t, r)
+}
+
+// nothingPasses after what is on its way.
+func nothingPasses(t *testing.T, r *rig.Rig) {
+	t.Helper()
+	r.Client.Send(rig.Probe(77))
+	for f := r.Server.Receive(300 * time.Millisecond); f != nil; f = r.Server.Receive(300 * time.Millisecond) {
+		if bytes.Equal(f, rig.Probe(77)) {
+			t.Error("a frame passes without Suricata")
+		}
+	}
+}
+
+// A configuration that Suricata does not take ends the function, with the reason.
+func testBadRules(t *testing.T, root string) {
+	r, file := rig.New(t, true), filepath.Join(t.TempDir(), "config.json")
+	write(t, file, `{"rules": "alert nonsense any any -> any any (sid:1;)"}`)
+	p := r.Start("unshare", "--mount", "sh", "-c", enter, "sh", root, filepath.Dir(file), "-tap")
+	await(t, p, "ids ends", 1)
+	if err := p.End(); err == nil || !strings.Contains(p.Output(), `protocol \"nonsense\"`) {
+		t.Errorf("%v\n%s", err, p.Output())
+	}
+}
+
+func TestConfig(t *testing.T) {
+	for text, want := range map[string]string{
+		``: "", `{}`: "", `{"depth": "16KB", "overload": "pass", "home_nets": ["10.0.0.0/8", "fd00::/8", "192.0.2.1"], "rule_files": ["stream-events.rules"]}`: "",
+		`{"depth": "1KB"}`:                                "want 16KB to 16MB",
+		`{"depth": "17MB"}`:                               "want 16KB to 16MB",
+		`{"depth": "99999999999999999999MB"}`:             "want it as",
+		`{"depth": 7}`:                                    "want a text",
+		`{"overload": "maybe"}`:                           "want drop or pass",
+		`{"home_nets": ["any\"\nx: y"]}`:                  "want a network",
+		`{"home_nets": ["10.0.0.0/99"]}`:                  "want a network",
+		`{"rule_files": ["../../shadow.rules"]}`:          "want the name of a file",
+		`{"rule_files": ["x.rules\n  - /etc/passwd"]}`:    "want the name of a file",
+		`{"nonsense": 1}`:                                 "unknown field",
+		`{} {}`:                                           "more than one",
+		`{"rules": "` + strings.Repeat("x", 1<<19) + `"}`: "want at most",
+	} {
+		if _, err := parseConfig([]byte(text)); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// The first alert of a rule is an event at once, others follow as one; many rules share one event. The log has a bounded rate.
+func TestAlertsArePacked(t *testing.T) {
+	var log lockedText
+	a := newAlerts(logTo(&log))
+	now := time.Now()
+	alert := func(sid int, action string) { a.count(eveOf(sid, action), now) }
+	alert(1, "blocked")
+	got := a.due(now)
+	if len(got) != 1 || got[0].reason != "IntrusionBlocked" || got[0].severity != "error" || got[0].message != `sid 1 "rule 1", severity 1: TCP 10.0.0.1:5 -> [fd00::2]:80` {
+		t.Errorf("the first: %+v", got)
+	}
+	for range 500 {
+		alert(1, "blocked")
+	}
+	if got := a.due(now.Add(time.Second)); len(got) != 0 {
+		t.Errorf("a second later: %+v", got)
+	}
+	if got := a.due(now.Add(packEvery)); len(got) != 1 || !strings.HasSuffix(got[0].message, ", and 499 times before") {
+		t.Errorf("later: %+v", got)
+	}
+	if n := strings.Count(log.String(), "\n"); n != linesEach {
+		t.Errorf("%d lines of log within a second, want %d", n, linesEach)
+	}
+	for sid := range 5000 {
+		alert(sid+10, "allowed")
+	}
+	now = now.Add(2 * packEvery)
+	got = a.due(now)
+	if len(got) != eventsAtIt+1 || !strings.HasPrefix(got[eventsAtIt].message, "4990 more alerts") {
+		t.Errorf("of 5000 rules: %+v", got)
+	}
+	if len(a.tallies) > maxTallies {
+		t.Errorf("%d rules are remembered", len(a.tallies))
+	}
+	a.due(now.Add(10 * packEvery))
+	if len(a.tallies) != 0 {
+		t.Errorf("%d rules are remembered after a quiet while", len(a.tallies))
+	}
+	// What is no line of Suricata's changes nothing.
+	for _, line := range []string{"", "{", "null", `{"event_type": 7}`, `{"event_type": "alert", "alert": {"signature_id": "x"}}`, "\xff\xfe"} {
+		a.take([]byte(line))
+	}
+	if got := a.due(now.Add(20 * packEvery)); len(got) != 0 {
+		t.Errorf("events of lines that are none: %+v", got)
+	}
+	readEve(strings.NewReader(strings.Repeat("x", 3*maxEve)+"\n"+`{"event_type":"stats","stats":{"capture":{"kernel_drops":7}}}`+"\n"), a.take)
+	if got := a.due(now.Add(30 * packEvery)); len(got) != 1 || got[0].reason != "PacketsLost" {
+		t.Errorf("behind a line that is too long: %+v", got)
+	}
+}
+
+type lockedText struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func logTo(l *lockedText) *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+func eveOf(sid int, action string) eve {
+	return eve{Type: "alert", Source: "10.0.0.1", SPort: 5, Target: "fd00:0000:0000:0000:0000:0000:0000:0002", DPort: 80, Proto: "TCP",
+		Alert: alert{Action: action, SID: int64(sid), GID: 1, Signature: fmt.Sprint("rule ", sid), Severity: 1}}
+}

@@ -1,0 +1,176 @@
+// Command ids is a network function: Suricata, as Debian has it, between the ports in and out, where it drops what its rules say, or behind a tap.
+//
+// It writes Suricata's configuration, starts it, raises its alerts as events, and ends when Suricata ends. See README.md for the configuration.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"weir.dev/weir/catalogue/nf"
+)
+
+func main() {
+	config := flag.String("config", nf.ConfigFile, "configuration file; read again when it changes and on SIGHUP")
+	tap := flag.Bool("tap", false, "look at what comes to the port tap, instead of standing between in and out")
+	events := flag.String("events", nf.EventsFile, "socket to raise events at, if it exists")
+	dir := flag.String("dir", "/run/ids", "directory for Suricata's files")
+	flag.Parse()
+	debug.SetGCPercent(25)
+	runtime.LockOSThread() // Suricata dies with the thread that starts it
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	log := slog.New(slog.NewTextHandler(os.Stdout, nil))
+	ports := []string{"in", "out"}
+	if *tap {
+		ports = []string{"tap"}
+	}
+	s := &ids{path: *config, dir: *dir, log: log, events: nf.Events(*events), alerts: newAlerts(log)}
+	if err := s.run(ctx, ports); err != nil {
+		log.Error("ids ends", "error", err)
+		os.Exit(1)
+	}
+}
+
+type ids struct {
+	path, dir string
+	log       *slog.Logger
+	events    nf.Events
+	alerts    *alerts
+	engine    *engine
+	inner     []string // interfaces that Suricata reads
+	seen      nf.Mark  // of the file in force or refused
+}
+
+// run serves until ctx ends, or Suricata does. The doors are opened when Suricata reads packets: nothing passes before, and nothing passes without it.
+func (s *ids) run(ctx context.Context, ports []string) error {
+	told := nf.Listen()
+	defer told.Stop()
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	var doors []door
+	for _, p := range ports {
+		d, err := openDoor(p)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		doors = append(doors, d)
+		s.inner = append(s.inner, d.inner)
+	}
+	cfg, err := s.read()
+	if err != nil {
+		return err
+	}
+	if err := cfg.render(s.dir, s.dir, s.inner); err != nil {
+		return err
+	}
+	l, err := listenEve(s.dir, s.alerts.take)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if s.engine, err = startEngine(ctx, s.log, s.dir); err != nil {
+		return err
+	}
+	defer s.engine.stop()
+	for _, d := range doors[1:] {
+		if err := d.Up(); err != nil {
+			return err
+		}
+		defer func() { _ = d.Down() }() // Suricata ends anyway
+	}
+	s.log.Info("rules in force", "files", len(cfg.RuleFiles))
+	serving, end := context.WithCancel(ctx)
+	var raising sync.WaitGroup
+	raising.Go(func() {
+		select {
+		case <-s.engine.ended:
+			end()
+		case <-serving.Done():
+		}
+	})
+	raising.Go(func() { s.raise(serving) })
+	err = nf.Serve(serving, s.log, doors[0].Bridge, told, nf.Work{Changed: func() bool { return nf.MarkOf(s.path) != s.seen }, Reload: s.reload, Report: s.alerts.report})
+	end()
+	raising.Wait()
+	if err == nil && ctx.Err() == nil {
+		err = fmt.Errorf("suricata has ended: %v", s.engine.err)
+	}
+	return err
+}
+
+// raise events while there are some.
+func (s *ids) raise(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.alerts.wake:
+		case <-tick.C:
+		}
+		for _, e := range s.alerts.due(time.Now()) {
+			s.events.Raise(ctx, s.log, e.severity, e.reason, e.message)
+		}
+	}
+}
+
+func (s *ids) read() (config, error) {
+	s.seen = nf.MarkOf(s.path)
+	raw, err := nf.ReadConfig(s.path)
+	if err != nil {
+		return config{}, err
+	}
+	cfg, err := parseConfig(raw)
+	if err != nil {
+		return config{}, fmt.Errorf("configuration %s: %w", s.path, err)
+	}
+	return cfg, nil
+}
+
+// reload puts a changed configuration in force, without losing a packet. What is in force stays when the new one is no good.
+func (s *ids) reload(ctx context.Context) {
+	if err := s.renew(ctx); err != nil {
+		s.log.Error("configuration refused", "error", err)
+		s.events.Raise(ctx, s.log, "error", "ConfigRefused", err.Error())
+	}
+}
+
+func (s *ids) renew(ctx context.Context) error {
+	cfg, err := s.read()
+	if err != nil {
+		return err
+	}
+	trial := filepath.Join(s.dir, "trial")
+	if err := os.MkdirAll(trial, 0o700); err != nil {
+		return err
+	}
+	defer os.RemoveAll(trial)
+	if err := cfg.render(trial, s.dir, s.inner); err != nil {
+		return err
+	}
+	if err := check(ctx, trial); err != nil {
+		return fmt.Errorf("rules: %w", err)
+	}
+	if err := cfg.render(s.dir, s.dir, s.inner); err != nil {
+		return err
+	}
+	if err := s.engine.reload(); err != nil {
+		return err
+	}
+	s.log.Info("rules in force", "files", len(cfg.RuleFiles))
+	return nil
+}
