@@ -131,10 +131,11 @@ func (w *watch) run(ctx context.Context, send func(frame []byte)) {
 	case <-ctx.Done():
 	}
 	spread := time.Duration(w.o.Interval) / time.Duration(len(w.targets)+1)
-	var pause time.Duration
+	next := time.Duration(0)
 	for p, s := range w.targets {
+		pause := next
 		all.Go(func() { w.follow(ctx, p, s, pause) })
-		pause += spread
+		next += spread
 	}
 	all.Wait()
 	w.link.Close()
