@@ -20,9 +20,10 @@ const (
 )
 
 const (
-	flowSize   = 1 << 10 // of the budget
-	maxEvicted = 64      // connections that are tried to make room for a new one
-	maxAnswers = 16      // packets of our own for one connection that was ended
+	flowSize   = 1 << 10  // of the budget
+	decodeRate = 32 << 20 // bytes of content that are decoded for a client in a second, about; for all it is thrice that
+	maxEvicted = 64       // connections that are tried to make room for a new one
+	maxAnswers = 16       // packets of our own for one connection that was ended
 )
 
 // key is a connection, from its client to its server.
@@ -44,6 +45,7 @@ const (
 type client struct {
 	budget inspect.Budget
 	flows  int
+	debt   int // bytes that were decoded for it, less what it may have in the time since
 }
 
 // flow is a connection.
@@ -77,6 +79,7 @@ type filter struct {
 
 	reading     *nf.Packet // what is being judged, and who sent it
 	readingSide inspect.Side
+	debt        int // of all clients
 }
 
 type counters struct {
@@ -295,7 +298,7 @@ func (x *filter) evict() {
 func (x *filter) remove(k key, fl *flow) {
 	x.strip(fl)
 	fl.client.budget.Give(flowSize)
-	if fl.client.flows--; fl.client.flows == 0 {
+	if fl.client.flows--; fl.client.flows == 0 && fl.client.debt == 0 {
 		delete(x.clients, share(k.client.Addr()))
 	}
 	delete(x.flows, k)
@@ -373,6 +376,10 @@ func (x *filter) segment(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) 
 	}
 	end := seq + uint32(len(data))
 	if len(data) > 0 {
+		if c := fl.client; c.debt > decodeRate || c.debt > 0 && x.debt > 3*decodeRate { // it comes again
+			x.count.Dropped++
+			return nf.Drop
+		}
 		why := h.admit(seq, data, x.cfg.Limits.WindowKB<<10, &fl.client.budget)
 		if why == memoryFull {
 			return x.full(fl, side, p, f)
@@ -382,7 +389,11 @@ func (x *filter) segment(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) 
 			return nf.Drop
 		}
 		x.reading, x.readingSide = p, side
-		if err := h.judge(fl.conn, side); err != nil {
+		err := h.judge(fl.conn, side)
+		n := fl.conn.Decoded()
+		fl.client.debt += n
+		x.debt += n
+		if err != nil {
 			var b *inspect.Block
 			errors.As(err, &b)
 			if b.Full {
@@ -502,6 +513,12 @@ func (x *filter) answer(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) {
 // tick forgets connections.
 func (x *filter) tick(now time.Time) {
 	x.now = now
+	x.debt = max(0, x.debt-3*decodeRate)
+	for at, c := range x.clients {
+		if c.debt = max(0, c.debt-decodeRate); c.debt == 0 && c.flows == 0 {
+			delete(x.clients, at)
+		}
+	}
 	for k, fl := range x.flows {
 		limit := time.Duration(x.cfg.Limits.IdleS) * time.Second
 		switch {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -451,6 +452,33 @@ func TestAFloodLeavesRoom(t *testing.T) {
 	if len(b.x.flows) != 0 || len(b.x.clients) != 0 || b.x.budget.Used != 0 {
 		t.Errorf("%d connections, %d clients, %d bytes", len(b.x.flows), len(b.x.clients), b.x.budget.Used)
 	}
+}
+
+// TestBombsAreSlow: content that is much longer when decoded is not read faster than it may be, and other clients do not wait for it.
+func TestBombsAreSlow(t *testing.T) {
+	b := newBench(t, "")
+	b.open()
+	var z bytes.Buffer
+	w := gzip.NewWriter(&z)
+	_, _ = w.Write(make([]byte, 15<<20))
+	must(t, w.Close())
+	bomb := fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s", z.Len(), z.String())
+	at, passed := 0, 0
+	for range 10 {
+		if !b.client(at, bomb) {
+			break
+		}
+		at += len(bomb)
+		b.server(0, "", at)
+		passed++
+	}
+	if passed != 3 {
+		t.Errorf("%d bombs of 15 MB pass at once", passed)
+	}
+	b.stops(b.client(at, "GET"))
+	b.x.tick(b.x.now.Add(time.Second))
+	b.passes(b.client(at, "GET"))
+	b.want(false, false)
 }
 
 // TestConnectionsEnd: those that have ended are forgotten soon, and a new one with the same ports begins at once.

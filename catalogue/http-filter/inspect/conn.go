@@ -54,6 +54,8 @@ type Conn struct {
 	waits  []pending // requests without an answer yet, HTTP/1
 	layers int       // tunnels in tunnels
 	h2     *h2
+
+	decoded int // bytes of content since Decoded
 }
 
 // parser reads one side. It takes all of data, or sets the side's skip, or changes the side's parser, and says how much it took.
@@ -118,6 +120,12 @@ func (c *Conn) Skipped(s Side, n uint64) { c.skip[s] -= n }
 
 // Done tells whether nothing that a side still sends is looked at.
 func (c *Conn) Done(s Side) bool { return c.done[s] }
+
+// Decoded tells how many bytes of content were decoded since the last call. A short message can be the work of a long one.
+func (c *Conn) Decoded() (n int) {
+	n, c.decoded = c.decoded, 0
+	return n
+}
 
 func (c *Conn) end(s Side) {
 	c.set(s, nil)

@@ -48,7 +48,7 @@ func (c *Conn) newContent(active set, hit Hit, response bool, coded []string) (s
 				return nil, c.full()
 			}
 			w.charged += inflaterSize
-			to = &inflater{to: to, gzip: name != "deflate", left: &left}
+			to = &inflater{to: to, gzip: name != "deflate", left: &left, work: &c.decoded}
 		default:
 			c.give(w.charged)
 			return nil, c.undecodable(hit, "content coded as "+quoted(name))

@@ -19,6 +19,7 @@ type inflater struct {
 	to   sink
 	gzip bool
 	left *int // bytes that may still come out
+	work *int // counts those that did
 
 	in         []byte // not read yet; a piece that breaks off in a symbol stays
 	at         int
@@ -408,6 +409,7 @@ func (z *inflater) give() error {
 	if len(p) == 0 {
 		return nil
 	}
+	*z.work += len(p)
 	return z.to.write(p)
 }
 

@@ -618,7 +618,8 @@ func (c *collected) write(p []byte) error { *c = append(*c, p...); return nil }
 func inflated(b []byte, gzip bool, piece func() int) ([]byte, error) {
 	var out collected
 	left := 4 << 20
-	z := &inflater{to: &out, gzip: gzip, left: &left}
+	work := 0
+	z := &inflater{to: &out, gzip: gzip, left: &left, work: &work}
 	for len(b) > 0 {
 		n := min(len(b), piece())
 		if err := z.write(b[:n]); err != nil {
