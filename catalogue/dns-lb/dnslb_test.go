@@ -30,6 +30,29 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// folder is where the program is while tests run.
+var folder string
+
+func TestMain(m *testing.M) {
+	var err error
+	if folder, err = os.MkdirTemp("", "weir-dns-lb"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	os.RemoveAll(folder)
+	os.Exit(code)
+}
+
+// program is compiled once, when a test wants it.
+func program(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(folder, "program")
+	if _, err := os.Stat(path); err != nil {
+		must(t, os.Rename(rig.Build(t, "."), path))
+	}
+	return path
+}
+
 // start runs the function between the stations, which have IPv6, too, and waits until it forwards.
 func start(t *testing.T, config string) (*rig.Rig, *rig.Process, string) {
 	t.Helper()
@@ -52,7 +75,7 @@ func launch(t testing.TB, r *rig.Rig, config string) (p *rig.Process, dir string
 	dir = t.TempDir()
 	file := filepath.Join(dir, "config.json")
 	write(t, file, config)
-	p = r.Start(rig.Build(t, "."), "-config", file, "-probe", rig.WriteProbe(t, dir), "-events", filepath.Join(dir, "events.sock"))
+	p = r.Start(program(t), "-config", file, "-probe", rig.WriteProbe(t, dir), "-events", filepath.Join(dir, "events.sock"))
 	p.Await("names in force")
 	rig.Eventually(t, "frames pass", func() bool {
 		r.Client.Send(rig.Probe(0))

@@ -21,19 +21,42 @@ import (
 	"weir.dev/weir/netns"
 )
 
+// folder is where the program is while tests run.
+var folder string
+
+func TestMain(m *testing.M) {
+	var err error
+	if folder, err = os.MkdirTemp("", "weir-nat"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	os.RemoveAll(folder)
+	os.Exit(code)
+}
+
+// program is compiled once, when a test wants it.
+func program(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(folder, "program")
+	if _, err := os.Stat(path); err != nil {
+		must(t, os.Rename(rig.Build(t, "."), path))
+	}
+	return path
+}
+
 // start runs the function between the stations and waits until it forwards.
 func start(t *testing.T, config string) (*rig.Rig, *rig.Process) {
 	t.Helper()
 	r := rig.New(t, false)
-	return r, launch(t, r, rig.Build(t, "."), config)
+	return r, launch(t, r, config)
 }
 
-func launch(t *testing.T, r *rig.Rig, program, config string) *rig.Process {
+func launch(t *testing.T, r *rig.Rig, config string) *rig.Process {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config.json")
 	must(t, os.WriteFile(file, []byte(config), 0o644))
-	p := r.Start(program, "-config", file, "-probe", rig.WriteProbe(t, dir), "-events", filepath.Join(dir, "events.sock"))
+	p := r.Start(program(t), "-config", file, "-probe", rig.WriteProbe(t, dir), "-events", filepath.Join(dir, "events.sock"))
 	p.Await("pool in force")
 	rig.Eventually(t, "frames pass", func() bool {
 		r.Client.Send(rig.Probe(0))
@@ -204,8 +227,7 @@ func datagrams(t *testing.T, r *rig.Rig) {
 // A new instance knows no sessions, and gives them the same places again: connections go on.
 func TestConnectionsOutliveAnInstance(t *testing.T) {
 	r := rig.New(t, false)
-	program := rig.Build(t, ".")
-	p := launch(t, r, program, shared)
+	p := launch(t, r, shared)
 	serve(t, r.Server, "10.77.0.2:80")
 	serve(t, r.Client, "10.77.0.1:80")
 	conns := []net.Conn{dial(t, r.Client, "tcp4", "10.77.0.2:80"), dial(t, r.Server, "tcp4", "10.77.0.100:8080")}
@@ -216,7 +238,7 @@ func TestConnectionsOutliveAnInstance(t *testing.T) {
 	if p.End() == nil {
 		t.Error("killed")
 	}
-	launch(t, r, program, shared)
+	launch(t, r, shared)
 	for _, c := range conns {
 		_, err := c.Write([]byte("still there"))
 		must(t, err)

@@ -47,7 +47,8 @@ type session struct {
 	ended [2]bool // by FIN
 	reset bool
 
-	unproven bool // begun at out, where the sender's address may be forged: it has not yet answered to an answer
+	unproven bool   // begun at out, where the sender's address may be forged: it has not acknowledged the client's SYN. UDP is never proven
+	first    uint32 // sequence number of that
 	gone     bool
 	at       int // in the table's list
 }
@@ -175,9 +176,9 @@ func (t *table) room(k inner, counts bool) bool {
 	return false
 }
 
-// prove a session: the sender at out has what we sent there. false: there is no room, and the session is over.
-func (t *table) prove(s *session) bool {
-	if !s.unproven {
+// prove a session if a packet from out acknowledges the client's SYN. false: there is no room, and the session is over.
+func (t *table) prove(s *session, p *nf.Packet) bool {
+	if !s.unproven || p.Proto != nf.TCP || p.Part == nf.Later || !s.heard[nf.Up] || p.Flags&(nf.ACK|nf.RST) != nf.ACK || p.Ack != s.first+1 {
 		return true
 	}
 	if !t.room(s.inner, true) {

@@ -169,6 +169,9 @@ func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 		rewrite(c.Data, p, source, s.pool, f.ChecksumMissing())
 		if p.Part != nf.Later {
 			s.note(nf.Up, p.Flags, now)
+			if p.Proto == nf.TCP && p.Flags&nf.SYN != 0 {
+				s.first = p.Seq
+			}
 		}
 		s.mac = mac
 		t.table.met(p.Tags, s.pool.Addr(), mac)
@@ -236,7 +239,7 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 		}
 		s.mac = mac
 	}
-	if !failed && s.heard[nf.Up] && !t.table.prove(s) {
+	if !failed && !t.table.prove(s, p) {
 		return false
 	}
 	c := f.Clone()

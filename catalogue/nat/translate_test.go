@@ -419,13 +419,26 @@ func TestForgedBeginnings(t *testing.T) {
 	open := func(remote string) []byte {
 		l.give(nf.Down, packet(t, "tcp "+remote+" 192.0.2.1:8080 syn", nil))
 		l.give(nf.Up, packet(t, "tcp 10.0.0.5:80 "+remote+" syn ack", nil))
-		return l.give(nf.Down, packet(t, "tcp "+remote+" 192.0.2.1:8080 ack", nil))
+		f := packet(t, "tcp "+remote+" 192.0.2.1:8080 ack", nil)
+		p := nf.Decode(f)
+		binary.BigEndian.PutUint32(f[p.Transport+8:], 5+1) // what the client sent, and one
+		p.Complete(f)
+		return l.give(nf.Down, f)
+	}
+	for i := range 5 { // acknowledged blindly
+		remote := fmt.Sprintf("198.51.100.6:%d", i+1)
+		l.give(nf.Down, packet(t, "tcp "+remote+" 192.0.2.1:8080 syn", nil))
+		l.give(nf.Up, packet(t, "tcp 10.0.0.5:80 "+remote+" syn ack", nil))
+		l.give(nf.Down, packet(t, "tcp "+remote+" 192.0.2.1:8080 ack", nil))
+	}
+	if n := l.table.clients[station{addr: netip.MustParseAddr("10.0.0.5")}]; n != 1 {
+		t.Errorf("%d sessions count as the client's: want the one that it began", n)
 	}
 	if open("198.51.100.7:7") == nil {
 		t.Error("who answers does not get through")
 	}
 	flood(2 * maxUnproven)
-	if l.give(nf.Down, packet(t, "tcp 198.51.100.7:7 192.0.2.1:8080 ack", nil)) == nil {
+	if l.table.outer[outer{nf.TCP, tags{}, netip.MustParseAddrPort("192.0.2.1:8080"), netip.MustParseAddrPort("198.51.100.7:7")}] == nil {
 		t.Error("a session that is proven is pushed out")
 	}
 	if open("198.51.100.8:7") != nil {
