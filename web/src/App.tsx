@@ -3,7 +3,7 @@ import { useEffect, useRef } from "react";
 import { Navigate, Route, Routes, useLocation } from "react-router";
 import { onSignedOut } from "./api/client";
 import { liveOf, useConnection } from "./api/live";
-import { useSession } from "./api/session";
+import { onOtherTab, useSession } from "./api/session";
 import { Empty, Loading } from "./ui/basic";
 import { pages } from "./shell/pages";
 import { Shell } from "./shell/Shell";
@@ -23,6 +23,7 @@ export function App() {
       }),
     [queries],
   );
+  useEffect(() => onOtherTab(() => void queries.resetQueries({ queryKey: ["session"] })), [queries]);
   if (byLink) return <SignIn />;
   if (session.data) {
     was.current = true;
@@ -33,7 +34,7 @@ export function App() {
             <Route key={p.path} path={p.path} element={<p.Element />} />
           ))}
           <Route path="/sign-in" element={<Navigate to="/" replace />} />
-          <Route path="*" element={<Empty title="There is no such page">The address may be of another version of Weir.</Empty>} />
+          <Route path="*" element={<Empty page title="There is no such page">The address may be of another version of Weir.</Empty>} />
         </Routes>
       </Shell>
     );

@@ -23,7 +23,7 @@ export const theme = createTheme({
     Button: Button.extend({ defaultProps: { size: "xs" } }),
     ActionIcon: ActionIcon.extend({ defaultProps: { variant: "subtle", color: "gray" } }),
     Tooltip: Tooltip.extend({ defaultProps: { openDelay: 300, withArrow: true, multiline: true, maw: 360 } }),
-    Modal: Modal.extend({ defaultProps: { centered: false, yOffset: "8vh", size: "lg", overlayProps: { backgroundOpacity: 0.45, blur: 1 }, transitionProps: { duration: 100 } } }),
+    Modal: Modal.extend({ defaultProps: { centered: false, yOffset: "8vh", closeButtonProps: { "aria-label": "Close" }, size: "lg", overlayProps: { backgroundOpacity: 0.45, blur: 1 }, transitionProps: { duration: 100 } } }),
     Menu: Menu.extend({ defaultProps: { position: "bottom-end", shadow: "md", transitionProps: { duration: 80 } } }),
   },
 });

@@ -24,6 +24,7 @@ export async function signIn(by: { code: string } | { token: string }): Promise<
 
 export async function signOut(): Promise<void> {
   await fetchOK("/v1/session", { method: "DELETE" });
+  tellOtherTabs();
 }
 
 /** The session; its error has status 401 where nobody is signed in. */
@@ -38,4 +39,15 @@ export function useMay(need: Role): { ok: boolean; why?: string } {
   const s = useSession().data;
   const ok = (rank[s?.role ?? ""] ?? 0) >= rank[need]!;
   return ok ? { ok } : { ok, why: s ? `This needs the role ${need}; ${s.who} has the role ${s.role}.` : undefined };
+}
+
+// Tabs of a browser share the session: who signs in or out in one does so in all.
+const channel = typeof BroadcastChannel === "undefined" ? undefined : new BroadcastChannel("weir-session");
+
+export const tellOtherTabs = () => channel?.postMessage("changed");
+
+/** Calls f when another tab has signed in or out. */
+export function onOtherTab(f: () => void): () => void {
+  channel?.addEventListener("message", f);
+  return () => channel?.removeEventListener("message", f);
 }

@@ -47,7 +47,7 @@ export function Shell({ children }: { children: ReactNode }) {
         <Foot />
       </aside>
       <div>
-        <header className="top">
+        <div className="top" role="region" aria-label="Search and account">
           <ActionIcon className="only-narrow" size="lg" aria-label="Open the navigation" onClick={() => setNav(true)}>
             <IconMenu2 size={18} />
           </ActionIcon>
@@ -62,7 +62,7 @@ export function Shell({ children }: { children: ReactNode }) {
             </ActionIcon>
           </Tooltip>
           <Account />
-        </header>
+        </div>
         <Lost c={connection} onRetry={() => live.retry()} />
         <main id="page" tabIndex={-1}>
           <Guard key={pathname}>

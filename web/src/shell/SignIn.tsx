@@ -3,7 +3,7 @@ import { Button, PasswordInput } from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 import { useLocation, useNavigate } from "react-router";
-import { signIn } from "../api/session";
+import { signIn, tellOtherTabs } from "../api/session";
 import { Command, Failure } from "../ui/basic";
 import { Mark } from "./Shell";
 
@@ -22,6 +22,7 @@ export function SignIn({ ended }: { ended?: boolean }) {
     try {
       queries.setQueryData(["session"], await signIn(by));
       setToken("");
+      tellOtherTabs();
       if (pathname === "/sign-in") void go("/", { replace: true });
     } catch (e) {
       setError(e);

@@ -167,10 +167,10 @@ export function Failure({ error }: { error: unknown }) {
 }
 
 /** What a page shows that has nothing yet: what to do first. */
-export function Empty({ title, children, action }: { title: string; children?: ReactNode; action?: ReactNode }) {
+export function Empty({ title, children, action, page }: { title: string; children?: ReactNode; action?: ReactNode; /** It is all of the page. */ page?: boolean }) {
   return (
     <div className="empty">
-      <h2>{title}</h2>
+      {page ? <h1>{title}</h1> : <h2>{title}</h2>}
       {children && <p>{children}</p>}
       {action}
     </div>

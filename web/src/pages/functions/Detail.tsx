@@ -30,7 +30,7 @@ export default function FunctionDetail() {
   if (f === undefined) return <Loading />;
   if (f === null)
     return (
-      <Empty title={`There is no function ${name}`} action={<Button onClick={() => void go("/functions")}>All functions</Button>}>
+      <Empty page title={`There is no function ${name}`} action={<Button onClick={() => void go("/functions")}>All functions</Button>}>
         It was deleted, or never made.
       </Empty>
     );

@@ -37,7 +37,7 @@ export class LineReader {
 }
 
 // eslint-disable-next-line no-control-regex
-const controls = /\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]/g;
+const controls = /\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f]/g;
 const plain = (s: string) => (s.length > maxLine ? s.slice(0, maxLine) + " ..." : s).replace(controls, "");
 
 export default function Logs({ name, life }: { name: string; life: string }) {

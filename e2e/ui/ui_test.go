@@ -1,0 +1,263 @@
+// Package ui drives the web UI of the real binary in a real browser.
+package ui
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir.dev/weir/api"
+	"weir.dev/weir/e2e/rig"
+	"weir.dev/weir/image"
+)
+
+// actions are what a scenario may ask of the test.
+type actions map[string]func(q question) (any, error)
+
+type question struct {
+	Ask, Say, Fail       string
+	Name, From, Function string
+}
+
+func tool(t *testing.T, names ...string) string {
+	t.Helper()
+	for _, n := range names {
+		if path, err := exec.LookPath(n); err == nil {
+			return path
+		}
+	}
+	t.Fatalf("there is no %s: run ./setup.sh", strings.Join(names, " or "))
+	return ""
+}
+
+// install what the scenarios need, if it is not there as the lock file says.
+func install(ctx context.Context, t *testing.T) {
+	t.Helper()
+	versions := func(file string) map[string]string {
+		var lock struct {
+			Packages map[string]struct{ Version string }
+		}
+		b, err := os.ReadFile(filepath.Join("browser", file))
+		if err == nil {
+			err = json.Unmarshal(b, &lock)
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		out := map[string]string{}
+		for name, p := range lock.Packages {
+			out[name] = p.Version
+		}
+		return out
+	}
+	want, have := versions("package-lock.json"), versions("node_modules/.package-lock.json")
+	for _, name := range []string{"node_modules/playwright-core", "node_modules/axe-core"} {
+		if want[name] == "" || want[name] != have[name] {
+			c := exec.CommandContext(ctx, tool(t, "npm"), "ci", "--no-audit", "--no-fund", "--ignore-scripts")
+			c.Dir = "browser"
+			if out, err := c.CombinedOutput(); err != nil {
+				t.Fatalf("npm ci: %v\n%s", err, out)
+			}
+			return
+		}
+	}
+}
+
+// link opens the UI once.
+func link(ctx context.Context, r *rig.Rig) (api.SessionLink, error) {
+	var l api.SessionLink
+	out, err := r.Weir(ctx, "ui", "-o", "json")
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &l)
+	}
+	return l, err
+}
+
+// play runs a scenario beside the daemon and answers what it asks.
+func play(ctx context.Context, t *testing.T, r *rig.Rig, scenario string, do actions) {
+	t.Helper()
+	install(ctx, t)
+	first, err := link(ctx, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.Command(ctx, "", tool(t, "node", "nodejs"), "run.mjs", scenario, tool(t, "chromium", "chromium-browser"), first.Address)
+	c.Dir = "browser"
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	c.Cancel, c.WaitDelay = func() error { return c.Process.Signal(os.Interrupt) }, 10*time.Second
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := converse(t, in, out, do); err != nil {
+		t.Error(err)
+		in.Close()
+		_, _ = io.Copy(io.Discard, out)
+	}
+	if err := c.Wait(); err != nil {
+		t.Errorf("scenario %s: %v\n%s", scenario, err, stderr.String())
+	}
+}
+
+func converse(t *testing.T, in io.Writer, out io.Reader, do actions) error {
+	t.Helper()
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var q question
+		if err := json.Unmarshal(lines.Bytes(), &q); err != nil {
+			return fmt.Errorf("%q: %w", lines.Text(), err)
+		}
+		switch {
+		case q.Fail != "":
+			t.Error(q.Fail)
+		case q.Say != "":
+			t.Log(q.Say)
+		default:
+			f, ok := do[q.Ask]
+			if !ok {
+				return fmt.Errorf("the scenario asks %q: nobody answers that", q.Ask)
+			}
+			v, err := f(q)
+			if err != nil {
+				return fmt.Errorf("%s: %w", q.Ask, err)
+			}
+			b, err := json.Marshal(v)
+			if err != nil {
+				return err
+			}
+			if _, err := in.Write(append(b, '\n')); err != nil {
+				return err
+			}
+		}
+	}
+	return lines.Err()
+}
+
+const chain = `functions:
+  fw: {image: firewall, config: {allow: [tcp/80, icmp]}}
+  w1: {image: wire}
+  mon: {image: monitor}
+chains:
+  web: fw | w1 | tap:mon
+policies:
+  guests: {from: alice, to: bob, match: [tcp, icmp], chain: web}
+`
+
+// links answers "link".
+func links(ctx context.Context, r *rig.Rig) actions {
+	return actions{"link": func(question) (any, error) {
+		l, err := link(ctx, r)
+		return l.URL, err
+	}}
+}
+
+func TestFromAnEmptyMachineToAChain(t *testing.T) {
+	r, ctx := rig.ForTest(t, rig.Options{})
+	do := links(ctx, r)
+	do["document"] = func(question) (any, error) {
+		return map[string]string{"document": r.Endpoints() + chain, "alice": r.Alice()}, nil
+	}
+	do["count"] = func(question) (any, error) {
+		var l api.List[api.Function]
+		err := r.Get(ctx, &l, "functions")
+		return map[string]int{"functions": len(l.Items)}, err
+	}
+	do["function"] = func(q question) (any, error) {
+		var f api.Function
+		err := r.Get(ctx, &f, "function", q.Name)
+		return f, err
+	}
+	do["ping"] = func(q question) (any, error) {
+		_, err := r.Ping(ctx, q.From, rig.BobAddr, 5, "0.02")
+		return map[string]bool{"lost": err != nil}, err
+	}
+	play(ctx, t, r, "first", do)
+}
+
+func TestPages(t *testing.T) {
+	r, ctx := rig.ForTest(t, rig.Options{})
+	r.MustApply(ctx, t, r.Endpoints()+chain)
+	do := links(ctx, r)
+	do["pictures"] = func(question) (any, error) {
+		return map[string]string{"pictures": os.Getenv("WEIR_UI_PICTURES")}, nil // a directory for pictures to look at
+	}
+	play(ctx, t, r, "pages", do)
+}
+
+func TestAPageOutlivesTheManager(t *testing.T) {
+	r, ctx := rig.ForTest(t, rig.Options{})
+	r.MustApply(ctx, t, r.Endpoints()+chain)
+	stopped := false
+	t.Cleanup(func() {
+		if stopped {
+			_ = syscall.Kill(r.PID(), syscall.SIGCONT)
+		}
+	})
+	do := links(ctx, r)
+	do["hang"] = func(question) (any, error) {
+		stopped = true
+		return nil, syscall.Kill(r.PID(), syscall.SIGSTOP)
+	}
+	do["go on"] = func(question) (any, error) {
+		stopped = false
+		return nil, syscall.Kill(r.PID(), syscall.SIGCONT)
+	}
+	do["label"] = func(q question) (any, error) {
+		_, err := r.Apply(ctx, r.Endpoints()+strings.Replace(chain, q.Function+": {", q.Function+": {on_fail: bypass, ", 1))
+		return nil, err
+	}
+	do["kill"] = func(question) (any, error) { return nil, r.Kill(syscall.SIGKILL) }
+	do["start"] = func(question) (any, error) { return nil, r.Up(ctx) }
+	do["token"] = func(question) (any, error) {
+		out, err := r.Weir(ctx, "token", "create", "look", "--role", "viewer")
+		return map[string]string{"token": strings.TrimSpace(out)}, err
+	}
+	do["sign out"] = func(question) (any, error) {
+		_, err := r.Weir(ctx, "ui", "--sign-out")
+		return nil, err
+	}
+	play(ctx, t, r, "lost", do)
+}
+
+// TestMarkupIsText: a function is hostile, so is its image.
+func TestMarkupIsText(t *testing.T) {
+	r, ctx := rig.Bare(t, rig.Options{})
+	recipe, err := image.LoadRecipe("hostile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Images = t.TempDir()
+	if _, err := recipe.Build(ctx, r.Images); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Up(ctx); err != nil {
+		t.Fatal(err)
+	}
+	do := links(ctx, r)
+	do["hostile"] = func(question) (any, error) {
+		const markup = `<img src=x onerror="window.hacked=1">`
+		_, err := r.Apply(ctx, fmt.Sprintf("functions: {evil: {image: markup, config: {'<b>bold</b>': %q}, env: {MARKUP: %q}}}\n", markup, markup))
+		return nil, err
+	}
+	play(ctx, t, r, "text", do)
+}
