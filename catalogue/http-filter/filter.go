@@ -16,6 +16,7 @@ const (
 	endedFor    = 10 * time.Second // after its end
 	blockedFor  = 30 * time.Second
 	settledFor  = 15 * time.Minute
+	pressedFor  = time.Minute // idle, where others need the room
 	startingFor = time.Minute // connections that were there before the start are let through, if they are, when first seen within this time
 )
 
@@ -281,11 +282,12 @@ func (x *filter) add(k key) *flow {
 	return fl
 }
 
-// evict connections that have not begun, or have ended: a flood of SYNs must not keep others out.
+// evict connections that have not begun, have ended, or are idle: a flood of them must not keep others out.
 func (x *filter) evict() {
 	n := 0
 	for k, fl := range x.flows {
-		if fl.state == opening || fl.over || fl.state == blocked {
+		idle := x.now.Sub(fl.seen)
+		if fl.state == opening || fl.over || fl.state == blocked || idle >= pressedFor && (fl.state != passing || idle >= settledFor) {
 			x.remove(k, fl)
 		}
 		if n++; n == maxEvicted {

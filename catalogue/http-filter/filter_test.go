@@ -448,6 +448,15 @@ func TestAFloodLeavesRoom(t *testing.T) {
 		from(77, uint16(5000+i), segment{inspect.Server, isnS, isnC + 1, nf.SYN | nf.ACK, ""})
 	}
 	b.passes(from(78, 5000, segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+	for i := range 49 {
+		b.passes(from(78, uint16(5001+i), segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+		from(78, uint16(5001+i), segment{inspect.Server, isnS, isnC + 1, nf.SYN | nf.ACK, ""})
+	}
+	b.passes(from(79, 5000, segment{inspect.Client, isnC, 0, nf.SYN, ""})) // in place of the one without an answer
+	from(79, 5000, segment{inspect.Server, isnS, isnC + 1, nf.SYN | nf.ACK, ""})
+	b.stops(from(79, 5001, segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+	b.x.tick(b.x.now.Add(pressedFor))
+	b.passes(from(79, 5001, segment{inspect.Client, isnC, 0, nf.SYN, ""})) // in place of idle ones
 	b.x.tick(b.x.now.Add(2 * time.Hour))
 	if len(b.x.flows) != 0 || len(b.x.clients) != 0 || b.x.budget.Used != 0 {
 		t.Errorf("%d connections, %d clients, %d bytes", len(b.x.flows), len(b.x.clients), b.x.budget.Used)

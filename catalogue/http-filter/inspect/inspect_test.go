@@ -488,6 +488,7 @@ func TestTLS(t *testing.T) {
 	}{
 		"allowed":          {"", closed, []step{c(good), s("forbidden"), c(change + encrypted + "forbidden")}},
 		"name":             {"host", closed, []step{c(bad)}},
+		"word in the name": {"word", closed, []step{c(helloFor(t, "www.forbidden.example"))}},
 		"many records":     {"host", closed, []step{c(records(bad, 3))}},
 		"second hello":     {"host", closed, []step{c(good), s("retry"), c(change + bad)}},
 		"no name":          {"without a server name", closed, []step{c(none)}},

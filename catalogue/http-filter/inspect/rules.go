@@ -425,17 +425,21 @@ func (s set) without(i int) set {
 	return s
 }
 
-// judgeName of a TLS server.
+// judgeName of a TLS server: rules of hosts alone, and words that are in the name.
 func (p *Policy) judgeName(host string) (*Rule, Hit) {
 	q := request{hosts: []string{normalHost(host)}}
+	said := p.inTarget(&q)
 	for i := range p.rules {
-		if r := &p.rules[i]; r.onlyHosts() && r.conditions(&q) {
-			h := Hit{Rule: r.Name, Why: "TLS server name", Host: short(q.hosts[0])}
-			if r.Action != Alert {
-				return r, h
-			}
-			p.alert(h)
+		r := &p.rules[i]
+		named := r.onlyHosts() || len(r.Paths)+len(r.Methods) == 0 && p.inRequests.has(i) && said.has(i)
+		if !named || !r.conditions(&q) {
+			continue
 		}
+		h := Hit{Rule: r.Name, Why: "TLS server name", Host: short(q.hosts[0])}
+		if r.Action != Alert {
+			return r, h
+		}
+		p.alert(h)
 	}
 	return nil, Hit{}
 }
