@@ -70,6 +70,8 @@ func TestDNSIsBalancedInAChain(t *testing.T) {
 			clients(ctx, t, r)
 			changed(ctx, t, r, strings.Replace(document, "ttl: 5", "ttl: 6", 1))
 
+			restarted(ctx, t, r)
+
 			first() // a target goes down
 			rig.Eventually(ctx, t, "a target that is down is in no answer", func() (bool, string) {
 				for range 20 {
@@ -123,7 +125,7 @@ func raw(ctx context.Context, space, network, addr string, msg []byte) ([]byte, 
 		return nil, err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
+	defer context.AfterFunc(ctx, func() { c.Close() })()
 	d := dns.Conn{Conn: c, UDPSize: 4096}
 	if _, err := d.Write(msg); err != nil {
 		return nil, err
@@ -259,4 +261,33 @@ func changed(ctx context.Context, t *testing.T, r *rig.Rig, document string) {
 	if m, err := ask(ctx, r.Alice(), "tcp", "10.9.0.2:53", "app.example.com.", dns.TypeA); err != nil || len(m.Answer) != 1 {
 		t.Errorf("by TCP, after it: %v, %v", m, err)
 	}
+}
+
+// restarted restarts the function while clients ask: some queries may be lost, and none is answered by the server.
+func restarted(ctx context.Context, t *testing.T, r *rig.Rig) {
+	t.Helper()
+	asking, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for _, network := range []string{"udp", "tcp"} {
+		wg.Go(func() {
+			for asking.Err() == nil {
+				short, cancel := context.WithTimeout(asking, 300*time.Millisecond)
+				if m, err := ask(short, r.Alice(), network, "10.9.0.2:53", "app.example.com.", dns.TypeA); err == nil && !strings.HasPrefix(first4(m), "10.9.0.") {
+					t.Errorf("%s, during the restart: %v", network, m)
+				}
+				cancel()
+			}
+		})
+	}
+	if out, err := r.Weir(ctx, "function", "restart", "lb"); err != nil {
+		t.Errorf("restart: %v\n%s", err, out)
+	}
+	for _, network := range []string{"udp", "tcp"} {
+		rig.Eventually(ctx, t, "it answers again by "+network, func() (bool, string) {
+			m, err := ask(ctx, r.Alice(), network, "10.9.0.2:53", "app.example.com.", dns.TypeA)
+			return err == nil && len(m.Answer) == 1, fmt.Sprint(m, err)
+		})
+	}
+	stop()
+	wg.Wait()
 }
