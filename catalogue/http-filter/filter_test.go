@@ -438,7 +438,7 @@ func TestAFloodLeavesRoom(t *testing.T) {
 		return b.raw(s.side, f)
 	}
 	for i := range 1000 {
-		if !from(byte(i/40), uint16(5000+i), segment{inspect.Client, isnC, 0, nf.SYN, ""}) {
+		if !from(byte(i/20), uint16(5000+i), segment{inspect.Client, isnC, 0, nf.SYN, ""}) {
 			t.Fatalf("SYN %d is refused", i)
 		}
 	}
