@@ -638,6 +638,28 @@ func TestAMillionFrames(t *testing.T) {
 	}
 }
 
+// Whatever comes is survived, and no client's address comes out.
+func FuzzFrames(f *testing.F) {
+	out := packet(f, "udp 10.0.0.1:1000 198.51.100.1:80", []byte("data"), 7)
+	f.Add(out, packet(f, "unreachable 203.0.113.9:0 192.0.2.1:0", out[18:], 7))
+	f.Add(packet(f, "tcp 10.0.0.1:1000 198.51.100.1:80 syn", nil), packet(f, "tcp 198.51.100.1:80 192.0.2.1:1000 syn ack", nil))
+	f.Add(packet(f, "ping 10.0.0.5:7 198.51.100.1:0", nil), packet(f, "tcp 198.51.100.1:80 192.0.2.1:8080 syn", nil))
+	f.Fuzz(func(t *testing.T, up, down []byte) {
+		l := newLab(t, pool)
+		for range 2 {
+			if len(up) >= 14 {
+				if p := nf.Decode(l.give(nf.Up, up)); p.Type == nf.EtherIPv4 && p.Src.Is4() && l.cfg.client(p.Src) && !group(up, p.Dst) {
+					t.Fatalf("% x: a client's address comes out", up)
+				}
+			}
+			if len(down) >= 14 {
+				l.give(nf.Down, down)
+			}
+		}
+		l.end()
+	})
+}
+
 func TestParseConfig(t *testing.T) {
 	forward := func(s string) string {
 		return `{"pool": ["192.0.2.1"], "clients": ["10.0.0.0/24"], "forward": [` + s + `]}`
