@@ -114,7 +114,7 @@ a packet. "weir up" starts it on this machine, "weir apply" tells it what you wa
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return command.Usage("%w", err) })
 	a.GlobalFlags(root)
 	root.AddCommand(service.Commands(a.App, o.Hooks)...)
-	root.AddCommand(a.uiCommand(), a.topCommand(), a.graphCommand(), a.tokenCommand(), a.switchCommand(), a.applyCommand(), a.getCommand(), a.describeCommand(), a.traceCommand(), a.deleteCommand(),
+	root.AddCommand(a.uiCommand(), a.exportCommand(), a.topCommand(), a.graphCommand(), a.tokenCommand(), a.switchCommand(), a.applyCommand(), a.getCommand(), a.describeCommand(), a.traceCommand(), a.deleteCommand(),
 		a.functionCommand(), a.hostCommand(), a.secretCommand(), a.eventsCommand(), a.captureCommand(), a.auditCommand(), a.backupCommand(), a.statusCommand(), images.Command(a.App, images.Options{Version: o.Version, Layouts: o.Layouts}), testbed.Command(a.App), lab.Command(a.App, lab.Options{Version: o.Version, Layouts: o.Layouts}), a.schemaCommand(),
 		a.versionCommand(), a.completionCommand(), command.ExitCodesTopic(), command.EnvironmentTopic())
 	command.DescribeEnvironment(root)

@@ -3,12 +3,12 @@ package file
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
@@ -174,7 +174,7 @@ func TestSuggest(t *testing.T) {
 // Whatever document the API can hold, its YAML reads back as the same.
 func TestRoundTrip(t *testing.T) {
 	name := rapid.StringMatching(`[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?`)
-	text := rapid.OneOf(name, rapid.SampledFrom([]string{"10.9.0.1/24", "fd00::1/64", "06:57:00:00:00:01", "yes", "null", "1", "0x1", "1.5", "- a", "a: b", "#c", "*x", "&x", "|", "é\nü", " x ", "'", `"`, "{}", "[", "true", "~", "!x", "%y", "@z", "a #b", "..."}))
+	text := rapid.OneOf(name, rapid.SampledFrom([]string{"10.9.0.1/24", "fd00::1/64", "06:57:00:00:00:01", "yes", "null", "1", "0x1", "1.5", "1e3", "0o7", "1_000", "+1", ".inf", "12:30:45", "2026-01-01", "- a", "a: b", "#c", "*x", "&x", "|", "é\nü", " x ", "'", `"`, "{}", "[", "true", "~", "!x", "%y", "@z", "a #b", "..."}))
 	some := func(t *rapid.T, label string) bool { return rapid.Bool().Draw(t, label) }
 	rapid.Check(t, func(t *rapid.T) {
 		d := api.Document{Endpoints: map[string]api.EndpointSpec{}, Functions: map[string]api.FunctionSpec{}, Chains: map[string]api.ChainSpec{}, Policies: map[string]api.PolicySpec{}}
@@ -200,8 +200,13 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		if some(t, "as YAML") {
-			if b, err = yaml.JSONToYAML(b); err != nil {
+			parts, err := Write(d)
+			if err != nil {
 				t.Fatal(err)
+			}
+			b = nil
+			for _, p := range parts {
+				b = append(b, p.Text...)
 			}
 		}
 		got, err := Parse("in.yaml", b)
@@ -334,5 +339,33 @@ func TestSecretsComeFromElsewhere(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What is more than one file may hold goes into several.
+func TestWriteSplitsWhatIsTooLarge(t *testing.T) {
+	d := api.Document{Functions: map[string]api.FunctionSpec{}}
+	for i := range 7 {
+		d.Functions[fmt.Sprintf("f%d", i)] = api.FunctionSpec{Image: "wire", Env: map[string]string{"A": strings.Repeat("x", 1<<20)}}
+	}
+	parts, err := Write(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, p := range parts {
+		if len(p.Text) > MaxBytes {
+			t.Errorf("%s has %d bytes", p.Name, len(p.Text))
+		}
+		if err := os.WriteFile(filepath.Join(dir, p.Name+".yaml"), append([]byte("# a comment\n"), p.Text...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := Load([]string{dir}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(d.Functions, got.Document.Functions); diff != "" || len(parts) < 5 {
+		t.Errorf("%d parts; %d functions came back", len(parts), len(got.Document.Functions))
 	}
 }

@@ -231,6 +231,8 @@ func (e *Editor) Routes() []web.Route {
 	out := []web.Route{
 		{Method: "POST", Path: "/v1/apply", Limit: web.MaxBody, ID: "apply", Needs: api.RoleOperator, Does: "apply", Summary: "check a whole document, then commit it in one step or not at all",
 			Body: api.ApplyRequest{}, Answers: map[int]any{200: api.ApplyResult{}}, Problems: []int{400, 409, 422, 507}, Handler: e.apply},
+		{Method: "GET", Path: "/v1/document", ID: "export", Needs: api.RoleViewer, Summary: "what is declared, as a document: to apply it changes nothing",
+			Answers: map[int]any{200: api.Export{}}, Handler: e.export},
 		{Method: "POST", Path: "/v1/delete", Limit: web.MaxBody, ID: "delete", Needs: api.RoleOperator, Does: "delete", Summary: "delete many objects in one step, or none; a name that does not exist is ignored",
 			Body: api.DeleteRequest{}, Answers: map[int]any{200: api.DeleteResult{}}, Problems: []int{400, 409, 413, 415, 507}, Handler: e.removeAll},
 		{Method: "PUT", Path: "/v1/secrets/{name}", ID: "put-secret", Needs: api.RoleOperator, Kind: api.KindSecret, Summary: "make a secret or replace its value, which no answer contains",
