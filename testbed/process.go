@@ -39,7 +39,7 @@ func (p plan) environment(node string) []string {
 	if images := os.Getenv("WEIR_IMAGES"); images != "" {
 		out = append(out, "WEIR_IMAGES="+images)
 	}
-	return append(out, markTestbed+"="+p.Name, markNode+"="+node, "NO_COLOR=1")
+	return append(out, markTestbed+"="+p.Name, markNode+"="+node, "WEIR_YES=true", "NO_COLOR=1")
 }
 
 // command is a command in a node's namespace; only the network namespace changes.

@@ -48,14 +48,6 @@ type DaemonOptions struct {
 	Ready func()
 }
 
-// DownOptions say what is removed.
-type DownOptions struct {
-	Instance  instance.Instance
-	KeepState bool // leave the intent, the images and the logs: the next up brings all back
-	Timeout   time.Duration
-	Out       io.Writer // a line for each thing that was removed
-}
-
 const (
 	listenDefault = "127.0.0.1:7411"
 	uiDefault     = "127.0.0.1:7410"
@@ -279,49 +271,4 @@ func (a *commands) saySelf(ctx context.Context, command string, i instance.Insta
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
-}
-
-func (a *commands) downCommand() *cobra.Command {
-	o := DownOptions{}
-	cmd := &cobra.Command{
-		Use:   "down",
-		Short: "Stop Weir on this machine and remove all that it made, nothing else",
-		Long: `Stop the daemon if it runs and remove all that the instance made: links, namespaces, rules, containers, mounts, and its
-state, with the backups that Weir made by itself. With --keep-state the intent, the images and all logs stay, and the next "up" brings everything back.`,
-		Example: `  weir down
-  weir down --keep-state
-  weir down --name lab --root /tmp/lab`,
-		Args: command.NoArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if a.Down == nil {
-				return command.MissingHook("a daemon")
-			}
-			var err error
-			if o.Instance, err = a.Instance(); err != nil {
-				return err
-			}
-			o.Out = a.Stdout
-			if a.Structured() {
-				o.Out = io.Discard
-			}
-			ctx, cancel := command.Ending(cmd.Context(), o.Timeout, "down")
-			defer cancel()
-			there := exists(o.Instance.Run) || exists(o.Instance.Root)
-			if err := a.Down(ctx, o); err != nil {
-				return err
-			}
-			switch {
-			case !there:
-				fmt.Fprintf(o.Out, "nothing of the instance %s was there\n", o.Instance.Name)
-			case o.KeepState:
-				fmt.Fprintf(o.Out, "weir is down; its intent is kept in %s\n", o.Instance.Root)
-			default:
-				fmt.Fprintln(o.Out, "weir is down")
-			}
-			return nil
-		},
-	}
-	cmd.Flags().BoolVar(&o.KeepState, "keep-state", false, "keep the intent, the images and the logs, those of functions too")
-	cmd.Flags().DurationVar(&o.Timeout, "timeout", command.WaitDefault, "how long to wait; 0 is for ever")
-	return cmd
 }

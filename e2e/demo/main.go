@@ -131,7 +131,7 @@ func kept() error {
 
 // takeDown is what a person types to take a demo down that was left running.
 func takeDown(bin, root string) string {
-	return fmt.Sprintf(`   WEIR_NAME=%s WEIR_ROOT=%s %s down
+	return fmt.Sprintf(`   WEIR_NAME=%s WEIR_ROOT=%s %s down --yes
    ip netns pids bob | xargs -r kill    # its web servers
    for n in alice bob %s; do ip netns del $n; done; rm -r %s`, name, root, bin, space, root)
 }

@@ -127,7 +127,7 @@ func run(t *testing.T, script string) string {
 	c.Stdout, c.Stderr = out, out
 	c.Env = environment(map[string]string{
 		"PATH": filepath.Dir(bin) + ":" + os.Getenv("PATH") + ":/usr/sbin:/sbin", "TMPDIR": t.TempDir(),
-		"WEIR_NAME": name, "WEIR_IMAGES": images, "NO_COLOR": "1",
+		"WEIR_NAME": name, "WEIR_IMAGES": images, "WEIR_YES": "true", "NO_COLOR": "1", // weir down asks who reads a page
 	})
 	runtime.LockOSThread() // Pdeathsig is about the thread
 	defer runtime.UnlockOSThread()

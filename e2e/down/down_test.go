@@ -76,6 +76,16 @@ func TestDownLeavesTheMachineAsItWas(t *testing.T) {
 			t.Errorf("a running Weir touches what is not its own: %s", l)
 		}
 	}
+	// Where nobody can be asked, nothing is erased without --yes, and the message counts what there is to lose.
+	ask := r.Command(ctx, "", r.Bin, "down")
+	ask.Env = append(r.Env(), "WEIR_YES=false")
+	if out, err := ask.CombinedOutput(); ask.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "weir down erases 3 endpoints, 3 functions, 1 chain, 1 policy: the state in "+r.Root) ||
+		!strings.Contains(string(out), "add --yes") {
+		t.Errorf("weir down without --yes: %v\n%s", err, out)
+	}
+	if _, err := r.Ping(ctx, r.Alice(), rig.BobAddr, 3, "0.02"); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
 	waits, watches := waiting(ctx, t, r), []func(string){watching(ctx, t, r, "get", "functions", "-w"), watching(ctx, t, r, "events", "-f")}
 	if _, err := r.Weir(ctx, "down"); err != nil {
 		t.Fatal(err)

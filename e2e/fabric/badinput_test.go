@@ -142,7 +142,7 @@ func (b *bed) stray(token string, args []string, words ...string) {
 	argv := append([]string{"--net=" + b.netns("nfv1"), "--", b.bin, "agent", "--name", b.name[:7] + "x", "--root", dir,
 		"--manager", "https://100.64.0.1:7443", "--token-file", file}, args...)
 	out, err := exec.CommandContext(ctx, "nsenter", argv...).CombinedOutput()
-	_ = exec.CommandContext(b.ctx, b.bin, "down", "--name", b.name[:7]+"x", "--root", dir).Run()
+	_ = exec.CommandContext(b.ctx, b.bin, "down", "--yes", "--name", b.name[:7]+"x", "--root", dir).Run()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || ctx.Err() != nil {
 		b.t.Fatalf("the agent does not end with an error: %v\n%s", err, out)

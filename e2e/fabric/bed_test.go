@@ -141,7 +141,7 @@ func (b *bed) weir(args ...string) (string, error) { return b.weirInput("", args
 
 func (b *bed) weirInput(stdin string, args ...string) (string, error) {
 	c := exec.CommandContext(b.ctx, b.bin, args...)
-	c.Env = append(os.Environ(), "WEIR_NAME="+b.name, "NO_COLOR=1")
+	c.Env = append(os.Environ(), "WEIR_NAME="+b.name, "WEIR_YES=true", "NO_COLOR=1")
 	if stdin != "" {
 		c.Stdin = strings.NewReader(stdin)
 	}

@@ -67,7 +67,7 @@ func (w *world) second(ctx context.Context, t *testing.T, etcd string) *manager 
 
 func (m *manager) command(ctx context.Context, args ...string) *exec.Cmd {
 	c := m.w.Command(ctx, "", append([]string{m.w.Bin}, args...)...)
-	c.Env = append(os.Environ(), "WEIR_NAME="+m.w.Name+"z", "WEIR_ROOT="+filepath.Join(m.root, "state"), "WEIR_IMAGES="+m.w.Images, "NO_COLOR=1")
+	c.Env = append(os.Environ(), "WEIR_NAME="+m.w.Name+"z", "WEIR_ROOT="+filepath.Join(m.root, "state"), "WEIR_IMAGES="+m.w.Images, "WEIR_YES=true", "NO_COLOR=1")
 	return c
 }
 

@@ -128,7 +128,7 @@ func (h *host) index() int {
 
 func (h *host) command(ctx context.Context, args ...string) *exec.Cmd {
 	c := h.w.Command(ctx, h.netns, append([]string{h.w.Bin}, args...)...)
-	c.Env = append(os.Environ(), "WEIR_NAME="+h.instance(), "WEIR_ROOT="+h.root, "WEIR_IMAGES="+h.w.Images, "NO_COLOR=1")
+	c.Env = append(os.Environ(), "WEIR_NAME="+h.instance(), "WEIR_ROOT="+h.root, "WEIR_IMAGES="+h.w.Images, "WEIR_YES=true", "NO_COLOR=1")
 	return c
 }
 

@@ -155,7 +155,7 @@ func (r *Rig) Start(space string, argv ...string) (*exec.Cmd, error) {
 
 // Env is the environment that addresses this instance.
 func (r *Rig) Env() []string {
-	return slices.Concat(os.Environ(), []string{"WEIR_NAME=" + r.Name, "WEIR_ROOT=" + r.Root, "WEIR_IMAGES=" + r.Images, "NO_COLOR=1"}, r.Extra)
+	return slices.Concat(os.Environ(), []string{"WEIR_NAME=" + r.Name, "WEIR_ROOT=" + r.Root, "WEIR_IMAGES=" + r.Images, "WEIR_YES=true", "NO_COLOR=1"}, r.Extra)
 }
 
 // Up starts the daemon in the foreground of a process of its own and waits until it answers.

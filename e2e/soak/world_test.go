@@ -207,7 +207,7 @@ func (s *several) up(ctx context.Context) error {
 
 func (s *several) weir(ctx context.Context, stdin string, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, s.bin, args...)
-	c.Env = append(os.Environ(), "WEIR_NAME="+s.name, "NO_COLOR=1")
+	c.Env = append(os.Environ(), "WEIR_NAME="+s.name, "WEIR_YES=true", "NO_COLOR=1")
 	c.Stdin = strings.NewReader(stdin)
 	var out, errs strings.Builder
 	c.Stdout, c.Stderr = &out, &errs

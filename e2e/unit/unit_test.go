@@ -242,7 +242,7 @@ func TestServiceRunsUnderSystemd(t *testing.T) {
 
 			m.must(ctx, t, "", "systemctl", "stop", "weir.service")
 			ping()
-			weir("", "down")
+			weir("", "down", "--yes")
 		})
 	}
 }

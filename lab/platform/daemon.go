@@ -224,7 +224,7 @@ func (d *Daemon) tail() string {
 // env addresses this instance, whatever the shell speaks to.
 func (d *Daemon) env() []string {
 	e := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") })
-	e = append(e, "WEIR_NAME="+d.inst.Name, "WEIR_ROOT="+d.inst.Root, "NO_COLOR=1")
+	e = append(e, "WEIR_NAME="+d.inst.Name, "WEIR_ROOT="+d.inst.Root, "WEIR_YES=true", "NO_COLOR=1")
 	if d.record.Images != "" {
 		e = append(e, "WEIR_IMAGES="+d.record.Images)
 	}
