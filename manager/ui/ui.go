@@ -171,18 +171,16 @@ func (u *UI) signOut(w http.ResponseWriter, r *http.Request) error {
 	if !ok || !web.CallerOf(r).Session {
 		return api.Refuse(http.StatusConflict, "this request is of no session of the web UI")
 	}
+	u.sessions.remove(digestOf(secret)) // ends its requests, but not this answer
 	setCookie(w, r, "", -1)
 	w.WriteHeader(http.StatusNoContent)
-	_ = http.NewResponseController(w).Flush() // the session's end is the end of its requests, of this one too
-	u.sessions.remove(digestOf(secret))
 	return nil
 }
 
 func (u *UI) endAll(w http.ResponseWriter, _ *http.Request) error {
-	w.WriteHeader(http.StatusNoContent)
-	_ = http.NewResponseController(w).Flush()
 	u.links.keep(func(*entry) bool { return false })
 	u.sessions.keep(func(*entry) bool { return false })
+	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
