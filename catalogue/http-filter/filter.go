@@ -24,7 +24,8 @@ const (
 	flowSize   = 1 << 10  // of the budget
 	decodeRate = 32 << 20 // bytes of content that are decoded for a client in a second, about; for all it is thrice that
 	maxEvicted = 64       // connections that are tried to make room for a new one
-	maxAnswers = 16       // packets of our own for one connection that was ended
+	maxAnswers = 16       // packets of our own for one connection that was ended, in answer to its packets
+	maxRepeats = 2        // of what ended it, a second apart
 )
 
 // key is a connection, from its client to its server.
@@ -62,6 +63,9 @@ type flow struct {
 	pageAt  uint32 // its place in the server's stream
 	got     uint32 // the client's data up to where the page answers them
 	answers int
+	ending  []ending // of a blocked connection: what ended it
+	repeats int
+	kept    int // bytes of them, of the budget
 }
 
 // filter decides about frames. It is used by one goroutine.
@@ -299,7 +303,7 @@ func (x *filter) evict() {
 // remove a connection.
 func (x *filter) remove(k key, fl *flow) {
 	x.strip(fl)
-	fl.client.budget.Give(flowSize)
+	fl.client.budget.Give(flowSize + fl.kept)
 	if fl.client.flows--; fl.client.flows == 0 && fl.client.debt == 0 {
 		delete(x.clients, share(k.client.Addr()))
 	}
@@ -424,94 +428,6 @@ func (x *filter) segment(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) 
 	return nf.Pass
 }
 
-// full memory ends a connection, or lets it through.
-func (x *filter) full(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) nf.Verdict {
-	if x.cfg.Full == "pass" {
-		x.event("full", "memory is full: a connection is let through unread")
-		x.pass(fl)
-		return nf.Pass
-	}
-	return x.block(fl, side, p, f, &inspect.Block{Hit: inspect.Hit{Why: memoryFull}})
-}
-
-// block ends a connection. The segment with which it came does not pass.
-func (x *filter) block(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame, b *inspect.Block) nf.Verdict {
-	client, server := &fl.halves[inspect.Client], &fl.halves[inspect.Server]
-	x.count.Blocked++
-	what := ends(p, side) + ": " + describe(b.Hit)
-	action := "reset"
-	if p.Flags&nf.ACK != 0 {
-		fl.halves[side].ack = p.Ack
-	}
-	back := side == inspect.Client // to the client is back to the sender
-	if b.Page != nil && back && server.known && len(server.ahead) == 0 && p.Ack == server.sent {
-		action = "403"
-		fl.page, fl.pageAt, fl.got = b.Page, server.sent, later(client.next, p.Seq+uint32(len(p.Data(f.Data))))
-		if len(client.ahead) > 0 && client.ahead[0].start == client.next {
-			fl.got = later(fl.got, client.ahead[0].end)
-		}
-		x.sendPage(fl, p, f)
-	} else if server.known {
-		x.send(server.dir, p.MakeTCP(f.Data, nf.Segment{Back: back, Seq: client.ack, Ack: client.sent, Flags: nf.RST | nf.ACK}))
-	} else {
-		x.send(server.dir, p.MakeTCP(f.Data, nf.Segment{Back: back, Ack: client.next, Flags: nf.RST | nf.ACK}))
-	}
-	x.send(client.dir, p.MakeTCP(f.Data, nf.Segment{Back: !back, Seq: client.sent, Ack: server.sent, Flags: nf.RST | nf.ACK}))
-	kind, rule := b.Rule, fmt.Sprintf("rule %q", b.Rule)
-	if b.Rule == "" {
-		kind, rule = "unreadable", "no rule"
-	}
-	x.event(kind, fmt.Sprintf("%s: %s: %s", rule, what, action))
-	x.strip(fl)
-	fl.state = blocked
-	return nf.Drop
-}
-
-// ends of the connection of a packet that a side sent: client and server.
-func ends(p *nf.Packet, side inspect.Side) string {
-	e := [2]netip.AddrPort{netip.AddrPortFrom(p.Src, p.SrcPort), netip.AddrPortFrom(p.Dst, p.DstPort)}
-	return fmt.Sprintf("%s -> %s", e[side], e[side.Other()])
-}
-
-// describe what was met.
-func describe(h inspect.Hit) string {
-	if h.Host == "" && h.Path == "" {
-		return h.Why
-	}
-	return fmt.Sprintf("%s: %q %q %q", h.Why, h.Method, h.Host, h.Path)
-}
-
-const pageWindow = 1 << 13
-
-// sendPage to the client, in answer to one of its frames, and ends the server's stream.
-func (x *filter) sendPage(fl *flow, p *nf.Packet, f nf.Frame) {
-	x.send(fl.halves[inspect.Server].dir, p.MakeTCP(f.Data, nf.Segment{Back: true, Seq: fl.pageAt, Ack: fl.got, Flags: nf.PSH | nf.FIN | nf.ACK, Window: pageWindow, Data: fl.page}))
-}
-
-// answer what still comes of a connection that was ended: packets of ours may have been lost.
-func (x *filter) answer(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) {
-	if p.Flags&(nf.RST|nf.SYN) != 0 || p.Flags&nf.ACK == 0 || fl.answers >= maxAnswers {
-		return
-	}
-	fl.answers++
-	after := fl.pageAt + uint32(len(fl.page)) + 1
-	to := fl.halves[side.Other()].dir
-	switch {
-	case side == inspect.Server || fl.page == nil:
-		x.send(to, p.MakeTCP(f.Data, nf.Segment{Back: true, Seq: p.Ack, Flags: nf.RST}))
-	case p.Ack != after:
-		x.sendPage(fl, p, f)
-	default: // the client has it; the end of its stream is acknowledged
-		n := uint32(len(p.Data(f.Data)))
-		if p.Flags&nf.FIN != 0 {
-			n++
-		}
-		if n > 0 {
-			x.send(to, p.MakeTCP(f.Data, nf.Segment{Back: true, Seq: after, Ack: p.Seq + n, Flags: nf.ACK, Window: pageWindow}))
-		}
-	}
-}
-
 // tick forgets connections.
 func (x *filter) tick(now time.Time) {
 	x.now = now
@@ -522,6 +438,10 @@ func (x *filter) tick(now time.Time) {
 		}
 	}
 	for k, fl := range x.flows {
+		if fl.state == blocked && fl.repeats < maxRepeats {
+			fl.repeats++
+			x.sendEnding(fl)
+		}
 		limit := time.Duration(x.cfg.Limits.IdleS) * time.Second
 		switch {
 		case fl.state == blocked:

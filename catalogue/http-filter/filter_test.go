@@ -175,6 +175,10 @@ func TestAPageHasItsPlace(t *testing.T) {
 			if want := `rule "host": `; !strings.HasPrefix(b.events[0], want) || !strings.Contains(b.events[0], `request: "GET" "bad.example" "/": 403`) {
 				t.Errorf("%q", b.events)
 			}
+			b.x.tick(b.x.now.Add(time.Second)) // what was sent is sent again, in case it was lost
+			if len(b.sent) != 4 || !bytes.Equal(b.sent[0].raw, b.sent[2].raw) || !bytes.Equal(b.sent[1].raw, b.sent[3].raw) {
+				t.Errorf("%+v", b.sent)
+			}
 			// The client asks again, as it would if the page was lost; then it has it, and ends.
 			b.sent = nil
 			b.give(second)
