@@ -26,7 +26,7 @@ const (
 	conns   = 8   // of one function at a time; further ones wait in the kernel
 	maxLine = 256 // bytes; a longer line ends its connection
 	burst   = 2000
-	perLine = 100 * time.Microsecond // one more line per; what comes faster waits
+	perLine = 500 * time.Microsecond // one more line per; what comes faster waits
 	patient = 2 * time.Second        // for who does not read the answers
 )
 

@@ -327,3 +327,59 @@ func BenchmarkGuard(b *testing.B) {
 	b.Run("own IPv6", func(b *testing.B) { benchVerdict(b, r, s.tables.programs.IngressTcx, mallory.Port, six, unspec) })
 	b.Run("forged", func(b *testing.B) { benchVerdict(b, r, s.tables.programs.IngressTcx, mallory.Port, forged, shot) })
 }
+
+// BenchmarkSettleFlow is what a word of a function about a flow costs.
+func BenchmarkSettleFlow(b *testing.B) {
+	h := &host{Rig: benchRig(b)}
+	h.alice, h.bob = h.Station("alice"), h.Station("bob")
+	fn := h.Inline(datapath.Function{Name: "f", Settles: true})
+	h.Commit(chainRules(h.alice, h.bob, []*suite.Function{fn})...)
+	h.alice.Send(b, h.datagram(9, 1))
+	settle := func() (int, error) {
+		return h.Switch.(*Switch).SettleFlow(b.Context(), "f", datapath.Settlement{Verdict: datapath.Pass, Flow: datapath.Flow{Protocol: 17,
+			Src: netip.MustParseAddrPort("10.9.0.1:9"), Dst: netip.MustParseAddrPort("10.9.0.2:1"), VLAN: datapath.NoVLAN}})
+	}
+	suite.Until(b, "the flow is settled", func() bool { n, err := settle(); return err == nil && n == 1 })
+	for b.Loop() {
+		if _, err := settle(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkSettled is the cost of the egress program for a packet whose flow n functions in a row have settled; 0 is one rule that hands it on.
+func BenchmarkSettled(b *testing.B) {
+	for _, n := range []int{0, 1, 5} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			h := &host{Rig: benchRig(b)}
+			h.alice, h.bob = h.Station("alice"), h.Station("bob")
+			to := flow.Match{OutPort: h.bob.Port, EtherType: flow.EtherTypeIPv4}
+			var all []*suite.Function
+			var rules []flow.Rule
+			lead := func(m flow.Match, stage flow.Stage, port flow.Port) {
+				rules = append(rules, flow.Rule{Cookie: uint64(len(rules) + 1), Stage: stage, Match: m, Action: flow.Action{Op: flow.Output, Port: port}})
+			}
+			stage := flow.Egress
+			for i := range n {
+				fn := h.Inline(datapath.Function{Name: fmt.Sprint("f", i), Settles: true})
+				all = append(all, fn)
+				lead(to, stage, fn.Ports.In)
+				to, stage = flow.Match{InPort: fn.Ports.Out}, flow.Ingress
+			}
+			lead(to, stage, h.bob.Port)
+			h.Commit(rules...)
+			s := h.Switch.(*Switch)
+			frame := h.datagram(9, 1)
+			for _, fn := range all { // each is given the frame when the one before has settled its flow
+				h.alice.Send(b, frame)
+				suite.Until(b, "the flow is settled", func() bool {
+					n, err := s.SettleFlow(b.Context(), fn.Name, datapath.Settlement{Verdict: datapath.Pass, Flow: datapath.Flow{Protocol: 17,
+						Src: netip.MustParseAddrPort("10.9.0.1:9"), Dst: netip.MustParseAddrPort("10.9.0.2:1"), VLAN: datapath.NoVLAN}})
+					return err == nil && n == 1
+				})
+			}
+			const unspec = 0xffffffff
+			benchVerdict(b, h.Rig, s.tables.programs.EgressTcx, h.bob.Port, frame, unspec)
+		})
+	}
+}

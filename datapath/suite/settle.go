@@ -388,4 +388,24 @@ func (w *settling) taps(chain policy) {
 	copied("a new flow", true)
 	w.settle(tap, pass(echo), 1, nil)
 	copied("a settled flow", false)
+
+	// Functions of a chain of copies, too: the copy goes on to the next one.
+	first, last := w.Inline(datapath.Function{Name: "first", Settles: true}), w.Inline(datapath.Function{Name: "last"})
+	w.Commit(policy{mode: "replica", from: w.alice, to: w.bob, chain: []hop{{fn: first}, {fn: last}}, cookie: 1, match: flow.Match{EtherType: flow.EtherTypeIPv4}}.rules()...)
+	replica := func(what string, want bool) {
+		w.t.Helper()
+		w.n++
+		m := mark(w.n)
+		from, f := w.udp(false, m)
+		from.Send(w.t, f)
+		Until(w.t, what+": it arrives, and its copy in the last function", func() bool {
+			return len(w.bob.Frames(m)) > 0 && len(last.Sockets["in"].Frames(m)) > 0
+		})
+		if got := len(first.Sockets["in"].Frames(m)) > 0; got != want {
+			w.t.Errorf("%s: the first function has the copy: %t, want %t", what, got, want)
+		}
+	}
+	replica("a copy", true)
+	w.settle(first, pass(echo), 1, nil)
+	replica("a copy of a settled flow", false)
 }

@@ -282,6 +282,8 @@ func TestSettledFlowsPassTheChainBy(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.settled(ctx, r)
+	w = newTalk(t, r, 9003) // and functions are heard again
+	w.settled(ctx, r)
 }
 
 // What a function says is checked, and nobody else has a say.
