@@ -172,6 +172,7 @@ func links(ctx context.Context, r *rig.Rig) actions {
 }
 
 func TestFromAnEmptyMachineToAChain(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
 	do := links(ctx, r)
 	do["document"] = func(question) (any, error) {
@@ -195,6 +196,7 @@ func TestFromAnEmptyMachineToAChain(t *testing.T) {
 }
 
 func TestPages(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, r.Endpoints()+chain)
 	do := links(ctx, r)
@@ -205,6 +207,7 @@ func TestPages(t *testing.T) {
 }
 
 func TestAPageOutlivesTheManager(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, r.Endpoints()+chain)
 	stopped := false
@@ -241,6 +244,7 @@ func TestAPageOutlivesTheManager(t *testing.T) {
 
 // TestMarkupIsText: a function is hostile, so is its image.
 func TestMarkupIsText(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.Bare(t, rig.Options{})
 	recipe, err := image.LoadRecipe("hostile")
 	if err != nil {
