@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -195,15 +196,35 @@ func TestFromAnEmptyMachineToAChain(t *testing.T) {
 	play(ctx, t, r, "first", do)
 }
 
+var update = flag.Bool("update", false, "make the pictures of docs/ui anew")
+
 func TestPages(t *testing.T) {
 	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
 	r.MustApply(ctx, t, r.Endpoints()+chain)
-	do := links(ctx, r)
-	do["pictures"] = func(question) (any, error) {
-		return map[string]string{"pictures": os.Getenv("WEIR_UI_PICTURES")}, nil // a directory for pictures to look at
+	pictures := os.Getenv("WEIR_UI_PICTURES") // a directory for pictures to look at
+	if *update {
+		pictures = t.TempDir()
 	}
+	do := links(ctx, r)
+	do["pictures"] = func(question) (any, error) { return map[string]string{"pictures": pictures}, nil }
 	play(ctx, t, r, "pages", do)
+	if !*update || t.Failed() {
+		return
+	}
+	kept, err := filepath.Glob("../../docs/ui/*.png")
+	if err != nil || len(kept) == 0 {
+		t.Fatalf("docs/ui: %d pictures, %v", len(kept), err)
+	}
+	for _, old := range kept {
+		b, err := os.ReadFile(filepath.Join(pictures, filepath.Base(old)))
+		if err == nil {
+			err = os.WriteFile(old, b, 0o644)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func TestAPageOutlivesTheManager(t *testing.T) {
