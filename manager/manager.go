@@ -14,6 +14,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager/access"
 	"weir.dev/weir/manager/ask"
@@ -165,7 +167,7 @@ func New(o Options) (*Manager, error) {
 		_, err := o.Store.Count(ctx, store.Prefix(api.KindHost))
 		return err
 	}
-	served := web.Options{Log: o.Log, Now: o.Now, Tokens: tokens, Hosts: hosts, Keys: ks, Audit: audit, Health: health, Watches: m.Read.Watches}
+	served := web.Options{Log: o.Log, Now: o.Now, Tokens: tokens, Hosts: hosts, Keys: ks, Audit: audit, Health: health, Watches: m.Read.Watches, Metrics: []prometheus.Collector{m.Ask.Metrics(writer.Events)}}
 	if o.UI != nil {
 		served.UI = site
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir.dev/weir/api"
@@ -53,6 +54,8 @@ type Writer struct {
 
 	mu      sync.Mutex
 	repeats history.Repeats // while mu is held
+
+	infos, warnings, errors atomic.Uint64 // events that were written
 }
 
 // Write writes a change, and returns its revision; 0: it is empty.
@@ -90,6 +93,11 @@ func OthersWrite(what string) error {
 	return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("others changed the %s %d times meanwhile: try again", what, Attempts))
 }
 
+// Events is how many events were written, by severity; those that are counted as one are several.
+func (w *Writer) Events() map[api.Severity]uint64 {
+	return map[api.Severity]uint64{api.Info: w.infos.Load(), api.Warning: w.warnings.Load(), api.Error: w.errors.Load()}
+}
+
 func (w *Writer) commit(ctx context.Context, c Change) (revision int64, err error) {
 	if w.repeats == nil {
 		w.repeats = history.Repeats{}
@@ -113,6 +121,16 @@ func (w *Writer) commit(ctx context.Context, c Change) (revision int64, err erro
 		return 0, err
 	}
 	w.repeats.Keep(fresh)
+	for _, e := range c.Events {
+		switch e.Severity {
+		case api.Error:
+			w.errors.Add(1)
+		case api.Warning:
+			w.warnings.Add(1)
+		default:
+			w.infos.Add(1)
+		}
+	}
 	for _, made := range c.Operations {
 		made.Revision = revision
 	}

@@ -50,7 +50,7 @@ type metrics struct {
 	requests *prometheus.HistogramVec
 }
 
-func newMetrics(watches func() int64) *metrics {
+func newMetrics(watches func() int64, more []prometheus.Collector) *metrics {
 	m := &metrics{
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "weir_api_request_seconds", Help: "Time of API requests by path and status; streams count as long as they last.",
@@ -61,6 +61,7 @@ func newMetrics(watches func() int64) *metrics {
 	r := prometheus.NewRegistry()
 	// The process itself, too: go_goroutines, go_memstats_*, process_resident_memory_bytes, process_open_fds.
 	r.MustRegister(m.requests, open, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(more...)
 	m.handler = promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 	return m
 }

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager/history"
 	"weir.dev/weir/manager/keys"
@@ -67,6 +69,7 @@ type Options struct {
 	UI      UI                              // nil: there is none
 	Health  func(ctx context.Context) error // nil: the manager answers, and its store works
 	Watches func() int64                    // that are open
+	Metrics []prometheus.Collector          // besides the API's own
 }
 
 // API serves routes to those who may. Make it with New.
@@ -82,7 +85,7 @@ type API struct {
 // New makes a server of some routes.
 func New(o Options, routes ...[]Route) *API {
 	a := &API{
-		Options: o, mux: http.NewServeMux(), table: slices.Concat(routes...), metrics: newMetrics(o.Watches),
+		Options: o, mux: http.NewServeMux(), table: slices.Concat(routes...), metrics: newMetrics(o.Watches, o.Metrics),
 		bodies: memory{total: maxBodies, share: MaxReport}, decoded: memory{total: maxDecoded, share: maxDecoded / 2},
 	}
 	a.table = append(a.table, a.routes()...)
