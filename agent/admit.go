@@ -145,6 +145,10 @@ var own = []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}
 
 // CheckCapabilities tells which capabilities an image asks for that its function may not have here, nil if it may have them all.
 func (a *Agent) CheckCapabilities(about container.About, f api.FunctionSpec, img image.Image) *api.Problem {
+	if gets := img.Contract.Needs(f.Allow); img.Contract.Foreign && len(gets) < len(f.Allow) {
+		never := slices.DeleteFunc(slices.Clone(f.Allow), func(name string) bool { return slices.Contains(gets, name) })
+		return &api.Problem{Path: "allow", Message: strings.Join(never, ", ") + " cannot be granted: a function would get out of its container with it", Hint: "leave it out"}
+	}
 	unshared := a.unsharedIn(about)
 	var refused []string
 	for _, name := range img.Contract.Capabilities {

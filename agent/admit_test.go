@@ -51,6 +51,20 @@ func TestCapabilitiesAreTheOperatorsToGive(t *testing.T) {
 	}
 }
 
+// An image that does not know Weir gets what is allowed, and nobody gets what would let it out.
+func TestCapabilitiesOfForeignImages(t *testing.T) {
+	a := &Agent{Options: Options{Host: "h1"}, unshared: func() error { return nil }}
+	check := func(allow ...string) *api.Problem {
+		return a.CheckCapabilities(container.About{Name: "oci", Userns: true}, api.FunctionSpec{Image: "x:1", Allow: allow}, image.Image{Contract: image.Contract{Foreign: true}})
+	}
+	if p := check("CAP_NET_ADMIN", "CAP_NET_RAW"); p != nil {
+		t.Errorf("what can be granted: %+v", p)
+	}
+	if p := check("CAP_NET_ADMIN", "CAP_SYS_ADMIN"); p == nil || p.Path != "allow" || !strings.HasPrefix(p.Message, "CAP_SYS_ADMIN cannot be granted") {
+		t.Errorf("what cannot: %+v", p)
+	}
+}
+
 // Processors that a host lacks are refused before anything is made.
 func TestProcessorsThatAHostLacksAreRefused(t *testing.T) {
 	a := &Agent{Options: Options{Host: "h1"}}

@@ -73,7 +73,7 @@ func (f *function) prepare(ctx context.Context, want api.Function) (image.Image,
 func (f *function) spec(want api.Function, img image.Image, rootfs string) (container.Spec, error) {
 	s := container.Spec{
 		Runtime: want.Spec.Runtime, Rootfs: rootfs, ReadOnly: true, Args: img.Args, Dir: img.Dir,
-		Env: slices.Clone(img.Env), Capabilities: img.Contract.Capabilities,
+		Env: slices.Clone(img.Env), Capabilities: img.Contract.Needs(want.Spec.Allow),
 		Mounts: []container.Mount{
 			{Source: f.path("etc"), Target: sandbox.ConfigDir, ReadOnly: true},
 			{Source: f.path("run"), Target: socketDir, ReadOnly: true}, // which hinders nobody from connecting

@@ -30,8 +30,9 @@ var forwarderName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 // ParseContract reads an image's labels. An image without any weir.* label is an ordinary function between two ports that
 // needs no capability. A weir.* label that this version does not know is refused: the image asks for something it would not get.
 func ParseContract(labels map[string]string) (Contract, error) {
-	c := Contract{Description: labels[LabelDescription]}
+	c := Contract{Foreign: true, Description: labels[LabelDescription]}
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		c.Foreign = c.Foreign && !strings.HasPrefix(key, labelPrefix)
 		if strings.HasPrefix(key, labelPrefix) && !slices.Contains(knownLabels, key) {
 			return Contract{}, fmt.Errorf("label %s is not known to this version of Weir (known: %s)", key, strings.Join(knownLabels, ", "))
 		}
@@ -94,6 +95,15 @@ func ParseContract(labels map[string]string) (Contract, error) {
 		}
 	}
 	return c, nil
+}
+
+// Needs are the capabilities of a function of the image: those that the image asks for. One that does not know Weir cannot ask, and gets those that the
+// operator allows, of those that can be granted at all.
+func (c Contract) Needs(allow []string) []string {
+	if !c.Foreign {
+		return c.Capabilities
+	}
+	return slices.DeleteFunc(slices.Clone(allow), func(name string) bool { return !slices.Contains(grantable, name) })
 }
 
 // grantable are the capabilities that an image may ask for. What would let a function out of its container is not among them.

@@ -3,6 +3,7 @@ package image
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,7 +21,7 @@ func TestParseContract(t *testing.T) {
 		want   Contract
 		err    string
 	}{
-		"an ordinary image": {labels: map[string]string{"maintainer": "x"}},
+		"an ordinary image": {labels: map[string]string{"maintainer": "x"}, want: Contract{Foreign: true}},
 		"everything": {
 			labels: map[string]string{
 				LabelPorts: "in,out", LabelForwarder: "wire", LabelProbe: "true", LabelRewrites: "src-ip, src-port", LabelSpeaks: "true",
@@ -62,6 +63,20 @@ func TestParseContract(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// What an image that does not know Weir gets, the operator says; one that does says it itself.
+func TestNeeds(t *testing.T) {
+	allow := []string{"CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_NET_RAW"}
+	if got := (Contract{Foreign: true}).Needs(allow); !slices.Equal(got, []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}) {
+		t.Errorf("of an image without labels: %v", got)
+	}
+	if got := (Contract{Capabilities: []string{"CAP_NET_RAW"}}).Needs(allow); !slices.Equal(got, []string{"CAP_NET_RAW"}) {
+		t.Errorf("of an image that asks: %v", got)
+	}
+	if got := (Contract{Probe: true}).Needs(allow); got != nil {
+		t.Errorf("of an image that asks for nothing: %v", got)
 	}
 }
 

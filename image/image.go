@@ -27,6 +27,7 @@ const (
 
 // Contract is what an NF image declares of itself in its labels.
 type Contract struct {
+	Foreign      bool // there is no label of Weir's: it was made without knowledge of Weir
 	Tap          bool
 	Forwarder    string
 	Probe        bool

@@ -198,7 +198,7 @@ func (f *Function) prepare(ctx context.Context, driver drivers.Driver) (err erro
 	}
 	f.spec = container.Spec{
 		Runtime: f.o.Runtime, Rootfs: rootfs, ReadOnly: true, Args: f.Image.Args, Dir: f.Image.Dir, Env: slices.Concat(f.Image.Env, f.o.Env),
-		Capabilities: f.Image.Contract.Capabilities,
+		Capabilities: f.Image.Contract.Needs(f.o.Allow),
 		Mounts: []container.Mount{
 			{Source: f.path("etc"), Target: sandbox.ConfigDir, ReadOnly: true},
 			{Source: f.path("run"), Target: socketDir, ReadOnly: true},
