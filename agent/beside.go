@@ -118,7 +118,7 @@ func (f *function) replace(ctx context.Context, want api.Function) error {
 	f.update(func(v *view) {
 		v.status.PID, v.status.Limits = s.here.PID, limitsOf(s.here)
 		f.a.ranBy(v, s.box.ID())
-		v.former = ports
+		v.former, v.moving = ports, v.status.ObservedGeneration
 		v.join(s.ports, s.next.tap)
 	})
 	if err := f.up(ctx, want, f.ready.image); err != nil {
@@ -126,7 +126,7 @@ func (f *function) replace(ctx context.Context, want api.Function) error {
 	}
 	f.await(ctx)
 	f.moved(ctx, ports)
-	f.update(func(v *view) { v.former = datapath.Ports{} })
+	f.update(func(v *view) { v.former, v.moving = datapath.Ports{}, 0 })
 	err = f.a.Switch.Remove(ctx, "function/"+name)
 	f.lone = err == nil
 	err = errors.Join(err, f.a.boxes.DeleteLinks(box))
@@ -208,12 +208,15 @@ func (f *function) awaitUp(ctx context.Context, s successor, img image.Image) er
 }
 
 // moved waits until no rule names a former instance's ports any more, those by which it drains included. A pass that is under way may not know
-// of the new ports yet: so two commits have to come.
+// of the new ports yet: so two commits have to come. Then rules lead to the new instance, and the change is reported as in force.
 func (f *function) moved(ctx context.Context, former datapath.Ports) {
 	begin := f.a.commits.Load()
 	f.a.poke()
 	for end := time.Now().Add(moveFor); time.Now().Before(end) && ctx.Err() == nil; {
 		if n := f.a.commits.Load(); n >= begin+2 {
+			if f.view().moving != 0 {
+				f.update(func(v *view) { v.moving = 0 })
+			}
 			used := *f.a.inUse.Load()
 			if !used[former.In] && !used[former.Out] && !used[former.Tap] {
 				return

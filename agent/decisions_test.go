@@ -246,6 +246,7 @@ func TestDecisions(t *testing.T) {
 		"what is deleted goes":                               whatIsDeletedGoes,
 		"a function's runtime can be changed":                aFunctionsRuntimeCanBeChanged,
 		"a runtime that goes is said":                        aRuntimeThatGoesIsSaid,
+		"a change is reported when frames go there":          aChangeIsReportedWhenFramesGoThere,
 		"a second container in a missing runtime goes later": aSecondContainerInAMissingRuntimeGoesLater,
 		"a runtime that comes back is said":                  aRuntimeThatComesBackIsSaid,
 		"a change to a runtime that is not there":            aChangeToARuntimeThatIsNotThere,
@@ -379,6 +380,24 @@ func aPlannedChangeMovesWhenItIsUp(t *testing.T) {
 		list, err := d.runtime.List(t.Context()) // the change that failed may have come up before the next was written: then that is the former one
 		return err == nil && len(list) == 1 && list[0].PID == d.function("fw").Status.PID && d.sw.Has("function/fw") != d.sw.Has("function/fw~")
 	})
+}
+
+// A change is reported as in force when frames go through the new instance, not when that is up: who waits for a new filter must not meet the former one.
+func aChangeIsReportedWhenFramesGoThere(t *testing.T) {
+	d := newDesk(t, switchfake.Options{})
+	d.put("fw", api.FunctionSpec{})
+	d.chain("web", "fw")
+	d.policy("guests", "web", 80)
+	d.up("fw")
+	d.waits("the chain is in force", through("fw"), 80)
+	for i := range 10 {
+		former := d.way(80)
+		d.put("fw", api.FunctionSpec{Env: map[string]string{"A": fmt.Sprint(i)}})
+		d.up("fw")
+		if got := d.way(80); got == former || got != through("fw") && got != through("fw~") {
+			t.Fatalf("change %d is in force as its status says, and frames go %q, before %q", i, got, former)
+		}
+	}
 }
 
 // What is inside a function when its chain changes comes out and goes on, for a while.

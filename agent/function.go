@@ -101,6 +101,7 @@ type view struct {
 	onFail api.OnFail
 	wasUp  bool           // it was up since its ports exist
 	former datapath.Ports // of the instance before: frames may be in it still
+	moving int64          // the generation that is reported until rules lead to the instance in force; 0: they do
 }
 
 func newFunction(a *Agent, name, uid string, existing map[string]container.Status) *function {
@@ -247,8 +248,12 @@ func (f *function) update(change func(v *view)) {
 	after, uid, forgot := f.seen, f.want.UID, f.forgot
 	found := f.adopted != 0 && after.status.PID == f.adopted && (after.status.State == "" || after.status.State == api.FunctionPending) && after.status.Message == ""
 	f.mu.Unlock()
+	told := after.status
+	if after.moving != 0 {
+		told.ObservedGeneration = after.moving
+	}
 	if !forgot && !found { // else it is another host's to tell, or what was said of it before this agent's start still holds
-		f.a.report.Function(f.name, uid, after.status) // which tells news from old
+		f.a.report.Function(f.name, uid, told) // which tells news from old
 	}
 	if after.placed != before.placed || after.ports != before.ports || after.wasUp != before.wasUp || after.status.Healthy != before.status.Healthy {
 		f.a.poke()
