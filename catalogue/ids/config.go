@@ -152,7 +152,7 @@ func (c config) external() string {
 	return "!$HOME_NET"
 }
 
-// suricataYAML bounds what Suricata keeps to about 300 MiB beside its rules. Connections that were there before it are inspected from where they are: a changed
+// suricataYAML bounds what Suricata keeps of connections at about 270 MiB. Connections that were there before it are inspected from where they are: a changed
 // function must not end them.
 var suricataYAML = template.Must(template.New(yamlFile).Parse(`%YAML 1.1
 ---
