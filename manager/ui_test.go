@@ -8,9 +8,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -455,5 +458,29 @@ func TestExecOverAWebSocket(t *testing.T) {
 			}
 			break
 		}
+	}
+}
+
+// Browsers send a cookie to every port of its address, and another user of this machine may listen at one.
+func TestACookieIsOfOneUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to ask as another user")
+	}
+	s := startSite(t, manager.Options{})
+	cookie, _ := s.signIn(t, api.SessionRequest{Code: codeOf(t, s.Client)})
+	ask := func(uid uint32) string {
+		c := exec.CommandContext(ctx(t), "curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Cookie: "+cookie, s.ui+"/v1/functions")
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		out, err := c.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	if got := ask(0); got != "200" {
+		t.Errorf("the user who signed in: %s", got)
+	}
+	if got := ask(65534); got != "401" {
+		t.Errorf("another user with the cookie: %s, want 401", got)
 	}
 }
