@@ -4,7 +4,7 @@ import { Link } from "react-router";
 import { useList } from "../api/live";
 import { readyOf, type Readiness } from "../api/ready";
 import type { Kind } from "../api/types";
-import { Ago, Command, Empty, Loading, Notice, PageHead, Panel, SameAs, State } from "../ui/basic";
+import { Ago, Empty, Loading, Notice, PageHead, Panel, SameAs, State } from "../ui/basic";
 import { DataTable } from "../ui/DataTable";
 import { plural } from "../ui/format";
 import { Named } from "../ui/Named";
@@ -138,22 +138,13 @@ function First() {
   return (
     <Panel title="Nothing is here yet">
       <div className="stack">
-        <p className="dim">Traffic enters at endpoints. A policy says which of it goes through which chain of functions. Three steps from nothing to a firewall between two network namespaces:</p>
-        <ol style={{ margin: 0, paddingLeft: "1.2rem", display: "grid", gap: "0.6rem" }}>
-          <li>
-            Make two namespaces on the machine, as root: <Command text="ip netns add alice; ip netns add bob" />
-          </li>
-          <li>Open “Apply a file”, take the example there, look at its plan, apply it.</li>
-          <li>
-            Send a packet: <Command text="ip netns exec alice ping -c 3 10.9.0.2" />
-          </li>
-        </ol>
+        <p>Traffic enters at endpoints. A policy says which of it goes through which chain of functions.</p>
         <div className="row">
-          <Button component={Link} to="/apply">
-            Apply a file
+          <Button component={Link} to="/start">
+            Step by step
           </Button>
-          <Button component={Link} to="/functions" variant="default">
-            Functions
+          <Button component={Link} to="/apply" variant="default">
+            Apply a file, from an example
           </Button>
         </div>
       </div>

@@ -7,7 +7,7 @@ import { useState, type ReactNode } from "react";
 import { Link } from "react-router";
 import { stringify } from "yaml";
 import { apply } from "../api/actions";
-import { asApiError, type ApiError } from "../api/client";
+import { ApiError, asApiError } from "../api/client";
 import { useMay } from "../api/session";
 import type { ApplyResult, Document, Problem } from "../api/types";
 import { carryOut, remember, specIn, undoOf, useUndo, type Undo } from "../api/undo";
@@ -125,7 +125,6 @@ export function Refused({ error, onPriority }: { error: unknown; onPriority?: (n
   const others = all.filter((x) => !x.m).map((x) => x.p);
   return (
     <>
-      {others.length > 0 && <Failure error={Object.assign(asApiError(error), { problems: others })} />}
       {conflicts.map(({ p, m }, i) => (
         <Notice key={i} level="bad" role="alert">
           <strong>
@@ -150,6 +149,7 @@ export function Refused({ error, onPriority }: { error: unknown; onPriority?: (n
           )}
         </Notice>
       ))}
+      {others.length > 0 && <Failure error={new ApiError(e.status, e.title, "Also:", others)} />}
     </>
   );
 }

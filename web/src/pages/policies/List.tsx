@@ -1,9 +1,7 @@
-import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { api, data } from "../../api/client";
 import { useList } from "../../api/live";
+import { useRates } from "../../api/rates";
 import { readyOf } from "../../api/ready";
-import type { components } from "../../api/schema";
 import type { Policy } from "../../api/types";
 import { Empty, Loading, PageHead, Panel, Ready, SameAs } from "../../ui/basic";
 import { DataTable, type Column } from "../../ui/DataTable";
@@ -11,21 +9,19 @@ import { bits, count } from "../../ui/format";
 import { Named } from "../../ui/Named";
 import { LinkButton, UndoButton } from "../../ui/Plan";
 
-type Rates = components["schemas"]["Rates"];
-
 /** What policies select now, in packets and bits a second: both directions. */
 function useHits(): Map<string, { pps: number; bps: number }> | undefined {
-  const q = useQuery({ queryKey: ["rates"], queryFn: ({ signal }) => data<Rates>(api.GET("/v1/rates", { signal }) as Promise<{ data?: Rates }>), refetchInterval: 3_000, gcTime: 0 });
+  const rates = useRates();
   return useMemo(() => {
-    if (!q.data) return undefined;
+    if (!rates) return undefined;
     const all = new Map<string, { pps: number; bps: number }>();
-    for (const r of q.data.rules ?? []) {
+    for (const r of rates.rules ?? []) {
       if (!r.policy) continue;
       const sum = all.get(r.policy) ?? { pps: 0, bps: 0 };
       all.set(r.policy, { pps: sum.pps + r.hits.packets_per_s, bps: sum.bps + r.hits.bits_per_s });
     }
     return all;
-  }, [q.data]);
+  }, [rates]);
 }
 
 export const endText = (name: string | undefined) => name || "any";
