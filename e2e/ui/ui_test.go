@@ -196,6 +196,40 @@ func TestFromAnEmptyMachineToAChain(t *testing.T) {
 	play(ctx, t, r, "first", do)
 }
 
+// TestSteering: endpoints, a function, a chain and a policy by the forms alone; the way lights up; a conflict, a trace, and the way back.
+func TestSteering(t *testing.T) {
+	t.Parallel()
+	r, ctx := rig.ForTest(t, rig.Options{})
+	do := links(ctx, r)
+	do["spaces"] = func(question) (any, error) {
+		return map[string]string{"alice": r.Alice(), "bob": r.Bob()}, nil
+	}
+	do["ping"] = func(q question) (any, error) {
+		_, err := r.Ping(ctx, q.From, rig.BobAddr, 5, "0.02")
+		return map[string]bool{"lost": err != nil}, err
+	}
+	do["traffic"] = func(question) (any, error) {
+		c, err := r.Start(r.Alice(), "ping", "-q", "-i", "0.05", "-w", "120", rig.BobAddr) // ends by itself
+		if err == nil {
+			t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+		}
+		return nil, err
+	}
+	do["policy"] = func(q question) (any, error) {
+		var p api.Policy
+		err := r.Get(ctx, &p, "policy", q.Name)
+		return p, err
+	}
+	play(ctx, t, r, "steer", do)
+}
+
+// TestACrowdIsDrawn prints how long the topology of a hundred hosts takes, and how it moves. The lists are made up: drawing is what is measured.
+func TestACrowdIsDrawn(t *testing.T) {
+	t.Parallel()
+	r, ctx := rig.ForTest(t, rig.Options{})
+	play(ctx, t, r, "crowd", links(ctx, r))
+}
+
 var update = flag.Bool("update", false, "make the pictures of docs/ui anew")
 
 func TestPages(t *testing.T) {

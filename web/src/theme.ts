@@ -1,4 +1,4 @@
-import { ActionIcon, Button, createTheme, defaultVariantColorsResolver, Menu, Modal, type MantineColorsTuple, Tooltip } from "@mantine/core";
+import { ActionIcon, Button, createTheme, defaultVariantColorsResolver, Menu, Modal, Notification, type MantineColorsTuple, Tooltip } from "@mantine/core";
 
 // Water over stone: one accent, greys with a trace of it.
 const weir: MantineColorsTuple = ["#e6fbf8", "#cdf3ee", "#9be6dc", "#67d7ca", "#3fc7b8", "#26b0a2", "#129486", "#0b7a70", "#0a645c", "#074a45"];
@@ -24,6 +24,7 @@ export const theme = createTheme({
     ActionIcon: ActionIcon.extend({ defaultProps: { variant: "subtle", color: "gray" } }),
     Tooltip: Tooltip.extend({ defaultProps: { openDelay: 300, withArrow: true, multiline: true, maw: 360 } }),
     Modal: Modal.extend({ defaultProps: { centered: false, yOffset: "8vh", closeButtonProps: { "aria-label": "Close" }, size: "lg", overlayProps: { backgroundOpacity: 0.45, blur: 1 }, transitionProps: { duration: 100 } } }),
+    Notification: Notification.extend({ defaultProps: { closeButtonProps: { "aria-label": "Close the message" } } }),
     Menu: Menu.extend({ defaultProps: { position: "bottom-end", shadow: "md", transitionProps: { duration: 80 } } }),
   },
 });

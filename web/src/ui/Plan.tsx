@@ -5,12 +5,12 @@ import { notifications } from "@mantine/notifications";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState, type ReactNode } from "react";
 import { Link } from "react-router";
-import { stringify } from "yaml";
 import { apply } from "../api/actions";
 import { ApiError, asApiError } from "../api/client";
 import { useMay } from "../api/session";
 import type { ApplyResult, Document, Problem } from "../api/types";
 import { carryOut, remember, specIn, undoOf, useUndo, type Undo } from "../api/undo";
+import { applyCommand } from "../pages/functions/build";
 import { Failure, Notice, Panel, SameAs } from "./basic";
 import { Changes } from "./Changes";
 import { command } from "./format";
@@ -52,8 +52,6 @@ export function problemsAt(p: Planned, path: string): string | undefined {
 
 const bare = (p: Problem) => (p.path ?? "").replace(/^document\./, "");
 const at = (p: Problem, path: string) => bare(p) === path || bare(p).startsWith(path + ".") || bare(p).startsWith(path + "[");
-
-const heredoc = (document: Document, plan: boolean) => `weir apply -f -${plan ? " --plan" : ""} <<'EOF'\n${stringify(document, { lineWidth: 0 })}EOF`;
 
 interface Props {
   document: Document | undefined;
@@ -108,7 +106,7 @@ export function PlanPanel({ document, planned, missing, verb = "Apply", done, on
           </Button>
           {planned.result && changes.length === 0 && <span className="dim">There is nothing to apply.</span>}
         </div>
-        {document && <SameAs text={heredoc(document, false)} />}
+        {document && <SameAs text={applyCommand(document)} />}
       </div>
     </Panel>
   );
@@ -185,7 +183,7 @@ function UndoPlan({ undo, onClose }: { undo: Undo; onClose: () => void }) {
       <Failure error={error ?? plan.error} />
       {plan.result && <Changes changes={plan.result.changes ?? []} />}
       {made.length > 0 && <Changes changes={made.map((m) => ({ ...m, action: "delete" }))} />}
-      <SameAs text={[back && heredoc(undo.former, false), ...deletions(undo.made)].filter(Boolean).join("\n")} />
+      <SameAs text={[back && applyCommand(undo.former), ...deletions(undo.made)].filter(Boolean).join("\n")} />
       <div className="row" style={{ justifyContent: "flex-end" }}>
         <Button variant="default" onClick={onClose}>
           Cancel

@@ -7,7 +7,7 @@ const forms = [
   { colorScheme: "light", viewport: { width: 360, height: 740 } },
   { colorScheme: "dark", viewport: { width: 360, height: 740 } },
 ];
-const more = ["/functions/new?image=firewall:1", "/functions/fw", "/hosts/local"];
+const more = ["/functions/new?image=firewall:1", "/functions/fw", "/hosts/local", "/start", "/topology?policy=guests", "/policies/guests", "/policies/guests/edit", "/chains/new", "/endpoints/new", "/trace?from=alice&to=bob&match=tcp/80"];
 const tabs = ["/functions/fw?tab=logs", "/functions/fw?tab=config", "/functions/fw?tab=shell", "/functions/fw?tab=events", "/no/such/page", "/functions/none"]; // in half of the forms
 
 export default async function () {
@@ -48,6 +48,6 @@ async function look(page, path, form, pictures) {
   await open(page, path);
   const what = `${path} (${form.colorScheme}, ${form.viewport.width} px)`;
   await examine(page, what);
-  const name = path === "/" ? "overview" : { "/functions/fw": "function", "/functions/new?image=firewall:1": "new-function", "/hosts/local": "host" }[path] ?? (/^\/[a-z]+$/.test(path) ? path.slice(1) : undefined);
+  const name = path === "/" ? "overview" : { "/functions/fw": "function", "/functions/new?image=firewall:1": "new-function", "/hosts/local": "host", "/topology?policy=guests": "way", "/policies/guests": "policy", "/trace?from=alice&to=bob&match=tcp/80": "trace-of-a-packet" }[path] ?? (/^\/[a-z]+$/.test(path) ? path.slice(1) : undefined);
   if (pictures && name && form.colorScheme === "dark" && form.viewport.width === 1440) await page.screenshot({ path: `${pictures}/${name}.png` });
 }
