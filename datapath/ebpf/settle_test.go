@@ -70,6 +70,7 @@ func TestAFloodOfFlowsIsBounded(t *testing.T) {
 	}
 	h.alice.Send(t, h.datagram(9, 1))
 	suite.Until(t, "a flow is given", func() bool { return settle(calm, 9, 1) == nil })
+	suite.Until(t, "its function sees it", func() bool { return calm.Sockets["in"].Count() > 0 })
 	seen := calm.Sockets["in"].Count()
 	const many = 20000
 	for i := range uint16(many) {

@@ -401,6 +401,9 @@ func (w *settling) taps(chain policy) {
 		Until(w.t, what+": it arrives, and its copy in the last function", func() bool {
 			return len(w.bob.Frames(m)) > 0 && len(last.Sockets["in"].Frames(m)) > 0
 		})
+		if want { // a socket keeps a frame when it has been handed on
+			Until(w.t, what+": it is in the first function", func() bool { return len(first.Sockets["in"].Frames(m)) > 0 })
+		}
 		if got := len(first.Sockets["in"].Frames(m)) > 0; got != want {
 			w.t.Errorf("%s: the first function has the copy: %t, want %t", what, got, want)
 		}
