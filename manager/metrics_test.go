@@ -22,7 +22,7 @@ import (
 type hostile struct{ node }
 
 func (*hostile) Counters(context.Context) (api.Counters, error) {
-	p := api.PortCounters{Name: "endpoint/\xff\n\"", Rx: api.Counter{Packets: 1}, Refused: map[string]uint64{"mac": 2, "\xfe": 1, "?": 3}}
+	p := api.PortCounters{Name: "endpoint/\xff\n\"", Rx: api.Counter{Packets: 1}, Settled: api.Counter{Packets: 7, Bytes: 70}, Refused: map[string]uint64{"mac": 2, "\xfe": 1, "?": 3}}
 	return api.Counters{Host: "h2", Ports: []api.PortCounters{p, p, {Name: strings.Repeat("x", 1<<20)}, {Name: strings.Repeat("x", 1<<20)}}}, nil
 }
 
@@ -59,6 +59,7 @@ func TestMetrics(t *testing.T) {
 		`weir_host_answered{host="h1"} 1`, `weir_host_answered{host="h2"} 1`, `weir_host_answered{host="h3"} 0`, `weir_host_ready{host="h3"} 0`,
 		`weir_port_received_packets_total{host="h1",port="endpoint/alice"} `, `weir_port_sent_bytes_total{host="h1",port="function/fw/in"} `, `weir_port_dropped_packets_total{host="h1",port="function/fw/out"} `,
 		`weir_port_refused_packets_total{host="h2",port="endpoint/?\n\"",reason="mac"} 2`,
+		`weir_port_settled_packets_total{host="h2",port="endpoint/?\n\""} 7`, `weir_port_settled_bytes_total{host="h2",port="endpoint/?\n\""} 70`,
 		`weir_function_healthy{function="fw",host="`, `weir_function_restarts_total{function="mon",host="`, `weir_policy_ready{policy="guests"} 0`, `weir_events_total{severity="error"} 0`,
 	} {
 		if !strings.Contains(text, want) {

@@ -36,6 +36,8 @@ func (a *Asker) Metrics(events func() map[api.Severity]uint64) prometheus.Collec
 		txBytes:      desc("port_sent_bytes_total", "Bytes that the switch sent at the port.", "host", "port"),
 		dropped:      desc("port_dropped_packets_total", "Packets that were dropped at the port.", "host", "port"),
 		refused:      desc("port_refused_packets_total", "Packets that port security dropped, by reason. They are among the dropped ones.", "host", "port", "reason"),
+		settled:      desc("port_settled_packets_total", "Packets that did not enter the function at the port, since it had settled their flow.", "host", "port"),
+		settledBytes: desc("port_settled_bytes_total", "Bytes of these packets.", "host", "port"),
 		healthy:      desc("function_healthy", "Whether the function is started and forwards.", "function", "host"),
 		restarts:     desc("function_restarts_total", "How often the function was started again.", "function", "host"),
 		probe:        desc("function_probe_rtt_seconds", "Time of the last probe frame through the function.", "function", "host"),
@@ -51,6 +53,7 @@ type meters struct {
 
 	hostReady, hostAnswered                                  *prometheus.Desc
 	rxPackets, rxBytes, txPackets, txBytes, dropped, refused *prometheus.Desc
+	settled, settledBytes                                    *prometheus.Desc // of ports whose function settles flows
 	healthy, restarts, probe                                 *prometheus.Desc
 	policyReady, told                                        *prometheus.Desc
 
@@ -62,7 +65,7 @@ type meters struct {
 // Describe implements prometheus.Collector.
 func (m *meters) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		m.hostReady, m.hostAnswered, m.rxPackets, m.rxBytes, m.txPackets, m.txBytes, m.dropped, m.refused, m.healthy, m.restarts, m.probe, m.policyReady, m.told,
+		m.hostReady, m.hostAnswered, m.rxPackets, m.rxBytes, m.txPackets, m.txBytes, m.dropped, m.refused, m.settled, m.settledBytes, m.healthy, m.restarts, m.probe, m.policyReady, m.told,
 	} {
 		out <- d
 	}
@@ -115,6 +118,10 @@ func (m *meters) Collect(out chan<- prometheus.Metric) {
 			send(m.txPackets, prometheus.CounterValue, float64(p.Tx.Packets), h.Name, name)
 			send(m.txBytes, prometheus.CounterValue, float64(p.Tx.Bytes), h.Name, name)
 			send(m.dropped, prometheus.CounterValue, float64(p.Dropped.Packets), h.Name, name)
+			if p.Settles || p.Settled != (api.Counter{}) {
+				send(m.settled, prometheus.CounterValue, float64(p.Settled.Packets), h.Name, name)
+				send(m.settledBytes, prometheus.CounterValue, float64(p.Settled.Bytes), h.Name, name)
+			}
 			reasons := map[string]bool{}
 			for reason, n := range p.Refused {
 				if reason = label(reason); !reasons[reason] && len(reasons) < 32 {
