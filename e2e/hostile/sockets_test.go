@@ -41,7 +41,7 @@ type open struct {
 type expected map[string]string
 
 var (
-	ofAPI      = expected{`tcp 127\.0\.0\.1:7411`: "the API's TCP port"}
+	ofAPI      = expected{`tcp 127\.0\.0\.1:7411`: "the API's TCP port", `tcp 127\.0\.0\.1:7410`: "the web UI's port"}
 	ofManager  = expected{`unix RUN/api\.sock`: "the API's socket", `unix RUN/etcd/client`: "the store"}
 	ofHost     = expected{`unix RUN/functions/[a-z0-9]+/run/events\.sock`: "a function's events", `packet`: "frames"}
 	ofOVS      = expected{`unix RUN/ovs/.*`: "Open vSwitch"}
