@@ -34,11 +34,17 @@ func lines(n api.GraphNode) []string {
 	return out
 }
 
-// byHost groups nodes by where they are; "" is nowhere.
+// byHost groups nodes by where they are; "" is nowhere. Hosts and switches that nothing joins are left out: they are the groups.
 func byHost(g api.Graph) (groups map[string][]api.GraphNode, order []string) {
 	groups = map[string][]api.GraphNode{}
+	joined := map[string]bool{}
+	for _, e := range g.Edges {
+		joined[e.From], joined[e.To] = true, true
+	}
 	for _, n := range g.Nodes {
-		groups[n.On] = append(groups[n.On], n)
+		if joined[n.ID] || n.Kind != "host" && n.Kind != "switch" {
+			groups[n.On] = append(groups[n.On], n)
+		}
 	}
 	return groups, slices.Sorted(maps.Keys(groups))
 }
@@ -88,7 +94,7 @@ func Mermaid(g api.Graph) string {
 		fmt.Fprintf(&b, "  %s %s %s\n", ids[e.From], arrow, ids[e.To])
 	}
 	for _, n := range g.Nodes {
-		if !n.Ready {
+		if !n.Ready && slices.ContainsFunc(groups[n.On], func(x api.GraphNode) bool { return x.ID == n.ID }) {
 			fmt.Fprintf(&b, "  style %s stroke:#c92a2a,stroke-width:2px\n", ids[n.ID])
 		}
 	}
