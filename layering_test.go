@@ -38,7 +38,8 @@ var layers = map[string][]string{
 	"manager":   {"api", "container", "instance", "pki", "placement", "store"},
 	"agent":     {"api", "container", "cpuset", "datapath", "flow", "image", "instance", "netns", "openflow", "pki", "portkind", "router"},
 	"daemon":    {"agent", "pki", "placement", "api", "container", "datapath", "flow", "image", "instance", "manager", "netns", "router", "store"},
-	"cli":       {"api", "instance", "router"},
+	"notify":    {"api", "instance"},
+	"cli":       {"api", "instance", "notify", "router"},
 	"catalogue": {"image", "netns"},
 	"solo":      {"agent/capture", "agent/events", "agent/health", "agent/kernel", "agent/sandbox", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns"},
 	"e2e":       {"*"},
@@ -118,6 +119,7 @@ var testsOnly = map[string][]string{
 	"image":     {"netns"},
 	"router":    {"manager", "store", "netns", "ovsdb", "instance"}, // the controller against the real API and Open vSwitch
 	"lab":       {"manager", "store"},                               // its platform hosts speaks to the real API
+	"notify":    {"manager", "store"},
 	"cli":       {"container", "manager", "store"},                  // commands speak to the real API
 }
 

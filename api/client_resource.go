@@ -20,6 +20,7 @@ type ListOptions struct {
 	Kind     Kind     // events and operations: about objects of this kind
 	Object   string   // events and operations: about the object of this name
 	Severity Severity // events: at least this severe
+	Source   string   // events: that this one raised
 	Who      string   // audit records: of this one
 	Verb     string   // audit records: about this action
 }
@@ -35,6 +36,7 @@ func (o ListOptions) query() url.Values {
 	set("kind", string(o.Kind))
 	set("object", o.Object)
 	set("severity", string(o.Severity))
+	set("raised_by", o.Source)
 	set("who", o.Who)
 	set("verb", o.Verb)
 	if o.Limit > 0 {

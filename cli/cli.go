@@ -115,7 +115,7 @@ a packet. "weir up" starts it on this machine, "weir apply" tells it what you wa
 	a.GlobalFlags(root)
 	root.AddCommand(service.Commands(a.App, o.Hooks)...)
 	root.AddCommand(a.uiCommand(), a.exportCommand(), a.topCommand(), a.graphCommand(), a.tokenCommand(), a.switchCommand(), a.applyCommand(), a.getCommand(), a.describeCommand(), a.traceCommand(), a.deleteCommand(),
-		a.functionCommand(), a.hostCommand(), a.secretCommand(), a.eventsCommand(), a.captureCommand(), a.auditCommand(), a.backupCommand(), a.statusCommand(), images.Command(a.App, images.Options{Version: o.Version, Layouts: o.Layouts}), testbed.Command(a.App), lab.Command(a.App, lab.Options{Version: o.Version, Layouts: o.Layouts}), a.schemaCommand(),
+		a.functionCommand(), a.hostCommand(), a.secretCommand(), a.eventsCommand(), a.captureCommand(), a.notifyCommand(), a.auditCommand(), a.backupCommand(), a.statusCommand(), images.Command(a.App, images.Options{Version: o.Version, Layouts: o.Layouts}), testbed.Command(a.App), lab.Command(a.App, lab.Options{Version: o.Version, Layouts: o.Layouts}), a.schemaCommand(),
 		a.versionCommand(), a.completionCommand(), command.ExitCodesTopic(), command.EnvironmentTopic())
 	command.DescribeEnvironment(root)
 	return root

@@ -15,7 +15,7 @@ import (
 func (a *app) eventsCommand() *cobra.Command {
 	var follow bool
 	var o api.ListOptions
-	var about, severity string
+	var about, from, severity string
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show what happened, the newest last",
@@ -23,10 +23,11 @@ func (a *app) eventsCommand() *cobra.Command {
 "x5 over 90s".`,
 		Example: `  weir events
   weir events -f --severity warning
+  weir events -f --from ids --severity error
   weir events --object function/fw -o json`,
 		Args: command.NoArgs(),
 		RunE: a.Speaks(func(ctx context.Context, c *api.Client, _ []string) error {
-			if err := eventFilter(&o, about, severity); err != nil {
+			if err := eventFilter(&o, about, from, severity); err != nil {
 				return err
 			}
 			l, err := c.Events().List(ctx, o)
@@ -47,11 +48,20 @@ func (a *app) eventsCommand() *cobra.Command {
 	f.BoolVarP(&follow, "follow", "f", false, "go on with what happens, until Ctrl-C or the daemon stays away")
 	f.IntVar(&o.Limit, "limit", 100, "how many of the newest; 0 is all")
 	f.StringVar(&about, "object", "", "only about this object, as KIND/NAME, or about this KIND")
+	f.StringVar(&from, "from", "", "only what this one raised: a function, function/NAME, host/NAME, manager or router")
 	f.StringVar(&severity, "severity", "", "only this severe or more: info, warning, error")
 	return cmd
 }
 
-func eventFilter(o *api.ListOptions, about, severity string) error {
+func eventFilter(o *api.ListOptions, about, from, severity string) error {
+	switch kind, _, qualified := strings.Cut(from, "/"); {
+	case from == "", from == api.SourceManager, from == api.SourceRouter, qualified && (kind == string(api.KindHost) || kind == string(api.KindFunction)):
+		o.Source = from
+	case qualified:
+		return command.Usage("--from %q: want a function, function/NAME, host/NAME, manager or router", from)
+	default:
+		o.Source = api.SourceOf(api.KindFunction, from)
+	}
 	if severity != "" && !slices.Contains([]string{"info", "warning", "error"}, severity) {
 		return command.Usage("--severity %q: want info, warning or error", severity)
 	}

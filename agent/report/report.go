@@ -235,12 +235,31 @@ func (r *Reporter) told() {
 	}
 }
 
-// without leaves so many events out: the oldest of functions, then the oldest. What functions raise does not drive out what the agent does.
+// without leaves so many events out: the oldest of the function that has most of them, again and again, then the oldest. What functions raise does not drive out what
+// the agent does, nor what another function raised.
 func without(events []api.Event, over int) []api.Event {
+	has, out := map[string]int{}, map[string]int{}
+	for _, e := range events {
+		if e.Source != "" {
+			has[e.Source]++
+		}
+	}
+	for ; over > 0 && len(has) > 0; over-- {
+		most := ""
+		for source, n := range has {
+			if most == "" || n > has[most] || n == has[most] && source < most {
+				most = source
+			}
+		}
+		out[most]++
+		if has[most]--; has[most] == 0 {
+			delete(has, most)
+		}
+	}
 	kept := make([]api.Event, 0, len(events))
 	for _, e := range events {
-		if over > 0 && e.Source != "" {
-			over--
+		if out[e.Source] > 0 {
+			out[e.Source]--
 			continue
 		}
 		kept = append(kept, e)

@@ -20,16 +20,22 @@ const (
 	eventRefill = 50 * time.Millisecond // one more event per
 	maxRates    = 8_192
 	dropAgain   = time.Minute // what is dropped is told once in this time
+	// Each function has a little for itself, whatever the others of its host raise: so many at once, then one each ownRefill.
+	ownBurst  = 20
+	ownRefill = 10 * time.Second
+	ownAsked  = 50 // of one report are looked up, at most: a host chooses the names
 )
 
 type rateKey struct {
 	host      string
 	functions bool // of the host, together
+	function  string
 }
 
 // eventRates are the rates of hosts and of the functions of hosts.
 type eventRates struct {
 	bounded.Rates[rateKey]
+	own     bounded.Rates[rateKey]
 	mu      sync.Mutex
 	dropped map[rateKey]drops // at most maxRates
 }
@@ -41,19 +47,30 @@ type drops struct {
 }
 
 // admit gives the events that a host's report may have, the first ones, and what is to be told of the others. The agent in this process is not bounded,
-// what its functions raise is.
-func (r *eventRates) admit(host string, remote bool, events []api.Event, now time.Time) (admitted, told []api.Event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// what its functions raise is; mine tells which these are.
+func (r *eventRates) admit(host string, remote bool, events []api.Event, mine func(function string) bool, now time.Time) (admitted, told []api.Event) {
+	over, asked := map[rateKey]int{}, 0
 	for _, e := range events {
-		key := rateKey{host, e.Source != ""}
-		if !remote && !key.functions || r.Take(key, now) {
+		key := rateKey{host: host, functions: e.Source != ""}
+		fits := !remote && !key.functions || r.Take(key, now)
+		if own := (rateKey{host, true, e.Object}); !fits && key.functions && asked < ownAsked && r.own.Wait(own, now) == 0 {
+			asked++
+			fits = mine(e.Object) && r.own.Take(own, now)
+		}
+		if fits {
 			admitted = append(admitted, e)
-		} else if d, known := r.dropped[key]; known || r.room(now) {
-			r.dropped[key] = drops{d.n + 1, d.told}
+		} else {
+			over[key]++
 		}
 	}
-	for _, key := range []rateKey{{host, false}, {host, true}} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, n := range over {
+		if d, known := r.dropped[key]; known || r.room(now) {
+			r.dropped[key] = drops{d.n + n, d.told}
+		}
+	}
+	for _, key := range []rateKey{{host: host}, {host: host, functions: true}} {
 		d := r.dropped[key]
 		if d.n == 0 || !d.told.IsZero() && now.Sub(d.told).Abs() < dropAgain {
 			continue

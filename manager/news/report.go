@@ -34,7 +34,7 @@ type Intake struct {
 // New makes an Intake.
 func New(o Options) *Intake {
 	return &Intake{Options: o, rates: eventRates{
-		Rates: bounded.Rates[rateKey]{Burst: eventBurst, Refill: eventRefill, Max: maxRates}, dropped: map[rateKey]drops{},
+		Rates: bounded.Rates[rateKey]{Burst: eventBurst, Refill: eventRefill, Max: maxRates}, own: bounded.Rates[rateKey]{Burst: ownBurst, Refill: ownRefill, Max: maxRates}, dropped: map[rateKey]drops{},
 	}}
 }
 
@@ -64,7 +64,7 @@ func (in *Intake) report(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	_, remote := web.AgentOf(r.Context())
-	events, dropped := in.rates.admit(req.Host, remote, req.Events, in.Now())
+	events, dropped := in.rates.admit(req.Host, remote, req.Events, func(function string) bool { return !remote || in.placedAt(r.Context(), req.Host, function) }, in.Now())
 	err := in.tell(r.Context(), len(req.Events), func(n *news) error {
 		n.reporter = req.Host
 		err := errors.Join(in.agentNews(r.Context(), n, req), n.hostEvents(r.Context(), req.Host, remote, events))
@@ -76,6 +76,12 @@ func (in *Intake) report(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// placedAt tells whether a function is a host's.
+func (in *Intake) placedAt(ctx context.Context, host, function string) bool {
+	o, err := store.Get[object.Object](ctx, in.Store, api.KindFunction, function)
+	return err == nil && o.At() == host
 }
 
 // tell gathers news and commits them; when someone else was faster, all over again. Then placements are looked at anew, if the news make that necessary.

@@ -54,7 +54,7 @@ func (rd *Reader) Routes() []web.Route {
 		query := []string{"name", "watch", "revision"}
 		switch n.Kind {
 		case api.KindEvent:
-			query = append(query, "kind", "object", "severity", "limit")
+			query = append(query, "kind", "object", "severity", "raised_by", "limit")
 		case api.KindOperation:
 			query = append(query, "kind", "object", "limit")
 		}
@@ -130,6 +130,7 @@ func (rd *Reader) list(n object.Noun, w http.ResponseWriter, r *http.Request) er
 type filter struct {
 	name, object string
 	who, verb    string
+	source       string
 	kind         api.Kind
 	severity     int
 	limit        int
@@ -140,7 +141,7 @@ func filterOf(r *http.Request) filter {
 	q := r.URL.Query()
 	limit, _ := strconv.Atoi(q.Get("limit"))
 	return filter{
-		name: q.Get("name"), object: q.Get("object"), who: q.Get("who"), verb: q.Get("verb"), kind: api.Kind(q.Get("kind")),
+		name: q.Get("name"), object: q.Get("object"), who: q.Get("who"), verb: q.Get("verb"), source: q.Get("raised_by"), kind: api.Kind(q.Get("kind")),
 		severity: rank(api.Severity(q.Get("severity"))), limit: limit,
 	}
 }
@@ -155,7 +156,7 @@ func (f filter) match(name string, value []byte) bool {
 	if f.name != "" && f.name != name {
 		return false
 	}
-	if f.object == "" && f.kind == "" && f.severity == 0 && f.who == "" && f.verb == "" {
+	if f.object == "" && f.kind == "" && f.severity == 0 && f.who == "" && f.verb == "" && f.source == "" {
 		return true
 	}
 	var v struct {
@@ -164,9 +165,10 @@ func (f filter) match(name string, value []byte) bool {
 		Severity api.Severity
 		Who      string
 		Verb     string
+		Source   string
 	}
 	if json.Unmarshal(value, &v) != nil {
 		return false
 	}
-	return (f.who == "" || f.who == v.Who) && (f.verb == "" || f.verb == v.Verb) && (f.object == "" || f.object == v.Object) && (f.kind == "" || f.kind == v.Kind) && rank(v.Severity) >= f.severity
+	return (f.who == "" || f.who == v.Who) && (f.verb == "" || f.verb == v.Verb) && (f.source == "" || f.source == v.Source) && (f.object == "" || f.object == v.Object) && (f.kind == "" || f.kind == v.Kind) && rank(v.Severity) >= f.severity
 }

@@ -269,6 +269,7 @@ func queryParameters() []*huma.Param {
 		{Name: "kinds", Description: "objects of these kinds, one each: function", Required: true, Schema: list},
 		{Name: "kind", Description: "only what is about objects of this kind"},
 		{Name: "object", Description: "only what is about the object of this name"},
+		{Name: "raised_by", Description: "events that this one raised: manager, router, host/NAME or function/NAME"},
 		{Name: "severity", Description: "at least this severe", Schema: &huma.Schema{Type: "string", Enum: []any{"info", "warning", "error"}}},
 		{Name: "limit", Description: "at most this many, the newest", Schema: number(1, math.MaxInt32)},
 		{Name: "who", Description: "only what this one did, as in \"token ci\""},

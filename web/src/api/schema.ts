@@ -4377,6 +4377,8 @@ export interface operations {
                 object?: string;
                 /** @description at least this severe */
                 severity?: "info" | "warning" | "error";
+                /** @description events that this one raised: manager, router, host/NAME or function/NAME */
+                raised_by?: string;
                 /** @description at most this many, the newest */
                 limit?: number;
             };
