@@ -301,7 +301,7 @@ function ways(c: CanvasRenderingContext2D, v: View, s: Scene, seen: Rect) {
 function leg(c: CanvasRenderingContext2D, v: View, s: Scene, l: Leg, back: boolean, both: boolean, t: number) {
   const a = rectOf(s.layout, l.from);
   const b = rectOf(s.layout, l.to);
-  if (!a || !b || a === b) return;
+  if (!a || !b || within(a, b) || within(b, a)) return; // a station at its own switch
   const colour = back ? s.colors.level.busy : s.colors.accent;
   // The reply's copies go the same short way as the request's: beside it.
   const w = wire(a, b, both ? (back ? 6 : -6) : 0);
@@ -328,7 +328,7 @@ function leg(c: CanvasRenderingContext2D, v: View, s: Scene, l: Leg, back: boole
 function figures(c: CanvasRenderingContext2D, v: View, s: Scene, l: Leg, back: boolean, both: boolean) {
   const a = rectOf(s.layout, l.from);
   const b = rectOf(s.layout, l.to);
-  if (!a || !b || a === b || !l.rate) return;
+  if (!a || !b || within(a, b) || within(b, a) || !l.rate) return;
   const colour = back ? s.colors.level.busy : s.colors.accent;
   const w = wire(a, b, both ? (back ? 6 : -6) : 0);
   const pps = `${count(Math.round(l.rate.pps))}/s`;
@@ -421,6 +421,7 @@ function arrow(c: CanvasRenderingContext2D, w: Wire, r: number, colour: string |
   c.restore();
 }
 
+const within = (a: Rect, b: Rect) => a.x >= b.x && a.y >= b.y && a.x + a.w <= b.x + b.w && a.y + a.h <= b.y + b.h;
 const middle = (r: Rect) => ({ x: r.x + r.w / 2, y: r.y + r.h / 2 });
 
 function hull(a: Rect, b: Rect): Rect {
@@ -441,13 +442,13 @@ function fit(c: CanvasRenderingContext2D, text: string, room: number): string {
 
 /** What is at a point of the world; head: in the corner of a box that folds it. */
 export function hit(s: Pick<Scene, "graph" | "layout">, x: number, y: number): { id: string; fold?: boolean } | undefined {
-  const within = (r: Rect) => x >= r.x && x <= r.x + r.w && y >= r.y && y <= r.y + r.h;
+  const at = (r: Rect) => x >= r.x && x <= r.x + r.w && y >= r.y && y <= r.y + r.h;
   for (const b of s.graph.boxes) {
     const r = s.layout.boxes.get(b.id)!;
-    if (!within(r)) continue;
+    if (!at(r)) continue;
     for (const i of b.items) {
-      const at = s.layout.items.get(i.id);
-      if (at && within(at)) return { id: i.id };
+      const chip = s.layout.items.get(i.id);
+      if (chip && at(chip)) return { id: i.id };
     }
     return { id: b.id, fold: b.items.length > 0 && y < r.y + s.layout.head && x > r.x + r.w - Math.max(36, s.layout.head) };
   }

@@ -114,6 +114,8 @@ describe("a policy's way", () => {
     expect(stopsOf(before, { hops: now, seconds: 1 })[0]!.rate!.pps).toBe(0);
   });
   it("leads over switches and tunnels", () => {
+    const far = ["endpoint/a", "s1:2", "s1:1", "s2:1", "s2:3", "h1:uplink/eth0", "function/f/in", "function/f/out", "h1:tunnel/h2", "endpoint/b"].map((port) => hop(port, 1, 1));
+    expect(legsOf(stopsOf(far)).map((l) => `${l.from} ${l.to}`)).toEqual(["endpoint/a switch/s1", "switch/s1 switch/s2", "switch/s2 function/f", "function/f endpoint/b"]);
     expect(["endpoint/a", "function/f/in", "s1:2", "h1:uplink/eth0", "h1:tunnel/h2", "any", "10.0.0.0/8", "2001:db8::1", "02:00:00:00:00:01"].map(nodeOf)).toEqual(["endpoint/a", "function/f", "switch/s1", "host/h1", "host/h1", undefined, undefined, undefined, undefined]);
   });
 });

@@ -78,13 +78,13 @@ export function stopsOf(hops: Hop[] | null | undefined, before?: { hops: Hop[] |
 
 const key = (h: Hop) => `${h.host ?? ""}:${h.port}`;
 
-/** The legs between different nodes. A copy leaves the way at a tap. */
+/** The legs between different nodes. A copy leaves the way at a tap. Hosts are passed by their uplinks and tunnels: what is on them is what counts. */
 export function legsOf(stops: Stop[]): Leg[] {
   const legs: Leg[] = [];
   let at: Stop | undefined;
   let before: Stop | undefined; // where copies are made: behind the function before the tap
   for (const s of stops) {
-    if (!s.node) continue;
+    if (!s.node || s.node.startsWith("host/")) continue;
     if (s.copy) {
       const from = before ?? at;
       if (from?.node) legs.push({ from: from.node, to: s.node, copy: true, rate: s.rate });
@@ -97,13 +97,15 @@ export function legsOf(stops: Stop[]): Leg[] {
   return legs;
 }
 
-/** What functions keep back, by node, in packets a second; and what switches drop at their ports. */
+/** What functions keep back, and what switches drop at their ports and those of endpoints, by node, in packets a second. Each port counts once. */
 export function lossesOf(stops: Stop[]): Map<string, number> {
   const out = new Map<string, number>();
   const into = new Map<string, Rate | undefined>();
+  const ports = new Set<string>();
   for (const s of stops) {
-    if (!s.node) continue;
-    if (s.drops) out.set(s.node, (out.get(s.node) ?? 0) + s.drops);
+    if (!s.node || s.node.startsWith("host/")) continue; // an uplink drops frames of all kinds
+    if (s.drops && !ports.has(s.port)) out.set(s.node, (out.get(s.node) ?? 0) + s.drops);
+    ports.add(s.port);
     if (!s.node.startsWith("function/") || s.copy) continue;
     if (!into.has(s.node)) into.set(s.node, s.rate);
     else {
