@@ -12,11 +12,11 @@ export function advice(kind: Exclude<Kind, "event">, name: string, r: Readiness)
       if (r.state === "not healthy" || r.state === "failed") return `Look at its logs: weir function logs ${name} --tail 20`;
       return r.level === "warn" ? "Look at its conditions." : "Wait, or look at its conditions and its host's events.";
     case "endpoint":
-      return r.state === "error" ? "Look whether its namespace or interface is there." : "Wait: its host makes the port.";
+      return r.state === "error" ? "Make what the message names; its host tries again by itself." : "Wait: its host makes the port.";
     case "chain":
       return "Look at its functions: a chain is ready when all of them are.";
     case "policy":
-      return r.state === "error" ? "Change the policy or what it contradicts." : "Look at its chain: a policy is in force when its functions work.";
+      return r.state === "error" ? "Mend what the message names, or change the policy." : "Look at its chain: a policy is in force when its functions work.";
     default:
       return "Look whether the switch runs and reaches the manager.";
   }

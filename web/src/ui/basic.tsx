@@ -121,7 +121,7 @@ export function Ago({ at, suffix = " ago" }: { at?: string; suffix?: string }) {
   const s = Math.max(0, Math.floor((t - d.getTime()) / 1000));
   return (
     <time dateTime={at} title={utc(d)} className="nowrap num">
-      {s < 2 ? "now" : duration(s * 1e9) + suffix}
+      {s < 2 ? "now" : (s < 90 ? `${s} s` : duration(s * 1e9)) + suffix}
     </time>
   );
 }
