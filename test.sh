@@ -14,8 +14,8 @@ drawn=$(go list -test -f '{{range .Deps}}{{if eq . "pgregory.net/rapid"}}{{$.Imp
 # second drives whole Weirs, which wait more than they work; it counts packets, and sends few: none of the first takes its processors, none of
 # the rest, which floods links or measures what the machine can do, fills the queues that all namespaces share. The rest runs one by one.
 together=$(go list ./store/... ./cli ./lab/kept ./lab/stats ./manager/... ./lab/report . ./api/... ./bpf ./container ./container/fake ./container/suite ./daemon ./e2e/rig ./e2e/summary \
-	./examples/... ./flow ./image ./instance ./lab/search ./lab/study ./lab/traffic ./openflow/... ./ovsdb/... ./pki ./placement ./router ./router/cases ./router/fabric/... ./e2e/vm)
-beside=$(go list ./e2e/fabric ./e2e/soak ./e2e/docs ./e2e/change ./e2e/badinput ./e2e/failure ./e2e/settle ./e2e/hostile ./e2e/join ./e2e/down ./e2e/survive ./e2e/unit ./e2e/ui ./container/oci ./container/native ./container/lxc ./container/nspawn ./container/rkt ./e2e/runtimes ./agent ./datapath/ebpf ./datapath/ovs \
+	./examples/... ./flow ./image ./instance ./lab/search ./lab/study ./lab/traffic ./notify ./openflow/... ./ovsdb/... ./pki ./placement ./router ./router/cases ./router/fabric/... ./e2e/vm)
+beside=$(go list ./solo ./cli/author ./e2e/fabric ./e2e/soak ./e2e/docs ./e2e/change ./e2e/badinput ./e2e/failure ./e2e/settle ./e2e/hostile ./e2e/join ./e2e/down ./e2e/survive ./e2e/unit ./e2e/ui ./container/oci ./container/native ./container/lxc ./container/nspawn ./container/rkt ./e2e/runtimes ./agent ./datapath/ebpf ./datapath/ovs \
 	./router/control ./catalogue/... ./netns ./testbed)
 alone=$(go list ./... | grep -vxF "$together"$'\n'"$beside")
 [ -n "$together" ] && [ -n "$beside" ] && [ -n "$alone" ] || { echo "test: go list found no packages" >&2; exit 1; }

@@ -85,7 +85,7 @@ func Try(ctx context.Context, o Options, c Case) (r Result, err error) {
 	if f.Image.Contract.Tap && (c.AtOut != nil || c.AtIn != nil || len(c.Out) > 0) {
 		return r, fmt.Errorf("%w: %s is a tap: it gets copies at its one port and hands nothing on", ErrCase, o.Image)
 	}
-	r = Result{Name: c.Name, Image: o.Image, Digest: f.Image.Digest, Runtime: f.Runtime, Differences: []Difference{}, Failures: []string{}, Notes: []string{}}
+	r = Result{Name: c.Name, Image: o.Image, Digest: f.Image.Digest, Runtime: f.Runtime, Differences: []Difference{}, Failures: []string{}, Notes: []string{}, Events: []Raised{}}
 	t := &trial{f: f, c: c}
 	if err := t.plug(); err != nil {
 		return r, err
