@@ -17,6 +17,7 @@ export interface Mistake {
 
 export const maxHops = 256;
 export const maxTaps = 4;
+const guesses = 5; // names that are looked for among all functions: it happens at each key
 const namePattern = /^[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?$/;
 
 export const isName = (s: string) => namePattern.test(s);
@@ -59,7 +60,7 @@ export function checkChain(text: string, chain: string, functions: string[], cha
   const known = new Set(functions);
   for (const h of hops) {
     const other = chainOf.get(h.name);
-    if (!known.has(h.name)) mistakes.push({ from: h.from, to: h.to, message: `there is no function ${h.name}${near(h.name, functions)}` });
+    if (!known.has(h.name)) mistakes.push({ from: h.from, to: h.to, message: `there is no function ${h.name}${mistakes.length < guesses ? near(h.name, functions) : ""}` });
     else if (other && other !== chain) mistakes.push({ from: h.from, to: h.to, message: `${h.name} is in chain ${other}: a function stands in one chain` });
   }
   return mistakes;

@@ -285,7 +285,7 @@ const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 /** The node that is nearest in a direction; the first one if none is selected. */
 function neighbour(l: Layout, from: string | undefined, dx: number, dy: number): string | undefined {
   const a = from ? rectOf(l, from) : undefined;
-  const all = [...l.items, ...[...l.boxes].filter(([id]) => ![...l.items.keys()].length || id !== from)];
+  const all = [...l.items, ...l.boxes];
   if (!a) return [...l.items.keys(), ...l.boxes.keys()][0];
   let best: string | undefined;
   let least = Infinity;

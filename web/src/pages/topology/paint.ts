@@ -334,7 +334,7 @@ function figures(c: CanvasRenderingContext2D, v: View, s: Scene, l: Leg, back: b
   const pps = `${count(Math.round(l.rate.pps))}/s`;
   const full = `${pps} · ${bits(l.rate.bps / 8).replace("bit/s", "b/s")}`;
   if (l.copy) {
-    if (!back) tag(c, v, `copy ${pps}`, mid(w).x, mid(w).y, colour, s.colors.panel); // the port counts both directions: once is enough
+    if (!back && (w.upright || Math.abs(w.x1 - w.x0) > 60)) tag(c, v, `copy ${pps}`, mid(w).x, mid(w).y, colour, s.colors.panel); // the port counts both directions: once is enough
     return;
   }
   const { x, y } = mid(w);

@@ -104,6 +104,10 @@ describe("a policy's way", () => {
     expect(Object.fromEntries(lossesOf(stops))).toEqual({ "function/fw": 1.5, "endpoint/b": 1 });
     expect(legsOf(stops).map((l) => [l.from, l.to, l.copy])).toEqual([["endpoint/a", "function/fw", false], ["function/fw", "function/mon", true], ["function/fw", "endpoint/b", false]]);
   });
+  it("takes a leg's rate from functions: endpoints have other traffic, too", () => {
+    const busy = now.map((h) => (h.port === "endpoint/b" ? hop("endpoint/b", 4, 700) : h));
+    expect(legsOf(stopsOf(busy, { hops: before, seconds: 2 })).map((l) => l.rate!.pps)).toEqual([5, 3.5, 3.5]);
+  });
   it("counts replies the other way round", () => {
     const back = [...now].reverse();
     expect(stopsOf(back).map((s) => [s.port, s.packets])).toEqual([["endpoint/b", 4], ["function/mon/tap", 7], ["function/fw/out", 4], ["function/fw/in", 4], ["endpoint/a", 4]]);

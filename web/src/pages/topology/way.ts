@@ -78,6 +78,12 @@ export function stopsOf(hops: Hop[] | null | undefined, before?: { hops: Hop[] |
 
 const key = (h: Hop) => `${h.host ?? ""}:${h.port}`;
 
+/** What a function's port says, where there is one: an endpoint's port has traffic of other policies, too. */
+function legRate(from: Stop, to: Stop): Rate | undefined {
+  const own = [to, from].find((s) => s.node!.startsWith("function/"));
+  return own?.rate ?? to.rate ?? from.rate;
+}
+
 /** The legs between different nodes. A copy leaves the way at a tap. Hosts are passed by their uplinks and tunnels: what is on them is what counts. */
 export function legsOf(stops: Stop[]): Leg[] {
   const legs: Leg[] = [];
@@ -90,7 +96,7 @@ export function legsOf(stops: Stop[]): Leg[] {
       if (from?.node) legs.push({ from: from.node, to: s.node, copy: true, rate: s.rate });
       continue;
     }
-    if (at?.node && at.node !== s.node) legs.push({ from: at.node, to: s.node, copy: false, rate: s.takes === "tx" ? (s.rate ?? at.rate) : (at.rate ?? s.rate) });
+    if (at?.node && at.node !== s.node) legs.push({ from: at.node, to: s.node, copy: false, rate: legRate(at, s) });
     at = s;
     before = s;
   }
