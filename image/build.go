@@ -36,7 +36,7 @@ func (r Recipe) Build(ctx context.Context, layoutDir string) (string, error) {
 		return "", fmt.Errorf("build image %s: %w", r.Name, err)
 	}
 	defer os.RemoveAll(work)
-	layers, err := r.baseLayers(ctx, work)
+	layers, err := r.baseLayers(ctx)
 	if err != nil {
 		return "", fmt.Errorf("build image %s: base: %w", r.Name, err)
 	}
@@ -61,9 +61,9 @@ func (r Recipe) Build(ctx context.Context, layoutDir string) (string, error) {
 	return digest.String(), nil
 }
 
-func (r Recipe) baseLayers(ctx context.Context, work string) ([]builtLayer, error) {
+func (r Recipe) baseLayers(ctx context.Context) ([]builtLayer, error) {
 	if r.Debian() {
-		return r.debianLayers(ctx, work)
+		return r.debianLayers(ctx)
 	}
 	b, err := baseLayer(ctx)
 	return []builtLayer{b}, err

@@ -9,11 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -73,8 +71,8 @@ func (c *buildCache) blobs() writable           { return writable(c.dir) }
 func (c *buildCache) blob(h v1.Hash) string     { return blobPath(c.dir, h) }
 func (c *buildCache) keyFile(key string) string { return filepath.Join(c.dir, "keys", key+".json") }
 
-// layer is the one of a key. If it is not there, or anew is wanted, make writes its archive, and it is kept.
-func (c *buildCache) layer(ctx context.Context, key, what string, anew bool, make func(to *os.File) error) (*cachedLayer, error) {
+// layer is the one of a key. If it is not there, or anew is wanted, make writes its archive, and it is kept. make has a directory to work in.
+func (c *buildCache) layer(ctx context.Context, key, what string, anew bool, make func(to *os.File, work string) error) (*cachedLayer, error) {
 	for _, d := range []string{"keys", filepath.Join("blobs", "sha256")} {
 		if err := os.MkdirAll(filepath.Join(c.dir, d), 0o755); err != nil {
 			return nil, fmt.Errorf("cache of builds: %w", err)
@@ -90,11 +88,14 @@ func (c *buildCache) layer(ctx context.Context, key, what string, anew bool, mak
 			return l, nil
 		}
 	}
-	l, err := c.add(key, what, make)
-	if err != nil {
+	if err := c.sweep(); err != nil { // what a killed build left
 		return nil, err
 	}
-	return l, c.bound(key)
+	l, err := c.add(key, what, make)
+	if err != nil {
+		return nil, errors.Join(err, c.sweep())
+	}
+	return l, errors.Join(c.sweep(), c.bound(key))
 }
 
 // find a layer whose blob is whole. It is marked as used now.
@@ -115,24 +116,38 @@ func (c *buildCache) find(key string) *cachedLayer {
 	return &cachedLayer{c.blob(r.Digest), r.Digest, r.DiffID, r.Size}
 }
 
+// halves is where a build works.
+func (c *buildCache) halves() string { return filepath.Join(c.dir, partialsDir) }
+
+func (c *buildCache) sweep() error {
+	if err := os.RemoveAll(c.halves()); err != nil {
+		return fmt.Errorf("cache of builds: %w", err)
+	}
+	return nil
+}
+
 // add compresses the archive that make writes.
-func (c *buildCache) add(key, what string, make func(to *os.File) error) (*cachedLayer, error) {
-	plain, err := os.CreateTemp(c.dir, ".archive-")
+func (c *buildCache) add(key, what string, make func(to *os.File, work string) error) (*cachedLayer, error) {
+	work := filepath.Join(c.halves(), "work")
+	if err := os.MkdirAll(work, 0o700); err != nil {
+		return nil, fmt.Errorf("cache of builds: %w", err)
+	}
+	plain, err := os.CreateTemp(c.halves(), "archive-")
 	if err != nil {
 		return nil, fmt.Errorf("cache of builds: %w", err)
 	}
-	defer func() { plain.Close(); os.Remove(plain.Name()) }()
-	if err := make(plain); err != nil {
+	defer plain.Close()
+	if err := make(plain, work); err != nil {
 		return nil, err
 	}
 	if _, err := plain.Seek(0, io.SeekStart); err != nil {
 		return nil, err
 	}
-	packed, err := os.CreateTemp(c.dir, ".layer-")
+	packed, err := os.CreateTemp(c.halves(), "layer-")
 	if err != nil {
 		return nil, fmt.Errorf("cache of builds: %w", err)
 	}
-	defer func() { packed.Close(); os.Remove(packed.Name()) }()
+	defer packed.Close()
 	in, out := sha256.New(), sha256.New()
 	z := gzip.NewWriter(io.MultiWriter(packed, out))
 	if _, err := io.Copy(io.MultiWriter(z, in), plain); err != nil {
@@ -161,7 +176,7 @@ func (c *buildCache) add(key, what string, make func(to *os.File) error) (*cache
 	return &cachedLayer{c.blob(r.Digest), r.Digest, r.DiffID, r.Size}, nil
 }
 
-// bound removes what is too much, blobs that no key names, and what a killed build left. The key that was just made stays, however large.
+// bound removes what is too much, and blobs that no key names. The key that was just made stays, however large.
 func (c *buildCache) bound(keep string) error {
 	type kept struct {
 		name string
@@ -200,15 +215,6 @@ func (c *buildCache) bound(keep string) error {
 	for _, f := range files {
 		if !used[f.Name()] {
 			err = errors.Join(err, os.Remove(filepath.Join(blobs, f.Name())))
-		}
-	}
-	top, terr := os.ReadDir(c.dir)
-	err = errors.Join(err, terr)
-	for _, f := range top {
-		if strings.HasPrefix(f.Name(), ".archive-") || strings.HasPrefix(f.Name(), ".layer-") {
-			if rerr := os.Remove(filepath.Join(c.dir, f.Name())); !errors.Is(rerr, fs.ErrNotExist) {
-				err = errors.Join(err, rerr)
-			}
 		}
 	}
 	if err != nil {

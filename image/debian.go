@@ -124,7 +124,7 @@ func said(err error) string {
 }
 
 // layers of the base and, above it, of the packages. Both come from the cache, if they are there: then nothing is fetched.
-func (r Recipe) debianLayers(ctx context.Context, work string) ([]builtLayer, error) {
+func (r Recipe) debianLayers(ctx context.Context) ([]builtLayer, error) {
 	d, err := findDebian(ctx, r.suite())
 	if err != nil {
 		return nil, err
@@ -134,14 +134,14 @@ func (r Recipe) debianLayers(ctx context.Context, work string) ([]builtLayer, er
 		return nil, err
 	}
 	c := &buildCache{dir, maxBuildCache}
-	base, err := d.layer(ctx, c, nil, nil, work, r)
+	base, err := d.layer(ctx, c, nil, nil, r)
 	if err != nil {
 		return nil, err
 	}
 	out := []builtLayer{{base, "weir image build debian " + d.suite}}
 	if len(r.Packages) > 0 {
 		packages := slices.Compact(slices.Sorted(slices.Values(r.Packages)))
-		own, err := d.layer(ctx, c, base, packages, work, r)
+		own, err := d.layer(ctx, c, base, packages, r)
 		if err != nil {
 			return nil, err
 		}
@@ -151,7 +151,7 @@ func (r Recipe) debianLayers(ctx context.Context, work string) ([]builtLayer, er
 }
 
 // layer of packages: what they add to the base.
-func (d debian) layer(ctx context.Context, c *buildCache, base *cachedLayer, packages []string, work string, r Recipe) (*cachedLayer, error) {
+func (d debian) layer(ctx context.Context, c *buildCache, base *cachedLayer, packages []string, r Recipe) (*cachedLayer, error) {
 	by := "debian " + d.suite
 	if len(packages) > 0 {
 		by += ": " + strings.Join(packages, " ")
@@ -169,12 +169,11 @@ func (d debian) layer(ctx context.Context, c *buildCache, base *cachedLayer, pac
 		return nil, err
 	}
 	sum := sha256.Sum256(raw)
-	l, err := c.layer(ctx, hex.EncodeToString(sum[:]), by, r.Anew, func(to *os.File) error {
+	l, err := c.layer(ctx, hex.EncodeToString(sum[:]), by, r.Anew, func(to *os.File, work string) error {
 		if r.Say != nil {
 			r.Say("fetching and installing " + by)
 		}
 		full := filepath.Join(work, "debian.tar")
-		defer os.Remove(full)
 		if err := d.install(ctx, packages, full, work); err != nil {
 			return err
 		}
@@ -204,6 +203,7 @@ func (d debian) install(ctx context.Context, packages []string, out, work string
 		argv = append([]string{"unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"}, argv...)
 	}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "TMPDIR="+work, "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", fmt.Sprintf("SOURCE_DATE_EPOCH=%d", debianEpoch))
 	cmd.WaitDelay = 10 * time.Second
 	text, err := cmd.CombinedOutput()
