@@ -63,6 +63,24 @@ func TestAWatchTellsEachChange(t *testing.T) {
 	}
 }
 
+// The first list of a watch is written as it is read: however large, it arrives whole, once.
+func TestAWatchOfALargeListIsWhole(t *testing.T) {
+	b := start(t, manager.Options{})
+	d := api.Document{Functions: map[string]api.FunctionSpec{}}
+	for i := range 200 { // 800 kB: several times what is held back
+		d.Functions[fmt.Sprintf("f%03d", i)] = api.FunctionSpec{Image: "wire", Env: map[string]string{"A": strings.Repeat("x", 4000)}}
+	}
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: d}))(t)
+	w := b.Functions().Watch(ctx(t), 0, api.ListOptions{})
+	if d := next(t, w); d.Type != api.DeltaReset || len(d.Items) != 200 {
+		t.Fatalf("first: %s of %d", d.Type, len(d.Items))
+	}
+	must(b.Functions().Put(ctx(t), "g", api.FunctionSpec{Image: "wire"}))(t)
+	if d := next(t, w); d.Type != api.DeltaPut || d.Object.Name != "g" {
+		t.Errorf("then: %s %s", d.Type, d.Object.Name)
+	}
+}
+
 func TestAWatchGoesOnAfterTheManagerWasAway(t *testing.T) {
 	s, dir := mem.New(), shortDir(t)
 	b := startIn(t, dir, manager.Options{Store: s})

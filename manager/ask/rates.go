@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,16 +13,19 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/manager/strict"
 	"weir.dev/weir/manager/web"
 	"weir.dev/weir/store"
 )
 
 // Readings of counters for rates.
 const (
-	ratesEvery   = time.Second
-	ratesTimeout = 800 * time.Millisecond // a host that takes longer has no rates this time
-	ratesAtOnce  = 64                     // hosts
-	ratesFresh   = 3 * time.Second        // an older reading is none of now
+	ratesEvery    = time.Second
+	ratesTimeout  = 800 * time.Millisecond // a host that takes longer has no rates this time
+	ratesAtOnce   = 64                     // hosts
+	maxRatedPorts = 2 * 4096               // of a host; with two instances of a function that is being changed
+	maxRatedRules = 2 * 32768              // of a host
+	ratesFresh    = 3 * time.Second        // an older reading is none of now
 )
 
 // reading is what a host's counters were at a time.
@@ -40,11 +44,31 @@ type sampler struct {
 	wanted int
 	stop   context.CancelFunc
 	next   chan struct{} // closed with the next rates
-	latest api.Rates
+	latest *sample
+}
+
+// sample is rates, and the event that has them, which is the same for all who follow.
+type sample struct {
+	rates api.Rates
+	event func() []byte
+}
+
+func newSample(r api.Rates) *sample {
+	return &sample{r, sync.OnceValue(func() []byte {
+		var b bytes.Buffer
+		b.WriteString("event: rates\ndata: ")
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false)
+		if e.Encode(r) != nil { // a number that JSON does not have: counters have none
+			return nil
+		}
+		b.WriteByte('\n')
+		return b.Bytes()
+	})}
 }
 
 // follow hands on rates until ctx ends or show returns false.
-func (s *sampler) follow(ctx context.Context, show func(api.Rates) bool) {
+func (s *sampler) follow(ctx context.Context, show func(*sample) bool) {
 	s.mu.Lock()
 	if s.wanted++; s.wanted == 1 {
 		run, stop := context.WithCancel(context.Background())
@@ -98,7 +122,7 @@ func (s *sampler) run(ctx context.Context) {
 		}
 		before = now
 		s.mu.Lock()
-		s.latest = r
+		s.latest = newSample(r)
 		close(s.next)
 		s.next = make(chan struct{})
 		s.mu.Unlock()
@@ -113,7 +137,7 @@ func ratesOf(before, now map[string]reading) api.Rates {
 		h := api.HostRates{Host: host}
 		switch {
 		case x.err != nil:
-			h.Message = x.err.Error()
+			h.Message = strict.Clip(x.err.Error(), strict.MaxText)
 		case !known || old.err != nil:
 			h.Message = "the first reading was just now"
 		default:
@@ -215,7 +239,13 @@ func (a *Asker) readAll(ctx context.Context) map[string]reading {
 			if err == nil {
 				c, err = n.Counters(ctx)
 			}
-			r := reading{counters: c, at: time.Now(), err: live(err)}
+			if err = live(err); err == nil && (len(c.Ports) > maxRatedPorts || len(c.Rules) > maxRatedRules) {
+				err = fmt.Errorf("it reports %d ports and %d rules, and rates are of at most %d and %d", len(c.Ports), len(c.Rules), maxRatedPorts, maxRatedRules)
+			}
+			r := reading{at: time.Now(), err: err}
+			if err == nil {
+				r.counters = c
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			out[h.Name] = r
@@ -249,7 +279,7 @@ func (a *Asker) rates(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	if q := r.URL.Query(); !q.Has("watch") || q.Get("watch") == "false" {
 		var out api.Rates
-		a.sampler.follow(ctx, func(r api.Rates) bool { out = r; return false })
+		a.sampler.follow(ctx, func(x *sample) bool { out = x.rates; return false })
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -262,16 +292,8 @@ func (a *Asker) rates(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	out := web.Flushing(w)
-	a.sampler.follow(ctx, func(r api.Rates) bool {
-		var b bytes.Buffer
-		b.WriteString("event: rates\ndata: ")
-		e := json.NewEncoder(&b)
-		e.SetEscapeHTML(false)
-		if e.Encode(r) != nil {
-			return false
-		}
-		b.WriteByte('\n')
-		_, err := out.Write(b.Bytes())
+	a.sampler.follow(ctx, func(x *sample) bool {
+		_, err := out.Write(x.event())
 		return err == nil // else the client is gone
 	})
 	return nil

@@ -3,6 +3,7 @@ package graph
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -31,6 +32,34 @@ const kindAddress api.Kind = "address"
 type builder struct {
 	nodes map[string]api.GraphNode
 	edges map[edgeKey]*api.GraphEdge
+	// What the policies of an edge match, in the order of the policies: many can share a chain.
+	matches map[edgeKey]*matches
+}
+
+// matches are different ones; the first few are shown.
+type matches struct {
+	seen  map[string]bool
+	shown []string
+}
+
+const maxMatches = 20
+
+func (m *matches) add(match string) {
+	if m.seen[match] {
+		return
+	}
+	m.seen[match] = true
+	if len(m.shown) < maxMatches {
+		m.shown = append(m.shown, match)
+	}
+}
+
+func (m *matches) String() string {
+	text := strings.Join(m.shown, ", ")
+	if more := len(m.seen) - len(m.shown); more > 0 {
+		text += fmt.Sprintf(", and %d more", more)
+	}
+	return text
 }
 
 type edgeKey struct {
@@ -40,7 +69,7 @@ type edgeKey struct {
 
 // Of gives the graph, sorted. What a policy names and does not exist is left out, and so is a policy without its chain.
 func Of(o Objects) api.Graph {
-	b := &builder{nodes: map[string]api.GraphNode{}, edges: map[edgeKey]*api.GraphEdge{}}
+	b := &builder{nodes: map[string]api.GraphNode{}, edges: map[edgeKey]*api.GraphEdge{}, matches: map[edgeKey]*matches{}}
 	b.objects(o)
 	chains := map[string]api.Chain{}
 	for _, c := range o.Chains {
@@ -50,6 +79,9 @@ func Of(o Objects) api.Graph {
 		if c, ok := chains[p.Spec.Chain]; ok {
 			b.policy(p, c)
 		}
+	}
+	for k, m := range b.matches {
+		b.edges[k].Detail = m.String()
 	}
 	b.underlay(o)
 	g := api.Graph{Nodes: []api.GraphNode{}, Edges: []api.GraphEdge{}}
@@ -157,9 +189,13 @@ func (b *builder) edge(p api.Policy, c api.Chain, from, to string, kind api.Edge
 	if p.Spec.Mode == api.ModeExhaustive {
 		match = cmp.Or(match, "all")
 	}
-	if match != "" && !slices.Contains(strings.Split(e.Detail, ", "), match) {
-		e.Detail = strings.TrimPrefix(e.Detail+", "+match, ", ")
+	if match == "" {
+		return
 	}
+	if b.matches[k] == nil {
+		b.matches[k] = &matches{seen: map[string]bool{}}
+	}
+	b.matches[k].add(match)
 }
 
 // underlay adds cables and tunnels. A cable that both its ends name is one edge.

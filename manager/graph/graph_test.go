@@ -1,6 +1,7 @@
 package graph_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -76,5 +77,23 @@ func TestOf(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// Thousands of policies may share a chain: what they match is shown in part, and costs no more than they are.
+func TestManyPoliciesOfOneChain(t *testing.T) {
+	o := graph.Objects{
+		Endpoints: []api.Endpoint{{Meta: meta("alice")}, {Meta: meta("bob")}},
+		Functions: []api.Function{{Meta: meta("fw")}},
+		Chains:    []api.Chain{{Meta: meta("web"), Spec: api.ChainSpec{Path: "fw"}}},
+	}
+	for i := range 20_000 {
+		o.Policies = append(o.Policies, api.Policy{Meta: meta(fmt.Sprint("p", i)), Spec: api.PolicySpec{From: "alice", To: "bob", Match: []string{fmt.Sprint("tcp/", i+1)}, Chain: "web"}})
+	}
+	want := "tcp/1, tcp/2, tcp/3, tcp/4, tcp/5, tcp/6, tcp/7, tcp/8, tcp/9, tcp/10, tcp/11, tcp/12, tcp/13, tcp/14, tcp/15, tcp/16, tcp/17, tcp/18, tcp/19, tcp/20, and 19980 more"
+	for _, e := range graph.Of(o).Edges {
+		if e.Detail != want || len(e.Policies) != len(o.Policies) {
+			t.Errorf("%s to %s: %d policies, %q", e.From, e.To, len(e.Policies), e.Detail)
+		}
 	}
 }

@@ -13,11 +13,19 @@ import (
 	"weir.dev/weir/store"
 )
 
+// maxGraphs bounds how many are made at a time.
+const maxGraphs = 4
+
 // graph answers with all objects as a graph.
 func (rd *Reader) graph(w http.ResponseWriter, r *http.Request) error {
+	release, err := rd.graphs.Take("graphs")
+	if err != nil {
+		return err
+	}
+	defer release()
 	var o graph.Objects
 	ctx := r.Context()
-	err := cmp.Or(
+	err = cmp.Or(
 		all(ctx, rd, api.KindEndpoint, &o.Endpoints), all(ctx, rd, api.KindFunction, &o.Functions), all(ctx, rd, api.KindChain, &o.Chains),
 		all(ctx, rd, api.KindPolicy, &o.Policies), all(ctx, rd, api.KindHost, &o.Hosts), all(ctx, rd, api.KindSwitch, &o.Switches),
 		all(ctx, rd, api.KindAssignment, &o.Assignments),

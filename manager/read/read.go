@@ -31,13 +31,14 @@ type Options struct {
 type Reader struct {
 	Options
 	watches, backups web.Slots
+	graphs           web.Slots
 	open             atomic.Int64 // watches, agents' included
 	views            views
 }
 
 // New makes a Reader.
 func New(o Options) *Reader {
-	return &Reader{Options: o, watches: make(web.Slots, maxWatches), backups: make(web.Slots, 1)}
+	return &Reader{Options: o, watches: make(web.Slots, maxWatches), backups: make(web.Slots, 1), graphs: make(web.Slots, maxGraphs)}
 }
 
 // Watches are how many watches are open.

@@ -21,6 +21,12 @@ import (
 // maxWatches bounds the watches, but agents'.
 const maxWatches = 1_000
 
+// Bytes of a watch in memory: of its first list, and while nothing happens.
+const (
+	maxBuffered = 256 << 10
+	maxKept     = 64 << 10
+)
+
 // wantsWatch tells a watch from a list: ?watch, ?watch=true or Accept: text/event-stream.
 func wantsWatch(r *http.Request) bool {
 	if q := r.URL.Query(); q.Has("watch") {
@@ -82,11 +88,18 @@ func (rd *Reader) stream(prefix string, nouns []object.Noun, w http.ResponseWrit
 	for _, n := range nouns {
 		s.views[n.Kind] = rd.viewOf(r.Context(), n)
 	}
+	fail := func(err error) error { // the answer may have begun
+		if !s.begun {
+			return err
+		}
+		s.end(err)
+		return nil
+	}
 	if after == 0 { // of several kinds the first list's revision counts: what the later lists have from after it comes again
 		for _, n := range nouns {
 			items, revision, err := rd.Store.List(ctx, store.Prefix(n.Kind), store.ListOptions{})
 			if err != nil {
-				return err
+				return fail(err)
 			}
 			after = cmp.Or(after, revision)
 			for _, i := range items {
@@ -95,15 +108,16 @@ func (rd *Reader) stream(prefix string, nouns []object.Noun, w http.ResponseWrit
 					i.Value = s.views[n.Kind](i.Key, value, i.Revision)
 					s.event("put", n.Kind, object.Wire(i))
 				}
+				if s.buf.Len() > maxBuffered && s.flush() != nil {
+					return nil // the client is gone
+				}
 			}
 		}
 	}
 	changes, err := rd.Store.Watch(ctx, prefix, after)
 	if err != nil {
-		return err
+		return fail(err)
 	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("Cache-Control", "no-store")
 	s.id(after)
 	if err := s.flush(); err != nil {
 		return nil // the client is gone
@@ -135,6 +149,7 @@ type stream struct {
 	tagged bool // each event says its object's kind
 	w      http.ResponseWriter
 	c      *http.ResponseController
+	begun  bool // the client has the header
 	buf    bytes.Buffer
 	views  map[api.Kind]view // of the kinds that are told
 }
@@ -152,13 +167,20 @@ func (s *stream) id(revision int64) { fmt.Fprintf(&s.buf, "id: %d\n\n", revision
 
 // flush writes within a bounded time: a client that does not read is dropped.
 func (s *stream) flush() error {
+	if !s.begun {
+		s.begun = true
+		s.w.Header().Set("Content-Type", "text/event-stream")
+		s.w.Header().Set("Cache-Control", "no-store")
+	}
 	if err := s.c.SetWriteDeadline(time.Now().Add(web.WriteTimeout)); err != nil {
 		return err
 	}
 	if _, err := s.w.Write(s.buf.Bytes()); err != nil {
 		return err
 	}
-	s.buf.Reset()
+	if s.buf.Reset(); s.buf.Cap() > maxKept { // a watch lives for hours, and there are many
+		s.buf = bytes.Buffer{}
+	}
 	return s.c.Flush()
 }
 
