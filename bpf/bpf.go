@@ -14,7 +14,7 @@ import (
 
 // Layout is to be increased when the meaning of a map changes although the sizes of its keys and values do not: the maps
 // of an older layout are then replaced, not reused.
-const Layout = 2
+const Layout = 3
 
 // Build identifies the committed programs.
 func Build() string {

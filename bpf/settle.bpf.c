@@ -27,10 +27,10 @@ static __always_inline int settle_at(void *flows, const struct function *f, cons
 		return 0; // not given, or long ago
 	was = e->state;
 	if (verdict == VERDICT_NONE) {
-		take_back(e, now);
+		take_back(e, 0);
 		return 1;
 	}
-	if (now < was >> 2)
+	if (now < was >> VERDICT_BITS)
 		return SETTLE_EARLY;
 	if (!(was & VERDICT_MASK))
 		e->since = now;

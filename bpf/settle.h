@@ -6,9 +6,11 @@
 enum keyed {
 	KEYED = 1,   // settle_works has the frame's key
 	UNKEYED = 2, // the frame has none
-	BEGINS = 4,  // it begins or ends a connection: the function is to see it
+	BEGINS = 4,  // it begins or ends a connection: the function is to see it. Beside UNKEYED: settle_works has the connection's key all the same
 	FRESH = 8,   // it begins one, or answers to that: SYN
 };
+
+#define MAX_KEY_TAGS 3 // in a frame, beside the one that was taken off
 
 #define FIN 1
 #define SYN 2
@@ -51,41 +53,55 @@ static __always_inline int key_upper(struct __sk_buff *skb, __u32 off, __u32 roo
 	return KEYED;
 }
 
-// key_of: frames of TCP, UDP and ICMP echo with at most one 802.1Q tag, without IP options, extension headers and fragments have a key.
-static __always_inline int key_of(struct __sk_buff *skb, struct settle_work *w)
+// key_odd does so for a frame whose headers are odd, part: it is the first of several fragments. Such a frame has no key, but may begin a connection. A
+// part may end before the flags: all are taken for beginnings.
+static __always_inline int key_odd(struct __sk_buff *skb, __u32 off, __u32 room, bool part, struct settle_key *k, __u8 *h)
+{
+	if (k->proto != IPPROTO_TCP)
+		return UNKEYED;
+	if (!part)
+		return UNKEYED | ((room < 20 ? UNKEYED : key_tcp(skb, off, k, h)) & (BEGINS | FRESH));
+	if (room < 4 || bpf_skb_load_bytes(skb, off, h, 4))
+		return UNKEYED;
+	k->src_port = h[0] << 8 | h[1];
+	k->dst_port = h[2] << 8 | h[3];
+	return UNKEYED | BEGINS | FRESH;
+}
+
+static __always_inline int key_ipv4(struct __sk_buff *skb, __u32 off, bool odd, struct settle_work *w)
 {
 	struct settle_key *k = &w->key;
-	__u32 off = ETH_HLEN, room;
 	__u8 *h = (__u8 *)w->head;
-	__u16 type;
+	__u32 room, length;
+	bool part;
 
-	__builtin_memset(k, 0, sizeof(*k));
-	k->vlan = VLAN_NONE;
-	if (bpf_skb_load_bytes(skb, 12, h, 6))
-		return UNKEYED; // a runt
-	type = h[0] << 8 | h[1];
-	if (skb->vlan_present) {
-		if (skb->vlan_proto != bpf_htons(ETH_P_8021Q))
-			return UNKEYED;
-		k->vlan = skb->vlan_tci & 0xfff;
-	} else if (type == ETH_P_8021Q) {
-		k->vlan = (h[2] << 8 | h[3]) & 0xfff;
-		type = h[4] << 8 | h[5];
-		off += 4;
-	}
-	if (type == ETH_P_IP) {
-		if (bpf_skb_load_bytes(skb, off, h, 20) || h[0] != 0x45 || (h[6] & 0xbf) | h[7])
-			return UNKEYED; // cut short; options; a fragment
-		k->family = SETTLE_V4;
-		k->proto = h[9];
-		k->src[0] = w->head[3];
-		k->dst[0] = w->head[4];
-		room = h[2] << 8 | h[3];
-		if (!room) // longer than the field can say: the kernel knows
-			room = skb->gso_size ? skb->len - off : 0;
-		return room < 20 || skb->len < off + room ? UNKEYED : key_upper(skb, off + 20, room - 20, k, h);
-	}
-	if (type != ETH_P_IPV6 || bpf_skb_load_bytes(skb, off, h, 40) || h[0] >> 4 != 6)
+	if (bpf_skb_load_bytes(skb, off, h, 20) || h[0] >> 4 != 4 || (h[6] & 0x1f) | h[7])
+		return UNKEYED; // cut short; a fragment, not the first
+	k->family = SETTLE_V4;
+	k->proto = h[9];
+	k->src[0] = w->head[3];
+	k->dst[0] = w->head[4];
+	length = (h[0] & 0xf) * 4;
+	room = h[2] << 8 | h[3];
+	if (!room) // longer than the field can say: the kernel knows
+		room = skb->gso_size ? skb->len - off : 0;
+	if (length < 20 || room < length || skb->len < off + room)
+		return UNKEYED;
+	part = h[6] & 0x20;
+	if (odd || part || length > 20 || h[6] & 0x80)
+		return key_odd(skb, off + length, room - length, part, k, h);
+	return key_upper(skb, off + 20, room - 20, k, h);
+}
+
+static __always_inline int key_ipv6(struct __sk_buff *skb, __u32 off, bool odd, struct settle_work *w)
+{
+	struct settle_key *k = &w->key;
+	__u8 *h = (__u8 *)w->head;
+	bool part = false;
+	__u32 room, length;
+	int i;
+
+	if (bpf_skb_load_bytes(skb, off, h, 40) || h[0] >> 4 != 6)
 		return UNKEYED;
 	k->family = SETTLE_V6;
 	k->proto = h[6];
@@ -94,7 +110,72 @@ static __always_inline int key_of(struct __sk_buff *skb, struct settle_work *w)
 	room = h[4] << 8 | h[5];
 	if (!room)
 		room = skb->gso_size ? skb->len - off - 40 : 0;
-	return skb->len < off + 40 + room ? UNKEYED : key_upper(skb, off + 40, room, k, h);
+	off += 40;
+	if (skb->len < off + room)
+		return UNKEYED;
+	for (i = 0; i < MAX_EXTENSIONS && is_extension(k->proto); i++) {
+		if (bpf_skb_load_bytes(skb, off, h, 4))
+			return UNKEYED; // cut short
+		length = k->proto == IPPROTO_FRAGMENT ? 8 : k->proto == IPPROTO_AH ? h[1] * 4 + 8 : h[1] * 8 + 8;
+		if (k->proto == IPPROTO_FRAGMENT) {
+			if (h[2] | (h[3] & 0xf8))
+				return UNKEYED; // a fragment, not the first
+			part |= h[3] & 1;
+		}
+		if (room < length)
+			return UNKEYED;
+		k->proto = h[0];
+		room -= length;
+		off += length;
+		odd = true;
+	}
+	return odd ? key_odd(skb, off, room, part, k, h) : key_upper(skb, off, room, k, h);
+}
+
+// key_tag takes a tag into the key: whether the frame can still have one. The id 0 gives a priority alone: who receives the frame takes it as one
+// without that tag, so it has the same key.
+static __always_inline bool key_tag(struct settle_key *k, __u16 type, __u16 id)
+{
+	if (!id)
+		return true;
+	if (type != ETH_P_8021Q || k->vlan != VLAN_NONE)
+		return false; // another network than any key can name
+	k->vlan = id;
+	return true;
+}
+
+// key_of: frames of TCP, UDP and ICMP echo with at most one 802.1Q tag, without IP options, extension headers and fragments have a key. Of others it is
+// told whether they begin a connection of some key.
+static __always_inline int key_of(struct __sk_buff *skb, struct settle_work *w)
+{
+	__u32 off = ETH_HLEN, tags = 0;
+	__u8 *h = (__u8 *)w->head;
+	bool odd = false;
+	__u16 type;
+	int i;
+
+	__builtin_memset(&w->key, 0, sizeof(w->key));
+	w->key.vlan = VLAN_NONE;
+	if (bpf_skb_load_bytes(skb, 12, h, 2))
+		return UNKEYED; // a runt
+	type = h[0] << 8 | h[1];
+	if (skb->vlan_present) { // the outermost tag was taken off by the device or the stack
+		if (!key_tag(&w->key, bpf_ntohs(skb->vlan_proto), skb->vlan_tci & 0xfff))
+			return UNKEYED;
+		odd = skb->vlan_proto != bpf_htons(ETH_P_8021Q);
+		tags = 1;
+	}
+	for (i = 0; i < MAX_KEY_TAGS && is_tag(type); i++) {
+		if (bpf_skb_load_bytes(skb, off, h, 4) || !key_tag(&w->key, type, (h[0] << 8 | h[1]) & 0xfff))
+			return UNKEYED;
+		odd |= tags || type != ETH_P_8021Q;
+		tags = 1;
+		type = h[2] << 8 | h[3];
+		off += 4;
+	}
+	if (type == ETH_P_IP)
+		return key_ipv4(skb, off, odd, w);
+	return type == ETH_P_IPV6 ? key_ipv6(skb, off, odd, w) : UNKEYED;
 }
 
 // revoke has both directions of a connection judged anew, at both ports.
@@ -149,18 +230,20 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
 		return keyed; // cannot be
 	if (!keyed)
 		keyed = key_of(skb, work);
-	if (keyed & UNKEYED)
+	if ((keyed & (UNKEYED | BEGINS)) == UNKEYED)
 		return keyed;
 	k->port = slot;
 	work->now = tick();
-	work->until = keyed & FRESH ? work->now + SETTLE_BAR : work->now;
+	work->until = keyed & FRESH ? work->now + SETTLE_BAR : 0;
 	if (keyed & BEGINS)
 		revoke(flows, work, slot);
+	if (keyed & UNKEYED)
+		return keyed;
 	e = bpf_map_lookup_elem(flows, k);
 	if (!e) {
 		if (keyed & BEGINS && !(keyed & FRESH))
 			return keyed; // it ends
-		work->fresh.state = work->until << 2;
+		work->fresh.state = work->until << VERDICT_BITS;
 		work->fresh.last = work->now;
 		work->fresh.generation = f->generation;
 		bpf_skb_load_bytes(skb, 0, work->fresh.macs, sizeof(work->fresh.macs));
@@ -179,6 +262,6 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
 	if (work->now - e->last > 256) // seldom, as other processors read it
 		e->last = work->now;
 	if (e->state & VERDICT_MASK && work->now - e->since > SETTLE_MOST)
-		take_back(e, work->now);
+		take_back(e, 0);
 	return keyed | (e->state & VERDICT_MASK) << 8;
 }

@@ -42,10 +42,12 @@ static __always_inline void turn(struct settle_key *k)
 	}
 }
 
-// take_back makes the function judge a flow anew. No verdict is taken until `until`.
+// take_back makes the function judge a flow anew. After a SYN no verdict is taken until `until`, otherwise 0. Another processor may do the same: what does
+// not bar leaves the bar alone, and of two bars of the same moment either will do. There are kernels that have no atomic operation for this.
 static __always_inline void take_back(struct given *e, __u64 until)
 {
-	__u64 barred = e->state >> 2;
-
-	e->state = (until > barred ? until : barred) << 2;
+	if (until > e->state >> VERDICT_BITS)
+		*(volatile __u64 *)&e->state = until << VERDICT_BITS;
+	else
+		*(volatile __u8 *)&e->state = VERDICT_NONE; // the low byte: bpfel
 }

@@ -181,7 +181,7 @@ struct function {
 
 struct settle_key {
 	__u16 port; // slot of the port where the frames enter the function
-	__u16 vlan; // id of the only tag, VLAN_NONE without one
+	__u16 vlan; // id of the only tag, VLAN_NONE without one and of the priority tag (id 0)
 	__u16 src_port; // of ICMP echo: the id
 	__u16 dst_port; // of ICMP echo: the type
 	__u8 family;
@@ -193,6 +193,8 @@ struct settle_key {
 
 enum verdict { VERDICT_NONE = 0, VERDICT_PASS = 1, VERDICT_DROP = 2, VERDICT_MASK = 3 };
 
+#define VERDICT_BITS 8 // a byte, so that it can be written by itself
+
 // Times of settled flows are in ticks of 2^20 ns, CLOCK_MONOTONIC.
 #define TICK_SHIFT 20
 #define SETTLE_IDLE 57220   // 60 s: a flow that is idle for so long is not known any more
@@ -201,7 +203,7 @@ enum verdict { VERDICT_NONE = 0, VERDICT_PASS = 1, VERDICT_DROP = 2, VERDICT_MAS
 
 // given is a flow that was given to a function, and what the function said of it.
 struct given {
-	__u64 state; // verdict, and above it the tick before which none is taken
+	__u64 state; // verdict, and above it (VERDICT_BITS) the tick before which none is taken
 	__u64 since; // the verdict
 	__u64 last;  // its last frame
 	__u32 generation;

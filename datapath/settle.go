@@ -55,7 +55,7 @@ type Flow struct {
 	Protocol uint8 // unix.IPPROTO_TCP, IPPROTO_UDP, IPPROTO_ICMP, IPPROTO_ICMPV6
 	// Src and Dst have the ports. Of ICMP echo both ports are the id; Src sends the requests.
 	Src, Dst netip.AddrPort
-	VLAN     uint16 // id of the tag; NoVLAN: none. A tag with id 0 is one.
+	VLAN     uint16 // id of the tag; NoVLAN: none. 0 is the same: a tag with id 0 gives a priority alone.
 }
 
 // NoVLAN is the VLAN of untagged frames.

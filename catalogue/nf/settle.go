@@ -181,7 +181,9 @@ func flowOf(b []byte) (f settled, ok bool) {
 		if b[12] != 0x81 || b[13] != 0 {
 			return f, false
 		}
-		f.vlan = int(p.Tags[0])
+		if p.Tags[0] != 0 { // 0 gives a priority alone
+			f.vlan = int(p.Tags[0])
+		}
 		at += tagLength
 	}
 	if p.Network != at || p.Transport-p.Network != header {

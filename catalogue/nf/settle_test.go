@@ -36,6 +36,7 @@ func TestFlowsOfFramesAreNamed(t *testing.T) {
 	}{
 		"TCP":         {tcpFrame("", ACK), "pass tcp 10.9.0.1:4000 10.9.0.2:80"},
 		"a VLAN":      {tcpFrame("\x81\x00\x60\x07", ACK), "pass tcp 10.9.0.1:4000 10.9.0.2:80 vlan 7"},
+		"a priority":  {tcpFrame("\x81\x00\x60\x00", ACK), "pass tcp 10.9.0.1:4000 10.9.0.2:80"},
 		"UDP":         {udp, "pass udp 10.9.0.1:4000 10.9.0.2:53"},
 		"a request":   {ping, "pass icmp fd57::1 fd57::2 id 9"},
 		"a reply":     {pong, "pass icmp fd57::2 fd57::1 id 9"},

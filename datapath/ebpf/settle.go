@@ -115,6 +115,9 @@ func request(fn *function, v datapath.Settlement) *bpf.SettleSettleRequest {
 	case protoICMPv6:
 		k.DstPort = icmp6Request
 	}
+	if f.VLAN == 0 {
+		k.Vlan = datapath.NoVLAN
+	}
 	r := &bpf.SettleSettleRequest{Key: k, Function: fn.Slot, Verdict: uint8(v.Verdict)}
 	if v.OneWay {
 		r.Oneway = 1

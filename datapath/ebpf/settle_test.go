@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"net/netip"
@@ -22,8 +23,8 @@ func (h *host) datagram(src, dst uint16) []byte {
 	return append(b, 0, 16, 0, 0, 'd', 'a', 't', 'a', 'g', 'r', 'a', 'm')
 }
 
-// entries of a function's table.
-func (h *host) entries(t *testing.T, name string) (n int) {
+// table of a function.
+func (h *host) table(t *testing.T, name string) *ebpf.Map {
 	t.Helper()
 	s := h.Switch.(*Switch)
 	var id ebpf.MapID
@@ -34,7 +35,14 @@ func (h *host) entries(t *testing.T, name string) (n int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer m.Close()
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+// entries of a function's table.
+func (h *host) entries(t *testing.T, name string) (n int) {
+	t.Helper()
+	m := h.table(t, name)
 	key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
 	for it := m.Iterate(); it.Next(&key, &value); {
 		n++
@@ -109,4 +117,63 @@ func TestAFloodOfFlowsIsBounded(t *testing.T) {
 		h.alice.Send(t, h.datagram(9, 3))
 		return settle(late, 9, 3) == nil
 	})
+}
+
+// Nothing that takes a verdict back at the same moment shortens the time after a SYN in which none is taken.
+func TestTheBarOfASYNStands(t *testing.T) {
+	h := newHost(t, Options{})
+	s := h.Switch.(*Switch)
+	fw := h.Inline(datapath.Function{Name: "fw", Settles: true})
+	h.Commit(
+		flow.Rule{Cookie: 1, Stage: flow.Egress, Match: flow.Match{OutPort: h.bob.Port}, Action: flow.Action{Op: flow.Output, Port: fw.Ports.In}},
+		flow.Rule{Cookie: 2, Match: flow.Match{InPort: fw.Ports.Out}, Action: flow.Action{Op: flow.Output, Port: h.bob.Port}})
+	f := datapath.Flow{Protocol: unix.IPPROTO_TCP, Src: netip.MustParseAddrPort("10.9.0.1:9"), Dst: netip.MustParseAddrPort("10.9.0.2:9"), VLAN: datapath.NoVLAN}
+	b := append(append([]byte{}, h.bob.MAC[:]...), h.alice.MAC[:]...)
+	b = append(b, 8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2, 0, 9, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 2, 0, 0, 0, 0, 0, 0)
+	h.alice.Send(t, b)
+	suite.Until(t, "the function sees the flow", func() bool { return fw.Sockets["in"].Count() > 0 })
+	over := make(chan error, 1)
+	ctx, stop := context.WithCancel(suite.Context(t))
+	defer stop()
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := s.SettleFlow(ctx, "fw", datapath.Settlement{Verdict: datapath.Judge, Flow: f}); err != nil && ctx.Err() == nil {
+				over <- err
+				return
+			}
+		}
+		over <- nil
+	}()
+	key, err := binary.Append(nil, binary.NativeEndian, request(s.ports.fns["fw"], datapath.Settlement{Flow: f}).Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary.NativeEndian.PutUint16(key, s.ports.fns["fw"].Ports[0].Slot)
+	const shift, bar = 20, 191 // bpf/weir.h: TICK_SHIFT, SETTLE_BAR
+	tick := func() uint64 {
+		var at unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &at); err != nil {
+			t.Fatal(err)
+		}
+		return uint64(at.Nano()) >> shift
+	}
+	flows := h.table(t, "fw")
+	for begun := tick(); tick()-begun < 2000; {
+		last := tick()
+		suite.Until(t, "the time goes on", func() bool { return tick() > last })
+		seen, now := fw.Sockets["in"].Count(), tick()
+		h.alice.Send(t, b)
+		suite.Until(t, "the function sees a SYN", func() bool { return fw.Sockets["in"].Count() > seen })
+		value, err := flows.LookupBytes(key)
+		if err != nil || value == nil {
+			t.Fatal(value, err)
+		}
+		if until := binary.NativeEndian.Uint64(value) >> 8; until < now+bar { // VERDICT_BITS
+			t.Fatalf("a SYN at %d bars verdicts until %d, want %d", now, until, now+bar)
+		}
+	}
+	stop()
+	if err := <-over; err != nil {
+		t.Error(err)
+	}
 }

@@ -50,7 +50,8 @@ static size_t settle_flow(char *line, size_t size, const char *verdict, const un
 	if (f[12] == 0x81 && f[13] == 0) {
 		if (n < 18)
 			return 0;
-		snprintf(vlan, sizeof(vlan), " vlan %d", (f[14] << 8 | f[15]) & 0xfff);
+		if ((f[14] << 8 | f[15]) & 0xfff) /* 0 gives a priority alone */
+			snprintf(vlan, sizeof(vlan), " vlan %d", (f[14] << 8 | f[15]) & 0xfff);
 		at = 18;
 	}
 	six = f[at - 2] == 0x86 && f[at - 1] == 0xdd;
