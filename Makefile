@@ -74,7 +74,7 @@ lint: setup ## gofmt, vet, staticcheck, layering
 	go tool staticcheck ./...
 	go test -count=1 -run TestLayering .
 
-generate: setup ## regenerate what is generated and committed (BPF objects, OpenAPI, docs)
+generate: setup $(if $(UI),web/node_modules/.installed) ## regenerate what is generated and committed (BPF objects, OpenAPI and its TypeScript client, docs)
 	go generate ./...
 
 clean: ## remove build results
