@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"weir.dev/weir/agent/capture"
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
+	"weir.dev/weir/datapath"
 	"weir.dev/weir/flow"
 )
 
@@ -53,7 +55,10 @@ func (a *Agent) Capture(ctx context.Context, kind api.Kind, name string, o api.C
 		if !ok || w.Spec.Interface == "" || o.Port != "" {
 			return nil, api.Refuse(http.StatusConflict, fmt.Sprintf("endpoint %s has no interface of this host, or a port was named", name))
 		}
-		at = capture.Place{Space: w.Spec.Netns, Link: w.Spec.Interface, Name: "endpoint/" + name}
+		var err error
+		if at, err = a.endpointPlace(ctx, name, w.Spec); err != nil {
+			return nil, err
+		}
 	default:
 		return nil, api.Refuse(http.StatusBadRequest, fmt.Sprintf("capture at a %s: want a function or an endpoint", kind))
 	}
@@ -69,6 +74,28 @@ func (a *Agent) Capture(ctx context.Context, kind api.Kind, name string, o api.C
 		return nil, err
 	}
 	return &capturing{r, sync.OnceFunc(func() { cancel(); a.captures.Add(-1) })}, nil
+}
+
+// endpointPlace is where an endpoint's frames are heard, if it is a port of the switch. What the spec names is none before the switch has taken it: an operator may have
+// named the host's loopback, or a namespace of others.
+func (a *Agent) endpointPlace(ctx context.Context, name string, s api.EndpointSpec) (capture.Place, error) {
+	object, link := "endpoint/"+name, a.endpointLink(name, s)
+	ports, err := a.Switch.Ports(ctx)
+	if err != nil {
+		return capture.Place{}, err
+	}
+	if !slices.ContainsFunc(ports, func(p datapath.PortStatus) bool { return p.Name == object && p.Link == link }) {
+		return capture.Place{}, api.Refuse(http.StatusConflict, fmt.Sprintf("endpoint %s is no port of host %s now, and only ports are captured: weir describe endpoint %s says why", name, a.Host, name))
+	}
+	at := capture.Place{Space: s.Netns, Link: s.Interface, Name: object}
+	if s.Netns != "" {
+		l, err := a.Kernel.Link("", link)
+		if err != nil {
+			return capture.Place{}, err
+		}
+		at.OtherEnd = &l
+	}
+	return at, nil
 }
 
 // capturing is a capture under way.

@@ -38,6 +38,7 @@ type desk struct {
 	runtime *runtimefake.Runtime
 	kernel  *kernelfake.Kernel
 	options agent.Options
+	agent   *agent.Agent
 	stop    func() // the agent
 }
 
@@ -101,7 +102,8 @@ func newDesk(t *testing.T, o switchfake.Options, change ...func(*desk)) *desk {
 func (d *desk) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- agent.New(d.options).Run(ctx) }()
+	d.agent = agent.New(d.options)
+	go func() { done <- d.agent.Run(ctx) }()
 	d.stop = func() {
 		cancel()
 		if err, ok := <-done; ok && err != nil {

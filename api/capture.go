@@ -20,6 +20,7 @@ const (
 	MaxCaptureSnaplen  = 256 << 10
 	MaxCaptureDuration = 24 * time.Hour
 	MaxCaptureBytes    = 64 << 30
+	MaxCaptureRate     = 50_000 // frames a second; what is beyond is dropped from the capture
 )
 
 // CaptureDefaults are in force where CaptureOptions has zero.

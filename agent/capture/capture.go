@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"runtime"
 	"time"
 
@@ -25,10 +26,10 @@ import (
 const (
 	buffer      = 16 << 20 // of the socket, bytes: frames wait there while the reader of the capture is slow
 	window      = 100 * time.Millisecond
-	windowMost  = 5_000   // frames in it
-	windowBytes = 4 << 20 // in it
-	pollFor     = 100     // ms
-	drainMost   = 500     // frames of one socket before the other is looked at
+	windowMost  = int(api.MaxCaptureRate * window / time.Second) // frames in it
+	windowBytes = 4 << 20                                        // in it
+	pollFor     = 100                                            // ms
+	drainMost   = 500                                            // frames of one socket before the other is looked at
 	statsEvery  = time.Second
 )
 
@@ -38,6 +39,8 @@ type Place struct {
 	// Opposite is another interface there, all of whose frames leave by Link without passing it: a program of the kernel's hands them on. "" none.
 	Opposite string
 	Name     string // in the capture
+	// OtherEnd is the host's end of the pair that Link has to be the other end of. nil: Link may be any.
+	OtherEnd *netns.Link
 }
 
 // Open begins to capture. It ends with ctx, when it is closed, by the options' bounds, or when the interface goes.
@@ -60,6 +63,9 @@ func Open(ctx context.Context, p Place, o api.CaptureOptions) (io.ReadCloser, er
 			l, err := at.Link(link)
 			if err != nil {
 				return err
+			}
+			if e := p.OtherEnd; e != nil && (l.PeerIndex != e.Index || e.PeerIndex != l.Index) {
+				return api.Refuse(http.StatusConflict, fmt.Sprintf("capture at %s: %s in %s is not the other end of the link %s that Weir made", p.Name, link, p.Space, e.Name))
 			}
 			fd, err := socket(l.Index, p.Opposite != "", filter)
 			if err != nil {

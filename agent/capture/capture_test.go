@@ -19,6 +19,13 @@ import (
 // wire is a pair of links between two namespaces, and a raw socket at its end "far".
 func wire(t *testing.T) (space string, send func([]byte)) {
 	t.Helper()
+	space, _, send = pair(t)
+	return space, send
+}
+
+// pair is wire, and the link "far".
+func pair(t *testing.T) (space string, other netns.Link, send func([]byte)) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("not root: this test makes network namespaces (sudo make test)")
 	}
@@ -43,7 +50,7 @@ func wire(t *testing.T) (space string, send func([]byte)) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(fd) })
-	return near, func(b []byte) {
+	return near, pair.Host, func(b []byte) {
 		if err := unix.Send(fd, b, 0); err != nil && !errors.Is(err, unix.ENOBUFS) {
 			t.Error(err)
 		}
@@ -125,5 +132,25 @@ func TestTheKernelChecksFilters(t *testing.T) {
 	}
 	if _, err := Open(t.Context(), Place{Space: space, Link: "nowhere"}, api.CaptureOptions{}); !errors.Is(err, netns.ErrNoLink) {
 		t.Error(err)
+	}
+}
+
+// What bears the right name is not yet the other end of our link.
+func TestTheOtherEndIsChecked(t *testing.T) {
+	space, far, _ := pair(t)
+	elsewhere := far
+	elsewhere.PeerIndex++
+	for _, x := range []struct {
+		link  string
+		other netns.Link
+		fine  bool
+	}{{"near", far, true}, {"lo", far, false}, {"near", netns.Link{Index: far.Index + 1}, false}, {"near", elsewhere, false}} {
+		r, err := Open(t.Context(), Place{Space: space, Link: x.link, OtherEnd: &x.other}, api.CaptureOptions{Bytes: 1, Snaplen: 100, Duration: time.Millisecond})
+		if (err == nil) != x.fine {
+			t.Errorf("%s, %+v: %v", x.link, x.other, err)
+		}
+		if err == nil {
+			r.Close()
+		}
 	}
 }
