@@ -60,7 +60,7 @@ out, when the token is deleted or rotated, and when the manager is restarted. Fr
 }
 
 // readPage is how long a browser has to read the page that leads to the UI.
-const readPage = 10 * time.Second
+var readPage = 10 * time.Second
 
 // browse opens a link in the desktop's browser. All users of a machine see the arguments of a process, so the link is in a file that only its user can read.
 func (a *app) browse(ctx context.Context, link api.SessionLink) error {
@@ -74,23 +74,45 @@ func (a *app) browse(ctx context.Context, link api.SessionLink) error {
 	if err := os.WriteFile(page, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("open the browser: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, "xdg-open", page)
+	// Its output goes to a file: a pipe would be waited for as long as the browser has it.
+	said, err := os.Create(filepath.Join(dir, "said"))
+	if err != nil {
+		return fmt.Errorf("open the browser: %w", err)
+	}
+	defer said.Close()
+	cmd := exec.Command("xdg-open", page) // without ctx: it may be the browser itself, which outlives this command
+	cmd.Stdout, cmd.Stderr = said, said
 	if uid, gid, ok := sudoUser(); ok { // the desktop is theirs, and a browser of root would be unwise
 		if err := errors.Join(os.Chown(page, uid, gid), os.Chown(dir, uid, gid)); err != nil {
 			return fmt.Errorf("open the browser: %w", err)
 		}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
 	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("open the browser: xdg-open: %w %s: open the link yourself (weir ui)", err, command.Printable(string(out)))
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("open the browser: %w: open the link yourself (weir ui)", err)
 	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
 	fmt.Fprintf(a.Stderr, "opening %s\n", link.Address)
-	select {
-	case <-time.After(readPage):
-	case <-ctx.Done():
+	for read := time.After(readPage); ; {
+		select {
+		case err := <-ended:
+			if err != nil {
+				out := make([]byte, maxSaid)
+				n, _ := said.ReadAt(out, 0) // what there is
+				return fmt.Errorf("open the browser: xdg-open: %w %s: open the link yourself (weir ui)", err, command.Printable(string(out[:n])))
+			}
+			ended = nil // the browser was there already, or is on its own
+		case <-read: // it is the browser, perhaps
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
 	}
-	return nil
 }
+
+// maxSaid bounds what is repeated of xdg-open's output.
+const maxSaid = 4 << 10
 
 // sudoUser is who became root by sudo.
 func sudoUser() (uid, gid int, ok bool) {
