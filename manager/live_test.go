@@ -157,3 +157,34 @@ func TestAFollowedLogBeginsAtOnce(t *testing.T) {
 	cancel()
 	logs.Close()
 }
+
+// endless is a host whose captures do not end by themselves.
+type endless struct {
+	node
+	within chan time.Duration
+}
+
+func (e *endless) Capture(ctx context.Context, _ api.Kind, _ string, _ api.CaptureOptions) (io.ReadCloser, error) {
+	until, _ := ctx.Deadline()
+	e.within <- time.Until(until)
+	return io.NopCloser(zeros{}), nil
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// The manager keeps to a capture's bounds where its host does not.
+func TestAHostCannotCaptureForEver(t *testing.T) {
+	host := &endless{within: make(chan time.Duration, 1)}
+	b := start(t, manager.Options{Node: func(string) ask.Node { return host }})
+	must(b.Apply(ctx(t), api.ApplyRequest{Document: demo()}))(t)
+	frames := must(b.Capture(ctx(t), api.KindFunction, "fw", api.CaptureOptions{Bytes: 10_000, Duration: time.Minute}))(t)
+	defer frames.Close()
+	if within := <-host.within; within <= 0 || within > 2*time.Minute {
+		t.Errorf("a capture of a minute may take %s", within)
+	}
+	if n := must(io.Copy(io.Discard, frames))(t); n < 10_000 || n > 2_000_000 {
+		t.Errorf("a capture of 10,000 bytes has %d", n)
+	}
+}

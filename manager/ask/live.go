@@ -337,12 +337,40 @@ func (a *Asker) capture(w http.ResponseWriter, r *http.Request, kind api.Kind, h
 	defer release()
 	ctx, cancel := web.StreamContext(r)
 	defer cancel()
+	// The host ends the capture. One that does not holds no place here for ever, and fills no disk.
+	ctx, stop := context.WithTimeout(ctx, o.Duration+captureGrace)
+	defer stop()
 	frames, err := n.Capture(ctx, kind, r.PathValue("name"), o)
 	if err != nil {
 		return live(err)
 	}
-	stream(ctx, w, r, api.CaptureType, frames)
+	stream(ctx, w, r, api.CaptureType, atMost{io.LimitReader(frames, mostOf(o)), frames})
 	return nil
+}
+
+// captureGrace is how much longer than asked a host may take for a capture: to begin it, and to send what it has.
+const captureGrace = 15 * time.Second
+
+// Most of what pcapng adds to frames: to each, and in each second of a capture for its statistics.
+const (
+	captureBlock  = 64
+	captureSecond = 1 << 10
+)
+
+// mostOf is how long the file of a capture can be. A frame may be cut to one byte, by a filter.
+func mostOf(o api.CaptureOptions) int64 {
+	seconds := int64(o.Duration/time.Second) + 2
+	frames := min(o.Bytes, seconds*api.MaxCaptureRate)
+	if o.Count > 0 {
+		frames = min(frames, int64(o.Count))
+	}
+	return o.Bytes + int64(o.Snaplen) + frames*captureBlock + seconds*captureSecond
+}
+
+// atMost is a stream that ends early.
+type atMost struct {
+	io.Reader
+	io.Closer
 }
 
 // exec runs a process in a function over an upgraded connection; see api.ExecProtocol.
