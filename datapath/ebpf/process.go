@@ -96,7 +96,16 @@ func (l *liveness) change(fn *function, change func(*bpf.SteerFunction)) error {
 			return fmt.Errorf("write function: %w", err)
 		}
 	}
-	if v.Pid == 0 || v.State == uint32(datapath.Down) || alive(int(v.Pid)) {
+	if v.Pid == 0 || v.State == uint32(datapath.Down) {
+		return nil
+	}
+	// The program takes the process out of the table when it has set Down: what was written above may have undone that.
+	var slot uint32
+	err := l.tables.maps.Processes.Lookup(v.Pid, &slot)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("read watched process %d: %w", v.Pid, err)
+	}
+	if err == nil && slot == uint32(fn.Slot) && alive(int(v.Pid)) {
 		return nil
 	}
 	v.State, v.Pid = uint32(datapath.Down), 0
