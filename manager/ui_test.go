@@ -101,7 +101,7 @@ func codeOf(t testing.TB, c *api.Client) string {
 	t.Helper()
 	link := must(c.SessionLink(ctx(t)))(t)
 	at, code, ok := strings.Cut(link.URL, "#")
-	if !ok || at != link.Address+"sign-in" || len(code) < 43 {
+	if !ok || !strings.HasPrefix(at, link.Address+"sign-in/") || len(at) < len(link.Address+"sign-in/")+22 || len(code) < 43 {
 		t.Fatalf("link %+v", link)
 	}
 	return code
@@ -144,6 +144,39 @@ func TestALinkOpensTheUIOnceWithTheRightsOfWhoMadeIt(t *testing.T) {
 	}
 	if resp, _ := s.ask(t, "GET", "/v1/session", cookie, "", nil); resp.StatusCode != http.StatusUnauthorized {
 		t.Errorf("after signing out: %d, want 401", resp.StatusCode)
+	}
+}
+
+// Another user of the machine may have served the UI's address while Weir was down.
+func TestWhatOthersServedHereGoes(t *testing.T) {
+	s := startSite(t, manager.Options{})
+	one, other := must(s.SessionLink(ctx(t)))(t), must(s.SessionLink(ctx(t)))(t)
+	at, _, _ := strings.Cut(one.URL, "#")
+	if again, _, _ := strings.Cut(other.URL, "#"); at == again {
+		t.Errorf("two links have the path %s", at)
+	}
+	resp, body := s.ask(t, "GET", "/"+strings.TrimPrefix(at, one.Address), "", "", nil)
+	if resp.StatusCode != 200 || !strings.Contains(string(body), "<html") || resp.Header.Get("Clear-Site-Data") != `"cache"` {
+		t.Errorf("the page of a link: %d %v %s", resp.StatusCode, resp.Header, body)
+	}
+	cookie, _ := s.signIn(t, api.SessionRequest{Code: codeOf(t, s.Client)})
+	for _, x := range []struct {
+		path, cookie string
+		clears       bool
+	}{{"/", "", true}, {"/", strings.SplitN(cookie, "=", 2)[0] + "=another", true}, {"/", cookie, false}, {"/sign-in/x", cookie, true}, {"/assets/a-1.js", "", false}} {
+		if resp, _ := s.ask(t, "GET", x.path, x.cookie, "", nil); (resp.Header.Get("Clear-Site-Data") != "") != x.clears {
+			t.Errorf("%+v: %v", x, resp.Header)
+		}
+	}
+	resp, _ = s.ask(t, "POST", "/v1/session", "", `{"token":"`+s.token+`"}`, nil)
+	if resp.StatusCode != 200 || resp.Header.Get("Clear-Site-Data") != `"cache"` {
+		t.Errorf("sign in by a token: %d %v", resp.StatusCode, resp.Header)
+	}
+	for _, path := range []string{"/worker.js", "/", "/assets/a-1.js", "/v1/functions", "/sign-in/x"} {
+		resp, body := s.ask(t, "GET", path, "", "", map[string]string{"Service-Worker": "script"})
+		if resp.StatusCode != 200 || !strings.Contains(string(body), "registration.unregister()") || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/javascript") || resp.Header.Get("Cache-Control") != "no-store" {
+			t.Errorf("a service worker from %s: %d %v %s", path, resp.StatusCode, resp.Header, body)
+		}
 	}
 }
 

@@ -10,10 +10,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,6 +24,7 @@ import (
 	"weir.dev/weir/api"
 	"weir.dev/weir/e2e/rig"
 	"weir.dev/weir/image"
+	"weir.dev/weir/netns"
 )
 
 // actions are what a scenario may ask of the test.
@@ -42,9 +46,13 @@ func tool(t *testing.T, names ...string) string {
 	return ""
 }
 
+var installing sync.Mutex // tests run at once
+
 // install what the scenarios need, if it is not there as the lock file says.
 func install(ctx context.Context, t *testing.T) {
 	t.Helper()
+	installing.Lock()
+	defer installing.Unlock()
 	versions := func(file string) map[string]string {
 		var lock struct {
 			Packages map[string]struct{ Version string }
@@ -295,6 +303,86 @@ func TestAPageOutlivesTheManager(t *testing.T) {
 		return nil, err
 	}
 	play(ctx, t, r, "lost", do)
+}
+
+// TestALinkAsksBeforeItReplacesASession: somebody may be made to open another's link.
+func TestALinkAsksBeforeItReplacesASession(t *testing.T) {
+	t.Parallel()
+	r, ctx := rig.ForTest(t, rig.Options{})
+	do := links(ctx, r)
+	do["viewer"] = func(question) (any, error) {
+		token, err := r.Weir(ctx, "token", "create", "look", "--role", "viewer")
+		if err != nil {
+			return nil, err
+		}
+		file := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+			return nil, err
+		}
+		var l api.SessionLink
+		out, err := r.Weir(ctx, "ui", "--url", "http://127.0.0.1:7411", "--token-file", file, "-o", "json")
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &l)
+		}
+		return l.URL, err
+	}
+	play(ctx, t, r, "links", do)
+}
+
+// TestASquatterIsForgotten: another user serves the UI's address while Weir is down.
+func TestASquatterIsForgotten(t *testing.T) {
+	t.Parallel()
+	r, ctx := rig.ForTest(t, rig.Options{})
+	var squatter *http.Server
+	do := links(ctx, r)
+	do["squat"] = func(question) (any, error) {
+		l, err := link(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		index, err := r.Run(ctx, "", "curl", "-sf", l.Address)
+		if err != nil {
+			return nil, err
+		}
+		_, script, _ := strings.Cut(index, `src="/assets/`)
+		script, _, _ = strings.Cut(script, `"`)
+		if err := r.Kill(syscall.SIGKILL); err != nil {
+			return nil, err
+		}
+		var at net.Listener
+		if err := netns.Do(r.Netns, func() (err error) {
+			at, err = net.Listen("tcp", strings.Trim(strings.TrimPrefix(l.Address, "http://"), "/"))
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		squatter = &http.Server{Handler: squat("/assets/" + script), ReadHeaderTimeout: time.Minute}
+		t.Cleanup(func() { squatter.Close() })
+		go func() { _ = squatter.Serve(at) }()
+		return l.Address, nil
+	}
+	do["leave"] = func(question) (any, error) { return nil, errors.Join(squatter.Close(), r.Up(ctx)) }
+	play(ctx, t, r, "squat", do)
+}
+
+// squat serves a page that installs a service worker and has the browser cache a script of the UI's.
+func squat(script string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+		w.Header().Set("Content-Type", "text/javascript")
+		switch r.URL.Path {
+		case "/worker.js":
+			fmt.Fprint(w, `addEventListener("install", () => skipWaiting());
+addEventListener("activate", (e) => e.waitUntil(clients.claim()));
+addEventListener("fetch", (e) => e.request.mode === "navigate" && e.respondWith(new Response("<p>squatted</p>", { headers: { "Content-Type": "text/html" } })));`)
+		case script:
+			fmt.Fprint(w, `document.body.textContent = "squatted script";`)
+		default:
+			w.Header().Set("Content-Type", "text/html")
+			fmt.Fprintf(w, `<p>squatted</p><script>navigator.serviceWorker.register("/worker.js").then(() => navigator.serviceWorker.ready).then(() => fetch(%q)).then((r) => r.text())
+.then(() => { document.body.textContent = "squatted, ready" });</script>`, script)
+		}
+	})
 }
 
 // TestMarkupIsText: a function is hostile, so is its image.

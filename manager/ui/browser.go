@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -88,3 +89,22 @@ func cookieOf(r *http.Request) (string, bool) {
 func setCookie(w http.ResponseWriter, r *http.Request, secret string, age int) {
 	http.SetCookie(w, &http.Cookie{Name: cookieName(r), Value: secret, Path: "/", MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode})
 }
+
+// lastWorker is a service worker that ends itself, and loads the pages anew that it has.
+const lastWorker = `addEventListener("install", () => skipWaiting());
+addEventListener("activate", (e) => e.waitUntil(registration.unregister().then(() => clients.matchAll({ type: "window" })).then((all) => Promise.all(all.map((c) => c.navigate(c.url))))));
+`
+
+// endWorker answers the request for a service worker's script. The UI has none: somebody else served it at this address while Weir was down, and it answers for Weir in the
+// browser until it gets a new script.
+func endWorker(w http.ResponseWriter) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Type", "text/javascript; charset=utf-8")
+	h.Set("Connection", "close")
+	_, _ = io.WriteString(w, lastWorker) // the client is gone, if that fails
+}
+
+// clearCache has the browser forget what it keeps of this address: others may have served it, under the names of our files, too. Cookies and settings stay.
+func clearCache(h http.Header) { h.Set("Clear-Site-Data", `"cache"`) }

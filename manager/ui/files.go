@@ -104,7 +104,7 @@ func (f *files) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(fileTimeout)) // not possible on every kind of connection
-	name := strings.TrimPrefix(path.Clean("/"+r.URL.Path), "/")
+	name := nameOf(r.URL.Path)
 	file, ok := f.all[name]
 	if !ok {
 		if strings.HasPrefix(name, assetsDir) { // of another version: a page would not do
@@ -132,6 +132,12 @@ func (f *files) serve(w http.ResponseWriter, r *http.Request) {
 	h.Set("ETag", `"`+tag+`"`)
 	http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(content))
 }
+
+// nameOf is the name that a file of a path would have.
+func nameOf(at string) string { return strings.TrimPrefix(path.Clean("/"+at), "/") }
+
+// has tells whether there is a file: all other paths are pages.
+func (f *files) has(at string) bool { return f.all[nameOf(at)] != nil }
 
 // servePage serves the one page of the UI, with a nonce of its own. The UI finds by the path what to show.
 func (f *files) servePage(w http.ResponseWriter, r *http.Request) {

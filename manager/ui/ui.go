@@ -100,8 +100,12 @@ func (u *UI) newLink(w http.ResponseWriter, r *http.Request) error {
 	}
 	now := u.Now()
 	code := u.links.add(now, entry{caller: c, expires: now.Add(codeLife)})
-	return web.Answer(w, http.StatusCreated, api.SessionLink{URL: address(at) + "sign-in#" + code, Address: address(at), Role: c.Role, Expires: now.Add(codeLife).UTC()})
+	return web.Answer(w, http.StatusCreated, api.SessionLink{URL: address(at) + signInPath + newSecret()[:22] + "#" + code, Address: address(at), Role: c.Role, Expires: now.Add(codeLife).UTC()})
 }
+
+// signInPath is where links lead, with 128 random bits behind it: what somebody else served at this address while Weir was down may be in the browser's cache for any path
+// that can be guessed.
+const signInPath = "sign-in/"
 
 // signIn exchanges a code or a token for a session.
 func (u *UI) signIn(w http.ResponseWriter, r *http.Request) error {
@@ -141,6 +145,7 @@ func (u *UI) signIn(w http.ResponseWriter, r *http.Request) error {
 		u.sessions.remove(digestOf(old))
 	}
 	setCookie(w, r, secret, int(sessionLife/time.Second))
+	clearCache(w.Header())
 	web.Note(r).Who = c.Who
 	return web.Answer(w, http.StatusOK, u.session(c, expires))
 }
@@ -232,7 +237,14 @@ func (u *UI) Handler(a http.Handler, refuse func(w http.ResponseWriter, r *http.
 			refuse(w, r, err)
 			return
 		}
+		if r.Header.Get("Service-Worker") != "" {
+			endWorker(w)
+			return
+		}
 		if !ofAPI(r.URL.Path) {
+			if !u.files.has(r.URL.Path) && !u.signedIn(r) {
+				clearCache(w.Header())
+			}
 			if !web.Shown(r) {
 				w.Header().Set("Connection", "close") // a stranger's connection ends soon
 			}
@@ -266,6 +278,12 @@ func (u *UI) Handler(a http.Handler, refuse func(w http.ResponseWriter, r *http.
 		defer context.AfterFunc(e.ctx, cancel)()
 		a.ServeHTTP(w, r.WithContext(ctx))
 	})
+}
+
+// signedIn tells whether a page is for a browser that has signed in, and so forgot what others had served here.
+func (u *UI) signedIn(r *http.Request) bool {
+	secret, ok := cookieOf(r)
+	return ok && !strings.HasPrefix(r.URL.Path, "/"+signInPath) && u.sessions.get(u.Now(), digestOf(secret)) != nil
 }
 
 // enter finds the session of a request. A cookie that is in the hands of another user of this machine is worth nothing: browsers send cookies of an address

@@ -7,12 +7,12 @@ import { onOtherTab, useSession } from "./api/session";
 import { Empty, Loading } from "./ui/basic";
 import { pages } from "./shell/pages";
 import { Shell } from "./shell/Shell";
-import { SignIn } from "./shell/SignIn";
+import { isSignIn, SignIn } from "./shell/SignIn";
 
 export function App() {
   const queries = useQueryClient();
   const { pathname, hash } = useLocation();
-  const byLink = pathname === "/sign-in" && hash.length > 1;
+  const byLink = isSignIn(pathname) && hash.length > 1;
   const session = useSession(!byLink);
   const was = useRef(false);
   useConnection(liveOf(queries));
@@ -33,7 +33,7 @@ export function App() {
           {pages.map((p) => (
             <Route key={p.path} path={p.path} element={<p.Element />} />
           ))}
-          <Route path="/sign-in" element={<Navigate to="/" replace />} />
+          <Route path="/sign-in/*" element={<Navigate to="/" replace />} />
           <Route path="*" element={<Empty page title="There is no such page">The address may be of another version of Weir.</Empty>} />
         </Routes>
       </Shell>

@@ -17,6 +17,9 @@ const queries = new QueryClient({ defaultOptions: { queries: { retry: false, ref
 const nonce = document.querySelector<HTMLMetaElement>("meta[property=csp-nonce]")?.nonce ?? "";
 setNonce(nonce); // dialogs stop the page behind them from scrolling, by a style element
 
+// The UI has no service worker: one that is here is somebody else's, who had this address while Weir was down.
+void navigator.serviceWorker?.getRegistrations().then((all) => all.forEach((r) => void r.unregister()));
+
 createRoot(document.getElementById("root")!).render(
   <StrictMode>
     <MantineProvider theme={theme} defaultColorScheme="auto" colorSchemeManager={localStorageColorSchemeManager({ key: "weir-scheme" })} getStyleNonce={() => nonce}>
