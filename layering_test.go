@@ -120,7 +120,7 @@ var testsOnly = map[string][]string{
 	"router":    {"manager", "store", "netns", "ovsdb", "instance"}, // the controller against the real API and Open vSwitch
 	"lab":       {"manager", "store"},                               // its platform hosts speaks to the real API
 	"notify":    {"manager", "store"},
-	"cli":       {"container", "manager", "store"},                  // commands speak to the real API
+	"cli":       {"container", "manager", "store"}, // commands speak to the real API
 }
 
 // TestLayering keeps the arrows of the architecture pointing one way.
