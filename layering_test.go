@@ -96,7 +96,7 @@ var layers = map[string][]string{
 	"manager/web":        {"api", "manager/bounded", "manager/history", "manager/keys", "manager/object", "manager/strict", "pki", "store"},
 	"manager/members":    {"api", "manager/bounded", "manager/history", "manager/object", "manager/strict", "manager/tx", "manager/web", "pki", "store"},
 	"manager/access":     {"api", "instance", "manager/bounded", "manager/history", "manager/keys", "manager/members", "manager/object", "manager/tx", "manager/web", "pki", "store"},
-	"manager/ui":         {"api", "manager/web"},
+	"manager/ui":         {"api", "instance", "manager/web"},
 	"manager/switchcert": {"api", "manager/history", "manager/keys", "manager/object", "manager/tx", "manager/web", "pki", "store"},
 	"manager/graph":      {"api"},
 	"manager/read":       {"manager/graph", "api", "manager/history", "manager/members", "manager/object", "manager/web", "store"},

@@ -78,7 +78,8 @@ func clear(ctx context.Context, i instance.Instance, d Drivers) error {
 
 // stateEntries are all names that Weir makes in a state directory; a directory given by --root may hold other people's files.
 var stateEntries = append([]string{"etcd", "images", "token", "token" + instance.FileNew, "agent.pem", "agent.pem" + instance.FileNew,
-	"inforce.json", "inforce.json" + instance.FileNew, "intent.json", "intent.json" + instance.FileNew, "probe.key", "probe.key" + instance.FileNew, "weir.log", "weir.log.1", "logs", instance.LockFile,
+	"inforce.json", "inforce.json" + instance.FileNew, "intent.json", "intent.json" + instance.FileNew, "probe.key", "probe.key" + instance.FileNew, "tunnel.key", "tunnel.key" + instance.FileNew,
+	"sessions.json", "sessions.json" + instance.FileNew, "weir.log", "weir.log.1", "logs", instance.LockFile,
 	"audit.log", "audit.log.1", "audit.log.2", "audit.log.3", "audit.log.4", secretsKeyFile, secretsKeyFile + instance.FileNew,
 	restoringDir, replacedDir, snapshotDir}, slices.DeleteFunc(api.Runtimes(), func(name string) bool { return name == api.RuntimeOCI })...) // each runtime has a directory
 

@@ -173,7 +173,7 @@ func newManager(ctx context.Context, o UpOptions, key []byte, st *store.Etcd, h 
 	}
 	m, err := manager.New(manager.Options{
 		Store: st, ID: managerID(o.Instance), Where: o.where(), SecretKey: key, Version: o.Version, Log: o.Log, Host: own, AgentConfig: api.AgentConfig{Underlay: o.Underlay, TagFirst: flow.TagFirst, TagLast: flow.TagLast}, CertificateLife: o.CertificateLife,
-		UI: o.Site, Placement: o.Placement, Fabric: r, NoRouter: !r.wanted(), AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key), SecretsKey: o.secretsKey, Health: st.Writable,
+		UI: o.Site, SessionsFile: o.Instance.SessionsFile(), Placement: o.Placement, Fabric: r, NoRouter: !r.wanted(), AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key), SecretsKey: o.secretsKey, Health: st.Writable,
 		Validate: router.ValidateChange,
 		Trace:    router.Trace,
 		Admit:    a.admit,

@@ -56,6 +56,9 @@ func (i Instance) AuditFile() string { return filepath.Join(i.Root, "audit.log")
 // TokenFile holds the bearer token of the loopback TCP listener, mode 0600.
 func (i Instance) TokenFile() string { return filepath.Join(i.Root, "token") }
 
+// SessionsFile keeps the web UI's sessions over restarts, mode 0600.
+func (i Instance) SessionsFile() string { return filepath.Join(i.Root, "sessions.json") }
+
 // BPFFS is where the instance mounts its own bpffs (not under /sys: `ip netns exec` remounts that).
 func (i Instance) BPFFS() string { return filepath.Join(i.Run, "bpf") }
 

@@ -75,6 +75,8 @@ type Options struct {
 	SealKey func() ([]byte, error)
 	// UI has the files of the web UI (package web); nil: this manager has none.
 	UI fs.FS
+	// SessionsFile keeps sessions of the web UI over restarts; "": they end with this manager.
+	SessionsFile string
 	// ID tells this manager from others of the store; it stays the same over restarts. "" is one of its own.
 	ID      string
 	Version string
@@ -155,7 +157,7 @@ func New(o Options) (*Manager, error) {
 	m.Read = read.New(read.Options{Store: o.Store, Now: o.Now, Hosts: hosts, Audit: audit, Version: o.Version, SecretsKey: o.SecretsKey})
 	m.Ask = ask.New(ask.Options{Store: o.Store, Log: o.Log, Hosts: hosts, Intent: m.Intent, Lead: m.Leader, Node: o.Node, Fabric: o.Fabric, Trace: o.Trace})
 	m.Join = join.New(join.Options{Writer: writer, Host: o.Host, Hosts: hosts, Keys: ks, Intent: m.Intent, AgentConfig: o.AgentConfig, CertificateLife: o.CertificateLife})
-	site, err := ui.New(ui.Options{Files: o.UI, Tokens: tokens, Log: o.Log, Now: o.Now, Version: o.Version})
+	site, err := ui.New(ui.Options{Files: o.UI, Kept: o.SessionsFile, Tokens: tokens, Log: o.Log, Now: o.Now, Version: o.Version})
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -387,6 +388,143 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 	if resp, _ := s.ask(t, "GET", "/v1/session", first, "", nil); resp.StatusCode != 200 {
 		t.Errorf("another's: %d, want 200", resp.StatusCode)
+	}
+}
+
+// A daemon that was killed and started again, and what happened to sessions before and in between. Nothing is written at the end: the file is the same.
+func TestSessionsOutliveARestart(t *testing.T) {
+	dir, file := shortDir(t), filepath.Join(shortDir(t), "sessions.json")
+	var skew atomic.Int64
+	o := manager.Options{Store: mem.New(), SessionsFile: file, UI: page(), Now: func() time.Time { return time.Now().Add(time.Duration(skew.Load())) }}
+	s := &site{startIn(t, dir, o)}
+	cookies := map[string]string{}
+	signIn := func(name string, req api.SessionRequest) {
+		cookie, status := s.signIn(t, req)
+		if status != http.StatusOK {
+			t.Fatalf("%s: sign in: %d", name, status)
+		}
+		cookies[name] = cookie
+	}
+	tokens := map[string]api.Token{}
+	for _, name := range []string{"stays", "deleted", "rotated", "lapses", "anew"} {
+		ttl := "20h"
+		if name == "lapses" {
+			ttl = "1h"
+		}
+		tokens[name] = must(s.NewToken(ctx(t), api.TokenRequest{Name: name, Role: api.RoleViewer, TTL: ttl}))(t)
+		signIn("a token that "+name, api.SessionRequest{Token: tokens[name].Token})
+	}
+	signIn("root's link", api.SessionRequest{Code: codeOf(t, s.Client)})
+	signIn("the token file", api.SessionRequest{Token: s.token})
+	signIn("signed out", api.SessionRequest{Code: codeOf(t, s.Client)})
+	if resp, _ := s.ask(t, "DELETE", "/v1/session", cookies["signed out"], "", nil); resp.StatusCode != http.StatusNoContent {
+		t.Fatalf("sign out: %d", resp.StatusCode)
+	}
+	unused := codeOf(t, s.Client)
+
+	text := must(os.ReadFile(file))(t)
+	if info := must(os.Stat(file))(t); info.Mode() != 0o600 {
+		t.Errorf("mode %v, want 0600", info.Mode())
+	}
+	secrets := []string{unused, s.token}
+	for _, cookie := range cookies {
+		secrets = append(secrets, cookie[strings.Index(cookie, "=")+1:])
+	}
+	for _, token := range tokens {
+		secrets = append(secrets, token.Token[strings.LastIndex(token.Token, ".")+1:])
+	}
+	for _, secret := range secrets {
+		if len(secret) < 32 || bytes.Contains(text, []byte(secret)) {
+			t.Errorf("the file contains the secret %q", secret)
+		}
+	}
+
+	stopped := func() {
+		t.Helper()
+		before := must(os.ReadFile(file))(t)
+		s.stop()
+		if after := must(os.ReadFile(file))(t); !bytes.Equal(before, after) {
+			t.Error("the file is written when the manager ends: one that is killed does not")
+		}
+	}
+	restarted := func() {
+		t.Helper()
+		s = &site{startIn(t, dir, o)}
+		for name, cookie := range cookies { // the port is another here; in life it is the same
+			cookies[name] = "weir-session-" + s.ui[strings.LastIndex(s.ui, ":")+1:] + cookie[strings.Index(cookie, "="):]
+		}
+	}
+	status := func(name string) int {
+		resp, _ := s.ask(t, "GET", "/v1/functions", cookies[name], "", nil)
+		return resp.StatusCode
+	}
+	stopped()
+	// While this manager is down another one of the store changes tokens.
+	other := start(t, manager.Options{Store: o.Store})
+	for _, err := range []error{other.DeleteToken(ctx(t), "deleted"), other.DeleteToken(ctx(t), "anew")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(other.RotateToken(ctx(t), "rotated"))(t)
+	must(other.NewToken(ctx(t), api.TokenRequest{Name: "anew", Role: api.RoleAdmin}))(t)
+	other.stop()
+	skew.Store(int64(2 * time.Hour))
+	restarted()
+	for name, want := range map[string]int{
+		"a token that stays": 200, "root's link": 200, "the token file": 200,
+		"a token that deleted": 401, "a token that rotated": 401, "a token that lapses": 401, "a token that anew": 401, "signed out": 401,
+	} {
+		if got := status(name); got != want {
+			t.Errorf("%s: %d after the restart, want %d", name, got, want)
+		}
+	}
+	if _, status := s.signIn(t, api.SessionRequest{Code: unused}); status != http.StatusUnauthorized {
+		t.Errorf("a code of before: %d, want 401", status)
+	}
+	for name, want := range map[string]api.Role{"a token that stays": api.RoleViewer, "root's link": api.RoleAdmin} {
+		var who api.Session
+		if _, body := s.ask(t, "GET", "/v1/session", cookies[name], "", nil); json.Unmarshal(body, &who) != nil || who.Role != want || who.Expires.After(time.Now().Add(12*time.Hour+time.Minute)) {
+			t.Errorf("%s: %s", name, body)
+		}
+	}
+	if resp, _ := s.ask(t, "DELETE", "/v1/functions/f", cookies["a token that stays"], "", nil); resp.StatusCode != http.StatusForbidden {
+		t.Errorf("a viewer deletes: %d, want 403", resp.StatusCode)
+	}
+	// What has ended stays so, also when the token comes back from a backup.
+	for name := range tokens {
+		if bytes.Contains(must(os.ReadFile(file))(t), []byte(`"`+name+`"`)) != (name == "stays") {
+			t.Errorf("session of the token %s in the file: %s", name, must(os.ReadFile(file))(t))
+		}
+	}
+	// All sign out; and a session ends after its time.
+	skew.Store(int64(13 * time.Hour))
+	if got := status("a token that stays"); got != 401 {
+		t.Errorf("after 13 hours: %d, want 401", got)
+	}
+	signIn("last", api.SessionRequest{Code: codeOf(t, s.Client)})
+	if err := s.EndSessions(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	stopped()
+	restarted()
+	for name := range cookies {
+		if got := status(name); got != 401 {
+			t.Errorf("%s: %d after all were signed out, want 401", name, got)
+		}
+	}
+	// A damaged file is no reason not to start.
+	signIn("last", api.SessionRequest{Code: codeOf(t, s.Client)})
+	s.stop()
+	if err := os.WriteFile(file, text[:len(text)-10], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	o.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	restarted()
+	s.stop()
+	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) || !strings.Contains(log.String(), file) {
+		t.Errorf("a damaged file: %v; the log says %s", err, log.String())
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"log/slog"
 	"net/http"
 	"sync"
 	"time"
@@ -44,19 +45,34 @@ type entry struct {
 	end     context.CancelFunc
 }
 
-// vault keeps entries by the digests of their secrets, in memory.
+// vault keeps entries by the digests of their secrets: in memory and, if it has a path, in a file (kept.go).
 type vault struct {
-	mu   sync.Mutex
-	made uint64
-	all  map[digest]*entry
+	path string // "" none
+	log  *slog.Logger
+
+	mu      sync.Mutex
+	made    uint64
+	changes uint64
+	all     map[digest]*entry
+
+	saving  sync.Mutex // held over the writing of the file, before mu
+	saved   uint64     // changes that are in the file
+	failing bool       // the last writing failed
 }
 
-func newVault() *vault { return &vault{all: map[digest]*entry{}} }
+func newVault(path string, log *slog.Logger) *vault {
+	return &vault{path: path, log: log, all: map[digest]*entry{}}
+}
 
 // add keeps an entry and returns its secret.
 func (v *vault) add(now time.Time, e entry) string {
 	secret := newSecret()
-	e.ctx, e.end = context.WithCancel(context.Background())
+	v.insert(now, digestOf(secret), e)
+	_ = v.save()
+	return secret
+}
+
+func (v *vault) insert(now time.Time, d digest, e entry) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	count := map[string]int{}
@@ -79,17 +95,28 @@ func (v *vault) add(now time.Time, e entry) string {
 		}
 		v.dropOldest(most)
 	}
-	v.made++
-	e.made = v.made
-	v.all[digestOf(secret)] = &e
-	return secret
+	v.put(d, e)
 }
 
-func (v *vault) drop(d digest) {
-	if e := v.all[d]; e != nil {
-		e.end()
-		delete(v.all, d)
+// put keeps an entry; the caller has seen to the bounds.
+func (v *vault) put(d digest, e entry) {
+	v.made++
+	v.changes++
+	e.made = v.made
+	e.ctx, e.end = context.WithCancel(context.Background())
+	v.all[d] = &e
+}
+
+// drop tells whether there was one.
+func (v *vault) drop(d digest) bool {
+	e := v.all[d]
+	if e == nil {
+		return false
 	}
+	e.end()
+	delete(v.all, d)
+	v.changes++
+	return true
 }
 
 func (v *vault) dropOldest(who string) {
@@ -120,34 +147,41 @@ func (v *vault) get(now time.Time, d digest) *entry {
 // take is get, and nobody gets it again.
 func (v *vault) take(now time.Time, d digest) *entry {
 	v.mu.Lock()
-	defer v.mu.Unlock()
 	e := v.all[d]
 	v.drop(d)
+	v.mu.Unlock()
+	_ = v.save()
 	if e == nil || !now.Before(e.expires) {
 		return nil
 	}
 	return e
 }
 
-func (v *vault) remove(d digest) {
+// remove ends entries, and writes down what has changed before. If it returns an error they have ended in this process only.
+func (v *vault) remove(these ...digest) error {
 	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.drop(d)
+	for _, d := range these {
+		v.drop(d)
+	}
+	v.mu.Unlock()
+	return v.save()
 }
 
-// keep drops what does not stand any more.
-func (v *vault) keep(stands func(*entry) bool) {
+// keep ends what does not stand any more, as remove does.
+func (v *vault) keep(stands func(*entry) bool) error {
 	v.mu.Lock()
 	all := make(map[digest]*entry, len(v.all))
 	for d, e := range v.all {
 		all[d] = e
 	}
 	v.mu.Unlock()
+	var ended []digest
 	for d, e := range all {
 		if !stands(e) {
-			v.remove(d)
+			ended = append(ended, d)
 		}
 	}
+	return v.remove(ended...)
 }
 
 // errSignIn is told whoever brings no valid session, and not why.

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -24,7 +25,8 @@ type Tokens interface {
 
 // Options are what the UI needs.
 type Options struct {
-	Files   fs.FS // nil: there is no UI
+	Files   fs.FS  // nil: there is no UI
+	Kept    string // path of a file, of mode 0600, that keeps sessions over restarts; "" none
 	Tokens  Tokens
 	Log     *slog.Logger
 	Now     func() time.Time
@@ -44,7 +46,8 @@ type UI struct {
 
 // New makes a UI.
 func New(o Options) (*UI, error) {
-	u := &UI{Options: o, links: newVault(), sessions: newVault()}
+	u := &UI{Options: o, links: newVault("", o.Log), sessions: newVault(o.Kept, o.Log)}
+	u.sessions.load(o.Now())
 	var err error
 	if o.Files != nil {
 		u.files, err = newFiles(o.Files)
@@ -142,7 +145,7 @@ func (u *UI) signIn(w http.ResponseWriter, r *http.Request) error {
 	expires := now.Add(sessionLife)
 	secret := u.sessions.add(now, entry{caller: c, user: user, expires: expires})
 	if old, ok := cookieOf(r); ok { // that one would be left without a browser
-		u.sessions.remove(digestOf(old))
+		_ = u.sessions.remove(digestOf(old))
 	}
 	setCookie(w, r, secret, int(sessionLife/time.Second))
 	clearCache(w.Header())
@@ -176,15 +179,19 @@ func (u *UI) signOut(w http.ResponseWriter, r *http.Request) error {
 	if !ok || !web.CallerOf(r).Session {
 		return api.Refuse(http.StatusConflict, "this request is of no session of the web UI")
 	}
-	u.sessions.remove(digestOf(secret)) // ends its requests, but not this answer
 	setCookie(w, r, "", -1)
+	if err := u.sessions.remove(digestOf(secret)); err != nil { // ends its requests, but not this answer
+		return err
+	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
 func (u *UI) endAll(w http.ResponseWriter, _ *http.Request) error {
-	u.links.keep(func(*entry) bool { return false })
-	u.sessions.keep(func(*entry) bool { return false })
+	none := func(*entry) bool { return false }
+	if err := errors.Join(u.links.keep(none), u.sessions.keep(none)); err != nil {
+		return err
+	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
@@ -215,8 +222,8 @@ func (u *UI) check(ctx context.Context) {
 		// A store that is away ends no session; nothing can be done with one meanwhile.
 		return err == nil || web.ProblemOf(err).Status != http.StatusUnauthorized
 	}
-	u.links.keep(stands)
-	u.sessions.keep(stands)
+	_ = u.links.keep(stands)
+	_ = u.sessions.keep(stands) // a file that could not be written is tried again with the next check
 }
 
 type (
@@ -304,7 +311,7 @@ func (u *UI) enter(r *http.Request, user string) (*entry, error) {
 	role, err := u.Tokens.Stands(r.Context(), e.caller)
 	if err != nil {
 		if web.ProblemOf(err).Status == http.StatusUnauthorized {
-			u.sessions.remove(d)
+			_ = u.sessions.remove(d)
 		}
 		return nil, err
 	}

@@ -1,6 +1,6 @@
-// The manager hangs, then dies and starts again, while pages are open. They say so within seconds and go on by themselves; a session ends with the manager
-// that made it, so somebody signs in again, in another tab.
-import { ask, open, say, signedIn } from "../lib.mjs";
+// The manager hangs, then dies and starts again, while pages are open. They say so within seconds and go on by themselves, still signed in, and miss
+// nothing. Then everybody is signed out: somebody signs in again, in another tab, then in the page.
+import { ask, fail, open, say, signedIn } from "../lib.mjs";
 
 export default async function () {
   const page = await signedIn();
@@ -26,7 +26,29 @@ export default async function () {
   await open(page, "/functions?q=fw");
   const died = await timed("kill");
   if (!(await page.locator("tbody tr", { hasText: "fw" }).count())) throw new Error("what was known is not shown any more");
+  // It heals by itself: nobody signs in, nothing is loaded anew, and a change that was made before it was back is there.
+  const loaded = await page.evaluate(() => performance.timeOrigin);
+  const refused = (r) => r.status() === 401 && fail(`after the restart: ${r.request().method()} ${r.url()}: 401`);
+  page.on("response", refused);
+  const context = page.context();
+  await context.setOffline(true);
   await ask("start");
+  await ask("label", { function: "fw" }); // and w1 is as before again
+  await context.setOffline(false);
+  await banner.waitFor({ state: "detached" });
+  await page.locator(".live.on").waitFor();
+  await page.locator("tbody tr", { hasText: "fw" }).locator(".state.ok").waitFor();
+  for (const [name, then, before] of [["fw", "bypass", "drop"], ["w1", "drop", "bypass"]]) {
+    await open(page, `/functions/${name}`);
+    await page.locator("dd", { hasText: then }).waitFor();
+    if (await page.locator("dd", { hasText: before }).count()) throw new Error(`${name}: a change during the restart was missed`);
+  }
+  if ((await page.evaluate(() => performance.timeOrigin)) !== loaded) throw new Error("the page was loaded anew");
+  if (await page.getByText("Your session has ended").count()) throw new Error("the page asks to sign in");
+  page.off("response", refused);
+
+  await open(page, "/functions?q=fw");
+  await ask("sign out");
   await page.getByText("Your session has ended").waitFor();
   const tab = await page.context().newPage();
   await tab.goto(await ask("link"));
