@@ -24,18 +24,20 @@ struct {
 SEC("raw_tp/sched_process_exit") int process_exit(void *ctx)
 {
 	__u64 id = bpf_get_current_pid_tgid();
-	__u32 pid = id >> 32, *slot;
+	__u32 pid = id >> 32, *found, slot;
 	struct function *f;
 
 	if ((__u32)id != pid)
 		return 0; // a thread, not the group's leader
-	slot = bpf_map_lookup_elem(&processes, &pid);
-	if (!slot)
+	found = bpf_map_lookup_elem(&processes, &pid);
+	if (!found)
 		return 0; // not a function's
-	f = bpf_map_lookup_elem(&functions, slot);
+	slot = *found;
+	// First out of the table: whoever writes the function and then finds the process there knows that Down is still to come.
+	bpf_map_delete_elem(&processes, &pid);
+	f = bpf_map_lookup_elem(&functions, &slot);
 	if (f && f->pid == pid)
 		f->state = FUNCTION_DOWN;
-	bpf_map_delete_elem(&processes, &pid);
 	return 0;
 }
 

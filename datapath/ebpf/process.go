@@ -99,7 +99,7 @@ func (l *liveness) change(fn *function, change func(*bpf.SteerFunction)) error {
 	if v.Pid == 0 || v.State == uint32(datapath.Down) {
 		return nil
 	}
-	// The program takes the process out of the table when it has set Down: what was written above may have undone that.
+	// The program takes the process out of the table before it sets Down. If it is out, what was written above may have undone that; else Down is still to come.
 	var slot uint32
 	err := l.tables.maps.Processes.Lookup(v.Pid, &slot)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
