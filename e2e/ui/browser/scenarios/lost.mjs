@@ -24,7 +24,11 @@ export default async function () {
   await page.locator("dd", { hasText: "bypass" }).waitFor();
 
   await open(page, "/functions?q=fw");
+  const log = await page.context().newPage(); // a log is followed beside
+  await log.goto(new URL("/functions/fw?tab=logs", page.url()).href);
+  await log.getByRole("log").getByText("rules in force").first().waitFor();
   const died = await timed("kill");
+  await log.getByRole("button", { name: "Follow again" }).waitFor();
   if (!(await page.locator("tbody tr", { hasText: "fw" }).count())) throw new Error("what was known is not shown any more");
   // It heals by itself: nobody signs in, nothing is loaded anew, and a change that was made before it was back is there.
   const loaded = await page.evaluate(() => performance.timeOrigin);
@@ -46,6 +50,9 @@ export default async function () {
   if ((await page.evaluate(() => performance.timeOrigin)) !== loaded) throw new Error("the page was loaded anew");
   if (await page.getByText("Your session has ended").count()) throw new Error("the page asks to sign in");
   page.off("response", refused);
+  await log.getByRole("button", { name: "Follow again" }).waitFor({ state: "detached" });
+  await log.getByRole("log").getByText("rules in force").first().waitFor();
+  await log.close();
 
   await open(page, "/functions?q=fw");
   await ask("sign out");

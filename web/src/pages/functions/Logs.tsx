@@ -1,8 +1,10 @@
 // What a function writes, as it comes, with search.
 import { Button, Checkbox, TextInput } from "@mantine/core";
 import { IconDownload, IconSearch } from "@tabler/icons-react";
+import { useQueryClient } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { fetchOK } from "../../api/client";
+import { liveOf, useConnection } from "../../api/live";
 import { useMay } from "../../api/session";
 import { Empty, Failure, SameAs } from "../../ui/basic";
 import { save } from "../../ui/export";
@@ -50,7 +52,13 @@ export default function Logs({ name, life }: { name: string; life: string }) {
   const [only, setOnly] = useState(false);
   const [follow, setFollow] = useState(true);
   const box = useRef<HTMLDivElement>(null);
+  const ended = useRef(false);
+  const { phase } = useConnection(liveOf(useQueryClient()));
 
+  // A manager that starts again ends the log, but not the function.
+  useEffect(() => {
+    if (phase === "live" && ended.current) setAgain((n) => n + 1);
+  }, [phase]);
   useEffect(() => {
     if (!may.ok) return;
     const stop = new AbortController();
@@ -71,6 +79,7 @@ export default function Logs({ name, life }: { name: string; life: string }) {
     setLines([]);
     setError(undefined);
     setState("open");
+    ended.current = false;
     void (async () => {
       try {
         const r = await fetchOK(`/v1/functions/${encodeURIComponent(name)}/logs?tail=${tail}&follow=true`, { signal: stop.signal });
@@ -82,9 +91,11 @@ export default function Logs({ name, life }: { name: string; life: string }) {
         }
         add(reader.end());
         setState("ended");
+        ended.current = true;
       } catch (e) {
         if (stop.signal.aborted) return;
         setState("ended");
+        ended.current = true;
         setError(e);
       }
     })();
