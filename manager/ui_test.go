@@ -164,7 +164,7 @@ func TestWhatOthersServedHereGoes(t *testing.T) {
 	for _, x := range []struct {
 		path, cookie string
 		clears       bool
-	}{{"/", "", true}, {"/", strings.SplitN(cookie, "=", 2)[0] + "=another", true}, {"/", cookie, false}, {"/sign-in/x", cookie, true}, {"/assets/a-1.js", "", false}} {
+	}{{"/", "", true}, {"/", strings.SplitN(cookie, "=", 2)[0] + "=another", true}, {"/", cookie, true}, {"/", cookie, false}, {"/sign-in/x", cookie, true}, {"/assets/a-1.js", "", false}} {
 		if resp, _ := s.ask(t, "GET", x.path, x.cookie, "", nil); (resp.Header.Get("Clear-Site-Data") != "") != x.clears {
 			t.Errorf("%+v: %v", x, resp.Header)
 		}

@@ -37,6 +37,7 @@ func newSecret() string {
 
 // entry is a link that was not followed yet, or a session.
 type entry struct {
+	clean   bool       // its browser has forgotten what others served here, since this process began
 	caller  web.Caller // for whom it stands
 	user    string     // of this machine, whose browser it is; "" of links
 	expires time.Time
@@ -142,6 +143,19 @@ func (v *vault) get(now time.Time, d digest) *entry {
 		return nil
 	}
 	return e
+}
+
+// clean tells whether the browser of a session has forgotten what others served here since this process began; whoever asks has it forget now.
+func (v *vault) clean(now time.Time, d digest) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	e := v.all[d]
+	if e == nil || !now.Before(e.expires) {
+		return false
+	}
+	was := e.clean
+	e.clean = true
+	return was
 }
 
 // take is get, and nobody gets it again.

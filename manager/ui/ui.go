@@ -249,7 +249,7 @@ func (u *UI) Handler(a http.Handler, refuse func(w http.ResponseWriter, r *http.
 			return
 		}
 		if !ofAPI(r.URL.Path) {
-			if !u.files.has(r.URL.Path) && !u.signedIn(r) {
+			if !u.files.has(r.URL.Path) && !u.clean(r) {
 				clearCache(w.Header())
 			}
 			if !web.Shown(r) {
@@ -287,10 +287,10 @@ func (u *UI) Handler(a http.Handler, refuse func(w http.ResponseWriter, r *http.
 	})
 }
 
-// signedIn tells whether a page is for a browser that has signed in, and so forgot what others had served here.
-func (u *UI) signedIn(r *http.Request) bool {
+// clean tells whether a page is for a browser that has forgotten what others served here. A session outlives this process, and others may have had the address meanwhile.
+func (u *UI) clean(r *http.Request) bool {
 	secret, ok := cookieOf(r)
-	return ok && !strings.HasPrefix(r.URL.Path, "/"+signInPath) && u.sessions.get(u.Now(), digestOf(secret)) != nil
+	return ok && !strings.HasPrefix(r.URL.Path, "/"+signInPath) && u.sessions.clean(u.Now(), digestOf(secret))
 }
 
 // enter finds the session of a request. A cookie that is in the hands of another user of this machine is worth nothing: browsers send cookies of an address
