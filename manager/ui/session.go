@@ -37,7 +37,6 @@ func newSecret() string {
 
 // entry is a link that was not followed yet, or a session.
 type entry struct {
-	clean   bool       // its browser has forgotten what others served here, since this process began
 	caller  web.Caller // for whom it stands
 	user    string     // of this machine, whose browser it is; "" of links
 	expires time.Time
@@ -48,8 +47,9 @@ type entry struct {
 
 // vault keeps entries by the digests of their secrets: in memory and, if it has a path, in a file (kept.go).
 type vault struct {
-	path string // "" none
-	log  *slog.Logger
+	cleaned map[digest]bool // sessions whose browser has forgotten what others served here, since this process began
+	path    string          // "" none
+	log     *slog.Logger
 
 	mu      sync.Mutex
 	made    uint64
@@ -116,6 +116,7 @@ func (v *vault) drop(d digest) bool {
 	}
 	e.end()
 	delete(v.all, d)
+	delete(v.cleaned, d)
 	v.changes++
 	return true
 }
@@ -153,8 +154,11 @@ func (v *vault) clean(now time.Time, d digest) bool {
 	if e == nil || !now.Before(e.expires) {
 		return false
 	}
-	was := e.clean
-	e.clean = true
+	was := v.cleaned[d]
+	if v.cleaned == nil {
+		v.cleaned = map[digest]bool{}
+	}
+	v.cleaned[d] = true
 	return was
 }
 
