@@ -24,8 +24,8 @@ func (a *app) uiCommand() *cobra.Command {
 		Use:   "ui",
 		Short: "Print a link that opens the web UI",
 		Long: `Print a link that opens the web UI (weir up --ui). The link works once, for five minutes, and signs the browser in with the rights of whoever
-runs this command: of root by the Unix socket, or of the token given with --token-file. The session ends after twelve hours, when you sign
-out, when the token is deleted or rotated, and when the manager is restarted. From another machine: ssh -L 7410:127.0.0.1:7410 HOST, then open the link.`,
+runs this command: of root by the Unix socket, or of the token given with --token-file. The session outlives a restart of the manager. It ends after twelve
+hours, when you sign out, and when the token is deleted, rotated or expires. From another machine: ssh -L 7410:127.0.0.1:7410 HOST, then open the link.`,
 		Example: `  weir ui
   weir ui --open
   weir ui --url http://127.0.0.1:7411 --token-file ci.token
