@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -160,6 +162,34 @@ func TestAnEndedSessionIsInNoFileThatCannotBeWritten(t *testing.T) {
 	}
 	if next, _ := open(path, now); len(next.all) != 1 || next.get(now, digestOf(stays)) == nil {
 		t.Errorf("%d sessions, want the one that stays", len(next.all))
+	}
+}
+
+// Each change is in the file when it returns, also among many.
+func TestManyAtOnceAreKept(t *testing.T) {
+	now := time.Now()
+	path := filepath.Join(t.TempDir(), "sessions.json")
+	v, _ := open(path, now)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			e := root(now)
+			e.caller.Who = strconv.Itoa(i)
+			for range 5 {
+				ends, stays := digestOf(v.add(now, e)), digestOf(v.add(now, e))
+				if err := v.remove(ends); err != nil {
+					t.Error(err)
+				}
+				next, said := open(path, now)
+				if next.all[stays] == nil || next.all[ends] != nil || said != "" {
+					t.Errorf("kept: %v, still there: %v; %s", next.all[stays] != nil, next.all[ends] != nil, said)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if next, _ := open(path, now); len(next.all) != 40 {
+		t.Errorf("%d sessions, want 40", len(next.all))
 	}
 }
 
