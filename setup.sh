@@ -6,7 +6,7 @@ set -euo pipefail
 need_go=1.26
 need_node=20 # builds the web UI, drives the browser in which pages are tested
 packages=(
-	runc nftables iproute2 busybox-static       # to run: OCI runtime, catalogue images
+	runc nftables iproute2 busybox-static gcc   # to run: OCI runtime, catalogue images
 	iperf3 iputils-ping curl procps ca-certificates # to demonstrate
 )
 [ "${FOR:-}" = demo ] || packages+=(

@@ -22,9 +22,9 @@ func (a *app) notifyCommand() *cobra.Command {
 		Long: `Hand events on to the targets of a file until it is interrupted: webhooks with signed requests, an Alertmanager, syslog. What a target does not take is tried again,
 after 1 s, 2 s, and so on up to a minute. How far each target is stands in --state, so that a restart loses nothing that the manager still has (10,000 events). What comes
 again and again is told every 5 minutes. It needs the role viewer; run it beside a manager, as a service of its own. docs/operate.md has the file.`,
-		Example: `  weir notify examples/notify.yaml
-  weir notify --check examples/notify.yaml
-  weir notify --url https://manager:7443 --token-file viewer.token notify.yaml`,
+		Example: `  weir notify examples/events/notify.yaml
+  weir notify --check examples/events/notify.yaml
+  weir notify --url http://127.0.0.1:7411 --token-file viewer.token notify.yaml`,
 		Args: command.WantArgs(1, 1, "a file of targets"),
 		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			config, err := notify.Load(args[0])

@@ -23,7 +23,8 @@ type Config struct {
 // Target is one that is told. Exactly one of Webhook, Alertmanager and Syslog says how.
 type Target struct {
 	Name         string       `yaml:"name"`
-	Webhook      string       `yaml:"webhook"`      // URL that gets a POST of the event as JSON
+	Webhook      string       `yaml:"webhook"`      // URL that gets a POST
+	Format       string       `yaml:"format"`       // of a webhook's body: "event", the event as JSON (default), or "text", {"text": "..."}, as chat services want it
 	Alertmanager string       `yaml:"alertmanager"` // URL of an Alertmanager
 	Syslog       string       `yaml:"syslog"`       // unix:///dev/log, udp://HOST:514 or tcp://HOST:514
 	SecretFile   string       `yaml:"secret_file"`  // of a webhook: its content signs each request
@@ -33,6 +34,12 @@ type Target struct {
 }
 
 var targetName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// Formats of a webhook's body.
+const (
+	formatEvent = "event"
+	formatText  = "text"
+)
 
 // maxTargets of a file, and bytes of a secret.
 const (
@@ -97,6 +104,10 @@ func (t Target) check() error {
 		return errors.New("want exactly one of webhook, alertmanager, syslog")
 	case t.SecretFile != "" && t.Webhook == "":
 		return errors.New("secret_file: only a webhook is signed")
+	case t.Format != "" && t.Webhook == "":
+		return errors.New("format: only a webhook has one")
+	case !slices.Contains([]string{"", formatEvent, formatText}, t.Format):
+		return fmt.Errorf("format %q: want %s or %s", t.Format, formatEvent, formatText)
 	case t.TokenFile != "" && t.Syslog != "":
 		return errors.New("token_file: syslog takes none")
 	case !slices.Contains([]api.Severity{"", api.Info, api.Warning, api.Error}, t.Severity):
@@ -129,7 +140,11 @@ func (t Target) sender() (sender, error) {
 	}
 	switch {
 	case t.Webhook != "":
-		return &webhook{url: t.Webhook, secret: secret, token: token, body: plain}, nil
+		body := plain
+		if t.Format == formatText {
+			body = text
+		}
+		return &webhook{url: t.Webhook, secret: secret, token: token, body: body}, nil
 	case t.Alertmanager != "":
 		return &webhook{url: strings.TrimSuffix(t.Alertmanager, "/") + "/api/v2/alerts", token: token, body: alert}, nil
 	}

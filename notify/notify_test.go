@@ -268,7 +268,7 @@ func TestAlerts(t *testing.T) {
 }
 
 func TestConfigsAreChecked(t *testing.T) {
-	if _, err := Load("../examples/notify.yaml"); err != nil {
+	if _, err := Load("../examples/events/notify.yaml"); err != nil {
 		t.Error(err)
 	}
 	for text, says := range map[string]string{
@@ -304,5 +304,32 @@ func TestErrorsShowNoSecrets(t *testing.T) {
 	err := w.send(t.Context(), api.Event{})
 	if err == nil || errors.Is(err, errPermanent) || strings.Contains(err.Error(), "t0psecret") {
 		t.Error(err)
+	}
+}
+
+// A chat service takes an object with a text.
+func TestTextForAChat(t *testing.T) {
+	var got map[string]string
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := json.NewDecoder(r.Body).Decode(&got); err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	}))
+	defer s.Close()
+	to, err := Target{Name: "chat", Webhook: s.URL, Format: formatText}.sender()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := api.Event{Severity: api.Warning, Reason: "Blocked", Kind: api.KindFunction, Object: "filter", Host: "h1", Message: "rule games: 10.0.0.1", Count: 3}
+	if err := to.send(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	if want := "WARNING Blocked function/filter on h1: rule games: 10.0.0.1 (3 times)"; got["text"] != want || len(got) != 1 {
+		t.Errorf("got %v, want the text %q", got, want)
+	}
+	for _, bad := range []Target{{Name: "x", Webhook: s.URL, Format: "slack"}, {Name: "x", Syslog: "udp://127.0.0.1:514", Format: formatText}} {
+		if err := bad.check(); err == nil || !strings.Contains(err.Error(), "format") {
+			t.Errorf("%+v: %v", bad, err)
+		}
 	}
 }

@@ -51,6 +51,22 @@ var client = &http.Client{Timeout: sendFor, CheckRedirect: func(*http.Request, [
 
 func plain(e api.Event) any { return e }
 
+// text is what chat services take: Slack and Mattermost as they are, Discord at an address that ends with /slack.
+func text(e api.Event) any {
+	words := []string{strings.ToUpper(string(e.Severity)), e.Reason}
+	if e.Object != "" {
+		words = append(words, string(e.Kind)+"/"+e.Object)
+	}
+	if e.Host != "" {
+		words = append(words, "on "+e.Host)
+	}
+	t := strings.Join(words, " ") + ": " + e.Message
+	if e.Count > 1 {
+		t += fmt.Sprintf(" (%d times)", e.Count)
+	}
+	return map[string]string{"text": t}
+}
+
 func (w *webhook) send(ctx context.Context, e api.Event) error {
 	body, err := json.Marshal(w.body(e))
 	if err != nil {

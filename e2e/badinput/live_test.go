@@ -59,8 +59,8 @@ func TestRefusedWhileTrafficFlows(t *testing.T) {
 		name, document string
 		say            []string
 	}{
-		{"missing image", "functions: {x: {image: nonesuch}}", []string{"<stdin>:1:24: functions.x.image", "image not found: there are firewall:1"}},
-		{"missing tag", "functions: {x: {image: 'firewall:9'}}", []string{"functions.x.image", "there are firewall:1"}},
+		{"missing image", "functions: {x: {image: nonesuch}}", []string{"<stdin>:1:24: functions.x.image", "image not found: there are ", "firewall:1, "}},
+		{"missing tag", "functions: {x: {image: 'firewall:9'}}", []string{"functions.x.image", "there are ", "firewall:1, "}},
 		{"config with an unknown key", "functions: {x: {image: firewall, config: {alow: [icmp]}}}", []string{"<stdin>:1:49: functions.x.config.alow: unknown key", "known are allow,"}},
 		{"config with a bad value", "functions: {x: {image: firewall, config: {allow: [icmp, http]}}}", []string{"<stdin>:1:57: functions.x.config.allow[1]", `is "http"`, "/PORT or /FIRST-LAST"}},
 		{"config with a port that there is not", "functions: {x: {image: firewall, config: {allow: [tcp/99999]}}}", []string{"functions.x.config.allow[0]", "from 1 to 65535"}},

@@ -52,7 +52,7 @@ func rest(ctx context.Context, t *testing.T, r *rig.Rig, before world) {
 		{"YAML", "PUT", "/v1/functions/w1", "spec: {}", []string{"Content-Type", "application/yaml"}, 415, []string{"want application/json"}},
 		{"too large", "POST", "/v1/apply", strings.Repeat(" ", 33<<20), json(), 413, []string{"larger than 32 MiB", "smaller parts"}},
 		{"unknown function in a chain", "PUT", "/v1/chains/web", `{"spec":{"path":"fw | w9"}}`, json(), 422, []string{"chains.web.path", `function \"w9\" is not there`, "nothing was changed"}},
-		{"image that is not there", "PATCH", "/v1/functions/w1", `{"spec":{"image":"nonesuch"}}`, json(), 422, []string{"functions.w1.image", "there are firewall:1"}},
+		{"image that is not there", "PATCH", "/v1/functions/w1", `{"spec":{"image":"nonesuch"}}`, json(), 422, []string{"functions.w1.image", "there are ", "firewall:1, "}},
 		{"interface that is not there", "PUT", "/v1/endpoints/x", `{"spec":{"interface":"nosuch0"}}`, json(), 422, []string{"endpoints.x.interface"}},
 		{"bad name", "PUT", "/v1/functions/Big_One", `{"spec":{"image":"wire"}}`, json(), 422, []string{"want 1 to 42 characters"}},
 		{"another name in the body", "PUT", "/v1/functions/w1", `{"name":"w2","spec":{"image":"wire"}}`, json(), 422, []string{"the path about"}},
