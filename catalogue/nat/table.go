@@ -45,13 +45,27 @@ type session struct {
 	seen  time.Time
 	heard [2]bool // by direction
 	ended [2]bool // by FIN
-	reset bool
+	reset reset
+	acks  bool   // the client has acknowledged something in this connection
+	acked uint32 // what it acknowledged last
+	fin   uint32 // what acknowledges the last FIN from out
 
 	unproven bool   // begun at out, where the sender's address may be forged: it has not acknowledged the client's SYN. UDP is never proven
-	first    uint32 // sequence number of that
+	first    uint32 // sequence number of the client's SYN
 	gone     bool
 	at       int // in the table's list
 }
+
+// reset says how sure it is that a reset has ended a connection.
+type reset int
+
+const (
+	none   reset = iota
+	likely       // its sequence number is in the window of 64 KiB behind what the client acknowledged
+	sure         // it comes from the client, or has exactly the sequence number that the client expects
+)
+
+const window = 1 << 16
 
 func (s *session) outer() outer {
 	return outer{s.inner.proto, s.inner.tags, s.pool, s.inner.remote}
@@ -73,7 +87,6 @@ type home struct {
 const (
 	maxSessions = 1 << 16
 	maxUnproven = 1024
-	maxMACs     = 4096
 	expireTicks = 8
 	maxTries    = 256 // ports that are tried before there is none
 	firstPort   = 1024
@@ -95,10 +108,10 @@ type table struct {
 	outer   map[outer]*session
 	mapped  map[place]*mapping // by the client's place
 	taken   map[place]bool     // of the pool
-	clients map[station]int    // sessions, without the unproven ones
+	clients map[netip.Addr]int // sessions in all VLANs together, without the unproven ones
 	waiting []*session         // that were begun at out, the oldest first
 	homes   map[station]*home
-	macs    map[station][6]byte // by address of the pool: of the client that used it last
+	macs    map[station][6]byte // by address of the pool: of the client that used it last. Only of those that are used
 	used    map[station]int     // sessions, by address of the pool
 	forward map[place]netip.AddrPort
 	back    map[place]netip.AddrPort // of forwards, by the client's place; without tags
@@ -106,7 +119,7 @@ type table struct {
 }
 
 func newTable(cfg *config) *table {
-	t := &table{cfg: cfg, inner: map[inner]*session{}, outer: map[outer]*session{}, mapped: map[place]*mapping{}, taken: map[place]bool{}, clients: map[station]int{},
+	t := &table{cfg: cfg, inner: map[inner]*session{}, outer: map[outer]*session{}, mapped: map[place]*mapping{}, taken: map[place]bool{}, clients: map[netip.Addr]int{},
 		homes: map[station]*home{}, macs: map[station][6]byte{}, used: map[station]int{}, forward: map[place]netip.AddrPort{}, back: map[place]netip.AddrPort{}}
 	for _, f := range cfg.Forward {
 		at := netip.AddrPortFrom(f.Address, f.Port)
@@ -169,7 +182,7 @@ func (t *table) down(k outer, now time.Time) *session {
 
 // room for one more session, which may count as the client's.
 func (t *table) room(k inner, counts bool) bool {
-	if len(t.inner) < maxSessions && (!counts || t.clients[station{k.tags, k.client.Addr()}] < t.cfg.Sessions) {
+	if len(t.inner) < maxSessions && (!counts || t.clients[k.client.Addr()] < t.cfg.Sessions) {
 		return true
 	}
 	t.full++
@@ -186,7 +199,7 @@ func (t *table) prove(s *session, p *nf.Packet) bool {
 		return false
 	}
 	s.unproven = false
-	t.clients[station{s.inner.tags, s.inner.client.Addr()}]++
+	t.clients[s.inner.client.Addr()]++
 	return true
 }
 
@@ -196,7 +209,7 @@ func (t *table) add(s *session) *session {
 	t.all = append(t.all, s)
 	t.inner[k], t.outer[s.outer()] = s, s
 	if !s.unproven {
-		t.clients[station{k.tags, k.client.Addr()}]++
+		t.clients[k.client.Addr()]++
 	}
 	client := place{k.proto, k.tags, k.client}
 	m := t.mapped[client]
@@ -218,7 +231,11 @@ func (t *table) forwarded(proto uint8, pool netip.AddrPort) bool {
 	return is
 }
 
+// remove a session; safe to call twice.
 func (t *table) remove(s *session) {
+	if s.gone {
+		return
+	}
 	k := s.inner
 	delete(t.inner, k)
 	delete(t.outer, s.outer())
@@ -230,10 +247,11 @@ func (t *table) remove(s *session) {
 	who, at := station{k.tags, k.client.Addr()}, station{k.tags, s.pool.Addr()}
 	if t.used[at]--; t.used[at] == 0 {
 		delete(t.used, at)
+		delete(t.macs, at)
 	}
 	if !s.unproven {
-		if t.clients[who]--; t.clients[who] == 0 {
-			delete(t.clients, who)
+		if t.clients[who.addr]--; t.clients[who.addr] == 0 {
+			delete(t.clients, who.addr)
 		}
 	}
 	client := place{k.proto, k.tags, k.client}
@@ -273,10 +291,10 @@ func (t *table) settle(who station, mac [6]byte) *home {
 	return h
 }
 
-// met a client that uses an address of the pool.
-func (t *table) met(v tags, pool netip.Addr, mac [6]byte) {
-	k := station{v, pool}
-	if is, known := t.macs[k]; is != mac && (known || len(t.macs) < maxMACs) {
+// met a client in a session, which uses an address of the pool.
+func (t *table) met(s *session, mac [6]byte) {
+	s.mac = mac
+	if k := (station{s.inner.tags, s.pool.Addr()}); t.macs[k] != mac {
 		t.macs[k] = mac
 	}
 }
@@ -305,29 +323,62 @@ func (t *table) allocate(client place, mac [6]byte) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// note a packet of a session.
-func (s *session) note(d nf.Dir, flags uint8, now time.Time) {
+// note a packet of a session. Packets from out may be forged. So they end a connection only with numbers that the client has confirmed.
+func (s *session) note(d nf.Dir, p *nf.Packet, now time.Time) {
 	s.seen = now
 	if s.inner.proto != nf.TCP {
 		s.heard[d] = true
 		return
 	}
-	if flags&(nf.SYN|nf.ACK) == nf.SYN { // a new connection with the ports of an old one
-		s.heard, s.ended = [2]bool{}, [2]bool{}
+	if p.Flags&(nf.SYN|nf.ACK) == nf.SYN && (d == nf.Up || s.closed()) { // a new connection with the ports of an old one
+		s.heard, s.ended, s.acks, s.fin, s.reset = [2]bool{}, [2]bool{}, false, 0, none
 	}
-	s.reset = flags&nf.RST != 0 // one that was forged is followed by others
 	s.heard[d] = true
-	s.ended[d] = s.ended[d] || flags&nf.FIN != 0
+	fin := p.Flags&nf.FIN != 0
+	switch {
+	case d == nf.Down:
+		if fin {
+			s.fin = p.Seq + uint32(p.End-p.Payload) + 1
+		}
+		s.noteReset(p)
+		return
+	case p.Flags&nf.SYN != 0:
+		s.first = p.Seq
+	}
+	if p.Flags&nf.ACK != 0 {
+		s.acks, s.acked = true, p.Ack
+		s.ended[nf.Down] = s.ended[nf.Down] || s.fin != 0 && p.Ack == s.fin
+	}
+	s.ended[nf.Up] = s.ended[nf.Up] || fin
+	s.reset = none
+	if p.Flags&nf.RST != 0 {
+		s.reset = sure
+	}
 }
+
+// noteReset from out, or that there was none.
+func (s *session) noteReset(p *nf.Packet) {
+	switch {
+	case p.Flags&nf.RST == 0:
+		s.reset = none // the one before was forged
+	case s.acks && p.Seq == s.acked, !s.acks && p.Flags&nf.ACK != 0 && s.heard[nf.Up] && p.Ack == s.first+1: // RFC 5961, RFC 9293
+		s.reset = sure
+	case s.acks && p.Seq-s.acked < window:
+		s.reset = max(s.reset, likely)
+	}
+}
+
+// closed by both ends, or by a reset.
+func (s *session) closed() bool { return s.reset == sure || s.ended[nf.Up] && s.ended[nf.Down] }
 
 // lasts is how long a session may be silent.
 func (s *session) lasts() time.Duration {
 	switch s.inner.proto {
 	case nf.TCP:
 		switch {
-		case s.reset || s.ended[nf.Up] && s.ended[nf.Down]:
+		case s.closed():
 			return silentClosed
-		case s.heard[nf.Up] && s.heard[nf.Down] && !s.ended[nf.Up] && !s.ended[nf.Down]:
+		case s.heard[nf.Up] && s.heard[nf.Down] && !s.ended[nf.Up] && !s.ended[nf.Down] && s.reset == none:
 			return silentEstablished
 		}
 		return silentOpening

@@ -138,7 +138,7 @@ func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 	var s *session
 	switch {
 	case p.Part == nf.Later:
-		s = t.parts[partOf(nf.Up, p, f.Data)].s
+		s = t.whose(nf.Up, p, f.Data)
 	case p.Proto == nf.TCP || p.Proto == nf.UDP:
 		if t.cfg.client(p.Src) && p.SrcPort != 0 && p.DstPort != 0 {
 			s = t.table.up(inner{p.Proto, p.Tags, netip.AddrPortFrom(p.Src, p.SrcPort), netip.AddrPortFrom(p.Dst, p.DstPort)}, mac, now)
@@ -168,13 +168,9 @@ func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 	} else {
 		rewrite(c.Data, p, source, s.pool, f.ChecksumMissing())
 		if p.Part != nf.Later {
-			s.note(nf.Up, p.Flags, now)
-			if p.Proto == nf.TCP && p.Flags&nf.SYN != 0 {
-				s.first = p.Seq
-			}
+			s.note(nf.Up, p, now)
 		}
-		s.mac = mac
-		t.table.met(p.Tags, s.pool.Addr(), mac)
+		t.table.met(s, mac)
 		t.learn(p.Tags, p.Src, mac)
 	}
 	t.count.translated[nf.Up]++
@@ -212,7 +208,7 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 	switch {
 	case !host(p.Src):
 	case p.Part == nf.Later:
-		s = t.parts[partOf(nf.Down, p, f.Data)].s
+		s = t.whose(nf.Down, p, f.Data)
 	case p.Proto == nf.TCP || p.Proto == nf.UDP:
 		if p.SrcPort != 0 {
 			s = t.table.down(outer{p.Proto, p.Tags, netip.AddrPortFrom(p.Dst, p.DstPort), netip.AddrPortFrom(p.Src, p.SrcPort)}, now)
@@ -227,7 +223,7 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 			}
 		}
 	}
-	if s == nil || !t.remember(nf.Down, p, f.Data, s, now) {
+	if s == nil {
 		return false
 	}
 	if s.mac == [6]byte{} {
@@ -239,7 +235,7 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 		}
 		s.mac = mac
 	}
-	if !failed && !t.table.prove(s, p) {
+	if !failed && !t.table.prove(s, p) || !t.remember(nf.Down, p, f.Data, s, now) {
 		return false
 	}
 	c := f.Clone()
@@ -249,7 +245,7 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 	} else {
 		rewrite(c.Data, p, target, s.inner.client, f.ChecksumMissing())
 		if p.Part != nf.Later {
-			s.note(nf.Down, p.Flags, now)
+			s.note(nf.Down, p, now)
 		}
 	}
 	copy(c.Data, s.mac[:])
@@ -260,6 +256,14 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 
 func partOf(d nf.Dir, p *nf.Packet, frame []byte) part {
 	return part{d, p.Tags, p.Src, p.Dst, p.Proto, binary.BigEndian.Uint16(frame[p.Network+4:])}
+}
+
+// whose a later fragment is. nil: its first one did not come, or the session has ended since.
+func (t *translator) whose(d nf.Dir, p *nf.Packet, frame []byte) *session {
+	if s := t.parts[partOf(d, p, frame)].s; s != nil && !s.gone {
+		return s
+	}
+	return nil
 }
 
 func (t *translator) forget(k part, r remembered) {
@@ -294,9 +298,13 @@ func (t *translator) learn(v tags, a netip.Addr, mac [6]byte) {
 		return
 	}
 	k := station{v, a}
-	if _, known := t.stations[k]; known || len(t.stations) < maxStations {
-		t.stations[k] = mac
+	if _, known := t.stations[k]; !known && len(t.stations) >= maxStations {
+		for other := range t.stations { // any one: it is learned again from its next packet, or asked for
+			delete(t.stations, other)
+			break
+		}
 	}
+	t.stations[k] = mac
 }
 
 // arp takes requests for the pool's addresses at out, and answers to our own at in. false: it passes as it is.

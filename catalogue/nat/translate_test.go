@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -72,7 +73,7 @@ var (
 	serverMAC = net.HardwareAddr{2, 0, 0, 0, 0, 2}
 )
 
-// packet from one place to another: "tcp 10.0.0.1:1000 10.0.0.2:80"; flags, data and VLAN are optional.
+// packet from one place to another: "tcp 10.0.0.1:1000 10.0.0.2:80"; flags, numbers ("seq=7 ack=9"), data and VLAN are optional.
 func packet(t testing.TB, text string, data []byte, vlans ...uint16) []byte {
 	t.Helper()
 	f := strings.Fields(text)
@@ -82,8 +83,12 @@ func packet(t testing.TB, text string, data []byte, vlans ...uint16) []byte {
 	for range vlans {
 		eth.EthernetType = layers.EthernetTypeDot1Q
 	}
-	for _, v := range vlans {
-		parts = append(parts, &layers.Dot1Q{VLANIdentifier: v, Type: layers.EthernetTypeIPv4})
+	for i, v := range vlans {
+		kind := layers.EthernetTypeDot1Q
+		if i == len(vlans)-1 {
+			kind = layers.EthernetTypeIPv4
+		}
+		parts = append(parts, &layers.Dot1Q{VLANIdentifier: v, Type: kind})
 	}
 	ip := &layers.IPv4{Version: 4, Id: 77, TTL: 9, SrcIP: src.Addr().AsSlice(), DstIP: dst.Addr().AsSlice()}
 	parts = append(parts, ip)
@@ -92,6 +97,12 @@ func packet(t testing.TB, text string, data []byte, vlans ...uint16) []byte {
 		ip.Protocol = layers.IPProtocolTCP
 		l := &layers.TCP{SrcPort: layers.TCPPort(src.Port()), DstPort: layers.TCPPort(dst.Port()), Seq: 5, Window: 9}
 		for _, flag := range f[3:] {
+			if name, number, ok := strings.Cut(flag, "="); ok {
+				n, err := strconv.ParseUint(number, 10, 32)
+				must(t, err)
+				*map[string]*uint32{"seq": &l.Seq, "ack": &l.Ack}[name] = uint32(n)
+				continue
+			}
 			*map[string]*bool{"syn": &l.SYN, "ack": &l.ACK, "fin": &l.FIN, "rst": &l.RST}[flag] = true
 		}
 		must(t, l.SetNetworkLayerForChecksum(ip))
@@ -350,13 +361,20 @@ func TestMissingChecksums(t *testing.T) {
 }
 
 func TestSessionsEnd(t *testing.T) {
+	const open = "> tcp syn, < tcp syn ack seq=20 ack=6, > tcp ack ack=21"
+	const closing = open + ", > tcp fin ack ack=21, < tcp fin ack seq=21, > tcp ack ack=22"
 	for _, c := range []struct {
 		conversation string
 		lasts        time.Duration
 	}{
 		{"> tcp syn", silentOpening}, {"> tcp syn, < tcp syn ack, > tcp ack", silentEstablished}, {"> tcp syn, < tcp syn ack, > tcp fin ack", silentOpening},
-		{"> tcp syn, < tcp syn ack, > tcp fin ack, < tcp fin ack", silentClosed}, {"> tcp syn, < tcp rst ack", silentClosed}, {"> tcp syn, < tcp syn ack, < tcp rst, > tcp ack", silentEstablished},
-		{"> tcp syn, < tcp syn ack, > tcp fin ack, < tcp fin ack, > tcp syn", silentOpening}, {"> tcp ack, < tcp ack", silentEstablished}, {"> udp", silentUDP}, {"> udp, < udp", silentUDP},
+		{closing, silentClosed}, {closing + ", < tcp syn seq=7", silentOpening}, {closing + ", > tcp syn", silentOpening}, {"> tcp ack, < tcp ack", silentEstablished}, {"> udp", silentUDP}, {"> udp, < udp", silentUDP},
+		{"> tcp syn, < tcp rst ack seq=0 ack=6", silentClosed}, {open + ", > tcp rst", silentClosed}, {open + ", < tcp rst seq=21", silentClosed}, {open + ", < tcp rst seq=21, > tcp ack", silentEstablished},
+		// What comes from out and does not know the client's numbers ends nothing.
+		{"> tcp syn, < tcp rst ack seq=0 ack=7", silentEstablished}, {open + ", < tcp rst", silentEstablished}, {open + ", < tcp rst ack seq=20 ack=6", silentEstablished},
+		{open + ", < tcp rst seq=70000", silentEstablished}, {open + ", < tcp rst seq=65556", silentOpening}, {open + ", < tcp rst seq=21, < tcp rst seq=9", silentClosed},
+		{open + ", < tcp syn seq=9, < tcp rst ack seq=0 ack=9", silentEstablished}, {open + ", < tcp fin ack seq=99", silentEstablished},
+		{open + ", > tcp fin ack ack=21, < tcp fin ack seq=99", silentOpening}, {open + ", > tcp fin ack ack=21, < tcp fin ack seq=99, > tcp ack ack=21", silentOpening},
 	} {
 		l := newLab(t, pool)
 		for line := range strings.SplitSeq(c.conversation, ", ") {
@@ -399,6 +417,81 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
+// A client has the same part however many VLANs it says it is in, and what is learned about it is forgotten with its sessions.
+func TestVLANsAreNoMore(t *testing.T) {
+	l := newLab(t, `{"pool": ["192.0.2.1"], "sessions_per_client": 100}`)
+	passed := 0
+	for i := range 5000 {
+		if l.give(nf.Up, packet(t, fmt.Sprintf("udp 10.0.0.1:%d 198.51.100.1:80", 1024+i%64), nil, uint16(1+i%4094))) != nil {
+			passed++
+		}
+	}
+	if passed != 100 || len(l.table.macs) > passed {
+		t.Errorf("%d sessions, %d MAC addresses: want 100", passed, len(l.table.macs))
+	}
+	if l.give(nf.Up, packet(t, "udp 10.0.0.2:1000 198.51.100.1:80", nil)) == nil || l.table.macs[station{addr: netip.MustParseAddr("192.0.2.1")}] == [6]byte{} {
+		t.Error("another client gets none, or is not known")
+	}
+	l.end()
+	if n := len(l.table.inner) + len(l.table.clients) + len(l.table.macs); n != 0 {
+		t.Errorf("%d things are left when all sessions are over", n)
+	}
+}
+
+// Who is learned in many VLANs takes no place for good from the station that a port is forwarded to.
+func TestStationsAreLearnedAgain(t *testing.T) {
+	l := newLab(t, `{"pool": ["192.0.2.1"], "forward": [{"protocol": "tcp", "port": 8080, "to": "10.0.0.5:80"}], "sessions_per_client": 60000}`)
+	for i := range maxStations + 100 {
+		l.give(nf.Up, packet(t, "udp 10.0.0.5:1 198.51.100.1:53", nil, uint16(1+i%4094), uint16(1+i/4094)))
+	}
+	l.give(nf.Up, packet(t, "udp 10.0.0.5:1 198.51.100.1:53", nil))
+	l.end()
+	if len(l.stations) != maxStations || l.give(nf.Down, packet(t, "tcp 198.51.100.9:5 192.0.2.1:8080 syn", nil)) == nil {
+		t.Errorf("%d stations are known, and not the one that was learned last", len(l.stations))
+	}
+}
+
+// Fragments of a packet whose session has ended belong to nothing. The first one of a packet to a station that is not known yet is dropped.
+func TestFragmentsWithoutASession(t *testing.T) {
+	const both = `{"pool": ["192.0.2.1"], "forward": [{"protocol": "udp", "port": 53, "to": "10.0.0.5:53"}, {"protocol": "tcp", "port": 8080, "to": "10.0.0.5:80"}], "sessions_per_client": 1}`
+	fragment := func(text string, offset uint16) []byte {
+		f := packet(t, text, make([]byte, 24))
+		if offset > 0 {
+			binary.BigEndian.PutUint16(f[20:], offset)
+		} else {
+			f[20] = 0x20
+		}
+		return f
+	}
+	for _, text := range []string{"udp 198.51.100.9:5 192.0.2.1:53", "tcp 198.51.100.9:5 192.0.2.1:8080 syn"} {
+		l := newLab(t, both)
+		for range 3 {
+			for _, offset := range []uint16{0, 6, 6} {
+				if got := l.give(nf.Down, fragment(text, offset)); got != nil {
+					t.Errorf("%s passes to a station that is not known: %s", text, says(got))
+				}
+			}
+		}
+		if n := len(l.table.all) + len(l.table.inner) + len(l.table.used) + len(l.parts); n != 0 {
+			t.Errorf("%s: %d things are left", text, n)
+		}
+		l.give(nf.Up, packet(t, "udp 10.0.0.5:9 198.51.100.1:9", nil)) // it is met
+		if l.give(nf.Down, fragment(text, 0)) == nil || l.give(nf.Down, fragment(text, 6)) == nil {
+			t.Errorf("%s does not pass in pieces", text)
+		}
+		l = newLab(t, both)
+		l.give(nf.Up, packet(t, "udp 10.0.0.5:9 198.51.100.1:9", nil))
+		l.give(nf.Down, fragment(text, 0))
+		for _, s := range append([]*session{}, l.table.all...) {
+			l.table.remove(s)
+			l.table.remove(s)
+		}
+		if l.give(nf.Down, fragment(text, 6)) != nil {
+			t.Errorf("%s: a piece of an ended session passes", text)
+		}
+	}
+}
+
 // A flood of beginnings from forged addresses to a forwarded port takes nothing from the client, and who answers gets through.
 func TestForgedBeginnings(t *testing.T) {
 	l := newLab(t, `{"pool": ["192.0.2.1"], "forward": [{"protocol": "tcp", "port": 8080, "to": "10.0.0.5:80"}], "sessions_per_client": 2}`)
@@ -431,7 +524,7 @@ func TestForgedBeginnings(t *testing.T) {
 		l.give(nf.Up, packet(t, "tcp 10.0.0.5:80 "+remote+" syn ack", nil))
 		l.give(nf.Down, packet(t, "tcp "+remote+" 192.0.2.1:8080 ack", nil))
 	}
-	if n := l.table.clients[station{addr: netip.MustParseAddr("10.0.0.5")}]; n != 1 {
+	if n := l.table.clients[netip.MustParseAddr("10.0.0.5")]; n != 1 {
 		t.Errorf("%d sessions count as the client's: want the one that it began", n)
 	}
 	if open("198.51.100.7:7") == nil {
@@ -625,7 +718,7 @@ func TestAMillionFrames(t *testing.T) {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	if len(l.table.macs) > maxMACs || len(l.stations) > maxStations || len(l.asked) > maxStations {
+	if len(l.table.macs) > len(l.table.used) || len(l.stations) > maxStations || len(l.asked) > maxStations {
 		t.Errorf("%d, %d, %d", len(l.table.macs), len(l.stations), len(l.asked))
 	}
 	t.Logf("%d up and %d down translated, %d and %d dropped, at most %d sessions, %d KB more memory", l.count.translated[0], l.count.translated[1], l.count.dropped[0], l.count.dropped[1], most, (int64(after.HeapAlloc)-int64(before.HeapAlloc))>>10)
@@ -635,6 +728,59 @@ func TestAMillionFrames(t *testing.T) {
 	l.end()
 	if n := len(l.table.inner) + len(l.table.outer) + len(l.table.mapped) + len(l.table.taken) + len(l.table.clients) + len(l.table.homes) + len(l.table.used); n != 0 {
 		t.Errorf("%d things are left when all sessions are over", n)
+	}
+}
+
+// Sequences of few kinds of frames, of stations that come, go and are not known, with what is remembered of them: counts agree at any moment, and nothing is
+// used after its end.
+func TestSequences(t *testing.T) {
+	var frames [2][][]byte
+	add := func(d nf.Dir, text string) {
+		for _, vlans := range [][]uint16{nil, {7}} {
+			f := packet(t, text, make([]byte, 24), vlans...)
+			at := nf.Decode(f).Network
+			first, later := bytes.Clone(f), bytes.Clone(f)
+			first[at+6] = 0x20
+			later[at+7] = 6
+			frames[d] = append(frames[d], f, first, later)
+		}
+	}
+	for _, end := range []string{"syn", "ack", "ack ack=6", "fin ack", "rst", "rst ack=6"} {
+		add(nf.Down, "tcp 198.51.100.1:80 192.0.2.1:8080 "+end)
+		add(nf.Up, "tcp 10.0.0.5:80 198.51.100.1:80 "+end)
+	}
+	add(nf.Down, "udp 198.51.100.1:80 192.0.2.1:53")
+	add(nf.Down, "udp 198.51.100.2:80 192.0.2.1:53")
+	add(nf.Up, "udp 10.0.0.5:53 198.51.100.1:80")
+	add(nf.Up, "udp 10.0.0.6:53 198.51.100.1:80")
+	random := rand.New(rand.NewPCG(5, 6))
+	for range 300 {
+		l := newLab(t, `{"pool": ["192.0.2.1"], "forward": [{"protocol": "tcp", "port": 8080, "to": "10.0.0.5:80"}, {"protocol": "udp", "port": 53, "to": "10.0.0.6:53"}], "sessions_per_client": 2}`)
+		for range 300 {
+			switch n := random.IntN(20); n {
+			case 0:
+				l.time = l.time.Add([]time.Duration{time.Second, silentClosed, silentOpening, silentEstablished}[random.IntN(4)])
+				l.tick(l.time)
+			default:
+				d := nf.Dir(n % 2)
+				l.give(d, frames[d][random.IntN(len(frames[d]))])
+			}
+			sessions, counted := 0, 0
+			for i, s := range l.table.all {
+				if s.at != i || s.gone || l.table.inner[s.inner] != s || l.table.outer[s.outer()] != s {
+					t.Fatalf("session %d: %+v", i, s)
+				}
+				if !s.unproven {
+					sessions++
+				}
+			}
+			for _, n := range l.table.clients {
+				counted += n
+			}
+			if counted != sessions || len(l.table.inner) != len(l.table.all) || len(l.table.outer) != len(l.table.all) || len(l.table.macs) > len(l.table.used) {
+				t.Fatalf("%d sessions count, %d are counted, of %d, %d, %d; %d MAC addresses for %d", sessions, counted, len(l.table.all), len(l.table.inner), len(l.table.outer), len(l.table.macs), len(l.table.used))
+			}
+		}
 	}
 }
 
