@@ -271,6 +271,22 @@ func TestOtherFramesPassUnchanged(t *testing.T) {
 			t.Errorf("a server's answer for an own name passed: % x", f)
 		}
 	}
+	// Receivers read names in these, too: they take a length of 0 for the rest of the packet, or join fragments in which the name is cut.
+	v6 := datagram(t, ask("own.example.", dns.TypeA, func(m *dns.Msg) { m.Response = true }), true)
+	copy(v6[54:], []byte{0, 53, 0x0f, 0xa0, 0, 0})
+	tiny := func(f []byte, end int) []byte {
+		f = with(f[:end:end], 16, 0, byte(end-14), 0, 0, 0x20)
+		return with(f, 24, checksumOf(with(f, 24, 0, 0)[14:34])...)
+	}
+	asked := datagram(t, ask("own.example.", dns.TypeA), true)
+	for name, f := range map[string][]byte{"UDP length 0": v6, "only the ports in the first fragment": tiny(forged, 42), "half a name in the first fragment": tiny(forged, 58)} {
+		if rig.Passes(r.Server, r.Client, f) {
+			t.Errorf("%s: a server's answer for an own name passed: % x", name, f)
+		}
+	}
+	if f := with(asked, 58, 0, 0); rig.Passes(r.Client, r.Server, f) {
+		t.Errorf("a query with UDP length 0 passed: % x", f)
+	}
 	random := rand.New(rand.NewPCG(1, 2))
 	kinds := [][]byte{{8, 0, 0x45}, {0x86, 0xdd, 0x60}, {0x81, 0, 0, 42, 8, 0, 0x45}, {8, 6}, {0x88, 0xa8, 0, 1}, {0x12, 0x34}}
 	for i := range 300 {
@@ -290,6 +306,10 @@ func TestOtherFramesPassUnchanged(t *testing.T) {
 	}
 	p.Signal(15)
 	must(t, p.End())
+}
+
+func checksumOf(header []byte) []byte {
+	return binary.BigEndian.AppendUint16(nil, headerChecksum(header))
 }
 
 // A million frames that were a query, an answer or TCP until somebody changed bytes: nothing crashes, every answer is one to what was asked, no query

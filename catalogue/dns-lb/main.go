@@ -14,7 +14,6 @@ import (
 	"runtime/debug"
 	"sync"
 	"syscall"
-	"time"
 
 	"weir.dev/weir/catalogue/nf"
 )
@@ -124,16 +123,23 @@ func (b *balancer) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 		}
 	}
 	p := nf.Decode(f.Data)
+	if d == nf.Down && p.Part == nf.First && p.Bad != "" { // it hides its ports in another fragment
+		b.count.malformed.Add(1)
+		return nf.Drop
+	}
 	if p.Transport == 0 || d == nf.Up && p.DstPort != port || d == nf.Down && p.SrcPort != port {
 		return nf.Pass
 	}
 	switch {
 	case p.Proto == nf.TCP:
-		if !b.proxy.take(d, &p, f.Data, f.ChecksumMissing(), time.Now()) {
+		if !b.proxy.take(d, &p, f.Data, f.ChecksumMissing()) {
 			return nf.Pass
 		}
 		return nf.Drop
 	case p.Proto != nf.UDP:
+	case p.Bad != "" || d == nf.Down && p.Part == nf.First && len(p.Data(f.Data)) < maxQuestion: // others may read a name there that we do not
+		b.count.malformed.Add(1)
+		return nf.Drop
 	case d == nf.Up:
 		return b.query(&p, f)
 	case b.zone.foreign(p.Data(f.Data)):
@@ -163,7 +169,7 @@ func (b *balancer) report() {
 	var c nf.Counters
 	b.frames.Do(func() { c = b.frames.Counters() })
 	b.log.Info("counter", "answered", b.count.answered.Load(), "unanswered", b.count.unanswered.Load(), "foreign answers dropped", b.count.foreign.Load(),
-		"TCP connections", b.count.tcpConns.Load(), "TCP connections refused", b.count.tcpRefused.Load(), "TCP frames dropped", b.count.tcpDropped.Load())
+		"malformed datagrams dropped", b.count.malformed.Load(), "TCP connections", b.count.tcpConns.Load(), "TCP connections refused", b.count.tcpRefused.Load(), "TCP frames dropped", b.count.tcpDropped.Load())
 	b.log.Info("frames", "received up", c.Received[nf.Up], "received down", c.Received[nf.Down], "sent up", c.Sent[nf.Up], "sent down", c.Sent[nf.Down],
 		"missed", c.Missed[nf.Up]+c.Missed[nf.Down], "refused", c.Refused[nf.Up]+c.Refused[nf.Down])
 }

@@ -8,7 +8,8 @@ import (
 
 const (
 	headerLength = 12
-	maxName      = 253 // characters, without the dot at the end
+	maxName      = 253                            // characters, without the dot at the end
+	maxQuestion  = headerLength + maxName + 2 + 4 // bytes in which the first question ends, if it is one
 )
 
 // question is the beginning of a message: enough to say whose the name is.

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"container/list"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -30,14 +31,12 @@ const (
 	maxFlows     = 2048 // connections, with those that end just now
 	maxConns     = 512
 	maxPerClient = 64
+	maxParked    = 256 // flows of a client without a connection
 	maxOpening   = 256 // that wait for the server or for the client's last word
 
 	dialTimeout  = 5 * time.Second
 	idleTimeout  = 60 * time.Second
 	writeTimeout = 10 * time.Second
-	endTimeout   = 15 * time.Second // after it no half of a connection is left; see tcpRetries
-
-	evictTries = 64
 )
 
 // proxy takes part in connections to port 53. Towards the client it is the server, towards the server it is the client, with their addresses, ports, MAC
@@ -51,8 +50,15 @@ type proxy struct {
 
 	mu      sync.Mutex
 	flows   map[flow]*link
-	clients map[netip.Addr]int
+	parked  *list.List // of flow: those without a connection, the oldest first. Frames of their ends still come and go
+	clients map[netip.Addr]*account
 	conns   int
+}
+
+// account of a station: what it has of the bounds.
+type account struct {
+	conns  int
+	parked *list.List // as the proxy's
 }
 
 // side is one half of the connections: a stack that has everybody's addresses.
@@ -68,12 +74,12 @@ type flow struct{ client, server netip.AddrPort }
 type link struct {
 	toServer []byte // the header of the link
 	tags     [2]uint16
-	used     bool // by a connection
-	until    time.Time
+	used     bool          // by a connection
+	all, own *list.Element // of the proxy's and the client's parked ones, if it is not used
 }
 
 func newProxy(z *zone, count *counters, send func(nf.Dir, []byte)) (*proxy, error) {
-	x := &proxy{zone: z, send: send, count: count, flows: map[flow]*link{}, clients: map[netip.Addr]int{}}
+	x := &proxy{zone: z, send: send, count: count, flows: map[flow]*link{}, parked: list.New(), clients: map[netip.Addr]*account{}}
 	for i := range x.sides {
 		l := channel.New(queued, stackMTU, "")
 		s, err := newStack(l, false)
@@ -112,7 +118,7 @@ func (x *proxy) run(ctx context.Context) {
 }
 
 // take a frame of TCP that is to port 53 (Up) or from it (Down). It does not block. false: it is none of ours.
-func (x *proxy) take(d nf.Dir, p *nf.Packet, frame []byte, incomplete bool, now time.Time) bool {
+func (x *proxy) take(d nf.Dir, p *nf.Packet, frame []byte, incomplete bool) bool {
 	opens := p.Flags&(nf.SYN|nf.ACK) == nf.SYN
 	f := flow{netip.AddrPortFrom(p.Src, p.SrcPort), netip.AddrPortFrom(p.Dst, p.DstPort)}
 	if d == nf.Down {
@@ -121,7 +127,7 @@ func (x *proxy) take(d nf.Dir, p *nf.Packet, frame []byte, incomplete bool, now 
 		}
 		f = flow{f.server, f.client}
 	}
-	if p.Bad != "" || p.Part != nf.Whole || !single(p, frame) || !x.known(d, f, p, frame, opens, now) {
+	if p.Bad != "" || p.Part != nf.Whole || !single(p, frame) || !x.known(d, f, p, frame, opens) {
 		x.count.tcpDropped.Add(1)
 		return true
 	}
@@ -133,8 +139,8 @@ func (x *proxy) take(d nf.Dir, p *nf.Packet, frame []byte, incomplete bool, now 
 	return true
 }
 
-// known notes how the frames of a flow look. false: there is no room for one more, or the frame is from another VLAN than the flow.
-func (x *proxy) known(d nf.Dir, f flow, p *nf.Packet, frame []byte, opens bool, now time.Time) bool {
+// known notes how the frames of a flow look. false: the frame is from another VLAN than the flow.
+func (x *proxy) known(d nf.Dir, f flow, p *nf.Packet, frame []byte, opens bool) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	l := x.flows[f]
@@ -142,11 +148,15 @@ func (x *proxy) known(d nf.Dir, f flow, p *nf.Packet, frame []byte, opens bool, 
 		return l.tags == p.Tags
 	}
 	if l == nil {
-		if len(x.flows) >= maxFlows && !x.evict(now) {
-			return false
+		if len(x.flows) >= maxFlows {
+			x.forget(x.parked.Front()) // there is one: maxConns are fewer
 		}
 		l = &link{}
 		x.flows[f] = l
+		x.park(f, l)
+	} else if opens {
+		x.unpark(f, l)
+		x.park(f, l)
 	}
 	l.tags, l.toServer = p.Tags, append(l.toServer[:0], frame[:p.Network]...)
 	if d == nf.Down { // of a connection that we do not know: it is reset
@@ -155,19 +165,44 @@ func (x *proxy) known(d nf.Dir, f flow, p *nf.Packet, frame []byte, opens bool, 
 	return true
 }
 
-// evict one that no connection uses or used lately.
-func (x *proxy) evict(now time.Time) bool {
-	tries := 0
-	for f, l := range x.flows { // in random order
-		if !l.used && !now.Before(l.until) {
-			delete(x.flows, f)
-			return true
-		}
-		if tries++; tries == evictTries {
-			break
-		}
+// park a flow that has no connection, or none any more. One too many of the client pushes out its oldest.
+func (x *proxy) park(f flow, l *link) {
+	c := x.account(f)
+	l.all, l.own = x.parked.PushBack(f), c.parked.PushBack(f)
+	if c.parked.Len() > maxParked {
+		x.forget(c.parked.Front())
 	}
-	return false
+}
+
+// forget a parked flow. If its ends still have something to say, the next frame of the client makes it known again.
+func (x *proxy) forget(e *list.Element) {
+	f := e.Value.(flow)
+	l := x.flows[f]
+	delete(x.flows, f)
+	x.unpark(f, l)
+	x.settle(f)
+}
+
+func (x *proxy) unpark(f flow, l *link) {
+	x.parked.Remove(l.all)
+	x.account(f).parked.Remove(l.own)
+}
+
+// account of the client of a flow; settle forgets it when it has nothing left.
+func (x *proxy) account(f flow) *account {
+	a := station(f.client.Addr())
+	c := x.clients[a]
+	if c == nil {
+		c = &account{parked: list.New()}
+		x.clients[a] = c
+	}
+	return c
+}
+
+func (x *proxy) settle(f flow) {
+	if c := x.account(f); c.conns == 0 && c.parked.Len() == 0 {
+		delete(x.clients, station(f.client.Addr()))
+	}
 }
 
 // emit a packet that a side sends: by the port where it is.
@@ -279,27 +314,29 @@ func full(a netip.AddrPort) tcpip.FullAddress {
 func (x *proxy) enter(f flow) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	l, c := x.flows[f], station(f.client.Addr())
-	if l == nil || l.used || x.conns >= maxConns || x.clients[c] >= maxPerClient {
+	l := x.flows[f]
+	if l == nil || l.used || x.conns >= maxConns {
 		return false
 	}
+	c := x.account(f)
+	if c.conns >= maxPerClient {
+		return false
+	}
+	x.unpark(f, l)
 	l.used = true
 	x.conns++
-	x.clients[c]++
+	c.conns++
 	return true
 }
 
 func (x *proxy) leave(f flow) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	c := station(f.client.Addr())
-	if l := x.flows[f]; l != nil {
-		l.used, l.until = false, time.Now().Add(endTimeout)
-	}
+	l := x.flows[f] // a used one is not forgotten
+	l.used = false
 	x.conns--
-	if x.clients[c]--; x.clients[c] == 0 {
-		delete(x.clients, c)
-	}
+	x.account(f).conns--
+	x.park(f, l)
 }
 
 // station that an address belongs to: one of IPv6 has a network of 64 bits to choose from.

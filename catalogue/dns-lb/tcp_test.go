@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -25,8 +26,13 @@ import (
 // server accepts at a station; what a connection sends, serve decides.
 func server(t *testing.T, at *rig.Station, serve func(net.Conn)) {
 	t.Helper()
+	serverAt(t, at, "[::]:53", serve)
+}
+
+func serverAt(t *testing.T, at *rig.Station, addr string, serve func(net.Conn)) {
+	t.Helper()
 	var l net.Listener
-	must(t, netns.Do(at.Netns, func() (err error) { l, err = net.Listen("tcp", "[::]:53"); return err }))
+	must(t, netns.Do(at.Netns, func() (err error) { l, err = net.Listen("tcp", addr); return err }))
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -229,6 +235,78 @@ func TestConnectionsAreBounded(t *testing.T) {
 	t.Log(p.Output()[strings.Index(p.Output(), "msg=counter"):])
 }
 
+// Who opens connections that end at once, one after another, takes nothing from others.
+func TestEndedConnectionsTakeNoRoom(t *testing.T) {
+	r, _, _ := start(t, own)
+	serverAt(t, r.Server, "[2001:db8:77::2]:53", echoing)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*rig.Patience)
+	defer cancel()
+	for range maxFlows + 100 {
+		if c, err := r.Client.Dial(ctx, "tcp", "10.77.0.2:53"); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Fatalf("%v, %v: want a refusal", c, err)
+		}
+	}
+	c := dial(t, r, "[2001:db8:77::2]:53") // another client
+	_, err := c.Write(framed(ask("own.example.", dns.TypeA)))
+	must(t, err)
+	receive(t, c)
+}
+
+// Flows without a connection: a client has a part of them, the oldest goes first, and those with a connection stay.
+func TestParkedFlows(t *testing.T) {
+	var b balancer
+	x, err := newProxy(newZone(config{}, nil), &b.count, func(nf.Dir, []byte) {})
+	must(t, err)
+	frame := segment(t, nil)
+	p := nf.Decode(frame)
+	name := func(client, port int) flow {
+		return flow{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 77, byte(client >> 8), byte(client)}), uint16(port)), netip.MustParseAddrPort("10.77.0.2:53")}
+	}
+	meet := func(f flow) {
+		t.Helper()
+		if !x.known(nf.Up, f, &p, frame, true) {
+			t.Fatalf("no room for %v", f)
+		}
+		all := 0
+		for _, c := range x.clients {
+			all += c.parked.Len()
+			if c.parked.Len() > maxParked {
+				t.Fatalf("%d flows of a client", c.parked.Len())
+			}
+		}
+		if all != x.parked.Len() || all+x.conns != len(x.flows) || len(x.flows) > maxFlows {
+			t.Fatalf("%d, %d parked, %d connections, %d flows", all, x.parked.Len(), x.conns, len(x.flows))
+		}
+	}
+	live, ended := name(1, 1), name(1, 2)
+	for _, f := range []flow{live, ended} {
+		meet(f)
+		if !x.enter(f) {
+			t.Fatal("it does not begin")
+		}
+	}
+	x.leave(ended)
+	for port := range 2 * maxParked {
+		meet(name(2, 1+port))
+	}
+	if x.flows[ended] == nil || x.flows[name(2, 1)] != nil || x.clients[name(2, 1).client.Addr()].parked.Len() != maxParked {
+		t.Error("a client's flows push out those of another one, or not its own")
+	}
+	for client := range 2 * maxFlows {
+		meet(name(3+client, 1))
+	}
+	if x.flows[ended] != nil || x.flows[live] == nil || len(x.flows) != maxFlows {
+		t.Errorf("%d flows; the oldest one is there, or the one with a connection is not", len(x.flows))
+	}
+	x.leave(live)
+	for client := range 2 * maxFlows {
+		meet(name(3+client, 2))
+	}
+	if x.flows[live] != nil || len(x.clients) > maxFlows || x.conns != 0 {
+		t.Errorf("%d clients are remembered, %d connections", len(x.clients), x.conns)
+	}
+}
+
 // A flood of connections from addresses that nobody has takes bounded memory, and the others' queries are answered meanwhile by UDP, and after it by TCP.
 func TestAFloodOfConnections(t *testing.T) {
 	r, p, _ := start(t, own)
@@ -327,7 +405,7 @@ func TestVLANsAreApart(t *testing.T) {
 		clear(f[p.Network+10 : p.Network+12])
 		binary.BigEndian.PutUint16(f[p.Network+10:], headerChecksum(f[p.Network:p.Transport]))
 		p = nf.Decode(f)
-		if !x.take(d, &p, f, true, time.Now()) {
+		if !x.take(d, &p, f, true) {
 			t.Fatal("it is not taken")
 		}
 		return f
