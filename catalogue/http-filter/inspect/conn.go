@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"unicode/utf8"
 )
 
 // Side of a connection, by who sends.
@@ -156,6 +157,20 @@ func (c *Conn) give(n int) {
 	c.used -= n
 }
 
+// room for more bytes behind those of b. false: there is no memory.
+func (c *Conn) room(b []byte, more int) ([]byte, bool) {
+	need := len(b) + more
+	if need <= cap(b) {
+		return b, true
+	}
+	size := max(need, 2*cap(b), 512)
+	if !c.take(size) {
+		return b, false
+	}
+	c.give(cap(b))
+	return append(make([]byte, 0, size), b...), true
+}
+
 func (c *Conn) full() error { return &Block{Hit: Hit{Why: "memory is full"}, Full: true} }
 
 func malformed(format string, args ...any) error {
@@ -197,42 +212,50 @@ func (c *Conn) page(text string, own int) []byte {
 
 // detector finds out what a side speaks.
 type detector struct {
-	conn *Conn
-	side Side
-	head []byte
+	conn  *Conn
+	side  Side
+	head  []byte
+	blank bool // the client sent blanks before head: TLS and HTTP/2 do not begin so
+	seen  int  // bytes at the begin of head that a method can have
+	begun bool // one of them is no space
 }
 
 func newDetector(c *Conn, s Side) *detector { return &detector{conn: c, side: s} }
 
-func (d *detector) close() { d.conn.give(len(d.head)); d.head = nil }
-
-// maxMethod bounds what stands before the first space, and the detector's work.
-const maxMethod = 128
+func (d *detector) close() { d.conn.give(cap(d.head)); d.head = nil }
 
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// feed collects until it knows. Then the parser gets what it has collected.
+// blanks are skipped by servers before a request, in any number.
+const blanks = " \t\v\f\r\n"
+
+// feed collects until it knows. Then the parser gets what it has collected. Blanks at the begin are not kept.
 func (d *detector) feed(data []byte) (int, error) {
 	c := d.conn
 	if d.side == Server {
 		return d.server(data)
 	}
+	if len(d.head) == 0 {
+		if n := len(data) - len(bytes.TrimLeft(data, blanks)); n > 0 {
+			d.blank = true
+			return n, nil
+		}
+	}
 	n := len(data)
 	if i := bytes.IndexByte(data, '\n'); i >= 0 {
 		n = i + 1
 	}
-	if n = min(n, c.policy.MaxHeader+1-len(d.head)); !c.take(n) {
+	n = min(n, c.policy.MaxHeader+1-len(d.head))
+	var ok bool
+	if d.head, ok = c.room(d.head, n); !ok {
 		return 0, c.full()
 	}
 	d.head = append(d.head, data[:n]...)
-	kind := undecided
-	if before := len(d.head) - n; before <= maxMethod || d.head[len(d.head)-1] == '\n' { // else nothing new is to be seen
-		kind = kindOf(d.head)
-	}
-	if kind == undecided && (len(d.head) > c.policy.MaxHeader || len(d.head) > maxMethod && !bytes.ContainsAny(d.head[:maxMethod], " \t\v\f\r")) {
-		kind = notKnown
-	}
 	head := d.head
+	kind := d.kind()
+	if i := bareCR(head, n); kind == undecided && i >= 0 && kindOfLine(string(head[:i])) != notKnown {
+		kind = badHTTP // for some servers the line has ended
+	}
 	switch kind {
 	case undecided:
 		return n, nil
@@ -267,7 +290,8 @@ func (d *detector) feed(data []byte) (int, error) {
 func (d *detector) server(data []byte) (int, error) {
 	c := d.conn
 	n := min(len(data), frameHeader-len(d.head))
-	if !c.take(n) {
+	var ok bool
+	if d.head, ok = c.room(d.head, n); !ok {
 		return 0, c.full()
 	}
 	d.head = append(d.head, data[:n]...)
@@ -284,6 +308,9 @@ func (d *detector) server(data []byte) (int, error) {
 	case head[0] == 0 && string(head[3:]) == "\x04\x00\x00\x00\x00\x00": // settings of HTTP/2: some servers speak first
 		var said []byte
 		if client, ok := c.sides[Client].(*detector); ok {
+			if client.blank {
+				return n, malformed("HTTP/2 preface")
+			}
 			said = client.head
 		}
 		if err := c.startHTTP2(); err != nil {
@@ -312,13 +339,12 @@ const (
 var methods = map[string]bool{"GET": true, "HEAD": true, "POST": true, "PUT": true, "DELETE": true, "CONNECT": true, "OPTIONS": true, "TRACE": true, "PATCH": true,
 	"PROPFIND": true, "PROPPATCH": true, "MKCOL": true, "COPY": true, "MOVE": true, "LOCK": true, "UNLOCK": true, "SEARCH": true, "REPORT": true}
 
-// kindOf a client's first bytes, which end with the first line feed or before.
-func kindOf(b []byte) kind {
-	line := bytes.TrimLeft(b, "\r\n \t")
-	if len(line) == 0 {
-		return undecided
-	}
-	if len(line) == len(b) {
+// kind of what a client says first. head ends with the first line feed or before.
+//
+// It is unknown only if no server reads a request in it. A line that is too long is refused, whatever its method is: servers have other bounds.
+func (d *detector) kind() kind {
+	b := d.head
+	if !d.blank {
 		switch {
 		case b[0] == 0x16 && len(b) < 2, b[0]&0x80 != 0 && len(b) < 4:
 			return undecided
@@ -327,28 +353,48 @@ func kindOf(b []byte) kind {
 		case b[0]&0x80 != 0 && b[2] == 1 && b[3] <= 3:
 			return isOldTLS
 		}
-		if bytes.HasPrefix(b, []byte(preface[:min(len(b), 16)])) { // as far as the first line feed
-			if len(b) == 16 {
+		if k := min(len(b), 16); string(b[:k]) == preface[:k] { // as far as the first line feed
+			if k == 16 {
 				return isHTTP2
 			}
 			return undecided
 		}
 	}
-	for _, ch := range line {
-		if isSpace(ch) || ch == '\n' {
+	for ; d.seen < len(b); d.seen++ {
+		if ch := b[d.seen]; isBreak(ch) && d.begun {
 			break
-		}
-		if !isToken(ch) {
+		} else if !isBreak(ch) && !isToken(ch) {
 			return notKnown
+		} else if !isBreak(ch) {
+			d.begun = true
 		}
 	}
-	if b[len(b)-1] != '\n' {
+	switch {
+	case b[len(b)-1] == '\n':
+		return kindOfLine(string(b))
+	case len(b) <= d.conn.policy.MaxHeader:
 		return undecided
 	}
-	return kindOfLine(splitSpaces(string(line)))
+	if f := splitWide(string(b)); len(f) > 0 && hasControl(string(b)) && !methods[strings.ToUpper(f[0])] {
+		return notKnown
+	}
+	return badHTTP
 }
 
-func kindOfLine(f []string) kind {
+// kindOfLine that may be a request's first one. A line that only some servers take for one, or that they split in different ways, is badHTTP.
+func kindOfLine(line string) kind {
+	k := kindOfWords(splitSpaces(line))
+	text := strings.TrimRight(line, "\r\n")
+	switch {
+	case k == notKnown && kindOfWords(splitWide(line)) != notKnown:
+		return badHTTP
+	case k == isHTTP1 && (hasControl(text) || strings.ContainsAny(latin1(text), "\u0085\u00a0") && !utf8.ValidString(text)):
+		return badHTTP
+	}
+	return k
+}
+
+func kindOfWords(f []string) kind {
 	if len(f) < 2 {
 		return notKnown
 	}
@@ -362,16 +408,53 @@ func kindOfLine(f []string) kind {
 		return isHTTP1
 	case len(f) == 2 && method == "GET" && aims: // HTTP/0.9
 		return isHTTP1
-	case methods[method] && aims && !otherVersion(version):
-		return badHTTP
+	case methods[method] && aims && !(method == "OPTIONS" && f[1][0] != '/' && otherVersion(version)):
+		return badHTTP // some servers do not look at the version
 	}
 	return notKnown
 }
 
-// otherVersion is that of a protocol which looks like HTTP: RTSP/1.0, SIP/2.0.
+// otherVersion is that of a protocol which looks like HTTP: RTSP/1.0, SIP/2.0. They share OPTIONS with it.
 func otherVersion(v string) bool {
 	name, number, ok := strings.Cut(v, "/")
 	return ok && len(name) >= 3 && len(number) == 3 && number[1] == '.' && strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+}
+
+// isBreak is a byte at which some server ends a word of the request line. Python splits at all that is a space in Latin-1.
+func isBreak(b byte) bool {
+	return isSpace(b) || b == '\n' || 0x1c <= b && b <= 0x1f || b == 0x85 || b == 0xa0
+}
+
+func splitWide(s string) []string {
+	return strings.FieldsFunc(latin1(s), func(r rune) bool { return isBreak(byte(r)) })
+}
+
+// bareCR finds a CR which no LF follows, where the last of b is new.
+func bareCR(b []byte, fresh int) int {
+	for i := max(len(b)-fresh, 1); i < len(b); i++ {
+		if b[i-1] == '\r' && b[i] != '\n' {
+			return i - 1
+		}
+	}
+	return -1
+}
+
+func latin1(s string) string {
+	r := make([]rune, len(s))
+	for i := range len(s) {
+		r[i] = rune(s[i])
+	}
+	return string(r)
+}
+
+// hasControl: RFC 9110, section 5.5. A tab is none.
+func hasControl(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' && s[i] != '\t' || s[i] == 0x7f {
+			return true
+		}
+	}
+	return false
 }
 
 func isSpace(b byte) bool { return b == ' ' || b == '\t' || b == '\v' || b == '\f' || b == '\r' }

@@ -37,7 +37,7 @@ func (c *Conn) newContent(active set, hit Hit, response bool, coded []string) (s
 	layers := 0
 	left := c.policy.MaxInflated
 	for _, name := range coded {
-		switch name = strings.ToLower(strings.TrimSpace(name)); name {
+		switch name = strings.ToLower(trim(name)); name {
 		case "", "identity":
 			continue
 		case "gzip", "x-gzip", "deflate":

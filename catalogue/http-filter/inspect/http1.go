@@ -20,6 +20,8 @@ type pending struct {
 const (
 	maxWaiting = 64 // pipelined requests
 	maxTunnels = 3
+	maxFolds   = 100 // folded lines in a header: each copies the value
+	maxNamed   = 8   // Host fields
 	maxChunk   = 1 << 48
 	maxLine    = 4 << 10 // of a chunk's length
 )
@@ -89,18 +91,12 @@ func (h *http1) feed(data []byte) (int, error) {
 
 // keep bytes of a header or a line.
 func (h *http1) keep(data []byte, limit int) error {
-	need := len(h.buf) + len(data)
-	if need > limit {
+	if len(h.buf)+len(data) > limit {
 		return malformed("header of more than %d bytes", limit)
 	}
-	if need > cap(h.buf) {
-		more := max(need, 2*cap(h.buf), 512)
-		if !h.conn.take(more) {
-			return h.conn.full()
-		}
-		old := h.buf
-		h.buf = append(make([]byte, 0, more), old...)
-		h.conn.give(cap(old))
+	var ok bool
+	if h.buf, ok = h.conn.room(h.buf, len(data)); !ok {
+		return h.conn.full()
 	}
 	h.buf = append(h.buf, data...)
 	return nil
@@ -108,12 +104,20 @@ func (h *http1) keep(data []byte, limit int) error {
 
 // collect a header, or what follows the last chunk, up to its empty line.
 func (h *http1) collect(data []byte) (int, error) {
+	if h.side == Client && h.state == h1Head && len(h.buf) == 0 { // empty lines before it
+		if n := len(data) - len(bytes.TrimLeft(data, "\r\n")); n > 0 {
+			return n, nil
+		}
+	}
 	n := len(data)
 	if i := bytes.IndexByte(data, '\n'); i >= 0 {
 		n = i + 1
 	}
 	if err := h.keep(data[:n], h.conn.policy.MaxHeader); err != nil {
 		return n, err
+	}
+	if i := bareCR(h.buf, n); i >= 0 && h.side == Client { // for some servers the line has ended
+		return n, malformed("header line %s", quoted(string(h.buf[max(0, i-20):])))
 	}
 	if h.buf[len(h.buf)-1] != '\n' {
 		if h.side == Server && h.state == h1Head && h.lines == 0 && h.buf[0] != '\r' && !strings.HasPrefix("HTTP/", string(h.buf[:min(len(h.buf), 5)])) {
@@ -154,10 +158,10 @@ func (h *http1) firstLine() (done bool, err error) {
 		}
 		return false, nil
 	}
-	f := splitSpaces(string(h.buf))
-	if k := kindOfLine(f); k != isHTTP1 {
+	if kindOfLine(string(h.buf)) != isHTTP1 {
 		return false, malformed("request line %s", quoted(string(h.buf)))
 	}
+	f := splitSpaces(string(h.buf))
 	if len(f) == 3 {
 		return false, nil
 	}
@@ -249,27 +253,29 @@ func (h *http1) admit(q *request, p pending) (requests set, err error) {
 // field of a header.
 type field struct{ name, value string }
 
-// fields reads a header's lines behind the first one. Names are in lower case. A folded line is part of the value before it.
+// fields reads a header's lines behind the first one. Names are in lower case. A folded line of an answer is part of the value before it; in a request it is
+// refused, as servers differ.
 func (h *http1) fields(text string) (first string, fields []field, err error) {
 	first, text, _ = strings.Cut(strings.TrimLeft(text, "\r\n"), "\n")
 	first = strings.TrimSuffix(first, "\r")
-	if i := strings.IndexAny(first, "\r\x00"); i >= 0 {
+	if hasControl(first) {
 		return "", nil, malformed("first line %s", quoted(first))
 	}
+	folds := 0
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
 		if line == "" {
 			break
 		}
-		if strings.ContainsAny(line, "\r\x00") {
+		if hasControl(line) {
 			return "", nil, malformed("header line %s", quoted(line))
 		}
 		if line[0] == ' ' || line[0] == '\t' {
-			if len(fields) == 0 {
-				return "", nil, malformed("folded first header line")
+			if folds++; len(fields) == 0 || h.side == Client || folds > maxFolds {
+				return "", nil, malformed("folded header line %s", quoted(line))
 			}
 			f := &fields[len(fields)-1]
-			f.value = strings.TrimSpace(f.value + " " + strings.TrimSpace(line))
+			f.value = trim(f.value + " " + trim(line))
 			continue
 		}
 		name, value, ok := strings.Cut(line, ":")
@@ -279,10 +285,13 @@ func (h *http1) fields(text string) (first string, fields []field, err error) {
 			}
 			continue // browsers pass it over, too
 		}
-		fields = append(fields, field{strings.ToLower(name), strings.TrimSpace(value)})
+		fields = append(fields, field{strings.ToLower(name), trim(value)})
 	}
 	return first, fields, nil
 }
+
+// trim the white space of HTTP (RFC 9110, section 5.6.3), and no other.
+func trim(s string) string { return strings.Trim(s, " \t") }
 
 // framing is how a message's end is known.
 type framing struct {
@@ -299,7 +308,7 @@ func frame(fields []field, version string) (f framing, err error) {
 		switch x.name {
 		case "content-length":
 			for v := range strings.SplitSeq(x.value, ",") {
-				v = strings.TrimSpace(v)
+				v = trim(v)
 				n, err := strconv.ParseUint(v, 10, 63)
 				if err != nil || strings.HasPrefix(v, "+") || f.known && n != f.length {
 					return f, malformed("Content-Length %s", quoted(x.value))
@@ -309,7 +318,7 @@ func frame(fields []field, version string) (f framing, err error) {
 		case "transfer-encoding":
 			f.given = true
 			for v := range strings.SplitSeq(x.value, ",") {
-				transfer = append(transfer, strings.ToLower(strings.TrimSpace(v)))
+				transfer = append(transfer, strings.ToLower(trim(v)))
 			}
 		case "content-encoding":
 			content = append(content, strings.Split(x.value, ",")...)
@@ -369,7 +378,11 @@ func (h *http1) request(text string) error {
 	f := splitSpaces(first)
 	version := strings.ToUpper(f[len(f)-1])
 	q := &request{method: f[0], target: f[1]}
-	for _, v := range values(fields, "host") {
+	hosts := values(fields, "host")
+	if len(hosts) > maxNamed {
+		return malformed("more than %d hosts", maxNamed)
+	}
+	for _, v := range hosts {
 		q.hosts = append(q.hosts, normalHost(v))
 	}
 	connect := strings.EqualFold(q.method, "CONNECT")
@@ -441,7 +454,7 @@ func (h *http1) response(text string) error {
 	}
 	c := h.conn
 	h.answered()
-	f := strings.Fields(first)
+	f := strings.FieldsFunc(first, func(r rune) bool { return r == ' ' })
 	status := 0
 	if len(f) >= 2 && len(f[1]) == 3 {
 		status, _ = strconv.Atoi(f[1])

@@ -11,9 +11,13 @@ import (
 const (
 	frameHeader   = 9
 	maxStreams    = 1000
-	tableSize     = 64 << 10 // of header compression, the most that a sender may use
-	hpackSize     = 2 * tableSize
+	tableSize     = 4 << 10  // of header compression, before a sender asks for more
+	mostTable     = 64 << 10 // what it may ask for
+	tableCost     = 3        // memory of a table, in its size: its smallest entries count 32 bytes, and take more
+	h2Size        = 16 << 10 // memory of a connection without its tables
 	streamSize    = 512
+	maxFields     = 1000 // of a header
+	keptFields    = 128  // room for fields that is kept for the next header
 	dataFrame     = 0
 	headersFrame  = 1
 	resetFrame    = 3
@@ -32,6 +36,7 @@ type h2 struct {
 	conn    *Conn
 	sides   [2]*h2side
 	streams map[uint32]*stream
+	cost    int    // of the budget, without its streams
 	last    uint32 // the client's newest stream
 	now     uint32 // whose request is being read
 	open    int    // parsers that use it
@@ -66,15 +71,17 @@ type h2side struct {
 	ends    bool
 	frames  bool // the first one has come
 	decoder *hpack.Decoder
+	table   int // its table's size, at most
 	fields  []hpack.HeaderField
 	size    int
 }
 
 func (c *Conn) startHTTP2() error {
-	if !c.take(hpackSize) {
+	const cost = h2Size + 2*tableCost*tableSize
+	if !c.take(cost) {
 		return c.full()
 	}
-	c.h2 = &h2{conn: c, streams: map[uint32]*stream{}, open: 2}
+	c.h2 = &h2{conn: c, streams: map[uint32]*stream{}, open: 2, cost: cost}
 	for s := range c.sides {
 		c.h2.sides[s] = newH2side(c.h2, Side(s))
 		c.set(Side(s), c.h2.sides[s])
@@ -95,13 +102,12 @@ func (c *Conn) upgradeHTTP2(p pending) error {
 }
 
 func newH2side(h *h2, s Side) *h2side {
-	f := &h2side{h: h, side: s}
-	f.decoder = hpack.NewDecoder(4096, func(x hpack.HeaderField) {
-		if f.size += len(x.Name) + len(x.Value) + 32; f.size <= 4*h.conn.policy.MaxHeader {
+	f := &h2side{h: h, side: s, table: tableSize}
+	f.decoder = hpack.NewDecoder(tableSize, func(x hpack.HeaderField) {
+		if f.size += len(x.Name) + len(x.Value) + 32; f.size <= 4*h.conn.policy.MaxHeader && len(f.fields) <= maxFields {
 			f.fields = append(f.fields, x)
 		}
 	})
-	f.decoder.SetAllowedMaxDynamicTableSize(tableSize)
 	f.decoder.SetMaxStringLength(h.conn.policy.MaxHeader)
 	return f
 }
@@ -116,7 +122,7 @@ func (f *h2side) close() {
 	for id := range f.h.streams {
 		f.h.remove(id)
 	}
-	c.give(hpackSize)
+	c.give(f.h.cost)
 	c.h2 = nil
 }
 
@@ -211,17 +217,12 @@ func (f *h2side) ignore() {
 
 func (f *h2side) keep(to, data []byte) ([]byte, error) {
 	c := f.h.conn
-	need := len(to) + len(data)
-	if need > c.policy.MaxHeader {
+	if len(to)+len(data) > c.policy.MaxHeader {
 		return to, malformed("HTTP/2 header of more than %d bytes", c.policy.MaxHeader)
 	}
-	if need > cap(to) {
-		more := max(need, 2*cap(to), 512)
-		if !c.take(more) {
-			return to, c.full()
-		}
-		c.give(cap(to))
-		to = append(make([]byte, 0, more), to...)
+	to, ok := c.room(to, len(data))
+	if !ok {
+		return to, c.full()
 	}
 	return append(to, data...), nil
 }
@@ -289,6 +290,9 @@ func (f *h2side) end() error {
 	id := f.blockOf
 	f.blockOf = 0
 	f.fields, f.size = f.fields[:0], 0
+	if err = f.enlarge(); err != nil {
+		return err
+	}
 	_, err = f.decoder.Write(f.block)
 	f.block = f.block[:0]
 	if err == nil {
@@ -300,6 +304,9 @@ func (f *h2side) end() error {
 	if f.size > 4*f.h.conn.policy.MaxHeader {
 		return malformed("HTTP/2 header of more than %d bytes when unpacked", 4*f.h.conn.policy.MaxHeader)
 	}
+	if len(f.fields) > maxFields {
+		return malformed("HTTP/2 header of more than %d fields", maxFields)
+	}
 	switch {
 	case f.pushed != 0:
 		err = f.request(f.pushed)
@@ -309,10 +316,36 @@ func (f *h2side) end() error {
 		err = f.response(id)
 	}
 	clear(f.fields)
+	if cap(f.fields) > keptFields {
+		f.fields = nil
+	}
 	if err == nil && f.ends {
 		f.ended(id)
 	}
 	return err
+}
+
+// enlarge the table as the begin of the block asks for (RFC 7541, sections 4.2 and 6.3).
+func (f *h2side) enlarge() error {
+	size := 0
+	for b := f.block; len(b) > 0 && b[0]>>5 == 1; {
+		n, shift, more := int(b[0]&31), 0, b[0]&31 == 31
+		for b = b[1:]; more && len(b) > 0 && shift < 28; b = b[1:] {
+			n, shift, more = n+int(b[0]&127)<<shift, shift+7, b[0]&128 != 0
+		}
+		size = max(size, n)
+	}
+	if size <= f.table || size > mostTable { // the decoder refuses this one
+		return nil
+	}
+	cost := tableCost * (size - f.table)
+	if !f.h.conn.take(cost) {
+		return f.h.conn.full()
+	}
+	f.h.cost += cost
+	f.table = size
+	f.decoder.SetAllowedMaxDynamicTableSize(uint32(size))
+	return nil
 }
 
 func (f *h2side) ended(id uint32) {

@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -162,12 +163,34 @@ func TestHTTP1(t *testing.T) {
 		"absolute form":             {"host", []step{c("GET HTTP://bad.example HTTP/1.1\r\nHost: good.example\r\n\r\n")}},
 		"absolute form, path":       {"path", []step{c("GET http://good.example/secret HTTP/1.1\r\nHost: x\r\n\r\n")}},
 		"two hosts":                 {"host", []step{c("GET / HTTP/1.1\r\nHost: good.example\r\nHost: bad.example\r\n\r\n")}},
-		"folded host":               {"host", []step{c("GET / HTTP/1.1\r\nHost:\r\n bad.example\r\n\r\n")}},
+		"folded host":               {"folded", []step{c("GET / HTTP/1.1\r\nHost:\r\n bad.example\r\n\r\n")}},
 		"space before colon":        {"header line", []step{c("GET / HTTP/1.1\r\nHost : bad.example\r\n\r\n")}},
 		"bare line feeds":           {"host", []step{c("GET / HTTP/1.1\nHost: bad.example\n\n")}},
 		"bare CR":                   {"header line", []step{c("GET / HTTP/1.1\r\nX: y\rHost: bad.example\r\n\r\n")}},
 		"NUL":                       {"header line", []step{c("GET / HTTP/1.1\r\nHost: bad\x00.example\r\n\r\n")}},
 		"empty lines before":        {"host", []step{c("\r\n\r\nGET / HTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
+		"many line feeds before":    {"host", []step{c(strings.Repeat("\n", 129)), c("GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
+		"only blanks before":        {"host", []step{c(strings.Repeat(" \t\v\f\r\n", 20000)), c("GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
+		"empty lines between":       {"host", []step{c(get), ok, c(strings.Repeat("\r\n", 70000)), c("GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
+		"blanks before binary":      {"", []step{c("\r\n\x00forbidden")}},
+		"long method":               {"host", []step{c(strings.Repeat("A", 129) + " / HTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
+		"very long method":          {"host", []step{c(strings.Repeat("A", 60000) + " / HTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
+		"long word":                 {"", []step{c(strings.Repeat("A", 60000) + "\r\nforbidden")}},
+		"lines end with CR":         {"request line", []step{c("GET /secret HTTP/1.1\rH")}},
+		"later lines end with CR":   {"header line", []step{c("GET /secret HTTP/1.1\r\nHost: good.example\r\r")}},
+		"spaces of Latin-1":         {"request line", []step{c("GET\x1c/secret\x1fHTTP/1.1\r\n")}},
+		"no-break spaces":           {"request line", []step{c("\xa0GET\xa0/secret\x85HTTP/1.1\r\n")}},
+		"no-break space behind":     {"request line", []step{c("GET /secret\xa0 HTTP/1.1\r\n")}},
+		"UTF-8 with a byte of it":   {"", []step{ask("GET /voil\u00e0 HTTP/1.1"), ok}},
+		"control in the address":    {"request line", []step{c("GET /secret\x01 HTTP/1.1\r\n")}},
+		"control in a header":       {"header line", []step{c("GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: \x0bchunked\r\n\r\n")}},
+		"no-break space in TE":      {"Transfer-Encoding", []step{c("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\u00a0\r\n\r\n")}},
+		"next line in a length":     {"Content-Length", []step{c("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\u0085\r\n\r\n")}},
+		"control in an answer":      {"header line", []step{c(get), s("HTTP/1.1 200 OK\r\nTransfer-Encoding: \fchunked\r\n\r\n")}},
+		"strange space in a status": {"word", []step{c(get), s("HTTP/1.1\u00a0204 200 OK\r\n\r\nforbidden")}},
+		"folded answer":             {"word", []step{c(get), s(answer("X: y\r\n z\r\nContent-Encoding:\r\n\tgzip\r\n", gzipped("forbidden")))}},
+		"much folded answer":        {"folded", []step{c(get), s("HTTP/1.1 200 OK\r\nX: y\r\n" + strings.Repeat(" z\r\n", 101) + "\r\n")}},
+		"many hosts":                {"hosts", []step{c("GET / HTTP/1.1\r\n" + strings.Repeat("Host: x\r\n", 9) + "\r\n")}},
 		"tabs":                      {"host", []step{c("GET\t/\tHTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
 		"tabs, far apart":           {"host", []step{c("GET\t/" + strings.Repeat("x", 300) + "\tHTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
 		"space in the path":         {"request line", []step{c("GET /a /secret HTTP/1.1\r\n")}},
@@ -240,9 +263,17 @@ func TestHTTP1(t *testing.T) {
 		"SSH":                       {"", []step{s("SSH-2.0-x\r\n"), c("SSH-2.0-forbidden GET\r\n")}},
 		"SMTP":                      {"", []step{s("220 mail\r\n"), c("EHLO forbidden\r\n")}},
 		"RTSP":                      {"", []step{c("OPTIONS rtsp://bad.example/ RTSP/1.0\r\n"), c("forbidden")}},
+		"RTSP without address":      {"", []step{c("OPTIONS * RTSP/1.0\r\n"), c("forbidden")}},
+		"SIP":                       {"", []step{c("REGISTER sip:bad.example SIP/2.0\r\n"), c("forbidden")}},
+		"other version":             {"request line", []step{c("GET /forbidden FOO/1.0\r\n")}},
+		"other version, POST":       {"request line", []step{c("post http://x/ RTSP/1.0\r\n")}},
+		"other version, OPTIONS":    {"request line", []step{c("OPTIONS /forbidden FOO/1.0\r\n")}},
 		"binary":                    {"", []step{c("\x00\x01\x02forbidden"), s("forbidden")}},
 		"long header":               {"header of more", []step{c("GET / HTTP/1.1\r\n" + strings.Repeat("X: y\r\n", 20000))}},
-		"endless line":              {"", []step{c(strings.Repeat("A", 70000) + "forbidden")}},
+		"endless method":            {"request line", []step{c(strings.Repeat("A", 70000))}},
+		"endless binary line":       {"", []step{c("\x1c\x01" + strings.Repeat("A", 70000))}},
+		"binary behind a word":      {"", []step{c("A \x00\x01" + strings.Repeat("A", 70000)), c("forbidden")}},
+		"endless first line":        {"request line", []step{c("GET /secret?" + strings.Repeat("A", 70000) + " HTTP/1.1\r\nHost: good.example\r\n\r\n")}},
 		"endless line of a method":  {"header of more", []step{c(get), ok, c("GET /" + strings.Repeat("A", 70000))}},
 		"header's word":             {"", []step{ask("GET / HTTP/1.1", "X: forbidden"), s(answer("X: forbidden\r\n", ""))}},
 		"long content unread":       {"path", []step{c("POST / HTTP/1.1\r\nHost: good.example\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat("x", 100000) + "GET /secret HTTP/1.1\r\nHost: good.example\r\n\r\n")}},
@@ -408,6 +439,24 @@ func TestHTTP2(t *testing.T) {
 			_ = cl.framer.WritePing(false, [8]byte{})
 			return []step{c(cl.take())}
 		}},
+		"blank before the preface": {"preface", func(cl, se *frames) []step { return []step{c("\n"), s(se.take())} }},
+		"blank, then the preface":  {"request line", func(cl, se *frames) []step { return []step{c("\n"), c("PRI * HTTP/2.0\r\n")} }},
+		"larger table": {"path", func(cl, se *frames) []step {
+			cl.encoder.SetMaxDynamicTableSizeLimit(64 << 10)
+			cl.encoder.SetMaxDynamicTableSize(1000)
+			cl.encoder.SetMaxDynamicTableSize(64 << 10)
+			cl.headers(1, true, with("x", strings.Repeat("y", 8000))...)
+			return []step{c(cl.take()), c(cl.headers(3, true, with("x", strings.Repeat("y", 8000), ":path", "/secret")...).take())}
+		}},
+		"table too large": {"HTTP/2 header", func(cl, se *frames) []step {
+			cl.encoder.SetMaxDynamicTableSizeLimit(1 << 20)
+			cl.encoder.SetMaxDynamicTableSize(64<<10 + 1)
+			return []step{c(cl.headers(1, true, get...).take())}
+		}},
+		"many fields": {"fields", func(cl, se *frames) []step {
+			_ = cl.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: bytes.Repeat([]byte{0x82}, 1001), EndHeaders: true})
+			return []step{c(cl.take())}
+		}},
 		"no preface": {"preface", func(cl, se *frames) []step { return []step{s(se.take()), c("GET / HTTP/1.1\r\n")} }},
 		"upgraded, answer": {"word", func(cl, se *frames) []step {
 			return []step{c("GET / HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nHTTP2-Settings: \r\n\r\n"), s("HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\n\r\n"), c(cl.take()), s(se.headers(1, false, ":status", "200").data(1, true, "forbidden").take())}
@@ -469,37 +518,52 @@ func helloFor(t testing.TB, name string) string {
 }
 
 // records cuts a handshake message into records of some length.
-func records(hello string, size int) (out string) {
+func records(hello string, size int) string {
+	var out strings.Builder
 	for msg := hello[recordHeader:]; msg != ""; {
 		n := min(size, len(msg))
-		out += "\x16\x03\x01" + string([]byte{byte(n >> 8), byte(n)}) + msg[:n]
+		out.WriteString("\x16\x03\x01" + string([]byte{byte(n >> 8), byte(n)}) + msg[:n])
 		msg = msg[n:]
 	}
-	return out
+	return out.String()
 }
 
 func TestTLS(t *testing.T) {
 	bad, good, none := helloFor(t, "www.bad.example"), helloFor(t, "good.example"), helloFor(t, "")
+	long, early := longer(extended(bad, 21, 5000), 65000), withExtension(good, 42)
 	change, encrypted := "\x14\x03\x03\x00\x01\x01", "\x17\x03\x03\x00\x09forbidden"
 	for name, x := range map[string]struct {
 		want  string
 		o     Options
 		steps []step
 	}{
-		"allowed":          {"", closed, []step{c(good), s("forbidden"), c(change + encrypted + "forbidden")}},
-		"name":             {"host", closed, []step{c(bad)}},
-		"word in the name": {"word", closed, []step{c(helloFor(t, "www.forbidden.example"))}},
-		"many records":     {"host", closed, []step{c(records(bad, 3))}},
-		"second hello":     {"host", closed, []step{c(good), s("retry"), c(change + bad)}},
-		"no name":          {"without a server name", closed, []step{c(none)}},
-		"no name, allowed": {"", Options{}, []step{c(none + change + encrypted)}},
-		"old hello":        {"without a server name", closed, []step{c("\x80\x2e\x01\x03\x01aaaaaaaa")}},
-		"no hello":         {"without a hello", closed, []step{c("\x16\x03\x01\x00\x04\x10\x00\x00\x00")}},
-		"endless hello":    {"of more than", closed, []step{c("\x16\x03\x01\x00\x04\x01\xff\xff\xff")}},
-		"broken hello":     {"cannot be read", closed, []step{c("\x16\x03\x01\x00\x06\x01\x00\x00\x02\x03\x03")}},
-		"encrypted name":   {"encrypted", Options{Encrypted: Reset}, []step{c(withExtension(good, 0xfe0d))}},
-		"outer name":       {"host", Options{}, []step{c(withExtension(bad, 0xfe0d))}},
-		"finished":         {"", closed, []step{c(good), c("\x16\x03\x03\x00\x04\x10\x00\x00\x00" + change + "\x16\x03\x03\x00\x08\xaa\xbb\xcc\xdd\xee\xff\x00\x01")}},
+		"allowed":                    {"", closed, []step{c(good), s("forbidden"), c(change + encrypted + "forbidden")}},
+		"name":                       {"host", closed, []step{c(bad)}},
+		"word in the name":           {"word", closed, []step{c(helloFor(t, "www.forbidden.example"))}},
+		"many records":               {"host", closed, []step{c(records(bad, 3))}},
+		"second hello":               {"host", closed, []step{c(good), s("retry"), c(change + bad)}},
+		"long second hello":          {"host", closed, []step{c(good), s("retry"), c(change), c(records(long, 1<<14))}},
+		"long second hello, no CCS":  {"host", closed, []step{c(good), s("retry"), c(records(long, 1<<14))}},
+		"long first hello":           {"host", closed, []step{c(records(longer(extended(bad, 21, 60000), 65000), 1<<14))}},
+		"many small records":         {"host", closed, []step{c(records(long, 1))}},
+		"unreadable second hello":    {"cannot be read", closed, []step{c(good), c(change + "\x16\x03\x03\x00\x06\x01\x00\x00\x02\x03\x03")}},
+		"ciphertext like a hello":    {"", closed, []step{c(good), c(change + "\x16\x03\x03\x00\x08\x01\xbb\xcc\xdd\xee\xff\x00\x01"), c(encrypted + "forbidden")}},
+		"early data":                 {"host", closed, []step{c(early), c(change + encrypted), s("retry"), c(records(bad, 100))}},
+		"early data, allowed":        {"", closed, []step{c(early), c(change + encrypted), s("yes"), c(encrypted)}},
+		"heartbeat, second hello":    {"host", closed, []step{c(good), c("\x18\x03\x03\x00\x02xx"), c(bad)}},
+		"data in the hello":          {"of type 23", closed, []step{c("\x16\x03\x01\x00\x01\x01" + encrypted[:recordHeader])}},
+		"unknown type in the hello":  {"of type 99", closed, []step{c("\x16\x03\x01\x00\x01\x01" + "\x63\x03\x03\x00\x00")}},
+		"heartbeat before the hello": {"of type 24", closed, []step{c("\x16\x03\x01\x00\x00" + "\x18\x03\x03\x00\x00")}},
+		"alert before the hello":     {"host", closed, []step{c("\x16\x03\x01\x00\x00\x15\x03\x01\x00\x02\x01\x00" + bad)}},
+		"no name":                    {"without a server name", closed, []step{c(none)}},
+		"no name, allowed":           {"", Options{}, []step{c(none + change + encrypted)}},
+		"old hello":                  {"without a server name", closed, []step{c("\x80\x2e\x01\x03\x01aaaaaaaa")}},
+		"no hello":                   {"without a hello", closed, []step{c("\x16\x03\x01\x00\x04\x10\x00\x00\x00")}},
+		"endless hello":              {"of more than", closed, []step{c("\x16\x03\x01\x00\x04\x01\xff\xff\xff")}},
+		"broken hello":               {"cannot be read", closed, []step{c("\x16\x03\x01\x00\x06\x01\x00\x00\x02\x03\x03")}},
+		"encrypted name":             {"encrypted", Options{Encrypted: Reset}, []step{c(withExtension(good, 0xfe0d))}},
+		"outer name":                 {"host", Options{}, []step{c(withExtension(bad, 0xfe0d))}},
+		"finished":                   {"", closed, []step{c(good), c("\x16\x03\x03\x00\x04\x10\x00\x00\x00" + change + "\x16\x03\x03\x00\x08\xaa\xbb\xcc\xdd\xee\xff\x00\x01")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, piece := range []int{1, 3, 100, 1 << 20} {
@@ -510,26 +574,37 @@ func TestTLS(t *testing.T) {
 }
 
 // withExtension adds an empty extension to a hello.
-func withExtension(hello string, kind uint16) string {
+func withExtension(hello string, kind uint16) string { return extended(hello, kind, 0) }
+
+// longer makes it a hello with n bytes more of cipher suites, in one record whose length is of no use: records cuts it.
+func longer(hello string, n int) string {
+	at := recordHeader + 4 + 34
+	at += 1 + int(hello[at])
+	b := []byte(hello)
+	grow(b, at, n, 2)
+	grow(b, recordHeader+1, n, 3)
+	return string(b[:at+2]) + strings.Repeat("\x00", n) + string(b[at+2:])
+}
+
+// extended adds an extension of n zero bytes to a hello.
+func extended(hello string, kind uint16, n int) string {
 	b := []byte(hello)
 	at := recordHeader + 4 + 34
 	at += 1 + int(b[at])
 	at += 2 + int(b[at])<<8 + int(b[at+1])
 	at += 1 + int(b[at])
-	add := func(at, n, size int) {
-		v := 0
-		for _, x := range b[at : at+size] {
-			v = v<<8 | int(x)
-		}
-		v += n
-		for i := size - 1; i >= 0; i-- {
-			b[at+i], v = byte(v), v>>8
-		}
+	grow(b, at, 4+n, 2)
+	grow(b, recordHeader+1, 4+n, 3)
+	grow(b, 3, 4+n, 2)
+	return string(b) + string([]byte{byte(kind >> 8), byte(kind), byte(n >> 8), byte(n)}) + strings.Repeat("\x00", n)
+}
+
+// grow a length of size bytes by n.
+func grow(b []byte, at, n, size int) {
+	for i := at + size - 1; i >= at; i-- {
+		n += int(b[i])
+		b[i], n = byte(n), n>>8
 	}
-	add(at, 4, 2)
-	add(recordHeader+1, 4, 3)
-	add(3, 4, 2)
-	return string(b) + string([]byte{byte(kind >> 8), byte(kind), 0, 0})
 }
 
 func TestRulesAreChecked(t *testing.T) {
@@ -566,6 +641,53 @@ func TestMemoryIsBounded(t *testing.T) {
 	begin := time.Now()
 	check(t, p, "too long", 1448, []step{c(get), s(answer("Content-Encoding: gzip, gzip\r\n", gzipped(bomb)))})
 	t.Logf("a bomb of 30 MB: %v", time.Since(begin))
+}
+
+// TestBlanksAreNotKept: each new one would be looked at together with those before.
+func TestBlanksAreNotKept(t *testing.T) {
+	budget := &Budget{Limit: 1 << 20}
+	conn := policy(t, closed).NewConn(budget, netip.MustParseAddr("10.0.0.2"))
+	must(t, conn.Feed(Client, []byte(strings.Repeat("\r\n", 32768))))
+	if budget.Used != 0 {
+		t.Errorf("%d bytes are kept of blank lines", budget.Used)
+	}
+}
+
+// TestHTTP2MemoryIsCounted: what connections hold after headers with many fields is at most what they took of the budget.
+func TestHTTP2MemoryIsCounted(t *testing.T) {
+	const conns = 20
+	heap := func() int {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	text := "\x3f\xe1\xff\x03" // the table's size: 64 KB
+	for i := range 900 {
+		text += fmt.Sprintf("\x40\x02%c%c\x00", 'a'+i/26%26, 'a'+i%26) // each remembered
+	}
+	header := func(f *frames) string {
+		_ = f.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte(text), EndHeaders: true})
+		_ = f.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: []byte(strings.ToUpper(text[4:])), EndHeaders: true})
+		_ = f.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: bytes.Repeat([]byte{0x90}, maxFields), EndHeaders: true})
+		return f.take()
+	}
+	client, server := []byte(header(newFrames(preface))), []byte(header(newFrames("")))
+	p, budget := policy(t, closed), &Budget{Limit: 1 << 30}
+	before := heap()
+	var all []*Conn
+	for range conns {
+		conn := p.NewConn(budget, netip.MustParseAddr("10.0.0.2"))
+		must(t, conn.Feed(Client, client))
+		must(t, conn.Feed(Server, server))
+		all = append(all, conn)
+	}
+	if held := heap() - before; held > budget.Used {
+		t.Errorf("a connection holds %d bytes, but counts %d", held/conns, budget.Used/conns)
+	} else {
+		t.Logf("a connection holds %d bytes, and counts %d", held/conns, budget.Used/conns)
+	}
+	runtime.KeepAlive(all)
 }
 
 func TestAlerts(t *testing.T) {
@@ -673,7 +795,8 @@ func FuzzConn(f *testing.F) {
 // FuzzRequests compares with another reader of HTTP: what net/http takes for a forbidden request does not pass.
 func FuzzRequests(f *testing.F) {
 	for _, text := range []string{get, "GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n", "\r\nGET /secret HTTP/1.1\nHost: good.example\n\n", "GET http://bad.example/ HTTP/1.1\r\nHost: x\r\n\r\n",
-		"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nfor\r\n6\r\nbidden\r\n0\r\n\r\n", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nforbidden" + get} {
+		"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nfor\r\n6\r\nbidden\r\n0\r\n\r\n", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nforbidden" + get,
+		strings.Repeat("A", 129) + " / HTTP/1.1\r\nHost: bad.example\r\n\r\n", strings.Repeat("\n", 129) + "GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n", "GET /secret HTTP/1.1\r\nHost:\n good.example\r\n\r\n"} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

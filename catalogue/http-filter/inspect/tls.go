@@ -10,16 +10,20 @@ type handshake struct {
 	kind   byte
 	msg    []byte // the handshake message so far
 	plain  bool   // a hello was judged
+	early  bool   // the hello announced early data: a server that asks for a second hello passes over it
 	cipher bool   // the client has changed its cipher: what follows is encrypted, or a second hello
 }
 
 const (
 	recordHeader  = 5
-	maxHello      = 64 << 10
+	maxHello      = 4 + 131396 // what OpenSSL takes; others take less
+	maxNames      = 8          // in a hello: the standard allows one
+	earlyData     = 42         // extension (RFC 8446, section 4.2.10)
 	helloType     = 1
 	changeCipher  = 20
 	alertRecord   = 21
 	handshakeType = 22
+	dataRecord    = 23
 )
 
 func (h *handshake) close() { h.conn.give(cap(h.msg)); h.msg = nil }
@@ -37,29 +41,26 @@ func (h *handshake) feed(data []byte) (n int, err error) {
 		switch {
 		case version != 3 || h.left > 1<<14+2048:
 			return n, malformed("TLS record")
+		case h.kind == handshakeType:
+			return n, nil
 		case h.kind == changeCipher:
 			h.cipher = true
-		case h.kind != handshakeType && h.kind != alertRecord: // encrypted from here on
+		case h.kind == alertRecord:
+		case !h.plain:
+			return n, malformed("TLS record of type %d before a hello", h.kind)
+		case h.kind == dataRecord && !h.early: // encrypted from here on
 			h.conn.end(Client)
+			return n, nil
 		}
+		h.conn.skip[Client] = uint64(h.left)
+		h.left = 0
 		return n, nil
 	}
 	n = min(len(data), h.left)
 	h.left -= n
-	if h.kind != handshakeType {
-		return n, nil
-	}
-	if need := len(h.msg) + n; need > cap(h.msg) {
-		if need > maxHello {
-			return n, malformed("TLS handshake message of more than %d bytes", maxHello)
-		}
-		more := max(need, 2*cap(h.msg), 1<<10)
-		if !h.conn.take(more) {
-			return 0, h.conn.full()
-		}
-		old := h.msg
-		h.msg = append(make([]byte, 0, more), old...)
-		h.conn.give(cap(old))
+	var ok bool
+	if h.msg, ok = h.conn.room(h.msg, n); !ok { // less than maxHello, and a record
+		return 0, h.conn.full()
 	}
 	h.msg = append(h.msg, data[:n]...)
 	return n, h.messages()
@@ -70,19 +71,15 @@ func (h *handshake) messages() error {
 	at := 0
 	for !h.conn.done[Client] && len(h.msg)-at >= 4 {
 		n, err := h.message(h.msg[at:])
-		switch {
-		case err != nil && h.plain && h.cipher: // ciphertext that looks like something else
-			h.conn.end(Client)
-			return nil
-		case err != nil:
+		if err != nil {
 			return err
-		case n == 0:
-			h.msg = append(h.msg[:0], h.msg[at:]...)
-			return nil
+		}
+		if n == 0 {
+			break
 		}
 		at += n
 	}
-	if !h.conn.done[Client] {
+	if at > 0 && !h.conn.done[Client] {
 		h.msg = append(h.msg[:0], h.msg[at:]...)
 	}
 	return nil
@@ -94,7 +91,7 @@ func (h *handshake) message(b []byte) (int, error) {
 	switch {
 	case b[0] != helloType && !h.plain:
 		return 0, malformed("TLS handshake without a hello")
-	case b[0] != helloType && h.cipher: // ciphertext
+	case h.plain && h.cipher && (b[0] != helloType || length > maxHello): // ciphertext
 		h.conn.end(Client)
 		return len(b), nil
 	case length > maxHello:
@@ -108,12 +105,9 @@ func (h *handshake) message(b []byte) (int, error) {
 	if !ok {
 		return 0, malformed("TLS hello that cannot be read")
 	}
+	h.early = hello.early && !h.plain
 	h.plain = true
-	if err := h.conn.judgeHello(hello); err != nil {
-		h.cipher = false // it stands
-		return 0, err
-	}
-	return length, nil
+	return length, h.conn.judgeHello(hello)
 }
 
 func (c *Conn) judgeHello(h hello) error {
@@ -145,6 +139,7 @@ func (c *Conn) noName() error {
 type hello struct {
 	names     []string
 	encrypted bool
+	early     bool
 }
 
 // reader takes pieces off a message; ok turns false when it ends too soon.
@@ -201,9 +196,11 @@ func readHello(b []byte) (h hello, ok bool) {
 					h.names = append(h.names, string(name))
 				}
 			}
-			if !list.ok || !names.ok || len(list.b) > 0 {
+			if !list.ok || !names.ok || len(list.b) > 0 || len(h.names) > maxNames {
 				return h, false
 			}
+		case earlyData:
+			h.early = true
 		case 0xfe0d, 0xffce: // and its draft
 			h.encrypted = true
 		}
