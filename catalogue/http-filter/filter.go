@@ -14,6 +14,7 @@ import (
 const (
 	openingFor  = 20 * time.Second // without an answer to its SYN
 	endedFor    = 10 * time.Second // after its end
+	surelyOver  = 2 * time.Second  // after its end, where others need the room: what is on its way may still come
 	blockedFor  = 30 * time.Second
 	settledFor  = 15 * time.Minute
 	pressedFor  = time.Minute // idle, where others need the room
@@ -57,8 +58,12 @@ type flow struct {
 	halves  [2]half
 	conn    *inspect.Conn
 	seen    time.Time
-	over    bool // both sides have ended, or one has reset it
-	cut     bool // one has reset it
+	over    bool   // both sides have ended, or one has reset it
+	cut     bool   // one has reset it
+	anew    uint32 // the client's SYN of another connection, which the server has not answered yet
+	anewAt  time.Time
+	former  uint32 // the server's SYN of the connection before, if hadOne: what still comes of it is no answer
+	hadOne  bool
 	page    []byte
 	pageAt  uint32 // its place in the server's stream
 	got     uint32 // the client's data up to where the page answers them
@@ -85,6 +90,7 @@ type filter struct {
 	reading     *nf.Packet // what is being judged, and who sent it
 	readingSide inspect.Side
 	debt        int // of all clients
+	debtors     int // clients with debt
 }
 
 type counters struct {
@@ -118,10 +124,13 @@ func (x *filter) frame(d nf.Dir, f nf.Frame) nf.Verdict {
 	switch {
 	case p.Network == 0 || p.Part == nf.Later: // a fragment is of no use without the first one
 		return nf.Pass
-	case p.Proto == nf.UDP && x.isQUIC(&p, f.Data):
+	case p.Part == nf.First && x.looksAtUDP(&p) && len(p.Data(f.Data)) < longHeader: // cut where nobody cuts, to hide what follows
+		x.count.Fragments++
+		return nf.Drop
+	case x.isQUIC(&p, f.Data):
 		x.count.QUIC++
 		return nf.Drop
-	case p.Proto == nf.UDP && x.looksAtUDP(&p):
+	case x.looksAtUDP(&p):
 		return nf.Pass
 	case p.Proto != nf.TCP || !x.cfg.Ports.has(p.SrcPort) && !x.cfg.Ports.has(p.DstPort):
 		x.settle(f.Data)
@@ -133,10 +142,10 @@ func (x *filter) frame(d nf.Dir, f nf.Frame) nf.Verdict {
 	return x.tcp(d, f, &p)
 }
 
-// bad packets are dropped where a receiver might see TCP in them.
+// bad packets are dropped where a receiver might see TCP in them, or QUIC.
 func (x *filter) bad(p *nf.Packet) nf.Verdict {
 	ip := p.Network != 0 || p.TagCount > 0
-	if !ip || p.Transport != 0 && (p.Proto != nf.TCP || p.DstPort != 0 && !x.cfg.Ports.has(p.SrcPort) && !x.cfg.Ports.has(p.DstPort)) {
+	if !ip || p.Transport != 0 && !x.looksAtUDP(p) && (p.Proto != nf.TCP || p.DstPort != 0 && !x.cfg.Ports.has(p.SrcPort) && !x.cfg.Ports.has(p.DstPort)) {
 		return nf.Pass
 	}
 	x.count.Malformed++
@@ -144,13 +153,15 @@ func (x *filter) bad(p *nf.Packet) nf.Verdict {
 }
 
 func (x *filter) looksAtUDP(p *nf.Packet) bool {
-	return x.cfg.QUIC == "drop" && x.policy.NamesHosts() && (x.cfg.Ports.has(p.DstPort) || x.cfg.Ports.has(p.SrcPort))
+	return p.Proto == nf.UDP && x.cfg.QUIC == "drop" && x.policy.NamesHosts() && (x.cfg.Ports.has(p.DstPort) || x.cfg.Ports.has(p.SrcPort))
 }
+
+const longHeader = 7 // bytes at least, with lengths of both ids
 
 // isQUIC: a long header of a known version (RFC 9000, section 17.2), as every connection begins with.
 func (x *filter) isQUIC(p *nf.Packet, frame []byte) bool {
 	b := p.Data(frame)
-	return x.looksAtUDP(p) && len(b) >= 7 && b[0]&0xc0 == 0xc0 && (b[1]|b[2]|b[3] == 0 && b[4] == 1 || b[1] == 0x6b && b[2] == 0x33 && b[3] == 0x43 && b[4] == 0xcf || b[1] == 0xff && b[2]|b[3] == 0)
+	return x.looksAtUDP(p) && len(b) >= longHeader && b[0]&0xc0 == 0xc0 && (b[1]|b[2]|b[3] == 0 && b[4] == 1 || b[1] == 0x6b && b[2] == 0x33 && b[3] == 0x43 && b[4] == 0xcf || b[1] == 0xff && b[2]|b[3] == 0)
 }
 
 // lookup finds a packet's connection, and which side sends it.
@@ -167,24 +178,54 @@ func (x *filter) lookup(p *nf.Packet) (*flow, inspect.Side, key) {
 	return nil, inspect.Client, k
 }
 
-func (x *filter) tcp(d nf.Dir, f nf.Frame, p *nf.Packet) nf.Verdict {
-	fl, side, k := x.lookup(p)
-	syn := p.Flags&(nf.SYN|nf.ACK|nf.RST) == nf.SYN
-	if fl == nil {
-		return x.unknown(d, f, p, k, syn)
+// isProper tells whether all receivers read a segment's flags alike: one of SYN, RST and ACK is there, and SYN stands without FIN, RST and data. Who sends
+// data with SYN (TCP Fast Open) sends SYN again without.
+func isProper(p *nf.Packet) bool {
+	if p.Flags&nf.SYN != 0 {
+		return p.Flags&(nf.FIN|nf.RST) == 0 && p.Payload == p.End
 	}
-	fl.seen = x.now
-	if h := &fl.halves[side]; h.known && h.dir != d { // somebody at the other port in its name
-		x.count.Dropped++
+	return p.Flags&(nf.RST|nf.ACK) != 0
+}
+
+func (x *filter) tcp(d nf.Dir, f nf.Frame, p *nf.Packet) nf.Verdict {
+	if !isProper(p) {
+		x.count.Malformed++
 		return nf.Drop
 	}
-	if side == inspect.Client && syn && p.Seq != fl.halves[inspect.Client].first {
+	fl, side, k := x.lookup(p)
+	syn := p.Flags&(nf.SYN|nf.ACK) == nf.SYN
+	switch {
+	case fl == nil:
+		return x.unknown(d, f, p, k, syn)
+	case syn && side == inspect.Server:
+		return x.reversed(d, f, p, k, fl)
+	}
+	h := &fl.halves[side]
+	if h.dir != d { // somebody at the other port in its name
+		return x.drop()
+	}
+	fl.seen = x.now
+	same := h.known && p.Seq == h.first
+	switch {
+	case syn && (fl.over && fl.state != opening || !same && (fl.state == opening || fl.state == blocked)):
 		return x.again(d, f, p, k, fl)
+	case syn && same && fl.state != opening && (fl.state != open || h.sent != h.first+1): // late, or it would begin what is taken for the old connection
+		return x.drop()
+	case syn && !same: // perhaps the client has crashed. The old connection goes on until the server begins the new one
+		fl.anew, fl.anewAt = p.Seq, x.now
+		return nf.Pass
+	case p.Flags&nf.SYN != 0 && side == inspect.Server && !same && fl.awaits(x.now) && p.Ack == fl.anew+1:
+		return x.renew(d, f, p, k, fl)
 	}
 	switch fl.state {
 	case passing:
+		if p.Flags&nf.SYN != 0 && fl.halves[inspect.Client].known && (!same || !x.synchronise(fl, side, p)) {
+			return x.drop()
+		}
 		fl.follow(side, p)
-		x.settle(f.Data)
+		if !fl.awaits(x.now) {
+			x.settle(f.Data)
+		}
 		return nf.Pass
 	case blocked:
 		x.answer(fl, side, p, f)
@@ -195,9 +236,8 @@ func (x *filter) tcp(d nf.Dir, f nf.Frame, p *nf.Packet) nf.Verdict {
 		x.reset(fl, side, p)
 		return nf.Pass
 	case p.Flags&nf.SYN != 0:
-		if !x.synchronise(fl, side, p, d) {
-			x.count.Dropped++
-			return nf.Drop
+		if !x.synchronise(fl, side, p) {
+			return x.drop()
 		}
 	case fl.state == opening || fl.cut:
 		if fl.state == opening && side == inspect.Client {
@@ -206,17 +246,26 @@ func (x *filter) tcp(d nf.Dir, f nf.Frame, p *nf.Packet) nf.Verdict {
 		if p.Payload == p.End && p.Flags&nf.FIN == 0 {
 			return nf.Pass
 		}
-		x.count.Dropped++
-		return nf.Drop
+		return x.drop()
 	}
 	return x.segment(fl, side, p, f)
+}
+
+func (x *filter) drop() nf.Verdict {
+	x.count.Dropped++
+	return nf.Drop
+}
+
+// awaits the server's answer to another SYN of the client.
+func (fl *flow) awaits(now time.Time) bool {
+	return !fl.anewAt.IsZero() && now.Sub(fl.anewAt) < openingFor
 }
 
 // unknown: no connection is known to which a packet belongs.
 func (x *filter) unknown(d nf.Dir, f nf.Frame, p *nf.Packet, k key, syn bool) nf.Verdict {
 	switch {
 	case syn:
-		fl := x.add(k)
+		fl := x.begin(d, k, p.Seq)
 		if fl == nil {
 			x.count.Refused++
 			x.event("full", "memory is full, or there are too many connections: new ones are "+map[bool]string{true: "let through unread", false: "refused"}[x.cfg.Full == "pass"])
@@ -226,19 +275,14 @@ func (x *filter) unknown(d nf.Dir, f nf.Frame, p *nf.Packet, k key, syn bool) nf
 			x.send(d.Back(), p.MakeTCP(f.Data, nf.Segment{Back: true, Ack: p.Seq + 1, Flags: nf.RST | nf.ACK}))
 			return nf.Drop
 		}
-		fl.halves[inspect.Client].dir, fl.halves[inspect.Server].dir = d, d.Back()
-		if !x.cfg.Ports.has(p.DstPort) { // only the client's port is one of those
-			x.pass(fl)
+		if fl.state == passing {
 			return nf.Pass
 		}
-		fl.halves[inspect.Client].begin(p.Seq)
-		fl.conn = x.policy.NewConn(&fl.client.budget, p.Dst)
 		return x.segment(fl, inspect.Client, p, f)
 	case p.Flags&nf.RST != 0:
 		return nf.Pass
 	case x.cfg.Midstream == "pass" && x.now.Sub(x.started) < startingFor, x.cfg.Full == "pass" && (x.budget.Used+flowSize > x.budget.Limit || len(x.flows) >= x.cfg.Limits.Connections):
-		if fl := x.add(k); fl != nil {
-			fl.halves[inspect.Client].dir, fl.halves[inspect.Server].dir = d, d.Back()
+		if fl := x.add(d, k); fl != nil {
 			x.pass(fl)
 		}
 		return nf.Pass
@@ -265,22 +309,40 @@ func share(a netip.Addr) netip.Prefix {
 	return p
 }
 
-// add a connection; nil: there is no room.
-func (x *filter) add(k key) *flow {
-	if len(x.flows) >= x.cfg.Limits.Connections {
-		x.evict()
+// begin to follow a connection, from its client's SYN; nil: there is no room.
+func (x *filter) begin(d nf.Dir, k key, seq uint32) *flow {
+	fl := x.add(d, k)
+	switch {
+	case fl == nil:
+	case !x.cfg.Ports.has(k.server.Port()): // only the client's port is one of those
+		x.pass(fl)
+	default:
+		fl.halves[inspect.Client].begin(seq)
+		fl.conn = x.policy.NewConn(&fl.client.budget, k.server.Addr())
 	}
+	return fl
+}
+
+// add a connection whose client's frames go in a direction; nil: there is no room.
+func (x *filter) add(d nf.Dir, k key) *flow {
 	at := share(k.client.Addr())
 	c := x.clients[at]
 	if c == nil {
 		c = &client{budget: inspect.Budget{Limit: x.budget.Limit / 2, Parent: &x.budget}}
 	}
-	if len(x.flows) >= x.cfg.Limits.Connections || c.flows >= max(1, x.cfg.Limits.Connections/2) || !c.budget.Take(flowSize) {
+	isFull := func() bool {
+		return len(x.flows) >= x.cfg.Limits.Connections || c.flows >= max(1, x.cfg.Limits.Connections/2)
+	}
+	if isFull() {
+		x.evict()
+	}
+	if isFull() || !c.budget.Take(flowSize) {
 		return nil
 	}
 	c.flows++
 	x.clients[at] = c
 	fl := &flow{client: c, seen: x.now}
+	fl.halves[inspect.Client].dir, fl.halves[inspect.Server].dir = d, d.Back()
 	x.flows[k] = fl
 	x.count.Connections++
 	return fl
@@ -291,7 +353,7 @@ func (x *filter) evict() {
 	n := 0
 	for k, fl := range x.flows {
 		idle := x.now.Sub(fl.seen)
-		if fl.state == opening || fl.over || fl.state == blocked || idle >= pressedFor && (fl.state != passing || idle >= settledFor) {
+		if fl.state == opening || (fl.over || fl.cut) && idle >= surelyOver || fl.state == blocked || idle >= pressedFor && (fl.state != passing || idle >= settledFor) {
 			x.remove(k, fl)
 		}
 		if n++; n == maxEvicted {
@@ -328,23 +390,53 @@ func (x *filter) pass(fl *flow) {
 	fl.state = passing
 }
 
-// follow a connection that is not looked at, to its end.
+// follow a connection that is not looked at, to its end. Its places are not known, so that anybody's RST may look like its end.
 func (fl *flow) follow(side inspect.Side, p *nf.Packet) {
 	if p.Flags&nf.FIN != 0 {
 		fl.halves[side].ended = true
 	}
-	fl.over = fl.over || p.Flags&nf.RST != 0 || fl.halves[0].ended && fl.halves[1].ended
+	fl.cut = p.Flags&nf.RST != 0
+	fl.over = fl.halves[0].ended && fl.halves[1].ended
 }
 
 // again: a client begins anew with a pair of ports. What was judged of the former connection says nothing about the new one.
 func (x *filter) again(d nf.Dir, f nf.Frame, p *nf.Packet, k key, fl *flow) nf.Verdict {
-	if fl.state == open && !fl.over { // perhaps the client has crashed. If not, its data would be read at places of the wrong connection
-		x.block(fl, inspect.Client, p, f, &inspect.Block{Hit: inspect.Hit{Why: "a second SYN"}})
-		fl.over = true
-		return nf.Drop
+	former, hadOne := fl.former, fl.hadOne
+	if h := &fl.halves[inspect.Server]; h.known {
+		former, hadOne = h.first, true
 	}
 	x.remove(k, fl)
-	return x.unknown(d, f, p, k, true)
+	v := x.unknown(d, f, p, k, true)
+	if fl := x.flows[k]; fl != nil {
+		fl.former, fl.hadOne = former, hadOne
+	}
+	return v
+}
+
+// renew: the server answers another SYN of the client, so for it the old connection is no more.
+func (x *filter) renew(d nf.Dir, f nf.Frame, p *nf.Packet, k key, fl *flow) nf.Verdict {
+	x.remove(k, fl)
+	n := x.begin(d.Back(), k, fl.anew)
+	switch {
+	case n == nil:
+		x.count.Refused++
+		return nf.Drop
+	case n.state == passing:
+		return nf.Pass
+	case !x.synchronise(n, inspect.Server, p):
+		return x.drop()
+	}
+	return x.segment(n, inspect.Server, p, f)
+}
+
+// reversed: a SYN comes from what is the server of a known connection. Who sent that connection's SYN may not have been whom it named: only one that
+// lives and was looked at from its begin keeps its place.
+func (x *filter) reversed(d nf.Dir, f nf.Frame, p *nf.Packet, k key, fl *flow) nf.Verdict {
+	if fl.halves[inspect.Client].known && !fl.over && (fl.state != opening || !x.cfg.Ports.has(p.DstPort)) {
+		return x.drop()
+	}
+	x.remove(k, fl)
+	return x.unknown(d, f, p, key{k.server, k.client, k.tags}, true)
 }
 
 // reset by one side, if the other can take it for one. It passes in any case.
@@ -356,16 +448,16 @@ func (x *filter) reset(fl *flow, side inspect.Side, p *nf.Packet) {
 }
 
 // synchronise tells whether a SYN fits. The server's must answer the client's that was seen last.
-func (x *filter) synchronise(fl *flow, side inspect.Side, p *nf.Packet, d nf.Dir) bool {
+func (x *filter) synchronise(fl *flow, side inspect.Side, p *nf.Packet) bool {
 	h, other := &fl.halves[side], &fl.halves[side.Other()]
 	if h.known {
-		return p.Seq == h.first && (side == inspect.Client) == (p.Flags&nf.ACK == 0)
+		isAnswer := p.Flags&nf.ACK != 0 && p.Ack == other.first+1
+		return p.Seq == h.first && (side == inspect.Client && p.Flags&nf.ACK == 0 || side == inspect.Server && isAnswer)
 	}
-	if p.Flags&nf.ACK == 0 || p.Ack != other.first+1 && p.Ack != other.next {
+	if p.Flags&nf.ACK == 0 || p.Ack != other.first+1 || fl.hadOne && p.Seq == fl.former {
 		return false
 	}
 	h.begin(p.Seq)
-	h.dir = d
 	fl.state, fl.over, fl.cut = open, false, false
 	return true
 }
@@ -382,9 +474,8 @@ func (x *filter) segment(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) 
 	}
 	end := seq + uint32(len(data))
 	if len(data) > 0 {
-		if c := fl.client; c.debt > decodeRate || c.debt > 0 && x.debt > 3*decodeRate { // it comes again
-			x.count.Dropped++
-			return nf.Drop
+		if x.owesTooMuch(fl.client) { // it comes again
+			return x.drop()
 		}
 		why := h.admit(seq, data, x.cfg.Limits.WindowKB<<10, &fl.client.budget)
 		if why == memoryFull {
@@ -396,9 +487,7 @@ func (x *filter) segment(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) 
 		}
 		x.reading, x.readingSide = p, side
 		err := h.judge(fl.conn, side)
-		n := fl.conn.Decoded()
-		fl.client.debt += n
-		x.debt += n
+		x.owe(fl.client, fl.conn.Decoded())
 		if err != nil {
 			var b *inspect.Block
 			errors.As(err, &b)
@@ -428,15 +517,39 @@ func (x *filter) segment(fl *flow, side inspect.Side, p *nf.Packet, f nf.Frame) 
 	return nf.Pass
 }
 
-// tick forgets connections.
-func (x *filter) tick(now time.Time) {
-	x.now = now
-	x.debt = max(0, x.debt-3*decodeRate)
+const allDecodeRate = 3 * decodeRate
+
+// owesTooMuch: a client waits for its own debt alone, or for that of all if its share is one of the larger ones.
+func (x *filter) owesTooMuch(c *client) bool {
+	return c.debt > decodeRate || x.debt > allDecodeRate && c.debt > allDecodeRate/x.debtors
+}
+
+func (x *filter) owe(c *client, n int) {
+	if n > 0 && c.debt == 0 {
+		x.debtors++
+	}
+	c.debt += n
+	x.debt += n
+}
+
+// repay what a second is good for.
+func (x *filter) repay() {
+	each := allDecodeRate / max(3, x.debtors)
+	x.debt, x.debtors = 0, 0
 	for at, c := range x.clients {
-		if c.debt = max(0, c.debt-decodeRate); c.debt == 0 && c.flows == 0 {
+		if c.debt = max(0, c.debt-each); c.debt > 0 {
+			x.debtors++
+			x.debt += c.debt
+		} else if c.flows == 0 {
 			delete(x.clients, at)
 		}
 	}
+}
+
+// tick forgets connections.
+func (x *filter) tick(now time.Time) {
+	x.now = now
+	x.repay()
 	for k, fl := range x.flows {
 		if fl.state == blocked && fl.repeats < maxRepeats {
 			fl.repeats++

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"runtime"
 	"strings"
 	"testing"
@@ -125,6 +126,23 @@ func (b *bench) open() {
 func (b *bench) client(at int, data string) bool {
 	b.t.Helper()
 	return b.give(segment{inspect.Client, isnC + 1 + uint32(at), isnS + 1, nf.ACK, data})
+}
+
+// forge a segment in a side's name from the other side's port.
+func (b *bench) forge(s segment) bool {
+	b.t.Helper()
+	return b.raw(s.side.Other(), b.frame(s))
+}
+
+// openUnknown opens a connection that is soon not looked at. 19 bytes of the client and 11 of the server have come.
+func (b *bench) openUnknown() {
+	b.t.Helper()
+	b.open()
+	b.passes(b.server(0, "SSH-2.0-x\r\n", 0), b.client(0, "SSH-2.0-forbidden\r\n"))
+	b.passes(b.give(segment{inspect.Client, isnC + 1 + 19, isnS + 1 + 11, nf.ACK, ""}), b.server(11, "", 19))
+	if b.x.flows[keyOf(b.x)].state != passing {
+		b.t.Fatal("it is looked at")
+	}
 }
 
 func (b *bench) server(at int, data string, acked int) bool {
@@ -257,14 +275,112 @@ func TestEvasions(t *testing.T) {
 			b.stops(b.client(0, good))
 			b.passes(len(b.events) == 1 && strings.Contains(b.events[0], "is the policy symmetric?"))
 		}},
-		"data in SYN": {true, false, func(b *bench) { b.stops(b.give(segment{inspect.Client, isnC, 0, nf.SYN, bad})) }},
+		"data in SYN": {true, true, func(b *bench) {
+			b.stops(b.give(segment{inspect.Client, isnC, 0, nf.SYN, bad}), b.give(segment{inspect.Client, isnC, 0, nf.SYN, good}))
+			b.open()
+			b.stops(b.client(0, bad))
+		}},
+		"data in a second SYN shift the stream": {true, true, func(b *bench) { // the second one has a TTL that does not reach the server
+			b.passes(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+			b.stops(b.give(segment{inspect.Client, isnC - uint32(len(good)), 0, nf.SYN, good}))
+			b.passes(b.give(segment{inspect.Server, isnS, isnC + 1, nf.SYN | nf.ACK, ""}), b.client(0, bad[:half]))
+			b.stops(b.client(half, bad[half:]))
+		}},
+		"data in the answer to SYN": {false, false, func(b *bench) {
+			b.passes(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+			b.stops(b.give(segment{inspect.Server, isnS, isnC + 1, nf.SYN | nf.ACK, "x"}), b.client(0, good))
+		}},
+		"odd flags": {false, false, func(b *bench) {
+			for _, flags := range []uint8{0, nf.FIN, nf.SYN | nf.FIN, nf.SYN | nf.RST, nf.SYN | nf.ACK | nf.FIN, nf.SYN | nf.ACK | nf.RST, nf.FIN | nf.URG} {
+				b.stops(b.give(segment{inspect.Client, isnC, 0, flags, ""}))
+			}
+			b.open()
+			b.stops(b.give(segment{inspect.Client, isnC + 1, isnS + 1, 0, good}), b.give(segment{inspect.Client, isnC + 1, isnS + 1, nf.FIN, good}))
+		}},
+		"answer to SYN from the client's port": {true, true, func(b *bench) {
+			b.passes(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+			forged := segment{inspect.Server, isnS + 9, isnC + 1, nf.SYN | nf.ACK, ""}
+			b.stops(b.forge(forged), b.client(0, good))
+			b.open()
+			b.stops(b.client(0, bad))
+		}},
+		"SYN again where nothing is looked at": {true, true, func(b *bench) {
+			b.openUnknown()
+			b.stops(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+			b.passes(b.give(segment{inspect.Client, isnC + 19, 0, nf.RST, ""}))
+			b.stops(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+			b.passes(b.give(segment{inspect.Client, isnC + 5, 0, nf.SYN, ""})) // the server has taken the RST
+			b.passes(b.give(segment{inspect.Server, isnS + 5, isnC + 6, nf.SYN | nf.ACK, ""}))
+			b.stops(b.give(segment{inspect.Client, isnC + 6, isnS + 6, nf.ACK, bad}))
+		}},
+		"SYN again behind the end of what is not looked at": {true, true, func(b *bench) {
+			b.openUnknown()
+			b.passes(b.give(segment{inspect.Client, isnC + 20, isnS + 12, nf.ACK | nf.FIN, ""}), b.give(segment{inspect.Server, isnS + 12, isnC + 21, nf.ACK | nf.FIN, ""}))
+			b.passes(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+			b.passes(b.give(segment{inspect.Server, isnS + 5, isnC + 1, nf.SYN | nf.ACK, ""}))
+			b.stops(b.give(segment{inspect.Client, isnC + 1, isnS + 6, nf.ACK, bad}))
+		}},
+		"SYN again behind a reset": {true, true, func(b *bench) { // what the server sent before it had the data does not begin the stream anew
+			b.open()
+			b.passes(b.client(0, "GET /sec"), b.give(segment{inspect.Client, isnC + 9, 0, nf.RST, ""}))
+			answer := segment{inspect.Server, isnS, isnC + 1, nf.SYN | nf.ACK, ""}
+			b.passes(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+			b.stops(b.give(answer), b.client(0, "GET /goo"))
+			b.passes(b.give(segment{inspect.Client, isnC - 9, 0, nf.SYN, ""}), b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+			b.stops(b.give(answer), b.client(0, "GET /goo"))
+			answer.seq++ // it begins anew indeed
+			b.passes(b.give(answer))
+			b.stops(b.give(segment{inspect.Client, isnC + 1, isnS + 2, nf.ACK, bad}))
+		}},
+		"SYN again late": {true, true, func(b *bench) {
+			b.open()
+			b.passes(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}), b.client(0, bad[:half]))
+			b.stops(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}), b.client(half, bad[half:]))
+		}},
+		"SYN 0 where the begin is not known": {true, true, func(b *bench) {
+			b.x.cfg.Midstream = "pass"
+			b.passes(b.client(0, "x"), b.give(segment{inspect.Client, 0, 0, nf.SYN, ""}))
+			b.passes(b.give(segment{inspect.Server, isnS, 1, nf.SYN | nf.ACK, ""}))
+			b.stops(b.give(segment{inspect.Client, 1, isnS + 1, nf.ACK, bad}))
+		}},
+		"SYN in the server's name": {true, true, func(b *bench) {
+			b.passes(b.forge(segment{inspect.Server, isnS, 0, nf.SYN, ""}))
+			b.stops(b.client(0, bad))
+			b.open()
+			b.stops(b.forge(segment{inspect.Server, isnS, 0, nf.SYN, ""}), b.client(0, bad))
+		}},
+		"SYN of the server": {true, true, func(b *bench) {
+			b.passes(b.give(segment{inspect.Server, isnS, 0, nf.SYN, ""}))
+			b.open()
+			b.stops(b.give(segment{inspect.Server, isnS, 0, nf.SYN, ""}), b.client(0, bad))
+		}},
+		"SYN of the server while it opens": {true, true, func(b *bench) {
+			b.passes(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+			b.stops(b.give(segment{inspect.Server, isnS, 0, nf.SYN, ""}))
+			b.open()
+			b.stops(b.client(0, bad))
+		}},
+		"both open, all ports": {true, true, func(b *bench) { // the last SYN says who is the client
+			b.x.cfg.Ports = nil
+			b.passes(b.give(segment{inspect.Server, isnS, 0, nf.SYN, ""}))
+			b.open()
+			b.stops(b.give(segment{inspect.Server, isnS, 0, nf.SYN, ""}), b.client(0, bad))
+		}},
 		"answer to another SYN": {false, false, func(b *bench) {
 			b.passes(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}), b.give(segment{inspect.Client, isnC - 100, 0, nf.SYN, ""}))
 			b.stops(b.give(segment{inspect.Server, isnS, isnC + 1, nf.SYN | nf.ACK, ""}), b.client(0, bad))
 		}},
-		"second SYN": {true, false, func(b *bench) {
+		"second SYN": {true, true, func(b *bench) {
 			b.open()
-			b.stops(b.give(segment{inspect.Client, isnC - 100, 0, nf.SYN, ""}), b.client(0, bad))
+			b.passes(b.give(segment{inspect.Client, isnC - 100, 0, nf.SYN, ""}), b.server(0, "", 0)) // the server says where it is
+			b.stops(b.give(segment{inspect.Server, isnS, isnC - 99, nf.SYN | nf.ACK, ""}), b.client(0, bad))
+		}},
+		"second SYN is answered": {true, true, func(b *bench) { // whatever has happened to the first one
+			b.open()
+			b.passes(b.client(0, line))
+			b.passes(b.give(segment{inspect.Client, isnC - 100, 0, nf.SYN, ""}), b.give(segment{inspect.Server, isnS + 9, isnC - 99, nf.SYN | nf.ACK, ""}))
+			b.passes(b.give(segment{inspect.Client, isnC - 99, isnS + 10, nf.ACK, bad[:half]}))
+			b.stops(b.give(segment{inspect.Client, isnC - 99 + uint32(half), isnS + 10, nf.ACK, bad[half:]}))
 		}},
 		"acknowledged by somebody else": {false, false, func(b *bench) { // from the client's port, in the server's name
 			b.open()
@@ -511,6 +627,60 @@ func TestConnectionsEnd(t *testing.T) {
 	}
 }
 
+// TestForgedEndsEndNothing: a connection that is not looked at lives on behind RST and SYN of somebody who guesses, and makes room only where others need it.
+func TestForgedEndsEndNothing(t *testing.T) {
+	b := newBench(t, `, "limits": {"connections": 2}`)
+	b.openUnknown()
+	b.passes(b.give(segment{inspect.Client, 77, 0, nf.RST, ""}), b.give(segment{inspect.Server, 77, 0, nf.RST, ""}), b.give(segment{inspect.Client, 99, 0, nf.SYN, ""}))
+	for range 60 {
+		b.x.tick(b.x.now.Add(10 * time.Second))
+	}
+	b.passes(b.client(19, "more"), b.server(11, "more", 23), b.give(segment{inspect.Client, 77, 0, nf.RST, ""}))
+	if len(b.x.flows) != 1 || b.x.count.Midstream > 0 {
+		t.Errorf("%d connections, %+v", len(b.x.flows), b.x.count)
+	}
+	b.port = 8080
+	b.stops(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""})) // a client has half of the room
+	b.x.tick(b.x.now.Add(surelyOver))
+	b.passes(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+	if len(b.x.flows) != 1 {
+		t.Errorf("%d connections", len(b.x.flows))
+	}
+}
+
+// TestTheSmallDoNotWaitForTheLarge: clients that have much decoded keep themselves waiting, not one that has little.
+func TestTheSmallDoNotWaitForTheLarge(t *testing.T) {
+	b := newBench(t, "")
+	large, small := make([]*client, 8), &client{flows: 1}
+	for i := range large {
+		large[i] = &client{flows: 1}
+		b.x.clients[share(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}))] = large[i]
+		b.x.owe(large[i], decodeRate)
+	}
+	b.x.clients[share(netip.AddrFrom4([4]byte{10, 0, 1, 0}))] = small
+	for range 100 {
+		for _, c := range large {
+			if !b.x.owesTooMuch(c) {
+				b.x.owe(c, decodeRate)
+			}
+		}
+		if !b.x.owesTooMuch(large[0]) || b.x.owesTooMuch(small) {
+			t.Fatal("the small one waits, or the large ones do not")
+		}
+		b.x.owe(small, 1<<20)
+		b.x.tick(b.x.now.Add(time.Second))
+	}
+	if b.x.debt > len(large)*2*decodeRate {
+		t.Errorf("%d bytes", b.x.debt)
+	}
+	for range 60 {
+		b.x.tick(b.x.now.Add(time.Second))
+	}
+	if b.x.debt != 0 || b.x.debtors != 0 {
+		t.Errorf("%d bytes of %d", b.x.debt, b.x.debtors)
+	}
+}
+
 // TestAlerts: traffic passes, and the event says whose it was.
 func TestAlerts(t *testing.T) {
 	b := newBench(t, "")
@@ -527,11 +697,9 @@ func TestAlerts(t *testing.T) {
 // TestOthersPass: what is not HTTP or TLS on its ports passes unread, and is soon not looked at; long contents without rules are not kept.
 func TestOthersPass(t *testing.T) {
 	b := newBench(t, "")
-	b.open()
 	settled := 0
 	b.x.settle = func([]byte) { settled++ }
-	b.passes(b.server(0, "SSH-2.0-x\r\n", 0), b.client(0, "SSH-2.0-forbidden\r\n"))
-	b.passes(b.give(segment{inspect.Client, isnC + 1 + 19, isnS + 1 + 11, nf.ACK, ""}), b.server(11, "", 19))
+	b.openUnknown()
 	b.passes(b.server(11, "more", 19), settled > 0)
 	if fl := b.x.flows[keyOf(b.x)]; fl.state != passing || b.x.budget.Used != flowSize {
 		t.Errorf("%+v, %d bytes", fl, b.x.budget.Used)
@@ -598,6 +766,14 @@ func TestFragments(t *testing.T) {
 	}
 }
 
+func udp6(t *testing.T, data string) []byte {
+	t.Helper()
+	buf := gopacket.NewSerializeBuffer()
+	must(t, gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true}, &layers.Ethernet{SrcMAC: make([]byte, 6), DstMAC: make([]byte, 6), EthernetType: layers.EthernetTypeIPv6},
+		&layers.IPv6{Version: 6, HopLimit: 7, NextHeader: layers.IPProtocolUDP, SrcIP: net.ParseIP("fd00::1"), DstIP: net.ParseIP("fd00::2")}, &layers.UDP{SrcPort: 5, DstPort: 443}, gopacket.Payload(data)))
+	return buf.Bytes()
+}
+
 func TestQUIC(t *testing.T) {
 	for more, want := range map[string]bool{"": false, `, "quic": "pass"`: true} {
 		b := newBench(t, more)
@@ -609,6 +785,22 @@ func TestQUIC(t *testing.T) {
 		}
 		if got := b.raw(0, udp(443, "\xc3\x00\x00\x00\x01\x08aaaaaaaa")); got != want {
 			t.Errorf("%s: %t", more, got)
+		}
+		cut := udp(443, "\xc3\x00\x00\x00\x01\x08aaaaaaaa")
+		cut[20] = 0x20 // more fragments
+		if got := b.raw(0, cut); got != want {
+			t.Errorf("fragment: %s: %t", more, got)
+		}
+		cut[17] = 28 // of the UDP header alone
+		if got := b.raw(0, cut); got != want {
+			t.Errorf("small fragment: %s: %t", more, got)
+		}
+		six := udp6(t, "\xc3\x00\x00\x00\x01\x08aaaaaaaa")
+		for _, length := range []byte{0, 4, 250} { // receivers take 0 for all that is there
+			six[59] = length
+			if got := b.raw(0, six); got != want {
+				t.Errorf("length %d: %s: %t", length, more, got)
+			}
 		}
 		b.passes(b.raw(0, udp(443, "anything")), b.raw(0, udp(53, "\xc3\x00\x00\x00\x01\x08aaaaaaaa")))
 	}
@@ -642,13 +834,23 @@ func TestAMillionFrames(t *testing.T) {
 		binary.BigEndian.PutUint32(f[38:], isnC+uint32(random.IntN(200)))
 		binary.BigEndian.PutUint32(f[42:], isnC+uint32(random.IntN(200)))
 		f[47] = []byte{nf.SYN, nf.SYN | nf.ACK, nf.ACK, nf.ACK, nf.ACK, nf.ACK | nf.FIN, nf.RST, byte(random.Uint32())}[random.IntN(8)]
+		if f[47]&nf.SYN != 0 && random.IntN(8) > 0 { // without data
+			f = f[:54]
+			binary.BigEndian.PutUint16(f[16:], 40)
+			binary.BigEndian.PutUint32(f[38:], isnC+uint32(random.IntN(8)/7))
+			binary.BigEndian.PutUint32(f[42:], isnC+1+uint32(random.IntN(8)/7))
+		}
 		switch random.IntN(40) {
 		case 0:
 			f[random.IntN(len(f))] = byte(random.Uint32())
 		case 1:
 			f = f[:random.IntN(len(f))]
 		}
-		b.raw(inspect.Side(random.IntN(2)), f)
+		side := inspect.Client
+		if len(f) > 35 && f[34] == 0 && f[35] == 80 != (random.IntN(20) == 0) {
+			side = inspect.Server
+		}
+		b.raw(side, f)
 		most = max(most, b.x.budget.Used)
 		if i%1000 == 0 {
 			b.x.tick(b.x.now.Add(time.Second))
@@ -657,6 +859,9 @@ func TestAMillionFrames(t *testing.T) {
 	took := time.Since(begin)
 	runtime.GC()
 	runtime.ReadMemStats(&after)
+	if c := b.x.count; c.Connections < 1000 || c.Blocked < 100 || c.Refused == 0 {
+		t.Errorf("hardly anything is looked at: %+v", c)
+	}
 	if most > 2<<20 || len(b.x.flows) > 500 {
 		t.Errorf("%d bytes of the budget, %d connections", most, len(b.x.flows))
 	}

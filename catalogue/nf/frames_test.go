@@ -377,6 +377,8 @@ func TestDecode(t *testing.T) {
 		"TCP offset":        {set(plain, 46, 0x40), "TCP header length", Whole},
 		"TCP beyond":        {set(plain, 46, 0xf0), "TCP header length", Whole},
 		"TCP cut":           {set(plain, 16, 0, 39), "no TCP header", Whole},
+		"UDP length 0":      {set(six, 58, 0, 0), "", Whole},
+		"UDP too short":     {set(six, 58, 0, 7), "UDP length", Whole},
 		"UDP too long":      {set(six, 58, 0, 99), "UDP length", Whole},
 		"IPv6 too long":     {set(six, 18, 9, 9), "IPv6 lengths", Whole},
 		"IPv6 cut":          {set(six, 18, 0, 7), "no UDP header", Whole},
@@ -387,6 +389,9 @@ func TestDecode(t *testing.T) {
 		if p := Decode(c.frame); p.Bad != c.bad || p.Part != c.part {
 			t.Errorf("%s: %q, part %d; want %q, %d", what, p.Bad, p.Part, c.bad, c.part)
 		}
+	}
+	if p := Decode(set(six, 58, 0, 0)); string(p.Data(six)) != "hello" {
+		t.Errorf("%+v", p)
 	}
 	many := bytes.Clone(six[:54])
 	for range 9 {

@@ -208,6 +208,9 @@ func (p *Packet) transport(b []byte, at int) {
 		if p.Part == First {
 			return // of the whole packet
 		}
+		if length == 0 && p.Type == EtherIPv6 { // all that is there, as in a jumbogram; Linux takes it in any packet
+			length = len(h)
+		}
 		if length < 8 || length > len(h) {
 			p.Bad = "UDP length"
 			return
