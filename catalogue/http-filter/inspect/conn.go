@@ -346,10 +346,10 @@ func (d *detector) kind() kind {
 	b := d.head
 	if !d.blank {
 		switch {
-		case b[0] == 0x16 && len(b) < 2, b[0]&0x80 != 0 && len(b) < 4:
+		case changeCipher <= b[0] && b[0] <= heartbeat:
+			return kindOfRecord(b)
+		case b[0]&0x80 != 0 && len(b) < 4:
 			return undecided
-		case b[0] == 0x16 && b[1] == 3:
-			return isTLS
 		case b[0]&0x80 != 0 && b[2] == 1 && b[3] <= 3:
 			return isOldTLS
 		}
@@ -379,6 +379,23 @@ func (d *detector) kind() kind {
 		return notKnown
 	}
 	return badHTTP
+}
+
+// kindOfRecord that may be TLS. Some servers take an alert before the hello, or versions that do not exist: the handshake judges, or refuses, those.
+func kindOfRecord(b []byte) kind {
+	switch hello := b[0] == handshakeType; {
+	case len(b) < 2:
+		return undecided
+	case hello && b[1] == 3:
+		return isTLS
+	case b[1] >= 0x10:
+		return notKnown
+	case len(b) < recordHeader+1:
+		return undecided
+	case hello && b[recordHeader] == helloType, b[0] == alertRecord && b[3] == 0 && b[4] == 2, b[1] == 3 && b[2] <= 4 && b[3] <= maxRecord>>8:
+		return isTLS
+	}
+	return notKnown
 }
 
 // kindOfLine that may be a request's first one. A line that only some servers take for one, or that they split in different ways, is badHTTP.

@@ -405,6 +405,9 @@ func (f *h2side) request(id uint32) error {
 	}
 	q.hosts = authority
 	h.now = id
+	if q.method == "CONNECT" && !seen[":protocol"] { // with it: RFC 8441
+		return malformed("HTTP/2 tunnel")
+	}
 	if len(q.target) > maxTarget {
 		return malformed("address of more than %d bytes", maxTarget)
 	}

@@ -427,6 +427,12 @@ func TestHTTP2(t *testing.T) {
 			_ = se.framer.WritePushPromise(http2.PushPromiseParam{StreamID: 1, PromiseID: 2, BlockFragment: se.block.Bytes(), EndHeaders: true})
 			return []step{c(cl.headers(1, true, get...).take()), s(se.take())}
 		}},
+		"tunnel": {"tunnel", func(cl, se *frames) []step {
+			return []step{c(cl.headers(1, false, ":method", "CONNECT", ":authority", "good.example:80").take())}
+		}},
+		"websocket": {"", func(cl, se *frames) []step {
+			return []step{c(cl.headers(1, false, with(":method", "CONNECT", ":protocol", "websocket")...).take())}
+		}},
 		"path twice": {"twice", func(cl, se *frames) []step {
 			return []step{c(cl.headers(1, true, append(append([]string{}, get...), ":path", "/x")...).take())}
 		}},
@@ -554,6 +560,13 @@ func TestTLS(t *testing.T) {
 		"data in the hello":          {"of type 23", closed, []step{c("\x16\x03\x01\x00\x01\x01" + encrypted[:recordHeader])}},
 		"unknown type in the hello":  {"of type 99", closed, []step{c("\x16\x03\x01\x00\x01\x01" + "\x63\x03\x03\x00\x00")}},
 		"heartbeat before the hello": {"of type 24", closed, []step{c("\x16\x03\x01\x00\x00" + "\x18\x03\x03\x00\x00")}},
+		"alert first":                {"host", closed, []step{c("\x15\x03\x01\x00\x02\x01\x5a" + bad)}},
+		"cipher change first":        {"host", closed, []step{c("\x14\x03\x01\x00\x01\x01" + bad)}},
+		"data first":                 {"of type 23", closed, []step{c("\x17\x03\x03\x00\x01x")}},
+		"strange version":            {"TLS record", closed, []step{c("\x16\x04" + bad[2:])}},
+		"strange version, alert":     {"TLS record", closed, []step{c("\x15\x00\x01\x00\x02\x01\x5a" + bad)}},
+		"like a hello":               {"", closed, []step{c("\x16\x00\x00\x00\x00\x00"), c("forbidden")}},
+		"like an alert":              {"", closed, []step{c("\x15\x00\x00\x00\x00\x00"), c("forbidden")}},
 		"alert before the hello":     {"host", closed, []step{c("\x16\x03\x01\x00\x00\x15\x03\x01\x00\x02\x01\x00" + bad)}},
 		"no name":                    {"without a server name", closed, []step{c(none)}},
 		"no name, allowed":           {"", Options{}, []step{c(none + change + encrypted)}},
@@ -819,6 +832,41 @@ func FuzzRequests(f *testing.F) {
 		}
 	})
 }
+
+// FuzzHello compares with another reader of TLS: the name that a server of crypto/tls reads is not forbidden where the bytes pass.
+func FuzzHello(f *testing.F) {
+	bad := helloFor(f, "www.bad.example")
+	for _, text := range []string{bad, helloFor(f, "good.example"), records(bad, 100), "\x16\x04\x01" + bad[3:], "\x16\x00\x00" + bad[3:], "\x15\x03\x01\x00\x02\x01\x5a" + bad,
+		"\x15\x02\x01\x00\x02\x01\x5a" + bad, "\x14\x03\x01\x00\x01\x01" + bad, "\x17\x03\x01\x00\x01\x01" + bad, "\x16\x03\x01\x00\x00" + bad, "\r\n" + bad} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if block, _ := play(t, policy(t, closed), 7, c(string(b))); block != nil {
+			return
+		}
+		_ = tls.Server(&said{Reader: bytes.NewReader(b)}, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+			if name := strings.ToLower(h.ServerName); name == "bad.example" || strings.HasSuffix(name, ".bad.example") || name == "" {
+				t.Errorf("passes: %q", h.ServerName)
+			}
+			return nil, errors.New("enough")
+		}}).Handshake()
+	})
+}
+
+// said is a connection on which all was said already.
+type said struct {
+	net.Conn
+	io.Reader
+}
+
+func (s *said) Read(b []byte) (int, error)       { return s.Reader.Read(b) }
+func (s *said) Write(b []byte) (int, error)      { return len(b), nil }
+func (s *said) Close() error                     { return nil }
+func (s *said) SetWriteDeadline(time.Time) error { return nil }
+func (s *said) SetReadDeadline(time.Time) error  { return nil }
+func (s *said) SetDeadline(time.Time) error      { return nil }
+func (s *said) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (s *said) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
 
 // FuzzAnswers: the same of answers.
 func FuzzAnswers(f *testing.F) {

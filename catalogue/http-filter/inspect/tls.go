@@ -24,6 +24,8 @@ const (
 	alertRecord   = 21
 	handshakeType = 22
 	dataRecord    = 23
+	heartbeat     = 24
+	maxRecord     = 1<<14 + 2048
 )
 
 func (h *handshake) close() { h.conn.give(cap(h.msg)); h.msg = nil }
@@ -39,7 +41,7 @@ func (h *handshake) feed(data []byte) (n int, err error) {
 		version := h.record[1]
 		h.record = h.record[:0]
 		switch {
-		case version != 3 || h.left > 1<<14+2048:
+		case version != 3 || h.left > maxRecord:
 			return n, malformed("TLS record")
 		case h.kind == handshakeType:
 			return n, nil
