@@ -145,15 +145,18 @@ func (x *filter) frame(d nf.Dir, f nf.Frame) nf.Verdict {
 // bad packets are dropped where a receiver might see TCP in them, or QUIC.
 func (x *filter) bad(p *nf.Packet) nf.Verdict {
 	ip := p.Network != 0 || p.TagCount > 0
-	if !ip || p.Transport != 0 && !x.looksAtUDP(p) && (p.Proto != nf.TCP || p.DstPort != 0 && !x.cfg.Ports.has(p.SrcPort) && !x.cfg.Ports.has(p.DstPort)) {
+	others := p.DstPort != 0 && !x.cfg.Ports.has(p.SrcPort) && !x.cfg.Ports.has(p.DstPort)
+	if !ip || p.Transport != 0 && (others || p.Proto != nf.TCP && !(p.Proto == nf.UDP && x.dropsQUIC())) {
 		return nf.Pass
 	}
 	x.count.Malformed++
 	return nf.Drop
 }
 
+func (x *filter) dropsQUIC() bool { return x.cfg.QUIC == "drop" && x.policy.NamesHosts() }
+
 func (x *filter) looksAtUDP(p *nf.Packet) bool {
-	return p.Proto == nf.UDP && x.cfg.QUIC == "drop" && x.policy.NamesHosts() && (x.cfg.Ports.has(p.DstPort) || x.cfg.Ports.has(p.SrcPort))
+	return p.Proto == nf.UDP && x.dropsQUIC() && (x.cfg.Ports.has(p.DstPort) || x.cfg.Ports.has(p.SrcPort))
 }
 
 const longHeader = 7 // bytes at least, with lengths of both ids
@@ -208,7 +211,7 @@ func (x *filter) tcp(d nf.Dir, f nf.Frame, p *nf.Packet) nf.Verdict {
 	same := h.known && p.Seq == h.first
 	switch {
 	case syn && (fl.over && fl.state != opening || !same && (fl.state == opening || fl.state == blocked)):
-		return x.again(d, f, p, k, fl)
+		return x.again(d, f, p, k, k, fl)
 	case syn && same && fl.state != opening && (fl.state != open || h.sent != h.first+1): // late, or it would begin what is taken for the old connection
 		return x.drop()
 	case syn && !same: // perhaps the client has crashed. The old connection goes on until the server begins the new one
@@ -219,7 +222,7 @@ func (x *filter) tcp(d nf.Dir, f nf.Frame, p *nf.Packet) nf.Verdict {
 	}
 	switch fl.state {
 	case passing:
-		if p.Flags&nf.SYN != 0 && fl.halves[inspect.Client].known && (!same || !x.synchronise(fl, side, p)) {
+		if p.Flags&nf.SYN != 0 && (fl.halves[inspect.Client].known || x.cfg.Ports.has(p.SrcPort)) && (!same || !x.synchronise(fl, side, p)) {
 			return x.drop()
 		}
 		fl.follow(side, p)
@@ -281,13 +284,16 @@ func (x *filter) unknown(d nf.Dir, f nf.Frame, p *nf.Packet, k key, syn bool) nf
 		return x.segment(fl, inspect.Client, p, f)
 	case p.Flags&nf.RST != 0:
 		return nf.Pass
-	case x.cfg.Midstream == "pass" && x.now.Sub(x.started) < startingFor, x.cfg.Full == "pass" && (x.budget.Used+flowSize > x.budget.Limit || len(x.flows) >= x.cfg.Limits.Connections):
+	case x.cfg.Midstream == "pass" && p.Flags&nf.SYN == 0 && x.now.Sub(x.started) < startingFor, x.cfg.Full == "pass" && (x.budget.Used+flowSize > x.budget.Limit || len(x.flows) >= x.cfg.Limits.Connections):
 		if fl := x.add(d, k); fl != nil {
 			x.pass(fl)
 		}
 		return nf.Pass
 	}
 	x.count.Midstream++
+	if x.cfg.Midstream == "pass" && p.Flags&nf.SYN != 0 { // an answer to a SYN from before the start, which the client repeats
+		return nf.Drop
+	}
 	if p.Payload == p.End && p.Flags&nf.ACK != 0 && p.Flags&(nf.SYN|nf.FIN) == 0 { // the last of a connection that is forgotten; it carries nothing
 		x.send(d.Back(), p.MakeTCP(f.Data, nf.Segment{Back: true, Seq: p.Ack, Flags: nf.RST}))
 		return nf.Drop
@@ -353,7 +359,7 @@ func (x *filter) evict() {
 	n := 0
 	for k, fl := range x.flows {
 		idle := x.now.Sub(fl.seen)
-		if fl.state == opening || (fl.over || fl.cut) && idle >= surelyOver || fl.state == blocked || idle >= pressedFor && (fl.state != passing || idle >= settledFor) {
+		if fl.state == opening && !fl.hadOne || (fl.over || fl.cut || fl.state == opening) && idle >= surelyOver || fl.state == blocked || idle >= pressedFor && (fl.state != passing || idle >= settledFor) {
 			x.remove(k, fl)
 		}
 		if n++; n == maxEvicted {
@@ -399,13 +405,13 @@ func (fl *flow) follow(side inspect.Side, p *nf.Packet) {
 	fl.over = fl.halves[0].ended && fl.halves[1].ended
 }
 
-// again: a client begins anew with a pair of ports. What was judged of the former connection says nothing about the new one.
-func (x *filter) again(d nf.Dir, f nf.Frame, p *nf.Packet, k key, fl *flow) nf.Verdict {
+// again: a connection begins anew with a pair of ports. What was judged of the former one says nothing about it.
+func (x *filter) again(d nf.Dir, f nf.Frame, p *nf.Packet, before, k key, fl *flow) nf.Verdict {
 	former, hadOne := fl.former, fl.hadOne
 	if h := &fl.halves[inspect.Server]; h.known {
 		former, hadOne = h.first, true
 	}
-	x.remove(k, fl)
+	x.remove(before, fl)
 	v := x.unknown(d, f, p, k, true)
 	if fl := x.flows[k]; fl != nil {
 		fl.former, fl.hadOne = former, hadOne
@@ -435,8 +441,7 @@ func (x *filter) reversed(d nf.Dir, f nf.Frame, p *nf.Packet, k key, fl *flow) n
 	if fl.halves[inspect.Client].known && !fl.over && (fl.state != opening || !x.cfg.Ports.has(p.DstPort)) {
 		return x.drop()
 	}
-	x.remove(k, fl)
-	return x.unknown(d, f, p, key{k.server, k.client, k.tags}, true)
+	return x.again(d, f, p, k, key{k.server, k.client, k.tags}, fl)
 }
 
 // reset by one side, if the other can take it for one. It passes in any case.

@@ -328,9 +328,19 @@ func TestEvasions(t *testing.T) {
 			b.stops(b.give(answer), b.client(0, "GET /goo"))
 			b.passes(b.give(segment{inspect.Client, isnC - 9, 0, nf.SYN, ""}), b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}))
 			b.stops(b.give(answer), b.client(0, "GET /goo"))
+			b.x.evict()
+			b.stops(b.give(answer), b.client(0, "GET /goo"))
 			answer.seq++ // it begins anew indeed
 			b.passes(b.give(answer))
 			b.stops(b.give(segment{inspect.Client, isnC + 1, isnS + 2, nf.ACK, bad}))
+		}},
+		"SYN again behind a reset and a SYN in the server's name": {false, false, func(b *bench) {
+			b.open()
+			b.passes(b.client(0, "GET /sec"), b.give(segment{inspect.Client, isnC + 9, 0, nf.RST, ""}))
+			b.passes(b.forge(segment{inspect.Server, isnS, 0, nf.SYN, ""}))
+			b.stops(b.client(8, "ret HTTP/1.1\r\n\r\n"))
+			b.passes(b.give(segment{inspect.Client, isnC, 0, nf.SYN, ""}))
+			b.stops(b.give(segment{inspect.Server, isnS, isnC + 1, nf.SYN | nf.ACK, ""}), b.client(0, "GET /goo"))
 		}},
 		"SYN again late": {true, true, func(b *bench) {
 			b.open()
@@ -342,6 +352,16 @@ func TestEvasions(t *testing.T) {
 			b.passes(b.client(0, "x"), b.give(segment{inspect.Client, 0, 0, nf.SYN, ""}))
 			b.passes(b.give(segment{inspect.Server, isnS, 1, nf.SYN | nf.ACK, ""}))
 			b.stops(b.give(segment{inspect.Client, 1, isnS + 1, nf.ACK, bad}))
+		}},
+		"two SYNs where the begin is not known": {false, false, func(b *bench) { // the second one does not reach the server
+			b.x.cfg.Midstream = "pass"
+			b.passes(b.client(0, "x"), b.give(segment{inspect.Client, 10, 0, nf.SYN, ""}), b.give(segment{inspect.Client, 20, 0, nf.SYN, ""}))
+			b.stops(b.give(segment{inspect.Server, isnS, 11, nf.SYN | nf.ACK, ""}))
+		}},
+		"answer to a SYN that is not known": {false, false, func(b *bench) {
+			b.x.cfg.Midstream = "pass"
+			b.stops(b.give(segment{inspect.Server, isnS, isnC + 1, nf.SYN | nf.ACK, ""}))
+			b.open()
 		}},
 		"SYN in the server's name": {true, true, func(b *bench) {
 			b.passes(b.forge(segment{inspect.Server, isnS, 0, nf.SYN, ""}))
@@ -611,6 +631,37 @@ func TestBombsAreSlow(t *testing.T) {
 	b.want(false, false)
 }
 
+// TestTablesAreWork: blocks that decode to nothing are work, too.
+func TestTablesAreWork(t *testing.T) {
+	var bits []byte // a block that is its tables and its end
+	for _, x := range []struct{ n, v int }{{1, 0}, {2, 2}, {5, 0}, {5, 0}, {4, 14}, {6, 0}, {3, 1}, {42, 0}, {3, 1}, {1, 1}, {7, 127}, {1, 1}, {7, 107}, {1, 0}, {1, 0}, {1, 0}} {
+		for i := range x.n {
+			bits = append(bits, byte(x.v>>i&1))
+		}
+	}
+	const blocks = 4000
+	piece := make([]byte, blocks*len(bits)/8)
+	for i := range blocks * len(bits) {
+		piece[i/8] |= bits[i%len(bits)] << (i % 8)
+	}
+	b := newBench(t, "")
+	b.open()
+	head := "POST / HTTP/1.1\r\nHost: x\r\nContent-Encoding: deflate\r\nContent-Length: 100000000\r\n\r\n"
+	b.passes(b.client(0, head))
+	at, passed := len(head), 0
+	for passed < 100 && b.client(at, string(piece)) {
+		at += len(piece)
+		b.server(0, "", at)
+		passed++
+	}
+	if passed < 2 || passed > 20 {
+		t.Errorf("%d tables pass at once", passed*blocks)
+	}
+	b.x.tick(b.x.now.Add(time.Second))
+	b.passes(b.client(at, string(piece)))
+	b.want(false, false)
+}
+
 // TestConnectionsEnd: those that have ended are forgotten soon, and a new one with the same ports begins at once.
 func TestConnectionsEnd(t *testing.T) {
 	b := newBench(t, "")
@@ -794,6 +845,11 @@ func TestQUIC(t *testing.T) {
 		cut[17] = 28 // of the UDP header alone
 		if got := b.raw(0, cut); got != want {
 			t.Errorf("small fragment: %s: %t", more, got)
+		}
+		empty := udp6(t, "")[:14+40]
+		empty[18], empty[19], empty[20] = 0, 8, 44
+		if got := b.raw(0, append(empty, 17, 0, 0, 1, 0, 0, 0, 9)); got != want { // the UDP header is in another fragment
+			t.Errorf("empty fragment: %s: %t", more, got)
 		}
 		six := udp6(t, "\xc3\x00\x00\x00\x01\x08aaaaaaaa")
 		for _, length := range []byte{0, 4, 250} { // receivers take 0 for all that is there

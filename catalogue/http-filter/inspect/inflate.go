@@ -277,8 +277,11 @@ func (z *inflater) block() (bool, error) {
 
 var lengthOrder = [19]int{16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15}
 
+const tablesWork = 1 << 10 // to make tables takes as long as to decode so many bytes, about
+
 // tables of a dynamic block. false: they break off.
 func (z *inflater) tables() (bool, error) {
+	*z.work += tablesWork
 	if !z.need(14) {
 		return false, nil
 	}
