@@ -43,18 +43,19 @@ export async function signedIn(options = {}) {
 }
 
 /** Opens a page of the UI as a click in it would, without loading it anew. */
-export async function open(page, path, wait = "main h1, main .empty h1") {
+export async function open(page, path, wait = "main h1") {
   await page.evaluate((to) => {
     history.pushState({}, "", to);
     dispatchEvent(new PopStateEvent("popstate", { state: {} }));
   }, path);
+  await page.waitForSelector(`main[data-path="${path.split("?")[0]}"]`); // until then it is the page before
   await page.waitForSelector(wait);
   await settled(page);
 }
 
-/** Nothing is loading, and what was asked of React is drawn. */
+/** Nothing is loading, and what was asked of React is drawn. A page whose program is being loaded has no heading yet. */
 export async function settled(page) {
-  await page.waitForFunction(() => ![...document.querySelectorAll("main .empty[role=status]")].length);
+  await page.waitForFunction(() => document.querySelector("main h1") && !document.querySelector("main .empty[role=status]"));
   await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
 }
 

@@ -64,7 +64,7 @@ export function Shell({ children }: { children: ReactNode }) {
           <Account />
         </div>
         <Lost c={connection} onRetry={() => live.retry()} />
-        <main id="page" tabIndex={-1}>
+        <main id="page" tabIndex={-1} data-path={pathname}>
           <Guard key={pathname}>
             <Suspense fallback={<Loading />}>{children}</Suspense>
           </Guard>
