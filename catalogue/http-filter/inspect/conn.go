@@ -419,7 +419,7 @@ func kindOfWords(f []string) kind {
 	aims := f[1][0] == '/' || f[1][0] == '*' || strings.Contains(f[1], "://") || method == "CONNECT"
 	switch {
 	case strings.HasPrefix(version, "HTTP/"):
-		if len(f) != 3 || strings.HasPrefix(version, "HTTP/2") {
+		if len(f) != 3 || strings.HasPrefix(version, "HTTP/2") || len(method) > maxMethod {
 			return badHTTP
 		}
 		return isHTTP1

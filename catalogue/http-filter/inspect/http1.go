@@ -21,7 +21,6 @@ const (
 	maxWaiting = 64 // pipelined requests
 	maxTunnels = 3
 	maxFolds   = 100 // folded lines in a header: each copies the value
-	maxNamed   = 8   // Host fields
 	maxChunk   = 1 << 48
 	maxLine    = 4 << 10 // of a chunk's length
 )
@@ -166,9 +165,13 @@ func (h *http1) firstLine() (done bool, err error) {
 		return false, nil
 	}
 	h.buf, h.lines = h.buf[:0], 0
-	q := &request{method: "GET", target: f[1], hosts: []string{normalHost(h.conn.server.String())}}
+	q := &request{method: "GET", target: f[1]}
+	hosts := []string{h.conn.server.String()}
 	if host, path, ok := absolute(f[1]); ok {
-		q.hosts, q.target = []string{normalHost(host)}, path
+		hosts[0], q.target = host, path
+	}
+	if q.hosts, err = named(hosts); err != nil {
+		return true, err
 	}
 	h.state = h1Answer
 	_, err = h.admit(q, pending{})
@@ -379,20 +382,17 @@ func (h *http1) request(text string) error {
 	version := strings.ToUpper(f[len(f)-1])
 	q := &request{method: f[0], target: f[1]}
 	hosts := values(fields, "host")
-	if len(hosts) > maxNamed {
-		return malformed("more than %d hosts", maxNamed)
-	}
-	for _, v := range hosts {
-		q.hosts = append(q.hosts, normalHost(v))
-	}
 	connect := strings.EqualFold(q.method, "CONNECT")
 	if connect {
-		q.hosts = append([]string{normalHost(q.target)}, q.hosts...)
+		hosts = append([]string{q.target}, hosts...)
 	} else if host, path, ok := absolute(q.target); ok {
-		q.hosts, q.target = append([]string{normalHost(host)}, q.hosts...), path
+		hosts, q.target = append([]string{host}, hosts...), path
 	}
-	if len(q.hosts) == 0 {
-		q.hosts = []string{normalHost(h.conn.server.String())}
+	if len(hosts) == 0 {
+		hosts = []string{h.conn.server.String()}
+	}
+	if q.hosts, err = named(hosts); err != nil {
+		return err
 	}
 	body, err := frame(fields, version)
 	if err != nil {

@@ -390,21 +390,27 @@ func (f *h2side) request(id uint32) error {
 		case ":path":
 			q.target = x.Value
 		case ":authority":
-			authority = append([]string{normalHost(x.Value)}, authority...)
+			authority = append([]string{x.Value}, authority...)
 		case "host":
-			authority = append(authority, normalHost(x.Value))
+			authority = append(authority, x.Value)
 		case "content-encoding":
 			coded = append(coded, strings.Split(x.Value, ",")...)
 		}
 	}
 	if host, path, ok := absolute(q.target); ok {
-		authority, q.target = append(authority, normalHost(host)), path
+		authority, q.target = append(authority, host), path
 	}
 	if len(authority) == 0 {
-		authority = []string{normalHost(c.server.String())}
+		authority = []string{c.server.String()}
 	}
-	q.hosts = authority
 	h.now = id
+	var err error
+	if q.hosts, err = named(authority); err != nil {
+		return err
+	}
+	if len(q.method) > maxMethod {
+		return malformed("method of more than %d bytes", maxMethod)
+	}
 	if q.method == "CONNECT" && !seen[":protocol"] { // with it: RFC 8441
 		return malformed("HTTP/2 tunnel")
 	}
@@ -424,7 +430,6 @@ func (f *h2side) request(id uint32) error {
 	}
 	s := &stream{hit: hit, responses: responses, cost: cost, seen: [2]bool{Client: true}, ended: [2]bool{Client: f.pushed != 0}}
 	h.streams[id] = s
-	var err error
 	s.sinks[Client], err = c.newContent(requests, hit, false, coded)
 	return err
 }

@@ -173,8 +173,9 @@ func TestHTTP1(t *testing.T) {
 		"only blanks before":        {"host", []step{c(strings.Repeat(" \t\v\f\r\n", 20000)), c("GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
 		"empty lines between":       {"host", []step{c(get), ok, c(strings.Repeat("\r\n", 70000)), c("GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
 		"blanks before binary":      {"", []step{c("\r\n\x00forbidden")}},
-		"long method":               {"host", []step{c(strings.Repeat("A", 129) + " / HTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
-		"very long method":          {"host", []step{c(strings.Repeat("A", 60000) + " / HTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
+		"long method":               {"request line", []step{c(strings.Repeat("A", 129) + " / HTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
+		"method of 128 bytes":       {"host", []step{c(strings.Repeat("A", 128) + " / HTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
+		"very long method":          {"request line", []step{c(strings.Repeat("A", 60000) + " / HTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
 		"long word":                 {"", []step{c(strings.Repeat("A", 60000) + "\r\nforbidden")}},
 		"lines end with CR":         {"request line", []step{c("GET /secret HTTP/1.1\rH")}},
 		"later lines end with CR":   {"header line", []step{c("GET /secret HTTP/1.1\r\nHost: good.example\r\r")}},
@@ -190,6 +191,10 @@ func TestHTTP1(t *testing.T) {
 		"strange space in a status": {"word", []step{c(get), s("HTTP/1.1\u00a0204 200 OK\r\n\r\nforbidden")}},
 		"folded answer":             {"word", []step{c(get), s(answer("X: y\r\n z\r\nContent-Encoding:\r\n\tgzip\r\n", gzipped("forbidden")))}},
 		"much folded answer":        {"folded", []step{c(get), s("HTTP/1.1 200 OK\r\nX: y\r\n" + strings.Repeat(" z\r\n", 101) + "\r\n")}},
+		"long host":                 {"host of more", []step{c("GET / HTTP/1.1\r\nHost: " + strings.Repeat("ä", 600) + "\r\n\r\n")}},
+		"long host, old":            {"host of more", []step{c("GET http://" + strings.Repeat("ä", 600) + "/\r\n")}},
+		"long host, absolute":       {"host of more", []step{c("GET http://" + strings.Repeat("ä", 600) + " HTTP/1.1\r\n\r\n")}},
+		"long host, CONNECT":        {"host of more", []step{c("CONNECT " + strings.Repeat("ä", 600) + ":80 HTTP/1.1\r\n\r\n")}},
 		"many hosts":                {"hosts", []step{c("GET / HTTP/1.1\r\n" + strings.Repeat("Host: x\r\n", 9) + "\r\n")}},
 		"tabs":                      {"host", []step{c("GET\t/\tHTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
 		"tabs, far apart":           {"host", []step{c("GET\t/" + strings.Repeat("x", 300) + "\tHTTP/1.1\r\nHost: bad.example\r\n\r\n")}},
@@ -433,6 +438,15 @@ func TestHTTP2(t *testing.T) {
 		"websocket": {"", func(cl, se *frames) []step {
 			return []step{c(cl.headers(1, false, with(":method", "CONNECT", ":protocol", "websocket")...).take())}
 		}},
+		"long host": {"host of more", func(cl, se *frames) []step {
+			return []step{c(cl.headers(1, true, with("host", strings.Repeat("ä", 600))...).take())}
+		}},
+		"many hosts": {"hosts", func(cl, se *frames) []step {
+			return []step{c(cl.headers(1, true, append(append([]string{}, get...), strings.Split(strings.Repeat("host,x,", 8)+"x,y", ",")...)...).take())}
+		}},
+		"long method": {"method of more", func(cl, se *frames) []step {
+			return []step{c(cl.headers(1, true, with(":method", strings.Repeat("A", 129))...).take())}
+		}},
 		"path twice": {"twice", func(cl, se *frames) []step {
 			return []step{c(cl.headers(1, true, append(append([]string{}, get...), ":path", "/x")...).take())}
 		}},
@@ -563,6 +577,8 @@ func TestTLS(t *testing.T) {
 		"alert first":                {"host", closed, []step{c("\x15\x03\x01\x00\x02\x01\x5a" + bad)}},
 		"cipher change first":        {"host", closed, []step{c("\x14\x03\x01\x00\x01\x01" + bad)}},
 		"data first":                 {"of type 23", closed, []step{c("\x17\x03\x03\x00\x01x")}},
+		"long name":                  {"cannot be read", closed, []step{c(records(helloWith(good, strings.Repeat("a", 256)), 1<<14))}},
+		"many names":                 {"cannot be read", closed, []step{c(helloWith(good, strings.Split("a,b,c,d,e,f,g,h,i", ",")...))}},
 		"strange version":            {"TLS record", closed, []step{c("\x16\x04" + bad[2:])}},
 		"strange version, alert":     {"TLS record", closed, []step{c("\x15\x00\x01\x00\x02\x01\x5a" + bad)}},
 		"like a hello":               {"", closed, []step{c("\x16\x00\x00\x00\x00\x00"), c("forbidden")}},
@@ -610,6 +626,17 @@ func extended(hello string, kind uint16, n int) string {
 	grow(b, recordHeader+1, 4+n, 3)
 	grow(b, 3, 4+n, 2)
 	return string(b) + string([]byte{byte(kind >> 8), byte(kind), byte(n >> 8), byte(n)}) + strings.Repeat("\x00", n)
+}
+
+// helloWith adds server names to a hello, in an extension of their own.
+func helloWith(hello string, names ...string) string {
+	var list string
+	for _, n := range names {
+		list += string([]byte{0, byte(len(n) >> 8), byte(len(n))}) + n
+	}
+	list = string([]byte{byte(len(list) >> 8), byte(len(list))}) + list
+	out := extended(hello, 0, len(list))
+	return out[:len(out)-len(list)] + list
 }
 
 // grow a length of size bytes by n.

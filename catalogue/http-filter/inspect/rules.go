@@ -42,6 +42,10 @@ const (
 	maxHosts   = 10_000
 	maxTarget  = 16 << 10 // bytes of a request's address
 	maxPage    = 900
+
+	maxNamed  = 8    // hosts that a request names
+	maxName   = 1024 // bytes of one, as sent: names in Unicode cost their square
+	maxMethod = 128  // bytes of a request's method
 )
 
 // Policy is rules, ready to judge. It is never changed.
@@ -212,6 +216,21 @@ func normalHost(h string) string {
 	return h
 }
 
+// named hosts of a request, as they are compared.
+func named(raw []string) ([]string, error) {
+	if len(raw) > maxNamed {
+		return nil, malformed("more than %d hosts", maxNamed)
+	}
+	hosts := make([]string, len(raw))
+	for i, h := range raw {
+		if len(h) > maxName {
+			return nil, malformed("host of more than %d bytes", maxName)
+		}
+		hosts[i] = normalHost(h)
+	}
+	return hosts, nil
+}
+
 func (r *Rule) hostFits(host string) bool {
 	if r.all || r.exact[host] {
 		return true
@@ -254,14 +273,13 @@ type request struct {
 	hosts  []string // as compared: all that it names
 	target string   // path and query as sent
 	views  []string // of the path, as a server may read it
-	query  string
+	asked  []string // the same with the query
 }
 
 // read makes the views of the target: escapes read once and twice, backslashes, empty and dotted segments and parameters as servers read them.
 func (r *request) read() {
 	p, query, _ := strings.Cut(r.target, "?")
 	p, _, _ = strings.Cut(p, "#")
-	r.query = strings.ToLower(string((&unescape{}).add(nil, []byte(query))))
 	raw := []byte(strings.ReplaceAll(p, "+", "%2b"))
 	for range 2 {
 		raw = (&unescape{}).add(nil, raw)
@@ -274,6 +292,10 @@ func (r *request) read() {
 			r.view(v[:i])
 		}
 		raw = []byte(strings.ReplaceAll(string(raw), "+", "%2b"))
+	}
+	query = strings.ToLower(string((&unescape{}).add(nil, []byte(query))))
+	for _, v := range r.views {
+		r.asked = append(r.asked, v+"?"+query)
 	}
 }
 
@@ -308,12 +330,11 @@ func (r *Rule) conditions(q *request) bool {
 		return false
 	}
 	return len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, func(p string) bool {
-		return slices.ContainsFunc(q.views, func(v string) bool {
-			if strings.Contains(p, "?") {
-				v += "?" + q.query
-			}
-			return globFits(p, v)
-		})
+		views := q.views
+		if strings.Contains(p, "?") {
+			views = q.asked
+		}
+		return slices.ContainsFunc(views, func(v string) bool { return globFits(p, v) })
 	})
 }
 

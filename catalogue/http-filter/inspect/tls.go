@@ -18,6 +18,7 @@ const (
 	recordHeader  = 5
 	maxHello      = 4 + 131396 // what OpenSSL takes; others take less
 	maxNames      = 8          // in a hello: the standard allows one
+	maxServerName = 255        // bytes of one, as in OpenSSL
 	earlyData     = 42         // extension (RFC 8446, section 4.2.10)
 	helloType     = 1
 	changeCipher  = 20
@@ -194,6 +195,7 @@ func readHello(b []byte) (h hello, ok bool) {
 			names := reader{list.vector(2), list.ok}
 			for names.ok && len(names.b) > 0 {
 				t, name := names.take(1), names.vector(2)
+				names.ok = names.ok && len(name) <= maxServerName
 				if names.ok && t[0] == 0 {
 					h.names = append(h.names, string(name))
 				}
