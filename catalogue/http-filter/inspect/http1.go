@@ -473,6 +473,10 @@ func (h *http1) response(text string) error {
 			if strings.EqualFold(v, "h2c") {
 				return c.upgradeHTTP2(h.now)
 			}
+			if strings.Contains(strings.ToLower(v), "tls/") { // RFC 2817
+				h.pop()
+				return c.tunnel()
+			}
 		}
 		c.endAll()
 		return nil
@@ -480,11 +484,7 @@ func (h *http1) response(text string) error {
 		return nil // another one follows
 	case status < 300 && h.now.connect:
 		h.pop()
-		if c.layers++; c.layers > maxTunnels {
-			return malformed("more than %d tunnels in each other", maxTunnels)
-		}
-		c.detect()
-		return nil
+		return c.tunnel()
 	}
 	h.pop()
 	if isHTTP1 && len(c.waits) == 0 && (h.now.connect || h.now.upgrade) { // it stays what it is
@@ -504,6 +504,15 @@ func (h *http1) response(text string) error {
 		return err
 	}
 	return h.body(body, true)
+}
+
+// tunnel begins: what is in it is found out as at a connection's begin.
+func (c *Conn) tunnel() error {
+	if c.layers++; c.layers > maxTunnels {
+		return malformed("more than %d tunnels in each other", maxTunnels)
+	}
+	c.detect()
+	return nil
 }
 
 // chunkLine reads the line with a chunk's length, or the one that ends a chunk.

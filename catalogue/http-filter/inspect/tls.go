@@ -108,9 +108,14 @@ func (h *handshake) message(b []byte) (int, error) {
 	if !ok {
 		return 0, malformed("TLS hello that cannot be read")
 	}
-	h.early = hello.early && !h.plain
-	h.plain = true
-	return length, h.conn.judgeHello(hello)
+	if err := h.conn.judgeHello(hello); err != nil {
+		return 0, err
+	}
+	if h.plain { // no server takes a third one
+		h.conn.end(Client)
+	}
+	h.plain, h.early = true, hello.early
+	return length, nil
 }
 
 func (c *Conn) judgeHello(h hello) error {
