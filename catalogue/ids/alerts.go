@@ -58,6 +58,9 @@ type stats struct {
 	IPS struct {
 		Accepted int64 `json:"accepted"`
 		Blocked  int64 `json:"blocked"`
+		Reasons  struct {
+			Unread int64 `json:"applayer_error"` // a connection's packet, on which a parser gave up; what follows has another reason
+		} `json:"drop_reason"`
 	} `json:"ips"`
 	Detect struct {
 		Alert int64 `json:"alert"`
@@ -91,6 +94,8 @@ type alerts struct {
 	stats    stats
 	lost     int64 // told losses
 	losses   time.Time
+	unread   int64 // told connections
+	unreadAt time.Time
 	wake     chan struct{} // something waits to be raised
 }
 
@@ -201,6 +206,10 @@ func (a *alerts) due(now time.Time) (out []event) {
 		a.lost, a.losses = a.stats.Capture.Drops, now
 		out = append(out, event{"warning", "PacketsLost", fmt.Sprintf("Suricata did not keep up and lost %d packets", n)})
 	}
+	if n := a.stats.IPS.Reasons.Unread - a.unread; n > 0 && now.Sub(a.unreadAt) >= lossesEvery {
+		a.unread, a.unreadAt = a.stats.IPS.Reasons.Unread, now
+		out = append(out, event{"warning", "ConnectionsUnread", fmt.Sprintf("Suricata could not read %d connections or datagrams, and dropped them", n)})
+	}
 	return out
 }
 
@@ -232,6 +241,6 @@ func (a *alerts) report() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.stats
-	a.log.Info("counters", "packets", s.Capture.Packets, "lost", s.Capture.Drops, "accepted", s.IPS.Accepted, "blocked", s.IPS.Blocked, "bypassed", s.FlowBypassed.Packets,
+	a.log.Info("counters", "packets", s.Capture.Packets, "lost", s.Capture.Drops, "accepted", s.IPS.Accepted, "blocked", s.IPS.Blocked, "bypassed", s.FlowBypassed.Packets, "unread", s.IPS.Reasons.Unread,
 		"alerts", s.Detect.Alert, "unlogged", a.unlogged, "garbled", a.garbled)
 }

@@ -122,10 +122,12 @@ func (c config) render(dir, home string, ports []string) error {
 		}
 	}
 	var text bytes.Buffer
+	closed := c.Overload == "drop" && len(ports) == 2
 	err := suricataYAML.Execute(&text, map[string]any{
 		"Home": c.home(), "External": c.external(), "Dir": dir, "Sockets": home, "Ports": ports, "Depth": uint64(c.Depth), "RuleFiles": c.RuleFiles,
 		"Encryption": map[bool]string{true: "bypass", false: "track-only"}[c.Encrypted == nil || *c.Encrypted],
-		"Full":       map[bool]string{true: "drop-packet", false: "ignore"}[c.Overload == "drop" && len(ports) == 2], "Inline": len(ports) == 2,
+		"Full":       map[bool]string{true: "drop-packet", false: "ignore"}[closed], "Unread": map[bool]string{true: "drop-flow", false: "ignore"}[closed],
+		"Invalid": map[bool]string{true: "yes", false: "no"}[closed], "Inline": len(ports) == 2,
 	})
 	if err != nil {
 		return err
@@ -220,7 +222,7 @@ af-packet:
 {{- end}}
 exception-policy: ignore
 app-layer:
-  error-policy: ignore
+  error-policy: {{.Unread}}
   protocols:
     http: {enabled: yes, memcap: 32mb}
     http2: {enabled: yes}
@@ -239,7 +241,7 @@ stream:
   inline: {{if .Inline}}yes{{else}}no{{end}}
   checksum-validation: yes
   bypass: yes
-  drop-invalid: no
+  drop-invalid: {{.Invalid}}
   reassembly: {memcap: 96mb, memcap-policy: {{.Full}}, depth: {{.Depth}}, toserver-chunk-size: 2560, toclient-chunk-size: 2560, randomize-chunk-size: yes}
 flow: {memcap: 64mb, memcap-policy: {{.Full}}, hash-size: 65536, prealloc: 1000, emergency-recovery: 30}
 defrag: {memcap: 16mb, memcap-policy: {{.Full}}, hash-size: 4096, trackers: 8192, max-frags: 8192, prealloc: no, timeout: 30}

@@ -1,20 +1,29 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 
 	"weir.dev/weir/catalogue/rig"
 	"weir.dev/weir/image"
@@ -61,6 +70,8 @@ func TestSuricata(t *testing.T) {
 	root := mounted(t)
 	t.Run("frames", func(t *testing.T) { testFrames(t, root) })
 	t.Run("reload", func(t *testing.T) { testReload(t, root) })
+	t.Run("unread", func(t *testing.T) { testUnread(t, root) })
+	t.Run("one direction", func(t *testing.T) { testOneDirection(t, root) })
 	t.Run("bad rules", func(t *testing.T) { testBadRules(t, root) })
 }
 
@@ -69,9 +80,14 @@ func start(t *testing.T, root, config string) (*rig.Rig, *rig.Process, string) {
 	t.Helper()
 	r, file := rig.New(t, false), filepath.Join(t.TempDir(), "config.json")
 	write(t, file, config)
+	return r, launch(t, r, root, file), file
+}
+
+func launch(t *testing.T, r *rig.Rig, root, file string) *rig.Process {
+	t.Helper()
 	p := r.Start("unshare", "--mount", "sh", "-c", enter, "sh", root, filepath.Dir(file))
 	await(t, p, "rules in force", 1)
-	return r, p, file
+	return p
 }
 
 // await waits longer than the rig's patience: Suricata takes a while on a busy machine.
@@ -223,6 +239,222 @@ func testReload(t *testing.T, root string) {
 	nothingPasses(t, r)
 }
 
+// web is a server at a station that notes what it is asked for.
+type web struct {
+	mu     sync.Mutex
+	seen   []string
+	resume chan struct{} // closed: /big goes on, and /slow is answered
+}
+
+const half = 256 << 10 // bytes of /big
+
+func (w *web) ServeHTTP(to http.ResponseWriter, q *http.Request) {
+	_, _ = io.Copy(io.Discard, q.Body)
+	w.mu.Lock()
+	w.seen = append(w.seen, q.Method+" "+q.URL.String())
+	w.mu.Unlock()
+	if q.URL.Path == "/slow" {
+		<-w.resume
+	}
+	if q.URL.Path != "/big" {
+		_, _ = io.WriteString(to, "for "+q.URL.Path)
+		return
+	}
+	to.Header().Set("Content-Length", fmt.Sprint(2*half))
+	_, _ = to.Write(bytes.Repeat([]byte("a\r\n\x00"), half/4))
+	to.(http.Flusher).Flush()
+	select {
+	case <-w.resume:
+	case <-q.Context().Done():
+		return
+	}
+	_, _ = to.Write(bytes.Repeat([]byte("text \n"), half/6+1)[:half])
+}
+
+// saw tells whether it was asked for something that has a text in it.
+func (w *web) saw(text string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Contains(strings.Join(w.seen, "\n"), text)
+}
+
+// A request that Suricata's parser gives up on does not arrive, and nothing behind it. Ordinary traffic does, also that of connections that are older than the function.
+func testUnread(t *testing.T, root string) {
+	config := `{"rules": "drop http any any -> any any (msg:\"no secrets\"; http.uri; content:\"/secret\"; sid:1;)"%s}`
+	r, p, file := start(t, root, fmt.Sprintf(config, ""))
+	w := &web{resume: make(chan struct{})}
+	plain, secret := httptest.NewUnstartedServer(w), httptest.NewUnstartedServer(w)
+	for s, addr := range map[*httptest.Server]string{plain: "10.77.0.2:80", secret: "10.77.0.2:443"} {
+		s.Listener.Close()
+		r.Do(r.Server.Netns, func() (err error) { s.Listener, err = net.Listen("tcp", addr); return err })
+	}
+	plain.Start()
+	secret.StartTLS()
+	t.Cleanup(func() {
+		plain.CloseClientConnections()
+		secret.CloseClientConnections()
+		plain.Close()
+		secret.Close()
+	})
+	r.Server.Echo("10.77.0.2:7")
+	dial := func(port string) (net.Conn, *bufio.Reader) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+		defer cancel()
+		c, err := r.Client.Dial(ctx, "tcp4", "10.77.0.2:"+port)
+		must(t, err)
+		must(t, c.SetDeadline(time.Now().Add(30*time.Second)))
+		t.Cleanup(func() { c.Close() })
+		return c, bufio.NewReader(c)
+	}
+	ask := func(c net.Conn, in *bufio.Reader, request string) *http.Response {
+		t.Helper()
+		_, err := io.WriteString(c, request)
+		must(t, err)
+		got, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatalf("%.60q: %v", request, err)
+		}
+		return got
+	}
+	want := func(c net.Conn, in *bufio.Reader, request, answer string) {
+		t.Helper()
+		got := ask(c, in, request)
+		if b, err := io.ReadAll(got.Body); err != nil || string(b) != answer {
+			t.Errorf("%.60q: %q, %v", request, b, err)
+		}
+	}
+	ordinary := func() {
+		t.Helper()
+		c, in := dial("80")
+		for range 3 {
+			want(c, in, "GET /a?b=c HTTP/1.1\r\nHost: x\r\n\r\n", "for /a")
+			want(c, in, "POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n"+strings.Repeat("body\r\n", 10000), "for /p")
+			want(c, in, "PUT /q HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", "for /q")
+			want(c, in, "GET /long?"+strings.Repeat("x", 8000)+" HTTP/1.1\r\nHost: x\r\nCookie: "+strings.Repeat("y", 4000)+"\r\n\r\n", "for /long")
+		}
+		client := secret.Client()
+		client.Transport.(*http.Transport).DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return r.Client.Dial(ctx, "tcp4", "10.77.0.2:443")
+		}
+		for range 2 {
+			got, err := client.Get("https://example.com/tls")
+			must(t, err)
+			b, err := io.ReadAll(got.Body)
+			must(t, err)
+			got.Body.Close()
+			if string(b) != "for /tls" {
+				t.Errorf("TLS: %q", b)
+			}
+		}
+		client.CloseIdleConnections()
+		c, in = dial("7")
+		b := bytes.Repeat([]byte{0, 1, 0xff, 'G', '\r', '\n'}, 10000)
+		go func() { _, _ = c.Write(b) }()
+		if _, err := io.ReadFull(in, make([]byte, len(b))); err != nil {
+			t.Errorf("no protocol: %v", err)
+		}
+	}
+	ordinary()
+	long := strings.Repeat("A", 20000) + " HTTP/1.1\r\nHost: x\r\n\r\n"
+	for _, request := range []string{"GET /secret HTTP/1.1\r\nHost: x\r\n\r\n", "GET /secret?1" + long, "GET /1 HTTP/1.1\r\nX: " + strings.Repeat("x", 20000) + "\r\nHost: x\r\n\r\nGET /secret?2 HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET /2?" + long + "GET /secret?3 HTTP/1.1\r\nHost: x\r\n\r\n"} {
+		c, in := dial("80")
+		_, err := io.WriteString(c, request)
+		must(t, err)
+		must(t, c.SetReadDeadline(time.Now().Add(time.Second)))
+		for err == nil {
+			var got *http.Response
+			if got, err = http.ReadResponse(in, nil); err == nil {
+				_, err = io.Copy(io.Discard, got.Body)
+			}
+		}
+		must(t, c.(*net.TCPConn).SetLinger(0)) // what is left of it is not sent again, to the next function
+		c.Close()
+	}
+	if w.saw("/secret") {
+		t.Errorf("the server is asked for secrets: %.200q", w.seen)
+	}
+	for deadline := time.Now().Add(30 * time.Second); !regexp.MustCompile(`unread=[1-9]`).MatchString(p.Output()); p.Signal(syscall.SIGUSR1) { // Suricata counts every 5 s
+		if time.Now().After(deadline) {
+			t.Fatalf("they are not counted:\n%s", p.Output())
+		}
+		<-time.After(200 * time.Millisecond)
+	}
+	// A new function takes over.
+	idle, idleIn := dial("80")
+	want(idle, idleIn, "GET /idle HTTP/1.1\r\nHost: x\r\n\r\n", "for /idle")
+	busy, busyIn := dial("80")
+	big := ask(busy, busyIn, "GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
+	_, err := io.ReadFull(big.Body, make([]byte, half))
+	must(t, err)
+	slow, slowIn := dial("80")
+	_, err = io.WriteString(slow, "GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+	must(t, err)
+	upload, uploadIn := dial("80")
+	body := strings.Repeat("a=b\r\n", half/5)
+	_, err = io.WriteString(upload, fmt.Sprintf("POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 2*len(body))+body)
+	must(t, err)
+	rig.Eventually(t, "the slow request arrives", func() bool { return w.saw("/slow") })
+	echo, echoIn := dial("7")
+	p.Signal(syscall.SIGTERM)
+	must(t, p.End())
+	launch(t, r, root, file)
+	close(w.resume)
+	if n, err := io.Copy(io.Discard, big.Body); n != half || err != nil {
+		t.Errorf("a download that is older: %d bytes, %v", n, err)
+	}
+	want(upload, uploadIn, body, "for /upload")
+	want(upload, uploadIn, "GET /behind HTTP/1.1\r\nHost: x\r\n\r\n", "for /behind")
+	answer, err := http.ReadResponse(slowIn, nil)
+	if err != nil {
+		t.Fatalf("a request that is older is not answered: %v", err)
+	}
+	_, err = io.Copy(io.Discard, answer.Body)
+	must(t, err)
+	want(slow, slowIn, "GET /behind HTTP/1.1\r\nHost: x\r\n\r\n", "for /behind")
+	want(busy, busyIn, "GET /behind HTTP/1.1\r\nHost: x\r\n\r\n", "for /behind")
+	want(idle, idleIn, "GET /again HTTP/1.1\r\nHost: x\r\n\r\n", "for /again")
+	_, err = io.WriteString(echo, "hello")
+	must(t, err)
+	if _, err = io.ReadFull(echoIn, make([]byte, 5)); err != nil {
+		t.Errorf("an older connection without a protocol: %v", err)
+	}
+	_, err = io.WriteString(idle, "GET /secret?4 HTTP/1.1\r\nHost: x\r\n\r\n")
+	must(t, err)
+	must(t, idle.SetReadDeadline(time.Now().Add(time.Second)))
+	if got, err := http.ReadResponse(idleIn, nil); err == nil || w.saw("/secret") {
+		t.Errorf("an older connection leads to secrets: %v", got)
+	}
+	ordinary()
+}
+
+// A policy may select only one direction: what it sees of a connection passes.
+func testOneDirection(t *testing.T, root string) {
+	r, _, _ := start(t, root, `{}`)
+	rig.Eventually(t, "the doors are open", func() bool {
+		r.Client.Send(rig.Probe(0))
+		return r.Server.Receive(20*time.Millisecond) != nil
+	})
+	segment := func(seq, ack uint32, flags layers.TCP, data string) []byte {
+		flags.SrcPort, flags.DstPort, flags.Seq, flags.Ack, flags.Window = 4000, 80, seq, ack, 1000
+		ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: net.IPv4(10, 77, 0, 1), DstIP: net.IPv4(10, 77, 0, 2)}
+		must(t, flags.SetNetworkLayerForChecksum(ip))
+		b := gopacket.NewSerializeBuffer()
+		must(t, gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, ip, &flags, gopacket.Payload(data)))
+		return frame([]byte{8, 0}, b.Bytes())
+	}
+	const data = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+	for i, f := range [][]byte{
+		segment(99, 0, layers.TCP{SYN: true}, ""), segment(100, 5000, layers.TCP{ACK: true}, ""), segment(100, 5000, layers.TCP{ACK: true, PSH: true}, data), segment(100+uint32(len(data)), 9000, layers.TCP{ACK: true}, ""),
+		segment(100+uint32(len(data)), 9000, layers.TCP{ACK: true, PSH: true}, data), segment(100+2*uint32(len(data)), 90000, layers.TCP{ACK: true, FIN: true}, ""), segment(101+2*uint32(len(data)), 90001, layers.TCP{ACK: true}, ""),
+	} {
+		if !rig.Passes(r.Client, r.Server, f) {
+			t.Errorf("segment %d of one direction does not pass", i)
+		}
+	}
+}
+
 // nothingPasses after what is on its way.
 func nothingPasses(t *testing.T, r *rig.Rig) {
 	t.Helper()
@@ -304,6 +536,10 @@ func TestAlertsArePacked(t *testing.T) {
 	a.due(now.Add(10 * packEvery))
 	if len(a.tallies) != 0 {
 		t.Errorf("%d rules are remembered after a quiet while", len(a.tallies))
+	}
+	a.take([]byte(`{"event_type":"stats","stats":{"ips":{"drop_reason":{"applayer_error":3}}}}`))
+	if got := a.due(now.Add(15 * packEvery)); len(got) != 1 || got[0].reason != "ConnectionsUnread" || !strings.Contains(got[0].message, " 3 ") {
+		t.Errorf("connections that could not be read: %+v", got)
 	}
 	// What is no line of Suricata's changes nothing.
 	for _, line := range []string{"", "{", "null", `{"event_type": 7}`, `{"event_type": "alert", "alert": {"signature_id": "x"}}`, "\xff\xfe"} {
