@@ -218,6 +218,7 @@ type detector struct {
 	blank bool // the client sent blanks before head: TLS and HTTP/2 do not begin so
 	seen  int  // bytes at the begin of head that a method can have
 	begun bool // one of them is no space
+	cr    bool // a CR without LF has come
 }
 
 func newDetector(c *Conn, s Side) *detector { return &detector{conn: c, side: s} }
@@ -252,11 +253,7 @@ func (d *detector) feed(data []byte) (int, error) {
 	}
 	d.head = append(d.head, data[:n]...)
 	head := d.head
-	kind := d.kind()
-	if i := bareCR(head, n); kind == undecided && i >= 0 && kindOfLine(string(head[:i])) != notKnown {
-		kind = badHTTP // for some servers the line has ended
-	}
-	switch kind {
+	switch d.kind(n) {
 	case undecided:
 		return n, nil
 	case isHTTP1:
@@ -339,10 +336,10 @@ const (
 var methods = map[string]bool{"GET": true, "HEAD": true, "POST": true, "PUT": true, "DELETE": true, "CONNECT": true, "OPTIONS": true, "TRACE": true, "PATCH": true,
 	"PROPFIND": true, "PROPPATCH": true, "MKCOL": true, "COPY": true, "MOVE": true, "LOCK": true, "UNLOCK": true, "SEARCH": true, "REPORT": true}
 
-// kind of what a client says first. head ends with the first line feed or before.
+// kind of what a client says first. head ends with the first line feed or before; so many bytes of it are new.
 //
 // It is unknown only if no server reads a request in it. A line that is too long is refused, whatever its method is: servers have other bounds.
-func (d *detector) kind() kind {
+func (d *detector) kind(fresh int) kind {
 	b := d.head
 	if !d.blank {
 		switch {
@@ -367,6 +364,12 @@ func (d *detector) kind() kind {
 			return notKnown
 		} else if !isBreak(ch) {
 			d.begun = true
+		}
+	}
+	if i := bareCR(b, fresh); i >= 0 && !d.cr { // for some servers the line has ended
+		d.cr = true
+		if kindOfLine(string(b[:i])) != notKnown {
+			return badHTTP
 		}
 	}
 	switch {
@@ -446,7 +449,7 @@ func splitWide(s string) []string {
 	return strings.FieldsFunc(latin1(s), func(r rune) bool { return isBreak(byte(r)) })
 }
 
-// bareCR finds a CR which no LF follows, where the last of b is new.
+// bareCR finds the first CR which no LF follows, where so many bytes at the end of b are new; -1: there is none.
 func bareCR(b []byte, fresh int) int {
 	for i := max(len(b)-fresh, 1); i < len(b); i++ {
 		if b[i-1] == '\r' && b[i] != '\n' {
