@@ -284,8 +284,13 @@ func TestOtherFramesPassUnchanged(t *testing.T) {
 			t.Errorf("%s: a server's answer for an own name passed: % x", name, f)
 		}
 	}
-	if f := with(asked, 58, 0, 0); rig.Passes(r.Client, r.Server, f) {
-		t.Errorf("a query with UDP length 0 passed: % x", f)
+	for _, length := range []byte{0, 7} { // 0: it is answered
+		f := with(asked, 58, 0, length)
+		p := nf.Decode(f)
+		p.Complete(f)
+		if rig.Passes(r.Client, r.Server, f) {
+			t.Errorf("a query with UDP length %d passed: % x", length, f)
+		}
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	kinds := [][]byte{{8, 0, 0x45}, {0x86, 0xdd, 0x60}, {0x81, 0, 0, 42, 8, 0, 0x45}, {8, 6}, {0x88, 0xa8, 0, 1}, {0x12, 0x34}}
