@@ -635,7 +635,7 @@ func TestExecOverAWebSocket(t *testing.T) {
 // Browsers send a cookie to every port of its address, and another user of this machine may listen at one.
 func TestACookieIsOfOneUser(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to ask as another user")
+		t.Fatal("needs root, to ask as another user: run the tests as root")
 	}
 	s := startSite(t, manager.Options{})
 	cookie, _ := s.signIn(t, api.SessionRequest{Code: codeOf(t, s.Client)})
