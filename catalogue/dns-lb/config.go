@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"weir.dev/weir/catalogue/nf"
 )
 
 // config is the function's configuration; schema.json describes the same.
@@ -103,13 +104,8 @@ func parseConfig(raw []byte) (config, error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return cfg, errors.New("names: want at least one")
 	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&cfg); err != nil {
+	if err := nf.DecodeConfig(raw, &cfg); err != nil {
 		return config{}, err
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return config{}, errors.New("more than one JSON value")
 	}
 	if len(cfg.Names) == 0 || len(cfg.Names) > maxNames {
 		return config{}, fmt.Errorf("names: %d: want 1 to %d", len(cfg.Names), maxNames)

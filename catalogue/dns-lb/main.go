@@ -5,35 +5,16 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"os/signal"
-	"runtime/debug"
 	"sync"
-	"syscall"
 
 	"weir.dev/weir/catalogue/nf"
 )
 
 func main() {
-	config := flag.String("config", nf.ConfigFile, "configuration file")
-	probe := flag.String("probe", nf.ProbeFile, "file with the addresses of the platform's probe frames")
-	in := flag.String("in", "in", "port of the clients")
-	out := flag.String("out", "out", "port of the servers")
-	events := flag.String("events", nf.EventsFile, "socket to raise events at, if it exists")
-	flag.Parse()
-	debug.SetGCPercent(50)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	log := slog.New(slog.NewTextHandler(os.Stdout, nil))
-	b := &balancer{log: log}
-	if err := b.run(ctx, *config, nf.Options{In: *in, Out: *out, Probe: *probe}, nf.Events(*events)); err != nil {
-		log.Error("dns-lb ends", "error", err)
-		os.Exit(1)
-	}
+	nf.Main("dns-lb", 50, func(ctx context.Context, s nf.Start) error { return (&balancer{log: s.Log}).run(ctx, s) })
 }
 
 // balancer is the function.
@@ -48,16 +29,17 @@ type balancer struct {
 	late   sync.Mutex // what is sent when the loop has ended comes from several goroutines
 }
 
-func (b *balancer) run(ctx context.Context, config string, o nf.Options, events nf.Events) error {
+func (b *balancer) run(ctx context.Context, s nf.Start) error {
 	told := nf.Listen()
 	defer told.Stop()
-	if err := b.load(config, o.Out, events); err != nil {
+	if err := b.load(s.Config, s.Out, s.Events); err != nil {
 		return err
 	}
 	var err error
 	if b.proxy, err = newProxy(b.zone, &b.count, b.send); err != nil {
 		return err
 	}
+	o := s.Options()
 	o.Handle = b.handle
 	if b.frames, err = nf.OpenFrames(o); err != nil {
 		return err

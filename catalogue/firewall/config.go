@@ -1,14 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
+
+	"weir.dev/weir/catalogue/nf"
 )
 
 // config is the function's configuration; schema.json describes the same.
@@ -33,16 +33,8 @@ var protocols = []string{"all", "arp", "icmp", "ip", "sctp", "tcp", "udp"}
 
 func parseConfig(raw []byte) (config, error) {
 	cfg := config{Default: "drop"}
-	if len(bytes.TrimSpace(raw)) == 0 {
-		return cfg, nil
-	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&cfg); err != nil {
+	if err := nf.DecodeConfig(raw, &cfg); err != nil {
 		return config{}, err
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return config{}, errors.New("more than one JSON value")
 	}
 	switch cfg.Default {
 	case "drop", "accept":

@@ -6,33 +6,17 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"log/slog"
-	"os"
-	"os/signal"
-	"runtime/debug"
-	"syscall"
 
 	"weir.dev/weir/catalogue/nf"
 )
 
 func main() {
-	config := flag.String("config", "/etc/weir/config.json", "configuration file; read again when it changes and on SIGHUP")
-	probe := flag.String("probe", "/etc/weir/probe", "file with the addresses of the probe frames that pass; none pass without it")
-	in := flag.String("in", "in", "port of the clients")
-	out := flag.String("out", "out", "port of the servers")
-	events := flag.String("events", "/run/weir/events.sock", "socket to raise events at, if it exists")
-	flag.Parse()
-	debug.SetGCPercent(25) // a hundred of these may run on one machine; little is allocated after the start
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	log := slog.New(slog.NewTextHandler(os.Stdout, nil))
-	f := &firewall{path: *config, probe: *probe, in: *in, out: *out, log: log, events: nf.Events(*events), denials: &denials{events: nf.Events(*events)}}
-	if err := f.run(ctx); err != nil {
-		log.Error("firewall ends", "error", err)
-		os.Exit(1)
-	}
+	nf.Main("firewall", 25, func(ctx context.Context, s nf.Start) error {
+		f := &firewall{path: s.Config, probe: s.Probe, in: s.In, out: s.Out, log: s.Log, events: s.Events, denials: &denials{events: s.Events}}
+		return f.run(ctx)
+	})
 }
 
 type firewall struct {

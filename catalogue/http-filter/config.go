@@ -1,13 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 
 	"weir.dev/weir/catalogue/http-filter/inspect"
+	"weir.dev/weir/catalogue/nf"
 )
 
 // config is the function's configuration; schema.json describes the same.
@@ -70,15 +69,8 @@ func parseConfig(raw []byte) (config, error) {
 	c := config{Ports: ports{80: true, 8080: true, 443: true}, Midstream: "reset", Full: "reset", Unknown: "pass", Undecodable: "reset", QUIC: "drop",
 		Limits: limits{Connections: 20_000, MemoryMB: 64, WindowKB: 1024, HeaderKB: 64, DecodedMB: 16, IdleS: 3600}}
 	c.TLS.NoName, c.TLS.EncryptedName = "reset", "outer"
-	if len(bytes.TrimSpace(raw)) > 0 {
-		dec := json.NewDecoder(bytes.NewReader(raw))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&c); err != nil {
-			return config{}, err
-		}
-		if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-			return config{}, errors.New("more than one JSON value")
-		}
+	if err := nf.DecodeConfig(raw, &c); err != nil {
+		return config{}, err
 	}
 	for _, x := range []struct{ name, value, a, b string }{
 		{"midstream", c.Midstream, "reset", "pass"}, {"full", c.Full, "reset", "pass"}, {"unknown", c.Unknown, "pass", "reset"}, {"undecodable", c.Undecodable, "reset", "pass"},

@@ -7,35 +7,18 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"os"
-	"os/signal"
-	"runtime/debug"
-	"syscall"
 	"time"
 
 	"weir.dev/weir/catalogue/nf"
 )
 
 func main() {
-	file := flag.String("config", nf.ConfigFile, "configuration file; read again when it changes and on SIGHUP")
-	probe := flag.String("probe", nf.ProbeFile, "file with the addresses of the probe frames that pass; none pass without it")
-	in := flag.String("in", "in", "port of the clients")
-	out := flag.String("out", "out", "port of the servers")
-	events := flag.String("events", nf.EventsFile, "socket to raise events at, if it exists")
 	settle := flag.String("settle", nf.SettleFile, "socket to settle flows at, if it exists")
-	flag.Parse()
-	debug.SetGCPercent(50)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	log := slog.New(slog.NewTextHandler(os.Stdout, nil))
-	p := &program{path: *file, log: log, events: nf.Events(*events), blocked: nf.Packed{Events: nf.Events(*events), Reason: "Blocked"}}
-	p.settler = nf.NewSettler(*settle, log)
-	err := p.run(ctx, nf.Options{In: *in, Out: *out, Probe: *probe})
-	p.settler.Close()
-	if err != nil {
-		log.Error("http-filter ends", "error", err)
-		os.Exit(1)
-	}
+	nf.Main("http-filter", 50, func(ctx context.Context, s nf.Start) error {
+		p := &program{path: s.Config, log: s.Log, events: s.Events, blocked: nf.Packed{Events: s.Events, Reason: "Blocked"}, settler: nf.NewSettler(*settle, s.Log)}
+		defer p.settler.Close()
+		return p.run(ctx, s.Options())
+	})
 }
 
 type program struct {

@@ -3,9 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -13,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"text/template"
+
+	"weir.dev/weir/catalogue/nf"
 )
 
 // config is the function's configuration; schema.json describes the same.
@@ -43,15 +43,8 @@ var ruleFile = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*\.rules$`)
 
 func parseConfig(raw []byte) (config, error) {
 	cfg := config{Depth: defaultDepth, Overload: "drop"}
-	if len(bytes.TrimSpace(raw)) > 0 {
-		dec := json.NewDecoder(bytes.NewReader(raw))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&cfg); err != nil {
-			return config{}, err
-		}
-		if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-			return config{}, errors.New("more than one JSON value")
-		}
+	if err := nf.DecodeConfig(raw, &cfg); err != nil {
+		return config{}, err
 	}
 	switch {
 	case len(cfg.Rules) > maxRules:

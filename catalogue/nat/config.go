@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -48,13 +47,8 @@ func parseConfig(raw []byte) (config, error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return config{}, errors.New("pool: want at least one address")
 	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&cfg); err != nil {
+	if err := nf.DecodeConfig(raw, &cfg); err != nil {
 		return config{}, err
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return config{}, errors.New("more than one JSON value")
 	}
 	switch {
 	case len(cfg.Pool) == 0 || len(cfg.Pool) > maxPool:

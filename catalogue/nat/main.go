@@ -5,50 +5,30 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
-	"log/slog"
-	"os"
-	"os/signal"
-	"runtime/debug"
-	"syscall"
 	"time"
 
 	"weir.dev/weir/catalogue/nf"
 )
 
-func main() {
-	config := flag.String("config", nf.ConfigFile, "configuration file")
-	probe := flag.String("probe", nf.ProbeFile, "file with the addresses of the platform's probe frames")
-	in := flag.String("in", "in", "port of the clients")
-	out := flag.String("out", "out", "port of the servers")
-	events := flag.String("events", nf.EventsFile, "socket to raise events at, if it exists")
-	flag.Parse()
-	debug.SetGCPercent(50)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	log := slog.New(slog.NewTextHandler(os.Stdout, nil))
-	if err := run(ctx, log, *config, nf.Options{In: *in, Out: *out, Probe: *probe}, nf.Events(*events)); err != nil {
-		log.Error("nat ends", "error", err)
-		os.Exit(1)
-	}
-}
+func main() { nf.Main("nat", 50, run) }
 
-func run(ctx context.Context, log *slog.Logger, path string, o nf.Options, events nf.Events) error {
+func run(ctx context.Context, s nf.Start) error {
 	told := nf.Listen()
 	defer told.Stop()
-	raw, err := nf.ReadConfig(path)
+	raw, err := nf.ReadConfig(s.Config)
 	if err != nil {
 		return err
 	}
 	cfg, err := parseConfig(raw)
 	if err != nil {
-		return fmt.Errorf("configuration %s: %w", path, err)
+		return fmt.Errorf("configuration %s: %w", s.Config, err)
 	}
 	var frames *nf.Frames
 	t := newTranslator(&cfg, time.Now, func(d nf.Dir, f nf.Frame) { frames.Send(d, f) })
-	full := &nf.Packed{Events: events, Reason: "SessionsExhausted"}
+	full := &nf.Packed{Events: s.Events, Reason: "SessionsExhausted"}
 	noted := uint64(0)
+	o := s.Options()
 	o.Handle = t.handle
 	o.Tick = func(now time.Time) {
 		t.tick(now)
@@ -61,6 +41,7 @@ func run(ctx context.Context, log *slog.Logger, path string, o nf.Options, event
 		return err
 	}
 	defer frames.Close()
+	log := s.Log
 	log.Info("pool in force", "addresses", len(cfg.Pool), "forwarded ports", len(cfg.Forward))
 	return frames.Serve(ctx, told, nf.Work{
 		Changed: func() bool { return false }, // a changed configuration starts a new instance

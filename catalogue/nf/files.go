@@ -1,4 +1,5 @@
-// Package nf has what functions of the catalogue have in common: the bridge between their ports or the loop over their frames, decoding, their files, events.
+// Package nf has what functions of the catalogue have in common: their start, the bridge between their ports or the loop over their frames, decoding, their files,
+// events.
 package nf
 
 import (

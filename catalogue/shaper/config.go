@@ -1,14 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"regexp"
 	"strconv"
 	"time"
+
+	"weir.dev/weir/catalogue/nf"
 )
 
 // config is the function's configuration; schema.json describes the same.
@@ -47,16 +46,8 @@ type (
 
 func parseConfig(raw []byte) (config, error) {
 	cfg := config{Queue: duration(defaultQueue)}
-	if len(bytes.TrimSpace(raw)) == 0 {
-		return cfg, nil
-	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&cfg); err != nil {
+	if err := nf.DecodeConfig(raw, &cfg); err != nil {
 		return config{}, err
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return config{}, errors.New("more than one JSON value")
 	}
 	if q := time.Duration(cfg.Queue); q < minQueue || q > maxQueue {
 		return config{}, fmt.Errorf("queue %s: want %s to %s", q, minQueue, maxQueue)

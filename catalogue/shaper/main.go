@@ -6,13 +6,8 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"log/slog"
-	"os"
-	"os/signal"
-	"runtime/debug"
-	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -21,21 +16,9 @@ import (
 )
 
 func main() {
-	config := flag.String("config", nf.ConfigFile, "configuration file; read again when it changes and on SIGHUP")
-	probe := flag.String("probe", nf.ProbeFile, "file with the addresses of the probe frames that are not shaped")
-	in := flag.String("in", "in", "port of the clients")
-	out := flag.String("out", "out", "port of the servers")
-	events := flag.String("events", nf.EventsFile, "socket to raise events at, if it exists")
-	flag.Parse()
-	debug.SetGCPercent(25) // a hundred of these may run on one machine; little is allocated after the start
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	log := slog.New(slog.NewTextHandler(os.Stdout, nil))
-	s := &shaper{path: *config, probe: *probe, log: log, events: nf.Events(*events)}
-	if err := s.run(ctx, *in, *out); err != nil {
-		log.Error("shaper ends", "error", err)
-		os.Exit(1)
-	}
+	nf.Main("shaper", 25, func(ctx context.Context, s nf.Start) error {
+		return (&shaper{path: s.Config, probe: s.Probe, log: s.Log, events: s.Events}).run(ctx, s.In, s.Out)
+	})
 }
 
 type shaper struct {
