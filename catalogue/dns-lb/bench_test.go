@@ -18,7 +18,7 @@ func BenchmarkAnswers(b *testing.B) {
 	b.Run("dns-lb", func(b *testing.B) {
 		r := rig.New(b, false)
 		launch(b, r, own)
-		command(b, r.Client, "ip", "neigh", "replace", "10.77.0.2", "lladdr", net.HardwareAddr(r.Server.Link.MAC[:]).String(), "dev", r.Client.Link.Name)
+		rig.Command(b, r.Client, "ip", "neigh", "replace", "10.77.0.2", "lladdr", net.HardwareAddr(r.Server.Link.MAC[:]).String(), "dev", r.Client.Link.Name)
 		queries(b, r)
 	})
 	b.Run("dnsmasq", func(b *testing.B) {

@@ -20,7 +20,6 @@ import (
 
 	"weir.dev/weir/catalogue/nf"
 	"weir.dev/weir/catalogue/rig"
-	"weir.dev/weir/netns"
 )
 
 func must(t testing.TB, err error) {
@@ -30,28 +29,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// folder is where the program is while tests run.
-var folder string
-
-func TestMain(m *testing.M) {
-	var err error
-	if folder, err = os.MkdirTemp("", "weir-dns-lb"); err != nil {
-		panic(err)
-	}
-	code := m.Run()
-	os.RemoveAll(folder)
-	os.Exit(code)
-}
-
-// program is compiled once, when a test wants it.
-func program(t testing.TB) string {
-	t.Helper()
-	path := filepath.Join(folder, "program")
-	if _, err := os.Stat(path); err != nil {
-		must(t, os.Rename(rig.Build(t, "."), path))
-	}
-	return path
-}
+func TestMain(m *testing.M) { rig.Main(m) }
 
 // start runs the function between the stations, which have IPv6, too, and waits until it forwards.
 func start(t *testing.T, config string) (*rig.Rig, *rig.Process, string) {
@@ -63,7 +41,7 @@ func start(t *testing.T, config string) (*rig.Rig, *rig.Process, string) {
 			r.Do(s.Netns, func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/disable_ipv6", []byte("0"), 0) })
 		}
 		for _, a := range []string{addr, strings.Replace(addr, "2001:db8:77", "fe80", 1)} {
-			command(t, s, "ip", "-6", "addr", "add", a, "dev", s.Link.Name, "nodad")
+			rig.Command(t, s, "ip", "-6", "addr", "add", a, "dev", s.Link.Name, "nodad")
 		}
 	}
 	return r, p, dir
@@ -75,34 +53,13 @@ func launch(t testing.TB, r *rig.Rig, config string) (p *rig.Process, dir string
 	dir = t.TempDir()
 	file := filepath.Join(dir, "config.json")
 	write(t, file, config)
-	p = r.Start(program(t), "-config", file, "-probe", rig.WriteProbe(t, dir), "-events", filepath.Join(dir, "events.sock"))
+	p = r.Start(rig.Program(t), "-config", file, "-probe", rig.WriteProbe(t, dir), "-events", filepath.Join(dir, "events.sock"))
 	p.Await("names in force")
 	rig.Eventually(t, "frames pass", func() bool {
 		r.Client.Send(rig.Probe(0))
 		return r.Server.Receive(20*time.Millisecond) != nil
 	})
 	return p, dir
-}
-
-// command runs a program at a station.
-func command(t testing.TB, s *rig.Station, argv ...string) string {
-	t.Helper()
-	out, err := try(t, s, argv...)
-	if err != nil {
-		t.Errorf("%s: %v\n%s", strings.Join(argv, " "), err, out)
-	}
-	return out
-}
-
-func try(t testing.TB, s *rig.Station, argv ...string) (string, error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
-	defer cancel()
-	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	var out []byte
-	var failed error
-	must(t, netns.Do(s.Netns, func() error { out, failed = c.CombinedOutput(); return nil }))
-	return string(out), failed
 }
 
 // resolver is a real server at a station. It knows other.example, and has something else to say about own.example.
@@ -122,7 +79,7 @@ func resolver(t *testing.T, r *rig.Rig) {
 		}
 	})
 	rig.Eventually(t, "dnsmasq answers", func() bool {
-		out, _ := try(t, r.Server, "dig", "+tries=1", "+time=1", "@10.77.0.2", "other.example")
+		out, _ := rig.Try(t, r.Server, "dig", "+tries=1", "+time=1", "@10.77.0.2", "other.example")
 		return strings.Contains(out, "192.0.2.7")
 	})
 }
@@ -136,7 +93,7 @@ func TestRealClients(t *testing.T) {
 	for _, server := range []string{"10.77.0.2", "2001:db8:77::2"} {
 		for _, transport := range []string{"+notcp", "+tcp"} {
 			ask := func(s *rig.Station, args ...string) string {
-				return strings.Join(strings.Fields(command(t, s, append([]string{"dig", "+tries=2", "+time=2", "+noall", "+comments", "+question", "+answer", "+authority", transport, "@" + server}, args...)...)), " ")
+				return strings.Join(strings.Fields(rig.Command(t, s, append([]string{"dig", "+tries=2", "+time=2", "+noall", "+comments", "+question", "+answer", "+authority", transport, "@" + server}, args...)...)), " ")
 			}
 			for args, want := range map[string]string{
 				"oWn.Example A": "oWn.Example. 5 IN A 10.77.0.11", "own.example AAAA": "own.example. 5 IN AAAA 2001:db8:77::11", "a.b.wild.example A": "a.b.wild.example. 30 IN A 10.77.0.12",
@@ -155,7 +112,7 @@ func TestRealClients(t *testing.T) {
 			}
 		}
 		for _, program := range []string{"dig", "kdig"} { // several on one connection
-			out := command(t, r.Client, program, "+keepopen", "+tcp", "@"+server, "own.example", "other.example", "a.wild.example", "own.example", "AAAA")
+			out := rig.Command(t, r.Client, program, "+keepopen", "+tcp", "@"+server, "own.example", "other.example", "a.wild.example", "own.example", "AAAA")
 			for _, want := range []string{"10.77.0.11", "192.0.2.7", "10.77.0.12", "2001:db8:77::11"} {
 				if !strings.Contains(out, want) {
 					t.Errorf("%s: %s: no %s", program, out, want)
@@ -292,23 +249,7 @@ func TestOtherFramesPassUnchanged(t *testing.T) {
 			t.Errorf("a query with UDP length %d passed: % x", length, f)
 		}
 	}
-	random := rand.New(rand.NewPCG(1, 2))
-	kinds := [][]byte{{8, 0, 0x45}, {0x86, 0xdd, 0x60}, {0x81, 0, 0, 42, 8, 0, 0x45}, {8, 6}, {0x88, 0xa8, 0, 1}, {0x12, 0x34}}
-	for i := range 300 {
-		f := make([]byte, 60+random.IntN(1454))
-		for j := range f {
-			f[j] = byte(random.Uint32())
-		}
-		copy(f, []byte{2, 9, 9, 9, 9, byte(1 + i%2), 2, 9, 9, 9, 9, byte(2 - i%2)})
-		copy(f[12:], kinds[i%len(kinds)])
-		from, to := r.Client, r.Server
-		if i%2 == 1 {
-			from, to = to, from
-		}
-		if !rig.Passes(from, to, f) {
-			t.Fatalf("frame %d did not pass: % x", i, f[:40])
-		}
-	}
+	r.PassUnchanged(300, 60, []byte{8, 0, 0x45}, []byte{0x86, 0xdd, 0x60}, []byte{0x81, 0, 0, 42, 8, 0, 0x45}, []byte{8, 6}, []byte{0x88, 0xa8, 0, 1}, []byte{0x12, 0x34})
 	p.Signal(15)
 	must(t, p.End())
 }

@@ -80,7 +80,7 @@ func TestTargetsThatGoDown(t *testing.T) {
 		"health": {"addresses": ["10.77.0.9/24", "2001:db8:77::9/64"], "interval": "300ms", "timeout": "300ms", "rise": 1, "fall": 2}}`)
 	raised := events(t, dir)
 	for _, a := range []string{"10.77.0.3/24", "2001:db8:77::3/64"} {
-		command(t, r.Server, "ip", "addr", "add", a, "dev", r.Server.Link.Name, "nodad")
+		rig.Command(t, r.Server, "ip", "addr", "add", a, "dev", r.Server.Link.Name, "nodad")
 	}
 	var well atomic.Bool
 	well.Store(true)
@@ -127,7 +127,7 @@ func TestTargetsThatGoDown(t *testing.T) {
 	becomes("tcp.example.", dns.TypeA, "10.77.0.2")
 	rig.Eventually(t, "the operator is told", func() bool { return raised.has("info TargetUp 10.77.0.2 is up (tcp port 8080)") })
 	for _, a := range []string{"10.77.0.2/24", "2001:db8:77::2/64"} { // nobody answers echo requests for it
-		command(t, r.Server, "ip", "addr", "del", a, "dev", r.Server.Link.Name)
+		rig.Command(t, r.Server, "ip", "addr", "del", a, "dev", r.Server.Link.Name)
 	}
 	rig.Eventually(t, "echo requests are missed", func() bool {
 		return raised.has("TargetDown 10.77.0.2 is down (icmp)") && raised.has("TargetDown 2001:db8:77::2 is down (icmp)")

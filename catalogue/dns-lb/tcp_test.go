@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,7 +19,6 @@ import (
 
 	"weir.dev/weir/catalogue/nf"
 	"weir.dev/weir/catalogue/rig"
-	"weir.dev/weir/netns"
 )
 
 // server accepts at a station; what a connection sends, serve decides.
@@ -31,24 +29,10 @@ func server(t *testing.T, at *rig.Station, serve func(net.Conn)) {
 
 func serverAt(t *testing.T, at *rig.Station, addr string, serve func(net.Conn)) {
 	t.Helper()
-	var l net.Listener
-	must(t, netns.Do(at.Netns, func() (err error) { l, err = net.Listen("tcp", addr); return err }))
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer c.Close()
-				defer context.AfterFunc(t.Context(), func() { c.Close() })() // at the test's end
-				_ = c.SetDeadline(time.Now().Add(rig.Patience))
-				serve(c)
-			})
-		}
+	at.Serve(t, addr, func(c net.Conn) {
+		_ = c.SetDeadline(time.Now().Add(rig.Patience))
+		serve(c)
 	})
-	t.Cleanup(func() { l.Close(); wg.Wait() })
 }
 
 func dial(t *testing.T, r *rig.Rig, addr string) *net.TCPConn {

@@ -9,10 +9,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,28 +19,7 @@ import (
 	"weir.dev/weir/netns"
 )
 
-// folder is where the program is while tests run.
-var folder string
-
-func TestMain(m *testing.M) {
-	var err error
-	if folder, err = os.MkdirTemp("", "weir-nat"); err != nil {
-		panic(err)
-	}
-	code := m.Run()
-	os.RemoveAll(folder)
-	os.Exit(code)
-}
-
-// program is compiled once, when a test wants it.
-func program(t testing.TB) string {
-	t.Helper()
-	path := filepath.Join(folder, "program")
-	if _, err := os.Stat(path); err != nil {
-		must(t, os.Rename(rig.Build(t, "."), path))
-	}
-	return path
-}
+func TestMain(m *testing.M) { rig.Main(m) }
 
 // start runs the function between the stations and waits until it forwards.
 func start(t *testing.T, config string) (*rig.Rig, *rig.Process) {
@@ -56,27 +33,13 @@ func launch(t *testing.T, r *rig.Rig, config string) *rig.Process {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config.json")
 	must(t, os.WriteFile(file, []byte(config), 0o644))
-	p := r.Start(program(t), "-config", file, "-probe", rig.WriteProbe(t, dir), "-events", filepath.Join(dir, "events.sock"))
+	p := r.Start(rig.Program(t), "-config", file, "-probe", rig.WriteProbe(t, dir), "-events", filepath.Join(dir, "events.sock"))
 	p.Await("pool in force")
 	rig.Eventually(t, "frames pass", func() bool {
 		r.Client.Send(rig.Probe(0))
 		return r.Server.Receive(20*time.Millisecond) != nil
 	})
 	return p
-}
-
-func command(t testing.TB, s *rig.Station, argv ...string) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
-	defer cancel()
-	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	var out []byte
-	var failed error
-	must(t, netns.Do(s.Netns, func() error { out, failed = c.CombinedOutput(); return nil }))
-	if failed != nil {
-		t.Errorf("%s: %v\n%s", strings.Join(argv, " "), failed, out)
-	}
-	return string(out)
 }
 
 func dial(t *testing.T, s *rig.Station, network, addr string) net.Conn {
@@ -93,24 +56,10 @@ func dial(t *testing.T, s *rig.Station, network, addr string) net.Conn {
 // serve accepts at a station: it says who the other end is, and then sends back what comes.
 func serve(t *testing.T, at *rig.Station, addr string) {
 	t.Helper()
-	var l net.Listener
-	must(t, netns.Do(at.Netns, func() (err error) { l, err = net.Listen("tcp4", addr); return err }))
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer c.Close()
-				defer context.AfterFunc(t.Context(), func() { c.Close() })()
-				_, _ = fmt.Fprintf(c, "%-40s", c.RemoteAddr())
-				_, _ = io.Copy(c, c)
-			})
-		}
+	at.Serve(t, addr, func(c net.Conn) {
+		_, _ = fmt.Fprintf(c, "%-40s", c.RemoteAddr())
+		_, _ = io.Copy(c, c)
 	})
-	t.Cleanup(func() { l.Close(); wg.Wait() })
 }
 
 func greeting(t *testing.T, c net.Conn) string {
@@ -129,7 +78,7 @@ func TestStations(t *testing.T) {
 		t.Run("offloads "+offload, func(t *testing.T) {
 			r, p := start(t, shared)
 			for _, s := range []*rig.Station{r.Client, r.Server} {
-				command(t, s, "ethtool", "-K", s.Link.Name, "rx", offload, "tx", offload, "tso", offload, "gso", offload, "gro", offload)
+				rig.Command(t, s, "ethtool", "-K", s.Link.Name, "rx", offload, "tx", offload, "tso", offload, "gso", offload, "gro", offload)
 			}
 			serve(t, r.Client, "10.77.0.1:80") // a port that is forwarded, to a client that has said nothing yet
 			c := dial(t, r.Server, "tcp4", "10.77.0.100:8080")
@@ -144,8 +93,8 @@ func TestStations(t *testing.T) {
 			}
 			roundTrip(t, c)
 			datagrams(t, r)
-			command(t, r.Client, "ping", "-q", "-c", "3", "-i", "0.05", "-W", "2", "10.77.0.2")
-			command(t, r.Client, "ping", "-q", "-c", "3", "-i", "0.05", "-W", "2", "-s", "20000", "10.77.0.2") // in fragments
+			rig.Command(t, r.Client, "ping", "-q", "-c", "3", "-i", "0.05", "-W", "2", "10.77.0.2")
+			rig.Command(t, r.Client, "ping", "-q", "-c", "3", "-i", "0.05", "-W", "2", "-s", "20000", "10.77.0.2") // in fragments
 			u := dial(t, r.Client, "udp4", "10.77.0.2:999")
 			rig.Eventually(t, "a closed port is told of", func() bool {
 				_, _ = u.Write([]byte("x"))
@@ -252,21 +201,5 @@ func TestConnectionsOutliveAnInstance(t *testing.T) {
 // What is not IPv4 of clients passes unchanged.
 func TestOtherFramesPassUnchanged(t *testing.T) {
 	r, _ := start(t, shared)
-	random := rand.New(rand.NewPCG(1, 2))
-	kinds := [][]byte{{0x86, 0xdd, 0x60}, {0x81, 0, 0, 42, 0x86, 0xdd, 0x60}, {8, 6}, {0x88, 0xa8, 0, 1, 8, 6}, {0x12, 0x34}, {0x88, 0xb5}}
-	for i := range 200 {
-		f := make([]byte, 60+random.IntN(1454))
-		for j := range f {
-			f[j] = byte(random.Uint32())
-		}
-		copy(f, []byte{2, 9, 9, 9, 9, byte(1 + i%2), 2, 9, 9, 9, 9, byte(2 - i%2)})
-		copy(f[12:], kinds[i%len(kinds)])
-		from, to := r.Client, r.Server
-		if i%2 == 1 {
-			from, to = to, from
-		}
-		if !rig.Passes(from, to, f) {
-			t.Fatalf("frame %d did not pass: % x", i, f[:40])
-		}
-	}
+	r.PassUnchanged(200, 60, []byte{0x86, 0xdd, 0x60}, []byte{0x81, 0, 0, 42, 0x86, 0xdd, 0x60}, []byte{8, 6}, []byte{0x88, 0xa8, 0, 1, 8, 6}, []byte{0x12, 0x34}, []byte{0x88, 0xb5})
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -226,6 +227,28 @@ func Passes(from, to *Station, frame []byte) bool {
 	return false
 }
 
+// PassUnchanged sends n random frames of those kinds both ways, of least to 1514 bytes. A kind is what stands behind the addresses, from the ethertype or tag on.
+// A frame that does not pass ends the test.
+func (r *Rig) PassUnchanged(n, least int, kinds ...[]byte) {
+	r.T.Helper()
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range n {
+		f := make([]byte, least+random.IntN(1515-least))
+		for j := range f {
+			f[j] = byte(random.Uint32())
+		}
+		copy(f, []byte{2, 9, 9, 9, 9, byte(1 + i%2), 2, 9, 9, 9, 9, byte(2 - i%2)})
+		copy(f[12:], kinds[i%len(kinds)])
+		from, to := r.Client, r.Server
+		if i%2 == 1 {
+			from, to = to, from
+		}
+		if !Passes(from, to, f) {
+			r.T.Fatalf("frame %d of %d bytes did not pass: % x", i, len(f), f[:min(len(f), 40)])
+		}
+	}
+}
+
 // Dial connects from a station by TCP or UDP.
 func (s *Station) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	var conn net.Conn
@@ -236,12 +259,12 @@ func (s *Station) Dial(ctx context.Context, network, addr string) (net.Conn, err
 	return conn, err
 }
 
-// Echo serves a TCP port that sends back what it gets, until the test ends.
-func (s *Station) Echo(addr string) {
-	s.t.Helper()
+// Serve accepts TCP connections at an address of the station until the test ends; then they are closed.
+func (s *Station) Serve(t testing.TB, addr string, serve func(net.Conn)) {
+	t.Helper()
 	var l net.Listener
-	if err := netns.Do(s.Netns, func() (err error) { l, err = net.Listen("tcp4", addr); return err }); err != nil {
-		s.t.Fatal(err)
+	if err := netns.Do(s.Netns, func() (err error) { l, err = net.Listen("tcp", addr); return err }); err != nil {
+		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -252,12 +275,72 @@ func (s *Station) Echo(addr string) {
 			}
 			wg.Go(func() {
 				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(Patience))
-				_, _ = io.Copy(c, c)
+				defer context.AfterFunc(t.Context(), func() { c.Close() })()
+				serve(c)
 			})
 		}
 	})
-	s.t.Cleanup(func() { l.Close(); wg.Wait() })
+	t.Cleanup(func() { l.Close(); wg.Wait() })
+}
+
+// Echo serves a TCP port that sends back what it gets, until the test ends.
+func (s *Station) Echo(addr string) {
+	s.t.Helper()
+	s.Serve(s.t, addr, func(c net.Conn) {
+		_ = c.SetDeadline(time.Now().Add(Patience))
+		_, _ = io.Copy(c, c)
+	})
+}
+
+// Command runs a program at a station and returns what it prints; if it fails, so does the test.
+func Command(t testing.TB, s *Station, argv ...string) string {
+	t.Helper()
+	out, err := Try(t, s, argv...)
+	if err != nil {
+		t.Errorf("%s: %v\n%s", strings.Join(argv, " "), err, out)
+	}
+	return out
+}
+
+// Try runs a program at a station.
+func Try(t testing.TB, s *Station, argv ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	var out []byte
+	var failed error
+	if err := netns.Do(s.Netns, func() error { out, failed = c.CombinedOutput(); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return string(out), failed
+}
+
+// compiled is the folder of the program that Program compiles.
+var compiled string
+
+// Main runs the tests of a package that calls Program.
+func Main(m *testing.M) {
+	var err error
+	if compiled, err = os.MkdirTemp("", "weir-rig"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	os.RemoveAll(compiled)
+	os.Exit(code)
+}
+
+// Program is the Go command of the folder in which the tests run, compiled once.
+func Program(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(compiled, "program")
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	if err := os.Rename(Build(t, "."), path); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // Build compiles the Go command in a folder as its image has it, and returns the program.
