@@ -31,7 +31,7 @@ build: setup ui ## build bin/weir with its web UI, and the images of the catalog
 UI ?= $(if $(filter demo,$(MAKECMDGOALS)),,$(if $(shell command -v npm),$(if $(wildcard web/package-lock.json),web)))
 UI_FILES := $(shell [ ! -f web/package.json ] || find web -type f -not -path '*/node_modules/*' -not -path 'web/dist/*' -not -name '*.go' -not -name '*.md')
 ui: $(if $(UI),web/dist/app/index.html)
-	@[ -f web/dist/app/index.html ] || echo "make: the web UI is left out: it needs Node with npm" >&2
+	@[ -f web/dist/app/index.html ] || command -v npm >/dev/null || echo "make: the web UI is left out: it needs Node with npm" >&2
 
 web/node_modules/.installed: web/package.json web/package-lock.json
 	cd web && npm ci --no-audit --no-fund

@@ -139,10 +139,6 @@ func (a *Agent) portKind(function string, about container.About) (portkind.Kind,
 	return kind, nil
 }
 
-// own are the capabilities that an image may ask for where a user namespace of its own bounds them: they count in the function's network namespace
-// alone. All others count only by the operator's word, and so do these on a host, or in a runtime, without user namespaces.
-var own = []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}
-
 // CheckCapabilities tells which capabilities an image asks for that its function may not have here, nil if it may have them all.
 func (a *Agent) CheckCapabilities(about container.About, f api.FunctionSpec, img image.Image) *api.Problem {
 	if gets := img.Contract.Needs(f.Allow); img.Contract.Foreign && len(gets) < len(f.Allow) {
@@ -150,13 +146,7 @@ func (a *Agent) CheckCapabilities(about container.About, f api.FunctionSpec, img
 		return &api.Problem{Path: "allow", Message: strings.Join(never, ", ") + " cannot be granted: a function would get out of its container with it", Hint: "leave it out"}
 	}
 	unshared := a.unsharedIn(about)
-	var refused []string
-	for _, name := range img.Contract.Capabilities {
-		if slices.Contains(f.Allow, name) || unshared == nil && slices.Contains(own, name) {
-			continue
-		}
-		refused = append(refused, name)
-	}
+	refused := img.Contract.Refused(f.Allow, unshared == nil)
 	if len(refused) == 0 {
 		return nil
 	}

@@ -106,6 +106,21 @@ func (c Contract) Needs(allow []string) []string {
 	return slices.DeleteFunc(slices.Clone(allow), func(name string) bool { return !slices.Contains(grantable, name) })
 }
 
+// Refused are the capabilities that the image asks for and its function may not have: those that the operator's allow does not name. Bounded: the function has a user
+// namespace of its own; then it may have those that count in its own network namespace alone.
+func (c Contract) Refused(allow []string, bounded bool) (refused []string) {
+	for _, name := range c.Capabilities {
+		if !slices.Contains(allow, name) && !(bounded && slices.Contains(own, name)) {
+			refused = append(refused, name)
+		}
+	}
+	return refused
+}
+
+// own are the capabilities that an image may ask for where a user namespace bounds them: they count in the function's network namespace alone. All others count only
+// by the operator's word, and so do these without user namespaces.
+var own = []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}
+
 // grantable are the capabilities that an image may ask for. What would let a function out of its container is not among them.
 var grantable = []string{
 	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_IPC_LOCK", "CAP_KILL", "CAP_NET_ADMIN",

@@ -58,9 +58,6 @@ const (
 // DefaultMTU of the function's ports.
 const DefaultMTU = 1500
 
-// capabilities that count in the function's own network namespace alone.
-var ownCapabilities = []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}
-
 // Options of one run.
 type Options struct {
 	Image   string   // as an image store resolves it
@@ -224,13 +221,7 @@ func (f *Function) checkCapabilities() error {
 	if unshared != nil && !sandbox.Cannot(unshared) {
 		return fmt.Errorf("whether the function can have a user namespace is not known: %w", unshared)
 	}
-	own := unshared == nil && f.about.Userns
-	var refused []string
-	for _, c := range f.Image.Contract.Capabilities {
-		if !slices.Contains(f.o.Allow, c) && !(own && slices.Contains(ownCapabilities, c)) {
-			refused = append(refused, c)
-		}
-	}
+	refused := f.Image.Contract.Refused(f.o.Allow, unshared == nil && f.about.Userns)
 	if len(refused) == 0 {
 		return nil
 	}

@@ -17,7 +17,6 @@ import (
 // Bounds of a scrape.
 const (
 	scrapeFresh = time.Second // so old may readings be that several scrapes share
-	maxScraped  = 10_000      // ports of a host
 	maxLabel    = 128         // bytes: hosts choose the names of their ports
 )
 
@@ -107,7 +106,7 @@ func (m *meters) Collect(out chan<- prometheus.Metric) {
 			continue
 		}
 		seen := map[string]bool{}
-		for _, p := range r.counters.Ports[:min(len(r.counters.Ports), maxScraped)] {
+		for _, p := range r.counters.Ports {
 			name := label(p.Name)
 			if seen[name] { // a hostile host must not spoil the scrape of all
 				continue

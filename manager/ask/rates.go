@@ -20,12 +20,12 @@ import (
 
 // Readings of counters for rates.
 const (
-	ratesEvery    = time.Second
-	ratesTimeout  = 800 * time.Millisecond // a host that takes longer has no rates this time
-	ratesAtOnce   = 64                     // hosts
-	maxRatedPorts = 2 * 4096               // of a host; with two instances of a function that is being changed
-	maxRatedRules = 2 * 32768              // of a host
-	ratesFresh    = 3 * time.Second        // an older reading is none of now
+	ratesEvery   = time.Second
+	ratesTimeout = 800 * time.Millisecond // a host that takes longer has no rates this time
+	ratesAtOnce  = 64                     // hosts
+	maxPorts     = 2 * 4096               // of a host; with two instances of a function that is being changed
+	maxRules     = 2 * 32768              // of a host
+	ratesFresh   = 3 * time.Second        // an older reading is none of now
 )
 
 // reading is what a host's counters were at a time.
@@ -239,8 +239,8 @@ func (a *Asker) readAll(ctx context.Context) map[string]reading {
 			if err == nil {
 				c, err = n.Counters(ctx)
 			}
-			if err = live(err); err == nil && (len(c.Ports) > maxRatedPorts || len(c.Rules) > maxRatedRules) {
-				err = fmt.Errorf("it reports %d ports and %d rules, and rates are of at most %d and %d", len(c.Ports), len(c.Rules), maxRatedPorts, maxRatedRules)
+			if err = live(err); err == nil && (len(c.Ports) > maxPorts || len(c.Rules) > maxRules) {
+				err = fmt.Errorf("it reports %d ports and %d rules, want at most %d and %d", len(c.Ports), len(c.Rules), maxPorts, maxRules)
 			}
 			r := reading{at: time.Now(), err: err}
 			if err == nil {
