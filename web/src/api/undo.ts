@@ -5,7 +5,8 @@ import { apply, deleteObjects } from "./actions";
 import type { Change, Document } from "./types";
 
 type Section = "endpoints" | "functions" | "chains" | "policies";
-const sections: Record<string, Section> = { endpoint: "endpoints", function: "functions", chain: "chains", policy: "policies" };
+/** The part of a document, and of the UI, that has the objects of a kind. */
+export const sections = { endpoint: "endpoints", function: "functions", chain: "chains", policy: "policies" } as const satisfies Record<string, Section>;
 
 export interface Undo {
   /** What was done, for people: "policy/guests changed". */
@@ -22,7 +23,7 @@ export function undoOf(changes: Change[], specOf: (kind: string, name: string) =
   const undo: Undo = { what: "", at, former: {}, made: {} };
   const done: string[] = [];
   for (const c of changes) {
-    const section = sections[c.kind];
+    const section = (sections as Partial<Record<string, Section>>)[c.kind];
     if (!section || c.action === "unchanged") continue;
     done.push(`${c.kind}/${c.name} ${c.action}d`);
     if (c.action === "create") (undo.made[section] ??= []).push(c.name);

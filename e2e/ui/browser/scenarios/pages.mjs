@@ -8,7 +8,7 @@ const forms = [
   { colorScheme: "dark", viewport: { width: 360, height: 740 } },
 ];
 const more = ["/functions/new?image=firewall:1", "/functions/fw", "/hosts/local", "/start", "/topology?policy=guests", "/policies/guests", "/policies/guests/edit", "/chains/new", "/endpoints/new", "/trace?from=alice&to=bob&match=tcp/80"];
-const tabs = ["/functions/fw?tab=logs", "/functions/fw?tab=config", "/functions/fw?tab=shell", "/functions/fw?tab=events", "/no/such/page", "/functions/none"]; // in half of the forms
+const tabs = ["/functions/fw?tab=logs", "/functions/fw?tab=config", "/functions/fw?tab=shell", "/functions/fw?tab=events", "/no/such/page", "/functions/none", "/policies/none"]; // in half of the forms
 
 export default async function () {
   const { pictures } = await ask("pictures");

@@ -1,22 +1,19 @@
 // A chain: its path can be changed in place; the plan says who notices.
 import { Button, TextInput } from "@mantine/core";
 import { IconTrash } from "@tabler/icons-react";
-import { useQueryClient } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { useNavigate, useParams } from "react-router";
-import { deleteObjects } from "../../api/actions";
 import { useList, useObject } from "../../api/live";
 import { functionReady, readyOf } from "../../api/ready";
 import { useMay } from "../../api/session";
 import type { Chain } from "../../api/types";
-import { remember, specIn, undoOf } from "../../api/undo";
 import { Empty, Loading, Notice, PageHead, Panel, Ready, SameAs } from "../../ui/basic";
 import { chainFunctions, chainsOf, checkChain, isName } from "../../ui/chain";
 import { ChainEditor } from "../../ui/ChainEditor";
 import { Conditions } from "../../ui/Conditions";
-import { Confirm } from "../../ui/Confirm";
 import { DataTable } from "../../ui/DataTable";
 import { command } from "../../ui/format";
+import { Delete, Gone } from "../../ui/Gone";
 import { Named } from "../../ui/Named";
 import { LinkButton, PlanPanel, UndoButton, usePlan } from "../../ui/Plan";
 import { useTaps } from "../policies/Edit";
@@ -29,17 +26,7 @@ export default function ChainDetail() {
   const functions = useList("function");
   if (!chains || !functions) return <Loading />;
   if (!name) return <ChainPage key="new" />;
-  if (!c)
-    return (
-      <>
-        <Empty title={`There is no chain ${name}`} action={<LinkButton to="/chains">All chains</LinkButton>}>
-          It was deleted, or never made.
-        </Empty>
-        <div className="row" style={{ justifyContent: "center" }}>
-          <UndoButton />
-        </div>
-      </>
-    );
+  if (!c) return <Gone kind="chain" name={name} />;
   return <ChainPage key={name} c={c} />;
 }
 
@@ -49,7 +36,6 @@ function ChainPage({ c }: { c?: Chain }) {
   const policies = useList("policy") ?? [];
   const taps = useTaps();
   const may = useMay("operator");
-  const queries = useQueryClient();
   const go = useNavigate();
   const [made, setMade] = useState("");
   const [text, setText] = useState<string>();
@@ -158,23 +144,9 @@ function ChainPage({ c }: { c?: Chain }) {
           )}
           <SameAs text={command("weir", "describe", "chain", c.name)} />
           {deleting && (
-            <Confirm
-              opened
-              onClose={() => setDeleting(false)}
-              title={`Delete ${c.name}`}
-              verb="Delete"
-              dangerous
-              command={command("weir", "delete", "chain", c.name)}
-              action={async () => {
-                const undo = undoOf([{ kind: "chain", name: c.name, action: "delete" }], specIn(queries));
-                await deleteObjects({ chains: [c.name] });
-                remember(undo);
-              }}
-              done={`chain/${c.name} is deleted.`}
-              onDone={() => void go("/chains")}
-            >
+            <Delete kind="chain" name={c.name} onClose={() => setDeleting(false)}>
               {users.length ? `Policies use it (${users.map((p) => p.name).join(", ")}): delete or change these first.` : "Its functions stay. It can be undone."}
-            </Confirm>
+            </Delete>
           )}
         </>
       )}

@@ -1,19 +1,16 @@
 import { Button } from "@mantine/core";
 import { IconTrash } from "@tabler/icons-react";
-import { useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { useNavigate, useParams } from "react-router";
-import { deleteObjects } from "../../api/actions";
 import { usePorts } from "../../api/counters";
 import { useList, useObject } from "../../api/live";
 import { readyOf } from "../../api/ready";
 import { useMay } from "../../api/session";
-import { remember, specIn, undoOf } from "../../api/undo";
 import { Empty, Loading, Notice, PageHead, Panel, Ready, SameAs } from "../../ui/basic";
 import { Conditions } from "../../ui/Conditions";
-import { Confirm } from "../../ui/Confirm";
 import { DataTable } from "../../ui/DataTable";
 import { bits, command, count } from "../../ui/format";
+import { Delete, Gone } from "../../ui/Gone";
 import { Named } from "../../ui/Named";
 import { LinkButton, UndoButton } from "../../ui/Plan";
 import { advice } from "../../ui/advice";
@@ -27,7 +24,6 @@ export default function EndpointDetail() {
   const policies = useList("policy") ?? [];
   const may = useMay("operator");
   const go = useNavigate();
-  const queries = useQueryClient();
   const [editing, setEditing] = useState(false);
   const [deleting, setDeleting] = useState(false);
   const host = e?.spec.interface ? placeOf(e) || undefined : undefined;
@@ -40,17 +36,7 @@ export default function EndpointDetail() {
       </div>
     );
   if (e === undefined) return <Loading />;
-  if (e === null)
-    return (
-      <>
-        <Empty title={`There is no endpoint ${name}`} action={<LinkButton to="/endpoints">All endpoints</LinkButton>}>
-          It was deleted, or never made.
-        </Empty>
-        <div className="row" style={{ justifyContent: "center" }}>
-          <UndoButton />
-        </div>
-      </>
-    );
+  if (e === null) return <Gone kind="endpoint" name={name} />;
   const r = readyOf("endpoint", e);
   const users = policies.filter((p) => p.spec.from === name || p.spec.to === name);
   const rate = readings.at(-1)?.ports[0];
@@ -128,23 +114,9 @@ export default function EndpointDetail() {
         </div>
       </div>
       {deleting && (
-        <Confirm
-          opened
-          onClose={() => setDeleting(false)}
-          title={`Delete ${name}`}
-          verb="Delete"
-          dangerous
-          command={command("weir", "delete", "endpoint", name)}
-          action={async () => {
-            const undo = undoOf([{ kind: "endpoint", name, action: "delete" }], specIn(queries));
-            await deleteObjects({ endpoints: [name] });
-            remember(undo);
-          }}
-          done={`endpoint/${name} goes.`}
-          onDone={() => void go("/endpoints")}
-        >
+        <Delete kind="endpoint" name={name} onClose={() => setDeleting(false)}>
           {users.length ? `Policies name it (${users.map((p) => p.name).join(", ")}): change or delete these first.` : s.netns ? "Its link is removed; the namespace stays. It can be undone." : "The interface is given back as it was. It can be undone."}
-        </Confirm>
+        </Delete>
       )}
     </div>
   );

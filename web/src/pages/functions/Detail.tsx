@@ -1,4 +1,4 @@
-import { Button, Tabs } from "@mantine/core";
+import { Tabs } from "@mantine/core";
 import { lazy, Suspense, useMemo } from "react";
 import { useNavigate, useParams, useSearchParams } from "react-router";
 import { usePorts, type Reading } from "../../api/counters";
@@ -9,6 +9,7 @@ import { Ago, Copy, Empty, Failure, Loading, Notice, PageHead, Panel, Ready, Sam
 import { Conditions } from "../../ui/Conditions";
 import { DataTable } from "../../ui/DataTable";
 import { bits, bytes, command, count, duration, plural } from "../../ui/format";
+import { Gone } from "../../ui/Gone";
 import { Named } from "../../ui/Named";
 import { advice } from "../../ui/advice";
 import { AsYaml } from "../../ui/Object";
@@ -28,12 +29,7 @@ export default function FunctionDetail() {
   const [query, setQuery] = useSearchParams();
   const go = useNavigate();
   if (f === undefined) return <Loading />;
-  if (f === null)
-    return (
-      <Empty page title={`There is no function ${name}`} action={<Button onClick={() => void go("/functions")}>All functions</Button>}>
-        It was deleted, or never made.
-      </Empty>
-    );
+  if (f === null) return <Gone kind="function" name={name} />;
   const r = functionReady(f);
   const chain = chainOf(chains, name);
   const tab = query.get("tab") ?? "state";

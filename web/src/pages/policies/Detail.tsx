@@ -1,20 +1,17 @@
 import { Button } from "@mantine/core";
 import { IconTrash } from "@tabler/icons-react";
-import { useQueryClient } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
-import { useNavigate, useParams } from "react-router";
-import { deleteObjects } from "../../api/actions";
+import { useParams } from "react-router";
 import { useList, useObject } from "../../api/live";
 import { usePolicyWay } from "../../api/path";
 import { readyOf } from "../../api/ready";
 import { useMay } from "../../api/session";
-import { remember, specIn, undoOf } from "../../api/undo";
 import { Ago, Empty, Failure, Loading, Notice, PageHead, Panel, Ready, SameAs } from "../../ui/basic";
 import { ChainPath } from "../../ui/ChainEditor";
 import { Conditions } from "../../ui/Conditions";
-import { Confirm } from "../../ui/Confirm";
 import { DataTable } from "../../ui/DataTable";
 import { command, plural } from "../../ui/format";
+import { Delete, Gone } from "../../ui/Gone";
 import { Named } from "../../ui/Named";
 import { LinkButton, UndoButton } from "../../ui/Plan";
 import { advice } from "../../ui/advice";
@@ -29,24 +26,12 @@ export default function PolicyDetail() {
   const functions = useList("function");
   const events = useList("event");
   const may = useMay("operator");
-  const queries = useQueryClient();
-  const go = useNavigate();
   const [deleting, setDeleting] = useState(false);
   const { ways, error } = usePolicyWay(p ? name : undefined);
   const chain = chains?.find((c) => c.name === p?.spec.chain);
   const about = useMemo(() => (events ?? []).filter((e) => (e.kind === "policy" && e.object === name) || (e.kind === "chain" && e.object === p?.spec.chain)).slice(-10), [events, name, p?.spec.chain]);
   if (p === undefined) return <Loading />;
-  if (p === null)
-    return (
-      <>
-        <Empty title={`There is no policy ${name}`} action={<LinkButton to="/policies">All policies</LinkButton>}>
-          It was deleted, or never made.
-        </Empty>
-        <div className="row" style={{ justifyContent: "center" }}>
-          <UndoButton />
-        </div>
-      </>
-    );
+  if (p === null) return <Gone kind="policy" name={name} />;
   const r = readyOf("policy", p);
   const s = p.spec;
   const q = encodeURIComponent(name);
@@ -174,23 +159,9 @@ export default function PolicyDetail() {
         </div>
       </div>
       {deleting && (
-        <Confirm
-          opened
-          onClose={() => setDeleting(false)}
-          title={`Delete ${name}`}
-          verb="Delete"
-          dangerous
-          command={command("weir", "delete", "policy", name)}
-          action={async () => {
-            const undo = undoOf([{ kind: "policy", name, action: "delete" }], specIn(queries));
-            await deleteObjects({ policies: [name] });
-            remember(undo);
-          }}
-          done={`policy/${name} goes.`}
-          onDone={() => void go("/policies")}
-        >
+        <Delete kind="policy" name={name} onClose={() => setDeleting(false)}>
           Its traffic is bridged normally from then on{chain && `, past ${plural(chain.spec.path.split("|").length, "function")} of chain ${chain.name}`}. The chain and its functions stay. It can be undone.
-        </Confirm>
+        </Delete>
       )}
     </div>
   );
