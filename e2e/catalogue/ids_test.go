@@ -42,7 +42,7 @@ func TestSuricataInAChain(t *testing.T) {
 `, "ips")
 			}
 			r.MustApply(ctx, t, document("evil-word"))
-			sendsBack(t, r.Bob())
+			rig.Serve(t, netns.Path(r.Bob()), ":"+echoPort, rig.Echo)
 			for _, addr := range []string{rig.BobAddr, bob6} {
 				if got := say(t, r.Alice(), addr, "a good word"); got != "a good word" {
 					t.Errorf("%s: what no rule drops came back as %q", addr, got)
@@ -120,7 +120,7 @@ func TestSuricataBehindATap(t *testing.T) {
       rules: |
         drop tcp any any -> any any (msg:"secret file"; content:"/secret"; sid:1000001; priority:2;)
 `, "w | tap:watch"))
-	sendsBack(t, r.Bob())
+	rig.Serve(t, netns.Path(r.Bob()), ":"+echoPort, rig.Echo)
 	for _, addr := range []string{rig.BobAddr, bob6} {
 		// A tap is up when its process is; Suricata reads what comes a little later.
 		rig.Eventually(ctx, t, "an event of "+addr, func() (bool, string) {
@@ -156,25 +156,6 @@ func showLogs(t *testing.T, r *rig.Rig, name string) {
 }
 
 const echoPort = "7077"
-
-// sendsBack is a station that returns what it gets, until the test ends.
-func sendsBack(t *testing.T, space string) {
-	t.Helper()
-	var l net.Listener
-	if err := netns.Do(netns.Path(space), func() (err error) { l, err = net.Listen("tcp", ":"+echoPort); return err }); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() { _, _ = io.Copy(c, c); c.Close() }()
-		}
-	}()
-}
 
 func dial(t *testing.T, space, addr string) net.Conn {
 	t.Helper()

@@ -76,25 +76,10 @@ func TestNATInAChain(t *testing.T) {
 // echoes says to each client who it is, and then sends back what comes.
 func echoes(t *testing.T, space, addr string) {
 	t.Helper()
-	var l net.Listener
-	if err := netns.Do(space, func() (err error) { l, err = net.Listen("tcp4", addr); return err }); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				defer context.AfterFunc(t.Context(), func() { c.Close() })()
-				_, _ = fmt.Fprintf(c, "%-40s", c.RemoteAddr())
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
+	rig.Serve(t, space, addr, func(c net.Conn) {
+		_, _ = fmt.Fprintf(c, "%-40s", c.RemoteAddr())
+		rig.Echo(c)
+	})
 }
 
 func open(ctx context.Context, space, addr string) (c net.Conn, err error) {

@@ -2,8 +2,13 @@ package rig
 
 import (
 	"context"
+	"io"
+	"net"
+	"sync"
 	"testing"
 	"time"
+
+	"weir.dev/weir/netns"
 )
 
 // Stations of the scenarios: alice is 10.9.0.1, bob is 10.9.0.2.
@@ -83,3 +88,31 @@ func Eventually(ctx context.Context, t *testing.T, what string, ok func() (bool,
 		}
 	}
 }
+
+// Serve accepts TCP connections at an address in a namespace until the test ends; then they are closed.
+func Serve(t testing.TB, space, addr string, serve func(net.Conn)) net.Addr {
+	t.Helper()
+	var l net.Listener
+	if err := netns.Do(space, func() (err error) { l, err = net.Listen("tcp", addr); return err }); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				defer context.AfterFunc(t.Context(), func() { c.Close() })()
+				serve(c)
+			})
+		}
+	})
+	t.Cleanup(func() { l.Close(); wg.Wait() })
+	return l.Addr()
+}
+
+// Echo sends back what comes.
+func Echo(c net.Conn) { _, _ = io.Copy(c, c) }

@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/e2e/rig"
-	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/traffic"
 	"weir.dev/weir/lab/traffic/xdp"
@@ -64,18 +62,7 @@ func weir(ctx context.Context, b *testing.B, mode string) *rig.Rig {
 			b.Error(err)
 		}
 	})
-	top, err := rig.Top()
-	if err != nil {
-		b.Fatal(err)
-	}
-	recipe, err := image.LoadRecipe(filepath.Join(top, "examples", "settle"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	r.Images = filepath.Join(b.TempDir(), "images")
-	if _, err := recipe.Build(ctx, r.Images); err != nil {
-		b.Fatal(err)
-	}
+	build(ctx, b, r)
 	for _, s := range []string{r.Alice(), r.Bob()} {
 		if err := r.Namespace(s); err != nil {
 			b.Fatal(err)

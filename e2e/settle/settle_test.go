@@ -32,6 +32,17 @@ const (
 func chain(t *testing.T, args ...string) (*rig.Rig, context.Context) {
 	t.Helper()
 	r, ctx := rig.Bare(t, rig.Options{Args: args})
+	build(ctx, t, r)
+	if err := r.Up(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r.MustApply(ctx, t, document(r, nil))
+	return r, ctx
+}
+
+// build the example for a Weir that has not begun.
+func build(ctx context.Context, t testing.TB, r *rig.Rig) {
+	t.Helper()
 	top, err := rig.Top()
 	if err != nil {
 		t.Fatal(err)
@@ -44,11 +55,6 @@ func chain(t *testing.T, args ...string) (*rig.Rig, context.Context) {
 	if _, err := recipe.Build(ctx, r.Images); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Up(ctx); err != nil {
-		t.Fatal(err)
-	}
-	r.MustApply(ctx, t, document(r, nil))
-	return r, ctx
 }
 
 // document has a port that a function blocks, by its number.
@@ -83,30 +89,10 @@ type talk struct {
 
 func newTalk(t *testing.T, r *rig.Rig, port int) *talk {
 	t.Helper()
-	var l net.Listener
-	err := netns.Do(r.Bob(), func() (err error) {
-		l, err = net.Listen("tcp", fmt.Sprintf("%s:%d", rig.BobAddr, port))
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
+	at := rig.Serve(t, r.Bob(), fmt.Sprintf("%s:%d", rig.BobAddr, port), rig.Echo)
 	w := &talk{t: t}
-	err = netns.Do(r.Alice(), func() (err error) {
-		w.c, err = net.DialTimeout("tcp", l.Addr().String(), 10*time.Second)
+	err := netns.Do(r.Alice(), func() (err error) {
+		w.c, err = net.DialTimeout("tcp", at.String(), 10*time.Second)
 		return err
 	})
 	if err != nil {
