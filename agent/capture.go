@@ -44,7 +44,7 @@ func (a *Agent) Capture(ctx context.Context, kind api.Kind, name string, o api.C
 			}
 		}
 		if !found {
-			return nil, api.Refuse(http.StatusBadRequest, fmt.Sprintf("function %s has no port %s", name, o.Port))
+			return nil, api.Refuse(http.StatusBadRequest, fmt.Sprintf("function %s has no port %s: want one of %v", name, o.Port, has))
 		}
 		at = capture.Place{Space: f.netns(), Link: side.String(), Name: side.Of(name)}
 		if f.kernel.Load() && !v.tap { // the wire hands frames on past the interface by which they leave
@@ -52,8 +52,11 @@ func (a *Agent) Capture(ctx context.Context, kind api.Kind, name string, o api.C
 		}
 	case api.KindEndpoint:
 		w, ok := a.intent.snapshot(time.Now()).endpoints[name]
-		if !ok || w.Spec.Interface == "" || o.Port != "" {
-			return nil, api.Refuse(http.StatusConflict, fmt.Sprintf("endpoint %s has no interface of this host, or a port was named", name))
+		if o.Port != "" {
+			return nil, api.Refuse(http.StatusBadRequest, fmt.Sprintf("endpoint %s has one port only: leave %s out", name, o.Port))
+		}
+		if !ok || w.Spec.Interface == "" {
+			return nil, api.Refuse(http.StatusConflict, fmt.Sprintf("endpoint %s is no interface of host %s: interfaces of hosts and links into namespaces are captured", name, a.Host))
 		}
 		var err error
 		if at, err = a.endpointPlace(ctx, name, w.Spec); err != nil {

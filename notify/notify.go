@@ -245,7 +245,7 @@ func readState(path string) (*state, error) {
 		err = json.Unmarshal(text, s)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("state %s: %w", path, err)
+		return nil, fmt.Errorf("state %s: %w (without the file each target begins with the next event)", path, err)
 	}
 	if s.By == nil {
 		s.By = map[string]string{}
