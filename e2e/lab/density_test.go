@@ -82,7 +82,9 @@ func stopped(t *testing.T, ctx context.Context, dir string, n int) (names []stri
 		t.Fatal(err)
 	}
 	_ = run.Wait() // its code says that trials are left, or not if it was at the end
-	gone(t, names)
+	if gone(t, names); t.Failed() {
+		t.Log(out.String())
+	}
 	return names
 }
 

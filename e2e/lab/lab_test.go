@@ -250,6 +250,7 @@ func until(t testing.TB, ctx context.Context, cmd *exec.Cmd, dir string, n int) 
 		if found := benchesOf(cmd.Process.Pid); len(found) > 0 {
 			names = found
 		}
+		over := hasEnded(cmd.Process.Pid) // asked before its results are read
 		text, err := os.ReadFile(filepath.Join(dir, "results.jsonl"))
 		if err == nil && bytes.Count(text, []byte("\n")) > n {
 			if len(names) != 2 {
@@ -257,12 +258,30 @@ func until(t testing.TB, ctx context.Context, cmd *exec.Cmd, dir string, n int) 
 			}
 			return names
 		}
+		if over {
+			err := cmd.Wait()
+			t.Fatalf("the run ended before it had made %d trials: %v\n%s", n, err, cmd.Stderr)
+		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%d trials are not made: %v", n, ctx.Err())
+			t.Fatalf("%d trials are not made: %v\n%s", n, ctx.Err(), stacks(cmd))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// hasEnded tells whether a child of this process has ended and is not waited for yet.
+func hasEnded(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, ok := bytes.Cut(text, []byte(") "))
+	return err != nil || ok && bytes.HasPrefix(state, []byte("Z"))
+}
+
+// stacks ends a run that hangs, so that it says where, and gives all that it said.
+func stacks(cmd *exec.Cmd) any {
+	_ = cmd.Process.Signal(syscall.SIGQUIT) // it may have ended
+	_ = cmd.Wait()                       // it was stopped
+	return cmd.Stderr
 }
 
 // resumed goes on with a run to its end; it gives the names of its benches, its results, and what it said.
