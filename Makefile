@@ -44,8 +44,10 @@ web/dist/app/index.html: web/node_modules/.installed $(UI_FILES)
 # Alone it needs few packages: see setup.sh.
 ifeq ($(MAKECMDGOALS),demo)
 export FOR := demo
+export IDS
 endif
-demo: root build ## two namespaces, a chain of containers, real traffic (KEEP=1 leaves it running)
+demo: root build ## two namespaces, a chain of containers, real traffic (IDS=1 builds Suricata's image first, which takes minutes; KEEP=1 leaves it running)
+	@$(if $(IDS),go run ./catalogue/build -o bin/images catalogue/ids)
 	@go run ./e2e/demo $(DEMO)
 
 test: root build peers ## all tests; those that need root run in fresh network namespaces

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Install what Weir needs to build, run and test on Debian or Ubuntu. Safe to run again: does nothing when all is there.
-# Go and Node are prerequisites and only checked. CHECK=1 only says what is missing; FOR=demo is about what `make demo` needs, which is much less.
+# Go and Node are prerequisites and only checked. CHECK=1 only says what is missing; FOR=demo is about what `make demo` needs, which is much less;
+# with IDS=1 also what makes the image of ids.
 set -euo pipefail
 
 need_go=1.26
@@ -24,6 +25,8 @@ packages=(
 	systemd                                     # to test the service
 	chromium fonts-dejavu-core                  # to open reports in a real browser, to test
 )
+
+[ -z "${IDS:-}" ] || packages+=(mmdebstrap)
 
 cd "$(dirname "$0")"
 say() { printf 'setup: %s\n' "$*" >&2; }

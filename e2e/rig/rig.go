@@ -228,12 +228,18 @@ func (r *Rig) Weir(ctx context.Context, args ...string) (string, error) {
 
 // WeirInput is Weir with a standard input. It runs in the daemon's network namespace.
 func (r *Rig) WeirInput(ctx context.Context, stdin string, args ...string) (string, error) {
-	c := r.Command(ctx, "", append([]string{r.Bin}, args...)...)
-	c.Env = r.Env()
+	c := r.WeirCommand(ctx, args...)
 	if stdin != "" {
 		c.Stdin = strings.NewReader(stdin)
 	}
 	return output(c)
+}
+
+// WeirCommand is a command of the binary that has not begun.
+func (r *Rig) WeirCommand(ctx context.Context, args ...string) *exec.Cmd {
+	c := r.Command(ctx, "", append([]string{r.Bin}, args...)...)
+	c.Env = r.Env()
+	return c
 }
 
 // Get decodes `weir get ... -o json`.
