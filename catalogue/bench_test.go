@@ -14,7 +14,7 @@ import (
 // BenchmarkFunctions makes b.N functions of each image, as the agent does: namespaces and ports first, two at a time where parallel
 // is said. Run it with -benchtime 100x.
 func BenchmarkFunctions(b *testing.B) {
-	for _, ref := range []string{"wire", "firewall", "monitor"} {
+	for _, ref := range []string{"wire", "firewall", "monitor", "impair"} {
 		b.Run(ref, func(b *testing.B) {
 			w := newWorld(b)
 			img, err := w.images.Resolve(ref)

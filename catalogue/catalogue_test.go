@@ -207,6 +207,27 @@ func TestFunctionsInContainers(t *testing.T) {
 		}
 		w.stop(t, id)
 	})
+	t.Run("impair", func(t *testing.T) {
+		r := rig.New(t, false)
+		id := w.run(t, "impair", r.Netns, `{"up": {"delay": "50ms"}, "down": {"delay": "50ms"}}`)
+		r.Server.Echo("10.77.0.2:80")
+		rig.Eventually(t, "frames pass", func() bool {
+			r.Client.Send(rig.Probe(0))
+			return r.Server.Receive(20*time.Millisecond) != nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+		defer cancel()
+		begin := time.Now()
+		c, err := r.Client.Dial(ctx, "tcp4", "10.77.0.2:80")
+		if err != nil {
+			t.Fatalf("%v; log:\n%s", err, w.log(t, id))
+		}
+		c.Close()
+		if took := time.Since(begin); took < 100*time.Millisecond {
+			t.Errorf("connected after %s: want at least 100 ms", took)
+		}
+		w.stop(t, id)
+	})
 	t.Run("dns-lb", func(t *testing.T) {
 		r := rig.New(t, false)
 		id := w.run(t, "dns-lb", r.Netns, `{"names": {"own.example": {"targets": [{"address": "10.77.0.11"}], "check": {"tcp": 80}}}, "health": {"addresses": ["10.77.0.9/24"]}}`)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -52,8 +51,8 @@ type httpCheck struct {
 type health struct {
 	Addresses []netip.Prefix `json:"addresses"` // its own, at out
 	Gateways  []netip.Addr   `json:"gateways"`
-	Interval  duration       `json:"interval"`
-	Timeout   duration       `json:"timeout"`
+	Interval  nf.Duration    `json:"interval"`
+	Timeout   nf.Duration    `json:"timeout"`
 	Rise      int            `json:"rise"` // so many trials in a row must succeed
 	Fall      int            `json:"fall"` // or fail
 }
@@ -86,18 +85,6 @@ const (
 	defaultRise     = 2
 	defaultFall     = 3
 )
-
-type duration time.Duration
-
-func (d *duration) UnmarshalJSON(raw []byte) error {
-	var text string
-	if err := json.Unmarshal(raw, &text); err != nil {
-		return fmt.Errorf("%s: want a text as \"5s\"", raw)
-	}
-	v, err := time.ParseDuration(text)
-	*d = duration(v)
-	return err
-}
 
 func parseConfig(raw []byte) (config, error) {
 	var cfg config
@@ -239,11 +226,11 @@ func (h *health) complete() error {
 		return nil
 	}
 	for _, d := range []struct {
-		at *duration
+		at *nf.Duration
 		to time.Duration
 	}{{&h.Interval, defaultInterval}, {&h.Timeout, defaultTimeout}} {
 		if *d.at == 0 {
-			*d.at = duration(d.to)
+			*d.at = nf.Duration(d.to)
 		}
 	}
 	if h.Rise == 0 {

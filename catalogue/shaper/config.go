@@ -1,10 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"regexp"
-	"strconv"
 	"time"
 
 	"weir.dev/weir/catalogue/nf"
@@ -12,16 +9,16 @@ import (
 
 // config is the function's configuration; schema.json describes the same.
 type config struct {
-	Up    limit    `json:"up"`   // from in to out
-	Down  limit    `json:"down"` // from out to in
-	Queue duration `json:"queue"`
-	Fair  *bool    `json:"fair"`
+	Up    limit       `json:"up"`   // from in to out
+	Down  limit       `json:"down"` // from out to in
+	Queue nf.Duration `json:"queue"`
+	Fair  *bool       `json:"fair"`
 }
 
 // limit of a direction; a rate of 0: there is none.
 type limit struct {
-	Rate  rate `json:"rate"`
-	Burst size `json:"burst"` // 0: 10 ms of the rate, 16 KB at least
+	Rate  nf.Rate `json:"rate"`
+	Burst nf.Size `json:"burst"` // 0: 10 ms of the rate, 16 KB at least
 }
 
 // Bounds of what can be asked for.
@@ -37,15 +34,8 @@ const (
 	leastBurst   = 16 << 10
 )
 
-// rate is in bits a second, size in bytes.
-type (
-	rate     uint64
-	size     uint64
-	duration time.Duration
-)
-
 func parseConfig(raw []byte) (config, error) {
-	cfg := config{Queue: duration(defaultQueue)}
+	cfg := config{Queue: nf.Duration(defaultQueue)}
 	if err := nf.DecodeConfig(raw, &cfg); err != nil {
 		return config{}, err
 	}
@@ -82,46 +72,3 @@ func (l limit) waits(queue time.Duration) uint32 {
 
 // maxFrame is the longest frame that local senders hand on, unsegmented.
 const maxFrame = 64 << 10
-
-var (
-	rates = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)(|k|M|G)bit$`)
-	sizes = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)(|K|M)B$`)
-)
-
-func (r *rate) UnmarshalJSON(raw []byte) error {
-	v, err := quantity(raw, rates, "10Mbit")
-	*r = rate(v)
-	return err
-}
-
-func (s *size) UnmarshalJSON(raw []byte) error {
-	v, err := quantity(raw, sizes, "32KB")
-	*s = size(v)
-	return err
-}
-
-func quantity(raw []byte, form *regexp.Regexp, example string) (float64, error) {
-	var text string
-	if err := json.Unmarshal(raw, &text); err != nil {
-		return 0, fmt.Errorf("%s: want a text as %q", raw, example)
-	}
-	m := form.FindStringSubmatch(text)
-	if m == nil {
-		return 0, fmt.Errorf("%q: want it as %q", text, example)
-	}
-	v, err := strconv.ParseFloat(m[1], 64)
-	if err != nil || v == 0 {
-		return 0, fmt.Errorf("%q: want more than 0", text)
-	}
-	return v * map[string]float64{"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}[m[2]], nil
-}
-
-func (d *duration) UnmarshalJSON(raw []byte) error {
-	var text string
-	if err := json.Unmarshal(raw, &text); err != nil {
-		return fmt.Errorf("%s: want a text as \"50ms\"", raw)
-	}
-	v, err := time.ParseDuration(text)
-	*d = duration(v)
-	return err
-}
