@@ -102,6 +102,7 @@ const (
 	debounce      = 3 * time.Millisecond   // changes that arrive together are one pass
 	resync        = 10 * time.Second       // a full pass even if nothing seemed to change
 	retryAfter    = time.Second            // after a failed endpoint or commit
+	countEvery    = time.Second            // how often the number of functions is reported, while it changes
 	drainFor      = 250 * time.Millisecond // old hops of a changed chain keep forwarding what is in flight
 	surveyAgain   = 50 * time.Millisecond  // until every object has a status of this run
 	managerWait   = 2 * time.Second        // then an agent goes on with what the manager said last
@@ -291,6 +292,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	beat := time.Time{}
+	counted := 0 // functions here, as last reported
 	for {
 		a.moved.Store(max(1, int64(time.Since(a.begun))))
 		select {
@@ -314,8 +316,12 @@ func (a *Agent) Run(ctx context.Context) error {
 		again := a.pass(ctx, &wg, existing)
 		existing = nil // only the first pass adopts
 		news := a.survey()
-		if now := a.Now(); a.news.Swap(false) || news || now.Sub(beat) >= api.HostBeat {
-			beat = now
+		now, here := a.Now(), a.countFunctions()
+		if here != counted && now.Sub(beat) < countEvery {
+			again = min(again, countEvery)
+		}
+		if a.news.Swap(false) || news || here != counted && now.Sub(beat) >= countEvery || now.Sub(beat) >= api.HostBeat {
+			beat, counted = now, here
 			if _, err := a.Runtime.List(ctx); err != nil { // which also keeps the logs within their bounds
 				a.Log.Warn("list containers", "error", err)
 			}

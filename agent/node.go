@@ -122,6 +122,13 @@ func (a *Agent) containerOf(function string) string {
 	return f.container()
 }
 
+// countFunctions are those that this host looks after, those included that have another host now and have not left yet.
+func (a *Agent) countFunctions() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.functions)
+}
+
 func (a *Agent) hostStatus(now time.Time) api.HostStatus {
 	s := api.HostStatus{
 		State: api.HostReady, Heartbeat: now, Version: a.Version, Cores: runtime.NumCPU(),
@@ -129,6 +136,7 @@ func (a *Agent) hostStatus(now time.Time) api.HostStatus {
 	}
 	can := a.Switch.Abilities()
 	s.Runtimes, s.RuntimePorts, s.SwitchPorts, s.Forwarders = a.hostRuntimes(), a.Runtime.PortKinds(), can.Ports, can.Forwarders
+	s.Functions = a.countFunctions()
 	if !a.surveyed {
 		s.State = api.HostStarting
 	}

@@ -354,9 +354,51 @@ const HostBeat = 10 * time.Second
 // HostSpec: CPUs and Memory are what the host has by an operator's word. Without them counts what its agent claimed first, up to 64 cores
 // and 256 GiB if it has joined.
 type HostSpec struct {
-	Unschedulable bool   `json:"unschedulable,omitempty"`
-	CPUs          string `json:"cpus,omitempty"`   // whole cores, e.g. "8"
-	Memory        string `json:"memory,omitempty"` // bytes with an optional K, M or G (powers of 1024)
+	Unschedulable bool   `json:"unschedulable,omitempty"` // nothing new is placed here; what is here stays
+	Drain         bool   `json:"drain,omitempty"`         // nothing new is placed here, and what can run on another host moves; see HostDrain
+	CPUs          string `json:"cpus,omitempty"`          // whole cores, e.g. "8"
+	Memory        string `json:"memory,omitempty"`        // bytes with an optional K, M or G (powers of 1024)
+}
+
+// Takes tells whether new functions may be placed on the host.
+func (s HostSpec) Takes() bool { return !s.Unschedulable && !s.Drain }
+
+// HostDrain says how far the drain of a host is (HostSpec.Drain). A function that moves goes on at its former host until frames are steered to the new
+// one. Endpoints are ports of their host and stay.
+type HostDrain struct {
+	Stays   int `json:"stays"`   // functions that no other host can have; each one's placement says why
+	Leaving int `json:"leaving"` // functions that have another host now and still run here
+}
+
+// Done tells that no function is left on the host.
+func (d HostDrain) Done() bool { return d.Stays == 0 && d.Leaving == 0 }
+
+// DrainRequest asks to drain a host.
+type DrainRequest struct {
+	Plan bool `json:"plan,omitempty"` // only say what would happen
+}
+
+// DrainResult is what the drain of a host does, or with Plan would do.
+type DrainResult struct {
+	Host     string      `json:"host"`
+	Moves    []DrainMove `json:"moves,omitempty"`
+	Stays    []DrainStay `json:"stays,omitempty"`
+	Policies []string    `json:"policies,omitempty"` // whose chains have functions that move, sorted
+}
+
+// DrainMove is a function that gets another host.
+type DrainMove struct {
+	Function string `json:"function"`
+	Chain    string `json:"chain,omitempty"`
+	To       string `json:"to"`
+	Reason   string `json:"reason,omitempty"`
+}
+
+// DrainStay is a function or an endpoint that stays on the host.
+type DrainStay struct {
+	Kind   Kind   `json:"kind"`
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
 }
 
 // HostCapacity is what a host has to give.
@@ -393,6 +435,8 @@ type HostStatus struct {
 	Skew         int64           `json:"clock_skew_ns,omitempty"` // the host's clock against the manager's
 	Features     []Feature       `json:"features,omitempty"`
 	Images       []string        `json:"images,omitempty"`
+	Functions    int             `json:"functions,omitempty"` // that run here or are stopped here, those included that have another host now and have not left yet
+	Drain        *HostDrain      `json:"drain,omitempty"`     // by the manager, while the host is drained
 }
 
 // Feature is something that the host's kernel has or has not.

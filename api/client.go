@@ -129,6 +129,13 @@ func (c *Client) Delete(ctx context.Context, r DeleteRequest) (DeleteResult, err
 	return out, err
 }
 
+// Drain moves a host's functions to others, or with Plan says which would move. It does not wait until they have left: the host's status tells.
+func (c *Client) Drain(ctx context.Context, host string, r DrainRequest) (DrainResult, error) {
+	var out DrainResult
+	_, err := c.call(ctx, http.MethodPost, "/v1/hosts/"+url.PathEscape(host)+"/drain", r, &out)
+	return out, err
+}
+
 // Report is an agent's news.
 func (c *Client) Report(ctx context.Context, r StatusReport) error {
 	_, err := c.call(ctx, http.MethodPost, "/v1/status", r, nil)

@@ -234,6 +234,7 @@ type Placement struct {
 	Router bool      `json:"router,omitempty"` // of policies: the router, not a host
 	Reason string    `json:"reason,omitempty"` // "most-available: 3.6 of 4 cores free", "pinned by spec.host", "h1 is lost"
 	Since  time.Time `json:"since,omitzero"`
+	Stays  string    `json:"stays,omitempty"` // of functions: why this one does not leave its host, which is being drained
 
 	// Of policies, so that host and router hand frames over to each other (see AssignmentSpec): the number of the decision, which is greater
 	// than those of all earlier ones, and who steered the policy before.

@@ -19,7 +19,7 @@ func Reasons() []string {
 	return []string{
 		"AssignmentRefused", "BridgeLearns", "ClockSkew", "EndpointLost", "EndpointRecovered", "EntriesChanged", "EntryRefused", "EventRefused",
 		"EventsDropped", "EventsLost", "FunctionDied", "FunctionKept", "FunctionMoved", "FunctionNotPlaced", "FunctionRecovered", "FunctionRestarting",
-		"FunctionUnhealthy", "HostBack", "HostClaimsMore", "HostJoined", "HostLost", "HostRemoved", "HostReplaced", "LinkForged", "LinkLost",
+		"FunctionUnhealthy", "HostBack", "HostClaimsMore", "HostDrained", "HostDraining", "HostJoined", "HostLost", "HostRemoved", "HostReplaced", "LinkForged", "LinkLost",
 		"LinkRestored", "NoTunnels", "NothingComesBack", "OneFloodTree", "PortFlapping", "PortLooped", "RefusedArp", "RefusedDhcp", "RefusedMac",
 		"RefusedNd", "RefusedRa", "RefusedSource", "RefusedUnreadable", "RuntimeBack", "RuntimeLost", "StationFlapping", "StationMoved", "StationRefused", "SwitchCertified",
 		"SwitchConnected", "SwitchForgotten", "SwitchLost", "SwitchNameTaken", "SwitchRefused", "SwitchRevoked", "TableFull", "TableLargeEnough",

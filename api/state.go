@@ -139,6 +139,8 @@ const (
 	ConditionStarting ConditionType = "Starting"
 	// ConditionOverclaimed is of a host whose agent says that it has more than what counts.
 	ConditionOverclaimed ConditionType = "Overclaimed"
+	// ConditionDraining is of a host that is being drained, see HostDrain.
+	ConditionDraining ConditionType = "Draining"
 	// ConditionIncapable is of a host whose kernel lacks a feature that Weir needs, and of a function whose host has lost its runtime: it is not moved.
 	ConditionIncapable ConditionType = "Incapable"
 )
@@ -164,6 +166,9 @@ const (
 	ReasonCapacity  Reason = "Capacity"       // processors or memory
 	ReasonFeature   Reason = "Feature"        // of the kernel
 	ReasonRuntime   Reason = "RuntimeMissing" // its host has not, or no longer, what runs it
+	ReasonLeaving   Reason = "Leaving"        // functions are moving to other hosts
+	ReasonStays     Reason = "Stays"          // functions are left that no other host can have
+	ReasonDrained   Reason = "Drained"        // no function is left
 	ReasonError     Reason = "Error"          // see the message
 )
 

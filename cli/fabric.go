@@ -156,7 +156,12 @@ func hosts(placed map[string]int) noun {
 				}
 				return fmt.Sprint(placed[h.Name])
 			}},
-			{head: "PLACES", cell: func(h api.Host) string { return yesNo(!h.Spec.Unschedulable) }},
+			{head: "SCHEDULABLE", cell: func(h api.Host) string {
+				if h.Spec.Drain {
+					return drainText(h.Status.Drain)
+				}
+				return yesNo(h.Spec.Takes())
+			}},
 			{head: "HEARTBEAT", cell: func(h api.Host) string { return since(h.Status.Heartbeat) }},
 			{head: "VERSION", cell: func(h api.Host) string { return h.Status.Version }},
 			{head: "KERNEL", wide: true, cell: func(h api.Host) string { return h.Status.Kernel }},
@@ -175,6 +180,19 @@ func hosts(placed map[string]int) noun {
 			{head: "IMAGES", wide: true, cell: func(h api.Host) string { return strings.Join(h.Status.Images, ",") }},
 		},
 	}, (*api.Client).Hosts)
+}
+
+// drainText says how far a host's drain is.
+func drainText(d *api.HostDrain) string {
+	switch {
+	case d == nil:
+		return "draining"
+	case d.Leaving > 0:
+		return fmt.Sprintf("draining, %d left", d.Leaving+d.Stays)
+	case d.Stays > 0:
+		return fmt.Sprintf("draining, %d stay", d.Stays)
+	}
+	return "drained"
 }
 
 // runtimesOf are the names of the runtimes that a host has, and of those that it has not.

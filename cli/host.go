@@ -15,16 +15,19 @@ func (a *app) hostCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "host",
 		Aliases: []string{"hosts"},
-		Short:   "Say whether hosts take new functions, and what they have",
+		Short:   "Close, open and drain hosts, and set their capacity",
 		Example: `  weir host close h1
   weir host open h1
+  weir host drain h1 --dry-run
   weir host set h1 --cpus 8 --memory 16G`,
 		Args: cobra.ArbitraryArgs,
 		RunE: command.Group,
 	}
 	cmd.AddCommand(
-		a.hostVerb("close", "Place nothing new on hosts; what runs there stays", map[string]any{"unschedulable": true}),
-		a.hostVerb("open", "Let hosts take new functions again", map[string]any{"unschedulable": nil}),
+		a.hostVerb("close", "cordon", "Place nothing new on hosts; what runs there stays", map[string]any{"unschedulable": true}),
+		a.hostVerb("open", "uncordon", "Let hosts take new functions again; a drain ends", map[string]any{"unschedulable": nil, "drain": nil}),
+		a.hostDrainCommand(),
+		a.hostVerb("undrain", "", "End the drain of hosts; what has moved stays where it is now", map[string]any{"drain": nil}),
 		a.hostSetCommand())
 	return cmd
 }
@@ -76,8 +79,8 @@ func (a *app) hostSetCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) hostVerb(verb, short string, patch map[string]any) *cobra.Command {
-	return &cobra.Command{
+func (a *app) hostVerb(verb, alias, short string, patch map[string]any) *cobra.Command {
+	cmd := &cobra.Command{
 		Use:     verb + " NAME...",
 		Short:   short,
 		Example: fmt.Sprintf("  weir host %s h1\n  weir host %s h1 h2 -o json", verb, verb),
@@ -93,6 +96,10 @@ func (a *app) hostVerb(verb, short string, patch map[string]any) *cobra.Command 
 			return errors.Join(failed...)
 		}),
 	}
+	if alias != "" {
+		cmd.Aliases = []string{alias}
+	}
+	return cmd
 }
 
 func (a *app) patchHost(ctx context.Context, c *api.Client, name string, patch map[string]any) error {
@@ -103,9 +110,12 @@ func (a *app) patchHost(ctx context.Context, c *api.Client, name string, patch m
 	if a.Structured() {
 		return a.EncodeItem(h)
 	}
-	if h.Spec.Unschedulable {
+	switch {
+	case h.Spec.Drain:
+		fmt.Fprintf(a.Stdout, "%s takes no new functions: it is being drained\n", h.Name)
+	case h.Spec.Unschedulable:
 		fmt.Fprintf(a.Stdout, "%s takes no new functions\n", h.Name)
-	} else {
+	default:
 		fmt.Fprintf(a.Stdout, "%s takes new functions\n", h.Name)
 	}
 	return nil

@@ -476,3 +476,81 @@ func TestThePathOfAPolicyAcrossHosts(t *testing.T) {
 		t.Errorf("with all hosts silent: %v", err)
 	}
 }
+
+// An agent says how many functions it has; the manager, what is placed there. Both together say how far a drain is.
+func TestADrainIsDoneWhenNothingIsLeft(t *testing.T) {
+	b := start(t, manager.Options{})
+	hostUp(t, b, "h1", "h2")
+	for name, spec := range map[string]api.FunctionSpec{"moves": {Image: "wire"}, "pinned": {Image: "wire", Host: "h1"}, "large": {Image: "wire", CPUs: "4"}} {
+		must(b.Functions().Put(ctx(t), name, spec))(t)
+	}
+	must(b.Hosts().Patch(ctx(t), "h2", map[string]any{"cpus": "1"}))(t)
+	for name, host := range at(t, b) { // wherever the strategy has put them, they begin on h1
+		if host != "h1" {
+			must(b.Functions().Patch(ctx(t), name, map[string]any{"host": "h1"}))(t)
+			if name != "pinned" {
+				must(b.Functions().Patch(ctx(t), name, map[string]any{"host": nil}))(t)
+			}
+		}
+	}
+	says := func(functions int) {
+		t.Helper()
+		report(t, b, api.StatusReport{Host: "h1", HostState: &api.HostStatus{State: "ready", Cores: 4, Memory: 8 << 30, Free: 8 << 30, Heartbeat: time.Now(), Functions: functions}})
+	}
+	drain := func() *api.HostDrain { t.Helper(); return must(b.Hosts().Get(ctx(t), "h1"))(t).Status.Drain }
+	says(3)
+
+	// A plan changes nothing.
+	want := api.DrainResult{Host: "h1", Moves: []api.DrainMove{{Function: "moves", To: "h2", Reason: "h1 is being drained; most-available: 1 of 1 cores and 8 GiB of 8 GiB free"}},
+		Stays: []api.DrainStay{{Kind: api.KindFunction, Name: "large", Reason: "h1 is being drained; no host: h1 is being drained (spec.drain); h2 has 1 of 1 cores left, and 4 are asked for"},
+			{Kind: api.KindFunction, Name: "pinned", Reason: "h1 is being drained; pinned by spec.host"}}}
+	revision := must(b.Hosts().List(ctx(t), api.ListOptions{}))(t).Revision
+	if d := cmp.Diff(want, must(b.Drain(ctx(t), "h1", api.DrainRequest{Plan: true}))(t)); d != "" {
+		t.Error(d)
+	}
+	if now := must(b.Hosts().List(ctx(t), api.ListOptions{}))(t).Revision; now != revision || drain() != nil {
+		t.Errorf("a plan has written something: revision %d, before %d, %+v", now, revision, drain())
+	}
+
+	if d := cmp.Diff(want, must(b.Drain(ctx(t), "h1", api.DrainRequest{}))(t)); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff(&api.HostDrain{Stays: 2, Leaving: 1}, drain()); d != "" {
+		t.Error(d)
+	}
+	if f := must(b.Functions().Get(ctx(t), "pinned"))(t); f.Placement.Stays != "h1 is being drained; pinned by spec.host" {
+		t.Errorf("the function says %q", f.Placement.Stays)
+	}
+	says(2)
+	if d := cmp.Diff(&api.HostDrain{Stays: 2}, drain()); d != "" {
+		t.Error(d)
+	}
+	report(t, b, api.StatusReport{Host: "h1", HostState: &api.HostStatus{State: api.HostStarting, Cores: 4, Memory: 8 << 30, Drain: &api.HostDrain{Stays: 77}}})
+	if d := cmp.Diff(&api.HostDrain{Stays: 2}, drain()); d != "" {
+		t.Errorf("an agent that starts does not know what it has, and does not say how far the drain is: %s", d)
+	}
+
+	// As soon as they can they move, too.
+	must(b.Functions().Patch(ctx(t), "pinned", map[string]any{"host": nil}))(t)
+	must(b.Hosts().Patch(ctx(t), "h2", map[string]any{"cpus": "16"}))(t)
+	report(t, b, api.StatusReport{Host: "h2", HostState: &api.HostStatus{State: "ready", Cores: 16, Memory: 8 << 30, Free: 8 << 30, Heartbeat: time.Now()}})
+	must(b.Drain(ctx(t), "h1", api.DrainRequest{}))(t)
+	if d := cmp.Diff(map[string]string{"moves": "h2", "pinned": "h2", "large": "h2"}, at(t, b)); d != "" {
+		t.Error(d)
+	}
+	says(0)
+	if d := drain(); d == nil || !d.Done() || !has(events(t, b), "info HostDrained h1: host h1 is drained") {
+		t.Errorf("%+v, %q", d, events(t, b))
+	}
+	must(b.Functions().Put(ctx(t), "later", api.FunctionSpec{Image: "wire"}))(t)
+	if at(t, b)["later"] != "h2" {
+		t.Error("placed on a host that is being drained")
+	}
+	must(b.Hosts().Patch(ctx(t), "h1", map[string]any{"drain": nil}))(t)
+	if h := must(b.Hosts().Get(ctx(t), "h1"))(t); h.Status.Drain != nil || len(h.Status.Conditions) != 0 {
+		t.Errorf("the drain was taken back: %+v", h.Status)
+	}
+	if _, err := b.Drain(ctx(t), "h9", api.DrainRequest{}); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("a host that is not there: %v", err)
+	}
+}

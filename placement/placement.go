@@ -1,8 +1,8 @@
 // Package placement decides where functions run. It is pure: the same hosts, functions and context give the same decisions.
 //
 // It owns what must hold of a placement (a pin, a host that is there, takes new functions, has the runtime, the image and has room) and the
-// strategies that choose among the hosts for which it holds. What is placed stays where it is until its host is lost, removed, or its
-// pin says otherwise: no strategy moves it. Who reads hosts and writes placements is the manager.
+// strategies that choose among the hosts for which it holds. What is placed stays where it is until its host is lost, removed or drained, or
+// its pin says otherwise: no strategy moves it. Who reads hosts and writes placements is the manager.
 package placement
 
 import (
@@ -40,8 +40,8 @@ type Decision struct {
 // Host states that matter here; see api.HostStatus.
 const lost = api.HostLost
 
-// Place decides about every function that has no host, or whose host is lost, removed, or not the one that it is pinned to, in the
-// order that sort says. Hosts' states are as they are now (State "lost" included).
+// Place decides about every function that has no host, or whose host is lost, removed, drained, or not the one that it is pinned to, in
+// the order that sort says. Hosts' states are as they are now (State "lost" included).
 //
 // Requests (cpus, memory) of what is placed on a host never exceed what the host has, with two exceptions, where there is nothing to
 // choose: a function that is pinned, and a Weir with one host.
@@ -66,7 +66,7 @@ func Place(hosts []api.Host, functions []api.Function, c Context, now time.Time)
 func Unsettled(hosts []api.Host, functions []api.Function) []*api.Function {
 	there := make(map[string]bool, len(hosts))
 	for i := range hosts {
-		there[hosts[i].Name] = hosts[i].Status.State != lost
+		there[hosts[i].Name] = hosts[i].Status.State != lost && !hosts[i].Spec.Drain
 	}
 	var out []*api.Function
 	for i := range functions {
@@ -123,6 +123,8 @@ func (h *Candidate) fits(f *api.Function, cpus float64, memory int64) string {
 	switch {
 	case st.State == lost:
 		return "is lost"
+	case h.Host.Spec.Drain:
+		return "is being drained (spec.drain)"
 	case h.Host.Spec.Unschedulable:
 		return "takes no new functions (spec.unschedulable)"
 	case h.lacks(f) != "":
@@ -283,10 +285,15 @@ func (v *View) place(f *api.Function, now time.Time) (d Decision, news bool) {
 		why = d.From + " was removed; "
 	case h.Host.Status.State == lost:
 		why = d.From + " is lost; "
+	case h.Host.Spec.Drain:
+		why = d.From + " is being drained; "
 	case h.lacks(f) != "" && v.Changed[f.Name]:
 		why = d.From + " " + h.lacks(f) + "; "
 	}
 	host, reason, problem := v.choose(f)
+	if h := v.byName[host]; host == d.From && h != nil && h.Host.Spec.Drain {
+		problem = reason
+	}
 	if problem != "" {
 		d.Problem = why + problem
 		return d, true
@@ -318,7 +325,7 @@ func (v *View) choose(f *api.Function) (host, reason, problem string) {
 	if len(v.hosts) == 0 {
 		return "", "", "no host has joined yet"
 	}
-	if only := v.hosts[0]; len(v.hosts) == 1 && only.Host.Status.State != lost && !only.Host.Spec.Unschedulable && only.lacks(f) == "" {
+	if only := v.hosts[0]; len(v.hosts) == 1 && only.Host.Status.State != lost && only.Host.Spec.Takes() && only.lacks(f) == "" {
 		return only.Host.Name, "the only host", ""
 	}
 	var best *Candidate

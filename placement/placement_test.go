@@ -25,6 +25,7 @@ func host(name string, cores int, memory int64, more ...func(*api.Host)) api.Hos
 }
 
 func isLost(h *api.Host)        { h.Status.State = "lost" }
+func drained(h *api.Host)       { h.Spec.Drain = true }
 func unschedulable(h *api.Host) { h.Spec.Unschedulable = true }
 func load(l float64) func(*api.Host) {
 	return func(h *api.Host) { h.Status.Load = l }
@@ -163,6 +164,16 @@ func TestPlace(t *testing.T) {
 			want: []string{"a from h1 to h2: h1 was removed; most-available: 4 of 4 cores and 8 GiB of 8 GiB free"}},
 		"an unschedulable host keeps what it has and gets nothing": {hosts: []api.Host{host("h1", 4, 8, unschedulable), host("h2", 4, 8)},
 			functions: []api.Function{function("a", at("h1")), function("b")}, want: []string{"b to h2: most-available: 4 of 4 cores and 8 GiB of 8 GiB free"}},
+		"off a host that is being drained": {hosts: []api.Host{host("h1", 4, 8, drained), host("h2", 4, 8)}, functions: []api.Function{function("a", at("h1")), function("b", at("h2")), function("c")},
+			want: []string{"a from h1 to h2: h1 is being drained; most-available: 4 of 4 cores and 8 GiB of 8 GiB free", "c to h2: most-available: 4 of 4 cores and 8 GiB of 8 GiB free"}},
+		"what no other host can have stays on a host that is being drained": {hosts: []api.Host{host("h1", 4, 8, drained), host("h2", 1, 8), host("h3", 4, 8, drained)},
+			functions: []api.Function{function("a", at("h1"), cpus("2")), function("b", at("h1"), pin("h1")), function("c", at("h1"), cpus("1")), function("d", at("h1"), cpus("1"))},
+			want: []string{"b from h1 nowhere: h1 is being drained; pinned by spec.host",
+				"a from h1 nowhere: h1 is being drained; no host: h1 is being drained (spec.drain); h2 has 1 of 1 cores left, and 2 are asked for; h3 is being drained (spec.drain)",
+				"c from h1 to h2: h1 is being drained; most-available: 1 of 1 cores and 8 GiB of 8 GiB free",
+				"d from h1 nowhere: h1 is being drained; no host: h1 is being drained (spec.drain); h2 has 0 of 1 cores left, and 1 are asked for; h3 is being drained (spec.drain)"}},
+		"the only host is being drained": {hosts: []api.Host{host("h1", 4, 8, drained)}, functions: []api.Function{function("a", at("h1")), function("b")},
+			want: []string{"a from h1 nowhere: h1 is being drained; no host: h1 is being drained (spec.drain)", "b nowhere: no host: h1 is being drained (spec.drain)"}},
 		"where the image is": {hosts: []api.Host{host("h1", 4, 8, images("firewall:latest", "wire:v1")), host("h2", 4, 8, images("wire:latest"))},
 			functions: []api.Function{function("a"), function("b", image("wire:v1")), function("c", image("firewall"))},
 			want: []string{"a to h2: most-available: 4 of 4 cores and 8 GiB of 8 GiB free", "b to h1: most-available: 4 of 4 cores and 8 GiB of 8 GiB free",

@@ -28,6 +28,7 @@ func drawWorld(t *rapid.T) world {
 		h := host(fmt.Sprintf("h%d", i), rapid.IntRange(0, 8).Draw(t, "cores"), int64(rapid.IntRange(0, 4).Draw(t, "memory")), load(rapid.Float64Range(0, 10).Draw(t, "load")))
 		h.Status.State = rapid.SampledFrom([]api.HostState{api.HostReady, api.HostReady, api.HostStarting, api.HostLost}).Draw(t, "state")
 		h.Spec.Unschedulable = rapid.IntRange(0, 4).Draw(t, "unschedulable") == 0
+		h.Spec.Drain = rapid.IntRange(0, 4).Draw(t, "drain") == 0
 		if rapid.Bool().Draw(t, "lists images") {
 			h.Status.Images = rapid.SliceOfDistinct(rapid.SampledFrom([]string{"wire:latest", "firewall:latest", "monitor:v2"}), rapid.ID).Draw(t, "images")
 		}
@@ -105,7 +106,7 @@ func TestWhatHoldsOfEveryPlacement(t *testing.T) {
 			before := w.functions[i]
 			d, news := decided[f.Name]
 			was := w.host(before.At())
-			fine := was != nil && was.Status.State != "lost" && (f.Spec.Host == "" || f.Spec.Host == was.Name)
+			fine := was != nil && was.Status.State != "lost" && !was.Spec.Drain && (f.Spec.Host == "" || f.Spec.Host == was.Name)
 			switch {
 			case before.Deleting != nil || fine:
 				if news {
@@ -129,8 +130,8 @@ func TestWhatHoldsOfEveryPlacement(t *testing.T) {
 				}
 				continue
 			}
-			if h.Spec.Unschedulable {
-				t.Fatalf("%s goes to unschedulable %s", f.Name, h.Name)
+			if h.Spec.Unschedulable || h.Spec.Drain {
+				t.Fatalf("%s goes to %s, which takes nothing new", f.Name, h.Name)
 			}
 			if want := withTag(f.Spec.Image); len(w.hosts) > 1 && len(h.Status.Images) > 0 && !contains(h.Status.Images, want) {
 				t.Fatalf("%s goes to %s, which has no %s", f.Name, h.Name, want)

@@ -107,7 +107,7 @@ func usable(h api.Host) error {
 		return fmt.Errorf("host %s is being removed", h.Name)
 	case h.Status.State != api.HostReady:
 		return fmt.Errorf("host %s is %s", h.Name, cmp.Or(string(h.Status.State), "not known yet"))
-	case h.Spec.Unschedulable:
+	case !h.Spec.Takes():
 		return fmt.Errorf("host %s takes no new functions (weir host open %s)", h.Name, h.Name)
 	case !slices.Contains(h.Status.Images, wireImage):
 		return fmt.Errorf("host %s has no image %s", h.Name, wireImage)

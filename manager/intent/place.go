@@ -38,6 +38,9 @@ func (st *state) settle(ctx context.Context) error {
 		if err := st.settleFunctions(ctx, hosts); err != nil {
 			return err
 		}
+		if err := st.settleDrains(hosts); err != nil {
+			return err
+		}
 	}
 	return st.settlePolicies(ctx, hosts)
 }
@@ -195,8 +198,12 @@ func (st *state) settleFunctions(ctx context.Context, hosts []api.Host) error {
 	}
 	c.Changed = changed
 	moved := map[string]bool{}
+	st.stays = map[string]string{}
 	for _, d := range placement.Place(hosts, functions, c, st.e.Now()) {
 		st.decided(d)
+		if d.Placement == nil {
+			st.stays[d.Function] = d.Problem
+		}
 		moved[d.Function] = d.From != "" && d.Placement != nil
 	}
 	st.degrade(c.Chains, moved)
@@ -322,7 +329,14 @@ func (st *state) decided(d placement.Decision) {
 	s := api.FunctionStatus{State: api.FunctionPending}
 	s.Say(st.waiting(api.ReasonMoved, message))
 	st.place(api.KindFunction, d.Function, d.Placement, s)
-	st.Tell(api.Event{Severity: api.Warning, Reason: "FunctionMoved", Kind: api.KindFunction, Object: d.Function, Host: d.Placement.Host, Message: message})
+	severity := api.Warning
+	if h := st.get(api.KindHost, d.From); h != nil && !st.lost[d.From] {
+		var spec api.HostSpec
+		if h.Into(&spec, nil) == nil && spec.Drain { // someone has asked for it
+			severity = api.Info
+		}
+	}
+	st.Tell(api.Event{Severity: severity, Reason: "FunctionMoved", Kind: api.KindFunction, Object: d.Function, Host: d.Placement.Host, Message: message})
 }
 
 // unplaced tells why a function is nowhere. One that has a host stays there, as does its status: if that host comes back, it is true.

@@ -57,6 +57,7 @@ type state struct {
 	secrets  map[string]sealed // users'; nil: not read, see readSecrets
 	placeAll bool              // look at all placements, whatever was changed
 	lost     map[string]bool   // hosts whose loss this edit is about
+	stays    map[string]string // functions that this edit has found no host for, and why
 	locked   bool              // others wait for this edit: no host is asked
 	heard    *hearing          // what hosts have said, if they were asked
 }

@@ -61,7 +61,7 @@ func (st *state) removeHost(o *object.Object) error {
 		return err
 	}
 	if state := st.e.Hosts.State(h); state != api.HostLost {
-		return api.Refuse(http.StatusConflict, fmt.Sprintf("host %s is %s: stop its agent first (`weir down` there), then it is lost after a moment and can be deleted; to place nothing new on it: `weir host close`", h.Name, state))
+		return api.Refuse(http.StatusConflict, fmt.Sprintf("host %s is %s: stop its agent first (`weir down` there), then it is lost after a moment and can be deleted; to place nothing new on it: `weir host close`; to empty it first: `weir host drain`", h.Name, state))
 	}
 	st.Ops = append(st.Ops, store.Delete(api.KindAssignment, h.Name), store.Delete(members.Kind, h.Name))
 	s := api.EndpointStatus{State: api.EndpointPending}

@@ -251,6 +251,9 @@ func (e *Editor) Routes() []web.Route {
 			Summary: verb + " a function; the operation tells when it is done", Answers: map[int]any{202: api.Operation{}}, Problems: []int{404, 409},
 			Handler: func(w http.ResponseWriter, r *http.Request) error { return e.verb(w, r, verb) }})
 	}
+	out = append(out, web.Route{Method: "POST", Path: "/v1/hosts/{name}/drain", ID: "drain-host", Needs: api.RoleOperator, Does: "drain", Kind: api.KindHost,
+		Summary: "move the functions of a host to others, and place nothing new there until spec.drain is taken back; with plan: only say which",
+		Body:    api.DrainRequest{}, Answers: map[int]any{200: api.DrainResult{}}, Problems: []int{400, 404, 409, 413, 415}, Handler: e.drain})
 	bind := func(n object.Noun, f func(object.Noun, http.ResponseWriter, *http.Request) error) web.Handler {
 		return func(w http.ResponseWriter, r *http.Request) error { return f(n, w, r) }
 	}

@@ -186,7 +186,7 @@ func offers(h api.Host) string {
 	for _, r := range h.Status.Runtimes {
 		runtimes = append(runtimes, r.Name, r.Available, r.Default, r.Ports)
 	}
-	return fmt.Sprint(h.Spec.Unschedulable, h.Status.State, h.Status.Cores, h.Status.Memory, h.Status.Images, h.Status.RuntimePorts, h.Status.SwitchPorts, runtimes)
+	return fmt.Sprint(h.Spec.Unschedulable, h.Spec.Drain, h.Status.State, h.Status.Cores, h.Status.Memory, h.Status.Images, h.Status.RuntimePorts, h.Status.SwitchPorts, runtimes)
 }
 
 // lookAtHosts writes down which hosts are lost and which are back, and places anew what has to be, all in one step.

@@ -98,6 +98,21 @@ func HostBack(name string, away time.Duration) api.Event {
 		Message: "host " + name + " is back", OutageNs: max(0, away).Nanoseconds()}
 }
 
+// Drained brings what is said of a host's drain up to date: functions are those that are placed there. It returns the event of a drain that has come
+// to its end; nil: there is none.
+func Drained(name string, spec api.HostSpec, placed int, s *api.HostStatus) *api.Event {
+	if !spec.Drain {
+		s.Drain = nil
+		return nil
+	}
+	was := s.Drain
+	s.Drain = &api.HostDrain{Stays: placed, Leaving: max(0, s.Functions-placed)}
+	if !s.Drain.Done() || was != nil && was.Done() {
+		return nil
+	}
+	return &api.Event{Severity: api.Info, Reason: "HostDrained", Kind: api.KindHost, Object: name, Host: name, Message: "host " + name + " is drained: it has no functions"}
+}
+
 // Conditions say of a host what its status comes to.
 func Conditions(name string, s *api.HostStatus) (out api.Conditions) {
 	note := func(t api.ConditionType, r api.Reason, message string) {
@@ -112,6 +127,16 @@ func Conditions(name string, s *api.HostStatus) (out api.Conditions) {
 	lacks := func(f api.Feature) bool { return f.Required && !f.OK }
 	if i := slices.IndexFunc(s.Features, lacks); i >= 0 {
 		note(api.ConditionIncapable, api.ReasonFeature, fmt.Sprintf("host %s lacks %s: %s", name, s.Features[i].Name, s.Features[i].Detail))
+	}
+	if d := s.Drain; d != nil {
+		switch {
+		case d.Leaving > 0:
+			note(api.ConditionDraining, api.ReasonLeaving, fmt.Sprintf("host %s is being drained: functions that are leaving: %d; that no other host can have: %d", name, d.Leaving, d.Stays))
+		case d.Stays > 0:
+			note(api.ConditionDraining, api.ReasonStays, fmt.Sprintf("host %s is being drained: functions that no other host can have: %d", name, d.Stays))
+		default:
+			note(api.ConditionDraining, api.ReasonDrained, "host "+name+" is drained: it has no functions")
+		}
 	}
 	if s.Claims != nil {
 		note(api.ConditionOverclaimed, api.ReasonCapacity, claimText(name, s))

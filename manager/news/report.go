@@ -290,6 +290,14 @@ func (n *news) host(ctx context.Context, name string, s *api.HostStatus) error {
 	if members.Count(spec, old, &counted, remote) {
 		n.Tell(members.ClaimsMore(name, &counted))
 	}
+	if counted.State == api.HostStarting { // its agent does not know yet what runs there
+		counted.Functions = old.Functions
+	}
+	if counted.Drain = old.Drain; counted.Drain != nil {
+		if e := members.Drained(name, spec, old.Drain.Stays, &counted); e != nil {
+			n.Tell(*e)
+		}
+	}
 	counted.Conditions = members.Conditions(name, &counted).Dated(old.Conditions, n.in.Now().UTC())
 	return n.put(api.KindHost, &o, object.Marshal(counted))
 }

@@ -2,6 +2,7 @@
 import { useMutation } from "@tanstack/react-query";
 import { notifications } from "@mantine/notifications";
 import { api, data, fetchOK } from "./client";
+import type { components } from "./schema";
 import type { ApplyResult, Document, FunctionSpec, Operation } from "./types";
 
 export type Verb = "start" | "stop" | "restart";
@@ -19,7 +20,12 @@ export const apply = (document: Document, plan = false, prune = false) => data<A
 /** Changes members of a spec; null removes one. */
 export const patchFunction = (name: string, spec: Partial<Record<keyof FunctionSpec, unknown>>) => patch(`/v1/functions/${encodeURIComponent(name)}`, spec);
 
-export const patchHost = (name: string, spec: { unschedulable?: boolean | null; cpus?: string | null; memory?: string | null }) => patch(`/v1/hosts/${encodeURIComponent(name)}`, spec);
+export const patchHost = (name: string, spec: { unschedulable?: boolean | null; drain?: null; cpus?: string | null; memory?: string | null }) => patch(`/v1/hosts/${encodeURIComponent(name)}`, spec);
+
+export type DrainResult = components["schemas"]["DrainResult"];
+
+/** Moves a host's functions to others, or with plan says which would move. */
+export const drainHost = (name: string, plan = false) => data<DrainResult>(api.POST("/v1/hosts/{name}/drain", { params: { path: { name } }, body: { plan } }) as Promise<{ data?: DrainResult }>);
 
 export const deleteHost = (name: string) => fetchOK(`/v1/hosts/${encodeURIComponent(name)}`, { method: "DELETE" });
 

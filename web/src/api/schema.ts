@@ -595,6 +595,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/hosts/{name}/drain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** move the functions of a host to others, and place nothing new there until spec.drain is taken back; with plan: only say which */
+        post: operations["drain-host"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/images": {
         parameters: {
             query?: never;
@@ -1219,6 +1236,26 @@ export interface components {
                 [key: string]: components["schemas"]["PolicySpec"];
             };
         };
+        DrainMove: {
+            chain?: string;
+            function: string;
+            reason?: string;
+            to: string;
+        };
+        DrainRequest: {
+            plan?: boolean;
+        };
+        DrainResult: {
+            host: string;
+            moves?: components["schemas"]["DrainMove"][] | null;
+            policies?: string[] | null;
+            stays?: components["schemas"]["DrainStay"][] | null;
+        };
+        DrainStay: {
+            kind: string;
+            name: string;
+            reason: string;
+        };
         Endpoint: {
             /** Format: date-time */
             created?: string;
@@ -1483,6 +1520,12 @@ export interface components {
             /** Format: int64 */
             memory_bytes: number;
         };
+        HostDrain: {
+            /** Format: int64 */
+            leaving: number;
+            /** Format: int64 */
+            stays: number;
+        };
         HostMatch: {
             dst?: string;
             dst_mac?: string;
@@ -1530,6 +1573,7 @@ export interface components {
         };
         HostSpec: {
             cpus?: string;
+            drain?: boolean;
             memory?: string;
             unschedulable?: boolean;
         };
@@ -1544,10 +1588,13 @@ export interface components {
             conditions?: components["schemas"]["Condition"][] | null;
             /** Format: int64 */
             cores?: number;
+            drain?: components["schemas"]["HostDrain"];
             features?: components["schemas"]["Feature"][] | null;
             forwarders?: string[] | null;
             /** Format: int64 */
             free_bytes?: number;
+            /** Format: int64 */
+            functions?: number;
             /** Format: date-time */
             heartbeat?: string;
             images?: string[] | null;
@@ -1666,6 +1713,7 @@ export interface components {
             router?: boolean;
             /** Format: date-time */
             since?: string;
+            stays?: string;
         };
         Policy: {
             /** Format: date-time */
@@ -3105,6 +3153,7 @@ export interface operations {
                         router?: boolean;
                         /** Format: date-time */
                         since?: string;
+                        stays?: string;
                     };
                     /** Format: int64 */
                     revision?: number;
@@ -3870,6 +3919,7 @@ export interface operations {
                         router?: boolean;
                         /** Format: date-time */
                         since?: string;
+                        stays?: string;
                     };
                     /** Format: int64 */
                     revision?: number;
@@ -5031,6 +5081,7 @@ export interface operations {
                         router?: boolean;
                         /** Format: date-time */
                         since?: string;
+                        stays?: string;
                     };
                     /** Format: int64 */
                     revision?: number;
@@ -6353,6 +6404,7 @@ export interface operations {
                         router?: boolean;
                         /** Format: date-time */
                         since?: string;
+                        stays?: string;
                     };
                     /** Format: int64 */
                     revision?: number;
@@ -6612,6 +6664,7 @@ export interface operations {
                     /** @description members to change; null removes one */
                     spec?: {
                         cpus?: string | null;
+                        drain?: boolean | null;
                         memory?: string | null;
                         unschedulable?: boolean | null;
                     };
@@ -6955,6 +7008,113 @@ export interface operations {
             };
             /** @description Not Found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+        };
+    };
+    "drain-host": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DrainRequest"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DrainResult"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7621,6 +7781,7 @@ export interface operations {
                         router?: boolean;
                         /** Format: date-time */
                         since?: string;
+                        stays?: string;
                     };
                     /** Format: int64 */
                     revision?: number;
@@ -9083,6 +9244,12 @@ export interface operations {
                         }[] | null;
                         /** Format: int64 */
                         cores?: number;
+                        drain?: {
+                            /** Format: int64 */
+                            leaving?: number;
+                            /** Format: int64 */
+                            stays?: number;
+                        };
                         features?: {
                             detail?: string;
                             name?: string;
@@ -9092,6 +9259,8 @@ export interface operations {
                         forwarders?: string[] | null;
                         /** Format: int64 */
                         free_bytes?: number;
+                        /** Format: int64 */
+                        functions?: number;
                         /** Format: date-time */
                         heartbeat?: string;
                         images?: string[] | null;

@@ -13,6 +13,7 @@ import { advice } from "../../ui/advice";
 import { Named } from "../../ui/Named";
 import { eventColumns } from "../Events";
 import { HostActions } from "./Actions";
+import { closedWord } from "./drain";
 
 type Feature = components["schemas"]["Feature"];
 type Runtime = components["schemas"]["HostRuntime"];
@@ -46,7 +47,7 @@ export default function HostDetail() {
         lead={
           <span className="row">
             <Ready r={r} />
-            {h.spec.unschedulable && <State level="idle">closed</State>}
+            {closedWord(h) && <State level="idle">{closedWord(h)}</State>}
             <span>
               heard <Ago at={s.heartbeat} />
             </span>
@@ -91,12 +92,12 @@ export default function HostDetail() {
             noFilter
             rows={p.functions}
             rowKey={(f) => f.name}
-            empty={<Empty title="None">{h.spec.unschedulable ? "The host is closed: nothing new is placed on it." : "The manager places functions here when it fits."}</Empty>}
+            empty={<Empty title="None">{closedWord(h) ? `The host is ${closedWord(h)}: nothing new is placed on it.` : "The manager places functions here when it fits."}</Empty>}
             columns={[
               { key: "name", title: "Name", value: (f) => f.name, render: (f) => <Named kind="function" name={f.name} /> },
               { key: "state", title: "State", value: (f) => functionReady(f).state, render: (f) => <Ready r={functionReady(f)} /> },
               { key: "image", title: "Image", value: (f) => f.spec.image, render: (f) => <span className="mono">{f.spec.image}</span> },
-              { key: "why", title: "Why here", wide: true, value: (f) => f.placement?.reason ?? "" },
+              { key: "why", title: "Why here", wide: !h.spec.drain, value: (f) => f.placement?.stays ?? f.placement?.reason ?? "" },
             ]}
           />
         </Panel>

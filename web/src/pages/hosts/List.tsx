@@ -10,6 +10,7 @@ import { Ago, Empty, Loading, Meter, PageHead, Panel, Ready, SameAs, State } fro
 import { DataTable, type Column } from "../../ui/DataTable";
 import { bytes } from "../../ui/format";
 import { Named } from "../../ui/Named";
+import { closedWord } from "./drain";
 import { Join } from "./Join";
 
 export default function Hosts() {
@@ -23,11 +24,11 @@ export default function Hosts() {
       {
         key: "state",
         title: "State",
-        value: (h) => readyOf("host", h).state + (h.spec.unschedulable ? " closed" : ""),
+        value: (h) => readyOf("host", h).state + (closedWord(h) ? ` ${closedWord(h)}` : ""),
         render: (h) => (
           <span className="row">
             <Ready r={readyOf("host", h)} />
-            {h.spec.unschedulable && <State level="idle">closed</State>}
+            {closedWord(h) && <State level="idle">{closedWord(h)}</State>}
           </span>
         ),
       },
