@@ -61,7 +61,7 @@ func main() {
 }
 
 // drivers lists what this binary can drive.
-func drivers(switchName, runtimeName, imagesDir string, registries []string, rt runtimes.Options, log *slog.Logger) daemon.Drivers {
+func drivers(switchName, runtimeName string, images imageOptions, rt runtimes.Options, log *slog.Logger) daemon.Drivers {
 	return daemon.Drivers{
 		Switch: func(ctx context.Context, i instance.Instance) (datapath.Switch, error) {
 			s, ok := switches.All()[switchName]
@@ -94,11 +94,9 @@ func drivers(switchName, runtimeName, imagesDir string, registries []string, rt 
 		},
 		Catalogue: func(digest string) bool { return image.Holds(digest, shipped()...) },
 		Images: func(i instance.Instance) daemon.Images {
-			s := image.Open(i, layouts(imagesDir)...)
-			if len(registries) == 0 {
-				return s
-			}
-			return &image.OnDemand{Store: s, Registries: registries, Remote: image.RemoteOptions{Version: version}, Log: log}
+			s := image.Open(i, layouts(images.dir)...)
+			s.Require(images.policy)
+			return &image.OnDemand{Store: s, Registries: images.registries, Remote: image.RemoteOptions{Version: version}, Log: log}
 		},
 		Features: func() []datapath.Feature {
 			if s, ok := switches.All()[switchName]; ok {
@@ -107,6 +105,21 @@ func drivers(switchName, runtimeName, imagesDir string, registries []string, rt 
 			return nil
 		},
 	}
+}
+
+// imageOptions say where images are found, and which have to be signed.
+type imageOptions struct {
+	dir        string
+	registries []string
+	policy     image.Policy
+}
+
+func imagesOf(o service.DaemonOptions) (imageOptions, error) {
+	p, err := image.ParsePolicy(o.Verify)
+	if err != nil {
+		return imageOptions{}, command.WithCode(command.ExitInvalid, fmt.Errorf("--verify: %w", err))
+	}
+	return imageOptions{o.ImagesDir, o.Registries, p}, nil
 }
 
 func runtimeOptions(o service.DaemonOptions, log *slog.Logger) runtimes.Options {
@@ -134,12 +147,16 @@ func shipped() (dirs []string) {
 func up(ctx context.Context, o service.UpOptions) error {
 	o.Host.Runtime = cmp.Or(o.Host.Runtime, runtimes.Default)
 	log := logger(o.Stderr, o.LogLevel, o.LogFormat)
+	images, err := imagesOf(o.DaemonOptions)
+	if err != nil {
+		return err
+	}
 	if err := daemon.Settle(!o.NoAgent); err != nil {
 		return err
 	}
 	return coded(daemon.Up(ctx, daemon.UpOptions{
 		Instance: o.Instance, Manager: o.Manager, Host: o.Host, Version: version, Log: log, Ready: o.Ready, Site: web.Files(),
-		Drivers: drivers(o.Host.Switch, o.Host.Runtime, o.ImagesDir, o.Registries, runtimeOptions(o.DaemonOptions, log), log),
+		Drivers: drivers(o.Host.Switch, o.Host.Runtime, images, runtimeOptions(o.DaemonOptions, log), log),
 	}))
 }
 
@@ -150,18 +167,22 @@ func agent(ctx context.Context, o service.AgentOptions) error {
 	if err != nil {
 		return command.WithCode(command.ExitUsage, err)
 	}
+	images, err := imagesOf(o.DaemonOptions)
+	if err != nil {
+		return err
+	}
 	if err := daemon.Settle(true); err != nil {
 		return err
 	}
 	return coded(daemon.Agent(ctx, daemon.AgentOptions{
 		Instance: o.Instance, Managers: managers, TokenFile: o.TokenFile, Host: o.Host, Version: version, Log: log, Ready: o.Ready,
-		Drivers: drivers(o.Host.Switch, o.Host.Runtime, o.ImagesDir, o.Registries, runtimeOptions(o.DaemonOptions, log), log),
+		Drivers: drivers(o.Host.Switch, o.Host.Runtime, images, runtimeOptions(o.DaemonOptions, log), log),
 	}))
 }
 
 func down(ctx context.Context, o service.DownOptions) error {
 	return coded(daemon.Down(ctx, daemon.DownOptions{
-		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", "", nil, runtimes.Options{}, slog.New(slog.DiscardHandler)),
+		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", imageOptions{}, runtimes.Options{}, slog.New(slog.DiscardHandler)),
 	}))
 }
 

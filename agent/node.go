@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/flow"
+	"weir.dev/weir/image"
 	"weir.dev/weir/router"
 )
 
@@ -175,7 +177,7 @@ func (a *Agent) hostStatus(now time.Time) api.HostStatus {
 		for _, i := range images {
 			s.Images = append(s.Images, i.Ref)
 			name, _, tagged := strings.Cut(i.Ref, ":")
-			if _, err := a.Images.Resolve(name); tagged && err == nil && !slices.Contains(s.Images, name) {
+			if _, err := a.Images.Resolve(name); tagged && (err == nil || errors.Is(err, image.ErrUnsigned)) && !slices.Contains(s.Images, name) {
 				s.Images = append(s.Images, name) // users may leave the tag out
 			}
 		}

@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -127,7 +129,7 @@ func extract(ctx context.Context, file, to string) (k kinds, err error) {
 		k.docker = k.docker || name == "manifest.json"
 		k.oci = k.oci || name == "index.json"
 		hex, blob := strings.CutPrefix(name, "blobs/sha256/")
-		if _, err := v1.NewHash("sha256:" + hex); h.Typeflag != tar.TypeReg || !(blob && err == nil || name == "index.json" || name == "oci-layout") {
+		if _, err := v1.NewHash("sha256:" + hex); h.Typeflag != tar.TypeReg || !(blob && err == nil || name == "index.json" || name == "oci-layout" || name == referrersFile) {
 			continue
 		}
 		if total += h.Size; h.Size < 0 || total > maxUnpacked {
@@ -157,6 +159,14 @@ func (s *Store) importLayout(ctx context.Context, dir, as string) (names []strin
 	if err != nil {
 		return nil, err
 	}
+	var beside []v1.Descriptor
+	refs = slices.DeleteFunc(refs, func(r namedDescriptor) bool {
+		about := isAbout(dir, r.desc)
+		if about {
+			beside = append(beside, r.desc)
+		}
+		return about
+	})
 	if len(refs) == 0 {
 		return nil, errors.New("it has no image: want an OCI layout with an index.json that names some")
 	}
@@ -175,7 +185,11 @@ func (s *Store) importLayout(ctx context.Context, dir, as string) (names []strin
 		if err != nil {
 			return names, err
 		}
-		if err := writable(s.own).put(ctx, name, img); err != nil {
+		about, err := from.aboutStored(img, beside)
+		if err != nil {
+			return names, err
+		}
+		if err := writable(s.own).put(ctx, name, img, about...); err != nil {
 			return names, err
 		}
 		names = append(names, name)
@@ -322,7 +336,38 @@ func (s *Store) Export(ctx context.Context, ref string, w io.Writer) error {
 			return fmt.Errorf("export %s: %w", ref, err)
 		}
 	}
+	// What is about the image: blobs, and the list beside the index.
 	seen := map[v1.Hash]bool{}
+	about, err := s.aboutStored(img, nil)
+	if err != nil {
+		return fmt.Errorf("export %s: %w", ref, err)
+	}
+	list := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}
+	for _, a := range about {
+		d, err := a.descriptor()
+		if err != nil {
+			return err
+		}
+		list.Manifests = append(list.Manifests, d)
+		a.blobs[d.Digest] = a.raw
+		for _, h := range slices.SortedFunc(maps.Keys(a.blobs), func(x, y v1.Hash) int { return strings.Compare(x.Hex, y.Hex) }) {
+			if !seen[h] {
+				seen[h] = true
+				if err := small(blob(h), a.blobs[h]); err != nil {
+					return fmt.Errorf("export %s: %w", ref, err)
+				}
+			}
+		}
+	}
+	if len(about) > 0 {
+		raw, err := json.Marshal(list)
+		if err == nil {
+			err = small(referrersFile, raw)
+		}
+		if err != nil {
+			return fmt.Errorf("export %s: %w", ref, err)
+		}
+	}
 	for _, l := range img.parsed.Layers {
 		if seen[l.Digest] {
 			continue
@@ -378,5 +423,8 @@ func (s *Store) Collect(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	defer use.Close()
+	if err := s.dropOutside(ctx); err != nil {
+		return 0, err
+	}
 	return own.collect(true)
 }

@@ -28,7 +28,7 @@ import (
 // epoch is the time of everything in a built image: the same sources give the same digests.
 var epoch = time.Unix(0, 0).UTC()
 
-// Build makes the recipe's image and puts it into the layout, in place of an image of the same name and tag. It returns the
+// Build makes the recipe's image and puts it into the layout, with its bill of materials, in place of an image of the same name and tag. It returns the
 // image's digest. The compilers that the recipe needs run with a fixed environment. Nothing is fetched but Debian packages that the user's cache of builds lacks.
 func (r Recipe) Build(ctx context.Context, layoutDir string) (string, error) {
 	work, err := os.MkdirTemp("", "weir-build-")
@@ -36,13 +36,15 @@ func (r Recipe) Build(ctx context.Context, layoutDir string) (string, error) {
 		return "", fmt.Errorf("build image %s: %w", r.Name, err)
 	}
 	defer os.RemoveAll(work)
-	layers, err := r.baseLayers(ctx)
+	base, err := r.baseLayers(ctx)
 	if err != nil {
 		return "", fmt.Errorf("build image %s: base: %w", r.Name, err)
 	}
+	layers := slices.Clone(base)
+	var files []builtFile
 	if len(r.Files) > 0 {
-		own, err := r.ownLayer(ctx, work)
-		if err != nil {
+		var own builtLayer
+		if own, files, err = r.ownLayer(ctx, work); err != nil {
 			return "", fmt.Errorf("build image %s: %w", r.Name, err)
 		}
 		layers = append(layers, own)
@@ -55,7 +57,11 @@ func (r Recipe) Build(ctx context.Context, layoutDir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("build image %s: %w", r.Name, err)
 	}
-	if err := writable(layoutDir).put(ctx, r.Name+":"+r.Tag, img); err != nil {
+	bill, err := r.bill(img, base, files)
+	if err != nil {
+		return "", fmt.Errorf("build image %s: bill of materials: %w", r.Name, err)
+	}
+	if err := writable(layoutDir).put(ctx, r.Name+":"+r.Tag, img, bill); err != nil {
 		return "", fmt.Errorf("build image %s: write layout %s: %w", r.Name, layoutDir, err)
 	}
 	return digest.String(), nil
@@ -91,7 +97,7 @@ func (r Recipe) assemble(layers ...builtLayer) (v1.Image, error) {
 }
 
 // ownLayer compiles and collects the recipe's files.
-func (r Recipe) ownLayer(ctx context.Context, work string) (builtLayer, error) {
+func (r Recipe) ownLayer(ctx context.Context, work string) (l builtLayer, files []builtFile, err error) {
 	b := newLayer("weir image build " + r.Name)
 	for i, f := range r.Files {
 		var src string
@@ -110,18 +116,20 @@ func (r Recipe) ownLayer(ctx context.Context, work string) (builtLayer, error) {
 			}
 		}
 		if err != nil {
-			return builtLayer{}, fmt.Errorf("%s: %w", f.To, err)
+			return builtLayer{}, nil, fmt.Errorf("%s: %w", f.To, err)
 		}
 		if f.Mode != 0 {
 			mode = int64(f.Mode)
 		}
 		content, err := os.ReadFile(src)
 		if err != nil {
-			return builtLayer{}, fmt.Errorf("%s: %w", f.To, err)
+			return builtLayer{}, nil, fmt.Errorf("%s: %w", f.To, err)
 		}
 		b.file(f.To, mode, content)
+		files = append(files, builtFile{f.To, f.From == "", content})
 	}
-	return b.layer()
+	l, err = b.layer()
+	return l, files, err
 }
 
 func buildGo(ctx context.Context, dir, out string) error {

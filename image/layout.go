@@ -51,8 +51,8 @@ func (w writable) hold(ctx context.Context, file string, how int) (*os.File, err
 	return f, nil
 }
 
-// put writes the blobs of an image, then the index in one step: who reads meanwhile sees the old image or the new one.
-func (w writable) put(ctx context.Context, name string, img v1.Image) error {
+// put writes the blobs of an image and what is about it, then the index in one step: who reads meanwhile sees the old image or the new one.
+func (w writable) put(ctx context.Context, name string, img v1.Image, about ...artifact) error {
 	return w.add(ctx, name, func() (v1.Descriptor, error) {
 		p, err := w.open()
 		if err != nil {
@@ -69,7 +69,7 @@ func (w writable) put(ctx context.Context, name string, img v1.Image) error {
 			return v1.Descriptor{}, err
 		}
 		d.ArtifactType = ""
-		return *d, nil
+		return *d, w.attach(ctx, false, about...)
 	})
 }
 
@@ -179,6 +179,9 @@ func (w writable) collect(halves bool) (freed int64, err error) {
 		if err := w.mark(r.desc, used); err != nil {
 			return 0, err
 		}
+	}
+	if err := w.keepReferrers(used); err != nil {
+		return 0, err
 	}
 	dirs := []string{filepath.Join("blobs", "sha256")}
 	if halves {

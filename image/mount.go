@@ -19,7 +19,7 @@ import (
 // Below the image's own layers lies a skeleton with the mount points that a container needs (proc, dev, sys, run, tmp,
 // etc/weir/config.json), so that an image that lacks them runs read-only too.
 func (s *Store) Mount(ctx context.Context, ref string) (string, error) {
-	e, err := s.resolve(ref)
+	e, err := s.usable(ref)
 	if err != nil {
 		return "", fmt.Errorf("image %s: %w", ref, err)
 	}

@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -23,6 +25,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
@@ -34,6 +37,7 @@ type RemoteOptions struct {
 	Reserve   int64 // bytes of the disk that have to stay free
 	// Progress is told bytes that are there, and of how many, from several goroutines; nil: nobody is.
 	Progress func(done, all int64)
+	Warn     func(text string) // told what is left out of what a registry has about an image; nil: nobody is
 }
 
 const (
@@ -75,19 +79,88 @@ func base() http.RoundTripper {
 	return t
 }
 
-// Pull fetches an image from a registry into the instance's own layout, where it has the reference as its name. Of an image for several platforms it fetches
-// this machine's. What is there already is not fetched again; what was half there is gone on with. Several may pull at once, also the same.
+// Pull fetches an image from a registry into the instance's own layout, where it has the reference as its name, with its signatures and bill of materials. Of an
+// image for several platforms it fetches this machine's. What is there already is not fetched again; what was half there is gone on with. Several may pull at
+// once, also the same.
 func (s *Store) Pull(ctx context.Context, ref string, o RemoteOptions) (Image, error) {
 	r, err := ParseRemote(ref, o)
 	if err != nil {
 		return Image{}, err
 	}
-	p := &puller{into: writable(s.own), ref: r, o: o}
-	if err := p.into.add(ctx, ref, func() (v1.Descriptor, error) { return p.fetch(ctx) }); err != nil {
+	p := &puller{into: writable(s.own), id: r.Identifier(), o: o}
+	err = p.connect(ctx, r.Context())
+	if err == nil {
+		err = p.into.add(ctx, ref, func() (v1.Descriptor, error) { return p.fetch(ctx) })
+	}
+	if err != nil {
 		return Image{}, fmt.Errorf("pull %s: %w", ref, explain(err, r))
 	}
 	return s.Verify(ctx, ref)
 }
+
+// Peer is the store of another Weir, as Handler serves it: its address and a client that is let in.
+type Peer struct {
+	URL    string // without a path
+	Name   string // for messages: "the manager"
+	Client *http.Client
+}
+
+// PullFrom is Pull of an image by the name that a peer has for it, in any form that Resolve takes.
+func (s *Store) PullFrom(ctx context.Context, ref string, from Peer, o RemoteOptions) (Image, error) {
+	name, tag, digest, err := splitRef(ref)
+	if err != nil {
+		return Image{}, fmt.Errorf("image %s: %w", ref, err)
+	}
+	if name == "" {
+		name = "images" // a digest is enough
+	}
+	p := &puller{into: writable(s.own), id: cmp.Or(digest, tag), o: o, where: from.Name, url: from.URL + (&url.URL{Path: "/v2/" + name}).EscapedPath(), http: from.Client}
+	as := ref
+	err = nil
+	if p.id == "" {
+		p.id, err = p.highest(ctx)
+		as = name + ":" + p.id
+	}
+	if err == nil {
+		err = p.into.add(ctx, as, func() (v1.Descriptor, error) { return p.fetch(ctx) })
+	}
+	var said *transport.Error
+	if errors.As(err, &said) && said.StatusCode == http.StatusNotFound {
+		err = fmt.Errorf("%w: %s has no image %s", ErrNotFound, from.Name, ref)
+	}
+	if err != nil {
+		return Image{}, fmt.Errorf("pull %s from %s: %w", ref, from.Name, err)
+	}
+	return s.Verify(ctx, ref)
+}
+
+// highest is the tag that a name without one means.
+func (p *puller) highest(ctx context.Context) (string, error) {
+	raw, _, err := p.document(ctx, "tags/list", "application/json")
+	if err != nil {
+		return "", err
+	}
+	var list struct{ Tags []string }
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return "", fmt.Errorf("tags: %w", err)
+	}
+	best := ""
+	for _, t := range list.Tags {
+		if t == "latest" {
+			return t, nil
+		}
+		if compareTags(t, best) > 0 {
+			best = t
+		}
+	}
+	if best == "" || len(best) > maxTag {
+		return "", fmt.Errorf("%w: %s has no tag of it", ErrNotFound, p.where)
+	}
+	return best, nil
+}
+
+// maxTag is how long a tag may be, in the OCI's specification.
+const maxTag = 128
 
 // explain what a registry said.
 func explain(err error, r name.Reference) error {
@@ -106,34 +179,43 @@ func explain(err error, r name.Reference) error {
 	return err
 }
 
-// puller fetches one image.
+// puller fetches one image. Make it with where it fetches from, or connect.
 type puller struct {
-	into writable
-	ref  name.Reference
-	o    RemoteOptions
-	done atomic.Int64
-	all  int64
-	http *http.Client
+	into  writable
+	where string // the registry, for messages
+	url   string // of the repository
+	http  *http.Client
+	id    string // tag or digest
+	o     RemoteOptions
+	done  atomic.Int64
+	all   int64
 }
+
+// manifestTypes that are asked for.
+var manifestTypes = strings.Join([]string{string(types.OCIManifestSchema1), string(types.OCIImageIndex), string(types.DockerManifestSchema2), string(types.DockerManifestList)}, ", ")
 
 // fetch every blob, and give what to name in the index.
 func (p *puller) fetch(ctx context.Context) (d v1.Descriptor, err error) {
-	top, err := remote.Get(p.ref, p.o.remote(ctx)...)
+	top, topRaw, err := p.manifest(ctx, p.id)
 	if err != nil {
 		return d, err
 	}
-	raw, digest := top.Manifest, top.Digest
+	own, raw := top, topRaw
 	if top.MediaType.IsIndex() {
-		if raw, digest, err = p.ofPlatform(ctx, raw); err != nil {
+		index, err := v1.ParseIndexManifest(bytes.NewReader(raw))
+		if err != nil {
+			return d, fmt.Errorf("%w: index: %v", ErrCorrupt, err)
+		}
+		if own, err = platformOf(index); err != nil {
+			return d, err
+		}
+		if own, raw, err = p.manifest(ctx, own.Digest.String()); err != nil {
 			return d, err
 		}
 	}
 	m, err := v1.ParseManifest(bytes.NewReader(raw))
 	if err != nil {
-		return d, fmt.Errorf("%w: manifest %s: %v", ErrCorrupt, digest, err)
-	}
-	if err := p.connect(ctx); err != nil {
-		return d, err
+		return d, fmt.Errorf("%w: manifest %s: %v", ErrCorrupt, own.Digest, err)
 	}
 	if err := p.admit(ctx, m); err != nil {
 		return d, err
@@ -152,37 +234,176 @@ func (p *puller) fetch(ctx context.Context) (d v1.Descriptor, err error) {
 		return d, err
 	}
 	// Manifests last: what they name is there.
-	if err := p.into.write(digest, raw); err != nil {
+	if err := p.into.write(own.Digest, raw); err != nil {
 		return d, err
 	}
-	if top.Digest != digest {
-		if err := p.into.write(top.Digest, top.Manifest); err != nil {
-			return d, err
-		}
+	if err := p.into.write(top.Digest, topRaw); err != nil {
+		return d, err
 	}
-	return v1.Descriptor{MediaType: top.MediaType, Digest: top.Digest, Size: int64(len(top.Manifest))}, nil
+	about, err := p.about(ctx, top, own)
+	if err == nil {
+		err = p.into.attach(ctx, false, about...)
+	}
+	return top, err
 }
 
-// ofPlatform is this machine's manifest of an index.
-func (p *puller) ofPlatform(ctx context.Context, raw []byte) ([]byte, v1.Hash, error) {
-	index, err := v1.ParseIndexManifest(bytes.NewReader(raw))
+// manifest by a tag or a digest, checked against the latter.
+func (p *puller) manifest(ctx context.Context, id string) (d v1.Descriptor, raw []byte, err error) {
+	raw, kind, err := p.document(ctx, "manifests/"+id, manifestTypes)
 	if err != nil {
-		return nil, v1.Hash{}, fmt.Errorf("%w: index: %v", ErrCorrupt, err)
+		return d, nil, err
 	}
-	d, err := platformOf(index)
+	d = v1.Descriptor{MediaType: types.MediaType(kind), Size: int64(len(raw))}
+	if d.Digest, _, err = v1.SHA256(bytes.NewReader(raw)); err != nil {
+		return d, nil, err
+	}
+	if want, err := v1.NewHash(id); err == nil && want != d.Digest {
+		return d, nil, fmt.Errorf("%w: manifest digest: %s came as %s", ErrCorrupt, want, d.Digest)
+	}
+	if !d.MediaType.IsIndex() && !d.MediaType.IsImage() {
+		return d, nil, fmt.Errorf("%w: manifest %s has the type %s, want one of %s", ErrCorrupt, id, clipped(kind), manifestTypes)
+	}
+	return d, raw, nil
+}
+
+// document of the repository, of bounded size, and its type. It is asked for again where that may help.
+func (p *puller) document(ctx context.Context, path, accept string) (raw []byte, kind string, err error) {
+	for try := range tries {
+		if try > 0 {
+			select {
+			case <-ctx.Done():
+				return nil, "", ctx.Err()
+			case <-time.After(time.Second << (try - 1)):
+			}
+		}
+		if raw, kind, err = p.once(ctx, path, accept); err == nil || ctx.Err() != nil || !mayHelp(err) {
+			return raw, kind, err
+		}
+	}
+	return nil, "", err
+}
+
+func (p *puller) once(ctx context.Context, path, accept string) ([]byte, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, idle)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/"+path, nil)
 	if err != nil {
-		return nil, v1.Hash{}, err
+		return nil, "", err
 	}
-	one, err := remote.Get(p.ref.Context().Digest(d.Digest.String()), p.o.remote(ctx)...)
+	req.Header.Set("Accept", accept)
+	resp, err := p.http.Do(req)
 	if err != nil {
-		return nil, v1.Hash{}, err
+		return nil, "", err
 	}
-	return one.Manifest, one.Digest, nil
+	defer resp.Body.Close()
+	if err := transport.CheckError(resp, http.StatusOK); err != nil {
+		return nil, "", err
+	}
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))
+	if err == nil && len(raw) > maxDocument {
+		err = fmt.Errorf("%w: %s has more than %d bytes", ErrCorrupt, path, maxDocument)
+	}
+	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	return raw, kind, err
+}
+
+// mayHelp tells whether an error may be over at another try: one of the network, or of a server that is busy or broken.
+func mayHelp(err error) bool {
+	var said *transport.Error
+	if errors.As(err, &said) {
+		return said.StatusCode >= http.StatusInternalServerError || said.StatusCode == http.StatusTooManyRequests
+	}
+	return !errors.Is(err, ErrCorrupt) && !errors.Is(err, unix.ECONNREFUSED) && !strings.Contains(err.Error(), "HTTP response to HTTPS client")
+}
+
+// about is what the registry has about the image: signatures and bills of materials, as referrers or under cosign's tag. What is not as it should be, or too
+// much, is left out with a warning.
+func (p *puller) about(ctx context.Context, subjects ...v1.Descriptor) ([]artifact, error) {
+	var all []artifact
+	quiet := &puller{into: p.into, where: p.where, url: p.url, http: p.http, o: RemoteOptions{Reserve: p.o.Reserve}}
+	seen := map[v1.Hash]bool{}
+	for _, subject := range subjects {
+		if seen[subject.Digest] {
+			continue
+		}
+		seen[subject.Digest] = true
+		ids, err := quiet.listed(ctx, subject.Digest)
+		if err != nil {
+			return nil, err
+		}
+		var of []artifact
+		for _, id := range append(ids, "sha256-"+subject.Digest.Hex+".sig") {
+			a, err := quiet.artifact(ctx, subject, id)
+			var said *transport.Error
+			switch {
+			case err == nil:
+				of = append(of, a)
+			case errors.As(err, &said) && said.StatusCode < http.StatusInternalServerError: // it has none
+			case errors.Is(err, errArtifact), errors.Is(err, ErrCorrupt):
+				p.warn("%s about %s is left out: %v", id, subject.Digest, err)
+			default:
+				return nil, err
+			}
+		}
+		tidied, err := tidy(of)
+		if err != nil {
+			p.warn("what %s has about %s is left out: %v", p.where, subject.Digest, err)
+			continue
+		}
+		all = append(all, tidied...)
+	}
+	return all, nil
+}
+
+func (p *puller) warn(format string, args ...any) {
+	if p.o.Warn != nil {
+		p.o.Warn(fmt.Sprintf(format, args...))
+	}
+}
+
+// listed are the digests of manifests about an image that may be kept: by the API of referrers, or by its substitute, a tag.
+func (p *puller) listed(ctx context.Context, subject v1.Hash) (ids []string, err error) {
+	var raw []byte
+	for _, path := range []string{"referrers/" + subject.String(), "manifests/sha256-" + subject.Hex} {
+		raw, _, err = p.document(ctx, path, string(types.OCIImageIndex))
+		var said *transport.Error
+		if errors.As(err, &said) && said.StatusCode < http.StatusInternalServerError || errors.Is(err, ErrCorrupt) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		index, err := v1.ParseIndexManifest(bytes.NewReader(raw))
+		if err != nil {
+			continue
+		}
+		for _, d := range index.Manifests {
+			if (isSBOM(d.ArtifactType) || d.ArtifactType == signatureArtifact) && d.Digest.Algorithm == "sha256" && len(ids) < maxListed {
+				ids = append(ids, d.Digest.String())
+			}
+		}
+		break
+	}
+	return ids, nil
+}
+
+// artifact by its digest or tag, with its blobs.
+func (p *puller) artifact(ctx context.Context, subject v1.Descriptor, id string) (artifact, error) {
+	_, raw, err := p.manifest(ctx, id)
+	if err != nil {
+		return artifact{}, err
+	}
+	subject.Annotations = nil
+	return readArtifact(subject, raw, func(d v1.Descriptor) ([]byte, error) {
+		if err := p.blob(ctx, d); err != nil {
+			return nil, err
+		}
+		return readBlob(string(p.into), d.Digest)
+	})
 }
 
 // connect gives a client that is let in.
-func (p *puller) connect(ctx context.Context) error {
-	repo := p.ref.Context()
+func (p *puller) connect(ctx context.Context, repo name.Repository) error {
 	who, err := authn.DefaultKeychain.Resolve(repo.Registry)
 	if err != nil {
 		return fmt.Errorf("credentials: %w", err)
@@ -191,6 +412,7 @@ func (p *puller) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.where, p.url = repo.RegistryStr(), fmt.Sprintf("%s://%s/v2/%s", repo.Scheme(), repo.RegistryStr(), repo.RepositoryStr())
 	p.http = &http.Client{Transport: t}
 	return nil
 }
@@ -299,13 +521,12 @@ func (p *puller) rest(ctx context.Context, f *os.File, d v1.Descriptor) (again b
 			p.count(-counted)
 		}
 	}()
-	watch := time.AfterFunc(idle, func() { cancel(fmt.Errorf("%s: not a byte in %s", p.ref.Context().RegistryStr(), idle)) })
+	watch := time.AfterFunc(idle, func() { cancel(fmt.Errorf("%s: not a byte in %s", p.where, idle)) })
 	defer watch.Stop()
 	if at < d.Size {
 		resp, gerr := p.get(ctx, d, at)
 		if gerr != nil {
-			var said *transport.Error
-			return !errors.As(gerr, &said) || said.StatusCode >= http.StatusInternalServerError || said.StatusCode == http.StatusTooManyRequests, orCause(ctx, gerr)
+			return mayHelp(gerr), orCause(ctx, gerr)
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode == http.StatusOK && at > 0 { // it cannot go on in the middle
@@ -359,9 +580,7 @@ func orCause(ctx context.Context, err error) error {
 
 // get a blob from a byte on.
 func (p *puller) get(ctx context.Context, d v1.Descriptor, from int64) (*http.Response, error) {
-	repo := p.ref.Context()
-	url := fmt.Sprintf("%s://%s/v2/%s/blobs/%s", repo.Scheme(), repo.RegistryStr(), repo.RepositoryStr(), d.Digest)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/blobs/"+d.Digest.String(), nil)
 	if err != nil {
 		return nil, err
 	}

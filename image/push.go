@@ -6,13 +6,15 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Push sends this machine's platform of an image to a registry, under target. What the registry has already is not sent again.
+// Push sends this machine's platform of an image to a registry, under target, then its signatures and bill of materials. What the registry has already is not
+// sent again; signatures that it has stay.
 func (s *Store) Push(ctx context.Context, ref, target string, o RemoteOptions) (digest string, err error) {
 	r, err := ParseRemote(target, o)
 	if err != nil {
@@ -39,7 +41,78 @@ func (s *Store) Push(ctx context.Context, ref, target string, o RemoteOptions) (
 	if err := remote.Write(r, img, options...); err != nil {
 		return "", fmt.Errorf("push %s to %s: %w", ref, target, explain(err, r))
 	}
+	if err := s.pushAbout(ctx, img, r, o); err != nil {
+		return "", fmt.Errorf("push what is about %s to %s: %w", ref, target, explain(err, r))
+	}
 	return img.entry.image.Digest, nil
+}
+
+// pushAbout sends what is about an image: signatures under the tag where cosign looks for them, and all as referrers.
+func (s *Store) pushAbout(ctx context.Context, img *stored, to name.Reference, o RemoteOptions) error {
+	all, err := s.aboutStored(img, nil)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	theirs := &puller{into: writable(s.own), o: o}
+	if _, err := theirs.into.first(ctx); err != nil {
+		return err
+	}
+	if err := theirs.connect(ctx, to.Context()); err != nil {
+		return err
+	}
+	there, err := theirs.about(ctx, all[0].subject)
+	if err != nil {
+		return err
+	}
+	if all, err = tidy(append(there, all...)); err != nil {
+		return err
+	}
+	for _, a := range all {
+		d, err := a.descriptor()
+		if err != nil {
+			return err
+		}
+		var at name.Reference = to.Context().Digest(d.Digest.String())
+		if d.ArtifactType == signatureArtifact {
+			at = to.Context().Tag("sha256-" + a.subject.Digest.Hex + ".sig")
+		}
+		i, err := partial.CompressedToImage(a)
+		if err != nil {
+			return err
+		}
+		if err := remote.Write(at, i, o.remote(ctx)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RawManifest and the methods below make an artifact an image, by partial.CompressedToImage.
+func (a artifact) RawManifest() ([]byte, error)        { return a.raw, nil }
+func (a artifact) MediaType() (types.MediaType, error) { return a.parsed.MediaType, nil }
+func (a artifact) RawConfigFile() ([]byte, error)      { return a.blobs[a.parsed.Config.Digest], nil }
+
+// LayerByDigest is a blob.
+func (a artifact) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
+	for _, d := range a.parsed.Layers {
+		if d.Digest == h {
+			return smallLayer{d, a.blobs[h]}, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: no blob %s", ErrNotFound, h)
+}
+
+// smallLayer is a layer in memory.
+type smallLayer struct {
+	d       v1.Descriptor
+	content []byte
+}
+
+func (l smallLayer) Digest() (v1.Hash, error)            { return l.d.Digest, nil }
+func (l smallLayer) Size() (int64, error)                { return l.d.Size, nil }
+func (l smallLayer) MediaType() (types.MediaType, error) { return l.d.MediaType, nil }
+func (l smallLayer) Compressed() (io.ReadCloser, error) {
+	return io.NopCloser(bytes.NewReader(l.content)), nil
 }
 
 // stored is an image of a layout, whose blobs are read as they are.

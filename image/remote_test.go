@@ -569,7 +569,7 @@ func TestDelete(t *testing.T) {
 		t.Errorf("%v, %v", all, err)
 	}
 	blobs, err := filepath.Glob(filepath.Join(s.own, "blobs", "sha256", "*"))
-	if len(blobs) != 4 || err != nil { // manifest, config, base, own
+	if len(blobs) != 7 || err != nil { // manifest, config, base, own; manifest, config and text of the bill of materials
 		t.Errorf("%v, %v", blobs, err)
 	}
 	if img, err := s.Verify(t.Context(), "kept"); err != nil || img.Digest != kept {

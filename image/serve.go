@@ -1,6 +1,7 @@
 package image
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -14,9 +15,10 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Handler serves every image of the store as a registry, to read only (OCI Distribution 1.1). With a token it wants it as the password of any user, or as a
+// Handler serves every image of the store as a registry, to read only (OCI Distribution 1.1), with what refers to them. With a token it wants it as the password of any user, or as a
 // bearer's.
 func (s *Store) Handler(token string) http.Handler {
 	mux := http.NewServeMux()
@@ -76,19 +78,22 @@ func (s *Store) serve(w http.ResponseWriter, r *http.Request, path string) {
 		answer(w, err, map[string]any{"name": name, "tags": tags})
 		return
 	}
-	for _, kind := range []string{"/manifests/", "/blobs/"} {
+	for _, kind := range []string{"/manifests/", "/blobs/", "/referrers/"} {
 		at := strings.LastIndex(path, kind)
 		if at <= 0 {
 			continue
 		}
-		if kind == "/blobs/" {
-			s.serveBlob(w, r, path[at+len(kind):])
-		} else {
-			s.serveManifest(w, r, path[:at], path[at+len(kind):])
+		switch what := path[at+len(kind):]; kind {
+		case "/blobs/":
+			s.serveBlob(w, r, what)
+		case "/referrers/":
+			s.serveReferrers(w, what, strings.ReplaceAll(r.URL.Query().Get("artifactType"), " ", "+")) // clients do not escape it
+		default:
+			s.serveManifest(w, r, path[:at], what)
 		}
 		return
 	}
-	refuse(w, http.StatusNotFound, "UNSUPPORTED", "want NAME/manifests/REFERENCE, NAME/blobs/DIGEST, NAME/tags/list or _catalog")
+	refuse(w, http.StatusNotFound, "UNSUPPORTED", "want NAME/manifests/REFERENCE, NAME/blobs/DIGEST, NAME/referrers/DIGEST, NAME/tags/list or _catalog")
 }
 
 func answer(w http.ResponseWriter, err error, body any) {
@@ -158,6 +163,73 @@ func (s *Store) serveManifest(w http.ResponseWriter, r *http.Request, name, refe
 	}
 }
 
+// serveReferrers lists the manifests about an image. Of one that is not here there are none.
+func (s *Store) serveReferrers(w http.ResponseWriter, digest, kind string) {
+	h, err := v1.NewHash(digest)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, "DIGEST_INVALID", "want sha256: and 64 hexadecimal digits")
+		return
+	}
+	raw, err := s.referrersOf(h, kind)
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, "UNKNOWN", err.Error())
+		return
+	}
+	if kind != "" {
+		w.Header().Set("OCI-Filters-Applied", "artifactType")
+	}
+	w.Header().Set("Content-Type", string(types.OCIImageIndex))
+	_, _ = w.Write(raw) // the client has gone
+}
+
+// referrersOf is an OCI index of the manifests about an image, those of one type or all.
+func (s *Store) referrersOf(h v1.Hash, kind string) ([]byte, error) {
+	all, err := s.referrers(h)
+	if err != nil {
+		return nil, err
+	}
+	index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: []v1.Descriptor{}}
+	for _, r := range all {
+		if kind == "" || r.desc.ArtifactType == kind {
+			r.desc.Annotations = nil
+			index.Manifests = append(index.Manifests, r.desc)
+		}
+	}
+	return json.Marshal(index)
+}
+
+// referrerTag gives what clients without the API of referrers ask for: the tag sha256-DIGEST, and that of cosign's signatures.
+func (s *Store) referrerTag(tag string) ([]byte, v1.Hash, error) {
+	hex, ok := strings.CutPrefix(tag, "sha256-")
+	hex, signatures := strings.CutSuffix(hex, ".sig")
+	h, err := v1.NewHash("sha256:" + hex)
+	if !ok || err != nil {
+		return nil, v1.Hash{}, ErrNotFound
+	}
+	all, err := s.referrers(h)
+	if err != nil {
+		return nil, v1.Hash{}, err
+	}
+	if signatures {
+		for _, r := range all {
+			if r.desc.ArtifactType == signatureArtifact {
+				raw, err := readBlob(r.layout, r.desc.Digest)
+				return raw, r.desc.Digest, err
+			}
+		}
+		return nil, v1.Hash{}, ErrNotFound
+	}
+	if len(all) == 0 {
+		return nil, v1.Hash{}, ErrNotFound
+	}
+	raw, err := s.referrersOf(h, "")
+	if err != nil {
+		return nil, v1.Hash{}, err
+	}
+	sum, _, err := v1.SHA256(bytes.NewReader(raw))
+	return raw, sum, err
+}
+
 // tagged is what a name and a tag stand for.
 func (s *Store) tagged(name, tag string) ([]byte, v1.Hash, error) {
 	for _, dir := range s.dirs {
@@ -170,7 +242,7 @@ func (s *Store) tagged(name, tag string) ([]byte, v1.Hash, error) {
 			return raw, d.Digest, err
 		}
 	}
-	return nil, v1.Hash{}, ErrNotFound
+	return s.referrerTag(tag)
 }
 
 // document is a small blob of any layout.

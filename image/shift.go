@@ -17,7 +17,7 @@ var ErrNoShift = errors.New("owners of image files cannot be shifted (that takes
 // root in the image belongs to root of that namespace there. The files are those of Mount, shared by all containers; only their owners are
 // told differently (idmapped mounts, Linux 5.19 below overlayfs). See CheckShift for whether the file system of the image directory can do that.
 func (s *Store) MountFor(ctx context.Context, ref, target string, userns *os.File) error {
-	e, err := s.resolve(ref)
+	e, err := s.usable(ref)
 	if err != nil {
 		return fmt.Errorf("image %s: %w", ref, err)
 	}

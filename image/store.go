@@ -40,11 +40,15 @@ type Store struct {
 	parsed sync.Map   // manifest digest -> *entry; content-addressed, so never stale
 
 	verified sync.Map // path of a layer's file -> seen
+
+	policy   Policy
+	admitted signedNames
 }
 
 // entry is an image with what is needed to unpack it.
 type entry struct {
 	image  Image
+	top    v1.Descriptor // that a name stands for: of the manifest, or of an index with it
 	layout string
 	layers []v1.Descriptor // beside image.Layers
 }
@@ -61,7 +65,7 @@ func Open(inst instance.Instance, dirs ...string) *Store {
 // Resolve finds an image by "name", "name:tag" or "sha256:..." (also "name@sha256:..."). A bare name means its tag "latest" or,
 // without one, its highest tag.
 func (s *Store) Resolve(ref string) (Image, error) {
-	e, err := s.resolve(ref)
+	e, err := s.usable(ref)
 	if err != nil {
 		return Image{}, fmt.Errorf("image %s: %w", ref, err)
 	}
@@ -137,7 +141,13 @@ func (s *Store) resolve(ref string) (*entry, error) {
 			return nil, err
 		}
 		if d, ok := pick(refs, name, tag, digest); ok {
-			return s.load(dir, d)
+			e, err := s.load(dir, d)
+			if err != nil {
+				return nil, err
+			}
+			named := *e
+			named.top = d
+			return &named, nil
 		}
 		if digest != "" {
 			// the digest of one platform's manifest, inside an index
@@ -366,7 +376,7 @@ func (s *Store) load(layout string, d v1.Descriptor) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &entry{layout: layout, layers: manifest.Layers, image: Image{
+	e := &entry{layout: layout, top: d, layers: manifest.Layers, image: Image{
 		Digest: digest.String(), Args: append(slices.Clone(config.Config.Entrypoint), config.Config.Cmd...), Env: config.Config.Env,
 		Dir: config.Config.WorkingDir, User: config.Config.User, Contract: contract,
 	}}

@@ -20,7 +20,7 @@ type seen struct {
 // Verify is Resolve for an image that is to be used: it also reads the layers that are not unpacked yet, so that a damaged one is
 // told before anything depends on it. A file that was right is not read again until it changes.
 func (s *Store) Verify(ctx context.Context, ref string) (Image, error) {
-	e, err := s.resolve(ref)
+	e, err := s.usable(ref)
 	if err != nil {
 		return Image{}, fmt.Errorf("image %s: %w", ref, err)
 	}

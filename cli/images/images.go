@@ -55,7 +55,7 @@ commands change: they work on this host's files, so they want its root, and no d
 		Args:    cobra.ArbitraryArgs,
 		RunE:    command.Group,
 	}
-	cmd.AddCommand(a.list(), a.inspect(), a.build(), a.pull(), a.push(), a.take(), a.export(), a.serve(), a.remove(), a.collect())
+	cmd.AddCommand(a.list(), a.inspect(), a.build(), a.pull(), a.push(), a.take(), a.export(), a.serve(), a.sign(), a.verify(), a.bill(), a.remove(), a.collect())
 	return cmd
 }
 
@@ -79,6 +79,8 @@ func coded(err error) error {
 		return command.WithCode(command.ExitNotFound, err)
 	case errors.Is(err, image.ErrCorrupt):
 		return command.WithCode(command.ExitInvalid, err)
+	case errors.Is(err, image.ErrUnsigned):
+		return command.WithCode(command.ExitForbidden, err)
 	case errors.Is(err, fs.ErrPermission):
 		return command.WithCode(command.ExitForbidden, fmt.Errorf("%w: run as root", err))
 	}
@@ -133,7 +135,7 @@ func (a *images) list() *cobra.Command {
 
 func (a *images) inspect() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "inspect IMAGE", Short: "Show an image: its contract, its process, its layers",
+		Use: "inspect IMAGE", Short: "Show an image: its contract, its process, its layers, its signatures",
 		Example: "  weir image inspect firewall\n  weir image inspect firewall -o yaml",
 		Args:    command.WantArgs(1, 1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -145,7 +147,11 @@ func (a *images) inspect() *cobra.Command {
 			if err != nil {
 				return coded(err)
 			}
-			return a.tell(x)
+			with, err := about(s, args[0])
+			if err != nil {
+				return coded(err)
+			}
+			return a.tell(x, with)
 		},
 	}
 	command.ImagesFlag(cmd.Flags(), &a.layout)
@@ -153,12 +159,16 @@ func (a *images) inspect() *cobra.Command {
 }
 
 // tell everything of an image.
-func (a *images) tell(x image.Image) error {
+func (a *images) tell(x image.Image, with image.About) error {
 	i, c := itemOf(x), x.Contract
+	signatures := []signatureItem{}
+	for _, sig := range with.Signatures {
+		signatures = append(signatures, signatureItem{sig.Name, sig.Digest})
+	}
 	if a.Structured() {
 		return a.Encode(map[string]any{
 			"ref": i.Ref, "digest": i.Digest, "ports": i.Ports, "size_bytes": i.Bytes, "description": i.Description,
-			"args": x.Args, "env": x.Env, "working_dir": x.Dir, "user": x.User, "layers": x.Layers,
+			"args": x.Args, "env": x.Env, "working_dir": x.Dir, "user": x.User, "layers": x.Layers, "signatures": signatures, "sboms": with.SBOMs,
 			"contract": map[string]any{
 				"forwarder": c.Forwarder, "probe": c.Probe, "rewrites": c.Rewrites, "recreate": c.Recreate, "settles": c.Settles, "speaks": c.Speaks, "capabilities": c.Capabilities, "config_schema": c.ConfigSchema,
 			},
@@ -179,6 +189,12 @@ func (a *images) tell(x image.Image) error {
 	t.Add("settles flows", yes[c.Settles])
 	t.Add("two at once", yes[!c.Recreate])
 	t.Add("config", map[bool]string{true: "none", false: "by a schema (-o yaml shows it)"}[len(c.ConfigSchema) == 0])
+	for _, sig := range signatures {
+		t.Add("signature", command.Printable(fmt.Sprintf("of %s, over %s; weir image verify checks it", sig.Name, command.ShortDigest(sig.Digest))))
+	}
+	for _, kind := range with.SBOMs {
+		t.Add("sbom", kind+"; weir image sbom prints it")
+	}
 	for n, l := range x.Layers {
 		t.Add(fmt.Sprintf("layer %d", n+1), l)
 	}
@@ -269,6 +285,7 @@ func (a *images) pull() *cobra.Command {
 			var got []image.Image
 			for _, ref := range args {
 				with, clear := a.shown(*o, ref)
+				with.Warn = func(text string) { fmt.Fprintf(a.Stderr, "warning: %s\n", command.Printable(text)) }
 				x, err := s.Pull(cmd.Context(), ref, with)
 				clear()
 				if err != nil {

@@ -126,6 +126,8 @@ func hostFlags(f *pflag.FlagSet, o *DaemonOptions, name string) {
 	command.ImagesFlag(f, &o.ImagesDir)
 	f.StringArrayVar(&o.Registries, "registry", nil, "registry, or repository of one, from which this host pulls images that functions name and that it lacks (ghcr.io, registry.example.org/nf); may be repeated; "+
 		"default: from none, weir image pull fetches them")
+	f.StringArrayVar(&o.Verify, "verify", nil, "PATTERN=KEYFILE: images whose names fit are used only if they are signed by the key (registry.example.org/nf/*=nf.pub; PATTERN=none needs no signature); "+
+		"may be repeated, the longest pattern counts; default: none has to be")
 }
 
 // functionCPUs leaves the host something of what a function would never give back. Weights share the rest.

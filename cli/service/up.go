@@ -41,6 +41,7 @@ type DaemonOptions struct {
 	KVMKernel         string   // of the virtual machines of the runtime kvm, a path or a pattern; "": looked for
 	ImagesDir         string   // a further OCI layout to find images in
 	Registries        []string // from which images that functions name are pulled
+	Verify            []string // rules PATTERN=KEYFILE: images that need a signature
 	LogLevel          string   // debug, info, warn, error
 	LogFormat         string   // text or json
 	Stderr            io.Writer
@@ -69,6 +70,7 @@ of an OpenFlow fabric.`,
   weir up --detach
   weir up --runtime docker
   weir up --runtime crun
+  weir up --registry registry.example.org/nf --verify 'registry.example.org/nf/*=nf.pub'
   weir up --name lab --root /tmp/lab --listen none
   weir up --restore weir.backup
   weir up --etcd http://10.0.0.1:2379 --etcd http://10.0.0.2:2379

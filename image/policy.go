@@ -1,0 +1,167 @@
+package image
+
+import (
+	"crypto/ecdsa"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// Policy says which images need a signature before they are used, by their names. Of several rules that fit a name, those with the longest pattern count: one of
+// their keys will do.
+type Policy []rule
+
+type rule struct {
+	pattern string           // a name without a tag, or what one begins with, and *
+	key     *ecdsa.PublicKey // nil: no signature is needed
+}
+
+const (
+	maxRules     = 100
+	maxAdmitted  = 1000
+	noKey        = "none"
+	policySyntax = "want PATTERN=KEYFILE, for example 'registry.example.org/nf/*=nf.pub', or PATTERN=" + noKey
+)
+
+// ParsePolicy reads rules PATTERN=KEYFILE, and the keys.
+func ParsePolicy(rules []string) (Policy, error) {
+	if len(rules) > maxRules {
+		return nil, fmt.Errorf("%d rules for signatures, at most %d", len(rules), maxRules)
+	}
+	var p Policy
+	for _, text := range rules {
+		pattern, file, ok := strings.Cut(text, "=")
+		if !ok || pattern == "" || file == "" {
+			return nil, fmt.Errorf("rule %q: %s", text, policySyntax)
+		}
+		prefix, star := strings.CutSuffix(pattern, "*")
+		if strings.Contains(prefix, "*") {
+			return nil, fmt.Errorf("rule %q: * stands only at the end of a pattern", text)
+		}
+		if !star {
+			if name, tag, digest, err := splitRef(pattern); err != nil || tag != "" || digest != "" || name == "" {
+				return nil, fmt.Errorf("rule %q: a pattern is a name without a tag or digest, or ends with *", text)
+			}
+			pattern = repository(pattern)
+		} else if pattern = strings.ToLower(pattern); strings.HasPrefix(pattern, "docker.io/") {
+			pattern = "index." + pattern // as repository says it
+		}
+		r := rule{pattern: pattern}
+		if file != noKey {
+			var err error
+			if r.key, err = ReadPublicKey(file); err != nil {
+				return nil, fmt.Errorf("rule %q: %w", text, err)
+			}
+		}
+		p = append(p, r)
+	}
+	return p, nil
+}
+
+// keys that may have signed an image of a name; nil: it needs no signature.
+func (p Policy) keys(name string) (keys []*ecdsa.PublicKey) {
+	longest := -1
+	free := false
+	for _, r := range p {
+		prefix, star := strings.CutSuffix(r.pattern, "*")
+		if !(star && strings.HasPrefix(name, prefix) || r.pattern == name) || len(r.pattern) < longest {
+			continue
+		}
+		if len(r.pattern) > longest {
+			longest, keys, free = len(r.pattern), nil, false
+		}
+		if r.key == nil {
+			free = true
+		} else {
+			keys = append(keys, r.key)
+		}
+	}
+	if free {
+		return nil
+	}
+	return keys
+}
+
+// Require signatures from now on, of what is resolved, verified and mounted.
+func (s *Store) Require(p Policy) { s.policy = p }
+
+// signedNames are images whose signatures were good. A signature stays good: it is over a digest.
+type signedNames struct {
+	mu    sync.Mutex
+	known map[string]bool // name and digest
+}
+
+func (a *signedNames) has(key string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.known[key]
+}
+
+func (a *signedNames) add(key string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.known == nil || len(a.known) >= maxAdmitted {
+		a.known = map[string]bool{}
+	}
+	a.known[key] = true
+}
+
+// usable is an image that may be used: it has the signatures that the policy wants.
+func (s *Store) usable(ref string) (*entry, error) {
+	e, err := s.resolve(ref)
+	if err != nil || len(s.policy) == 0 {
+		return e, err
+	}
+	names, err := s.namesOf(ref, e)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		keys := s.policy.keys(name)
+		known := name + "@" + e.top.Digest.String()
+		if len(keys) == 0 || s.admitted.has(known) {
+			continue
+		}
+		if _, err := s.check(e, name, keys); err != nil {
+			return nil, fmt.Errorf("the host's rules for signatures (--verify) want one for %s: %w", name, err)
+		}
+		s.admitted.add(known)
+	}
+	return e, nil
+}
+
+// namesOf an image are those that rules are for. A reference by digest goes by all names that the image has here, since it would pass the rules for them by.
+func (s *Store) namesOf(ref string, e *entry) ([]string, error) {
+	name, _, digest, err := splitRef(ref)
+	if err != nil {
+		return nil, err
+	}
+	if digest == "" {
+		return []string{repository(ref)}, nil
+	}
+	var names []string
+	if name != "" {
+		names = append(names, repository(ref))
+	}
+	for _, dir := range s.dirs {
+		refs, err := readIndex(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range refs {
+			if slices.ContainsFunc(e.subjects(), func(h v1.Hash) bool { return h == r.desc.Digest }) {
+				if n := repository(r.name); n != "" {
+					names = append(names, n)
+				}
+			}
+		}
+	}
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
