@@ -27,6 +27,7 @@ const (
 // eve is a line of Suricata's.
 type eve struct {
 	Type    string `json:"event_type"`
+	Time    string `json:"timestamp"` // of the packet
 	Source  string `json:"src_ip"`
 	SPort   int    `json:"src_port"`
 	Target  string `json:"dest_ip"`
@@ -37,6 +38,9 @@ type eve struct {
 	FlowID  uint64 `json:"flow_id"`
 	Alert   alert  `json:"alert"`
 	Numbers *stats `json:"stats"`
+	Verdict struct {
+		Action string `json:"action"` // what becomes of the packet: alert, pass or drop
+	} `json:"verdict"`
 }
 
 type alert struct {
@@ -82,7 +86,8 @@ type tally struct {
 
 // alerts packs alerts into events: the first of a rule at once, those that follow as one each packEvery.
 type alerts struct {
-	log *slog.Logger
+	log    *slog.Logger
+	settle func(eve) // takes the alerts of settleRules
 
 	mu       sync.Mutex
 	tallies  map[string]*tally
@@ -100,13 +105,17 @@ type alerts struct {
 }
 
 func newAlerts(log *slog.Logger) *alerts {
-	return &alerts{log: log, tallies: map[string]*tally{}, wake: make(chan struct{}, 1)}
+	return &alerts{log: log, settle: func(eve) {}, tallies: map[string]*tally{}, wake: make(chan struct{}, 1)}
 }
 
 // take a line of Suricata's.
 func (a *alerts) take(line []byte) {
 	var e eve
 	err := json.Unmarshal(line, &e)
+	if err == nil && e.Type == "alert" && e.Alert.ours() {
+		a.settle(e)
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {

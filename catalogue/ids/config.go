@@ -107,25 +107,38 @@ const (
 )
 
 // render writes what Suricata reads into a directory; it looks for its sockets in home. All texts that come from the configuration are checked above, or
-// are files of their own.
-func (c config) render(dir, home string, ports []string) error {
+// are files of their own. settles: the switch is told of flows that are bypassed (see settle.go).
+func (c config) render(dir, home string, ports []string, settles bool) error {
+	files := map[string]string{rulesFile: c.Rules + "\n", thresholdFile: c.Thresholds + "\n"}
+	if settles {
+		files[rulesFile] = settleRules(c.Depth) + marking(c.Rules) + "\n"
+	}
+	ruleFiles := []string{filepath.Join(dir, rulesFile)}
 	for _, f := range c.RuleFiles {
-		if _, err := os.Stat(filepath.Join(shipped, f)); err != nil {
+		path := filepath.Join(shipped, f)
+		text, err := os.ReadFile(path)
+		if err != nil {
 			return fmt.Errorf("rule_files: %w", err)
 		}
+		if marked := marking(string(text)); settles && marked != string(text) {
+			path = filepath.Join(dir, "marked-"+f)
+			files["marked-"+f] = marked
+		}
+		ruleFiles = append(ruleFiles, path)
 	}
 	var text bytes.Buffer
 	closed := c.Overload == "drop" && len(ports) == 2
 	err := suricataYAML.Execute(&text, map[string]any{
-		"Home": c.home(), "External": c.external(), "Dir": dir, "Sockets": home, "Ports": ports, "Depth": uint64(c.Depth), "RuleFiles": c.RuleFiles,
-		"Encryption": map[bool]string{true: "bypass", false: "track-only"}[c.Encrypted == nil || *c.Encrypted],
-		"Full":       map[bool]string{true: "drop-packet", false: "ignore"}[closed], "Unread": map[bool]string{true: "drop-flow", false: "ignore"}[closed],
+		"Home": c.home(), "External": c.external(), "Dir": dir, "Sockets": home, "Ports": ports, "Depth": uint64(c.Depth), "RuleFiles": ruleFiles,
+		"Encryption": map[bool]string{true: "bypass", false: "track-only"}[!settles && (c.Encrypted == nil || *c.Encrypted)], "Settles": settles, "Remembered": remembered,
+		"Full": map[bool]string{true: "drop-packet", false: "ignore"}[closed], "Unread": map[bool]string{true: "drop-flow", false: "ignore"}[closed],
 		"Invalid": map[bool]string{true: "yes", false: "no"}[closed], "Inline": len(ports) == 2,
 	})
 	if err != nil {
 		return err
 	}
-	for name, content := range map[string]string{yamlFile: text.String(), rulesFile: c.Rules + "\n", thresholdFile: c.Thresholds + "\n"} {
+	files[yamlFile] = text.String()
+	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			return err
 		}
@@ -188,7 +201,7 @@ outputs:
       filetype: unix_stream
       filename: {{.Sockets}}/` + eveSocket + `
       types:
-        - alert: {metadata: no, tagged-packets: no}
+        - alert: {metadata: no, tagged-packets: no, verdict: yes}
         - stats: {totals: yes, threads: no, deltas: no}
 logging:
   default-log-level: notice
@@ -233,10 +246,13 @@ stream:
   midstream-policy: ignore
   inline: {{if .Inline}}yes{{else}}no{{end}}
   checksum-validation: yes
-  bypass: yes
+  bypass: {{if .Settles}}no{{else}}yes{{end}}
   drop-invalid: {{.Invalid}}
   reassembly: {memcap: 96mb, memcap-policy: {{.Full}}, depth: {{.Depth}}, toserver-chunk-size: 2560, toclient-chunk-size: 2560, randomize-chunk-size: yes}
 flow: {memcap: 64mb, memcap-policy: {{.Full}}, hash-size: 65536, prealloc: 1000, emergency-recovery: 30}
+{{- if .Settles}}
+flow-timeouts: {tcp: {bypassed: {{.Remembered}}}, udp: {bypassed: {{.Remembered}}}}
+{{- end}}
 defrag: {memcap: 16mb, memcap-policy: {{.Full}}, hash-size: 4096, trackers: 8192, max-frags: 8192, prealloc: no, timeout: 30}
 host: {hash-size: 1024, prealloc: 100, memcap: 8mb}
 ippair: {hash-size: 1024, prealloc: 100, memcap: 8mb}
@@ -244,9 +260,7 @@ detect: {profile: medium, sgh-mpm-context: auto}
 classification-file: /etc/suricata/classification.config
 reference-config-file: /etc/suricata/reference.config
 threshold-file: {{.Dir}}/` + thresholdFile + `
-default-rule-path: ` + shipped + `
 rule-files:
-  - {{.Dir}}/` + rulesFile + `
 {{- range .RuleFiles}}
   - {{.}}
 {{- end}}

@@ -24,6 +24,7 @@ func main() {
 	config := flag.String("config", nf.ConfigFile, "configuration file; read again when it changes and on SIGHUP")
 	tap := flag.Bool("tap", false, "look at what comes to the port tap, instead of standing between in and out")
 	events := flag.String("events", nf.EventsFile, "socket to raise events at, if it exists")
+	settleAt := flag.String("settle", nf.SettleFile, "socket to settle flows at, if it exists")
 	dir := flag.String("dir", "/run/ids", "directory for Suricata's files")
 	flag.Parse()
 	debug.SetGCPercent(25)
@@ -36,6 +37,11 @@ func main() {
 		ports = []string{"tap"}
 	}
 	s := &ids{path: *config, dir: *dir, log: log, events: nf.Events(*events), alerts: newAlerts(log)}
+	if _, err := os.Stat(*settleAt); err == nil && !*tap {
+		s.settler = nf.NewSettler(*settleAt, log)
+		defer s.settler.Close()
+		s.alerts.settle = func(e eve) { settle(s.settler, e, time.Now()) }
+	}
 	if err := s.run(ctx, ports); err != nil {
 		log.Error("ids ends", "error", err)
 		os.Exit(1)
@@ -47,6 +53,7 @@ type ids struct {
 	log       *slog.Logger
 	events    nf.Events
 	alerts    *alerts
+	settler   *nf.Settler // nil: the platform takes no verdicts
 	engine    *engine
 	inner     []string // interfaces that Suricata reads
 	seen      nf.Mark  // of the file in force or refused
@@ -73,7 +80,7 @@ func (s *ids) run(ctx context.Context, ports []string) error {
 	if err != nil {
 		return err
 	}
-	if err := cfg.render(s.dir, s.dir, s.inner); err != nil {
+	if err := cfg.render(s.dir, s.dir, s.inner, s.settler != nil); err != nil {
 		return err
 	}
 	l, err := listenEve(s.dir, s.alerts.take)
@@ -102,13 +109,22 @@ func (s *ids) run(ctx context.Context, ports []string) error {
 		}
 	})
 	raising.Go(func() { s.raise(serving) })
-	err = nf.Serve(serving, s.log, doors[0].Bridge, told, nf.Work{Changed: func() bool { return nf.MarkOf(s.path) != s.seen }, Reload: s.reload, Report: s.alerts.report})
+	err = nf.Serve(serving, s.log, doors[0].Bridge, told, nf.Work{Changed: func() bool { return nf.MarkOf(s.path) != s.seen }, Reload: s.reload, Report: s.report})
 	end()
 	raising.Wait()
 	if err == nil && ctx.Err() == nil {
 		err = fmt.Errorf("suricata has ended: %v", s.engine.err)
 	}
 	return err
+}
+
+// report logs the counters.
+func (s *ids) report() {
+	s.alerts.report()
+	if s.settler != nil {
+		c := s.settler.Counters()
+		s.log.Info("settled", "flows", c.Settled, "early", c.Early, "not_given", c.NotGiven, "refused", c.Refused, "lost", c.Lost)
+	}
 }
 
 // raise events while there are some.
@@ -159,17 +175,20 @@ func (s *ids) renew(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(trial)
-	if err := cfg.render(trial, s.dir, s.inner); err != nil {
+	if err := cfg.render(trial, s.dir, s.inner, s.settler != nil); err != nil {
 		return err
 	}
 	if err := check(ctx, trial); err != nil {
 		return fmt.Errorf("rules: %w", err)
 	}
-	if err := cfg.render(s.dir, s.dir, s.inner); err != nil {
+	if err := cfg.render(s.dir, s.dir, s.inner, s.settler != nil); err != nil {
 		return err
 	}
 	if err := s.engine.reload(); err != nil {
 		return err
+	}
+	if s.settler != nil {
+		s.settler.Reset()
 	}
 	s.log.Info("rules in force", "files", len(cfg.RuleFiles))
 	return nil

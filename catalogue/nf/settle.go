@@ -85,6 +85,18 @@ func (s *Settler) Pass(frame []byte) { s.say("pass", frame, "") }
 // PassOneWay is Pass for the direction of the frame alone.
 func (s *Settler) PassOneWay(frame []byte) { s.say("pass", frame, " oneway") }
 
+// NoVLAN is the VLAN of frames without a tag.
+const NoVLAN = -1
+
+// PassFlow is Pass for a flow of TCP or UDP whose frames the function does not have at hand. vlan is the id of its tag, or NoVLAN. The
+// packet that made up the caller's mind must be younger than 0.2 s: then the switch refuses what is about a former connection of the same ports.
+func (s *Settler) PassFlow(proto byte, src, dst netip.AddrPort, vlan int) {
+	f := settled{proto: map[byte]string{TCP: "tcp", UDP: "udp"}[proto], src: src, dst: dst, vlan: vlan}
+	if f.proto != "" {
+		s.sayOf(f, "pass", "")
+	}
+}
+
 // Drop has the flow of a frame dropped before the function, in both directions.
 func (s *Settler) Drop(frame []byte) { s.say("drop", frame, "") }
 
@@ -123,6 +135,10 @@ func (s *Settler) say(verdict string, frame []byte, more string) {
 		return
 	}
 	f.flags = 0
+	s.sayOf(f, verdict, more)
+}
+
+func (s *Settler) sayOf(f settled, verdict, more string) {
 	hash := maphash.Comparable(s.seed, struct {
 		f             settled
 		verdict, more string
@@ -161,7 +177,7 @@ type settled struct {
 	proto    string
 	src, dst netip.AddrPort
 	id       uint16 // of ICMP echo
-	vlan     int    // -1: no tag
+	vlan     int    // or NoVLAN
 	flags    uint8
 }
 
@@ -176,7 +192,7 @@ func flowOf(b []byte) (f settled, ok bool) {
 		header = 40
 	}
 	at := ethernetHeader
-	f.vlan = -1
+	f.vlan = NoVLAN
 	if p.TagCount == 1 {
 		if b[12] != 0x81 || b[13] != 0 {
 			return f, false

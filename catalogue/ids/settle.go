@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"weir.dev/weir/catalogue/nf"
+)
+
+// Suricata tells nobody which flows it has bypassed, until they end. So where the switch can settle flows, nothing is bypassed but by two rules of ours:
+// their alerts are the word that Suricata inspects a flow no further, in the packet in which it decides that. A rule of the configuration with the keyword
+// bypass marks its flow for them, and so does a connection behind the depth.
+//
+// After a SYN the switch takes no verdict for 0.2 s, and Suricata does not repeat itself. So a connection is bypassed when it is older than a second.
+const (
+	bypassMark = "weir.bypass" // of flows
+	sidDepth   = 4294000001
+	sidMarked  = 4294000002
+	sidUDP     = 4294000003
+	sidOther   = 4294000004
+
+	// fresh is how old a packet may be whose alert settles its flow: less than the time after a SYN in which the switch takes no verdict. So a connection
+	// that has begun since with the same ports is never meant.
+	fresh = 150 * time.Millisecond
+	// remembered is how long Suricata remembers a flow that it has bypassed, in seconds. It is longer than the switch holds a verdict, so that Suricata
+	// knows the flow when its packets, or its end, come again.
+	remembered = 400
+)
+
+// settleRules are the two rules, for each protocol. As with Suricata's own bypass, one direction that has reached the depth is enough, and what counts is
+// the highest sequence number that was sent.
+func settleRules(depth size) string {
+	return fmt.Sprintf(`alert tcp any any -> any any (msg:"weir: behind depth"; flow:established; stream_size:either,>,%d; flow.age:>1; bypass; sid:%d;)
+alert tcp any any -> any any (msg:"weir: bypassed"; flowbits:isset,%s; flow.age:>1; bypass; sid:%d;)
+alert udp any any -> any any (msg:"weir: bypassed"; flowbits:isset,%[3]s; bypass; sid:%[5]d;)
+alert icmp any any -> any any (msg:"weir: bypassed"; flowbits:isset,%[3]s; bypass; sid:%[6]d;)
+`, depth, sidDepth, bypassMark, sidMarked, sidUDP, sidOther)
+}
+
+// ours tells whether a rule is one of settleRules.
+func (a alert) ours() bool { return a.SID >= sidDepth && a.SID <= sidOther }
+
+// settle tells the switch of a flow that Suricata has just bypassed.
+func settle(to *nf.Settler, e eve, now time.Time) {
+	at, err := time.Parse("2006-01-02T15:04:05.999999-0700", e.Time)
+	if age := now.Sub(at); err != nil || age < 0 || age > fresh {
+		return
+	}
+	if e.Verdict.Action != "alert" && e.Verdict.Action != "pass" { // another rule has dropped it
+		return
+	}
+	src, err := netip.ParseAddr(e.Source)
+	if err != nil {
+		return
+	}
+	dst, err := netip.ParseAddr(e.Target)
+	if err != nil || len(e.VLAN) > 1 {
+		return
+	}
+	vlan := nf.NoVLAN
+	if len(e.VLAN) == 1 && e.VLAN[0] != 0 { // 0 gives a priority alone
+		vlan = e.VLAN[0]
+	}
+	proto := map[string]byte{"TCP": nf.TCP, "UDP": nf.UDP}[e.Proto]
+	if proto == 0 {
+		return
+	}
+	to.PassFlow(proto, netip.AddrPortFrom(src, uint16(e.SPort)), netip.AddrPortFrom(dst, uint16(e.DPort)), vlan)
+}
+
+// marking has rules with the keyword bypass mark their flows instead. Rules with the action pass keep it: Suricata looks at no further packet of their
+// flows, so our rules would not meet them.
+func marking(rules string) string {
+	lines := strings.SplitAfter(rules, "\n")
+	for i, line := range lines {
+		head, body, ok := strings.Cut(line, "(")
+		if action := strings.Fields(head); !ok || len(action) == 0 || action[0] == "pass" || strings.HasPrefix(action[0], "#") {
+			continue
+		}
+		lines[i] = head + "(" + markOptions(body)
+	}
+	return strings.Join(lines, "")
+}
+
+// markOptions replaces the option bypass. Suricata ends an option at each ";" that has no "\" before it, also within quotes.
+func markOptions(body string) string {
+	var out strings.Builder
+	from := 0
+	for i := 0; i < len(body); i++ {
+		switch body[i] {
+		case '\\':
+			i++
+		case ';':
+			option := body[from:i]
+			if strings.TrimSpace(option) == "bypass" {
+				option = strings.Replace(option, "bypass", "flowbits:set,"+bypassMark, 1)
+			}
+			out.WriteString(option + ";")
+			from = i + 1
+		}
+	}
+	return out.String() + body[from:]
+}

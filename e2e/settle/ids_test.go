@@ -1,0 +1,90 @@
+package settle
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.dev/weir/e2e/rig"
+)
+
+// watched is a document with ids between the stations; rules are further ones.
+func watched(r *rig.Rig, rules string) string {
+	return r.Endpoints() + `functions:
+  ids:
+    image: ids
+    on_fail: drop
+    config:
+      depth: 16KB
+      rules: |
+        drop tcp any any -> any any (msg:"bad"; content:"evil-word"; sid:1;)
+` + rules + "chains:\n  c: ids\npolicies:\n  p: {from: alice, to: bob, match: [tcp, udp], chain: c}\n"
+}
+
+// behindDepth talks on a connection until it passes ids by. What ids hears late, as on a busy machine, it does not say: then another connection has to do.
+func behindDepth(ctx context.Context, t *testing.T, r *rig.Rig, ports ...int) *talk {
+	t.Helper()
+	said := ""
+	for _, at := range ports {
+		w := newTalk(t, r, at)
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && ctx.Err() == nil; {
+			w.mustSay(200) // some KB in each direction
+			by, detail := w.passesBy(ctx, r, "ids")
+			if by {
+				return w
+			}
+			said = detail
+		}
+	}
+	t.Fatalf("no connection is settled: %s", said)
+	return nil
+}
+
+// Suricata sees a connection up to the depth, and no packet after. Another rule holds in it at once. A connection that it has to inspect is given to it
+// up to the end.
+func TestSuricataSettlesWhatItInspectsNoFurther(t *testing.T) {
+	r, ctx := rig.ForTest(t, rig.Options{})
+	r.MustApply(ctx, t, watched(r, ""), "--timeout", "3m")
+	seen := sniff(t, r, "ids")
+	short := newTalk(t, r, 9000)
+	short.mustSay(1)
+	w := behindDepth(ctx, t, r, 9001, 9002, 9003, 9004)
+	first := w.said
+	w.mustSay(100)
+	for _, c := range seen {
+		if n := len(c.Incoming(strings.TrimSuffix(w.line(1), "\n"))); n != 1 {
+			t.Errorf("the first line was seen %d times", n)
+		}
+		for n := first + 1; n <= w.said; n++ {
+			if len(c.With(strings.TrimSuffix(w.line(n), "\n"))) > 0 {
+				t.Fatalf("line %d of a flow that was settled after %d was seen", n, first)
+			}
+		}
+	}
+	short.mustSay(5)
+	for _, c := range seen {
+		if n := len(c.Incoming(strings.TrimSuffix(short.line(short.said), "\n"))); n != 1 {
+			t.Errorf("a line of a connection that is not behind the depth was seen %d times", n)
+		}
+	}
+	// A word that a rule drops, in the connection that is not settled.
+	fmt.Fprint(short.c, "an evil-word\n")
+	short.silence("a word in a connection that is not settled")
+
+	// Another rule, in the middle of the settled one.
+	r.MustApply(ctx, t, watched(r, `        drop tcp any any -> any any (msg:"all lines"; content:"line "; sid:2;)`+"\n"), "--timeout", "3m")
+	w.silence("a new rule")
+
+	// Connections that have passed ids by end as others do.
+	r.MustApply(ctx, t, watched(r, ""), "--timeout", "3m")
+	w = behindDepth(ctx, t, r, 9005, 9006, 9007, 9008)
+	if err := w.c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(ctx, t, "both ends of a settled connection are closed", func() (bool, string) {
+		out, err := r.Run(ctx, r.Alice(), "ss", "-Htn", "state", "fin-wait-1", "state", "fin-wait-2", "state", "last-ack")
+		return err == nil && strings.TrimSpace(out) == "", out
+	})
+}
