@@ -47,6 +47,9 @@ var layers = map[string][]string{
 	"lab":       {"agent", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "ovsdb", "portkind", "router", "testbed"},
 	"examples":  {"api", "catalogue/nf"},
 
+	// packages of catalogue
+	"catalogue/rig": {"image", "instance", "netns"},
+
 	// packages of lab, lower ones first
 	"lab/functions":   {"image"},
 	"lab/machine":     {},

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"weir.dev/weir/catalogue/nf"
 )
 
 const (
@@ -22,109 +24,38 @@ const (
 	startsIn   = 2 * time.Minute // rules are compiled in that time
 	checksIn   = 2 * time.Minute
 	answersIn  = 2 * time.Minute // as long as a reload may take
-	endsIn     = 1500 * time.Millisecond
-	maxLine    = 4 << 10
-	maxProblem = 5 // of rules, that are told
+	maxProblem = 5               // of rules, that are told
 )
 
 // engine is a running Suricata.
 type engine struct {
-	cmd   *exec.Cmd
-	dir   string
-	ended chan struct{} // closed when it has ended; then err is set
-	err   error
+	*nf.Running
+	dir string
 }
 
-// startEngine runs Suricata with what is in dir and waits until it reads packets. It dies with this process, if the calling thread is its main one.
+// startEngine runs Suricata with what is in dir and waits until it reads packets.
 func startEngine(ctx context.Context, log *slog.Logger, dir string) (*engine, error) {
-	e := &engine{dir: dir, ended: make(chan struct{}), cmd: exec.Command(program, "-c", filepath.Join(dir, yamlFile), "--af-packet", "--init-errors-fatal", "-l", dir)}
-	e.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	said, err := e.cmd.StdoutPipe()
+	r, err := nf.Child{
+		Name: "suricata", Log: log, Within: startsIn,
+		Args:  []string{program, "-c", filepath.Join(dir, yamlFile), "--af-packet", "--init-errors-fatal", "-l", dir},
+		Ready: func(line string) bool { return strings.Contains(line, "Engine started") },
+		Problem: func(line string) (string, bool) {
+			if text, found := problem(line); found {
+				return text, true
+			}
+			return "", strings.HasPrefix(line, "W: ")
+		},
+	}.Start(ctx)
 	if err != nil {
 		return nil, err
 	}
-	e.cmd.Stderr = e.cmd.Stdout
-	if err := e.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("suricata: %w", err)
-	}
-	started, problems := make(chan struct{}), &problems{}
-	go func() {
-		first := true
-		for line := range lines(said) {
-			if first && strings.Contains(line, "Engine started") {
-				first = false
-				close(started)
-			}
-			if problems.add(line) || strings.HasPrefix(line, "W: ") {
-				log.Warn("suricata", "says", line)
-			} else {
-				log.Info("suricata", "says", line)
-			}
-		}
-		e.err = e.cmd.Wait()
-		close(e.ended)
-	}()
-	late := time.NewTimer(startsIn)
-	defer late.Stop()
-	select {
-	case <-started:
-		return e, nil
-	case <-e.ended:
-		return nil, fmt.Errorf("suricata does not start: %s", problems.or(e.err))
-	case <-late.C:
-		err = fmt.Errorf("suricata does not start within %s", startsIn)
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	e.stop()
-	return nil, err
+	return &engine{r, dir}, nil
 }
 
-// stop ends it.
-func (e *engine) stop() {
-	_ = e.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-e.ended:
-	case <-time.After(endsIn):
-		_ = e.cmd.Process.Kill()
-		<-e.ended
-	}
-}
-
-// lines of a reader; what is longer than maxLine is cut.
-func lines(r io.Reader) func(yield func(string) bool) {
-	return func(yield func(string) bool) {
-		b := bufio.NewReaderSize(r, maxLine)
-		for cut := false; ; {
-			line, err := b.ReadSlice('\n')
-			if len(line) > 0 && !cut && !yield(strings.TrimRight(string(line), "\n")) {
-				return
-			}
-			cut = errors.Is(err, bufio.ErrBufferFull)
-			if err != nil && !cut {
-				return
-			}
-		}
-	}
-}
-
-// problems are the first errors that Suricata tells.
-type problems struct{ text []string }
-
-// add a line, if it tells an error.
-func (p *problems) add(line string) bool {
-	found := strings.HasPrefix(line, "E: ") || strings.Contains(line, "<Error>")
-	if found && len(p.text) < maxProblem {
-		p.text = append(p.text, strings.TrimPrefix(line, "E: "))
-	}
-	return found
-}
-
-func (p *problems) or(err error) string {
-	if len(p.text) == 0 {
-		return fmt.Sprint(err)
-	}
-	return strings.Join(p.text, "; ")
+// problem is an error that a line tells.
+func problem(line string) (text string, found bool) {
+	text, found = strings.CutPrefix(line, "E: ")
+	return text, found || strings.Contains(line, "<Error>")
 }
 
 // check asks a Suricata of its own whether what is in dir is good.
@@ -141,12 +72,14 @@ func check(ctx context.Context, dir string) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("suricata: %w", err)
 	}
-	found := &problems{}
-	for line := range lines(out) {
-		found.add(line)
+	var found []string
+	for line := range nf.Lines(out) {
+		if text, is := problem(line); is && len(found) < maxProblem {
+			found = append(found, text)
+		}
 	}
 	if err := cmd.Wait(); err != nil {
-		return errors.New(found.or(err))
+		return nf.Problems(found, err)
 	}
 	return nil
 }

@@ -26,8 +26,6 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"weir.dev/weir/catalogue/rig"
-	"weir.dev/weir/image"
-	"weir.dev/weir/instance"
 )
 
 func must(t testing.TB, err error) {
@@ -37,37 +35,9 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// mounted is the image's root; it is built with the packages in the cache, or fetched.
-func mounted(t *testing.T) string {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("not root: this test makes network namespaces (sudo make test)")
-	}
-	inst, err := instance.New(fmt.Sprintf("ids%x", os.Getpid()&0xffff), t.TempDir())
-	must(t, err)
-	layout := filepath.Join(t.TempDir(), "layout")
-	r, err := image.LoadRecipe(".")
-	must(t, err)
-	_, err = r.Build(t.Context(), layout)
-	must(t, err)
-	s := image.Open(inst, layout)
-	t.Cleanup(func() {
-		must(t, s.Destroy(context.Background()))
-		must(t, os.Remove(inst.Run))
-	})
-	root, err := s.Mount(t.Context(), "ids")
-	must(t, err)
-	return root
-}
-
-// enter makes the image's root writable where a container's is, and runs the function in it.
-const enter = `root=$1 config=$2; shift 2
-mount -t tmpfs run "$root/run" && mount -t tmpfs tmp "$root/tmp" && mount -t proc proc "$root/proc" && mount --bind /dev "$root/dev" && mount --bind "$config" "$root/etc/weir" &&
-exec chroot "$root" /usr/bin/ids "$@"`
-
 // The function as its image has it. The image is made once for all of these.
 func TestSuricata(t *testing.T) {
-	root := mounted(t)
+	root := rig.Mounted(t)
 	t.Run("frames", func(t *testing.T) { testFrames(t, root) })
 	t.Run("reload", func(t *testing.T) { testReload(t, root) })
 	t.Run("unread", func(t *testing.T) { testUnread(t, root) })
@@ -86,7 +56,7 @@ func start(t *testing.T, root, config string) (*rig.Rig, *rig.Process, string) {
 
 func launch(t *testing.T, r *rig.Rig, root, file string, args ...string) *rig.Process {
 	t.Helper()
-	p := r.Start("unshare", append([]string{"--mount", "sh", "-c", enter, "sh", root, filepath.Dir(file)}, args...)...)
+	p := r.StartImage(root, filepath.Dir(file), append([]string{"/usr/bin/ids"}, args...)...)
 	await(t, p, "rules in force", 1)
 	return p
 }
@@ -598,7 +568,7 @@ func TestRulesMarkWhatTheyBypass(t *testing.T) {
 func testBadRules(t *testing.T, root string) {
 	r, file := rig.New(t, true), filepath.Join(t.TempDir(), "config.json")
 	write(t, file, `{"rules": "alert nonsense any any -> any any (sid:1;)"}`)
-	p := r.Start("unshare", "--mount", "sh", "-c", enter, "sh", root, filepath.Dir(file), "-tap")
+	p := r.StartImage(root, filepath.Dir(file), "/usr/bin/ids", "-tap")
 	await(t, p, "ids ends", 1)
 	if err := p.End(); err == nil || !strings.Contains(p.Output(), `protocol \"nonsense\"`) {
 		t.Errorf("%v\n%s", err, p.Output())

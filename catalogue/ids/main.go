@@ -91,7 +91,7 @@ func (s *ids) run(ctx context.Context, ports []string) error {
 	if s.engine, err = startEngine(ctx, s.log, s.dir); err != nil {
 		return err
 	}
-	defer s.engine.stop()
+	defer s.engine.Stop()
 	for _, d := range doors[1:] {
 		if err := d.Up(); err != nil {
 			return err
@@ -103,7 +103,7 @@ func (s *ids) run(ctx context.Context, ports []string) error {
 	var raising sync.WaitGroup
 	raising.Go(func() {
 		select {
-		case <-s.engine.ended:
+		case <-s.engine.Ended:
 			end()
 		case <-serving.Done():
 		}
@@ -113,7 +113,7 @@ func (s *ids) run(ctx context.Context, ports []string) error {
 	end()
 	raising.Wait()
 	if err == nil && ctx.Err() == nil {
-		err = fmt.Errorf("suricata has ended: %v", s.engine.err)
+		err = fmt.Errorf("suricata has ended: %w", s.engine.Err())
 	}
 	return err
 }

@@ -40,7 +40,7 @@ func address(ip []byte, e end, to netip.Addr) (old, addr [4]byte) {
 	at := ipSource + 4*int(e)
 	old, addr = [4]byte(ip[at:]), to.As4()
 	copy(ip[at:], addr[:])
-	adjust(ip[ipChecksum:], old[:], addr[:])
+	nf.Adjust(ip[ipChecksum:], old[:], addr[:])
 	return old, addr
 }
 
@@ -61,38 +61,19 @@ func upper(h []byte, proto uint8, e end, old, addr [4]byte, port uint16, missing
 	sum := h[checksum : checksum+2]
 	switch {
 	case proto == icmp:
-		adjust(sum, before[:], after)
+		nf.Adjust(sum, before[:], after)
 	case missing:
 		sum[0], sum[1] = ^sum[0], ^sum[1]
-		adjust(sum, old[:], addr[:])
+		nf.Adjust(sum, old[:], addr[:])
 		sum[0], sum[1] = ^sum[0], ^sum[1]
 	case proto == nf.UDP && sum[0] == 0 && sum[1] == 0: // there is none
 	default:
-		adjust(sum, old[:], addr[:])
-		adjust(sum, before[:], after)
+		nf.Adjust(sum, old[:], addr[:])
+		nf.Adjust(sum, before[:], after)
 		if proto == nf.UDP && sum[0] == 0 && sum[1] == 0 {
 			sum[0], sum[1] = 0xff, 0xff
 		}
 	}
-}
-
-// adjust a checksum to bytes at an even place that are others now.
-func adjust(checksum, before, after []byte) {
-	sum := uint32(^binary.BigEndian.Uint16(checksum))
-	for len(before) > 0 {
-		var b, a uint16
-		if len(before) == 1 {
-			b, a = uint16(before[0])<<8, uint16(after[0])<<8
-			before, after = nil, nil
-		} else {
-			b, a = binary.BigEndian.Uint16(before), binary.BigEndian.Uint16(after)
-			before, after = before[2:], after[2:]
-		}
-		sum += uint32(^b) + uint32(a)
-		sum = sum>>16 + sum&0xffff
-	}
-	sum = sum>>16 + sum&0xffff
-	binary.BigEndian.PutUint16(checksum, ^uint16(sum))
 }
 
 // quoted is the packet that an ICMP error is about.
@@ -136,7 +117,7 @@ func (q *quoted) requote(frame []byte, p *nf.Packet, e end, to netip.AddrPort) {
 	before := bytes.Clone(body)
 	old, addr := address(body, e, to.Addr())
 	upper(frame[q.upper:p.End], q.proto, e, old, addr, to.Port(), false)
-	adjust(frame[p.Transport+2:], before, body)
+	nf.Adjust(frame[p.Transport+2:], before, body)
 }
 
 // Types of ICMP.

@@ -33,3 +33,22 @@ func (p *Packet) checksum(upper []byte) uint16 {
 	sum := uint32(p.Proto) + uint32(len(upper))
 	return uint16(fold(add(add(add(sum, p.Src.AsSlice()), p.Dst.AsSlice()), upper)))
 }
+
+// Adjust a checksum to bytes at an even place that are others now (RFC 1624): what came damaged stays so. before and after are of one length.
+func Adjust(checksum, before, after []byte) {
+	sum := uint32(^binary.BigEndian.Uint16(checksum))
+	for len(before) > 0 {
+		var b, a uint16
+		if len(before) == 1 {
+			b, a = uint16(before[0])<<8, uint16(after[0])<<8
+			before, after = nil, nil
+		} else {
+			b, a = binary.BigEndian.Uint16(before), binary.BigEndian.Uint16(after)
+			before, after = before[2:], after[2:]
+		}
+		sum += uint32(^b) + uint32(a)
+		sum = sum>>16 + sum&0xffff
+	}
+	sum = sum>>16 + sum&0xffff
+	binary.BigEndian.PutUint16(checksum, ^uint16(sum))
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 	"unsafe"
@@ -23,10 +24,10 @@ import (
 // passes meanwhile. The loop allocates nothing per frame.
 type Frames struct {
 	o     Options
-	probe []byte // the first 14 bytes of the platform's probes; nil: none
-	ports [2]*port
+	probe []byte      // the first 14 bytes of the platform's probes; nil: none
+	ports [3]*port    // by the direction of their frames; the third may be nil
 	in    batch       // what was received last
-	out   [2]outgoing // by direction
+	out   [3]outgoing // by direction
 	wakes int         // eventfd
 	count Counters
 
@@ -38,6 +39,7 @@ type Frames struct {
 // Options of a loop.
 type Options struct {
 	In, Out string                   // names of the ports; default "in" and "out"
+	Side    string                   // a third port, which the function has made: "" none. Its frames come to the handler as Side and never pass; Send(Side) sends there
 	Probe   string                   // file with the addresses of the platform's probes; default ProbeFile. Without such a file no frame passes unasked
 	Handle  func(Dir, Frame) Verdict // asked about each frame; nil: all pass
 	Tick    func(now time.Time)      // called each second, for what times out; nil: not called
@@ -53,12 +55,13 @@ type Dir int
 const (
 	Up   Dir = iota // from in (clients) to out (servers)
 	Down            // from out to in
+	Side            // from or to the third port, where there is one
 )
 
-// Back is the other direction.
+// Back is the other direction, of Up or Down.
 func (d Dir) Back() Dir { return 1 - d }
 
-func (d Dir) String() string { return [2]string{"up", "down"}[d] }
+func (d Dir) String() string { return [3]string{"up", "down", "side"}[d] }
 
 // Verdict says what happens to a frame.
 type Verdict int
@@ -91,6 +94,30 @@ func (f Frame) Clone() Frame {
 	return Frame{raw[vnetHeader:], raw}
 }
 
+// Readdressed is a copy of a frame of TCP, as p has it, with other headers before that of TCP: it goes on as it came, whole segments and missing checksums
+// included. The new headers end with one of IPv6 or IPv4. What is in TCP's own header is the caller's to adjust.
+func (f Frame) Readdressed(headers []byte, p *Packet, ipv6 bool) Frame {
+	raw := make([]byte, vnetHeader+len(headers)+p.End-p.Transport)
+	copy(raw, f.raw[:vnetHeader])
+	copy(raw[vnetHeader:], headers)
+	copy(raw[vnetHeader+len(headers):], f.Data[p.Transport:p.End])
+	for _, field := range []int{2, 6} { // hdr_len and csum_start count from the frame's begin
+		if v := int(binary.NativeEndian.Uint16(raw[field:])); v != 0 {
+			binary.NativeEndian.PutUint16(raw[field:], uint16(max(v+len(headers)-p.Transport, 0)))
+		}
+	}
+	const tcp4, tcp6 = 1, 4
+	if raw[1] != 0 { // gso_type; its flag for ECN stays
+		raw[1] &^= tcp4 | tcp6
+		if ipv6 {
+			raw[1] |= tcp6
+		} else {
+			raw[1] |= tcp4
+		}
+	}
+	return Frame{raw[vnetHeader:], raw}
+}
+
 // Segmented tells whether the frame stands for several that are still to be cut: its IP packet may be longer than the MTU.
 func (f Frame) Segmented() bool { return f.raw[1] != 0 } // gso_type
 
@@ -99,11 +126,11 @@ func (f Frame) ChecksumMissing() bool { return f.raw[0]&1 != 0 } // VIRTIO_NET_H
 
 // Counters of a loop.
 type Counters struct {
-	Received  [2]uint64 // frames, by direction; one of 64 KiB is one
-	Sent      [2]uint64 // probes and injected frames count
-	Missed    [2]uint64 // for which the kernel had no room: they came faster than they were read
-	Unread    [2]uint64 // longer than 64 KiB, or without an Ethernet header; dropped
-	Refused   [2]uint64 // that the other port did not take
+	Received  [3]uint64 // frames, by direction; one of 64 KiB is one
+	Sent      [3]uint64 // probes and injected frames count
+	Missed    [3]uint64 // for which the kernel had no room: they came faster than they were read
+	Unread    [3]uint64 // longer than 64 KiB, or without an Ethernet header; dropped
+	Refused   [3]uint64 // that the other port did not take
 	Described uint64    // whose description the kernel could not make (UDP segments before Linux 6.2); dropped
 }
 
@@ -133,13 +160,25 @@ func OpenFrames(o Options) (*Frames, error) {
 	if s.wakes, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
-	for d, name := range []string{o.In, o.Out} {
+	names := []string{o.In, o.Out}
+	if o.Side != "" {
+		names = append(names, o.Side)
+	}
+	for d, name := range names {
 		if s.ports[d], err = openPort(name); err != nil {
 			s.Close()
 			return nil, fmt.Errorf("port %s: %w", name, err)
 		}
 	}
 	return s, nil
+}
+
+// open are the ports that there are.
+func (s *Frames) open() []*port {
+	if s.ports[Side] == nil {
+		return s.ports[:Side]
+	}
+	return s.ports[:]
 }
 
 // Close the sockets: no frame passes any more. Not while Run runs.
@@ -154,16 +193,24 @@ func (s *Frames) Close() {
 	}
 }
 
-// Send a frame in a direction: by out for Up, by in for Down. It leaves after all that were sent or passed before in that direction. Only for the handler,
+// Send a frame in a direction: by out for Up, by in for Down, by the third port for Side. It leaves after all that were sent or passed before in that direction. Only for the handler,
 // Tick, Due and what Do runs.
 func (s *Frames) Send(d Dir, f Frame) { s.queue(d, f.raw) }
 
 // MTU of the port by which frames leave in a direction, as it was at the start.
-func (s *Frames) MTU(d Dir) int { return s.ports[d.Back()].mtu }
+func (s *Frames) MTU(d Dir) int { return s.exit(d).mtu }
+
+// exit is the port by which frames leave in a direction.
+func (s *Frames) exit(d Dir) *port {
+	if d == Side {
+		return s.ports[Side]
+	}
+	return s.ports[d.Back()]
+}
 
 // Counters so far. Only for the handler, Tick and what Do runs.
 func (s *Frames) Counters() Counters {
-	for d, p := range s.ports {
+	for d, p := range s.open() {
 		if st, err := unix.GetsockoptTpacketStats(p.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil { // it begins anew with each reading
 			s.count.Missed[d] += uint64(st.Drops)
 		}
@@ -207,9 +254,14 @@ const tickEvery = time.Second
 func (s *Frames) Run(ctx context.Context) error {
 	defer s.end()
 	defer context.AfterFunc(ctx, s.wake)()
-	fds := [3]unix.PollFd{{Events: unix.POLLIN, Fd: int32(s.ports[Up].fd)}, {Events: unix.POLLIN, Fd: int32(s.ports[Down].fd)}, {Events: unix.POLLIN, Fd: int32(s.wakes)}}
+	ports := s.open()
+	fds := make([]unix.PollFd, 0, len(ports)+1)
+	for _, p := range ports {
+		fds = append(fds, unix.PollFd{Events: unix.POLLIN, Fd: int32(p.fd)})
+	}
+	fds = append(fds, unix.PollFd{Events: unix.POLLIN, Fd: int32(s.wakes)})
 	next := time.Now().Add(tickEvery)
-	ready := [2]bool{true, true}
+	ready := []bool{true, true, true}[:len(ports)]
 	if s.o.Due != nil {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -217,7 +269,7 @@ func (s *Frames) Run(ctx context.Context) error {
 		defer unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) //nolint:errcheck // 0: as it was
 	}
 	for ctx.Err() == nil {
-		for d := range s.ports {
+		for d := range ports {
 			if !ready[d] {
 				continue
 			}
@@ -227,7 +279,7 @@ func (s *Frames) Run(ctx context.Context) error {
 			}
 		}
 		timeout := time.Duration(-1)
-		if s.o.Tick != nil || s.ports[Up].down || s.ports[Down].down {
+		if s.o.Tick != nil || slices.ContainsFunc(ports, func(p *port) bool { return p.down }) {
 			now := time.Now()
 			if !now.Before(next) {
 				if err := s.tick(now); err != nil {
@@ -245,16 +297,16 @@ func (s *Frames) Run(ctx context.Context) error {
 				timeout = wait
 			}
 		}
-		if ready[Up] || ready[Down] {
+		if slices.Contains(ready, true) {
 			timeout = 0
 		}
-		if err := poll(fds[:], timeout); err != nil && !errors.Is(err, unix.EINTR) {
+		if err := poll(fds, timeout); err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("wait for frames: %w", err)
 		}
-		for d := range s.ports {
+		for d := range ports {
 			ready[d] = ready[d] || fds[d].Revents != 0
 		}
-		if fds[2].Revents != 0 {
+		if fds[len(ports)].Revents != 0 {
 			s.called()
 		}
 	}
@@ -272,7 +324,7 @@ func poll(fds []unix.PollFd, wait time.Duration) error {
 }
 
 func (s *Frames) tick(now time.Time) error {
-	for _, p := range s.ports {
+	for _, p := range s.open() {
 		if !p.down {
 			continue
 		}
@@ -334,6 +386,10 @@ func (s *Frames) receive(d Dir) (more bool, err error) {
 			continue
 		}
 		f := Frame{raw[vnetHeader:], raw}
+		if d == Side {
+			s.o.Handle(d, f)
+			continue
+		}
 		if s.probe != nil && bytes.HasPrefix(f.Data, s.probe) || s.o.Handle(d, f) == Pass {
 			s.queue(d, raw)
 		}
@@ -352,13 +408,14 @@ func (s *Frames) queue(d Dir, raw []byte) {
 func (s *Frames) flush() {
 	s.flushTo(Up)
 	s.flushTo(Down)
+	s.flushTo(Side)
 }
 
 func (s *Frames) flushTo(d Dir) {
 	if s.out[d].n == 0 {
 		return
 	}
-	sent, refused := s.out[d].write(s.ports[d.Back()].fd)
+	sent, refused := s.out[d].write(s.exit(d).fd)
 	s.count.Sent[d] += uint64(sent)
 	s.count.Refused[d] += uint64(refused)
 }

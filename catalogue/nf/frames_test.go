@@ -55,7 +55,7 @@ func run(t *testing.T, s *Frames) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if c := s.Counters(); c.Unread != [2]uint64{} || c.Refused != [2]uint64{} || c.Described != 0 {
+		if c := s.Counters(); c.Unread != [3]uint64{} || c.Refused != [3]uint64{} || c.Described != 0 {
 			t.Errorf("%+v", c)
 		}
 	})

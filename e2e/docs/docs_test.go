@@ -41,7 +41,7 @@ func pages(t *testing.T) []Page {
 
 // The blocks of these pages are executed. docs/cli.md is a reference whose examples stand for themselves.
 var executed = []string{"deploy-a-chain.md", "demonstration.md", "ui.md", "write-an-nf.md", "operate.md", "backup.md", "several-hosts.md", "runtimes.md", "api.md", "fabric.md", "images.md", "run-a-study.md", "fair-peers.md",
-	"../catalogue/ids/README.md"}
+	"../catalogue/ids/README.md", "../catalogue/cache/README.md"}
 
 func TestCommandsOfThePagesDoWhatThePagesSay(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"time"
+
+	"weir.dev/weir/catalogue/nf"
+)
+
+// Bounds of what is remembered, and for how long.
+const (
+	maxConnections = 8192 // of clients; nginx has as many more to servers
+	maxStations    = 16384
+	maxNumber      = 1<<24 - 2
+
+	opensWithin = 10 * time.Second
+	quietFor    = 15 * time.Minute // nginx asks silent clients each minute, and gives up silent servers after 10
+	closesIn    = 30 * time.Second
+	forgotten   = time.Hour // a station without connections: it gets another number, so what is cached of it is not found again
+)
+
+// station is a client or a server: an address behind VLAN tags.
+type station struct {
+	addr netip.Addr
+	tags [2]uint16
+	n    int // of tags
+}
+
+// number of a station, in the addresses of the link.
+type number struct {
+	id    uint32
+	conns int
+	seen  time.Time
+}
+
+// numbers of clients, or of servers. None is given twice.
+type numbers struct {
+	of   map[station]*number
+	next uint32
+}
+
+// take the number of a station; nil: there is no room.
+func (n *numbers) take(s station, now time.Time) *number {
+	x := n.of[s]
+	if x == nil {
+		if len(n.of) >= maxStations || n.next >= maxNumber {
+			return nil
+		}
+		n.next++
+		x = &number{id: n.next}
+		n.of[s] = x
+	}
+	x.seen = now
+	return x
+}
+
+func (n *numbers) tick(now time.Time) {
+	for s, x := range n.of {
+		if x.conns == 0 && now.Sub(x.seen) > forgotten {
+			delete(n.of, s)
+		}
+	}
+}
+
+// key of a connection, as frames from its client have it.
+type key struct {
+	client, server         station
+	clientPort, serverPort uint16
+}
+
+// ends of a connection on the link: both numbers, the port that is nginx's client's or nginx's own, and the server's.
+type ends struct {
+	client, server         uint32
+	clientPort, serverPort uint16
+}
+
+// conn is a connection of nginx: one that it accepts from a client, or one that it makes to a server.
+type conn struct {
+	key            key
+	ends           ends
+	header         []byte // of frames to the server: addresses, tags, EtherType
+	ipv6           bool
+	client, server *number
+	seen           time.Time
+	opened, reset  bool
+	fin            [2]bool // from the client's side, from the server's
+}
+
+// track what a segment says about the connection's life.
+func (c *conn) track(fromServer bool, flags uint8, now time.Time) {
+	c.seen = now
+	if !fromServer && flags&(nf.SYN|nf.ACK) == nf.ACK {
+		c.opened = true
+	}
+	if flags&nf.FIN != 0 {
+		side := 0
+		if fromServer {
+			side = 1
+		}
+		c.fin[side] = true
+	}
+	c.reset = c.reset || flags&nf.RST != 0
+}
+
+func (c *conn) over(now time.Time) bool {
+	limit := quietFor
+	switch {
+	case c.reset || c.fin[0] && c.fin[1]:
+		limit = closesIn
+	case !c.opened:
+		limit = opensWithin
+	}
+	return now.Sub(c.seen) > limit
+}
+
+// table of the connections of one kind.
+type table struct {
+	of    map[key]*conn
+	link  map[ends]*conn
+	pairs map[pair]*latest
+}
+
+// pair of a client and a server, by their numbers.
+type pair struct{ client, server uint32 }
+
+// latest connection of a pair, and how many there are.
+type latest struct {
+	conn  *conn
+	conns int
+}
+
+func newTable() table { return table{map[key]*conn{}, map[ends]*conn{}, map[pair]*latest{}} }
+
+func (t *table) add(c *conn) {
+	c.client.conns++
+	c.server.conns++
+	t.of[c.key], t.link[c.ends] = c, c
+	p := pair{c.ends.client, c.ends.server}
+	if t.pairs[p] == nil {
+		t.pairs[p] = &latest{}
+	}
+	t.pairs[p].conn = c
+	t.pairs[p].conns++
+}
+
+func (t *table) remove(c *conn) {
+	c.client.conns--
+	c.server.conns--
+	delete(t.of, c.key)
+	delete(t.link, c.ends)
+	p := pair{c.ends.client, c.ends.server}
+	if t.pairs[p].conns--; t.pairs[p].conns == 0 {
+		delete(t.pairs, p)
+	}
+}
+
+func (t *table) tick(now time.Time) {
+	for _, c := range t.of {
+		if c.over(now) {
+			t.remove(c)
+		}
+	}
+}
+
+// address on the link.
+func address(first byte, id uint32) netip.Addr {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], uint32(first)<<24|id)
+	return netip.AddrFrom4(b)
+}
+
+// split an address on the link.
+func split(a netip.Addr) (first byte, id uint32) {
+	b := a.As4()
+	return b[0], binary.BigEndian.Uint32(b[:]) & 0xffffff
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"weir.dev/weir/catalogue/nf"
+)
+
+// translator leads the connections that nginx is to have from the ports to the link and back. It never stops anything else: what it does not know, or has no
+// room for, passes as it came.
+type translator struct {
+	ports      []uint16 // in order
+	linkHeader []byte   // of frames to nginx
+	now        func() time.Time
+	send       func(nf.Dir, nf.Frame)
+	accepted   table // from clients
+	dialled    table // to servers
+	clients    numbers
+	servers    numbers
+	count      counts
+}
+
+type counts struct {
+	Connections uint64 // of clients, that nginx got
+	Dialled     uint64 // to servers
+	Full        uint64 // of clients, that went to the server since there was no room
+	Dropped     uint64 // segments that do not belong where they came
+}
+
+func newTranslator(ports []uint16, stack net.HardwareAddr, now func() time.Time, send func(nf.Dir, nf.Frame)) *translator {
+	link := slices.Concat(stack, stack, []byte{nf.EtherIPv4 >> 8, nf.EtherIPv4 & 0xff})
+	link[6] ^= 4 // from another one
+	return &translator{
+		ports: ports, linkHeader: link, now: now, send: send, accepted: newTable(), dialled: newTable(),
+		clients: numbers{of: map[station]*number{}}, servers: numbers{of: map[station]*number{}},
+	}
+}
+
+func (t *translator) tick(now time.Time) {
+	t.accepted.tick(now)
+	t.dialled.tick(now)
+	t.clients.tick(now)
+	t.servers.tick(now)
+}
+
+// handle decides about a frame.
+func (t *translator) handle(d nf.Dir, f nf.Frame) nf.Verdict {
+	p := nf.Decode(f.Data)
+	if p.Proto != nf.TCP || p.Transport == 0 {
+		return nf.Pass
+	}
+	if d == nf.Side {
+		t.fromStack(f, &p)
+		return nf.Drop
+	}
+	serverPort := p.DstPort
+	if d == nf.Down {
+		serverPort = p.SrcPort
+	}
+	if _, ok := slices.BinarySearch(t.ports, serverPort); !ok {
+		return nf.Pass
+	}
+	src, dst := station{p.Src, p.Tags, p.TagCount}, station{p.Dst, p.Tags, p.TagCount}
+	k := key{src, dst, p.SrcPort, p.DstPort}
+	if d == nf.Down {
+		k = key{dst, src, p.DstPort, p.SrcPort}
+	}
+	mine, other := t.accepted.of[k], t.dialled.of[k]
+	if d == nf.Down {
+		mine, other = other, mine
+	}
+	whole := p.Bad == "" && p.Part == nf.Whole
+	if d == nf.Up && whole && p.Flags&(nf.SYN|nf.ACK|nf.RST|nf.FIN) == nf.SYN && (mine == nil || mine.reset || mine.fin[0]) {
+		if mine != nil {
+			t.accepted.remove(mine)
+		}
+		mine = t.accept(k, f, &p)
+	}
+	switch {
+	case mine != nil && whole:
+		mine.track(d == nf.Down, p.Flags, t.now())
+		t.toStack(mine, d, f, &p)
+	case mine == nil && other == nil:
+		return nf.Pass
+	default: // a fragment of a connection that is nginx's, or one who speaks for nginx
+		t.count.Dropped++
+	}
+	return nf.Drop
+}
+
+// accept a client's connection. nil: it goes to the server.
+func (t *translator) accept(k key, f nf.Frame, p *nf.Packet) *conn {
+	if !unicast(p, f.Data) {
+		return nil
+	}
+	now := t.now()
+	client, server := t.clients.take(k.client, now), t.servers.take(k.server, now)
+	if client == nil || server == nil || len(t.accepted.of) >= maxConnections {
+		t.count.Full++
+		return nil
+	}
+	i, _ := slices.BinarySearch(t.ports, k.serverPort)
+	c := &conn{
+		key: k, ends: ends{client.id, server.id, k.clientPort, uint16(listenFrom + i)}, header: slices.Clone(f.Data[:p.Network]), ipv6: p.Type == nf.EtherIPv6,
+		client: client, server: server,
+	}
+	t.accepted.add(c)
+	t.count.Connections++
+	return c
+}
+
+// unicast tells whether a frame goes from one station to one other, in plain Ethernet.
+func unicast(p *nf.Packet, frame []byte) bool {
+	one := func(a netip.Addr) bool { return !a.IsMulticast() && !a.IsUnspecified() && !a.IsLoopback() }
+	return p.Network == 14+4*p.TagCount && frame[0]&1 == 0 && frame[6]&1 == 0 && one(p.Src) && one(p.Dst) && p.Src != p.Dst && p.SrcPort != 0
+}
+
+// toStack hands a frame from a port to nginx.
+func (t *translator) toStack(c *conn, d nf.Dir, f nf.Frame, p *nf.Packet) {
+	w := way{link: t.linkHeader, src: address(asClient, c.ends.client), dst: address(asServer, c.ends.server), dstPort: c.ends.serverPort}
+	if d == nf.Down {
+		w = way{link: t.linkHeader, src: address(dialled, c.ends.server), dst: address(bound, c.ends.client), dstPort: c.ends.clientPort}
+	}
+	t.send(nf.Side, w.put(f, p))
+}
+
+// fromStack hands a frame of nginx to where it belongs.
+func (t *translator) fromStack(f nf.Frame, p *nf.Packet) {
+	if p.Bad != "" || p.Part != nf.Whole || p.Type != nf.EtherIPv4 {
+		return
+	}
+	from, src := split(p.Src)
+	to, dst := split(p.Dst)
+	d, back := nf.Up, false
+	var c *conn
+	switch {
+	case from == asServer && to == asClient:
+		d, back = nf.Down, true
+		c = t.accepted.link[ends{dst, src, p.DstPort, p.SrcPort}]
+	case from == bound && to == dialled:
+		e := ends{src, dst, p.SrcPort, p.DstPort}
+		if c = t.dialled.link[e]; p.Flags&(nf.SYN|nf.ACK|nf.RST|nf.FIN) == nf.SYN && (c == nil || c.reset || c.fin[0] || c.fin[1]) {
+			if c != nil {
+				t.dialled.remove(c)
+			}
+			c = t.dial(e)
+		}
+	}
+	if c == nil {
+		t.count.Dropped++
+		return
+	}
+	c.track(back, p.Flags, t.now())
+	w := way{link: c.header, src: c.key.client.addr, dst: c.key.server.addr, srcPort: c.key.clientPort}
+	if back {
+		w = way{link: slices.Concat(c.header[6:12], c.header[:6], c.header[12:]), src: c.key.server.addr, dst: c.key.client.addr, srcPort: c.key.serverPort}
+	}
+	t.send(d, w.put(f, p))
+}
+
+// dial makes a connection of nginx to a server, in the name of a client that has one with it. nil: there is none, or no room.
+func (t *translator) dial(e ends) *conn {
+	l := t.accepted.pairs[pair{e.client, e.server}]
+	if _, ok := slices.BinarySearch(t.ports, e.serverPort); !ok || l == nil || len(t.dialled.of) >= maxConnections {
+		return nil
+	}
+	c := *l.conn
+	d := &conn{key: c.key, ends: e, header: c.header, ipv6: c.ipv6, client: c.client, server: c.server}
+	d.key.clientPort, d.key.serverPort = e.clientPort, e.serverPort
+	t.dialled.add(d)
+	t.count.Dialled++
+	return d
+}

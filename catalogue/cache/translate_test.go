@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+
+	"weir.dev/weir/catalogue/nf"
+)
+
+// bench is a translator with a clock and what it sent.
+type bench struct {
+	t    *testing.T
+	x    *translator
+	now  time.Time
+	sent []nf.Frame
+	dirs []nf.Dir
+}
+
+func newBench(t *testing.T) *bench {
+	b := &bench{t: t, now: time.Unix(1000, 0)}
+	b.x = newTranslator([]uint16{80, 8080}, net.HardwareAddr{2, 2, 2, 2, 2, 2}, func() time.Time { return b.now }, func(d nf.Dir, f nf.Frame) {
+		b.sent, b.dirs = append(b.sent, f.Clone()), append(b.dirs, d)
+	})
+	return b
+}
+
+// give a frame; what is sent on is whole, and its checksums are right.
+func (b *bench) give(d nf.Dir, frame []byte) (nf.Verdict, []nf.Frame) {
+	b.t.Helper()
+	b.sent, b.dirs = nil, nil
+	v := b.x.handle(d, nf.NewFrame(frame))
+	for _, f := range b.sent {
+		if p := nf.Decode(f.Data); p.Bad != "" || !p.Intact(f.Data) {
+			b.t.Errorf("sent on: %+v, checksums right: %v", p, p.Bad == "" && p.Intact(f.Data))
+		}
+	}
+	return v, b.sent
+}
+
+type segment struct {
+	from, to         string
+	fromMAC, toMAC   byte
+	sport, dport     int
+	tags             []uint16
+	syn, ack, fin, r bool
+	text             string
+}
+
+func (s segment) frame(t *testing.T) []byte {
+	t.Helper()
+	src, dst := netip.MustParseAddr(s.from), netip.MustParseAddr(s.to)
+	tcp := &layers.TCP{SrcPort: layers.TCPPort(s.sport), DstPort: layers.TCPPort(s.dport), SYN: s.syn, ACK: s.ack, FIN: s.fin, RST: s.r, Window: 1000, Seq: 5}
+	kind := layers.EthernetTypeIPv4
+	if src.Is6() {
+		kind = layers.EthernetTypeIPv6
+	}
+	e := &layers.Ethernet{SrcMAC: net.HardwareAddr{2, 0, 0, 0, 0, s.fromMAC}, DstMAC: net.HardwareAddr{2, 0, 0, 0, 0, s.toMAC}, EthernetType: kind}
+	parts := []gopacket.SerializableLayer{e}
+	for i, tag := range s.tags {
+		q := &layers.Dot1Q{VLANIdentifier: tag, Priority: 3, Type: kind}
+		if i+1 < len(s.tags) {
+			q.Type = layers.EthernetTypeDot1Q
+		}
+		parts = append(parts, q)
+		e.EthernetType = layers.EthernetTypeDot1Q
+	}
+	var network gopacket.NetworkLayer
+	if src.Is4() {
+		ip := &layers.IPv4{Version: 4, TTL: 9, TOS: 0x2a, Id: 77, Flags: layers.IPv4DontFragment, Protocol: layers.IPProtocolTCP, SrcIP: src.AsSlice(), DstIP: dst.AsSlice()}
+		parts, network = append(parts, ip), ip
+	} else {
+		ip := &layers.IPv6{Version: 6, HopLimit: 9, TrafficClass: 0x2a, NextHeader: layers.IPProtocolTCP, SrcIP: src.AsSlice(), DstIP: dst.AsSlice()}
+		parts, network = append(parts, ip), ip
+	}
+	if err := tcp.SetNetworkLayerForChecksum(network); err != nil {
+		t.Fatal(err)
+	}
+	buf := gopacket.NewSerializeBuffer()
+	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, append(parts, tcp, gopacket.Payload(s.text))...); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+// A client's connection, and the one that nginx makes for it, go both ways: with the addresses, ports, MAC addresses and tags of client and server.
+func TestConnections(t *testing.T) {
+	for name, tt := range map[string]struct {
+		client, server string
+		tags           []uint16
+	}{
+		"IPv4": {"10.0.0.1", "10.0.0.2", nil}, "IPv6": {"fd00::1", "fd00::2", nil}, "VLAN": {"10.0.0.1", "10.0.0.2", []uint16{7}}, "two tags, IPv6": {"fd00::1", "fd00::2", []uint16{3, 7}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			up := segment{from: tt.client, to: tt.server, fromMAC: 1, toMAC: 2, sport: 4000, dport: 8080, tags: tt.tags, syn: true}
+			down := segment{from: tt.server, to: tt.client, fromMAC: 2, toMAC: 1, sport: 8080, dport: 4000, tags: tt.tags, syn: true, ack: true}
+			expect := func(what string, d nf.Dir, in, want segment, wantDir nf.Dir) {
+				t.Helper()
+				v, sent := b.give(d, in.frame(t))
+				if v != nf.Drop || len(sent) != 1 || b.dirs[0] != wantDir {
+					t.Fatalf("%s: verdict %v, sent %v", what, v, b.dirs)
+				}
+				got, exp := sent[0].Data, want.frame(t)
+				if wantDir == nf.Side { // its MAC addresses are of no account, but the receiver's
+					copy(exp, got[:12])
+				}
+				i := 14 + 4*len(want.tags)
+				if netip.MustParseAddr(want.from).Is4() { // the identification, TTL and checksum are of who sends
+					copy(exp[i+4:], got[i+4:i+6])
+					copy(exp[i+8:], got[i+8:i+9])
+					copy(exp[i+10:], got[i+10:i+12])
+				} else {
+					exp[i+7] = got[i+7]
+				}
+				exp = exp[:min(len(got), len(exp))] // it is padded
+				if !bytes.Equal(got, exp) {
+					t.Errorf("%s:\ngot  % x\nwant % x", what, got, exp)
+				}
+			}
+			link := func(from, to string, sport, dport int, flags segment) segment {
+				return segment{from: from, to: to, sport: sport, dport: dport, syn: flags.syn, ack: flags.ack, fin: flags.fin, text: flags.text}
+			}
+			expect("SYN of the client", nf.Up, up, link("241.0.0.1", "242.0.0.1", 4000, 20001, up), nf.Side)
+			expect("answer of nginx", nf.Side, link("242.0.0.1", "241.0.0.1", 20001, 4000, down), down, nf.Down)
+			data := up
+			data.syn, data.ack, data.text = false, true, "GET / odd"
+			expect("data of the client", nf.Up, data, link("241.0.0.1", "242.0.0.1", 4000, 20001, data), nf.Side)
+
+			dialled := up
+			dialled.sport = 33000
+			expect("SYN of nginx", nf.Side, link("243.0.0.1", "244.0.0.1", 33000, 8080, dialled), dialled, nf.Up)
+			answer := down
+			answer.dport = 33000
+			expect("answer of the server", nf.Down, answer, link("244.0.0.1", "243.0.0.1", 8080, 33000, answer), nf.Side)
+
+			// Neither end speaks for nginx.
+			for what, f := range map[string]struct {
+				d nf.Dir
+				s segment
+			}{
+				"the server in the client's connection": {nf.Down, segment{from: tt.server, to: tt.client, fromMAC: 2, toMAC: 1, sport: 8080, dport: 4000, tags: tt.tags, ack: true}},
+				"the client in nginx's connection":      {nf.Up, segment{from: tt.client, to: tt.server, fromMAC: 1, toMAC: 2, sport: 33000, dport: 8080, tags: tt.tags, ack: true, text: "GET"}},
+			} {
+				if v, sent := b.give(f.d, f.s.frame(t)); v != nf.Drop || len(sent) > 0 {
+					t.Errorf("%s: verdict %v, %d sent", what, v, len(sent))
+				}
+			}
+		})
+	}
+}
+
+// What nginx is not to have passes: other ports, connections from before, what is not plain, and what there is no room for.
+func TestPasses(t *testing.T) {
+	b := newBench(t)
+	syn := segment{from: "10.0.0.1", to: "10.0.0.2", fromMAC: 1, toMAC: 2, sport: 4000, dport: 80, syn: true}
+	for name, change := range map[string]func(*segment){
+		"another port":     func(s *segment) { s.dport = 81 },
+		"from before":      func(s *segment) { s.syn, s.ack = false, true },
+		"an answer":        func(s *segment) { s.ack = true },
+		"to itself":        func(s *segment) { s.to = s.from },
+		"to a group":       func(s *segment) { s.to = "224.0.0.1" },
+		"from port 0":      func(s *segment) { s.sport = 0 },
+		"to loopback":      func(s *segment) { s.to = "127.0.0.1" },
+		"to a group, IPv6": func(s *segment) { s.from, s.to = "fd00::1", "ff02::1" },
+	} {
+		s := syn
+		change(&s)
+		if v, sent := b.give(nf.Up, s.frame(t)); v != nf.Pass || len(sent) > 0 {
+			t.Errorf("%s: verdict %v, %d sent", name, v, len(sent))
+		}
+	}
+	for port := range maxConnections {
+		s := syn
+		s.sport, s.to = 1+port, "10.0.0.3"
+		if v, _ := b.give(nf.Up, s.frame(t)); v != nf.Drop {
+			t.Fatalf("connection %d: verdict %v", port, v)
+		}
+	}
+	if v, _ := b.give(nf.Up, syn.frame(t)); v != nf.Pass || b.x.count.Full != 1 {
+		t.Errorf("one more than there is room for: verdict %v, %+v", v, b.x.count)
+	}
+	// They were never opened: after some seconds there is room again.
+	b.now = b.now.Add(opensWithin + time.Second)
+	b.x.tick(b.now)
+	if n := len(b.x.accepted.of) + len(b.x.accepted.link) + len(b.x.accepted.pairs); n > 0 {
+		t.Errorf("%d are still remembered", n)
+	}
+	if v, _ := b.give(nf.Up, syn.frame(t)); v != nf.Drop {
+		t.Errorf("there is room again: verdict %v", v)
+	}
+	b.now = b.now.Add(2 * forgotten)
+	b.x.tick(b.now)
+	b.x.tick(b.now)
+	if len(b.x.clients.of)+len(b.x.servers.of) > 0 {
+		t.Error("stations are remembered for ever")
+	}
+	if v, sent := b.give(nf.Up, syn.frame(t)); v != nf.Drop || !bytes.Contains(sent[0].Data, []byte{242, 0, 0, 3}) {
+		t.Errorf("a server's number was given again: verdict %v, % x", v, sent)
+	}
+}
+
+// nginx's link leads nowhere else.
+func TestFromTheStack(t *testing.T) {
+	b := newBench(t)
+	for _, s := range []segment{
+		{from: "242.0.0.1", to: "241.0.0.1", sport: 20000, dport: 4000, syn: true, ack: true},
+		{from: "243.0.0.1", to: "244.0.0.1", sport: 33000, dport: 80, syn: true},
+		{from: "10.0.0.1", to: "10.0.0.2", sport: 33000, dport: 80, syn: true},
+		{from: "fd00::1", to: "fd00::2", sport: 33000, dport: 80, syn: true},
+	} {
+		if v, sent := b.give(nf.Side, s.frame(t)); v == nf.Pass || len(sent) > 0 {
+			t.Errorf("%+v: verdict %v, %d sent", s, v, len(sent))
+		}
+	}
+	b.give(nf.Up, segment{from: "10.0.0.1", to: "10.0.0.2", fromMAC: 1, toMAC: 2, sport: 4000, dport: 80, syn: true}.frame(t))
+	if _, sent := b.give(nf.Side, segment{from: "243.0.0.1", to: "244.0.0.1", sport: 33000, dport: 22, syn: true}.frame(t)); len(sent) > 0 {
+		t.Error("to a port that is not configured")
+	}
+}
+
+func FuzzFrames(f *testing.F) {
+	f.Add(0, []byte{})
+	f.Add(2, make([]byte, 60))
+	f.Fuzz(func(t *testing.T, d int, frame []byte) {
+		if len(frame) < 14 {
+			return
+		}
+		b := newBench(t)
+		b.give(nf.Up, segment{from: "10.0.0.1", to: "10.0.0.2", fromMAC: 1, toMAC: 2, sport: 4000, dport: 80, syn: true}.frame(t))
+		b.x.handle(nf.Dir(uint(d)%3), nf.NewFrame(frame))
+	})
+}
