@@ -87,7 +87,7 @@ type tally struct {
 // alerts packs alerts into events: the first of a rule at once, those that follow as one each packEvery.
 type alerts struct {
 	log    *slog.Logger
-	settle func(eve) // takes the alerts of settleRules
+	settle func(eve) // takes the alerts of settleRules; nil: there are none
 
 	mu       sync.Mutex
 	tallies  map[string]*tally
@@ -105,14 +105,14 @@ type alerts struct {
 }
 
 func newAlerts(log *slog.Logger) *alerts {
-	return &alerts{log: log, settle: func(eve) {}, tallies: map[string]*tally{}, wake: make(chan struct{}, 1)}
+	return &alerts{log: log, tallies: map[string]*tally{}, wake: make(chan struct{}, 1)}
 }
 
 // take a line of Suricata's.
 func (a *alerts) take(line []byte) {
 	var e eve
 	err := json.Unmarshal(line, &e)
-	if err == nil && e.Type == "alert" && e.Alert.ours() {
+	if a.settle != nil && err == nil && e.Type == "alert" && e.Alert.ours() {
 		a.settle(e)
 		return
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
+	"weir.dev/weir/catalogue/nf"
 	"weir.dev/weir/catalogue/rig"
 )
 
@@ -543,6 +544,50 @@ func testSettles(t *testing.T, root string) {
 	write(t, file, fmt.Sprintf(config, `\n`))
 	p.Signal(syscall.SIGHUP)
 	await("reset", func() {})
+}
+
+// Only what Suricata has just said of a flow that goes on is handed to the switch, in its words.
+func TestWhatIsSettled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "settle.sock")
+	said := verdicts(t, path)
+	to := nf.NewSettler(path, slog.New(slog.DiscardHandler))
+	t.Cleanup(to.Close)
+	now := time.Now()
+	for i, x := range []struct {
+		name, line, want string
+		age              time.Duration
+	}{
+		{"IPv6, with a tag", `"src_ip":"fd00:0000:0000:0000:0000:0000:0000:0001","src_port":5,"dest_ip":"fd00::2","dest_port":80,"proto":"TCP","vlan":[7],"verdict":{"action":"alert"}`, "pass tcp [fd00::1]:5 [fd00::2]:80 vlan 7", 0},
+		{"a priority alone", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":80,"proto":"UDP","vlan":[0],"verdict":{"action":"pass"}`, "pass udp 10.0.0.1:5 10.0.0.2:80", 0},
+		{"nearly late", `"src_ip":"10.0.0.1","src_port":6,"dest_ip":"10.0.0.2","dest_port":80,"proto":"TCP","verdict":{"action":"alert"}`, "pass tcp 10.0.0.1:6 10.0.0.2:80", fresh - time.Millisecond},
+		{"late", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":81,"proto":"TCP","verdict":{"action":"alert"}`, "", fresh + time.Millisecond},
+		{"from the future", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":82,"proto":"TCP","verdict":{"action":"alert"}`, "", -time.Second},
+		{"dropped by another rule", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":83,"proto":"TCP","verdict":{"action":"drop"}`, "", 0},
+		{"without a verdict", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":84,"proto":"TCP"`, "", 0},
+		{"two tags", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":85,"proto":"TCP","vlan":[7,8],"verdict":{"action":"alert"}`, "", 0},
+		{"ICMP", `"src_ip":"10.0.0.1","dest_ip":"10.0.0.2","proto":"ICMP","icmp_type":8,"verdict":{"action":"alert"}`, "", 0},
+		{"no address", `"src_ip":"","src_port":5,"dest_ip":"10.0.0.2","dest_port":86,"proto":"TCP","verdict":{"action":"alert"}`, "", 0},
+		{"no port", `"src_ip":"10.0.0.1","src_port":65541,"dest_ip":"10.0.0.2","dest_port":87,"proto":"TCP","verdict":{"action":"alert"}`, "", 0},
+	} {
+		a := newAlerts(slog.New(slog.DiscardHandler))
+		a.settle = func(e eve) { settle(to, e, now) }
+		a.take([]byte(`{"event_type":"alert","timestamp":"` + now.Add(-x.age).UTC().Format("2006-01-02T15:04:05.000000-0700") + `","alert":{"signature_id":` + fmt.Sprint(sidDepth) + `},` + x.line + `}`))
+		if len(a.tallies) != 0 {
+			t.Errorf("%s: an alert of our own is an event", x.name)
+		}
+		end := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.9"), uint16(i+1))
+		to.PassFlow(nf.TCP, end, end, nf.NoVLAN)
+		got := <-said
+		if x.want != "" {
+			if got != x.want {
+				t.Errorf("%s: said %q, want %q", x.name, got, x.want)
+			}
+			got = <-said
+		}
+		if got != fmt.Sprintf("pass tcp %s %s", end, end) {
+			t.Errorf("%s: said %q", x.name, got)
+		}
+	}
 }
 
 // Options are replaced, and no text that looks like one.

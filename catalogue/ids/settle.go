@@ -56,7 +56,7 @@ func settle(to *nf.Settler, e eve, now time.Time) {
 		return
 	}
 	dst, err := netip.ParseAddr(e.Target)
-	if err != nil || len(e.VLAN) > 1 {
+	if err != nil || len(e.VLAN) > 1 || e.SPort != int(uint16(e.SPort)) || e.DPort != int(uint16(e.DPort)) {
 		return
 	}
 	vlan := nf.NoVLAN
