@@ -42,7 +42,7 @@ var layers = map[string][]string{
 	"notify":    {"api", "instance"},
 	"cli":       {"api", "instance", "notify", "router", "sbom"},
 	"catalogue": {"image", "netns"},
-	"solo":      {"agent/capture", "agent/events", "agent/health", "agent/kernel", "agent/sandbox", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns"},
+	"solo":      {"agent/capture", "agent/events", "agent/health", "agent/kernel", "agent/sandbox", "agent/socket", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns"},
 	"e2e":       {"*"},
 	"lab":       {"agent", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "ovsdb", "portkind", "router", "testbed"},
 	"examples":  {"api", "catalogue/nf"},

@@ -122,10 +122,11 @@ const (
 // Agent reconciles one host. Make it with New, then Run it once.
 type Agent struct {
 	Options
-	wake   chan struct{}
-	slots  chan struct{} // bounds concurrent container operations
-	intent *intent
-	report *report.Reporter
+	wake     chan struct{}
+	slots    chan struct{} // bounds concurrent container operations
+	commands chan struct{} // bounds concurrent commands of functions' contracts
+	intent   *intent
+	report   *report.Reporter
 
 	probes  health.Key
 	notes   atomic.Pointer[notes]
@@ -186,7 +187,7 @@ func New(o Options) *Agent {
 		o.Kernel = kernel.Host{}
 	}
 	a := &Agent{
-		Options: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.Parallel),
+		Options: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.Parallel), commands: make(chan struct{}, 2*container.AtOnce()),
 		functions: map[string]*function{}, wires: map[string]*wire{}, endpoints: map[string]*endpoint{}, troubles: map[string]string{},
 		hurry:  make(chan struct{}, 1),
 		chains: map[string]api.ChainSpec{}, policies: map[string]api.PolicySpec{},

@@ -102,7 +102,7 @@ func (f *function) spec(want api.Function, img image.Image, rootfs string) (cont
 		return s, fmt.Errorf("config of function %s: %w", f.name, err)
 	}
 	if len(want.Spec.Config) > 0 {
-		s.Annotations["weir.config"] = string(b)
+		s.Annotations[configNote] = string(b)
 	}
 	return s, nil
 }
@@ -121,20 +121,29 @@ func (f *function) writeConfig(want api.Function) error {
 			return fmt.Errorf("directory of function %s: %w", f.name, err)
 		}
 	}
+	b, err := configOf(want)
+	if err != nil {
+		return err
+	}
+	probe, err := f.a.probes.Addresses(f.name)
+	if err != nil {
+		return err
+	}
+	f.serve()
+	return errors.Join(f.writeEtc("config.json", b), f.writeEtc(probeFile, fmt.Appendf(nil, "%s %s\n", probe.Dst, probe.Src)))
+}
+
+// configOf a function as it finds it.
+func configOf(want api.Function) ([]byte, error) {
 	config := want.Spec.Config
 	if config == nil {
 		config = map[string]any{}
 	}
 	b, err := json.Marshal(config)
 	if err != nil {
-		return fmt.Errorf("config of function %s: %w", f.name, err)
+		return nil, fmt.Errorf("config of function %s: %w", want.Name, err)
 	}
-	probe, err := f.a.probes.Addresses(f.name)
-	if err != nil {
-		return err
-	}
-	f.serveEvents()
-	return errors.Join(f.writeEtc("config.json", b), f.writeEtc(probeFile, fmt.Appendf(nil, "%s %s\n", probe.Dst, probe.Src)))
+	return b, nil
 }
 
 // writeEtc writes a file that the function may read, unless it is there already.

@@ -103,9 +103,10 @@ func (f *function) replace(ctx context.Context, want api.Function) error {
 	if err != nil {
 		return errors.Join(err, f.discard(context.WithoutCancel(ctx), s))
 	}
+	f.handOver(ctx, s.box.ID())
 	former, name, ports := f.container(), f.inSwitch(), f.view().ports
 	box, a := f.box, f.applied
-	f.applied.Hash, f.applied.Restart, f.applied.Digest = f.ready.hash, want.Spec.Restart, f.ready.image.Digest
+	f.applied.made(f.ready, want)
 	f.applied.Second, f.applied.Container = s.name != f.name, s.box.ID()
 	if err := f.saveApplied(); err != nil {
 		f.applied = a

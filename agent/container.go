@@ -17,21 +17,28 @@ import (
 
 // applied is what the running container was made from; it outlives the agent in the function's run directory.
 type applied struct {
-	Hash      string `json:"hash"`
-	Restart   int64  `json:"restart"`
-	Restarts  int    `json:"restarts"`
-	Digest    string `json:"digest"`
-	Container string `json:"container,omitempty"` // its id
-	Second    bool   `json:"second,omitempty"`    // the switch knows it as the function's second instance
+	Hash      string   `json:"hash"`
+	Basis     string   `json:"basis,omitempty"`  // Hash without its config
+	Export    []string `json:"export,omitempty"` // command of its image
+	Restart   int64    `json:"restart"`
+	Restarts  int      `json:"restarts"`
+	Digest    string   `json:"digest"`
+	Container string   `json:"container,omitempty"` // its id
+	Second    bool     `json:"second,omitempty"`    // the switch knows it as the function's second instance
+}
+
+// made notes what an instance is made from.
+func (a *applied) made(p prepared, want api.Function) {
+	a.Hash, a.Basis, a.Export, a.Restart, a.Digest = p.hash, p.basis, p.image.Contract.Export, want.Spec.Restart, p.image.Digest
 }
 
 // make creates (and with runtime.Run starts) the container.
-func (f *function) make(ctx context.Context, want api.Function, spec container.Spec, hash string, how func(context.Context, container.Spec) error, then container.State) error {
+func (f *function) make(ctx context.Context, want api.Function, spec container.Spec, how func(context.Context, container.Spec) error, then container.State) error {
 	if err := f.slot(ctx); err != nil {
 		return err
 	}
 	defer f.free()
-	f.applied.Hash, f.applied.Restart, f.applied.Digest = hash, want.Spec.Restart, f.ready.image.Digest
+	f.applied.made(f.ready, want)
 	f.applied.Container = f.box.ID()
 	if err := f.saveApplied(); err != nil {
 		return err
@@ -133,6 +140,7 @@ func (f *function) exited(ctx context.Context, c container.Status) {
 		f.early = 0
 	}
 	f.down(ctx)
+	f.numbers().Forget()
 	if now.Sub(f.started) > backoffForget {
 		f.crashes = 0
 	}
@@ -224,6 +232,7 @@ func backoffFor(crashes int) time.Duration {
 // halt ends the container; the ports stay, and so does its log.
 func (f *function) halt(ctx context.Context, why string) error {
 	f.down(ctx)
+	f.numbers().Forget()
 	was := f.have
 	f.have = container.Stopped // its end is no crash
 	if err := f.slot(ctx); err != nil {

@@ -255,6 +255,9 @@ func TestDecisions(t *testing.T) {
 		"another default moves nothing":                      anotherDefaultMovesNothing,
 		"bare is for the catalogue":                          bareIsForTheCatalogue,
 		"a machine forwards itself":                          aMachineForwardsItself,
+		"a config is taken without a new instance":           aConfigIsTakenWithoutANewInstance,
+		"a reload without an answer makes a new instance":    aReloadWithoutAnAnswerMakesANewInstance,
+		"a new instance gets the state of the former one":    aNewInstanceGetsTheStateOfTheFormerOne,
 	} {
 		t.Run(name, f)
 	}

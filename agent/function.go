@@ -14,8 +14,10 @@ import (
 
 	"weir.dev/weir/agent/events"
 	"weir.dev/weir/agent/health"
+	"weir.dev/weir/agent/metrics"
 	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/agent/settle"
+	"weir.dev/weir/agent/socket"
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
@@ -52,6 +54,7 @@ type function struct {
 	links    [flow.Sides]string      // the switch-side links it may have
 	cid      string                  // id of its container, "" none
 	spaces   map[string]settle.Space // of instances that may settle flows, by the switch's name
+	metrics  *metrics.Server         // nil: not listening
 	place    string                  // what the switch's name of it has behind its own: "" or second
 
 	// Owned by the goroutine.
@@ -66,7 +69,7 @@ type function struct {
 	litter    bool           // there may be other sandboxes
 	former    []string       // containers that the present one has replaced
 	mtu       int            // of its ports
-	events    *events.Server // nil: not listening
+	events    *socket.HTTP   // nil: not listening
 	settler   *settle.Server // nil: not listening
 	alive     bool           // the data plane was told Up
 	crashes   int
@@ -81,6 +84,9 @@ type function struct {
 	failed    attempt // what crashes counts the failures of
 	behind    bool    // it runs as it was before the change that is wanted now
 	lone      bool    // the switch has no other instance of it
+	order     *order  // a config that it was told to take and has not answered; nil: none
+	unheard   string  // the hash of one that it gave no answer to
+	carried   []byte  // state for the next instance; nil: none
 }
 
 // prepared is what a generation of the spec came to; while its container runs nothing of it is looked at again.
@@ -90,6 +96,7 @@ type prepared struct {
 	image      image.Image
 	spec       container.Spec
 	hash       string
+	basis      string // hash without the config
 }
 
 // view is what the rest of the agent may know of a function.
@@ -353,19 +360,24 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 			f.ready = prepared{}
 			return retryAfter, err
 		}
-		f.ready = prepared{uid: want.UID, generation: want.Generation, image: img, spec: spec, hash: fingerprint(spec)}
+		f.ready = prepared{uid: want.UID, generation: want.Generation, image: img, spec: spec, hash: fingerprint(spec), basis: basis(spec)}
 	}
 	if err := f.resize(); err != nil {
 		return retryAfter, err
 	}
 	// An instance that no longer fits: a new one is made beside it, or it ends first.
-	img, spec, hash := f.ready.image, f.ready.spec, f.ready.hash
+	img, spec := f.ready.image, f.ready.spec
 	desired := desired(want)
 	stale := (f.have == container.Running || f.have == container.Created) &&
-		(f.applied.Hash != hash || f.applied.Restart != want.Spec.Restart || !f.a.boxes.Whole(f.box))
+		(f.applied.Hash != f.ready.hash || f.applied.Restart != want.Spec.Restart || !f.a.boxes.Whole(f.box))
 	if f.behind && !stale { // what did not come up is not wanted any more
 		f.behind = false
 		f.update(func(v *view) { v.status.Say() })
+	}
+	if desired == api.FunctionStarted && (stale || f.order != nil) {
+		if taken, wait, err := f.reload(ctx, want); taken {
+			return wait, err
+		}
 	}
 	if stale && desired == api.FunctionStarted && f.overlaps(img) {
 		if wait, err := f.change(ctx, want); f.behind || err != nil {
@@ -377,6 +389,9 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 	case desired == api.FunctionStopped && f.have != "" && f.have != container.Stopped,
 		desired == api.FunctionCreated && f.have == container.Running,
 		stale:
+		if stale && desired == api.FunctionStarted {
+			f.carry(ctx)
+		}
 		if err := f.halt(ctx, "stopped on request"); err != nil {
 			return retryAfter, err
 		}
@@ -396,7 +411,7 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 		return resync, nil
 	case api.FunctionCreated:
 		if f.have != container.Created {
-			if err := f.make(ctx, want, spec, hash, f.a.Runtime.Create, container.Created); err != nil {
+			if err := f.make(ctx, want, spec, f.a.Runtime.Create, container.Created); err != nil {
 				return min(f.backoff(), retryAfter), err
 			}
 		}
@@ -416,7 +431,7 @@ func (f *function) step(ctx context.Context, want api.Function) (time.Duration, 
 			return min(f.backoff(), retryAfter), err
 		}
 	default:
-		if err := f.make(ctx, want, spec, hash, f.a.Runtime.Run, container.Running); err != nil {
+		if err := f.make(ctx, want, spec, f.a.Runtime.Run, container.Running); err != nil {
 			return min(f.backoff(), retryAfter), err
 		}
 	}
@@ -486,21 +501,44 @@ func (f *function) event(s api.Severity, reason, message string, outage time.Dur
 	f.a.report.Event(api.Event{Severity: s, Reason: reason, Kind: api.KindFunction, Object: f.name, Message: message, OutageNs: outage.Nanoseconds()})
 }
 
-// serveEvents listens where the container finds /run/weir/events.sock. Listening already: nothing to do. A socket that cannot be made is logged, since a
+// serve listens where the container finds /run/weir/events.sock and metrics.sock. Listening already: nothing to do. A socket that cannot be made is logged, since a
 // function works without.
-func (f *function) serveEvents() {
-	if f.events != nil {
+func (f *function) serve() {
+	var err error
+	if f.events == nil {
+		if f.events, err = events.Serve(f.path("events.new"), f.path("run", "events.sock"), f.name, f.a.report.Event); err != nil {
+			f.a.Log.Warn("event socket", "function", f.name, "error", err)
+		}
+	}
+	if f.numbers() != nil {
 		return
 	}
-	var err error
-	if f.events, err = events.Serve(f.path("events.new"), f.path("run", "events.sock"), f.name, f.a.report.Event); err != nil {
-		f.a.Log.Warn("event socket", "function", f.name, "error", err)
+	m, err := metrics.Serve(f.path("metrics.new"), f.path("run", "metrics.sock"))
+	if err != nil {
+		f.a.Log.Warn("socket for metrics", "function", f.name, "error", err)
+		return
 	}
+	f.setNumbers(m)
+}
+
+// numbers is where the function tells its numbers; nil: nowhere.
+func (f *function) numbers() *metrics.Server {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.metrics
+}
+
+func (f *function) setNumbers(m *metrics.Server) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.metrics = m
 }
 
 // stopSockets ends what the function may say.
 func (f *function) stopSockets() {
 	f.events.Close()
 	f.settler.Close()
+	f.numbers().Close()
 	f.events, f.settler = nil, nil
+	f.setNumbers(nil)
 }

@@ -90,6 +90,7 @@ func (f *function) hung(ctx context.Context, img image.Image, err error) {
 
 // up tells the data plane that the function carries traffic again.
 func (f *function) up(ctx context.Context, want api.Function, img image.Image) error {
+	f.deliver(ctx, img)
 	pid := f.view().status.PID
 	if err := f.a.Switch.SetState(ctx, f.inSwitch(), datapath.Up, pid); err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -93,6 +94,21 @@ func (a *Agent) Exec(ctx context.Context, function string, e container.ExecSpec)
 	return a.Runtime.Exec(ctx, a.containerOf(function), e)
 }
 
+// Metrics are what the host's functions have told last of themselves.
+func (a *Agent) Metrics(context.Context) ([]api.FunctionMetrics, error) {
+	a.mu.Lock()
+	all := slices.Collect(maps.Values(a.functions))
+	a.mu.Unlock()
+	out := []api.FunctionMetrics{}
+	for _, f := range all {
+		if numbers, at := f.numbers().Last(time.Now()); len(numbers) > 0 && !f.away() {
+			out = append(out, api.FunctionMetrics{Function: f.name, Host: a.Host, Time: at, Metrics: numbers})
+		}
+	}
+	slices.SortFunc(out, func(x, y api.FunctionMetrics) int { return strings.Compare(x.Function, y.Function) })
+	return out, nil
+}
+
 // ImageList tells what images this host has, with their contracts. One that cannot be read is left out; so is a config schema that is too long.
 func (a *Agent) ImageList(context.Context) ([]api.Image, error) {
 	images, err := a.Images.List()
@@ -107,7 +123,7 @@ func (a *Agent) ImageList(context.Context) ([]api.Image, error) {
 		}
 		out = append(out, api.Image{
 			Name: i.Ref, Digest: i.Digest, Description: c.Description, Size: i.Size, Tap: c.Tap, Probe: c.Probe, Forwarder: c.Forwarder, Rewrites: c.Rewrites,
-			Speaks: c.Speaks, Recreate: c.Recreate, Capabilities: c.Capabilities, Command: i.Args, User: i.User, ConfigSchema: c.ConfigSchema,
+			Speaks: c.Speaks, Recreate: c.Recreate, Reload: c.Reload != nil, HandsOver: c.Export != nil, Capabilities: c.Capabilities, Command: i.Args, User: i.User, ConfigSchema: c.ConfigSchema,
 		})
 	}
 	return out, nil

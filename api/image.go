@@ -18,6 +18,8 @@ type Image struct {
 	Rewrites     []string        `json:"rewrites,omitempty"`   // header fields that it may change
 	Speaks       bool            `json:"speaks,omitempty"`     // it sends frames of its own
 	Recreate     bool            `json:"recreate,omitempty"`   // a changed one takes the place of the former: never two at once
+	Reload       bool            `json:"reload,omitempty"`     // a changed config is taken while it runs
+	HandsOver    bool            `json:"hands_over,omitempty"` // a new instance takes the state of the former one over
 	Capabilities []string        `json:"capabilities,omitempty"`
 	Command      []string        `json:"command,omitempty"` // its entrypoint and arguments
 	User         string          `json:"user,omitempty"`

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -78,6 +79,11 @@ func (a *app) describe(ctx context.Context, c *api.Client, n noun, item any) err
 			return err
 		}
 	}
+	if f, ok := item.(api.Function); ok {
+		if err := a.printMetrics(ctx, c, f.Name); err != nil {
+			return err
+		}
+	}
 	if n.kind() == api.KindEvent || n.kind() == api.KindOperation {
 		return nil
 	}
@@ -88,6 +94,20 @@ func (a *app) describe(ctx context.Context, c *api.Client, n noun, item any) err
 	slices.SortStableFunc(l.Items, func(x, y api.Event) int { return x.Time.Compare(y.Time) })
 	fmt.Fprintf(a.Stdout, "%s\n", a.heading("events"))
 	return a.printEvents(l.Items)
+}
+
+// printMetrics prints what a function tells of itself, if its host can be asked and it tells anything.
+func (a *app) printMetrics(ctx context.Context, c *api.Client, name string) error {
+	told, err := c.FunctionMetrics(ctx, name)
+	if err != nil || len(told.Metrics) == 0 {
+		return nil //nolint:nilerr // the rest of the description is as good without
+	}
+	fmt.Fprintf(a.Stdout, "%s\n", a.heading("metrics"))
+	t := command.Table{Head: []string{"NAME", "VALUE", "WHAT"}}
+	for _, m := range told.Metrics {
+		t.Add(command.Printable(m.ID()), strconv.FormatFloat(m.Value, 'f', -1, 64), command.Printable(m.Help))
+	}
+	return a.PrintTable(t)
 }
 
 // sections writes an object as YAML with its keys in the order of the API, safe for a terminal.

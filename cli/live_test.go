@@ -228,6 +228,11 @@ func (h *hollow) Counters(context.Context) (api.Counters, error) {
 	}, Rules: []api.RuleCounters{{Cookie: "1f", Policy: "guests", Chain: "web", Note: "policy guests: alice -> fw.in", Hits: api.Counter{Packets: 12, Bytes: 1200}}}}, nil
 }
 
+func (h *hollow) Metrics(context.Context) ([]api.FunctionMetrics, error) {
+	return []api.FunctionMetrics{{Function: "fw", Time: time.Now(), Metrics: []api.Metric{
+		{Name: "denied_packets_total", Help: "Packets that were denied.", Kind: api.MetricCounter, Labels: map[string]string{"rule": "a"}, Value: 7}}}}, nil
+}
+
 func (h *hollow) ImageList(context.Context) ([]api.Image, error) {
 	return []api.Image{{Name: "wire:1", Digest: "sha256:1"}}, nil
 }

@@ -28,6 +28,10 @@ func (h *hanging) Counters(ctx context.Context) (api.Counters, error) {
 	return api.Counters{}, h.hang(ctx)
 }
 
+func (h *hanging) Metrics(ctx context.Context) ([]api.FunctionMetrics, error) {
+	return nil, h.hang(ctx)
+}
+
 func (h *hanging) ImageList(ctx context.Context) ([]api.Image, error) {
 	return nil, h.hang(ctx)
 }

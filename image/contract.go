@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
@@ -18,7 +19,7 @@ import (
 const labelPrefix = "weir."
 
 var knownLabels = []string{
-	LabelCapabilities, LabelConfigSchema, LabelForwarder, LabelPorts, LabelProbe, LabelRewrites, LabelSettles, LabelSpeaks, LabelUpdate,
+	LabelCapabilities, LabelConfigSchema, LabelExport, LabelForwarder, LabelImport, LabelPorts, LabelProbe, LabelReload, LabelRewrites, LabelSettles, LabelSpeaks, LabelUpdate,
 }
 
 // fields that weir.rewrites may name.
@@ -82,6 +83,14 @@ func ParseContract(labels map[string]string) (Contract, error) {
 		return Contract{}, fmt.Errorf("label %s=true: the forwarder %s of the switch hands everything on (label %s); there is nothing to settle",
 			LabelSettles, c.Forwarder, LabelForwarder)
 	}
+	for key, command := range map[string]*[]string{LabelReload: &c.Reload, LabelExport: &c.Export, LabelImport: &c.Import} {
+		if *command, err = commandLabel(labels, key); err != nil {
+			return Contract{}, err
+		}
+	}
+	if (c.Export == nil) != (c.Import == nil) {
+		return Contract{}, fmt.Errorf("labels %s and %s: want both, since a new instance imports what the former one exports, or neither", LabelExport, LabelImport)
+	}
 	c.Capabilities = listLabel(labels, LabelCapabilities)
 	for _, name := range c.Capabilities {
 		if !slices.Contains(grantable, name) {
@@ -137,6 +146,24 @@ func boolLabel(labels map[string]string, key string) (bool, error) {
 	default:
 		return false, fmt.Errorf("label %s=%q: want \"true\" or \"false\"", key, v)
 	}
+}
+
+// maxCommand bounds a command in a label, in bytes.
+const maxCommand = 1024
+
+// commandLabel is a program of the image and its arguments, separated by blanks; there are no quotes.
+func commandLabel(labels map[string]string, key string) ([]string, error) {
+	text := labels[key]
+	words := strings.Fields(text)
+	switch {
+	case len(words) == 0:
+		return nil, nil
+	case len(text) > maxCommand:
+		return nil, fmt.Errorf("label %s: the command has %d bytes, want at most %d", key, len(text), maxCommand)
+	case !strings.HasPrefix(words[0], "/") || strings.ContainsFunc(text, unicode.IsControl):
+		return nil, fmt.Errorf("label %s=%q: want the path of a program in the image, such as /usr/bin/filter, and its arguments, in one line and without quotes", key, text)
+	}
+	return words, nil
 }
 
 func listLabel(labels map[string]string, key string) []string {

@@ -19,6 +19,9 @@ const (
 	LabelRewrites     = "weir.rewrites"      // comma-separated header fields it changes; empty none
 	LabelUpdate       = "weir.update"        // "recreate": no two instances at once, a change ends the former one first; default "beside"
 	LabelSettles      = "weir.settles"       // "true": it may settle flows, which then pass it by
+	LabelReload       = "weir.reload"        // command that has the function take a changed config while it runs; its input is the config
+	LabelExport       = "weir.export"        // command that prints the function's state
+	LabelImport       = "weir.import"        // command that gives a new instance the state that another one exported, as its input
 	LabelSpeaks       = "weir.speaks"        // "true": frames that its own interfaces originate may leave
 	LabelCapabilities = "weir.capabilities"  // comma-separated, e.g. CAP_NET_ADMIN
 	LabelConfigSchema = "weir.config-schema" // JSON Schema of the function's config
@@ -34,6 +37,9 @@ type Contract struct {
 	Rewrites     []string
 	Recreate     bool // no two instances at once
 	Settles      bool
+	Reload       []string // program and arguments; so are the next two
+	Export       []string
+	Import       []string
 	Speaks       bool
 	Capabilities []string
 	ConfigSchema json.RawMessage

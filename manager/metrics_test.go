@@ -26,6 +26,14 @@ func (*hostile) Counters(context.Context) (api.Counters, error) {
 	return api.Counters{Host: "h2", Ports: []api.PortCounters{p, p, {Name: strings.Repeat("x", 1<<20)}, {Name: strings.Repeat("x", 1<<20)}}}, nil
 }
 
+// Metrics are those of a function of another host, of one twice, and what no function may say.
+func (*hostile) Metrics(context.Context) ([]api.FunctionMetrics, error) {
+	good := []api.Metric{{Name: "stolen", Help: "x", Kind: api.MetricGauge, Value: 1}}
+	forged := []api.Metric{{Name: "forged", Help: "x", Kind: api.MetricGauge, Labels: map[string]string{"host": "h1"}}}
+	twice := []api.Metric{{Name: "twice", Help: "x", Kind: api.MetricGauge}, {Name: "twice", Help: "x", Kind: api.MetricGauge}}
+	return []api.FunctionMetrics{{Function: "fw", Metrics: good}, {Function: "mon", Metrics: forged}, {Function: "mon", Metrics: twice}, {Function: "none", Metrics: good}}, nil
+}
+
 func scrape(t *testing.T) string {
 	t.Helper()
 	b := start(t, manager.Options{Node: func(host string) ask.Node {
@@ -60,10 +68,15 @@ func TestMetrics(t *testing.T) {
 		`weir_port_received_packets_total{host="h1",port="endpoint/alice"} `, `weir_port_sent_bytes_total{host="h1",port="function/fw/in"} `, `weir_port_dropped_packets_total{host="h1",port="function/fw/out"} `,
 		`weir_port_refused_packets_total{host="h2",port="endpoint/?\n\"",reason="mac"} 2`,
 		`weir_port_settled_packets_total{host="h2",port="endpoint/?\n\""} 7`, `weir_port_settled_bytes_total{host="h2",port="endpoint/?\n\""} 70`,
-		`weir_function_healthy{function="fw",host="`, `weir_function_restarts_total{function="mon",host="`, `weir_policy_ready{policy="guests"} 0`, `weir_events_total{severity="error"} 0`,
+		`weir_nf_denied_packets_total{function="fw",host="h1",rule="a\"b"} 7`, `weir_nf_sessions{function="fw",host="h1"} 2.5`, `weir_function_healthy{function="fw",host="`, `weir_function_restarts_total{function="mon",host="`, `weir_policy_ready{policy="guests"} 0`, `weir_events_total{severity="error"} 0`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+	for _, not := range []string{"stolen", "forged", "twice", "elsewhere"} {
+		if strings.Contains(text, not) {
+			t.Errorf("/metrics has %s", not)
 		}
 	}
 	if len(text) > 1<<20 {

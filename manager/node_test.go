@@ -23,6 +23,15 @@ func (*node) Counters(context.Context) (api.Counters, error) {
 	}}, nil
 }
 
+// Metrics are of fw, and of a function that is not here.
+func (*node) Metrics(context.Context) ([]api.FunctionMetrics, error) {
+	denied := []api.Metric{
+		{Name: "denied_packets_total", Help: "Packets that were denied.", Kind: api.MetricCounter, Labels: map[string]string{"rule": "a\"b"}, Value: 7},
+		{Name: "sessions", Help: "Sessions.", Kind: api.MetricGauge, Value: 2.5},
+	}
+	return []api.FunctionMetrics{{Function: "fw", Metrics: denied}, {Function: "elsewhere", Metrics: denied}}, nil
+}
+
 func (*node) ImageList(context.Context) ([]api.Image, error) {
 	return []api.Image{{Name: "wire:1", Digest: "sha256:1", Description: "hands on", ConfigSchema: json.RawMessage(`{"type":"object"}`)}}, nil
 }

@@ -24,6 +24,7 @@ import (
 	"weir.dev/weir/agent/health"
 	"weir.dev/weir/agent/kernel"
 	"weir.dev/weir/agent/sandbox"
+	"weir.dev/weir/agent/socket"
 	"weir.dev/weir/api"
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/container"
@@ -85,7 +86,7 @@ type Function struct {
 	rt      container.Runtime
 	about   container.About
 	spec    container.Spec
-	events  *events.Server
+	events  *socket.HTTP
 	wire    io.Closer
 	probe   datapath.ProbeAddresses
 	stop    context.CancelFunc // of what watches it

@@ -5,12 +5,9 @@ package events
 import (
 	"encoding/json"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/net/netutil"
 
 	"weir.dev/weir/agent/socket"
 	"weir.dev/weir/api"
@@ -18,40 +15,14 @@ import (
 
 // Bounds of what a function may raise.
 const (
-	// Connections of one function at a time. Further ones wait in the kernel, where they cost this process no descriptor; one that says nothing for
-	// a second is closed.
-	conns    = 4
 	maxBytes = 8 << 10
 	burst    = 20
 	refill   = 100 * time.Millisecond // one more event per
 )
 
-// Server of one function's events.
-type Server struct {
-	http   *http.Server
-	socket string
-}
-
 // Serve listens at path, which is made at fresh, in the same file system. raise gets what a function raises.
-func Serve(fresh, path, function string, raise func(api.Event)) (*Server, error) {
-	l, err := socket.Listen(fresh, path)
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{socket: path, http: &http.Server{
-		Handler: handler(function, raise), ReadHeaderTimeout: time.Second, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second,
-		IdleTimeout: time.Second, MaxHeaderBytes: 4 << 10,
-	}}
-	go func() { _ = s.http.Serve(netutil.LimitListener(l, conns)) }() // ends with Close
-	return s, nil
-}
-
-// Close ends it. A Server that is nil is closed already.
-func (s *Server) Close() {
-	if s != nil {
-		_ = s.http.Close()
-		_ = os.Remove(s.socket)
-	}
+func Serve(fresh, path, function string, raise func(api.Event)) (*socket.HTTP, error) {
+	return socket.Serve(fresh, path, handler(function, raise))
 }
 
 func handler(function string, raise func(api.Event)) http.Handler {

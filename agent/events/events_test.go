@@ -14,14 +14,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"weir.dev/weir/agent/socket"
 	"weir.dev/weir/api"
 )
 
 // A function that opens connections without end takes few of the agent's descriptors, and is served again when those have been idle.
 func TestConnectionsForEventsAreBounded(t *testing.T) {
 	dir := t.TempDir()
-	socket := filepath.Join(dir, "socket")
-	s, err := Serve(filepath.Join(dir, "fresh"), socket, "fw", func(api.Event) {})
+	path := filepath.Join(dir, "socket")
+	s, err := Serve(filepath.Join(dir, "fresh"), path, "fw", func(api.Event) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +38,7 @@ func TestConnectionsForEventsAreBounded(t *testing.T) {
 	const many = 200
 	var open []net.Conn
 	for range many {
-		c, err := net.Dial("unix", socket)
+		c, err := net.Dial("unix", path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +48,7 @@ func TestConnectionsForEventsAreBounded(t *testing.T) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(500 * time.Millisecond); time.Now().Before(deadline); <-tick.C {
-		if took := descriptors() - before - many; took > conns+1 {
+		if took := descriptors() - before - many; took > socket.Conns+1 {
 			t.Fatalf("%d connections took %d descriptors of the agent", many, took)
 		}
 	}
@@ -56,7 +57,7 @@ func TestConnectionsForEventsAreBounded(t *testing.T) {
 	}
 	client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
+			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}}}
 	r, err := client.Get("http://weir/")
 	if err != nil {

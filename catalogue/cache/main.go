@@ -26,7 +26,7 @@ func main() {
 
 // serve until ctx ends, or nginx does. No frame passes before nginx answers, and none passes without it: what comes then is the platform's to say (on_fail).
 func serve(ctx context.Context, s nf.Start, run, tmp string) error {
-	told := nf.Listen()
+	told := s.Listen()
 	defer told.Stop()
 	raw, err := nf.ReadConfig(s.Config)
 	if err != nil {
@@ -71,8 +71,13 @@ func serve(ctx context.Context, s nf.Start, run, tmp string) error {
 	full := &nf.Packed{Events: s.Events, Reason: "CacheOverloaded"}
 	noted := uint64(0)
 	err = frames.Serve(serving, told, nf.Work{
-		Changed: func() bool { return false }, // a changed configuration starts a new instance
-		Reload:  func(context.Context) { s.Log.Info("the configuration is read at the start only") },
+		Numbers: func(n *nf.Numbers) {
+			frames.Do(func() {
+				n.Counter("cache_connections_total", "Connections that nginx has taken.", float64(t.count.Connections))
+				n.Counter("cache_uncached_connections_total", "Connections that went to their servers, since nginx had too many.", float64(t.count.Full))
+				n.Gauge("cache_open_connections", "Connections that are open.", float64(len(t.accepted.of)))
+			})
+		},
 		Look: func(ctx context.Context) {
 			frames.Do(func() {
 				if n := t.count.Full - noted; n > 0 {

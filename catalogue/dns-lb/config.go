@@ -288,6 +288,8 @@ type probed struct {
 	how  string // a canonical form of the check
 }
 
+func (p probed) text() string { return p.addr.String() + " " + p.how }
+
 func (c config) checks() map[probed]checking {
 	all := map[probed]checking{}
 	for _, s := range c.Names {

@@ -263,8 +263,9 @@ func checksumOf(header []byte) []byte {
 func TestAMillionFrames(t *testing.T) {
 	cfg, err := parseConfig([]byte(own))
 	must(t, err)
-	b := &balancer{zone: newZone(cfg, nil)}
-	b.proxy, err = newProxy(b.zone, &b.count, func(nf.Dir, []byte) {})
+	b := &balancer{}
+	b.zone.Store(newZone(cfg, nil))
+	b.proxy, err = newProxy(&b.zone, &b.count, func(nf.Dir, []byte) {})
 	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -272,7 +273,7 @@ func TestAMillionFrames(t *testing.T) {
 	var asked []byte
 	b.answer = func(d nf.Dir, f nf.Frame) {
 		q, a := nf.Decode(asked), nf.Decode(f.Data)
-		if d != nf.Down || a.Dst != q.Src || a.DstPort != q.SrcPort || !a.Intact(f.Data) || !checkAnswer(t, b.zone, q.Data(asked)) {
+		if d != nf.Down || a.Dst != q.Src || a.DstPort != q.SrcPort || !a.Intact(f.Data) || !checkAnswer(t, b.zone.Load(), q.Data(asked)) {
 			t.Fatalf("% x\nis answered by\n% x", asked, f.Data)
 		}
 	}
@@ -319,7 +320,7 @@ func TestAMillionFrames(t *testing.T) {
 			if !passed || p.Proto != nf.UDP || p.Part == nf.Later || !q.read(p.Data(f)) {
 				continue
 			}
-			if s, _ := b.zone.find(&q); s == nil {
+			if s, _ := b.zone.Load().find(&q); s == nil {
 				continue
 			}
 			if d == nf.Down && q.response && p.SrcPort == port || d == nf.Up && !q.response && p.DstPort == port && p.Part == nf.Whole && single(&p, f) && p.Intact(f) {

@@ -85,6 +85,20 @@ func (w *watch) up(a netip.Addr, c *checking) bool {
 	return s == nil || !s.down.Load()
 }
 
+// learn what another watch knows of targets that are tried in the same way. There is traffic if there was.
+func (w *watch) learn(from *watch) {
+	for p, s := range w.targets {
+		if was := from.targets[p]; was != nil {
+			s.down.Store(was.down.Load())
+		}
+	}
+	select {
+	case <-from.steered:
+		w.start()
+	default:
+	}
+}
+
 // start trying: frames of others come to us.
 func (w *watch) start() { w.begin.Do(func() { close(w.steered) }) }
 

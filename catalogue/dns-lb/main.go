@@ -7,8 +7,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 
 	"weir.dev/weir/catalogue/nf"
 )
@@ -17,26 +21,42 @@ func main() {
 	nf.Main("dns-lb", 50, func(ctx context.Context, s nf.Start) error { return (&balancer{log: s.Log}).run(ctx, s) })
 }
 
+// maxTold bounds the targets that numbers name.
+const maxTold = 100
+
 // balancer is the function.
 type balancer struct {
 	log    *slog.Logger
-	zone   *zone
+	zone   atomic.Pointer[zone]
 	proxy  *proxy
-	watch  *watch // nil: no target is tried
+	watch  *watch // nil: no target is tried. It belongs to the loop over frames
 	frames *nf.Frames
 	answer func(nf.Dir, nf.Frame) // sends a frame from within the loop
 	count  counters
 	late   sync.Mutex // what is sent when the loop has ended comes from several goroutines
+
+	out    string
+	events nf.Events
+	beside sync.WaitGroup
+	follow func(*watch)       // begins to try targets
+	end    context.CancelFunc // of the watch in force
 }
 
 func (b *balancer) run(ctx context.Context, s nf.Start) error {
-	told := nf.Listen()
+	told := s.Listen()
 	defer told.Stop()
-	if err := b.load(s.Config, s.Out, s.Events); err != nil {
+	b.out, b.events = s.Out, s.Events
+	raw, err := nf.ReadConfig(s.Config)
+	if err != nil {
 		return err
 	}
-	var err error
-	if b.proxy, err = newProxy(b.zone, &b.count, b.send); err != nil {
+	z, w, err := b.prepare(raw)
+	if err != nil {
+		return err
+	}
+	b.zone.Store(z)
+	b.watch = w
+	if b.proxy, err = newProxy(&b.zone, &b.count, b.send); err != nil {
 		return err
 	}
 	o := s.Options()
@@ -47,43 +67,97 @@ func (b *balancer) run(ctx context.Context, s nf.Start) error {
 	defer b.frames.Close()
 	b.answer = b.frames.Send
 	ctx, stop := context.WithCancel(ctx)
-	var beside sync.WaitGroup
-	defer beside.Wait()
+	defer b.beside.Wait()
 	defer stop()
-	beside.Go(func() { b.proxy.run(ctx) })
-	if b.watch != nil {
-		beside.Go(func() { b.watch.run(ctx, func(frame []byte) { b.send(nf.Up, frame) }) })
+	b.beside.Go(func() { b.proxy.run(ctx) })
+	b.end = func() {}
+	b.follow = func(w *watch) {
+		if b.end(); w == nil {
+			b.end = func() {}
+			return
+		}
+		var trying context.Context
+		trying, b.end = context.WithCancel(ctx)
+		b.beside.Go(func() { w.run(trying, func(frame []byte) { b.send(nf.Up, frame) }) })
 	}
-	b.log.Info("names in force", "names", len(b.zone.names))
-	return b.frames.Serve(ctx, told, nf.Work{
-		Changed: func() bool { return false }, // a changed configuration starts a new instance
-		Reload:  func(context.Context) { b.log.Info("the configuration is read at the start only") },
-		Report:  b.report,
-	})
+	b.follow(w)
+	defer func() { b.end() }()
+	b.log.Info("names in force", "names", len(z.names))
+	return b.frames.Serve(ctx, told, nf.Work{Load: b.load, Report: b.report, Numbers: b.numbers})
 }
 
-func (b *balancer) load(path, out string, events nf.Events) error {
-	raw, err := nf.ReadConfig(path)
+// prepare what a configuration asks for; nothing of it is in force yet.
+func (b *balancer) prepare(raw []byte) (*zone, *watch, error) {
+	cfg, err := parseConfig(raw)
+	if err != nil {
+		return nil, nil, fmt.Errorf("configuration: %w", err)
+	}
+	z := newZone(cfg, nil)
+	if len(cfg.checks()) == 0 {
+		return z, nil, nil
+	}
+	port, err := net.InterfaceByName(b.out)
+	if err != nil {
+		return nil, nil, fmt.Errorf("port %s: %w (the ports in and out must exist before the function starts)", b.out, err)
+	}
+	w, err := newWatch(cfg, port.HardwareAddr, b.log, b.events)
+	if err != nil {
+		return nil, nil, fmt.Errorf("health: %w", err)
+	}
+	z.up = w.up
+	return z, w, nil
+}
+
+// load puts a configuration in force between two frames. Connections go on, and of targets that are tried in both what was known stays known.
+func (b *balancer) load(_ context.Context, raw []byte) error {
+	z, w, err := b.prepare(raw)
 	if err != nil {
 		return err
 	}
-	cfg, err := parseConfig(raw)
-	if err != nil {
-		return fmt.Errorf("configuration %s: %w", path, err)
-	}
-	b.zone = newZone(cfg, nil)
-	if len(cfg.checks()) == 0 {
-		return nil
-	}
-	port, err := net.InterfaceByName(out)
-	if err != nil {
-		return fmt.Errorf("port %s: %w (the ports in and out must exist before the function starts)", out, err)
-	}
-	if b.watch, err = newWatch(cfg, port.HardwareAddr, b.log, events); err != nil {
-		return fmt.Errorf("health: %w", err)
-	}
-	b.zone.up = b.watch.up
+	b.frames.Do(func() {
+		if w != nil && b.watch != nil {
+			w.learn(b.watch)
+		}
+		b.watch = w
+		b.zone.Store(z)
+	})
+	b.follow(w)
+	b.log.Info("names in force", "names", len(z.names))
 	return nil
+}
+
+// numbers are what was decided, and which targets are up.
+func (b *balancer) numbers(n *nf.Numbers) {
+	c := &b.count
+	n.Counter("dns_lb_answers_total", "Queries that were answered here.", float64(c.answered.Load()))
+	n.Counter("dns_lb_unanswered_queries_total", "Queries for names of the configuration for which no answer could be made.", float64(c.unanswered.Load()))
+	n.Counter("dns_lb_foreign_answers_dropped_total", "Answers of servers for names of the configuration.", float64(c.foreign.Load()))
+	n.Counter("dns_lb_malformed_dropped_total", "Datagrams in which another may read a name.", float64(c.malformed.Load()))
+	n.Counter("dns_lb_tcp_connections_total", "TCP connections to port 53.", float64(c.tcpConns.Load()))
+	n.Counter("dns_lb_tcp_refused_total", "TCP connections that were one too many.", float64(c.tcpRefused.Load()))
+	var w *watch
+	b.frames.Do(func() { w = b.watch })
+	if w == nil {
+		return
+	}
+	up := 0
+	for _, s := range w.targets {
+		if !s.down.Load() {
+			up++
+		}
+	}
+	n.Gauge("dns_lb_targets", "Targets that are tried.", float64(len(w.targets)))
+	n.Gauge("dns_lb_targets_up", "Targets that may be in answers; before its first trial a target may.", float64(up))
+	for i, p := range slices.SortedFunc(maps.Keys(w.targets), func(x, y probed) int { return strings.Compare(x.text(), y.text()) }) {
+		if i == maxTold {
+			break
+		}
+		v := 1.0
+		if w.targets[p].down.Load() {
+			v = 0
+		}
+		n.Gauge("dns_lb_target_up", "Whether a target may be in answers.", v, "target", p.text())
+	}
 }
 
 // send a frame from beside the loop.
@@ -124,7 +198,7 @@ func (b *balancer) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 		return nf.Drop
 	case d == nf.Up:
 		return b.query(&p, f)
-	case b.zone.foreign(p.Data(f.Data)):
+	case b.zone.Load().foreign(p.Data(f.Data)):
 		b.count.foreign.Add(1)
 		return nf.Drop
 	}
@@ -136,7 +210,7 @@ func (b *balancer) query(p *nf.Packet, f nf.Frame) nf.Verdict {
 	if p.Bad != "" || p.Part != nf.Whole || f.Segmented() || !single(p, f.Data) || !f.ChecksumMissing() && !p.Intact(f.Data) {
 		return nf.Pass
 	}
-	reply, fate := b.zone.query(p.Data(f.Data), p.Src, 0)
+	reply, fate := b.zone.Load().query(p.Data(f.Data), p.Src, 0)
 	if fate == passes {
 		return nf.Pass
 	}

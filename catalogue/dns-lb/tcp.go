@@ -43,7 +43,7 @@ const (
 // addresses and tags. It hands messages on in both directions, as they are, and answers those that are its own. A name can only be read from a message
 // that is whole, and then its bytes are acknowledged already: so it has to be both ends.
 type proxy struct {
-	zone  *zone
+	zone  *atomic.Pointer[zone]
 	send  func(nf.Dir, []byte) // a frame; not for the loop's goroutine
 	sides [2]side              // by the port where it is: clients' and servers'
 	count *counters
@@ -78,7 +78,7 @@ type link struct {
 	all, own *list.Element // of the proxy's and the client's parked ones, if it is not used
 }
 
-func newProxy(z *zone, count *counters, send func(nf.Dir, []byte)) (*proxy, error) {
+func newProxy(z *atomic.Pointer[zone], count *counters, send func(nf.Dir, []byte)) (*proxy, error) {
 	x := &proxy{zone: z, send: send, count: count, flows: map[flow]*link{}, parked: list.New(), clients: map[netip.Addr]*account{}}
 	for i := range x.sides {
 		l := channel.New(queued, stackMTU, "")
@@ -428,7 +428,7 @@ func (x *proxy) queries(client io.Reader, server io.Writer, from netip.Addr, tel
 		if err != nil {
 			return x.rest(r, server, err)
 		}
-		reply, fate := x.zone.query(b[framing:], from, 1<<16-1)
+		reply, fate := x.zone.Load().query(b[framing:], from, 1<<16-1)
 		if fate == passes {
 			if _, err := io.CopyN(server, r, int64(framing+n)); err != nil {
 				return err
@@ -480,7 +480,7 @@ func (x *proxy) answers(server io.Reader, tell func([]byte) error) error {
 		if !whole && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			return err
 		}
-		if whole && x.zone.foreign(msg[framing:]) {
+		if whole && x.zone.Load().foreign(msg[framing:]) {
 			x.count.foreign.Add(1)
 			continue
 		}

@@ -239,7 +239,7 @@ func TestEndedConnectionsTakeNoRoom(t *testing.T) {
 // Flows without a connection: a client has a part of them, the oldest goes first, and those with a connection stay.
 func TestParkedFlows(t *testing.T) {
 	var b balancer
-	x, err := newProxy(newZone(config{}, nil), &b.count, func(nf.Dir, []byte) {})
+	x, err := newProxy(&b.zone, &b.count, func(nf.Dir, []byte) {})
 	must(t, err)
 	frame := segment(t, nil)
 	p := nf.Decode(frame)
@@ -365,7 +365,7 @@ func segment(t *testing.T, data []byte, tags ...uint16) []byte {
 func TestVLANsAreApart(t *testing.T) {
 	var b balancer
 	all := [2]chan []byte{make(chan []byte, 100), make(chan []byte, 100)} // by direction: each has a pump of its own
-	x, err := newProxy(newZone(config{}, nil), &b.count, func(d nf.Dir, f []byte) { all[d] <- f })
+	x, err := newProxy(&b.zone, &b.count, func(d nf.Dir, f []byte) { all[d] <- f })
 	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})

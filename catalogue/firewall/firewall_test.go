@@ -312,7 +312,7 @@ func TestConnections(t *testing.T) {
 	}
 	write(t, file, `{"allow": ["tcp/zero"]}`)
 	p.Signal(syscall.SIGHUP)
-	p.Await("the old rules stay in force")
+	p.Await("the former one stays in force")
 	if err := connect("81"); err != nil {
 		t.Errorf("after a bad configuration: %v", err)
 	}

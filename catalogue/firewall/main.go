@@ -14,51 +14,62 @@ import (
 
 func main() {
 	nf.Main("firewall", 25, func(ctx context.Context, s nf.Start) error {
-		f := &firewall{path: s.Config, probe: s.Probe, in: s.In, out: s.Out, log: s.Log, events: s.Events, denials: &denials{events: s.Events}}
+		f := &firewall{Start: s, log: s.Log, events: s.Events, denials: &denials{events: s.Events}}
 		return f.run(ctx)
 	})
 }
 
 type firewall struct {
-	path    string
-	probe   string
-	in, out string
+	nf.Start
 	log     *slog.Logger
 	events  nf.Events
 	denials *denials
 	kernel  *kernel
-	seen    [2]nf.Mark       // of the configuration and the probe's addresses in force or refused
 	denied  map[string]count // counters of denying rules at the last look
+	before  count            // what rules that are in force no more have denied
 }
 
 // run filters until ctx ends. The rules are in force before the bridge is up, so nothing passes unfiltered.
 func (f *firewall) run(ctx context.Context) error {
-	told := nf.Listen()
+	told := f.Listen()
 	defer told.Stop()
-	f.seen = f.marks()
-	cfg, err := load(f.path, f.probe)
+	raw, err := nf.ReadConfig(f.Config)
 	if err != nil {
 		return err
 	}
-	b, err := nf.NewBridge("firewall", f.in, f.out)
+	b, err := nf.NewBridge("firewall", f.In, f.Out)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	if f.kernel, err = newKernel(f.in, f.out); err != nil {
+	if f.kernel, err = newKernel(f.In, f.Out); err != nil {
 		return err
 	}
-	if err := f.apply(ctx, cfg); err != nil {
+	if err := f.load(ctx, raw); err != nil {
 		return err
 	}
-	return nf.Serve(ctx, f.log, b, told, nf.Work{Changed: func() bool { return f.marks() != f.seen }, Reload: f.reload, Report: f.report, Look: f.watchDenials})
+	return nf.Serve(ctx, f.log, b, told, nf.Work{Load: f.load, Report: f.report, Look: f.watchDenials, Numbers: f.numbers})
 }
 
-// apply puts a configuration in force in one step.
-func (f *firewall) apply(ctx context.Context, cfg config) error {
+// load puts a configuration in force in one step: nothing passes unfiltered, and what the kernel tracks goes on. The rules that are in force stay when it is no good.
+func (f *firewall) load(ctx context.Context, raw []byte) error {
+	cfg, err := parseConfig(raw)
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	if cfg.probe, err = nf.LoadProbe(f.Probe); err != nil {
+		return err
+	}
+	if f.denied != nil {
+		f.watchDenials(ctx) // the counters of the former rules end
+	}
 	note, err := f.kernel.apply(cfg)
 	if err != nil {
 		return err
+	}
+	for _, c := range f.denied {
+		f.before.packets += c.packets
+		f.before.bytes += c.bytes
 	}
 	f.denied = nil
 	f.log.Info("rules in force", "default", cfg.Default, "allow", cfg.Allow, "deny", cfg.Deny, "tracking", f.kernel.mode())
@@ -69,17 +80,16 @@ func (f *firewall) apply(ctx context.Context, cfg config) error {
 	return nil
 }
 
-// reload keeps the rules that are in force when the new configuration is no good.
-func (f *firewall) reload(ctx context.Context) {
-	f.seen = f.marks()
-	cfg, err := load(f.path, f.probe)
-	if err == nil {
-		err = f.apply(ctx, cfg)
+// numbers are what the rules that deny have denied.
+func (f *firewall) numbers(n *nf.Numbers) {
+	all := f.before
+	for _, c := range f.denied {
+		all.packets += c.packets
+		all.bytes += c.bytes
 	}
-	if err != nil {
-		f.log.Error("configuration refused, the old rules stay in force", "error", err)
-		f.events.Raise(ctx, f.log, "error", "ConfigRefused", err.Error()+"; the old rules stay in force")
-	}
+	n.Counter("firewall_denied_packets_total", "Packets that the rules denied.", float64(all.packets))
+	n.Counter("firewall_denied_bytes_total", "Bytes of these packets.", float64(all.bytes))
+	n.Gauge("firewall_denying_rules", "Rules that deny, the default among them.", float64(len(f.denied)))
 }
 
 // report logs every rule's counter.
@@ -113,21 +123,4 @@ func (f *firewall) watchDenials(ctx context.Context) {
 		}
 	}
 	f.denied = now
-}
-
-func (f *firewall) marks() [2]nf.Mark { return [2]nf.Mark{nf.MarkOf(f.path), nf.MarkOf(f.probe)} }
-
-func load(path, probe string) (config, error) {
-	raw, err := nf.ReadConfig(path)
-	if err != nil {
-		return config{}, err
-	}
-	cfg, err := parseConfig(raw)
-	if err != nil {
-		return config{}, fmt.Errorf("configuration %s: %w", path, err)
-	}
-	if cfg.probe, err = nf.LoadProbe(probe); err != nil {
-		return config{}, err
-	}
-	return cfg, nil
 }

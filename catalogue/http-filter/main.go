@@ -15,34 +15,35 @@ import (
 func main() {
 	settle := flag.String("settle", nf.SettleFile, "socket to settle flows at, if it exists")
 	nf.Main("http-filter", 50, func(ctx context.Context, s nf.Start) error {
-		p := &program{path: s.Config, log: s.Log, events: s.Events, blocked: nf.Packed{Events: s.Events, Reason: "Blocked"}, settler: nf.NewSettler(*settle, s.Log)}
+		p := &program{Start: s, log: s.Log, blocked: nf.Packed{Events: s.Events, Reason: "Blocked"}, settler: nf.NewSettler(*settle, s.Log)}
 		defer p.settler.Close()
 		return p.run(ctx, s.Options())
 	})
 }
 
 type program struct {
-	path    string
+	nf.Start
 	log     *slog.Logger
-	events  nf.Events
 	blocked nf.Packed
 	settler *nf.Settler
 	frames  *nf.Frames
 	filter  *filter
-	seen    nf.Mark // of the configuration in force or refused
 }
 
 // run filters until ctx ends. Nothing passes before the rules are in force.
 func (p *program) run(ctx context.Context, o nf.Options) error {
-	told := nf.Listen()
+	told := p.Listen()
 	defer told.Stop()
-	cfg, err := p.load()
+	raw, err := nf.ReadConfig(p.Config)
 	if err != nil {
 		return err
 	}
-	p.filter, err = newFilter(cfg, func(d nf.Dir, f nf.Frame) { p.frames.Send(d, f) }, p.blocked.Add, time.Now())
+	cfg, err := parseConfig(raw)
+	if err == nil {
+		p.filter, err = newFilter(cfg, func(d nf.Dir, f nf.Frame) { p.frames.Send(d, f) }, p.blocked.Add, time.Now())
+	}
 	if err != nil {
-		return fmt.Errorf("configuration %s: %w", p.path, err)
+		return fmt.Errorf("configuration %s: %w", p.Config, err)
 	}
 	p.filter.settle = p.settler.Pass
 	o.Handle, o.Tick = p.filter.frame, p.filter.tick
@@ -52,43 +53,44 @@ func (p *program) run(ctx context.Context, o nf.Options) error {
 	defer p.frames.Close()
 	p.inForce(cfg)
 	return p.frames.Serve(ctx, told, nf.Work{
-		Changed: func() bool { return nf.MarkOf(p.path) != p.seen },
-		Reload:  p.reload,
+		Load:    p.load,
 		Report:  p.report,
+		Numbers: p.numbers,
 		Look:    func(ctx context.Context) { p.blocked.Raise(ctx, p.log) },
 	})
-}
-
-func (p *program) load() (config, error) {
-	p.seen = nf.MarkOf(p.path)
-	raw, err := nf.ReadConfig(p.path)
-	if err != nil {
-		return config{}, err
-	}
-	cfg, err := parseConfig(raw)
-	if err != nil {
-		return config{}, fmt.Errorf("configuration %s: %w", p.path, err)
-	}
-	return cfg, nil
 }
 
 func (p *program) inForce(cfg config) {
 	p.log.Info("rules in force", "rules", len(cfg.Rules), "midstream", cfg.Midstream, "full", cfg.Full)
 }
 
-// reload keeps what is in force when the new configuration is no good.
-func (p *program) reload(ctx context.Context) {
-	cfg, err := p.load()
+// load puts a configuration in force between two frames. What is in force stays when it is no good.
+func (p *program) load(_ context.Context, raw []byte) error {
+	cfg, err := parseConfig(raw)
 	if err == nil {
 		p.frames.Do(func() { err = p.filter.configure(cfg) })
-		p.settler.Reset() // other ports may count now
 	}
 	if err != nil {
-		p.log.Error("configuration refused, the old rules stay in force", "error", err)
-		p.events.Raise(ctx, p.log, "error", "ConfigRefused", err.Error()+"; the old rules stay in force")
-		return
+		return fmt.Errorf("configuration: %w", err)
 	}
+	p.settler.Reset() // other ports may count now
 	p.inForce(cfg)
+	return nil
+}
+
+// numbers are the counters, by what was decided.
+func (p *program) numbers(n *nf.Numbers) {
+	p.frames.Do(func() {
+		c, s := p.filter.count, p.settler.Counters()
+		n.Counter("http_filter_connections_total", "Connections that were followed from their beginning.", float64(c.Connections))
+		for verdict, v := range map[string]uint64{"blocked": c.Blocked, "refused": c.Refused, "midstream": c.Midstream, "fragments": c.Fragments, "malformed": c.Malformed, "quic": c.QUIC} {
+			n.Counter("http_filter_verdicts_total", "What was not passed or not read, by kind.", float64(v), "verdict", verdict)
+		}
+		n.Counter("http_filter_dropped_segments_total", "Segments of connections that were dropped.", float64(c.Dropped))
+		n.Counter("http_filter_settled_total", "Directions of flows that were settled.", float64(s.Settled))
+		n.Gauge("http_filter_open_connections", "Connections that are open.", float64(len(p.filter.flows)))
+		n.Gauge("http_filter_memory_bytes", "Memory that connections hold.", float64(p.filter.budget.Used))
+	})
 }
 
 // report logs the counters.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"weir.dev/weir/catalogue/nf"
 )
 
 // Bounds of what alerts cause, however many there are.
@@ -243,6 +245,19 @@ func (t *tally) event() event {
 		out.message += fmt.Sprintf(", and %d times before", t.more-1)
 	}
 	return out
+}
+
+// numbers are Suricata's counters, and alerts that were not logged.
+func (a *alerts) numbers(n *nf.Numbers) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.stats
+	n.Counter("ids_alerts_total", "Alerts of the rules.", float64(s.Detect.Alert))
+	n.Counter("ids_packets_total", "Packets that Suricata has read.", float64(s.Capture.Packets))
+	n.Counter("ids_lost_packets_total", "Packets that Suricata was too slow for.", float64(s.Capture.Drops))
+	n.Counter("ids_blocked_packets_total", "Packets that rules dropped.", float64(s.IPS.Blocked))
+	n.Counter("ids_unread_packets_total", "Packets that were dropped since Suricata could not read them.", float64(s.IPS.Reasons.Unread))
+	n.Counter("ids_bypassed_packets_total", "Packets of flows that Suricata does not look at any more.", float64(s.FlowBypassed.Packets))
 }
 
 // report logs the counters.

@@ -21,9 +21,11 @@ import (
 )
 
 func main() {
+	nf.Command()
 	config := flag.String("config", nf.ConfigFile, "configuration file; read again when it changes and on SIGHUP")
 	tap := flag.Bool("tap", false, "look at what comes to the port tap, instead of standing between in and out")
 	events := flag.String("events", nf.EventsFile, "socket to raise events at, if it exists")
+	metrics := flag.String("metrics", nf.MetricsFile, "socket to tell numbers at, if it exists")
 	settleAt := flag.String("settle", nf.SettleFile, "socket to settle flows at, if it exists")
 	dir := flag.String("dir", "/run/ids", "directory for Suricata's files")
 	flag.Parse()
@@ -36,7 +38,7 @@ func main() {
 	if *tap {
 		ports = []string{"tap"}
 	}
-	s := &ids{path: *config, dir: *dir, log: log, events: nf.Events(*events), alerts: newAlerts(log)}
+	s := &ids{Start: nf.Start{Config: *config, Events: nf.Events(*events), Metrics: *metrics, Log: log}, dir: *dir, log: log, alerts: newAlerts(log)}
 	if _, err := os.Stat(*settleAt); err == nil && !*tap {
 		s.settler = nf.NewSettler(*settleAt, log)
 		defer s.settler.Close()
@@ -49,19 +51,18 @@ func main() {
 }
 
 type ids struct {
-	path, dir string
-	log       *slog.Logger
-	events    nf.Events
-	alerts    *alerts
-	settler   *nf.Settler // nil: the platform takes no verdicts
-	engine    *engine
-	inner     []string // interfaces that Suricata reads
-	seen      nf.Mark  // of the file in force or refused
+	nf.Start
+	dir     string
+	log     *slog.Logger
+	alerts  *alerts
+	settler *nf.Settler // nil: the platform takes no verdicts
+	engine  *engine
+	inner   []string // interfaces that Suricata reads
 }
 
 // run serves until ctx ends, or Suricata does. The doors are opened when Suricata reads packets: nothing passes before, and nothing passes without it.
 func (s *ids) run(ctx context.Context, ports []string) error {
-	told := nf.Listen()
+	told := s.Listen()
 	defer told.Stop()
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
@@ -76,9 +77,13 @@ func (s *ids) run(ctx context.Context, ports []string) error {
 		doors = append(doors, d)
 		s.inner = append(s.inner, d.inner)
 	}
-	cfg, err := s.read()
+	raw, err := nf.ReadConfig(s.Config)
 	if err != nil {
 		return err
+	}
+	cfg, err := parseConfig(raw)
+	if err != nil {
+		return fmt.Errorf("configuration %s: %w", s.Config, err)
 	}
 	if err := cfg.render(s.dir, s.dir, s.inner, s.settler != nil); err != nil {
 		return err
@@ -109,7 +114,7 @@ func (s *ids) run(ctx context.Context, ports []string) error {
 		}
 	})
 	raising.Go(func() { s.raise(serving) })
-	err = nf.Serve(serving, s.log, doors[0].Bridge, told, nf.Work{Changed: func() bool { return nf.MarkOf(s.path) != s.seen }, Reload: s.reload, Report: s.report})
+	err = nf.Serve(serving, s.log, doors[0].Bridge, told, nf.Work{Load: s.load, Report: s.report, Numbers: s.alerts.numbers})
 	end()
 	raising.Wait()
 	if err == nil && ctx.Err() == nil {
@@ -139,36 +144,16 @@ func (s *ids) raise(ctx context.Context) {
 		case <-tick.C:
 		}
 		for _, e := range s.alerts.due(time.Now()) {
-			s.events.Raise(ctx, s.log, e.severity, e.reason, e.message)
+			s.Events.Raise(ctx, s.log, e.severity, e.reason, e.message)
 		}
 	}
 }
 
-func (s *ids) read() (config, error) {
-	s.seen = nf.MarkOf(s.path)
-	raw, err := nf.ReadConfig(s.path)
-	if err != nil {
-		return config{}, err
-	}
+// load puts a configuration in force, without losing a packet. What is in force stays when it is no good.
+func (s *ids) load(ctx context.Context, raw []byte) error {
 	cfg, err := parseConfig(raw)
 	if err != nil {
-		return config{}, fmt.Errorf("configuration %s: %w", s.path, err)
-	}
-	return cfg, nil
-}
-
-// reload puts a changed configuration in force, without losing a packet. What is in force stays when the new one is no good.
-func (s *ids) reload(ctx context.Context) {
-	if err := s.renew(ctx); err != nil {
-		s.log.Error("configuration refused", "error", err)
-		s.events.Raise(ctx, s.log, "error", "ConfigRefused", err.Error())
-	}
-}
-
-func (s *ids) renew(ctx context.Context) error {
-	cfg, err := s.read()
-	if err != nil {
-		return err
+		return fmt.Errorf("configuration: %w", err)
 	}
 	trial := filepath.Join(s.dir, "trial")
 	if err := os.MkdirAll(trial, 0o700); err != nil {

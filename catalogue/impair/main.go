@@ -14,7 +14,7 @@ import (
 func main() { nf.Main("impair", 50, run) }
 
 func run(ctx context.Context, s nf.Start) error {
-	told := nf.Listen()
+	told := s.Listen()
 	defer told.Stop()
 	raw, err := nf.ReadConfig(s.Config)
 	if err != nil {
@@ -42,9 +42,17 @@ func run(ctx context.Context, s nf.Start) error {
 	log := s.Log
 	log.Info("impairments in force", "seed", cfg.Seed, "up", !cfg.Up.idle(), "down", !cfg.Down.idle())
 	return frames.Serve(ctx, told, nf.Work{
-		Changed: func() bool { return false }, // a changed configuration starts a new instance
-		Reload:  func(context.Context) { log.Info("the configuration is read at the start only") },
-		Look:    func(ctx context.Context) { full.Raise(ctx, log) },
+		Look: func(ctx context.Context) { full.Raise(ctx, log) },
+		Numbers: func(n *nf.Numbers) {
+			frames.Do(func() {
+				for d, l := range m.lines {
+					way := map[nf.Dir]string{nf.Up: "up", nf.Down: "down"}[nf.Dir(d)]
+					for fate, v := range map[string]uint64{"lost": l.count.lost, "doubled": l.count.doubled, "held": l.count.held, "queue_full": l.count.queueFull, "buffer_full": l.count.bufferFull} {
+						n.Counter("impair_frames_total", "Frames that were impaired, by what became of them.", float64(v), "direction", way, "fate", fate)
+					}
+				}
+			})
+		},
 		Report: func() {
 			frames.Do(func() {
 				c := frames.Counters()

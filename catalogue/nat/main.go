@@ -11,49 +11,126 @@ import (
 	"weir.dev/weir/catalogue/nf"
 )
 
-func main() { nf.Main("nat", 50, run) }
+func main() {
+	nf.Main("nat", 50, func(ctx context.Context, s nf.Start) error { return (&program{Start: s}).run(ctx) })
+}
 
-func run(ctx context.Context, s nf.Start) error {
-	told := nf.Listen()
+// program is the function. What it has of the translator belongs to the goroutine of the loop over frames.
+type program struct {
+	nf.Start
+	frames *nf.Frames
+	t      *translator
+	full   nf.Packed
+	noted  uint64 // sessions without room that were told
+}
+
+func (p *program) run(ctx context.Context) error {
+	told := p.Listen()
 	defer told.Stop()
-	raw, err := nf.ReadConfig(s.Config)
+	raw, err := nf.ReadConfig(p.Config)
 	if err != nil {
 		return err
 	}
 	cfg, err := parseConfig(raw)
 	if err != nil {
-		return fmt.Errorf("configuration %s: %w", s.Config, err)
+		return fmt.Errorf("configuration %s: %w", p.Config, err)
 	}
-	var frames *nf.Frames
-	t := newTranslator(&cfg, time.Now, func(d nf.Dir, f nf.Frame) { frames.Send(d, f) })
-	full := &nf.Packed{Events: s.Events, Reason: "SessionsExhausted"}
-	noted := uint64(0)
-	o := s.Options()
-	o.Handle = t.handle
-	o.Tick = func(now time.Time) {
-		t.tick(now)
-		if n := t.table.full - noted; n > 0 {
-			full.Add("", fmt.Sprintf("no room for %d new sessions in a second; there are %d, and a client may have %d", n, len(t.table.inner), cfg.Sessions))
-			noted = t.table.full
-		}
-	}
-	if frames, err = nf.OpenFrames(o); err != nil {
+	p.t = p.translator(&cfg)
+	p.full = nf.Packed{Events: p.Events, Reason: "SessionsExhausted"}
+	o := p.Options()
+	o.Handle = func(d nf.Dir, f nf.Frame) nf.Verdict { return p.t.handle(d, f) }
+	o.Tick = p.tick
+	if p.frames, err = nf.OpenFrames(o); err != nil {
 		return err
 	}
-	defer frames.Close()
-	log := s.Log
-	log.Info("pool in force", "addresses", len(cfg.Pool), "forwarded ports", len(cfg.Forward))
-	return frames.Serve(ctx, told, nf.Work{
-		Changed: func() bool { return false }, // a changed configuration starts a new instance
-		Reload:  func(context.Context) { log.Info("the configuration is read at the start only") },
-		Look:    func(ctx context.Context) { full.Raise(ctx, log) },
-		Report: func() {
-			frames.Do(func() {
-				c, n := frames.Counters(), t.count
-				log.Info("counter", "sessions", len(t.table.inner), "no room", t.table.full, "translated up", n.translated[nf.Up], "translated down", n.translated[nf.Down],
-					"dropped up", n.dropped[nf.Up], "dropped down", n.dropped[nf.Down], "passed up", n.passed[nf.Up], "passed down", n.passed[nf.Down],
-					"missed", c.Missed[nf.Up]+c.Missed[nf.Down], "refused", c.Refused[nf.Up]+c.Refused[nf.Down])
-			})
-		},
+	defer p.frames.Close()
+	p.inForce(&cfg)
+	return p.frames.Serve(ctx, told, nf.Work{
+		Load: p.load, Export: p.export, Import: p.take, Report: p.report, Numbers: p.numbers,
+		Look: func(ctx context.Context) { p.full.Raise(ctx, p.Log) },
+	})
+}
+
+func (p *program) translator(cfg *config) *translator {
+	return newTranslator(cfg, time.Now, func(d nf.Dir, f nf.Frame) { p.frames.Send(d, f) })
+}
+
+func (p *program) inForce(cfg *config) {
+	p.Log.Info("pool in force", "addresses", len(cfg.Pool), "forwarded ports", len(cfg.Forward))
+}
+
+func (p *program) tick(now time.Time) {
+	p.t.tick(now)
+	if n := p.t.table.full - p.noted; n > 0 {
+		p.full.Add("", fmt.Sprintf("no room for %d new sessions in a second; there are %d, and a client may have %d", n, len(p.t.table.inner), p.t.cfg.Sessions))
+		p.noted = p.t.table.full
+	}
+}
+
+// load puts a configuration in force between two frames. Sessions that it still allows go on; the others end.
+func (p *program) load(_ context.Context, raw []byte) error {
+	cfg, err := parseConfig(raw)
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	next, left := p.translator(&cfg), 0
+	p.frames.Do(func() {
+		now := time.Now()
+		if _, left, err = next.table.restore(p.t.table.export(now), now); err != nil {
+			return
+		}
+		next.table.full += p.t.table.full
+		p.noted = next.table.full
+		next.count, next.stations = p.t.count, p.t.stations
+		p.t = next
+	})
+	if err != nil {
+		return err
+	}
+	p.inForce(&cfg)
+	if left > 0 {
+		p.Log.Info("sessions ended, which the configuration does not allow any more", "sessions", left)
+	}
+	return nil
+}
+
+// export the sessions for another instance.
+func (p *program) export() (state []byte, err error) {
+	p.frames.Do(func() { state = p.t.table.export(time.Now()) })
+	return state, nil
+}
+
+// take the sessions of another instance.
+func (p *program) take(state []byte) (err error) {
+	var taken, left int
+	p.frames.Do(func() { taken, left, err = p.t.table.restore(state, time.Now()) })
+	if err == nil {
+		p.Log.Info("sessions of the former instance", "taken", taken, "left", left)
+	}
+	return err
+}
+
+// numbers are the counters and how full the table is.
+func (p *program) numbers(n *nf.Numbers) {
+	p.frames.Do(func() {
+		t := p.t
+		n.Gauge("nat_sessions", "Sessions in the table.", float64(len(t.table.inner)))
+		n.Gauge("nat_sessions_max", "Sessions for which there is room.", maxSessions)
+		n.Counter("nat_sessions_refused_total", "Sessions for which there was no room.", float64(t.table.full))
+		for d, name := range map[nf.Dir]string{nf.Up: "up", nf.Down: "down"} {
+			n.Counter("nat_translated_packets_total", "Packets that were translated.", float64(t.count.translated[d]), "direction", name)
+			n.Counter("nat_dropped_packets_total", "Packets that belong to no session.", float64(t.count.dropped[d]), "direction", name)
+			n.Counter("nat_passed_packets_total", "Packets that passed as they came.", float64(t.count.passed[d]), "direction", name)
+		}
+	})
+}
+
+// report logs the counters.
+func (p *program) report() {
+	p.frames.Do(func() {
+		c, t, n := p.frames.Counters(), p.t, p.t.count
+		p.Log.Info("counter", "sessions", len(t.table.inner), "no room", t.table.full, "translated up", n.translated[nf.Up], "translated down", n.translated[nf.Down],
+			"dropped up", n.dropped[nf.Up], "dropped down", n.dropped[nf.Down], "passed up", n.passed[nf.Up], "passed down", n.passed[nf.Down],
+			"missed", c.Missed[nf.Up]+c.Missed[nf.Down], "refused", c.Refused[nf.Up]+c.Refused[nf.Down])
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -35,21 +36,27 @@ func (e Events) post(ctx context.Context, severity, reason, message string) erro
 	if err != nil {
 		return err
 	}
+	return post(ctx, string(e), "application/json", body)
+}
+
+// post to one of the platform's sockets.
+func post(ctx context.Context, socket, kind string, body []byte) error {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", string(e))
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://weir/", bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Content-Type", kind)
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode >= 300 {
-		return fmt.Errorf("answer %s", resp.Status)
+		why, _ := io.ReadAll(io.LimitReader(resp.Body, 256))
+		return fmt.Errorf("answer %s: %s", resp.Status, bytes.TrimSpace(why))
 	}
 	return nil
 }

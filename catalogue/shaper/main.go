@@ -17,50 +17,45 @@ import (
 
 func main() {
 	nf.Main("shaper", 25, func(ctx context.Context, s nf.Start) error {
-		return (&shaper{path: s.Config, probe: s.Probe, log: s.Log, events: s.Events}).run(ctx, s.In, s.Out)
+		return (&shaper{Start: s, log: s.Log}).run(ctx)
 	})
 }
 
 type shaper struct {
-	path, probe string
-	log         *slog.Logger
-	events      nf.Events
-	kernel      *kernel
-	seen        [2]nf.Mark // of the files in force or refused
+	nf.Start
+	log    *slog.Logger
+	kernel *kernel
 }
 
 // run shapes until ctx ends. The queues are in force before the bridge is up, so nothing passes unshaped.
-func (s *shaper) run(ctx context.Context, in, out string) error {
-	told := nf.Listen()
+func (s *shaper) run(ctx context.Context) error {
+	told := s.Listen()
 	defer told.Stop()
-	b, err := nf.NewBridge("shaper", in, out)
+	b, err := nf.NewBridge("shaper", s.In, s.Out)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	if s.kernel, err = newKernel(in, out); err != nil {
+	if s.kernel, err = newKernel(s.In, s.Out); err != nil {
 		return err
 	}
-	if err := s.load(); err != nil {
+	raw, err := nf.ReadConfig(s.Config)
+	if err == nil {
+		err = s.load(ctx, raw)
+	}
+	if err != nil {
 		return err
 	}
-	return nf.Serve(ctx, s.log, b, told, nf.Work{Changed: func() bool { return s.marks() != s.seen }, Reload: s.reload, Report: s.report})
+	return nf.Serve(ctx, s.log, b, told, nf.Work{Load: s.load, Report: s.report, Numbers: s.numbers})
 }
 
-func (s *shaper) marks() [2]nf.Mark { return [2]nf.Mark{nf.MarkOf(s.path), nf.MarkOf(s.probe)} }
-
-// load the configuration and put it in force.
-func (s *shaper) load() error {
-	s.seen = s.marks()
-	raw, err := nf.ReadConfig(s.path)
-	if err != nil {
-		return err
-	}
+// load puts a configuration in force. What is in force stays when it is no good.
+func (s *shaper) load(_ context.Context, raw []byte) error {
 	cfg, err := parseConfig(raw)
 	if err != nil {
-		return fmt.Errorf("configuration %s: %w", s.path, err)
+		return fmt.Errorf("configuration: %w", err)
 	}
-	probe, err := nf.LoadProbe(s.probe)
+	probe, err := nf.LoadProbe(s.Probe)
 	if err != nil {
 		return err
 	}
@@ -72,11 +67,13 @@ func (s *shaper) load() error {
 	return nil
 }
 
-// reload keeps what is in force when the new configuration is no good.
-func (s *shaper) reload(ctx context.Context) {
-	if err := s.load(); err != nil {
-		s.log.Error("configuration refused", "error", err)
-		s.events.Raise(ctx, s.log, "error", "ConfigRefused", err.Error())
+// numbers are what each port sent, and what its queues dropped.
+func (s *shaper) numbers(n *nf.Numbers) {
+	for name, link := range map[string]netlink.Link{"up": s.kernel.out, "down": s.kernel.in} {
+		bytes, packets, drops := s.kernel.sent(link)
+		n.Counter("shaper_sent_packets_total", "Packets that the queues of a direction have sent.", float64(packets), "direction", name)
+		n.Counter("shaper_sent_bytes_total", "Bytes of these packets.", float64(bytes), "direction", name)
+		n.Counter("shaper_dropped_packets_total", "Packets for which the queues of a direction had no room.", float64(drops), "direction", name)
 	}
 }
 

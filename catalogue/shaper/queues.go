@@ -43,6 +43,8 @@ const (
 type kernel struct {
 	h       *netlink.Handle
 	in, out netlink.Link
+	now     *config // in force; nil: not known
+	sharing string  // as apply says it
 }
 
 func newKernel(in, out string) (*kernel, error) {
@@ -60,27 +62,51 @@ func newKernel(in, out string) (*kernel, error) {
 	return k, nil
 }
 
-// apply a configuration: what leaves at out goes up, what leaves at in goes down. A port's queues are made anew, which drops what waits there.
+// apply a configuration: what leaves at out goes up, what leaves at in goes down. Queues that are there get other rates and sizes, and lose nothing. A port's queues are made
+// anew, which drops what waits there, only where a limit goes or clients share in another way.
 func (k *kernel) apply(cfg config, probe []byte) (sharing string, err error) {
 	sharing = byNobody
+	now := k.now
+	k.now = nil
+	defer func() {
+		if err == nil {
+			k.now, k.sharing = &cfg, sharing
+		}
+	}()
 	for _, d := range []struct {
-		name   string
-		link   netlink.Link
-		limit  limit
-		v4, v6 int32 // where the last word of the clients' address is, in bytes from the network header
-	}{{"up", k.out, cfg.Up, 12, 20}, {"down", k.in, cfg.Down, 16, 36}} {
+		name       string
+		link       netlink.Link
+		limit, now limit
+		v4, v6     int32 // where the last word of the clients' address is, in bytes from the network header
+	}{{"up", k.out, cfg.Up, former(now).Up, 12, 20}, {"down", k.in, cfg.Down, former(now).Down, 16, 36}} {
+		p := port{k.h, d.link.Attrs().Index, d.limit, time.Duration(cfg.Queue), false}
+		if now != nil && d.limit.Rate > 0 && d.now.Rate > 0 && now.fair() == cfg.fair() {
+			p.change = true
+			if err := p.reshape(k.sharing); err == nil {
+				sharing = k.sharing
+				continue
+			}
+			p.change = false
+		}
 		if err := k.clear(d.link); err != nil {
 			return "", fmt.Errorf("%s: %w", d.name, err)
 		}
 		if d.limit.Rate == 0 {
 			continue
 		}
-		p := port{k.h, d.link.Attrs().Index, d.limit, time.Duration(cfg.Queue)}
 		if sharing, err = p.shape(cfg.fair(), probe, d.v4, d.v6); err != nil {
 			return "", errors.Join(fmt.Errorf("%s: %w", d.name, err), k.clear(d.link))
 		}
 	}
 	return sharing, nil
+}
+
+// former is what is in force; nothing if that is not known.
+func former(now *config) config {
+	if now == nil {
+		return config{}
+	}
+	return *now
 }
 
 // clear takes the queues of a port away, if it has any.
@@ -113,10 +139,34 @@ func (k *kernel) sent(l netlink.Link) (bytes, packets, drops uint64) {
 
 // port shapes what leaves it.
 type port struct {
-	h     *netlink.Handle
-	index int
-	limit limit
-	queue time.Duration
+	h      *netlink.Handle
+	index  int
+	limit  limit
+	queue  time.Duration
+	change bool // what is there already
+}
+
+// reshape gives queues that are there other rates and sizes.
+func (p port) reshape(sharing string) error {
+	all := uint64(p.limit.Rate)
+	if err := errors.Join(p.class(root, shaped, all, all), p.class(shaped, others, all, all)); err != nil {
+		return err
+	}
+	if sharing == byFlow {
+		return p.h.QdiscChange(p.codel())
+	}
+	if err := p.bounded(others); err != nil || sharing == byNobody {
+		return err
+	}
+	return p.shares()
+}
+
+// codel is the kernel's fair queue.
+func (p port) codel() *netlink.FqCodel {
+	codel := netlink.NewFqCodel(netlink.QdiscAttrs{LinkIndex: p.index, Handle: netlink.MakeHandle(uint16(others&0xffff)+0x10, 0), Parent: others})
+	codel.Limit, codel.Quantum = flowsLimit, 1514
+	codel.MemoryLimit = 4 * p.limit.waits(p.queue) // of the kernel's own memory for them
+	return codel
 }
 
 func (p port) shape(fair bool, probe []byte, v4, v6 int32) (sharing string, err error) {
@@ -135,10 +185,7 @@ func (p port) shape(fair bool, probe []byte, v4, v6 int32) (sharing string, err 
 	if err := p.class(shaped, others, all, all); err != nil {
 		return "", err
 	}
-	codel := netlink.NewFqCodel(netlink.QdiscAttrs{LinkIndex: p.index, Handle: netlink.MakeHandle(uint16(others&0xffff)+0x10, 0), Parent: others})
-	codel.Limit, codel.Quantum = flowsLimit, 1514
-	codel.MemoryLimit = 4 * p.limit.waits(p.queue) // of the kernel's own memory for them
-	if err := p.h.QdiscAdd(codel); err == nil {
+	if err := p.h.QdiscAdd(p.codel()); err == nil {
 		return byFlow, nil
 	}
 	if err := p.bounded(others); err != nil {
@@ -152,7 +199,11 @@ func (p port) class(parent, handle uint32, rate, ceil uint64) error {
 	burst := min(p.limit.burst(), max(minBurst, uint32(float64(p.limit.burst())*float64(rate)/float64(p.limit.Rate))))
 	c := netlink.NewHtbClass(netlink.ClassAttrs{LinkIndex: p.index, Parent: parent, Handle: handle},
 		netlink.HtbClassAttrs{Rate: rate, Ceil: ceil, Buffer: burst, Cbuffer: p.limit.burst(), Quantum: quantum})
-	if err := p.h.ClassAdd(c); err != nil {
+	set := p.h.ClassAdd
+	if p.change {
+		set = p.h.ClassChange
+	}
+	if err := set(c); err != nil {
 		return fmt.Errorf("class %s of htb: %w", netlink.HandleStr(handle), err)
 	}
 	return nil
@@ -160,7 +211,11 @@ func (p port) class(parent, handle uint32, rate, ceil uint64) error {
 
 // bounded bounds how much waits in a class.
 func (p port) bounded(class uint32) error {
-	err := p.h.QdiscAdd(&netlink.Tbf{
+	set := p.h.QdiscAdd
+	if p.change {
+		set = p.h.QdiscChange
+	}
+	err := set(&netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: p.index, Handle: netlink.MakeHandle(uint16(class&0xffff)+0x10, 0), Parent: class},
 		Rate:       leafRate, Limit: p.limit.waits(p.queue), Buffer: netlink.Xmittime(leafRate, leafBurst),
 	})
@@ -185,13 +240,21 @@ func (p port) probes(probe []byte) error {
 	return p.filter(probeType, 1, &netlink.U32{ClassId: aside, Sel: s})
 }
 
-// clients share the rate: each has a class with those of whose address the last byte is the same but for multiples of shares.
-func (p port) clients(v4, v6 int32) error {
+// shares are the classes of the clients.
+func (p port) shares() error {
 	for i := range uint16(shares) {
 		class := netlink.MakeHandle(1, firstShare+i)
 		if err := errors.Join(p.class(shaped, class, max(uint64(p.limit.Rate)/shares, 8000), uint64(p.limit.Rate)), p.bounded(class)); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// clients share the rate: each has a class with those of whose address the last byte is the same but for multiples of shares.
+func (p port) clients(v4, v6 int32) error {
+	if err := p.shares(); err != nil {
+		return err
 	}
 	for n, t := range []struct {
 		protocol uint16

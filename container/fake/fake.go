@@ -29,6 +29,7 @@ type Runtime struct {
 	pid   int
 	fail  map[string]error
 	calls []string
+	taken []string
 }
 
 var _ container.Runtime = (*Runtime)(nil)
@@ -274,7 +275,14 @@ func (r *Runtime) Wait(ctx context.Context, id string) (container.Status, error)
 	return c.status, nil
 }
 
-// Exec understands "exit CODE", "print TEXT" and "cat" (its input).
+// Taken lists what Exec's program "take" has taken, as "ID INPUT".
+func (r *Runtime) Taken() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.taken)
+}
+
+// Exec understands "exit CODE", "print TEXT", "cat" (its input), and "take WORD" (takes its input, see Taken, unless WORD is in it: exit code 1).
 func (r *Runtime) Exec(ctx context.Context, id string, x container.ExecSpec) (int, error) {
 	r.mu.Lock()
 	err := r.enter(ctx, "Exec", id)
@@ -308,6 +316,21 @@ func (r *Runtime) Exec(ctx context.Context, id string, x container.ExecSpec) (in
 		case <-c.done:
 			return 128 + 9, nil
 		}
+	case "take":
+		var in []byte
+		if x.Stdin != nil {
+			if in, err = io.ReadAll(io.LimitReader(x.Stdin, 1<<20)); err != nil {
+				return -1, err
+			}
+		}
+		if strings.Contains(string(in), x.Args[1]) {
+			_, err := fmt.Fprintf(out, "one line\nrefused: %s is not for me\n", x.Args[1])
+			return 1, err
+		}
+		r.mu.Lock()
+		r.taken = append(r.taken, id+" "+strings.TrimSpace(string(in)))
+		r.mu.Unlock()
+		return 0, nil
 	case "cat":
 		if x.Stdin == nil {
 			return 0, nil

@@ -62,12 +62,11 @@ policies:
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
-			r.MustApply(ctx, t, document(r, "", "", ""))
+			r.MustApply(ctx, t, document(r, "", "", ", udp/9002"))
 			for _, c := range []struct {
 				name   string
 				change func()
 			}{
-				{"configuration", func() { r.MustApply(ctx, t, document(r, "", "", ", udp/9002")) }},
 				{"environment and limits of both", func() {
 					r.MustApply(ctx, t, document(r, ", env: {A: b}", ", memory: 128M", ", udp/9002"))
 				}},

@@ -56,7 +56,7 @@ func run(log *slog.Logger) error {
 		f.settler = nf.NewSettler("", log)
 		defer f.settler.Close()
 	}
-	told := nf.Listen()
+	told := nf.Start{Config: blockFile, Log: log}.Listen()
 	defer told.Stop()
 	frames, err := nf.OpenFrames(nf.Options{Handle: f.handle})
 	if err != nil {
@@ -67,36 +67,23 @@ func run(log *slog.Logger) error {
 	defer stop()
 	log.Info("forwarding", "settles after", f.after, "blocked port", f.block)
 	return frames.Serve(ctx, told, nf.Work{
-		Changed: func() bool { return false },
-		Report:  func() {},
-		Reload: func(context.Context) {
-			port, err := readPort()
+		Report: func() {},
+		Load: func(_ context.Context, raw []byte) error {
+			port, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 16)
 			if err != nil {
-				log.Warn("rules as before", "error", err)
-				return
+				return fmt.Errorf("%s: want a port", blockFile)
 			}
 			frames.Do(func() { // between two frames: what was judged by the former rule has been said by now
-				f.block = port
+				f.block = int(port)
 				clear(f.flows)
 				if f.settler != nil {
 					f.settler.Reset()
 				}
 			})
 			log.Info("another rule", "blocked port", port)
+			return nil
 		},
 	})
-}
-
-func readPort() (int, error) {
-	raw, err := os.ReadFile(blockFile)
-	if err != nil {
-		return 0, err
-	}
-	port, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 16)
-	if err != nil {
-		return 0, fmt.Errorf("%s: want a port", blockFile)
-	}
-	return int(port), nil
 }
 
 func (f *filter) handle(d nf.Dir, frame nf.Frame) nf.Verdict {

@@ -41,7 +41,7 @@ func (a *Asker) Metrics(events func() map[api.Severity]uint64) prometheus.Collec
 		restarts:     desc("function_restarts_total", "How often the function was started again.", "function", "host"),
 		probe:        desc("function_probe_rtt_seconds", "Time of the last probe frame through the function.", "function", "host"),
 		policyReady:  desc("policy_ready", "Whether the policy is in force as it is declared.", "policy"),
-		told:         desc("events_total", "Events that this manager has written since it began, by severity.", "severity"),
+		eventsTold:   desc("events_total", "Events that this manager has written since it began, by severity.", "severity"),
 	}
 }
 
@@ -54,17 +54,29 @@ type meters struct {
 	rxPackets, rxBytes, txPackets, txBytes, dropped, refused *prometheus.Desc
 	settled, settledBytes                                    *prometheus.Desc // of ports whose function settles flows
 	healthy, restarts, probe                                 *prometheus.Desc
-	policyReady, told                                        *prometheus.Desc
+	policyReady, eventsTold                                  *prometheus.Desc
 
 	mu    sync.Mutex
 	at    time.Time
 	hosts map[string]reading
+	told  []api.FunctionMetrics
+	since time.Time
+}
+
+// tellers are what functions tell, read with a scrape unless that was done just now.
+func (m *meters) tellers(ctx context.Context, hosts []api.Host, functions []api.Function) []api.FunctionMetrics {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if time.Since(m.since) > scrapeFresh {
+		m.told, m.since = m.a.tellers(ctx, hosts, functions), time.Now()
+	}
+	return m.told
 }
 
 // Describe implements prometheus.Collector.
 func (m *meters) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		m.hostReady, m.hostAnswered, m.rxPackets, m.rxBytes, m.txPackets, m.txBytes, m.dropped, m.refused, m.settled, m.settledBytes, m.healthy, m.restarts, m.probe, m.policyReady, m.told,
+		m.hostReady, m.hostAnswered, m.rxPackets, m.rxBytes, m.txPackets, m.txBytes, m.dropped, m.refused, m.settled, m.settledBytes, m.healthy, m.restarts, m.probe, m.policyReady, m.eventsTold,
 	} {
 		out <- d
 	}
@@ -94,7 +106,7 @@ func (m *meters) Collect(out chan<- prometheus.Metric) {
 		return 0
 	}
 	for severity, n := range m.events() {
-		send(m.told, prometheus.CounterValue, float64(n), string(severity))
+		send(m.eventsTold, prometheus.CounterValue, float64(n), string(severity))
 	}
 	hosts, _, err := store.List[api.Host](ctx, m.a.Store, api.KindHost)
 	readings := m.read(ctx)
@@ -139,6 +151,7 @@ func (m *meters) Collect(out chan<- prometheus.Metric) {
 			send(m.probe, prometheus.GaugeValue, float64(f.Status.RTTns)/1e9, f.Name, host)
 		}
 	}
+	sendTold(out, m.tellers(ctx, hosts, functions))
 	policies, _, err3 := store.List[api.Policy](ctx, m.a.Store, api.KindPolicy)
 	for _, p := range policies {
 		send(m.policyReady, prometheus.GaugeValue, truth(p.Ready().Ready()), p.Name)

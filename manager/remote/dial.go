@@ -80,6 +80,13 @@ func (c *Client) ImageList(ctx context.Context) ([]api.Image, error) {
 	return out, err
 }
 
+// Metrics are what the host's functions tell of themselves.
+func (c *Client) Metrics(ctx context.Context) ([]api.FunctionMetrics, error) {
+	var out []api.FunctionMetrics
+	err := c.read(ctx, http.MethodGet, "/metrics", nil, maxAnswer, &out)
+	return out, err
+}
+
 // Admit tells what the host has against what is new or changed in a document. The error: it did not say.
 func (c *Client) Admit(ctx context.Context, d, changed api.Document) ([]api.Problem, error) {
 	b, err := json.Marshal(admission{d, changed})

@@ -20,6 +20,7 @@ type Node interface {
 	Exec(ctx context.Context, function string, e container.ExecSpec) (int, error)
 	Capture(ctx context.Context, kind api.Kind, name string, o api.CaptureOptions) (io.ReadCloser, error)
 	ImageList(ctx context.Context) ([]api.Image, error)
+	Metrics(ctx context.Context) ([]api.FunctionMetrics, error)
 	// Admit tells what the host has against what is new or changed in a document.
 	Admit(ctx context.Context, d, changed api.Document) []api.Problem
 }

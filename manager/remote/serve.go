@@ -101,6 +101,14 @@ func handler(n Node) http.Handler {
 		}
 		answer(w, http.StatusOK, "application/json", images)
 	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		all, err := n.Metrics(r.Context())
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		answer(w, http.StatusOK, "application/json", all)
+	})
 	mux.HandleFunc("GET /alive", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("GET /functions/{name}/logs", func(w http.ResponseWriter, r *http.Request) { logs(n, w, r) })
 	mux.HandleFunc("GET /capture/{kind}/{name}", func(w http.ResponseWriter, r *http.Request) { capture(n, w, r) })

@@ -439,6 +439,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/functions/{name}/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** the numbers that a function has told last of itself */
+        get: operations["function-metrics"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/functions/{name}/restart": {
         parameters: {
             query?: never;
@@ -1374,6 +1391,13 @@ export interface components {
             /** Format: date-time */
             updated?: string;
         };
+        FunctionMetrics: {
+            function: string;
+            host: string;
+            metrics: components["schemas"]["Metric"][] | null;
+            /** Format: date-time */
+            time?: string;
+        };
         FunctionPorts: {
             /** Format: int64 */
             in?: number;
@@ -1621,10 +1645,12 @@ export interface components {
             description?: string;
             digest: string;
             forwarder?: string;
+            hands_over?: boolean;
             hosts?: string[] | null;
             name: string;
             probe?: boolean;
             recreate?: boolean;
+            reload?: boolean;
             rewrites?: string[] | null;
             /** Format: int64 */
             size_bytes?: number;
@@ -1677,6 +1703,16 @@ export interface components {
             items: components["schemas"]["Token"][] | null;
             /** Format: int64 */
             revision: number;
+        };
+        Metric: {
+            help: string;
+            kind: string;
+            labels?: {
+                [key: string]: string;
+            };
+            name: string;
+            /** Format: double */
+            value: number;
         };
         Operation: {
             /** Format: date-time */
@@ -5835,6 +5871,82 @@ export interface operations {
             };
             /** @description Conflict */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+        };
+    };
+    "function-metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FunctionMetrics"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -1,0 +1,120 @@
+package agent_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"weir.dev/weir/api"
+	switchfake "weir.dev/weir/datapath/fake"
+	"weir.dev/weir/image"
+	imagefake "weir.dev/weir/image/fake"
+)
+
+// with has an image "firewall" of a contract.
+func with(c image.Contract) func(*desk) {
+	return func(d *desk) {
+		c.Probe = true
+		d.options.Images = imagefake.Store{Root: d.options.Instance.Root, Images: map[string]image.Image{"firewall": {Args: []string{"wait"}, Contract: c}}}
+	}
+}
+
+func port(n int) api.FunctionSpec { return api.FunctionSpec{Config: map[string]any{"port": n}} }
+
+// finds is the config that the function's instance in force finds.
+func (d *desk) finds(box string) string {
+	b, err := os.ReadFile(filepath.Join(d.options.Instance.Run, "sandboxes", box, "etc", "config.json"))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// A changed config is given to the instance that runs. One that it refuses changes nothing, and its condition says why; a crash of the agent in between asks again.
+func aConfigIsTakenWithoutANewInstance(t *testing.T) {
+	d := newDesk(t, switchfake.Options{}, with(image.Contract{Reload: []string{"take", "13"}}))
+	d.put("fw", port(1))
+	before := d.up("fw").Status
+	d.put("fw", port(2))
+	if after := d.up("fw").Status; after.PID != before.PID || after.Restarts != 0 || d.finds("fw.1") != `{"port":2}` {
+		t.Errorf("before %+v, after %+v, the function finds %s", before, after, d.finds("fw.1"))
+	}
+	d.put("fw", port(13))
+	d.until("its status says that it refuses the config", func() bool {
+		s := d.function("fw").Status
+		return s.Healthy && strings.Contains(s.Message, "refuses the config, the former one stays in force: 13 is not for me")
+	})
+	if f := d.function("fw"); f.Status.PID != before.PID || f.Status.ObservedGeneration == f.Generation || d.finds("fw.1") != `{"port":2}` {
+		t.Errorf("refused: %+v, the function finds %s", f.Status, d.finds("fw.1"))
+	}
+	d.stop()
+	d.start()
+	d.until("a new agent says so, too", func() bool { return strings.Contains(d.function("fw").Status.Message, "13 is not for me") })
+	d.put("fw", port(2))
+	d.until("nothing is left to say", func() bool {
+		f := d.function("fw")
+		return f.Status.Message == "" && f.Status.ObservedGeneration == f.Generation && f.Status.PID == before.PID
+	})
+	d.stop()
+	d.put("fw", port(3))
+	d.start()
+	if after := d.up("fw").Status; after.PID != before.PID || d.finds("fw.1") != `{"port":3}` {
+		t.Errorf("changed while the agent was away: %+v, the function finds %s", after, d.finds("fw.1"))
+	}
+	// What is more than a config makes a new instance, and so does a restart.
+	more := port(3)
+	more.Env = map[string]string{"A": "b"}
+	d.put("fw", more)
+	d.until("it is made anew", func() bool { f := d.function("fw"); return f.Status.PID != before.PID && f.Status.ObservedGeneration == f.Generation })
+	for _, taken := range d.runtime.Taken() {
+		if !strings.HasPrefix(taken, "fw.1 ") {
+			t.Errorf("told: %s", taken)
+		}
+	}
+}
+
+// Whether a config is in force of which no answer came is not known: a new instance has it.
+func aReloadWithoutAnAnswerMakesANewInstance(t *testing.T) {
+	d := newDesk(t, switchfake.Options{}, with(image.Contract{Reload: []string{"take", "13"}}))
+	d.put("fw", port(1))
+	before := d.up("fw").Status
+	d.runtime.Fail("Exec", errors.New("the launcher died"))
+	d.put("fw", port(2))
+	if after := d.up("fw").Status; after.PID == before.PID || d.finds("fw.2") != `{"port":2}` {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	d.until("an event says so", func() bool { return d.tells("ReloadFailed", "the launcher died") })
+}
+
+func (d *desk) tells(reason, text string) bool {
+	l, err := d.client.Events().List(d.t.Context(), api.ListOptions{})
+	return err == nil && slices.ContainsFunc(l.Items, func(e api.Event) bool { return e.Reason == reason && strings.Contains(e.Message, text) })
+}
+
+// What the former instance exports the new one imports before frames go there, also if the former one has to end first. Without it the new one works all the same, and an
+// event says so.
+func aNewInstanceGetsTheStateOfTheFormerOne(t *testing.T) {
+	for name, c := range map[string]image.Contract{
+		"beside":   {Export: []string{"print", "sessions"}, Import: []string{"take", "13"}},
+		"recreate": {Export: []string{"print", "sessions"}, Import: []string{"take", "13"}, Recreate: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t, switchfake.Options{}, with(c))
+			d.put("fw", port(1))
+			d.up("fw")
+			d.put("fw", port(2))
+			d.up("fw")
+			if taken := d.runtime.Taken(); !slices.Equal(taken, []string{"fw.2 sessions"}) {
+				t.Errorf("taken: %q", taken)
+			}
+			d.until("one instance is left", func() bool { list, err := d.runtime.List(t.Context()); return err == nil && len(list) == 1 })
+			d.runtime.Fail("Exec", errors.New("it hangs"))
+			d.put("fw", port(3))
+			d.up("fw")
+			d.until("an event says that the state is lost", func() bool { return d.tells("StateLost", "export of the former instance: it hangs") })
+		})
+	}
+}
