@@ -12,6 +12,8 @@ import (
 	"slices"
 
 	"github.com/miekg/dns"
+
+	"weir.dev/weir/catalogue/names"
 )
 
 const (
@@ -33,12 +35,12 @@ func newZone(cfg config, up func(netip.Addr, *checking) bool) *zone {
 
 // find the service of a name and the name that it was configured by, without "*.". A wildcard is for all names below, except those that are
 // configured themselves and what is below these (RFC 4592).
-func (z *zone) find(q *question) (*service, string) {
-	name := q.text()
+func (z *zone) find(q *names.Question) (*service, string) {
+	name := q.Text()
 	if s := z.names[string(name)]; s != nil {
 		return s, string(name)
 	}
-	var star [maxName + 2]byte
+	var star [names.MaxName + 2]byte
 	for {
 		dot := bytes.IndexByte(name, '.')
 		if dot < 0 {
@@ -66,8 +68,8 @@ const (
 
 // query decides about a message from a client. limit is what the transport carries: 0 for UDP, where the message says it.
 func (z *zone) query(msg []byte, client netip.Addr, limit int) ([]byte, fate) {
-	var q question
-	if !q.read(msg) || q.response {
+	var q names.Question
+	if !q.Read(msg) || q.Response {
 		return nil, passes
 	}
 	s, apex := z.find(&q)
@@ -92,7 +94,7 @@ func (z *zone) query(msg []byte, client netip.Addr, limit int) ([]byte, fate) {
 	}
 	reply.Rcode = rcode
 	if rcode == dns.RcodeSuccess {
-		chosen, all := z.choose(s, q.kind, client)
+		chosen, all := z.choose(s, q.Kind, client)
 		switch {
 		case !all && s.AllDown == pass:
 			return nil, passes
@@ -115,8 +117,8 @@ func (z *zone) query(msg []byte, client netip.Addr, limit int) ([]byte, fate) {
 
 // foreign tells whether a message from a server must not reach a client: an answer for a name that only this function answers.
 func (z *zone) foreign(msg []byte) bool {
-	var q question
-	if !q.read(msg) || !q.response {
+	var q names.Question
+	if !q.Read(msg) || !q.Response {
 		return false
 	}
 	s, _ := z.find(&q)
@@ -125,14 +127,14 @@ func (z *zone) foreign(msg []byte) bool {
 
 // malformed answers a query whose question is for us and whose rest cannot be read.
 func malformed(msg []byte) []byte {
-	at := headerLength
+	at := names.HeaderLength
 	for msg[at] != 0 { // read has been there
 		at += int(msg[at]) + 1
 	}
 	reply := bytes.Clone(msg[:at+5])
 	flags := binary.BigEndian.Uint16(msg[2:])
 	binary.BigEndian.PutUint16(reply[2:], flags&0x0110|0x8000|dns.RcodeFormatError) // RD and CD stay
-	clear(reply[6:headerLength])
+	clear(reply[6:names.HeaderLength])
 	return reply
 }
 

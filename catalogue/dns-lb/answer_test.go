@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"weir.dev/weir/catalogue/names"
 )
 
 var client = netip.MustParseAddr("10.77.0.1")
@@ -349,8 +351,8 @@ func checkAnswer(t *testing.T, z *zone, msg []byte) (is bool) {
 	if fate != answered {
 		return false
 	}
-	var q question
-	if !q.read(msg) || !bytes.HasPrefix(b, msg[:2]) || b[2]&0x80 == 0 || len(b) > maxUDP || !bytes.Equal(b[headerLength:headerLength+q.length+2+4], msg[headerLength:headerLength+q.length+2+4]) {
+	var q names.Question
+	if !q.Read(msg) || !bytes.HasPrefix(b, msg[:2]) || b[2]&0x80 == 0 || len(b) > maxUDP || !bytes.Equal(b[names.HeaderLength:names.HeaderLength+len(q.Text())+2+4], msg[names.HeaderLength:names.HeaderLength+len(q.Text())+2+4]) {
 		t.Fatalf("% x\nis answered by\n% x", msg, b)
 	}
 	if err := new(dns.Msg).Unpack(b); err != nil {

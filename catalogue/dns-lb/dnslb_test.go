@@ -18,6 +18,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/miekg/dns"
 
+	"weir.dev/weir/catalogue/names"
 	"weir.dev/weir/catalogue/nf"
 	"weir.dev/weir/catalogue/rig"
 )
@@ -316,14 +317,14 @@ func TestAMillionFrames(t *testing.T) {
 		for _, d := range []nf.Dir{nf.Up, nf.Down} {
 			passed := b.handle(d, nf.NewFrame(f)) == nf.Pass
 			p := nf.Decode(f)
-			var q question
-			if !passed || p.Proto != nf.UDP || p.Part == nf.Later || !q.read(p.Data(f)) {
+			var q names.Question
+			if !passed || p.Proto != nf.UDP || p.Part == nf.Later || !q.Read(p.Data(f)) {
 				continue
 			}
 			if s, _ := b.zone.Load().find(&q); s == nil {
 				continue
 			}
-			if d == nf.Down && q.response && p.SrcPort == port || d == nf.Up && !q.response && p.DstPort == port && p.Part == nf.Whole && single(&p, f) && p.Intact(f) {
+			if d == nf.Down && q.Response && p.SrcPort == port || d == nf.Up && !q.Response && p.DstPort == port && p.Part == nf.Whole && single(&p, f) && p.Intact(f) {
 				t.Fatalf("%v: passed: % x", d, f)
 			}
 		}

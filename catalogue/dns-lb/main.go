@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"weir.dev/weir/catalogue/names"
 	"weir.dev/weir/catalogue/nf"
 )
 
@@ -193,7 +194,7 @@ func (b *balancer) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 		}
 		return nf.Drop
 	case p.Proto != nf.UDP:
-	case p.Bad != "" || d == nf.Down && p.Part == nf.First && len(p.Data(f.Data)) < maxQuestion: // others may read a name there that we do not
+	case p.Bad != "" || d == nf.Down && p.Part == nf.First && len(p.Data(f.Data)) < names.MaxQuestion: // others may read a name there that we do not
 		b.count.malformed.Add(1)
 		return nf.Drop
 	case d == nf.Up:

@@ -22,20 +22,30 @@ import (
 type config struct {
 	MaxFlows int `json:"max_flows"` // remembered at a time
 	IdleS    int `json:"idle_s"`    // seconds without a packet after which a flow has ended
+	ActiveS  int `json:"active_s"`  // seconds after which a flow that goes on is reported
 }
 
 func main() {
 	file := flag.String("config", "/etc/weir/config.json", "configuration file")
 	link := flag.String("link", "tap", "interface to read")
+	flows := flag.String("flows", "/run/flows.sock", "socket for readers of flows")
+	format := flag.String("follow", "", "copy the flows of the monitor that runs here to standard output, as ipfix or json, until it ends")
 	flag.Parse()
+	if *format != "" {
+		if err := follow(*flows, *format, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "monitor:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	debug.SetGCPercent(25) // a hundred of these may run on one machine; little is allocated after the start
-	if err := run(*file, *link, os.Stdout); err != nil {
+	if err := run(*file, *link, *flows, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "monitor:", err)
 		os.Exit(1)
 	}
 }
 
-func run(file, link string, out io.Writer) error {
+func run(file, link, flows string, out io.Writer) error {
 	cfg, err := load(file)
 	if err != nil {
 		return fmt.Errorf("configuration %s: %w", file, err)
@@ -50,9 +60,15 @@ func run(file, link string, out io.Writer) error {
 		return err
 	}
 	defer r.close()
+	rs := &readers{}
+	listening, err := rs.listen(flows)
+	if err != nil {
+		return err
+	}
+	defer listening.Close()
 	log := newLog(out)
 	log.line(line{Event: "start", Link: link})
-	t := newTable(cfg.MaxFlows, time.Duration(cfg.IdleS)*time.Second, log.line)
+	t := newTable(cfg, log.line, rs.add)
 	for {
 		timeout := time.Duration(-1)
 		if t.busy() {
@@ -66,7 +82,12 @@ func run(file, link string, out io.Writer) error {
 			return err
 		}
 		now := time.Now()
-		r.read(func(p []byte, length int, vlan uint16) { t.add(parse(p, vlan), length, now) })
+		r.read(func(p []byte, length int, vlan uint16) {
+
+			flow, flags := parse(p, vlan)
+			t.add(flow, flags, length, now, func() string { return nameIn(p) })
+
+		})
 		t.sweep(now)
 		switch sig {
 		case syscall.SIGUSR1:
@@ -80,7 +101,7 @@ func run(file, link string, out io.Writer) error {
 }
 
 func load(file string) (config, error) {
-	cfg := config{MaxFlows: 10_000, IdleS: 15}
+	cfg := config{MaxFlows: 10_000, IdleS: 15, ActiveS: 60}
 	raw, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(bytes.TrimSpace(raw)) == 0 {
 		return cfg, nil
@@ -101,6 +122,9 @@ func load(file string) (config, error) {
 	}
 	if cfg.IdleS < 1 || cfg.IdleS > 86400 {
 		return config{}, fmt.Errorf("idle_s %d: want 1 to 86400", cfg.IdleS)
+	}
+	if cfg.ActiveS < 1 || cfg.ActiveS > 86400 {
+		return config{}, fmt.Errorf("active_s %d: want 1 to 86400", cfg.ActiveS)
 	}
 	return cfg, nil
 }
@@ -125,25 +149,31 @@ func signals() (*os.File, error) {
 
 // line is one line of the log. Numbers that do not apply are left out.
 type line struct {
-	Time         time.Time `json:"time"`
-	Event        string    `json:"event"` // start, new, end, summary
-	Link         string    `json:"link,omitempty"`
-	Proto        string    `json:"proto,omitempty"` // tcp, udp, icmp ..., a number, or an ethertype
-	Src          string    `json:"src,omitempty"`   // of the flow's first packet
-	SrcPort      uint16    `json:"sport,omitempty"`
-	Dst          string    `json:"dst,omitempty"`
-	DstPort      uint16    `json:"dport,omitempty"`
-	VLAN         uint16    `json:"vlan,omitempty"`
-	Packets      uint64    `json:"packets,omitempty"` // as seen: a GSO packet is one
-	Bytes        uint64    `json:"bytes,omitempty"`
-	ReplyPackets uint64    `json:"reply_packets,omitempty"`
-	ReplyBytes   uint64    `json:"reply_bytes,omitempty"`
-	DurationNs   int64     `json:"duration_ns,omitempty"`
-	Flows        uint64    `json:"flows,omitempty"`     // so far
-	Active       int       `json:"active,omitempty"`    // remembered now
-	Untracked    uint64    `json:"untracked,omitempty"` // packets of flows beyond max_flows
-	Unlogged     uint64    `json:"unlogged,omitempty"`  // lines left out by the rate limit
-	Dropped      uint64    `json:"dropped,omitempty"`   // packets that the kernel had no room for
+	Time         time.Time  `json:"time"`
+	Event        string     `json:"event"` // start, new, end, summary; flow: for readers
+	Link         string     `json:"link,omitempty"`
+	Proto        string     `json:"proto,omitempty"` // tcp, udp, icmp ..., a number, or an ethertype
+	Src          string     `json:"src,omitempty"`   // of the flow's first packet
+	SrcPort      uint16     `json:"sport,omitempty"`
+	Dst          string     `json:"dst,omitempty"`
+	DstPort      uint16     `json:"dport,omitempty"`
+	VLAN         uint16     `json:"vlan,omitempty"`
+	Name         string     `json:"name,omitempty"` // asked for by DNS or TLS
+	Start        *time.Time `json:"start,omitempty"`
+	Flags        string     `json:"flags,omitempty"` // of TCP: FSRPAUEC
+	ReplyFlags   string     `json:"reply_flags,omitempty"`
+	Reason       string     `json:"reason,omitempty"`  // of a report: idle, active, stopped
+	Packets      uint64     `json:"packets,omitempty"` // as seen: a GSO packet is one
+	Bytes        uint64     `json:"bytes,omitempty"`
+	ReplyPackets uint64     `json:"reply_packets,omitempty"`
+	ReplyBytes   uint64     `json:"reply_bytes,omitempty"`
+	DurationNs   int64      `json:"duration_ns,omitempty"`
+	Flows        uint64     `json:"flows,omitempty"`     // so far
+	Active       int        `json:"active,omitempty"`    // remembered now
+	Untracked    uint64     `json:"untracked,omitempty"` // packets of flows beyond max_flows
+	Unlogged     uint64     `json:"unlogged,omitempty"`  // lines left out by the rate limit
+	Dropped      uint64     `json:"dropped,omitempty"`   // packets that the kernel had no room for
+	Talkers      []talker   `json:"talkers,omitempty"`   // addresses that sent most
 }
 
 const linesPerSecond = 200 // of flows; a port scan must not fill the disk

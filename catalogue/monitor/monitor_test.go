@@ -73,7 +73,7 @@ func TestParse(t *testing.T) {
 		"cut in ports":  {build(t, eth(0x800), v4(6), gopacket.Payload{0x13})[:35], "tcp 10.1.1.1 0 10.1.1.2 0 vlan 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := describe(parse(tt.frame, 0)); got != tt.want {
+			if got := describe(flowOf(tt.frame)); got != tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
 		})
@@ -87,6 +87,8 @@ func describe(p packet) string {
 	return strings.Join([]string{l.Proto, l.Src, num(l.SrcPort), l.Dst, num(l.DstPort), "vlan", num(l.VLAN)}, " ")
 }
 
+func flowOf(b []byte) packet { p, _ := parse(b, 0); return p }
+
 func num(n uint16) string { b, _ := json.Marshal(n); return string(b) }
 
 // gopacket is the oracle for whatever it can decode without an error; it does not look at the version of IP.
@@ -95,7 +97,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(build(f, eth(0x86dd), v6(17), &layers.UDP{SrcPort: 5000, DstPort: 53}))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		p := parse(b, 0)
+		p := flowOf(b)
 		if p.reversed().reversed() != p {
 			t.Error("reversed twice differs")
 		}
@@ -116,18 +118,24 @@ func FuzzParse(f *testing.F) {
 // Every packet is counted once: in a flow that has ended, or as untracked.
 func TestTableCountsEveryPacketOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var ended, lines uint64
-		tab := newTable(rapid.IntRange(1, 5).Draw(t, "max"), 3*time.Second, func(l line) {
+		var ended, lines, reported uint64
+		cfg := config{MaxFlows: rapid.IntRange(1, 5).Draw(t, "max"), IdleS: 3, ActiveS: 2}
+		tab := newTable(cfg, func(l line) {
 			if l.Event == "end" {
 				ended += l.Packets + l.ReplyPackets
 				lines++
 			}
+		}, func(r report) {
+			if r.packets[0]+r.packets[1] == 0 {
+				t.Error("a report of nothing")
+			}
+			reported += r.packets[0] + r.packets[1]
 		})
 		now := time.Unix(1000, 0)
 		n := rapid.IntRange(0, 200).Draw(t, "packets")
 		for range n {
 			p := packet{ethertype: etherIPv4, proto: 6, sport: uint16(rapid.IntRange(1, 4).Draw(t, "sport")), dport: uint16(rapid.IntRange(1, 4).Draw(t, "dport"))}
-			tab.add(p, 100, now)
+			tab.add(p, 0, 100, now, func() string { return "" })
 			if len(tab.flows) > tab.max {
 				t.Fatalf("%d flows, at most %d", len(tab.flows), tab.max)
 			}
@@ -135,7 +143,11 @@ func TestTableCountsEveryPacketOnce(t *testing.T) {
 			tab.sweep(now)
 		}
 		tab.endAll(now)
-		if ended+tab.untracked != uint64(n) || lines != tab.total || tab.busy() {
+		sent := uint64(0)
+		for _, x := range tab.talkers {
+			sent += x.Packets
+		}
+		if reported != ended || sent != ended || ended+tab.untracked != uint64(n) || lines != tab.total || tab.busy() {
 			t.Fatalf("%d packets: %d in flows, %d untracked; %d flows, %d ended", n, ended, tab.untracked, tab.total, lines)
 		}
 	})
@@ -159,7 +171,8 @@ func TestLogIsBounded(t *testing.T) {
 func TestConfig(t *testing.T) {
 	for name, tt := range map[string]struct{ text, err string }{
 		"empty":       {"", ""},
-		"both":        {`{"max_flows": 5, "idle_s": 1}`, ""},
+		"all":         {`{"max_flows": 5, "idle_s": 1, "active_s": 2}`, ""},
+		"no active":   {`{"active_s": 0}`, "active_s 0: want 1 to 86400"},
 		"none at all": {`{"max_flows": 0}`, "want 1 to 1000000"},
 		"no time":     {`{"idle_s": 0}`, "want 1 to 86400"},
 		"two values":  {`{"idle_s": 1} {"idle_s": 2}`, "more than one"},
@@ -181,7 +194,7 @@ func TestCountsWhatTheTapSees(t *testing.T) {
 	r := rig.New(t, true)
 	file := filepath.Join(t.TempDir(), "config.json")
 	must(t, os.WriteFile(file, []byte(`{"idle_s": 60}`), 0o644))
-	p := r.Start(rig.Build(t, "."), "-config", file)
+	p := r.Start(rig.Build(t, "."), "-flows", filepath.Join(t.TempDir(), "flows"), "-config", file)
 	p.Await(`"start"`)
 
 	big := gopacket.Payload(make([]byte, 1000))
@@ -236,7 +249,7 @@ func TestCountsWhatTheTapSees(t *testing.T) {
 // A tap that has nothing to do costs nothing, and one that goes away ends the function.
 func TestTapGone(t *testing.T) {
 	r := rig.New(t, true)
-	p := r.Start(rig.Build(t, "."), "-config", filepath.Join(t.TempDir(), "none.json"))
+	p := r.Start(rig.Build(t, "."), "-flows", filepath.Join(t.TempDir(), "flows"), "-config", filepath.Join(t.TempDir(), "none.json"))
 	p.Await(`"start"`)
 	r.Client.Cut()
 	if err := p.End(); err == nil || !strings.Contains(p.Output(), "the tap is gone") {

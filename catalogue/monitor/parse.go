@@ -6,6 +6,9 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+
+	"weir.dev/weir/catalogue/names"
+	"weir.dev/weir/catalogue/nf"
 )
 
 // address is an IP address, or a MAC for what is not IP.
@@ -27,11 +30,11 @@ const (
 )
 
 // parse reads a frame's headers as far as they are there; what is cut short stands as far as it was read. vlan is the tag that the
-// kernel took out, 0 none.
-func parse(b []byte, vlan uint16) packet {
-	p := packet{vlan: vlan & 0xfff}
+// kernel took out, 0 none. flags are those of TCP.
+func parse(b []byte, vlan uint16) (p packet, flags uint8) {
+	p = packet{vlan: vlan & 0xfff}
 	if len(b) < 14 {
-		return p
+		return p, 0
 	}
 	copy(p.dst[:], b[0:6])
 	copy(p.src[:], b[6:12])
@@ -49,16 +52,16 @@ func parse(b []byte, vlan uint16) packet {
 	}
 	switch p.ethertype {
 	case etherIPv4:
-		p.ipv4(b)
+		flags = p.ipv4(b)
 	case etherIPv6:
-		p.ipv6(b)
+		flags = p.ipv6(b)
 	}
-	return p
+	return p, flags
 }
 
-func (p *packet) ipv4(b []byte) {
+func (p *packet) ipv4(b []byte) (flags uint8) {
 	if len(b) < 20 || b[0]>>4 != 4 {
-		return
+		return 0
 	}
 	header := int(b[0]&0xf) * 4
 	p.proto = b[9]
@@ -66,15 +69,15 @@ func (p *packet) ipv4(b []byte) {
 	copy(p.src[:], b[12:16])
 	copy(p.dst[:], b[16:20])
 	if header < 20 || len(b) < header || binary.BigEndian.Uint16(b[6:])&0x1fff != 0 {
-		return
+		return 0
 	}
-	p.ports(b[header:])
+	return p.ports(b[header:])
 }
 
 // ipv6 walks the extension headers (RFC 8200, section 4).
-func (p *packet) ipv6(b []byte) {
+func (p *packet) ipv6(b []byte) (flags uint8) {
 	if len(b) < 40 || b[0]>>4 != 6 {
-		return
+		return 0
 	}
 	p.proto = b[6]
 	copy(p.src[:], b[8:24])
@@ -85,42 +88,46 @@ func (p *packet) ipv6(b []byte) {
 		switch p.proto {
 		case 0, 43, 60: // hop-by-hop, routing, destination options
 			if len(b) < 8 {
-				return
+				return 0
 			}
 			length = (int(b[1]) + 1) * 8
 		case 51: // authentication
 			if len(b) < 8 {
-				return
+				return 0
 			}
 			length = (int(b[1]) + 2) * 4
 		case 44: // fragment
 			if len(b) < 8 {
-				return
+				return 0
 			}
 			if binary.BigEndian.Uint16(b[2:])&0xfff8 != 0 {
 				p.proto = b[0]
-				return
+				return 0
 			}
 			length = 8
 		default:
-			p.ports(b)
-			return
+			return p.ports(b)
 		}
 		p.proto = b[0]
 		if len(b) < length {
-			return
+			return 0
 		}
 		b = b[length:]
 	}
+	return 0
 }
 
-func (p *packet) ports(b []byte) {
+func (p *packet) ports(b []byte) (flags uint8) {
 	switch p.proto {
 	case 6, 17, 132:
 		if len(b) >= 4 {
 			p.sport, p.dport = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 		}
 	}
+	if p.proto == 6 && len(b) >= 14 {
+		flags = b[13]
+	}
+	return flags
 }
 
 // reversed is the same flow's other direction.
@@ -161,3 +168,25 @@ func (p packet) text(a address) string {
 	}
 	return net.HardwareAddr(a[:6]).String()
 }
+
+// nameIn is the name that a frame asks for, by DNS or in the begin of a TLS connection.
+func nameIn(frame []byte) string {
+	p := nf.Decode(frame)
+	data := p.Data(frame)
+	switch {
+	case p.Part != nf.Whole:
+	case p.Proto == nf.UDP && p.DstPort == portDNS:
+		var q names.Question
+		if q.Read(data) {
+			return string(q.Text())
+		}
+	case p.Proto == nf.TCP && p.DstPort == portTLS:
+		return names.ServerName(data)
+	}
+	return ""
+}
+
+const (
+	portDNS = 53
+	portTLS = 443
+)

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/catalogue/nf"
 )
 
 // The ring: the kernel writes the heads of packets into memory that we share (TPACKET_V3), and wakes us once per block or after
@@ -18,7 +20,8 @@ import (
 const (
 	blockSize  = 128 << 10
 	blockCount = 8
-	snapLength = 192 // bytes of a packet: Ethernet, two tags, IPv6 with extension headers, ports
+	snapLength = 192  // bytes of a packet: Ethernet, two tags, IPv6 with extension headers, ports
+	nameLength = 2048 // of one that may ask for a name
 	retireMs   = 50
 )
 
@@ -54,9 +57,8 @@ func (r *ring) setUp() error {
 	if err := unix.SetsockoptInt(r.fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1); err != nil {
 		return fmt.Errorf("ignore outgoing packets: %w", err)
 	}
-	// "return snapLength": takes every packet, cut to its head.
-	program := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: snapLength}}
-	fprog := unix.SockFprog{Len: 1, Filter: &program[0]}
+	program := cut()
+	fprog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 	if err := unix.SetsockoptSockFprog(r.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &fprog); err != nil {
 		return fmt.Errorf("cut packets: %w", err)
 	}
@@ -170,4 +172,37 @@ func (r *ring) dropped() uint64 {
 		r.lost += uint64(s.Drops)
 	}
 	return r.lost
+}
+
+// cut is a program of classic BPF that takes every packet: of those to port 53 or 443 enough to read a name, of all others the head. It looks behind no second
+// tag and no extension header; the first tag is not in the frame.
+func cut() []unix.SockFilter {
+	const (
+		byteAt, halfAt, halfFrom = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, unix.BPF_LD | unix.BPF_H | unix.BPF_IND
+		equal, anyBit, ret       = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+		headerLength             = unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH
+	)
+	return []unix.SockFilter{
+		0:  {Code: unix.BPF_LD | unix.BPF_W | unix.BPF_LEN},
+		1:  {Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: 14 + 60 + 4, Jf: 17}, // what is shorter is whole anyway, and no load ends behind it
+		2:  {Code: halfAt, K: 12},
+		3:  {Code: equal, K: etherIPv4, Jf: 8},
+		4:  {Code: byteAt, K: 14 + 9}, // protocol
+		5:  {Code: equal, K: nf.TCP, Jt: 1},
+		6:  {Code: equal, K: nf.UDP, Jf: 12},
+		7:  {Code: halfAt, K: 14 + 6},
+		8:  {Code: anyBit, K: 0x1fff, Jt: 10}, // a later fragment
+		9:  {Code: headerLength, K: 14},
+		10: {Code: halfFrom, K: 14 + 2}, // port
+		11: {Code: unix.BPF_JMP | unix.BPF_JA, K: 5},
+		12: {Code: equal, K: etherIPv6, Jf: 6},
+		13: {Code: byteAt, K: 14 + 6},
+		14: {Code: equal, K: nf.TCP, Jt: 1},
+		15: {Code: equal, K: nf.UDP, Jf: 3},
+		16: {Code: halfAt, K: 14 + 40 + 2},
+		17: {Code: equal, K: portDNS, Jt: 2},
+		18: {Code: equal, K: portTLS, Jt: 1},
+		19: {Code: ret, K: snapLength},
+		20: {Code: ret, K: nameLength},
+	}
 }

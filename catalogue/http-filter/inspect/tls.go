@@ -1,6 +1,10 @@
 package inspect
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"weir.dev/weir/catalogue/names"
+)
 
 // handshake reads the names in a client's TLS handshake: of its first hello, and of a second one.
 type handshake struct {
@@ -17,9 +21,6 @@ type handshake struct {
 const (
 	recordHeader  = 5
 	maxHello      = 4 + 131396 // what OpenSSL takes; others take less
-	maxNames      = 8          // in a hello: the standard allows one
-	maxServerName = 255        // bytes of one, as in OpenSSL
-	earlyData     = 42         // extension (RFC 8446, section 4.2.10)
 	helloType     = 1
 	changeCipher  = 20
 	alertRecord   = 21
@@ -104,7 +105,7 @@ func (h *handshake) message(b []byte) (int, error) {
 	case b[0] != helloType:
 		return length, nil
 	}
-	hello, ok := readHello(b[4:length])
+	hello, ok := names.ReadHello(b[4:length])
 	if !ok {
 		return 0, malformed("TLS hello that cannot be read")
 	}
@@ -114,18 +115,18 @@ func (h *handshake) message(b []byte) (int, error) {
 	if h.plain { // no server takes a third one
 		h.conn.end(Client)
 	}
-	h.plain, h.early = true, hello.early
+	h.plain, h.early = true, hello.Early
 	return length, nil
 }
 
-func (c *Conn) judgeHello(h hello) error {
-	if h.encrypted && c.policy.Encrypted == Reset {
+func (c *Conn) judgeHello(h names.Hello) error {
+	if h.Encrypted && c.policy.Encrypted == Reset {
 		return &Block{Hit: Hit{Why: "TLS with an encrypted server name"}}
 	}
-	if len(h.names) == 0 {
+	if len(h.Names) == 0 {
 		return c.noName()
 	}
-	for _, name := range h.names {
+	for _, name := range h.Names {
 		if r, hit := c.policy.judgeName(name); r != nil {
 			return &Block{Hit: hit}
 		}
@@ -141,78 +142,4 @@ func (c *Conn) noName() error {
 		return &Block{Hit: Hit{Why: "TLS without a server name"}}
 	}
 	return nil
-}
-
-// hello is what is read of one.
-type hello struct {
-	names     []string
-	encrypted bool
-	early     bool
-}
-
-// reader takes pieces off a message; ok turns false when it ends too soon.
-type reader struct {
-	b  []byte
-	ok bool
-}
-
-func (r *reader) take(n int) []byte {
-	if !r.ok || n > len(r.b) {
-		r.ok = false
-		return nil
-	}
-	b := r.b[:n]
-	r.b = r.b[n:]
-	return b
-}
-
-// vector with a length of so many bytes before it.
-func (r *reader) vector(size int) []byte {
-	n := 0
-	for _, b := range r.take(size) {
-		n = n<<8 | int(b)
-	}
-	return r.take(n)
-}
-
-// readHello reads a ClientHello (RFC 8446, section 4.1.2): server_name (RFC 6066), encrypted_client_hello (RFC 9849).
-func readHello(b []byte) (h hello, ok bool) {
-	r := reader{b, true}
-	r.take(2 + 32)
-	r.vector(1)
-	r.vector(2)
-	r.vector(1)
-	if r.ok && len(r.b) == 0 {
-		return h, true // without extensions
-	}
-	extensions := reader{r.vector(2), r.ok}
-	if !r.ok || len(r.b) > 0 {
-		return h, false
-	}
-	for len(extensions.b) > 0 {
-		kind, body := extensions.take(2), extensions.vector(2)
-		if !extensions.ok {
-			return h, false
-		}
-		switch binary.BigEndian.Uint16(kind) {
-		case 0:
-			list := reader{body, true}
-			names := reader{list.vector(2), list.ok}
-			for names.ok && len(names.b) > 0 {
-				t, name := names.take(1), names.vector(2)
-				names.ok = names.ok && len(name) <= maxServerName
-				if names.ok && t[0] == 0 {
-					h.names = append(h.names, string(name))
-				}
-			}
-			if !list.ok || !names.ok || len(list.b) > 0 || len(h.names) > maxNames {
-				return h, false
-			}
-		case earlyData:
-			h.early = true
-		case 0xfe0d, 0xffce: // and its draft
-			h.encrypted = true
-		}
-	}
-	return h, true
 }

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/miekg/dns"
+
+	"weir.dev/weir/catalogue/rig"
+)
+
+// hello is a ClientHello for a name, with so many bytes of padding in an extension before it.
+func hello(name string, padding int) []byte {
+	vector := func(size int, b []byte) []byte {
+		out := make([]byte, size, size+len(b))
+		for i := range size {
+			out[i] = byte(len(b) >> (8 * (size - 1 - i)))
+		}
+		return append(out, b...)
+	}
+	ext := append([]byte{0, 21}, vector(2, make([]byte, padding))...)
+	ext = append(append(ext, 0, 0), vector(2, vector(2, append([]byte{0}, vector(2, []byte(name))...)))...)
+	body := append([]byte{3, 3}, make([]byte, 32)...)
+	body = append(append(append(append(body, 0), vector(2, []byte{19, 1})...), vector(1, []byte{0})...), vector(2, ext)...)
+	return append([]byte{22, 3, 1}, vector(2, append([]byte{1}, vector(3, body)...))...)
+}
+
+// What a reader of IPFIX gets is what tshark, which knows nothing of us, reads in it: both directions of flows of IPv4, IPv6 and others, in a VLAN, with their
+// packets, bytes, flags and times; a flow that goes on is reported in parts. JSON has the names, too.
+func TestFlowsForReaders(t *testing.T) {
+	r, dir := rig.New(t, true), t.TempDir()
+	program, socket, file := rig.Build(t, "."), filepath.Join(dir, "flows"), filepath.Join(dir, "config.json")
+	must(t, os.WriteFile(file, []byte(`{"idle_s": 3, "active_s": 1}`), 0o644))
+	p := r.Start(program, "-flows", socket, "-config", file)
+	p.Await(`"start"`)
+	reading := map[string]*rig.Process{}
+	for _, format := range []string{formatIPFIX, formatJSON} {
+		reading[format] = r.Start("sh", "-c", `exec "$0" -flows "$1" -follow "$2" >"$3"`, program, socket, format, filepath.Join(dir, format))
+	}
+	rig.Eventually(t, "templates come at once", func() bool { fi, err := os.Stat(filepath.Join(dir, formatIPFIX)); return err == nil && fi.Size() > 0 })
+
+	query := new(dns.Msg)
+	query.SetQuestion("Host.Example.", dns.TypeA)
+	question, err := query.Pack()
+	must(t, err)
+	udp := build(t, eth(0x800), v4(17), &layers.UDP{SrcPort: 5000, DstPort: 53}, gopacket.Payload(question))
+	back4 := v4(17)
+	back4.SrcIP, back4.DstIP = back4.DstIP, back4.SrcIP
+	answer := build(t, eth(0x800), back4, &layers.UDP{SrcPort: 53, DstPort: 5000}, gopacket.Payload(make([]byte, 500)))
+	syn := build(t, eth(0x8100), &layers.Dot1Q{VLANIdentifier: 42, Type: 0x86dd}, v6(6), &layers.TCP{SrcPort: 6000, DstPort: 443, SYN: true, Window: 9})
+	tls := build(t, eth(0x8100), &layers.Dot1Q{VLANIdentifier: 42, Type: 0x86dd}, v6(6), &layers.TCP{SrcPort: 6000, DstPort: 443, ACK: true, PSH: true, Window: 9}, gopacket.Payload(hello("www.example", 900)))
+	arp := build(t, eth(0x806), gopacket.Payload(make([]byte, 28)))
+	began := time.Now()
+	for _, f := range [][]byte{udp, answer, answer, syn, tls, arp} {
+		r.Client.Send(f)
+	}
+	time.Sleep(1500 * time.Millisecond) // the flow goes on for longer than active_s
+	r.Client.Send(udp)
+	p.Await(`"event":"end"`)
+	p.Signal(syscall.SIGUSR1)
+	p.Await(`"talkers":[{"address":"fd00::1","packets":2,`)
+	rig.Eventually(t, "all flows have ended", func() bool { return strings.Count(p.Output(), `"event":"end"`) >= 3 })
+	time.Sleep(2 * flushEvery)
+	p.Signal(syscall.SIGTERM)
+	must(t, p.End())
+	for format, f := range reading {
+		if err := f.End(); err != nil {
+			t.Errorf("reader of %s: %v: %s", format, err, f.Output())
+		}
+	}
+
+	got := flowsByTshark(t, filepath.Join(dir, formatIPFIX), began)
+	want := map[string][2]int{
+		fmt.Sprintf("10.1.1.1:5000 10.1.1.2:53 proto 17 vlan 0 flags 0"):         {2, 2 * len(udp)},
+		fmt.Sprintf("10.1.1.2:53 10.1.1.1:5000 proto 17 vlan 0 flags 0"):         {2, 2 * len(answer)},
+		fmt.Sprintf("fd00::1:6000 fd00::2:443 proto 6 vlan 42 flags 26"):         {2, len(syn) + len(tls) - 8},
+		fmt.Sprintf("02:00:00:00:00:01 02:00:00:00:00:02 ethertype 2054 vlan 0"): {1, len(arp)},
+	}
+	for flow, n := range want {
+		if got[flow] != n {
+			t.Errorf("%s: got %v, want %v", flow, got[flow], n)
+		}
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, formatJSON))
+	must(t, err)
+	var told []string
+	packets := uint64(0)
+	for text := range strings.Lines(string(raw)) {
+		var l line
+		must(t, json.Unmarshal([]byte(text), &l))
+		told = append(told, l.Proto+" "+l.Name+" "+l.Flags)
+		packets += l.Packets + l.ReplyPackets
+		if l.Event != "flow" || l.Start == nil || l.Reason == "" {
+			t.Errorf("line %s", text)
+		}
+	}
+	slices.Sort(told)
+	if diff := cmp.Diff([]string{"arp  ", "tcp www.example SPA", "udp host.example ", "udp host.example "}, filterPorts(told)); diff != "" || packets < 7 {
+		t.Errorf("JSON (%d packets): %s\n%s", packets, diff, raw)
+	}
+}
+
+// filterPorts leaves out what the stations say by themselves.
+func filterPorts(lines []string) (out []string) {
+	for _, l := range lines {
+		if strings.HasPrefix(l, "arp") || strings.HasPrefix(l, "tcp") || strings.HasPrefix(l, "udp") {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// flowsByTshark reads a file of IPFIX: packets and bytes of each flow and direction.
+func flowsByTshark(t *testing.T, file string, began time.Time) map[string][2]int {
+	t.Helper()
+	out, err := exec.Command("tshark", "-r", file, "-T", "json", "-Y", "cflow").Output()
+	if err != nil {
+		t.Fatalf("tshark: %v", err)
+	}
+	if strings.Contains(string(out), "Malformed") || strings.Contains(string(out), "_ws.expert") {
+		t.Errorf("tshark finds faults: %s", out)
+	}
+	var messages []map[string]any
+	must(t, json.Unmarshal(out, &messages))
+	got := map[string][2]int{}
+	var walk func(any)
+	walk = func(x any) {
+		switch x := x.(type) {
+		case []any:
+			for _, y := range x {
+				walk(y)
+			}
+		case map[string]any:
+			if n, ok := x["cflow.packets"]; ok {
+				text := func(name string) string { v, _ := x[name].(string); return v }
+				number := func(v any) (n int) { _, _ = fmt.Sscan(fmt.Sprint(v), &n); return n }
+				base := func(v string) (n int) { _, _ = fmt.Sscanf(v, "0x%x", &n); return n }
+				src, dst := text("cflow.srcaddr")+text("cflow.srcaddrv6"), text("cflow.dstaddr")+text("cflow.dstaddrv6")
+				flow := fmt.Sprintf("%s:%s %s:%s proto %s vlan %s flags %d", src, text("cflow.srcport"), dst, text("cflow.dstport"), text("cflow.protocol"), text("cflow.vlanid"), base(text("cflow.tcpflags16")+text("cflow.tcpflags")))
+				if src == "" {
+					flow = fmt.Sprintf("%s %s ethertype %d vlan %s", text("cflow.srcmac"), text("cflow.dstmac"), number(text("cflow.ethernet_type")), text("cflow.vlanid"))
+				}
+				sum := got[flow]
+				got[flow] = [2]int{sum[0] + number(n), sum[1] + number(x["cflow.octets"])}
+			}
+			for _, y := range x {
+				walk(y)
+			}
+		}
+	}
+	for _, m := range messages {
+		walk(m)
+	}
+	if len(got) == 0 {
+		t.Errorf("tshark finds no flow: %.3000s", out)
+	}
+	return got
+}
+
+// A reader that does not read holds up nobody; what it misses, the numbers of its messages say. There are four at most.
+func TestReadersAreBounded(t *testing.T) {
+	rs := &readers{}
+	path := filepath.Join(t.TempDir(), "flows")
+	l, err := rs.listen(path)
+	must(t, err)
+	defer l.Close()
+	var conns []net.Conn
+	for range maxReaders {
+		c, err := net.Dial("unix", path)
+		must(t, err)
+		defer c.Close()
+		fmt.Fprintln(c, formatIPFIX)
+		b := make([]byte, 3)
+		_ = c.SetDeadline(time.Now().Add(rig.Patience))
+		if _, err := c.Read(b); err != nil || string(b) != "ok\n" {
+			t.Fatalf("%q, %v", b, err)
+		}
+		conns = append(conns, c)
+	}
+	if err := follow(path, formatJSON, os.Stdout); err == nil || !strings.Contains(err.Error(), "4 readers are here already") {
+		t.Errorf("one more: %v", err)
+	}
+	x := report{first: packet{ethertype: etherIPv4}, packets: [2]uint64{1, 1}}
+	for range 20 * maxWaiting { // nobody reads
+		rs.add(x)
+	}
+	conns[0].Close()
+	rig.Eventually(t, "there is room again", func() bool {
+		rs.mu.Lock()
+		defer rs.mu.Unlock()
+		return len(rs.each) < maxReaders
+	})
+	if err := follow(path, "xml", os.Stdout); err == nil || !strings.Contains(err.Error(), `format "xml": want ipfix or json`) {
+		t.Errorf("another format: %v", err)
+	}
+}
+
+func TestTalkers(t *testing.T) {
+	ts := talkers{}
+	for i := range 5 * maxTalkers {
+		ts.add(fmt.Sprint("small", i), 1, 10)
+		ts.add("big", 1, 1000)
+		ts.add("nobody", 0, 0)
+	}
+	if top := ts.top(); len(ts) > maxTalkers || len(top) != topTalkers || top[0].Address != "big" || top[0].Packets != 5*maxTalkers {
+		t.Errorf("%d: %+v", len(ts), top)
+	}
+}
