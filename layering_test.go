@@ -103,6 +103,7 @@ var layers = map[string][]string{
 	"manager/ui":         {"api", "instance", "manager/web"},
 	"manager/switchcert": {"api", "manager/history", "manager/keys", "manager/object", "manager/tx", "manager/web", "pki", "store"},
 	"manager/graph":      {"api"},
+	"manager/labs":       {"api", "manager/web"},
 	"manager/read":       {"manager/graph", "api", "manager/history", "manager/members", "manager/object", "manager/web", "store"},
 	"manager/news":       {"api", "manager/bounded", "manager/history", "manager/members", "manager/object", "manager/tx", "manager/web", "store"},
 	"manager/intent":     {"api", "manager/history", "manager/keys", "manager/members", "manager/object", "manager/strict", "manager/tx", "manager/web", "placement", "store"},

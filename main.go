@@ -32,6 +32,7 @@ import (
 	switches "weir.dev/weir/datapath/drivers"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
+	"weir.dev/weir/lab/desk"
 	"weir.dev/weir/netns"
 	"weir.dev/weir/pki"
 	"weir.dev/weir/placement"
@@ -154,10 +155,35 @@ func up(ctx context.Context, o service.UpOptions) error {
 	if err := daemon.Settle(!o.NoAgent); err != nil {
 		return err
 	}
+	measures, err := measuring(o, log)
+	if err != nil {
+		return command.WithCode(command.ExitUsage, err)
+	}
 	return coded(daemon.Up(ctx, daemon.UpOptions{
+		Lab:      measures,
 		Instance: o.Instance, Manager: o.Manager, Host: o.Host, Version: version, Log: log, Ready: o.Ready, Site: web.Files(),
 		Drivers: drivers(o.Host.Switch, o.Host.Runtime, images, runtimeOptions(o.DaemonOptions, log), log),
 	}))
+}
+
+// measuring is the lab of this machine; nil: it has none.
+func measuring(o service.UpOptions, log *slog.Logger) (daemon.Lab, error) {
+	if o.Lab == "" {
+		return nil, nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("path of this program: %w", err)
+	}
+	at := desk.Options{Dir: o.Lab, Program: self, Args: []string{"--name", o.Instance.Name, "--root", o.Instance.Root}, Log: log}
+	if o.ImagesDir != "" {
+		at.Images = []string{"--images", o.ImagesDir}
+	}
+	d, err := desk.New(at)
+	if err != nil { // not a nil pointer in an interface
+		return nil, err
+	}
+	return d, nil
 }
 
 func agent(ctx context.Context, o service.AgentOptions) error {

@@ -81,7 +81,7 @@ var stateEntries = append([]string{"etcd", "images", "token", "token" + instance
 	"inforce.json", "inforce.json" + instance.FileNew, "intent.json", "intent.json" + instance.FileNew, "probe.key", "probe.key" + instance.FileNew, "tunnel.key", "tunnel.key" + instance.FileNew,
 	"sessions.json", "sessions.json" + instance.FileNew, "weir.log", "weir.log.1", "logs", instance.LockFile,
 	"audit.log", "audit.log.1", "audit.log.2", "audit.log.3", "audit.log.4", secretsKeyFile, secretsKeyFile + instance.FileNew,
-	restoringDir, replacedDir, snapshotDir}, slices.DeleteFunc(api.Runtimes(), func(name string) bool { return name == api.RuntimeOCI })...) // each runtime has a directory
+	restoringDir, replacedDir, snapshotDir, "lab"}, slices.DeleteFunc(api.Runtimes(), func(name string) bool { return name == api.RuntimeOCI })...) // each runtime has a directory
 
 func removeState(i instance.Instance) error {
 	for _, name := range stateEntries {

@@ -21,6 +21,7 @@ import (
 	"weir.dev/weir/instance"
 	"weir.dev/weir/manager"
 	"weir.dev/weir/manager/ask"
+	"weir.dev/weir/manager/labs"
 	"weir.dev/weir/router"
 	"weir.dev/weir/store"
 )
@@ -36,6 +37,13 @@ type UpOptions struct {
 	served  func() // called once the API answers
 	Drivers Drivers
 	Site    fs.FS // files of the web UI; nil: there is none
+	Lab     Lab   // nil: nothing is measured here
+}
+
+// Lab measures on this machine. Run is called once; when its ctx ends, so does what is measured.
+type Lab interface {
+	labs.Lab
+	Run(ctx context.Context)
 }
 
 // Up runs store, manager and, if this machine is a host, its agent until ctx ends. What they made goes on forwarding then.
@@ -171,7 +179,12 @@ func newManager(ctx context.Context, o UpOptions, key []byte, st *store.Etcd, h 
 	if h != nil {
 		own = h.name
 	}
+	var measures labs.Lab
+	if o.Lab != nil { // not a nil of one interface in another
+		measures = o.Lab
+	}
 	m, err := manager.New(manager.Options{
+		Lab:   measures,
 		Store: st, ID: managerID(o.Instance), Where: o.where(), SecretKey: key, Version: o.Version, Log: o.Log, Host: own, AgentConfig: api.AgentConfig{Underlay: o.Underlay, TagFirst: flow.TagFirst, TagLast: flow.TagLast}, CertificateLife: o.CertificateLife,
 		UI: o.Site, SessionsFile: o.Instance.SessionsFile(), Placement: o.Placement, Fabric: r, NoRouter: !r.wanted(), AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key), SecretsKey: o.secretsKey, Health: st.Writable,
 		Validate: router.ValidateChange,
@@ -302,6 +315,9 @@ func serve(ctx context.Context, o UpOptions, m *manager.Manager, h *host, r *fab
 	var ran, led error
 	var own sync.WaitGroup // what ends before the API does
 	own.Go(func() { led = m.Lead(ctx, func(ctx context.Context) { r.run(ctx, m) }) })
+	if o.Lab != nil {
+		own.Go(func() { o.Lab.Run(ctx) })
+	}
 	if h == nil {
 		o.Ready()
 		<-ctx.Done()

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
+	"weir.dev/weir/api"
 	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/stats"
@@ -101,52 +103,75 @@ func Report(dir string) (Results, error) {
 	return Summarise(j), nil
 }
 
-// Pair is one level in two runs.
-type Pair struct {
-	Part   string  `json:"part"`
-	Group  string  `json:"group,omitempty"`
-	Level  string  `json:"level"`
-	Metric string  `json:"metric"`
-	Unit   string  `json:"unit"`
-	A      float64 `json:"a"`
-	B      float64 `json:"b"`
-	Ratio  float64 `json:"ratio"`             // B by A
-	Apart  bool    `json:"apart"`             // their intervals do not overlap
-	TooFew bool    `json:"too_few,omitempty"` // blocks for an interval, in one of them
-}
-
-// Beside sets the medians of two runs side by side, those that both have and that are no bounds.
-func Beside(a, b Results) []Pair {
-	type place struct{ part, group, level, metric, unit string }
-	have := map[place]Value{}
-	walk := func(r Results, f func(place, Value)) {
+// Beside sets two runs side by side: the medians that both have and that are no bounds, and what each run says of the level and its own baseline.
+func Beside(a, b Results) []api.LabPair {
+	type place struct{ part, group, level, metric string }
+	type side struct {
+		v      Value
+		metric study.Metric
+		api.LabSide
+	}
+	walk := func(r Results, f func(place, side)) {
 		for _, p := range r.Parts {
 			for _, g := range p.Groups {
 				for _, m := range g.Metrics {
 					for _, v := range m.Values {
 						if !v.Duplicate && v.Median != nil && v.Open == stats.Closed {
-							f(place{p.Part.Name, g.Name, v.Level, m.Metric.Name, m.Metric.Unit}, v)
+							f(place{p.Part.Name, g.Name, v.Level, m.Metric.Name}, side{v, m.Metric, sideOf(v, m.Comparison, p.Part.Baseline)})
 						}
 					}
 				}
 			}
 		}
 	}
-	walk(a, func(at place, v Value) { have[at] = v })
-	out := []Pair{}
-	walk(b, func(at place, v Value) {
+	have := map[place]side{}
+	walk(a, func(at place, s side) { have[at] = s })
+	out := []api.LabPair{}
+	walk(b, func(at place, now side) {
 		old, ok := have[at]
-		if !ok || *old.Median == 0 {
+		if !ok || old.Median == 0 || old.metric.Unit != now.metric.Unit {
 			return
 		}
-		pair := Pair{
-			Part: at.part, Group: at.group, Level: at.level, Metric: at.metric, Unit: at.unit, A: *old.Median, B: *v.Median, Ratio: *v.Median / *old.Median,
-			TooFew: old.Interval == nil || v.Interval == nil,
+		pair := api.LabPair{
+			Part: at.part, Group: at.group, Level: at.level, Metric: at.metric, Unit: now.metric.Unit, Better: now.metric.Better,
+			A: old.LabSide, B: now.LabSide, Ratio: now.Median / old.Median, TooFew: old.v.Interval == nil || now.v.Interval == nil,
 		}
-		pair.Apart = !pair.TooFew && (old.Interval.High < v.Interval.Low || v.Interval.High < old.Interval.Low)
+		if !pair.TooFew {
+			x, y := *old.v.Interval, *now.v.Interval
+			pair.Apart = x.High < y.Low || y.High < x.Low
+			if x.High > 0 {
+				pair.Range = rangeText(stats.Interval{Low: y.Low / x.High, High: y.High / x.Low})
+			}
+		}
 		out = append(out, pair)
 	})
 	return out
+}
+
+// sideOf is a level in one run.
+func sideOf(v Value, c stats.Comparison, baseline string) api.LabSide {
+	s := api.LabSide{Median: *v.Median, Verdict: "baseline"}
+	if v.Interval != nil {
+		s.Interval = rangeText(*v.Interval)
+	}
+	if v.Level == baseline {
+		return s
+	}
+	r := c.Variants[v.Level]
+	s.Verdict = string(r.Verdict)
+	if r.Decided() && r.Open == stats.Closed {
+		s.Ratio, s.RatioIn = r.Ratio, rangeText(r.Interval)
+	}
+	return s
+}
+
+// rangeText is an interval as JSON can have it: infinity is no upper end.
+func rangeText(i stats.Interval) *api.LabRange {
+	r := api.LabRange{Low: i.Low}
+	if !math.IsInf(i.High, 0) && !math.IsNaN(i.High) {
+		r.High = &i.High
+	}
+	return &r
 }
 
 // Differences between two runs that are set side by side: what else may be in their ratios.

@@ -112,11 +112,8 @@ func (t *timeLeft) now() time.Duration {
 	return max(0, whole-time.Since(t.begun)).Round(time.Second)
 }
 
-// Live is progress on a terminal: a line for every variant of the part, and a bar with the time that is left, drawn anew in place.
-type Live struct {
-	W             io.Writer
-	Columns, Rows int // of the terminal
-
+// tally is what progress knows of a run.
+type tally struct {
 	planned, done int
 	part          study.Part
 	values        map[string][]float64
@@ -125,15 +122,11 @@ type Live struct {
 	now           string
 	left          timeLeft
 	began         time.Time
-	drawn         int // lines on the screen
 }
 
-func (l *Live) Begin(planned, done int) { l.planned, l.done, l.began = planned, done, time.Now() }
+func (l *tally) begin(planned, done int) { l.planned, l.done, l.began = planned, done, time.Now() }
 
-// Part leaves the former part's lines on the screen.
-func (l *Live) Part(p study.Part, _ int) {
-	l.draw()
-	l.drawn = 0
+func (l *tally) next(p study.Part) {
 	l.part, l.left, l.now = p, timeLeft{}, ""
 	l.values, l.voids, l.order = map[string][]float64{}, map[string]int{}, nil
 	for _, v := range p.Variants() { // in the order of the study
@@ -142,38 +135,81 @@ func (l *Live) Part(p study.Part, _ int) {
 			l.order = append(l.order, key(v, true))
 		}
 	}
-	fmt.Fprintf(l.W, "\n%s: %s\n", p.Name, p.Question)
 }
 
-func (l *Live) Block(_ study.Part, n, of int) {
+func (l *tally) block(n, of int) {
 	l.left.block(n, of)
 	l.now = fmt.Sprintf("block %d of %d: taking down the one before", n, of)
-	l.draw()
 }
 
-func (l *Live) Setup(_ study.Part, v study.Variant) {
-	l.now = "setting up " + strings.Join(v, " ")
-	l.draw()
-}
+func (l *tally) setup(v study.Variant) { l.now = "setting up " + strings.Join(v, " ") }
 
-func (l *Live) Trial(t study.Trial) {
-	l.now = strings.TrimPrefix(t.Key(), t.Part+"/")
-	l.draw()
-}
+func (l *tally) trial(t study.Trial) { l.now = strings.TrimPrefix(t.Key(), t.Part+"/") }
 
-func (l *Live) Done(p study.Part, r study.Record, left int) {
+// record counts a finished trial, and tells whether it was made.
+func (l *tally) record(p study.Part, r study.Record, left int) bool {
 	l.done = l.planned - left
 	k := key(r.Trial.Variant, r.Trial.Duplicate)
 	switch {
 	case r.Skipped != "":
 		l.order = slices.DeleteFunc(l.order, func(o string) bool { return o == k }) // the report says why
-		return
+		return false
 	case r.Void != "":
 		l.voids[k]++
 	default:
 		l.values[k] = append(l.values[k], r.Values[p.Metrics[0].Name])
 	}
+	return true
+}
+
+// known are the variants of which there is something to say.
+func (l *tally) known() (keys []string) {
+	for _, k := range l.order {
+		if len(l.values[k]) > 0 || l.voids[k] > 0 {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// Live is progress on a terminal: a line for every variant of the part, and a bar with the time that is left, drawn anew in place.
+type Live struct {
+	W             io.Writer
+	Columns, Rows int // of the terminal
+
+	tally
+	drawn int // lines on the screen
+}
+
+func (l *Live) Begin(planned, done int) { l.begin(planned, done) }
+
+// Part leaves the former part's lines on the screen.
+func (l *Live) Part(p study.Part, _ int) {
 	l.draw()
+	l.drawn = 0
+	l.next(p)
+	fmt.Fprintf(l.W, "\n%s: %s\n", p.Name, p.Question)
+}
+
+func (l *Live) Block(_ study.Part, n, of int) {
+	l.block(n, of)
+	l.draw()
+}
+
+func (l *Live) Setup(_ study.Part, v study.Variant) {
+	l.setup(v)
+	l.draw()
+}
+
+func (l *Live) Trial(t study.Trial) {
+	l.trial(t)
+	l.draw()
+}
+
+func (l *Live) Done(p study.Part, r study.Record, left int) {
+	if l.record(p, r, left) {
+		l.draw()
+	}
 }
 
 func (l *Live) End() { l.draw() }
@@ -203,12 +239,7 @@ func (l *Live) lines() (out []string) {
 		others = 4  // lines beside those of variants
 		width  = 30 // of the bar
 	)
-	var known []string
-	for _, k := range l.order {
-		if len(l.values[k]) > 0 || l.voids[k] > 0 {
-			known = append(known, k)
-		}
-	}
+	known := l.known()
 	room := max(l.Rows-others, others)
 	for i, k := range known {
 		if i == room {

@@ -453,11 +453,14 @@ func (s *state) short() bool {
 	return free() < lowMemory
 }
 
+// ResultsFile is the file of a run's directory that has its results.
+const ResultsFile = "results.json"
+
 // Save writes the results of a run beside its journal, all or nothing.
 func Save(dir string, r Results) error {
 	b, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
 		return fmt.Errorf("results: %w", err)
 	}
-	return instance.WriteShared(filepath.Join(dir, "results.json"), append(b, '\n'))
+	return instance.WriteShared(filepath.Join(dir, ResultsFile), append(b, '\n'))
 }

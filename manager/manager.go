@@ -23,6 +23,7 @@ import (
 	"weir.dev/weir/manager/intent"
 	"weir.dev/weir/manager/join"
 	"weir.dev/weir/manager/keys"
+	"weir.dev/weir/manager/labs"
 	"weir.dev/weir/manager/lead"
 	"weir.dev/weir/manager/members"
 	"weir.dev/weir/manager/news"
@@ -75,6 +76,8 @@ type Options struct {
 	SealKey func() ([]byte, error)
 	// UI has the files of the web UI (package web); nil: this manager has none.
 	UI fs.FS
+	// Lab measures on this machine; nil: this manager has none.
+	Lab labs.Lab
 	// SessionsFile keeps sessions of the web UI over restarts; "": they end with this manager.
 	SessionsFile string
 	// ID tells this manager from others of the store; it stays the same over restarts. "" is one of its own.
@@ -174,6 +177,6 @@ func New(o Options) (*Manager, error) {
 		served.UI = site
 	}
 	m.API = web.New(served, site.Routes(),
-		m.Read.Routes(), m.Intent.Routes(), m.News.Routes(), m.Ask.Routes(), m.Join.Routes(), m.Switches.Routes(), tokens.Routes(), hosts.Routes())
+		m.Read.Routes(), m.Intent.Routes(), m.News.Routes(), m.Ask.Routes(), m.Join.Routes(), m.Switches.Routes(), tokens.Routes(), hosts.Routes(), labs.Server{Lab: o.Lab}.Routes())
 	return m, nil
 }

@@ -22,9 +22,11 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"weir.dev/weir/api"
 	"weir.dev/weir/cli/command"
 	"weir.dev/weir/lab"
 	"weir.dev/weir/lab/claim"
+	"weir.dev/weir/lab/desk"
 	"weir.dev/weir/lab/experiment"
 	"weir.dev/weir/lab/platform"
 	"weir.dev/weir/lab/report"
@@ -58,7 +60,7 @@ the next one begins: "weir lab resume" continues a run that was killed.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: command.Group,
 	}
-	cmd.AddCommand(a.labList(), a.labDescribe(), a.labRun(), a.labResume(), a.labReport(), a.labSummary(), a.labCompare(), a.labDoctor(), a.labExperiments(), a.labSchema(), a.labSink())
+	cmd.AddCommand(a.labList(), a.labDescribe(), a.labRun(), a.labResume(), a.labReport(), a.labSummary(), a.labCompare(), a.labRuns(), a.labSweep(), a.labDoctor(), a.labExperiments(), a.labSchema(), a.labSink())
 	return cmd
 }
 
@@ -289,6 +291,7 @@ chains and policies are made through the API, under names that begin with the ru
 				r, err := lab.RunRepeated(cmd.Context(), o, repeat, a.labRepetition(repeat))
 				return a.labRepeated(cmd.Context(), dir, r, err)
 			}
+			o.Progress = &lab.Noted{Progress: o.Progress, Dir: dir}
 			r, err := lab.Run(cmd.Context(), o)
 			return a.labOutcome(cmd.Context(), dir, r, err)
 		},
@@ -434,6 +437,7 @@ func (a *labs) labResume() *cobra.Command {
 				r, err := lab.ResumeRepeated(cmd.Context(), o, func(_ int, dir string) { fmt.Fprintf(a.Stderr, "run in %s\n", dir) })
 				return a.labRepeated(cmd.Context(), args[0], r, err)
 			}
+			o.Progress = &lab.Noted{Progress: o.Progress, Dir: args[0]}
 			r, err := lab.Resume(cmd.Context(), o)
 			return a.labOutcome(cmd.Context(), args[0], r, err)
 		},
@@ -501,8 +505,9 @@ func (a *labs) labPooled(dirs []string) error {
 func (a *labs) labCompare() *cobra.Command {
 	return &cobra.Command{
 		Use: "compare A B", Short: "Compare two runs of a study",
-		Long: `Compare two runs of a study: medians, their ratio, and whether their 95 % intervals are apart. Two runs are not interleaved, so the ratio
-includes what changed on the machine between them. Other differences of the runs are listed. To claim a difference, put both variants into one study.`,
+		Long: `Compare two runs of a study: medians, their ratio with the range that both 95 % intervals leave it (wider than a 95 % interval), whether
+the intervals are apart, and beside it what each run says of the level and its own baseline. Two runs are not interleaved, so the ratio includes
+what changed on the machine between them; the ratios to the baseline do not. Other differences of the runs are listed. To claim a difference, put both variants into one study.`,
 		Example: "  weir lab compare results/before results/after",
 		Args:    command.WantArgs(2, 2, "two directories of results"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -514,31 +519,118 @@ includes what changed on the machine between them. Other differences of the runs
 			if err != nil {
 				return labCode(err)
 			}
-			rows, other := lab.Beside(x, y), lab.Differences(x, y)
+			c := api.LabComparison{A: args[0], B: args[1], Items: lab.Beside(x, y), Differences: append([]string{}, lab.Differences(x, y)...)}
 			if a.Structured() {
-				return a.Encode(map[string]any{"items": rows, "differences": append([]string{}, other...)})
+				return a.Encode(c)
 			}
-			if len(rows) == 0 {
+			if len(c.Items) == 0 {
 				return command.WithCode(command.ExitNotFound, fmt.Errorf("%s and %s have no measured variant in common", args[0], args[1]))
 			}
-			t := command.Table{Head: []string{"PART", "GROUP", "LEVEL", "METRIC", filepath.Base(args[0]), filepath.Base(args[1]), "RATIO", "INTERVALS"}}
-			for _, r := range rows {
-				apart := "overlap"
-				switch {
-				case r.TooFew:
-					apart = "too few blocks"
-				case r.Apart:
-					apart = "apart"
-				}
-				t.Add(r.Part, r.Group, r.Level, r.Metric+" "+r.Unit, lab.Figure(r.A), lab.Figure(r.B), fmt.Sprintf("%.3f", r.Ratio), apart)
+			t := command.Table{Head: []string{"PART", "GROUP", "LEVEL", "METRIC", filepath.Base(args[0]), filepath.Base(args[1]), "RATIO", "INTERVALS", "BY ITS BASELINE"}}
+			for _, r := range c.Items {
+				t.Add(r.Part, r.Group, r.Level, r.Metric+" "+r.Unit, lab.Figure(r.A.Median), lab.Figure(r.B.Median), fmt.Sprintf("%.3f%s", r.Ratio, within(r.Range)), apart(r), besides(r))
 			}
 			if err := a.PrintTable(t); err != nil {
 				return err
 			}
-			for _, d := range other {
+			for _, d := range c.Differences {
 				fmt.Fprintf(a.Stderr, "they differ in %s\n", d)
 			}
 			return nil
+		},
+	}
+}
+
+// apart says whether the intervals of a level in two runs overlap.
+func apart(r api.LabPair) string {
+	switch {
+	case r.TooFew:
+		return "too few blocks"
+	case r.Apart:
+		return "apart"
+	}
+	return "overlap"
+}
+
+// within is a range behind a figure.
+func within(r *api.LabRange) string {
+	switch {
+	case r == nil:
+		return ""
+	case r.High == nil:
+		return fmt.Sprintf(" (%.3f to ∞)", r.Low)
+	}
+	return fmt.Sprintf(" (%.3f to %.3f)", r.Low, *r.High)
+}
+
+// besides says what each run says of a level and its own baseline.
+func besides(r api.LabPair) string {
+	say := func(s api.LabSide) string {
+		if s.Ratio == 0 {
+			return s.Verdict
+		}
+		return fmt.Sprintf("%.3f %s", s.Ratio, s.Verdict)
+	}
+	if a, b := say(r.A), say(r.B); a != b {
+		return a + ", " + b
+	}
+	return say(r.A)
+}
+
+// labRuns lists the runs of a directory.
+func (a *labs) labRuns() *cobra.Command {
+	return &cobra.Command{
+		Use: "runs [DIR]", Short: "List runs and how far they are",
+		Long: `List the runs of a directory, the newest first: which goes on, how far it is, which ended early. Without DIR it is the directory of this
+instance, which the web UI shows: give "weir lab run" a --dir in it, and the run is there too.`,
+		Example: "  weir lab runs\n  weir lab runs results\n  weir lab runs -o json",
+		Args:    command.WantArgs(0, 1, "a directory of runs"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			i, err := a.Instance()
+			if err != nil {
+				return err
+			}
+			dir := desk.Home(i)
+			if len(args) > 0 {
+				dir = args[0]
+			}
+			list, err := desk.List(dir)
+			if err != nil {
+				return labCode(err)
+			}
+			if a.Structured() {
+				return a.Encode(list)
+			}
+			t := command.Table{Head: []string{"RUN", "STATE", "STUDY", "MODE", "STARTED", "TRIALS", "VOID", "LEFT", "NOTE"}}
+			for _, r := range list.Items {
+				started := ""
+				if !r.Started.IsZero() {
+					started = r.Started.Local().Format(time.DateTime)
+				}
+				t.Add(r.Name, string(r.State), r.Study, r.Mode, started, fmt.Sprintf("%d of %d", r.Planned-r.Left, r.Planned), fmt.Sprint(r.Void), fmt.Sprint(r.Left), r.Message)
+			}
+			return a.PrintTable(t)
+		},
+	}
+}
+
+// labSweep removes what crashed runs have left.
+func (a *labs) labSweep() *cobra.Command {
+	return &cobra.Command{
+		Use: "sweep", Short: "Remove what crashed runs have left",
+		Long: `Remove the namespaces, containers, mounts and settings that runs have left whose process was killed. Each run does so when it begins, and
+"weir up" when it finds a run of its own that was cut off. Runs that go on are not touched, results neither.`,
+		Example: "  weir lab sweep",
+		Args:    command.NoArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			names, err := experiment.Sweep(cmd.Context())
+			if a.Structured() {
+				return errors.Join(labCode(err), a.Encode(map[string]any{"removed": append([]string{}, names...)}))
+			}
+			for _, name := range names {
+				fmt.Fprintf(a.Stdout, "removed %s\n", name)
+			}
+			return labCode(err)
 		},
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,6 +74,9 @@ func (a *commands) daemonFlags(cmd *cobra.Command, o *DaemonOptions, run func(*c
 func (a *commands) managerFlags(cmd *cobra.Command, o *UpOptions) {
 	a.daemonFlags(cmd, &o.DaemonOptions, func(cmd *cobra.Command) error {
 		if err := o.check(a.Placements); err != nil {
+			return err
+		}
+		if err := o.chooseLab(); err != nil {
 			return err
 		}
 		o.chooseUI(cmd.Flags().Changed("ui"))
@@ -305,6 +309,19 @@ func afterwards(first, then func()) func() {
 		first()
 		once()
 	}
+}
+
+// chooseLab decides where the lab keeps its runs.
+func (o *UpOptions) chooseLab() (err error) {
+	switch {
+	case o.NoAgent, o.Lab == "none":
+		o.Lab = ""
+	case o.Lab == "":
+		o.Lab = filepath.Join(o.Instance.Root, "lab")
+	default:
+		o.Lab, err = filepath.Abs(o.Lab)
+	}
+	return err
 }
 
 // chooseUI decides about the web UI where nobody has.

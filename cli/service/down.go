@@ -120,10 +120,16 @@ func toLose(ctx context.Context, i instance.Instance) string {
 	if list, _ := filepath.Glob(filepath.Join(i.Root, "snapshots", "*")); len(list) > 0 {
 		where += ", its own " + number(len(list), "backup") + " included"
 	}
+	runs, _ := filepath.Glob(filepath.Join(i.Root, "lab", "*", "results.jsonl*"))
+	if len(runs) > 0 {
+		where += ", the results of " + number(len(runs), "run") + " of the lab included"
+	}
 	counted, known := declared(ctx, i)
 	switch {
-	case known && counted == "":
+	case known && counted == "" && len(runs) == 0:
 		return ""
+	case known && counted == "":
+		return where
 	case known:
 		return counted + ": " + where
 	case !hasState(i):

@@ -80,6 +80,7 @@ of an OpenFlow fabric.`,
 	}
 	a.managerFlags(cmd, &o)
 	hostFlags(cmd.Flags(), &o.DaemonOptions, "local")
+	cmd.Flags().StringVar(&o.Lab, "lab", "", "directory of the lab's runs, which the web UI lists and starts; none: there is no lab (default ROOT/lab)")
 	return cmd
 }
 

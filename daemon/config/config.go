@@ -34,5 +34,6 @@ type Manager struct {
 	SecretKey         string // file by which secrets in the state are encrypted; "": they are there as they are
 	Restore           string // file of a backup that becomes the state; "" none
 	Replace           bool   // with Restore: also a state that is whole
+	Lab               string // directory of the lab's runs; "": there is no lab
 	NoAgent           bool   // a manager only: this machine is no host
 }

@@ -206,6 +206,23 @@ func lives(name string) bool {
 	return false
 }
 
+// Sweep removes what crashed runs have left, and gives their names.
+func Sweep(ctx context.Context) ([]string, error) {
+	if os.Geteuid() != 0 {
+		return nil, ErrNoRoot()
+	}
+	unguard, err := guard(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unguard()
+	names, err := Leftovers()
+	if err != nil {
+		return nil, err
+	}
+	return names, sweep(ctx)
+}
+
 func sweep(ctx context.Context) error {
 	names, err := Leftovers()
 	if err != nil {

@@ -23,7 +23,7 @@ const repeatsName = "repeat.json"
 const mostFiles = 2000
 
 // made are the files that `weir lab report` writes into a run's directory. They follow from the raw data, and are not kept.
-var made = []string{"report.html", "report.md", "report.json", "report.schema.json", "results.json", "trials.csv", "summary.csv", "benchstat.txt", "figures"}
+var made = []string{"report.html", "report.md", "report.json", "report.schema.json", "results.json", "progress.json", "trials.csv", "summary.csv", "benchstat.txt", "figures"}
 
 // both are the keys of two maps, sorted.
 func both[V any](a, b map[string]V) []string {

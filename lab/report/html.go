@@ -2,7 +2,9 @@ package report
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"embed"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -76,6 +78,27 @@ func (r Report) html(figures []figure) ([]byte, error) {
 		return nil, fmt.Errorf("html: %w", err)
 	}
 	return b.Bytes(), nil
+}
+
+// ContentPolicy is the Content-Security-Policy by which a server shows a report of this version inside a page of its own. The report is in a sandbox, so it is of no
+// origin and has no cookies; it loads nothing, and runs the two scripts of every report, known by their hashes: no others, whatever a name in the results says.
+func ContentPolicy() string {
+	return "sandbox allow-scripts allow-downloads; default-src 'none'; script-src " + strings.Join(scriptHashes(), " ") +
+		"; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+}
+
+// scriptHashes are the sources of a report's scripts as a Content-Security-Policy has them.
+func scriptHashes() (out []string) {
+	for _, name := range []string{"uPlot.iife.min.js", "page.js"} {
+		sum := sha256.Sum256([]byte(asset(name)))
+		out = append(out, "'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'")
+	}
+	return out
+}
+
+// IsCurrent tells whether a page is a report as this version makes it, as far as its scripts tell.
+func IsCurrent(page []byte) bool {
+	return bytes.Contains(page, []byte("<script>"+asset("uPlot.iife.min.js")+"</script>")) && bytes.Contains(page, []byte("<script>"+asset("page.js")+"</script>"))
 }
 
 // mark2class is how a verdict in a table is shown.

@@ -134,10 +134,51 @@ func Open(dir string) (*Journal, error) {
 // alone locks a journal as long as it is open: two runs that go on with the same one would each make what is left, and it could not be read
 // again. A file system without locks has none to ask.
 func alone(f *os.File, dir string) error {
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	for range looks { // Busy looks at it for a moment
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
 		return fmt.Errorf("%w: a run is writing to %s now: wait until it ends, or end it; weir lab report tells of it meanwhile", ErrJournal, dir)
 	}
 	return nil
+}
+
+// looks is how often a lock is tried that somebody has who may only be looking.
+const looks = 10
+
+// Busy tells whether a run writes to the journal of a directory now.
+func Busy(dir string) bool {
+	f, err := os.Open(filepath.Join(dir, journalName))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+// Peek reads the header of a journal, compressed or not, and nothing else.
+func Peek(dir string) (h Header, err error) {
+	raw, name, err := OpenRaw(dir)
+	if err != nil {
+		return h, noResults(dir, err)
+	}
+	defer raw.Close()
+	line, err := readLine(bufio.NewReaderSize(raw, 64<<10))
+	if errors.Is(err, io.EOF) {
+		err = fmt.Errorf("%w: it has no header", ErrJournal)
+	}
+	if err == nil {
+		err = json.Unmarshal(line, &h)
+	}
+	if err != nil {
+		return h, fmt.Errorf("%s: %w", name, err)
+	}
+	return h, nil
 }
 
 // Read reads a journal for a report, compressed or not.

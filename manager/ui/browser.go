@@ -63,7 +63,7 @@ func guardHeaders(h http.Header) {
 // pagePolicy lets a page load from its own address only, run no inline script, and have style elements with the nonce. Mantine needs those.
 func pagePolicy(nonce, host string) string {
 	return "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-" + nonce + "'; img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' ws://" + host +
-		"; manifest-src 'self'; worker-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+		"; manifest-src 'self'; worker-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 }
 
 // cookieName has the port of the manager's listener: browsers send cookies of one port to all of an address, and each instance has its own.

@@ -286,6 +286,8 @@ func queryParameters() []*huma.Param {
 		{Name: "arg", Description: "the program and its arguments, one each", Required: true, Schema: list},
 		{Name: "env", Description: "NAME=value, one each", Schema: list},
 		{Name: "host", Description: "the host whose agent asks; default the manager's own. An agent can ask for its own only"},
+		{Name: "a", Description: "the first run", Required: true},
+		{Name: "b", Description: "the other run", Required: true},
 		{Name: "tty", Description: "give the process a terminal", Schema: boolean},
 	}
 }

@@ -3,6 +3,7 @@ import {
   IconAlarm,
   IconBox,
   IconFileCode,
+  IconFlask,
   IconHome,
   IconLink,
   IconPackage,
@@ -47,6 +48,10 @@ export const pages: Page[] = [
   { path: "/hosts/:name", title: "Host", Element: lazy(() => import("../pages/hosts/Detail")) },
   { path: "/images", title: "Images", icon: IconPackage, group: "Machines", key: "i", Element: lazy(() => import("../pages/Images")) },
   { path: "/events", title: "Events", icon: IconAlarm, group: "Look", key: "e", Element: lazy(() => import("../pages/Events")) },
+  { path: "/lab", title: "Lab", icon: IconFlask, group: "Look", key: "l", Element: lazy(() => import("../pages/lab/List")) },
+  { path: "/lab/new", title: "New run of the lab", Element: lazy(() => import("../pages/lab/New")) },
+  { path: "/lab/compare", title: "Compare runs of the lab", Element: lazy(() => import("../pages/lab/Compare")) },
+  { path: "/lab/runs/:name", title: "Run of the lab", Element: lazy(() => import("../pages/lab/Run")) },
   { path: "/apply", title: "Apply a file", icon: IconFileCode, group: "Network", key: "a", Element: lazy(() => import("../pages/Apply")) },
 ];
 
