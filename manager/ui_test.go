@@ -545,6 +545,21 @@ func TestTheUIHasAnotherPortWhereItsOwnIsTaken(t *testing.T) {
 	}
 }
 
+// Where the same port is taken at each start, the UI has the same other one, so that a bookmark and a session last.
+func TestTheOtherPortOfTheUIStaysTheSame(t *testing.T) {
+	const taken = "127.7.4.10:7410" // of loopback, and nobody's
+	l := must(net.Listen("tcp", taken))(t)
+	defer l.Close()
+	for range 2 {
+		m := must(manager.New(manager.Options{Store: mem.New(), UI: page()}))(t)
+		s, stop := managertest.Serve(t, m, manager.ServeOptions{UI: taken, UIMoves: true, Socket: filepath.Join(shortDir(t), "a")})
+		if got := s.UIAddr().String(); got != "127.7.4.10:7420" {
+			t.Errorf("served at %s", got)
+		}
+		stop()
+	}
+}
+
 // A browser has no protocols but WebSocket: the same frames, one in each message.
 func TestExecOverAWebSocket(t *testing.T) {
 	s := startSite(t, manager.Options{Node: func(string) ask.Node { return &node{} }})

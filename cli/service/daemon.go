@@ -87,7 +87,7 @@ func (a *commands) managerFlags(cmd *cobra.Command, o *UpOptions) {
 	}, func() bool { return a.Up != nil })
 	f := cmd.Flags()
 	f.StringVar(&o.Listen, "listen", listenDefault, "loopback address of the API, or none")
-	f.StringVar(&o.UI, "ui", uiDefault, "loopback address of the web UI, or none; the default is none with --listen none, and another port if that one is taken")
+	f.StringVar(&o.UI, "ui", uiDefault, "loopback address of the web UI, or none; the default is none with --listen none, and if that port is taken the first free one of 7420, 7430 ... 7500, or any")
 	f.StringArrayVar(&o.Etcd, "etcd", nil, "address of an external etcd instead of the embedded one; may be repeated")
 	f.StringVar(&o.EtcdCA, "etcd-ca", "", "PEM file of the authority of an external etcd's https certificate; default the machine's")
 	f.StringVar(&o.EtcdCert, "etcd-cert", "", "PEM file of this manager's certificate for an external etcd")

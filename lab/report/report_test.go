@@ -2,6 +2,8 @@ package report
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/csv"
 	"encoding/json"
 	"encoding/xml"
@@ -407,5 +409,34 @@ func TestChance(t *testing.T) {
 		if got := atLeast(c.k, c.n, stats.Alpha); math.Abs(got-c.want) > 1e-5 {
 			t.Errorf("%d of %d: %v: want %v", c.k, c.n, got, c.want)
 		}
+	}
+}
+
+// Every script of a page that a browser would run is one that the policy names.
+func TestThePolicyNamesAllScripts(t *testing.T) {
+	files, err := Of(synthetic(t, -1)).Files(HTML)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := files["report.html"]
+	if !IsCurrent(page) || IsCurrent(bytes.Replace(page, []byte("<script>"), []byte("<script>alert(1);"), 1)) {
+		t.Error("a page of this version is not told from a changed one")
+	}
+	n := 0
+	for rest := page; ; {
+		_, after, found := bytes.Cut(rest, []byte("<script>"))
+		if !found {
+			break
+		}
+		script, more, _ := bytes.Cut(after, []byte("</script>"))
+		rest = more
+		n++
+		sum := sha256.Sum256(script)
+		if hash := "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"; !strings.Contains(ContentPolicy(), hash) {
+			t.Errorf("the policy lacks %s", hash)
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d scripts, want 2", n)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -117,8 +118,7 @@ func (s *Server) listenUI(o ServeOptions) error {
 	}
 	l, err := net.Listen("tcp", o.UI)
 	if err != nil && o.UIMoves {
-		host, _, _ := net.SplitHostPort(o.UI)
-		if l, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err == nil {
+		if l, err = listenBeside(o.UI); err == nil {
 			s.a.Log.Warn("the web UI has another port: its own is taken (choose one with --ui)", "wanted", o.UI, "address", l.Addr())
 		}
 	}
@@ -127,6 +127,29 @@ func (s *Server) listenUI(o ServeOptions) error {
 	}
 	s.ui = newGate(l, apiBounds, localUser)
 	return nil
+}
+
+// Ports that are tried where the UI's own is taken: the same ones in the same order at each start, so that a bookmark and a session last. The API and the agents have the
+// next ports of each by default.
+const (
+	besideStep  = 10
+	besideTries = 9
+)
+
+// listenBeside takes a port near one that is taken, else any.
+func listenBeside(address string) (net.Listener, error) {
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	if port, err := strconv.Atoi(text); err == nil && port > 0 {
+		for i := 1; i <= besideTries && port+i*besideStep < 1<<16; i++ {
+			if l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port+i*besideStep))); err == nil {
+				return l, nil
+			}
+		}
+	}
+	return net.Listen("tcp", net.JoinHostPort(host, "0"))
 }
 
 func (s *Server) listenTCP(o ServeOptions) error {

@@ -107,6 +107,9 @@ export default async function () {
   await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
   await page.waitForURL((u) => u.pathname === "/functions");
   await page.locator("tbody tr", { hasText: "many-1" }).waitFor({ state: "detached" });
+  await click("Undo");
+  await page.getByRole("dialog").getByRole("button", { name: "Undo it" }).click();
+  await page.locator("tbody tr", { hasText: "many-1" }).locator(".state.ok").waitFor();
 
   // What is in use cannot be deleted, and the page says why.
   await open(page, "/functions/fw");

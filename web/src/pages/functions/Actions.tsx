@@ -2,15 +2,16 @@
 import { Button, Menu } from "@mantine/core";
 import { IconDots, IconPlayerPlay, IconPlayerStop, IconRefresh, IconTrash } from "@tabler/icons-react";
 import { useState } from "react";
-import { deleteObjects, functionVerb, type Verb } from "../../api/actions";
+import { functionVerb, type Verb } from "../../api/actions";
 import { useMay } from "../../api/session";
 import type { Func } from "../../api/types";
 import { Confirm } from "../../ui/Confirm";
 import { command } from "../../ui/format";
+import { Delete } from "../../ui/Gone";
 
-const said: Record<Verb | "delete", string> = { start: "Starting", stop: "Stopping", restart: "Restarting", delete: "Deleting" };
+const said: Record<Verb, string> = { start: "Starting", stop: "Stopping", restart: "Restarting" };
 
-export function FunctionActions({ f, chain, onDeleted }: { f: Func; chain: string; onDeleted?: () => void }) {
+export function FunctionActions({ f, chain }: { f: Func; chain: string }) {
   const may = useMay("operator");
   const [verb, setVerb] = useState<Verb | "delete">();
   const runs = (f.spec.state || "started") === "started";
@@ -50,17 +51,21 @@ export function FunctionActions({ f, chain, onDeleted }: { f: Func; chain: strin
           </Menu.Item>
         </Menu.Dropdown>
       </Menu>
-      {verb && (
+      {verb === "delete" && (
+        <Delete kind="function" name={f.name} onClose={() => setVerb(undefined)}>
+          {text.delete}
+        </Delete>
+      )}
+      {verb && verb !== "delete" && (
         <Confirm
           opened
           onClose={() => setVerb(undefined)}
           title={`${verb[0]!.toUpperCase()}${verb.slice(1)} ${f.name}`}
           verb={verb[0]!.toUpperCase() + verb.slice(1)}
-          dangerous={verb === "delete" || (verb === "stop" && !!chain)}
+          dangerous={verb === "stop" && !!chain}
           command={command("weir", "function", verb, f.name)}
-          action={() => (verb === "delete" ? deleteObjects({ functions: [f.name] }) : functionVerb(f.name, verb))}
+          action={() => functionVerb(f.name, verb)}
           done={`${said[verb]} ${f.name}`}
-          onDone={verb === "delete" ? onDeleted : undefined}
         >
           {text[verb]}
         </Confirm>

@@ -1,6 +1,6 @@
 import { Tabs } from "@mantine/core";
 import { lazy, Suspense, useMemo } from "react";
-import { useNavigate, useParams, useSearchParams } from "react-router";
+import { useParams, useSearchParams } from "react-router";
 import { usePorts, type Reading } from "../../api/counters";
 import { useList, useObject } from "../../api/live";
 import { functionReady } from "../../api/ready";
@@ -27,7 +27,6 @@ export default function FunctionDetail() {
   const f = useObject("function", name);
   const chains = useList("chain");
   const [query, setQuery] = useSearchParams();
-  const go = useNavigate();
   if (f === undefined) return <Loading />;
   if (f === null) return <Gone kind="function" name={name} />;
   const r = functionReady(f);
@@ -54,7 +53,7 @@ export default function FunctionDetail() {
             )}
           </span>
         }
-        actions={<FunctionActions f={f} chain={chain} onDeleted={() => void go("/functions")} />}
+        actions={<FunctionActions f={f} chain={chain} />}
       />
       {!r.ready && r.message && (
         <Notice level={r.level === "bad" ? "bad" : "busy"}>

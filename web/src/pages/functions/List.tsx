@@ -10,6 +10,7 @@ import { Ago, Empty, Loading, PageHead, Panel, Ready, SameAs } from "../../ui/ba
 import { DataTable, type Column } from "../../ui/DataTable";
 import { bits, count, duration } from "../../ui/format";
 import { Named } from "../../ui/Named";
+import { UndoButton } from "../../ui/Plan";
 
 export function chainOf(chains: { name: string; spec: { path: string } }[] | undefined, name: string): string {
   return chains?.find((c) => c.spec.path.split("|").some((p) => p.trim().replace(/^tap:/, "") === name))?.name ?? "";
@@ -49,9 +50,12 @@ export default function Functions() {
     <div className="stack">
       <PageHead title="Functions" lead="Network functions that run, or should. Each is in at most one chain."
         actions={
-          <Button component={Link} to="/functions/new" leftSection={<IconPlus size={14} />}>
-            New function
-          </Button>
+          <>
+            <UndoButton />
+            <Button component={Link} to="/functions/new" leftSection={<IconPlus size={14} />}>
+              New function
+            </Button>
+          </>
         }
       />
       <Panel flush>
