@@ -70,7 +70,7 @@ var layers = map[string][]string{
 	"cli/author":  {"cli/command", "container", "image", "solo"},
 	"cli/graph":   {"api"},
 	"cli/images":  {"cli/command", "image"},
-	"cli/lab":     {"cli/command", "api/file", "lab"},
+	"cli/lab":     {"cli/command", "api", "lab"},
 	"cli/testbed": {"cli/command", "testbed"},
 
 	// packages of router, lower ones first

@@ -114,7 +114,7 @@ func TestEveryRouteHasARole(t *testing.T) {
 		for method := range methods {
 			method = strings.ToUpper(method)
 			got := b.status(t, viewer, method, strings.ReplaceAll(path, "{name}", "none"), "")
-			reads := method == "GET" && path != "/v1/functions/{name}/logs" && !strings.HasSuffix(path, "/capture") && path != "/v1/tokens" && path != "/v1/audit" && path != "/v1/backup" && path != "/v1/agent/config" &&
+			reads := method == "GET" && path != "/v1/functions/{name}/logs" && !strings.HasSuffix(path, "/capture") && path != "/v1/tokens" && path != "/v1/audit" && path != "/v1/backup" && path != "/v1/agent/config" && path != "/v1/lab/doctor" &&
 				path != "/v1/hosts/{name}/connect" && !strings.HasPrefix(path, "/v1/agent/") || path == "/v1/join"
 			reads = reads && path != "/v1/functions/{name}/exec" || path == "/v1/session" || path == "/v1/session/links" // a session is of who asks for it
 			if reads {
