@@ -44,14 +44,14 @@ var layers = map[string][]string{
 	"catalogue": {"image", "netns"},
 	"solo":      {"agent/capture", "agent/events", "agent/health", "agent/kernel", "agent/sandbox", "agent/socket", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns"},
 	"e2e":       {"*"},
-	"lab":       {"agent", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "ovsdb", "portkind", "router", "testbed"},
+	"lab":       {"agent", "api", "bpf", "catalogue/nf", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "ovsdb", "portkind", "router", "testbed"},
 	"examples":  {"api", "catalogue/nf"},
 
 	// packages of catalogue
 	"catalogue/rig": {"image", "instance", "netns"},
 
 	// packages of lab, lower ones first
-	"lab/functions":   {"image"},
+	"lab/functions":   {"catalogue/nf", "image", "netns"},
 	"lab/machine":     {},
 	"lab/tied":        {"netns"},
 	"lab/stats":       {},
@@ -123,7 +123,7 @@ var testsOnly = map[string][]string{
 	"container": {"image"},
 	"image":     {"netns"},
 	"router":    {"manager", "store", "netns", "ovsdb", "instance"}, // the controller against the real API and Open vSwitch
-	"lab":       {"manager", "store"},                               // its platform hosts speaks to the real API
+	"lab":       {"catalogue/rig", "manager", "store"},              // its platform hosts speaks to the real API
 	"notify":    {"manager", "store"},
 	"cli":       {"container", "manager", "store"}, // commands speak to the real API
 }

@@ -164,6 +164,7 @@ func Examine(ctx context.Context, images []string, where platform.API) (Examinat
 		}
 		x.Studies[name] = able(ctx, b, st)
 		x.time(st, x.Studies[name])
+		x.blocks(st, x.Studies[name])
 	}
 	return x, nil
 }
@@ -194,6 +195,19 @@ func (x *Examination) time(s study.Study, parts []VariantFindings) {
 	}
 	if len(texts) > 0 {
 		x.add("time: "+s.Name, sums[study.Quick] <= mostQuick, "%s, as measured on a machine of 2 CPUs", strings.Join(texts, ", "))
+	}
+}
+
+// blocks tells which parts cannot give a verdict here, with the levels that this machine has.
+func (x *Examination) blocks(s study.Study, parts []VariantFindings) {
+	can := func(p study.Part, v study.Variant) bool {
+		i := slices.IndexFunc(parts, func(f VariantFindings) bool { return f.Part == p.Name })
+		return i < 0 || slices.Contains(parts[i].OK, p.Level(v, p.Compare))
+	}
+	for _, m := range []study.Mode{study.Quick, study.Full} {
+		for _, text := range FewBlocks(s, m, can) {
+			x.add("blocks: "+s.Name, false, "%s", text)
+		}
 	}
 }
 
@@ -334,7 +348,7 @@ func (x *Examination) programs() {
 		{"iperf3", "experiment tcp"}, {"iperf", "experiments tcp-pairs and udp-pairs; tcp, tool iperf"}, {"nuttcp", "experiment tcp, tool nuttcp"},
 		{"sockperf", "experiments tcp, tcp-pairs and rr, tool sockperf"}, {"nc", "experiment fct, tool netcat"},
 		{"ping", "experiment ping, and to know that a path carries"}, {"runc", "platforms ebpf and ovs, runtimes oci and runc"},
-		{"socat", "experiment processors"}, {"nft", "experiment processors, network nat"}, {"taskset", "experiments tcp-pairs and udp-pairs"},
+		{"socat", "experiment processors"}, {"nft", "experiment processors, network nat; platform host, functions firewall and nat"}, {"tc", "platform host, function shaper"}, {"nginx", "platform host, function http-filter"}, {"dnsmasq", "platform host, function dns-lb"}, {"taskset", "experiments tcp-pairs and udp-pairs"},
 		{"dockerd", "platform and runtime docker"}, {"docker", "platform and runtime docker"}, {"lxc-start", "runtimes lxc and lxc-start"},
 		{"systemd-nspawn", "runtime nspawn"}, {"qemu-system-x86_64", "host kinds vm and vm-emulated, runtime kvm"},
 		{"xz", "experiment compress"}, {"sysbench", "experiment disk"}, {"dd", "experiment disk"}, {"busybox", "experiments with a guest's network or disk"},

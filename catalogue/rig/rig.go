@@ -453,3 +453,43 @@ func (s *Station) Cut() {
 		s.t.Fatal(err)
 	}
 }
+
+// WiresPass runs the function of the folder, which is a wire, and sends through it: random frames of many kinds from so many bytes on, both ways, and a TCP
+// connection that carries 8 MiB and back. SIGTERM ends it.
+func WiresPass(t *testing.T, r *Rig, least int) {
+	t.Helper()
+	p := r.Start(Program(t), "-probe", WriteProbe(t, t.TempDir()))
+	p.Await("in force")
+	Eventually(t, "frames pass", func() bool {
+		r.Client.Send(Probe(0))
+		return r.Server.Receive(20*time.Millisecond) != nil
+	})
+	ipv4, ipv6, arp, odd := []byte{0x08, 0}, []byte{0x86, 0xdd}, []byte{0x08, 0x06}, []byte{0x12, 0x34}
+	tagged, lldp := []byte{0x81, 0, 0, 7, 0x08, 0}, []byte{0x88, 0xcc}
+	r.PassUnchanged(200, max(least, 20), ipv4, ipv6, arp, odd, tagged, lldp)
+	r.Server.Echo("10.77.0.2:7000")
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	c, err := r.Client.Dial(ctx, "tcp4", "10.77.0.2:7000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const size = 8 << 20
+	want, got := make([]byte, size), make([]byte, size)
+	random := rand.New(rand.NewPCG(3, 4))
+	for i := range want {
+		want[i] = byte(random.Uint32())
+	}
+	if err := c.SetDeadline(time.Now().Add(3 * Patience)); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _ = c.Write(want) }() // what is missing is missed below
+	if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("8 MiB of TCP: %v, equal: %t", err, bytes.Equal(got, want))
+	}
+	p.Signal(syscall.SIGTERM)
+	if err := p.End(); err != nil {
+		t.Errorf("SIGTERM: %v", err)
+	}
+}

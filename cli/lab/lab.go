@@ -262,8 +262,9 @@ chains and policies are made through the API, under names that begin with the ru
 				return err
 			}
 			sel, err := study.ParseSelection(only)
+			var chosen study.Study
 			if err == nil {
-				_, err = s.Select(sel)
+				chosen, err = s.Select(sel)
 			}
 			if err != nil {
 				return command.Usage("--only: %w", err)
@@ -283,6 +284,9 @@ chains and policies are made through the API, under names that begin with the ru
 				return err
 			}
 			fmt.Fprintf(a.Stderr, "study %s, %s, seed %d, results in %s\n", s.Name, mode, seed, dir)
+			for _, text := range lab.FewBlocks(chosen, mode, nil) {
+				fmt.Fprintf(a.Stderr, "%s\n", text)
+			}
 			o := lab.Options{
 				Study: s, Selection: sel, Mode: mode, Seed: seed, Dir: dir, Version: a.Version, Images: a.layouts(images), API: where,
 				Former: platform.Former(before), Progress: a.labProgress(),

@@ -69,7 +69,7 @@ func All() map[string]Experiment {
 		ceilingExperiment(), paceExperiment(), latencyExperiment(), installExperiment{}, compileExperiment{},
 		tcpPairs(), udpPairs(), fctPairs(), processorsExperiment{},
 		rulesExperiment{}, policiesExperiment{}, startExperiment{}, changeExperiment{}, appliedExperiment{},
-		compressExperiment(), transferExperiment(), exchangeExperiment(), memoryExperiment(), diskExperiment(), usableExperiment()} {
+		httpExperiment(), dnsExperiment(), compressExperiment(), transferExperiment(), exchangeExperiment(), memoryExperiment(), diskExperiment(), usableExperiment()} {
 		out[x.Name()] = x
 	}
 	return out

@@ -88,9 +88,9 @@ func platformOf(l Levels) (platform.Kind, error) {
 	return k.With(platform.Point{Runtime: l[factorRuntime], Network: l[factorNetwork], Function: l[factorFunction]})
 }
 
-// layoutOf levels on a kind of platform; why says what it cannot have. Without the factor wires it is one function, or none where there are none.
+// layoutOf levels on a kind of platform; why says what it cannot have. Without the factor wires it is the fewest that do its work.
 func layoutOf(l Levels, k platform.Kind) (out platform.Layout, why string) {
-	out = platform.Layout{Chain: min(1, k.Most), Placement: l[factorPlacement], Stations: l[factorStations]}
+	out = platform.Layout{Chain: max(k.Least, min(1, k.Most)), Placement: l[factorPlacement], Stations: l[factorStations]}
 	if text, ok := l[factorWires]; ok {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {

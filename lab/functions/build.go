@@ -2,6 +2,7 @@
 // catalogue: nobody needs them in production, and they want what `make peers` installs.
 //
 //	pcap-bridge   a bridge in user space by libpcap (pcap/bridge.c), static
+//	wire-xdp      a wire in user space by AF_XDP sockets (xsk), static. Weir grants CAP_BPF to no function: it runs outside of containers
 //	testpmd       DPDK's testpmd of this machine, with the libraries and drivers that it needs
 //	socat         socat of this machine, with its libraries
 package main
@@ -51,7 +52,7 @@ func run(ctx context.Context, out, from string) error {
 	if err != nil {
 		return err
 	}
-	for _, r := range []image.Recipe{bridge, pmd, cat} {
+	for _, r := range []image.Recipe{bridge, xsk(from), pmd, cat} {
 		digest, err := r.Build(ctx, out)
 		if err != nil {
 			return err
@@ -76,6 +77,14 @@ func pcapBridge(ctx context.Context, from, work string) (image.Recipe, error) {
 		Labels: labels("CAP_NET_RAW,CAP_NET_ADMIN"), // the latter for promiscuous mode
 		Files:  []image.RecipeFileSpec{{To: "/usr/bin/pcap-bridge", From: program, Mode: 0o755}},
 	}, nil
+}
+
+// xsk is what is run outside of its image, as root: there it has what it needs.
+func xsk(from string) image.Recipe {
+	return image.Recipe{
+		Name: "wire-xdp", Tag: "1", Description: "Forwards every frame between its two ports unchanged, by AF_XDP sockets", Entrypoint: []string{"/usr/bin/wire-xdp"},
+		Labels: labels("CAP_NET_RAW,CAP_NET_ADMIN"), Files: []image.RecipeFileSpec{{To: "/usr/bin/wire-xdp", Go: filepath.Join(from, "xsk")}},
+	}
 }
 
 // drivers of DPDK that the function needs, of all that are installed. In the image they are beside other libraries: one file each, loaded once.

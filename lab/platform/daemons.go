@@ -10,9 +10,10 @@ import (
 // daemons is a platform whose paths a Weir of the lab's own makes, driven as its users drive it.
 type daemons struct {
 	*Daemon
-	inForce int  // wires of the path
-	path    Path // of them; empty: none is in force
-	left    int  // programs that are tc filters still
+	document func(n int) string // that leads everything through n functions
+	inForce  int                // wires of the path
+	path     Path               // of them; empty: none is in force
+	left     int                // programs that are tc filters still
 }
 
 // Wire is a document with one wire that nothing is led through.
@@ -37,11 +38,11 @@ func openDaemon(former bool) func(ctx context.Context, o Options) (Platform, err
 		if err != nil {
 			return nil, err
 		}
-		return &daemons{Daemon: d}, nil
+		return &daemons{Daemon: d, document: Wires}, nil
 	}
 }
 
-// Path leads everything between the stations through n wires. Wires that a shorter path does not need stay.
+// Path leads everything between the stations through n functions. Functions that a shorter path does not need stay.
 func (d *daemons) Path(ctx context.Context, l Layout) (_ Path, err error) {
 	n := l.Chain
 	if n == d.inForce && d.path.From != "" {
@@ -53,7 +54,7 @@ func (d *daemons) Path(ctx context.Context, l Layout) (_ Path, err error) {
 	if n == 0 {
 		err = d.Apply(ctx, d.Endpoints(), "--prune")
 	} else {
-		err = d.Apply(ctx, Wires(n))
+		err = d.Apply(ctx, d.document(n))
 	}
 	if err != nil {
 		return Path{}, err

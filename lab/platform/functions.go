@@ -23,8 +23,16 @@ func (f function) check(o Options, namespace bool) string {
 	if f.program == nil {
 		return ""
 	}
-	if why := checkImage(o, f.program.image, builtBy); why != "" || !namespace {
-		return why
+	for _, p := range f.all() {
+		if why := checkImage(o, p.image, builtBy); why != "" {
+			return why
+		}
+	}
+	if !namespace {
+		return ""
+	}
+	if f.program.host == nil {
+		return "function " + f.name + " needs containers: want another runtime than " + bare
 	}
 	if _, err := f.program.host(""); err != nil {
 		return fmt.Sprintf("%s (%s)", err, builtBy)

@@ -84,6 +84,8 @@ const (
 	byPolling    = "ovs-dpdk-"  // the same with DPDK, and how many threads poll
 	byPcap       = "pcap"       // a process by libpcap
 	byTestpmd    = "testpmd"    // a process of DPDK
+	byPacket     = "packet"     // a process by packet sockets
+	byXSK        = "af-xdp"     // a process by AF_XDP sockets
 	byLinks      = "link"       // neighbours are the ends of one veth pair
 	byDocker     = "docker"     // runtime and network
 	wireFunction = "wire"       // a BPF program hands each frame on
@@ -120,7 +122,7 @@ func networks() []networkMaker {
 }
 
 func functions() []function {
-	return []function{wire(), bridgeFunction(), pcapFunction(), testpmdFunction()}
+	return []function{wire(), bridgeFunction(), packetFunction(), xskFunction(), pcapFunction(), testpmdFunction(), fiveFunction()}
 }
 
 // named are the points that have a short name, and those that only one maker can make.
@@ -130,6 +132,8 @@ func named() []Kind {
 		{Name: "ovs", Point: Point{"oci", "ovs", wireFunction}},
 		{Name: "bridges", Point: Point{bare, byBridges, byBridges}},
 		{Name: "ovs-chain", Point: Point{bare, byFlows, byBridges}},
+		{Name: "five-judged", Point: Point{"oci", "ebpf", five}},
+		{Name: "five-bridged", Point: Point{"oci", byBridges, five}},
 		{Name: "veth", Point: Point{bare, byLinks, none}, About: "a veth pair between the stations and nothing else", Check: free, Open: openVeth, Frames: true, Nothing: onePair},
 		{Name: "xdp", Point: Point{bare, byLinks, byRedirect}, About: "XDP redirect by hand: in each namespace a program redirects frames from one veth to another",
 			Check: free, Open: openXDP, Most: maxWires, Frames: true, Inherent: xdpInherent(), Nothing: onePair},
@@ -180,7 +184,7 @@ func Kinds() []Kind {
 			}
 		}
 	}
-	return kinds
+	return append(kinds, working()...)
 }
 
 // remembered asks a check of a part once for the same images: a part is in many kinds.
@@ -231,8 +235,8 @@ func kindOf(r runtimeMaker, n networkMaker, f function) (Kind, error) {
 			}
 			return cmp.Or(n.check(o), f.check(o, p.Runtime == bare), vhostOf(p, n, f), r.check(o))
 		},
-		Open: func(ctx context.Context, o Options) (Platform, error) { return openMade(ctx, o, r, n, f) },
-		Most: maxWires, Skbs: true, Process: n.process || r.machine || f.program != nil, Splits: n.splits, Polls: pollsOf(n, f), Inherent: f.inherits(n.inherent),
+		Open:  func(ctx context.Context, o Options) (Platform, error) { return openMade(ctx, o, r, n, f) },
+		Least: len(f.turns), Most: maxWires, Skbs: true, Process: n.process || r.machine || f.program != nil, Splits: n.splits, Polls: pollsOf(n, f), Inherent: f.inherits(n.inherent),
 	}, nil
 }
 

@@ -80,6 +80,26 @@ type function struct {
 	// inside makes it forward between links in and out of the thread's namespace, until it is closed; nil: its program forwards.
 	inside  func() (io.Closer, error)
 	program *program // a process that forwards; nil: there is none
+	// turns are the programs of a chain's functions, one after another, where they are not alike; nil: all have program, which is the first of these.
+	turns []*program
+	// neighbours: it answers ARP, which therefore has to lead through it.
+	neighbours bool
+}
+
+// at is the program of a chain's i-th function.
+func (f function) at(i int) *program {
+	if len(f.turns) > 0 {
+		return f.turns[i%len(f.turns)]
+	}
+	return f.program
+}
+
+// all programs of the function.
+func (f function) all() []*program {
+	if f.program == nil || len(f.turns) > 0 {
+		return f.turns
+	}
+	return []*program{f.program}
 }
 
 // links are the veth pairs of a platform: one end in its namespace home, the other one in that of a station or of a function.
@@ -180,7 +200,7 @@ func (m *made) build(ctx context.Context, o Options, r runtimeMaker, n networkMa
 	if err := m.net.station(ctx, "alice", m.from, sourceAddress); err != nil {
 		return err
 	}
-	if err := m.net.station(ctx, "bob", m.to, targetAddress); err != nil || m.fn.program == nil {
+	if err := m.net.station(ctx, "bob", m.to, targetAddress); err != nil || m.fn.program == nil || !m.fn.program.whole {
 		return err
 	}
 	for _, space := range []string{m.from, m.to} { // see copies
@@ -239,6 +259,11 @@ func (m *made) try(ctx context.Context, p Path) error {
 	if m.fn.program == nil {
 		return p.Try(ctx)
 	}
+	return watched(ctx, p, m.rt.ill)
+}
+
+// watched tries a path while what should run does; ill says what does not.
+func watched(ctx context.Context, p Path, ill func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	tried := make(chan error, 1)
@@ -249,9 +274,9 @@ func (m *made) try(ctx context.Context, p Path) error {
 			if err == nil {
 				return nil
 			}
-			return errors.Join(err, m.rt.ill(context.WithoutCancel(ctx)))
+			return errors.Join(err, ill(context.WithoutCancel(ctx)))
 		case <-time.After(checkup):
-			if err := m.rt.ill(ctx); err != nil {
+			if err := ill(ctx); err != nil {
 				cancel(err)
 				<-tried
 				return err
@@ -265,6 +290,12 @@ func (m *made) space(name string) string { return filepath.Join(m.inst.NetnsDir(
 const wirePattern = "w%03d"
 
 func wireName(i int) string { return fmt.Sprintf(wirePattern, i) }
+
+// wireNumber of a name that wireName made.
+func wireNumber(name string) (i int) {
+	_, _ = fmt.Sscanf(name, wirePattern, &i)
+	return i
+}
 
 // grow makes functions until there are n.
 func (m *made) grow(ctx context.Context, n int) error {
@@ -317,7 +348,7 @@ func (m *made) add(ctx context.Context, name string) (forwards io.Closer, err er
 			return nil, fmt.Errorf("in %s: %w", space, err)
 		}
 	}
-	w := work{name: name, space: space, program: m.fn.program}
+	w := work{name: name, space: space, program: m.fn.at(wireNumber(name))}
 	if w.program != nil {
 		w.ports = m.portsOf(name)
 	}
@@ -354,9 +385,7 @@ func (m *made) portsOf(name string) (p ports) {
 		}
 	}
 	_, cpus := shareOut(processors(), threads)
-	i := 0
-	_, _ = fmt.Sscanf(name, wirePattern, &i) // as wireName made it
-	p.cpu = cpus[i%len(cpus)]
+	p.cpu = cpus[wireNumber(name)%len(cpus)]
 	return p
 }
 

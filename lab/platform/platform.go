@@ -47,6 +47,10 @@ type Path struct {
 	From, To string     // namespaces; the interface is eth0 in both
 	Address  netip.Addr // of To
 	Source   netip.Addr // of From
+	// Service is asked instead of To where a tool between the stations answers under an address of its own; the zero Addr: none does.
+	Service netip.Addr
+	// Router is the MAC address to which From sends what is for To, where something on the way routes; zero: To's own.
+	Router [6]byte
 	// Space and Link are where frames of From enter the platform, as if just received; empty: they cannot be put in there.
 	Space, Link string
 	// FrameSpace and FrameLink are where XDP frames leave towards the platform; empty: it takes none.
@@ -55,6 +59,14 @@ type Path struct {
 	Chains int
 	// Middle are the namespaces between the stations, joined as in PATH; empty: there are none, or they are not this machine's.
 	Middle string
+}
+
+// Served is the address that clients of HTTP and DNS ask.
+func (p Path) Served() netip.Addr {
+	if p.Service.IsValid() {
+		return p.Service
+	}
+	return p.Address
 }
 
 // side is how many chains are side by side.
@@ -114,7 +126,7 @@ func (p Path) Try(ctx context.Context) error {
 	}
 }
 
-// MACs of the stations.
+// MACs of what From sends to To.
 func (p Path) MACs() (from, to [6]byte, err error) {
 	read := func(space string, out *[6]byte) error {
 		return netns.Do(space, func() error {
@@ -126,7 +138,10 @@ func (p Path) MACs() (from, to [6]byte, err error) {
 			return nil
 		})
 	}
-	return from, to, errors.Join(read(p.From, &from), read(p.To, &to))
+	if err = errors.Join(read(p.From, &from), read(p.To, &to)); p.Router != [6]byte{} {
+		to = p.Router
+	}
+	return from, to, err
 }
 
 // Letters that platforms take one after another, the last of an instance's name. Others are taken: d by Docker's engine, f by switches without a

@@ -136,6 +136,8 @@ func stands(p Point) bool {
 	network := p.Network == byBest || p.Network == byKernel || strings.HasPrefix(p.Network, byPolling)
 	program := p.Function == byPcap || p.Function == byTestpmd
 	switch {
+	case p.Function == five || p.Runtime == PlatformHost || p.Runtime == daemonRuntime && p.Function != wireFunction: // see TestFunctionsAndToolsCarry
+		return false
 	case p.Runtime == bare || !network && !program:
 		return true
 	case p.Function == byPcap && p.Network == "ebpf", p.Function == byTestpmd && p.Network == byPolling+"1":

@@ -33,7 +33,11 @@ type process struct {
 }
 
 func openBare(_ context.Context, o Options, i instance.Instance, _ function) (runtime, error) {
-	return &processes{images: o.Images, inst: i, roots: map[string]string{}}, nil
+	return newProcesses(o, i), nil
+}
+
+func newProcesses(o Options, i instance.Instance) *processes {
+	return &processes{images: o.Images, inst: i, roots: map[string]string{}}
 }
 
 func (r *processes) run(ctx context.Context, w work) (pid int, err error) {
@@ -48,13 +52,17 @@ func (r *processes) run(ctx context.Context, w work) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	p := &process{name: w.name, ended: make(chan struct{})}
-	p.cmd = exec.Command(path, w.program.arguments(w.ports)...)
-	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
-	p.cmd.Env = append(p.cmd.Environ(), "RUNTIME_DIRECTORY="+r.inst.Run, "LC_ALL=C")
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := tied.Start(w.space, p.cmd); err != nil {
-		return 0, fmt.Errorf("%s: %w", path, err)
+	return r.start(w.name, w.space, exec.Command(path, w.program.argumentsFor(w.ports)...))
+}
+
+// start a program of a function in a network namespace.
+func (r *processes) start(name, space string, cmd *exec.Cmd) (pid int, err error) {
+	p := &process{name: name, cmd: cmd, ended: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = &p.out, &p.out
+	cmd.Env = append(cmd.Environ(), "RUNTIME_DIRECTORY="+r.inst.Run, "LC_ALL=C")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := tied.Start(space, cmd); err != nil {
+		return 0, fmt.Errorf("%s: %w", cmd.Path, err)
 	}
 	go func() { _ = p.cmd.Wait(); close(p.ended) }() // how it ended is in its output
 	r.mu.Lock()

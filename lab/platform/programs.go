@@ -12,11 +12,13 @@ import (
 
 // program is a process that forwards frames between the two ports of a function. In a container it is the image's entrypoint.
 type program struct {
-	image string // that has it
-	// host is the program for a function without a container; root is where the image is mounted.
+	image  string // that has it
+	config string // JSON, where a function of the catalogue finds it; empty: none
+	// host is the program for a function without a container; root is where the image is mounted. nil: it needs one.
 	host func(root string) (string, error)
-	// arguments of the program for its ports.
+	// arguments of the program for its ports; nil: none.
 	arguments func(p ports) []string
+	whole     bool // it wants frames as they are on a wire: no segments, no checksums that are missing
 	sockets   bool // its ports can be sockets of vhost-user, too
 	polls     bool // it never waits for frames: see Resting
 	inherent  map[string]string
@@ -37,9 +39,19 @@ const socketsInside = "/run/vhost"
 
 const (
 	pcapImage    = "pcap-bridge"
+	packetImage  = "wire-packet"
+	xskImage     = "wire-xdp"
 	testpmdImage = "testpmd"
 	testpmdHost  = "dpdk-testpmd"
 )
+
+// argumentsFor ports.
+func (p program) argumentsFor(at ports) []string {
+	if p.arguments == nil {
+		return nil
+	}
+	return p.arguments(at)
+}
 
 // builtBy says where the images of programs come from.
 const builtBy = "make peers"
@@ -53,7 +65,7 @@ func copies() map[string]string {
 // pcapFunction is a bridge in user space by libpcap; see lab/functions.
 func pcapFunction() function {
 	return function{name: byPcap, about: "a bridge in user space by libpcap", program: &program{
-		image: pcapImage, host: func(root string) (string, error) { return filepath.Join(root, "usr/bin", pcapImage), nil },
+		image: pcapImage, whole: true, host: func(root string) (string, error) { return filepath.Join(root, "usr/bin", pcapImage), nil },
 		arguments: func(ports) []string { return []string{flow.In.String(), flow.Out.String()} }, inherent: copies(),
 	}}
 }
@@ -61,9 +73,34 @@ func pcapFunction() function {
 // testpmdFunction is DPDK's testpmd, which hands frames from port to port unchanged (mode io) and polls without a pause.
 func testpmdFunction() function {
 	return function{name: byTestpmd, about: "DPDK's testpmd (io) polling, over virtio-user where the network has vhost-user, else over packet sockets", program: &program{
-		image: testpmdImage, host: func(string) (string, error) { return exec.LookPath(testpmdHost) }, arguments: testpmdArguments, sockets: true, polls: true,
+		image: testpmdImage, whole: true, host: func(string) (string, error) { return exec.LookPath(testpmdHost) }, arguments: testpmdArguments, sockets: true, polls: true,
 		inherent: copies(),
 	}}
+}
+
+// packetFunction is the catalogue's wire by packet sockets: it keeps segments and what is left to the hardware.
+func packetFunction() function {
+	return function{name: byPacket, about: "a wire in user space by packet sockets", program: &program{
+		image: packetImage, host: func(root string) (string, error) { return filepath.Join(root, "usr/bin", packetImage), nil },
+		inherent: map[string]string{SettingRPS: copies()[SettingRPS]},
+	}}
+}
+
+// xskFunction is a wire in user space by AF_XDP sockets; see lab/functions. Only root of the machine may load its program.
+func xskFunction() function {
+	return function{name: byXSK, about: "a wire in user space by AF_XDP sockets (copy mode)", program: &program{
+		image: xskImage, whole: true, host: func(root string) (string, error) { return filepath.Join(root, "usr/bin", xskImage), nil }, inherent: copies(),
+	}}
+}
+
+// fiveFunction is five working functions of the catalogue in turns, without a Weir that hears what they settle.
+func fiveFunction() function {
+	f := function{name: five, about: "in turns firewall, http-filter, ids, dns-lb and nat", neighbours: true}
+	for _, j := range fiveJobs() {
+		f.turns = append(f.turns, &program{image: j.image, config: j.config, inherent: map[string]string{SettingRPS: copies()[SettingRPS]}})
+	}
+	f.program = f.turns[0]
+	return f
 }
 
 // pagesPerFunction of 2 MiB are those of a function that shares memory with a switch.

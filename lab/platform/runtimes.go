@@ -157,9 +157,12 @@ func (r *Runtime) Close(ctx context.Context) error {
 // contained runs images in containers of a driver: that of the function's program, or "wire", whose process only waits. A machine without a program forwards.
 type contained struct {
 	rt      *Runtime
-	bundle  Bundle
+	bundles map[string]Bundle // by image
 	machine bool
 }
+
+// configInside is where a function of the catalogue finds its configuration.
+const configInside = "/etc/weir"
 
 func containerRuntime(name string) runtimeMaker {
 	m := runtimeMaker{name: name, about: "in a container of the runtime " + name, check: func(o Options) string { return CheckRuntime(name, o) }, machine: name == virtual}
@@ -167,17 +170,22 @@ func containerRuntime(name string) runtimeMaker {
 		m.about = "in a virtual machine of the runtime " + name
 	}
 	m.open = func(ctx context.Context, o Options, i instance.Instance, f function) (runtime, error) {
-		c := &contained{machine: m.machine}
+		c := &contained{machine: m.machine, bundles: map[string]Bundle{}}
 		var err error
 		if c.rt, err = OpenRuntime(ctx, name, i); err != nil {
 			return nil, err
 		}
-		image := wireImage
-		if f.program != nil {
-			image = f.program.image
+		images := []string{}
+		for _, p := range f.all() {
+			images = append(images, p.image)
 		}
-		if c.bundle, err = openBundle(ctx, i, o.Images, image); err != nil {
-			return nil, errors.Join(err, c.close(ctx))
+		if len(images) == 0 {
+			images = []string{wireImage}
+		}
+		for _, image := range images {
+			if c.bundles[image], err = openBundle(ctx, i, o.Images, image); err != nil {
+				return nil, errors.Join(err, c.close(ctx))
+			}
 		}
 		return c, nil
 	}
@@ -185,7 +193,11 @@ func containerRuntime(name string) runtimeMaker {
 }
 
 func (c *contained) run(ctx context.Context, w work) (int, error) {
-	s := c.bundle.Container(w.name, w.space)
+	image := wireImage
+	if w.program != nil {
+		image = w.program.image
+	}
+	s := c.bundles[image].Container(w.name, w.space)
 	switch {
 	case w.program == nil && c.machine:
 		s.Forwarder = wireFunction
@@ -194,7 +206,14 @@ func (c *contained) run(ctx context.Context, w work) (int, error) {
 			w.ports.seen = socketsInside
 			s.Mounts = append(s.Mounts, container.Mount{Source: w.ports.sockets, Target: socketsInside})
 		}
-		s.Args = append(slices.Clone(s.Args), w.program.arguments(w.ports)...)
+		if w.program.config != "" {
+			dir := filepath.Join(c.rt.inst.Run, "config", w.name)
+			if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "config.json"), []byte(w.program.config), 0o644)); err != nil {
+				return 0, err
+			}
+			s.Mounts = append(s.Mounts, container.Mount{Source: dir, Target: configInside, ReadOnly: true})
+		}
+		s.Args = append(slices.Clone(s.Args), w.program.argumentsFor(w.ports)...)
 	}
 	if err := c.rt.Run(ctx, s); err != nil {
 		return 0, err

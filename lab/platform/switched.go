@@ -97,6 +97,10 @@ func (s *switched) lead(ctx context.Context, chains [][]string) error {
 		}
 	}
 	in := router.Input{Endpoints: s.endpoints, Functions: s.functions, Chains: map[string]api.ChainSpec{}, Policies: map[string]api.PolicySpec{}}
+	match := []string{"tcp", "udp", "icmp"}
+	if s.fn.neighbours {
+		match = []string{"all"}
+	}
 	for i, functions := range chains {
 		if len(functions) == 0 {
 			continue
@@ -106,7 +110,7 @@ func (s *switched) lead(ctx context.Context, chains [][]string) error {
 			from = api.Selector{Kind: api.SelectMAC, MAC: SourceMAC(i)}.String()
 		}
 		in.Chains[name] = api.ChainSpec{Path: strings.Join(functions, " | ")}
-		in.Policies[name] = api.PolicySpec{From: from, To: "bob", Match: []string{"tcp", "udp", "icmp"}, Chain: name, Priority: 100 + i}
+		in.Policies[name] = api.PolicySpec{From: from, To: "bob", Match: match, Chain: name, Priority: 100 + i}
 	}
 	out := router.Compile(in)
 	for name, err := range out.Errors {

@@ -21,3 +21,17 @@ func Holm(p []float64) []float64 {
 	}
 	return out
 }
+
+// LeastBlocks from which a difference can be found in any of so many comparisons, if it is as clear as can be: values of fewer blocks give no p below
+// Alpha when that is corrected.
+func LeastBlocks(comparisons int) int {
+	for n := MinBlocks; ; n++ {
+		apart := make([]float64, n) // log-ratios that all lie on one side
+		for i := range apart {
+			apart[i] = 1
+		}
+		if medianP(apart)*float64(comparisons) < Alpha {
+			return n
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package platform
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"weir.dev/weir/lab/traffic/tools"
+)
+
+// PlatformHost is a bare host: what a working function does is set up there by hand, with the tool that it stands beside.
+const PlatformHost = "host"
+
+// daemonRuntime is the runtime of platforms that a Weir of the lab's own makes, as its users would.
+const daemonRuntime = "daemon"
+
+// task is work that functions of the catalogue do in a chain, and that the same tool does on a bare host.
+type task struct {
+	name, about string
+	functions   []job
+	settings    map[string]string // that both sides have by their nature, see Kind.Inherent
+	process     bool              // something on its way forwards in a process, in the function as by hand
+	tool        string            // of the bare host
+	needs       []string          // programs of the tool; images of functions are checked apart
+	image       string            // that has the tool's program; empty: none
+	byHand      func(ctx context.Context, h *byHand) error
+}
+
+// job is one function of a task: image and configuration.
+type job struct {
+	name, image string
+	config      string // JSON
+}
+
+// Addresses that tools of the bare host have.
+var (
+	toolAddress = netip.MustParsePrefix("10.9.0.3/24")
+	poolAddress = netip.MustParseAddr("10.9.0.100")
+)
+
+// What http-filter and nginx forbid, and what both name servers answer. Asked is a name that both know, AskedIs its address; Forbidden is a path that
+// both forbid. Task names are those of functions that experiments ask.
+const (
+	Forbidden = "/forbidden-7/page"
+	Asked     = "name7.example"
+	AskedIs   = "10.9.1.7"
+
+	TaskHTTP = "http-filter"
+	TaskDNS  = "dns-lb"
+
+	ruleCount   = 20
+	shapedMbit  = 2000
+	shapedBurst = 2_500_000 // bytes: 10 ms of the rate
+)
+
+// tasks that functions beside tools have. A chain of five has no tool: its peers are other networks.
+func tasks() []task {
+	return []task{
+		{name: "firewall", about: "a packet filter of 16 rules", functions: []job{firewallJob()}, tool: "nftables on a Linux bridge", needs: []string{"nft"}, byHand: handFirewall},
+		{name: "shaper", about: fmt.Sprintf("a limit of %d Mbit/s each way", shapedMbit), functions: []job{shaperJob()}, tool: "tc (htb, tbf) at a Linux bridge", needs: []string{"tc"}, byHand: handShaper},
+		{name: "nat", about: "source addresses translated", functions: []job{natJob()}, process: true, tool: "routing with nftables' snat", needs: []string{"nft"}, byHand: handNAT},
+		{name: "ids", about: "Suricata between two interfaces, 6 rules", functions: []job{idsJob()}, process: true, tool: "the same Suricata between two interfaces", image: "ids", byHand: handIDS},
+		{name: TaskHTTP, about: fmt.Sprintf("%d hosts and %d paths forbidden", ruleCount, ruleCount), functions: []job{filterJob()}, process: true, tool: "nginx as a proxy", needs: []string{"nginx"}, byHand: handFilter},
+		{name: TaskDNS, about: fmt.Sprintf("%d names answered", ruleCount), functions: []job{dnsJob()}, process: true, tool: "dnsmasq", needs: []string{"dnsmasq"}, byHand: handDNS},
+		{name: none, about: "nothing", tool: "a Linux bridge", byHand: func(_ context.Context, h *byHand) error { return h.bridge(netip.Prefix{}) }},
+		{name: five, about: "firewall, http-filter, ids, dns-lb and nat, one behind the other", functions: fiveJobs(), process: true},
+	}
+}
+
+// five working functions in one chain.
+const five = "five"
+
+func fiveJobs() []job {
+	return []job{firewallJob(), filterJob(), idsJob(), dnsJob(), natJob()}
+}
+
+// allowed and denied are the rules of both filters: iperf3's port, that of the lab's frames, and what a host would have.
+func allowed() []string {
+	return []string{"tcp/22", "tcp/80", "tcp/443", "tcp/5201", "udp/53", "tcp/53", "udp/9", "udp/123", "icmp"}
+}
+
+func denied() []string {
+	return []string{"tcp/23", "tcp/135-139", "tcp/445", "tcp/3389", "udp/111", "udp/137-138", "udp/1900"}
+}
+
+func firewallJob() job {
+	return job{"firewall", "firewall", fmt.Sprintf(`{"allow": [%s], "deny": [%s]}`, quoted(allowed()), quoted(denied()))}
+}
+
+func shaperJob() job {
+	limit := fmt.Sprintf(`{"rate": "%dMbit", "burst": "%dB"}`, shapedMbit, shapedBurst)
+	return job{"shaper", "shaper", fmt.Sprintf(`{"up": %s, "down": %s, "fair": false}`, limit, limit)}
+}
+
+func natJob() job {
+	return job{"nat", "nat", fmt.Sprintf(`{"pool": ["%s"], "clients": ["%s/32"]}`, poolAddress, sourceAddress.Addr())}
+}
+
+func idsJob() job {
+	var rules []string
+	for _, line := range suricataRules() {
+		rules = append(rules, strings.ReplaceAll(line, `"`, `\"`))
+	}
+	return job{"ids", "ids", fmt.Sprintf(`{"rules": "%s"}`, strings.Join(rules, `\n`))}
+}
+
+// suricataRules are those of both Suricatas. None of them is met by what the lab sends.
+func suricataRules() (out []string) {
+	for i, match := range []string{
+		`drop http any any -> any any (msg:"uri"; http.uri; content:"/etc/passwd";`,
+		`drop http any any -> any any (msg:"agent"; http.user_agent; content:"sqlmap";`,
+		`drop tls any any -> any any (msg:"name"; tls.sni; content:"malware.example";`,
+		`drop dns any any -> any any (msg:"query"; dns.query; content:"malware.example";`,
+		`drop tcp any any -> any any (msg:"shell"; content:"|2f 62 69 6e 2f 73 68 00 90 90|";`,
+		`alert udp any any -> any any (msg:"datagram"; content:"|de ad be ef 00 ff|";`,
+	} {
+		out = append(out, fmt.Sprintf("%s sid:%d;)", match, 1000001+i))
+	}
+	return out
+}
+
+func filterJob() job {
+	return job{TaskHTTP, TaskHTTP, fmt.Sprintf(`{"rules": [{"name": "hosts", "hosts": [%s]}, {"name": "paths", "paths": [%s]}], "ports": [80]}`,
+		quoted(numbered("forbidden%d.example")), quoted(numbered("/forbidden-%d/*")))}
+}
+
+func dnsJob() job {
+	var names []string
+	for i := range ruleCount {
+		names = append(names, fmt.Sprintf(`"name%d.example": {"targets": [{"address": "10.9.1.%d"}]}`, i, i))
+	}
+	return job{TaskDNS, TaskDNS, fmt.Sprintf(`{"names": {%s}}`, strings.Join(names, ", "))}
+}
+
+func numbered(pattern string) (out []string) {
+	for i := range ruleCount {
+		out = append(out, fmt.Sprintf(pattern, i))
+	}
+	return out
+}
+
+func quoted(words []string) string { return `"` + strings.Join(words, `", "`) + `"` }
+
+// document that leads everything between the stations through the functions of a task.
+func (t task) document() string {
+	var d strings.Builder
+	var names []string
+	d.WriteString("functions:\n")
+	for _, j := range t.functions {
+		fmt.Fprintf(&d, "  %s: {image: %s, config: %s}\n", j.name, j.image, j.config)
+		names = append(names, j.name)
+	}
+	fmt.Fprintf(&d, "chains:\n  work: %s\npolicies:\n  all: {from: alice, to: bob, match: [all], chain: work}\n", strings.Join(names, " | "))
+	return d.String()
+}
+
+// checkImages of a task's functions.
+func (t task) checkImages(o Options) string {
+	for _, j := range t.functions {
+		if why := checkImage(o, j.image, map[bool]string{true: "make peers", false: "make build"}[j.image == "ids"]); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// inChain is a task as a Weir of the lab's own does it, as its users would have it.
+func (t task) inChain() Kind {
+	return Kind{
+		Point: Point{daemonRuntime, "ebpf", t.name}, About: "Weir as users run it: this program's daemon, with " + t.about + " in a chain",
+		Check: func(o Options) string { return cmp.Or(checkDaemon(o), t.checkImages(o)) },
+		Open: func(ctx context.Context, o Options) (Platform, error) {
+			d, err := StartDaemon(ctx, o, false)
+			if err != nil {
+				return nil, err
+			}
+			return &daemons{Daemon: d, document: func(int) string { return t.document() }}, nil
+		},
+		Least: len(t.functions), Most: len(t.functions), Skbs: true, Process: t.process, Inherent: t.settings,
+	}
+}
+
+// onHost is a task as a tool does it on a bare host.
+func (t task) onHost() Kind {
+	return Kind{
+		Point: Point{PlatformHost, PlatformHost, t.name}, About: "a bare host between the stations, by hand: " + t.tool,
+		Check: func(o Options) string {
+			if os.Geteuid() != 0 {
+				return "needs root"
+			}
+			if err := tools.Installed(t.needs...); err != nil {
+				return err.Error()
+			}
+			if t.image != "" {
+				return checkImage(o, t.image, builtBy)
+			}
+			return ""
+		},
+		Open:  func(ctx context.Context, o Options) (Platform, error) { return openByHand(ctx, o, t) },
+		Least: len(t.functions), Most: len(t.functions), Skbs: true, Process: t.process, Inherent: t.settings,
+	}
+}
+
+// working are the points of tasks.
+func working() (out []Kind) {
+	short := map[Point]string{{PlatformHost, PlatformHost, none}: PlatformHost, {daemonRuntime, "ebpf", none}: "no-chain", {daemonRuntime, "ebpf", five}: "five-settled"}
+	for _, t := range tasks() {
+		kinds := []Kind{t.inChain()}
+		if t.byHand != nil {
+			kinds = append(kinds, t.onHost())
+		}
+		for _, k := range kinds {
+			k.Name = cmp.Or(short[k.Point], k.Point.String())
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// Tasks that stand on both sides: in a chain of Weir and on a bare host.
+func Tasks() (names []string) {
+	for _, t := range tasks() {
+		if t.byHand != nil && len(t.functions) > 0 {
+			names = append(names, t.name)
+		}
+	}
+	return slices.Clip(names)
+}

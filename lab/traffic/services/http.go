@@ -1,0 +1,186 @@
+package services
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"weir.dev/weir/netns"
+)
+
+// HTTPOptions of requests over connections that stay.
+type HTTPOptions struct {
+	From, To  string     // namespaces of clients and server
+	Address   netip.Addr // that clients ask, at port 80
+	Clients   int        // connections; 0: 8
+	Body      int        // bytes of an answer; 0: 16384
+	Forbidden string     // path that has to be answered with 403 before the run begins; empty: none
+	Duration  time.Duration
+}
+
+const (
+	httpPort  = 80
+	allowed   = "/allowed/page"
+	host      = "www.example"
+	answersIn = 20 * time.Second // bounds the wait for one answer
+)
+
+// HTTP serves in the namespace To and asks from From.
+func HTTP(ctx context.Context, o HTTPOptions) (Result, error) {
+	if o.Clients == 0 {
+		o.Clients = 8
+	}
+	if o.Body == 0 {
+		o.Body = 16 << 10
+	}
+	err := check(o.Address, o.Clients, o.Duration)
+	if o.Body < 1 || o.Body > MaxBody {
+		err = errors.Join(err, fmt.Errorf("%d bytes: want 1 to %d", o.Body, MaxBody))
+	}
+	if err != nil {
+		return Result{}, fmt.Errorf("http: %w", err)
+	}
+	end, err := serve(o.To, o.Body)
+	if err != nil {
+		return Result{}, fmt.Errorf("http: %w", err)
+	}
+	r, err := o.ask(ctx)
+	if err = errors.Join(err, end()); err != nil {
+		err = fmt.Errorf("http: %w", err)
+	}
+	return r, err
+}
+
+// serve answers each request with so many bytes.
+func serve(space string, bytesOf int) (end func() error, err error) {
+	var l net.Listener
+	if err := netns.Do(space, func() (err error) { l, err = net.Listen("tcp4", fmt.Sprint(":", httpPort)); return err }); err != nil {
+		return nil, err
+	}
+	body := bytes.Repeat([]byte("weir measures. "), bytesOf/15+1)[:bytesOf]
+	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		_, _ = w.Write(body) // a client that is gone says so itself
+	})}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	return func() error {
+		err := s.Close()
+		if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
+			err = errors.Join(err, served)
+		}
+		return err
+	}, nil
+}
+
+// connection of a client.
+type connection struct {
+	c net.Conn
+	r *bufio.Reader
+}
+
+func (o HTTPOptions) dial(ctx context.Context) (c connection, err error) {
+	err = netns.Do(o.From, func() error {
+		for end := time.Now().Add(answersIn); ; { // the server between the stations may have just begun
+			var d net.Dialer
+			if c.c, err = d.DialContext(ctx, "tcp4", netip.AddrPortFrom(o.Address, httpPort).String()); err == nil {
+				return nil
+			}
+			if ctx.Err() != nil || time.Now().After(end) {
+				return err
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	if err == nil {
+		c.r = bufio.NewReaderSize(c.c, 64<<10)
+	}
+	return c, err
+}
+
+// get a path: the status and how long the content is.
+func (c connection) get(path string) (status, length int, err error) {
+	if err := c.c.SetDeadline(time.Now().Add(answersIn)); err != nil {
+		return 0, 0, err
+	}
+	if _, err := io.WriteString(c.c, "GET "+path+" HTTP/1.1\r\nHost: "+host+"\r\nUser-Agent: weir-lab\r\n\r\n"); err != nil {
+		return 0, 0, err
+	}
+	a, err := http.ReadResponse(c.r, nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer a.Body.Close()
+	n, err := io.Copy(io.Discard, a.Body)
+	return a.StatusCode, int(n), err
+}
+
+// ask over all connections at once.
+func (o HTTPOptions) ask(ctx context.Context) (Result, error) {
+	if o.Forbidden != "" {
+		c, err := o.dial(ctx)
+		if err != nil {
+			return Result{}, err
+		}
+		status, _, err := c.get(o.Forbidden)
+		_ = c.c.Close() // it has told
+		if err != nil || status != http.StatusForbidden {
+			return Result{}, fmt.Errorf("%s, which is forbidden: status %d, %w: want 403", o.Forbidden, status, err)
+		}
+	}
+	all := make([]connection, o.Clients)
+	defer func() {
+		for _, c := range all {
+			if c.c != nil {
+				_ = c.c.Close()
+			}
+		}
+	}()
+	for i := range all {
+		var err error
+		if all[i], err = o.dial(ctx); err != nil {
+			return Result{}, err
+		}
+		if err := o.once(all[i]); err != nil {
+			return Result{}, err
+		}
+	}
+	loops := make([]loop, o.Clients)
+	begin := time.Now()
+	end := begin.Add(o.Duration)
+	var g errgroup.Group
+	for i, c := range all {
+		g.Go(func() error {
+			for at := time.Now(); at.Before(end) && ctx.Err() == nil; {
+				if err := o.once(c); err != nil {
+					return err
+				}
+				now := time.Now()
+				loops[i].took(now.Sub(at))
+				at = now
+			}
+			return ctx.Err()
+		})
+	}
+	err := g.Wait()
+	return sum(loops, time.Since(begin)), err
+}
+
+func (o HTTPOptions) once(c connection) error {
+	status, n, err := c.get(allowed)
+	if err == nil && (status != http.StatusOK || n != o.Body) {
+		err = fmt.Errorf("status %d, %d bytes: want 200, %d", status, n, o.Body)
+	}
+	return err
+}
