@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetch what Weir is tested and measured beside, on Debian or Ubuntu. Safe to run again: does nothing when all is there.
 # A kernel with WireGuard is unpacked into build/vm: tests of encrypted tunnels, and of the runtime kvm, boot it in virtual machines.
-# Docker's engine, LXC, an Open vSwitch with DPDK an image registry and nginx are unpacked into build/peers and not installed: installed they would start now and at every boot, and change the packet filter.
+# Docker's engine, LXC, an Open vSwitch with DPDK, an image registry and nginx are unpacked into build/peers and not installed: installed they would start now and at every boot, and change the packet filter.
 # DPDK's testpmd is installed: it starts nothing. os-ken, a controller in Python, is in a virtual environment in build/os-ken-VERSION.
 set -euo pipefail
 cd "$(dirname "$0")"
