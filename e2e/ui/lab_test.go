@@ -19,7 +19,7 @@ func TestTheLab(t *testing.T) {
 	r, ctx := rig.ForTest(t, rig.Options{})
 	pictures := os.Getenv("WEIR_UI_PICTURES")
 	if *update {
-		pictures = "../../docs/ui"
+		pictures = t.TempDir()
 	}
 	if pictures != "" {
 		var err error
@@ -77,5 +77,8 @@ func TestTheLab(t *testing.T) {
 	}
 	began := time.Now()
 	play(ctx, t, r, "lab", do)
+	if *update && !t.Failed() {
+		keep(t, pictures, true)
+	}
 	t.Logf("took %s", time.Since(began).Round(time.Second))
 }

@@ -254,11 +254,20 @@ func TestPages(t *testing.T) {
 	if !*update || t.Failed() {
 		return
 	}
+	keep(t, pictures, false)
+}
+
+// keep puts those pictures into docs/ui that are there already: the lab's, or all others.
+func keep(t *testing.T, pictures string, lab bool) {
+	t.Helper()
 	kept, err := filepath.Glob("../../docs/ui/*.png")
 	if err != nil || len(kept) == 0 {
 		t.Fatalf("docs/ui: %d pictures, %v", len(kept), err)
 	}
 	for _, old := range kept {
+		if strings.HasPrefix(filepath.Base(old), "lab") != lab {
+			continue
+		}
 		b, err := os.ReadFile(filepath.Join(pictures, filepath.Base(old)))
 		if err == nil {
 			err = os.WriteFile(old, b, 0o644)

@@ -58,7 +58,7 @@ export const reportOf = (name: string) => `/v1/lab/runs/${encodeURIComponent(nam
 /** Whether a run's report is there: the server may have to make it first. */
 export const useLabReport = (r: LabRun) =>
   useQuery({
-    queryKey: ["lab", "report", r.name, r.ended, r.left],
+    queryKey: ["lab-report", r.name, r.ended, r.left],
     queryFn: async () => {
       const answer = await fetchOK(reportOf(r.name), { cache: "no-store" });
       await answer.body?.cancel(); // the frame asks again

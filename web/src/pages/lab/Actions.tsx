@@ -12,7 +12,10 @@ export function RunActions({ run, refused, onDeleted }: { run: LabRun; refused?:
   const queries = useQueryClient();
   const admin = useMay("admin");
   const [what, setWhat] = useState<"cancel" | "continue" | "delete">();
-  const again = () => void queries.invalidateQueries({ queryKey: ["lab"] });
+  const again = () => {
+    void queries.invalidateQueries({ queryKey: ["lab", "runs"] });
+    if (what !== "delete") void queries.invalidateQueries({ queryKey: ["lab", "run", run.name] });
+  };
   const ends = run.state === "running" && !!run.message;
   return (
     <>
@@ -65,8 +68,8 @@ export function RunActions({ run, refused, onDeleted }: { run: LabRun; refused?:
           action={() => deleteLab(run.name)}
           done={`${run.name} is deleted`}
           onDone={() => {
-            again();
             onDeleted();
+            again();
           }}
         >
           Its trials and its report go. There is no undo: to keep them, copy <code>{run.directory}</code> first.
