@@ -181,6 +181,7 @@ http {
 	default_type application/octet-stream;
 	server_tokens off;
 	sendfile on;
+	tcp_nopush on; # head and body in one segment: else the body waits for the client to acknowledge the head
 	tcp_nodelay on;
 	keepalive_timeout 75s;
 	client_header_timeout 30s;
