@@ -228,6 +228,40 @@ func TestFunctionsInContainers(t *testing.T) {
 		}
 		w.stop(t, id)
 	})
+	t.Run("load-balancer", func(t *testing.T) {
+		r := rig.New(t, false)
+		id := w.run(t, "load-balancer", r.Netns, `{"services": {"web": {"address": "10.77.0.100", "protocol": "tcp", "port": 80, "targets": [{"address": "10.77.0.2", "port": 8080}]}}, "health": {"addresses": ["10.77.0.9/24"]}}`)
+		r.Server.Echo("10.77.0.2:8080")
+		rig.Eventually(t, "a connection to the virtual address", func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			c, err := r.Client.Dial(ctx, "tcp4", "10.77.0.100:80")
+			if err == nil {
+				c.Close()
+			}
+			return err == nil
+		})
+		w.stop(t, id)
+	})
+	t.Run("udp-forward", func(t *testing.T) {
+		r := rig.New(t, false)
+		id := w.run(t, "udp-forward", r.Netns, `{"addresses": ["10.77.0.9/24"], "relays": [{"port": 7000, "to": "10.77.0.2:7001"}]}`)
+		c, err := r.Client.Dial(t.Context(), "udp4", "10.77.0.9:7000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		rig.Eventually(t, "a datagram is sent on", func() bool {
+			_, _ = c.Write([]byte("payload"))
+			for f := r.Server.Receive(100 * time.Millisecond); f != nil; f = r.Server.Receive(100 * time.Millisecond) {
+				if strings.HasSuffix(string(f), "payload") {
+					return true
+				}
+			}
+			return false
+		})
+		w.stop(t, id)
+	})
 	t.Run("dns-lb", func(t *testing.T) {
 		r := rig.New(t, false)
 		id := w.run(t, "dns-lb", r.Netns, `{"names": {"own.example": {"targets": [{"address": "10.77.0.11"}], "check": {"tcp": 80}}}, "health": {"addresses": ["10.77.0.9/24"]}}`)

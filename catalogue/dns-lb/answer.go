@@ -14,6 +14,8 @@ import (
 	"github.com/miekg/dns"
 
 	"weir.dev/weir/catalogue/names"
+	"weir.dev/weir/catalogue/nf/station"
+	"weir.dev/weir/catalogue/nf/targets"
 )
 
 const (
@@ -25,11 +27,11 @@ const (
 // zone answers for the names of a configuration. It is read by many and changed by none, except for what up says.
 type zone struct {
 	names map[string]*service
-	up    func(netip.Addr, *checking) bool // nil: all targets are up
-	any   func() float64                   // in [0,1)
+	up    func(netip.Addr, *targets.Check) bool // nil: all targets are up
+	any   func() float64                        // in [0,1)
 }
 
-func newZone(cfg config, up func(netip.Addr, *checking) bool) *zone {
+func newZone(cfg config, up func(netip.Addr, *targets.Check) bool) *zone {
 	return &zone{names: cfg.Names, up: up, any: rand.Float64}
 }
 
@@ -189,7 +191,7 @@ func optionsOf(asked *dns.OPT) *dns.OPT {
 func (z *zone) choose(s *service, kind uint16, client netip.Addr) (chosen []target, up bool) {
 	var all, well []target
 	for _, t := range s.Targets {
-		if family(t.Address) == 0 && kind == dns.TypeA || family(t.Address) == 1 && kind == dns.TypeAAAA {
+		if station.Family(t.Address) == 0 && kind == dns.TypeA || station.Family(t.Address) == 1 && kind == dns.TypeAAAA {
 			all = append(all, t)
 			if s.Check == nil || z.up == nil || z.up(t.Address, s.Check) {
 				well = append(well, t)
@@ -254,7 +256,7 @@ func fill(reply *dns.Msg, s *service, apex string, chosen []target) {
 	name := reply.Question[0].Name // as the client wrote it
 	for _, t := range chosen {
 		h := dns.RR_Header{Name: name, Class: dns.ClassINET, Ttl: *s.TTL}
-		if family(t.Address) == 0 {
+		if station.Family(t.Address) == 0 {
 			h.Rrtype = dns.TypeA
 			reply.Answer = append(reply.Answer, &dns.A{Hdr: h, A: net.IP(t.Address.AsSlice())})
 		} else {

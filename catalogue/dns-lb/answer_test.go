@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"weir.dev/weir/catalogue/names"
+	"weir.dev/weir/catalogue/nf/targets"
 )
 
 var client = netip.MustParseAddr("10.77.0.1")
@@ -21,7 +22,7 @@ func testZone(t testing.TB, config string, down ...string) *zone {
 	t.Helper()
 	cfg, err := parseConfig([]byte(config))
 	must(t, err)
-	z := newZone(cfg, func(a netip.Addr, _ *checking) bool { return !slices.Contains(down, a.String()) })
+	z := newZone(cfg, func(a netip.Addr, _ *targets.Check) bool { return !slices.Contains(down, a.String()) })
 	z.any = rand.New(rand.NewPCG(1, 2)).Float64
 	return z
 }

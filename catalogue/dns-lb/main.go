@@ -7,15 +7,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
 	"weir.dev/weir/catalogue/names"
 	"weir.dev/weir/catalogue/nf"
+	"weir.dev/weir/catalogue/nf/targets"
 )
 
 func main() {
@@ -30,7 +28,7 @@ type balancer struct {
 	log    *slog.Logger
 	zone   atomic.Pointer[zone]
 	proxy  *proxy
-	watch  *watch // nil: no target is tried. It belongs to the loop over frames
+	watch  *targets.Watch // nil: no target is tried. It belongs to the loop over frames
 	frames *nf.Frames
 	answer func(nf.Dir, nf.Frame) // sends a frame from within the loop
 	count  counters
@@ -39,8 +37,8 @@ type balancer struct {
 	out    string
 	events nf.Events
 	beside sync.WaitGroup
-	follow func(*watch)       // begins to try targets
-	end    context.CancelFunc // of the watch in force
+	follow func(*targets.Watch) // begins to try targets
+	end    context.CancelFunc   // of the watch in force
 }
 
 func (b *balancer) run(ctx context.Context, s nf.Start) error {
@@ -72,14 +70,14 @@ func (b *balancer) run(ctx context.Context, s nf.Start) error {
 	defer stop()
 	b.beside.Go(func() { b.proxy.run(ctx) })
 	b.end = func() {}
-	b.follow = func(w *watch) {
+	b.follow = func(w *targets.Watch) {
 		if b.end(); w == nil {
 			b.end = func() {}
 			return
 		}
 		var trying context.Context
 		trying, b.end = context.WithCancel(ctx)
-		b.beside.Go(func() { w.run(trying, func(frame []byte) { b.send(nf.Up, frame) }) })
+		b.beside.Go(func() { w.Run(trying, func(frame []byte) { b.send(nf.Up, frame) }) })
 	}
 	b.follow(w)
 	defer func() { b.end() }()
@@ -88,7 +86,7 @@ func (b *balancer) run(ctx context.Context, s nf.Start) error {
 }
 
 // prepare what a configuration asks for; nothing of it is in force yet.
-func (b *balancer) prepare(raw []byte) (*zone, *watch, error) {
+func (b *balancer) prepare(raw []byte) (*zone, *targets.Watch, error) {
 	cfg, err := parseConfig(raw)
 	if err != nil {
 		return nil, nil, fmt.Errorf("configuration: %w", err)
@@ -101,11 +99,11 @@ func (b *balancer) prepare(raw []byte) (*zone, *watch, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("port %s: %w (the ports in and out must exist before the function starts)", b.out, err)
 	}
-	w, err := newWatch(cfg, port.HardwareAddr, b.log, b.events)
+	w, err := targets.NewWatch(*cfg.Health, cfg.checks(), port.HardwareAddr, b.log, b.events)
 	if err != nil {
 		return nil, nil, fmt.Errorf("health: %w", err)
 	}
-	z.up = w.up
+	z.up = w.Up
 	return z, w, nil
 }
 
@@ -117,7 +115,7 @@ func (b *balancer) load(_ context.Context, raw []byte) error {
 	}
 	b.frames.Do(func() {
 		if w != nil && b.watch != nil {
-			w.learn(b.watch)
+			w.Learn(b.watch)
 		}
 		b.watch = w
 		b.zone.Store(z)
@@ -136,28 +134,25 @@ func (b *balancer) numbers(n *nf.Numbers) {
 	n.Counter("dns_lb_malformed_dropped_total", "Datagrams in which another may read a name.", float64(c.malformed.Load()))
 	n.Counter("dns_lb_tcp_connections_total", "TCP connections to port 53.", float64(c.tcpConns.Load()))
 	n.Counter("dns_lb_tcp_refused_total", "TCP connections that were one too many.", float64(c.tcpRefused.Load()))
-	var w *watch
+	var w *targets.Watch
 	b.frames.Do(func() { w = b.watch })
 	if w == nil {
 		return
 	}
-	up := 0
-	for _, s := range w.targets {
-		if !s.down.Load() {
+	up, all := 0, w.State()
+	for _, t := range all {
+		if t.Up {
 			up++
 		}
 	}
-	n.Gauge("dns_lb_targets", "Targets that are tried.", float64(len(w.targets)))
+	n.Gauge("dns_lb_targets", "Targets that are tried.", float64(len(all)))
 	n.Gauge("dns_lb_targets_up", "Targets that may be in answers; before its first trial a target may.", float64(up))
-	for i, p := range slices.SortedFunc(maps.Keys(w.targets), func(x, y probed) int { return strings.Compare(x.text(), y.text()) }) {
-		if i == maxTold {
-			break
+	for _, t := range all[:min(len(all), maxTold)] {
+		v := 0.0
+		if t.Up {
+			v = 1
 		}
-		v := 1.0
-		if w.targets[p].down.Load() {
-			v = 0
-		}
-		n.Gauge("dns_lb_target_up", "Whether a target may be in answers.", v, "target", p.text())
+		n.Gauge("dns_lb_target_up", "Whether a target may be in answers.", v, "target", t.Name)
 	}
 }
 
@@ -174,8 +169,8 @@ func (b *balancer) send(d nf.Dir, frame []byte) {
 // handle decides about a frame.
 func (b *balancer) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 	if b.watch != nil {
-		b.watch.start()
-		if d == nf.Down && b.watch.take(f.Data, f.ChecksumMissing()) {
+		b.watch.Start()
+		if d == nf.Down && b.watch.Take(f.Data, f.ChecksumMissing()) {
 			return nf.Drop
 		}
 	}

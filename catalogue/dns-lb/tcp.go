@@ -24,6 +24,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"weir.dev/weir/catalogue/nf"
+	"weir.dev/weir/catalogue/nf/station"
 )
 
 // Bounds of what TCP may take.
@@ -81,34 +82,27 @@ type link struct {
 func newProxy(z *atomic.Pointer[zone], count *counters, send func(nf.Dir, []byte)) (*proxy, error) {
 	x := &proxy{zone: z, send: send, count: count, flows: map[flow]*link{}, parked: list.New(), clients: map[netip.Addr]*account{}}
 	for i := range x.sides {
-		l := channel.New(queued, stackMTU, "")
-		s, err := newStack(l, false)
+		l := channel.New(station.Queued, station.MTU, "")
+		s, err := station.NewStack(l, false)
 		if err != nil {
 			return nil, err
 		}
-		s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}, {Destination: header.IPv6EmptySubnet, NIC: nic}})
-		if err := errors.Join(failure(s.SetPromiscuousMode(nic, true)), failure(s.SetSpoofing(nic, true))); err != nil {
+		s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: station.NIC}, {Destination: header.IPv6EmptySubnet, NIC: station.NIC}})
+		if err := errors.Join(station.Failure(s.SetPromiscuousMode(station.NIC, true)), station.Failure(s.SetSpoofing(station.NIC, true))); err != nil {
 			return nil, err
 		}
 		x.sides[i] = side{s, l}
 	}
-	f := tcp.NewForwarder(x.sides[nf.Up].stack, tcpBuffer, maxOpening, x.open)
+	f := tcp.NewForwarder(x.sides[nf.Up].stack, station.Buffer, maxOpening, x.open)
 	x.sides[nf.Up].stack.SetTransportProtocolHandler(tcp.ProtocolNumber, f.HandlePacket)
 	return x, nil
-}
-
-func failure(err tcpip.Error) error {
-	if err == nil {
-		return nil
-	}
-	return errors.New(err.String())
 }
 
 // run sends what the stacks say, until ctx ends.
 func (x *proxy) run(ctx context.Context) {
 	var both sync.WaitGroup
 	for d := range x.sides {
-		both.Go(func() { pump(ctx, x.sides[d].link, func(ip []byte) { x.emit(nf.Dir(d), ip) }) })
+		both.Go(func() { station.Pump(ctx, x.sides[d].link, func(ip []byte) { x.emit(nf.Dir(d), ip) }) })
 	}
 	both.Wait()
 	for d := range x.sides {
@@ -135,7 +129,7 @@ func (x *proxy) take(d nf.Dir, p *nf.Packet, frame []byte, incomplete bool) bool
 	if incomplete {
 		p.Complete(b)
 	}
-	inject(x.sides[d].link, protocolOf(p.Src), b[p.Network:])
+	station.Inject(x.sides[d].link, station.Protocol(p.Src), b[p.Network:])
 	return true
 }
 
@@ -190,7 +184,7 @@ func (x *proxy) unpark(f flow, l *link) {
 
 // account of the client of a flow; settle forgets it when it has nothing left.
 func (x *proxy) account(f flow) *account {
-	a := station(f.client.Addr())
+	a := station.Owner(f.client.Addr())
 	c := x.clients[a]
 	if c == nil {
 		c = &account{parked: list.New()}
@@ -201,7 +195,7 @@ func (x *proxy) account(f flow) *account {
 
 func (x *proxy) settle(f flow) {
 	if c := x.account(f); c.conns == 0 && c.parked.Len() == 0 {
-		delete(x.clients, station(f.client.Addr()))
+		delete(x.clients, station.Owner(f.client.Addr()))
 	}
 }
 
@@ -274,17 +268,17 @@ type end struct {
 // dial the server as the client. A client may have connections to several servers from one port.
 func (x *proxy) dial(ctx context.Context, f flow) (end, error) {
 	var queue waiter.Queue
-	ep, err := x.sides[nf.Down].stack.NewEndpoint(tcp.ProtocolNumber, protocolOf(f.server.Addr()), &queue)
+	ep, err := x.sides[nf.Down].stack.NewEndpoint(tcp.ProtocolNumber, station.Protocol(f.server.Addr()), &queue)
 	if err != nil {
-		return end{}, failure(err)
+		return end{}, station.Failure(err)
 	}
 	ep.SocketOptions().SetReuseAddress(true)
 	ep.SocketOptions().SetReusePort(true)
 	opened, told := waiter.NewChannelEntry(waiter.WritableEvents)
 	queue.EventRegister(&opened)
 	defer queue.EventUnregister(&opened)
-	if err = ep.Bind(full(f.client)); err == nil {
-		err = ep.Connect(full(f.server))
+	if err = ep.Bind(station.Full(f.client)); err == nil {
+		err = ep.Connect(station.Full(f.server))
 	}
 	if _, ok := err.(*tcpip.ErrConnectStarted); ok {
 		select {
@@ -297,7 +291,7 @@ func (x *proxy) dial(ctx context.Context, f flow) (end, error) {
 	}
 	if err != nil {
 		ep.Abort()
-		return end{}, failure(err)
+		return end{}, station.Failure(err)
 	}
 	return end{gonet.NewTCPConn(&queue, ep), ep}, nil
 }
@@ -305,10 +299,6 @@ func (x *proxy) dial(ctx context.Context, f flow) (end, error) {
 func from(a tcpip.Address) netip.Addr {
 	b, _ := netip.AddrFromSlice(a.AsSlice())
 	return b
-}
-
-func full(a netip.AddrPort) tcpip.FullAddress {
-	return tcpip.FullAddress{NIC: nic, Addr: address(a.Addr()), Port: a.Port()}
 }
 
 func (x *proxy) enter(f flow) bool {
@@ -337,16 +327,6 @@ func (x *proxy) leave(f flow) {
 	x.conns--
 	x.account(f).conns--
 	x.park(f, l)
-}
-
-// station that an address belongs to: one of IPv6 has a network of 64 bits to choose from.
-func station(a netip.Addr) netip.Addr {
-	if a.Is6() {
-		if p, err := a.Prefix(64); err == nil {
-			return p.Addr()
-		}
-	}
-	return a
 }
 
 // half is one end of a relayed connection, which counts as idle only when the other end is, too.

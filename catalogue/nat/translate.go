@@ -134,7 +134,7 @@ func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 	if mac[0]&1 != 0 {
 		return false
 	}
-	q, failed := quoted{}, false
+	q, failed := nf.Quoted{}, false
 	var s *session
 	switch {
 	case p.Part == nf.Later:
@@ -152,9 +152,9 @@ func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 			} else {
 				s = t.table.inner[k]
 			}
-		case failure(kind):
-			if q, failed = quote(f.Data, p); failed {
-				s = t.table.inner[inner{q.proto, p.Tags, q.target, remote(q.proto, q.source)}]
+		default:
+			if q, failed = p.Quote(f.Data); failed {
+				s = t.table.inner[inner{q.Proto, p.Tags, q.Target, remote(q.Proto, q.Source)}]
 			}
 		}
 	}
@@ -163,10 +163,10 @@ func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 	}
 	c := f.Clone()
 	if failed {
-		q.requote(c.Data, p, target, s.pool)
-		address(c.Data[p.Network:], source, s.pool.Addr())
+		q.Requote(c.Data, p, nf.Target, s.pool)
+		p.RewriteAddress(c.Data, nf.Source, s.pool.Addr())
 	} else {
-		rewrite(c.Data, p, source, s.pool, f.ChecksumMissing())
+		p.Rewrite(c.Data, nf.Source, s.pool, f.ChecksumMissing())
 		if p.Part != nf.Later {
 			s.note(nf.Up, p, now)
 		}
@@ -203,7 +203,7 @@ func (t *translator) down(p *nf.Packet, f nf.Frame) (done bool) {
 
 func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 	now := t.now()
-	q, failed := quoted{}, false
+	q, failed := nf.Quoted{}, false
 	var s *session
 	switch {
 	case !host(p.Src):
@@ -217,9 +217,9 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 		switch kind := f.Data[p.Transport]; {
 		case kind == echoReply:
 			s = t.table.outer[outer{icmp, p.Tags, netip.AddrPortFrom(p.Dst, binary.BigEndian.Uint16(f.Data[p.Transport+echoID:])), netip.AddrPortFrom(p.Src, 0)}]
-		case failure(kind):
-			if q, failed = quote(f.Data, p); failed {
-				s = t.table.outer[outer{q.proto, p.Tags, q.source, remote(q.proto, q.target)}]
+		default:
+			if q, failed = p.Quote(f.Data); failed {
+				s = t.table.outer[outer{q.Proto, p.Tags, q.Source, remote(q.Proto, q.Target)}]
 			}
 		}
 	}
@@ -240,10 +240,10 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 	}
 	c := f.Clone()
 	if failed {
-		q.requote(c.Data, p, source, s.inner.client)
-		address(c.Data[p.Network:], target, s.inner.client.Addr())
+		q.Requote(c.Data, p, nf.Source, s.inner.client)
+		p.RewriteAddress(c.Data, nf.Target, s.inner.client.Addr())
 	} else {
-		rewrite(c.Data, p, target, s.inner.client, f.ChecksumMissing())
+		p.Rewrite(c.Data, nf.Target, s.inner.client, f.ChecksumMissing())
 		if p.Part != nf.Later {
 			s.note(nf.Down, p, now)
 		}

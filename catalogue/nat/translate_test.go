@@ -349,8 +349,8 @@ func TestMissingChecksums(t *testing.T) {
 			p := nf.Decode(f)
 			at := p.Transport + map[uint8]int{nf.TCP: 16, nf.UDP: 6}[p.Proto]
 			binary.BigEndian.PutUint16(f[at:], uint16(fold(sum(f[p.Network+12:p.Network+20])+uint32(p.Proto)+uint32(p.End-p.Transport))))
-			for _, e := range []end{source, target} {
-				rewrite(f, &p, e, netip.AddrPortFrom(netip.AddrFrom4([4]byte{byte(i), byte(i >> 3), 255, byte(e)}), uint16(i*31)), true)
+			for _, e := range []nf.End{nf.Source, nf.Target} {
+				p.Rewrite(f, e, netip.AddrPortFrom(netip.AddrFrom4([4]byte{byte(i), byte(i >> 3), 255, byte(e)}), uint16(i*31)), true)
 			}
 			binary.BigEndian.PutUint16(f[at:], uint16(^fold(sum(f[p.Transport:p.End]))))
 			if p := nf.Decode(f); !p.Intact(f) {

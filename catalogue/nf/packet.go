@@ -44,8 +44,9 @@ type Packet struct {
 	End              int    // where the IP packet ends (UDP: its data); what follows is padding
 	Src, Dst         netip.Addr
 	Part             Part
-	Proto            uint8 // the upper layer's protocol
-	Transport        int   // where the upper layer begins; none in a later fragment
+	ID               uint32 // of the packet that a fragment is of
+	Proto            uint8  // the upper layer's protocol
+	Transport        int    // where the upper layer begins; none in a later fragment
 	SrcPort, DstPort uint16
 	Payload          int // where the data of TCP or UDP begin
 	Seq, Ack         uint32
@@ -113,6 +114,7 @@ func (p *Packet) ipv4(b []byte, at int) {
 	}
 	p.End = at + total
 	p.Proto, p.Src, p.Dst = h[9], netip.AddrFrom4([4]byte(h[12:])), netip.AddrFrom4([4]byte(h[16:]))
+	p.ID = uint32(binary.BigEndian.Uint16(h[4:]))
 	switch fragment := binary.BigEndian.Uint16(h[6:]); {
 	case fragment&0x1fff != 0:
 		p.Part = Later
@@ -153,6 +155,7 @@ func (p *Packet) ipv6(b []byte, at int) {
 			}
 		case 44: // fragment
 			if len(b) >= at+8 {
+				p.ID = binary.BigEndian.Uint32(b[at+4:])
 				switch f := binary.BigEndian.Uint16(b[at+2:]); {
 				case f&0xfff8 != 0:
 					p.Proto, p.Part = b[at], Later

@@ -27,6 +27,15 @@ var cases = map[string]struct{ in, reverse [][]byte }{
 		in:      series(12, "udp 10.0.0.1:4000 10.0.0.2:5000", "udp [2001:db8::1]:4000 [2001:db8::2]:5000", "tcp 10.0.0.1:4000 10.0.0.2:80"),
 		reverse: series(12, "udp 10.0.0.2:5000 10.0.0.1:4000", "udp [2001:db8::2]:5000 [2001:db8::1]:4000"),
 	},
+	"load-balancer/test/services": {
+		in: series(12, "tcp 10.0.0.1:4000 10.0.0.100:80 syn", "tcp 10.0.0.1:4001 10.0.0.100:80 syn", "tcp 10.0.0.1:4002 10.0.0.100:80 syn", "udp [2001:db8::1]:4000 [2001:db8::100]:53", "tcp 10.0.0.1:4000 10.0.1.1:8080 syn",
+			"udp 10.0.0.1:4000 10.0.1.1:9"),
+		reverse: series(8, "tcp 10.0.1.1:8080 10.0.0.1:4001", "udp [2001:db8::1:1]:5353 [2001:db8::1]:4000", "tcp 10.0.1.1:22 10.0.0.1:4000", "udp 10.0.1.1:8080 10.0.0.1:4000"),
+	},
+	"udp-forward/test/others": { // where the next hop is it has to ask, so here is what passes, and what does not
+		in:      series(10, "udp 10.0.0.1:4000 10.0.0.2:5000", "udp [2001:db8::1]:4000 [2001:db8::2]:5000", "tcp 10.0.0.1:4000 10.0.0.9:80 syn", "udp 10.0.0.1:4000 10.0.0.9:7001", "tcp 10.0.0.1:4000 10.0.0.2:80 syn"),
+		reverse: series(6, "udp 10.0.0.2:5000 10.0.0.1:4000", "udp [2001:db8::2]:5000 [2001:db8::1]:4000", "udp 10.0.0.2:4000 10.0.0.9:7000"),
+	},
 }
 
 // series is n frames of those packets, in turns.
@@ -86,6 +95,7 @@ func TestCases(t *testing.T) {
 		if *update {
 			write(t, filepath.Join(dir, "in.pcap"), c.in)
 			write(t, filepath.Join(dir, "reverse.pcap"), c.reverse)
+			write(t, filepath.Join(dir, "expect-reverse.pcap"), nil) // the command writes anew what is there
 		}
 		folders[strings.Split(name, "/")[0]] = true
 	}

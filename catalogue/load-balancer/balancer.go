@@ -1,0 +1,389 @@
+package main
+
+import (
+	"encoding/binary"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"weir.dev/weir/catalogue/nf"
+	"weir.dev/weir/catalogue/nf/station"
+	"weir.dev/weir/catalogue/nf/targets"
+)
+
+// balancer decides about frames. It is used by one goroutine, but for the MAC addresses of targets.
+type balancer struct {
+	cfg      *config
+	services []*virtual
+	at       map[place]*virtual // by the virtual place
+	from     map[place]member   // by the target's
+	virtual  map[netip.Addr]bool
+	up       func(netip.Addr, *targets.Check) bool // nil: all are
+	changes  func() uint64                         // counts changes of up
+	seen     uint64
+	table    *table
+	parts    map[part]remembered
+	count    counters
+	send     func(nf.Dir, nf.Frame)
+	// ours takes what is to a virtual address and of no service, and ARP and neighbour discovery at in. mine: it goes no further. nil: nobody does.
+	ours func(frame []byte, incomplete bool) (mine bool)
+	// own is the same at out, for the function's own addresses.
+	own func(frame []byte, incomplete bool) (mine bool)
+}
+
+// counters of frames.
+type counters struct {
+	up, down  uint64 // rewritten
+	passed    uint64 // as they came
+	malformed uint64 // to a virtual address; dropped
+	direct    uint64 // to a target's port beside the virtual one; dropped
+	unplaced  uint64 // the target's MAC address is not known yet; dropped
+}
+
+// place is an address and port of a protocol.
+type place struct {
+	proto uint8
+	at    netip.AddrPort
+}
+
+// virtual is a service at work.
+type virtual struct {
+	name    string
+	index   uint8
+	place   place
+	client  bool // a client has one target
+	check   *targets.Check
+	members []*backend
+	fresh   *[slots]uint8 // for new connections
+	known   *[slots]uint8 // for those that are older than this instance: with those that drain
+}
+
+type member struct {
+	s     *virtual
+	index uint8
+}
+
+// backend is a target.
+type backend struct {
+	at    netip.AddrPort
+	drain bool
+	mac   atomic.Pointer[[6]byte] // nil: not known
+	fixed bool
+}
+
+// part names the fragments of one packet.
+type part struct {
+	d        nf.Dir
+	src, dst netip.Addr
+	proto    uint8
+	id       uint32
+}
+
+type remembered struct {
+	member
+	until time.Time
+}
+
+const (
+	maxParts  = 2048
+	partsLast = 30 * time.Second
+
+	etherARP    = 0x0806
+	etherLength = 14
+	arpLength   = 28
+)
+
+func newBalancer(cfg *config, up func(netip.Addr, *targets.Check) bool, changes func() uint64, send func(nf.Dir, nf.Frame)) *balancer {
+	b := &balancer{cfg: cfg, at: map[place]*virtual{}, from: map[place]member{}, virtual: map[netip.Addr]bool{}, up: up, changes: changes, table: newTable(cfg.Connections), parts: map[part]remembered{}, send: send}
+	for i, name := range slices.Sorted(maps.Keys(cfg.Services)) {
+		s := cfg.Services[name]
+		v := &virtual{name: name, index: uint8(i), place: place{protocols[s.Protocol], netip.AddrPortFrom(s.Address, s.Port)}, client: s.By == byClient, check: s.Check}
+		for j, t := range s.Targets {
+			m := &backend{at: netip.AddrPortFrom(t.Address, t.Port), drain: t.Drain}
+			if mac, err := net.ParseMAC(t.MAC); err == nil {
+				m.mac.Store((*[6]byte)(mac))
+				m.fixed = true
+			}
+			v.members = append(v.members, m)
+			b.from[place{v.place.proto, m.at}] = member{v, uint8(j)}
+		}
+		b.services = append(b.services, v)
+		b.at[v.place], b.virtual[s.Address] = v, true
+	}
+	b.spread()
+	return b
+}
+
+// spread makes the tables anew: of the targets that are up, or of all if none is.
+func (b *balancer) spread() {
+	for _, v := range b.services {
+		ts := b.cfg.Services[v.name].Targets
+		names, fresh, known, all := make([]string, len(ts)), make([]int, len(ts)), make([]int, len(ts)), make([]int, len(ts))
+		for i, t := range ts {
+			names[i], all[i] = v.members[i].at.String(), t.Weight
+			if b.up != nil && !b.up(t.Address, v.check) {
+				continue
+			}
+			if known[i] = t.Weight; !t.Drain {
+				fresh[i] = t.Weight
+			}
+		}
+		if slices.Max(known) == 0 {
+			known = all
+		}
+		if slices.Max(fresh) == 0 { // better one that drains or looks down than none
+			fresh = known
+		}
+		v.fresh, v.known = maglev(names, fresh), maglev(names, known)
+	}
+}
+
+// tick forgets what is over and takes notice of targets that went down or up.
+func (b *balancer) tick(now time.Time) {
+	b.table.expire(now)
+	for k, r := range b.parts {
+		if now.After(r.until) {
+			delete(b.parts, k)
+		}
+	}
+	b.notice()
+}
+
+func (b *balancer) notice() {
+	if b.changes == nil {
+		return
+	}
+	if n := b.changes(); n != b.seen {
+		b.seen = n
+		b.spread()
+	}
+}
+
+// handle a frame.
+func (b *balancer) handle(d nf.Dir, f nf.Frame, now time.Time) nf.Verdict {
+	p := nf.Decode(f.Data)
+	if p.TagCount > 0 {
+		b.count.passed++
+		return nf.Pass
+	}
+	done := false
+	if d == nf.Up {
+		done = b.fromClient(&p, f, now)
+	} else {
+		done = b.fromTarget(&p, f, now)
+	}
+	if done {
+		return nf.Drop
+	}
+	b.count.passed++
+	return nf.Pass
+}
+
+// fromClient takes a frame from in. false: it passes as it is.
+func (b *balancer) fromClient(p *nf.Packet, f nf.Frame, now time.Time) (done bool) {
+	take := func() bool { return b.ours != nil && b.ours(f.Data, f.ChecksumMissing()) }
+	if !p.Src.IsValid() || !b.virtual[p.Dst] {
+		if take() {
+			return true
+		}
+		if asked, ok := arpTarget(p, f.Data); ok {
+			return b.virtual[asked] // nobody behind us has it
+		}
+		if direct := p.Transport > 0 && b.from[place{p.Proto, netip.AddrPortFrom(p.Dst, p.DstPort)}].s != nil; direct {
+			b.count.direct++
+			return true
+		}
+		return false
+	}
+	if p.Bad != "" || f.Data[0]&1 != 0 || f.Data[6]&1 != 0 || !station.Single(p.Src) || b.virtual[p.Src] {
+		b.count.malformed++
+		return true
+	}
+	if q, ok := p.Quote(f.Data); ok {
+		b.errorUp(p, f, &q)
+		return true
+	}
+	m := member{}
+	if p.Part == nf.Later {
+		m = b.parts[partOf(nf.Up, p)].member
+	} else if v := b.at[place{p.Proto, netip.AddrPortFrom(p.Dst, p.DstPort)}]; v != nil && p.SrcPort != 0 {
+		m = member{v, b.choose(v, p, now)}
+		b.remember(nf.Up, p, m, now)
+	}
+	if m.s == nil {
+		if p.Part != nf.Whole || !take() {
+			b.count.malformed++
+		}
+		return true
+	}
+	to := m.s.members[m.index]
+	mac := to.mac.Load()
+	if mac == nil { // the client tries again
+		b.count.unplaced++
+		return true
+	}
+	c := f.Clone()
+	p.Rewrite(c.Data, nf.Target, to.at, f.ChecksumMissing())
+	copy(c.Data, mac[:])
+	b.count.up++
+	b.send(nf.Up, c)
+	return true
+}
+
+// choose the target of a packet of a client.
+func (b *balancer) choose(v *virtual, p *nf.Packet, now time.Time) uint8 {
+	k := key{v.index, netip.AddrPortFrom(p.Src, p.SrcPort)}
+	begins := p.Proto == nf.TCP && p.Flags&(nf.SYN|nf.ACK) == nf.SYN
+	c := b.table.find(k, now)
+	if c != nil {
+		lost := b.up != nil && !b.up(v.members[c.target].at.Addr(), v.check)
+		if again := begins && (c.phase == closing || lost); again || p.Proto == nf.UDP && lost { // a new connection of the same port, or one that goes nowhere
+			b.table.remove(c)
+			c = nil
+		}
+	}
+	if c == nil {
+		b.notice()
+		hash := v.hash(k.client)
+		slot := v.fresh[hash%slots]
+		if p.Proto == nf.TCP && !begins {
+			slot = v.known[hash%slots]
+		}
+		c = b.table.add(k, slot, opening, now)
+	}
+	b.advance(c, p, now)
+	return c.target
+}
+
+func (v *virtual) hash(client netip.AddrPort) uint64 {
+	if v.client {
+		client = netip.AddrPortFrom(station.Owner(client.Addr()), 0)
+	}
+	return hashOf(client)
+}
+
+// advance a connection by a packet of its client.
+func (b *balancer) advance(c *connection, p *nf.Packet, now time.Time) {
+	switch {
+	case p.Proto == nf.UDP:
+		if c.answered {
+			b.table.touch(c, datagrams, now)
+		}
+	case p.Flags&(nf.FIN|nf.RST) != 0:
+		b.table.touch(c, closing, now)
+	case c.phase == opening && c.answered && p.Flags&nf.SYN == 0:
+		b.table.touch(c, open, now)
+	}
+}
+
+// fromTarget takes a frame from out. false: it passes as it is.
+func (b *balancer) fromTarget(p *nf.Packet, f nf.Frame, now time.Time) (done bool) {
+	if b.own != nil && b.own(f.Data, f.ChecksumMissing()) {
+		return true
+	}
+	if !p.Src.IsValid() {
+		return false
+	}
+	if p.Bad != "" {
+		if done = b.virtual[p.Src]; done {
+			b.count.malformed++
+		}
+		return done
+	}
+	if q, ok := p.Quote(f.Data); ok {
+		return b.errorDown(p, f, &q)
+	}
+	m := member{}
+	if p.Part == nf.Later {
+		m = b.parts[partOf(nf.Down, p)].member
+	} else if m = b.from[place{p.Proto, netip.AddrPortFrom(p.Src, p.SrcPort)}]; m.s != nil {
+		b.remember(nf.Down, p, m, now)
+		b.answered(m, p, now)
+	}
+	if m.s == nil {
+		return false
+	}
+	c := f.Clone()
+	p.Rewrite(c.Data, nf.Source, m.s.place.at, f.ChecksumMissing())
+	b.count.down++
+	b.send(nf.Down, c)
+	return true
+}
+
+// answered notes that a target has spoken. A connection that is older than this instance becomes known by that.
+func (b *balancer) answered(m member, p *nf.Packet, now time.Time) {
+	k := key{m.s.index, netip.AddrPortFrom(p.Dst, p.DstPort)}
+	c := b.table.all[k]
+	if c == nil && p.Proto == nf.TCP && p.Flags&(nf.SYN|nf.RST|nf.FIN) == 0 && station.Single(p.Dst) && p.DstPort != 0 {
+		c = b.table.add(k, m.index, opening, now)
+	}
+	if c == nil || c.target != m.index {
+		return
+	}
+	c.answered = true
+	if p.Proto == nf.TCP && p.Flags&nf.RST != 0 {
+		b.table.touch(c, closing, now)
+	}
+}
+
+// errorUp takes an ICMP error of a client, or of a router on the way to it, about a packet of the virtual address.
+func (b *balancer) errorUp(p *nf.Packet, f nf.Frame, q *nf.Quoted) {
+	v := b.at[place{q.Proto, q.Source}]
+	if v == nil {
+		b.count.malformed++
+		return
+	}
+	c := b.table.all[key{v.index, q.Target}]
+	if c == nil {
+		b.count.malformed++
+		return
+	}
+	to := v.members[c.target]
+	mac := to.mac.Load()
+	if mac == nil {
+		b.count.unplaced++
+		return
+	}
+	out := f.Clone()
+	q.Requote(out.Data, p, nf.Source, to.at)
+	p.RewriteAddress(out.Data, nf.Target, to.at.Addr())
+	copy(out.Data, mac[:])
+	b.count.up++
+	b.send(nf.Up, out)
+}
+
+// errorDown takes an ICMP error of a target, or of a router on the way to it, about a packet of a client. false: it passes as it is.
+func (b *balancer) errorDown(p *nf.Packet, f nf.Frame, q *nf.Quoted) (done bool) {
+	m := b.from[place{q.Proto, q.Target}]
+	if m.s == nil {
+		return false
+	}
+	out := f.Clone()
+	q.Requote(out.Data, p, nf.Target, m.s.place.at)
+	if p.Src == q.Target.Addr() {
+		p.RewriteAddress(out.Data, nf.Source, m.s.place.at.Addr())
+	}
+	b.count.down++
+	b.send(nf.Down, out)
+	return true
+}
+
+func partOf(d nf.Dir, p *nf.Packet) part { return part{d, p.Src, p.Dst, p.Proto, p.ID} }
+
+// remember where the fragments behind a first one go. Without room they are lost.
+func (b *balancer) remember(d nf.Dir, p *nf.Packet, m member, now time.Time) {
+	if p.Part == nf.First && len(b.parts) < maxParts {
+		b.parts[partOf(d, p)] = remembered{m, now.Add(partsLast)}
+	}
+}
+
+// arpTarget is the address that an ARP request asks for.
+func arpTarget(p *nf.Packet, frame []byte) (a netip.Addr, ok bool) {
+	if p.Type != etherARP || len(frame) < etherLength+arpLength || binary.BigEndian.Uint16(frame[etherLength+6:]) != 1 {
+		return a, false
+	}
+	return netip.AddrFrom4([4]byte(frame[etherLength+24:])), true
+}

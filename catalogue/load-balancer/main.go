@@ -1,0 +1,175 @@
+// Command load-balancer is a network function: it spreads connections to virtual addresses over targets that are up.
+//
+// It stands between clients at its port in and targets at its port out, rewrites the target's address and port, and rewrites the answers back. See README.md.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"weir.dev/weir/catalogue/nf"
+	"weir.dev/weir/catalogue/nf/station"
+	"weir.dev/weir/catalogue/nf/targets"
+)
+
+func main() {
+	nf.Main("load-balancer", 50, func(ctx context.Context, s nf.Start) error { return (&function{log: s.Log}).run(ctx, s) })
+}
+
+// function is what surrounds a balancer.
+type function struct {
+	log      *slog.Logger
+	cfg      config
+	balancer *balancer
+	frames   *nf.Frames
+	front    *station.Station // at in: it has the virtual addresses
+	watch    *targets.Watch   // at out; nil: no target is tried or looked for
+	late     sync.Mutex       // what is sent when the loop has ended comes from several goroutines
+}
+
+func (l *function) run(ctx context.Context, s nf.Start) error {
+	told := s.Listen()
+	defer told.Stop()
+	if err := l.load(s); err != nil {
+		return err
+	}
+	full := &nf.Packed{Events: s.Events, Reason: "ConnectionsExhausted"}
+	noted := uint64(0)
+	b := l.balancer
+	o := s.Options()
+	o.Handle = func(d nf.Dir, f nf.Frame) nf.Verdict {
+		if l.watch != nil {
+			l.watch.Start()
+		}
+		return b.handle(d, f, time.Now())
+	}
+	o.Tick = func(now time.Time) {
+		b.tick(now)
+		if n := b.table.evicted - noted; n > 0 {
+			full.Add("", fmt.Sprintf("%d connections were forgotten in a second to make room; there are %d of %d stations, and one has %d", n, len(b.table.all), len(b.table.owners), b.table.most))
+			noted = b.table.evicted
+		}
+	}
+	var err error
+	if l.frames, err = nf.OpenFrames(o); err != nil {
+		return err
+	}
+	defer l.frames.Close()
+	b.send = l.frames.Send
+	ctx, stop := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer stop()
+	beside.Go(func() {
+		l.front.Run(ctx, func(frame []byte) { l.send(nf.Down, frame) })
+		l.front.Close()
+	})
+	if l.watch != nil {
+		beside.Go(func() { l.watch.Run(ctx, func(frame []byte) { l.send(nf.Up, frame) }) })
+		beside.Go(func() { l.seek(ctx) })
+	}
+	l.log.Info("services in force", "services", len(b.services), "targets", len(b.from))
+	return l.frames.Serve(ctx, told, nf.Work{
+		Look:   func(ctx context.Context) { full.Raise(ctx, l.log) },
+		Report: l.report,
+	})
+}
+
+func (l *function) load(s nf.Start) error {
+	raw, err := nf.ReadConfig(s.Config)
+	if err != nil {
+		return err
+	}
+	if l.cfg, err = parseConfig(raw); err != nil {
+		return fmt.Errorf("configuration %s: %w", s.Config, err)
+	}
+	var macs [2]net.HardwareAddr
+	for i, name := range []string{s.In, s.Out} {
+		port, err := net.InterfaceByName(name)
+		if err != nil {
+			return fmt.Errorf("port %s: %w (the ports in and out must exist before the function starts)", name, err)
+		}
+		macs[i] = port.HardwareAddr
+	}
+	var up func(netip.Addr, *targets.Check) bool
+	var changes func() uint64
+	if l.cfg.Health != nil {
+		if l.watch, err = targets.NewWatch(*l.cfg.Health, l.cfg.checks(), macs[nf.Down], s.Log, s.Events); err != nil {
+			return fmt.Errorf("health: %w", err)
+		}
+		up, changes = l.isUp, l.watch.Changes
+	}
+	l.balancer = newBalancer(&l.cfg, up, changes, nil)
+	var virtual []netip.Prefix
+	for a := range l.balancer.virtual {
+		virtual = append(virtual, netip.PrefixFrom(a, a.BitLen()))
+	}
+	if l.front, err = station.Open(macs[nf.Up], virtual, nil); err != nil {
+		return fmt.Errorf("virtual addresses: %w", err)
+	}
+	l.front.Everywhere()
+	l.balancer.ours = l.front.Take
+	if l.watch != nil {
+		l.balancer.own = l.watch.Take
+	}
+	return nil
+}
+
+func (l *function) isUp(a netip.Addr, c *targets.Check) bool { return c == nil || l.watch.Up(a, c) }
+
+// seekEvery is how often the stack is asked where targets are.
+const seekEvery = time.Second
+
+// seek the MAC addresses of targets.
+func (l *function) seek(ctx context.Context) {
+	tick := time.NewTicker(seekEvery)
+	defer tick.Stop()
+	l.watch.Steered(ctx)
+	for ctx.Err() == nil {
+		for _, v := range l.balancer.services {
+			for _, m := range v.members {
+				if !m.fixed {
+					l.watch.Find(m.at.Addr(), func(mac [6]byte) { m.mac.Store(&mac) })
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+// send a frame from beside the loop.
+func (l *function) send(d nf.Dir, frame []byte) {
+	f := nf.NewFrame(frame)
+	l.frames.Do(func() {
+		l.late.Lock()
+		defer l.late.Unlock()
+		l.frames.Send(d, f)
+	})
+}
+
+func (l *function) report() {
+	l.frames.Do(func() {
+		b, c := l.balancer, l.frames.Counters()
+		l.log.Info("counter", "connections", len(b.table.all), "stations", len(b.table.owners), "evicted", b.table.evicted, "opening evicted", b.table.crowded, "up", b.count.up, "down", b.count.down,
+			"passed", b.count.passed, "malformed", b.count.malformed, "direct", b.count.direct, "target not found", b.count.unplaced, "missed", c.Missed[nf.Up]+c.Missed[nf.Down], "refused", c.Refused[nf.Up]+c.Refused[nf.Down])
+		for _, v := range b.services {
+			n := make([]int, len(v.members))
+			for _, c := range b.table.all {
+				if c.service == v.index {
+					n[c.target]++
+				}
+			}
+			for i, m := range v.members {
+				l.log.Info("target", "service", v.name, "address", m.at, "connections", n[i], "found", m.mac.Load() != nil)
+			}
+		}
+	})
+}
