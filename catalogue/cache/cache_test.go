@@ -70,10 +70,8 @@ func launch(t testing.TB, r *rig.Rig, root, config string) *rig.Process {
 	p.Await("cache in force")
 	nginx := children(t, p.PID()) // in a container they end with its first process
 	t.Cleanup(func() {
-		for _, pid := range nginx {
-			if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); string(name) == "nginx\n" {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
+		for _, pid := range nginx { // the master's group, in which are those that it has started since
+			_ = syscall.Kill(-pid, syscall.SIGKILL)
 		}
 	})
 	return p
