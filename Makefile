@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(shell git -c safe.directory='*' describe --ta
 export CGO_ENABLED := 0
 export GOFLAGS := $(filter-out -trimpath -buildvcs=%,$(GOFLAGS)) -trimpath -buildvcs=false
 
-.PHONY: help root setup peers ui build demo test soak attack race bench keep lint generate clean
+.PHONY: help root setup peers ui build demo test soak kills attack race bench keep lint generate clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,11 @@ SEED ?= 1
 soak: root build peers ## a random walk over the whole product for SOAK (30m), from SEED (1) on
 	PATH="$$PATH:/usr/sbin:/sbin:$(CURDIR)/build/peers/usr/sbin:$(CURDIR)/build/peers/usr/bin" SOAK=$(SOAK) SEED=$(SEED) \
 		go test -vet off -count 1 -timeout 0 -v -run TestWalk ./e2e/soak
+
+KILLS ?= 20
+kills: root build peers ## end the quick studies at random moments, KILLS (20) times in all, by kill -9 or Ctrl-C: nothing stays
+	PATH="$$PATH:/usr/sbin:/sbin:$(CURDIR)/build/peers/usr/sbin:$(CURDIR)/build/peers/usr/bin" KILLS=$(KILLS) \
+		go test -vet off -count 1 -timeout 0 -v -run TestStudiesSurviveKills ./e2e/lab
 
 ATTACK ?= 30m
 attack: root build peers ## requests of all kinds to the API for ATTACK (30m), from SEED (1) on

@@ -280,7 +280,7 @@ func hasEnded(pid int) bool {
 // stacks ends a run that hangs, so that it says where, and gives all that it said.
 func stacks(cmd *exec.Cmd) any {
 	_ = cmd.Process.Signal(syscall.SIGQUIT) // it may have ended
-	_ = cmd.Wait()                       // it was stopped
+	_ = cmd.Wait()                          // it was stopped
 	return cmd.Stderr
 }
 
