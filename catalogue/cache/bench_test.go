@@ -19,7 +19,9 @@ func BenchmarkRequests(b *testing.B) {
 	serveSite(b, r, "8080")
 	for name, url := range map[string]string{"hit": "http://" + server4 + "/keep", "miss": "http://" + server4 + "/plain", "past": "http://" + server4 + ":8080/plain"} {
 		b.Run(name, func(b *testing.B) {
-			transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) { return r.Client.Dial(ctx, network, addr) }}
+			transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				return r.Client.Dial(ctx, network, addr)
+			}}
 			defer transport.CloseIdleConnections()
 			client := &http.Client{Transport: transport, Timeout: rig.Patience}
 			for b.Loop() {
