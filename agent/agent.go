@@ -62,11 +62,13 @@ type Kernel interface {
 // Images is what the agent needs of an image store.
 type Images interface {
 	sandbox.Images
-	// Resolve finds an image by the reference that a user wrote.
+	// Resolve finds an image by the reference that a user wrote. image.ErrPulling: it is being fetched, ask again.
 	Resolve(ref string) (image.Image, error)
 	// Mount makes the image's root available read-only and returns its path; safe to call twice.
 	Mount(ctx context.Context, ref string) (string, error)
 	List() ([]image.Image, error)
+	// Offers are the names of images that the host would fetch from its manager.
+	Offers() []string
 }
 
 // Options wire an agent to its host. Instance to Images are needed.

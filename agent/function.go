@@ -325,18 +325,27 @@ func (f *function) run(ctx context.Context) {
 }
 
 func (f *function) fail(want api.Function, err error) {
-	f.a.Log.Warn("function", "function", f.name, "error", err)
+	pulling := errors.Is(err, image.ErrPulling)
+	if !pulling {
+		f.a.Log.Warn("function", "function", f.name, "error", err)
+	}
 	idle := f.have == "" || f.have != container.Running && desired(want) == api.FunctionStarted // else it is as it was, the former generation maybe
 	f.update(func(v *view) {
 		if v.status.State == "" || v.status.State == api.FunctionPending || idle {
 			v.status.State = api.FunctionFailed
+			if pulling {
+				v.status.State = api.FunctionPending
+			}
 		}
 		now := api.Condition{Type: api.ConditionOutdated, Reason: api.ReasonError, Message: err.Error()}
 		if errors.Is(err, container.ErrMissing) {
 			now.Reason = api.ReasonRuntime
 		}
-		if v.status.State == api.FunctionFailed {
+		switch {
+		case v.status.State == api.FunctionFailed:
 			now.Type = api.ConditionFailed
+		case pulling && idle:
+			now.Type, now.Reason = api.ConditionWaiting, api.ReasonWaiting
 		}
 		v.status.Say(now)
 		if idle {

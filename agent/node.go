@@ -198,5 +198,16 @@ func (a *Agent) hostStatus(now time.Time) api.HostStatus {
 			}
 		}
 	}
+	for _, ref := range a.Images.Offers() {
+		name := ref
+		if i := strings.LastIndex(ref, ":"); i > strings.LastIndex(ref, "/") {
+			name = ref[:i]
+		}
+		for _, n := range []string{ref, name} {
+			if !slices.Contains(s.Images, n) {
+				s.Images = append(s.Images, n)
+			}
+		}
+	}
 	return s
 }

@@ -359,7 +359,7 @@ func admitChains(images Images, d, changed api.Document) []api.Problem {
 			if _, newer := changed.Functions[h.Function]; !there || !new && !newer {
 				continue
 			}
-			img, err := images.Resolve(f.Image)
+			img, err := images.Peek(f.Image)
 			if err != nil || img.Contract.Tap == h.Tap {
 				continue
 			}

@@ -111,6 +111,7 @@ func Agent(ctx context.Context, o AgentOptions) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, h.close()) }()
+	h.images.From(m.images())
 	// Renew the certificate, stay connected to every manager, and run the agent until ctx ends.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -118,6 +119,7 @@ func Agent(ctx context.Context, o AgentOptions) (err error) {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { m.keepCurrent(ctx, client) })
+	wg.Go(func() { h.images.KeepOffers(ctx) })
 	wg.Go(func() { notify.watch(ctx, o.Log, func(context.Context) error { return h.agent.Stalled() }) })
 	for _, address := range o.Managers {
 		l := &link{m: m, address: address, node: h}

@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"net/http"
 
 	"weir.dev/weir/agent"
 	"weir.dev/weir/container"
@@ -17,6 +18,13 @@ type Images interface {
 	agent.Images
 	// Verify is Resolve that reads also what is not unpacked yet.
 	Verify(ctx context.Context, ref string) (image.Image, error)
+	// Peek is Resolve that fetches nothing; of an image that is being fetched it tells what is known.
+	Peek(ref string) (image.Image, error)
+	// From makes a manager elsewhere the first place where missing images are fetched; KeepOffers asks what it has, until ctx ends.
+	From(p image.Peer)
+	KeepOffers(ctx context.Context)
+	// Handler serves all images as a registry, to read only.
+	Handler(token string) http.Handler
 	// Destroy unmounts whatever the instance mounted.
 	Destroy(ctx context.Context) error
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,18 +19,20 @@ import (
 	"time"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/pki"
 )
 
 // Timings of an agent's connections to managers.
 const (
-	dialTimeout  = 3 * time.Second // TCP and TLS, of one manager
-	retryFirst   = 100 * time.Millisecond
-	retryMax     = 5 * time.Second
-	joinTimeout  = 30 * time.Second // one attempt
-	renewTimeout = 10 * time.Second
-	askTimeout   = 5 * time.Second // whether a certificate is accepted, before an agent begins
+	dialTimeout   = 3 * time.Second // TCP and TLS, of one manager
+	retryFirst    = 100 * time.Millisecond
+	retryMax      = 5 * time.Second
+	joinTimeout   = 30 * time.Second // one attempt
+	renewTimeout  = 10 * time.Second
+	imagesTimeout = 15 * time.Second // until a manager answers about an image
+	askTimeout    = 5 * time.Second  // whether a certificate is accepted, before an agent begins
 )
 
 // member is this host as a member of a Weir elsewhere: its key and certificate, and the ways to the managers.
@@ -288,6 +291,15 @@ func (m *member) client() (*api.Client, error) {
 	return api.Dial(api.Options{URL: "https://" + m.managers[0], DialTLS: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return m.dialAny(ctx)
 	}})
+}
+
+// images are those of whichever manager answers.
+func (m *member) images() image.Peer {
+	return image.Peer{URL: "https://" + m.managers[0], Name: "the manager", Client: &http.Client{Transport: &http.Transport{
+		DialTLSContext:    func(ctx context.Context, _, _ string) (net.Conn, error) { return m.dialAny(ctx) },
+		ForceAttemptHTTP2: true, ResponseHeaderTimeout: imagesTimeout, IdleConnTimeout: time.Minute, DisableCompression: true,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: imagesTimeout},
+	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
 // dialAny tries the managers, the one that answered last first.

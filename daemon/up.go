@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -176,8 +177,12 @@ func both(first, then func()) func() {
 func newManager(ctx context.Context, o UpOptions, key []byte, st *store.Etcd, h *host, r *fabric) (*manager.Manager, error) {
 	a := &admission{own: h}
 	own := ""
-	if h != nil {
-		own = h.name
+	var images http.Handler
+	switch {
+	case h != nil:
+		own, images = h.name, h.images.Handler("")
+	case o.Agents != "":
+		images = o.Drivers.Images(o.Instance).Handler("")
 	}
 	var measures labs.Lab
 	if o.Lab != nil { // not a nil of one interface in another
@@ -186,7 +191,7 @@ func newManager(ctx context.Context, o UpOptions, key []byte, st *store.Etcd, h 
 	m, err := manager.New(manager.Options{
 		Lab:   measures,
 		Store: st, ID: managerID(o.Instance), Where: o.where(), SecretKey: key, Version: o.Version, Log: o.Log, Host: own, AgentConfig: api.AgentConfig{Underlay: o.Underlay, TagFirst: flow.TagFirst, TagLast: flow.TagLast}, CertificateLife: o.CertificateLife,
-		UI: o.Site, SessionsFile: o.Instance.SessionsFile(), Placement: o.Placement, Fabric: r, NoRouter: !r.wanted(), AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key), SecretsKey: o.secretsKey, Health: st.Writable,
+		UI: o.Site, Images: images, SessionsFile: o.Instance.SessionsFile(), Placement: o.Placement, Fabric: r, NoRouter: !r.wanted(), AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key), SecretsKey: o.secretsKey, Health: st.Writable,
 		Validate: router.ValidateChange,
 		Trace:    router.Trace,
 		Admit:    a.admit,

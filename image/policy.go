@@ -112,12 +112,20 @@ func (a *signedNames) add(key string) {
 // usable is an image that may be used: it has the signatures that the policy wants.
 func (s *Store) usable(ref string) (*entry, error) {
 	e, err := s.resolve(ref)
-	if err != nil || len(s.policy) == 0 {
-		return e, err
+	if err == nil {
+		err = s.allowed(ref, e)
+	}
+	return e, err
+}
+
+// allowed tells whether an image has the signatures that the policy wants of the names that a reference means.
+func (s *Store) allowed(ref string, e *entry) error {
+	if len(s.policy) == 0 {
+		return nil
 	}
 	names, err := s.namesOf(ref, e)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, name := range names {
 		keys := s.policy.keys(name)
@@ -126,11 +134,11 @@ func (s *Store) usable(ref string) (*entry, error) {
 			continue
 		}
 		if _, err := s.check(e, name, keys); err != nil {
-			return nil, fmt.Errorf("the host's rules for signatures (--verify) want one for %s: %w", name, err)
+			return fmt.Errorf("the host's rules for signatures (--verify) want one for %s: %w", name, err)
 		}
 		s.admitted.add(known)
 	}
-	return e, nil
+	return nil
 }
 
 // namesOf an image are those that rules are for. A reference by digest goes by all names that the image has here, since it would pass the rules for them by.

@@ -15,7 +15,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -38,6 +37,7 @@ type RemoteOptions struct {
 	// Progress is told bytes that are there, and of how many, from several goroutines; nil: nobody is.
 	Progress func(done, all int64)
 	Warn     func(text string) // told what is left out of what a registry has about an image; nil: nobody is
+	known    func(Image)       // told what an image is, before its layers are there
 }
 
 const (
@@ -87,7 +87,7 @@ func (s *Store) Pull(ctx context.Context, ref string, o RemoteOptions) (Image, e
 	if err != nil {
 		return Image{}, err
 	}
-	p := &puller{into: writable(s.own), id: r.Identifier(), o: o}
+	p := &puller{into: writable(s.own), id: r.Identifier(), o: o, allowed: func(e *entry) error { return s.allowed(ref, e) }}
 	err = p.connect(ctx, r.Context())
 	if err == nil {
 		err = p.into.add(ctx, ref, func() (v1.Descriptor, error) { return p.fetch(ctx) })
@@ -114,7 +114,8 @@ func (s *Store) PullFrom(ctx context.Context, ref string, from Peer, o RemoteOpt
 	if name == "" {
 		name = "images" // a digest is enough
 	}
-	p := &puller{into: writable(s.own), id: cmp.Or(digest, tag), o: o, where: from.Name, url: from.URL + (&url.URL{Path: "/v2/" + name}).EscapedPath(), http: from.Client}
+	p := &puller{into: writable(s.own), id: cmp.Or(digest, tag), o: o, where: from.Name, url: from.URL + (&url.URL{Path: "/v2/" + name}).EscapedPath(), http: from.Client,
+		allowed: func(e *entry) error { return s.allowed(ref, e) }}
 	as := ref
 	err = nil
 	if p.id == "" {
@@ -187,8 +188,10 @@ type puller struct {
 	http  *http.Client
 	id    string // tag or digest
 	o     RemoteOptions
-	done  atomic.Int64
-	all   int64
+	// allowed refuses an image, once what is about it is there and before its layers are fetched.
+	allowed func(*entry) error
+	done    atomic.Int64
+	all     int64
 }
 
 // manifestTypes that are asked for.
@@ -217,8 +220,22 @@ func (p *puller) fetch(ctx context.Context) (d v1.Descriptor, err error) {
 	if err != nil {
 		return d, fmt.Errorf("%w: manifest %s: %v", ErrCorrupt, own.Digest, err)
 	}
-	if err := p.admit(ctx, m); err != nil {
+	e, err := p.admit(ctx, top, own.Digest, m)
+	if err != nil {
 		return d, err
+	}
+	about, err := p.about(ctx, top, own)
+	if err == nil {
+		err = p.into.attach(ctx, false, about...)
+	}
+	if err == nil {
+		err = p.allowed(e)
+	}
+	if err != nil {
+		return d, err
+	}
+	if p.o.known != nil {
+		p.o.known(e.image)
 	}
 	all, ctx2 := errgroup.WithContext(ctx)
 	all.SetLimit(pulls)
@@ -237,14 +254,7 @@ func (p *puller) fetch(ctx context.Context) (d v1.Descriptor, err error) {
 	if err := p.into.write(own.Digest, raw); err != nil {
 		return d, err
 	}
-	if err := p.into.write(top.Digest, topRaw); err != nil {
-		return d, err
-	}
-	about, err := p.about(ctx, top, own)
-	if err == nil {
-		err = p.into.attach(ctx, false, about...)
-	}
-	return top, err
+	return top, p.into.write(top.Digest, topRaw)
 }
 
 // manifest by a tag or a digest, checked against the latter.
@@ -418,49 +428,43 @@ func (p *puller) connect(ctx context.Context, repo name.Repository) error {
 }
 
 // admit refuses, before any layer is fetched, what this machine could not run, and what there is no room for.
-func (p *puller) admit(ctx context.Context, m *v1.Manifest) error {
+func (p *puller) admit(ctx context.Context, top v1.Descriptor, digest v1.Hash, m *v1.Manifest) (*entry, error) {
 	if n := len(m.Layers); n == 0 || n > maxLayers {
-		return fmt.Errorf("it has %d layers: want 1 to %d", n, maxLayers)
+		return nil, fmt.Errorf("it has %d layers: want 1 to %d", n, maxLayers)
 	}
 	if m.Config.Size > maxDocument {
-		return fmt.Errorf("%w: its config has %d bytes, at most %d", ErrCorrupt, m.Config.Size, maxDocument)
+		return nil, fmt.Errorf("%w: its config has %d bytes, at most %d", ErrCorrupt, m.Config.Size, maxDocument)
 	}
 	p.all = m.Config.Size
 	for _, l := range m.Layers {
 		if _, err := decompress(l.MediaType, bytes.NewReader(nil)); err != nil && strings.HasPrefix(err.Error(), "layer media type") {
-			return err
+			return nil, err
 		}
 		if l.Size < 0 || l.Size > maxUnpacked || l.Digest == (v1.Hash{}) {
-			return fmt.Errorf("%w: a layer of %d bytes: want at most %d GiB, and a digest", ErrCorrupt, l.Size, maxUnpacked>>30)
+			return nil, fmt.Errorf("%w: a layer of %d bytes: want at most %d GiB, and a digest", ErrCorrupt, l.Size, maxUnpacked>>30)
 		}
 		p.all += l.Size
 	}
 	if err := p.blob(ctx, m.Config); err != nil {
-		return err
+		return nil, err
 	}
 	raw, err := readBlob(string(p.into), m.Config.Digest)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var config v1.ConfigFile
-	if err := json.Unmarshal(raw, &config); err != nil {
-		return fmt.Errorf("%w: its config: %v", ErrCorrupt, err)
-	}
-	if config.Architecture != "" && config.Architecture != runtime.GOARCH {
-		return fmt.Errorf("built for %s, this machine is %s", config.Architecture, runtime.GOARCH)
-	}
-	if _, err := ParseContract(config.Config.Labels); err != nil {
-		return err
+	e, err := newEntry(string(p.into), top, digest, m, raw)
+	if err != nil {
+		return nil, err
 	}
 	var disk unix.Statfs_t
 	if err := unix.Statfs(string(p.into), &disk); err != nil {
-		return fmt.Errorf("free space of %s: %w", p.into, err)
+		return nil, fmt.Errorf("free space of %s: %w", p.into, err)
 	}
 	const mib = 1 << 20
 	if free := int64(disk.Bavail)*disk.Bsize - p.o.Reserve; p.all > free {
-		return fmt.Errorf("it has %d MiB, and %s has room for %d MiB: free some space there or choose another --root: %w", (p.all+mib-1)/mib, p.into, max(free, 0)/mib, unix.ENOSPC)
+		return nil, fmt.Errorf("it has %d MiB, and %s has room for %d MiB: free some space there or choose another --root: %w", (p.all+mib-1)/mib, p.into, max(free, 0)/mib, unix.ENOSPC)
 	}
-	return nil
+	return e, nil
 }
 
 // blob fetches one, once, whoever else wants it now, and goes on where an earlier try was cut.

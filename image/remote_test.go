@@ -633,6 +633,7 @@ func TestPullOnDemand(t *testing.T) {
 		})
 	}
 	all.Wait()
+	waitFor(t, func() bool { _, err := s.Resolve(ref); return err == nil })
 	if n := x.blobs()[layersOf(t, img)[0]]; n != 1 {
 		t.Errorf("the layer was fetched %d times", n)
 	}
@@ -649,15 +650,97 @@ func TestPullOnDemand(t *testing.T) {
 	})
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := slow.Verify(short, ref); err == nil || !strings.Contains(err.Error(), "it is being pulled, 0 of 2 MiB so far") {
+	if got, err := slow.Verify(short, ref); err != nil || len(got.Layers) != 1 { // what it is, while it is on its way
+		t.Errorf("slow: %+v, %v", got, err)
+	}
+	if _, err := slow.Resolve(ref); !errors.Is(err, ErrPulling) || !strings.Contains(err.Error(), "it is being pulled, 0 % of 3 MiB so far") {
 		t.Errorf("slow: %v", err)
 	}
 	close(hold)
-	if _, err := slow.Verify(t.Context(), ref); err != nil {
-		t.Error(err)
-	}
+	waitFor(t, func() bool { _, err := slow.Resolve(ref); return err == nil })
 	full := &OnDemand{Store: newStore(t), Registries: []string{x.host()}, Log: slog.New(slog.DiscardHandler)}
 	if _, err := full.Pull(t.Context(), ref, RemoteOptions{Reserve: 1 << 60}); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("no room: %v", err)
+	}
+}
+
+// A host fetches what it lacks from its manager: each layer once for all functions, going on where it was cut; wrong bytes are refused and not kept.
+func TestFetchFromTheManager(t *testing.T) {
+	img := bigImage(t, 2, 2<<20)
+	layer := layersOf(t, img)[0]
+	x := registryOf(t, with(t, "nf:1", img), "")
+	hold := make(chan struct{})
+	x.set(func(w http.ResponseWriter, r *http.Request, good http.Handler) {
+		if isBlob(r, layer) {
+			<-hold
+		}
+		good.ServeHTTP(w, r)
+	})
+	s := &OnDemand{Store: newStore(t), Log: slog.New(slog.DiscardHandler)}
+	s.From(Peer{URL: x.URL, Name: "the manager", Client: x.Client()})
+	if got, err := s.Verify(t.Context(), "nf"); err != nil || len(got.Layers) != 2 || got.Ref != "nf" {
+		t.Errorf("before its layers are there: %+v, %v", got, err)
+	}
+	if _, err := s.Resolve("nf"); !errors.Is(err, ErrPulling) || !strings.Contains(err.Error(), "of 5 MiB so far") {
+		t.Errorf("meanwhile: %v", err)
+	}
+	if got, err := s.Peek("nf"); err != nil || len(got.Layers) != 2 {
+		t.Errorf("peek: %+v, %v", got, err)
+	}
+	close(hold)
+	waitFor(t, func() bool { _, err := s.Resolve("nf"); return err == nil })
+	if n := x.blobs()[layer]; n != 1 {
+		t.Errorf("the layer was fetched %d times", n)
+	}
+	if names, err := In(s.own); err != nil || len(names) != 1 || names[0] != "nf:1" {
+		t.Errorf("%v, %v", names, err)
+	}
+	if all, err := offersOf(t.Context(), *s.manager); err != nil || len(all) != 1 || all[0] != "nf:1" {
+		t.Errorf("offers: %v, %v", all, err)
+	}
+	if _, err := s.Verify(t.Context(), "none:1"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "the manager has no image none:1") {
+		t.Errorf("none: %v", err)
+	}
+	// Wrong bytes: never kept, and told.
+	evil := newStore(t)
+	x.set(func(w http.ResponseWriter, r *http.Request, good http.Handler) {
+		if isBlob(r, layer) {
+			_, _ = w.Write(make([]byte, 3<<20))
+			return
+		}
+		good.ServeHTTP(w, r)
+	})
+	if _, err := evil.PullFrom(t.Context(), "nf:1", *s.manager, RemoteOptions{}); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("wrong bytes: %v", err)
+	}
+	if _, err := evil.Resolve("nf:1"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("after wrong bytes: %v", err)
+	}
+	// Cut in the middle: what is there is not fetched again.
+	cut := false
+	x.set(func(w http.ResponseWriter, r *http.Request, good http.Handler) {
+		if isBlob(r, layer) && !cut {
+			cut = true
+			good.ServeHTTP(&cutting{ResponseWriter: w, left: 1 << 20, cut: func() {}}, r)
+			return
+		}
+		good.ServeHTTP(w, r)
+	})
+	if _, err := evil.PullFrom(t.Context(), "nf:1", *s.manager, RemoteOptions{}); err != nil {
+		t.Errorf("after a cut: %v", err)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.ranges) != 1 {
+		t.Errorf("ranges asked for: %v", x.ranges)
+	}
+}
+
+func waitFor(t *testing.T, there func() bool) {
+	t.Helper()
+	for begin := time.Now(); !there(); time.Sleep(20 * time.Millisecond) {
+		if time.Since(begin) > 30*time.Second {
+			t.Fatal("it does not come")
+		}
 	}
 }

@@ -66,7 +66,8 @@ func (s *Store) serve(w http.ResponseWriter, r *http.Request, path string) {
 	}
 	if path == "_catalog" {
 		names, err := s.repositories("")
-		answer(w, err, map[string]any{"repositories": names})
+		refs, rerr := s.references()
+		answer(w, errors.Join(err, rerr), catalog{names, refs})
 		return
 	}
 	if name, ok := strings.CutSuffix(path, "/tags/list"); ok {
@@ -102,6 +103,22 @@ func answer(w http.ResponseWriter, err error, body any) {
 		return
 	}
 	reply(w, http.StatusOK, body)
+}
+
+// references are the names of all images, with their tags.
+func (s *Store) references() ([]string, error) {
+	out := []string{}
+	for _, dir := range s.dirs {
+		refs, err := readIndex(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range refs {
+			out = append(out, r.name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
 }
 
 // repositories are the names of all images, or the tags of one.

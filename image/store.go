@@ -129,6 +129,9 @@ func Holds(digest string, layouts ...string) bool {
 	return false
 }
 
+// Offers is empty: a store by itself fetches nothing.
+func (s *Store) Offers() []string { return nil }
+
 func (s *Store) resolve(ref string) (*entry, error) {
 	name, tag, digest, err := splitRef(ref)
 	if err != nil {
@@ -352,11 +355,21 @@ func (s *Store) load(layout string, d v1.Descriptor) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
+	e, err := newEntry(layout, d, digest, manifest, rawConfig)
+	if err != nil {
+		return nil, err
+	}
+	s.parsed.Store(d.Digest.String(), e)
+	s.parsed.Store(digest.String(), e)
+	return e, nil
+}
+
+// newEntry checks that an image's manifest and config fit together, and this machine.
+func newEntry(layout string, top v1.Descriptor, digest v1.Hash, manifest *v1.Manifest, rawConfig []byte) (*entry, error) {
 	var config v1.ConfigFile
 	if err := json.Unmarshal(rawConfig, &config); err != nil {
 		return nil, fmt.Errorf("%w: config %s: %v; %s", ErrCorrupt, blobPath(layout, manifest.Config.Digest), err, remedy)
 	}
-	// Whether they fit together, and this machine.
 	if len(config.RootFS.DiffIDs) != len(manifest.Layers) || len(manifest.Layers) == 0 {
 		return nil, fmt.Errorf("%w: manifest %s has %d layers, its config %d", ErrCorrupt, digest, len(manifest.Layers), len(config.RootFS.DiffIDs))
 	}
@@ -376,7 +389,7 @@ func (s *Store) load(layout string, d v1.Descriptor) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &entry{layout: layout, top: d, layers: manifest.Layers, image: Image{
+	e := &entry{layout: layout, top: top, layers: manifest.Layers, image: Image{
 		Digest: digest.String(), Args: append(slices.Clone(config.Config.Entrypoint), config.Config.Cmd...), Env: config.Config.Env,
 		Dir: config.Config.WorkingDir, User: config.Config.User, Contract: contract,
 	}}
@@ -384,8 +397,6 @@ func (s *Store) load(layout string, d v1.Descriptor) (*entry, error) {
 		e.image.Layers = append(e.image.Layers, config.RootFS.DiffIDs[i].String())
 		e.image.Size += l.Size
 	}
-	s.parsed.Store(d.Digest.String(), e)
-	s.parsed.Store(digest.String(), e)
 	return e, nil
 }
 

@@ -78,6 +78,8 @@ type Options struct {
 	UI fs.FS
 	// Lab measures on this machine; nil: this manager has none.
 	Lab labs.Lab
+	// Images is the registry from which agents elsewhere fetch images that their hosts lack; nil: there is none.
+	Images http.Handler
 	// SessionsFile keeps sessions of the web UI over restarts; "": they end with this manager.
 	SessionsFile string
 	// ID tells this manager from others of the store; it stays the same over restarts. "" is one of its own.
@@ -172,7 +174,7 @@ func New(o Options) (*Manager, error) {
 		_, err := o.Store.Count(ctx, store.Prefix(api.KindHost))
 		return err
 	}
-	served := web.Options{Log: o.Log, Now: o.Now, Tokens: tokens, Hosts: hosts, Keys: ks, Audit: audit, Health: health, Watches: m.Read.Watches, Metrics: []prometheus.Collector{m.Ask.Metrics(writer.Events)}}
+	served := web.Options{Log: o.Log, Now: o.Now, Tokens: tokens, Hosts: hosts, Keys: ks, Audit: audit, Health: health, Images: o.Images, Watches: m.Read.Watches, Metrics: []prometheus.Collector{m.Ask.Metrics(writer.Events)}}
 	if o.UI != nil {
 		served.UI = site
 	}

@@ -75,7 +75,9 @@ func runSkewed(text string) error {
 				}
 				return rt.Destroy(ctx)
 			},
-			Images:   func(i instance.Instance) daemon.Images { return image.Open(i, s.ImagesDir) },
+			Images: func(i instance.Instance) daemon.Images {
+				return &image.OnDemand{Store: image.Open(i, s.ImagesDir), Log: slog.New(slog.DiscardHandler)}
+			},
 			Features: ebpf.Features,
 		},
 	})

@@ -42,6 +42,9 @@ func (Store) MountFor(context.Context, string, string, *os.File) error { return 
 // CheckShift refuses: there is no user namespace to mount for.
 func (Store) CheckShift(*os.File) error { return image.ErrNoShift }
 
+// Offers is empty: there is no manager elsewhere.
+func (Store) Offers() []string { return nil }
+
 // List lists all, in order of their references.
 func (s Store) List() ([]image.Image, error) {
 	var out []image.Image

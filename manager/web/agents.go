@@ -34,6 +34,7 @@ type agentServer struct {
 	addresses []string
 	ready     chan net.Conn         // handshakes that are done
 	told      bounded.Rates[string] // failures that were logged
+	images    imageGate
 
 	mu   sync.Mutex
 	cert *tls.Certificate
@@ -248,6 +249,10 @@ func (s *agentServer) handler() http.Handler {
 			}
 			defer leave()
 			r = r.WithContext(ctx)
+			if isImages(r) {
+				s.serveImages(w, r, who.Host)
+				return
+			}
 		}
 		s.a.mux.ServeHTTP(w, r)
 	})

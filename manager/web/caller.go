@@ -137,11 +137,14 @@ func loginOf(pid int32) string {
 // JoinPath is the one path of the agents' listener that needs no certificate.
 const JoinPath = "/v1/join"
 
-// mayAgent says what the agent of a host may ask for: to read specs, its own assignment and what concerns all hosts; to write its own
+// mayAgent says what the agent of a host may ask for: to read images, specs, its own assignment and what concerns all hosts; to write its own
 // news. Everything else is an administrator's, who comes by the Unix socket or with the token.
 func mayAgent(r *http.Request, host string) error {
 	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")
 	read := r.Method == http.MethodGet || r.Method == http.MethodHead
+	if isImages(r) && read {
+		return nil
+	}
 	own := len(parts) >= 2 && parts[1] == host
 	ok := false
 	switch parts[0] {

@@ -67,6 +67,7 @@ type Options struct {
 	Keys    *keys.Keys
 	Audit   *history.Audit
 	UI      UI                              // nil: there is none
+	Images  http.Handler                    // serves ImagesPath to agents; nil: there are none
 	Health  func(ctx context.Context) error // nil: the manager answers, and its store works
 	Watches func() int64                    // that are open
 	Metrics []prometheus.Collector          // besides the API's own
