@@ -16,6 +16,7 @@ import (
 type assigned struct {
 	rules    []flow.Rule
 	policies map[uint64]string // by cookie
+	catches  map[uint64]string // of a rule that frames meet first: the direction of its policy
 	missing  []string          // cookies of rules that name a port which is not there
 	errs     []error           // of rules that make no sense
 }
@@ -50,7 +51,7 @@ func leadsOut(port string) bool {
 // resolve turns an assignment into rules. What names a port that is not there is missing: without its match a rule can wait, without its
 // target it drops, since what should have passed a function must not go past it.
 func resolve(spec api.AssignmentSpec, ports map[string]flow.Port) assigned {
-	out := assigned{policies: map[uint64]string{}}
+	out := assigned{policies: map[uint64]string{}, catches: map[uint64]string{}}
 	for _, h := range spec.Rules {
 		r, missing, err := resolveRule(h, ports)
 		if missing {
@@ -67,7 +68,7 @@ func resolve(spec api.AssignmentSpec, ports map[string]flow.Port) assigned {
 			continue
 		}
 		out.rules = append(out.rules, *r)
-		out.policies[r.Cookie] = h.Policy
+		out.policies[r.Cookie], out.catches[r.Cookie] = h.Policy, h.Entry
 		if h.Policy == "" {
 			out.policies[r.Cookie] = "-"
 		}

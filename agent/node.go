@@ -58,6 +58,9 @@ func (a *Agent) Counters(ctx context.Context) (api.Counters, error) {
 			x.Note = notes.text[r.Cookie]
 			owner := notes.owners[r.Cookie]
 			x.Policy, x.Chain = strings.Join(owner.Policies, ","), owner.Chain
+			for i, w := range owner.Ways {
+				x.Catches = append(x.Catches, api.Caught{Policy: owner.Policies[i], Direction: w.String()})
+			}
 		}
 		c.Rules = append(c.Rules, x)
 	}

@@ -55,10 +55,11 @@ func (a *Agent) syncRules(ctx context.Context, want share) (time.Duration, error
 	maps.DeleteFunc(a.fitted, func(name string, _ api.PolicySpec) bool { return a.full != nil && a.full.left[name] != nil })
 	// The switch keeps cookies only; live questions need texts and owners.
 	n := &notes{version: c.Version, text: make(map[uint64]string, len(rules)), owners: out.Owners}
-	for cookie, policy := range fromRouter.policies {
-		if policy != "-" {
-			n.owners[cookie] = router.Owner{Policies: []string{policy}}
+	for cookie, name := range fromRouter.policies {
+		if name == "-" {
+			continue
 		}
+		n.owners[cookie] = router.OwnedBy(name, fromRouter.catches[cookie])
 	}
 	for _, r := range rules {
 		n.text[r.Cookie] = r.Note

@@ -588,6 +588,14 @@ type RuleCounters struct {
 	Chain  string  `json:"chain,omitempty"`
 	Note   string  `json:"note"`
 	Hits   Counter `json:"hits"`
+	// Catches are the policies whose frames meet this rule first: a frame counts once in a policy's direction. None for rules further on the way.
+	Catches []Caught `json:"catches,omitempty"`
+}
+
+// Caught names a policy and one of its directions.
+type Caught struct {
+	Policy    string `json:"policy"`
+	Direction string `json:"direction"` // forward, or reverse: replies
 }
 
 // Counters is the answer of GET /v1/hosts/NAME/counters: read live from the switch, not stored.

@@ -157,6 +157,7 @@ type HostRule struct {
 	Match    HostMatch  `json:"match"`
 	Action   HostAction `json:"action"`
 	Policy   string     `json:"policy,omitempty"`
+	Entry    string     `json:"entry,omitempty"` // forward or reverse: frames of the policy's direction meet this rule first; "": later on their way
 	Note     string     `json:"note,omitempty"`
 }
 

@@ -23,6 +23,14 @@ type Rates struct {
 	Functions []FunctionRates `json:"functions"`
 	Ports     []PortRates     `json:"ports"`
 	Rules     []RuleRates     `json:"rules"`
+	Policies  []PolicyRates   `json:"policies"`
+}
+
+// PolicyRates of one policy: what its rules catch at hosts, each frame once, where it enters. What fabric switches catch is not counted here.
+type PolicyRates struct {
+	Name    string `json:"name"`
+	Forward Rate   `json:"forward"`
+	Reverse Rate   `json:"reverse"` // replies
 }
 
 // HostRates says between which readings a host's rates are.

@@ -19,21 +19,23 @@ import (
 )
 
 // Kinds that weir top shows.
-var topKinds = []string{"functions", "ports", "rules"}
+var topKinds = []string{"functions", "ports", "rules", "policies"}
 
 func (a *app) topCommand() *cobra.Command {
 	var once bool
 	cmd := &cobra.Command{
 		Use:   "top [KIND...]",
 		Short: "Show packets and bits a second, of all hosts, as they change",
-		Long: `Show packets and bits a second of functions, ports and rules (default functions and ports), the busiest first, each second until Ctrl-C.
+		Long: `Show packets and bits a second of functions, ports, rules and policies (default functions and ports), the busiest first, each second until Ctrl-C.
 They are the differences of the switches' own counters. Without a terminal one table follows another; -o json prints a line each second.
 
-A function's IN is what it gets at all of its ports, OUT what it gives; RTT is of the last probe frame through it. A port's RX is what the switch gets there.`,
+A function's IN is what it gets at all of its ports, OUT what it gives; RTT is of the last probe frame through it. A port's RX is what the switch gets there.
+Of a policy: what its rules catch at hosts, each frame once, where it enters. What fabric switches catch is not counted.`,
 		Example: `  weir top
   weir top rules
+  weir top policies
   weir top --once -o json`,
-		Args:      command.WantArgs(0, len(topKinds), "functions, ports or rules"),
+		Args:      command.WantArgs(0, len(topKinds), "functions, ports, rules or policies"),
 		ValidArgs: topKinds,
 		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
 			kinds := []string{"functions", "ports"}
@@ -41,9 +43,9 @@ A function's IN is what it gets at all of its ports, OUT what it gives; RTT is o
 				kinds = nil
 			}
 			for _, arg := range args {
-				kind := plural(strings.ToLower(arg))
+				kind := strings.Replace(plural(strings.ToLower(arg)), "policys", "policies", 1)
 				if !slices.Contains(topKinds, kind) {
-					return command.Usage("weir top %s: want functions, ports or rules", arg)
+					return command.Usage("weir top %s: want functions, ports, rules or policies", arg)
 				}
 				kinds = append(kinds, kind)
 			}
@@ -137,6 +139,8 @@ func (a *app) printRates(r api.Rates, kinds []string) error {
 			t = portRateTable(r.Ports)
 		case "rules":
 			t = ruleRateTable(r.Rules)
+		case "policies":
+			t = policyRateTable(r.Policies)
 		}
 		if len(r.Hosts) == 1 {
 			dropColumn(&t, "HOST")
@@ -150,6 +154,9 @@ func (a *app) printRates(r api.Rates, kinds []string) error {
 
 func dropColumn(t *command.Table, head string) {
 	i := slices.Index(t.Head, head)
+	if i < 0 {
+		return
+	}
 	t.Head = slices.Delete(t.Head, i, i+1)
 	for j, r := range t.Rows {
 		t.Rows[j] = slices.Delete(r, i, i+1)
@@ -179,6 +186,16 @@ func portRateTable(list []api.PortRates) command.Table {
 	slices.SortStableFunc(list, func(x, y api.PortRates) int { return cmp.Compare(busy(y), busy(x)) })
 	for _, p := range list {
 		t.Add(p.Name, p.Host, perSecond(p.Rx.PacketsPerS), perSecond(p.Rx.BitsPerS), perSecond(p.Tx.PacketsPerS), perSecond(p.Tx.BitsPerS), perSecond(p.DroppedPerS))
+	}
+	return t
+}
+
+func policyRateTable(list []api.PolicyRates) command.Table {
+	t := command.Table{Head: []string{"POLICY", "PPS", "BIT/S", "REPLIES PPS", "REPLIES BIT/S"}}
+	busy := func(p api.PolicyRates) float64 { return p.Forward.PacketsPerS + p.Reverse.PacketsPerS }
+	slices.SortStableFunc(list, func(x, y api.PolicyRates) int { return cmp.Compare(busy(y), busy(x)) })
+	for _, p := range list {
+		t.Add(p.Name, perSecond(p.Forward.PacketsPerS), perSecond(p.Forward.BitsPerS), perSecond(p.Reverse.PacketsPerS), perSecond(p.Reverse.BitsPerS))
 	}
 	return t
 }

@@ -34,7 +34,8 @@ func (m *meter) Counters(context.Context) (api.Counters, error) {
 		{Port: 2, Name: "function/fw/in", Tx: grown, State: "up"},
 		{Port: 3, Name: "function/fw/out", Rx: grown, Dropped: grown, State: "up"},
 		{Port: uint32(10 + m.reads), Name: "endpoint/remade", Rx: api.Counter{Packets: uint64(1000 * m.reads)}},
-	}, Rules: []api.RuleCounters{{Cookie: "01", Policy: "guests", Hits: grown}, {Cookie: "02", Hits: api.Counter{Packets: uint64(1000 - m.reads)}}}}, nil
+	}, Rules: []api.RuleCounters{{Cookie: "01", Policy: "guests", Hits: grown, Catches: []api.Caught{{Policy: "guests", Direction: "forward"}, {Policy: "copies", Direction: "reverse"}}},
+		{Cookie: "03", Policy: "guests", Hits: grown, Catches: []api.Caught{{Policy: "guests", Direction: "forward"}}}, {Cookie: "04", Policy: "guests", Hits: grown}, {Cookie: "02", Hits: api.Counter{Packets: uint64(1000 - m.reads)}}}}, nil
 }
 
 func (m *meter) count() int {
@@ -68,7 +69,7 @@ func TestRates(t *testing.T) {
 		if len(r.Hosts) != 2 || r.Hosts[0].PeriodNs < int64(time.Second)/2 || r.Hosts[1].Message == "" || r.Hosts[1].PeriodNs != 0 {
 			t.Fatalf("hosts %+v", r.Hosts)
 		}
-		if len(r.Ports) != 4 || len(r.Rules) != 2 || len(r.Functions) != 1 {
+		if len(r.Ports) != 4 || len(r.Rules) != 4 || len(r.Policies) != 2 || len(r.Functions) != 1 {
 			t.Fatalf("%d ports, %d rules, %d functions", len(r.Ports), len(r.Rules), len(r.Functions))
 		}
 		near("alice", r.Ports[0].Rx.PacketsPerS, 1000)
@@ -77,6 +78,12 @@ func TestRates(t *testing.T) {
 			t.Errorf("a port that was made anew: %+v", x)
 		}
 		near("the rule of guests", r.Rules[0].Hits.PacketsPerS, 1000)
+		near("guests, by two rules that catch its packets", r.Policies[1].Forward.PacketsPerS, 2000)
+		near("guests, by two rules that catch its packets", r.Policies[1].Forward.BitsPerS, 1_600_000)
+		near("replies of copies", r.Policies[0].Reverse.PacketsPerS, 1000)
+		if r.Policies[0].Name != "copies" || r.Policies[0].Forward.PacketsPerS != 0 || r.Policies[1].Reverse.PacketsPerS != 0 {
+			t.Errorf("policies: %+v", r.Policies)
+		}
 		if x := r.Rules[1]; x.Hits.PacketsPerS != 0 {
 			t.Errorf("a counter that went back: %+v", x)
 		}

@@ -47,7 +47,19 @@ type Path struct {
 // Owner tells whose counter a rule's is: of policies (two for the frames of a steering and a replica policy), or of a chain.
 type Owner struct {
 	Policies []string
+	Ways     []policy.Way // of each policy: the direction whose frames the rule catches
 	Chain    string
+}
+
+// OwnedBy is the owner of a rule of an assignment. entry is the direction of the policy whose frames it catches; "": none.
+func OwnedBy(name, entry string) Owner {
+	o := Owner{Policies: []string{name}}
+	for _, w := range []policy.Way{policy.Forward, policy.Reverse} {
+		if entry == w.String() {
+			o.Ways = []policy.Way{w}
+		}
+	}
+	return o
 }
 
 // ErrNotReady says that a part of the policy does not exist yet: it will come into force with it.

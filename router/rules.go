@@ -62,7 +62,7 @@ func (c *compiler) entries() (steering, copying []planned) {
 // enter makes one entry rule; ok is false where there is nothing to do.
 func (c *compiler) enter(d *direction, e entry) (planned, bool) {
 	p, ch := d.policy, d.policy.chain
-	r := planned{policy: p, way: d.Way, owned: owned{owner: Owner{Policies: []string{p.Name}}}}
+	r := planned{policy: p, way: d.Way, owned: owned{owner: Owner{Policies: []string{p.Name}, Ways: []policy.Way{d.Way}}}}
 	r.Stage, r.Match = d.stage, e.match
 	family := ""
 	if e.match.EtherType != 0 {
@@ -187,7 +187,7 @@ func (r planned) together(s planned) (owned, bool) {
 		both.Action.Clones = both.Action.Clones[:flow.MaxClones]
 	}
 	both.Note = s.Note + "; " + strings.TrimPrefix(r.Note, "policy ")
-	both.owner = Owner{Policies: []string{s.policy.Name, r.policy.Name}}
+	both.owner = Owner{Policies: []string{s.policy.Name, r.policy.Name}, Ways: []policy.Way{s.way, r.way}}
 	return both, true
 }
 

@@ -47,8 +47,8 @@ func (a *commands) daemonFlags(cmd *cobra.Command, o *DaemonOptions, run func(*c
 		if err := errors.Join(a.checkHostFlags(&o.Host, cmd.Flags()), a.checkRuntime(o, cmd.Flags())); err != nil {
 			return err
 		}
-		if t := cmd.Flags().Lookup("token-file"); detach && t.Value.String() == "-" {
-			return command.Usage("--token-file -: a daemon in the background has no standard input: give a file")
+		if _, terminal := command.Terminal(os.Stdin); detach && terminal && tokenFromStdin(cmd) {
+			return command.Usage("--token-file -: a daemon in the background cannot read a terminal: give a file or a pipe, for example weir token create | weir agent --detach --token-file -")
 		}
 		if detach {
 			return a.detach(cmd, o.Instance, timeout)

@@ -182,6 +182,9 @@ func background(cmd *cobra.Command, i instance.Instance, log, signal *os.File) (
 	child := exec.Command(self, backgroundArgs(cmd, i)...)
 	child.Dir = "/"
 	child.Stdout, child.Stderr = log, log
+	if tokenFromStdin(cmd) {
+		child.Stdin = os.Stdin // read until its end, once
+	}
 	child.ExtraFiles = []*os.File{signal}
 	child.Env = append(os.Environ(), readyVariable+"=3")
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -189,6 +192,12 @@ func background(cmd *cobra.Command, i instance.Instance, log, signal *os.File) (
 		return nil, fmt.Errorf("start in the background: %w", err)
 	}
 	return child, nil
+}
+
+// tokenFromStdin tells whether the daemon's join token comes from standard input.
+func tokenFromStdin(cmd *cobra.Command) bool {
+	t := cmd.Flags().Lookup("token-file")
+	return t != nil && t.Value.String() == "-"
 }
 
 // backgroundArgs repeats the flags that were set, on the command line or by the environment. Paths become absolute: the daemon
@@ -200,6 +209,7 @@ func backgroundArgs(cmd *cobra.Command, i instance.Instance) []string {
 		switch {
 		case !f.Changed || f.Name == "detach":
 			return
+		case f.Name == "token-file" && value == "-":
 		case f.Name == "root":
 			value = i.Root
 		case f.Name == "images", f.Name == "token-file", strings.HasPrefix(f.Name, "etcd-"), f.Name == "secret-key", f.Name == "restore", f.Name == "runtime" && strings.Contains(value, "/"):

@@ -33,6 +33,7 @@ type actions map[string]func(q question) (any, error)
 type question struct {
 	Ask, Say, Fail       string
 	Name, From, Function string
+	Command              string
 }
 
 func tool(t *testing.T, names ...string) string {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -131,7 +132,8 @@ func (s *sampler) run(ctx context.Context) {
 
 // ratesOf compares two readings. What is new, or counts less than before since it was made anew, has no rate yet.
 func ratesOf(before, now map[string]reading) api.Rates {
-	out := api.Rates{Hosts: []api.HostRates{}, Functions: []api.FunctionRates{}, Ports: []api.PortRates{}, Rules: []api.RuleRates{}}
+	out := api.Rates{Hosts: []api.HostRates{}, Functions: []api.FunctionRates{}, Ports: []api.PortRates{}, Rules: []api.RuleRates{}, Policies: []api.PolicyRates{}}
+	policies := map[string]*api.PolicyRates{}
 	for host, x := range now {
 		old, known := before[host]
 		h := api.HostRates{Host: host}
@@ -173,7 +175,22 @@ func ratesOf(before, now map[string]reading) api.Rates {
 				r.Hits = rate(q.Hits, c.Hits, seconds)
 			}
 			out.Rules = append(out.Rules, r)
+			for _, caught := range c.Catches {
+				p := policies[caught.Policy]
+				if p == nil {
+					p = &api.PolicyRates{Name: caught.Policy}
+					policies[caught.Policy] = p
+				}
+				if caught.Direction == "reverse" {
+					p.Reverse = plus(p.Reverse, r.Hits)
+				} else {
+					p.Forward = plus(p.Forward, r.Hits)
+				}
+			}
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(policies)) {
+		out.Policies = append(out.Policies, *policies[name])
 	}
 	slices.SortFunc(out.Hosts, func(x, y api.HostRates) int { return cmp.Compare(x.Host, y.Host) })
 	slices.SortFunc(out.Ports, func(x, y api.PortRates) int { return cmp.Or(cmp.Compare(x.Host, y.Host), cmp.Compare(x.Name, y.Name)) })

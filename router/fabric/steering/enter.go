@@ -216,7 +216,7 @@ func (p *planner) keep(s *stream, node int, e *fabric.Entry, ports []flow.Port) 
 func (p *planner) catchAtHost(s *stream, st step) {
 	b := p.b
 	at := p.endpointPort(s)
-	r := api.HostRule{Stage: flow.Ingress.String(), Priority: switches.PrioSource + p.c.level(b.policy) + b.first(), Action: st.action, Policy: b.policy.Name}
+	r := api.HostRule{Stage: flow.Ingress.String(), Priority: switches.PrioSource + p.c.level(b.policy) + b.first(), Action: st.action, Policy: b.policy.Name, Entry: b.Way.String()}
 	if b.toDest {
 		r.Stage = flow.Egress.String()
 	}

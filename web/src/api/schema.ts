@@ -1299,6 +1299,10 @@ export interface components {
             /** Format: date-time */
             time?: string;
         };
+        Caught: {
+            direction: string;
+            policy: string;
+        };
         Certificate: {
             authority: string;
             certificate: string;
@@ -1716,6 +1720,7 @@ export interface components {
         HostRule: {
             action: components["schemas"]["HostAction"];
             cookie: string;
+            entry?: string;
             match: components["schemas"]["HostMatch"];
             note?: string;
             policy?: string;
@@ -2081,6 +2086,11 @@ export interface components {
             /** @enum {string} */
             state?: "" | "pending" | "active" | "error" | "deleted";
         };
+        PolicyRates: {
+            forward: components["schemas"]["Rate"];
+            name: string;
+            reverse: components["schemas"]["Rate"];
+        };
         PolicySpec: {
             chain: string;
             from?: string;
@@ -2169,12 +2179,14 @@ export interface components {
         Rates: {
             functions: components["schemas"]["FunctionRates"][] | null;
             hosts: components["schemas"]["HostRates"][] | null;
+            policies: components["schemas"]["PolicyRates"][] | null;
             ports: components["schemas"]["PortRates"][] | null;
             rules: components["schemas"]["RuleRates"][] | null;
             /** Format: date-time */
             time: string;
         };
         RuleCounters: {
+            catches?: components["schemas"]["Caught"][] | null;
             chain?: string;
             cookie: string;
             hits: components["schemas"]["Counter"];
@@ -4960,6 +4972,7 @@ export interface operations {
                                     push?: number;
                                 };
                                 cookie?: string;
+                                entry?: string;
                                 match?: {
                                     dst?: string;
                                     dst_mac?: string;
