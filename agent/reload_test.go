@@ -68,7 +68,10 @@ func aConfigIsTakenWithoutANewInstance(t *testing.T) {
 	more := port(3)
 	more.Env = map[string]string{"A": "b"}
 	d.put("fw", more)
-	d.until("it is made anew", func() bool { f := d.function("fw"); return f.Status.PID != before.PID && f.Status.ObservedGeneration == f.Generation })
+	d.until("it is made anew", func() bool {
+		f := d.function("fw")
+		return f.Status.PID != before.PID && f.Status.ObservedGeneration == f.Generation
+	})
 	for _, taken := range d.runtime.Taken() {
 		if !strings.HasPrefix(taken, "fw.1 ") {
 			t.Errorf("told: %s", taken)

@@ -73,7 +73,9 @@ func (h *host) Counters(ctx context.Context) (api.Counters, error) { return h.ag
 func (h *host) ImageList(ctx context.Context) ([]api.Image, error) { return h.agent.ImageList(ctx) }
 
 // Metrics are what the host's functions tell of themselves.
-func (h *host) Metrics(ctx context.Context) ([]api.FunctionMetrics, error) { return h.agent.Metrics(ctx) }
+func (h *host) Metrics(ctx context.Context) ([]api.FunctionMetrics, error) {
+	return h.agent.Metrics(ctx)
+}
 
 // Logs streams a function's output.
 func (h *host) Logs(ctx context.Context, function string, o container.LogOptions) (io.ReadCloser, error) {

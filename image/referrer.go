@@ -104,19 +104,6 @@ func (s *Store) referrers(of ...v1.Hash) (out []referrer, err error) {
 	return out, nil
 }
 
-// manifest of a referrer, checked against its digest.
-func (r referrer) manifest() (*v1.Manifest, error) {
-	raw, err := readBlob(r.layout, r.desc.Digest)
-	if err != nil {
-		return nil, err
-	}
-	m, err := v1.ParseManifest(bytes.NewReader(raw))
-	if err != nil {
-		return nil, fmt.Errorf("%w: manifest %s: %v", ErrCorrupt, r.desc.Digest, err)
-	}
-	return m, nil
-}
-
 // artifact is a manifest about an image with its small blobs.
 type artifact struct {
 	subject v1.Descriptor
