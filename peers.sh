@@ -9,7 +9,7 @@ cd "$(dirname "$0")"
 say() { printf 'peers: %s\n' "$*" >&2; }
 . ./apt.sh
 dir=build/peers
-need=(patchelf libapparmor1 libcap2 libseccomp2 libselinux1 dpdk-dev gcc libc6-dev libpcap-dev skopeo mmdebstrap) # the libraries: LXC's; gcc, libc6-dev, libpcap-dev: lab/functions; skopeo pulls from our registry; mmdebstrap makes images of Debian packages
+need=(patchelf libapparmor1 libcap2 libseccomp2 libselinux1 dpdk-dev gcc libc6-dev libpcap-dev skopeo mmdebstrap debian-archive-keyring) # the libraries: LXC's; gcc, libc6-dev, libpcap-dev: lab/functions; skopeo pulls from our registry; mmdebstrap makes images of Debian packages, by Debian's keys also on Ubuntu
 newest() { apt-cache pkgnames "$1" | sort -V | tail -n 1; } # of packages whose names carry an ABI
 testpmd() { newest librte-net-af-packet; }
 unpack=(docker.io containerd lxc openvswitch-switch-dpdk docker-registry nginx)

@@ -26,7 +26,7 @@ packages=(
 	chromium fonts-dejavu-core                  # to open reports in a real browser, to test
 )
 
-[ -z "${IDS:-}" ] || packages+=(mmdebstrap)
+[ -z "${IDS:-}" ] || packages+=(mmdebstrap debian-archive-keyring)
 
 cd "$(dirname "$0")"
 say() { printf 'setup: %s\n' "$*" >&2; }

@@ -10,6 +10,9 @@ import (
 // ExecProtocol is the Upgrade token of POST /v1/functions/NAME/exec: after 101 both sides send frames.
 const ExecProtocol = "weir-exec"
 
+// WatchProtocol is the subprotocol of GET /v1/watch over a WebSocket: each binary message is a piece of the same server-sent events.
+const WatchProtocol = "weir-watch"
+
 // maxExecFrame bounds a frame's payload.
 const maxExecFrame = 64 << 10
 

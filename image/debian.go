@@ -38,16 +38,30 @@ type debian struct {
 	sources []string // lines of sources.list
 }
 
-// findDebian takes the sources of Debian from those that apt has on this machine: with the suites of this machine's release, or the same ones of another.
+// Debian's archive, for who is not on Debian.
+const (
+	debianSuite    = "trixie"
+	debianKeyring  = "/usr/share/keyrings/debian-archive-keyring.gpg"
+	debianMirror   = "http://ftp.debian.org/debian"
+	debianSecurity = "http://security.debian.org/debian-security"
+	// EnvDebianMirror names another mirror of Debian's archive, for who is not on Debian.
+	EnvDebianMirror = "WEIR_DEBIAN_MIRROR"
+)
+
+// findDebian takes the sources of Debian: on Debian from those that apt has, with the suites of this machine's release or the same ones of another; on Ubuntu and
+// others like it Debian's archive, by Debian's keys.
 func findDebian(ctx context.Context, suite string) (debian, error) {
-	own, err := codename("/etc/os-release")
+	id, own, err := release("/etc/os-release")
 	if err != nil {
 		return debian{}, err
+	}
+	if id != "debian" {
+		return elsewhere(suite, debianKeyring, os.Getenv(EnvDebianMirror))
 	}
 	cmd := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) $(COMPONENT)", "Identifier: Packages")
 	out, err := cmd.Output()
 	if errors.Is(err, exec.ErrNotFound) {
-		return debian{}, errors.New("apt-get is missing: images of Debian packages are built on Debian; pull or import them elsewhere")
+		return debian{}, errors.New("apt-get is missing: images of Debian packages are built on Debian or Ubuntu; pull or import them elsewhere")
 	}
 	if err != nil {
 		return debian{}, fmt.Errorf("sources of apt: %s: %w%s", strings.Join(cmd.Args, " "), err, said(err))
@@ -63,13 +77,32 @@ func findDebian(ctx context.Context, suite string) (debian, error) {
 	return d, nil
 }
 
-// codename of the release that this machine runs.
-func codename(file string) (string, error) {
+// elsewhere are Debian's sources on a machine that is not Debian; a mirror that is empty is Debian's own. What mmdebstrap needs beside them is apt.
+func elsewhere(suite, keyring, mirror string) (debian, error) {
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return debian{}, errors.New("apt-get is missing: images of Debian packages are built on Debian or Ubuntu; pull or import them elsewhere")
+	}
+	if _, err := os.Stat(keyring); err != nil {
+		return debian{}, fmt.Errorf("Debian's keys are missing: %w: apt-get install debian-archive-keyring", err)
+	}
+	if suite == "" {
+		suite = debianSuite
+	}
+	by := "deb [signed-by=" + keyring + "] "
+	if mirror != "" {
+		return debian{suite: suite, sources: []string{by + mirror + " " + suite + " main"}}, nil
+	}
+	return debian{suite: suite, sources: []string{
+		by + debianMirror + " " + suite + " main", by + debianMirror + " " + suite + "-updates main", by + debianSecurity + " " + suite + "-security main",
+	}}, nil
+}
+
+// release that this machine runs: a distribution and the name of its version. One that is not Debian may have no name.
+func release(file string) (id, name string, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return "", fmt.Errorf("which Debian this machine is: %w", err)
+		return "", "", fmt.Errorf("which system this machine has: %w", err)
 	}
-	var id, name string
 	for line := range strings.Lines(string(text)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		switch value = strings.Trim(value, `"'`); key {
@@ -79,10 +112,10 @@ func codename(file string) (string, error) {
 			name = value
 		}
 	}
-	if id != "debian" || name == "" {
-		return "", fmt.Errorf("%s: ID=%s VERSION_CODENAME=%s: images of Debian packages are built on Debian; pull or import them elsewhere", file, id, name)
+	if id == "debian" && name == "" {
+		return "", "", fmt.Errorf("%s: no VERSION_CODENAME: want the name of a release of Debian, such as %s", file, debianSuite)
 	}
-	return name, nil
+	return id, name, nil
 }
 
 // sources are apt's of a release, its updates and its security updates, with another release in its place.

@@ -117,13 +117,44 @@ func TestWhyPackagesAreRefused(t *testing.T) {
 
 func TestReleaseOfThisMachine(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "os-release")
-	must(t, os.WriteFile(file, []byte("ID=debian\nVERSION_CODENAME=trixie\n"), 0o644))
-	if got, err := codename(file); got != "trixie" || err != nil {
-		t.Errorf("%q, %v", got, err)
+	for text, want := range map[string]string{
+		"ID=debian\nVERSION_CODENAME=trixie\n":    "debian trixie",
+		"ID=\"ubuntu\"\nVERSION_CODENAME=noble\n": "ubuntu noble",
+		"ID=other\n": "other ",
+	} {
+		must(t, os.WriteFile(file, []byte(text), 0o644))
+		if id, name, err := release(file); id+" "+name != want || err != nil {
+			t.Errorf("%q: %q %q, %v: want %q", text, id, name, err, want)
+		}
 	}
-	must(t, os.WriteFile(file, []byte("ID=\"other\"\nVERSION_CODENAME=x\n"), 0o644))
-	if _, err := codename(file); err == nil || !strings.Contains(err.Error(), "are built on Debian") {
-		t.Errorf("another distribution: %v", err)
+	must(t, os.WriteFile(file, []byte("ID=debian\n"), 0o644))
+	if _, _, err := release(file); err == nil || !strings.Contains(err.Error(), "no VERSION_CODENAME") {
+		t.Errorf("Debian without a name: %v", err)
+	}
+}
+
+// TestDebianElsewhere: on Ubuntu the packages are Debian's all the same, and the keys, too. With this machine's mirror a root is made of such sources.
+func TestDebianElsewhere(t *testing.T) {
+	if _, err := elsewhere("", filepath.Join(t.TempDir(), "none.gpg"), ""); err == nil || !strings.Contains(err.Error(), "apt-get install debian-archive-keyring") {
+		t.Errorf("without keys: %v", err)
+	}
+	d, err := elsewhere("", debianKeyring, "")
+	must(t, err)
+	if d.suite != debianSuite || len(d.sources) != 3 || !strings.HasPrefix(d.sources[0], "deb [signed-by="+debianKeyring+"] "+debianMirror+" ") {
+		t.Errorf("%+v", d)
+	}
+	here, err := findDebian(t.Context(), "")
+	must(t, err)
+	i := slices.IndexFunc(here.sources, func(s string) bool { return strings.Fields(s)[2] == here.suite })
+	if i < 0 {
+		t.Fatalf("no source of %s: %q", here.suite, here.sources)
+	}
+	d, err = elsewhere(here.suite, debianKeyring, strings.Fields(here.sources[i])[1])
+	must(t, err)
+	root := filepath.Join(t.TempDir(), "root.tar")
+	must(t, d.install(t.Context(), nil, root, t.TempDir()))
+	if info, err := os.Stat(root); err != nil || info.Size() < 1<<20 {
+		t.Errorf("%v, %v", info, err)
 	}
 }
 

@@ -560,6 +560,80 @@ func TestTheOtherPortOfTheUIStaysTheSame(t *testing.T) {
 	}
 }
 
+// TestWatchOverAWebSocket: the pieces of the same text; what is refused is an event, and a watch ends with its session, or with its client.
+func TestWatchOverAWebSocket(t *testing.T) {
+	s := startSite(t, manager.Options{})
+	viewer := must(s.NewToken(ctx(t), api.TokenRequest{Name: "viewer", Role: api.RoleViewer}))(t)
+	cookie, _ := s.signIn(t, api.SessionRequest{Token: viewer.Token})
+	dial := func(cookie, origin, protocol, query string) (*websocket.Conn, int) {
+		d := websocket.Dialer{Subprotocols: []string{protocol}}
+		c, resp, err := d.DialContext(ctx(t), "ws"+strings.TrimPrefix(s.ui, "http")+"/v1/watch"+query, http.Header{"Cookie": {cookie}, "Origin": {origin}})
+		if err != nil && resp == nil {
+			t.Fatal(err)
+		}
+		if c != nil {
+			t.Cleanup(func() { c.Close() })
+			if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return c, resp.StatusCode
+	}
+	const kinds = "?kinds=endpoint"
+	for name, x := range map[string]struct {
+		cookie, origin, protocol, query string
+		want                            int
+	}{
+		"no session":       {"", s.ui, api.WatchProtocol, kinds, 401},
+		"another page":     {cookie, "http://127.0.0.1:1", api.WatchProtocol, kinds, 403},
+		"no Origin":        {cookie, "", api.WatchProtocol, kinds, 403},
+		"another protocol": {cookie, s.ui, "chat", kinds, 400},
+		"no kinds":         {cookie, s.ui, api.WatchProtocol, "", 400},
+	} {
+		if _, status := dial(x.cookie, x.origin, x.protocol, x.query); status != x.want {
+			t.Errorf("%s: %d, want %d", name, status, x.want)
+		}
+	}
+	until := func(c *websocket.Conn, want string) {
+		t.Helper()
+		for text := ""; !strings.Contains(text, want); {
+			_, message, err := c.ReadMessage()
+			if err != nil {
+				t.Fatalf("%v; so far %q, want %q", err, text, want)
+			}
+			text += string(message)
+		}
+	}
+	c, _ := dial(cookie, s.ui, api.WatchProtocol, kinds+"&revision=999999")
+	until(c, `"status":410`)
+	c, _ = dial(cookie, s.ui, api.WatchProtocol, kinds)
+	until(c, "id: ")
+	must(s.Endpoints().Put(ctx(t), "e", api.EndpointSpec{Interface: "e"}))(t)
+	until(c, `"name":"e"`)
+	loud, _ := dial(cookie, s.ui, api.WatchProtocol, kinds) // a client has nothing to say
+	until(loud, "id: ")
+	if err := loud.WriteMessage(websocket.BinaryMessage, []byte("much")); err != nil {
+		t.Fatal(err)
+	}
+	ends := func(what string, c *websocket.Conn) {
+		t.Helper()
+		for {
+			if _, _, err := c.ReadMessage(); err != nil {
+				var late net.Error
+				if errors.As(err, &late) && late.Timeout() {
+					t.Errorf("%s: goes on", what)
+				}
+				return
+			}
+		}
+	}
+	ends("a client that talks", loud)
+	if err := s.DeleteToken(ctx(t), viewer.ID); err != nil {
+		t.Fatal(err)
+	}
+	ends("a session that ended", c)
+}
+
 // A browser has no protocols but WebSocket: the same frames, one in each message.
 func TestExecOverAWebSocket(t *testing.T) {
 	s := startSite(t, manager.Options{Node: func(string) ask.Node { return &node{} }})

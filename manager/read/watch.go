@@ -3,9 +3,11 @@ package read
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -42,7 +44,9 @@ func (rd *Reader) watch(n object.Noun, f filter, w http.ResponseWriter, r *http.
 	return rd.stream(store.Prefix(n.Kind), []object.Noun{n}, w, r, &stream{f: f})
 }
 
-// watchKinds streams changes of several kinds over one connection: a browser has six for all its pages of one server. Each event says the kind.
+// watchKinds streams changes of several kinds over one connection. Each event says the kind. A browser has six connections for all its pages of one server, but
+// WebSockets do not count among them: over one, each message is a piece of the same text. What is refused is an event there, since a page cannot read an answer
+// that is no WebSocket.
 func (rd *Reader) watchKinds(w http.ResponseWriter, r *http.Request) error {
 	named, known := r.URL.Query()["kinds"], []string{}
 	var nouns []object.Noun
@@ -64,7 +68,32 @@ func (rd *Reader) watchKinds(w http.ResponseWriter, r *http.Request) error {
 	if len(nouns) == 0 {
 		return refuse("is not given")
 	}
-	return rd.stream("", nouns, w, r, &stream{tagged: true})
+	s := &stream{tagged: true}
+	if r.Header.Get("Upgrade") == "" {
+		return rd.stream("", nouns, w, r, s)
+	}
+	if err := web.WantWebSocket(w, r, "watch", api.WatchProtocol); err != nil {
+		return err
+	}
+	conn, err := web.UpgradeWebSocket(w, r, api.WatchProtocol, 1) // nothing is expected from there
+	if conn == nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	go func() { // ends with the connection
+		_, _ = io.Copy(io.Discard, conn)
+		cancel()
+	}()
+	s.send = func(p []byte) error {
+		_, err := conn.Write(p)
+		return err
+	}
+	if err := rd.stream("", nouns, w, r.WithContext(ctx), s); err != nil {
+		s.end(err)
+	}
+	return nil
 }
 
 // stream opens a watch of the keys below prefix and writes what it says of some kinds.
@@ -84,7 +113,10 @@ func (rd *Reader) stream(prefix string, nouns []object.Noun, w http.ResponseWrit
 	defer rd.open.Add(-1)
 	ctx, cancel := web.StreamContext(r)
 	defer cancel()
-	s.w, s.c, s.views = w, http.NewResponseController(w), map[api.Kind]view{}
+	s.views = map[api.Kind]view{}
+	if s.send == nil {
+		s.send = sender(w)
+	}
 	for _, n := range nouns {
 		s.views[n.Kind] = rd.viewOf(r.Context(), n)
 	}
@@ -143,13 +175,26 @@ func resumeFrom(r *http.Request) (int64, error) {
 // view is what the client may see of a value at a revision; 0: of one that is gone.
 type view func(key string, value []byte, revision int64) []byte
 
+// sender writes server-sent events into an answer, each piece within a bounded time.
+func sender(w http.ResponseWriter) func([]byte) error {
+	out, begun := web.Flushing(w), false
+	return func(p []byte) error {
+		if !begun {
+			begun = true
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.Header().Set("Cache-Control", "no-store")
+		}
+		_, err := out.Write(p)
+		return err
+	}
+}
+
 // stream writes server-sent events.
 type stream struct {
 	f      filter
 	tagged bool // each event says its object's kind
-	w      http.ResponseWriter
-	c      *http.ResponseController
-	begun  bool // the client has the header
+	send   func([]byte) error
+	begun  bool // the client has something
 	buf    bytes.Buffer
 	views  map[api.Kind]view // of the kinds that are told
 }
@@ -167,21 +212,14 @@ func (s *stream) id(revision int64) { fmt.Fprintf(&s.buf, "id: %d\n\n", revision
 
 // flush writes within a bounded time: a client that does not read is dropped.
 func (s *stream) flush() error {
-	if !s.begun {
-		s.begun = true
-		s.w.Header().Set("Content-Type", "text/event-stream")
-		s.w.Header().Set("Cache-Control", "no-store")
-	}
-	if err := s.c.SetWriteDeadline(time.Now().Add(web.WriteTimeout)); err != nil {
-		return err
-	}
-	if _, err := s.w.Write(s.buf.Bytes()); err != nil {
+	s.begun = true
+	if err := s.send(s.buf.Bytes()); err != nil {
 		return err
 	}
 	if s.buf.Reset(); s.buf.Cap() > maxKept { // a watch lives for hours, and there are many
 		s.buf = bytes.Buffer{}
 	}
-	return s.c.Flush()
+	return nil
 }
 
 // follow writes batches as they come, and a comment when nothing comes.

@@ -88,6 +88,48 @@ export async function readEvents(body: ReadableStream<Uint8Array>, on: (event: s
   }
 }
 
+const protocol = "weir-watch";
+
+/** What a watch says, over a WebSocket: a browser has six other connections for all its pages of one server. */
+async function watch(query: URLSearchParams, signal: AbortSignal): Promise<ReadableStream<Uint8Array>> {
+  const ws = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/watch?${query}`, protocol);
+  ws.binaryType = "arraybuffer";
+  const aborted = () => new DOMException(String(signal.reason), "AbortError");
+  let end: (why?: Error) => void = () => undefined;
+  const body = new ReadableStream<Uint8Array>({
+    start(c) {
+      let over = false;
+      end = (why) => {
+        if (over) return;
+        over = true;
+        if (why) c.error(why);
+        else c.close();
+      };
+      ws.onmessage = (e: MessageEvent<ArrayBuffer>) => over || c.enqueue(new Uint8Array(e.data));
+    },
+    cancel: () => ws.close(),
+  });
+  const opened = new Promise<boolean>((resolve) => {
+    const abort = () => {
+      end(aborted()); // at once: who hangs does not answer that it closes
+      resolve(false);
+      ws.close();
+    };
+    ws.onopen = () => resolve(true);
+    ws.onclose = () => {
+      signal.removeEventListener("abort", abort);
+      end();
+      resolve(false);
+    };
+    if (signal.aborted) abort();
+    else signal.addEventListener("abort", abort);
+  });
+  if (await opened) return body;
+  if (signal.aborted) throw aborted();
+  await fetchOK("/v1/events?limit=1", { signal, cache: "no-store" }); // a page cannot see why a WebSocket was refused
+  throw new ApiError(0, "No answer", "Weir does not answer.");
+}
+
 const paths = {
   endpoint: "/v1/endpoints",
   function: "/v1/functions",
@@ -213,9 +255,9 @@ export class Live {
   private async follow(signal: AbortSignal) {
     const query = new URLSearchParams(watched.map((k): [string, string] => ["kinds", k]));
     query.set("revision", String(this.revision));
-    const r = await fetchOK(`/v1/watch?${query}`, { signal, headers: { Accept: "text/event-stream" }, cache: "no-store" });
+    const body = await watch(query, signal);
     this.say("live");
-    await readEvents(r.body!, (event, text, id) => {
+    await readEvents(body, (event, text, id) => {
       if (event === "error") {
         const p = JSON.parse(text) as { status: number; title: string; detail?: string };
         throw new ApiError(p.status, p.title, p.detail ?? "");

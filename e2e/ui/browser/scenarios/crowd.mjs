@@ -29,7 +29,7 @@ export default async function () {
     await page.route((u) => u.pathname === `/v1/${kind}`, (r) => r.fulfill({ contentType: "application/json", body }));
   }
   await page.route((u) => u.pathname === "/v1/graph", (r) => r.fulfill({ contentType: "application/json", body: '{"nodes":[],"edges":[]}' }));
-  await page.route((u) => u.pathname === "/v1/watch", () => undefined); // no change comes
+  await page.routeWebSocket((u) => u.pathname === "/v1/watch", () => undefined); // no change comes
   await page.goto(new URL("/topology", page.url()).href);
   await page.waitForFunction(() => performance.getEntriesByName("topology-drawn").length > 0);
   const drawn = await page.evaluate(() => Math.round(performance.getEntriesByName("topology-drawn")[0].startTime));

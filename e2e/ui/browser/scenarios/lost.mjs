@@ -54,6 +54,13 @@ export default async function () {
   await log.getByRole("log").getByText("rules in force").first().waitFor();
   await log.close();
 
+  // Ten tabs at once are all live: a browser has six connections for all of them.
+  const tabs = await Promise.all(Array.from({ length: 10 }, () => page.context().newPage()));
+  await Promise.all(tabs.map((t) => t.goto(new URL("/functions?q=fw", page.url()).href)));
+  await Promise.all(tabs.map((t) => t.locator(".live.on").waitFor()));
+  await Promise.all(tabs.map((t) => t.locator("tbody tr", { hasText: "fw" }).locator(".state.ok").waitFor()));
+  await Promise.all(tabs.map((t) => t.close()));
+
   await open(page, "/functions?q=fw");
   await ask("sign out");
   await page.getByText("Your session has ended").waitFor();
