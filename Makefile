@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(shell git -c safe.directory='*' describe --ta
 export CGO_ENABLED := 0
 export GOFLAGS := $(filter-out -trimpath -buildvcs=%,$(GOFLAGS)) -trimpath -buildvcs=false
 
-.PHONY: help root setup peers ui build demo test soak kills attack race bench keep lint generate clean
+.PHONY: help root setup peers ui build demo test soak kills attack race bench keep lint generate ui-crowd clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ lint: setup ## gofmt, vet, staticcheck, layering
 
 generate: setup $(if $(UI),web/node_modules/.installed) ## regenerate what is generated and committed (BPF objects, OpenAPI and its TypeScript client, docs)
 	go generate ./...
+
+ui-crowd: root build ## a browser watches 1,000 functions on 100 hollow hosts for ten minutes: memory, frames, the manager's CPU
+	WEIR_UI_CROWD=10m WEIR_UI_CROWD_HOSTS=100 go test -vet off -count 1 -timeout 40m -v -run TestHollowHosts ./e2e/ui
 
 clean: ## remove build results
 	rm -rf bin build

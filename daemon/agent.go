@@ -55,6 +55,9 @@ func openHost(ctx context.Context, o agent.Options, d Drivers) (*host, error) {
 	}
 	h.images = d.Images(o.Instance)
 	o.Switch, o.Runtime, o.Images, o.Features, o.Catalogue = h.sw, h.rt, h.images, d.Features(), d.Catalogue
+	if d.Kernel != nil {
+		o.Kernel = d.Kernel()
+	}
 	o.Runtimes, _ = h.rt.(agent.Runtimes)
 	o.Config = func(ctx context.Context) (api.AgentConfig, error) { return o.API.AgentConfig(ctx, o.Host) }
 	h.agent = agent.New(o)

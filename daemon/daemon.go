@@ -40,4 +40,5 @@ type Drivers struct {
 	Images         func(i instance.Instance) Images
 	Catalogue      func(digest string) bool // whether an image is one that comes with this program
 	Features       func() []datapath.Feature
+	Kernel         func() agent.Kernel // of hosts that are not this machine; nil: this machine's
 }

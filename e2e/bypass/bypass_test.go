@@ -87,6 +87,16 @@ func (s *scene) up(name string, pid int) {
 	})
 }
 
+// took waits until the function's last spec is in force.
+func (s *scene) took(name string) {
+	s.Helper()
+	rig.Eventually(s.ctx, s.T, name+" has its last spec", func() (bool, string) {
+		var f api.Function
+		err := s.Get(s.ctx, &f, "function", name)
+		return err == nil && f.Status.Healthy && f.Status.ObservedGeneration == f.Generation, fmt.Sprintf("%v: generation %d, %+v", err, f.Generation, f.Status)
+	})
+}
+
 func (s *scene) pid() int { s.Helper(); return function(s.ctx, s.T, s.Rig, "fw").Status.PID }
 
 func (s *scene) kill() {
@@ -165,9 +175,16 @@ var cases = []struct {
 		s.more(s.ctx, s.T, 100)
 		s.weir("function", "start", "fw")
 	}},
-	{"another config", func(s *scene) {
+	{"another config, taken by the same process", func(s *scene) {
 		pid := s.pid()
 		s.change(strings.Replace(guard, "[udp/9000]", "[udp/9000, tcp/80]", 1))
+		if s.took("fw"); s.pid() != pid {
+			s.Errorf("another process has it: %d, then %d", pid, s.pid())
+		}
+	}},
+	{"another environment, in another process", func(s *scene) {
+		pid := s.pid()
+		s.change(strings.Replace(guard, "on_fail: drop", "on_fail: drop, env: {A: b}", 1))
 		s.up("fw", pid)
 	}},
 	{"killed while its config changes", func(s *scene) {

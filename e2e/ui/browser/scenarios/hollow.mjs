@@ -1,0 +1,99 @@
+// A crowd of hosts and functions, as a manager and their agents have them: when the topology is first drawn, how many frames a second it moves
+// with, what the manager spends on ten open tabs, and whether a tab that is left open grows. Figures are printed and not judged: a machine that tests share
+// is no place to measure. That memory does not grow is judged.
+import { ask, fail, say, signedIn } from "../lib.mjs";
+
+const tabs = 10;
+const growth = 1.25; // of the heap between the first look and the last
+const slack = 8 << 20; // bytes; a heap is never quite the same
+
+export default async function () {
+  const { name, seconds, looks } = await ask("crowd");
+  const page = await signedIn();
+  const topology = new URL("/topology", page.url()).href;
+  await page.goto(topology);
+  await page.waitForFunction(() => performance.getEntriesByName("topology-drawn").length > 0);
+  const drawn = await page.evaluate(() => Math.round(performance.getEntriesByName("topology-drawn")[0].startTime));
+  await page.getByRole("application", { name }).waitFor();
+  const figures = [`first drawn ${drawn} ms after the page was asked for`];
+  await page.mouse.move(600, 450);
+  const measured = async (what, f) => {
+    await page.evaluate(() => {
+      globalThis.frames_ = { n: 0, from: performance.now() };
+      const tick = () => {
+        frames_.n++;
+        frames_.next = requestAnimationFrame(tick);
+      };
+      tick();
+    });
+    await f();
+    const rate = await page.evaluate(() => {
+      cancelAnimationFrame(frames_.next);
+      return (1000 * frames_.n) / (performance.now() - frames_.from);
+    });
+    figures.push(`${what} ${rate.toFixed(0)} frames/s`);
+  };
+  const drag = async () => {
+    await page.mouse.down();
+    for (let i = 0; i < 100; i++) await page.mouse.move(500 + 200 * Math.sin(i / 10), 450 + 150 * Math.cos(i / 10));
+    await page.mouse.up();
+  };
+  await measured("moved", drag);
+  await measured("zoomed", async () => {
+    for (let i = 0; i < 60; i++) await page.mouse.wheel(0, i < 30 ? -60 : 60);
+  });
+  for (let i = 0; i < 12; i++) await page.mouse.wheel(0, -100);
+  await measured("moved from near", drag);
+  // Found by its name, and a host folded.
+  await page.getByRole("textbox", { name: "Search the picture" }).fill("nf0002");
+  await page.keyboard.press("Enter");
+  await page.getByRole("button", { name: "Fold all" }).click();
+  await page.getByRole("button", { name: "Unfold all" }).click();
+  await page.getByRole("button", { name: "Fold all" }).waitFor();
+  say(figures.join(", "));
+
+  // What the manager spends: on hosts where functions crash, and on the same with tabs that watch them.
+  await ask("crash");
+  const spent = async () => {
+    const from = await ask("spent");
+    await page.waitForTimeout(Math.max(5_000, (1000 * seconds) / 10));
+    const to = await ask("spent");
+    return (100 * (to.cpu - from.cpu)) / (to.at - from.at);
+  };
+  await page.goto("about:blank");
+  const alone = await spent();
+  const others = [];
+  for (let i = 0; i < tabs; i++) {
+    const p = await page.context().newPage();
+    await p.goto(topology);
+    await p.getByRole("application", { name }).waitFor();
+    others.push(p);
+  }
+  const watched = await spent();
+  say(`the manager spends ${alone.toFixed(1)} % of a core with nobody watching, ${watched.toFixed(1)} % with ${tabs} tabs open: ${(watched - alone).toFixed(1)} % for them`);
+  for (const p of others.slice(1)) await p.close();
+
+  // One tab stays open while events come.
+  const tab = others[0];
+  const cdp = await tab.context().newCDPSession(tab);
+  const heap = async () => {
+    await cdp.send("HeapProfiler.collectGarbage");
+    return (await cdp.send("Runtime.getHeapUsage")).usedSize;
+  };
+  const before = await ask("events");
+  const sizes = [];
+  for (let i = 0; i <= looks; i++) {
+    sizes.push(await heap());
+    if (i < looks) await tab.waitForTimeout((1000 * seconds) / looks);
+  }
+  const after = await ask("events");
+  const mb = (n) => (n / (1 << 20)).toFixed(1);
+  say(`${((after.told - before.told) / (after.at - before.at)).toFixed(1)} events a second for ${(after.at - before.at).toFixed(0)} s; the heap in MB: ${sizes.map(mb).join(" ")}`);
+  const first = Math.max(...sizes.slice(0, 2)); // the first look may come before everything is drawn
+  if (sizes.at(-1) > growth * first + slack) fail(`the tab has grown from ${mb(first)} to ${mb(sizes.at(-1))} MB`);
+  if (after.told === before.told) fail("no event came: nothing was measured");
+  // It has missed nothing: what it shows is what there is.
+  await ask("calm");
+  await tab.getByRole("application", { name }).waitFor();
+  await tab.getByText("live", { exact: true }).first().waitFor();
+}
