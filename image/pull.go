@@ -59,10 +59,23 @@ func ParseRemote(ref string, o RemoteOptions) (name.Reference, error) {
 		options = append(options, name.Insecure)
 	}
 	r, err := name.ParseReference(ref, options...)
+	if err == nil {
+		err = checkPath(r.Context().RepositoryStr())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", ref, err)
 	}
 	return r, nil
+}
+
+// checkPath refuses a name whose path a server could read as another one: a prefix of the name would say nothing about what is fetched.
+func checkPath(name string) error {
+	for _, element := range strings.Split(name, "/") {
+		if element == "" || element == "." || element == ".." {
+			return fmt.Errorf("its path %s has the element %q: want none that is empty, . or ..", clipped(name), element)
+		}
+	}
+	return nil
 }
 
 func (o RemoteOptions) agent() string { return "weir/" + o.Version }
@@ -113,6 +126,9 @@ func (s *Store) PullFrom(ctx context.Context, ref string, from Peer, o RemoteOpt
 	}
 	if name == "" {
 		name = "images" // a digest is enough
+	}
+	if err := checkPath(name); err != nil {
+		return Image{}, fmt.Errorf("image %s: %w", ref, err)
 	}
 	p := &puller{into: writable(s.own), id: cmp.Or(digest, tag), o: o, where: from.Name, url: from.URL + (&url.URL{Path: "/v2/" + name}).EscapedPath(), http: from.Client,
 		allowed: func(e *entry) error { return s.allowed(ref, e) }}

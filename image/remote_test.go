@@ -619,8 +619,22 @@ func TestPullOnDemand(t *testing.T) {
 	ref := x.host() + "/big:1"
 	for _, registries := range [][]string{{"ghcr.io"}, {x.host() + "/other"}, {x.host()[:len(x.host())-1]}} {
 		s := &OnDemand{Store: newStore(t), Registries: registries, Log: slog.New(slog.DiscardHandler)}
-		if _, err := s.Verify(t.Context(), ref); !errors.Is(err, ErrNotFound) || len(x.asked) != 0 {
-			t.Errorf("%v: %v, asked %v", registries, err, x.asked)
+		for _, ref := range []string{ref, x.host() + "/other/../big:1", x.host() + "/other/./../big:1", x.host() + "/other//../big:1"} {
+			if _, err := s.Verify(t.Context(), ref); !errors.Is(err, ErrNotFound) || len(x.asked) != 0 {
+				t.Errorf("%s from %v: %v, asked %v", ref, registries, err, x.asked)
+			}
+		}
+	}
+	for _, ref := range []string{x.host() + "/a/../big:1", x.host() + "/./big:1", x.host() + "//big:1", x.host() + "/..@sha256:" + strings.Repeat("1", 64)} {
+		for _, pull := range []func(*Store) (Image, error){
+			func(s *Store) (Image, error) { return s.Pull(t.Context(), ref, RemoteOptions{}) },
+			func(s *Store) (Image, error) {
+				return s.PullFrom(t.Context(), ref, Peer{URL: x.URL, Name: "the manager", Client: x.Client()}, RemoteOptions{})
+			},
+		} {
+			if _, err := pull(newStore(t)); err == nil || !strings.Contains(err.Error(), "want none that is empty, . or ..") || len(x.asked) != 0 {
+				t.Errorf("%s: %v, asked %v", ref, err, x.asked)
+			}
 		}
 	}
 	s := &OnDemand{Store: newStore(t), Registries: []string{"ghcr.io", x.host()}, Log: slog.New(slog.DiscardHandler)}
