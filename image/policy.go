@@ -2,16 +2,18 @@ package image
 
 import (
 	"crypto/ecdsa"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"unicode"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// Policy says which images need a signature before they are used, by their names. Of several rules that fit a name, those with the longest pattern count: one of
-// their keys will do.
+// Policy says which images need a signature before they are used, by their names. Of several rules that fit a name, those with the longest pattern count, and
+// a whole name before the same beginning of one: one of their keys will do.
 type Policy []rule
 
 type rule struct {
@@ -37,28 +39,69 @@ func ParsePolicy(rules []string) (Policy, error) {
 		if !ok || pattern == "" || file == "" {
 			return nil, fmt.Errorf("rule %q: %s", text, policySyntax)
 		}
-		prefix, star := strings.CutSuffix(pattern, "*")
-		if strings.Contains(prefix, "*") {
-			return nil, fmt.Errorf("rule %q: * stands only at the end of a pattern", text)
-		}
-		if !star {
-			if name, tag, digest, err := splitRef(pattern); err != nil || tag != "" || digest != "" || name == "" {
-				return nil, fmt.Errorf("rule %q: a pattern is a name without a tag or digest, or ends with *", text)
-			}
-			pattern = repository(pattern)
-		} else if pattern = strings.ToLower(pattern); strings.HasPrefix(pattern, "docker.io/") {
-			pattern = "index." + pattern // as repository says it
+		pattern, err := checkPattern(pattern)
+		if err != nil {
+			return nil, fmt.Errorf("rule %q: %w", text, err)
 		}
 		r := rule{pattern: pattern}
 		if file != noKey {
-			var err error
 			if r.key, err = ReadPublicKey(file); err != nil {
 				return nil, fmt.Errorf("rule %q: %w", text, err)
 			}
 		}
+		if slices.ContainsFunc(p, func(x rule) bool { return x.pattern == r.pattern && (x.key == nil) != (r.key == nil) }) {
+			return nil, fmt.Errorf("rule %q: other rules for %s say otherwise: want keys or %s, not both", text, r.pattern, noKey)
+		}
 		p = append(p, r)
 	}
 	return p, nil
+}
+
+// dockerIO is how names of docker.io are written, and how they begin as repository gives them.
+const dockerIO, dockerIOName = "docker.io/", "index.docker.io/"
+
+// checkPattern gives a pattern as it is compared with what repository gives. One that no name could fit is refused: what it is for would be used without a signature.
+func checkPattern(pattern string) (string, error) {
+	prefix, star := strings.CutSuffix(strings.ToLower(pattern), "*")
+	host, path, slash := strings.Cut(prefix, "/")
+	remote := slash && (host == "localhost" || strings.ContainsAny(host, ".:"))
+	last := prefix[strings.LastIndex(prefix, "/")+1:]
+	switch {
+	case strings.Contains(prefix, "*"):
+		return "", errors.New("* stands only at the end of a pattern")
+	case strings.Contains(prefix, "://"):
+		return "", fmt.Errorf("a pattern has no scheme: want %s", pattern[strings.Index(pattern, "://")+3:])
+	case strings.ContainsAny(last, ":@"):
+		return "", errors.New("a pattern is a name without a tag or digest, or the beginning of one and *: for all tags want registry.example.org/nf/x, for a registry with a port registry.example.org:5000/*")
+	case !star && !slash && (last == "localhost" || strings.Contains(last, ".")):
+		return "", fmt.Errorf("a pattern without / is the name of an image that is in no registry: want %s/* for a registry, %s* for names that begin so", last, last)
+	case star && prefix != "" && !slash && strings.HasPrefix(dockerIO, prefix):
+		return "", fmt.Errorf("names of docker.io begin with %s: want %s* for all of them", dockerIOName, dockerIO)
+	}
+	if strings.HasPrefix(prefix, dockerIO) { // as repository says it
+		prefix, host = "index."+prefix, "index."+host
+	}
+	if star && strings.HasPrefix(prefix, dockerIOName) && path != "" && !strings.Contains(path, "/") {
+		return "", fmt.Errorf("names of docker.io have a namespace: want %slibrary/%s* for Docker's own images, %s%s/* for those of %s", dockerIO, path, dockerIO, path, path)
+	}
+	full := prefix
+	if star {
+		full += "x"
+	}
+	err := checkPath(full)
+	if err == nil && remote {
+		_, err = ParseRemote(full, RemoteOptions{})
+	}
+	if err == nil && strings.ContainsFunc(full, unicode.IsSpace) {
+		err = errors.New("a name has no white space")
+	}
+	if err != nil {
+		return "", fmt.Errorf("no image could have such a name: %w", err)
+	}
+	if star {
+		return prefix + "*", nil
+	}
+	return repository(prefix), nil
 }
 
 // keys that may have signed an image of a name; nil: it needs no signature.
@@ -67,11 +110,15 @@ func (p Policy) keys(name string) (keys []*ecdsa.PublicKey) {
 	free := false
 	for _, r := range p {
 		prefix, star := strings.CutSuffix(r.pattern, "*")
-		if !(star && strings.HasPrefix(name, prefix) || r.pattern == name) || len(r.pattern) < longest {
+		length := 2 * len(prefix)
+		if !star {
+			length++ // a whole name is more than the same beginning of one
+		}
+		if !(star && strings.HasPrefix(name, prefix) || r.pattern == name) || length < longest {
 			continue
 		}
-		if len(r.pattern) > longest {
-			longest, keys, free = len(r.pattern), nil, false
+		if length > longest {
+			longest, keys, free = length, nil, false
 		}
 		if r.key == nil {
 			free = true

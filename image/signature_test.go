@@ -294,11 +294,13 @@ func many(t *testing.T, repo string, digest v1.Hash, n, size int) {
 func TestRulesForSignatures(t *testing.T) {
 	_, a := keyPair(t)
 	_, b := keyPair(t)
-	p, err := ParsePolicy([]string{"*=" + a, "docker.io/*=" + b, "docker.io/library/debian=none", "registry.example.org/nf/*=" + a, "registry.example.org/nf/*=" + b, "registry.example.org/nf/x=none"})
+	p, err := ParsePolicy([]string{"*=" + a, "docker.io/*=" + b, "docker.io/library/debian=none", "registry.example.org/nf/*=" + a, "registry.example.org/nf/*=" + b, "registry.example.org/nf/x=none",
+		"registry.example.org/f*=none", "registry.example.org/f=" + a, "registry.example.org:5000/*=" + b, "docker.io/library/redis*=none", "Local*=none", "local=" + a})
 	must(t, err)
 	for ref, want := range map[string]int{
 		"firewall": 1, "firewall:1": 1, "docker.io/nginx": 1, "docker.io/debian:13": 0, "docker.io/library/debian": 0, "index.docker.io/library/debian": 0,
 		"registry.example.org/nf/y:2": 2, "REGISTRY.example.org/nf/y:2": 2, "registry.example.org/nf/x:7": 0, "registry.example.org/nfx": 1,
+		"registry.example.org/f:1": 1, "registry.example.org/fw": 0, "registry.example.org:5000/x:2": 1, "docker.io/redis": 0, "docker.io/redis/x": 1, "local:1": 1, "locals": 0,
 	} {
 		if got := p.keys(repository(ref)); len(got) != want {
 			t.Errorf("%s: %d keys, want %d", ref, len(got), want)
@@ -306,8 +308,17 @@ func TestRulesForSignatures(t *testing.T) {
 	}
 	for rule, want := range map[string]string{
 		"x": "want PATTERN=KEYFILE", "=k": "want PATTERN=KEYFILE", "x=": "want PATTERN=KEYFILE", "a*b=" + a: "only at the end", "x:1=" + a: "without a tag", "x=/nowhere": "no such file",
+		// No name could ever fit these.
+		"registry.example.org/nf/x:*=" + a: "without a tag", "x:*=" + a: "without a tag", "registry.example.org:5*=" + a: "registry.example.org:5000/*",
+		"registry.example.org/nf/x@sha256:*=" + a: "digest", "registry.example.org/nf/x@*=" + a: "digest", "@*=" + a: "digest",
+		"https://Registry.example.org/nf/*=" + a: "no scheme: want Registry.example.org/nf/*", "http://x=" + a: "no scheme: want x",
+		"docker.io*=" + a: "want docker.io/*", "dock*=" + a: "want docker.io/*", "DOCKER.IO/debian*=" + a: "want docker.io/library/debian* ", "index.docker.io/debian*=" + a: "docker.io/debian/*",
+		"ghcr.io=" + a: "want ghcr.io/*", "localhost=" + a: "want localhost/*", "ghcr.io/nf/=" + a: "no image could", "ghcr.io//nf/*=" + a: "no image could", "/nf/*=" + a: "no image could",
+		"ghcr.io/../nf*=" + a: "no image could", "ghcr.io/n f/*=" + a: "no image could", "my fw=" + a: "white space", "ghcr.io/n%66/*=" + a: "no image could",
+		// Rules that contradict each other.
+		"nf/*=" + a + "\nNF/*=none": "not both", "docker.io/debian=none\nindex.docker.io/library/debian=" + b: "not both",
 	} {
-		if _, err := ParsePolicy([]string{rule}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ParsePolicy(strings.Split(rule, "\n")); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", rule, err, want)
 		}
 	}
