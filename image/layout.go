@@ -93,6 +93,12 @@ func (w writable) add(ctx context.Context, name string, blobs func() (v1.Descrip
 		return err
 	}
 	d, err := blobs()
+	if errors.Is(err, ErrUnsigned) || errors.Is(err, ErrCorrupt) { // what came of it is of no use another time, and nobody would remove it
+		if unix.Flock(int(use.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			_, cerr := w.collect(false)
+			err = errors.Join(err, cerr)
+		}
+	}
 	if err != nil {
 		return err
 	}

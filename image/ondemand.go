@@ -50,6 +50,7 @@ const (
 	pullReserve  = 1 << 30          // bytes of the disk that stay free
 	pullPatience = 2 * time.Second  // for which Verify waits; a manager that asks hosts waits longer
 	pullAgain    = 10 * time.Second // after a failure, where nobody asks for it anew
+	unsignedWait = 5 * time.Minute  // the same after a signature was missing: another try fetches all that is about the image
 	maxFailed    = 1000
 	offersEvery  = 5 * time.Second
 	maxOffers    = 1000
@@ -97,7 +98,11 @@ func (o *OnDemand) Resolve(ref string) (Image, error) {
 	o.mu.Lock()
 	f, failed := o.failed[ref]
 	o.mu.Unlock()
-	if failed && time.Since(f.at) < pullAgain {
+	wait := pullAgain
+	if errors.Is(f.err, ErrUnsigned) {
+		wait = unsignedWait
+	}
+	if failed && time.Since(f.at) < wait {
 		return Image{}, f.err
 	}
 	p, err := o.begin(ref)

@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -289,7 +290,30 @@ func (p *puller) manifest(ctx context.Context, id string) (d v1.Descriptor, raw 
 	if !d.MediaType.IsIndex() && !d.MediaType.IsImage() {
 		return d, nil, fmt.Errorf("%w: manifest %s has the type %s, want one of %s", ErrCorrupt, id, clipped(kind), manifestTypes)
 	}
+	if err := oneKind(raw, kind); err != nil {
+		return d, nil, fmt.Errorf("%w: manifest %s: %w", ErrCorrupt, id, err)
+	}
 	return d, raw, nil
+}
+
+// oneKind refuses a document that one reader takes for an image and another for an index (CVE-2021-41190): what was signed would not be what runs. kind is what it
+// came as; "": nobody said.
+func oneKind(raw []byte, kind string) error {
+	var is struct {
+		MediaType         string          `json:"mediaType"`
+		Manifests, Layers json.RawMessage // a null is none
+	}
+	if json.Unmarshal(raw, &is) != nil {
+		return nil // which is told where it is parsed
+	}
+	some := func(part json.RawMessage) bool { return len(part) > 0 && string(part) != "null" }
+	switch {
+	case some(is.Manifests) && some(is.Layers):
+		return errors.New("it has both manifests and layers: want an index or an image")
+	case kind != "" && is.MediaType != "" && is.MediaType != kind:
+		return fmt.Errorf("it came as %s and says that it is %s", clipped(kind), clipped(is.MediaType))
+	}
+	return nil
 }
 
 // document of the repository, of bounded size, and its type. It is asked for again where that may help.
@@ -329,8 +353,11 @@ func (p *puller) once(ctx context.Context, path, accept string) ([]byte, string,
 	if err == nil && len(raw) > maxDocument {
 		err = fmt.Errorf("%w: %s has more than %d bytes", ErrCorrupt, path, maxDocument)
 	}
+	if err == nil {
+		err = parsable(raw)
+	}
 	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
-	return raw, kind, err
+	return raw, strings.TrimSpace(kind), err
 }
 
 // mayHelp tells whether an error may be over at another try: one of the network, or of a server that is busy or broken.
@@ -346,39 +373,51 @@ func mayHelp(err error) bool {
 // much, is left out with a warning.
 func (p *puller) about(ctx context.Context, subjects ...v1.Descriptor) ([]artifact, error) {
 	var all []artifact
-	quiet := &puller{into: p.into, where: p.where, url: p.url, http: p.http, o: RemoteOptions{Reserve: p.o.Reserve}}
+	quiet := &puller{into: p.into, where: p.where, url: p.url, http: p.http, o: RemoteOptions{Reserve: p.o.Reserve}, all: p.all}
 	seen := map[v1.Hash]bool{}
 	for _, subject := range subjects {
 		if seen[subject.Digest] {
 			continue
 		}
 		seen[subject.Digest] = true
-		ids, err := quiet.listed(ctx, subject.Digest)
+		of, err := quiet.aboutOne(ctx, subject, p.warn)
 		if err != nil {
 			return nil, err
 		}
-		var of []artifact
-		for _, id := range append(ids, "sha256-"+subject.Digest.Hex+".sig") {
-			a, err := quiet.artifact(ctx, subject, id)
-			var said *transport.Error
-			switch {
-			case err == nil:
-				of = append(of, a)
-			case errors.As(err, &said) && said.StatusCode < http.StatusInternalServerError: // it has none
-			case errors.Is(err, errArtifact), errors.Is(err, ErrCorrupt):
-				p.warn("%s about %s is left out: %v", id, subject.Digest, err)
-			default:
-				return nil, err
-			}
-		}
-		tidied, err := tidy(of)
-		if err != nil {
-			p.warn("what %s has about %s is left out: %v", p.where, subject.Digest, err)
-			continue
-		}
-		all = append(all, tidied...)
+		all = append(all, of...)
 	}
 	return all, nil
+}
+
+// aboutOne is what the registry has about one digest. It is tidied as it comes, and no more than maxAbout bytes are fetched of it.
+func (p *puller) aboutOne(ctx context.Context, subject v1.Descriptor, warn func(string, ...any)) (of []artifact, err error) {
+	ids, err := p.listed(ctx, subject.Digest)
+	if err != nil {
+		return nil, err
+	}
+	left := int64(maxAbout)
+	for _, id := range append([]string{"sha256-" + subject.Digest.Hex + ".sig"}, ids...) { // signatures first: they are small, and count
+		a, err := p.artifact(ctx, subject, id, &left)
+		var said *transport.Error
+		switch {
+		case err == nil:
+		case left < 0:
+			warn("what %s has about %s is more than %d MiB: the rest is left out", p.where, subject.Digest, maxAbout>>20)
+			return of, nil
+		case errors.As(err, &said) && said.StatusCode < http.StatusInternalServerError: // it has none
+			continue
+		case errors.Is(err, errArtifact), errors.Is(err, ErrCorrupt):
+			warn("%s about %s is left out: %v", id, subject.Digest, err)
+			continue
+		default:
+			return nil, err
+		}
+		if of, err = tidy(append(of, a)); err != nil {
+			warn("what %s has about %s is left out: %v", p.where, subject.Digest, err)
+			return nil, nil
+		}
+	}
+	return of, nil
 }
 
 func (p *puller) warn(format string, args ...any) {
@@ -404,8 +443,9 @@ func (p *puller) listed(ctx context.Context, subject v1.Hash) (ids []string, err
 			continue
 		}
 		for _, d := range index.Manifests {
-			if (isSBOM(d.ArtifactType) || d.ArtifactType == signatureArtifact) && d.Digest.Algorithm == "sha256" && len(ids) < maxListed {
-				ids = append(ids, d.Digest.String())
+			id := d.Digest.String()
+			if (isSBOM(d.ArtifactType) || d.ArtifactType == signatureArtifact) && d.Digest.Algorithm == "sha256" && len(ids) < maxListed && !slices.Contains(ids, id) {
+				ids = append(ids, id)
 			}
 		}
 		break
@@ -413,14 +453,23 @@ func (p *puller) listed(ctx context.Context, subject v1.Hash) (ids []string, err
 	return ids, nil
 }
 
-// artifact by its digest or tag, with its blobs.
-func (p *puller) artifact(ctx context.Context, subject v1.Descriptor, id string) (artifact, error) {
+// artifact by its digest or tag, with its blobs: no more than left bytes, which becomes less, or negative if it has more.
+func (p *puller) artifact(ctx context.Context, subject v1.Descriptor, id string, left *int64) (artifact, error) {
 	_, raw, err := p.manifest(ctx, id)
 	if err != nil {
 		return artifact{}, err
 	}
+	if *left -= int64(len(raw)); *left < 0 {
+		return artifact{}, errArtifact
+	}
 	subject.Annotations = nil
 	return readArtifact(subject, raw, func(d v1.Descriptor) ([]byte, error) {
+		if *left -= d.Size; *left < 0 {
+			return nil, errArtifact
+		}
+		if err := p.room(d.Size); err != nil {
+			return nil, err
+		}
 		if err := p.blob(ctx, d); err != nil {
 			return nil, err
 		}
@@ -472,15 +521,20 @@ func (p *puller) admit(ctx context.Context, top v1.Descriptor, digest v1.Hash, m
 	if err != nil {
 		return nil, err
 	}
+	return e, p.room(0)
+}
+
+// room refuses what the disk cannot hold beside the image.
+func (p *puller) room(beside int64) error {
 	var disk unix.Statfs_t
 	if err := unix.Statfs(string(p.into), &disk); err != nil {
-		return nil, fmt.Errorf("free space of %s: %w", p.into, err)
+		return fmt.Errorf("free space of %s: %w", p.into, err)
 	}
 	const mib = 1 << 20
-	if free := int64(disk.Bavail)*disk.Bsize - p.o.Reserve; p.all > free {
-		return nil, fmt.Errorf("it has %d MiB, and %s has room for %d MiB: free some space there or choose another --root: %w", (p.all+mib-1)/mib, p.into, max(free, 0)/mib, unix.ENOSPC)
+	if free := int64(disk.Bavail)*disk.Bsize - p.o.Reserve; p.all+beside > free {
+		return fmt.Errorf("it has %d MiB, and %s has room for %d MiB: free some space there or choose another --root: %w", (p.all+beside+mib-1)/mib, p.into, max(free, 0)/mib, unix.ENOSPC)
 	}
-	return e, nil
+	return nil
 }
 
 // blob fetches one, once, whoever else wants it now, and goes on where an earlier try was cut.

@@ -45,6 +45,7 @@ const (
 	maxSigned      = 64 << 10 // bytes of a signature's payload
 	maxAnnotations = 32 << 10 // bytes, of a signature
 	maxSBOM        = maxDocument
+	maxAbout       = 32 << 20 // bytes that are fetched of what a registry has about a digest
 )
 
 // referrer is a manifest about an image, in a layout.

@@ -30,6 +30,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"weir.dev/weir/sbom"
 )
 
 // registry is our own, behind what a test does with its answers.
@@ -292,6 +294,20 @@ func TestRegistriesThatLie(t *testing.T) {
 	other := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: foreign, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "vax"}}})
 	index, err := other.RawManifest()
 	must(t, err)
+	both := func(asIndex bool) []byte {
+		raw, err := img.RawManifest()
+		must(t, err)
+		var all map[string]any
+		must(t, json.Unmarshal(raw, &all))
+		delete(all, "mediaType")
+		all["manifests"] = []any{}
+		if asIndex {
+			all["manifests"] = []any{map[string]any{"mediaType": types.OCIManifestSchema1, "digest": "sha256:" + strings.Repeat("1", 64), "size": len(raw)}}
+		}
+		raw, err = json.Marshal(all)
+		must(t, err)
+		return raw
+	}
 	body := func(status int, kind types.MediaType, b []byte) func(http.ResponseWriter) {
 		return func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", string(kind))
@@ -305,19 +321,24 @@ func TestRegistriesThatLie(t *testing.T) {
 		answer func(http.ResponseWriter)
 		want   string
 	}{
-		"another content":     {"big:1", "/blobs/" + layer, body(200, "", bytes.Repeat([]byte("x"), int(m.Layers[0].Size))), "image corrupt"},
-		"too little":          {"big:1", "/blobs/" + layer, body(200, "", []byte("x")), "it ended after 1 of"},
-		"too much":            {"big:1", "/blobs/" + layer, body(200, "", bytes.Repeat([]byte("x"), 3<<20)), "image corrupt"},
-		"no blob":             {"big:1", "/blobs/" + layer, body(404, "", nil), "has no big:1"},
-		"another manifest":    {"big@sha256:" + strings.Repeat("0", 64), "/manifests/", body(200, types.OCIManifestSchema1, []byte("{}")), "manifest digest"},
-		"no manifest":         {"big:1", "/manifests/", body(200, types.OCIManifestSchema1, []byte("{")), "image corrupt"},
-		"an endless manifest": {"big:1", "/manifests/", body(200, types.OCIManifestSchema1, bytes.Repeat([]byte(" "), 40<<20)), "image corrupt"},
-		"no such platform":    {"big:1", "/manifests/", body(200, types.OCIImageIndex, index), "for linux/" + runtime.GOARCH + ": there are linux/vax"},
-		"a foreign processor": {"foreign:1", "", nil, "built for vax"},
-		"a label":             {"labelled:1", "", nil, "weir.wings"},
-		"an expired token":    {"big:1", "/manifests/", body(401, "application/json", []byte(`{"errors":[{"code":"UNAUTHORIZED","message":"token expired"}]}`)), "docker login " + x.host()},
-		"unknown":             {"none:1", "", nil, "has no none:1"},
-		"out of order":        {"big:1", "/manifests/", body(500, "", []byte("on fire")), "500"},
+		"another content":        {"big:1", "/blobs/" + layer, body(200, "", bytes.Repeat([]byte("x"), int(m.Layers[0].Size))), "image corrupt"},
+		"too little":             {"big:1", "/blobs/" + layer, body(200, "", []byte("x")), "it ended after 1 of"},
+		"too much":               {"big:1", "/blobs/" + layer, body(200, "", bytes.Repeat([]byte("x"), 3<<20)), "image corrupt"},
+		"no blob":                {"big:1", "/blobs/" + layer, body(404, "", nil), "has no big:1"},
+		"another manifest":       {"big@sha256:" + strings.Repeat("0", 64), "/manifests/", body(200, types.OCIManifestSchema1, []byte("{}")), "manifest digest"},
+		"no manifest":            {"big:1", "/manifests/", body(200, types.OCIManifestSchema1, []byte("{")), "image corrupt"},
+		"a manifest of nothings": {"big:1", "/manifests/", body(200, types.OCIManifestSchema1, []byte(`{"layers":[`+strings.Repeat("{},", 1<<20)+`{}]}`)), "objects"},
+		"a manifest of commas":   {"big:1", "/manifests/", body(200, types.OCIManifestSchema1, []byte(`{"layers":[`+strings.Repeat("0,", 1<<20)+`0]}`)), "values"},
+		"an image and an index":  {"big:1", "/manifests/", body(200, types.OCIManifestSchema1, both(false)), "both manifests and layers"},
+		"an index and an image":  {"big:1", "/manifests/", body(200, types.OCIImageIndex, both(true)), "both manifests and layers"},
+		"an index as an image":   {"big:1", "/manifests/", body(200, types.OCIManifestSchema1, index), "says that it is"},
+		"an endless manifest":    {"big:1", "/manifests/", body(200, types.OCIManifestSchema1, bytes.Repeat([]byte(" "), 40<<20)), "image corrupt"},
+		"no such platform":       {"big:1", "/manifests/", body(200, types.OCIImageIndex, index), "for linux/" + runtime.GOARCH + ": there are linux/vax"},
+		"a foreign processor":    {"foreign:1", "", nil, "built for vax"},
+		"a label":                {"labelled:1", "", nil, "weir.wings"},
+		"an expired token":       {"big:1", "/manifests/", body(401, "application/json", []byte(`{"errors":[{"code":"UNAUTHORIZED","message":"token expired"}]}`)), "docker login " + x.host()},
+		"unknown":                {"none:1", "", nil, "has no none:1"},
+		"out of order":           {"big:1", "/manifests/", body(500, "", []byte("on fire")), "500"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -757,4 +778,121 @@ func waitFor(t *testing.T, there func() bool) {
 			t.Fatal("it does not come")
 		}
 	}
+}
+
+// billsOf makes a registry list n bills of materials of about size bytes for every digest, each twice, before what it is asked; it gives how many bytes of them were asked for.
+func billsOf(t *testing.T, x *registry, n, size int) (asked func() (blobs, most int)) {
+	t.Helper()
+	var mu sync.Mutex
+	served := map[string]int{}
+	blobs := map[string][]byte{}
+	x.set(func(w http.ResponseWriter, r *http.Request, good http.Handler) {
+		mu.Lock()
+		defer mu.Unlock()
+		at := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+		if strings.Contains(r.URL.Path, "/referrers/") {
+			subject, err := v1.NewHash(at)
+			must(t, err)
+			index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}
+			for i := range n {
+				bill := bytes.Repeat([]byte{byte('a' + i)}, size)
+				hash, _, err := v1.SHA256(bytes.NewReader(bill))
+				must(t, err)
+				a, err := newArtifact(v1.Descriptor{MediaType: types.OCIManifestSchema1, Digest: subject}, sbom.MediaType, []byte("{}"), emptyConfig,
+					[]v1.Descriptor{{MediaType: sbom.MediaType, Digest: hash, Size: int64(size)}}, map[v1.Hash][]byte{hash: bill})
+				must(t, err)
+				d, err := a.descriptor()
+				must(t, err)
+				blobs[d.Digest.String()] = a.raw
+				for h, b := range a.blobs {
+					blobs[h.String()] = b
+				}
+				index.Manifests = append(index.Manifests, d, d)
+			}
+			w.Header().Set("Content-Type", string(types.OCIImageIndex))
+			must(t, json.NewEncoder(w).Encode(index))
+			return
+		}
+		b, ok := blobs[at]
+		if !ok {
+			good.ServeHTTP(w, r)
+			return
+		}
+		if strings.Contains(r.URL.Path, "/blobs/") && len(b) == size || strings.Contains(r.URL.Path, "/manifests/") {
+			served[at]++
+		}
+		w.Header().Set("Content-Type", string(types.OCIManifestSchema1))
+		_, _ = w.Write(b)
+	})
+	return func() (all, most int) {
+		mu.Lock()
+		defer mu.Unlock()
+		for at, n := range served {
+			all += n * len(blobs[at])
+			most = max(most, n)
+		}
+		return all, most
+	}
+}
+
+// What a registry has about an image is bounded: what is more is not fetched, nothing is fetched twice, and the disk has to have room for it.
+func TestWhatIsAboutAnImageIsBounded(t *testing.T) {
+	img := bigImage(t, 1, 1000)
+	x := registryOf(t, with(t, "nf:1", img), "")
+	asked := billsOf(t, x, 20, 4<<20)
+	var warned []string
+	s := newStore(t)
+	_, err := s.Pull(t.Context(), x.host()+"/nf:1", RemoteOptions{Warn: func(text string) { warned = append(warned, text) }})
+	must(t, err)
+	if all, most := asked(); all < maxAbout/2 || all > maxAbout || most != 1 {
+		t.Errorf("%d bytes were fetched, a thing up to %d times; want at most %d, once", all, most, maxAbout)
+	}
+	if len(warned) != 1 || !strings.Contains(warned[0], "more than 32 MiB: the rest is left out") {
+		t.Errorf("warnings %q", warned)
+	}
+	about, err := s.About(x.host() + "/nf:1")
+	if err != nil || len(about.SBOMs) != 1 {
+		t.Errorf("%+v, %v", about, err)
+	}
+	digest, err := img.Digest()
+	must(t, err)
+	billsOf(t, x, 1, 1000)
+	full := &puller{into: writable(newStore(t).own), url: x.URL + "/v2/nf", http: x.Client(), all: 1 << 60}
+	must(t, os.MkdirAll(string(full.into), 0o755))
+	if _, err := full.about(t.Context(), v1.Descriptor{Digest: digest}); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("no room beside the image: %v", err)
+	}
+}
+
+// An image that is refused for its signature leaves nothing, and is not fetched again until its signature may have been made.
+func TestARefusedImageLeavesNothing(t *testing.T) {
+	_, public := keyPair(t)
+	x := registryOf(t, with(t, "nf:1", bigImage(t, 1, 1000)), "")
+	billsOf(t, x, 1, 1000)
+	ref := x.host() + "/nf:1"
+	s := &OnDemand{Store: newStore(t), Registries: []string{x.host()}, Log: slog.New(slog.DiscardHandler)}
+	policy, err := ParsePolicy([]string{"*=" + public})
+	must(t, err)
+	s.Require(policy)
+	if _, err := s.Verify(t.Context(), ref); !errors.Is(err, ErrUnsigned) {
+		t.Fatalf("unsigned: %v", err)
+	}
+	left, err := filepath.Glob(filepath.Join(s.own, "blobs", "sha256", "*"))
+	must(t, err)
+	if _, err := os.Stat(filepath.Join(s.own, referrersFile)); len(left) != 0 || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left: %v, and a list of what is about images: %v", left, err)
+	}
+	for _, c := range []struct {
+		since time.Duration
+		want  error
+	}{{time.Minute, ErrUnsigned}, {time.Hour, ErrPulling}} {
+		s.mu.Lock()
+		f := s.failed[ref]
+		s.failed[ref] = failure{f.err, time.Now().Add(-c.since)}
+		s.mu.Unlock()
+		if _, err := s.Resolve(ref); !errors.Is(err, c.want) {
+			t.Errorf("after %s: %v, want %v", c.since, err, c.want)
+		}
+	}
+	waitFor(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.pulls) == 0 })
 }

@@ -303,6 +303,20 @@ func readBounded(path string) ([]byte, error) {
 	return raw, nil
 }
 
+// Bounds of JSON from a stranger: two bytes of it can become hundreds in memory.
+const (
+	maxObjects = 1 << 15
+	maxValues  = 1 << 18
+)
+
+// parsable refuses JSON that would take much more memory than it has bytes.
+func parsable(raw []byte) error {
+	if bytes.Count(raw, []byte{'{'}) > maxObjects || bytes.Count(raw, []byte{','}) > maxValues {
+		return fmt.Errorf("%w: a document has more than %d objects or %d values", ErrCorrupt, maxObjects, maxValues)
+	}
+	return nil
+}
+
 func blobPath(layout string, h v1.Hash) string {
 	return filepath.Join(layout, "blobs", h.Algorithm, h.Hex)
 }
@@ -341,6 +355,9 @@ func (s *Store) load(layout string, d v1.Descriptor) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := oneKind(raw, ""); err != nil {
+		return nil, fmt.Errorf("%w: manifest %s: %w", ErrCorrupt, d.Digest, err)
+	}
 	digest := d.Digest
 	if d.MediaType.IsIndex() {
 		if digest, raw, err = choosePlatform(layout, raw); err != nil {
@@ -366,6 +383,9 @@ func (s *Store) load(layout string, d v1.Descriptor) (*entry, error) {
 
 // newEntry checks that an image's manifest and config fit together, and this machine.
 func newEntry(layout string, top v1.Descriptor, digest v1.Hash, manifest *v1.Manifest, rawConfig []byte) (*entry, error) {
+	if err := parsable(rawConfig); err != nil {
+		return nil, fmt.Errorf("config %s: %w", manifest.Config.Digest, err)
+	}
 	var config v1.ConfigFile
 	if err := json.Unmarshal(rawConfig, &config); err != nil {
 		return nil, fmt.Errorf("%w: config %s: %v; %s", ErrCorrupt, blobPath(layout, manifest.Config.Digest), err, remedy)
