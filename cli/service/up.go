@@ -212,13 +212,16 @@ func backgroundArgs(cmd *cobra.Command, i instance.Instance) []string {
 		case f.Name == "token-file" && value == "-":
 		case f.Name == "root":
 			value = i.Root
-		case f.Name == "images", f.Name == "token-file", strings.HasPrefix(f.Name, "etcd-"), f.Name == "secret-key", f.Name == "restore", f.Name == "runtime" && strings.Contains(value, "/"):
-			if abs, err := filepath.Abs(value); err == nil {
-				value = abs
-			}
+		case f.Name == "lab" && value == "none":
+		case f.Name == "images", f.Name == "token-file", strings.HasPrefix(f.Name, "etcd-"), f.Name == "secret-key", f.Name == "restore", f.Name == "lab", f.Name == "kvm-kernel",
+			f.Name == "runtime" && strings.Contains(value, "/"):
+			value = absolute(value)
 		}
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			for _, v := range list.GetSlice() {
+				if pattern, key, ok := strings.Cut(v, "="); f.Name == "verify" && ok && key != "none" {
+					v = pattern + "=" + absolute(key)
+				}
 				args = append(args, "--"+f.Name+"="+v)
 			}
 			return
@@ -226,6 +229,18 @@ func backgroundArgs(cmd *cobra.Command, i instance.Instance) []string {
 		args = append(args, "--"+f.Name+"="+value)
 	})
 	return args
+}
+
+// absolute path of one that may be relative; of none there is none.
+func absolute(path string) string {
+	if path == "" {
+		return ""
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return path // there is no working directory: the daemon says that it does not find the file
+	}
+	return abs
 }
 
 // uiAddress is where the web UI is; "": nowhere.
