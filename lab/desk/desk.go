@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -80,9 +81,13 @@ func New(o Options) (*Desk, error) {
 		return nil, fmt.Errorf("runs of the lab: %s is no directory: give one with --lab, or none", o.Dir)
 	case info.Mode().Perm()&0o022 != 0:
 		return nil, fmt.Errorf("runs of the lab: others may write to %s (mode %04o): chmod go-w %s, or give another directory with --lab", o.Dir, info.Mode().Perm(), o.Dir)
+	case owner(info) != os.Geteuid():
+		return nil, fmt.Errorf("runs of the lab: %s belongs to user %d, who may write to it: chown it to user %d, or give another directory with --lab", o.Dir, owner(info), os.Geteuid())
 	}
 	return &Desk{Options: o, studies: sync.OnceValues(allStudies), readers: make(chan struct{}, maxReaders), said: map[string]string{}}, nil
 }
+
+func owner(info fs.FileInfo) int { return int(info.Sys().(*syscall.Stat_t).Uid) }
 
 // Run sweeps what a run has left that was cut off, and at the end of ctx ends the run that goes on.
 func (d *Desk) Run(ctx context.Context) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -207,5 +208,36 @@ func TestADirectoryOfOthersIsRefused(t *testing.T) {
 	}
 	if _, err := New(Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), "chmod") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A directory that others may write to, or that is another user's, is refused; a link in place of a run's log is not followed.
+func TestDirectoriesOfOthers(t *testing.T) {
+	for want, spoil := range map[string]func(dir string) error{
+		"others may write":     func(dir string) error { return os.Chmod(dir, 0o777) },
+		"belongs to user 1234": func(dir string) error { return os.Chown(dir, 1234, 0) },
+	} {
+		dir := t.TempDir()
+		if err := spoil(dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := New(Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	d := newDesk(t)
+	at := filepath.Join(d.Dir, "one")
+	if err := begin(t, at).Close(); err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(t.TempDir(), "other")
+	if err := errors.Join(os.WriteFile(other, []byte("kept"), 0o600), os.Symlink(other, filepath.Join(at, logFile))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Resume(t.Context(), "one"); !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("resume over a link: %v", err)
+	}
+	if b, err := os.ReadFile(other); err != nil || string(b) != "kept" {
+		t.Errorf("%q, %v", b, err)
 	}
 }

@@ -64,7 +64,7 @@ func (j *job) why() string {
 // begin a run's process, and wait until it has a journal.
 func (d *Desk) begin(ctx context.Context, name string, args []string) error {
 	at := filepath.Join(d.Dir, name)
-	log, err := os.OpenFile(filepath.Join(at, logFile), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(filepath.Join(at, logFile), os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("run of the lab: %w", err)
 	}
