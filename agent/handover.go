@@ -63,7 +63,7 @@ func (f *function) export(ctx context.Context) ([]byte, error) {
 	case code != 0:
 		return nil, fmt.Errorf("export of the former instance: exit code %d: %s", code, said.line())
 	}
-	return append([]byte{}, out.Bytes()...), nil
+	return append([]byte{}, out.b.Bytes()...), nil
 }
 
 // bring state into an instance.

@@ -152,14 +152,16 @@ func (f *function) answered() error {
 
 // command runs one of the commands of the function's contract in a container.
 func (f *function) command(ctx context.Context, id string, limit time.Duration, args []string, in io.Reader, out, said io.Writer) (int, error) {
+	limited, cancel := context.WithTimeout(ctx, limit) // with the wait: others' commands may last
+	defer cancel()
 	select {
 	case f.a.commands <- struct{}{}:
 		defer func() { <-f.a.commands }()
 	case <-ctx.Done():
 		return -1, ctx.Err()
+	case <-limited.Done():
+		return -1, fmt.Errorf("%s did not begin within %s: other functions' commands take all places", args[0], limit)
 	}
-	limited, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
 	code, err := f.a.Runtime.Exec(limited, id, container.ExecSpec{Args: args, Stdin: in, Stdout: out, Stderr: said})
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
 		err = fmt.Errorf("%s did not end within %s", args[0], limit)
@@ -195,17 +197,17 @@ func (t *tail) line() string {
 // errTooMuch ends a command that prints more than its bound.
 var errTooMuch = errors.New("more than its bound")
 
-// bounded keeps what a command prints, up to a bound.
+// bounded keeps what a command prints, up to a bound. The buffer is not embedded: io.Copy would use its ReadFrom, which knows no bound.
 type bounded struct {
-	bytes.Buffer
+	b    bytes.Buffer
 	most int
 	over bool
 }
 
 func (b *bounded) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > b.most {
+	if b.b.Len()+len(p) > b.most {
 		b.over = true
 		return 0, errTooMuch
 	}
-	return b.Buffer.Write(p)
+	return b.b.Write(p)
 }

@@ -182,11 +182,17 @@ func testReload(t *testing.T, root string) {
 		}
 	}
 	exchange("good")
-	write(t, file, `{"rules": "drop nonsense any any -> any any (sid:1;)"}`)
+	write(t, file, `{"rules": "drop nonsense any any -> any any (sid:1;)", "depth": "64KB"}`)
 	p.Signal(syscall.SIGHUP)
 	await(t, p, "configuration refused", 1)
 	if !strings.Contains(p.Output(), "nonsense") {
 		t.Errorf("why it is refused is not told:\n%s", p.Output())
+	}
+	write(t, file, `{"overload": "pass"}`) // and the depth is another: Suricata would go on with the former ones
+	p.Signal(syscall.SIGHUP)
+	await(t, p, "configuration refused", 2)
+	if !strings.Contains(p.Output(), "depth, overload changed, which Suricata reads at its start only") {
+		t.Errorf("what needs a start is taken, or not told:\n%s", p.Output())
 	}
 	write(t, file, rule("second-word"))
 	p.Signal(syscall.SIGHUP)

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -58,6 +60,7 @@ type ids struct {
 	settler *nf.Settler // nil: the platform takes no verdicts
 	engine  *engine
 	inner   []string // interfaces that Suricata reads
+	cfg     config   // in force; of Serve's goroutine then
 }
 
 // run serves until ctx ends, or Suricata does. The doors are opened when Suricata reads packets: nothing passes before, and nothing passes without it.
@@ -85,6 +88,7 @@ func (s *ids) run(ctx context.Context, ports []string) error {
 	if err != nil {
 		return fmt.Errorf("configuration %s: %w", s.Config, err)
 	}
+	s.cfg = cfg
 	if err := cfg.render(s.dir, s.dir, s.inner, s.settler != nil); err != nil {
 		return err
 	}
@@ -149,11 +153,31 @@ func (s *ids) raise(ctx context.Context) {
 	}
 }
 
+// held says why a running Suricata cannot take a configuration as a whole: it reads some of it at its start only. Empty: it can.
+func (s *ids) held(next *config) string {
+	var names []string
+	add := func(name string, other bool) {
+		if other {
+			names = append(names, name)
+		}
+	}
+	add("depth", next.Depth != s.cfg.Depth)
+	add("overload", next.Overload != s.cfg.Overload)
+	add("bypass_encrypted", (next.Encrypted == nil || *next.Encrypted) != (s.cfg.Encrypted == nil || *s.cfg.Encrypted))
+	if len(names) == 0 {
+		return ""
+	}
+	return strings.Join(names, ", ") + " changed, which Suricata reads at its start only, so all of the former configuration stays: put the new one in force with `weir function restart`"
+}
+
 // load puts a configuration in force, without losing a packet. What is in force stays when it is no good.
 func (s *ids) load(ctx context.Context, raw []byte) error {
 	cfg, err := parseConfig(raw)
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
+	}
+	if why := s.held(&cfg); why != "" {
+		return errors.New(why)
 	}
 	trial := filepath.Join(s.dir, "trial")
 	if err := os.MkdirAll(trial, 0o700); err != nil {
@@ -175,6 +199,7 @@ func (s *ids) load(ctx context.Context, raw []byte) error {
 	if s.settler != nil {
 		s.settler.Reset()
 	}
+	s.cfg = cfg
 	s.log.Info("rules in force", "files", len(cfg.RuleFiles))
 	return nil
 }

@@ -77,7 +77,25 @@ func (l *function) run(ctx context.Context, s nf.Start) error {
 	return l.frames.Serve(ctx, told, nf.Work{
 		Look:   func(ctx context.Context) { full.Raise(ctx, l.log) },
 		Report: l.report,
+		Export: l.export,
+		Import: l.take,
 	})
+}
+
+// export the connections for another instance.
+func (l *function) export() (state []byte, err error) {
+	l.frames.Do(func() { state = l.balancer.export(time.Now()) })
+	return state, nil
+}
+
+// take the connections of another instance.
+func (l *function) take(state []byte) (err error) {
+	var taken, left int
+	l.frames.Do(func() { taken, left, err = l.balancer.restore(state, time.Now()) })
+	if err == nil {
+		l.log.Info("connections of the former instance", "taken", taken, "left", left)
+	}
+	return err
 }
 
 func (l *function) load(s nf.Start) error {

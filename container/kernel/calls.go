@@ -104,9 +104,17 @@ func ExitCode(err error) (int, error) {
 	return 0, nil
 }
 
+// onlyWrite hides all of a writer but Write, where its bounds are: io.Copy would use its ReadFrom. A file stays one, and nil nil.
+func onlyWrite(w io.Writer) io.Writer {
+	if _, ok := w.(*os.File); ok || w == nil {
+		return w
+	}
+	return struct{ io.Writer }{w}
+}
+
 // RunPiped runs a command with the streams of x.
 func RunPiped(cmd *exec.Cmd, x container.ExecSpec) error {
-	cmd.Stdout, cmd.Stderr = x.Stdout, x.Stderr
+	cmd.Stdout, cmd.Stderr = onlyWrite(x.Stdout), onlyWrite(x.Stderr)
 	cmd.WaitDelay = ExecGrace + ExecDrain
 	if x.Stdin != nil {
 		// Not cmd.Stdin: Wait would wait for a reader that blocks for ever.

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bytes"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.dev/weir/catalogue/nf"
+)
+
+// stateConfig has two services with targets in another order than those of its other form.
+func stateConfig(t *testing.T, text string) *config {
+	t.Helper()
+	cfg, err := parseConfig([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &cfg
+}
+
+const (
+	oneState   = `{"services": {"a": {"address": "10.0.0.1", "port": 80, "protocol": "tcp", "targets": [{"address": "10.0.1.1", "port": 80, "mac": "02:00:00:00:00:01"}, {"address": "10.0.1.2", "port": 80, "mac": "02:00:00:00:00:01"}]}, "b": {"address": "2001:db8::1", "port": 53, "protocol": "udp", "targets": [{"address": "2001:db8::2", "port": 53, "mac": "02:00:00:00:00:01"}]}}}`
+	otherState = `{"services": {"0": {"address": "10.0.0.9", "port": 80, "protocol": "tcp", "targets": [{"address": "10.0.9.1", "port": 80, "mac": "02:00:00:00:00:01"}]}, "z": {"address": "10.0.0.1", "port": 80, "protocol": "tcp", "targets": [{"address": "10.0.1.2", "port": 80, "mac": "02:00:00:00:00:01"}, {"address": "10.0.1.3", "port": 80, "mac": "02:00:00:00:00:01"}]}}}`
+)
+
+// TestStateIsHandedOver: connections keep their targets in a new instance, also where services and targets have other numbers; those of a target that is gone are left.
+func TestStateIsHandedOver(t *testing.T) {
+	now := time.Now()
+	b := newBalancer(stateConfig(t, oneState), nil, nil, nil)
+	client := func(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+	v := b.at[place{nf.TCP, client("10.0.0.1:80")}]
+	for i, c := range []string{"10.9.0.1:1000", "10.9.0.1:1001", "10.9.0.2:1000"} {
+		b.table.add(key{v.index, client(c)}, uint8(i%2), open, now.Add(-time.Duration(i)*time.Minute))
+	}
+	u := b.at[place{nf.UDP, client("[2001:db8::1]:53")}]
+	b.table.add(key{u.index, client("[2001:db8::9]:5000")}, 0, datagrams, now.Add(-time.Minute)).answered = true
+	state := b.export(now)
+
+	same := newBalancer(stateConfig(t, oneState), nil, nil, nil)
+	if taken, left, err := same.restore(state, now); taken != 4 || left != 0 || err != nil {
+		t.Fatalf("%d taken, %d left, %v", taken, left, err)
+	}
+	for k, c := range b.table.all {
+		if got := same.table.all[k]; got == nil || got.target != c.target || got.phase != c.phase || got.answered != c.answered || !got.used.Equal(c.used) {
+			t.Errorf("%v: %+v, want %+v", k, got, c)
+		}
+	}
+	if again, left, err := same.restore(state, now); again != 0 || left != 4 || err != nil {
+		t.Errorf("again: %d taken, %d left, %v", again, left, err)
+	}
+
+	other := newBalancer(stateConfig(t, otherState), nil, nil, nil)
+	if taken, left, err := other.restore(state, now); taken != 1 || left != 3 || err != nil {
+		t.Fatalf("%d taken, %d left, %v", taken, left, err)
+	}
+	w := other.at[place{nf.TCP, client("10.0.0.1:80")}]
+	if c := other.table.all[key{w.index, client("10.9.0.1:1001")}]; c == nil || w.members[c.target].at != client("10.0.1.2:80") {
+		t.Errorf("%+v: want the second target of before", c)
+	}
+	if taken, _, _ := newBalancer(stateConfig(t, oneState), nil, nil, nil).restore(state, now.Add(24*time.Hour)); taken != 4 { // silence is told, not a time of day
+		t.Errorf("%d taken a day later", taken)
+	}
+}
+
+// TestStateThatIsNone is refused, and takes nothing in.
+func TestStateThatIsNone(t *testing.T) {
+	now := time.Now()
+	b := newBalancer(stateConfig(t, oneState), nil, nil, nil)
+	v := b.at[place{nf.TCP, netip.MustParseAddrPort("10.0.0.1:80")}]
+	b.table.add(key{v.index, netip.MustParseAddrPort("10.9.0.1:1000")}, 0, open, now)
+	state := b.export(now)
+	for name, x := range map[string]struct {
+		state []byte
+		want  string
+	}{
+		"nothing":    {nil, "no state of a load-balancer"},
+		"a nat's":    {[]byte("weir-nat 1\n"), "no state of a load-balancer"},
+		"cut off":    {state[:len(state)-1], "cut off"},
+		"much of it": {append([]byte(stateHead), bytes.Repeat(state[len(stateHead):], mostExported+1)...), "want at most"},
+	} {
+		n := newBalancer(stateConfig(t, oneState), nil, nil, nil)
+		if _, _, err := n.restore(x.state, now); err == nil || !strings.Contains(err.Error(), x.want) || len(n.table.all) > 0 {
+			t.Errorf("%s: %v, %d taken: want %q", name, err, len(n.table.all), x.want)
+		}
+	}
+	for i := len(stateHead); i < len(state); i++ { // whatever a byte is: no panic, and one connection at most
+		bad := bytes.Clone(state)
+		bad[i] ^= 0xff
+		n := newBalancer(stateConfig(t, oneState), nil, nil, nil)
+		if _, _, err := n.restore(bad, now); err != nil || len(n.table.all) > 1 {
+			t.Errorf("byte %d: %v, %d taken", i, err, len(n.table.all))
+		}
+		n.tick(now.Add(time.Minute))
+	}
+}
