@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,8 +14,8 @@ import (
 var (
 	// ErrNotGiven: a function can settle only what it has been given.
 	ErrNotGiven = errors.New("the function has not been given this flow within the last minute")
-	// ErrEarly: after a SYN the verdict may still be about the former connection of the same ports.
-	ErrEarly = errors.New("a connection began less than 0.2 s ago: say it again")
+	// ErrEarly: the verdict may still be about the former connection of the same ports: one has just begun, or the switch was busy.
+	ErrEarly = errors.New("a connection began less than 0.2 s ago, or the switch was busy: say it again")
 	// ErrSettlesNothing: its image has no label weir.settles.
 	ErrSettlesNothing = errors.New("the function settles no flows")
 )
@@ -47,6 +48,17 @@ type Settlement struct {
 	Verdict Verdict
 	Flow    Flow
 	OneWay  bool // not the flow's reverse
+	// Heard is when it was said. One that is carried out later than SettleWithin after that is refused with ErrEarly, as it may be about a former connection of
+	// the same ports. Zero: whenever.
+	Heard time.Time
+}
+
+// SettleWithin is how long after it was said a verdict is carried out. With the time before, a function's, it is less than the 0.2 s after a SYN in which none is.
+const SettleWithin = 50 * time.Millisecond
+
+// Late tells whether it is too late to carry it out. Taking back is never late.
+func (s Settlement) Late(now time.Time) bool {
+	return s.Verdict != Judge && !s.Heard.IsZero() && now.Sub(s.Heard) > SettleWithin
 }
 
 // Flow is TCP, UDP or ICMP echo between two addresses. Frames with IP options, extension headers, fragments, more than one VLAN tag or an 802.1ad tag,

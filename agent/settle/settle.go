@@ -145,12 +145,13 @@ func (s *Server) serve(c *net.UnixConn) {
 			_ = w.Flush()
 			return
 		}
+		heard := time.Now()
 		if len(line) > 0 && s.rate.Wait(s.ctx) == nil {
 			text := ""
 			if err != nil {
 				text = "error: " + err.Error()
 			} else {
-				text = s.carryOut(from, string(line))
+				text = s.carryOut(from, string(line), heard)
 			}
 			if !s.answer(c, w, text) {
 				return
@@ -174,9 +175,10 @@ func (s *Server) answer(c *net.UnixConn, w *bufio.Writer, text string) bool {
 	return err == nil
 }
 
-// carryOut a line, and say what became of it.
-func (s *Server) carryOut(from Space, line string) string {
+// carryOut a line that was heard at a time, and say what became of it.
+func (s *Server) carryOut(from Space, line string, heard time.Time) string {
 	v, reset, err := Parse(line)
+	v.Heard = heard
 	if err != nil {
 		return "error: " + err.Error()
 	}

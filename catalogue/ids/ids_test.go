@@ -582,7 +582,7 @@ func TestWhatIsSettled(t *testing.T) {
 			t.Errorf("%s: an alert of our own is an event", x.name)
 		}
 		end := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.9"), uint16(i+1))
-		to.PassFlow(nf.TCP, end, end, nf.NoVLAN)
+		to.PassFlow(nf.TCP, end, end, nf.NoVLAN, time.Now())
 		got := <-said
 		if x.want != "" {
 			if got != x.want {

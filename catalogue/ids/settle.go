@@ -21,9 +21,9 @@ const (
 	sidUDP     = 4294000003
 	sidOther   = 4294000004
 
-	// fresh is how old a packet may be whose alert settles its flow: less than the time after a SYN in which the switch takes no verdict. So a connection
-	// that has begun since with the same ports is never meant.
-	fresh = 150 * time.Millisecond
+	// fresh is how old a packet may be whose alert settles its flow: less than the time after a SYN in which the switch takes no verdict, with what the way there
+	// takes (nf.Settler). So a connection that has begun since with the same ports is never meant.
+	fresh = 100 * time.Millisecond
 	// remembered is how long Suricata remembers a flow that it has bypassed, in seconds. It is longer than the switch holds a verdict, so that Suricata
 	// knows the flow when its packets, or its end, come again.
 	remembered = 400
@@ -67,7 +67,7 @@ func settle(to *nf.Settler, e eve, now time.Time) {
 	if proto == 0 {
 		return
 	}
-	to.PassFlow(proto, netip.AddrPortFrom(src, uint16(e.SPort)), netip.AddrPortFrom(dst, uint16(e.DPort)), vlan)
+	to.PassFlow(proto, netip.AddrPortFrom(src, uint16(e.SPort)), netip.AddrPortFrom(dst, uint16(e.DPort)), vlan, now.Add(at.Sub(now)))
 }
 
 // marking has rules with the keyword bypass mark their flows instead. Rules with the action pass keep it: Suricata looks at no further packet of their

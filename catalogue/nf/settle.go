@@ -28,7 +28,7 @@ type Settler struct {
 	stop context.CancelFunc
 	done chan struct{}
 
-	lines chan string
+	lines chan line
 	wakes chan struct{}
 	owed  atomic.Bool // a reset has to be said
 	count struct{ settled, early, unknown, refused, lost atomic.Uint64 }
@@ -38,6 +38,15 @@ type Settler struct {
 	seed   maphash.Seed
 }
 
+// line that waits, and when the frame came that it is about; zero: it is said however late.
+type line struct {
+	text string
+	at   time.Time
+}
+
+// late tells whether a verdict may be about a former connection of the same ports by the time it is heard.
+func (l line) late() bool { return !l.at.IsZero() && time.Since(l.at) > saidWithin }
+
 // recent is what was said last, so that it is not said for each frame.
 type recent struct {
 	hash uint64
@@ -45,11 +54,15 @@ type recent struct {
 }
 
 const (
-	recents    = 4096
-	sayAgain   = 100 * time.Millisecond
-	unsaid     = 1024 // lines that wait
-	unanswered = 4096
-	redial     = time.Second
+	recents  = 4096
+	sayAgain = 100 * time.Millisecond
+	unsaid   = 1024 // lines that wait
+	redial   = time.Second
+
+	// After a SYN the switch takes no verdict for 0.2 s: one about a former connection of the same ports must be carried out sooner. So it is written within
+	// saidWithin of its frame, behind so few others that the platform, which takes 2,000 a second, has it 16 ms later; and the platform gives it 50 ms.
+	saidWithin = 100 * time.Millisecond
+	unanswered = 32
 )
 
 // SettlerCounters count what became of what was said.
@@ -67,7 +80,7 @@ func NewSettler(path string, log *slog.Logger) *Settler {
 		path = SettleFile
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Settler{path: path, log: log, stop: stop, done: make(chan struct{}), lines: make(chan string, unsaid), wakes: make(chan struct{}, 1), seed: maphash.MakeSeed()}
+	s := &Settler{path: path, log: log, stop: stop, done: make(chan struct{}), lines: make(chan line, unsaid), wakes: make(chan struct{}, 1), seed: maphash.MakeSeed()}
 	go s.run(ctx)
 	return s
 }
@@ -89,11 +102,11 @@ func (s *Settler) PassOneWay(frame []byte) { s.say("pass", frame, " oneway") }
 const NoVLAN = -1
 
 // PassFlow is Pass for a flow of TCP or UDP whose frames the function does not have at hand. vlan is the id of its tag, or NoVLAN. The
-// packet that made up the caller's mind must be younger than 0.2 s: then the switch refuses what is about a former connection of the same ports.
-func (s *Settler) PassFlow(proto byte, src, dst netip.AddrPort, vlan int) {
+// packet that made up the caller's mind came at a time: what is too old then is not said, since it may be about a former connection of the same ports.
+func (s *Settler) PassFlow(proto byte, src, dst netip.AddrPort, vlan int, at time.Time) {
 	f := settled{proto: map[byte]string{TCP: "tcp", UDP: "udp"}[proto], src: src, dst: dst, vlan: vlan}
 	if f.proto != "" {
-		s.sayOf(f, "pass", "")
+		s.sayOf(f, "pass", "", at)
 	}
 }
 
@@ -109,7 +122,7 @@ func (s *Settler) Judge(frame []byte) {
 	s.mu.Lock()
 	clear(s.recent[:]) // it may be said anew at once
 	s.mu.Unlock()
-	if !s.queue(f.line("judge")) {
+	if !s.queue(line{text: f.line("judge")}) {
 		s.Reset() // more than was asked for, but never less
 	}
 }
@@ -135,10 +148,10 @@ func (s *Settler) say(verdict string, frame []byte, more string) {
 		return
 	}
 	f.flags = 0
-	s.sayOf(f, verdict, more)
+	s.sayOf(f, verdict, more, time.Now())
 }
 
-func (s *Settler) sayOf(f settled, verdict, more string) {
+func (s *Settler) sayOf(f settled, verdict, more string, at time.Time) {
 	hash := maphash.Comparable(s.seed, struct {
 		f             settled
 		verdict, more string
@@ -151,14 +164,14 @@ func (s *Settler) sayOf(f settled, verdict, more string) {
 		*r = recent{hash, now}
 	}
 	s.mu.Unlock()
-	if !again && !s.queue(f.line(verdict)+more) {
+	if !again && !s.queue(line{f.line(verdict) + more, at}) {
 		s.count.lost.Add(1)
 	}
 }
 
-func (s *Settler) queue(line string) bool {
+func (s *Settler) queue(l line) bool {
 	select {
-	case s.lines <- line:
+	case s.lines <- l:
 		return true
 	default:
 		return false
@@ -281,14 +294,15 @@ func (s *Settler) converse(ctx context.Context, c net.Conn) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
+	room := make(chan struct{}, unanswered)
 	resets := make(chan bool, unanswered) // a line that waits for its answer: whether it is a reset
 	heard := make(chan struct{})
 	go func() {
 		defer close(heard)
 		defer stop()
-		s.hear(c, resets)
+		s.hear(c, room, resets)
 	}()
-	s.speak(ctx, c, resets)
+	s.speak(ctx, c, room, resets)
 	stop()
 	c.Close()
 	<-heard
@@ -304,35 +318,57 @@ func (s *Settler) converse(ctx context.Context, c net.Conn) {
 	}
 }
 
-func (s *Settler) speak(ctx context.Context, c net.Conn, resets chan<- bool) {
+func (s *Settler) speak(ctx context.Context, c net.Conn, room chan struct{}, resets chan<- bool) {
 	w := bufio.NewWriter(c)
-	say := func(line string, reset bool) bool {
+	// place for one more line that is not answered yet.
+	place := func() bool {
 		select {
-		case resets <- reset:
+		case room <- struct{}{}:
+			return true
+		default:
+		}
+		if w.Flush() != nil { // what is not heard is not answered
+			return false
+		}
+		select {
+		case room <- struct{}{}:
+			return true
 		case <-ctx.Done():
 			return false
 		}
-		_, err := w.WriteString(line + "\n")
+	}
+	say := func(text string, reset bool) bool {
+		resets <- reset // there is a place
+		_, err := w.WriteString(text + "\n")
 		return err == nil
 	}
 	s.wake() // a reset may be owed
 	for {
+		var l line
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.wakes:
-		case line := <-s.lines:
-			if !s.owed.Load() && !say(line, false) {
-				return
-			}
+		case l = <-s.lines:
 		}
-		if s.owed.Load() {
+		if !place() {
+			return
+		}
+		switch {
+		case s.owed.Load():
 			s.forget() // said before the reset
 			s.owed.Store(false)
 			if !say("reset", true) {
 				s.owed.Store(true)
 				return
 			}
+		case l.text == "":
+			<-room
+		case l.late():
+			s.count.lost.Add(1)
+			<-room
+		case !say(l.text, false):
+			return
 		}
 		if len(s.lines) == 0 && w.Flush() != nil {
 			return
@@ -340,13 +376,14 @@ func (s *Settler) speak(ctx context.Context, c net.Conn, resets chan<- bool) {
 	}
 }
 
-func (s *Settler) hear(c net.Conn, resets <-chan bool) {
+func (s *Settler) hear(c net.Conn, room <-chan struct{}, resets <-chan bool) {
 	told := false
 	answers := bufio.NewScanner(c)
 	for answers.Scan() {
 		var reset bool
 		select {
 		case reset = <-resets:
+			<-room
 		default:
 			return // an answer to nothing
 		}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -147,6 +149,40 @@ func TestSettlerSpeaks(t *testing.T) {
 		s.Drop(frame)
 	}
 	p.want("drop tcp 10.9.0.1:4000 10.9.0.2:80")
+}
+
+// What waits for a slow platform is not said when it may be about a former connection of the same ports; a reset and what takes back is.
+func TestLateVerdictsAreNotSaid(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "settle.sock")
+	var heard atomic.Int64
+	newPlatform(t, path, func(string) string {
+		heard.Add(1)
+		time.Sleep(20 * time.Millisecond)
+		return "ok 1"
+	})
+	s := NewSettler(path, slog.New(slog.DiscardHandler))
+	defer s.Close()
+	frame := tcpFrame("", ACK)
+	until(t, "nothing is heard", func() bool { s.Pass(frame); return s.Counters().Settled > 0 })
+	const many = 200
+	before := s.Counters()
+	for i := range many {
+		frame[34], frame[35] = byte(i>>8)+1, byte(i)
+		s.Pass(frame)
+	}
+	s.Judge(frame)
+	until(t, "not all is said or lost", func() bool {
+		c := s.Counters()
+		return c.Settled+c.Lost >= before.Settled+before.Lost+many+1
+	})
+	if c := s.Counters(); c.Settled-before.Settled > 3*unanswered { // those that are written at once, and those that follow within 0.1 s
+		t.Errorf("%d of %d are said to a platform that takes 50 a second, %d lost", c.Settled-before.Settled, many, c.Lost)
+	}
+	s.PassFlow(TCP, netip.MustParseAddrPort("10.9.0.1:1"), netip.MustParseAddrPort("10.9.0.2:2"), NoVLAN, time.Now().Add(-time.Second))
+	n, lost := heard.Load(), s.Counters().Lost
+	until(t, "an old packet's verdict is not given up", func() bool { return s.Counters().Lost > lost })
+	s.Reset()
+	until(t, "the reset is not heard", func() bool { return heard.Load() > n })
 }
 
 // A reset that was not heard is said until it is: over a platform's end, and although there was none when it was said. Verdicts of before are not.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -46,6 +47,9 @@ func (s *Switch) SettleFlow(ctx context.Context, name string, v datapath.Settlem
 		return 0, err
 	}
 	defer leave()
+	if v.Late(time.Now()) { // a commit was under way
+		return 0, datapath.ErrEarly
+	}
 	fn, err := s.settlers.function(name)
 	if err != nil {
 		return 0, err

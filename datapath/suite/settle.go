@@ -137,6 +137,11 @@ func (w *settling) early(fn *Function, f datapath.Flow, begun time.Time) {
 	}
 	_, err = w.s.SettleFlow(Context(w.t), fn.Name, datapath.Settlement{Flow: f}) // it may have been late
 	must(w.t, err)
+	old := pass(f)
+	old.Heard = time.Now().Add(-2 * datapath.SettleWithin)
+	if n, err := w.s.SettleFlow(Context(w.t), fn.Name, old); !errors.Is(err, datapath.ErrEarly) {
+		w.t.Errorf("a verdict that was said long ago: %d entries, %v; want %v", n, err, datapath.ErrEarly)
+	}
 }
 
 func pass(f datapath.Flow) datapath.Settlement {
