@@ -35,6 +35,7 @@ func TestCache(t *testing.T) {
 	root := rig.Mounted(t)
 	t.Run("web", func(t *testing.T) { testWeb(t, root) })
 	t.Run("what is not kept", func(t *testing.T) { testNotKept(t, root) })
+	t.Run("what is one person's", func(t *testing.T) { testPersonal(t, root) })
 	t.Run("others", func(t *testing.T) { testOthers(t, root) })
 	t.Run("from before", func(t *testing.T) { testFromBefore(t, root) })
 	t.Run("full", func(t *testing.T) { testFull(t, root) })
@@ -206,6 +207,32 @@ func testWeb(t *testing.T, root string) {
 }
 
 // What is private, long, of unknown length, with credentials or a cookie, or not a GET comes from the server each time, whole.
+// testPersonal: with default_ttl_s, what says nothing of caches is not kept from a request that says who asks, and not given to one.
+func testPersonal(t *testing.T, root string) {
+	r, _ := start(t, root, `{"default_ttl_s": 600}`)
+	s := serveSite(t, r, "80")
+	at := "http://" + server4
+	asked := 0
+	ask := func(what string, more bool, args ...string) {
+		t.Helper()
+		got := curl(t, r, append(args, at+"/plain")...)
+		if more {
+			asked++
+		}
+		if n := s.count("GET /plain"); n != asked || strings.Contains(got, "X-Cache: HIT") == more {
+			t.Errorf("%s: the server was asked %d times, want %d: %.200s", what, n, asked, got)
+		}
+	}
+	for _, header := range []string{"Cookie: session=1", "X-Api-Key: 1", "Authorization: Basic bWU6c2VjcmV0"} {
+		ask(header, true, "-H", header)
+		ask(header+" again", true, "-H", header)
+	}
+	ask("nobody", true)
+	ask("nobody again", false)
+	ask("somebody then", true, "-H", "Cookie: session=2")
+	ask("nobody at last", false)
+}
+
 func testNotKept(t *testing.T, root string) {
 	r, _ := start(t, root, `{"max_object_kb": 1000}`)
 	s := serveSite(t, r, "80")

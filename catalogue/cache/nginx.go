@@ -200,6 +200,12 @@ http {
 	map $http_upgrade $the_connection { default upgrade; '' close; }
 	map $http_cache_control $reload { default 0; ~*no-cache 1; ~*no-store 1; ~*max-age=0+(,|$) 1; }
 	map $http_pragma $reload_pragma { default 0; ~*no-cache 1; }
+{{- if .TTL}}
+	# Whose answer says nothing of caches, it may be one person's.
+	map $http_cookie$http_x_api_key$http_proxy_authorization $personal { default 1; '' 0; }
+	map $upstream_http_cache_control$upstream_http_expires $silent { default 0; '' 1; }
+	map $silent$personal $unasked { default 0; 11 1; }
+{{- end}}
 	map $upstream_http_content_length $too_long { default 1; {{.Short}} 0; }
 	proxy_cache_path {{.Tmp}}/answers levels=1:2 keys_zone=answers:2m max_size={{.SizeMB}}m inactive=1d use_temp_path=off manager_files=1000 manager_sleep=50ms manager_threshold=200ms;
 	server {
@@ -245,8 +251,8 @@ http {
 			proxy_cache_lock on;
 			proxy_cache_revalidate on;
 			proxy_cache_max_range_offset {{$.MaxObject}};
-			proxy_cache_bypass $reload $reload_pragma $http_authorization $http_upgrade;
-			proxy_no_cache $full $too_long $http_authorization $http_upgrade;
+			proxy_cache_bypass $reload $reload_pragma $http_authorization $http_upgrade{{if $.TTL}} $personal{{end}};
+			proxy_no_cache $full $too_long $http_authorization $http_upgrade{{if $.TTL}} $unasked{{end}};
 {{- if $.TTL}}
 			proxy_cache_valid 200 301 302 {{$.TTL}}s;
 {{- end}}
