@@ -216,6 +216,7 @@ http {
 	server {
 		listen {{.From}} backlog=1024 so_keepalive=60s:10s:3;
 		http2 on;
+		http2_max_concurrent_streams 8; # of one connection, each of which may need one to the server
 		set $port {{.Port}};
 		access_log syslog:server=unix:{{$.Results}},nohostname result;
 		set $full 0;

@@ -16,8 +16,8 @@ const (
 
 	opensWithin = 10 * time.Second
 	quietFor    = 15 * time.Minute // nginx asks silent clients each minute, and gives up silent servers after 10
-	closesIn    = 30 * time.Second
-	forgotten   = time.Hour // a station without connections: it gets another number, so what is cached of it is not found again
+	closesIn    = 5 * time.Second  // nginx makes a connection to the server for each answer that it does not have
+	forgotten   = time.Hour        // a station without connections: it gets another number, so what is cached of it is not found again
 )
 
 // station is a client or a server: an address behind VLAN tags.
@@ -142,6 +142,27 @@ func (t *table) add(c *conn) {
 	}
 	t.pairs[p].conn = c
 	t.pairs[p].conns++
+}
+
+// mostLooked bounds a look for what is over.
+const mostLooked = 256
+
+// hasRoom tells whether there is room for one more. A full table forgets one that both sides have ended, if it finds one.
+func (t *table) hasRoom() bool {
+	if len(t.of) < maxConnections {
+		return true
+	}
+	looked := 0
+	for _, c := range t.of { // in no order
+		if c.reset || c.fin[0] && c.fin[1] {
+			t.remove(c)
+			return true
+		}
+		if looked++; looked == mostLooked {
+			break
+		}
+	}
+	return false
 }
 
 func (t *table) remove(c *conn) {

@@ -98,7 +98,7 @@ func (t *translator) accept(k key, f nf.Frame, p *nf.Packet) *conn {
 	}
 	now := t.now()
 	client, server := t.clients.take(k.client, now), t.servers.take(k.server, now)
-	if client == nil || server == nil || len(t.accepted.of) >= maxConnections {
+	if client == nil || server == nil || !t.accepted.hasRoom() {
 		t.count.Full++
 		return nil
 	}
@@ -164,7 +164,7 @@ func (t *translator) fromStack(f nf.Frame, p *nf.Packet) {
 // dial makes a connection of nginx to a server, in the name of a client that has one with it. nil: there is none, or no room.
 func (t *translator) dial(e ends) *conn {
 	l := t.accepted.pairs[pair{e.client, e.server}]
-	if _, ok := slices.BinarySearch(t.ports, e.serverPort); !ok || l == nil || len(t.dialled.of) >= maxConnections {
+	if _, ok := slices.BinarySearch(t.ports, e.serverPort); !ok || l == nil || !t.dialled.hasRoom() {
 		return nil
 	}
 	c := *l.conn
