@@ -240,7 +240,7 @@ func (b *balancer) choose(v *virtual, p *nf.Packet, now time.Time) uint8 {
 	c := b.table.find(k, now)
 	if c != nil {
 		lost := b.up != nil && !b.up(v.members[c.target].at.Addr(), v.check)
-		if again := begins && (c.phase == closing || lost); again || p.Proto == nf.UDP && lost { // a new connection of the same port, or one that goes nowhere
+		if again := begins && (c.phase == closing || c.guessed || lost); again || p.Proto == nf.UDP && lost { // a new connection of the same port, or one that goes nowhere
 			b.table.remove(c)
 			c = nil
 		}
@@ -254,6 +254,7 @@ func (b *balancer) choose(v *virtual, p *nf.Packet, now time.Time) uint8 {
 		}
 		c = b.table.add(k, slot, opening, now)
 	}
+	c.guessed = false
 	b.advance(c, p, now)
 	return c.target
 }
@@ -319,6 +320,7 @@ func (b *balancer) answered(m member, p *nf.Packet, now time.Time) {
 	c := b.table.all[k]
 	if c == nil && p.Proto == nf.TCP && p.Flags&(nf.SYN|nf.RST|nf.FIN) == 0 && station.Single(p.Dst) && p.DstPort != 0 {
 		c = b.table.add(k, m.index, opening, now)
+		c.guessed = true
 	}
 	if c == nil || c.target != m.index {
 		return

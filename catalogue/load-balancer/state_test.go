@@ -64,6 +64,30 @@ func TestStateIsHandedOver(t *testing.T) {
 	}
 }
 
+// TestATargetTakesNoConnectionsOfOthers: what a target sends to a client's port leads a connection that is older than the instance, and no new one.
+func TestATargetTakesNoConnectionsOfOthers(t *testing.T) {
+	now := time.Now()
+	b := newBalancer(stateConfig(t, oneState), nil, nil, nil)
+	v := b.at[place{nf.TCP, netip.MustParseAddrPort("10.0.0.1:80")}]
+	for port := range uint16(64) {
+		client := netip.AddrPortFrom(netip.MustParseAddr("10.9.0.1"), 1000+port)
+		up := &nf.Packet{Proto: nf.TCP, Src: client.Addr(), SrcPort: client.Port(), Flags: nf.SYN}
+		own := v.fresh[v.hash(client)%slots]
+		other := 1 - own
+		b.answered(member{v, other}, &nf.Packet{Proto: nf.TCP, Dst: client.Addr(), DstPort: client.Port(), Flags: nf.ACK}, now)
+		if port%2 == 0 { // an old connection
+			up.Flags = nf.ACK
+			if got := b.choose(v, up, now); got != other {
+				t.Errorf("%s: an old connection goes to %d: want %d, which has spoken", client, got, other)
+			}
+			continue
+		}
+		if got := b.choose(v, up, now); got != own {
+			t.Errorf("%s: a new connection goes to %d, which has taken it: want %d", client, got, own)
+		}
+	}
+}
+
 // TestStateThatIsNone is refused, and takes nothing in.
 func TestStateThatIsNone(t *testing.T) {
 	now := time.Now()

@@ -34,6 +34,7 @@ type connection struct {
 	target   uint8
 	phase    phase
 	answered bool
+	guessed  bool // from what a target sent: its client has not spoken
 	used     time.Time
 	owner    *owner
 	inPhase  *list.Element
