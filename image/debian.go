@@ -83,7 +83,7 @@ func elsewhere(suite, keyring, mirror string) (debian, error) {
 		return debian{}, errors.New("apt-get is missing: images of Debian packages are built on Debian or Ubuntu; pull or import them elsewhere")
 	}
 	if _, err := os.Stat(keyring); err != nil {
-		return debian{}, fmt.Errorf("Debian's keys are missing: %w: apt-get install debian-archive-keyring", err)
+		return debian{}, fmt.Errorf("the keys of Debian are missing: %w: apt-get install debian-archive-keyring", err)
 	}
 	if suite == "" {
 		suite = debianSuite

@@ -79,7 +79,7 @@ func checkPattern(pattern string) (string, error) {
 		return "", fmt.Errorf("names of docker.io begin with %s: want %s* for all of them", dockerIOName, dockerIO)
 	}
 	if strings.HasPrefix(prefix, dockerIO) { // as repository says it
-		prefix, host = "index."+prefix, "index."+host
+		prefix = "index." + prefix
 	}
 	if star && strings.HasPrefix(prefix, dockerIOName) && path != "" && !strings.Contains(path, "/") {
 		return "", fmt.Errorf("names of docker.io have a namespace: want %slibrary/%s* for Docker's own images, %s%s/* for those of %s", dockerIO, path, dockerIO, path, path)

@@ -73,7 +73,7 @@ func ParseRemote(ref string, o RemoteOptions) (name.Reference, error) {
 func checkPath(name string) error {
 	for _, element := range strings.Split(name, "/") {
 		if element == "" || element == "." || element == ".." {
-			return fmt.Errorf("its path %s has the element %q: want none that is empty, . or ..", clipped(name), element)
+			return fmt.Errorf("its path %s has the element %q: want none that is empty or made of dots", clipped(name), element)
 		}
 	}
 	return nil

@@ -227,6 +227,9 @@ func kindOf(r runtimeMaker, n networkMaker, f function) (Kind, error) {
 	if r.machine && f.name != byBridges && f.program == nil {
 		return Kind{}, fmt.Errorf("runtime %s: what forwards in a virtual machine is a bridge, or a program: want another function, such as %s", p.Runtime, byBridges)
 	}
+	if f.name == byXSK && r.name != bare {
+		return Kind{}, fmt.Errorf("runtime %s: %s loads a BPF program, for which no container has the right: want the runtime %s", p.Runtime, f.name, bare)
+	}
 	return Kind{
 		Name: p.String(), Point: p, About: fmt.Sprintf("each function %s, %s in it; joined by %s", r.about, f.about, n.about),
 		Check: func(o Options) string {
