@@ -1191,7 +1191,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** changes of objects of several kinds as server-sent events over one connection */
+        /** changes of objects of several kinds as server-sent events over one connection; for browsers also over a WebSocket of the subprotocol weir-watch, whose binary messages are pieces of the same text */
         get: operations["watch"];
         put?: never;
         post?: never;
