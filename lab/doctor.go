@@ -99,8 +99,11 @@ func limits(e map[string]string, s study.Study) []string {
 // usesHosts tells whether a study has variants on the hosts of a Weir that runs.
 func usesHosts(s study.Study) bool {
 	return slices.ContainsFunc(s.Parts, func(p study.Part) bool {
-		f, _ := p.Factor(experiment.FactorPlatform)
-		return p.Settings[experiment.FactorPlatform] == platform.PlatformHosts || slices.Contains(f.Levels, platform.PlatformHosts)
+		has := func(factor, level string) bool {
+			f, _ := p.Factor(factor)
+			return p.Settings[factor] == level || slices.Contains(f.Levels, level)
+		}
+		return has(experiment.FactorPlatform, platform.PlatformHosts) || p.Experiment == experiment.OfProcessors && has(experiment.FactorNetwork, platform.NetworkWeir)
 	})
 }
 

@@ -81,6 +81,17 @@ parts:
     baseline: bridges
     quick: {blocks: 1, duration: 50ms}
     full: {blocks: 6, duration: 1s}
+  - name: datagrams
+    question: How many datagrams pass three processors on one host, and in turns on two?
+    experiment: processors
+    metrics: [{name: received, unit: pps, better: higher}, {name: mean, unit: us, better: lower}]
+    factors:
+      - {name: hosts, levels: ["1", "2"]}
+    settings: {network: weir, tool: udp-forward, runtime: oci, processors: "3", link: none, offered: "2000", payload: "100"}
+    compare: hosts
+    baseline: "1"
+    quick: {blocks: 1, duration: 500ms}
+    full: {blocks: 6, duration: 1s}
 `
 
 // hostsBed is three hosts joined by VXLAN, with somebody's chain across them. It goes with the test.
@@ -227,6 +238,7 @@ func checkElsewhere(t *testing.T, dir, log string) {
 		"requests hosts": "h1+h2, h1+h2, vxlan", "requests bridges": ", , ", "flows hosts": "h1, , none", "flows veth": ", , ",
 		"streams hosts": "h1, h1+h2, vxlan", "streams bridges": ", , ",
 		"packets hosts": "platform hosts: nothing can be put in there but through sockets", "packets bridges": ", , ",
+		"datagrams 1": "h1, h1, none", "datagrams 2": "h1, h1+h2, vxlan",
 	}
 	for _, x := range j.Records {
 		key := x.Trial.Part + " " + x.Trial.Variant[0]
@@ -237,7 +249,10 @@ func checkElsewhere(t *testing.T, dir, log string) {
 		if !strings.HasPrefix(got, want[key]) || strings.HasPrefix(x.Void, "failed") {
 			t.Errorf("%s: %q, void %q: want %q", x.Trial.Key(), got, x.Void, want[key])
 		}
-		if x.Skipped+x.Void == "" && x.Values[map[string]string{"across": "rtt", "requests": "rate", "flows": "fct", "streams": "rate", "packets": "rate"}[x.Trial.Part]] <= 0 {
+		if x.Skipped+x.Void == "" && x.Values[map[string]string{"across": "rtt", "requests": "rate", "flows": "fct", "streams": "rate", "packets": "rate", "datagrams": "mean"}[x.Trial.Part]] <= 0 {
+			t.Errorf("%s: %v", x.Trial.Key(), x.Values)
+		}
+		if x.Trial.Part == "datagrams" && x.Skipped+x.Void == "" && x.Values["received"] < 1900 { // of 2,000 a second
 			t.Errorf("%s: %v", x.Trial.Key(), x.Values)
 		}
 		if x.Skipped == "" && (x.Conditions["weir"] == "") != (x.Conditions["stations"] == "") {

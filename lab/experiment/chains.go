@@ -19,7 +19,7 @@ import (
 // Factors of experiments on chains.
 const (
 	FactorPlatform = "platform"
-	factorNetwork  = "network"
+	FactorNetwork  = "network"
 	factorFunction = "function"
 	factorWires    = "wires"
 	factorParallel = "parallel"

@@ -41,7 +41,7 @@ func platformFactors() []Factor {
 		{Name: FactorPlatform, Default: defaultPlatform, About: "what carries the packets: " + strings.Join(platform.ShortNames(), ", ") + ", or runtime+network+function", Check: oneOf(platform.Names()...)},
 		parts(platform.Runtimes(), "what a function runs in"), parts(platform.Networks(), "what joins functions and stations"), parts(platform.Functions(), "what forwards in a function"),
 	}
-	out[1].Name, out[2].Name, out[3].Name = factorRuntime, factorNetwork, factorFunction
+	out[1].Name, out[2].Name, out[3].Name = factorRuntime, FactorNetwork, factorFunction
 	return out
 }
 
@@ -85,7 +85,7 @@ func platformOf(l Levels) (platform.Kind, error) {
 	if !ok {
 		return k, fmt.Errorf("there is no platform %q: %s", name, file.Choose(name, platform.Names()))
 	}
-	return k.With(platform.Point{Runtime: l[factorRuntime], Network: l[factorNetwork], Function: l[factorFunction]})
+	return k.With(platform.Point{Runtime: l[factorRuntime], Network: l[FactorNetwork], Function: l[factorFunction]})
 }
 
 // layoutOf levels on a kind of platform; why says what it cannot have. Without the factor wires it is the fewest that do its work.

@@ -57,7 +57,7 @@ func (x *pairs) Factors() []Factor {
 	return append([]Factor{
 		{Name: factorPairs, About: "pairs of a client and its server, each in a container of its own", Check: between(1, tools.MaxPairs, "a number of pairs"), Sets: []string{condFlows}},
 		{Name: factorRuntime, Default: defaultMember, About: "what the containers are", Check: oneOf(platform.MemberRuntimes()...), Sets: []string{condEnds, condCPUs}},
-		{Name: factorNetwork, Default: defaultSegment, About: "what joins them", Check: oneOf(platform.SegmentNames()...)},
+		{Name: FactorNetwork, Default: defaultSegment, About: "what joins them", Check: oneOf(platform.SegmentNames()...)},
 		{Name: factorCores, Default: coresAll, About: "processors for all containers together, the machine's first ones: a number, or all", Check: checkShared, Sets: []string{condCPUs}},
 		{Name: factorPinning, Default: pinNone, Check: oneOf(pinNone, pinSame, pinDifferent), Sets: []string{condCPUs},
 			About: "none; or each container on one processor, in turns: a client and its server on the same one, or on different ones"},
@@ -88,7 +88,7 @@ func (x *pairs) Check(_ context.Context, b *Bench, l Levels) string {
 	if _, why := seats(l); why != "" {
 		return why
 	}
-	runtime, network := l.or(factorRuntime, defaultMember), l.or(factorNetwork, defaultSegment)
+	runtime, network := l.or(factorRuntime, defaultMember), l.or(FactorNetwork, defaultSegment)
 	if why := platform.CheckMembers(b.options(), runtime, network); why != "" {
 		return why
 	}
@@ -168,7 +168,7 @@ type paired struct {
 }
 
 func (x *pairs) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
-	runtime, network := l.or(factorRuntime, defaultMember), l.or(factorNetwork, defaultSegment)
+	runtime, network := l.or(factorRuntime, defaultMember), l.or(FactorNetwork, defaultSegment)
 	name := "members " + runtime + " " + network
 	m, err := shared(b, name, func() (*gathered, error) {
 		m, err := platform.OpenMembers(ctx, platform.MemberOptions{Options: b.options(), Runtime: runtime, Network: network, Engine: b.engine})
@@ -288,7 +288,7 @@ func (p *paired) port() int {
 // pairedNetwork is the network that levels of an experiment on pairs choose; false: it is none.
 func pairedNetwork(l Levels) (string, bool) {
 	_, ok := l[factorPairs]
-	return l.or(factorNetwork, defaultSegment), ok
+	return l.or(FactorNetwork, defaultSegment), ok
 }
 
 // condEnds says what makes the traffic.

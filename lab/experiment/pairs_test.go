@@ -97,7 +97,7 @@ func TestPairsSayWhatIsWrong(t *testing.T) {
 		"no number":    {Levels{}, "how many pairs"},
 		"too few CPUs": {Levels{factorPairs: "1", factorCores: "8000"}, "this machine has"},
 		"no runtime":   {Levels{factorPairs: "1", factorRuntime: "dokcer"}, `did you mean "docker"`},
-		"no network":   {Levels{factorPairs: "1", factorRuntime: "bare", factorNetwork: "briddge"}, `did you mean "bridge"`},
+		"no network":   {Levels{factorPairs: "1", factorRuntime: "bare", FactorNetwork: "briddge"}, `did you mean "bridge"`},
 		"a control":    {Levels{factorPairs: "1", factorRuntime: "bare", factorCongestion: "nosuch"}, "this kernel has only"},
 		"too long":     {Levels{factorPairs: "1", factorRuntime: "bare", factorTool: toolSockperf, factorMessage: "100000"}, "want at most 65507"},
 	} {

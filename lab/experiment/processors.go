@@ -59,13 +59,14 @@ func (processorsExperiment) Metrics() map[string]string {
 func (processorsExperiment) Factors() []Factor {
 	return []Factor{
 		{Name: factorRuntime, Default: defaultMember, About: "what the containers are; bare on network host is no container at all", Check: oneOf(platform.MemberRuntimes()...)},
-		{Name: factorNetwork, Default: "host", Check: oneOf(platform.ProcessorNetworks()...), About: "host: the host's own stack; nat: a Linux bridge behind the host's address, masquerade out, ports forwarded in; " +
+		{Name: FactorNetwork, Default: "host", Check: oneOf(platform.ProcessorNetworks()...), About: "host: the host's own stack; nat: a Linux bridge behind the host's address, masquerade out, ports forwarded in; " +
 			"macvlan: bridge mode, on the host's link; own-nat, own-macvlan: the same as the runtime's tool makes them (docker: its bridge with published ports, its macvlan; " +
-			"nspawn, rkt: the CNI plugins bridge with portmap, and macvlan)"},
+			"nspawn, rkt: the CNI plugins bridge with portmap, and macvlan); weir: the processors are a chain of functions on the hosts of a Weir that runs (--socket, --url), made through its API"},
 		{Name: factorProcessors, Default: "1", About: "one behind the other", Check: between(1, 100, "a number of processors")},
 		{Name: factorHosts, Default: "1", About: "hosts (network namespaces): 1, or 2 on which processors are in turns", Check: between(1, 2, "hosts")},
 		{Name: factorPayload, Default: defaultPayload, About: "bytes of a datagram", Check: between(datagrams.MinPayload, 1472, "bytes")},
-		{Name: factorTool, Default: toolSocat, Sets: []string{condTool, condEnds}, About: "the processor: socat, the container's own process; own: a thread of the lab, in its namespace", Check: oneOf(toolSocat, toolOwn)},
+		{Name: factorTool, Default: toolSocat, Sets: []string{condTool, condEnds}, About: "the processor: socat, the container's own process; own: a thread of the lab, in its namespace; " +
+			platform.RelayFunction() + ": the function of Weir's catalogue, on network weir only", Check: oneOf(toolSocat, toolOwn, platform.RelayFunction())},
 		{Name: factorMode, Default: modeFixed, About: "fixed: datagrams at one load for the length of a trial (received, sent, and their delay); search: for the highest load that loses at most 0.5 %, in steps " +
 			"of that length (rate, and the delay at half of it)", Check: oneOf(modeFixed, modeSearch)},
 		{Name: factorOffered, Default: fixedLoad, About: "datagrams a second of the fixed load, as far as the link carries them", Check: between(1, fastest, "datagrams a second")},
@@ -84,7 +85,11 @@ func checkLink(level string) error {
 }
 
 func (processorsExperiment) Check(_ context.Context, b *Bench, l Levels) string {
-	if l.or(factorTool, toolSocat) == toolSocat {
+	tool, ofWeir := l.or(factorTool, toolSocat), l.or(FactorNetwork, "host") == platform.NetworkWeir
+	if ofWeir != (tool == platform.RelayFunction()) {
+		return fmt.Sprintf("tool %s on network %s: %s is what processors of network weir are, and only these", tool, l.or(FactorNetwork, "host"), platform.RelayFunction())
+	}
+	if tool == toolSocat {
 		if err := tools.Installed(toolSocat); err != nil {
 			return err.Error()
 		}
@@ -95,7 +100,7 @@ func (processorsExperiment) Check(_ context.Context, b *Bench, l Levels) string 
 func processorOptions(b *Bench, l Levels) platform.ProcessorOptions {
 	return platform.ProcessorOptions{
 		MemberOptions: platform.MemberOptions{
-			Options: b.options(), Runtime: l.or(factorRuntime, defaultMember), Network: l.or(factorNetwork, "host"), Relays: l.or(factorTool, toolSocat) == toolSocat, Engine: b.engine,
+			Options: b.options(), Runtime: l.or(factorRuntime, defaultMember), Network: l.or(FactorNetwork, "host"), Relays: l.or(factorTool, toolSocat) == toolSocat, Engine: b.engine,
 		},
 		Hosts: l.number(factorHosts, "1"), Mbps: mbps(l),
 	}
@@ -112,7 +117,7 @@ func mbps(l Levels) int {
 type forwarding struct {
 	b      *Bench
 	shared string // name of the line
-	line   *platform.Processors
+	line   platform.Row
 	list   []platform.Processor
 	levels Levels
 	run    uint32 // of the last datagrams
@@ -121,7 +126,7 @@ type forwarding struct {
 func (processorsExperiment) Setup(ctx context.Context, b *Bench, l Levels) (Arrangement, error) {
 	o := processorOptions(b, l)
 	name := fmt.Sprintf("line %s %s %d %d %t", o.Runtime, o.Network, o.Hosts, o.Mbps, o.Relays)
-	line, err := shared(b, name, func() (*platform.Processors, error) { return platform.OpenProcessors(ctx, o) })
+	line, err := shared(b, name, func() (platform.Row, error) { return platform.OpenRow(ctx, o) })
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +163,8 @@ func (f *forwarding) Measure(ctx context.Context, length time.Duration) (m Measu
 			err = errors.Join(err, ill, f.b.unshare(f.shared))
 		}
 	}()
-	sink, err := datagrams.Listen(f.line.Outside, f.line.Sink)
+	from, to, at := f.line.Outside()
+	sink, err := datagrams.Listen(to, at)
 	if err != nil {
 		return m, err
 	}
@@ -166,12 +172,12 @@ func (f *forwarding) Measure(ctx context.Context, length time.Duration) (m Measu
 	try := func(load float64, length time.Duration) (step, error) {
 		f.run++
 		c, err := sink.Run(ctx, datagrams.Options{
-			Space: f.line.Outside, To: f.list[0].Reach, Payload: f.levels.number(factorPayload, defaultPayload), Rate: load, Duration: length, Run: f.run,
+			Space: from, To: f.list[0].Reach, Payload: f.levels.number(factorPayload, defaultPayload), Rate: load, Duration: length, Run: f.run,
 		})
 		return step{load, c}, err
 	}
-	if first, err := try(200, 200*time.Millisecond); err != nil || first.Unique == 0 { // addresses are known then
-		return m, errors.Join(fmt.Errorf("%d of %d datagrams came through %d processors", first.Unique, first.Sent.Sent, len(f.list)), err)
+	if err := f.warm(try); err != nil {
+		return m, err
 	}
 	var steps []step
 	if f.levels.or(factorMode, modeFixed) == modeSearch {
@@ -187,6 +193,19 @@ func (f *forwarding) Measure(ctx context.Context, length time.Duration) (m Measu
 	}{steps}
 	m.Conditions, err = f.conditions()
 	return m, err
+}
+
+// warm sends datagrams until some arrive: addresses are known then. Processors that look for the next one each second need a moment.
+func (f *forwarding) warm(try tryLoad) error {
+	for left := 20; ; left-- {
+		first, err := try(200, 200*time.Millisecond)
+		if err != nil || first.Unique > 0 {
+			return err
+		}
+		if left == 0 {
+			return fmt.Errorf("%d of %d datagrams came through %d processors", first.Unique, first.Sent.Sent, len(f.list))
+		}
+	}
 }
 
 type tryLoad func(load float64, length time.Duration) (step, error)
@@ -292,7 +311,7 @@ func (f *forwarding) start() (end func() error, err error) {
 		return end, nil
 	}
 	for i, p := range f.list {
-		to := f.line.Sink
+		_, _, to := f.line.Outside()
 		if i+1 < len(f.list) {
 			to = f.list[i+1].Reach
 		}
@@ -314,8 +333,11 @@ func (f *forwarding) conditions() (map[string]string, error) {
 	have[condLink] = f.levels.or(factorLink, defaultLink) + " Mb/s"
 	have[condMessage] = f.levels.or(factorPayload, defaultPayload) + " B"
 	have[condTool], have[condEnds] = "own processor", "threads of the lab in the network namespaces of the containers"
-	if f.levels.or(factorTool, toolSocat) == toolSocat {
+	switch tool := f.levels.or(factorTool, toolSocat); tool {
+	case toolSocat:
 		have[condTool], have[condEnds] = toolSocat, "the containers' own processes"
+	case platform.RelayFunction():
+		have[condTool], have[condEnds], have[condLink] = tool, "functions of a Weir that runs", "that of the hosts"
 	}
 	return have, nil
 }

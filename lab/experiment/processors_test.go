@@ -79,7 +79,7 @@ func TestStepsOfProcessors(t *testing.T) {
 func TestProcessorsSayWhatIsWrong(t *testing.T) {
 	x, b := processorsExperiment{}, &Bench{Name: "lab-0000"}
 	for want, l := range map[string]Levels{
-		`did you mean "docker"`: {factorRuntime: "dokcer"}, "one Docker engine": {factorRuntime: "docker", factorNetwork: "host", factorHosts: "2"},
+		`did you mean "docker"`: {factorRuntime: "dokcer"}, "one Docker engine": {factorRuntime: "docker", FactorNetwork: "host", factorHosts: "2"},
 	} {
 		if why := x.Check(t.Context(), b, l); !strings.Contains(why, want) {
 			t.Errorf("%v: %q: want %q", l, why, want)

@@ -16,7 +16,11 @@ import (
 	"weir.dev/weir/api"
 )
 
-const suffixHosts = "-h"
+// Ends of the names of what a run makes at a manager. That of processors is longer: see relays.
+const (
+	suffixHosts  = "-h"
+	suffixRelays = "-q-"
+)
 
 // pollAPI is how often a manager is asked for what is awaited.
 const pollAPI = 30 * time.Millisecond
@@ -25,6 +29,7 @@ const pollAPI = 30 * time.Millisecond
 // router. One path is in force at a time.
 type hosts struct {
 	o         Options
+	prefix    string // of all names
 	c         *api.Client
 	record    *record
 	spaces    spaces
@@ -43,16 +48,25 @@ type pair struct {
 	path   Path
 	names  [2]string // endpoints
 	policy string
-	tried  bool // the path carries as it is in force
+	spec   api.PolicySpec // of the policy
+	tried  bool           // the path carries as it is in force
 }
 
-func openHosts(ctx context.Context, o Options) (_ Platform, err error) {
+func openHosts(ctx context.Context, o Options) (Platform, error) {
+	h, err := dialHosts(ctx, o, suffixHosts)
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+func dialHosts(ctx context.Context, o Options, suffix string) (*hosts, error) {
 	c, err := o.API.dial()
 	if err != nil {
 		return nil, err
 	}
-	h := &hosts{o: o, c: c, functions: map[string][]string{}, spaces: spaces{dir: dir(o, suffixHosts)},
-		record: &record{API: o.API, path: recordPath(o)}}
+	h := &hosts{o: o, prefix: o.Name + suffix, c: c, functions: map[string][]string{}, spaces: spaces{dir: dir(o, suffix)},
+		record: &record{API: o.API, path: recordPath(o, suffix)}}
 	if err := h.unnamed(ctx); err != nil {
 		c.Close()
 		return nil, err
@@ -64,7 +78,7 @@ func openHosts(ctx context.Context, o Options) (_ Platform, err error) {
 func (h *hosts) unnamed(ctx context.Context) error {
 	var found []string
 	note := func(kind api.Kind, name string) {
-		if strings.HasPrefix(name, h.o.Name+"-") {
+		if strings.HasPrefix(name, h.prefix+"-") {
 			found = append(found, string(kind)+" "+name)
 		}
 	}
@@ -94,7 +108,7 @@ func (h *hosts) unnamed(ctx context.Context) error {
 }
 
 func (h *hosts) name(format string, args ...any) string {
-	return h.o.Name + "-" + fmt.Sprintf(format, args...)
+	return h.prefix + "-" + fmt.Sprintf(format, args...)
 }
 
 // Path gives a path and puts it in force.
@@ -145,14 +159,25 @@ func (h *hosts) stations(ctx context.Context, from, to string) (*pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	sum := fnv.New32a()
-	sum.Write([]byte(h.o.Name))
-	source, target, err := freePair(list.Items, uint16(sum.Sum32()))
+	source, target, err := freePair(list.Items, h.draw())
 	if err != nil {
 		return nil, err
 	}
+	return h.pair(ctx, from, to, source, target)
+}
+
+// draw is a number of the run's own.
+func (h *hosts) draw() uint16 {
+	sum := fnv.New32a()
+	sum.Write([]byte(h.prefix))
+	return uint16(sum.Sum32())
+}
+
+// pair of stations with these addresses.
+func (h *hosts) pair(ctx context.Context, from, to string, source, target netip.Prefix) (*pair, error) {
 	i := len(h.pairs)
 	p := &pair{hosts: [2]string{from, to}, names: [2]string{h.name("alice%d", i), h.name("bob%d", i)}, policy: h.name("policy%d", i)}
+	p.spec = api.PolicySpec{From: p.names[0], To: p.names[1], Match: []string{"tcp", "udp", "icmp"}, Chain: h.name("chain")}
 	p.path = Path{Source: source.Addr(), Address: target.Addr()}
 	for side, address := range []netip.Prefix{source, target} {
 		space, err := h.spaces.add(filepath.Base(p.names[side]), false)
@@ -205,26 +230,29 @@ func (h *hosts) wires(ctx context.Context, on []string) ([]string, error) {
 		}
 		names = append(names, h.functions[host][i])
 	}
-	return names, h.await(ctx, on, func() (string, error) {
-		list, err := h.c.Functions().List(ctx, api.ListOptions{})
-		if err != nil {
-			return "", err
+	return names, h.await(ctx, on, func() (string, error) { return h.unready(ctx, names) })
+}
+
+// unready says what the first of the functions that is not ready is; empty: all are ready.
+func (h *hosts) unready(ctx context.Context, names []string) (string, error) {
+	list, err := h.c.Functions().List(ctx, api.ListOptions{})
+	if err != nil {
+		return "", err
+	}
+	have := map[string]api.Function{}
+	for _, f := range list.Items {
+		have[f.Name] = f
+	}
+	for _, name := range names {
+		f, ok := have[name]
+		if !ok {
+			return "", fmt.Errorf("function %s is gone: someone else deleted it", name)
 		}
-		have := map[string]api.Function{}
-		for _, f := range list.Items {
-			have[f.Name] = f
+		if why := notYet("function "+name, f.Ready()); why != "" {
+			return why, nil
 		}
-		for _, name := range names {
-			f, ok := have[name]
-			if !ok {
-				return "", fmt.Errorf("function %s is gone: someone else deleted it", name)
-			}
-			if why := notYet("function "+name, f.Ready()); why != "" {
-				return why, nil
-			}
-		}
-		return "", nil
-	})
+	}
+	return "", nil
 }
 
 // lead everything between a pair's stations through functions, and nothing else through any. A function is in one chain only, so there is one
@@ -247,8 +275,7 @@ func (h *hosts) lead(ctx context.Context, p *pair, names []string) error {
 		h.chain = chain
 	}
 	if h.inForce == nil {
-		spec := api.PolicySpec{From: p.names[0], To: p.names[1], Match: []string{"tcp", "udp", "icmp"}, Chain: h.name("chain")}
-		if err := create(ctx, h.record, api.KindPolicy, h.c.Policies(), p.policy, spec); err != nil {
+		if err := create(ctx, h.record, api.KindPolicy, h.c.Policies(), p.policy, p.spec); err != nil {
 			return err
 		}
 		h.inForce, p.tried = p, false

@@ -187,7 +187,7 @@ func TestHostsTakeOnlyTheirOwn(t *testing.T) {
 	r := startManager(t, map[string]api.HostStatus{"d": status(t)})
 	o := testOptions(t)
 	o.API = r.api
-	t.Cleanup(func() { os.RemoveAll(filepath.Dir(recordPath(o))) })
+	t.Cleanup(func() { os.RemoveAll(filepath.Dir(recordPath(o, suffixHosts))) })
 	put := func(name string) {
 		t.Helper()
 		if _, err := r.c.Functions().Put(ctx, name, api.FunctionSpec{Image: "wire", Host: "d"}); err != nil {
@@ -199,24 +199,24 @@ func TestHostsTakeOnlyTheirOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := p.(*hosts)
-	put(o.Name + "-w001") // another makes it meanwhile
-	if err := create(ctx, h.record, api.KindFunction, h.c.Functions(), o.Name+"-w000", api.FunctionSpec{Image: "wire", Host: "d"}); err != nil {
+	put(o.Name + suffixHosts + "-w001") // another makes it meanwhile
+	if err := create(ctx, h.record, api.KindFunction, h.c.Functions(), o.Name+suffixHosts+"-w000", api.FunctionSpec{Image: "wire", Host: "d"}); err != nil {
 		t.Fatal(err)
 	}
-	err = create(ctx, h.record, api.KindFunction, h.c.Functions(), o.Name+"-w001", api.FunctionSpec{Image: "wire", Host: "d"})
-	if err == nil || !strings.Contains(err.Error(), "function "+o.Name+"-w001 exists already") || !strings.Contains(err.Error(), "run it again") {
+	err = create(ctx, h.record, api.KindFunction, h.c.Functions(), o.Name+suffixHosts+"-w001", api.FunctionSpec{Image: "wire", Host: "d"})
+	if err == nil || !strings.Contains(err.Error(), "function "+o.Name+suffixHosts+"-w001 exists already") || !strings.Contains(err.Error(), "run it again") {
 		t.Errorf("it takes another's function: %v", err)
 	}
-	if _, err := openHosts(ctx, o); err == nil || !strings.Contains(err.Error(), "function "+o.Name+"-w000, function "+o.Name+"-w001 is there already") {
+	if _, err := openHosts(ctx, o); err == nil || !strings.Contains(err.Error(), "function "+o.Name+suffixHosts+"-w000, function "+o.Name+suffixHosts+"-w001 is there already") {
 		t.Errorf("it begins where its names are taken: %v", err)
 	}
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := r.c.Functions().Get(ctx, o.Name+"-w000"); !errors.Is(err, api.ErrNotFound) {
+	if _, err := r.c.Functions().Get(ctx, o.Name+suffixHosts+"-w000"); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("its own is left: %v", err)
 	}
-	if f, err := r.c.Functions().Get(ctx, o.Name+"-w001"); err != nil || f.Deleting != nil {
+	if f, err := r.c.Functions().Get(ctx, o.Name+suffixHosts+"-w001"); err != nil || f.Deleting != nil {
 		t.Errorf("another's is gone: %v", err)
 	}
 }
@@ -227,10 +227,10 @@ func TestLeftoversAtAManagerAreRemoved(t *testing.T) {
 	defer cancel()
 	r := startManager(t, map[string]api.HostStatus{"d": status(t)})
 	o := testOptions(t)
-	dir := filepath.Dir(recordPath(o))
+	dir := filepath.Dir(recordPath(o, suffixHosts))
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	crashed := &record{API: API{Socket: filepath.Join(t.TempDir(), "away.sock")}, path: recordPath(o)}
-	name := func(s string) string { return o.Name + "-" + s }
+	crashed := &record{API: API{Socket: filepath.Join(t.TempDir(), "away.sock")}, path: recordPath(o, suffixHosts)}
+	name := func(s string) string { return o.Name + suffixHosts + "-" + s }
 	on := func(name, a string) api.EndpointSpec {
 		return api.EndpointSpec{Host: "d", Netns: name, Interface: "eth0", Address: a}
 	}
@@ -247,7 +247,7 @@ func TestLeftoversAtAManagerAreRemoved(t *testing.T) {
 	if _, err := r.c.Functions().Put(ctx, name("w002"), api.FunctionSpec{Image: "wire", Host: "d"}); err != nil { // not on record
 		t.Fatal(err)
 	}
-	if err := removeHosts(ctx, o); err != nil {
+	if err := removeHosts(ctx, o, suffixHosts); err != nil {
 		t.Errorf("a manager that is away: %v", err)
 	}
 	if text := Owed(o.Name); !strings.Contains(text, "has left 6 objects at "+crashed.API.Socket) || !strings.Contains(text, "remove "+dir) {
@@ -258,7 +258,7 @@ func TestLeftoversAtAManagerAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // safe to call twice
-		if err := removeHosts(ctx, o); err != nil {
+		if err := removeHosts(ctx, o, suffixHosts); err != nil {
 			t.Error(err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"weir.dev/weir/api"
@@ -29,10 +30,12 @@ type record struct {
 	path    string
 }
 
-func recordPath(o Options) string { return filepath.Join(State, o.Name+suffixHosts, "objects.json") }
+func recordPath(o Options, suffix string) string {
+	return filepath.Join(State, o.Name+suffix, "objects.json")
+}
 
-func readRecord(o Options) (*record, error) {
-	r := &record{path: recordPath(o)}
+func readRecord(o Options, suffix string) (*record, error) {
+	r := &record{path: recordPath(o, suffix)}
 	text, err := os.ReadFile(r.path)
 	if err != nil {
 		return nil, err
@@ -155,18 +158,41 @@ func getObject(ctx context.Context, c *api.Client, o object) (err error) {
 // clearing bounds the removal of what a crashed run has left at a manager.
 const clearing = 30 * time.Second
 
-// removeHosts takes away what a crashed run has left here and at a manager. A manager that cannot be asked, or does not let go, keeps nobody from
+// suffixes are the ends of what a run has here of managers.
+func suffixes(name string) (out []string) {
+	for _, top := range []string{Run, State} {
+		entries, _ := os.ReadDir(top) // it is not there: nothing is
+		for _, e := range entries {
+			end, ok := strings.CutPrefix(e.Name(), name)
+			if ok && (end == suffixHosts || strings.HasPrefix(end, suffixRelays)) && !slices.Contains(out, end) {
+				out = append(out, end)
+			}
+		}
+	}
+	return out
+}
+
+// removeAtManagers takes away what a crashed run has left here and at managers.
+func removeAtManagers(ctx context.Context, o Options) error {
+	var errs []error
+	for _, suffix := range suffixes(o.Name) {
+		errs = append(errs, removeHosts(ctx, o, suffix))
+	}
+	return errors.Join(errs...)
+}
+
+// removeHosts takes away what one platform of the run has left. A manager that cannot be asked, or does not let go, keeps nobody from
 // measuring: the record stays for the run after this one. See Owed.
-func removeHosts(ctx context.Context, o Options) error {
-	r, err := readRecord(o)
+func removeHosts(ctx context.Context, o Options, suffix string) error {
+	r, err := readRecord(o, suffix)
 	if err == nil {
 		_ = r.clear(ctx) // the record tells
-	} else if _, err := os.Lstat(recordPath(o)); errors.Is(err, fs.ErrNotExist) {
-		if err := os.RemoveAll(filepath.Dir(recordPath(o))); err != nil { // it had made nothing yet
+	} else if _, err := os.Lstat(recordPath(o, suffix)); errors.Is(err, fs.ErrNotExist) {
+		if err := os.RemoveAll(filepath.Dir(recordPath(o, suffix))); err != nil { // it had made nothing yet
 			return err
 		}
 	}
-	return removeSpaces(dir(o, suffixHosts))
+	return removeSpaces(dir(o, suffix))
 }
 
 func (r *record) clear(ctx context.Context) error {
@@ -185,12 +211,15 @@ func (r *record) clear(ctx context.Context) error {
 
 // Owed says what a crashed run has left at a manager; empty: nothing.
 func Owed(name string) string {
-	r, err := readRecord(Options{Name: name})
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return ""
-	case err != nil:
-		return err.Error()
+	var all []string
+	for _, suffix := range suffixes(name) {
+		switch r, err := readRecord(Options{Name: name}, suffix); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			all = append(all, err.Error())
+		default:
+			all = append(all, fmt.Sprintf("%s has left %d objects at %s; if that is gone for good, remove %s", name, len(r.Objects), r.API, filepath.Dir(r.path)))
+		}
 	}
-	return fmt.Sprintf("%s has left %d objects at %s; if that is gone for good, remove %s", name, len(r.Objects), r.API, filepath.Dir(r.path))
+	return strings.Join(all, "; ")
 }

@@ -33,8 +33,13 @@ const (
 	ownMacvlan = "own-macvlan" // macvlan as the runtime's own tool makes it
 )
 
+// NetworkWeir is the network whose processors are functions of a Weir that runs; see relays.
+const NetworkWeir = "weir"
+
 // ProcessorNetworks are the networks that processors can have.
-func ProcessorNetworks() []string { return []string{byHost, byNAT, byMacvlan, ownNAT, ownMacvlan} }
+func ProcessorNetworks() []string {
+	return []string{byHost, byNAT, byMacvlan, ownNAT, ownMacvlan, NetworkWeir}
+}
 
 // byTool tells whether the runtime's own tool makes a network.
 func byTool(network string) bool { return network == ownNAT || network == ownMacvlan }
@@ -59,8 +64,8 @@ type Processors struct {
 	hosts   []string // namespaces
 	parents []int    // indexes of the hosts' links
 	rules   []string // of each host, for nft
-	Outside string   // namespace
-	Sink    netip.AddrPort
+	outside string   // namespace
+	sink    netip.AddrPort
 	all     []Processor
 	weights weights
 }
@@ -83,6 +88,9 @@ func natAddress(host, i int) netip.Prefix {
 
 // CheckProcessors tells why processors cannot be had here; empty: they can.
 func CheckProcessors(o ProcessorOptions) string {
+	if o.Network == NetworkWeir {
+		return checkRelays(o)
+	}
 	runtime, network, hosts := o.Runtime, o.Network, o.Hosts
 	h, err := findHousing(runtime)
 	if err != nil {
@@ -108,6 +116,26 @@ func CheckProcessors(o ProcessorOptions) string {
 	return h.check(o.Options)
 }
 
+// Row is processors one behind the other, and an outside.
+type Row interface {
+	// Grow makes processors until there are n, and gives a chain of n.
+	Grow(ctx context.Context, n int) ([]Processor, error)
+	// Outside is the namespace that sends to the first one, the one in which the last one's datagrams arrive, and where there.
+	Outside() (from, to string, sink netip.AddrPort)
+	// Ill says which of the processors have ended; nil: none has.
+	Ill(ctx context.Context) error
+	Conditions() (map[string]string, error)
+	Close() error
+}
+
+// OpenRow makes everything but the processors.
+func OpenRow(ctx context.Context, o ProcessorOptions) (Row, error) {
+	if o.Network == NetworkWeir {
+		return openRelays(ctx, o)
+	}
+	return OpenProcessors(ctx, o)
+}
+
 // OpenProcessors makes the hosts, the outside and the wire between them. Grow makes the processors.
 func OpenProcessors(ctx context.Context, o ProcessorOptions) (*Processors, error) {
 	h, err := findHousing(o.Runtime)
@@ -118,7 +146,7 @@ func OpenProcessors(ctx context.Context, o ProcessorOptions) (*Processors, error
 	if err != nil {
 		return nil, err
 	}
-	l := &Processors{links: linksOf(inst), o: o, Sink: netip.AddrPortFrom(lineAddress(0, 1).Addr(), 7000), weights: weights{}}
+	l := &Processors{links: linksOf(inst), o: o, sink: netip.AddrPortFrom(lineAddress(0, 1).Addr(), 7000), weights: weights{}}
 	if o.Runtime == byDocker && byTool(o.Network) {
 		l.engine, err = openEngine(ctx, o.Options, map[string]string{ownNAT: suffixNAT, ownMacvlan: suffixMacvlan}[o.Network])
 		l.o.Engine = func(context.Context) (*Engine, error) { return l.engine, nil }
@@ -143,10 +171,10 @@ func (l *Processors) build(ctx context.Context) (err error) {
 	if err := netns.Do(l.home, func() error { return makeBridge(switchName, l.inst.Alias(switchName)) }); err != nil {
 		return err
 	}
-	if l.Outside, err = s.add("outside", true); err != nil {
+	if l.outside, err = s.add("outside", true); err != nil {
 		return err
 	}
-	if err := l.connect("outside", l.Outside, lineAddress(0, 1)); err != nil {
+	if err := l.connect("outside", l.outside, lineAddress(0, 1)); err != nil {
 		return err
 	}
 	for i := range l.o.Hosts {
@@ -262,6 +290,11 @@ func (l *Processors) Grow(ctx context.Context, n int) ([]Processor, error) {
 	return chain, nil
 }
 
+// Outside is one namespace.
+func (l *Processors) Outside() (from, to string, sink netip.AddrPort) {
+	return l.outside, l.outside, l.sink
+}
+
 // Ill says which of the containers' own processes have ended; nil: none has.
 func (l *Processors) Ill(ctx context.Context) error { return l.houses.ill(ctx) }
 
@@ -275,7 +308,7 @@ func (l *Processors) add(ctx context.Context, i int) (p Processor, err error) {
 	port, at := uint16(linePort+i), hostAddress(host)
 	var relay []string
 	if l.o.Relays {
-		to := l.Sink
+		to := l.sink
 		if i > 0 {
 			to = l.all[i-1].Reach
 		}
@@ -367,7 +400,7 @@ func (l *Processors) forward(ctx context.Context) error {
 
 // Conditions are those of the outside, of the first host's link, and of the wire. What is on the hosts is what networks differ in.
 func (l *Processors) Conditions() (map[string]string, error) {
-	return Path{From: l.Outside, To: l.hosts[0], Middle: l.home}.Conditions()
+	return Path{From: l.outside, To: l.hosts[0], Middle: l.home}.Conditions()
 }
 
 // Close removes everything.

@@ -20,7 +20,7 @@ func Remove(ctx context.Context, name string) error {
 			errs = append(errs, removeMade(ctx, i))
 		}
 	}
-	return errors.Join(append(errs, removeDaemons(o), removeDocker(o), removeHosts(ctx, o))...)
+	return errors.Join(append(errs, removeDaemons(o), removeDocker(o), removeAtManagers(ctx, o))...)
 }
 
 // removeMade takes a platform away, whatever it was made of.

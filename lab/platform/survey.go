@@ -3,6 +3,7 @@ package platform
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -76,6 +77,7 @@ func checkNames(level string, most int, want string) error {
 type survey struct {
 	at    string
 	boot  string // of this machine's kernel
+	image string // that hosts need
 	hosts []api.Host
 }
 
@@ -90,7 +92,7 @@ func look(ctx context.Context, c *api.Client, at string) (survey, error) {
 		return survey{}, err
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return survey{at: at, boot: strings.TrimSpace(string(boot)), hosts: list.Items}, err
+	return survey{at: at, boot: strings.TrimSpace(string(boot)), image: wireImage, hosts: list.Items}, err
 }
 
 func (s survey) names() (names []string) {
@@ -101,7 +103,7 @@ func (s survey) names() (names []string) {
 }
 
 // usable tells why a function cannot be put on a host; nil: it can.
-func usable(h api.Host) error {
+func (s survey) usable(h api.Host) error {
 	switch {
 	case h.Deleting != nil:
 		return fmt.Errorf("host %s is being removed", h.Name)
@@ -109,8 +111,8 @@ func usable(h api.Host) error {
 		return fmt.Errorf("host %s is %s", h.Name, cmp.Or(string(h.Status.State), "not known yet"))
 	case !h.Spec.Takes():
 		return fmt.Errorf("host %s takes no new functions (weir host open %s)", h.Name, h.Name)
-	case !slices.Contains(h.Status.Images, wireImage):
-		return fmt.Errorf("host %s has no image %s", h.Name, wireImage)
+	case !slices.Contains(h.Status.Images, s.image):
+		return fmt.Errorf("host %s has no image %s", h.Name, s.image)
 	}
 	return nil
 }
@@ -131,7 +133,7 @@ func (s survey) stations(level string) (from, to string, err error) {
 	if level == StationsHere {
 		var why []string
 		for _, h := range s.hosts { // sorted by name
-			switch err := usable(h); {
+			switch err := s.usable(h); {
 			case !s.here(h):
 			case err != nil:
 				why = append(why, err.Error())
@@ -152,7 +154,7 @@ func (s survey) stations(level string) (from, to string, err error) {
 		case err != nil:
 			return "", "", err
 		case h.Status.State != api.HostReady:
-			return "", "", usable(h)
+			return "", "", s.usable(h)
 		case !s.here(h):
 			return "", "", fmt.Errorf("host %s is not this machine, and the stations are made where the lab runs", name)
 		}
@@ -169,7 +171,7 @@ func (s survey) place(l Layout, first string) ([]string, error) {
 	case PlacedSpread:
 		on = []string{first}
 		for _, h := range s.hosts {
-			if h.Name != first && usable(h) == nil {
+			if h.Name != first && s.usable(h) == nil {
 				on = append(on, h.Name)
 			}
 		}
@@ -182,7 +184,7 @@ func (s survey) place(l Layout, first string) ([]string, error) {
 	for _, name := range on {
 		h, err := s.find(name)
 		if err == nil {
-			err = usable(h)
+			err = s.usable(h)
 		}
 		if err != nil {
 			return nil, err
@@ -250,7 +252,7 @@ func Hosts(ctx context.Context, a API) (string, error) {
 	var all []string
 	for _, h := range s.hosts {
 		text := h.Name
-		if err := usable(h); err != nil {
+		if err := s.usable(h); err != nil {
 			text = err.Error()
 		} else if s.here(h) {
 			text += " (here)"
@@ -265,19 +267,24 @@ var benchmarks = netip.MustParsePrefix("198.18.0.0/15")
 
 // freePair is the first pair of addresses from the n-th on that no endpoint has: a network of two (RFC 3021).
 func freePair(taken []api.Endpoint, n uint16) (from, to netip.Prefix, err error) {
+	from, err = freeNetwork(taken, n, 31)
+	return from, netip.PrefixFrom(from.Addr().Next(), 31), err
+}
+
+// freeNetwork is the first network of a length from the n-th on in which no endpoint has an address.
+func freeNetwork(taken []api.Endpoint, n uint16, bits int) (netip.Prefix, error) {
 	var used []netip.Prefix
 	for _, e := range taken {
 		used = append(used, e.Spec.Prefixes()...)
 	}
-	for range 1 << 16 {
-		a := benchmarks.Addr().As4()
-		a[1] |= byte(n >> 15)
-		a[2], a[3] = byte(n>>7), byte(n<<1)
-		pair := netip.PrefixFrom(netip.AddrFrom4(a), 31)
-		if !slices.ContainsFunc(used, func(p netip.Prefix) bool { return pair.Contains(p.Addr()) }) {
-			return pair, netip.PrefixFrom(pair.Addr().Next(), 31), nil
+	first, many := benchmarks.Addr().As4(), uint32(1)<<(bits-benchmarks.Bits())
+	for i := range many {
+		var a [4]byte
+		binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(first[:])|(uint32(n)+i)%many<<(32-bits))
+		network := netip.PrefixFrom(netip.AddrFrom4(a), bits)
+		if !slices.ContainsFunc(used, func(p netip.Prefix) bool { return network.Contains(p.Addr()) }) {
+			return network, nil
 		}
-		n++
 	}
-	return from, to, fmt.Errorf("every address of %s is an endpoint's", benchmarks)
+	return netip.Prefix{}, fmt.Errorf("endpoints have addresses in every network of %s", benchmarks)
 }
