@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -180,7 +181,10 @@ func measuring(o service.UpOptions, log *slog.Logger) (daemon.Lab, error) {
 		at.Images = []string{"--images", o.ImagesDir}
 	}
 	d, err := desk.New(at)
-	if err != nil { // not a nil pointer in an interface
+	switch ofRoot := strings.HasPrefix(o.Lab, o.Instance.Root+"/"); {
+	case ofRoot && (errors.Is(err, syscall.ENOTDIR) || errors.Is(err, fs.ErrPermission)):
+		return nil, nil // the daemon cannot use that root either, and says it
+	case err != nil: // not a nil pointer in an interface
 		return nil, err
 	}
 	return d, nil

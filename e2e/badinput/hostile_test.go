@@ -30,7 +30,7 @@ policies:
 		out, err := r.Weir(ctx, "function", "logs", "evil")
 		return err == nil && strings.Contains(out, "tried"), out
 	})
-	for dir, want := range map[string][]string{"run": {"events.sock"}, "etc": {"config.json", "probe"}} {
+	for dir, want := range map[string][]string{"run": {"events.sock", "metrics.sock"}, "etc": {"config.json", "probe"}} {
 		list, err := os.ReadDir(filepath.Join("/run/weir", r.Name, "functions", "evil", dir))
 		var names []string
 		for _, e := range list {
@@ -40,7 +40,7 @@ policies:
 			t.Errorf("in %s: %v, %v; want %v only", dir, names, err, want)
 		}
 	}
-	// The socket is there to be used, from where nothing can be written: the firewall raises an event at it.
+	// The events' socket is there to be used, from where nothing can be written: the firewall raises an event at it.
 	rig.Eventually(ctx, t, "the firewall's event", func() (bool, string) {
 		_, _ = r.Run(ctx, r.Alice(), "ping", "-c1", "-W1", rig.BobAddr) // is not let through
 		out, err := r.Weir(ctx, "events")
