@@ -43,7 +43,7 @@ type expected map[string]string
 var (
 	ofAPI      = expected{`tcp 127\.0\.0\.1:7411`: "the API's TCP port", `tcp 127\.0\.0\.1:7410`: "the web UI's port"}
 	ofManager  = expected{`unix RUN/api\.sock`: "the API's socket", `unix RUN/etcd/client`: "the store"}
-	ofHost     = expected{`unix RUN/functions/[a-z0-9]+/run/events\.sock`: "a function's events", `packet`: "frames"}
+	ofHost     = expected{`unix RUN/functions/[a-z0-9]+/run/events\.sock`: "a function's events", `unix RUN/functions/[a-z0-9]+/run/metrics\.sock`: "its metrics", `packet`: "frames"}
 	ofOVS      = expected{`unix RUN/ovs/.*`: "Open vSwitch"}
 	ofAgents   = expected{`tcp 10\.77\.0\.1:7412`: "agents"}
 	ofOpenFlow = expected{`tcp 10\.77\.0\.1:6653`: "OpenFlow"}
