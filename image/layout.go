@@ -144,18 +144,22 @@ func (w writable) change(ctx context.Context, f func([]namedDescriptor) ([]named
 	if err != nil {
 		return err
 	}
-	index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: []v1.Descriptor{}}
-	for _, r := range refs {
-		index.Manifests = append(index.Manifests, r.desc)
+	all := make([]v1.Descriptor, len(refs))
+	for i, r := range refs {
+		all[i] = r.desc
 	}
-	slices.SortFunc(index.Manifests, func(a, b v1.Descriptor) int {
-		return strings.Compare(a.Annotations[refAnnotation], b.Annotations[refAnnotation])
-	})
-	raw, err := json.MarshalIndent(index, "", "  ")
+	raw, err := indexOf(all, func(d v1.Descriptor) string { return d.Annotations[refAnnotation] })
 	if err != nil {
 		return err
 	}
-	return instance.WriteShared(filepath.Join(string(w), "index.json"), append(raw, '\n'))
+	return instance.WriteShared(filepath.Join(string(w), "index.json"), raw)
+}
+
+// indexOf descriptors as a document, in the order of their keys.
+func indexOf(all []v1.Descriptor, key func(v1.Descriptor) string) ([]byte, error) {
+	slices.SortFunc(all, func(a, b v1.Descriptor) int { return strings.Compare(key(a), key(b)) })
+	raw, err := json.MarshalIndent(v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: all}, "", "  ")
+	return append(raw, '\n'), err
 }
 
 // remove names from the index.

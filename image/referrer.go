@@ -196,14 +196,11 @@ func (w writable) changeReferrers(ctx context.Context, f func([]referrer) ([]ref
 	if err != nil {
 		return err
 	}
-	index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: []v1.Descriptor{}}
-	for _, r := range all {
-		index.Manifests = append(index.Manifests, r.desc)
+	descriptors := make([]v1.Descriptor, len(all))
+	for i, r := range all {
+		descriptors[i] = r.desc
 	}
-	slices.SortFunc(index.Manifests, func(a, b v1.Descriptor) int {
-		return strings.Compare(a.Annotations[subjectAnnotation]+a.Digest.String(), b.Annotations[subjectAnnotation]+b.Digest.String())
-	})
-	raw, err := json.MarshalIndent(index, "", "  ")
+	raw, err := indexOf(descriptors, func(d v1.Descriptor) string { return d.Annotations[subjectAnnotation] + d.Digest.String() })
 	if err != nil {
 		return err
 	}
@@ -217,7 +214,7 @@ func (w writable) changeReferrers(ctx context.Context, f func([]referrer) ([]ref
 		}
 		return nil
 	}
-	return instance.WriteShared(path, append(raw, '\n'))
+	return instance.WriteShared(path, raw)
 }
 
 // keepReferrers marks the blobs of what is about images that are used, or outside. All else is taken off the list. The caller has useFile for itself.
