@@ -99,6 +99,8 @@ func (s *site) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	switch {
 	case strings.HasPrefix(q.URL.Path, "/keep"):
 		w.Header().Set("Cache-Control", "max-age=60")
+	case q.URL.Path == "/revalidate":
+		w.Header().Set("Cache-Control", "must-revalidate, no-transform")
 	case q.URL.Path == "/private":
 		w.Header().Set("Cache-Control", "private, max-age=60")
 	case q.URL.Path == "/cookie":
@@ -206,20 +208,19 @@ func testWeb(t *testing.T, root string) {
 	nothingPasses(t, r)
 }
 
-// What is private, long, of unknown length, with credentials or a cookie, or not a GET comes from the server each time, whole.
 // testPersonal: with default_ttl_s, what says nothing of caches is not kept from a request that says who asks, and not given to one.
 func testPersonal(t *testing.T, root string) {
 	r, _ := start(t, root, `{"default_ttl_s": 600}`)
 	s := serveSite(t, r, "80")
 	at := "http://" + server4
-	asked := 0
+	path, asked := "/plain", 0
 	ask := func(what string, more bool, args ...string) {
 		t.Helper()
-		got := curl(t, r, append(args, at+"/plain")...)
+		got := curl(t, r, append(args, at+path)...)
 		if more {
 			asked++
 		}
-		if n := s.count("GET /plain"); n != asked || strings.Contains(got, "X-Cache: HIT") == more {
+		if n := s.count("GET " + path); n != asked || strings.Contains(got, "X-Cache: HIT") == more {
 			t.Errorf("%s: the server was asked %d times, want %d: %.200s", what, n, asked, got)
 		}
 	}
@@ -231,8 +232,16 @@ func testPersonal(t *testing.T, root string) {
 	ask("nobody again", false)
 	ask("somebody then", true, "-H", "Cookie: session=2")
 	ask("nobody at last", false)
+	path, asked = "/revalidate", 0 // Cache-Control, which does not say how long
+	ask("with a cookie, must-revalidate", true, "-H", "Cookie: session=1")
+	ask("nobody, must-revalidate", true)
+	ask("nobody again, must-revalidate", false)
+	path, asked = "/keep/who", 0 // it says how long: it is for all
+	ask("with a cookie, max-age", true, "-H", "Cookie: session=1")
+	ask("nobody, max-age", false)
 }
 
+// What is private, long, of unknown length, with credentials or a cookie, or not a GET comes from the server each time, whole.
 func testNotKept(t *testing.T, root string) {
 	r, _ := start(t, root, `{"max_object_kb": 1000}`)
 	s := serveSite(t, r, "80")

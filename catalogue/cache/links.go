@@ -18,7 +18,7 @@ import (
 //	                                    └─ the same server, as nginx dials  244.0.0.1
 //
 // So nginx is plain: it listens, sees a client and a server's address in each connection, and dials that server from that client's address by replacing the
-// first number of both. IPv6 becomes IPv4 on this link, since a function's namespace has none. A station's number is never given to another.
+// first number of both. IPv6 becomes IPv4 on this link, since a function's namespace has none. A server's number is never given to another.
 const (
 	stackLink = "cache"   // of the kernel
 	loopLink  = "cache-l" // of the loop

@@ -201,9 +201,10 @@ http {
 	map $http_cache_control $reload { default 0; ~*no-cache 1; ~*no-store 1; ~*max-age=0+(,|$) 1; }
 	map $http_pragma $reload_pragma { default 0; ~*no-cache 1; }
 {{- if .TTL}}
-	# Whose answer says nothing of caches, it may be one person's.
+	# What does not say how long it may be kept may be one person's.
 	map $http_cookie$http_x_api_key$http_proxy_authorization $personal { default 1; '' 0; }
-	map $upstream_http_cache_control$upstream_http_expires $silent { default 0; '' 1; }
+	map $upstream_http_cache_control $lasts { default 0; "~*(^|[ ,;])(s-maxage|max-age)=" 1; }
+	map $lasts$upstream_http_expires $silent { default 0; '0' 1; } # neither a length of time nor Expires
 	map $silent$personal $unasked { default 0; 11 1; }
 {{- end}}
 	map $upstream_http_content_length $too_long { default 1; {{.Short}} 0; }

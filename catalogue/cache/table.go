@@ -1,6 +1,7 @@
 package main
 
 import (
+	"container/list"
 	"encoding/binary"
 	"net/netip"
 	"time"
@@ -11,6 +12,7 @@ import (
 // Bounds of what is remembered, and for how long.
 const (
 	maxConnections = 8192 // of clients; nginx has as many more to servers
+	mostOfOne      = 2048 // of one client
 	maxStations    = 16384
 	maxNumber      = 1<<24 - 2
 
@@ -27,39 +29,86 @@ type station struct {
 	n    int // of tags
 }
 
-// number of a station, in the addresses of the link.
+// neighbour is a station behind a MAC address: its own, or that of a router. Who takes a station's address, but not its MAC address, is another one.
+type neighbour struct {
+	station
+	mac [6]byte
+}
+
+// number of a neighbour, in the addresses of the link.
 type number struct {
-	id    uint32
-	conns int
-	seen  time.Time
+	who      neighbour
+	id       uint32
+	accepted int // connections of nginx from it
+	conns    int // the same, with those that nginx makes
+	seen     time.Time
+	all      *numbers
+	idle     *list.Element // nil: it has connections
 }
 
-// numbers of clients, or of servers. None is given twice.
+// numbers of clients, or of servers. A server's is never given to another: what nginx has kept is found by it.
 type numbers struct {
-	of   map[station]*number
-	next uint32
+	of     map[neighbour]*number
+	idle   list.List // those without connections, the longest first
+	next   uint32
+	reuses bool
+	free   []uint32 // to be given again
 }
 
-// take the number of a station; nil: there is no room.
-func (n *numbers) take(s station, now time.Time) *number {
-	x := n.of[s]
+// take the number of a neighbour; nil: there is no room. The one that has no connections for longest makes room.
+func (n *numbers) take(who neighbour, now time.Time) *number {
+	x := n.of[who]
 	if x == nil {
-		if len(n.of) >= maxStations || n.next >= maxNumber {
+		if oldest := n.idle.Front(); len(n.of) >= maxStations && oldest != nil {
+			n.forget(oldest.Value.(*number))
+		}
+		id, ok := n.unused()
+		if len(n.of) >= maxStations || !ok {
 			return nil
 		}
-		n.next++
-		x = &number{id: n.next}
-		n.of[s] = x
+		x = &number{who: who, id: id, all: n}
+		x.idle = n.idle.PushBack(x)
+		n.of[who] = x
 	}
 	x.seen = now
 	return x
 }
 
+func (n *numbers) unused() (id uint32, ok bool) {
+	if len(n.free) > 0 {
+		id, n.free = n.free[0], n.free[1:]
+		return id, true
+	}
+	if n.next >= maxNumber {
+		return 0, false
+	}
+	n.next++
+	return n.next, true
+}
+
+func (n *numbers) forget(x *number) {
+	n.idle.Remove(x.idle)
+	delete(n.of, x.who)
+	if n.reuses {
+		n.free = append(n.free, x.id)
+	}
+}
+
 func (n *numbers) tick(now time.Time) {
-	for s, x := range n.of {
-		if x.conns == 0 && now.Sub(x.seen) > forgotten {
-			delete(n.of, s)
-		}
+	for e := n.idle.Front(); e != nil && now.Sub(e.Value.(*number).seen) > forgotten; e = n.idle.Front() {
+		n.forget(e.Value.(*number))
+	}
+}
+
+// hold counts a connection, or with -1 that it is over.
+func (x *number) hold(conns int) {
+	x.conns += conns
+	switch {
+	case x.conns == 0:
+		x.idle = x.all.idle.PushBack(x)
+	case x.idle != nil:
+		x.all.idle.Remove(x.idle)
+		x.idle = nil
 	}
 }
 
@@ -116,9 +165,10 @@ func (c *conn) over(now time.Time) bool {
 
 // table of the connections of one kind.
 type table struct {
-	of    map[key]*conn
-	link  map[ends]*conn
-	pairs map[pair]*latest
+	of      map[key]*conn
+	link    map[ends]*conn
+	pairs   map[pair]*latest
+	accepts bool // those from clients
 }
 
 // pair of a client and a server, by their numbers.
@@ -130,12 +180,17 @@ type latest struct {
 	conns int
 }
 
-func newTable() table { return table{map[key]*conn{}, map[ends]*conn{}, map[pair]*latest{}} }
+func newTable(accepts bool) table {
+	return table{map[key]*conn{}, map[ends]*conn{}, map[pair]*latest{}, accepts}
+}
 
 func (t *table) add(c *conn) {
-	c.client.conns++
-	c.server.conns++
+	c.client.hold(1)
+	c.server.hold(1)
 	t.of[c.key], t.link[c.ends] = c, c
+	if t.accepts {
+		c.client.accepted++
+	}
 	p := pair{c.ends.client, c.ends.server}
 	if t.pairs[p] == nil {
 		t.pairs[p] = &latest{}
@@ -166,8 +221,11 @@ func (t *table) hasRoom() bool {
 }
 
 func (t *table) remove(c *conn) {
-	c.client.conns--
-	c.server.conns--
+	c.client.hold(-1)
+	c.server.hold(-1)
+	if t.accepts {
+		c.client.accepted--
+	}
 	delete(t.of, c.key)
 	delete(t.link, c.ends)
 	p := pair{c.ends.client, c.ends.server}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"slices"
@@ -34,8 +36,8 @@ func newTranslator(ports []uint16, stack net.HardwareAddr, now func() time.Time,
 	link := slices.Concat(stack, stack, []byte{nf.EtherIPv4 >> 8, nf.EtherIPv4 & 0xff})
 	link[6] ^= 4 // from another one
 	return &translator{
-		ports: ports, linkHeader: link, now: now, send: send, accepted: newTable(), dialled: newTable(),
-		clients: numbers{of: map[station]*number{}}, servers: numbers{of: map[station]*number{}},
+		ports: ports, linkHeader: link, now: now, send: send, accepted: newTable(true), dialled: newTable(false),
+		clients: numbers{of: map[neighbour]*number{}, reuses: true}, servers: numbers{of: map[neighbour]*number{}},
 	}
 }
 
@@ -73,19 +75,20 @@ func (t *translator) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 		mine, other = other, mine
 	}
 	whole := p.Bad == "" && p.Part == nf.Whole
-	if d == nf.Up && whole && p.Flags&(nf.SYN|nf.ACK|nf.RST|nf.FIN) == nf.SYN && (mine == nil || mine.reset || mine.fin[0]) {
+	foreign := d == nf.Up && mine != nil && !bytes.Equal(f.Data[6:12], mine.header[6:12]) // of another who says that it is this client
+	if d == nf.Up && whole && p.Flags&(nf.SYN|nf.ACK|nf.RST|nf.FIN) == nf.SYN && (mine == nil || mine.reset || mine.fin[0] || foreign && !mine.opened) {
 		if mine != nil {
 			t.accepted.remove(mine)
 		}
-		mine = t.accept(k, f, &p)
+		mine, foreign = t.accept(k, f, &p), false
 	}
 	switch {
-	case mine != nil && whole:
+	case mine != nil && whole && !foreign:
 		mine.track(d == nf.Down, p.Flags, t.now())
 		t.toStack(mine, d, f, &p)
 	case mine == nil && other == nil:
 		return nf.Pass
-	default: // a fragment of a connection that is nginx's, or one who speaks for nginx
+	default: // a fragment of a connection that is nginx's, or one who speaks for nginx or for its client
 		t.count.Dropped++
 	}
 	return nf.Drop
@@ -97,8 +100,8 @@ func (t *translator) accept(k key, f nf.Frame, p *nf.Packet) *conn {
 		return nil
 	}
 	now := t.now()
-	client, server := t.clients.take(k.client, now), t.servers.take(k.server, now)
-	if client == nil || server == nil || !t.accepted.hasRoom() {
+	client, server := t.clients.take(neighbour{k.client, [6]byte(f.Data[6:])}, now), t.servers.take(neighbour{k.server, [6]byte(f.Data)}, now)
+	if client == nil || server == nil || client.accepted >= mostOfOne || !t.accepted.hasRoom() {
 		t.count.Full++
 		return nil
 	}
@@ -146,7 +149,9 @@ func (t *translator) fromStack(f nf.Frame, p *nf.Packet) {
 			if c != nil {
 				t.dialled.remove(c)
 			}
-			c = t.dial(e)
+			if c = t.dial(e); c == nil { // nginx need not wait for what nobody answers
+				t.send(nf.Side, p.MakeTCP(f.Data, nf.Segment{Back: true, Ack: binary.BigEndian.Uint32(f.Data[p.Transport+4:]) + 1, Flags: nf.RST | nf.ACK}))
+			}
 		}
 	}
 	if c == nil {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
@@ -177,7 +179,7 @@ func TestPasses(t *testing.T) {
 	}
 	for port := range maxConnections {
 		s := syn
-		s.sport, s.to = 1+port, "10.0.0.3"
+		s.sport, s.from, s.to = 1+port, fmt.Sprintf("10.0.1.%d", 1+port/mostOfOne), "10.0.0.3"
 		if v, _ := b.give(nf.Up, s.frame(t)); v != nf.Drop {
 			t.Fatalf("connection %d: verdict %v", port, v)
 		}
@@ -205,6 +207,108 @@ func TestPasses(t *testing.T) {
 	}
 }
 
+// A client may have its share of nginx's connections, and what is over counts no more.
+func TestOneClientHasItsShare(t *testing.T) {
+	b := newBench(t)
+	syn := segment{from: "10.0.0.1", to: "10.0.0.2", fromMAC: 1, toMAC: 2, dport: 80, syn: true}
+	for port := range mostOfOne {
+		syn.sport = 1 + port
+		if v, _ := b.give(nf.Up, syn.frame(t)); v != nf.Drop {
+			t.Fatalf("connection %d: verdict %v", port, v)
+		}
+	}
+	syn.sport = 60000
+	if v, _ := b.give(nf.Up, syn.frame(t)); v != nf.Pass || b.x.count.Full != 1 {
+		t.Errorf("one more: verdict %v, %+v", v, b.x.count)
+	}
+	other := syn
+	other.from, other.fromMAC = "10.0.0.3", 3
+	if v, _ := b.give(nf.Up, other.frame(t)); v != nf.Drop {
+		t.Errorf("another client: verdict %v", v)
+	}
+	b.now = b.now.Add(opensWithin + time.Second)
+	b.x.tick(b.now)
+	if v, _ := b.give(nf.Up, syn.frame(t)); v != nf.Drop {
+		t.Errorf("after those are over: verdict %v", v)
+	}
+}
+
+// Who takes a client's or a server's address, but not its MAC address, leads nothing of the client elsewhere, speaks in none of its connections, and keeps it from
+// none.
+func TestAddressesOfOthers(t *testing.T) {
+	syn := segment{from: "10.0.0.1", to: "10.0.0.2", fromMAC: 1, toMAC: 2, sport: 4000, dport: 80, syn: true}
+	dial := func(b *bench, server string) []nf.Frame {
+		_, sent := b.give(nf.Side, segment{from: "243.0.0.1", to: server, sport: 33000, dport: 80, syn: true}.frame(t))
+		return sent
+	}
+	leads := func(b *bench, what string, mac byte) {
+		t.Helper()
+		if sent := dial(b, "244.0.0.1"); len(sent) != 1 || b.dirs[0] != nf.Up || sent[0].Data[5] != mac {
+			t.Errorf("%s: nginx's SYN: %v", what, sent)
+		}
+	}
+	for what, forged := range map[string]segment{
+		"the server's": {from: "10.0.0.1", to: "10.0.0.2", fromMAC: 1, toMAC: 9, sport: 4001, dport: 80, syn: true},
+		"the client's": {from: "10.0.0.1", to: "10.0.0.2", fromMAC: 9, toMAC: 2, sport: 4001, dport: 80, syn: true},
+		"both":         {from: "10.0.0.1", to: "10.0.0.2", fromMAC: 8, toMAC: 9, sport: 4001, dport: 80, syn: true},
+	} {
+		b := newBench(t)
+		b.give(nf.Up, syn.frame(t))
+		_, sent := b.give(nf.Up, forged.frame(t))
+		if len(sent) != 1 || bytes.Contains(sent[0].Data, []byte{241, 0, 0, 1, 242, 0, 0, 1}) {
+			t.Errorf("%s: it is taken for the client and the server: % x", what, sent)
+		}
+		leads(b, what, 2)
+	}
+
+	b := newBench(t)
+	b.give(nf.Up, syn.frame(t))
+	ack := syn
+	ack.syn, ack.ack = false, true
+	b.give(nf.Up, ack.frame(t))
+	for _, forged := range []segment{
+		{from: "10.0.0.1", to: "10.0.0.2", fromMAC: 9, toMAC: 2, sport: 4000, dport: 80, r: true},
+		{from: "10.0.0.1", to: "10.0.0.2", fromMAC: 9, toMAC: 2, sport: 4000, dport: 80, ack: true, text: "GET /"},
+		{from: "10.0.0.1", to: "10.0.0.2", fromMAC: 9, toMAC: 2, sport: 4000, dport: 80, syn: true},
+	} {
+		if v, sent := b.give(nf.Up, forged.frame(t)); v != nf.Drop || len(sent) > 0 {
+			t.Errorf("%+v in an open connection: verdict %v, %d sent", forged, v, len(sent))
+		}
+	}
+	ack.text, ack.toMAC = "GET /", 7 // the client's router has changed
+	if v, sent := b.give(nf.Up, ack.frame(t)); v != nf.Drop || len(sent) != 1 {
+		t.Errorf("the client: verdict %v, %d sent", v, len(sent))
+	}
+
+	b = newBench(t) // somebody knows the client's next port
+	early := syn
+	early.fromMAC = 9
+	b.give(nf.Up, early.frame(t))
+	if _, sent := b.give(nf.Up, syn.frame(t)); len(sent) != 1 {
+		t.Error("the client's SYN is not taken")
+	}
+	if _, sent := b.give(nf.Side, segment{from: "242.0.0.1", to: "241.0.0.2", sport: 20000, dport: 4000, syn: true, ack: true}.frame(t)); len(sent) != 1 || sent[0].Data[5] != 1 {
+		t.Errorf("the answer does not go to the client: %v", sent)
+	}
+}
+
+// What nginx dials and cannot have is refused at once.
+func TestRefusedToTheStack(t *testing.T) {
+	b := newBench(t)
+	b.give(nf.Up, segment{from: "10.0.0.1", to: "10.0.0.2", fromMAC: 1, toMAC: 2, sport: 4000, dport: 80, syn: true}.frame(t))
+	for i := range maxConnections {
+		b.give(nf.Side, segment{from: "243.0.0.1", to: "244.0.0.1", sport: 1000 + i, dport: 80, syn: true}.frame(t))
+	}
+	_, sent := b.give(nf.Side, segment{from: "243.0.0.1", to: "244.0.0.1", sport: 33000, dport: 80, syn: true}.frame(t))
+	if len(sent) != 1 || b.dirs[0] != nf.Side {
+		t.Fatalf("%d sent to %v", len(sent), b.dirs)
+	}
+	p := nf.Decode(sent[0].Data)
+	if p.Flags != nf.RST|nf.ACK || p.Src.String() != "244.0.0.1" || p.SrcPort != 80 || p.DstPort != 33000 || binary.BigEndian.Uint32(sent[0].Data[p.Transport+8:]) != 6 {
+		t.Errorf("%+v", p)
+	}
+}
+
 // nginx's link leads nowhere else.
 func TestFromTheStack(t *testing.T) {
 	b := newBench(t)
@@ -214,12 +318,13 @@ func TestFromTheStack(t *testing.T) {
 		{from: "10.0.0.1", to: "10.0.0.2", sport: 33000, dport: 80, syn: true},
 		{from: "fd00::1", to: "fd00::2", sport: 33000, dport: 80, syn: true},
 	} {
-		if v, sent := b.give(nf.Side, s.frame(t)); v == nf.Pass || len(sent) > 0 {
+		v, sent := b.give(nf.Side, s.frame(t))
+		if v == nf.Pass || len(sent) > 0 && (b.dirs[0] != nf.Side || nf.Decode(sent[0].Data).Flags != nf.RST|nf.ACK) { // nginx's SYN is refused
 			t.Errorf("%+v: verdict %v, %d sent", s, v, len(sent))
 		}
 	}
 	b.give(nf.Up, segment{from: "10.0.0.1", to: "10.0.0.2", fromMAC: 1, toMAC: 2, sport: 4000, dport: 80, syn: true}.frame(t))
-	if _, sent := b.give(nf.Side, segment{from: "243.0.0.1", to: "244.0.0.1", sport: 33000, dport: 22, syn: true}.frame(t)); len(sent) > 0 {
+	if _, sent := b.give(nf.Side, segment{from: "243.0.0.1", to: "244.0.0.1", sport: 33000, dport: 22, syn: true}.frame(t)); len(sent) != 1 || b.dirs[0] != nf.Side {
 		t.Error("to a port that is not configured")
 	}
 }

@@ -44,7 +44,7 @@ func (o *origin) count(what string) int {
 func page(path string) string { return strings.Repeat(path+" ", 200_000/(len(path)+1)) }
 
 // TestWebIsCachedInAChain: the policy of its README between two stations, by IPv4 and IPv6: a page that is asked for again comes whole, and not from the server;
-// the server sees the clients' addresses; HTTPS and all other traffic is untouched. With nginx dead clients reach the server, and the function comes back.
+// the server sees the clients' addresses; HTTPS, pings and a stream to another port pass. With nginx dead clients reach the server, and the function comes back.
 func TestWebIsCachedInAChain(t *testing.T) {
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
