@@ -21,11 +21,13 @@ type balancer struct {
 	at       map[place]*virtual // by the virtual place
 	from     map[place]member   // by the target's
 	virtual  map[netip.Addr]bool
+	targets  map[netip.Addr]bool
 	up       func(netip.Addr, *targets.Check) bool // nil: all are
 	changes  func() uint64                         // counts changes of up
 	seen     uint64
 	table    *table
 	parts    map[part]remembered
+	pieces   map[netip.Addr]int // of parts, by client
 	count    counters
 	send     func(nf.Dir, nf.Frame)
 	// ours takes what is to a virtual address and of no service, and ARP and neighbour discovery at in. mine: it goes no further. nil: nobody does.
@@ -84,11 +86,13 @@ type part struct {
 
 type remembered struct {
 	member
-	until time.Time
+	client netip.Addr
+	until  time.Time
 }
 
 const (
 	maxParts  = 2048
+	maxPieces = 64 // of one client
 	partsLast = 30 * time.Second
 
 	etherARP    = 0x0806
@@ -97,7 +101,7 @@ const (
 )
 
 func newBalancer(cfg *config, up func(netip.Addr, *targets.Check) bool, changes func() uint64, send func(nf.Dir, nf.Frame)) *balancer {
-	b := &balancer{cfg: cfg, at: map[place]*virtual{}, from: map[place]member{}, virtual: map[netip.Addr]bool{}, up: up, changes: changes, table: newTable(cfg.Connections), parts: map[part]remembered{}, send: send}
+	b := &balancer{cfg: cfg, at: map[place]*virtual{}, from: map[place]member{}, virtual: map[netip.Addr]bool{}, targets: map[netip.Addr]bool{}, pieces: map[netip.Addr]int{}, up: up, changes: changes, table: newTable(cfg.Connections), parts: map[part]remembered{}, send: send}
 	for i, name := range slices.Sorted(maps.Keys(cfg.Services)) {
 		s := cfg.Services[name]
 		v := &virtual{name: name, index: uint8(i), place: place{protocols[s.Protocol], netip.AddrPortFrom(s.Address, s.Port)}, client: s.By == byClient, check: s.Check}
@@ -108,7 +112,7 @@ func newBalancer(cfg *config, up func(netip.Addr, *targets.Check) bool, changes 
 				m.fixed = true
 			}
 			v.members = append(v.members, m)
-			b.from[place{v.place.proto, m.at}] = member{v, uint8(j)}
+			b.from[place{v.place.proto, m.at}], b.targets[t.Address] = member{v, uint8(j)}, true
 		}
 		b.services = append(b.services, v)
 		b.at[v.place], b.virtual[s.Address] = v, true
@@ -146,7 +150,7 @@ func (b *balancer) tick(now time.Time) {
 	b.table.expire(now)
 	for k, r := range b.parts {
 		if now.After(r.until) {
-			delete(b.parts, k)
+			b.forget(k, r)
 		}
 	}
 	b.notice()
@@ -165,12 +169,15 @@ func (b *balancer) notice() {
 // handle a frame.
 func (b *balancer) handle(d nf.Dir, f nf.Frame, now time.Time) nf.Verdict {
 	p := nf.Decode(f.Data)
-	if p.TagCount > 0 {
+	if p.Tags != [2]uint16{} { // a priority tag, of id 0, is in no VLAN: stations take its frames as those without
 		b.count.passed++
 		return nf.Pass
 	}
 	done := false
-	if d == nf.Up {
+	if p.Bad != "" && p.TagCount > 0 && !p.Src.IsValid() {
+		b.count.malformed++
+		done = true
+	} else if d == nf.Up {
 		done = b.fromClient(&p, f, now)
 	} else {
 		done = b.fromTarget(&p, f, now)
@@ -191,6 +198,10 @@ func (b *balancer) fromClient(p *nf.Packet, f nf.Frame, now time.Time) (done boo
 		}
 		if asked, ok := arpTarget(p, f.Data); ok {
 			return b.virtual[asked] // nobody behind us has it
+		}
+		if p.Bad != "" && b.targets[p.Dst] { // the target may read it otherwise
+			b.count.malformed++
+			return true
 		}
 		if direct := p.Transport > 0 && b.from[place{p.Proto, netip.AddrPortFrom(p.Dst, p.DstPort)}].s != nil; direct {
 			b.count.direct++
@@ -377,15 +388,31 @@ func partOf(d nf.Dir, p *nf.Packet) part { return part{d, p.Src, p.Dst, p.Proto,
 
 // remember where the fragments behind a first one go. Without room they are lost.
 func (b *balancer) remember(d nf.Dir, p *nf.Packet, m member, now time.Time) {
-	if p.Part == nf.First && len(b.parts) < maxParts {
-		b.parts[partOf(d, p)] = remembered{m, now.Add(partsLast)}
+	if p.Part != nf.First {
+		return
+	}
+	k, client := partOf(d, p), station.Owner([2]netip.Addr{nf.Up: p.Src, nf.Down: p.Dst}[d])
+	if r, known := b.parts[k]; known {
+		b.forget(k, r)
+	}
+	if len(b.parts) < maxParts && b.pieces[client] < maxPieces {
+		b.parts[k] = remembered{m, client, now.Add(partsLast)}
+		b.pieces[client]++
+	}
+}
+
+func (b *balancer) forget(k part, r remembered) {
+	delete(b.parts, k)
+	if b.pieces[r.client]--; b.pieces[r.client] == 0 {
+		delete(b.pieces, r.client)
 	}
 }
 
 // arpTarget is the address that an ARP request asks for.
 func arpTarget(p *nf.Packet, frame []byte) (a netip.Addr, ok bool) {
-	if p.Type != etherARP || len(frame) < etherLength+arpLength || binary.BigEndian.Uint16(frame[etherLength+6:]) != 1 {
+	at := etherLength + 4*p.TagCount
+	if p.Type != etherARP || len(frame) < at+arpLength || binary.BigEndian.Uint16(frame[at+6:]) != 1 {
 		return a, false
 	}
-	return netip.AddrFrom4([4]byte(frame[etherLength+24:])), true
+	return netip.AddrFrom4([4]byte(frame[at+24:])), true
 }

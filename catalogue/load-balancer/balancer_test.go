@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -251,6 +252,70 @@ func TestBothWays(t *testing.T) {
 		if f := packet(t, other, nil); !bytes.Equal(l.give(nf.Up, f), f) || !bytes.Equal(l.give(nf.Down, f), f) {
 			t.Errorf("%s did not pass as it is", other)
 		}
+	}
+}
+
+// A priority tag makes no other frame of one: it is balanced, keeps its tag, and reaches no target directly. What is in a VLAN passes.
+func TestPriorityTags(t *testing.T) {
+	l := newLab(t, small)
+	tagged := func(text string, ids ...byte) []byte {
+		f := packet(t, text, []byte("data"))
+		tags := []byte{}
+		for _, id := range ids {
+			tags = append(tags, 0x81, 0, 0xe0, id)
+		}
+		return slices.Concat(f[:12], tags, f[12:])
+	}
+	const syn, direct = "tcp 10.0.0.1:1000 10.0.0.100:80 syn", "tcp 10.0.0.1:1000 10.0.1.1:8080 syn"
+	out := l.give(nf.Up, tagged(syn, 0))
+	if p := nf.Decode(out); p.TagCount != 1 || p.Bad != "" || !p.Intact(out) || !l.targets[p.Dst] {
+		t.Errorf("to the virtual address: % x", out)
+	}
+	if p := nf.Decode(l.give(nf.Down, tagged("tcp 10.0.1.1:8080 10.0.0.1:1000 syn ack", 0))); p.TagCount != 1 || p.Src.String() != "10.0.0.100" {
+		t.Errorf("the answer: %+v", p)
+	}
+	for _, ids := range [][]byte{nil, {0}, {0, 0}, {0, 0, 0}} {
+		if out := l.give(nf.Up, tagged(direct, ids...)); out != nil {
+			t.Errorf("with %d priority tags a target is reached directly", len(ids))
+		}
+	}
+	arp := append(slices.Concat(bytes.Repeat([]byte{0xff}, 6), []byte{2, 0, 0, 0, 0, 1, 0x81, 0, 0, 0, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1}), make([]byte, 20)...)
+	copy(arp[18+24:], []byte{10, 0, 0, 100})
+	if l.give(nf.Up, arp) != nil {
+		t.Error("others are asked for the virtual address")
+	}
+	for _, ids := range [][]byte{{7}, {0, 7}, {7, 0}} {
+		if f := tagged(direct, ids...); !bytes.Equal(l.give(nf.Up, f), f) {
+			t.Errorf("in VLAN %v it does not pass", ids)
+		}
+	}
+	bad := packet(t, direct, nil)
+	bad[14+20+12] = 0x10 // a header of 4 bytes
+	if l.give(nf.Up, bad) != nil {
+		t.Error("what cannot be read reaches a target")
+	}
+}
+
+// One client's fragments take no place of others'.
+func TestFragmentsOfOneClient(t *testing.T) {
+	l := newLab(t, small)
+	first := func(client string, id int) []byte {
+		f := packet(t, "udp "+client+":1000 10.0.0.100:53", []byte("data"))
+		binary.BigEndian.PutUint16(f[18:], uint16(id))
+		f[20] = 0x20
+		return f
+	}
+	for i := range 2 * maxPieces {
+		l.give(nf.Up, first("10.0.0.1", i))
+		l.give(nf.Up, first("10.0.0.1", 0)) // again: it counts once
+	}
+	l.give(nf.Up, first("10.0.0.2", 0))
+	if len(l.parts) != maxPieces+1 || len(l.pieces) != 2 {
+		t.Errorf("%d are remembered of %d clients: want %d of 2", len(l.parts), len(l.pieces), maxPieces+1)
+	}
+	l.tick(l.time.Add(partsLast + time.Second))
+	if len(l.parts)+len(l.pieces) > 0 {
+		t.Errorf("%d of %d clients are remembered for ever", len(l.parts), len(l.pieces))
 	}
 }
 

@@ -29,11 +29,13 @@ type record struct {
 	SilentNs                        int64
 }
 
-// export is the table's state: every connection and its target.
+// export is the table's state: every connection whose client has spoken, and its target.
 func (b *balancer) export(now time.Time) []byte {
 	all := make([]*connection, 0, len(b.table.all))
 	for _, c := range b.table.all {
-		all = append(all, c)
+		if !c.guessed { // a guess is made again
+			all = append(all, c)
+		}
 	}
 	slices.SortFunc(all, func(x, y *connection) int { return y.used.Compare(x.used) })
 	out := bytes.NewBufferString(stateHead)

@@ -36,7 +36,13 @@ func TestStateIsHandedOver(t *testing.T) {
 	}
 	u := b.at[place{nf.UDP, client("[2001:db8::1]:53")}]
 	b.table.add(key{u.index, client("[2001:db8::9]:5000")}, 0, datagrams, now.Add(-time.Minute)).answered = true
+	b.answered(member{v, 1}, &nf.Packet{Proto: nf.TCP, Dst: netip.MustParseAddr("10.9.0.7"), DstPort: 1000, Flags: nf.ACK}, now) // a guess, which no other instance is to have
+	guess := key{v.index, client("10.9.0.7:1000")}
+	if c := b.table.all[guess]; c == nil || !c.guessed {
+		t.Fatalf("%+v: want a guess", c)
+	}
 	state := b.export(now)
+	b.table.remove(b.table.all[guess])
 
 	same := newBalancer(stateConfig(t, oneState), nil, nil, nil)
 	if taken, left, err := same.restore(state, now); taken != 4 || left != 0 || err != nil {
