@@ -195,18 +195,17 @@ func (a *Agent) hostStatus(now time.Time) api.HostStatus {
 	if images, err := a.Images.List(); err == nil {
 		for _, i := range images {
 			s.Images = append(s.Images, i.Ref)
-			name, _, tagged := strings.Cut(i.Ref, ":")
-			if _, err := a.Images.Resolve(name); tagged && (err == nil || errors.Is(err, image.ErrUnsigned)) && !slices.Contains(s.Images, name) {
+			name := image.Name(i.Ref)
+			if name == i.Ref {
+				continue
+			}
+			if _, err := a.Images.Resolve(name); (err == nil || errors.Is(err, image.ErrUnsigned)) && !slices.Contains(s.Images, name) {
 				s.Images = append(s.Images, name) // users may leave the tag out
 			}
 		}
 	}
 	for _, ref := range a.Images.Offers() {
-		name := ref
-		if i := strings.LastIndex(ref, ":"); i > strings.LastIndex(ref, "/") {
-			name = ref[:i]
-		}
-		for _, n := range []string{ref, name} {
+		for _, n := range []string{ref, image.Name(ref)} {
 			if !slices.Contains(s.Images, n) {
 				s.Images = append(s.Images, n)
 			}

@@ -197,6 +197,15 @@ func splitRef(ref string) (name, tag, digest string, err error) {
 	return name, tag, "", nil
 }
 
+// Name is a reference without its tag or digest.
+func Name(ref string) string {
+	ref, _, _ = strings.Cut(ref, "@")
+	if i := strings.LastIndex(ref, ":"); i > strings.LastIndex(ref, "/") {
+		return ref[:i]
+	}
+	return ref
+}
+
 type namedDescriptor struct {
 	name string // annotation, or the digest
 	desc v1.Descriptor

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"strconv"
 	"strings"
@@ -45,12 +46,27 @@ func (n *Numbers) add(kind, name, help string, v float64, labels []string) {
 	}
 	f.samples.WriteString(name)
 	for i := 0; i+1 < len(labels); i += 2 {
-		fmt.Fprintf(&f.samples, `%s%s="%s"`, map[bool]string{true: "{", false: ","}[i == 0], labels[i], escape.Replace(strings.ToValidUTF8(labels[i+1], "?")))
+		fmt.Fprintf(&f.samples, `%s%s="%s"`, map[bool]string{true: "{", false: ","}[i == 0], labels[i], escape.Replace(shorten(labels[i+1])))
 	}
 	if len(labels) > 1 {
 		f.samples.WriteByte('}')
 	}
 	fmt.Fprintf(&f.samples, " %s\n", strconv.FormatFloat(v, 'g', -1, 64))
+}
+
+// maxLabel bounds a label's value: with a longer one the platform takes none of a function's numbers.
+const maxLabel = 128
+
+// shorten a label's value to what may be. The end stands for what is left out, so different values stay different.
+func shorten(v string) string {
+	v = strings.ToValidUTF8(v, "?")
+	if len(v) <= maxLabel {
+		return v
+	}
+	sum := fnv.New64a()
+	sum.Write([]byte(v))
+	end := fmt.Sprintf("...%016x", sum.Sum64())
+	return strings.ToValidUTF8(v[:maxLabel-len(end)], "") + end
 }
 
 // Text is Prometheus's text format.

@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -25,17 +26,19 @@ type shaper struct {
 	nf.Start
 	log    *slog.Logger
 	kernel *kernel
+	bridge *nf.Bridge
+	closed bool // no limits could be set, so nothing passes
 }
 
 // run shapes until ctx ends. The queues are in force before the bridge is up, so nothing passes unshaped.
 func (s *shaper) run(ctx context.Context) error {
 	told := s.Listen()
 	defer told.Stop()
-	b, err := nf.NewBridge("shaper", s.In, s.Out)
-	if err != nil {
+	var err error
+	if s.bridge, err = nf.NewBridge("shaper", s.In, s.Out); err != nil {
 		return err
 	}
-	defer b.Close()
+	defer s.bridge.Close()
 	if s.kernel, err = newKernel(s.In, s.Out); err != nil {
 		return err
 	}
@@ -46,10 +49,10 @@ func (s *shaper) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return nf.Serve(ctx, s.log, b, told, nf.Work{Load: s.load, Report: s.report, Numbers: s.numbers})
+	return nf.Serve(ctx, s.log, s.bridge, told, nf.Work{Load: s.load, Report: s.report, Numbers: s.numbers})
 }
 
-// load puts a configuration in force. What is in force stays when it is no good.
+// load puts a configuration in force. What is in force stays when it is no good. If neither can be in force, nothing passes until one is.
 func (s *shaper) load(_ context.Context, raw []byte) error {
 	cfg, err := parseConfig(raw)
 	if err != nil {
@@ -59,9 +62,22 @@ func (s *shaper) load(_ context.Context, raw []byte) error {
 	if err != nil {
 		return err
 	}
+	former := s.kernel.now
 	sharing, err := s.kernel.apply(cfg, probe)
+	if err != nil && former != nil {
+		if _, again := s.kernel.apply(*former, probe); again == nil {
+			return fmt.Errorf("%w; the former limits are set again", err)
+		}
+	}
 	if err != nil {
-		return err
+		s.closed = true
+		return errors.Join(fmt.Errorf("%w; nothing passes until limits can be set", err), s.bridge.Down())
+	}
+	if s.closed {
+		if err := s.bridge.Up(); err != nil {
+			return err
+		}
+		s.closed = false
 	}
 	s.log.Info("limits in force", "up", cfg.Up.Rate, "down", cfg.Down.Rate, "queue", time.Duration(cfg.Queue), "fair among", sharing)
 	return nil

@@ -158,6 +158,30 @@ func TestRates(t *testing.T) {
 	p.Await("direction=up bytes=")
 }
 
+// Where limits cannot be set nothing passes, until they can.
+func TestNothingPassesWithoutLimits(t *testing.T) {
+	r, p, file := start(t, `{"up": {"rate": "8Mbit"}}`)
+	s := listen(t, r.Server, "10.77.0.2:9", "")
+	defer flood(t, r.Client, "10.77.0.1", "10.77.0.2:9")()
+	near(t, s, 8e6)
+	foreign := func(args ...string) { // another's queue is in the place of ours
+		t.Helper()
+		rig.Command(t, &rig.Station{Netns: r.Netns}, append([]string{"tc", "qdisc"}, args...)...)
+	}
+	foreign("replace", "dev", "out", "root", "handle", "5:", "pfifo")
+	write(t, file, `{"up": {"rate": "20Mbit"}}`)
+	p.Signal(syscall.SIGHUP)
+	p.Await("nothing passes until limits can be set")
+	time.Sleep(100 * time.Millisecond) // what is under way
+	if got, _ := s.rates(500 * time.Millisecond); got > 0 {
+		t.Errorf("%.3g bit/s pass without a limit", got)
+	}
+	foreign("del", "dev", "out", "root")
+	p.Signal(syscall.SIGHUP)
+	rig.Eventually(t, "the new limits are in force", func() bool { return strings.Count(p.Output(), "limits in force") == 2 })
+	near(t, s, 20e6)
+}
+
 // A client that floods does not take the rate of another, unless it may.
 func TestClientsShareARate(t *testing.T) {
 	for _, fair := range []bool{true, false} {
