@@ -256,6 +256,7 @@ func TestDecisions(t *testing.T) {
 		"bare is for the catalogue":                          bareIsForTheCatalogue,
 		"a machine forwards itself":                          aMachineForwardsItself,
 		"a config is taken without a new instance":           aConfigIsTakenWithoutANewInstance,
+		"flows are judged again after a reload":              flowsAreJudgedAgainAfterAReload,
 		"a reload without an answer makes a new instance":    aReloadWithoutAnAnswerMakesANewInstance,
 		"a new instance gets the state of the former one":    aNewInstanceGetsTheStateOfTheFormerOne,
 	} {

@@ -63,7 +63,7 @@ func (f *function) reload(ctx context.Context, want api.Function) (bool, time.Du
 		f.behind = true
 		select {
 		case <-f.order.heard:
-			if err := f.answered(); err != nil {
+			if err := f.answered(ctx); err != nil {
 				return true, retryAfter, err
 			}
 		default:
@@ -119,7 +119,7 @@ func (f *function) tell(ctx context.Context, want api.Function) error {
 }
 
 // answered takes in an answer.
-func (f *function) answered() error {
+func (f *function) answered(ctx context.Context) error {
 	o := f.order
 	f.order = nil
 	switch {
@@ -137,6 +137,9 @@ func (f *function) answered() error {
 			v.status.Say(api.Condition{Type: api.ConditionOutdated, Reason: api.ReasonError, Message: "the function refuses the config, the former one stays in force: " + why})
 		})
 		return nil
+	}
+	if err := f.unsettle(ctx); err != nil { // it is told again
+		return fmt.Errorf("flows that function %s has settled by its former config: %w", f.name, err)
 	}
 	// What the container finds is what is in force; applied.json says so last: after a crash before, the function is told again.
 	if err := instance.Replace(filepath.Join(f.box.Dir, "etc", "config.json"), o.config, 0o644); err != nil {

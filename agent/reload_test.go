@@ -1,14 +1,17 @@
 package agent_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/datapath"
 	switchfake "weir.dev/weir/datapath/fake"
 	"weir.dev/weir/image"
 	imagefake "weir.dev/weir/image/fake"
@@ -76,6 +79,62 @@ func aConfigIsTakenWithoutANewInstance(t *testing.T) {
 		if !strings.HasPrefix(taken, "fw.1 ") {
 			t.Errorf("told: %s", taken)
 		}
+	}
+}
+
+// settling is a switch that settles flows.
+type settling struct {
+	*switchfake.Switch
+	fails atomic.Bool
+	anew  atomic.Int64
+}
+
+func (s *settling) Abilities() datapath.Abilities {
+	a := s.Switch.Abilities()
+	a.Settles = true
+	return a
+}
+
+func (s *settling) AddFunction(ctx context.Context, f datapath.Function) (datapath.Ports, error) {
+	f.Settles = false // the switch in memory does not
+	return s.Switch.AddFunction(ctx, f)
+}
+
+func (s *settling) SettleFlow(context.Context, string, datapath.Settlement) (int, error) {
+	return 1, nil
+}
+
+func (s *settling) UnsettleFlows(context.Context, string) error {
+	if s.fails.Swap(false) {
+		return errors.New("the switch is busy")
+	}
+	s.anew.Add(1)
+	return nil
+}
+
+// A config is told to be in force only when flows that were settled by the former one are judged again.
+func flowsAreJudgedAgainAfterAReload(t *testing.T) {
+	s := &settling{}
+	d := newDesk(t, switchfake.Options{}, with(image.Contract{Reload: []string{"take", "13"}, Settles: true}), func(d *desk) {
+		s.Switch = d.sw
+		d.options.Switch = s
+	})
+	d.put("fw", port(1))
+	d.until("it has a namespace", func() bool { // a file stands for it
+		return os.WriteFile(filepath.Join(d.options.Instance.Run, "sandboxes", "fw.1", "net"), nil, 0o600) == nil
+	})
+	before := d.up("fw").Status
+	for n := int64(1); n < 4; n++ {
+		s.fails.Store(n == 2)
+		d.put("fw", port(1+int(n)))
+		if after := d.up("fw").Status; after.PID != before.PID || s.anew.Load() != n {
+			t.Errorf("after reload %d its flows were judged anew %d times; before %+v, after %+v", n, s.anew.Load(), before, after)
+		}
+	}
+	d.put("fw", port(13))
+	d.until("it is refused", func() bool { return strings.Contains(d.function("fw").Status.Message, "13 is not for me") })
+	if s.anew.Load() != 3 {
+		t.Error("a refused config takes verdicts back")
 	}
 }
 

@@ -1,7 +1,11 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/agent/settle"
@@ -46,4 +50,21 @@ func (f *function) speaker(s settle.Space) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// unsettle takes back what the instance in force has said of flows: it gets all frames again.
+func (f *function) unsettle(ctx context.Context) error {
+	to, can := f.a.Switch.(datapath.Settler)
+	f.mu.Lock()
+	names := slices.Collect(maps.Keys(f.spaces))
+	f.mu.Unlock()
+	if !can {
+		return nil
+	}
+	for _, name := range names {
+		if err := to.UnsettleFlows(ctx, name); err != nil && !errors.Is(err, datapath.ErrNotFound) && !errors.Is(err, datapath.ErrSettlesNothing) && !errors.Is(err, datapath.ErrFull) {
+			return err
+		}
+	}
+	return nil
 }

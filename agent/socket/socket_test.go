@@ -1,11 +1,16 @@
 package socket
 
 import (
+	"context"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // Whatever lies where a socket belongs, the socket is made, for all to use, and nothing that is not the agent's gets its mode.
@@ -39,5 +44,37 @@ func TestSocketIsMadeOverALink(t *testing.T) {
 	c.Close()
 	if _, err := os.Lstat(fresh); err == nil {
 		t.Error("the socket is there twice")
+	}
+}
+
+// However fast a function asks, only so many of its requests and connections are taken in a second.
+func TestRequestsArePaced(t *testing.T) {
+	dir := t.TempDir()
+	var served atomic.Int64
+	s, err := Serve(filepath.Join(dir, "fresh"), filepath.Join(dir, "socket"), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for name, fresh := range map[string]bool{"over one connection": false, "over connections of their own": true} {
+		c := &http.Client{Transport: &http.Transport{DisableKeepAlives: fresh, DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", s.socket) }}}
+		served.Store(0)
+		begin := time.Now()
+		var all sync.WaitGroup
+		for range 2 * Conns {
+			all.Go(func() {
+				for time.Since(begin) < 3*time.Second {
+					if r, err := c.Get("http://function/"); err == nil {
+						r.Body.Close()
+					}
+				}
+			})
+		}
+		all.Wait()
+		most := Burst + int64(time.Since(begin).Seconds()*PerSecond) + 2*Conns
+		if n := served.Load(); n > most || n < Burst {
+			t.Errorf("%s: %d requests were served in %s: want %d to %d", name, n, time.Since(begin).Round(time.Millisecond), Burst, most)
+		}
+		c.CloseIdleConnections()
 	}
 }
