@@ -19,6 +19,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"weir.dev/weir/catalogue/rig"
+	"weir.dev/weir/netns"
 )
 
 // program is built once for all tests.
@@ -176,6 +177,9 @@ func frames(t *testing.T) map[string][]byte {
 		"unknown ethertype":  frame(t, eth(0x9999), body),
 		"lldp":               frame(t, &layers.Ethernet{SrcMAC: net.HardwareAddr{2, 9, 9, 9, 9, 1}, DstMAC: net.HardwareAddr{1, 0x80, 0xc2, 0, 0, 0xe}, EthernetType: 0x88cc}, body),
 		"sctp 9":             frame(t, eth(ip4), v4(layers.IPProtocolSCTP), gopacket.Payload{0x13, 0x88, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0}),
+		"udp, priority tag":  frame(t, eth(vlan), tag(0, ip4), v4(layers.IPProtocolUDP), udp(5000, 53), body),
+		"udp, two of them":   frame(t, eth(vlan), tag(0, vlan), tag(0, ip4), v4(layers.IPProtocolUDP), udp(5000, 53), body),
+		"udp, and VLAN 7":    frame(t, eth(vlan), tag(0, vlan), tag(7, ip4), v4(layers.IPProtocolUDP), udp(5000, 53), body),
 		"double tagged ping": frame(t, eth(vlan), tag(42, vlan), tag(43, ip4), v4(layers.IPProtocolICMPv4), icmp(layers.ICMPv4TypeEchoRequest), body),
 	}
 }
@@ -240,7 +244,9 @@ func TestFrames(t *testing.T) {
 				"tcp 80 syn": back, "unknown ethertype": forward, "lldp": forward, "vlan tcp 81 syn": back, "double tagged ping": forward,
 				"overlapping": forward,
 			},
-			drop: map[string]station{"udp 53": forward, "udp from 53": back, "later fragment": forward},
+			drop: map[string]station{
+				"udp 53": forward, "udp from 53": back, "later fragment": forward, "udp, priority tag": forward, "udp, two of them": forward, "udp, and VLAN 7": back,
+			},
 		},
 		{
 			name: "all", config: `{"allow": ["all"]}`,
@@ -333,6 +339,7 @@ func TestRulesAsNftSeesThem(t *testing.T) {
 		Nftables []struct {
 			Table *struct{ Family, Name string }
 			Rule  *struct {
+				Chain   string
 				Comment string
 				Expr    []map[string]any
 			}
@@ -350,7 +357,7 @@ func TestRulesAsNftSeesThem(t *testing.T) {
 		switch {
 		case o.Table != nil:
 			tables = append(tables, o.Table.Family+" "+o.Table.Name)
-		case o.Rule != nil:
+		case o.Rule != nil && o.Rule.Chain != "filter": // which leads to the rules in force
 			comments = append(comments, o.Rule.Comment)
 			counter := false
 			for _, e := range o.Rule.Expr {
@@ -455,6 +462,9 @@ func TestRestartKeepsForwarding(t *testing.T) {
 	if !rig.Passes(r.Client, r.Server, ping) || rig.Passes(r.Client, r.Server, frames(t)["udp 53"]) {
 		t.Error("the last rules are not in force after a kill")
 	}
+	must(t, netns.Do(r.Netns, func() error { // it was killed while it made others
+		return exec.Command("nft", "add chain bridge weir_firewall g9; add rule bridge weir_firewall g9 accept; add set bridge weir_firewall g9_0 { type ipv4_addr; }").Run()
+	}))
 	next := r.Start(program(), "-config", file, "-probe", rig.WriteProbe(t, filepath.Dir(file)))
 	for !strings.Contains(next.Output(), "rules in force") {
 		if !rig.Passes(r.Client, r.Server, ping) {
@@ -463,6 +473,9 @@ func TestRestartKeepsForwarding(t *testing.T) {
 	}
 	if !rig.Passes(r.Client, r.Server, ping) || rig.Passes(r.Client, r.Server, frames(t)["udp 53"]) {
 		t.Error("wrong rules after the restart")
+	}
+	if out := ruleset(t, r); strings.Contains(out, "g9") || strings.Contains(out, "g1 ") || !strings.Contains(out, "goto g10") {
+		t.Errorf("what was left of the killed one is there still:\n%s", out)
 	}
 }
 

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -17,6 +19,8 @@ type kernel struct {
 	in, out  string
 	stateful bool
 	rejects  bool
+	made     int         // generations
+	now      *generation // in force; nil: none
 }
 
 // count is one rule's counter, alternatives of one rule added up.
@@ -66,47 +70,227 @@ func (k *kernel) can(what string, e expr.Any) bool {
 	return c.Flush() == nil
 }
 
-// apply replaces the filter in one transaction: a frame meets the old one or the new one. The note says what the kernel lacks.
+// Bounds of what the kernel takes at once: a list of elements has 64 KiB at most, and a message to it 200 KiB without more rights.
+const (
+	elementsAtOnce = 500
+	rulesAtOnce    = 100
+	maxSources     = 65536 // with a limit of their own; more are over it
+	sourceLasts    = time.Minute
+)
+
+// apply replaces the filter in one step: a frame meets the old one or the new one. Sets and rules are made beside those in force first, however many they are. The note
+// says what the kernel lacks.
 func (k *kernel) apply(cfg config) (note string, err error) {
-	c, err := nftables.New()
-	if err != nil {
-		return "", fmt.Errorf("nftables: %w", err)
-	}
 	if cfg.Reject && !k.rejects {
 		note = "reject: this kernel cannot answer on a bridge (option CONFIG_NF_REJECT, NFT_BRIDGE_REJECT); denied traffic is dropped"
 	}
-	t := &nftables.Table{Family: nftables.TableFamilyBridge, Name: tableName}
-	c.AddTable(t) // so that the removal cannot fail
-	c.DelTable(t)
-	c.AddTable(t)
-	policy := nftables.ChainPolicyDrop // if a rule is missing, nothing passes
-	filter := c.AddChain(&nftables.Chain{
-		Name: "filter", Table: t, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
-		Priority: nftables.ChainPriorityFilter, Policy: &policy,
-	})
-	for _, r := range plan(cfg, k.in, k.out, k.stateful) {
-		exprs := append(append([]expr.Any{}, r.match...), &expr.Counter{})
-		switch {
-		case r.denies && cfg.Reject && k.rejects:
-			exprs = append(exprs, &expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED})
-		case r.denies:
-			exprs = append(exprs, &expr.Verdict{Kind: expr.VerdictDrop})
-		default:
-			exprs = append(exprs, &expr.Verdict{Kind: expr.VerdictAccept})
+	table := &nftables.Table{Family: nftables.TableFamilyBridge, Name: tableName}
+	if k.now == nil {
+		if k.now, err = former(table); err != nil {
+			return "", err
 		}
-		c.AddRule(&nftables.Rule{Table: t, Chain: filter, Exprs: exprs, UserData: comment(r)})
+		if k.now != nil {
+			k.made = k.now.n
+		}
 	}
-	// Nothing that the bridge says for itself leaves. What reject answers does not pass here under the bridge's own name.
-	if !cfg.Reject || !k.rejects {
-		c.AddChain(&nftables.Chain{
-			Name: "own", Table: t, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput,
-			Priority: nftables.ChainPriorityFilter, Policy: &policy,
-		})
+	k.made++
+	next := &generation{table: table, n: k.made}
+	next.chain = &nftables.Chain{Name: fmt.Sprintf("g%d", next.n), Table: next.table}
+	f := plan(cfg, k.in, k.out, k.stateful)
+	if err = k.begin(next); err == nil {
+		err = next.make(f, cfg.Reject && k.rejects)
 	}
-	if err := c.Flush(); err != nil {
+	if err == nil {
+		err = k.swap(next, cfg.Reject && k.rejects)
+	}
+	if err != nil {
+		next.remove()
 		return "", fmt.Errorf("put rules in force (nftables, bridge family): %w", err)
 	}
+	k.now = next
 	return note, nil
+}
+
+// begin makes what all generations share, and the new one's chain.
+func (k *kernel) begin(next *generation) error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	c.AddTable(next.table)
+	c.AddChain(base(next.table, "filter", nftables.ChainHookPrerouting))
+	c.AddChain(next.chain)
+	return c.Flush()
+}
+
+// base is a chain that drops what it does not decide: if a rule is missing, nothing passes.
+func base(t *nftables.Table, name string, hook *nftables.ChainHook) *nftables.Chain {
+	policy := nftables.ChainPolicyDrop
+	return &nftables.Chain{Name: name, Table: t, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: nftables.ChainPriorityFilter, Policy: &policy}
+}
+
+// swap leads frames to the new generation instead of the former one, which goes.
+func (k *kernel) swap(next *generation, rejects bool) error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	filter := base(next.table, "filter", nftables.ChainHookPrerouting)
+	c.FlushChain(filter)
+	c.AddRule(&nftables.Rule{Table: next.table, Chain: filter, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: next.chain.Name}}})
+	// Nothing that the bridge says for itself leaves. What reject answers does not pass here under the bridge's own name.
+	own := base(next.table, "own", nftables.ChainHookOutput)
+	c.AddChain(own)
+	if rejects {
+		c.DelChain(own)
+	}
+	if k.now != nil {
+		k.now.delete(c)
+	}
+	return c.Flush()
+}
+
+// generation is a chain with the rules of a configuration, and its sets.
+type generation struct {
+	n     int
+	table *nftables.Table
+	chain *nftables.Chain
+	sets  []*nftables.Set
+	more  []*nftables.Chain // that a killed process has not finished
+}
+
+// former is what a killed process has left: it is in force until other rules are. nil: nothing.
+func former(t *nftables.Table) (*generation, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", err)
+	}
+	tables, err := c.ListTablesOfFamily(t.Family)
+	if err != nil || !slices.ContainsFunc(tables, func(x *nftables.Table) bool { return x.Name == t.Name }) {
+		return nil, err
+	}
+	chains, err := c.ListChainsOfTableFamily(t.Family)
+	if err != nil {
+		return nil, fmt.Errorf("list chains: %w", err)
+	}
+	g := &generation{table: t}
+	for _, x := range chains {
+		var n int
+		if _, err := fmt.Sscanf(x.Name, "g%d", &n); err != nil || x.Table.Name != t.Name {
+			continue
+		}
+		g.n = max(g.n, n)
+		g.more = append(g.more, &nftables.Chain{Name: x.Name, Table: t})
+	}
+	if g.sets, err = c.GetSets(t); err != nil {
+		return nil, fmt.Errorf("list sets: %w", err)
+	}
+	for _, s := range g.sets {
+		s.Table = t
+	}
+	return g, nil
+}
+
+func (g *generation) make(f *filter, rejects bool) error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	names := map[*set]string{}
+	for i, s := range f.sets {
+		kernels := &nftables.Set{Table: g.table, Name: fmt.Sprintf("g%d_%d", g.n, i), KeyType: nftables.TypeIPAddr, Interval: !s.dynamic, Dynamic: s.dynamic}
+		if s.v6 {
+			kernels.KeyType = nftables.TypeIP6Addr
+		}
+		if s.dynamic {
+			kernels.HasTimeout, kernels.Timeout, kernels.Size = true, sourceLasts, maxSources
+		}
+		if err := c.AddSet(kernels, nil); err != nil {
+			return err
+		}
+		if err := c.Flush(); err != nil {
+			return fmt.Errorf("set: %w", err)
+		}
+		g.sets = append(g.sets, kernels)
+		names[s] = kernels.Name
+		for part := range slices.Chunk(s.elements, elementsAtOnce) {
+			if err := c.SetAddElements(kernels, elements(part)); err != nil {
+				return err
+			}
+			if err := c.Flush(); err != nil {
+				return fmt.Errorf("addresses of a set: %w", err)
+			}
+		}
+	}
+	for part := range slices.Chunk(f.rules, rulesAtOnce) {
+		for _, r := range part {
+			c.AddRule(&nftables.Rule{Table: g.table, Chain: g.chain, Exprs: r.expressions(names, rejects), UserData: comment(r)})
+		}
+		if err := c.Flush(); err != nil {
+			return fmt.Errorf("rules: %w", err)
+		}
+	}
+	return nil
+}
+
+// elements of an interval set: where each range begins, and where the addresses behind it do.
+func elements(all addresses) []nftables.SetElement {
+	var out []nftables.SetElement
+	for _, s := range all {
+		out = append(out, nftables.SetElement{Key: s.first.AsSlice()})
+		if end := s.last.Next(); end.IsValid() { // else it goes to the last address of all
+			out = append(out, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+		}
+	}
+	return out
+}
+
+// expressions of a rule, with the names of its sets.
+func (r rule) expressions(names map[*set]string, rejects bool) []expr.Any {
+	var out []expr.Any
+	sets := r.sets
+	for _, e := range r.match {
+		switch x := e.(type) {
+		case *expr.Lookup:
+			e = &expr.Lookup{SourceRegister: x.SourceRegister, SetName: names[sets[0]]}
+			sets = sets[1:]
+		case *expr.Dynset:
+			e = &expr.Dynset{SrcRegKey: x.SrcRegKey, Operation: x.Operation, Exprs: x.Exprs, SetName: names[sets[0]]}
+			sets = sets[1:]
+		}
+		out = append(out, e)
+	}
+	out = append(out, &expr.Counter{})
+	switch {
+	case r.denies && rejects:
+		return append(out, &expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED})
+	case r.denies:
+		return append(out, &expr.Verdict{Kind: expr.VerdictDrop})
+	}
+	return append(out, &expr.Verdict{Kind: expr.VerdictAccept})
+}
+
+// delete it, in the transaction in which nothing leads to it any more.
+func (g *generation) delete(c *nftables.Conn) {
+	chains := g.more
+	if g.chain != nil {
+		chains = append(chains, g.chain)
+	}
+	for _, x := range chains {
+		c.FlushChain(x)
+		c.DelChain(x)
+	}
+	for _, s := range g.sets {
+		c.DelSet(s)
+	}
+}
+
+// remove what was made of it, as far as that goes.
+func (g *generation) remove() {
+	if c, err := nftables.New(); err == nil {
+		g.delete(c)
+		_ = c.Flush()
+	}
 }
 
 const denyMark = "deny: "
@@ -125,8 +309,10 @@ func (k *kernel) counters() ([]count, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
 	}
-	t := &nftables.Table{Family: nftables.TableFamilyBridge, Name: tableName}
-	rules, err := c.GetRules(t, &nftables.Chain{Name: "filter", Table: t})
+	if k.now == nil || k.now.chain == nil {
+		return nil, nil
+	}
+	rules, err := c.GetRules(k.now.table, k.now.chain)
 	if err != nil {
 		return nil, fmt.Errorf("read rules: %w", err)
 	}

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"slices"
+
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -19,17 +23,119 @@ type rule struct {
 	name   string
 	denies bool
 	match  []expr.Any
+	sets   []*set // that are looked up, in the order of match's lookups and updates
+}
+
+// set of the kernel's.
+type set struct {
+	v6       bool
+	elements addresses
+	dynamic  bool // sources with a limit of their own
+}
+
+// filter is rules that are being computed, and their sets.
+type filter struct {
+	in, out string
+	rules   []rule
+	sets    []*set
+	known   map[string]*set // by what they are of
+}
+
+// within are the alternatives in which a packet is from some addresses to others, or just one if they are all. back: a packet of a server.
+func (f *filter) within(e entry, back bool) []rule {
+	if e.sources == nil && e.targets == nil {
+		return []rule{{}}
+	}
+	var out []rule
+	for _, v6 := range []bool{false, true} {
+		r, some := rule{}, true
+		for _, side := range []struct {
+			all  addresses
+			text string
+			dst  bool
+		}{{e.sources, e.fromText, back}, {e.targets, e.toText, !back}} {
+			if side.all == nil {
+				continue
+			}
+			of := side.all.of(v6)
+			if some = some && len(of) > 0; !some {
+				break
+			}
+			r.match = append(append(r.match, address(v6, side.dst)...), &expr.Lookup{SourceRegister: 1})
+			r.sets = append(r.sets, f.set(of, v6))
+		}
+		if some {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// set of addresses; entries with the same ones share it.
+func (f *filter) set(of addresses, v6 bool) *set {
+	sum := sha256.New()
+	for _, s := range of {
+		sum.Write(s.first.AsSlice())
+		sum.Write(s.last.AsSlice())
+	}
+	name := string(sum.Sum(nil))
+	if f.known[name] == nil {
+		f.known[name] = &set{v6: v6, elements: of}
+		f.sets = append(f.sets, f.known[name])
+	}
+	return f.known[name]
+}
+
+// add rules of an entry, one for each alternative of addresses and services.
+func (f *filter) add(name string, denies, back bool, e entry, more ...expr.Any) {
+	for _, r := range f.within(e, back) {
+		f.rules = append(f.rules, rule{name: name, denies: denies, match: join(r.match, more), sets: r.sets})
+	}
+}
+
+// limited adds rules for packets that count for a limit: as many as may pass, and no others.
+func (f *filter) limited(name string, e entry, m []expr.Any) {
+	l := &expr.Limit{Type: expr.LimitTypePkts, Rate: e.Limit.n, Unit: e.Limit.unit, Burst: e.Limit.Burst}
+	if !e.Limit.PerSource {
+		f.add(name+" limited", false, false, e, append(slices.Clone(m), l)...)
+	} else {
+		for _, v6 := range []bool{false, true} {
+			of := address(v6, false)
+			if v6 { // a site has a /64
+				of = append(of, &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 16, Mask: append(bytes.Repeat([]byte{0xff}, 8), make([]byte, 8)...), Xor: make([]byte, 16)})
+			}
+			s := &set{v6: v6, dynamic: true}
+			f.sets = append(f.sets, s)
+			of = append(of, &expr.Dynset{SrcRegKey: 1, Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{l}})
+			n := len(f.rules)
+			f.add(name+" limited", false, false, e, join(m, of)...)
+			for i := n; i < len(f.rules); i++ {
+				f.rules[i].sets = append(slices.Clone(f.rules[i].sets), s)
+			}
+		}
+	}
+	f.add("over the limit of "+name, true, false, e, m...)
 }
 
 // plan computes the filter, in order: the first rule that matches decides. stateful uses connection tracking for replies; without,
 // a reply is told by its source port, and for TCP by not being a lone SYN.
-func plan(cfg config, in, out string, stateful bool) []rule {
+func plan(cfg config, in, out string, stateful bool) *filter {
+	f := &filter{in: in, out: out, known: map[string]*set{}}
 	var rules []rule
 	if cfg.probe != nil { // every other frame of that type is as any frame
-		rules = append(rules, rule{name: "probe", match: join(ethertype(etherProbe), addresses(cfg.probe))})
+		rules = append(rules, rule{name: "probe", match: join(ethertype(etherProbe), ends(cfg.probe))})
+	}
+	if len(cfg.Deny) > 0 { // stations take off tags of VLAN 0, however many they are; we look behind one
+		for _, inner := range []uint16{unix.ETH_P_8021Q, unix.ETH_P_8021AD} {
+			rules = append(rules, rule{name: "deny what hides behind priority tags", denies: true, match: join(ethertype(inner), []expr.Any{
+				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseLLHeader, Offset: 14, Len: 2},
+				&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 2, Mask: []byte{0x0f, 0xff}, Xor: []byte{0, 0}},
+				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0, 0}},
+			})})
+		}
 	}
 	for _, s := range cfg.Deny {
-		if s.proto == "arp" {
+		if s.proto == "arp" { // which has no addresses here
 			rules = append(rules, rule{name: "deny " + s.String(), denies: true, match: ethertype(etherARP)})
 		}
 	}
@@ -42,37 +148,66 @@ func plan(cfg config, in, out string, stateful bool) []rule {
 		rule{name: "icmp errors", match: join(l4(unix.IPPROTO_ICMP), between(transport(0, 1), []byte{11}, []byte{12}))},
 		rule{name: "icmpv6 errors", match: join(l4(unix.IPPROTO_ICMPV6), between(transport(0, 1), []byte{1}, []byte{4}))},
 	)
-	for _, s := range cfg.Deny {
-		if s.proto == "arp" {
+	f.rules = rules
+	for _, e := range cfg.Deny {
+		if e.proto == "arp" {
 			continue
 		}
-		for _, m := range matches(s, portDst) {
-			rules = append(rules, rule{name: "deny " + s.String(), denies: true, match: join(iif(in), m)})
+		for _, m := range matches(e.service, portDst) {
+			f.add("deny "+e.String(), true, false, e, join(iif(in), m)...)
 		}
-		if s.first == 0 { // a whole protocol: in both directions
-			for _, m := range matches(s, portDst) {
-				rules = append(rules, rule{name: "deny " + s.String(), denies: true, match: join(iif(out), m)})
+		if e.first == 0 { // a whole protocol: in both directions
+			for _, m := range matches(e.service, portDst) {
+				f.add("deny "+e.String(), true, true, e, join(iif(out), m)...)
 			}
 		}
 	}
 	if stateful && cfg.Default == "drop" {
-		rules = append(rules, rule{name: "replies", match: join(iif(out), established())})
+		f.rules = append(f.rules, rule{name: "replies", match: join(iif(out), established())})
 	}
-	for _, s := range cfg.Allow {
-		name := "allow " + s.String()
-		for _, m := range matches(s, portDst) {
-			rules = append(rules, rule{name: name, match: join(iif(in), m)})
-		}
-		for _, m := range fragments(s) {
-			rules = append(rules, rule{name: name + " fragments", match: m})
-		}
-		if !stateful {
-			for _, m := range replies(s) {
-				rules = append(rules, rule{name: name + " replies", match: join(iif(out), m)})
-			}
+	for _, e := range cfg.Allow {
+		f.allow(e, stateful)
+	}
+	f.rules = append(f.rules, rule{name: "default " + cfg.Default, denies: cfg.Default == "drop"})
+	return f
+}
+
+func (f *filter) allow(e entry, stateful bool) {
+	name := "allow " + e.String()
+	for _, m := range matches(e.service, portDst) {
+		switch m = join(iif(f.in), m); {
+		case e.Limit != nil && e.proto == "tcp":
+			f.limited(name, e, join(m, begins(expr.CmpOpEq)))
+			fallthrough
+		case e.Limit == nil:
+			f.add(name, false, false, e, m...)
+		default:
+			f.limited(name, e, m)
 		}
 	}
-	return append(rules, rule{name: "default " + cfg.Default, denies: cfg.Default == "drop"})
+	for _, m := range fragments(e.service) {
+		if e.sources == nil && e.targets == nil {
+			f.add(name+" fragments", false, false, e, m...)
+			continue
+		}
+		f.add(name+" fragments", false, false, e, join(iif(f.in), m)...)
+		f.add(name+" fragments", false, true, e, join(iif(f.out), m)...)
+	}
+	if !stateful {
+		for _, m := range replies(e.service) {
+			f.add(name+" replies", false, true, e, join(iif(f.out), m)...)
+		}
+	}
+}
+
+// begins tells whether a TCP segment begins a connection: SYN without ACK.
+func begins(op expr.CmpOp) []expr.Any {
+	const syn, ack = 0x02, 0x10
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{syn | ack}, Xor: []byte{0}},
+		&expr.Cmp{Op: op, Register: 1, Data: []byte{syn}},
+	}
 }
 
 // Offsets of the ports in the headers of TCP, UDP and SCTP.
@@ -109,13 +244,7 @@ func replies(s service) [][]expr.Any {
 			join(l4(unix.IPPROTO_ICMPV6), not(transport(0, 1), 128)),
 		}
 	case "tcp":
-		const syn, ack = 0x02, 0x10
-		flags := []expr.Any{
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
-			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{syn | ack}, Xor: []byte{0}},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{syn}},
-		}
-		return [][]expr.Any{join(matches(s, portSrc)[0], flags)}
+		return [][]expr.Any{join(matches(s, portSrc)[0], begins(expr.CmpOpNeq))}
 	}
 	return matches(s, portSrc) // all and ip: whatever comes
 }
@@ -175,8 +304,8 @@ func ethertype(t uint16) []expr.Any {
 	}
 }
 
-// addresses are the first bytes of a frame: destination and source.
-func addresses(head []byte) []expr.Any {
+// ends are the first bytes of a frame: destination and source.
+func ends(head []byte) []expr.Any {
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseLLHeader, Offset: 0, Len: uint32(len(head))},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: head},
