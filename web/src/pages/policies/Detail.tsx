@@ -5,19 +5,36 @@ import { useParams } from "react-router";
 import { useList, useObject } from "../../api/live";
 import { usePolicyWay } from "../../api/path";
 import { readyOf } from "../../api/ready";
+import { useRates } from "../../api/rates";
 import { useMay } from "../../api/session";
 import { Ago, Empty, Failure, Loading, Notice, PageHead, Panel, Ready, SameAs } from "../../ui/basic";
 import { ChainPath } from "../../ui/ChainEditor";
 import { Conditions } from "../../ui/Conditions";
 import { DataTable } from "../../ui/DataTable";
-import { command, plural } from "../../ui/format";
+import { bits, command, plural } from "../../ui/format";
 import { Delete, Gone } from "../../ui/Gone";
 import { Named } from "../../ui/Named";
 import { LinkButton, UndoButton } from "../../ui/Plan";
 import { advice } from "../../ui/advice";
 import { eventColumns } from "../Events";
 import { Way } from "../topology/Way";
-import { End, Match } from "./List";
+import { End, Figure, Match } from "./List";
+
+/** What its rules select now, each frame once, where it enters. */
+function Now({ name }: { name: string }) {
+  const rates = useRates();
+  const p = rates?.policies?.find((x) => x.name === name);
+  return (
+    <>
+      {(["forward", "reverse"] as const).map((way) => (
+        <div key={way}>
+          <span className="dim">{way === "forward" ? "packets" : "replies"}</span> <Figure n={p?.[way].packets_per_s} known={!!rates} />/s
+          {p && p[way].bits_per_s >= 1 && <span className="dim">, {bits(p[way].bits_per_s / 8)}</span>}
+        </div>
+      ))}
+    </>
+  );
+}
 
 export default function PolicyDetail() {
   const name = useParams().name!;
@@ -138,6 +155,10 @@ export default function PolicyDetail() {
               <dd>
                 {p.placement?.router ? "the router" : p.placement?.host ? <Named kind="host" name={p.placement.host} /> : <span className="dim">nobody yet</span>}
                 {p.placement?.reason && <div className="dim">{p.placement.reason}</div>}
+              </dd>
+              <dt>now</dt>
+              <dd>
+                <Now name={name} />
               </dd>
               <dt>rules</dt>
               <dd className="num">{p.status.rules ?? 0}</dd>

@@ -9,19 +9,10 @@ import { bits, count } from "../../ui/format";
 import { Named } from "../../ui/Named";
 import { LinkButton, UndoButton } from "../../ui/Plan";
 
-/** What policies select now, in packets and bits a second: both directions. */
+/** What policies select now, in packets and bits a second: both directions, each frame once. */
 function useHits(): Map<string, { pps: number; bps: number }> | undefined {
   const rates = useRates();
-  return useMemo(() => {
-    if (!rates) return undefined;
-    const all = new Map<string, { pps: number; bps: number }>();
-    for (const r of rates.rules ?? []) {
-      if (!r.policy) continue;
-      const sum = all.get(r.policy) ?? { pps: 0, bps: 0 };
-      all.set(r.policy, { pps: sum.pps + r.hits.packets_per_s, bps: sum.bps + r.hits.bits_per_s });
-    }
-    return all;
-  }, [rates]);
+  return useMemo(() => rates && new Map(rates.policies?.map((p) => [p.name, { pps: p.forward.packets_per_s + p.reverse.packets_per_s, bps: p.forward.bits_per_s + p.reverse.bits_per_s }])), [rates]);
 }
 
 export const endText = (name: string | undefined) => name || "any";
@@ -79,7 +70,7 @@ export default function Policies() {
   );
 }
 
-function Figure({ n, known }: { n?: number; known: boolean }) {
+export function Figure({ n, known }: { n?: number; known: boolean }) {
   if (!known) return <span className="dim">…</span>;
   return n && n >= 0.5 ? <>{count(Math.round(n))}</> : <span className="dim">0</span>;
 }
