@@ -58,6 +58,9 @@ func housings() []housingMaker {
 		bare, "a network namespace; a process in it is one of the host's", bareMemory, free,
 		func(ctx context.Context, o MemberOptions, i instance.Instance) (housing, error) {
 			rt, err := openBare(ctx, o.Options, i, function{})
+			if rt == nil {
+				return nil, err
+			}
 			return unhoused{rt}, err
 		},
 	}, {
@@ -77,6 +80,9 @@ func housings() []housingMaker {
 				f.program = relayProgram([]string{})
 			}
 			rt, err := open(ctx, o.Options, i, f)
+			if rt == nil {
+				return nil, err
+			}
 			return housed{rt}, err
 		}})
 	}

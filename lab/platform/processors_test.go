@@ -14,6 +14,7 @@ import (
 
 	"weir.dev/weir/container/nspawn"
 
+	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/traffic/datagrams"
 )
 
@@ -54,6 +55,25 @@ func TestLinesCarry(t *testing.T) {
 				}
 				carries(t, o)
 			})
+		}
+	}
+}
+
+// Who is stopped while a line is made gets an error, and nothing stays.
+func TestStoppedWhileALineIsMade(t *testing.T) {
+	for _, runtime := range []string{bare, "native", "oci", "lxc", "nspawn"} {
+		stopped, stop := context.WithCancel(t.Context())
+		stop()
+		o := ProcessorOptions{MemberOptions: MemberOptions{Options: testOptions(t), Runtime: runtime, Network: byHost, Relays: true}, Hosts: 1, Mbps: 1000}
+		l, err := OpenProcessors(stopped, o)
+		if err == nil { // nothing asked
+			err = l.Close()
+			if err != nil {
+				t.Errorf("%s: %v", runtime, err)
+			}
+		}
+		if i, _ := instance.New(o.Name+"-0", ""); exists(i.Run) || exists(i.Root) {
+			t.Errorf("%s: left behind: %v", runtime, err)
 		}
 	}
 }

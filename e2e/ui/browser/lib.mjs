@@ -67,3 +67,45 @@ export async function examine(page, what) {
   const wide = await page.evaluate(() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]);
   if (wide[0] > wide[1]) fail(`${what}: ${wide[0]} px wide in a window of ${wide[1]}`);
 }
+
+/** How soon the topology on a page was drawn first, and how many frames a second it moves with; then a node is found by its name, and all hosts are folded and unfolded. */
+export async function moves(page, { name, find }) {
+  await page.waitForFunction(() => performance.getEntriesByName("topology-drawn").length > 0);
+  const drawn = await page.evaluate(() => Math.round(performance.getEntriesByName("topology-drawn")[0].startTime));
+  await page.getByRole("application", { name }).waitFor();
+  const figures = [`first drawn ${drawn} ms after the page was asked for`];
+  await page.mouse.move(600, 450);
+  const measured = async (what, f) => {
+    await page.evaluate(() => {
+      globalThis.frames_ = { n: 0, from: performance.now() };
+      const tick = () => {
+        frames_.n++;
+        frames_.next = requestAnimationFrame(tick);
+      };
+      tick();
+    });
+    await f();
+    const rate = await page.evaluate(() => {
+      cancelAnimationFrame(frames_.next);
+      return (1000 * frames_.n) / (performance.now() - frames_.from);
+    });
+    figures.push(`${what} ${rate.toFixed(0)} frames/s`);
+  };
+  const drag = async () => {
+    await page.mouse.down();
+    for (let i = 0; i < 100; i++) await page.mouse.move(500 + 200 * Math.sin(i / 10), 450 + 150 * Math.cos(i / 10));
+    await page.mouse.up();
+  };
+  await measured("moved", drag);
+  await measured("zoomed", async () => {
+    for (let i = 0; i < 60; i++) await page.mouse.wheel(0, i < 30 ? -60 : 60);
+  });
+  for (let i = 0; i < 12; i++) await page.mouse.wheel(0, -100);
+  await measured("moved from near", drag);
+  await page.getByRole("textbox", { name: "Search the picture" }).fill(find);
+  await page.keyboard.press("Enter");
+  await page.getByRole("button", { name: "Fold all" }).click();
+  await page.getByRole("button", { name: "Unfold all" }).click();
+  await page.getByRole("button", { name: "Fold all" }).waitFor();
+  return figures.join(", ");
+}

@@ -1,6 +1,6 @@
 // A hundred hosts with a thousand functions in the topology: when it is first drawn, and how many frames a second it moves with. The figures are
 // printed and not judged: a machine that tests share is no place to measure.
-import { say, signedIn } from "../lib.mjs";
+import { moves, say, signedIn } from "../lib.mjs";
 
 const hosts = 100;
 const each = 10;
@@ -31,42 +31,5 @@ export default async function () {
   await page.route((u) => u.pathname === "/v1/graph", (r) => r.fulfill({ contentType: "application/json", body: '{"nodes":[],"edges":[]}' }));
   await page.routeWebSocket((u) => u.pathname === "/v1/watch", () => undefined); // no change comes
   await page.goto(new URL("/topology", page.url()).href);
-  await page.waitForFunction(() => performance.getEntriesByName("topology-drawn").length > 0);
-  const drawn = await page.evaluate(() => Math.round(performance.getEntriesByName("topology-drawn")[0].startTime));
-  await page.getByRole("application", { name: "100 hosts, 1000 functions, 100 endpoints" }).waitFor();
-  const figures = [`first drawn ${drawn} ms after the page was asked for`];
-  await page.mouse.move(600, 450);
-  const measured = async (what, f) => {
-    await page.evaluate(() => {
-      globalThis.frames_ = { n: 0, from: performance.now() };
-      const tick = () => {
-        frames_.n++;
-        frames_.next = requestAnimationFrame(tick);
-      };
-      tick();
-    });
-    await f();
-    const rate = await page.evaluate(() => {
-      cancelAnimationFrame(frames_.next);
-      return (1000 * frames_.n) / (performance.now() - frames_.from);
-    });
-    figures.push(`${what} ${rate.toFixed(0)} frames/s`);
-  };
-  const drag = async () => {
-    await page.mouse.down();
-    for (let i = 0; i < 100; i++) await page.mouse.move(500 + 200 * Math.sin(i / 10), 450 + 150 * Math.cos(i / 10));
-    await page.mouse.up();
-  };
-  await measured("moved", drag);
-  await measured("zoomed", async () => {
-    for (let i = 0; i < 60; i++) await page.mouse.wheel(0, i < 30 ? -60 : 60);
-  });
-  for (let i = 0; i < 12; i++) await page.mouse.wheel(0, -100);
-  await measured("moved from near", drag);
-  // Found by its name, and a host folded.
-  await page.getByRole("textbox", { name: "Search the picture" }).fill("nf0042");
-  await page.keyboard.press("Enter");
-  await page.getByRole("button", { name: "Fold all" }).click();
-  await page.getByRole("button", { name: "Unfold all" }).waitFor();
-  say(figures.join(", "));
+  say(await moves(page, { name: "100 hosts, 1000 functions, 100 endpoints", find: "nf0042" }));
 }

@@ -1,7 +1,7 @@
 // A crowd of hosts and functions, as a manager and their agents have them: when the topology is first drawn, how many frames a second it moves
 // with, what the manager spends on ten open tabs, and whether a tab that is left open grows. Figures are printed and not judged: a machine that tests share
 // is no place to measure. That memory does not grow is judged.
-import { ask, fail, say, signedIn } from "../lib.mjs";
+import { ask, fail, moves, say, signedIn } from "../lib.mjs";
 
 const tabs = 10;
 const growth = 1.25; // of the heap between the first look and the last
@@ -12,45 +12,7 @@ export default async function () {
   const page = await signedIn();
   const topology = new URL("/topology", page.url()).href;
   await page.goto(topology);
-  await page.waitForFunction(() => performance.getEntriesByName("topology-drawn").length > 0);
-  const drawn = await page.evaluate(() => Math.round(performance.getEntriesByName("topology-drawn")[0].startTime));
-  await page.getByRole("application", { name }).waitFor();
-  const figures = [`first drawn ${drawn} ms after the page was asked for`];
-  await page.mouse.move(600, 450);
-  const measured = async (what, f) => {
-    await page.evaluate(() => {
-      globalThis.frames_ = { n: 0, from: performance.now() };
-      const tick = () => {
-        frames_.n++;
-        frames_.next = requestAnimationFrame(tick);
-      };
-      tick();
-    });
-    await f();
-    const rate = await page.evaluate(() => {
-      cancelAnimationFrame(frames_.next);
-      return (1000 * frames_.n) / (performance.now() - frames_.from);
-    });
-    figures.push(`${what} ${rate.toFixed(0)} frames/s`);
-  };
-  const drag = async () => {
-    await page.mouse.down();
-    for (let i = 0; i < 100; i++) await page.mouse.move(500 + 200 * Math.sin(i / 10), 450 + 150 * Math.cos(i / 10));
-    await page.mouse.up();
-  };
-  await measured("moved", drag);
-  await measured("zoomed", async () => {
-    for (let i = 0; i < 60; i++) await page.mouse.wheel(0, i < 30 ? -60 : 60);
-  });
-  for (let i = 0; i < 12; i++) await page.mouse.wheel(0, -100);
-  await measured("moved from near", drag);
-  // Found by its name, and a host folded.
-  await page.getByRole("textbox", { name: "Search the picture" }).fill("nf0002");
-  await page.keyboard.press("Enter");
-  await page.getByRole("button", { name: "Fold all" }).click();
-  await page.getByRole("button", { name: "Unfold all" }).click();
-  await page.getByRole("button", { name: "Fold all" }).waitFor();
-  say(figures.join(", "));
+  say(await moves(page, { name, find: "nf0002" }));
 
   // What the manager spends: on hosts where functions crash, and on the same with tabs that watch them.
   await ask("crash");
