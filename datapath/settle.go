@@ -48,6 +48,8 @@ type Settlement struct {
 	Verdict Verdict
 	Flow    Flow
 	OneWay  bool // not the flow's reverse
+	// At is the function's port, "in" or "out", at which frames have to enter it for the verdict to hold for them. Empty: any port.
+	At string
 	// Heard is when it was said. One that is carried out later than SettleWithin after that is refused with ErrEarly, as it may be about a former connection of
 	// the same ports. Zero: whenever.
 	Heard time.Time

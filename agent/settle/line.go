@@ -14,7 +14,7 @@ import (
 
 // Usage is the form of a line, for people.
 const Usage = "want pass, drop or judge, then tcp or udp with two addresses and ports (10.9.0.1:4000 10.9.0.2:80, [fd57::1]:4000 [fd57::2]:80) or " +
-	"icmp with two addresses and id N, then perhaps vlan N and oneway; or reset"
+	"icmp with two addresses and id N, then perhaps vlan N, oneway, and at in or at out; or reset"
 
 var verdicts = map[string]datapath.Verdict{"pass": datapath.Pass, "drop": datapath.Discard, "judge": datapath.Judge}
 
@@ -82,6 +82,11 @@ func options(s *datapath.Settlement, words []string) error {
 		switch {
 		case words[0] == "oneway":
 			s.OneWay, words = true, words[1:]
+		case words[0] == "at" && len(words) > 1:
+			if words[1] != "in" && words[1] != "out" {
+				return fmt.Errorf("at %q: want a port, in or out", words[1])
+			}
+			s.At, words = words[1], words[2:]
 		case words[0] == "vlan" && len(words) > 1:
 			id, err := strconv.ParseUint(words[1], 10, 12)
 			if err != nil {

@@ -34,6 +34,8 @@ func TestParse(t *testing.T) {
 			Flow: datapath.Flow{Protocol: unix.IPPROTO_UDP, Src: at("[fd57::1]:53"), Dst: at("[fd57::2]:5353"), VLAN: 7}}, ""},
 		{"judge icmp 10.9.0.1 10.9.0.2 id 9 vlan 0", datapath.Settlement{Verdict: datapath.Judge,
 			Flow: datapath.Flow{Protocol: unix.IPPROTO_ICMP, Src: at("10.9.0.1:9"), Dst: at("10.9.0.2:9")}}, ""},
+		{"pass udp 10.9.0.1:4000 10.9.0.2:80 oneway at in", datapath.Settlement{Verdict: datapath.Pass, OneWay: true, At: "in",
+			Flow: datapath.Flow{Protocol: unix.IPPROTO_UDP, Src: at("10.9.0.1:4000"), Dst: at("10.9.0.2:80"), VLAN: datapath.NoVLAN}}, ""},
 		{"pass icmp fd57::1 fd57::2 id 9", datapath.Settlement{Verdict: datapath.Pass,
 			Flow: datapath.Flow{Protocol: unix.IPPROTO_ICMPV6, Src: at("[fd57::1]:9"), Dst: at("[fd57::2]:9"), VLAN: datapath.NoVLAN}}, ""},
 		{"", datapath.Settlement{}, "want pass, drop or judge"},
@@ -49,6 +51,8 @@ func TestParse(t *testing.T) {
 		{"pass tcp 10.9.0.1:1 10.9.0.2:2 vlan 4096", datapath.Settlement{}, `"4096"`},
 		{"pass tcp 10.9.0.1:1 10.9.0.2:2 vlan", datapath.Settlement{}, `"vlan"`},
 		{"pass tcp 10.9.0.1:1 10.9.0.2:2 twoway", datapath.Settlement{}, `"twoway"`},
+		{"pass tcp 10.9.0.1:1 10.9.0.2:2 at tap", datapath.Settlement{}, `"tap"`},
+		{"pass tcp 10.9.0.1:1 10.9.0.2:2 at", datapath.Settlement{}, `"at"`},
 		{"pass icmp 10.9.0.1 10.9.0.2", datapath.Settlement{}, "id N"},
 		{"pass icmp 10.9.0.1 10.9.0.2 id 65536", datapath.Settlement{}, `"65536"`},
 	} {

@@ -21,6 +21,7 @@ type kernel struct {
 	rejects  bool
 	made     int         // generations
 	now      *generation // in force; nil: none
+	settles  bool        // rules collect flows to be settled
 }
 
 // count is one rule's counter, alternatives of one rule added up.
@@ -98,6 +99,11 @@ func (k *kernel) apply(cfg config) (note string, err error) {
 	next.chain = &nftables.Chain{Name: fmt.Sprintf("g%d", next.n), Table: next.table}
 	f := plan(cfg, k.in, k.out, k.stateful)
 	if err = k.begin(next); err == nil {
+		if k.settles {
+			err = next.collect(k.tracked(cfg))
+		}
+	}
+	if err == nil {
 		err = next.make(f, cfg.Reject && k.rejects)
 	}
 	if err == nil {
@@ -156,7 +162,9 @@ type generation struct {
 	table *nftables.Table
 	chain *nftables.Chain
 	sets  []*nftables.Set
-	more  []*nftables.Chain // that a killed process has not finished
+	more  []*nftables.Chain // that a killed process has not finished; that of accepted flows
+
+	accepted []*nftables.Set // of acceptedSets, if flows are settled
 }
 
 // former is what a killed process has left: it is in force until other rules are. nil: nothing.
@@ -224,7 +232,7 @@ func (g *generation) make(f *filter, rejects bool) error {
 	}
 	for part := range slices.Chunk(f.rules, rulesAtOnce) {
 		for _, r := range part {
-			c.AddRule(&nftables.Rule{Table: g.table, Chain: g.chain, Exprs: r.expressions(names, rejects), UserData: comment(r)})
+			c.AddRule(&nftables.Rule{Table: g.table, Chain: g.chain, Exprs: append(r.expressions(names, rejects), g.accept(r)...), UserData: comment(r)})
 		}
 		if err := c.Flush(); err != nil {
 			return fmt.Errorf("rules: %w", err)
@@ -245,7 +253,7 @@ func elements(all addresses) []nftables.SetElement {
 	return out
 }
 
-// expressions of a rule, with the names of its sets.
+// expressions of a rule, with the names of its sets, without the end of one that accepts.
 func (r rule) expressions(names map[*set]string, rejects bool) []expr.Any {
 	var out []expr.Any
 	sets := r.sets
@@ -267,7 +275,18 @@ func (r rule) expressions(names map[*set]string, rejects bool) []expr.Any {
 	case r.denies:
 		return append(out, &expr.Verdict{Kind: expr.VerdictDrop})
 	}
-	return append(out, &expr.Verdict{Kind: expr.VerdictAccept})
+	return out
+}
+
+// accept is the end of a rule that denies nothing.
+func (g *generation) accept(r rule) []expr.Any {
+	switch {
+	case r.denies:
+		return nil
+	case r.settle && g.accepted != nil:
+		return []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: g.acceptedChain()}}
+	}
+	return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
 }
 
 // delete it, in the transaction in which nothing leads to it any more.
@@ -276,13 +295,46 @@ func (g *generation) delete(c *nftables.Conn) {
 	if g.chain != nil {
 		chains = append(chains, g.chain)
 	}
-	for _, x := range chains {
+	for _, x := range chains { // the rules of one lead to another
 		c.FlushChain(x)
+	}
+	for _, x := range chains {
 		c.DelChain(x)
 	}
 	for _, s := range g.sets {
 		c.DelSet(s)
 	}
+}
+
+// tracked tells whether what the rules say of a packet depends on the kernel's connections.
+func (k *kernel) tracked(cfg config) bool { return k.stateful && cfg.Default == "drop" }
+
+func (g *generation) acceptedChain() string { return fmt.Sprintf("g%d_accepted", g.n) }
+
+// collect makes the chain that writes accepted flows into sets, and accepts.
+func (g *generation) collect(tracked bool) error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	chain := c.AddChain(&nftables.Chain{Name: g.acceptedChain(), Table: g.table})
+	var sets []*nftables.Set
+	for _, a := range acceptedSets {
+		s := a.set(g.table, g.n)
+		if err := c.AddSet(s, nil); err != nil {
+			return err
+		}
+		sets = append(sets, s)
+		for _, exprs := range a.rules(s.Name, tracked) {
+			c.AddRule(&nftables.Rule{Table: g.table, Chain: chain, Exprs: exprs})
+		}
+	}
+	c.AddRule(&nftables.Rule{Table: g.table, Chain: chain, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}})
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("sets of accepted flows: %w", err)
+	}
+	g.more, g.sets, g.accepted = append(g.more, chain), append(g.sets, sets...), sets
+	return nil
 }
 
 // remove what was made of it, as far as that goes.

@@ -6,15 +6,22 @@ package main
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
+	"net"
+	"sync"
 
 	"weir.dev/weir/catalogue/nf"
 )
 
 func main() {
+	settle := flag.String("settle", nf.SettleFile, "socket to settle flows at, if it exists")
 	nf.Main("firewall", 25, func(ctx context.Context, s nf.Start) error {
 		f := &firewall{Start: s, log: s.Log, events: s.Events, denials: &denials{events: s.Events}}
+		f.settling.path, f.settling.to = *settle, nf.NewSettler(*settle, s.Log)
+		defer f.settling.to.Close()
 		return f.run(ctx)
 	})
 }
@@ -27,6 +34,8 @@ type firewall struct {
 	kernel  *kernel
 	denied  map[string]count // counters of denying rules at the last look
 	before  count            // what rules that are in force no more have denied
+
+	settling settling
 }
 
 // run filters until ctx ends. The rules are in force before the bridge is up, so nothing passes unfiltered.
@@ -45,9 +54,21 @@ func (f *firewall) run(ctx context.Context) error {
 	if f.kernel, err = newKernel(f.In, f.Out); err != nil {
 		return err
 	}
+	tracked, err := f.settleAt()
+	if err != nil {
+		return err
+	}
+	defer tracked.close()
 	if err := f.load(ctx, raw); err != nil {
 		return err
 	}
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	beside.Go(func() {
+		f.settling.run(ctx, func(err error) { f.log.Warn("settle flows", "error", err) })
+	})
 	return nf.Serve(ctx, f.log, b, told, nf.Work{Load: f.load, Report: f.report, Look: f.watchDenials, Numbers: f.numbers})
 }
 
@@ -63,7 +84,7 @@ func (f *firewall) load(ctx context.Context, raw []byte) error {
 	if f.denied != nil {
 		f.watchDenials(ctx) // the counters of the former rules end
 	}
-	note, err := f.kernel.apply(cfg)
+	note, err := f.apply(cfg)
 	if err != nil {
 		return err
 	}
@@ -80,6 +101,47 @@ func (f *firewall) load(ctx context.Context, raw []byte) error {
 	return nil
 }
 
+// settleAt the ports.
+func (f *firewall) settleAt() (*connections, error) {
+	for name, index := range map[string]*int{f.In: &f.settling.in, f.Out: &f.settling.out} {
+		port, err := net.InterfaceByName(name)
+		if err != nil {
+			return nil, fmt.Errorf("port %s: %w", name, err)
+		}
+		*index = port.Index
+	}
+	c, err := newConnections()
+	if err != nil {
+		return nil, err
+	}
+	f.settling.liberal = c.liberal
+	return c, nil
+}
+
+// apply puts rules in force, and takes back what was said of flows by the former ones. A kernel that cannot collect flows filters all the same.
+func (f *firewall) apply(cfg config) (note string, err error) {
+	s := &f.settling
+	s.Lock()
+	defer s.Unlock()
+	f.kernel.settles = s.wanted()
+	note, err = f.kernel.apply(cfg)
+	if err != nil && f.kernel.settles {
+		f.kernel.settles = false
+		var again error
+		if note, again = f.kernel.apply(cfg); again != nil {
+			return "", errors.Join(err, again)
+		}
+		f.log.Warn("no flow is settled", "error", err)
+		err = nil
+	}
+	if err != nil {
+		return "", err
+	}
+	s.sets, s.tracked = f.kernel.now.accepted, f.kernel.tracked(cfg)
+	s.anew()
+	return note, nil
+}
+
 // numbers are what the rules that deny have denied.
 func (f *firewall) numbers(n *nf.Numbers) {
 	all := f.before
@@ -89,6 +151,7 @@ func (f *firewall) numbers(n *nf.Numbers) {
 	}
 	n.Counter("firewall_denied_packets_total", "Packets that the rules denied.", float64(all.packets))
 	n.Counter("firewall_denied_bytes_total", "Bytes of these packets.", float64(all.bytes))
+	n.Counter("firewall_settled_total", "Directions of flows that were settled.", float64(f.settling.to.Counters().Settled))
 	n.Gauge("firewall_denying_rules", "Rules that deny, the default among them.", float64(len(f.denied)))
 }
 

@@ -22,6 +22,7 @@ const (
 type rule struct {
 	name   string
 	denies bool
+	settle bool // its flows may be settled: what it says of a packet it says of all that follow, with the same addresses and ports
 	match  []expr.Any
 	sets   []*set // that are looked up, in the order of match's lookups and updates
 }
@@ -90,6 +91,15 @@ func (f *filter) set(of addresses, v6 bool) *set {
 func (f *filter) add(name string, denies, back bool, e entry, more ...expr.Any) {
 	for _, r := range f.within(e, back) {
 		f.rules = append(f.rules, rule{name: name, denies: denies, match: join(r.match, more), sets: r.sets})
+	}
+}
+
+// settling adds rules whose flows may be settled.
+func (f *filter) settling(name string, back bool, e entry, more ...expr.Any) {
+	n := len(f.rules)
+	f.add(name, false, back, e, more...)
+	for i := n; i < len(f.rules); i++ {
+		f.rules[i].settle = e.Limit == nil
 	}
 }
 
@@ -163,12 +173,12 @@ func plan(cfg config, in, out string, stateful bool) *filter {
 		}
 	}
 	if stateful && cfg.Default == "drop" {
-		f.rules = append(f.rules, rule{name: "replies", match: join(iif(out), established())})
+		f.rules = append(f.rules, rule{name: "replies", settle: true, match: join(iif(out), established())})
 	}
 	for _, e := range cfg.Allow {
 		f.allow(e, stateful)
 	}
-	f.rules = append(f.rules, rule{name: "default " + cfg.Default, denies: cfg.Default == "drop"})
+	f.rules = append(f.rules, rule{name: "default " + cfg.Default, denies: cfg.Default == "drop", settle: cfg.Default != "drop"})
 	return f
 }
 
@@ -180,7 +190,7 @@ func (f *filter) allow(e entry, stateful bool) {
 			f.limited(name, e, join(m, begins(expr.CmpOpEq)))
 			fallthrough
 		case e.Limit == nil:
-			f.add(name, false, false, e, m...)
+			f.settling(name, false, e, m...)
 		default:
 			f.limited(name, e, m)
 		}
@@ -195,7 +205,7 @@ func (f *filter) allow(e entry, stateful bool) {
 	}
 	if !stateful {
 		for _, m := range replies(e.service) {
-			f.add(name+" replies", false, true, e, join(iif(f.out), m)...)
+			f.settling(name+" replies", true, e, join(iif(f.out), m)...)
 		}
 	}
 }

@@ -98,31 +98,64 @@ func (s *Settler) Pass(frame []byte) { s.say("pass", frame, "") }
 // PassOneWay is Pass for the direction of the frame alone.
 func (s *Settler) PassOneWay(frame []byte) { s.say("pass", frame, " oneway") }
 
+// PassAt is PassOneWay for frames that come in this direction: up, those that enter at the port in. A function that judges by the port must use it, since
+// the same addresses and ports may be forged at the other one.
+func (s *Settler) PassAt(d Dir, frame []byte) { s.say("pass", frame, onlyAt(d)) }
+
+func onlyAt(d Dir) string {
+	if d == Up {
+		return " oneway at in"
+	}
+	return " oneway at out"
+}
+
 // NoVLAN is the VLAN of frames without a tag.
 const NoVLAN = -1
 
 // PassFlow is Pass for a flow of TCP or UDP whose frames the function does not have at hand. vlan is the id of its tag, or NoVLAN. The
 // packet that made up the caller's mind came at a time: what is too old then is not said, since it may be about a former connection of the same ports.
 func (s *Settler) PassFlow(proto byte, src, dst netip.AddrPort, vlan int, at time.Time) {
-	f := settled{proto: map[byte]string{TCP: "tcp", UDP: "udp"}[proto], src: src, dst: dst, vlan: vlan}
-	if f.proto != "" {
+	if f := (Flow{proto, src, dst, vlan}).settled(); f.proto != "" {
 		s.sayOf(f, "pass", "", at)
 	}
 }
+
+// Flow of TCP or UDP.
+type Flow struct {
+	Proto    byte
+	Src, Dst netip.AddrPort
+	VLAN     int // id of its tag, or NoVLAN
+}
+
+func (f Flow) settled() settled {
+	return settled{proto: map[byte]string{TCP: "tcp", UDP: "udp"}[f.Proto], src: f.Src, dst: f.Dst, vlan: f.VLAN}
+}
+
+// PassFlowAt is PassAt for a flow whose frames the function does not have at hand; at is as PassFlow has it.
+func (s *Settler) PassFlowAt(d Dir, f Flow, at time.Time) {
+	if f := f.settled(); f.proto != "" {
+		s.sayOf(f, "pass", onlyAt(d), at)
+	}
+}
+
+// JudgeFlowAt takes PassFlowAt back.
+func (s *Settler) JudgeFlowAt(d Dir, f Flow) { s.judge(f.settled(), onlyAt(d)) }
 
 // Drop has the flow of a frame dropped before the function, in both directions.
 func (s *Settler) Drop(frame []byte) { s.say("drop", frame, "") }
 
 // Judge takes back what was said of the flow of a frame: the function gets its frames again.
 func (s *Settler) Judge(frame []byte) {
-	f, ok := flowOf(frame)
-	if !ok {
-		return
+	if f, ok := flowOf(frame); ok {
+		s.judge(f, "")
 	}
+}
+
+func (s *Settler) judge(f settled, more string) {
 	s.mu.Lock()
 	clear(s.recent[:]) // it may be said anew at once
 	s.mu.Unlock()
-	if !s.queue(line{text: f.line("judge")}) {
+	if !s.queue(line{text: f.line("judge") + more}) {
 		s.Reset() // more than was asked for, but never less
 	}
 }

@@ -23,7 +23,7 @@ Tell the switch what this function has decided about flows that it has been give
   pass tcp 10.9.0.1:4000 10.9.0.2:80          hand the flow on, in both directions, without this function
   drop udp [fd57::1]:53 [fd57::2]:5353        drop it before this function
   judge icmp 10.9.0.1 10.9.0.2 id 7           give it to this function again
-  pass tcp 10.9.0.1:4000 10.9.0.2:80 vlan 7 oneway
+  pass tcp 10.9.0.1:4000 10.9.0.2:80 vlan 7 oneway at in
   reset                                       give all flows to this function again
 
 Prints an answer for each line: "ok N" (N entries, one a direction), "early" (a connection began less than 0.2 s ago: say it again), "not-given" (the

@@ -90,6 +90,9 @@ func (s *settlers) settle(fn *function, v datapath.Settlement) (int, error) {
 	if err := v.Flow.Check(); err != nil {
 		return 0, err
 	}
+	if v.At != "" && len(fn.Ports) != 2 {
+		return 0, fmt.Errorf("function %s has no port %s", fn.F.Name, v.At)
+	}
 	raw, err := binary.Append(nil, binary.NativeEndian, request(fn, v))
 	if err != nil {
 		return 0, err
@@ -126,8 +129,10 @@ func request(fn *function, v datapath.Settlement) *bpf.SettleSettleRequest {
 	if v.OneWay {
 		r.Oneway = 1
 	}
-	for i, p := range fn.Ports {
-		r.Port[i] = p.Slot
+	for i, p := range fn.Ports { // in, out
+		if v.At == "" || v.At == [...]string{"in", "out"}[i] {
+			r.Port[i] = p.Slot
+		}
 	}
 	return r
 }

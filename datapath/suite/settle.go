@@ -214,6 +214,14 @@ func (w *settling) verdicts(fw *Function) {
 	w.want("a verdict taken back", true, true, fw, w.there)
 	w.want("its reverse", false, false, fw, w.back)
 	w.settle(fw, datapath.Settlement{Verdict: datapath.Judge, Flow: echo}, 2, nil)
+	// At one port alone: frames of the same flow that enter at the other one are forged, perhaps.
+	w.settle(fw, datapath.Settlement{Verdict: datapath.Pass, Flow: echo, At: "out"}, 1, nil)
+	w.want("a flow that is settled at the port out", true, true, fw, w.there)
+	w.want("its reverse, which enters there", false, true, fw, w.back)
+	w.settle(fw, datapath.Settlement{Verdict: datapath.Pass, Flow: echo, OneWay: true, At: "out"}, 0, datapath.ErrNotGiven)
+	w.settle(fw, datapath.Settlement{Verdict: datapath.Pass, Flow: echo, OneWay: true, At: "in"}, 1, nil)
+	w.want("a flow that is settled at both ports", false, true, fw, w.there)
+	w.settle(fw, datapath.Settlement{Verdict: datapath.Judge, Flow: echo}, 2, nil)
 
 	icmp := func(kind byte, m []byte) []byte { return append([]byte{kind, 0, 0xab, 0xcd, 0, 9, 0, 1}, m...) }
 	ping := func(m []byte) (*Station, []byte) {

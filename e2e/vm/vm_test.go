@@ -87,6 +87,36 @@ func TestTunnelsInAKernelWithWireGuard(t *testing.T) {
 	}
 }
 
+// trackingModules are those of a firewall whose kernel tracks connections on bridges.
+var trackingModules = []string{"veth", "bridge", "nf_tables", "nf_conntrack_bridge", "nf_conntrack_netlink", "nft_ct", "nft_limit", "nft_reject_bridge", "nft_meta_bridge"}
+
+// The firewall's tests that depend on it run in a kernel that tracks connections on bridges.
+func TestTheFirewallInAKernelThatTracksConnectionsOnBridges(t *testing.T) {
+	kernels, _ := filepath.Glob("../../build/vm/kern/boot/vmlinuz-*-cloud-amd64")
+	if len(kernels) == 0 {
+		t.Fatal("no kernel in ../../build/vm/kern: make peers unpacks one")
+	}
+	dir := t.TempDir()
+	files := map[string]string{}
+	for name, args := range map[string][]string{"firewall.test": {"test", "-c", "-vet=off"}, "firewall": {"build"}} {
+		files[name] = filepath.Join(dir, "root", name)
+		build := exec.Command("go", append(args, "-ldflags=-s -w", "-o", files[name], "../../catalogue/firewall")...)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("build the firewall: %v\n%s", err, out)
+		}
+	}
+	tests := []string{"TestConnections", "TestWhatCountsForALimitIsNotSettled", "TestAllowedConnectionsAreSettled", "TestSegmentsBehindAGapPass", "TestRepliesOfUDPAreSettled"}
+	script := "#!/busybox sh\n/busybox mkdir -p /proc /sys /tmp /run /dev\n/busybox mount -t proc p /proc\n/busybox mount -t sysfs s /sys\n/busybox mount -t devtmpfs d /dev\n" +
+		"/busybox mount -t tmpfs t /tmp\n/busybox mount -t tmpfs r /run\n" + load(t, kernels[0], trackingModules, files) +
+		"/busybox ip link set lo up\nexport WEIR_FIREWALL=/firewall TMPDIR=/tmp\n/firewall.test -test.v -test.run '^(" + strings.Join(tests, "|") + ")$' && /busybox echo VM-PASS\n/busybox poweroff -f\n"
+	out, err := boot(t, kernels[0], pack(t, dir, script, files), 768, bootTime)
+	if err != nil || !bytes.Contains(out, []byte("VM-PASS")) || bytes.Count(out, []byte("--- PASS: Test")) != len(tests) ||
+		!bytes.Contains(out, []byte("the kernel tracks connections on bridges: true")) {
+		t.Fatalf("the tests in the machine failed: %v", err)
+	}
+}
+
 // load says how the machine loads modules and what they need, and adds them to its files.
 func load(t *testing.T, kernel string, names []string, files map[string]string) (script string) {
 	t.Helper()
