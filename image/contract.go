@@ -75,10 +75,6 @@ func ParseContract(labels map[string]string) (Contract, error) {
 	if c.Settles, err = boolLabel(labels, LabelSettles); err != nil {
 		return Contract{}, err
 	}
-	if c.Settles && len(c.Rewrites) > 0 {
-		return Contract{}, fmt.Errorf("label %s=true: the image rewrites %s (label %s); a settled flow passes it by unchanged, so it cannot settle any",
-			LabelSettles, strings.Join(c.Rewrites, ", "), LabelRewrites)
-	}
 	if c.Settles && c.Forwarder != "" {
 		return Contract{}, fmt.Errorf("label %s=true: the forwarder %s of the switch hands everything on (label %s); there is nothing to settle",
 			LabelSettles, c.Forwarder, LabelForwarder)

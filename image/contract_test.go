@@ -38,7 +38,7 @@ func TestParseContract(t *testing.T) {
 		"another forwarder":  {labels: map[string]string{LabelForwarder: "l2-reflect"}, want: Contract{Forwarder: "l2-reflect"}},
 		"a tap forwards":     {labels: map[string]string{LabelPorts: "tap", LabelForwarder: "wire"}, err: "a tap forwards nothing"},
 		"settles flows":      {labels: map[string]string{LabelSettles: "true"}, want: Contract{Settles: true}},
-		"settles, rewrites":  {labels: map[string]string{LabelSettles: "true", LabelRewrites: "src-ip"}, err: "cannot settle any"},
+		"settles, rewrites":  {labels: map[string]string{LabelSettles: "true", LabelRewrites: "src-ip"}, want: Contract{Settles: true, Rewrites: []string{"src-ip"}}},
 		"settles, forwarder": {labels: map[string]string{LabelSettles: "true", LabelForwarder: "wire"}, err: "nothing to settle"},
 		"takes a config, hands over": {
 			labels: map[string]string{LabelReload: "/bin/f reload", LabelExport: " /bin/f  export ", LabelImport: "/bin/f import"},

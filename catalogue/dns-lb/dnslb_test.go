@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -14,12 +16,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/miekg/dns"
 
 	"weir.dev/weir/catalogue/names"
 	"weir.dev/weir/catalogue/nf"
+	"weir.dev/weir/catalogue/nf/targets"
 	"weir.dev/weir/catalogue/rig"
 )
 
@@ -377,4 +381,41 @@ func TestParseConfig(t *testing.T) {
 func write(t testing.TB, file, text string) {
 	t.Helper()
 	must(t, os.WriteFile(file, []byte(text), 0o644))
+}
+
+// Flows that are not DNS are settled, each direction by itself; nothing from or to port 53 is, nor what is for the function itself.
+func TestAllButDNSIsSettled(t *testing.T) {
+	cfg, err := parseConfig([]byte(`{"names": {"own.example": {"check": {"tcp": 80}, "targets": [{"address": "10.77.0.11"}]}}, "health": {"addresses": ["10.77.0.9/24"]}}`))
+	must(t, err)
+	w, err := targets.NewWatch(*cfg.Health, cfg.checks(), net.HardwareAddr{2, 0, 0, 0, 0, 9}, slog.New(slog.DiscardHandler), "")
+	must(t, err)
+	var got []string
+	b := &balancer{watch: w, settle: func(d nf.Dir, frame []byte) {
+		p := nf.Decode(frame)
+		got = append(got, fmt.Sprintf("%s %d %d", d, p.SrcPort, p.DstPort))
+	}}
+	b.zone.Store(newZone(cfg, w.Up))
+	b.proxy, err = newProxy(&b.zone, &b.count, func(nf.Dir, []byte) {})
+	must(t, err)
+	give := func(d nf.Dir, from, to uint16, change func([]byte)) {
+		f := datagram(t, ask("other.example.", dns.TypeA), false)
+		binary.BigEndian.PutUint16(f[34:], from)
+		binary.BigEndian.PutUint16(f[36:], to)
+		change(f)
+		b.handle(d, nf.NewFrame(f))
+	}
+	same := func([]byte) {}
+	for range 2 {
+		give(nf.Up, 4000, 53, same)
+		give(nf.Down, 53, 4000, same)
+		give(nf.Up, 4000, 80, same)
+		give(nf.Down, 80, 4000, same)
+		give(nf.Up, 53, 4001, same)   // a request to a client at out, or forged: not an answer
+		give(nf.Down, 4001, 53, same) // a query from out
+		give(nf.Down, 80, 4002, func(f []byte) { copy(f[30:], []byte{10, 77, 0, 9}) })
+	}
+	want := []string{"up 4000 80", "down 80 4000", "up 53 4001", "down 4001 53"}
+	if d := cmp.Diff(append(want, want...), got); d != "" {
+		t.Error(d)
+	}
 }

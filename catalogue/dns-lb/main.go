@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -17,7 +18,13 @@ import (
 )
 
 func main() {
-	nf.Main("dns-lb", 50, func(ctx context.Context, s nf.Start) error { return (&balancer{log: s.Log}).run(ctx, s) })
+	settle := flag.String("settle", nf.SettleFile, "socket to settle flows at, if it exists")
+	nf.Main("dns-lb", 50, func(ctx context.Context, s nf.Start) error {
+		settler := nf.NewSettler(*settle, s.Log)
+		defer settler.Close()
+		settler.Reset() // of a former process
+		return (&balancer{log: s.Log, settle: settler.PassAt, anew: settler.Reset}).run(ctx, s)
+	})
 }
 
 // maxTold bounds the targets that numbers name.
@@ -31,6 +38,8 @@ type balancer struct {
 	watch  *targets.Watch // nil: no target is tried. It belongs to the loop over frames
 	frames *nf.Frames
 	answer func(nf.Dir, nf.Frame) // sends a frame from within the loop
+	settle func(nf.Dir, []byte)   // the flow of a frame need not be given to us any more; nil: it goes on
+	anew   func()                 // takes all that back
 	count  counters
 	late   sync.Mutex // what is sent when the loop has ended comes from several goroutines
 
@@ -119,6 +128,7 @@ func (b *balancer) load(_ context.Context, raw []byte) error {
 		}
 		b.watch = w
 		b.zone.Store(z)
+		b.anew() // other addresses may be ours
 	})
 	b.follow(w)
 	b.log.Info("names in force", "names", len(z.names))
@@ -180,6 +190,10 @@ func (b *balancer) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 		return nf.Drop
 	}
 	if p.Transport == 0 || d == nf.Up && p.DstPort != port || d == nf.Down && p.SrcPort != port {
+		// So does every frame of that flow in this direction, unless it is for us.
+		if b.settle != nil && p.Transport != 0 && (b.watch == nil || !b.watch.Has(p.Dst)) {
+			b.settle(d, f.Data)
+		}
 		return nf.Pass
 	}
 	switch {

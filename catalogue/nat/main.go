@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"time"
 
@@ -12,7 +13,13 @@ import (
 )
 
 func main() {
-	nf.Main("nat", 50, func(ctx context.Context, s nf.Start) error { return (&program{Start: s}).run(ctx) })
+	settle := flag.String("settle", nf.SettleFile, "socket to settle flows at, if it exists")
+	nf.Main("nat", 50, func(ctx context.Context, s nf.Start) error {
+		p := &program{Start: s, settler: nf.NewSettler(*settle, s.Log)}
+		defer p.settler.Close()
+		p.settler.Reset() // of a former process
+		return p.run(ctx)
+	})
 }
 
 // program is the function. What it has of the translator belongs to the goroutine of the loop over frames.
@@ -22,6 +29,8 @@ type program struct {
 	t      *translator
 	full   nf.Packed
 	noted  uint64 // sessions without room that were told
+
+	settler *nf.Settler
 }
 
 func (p *program) run(ctx context.Context) error {
@@ -52,7 +61,9 @@ func (p *program) run(ctx context.Context) error {
 }
 
 func (p *program) translator(cfg *config) *translator {
-	return newTranslator(cfg, time.Now, func(d nf.Dir, f nf.Frame) { p.frames.Send(d, f) })
+	t := newTranslator(cfg, time.Now, func(d nf.Dir, f nf.Frame) { p.frames.Send(d, f) })
+	t.settle = p.settler.PassAt
+	return t
 }
 
 func (p *program) inForce(cfg *config) {
@@ -83,6 +94,7 @@ func (p *program) load(_ context.Context, raw []byte) error {
 		p.noted = next.table.full
 		next.count, next.stations = p.t.count, p.t.stations
 		p.t = next
+		p.settler.Reset() // other flows are translated now
 	})
 	if err != nil {
 		return err
@@ -116,6 +128,7 @@ func (p *program) numbers(n *nf.Numbers) {
 		t := p.t
 		n.Gauge("nat_sessions", "Sessions in the table.", float64(len(t.table.inner)))
 		n.Gauge("nat_sessions_max", "Sessions for which there is room.", maxSessions)
+		n.Counter("nat_settled_total", "Directions of flows that are not translated and were settled.", float64(p.settler.Counters().Settled))
 		n.Counter("nat_sessions_refused_total", "Sessions for which there was no room.", float64(t.table.full))
 		for d, name := range map[nf.Dir]string{nf.Up: "up", nf.Down: "down"} {
 			n.Counter("nat_translated_packets_total", "Packets that were translated.", float64(t.count.translated[d]), "direction", name)

@@ -14,6 +14,7 @@ type translator struct {
 	cfg      *config
 	table    *table
 	send     func(nf.Dir, nf.Frame)
+	settle   func(nf.Dir, []byte) // the flow of a frame passes as it is, always
 	now      func() time.Time
 	parts    map[part]remembered
 	pieces   map[netip.Addr]int // packets in pieces, by client
@@ -61,7 +62,7 @@ const (
 )
 
 func newTranslator(cfg *config, now func() time.Time, send func(nf.Dir, nf.Frame)) *translator {
-	t := &translator{cfg: cfg, table: newTable(cfg), send: send, now: now, parts: map[part]remembered{}, pieces: map[netip.Addr]int{}, stations: map[station][6]byte{}, asked: map[station]time.Time{},
+	t := &translator{cfg: cfg, table: newTable(cfg), send: send, settle: func(nf.Dir, []byte) {}, now: now, parts: map[part]remembered{}, pieces: map[netip.Addr]int{}, stations: map[station][6]byte{}, asked: map[station]time.Time{},
 		pool: map[netip.Addr]bool{}, targets: map[netip.Addr]bool{}}
 	for _, a := range cfg.Pool {
 		t.pool[a] = true
@@ -107,7 +108,26 @@ func (t *translator) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 		return nf.Drop
 	}
 	t.count.passed[d]++
+	if t.untouched(d, &p) {
+		t.settle(d, f.Data)
+	}
 	return nf.Pass
+}
+
+// untouched tells whether all packets pass as they are that come in this direction between these addresses of IP. What passes since its frame is for a group is
+// not meant: the switch knows a flow by IP, and another frame of it may be for one station.
+func (t *translator) untouched(d nf.Dir, p *nf.Packet) bool {
+	switch {
+	case p.Type == nf.EtherIPv6:
+		return true
+	case p.Type != nf.EtherIPv4 || d == nf.Up && t.pool[p.Src] || d == nf.Down && t.pool[p.Dst]:
+		return false
+	case !host(p.Dst):
+		return true
+	case d == nf.Up:
+		return !t.pool[p.Dst] && !t.cfg.client(p.Src)
+	}
+	return !t.cfg.client(p.Dst)
 }
 
 // up takes a packet from in. false: it passes as it is.

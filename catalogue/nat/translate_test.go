@@ -840,3 +840,52 @@ func BenchmarkTranslate(b *testing.B) {
 		x.handle(nf.Up, f)
 	}
 }
+
+// What is settled passes as it is, whatever the frame's MAC addresses are: the switch knows a flow by IP, and gives it to us no more.
+func TestOnlyWhatIsNeverTranslatedIsSettled(t *testing.T) {
+	l := newLab(t, `{"pool": ["192.0.2.1"], "clients": ["10.0.0.0/24"], "forward": [{"protocol": "tcp", "port": 80, "to": "10.0.0.9:80"}]}`)
+	type flow struct {
+		d        nf.Dir
+		src, dst string
+	}
+	settled := map[flow]bool{}
+	var now flow
+	l.settle = func(d nf.Dir, _ []byte) {
+		if now.d != d {
+			t.Errorf("%+v is settled in direction %s", now, d)
+		}
+		settled[now] = true
+	}
+	places := []string{"10.0.0.1", "10.0.0.9", "10.0.1.1", "192.0.2.1", "198.51.100.1", "224.0.0.9", "255.255.255.255"}
+	each := func(look func(f flow, passed bool)) {
+		for _, d := range []nf.Dir{nf.Up, nf.Down} {
+			for _, src := range places {
+				for _, dst := range places {
+					for _, proto := range []string{"udp", "tcp"} {
+						for mac := range 4 {
+							now = flow{d, src, dst}
+							frame := packet(t, proto+" "+src+":1000 "+dst+":80"+map[bool]string{true: " ack"}[proto == "tcp"], nil)
+							frame[0] |= byte(mac & 1)
+							frame[6] |= byte(mac >> 1)
+							look(now, bytes.Equal(l.give(d, frame), frame))
+						}
+					}
+				}
+			}
+		}
+	}
+	each(func(flow, bool) {})
+	each(func(f flow, passed bool) {
+		if settled[f] && !passed {
+			t.Errorf("%+v is settled, and does not pass as it is", f)
+		}
+	})
+	for f, want := range map[flow]bool{
+		{nf.Up, "10.0.1.1", "198.51.100.1"}: true, {nf.Down, "198.51.100.1", "10.0.1.1"}: true, {nf.Up, "10.0.0.1", "224.0.0.9"}: true,
+		{nf.Up, "10.0.0.1", "198.51.100.1"}: false, {nf.Down, "198.51.100.1", "192.0.2.1"}: false, {nf.Down, "198.51.100.1", "10.0.0.1"}: false, {nf.Up, "10.0.1.1", "192.0.2.1"}: false,
+	} {
+		if settled[f] != want {
+			t.Errorf("%+v: settled %t, want %t", f, settled[f], want)
+		}
+	}
+}

@@ -99,8 +99,13 @@ func (s *Settler) Pass(frame []byte) { s.say("pass", frame, "") }
 func (s *Settler) PassOneWay(frame []byte) { s.say("pass", frame, " oneway") }
 
 // PassAt is PassOneWay for frames that come in this direction: up, those that enter at the port in. A function that judges by the port must use it, since
-// the same addresses and ports may be forged at the other one.
-func (s *Settler) PassAt(d Dir, frame []byte) { s.say("pass", frame, onlyAt(d)) }
+// the same addresses and ports may be forged at the other one. It is for TCP and UDP; frames of ICMP echo do nothing.
+func (s *Settler) PassAt(d Dir, frame []byte) {
+	if f, ok := flowOf(frame); ok && f.proto != "icmp" && f.flags&(SYN|FIN|RST) == 0 {
+		f.flags = 0
+		s.sayOf(f, "pass", onlyAt(d), time.Now())
+	}
+}
 
 func onlyAt(d Dir) string {
 	if d == Up {

@@ -135,6 +135,8 @@ func TestSettlerSpeaks(t *testing.T) {
 	}
 	s.PassOneWay(frame)
 	s.PassAt(Up, frame)
+	s.PassAt(Up, append(ether(v6), 128, 0, 0, 0, 0, 9, 0, 1)) // ICMP echo: a reply has no name of its own
+	s.PassAt(Up, tcpFrame("", SYN))
 	flow := Flow{TCP, netip.MustParseAddrPort("10.9.0.1:4000"), netip.MustParseAddrPort("10.9.0.2:80"), NoVLAN}
 	s.PassFlowAt(Up, flow, time.Now()) // the same
 	s.PassFlowAt(Down, flow, time.Now())

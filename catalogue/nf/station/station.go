@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/buffer"
@@ -215,6 +216,11 @@ func (s *Station) solicits(frame []byte) bool {
 		}
 	}
 	return false
+}
+
+// Has tells whether an address is the station's own.
+func (s *Station) Has(a netip.Addr) bool {
+	return slices.ContainsFunc(s.addresses, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
 // hop is the next one to an address: itself, or a gateway. The zero address: there is none.
