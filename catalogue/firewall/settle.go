@@ -32,7 +32,10 @@ const (
 	// has to remember it for longer than this when it is settled: UDP 30 s until there is a reply, TCP 300 s while data is not acknowledged.
 	udpAgain, udpLeast = 20 * time.Second, 25 * time.Second
 	tcpAgain, tcpLeast = 200 * time.Second, 240 * time.Second
-	maxTold            = 32768 // flows that are to be given again, as many as the switch remembers; the oldest go first
+	maxTold            = 16384 // flows of each that are to be given again, together as many as the switch remembers; the oldest go first
+	maxGiven           = 200   // at a time
+
+	regularly = time.Second // a flow whose packets come again within this time is worth a line; a query and its answer are not
 )
 
 // acceptedSet has flows of one family.
@@ -137,7 +140,7 @@ func (a acceptedSet) read(e nftables.SetElement, now time.Time) (accepted, bool)
 	dst, _ := netip.AddrFromSlice(e.Key[8+n : 8+2*n])
 	ports := e.Key[8+2*n:]
 	return accepted{
-		iif: binary.NativeEndian.Uint32(e.Key), at: now.Add(e.Expires - flowLife),
+		iif: binary.NativeEndian.Uint32(e.Key), at: now.Add(min(e.Expires-flowLife, 0)),
 		flow: nf.Flow{
 			Proto: e.Key[4], VLAN: nf.NoVLAN,
 			Src: netip.AddrPortFrom(src, binary.BigEndian.Uint16(ports)), Dst: netip.AddrPortFrom(dst, binary.BigEndian.Uint16(ports[2:])),
@@ -178,6 +181,7 @@ type settling struct {
 	sets    []*nftables.Set // where the rules in force collect flows; nil: they do not
 	tracked bool            // they need the kernel's connections
 	liberal func(nf.Flow) error
+	regular regular
 	tcp     again
 	udp     again
 }
@@ -231,6 +235,9 @@ func (s *settling) poll(c *nftables.Conn, now time.Time) error {
 		if !known {
 			continue
 		}
+		if !s.regular.again(told{d, a.flow}, now) {
+			continue
+		}
 		if s.tracked {
 			if err := s.track(told{d, a.flow}, now); err != nil {
 				if !errors.Is(err, unix.ENOENT) { // the connection has ended
@@ -268,6 +275,22 @@ type told struct {
 	flow nf.Flow
 }
 
+// regular are flows that were read within the last second or two: at most maxAccepted of a family each time.
+type regular struct {
+	now, before map[told]bool
+	since       time.Time
+}
+
+// again tells whether it was read before.
+func (r *regular) again(f told, now time.Time) bool {
+	if r.now == nil || now.Sub(r.since) > regularly {
+		r.now, r.before, r.since = map[told]bool{}, r.now, now // nobody polled for long: then before is old, and one more line is said
+	}
+	known := r.now[f] || r.before[f]
+	r.now[f] = true
+	return known
+}
+
 // again are flows that the switch is to give again, those of the next time first.
 type again struct {
 	queue []due
@@ -294,7 +317,7 @@ func (a *again) add(to *nf.Settler, f told, at time.Time) {
 }
 
 func (a *again) giveAgain(to *nf.Settler, now time.Time) {
-	for len(a.queue) > 0 && !now.Before(a.queue[0].at) {
+	for n := 0; n < maxGiven && len(a.queue) > 0 && !now.Before(a.queue[0].at); n++ {
 		a.next(to)
 	}
 }

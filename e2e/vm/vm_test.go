@@ -106,7 +106,7 @@ func TestTheFirewallInAKernelThatTracksConnectionsOnBridges(t *testing.T) {
 			t.Fatalf("build the firewall: %v\n%s", err, out)
 		}
 	}
-	tests := []string{"TestConnections", "TestWhatCountsForALimitIsNotSettled", "TestAllowedConnectionsAreSettled", "TestSegmentsBehindAGapPass", "TestRepliesOfUDPAreSettled"}
+	tests := []string{"TestConnections", "TestWhatCountsForALimitIsNotSettled", "TestAllowedConnectionsAreSettled", "TestSegmentsBehindAGapPass", "TestRepliesOfUDPAreSettled", "TestManyFlowsAreSettledInTurn"}
 	script := "#!/busybox sh\n/busybox mkdir -p /proc /sys /tmp /run /dev\n/busybox mount -t proc p /proc\n/busybox mount -t sysfs s /sys\n/busybox mount -t devtmpfs d /dev\n" +
 		"/busybox mount -t tmpfs t /tmp\n/busybox mount -t tmpfs r /run\n" + load(t, kernels[0], trackingModules, files) +
 		"/busybox ip link set lo up\nexport WEIR_FIREWALL=/firewall TMPDIR=/tmp\n/firewall.test -test.v -test.run '^(" + strings.Join(tests, "|") + ")$' && /busybox echo VM-PASS\n/busybox poweroff -f\n"
