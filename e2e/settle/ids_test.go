@@ -23,15 +23,21 @@ func watched(r *rig.Rig, rules string) string {
 ` + rules + "chains:\n  c: ids\npolicies:\n  p: {from: alice, to: bob, match: [tcp, udp], chain: c}\n"
 }
 
-// behindDepth talks on a connection until it passes ids by. What ids hears late, as on a busy machine, it does not say: then another connection has to do.
+// behindDepth talks on a connection until it passes ids by.
 func behindDepth(ctx context.Context, t *testing.T, r *rig.Rig, ports ...int) *talk {
+	t.Helper()
+	return behind(ctx, t, r, []string{"ids"}, ports...)
+}
+
+// behind talks on a connection until it passes functions by, ids among them. What ids hears late, as on a busy machine, it does not say: then another connection has to do.
+func behind(ctx context.Context, t *testing.T, r *rig.Rig, names []string, ports ...int) *talk {
 	t.Helper()
 	said := ""
 	for _, at := range ports {
 		w := newTalk(t, r, at)
 		for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && ctx.Err() == nil; {
 			w.mustSay(200) // some KB in each direction
-			by, detail := w.passesBy(ctx, r, "ids")
+			by, detail := w.passesBy(ctx, r, names...)
 			if by {
 				return w
 			}

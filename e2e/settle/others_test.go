@@ -70,3 +70,27 @@ func TestNATSettlesWhatItDoesNotTranslate(t *testing.T) {
 	}
 	w.passedBy(ctx, r, sniff(t, r, "fn"), "fn")
 }
+
+// Five functions of the catalogue in a chain, each with work to do: a connection in which none of them has anything to do any more passes all five by.
+// A rule in the first one holds for it at once all the same.
+func TestFiveOfTheCatalogueArePassedBy(t *testing.T) {
+	r, ctx := rig.ForTest(t, rig.Options{})
+	document := func(allow string) string {
+		return r.Endpoints() + `functions:
+  firewall: {image: firewall, config: {allow: [` + allow + `]}}
+  http-filter: {image: http-filter, config: {rules: [{name: leaks, words: [topsecret]}]}}
+  ids: {image: ids, config: {depth: 16KB, rules: "drop tcp any any -> any any (msg:\"bad\"; content:\"evil-word\"; sid:1;)"}}
+  dns-lb: {image: dns-lb, config: {names: {app.example.com: {targets: [{address: 10.9.0.2}]}}}}
+  nat: {image: nat, config: {pool: [10.9.0.100], clients: [10.9.0.50/32]}}
+chains:
+  c: firewall | http-filter | ids | dns-lb | nat
+policies:
+  p: {from: alice, to: bob, match: [all], chain: c}
+`
+	}
+	r.MustApply(ctx, t, document("tcp"), "--timeout", "3m")
+	w := behind(ctx, t, r, []string{"firewall", "http-filter", "ids", "dns-lb", "nat"}, 9000, 9001, 9002, 9003)
+	w.mustSay(200)
+	r.MustApply(ctx, t, document("udp"), "--timeout", "3m")
+	w.silence("a rule of the firewall")
+}
