@@ -33,6 +33,21 @@ type PolicyRates struct {
 	Reverse Rate   `json:"reverse"` // replies
 }
 
+// Traffic is the answer of GET /v1/traffic: what endpoints have sent in the last hour. It begins anew with the manager.
+type Traffic struct {
+	EveryNs int64          `json:"every_ns"` // between two points
+	Points  []TrafficPoint `json:"points"`   // the oldest first
+}
+
+// TrafficPoint is the mean of the time since the point before.
+type TrafficPoint struct {
+	Time        time.Time `json:"time"`
+	Hosts       int       `json:"hosts"` // that it is of
+	PacketsPerS float64   `json:"packets_per_s"`
+	BitsPerS    float64   `json:"bits_per_s"`
+	DroppedPerS float64   `json:"dropped_per_s"` // packets, at any port
+}
+
 // HostRates says between which readings a host's rates are.
 type HostRates struct {
 	Host     string `json:"host"`
@@ -80,6 +95,13 @@ type FunctionRates struct {
 func (c *Client) Rates(ctx context.Context) (Rates, error) {
 	var out Rates
 	_, err := c.call(ctx, http.MethodGet, "/v1/rates", nil, &out)
+	return out, err
+}
+
+// Traffic of the last hour.
+func (c *Client) Traffic(ctx context.Context) (Traffic, error) {
+	var out Traffic
+	_, err := c.call(ctx, http.MethodGet, "/v1/traffic", nil, &out)
 	return out, err
 }
 

@@ -19,6 +19,9 @@ import (
 )
 
 // Kinds that weir top shows.
+// topTraffic stands alone.
+const topTraffic = "traffic"
+
 var topKinds = []string{"functions", "ports", "rules", "policies"}
 
 func (a *app) topCommand() *cobra.Command {
@@ -29,15 +32,21 @@ func (a *app) topCommand() *cobra.Command {
 		Long: `Show packets and bits a second of functions, ports, rules and policies (default functions and ports), the busiest first, each second until Ctrl-C.
 They are the differences of the switches' own counters. Without a terminal one table follows another; -o json prints a line each second.
 
+"weir top traffic" shows once what endpoints have sent in the last hour.
+
 A function's IN is what it gets at all of its ports, OUT what it gives; RTT is of the last probe frame through it. A port's RX is what the switch gets there.
 Of a policy: what its rules catch at hosts, each frame once, where it enters. What fabric switches catch is not counted.`,
 		Example: `  weir top
   weir top rules
   weir top policies
+  weir top traffic
   weir top --once -o json`,
-		Args:      command.WantArgs(0, len(topKinds), "functions, ports, rules or policies"),
-		ValidArgs: topKinds,
+		Args:      command.WantArgs(0, len(topKinds), "functions, ports, rules or policies, or traffic alone"),
+		ValidArgs: append(slices.Clone(topKinds), topTraffic),
 		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) error {
+			if slices.Equal(args, []string{topTraffic}) {
+				return a.printTraffic(ctx, c)
+			}
 			kinds := []string{"functions", "ports"}
 			if len(args) > 0 {
 				kinds = nil
@@ -45,7 +54,7 @@ Of a policy: what its rules catch at hosts, each frame once, where it enters. Wh
 			for _, arg := range args {
 				kind := strings.Replace(plural(strings.ToLower(arg)), "policys", "policies", 1)
 				if !slices.Contains(topKinds, kind) {
-					return command.Usage("weir top %s: want functions, ports, rules or policies", arg)
+					return command.Usage("weir top %s: want functions, ports, rules or policies, or traffic alone", arg)
 				}
 				kinds = append(kinds, kind)
 			}
@@ -207,6 +216,26 @@ func ruleRateTable(list []api.RuleRates) command.Table {
 		t.Add(r.Policy, r.Host, perSecond(r.Hits.PacketsPerS), perSecond(r.Hits.BitsPerS), r.Cookie, r.Note)
 	}
 	return t
+}
+
+// printTraffic shows what endpoints have sent in the last hour.
+func (a *app) printTraffic(ctx context.Context, c *api.Client) error {
+	all, err := c.Traffic(ctx)
+	if err != nil {
+		return err
+	}
+	if a.Structured() {
+		return a.Encode(all)
+	}
+	if len(all.Points) == 0 {
+		fmt.Fprintf(a.Stdout, "no figures yet: the first one comes %s after the manager's start\n", time.Duration(all.EveryNs))
+		return nil
+	}
+	t := command.Table{Head: []string{"TIME", "HOSTS", "PPS", "BIT/S", "DROPPED/S"}}
+	for _, p := range all.Points {
+		t.Add(p.Time.Local().Format(time.TimeOnly), fmt.Sprint(p.Hosts), perSecond(p.PacketsPerS), perSecond(p.BitsPerS), perSecond(p.DroppedPerS))
+	}
+	return a.PrintTable(t)
 }
 
 // perSecond is a number with a unit of powers of 1000.

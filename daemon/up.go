@@ -320,6 +320,7 @@ func serve(ctx context.Context, o UpOptions, m *manager.Manager, h *host, r *fab
 	var ran, led error
 	var own sync.WaitGroup // what ends before the API does
 	own.Go(func() { led = m.Lead(ctx, func(ctx context.Context) { r.run(ctx, m) }) })
+	own.Go(func() { m.Ask.RememberTraffic(ctx) })
 	if o.Lab != nil {
 		own.Go(func() { o.Lab.Run(ctx) })
 	}

@@ -82,6 +82,8 @@ type Options struct {
 	Images http.Handler
 	// SessionsFile keeps sessions of the web UI over restarts; "": they end with this manager.
 	SessionsFile string
+	// TrafficEvery is how often the traffic of the last hour gets a point; default 20 s.
+	TrafficEvery time.Duration
 	// ID tells this manager from others of the store; it stays the same over restarts. "" is one of its own.
 	ID      string
 	Version string
@@ -160,7 +162,7 @@ func New(o Options) (*Manager, error) {
 	m.Leader = &lead.Leader{Store: o.Store, Log: o.Log, Where: o.Where, Hosts: hosts, Intent: m.Intent}
 	m.News = news.New(news.Options{Writer: writer, Host: o.Host, Resettle: m.Intent.Resettle})
 	m.Read = read.New(read.Options{Store: o.Store, Now: o.Now, Hosts: hosts, Audit: audit, Version: o.Version, SecretsKey: o.SecretsKey})
-	m.Ask = ask.New(ask.Options{Store: o.Store, Log: o.Log, Hosts: hosts, Intent: m.Intent, Lead: m.Leader, Node: o.Node, Fabric: o.Fabric, Trace: o.Trace})
+	m.Ask = ask.New(ask.Options{Store: o.Store, Log: o.Log, Hosts: hosts, Intent: m.Intent, Lead: m.Leader, Node: o.Node, Fabric: o.Fabric, Trace: o.Trace, TrafficEvery: o.TrafficEvery})
 	m.Join = join.New(join.Options{Writer: writer, Host: o.Host, Hosts: hosts, Keys: ks, Intent: m.Intent, AgentConfig: o.AgentConfig, CertificateLife: o.CertificateLife})
 	site, err := ui.New(ui.Options{Files: o.UI, Kept: o.SessionsFile, Tokens: tokens, Log: o.Log, Now: o.Now, Version: o.Version})
 	if err != nil {

@@ -44,6 +44,31 @@ func (m *meter) count() int {
 	return m.reads
 }
 
+// TestTrafficOfTheLastHour: points come by themselves, of what endpoints send.
+func TestTrafficOfTheLastHour(t *testing.T) {
+	m := &meter{}
+	b := start(t, manager.Options{TrafficEvery: 100 * time.Millisecond, Node: func(string) ask.Node { return m }})
+	if _, err := b.store.Txn(ctx(t), nil, putRaw(store.Key(api.KindHost, "h1"))); err != nil {
+		t.Fatal(err)
+	}
+	if got := must(b.Traffic(ctx(t)))(t); got.Points == nil || len(got.Points) > 0 || got.EveryNs != int64(100*time.Millisecond) {
+		t.Errorf("before it begins: %+v", got)
+	}
+	run, stop := context.WithCancel(ctx(t))
+	defer stop()
+	go b.m.Ask.RememberTraffic(run)
+	var got api.Traffic
+	for len(got.Points) < 3 {
+		time.Sleep(20 * time.Millisecond)
+		got = must(b.Traffic(ctx(t)))(t)
+	}
+	for i, p := range got.Points {
+		if p.Hosts != 1 || p.PacketsPerS < 500 || p.PacketsPerS > 2000 || p.BitsPerS < 400_000 || p.DroppedPerS < 500 || i > 0 && !p.Time.After(got.Points[i-1].Time) {
+			t.Errorf("point %d: %+v", i, p)
+		}
+	}
+}
+
 func TestRates(t *testing.T) {
 	m := &meter{}
 	b := start(t, manager.Options{Node: func(host string) ask.Node {

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -217,13 +218,7 @@ func TestSteering(t *testing.T) {
 		_, err := r.Ping(ctx, q.From, rig.BobAddr, 5, "0.02")
 		return map[string]bool{"lost": err != nil}, err
 	}
-	do["traffic"] = func(question) (any, error) {
-		c, err := r.Start(r.Alice(), "ping", "-q", "-i", "0.05", "-w", "120", rig.BobAddr) // ends by itself
-		if err == nil {
-			t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-		}
-		return nil, err
-	}
+	do["traffic"] = traffic(t, r, 2*time.Minute)
 	do["policy"] = func(q question) (any, error) {
 		var p api.Policy
 		err := r.Get(ctx, &p, "policy", q.Name)
@@ -241,6 +236,17 @@ func TestACrowdIsDrawn(t *testing.T) {
 
 var update = flag.Bool("update", false, "make the pictures of docs/ui anew")
 
+// traffic begins pings from alice to bob.
+func traffic(t *testing.T, r *rig.Rig, length time.Duration) func(question) (any, error) {
+	return func(question) (any, error) {
+		c, err := r.Start(r.Alice(), "ping", "-q", "-i", "0.05", "-w", strconv.Itoa(int(length.Seconds())), rig.BobAddr) // ends by itself
+		if err == nil {
+			t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+		}
+		return nil, err
+	}
+}
+
 func TestPages(t *testing.T) {
 	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
@@ -250,6 +256,7 @@ func TestPages(t *testing.T) {
 		pictures = t.TempDir()
 	}
 	do := links(ctx, r)
+	do["traffic"] = traffic(t, r, 10*time.Minute)
 	do["pictures"] = func(question) (any, error) { return map[string]string{"pictures": pictures}, nil }
 	play(ctx, t, r, "pages", do)
 	if !*update || t.Failed() {

@@ -36,6 +36,8 @@ type Options struct {
 	Node   func(host string) Node // nil: not reachable from here
 	Fabric Fabric                 // nil: there are no switches here
 	Trace  func(d api.Document, q api.TraceQuery, macs map[string]string, down map[string]bool) (api.Trace, error)
+	// TrafficEvery is how often RememberTraffic reads counters; default 20 s.
+	TrafficEvery time.Duration
 }
 
 // Asker asks hosts and the router what only they know now.
@@ -46,6 +48,7 @@ type Asker struct {
 	asks     web.Slots // of all hosts for their images
 	meters   web.Slots // watches of rates
 	sampler  sampler
+	hour     hour
 	nodes    sync.Map // host -> *remote.Client: of the hosts that keep a connection open to this manager
 }
 
@@ -53,6 +56,7 @@ type Asker struct {
 func New(o Options) *Asker {
 	a := &Asker{Options: o, streams: make(web.Slots, maxStreams), captures: make(web.Slots, maxCaptures), asks: make(web.Slots, maxImageAsks), meters: make(web.Slots, maxStreams)}
 	a.sampler.read, a.sampler.join = a.readAll, a.joinFunctions
+	a.hour.every = cmp.Or(o.TrafficEvery, trafficEvery)
 	return a
 }
 
@@ -83,6 +87,8 @@ func (a *Asker) Routes() []web.Route {
 			Answers: map[int]any{200: api.ImageList{}}, Problems: []int{503}, Handler: a.images},
 		{Method: "GET", Path: "/v1/rates", ID: "rates", Needs: api.RoleViewer, Summary: "packets and bits a second at all hosts' ports and rules and of all functions, or with watch each second as server-sent events",
 			Query: []string{"watch"}, Answers: map[int]any{200: api.Rates{}}, Problems: []int{503}, Handler: a.rates},
+		{Method: "GET", Path: "/v1/traffic", ID: "traffic", Needs: api.RoleViewer, Summary: "what endpoints have sent in the last hour, as this manager has seen it",
+			Answers: map[int]any{200: api.Traffic{}}, Handler: a.traffic},
 		{Method: "GET", Path: "/v1/policies/{name}/path", ID: "path", Needs: api.RoleViewer, Summary: "the ports that a policy's packets really meet, with live counters",
 			Answers: map[int]any{200: api.PolicyPath{}}, Problems: []int{404, 503}, Handler: a.path},
 		{Method: "GET", Path: "/v1/trace", ID: "trace", Needs: api.RoleViewer, Summary: "what becomes of a packet between two endpoints, and of the reply to it, by the policies as they are declared",

@@ -1,15 +1,18 @@
 import { Button } from "@mantine/core";
-import { useMemo } from "react";
+import { Suspense, lazy, useMemo } from "react";
 import { Link } from "react-router";
 import { useList } from "../api/live";
+import { useTraffic } from "../api/rates";
 import { readyOf, type Readiness } from "../api/ready";
 import type { Kind } from "../api/types";
 import { Ago, Empty, Loading, Notice, PageHead, Panel, SameAs, State } from "../ui/basic";
 import { DataTable } from "../ui/DataTable";
-import { plural } from "../ui/format";
+import { bits, count, plural } from "../ui/format";
 import { Named } from "../ui/Named";
 import { advice } from "../ui/advice";
 import { eventColumns } from "./Events";
+
+const Chart = lazy(() => import("../ui/Chart"));
 
 type Steady = Exclude<Kind, "event">;
 interface Lacking {
@@ -72,11 +75,49 @@ export default function Overview() {
           />
         </Panel>
       )}
+      {!nothing && <LastHour />}
       <Panel title="Last events" right={<Link to="/events">All events</Link>} flush>
         <DataTable name="last-events" noFilter rows={last} columns={eventColumns.filter((c) => c.key !== "source")} rowKey={(e) => e.name} sort={{ key: "time", down: true }} empty={<Empty title="Nothing has happened yet" />} />
       </Panel>
-      <SameAs text="weir status" />
+      <SameAs text="weir status; weir top traffic" />
     </div>
+  );
+}
+
+/** What endpoints have sent in the last hour. */
+function LastHour() {
+  const traffic = useTraffic();
+  const points = traffic?.points ?? [];
+  const drawn = useMemo(() => {
+    const times: number[] = [];
+    const sent: number[] = [];
+    for (const p of traffic?.points ?? []) {
+      times.push(Date.parse(p.time) / 1000);
+      sent.push(p.bits_per_s / 8);
+    }
+    return { times, lines: [{ label: "sent by endpoints", values: sent, colour: "--accent" }] };
+  }, [traffic]);
+  const now = points.at(-1);
+  const dropped = points.reduce((n, p) => n + p.dropped_per_s, 0) * ((traffic?.every_ns ?? 0) / 1e9);
+  return (
+    <Panel
+      title="Traffic of the last hour"
+      right={
+        now && (
+          <span className="label">
+            now {bits(now.bits_per_s / 8)}, {count(Math.round(now.packets_per_s))} packets/s; {count(Math.round(dropped))} dropped in the hour
+          </span>
+        )
+      }
+    >
+      {points.length < 2 ? (
+        <p className="dim">{traffic ? "Figures come a minute after the manager's start." : "…"}</p>
+      ) : (
+        <Suspense fallback={<div style={{ height: 140 }} />}>
+          <Chart times={drawn.times} lines={drawn.lines} format={bits} label="Traffic of the last hour" height={140} />
+        </Suspense>
+      )}
+    </Panel>
   );
 }
 

@@ -23,7 +23,7 @@ export function SchemaForm({ fields, config, onChange }: Props) {
 function Input({ f, config, onChange }: { f: Field; config: Config; onChange: (c: Config) => void }) {
   const value = valueAt(config, f.path);
   const set = (v: unknown) => onChange(withValue(config, f.path, v));
-  const common = { label: f.label, description: f.help || undefined, required: f.required, placeholder: f.fallback ? `default ${f.fallback}` : undefined };
+  const common = { label: f.label, description: [f.help, f.kind === "list" && f.mixed && "entries that are more than a text: as YAML"].filter(Boolean).join("; ") || undefined, required: f.required, placeholder: f.fallback ? `default ${f.fallback}` : undefined };
   switch (f.kind) {
     case "text":
       return <TextInput {...common} value={typeof value === "string" ? value : ""} onChange={(e) => set(e.currentTarget.value || undefined)} />;
@@ -46,6 +46,7 @@ function Input({ f, config, onChange }: { f: Field; config: Config; onChange: (c
         />
       );
     case "list": {
+      if (f.mixed && Array.isArray(value) && value.some((v) => typeof v !== "string")) return <Yaml f={f} value={value} set={set} />;
       const list = Array.isArray(value) ? value.filter((v): v is string => typeof v === "string") : [];
       return <TagsInput {...common} placeholder={list.length ? undefined : (common.placeholder ?? "type a value, then Enter")} data={f.options ?? []} value={list} acceptValueOnBlur splitChars={[","]} onChange={(v) => set(v.length ? v : undefined)} />;
     }

@@ -13,6 +13,7 @@ export interface Schema {
   properties?: Record<string, Schema | boolean>;
   required?: string[];
   items?: Schema | boolean;
+  anyOf?: (Schema | boolean)[];
   $ref?: string;
   $defs?: Record<string, Schema>;
   definitions?: Record<string, Schema>;
@@ -23,7 +24,7 @@ export type Field = { name: string; path: string[]; label: string; help: string;
   | { kind: "number"; whole: boolean; min?: number; max?: number }
   | { kind: "choice"; options: string[] }
   | { kind: "boolean" }
-  | { kind: "list"; options?: string[] }
+  | { kind: "list"; options?: string[]; mixed?: boolean } // mixed: an entry may be more than a text
   | { kind: "group"; fields: Field[] }
   | { kind: "yaml" }
 );
@@ -66,6 +67,7 @@ function kindOf(root: Schema, s: Schema, path: string[], walk: (s: Schema, path:
     case "array": {
       const item = s.items === undefined ? undefined : resolve(root, s.items);
       if (item && (item.type === "string" || strings(item.enum))) return { kind: "list", options: strings(item.enum) };
+      if (Array.isArray(item?.anyOf) && item.anyOf.slice(0, 8).some((x) => resolve(root, x)?.type === "string")) return { kind: "list", mixed: true };
       return { kind: "yaml" };
     }
     case "object":

@@ -106,6 +106,7 @@ export default async function () {
   await page.getByRole("menuitem", { name: "Delete" }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
   await page.waitForURL((u) => u.pathname === "/functions");
+  await page.locator("tbody tr", { hasText: "many-2" }).waitFor(); // the list is there
   await page.locator("tbody tr", { hasText: "many-1" }).waitFor({ state: "detached" });
   await click("Undo");
   await page.getByRole("dialog").getByRole("button", { name: "Undo it" }).click();

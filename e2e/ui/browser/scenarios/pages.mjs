@@ -12,6 +12,12 @@ const tabs = ["/functions/fw?tab=logs", "/functions/fw?tab=config", "/functions/
 
 export default async function () {
   const { pictures } = await ask("pictures");
+  if (pictures) {
+    await ask("traffic"); // so that there is something to see
+    const page = await signedIn();
+    await page.getByRole("img", { name: "Traffic of the last hour" }).locator("canvas").waitFor({ timeout: 90_000 }); // two points
+    await page.close();
+  }
   const seen = await Promise.all(
     forms.map(async (form) => {
       const page = await signedIn(form);
@@ -49,5 +55,7 @@ async function look(page, path, form, pictures) {
   const what = `${path} (${form.colorScheme}, ${form.viewport.width} px)`;
   await examine(page, what);
   const name = path === "/" ? "overview" : { "/functions/fw": "function", "/functions/new?image=firewall:1": "new-function", "/hosts/local": "host", "/topology?policy=guests": "way", "/policies/guests": "policy", "/trace?from=alice&to=bob&match=tcp/80": "trace-of-a-packet" }[path] ?? (/^\/[a-z]+$/.test(path) ? path.slice(1) : undefined);
-  if (pictures && name && form.colorScheme === "dark" && form.viewport.width === 1440) await page.screenshot({ path: `${pictures}/${name}.png` });
+  if (!pictures || !name || form.colorScheme !== "dark" || form.viewport.width !== 1440) return;
+  await page.waitForTimeout(4_000); // rates are of two readings
+  await page.screenshot({ path: `${pictures}/${name}.png` });
 }
