@@ -44,7 +44,7 @@ export default function Chart({ times, lines, format, label, height = 180 }: Pro
         cursor: { y: false },
         legend: { live: true },
         scales: { x: { range: (_u, lo, hi) => [Math.min(lo, hi - span), hi] }, y: { range: (_u, _lo, hi) => [0, hi > 0 ? hi * 1.1 : 1] } },
-        axes: [{ ...axis, space: 90, values: (_u, v) => v.map(clock) }, { ...axis, size: 64, values: (_u, v) => v.map((n) => latest.current(n)) }],
+        axes: [{ ...axis, space: 90, values: (_u, v) => v.map(clock) }, { ...axis, size: 80, values: (_u, v) => v.map((n) => latest.current(n)) }],
         series: [
           { value: (_u, v) => (v == null ? "" : clock(v)) },
           ...lines.map((l) => ({ label: l.label, stroke: css(l.colour), width: 1.5, dash: l.dash ? [6, 4] : undefined, points: { show: false }, value: (_u: UPlot, v: number | null) => (v == null ? "" : latest.current(v)) })),
