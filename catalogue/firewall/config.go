@@ -22,6 +22,7 @@ type config struct {
 	Default string            `json:"default"` // drop (the default) or accept
 	Reject  bool              `json:"reject"`  // answer what is denied instead of dropping it in silence
 	Sets    map[string]places `json:"sets"`    // addresses by name
+	Settle  *bool             `json:"settle"`  // the switch may pass accepted flows by; default true
 
 	probe []byte // first bytes of the switch's probe frames, destination and source; nil: there are none
 }

@@ -123,7 +123,7 @@ func (f *firewall) apply(cfg config) (note string, err error) {
 	s := &f.settling
 	s.Lock()
 	defer s.Unlock()
-	f.kernel.settles = s.wanted()
+	f.kernel.settles = s.wanted() && (cfg.Settle == nil || *cfg.Settle)
 	note, err = f.kernel.apply(cfg)
 	if err != nil && f.kernel.settles {
 		f.kernel.settles = false

@@ -193,9 +193,16 @@ func TestOnlyPlainAcceptedPacketsSettle(t *testing.T) {
 	}
 }
 
-// Where nobody takes verdicts the rules collect no flows.
+// Where nobody takes verdicts, or none are to be said, the rules collect no flows.
 func TestNothingIsCollectedInVain(t *testing.T) {
-	r, _, _ := start(t, `{"allow": ["all"]}`)
+	alone, _, _ := start(t, `{"allow": ["all"]}`)
+	collectsNothing(t, alone)
+	forbidden, _, _, _ := startSettling(t, `{"allow": ["all"], "settle": false}`)
+	collectsNothing(t, forbidden)
+}
+
+func collectsNothing(t *testing.T, r *rig.Rig) {
+	t.Helper()
 	r.Do(r.Netns, func() error {
 		c, err := nftables.New()
 		must(t, err)

@@ -52,9 +52,9 @@ func (m *model) base() api.Document {
 	return d
 }
 
-// allowing is a firewall's configuration that lets all frames of the walk pass; n tells one from another.
+// allowing is a firewall's configuration that lets all frames of the walk pass, and sees all of them; n tells one from another.
 func allowing(n int) map[string]any {
-	return map[string]any{"default": "accept", "deny": []any{"sctp/" + strconv.Itoa(1+n)}}
+	return map[string]any{"default": "accept", "settle": false, "deny": []any{"sctp/" + strconv.Itoa(1+n)}}
 }
 
 const (
