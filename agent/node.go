@@ -23,7 +23,7 @@ import (
 	"weir.dev/weir/router"
 )
 
-// Counters reads ports and rules live from the switch.
+// Counters reads ports and rules live from the switch, and what functions use from the kernel.
 func (a *Agent) Counters(ctx context.Context) (api.Counters, error) {
 	ports, rules, err := a.Switch.Status(ctx)
 	if err != nil {
@@ -67,6 +67,7 @@ func (a *Agent) Counters(ctx context.Context) (api.Counters, error) {
 	if notes != nil {
 		c.Version = notes.version
 	}
+	c.Functions = a.used()
 	slices.SortFunc(c.Ports, func(x, y api.PortCounters) int { return strings.Compare(x.Name, y.Name) })
 	slices.SortFunc(c.Rules, func(x, y api.RuleCounters) int { return strings.Compare(x.Note, y.Note) })
 	return c, nil

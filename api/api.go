@@ -604,6 +604,15 @@ type Counters struct {
 	Version uint32         `json:"version"`
 	Ports   []PortCounters `json:"ports"`
 	Rules   []RuleCounters `json:"rules"`
+	// Functions that run, and have control groups of their own.
+	Functions []FunctionUsage `json:"functions,omitempty"`
+}
+
+// FunctionUsage is what all processes of a function have used.
+type FunctionUsage struct {
+	Name        string `json:"name"`
+	CPUNs       uint64 `json:"cpu_ns"`       // processor time of this instance; it begins anew with the next one
+	MemoryBytes uint64 `json:"memory_bytes"` // now, without what the kernel can drop of its files
 }
 
 // ID tells one life of an object from another: a name may be used again, a UID is not.

@@ -89,6 +89,8 @@ type FunctionRates struct {
 	In          Rate          `json:"in"`
 	Out         Rate          `json:"out"`
 	DroppedPerS float64       `json:"dropped_per_s"`
+	CPUs        float64       `json:"cpus,omitempty"`         // processors that it keeps busy: 0.25 is a quarter of one
+	MemoryBytes uint64        `json:"memory_bytes,omitempty"` // 0: not known
 }
 
 // Rates reads the rates once, which takes about a second.

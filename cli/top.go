@@ -34,7 +34,8 @@ They are the differences of the switches' own counters. Without a terminal one t
 
 "weir top traffic" shows once what endpoints have sent in the last hour.
 
-A function's IN is what it gets at all of its ports, OUT what it gives; RTT is of the last probe frame through it. A port's RX is what the switch gets there.
+A function's IN is what it gets at all of its ports, OUT what it gives, CPU how many processors it
+keeps busy; RTT is of the last probe frame through it. A port's RX is what the switch gets there.
 Of a policy: what its rules catch at hosts, each frame once, where it enters. What fabric switches catch is not counted.`,
 		Example: `  weir top
   weir top rules
@@ -173,7 +174,7 @@ func dropColumn(t *command.Table, head string) {
 }
 
 func functionRateTable(list []api.FunctionRates) command.Table {
-	t := command.Table{Head: []string{"FUNCTION", "STATE", "HOST", "IN PPS", "IN BIT/S", "OUT PPS", "OUT BIT/S", "DROPPED/S", "RTT", "RESTARTS"}, Coloured: []bool{false, true, false, false, false, false, false, false, false, false}}
+	t := command.Table{Head: []string{"FUNCTION", "STATE", "HOST", "IN PPS", "IN BIT/S", "OUT PPS", "OUT BIT/S", "DROPPED/S", "CPU", "MEMORY", "RTT", "RESTARTS"}, Coloured: []bool{false, true, false, false, false, false, false, false, false, false, false, false}}
 	slices.SortStableFunc(list, func(x, y api.FunctionRates) int { return cmp.Compare(y.In.PacketsPerS, x.In.PacketsPerS) })
 	for _, f := range list {
 		state := string(f.State)
@@ -184,7 +185,11 @@ func functionRateTable(list []api.FunctionRates) command.Table {
 		if f.RTTns > 0 {
 			rtt = time.Duration(f.RTTns).Round(100 * time.Nanosecond).String()
 		}
-		t.Add(f.Name, state, f.Host, perSecond(f.In.PacketsPerS), perSecond(f.In.BitsPerS), perSecond(f.Out.PacketsPerS), perSecond(f.Out.BitsPerS), perSecond(f.DroppedPerS), rtt, fmt.Sprint(f.Restarts))
+		cpu, memory := "", ""
+		if f.MemoryBytes > 0 {
+			cpu, memory = fmt.Sprintf("%.2f", f.CPUs), fmt.Sprintf("%.1fM", float64(f.MemoryBytes)/(1<<20))
+		}
+		t.Add(f.Name, state, f.Host, perSecond(f.In.PacketsPerS), perSecond(f.In.BitsPerS), perSecond(f.Out.PacketsPerS), perSecond(f.Out.BitsPerS), perSecond(f.DroppedPerS), cpu, memory, rtt, fmt.Sprint(f.Restarts))
 	}
 	return t
 }

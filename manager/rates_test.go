@@ -35,7 +35,8 @@ func (m *meter) Counters(context.Context) (api.Counters, error) {
 		{Port: 3, Name: "function/fw/out", Rx: grown, Dropped: grown, State: "up"},
 		{Port: uint32(10 + m.reads), Name: "endpoint/remade", Rx: api.Counter{Packets: uint64(1000 * m.reads)}},
 	}, Rules: []api.RuleCounters{{Cookie: "01", Policy: "guests", Hits: grown, Catches: []api.Caught{{Policy: "guests", Direction: "forward"}, {Policy: "copies", Direction: "reverse"}}},
-		{Cookie: "03", Policy: "guests", Hits: grown, Catches: []api.Caught{{Policy: "guests", Direction: "forward"}}}, {Cookie: "04", Policy: "guests", Hits: grown}, {Cookie: "02", Hits: api.Counter{Packets: uint64(1000 - m.reads)}}}}, nil
+		{Cookie: "03", Policy: "guests", Hits: grown, Catches: []api.Caught{{Policy: "guests", Direction: "forward"}}}, {Cookie: "04", Policy: "guests", Hits: grown}, {Cookie: "02", Hits: api.Counter{Packets: uint64(1000 - m.reads)}}},
+		Functions: []api.FunctionUsage{{Name: "fw", CPUNs: n * 250_000, MemoryBytes: 5 << 20}, {Name: "nobody's", CPUNs: n}}}, nil
 }
 
 func (m *meter) count() int {
@@ -116,6 +117,8 @@ func TestRates(t *testing.T) {
 		near("fw gets", f.In.PacketsPerS, 1000)
 		near("fw gives", f.Out.BitsPerS, 800_000)
 		near("fw drops", f.DroppedPerS, 1000)
+		near("fw uses, in thousandths of a processor", 1000*f.CPUs, 250)
+		near("fw's memory", float64(f.MemoryBytes), 5<<20)
 	}
 	check(must(b.Rates(ctx(t)))(t))
 	// Those who watch share the readings, which end with the last one.

@@ -165,6 +165,17 @@ func ratesOf(before, now map[string]reading) api.Rates {
 			}
 			out.Ports = append(out.Ports, r)
 		}
+		used := map[string]api.FunctionUsage{}
+		for _, u := range old.counters.Functions {
+			used[u.Name] = u
+		}
+		for _, u := range x.counters.Functions {
+			f := api.FunctionRates{Name: u.Name, Host: host, MemoryBytes: u.MemoryBytes}
+			if q, same := used[u.Name]; same && u.CPUNs >= q.CPUNs {
+				f.CPUs = float64(u.CPUNs-q.CPUNs) / float64(h.PeriodNs)
+			}
+			out.Functions = append(out.Functions, f)
+		}
 		rules := map[string]api.RuleCounters{}
 		for _, c := range old.counters.Rules {
 			rules[c.Cookie] = c
@@ -207,14 +218,19 @@ func rate(before, now api.Counter, seconds float64) api.Rate {
 	return api.Rate{PacketsPerS: float64(now.Packets-before.Packets) / seconds, BitsPerS: 8 * float64(now.Bytes-before.Bytes) / seconds}
 }
 
-// functionRates are of all functions, from the rates of their ports.
-func functionRates(functions []api.Function, ports []api.PortRates) []api.FunctionRates {
+// functionRates are of all functions, from the rates of their ports and from what hosts say that they use.
+func functionRates(functions []api.Function, ports []api.PortRates, used []api.FunctionRates) []api.FunctionRates {
 	out := []api.FunctionRates{}
 	place := map[[2]string]int{} // host, name -> index
 	for _, f := range functions {
 		host := cmp.Or(f.At(), f.Status.Host)
 		place[[2]string{host, f.Name}] = len(out)
 		out = append(out, api.FunctionRates{Name: f.Name, Host: host, Image: f.Spec.Image, State: f.Status.State, Healthy: f.Status.Healthy, Restarts: f.Status.Restarts, RTTns: f.Status.RTTns})
+	}
+	for _, u := range used {
+		if i, known := place[[2]string{u.Host, u.Name}]; known {
+			out[i].CPUs, out[i].MemoryBytes = u.CPUs, u.MemoryBytes
+		}
 	}
 	for _, p := range ports {
 		of, found := strings.CutPrefix(p.Name, string(api.KindFunction)+"/")
@@ -256,8 +272,8 @@ func (a *Asker) readAll(ctx context.Context) map[string]reading {
 			if err == nil {
 				c, err = n.Counters(ctx)
 			}
-			if err = live(err); err == nil && (len(c.Ports) > maxPorts || len(c.Rules) > maxRules) {
-				err = fmt.Errorf("it reports %d ports and %d rules, want at most %d and %d", len(c.Ports), len(c.Rules), maxPorts, maxRules)
+			if err = live(err); err == nil && (len(c.Ports) > maxPorts || len(c.Rules) > maxRules || len(c.Functions) > maxPorts) {
+				err = fmt.Errorf("it reports %d ports, %d rules and %d functions, want at most %d, %d and %d", len(c.Ports), len(c.Rules), len(c.Functions), maxPorts, maxRules, maxPorts)
 			}
 			r := reading{at: time.Now(), err: err}
 			if err == nil {
@@ -278,7 +294,7 @@ func (a *Asker) joinFunctions(ctx context.Context, r api.Rates) api.Rates {
 	if err != nil {
 		a.Log.Debug("rates: list functions", "error", err)
 	}
-	r.Functions = functionRates(functions, r.Ports)
+	r.Functions = functionRates(functions, r.Ports, r.Functions)
 	if r.Time.IsZero() {
 		r.Time = time.Now().UTC()
 	}

@@ -1380,6 +1380,7 @@ export interface components {
             packets: number;
         };
         Counters: {
+            functions?: components["schemas"]["FunctionUsage"][] | null;
             host: string;
             ports: components["schemas"]["PortCounters"][] | null;
             rules: components["schemas"]["RuleCounters"][] | null;
@@ -1567,11 +1568,15 @@ export interface components {
         };
         FunctionRates: {
             /** Format: double */
+            cpus?: number;
+            /** Format: double */
             dropped_per_s: number;
             healthy: boolean;
             host?: string;
             image?: string;
             in: components["schemas"]["Rate"];
+            /** Format: int64 */
+            memory_bytes?: number;
             name: string;
             out: components["schemas"]["Rate"];
             /** Format: int64 */
@@ -1632,6 +1637,13 @@ export interface components {
             /** Format: date-time */
             started?: string;
             state?: string;
+        };
+        FunctionUsage: {
+            /** Format: int64 */
+            cpu_ns: number;
+            /** Format: int64 */
+            memory_bytes: number;
+            name: string;
         };
         Graph: {
             edges: components["schemas"]["GraphEdge"][] | null;

@@ -26,6 +26,9 @@ export function bits(bytesPerS: number): string {
   return `${i === 0 || n >= 100 ? Math.round(n) : n.toFixed(1)} ${steps[i]}`;
 }
 
+/** A share of a processor: "3.2 %". */
+export const percent = (cores: number) => `${(100 * cores).toFixed(cores < 0.1 ? 1 : 0)} %`;
+
 /** A duration in ns, short: "84 µs", "3.2 s", "2 h 5 min". */
 export function duration(ns: number): string {
   const s = ns / 1e9;

@@ -8,7 +8,8 @@ import type { Func } from "../../api/types";
 import { Ago, Copy, Empty, Failure, Loading, Notice, PageHead, Panel, Ready, SameAs, Time } from "../../ui/basic";
 import { Conditions } from "../../ui/Conditions";
 import { DataTable } from "../../ui/DataTable";
-import { bits, bytes, command, count, duration, plural } from "../../ui/format";
+import { useRates } from "../../api/rates";
+import { bits, bytes, command, count, duration, percent, plural } from "../../ui/format";
 import { Gone } from "../../ui/Gone";
 import { Named } from "../../ui/Named";
 import { advice } from "../../ui/advice";
@@ -173,8 +174,12 @@ function StateTab({ f }: { f: Func }) {
             <dd>{f.placement?.reason ?? <span className="dim">not decided</span>}</dd>
           </dl>
         </Panel>
-        <Panel title="Limits">
+        <Panel title="What it uses, and limits">
           <dl className="kv">
+            <dt>Now</dt>
+            <dd>
+              <Used name={f.name} />
+            </dd>
             <dt>Processors</dt>
             <dd>{s.limits?.cpus ? plural(s.limits.cpus, "core") : "no limit"}</dd>
             {s.limits?.cpuset && (
@@ -262,6 +267,19 @@ export function Ports({ readings }: { readings: Reading[] }) {
           </tbody>
         </table>
       </div>
+    </>
+  );
+}
+
+/** What all of its processes use now. */
+function Used({ name }: { name: string }) {
+  const rates = useRates();
+  const r = rates?.functions?.find((x) => x.name === name);
+  if (!rates) return <span className="dim">…</span>;
+  if (!r?.memory_bytes) return <span className="dim">not known</span>;
+  return (
+    <>
+      {percent(r.cpus ?? 0)} of a core, {bytes(r.memory_bytes)}
     </>
   );
 }

@@ -8,7 +8,7 @@ import { functionReady } from "../../api/ready";
 import type { Func } from "../../api/types";
 import { Ago, Empty, Loading, PageHead, Panel, Ready, SameAs } from "../../ui/basic";
 import { DataTable, type Column } from "../../ui/DataTable";
-import { bits, count, duration } from "../../ui/format";
+import { bits, bytes, count, duration, percent } from "../../ui/format";
 import { Named } from "../../ui/Named";
 import { UndoButton } from "../../ui/Plan";
 
@@ -39,6 +39,8 @@ export default function Functions() {
       },
       { key: "host", title: "Host", value: (f) => f.placement?.host ?? "", render: (f) => (f.placement?.host ? <Named kind="host" name={f.placement.host} /> : <span className="dim">none yet</span>) },
       { key: "runtime", title: "Runtime", wide: true, value: (f) => f.status.runtime ?? "", render: (f) => <span className="mono">{f.status.runtime}</span> },
+      { key: "cpu", title: "CPU", align: "right", wide: true, value: (f) => rates.get(f.name)?.cpus ?? 0, render: (f) => (rates.get(f.name)?.memory_bytes ? percent(rates.get(f.name)?.cpus ?? 0) : "") },
+      { key: "memory", title: "Memory", align: "right", wide: true, value: (f) => rates.get(f.name)?.memory_bytes ?? 0, render: (f) => (rates.get(f.name)?.memory_bytes ? bytes(rates.get(f.name)!.memory_bytes!) : "") },
       { key: "rtt", title: "Probe", align: "right", wide: true, value: (f) => f.status.rtt_ns ?? 0, render: (f) => (f.status.rtt_ns ? duration(f.status.rtt_ns) : "") },
       { key: "restarts", title: "Restarts", align: "right", wide: true, value: (f) => f.status.restarts ?? 0 },
       { key: "started", title: "Running for", align: "right", wide: true, value: (f) => f.status.started ?? "", render: (f) => (f.status.started ? <Ago at={f.status.started} suffix="" /> : "") },
