@@ -44,6 +44,7 @@ var (
 	ofAPI      = expected{`tcp 127\.0\.0\.1:7411`: "the API's TCP port", `tcp 127\.0\.0\.1:7410`: "the web UI's port"}
 	ofManager  = expected{`unix RUN/api\.sock`: "the API's socket", `unix RUN/etcd/client`: "the store"}
 	ofHost     = expected{`unix RUN/functions/[a-z0-9]+/run/events\.sock`: "a function's events", `unix RUN/functions/[a-z0-9]+/run/metrics\.sock`: "its metrics", `packet`: "frames"}
+	ofFirewall = expected{`unix RUN/functions/fw/run/settle\.sock`: "what it says of flows"} // where the switch settles
 	ofOVS      = expected{`unix RUN/ovs/.*`: "Open vSwitch"}
 	ofAgents   = expected{`tcp 10\.77\.0\.1:7412`: "agents"}
 	ofOpenFlow = expected{`tcp 10\.77\.0\.1:6653`: "OpenFlow"}
@@ -61,12 +62,12 @@ func TestEverySocketIsExpected(t *testing.T) {
 		agent      []string // of a host that joins
 		want, host []expected
 	}{
-		{name: "all in one", verb: "up", want: []expected{ofAPI, ofManager, ofHost}},
+		{name: "all in one", verb: "up", want: []expected{ofAPI, ofManager, ofHost, ofFirewall}},
 		{name: "all in one, Open vSwitch", verb: "up", args: []string{"--switch", "ovs"}, want: []expected{ofAPI, ofManager, ofHost, ofOVS}},
-		{name: "without TCP", verb: "up", args: []string{"--listen", "none"}, want: []expected{ofManager, ofHost}},
+		{name: "without TCP", verb: "up", args: []string{"--listen", "none"}, want: []expected{ofManager, ofHost, ofFirewall}},
 		{name: "manager only", verb: "manager", args: []string{"--agents", managerAddr + ":7412"}, want: []expected{ofAPI, ofManager, ofAgents}},
 		{name: "fabric, tunnels and a joined host", verb: "up", args: joined, agent: []string{"--underlay-address", hostAddr},
-			want: []expected{ofAPI, ofManager, ofHost, ofAgents, ofOpenFlow, ofTunnels}, host: []expected{ofHost, ofTunnels}},
+			want: []expected{ofAPI, ofManager, ofHost, ofFirewall, ofAgents, ofOpenFlow, ofTunnels}, host: []expected{ofHost, ofTunnels}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, ctx := rig.Bare(t, rig.Options{Args: c.args})
