@@ -44,7 +44,7 @@ var (
 	ofAPI      = expected{`tcp 127\.0\.0\.1:7411`: "the API's TCP port", `tcp 127\.0\.0\.1:7410`: "the web UI's port"}
 	ofManager  = expected{`unix RUN/api\.sock`: "the API's socket", `unix RUN/etcd/client`: "the store"}
 	ofHost     = expected{`unix RUN/functions/[a-z0-9]+/run/events\.sock`: "a function's events", `unix RUN/functions/[a-z0-9]+/run/metrics\.sock`: "its metrics", `packet`: "frames"}
-	ofFirewall = expected{`unix RUN/functions/fw/run/settle\.sock`: "says of flows"} // where the switch settles
+	ofFirewall = expected{`unix RUN/functions/fw/run/settle\.sock`: "flows that it settles"} // where the switch settles
 	ofOVS      = expected{`unix RUN/ovs/.*`: "Open vSwitch"}
 	ofAgents   = expected{`tcp 10\.77\.0\.1:7412`: "agents"}
 	ofOpenFlow = expected{`tcp 10\.77\.0\.1:6653`: "OpenFlow"}
