@@ -24,9 +24,11 @@ import (
 //
 // The rules write accepted flows into two small sets, which are read and emptied all the time. An element tells how old its flow's last packet is.
 const (
-	flowLife    = time.Second           // of an element that nobody reads
-	pollEvery   = 50 * time.Millisecond // a verdict has to be said within 100 ms of its packet (nf.Settler)
-	maxAccepted = 100                   // in each set at a time: as many as the platform takes, 2,000 a second
+	flowLife    = time.Second            // of an element that nobody reads
+	pollEvery   = 50 * time.Millisecond  // a verdict has to be said within 100 ms of its packet (nf.Settler)
+	pollIdle    = 400 * time.Millisecond // where no flow was accepted for idleAfter: a look costs half a millisecond
+	idleAfter   = 2 * time.Second
+	maxAccepted = 100 // in each set at a time: as many as the platform takes, 2,000 a second
 
 	// The kernel forgets a connection of which it sees no packets. So the switch is to give a settled flow to the function again before that, and the kernel
 	// has to remember it for longer than this when it is settled: UDP 30 s until there is a reply, TCP 300 s while data is not acknowledged.
@@ -200,16 +202,21 @@ func (s *settling) run(ctx context.Context, log func(error)) {
 		return
 	}
 	defer func() { _ = c.CloseLasting() }()
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	failed := false
+	failed, busy, next := false, time.Now(), pollEvery
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-time.After(next):
 		}
-		err := s.poll(c, time.Now())
+		now := time.Now()
+		some, err := s.poll(c, now)
+		if some {
+			busy = now
+		}
+		if next = pollEvery; now.Sub(busy) > idleAfter {
+			next = pollIdle
+		}
 		if err != nil && !failed {
 			log(err)
 		}
@@ -217,17 +224,18 @@ func (s *settling) run(ctx context.Context, log func(error)) {
 	}
 }
 
-func (s *settling) poll(c *nftables.Conn, now time.Time) error {
+// poll looks once; some: there were accepted flows.
+func (s *settling) poll(c *nftables.Conn, now time.Time) (some bool, err error) {
 	s.Lock()
 	defer s.Unlock()
 	if s.sets == nil {
-		return nil
+		return false, nil
 	}
 	s.tcp.giveAgain(s.to, now)
 	s.udp.giveAgain(s.to, now)
 	flows, err := takeAccepted(c, s.sets)
 	if err != nil {
-		return err
+		return false, err
 	}
 	var failed error
 	for _, a := range flows {
@@ -248,7 +256,7 @@ func (s *settling) poll(c *nftables.Conn, now time.Time) error {
 		}
 		s.to.PassFlowAt(d, a.flow, a.at)
 	}
-	return failed
+	return len(flows) > 0, failed
 }
 
 // track has the kernel take a connection as it is when its packets come again.
