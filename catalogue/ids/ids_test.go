@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -554,18 +555,13 @@ func testSettles(t *testing.T, root string) {
 
 // Only what Suricata has just said of a flow that goes on is handed to the switch, in its words.
 func TestWhatIsSettled(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "settle.sock")
-	said := verdicts(t, path)
-	to := nf.NewSettler(path, slog.New(slog.DiscardHandler))
-	t.Cleanup(to.Close)
-	now := time.Now()
-	for i, x := range []struct {
+	for _, x := range []struct {
 		name, line, want string
 		age              time.Duration
 	}{
 		{"IPv6, with a tag", `"src_ip":"fd00:0000:0000:0000:0000:0000:0000:0001","src_port":5,"dest_ip":"fd00::2","dest_port":80,"proto":"TCP","vlan":[7],"verdict":{"action":"alert"}`, "pass tcp [fd00::1]:5 [fd00::2]:80 vlan 7", 0},
 		{"a priority alone", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":80,"proto":"UDP","vlan":[0],"verdict":{"action":"pass"}`, "pass udp 10.0.0.1:5 10.0.0.2:80", 0},
-		{"nearly late", `"src_ip":"10.0.0.1","src_port":6,"dest_ip":"10.0.0.2","dest_port":80,"proto":"TCP","verdict":{"action":"alert"}`, "pass tcp 10.0.0.1:6 10.0.0.2:80", fresh - time.Millisecond},
+		{"nearly late", `"src_ip":"10.0.0.1","src_port":6,"dest_ip":"10.0.0.2","dest_port":80,"proto":"TCP","verdict":{"action":"alert"}`, "pass tcp 10.0.0.1:6 10.0.0.2:80", fresh / 2},
 		{"late", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":81,"proto":"TCP","verdict":{"action":"alert"}`, "", fresh + time.Millisecond},
 		{"from the future", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":82,"proto":"TCP","verdict":{"action":"alert"}`, "", -time.Second},
 		{"dropped by another rule", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":83,"proto":"TCP","verdict":{"action":"drop"}`, "", 0},
@@ -575,23 +571,44 @@ func TestWhatIsSettled(t *testing.T) {
 		{"no address", `"src_ip":"","src_port":5,"dest_ip":"10.0.0.2","dest_port":86,"proto":"TCP","verdict":{"action":"alert"}`, "", 0},
 		{"no port", `"src_ip":"10.0.0.1","src_port":65541,"dest_ip":"10.0.0.2","dest_port":87,"proto":"TCP","verdict":{"action":"alert"}`, "", 0},
 	} {
-		a := newAlerts(slog.New(slog.DiscardHandler))
-		a.settle = func(e eve) { settle(to, e, now) }
-		a.take([]byte(`{"event_type":"alert","timestamp":"` + now.Add(-x.age).UTC().Format("2006-01-02T15:04:05.000000-0700") + `","alert":{"signature_id":` + fmt.Sprint(sidDepth) + `},` + x.line + `}`))
-		if len(a.tallies) != 0 {
-			t.Errorf("%s: an alert of our own is an event", x.name)
-		}
-		end := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.9"), uint16(i+1))
-		to.PassFlow(nf.TCP, end, end, nf.NoVLAN, time.Now())
-		got := <-said
+		var want []string
 		if x.want != "" {
-			if got != x.want {
-				t.Errorf("%s: said %q, want %q", x.name, got, x.want)
-			}
-			got = <-said
+			want = []string{x.want}
 		}
-		if got != fmt.Sprintf("pass tcp %s %s", end, end) {
-			t.Errorf("%s: said %q", x.name, got)
+		rig.Eventually(t, x.name, func() bool { // a machine that is busy meanwhile makes verdicts late
+			got, intime := settledBy(t, x.line, x.age)
+			if intime && !slices.Equal(got, want) {
+				t.Errorf("%s: said %q, want %q", x.name, got, want)
+			}
+			return intime
+		})
+	}
+}
+
+// settledBy an alert about a packet of an age; intime: nothing can have become late on the way.
+func settledBy(t *testing.T, line string, age time.Duration) (said []string, intime bool) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "settle.sock")
+	lines := verdicts(t, path)
+	to := nf.NewSettler(path, slog.New(slog.DiscardHandler))
+	defer to.Close()
+	a, now := newAlerts(slog.New(slog.DiscardHandler)), time.Now()
+	a.settle = func(e eve) { settle(to, e, now) }
+	a.take([]byte(`{"event_type":"alert","timestamp":"` + now.Add(-age).UTC().Format("2006-01-02T15:04:05.000000-0700") + `","alert":{"signature_id":` + fmt.Sprint(sidDepth) + `},` + line + `}`))
+	if len(a.tallies) != 0 {
+		t.Error("an alert of our own is an event")
+	}
+	end := netip.MustParseAddrPort("10.0.0.9:1")
+	to.PassFlow(nf.TCP, end, end, nf.NoVLAN, time.Now())
+	for {
+		select {
+		case l := <-lines:
+			if l == fmt.Sprintf("pass tcp %s %s", end, end) {
+				return said, time.Since(now) < fresh/2
+			}
+			said = append(said, l)
+		case <-time.After(time.Second):
+			return said, false
 		}
 	}
 }
