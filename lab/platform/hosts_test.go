@@ -131,7 +131,7 @@ func TestHostsSayWhyAPathCannotBe(t *testing.T) {
 func TestFunctionsAreSpreadInTurns(t *testing.T) {
 	ok := status(t)
 	closed := api.Host{Meta: api.Meta{Name: "c"}, Status: ok, Spec: api.HostSpec{Unschedulable: true}}
-	s := survey{hosts: []api.Host{
+	s := survey{image: wireImage, hosts: []api.Host{
 		{Meta: api.Meta{Name: "a"}, Status: ok}, {Meta: api.Meta{Name: "b"}, Status: ok}, closed, {Meta: api.Meta{Name: "d"}, Status: ok},
 	}}
 	for placement, want := range map[string][]string{

@@ -118,6 +118,7 @@ export default async function () {
   await page.getByText("weir delete policy other").waitFor();
   await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
   await page.waitForURL((u) => u.pathname === "/policies");
+  await page.locator("tbody tr", { hasText: "guests" }).first().waitFor(); // the list is there
   await page.locator("tbody tr", { hasText: "other" }).waitFor({ state: "detached" });
   await page.getByRole("button", { name: "Undo" }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Undo it" }).click();
