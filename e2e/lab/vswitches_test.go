@@ -80,6 +80,9 @@ func benches(t *testing.T, ctx context.Context, pid int) []string {
 		if names := benchesOf(pid); len(names) == 2 {
 			return names
 		}
+		if hasEnded(pid) {
+			t.Fatal("the run ended before it had benches")
+		}
 		select {
 		case <-ctx.Done():
 			t.Fatalf("the run has no benches: %v", ctx.Err())

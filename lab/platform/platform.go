@@ -145,8 +145,8 @@ func (p Path) MACs() (from, to [6]byte, err error) {
 }
 
 // Letters that platforms take one after another, the last of an instance's name. Others are taken: d by Docker's engine, f by switches without a
-// platform, h by platform hosts, q by its processors, r by what runs functions without a network, t by testbeds, w by daemons, z by guests.
-const letters = "0123456789abcegijklmnopsuvxy"
+// platform, h by platform hosts, m and n by engines with networks of their own, q by processors of hosts, r by what runs functions without a network, t by testbeds, w by daemons, z by guests.
+const letters = "0123456789abcegijklopsuvxy"
 
 // dir is where a platform with a letter of its own keeps what it makes.
 func dir(o Options, suffix string) string { return filepath.Join(Run, o.Name+suffix) }
