@@ -55,12 +55,12 @@ func (f *function) speaker(s settle.Space) (string, bool) {
 // unsettle takes back what the instance in force has said of flows: it gets all frames again.
 func (f *function) unsettle(ctx context.Context) error {
 	to, can := f.a.Switch.(datapath.Settler)
-	f.mu.Lock()
-	names := slices.Collect(maps.Keys(f.spaces))
-	f.mu.Unlock()
 	if !can {
 		return nil
 	}
+	f.mu.Lock()
+	names := slices.Collect(maps.Keys(f.spaces))
+	f.mu.Unlock()
 	for _, name := range names {
 		if err := to.UnsettleFlows(ctx, name); err != nil && !errors.Is(err, datapath.ErrNotFound) && !errors.Is(err, datapath.ErrSettlesNothing) && !errors.Is(err, datapath.ErrFull) {
 			return err

@@ -19,10 +19,10 @@ import (
 )
 
 // Kinds that weir top shows.
-// topTraffic stands alone.
-const topTraffic = "traffic"
-
 var topKinds = []string{"functions", "ports", "rules", "policies"}
+
+// topTraffic is one that stands alone.
+const topTraffic = "traffic"
 
 func (a *app) topCommand() *cobra.Command {
 	var once bool

@@ -185,8 +185,8 @@ func splitRef(ref string) (name, tag, digest string, err error) {
 		}
 		return name, "", digest, nil
 	}
-	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
-		name, tag = name[:i], name[i+1:]
+	if n, t, tagged := cutTag(name); tagged {
+		name, tag = n, t
 		if tag == "" {
 			return "", "", "", fmt.Errorf("%w: nothing after ':', want NAME, NAME:TAG or sha256:DIGEST", ErrNotFound)
 		}
@@ -200,10 +200,16 @@ func splitRef(ref string) (name, tag, digest string, err error) {
 // Name is a reference without its tag or digest.
 func Name(ref string) string {
 	ref, _, _ = strings.Cut(ref, "@")
+	name, _, _ := cutTag(ref)
+	return name
+}
+
+// cutTag cuts a name at its tag. A colon before a slash is that of a port.
+func cutTag(ref string) (name, tag string, tagged bool) {
 	if i := strings.LastIndex(ref, ":"); i > strings.LastIndex(ref, "/") {
-		return ref[:i]
+		return ref[:i], ref[i+1:], true
 	}
-	return ref
+	return ref, "", false
 }
 
 type namedDescriptor struct {
@@ -220,9 +226,9 @@ func pick(refs []namedDescriptor, name, tag, digest string) (v1.Descriptor, bool
 			}
 			continue
 		}
-		n, t := r.name, "latest"
-		if j := strings.LastIndex(n, ":"); j > strings.LastIndex(n, "/") {
-			n, t = n[:j], n[j+1:]
+		n, t, tagged := cutTag(r.name)
+		if !tagged {
+			t = "latest"
 		}
 		switch {
 		case n != name:

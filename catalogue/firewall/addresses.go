@@ -15,7 +15,7 @@ import (
 // Bounds of addresses.
 const (
 	maxSets      = 64
-	maxAddresses = 250_000 // ranges in all sets together
+	maxAddresses = 250_000 // ranges of all entries together
 )
 
 // span is a range of addresses of one family.

@@ -45,6 +45,13 @@ func endedAfter(t *testing.T, ctx context.Context, while time.Duration, how os.S
 	if err := run.Start(); err != nil {
 		t.Fatal(err)
 	}
+	defer func() {
+		if t.Failed() {
+			_ = run.Process.Kill()
+			_ = run.Wait() // its words are whole then
+			t.Logf("%v says:\n%s", args, out.String())
+		}
+	}()
 	names = benches(t, ctx, run.Process.Pid)
 	time.Sleep(while) // the moment is random, not waited for
 	if hasEnded(run.Process.Pid) {

@@ -66,7 +66,7 @@ func (processorsExperiment) Factors() []Factor {
 		{Name: factorHosts, Default: "1", About: "hosts (network namespaces): 1, or 2 on which processors are in turns", Check: between(1, 2, "hosts")},
 		{Name: factorPayload, Default: defaultPayload, About: "bytes of a datagram", Check: between(datagrams.MinPayload, 1472, "bytes")},
 		{Name: factorTool, Default: toolSocat, Sets: []string{condTool, condEnds}, About: "the processor: socat, the container's own process; own: a thread of the lab, in its namespace; " +
-			platform.RelayFunction() + ": the function of Weir's catalogue, on network weir only", Check: oneOf(toolSocat, toolOwn, platform.RelayFunction())},
+			platform.ProcessorFunction + ": the function of Weir's catalogue, on network weir only", Check: oneOf(toolSocat, toolOwn, platform.ProcessorFunction)},
 		{Name: factorMode, Default: modeFixed, About: "fixed: datagrams at one load for the length of a trial (received, sent, and their delay); search: for the highest load that loses at most 0.5 %, in steps " +
 			"of that length (rate, and the delay at half of it)", Check: oneOf(modeFixed, modeSearch)},
 		{Name: factorOffered, Default: fixedLoad, About: "datagrams a second of the fixed load, as far as the link carries them", Check: between(1, fastest, "datagrams a second")},
@@ -86,8 +86,8 @@ func checkLink(level string) error {
 
 func (processorsExperiment) Check(_ context.Context, b *Bench, l Levels) string {
 	tool, ofWeir := l.or(factorTool, toolSocat), l.or(FactorNetwork, "host") == platform.NetworkWeir
-	if ofWeir != (tool == platform.RelayFunction()) {
-		return fmt.Sprintf("tool %s on network %s: %s is what processors of network weir are, and only these", tool, l.or(FactorNetwork, "host"), platform.RelayFunction())
+	if ofWeir != (tool == platform.ProcessorFunction) {
+		return fmt.Sprintf("tool %s on network %s: %s is what processors of network weir are, and only these", tool, l.or(FactorNetwork, "host"), platform.ProcessorFunction)
 	}
 	if tool == toolSocat {
 		if err := tools.Installed(toolSocat); err != nil {
@@ -336,7 +336,7 @@ func (f *forwarding) conditions() (map[string]string, error) {
 	switch tool := f.levels.or(factorTool, toolSocat); tool {
 	case toolSocat:
 		have[condTool], have[condEnds] = toolSocat, "the containers' own processes"
-	case platform.RelayFunction():
+	case platform.ProcessorFunction:
 		have[condTool], have[condEnds], have[condLink] = tool, "functions of a Weir that runs", "that of the hosts"
 	}
 	return have, nil

@@ -16,10 +16,10 @@ import (
 	"weir.dev/weir/api"
 )
 
-// Ends of the names of what a run makes at a manager. That of processors is longer: see relays.
+// Ends of the names of what a run makes at a manager. That of processors is longer: see chainRow.
 const (
-	suffixHosts  = "-h"
-	suffixRelays = "-q-"
+	suffixHosts = "-h"
+	suffixRows  = "-q-"
 )
 
 // pollAPI is how often a manager is asked for what is awaited.

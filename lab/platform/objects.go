@@ -164,7 +164,7 @@ func suffixes(name string) (out []string) {
 		entries, _ := os.ReadDir(top) // it is not there: nothing is
 		for _, e := range entries {
 			end, ok := strings.CutPrefix(e.Name(), name)
-			if ok && (end == suffixHosts || strings.HasPrefix(end, suffixRelays)) && !slices.Contains(out, end) {
+			if ok && (end == suffixHosts || strings.HasPrefix(end, suffixRows)) && !slices.Contains(out, end) {
 				out = append(out, end)
 			}
 		}

@@ -33,7 +33,7 @@ const (
 	ownMacvlan = "own-macvlan" // macvlan as the runtime's own tool makes it
 )
 
-// NetworkWeir is the network whose processors are functions of a Weir that runs; see relays.
+// NetworkWeir is the network whose processors are functions of a Weir that runs; see chainRow.
 const NetworkWeir = "weir"
 
 // ProcessorNetworks are the networks that processors can have.
@@ -89,7 +89,7 @@ func natAddress(host, i int) netip.Prefix {
 // CheckProcessors tells why processors cannot be had here; empty: they can.
 func CheckProcessors(o ProcessorOptions) string {
 	if o.Network == NetworkWeir {
-		return checkRelays(o)
+		return checkChainRow(o)
 	}
 	runtime, network, hosts := o.Runtime, o.Network, o.Hosts
 	h, err := findHousing(runtime)
@@ -131,7 +131,7 @@ type Row interface {
 // OpenRow makes everything but the processors.
 func OpenRow(ctx context.Context, o ProcessorOptions) (Row, error) {
 	if o.Network == NetworkWeir {
-		return openRelays(ctx, o)
+		return openChainRow(ctx, o)
 	}
 	return OpenProcessors(ctx, o)
 }

@@ -14,19 +14,16 @@ import (
 	"weir.dev/weir/api"
 )
 
-// relayFunction is the processor of Weir's catalogue.
-const relayFunction = "udp-forward"
+// ProcessorFunction of Weir's catalogue is what the processors of network weir are.
+const ProcessorFunction = "udp-forward"
 
-// RelayFunction is what the processors of network weir are.
-func RelayFunction() string { return relayFunction }
-
-// relays are processors that are functions of a Weir that runs, made through its API: a chain of the catalogue's udp-forward on one of its hosts, or in turns on
+// chainRow is processors that are functions of a Weir that runs, made through its API: a chain of the catalogue's udp-forward on one of its hosts, or in turns on
 // two. The outside is two endpoints of the first host, and everything that the first one sends passes the chain.
 //
 // As of Processors, the last one of a chain is made first, and sends to the sink: a shorter chain is the end of a longer one, and no function's configuration changes.
-type relays struct {
+type chainRow struct {
 	*hosts
-	po    ProcessorOptions
+	want  ProcessorOptions
 	on    []string // hosts
 	ends  *pair
 	net   netip.Prefix
@@ -35,14 +32,14 @@ type relays struct {
 }
 
 const (
-	relayPort    = 7000
-	firstRelay   = 10 // its last byte of the address
-	mostRelays   = min(api.MaxHops, mostProcessors)
-	relayNetBits = 24
+	rowPort    = 7000
+	firstInRow = 10 // its last byte of the address
+	mostInRow  = min(api.MaxHops, mostProcessors)
+	rowBits    = 24
 )
 
-// hostsOfRelays are the first one here, and another where two are wanted.
-func hostsOfRelays(s survey, o ProcessorOptions) ([]string, error) {
+// hostsOfRow are the first one here, and another where two are wanted.
+func hostsOfRow(s survey, o ProcessorOptions) ([]string, error) {
 	first, _, err := s.stations(StationsHere)
 	if err != nil {
 		return nil, err
@@ -68,17 +65,17 @@ func hostsOfRelays(s survey, o ProcessorOptions) ([]string, error) {
 	return on, nil
 }
 
-func lookForRelays(ctx context.Context, c *api.Client, o ProcessorOptions) ([]string, error) {
+func lookForRow(ctx context.Context, c *api.Client, o ProcessorOptions) ([]string, error) {
 	s, err := look(ctx, c, o.API.String())
 	if err != nil {
 		return nil, err
 	}
-	s.image = relayFunction
-	return hostsOfRelays(s, o)
+	s.image = ProcessorFunction
+	return hostsOfRow(s, o)
 }
 
-// checkRelays asks the manager; it changes nothing there.
-func checkRelays(o ProcessorOptions) string {
+// checkChainRow asks the manager; it changes nothing there.
+func checkChainRow(o ProcessorOptions) string {
 	switch {
 	case os.Geteuid() != 0:
 		return "needs root"
@@ -92,35 +89,35 @@ func checkRelays(o ProcessorOptions) string {
 		return err.Error()
 	}
 	defer c.Close()
-	if _, err := lookForRelays(context.Background(), c, o); err != nil {
+	if _, err := lookForRow(context.Background(), c, o); err != nil {
 		return err.Error()
 	}
 	return ""
 }
 
-func openRelays(ctx context.Context, o ProcessorOptions) (_ *relays, err error) {
-	h, err := dialHosts(ctx, o.Options, fmt.Sprintf("%s%s-%d", suffixRelays, o.Runtime, o.Hosts))
+func openChainRow(ctx context.Context, o ProcessorOptions) (_ *chainRow, err error) {
+	h, err := dialHosts(ctx, o.Options, fmt.Sprintf("%s%s-%d", suffixRows, o.Runtime, o.Hosts))
 	if err != nil {
 		return nil, err
 	}
-	r := &relays{hosts: h, po: o}
+	r := &chainRow{hosts: h, want: o}
 	if err := r.build(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
 }
 
-func (r *relays) build(ctx context.Context) (err error) {
+func (r *chainRow) build(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if r.on, err = lookForRelays(ctx, r.c, r.po); err != nil {
+	if r.on, err = lookForRow(ctx, r.c, r.want); err != nil {
 		return err
 	}
 	list, err := r.c.Endpoints().List(ctx, api.ListOptions{})
 	if err != nil {
 		return err
 	}
-	if r.net, err = freeNetwork(list.Items, r.draw(), relayNetBits); err != nil {
+	if r.net, err = freeNetwork(list.Items, r.draw(), rowBits); err != nil {
 		return err
 	}
 	r.ends, err = r.pair(ctx, r.on[0], r.on[0], r.at(1), r.at(2))
@@ -131,20 +128,20 @@ func (r *relays) build(ctx context.Context) (err error) {
 }
 
 // at is an address of the network.
-func (r *relays) at(last int) netip.Prefix {
+func (r *chainRow) at(last int) netip.Prefix {
 	a := r.net.Addr().As4()
 	a[3] = byte(last)
-	return netip.PrefixFrom(netip.AddrFrom4(a), relayNetBits)
+	return netip.PrefixFrom(netip.AddrFrom4(a), rowBits)
 }
 
-func (r *relays) Outside() (from, to string, sink netip.AddrPort) {
-	return r.ends.path.From, r.ends.path.To, netip.AddrPortFrom(r.ends.path.Address, relayPort)
+func (r *chainRow) Outside() (from, to string, sink netip.AddrPort) {
+	return r.ends.path.From, r.ends.path.To, netip.AddrPortFrom(r.ends.path.Address, rowPort)
 }
 
 // Grow makes functions until there are n, and leads what the outside sends through n of them.
-func (r *relays) Grow(ctx context.Context, n int) ([]Processor, error) {
-	if n > mostRelays {
-		return nil, fmt.Errorf("%d processors: a chain of Weir has at most %d functions", n, mostRelays)
+func (r *chainRow) Grow(ctx context.Context, n int) ([]Processor, error) {
+	if n > mostInRow {
+		return nil, fmt.Errorf("%d processors: a chain of Weir has at most %d functions", n, mostInRow)
 	}
 	for len(r.all) < n {
 		if err := r.add(ctx); err != nil {
@@ -178,19 +175,19 @@ func (r *relays) Grow(ctx context.Context, n int) ([]Processor, error) {
 	return chain, err
 }
 
-func (r *relays) hostOf(i int) string { return r.on[i%len(r.on)] }
+func (r *chainRow) hostOf(i int) string { return r.on[i%len(r.on)] }
 
-func (r *relays) add(ctx context.Context) error {
+func (r *chainRow) add(ctx context.Context) error {
 	i := len(r.all)
 	_, _, to := r.Outside()
 	if i > 0 {
 		to = r.all[i-1].Reach
 	}
-	own := r.at(firstRelay + i)
-	p := Processor{Member: Member{Name: r.name("p%03d", i), Address: own.Addr()}, Listen: netip.AddrPortFrom(own.Addr(), relayPort)}
+	own := r.at(firstInRow + i)
+	p := Processor{Member: Member{Name: r.name("p%03d", i), Address: own.Addr()}, Listen: netip.AddrPortFrom(own.Addr(), rowPort)}
 	p.Reach = p.Listen
-	config := api.Config{"addresses": []string{own.String()}, "relays": []map[string]any{{"port": relayPort, "to": to.String()}}}
-	spec := api.FunctionSpec{Image: relayFunction, Runtime: r.po.Runtime, Host: r.hostOf(i), Config: config}
+	config := api.Config{"addresses": []string{own.String()}, "relays": []map[string]any{{"port": rowPort, "to": to.String()}}}
+	spec := api.FunctionSpec{Image: ProcessorFunction, Runtime: r.want.Runtime, Host: r.hostOf(i), Config: config}
 	if err := create(ctx, r.record, api.KindFunction, r.c.Functions(), p.Name, spec); err != nil {
 		return err
 	}
@@ -200,7 +197,7 @@ func (r *relays) add(ctx context.Context) error {
 }
 
 // Ill says which of the functions in the chain are not ready.
-func (r *relays) Ill(ctx context.Context) error {
+func (r *chainRow) Ill(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, asking)
 	defer cancel()
 	why, err := r.unready(ctx, r.names)
@@ -211,7 +208,7 @@ func (r *relays) Ill(ctx context.Context) error {
 }
 
 // Conditions are those of the outside, and what Weir says of itself.
-func (r *relays) Conditions() (map[string]string, error) {
+func (r *chainRow) Conditions() (map[string]string, error) {
 	out, err := r.ends.path.Conditions()
 	if err != nil {
 		return nil, err

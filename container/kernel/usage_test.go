@@ -1,4 +1,4 @@
-package agent
+package kernel
 
 import (
 	"os"
@@ -14,15 +14,15 @@ func TestUsage(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("root is needed (control groups): sudo make test")
 	}
-	own, err := os.ReadFile("/proc/self/cgroup")
+	m, err := NewMeter()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if u, ok := usage(os.Getpid(), string(own)); ok {
+	if u, ok := m.Usage(os.Getpid()); ok {
 		t.Errorf("this process: %+v", u)
 	}
 	for _, pid := range []int{0, -1, 1 << 30} {
-		if u, ok := usage(pid, string(own)); ok {
+		if u, ok := m.Usage(pid); ok {
 			t.Errorf("process %d: %+v", pid, u)
 		}
 	}
@@ -62,8 +62,8 @@ func TestUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		u, ok := usage(busy.Process.Pid, string(own))
-		if ok && u.CPUNs > uint64(50*time.Millisecond) {
+		u, ok := m.Usage(busy.Process.Pid)
+		if ok && u.CPU > 50*time.Millisecond {
 			return
 		}
 		if time.Now().After(end) {
